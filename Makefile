@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: BSD-2-Clause
+#
+# make            build/lien and build/liblien-control.so
+# make demo       see it work: on GPUs where there are two and PyTorch, else on the software driver
+# make check      every test that needs no GPU; as root, with the real kernel
+# make gpu-check  the tests that need two GPUs, PyTorch and NCCL
+# make bench      figures, as ratios within one run
+# make install    into $(DESTDIR)$(PREFIX)
+#
+# V=1 shows commands. CUDA_HOME names a CUDA Toolkit, used by one test if it is there.
+
+BUILD	  ?= build
+PREFIX	  ?= /usr/local
+CUDA_HOME ?= /usr/local/cuda
+CLANG	  ?= clang
+BPFTOOL	  ?= $(firstword $(wildcard /usr/sbin/bpftool /usr/bin/bpftool) bpftool)
+PYTHON	  ?= python3
+
+ifeq ($(V),1)
+Q :=
+say :=
+else
+Q := @
+say = @printf '  %-8s %s\n' '$(1)' '$(2)'
+endif
+
+CFLAGS	 ?= -O2 -g
+WARN	 := -Wall -Wextra -Werror
+LIEN_CFLAGS := -std=gnu11 -D_GNU_SOURCE $(WARN) -Iinclude -I. -I$(BUILD) -pthread
+
+.DELETE_ON_ERROR:
+.SECONDARY:
+.DEFAULT_GOAL := all
+
+LIEN	:= $(BUILD)/lien
+CONTROL := $(BUILD)/liblien-control.so
+
+include tools/softcuda/build.mk
+include tools/replay/build.mk
+
+.PHONY: all demo check gpu-check bench install clean deps format
+all: $(LIEN) $(CONTROL) $(SOFTCUDA) $(REPLAY_SOFTNCCL)
+
+# --- what the build needs ------------------------------------------------------------------------
+# As root missing packages are installed; otherwise one line says how.
+PACKAGES := gcc make clang llvm libbpf-dev libelf-dev zlib1g-dev libjansson-dev libbsd-dev \
+	libcmocka-dev pkg-config python3
+
+deps:
+	$(Q)tools/deps.sh $(PACKAGES)
+
+$(BUILD)/.deps: tools/deps.sh Makefile
+	$(Q)tools/deps.sh $(PACKAGES)
+	$(Q)mkdir -p $(@D) && touch $@
+
+# --- BPF -----------------------------------------------------------------------------------------
+BPF_ARCH_INCLUDE := $(wildcard /usr/include/x86_64-linux-gnu)
+
+$(BUILD)/%.bpf.o: bpf/%.bpf.c bpf/kernel.h $(wildcard include/lien/*.h) | $(BUILD)/.deps
+	$(call say,BPF,$@)
+	$(Q)$(CLANG) -O2 -g -mcpu=v3 -target bpf $(WARN) -Iinclude -Ibpf \
+		$(addprefix -I,$(BPF_ARCH_INCLUDE)) -c $< -o $@
+
+$(BUILD)/%.skel.h: $(BUILD)/%.bpf.o
+	$(call say,SKEL,$@)
+	$(Q)$(BPFTOOL) gen skeleton $< name $(*F)_bpf > $@
+
+# --- lien ----------------------------------------------------------------------------------------
+# The agent's pure part: no BPF, no CUDA, no root. Unit tests link it alone.
+PURE_SRCS := $(addprefix agent/, event_check.c graph.c graph_apply.c graph_dump.c graph_memory.c \
+	graph_nccl.c names.c plan.c recording.c transaction.c transaction_restore.c views.c \
+	views_mem.c views_result.c)
+LIEN_SRCS := $(sort $(wildcard agent/*.c loader/*.c tools/*.c) $(REPLAY_SRCS))
+LIEN_OBJS := $(LIEN_SRCS:%.c=$(BUILD)/obj/%.o)
+
+# Everything but libc is linked statically: lien runs on machines that have nothing installed.
+STATIC_LIBS := -l:libbpf.a -l:libelf.a -l:libjansson.a -l:libz.a
+ifneq ($(wildcard /usr/lib/x86_64-linux-gnu/libzstd.a),)
+STATIC_LIBS += -l:libzstd.a
+endif
+
+$(BUILD)/obj/%.o: %.c | $(BUILD)/.deps $(BUILD)/trace.skel.h
+	$(call say,CC,$@)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) $(CFLAGS) $(LIEN_CFLAGS) $(SANITIZE) -MMD -MP -c $< -o $@
+
+$(LIEN): $(LIEN_OBJS)
+	$(call say,LINK,$@)
+	$(Q)$(CC) $(CFLAGS) $(SANITIZE) -pthread -o $@ $^ $(LDFLAGS) $(STATIC_LIBS) -ldl
+
+# --- the control library -------------------------------------------------------------------------
+# It goes into other people's containers: glibc 2.31 must do. Symbols that newer versions of glibc
+# moved into libc.so.6 are bound, through stubs with their old versions, to where they were; newer
+# systems still have them there.
+CONTROL_SRCS := $(wildcard control/*.c)
+CONTROL_OBJS := $(CONTROL_SRCS:%.c=$(BUILD)/obj/pic/%.o)
+STUBS	     := $(BUILD)/stubs/libpthread.so.0 $(BUILD)/stubs/libdl.so.2
+
+$(BUILD)/obj/pic/%.o: %.c | $(BUILD)/.deps
+	$(call say,CC,$@)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) $(CFLAGS) $(LIEN_CFLAGS) -fPIC -fvisibility=hidden -MMD -MP -c $< -o $@
+
+$(BUILD)/stubs/%: control/stubs/%.map
+	$(Q)mkdir -p $(@D)
+	$(Q)sed -n 's/^\t\([a-z_]*\);$$/void \1(void) {}/p' $< | \
+		$(CC) -w -fno-builtin -x c -shared -nostdlib -fPIC -Wl,-soname,$* \
+		-Wl,--version-script=$< -o $@ -
+
+$(CONTROL): $(CONTROL_OBJS) $(STUBS)
+	$(call say,LINK,$@)
+	$(Q)$(CC) $(CFLAGS) -shared -Wl,-soname,liblien-control.so -Wl,-z,defs -Wl,-z,relro \
+		-Wl,--no-as-needed -Wl,--build-id -o $@ $(CONTROL_OBJS) $(STUBS) $(LDFLAGS)
+
+# --- tests ---------------------------------------------------------------------------------------
+include tests/build.mk
+
+demo: all
+	$(Q)$(PYTHON) tools/demo/demo.py
+
+gpu-check: all
+	$(Q)$(PYTHON) tests/gpu/gpu_check.py --lien $(LIEN)
+
+# --- the rest ------------------------------------------------------------------------------------
+install: all
+	install -D -m 755 $(LIEN) $(DESTDIR)$(PREFIX)/bin/lien
+	install -D -m 755 $(CONTROL) $(DESTDIR)$(PREFIX)/lib/lien/liblien-control.so
+	install -D -m 644 docs/lien.1 $(DESTDIR)$(PREFIX)/share/man/man1/lien.1
+	install -D -m 644 include/lien/client.h $(DESTDIR)$(PREFIX)/include/lien/client.h
+
+clean:
+	rm -rf $(BUILD)
+
+-include $(LIEN_OBJS:.o=.d) $(CONTROL_OBJS:.o=.d)

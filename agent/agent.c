@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include <errno.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "agent/agent.h"
+#include "agent/event_check.h"
+
+#define TICK_MS	     1000
+#define TICK_FAST_MS 20 /* while something is awaited */
+
+void lien_log(int level, const char *format, ...)
+{
+	va_list args;
+
+	if (!isatty(STDERR_FILENO))
+		fprintf(stderr, "<%d>", level);
+	fputs("lien agent: ", stderr);
+	va_start(args, format);
+	vfprintf(stderr, format, args);
+	va_end(args);
+	fputc('\n', stderr);
+}
+
+uint64_t lien_now_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return ts.tv_sec * 1000000000ull + ts.tv_nsec;
+}
+
+int lien_agent_watch(struct lien_agent *agent, struct lien_source *source, uint32_t events)
+{
+	struct epoll_event event = {.events = events, .data.ptr = source};
+
+	return epoll_ctl(agent->epoll, EPOLL_CTL_ADD, source->fd, &event) ? -errno : 0;
+}
+
+void lien_agent_event(struct lien_agent *agent, const struct lien_event *event)
+{
+	int err = lien_graph_apply(agent->graph, event);
+
+	if (err)
+		lien_log(3, "event %u of process %u was not applied: %s", event->type, event->pid,
+			strerror(-err));
+	lien_server_event(agent, event);
+	lien_watch_event(agent, event);
+}
+
+static void on_event(void *context, const struct lien_event *event, size_t size)
+{
+	struct lien_event copy; /* the ring's memory is not ours to rely on */
+
+	if (size < LIEN_EVENT_HEADER || size > sizeof(copy))
+		return;
+	memcpy(&copy, event, size);
+	if (copy.size == size && lien_event_valid(&copy))
+		lien_agent_event(context, &copy);
+}
+
+/* What did not reach us is told to the graph, so that nothing relies on these processes. */
+static void note_losses(struct lien_agent *agent)
+{
+	uint64_t lost = lien_probes_counter(agent->probes, LIEN_COUNTER_LOST), count;
+	struct lien_process *process;
+	struct lien_event event;
+	uint32_t pid;
+
+	if (lost == agent->lost_seen)
+		return;
+	agent->lost_seen = lost;
+	while (lien_probes_lost(agent->probes, &pid, &count)) {
+		process = lien_graph_process(agent->graph, pid);
+		lien_log(4, "%llu events of process %u were lost: it is incomplete now",
+			(unsigned long long)count, pid);
+		memset(&event, 0, sizeof(event));
+		event.size = LIEN_EVENT_SIZE(lost);
+		event.type = LIEN_EVENT_LOST;
+		event.pid = event.tid = pid;
+		event.start = process ? process->start : 0;
+		event.lost.count = count;
+		lien_agent_event(agent, &event);
+	}
+}
+
+void lien_agent_consume(struct lien_agent *agent)
+{
+	lien_probes_consume(agent->probes);
+	note_losses(agent);
+}
+
+static void ring_ready(struct lien_source *source, uint32_t events)
+{
+	struct lien_agent *agent =
+		(void *)((char *)source - __builtin_offsetof(struct lien_agent, ring));
+
+	(void)events;
+	lien_agent_consume(agent);
+}
+
+static void signal_ready(struct lien_source *source, uint32_t events)
+{
+	struct lien_agent *agent =
+		(void *)((char *)source - __builtin_offsetof(struct lien_agent, signals));
+	struct signalfd_siginfo info;
+
+	(void)events;
+	if (read(source->fd, &info, sizeof(info)) == sizeof(info))
+		agent->stopping = true;
+}
+
+static int watch_signals(struct lien_agent *agent)
+{
+	sigset_t set;
+
+	sigemptyset(&set);
+	sigaddset(&set, SIGTERM);
+	sigaddset(&set, SIGINT);
+	sigprocmask(SIG_BLOCK, &set, NULL);
+	signal(SIGPIPE, SIG_IGN);
+	agent->signals.fd = signalfd(-1, &set, SFD_CLOEXEC);
+	agent->signals.ready = signal_ready;
+	return agent->signals.fd < 0 ? -errno : lien_agent_watch(agent, &agent->signals, EPOLLIN);
+}
+
+/* Exports of a whole job pass through here as open files. */
+static void raise_file_limit(void)
+{
+	struct rlimit limit;
+
+	if (!getrlimit(RLIMIT_NOFILE, &limit)) {
+		limit.rlim_cur = limit.rlim_max;
+		setrlimit(RLIMIT_NOFILE, &limit);
+	}
+}
+
+static void tick(struct lien_agent *agent)
+{
+	note_losses(agent);
+	lien_watch_tick(agent);
+	lien_orders_tick(agent);
+}
+
+static void loop(struct lien_agent *agent)
+{
+	uint64_t next_tick = 0, now;
+	struct epoll_event event;
+	struct lien_source *source;
+	int n, wait;
+
+	while (!agent->stopping || agent->transaction) {
+		wait = agent->waking || agent->transaction ? TICK_FAST_MS : TICK_MS;
+		/* One at a time: what is done about an event may free the source of another. */
+		n = epoll_wait(agent->epoll, &event, 1, wait);
+		if (n > 0) {
+			source = event.data.ptr;
+			source->ready(source, event.events);
+		}
+		now = lien_now_ns();
+		if (now >= next_tick || n == 0) {
+			tick(agent);
+			next_tick = now + wait * 1000000ull;
+		}
+		if (agent->transaction_ended) {
+			lien_transaction_free(agent->transaction);
+			lien_plan_clear(&agent->plan);
+			agent->transaction = NULL;
+			agent->transaction_ended = false;
+		}
+	}
+}
+
+static int start(struct lien_agent *agent, const struct lien_agent_config *config)
+{
+	struct lien_probes_config probes = {
+		.no_multi = config->no_multi,
+		.on_event = on_event,
+		.context = agent,
+	};
+	char error[400];
+	int err;
+
+	agent->epoll = epoll_create1(EPOLL_CLOEXEC);
+	if (agent->epoll < 0)
+		return -errno;
+	err = lien_graph_new(&agent->graph);
+	if (err)
+		return err;
+	lien_graph_on_process_end(agent->graph, lien_watch_process_end, agent);
+	err = watch_signals(agent);
+	if (err)
+		return err;
+	err = lien_server_start(agent, config->socket);
+	if (err)
+		return err;
+	err = lien_probes_open(&agent->probes, &probes, error, sizeof(error));
+	if (err) {
+		lien_log(3, "%s", error);
+		return err;
+	}
+	agent->ring.fd = lien_probes_fd(agent->probes);
+	agent->ring.ready = ring_ready;
+	err = lien_agent_watch(agent, &agent->ring, EPOLLIN);
+	return err ? err : lien_watch_start(agent, config->libraries);
+}
+
+int lien_agent_run(const struct lien_agent_config *config)
+{
+	struct lien_agent *agent = calloc(1, sizeof(*agent));
+	uint32_t random;
+	int err;
+
+	if (!agent)
+		return -ENOMEM;
+	agent->t_start = lien_now_ns();
+	if (syscall(SYS_getrandom, &random, sizeof(random), 0) != sizeof(random))
+		random = agent->t_start;
+	agent->token_base = (uint64_t)random << 32;
+	raise_file_limit();
+	err = start(agent, config);
+	if (!err) {
+		lien_log(6, "ready: pid %d, socket %s, probes by %s", getpid(), config->socket,
+			lien_probes_method(agent->probes));
+		loop(agent);
+		lien_log(6, "stopped");
+	}
+	lien_server_stop(agent);
+	lien_graph_free(agent->graph);
+	lien_probes_close(agent->probes);
+	if (agent->signals.fd > 0)
+		close(agent->signals.fd);
+	if (agent->epoll > 0)
+		close(agent->epoll);
+	free(agent);
+	return err;
+}

@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * The agent: one thread, one epoll loop. Reads what the probes report, keeps the graph, holds the
+ * links to the control libraries, serves clients and drives one transaction at a time. Shared by
+ * the agent's own files.
+ */
+#ifndef LIEN_AGENT_H
+#define LIEN_AGENT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "agent/graph.h"
+#include "agent/link.h"
+#include "agent/plan.h"
+#include "agent/transaction.h"
+#include "loader/probes.h"
+
+/* Something epoll watches. */
+struct lien_source {
+	int fd;
+	void (*ready)(struct lien_source *source, uint32_t events);
+};
+
+/* The agent's part of a process (struct lien_process.agent). */
+struct lien_tracked {
+	struct lien_agent *agent;
+	uint32_t pid;
+	struct lien_control_place place; /* .state 0: no control library found */
+	struct lien_link *link;
+	struct lien_source orders; /* the link's socket */
+	struct lien_source life;   /* its pidfd */
+	uint64_t held_bytes;	   /* offloaded, as the control library said when it was linked */
+	bool hello;		   /* that question is under way */
+	uint64_t t_first;	   /* first time it was looked for */
+	uint64_t t_woken;	   /* last time a signal was ordered for it */
+};
+
+struct lien_server;
+
+struct lien_agent {
+	int epoll;
+	bool stopping;
+	uint64_t t_start;
+	uint64_t token_base;
+	struct lien_graph *graph;
+	struct lien_probes *probes;
+	struct lien_source ring, signals;
+	struct lien_server *server;
+	struct lien_transaction *transaction; /* NULL: none */
+	struct lien_plan plan;		      /* of the transaction, if it is an offload */
+	bool transaction_ended;		      /* to be freed by the loop */
+	uint64_t t_transaction;
+	uint64_t lost_seen;
+	unsigned waking; /* processes whose control thread is to start */
+};
+
+struct lien_agent_config {
+	const char *socket;
+	const char *const *libraries; /* more files to probe; NULL-terminated or NULL */
+	bool no_multi;
+};
+
+/* Runs until SIGTERM or SIGINT. 0, or -errno after a message on stderr. */
+int lien_agent_run(const struct lien_agent_config *config);
+
+/* A line for the journal: "<6>lien agent: ..." when stderr is not a terminal. Levels as syslog's.
+ */
+void lien_log(int level, const char *format, ...) __attribute__((format(printf, 2, 3)));
+uint64_t lien_now_ns(void);
+int lien_agent_watch(struct lien_agent *agent, struct lien_source *source, uint32_t events);
+
+/* Applies an event to the graph and hands it to those who record. */
+void lien_agent_event(struct lien_agent *agent, const struct lien_event *event);
+/* Takes in all that the probes have reported so far. */
+void lien_agent_consume(struct lien_agent *agent);
+
+/* watch.c: processes and their libraries. */
+int lien_watch_start(struct lien_agent *agent, const char *const *libraries);
+/* After the graph has taken in an event that tells of a process or a library. */
+void lien_watch_event(struct lien_agent *agent, const struct lien_event *event);
+void lien_watch_tick(struct lien_agent *agent);
+void lien_watch_process_end(void *agent, struct lien_process *process);
+
+/* orders.c: transactions over links. 0, or -errno with one line in error. */
+int lien_orders_offload(struct lien_agent *agent, const struct lien_selection *selection,
+	unsigned timeout_ms, bool *nothing, char *error, size_t error_size);
+int lien_orders_restore(struct lien_agent *agent, const uint32_t *pids, unsigned pids_count,
+	unsigned timeout_ms, bool *nothing, char *error, size_t error_size);
+int lien_orders_link(struct lien_agent *agent, struct lien_process *process,
+	const struct lien_control_state *state);
+void lien_orders_tick(struct lien_agent *agent);
+
+/* server.c */
+int lien_server_start(struct lien_agent *agent, const char *path);
+void lien_server_stop(struct lien_agent *agent);
+void lien_server_event(struct lien_agent *agent, const struct lien_event *event);
+void lien_server_progress(
+	struct lien_agent *agent, enum lien_phase phase, unsigned done, unsigned of);
+/* The transaction has ended: its client gets the answer. */
+void lien_server_transaction_done(struct lien_agent *agent);
+
+#endif

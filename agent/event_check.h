@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * Is this record one of ours? For records that come from outside this process: recordings, the
+ * journal, the ring buffer, fuzzers.
+ */
+#ifndef LIEN_EVENT_CHECK_H
+#define LIEN_EVENT_CHECK_H
+
+#include <stdbool.h>
+
+#include <lien/event.h>
+
+/*
+ * True when every count, length and string in the record can be relied upon: the size holds the
+ * body that its type has (it may be larger: room for later fields), names end inside their fields,
+ * type, flags and .outer are known ones. Says nothing about whether the values make sense together.
+ *
+ * Reads no more than ev->size bytes, and those must be there: of a buffer of n bytes check first
+ * that n >= LIEN_EVENT_HEADER and ev->size <= n.
+ */
+bool lien_event_valid(const struct lien_event *ev);
+
+/* enum lien_library of a call, or 0 when the number is no call. */
+int lien_event_library(unsigned int call);
+
+/* True of a call that did what it says. ncclInProgress of non-blocking communicators counts: the
+ * result of those is not known at return. An announcement has not succeeded yet. */
+bool lien_event_succeeded(const struct lien_event *ev);
+
+#endif

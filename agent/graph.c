@@ -1,0 +1,408 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/graph_internal.h"
+
+#define BY(member)                                                                                 \
+	{                                                                                          \
+		return a->member < b->member ? -1 : a->member > b->member;                         \
+	}
+
+static int lien_process_cmp(const struct lien_process *a, const struct lien_process *b) BY(
+	pid) static int lien_allocation_cmp(const struct lien_allocation *a,
+	const struct lien_allocation *b)
+	BY(id) static int lien_share_cmp(const struct lien_share *a, const struct lien_share *b) BY(
+		number) static int lien_handle_cmp(const struct lien_handle *a,
+		const struct lien_handle
+			*b) BY(value) static int lien_mapping_cmp(const struct lien_mapping *a,
+		const struct lien_mapping *b)
+		BY(va) static int lien_reservation_cmp(
+			const struct lien_reservation *a, const struct lien_reservation *b)
+			BY(va) static int lien_comm_cmp(
+				const struct lien_comm *a, const struct lien_comm *b)
+				BY(address) static int lien_library_cmp(
+					const struct lien_library_map *a,
+					const struct lien_library_map *b) BY(start)
+
+					RB_GENERATE(lien_process_tree, lien_process, by_pid,
+						lien_process_cmp) RB_GENERATE(lien_allocation_tree,
+						lien_allocation, by_id,
+						lien_allocation_cmp) RB_GENERATE(lien_share_tree,
+						lien_share, by_number,
+						lien_share_cmp) RB_GENERATE(lien_handle_tree,
+						lien_handle, by_value,
+						lien_handle_cmp) RB_GENERATE(lien_mapping_tree,
+						lien_mapping, by_va,
+						lien_mapping_cmp) RB_GENERATE(lien_reservation_tree,
+						lien_reservation, by_va,
+						lien_reservation_cmp) RB_GENERATE(lien_comm_tree,
+						lien_comm, by_address, lien_comm_cmp)
+						RB_GENERATE(lien_library_tree, lien_library_map,
+							by_start, lien_library_cmp)
+
+							int lien_graph_new(struct lien_graph **out)
+{
+	struct lien_graph *graph = calloc(1, sizeof(*graph));
+
+	if (!graph)
+		return -ENOMEM;
+	RB_INIT(&graph->processes);
+	RB_INIT(&graph->allocations);
+	RB_INIT(&graph->shares);
+	RB_INIT(&graph->names);
+	RB_INIT(&graph->access_sets);
+	*out = graph;
+	return 0;
+}
+
+void lien_graph_free(struct lien_graph *graph)
+{
+	struct lien_process *process;
+
+	if (!graph)
+		return;
+	while ((process = RB_ROOT(&graph->processes)))
+		lien_process_end(graph, process);
+	lien_graph_free_sets(graph);
+	free(graph);
+}
+
+void lien_graph_on_process_end(
+	struct lien_graph *graph, void (*fn)(void *context, struct lien_process *), void *context)
+{
+	graph->on_process_end = fn;
+	graph->on_process_end_context = context;
+}
+
+const struct lien_graph_stats *lien_graph_stats(const struct lien_graph *graph)
+{
+	return &graph->stats;
+}
+
+struct lien_process *lien_graph_process(struct lien_graph *graph, uint32_t pid)
+{
+	struct lien_process key = {.pid = pid};
+
+	return RB_FIND(lien_process_tree, &graph->processes, &key);
+}
+
+struct lien_process *lien_graph_first(struct lien_graph *graph)
+{
+	return RB_MIN(lien_process_tree, &graph->processes);
+}
+
+struct lien_process *lien_graph_next(struct lien_process *process)
+{
+	return RB_NEXT(lien_process_tree, NULL, process);
+}
+
+struct lien_allocation *lien_graph_allocation(struct lien_graph *graph, uint64_t id)
+{
+	struct lien_allocation key = {.id = id};
+
+	return RB_FIND(lien_allocation_tree, &graph->allocations, &key);
+}
+
+struct lien_allocation *lien_graph_first_allocation(struct lien_graph *graph)
+{
+	return RB_MIN(lien_allocation_tree, &graph->allocations);
+}
+
+struct lien_allocation *lien_graph_next_allocation(struct lien_allocation *allocation)
+{
+	return RB_NEXT(lien_allocation_tree, NULL, allocation);
+}
+
+struct lien_mapping *lien_process_overlap(struct lien_process *process, uint64_t va, uint64_t bytes)
+{
+	struct lien_mapping *at = RB_ROOT(&process->mappings), *best = NULL;
+
+	while (at) {
+		if (at->va + at->bytes > va) {
+			best = at;
+			at = RB_LEFT(at, by_va);
+		} else {
+			at = RB_RIGHT(at, by_va);
+		}
+	}
+	return best && best->va < va + bytes ? best : NULL;
+}
+
+struct lien_mapping *lien_process_mapping(struct lien_process *process, uint64_t va)
+{
+	return lien_process_overlap(process, va, 1);
+}
+
+struct lien_library_map *lien_process_library(struct lien_process *process, uint64_t address)
+{
+	struct lien_library_map *at = RB_ROOT(&process->libraries);
+
+	while (at) {
+		if (address < at->start)
+			at = RB_LEFT(at, by_start);
+		else if (address >= at->end)
+			at = RB_RIGHT(at, by_start);
+		else
+			return at;
+	}
+	return NULL;
+}
+
+bool lien_allocation_held(const struct lien_allocation *allocation)
+{
+	return !LIST_EMPTY(&allocation->handles) || !LIST_EMPTY(&allocation->mappings);
+}
+
+bool lien_allocation_offloaded(const struct lien_allocation *allocation)
+{
+	const struct lien_mapping *mapping;
+	bool parked = false;
+
+	if (!LIST_EMPTY(&allocation->handles))
+		return false;
+	LIST_FOREACH (mapping, &allocation->mappings, of_allocation) {
+		if (!mapping->parked)
+			return false;
+		parked = true;
+	}
+	return parked;
+}
+
+bool lien_allocation_on_device(const struct lien_allocation *allocation)
+{
+	/* CU_MEM_LOCATION_TYPE_DEVICE */
+	return allocation->origin == LIEN_ORIGIN_ALLOC || allocation->prop.location_type == 1;
+}
+
+struct lien_process *lien_process_new(struct lien_graph *graph, uint32_t pid, uint64_t start)
+{
+	struct lien_process *process = calloc(1, sizeof(*process));
+
+	if (!process)
+		return NULL;
+	process->pid = pid;
+	process->start = start;
+	RB_INIT(&process->handles);
+	RB_INIT(&process->mappings);
+	RB_INIT(&process->reservations);
+	RB_INIT(&process->comms);
+	RB_INIT(&process->libraries);
+	TAILQ_INIT(&process->pending);
+	LIST_INIT(&process->captures);
+	LIST_INIT(&process->owned);
+	RB_INSERT(lien_process_tree, &graph->processes, process);
+	graph->stats.processes++;
+	return process;
+}
+
+struct lien_allocation *lien_allocation_new(struct lien_graph *graph, enum lien_origin origin)
+{
+	struct lien_allocation *allocation = calloc(1, sizeof(*allocation));
+
+	if (!allocation)
+		return NULL;
+	allocation->id = ++graph->next_id;
+	allocation->origin = origin;
+	LIST_INIT(&allocation->handles);
+	LIST_INIT(&allocation->mappings);
+	LIST_INIT(&allocation->shares);
+	RB_INSERT(lien_allocation_tree, &graph->allocations, allocation);
+	graph->stats.allocations++;
+	return allocation;
+}
+
+static void allocation_free(struct lien_graph *graph, struct lien_allocation *allocation)
+{
+	struct lien_share *share;
+
+	while ((share = LIST_FIRST(&allocation->shares))) {
+		LIST_REMOVE(share, of_allocation);
+		RB_REMOVE(lien_share_tree, &graph->shares, share);
+		free(share);
+	}
+	if (allocation->owner)
+		LIST_REMOVE(allocation, of_owner);
+	RB_REMOVE(lien_allocation_tree, &graph->allocations, allocation);
+	graph->stats.allocations--;
+	free(allocation);
+}
+
+/* Frees what nothing holds. An export that nobody has imported yet may travel as an open file: the
+ * record is kept for that import as long as the owner lives. */
+static void allocation_settle(struct lien_graph *graph, struct lien_allocation *allocation)
+{
+	struct lien_share *share;
+
+	if (lien_allocation_held(allocation))
+		return;
+	if (allocation->owner)
+		LIST_FOREACH (share, &allocation->shares, of_allocation)
+			if (!share->imports)
+				return;
+	allocation_free(graph, allocation);
+}
+
+int lien_share_new(struct lien_graph *graph, struct lien_allocation *allocation, uint64_t number)
+{
+	struct lien_share *share = calloc(1, sizeof(*share)), *old;
+
+	if (!share)
+		return -ENOMEM;
+	share->number = number;
+	share->allocation = allocation;
+	old = RB_INSERT(lien_share_tree, &graph->shares, share);
+	if (old) { /* numbers are never reused; a forged recording may say otherwise */
+		free(share);
+		return -EBADMSG;
+	}
+	LIST_INSERT_HEAD(&allocation->shares, share, of_allocation);
+	return 0;
+}
+
+struct lien_handle *lien_handle_new(
+	struct lien_process *process, struct lien_allocation *allocation, uint64_t value)
+{
+	struct lien_handle *handle = calloc(1, sizeof(*handle));
+
+	if (!handle)
+		return NULL;
+	handle->process = process;
+	handle->allocation = allocation;
+	handle->value = value;
+	RB_INSERT(lien_handle_tree, &process->handles, handle);
+	LIST_INSERT_HEAD(&allocation->handles, handle, of_allocation);
+	return handle;
+}
+
+void lien_handle_drop(struct lien_graph *graph, struct lien_handle *handle)
+{
+	struct lien_allocation *allocation = handle->allocation;
+
+	RB_REMOVE(lien_handle_tree, &handle->process->handles, handle);
+	LIST_REMOVE(handle, of_allocation);
+	free(handle);
+	allocation_settle(graph, allocation);
+}
+
+struct lien_mapping *lien_mapping_new(struct lien_graph *graph, struct lien_process *process,
+	struct lien_allocation *allocation, uint64_t va, uint64_t bytes)
+{
+	struct lien_mapping *mapping = calloc(1, sizeof(*mapping));
+
+	if (!mapping)
+		return NULL;
+	mapping->process = process;
+	mapping->allocation = allocation;
+	mapping->va = va;
+	mapping->bytes = bytes;
+	RB_INSERT(lien_mapping_tree, &process->mappings, mapping);
+	LIST_INSERT_HEAD(&allocation->mappings, mapping, of_allocation);
+	graph->stats.mappings++;
+	return mapping;
+}
+
+void lien_mapping_drop(struct lien_graph *graph, struct lien_mapping *mapping)
+{
+	struct lien_allocation *allocation = mapping->allocation;
+
+	RB_REMOVE(lien_mapping_tree, &mapping->process->mappings, mapping);
+	LIST_REMOVE(mapping, of_allocation);
+	graph->stats.mappings--;
+	free(mapping);
+	allocation_settle(graph, allocation);
+}
+
+void lien_allocation_merge(
+	struct lien_graph *graph, struct lien_allocation *from, struct lien_allocation *to)
+{
+	struct lien_handle *handle;
+	struct lien_mapping *mapping;
+	struct lien_share *share;
+
+	while ((handle = LIST_FIRST(&from->handles))) {
+		LIST_REMOVE(handle, of_allocation);
+		handle->allocation = to;
+		LIST_INSERT_HEAD(&to->handles, handle, of_allocation);
+	}
+	while ((mapping = LIST_FIRST(&from->mappings))) {
+		LIST_REMOVE(mapping, of_allocation);
+		mapping->allocation = to;
+		LIST_INSERT_HEAD(&to->mappings, mapping, of_allocation);
+	}
+	while ((share = LIST_FIRST(&from->shares))) {
+		LIST_REMOVE(share, of_allocation);
+		share->allocation = to;
+		LIST_INSERT_HEAD(&to->shares, share, of_allocation);
+	}
+	allocation_free(graph, from);
+}
+
+void lien_comm_drop(struct lien_process *process, struct lien_comm *comm)
+{
+	struct lien_registration *registration;
+
+	while ((registration = LIST_FIRST(&comm->registrations))) {
+		LIST_REMOVE(registration, of_comm);
+		free(registration);
+	}
+	RB_REMOVE(lien_comm_tree, &process->comms, comm);
+	free(comm);
+}
+
+void lien_allocation_own(struct lien_allocation *allocation, struct lien_process *process)
+{
+	allocation->owner = process;
+	allocation->owner_pid = process->pid;
+	LIST_INSERT_HEAD(&process->owned, allocation, of_owner);
+}
+
+static void allocation_disown(struct lien_graph *graph, struct lien_allocation *allocation)
+{
+	LIST_REMOVE(allocation, of_owner);
+	allocation->owner = NULL;
+	allocation_settle(graph, allocation);
+}
+
+void lien_process_end(struct lien_graph *graph, struct lien_process *process)
+{
+	struct lien_reservation *reservation;
+	struct lien_allocation *allocation;
+	struct lien_library_map *library;
+	struct lien_pending *pending;
+	struct lien_capture *capture;
+	struct lien_mapping *mapping;
+	struct lien_handle *handle;
+	struct lien_comm *comm;
+
+	if (graph->on_process_end)
+		graph->on_process_end(graph->on_process_end_context, process);
+	while ((mapping = RB_ROOT(&process->mappings)))
+		lien_mapping_drop(graph, mapping);
+	while ((handle = RB_ROOT(&process->handles)))
+		lien_handle_drop(graph, handle);
+	while ((reservation = RB_ROOT(&process->reservations))) {
+		RB_REMOVE(lien_reservation_tree, &process->reservations, reservation);
+		free(reservation);
+	}
+	while ((comm = RB_ROOT(&process->comms)))
+		lien_comm_drop(process, comm);
+	while ((library = RB_ROOT(&process->libraries))) {
+		RB_REMOVE(lien_library_tree, &process->libraries, library);
+		free(library);
+	}
+	while ((pending = TAILQ_FIRST(&process->pending))) {
+		TAILQ_REMOVE(&process->pending, pending, next);
+		free(pending);
+	}
+	while ((capture = LIST_FIRST(&process->captures))) {
+		LIST_REMOVE(capture, next);
+		free(capture);
+	}
+	while ((allocation = LIST_FIRST(&process->owned)))
+		allocation_disown(graph, allocation);
+	RB_REMOVE(lien_process_tree, &graph->processes, process);
+	graph->stats.processes--;
+	free(process);
+}

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/event_check.h"
+#include "agent/graph_internal.h"
+
+/* The driver did something that does not fit what is known. Expected where the beginning was
+ * missed. */
+void lien_graph_odd(struct lien_graph *graph, struct lien_process *process)
+{
+	if (process->incomplete & LIEN_INCOMPLETE_LATE)
+		return;
+	graph->stats.odd++;
+	process->incomplete |= LIEN_INCOMPLETE_ODD;
+}
+
+static lien_apply_fn *const releases[LIEN_CALL_MAX] = {
+	[LIEN_CALL_CU_MEM_RELEASE] = lien_graph_apply_release,
+	[LIEN_CALL_CU_MEM_UNMAP] = lien_graph_apply_unmap,
+	[LIEN_CALL_CU_MEM_FREE] = lien_graph_apply_free,
+	[LIEN_CALL_CU_MEM_ADDRESS_FREE] = lien_graph_apply_address_free,
+	[LIEN_CALL_NCCL_DESTROY] = lien_graph_apply_comm_end,
+	[LIEN_CALL_NCCL_ABORT] = lien_graph_apply_comm_end,
+	[LIEN_CALL_NCCL_DEREGISTER] = lien_graph_apply_deregister,
+	[LIEN_CALL_NCCL_WINDOW_DEREGISTER] = lien_graph_apply_deregister,
+};
+
+/*
+ * A name is being acquired that still lives: a release of it that was entered must have happened.
+ * Applies the first such release; its late return will find nothing pending. False: there is none.
+ */
+bool lien_graph_apply_pending(struct lien_graph *graph, struct lien_process *process, unsigned call,
+	uint64_t name, uint64_t bytes)
+{
+	struct lien_pending *pending;
+	uint64_t at;
+
+	TAILQ_FOREACH (pending, &process->pending, next) {
+		if (pending->event.type != call)
+			continue;
+		/* The first member of every release's body is the name it gives back. */
+		at = pending->event.release.handle;
+		if (call == LIEN_CALL_CU_MEM_UNMAP
+				? name < at + pending->event.range.bytes && at < name + bytes
+				: at == name)
+			break;
+	}
+	if (!pending)
+		return false;
+	TAILQ_REMOVE(&process->pending, pending, next);
+	releases[call](graph, process, &pending->event);
+	free(pending);
+	return true;
+}
+
+static lien_apply_fn *const acquires[LIEN_CALL_MAX] = {
+	[LIEN_CALL_CU_MEM_CREATE] = lien_graph_apply_create,
+	[LIEN_CALL_CU_MEM_RETAIN] = lien_graph_apply_retain,
+	[LIEN_CALL_CU_MEM_RESERVE] = lien_graph_apply_reserve,
+	[LIEN_CALL_CU_MEM_MAP] = lien_graph_apply_map,
+	[LIEN_CALL_CU_MEM_SET_ACCESS] = lien_graph_apply_access,
+	[LIEN_CALL_CU_MEM_EXPORT] = lien_graph_apply_export,
+	[LIEN_CALL_CU_MEM_IMPORT] = lien_graph_apply_import,
+	[LIEN_CALL_CU_MEM_ALLOC] = lien_graph_apply_alloc,
+	[LIEN_CALL_CU_CAPTURE_BEGIN] = lien_graph_apply_capture_begin,
+	[LIEN_CALL_CU_CAPTURE_BEGIN_PTSZ] = lien_graph_apply_capture_begin,
+	[LIEN_CALL_CU_CAPTURE_TO_GRAPH] = lien_graph_apply_capture_begin,
+	[LIEN_CALL_CU_CAPTURE_TO_GRAPH_PTSZ] = lien_graph_apply_capture_begin,
+	[LIEN_CALL_NCCL_INIT_RANK] = lien_graph_apply_comm_init,
+	[LIEN_CALL_NCCL_INIT_RANK_CONFIG] = lien_graph_apply_comm_init,
+	[LIEN_CALL_NCCL_INIT_RANK_SCALABLE] = lien_graph_apply_comm_init,
+	[LIEN_CALL_NCCL_REGISTER] = lien_graph_apply_register,
+	[LIEN_CALL_NCCL_WINDOW_REGISTER] = lien_graph_apply_register,
+};
+
+static int apply_released(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	struct lien_pending *pending;
+
+	if (event->flags & LIEN_EVENT_ENTRY) {
+		pending = calloc(1, sizeof(*pending));
+		if (!pending)
+			return -ENOMEM;
+		memcpy(&pending->event, event, event->size);
+		TAILQ_INSERT_TAIL(&process->pending, pending, next);
+		return 0;
+	}
+	TAILQ_FOREACH (pending, &process->pending, next)
+		if (pending->event.tid == event->tid && pending->event.t_entry == event->t_entry)
+			break;
+	if (!pending)
+		return 0; /* applied already, when its name was given out again */
+	TAILQ_REMOVE(&process->pending, pending, next);
+	free(pending);
+	return lien_event_succeeded(event) ? releases[event->type](graph, process, event) : 0;
+}
+
+static int apply_library(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	struct lien_library_map *map = lien_process_library(process, event->library.start), *old,
+				*next;
+
+	if (map && map->start == event->library.start && map->inode == event->library.inode &&
+		map->end == map->start + event->library.length)
+		return 0; /* told twice: the time of the first one counts */
+	map = calloc(1, sizeof(*map));
+	if (!map)
+		return -ENOMEM;
+	map->start = event->library.start;
+	map->end = map->start + event->library.length;
+	map->offset = event->library.offset;
+	map->inode = event->library.inode;
+	map->dev_major = event->library.dev_major;
+	map->dev_minor = event->library.dev_minor;
+	map->t_mapped = event->t_return;
+	map->file = lien_graph_name(graph, event->library.name, sizeof(event->library.name));
+	if (!map->file) {
+		free(map);
+		return -ENOMEM;
+	}
+	RB_FOREACH_SAFE (old, lien_library_tree, &process->libraries, next)
+		if (old->start < map->end && map->start < old->end) {
+			RB_REMOVE(lien_library_tree, &process->libraries, old);
+			free(old);
+		}
+	RB_INSERT(lien_library_tree, &process->libraries, map);
+	return 0;
+}
+
+static void apply_process(struct lien_process *process, const struct lien_event *event)
+{
+	process->uid = event->process.uid;
+	memcpy(process->command, event->process.comm, sizeof(process->command));
+	process->command[sizeof(process->command) - 1] = '\0';
+	process->cuda = true;
+	if (event->process.complete)
+		process->incomplete &= ~LIEN_INCOMPLETE_LATE;
+	else
+		process->incomplete |= LIEN_INCOMPLETE_LATE;
+}
+
+/* The process of an event, made when this is the first one. A pid with another start time is
+ * another process: the old one's end was missed. */
+static struct lien_process *process_of(struct lien_graph *graph, const struct lien_event *event)
+{
+	struct lien_process *process = lien_graph_process(graph, event->pid);
+
+	if (process && process->start != event->start) {
+		lien_process_end(graph, process);
+		process = NULL;
+	}
+	if (process || event->type == LIEN_EVENT_EXIT || event->type == LIEN_EVENT_EXEC)
+		return process;
+	process = lien_process_new(graph, event->pid, event->start);
+	if (process)
+		process->incomplete = LIEN_INCOMPLETE_LATE;
+	return process;
+}
+
+static int apply_call(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	if (event->type < LIEN_CALL_CUDA_MALLOC)
+		process->cuda = true;
+	if (releases[event->type])
+		return apply_released(graph, process, event);
+	if (event->type == LIEN_CALL_CU_CAPTURE_END || event->type == LIEN_CALL_CU_CAPTURE_END_PTSZ)
+		return lien_graph_apply_capture_end(graph, process, event);
+	if (!acquires[event->type] || !lien_event_succeeded(event))
+		return 0;
+	if (event->flags & LIEN_EVENT_PARTIAL)
+		process->incomplete |= LIEN_INCOMPLETE_ARGS;
+	return acquires[event->type](graph, process, event);
+}
+
+int lien_graph_apply(struct lien_graph *graph, const struct lien_event *event)
+{
+	struct lien_process *process;
+
+	if (!lien_event_valid(event))
+		return -EBADMSG;
+	graph->stats.events++;
+	if (event->type == LIEN_EVENT_END)
+		return 0;
+	process = process_of(graph, event);
+	if (!process)
+		return event->type == LIEN_EVENT_EXIT || event->type == LIEN_EVENT_EXEC ? 0
+											: -ENOMEM;
+	switch (event->type) {
+	case LIEN_EVENT_PROCESS:
+		apply_process(process, event);
+		return 0;
+	case LIEN_EVENT_EXEC:
+	case LIEN_EVENT_EXIT:
+		lien_process_end(graph, process);
+		return 0;
+	case LIEN_EVENT_LIBRARY:
+		return apply_library(graph, process, event);
+	case LIEN_EVENT_LOST:
+		graph->stats.lost += event->lost.count;
+		process->incomplete |= LIEN_INCOMPLETE_LOST;
+		return 0;
+	}
+	return apply_call(graph, process, event);
+}

@@ -1,0 +1,378 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/* What the driver's memory calls do to the graph. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/event_check.h"
+#include "agent/graph_internal.h"
+
+static bool by_control(const struct lien_event *event)
+{
+	return event->flags & LIEN_EVENT_CONTROL;
+}
+
+static struct lien_handle *handle_find(struct lien_process *process, uint64_t value)
+{
+	struct lien_handle key = {.value = value};
+
+	return RB_FIND(lien_handle_tree, &process->handles, &key);
+}
+
+/* Who asked for the memory: NCCL if the thread was inside one of its calls, else the library (or
+ * program) that the outermost traced call returns to. */
+static const struct lien_name *caller_library(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	const struct lien_library_map *map;
+	const char *file = "unknown";
+	size_t length;
+
+	if (lien_event_library(event->outer) == LIEN_LIB_NCCL)
+		return lien_graph_name(graph, "nccl", 4);
+	map = lien_process_library(process, event->caller);
+	if (map)
+		file = map->file->text;
+	length = strlen(file);
+	if (!strncmp(file, "lib", 3)) {
+		file += 3;
+		length = strstr(file, ".so") ? (size_t)(strstr(file, ".so") - file) : strlen(file);
+	}
+	return lien_graph_name(graph, file, length);
+}
+
+/* A handle without references stays the driver's name for memory that is mapped in its process. */
+static void handle_settle(struct lien_graph *graph, struct lien_handle *handle)
+{
+	const struct lien_mapping *mapping;
+
+	if (handle->references)
+		return;
+	LIST_FOREACH (mapping, &handle->allocation->mappings, of_allocation)
+		if (mapping->process == handle->process && !mapping->parked)
+			return;
+	lien_handle_drop(graph, handle);
+}
+
+static void handles_settle(
+	struct lien_graph *graph, struct lien_process *process, struct lien_allocation *allocation)
+{
+	struct lien_handle *handle, *next;
+
+	LIST_FOREACH_SAFE(handle, &allocation->handles, of_allocation, next)
+	if (handle->process == process)
+		handle_settle(graph, handle);
+}
+
+int lien_graph_apply_release(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	struct lien_handle *handle = handle_find(process, event->release.handle);
+
+	if (!handle || !handle->references) {
+		lien_graph_odd(graph, process);
+		return 0;
+	}
+	handle->references--;
+	handle_settle(graph, handle);
+	return 0;
+}
+
+static void mapping_remove(struct lien_graph *graph, struct lien_mapping *mapping)
+{
+	struct lien_allocation *allocation = mapping->allocation;
+	struct lien_process *process = mapping->process;
+	struct lien_handle *handle, *next;
+
+	/* The handles first: with the last of both, the allocation goes as well. */
+	LIST_FOREACH_SAFE(handle, &allocation->handles, of_allocation, next)
+	{
+		const struct lien_mapping *other;
+		bool mapped = handle->process != process || handle->references;
+
+		LIST_FOREACH (other, &allocation->mappings, of_allocation)
+			if (other != mapping && other->process == process && !other->parked)
+				mapped = true;
+		if (!mapped)
+			lien_handle_drop(graph, handle);
+	}
+	lien_mapping_drop(graph, mapping);
+}
+
+int lien_graph_apply_unmap(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	uint64_t va = event->range.va, end = va + event->range.bytes;
+	struct lien_mapping *mapping, *next;
+	bool any = false;
+
+	for (mapping = lien_process_overlap(process, va, event->range.bytes);
+		mapping && mapping->va < end; mapping = next) {
+		next = RB_NEXT(lien_mapping_tree, &process->mappings, mapping);
+		any = true;
+		if (!by_control(event)) {
+			mapping_remove(graph, mapping);
+			continue;
+		}
+		mapping->parked = true;
+		handles_settle(graph, process, mapping->allocation);
+	}
+	if (!any)
+		lien_graph_odd(graph, process);
+	return 0;
+}
+
+int lien_graph_apply_free(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	struct lien_mapping *mapping = lien_process_mapping(process, event->range.va);
+
+	if (!event->range.va)
+		return 0;
+	if (!mapping || mapping->allocation->origin != LIEN_ORIGIN_ALLOC)
+		lien_graph_odd(graph, process);
+	else
+		lien_mapping_drop(graph, mapping);
+	return 0;
+}
+
+int lien_graph_apply_address_free(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	struct lien_reservation key = {.va = event->range.va}, *reservation;
+
+	reservation = RB_FIND(lien_reservation_tree, &process->reservations, &key);
+	if (!reservation) {
+		lien_graph_odd(graph, process);
+		return 0;
+	}
+	RB_REMOVE(lien_reservation_tree, &process->reservations, reservation);
+	free(reservation);
+	return 0;
+}
+
+/* Makes room for a handle value that the driver has just given out. */
+static void handle_vacate(struct lien_graph *graph, struct lien_process *process, uint64_t value)
+{
+	struct lien_handle *handle;
+
+	while ((handle = handle_find(process, value))) {
+		if (lien_graph_apply_pending(graph, process, LIEN_CALL_CU_MEM_RELEASE, value, 0))
+			continue;
+		lien_graph_odd(graph, process);
+		lien_handle_drop(graph, handle);
+	}
+}
+
+static void range_vacate(
+	struct lien_graph *graph, struct lien_process *process, uint64_t va, uint64_t bytes)
+{
+	struct lien_mapping *mapping;
+
+	while ((mapping = lien_process_overlap(process, va, bytes))) {
+		unsigned call = mapping->allocation->origin == LIEN_ORIGIN_ALLOC
+					? LIEN_CALL_CU_MEM_FREE
+					: LIEN_CALL_CU_MEM_UNMAP;
+
+		if (lien_graph_apply_pending(graph, process, call, mapping->va, mapping->bytes))
+			continue;
+		lien_graph_odd(graph, process);
+		mapping_remove(graph, mapping);
+	}
+}
+
+int lien_graph_apply_create(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	struct lien_allocation *allocation;
+	struct lien_handle *handle;
+
+	handle_vacate(graph, process, event->create.handle);
+	allocation = lien_allocation_new(graph, LIEN_ORIGIN_CREATE);
+	if (!allocation)
+		return -ENOMEM;
+	lien_allocation_own(allocation, process);
+	allocation->bytes = event->create.bytes;
+	allocation->prop = event->create.prop;
+	allocation->outer = event->outer;
+	allocation->caller = event->caller;
+	allocation->library = caller_library(graph, process, event);
+	handle = lien_handle_new(process, allocation, event->create.handle);
+	if (!handle)
+		return -ENOMEM;
+	handle->references = 1;
+	return 0;
+}
+
+int lien_graph_apply_alloc(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	struct lien_allocation *allocation;
+
+	range_vacate(graph, process, event->alloc.va, event->alloc.bytes);
+	allocation = lien_allocation_new(graph, LIEN_ORIGIN_ALLOC);
+	if (!allocation)
+		return -ENOMEM;
+	lien_allocation_own(allocation, process);
+	allocation->bytes = event->alloc.bytes;
+	allocation->prop.location_id = -1; /* the current context's device: not an argument */
+	allocation->outer = event->outer;
+	allocation->caller = event->caller;
+	allocation->library = caller_library(graph, process, event);
+	return lien_mapping_new(graph, process, allocation, event->alloc.va, event->alloc.bytes)
+		       ? 0
+		       : -ENOMEM;
+}
+
+int lien_graph_apply_retain(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	struct lien_mapping *mapping = lien_process_mapping(process, event->retain.va);
+	struct lien_handle *handle = handle_find(process, event->retain.handle);
+
+	if (handle && mapping && handle->allocation != mapping->allocation)
+		handle_vacate(graph, process, event->retain.handle);
+	handle = handle_find(process, event->retain.handle);
+	if (!handle) {
+		if (!mapping) {
+			lien_graph_odd(graph, process);
+			return 0;
+		}
+		handle = lien_handle_new(process, mapping->allocation, event->retain.handle);
+		if (!handle)
+			return -ENOMEM;
+		handle->imported = mapping->imported;
+	}
+	handle->references++;
+	return 0;
+}
+
+int lien_graph_apply_reserve(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	struct lien_reservation *reservation = calloc(1, sizeof(*reservation)), *old;
+
+	if (!reservation)
+		return -ENOMEM;
+	reservation->va = event->reserve.va;
+	reservation->bytes = event->reserve.bytes;
+	while ((old = RB_INSERT(lien_reservation_tree, &process->reservations, reservation))) {
+		if (lien_graph_apply_pending(
+			    graph, process, LIEN_CALL_CU_MEM_ADDRESS_FREE, old->va, 0))
+			continue;
+		lien_graph_odd(graph, process);
+		RB_REMOVE(lien_reservation_tree, &process->reservations, old);
+		free(old);
+	}
+	return 0;
+}
+
+/* The control library puts memory back behind a parked mapping. */
+static void mapping_revive(
+	struct lien_graph *graph, struct lien_mapping *mapping, struct lien_handle *handle)
+{
+	if (handle->allocation != mapping->allocation)
+		lien_allocation_merge(graph, handle->allocation, mapping->allocation);
+	mapping->parked = false;
+	mapping->access = NULL;
+}
+
+int lien_graph_apply_map(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	struct lien_handle *handle = handle_find(process, event->map.handle);
+	struct lien_mapping *mapping = lien_process_mapping(process, event->map.va);
+	struct lien_allocation *allocation;
+
+	if (handle && by_control(event) && mapping && mapping->parked &&
+		mapping->va == event->map.va && mapping->bytes == event->map.bytes) {
+		mapping_revive(graph, mapping, handle);
+		return 0;
+	}
+	range_vacate(graph, process, event->map.va, event->map.bytes);
+	handle = handle_find(process, event->map.handle);
+	if (!handle) { /* made before this process was watched, or its event was lost */
+		lien_graph_odd(graph, process);
+		allocation = lien_allocation_new(graph, LIEN_ORIGIN_IMPORT);
+		if (!allocation)
+			return -ENOMEM;
+		allocation->bytes = event->map.bytes;
+		allocation->library = caller_library(graph, process, event);
+		handle = lien_handle_new(process, allocation, event->map.handle);
+		if (!handle)
+			return -ENOMEM;
+		handle->references = 1;
+		handle->imported = true;
+	}
+	mapping = lien_mapping_new(
+		graph, process, handle->allocation, event->map.va, event->map.bytes);
+	if (!mapping)
+		return -ENOMEM;
+	mapping->offset = event->map.offset;
+	mapping->imported = handle->imported;
+	if (handle->allocation->bytes < event->map.bytes)
+		handle->allocation->bytes =
+			event->map.bytes; /* unmatched import: first known now */
+	return 0;
+}
+
+int lien_graph_apply_access(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	uint64_t va = event->access.va, end = va + event->access.bytes;
+	struct lien_mapping *mapping = lien_process_overlap(process, va, event->access.bytes);
+
+	if (!mapping)
+		lien_graph_odd(graph, process);
+	for (; mapping && mapping->va < end;
+		mapping = RB_NEXT(lien_mapping_tree, &process->mappings, mapping)) {
+		mapping->access = lien_graph_access(
+			graph, mapping->access, event->access.access, event->access.count);
+		if (!mapping->access)
+			return -ENOMEM;
+	}
+	return 0;
+}
+
+int lien_graph_apply_export(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	struct lien_handle *handle = handle_find(process, event->share.handle);
+
+	if (!handle) {
+		lien_graph_odd(graph, process);
+		return 0;
+	}
+	if (!by_control(event))
+		handle->allocation->exports++;
+	return event->share.share ? lien_share_new(graph, handle->allocation, event->share.share)
+				  : 0;
+}
+
+int lien_graph_apply_import(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	struct lien_share key = {.number = event->share.share}, *share;
+	struct lien_allocation *allocation;
+	struct lien_handle *handle;
+
+	handle_vacate(graph, process, event->share.handle);
+	share = RB_FIND(lien_share_tree, &graph->shares, &key);
+	if (share) {
+		allocation = share->allocation;
+		share->imports++;
+	} else {
+		allocation = lien_allocation_new(graph, LIEN_ORIGIN_IMPORT);
+		if (!allocation)
+			return -ENOMEM;
+		allocation->library = caller_library(graph, process, event);
+		graph->stats.unmatched_imports++;
+		process->incomplete |= LIEN_INCOMPLETE_SHARE;
+	}
+	handle = lien_handle_new(process, allocation, event->share.handle);
+	if (!handle)
+		return -ENOMEM;
+	handle->references = 1;
+	handle->imported = true;
+	return 0;
+}

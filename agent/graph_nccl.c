@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/* Communicators and registrations, and which streams are being captured. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/graph_internal.h"
+
+static struct lien_comm *comm_find(struct lien_process *process, uint64_t address)
+{
+	struct lien_comm key = {.address = address};
+
+	return RB_FIND(lien_comm_tree, &process->comms, &key);
+}
+
+int lien_graph_apply_comm_end(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	struct lien_comm *comm = comm_find(process, event->comm_end.comm);
+
+	(void)graph;
+	if (comm)
+		lien_comm_drop(process, comm);
+	return 0;
+}
+
+int lien_graph_apply_deregister(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	struct lien_comm *comm = comm_find(process, event->reg.comm);
+	struct lien_registration *registration;
+
+	(void)graph;
+	if (!comm)
+		return 0;
+	LIST_FOREACH (registration, &comm->registrations, of_comm)
+		if (registration->handle == event->reg.handle) {
+			LIST_REMOVE(registration, of_comm);
+			free(registration);
+			break;
+		}
+	return 0;
+}
+
+int lien_graph_apply_comm_init(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	struct lien_comm *comm;
+
+	if (!event->comm.comm)
+		return 0;
+	if ((comm = comm_find(process, event->comm.comm))) {
+		if (!lien_graph_apply_pending(
+			    graph, process, LIEN_CALL_NCCL_DESTROY, comm->address, 0) &&
+			!lien_graph_apply_pending(
+				graph, process, LIEN_CALL_NCCL_ABORT, comm->address, 0))
+			lien_comm_drop(process, comm);
+	}
+	comm = calloc(1, sizeof(*comm));
+	if (!comm)
+		return -ENOMEM;
+	comm->address = event->comm.comm;
+	comm->rank = event->comm.rank;
+	comm->nranks = event->comm.nranks;
+	memcpy(comm->id, event->comm.id, sizeof(comm->id));
+	LIST_INIT(&comm->registrations);
+	RB_INSERT(lien_comm_tree, &process->comms, comm);
+	return 0;
+}
+
+int lien_graph_apply_register(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	struct lien_comm *comm = comm_find(process, event->reg.comm);
+	struct lien_registration *registration;
+
+	(void)graph;
+	if (!comm)
+		return 0;
+	registration = calloc(1, sizeof(*registration));
+	if (!registration)
+		return -ENOMEM;
+	registration->va = event->reg.va;
+	registration->bytes = event->reg.bytes;
+	registration->handle = event->reg.handle;
+	registration->window = event->type == LIEN_CALL_NCCL_WINDOW_REGISTER;
+	LIST_INSERT_HEAD(&comm->registrations, registration, of_comm);
+	return 0;
+}
+
+int lien_graph_apply_capture_begin(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	struct lien_capture *capture = calloc(1, sizeof(*capture));
+
+	(void)graph;
+	if (!capture)
+		return -ENOMEM;
+	capture->stream = event->capture.stream;
+	LIST_INSERT_HEAD(&process->captures, capture, next);
+	return 0;
+}
+
+/* These leave a capture as it was; any other result ends it, most of them without a graph. */
+static bool capture_goes_on(int result)
+{
+	return result == 1 /* INVALID_VALUE: none on this stream */ || result == 400 ||
+	       result == 903 /* UNMATCHED: not the origin */ || result == 908 /* WRONG_THREAD */;
+}
+
+int lien_graph_apply_capture_end(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	struct lien_capture *capture;
+
+	(void)graph;
+	if (capture_goes_on(event->result))
+		return 0;
+	LIST_FOREACH (capture, &process->captures, next)
+		if (capture->stream == event->capture.stream) {
+			LIST_REMOVE(capture, next);
+			free(capture);
+			break;
+		}
+	return 0;
+}

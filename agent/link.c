@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include <errno.h>
+#include <stdio.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "agent/link.h"
+
+struct lien_link {
+	int fd, pidfd;
+	uint32_t seq;	    /* of the last order on the wire */
+	uint32_t order_seq; /* as its sender numbered it */
+	bool under_way;
+};
+
+int lien_link_state(
+	uint32_t pid, const struct lien_control_place *place, struct lien_control_state *state)
+{
+	struct iovec local = {state, sizeof(*state)};
+	struct iovec remote = {(void *)place->state, sizeof(*state)};
+	ssize_t n = process_vm_readv(pid, &local, 1, &remote, 1, 0);
+
+	if (n != sizeof(*state))
+		return n < 0 ? -errno : -EFAULT;
+	if (state->magic != LIEN_WIRE_MAGIC)
+		return -EAGAIN;
+	return state->version == LIEN_WIRE_VERSION ? 0 : -EPROTO;
+}
+
+/* The pid the process itself sees: the last one of NSpid. */
+static uint32_t inner_pid(uint32_t pid)
+{
+	char path[32], line[256];
+	uint32_t inner = pid;
+	FILE *file;
+
+	snprintf(path, sizeof(path), "/proc/%u/status", pid);
+	file = fopen(path, "re");
+	while (file && fgets(line, sizeof(line), file))
+		if (!strncmp(line, "NSpid:", 6))
+			inner = strtoul(strrchr(line, '\t') + 1, NULL, 10);
+	if (file)
+		fclose(file);
+	return inner;
+}
+
+static int take_socket(int pidfd, const struct lien_control_state *state)
+{
+	int fd, type = 0, err;
+	socklen_t size = sizeof(type);
+	struct stat st;
+
+	fd = syscall(SYS_pidfd_getfd, pidfd, state->agent_fd, 0);
+	if (fd < 0)
+		return errno == EBADF ? -ESTALE : -errno;
+	err = -ESTALE;
+	if (fstat(fd, &st) || (uint64_t)st.st_ino != state->agent_ino || !S_ISSOCK(st.st_mode) ||
+		getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) || type != SOCK_SEQPACKET) {
+		close(fd);
+		return err;
+	}
+	return fd;
+}
+
+int lien_link_open(struct lien_link **out, uint32_t pid, const struct lien_control_state *state)
+{
+	struct lien_link *link;
+	struct timespec now;
+	int pidfd, fd;
+
+	if (state->agent_fd < 0)
+		return -EAGAIN;
+	if (state->pid != inner_pid(pid))
+		return -ESTALE;
+	pidfd = syscall(SYS_pidfd_open, pid, 0);
+	if (pidfd < 0)
+		return -errno;
+	fd = take_socket(pidfd, state);
+	link = fd < 0 ? NULL : calloc(1, sizeof(*link));
+	if (!link) {
+		close(pidfd);
+		if (fd >= 0)
+			close(fd);
+		return fd < 0 ? fd : -ENOMEM;
+	}
+	link->fd = fd;
+	link->pidfd = pidfd;
+	clock_gettime(CLOCK_REALTIME, &now); /* not where an earlier agent's numbers were */
+	link->seq = now.tv_nsec ^ now.tv_sec << 20;
+	*out = link;
+	return 0;
+}
+
+void lien_link_close(struct lien_link *link)
+{
+	if (!link)
+		return;
+	close(link->fd);
+	close(link->pidfd);
+	free(link);
+}
+
+int lien_link_fd(const struct lien_link *link)
+{
+	return link->fd;
+}
+
+int lien_link_pidfd(const struct lien_link *link)
+{
+	return link->pidfd;
+}
+
+int lien_link_send(struct lien_link *link, const struct lien_wire_header *order, const void *body,
+	const int *fds, unsigned fds_count)
+{
+	char control[CMSG_SPACE(LIEN_WIRE_FDS_MAX * sizeof(int))];
+	struct lien_wire_header head = *order;
+	struct iovec iov[2] = {{&head, sizeof(head)}, {(void *)body, order->length - sizeof(head)}};
+	struct msghdr msg = {.msg_iov = iov, .msg_iovlen = iov[1].iov_len ? 2 : 1};
+	struct cmsghdr *cmsg;
+
+	if (link->under_way)
+		return -EBUSY;
+	if (fds_count) {
+		memset(control, 0, sizeof(control));
+		msg.msg_control = control;
+		msg.msg_controllen = CMSG_SPACE(fds_count * sizeof(int));
+		cmsg = CMSG_FIRSTHDR(&msg);
+		cmsg->cmsg_level = SOL_SOCKET;
+		cmsg->cmsg_type = SCM_RIGHTS;
+		cmsg->cmsg_len = CMSG_LEN(fds_count * sizeof(int));
+		memcpy(CMSG_DATA(cmsg), fds, fds_count * sizeof(int));
+	}
+	if (!++link->seq)
+		link->seq = 1;
+	head.seq = link->seq;
+	if (sendmsg(link->fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
+		return -errno;
+	link->order_seq = order->seq;
+	link->under_way = true;
+	return 0;
+}
+
+static void close_fds(struct lien_reply *reply)
+{
+	while (reply->fds_count)
+		close(reply->fds[--reply->fds_count]);
+}
+
+static ssize_t receive(int fd, char *buffer, size_t size, struct lien_reply *reply)
+{
+	char control[CMSG_SPACE(LIEN_WIRE_FDS_MAX * sizeof(int))];
+	struct iovec iov = {buffer, size};
+	struct msghdr msg = {
+		.msg_iov = &iov,
+		.msg_iovlen = 1,
+		.msg_control = control,
+		.msg_controllen = sizeof(control),
+	};
+	struct cmsghdr *cmsg;
+	ssize_t n;
+
+	reply->fds_count = 0;
+	n = recvmsg(fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+	if (n < 0)
+		return -errno;
+	for (cmsg = CMSG_FIRSTHDR(&msg); cmsg; cmsg = CMSG_NXTHDR(&msg, cmsg))
+		if (cmsg->cmsg_level == SOL_SOCKET && cmsg->cmsg_type == SCM_RIGHTS) {
+			reply->fds_count = (cmsg->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+			memcpy(reply->fds, CMSG_DATA(cmsg), reply->fds_count * sizeof(int));
+		}
+	if (msg.msg_flags & (MSG_TRUNC | MSG_CTRUNC))
+		return 0; /* as malformed */
+	return n;
+}
+
+int lien_link_receive(struct lien_link *link, struct lien_reply *reply)
+{
+	static union {
+		struct lien_wire_header header;
+		char bytes[LIEN_WIRE_MESSAGE_MAX];
+	} message;
+	ssize_t n;
+
+	for (;;) {
+		n = receive(link->fd, message.bytes, sizeof(message.bytes), reply);
+		if (n == -EAGAIN || n == -EINTR)
+			return 0;
+		if (n < 0)
+			return n;
+		if ((size_t)n >= sizeof(message.header) && message.header.length == (size_t)n &&
+			link->under_way && message.header.seq == link->seq)
+			break;
+		close_fds(reply);
+	}
+	reply->header = message.header;
+	reply->header.seq = link->order_seq;
+	reply->body = message.bytes + sizeof(message.header);
+	if (message.header.flags & LIEN_WIRE_LAST)
+		link->under_way = false;
+	return 1;
+}

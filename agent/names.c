@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/graph_internal.h"
+
+static int lien_name_cmp(const struct lien_name *a, const struct lien_name *b)
+{
+	return strcmp(a->text, b->text);
+}
+
+static int lien_access_cmp(const struct lien_access_set *a, const struct lien_access_set *b)
+{
+	if (a->count != b->count)
+		return a->count < b->count ? -1 : 1;
+	return memcmp(a->access, b->access, a->count * sizeof(a->access[0]));
+}
+
+RB_PROTOTYPE(lien_name_tree, lien_name, by_text, lien_name_cmp);
+RB_PROTOTYPE(lien_access_tree, lien_access_set, by_value, lien_access_cmp);
+RB_GENERATE(lien_name_tree, lien_name, by_text, lien_name_cmp)
+RB_GENERATE(lien_access_tree, lien_access_set, by_value, lien_access_cmp)
+
+const struct lien_name *lien_graph_name(struct lien_graph *graph, const char *text, size_t max)
+{
+	size_t length = strnlen(text, max);
+	struct lien_name *name, *known;
+
+	name = calloc(1, sizeof(*name) + length + 1);
+	if (!name)
+		return NULL;
+	memcpy(name->text, text, length);
+	known = RB_INSERT(lien_name_tree, &graph->names, name);
+	if (!known)
+		return name;
+	free(name);
+	return known;
+}
+
+static int place_cmp(const void *a, const void *b)
+{
+	const struct lien_access *x = a, *y = b;
+
+	if (x->location_type != y->location_type)
+		return x->location_type < y->location_type ? -1 : 1;
+	return (x->location_id > y->location_id) - (x->location_id < y->location_id);
+}
+
+const struct lien_access_set *lien_graph_access(struct lien_graph *graph,
+	const struct lien_access_set *base, const struct lien_access *over, unsigned n)
+{
+	unsigned base_count = base ? base->count : 0, i, j;
+	struct lien_access_set *set, *known;
+
+	set = calloc(1, sizeof(*set) + (base_count + n) * sizeof(set->access[0]));
+	if (!set)
+		return NULL;
+	for (i = 0; i < base_count; i++)
+		set->access[set->count++] = base->access[i];
+	for (i = 0; i < n; i++) {
+		for (j = 0; j < set->count; j++)
+			if (!place_cmp(&set->access[j], &over[i]))
+				break;
+		set->access[j] = over[i];
+		if (j == set->count)
+			set->count++;
+	}
+	qsort(set->access, set->count, sizeof(set->access[0]), place_cmp);
+	known = RB_INSERT(lien_access_tree, &graph->access_sets, set);
+	if (!known)
+		return set;
+	free(set);
+	return known;
+}
+
+void lien_graph_free_sets(struct lien_graph *graph)
+{
+	struct lien_access_set *set, *next_set;
+	struct lien_name *name, *next_name;
+
+	RB_FOREACH_SAFE (name, lien_name_tree, &graph->names, next_name) {
+		RB_REMOVE(lien_name_tree, &graph->names, name);
+		free(name);
+	}
+	RB_FOREACH_SAFE (set, lien_access_tree, &graph->access_sets, next_set) {
+		RB_REMOVE(lien_access_tree, &graph->access_sets, set);
+		free(set);
+	}
+}

@@ -1,0 +1,430 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include <errno.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <lien/cuda_abi.h>
+#include "agent/plan.h"
+
+struct planner {
+	struct lien_graph *graph;
+	const struct lien_selection *selection;
+	struct lien_plan *plan;
+	char *error;
+	size_t error_size;
+};
+
+__attribute__((format(printf, 3, 4))) static int refuse(
+	struct planner *planner, int code, const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(planner->error, planner->error_size, format, args);
+	va_end(args);
+	return code;
+}
+
+const char *lien_plan_unreachable(const struct lien_process *process)
+{
+	if (process->incomplete & LIEN_INCOMPLETE_LATE)
+		return "the process may have used CUDA before it was watched";
+	if (process->incomplete & LIEN_INCOMPLETE_LOST)
+		return "events of the process were lost";
+	if (process->incomplete & LIEN_INCOMPLETE_SHARE)
+		return "the process imported memory whose export was not seen";
+	if (process->incomplete)
+		return "the process did something lien could not follow";
+	if (process->presence == LIEN_CONTROL_NONE)
+		return "the process has no control library: start it with `lien run`";
+	if (process->presence == LIEN_CONTROL_LOADED)
+		return "the process has made no CUDA call since the agent started, so its control "
+		       "thread does not run yet";
+	return NULL;
+}
+
+/* One handle at most per process, or names and references cannot be told apart afterwards. */
+static bool handles_plain(const struct lien_allocation *allocation)
+{
+	const struct lien_handle *handle, *other;
+
+	LIST_FOREACH (handle, &allocation->handles, of_allocation)
+		for (other = LIST_NEXT(handle, of_allocation); other;
+			other = LIST_NEXT(other, of_allocation))
+			if (other->process == handle->process)
+				return false;
+	return true;
+}
+
+static bool mapped_in(const struct lien_allocation *allocation, const struct lien_process *process)
+{
+	const struct lien_mapping *mapping;
+
+	LIST_FOREACH (mapping, &allocation->mappings, of_allocation)
+		if (mapping->process == process)
+			return true;
+	return false;
+}
+
+static bool handles_mapped(const struct lien_allocation *allocation)
+{
+	const struct lien_handle *handle;
+
+	LIST_FOREACH (handle, &allocation->handles, of_allocation)
+		if (!mapped_in(allocation, handle->process))
+			return false;
+	return true;
+}
+
+static bool copyable(const struct lien_mapping *mapping)
+{
+	unsigned i;
+
+	for (i = 0; mapping->access && i < mapping->access->count; i++)
+		if (mapping->access->access[i].location_type == CU_MEM_LOCATION_TYPE_DEVICE &&
+			mapping->access->access[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
+			return true;
+	return false;
+}
+
+/* The owner's mapping through which all bytes can be copied. */
+static const struct lien_mapping *whole_mapping(const struct lien_allocation *allocation)
+{
+	const struct lien_mapping *mapping;
+
+	LIST_FOREACH (mapping, &allocation->mappings, of_allocation)
+		if (mapping->process == allocation->owner && mapping->bytes == allocation->bytes &&
+			copyable(mapping))
+			return mapping;
+	return NULL;
+}
+
+static bool in_window(const struct lien_mapping *mapping)
+{
+	const struct lien_registration *registration;
+	struct lien_comm *comm;
+
+	RB_FOREACH (comm, lien_comm_tree, &mapping->process->comms)
+		LIST_FOREACH (registration, &comm->registrations, of_comm)
+			if (registration->window &&
+				registration->va < mapping->va + mapping->bytes &&
+				mapping->va < registration->va + registration->bytes)
+				return true;
+	return false;
+}
+
+static unsigned count_shares(const struct lien_allocation *allocation)
+{
+	const struct lien_share *share;
+	unsigned n = 0;
+
+	LIST_FOREACH (share, &allocation->shares, of_allocation)
+		n++;
+	return n;
+}
+
+const char *lien_plan_unmovable(const struct lien_allocation *allocation)
+{
+	const struct lien_mapping *mapping;
+
+	if (!lien_allocation_on_device(allocation))
+		return "host memory";
+	if (allocation->origin == LIEN_ORIGIN_ALLOC)
+		return "cudaMalloc memory cannot be put back at the same address";
+	if (!allocation->owner)
+		return allocation->owner_pid ? "its owner has exited" : "its owner is not known";
+	if (!handles_plain(allocation))
+		return "imported by its own process";
+	if (!handles_mapped(allocation))
+		return "a process holds a handle to it without mapping it";
+	if (!whole_mapping(allocation))
+		return "no mapping through which all of it can be copied";
+	if (allocation->exports > count_shares(allocation))
+		return "exported by a handle that cannot be followed (fabric)";
+	LIST_FOREACH (mapping, &allocation->mappings, of_allocation) {
+		if (in_window(mapping))
+			return "registered as an NCCL window, which keeps its handle";
+		if (mapping->access && mapping->access->count > LIEN_WIRE_PLACES)
+			return "access for more places than can be restored";
+	}
+	return NULL;
+}
+
+static bool pid_selected(const struct lien_selection *selection, uint32_t pid)
+{
+	unsigned i;
+
+	for (i = 0; i < selection->pids_count; i++)
+		if (selection->pids[i] == pid)
+			return true;
+	return !selection->pids_count;
+}
+
+static bool selected(
+	const struct lien_selection *selection, const struct lien_allocation *allocation)
+{
+	if (!lien_allocation_held(allocation) || !lien_allocation_on_device(allocation) ||
+		lien_allocation_offloaded(allocation))
+		return false;
+	if (selection->owner &&
+		(!allocation->library || strcmp(selection->owner, allocation->library->text)))
+		return false;
+	return pid_selected(selection, allocation->owner_pid);
+}
+
+static int leave(
+	struct planner *planner, const struct lien_allocation *allocation, const char *reason)
+{
+	struct lien_plan *plan = planner->plan;
+	struct lien_left *left;
+	unsigned i;
+
+	if (planner->selection->strict)
+		return refuse(planner, -EBUSY,
+			"--strict: %" PRIu64 " bytes of process %u would be left behind: %s",
+			allocation->bytes, allocation->owner_pid, reason);
+	for (i = 0; i < plan->left_count; i++)
+		if (plan->left[i].pid == allocation->owner_pid &&
+			!strcmp(plan->left[i].reason, reason))
+			break;
+	if (i == plan->left_count) {
+		left = realloc(plan->left, (i + 1) * sizeof(*left));
+		if (!left)
+			return -ENOMEM;
+		plan->left = left;
+		left[i] = (struct lien_left){.pid = allocation->owner_pid, .reason = reason};
+		plan->left_count++;
+	}
+	plan->left[i].allocations++;
+	plan->left[i].bytes += allocation->bytes;
+	return 0;
+}
+
+/* Everybody else who holds the allocation has to act as well. */
+static int check_holders(struct planner *planner, const struct lien_allocation *allocation)
+{
+	const struct lien_selection *selection = planner->selection;
+	const struct lien_mapping *mapping;
+	const char *reason;
+
+	LIST_FOREACH (mapping, &allocation->mappings, of_allocation) {
+		const struct lien_process *holder = mapping->process;
+
+		reason = lien_plan_unreachable(holder);
+		if (holder != allocation->owner && reason)
+			return refuse(planner, -EBUSY,
+				"memory of process %u is mapped by process %u at 0x%" PRIx64
+				", which cannot take part: %s",
+				allocation->owner_pid, holder->pid, mapping->va, reason);
+		if (!pid_selected(selection, holder->pid) && !selection->with_closure)
+			return refuse(planner, -EBUSY,
+				"memory of process %u is mapped by process %u, which is not "
+				"selected: add --pid %u or --with-closure",
+				allocation->owner_pid, holder->pid, holder->pid);
+		if (!LIST_EMPTY(&holder->captures))
+			return refuse(planner, -EBUSY,
+				"process %u is capturing a CUDA graph: try again when it is done",
+				holder->pid);
+	}
+	return 0;
+}
+
+static struct lien_plan_process *plan_process(struct lien_plan *plan, uint32_t pid)
+{
+	struct lien_plan_process *processes;
+	unsigned i;
+
+	for (i = 0; i < plan->processes_count; i++)
+		if (plan->processes[i].pid == pid)
+			return &plan->processes[i];
+	processes = realloc(plan->processes, (i + 1) * sizeof(*processes));
+	if (!processes)
+		return NULL;
+	plan->processes = processes;
+	plan->processes_count++;
+	processes[i] = (struct lien_plan_process){.pid = pid};
+	return &processes[i];
+}
+
+static uint32_t references(
+	const struct lien_allocation *allocation, const struct lien_process *process)
+{
+	const struct lien_handle *handle;
+
+	LIST_FOREACH (handle, &allocation->handles, of_allocation)
+		if (handle->process == process)
+			return handle->references;
+	return 0;
+}
+
+static void describe(struct lien_wire_item *item, const struct lien_allocation *allocation,
+	const struct lien_mapping *mapping)
+{
+	const struct lien_prop *prop = &allocation->prop;
+	unsigned i;
+
+	memset(item, 0, sizeof(*item));
+	item->token = allocation->id;
+	item->va = mapping->va;
+	item->bytes = mapping->bytes;
+	item->allocation_bytes = allocation->bytes;
+	item->references = references(allocation, mapping->process);
+	item->prop_type = prop->type;
+	item->handle_types = prop->handle_types;
+	item->location_type = prop->location_type;
+	item->location_id = prop->location_id;
+	item->compression = prop->compression;
+	item->rdma = prop->rdma;
+	item->usage = prop->usage;
+	for (i = 0; mapping->access && i < mapping->access->count; i++) {
+		item->place[i].location_type = mapping->access->access[i].location_type;
+		item->place[i].location_id = mapping->access->access[i].location_id;
+		item->place[i].flags = mapping->access->access[i].flags;
+	}
+	item->places = i;
+}
+
+static bool shared(const struct lien_allocation *allocation)
+{
+	const struct lien_mapping *mapping;
+
+	LIST_FOREACH (mapping, &allocation->mappings, of_allocation)
+		if (mapping->process != allocation->owner)
+			return true;
+	return false;
+}
+
+/* Adds the mappings of an allocation in one process, `first` before the others. */
+static int add_items(struct planner *planner, const struct lien_allocation *allocation,
+	const struct lien_process *process, const struct lien_mapping *first)
+{
+	struct lien_plan_process *part = plan_process(planner->plan, process->pid);
+	const struct lien_mapping *mapping;
+	unsigned n = 0, i;
+
+	if (!part)
+		return -ENOMEM;
+	LIST_FOREACH (mapping, &allocation->mappings, of_allocation)
+		n += mapping->process == process;
+	if (part->items_count + n > part->items_room) {
+		unsigned room = 2 * part->items_room + n;
+		struct lien_wire_item *items = realloc(part->items, room * sizeof(*items));
+
+		if (!items)
+			return -ENOMEM;
+		part->items = items;
+		part->items_room = room;
+	}
+	describe(&part->items[part->items_count], allocation, first);
+	i = 1;
+	LIST_FOREACH (mapping, &allocation->mappings, of_allocation)
+		if (mapping->process == process && mapping != first)
+			describe(&part->items[part->items_count + i++], allocation, mapping);
+	for (i = 0; i < n; i++) {
+		struct lien_wire_item *item = &part->items[part->items_count++];
+
+		item->index = i;
+		item->mappings = n;
+		item->flags = process != allocation->owner ? LIEN_WIRE_IMPORTED
+			      : shared(allocation)	   ? LIEN_WIRE_OWNED | LIEN_WIRE_SHARED
+							   : LIEN_WIRE_OWNED;
+	}
+	if (process == allocation->owner) {
+		part->allocations++;
+		part->bytes += allocation->bytes;
+		planner->plan->bytes += allocation->bytes;
+	} else {
+		part->imports++;
+	}
+	return 0;
+}
+
+static int add_allocation(struct planner *planner, const struct lien_allocation *allocation)
+{
+	const struct lien_mapping *mapping, *earlier;
+	int err;
+
+	err = add_items(planner, allocation, allocation->owner, whole_mapping(allocation));
+	LIST_FOREACH (mapping, &allocation->mappings, of_allocation) {
+		if (err)
+			break;
+		if (mapping->process == allocation->owner)
+			continue;
+		LIST_FOREACH (earlier, &allocation->mappings, of_allocation)
+			if (earlier == mapping || earlier->process == mapping->process)
+				break;
+		if (earlier == mapping)
+			err = add_items(planner, allocation, mapping->process, mapping);
+	}
+	return err;
+}
+
+static int consider(struct planner *planner, const struct lien_allocation *allocation)
+{
+	const char *reason;
+	int err;
+
+	if (!selected(planner->selection, allocation))
+		return 0;
+	reason = lien_plan_unmovable(allocation);
+	if (reason)
+		return leave(planner, allocation, reason);
+	reason = lien_plan_unreachable(allocation->owner);
+	if (reason && planner->selection->pids_count)
+		return refuse(planner, -EBUSY, "process %u cannot take part: %s",
+			allocation->owner_pid, reason);
+	if (reason)
+		return leave(planner, allocation, reason);
+	err = check_holders(planner, allocation);
+	return err ? err : add_allocation(planner, allocation);
+}
+
+static int by_pid(const void *a, const void *b)
+{
+	const struct lien_plan_process *x = a, *y = b;
+
+	return (x->pid > y->pid) - (x->pid < y->pid);
+}
+
+int lien_plan_offload(struct lien_graph *graph, const struct lien_selection *selection,
+	struct lien_plan *plan, char *error, size_t error_size)
+{
+	struct planner planner = {graph, selection, plan, error, error_size};
+	struct lien_allocation *allocation;
+	unsigned i;
+	int err = 0;
+
+	memset(plan, 0, sizeof(*plan));
+	for (i = 0; i < selection->pids_count; i++)
+		if (!lien_graph_process(graph, selection->pids[i]))
+			return refuse(&planner, -ESRCH,
+				"process %u is not known to the agent: it does not run or has not "
+				"used CUDA (see `lien ps`)",
+				selection->pids[i]);
+	for (allocation = lien_graph_first_allocation(graph); allocation && !err;
+		allocation = lien_graph_next_allocation(allocation))
+		err = consider(&planner, allocation);
+	if (err) {
+		lien_plan_clear(plan);
+		if (err == -ENOMEM)
+			refuse(&planner, err, "out of memory");
+		return err;
+	}
+	if (plan->processes_count)
+		qsort(plan->processes, plan->processes_count, sizeof(plan->processes[0]), by_pid);
+	return 0;
+}
+
+void lien_plan_clear(struct lien_plan *plan)
+{
+	unsigned i;
+
+	for (i = 0; i < plan->processes_count; i++)
+		free(plan->processes[i].items);
+	free(plan->processes);
+	free(plan->left);
+	memset(plan, 0, sizeof(*plan));
+}

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * What an offload would do: a pure function from the graph and a selection to what each process has
+ * to move, what is left behind and why, or the reason for a refusal. Touches nothing.
+ */
+#ifndef LIEN_PLAN_H
+#define LIEN_PLAN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <lien/wire.h>
+#include "agent/graph.h"
+
+struct lien_selection {
+	const char *owner;    /* library name as views show it; NULL: any */
+	const uint32_t *pids; /* whose memory; none: everybody's */
+	unsigned pids_count;
+	bool strict;	   /* anything left behind is a refusal */
+	bool with_closure; /* take in processes outside pids that map the memory */
+};
+
+struct lien_plan_process {
+	uint32_t pid;
+	struct lien_wire_item *items; /* token: the allocation's number in the graph */
+	unsigned items_count, items_room;
+	unsigned allocations, imports; /* owned; other processes' */
+	uint64_t bytes;		       /* of the owned ones */
+};
+
+struct lien_left {
+	uint32_t pid;
+	const char *reason; /* static text */
+	uint64_t allocations, bytes;
+};
+
+struct lien_plan {
+	struct lien_plan_process *processes; /* by pid */
+	unsigned processes_count;
+	struct lien_left *left; /* by pid and reason */
+	unsigned left_count;
+	uint64_t bytes;
+};
+
+/*
+ * Fills *plan, which lien_plan_clear() empties. 0 with no processes: nothing to move. -EBUSY:
+ * refused, -ESRCH: a selected pid is not known; `error` then says why in one line. -ENOMEM.
+ */
+int lien_plan_offload(struct lien_graph *graph, const struct lien_selection *selection,
+	struct lien_plan *plan, char *error, size_t error_size);
+void lien_plan_clear(struct lien_plan *plan);
+
+/* NULL when the allocation can be moved as far as its own nature goes; else why not. */
+const char *lien_plan_unmovable(const struct lien_allocation *allocation);
+/* NULL when the process can be given orders; else why not. */
+const char *lien_plan_unreachable(const struct lien_process *process);
+
+#endif

@@ -1,0 +1,345 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <lien/version.h>
+#include "agent/requests.h"
+#include "agent/views.h"
+
+#define TIMEOUT_MS     10000
+#define TIMEOUT_MS_MAX 3600000
+#define PIDS_MAX       4096
+
+static void request_ps(struct lien_client *client, json_t *request)
+{
+	(void)request;
+	lien_reply_result(client, lien_view_ps(client->agent->graph));
+}
+
+static void request_mem(struct lien_client *client, json_t *request)
+{
+	(void)request;
+	lien_reply_result(client, lien_view_mem(client->agent->graph));
+}
+
+static void request_graph(struct lien_client *client, json_t *request)
+{
+	(void)request;
+	lien_reply_result(client, lien_view_graph(client->agent->graph));
+}
+
+static void request_holders(struct lien_client *client, json_t *request)
+{
+	const char *text = json_string_value(json_object_get(request, "address"));
+	json_t *pid = json_object_get(request, "pid"), *view;
+	char error[256], *end = NULL;
+	uint64_t address;
+
+	address = text ? strtoull(text, &end, 16) : 0;
+	if (!json_is_integer(pid) || !text || strncmp(text, "0x", 2) || !text[2] || *end) {
+		lien_reply_error(client,
+			"`holders` needs pid, a number, and address, a string such as \"0x7f00\"");
+		return;
+	}
+	view = lien_view_holders(
+		client->agent->graph, json_integer_value(pid), address, error, sizeof(error));
+	if (!view && error[0])
+		lien_reply_error(client, error);
+	else
+		lien_reply_result(client, view);
+}
+
+static uint64_t rss_bytes(void)
+{
+	unsigned long long pages = 0;
+	FILE *file = fopen("/proc/self/statm", "re");
+
+	if (file) {
+		if (fscanf(file, "%*u %llu", &pages) != 1)
+			pages = 0;
+		fclose(file);
+	}
+	return pages * sysconf(_SC_PAGESIZE);
+}
+
+static json_t *status_libraries(struct lien_agent *agent)
+{
+	json_t *list = json_array(), *missing;
+	const struct lien_probed_file *file;
+	unsigned i, j;
+
+	for (i = 0; (file = lien_probes_each(agent->probes, i)); i++) {
+		missing = json_array();
+		for (j = 0; file->missing[j]; j++)
+			json_array_append_new(missing, json_string(file->missing[j]));
+		json_array_append_new(
+			list, json_pack("{s:s, s:s, s:s, s:i, s:o}", "path", file->path, "library",
+				      lien_library_name(file->library), "build_id", file->build_id,
+				      "calls", file->calls, "missing", missing));
+	}
+	return list;
+}
+
+static json_t *status_transaction(struct lien_agent *agent)
+{
+	if (!agent->transaction || agent->transaction_ended)
+		return json_null();
+	return json_pack("{s:s, s:s, s:f}", "kind",
+		lien_transaction_is_offload(agent->transaction) ? "offload" : "restore", "phase",
+		lien_phase_name(lien_transaction_phase(agent->transaction)), "ms",
+		(lien_now_ns() - agent->t_transaction) / 1e6);
+}
+
+static void request_status(struct lien_client *client, json_t *request)
+{
+	struct lien_agent *agent = client->agent;
+	const struct lien_graph_stats *stats = lien_graph_stats(agent->graph);
+	json_t *incomplete = json_array();
+	struct lien_process *process;
+	unsigned processes = 0;
+
+	(void)request;
+	for (process = lien_graph_first(agent->graph); process;
+		process = lien_graph_next(process)) {
+		processes += process->cuda;
+		if (process->cuda && process->incomplete)
+			json_array_append_new(incomplete, json_integer(process->pid));
+	}
+	lien_reply_result(client,
+		json_pack("{s:s, s:i, s:f, s:I, s:I, s:I, s:i, s:I, s:I, s:o, s:I, s:s, s:o, s:o}",
+			"version", LIEN_VERSION, "pid", getpid(), "uptime_ms",
+			(lien_now_ns() - agent->t_start) / 1e6, "rss_bytes",
+			(json_int_t)rss_bytes(), "events", (json_int_t)stats->events, "events_lost",
+			(json_int_t)stats->lost, "processes", processes, "allocations",
+			(json_int_t)stats->allocations, "mappings", (json_int_t)stats->mappings,
+			"incomplete", incomplete, "unmatched_imports",
+			(json_int_t)stats->unmatched_imports, "attach",
+			lien_probes_method(agent->probes), "libraries", status_libraries(agent),
+			"transaction", status_transaction(agent)));
+}
+
+struct transfer {
+	struct lien_selection selection;
+	uint32_t pids[PIDS_MAX];
+	unsigned timeout_ms;
+	int dry_run;
+};
+
+/* Reads the options that offload and restore share. */
+static bool read_transfer(struct lien_client *client, json_t *request, struct transfer *transfer)
+{
+	json_t *timeout = json_object_get(request, "timeout_ms"), *pid;
+	json_t *pids = json_object_get(request, "pids");
+	json_int_t ms = timeout ? json_integer_value(timeout) : TIMEOUT_MS;
+	size_t i;
+
+	if ((timeout && !json_is_integer(timeout)) || ms < 1 || ms > TIMEOUT_MS_MAX) {
+		lien_reply_error(client, "timeout_ms must be between 1 and 3600000");
+		return false;
+	}
+	transfer->timeout_ms = ms;
+	if (pids && (!json_is_array(pids) || json_array_size(pids) > PIDS_MAX)) {
+		lien_reply_error(client, "pids must be a list of at most 4096 numbers");
+		return false;
+	}
+	json_array_foreach (pids, i, pid) {
+		if (!json_is_integer(pid) || json_integer_value(pid) < 1 ||
+			json_integer_value(pid) > UINT32_MAX) {
+			lien_reply_error(client, "pids must be a list of process ids");
+			return false;
+		}
+		transfer->pids[i] = json_integer_value(pid);
+	}
+	transfer->selection.pids = transfer->pids;
+	transfer->selection.pids_count = json_array_size(pids);
+	return true;
+}
+
+static bool read_flag(struct lien_client *client, json_t *request, const char *name, bool *value)
+{
+	json_t *flag = json_object_get(request, name);
+	char error[64];
+
+	*value = json_is_true(flag);
+	if (!flag || json_is_boolean(flag))
+		return true;
+	snprintf(error, sizeof(error), "%s must be true or false", name);
+	lien_reply_error(client, error);
+	return false;
+}
+
+static void dry_run(struct lien_client *client, const struct lien_selection *selection)
+{
+	struct lien_plan plan;
+	char error[512];
+
+	if (lien_plan_offload(client->agent->graph, selection, &plan, error, sizeof(error))) {
+		lien_reply_error(client, error);
+		return;
+	}
+	lien_reply_result(client, lien_view_plan(&plan));
+	lien_plan_clear(&plan);
+}
+
+static void request_offload(struct lien_client *client, json_t *request)
+{
+	json_t *owner = json_object_get(request, "owner");
+	static struct transfer transfer;
+	bool nothing = false, dry;
+	char error[512];
+
+	memset(&transfer, 0, sizeof(transfer));
+	if (owner && !json_is_string(owner)) {
+		lien_reply_error(client, "owner must be the name of a library, or \"all\"");
+		return;
+	}
+	transfer.selection.owner = owner ? json_string_value(owner) : "nccl";
+	if (!strcmp(transfer.selection.owner, "all"))
+		transfer.selection.owner = NULL;
+	if (!read_transfer(client, request, &transfer) ||
+		!read_flag(client, request, "strict", &transfer.selection.strict) ||
+		!read_flag(client, request, "with_closure", &transfer.selection.with_closure) ||
+		!read_flag(client, request, "dry_run", &dry))
+		return;
+	if (dry) {
+		dry_run(client, &transfer.selection);
+		return;
+	}
+	client->waiting = true; /* before: it may end while it is being started */
+	if (lien_orders_offload(client->agent, &transfer.selection, transfer.timeout_ms, &nothing,
+		    error, sizeof(error))) {
+		client->waiting = false;
+		lien_reply_error(client, error);
+	} else if (nothing) {
+		client->waiting = false;
+		lien_reply_result(client, lien_view_plan(&client->agent->plan));
+		lien_plan_clear(&client->agent->plan);
+	}
+}
+
+static void request_restore(struct lien_client *client, json_t *request)
+{
+	static struct transfer transfer;
+	bool nothing = false;
+	char error[512];
+
+	memset(&transfer, 0, sizeof(transfer));
+	if (!read_transfer(client, request, &transfer))
+		return;
+	client->waiting = true;
+	if (lien_orders_restore(client->agent, transfer.pids, transfer.selection.pids_count,
+		    transfer.timeout_ms, &nothing, error, sizeof(error))) {
+		client->waiting = false;
+		lien_reply_error(client, error);
+	} else if (nothing) {
+		struct lien_plan none = {0};
+
+		client->waiting = false;
+		lien_reply_result(client, lien_view_plan(&none));
+	}
+}
+
+void lien_request_done(struct lien_client *client)
+{
+	struct lien_agent *agent = client->agent;
+	const struct lien_transaction_result *result = lien_transaction_result(agent->transaction);
+	bool offload = lien_transaction_is_offload(agent->transaction);
+	char error[700];
+
+	if (!result->error) {
+		lien_reply_result(client,
+			lien_view_result(agent->transaction, offload ? &agent->plan : NULL));
+		return;
+	}
+	snprintf(error, sizeof(error), "%s%s", result->text,
+		!offload ? "; nothing is lost: `lien restore` again once that is mended"
+		: result->rolled_back ? "; everything was put back, the job runs on"
+		: result->undo_failed
+			? "; putting it back failed as well: `lien restore` once that "
+			  "is mended"
+			: "; nothing was moved, the job runs on");
+	lien_reply_error(client, error);
+}
+
+static int write_event(void *context, const struct lien_event *event)
+{
+	lien_reply_write(context, event, event->size);
+	return 0;
+}
+
+static void request_record(struct lien_client *client, json_t *request)
+{
+	(void)request;
+	lien_reply_result(client, json_pack("{s:i}", "format", 1));
+	lien_graph_dump(client->agent->graph, write_event, client);
+	client->recording = true;
+}
+
+static const struct request {
+	const char *op;
+	void (*handle)(struct lien_client *client, json_t *request);
+	const char *members[8];
+} requests[] = {
+	{"ps", request_ps, {NULL}},
+	{"mem", request_mem, {NULL}},
+	{"graph", request_graph, {NULL}},
+	{"holders", request_holders, {"pid", "address"}},
+	{"offload", request_offload,
+		{"owner", "pids", "timeout_ms", "dry_run", "strict", "with_closure"}},
+	{"restore", request_restore, {"pids", "timeout_ms"}},
+	{"status", request_status, {NULL}},
+	{"record", request_record, {NULL}},
+};
+
+/* The first member that the operation does not have. */
+static const char *unknown_member(const struct request *known, json_t *request)
+{
+	const char *name;
+	unsigned i;
+	json_t *value;
+
+	json_object_foreach (request, name, value) {
+		if (!strcmp(name, "op"))
+			continue;
+		for (i = 0; i < 8 && known->members[i]; i++)
+			if (!strcmp(name, known->members[i]))
+				break;
+		if (i == 8 || !known->members[i])
+			return name;
+	}
+	return NULL;
+}
+
+void lien_request(struct lien_client *client, const char *line, size_t length)
+{
+	const struct request *known = NULL;
+	const char *op, *unknown;
+	char error[300];
+	json_t *request;
+	unsigned i;
+
+	request = json_loadb(line, length, JSON_REJECT_DUPLICATES, NULL);
+	op = json_string_value(json_object_get(request, "op"));
+	for (i = 0; op && i < sizeof(requests) / sizeof(requests[0]); i++)
+		if (!strcmp(op, requests[i].op))
+			known = &requests[i];
+	unknown = known ? unknown_member(known, request) : NULL;
+	if (!op) {
+		lien_reply_error(
+			client, "a request is a JSON object on one line with a member op");
+	} else if (!known) {
+		snprintf(error, sizeof(error), "no such operation: %.100s", op);
+		lien_reply_error(client, error);
+	} else if (unknown) {
+		snprintf(error, sizeof(error), "`%s` has no member %.100s", op, unknown);
+		lien_reply_error(client, error);
+	} else {
+		lien_agent_consume(client->agent);
+		known->handle(client, request);
+	}
+	json_decref(request);
+}

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* What clients may ask (docs/protocol.md), and the client as the server and the requests know it.
+ */
+#ifndef LIEN_REQUESTS_H
+#define LIEN_REQUESTS_H
+
+#include <jansson.h>
+
+#include "agent/agent.h"
+
+struct lien_client {
+	LIST_ENTRY(lien_client) next;
+	struct lien_source source;
+	struct lien_agent *agent;
+	char *in, *out;
+	size_t in_length, out_length, out_room;
+	bool waiting;	/* for the transaction: its requests after that one wait too */
+	bool recording; /* gets every event, binary */
+	bool broken;	/* to be closed */
+};
+
+/* Answers one line, or begins what will be answered later. */
+void lien_request(struct lien_client *client, const char *line, size_t length);
+/* The transaction that the client waits for has ended. */
+void lien_request_done(struct lien_client *client);
+
+void lien_reply_write(struct lien_client *client, const void *data, size_t size);
+/* These three take the reference. */
+void lien_reply_send(struct lien_client *client, json_t *message);
+void lien_reply_result(struct lien_client *client, json_t *result);
+void lien_reply_error(struct lien_client *client, const char *error);
+
+#endif

@@ -1,0 +1,313 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/* The agent's socket: lines in, lines out (docs/protocol.md). */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "agent/requests.h"
+
+#define LINE_MAX_BYTES	 (1u << 20)
+#define OUTPUT_MAX_BYTES (256u << 20) /* a recorder that reads slower than events come is let go   \
+				       */
+
+struct lien_server {
+	struct lien_source listener;
+	struct lien_agent *agent;
+	char path[sizeof(((struct sockaddr_un *)0)->sun_path)];
+	LIST_HEAD(, lien_client) clients;
+};
+
+static void client_close(struct lien_client *client)
+{
+	LIST_REMOVE(client, next);
+	close(client->source.fd);
+	free(client->in);
+	free(client->out);
+	free(client);
+}
+
+static void client_watch(struct lien_client *client)
+{
+	struct epoll_event event = {
+		.events = EPOLLIN | (client->out_length ? EPOLLOUT : 0),
+		.data.ptr = &client->source,
+	};
+
+	epoll_ctl(client->agent->epoll, EPOLL_CTL_MOD, client->source.fd, &event);
+}
+
+/* Sends what the socket takes now. False: the client is gone. */
+static bool client_flush(struct lien_client *client)
+{
+	ssize_t n;
+
+	while (client->out_length) {
+		n = send(client->source.fd, client->out, client->out_length,
+			MSG_DONTWAIT | MSG_NOSIGNAL);
+		if (n < 0 && errno == EAGAIN)
+			break;
+		if (n <= 0)
+			return false;
+		client->out_length -= n;
+		memmove(client->out, client->out + n, client->out_length);
+	}
+	client_watch(client);
+	return true;
+}
+
+void lien_reply_write(struct lien_client *client, const void *data, size_t size)
+{
+	size_t room = client->out_room ? client->out_room : 4096;
+	char *grown;
+
+	if (client->broken)
+		return;
+	while (room < client->out_length + size)
+		room *= 2;
+	if (room > OUTPUT_MAX_BYTES) {
+		client->broken = true;
+		return;
+	}
+	if (room != client->out_room) {
+		grown = realloc(client->out, room);
+		if (!grown) {
+			client->broken = true;
+			return;
+		}
+		client->out = grown;
+		client->out_room = room;
+	}
+	memcpy(client->out + client->out_length, data, size);
+	client->out_length += size;
+	client_watch(client);
+}
+
+void lien_reply_send(struct lien_client *client, json_t *message)
+{
+	char *text = message ? json_dumps(message, JSON_COMPACT) : NULL;
+
+	if (text) {
+		lien_reply_write(client, text, strlen(text));
+		lien_reply_write(client, "\n", 1);
+	} else {
+		client->broken = true;
+	}
+	free(text);
+	json_decref(message);
+}
+
+void lien_reply_error(struct lien_client *client, const char *error)
+{
+	lien_reply_send(client, json_pack("{s:b, s:s}", "ok", 0, "error", error));
+}
+
+void lien_reply_result(struct lien_client *client, json_t *result)
+{
+	if (result)
+		lien_reply_send(client, json_pack("{s:b, s:o}", "ok", 1, "result", result));
+	else
+		lien_reply_error(client, "out of memory");
+}
+
+/* Handles whole lines; false: the client broke the rules. */
+static bool client_lines(struct lien_client *client)
+{
+	char *end;
+	size_t length;
+
+	while (!client->waiting && !client->recording &&
+		(end = memchr(client->in, '\n', client->in_length))) {
+		length = end - client->in + 1;
+		*end = '\0';
+		lien_request(client, client->in, length - 1);
+		client->in_length -= length;
+		memmove(client->in, client->in + length, client->in_length);
+	}
+	if (client->in_length < LINE_MAX_BYTES)
+		return true;
+	if (client->waiting)
+		return false;
+	lien_reply_error(client, "a request is longer than 1 MiB");
+	client_flush(client);
+	return false;
+}
+
+static bool client_read(struct lien_client *client)
+{
+	ssize_t n;
+
+	n = recv(client->source.fd, client->in + client->in_length,
+		LINE_MAX_BYTES - client->in_length, MSG_DONTWAIT);
+	if (n < 0 && (errno == EAGAIN || errno == EINTR))
+		return true;
+	if (n <= 0)
+		return false;
+	client->in_length += n;
+	return client_lines(client);
+}
+
+static void client_ready(struct lien_source *source, uint32_t events)
+{
+	struct lien_client *client =
+		(void *)((char *)source - __builtin_offsetof(struct lien_client, source));
+
+	if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR) && !client_read(client)) || client->broken ||
+		!client_flush(client))
+		client_close(client);
+}
+
+static void listener_ready(struct lien_source *source, uint32_t events)
+{
+	struct lien_server *server =
+		(void *)((char *)source - __builtin_offsetof(struct lien_server, listener));
+	struct lien_client *client;
+	int fd;
+
+	(void)events;
+	fd = accept4(source->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+	if (fd < 0)
+		return;
+	client = calloc(1, sizeof(*client));
+	if (!client || !(client->in = malloc(LINE_MAX_BYTES))) {
+		free(client);
+		close(fd);
+		return;
+	}
+	client->agent = server->agent;
+	client->source = (struct lien_source){fd, client_ready};
+	LIST_INSERT_HEAD(&server->clients, client, next);
+	if (lien_agent_watch(server->agent, &client->source, EPOLLIN))
+		client_close(client);
+}
+
+/* Makes the socket's directories; they may be there. */
+static int make_parents(const char *path)
+{
+	char parent[sizeof(((struct sockaddr_un *)0)->sun_path)], *slash;
+
+	strcpy(parent, path);
+	for (slash = strchr(parent + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+		*slash = '\0';
+		if (mkdir(parent, 0755) && errno != EEXIST)
+			return -errno;
+		*slash = '/';
+	}
+	return 0;
+}
+
+static int server_bind(struct lien_server *server, const struct sockaddr_un *address)
+{
+	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	mode_t mask;
+	int err;
+
+	if (fd < 0)
+		return -errno;
+	server->listener = (struct lien_source){fd, listener_ready};
+	if (!connect(fd, (const void *)address, sizeof(*address))) {
+		lien_log(3,
+			"an agent listens on %s already: stop it first, or give another --socket",
+			address->sun_path);
+		return -EADDRINUSE;
+	}
+	if (errno != ENOENT && errno != ECONNREFUSED) {
+		err = -errno;
+		lien_log(3, "%s is in the way: %s", address->sun_path, strerror(-err));
+		return err;
+	}
+	if (errno == ECONNREFUSED)
+		unlink(address->sun_path); /* left by an agent that was killed */
+	mask = umask(0177);
+	err = bind(fd, (const void *)address, sizeof(*address)) || listen(fd, 64) ? -errno : 0;
+	umask(mask);
+	if (err)
+		lien_log(3, "cannot listen on %s: %s", address->sun_path, strerror(-err));
+	return err;
+}
+
+int lien_server_start(struct lien_agent *agent, const char *path)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	struct lien_server *server;
+	int err;
+
+	if (strlen(path) >= sizeof(address.sun_path)) {
+		lien_log(3, "the socket's path is longer than %zu characters: %s",
+			sizeof(address.sun_path) - 1, path);
+		return -ENAMETOOLONG;
+	}
+	strcpy(address.sun_path, path);
+	err = make_parents(path);
+	if (err) {
+		lien_log(3, "cannot make the directory of %s: %s", path, strerror(-err));
+		return err;
+	}
+	server = calloc(1, sizeof(*server));
+	if (!server)
+		return -ENOMEM;
+	server->agent = agent;
+	server->listener.fd = -1;
+	LIST_INIT(&server->clients);
+	agent->server = server;
+	err = server_bind(server, &address);
+	if (!err) {
+		strcpy(server->path, path);
+		err = lien_agent_watch(agent, &server->listener, EPOLLIN);
+	}
+	return err;
+}
+
+void lien_server_stop(struct lien_agent *agent)
+{
+	struct lien_server *server = agent->server;
+
+	if (!server)
+		return;
+	while (!LIST_EMPTY(&server->clients))
+		client_close(LIST_FIRST(&server->clients));
+	if (server->listener.fd >= 0)
+		close(server->listener.fd);
+	if (server->path[0])
+		unlink(server->path);
+	free(server);
+	agent->server = NULL;
+}
+
+void lien_server_event(struct lien_agent *agent, const struct lien_event *event)
+{
+	struct lien_client *client;
+
+	LIST_FOREACH (client, &agent->server->clients, next)
+		if (client->recording)
+			lien_reply_write(client, event, event->size);
+}
+
+void lien_server_progress(
+	struct lien_agent *agent, enum lien_phase phase, unsigned done, unsigned of)
+{
+	struct lien_client *client;
+
+	LIST_FOREACH (client, &agent->server->clients, next)
+		if (client->waiting)
+			lien_reply_send(
+				client, json_pack("{s:{s:s, s:i, s:i}}", "progress", "phase",
+						lien_phase_name(phase), "done", done, "of", of));
+}
+
+void lien_server_transaction_done(struct lien_agent *agent)
+{
+	struct lien_client *client;
+
+	LIST_FOREACH (client, &agent->server->clients, next)
+		if (client->waiting) {
+			client->waiting = false;
+			lien_request_done(client);
+		}
+}

@@ -1,0 +1,494 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include <errno.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/transaction_internal.h"
+
+static const struct {
+	const char *name;
+	enum lien_wire_type order;
+	/* The longest wait: this, and this much for each MiB and item that has to be moved. */
+	unsigned limit_ms, limit_ms_per_mib, limit_ms_per_item;
+} phases[LIEN_PHASE_COUNT] = {
+	[LIEN_PHASE_STAGE] = {"stage", LIEN_WIRE_STAGE, 10000, 0, 1},
+	[LIEN_PHASE_DRAIN] = {"drain", LIEN_WIRE_DRAIN, 2000, 0, 0},
+	[LIEN_PHASE_CHECK] = {"check", LIEN_WIRE_CHECK, 10000, 0, 10},
+	[LIEN_PHASE_SAVE] = {"save", LIEN_WIRE_SAVE, 30000, 5, 10},
+	[LIEN_PHASE_UNMAP] = {"unmap", LIEN_WIRE_UNMAP, 30000, 0, 50},
+	[LIEN_PHASE_DROP] = {"drop", LIEN_WIRE_DROP, 30000, 0, 50},
+	[LIEN_PHASE_DISCARD] = {"discard", LIEN_WIRE_DISCARD, 10000, 0, 1},
+	[LIEN_PHASE_LIST] = {"list", LIEN_WIRE_LIST, 10000, 0, 1},
+	[LIEN_PHASE_CREATE] = {"create", LIEN_WIRE_CREATE, 30000, 5, 50},
+	[LIEN_PHASE_EXPORT] = {"export", LIEN_WIRE_EXPORT, 30000, 0, 50},
+	[LIEN_PHASE_IMPORT] = {"import", LIEN_WIRE_IMPORT, 30000, 0, 50},
+	[LIEN_PHASE_FINISH] = {"finish", LIEN_WIRE_FINISH, 30000, 5, 0},
+};
+
+const char *lien_phase_name(enum lien_phase phase)
+{
+	return phases[phase].name;
+}
+
+static int item_cmp(const void *a, const void *b)
+{
+	const struct lien_wire_item *x = a, *y = b;
+
+	if (x->token != y->token)
+		return x->token < y->token ? -1 : 1;
+	return (x->index > y->index) - (x->index < y->index);
+}
+
+int lien_participant_sort(struct participant *participant)
+{
+	if (participant->count)
+		qsort(participant->items, participant->count, sizeof(participant->items[0]),
+			item_cmp);
+	free(participant->arrived);
+	participant->arrived = calloc(participant->count + 1, sizeof(bool));
+	return participant->arrived ? 0 : -ENOMEM;
+}
+
+struct lien_wire_item *lien_participant_find(const struct participant *participant, uint64_t token)
+{
+	struct lien_wire_item key = {.token = token};
+
+	return participant->count ? bsearch(&key, participant->items, participant->count,
+					    sizeof(key), item_cmp)
+				  : NULL;
+}
+
+int lien_participant_add(
+	struct participant *participant, const struct lien_wire_item *items, unsigned count)
+{
+	unsigned room = participant->room ? participant->room : 64;
+	struct lien_wire_item *grown;
+
+	while (room < participant->count + count)
+		room *= 2;
+	if (room != participant->room) {
+		grown = realloc(participant->items, room * sizeof(*grown));
+		if (!grown)
+			return -ENOMEM;
+		participant->items = grown;
+		participant->room = room;
+	}
+	if (count)
+		memcpy(participant->items + participant->count, items, count * sizeof(*items));
+	participant->count += count;
+	return 0;
+}
+
+static struct lien_transaction *transaction_new(
+	unsigned count, unsigned timeout_ms, const struct lien_transaction_ops *ops)
+{
+	struct lien_transaction *t = calloc(1, sizeof(*t));
+
+	if (!t)
+		return NULL;
+	t->ops = *ops;
+	t->timeout_ms = timeout_ms;
+	t->count = count;
+	t->next_seq = 1;
+	t->processes = calloc(count + 1, sizeof(*t->processes));
+	t->participants = calloc(count + 1, sizeof(*t->participants));
+	if (!t->processes || !t->participants) {
+		lien_transaction_free(t);
+		return NULL;
+	}
+	return t;
+}
+
+int lien_transaction_offload(struct lien_transaction **out, const struct lien_plan *plan,
+	uint64_t token_base, unsigned timeout_ms, const struct lien_transaction_ops *ops)
+{
+	struct lien_transaction *t = transaction_new(plan->processes_count, timeout_ms, ops);
+	unsigned i, j;
+
+	if (!t)
+		return -ENOMEM;
+	t->offload = true;
+	for (i = 0; i < t->count; i++) {
+		const struct lien_plan_process *part = &plan->processes[i];
+		struct participant *participant = &t->participants[i];
+
+		participant->member = true;
+		t->processes[i].pid = part->pid;
+		t->processes[i].allocations = part->allocations;
+		t->processes[i].imports = part->imports;
+		t->processes[i].mappings = part->items_count;
+		t->processes[i].bytes = part->bytes;
+		if (lien_participant_add(participant, part->items, part->items_count))
+			goto nomem;
+		for (j = 0; j < participant->count; j++)
+			participant->items[j].token += token_base;
+		if (lien_participant_sort(participant))
+			goto nomem;
+	}
+	*out = t;
+	return 0;
+nomem:
+	lien_transaction_free(t);
+	return -ENOMEM;
+}
+
+int lien_transaction_restore(struct lien_transaction **out, const uint32_t *all, unsigned all_count,
+	const uint32_t *pids, unsigned pids_count, unsigned timeout_ms,
+	const struct lien_transaction_ops *ops)
+{
+	struct lien_transaction *t = transaction_new(all_count, timeout_ms, ops);
+	unsigned i;
+
+	if (!t)
+		return -ENOMEM;
+	t->restoring = true;
+	for (i = 0; i < all_count; i++)
+		t->processes[i].pid = all[i];
+	t->pids = calloc(pids_count + 1, sizeof(*t->pids));
+	if (!t->pids) {
+		lien_transaction_free(t);
+		return -ENOMEM;
+	}
+	memcpy(t->pids, pids, pids_count * sizeof(*pids));
+	t->pids_count = pids_count;
+	*out = t;
+	return 0;
+}
+
+void lien_transaction_free(struct lien_transaction *t)
+{
+	unsigned i, j;
+
+	if (!t)
+		return;
+	for (i = 0; t->participants && i < t->count; i++) {
+		for (j = 0; j < t->participants[i].shares_count; j++)
+			t->ops.fd_close(t->participants[i].shares[j].fd);
+		free(t->participants[i].shares);
+		free(t->participants[i].items);
+		free(t->participants[i].arrived);
+	}
+	free(t->participants);
+	free(t->processes);
+	free(t->pids);
+	free(t);
+}
+
+void lien_transaction_fail(struct lien_transaction *t, int error, const char *format, ...)
+{
+	va_list args;
+
+	t->stopping = true;
+	if (t->result.error)
+		return;
+	t->result.error = error;
+	t->failed_in = t->phase;
+	va_start(args, format);
+	vsnprintf(t->result.text, sizeof(t->result.text), format, args);
+	va_end(args);
+}
+
+void lien_transaction_order(struct lien_transaction *t, unsigned index, enum lien_phase phase,
+	uint32_t flags, const void *body, size_t size, const int *fds, unsigned fds_count)
+{
+	struct participant *participant = &t->participants[index];
+	struct lien_wire_header order = {
+		.length = sizeof(order) + size,
+		.type = phases[phase].order,
+		.flags = flags,
+		.seq = t->next_seq++,
+		.arg = phase == LIEN_PHASE_DRAIN ? t->timeout_ms : 0,
+	};
+
+	participant->seq = order.seq;
+	participant->t_sent = t->ops.now_ns(t->ops.context);
+	if (t->ops.send(t->ops.context, t->processes[index].pid, &order, body, fds, fds_count)) {
+		participant->seq = 0;
+		participant->gone = true;
+		lien_transaction_fail(
+			t, -ESRCH, "process %u cannot be reached", t->processes[index].pid);
+	}
+}
+
+bool lien_transaction_idle(const struct lien_transaction *t)
+{
+	unsigned i;
+
+	for (i = 0; i < t->count; i++)
+		if (t->participants[i].seq)
+			return false;
+	return true;
+}
+
+void lien_transaction_progress(struct lien_transaction *t)
+{
+	unsigned i, done = 0, of = 0;
+
+	for (i = 0; i < t->count; i++)
+		if (t->participants[i].member && !t->participants[i].gone) {
+			done += t->participants[i].finished;
+			of++;
+		}
+	t->ops.progress(t->ops.context, t->phase, done, of);
+}
+
+void lien_transaction_end(struct lien_transaction *t)
+{
+	unsigned i, n = 0;
+
+	for (i = 0; i < t->count; i++)
+		if (t->participants[i].member) {
+			struct lien_transaction_process process = t->processes[i];
+
+			t->result.bytes += process.bytes;
+			t->processes[i] = t->processes[n];
+			t->processes[n++] = process;
+			if (n - 1 != i) { /* keeps both arrays parallel */
+				struct participant other = t->participants[i];
+
+				t->participants[i] = t->participants[n - 1];
+				t->participants[n - 1] = other;
+			}
+		}
+	t->result.processes = t->processes;
+	t->result.processes_count = n;
+	t->result.ns = t->ops.now_ns(t->ops.context) - t->t_start;
+	t->ended = true;
+	t->ops.done(t->ops.context, t);
+}
+
+#define STAGE_ITEMS ((LIEN_WIRE_MESSAGE_MAX / 2) / sizeof(struct lien_wire_item))
+
+static void stage_more(struct lien_transaction *t, unsigned index)
+{
+	struct participant *participant = &t->participants[index];
+	unsigned first = participant->staged, n = participant->count - first, flags = 0;
+
+	if (n > STAGE_ITEMS)
+		n = STAGE_ITEMS;
+	participant->staged += n;
+	if (!first)
+		flags |= LIEN_WIRE_FIRST;
+	if (participant->staged == participant->count)
+		flags |= LIEN_WIRE_LAST;
+	lien_transaction_order(t, index, LIEN_PHASE_STAGE, flags, participant->items + first,
+		n * sizeof(participant->items[0]), NULL, 0);
+}
+
+static void phase_begin(struct lien_transaction *t, enum lien_phase phase)
+{
+	unsigned i;
+
+	t->phase = phase;
+	for (i = 0; i < t->count; i++)
+		t->participants[i].finished = false;
+	lien_transaction_progress(t);
+	for (i = 0; i < t->count; i++) {
+		if (!t->participants[i].member || t->participants[i].gone)
+			continue;
+		if (phase == LIEN_PHASE_STAGE)
+			stage_more(t, i);
+		else
+			lien_transaction_order(t, i, phase, 0, NULL, 0, NULL, 0);
+	}
+}
+
+/* Everything is still where it was: forget it, and end. */
+static void discard(struct lien_transaction *t)
+{
+	t->stopping = false;
+	phase_begin(t, LIEN_PHASE_DISCARD);
+}
+
+/* Puts back what was dropped. */
+static void undo(struct lien_transaction *t)
+{
+	t->stopping = false;
+	t->restoring = true;
+	t->result.rolled_back = true;
+	lien_restore_begin(t);
+}
+
+/* Called whenever something changed: goes on when every order has been answered. */
+static void offload_advance(struct lien_transaction *t)
+{
+	if (!lien_transaction_idle(t))
+		return;
+	if (t->phase == LIEN_PHASE_DISCARD) {
+		lien_transaction_end(t);
+	} else if (t->stopping && t->phase < LIEN_PHASE_UNMAP) {
+		discard(t);
+		if (lien_transaction_idle(t)) /* nobody is left to discard anything */
+			lien_transaction_end(t);
+	} else if (t->stopping) {
+		undo(t);
+	} else if (t->phase == LIEN_PHASE_DROP) {
+		lien_transaction_end(t);
+	} else {
+		phase_begin(t, t->phase + 1);
+		if (t->stopping)
+			offload_advance(t);
+	}
+}
+
+static void offload_reply(
+	struct lien_transaction *t, unsigned index, const struct lien_wire_header *reply)
+{
+	struct participant *participant = &t->participants[index];
+
+	if (t->phase == LIEN_PHASE_STAGE && participant->staged < participant->count &&
+		!t->stopping) {
+		stage_more(t, index);
+		return;
+	}
+	if (t->phase == LIEN_PHASE_SAVE)
+		participant->free_before = reply->arg2;
+	if (t->phase == LIEN_PHASE_DROP)
+		t->processes[index].freed_bytes = reply->arg2 - participant->free_before;
+	participant->finished = true;
+	lien_transaction_progress(t);
+}
+
+void lien_transaction_start(struct lien_transaction *t)
+{
+	t->t_start = t->ops.now_ns(t->ops.context);
+	if (t->offload) {
+		phase_begin(t, LIEN_PHASE_STAGE);
+		if (t->stopping)
+			offload_advance(t);
+		return;
+	}
+	for (unsigned i = 0; i < t->count; i++)
+		t->participants[i].member = true;
+	phase_begin(t, LIEN_PHASE_LIST);
+	if (lien_transaction_idle(t))
+		lien_restore_listed(t);
+}
+
+/* After any change: the state machine that is in charge goes on. */
+static void advance(struct lien_transaction *t)
+{
+	if (t->ended)
+		return;
+	if (!t->restoring)
+		offload_advance(t);
+	else if (t->phase == LIEN_PHASE_LIST) {
+		if (lien_transaction_idle(t))
+			lien_restore_listed(t);
+	} else
+		lien_restore_advance(t);
+}
+
+static int index_of(const struct lien_transaction *t, uint32_t pid)
+{
+	unsigned i;
+
+	for (i = 0; i < t->count; i++)
+		if (t->processes[i].pid == pid)
+			return i;
+	return -1;
+}
+
+static enum lien_phase phase_of(uint16_t order)
+{
+	unsigned phase;
+
+	for (phase = 0; phase < LIEN_PHASE_COUNT - 1; phase++)
+		if (phases[phase].order == order)
+			break;
+	return phase;
+}
+
+void lien_transaction_reply(struct lien_transaction *t, uint32_t pid,
+	const struct lien_wire_header *reply, const void *body, const int *fds, unsigned fds_count)
+{
+	int index = index_of(t, pid);
+	struct participant *participant = index < 0 ? NULL : &t->participants[index];
+	enum lien_phase phase = phase_of(reply->type);
+	unsigned i;
+
+	if (t->ended || !participant || participant->seq != reply->seq || !reply->seq) {
+		for (i = 0; i < fds_count; i++)
+			t->ops.fd_close(fds[i]);
+		return;
+	}
+	if (reply->flags & LIEN_WIRE_LAST) {
+		participant->seq = 0;
+		t->processes[index].phase_ns[phase] += reply->ns;
+		if (reply->result && phase != LIEN_PHASE_DISCARD)
+			lien_transaction_fail(t, reply->result < 0 ? reply->result : -EIO,
+				reply->arg > LIEN_PHASE_COUNT
+					? "process %u, %s: %.*s (at 0x%" PRIx64 ")"
+					: "process %u, %s: %.*s",
+				pid, phases[phase].name,
+				(int)strnlen(reply->text, sizeof(reply->text)),
+				reply->text[0] ? reply->text : "no reason given", reply->arg);
+	}
+	if (t->restoring || phase == LIEN_PHASE_LIST)
+		lien_restore_reply(t, index, reply, body, fds, fds_count);
+	else if (reply->flags & LIEN_WIRE_LAST)
+		offload_reply(t, index, reply);
+	advance(t);
+}
+
+void lien_transaction_gone(struct lien_transaction *t, uint32_t pid)
+{
+	int index = index_of(t, pid);
+	bool stopping;
+
+	if (t->ended || index < 0 || t->participants[index].gone)
+		return;
+	t->participants[index].gone = true;
+	t->participants[index].seq = 0;
+	stopping = t->stopping;
+	if (t->participants[index].member && t->phase != LIEN_PHASE_LIST)
+		lien_transaction_fail(
+			t, -ESRCH, "process %u ended in `%s`", pid, phases[t->phase].name);
+	if (t->restoring) /* the others still need their memory */
+		t->stopping = stopping;
+	advance(t);
+}
+
+void lien_transaction_tick(struct lien_transaction *t)
+{
+	uint64_t now = t->ops.now_ns(t->ops.context), limit_ms;
+	unsigned i;
+
+	for (i = 0; i < t->count && !t->ended; i++) {
+		struct participant *participant = &t->participants[i];
+
+		if (!participant->seq)
+			continue;
+		limit_ms = phases[t->phase].limit_ms +
+			   phases[t->phase].limit_ms_per_mib * (t->processes[i].bytes >> 20) +
+			   phases[t->phase].limit_ms_per_item * participant->count;
+		if (t->phase == LIEN_PHASE_DRAIN)
+			limit_ms += t->timeout_ms;
+		if (now - participant->t_sent < limit_ms * 1000000)
+			continue;
+		participant->gone = true;
+		participant->seq = 0;
+		lien_transaction_fail(t, -ETIMEDOUT,
+			"process %u did not answer `%s` within %" PRIu64 " ms", t->processes[i].pid,
+			phases[t->phase].name, limit_ms);
+		advance(t);
+	}
+}
+
+const struct lien_transaction_result *lien_transaction_result(const struct lien_transaction *t)
+{
+	return &t->result;
+}
+
+bool lien_transaction_is_offload(const struct lien_transaction *t)
+{
+	return t->offload;
+}
+
+enum lien_phase lien_transaction_phase(const struct lien_transaction *t)
+{
+	return t->phase;
+}

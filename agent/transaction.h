@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * One offload or restore over several processes, all or nothing. A state machine without threads,
+ * sockets or clocks: it sends orders through `send`, is told of replies, deaths and the time, and
+ * calls `done` once. So a test can play all processes.
+ *
+ * Offload: STAGE, DRAIN, CHECK, SAVE, UNMAP, DROP, each in all processes before the next in any:
+ * nothing is dropped anywhere until everything is saved everywhere. A failure up to SAVE forgets
+ * what was staged; a later one puts everything back.
+ *
+ * Restore: each process lists what it holds, and the processes that share some of it go together;
+ * then CREATE, EXPORT, IMPORT, FINISH run through each process as fast as its partners allow.
+ */
+#ifndef LIEN_TRANSACTION_H
+#define LIEN_TRANSACTION_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <lien/wire.h>
+#include "agent/plan.h"
+
+struct lien_transaction;
+
+enum lien_phase {
+	LIEN_PHASE_STAGE,
+	LIEN_PHASE_DRAIN,
+	LIEN_PHASE_CHECK,
+	LIEN_PHASE_SAVE,
+	LIEN_PHASE_UNMAP,
+	LIEN_PHASE_DROP,
+	LIEN_PHASE_DISCARD, /* undoing what was staged */
+	LIEN_PHASE_LIST,
+	LIEN_PHASE_CREATE,
+	LIEN_PHASE_EXPORT,
+	LIEN_PHASE_IMPORT,
+	LIEN_PHASE_FINISH,
+	LIEN_PHASE_COUNT,
+};
+
+const char *lien_phase_name(enum lien_phase phase);
+
+struct lien_transaction_ops {
+	/* Sends one order; body and fds are the callee's to copy before it returns. The order's
+	 * reply comes back through lien_transaction_reply(). -errno: the process cannot be reached.
+	 */
+	int (*send)(void *context, uint32_t pid, const struct lien_wire_header *order,
+		const void *body, const int *fds, unsigned fds_count);
+	/* A phase has begun or a process finished it: for those who watch. */
+	void (*progress)(void *context, enum lien_phase phase, unsigned done, unsigned of);
+	/* The end, success or not. The transaction may be freed in it. */
+	void (*done)(void *context, struct lien_transaction *transaction);
+	uint64_t (*now_ns)(void *context);
+	/* Duplicates and closes descriptors: -errno or the new one. */
+	int (*fd_dup)(int fd);
+	void (*fd_close)(int fd);
+	void *context;
+};
+
+struct lien_transaction_process {
+	uint32_t pid;
+	unsigned allocations, imports, mappings;
+	uint64_t bytes;
+	int64_t freed_bytes;		     /* device-wide, by the driver; offload only */
+	uint64_t phase_ns[LIEN_PHASE_COUNT]; /* as the process measured it */
+};
+
+struct lien_transaction_result {
+	int error; /* 0, or -errno with one line in text */
+	char text[400];
+	bool rolled_back; /* it failed half-way and everything was put back */
+	bool undo_failed; /* it failed half-way and not everything could be put back */
+	uint64_t ns;
+	uint64_t bytes;
+	const struct lien_transaction_process *processes;
+	unsigned processes_count;
+};
+
+/* Takes what it needs from the plan, which must have processes. `token_base` is added to every
+ * token, so that tokens of different agents do not meet in one process. 0, -ENOMEM. */
+int lien_transaction_offload(struct lien_transaction **out, const struct lien_plan *plan,
+	uint64_t token_base, unsigned timeout_ms, const struct lien_transaction_ops *ops);
+/* `all`: every process that can be given orders. `pids`: those to be restored, none: all. */
+int lien_transaction_restore(struct lien_transaction **out, const uint32_t *all, unsigned all_count,
+	const uint32_t *pids, unsigned pids_count, unsigned timeout_ms,
+	const struct lien_transaction_ops *ops);
+/* Sends the first orders. Everything may end before this returns. */
+void lien_transaction_start(struct lien_transaction *transaction);
+void lien_transaction_free(struct lien_transaction *transaction);
+
+/* A reply of a process; descriptors become the transaction's. */
+void lien_transaction_reply(struct lien_transaction *transaction, uint32_t pid,
+	const struct lien_wire_header *reply, const void *body, const int *fds, unsigned fds_count);
+void lien_transaction_gone(struct lien_transaction *transaction, uint32_t pid);
+/* To be called from time to time: ends waits that have lasted too long. */
+void lien_transaction_tick(struct lien_transaction *transaction);
+
+const struct lien_transaction_result *lien_transaction_result(
+	const struct lien_transaction *transaction);
+bool lien_transaction_is_offload(const struct lien_transaction *transaction);
+enum lien_phase lien_transaction_phase(const struct lien_transaction *transaction);
+
+#endif

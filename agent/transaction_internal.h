@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Shared by the transaction's own files. Nobody else includes this. */
+#ifndef LIEN_TRANSACTION_INTERNAL_H
+#define LIEN_TRANSACTION_INTERNAL_H
+
+#include "agent/transaction.h"
+
+struct share_in {
+	uint64_t token;
+	int fd;
+};
+
+struct participant {
+	struct lien_wire_item *items; /* sorted by token and index */
+	bool *arrived;		      /* of an import: it is mapped again */
+	unsigned count, room;
+	unsigned staged; /* items sent so far */
+	uint32_t seq;	 /* of the order under way; 0: none */
+	uint64_t t_sent;
+	bool member;   /* takes part; a restore finds out who does */
+	bool gone;     /* dead, or it did not answer */
+	bool finished; /* the present phase (offload), or all of it (restore) */
+	uint64_t free_before;
+	bool created, exported, importing;
+	struct share_in *shares; /* exports of others that wait to be imported here */
+	unsigned shares_count, shares_room;
+	unsigned batch; /* shares in the import under way */
+};
+
+struct lien_transaction {
+	struct lien_transaction_ops ops;
+	struct lien_transaction_result result;
+	struct lien_transaction_process *processes;
+	struct participant *participants; /* parallel to processes */
+	unsigned count;
+	uint32_t *pids; /* restore: those asked for */
+	unsigned pids_count;
+	bool offload;
+	bool restoring; /* a restore, or an offload that is being undone */
+	bool stopping;	/* it failed: no new orders, then undo or end */
+	bool ended;
+	enum lien_phase phase;
+	enum lien_phase failed_in;
+	unsigned timeout_ms;
+	uint64_t t_start;
+	uint32_t next_seq;
+};
+
+int lien_participant_sort(struct participant *participant);
+struct lien_wire_item *lien_participant_find(const struct participant *participant, uint64_t token);
+int lien_participant_add(
+	struct participant *participant, const struct lien_wire_item *items, unsigned count);
+
+/* Sends an order; a process that cannot be reached counts as gone. */
+void lien_transaction_order(struct lien_transaction *t, unsigned index, enum lien_phase phase,
+	uint32_t flags, const void *body, size_t size, const int *fds, unsigned fds_count);
+/* Keeps the first failure. */
+__attribute__((format(printf, 3, 4))) void lien_transaction_fail(
+	struct lien_transaction *t, int error, const char *format, ...);
+void lien_transaction_end(struct lien_transaction *t);
+bool lien_transaction_idle(const struct lien_transaction *t);
+void lien_transaction_progress(struct lien_transaction *t);
+
+/* Restore's part (transaction_restore.c). */
+void lien_restore_begin(struct lien_transaction *t);
+void lien_restore_listed(struct lien_transaction *t);
+void lien_restore_reply(struct lien_transaction *t, unsigned index,
+	const struct lien_wire_header *reply, const void *body, const int *fds, unsigned fds_count);
+void lien_restore_advance(struct lien_transaction *t);
+
+#endif

@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/transaction_internal.h"
+
+/* Whether two processes hold parts of the same memory. */
+static bool related(const struct participant *a, const struct participant *b)
+{
+	unsigned i;
+
+	for (i = 0; i < a->count; i++)
+		if (lien_participant_find(b, a->items[i].token))
+			return true;
+	return false;
+}
+
+static bool asked_for(const struct lien_transaction *t, uint32_t pid)
+{
+	unsigned i;
+
+	for (i = 0; i < t->pids_count; i++)
+		if (t->pids[i] == pid)
+			return true;
+	return !t->pids_count;
+}
+
+/* Who takes part: those asked for that have something away, and all they share it with. */
+static void choose_members(struct lien_transaction *t)
+{
+	bool grown = true;
+	unsigned i, j;
+
+	for (i = 0; i < t->count; i++) {
+		struct participant *participant = &t->participants[i];
+
+		participant->member = participant->count && !participant->gone &&
+				      asked_for(t, t->processes[i].pid);
+	}
+	while (grown) {
+		grown = false;
+		for (i = 0; i < t->count; i++)
+			for (j = 0; j < t->count; j++)
+				if (t->participants[i].member && !t->participants[j].member &&
+					!t->participants[j].gone &&
+					related(&t->participants[i], &t->participants[j]))
+					grown = t->participants[j].member = true;
+	}
+}
+
+static void describe(
+	struct lien_transaction_process *process, const struct participant *participant)
+{
+	unsigned i;
+
+	for (i = 0; i < participant->count; i++) {
+		const struct lien_wire_item *item = &participant->items[i];
+
+		process->mappings++;
+		if (item->index)
+			continue;
+		if (item->flags & LIEN_WIRE_OWNED) {
+			process->allocations++;
+			process->bytes += item->allocation_bytes;
+		} else {
+			process->imports++;
+		}
+	}
+}
+
+void lien_restore_listed(struct lien_transaction *t)
+{
+	unsigned i, members = 0;
+
+	for (i = 0; i < t->count; i++)
+		if (lien_participant_sort(&t->participants[i]))
+			lien_transaction_fail(t, -ENOMEM, "out of memory");
+	choose_members(t);
+	for (i = 0; i < t->count; i++)
+		if (t->participants[i].member) {
+			describe(&t->processes[i], &t->participants[i]);
+			members++;
+		}
+	if (t->result.error || !members)
+		lien_transaction_end(t);
+	else
+		lien_restore_begin(t);
+}
+
+void lien_restore_begin(struct lien_transaction *t)
+{
+	unsigned i;
+
+	t->phase = LIEN_PHASE_CREATE;
+	for (i = 0; i < t->count; i++)
+		t->participants[i].finished = false;
+	lien_transaction_progress(t);
+	lien_restore_advance(t);
+}
+
+/* True while an import waits for an owner that can still export it. */
+static bool imports_to_come(const struct lien_transaction *t, const struct participant *participant)
+{
+	unsigned i, j;
+
+	for (i = 0; i < participant->count; i++) {
+		const struct lien_wire_item *item = &participant->items[i], *owned;
+
+		if (item->index || !(item->flags & LIEN_WIRE_IMPORTED) || participant->arrived[i])
+			continue;
+		for (j = 0; j < t->count; j++) {
+			if (t->participants[j].gone || !t->participants[j].member)
+				continue;
+			owned = lien_participant_find(&t->participants[j], item->token);
+			if (owned && owned->flags & LIEN_WIRE_SHARED)
+				return true;
+		}
+	}
+	return false;
+}
+
+static void import_batch(struct lien_transaction *t, unsigned index)
+{
+	struct participant *participant = &t->participants[index];
+	struct lien_wire_share shares[LIEN_WIRE_FDS_MAX];
+	int fds[LIEN_WIRE_FDS_MAX];
+	unsigned n = participant->shares_count, i;
+
+	if (n > LIEN_WIRE_FDS_MAX)
+		n = LIEN_WIRE_FDS_MAX;
+	for (i = 0; i < n; i++) {
+		shares[i].token = participant->shares[i].token;
+		fds[i] = participant->shares[i].fd;
+	}
+	participant->importing = true;
+	participant->batch = n;
+	lien_transaction_order(
+		t, index, LIEN_PHASE_IMPORT, 0, shares, n * sizeof(shares[0]), fds, n);
+	for (i = 0; i < n; i++)
+		t->ops.fd_close(fds[i]);
+}
+
+/* The next order for a process that has none. */
+static void next_order(struct lien_transaction *t, unsigned index)
+{
+	struct participant *participant = &t->participants[index];
+
+	if (!participant->created)
+		lien_transaction_order(t, index, LIEN_PHASE_CREATE, 0, NULL, 0, NULL, 0);
+	else if (!participant->exported)
+		lien_transaction_order(t, index, LIEN_PHASE_EXPORT, 0, NULL, 0, NULL, 0);
+	else if (participant->shares_count)
+		import_batch(t, index);
+	else if (!imports_to_come(t, participant))
+		lien_transaction_order(t, index, LIEN_PHASE_FINISH, 0, NULL, 0, NULL, 0);
+}
+
+void lien_restore_advance(struct lien_transaction *t)
+{
+	bool all = true;
+	unsigned i;
+
+	for (i = 0; i < t->count && !t->stopping; i++) {
+		struct participant *participant = &t->participants[i];
+
+		if (!participant->member || participant->gone || participant->finished)
+			continue;
+		if (!participant->seq)
+			next_order(t, i);
+	}
+	for (i = 0; i < t->count; i++)
+		if (t->participants[i].member && !t->participants[i].gone &&
+			!t->participants[i].finished)
+			all = false;
+	if (t->stopping ? lien_transaction_idle(t) : all) {
+		if (t->stopping && t->offload) {
+			t->result.rolled_back = false;
+			t->result.undo_failed = true;
+		}
+		lien_transaction_end(t);
+	}
+}
+
+/* Hands an exported allocation to everyone who imports it. */
+static void route(struct lien_transaction *t, unsigned from, uint64_t token, int fd)
+{
+	struct lien_wire_item *item;
+	unsigned i;
+
+	for (i = 0; i < t->count; i++) {
+		struct participant *participant = &t->participants[i];
+		struct share_in *shares;
+		int copy;
+
+		if (i == from || !participant->member || participant->gone)
+			continue;
+		item = lien_participant_find(participant, token);
+		if (!item || !(item->flags & LIEN_WIRE_IMPORTED))
+			continue;
+		if (participant->shares_count == participant->shares_room) {
+			unsigned room =
+				participant->shares_room ? 2 * participant->shares_room : 64;
+
+			shares = realloc(participant->shares, room * sizeof(*shares));
+			if (!shares) {
+				lien_transaction_fail(t, -ENOMEM, "out of memory");
+				return;
+			}
+			participant->shares = shares;
+			participant->shares_room = room;
+		}
+		copy = t->ops.fd_dup(fd);
+		if (copy < 0) {
+			lien_transaction_fail(t, copy,
+				"the agent has too many open files: raise its limit (ulimit -n)");
+			return;
+		}
+		participant->shares[participant->shares_count++] =
+			(struct share_in){.token = token, .fd = copy};
+	}
+}
+
+static void imported(struct participant *participant)
+{
+	unsigned i;
+
+	for (i = 0; i < participant->batch; i++) {
+		struct lien_wire_item *item =
+			lien_participant_find(participant, participant->shares[i].token);
+
+		if (item)
+			participant->arrived[item - participant->items] = true;
+	}
+	participant->shares_count -= participant->batch;
+	memmove(participant->shares, participant->shares + participant->batch,
+		participant->shares_count * sizeof(participant->shares[0]));
+	participant->batch = 0;
+	participant->importing = false;
+}
+
+void lien_restore_reply(struct lien_transaction *t, unsigned index,
+	const struct lien_wire_header *reply, const void *body, const int *fds, unsigned fds_count)
+{
+	struct participant *participant = &t->participants[index];
+	const struct lien_wire_share *shares = body;
+	unsigned i, n;
+
+	if (reply->type == LIEN_WIRE_LIST && !(reply->flags & LIEN_WIRE_LAST)) {
+		n = (reply->length - sizeof(*reply)) / sizeof(struct lien_wire_item);
+		if (lien_participant_add(participant, body, n))
+			lien_transaction_fail(t, -ENOMEM, "out of memory");
+	}
+	for (i = 0; i < fds_count; i++) {
+		if (reply->type == LIEN_WIRE_EXPORT &&
+			(i + 1) * sizeof(*shares) <= reply->length - sizeof(*reply))
+			route(t, index, shares[i].token, fds[i]);
+		t->ops.fd_close(fds[i]);
+	}
+	if (!(reply->flags & LIEN_WIRE_LAST))
+		return;
+	if (reply->type == LIEN_WIRE_IMPORT)
+		imported(participant);
+	if (reply->result)
+		return;
+	switch (reply->type) {
+	case LIEN_WIRE_CREATE:
+		participant->created = true;
+		break;
+	case LIEN_WIRE_EXPORT:
+		participant->exported = true;
+		break;
+	case LIEN_WIRE_FINISH:
+		participant->finished = true;
+		t->phase = LIEN_PHASE_FINISH;
+		lien_transaction_progress(t);
+		break;
+	}
+}

@@ -1,0 +1,341 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/views.h"
+
+static json_t *hex(uint64_t value)
+{
+	return json_sprintf("0x%" PRIx64, value);
+}
+
+/* Names a communicator's group: the start of the unique id is NCCL's random magic. */
+static json_t *group(const struct lien_comm *comm)
+{
+	uint64_t magic;
+
+	memcpy(&magic, comm->id, sizeof(magic));
+	return json_sprintf("%016" PRIx64, magic);
+}
+
+static bool is_nccl(const struct lien_allocation *allocation)
+{
+	return !strcmp(lien_view_library(allocation), "nccl");
+}
+
+static const char *presence(const struct lien_process *process)
+{
+	static const char *const names[] = {
+		[LIEN_CONTROL_NONE] = "none",
+		[LIEN_CONTROL_LOADED] = "loaded",
+		[LIEN_CONTROL_READY] = "ready",
+	};
+
+	return names[process->presence];
+}
+
+struct process_sums {
+	uint64_t bytes, nccl, imported, offloaded;
+	uint64_t devices; /* bit n: device n */
+	bool imports_away;
+};
+
+static void sum_mapping(struct process_sums *sums, const struct lien_mapping *mapping)
+{
+	const struct lien_allocation *allocation = mapping->allocation;
+
+	if (mapping->imported && lien_allocation_on_device(allocation)) {
+		if (mapping->parked)
+			sums->imports_away = true;
+		else
+			sums->imported += mapping->bytes;
+	}
+}
+
+static void sum_allocation(struct process_sums *sums, const struct lien_allocation *allocation)
+{
+	if (!lien_allocation_held(allocation) || !lien_allocation_on_device(allocation))
+		return;
+	if (allocation->prop.location_id >= 0 && allocation->prop.location_id < 64)
+		sums->devices |= 1ull << allocation->prop.location_id;
+	if (lien_allocation_offloaded(allocation)) {
+		sums->offloaded += allocation->bytes;
+		return;
+	}
+	sums->bytes += allocation->bytes;
+	if (is_nccl(allocation))
+		sums->nccl += allocation->bytes;
+}
+
+static json_t *view_devices(uint64_t devices)
+{
+	json_t *list = json_array();
+	int i;
+
+	for (i = 0; i < 64; i++)
+		if (devices >> i & 1)
+			json_array_append_new(list, json_integer(i));
+	return list;
+}
+
+static json_t *view_ranks(struct lien_process *process)
+{
+	json_t *list = json_array();
+	struct lien_comm *comm;
+
+	RB_FOREACH (comm, lien_comm_tree, &process->comms)
+		json_array_append_new(list, json_pack("{s:o, s:i, s:i}", "group", group(comm),
+						    "rank", comm->rank, "nranks", comm->nranks));
+	return list;
+}
+
+static json_t *view_process(struct lien_process *process)
+{
+	const struct lien_allocation *allocation;
+	struct process_sums sums = {0};
+	struct lien_mapping *mapping;
+	const char *state = "running";
+
+	LIST_FOREACH (allocation, &process->owned, of_owner)
+		sum_allocation(&sums, allocation);
+	RB_FOREACH (mapping, lien_mapping_tree, &process->mappings)
+		sum_mapping(&sums, mapping);
+	if (sums.offloaded || sums.imports_away)
+		state = sums.bytes || sums.imported ? "partly offloaded" : "offloaded";
+	return json_pack("{s:I, s:s, s:I, s:s, s:b, s:s, s:o, s:o, s:I, s:I, s:I, s:I}", "pid",
+		(json_int_t)process->pid, "command", process->command, "uid",
+		(json_int_t)process->uid, "state", state, "complete", !process->incomplete,
+		"control", presence(process), "devices", view_devices(sums.devices), "ranks",
+		view_ranks(process), "bytes", (json_int_t)sums.bytes, "nccl_bytes",
+		(json_int_t)sums.nccl, "imported_bytes", (json_int_t)sums.imported,
+		"offloaded_bytes", (json_int_t)sums.offloaded);
+}
+
+static json_t *view_processes(struct lien_graph *graph)
+{
+	json_t *list = json_array();
+	struct lien_process *process;
+
+	for (process = lien_graph_first(graph); process; process = lien_graph_next(process))
+		if (process->cuda)
+			json_array_append_new(list, view_process(process));
+	return list;
+}
+
+json_t *lien_view_ps(struct lien_graph *graph)
+{
+	return json_pack("{s:o}", "processes", view_processes(graph));
+}
+
+static json_t *view_access(const struct lien_mapping *mapping)
+{
+	static const char *const names[] = {"none", "read", "write", "read-write"};
+	json_t *list = json_array();
+	unsigned i;
+
+	for (i = 0; mapping->access && i < mapping->access->count; i++) {
+		const struct lien_access *access = &mapping->access->access[i];
+		/* CU_MEM_LOCATION_TYPE_DEVICE */
+		json_t *place = access->location_type == 1
+					? json_pack("{s:i}", "device", access->location_id)
+					: json_pack("{s:i}", "host", access->location_id);
+
+		json_object_set_new(place, "access", json_string(names[access->flags & 3]));
+		json_array_append_new(list, place);
+	}
+	return list;
+}
+
+static const char *origin(const struct lien_allocation *allocation)
+{
+	static const char *const names[] = {
+		[LIEN_ORIGIN_CREATE] = "cuMemCreate",
+		[LIEN_ORIGIN_ALLOC] = "cuMemAlloc",
+		[LIEN_ORIGIN_IMPORT] = "import",
+	};
+
+	return names[allocation->origin];
+}
+
+static json_t *view_allocation(const struct lien_allocation *allocation)
+{
+	return json_pack("{s:I, s:o, s:o, s:I, s:s, s:s, s:s, s:b}", "id",
+		(json_int_t)allocation->id, "pid",
+		allocation->owner_pid ? json_integer(allocation->owner_pid) : json_null(), "device",
+		lien_allocation_on_device(allocation) && allocation->prop.location_id >= 0
+			? json_integer(allocation->prop.location_id)
+			: json_null(),
+		"bytes", (json_int_t)allocation->bytes, "owner", lien_view_library(allocation),
+		"origin", origin(allocation), "state",
+		lien_allocation_offloaded(allocation)	? "offloaded"
+		: lien_allocation_on_device(allocation) ? "on the device"
+							: "in host memory",
+		"alive", allocation->owner != NULL);
+}
+
+static json_t *view_handles(const struct lien_allocation *allocation)
+{
+	const struct lien_handle *handle;
+	json_t *list = json_array();
+
+	LIST_FOREACH (handle, &allocation->handles, of_allocation)
+		if (handle->references)
+			json_array_append_new(
+				list, json_pack("{s:I, s:o, s:I, s:b}", "pid",
+					      (json_int_t)handle->process->pid, "handle",
+					      hex(handle->value), "references",
+					      (json_int_t)handle->references, "imported",
+					      handle->imported));
+	return list;
+}
+
+static json_t *view_mapping(const struct lien_mapping *mapping)
+{
+	return json_pack("{s:I, s:o, s:I, s:o}", "pid", (json_int_t)mapping->process->pid,
+		"address", hex(mapping->va), "bytes", (json_int_t)mapping->bytes, "access",
+		view_access(mapping));
+}
+
+static json_t *view_mappings(const struct lien_allocation *allocation)
+{
+	const struct lien_mapping *mapping;
+	json_t *list = json_array();
+
+	LIST_FOREACH (mapping, &allocation->mappings, of_allocation)
+		json_array_append_new(list, view_mapping(mapping));
+	return list;
+}
+
+static json_t *view_registrations(const struct lien_comm *comm)
+{
+	const struct lien_registration *registration;
+	json_t *list = json_array();
+
+	LIST_FOREACH (registration, &comm->registrations, of_comm)
+		json_array_append_new(list,
+			json_pack("{s:o, s:I, s:b}", "address", hex(registration->va), "bytes",
+				(json_int_t)registration->bytes, "window", registration->window));
+	return list;
+}
+
+static json_t *view_comms(struct lien_graph *graph)
+{
+	json_t *list = json_array();
+	struct lien_process *process;
+	struct lien_comm *comm;
+
+	for (process = lien_graph_first(graph); process; process = lien_graph_next(process))
+		RB_FOREACH (comm, lien_comm_tree, &process->comms)
+			json_array_append_new(list,
+				json_pack("{s:o, s:I, s:o, s:i, s:i, s:o}", "group", group(comm),
+					"pid", (json_int_t)process->pid, "address",
+					hex(comm->address), "rank", comm->rank, "nranks",
+					comm->nranks, "registrations", view_registrations(comm)));
+	return list;
+}
+
+json_t *lien_view_graph(struct lien_graph *graph)
+{
+	struct lien_allocation *allocation;
+	json_t *list = json_array(), *entry;
+
+	for (allocation = lien_graph_first_allocation(graph); allocation;
+		allocation = lien_graph_next_allocation(allocation)) {
+		if (!lien_allocation_held(allocation))
+			continue;
+		entry = view_allocation(allocation);
+		json_object_set_new(entry, "exports", json_integer(allocation->exports));
+		json_object_set_new(entry, "handles", view_handles(allocation));
+		json_object_set_new(entry, "mappings", view_mappings(allocation));
+		json_array_append_new(list, entry);
+	}
+	return json_pack("{s:o, s:o, s:o}", "processes", view_processes(graph), "allocations", list,
+		"communicators", view_comms(graph));
+}
+
+static json_t *with_kind(json_t *holder, const char *kind)
+{
+	json_object_set_new(holder, "kind", json_string(kind));
+	return holder;
+}
+
+static void add_registrations(json_t *holders, const struct lien_mapping *mapping)
+{
+	const struct lien_registration *registration;
+	struct lien_comm *comm;
+
+	RB_FOREACH (comm, lien_comm_tree, &mapping->process->comms)
+		LIST_FOREACH (registration, &comm->registrations, of_comm)
+			if (registration->va < mapping->va + mapping->bytes &&
+				mapping->va < registration->va + registration->bytes)
+				json_array_append_new(holders,
+					json_pack("{s:I, s:s, s:o, s:i, s:o, s:I, s:b}", "pid",
+						(json_int_t)mapping->process->pid, "kind",
+						"registration", "group", group(comm), "rank",
+						comm->rank, "address", hex(registration->va),
+						"bytes", (json_int_t)registration->bytes, "window",
+						registration->window));
+}
+
+static json_t *view_holder_list(const struct lien_allocation *allocation)
+{
+	json_t *holders = json_array(), *handles = view_handles(allocation), *handle, *imported;
+	const struct lien_mapping *mapping;
+	size_t i;
+
+	json_array_foreach (handles, i, handle) {
+		imported = json_object_get(handle, "imported");
+		with_kind(handle, json_is_true(imported) ? "import" : "handle");
+		json_object_del(handle, "imported");
+		json_array_append(holders, handle);
+	}
+	json_decref(handles);
+	LIST_FOREACH (mapping, &allocation->mappings, of_allocation)
+		json_array_append_new(
+			holders, with_kind(view_mapping(mapping),
+					 mapping->parked ? "offloaded mapping" : "mapping"));
+	if (allocation->exports)
+		json_array_append_new(holders,
+			json_pack("{s:I, s:s, s:i}", "pid", (json_int_t)allocation->owner_pid,
+				"kind", "export", "exports", allocation->exports));
+	LIST_FOREACH (mapping, &allocation->mappings, of_allocation)
+		add_registrations(holders, mapping);
+	return holders;
+}
+
+json_t *lien_view_holders(
+	struct lien_graph *graph, uint32_t pid, uint64_t address, char *error, size_t error_size)
+{
+	struct lien_process *process = lien_graph_process(graph, pid);
+	struct lien_mapping *mapping;
+	json_t *allocation;
+	const char *reason;
+
+	error[0] = '\0';
+	if (!process) {
+		snprintf(error, error_size,
+			"process %u is not known to the agent: it does not run or has not used "
+			"CUDA (see "
+			"`lien ps`)",
+			pid);
+		return NULL;
+	}
+	mapping = lien_process_mapping(process, address);
+	if (!mapping) {
+		snprintf(error, error_size,
+			"no GPU memory is known at 0x%" PRIx64
+			" of process %u: `lien graph --format json` lists what is",
+			address, pid);
+		return NULL;
+	}
+	reason = lien_plan_unmovable(mapping->allocation);
+	if (!reason)
+		reason = lien_plan_unreachable(mapping->allocation->owner);
+	allocation = view_allocation(mapping->allocation);
+	json_object_set_new(allocation, "movable", json_boolean(!reason));
+	json_object_set_new(allocation, "reason", reason ? json_string(reason) : json_null());
+	return json_pack("{s:o, s:o}", "allocation", allocation, "holders",
+		view_holder_list(mapping->allocation));
+}

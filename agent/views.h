@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * Answers as JSON, in the shapes of docs/protocol.md. Each returns a new reference, NULL when out
+ * of memory. They read the graph and change nothing.
+ */
+#ifndef LIEN_VIEWS_H
+#define LIEN_VIEWS_H
+
+#include <jansson.h>
+
+#include "agent/graph.h"
+#include "agent/plan.h"
+#include "agent/transaction.h"
+
+json_t *lien_view_ps(struct lien_graph *graph);
+json_t *lien_view_mem(struct lien_graph *graph);
+json_t *lien_view_graph(struct lien_graph *graph);
+/* NULL also when there is no such process or address: `error` then says which, else it is "". */
+json_t *lien_view_holders(
+	struct lien_graph *graph, uint32_t pid, uint64_t address, char *error, size_t error_size);
+
+/* What an offload would do. */
+json_t *lien_view_plan(const struct lien_plan *plan);
+/* What a transaction did; `left` from the plan of an offload, or NULL. */
+json_t *lien_view_result(const struct lien_transaction *transaction, const struct lien_plan *plan);
+
+/* Parts of several answers. */
+const char *lien_view_library(const struct lien_allocation *allocation);
+json_t *lien_view_left(const struct lien_left *left, unsigned count);
+
+#endif

@@ -1,0 +1,441 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/* Which processes there are, which files they run from, and where their control library is. */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include "agent/agent.h"
+#include "loader/elf_symbols.h"
+
+#define WAKE_AGAIN_NS 1000000000ull
+#define WAKE_SOON_NS  5000000000ull /* then it is looked at now and then only: it makes no calls */
+
+/* Start time in clock ticks: field 22 of /proc/PID/stat, counted after the command's last ')'. */
+static uint64_t start_of(uint32_t pid)
+{
+	unsigned long long start = 0;
+	char path[32], line[1024];
+	const char *at;
+	FILE *file;
+	int field;
+
+	snprintf(path, sizeof(path), "/proc/%u/stat", pid);
+	file = fopen(path, "re");
+	if (!file)
+		return 0;
+	if (fgets(line, sizeof(line), file) && (at = strrchr(line, ')'))) {
+		for (field = 2; at && field < 22; field++)
+			at = strchr(at + 1, ' ');
+		if (at)
+			start = strtoull(at + 1, NULL, 10);
+	}
+	fclose(file);
+	return start;
+}
+
+static struct lien_event event_of(uint32_t pid, uint64_t start, unsigned type)
+{
+	struct lien_event event;
+
+	memset(&event, 0, sizeof(event));
+	event.type = type;
+	event.pid = event.tid = pid;
+	event.start = start;
+	event.t_entry = event.t_return = lien_now_ns();
+	return event;
+}
+
+struct reading {
+	struct lien_agent *agent;
+	uint32_t pid;
+	uint64_t start;
+	bool driver, control; /* mapped */
+};
+
+static const char *last_component(const char *path)
+{
+	const char *slash = strrchr(path, '/');
+
+	return slash ? slash + 1 : path;
+}
+
+/* Probes a file that a process has mapped, unless that was done. */
+static void attach_mapped(
+	struct lien_agent *agent, uint32_t pid, const struct lien_maps_entry *entry)
+{
+	enum lien_library library = lien_library_of(entry->path);
+	char path[512];
+	int err;
+
+	if (!library || library == LIEN_LIB_CONTROL ||
+		lien_probes_file(
+			agent->probes, makedev(entry->dev_major, entry->dev_minor), entry->inode) ||
+		lien_maps_open_path(pid, entry, path, sizeof(path)))
+		return;
+	err = lien_probes_attach(agent->probes, library, path, entry->path);
+	if (err)
+		lien_log(4, "cannot probe %s of process %u: %s", entry->path, pid, strerror(-err));
+}
+
+static int read_entry(const struct lien_maps_entry *entry, void *arg)
+{
+	struct reading *reading = arg;
+	struct lien_event event;
+
+	if (!entry->executable || !entry->inode)
+		return 0;
+	switch (lien_library_of(entry->path)) {
+	case LIEN_LIB_CUDA:
+		reading->driver = true;
+		break;
+	case LIEN_LIB_CONTROL:
+		reading->control = true;
+		break;
+	default:
+		break;
+	}
+	if (!reading->start)
+		return 0;
+	event = event_of(reading->pid, reading->start, LIEN_EVENT_LIBRARY);
+	event.size = LIEN_EVENT_SIZE(library);
+	event.t_entry = event.t_return = 0; /* mapped some time before now */
+	event.library.start = entry->start;
+	event.library.length = entry->end - entry->start;
+	event.library.offset = entry->offset;
+	event.library.inode = entry->inode;
+	event.library.dev_major = entry->dev_major;
+	event.library.dev_minor = entry->dev_minor;
+	strncpy(event.library.name, last_component(entry->path), sizeof(event.library.name) - 1);
+	lien_agent_event(reading->agent, &event);
+	return 0;
+}
+
+/* The libraries that were mapped before the process came to our notice. Those that the kernel side
+ * has told of keep the time at which they were mapped. */
+static void read_libraries(struct lien_agent *agent, const struct lien_process *process)
+{
+	struct reading reading = {agent, process->pid, process->start, false, false};
+
+	lien_maps_read(process->pid, read_entry, &reading);
+}
+
+static void command_of(uint32_t pid, char *command, size_t size)
+{
+	char path[32];
+	ssize_t n;
+	int fd;
+
+	snprintf(path, sizeof(path), "/proc/%u/comm", pid);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	n = fd < 0 ? 0 : read(fd, command, size - 1);
+	if (fd >= 0)
+		close(fd);
+	command[n > 0 ? n : 0] = '\0';
+	command[strcspn(command, "\n")] = '\0';
+}
+
+static uint32_t uid_of(uint32_t pid)
+{
+	struct stat st;
+	char path[32];
+
+	snprintf(path, sizeof(path), "/proc/%u", pid);
+	return stat(path, &st) ? 0 : st.st_uid;
+}
+
+/* A process that ran before the agent did: what it did until now is not known. */
+static void adopt(struct lien_agent *agent, uint32_t pid)
+{
+	struct reading reading = {agent, pid, 0, false, false};
+	uint64_t start = start_of(pid);
+	struct lien_event event;
+
+	if (lien_maps_read(pid, read_entry, &reading) || !reading.driver || !start)
+		return;
+	if (lien_probes_add_process(agent->probes, pid, start))
+		return; /* the kernel side knows it: it came after the probes */
+	event = event_of(pid, start, LIEN_EVENT_PROCESS);
+	event.size = LIEN_EVENT_SIZE(process);
+	event.process.uid = uid_of(pid);
+	command_of(pid, event.process.comm, sizeof(event.process.comm));
+	lien_agent_event(agent, &event);
+}
+
+static int attach_found(const struct lien_library_file *file, void *arg)
+{
+	struct lien_agent *agent = arg;
+	int err;
+
+	if (file->library == LIEN_LIB_CONTROL)
+		return 0;
+	err = lien_probes_attach(agent->probes, file->library, file->open_path, file->path);
+	if (err)
+		lien_log(4, "cannot probe %s: %s", file->path, strerror(-err));
+	return 0;
+}
+
+int lien_watch_start(struct lien_agent *agent, const char *const *libraries)
+{
+	const char *const *path;
+	struct dirent *entry;
+	unsigned long pid;
+	char *end;
+	DIR *proc;
+	int err;
+
+	for (path = libraries; path && *path; path++) {
+		enum lien_library library = lien_library_of(*path);
+
+		err = library ? lien_probes_attach(agent->probes, library, *path, *path) : -EINVAL;
+		if (err) {
+			lien_log(3, "cannot probe %s: %s", *path,
+				library ? strerror(-err)
+					: "not named like libcuda, libcudart or libnccl");
+			return err;
+		}
+	}
+	err = lien_libraries_each(attach_found, agent);
+	if (err)
+		return err;
+	proc = opendir("/proc");
+	if (!proc)
+		return -errno;
+	while ((entry = readdir(proc))) {
+		pid = strtoul(entry->d_name, &end, 10);
+		if (!*end && pid && pid != (unsigned long)getpid()) {
+			lien_agent_consume(agent);
+			adopt(agent, pid);
+		}
+	}
+	closedir(proc);
+	return 0;
+}
+
+static const struct lien_probed_file *probed_file(
+	struct lien_agent *agent, const struct lien_library_map *map)
+{
+	const struct lien_probed_file *file;
+	unsigned i;
+
+	file = lien_probes_file(agent->probes, makedev(map->dev_major, map->dev_minor), map->inode);
+	/* Some file systems number their devices otherwise in maps and in stat(). */
+	for (i = 0; !file && (file = lien_probes_each(agent->probes, i)); i++)
+		if (file->inode == map->inode)
+			break;
+	return file;
+}
+
+/* Its first call that was seen was cuInit. If it had the driver mapped before the driver was
+ * probed, there may have been earlier ones. */
+static void doubt(struct lien_agent *agent, struct lien_process *process)
+{
+	const struct lien_probed_file *file;
+	struct lien_library_map *map;
+
+	RB_FOREACH (map, lien_library_tree, &process->libraries) {
+		if (lien_library_of(map->file->text) != LIEN_LIB_CUDA)
+			continue;
+		file = probed_file(agent, map);
+		if (!file || map->t_mapped < file->t_attached) {
+			process->incomplete |= LIEN_INCOMPLETE_LATE;
+			lien_log(4,
+				"process %u mapped %s before it was probed: it is incomplete; "
+				"restart it, now that the file is known",
+				process->pid, file ? file->path : map->file->text);
+			return;
+		}
+	}
+}
+
+struct finding {
+	const struct lien_library_map *map;
+	uint64_t base;
+	char path[512];
+	uint32_t pid;
+	bool found;
+};
+
+static int find_control(const struct lien_maps_entry *entry, void *arg)
+{
+	struct finding *finding = arg;
+
+	if (entry->inode != finding->map->inode || lien_library_of(entry->path) != LIEN_LIB_CONTROL)
+		return 0;
+	if (!finding->found && !entry->offset) {
+		finding->base = entry->start;
+		finding->found = !lien_maps_open_path(
+			finding->pid, entry, finding->path, sizeof(finding->path));
+	}
+	return 0;
+}
+
+static int control_place(struct lien_tracked *tracked, const struct lien_library_map *map)
+{
+	struct finding finding = {.map = map, .pid = tracked->pid};
+	struct lien_elf *elf;
+	uint64_t value;
+	int fd, err;
+
+	lien_maps_read(tracked->pid, find_control, &finding);
+	if (!finding.found)
+		return -ENOENT;
+	fd = open(finding.path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return -errno;
+	err = lien_elf_open(fd, &elf);
+	close(fd);
+	if (err)
+		return err;
+	err = lien_elf_object(elf, "lien_control_state", &value);
+	lien_elf_close(elf);
+	if (err)
+		return err;
+	tracked->place.text = map->start;
+	tracked->place.text_end = map->end;
+	tracked->place.state = finding.base + value;
+	return 0;
+}
+
+static struct lien_tracked *track(struct lien_agent *agent, struct lien_process *process)
+{
+	struct lien_tracked *tracked = process->agent;
+
+	if (tracked)
+		return tracked;
+	tracked = calloc(1, sizeof(*tracked));
+	if (!tracked)
+		return NULL;
+	tracked->agent = agent;
+	tracked->pid = process->pid;
+	tracked->t_first = lien_now_ns();
+	process->agent = tracked;
+	return tracked;
+}
+
+/* Tells the kernel side where the control library is, and to wake it if its thread does not run. */
+static void tell_kernel(struct lien_agent *agent, struct lien_tracked *tracked,
+	const struct lien_control_state *state, bool wake)
+{
+	struct lien_probe_control control = {
+		.text = tracked->place.text,
+		.text_end = tracked->place.text_end,
+		.handler = state->handler,
+		.signal = state->signal,
+		.wake = wake,
+	};
+
+	lien_probes_set_control(agent->probes, tracked->pid, &control);
+	if (wake)
+		tracked->t_woken = lien_now_ns();
+}
+
+static void look_for_control(struct lien_agent *agent, struct lien_process *process)
+{
+	struct lien_tracked *tracked = track(agent, process);
+	struct lien_control_state state;
+	struct lien_library_map *map;
+
+	if (!tracked || tracked->link)
+		return;
+	if (!tracked->place.state) {
+		RB_FOREACH (map, lien_library_tree, &process->libraries)
+			if (lien_library_of(map->file->text) == LIEN_LIB_CONTROL)
+				break;
+		if (!map || control_place(tracked, map))
+			return;
+	}
+	if (lien_link_state(process->pid, &tracked->place, &state))
+		return;
+	process->presence = LIEN_CONTROL_LOADED;
+	if (!lien_orders_link(agent, process, &state)) {
+		tell_kernel(agent, tracked, &state, false);
+		return; /* ready when it has answered the first question */
+	}
+	if (!tracked->t_woken || lien_now_ns() - tracked->t_woken > WAKE_AGAIN_NS)
+		tell_kernel(agent, tracked, &state, true);
+}
+
+struct mapped_file {
+	struct lien_agent *agent;
+	const struct lien_event *event;
+};
+
+static int attach_same(const struct lien_maps_entry *entry, void *arg)
+{
+	const struct mapped_file *file = arg;
+
+	if (!entry->executable || entry->inode != file->event->library.inode)
+		return 0;
+	attach_mapped(file->agent, file->event->pid, entry);
+	return 1;
+}
+
+/* The kernel side tells of a file by its name and inode; the path is in the process's maps. */
+static void new_library(struct lien_agent *agent, const struct lien_event *event)
+{
+	struct mapped_file file = {agent, event};
+
+	if (event->t_return && lien_library_of(event->library.name) &&
+		!lien_probes_file(agent->probes,
+			makedev(event->library.dev_major, event->library.dev_minor),
+			event->library.inode))
+		lien_maps_read(event->pid, attach_same, &file);
+}
+
+void lien_watch_event(struct lien_agent *agent, const struct lien_event *event)
+{
+	struct lien_process *process;
+
+	if (event->type == LIEN_EVENT_LIBRARY)
+		new_library(agent, event);
+	if (event->type != LIEN_EVENT_PROCESS)
+		return;
+	process = lien_graph_process(agent->graph, event->pid);
+	if (!process)
+		return;
+	if (event->process.complete)
+		doubt(agent, process);
+	read_libraries(agent, process);
+	look_for_control(agent, process);
+}
+
+void lien_watch_tick(struct lien_agent *agent)
+{
+	struct lien_tracked *tracked;
+	struct lien_process *process;
+
+	uint64_t now = lien_now_ns();
+
+	agent->waking = 0;
+	for (process = lien_graph_first(agent->graph); process;
+		process = lien_graph_next(process)) {
+		if (process->presence == LIEN_CONTROL_READY || !process->cuda)
+			continue;
+		look_for_control(agent, process);
+		tracked = process->agent;
+		if (process->presence == LIEN_CONTROL_LOADED &&
+			now - tracked->t_first < WAKE_SOON_NS)
+			agent->waking++;
+	}
+}
+
+void lien_watch_process_end(void *context, struct lien_process *process)
+{
+	struct lien_tracked *tracked = process->agent;
+	struct lien_agent *agent = context;
+
+	if (agent->transaction)
+		lien_transaction_gone(agent->transaction, process->pid);
+	if (!tracked)
+		return;
+	lien_link_close(tracked->link);
+	free(tracked);
+	process->agent = NULL;
+}

@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The kernel's types as far as lien reads them. Offsets are relocated at load time from the running
+ * kernel's BTF (CO-RE), so only the members' names and types count here; nothing has to be generated
+ * on the machine that builds.
+ */
+#ifndef LIEN_BPF_KERNEL_H
+#define LIEN_BPF_KERNEL_H
+
+#include <linux/types.h>
+#include <linux/bpf.h>
+
+typedef _Bool bool;
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+struct ns_common {
+	unsigned int inum;
+};
+
+struct pid_namespace {
+	struct ns_common ns;
+};
+
+struct upid {
+	int nr;
+	struct pid_namespace *ns;
+};
+
+struct pid {
+	unsigned int level;
+	struct upid numbers[1];
+};
+
+typedef struct {
+	int counter;
+} atomic_t;
+
+struct signal_struct {
+	atomic_t live;
+};
+
+typedef struct {
+	unsigned long sig[1];
+} sigset_t;
+
+struct sigaction {
+	void *sa_handler;
+};
+
+struct k_sigaction {
+	struct sigaction sa;
+};
+
+struct sighand_struct {
+	struct k_sigaction action[64];
+};
+
+struct super_block {
+	__u32 s_dev;
+};
+
+struct inode {
+	struct super_block *i_sb;
+	unsigned long i_ino;
+};
+
+struct qstr {
+	const unsigned char *name;
+};
+
+struct dentry {
+	struct qstr d_name;
+};
+
+struct path {
+	struct dentry *dentry;
+};
+
+struct file {
+	struct path f_path;
+	struct inode *f_inode;
+	void *private_data;
+};
+
+struct fdtable {
+	unsigned int max_fds;
+	struct file **fd;
+};
+
+struct files_struct {
+	struct fdtable *fdt;
+};
+
+struct task_struct {
+	int pid, tgid;
+	__u64 start_boottime;
+	struct task_struct *group_leader;
+	struct pid *thread_pid;
+	struct files_struct *files;
+	struct signal_struct *signal;
+	struct sighand_struct *sighand;
+	sigset_t blocked;
+	char comm[16];
+};
+
+#pragma clang attribute pop
+
+/* Tracepoint records (/sys/kernel/tracing/events/syscalls): a stable user interface, one word each. */
+struct syscall_enter {
+	__u64 common;
+	__u64 number;
+	__u64 arg[6];
+};
+
+struct syscall_exit {
+	__u64 common;
+	__u64 number;
+	__s64 result;
+};
+
+/* Registers at a probe, x86-64 (asm/ptrace.h of the kernel's user interface). */
+struct pt_regs {
+	unsigned long r15, r14, r13, r12, bp, bx, r11, r10, r9, r8, ax, cx, dx, si, di, orig_ax, ip,
+		cs, flags, sp, ss;
+};
+
+#endif

@@ -1,0 +1,754 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/*
+ * Watches the CUDA driver, its runtime and NCCL. Two programs serve all probes: the probe's cookie
+ * says which call it is (include/lien/calls.h). A call's arguments are kept from entry to return in
+ * a small stack of frames per thread, which also tells who called whom.
+ */
+#define LIEN_BPF
+#include "kernel.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
+#include <lien/event.h>
+#include <lien/probe.h>
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";
+
+/* Pid namespace of the agent: pids are reported as it sees them. */
+const volatile __u32 lien_pidns = 0;
+
+#define FRAMES 4
+
+struct frame {
+	__u64 sp; /* at entry: where the return address lies */
+	__u64 t_entry;
+	__u64 caller;
+	__u64 arg[6];
+	__u32 call;
+	__u32 attachment;
+	__u32 flags; /* LIEN_CALL_* */
+	__u32 control;
+	__u64 share; /* import: the export it was joined to, at entry */
+};
+
+struct thread {
+	__u32 pid, tid;
+	__u64 start;
+	__u32 announced;
+	__u32 depth;
+	struct frame frame[FRAMES];
+	struct lien_event
+		event; /* made here: too large for the stack, and a thread makes one at a time */
+};
+
+struct share_key {
+	__u64 file, private_data;
+};
+
+struct mmap_args {
+	__u64 length, offset;
+	__s64 fd;
+};
+
+struct comm_id {
+	__u8 bytes[128];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 32 << 20);
+} events SEC(".maps");
+
+/* Threads that made a traced call, by kernel tid; removed when they exit. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 32768);
+	__type(key, __u32);
+	__type(value, struct thread);
+} threads SEC(".maps");
+
+/* Processes that mapped the driver, by pid. The agent enters those that ran before it did. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 16384);
+	__type(key, __u32);
+	__type(value, struct lien_probe_process);
+} processes SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 16384);
+	__type(key, __u32);
+	__type(value, struct lien_probe_control);
+} controls SEC(".maps");
+
+/* Exported files to the number of their export. A file pointer is reused once the file is closed,
+ * so the join is made here, at the moment of the import, and a new export replaces what was there.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 131072);
+	__type(key, struct share_key);
+	__type(value, __u64);
+} shares SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 4096);
+	__type(key, __u32);
+	__type(value, struct mmap_args);
+} mmaps SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 4096);
+	__type(key, __u32);
+	__type(value, struct comm_id);
+} comm_ids SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, LIEN_COUNTER_COUNT);
+	__type(key, __u32);
+	__type(value, __u64);
+} counters SEC(".maps");
+
+/* Lost records by pid, for the agent to mark these processes incomplete. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 16384);
+	__type(key, __u32);
+	__type(value, __u64);
+} lost SEC(".maps");
+
+__u64 next_share = 0;
+static const struct thread no_thread;
+
+static __always_inline void count(__u32 counter)
+{
+	__u64 *value = bpf_map_lookup_elem(&counters, &counter);
+
+	if (value)
+		__sync_fetch_and_add(value, 1);
+}
+
+static __always_inline void count_lost(__u32 pid)
+{
+	__u64 one = 1, *value;
+
+	count(LIEN_COUNTER_LOST);
+	value = bpf_map_lookup_elem(&lost, &pid);
+	if (value)
+		__sync_fetch_and_add(value, 1);
+	else
+		bpf_map_update_elem(&lost, &pid, &one, BPF_NOEXIST);
+}
+
+/* Pid of a task as the agent sees it; 0 for tasks outside the agent's pid namespace. */
+static __noinline __u32 pid_in_agent(struct task_struct *task)
+{
+	struct pid *pid = BPF_CORE_READ(task, thread_pid);
+	unsigned int level, i, inum;
+	struct upid *upid;
+
+	if (!pid)
+		return 0;
+	level = BPF_CORE_READ(pid, level);
+	for (i = 0; i < 8; i++) {
+		if (i > level)
+			break;
+		upid = (void *)pid + bpf_core_field_offset(struct pid, numbers) +
+		       i * bpf_core_type_size(struct upid);
+		inum = BPF_CORE_READ(upid, ns, ns.inum);
+		if (inum == lien_pidns)
+			return BPF_CORE_READ(upid, nr);
+	}
+	return 0;
+}
+
+static __always_inline __u32 leader_pid(struct task_struct *task)
+{
+	return pid_in_agent(BPF_CORE_READ(task, group_leader));
+}
+
+static __always_inline __u64 start_ticks(struct task_struct *task)
+{
+	return BPF_CORE_READ(task, group_leader, start_boottime) / LIEN_TICK_NS;
+}
+
+static __always_inline int emit(struct lien_event *event, __u32 size)
+{
+	event->size = size;
+	if (bpf_ringbuf_output(&events, event, size, 0)) {
+		count_lost(event->pid);
+		return -1;
+	}
+	return 0;
+}
+
+/* The record of the calling thread, made at its first traced call. */
+static __noinline struct thread *thread_get(void)
+{
+	__u32 ktid = (__u32)bpf_get_current_pid_tgid();
+	struct thread *thread = bpf_map_lookup_elem(&threads, &ktid);
+	struct task_struct *task;
+	__u32 pid;
+
+	if (thread)
+		return thread;
+	task = (void *)bpf_get_current_task();
+	pid = leader_pid(task);
+	if (!pid)
+		return 0;
+	if (bpf_map_update_elem(&threads, &ktid, &no_thread, BPF_ANY)) {
+		count_lost(pid);
+		return 0;
+	}
+	thread = bpf_map_lookup_elem(&threads, &ktid);
+	if (!thread)
+		return 0;
+	thread->pid = pid;
+	thread->tid = pid_in_agent(task);
+	thread->start = start_ticks(task);
+	return thread;
+}
+
+static __always_inline struct lien_event *event_init(struct thread *thread, __u16 type)
+{
+	struct lien_event *event = &thread->event;
+
+	__builtin_memset(event, 0, sizeof(*event));
+	event->type = type;
+	event->pid = thread->pid;
+	event->tid = thread->tid;
+	event->start = thread->start;
+	return event;
+}
+
+/* First sight of a process: complete when the call is cuInit, which precedes all others. */
+static __noinline void announce(struct thread *thread, __u32 complete)
+{
+	struct task_struct *task = (void *)bpf_get_current_task();
+	struct lien_probe_process *known = bpf_map_lookup_elem(&processes, &thread->pid);
+	struct lien_probe_process process = {.start = thread->start, .announced = 1};
+	struct lien_event *event;
+
+	thread->announced = 1;
+	if (known && known->start == thread->start &&
+		__sync_lock_test_and_set(&known->announced, 1))
+		return;
+	if (bpf_map_update_elem(&processes, &thread->pid, &process, BPF_ANY)) {
+		count_lost(thread->pid);
+		return;
+	}
+	event = event_init(thread, LIEN_EVENT_PROCESS);
+	event->t_entry = event->t_return = bpf_ktime_get_ns();
+	event->process.uid = (__u32)bpf_get_current_uid_gid();
+	event->process.complete = complete;
+	BPF_CORE_READ_STR_INTO(&event->process.comm, task, group_leader, comm);
+	emit(event, LIEN_EVENT_SIZE(process));
+}
+
+static __noinline struct file *file_of_fd(__s64 fd)
+{
+	struct task_struct *task = (void *)bpf_get_current_task();
+	struct fdtable *fdt = BPF_CORE_READ(task, files, fdt);
+	struct file **table, *file = 0;
+
+	if (fd < 0 || !fdt || fd >= BPF_CORE_READ(fdt, max_fds))
+		return 0;
+	table = BPF_CORE_READ(fdt, fd);
+	bpf_probe_read_kernel(&file, sizeof(file), table + fd);
+	return file;
+}
+
+static __always_inline int share_key(struct share_key *key, __s64 fd)
+{
+	struct file *file = file_of_fd(fd);
+
+	key->file = (__u64)file;
+	key->private_data = file ? (__u64)BPF_CORE_READ(file, private_data) : 0;
+	return file ? 0 : -1;
+}
+
+/*
+ * Starts the control thread: the signal's handler runs in this thread before the traced function's
+ * first instruction, which is a point where it may do what a called function may do. Never sent
+ * unless exactly the control library's handler is installed and the thread can take it now.
+ */
+static __noinline void wake(struct lien_probe_control *control)
+{
+	struct task_struct *task = (void *)bpf_get_current_task();
+	struct sighand_struct *sighand = BPF_CORE_READ(task, sighand);
+	__u32 index = control->signal - 1;
+	__u64 blocked, handler = 0;
+	void *action;
+
+	if (index >= 64)
+		return;
+	blocked = BPF_CORE_READ(task, blocked.sig[0]);
+	if (blocked >> index & 1)
+		return;
+	action = (void *)sighand + bpf_core_field_offset(struct sighand_struct, action) +
+		 index * bpf_core_type_size(struct k_sigaction) +
+		 bpf_core_field_offset(struct k_sigaction, sa) +
+		 bpf_core_field_offset(struct sigaction, sa_handler);
+	bpf_probe_read_kernel(&handler, sizeof(handler), action);
+	if (handler != control->handler)
+		return;
+	if (__sync_lock_test_and_set(&control->wake, 0) != 1)
+		return;
+	if (bpf_send_signal_thread(control->signal))
+		control->wake = 1;
+	else
+		count(LIEN_COUNTER_WOKEN);
+}
+
+static __always_inline void read_user(struct lien_event *event, void *to, __u32 size, __u64 from)
+{
+	if (bpf_probe_read_user(to, size, (void *)from)) {
+		__builtin_memset(to, 0, size);
+		event->flags |= LIEN_EVENT_PARTIAL;
+		count(LIEN_COUNTER_UNREADABLE);
+	}
+}
+
+static __always_inline __u64 read_user_u64(struct lien_event *event, __u64 from)
+{
+	__u64 value = 0;
+
+	read_user(event, &value, sizeof(value), from);
+	return value;
+}
+
+/* CUmemAllocationProp in the caller's memory. */
+struct user_prop {
+	__u32 type, handle_types, location_type;
+	__s32 location_id;
+	__u64 win32;
+	__u8 compression, rdma;
+	__u16 usage;
+	__u8 reserved[4];
+};
+
+static __always_inline void read_prop(struct lien_event *event, __u64 from)
+{
+	struct lien_prop *to = &event->create.prop;
+	struct user_prop prop;
+
+	read_user(event, &prop, sizeof(prop), from);
+	to->type = prop.type;
+	to->handle_types = prop.handle_types;
+	to->location_type = prop.location_type;
+	to->location_id = prop.location_id;
+	to->compression = prop.compression;
+	to->rdma = prop.rdma;
+	to->usage = prop.usage;
+}
+
+/* CUmemAccessDesc in the caller's memory. */
+struct user_access {
+	__u32 location_type;
+	__s32 location_id;
+	__u32 flags;
+};
+
+static __always_inline void read_access(struct lien_event *event, __u64 from, __u64 n)
+{
+	struct user_access access;
+	__u32 i;
+
+	if (n > LIEN_ACCESS_MAX) {
+		n = LIEN_ACCESS_MAX;
+		event->flags |= LIEN_EVENT_PARTIAL;
+	}
+	event->access.count = n;
+#pragma clang loop unroll(disable)
+	for (i = 0; i < LIEN_ACCESS_MAX; i++) {
+		if (i >= n)
+			break;
+		read_user(event, &access, sizeof(access), from + i * sizeof(access));
+		event->access.access[i].location_type = access.location_type;
+		event->access.access[i].location_id = access.location_id;
+		event->access.access[i].flags = access.flags;
+	}
+}
+
+static __always_inline void joined_export(struct lien_event *event, const struct frame *frame)
+{
+	struct share_key key;
+	__s32 fd = -1;
+	__u64 number;
+
+	event->share.handle = frame->arg[1];
+	event->share.handle_type = frame->arg[2];
+	event->share.fd = -1;
+	if ((__u32)frame->arg[2] != 1 || event->result)
+		return;
+	read_user(event, &fd, sizeof(fd), frame->arg[0]);
+	event->share.fd = fd;
+	if (share_key(&key, fd))
+		return;
+	number = __sync_fetch_and_add(&next_share, 1) + 1;
+	if (!bpf_map_update_elem(&shares, &key, &number, BPF_ANY))
+		event->share.share = number;
+}
+
+/* Fills the body of a returned call from the arguments kept at entry and what it wrote to the
+ * caller's memory. Returns the record's size, 0 for a call that makes no record. */
+static __always_inline __u32 body(struct lien_event *event, const struct frame *frame)
+{
+	switch (frame->call) {
+	case LIEN_CALL_CU_MEM_CREATE:
+		event->create.handle = read_user_u64(event, frame->arg[0]);
+		event->create.bytes = frame->arg[1];
+		read_prop(event, frame->arg[2]);
+		return LIEN_EVENT_SIZE(create);
+	case LIEN_CALL_CU_MEM_RELEASE:
+		event->release.handle = frame->arg[0];
+		return LIEN_EVENT_SIZE(release);
+	case LIEN_CALL_CU_MEM_RETAIN:
+		event->retain.handle = read_user_u64(event, frame->arg[0]);
+		event->retain.va = frame->arg[1];
+		return LIEN_EVENT_SIZE(retain);
+	case LIEN_CALL_CU_MEM_RESERVE:
+		event->reserve.va = read_user_u64(event, frame->arg[0]);
+		event->reserve.bytes = frame->arg[1];
+		event->reserve.align = frame->arg[2];
+		return LIEN_EVENT_SIZE(reserve);
+	case LIEN_CALL_CU_MEM_FREE:
+		event->range.va = frame->arg[0];
+		return LIEN_EVENT_SIZE(range);
+	case LIEN_CALL_CU_MEM_ADDRESS_FREE:
+	case LIEN_CALL_CU_MEM_UNMAP:
+		event->range.va = frame->arg[0];
+		event->range.bytes = frame->arg[1];
+		return LIEN_EVENT_SIZE(range);
+	case LIEN_CALL_CU_MEM_MAP:
+		event->map.va = frame->arg[0];
+		event->map.bytes = frame->arg[1];
+		event->map.offset = frame->arg[2];
+		event->map.handle = frame->arg[3];
+		return LIEN_EVENT_SIZE(map);
+	case LIEN_CALL_CU_MEM_SET_ACCESS:
+		event->access.va = frame->arg[0];
+		event->access.bytes = frame->arg[1];
+		read_access(event, frame->arg[2], frame->arg[3]);
+		return LIEN_EVENT_SIZE(access);
+	case LIEN_CALL_CU_MEM_EXPORT:
+		joined_export(event, frame);
+		return LIEN_EVENT_SIZE(share);
+	case LIEN_CALL_CU_MEM_IMPORT:
+		event->share.handle = read_user_u64(event, frame->arg[0]);
+		event->share.handle_type = frame->arg[2];
+		event->share.fd = (__u32)frame->arg[2] == 1 ? (__s32)frame->arg[1] : -1;
+		event->share.share = frame->share;
+		return LIEN_EVENT_SIZE(share);
+	case LIEN_CALL_CU_MEM_ALLOC:
+		event->alloc.va = read_user_u64(event, frame->arg[0]);
+		event->alloc.bytes = frame->arg[1];
+		return LIEN_EVENT_SIZE(alloc);
+	case LIEN_CALL_CU_CAPTURE_BEGIN:
+	case LIEN_CALL_CU_CAPTURE_BEGIN_PTSZ:
+	case LIEN_CALL_CU_CAPTURE_TO_GRAPH:
+	case LIEN_CALL_CU_CAPTURE_TO_GRAPH_PTSZ:
+	case LIEN_CALL_CU_CAPTURE_END:
+	case LIEN_CALL_CU_CAPTURE_END_PTSZ:
+		event->capture.stream = frame->arg[0];
+		return LIEN_EVENT_SIZE(capture);
+	case LIEN_CALL_NCCL_INIT_RANK:
+	case LIEN_CALL_NCCL_INIT_RANK_CONFIG:
+		/* (comm *, nranks, id by value on the stack, rank): the id takes no register */
+		event->comm.comm = read_user_u64(event, frame->arg[0]);
+		event->comm.nranks = frame->arg[1];
+		event->comm.rank = frame->arg[2];
+		return LIEN_EVENT_SIZE(comm);
+	case LIEN_CALL_NCCL_INIT_RANK_SCALABLE:
+		/* (comm *, nranks, rank, nids, id *): the first id names the group */
+		event->comm.comm = read_user_u64(event, frame->arg[0]);
+		event->comm.nranks = frame->arg[1];
+		event->comm.rank = frame->arg[2];
+		return LIEN_EVENT_SIZE(comm);
+	case LIEN_CALL_NCCL_DESTROY:
+	case LIEN_CALL_NCCL_ABORT:
+		event->comm_end.comm = frame->arg[0];
+		return LIEN_EVENT_SIZE(comm_end);
+	case LIEN_CALL_NCCL_REGISTER:
+	case LIEN_CALL_NCCL_WINDOW_REGISTER:
+		event->reg.comm = frame->arg[0];
+		event->reg.va = frame->arg[1];
+		event->reg.bytes = frame->arg[2];
+		event->reg.handle = read_user_u64(event, frame->arg[3]);
+		return LIEN_EVENT_SIZE(reg);
+	case LIEN_CALL_NCCL_DEREGISTER:
+	case LIEN_CALL_NCCL_WINDOW_DEREGISTER:
+		event->reg.comm = frame->arg[0];
+		event->reg.handle = frame->arg[1];
+		return LIEN_EVENT_SIZE(reg);
+	}
+	return 0;
+}
+
+static __always_inline int is_init(__u32 call)
+{
+	return call == LIEN_CALL_NCCL_INIT_RANK || call == LIEN_CALL_NCCL_INIT_RANK_CONFIG ||
+	       call == LIEN_CALL_NCCL_INIT_RANK_SCALABLE;
+}
+
+/* The arguments' memory may change while the call runs: what is needed of it is read at entry. */
+static __always_inline void entry_extras(struct frame *frame)
+{
+	__u32 ktid = (__u32)bpf_get_current_pid_tgid();
+	struct share_key key;
+	struct comm_id id;
+	__u64 *number;
+
+	if (frame->call == LIEN_CALL_CU_MEM_IMPORT && (__u32)frame->arg[2] == 1 &&
+		!share_key(&key, (__s32)frame->arg[1])) {
+		number = bpf_map_lookup_elem(&shares, &key);
+		frame->share = number ? *number : 0;
+	}
+	if (is_init(frame->call)) {
+		__u64 from = frame->call == LIEN_CALL_NCCL_INIT_RANK_SCALABLE ? frame->arg[4]
+									      : frame->sp + 8;
+
+		if (!bpf_probe_read_user(&id, sizeof(id), (void *)from))
+			bpf_map_update_elem(&comm_ids, &ktid, &id, BPF_ANY);
+	}
+}
+
+static __noinline void emit_call(
+	struct thread *thread, struct frame *frame, __u64 t_return, __s32 result, __u32 flags)
+{
+	__u32 ktid = (__u32)bpf_get_current_pid_tgid();
+	struct lien_event *event = event_init(thread, frame->call);
+	struct comm_id *id;
+	__u32 size;
+
+	event->flags = flags | (frame->control ? LIEN_EVENT_CONTROL : 0);
+	event->t_entry = frame->t_entry;
+	event->t_return = t_return;
+	event->result = result;
+	event->outer = thread->frame[0].call;
+	event->caller = thread->frame[0].caller;
+	size = body(event, frame);
+	if (is_init(frame->call)) {
+		id = bpf_map_lookup_elem(&comm_ids, &ktid);
+		if (id) {
+			__builtin_memcpy(event->comm.id, id->bytes, sizeof(event->comm.id));
+			bpf_map_delete_elem(&comm_ids, &ktid);
+		} else {
+			event->flags |= LIEN_EVENT_PARTIAL;
+		}
+	}
+	if (size)
+		emit(event, size);
+}
+
+SEC("uprobe")
+int lien_entry(struct pt_regs *ctx)
+{
+	__u64 cookie = bpf_get_attach_cookie(ctx), sp = ctx->sp;
+	struct lien_probe_control *control;
+	struct thread *thread = thread_get();
+	struct frame *frame;
+	__u32 depth;
+	int i;
+
+	if (!thread)
+		return 0;
+	if (LIEN_COOKIE_CALL(cookie) < LIEN_CALL_CUDA_MALLOC && !thread->announced)
+		announce(thread, LIEN_COOKIE_FLAGS(cookie) & LIEN_CALL_FIRST ? 1 : 0);
+
+	/* Frames below this one on the machine stack were left without a return (longjmp,
+	 * exceptions). */
+	depth = thread->depth;
+	for (i = 0; i < FRAMES; i++) {
+		if (!depth || depth > FRAMES || thread->frame[(depth - 1) & (FRAMES - 1)].sp >= sp)
+			break;
+		depth--;
+	}
+	if (depth && depth <= FRAMES) {
+		frame = &thread->frame[(depth - 1) & (FRAMES - 1)];
+		if (frame->sp == sp && frame->call == LIEN_COOKIE_CALL(cookie)) {
+			if (frame->attachment != LIEN_COOKIE_ATTACHMENT(cookie))
+				return 0;
+			depth--;
+		}
+	}
+	if (depth >= FRAMES) {
+		count_lost(thread->pid);
+		return 0;
+	}
+	frame = &thread->frame[depth & (FRAMES - 1)];
+	frame->sp = sp;
+	frame->t_entry = bpf_ktime_get_ns();
+	frame->call = LIEN_COOKIE_CALL(cookie);
+	frame->flags = LIEN_COOKIE_FLAGS(cookie);
+	frame->attachment = LIEN_COOKIE_ATTACHMENT(cookie);
+	frame->arg[0] = ctx->di;
+	frame->arg[1] = ctx->si;
+	frame->arg[2] = ctx->dx;
+	frame->arg[3] = ctx->cx;
+	frame->arg[4] = ctx->r8;
+	frame->arg[5] = ctx->r9;
+	frame->share = 0;
+	frame->control = 0;
+	frame->caller = 0;
+	bpf_probe_read_user(&frame->caller, sizeof(frame->caller), (void *)sp);
+	thread->depth = depth + 1;
+
+	control = bpf_map_lookup_elem(&controls, &thread->pid);
+	if (control) {
+		frame->control =
+			frame->caller >= control->text && frame->caller < control->text_end;
+		if (control->wake && !frame->control)
+			wake(control);
+	}
+	entry_extras(frame);
+	if (frame->flags & LIEN_CALL_RELEASES)
+		emit_call(thread, frame, 0, 0, LIEN_EVENT_ENTRY);
+	return 0;
+}
+
+SEC("uprobe")
+int lien_return(struct pt_regs *ctx)
+{
+	__u64 cookie = bpf_get_attach_cookie(ctx), sp = ctx->sp - 8;
+	__u32 ktid = (__u32)bpf_get_current_pid_tgid();
+	struct thread *thread = bpf_map_lookup_elem(&threads, &ktid);
+	struct frame *frame;
+	__u32 depth;
+	int i;
+
+	if (!thread)
+		return 0;
+	depth = thread->depth;
+	for (i = 0; i < FRAMES; i++) {
+		if (!depth || depth > FRAMES || thread->frame[(depth - 1) & (FRAMES - 1)].sp >= sp)
+			break;
+		depth--;
+	}
+	thread->depth = depth;
+	if (!depth || depth > FRAMES)
+		return 0;
+	frame = &thread->frame[(depth - 1) & (FRAMES - 1)];
+	if (frame->sp != sp || frame->call != LIEN_COOKIE_CALL(cookie) ||
+		frame->attachment != LIEN_COOKIE_ATTACHMENT(cookie))
+		return 0;
+	if (!(frame->flags & LIEN_CALL_FRAME))
+		emit_call(thread, frame, bpf_ktime_get_ns(), (__s32)ctx->ax, 0);
+	thread->depth = depth - 1;
+	return 0;
+}
+
+/* The process is gone or has become another program. */
+static __always_inline void process_end(__u32 pid, __u16 type)
+{
+	struct lien_probe_process *process;
+	struct lien_event event;
+
+	bpf_map_delete_elem(&controls, &pid);
+	process = bpf_map_lookup_elem(&processes, &pid);
+	if (!process)
+		return;
+	__builtin_memset(&event, 0, sizeof(event));
+	event.type = type;
+	event.pid = event.tid = pid;
+	event.start = process->start;
+	event.t_entry = event.t_return = bpf_ktime_get_ns();
+	bpf_map_delete_elem(&processes, &pid);
+	emit(&event, LIEN_EVENT_HEADER);
+}
+
+SEC("raw_tp/sched_process_exec")
+int lien_exec(struct bpf_raw_tracepoint_args *ctx)
+{
+	__u32 ktid = (__u32)bpf_get_current_pid_tgid();
+
+	bpf_map_delete_elem(&threads, &ktid);
+	process_end(leader_pid((void *)ctx->args[0]), LIEN_EVENT_EXEC);
+	return 0;
+}
+
+SEC("raw_tp/sched_process_exit")
+int lien_exit(struct bpf_raw_tracepoint_args *ctx)
+{
+	struct task_struct *task = (void *)ctx->args[0];
+	__u32 ktid = (__u32)bpf_get_current_pid_tgid();
+
+	bpf_map_delete_elem(&threads, &ktid);
+	if (!BPF_CORE_READ(task, signal, live.counter))
+		process_end(leader_pid(task), LIEN_EVENT_EXIT);
+	return 0;
+}
+
+#define PROT_EXEC 4
+
+SEC("tracepoint/syscalls/sys_enter_mmap")
+int lien_mmap_enter(struct syscall_enter *ctx)
+{
+	__u32 ktid = (__u32)bpf_get_current_pid_tgid();
+	struct mmap_args args = {};
+
+	if (!(ctx->arg[2] & PROT_EXEC) || (__s32)ctx->arg[4] < 0)
+		return 0;
+	args.length = ctx->arg[1];
+	args.fd = (__s32)ctx->arg[4];
+	args.offset = ctx->arg[5];
+	bpf_map_update_elem(&mmaps, &ktid, &args, BPF_ANY);
+	return 0;
+}
+
+static __always_inline int starts(const char *name, const char *with, int n)
+{
+	int i;
+
+	for (i = 0; i < n; i++)
+		if (name[i] != with[i])
+			return 0;
+	return 1;
+}
+
+SEC("tracepoint/syscalls/sys_exit_mmap")
+int lien_mmap_exit(struct syscall_exit *ctx)
+{
+	__u32 ktid = (__u32)bpf_get_current_pid_tgid(), pid, dev;
+	struct mmap_args *args = bpf_map_lookup_elem(&mmaps, &ktid);
+	struct task_struct *task = (void *)bpf_get_current_task();
+	struct lien_probe_process process = {};
+	struct lien_event event;
+	struct file *file;
+
+	if (!args)
+		return 0;
+	__builtin_memset(&event, 0, sizeof(event));
+	event.library.length = args->length;
+	event.library.offset = args->offset;
+	file = file_of_fd(args->fd);
+	bpf_map_delete_elem(&mmaps, &ktid);
+	if (ctx->result < 0 && ctx->result > -4096)
+		return 0;
+	pid = leader_pid(task);
+	if (!file || !pid)
+		return 0;
+	BPF_CORE_READ_INTO(&event.library.inode, file, f_inode, i_ino);
+	dev = BPF_CORE_READ(file, f_inode, i_sb, s_dev);
+	event.library.dev_major = dev >> 20;
+	event.library.dev_minor = dev & 0xfffff;
+	bpf_probe_read_kernel_str(event.library.name, sizeof(event.library.name),
+		BPF_CORE_READ(file, f_path.dentry, d_name.name));
+	process.start = start_ticks(task);
+	if (starts(event.library.name, "libcuda", 7) || starts(event.library.name, "libnccl", 7) ||
+		starts(event.library.name, "liblien", 7))
+		bpf_map_update_elem(&processes, &pid, &process, BPF_NOEXIST);
+	else if (!bpf_map_lookup_elem(&processes, &pid))
+		return 0;
+	event.type = LIEN_EVENT_LIBRARY;
+	event.pid = pid;
+	event.tid = pid_in_agent(task);
+	event.start = process.start;
+	event.t_entry = event.t_return = bpf_ktime_get_ns();
+	event.library.start = ctx->result;
+	emit(&event, LIEN_EVENT_SIZE(library));
+	return 0;
+}

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * The control library's inside. One thread obeys the agent's orders; it decides nothing and knows
+ * no other process. Everything here runs in that thread but the start (start.c), which runs in
+ * whatever thread of the application is signalled, at the entry of a driver call.
+ */
+#ifndef LIEN_CONTROL_H
+#define LIEN_CONTROL_H
+
+#include "control/arena.h"
+#include "control/items.h"
+
+struct lien_drain;
+
+#define LIEN_DEVICES_MAX 64
+
+/* A device whose primary context the application has made. */
+struct lien_device {
+	int open;
+	CUdevice device;
+	CUcontext context;
+	CUstream stream;
+};
+
+struct lien_control {
+	const struct lien_driver *driver;
+	struct lien_items items;
+	struct lien_arena arena;
+	struct lien_device devices[LIEN_DEVICES_MAX]; /* open while memory is being copied */
+	struct lien_drain *drain;
+	struct lien_wire_header reply;
+};
+
+/* Obeys orders that come in at fd until the other end is gone. Never returns while the process
+ * lives: the process itself holds the other end too. */
+void lien_control_serve(int fd);
+
+/* Orders. 0, -errno or a CUresult; on failure reply.text says what, and reply.arg where. */
+int lien_order_drain(struct lien_control *control, unsigned limit_ms);
+int lien_order_check(struct lien_control *control);
+int lien_order_save(struct lien_control *control);
+/* UNMAP with LIEN_WIRE_IMPORTED, DROP with LIEN_WIRE_OWNED. */
+int lien_order_detach(struct lien_control *control, uint32_t kind);
+int lien_order_create(struct lien_control *control);
+/* Exports one allocation. */
+int lien_order_export(struct lien_control *control, struct lien_item *item, int *fd);
+int lien_order_import(struct lien_control *control, uint64_t token, int fd);
+int lien_order_finish(struct lien_control *control);
+
+/* Makes the device's primary context current and gives it a stream. -ENODEV when the application
+ * has not made that context: it is never made for it. */
+int lien_device_use(struct lien_control *control, int ordinal, struct lien_device **out);
+void lien_devices_close(struct lien_control *control);
+
+/* Notes a failure in the reply and returns result. */
+int lien_control_fail(struct lien_control *control, int result, uint64_t where, const char *what);
+
+#endif

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * Waiting for the devices with a limit. cuCtxSynchronize() has none of its own, so a thread waits
+ * in it, and is left to its wait when the limit is over; the next drain finds it there.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "control/control.h"
+
+struct lien_drain {
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	const struct lien_driver *driver;
+	int started, wanted, done; /* a pass over all devices: asked for, finished */
+	CUresult result;
+	int device; /* being waited for */
+};
+
+static CUresult drain_device(struct lien_drain *drain, int ordinal)
+{
+	const struct lien_driver *driver = drain->driver;
+	CUcontext context;
+	CUdevice device;
+	unsigned int flags;
+	CUresult result;
+	int active;
+
+	if ((result = driver->cuDeviceGet(&device, ordinal)) ||
+		(result = driver->cuDevicePrimaryCtxGetState(device, &flags, &active)))
+		return result;
+	if (!active)
+		return CUDA_SUCCESS;
+	if ((result = driver->cuDevicePrimaryCtxRetain(&context, device)))
+		return result;
+	if (!(result = driver->cuCtxSetCurrent(context)))
+		result = driver->cuCtxSynchronize();
+	driver->cuCtxSetCurrent(NULL);
+	driver->cuDevicePrimaryCtxRelease_v2(device);
+	return result;
+}
+
+static void *drain_main(void *arg)
+{
+	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+	struct lien_drain *drain = arg;
+	int count, i, pass;
+	CUresult result;
+
+	drain->driver->cuThreadExchangeStreamCaptureMode(&mode);
+	for (;;) {
+		pthread_mutex_lock(&drain->lock);
+		while (drain->wanted == drain->done)
+			pthread_cond_wait(&drain->changed, &drain->lock);
+		pass = drain->wanted;
+		pthread_mutex_unlock(&drain->lock);
+		result = drain->driver->cuDeviceGetCount(&count);
+		for (i = 0; !result && i < count && i < LIEN_DEVICES_MAX; i++) {
+			__atomic_store_n(&drain->device, i, __ATOMIC_RELAXED);
+			result = drain_device(drain, i);
+		}
+		pthread_mutex_lock(&drain->lock);
+		drain->done = pass;
+		drain->result = result;
+		pthread_cond_broadcast(&drain->changed);
+		pthread_mutex_unlock(&drain->lock);
+	}
+	return NULL;
+}
+
+static struct lien_drain *drain_start(const struct lien_driver *driver)
+{
+	struct lien_drain *drain = calloc(1, sizeof(*drain));
+	pthread_condattr_t monotonic;
+	pthread_t thread;
+
+	if (!drain)
+		return NULL;
+	drain->driver = driver;
+	pthread_mutex_init(&drain->lock, NULL);
+	pthread_condattr_init(&monotonic);
+	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+	pthread_cond_init(&drain->changed, &monotonic);
+	pthread_condattr_destroy(&monotonic);
+	if (pthread_create(&thread, NULL, drain_main, drain)) {
+		free(drain);
+		return NULL;
+	}
+	pthread_detach(thread);
+	return drain;
+}
+
+int lien_order_drain(struct lien_control *control, unsigned limit_ms)
+{
+	struct timespec until;
+	CUresult result;
+	int pass, waited = 0;
+
+	if (!control->drain && !(control->drain = drain_start(control->driver)))
+		return lien_control_fail(control, -EAGAIN, 0, "no room for another thread");
+	clock_gettime(CLOCK_MONOTONIC, &until);
+	until.tv_sec += limit_ms / 1000;
+	until.tv_nsec += limit_ms % 1000 * 1000000l;
+	if (until.tv_nsec >= 1000000000l) {
+		until.tv_nsec -= 1000000000l;
+		until.tv_sec++;
+	}
+	pthread_mutex_lock(&control->drain->lock);
+	/* A pass that an earlier drain gave up may be under way: what counts is one that starts
+	 * now. */
+	pass = ++control->drain->wanted;
+	pthread_cond_broadcast(&control->drain->changed);
+	while (control->drain->done < pass && !waited)
+		waited = pthread_cond_timedwait(
+			&control->drain->changed, &control->drain->lock, &until);
+	result = control->drain->result;
+	waited = control->drain->done < pass;
+	pthread_mutex_unlock(&control->drain->lock);
+	if (waited)
+		return lien_control_fail(control, -ETIMEDOUT,
+			__atomic_load_n(&control->drain->device, __ATOMIC_RELAXED),
+			"the device is still busy");
+	if (result)
+		return lien_control_fail(control, result, 0, "cuCtxSynchronize");
+	return 0;
+}

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * The CUDA driver, found at run time in a process that has loaded it. The functions are the
+ * exported symbols, so the agent's probes see these calls and know them as ours by their return
+ * address.
+ */
+#ifndef LIEN_CONTROL_DRIVER_H
+#define LIEN_CONTROL_DRIVER_H
+
+#include <lien/cuda_abi.h>
+
+#define LIEN_DRIVER_FUNCTIONS(X)                                                                   \
+	X(cuGetErrorName)                                                                          \
+	X(cuDeviceGet)                                                                             \
+	X(cuDeviceGetCount)                                                                        \
+	X(cuDevicePrimaryCtxGetState)                                                              \
+	X(cuDevicePrimaryCtxRetain)                                                                \
+	X(cuDevicePrimaryCtxRelease_v2)                                                            \
+	X(cuCtxSetCurrent)                                                                         \
+	X(cuCtxSynchronize)                                                                        \
+	X(cuThreadExchangeStreamCaptureMode)                                                       \
+	X(cuStreamCreate)                                                                          \
+	X(cuStreamDestroy_v2)                                                                      \
+	X(cuStreamSynchronize)                                                                     \
+	X(cuMemHostRegister_v2)                                                                    \
+	X(cuMemHostUnregister)                                                                     \
+	X(cuMemcpyHtoDAsync_v2)                                                                    \
+	X(cuMemcpyDtoHAsync_v2)                                                                    \
+	X(cuMemGetInfo_v2)                                                                         \
+	X(cuMemGetAddressRange_v2)                                                                 \
+	X(cuMemGetAccess)                                                                          \
+	X(cuMemGetAllocationPropertiesFromHandle)                                                  \
+	X(cuMemCreate)                                                                             \
+	X(cuMemRelease)                                                                            \
+	X(cuMemRetainAllocationHandle)                                                             \
+	X(cuMemMap)                                                                                \
+	X(cuMemUnmap)                                                                              \
+	X(cuMemSetAccess)                                                                          \
+	X(cuMemExportToShareableHandle)                                                            \
+	X(cuMemImportFromShareableHandle)
+
+struct lien_driver {
+#define LIEN_DRIVER_MEMBER(name) __typeof__(name) *name;
+	LIEN_DRIVER_FUNCTIONS(LIEN_DRIVER_MEMBER)
+#undef LIEN_DRIVER_MEMBER
+};
+
+/* The driver that the process has loaded, or NULL with its missing part in *missing. Loads nothing.
+ * Valid for the life of the process. */
+const struct lien_driver *lien_driver_find(const char **missing);
+
+/* "CUDA_ERROR_...", never NULL. */
+const char *lien_driver_error(const struct lien_driver *driver, CUresult result);
+
+#endif

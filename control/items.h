@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * The memory that the agent told this process to move: one item per mapping, the mappings of an
+ * allocation next to each other, sorted by token. This table is the only record of what is
+ * offloaded; it outlives agents. Used by the control thread alone.
+ */
+#ifndef LIEN_CONTROL_ITEMS_H
+#define LIEN_CONTROL_ITEMS_H
+
+#include <lien/wire.h>
+
+enum lien_item_state {
+	LIEN_ITEM_STAGED, /* on the device, as the application left it */
+	LIEN_ITEM_SAVED,  /* also in the host arena */
+	LIEN_ITEM_AWAY,	  /* not mapped; an owned one's bytes are in the host arena alone */
+	LIEN_ITEM_BACK,	  /* on the device again; a copy may be under way, the arena still has it */
+};
+
+/* The application still has it as it was. */
+#define LIEN_ITEMS_UNTOUCHED (1u << LIEN_ITEM_STAGED | 1u << LIEN_ITEM_SAVED)
+
+struct lien_item {
+	struct lien_wire_item wire;
+	enum lien_item_state state; /* of the allocation: kept in its first item */
+	uint64_t arena;		    /* offset of its bytes */
+};
+
+struct lien_items {
+	struct lien_item *item;
+	unsigned count, room;
+};
+
+/* Adds items; order and duplicates are checked by lien_items_seal(). 0 or -ENOMEM. */
+int lien_items_add(struct lien_items *items, const struct lien_wire_item *wire, unsigned count);
+/* Sorts. -EINVAL: not what wire.h promises (missing or double mappings, nonsense sizes). */
+int lien_items_seal(struct lien_items *items);
+/* Forgets the allocations in these states (bits of 1 << state). */
+void lien_items_forget(struct lien_items *items, unsigned states);
+/* Is any allocation in one of these states? */
+int lien_items_any(struct lien_items *items, unsigned states);
+/* The first item of an allocation, or NULL. */
+struct lien_item *lien_items_find(struct lien_items *items, uint64_t token);
+/* First items in turn: NULL gives the first one; NULL after the last. */
+struct lien_item *lien_items_next(struct lien_items *items, struct lien_item *item);
+
+#endif

@@ -1,0 +1,473 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/* Saving, dropping and putting back memory in this process. */
+#include <errno.h>
+#include <string.h>
+
+#include "control/control.h"
+
+int lien_device_use(struct lien_control *control, int ordinal, struct lien_device **out)
+{
+	const struct lien_driver *driver = control->driver;
+	struct lien_device *device;
+	unsigned int flags;
+	CUresult result;
+	int active;
+
+	if (ordinal < 0 || ordinal >= LIEN_DEVICES_MAX)
+		return -ENODEV;
+	device = &control->devices[ordinal];
+	*out = device;
+	if (device->open)
+		return driver->cuCtxSetCurrent(device->context);
+	if ((result = driver->cuDeviceGet(&device->device, ordinal)) ||
+		(result = driver->cuDevicePrimaryCtxGetState(device->device, &flags, &active)))
+		return result;
+	if (!active)
+		return -ENODEV;
+	if ((result = driver->cuDevicePrimaryCtxRetain(&device->context, device->device)))
+		return result;
+	if ((result = driver->cuCtxSetCurrent(device->context)) ||
+		(result = driver->cuStreamCreate(&device->stream, CU_STREAM_NON_BLOCKING))) {
+		driver->cuDevicePrimaryCtxRelease_v2(device->device);
+		return result;
+	}
+	device->open = 1;
+	return 0;
+}
+
+void lien_devices_close(struct lien_control *control)
+{
+	const struct lien_driver *driver = control->driver;
+	unsigned i;
+
+	for (i = 0; i < LIEN_DEVICES_MAX; i++) {
+		struct lien_device *device = &control->devices[i];
+
+		if (!device->open)
+			continue;
+		driver->cuCtxSetCurrent(device->context);
+		driver->cuStreamDestroy_v2(device->stream);
+		driver->cuCtxSetCurrent(NULL);
+		driver->cuDevicePrimaryCtxRelease_v2(device->device);
+		device->open = 0;
+	}
+}
+
+static int devices_synchronize(struct lien_control *control)
+{
+	CUresult result, first = CUDA_SUCCESS;
+	unsigned i;
+
+	for (i = 0; i < LIEN_DEVICES_MAX; i++)
+		if (control->devices[i].open) {
+			control->driver->cuCtxSetCurrent(control->devices[i].context);
+			result = control->driver->cuStreamSynchronize(control->devices[i].stream);
+			if (!first)
+				first = result;
+		}
+	return first;
+}
+
+/* Free memory of the devices in use, as the driver says. */
+static uint64_t devices_free(struct lien_control *control)
+{
+	size_t free_bytes, total;
+	uint64_t sum = 0;
+	unsigned i;
+
+	for (i = 0; i < LIEN_DEVICES_MAX; i++)
+		if (control->devices[i].open) {
+			control->driver->cuCtxSetCurrent(control->devices[i].context);
+			if (!control->driver->cuMemGetInfo_v2(&free_bytes, &total))
+				sum += free_bytes;
+		}
+	return sum;
+}
+
+/* A device that may read and write the mapping: the memory's own, if it may. */
+static int copy_device(const struct lien_wire_item *wire)
+{
+	int device = -1;
+	unsigned i;
+
+	for (i = 0; i < wire->places; i++) {
+		if (wire->place[i].location_type != CU_MEM_LOCATION_TYPE_DEVICE ||
+			wire->place[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
+			continue;
+		if (device < 0 || wire->place[i].location_id == wire->location_id)
+			device = wire->place[i].location_id;
+	}
+	return device;
+}
+
+static int check_access(struct lien_control *control, const struct lien_wire_item *wire)
+{
+	unsigned long long flags;
+	CUmemLocation location;
+	CUresult result;
+	unsigned i;
+
+	for (i = 0; i < wire->places; i++) {
+		location.type = wire->place[i].location_type;
+		location.id = wire->place[i].location_id;
+		result = control->driver->cuMemGetAccess(&flags, &location, wire->va);
+		if (result)
+			return lien_control_fail(control, result, wire->va, "cuMemGetAccess");
+		if (flags != wire->place[i].flags)
+			return lien_control_fail(
+				control, -ESTALE, wire->va, "access is not as the agent knows it");
+	}
+	return 0;
+}
+
+static int check_properties(struct lien_control *control, const struct lien_wire_item *wire,
+	CUmemGenericAllocationHandle handle)
+{
+	CUmemAllocationProp prop;
+	CUresult result;
+
+	memset(&prop, 0, sizeof(prop));
+	result = control->driver->cuMemGetAllocationPropertiesFromHandle(&prop, handle);
+	if (result)
+		return lien_control_fail(
+			control, result, wire->va, "cuMemGetAllocationPropertiesFromHandle");
+	if (prop.location.type != wire->location_type || prop.location.id != wire->location_id ||
+		prop.requestedHandleTypes != wire->handle_types)
+		return lien_control_fail(
+			control, -ESTALE, wire->va, "properties are not as the agent knows them");
+	return 0;
+}
+
+static int check_mapping(struct lien_control *control, const struct lien_wire_item *wire,
+	CUmemGenericAllocationHandle *first)
+{
+	const struct lien_driver *driver = control->driver;
+	CUmemGenericAllocationHandle handle;
+	CUdeviceptr base;
+	size_t size;
+	int result;
+
+	result = driver->cuMemRetainAllocationHandle(&handle, (void *)wire->va);
+	if (result)
+		return lien_control_fail(control, result, wire->va, "not mapped here any more");
+	if (wire->index == 0)
+		*first = handle;
+	driver->cuMemRelease(handle);
+	if (handle != *first)
+		return lien_control_fail(control, -ESTALE, wire->va,
+			"not an alias of the allocation it was known for");
+	result = driver->cuMemGetAddressRange_v2(&base, &size, wire->va);
+	if (result)
+		return lien_control_fail(control, result, wire->va, "cuMemGetAddressRange");
+	if (base != wire->va || size != wire->bytes)
+		return lien_control_fail(control, -ESTALE, wire->va,
+			"the mapping is not as large as the agent knows it");
+	if (wire->index == 0 && wire->flags & LIEN_WIRE_OWNED &&
+		(result = check_properties(control, wire, handle)))
+		return result;
+	return check_access(control, wire);
+}
+
+int lien_order_check(struct lien_control *control)
+{
+	CUmemGenericAllocationHandle first = 0;
+	struct lien_item *item = NULL;
+	struct lien_device *device;
+	unsigned i;
+	int result = 0;
+
+	while ((item = lien_items_next(&control->items, item))) {
+		if (item->state != LIEN_ITEM_STAGED)
+			continue;
+		for (i = 0; i < item->wire.mappings && !result; i++)
+			result = check_mapping(control, &item[i].wire, &first);
+		if (!result && item->wire.flags & LIEN_WIRE_OWNED) {
+			result = lien_device_use(control, copy_device(&item->wire), &device);
+			if (result)
+				lien_control_fail(control, result, item->wire.va,
+					"no primary context of a device that may read and write "
+					"it");
+		}
+		if (result)
+			break;
+	}
+	lien_devices_close(control);
+	return result;
+}
+
+/* Starts copying one allocation between the device and the arena. */
+static int copy(struct lien_control *control, struct lien_item *item, int to_host)
+{
+	const struct lien_driver *driver = control->driver;
+	uint64_t done = 0, length;
+	struct lien_device *device;
+	void *host;
+	int result;
+
+	result = lien_device_use(control, copy_device(&item->wire), &device);
+	while (!result && done < item->wire.allocation_bytes) {
+		length = item->wire.allocation_bytes - done;
+		host = lien_arena_at(&control->arena, item->arena + done, &length);
+		result = to_host ? driver->cuMemcpyDtoHAsync_v2(
+					   host, item->wire.va + done, length, device->stream)
+				 : driver->cuMemcpyHtoDAsync_v2(
+					   item->wire.va + done, host, length, device->stream);
+		done += length;
+	}
+	return result;
+}
+
+int lien_order_save(struct lien_control *control)
+{
+	struct lien_item *item = NULL;
+	struct lien_device *device;
+	uint64_t bytes = 0;
+	int result = 0;
+
+	while ((item = lien_items_next(&control->items, item)))
+		if (item->state == LIEN_ITEM_STAGED && item->wire.flags & LIEN_WIRE_OWNED) {
+			bytes += item->wire.allocation_bytes;
+			result = result ? result
+					: lien_device_use(
+						  control, copy_device(&item->wire), &device);
+		}
+	if (!result && bytes)
+		result = lien_arena_reserve(&control->arena, control->driver, bytes);
+	if (result) {
+		lien_control_fail(control, result, 0, "no pinned host memory for the arena");
+		goto out;
+	}
+	while ((item = lien_items_next(&control->items, item))) {
+		if (item->state != LIEN_ITEM_STAGED || !(item->wire.flags & LIEN_WIRE_OWNED))
+			continue;
+		item->arena = lien_arena_take(&control->arena, item->wire.allocation_bytes);
+		result = copy(control, item, 1);
+		if (result) {
+			lien_control_fail(control, result, item->wire.va, "copy to the host");
+			break;
+		}
+	}
+	if (devices_synchronize(control) && !result)
+		result = lien_control_fail(control, -EIO, 0, "copy to the host did not complete");
+	while (!result && (item = lien_items_next(&control->items, item)))
+		if (item->state == LIEN_ITEM_STAGED)
+			item->state = LIEN_ITEM_SAVED;
+	if (!result) {
+		control->reply.arg = bytes;
+		control->reply.arg2 = devices_free(control);
+	}
+out:
+	lien_devices_close(control);
+	return result;
+}
+
+/* Maps places [from, to) of an allocation with the access they had. On failure none of them is. */
+static int map_places(struct lien_control *control, struct lien_item *item, unsigned from,
+	unsigned to, CUmemGenericAllocationHandle handle)
+{
+	const struct lien_driver *driver = control->driver;
+	CUmemAccessDesc places[LIEN_WIRE_PLACES];
+	CUresult result = CUDA_SUCCESS;
+	unsigned i, j;
+
+	for (i = from; i < to; i++) {
+		const struct lien_wire_item *wire = &item[i].wire;
+
+		result = driver->cuMemMap(wire->va, wire->bytes, 0, handle, 0);
+		if (result) {
+			lien_control_fail(control, result, wire->va, "cuMemMap");
+			break;
+		}
+		for (j = 0; j < wire->places; j++) {
+			places[j].location.type = wire->place[j].location_type;
+			places[j].location.id = wire->place[j].location_id;
+			places[j].flags = wire->place[j].flags;
+		}
+		if (wire->places)
+			result =
+				driver->cuMemSetAccess(wire->va, wire->bytes, places, wire->places);
+		if (result) {
+			driver->cuMemUnmap(wire->va, wire->bytes);
+			lien_control_fail(control, result, wire->va, "cuMemSetAccess");
+			break;
+		}
+	}
+	while (result && i-- > from)
+		driver->cuMemUnmap(item[i].wire.va, item[i].wire.bytes);
+	return result;
+}
+
+/* Unmaps one allocation and gives back every reference the application holds to it. On failure it
+ * is as it was. */
+static int detach(struct lien_control *control, struct lien_item *item)
+{
+	const struct lien_driver *driver = control->driver;
+	CUmemGenericAllocationHandle handle;
+	CUresult result;
+	unsigned i;
+
+	result = driver->cuMemRetainAllocationHandle(&handle, (void *)item->wire.va);
+	if (result)
+		return lien_control_fail(
+			control, result, item->wire.va, "not mapped here any more");
+	for (i = 0; i < item->wire.mappings && !result; i++)
+		result = driver->cuMemUnmap(item[i].wire.va, item[i].wire.bytes);
+	if (result) {
+		lien_control_fail(control, result, item[i - 1].wire.va, "cuMemUnmap");
+		map_places(control, item, 0, i - 1, handle);
+		driver->cuMemRelease(handle);
+		return result;
+	}
+	item->state = LIEN_ITEM_AWAY;
+	for (i = 0; i < item->wire.references + 1; i++) {
+		result = driver->cuMemRelease(handle);
+		if (result)
+			return lien_control_fail(control, result, item->wire.va, "cuMemRelease");
+	}
+	return 0;
+}
+
+int lien_order_detach(struct lien_control *control, uint32_t kind)
+{
+	struct lien_item *item = NULL;
+	struct lien_device *device;
+	int result = 0;
+
+	while (!result && (item = lien_items_next(&control->items, item))) {
+		if (!(item->wire.flags & kind) || item->state == LIEN_ITEM_AWAY)
+			continue;
+		if (item->state != LIEN_ITEM_SAVED) {
+			result = lien_control_fail(
+				control, -EPROTO, item->wire.va, "not saved, so not dropped");
+			break;
+		}
+		result = detach(control, item);
+		if (result || kind != LIEN_WIRE_OWNED)
+			continue;
+		control->reply.arg += item->wire.allocation_bytes;
+		lien_device_use(control, item->wire.location_id, &device);
+	}
+	if (kind == LIEN_WIRE_OWNED) {
+		control->reply.arg2 = devices_free(control);
+		lien_devices_close(control);
+	}
+	return result;
+}
+
+/* Puts memory behind the allocation's addresses again, and leaves the handle with as many
+ * references as the application holds; the caller brings one. On failure it is away as before. */
+static int attach(
+	struct lien_control *control, struct lien_item *item, CUmemGenericAllocationHandle handle)
+{
+	const struct lien_driver *driver = control->driver;
+	CUmemGenericAllocationHandle again;
+	CUresult result;
+	unsigned i;
+
+	result = map_places(control, item, 0, item->wire.mappings, handle);
+	if (result || !item->wire.references)
+		driver->cuMemRelease(handle);
+	if (result)
+		return result;
+	for (i = 1; i < item->wire.references; i++)
+		driver->cuMemRetainAllocationHandle(&again, (void *)item->wire.va);
+	item->state = LIEN_ITEM_BACK;
+	return 0;
+}
+
+static int create(struct lien_control *control, struct lien_item *item)
+{
+	CUmemGenericAllocationHandle handle;
+	CUmemAllocationProp prop;
+	int result;
+
+	memset(&prop, 0, sizeof(prop));
+	prop.type = item->wire.prop_type;
+	prop.requestedHandleTypes = item->wire.handle_types;
+	prop.location.type = item->wire.location_type;
+	prop.location.id = item->wire.location_id;
+	prop.allocFlags.compressionType = item->wire.compression;
+	prop.allocFlags.gpuDirectRDMACapable = item->wire.rdma;
+	prop.allocFlags.usage = item->wire.usage;
+	result = control->driver->cuMemCreate(&handle, item->wire.allocation_bytes, &prop, 0);
+	if (result)
+		return lien_control_fail(control, result, item->wire.va, "cuMemCreate");
+	result = attach(control, item, handle);
+	if (result)
+		return result;
+	result = copy(control, item, 0);
+	if (result) {
+		lien_control_fail(control, result, item->wire.va, "copy to the device");
+		detach(control, item);
+	}
+	return result;
+}
+
+int lien_order_create(struct lien_control *control)
+{
+	struct lien_item *item = NULL;
+	int result = 0;
+
+	while (!result && (item = lien_items_next(&control->items, item)))
+		if (item->wire.flags & LIEN_WIRE_OWNED && item->state == LIEN_ITEM_AWAY) {
+			result = create(control, item);
+			if (!result)
+				control->reply.arg += item->wire.allocation_bytes;
+		}
+	return result;
+}
+
+int lien_order_export(struct lien_control *control, struct lien_item *item, int *fd)
+{
+	const struct lien_driver *driver = control->driver;
+	CUmemGenericAllocationHandle handle;
+	CUresult result;
+
+	result = driver->cuMemRetainAllocationHandle(&handle, (void *)item->wire.va);
+	if (result)
+		return lien_control_fail(
+			control, result, item->wire.va, "not there to be exported");
+	result = driver->cuMemExportToShareableHandle(
+		fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+	driver->cuMemRelease(handle);
+	if (result)
+		return lien_control_fail(
+			control, result, item->wire.va, "cuMemExportToShareableHandle");
+	return 0;
+}
+
+int lien_order_import(struct lien_control *control, uint64_t token, int fd)
+{
+	struct lien_item *item = lien_items_find(&control->items, token);
+	CUmemGenericAllocationHandle handle;
+	CUresult result;
+
+	if (!item || !(item->wire.flags & LIEN_WIRE_IMPORTED))
+		return lien_control_fail(control, -ENOENT, token, "no such import here");
+	if (item->state != LIEN_ITEM_AWAY)
+		return 0;
+	result = control->driver->cuMemImportFromShareableHandle(
+		&handle, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+	if (result)
+		return lien_control_fail(
+			control, result, item->wire.va, "cuMemImportFromShareableHandle");
+	return attach(control, item, handle);
+}
+
+int lien_order_finish(struct lien_control *control)
+{
+	struct lien_item *item = NULL;
+	int result = devices_synchronize(control);
+
+	if (result)
+		return lien_control_fail(
+			control, result, 0, "copies to the device did not complete");
+	lien_devices_close(control);
+	while ((item = lien_items_next(&control->items, item)))
+		if (item->state == LIEN_ITEM_AWAY)
+			return lien_control_fail(
+				control, -EBUSY, item->wire.va, "not all memory is back");
+	lien_items_forget(&control->items, ~0u);
+	control->arena.used = 0;
+	return 0;
+}

@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/* Orders in, replies out. */
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "control/control.h"
+
+/* An agent that does not read for so long is gone; its successor asks anew. */
+#define SEND_LIMIT_MS 30000
+
+struct message {
+	union {
+		struct lien_wire_header header;
+		char bytes[LIEN_WIRE_MESSAGE_MAX];
+	};
+	size_t body; /* bytes after the header */
+	int fds[LIEN_WIRE_FDS_MAX];
+	unsigned fds_count;
+};
+
+static uint64_t now_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return ts.tv_sec * 1000000000ull + ts.tv_nsec;
+}
+
+int lien_control_fail(struct lien_control *control, int result, uint64_t where, const char *what)
+{
+	struct lien_wire_header *reply = &control->reply;
+	const char *error = result > 0 ? lien_driver_error(control->driver, result) : NULL;
+	size_t length;
+
+	if (reply->text[0])
+		return result; /* the first failure is the one to tell */
+	reply->arg = where;
+	strncpy(reply->text, what, sizeof(reply->text) - 1);
+	length = strlen(reply->text);
+	if (error && length + 2 + strlen(error) < sizeof(reply->text)) {
+		strcpy(reply->text + length, ": ");
+		strcpy(reply->text + length + 2, error);
+	}
+	return result;
+}
+
+static int receive(int fd, struct message *message)
+{
+	char control[CMSG_SPACE(sizeof(message->fds))];
+	struct iovec iov = {message->bytes, sizeof(message->bytes)};
+	struct msghdr msg = {
+		.msg_iov = &iov,
+		.msg_iovlen = 1,
+		.msg_control = control,
+		.msg_controllen = sizeof(control),
+	};
+	struct cmsghdr *cmsg;
+	ssize_t n;
+
+	do
+		n = recvmsg(fd, &msg, MSG_CMSG_CLOEXEC);
+	while (n < 0 && errno == EINTR);
+	message->fds_count = 0;
+	for (cmsg = n > 0 ? CMSG_FIRSTHDR(&msg) : NULL; cmsg; cmsg = CMSG_NXTHDR(&msg, cmsg)) {
+		if (cmsg->cmsg_level != SOL_SOCKET || cmsg->cmsg_type != SCM_RIGHTS)
+			continue;
+		message->fds_count = (cmsg->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+		memcpy(message->fds, CMSG_DATA(cmsg), message->fds_count * sizeof(int));
+	}
+	if (n <= 0)
+		return -1;
+	message->body = (size_t)n >= sizeof(message->header) ? n - sizeof(message->header) : 0;
+	if ((size_t)n < sizeof(message->header) || message->header.length != (size_t)n ||
+		msg.msg_flags & (MSG_TRUNC | MSG_CTRUNC))
+		message->header.type = 0; /* answered as unknown */
+	return 0;
+}
+
+static void send_reply(int fd, const struct lien_wire_header *header, const void *body, size_t size,
+	const int *fds, unsigned fds_count)
+{
+	char control[CMSG_SPACE(LIEN_WIRE_FDS_MAX * sizeof(int))];
+	struct lien_wire_header head = *header;
+	struct iovec iov[2] = {{&head, sizeof(head)}, {(void *)body, size}};
+	struct msghdr msg = {.msg_iov = iov, .msg_iovlen = size ? 2 : 1};
+	struct pollfd ready = {.fd = fd, .events = POLLOUT};
+	struct cmsghdr *cmsg;
+
+	head.length = sizeof(head) + size;
+	if (fds_count) {
+		memset(control, 0, sizeof(control));
+		msg.msg_control = control;
+		msg.msg_controllen = CMSG_SPACE(fds_count * sizeof(int));
+		cmsg = CMSG_FIRSTHDR(&msg);
+		cmsg->cmsg_level = SOL_SOCKET;
+		cmsg->cmsg_type = SCM_RIGHTS;
+		cmsg->cmsg_len = CMSG_LEN(fds_count * sizeof(int));
+		memcpy(CMSG_DATA(cmsg), fds, fds_count * sizeof(int));
+	}
+	while (sendmsg(fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
+		if (errno != EAGAIN || poll(&ready, 1, SEND_LIMIT_MS) <= 0)
+			break;
+}
+
+/* Stops at the first failure; what was exported until then has been sent. */
+static int export_all(struct lien_control *control, int fd)
+{
+	struct lien_wire_share shares[LIEN_WIRE_FDS_MAX];
+	struct lien_item *item = NULL;
+	int fds[LIEN_WIRE_FDS_MAX], result = 0;
+	unsigned n = 0;
+
+	do {
+		item = lien_items_next(&control->items, item);
+		if (item && item->wire.flags & LIEN_WIRE_SHARED) {
+			result = lien_order_export(control, item, &fds[n]);
+			if (result)
+				break;
+			shares[n++].token = item->wire.token;
+		}
+		if (n == LIEN_WIRE_FDS_MAX || (!item && n)) {
+			send_reply(fd, &control->reply, shares, n * sizeof(shares[0]), fds, n);
+			while (n)
+				close(fds[--n]);
+		}
+	} while (item);
+	while (n)
+		close(fds[--n]);
+	return result;
+}
+
+static int import_all(struct lien_control *control, struct message *message)
+{
+	const struct lien_wire_share *shares =
+		(const void *)(message->bytes + sizeof(message->header));
+	unsigned count = message->body / sizeof(*shares), i;
+	int result = 0;
+
+	if (count != message->fds_count)
+		return lien_control_fail(
+			control, -EPROTO, 0, "shares and descriptors do not match");
+	for (i = 0; i < count && !result; i++)
+		result = lien_order_import(control, shares[i].token, message->fds[i]);
+	return result;
+}
+
+static int stage(struct lien_control *control, const struct message *message)
+{
+	const struct lien_wire_item *items =
+		(const void *)(message->bytes + sizeof(message->header));
+	int result;
+
+	if (message->header.flags & LIEN_WIRE_FIRST) {
+		if (lien_items_any(&control->items, 1 << LIEN_ITEM_BACK))
+			return lien_control_fail(
+				control, -EBUSY, 0, "an earlier restore is not finished here");
+		lien_items_forget(&control->items, LIEN_ITEMS_UNTOUCHED);
+	}
+	result = lien_items_add(&control->items, items, message->body / sizeof(*items));
+	if (!result && message->header.flags & LIEN_WIRE_LAST)
+		result = lien_items_seal(&control->items);
+	if (result) {
+		lien_items_forget(&control->items, LIEN_ITEMS_UNTOUCHED);
+		return lien_control_fail(
+			control, result, 0, "the list of memory to move is not valid");
+	}
+	return 0;
+}
+
+static void list(struct lien_control *control, int fd)
+{
+	struct lien_wire_item batch[LIEN_WIRE_MESSAGE_MAX / 2 / sizeof(struct lien_wire_item)];
+	const unsigned room = sizeof(batch) / sizeof(batch[0]);
+	struct lien_item *item = NULL;
+	unsigned n = 0, i;
+
+	while ((item = lien_items_next(&control->items, item)))
+		for (i = 0; i < item->wire.mappings && item->state >= LIEN_ITEM_AWAY; i++) {
+			batch[n++] = item[i].wire;
+			if (n == room) {
+				send_reply(
+					fd, &control->reply, batch, n * sizeof(batch[0]), NULL, 0);
+				n = 0;
+			}
+		}
+	if (n)
+		send_reply(fd, &control->reply, batch, n * sizeof(batch[0]), NULL, 0);
+}
+
+static void hello(struct lien_control *control, struct lien_wire_hello *hello)
+{
+	struct lien_item *item = NULL;
+
+	memset(hello, 0, sizeof(*hello));
+	hello->version = LIEN_WIRE_VERSION;
+	hello->pid = getpid();
+	hello->tid = syscall(SYS_gettid);
+	hello->uid = getuid();
+	hello->arena_bytes = control->arena.bytes;
+	while ((item = lien_items_next(&control->items, item)))
+		if (item->state == LIEN_ITEM_AWAY || item->state == LIEN_ITEM_BACK) {
+			hello->items += item->wire.mappings;
+			if (item->wire.flags & LIEN_WIRE_OWNED)
+				hello->bytes += item->wire.allocation_bytes;
+		}
+}
+
+/* The driver, when the order needs it. All calls of this thread are exempt from the rule that
+ * forbids "unsafe" calls while another thread captures: they must not spoil a capture. */
+static int driver_ready(struct lien_control *control)
+{
+	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+	const char *missing;
+
+	if (control->driver)
+		return 0;
+	control->driver = lien_driver_find(&missing);
+	if (!control->driver)
+		return lien_control_fail(control, -ENOSYS, 0, missing);
+	control->driver->cuThreadExchangeStreamCaptureMode(&mode);
+	return 0;
+}
+
+static int obey(struct lien_control *control, int fd, struct message *message)
+{
+	int result = 0;
+
+	if (message->header.type > LIEN_WIRE_STAGE && message->header.type != LIEN_WIRE_LIST &&
+		(result = driver_ready(control)))
+		return result;
+	switch (message->header.type) {
+	case LIEN_WIRE_STAGE:
+		return stage(control, message);
+	case LIEN_WIRE_DRAIN:
+		return lien_order_drain(control, message->header.arg);
+	case LIEN_WIRE_CHECK:
+		return lien_order_check(control);
+	case LIEN_WIRE_SAVE:
+		return lien_order_save(control);
+	case LIEN_WIRE_UNMAP:
+		return lien_order_detach(control, LIEN_WIRE_IMPORTED);
+	case LIEN_WIRE_DROP:
+		return lien_order_detach(control, LIEN_WIRE_OWNED);
+	case LIEN_WIRE_DISCARD:
+		lien_items_forget(&control->items, LIEN_ITEMS_UNTOUCHED);
+		if (!control->items.count)
+			control->arena.used = 0;
+		return 0;
+	case LIEN_WIRE_CREATE:
+		return lien_order_create(control);
+	case LIEN_WIRE_EXPORT:
+		return export_all(control, fd);
+	case LIEN_WIRE_IMPORT:
+		return import_all(control, message);
+	case LIEN_WIRE_FINISH:
+		return lien_order_finish(control);
+	case LIEN_WIRE_LIST:
+		list(control, fd);
+		return 0;
+	}
+	return lien_control_fail(control, -EPROTO, 0, "unknown order");
+}
+
+void lien_control_serve(int fd)
+{
+	struct lien_control *control = calloc(1, sizeof(*control));
+	struct message *message = calloc(1, sizeof(*message));
+	struct lien_wire_hello who;
+	uint64_t start;
+
+	if (!control || !message)
+		return;
+	while (!receive(fd, message)) {
+		start = now_ns();
+		memset(&control->reply, 0, sizeof(control->reply));
+		control->reply.type = message->header.type;
+		control->reply.seq = message->header.seq;
+		if (message->header.type == LIEN_WIRE_HELLO)
+			hello(control, &who);
+		else
+			control->reply.result = obey(control, fd, message);
+		while (message->fds_count)
+			close(message->fds[--message->fds_count]);
+		control->reply.flags = LIEN_WIRE_LAST;
+		control->reply.ns = now_ns() - start;
+		send_reply(fd, &control->reply, &who,
+			message->header.type == LIEN_WIRE_HELLO ? sizeof(who) : 0, NULL, 0);
+	}
+	free(message);
+	free(control);
+}

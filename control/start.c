@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * How the control thread comes to be. Loading the library only installs a handler for a real-time
+ * signal: no thread (it would break unshare -U, and be lost in forked children), no file. The
+ * agent's BPF program sends that signal to a thread that enters a driver call, once there is
+ * something to control; the handler then runs at a function's first instruction, where it may do
+ * whatever a called function may do. Without an agent nothing ever happens.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "control/control.h"
+
+/* Out of the way of programs that count their descriptors from below. */
+#define FD_FLOOR 900
+
+__attribute__((visibility("default"))) struct lien_control_state lien_control_state = {
+	.version = LIEN_WIRE_VERSION,
+	.agent_fd = -1,
+};
+
+static int raise_fd(int fd)
+{
+	int raised = fcntl(fd, F_DUPFD_CLOEXEC, FD_FLOOR);
+
+	if (raised < 0)
+		return fd;
+	close(fd);
+	return raised;
+}
+
+static void *serve(void *arg)
+{
+	lien_control_serve((int)(intptr_t)arg);
+	return NULL;
+}
+
+static int same_socket(void)
+{
+	struct stat st;
+
+	return !syscall(SYS_fstat, lien_control_state.agent_fd, &st) &&
+	       (uint64_t)st.st_ino == lien_control_state.agent_ino;
+}
+
+static void start(void)
+{
+	struct lien_control_state *state = &lien_control_state;
+	sigset_t all, before;
+	pthread_attr_t attr;
+	pthread_t thread;
+	struct stat st;
+	int pair[2];
+
+	if (state->agent_fd >= 0 && state->pid == (uint32_t)getpid() && same_socket())
+		return;
+	state->agent_fd = -1;
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair))
+		return;
+	pair[0] = raise_fd(pair[0]);
+	pair[1] = raise_fd(pair[1]);
+	if (syscall(SYS_fstat, pair[0], &st) || pthread_attr_init(&attr))
+		goto failed;
+	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	errno = pthread_create(&thread, &attr, serve, (void *)(intptr_t)pair[1]);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	pthread_attr_destroy(&attr);
+	if (errno)
+		goto failed;
+	state->pid = getpid();
+	state->agent_ino = st.st_ino;
+	__atomic_store_n(&state->agent_fd, pair[0], __ATOMIC_RELEASE);
+	return;
+failed:
+	close(pair[0]);
+	close(pair[1]);
+}
+
+static void woken(int signal)
+{
+	int saved = errno;
+
+	(void)signal;
+	start();
+	errno = saved;
+}
+
+__attribute__((constructor)) static void load(void)
+{
+	struct sigaction old, action = {.sa_handler = woken, .sa_flags = SA_RESTART};
+	int signal;
+
+	/* From the end: programs that use real-time signals start at SIGRTMIN. */
+	for (signal = SIGRTMAX - 2; signal > SIGRTMIN; signal--)
+		if (!sigaction(signal, NULL, &old) && old.sa_handler == SIG_DFL)
+			break;
+	if (signal == SIGRTMIN)
+		return;
+	sigemptyset(&action.sa_mask);
+	if (sigaction(signal, &action, NULL))
+		return;
+	lien_control_state.signal = signal;
+	lien_control_state.handler = (uintptr_t)woken;
+	__atomic_store_n(&lien_control_state.magic, LIEN_WIRE_MAGIC, __ATOMIC_RELEASE);
+}

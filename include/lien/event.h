@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * What the kernel side tells the agent: one record per traced call or process event. The same
+ * records are what `lien record` writes. All integers are little-endian, the layout is pinned below.
+ *
+ * Order. Records reach the agent in the order in which they were made, and a call's record is made
+ * when it returns. Two threads can free a name and be given it again before the first one's record
+ * is made, so a call that gives something back also announces itself on entry (LIEN_EVENT_ENTRY):
+ * an acquire of a name that still lives applies the pending release first, and the late return, which
+ * carries the same (tid, t_entry), is then a no-op.
+ *
+ * Times are CLOCK_MONOTONIC nanoseconds; pids and tids are those of the agent's pid namespace.
+ */
+#ifndef LIEN_EVENT_H
+#define LIEN_EVENT_H
+
+#ifndef LIEN_BPF
+#include <stdint.h>
+#include <stddef.h>
+typedef uint8_t __lien_u8;
+typedef uint16_t __lien_u16;
+typedef uint32_t __lien_u32;
+typedef int32_t __lien_s32;
+typedef uint64_t __lien_u64;
+#else
+typedef __u8 __lien_u8;
+typedef __u16 __lien_u16;
+typedef __u32 __lien_u32;
+typedef __s32 __lien_s32;
+typedef __u64 __lien_u64;
+#endif
+
+#include <lien/calls.h>
+
+/* lien_event.type: a number of enum lien_call, or one of these. */
+enum lien_event_type {
+	LIEN_EVENT_PROCESS = 1, /* first sight of a process that uses CUDA: body .process */
+	LIEN_EVENT_EXEC,	/* the process became another program: all it held is gone */
+	LIEN_EVENT_EXIT,	/* the process ended */
+	LIEN_EVENT_LIBRARY,	/* the process mapped a file executable: body .library */
+	LIEN_EVENT_LOST,	/* events of this process were lost (ring full): body .lost */
+	LIEN_EVENT_END,		/* recordings only: the recording was closed in good order */
+};
+
+#define LIEN_EVENT_ENTRY   0x1 /* announcement of a releasing call; .result is not set */
+#define LIEN_EVENT_CONTROL 0x2 /* the control library called, not the application */
+#define LIEN_EVENT_PARTIAL 0x4 /* an argument could not be read; the body has zeroes there */
+
+/* CUmemAllocationProp without what is meaningless on Linux. */
+struct lien_prop {
+	__lien_u32 type;	  /* CUmemAllocationType */
+	__lien_u32 handle_types;  /* CUmemAllocationHandleType bits */
+	__lien_u32 location_type; /* CUmemLocationType */
+	__lien_s32 location_id;	  /* device ordinal of the calling process, or NUMA node */
+	__lien_u8 compression;
+	__lien_u8 rdma; /* gpuDirectRDMACapable */
+	__lien_u16 usage;
+	__lien_u32 zero;
+};
+
+struct lien_access {
+	__lien_u16 location_type;
+	__lien_u16 location_id;
+	__lien_u32 flags; /* CUmemAccess_flags */
+};
+
+/* A call that names more places than this sets LIEN_EVENT_PARTIAL. */
+#define LIEN_ACCESS_MAX 16
+
+struct lien_event {
+	__lien_u32 size; /* of this record with its body, bytes; a multiple of 8 */
+	__lien_u16 type;
+	__lien_u16 flags;
+	__lien_u32 pid;
+	__lien_u32 tid;
+	__lien_u64 start;    /* clock ticks since boot, /proc/PID/stat: with pid, names a process for good */
+	__lien_u64 t_entry;  /* when the call was entered */
+	__lien_u64 t_return; /* when it returned; of an announcement: 0 */
+	__lien_s32 result;   /* CUresult or ncclResult_t */
+	__lien_u32 outer;    /* enum lien_call: outermost traced call of the thread, often itself */
+	__lien_u64 caller;   /* return address of that outermost call */
+	union {
+		struct {
+			__lien_u32 uid;
+			__lien_u32 complete; /* 1: seen from its cuInit on; 0: may have called before */
+			char comm[16];
+		} process;
+		struct {
+			__lien_u64 start, length, offset; /* of the executable mapping */
+			__lien_u64 inode;
+			__lien_u32 dev_major, dev_minor;
+			char name[64]; /* last component of the path, NUL-terminated, cut */
+		} library;
+		struct {
+			__lien_u64 count;
+		} lost;
+		struct {
+			__lien_u64 handle, bytes;
+			struct lien_prop prop;
+		} create;
+		struct {
+			__lien_u64 handle;
+		} release;
+		struct {
+			__lien_u64 handle, va;
+		} retain;
+		struct {
+			__lien_u64 va, bytes, align;
+		} reserve;
+		struct {
+			__lien_u64 va, bytes;
+		} range; /* address free, unmap; free: bytes is 0 */
+		struct {
+			__lien_u64 va, bytes, offset, handle;
+		} map;
+		struct {
+			__lien_u64 va, bytes;
+			__lien_u32 count; /* of .access; the record ends after them */
+			__lien_u32 zero;
+			struct lien_access access[LIEN_ACCESS_MAX];
+		} access;
+		struct {
+			__lien_u64 handle;
+			__lien_u64 share; /* names this export for good; 0: not joined */
+			__lien_u32 handle_type;
+			__lien_s32 fd;
+		} share; /* export and import: the import of a share has the export's number */
+		struct {
+			__lien_u64 va, bytes;
+		} alloc;
+		struct {
+			__lien_u64 stream;
+		} capture;
+		struct {
+			__lien_u64 comm;
+			__lien_s32 nranks, rank;
+			__lien_u8 id[128]; /* ncclUniqueId: same bytes, same group */
+		} comm;
+		struct {
+			__lien_u64 comm;
+		} comm_end;
+		struct {
+			__lien_u64 comm, va, bytes, handle;
+		} reg; /* deregister: comm and handle only */
+	};
+};
+
+#define LIEN_EVENT_HEADER 56
+
+/* The bytes of a record whose body is the union's member m. */
+#define LIEN_EVENT_SIZE(m) (LIEN_EVENT_HEADER + sizeof(((struct lien_event *)0)->m))
+
+_Static_assert(__builtin_offsetof(struct lien_event, start) == 16, "event layout");
+_Static_assert(__builtin_offsetof(struct lien_event, result) == 40, "event layout");
+_Static_assert(__builtin_offsetof(struct lien_event, caller) == 48, "event layout");
+_Static_assert(__builtin_offsetof(struct lien_event, create) == LIEN_EVENT_HEADER, "event layout");
+_Static_assert(sizeof(struct lien_prop) == 24, "event layout");
+_Static_assert(sizeof(struct lien_event) == 208, "event layout");
+
+#endif

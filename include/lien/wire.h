@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * Agent and control library. Both ends of a SOCK_SEQPACKET pair are made in the job's process when
+ * its control thread starts; the agent takes one with pidfd_getfd(). The agent sends orders, the
+ * control thread answers each order with one or more replies, the last of which has LIEN_WIRE_LAST.
+ * One order at a time per process. All records are fixed-size and little-endian.
+ *
+ * The agent finds the pair, and the handler that starts the thread, through `lien_control_state`, a
+ * symbol of liblien-control.so that it reads from the process's memory.
+ */
+#ifndef LIEN_WIRE_H
+#define LIEN_WIRE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define LIEN_WIRE_VERSION 1
+#define LIEN_WIRE_MAGIC	  0x6c69656e43544c31ull /* "lienCTL1" */
+
+/* Published by the control library; read by the agent from outside, never written by it. */
+struct lien_control_state {
+	uint64_t magic;
+	uint32_t version;
+	uint32_t pid;	    /* getpid() of the thread's process; another value: stale copy after fork */
+	uint64_t handler;   /* address of the wake-up handler: the agent compares before it signals */
+	uint32_t signal;    /* real-time signal the handler is installed for; 0: none was free */
+	int32_t agent_fd;   /* the agent's end; -1: the thread does not run */
+	uint64_t agent_ino; /* inode of that socket, to be compared after pidfd_getfd */
+};
+
+enum lien_wire_type {
+	LIEN_WIRE_HELLO = 1,   /* who are you, what is offloaded: reply body lien_wire_hello */
+	LIEN_WIRE_STAGE,       /* body: lien_wire_item[]; .flags FIRST clears what was staged before */
+	LIEN_WIRE_DRAIN,       /* wait till all devices are idle; .arg: limit in ms */
+	LIEN_WIRE_CHECK,       /* compare the staged items with the driver */
+	LIEN_WIRE_SAVE,	       /* copy staged allocations to the host arena */
+	LIEN_WIRE_UNMAP,       /* unmap and release staged imports */
+	LIEN_WIRE_DROP,	       /* unmap and release staged allocations */
+	LIEN_WIRE_DISCARD,     /* forget what is staged and not dropped: the undo of STAGE and SAVE */
+	LIEN_WIRE_CREATE,      /* make, map and fill again what was dropped; copies may still run */
+	LIEN_WIRE_EXPORT,      /* reply: batches of lien_wire_share[] with as many fds */
+	LIEN_WIRE_IMPORT,      /* body: lien_wire_share[] with as many fds; LAST batch has flag LAST */
+	LIEN_WIRE_FINISH,      /* wait for the copies; then the items are forgotten */
+	LIEN_WIRE_LIST,	       /* reply: lien_wire_item[] of what is offloaded here */
+};
+
+#define LIEN_WIRE_FIRST 0x1
+#define LIEN_WIRE_LAST	0x2
+
+struct lien_wire_header {
+	uint32_t length; /* of the message, with this header */
+	uint16_t type;
+	uint16_t flags;
+	uint32_t seq;	/* of the order; replies carry it back; an agent ignores others */
+	int32_t result; /* replies: 0, -errno, or a positive CUresult */
+	uint64_t arg;	/* orders: see type; replies: bytes moved, or the address that failed */
+	uint64_t arg2;
+	uint64_t ns;   /* replies: time the order took */
+	char text[88]; /* replies with result != 0: what failed, for a human */
+};
+
+struct lien_wire_hello {
+	uint32_t version, pid, tid, uid;
+	uint64_t arena_bytes; /* pinned host memory held */
+	uint64_t items;	      /* offloaded here */
+	uint64_t bytes;
+};
+
+#define LIEN_WIRE_OWNED	   0x1 /* this process owns the memory: save, drop, create */
+#define LIEN_WIRE_IMPORTED 0x2 /* this process imported it: unmap, import */
+#define LIEN_WIRE_SHARED   0x4 /* owned and imported elsewhere: export it on restore */
+
+struct lien_wire_place {
+	uint16_t location_type;
+	uint16_t location_id;
+	uint32_t flags;
+};
+
+#define LIEN_WIRE_PLACES 16
+
+/*
+ * One mapping of one allocation. The mappings of an allocation follow each other, the first one
+ * (.index 0) maps all of it. What belongs to the allocation is the same in each.
+ */
+struct lien_wire_item {
+	uint64_t token; /* names the allocation in all processes and to a later agent */
+	uint64_t va, bytes;
+	uint64_t allocation_bytes;
+	uint32_t flags;
+	uint32_t index, mappings;
+	uint32_t references; /* that the application holds to the handle: 0 after it released it */
+	uint32_t prop_type, handle_types, location_type;
+	int32_t location_id;
+	uint8_t compression, rdma;
+	uint16_t usage;
+	uint32_t places;
+	struct lien_wire_place place[LIEN_WIRE_PLACES];
+};
+
+struct lien_wire_share {
+	uint64_t token;
+};
+
+/* A message never exceeds this, nor carries more fds. */
+#define LIEN_WIRE_MESSAGE_MAX 65536
+#define LIEN_WIRE_FDS_MAX     64
+
+_Static_assert(sizeof(struct lien_control_state) == 40, "wire layout");
+_Static_assert(sizeof(struct lien_wire_header) == 128, "wire layout");
+_Static_assert(sizeof(struct lien_wire_item) == 200, "wire layout");
+
+#endif

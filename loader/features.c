@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#include "loader/features.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/bpf.h>
+#include <linux/capability.h>
+#include <linux/magic.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/utsname.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#define NOFILE_NEEDED 65536
+#define KERNEL(a, b)  ((a)*1000 + (b))
+
+static const char *const status_names[] = {"ok", "warn", "FAIL"};
+
+const char *lien_feature_status_name(enum lien_feature_status status)
+{
+	return status_names[status];
+}
+
+void lien_feature_found(
+	struct lien_feature *feature, enum lien_feature_status status, const char *format, ...)
+{
+	va_list args;
+
+	feature->status = status;
+	va_start(args, format);
+	vsnprintf(feature->found, sizeof(feature->found), format, args);
+	va_end(args);
+}
+
+void lien_feature_remedy(struct lien_feature *feature, const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(feature->remedy, sizeof(feature->remedy), format, args);
+	va_end(args);
+}
+
+/* First bytes of a small file, NUL-terminated, without the last newline; false if unreadable. */
+static bool read_small(const char *path, char *text, size_t size)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	ssize_t n;
+
+	if (fd < 0)
+		return false;
+	n = read(fd, text, size - 1);
+	close(fd);
+	if (n < 0)
+		return false;
+	text[n] = 0;
+	if (n && text[n - 1] == '\n')
+		text[n - 1] = 0;
+	return true;
+}
+
+static void check_kernel(struct lien_feature *f)
+{
+	struct utsname name;
+	int major = 0, minor = 0;
+
+	uname(&name);
+	sscanf(name.release, "%d.%d", &major, &minor);
+	lien_feature_found(f, LIEN_FEATURE_OK, "%s %s", name.release, name.machine);
+	if (strcmp(name.machine, "x86_64")) {
+		f->status = LIEN_FEATURE_FAIL;
+		lien_feature_remedy(f, "lien works on x86-64 only");
+	} else if (KERNEL(major, minor) < KERNEL(5, 15)) {
+		f->status = LIEN_FEATURE_FAIL;
+		lien_feature_remedy(f, "Linux 5.15 or newer is needed");
+	} else if (KERNEL(major, minor) >= KERNEL(6, 11) && KERNEL(major, minor) <= KERNEL(6, 13)) {
+		f->status = LIEN_FEATURE_WARN;
+		lien_feature_remedy(f, "on 6.11 to 6.13 a seccomp filter can kill a traced process "
+				       "(containers); use 6.14 or newer, or no such filter");
+	}
+}
+
+static void check_btf(struct lien_feature *f)
+{
+	const char *path = "/sys/kernel/btf/vmlinux";
+
+	if (!access(path, R_OK)) {
+		lien_feature_found(f, LIEN_FEATURE_OK, "%s", path);
+		return;
+	}
+	lien_feature_found(f, LIEN_FEATURE_FAIL, "%s: %s", path, strerror(errno));
+	lien_feature_remedy(
+		f, "a kernel with CONFIG_DEBUG_INFO_BTF=y is needed (and /sys mounted)");
+}
+
+static void check_uprobes(struct lien_feature *f)
+{
+	const char *path = "/sys/bus/event_source/devices/uprobe/type";
+	char type[16];
+
+	if (read_small(path, type, sizeof(type))) {
+		lien_feature_found(f, LIEN_FEATURE_OK, "perf event type %s", type);
+		return;
+	}
+	lien_feature_found(f, LIEN_FEATURE_FAIL, "%s: %s", path, strerror(errno));
+	lien_feature_remedy(f, "a kernel with CONFIG_UPROBE_EVENTS=y is needed (and /sys mounted)");
+}
+
+static void check_tracefs(struct lien_feature *f)
+{
+	static const char *const places[] = {"/sys/kernel/tracing", "/sys/kernel/debug/tracing"};
+	char known[4096];
+	struct statfs fs;
+
+	for (unsigned i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
+		if (!statfs(places[i], &fs) && fs.f_type == TRACEFS_MAGIC) {
+			lien_feature_found(f, LIEN_FEATURE_OK, "mounted on %s", places[i]);
+			return;
+		}
+	}
+	if (read_small("/proc/filesystems", known, sizeof(known)) && strstr(known, "\ttracefs")) {
+		lien_feature_found(f, LIEN_FEATURE_WARN, "known to the kernel, not mounted");
+		lien_feature_remedy(f, "mount -t tracefs tracefs /sys/kernel/tracing");
+	} else {
+		lien_feature_found(f, LIEN_FEATURE_FAIL, "not known to the kernel");
+		lien_feature_remedy(f, "a kernel with CONFIG_FTRACE=y is needed");
+	}
+}
+
+static uint64_t effective_capabilities(void)
+{
+	char status[4096], *line;
+
+	if (!read_small("/proc/self/status", status, sizeof(status)))
+		return 0;
+	line = strstr(status, "\nCapEff:");
+	return line ? strtoull(line + strlen("\nCapEff:"), NULL, 16) : 0;
+}
+
+static void check_capabilities(struct lien_feature *f)
+{
+	static const struct {
+		int number;
+		const char *name;
+		bool admin; /* CAP_SYS_ADMIN includes it */
+	} needed[] = {
+		{CAP_BPF, "CAP_BPF", true},
+		{CAP_PERFMON, "CAP_PERFMON", true},
+		{CAP_SYS_PTRACE, "CAP_SYS_PTRACE", false},
+	};
+	uint64_t have = effective_capabilities();
+	char missing[80] = "";
+
+	for (unsigned i = 0; i < sizeof(needed) / sizeof(needed[0]); i++) {
+		bool admin = needed[i].admin && have >> CAP_SYS_ADMIN & 1;
+
+		if (have >> needed[i].number & 1 || admin)
+			continue;
+		strcat(missing, *missing ? ", " : "");
+		strcat(missing, needed[i].name);
+	}
+	if (!*missing) {
+		lien_feature_found(f, LIEN_FEATURE_OK, "CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE");
+		return;
+	}
+	lien_feature_found(f, LIEN_FEATURE_FAIL, "without %s", missing);
+	lien_feature_remedy(
+		f, "run as root, or: setcap cap_bpf,cap_perfmon,cap_sys_ptrace+ep on lien");
+}
+
+/* A map of one element says whether bpf() is there and allowed: seccomp filters and user namespaces
+ * refuse it whatever the capabilities say. */
+static void check_bpf(struct lien_feature *f)
+{
+	union bpf_attr attr;
+	int fd;
+
+	memset(&attr, 0, sizeof(attr));
+	attr.map_type = BPF_MAP_TYPE_ARRAY;
+	attr.key_size = 4;
+	attr.value_size = 8;
+	attr.max_entries = 1;
+	fd = syscall(SYS_bpf, BPF_MAP_CREATE, &attr, sizeof(attr));
+	if (fd >= 0) {
+		close(fd);
+		lien_feature_found(f, LIEN_FEATURE_OK, "a map can be created");
+		return;
+	}
+	lien_feature_found(f, LIEN_FEATURE_FAIL, "a map can't be created: %s", strerror(errno));
+	if (errno == ENOSYS)
+		lien_feature_remedy(f, "a kernel with CONFIG_BPF_SYSCALL=y is needed");
+	else
+		lien_feature_remedy(f, "run as root of the machine, not of a user namespace, and "
+				       "where no seccomp filter refuses bpf()");
+}
+
+/* "[none] integrity confidentiality"; the last one takes reading kernel memory away from BPF. */
+static void check_lockdown(struct lien_feature *f)
+{
+	char modes[64];
+
+	if (!read_small("/sys/kernel/security/lockdown", modes, sizeof(modes)) ||
+		!strstr(modes, "[confidentiality]")) {
+		lien_feature_found(f, LIEN_FEATURE_OK, "BPF may read kernel memory");
+		return;
+	}
+	lien_feature_found(f, LIEN_FEATURE_FAIL, "lockdown mode confidentiality");
+	lien_feature_remedy(f, "boot without lockdown=confidentiality");
+}
+
+static void check_nofile(struct lien_feature *f)
+{
+	struct rlimit limit = {0, 0};
+
+	getrlimit(RLIMIT_NOFILE, &limit);
+	if (limit.rlim_max >= NOFILE_NEEDED) {
+		lien_feature_found(f, LIEN_FEATURE_OK, "up to %llu open files",
+			(unsigned long long)limit.rlim_max);
+		return;
+	}
+	lien_feature_found(
+		f, LIEN_FEATURE_WARN, "only %llu open files", (unsigned long long)limit.rlim_max);
+	lien_feature_remedy(f,
+		"ulimit -Hn %d, or LimitNOFILE=%d in the unit: large jobs pass many fds",
+		NOFILE_NEEDED, NOFILE_NEEDED);
+}
+
+int lien_features_check(struct lien_feature *out, unsigned max)
+{
+	static const struct {
+		const char *name;
+		void (*check)(struct lien_feature *feature);
+	} checks[] = {
+		{"kernel", check_kernel},
+		{"btf", check_btf},
+		{"uprobes", check_uprobes},
+		{"tracefs", check_tracefs},
+		{"capabilities", check_capabilities},
+		{"bpf", check_bpf},
+		{"lockdown", check_lockdown},
+		{"nofile", check_nofile},
+	};
+	unsigned count = sizeof(checks) / sizeof(checks[0]);
+
+	if (count > max)
+		count = max;
+	for (unsigned i = 0; i < count; i++) {
+		memset(&out[i], 0, sizeof(out[i]));
+		out[i].name = checks[i].name;
+		checks[i].check(&out[i]);
+	}
+	return count;
+}

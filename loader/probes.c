@@ -1,0 +1,400 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include <bpf/bpf.h>
+#include <bpf/libbpf.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "loader/elf_symbols.h"
+#include "loader/probes.h"
+#include "loader/uprobe_multi.h"
+#include "trace.skel.h"
+
+struct call {
+	const char *symbol;
+	enum lien_call number;
+	enum lien_library library;
+	unsigned flags;
+};
+
+static const struct call calls[] = {
+#define CALL_ROW(name, number, lib, symbol, flags)                                                 \
+	{symbol, LIEN_CALL_##name, LIEN_LIB_##lib, flags},
+	LIEN_CALLS(CALL_ROW)
+#undef CALL_ROW
+};
+
+#define CALLS (sizeof(calls) / sizeof(calls[0]))
+
+struct attached {
+	struct lien_probed_file file;
+	int multi[2]; /* link fds: returns, entries */
+	struct bpf_link *links[2 * CALLS];
+	unsigned links_count;
+};
+
+struct lien_probes {
+	struct trace_bpf *skel;
+	struct ring_buffer *ring;
+	struct lien_probes_config config;
+	bool multi;
+	struct attached **files;
+	unsigned files_count;
+	unsigned next_attachment;
+};
+
+static uint64_t now_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return ts.tv_sec * 1000000000ull + ts.tv_nsec;
+}
+
+static int on_record(void *context, void *data, size_t size)
+{
+	struct lien_probes *probes = context;
+
+	probes->config.on_event(probes->config.context, data, size);
+	return 0;
+}
+
+/* libbpf's chatter is for us, not for users; LIEN_DEBUG=1 shows it. */
+static int print(enum libbpf_print_level level, const char *format, va_list args)
+{
+	if (level == LIBBPF_DEBUG || !getenv("LIEN_DEBUG"))
+		return 0;
+	return vfprintf(stderr, format, args);
+}
+
+/* The syscall tracepoints are found through tracefs, which bare systems do not mount. */
+static void tracefs_mount(void)
+{
+	if (access("/sys/kernel/tracing/events", F_OK) &&
+		access("/sys/kernel/debug/tracing/events", F_OK))
+		mount("tracefs", "/sys/kernel/tracing", "tracefs", MS_NOSUID | MS_NODEV | MS_NOEXEC,
+			NULL);
+}
+
+static int explain(int err, const char *what, char *error, size_t size)
+{
+	const char *why = err == -EPERM || err == -EACCES
+				  ? "not permitted: run as root or with CAP_BPF, CAP_PERFMON and "
+				    "CAP_SYS_PTRACE"
+				  : strerror(-err);
+
+	snprintf(error, size, "%s: %s (`lien doctor` checks what this machine lacks)", what, why);
+	return err;
+}
+
+static int open_and_load(struct lien_probes *probes, char *error, size_t size)
+{
+	struct stat pidns;
+	int err;
+
+	if (stat("/proc/self/ns/pid", &pidns))
+		return explain(-errno, "cannot read /proc/self/ns/pid", error, size);
+	probes->skel = trace_bpf__open();
+	if (!probes->skel)
+		return explain(-errno, "cannot open the BPF programs", error, size);
+	probes->skel->rodata->lien_pidns = pidns.st_ino;
+	probes->multi = !probes->config.no_multi && lien_uprobe_multi_supported();
+	if (probes->multi) {
+		bpf_program__set_expected_attach_type(
+			probes->skel->progs.lien_entry, LIEN_UPROBE_MULTI_TYPE);
+		bpf_program__set_expected_attach_type(
+			probes->skel->progs.lien_return, LIEN_UPROBE_MULTI_TYPE);
+	}
+	err = trace_bpf__load(probes->skel);
+	if (err)
+		return explain(err, "the kernel refused the BPF programs", error, size);
+	return 0;
+}
+
+static int attach_system(struct lien_probes *probes, char *error, size_t size)
+{
+	struct trace_bpf *skel = probes->skel;
+	struct {
+		struct bpf_program *program;
+		struct bpf_link **link;
+		const char *name;
+	} parts[] = {
+		{skel->progs.lien_exec, &skel->links.lien_exec, "process exec"},
+		{skel->progs.lien_exit, &skel->links.lien_exit, "process exit"},
+		{skel->progs.lien_mmap_enter, &skel->links.lien_mmap_enter, "mmap"},
+		{skel->progs.lien_mmap_exit, &skel->links.lien_mmap_exit, "mmap"},
+	};
+	char what[64];
+	unsigned i;
+
+	tracefs_mount();
+	for (i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
+		*parts[i].link = bpf_program__attach(parts[i].program);
+		if (!*parts[i].link) {
+			snprintf(what, sizeof(what), "cannot attach to the tracepoint of %s",
+				parts[i].name);
+			return explain(-errno, what, error, size);
+		}
+	}
+	return 0;
+}
+
+int lien_probes_open(struct lien_probes **out, const struct lien_probes_config *config, char *error,
+	size_t error_size)
+{
+	struct lien_probes *probes = calloc(1, sizeof(*probes));
+	int err;
+
+	if (!probes)
+		return explain(-ENOMEM, "cannot start", error, error_size);
+	probes->config = *config;
+	libbpf_set_print(print);
+	err = open_and_load(probes, error, error_size);
+	if (err)
+		goto failed;
+	probes->ring =
+		ring_buffer__new(bpf_map__fd(probes->skel->maps.events), on_record, probes, NULL);
+	if (!probes->ring) {
+		err = explain(-errno, "cannot map the ring buffer", error, error_size);
+		goto failed;
+	}
+	err = attach_system(probes, error, error_size);
+	if (err)
+		goto failed;
+	*out = probes;
+	return 0;
+failed:
+	lien_probes_close(probes);
+	return err;
+}
+
+static void attached_free(struct attached *attached)
+{
+	unsigned i;
+
+	for (i = 0; i < attached->links_count; i++)
+		bpf_link__destroy(attached->links[i]);
+	for (i = 0; i < 2; i++)
+		if (attached->multi[i] >= 0)
+			close(attached->multi[i]);
+	free(attached->file.path);
+	free(attached);
+}
+
+void lien_probes_close(struct lien_probes *probes)
+{
+	unsigned i;
+
+	if (!probes)
+		return;
+	for (i = 0; i < probes->files_count; i++)
+		attached_free(probes->files[i]);
+	free(probes->files);
+	ring_buffer__free(probes->ring);
+	trace_bpf__destroy(probes->skel);
+	free(probes);
+}
+
+static int attach_multi(struct lien_probes *probes, struct attached *attached, const char *path,
+	const uint64_t *offsets, const uint64_t *cookies, unsigned count)
+{
+	int fd;
+
+	/* Returns first: a call seen entering is then always seen returning. */
+	fd = lien_uprobe_multi_attach(bpf_program__fd(probes->skel->progs.lien_return), path,
+		offsets, cookies, count, true);
+	if (fd < 0)
+		return fd;
+	attached->multi[0] = fd;
+	fd = lien_uprobe_multi_attach(bpf_program__fd(probes->skel->progs.lien_entry), path,
+		offsets, cookies, count, false);
+	if (fd < 0)
+		return fd;
+	attached->multi[1] = fd;
+	return 0;
+}
+
+static int attach_each(struct lien_probes *probes, struct attached *attached, const char *path,
+	const uint64_t *offsets, const uint64_t *cookies, unsigned count)
+{
+	struct bpf_link *link;
+	unsigned i, at_return;
+
+	for (i = 0; i < count; i++)
+		for (at_return = 1; at_return + 1 > 0; at_return--) {
+			LIBBPF_OPTS(bpf_uprobe_opts, options, .bpf_cookie = cookies[i],
+				.retprobe = at_return);
+
+			link = bpf_program__attach_uprobe_opts(
+				at_return ? probes->skel->progs.lien_return
+					  : probes->skel->progs.lien_entry,
+				-1, path, offsets[i], &options);
+			if (!link)
+				return -errno;
+			attached->links[attached->links_count++] = link;
+		}
+	return 0;
+}
+
+/* Looks up the library's calls; cuInit comes last. Returns how many there are, or -errno. */
+static int find_calls(struct attached *attached, int fd, unsigned attachment, uint64_t *offsets,
+	uint64_t *cookies)
+{
+	struct lien_elf_lookup lookups[CALLS] = {0};
+	unsigned of_call[CALLS], n = 0, missing = 0, found = 0, pass, i;
+	struct lien_elf *elf;
+	int err;
+
+	err = lien_elf_open(fd, &elf);
+	if (err)
+		return err;
+	for (i = 0; i < CALLS; i++)
+		if (calls[i].library == attached->file.library) {
+			of_call[n] = i;
+			lookups[n++].name = calls[i].symbol;
+		}
+	err = lien_elf_functions(elf, lookups, n);
+	if (lien_elf_build_id(elf, attached->file.build_id, sizeof(attached->file.build_id)))
+		attached->file.build_id[0] = '\0';
+	lien_elf_close(elf);
+	if (err < 0)
+		return err;
+	for (pass = 0; pass < 2; pass++)
+		for (i = 0; i < n; i++) {
+			const struct call *call = &calls[of_call[i]];
+
+			if (!!(call->flags & LIEN_CALL_FIRST) != pass)
+				continue;
+			if (lookups[i].result) {
+				attached->file.missing[missing++] = call->symbol;
+				continue;
+			}
+			offsets[found] = lookups[i].file_offset;
+			cookies[found++] = LIEN_COOKIE(call->number, call->flags, attachment);
+		}
+	return found ? (int)found : -ENOENT;
+}
+
+const struct lien_probed_file *lien_probes_file(
+	const struct lien_probes *probes, dev_t device, ino_t inode)
+{
+	unsigned i;
+
+	for (i = 0; i < probes->files_count; i++)
+		if (probes->files[i]->file.device == device &&
+			probes->files[i]->file.inode == inode)
+			return &probes->files[i]->file;
+	return NULL;
+}
+
+int lien_probes_attach(
+	struct lien_probes *probes, enum lien_library library, const char *path, const char *name)
+{
+	uint64_t offsets[CALLS], cookies[CALLS];
+	struct attached *attached = NULL, **files;
+	char fd_path[32];
+	struct stat st;
+	int fd, err;
+
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return -errno;
+	if (fstat(fd, &st)) {
+		err = -errno;
+		goto out;
+	}
+	err = 0;
+	if (lien_probes_file(probes, st.st_dev, st.st_ino))
+		goto out;
+	err = -ENOMEM;
+	files = realloc(probes->files, (probes->files_count + 1) * sizeof(*files));
+	if (!files)
+		goto out;
+	probes->files = files;
+	attached = calloc(1, sizeof(*attached));
+	if (!attached || !(attached->file.path = strdup(name)))
+		goto out;
+	attached->multi[0] = attached->multi[1] = -1;
+	attached->file.library = library;
+	attached->file.device = st.st_dev;
+	attached->file.inode = st.st_ino;
+	err = find_calls(attached, fd, ++probes->next_attachment, offsets, cookies);
+	if (err < 0)
+		goto out;
+	attached->file.calls = err;
+	/* By the open file: the path may lead elsewhere by now. */
+	snprintf(fd_path, sizeof(fd_path), "/proc/self/fd/%d", fd);
+	err = probes->multi ? attach_multi(probes, attached, fd_path, offsets, cookies,
+				      attached->file.calls)
+			    : attach_each(probes, attached, fd_path, offsets, cookies,
+				      attached->file.calls);
+	if (err)
+		goto out;
+	attached->file.t_attached = now_ns();
+	probes->files[probes->files_count++] = attached;
+	attached = NULL;
+out:
+	if (attached)
+		attached_free(attached);
+	close(fd);
+	return err;
+}
+
+const struct lien_probed_file *lien_probes_each(const struct lien_probes *probes, unsigned index)
+{
+	return index < probes->files_count ? &probes->files[index]->file : NULL;
+}
+
+const char *lien_probes_method(const struct lien_probes *probes)
+{
+	return probes->multi ? "uprobe-multi" : "perf";
+}
+
+int lien_probes_fd(const struct lien_probes *probes)
+{
+	return ring_buffer__epoll_fd(probes->ring);
+}
+
+int lien_probes_consume(struct lien_probes *probes)
+{
+	return ring_buffer__consume(probes->ring);
+}
+
+uint64_t lien_probes_counter(const struct lien_probes *probes, enum lien_probe_counter counter)
+{
+	uint32_t key = counter;
+	uint64_t value = 0;
+
+	bpf_map_lookup_elem(bpf_map__fd(probes->skel->maps.counters), &key, &value);
+	return value;
+}
+
+bool lien_probes_lost(struct lien_probes *probes, uint32_t *pid, uint64_t *count)
+{
+	int fd = bpf_map__fd(probes->skel->maps.lost);
+
+	return !bpf_map_get_next_key(fd, NULL, pid) &&
+	       !bpf_map_lookup_and_delete_elem(fd, pid, count);
+}
+
+int lien_probes_add_process(struct lien_probes *probes, uint32_t pid, uint64_t start)
+{
+	struct lien_probe_process process = {.start = start, .announced = 1};
+
+	return bpf_map_update_elem(
+		bpf_map__fd(probes->skel->maps.processes), &pid, &process, BPF_ANY);
+}
+
+int lien_probes_set_control(
+	struct lien_probes *probes, uint32_t pid, const struct lien_probe_control *control)
+{
+	return bpf_map_update_elem(
+		bpf_map__fd(probes->skel->maps.controls), &pid, control, BPF_ANY);
+}

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * The BPF programs in the kernel: loading them, attaching them to the libraries' calls, reading
+ * what they report. Knows where things are, not what they mean. Not thread-safe.
+ */
+#ifndef LIEN_PROBES_H
+#define LIEN_PROBES_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include <lien/event.h>
+#include <lien/probe.h>
+#include "loader/libraries.h"
+
+struct lien_probes;
+
+/* A file whose calls are probed. Strings live as long as the struct. */
+struct lien_probed_file {
+	enum lien_library library;
+	char *path;
+	dev_t device;
+	ino_t inode;
+	char build_id[41];
+	uint64_t t_attached; /* CLOCK_MONOTONIC ns: from then on every call is seen */
+	unsigned calls;	     /* probed */
+	const char *missing[LIEN_CALL_MAX]; /* symbols the file does not have; NULL-terminated */
+};
+
+struct lien_probes_config {
+	bool no_multi; /* attach each probe through perf even where the kernel has uprobe-multi */
+	/* Called by lien_probes_consume() for each record, in order. The record is not checked. */
+	void (*on_event)(void *context, const struct lien_event *event, size_t size);
+	void *context;
+};
+
+/*
+ * Loads the programs and attaches those that need no library (processes, executable mappings). From
+ * then on the ring fills. Error: -errno, and one line in `error` that names the cause and the
+ * remedy.
+ */
+int lien_probes_open(struct lien_probes **out, const struct lien_probes_config *config, char *error,
+	size_t error_size);
+/* Detaches everything. */
+void lien_probes_close(struct lien_probes *probes);
+
+/*
+ * Attaches to all calls that the file has, once per inode; cuInit last. 0 also when it was attached
+ * before. -ENOEXEC, -EBADMSG: no x86-64 library; -ENOENT: none of the calls; -errno.
+ */
+int lien_probes_attach(
+	struct lien_probes *probes, enum lien_library library, const char *path, const char *name);
+
+/* NULL: not attached. */
+const struct lien_probed_file *lien_probes_file(
+	const struct lien_probes *probes, dev_t device, ino_t inode);
+/* By index from 0; NULL after the last. */
+const struct lien_probed_file *lien_probes_each(const struct lien_probes *probes, unsigned index);
+/* "uprobe-multi" or "perf". */
+const char *lien_probes_method(const struct lien_probes *probes);
+
+/* Readable when records wait. */
+int lien_probes_fd(const struct lien_probes *probes);
+/* Hands all waiting records to on_event. Returns how many, or -errno. */
+int lien_probes_consume(struct lien_probes *probes);
+uint64_t lien_probes_counter(const struct lien_probes *probes, enum lien_probe_counter counter);
+/* Takes the count of records lost since the last call, by pid, until it returns false. */
+bool lien_probes_lost(struct lien_probes *probes, uint32_t *pid, uint64_t *count);
+
+/* Tells the kernel side of a process that ran before it was watched: see struct lien_probe_process.
+ */
+int lien_probes_add_process(struct lien_probes *probes, uint32_t pid, uint64_t start);
+/* Where the process's control library is, and whether it is to be woken. */
+int lien_probes_set_control(
+	struct lien_probes *probes, uint32_t pid, const struct lien_probe_control *control);
+
+#endif

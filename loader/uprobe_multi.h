@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * Links that put one program on many places of a file at once (kernel 6.6), by the plain bpf()
+ * call: Debian's libbpf 1.1 and the headers of older systems do not know them.
+ */
+#ifndef LIEN_UPROBE_MULTI_H
+#define LIEN_UPROBE_MULTI_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* enum bpf_attach_type: BPF_TRACE_UPROBE_MULTI */
+#define LIEN_UPROBE_MULTI_TYPE 48
+
+/* Does the running kernel have them? */
+bool lien_uprobe_multi_supported(void);
+
+/* Returns the link's fd, or -errno. The places are probed in the order given. */
+int lien_uprobe_multi_attach(int program_fd, const char *path, const uint64_t *offsets,
+	const uint64_t *cookies, unsigned count, bool at_return);
+
+#endif

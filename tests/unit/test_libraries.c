@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#include "loader/libraries.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static void knows_names(void **state)
+{
+	static const struct {
+		const char *path;
+		int library;
+	} cases[] = {
+		{"libcuda.so", LIEN_LIB_CUDA},
+		{"/usr/lib/x86_64-linux-gnu/libcuda.so.1", LIEN_LIB_CUDA},
+		{"/a b/libcuda.so.580.159.03", LIEN_LIB_CUDA},
+		{"/x/libcuda.so.1 (deleted)", LIEN_LIB_CUDA},
+		{"libcudart.so.13", LIEN_LIB_CUDART},
+		{"/torch/lib/libcudart-a5af0d8f.so.12", LIEN_LIB_CUDART},
+		{"/x/libnccl.so.2.28.9", LIEN_LIB_NCCL},
+		{"/x/liblien-control.so", LIEN_LIB_CONTROL},
+		{"/x/libcudadebugger.so.1", 0},
+		{"/x/libcuda-foo.so.1", 0},
+		{"/x/libcuda-foo", 0},
+		{"/x/libcuda", 0},
+		{"/x/libcuda.so.1/other", 0},
+		{"/x/libcuda.so.", 0},
+		{"/x/libcuda.so.1.bak", 0},
+		{"/x/libcuda.so..1", 0},
+		{"/x/libcuda.sox", 0},
+		{"/x/libnccl-net.so", 0},
+		{"/x/libnccl_static.a", 0},
+		{"/x/libcudart-a5af0d8.so.12", 0},
+		{"/x/liblien-control.so.1", 0},
+		{"/x/mylibcuda.so.1", 0},
+		{"", 0},
+		{"/", 0},
+		{"[vdso]", 0},
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		if (lien_library_of(cases[i].path) != (enum lien_library)cases[i].library)
+			fail_msg("%s: %d", cases[i].path, lien_library_of(cases[i].path));
+	}
+	assert_string_equal(lien_library_name(LIEN_LIB_CUDA), "cuda");
+	assert_string_equal(lien_library_name(0), "unknown");
+}
+
+static void parses_maps(void **state)
+{
+	char file[] = "7f2a4c000000-7f2a4c200000 r-xp 00001000 fe:01 337937      "
+		      "               /opt/with blank/libcuda.so.1 (deleted)\n";
+	char anonymous[] = "00400000-00401000 ---p 00000000 00:00 0 \n";
+	char bare[] = "00400000-00401000 rw-s 00000000 00:00 0";
+	char high[] = "ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0 [vsyscall]\n";
+	struct lien_maps_entry m;
+
+	(void)state;
+	assert_true(lien_maps_parse(file, &m));
+	assert_int_equal(m.start, 0x7f2a4c000000);
+	assert_int_equal(m.end, 0x7f2a4c200000);
+	assert_int_equal(m.offset, 0x1000);
+	assert_true(m.readable && !m.writable && m.executable && !m.shared);
+	assert_int_equal(m.dev_major, 0xfe);
+	assert_int_equal(m.dev_minor, 1);
+	assert_int_equal(m.inode, 337937);
+	assert_string_equal(m.path, "/opt/with blank/libcuda.so.1 (deleted)");
+	assert_true(lien_maps_parse(anonymous, &m));
+	assert_string_equal(m.path, "");
+	assert_false(m.readable || m.executable);
+	assert_true(lien_maps_parse(bare, &m));
+	assert_true(m.shared && m.writable);
+	assert_true(lien_maps_parse(high, &m));
+	assert_string_equal(m.path, "[vsyscall]");
+}
+
+static void refuses_other_lines(void **state)
+{
+	static const char *const lines[] = {"", "\n", "-", "7f-", "7f-80", "7f-80 ", "7f-80 r-x",
+		"7f-80 r-xp", "7f-80 r-xp 0", "7f-80 r-xp 0 fe", "7f-80 r-xp 0 fe:1 ",
+		"7f-80 r-xp 0 fe:1 x", "80-7f r-xp 0 fe:1 1 x", "zz-80 r-xp 0 fe:1 1 x",
+		"-7f-80 r-xp 0 fe:1 1 x", " 7f-80 r-xp 0 fe:1 1 x",
+		"11111111111111111-80 r-xp 0 fe:1 1 x", "VmFlags: rd ex mr mw me"};
+	struct lien_maps_entry m;
+	char line[80];
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++) {
+		strcpy(line, lines[i]);
+		if (lien_maps_parse(line, &m))
+			fail_msg("taken: %s", lines[i]);
+	}
+}
+
+struct found {
+	unsigned mappings, executable;
+	bool self;
+};
+
+static int count_mapping(const struct lien_maps_entry *mapping, void *arg)
+{
+	struct found *found = arg;
+	uint64_t here = (uintptr_t)count_mapping;
+
+	found->mappings++;
+	found->executable += mapping->executable;
+	if (here >= mapping->start && here < mapping->end)
+		found->self = mapping->executable;
+	return 0;
+}
+
+static int stop_at_once(const struct lien_maps_entry *mapping, void *arg)
+{
+	(void)mapping;
+	(void)arg;
+	return 42;
+}
+
+static void reads_own_maps(void **state)
+{
+	struct found found = {0};
+
+	(void)state;
+	assert_int_equal(lien_maps_read(0, count_mapping, &found), 0);
+	assert_true(found.mappings > 5 && found.executable > 1 && found.self);
+	memset(&found, 0, sizeof(found));
+	assert_int_equal(lien_maps_read(getpid(), count_mapping, &found), 0);
+	assert_true(found.self);
+	assert_int_equal(lien_maps_read(0, stop_at_once, NULL), 42);
+}
+
+/* One that has ended and is not waited for has a maps file that is empty. */
+static void copes_with_ended_processes(void **state)
+{
+	struct found found = {0};
+	siginfo_t info;
+	pid_t pid = fork();
+	int err;
+
+	(void)state;
+	if (!pid)
+		_exit(0);
+	waitid(P_PID, pid, &info, WEXITED | WNOWAIT);
+	err = lien_maps_read(pid, count_mapping, &found);
+	assert_true(err == 0 || err == -ESRCH);
+	assert_int_equal(found.mappings, 0);
+	waitpid(pid, NULL, 0);
+	assert_int_equal(lien_maps_read(pid, count_mapping, &found), -ESRCH);
+}
+
+struct expected {
+	const char *path;
+	struct stat st;
+	pid_t pid;
+	unsigned seen, duplicates;
+	char open_path[256];
+};
+
+static int look_for(const struct lien_library_file *file, void *arg)
+{
+	struct expected *expected = arg;
+
+	if (file->device != expected->st.st_dev || file->inode != expected->st.st_ino)
+		return 0;
+	expected->duplicates += expected->seen++ > 0;
+	expected->pid = file->pid;
+	assert_int_equal(file->library, LIEN_LIB_NCCL);
+	snprintf(expected->open_path, sizeof(expected->open_path), "%s", file->open_path);
+	return 0;
+}
+
+static int stop_with_7(const struct lien_library_file *file, void *arg)
+{
+	(void)file;
+	(void)arg;
+	return 7;
+}
+
+static void make_library(const char *directory, char *path, size_t size)
+{
+	int fd;
+
+	snprintf(path, size, "%s/libnccl.so.2", directory);
+	fd = open(path, O_CREAT | O_RDWR | O_CLOEXEC, 0755);
+	assert_true(fd >= 0);
+	assert_int_equal(ftruncate(fd, 8192), 0);
+	close(fd);
+}
+
+static void finds_in_directories(void **state)
+{
+	char directory[] = "/tmp/lien-test-XXXXXX", path[64], link[64], list[128];
+	struct expected expected = {0};
+
+	(void)state;
+	assert_non_null(mkdtemp(directory));
+	make_library(directory, path, sizeof(path));
+	snprintf(link, sizeof(link), "%s/libnccl.so", directory);
+	assert_int_equal(symlink("libnccl.so.2", link), 0);
+	assert_int_equal(stat(path, &expected.st), 0);
+	snprintf(list, sizeof(list), "/nowhere::%s:%s", directory, directory);
+	setenv("LD_LIBRARY_PATH", list, 1);
+	assert_int_equal(lien_libraries_each(look_for, &expected), 0);
+	assert_int_equal(expected.seen, 1);
+	assert_int_equal(expected.pid, 0);
+	assert_int_equal(lien_libraries_each(stop_with_7, NULL), 7);
+	unsetenv("LD_LIBRARY_PATH");
+	unlink(link);
+	unlink(path);
+	rmdir(directory);
+}
+
+/* Mapped by a process, and by now deleted: only /proc/PID/map_files still opens it. */
+static void finds_in_processes(void **state)
+{
+	char directory[] = "/tmp/lien-test-XXXXXX", path[64];
+	struct expected expected = {0};
+	struct stat st;
+	void *at;
+	int fd;
+
+	(void)state;
+	assert_non_null(mkdtemp(directory));
+	make_library(directory, path, sizeof(path));
+	assert_int_equal(stat(path, &expected.st), 0);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	at = mmap(NULL, 8192, PROT_READ | PROT_EXEC, MAP_PRIVATE, fd, 0);
+	assert_true(at != MAP_FAILED);
+	close(fd);
+	assert_int_equal(lien_libraries_each(look_for, &expected), 0);
+	assert_int_equal(expected.seen, 1);
+	assert_int_equal(expected.pid, getpid());
+	unlink(path);
+	rmdir(directory);
+	if (!geteuid()) {
+		expected.seen = 0;
+		assert_int_equal(lien_libraries_each(look_for, &expected), 0);
+		assert_int_equal(expected.seen, 1);
+		assert_int_equal(stat(expected.open_path, &st), 0);
+		assert_int_equal(st.st_ino, expected.st.st_ino);
+	}
+	munmap(at, 8192);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(knows_names),
+		cmocka_unit_test(parses_maps),
+		cmocka_unit_test(refuses_other_lines),
+		cmocka_unit_test(reads_own_maps),
+		cmocka_unit_test(copes_with_ended_processes),
+		cmocka_unit_test(finds_in_directories),
+		cmocka_unit_test(finds_in_processes),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

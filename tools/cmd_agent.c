@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <lien/client.h>
+#include "agent/agent.h"
+#include "loader/features.h"
+#include "tools/commands.h"
+#include "tools/options.h"
+
+static const char *const examples[] = {"lien agent", "watch this node until Ctrl-C",
+	"lien agent --library /opt/cuda/libcuda.so.1", "also a driver in an unusual place", NULL};
+
+static const struct lien_usage usage = {
+	.command = "lien agent",
+	.arguments = "",
+	.summary =
+		"Watches every process that uses CUDA on this node and serves the other commands\n"
+		"on its socket. Runs in the foreground, as root; one per node.",
+	.examples = examples,
+};
+
+/* One line for each thing that this machine lacks. */
+static int check_machine(void)
+{
+	struct lien_feature features[LIEN_FEATURES_MAX];
+	int n = lien_features_check(features, LIEN_FEATURES_MAX), i, failed = 0;
+
+	for (i = 0; i < n; i++)
+		if (features[i].status == LIEN_FEATURE_FAIL) {
+			lien_log(3, "%s: %s: %s", features[i].name, features[i].found,
+				features[i].remedy);
+			failed++;
+		}
+	return failed;
+}
+
+int lien_cmd_agent(int argc, char **argv)
+{
+	const char *socket = NULL, *library = NULL;
+	bool no_multi = false;
+	const struct lien_option options[] = {
+		{"library", LIEN_OPTION_STRING, &library, "FILE",
+			"probe this libcuda, libcudart or libnccl as well", 0},
+		{"no-uprobe-multi", LIEN_OPTION_FLAG, &no_multi, NULL,
+			"attach each probe by itself, as on kernels before 6.6", 0},
+		LIEN_SOCKET_OPTION(&socket), {}};
+	const char *libraries[] = {NULL, NULL};
+	struct lien_agent_config config = {.libraries = libraries};
+	int code;
+
+	if (!lien_options_read(&usage, options, &argc, &argv, &code))
+		return code;
+	if (check_machine())
+		return LIEN_EXIT_FAILURE;
+	libraries[0] = library;
+	config.socket = socket ? socket : getenv("LIEN_SOCKET");
+	if (!config.socket || !config.socket[0])
+		config.socket = LIEN_CLIENT_SOCKET;
+	config.no_multi = no_multi;
+	return lien_agent_run(&config) ? LIEN_EXIT_FAILURE : LIEN_EXIT_OK;
+}

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <string.h>
+
+#include "tools/commands.h"
+#include "tools/left.h"
+#include "tools/options.h"
+#include "tools/output.h"
+#include "tools/query.h"
+
+static const char *const examples[] = {"lien mem",
+	"all processes: by owner (the library that asked for the memory) and kind",
+	"lien mem --pid 812", "one process; with --json, too, only its rows and their totals",
+	"lien mem --json | jq .offload_frees",
+	"the bytes that `lien offload --owner all` would free", NULL};
+
+static const struct lien_usage usage = {
+	.command = "lien mem",
+	.arguments = "",
+	.summary = "Shows who owns how much GPU memory, what an offload would free, and what it "
+		   "would\n"
+		   "leave behind and why. Kinds: local (never exported), exported (other processes "
+		   "may\n"
+		   "map it), imported (another process's memory, counted in that one's total).",
+	.examples = examples,
+};
+
+static bool is_imported(const json_t *row)
+{
+	return !strcmp(lien_get_text(row, "kind"), "imported");
+}
+
+static json_t *only_pid(const json_t *list, pid_t pid)
+{
+	json_t *kept = json_array();
+	json_t *row;
+	size_t i;
+
+	json_array_foreach (list, i, row) {
+		if (lien_get_number(row, "pid") == (uint64_t)pid)
+			json_array_append(kept, row);
+	}
+	return kept;
+}
+
+static uint64_t sum(const json_t *rows, const char *key)
+{
+	const json_t *row;
+	uint64_t total = 0;
+	size_t i;
+
+	json_array_foreach (rows, i, row)
+		total += is_imported(row) ? 0 : lien_get_number(row, key);
+	return total;
+}
+
+/* The agent answers for all processes; this leaves of its result what belongs to one. */
+static void select_pid(json_t *result, pid_t pid)
+{
+	json_t *rows = only_pid(json_object_get(result, "rows"), pid);
+
+	json_object_set_new(result, "left", only_pid(json_object_get(result, "left"), pid));
+	json_object_set_new(result, "bytes", json_integer(sum(rows, "bytes")));
+	json_object_set_new(result, "offload_frees", json_integer(sum(rows, "offload_frees")));
+	json_object_set_new(result, "rows", rows);
+}
+
+static void print_rows(const json_t *result)
+{
+	static const struct lien_column columns[] = {{"PID", LIEN_RIGHT}, {"OWNER", LIEN_LEFT},
+		{"KIND", LIEN_LEFT}, {"ALLOCATIONS", LIEN_RIGHT}, {"MAPPINGS", LIEN_RIGHT},
+		{"GPU", LIEN_RIGHT}, {"OFFLOAD FREES", LIEN_RIGHT}, {"OFFLOADED", LIEN_RIGHT}};
+	struct lien_table *table = lien_table_new(columns, 8);
+	const json_t *rows = json_object_get(result, "rows"), *row;
+	uint64_t offloaded = sum(rows, "offloaded_bytes");
+	size_t i;
+
+	json_array_foreach (rows, i, row) {
+		lien_table_add(table, "%" PRIu64, lien_get_number(row, "pid"));
+		lien_table_add(table, "%s", lien_get_text(row, "owner"));
+		lien_table_add(table, "%s", lien_get_text(row, "kind"));
+		lien_table_add(table, "%" PRIu64, lien_get_number(row, "allocations"));
+		lien_table_add(table, "%" PRIu64, lien_get_number(row, "mappings"));
+		lien_table_add(table, "%s", lien_size(lien_get_number(row, "bytes")).text);
+		if (is_imported(row))
+			lien_table_add(table, "-");
+		else
+			lien_table_add(
+				table, "%s", lien_size(lien_get_number(row, "offload_frees")).text);
+		lien_table_add(
+			table, "%s", lien_size(lien_get_number(row, "offloaded_bytes")).text);
+	}
+	lien_table_end(table, stdout);
+	printf("\ntotal: %s on the GPUs, of which an offload frees %s",
+		lien_size(lien_get_number(result, "bytes")).text,
+		lien_size(lien_get_number(result, "offload_frees")).text);
+	if (offloaded)
+		printf("; %s offloaded now", lien_size(offloaded).text);
+	printf("\n");
+	lien_print_left("an offload leaves behind:", json_object_get(result, "left"));
+}
+
+static int no_rows(const struct lien_pids *pids)
+{
+	pid_t pid = pids->count ? pids->pid[pids->count - 1] : 0;
+
+	if (!pid) {
+		printf("no process holds GPU memory, as far as the agent has seen\n");
+	} else if (kill(pid, 0) && errno == ESRCH) {
+		return lien_complain(usage.command, "there is no process %d: see lien ps", pid);
+	} else {
+		printf("process %d holds no GPU memory, as far as the agent has seen\n", pid);
+	}
+	return LIEN_EXIT_OK;
+}
+
+int lien_cmd_mem(int argc, char **argv)
+{
+	static struct lien_pids pids;
+	const char *socket = NULL;
+	bool json = false;
+	const struct lien_option options[] = {
+		{"pid", LIEN_OPTION_PIDS, &pids, "PID", "only this process", 0},
+		LIEN_CLIENT_OPTIONS(&json, &socket), {}};
+	struct lien_query query = {.command = usage.command, .timeout_ms = LIEN_QUERY_MS};
+	json_t *result;
+	int code;
+
+	if (!lien_options_read(&usage, options, &argc, &argv, &code))
+		return code;
+	if (pids.count > 1)
+		return lien_usage_error(&usage, "--pid is given more than once");
+	query.socket = socket;
+	result = lien_query(&query, json_pack("{s:s}", "op", "mem"));
+	if (!result)
+		return LIEN_EXIT_FAILURE;
+	if (pids.count)
+		select_pid(result, pids.pid[0]);
+	code = LIEN_EXIT_OK;
+	if (json)
+		lien_print_json(stdout, result);
+	else if (!json_array_size(json_object_get(result, "rows")))
+		code = no_rows(&pids);
+	else
+		print_rows(result);
+	json_decref(result);
+	return code;
+}

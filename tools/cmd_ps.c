@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/commands.h"
+#include "tools/options.h"
+#include "tools/output.h"
+#include "tools/query.h"
+
+#define RANKS_SHOWN 2
+
+static const char *const examples[] = {"lien ps",
+	"every process that uses CUDA, its ranks and its memory",
+	"lien ps --json | jq '.processes[].pid'", "their process ids", NULL};
+
+static const struct lien_usage usage = {
+	.command = "lien ps",
+	.arguments = "",
+	.summary = "Lists the processes that use CUDA on this node, as the agent sees them: what "
+		   "they\n"
+		   "hold on the GPUs, how much of it NCCL allocated, what they map of others' "
+		   "memory,\n"
+		   "and what is offloaded to the host now.",
+	.examples = examples,
+};
+
+/* "0/2 0/2 +2": a rank per communicator, the first ones. */
+static char *ranks_of(const json_t *process)
+{
+	const json_t *ranks = json_object_get(process, "ranks"), *rank;
+	char *text = NULL;
+	size_t i;
+
+	json_array_foreach (ranks, i, rank) {
+		if (i == RANKS_SHOWN)
+			break;
+		text = lien_append(text, " ", "%" PRIu64 "/%" PRIu64, lien_get_number(rank, "rank"),
+			lien_get_number(rank, "nranks"));
+	}
+	if (json_array_size(ranks) > RANKS_SHOWN)
+		text = lien_append(text, " ", "+%zu", json_array_size(ranks) - RANKS_SHOWN);
+	return text ? text : lien_format("-");
+}
+
+/* "0-3,6": neighbours of a sorted list are shown as a range. */
+static char *devices_of(const json_t *process)
+{
+	const json_t *devices = json_object_get(process, "devices");
+	size_t count = json_array_size(devices), last;
+	char *text = NULL;
+
+	for (size_t i = 0; i < count; i = last + 1) {
+		json_int_t first = json_integer_value(json_array_get(devices, i));
+
+		for (last = i; last + 1 < count; last++) {
+			if (json_integer_value(json_array_get(devices, last + 1)) - first !=
+				(json_int_t)(last + 1 - i))
+				break;
+		}
+		text = lien_append(text, ",", "%" JSON_INTEGER_FORMAT, first);
+		if (last > i)
+			text = lien_append(
+				text, "-", "%" JSON_INTEGER_FORMAT, first + (json_int_t)(last - i));
+	}
+	return text ? text : lien_format("-");
+}
+
+/* The column "offloaded" says how much. */
+static const char *state_of(const json_t *process)
+{
+	const char *state = lien_get_text(process, "state");
+
+	return strcmp(state, "partly offloaded") ? state : "partly";
+}
+
+static void print_processes(const json_t *processes)
+{
+	static const struct lien_column columns[] = {{"PID", LIEN_RIGHT}, {"COMMAND", LIEN_LEFT},
+		{"STATE", LIEN_LEFT}, {"CONTROL", LIEN_LEFT}, {"DEVICES", LIEN_LEFT},
+		{"RANKS", LIEN_LEFT}, {"GPU", LIEN_RIGHT}, {"NCCL", LIEN_RIGHT},
+		{"IMPORTED", LIEN_RIGHT}, {"OFFLOADED", LIEN_RIGHT}};
+	struct lien_table *table = lien_table_new(columns, 10);
+	const json_t *process;
+	bool incomplete = false;
+	size_t i;
+
+	json_array_foreach (processes, i, process) {
+		bool partial = json_is_false(json_object_get(process, "complete"));
+		char *devices = devices_of(process), *ranks = ranks_of(process);
+
+		incomplete |= partial;
+		lien_table_add(table, "%" PRIu64, lien_get_number(process, "pid"));
+		lien_table_add(table, "%s", lien_get_text(process, "command"));
+		lien_table_add(table, "%s%s", state_of(process), partial ? "*" : "");
+		lien_table_add(table, "%s", lien_get_text(process, "control"));
+		lien_table_add(table, "%s", devices);
+		lien_table_add(table, "%s", ranks);
+		lien_table_add(table, "%s", lien_size(lien_get_number(process, "bytes")).text);
+		lien_table_add(table, "%s", lien_size(lien_get_number(process, "nccl_bytes")).text);
+		lien_table_add(
+			table, "%s", lien_size(lien_get_number(process, "imported_bytes")).text);
+		lien_table_add(
+			table, "%s", lien_size(lien_get_number(process, "offloaded_bytes")).text);
+		free(devices);
+		free(ranks);
+	}
+	lien_table_end(table, stdout);
+	if (incomplete) {
+		printf("\n");
+		lien_print_wrapped(stdout, 2,
+			"* incomplete: may have used CUDA before it was watched, or events of it "
+			"were "
+			"lost. What is shown may not be all, and it is not offloaded until the "
+			"agent "
+			"has read its memory again.");
+	}
+}
+
+int lien_cmd_ps(int argc, char **argv)
+{
+	const char *socket = NULL;
+	bool json = false;
+	const struct lien_option options[] = {LIEN_CLIENT_OPTIONS(&json, &socket), {}};
+	struct lien_query query = {.command = usage.command, .timeout_ms = LIEN_QUERY_MS};
+	json_t *result;
+	int code;
+
+	if (!lien_options_read(&usage, options, &argc, &argv, &code))
+		return code;
+	query.socket = socket;
+	result = lien_query(&query, json_pack("{s:s}", "op", "ps"));
+	if (!result)
+		return LIEN_EXIT_FAILURE;
+	if (json)
+		lien_print_json(stdout, result);
+	else if (!json_array_size(json_object_get(result, "processes")))
+		printf("no process uses CUDA on this node, as far as the agent has seen\n");
+	else
+		print_processes(json_object_get(result, "processes"));
+	json_decref(result);
+	return LIEN_EXIT_OK;
+}

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/commands.h"
+#include "tools/options.h"
+#include "tools/output.h"
+#include "tools/query.h"
+
+static const char *const examples[] = {"lien status", "what the agent watches, and what it missed",
+	"lien status --json | jq .events_lost", "the number of lost events", NULL};
+
+static const struct lien_usage usage = {
+	.command = "lien status",
+	.arguments = "",
+	.summary =
+		"Shows the agent's state: events seen and lost, processes it knows only in part,\n"
+		"the libraries it has probes in, and the offload or restore that is under way.",
+	.examples = examples,
+};
+
+static char *uptime(double ms)
+{
+	unsigned long s = ms > 0 ? ms / 1000 : 0;
+
+	if (s < 60)
+		return lien_format("%lu s", s);
+	if (s < 3600)
+		return lien_format("%lu min %lu s", s / 60, s % 60);
+	if (s < 86400)
+		return lien_format("%lu h %lu min", s / 3600, s / 60 % 60);
+	return lien_format("%lu d %lu h", s / 86400, s / 3600 % 24);
+}
+
+static void print_numbers(const json_t *status)
+{
+	const json_t *transaction = json_object_get(status, "transaction");
+	char *up = uptime(lien_get_real(status, "uptime_ms"));
+
+	printf("agent        version %s, pid %" PRIu64 ", up for %s, %s of memory\n",
+		lien_get_text(status, "version"), lien_get_number(status, "pid"), up,
+		lien_size(lien_get_number(status, "rss_bytes")).text);
+	printf("graph        %" PRIu64 " %s, ",
+		LIEN_PLURAL(lien_get_number(status, "processes"), "process", "processes"));
+	printf("%" PRIu64 " %s, ",
+		LIEN_PLURAL(lien_get_number(status, "allocations"), "allocation", "allocations"));
+	printf("%" PRIu64 " %s\n",
+		LIEN_PLURAL(lien_get_number(status, "mappings"), "mapping", "mappings"));
+	printf("events       %" PRIu64 " seen, %" PRIu64 " lost\n",
+		lien_get_number(status, "events"), lien_get_number(status, "events_lost"));
+	printf("probes       by %s\n", lien_get_text(status, "attach"));
+	if (json_is_object(transaction))
+		printf("transaction  %s, phase %s, for %s\n", lien_get_text(transaction, "kind"),
+			lien_get_text(transaction, "phase"),
+			lien_time(lien_get_real(transaction, "ms")).text);
+	else
+		printf("transaction  none under way\n");
+	free(up);
+}
+
+static char *list_numbers(const json_t *list)
+{
+	const json_t *value;
+	char *text = NULL;
+	size_t i;
+
+	json_array_foreach (list, i, value)
+		text = lien_append(text, ", ", "%" JSON_INTEGER_FORMAT, json_integer_value(value));
+	return text;
+}
+
+static char *list_texts(const json_t *list)
+{
+	const json_t *value;
+	char *text = NULL;
+	size_t i;
+
+	json_array_foreach (list, i, value)
+		text = lien_append(text, ", ", "%s", json_string_value(value) ?: "?");
+	return text;
+}
+
+static const char *last_component(const char *path)
+{
+	const char *slash = strrchr(path, '/');
+
+	return slash ? slash + 1 : path;
+}
+
+static void print_libraries(const json_t *libraries)
+{
+	static const struct lien_column columns[] = {{"LIBRARY", LIEN_LEFT}, {"CALLS", LIEN_RIGHT},
+		{"MISSING", LIEN_RIGHT}, {"PATH", LIEN_LEFT_TAIL}};
+	struct lien_table *table;
+	const json_t *library;
+	size_t i;
+
+	if (!json_array_size(libraries)) {
+		lien_print_wrapped(stdout, 0,
+			"\nno library has probes yet: they are set when a process maps one");
+		return;
+	}
+	table = lien_table_new(columns, 4);
+	json_array_foreach (libraries, i, library) {
+		lien_table_add(table, "%s", lien_get_text(library, "library"));
+		lien_table_add(table, "%" PRIu64, lien_get_number(library, "calls"));
+		lien_table_add(table, "%zu", json_array_size(json_object_get(library, "missing")));
+		lien_table_add(table, "%s", lien_get_text(library, "path"));
+	}
+	printf("\n");
+	lien_table_end(table, stdout);
+	json_array_foreach (libraries, i, library) {
+		char *missing = list_texts(json_object_get(library, "missing"));
+
+		if (missing)
+			lien_print_wrapped(stdout, 2, "%s has no %s: it is older than these calls",
+				last_component(lien_get_text(library, "path")), missing);
+		free(missing);
+	}
+}
+
+/* What makes the graph less than the truth: last, so that it is what stays on the screen. */
+static void print_warnings(const json_t *status)
+{
+	char *incomplete = list_numbers(json_object_get(status, "incomplete"));
+	uint64_t lost = lien_get_number(status, "events_lost");
+	uint64_t unmatched = lien_get_number(status, "unmatched_imports");
+
+	if (lost || incomplete || unmatched)
+		printf("\n");
+	if (lost)
+		lien_print_wrapped(stdout, 2,
+			"WARNING: %" PRIu64
+			" %s lost: the graph of the processes that made them is "
+			"not to be trusted until it has been read again",
+			LIEN_PLURAL(lost, "event was", "events were"));
+	if (incomplete)
+		lien_print_wrapped(stdout, 2,
+			"WARNING: incomplete: %s: may have used CUDA before being watched, or lost "
+			"events; not offloaded until read again",
+			incomplete);
+	if (unmatched)
+		lien_print_wrapped(stdout, 2,
+			"WARNING: %" PRIu64 " %s: the owner of that memory is unknown",
+			LIEN_PLURAL(unmatched, "import has no export that was seen",
+				"imports have no export that was seen"));
+	free(incomplete);
+}
+
+int lien_cmd_status(int argc, char **argv)
+{
+	const char *socket = NULL;
+	bool json = false;
+	const struct lien_option options[] = {LIEN_CLIENT_OPTIONS(&json, &socket), {}};
+	struct lien_query query = {.command = usage.command, .timeout_ms = LIEN_QUERY_MS};
+	json_t *result;
+	int code;
+
+	if (!lien_options_read(&usage, options, &argc, &argv, &code))
+		return code;
+	query.socket = socket;
+	result = lien_query(&query, json_pack("{s:s}", "op", "status"));
+	if (!result)
+		return LIEN_EXIT_FAILURE;
+	if (json) {
+		lien_print_json(stdout, result);
+	} else {
+		print_numbers(result);
+		print_libraries(json_object_get(result, "libraries"));
+		print_warnings(result);
+	}
+	json_decref(result);
+	return LIEN_EXIT_OK;
+}

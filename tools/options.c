@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "tools/options.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define OPTIONS_MAX 24
+#define FIRST_VALUE 256 /* getopt_long()'s value of table row 0: no character */
+#define HELP_VALUE  'h'
+
+int lien_usage_error(const struct lien_usage *usage, const char *format, ...)
+{
+	va_list args;
+
+	fprintf(stderr, "%s: ", usage->command);
+	va_start(args, format);
+	vfprintf(stderr, format, args);
+	va_end(args);
+	fprintf(stderr, ": see %s --help\n", usage->command);
+	return LIEN_EXIT_USAGE;
+}
+
+static bool parse_unsigned(const char *text, int base, unsigned long *value)
+{
+	char *end;
+
+	/* strtoul() would also take blanks, signs and, in base 16, a second 0x. */
+	if (!*text ||
+		strspn(text, base == 16 ? "0123456789abcdefABCDEF" : "0123456789") != strlen(text))
+		return false;
+	errno = 0;
+	*value = strtoul(text, &end, base);
+	return !errno;
+}
+
+bool lien_parse_number(const char *text, unsigned long max, unsigned long *value)
+{
+	return parse_unsigned(text, 10, value) && *value <= max;
+}
+
+bool lien_parse_pid(const char *text, pid_t *pid)
+{
+	unsigned long value;
+
+	if (!lien_parse_number(text, INT_MAX, &value) || !value)
+		return false;
+	*pid = value;
+	return true;
+}
+
+bool lien_parse_address(const char *text, unsigned long *address)
+{
+	if (text[0] == '0' && (text[1] == 'x' || text[1] == 'X'))
+		return parse_unsigned(text + 2, 16, address);
+	return parse_unsigned(text, 10, address);
+}
+
+static void print_option(const char *name, const char *argument, const char *help)
+{
+	char left[32];
+
+	snprintf(left, sizeof(left), "--%s%s%s", name, argument ? " " : "",
+		argument ? argument : "");
+	printf("  %-18s %s\n", left, help);
+}
+
+static void print_help(const struct lien_usage *usage, const struct lien_option *options)
+{
+	printf("Usage: %s [OPTIONS]%s%s\n\n%s\n\nOptions:\n", usage->command,
+		*usage->arguments ? " " : "", usage->arguments, usage->summary);
+	for (const struct lien_option *option = options; option->name; option++)
+		print_option(option->name, option->argument, option->help);
+	print_option("help", NULL, "this text");
+	printf("\nExamples:\n");
+	for (const char *const *example = usage->examples; *example; example += 2)
+		printf("  %s\n      %s\n", example[0], example[1]);
+}
+
+static bool take_value(
+	const struct lien_usage *usage, const struct lien_option *option, const char *text)
+{
+	unsigned long max = option->max ? option->max : INT_MAX;
+	struct lien_pids *pids;
+
+	switch (option->type) {
+	case LIEN_OPTION_FLAG:
+		*(bool *)option->value = true;
+		return true;
+	case LIEN_OPTION_STRING:
+		if (*text) {
+			*(const char **)option->value = text;
+			return true;
+		}
+		lien_usage_error(usage, "--%s is empty", option->name);
+		return false;
+	case LIEN_OPTION_NUMBER:
+		if (lien_parse_number(text, max, option->value) && *(unsigned long *)option->value)
+			return true;
+		lien_usage_error(
+			usage, "--%s %s is not a number from 1 to %lu", option->name, text, max);
+		return false;
+	case LIEN_OPTION_PIDS:
+		pids = option->value;
+		if (pids->count == LIEN_PIDS_MAX) {
+			lien_usage_error(
+				usage, "--%s more than %d times", option->name, LIEN_PIDS_MAX);
+			return false;
+		}
+		if (lien_parse_pid(text, &pids->pid[pids->count])) {
+			pids->count++;
+			return true;
+		}
+		lien_usage_error(usage, "--%s %s is not a process id", option->name, text);
+		return false;
+	}
+	return false;
+}
+
+static void fill_table(const struct lien_option *options, struct option *table)
+{
+	unsigned i;
+
+	for (i = 0; options[i].name && i < OPTIONS_MAX; i++)
+		table[i] = (struct option){options[i].name,
+			options[i].type == LIEN_OPTION_FLAG ? no_argument : required_argument, NULL,
+			FIRST_VALUE + i};
+	table[i] = (struct option){"help", no_argument, NULL, HELP_VALUE};
+	table[i + 1] = (struct option){NULL, 0, NULL, 0};
+}
+
+static bool check_count(const struct lien_usage *usage, int count, const char *extra)
+{
+	if (count < usage->min) {
+		lien_usage_error(usage, "%s is missing", usage->arguments);
+		return false;
+	}
+	if (usage->max >= 0 && count > usage->max) {
+		lien_usage_error(usage, "'%s' is too much", extra);
+		return false;
+	}
+	return true;
+}
+
+bool lien_options_read(const struct lien_usage *usage, const struct lien_option *options, int *argc,
+	char ***argv, int *code)
+{
+	const char *letters = usage->rest ? "+:h" : ":h";
+	struct option table[OPTIONS_MAX + 2];
+	char *given;
+	int value;
+
+	fill_table(options, table);
+	*code = LIEN_EXIT_USAGE;
+	opterr = 0;
+	optind = 0; /* start anew, also after another table */
+	for (;;) {
+		given = (*argv)[optind ? optind : 1];
+		value = getopt_long(*argc, *argv, letters, table, NULL);
+		if (value == -1)
+			break;
+		switch (value) {
+		case HELP_VALUE:
+			print_help(usage, options);
+			*code = LIEN_EXIT_OK;
+			return false;
+		case ':':
+			lien_usage_error(usage, "%s needs a value", (*argv)[optind - 1]);
+			return false;
+		case '?':
+			/* optind stays where it is inside of a group of letters. */
+			if (optopt && optopt < FIRST_VALUE)
+				lien_usage_error(usage, "there is no option -%c", optopt);
+			else
+				lien_usage_error(usage, "%s: no such option",
+					optind > 1 ? (*argv)[optind - 1] : given);
+			return false;
+		default:
+			if (!take_value(usage, &options[value - FIRST_VALUE], optarg))
+				return false;
+		}
+	}
+	*argc -= optind;
+	*argv += optind;
+	return check_count(
+		usage, *argc, usage->max >= 0 && *argc > usage->max ? (*argv)[usage->max] : "");
+}

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * Options of the commands: a typed table over getopt_long(), from which --help is printed too. A
+ * wrong option is one line on stderr and exit code 2.
+ */
+#ifndef LIEN_TOOLS_OPTIONS_H
+#define LIEN_TOOLS_OPTIONS_H
+
+#include <stdbool.h>
+#include <sys/types.h>
+
+enum lien_option_type {
+	LIEN_OPTION_FLAG,   /* bool */
+	LIEN_OPTION_STRING, /* const char *, into argv */
+	LIEN_OPTION_NUMBER, /* unsigned long, 1 to .max */
+	LIEN_OPTION_PIDS,   /* struct lien_pids; may be given several times */
+};
+
+#define LIEN_PIDS_MAX 1024
+
+struct lien_pids {
+	unsigned count;
+	pid_t pid[LIEN_PIDS_MAX];
+};
+
+struct lien_option {
+	const char *name; /* "timeout" is --timeout; a NULL name ends the table */
+	enum lien_option_type type;
+	void *value;	      /* what .type says; keeps what it has when the option isn't given */
+	const char *argument; /* "MS"; NULL for flags */
+	const char *help;     /* one line */
+	unsigned long max;    /* of numbers; 0: any that an int holds */
+};
+
+struct lien_usage {
+	const char *command;	     /* "lien ps" */
+	const char *arguments;	     /* "PID ADDRESS"; "" for none */
+	const char *summary;	     /* one sentence; lines of at most 78 columns */
+	int min, max;		     /* arguments that are not options; max -1: any number */
+	bool rest;		     /* what follows the first argument is another program's */
+	const char *const *examples; /* pairs: a command line and what it does; ends with NULL */
+};
+
+#define LIEN_EXIT_OK	  0
+#define LIEN_EXIT_FAILURE 1
+#define LIEN_EXIT_USAGE	  2
+
+/*
+ * Reads the options; *argc and *argv are then what is left. False: the command ends here with
+ * *code, after --help or an error.
+ */
+bool lien_options_read(const struct lien_usage *usage, const struct lien_option *options, int *argc,
+	char ***argv, int *code);
+
+/* One line "COMMAND: message: see COMMAND --help" on stderr; returns LIEN_EXIT_USAGE. */
+int lien_usage_error(const struct lien_usage *usage, const char *format, ...)
+	__attribute__((format(printf, 2, 3)));
+
+/* Whole strings only; false for anything else. Numbers are decimal, addresses decimal or 0x hex. */
+bool lien_parse_number(const char *text, unsigned long max, unsigned long *value);
+bool lien_parse_pid(const char *text, pid_t *pid);
+bool lien_parse_address(const char *text, unsigned long *address);
+
+/* For the tables of commands that talk to the agent. */
+/* clang-format off */
+#define LIEN_SOCKET_OPTION(socket) \
+	{"socket", LIEN_OPTION_STRING, socket, "PATH", \
+		"the agent's socket (default $LIEN_SOCKET or /run/lien/agent.sock)", 0}
+#define LIEN_CLIENT_OPTIONS(json, socket) \
+	{"json", LIEN_OPTION_FLAG, json, NULL, "print the agent's result as JSON", 0}, \
+	LIEN_SOCKET_OPTION(socket)
+/* clang-format on */
+
+#endif

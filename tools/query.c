@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "tools/query.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "tools/options.h"
+#include "tools/output.h"
+
+int lien_complain(const char *command, const char *format, ...)
+{
+	char *text = NULL, *line;
+	va_list args;
+
+	va_start(args, format);
+	if (vasprintf(&text, format, args) < 0)
+		text = NULL;
+	va_end(args);
+	line = lien_format("%s: %s", command, text ? text : "out of memory");
+	fprintf(stderr, "%s\n", line);
+	free(line);
+	free(text);
+	return LIEN_EXIT_FAILURE;
+}
+
+json_t *lien_query(const struct lien_query *query, json_t *request)
+{
+	struct lien_client *client = lien_client_new(query->socket);
+	json_t *result = NULL;
+	int err;
+
+	if (!client || !request) {
+		lien_complain(query->command, "out of memory");
+		goto out;
+	}
+	lien_client_timeout(client, query->timeout_ms);
+	lien_client_on_progress(client, query->progress, query->progress_arg);
+	err = lien_client_call(client, request, &result);
+	if (query->progress)
+		query->progress(NULL, query->progress_arg);
+	if (err) {
+		lien_complain(query->command, "%s", lien_client_error(client));
+	} else if (!json_is_object(result)) {
+		lien_complain(query->command,
+			"what answers on %s is not an agent of this version: the result is no "
+			"object",
+			lien_client_path(client));
+		json_decref(result);
+		result = NULL;
+	}
+out:
+	json_decref(request);
+	lien_client_free(client);
+	return result;
+}

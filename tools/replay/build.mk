@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: BSD-2-Clause
+# lien replay: linked into lien (REPLAY_SRCS; needs libz, jansson, dl), and the stand-in libnccl that
+# it loads from the folder replay/ beside itself. BUILD, CC and CFLAGS are the top Makefile's.
+
+REPLAY_SRCS := $(addprefix tools/replay/, \
+	replay.c report.c console.c job.c mailbox.c spawn.c wire.c image.c \
+	script.c script_memory.c script_share.c script_comm.c \
+	op.c names.c space.c share.c pending.c owner.c \
+	worker.c issue.c issue_comm.c unwind.c contents.c pattern.c driver.c)
+
+# What a test of script building links, and no more.
+REPLAY_SCRIPT_SRCS := $(addprefix tools/replay/, \
+	script.c script_memory.c script_share.c script_comm.c \
+	op.c names.c space.c share.c pending.c owner.c) \
+	agent/recording.c agent/event_check.c
+
+REPLAY_SOFTNCCL := $(BUILD)/replay/libnccl.so.2
+
+# A call from here must leave a return address here, so no tail calls.
+$(REPLAY_SOFTNCCL): tools/replay/softnccl.c
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) -fPIC -shared -fvisibility=hidden -fno-optimize-sibling-calls \
+		-Wl,-soname,libnccl.so.2 -Wl,--build-id -o $@ $<

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <tools/replay/console.h>
+
+/* 1: the user wants no more. */
+typedef int (*command)(
+	struct lien_job *job, const char *argument, FILE *out, struct lien_job_totals *totals);
+
+int lien_console_verify(struct lien_job *job, FILE *out, struct lien_job_totals *totals)
+{
+	int err = lien_job_verify(job, totals, out);
+
+	if (err)
+		return err;
+	if (totals->failed)
+		fprintf(out, "verify: failed %" PRIu64 " of %" PRIu64 " mappings\n", totals->failed,
+			totals->mappings);
+	else
+		fprintf(out, "verify: ok %" PRIu64 " mappings, %" PRIu64 " bytes\n",
+			totals->mappings, totals->bytes);
+	return 0;
+}
+
+static int verify(
+	struct lien_job *job, const char *argument, FILE *out, struct lien_job_totals *totals)
+{
+	(void)argument;
+	return lien_console_verify(job, out, totals);
+}
+
+static int change(
+	struct lien_job *job, const char *argument, FILE *out, struct lien_job_totals *totals)
+{
+	struct lien_replay_message message = {.say = LIEN_SAY_CHANGE};
+	char *end;
+	int err;
+
+	(void)totals;
+	errno = 0;
+	message.change = strtoull(argument, &end, 0);
+	if (end == argument || *end || errno || *argument == '-') {
+		fprintf(stderr, "replay: change: '%s' is no number\n", argument);
+		job->failed = true;
+		return 0;
+	}
+	err = lien_job_tell(job, &message);
+	if (!err)
+		fprintf(out, "change: ok %" PRIu64 "\n", message.change);
+	return err;
+}
+
+static int release(
+	struct lien_job *job, const char *argument, FILE *out, struct lien_job_totals *totals)
+{
+	struct lien_replay_message message = {.say = LIEN_SAY_FREE};
+	int err = lien_job_tell(job, &message);
+
+	(void)argument;
+	(void)totals;
+	if (!err)
+		fprintf(out, "free: ok\n");
+	return err;
+}
+
+static int quit(
+	struct lien_job *job, const char *argument, FILE *out, struct lien_job_totals *totals)
+{
+	(void)job;
+	(void)argument;
+	(void)out;
+	(void)totals;
+	return 1;
+}
+
+static const struct {
+	const char *name;
+	command run;
+	bool has_argument;
+} commands[] = {
+	{"verify", verify, false},
+	{"change", change, true},
+	{"free", release, false},
+	{"quit", quit, false},
+};
+
+static int obey(struct lien_job *job, char *line, FILE *out, struct lien_job_totals *totals)
+{
+	char *save = NULL;
+	const char *name = strtok_r(line, " \t\r", &save);
+	const char *argument = strtok_r(NULL, " \t\r", &save);
+	size_t i;
+	int err;
+
+	if (!name)
+		return 0;
+	for (i = 0; i < sizeof(commands) / sizeof(*commands); i++) {
+		if (strcmp(commands[i].name, name) || commands[i].has_argument != !!argument ||
+			strtok_r(NULL, " \t\r", &save))
+			continue;
+		err = commands[i].run(job, argument, out, totals);
+		fflush(out);
+		return err;
+	}
+	fprintf(stderr, "replay: '%s': the commands are verify, change SEED, free, quit\n", name);
+	job->failed = true;
+	return 0;
+}
+
+int lien_console_run(struct lien_job *job, int fd, FILE *out, struct lien_job_totals *last)
+{
+	char line[256], *end;
+	size_t have = 0;
+	ssize_t n;
+	int err;
+
+	for (;;) {
+		err = lien_job_wait_input(job, fd);
+		if (err)
+			return err;
+		n = read(fd, line + have, sizeof(line) - 1 - have);
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n <= 0)
+			return 0;
+		have += n;
+		while ((end = memchr(line, '\n', have))) {
+			*end++ = '\0';
+			err = obey(job, line, out, last);
+			if (err)
+				return err < 0 ? err : 0;
+			have -= end - line;
+			memmove(line, end, have);
+		}
+		/* No command is this long. */
+		if (have == sizeof(line) - 1)
+			have = 0;
+	}
+}

@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * Physical memory: one unnamed file per allocation, in the tmpfs of its device (or a memfd for host
+ * memory), filled at once by fallocate() so that a full device is found at creation and not at the
+ * first touch. The kernel frees the blocks when the last fd and the last mapping are gone.
+ *
+ * File descriptors. A process may have thousands of allocations while its soft RLIMIT_NOFILE is
+ * 1024, and every mapping and every export needs the file. An allocation could be held by a hidden
+ * mapping instead: mremap(old_size = 0) makes further mappings of it without an fd, but an export
+ * needs an open(), and /proc/self/map_files takes CAP_CHECKPOINT_RESTORE in the initial user
+ * namespace, which a job in a container has not, be it root. So: one fd per allocation, the soft
+ * limit raised to the hard one at cuInit (NCCL does the same), and the fds kept from
+ * number 1024 on where the limit allows, so that the program's own select() and low numbers are
+ * left alone. A program that closes all its fds loses them; the real driver does not survive that
+ * either.
+ *
+ * Properties. An importer has to learn what the allocation was created as. A page more in the file
+ * would be counted on the device, user xattrs on tmpfs need Linux 6.6, and times move when mapped
+ * pages are written. The device is known by the tmpfs (st_dev), the size by the file; what is left
+ * are three flags, which are the file's execute bits, and the node of host memory, which is in the
+ * memfd's name. The sticky bit says that the file is one of ours; exportable ones only get out.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "softcuda.h"
+
+#define FIRST_FD  1024
+#define HOST_NAME "lien-softcuda-node-"
+
+#define MODE_OURS	(S_ISVTX | 0666) /* readable to all: whoever is handed the fd may reopen it */
+#define MODE_RDMA	S_IXUSR
+#define MODE_COMPRESSED S_IXGRP
+#define MODE_TILE_POOL	S_IXOTH
+
+CUresult soft_result(int error)
+{
+	switch (error < 0 ? -error : error) {
+	case 0:
+		return CUDA_SUCCESS;
+	case ENOSPC:
+	case ENOMEM:
+	case EDQUOT:
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	case EINVAL:
+	case EBADF:
+		return CUDA_ERROR_INVALID_VALUE;
+	case ENODEV:
+		return CUDA_ERROR_INVALID_DEVICE;
+	default:
+		return CUDA_ERROR_OPERATING_SYSTEM;
+	}
+}
+
+void soft_fd_limit_raise(void)
+{
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_cur == limit.rlim_max)
+		return;
+	limit.rlim_cur = limit.rlim_max;
+	setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+/* Moves an fd out of the program's way; keeps it where it is when that is not possible. */
+static int fd_aside(int fd)
+{
+	int high = fcntl(fd, F_DUPFD_CLOEXEC, FIRST_FD);
+
+	if (high < 0)
+		return fd;
+	close(fd);
+	return high;
+}
+
+static int mark(int fd, const CUmemAllocationProp *prop)
+{
+	mode_t mode = MODE_OURS;
+
+	mode |= prop->allocFlags.gpuDirectRDMACapable ? MODE_RDMA : 0;
+	mode |= prop->allocFlags.compressionType ? MODE_COMPRESSED : 0;
+	mode |= prop->allocFlags.usage ? MODE_TILE_POOL : 0;
+	return fchmod(fd, mode) ? -errno : 0;
+}
+
+static int try_create(const CUmemAllocationProp *prop)
+{
+	char name[64];
+	int fd;
+
+	if (prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
+		fd = openat(soft.device[prop->location.id].dir, ".", O_TMPFILE | O_RDWR | O_CLOEXEC,
+			0600);
+	} else {
+		snprintf(name, sizeof(name), HOST_NAME "%d", prop->location.id);
+		fd = memfd_create(name, MFD_CLOEXEC);
+	}
+	return fd < 0 ? -errno : fd;
+}
+
+int soft_backing_create(const CUmemAllocationProp *prop, size_t size)
+{
+	int fd, err;
+
+	fd = try_create(prop);
+	if (fd == -EMFILE) {
+		soft_fd_limit_raise(); /* the program may have lowered it again */
+		fd = try_create(prop);
+	}
+	if (fd < 0)
+		return fd;
+	while (fallocate(fd, 0, 0, size)) {
+		err = -errno;
+		if (err != -EINTR)
+			goto out_close;
+	}
+	err = mark(fd, prop);
+	if (err)
+		goto out_close;
+	return fd_aside(fd);
+out_close:
+	close(fd);
+	return err;
+}
+
+/* A new struct file, as the driver's exports are: lien tells exports apart by it. */
+int soft_backing_reopen(int fd)
+{
+	char path[64];
+	int copy;
+
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	copy = open(path, O_RDWR | O_CLOEXEC);
+	if (copy < 0 && errno == EMFILE) {
+		soft_fd_limit_raise();
+		copy = open(path, O_RDWR | O_CLOEXEC);
+	}
+	return copy < 0 ? -errno : copy;
+}
+
+/* The location of a file: a visible device's, a host node's; -ENODEV, -EINVAL for a stranger. */
+static int location_of(int fd, const struct stat *st, CUmemLocation *location)
+{
+	static const char name[] = "/memfd:" HOST_NAME;
+	char path[64], target[128] = "";
+
+	for (int i = 0; i < soft.count; i++) {
+		if (soft.physical[soft.device[i].physical] == st->st_dev) {
+			*location = (CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, i};
+			return 0;
+		}
+	}
+	for (int i = 0; i < soft.config.devices; i++) {
+		if (soft.physical[i] == st->st_dev)
+			return -ENODEV;
+	}
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	if (readlink(path, target, sizeof(target) - 1) < 0)
+		return -errno;
+	if (strncmp(target, name, sizeof(name) - 1))
+		return -EINVAL;
+	*location =
+		(CUmemLocation){CU_MEM_LOCATION_TYPE_HOST_NUMA, atoi(target + sizeof(name) - 1)};
+	return 0;
+}
+
+int soft_backing_import(int fd, CUmemAllocationProp *prop, size_t *size)
+{
+	CUmemLocation location;
+	struct stat st;
+	int copy, err;
+
+	if (fstat(fd, &st))
+		return -errno;
+	if (!S_ISREG(st.st_mode) || (st.st_mode & MODE_OURS) != MODE_OURS || !st.st_size ||
+		st.st_size % SOFT_GRANULARITY)
+		return -EINVAL;
+	err = location_of(fd, &st, &location);
+	if (err)
+		return err;
+	copy = soft_backing_reopen(fd);
+	if (copy < 0)
+		return copy;
+	*size = st.st_size;
+	*prop = (CUmemAllocationProp){
+		.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+		.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+		.location = location,
+		.allocFlags = {.compressionType = !!(st.st_mode & MODE_COMPRESSED),
+			.gpuDirectRDMACapable = !!(st.st_mode & MODE_RDMA),
+			.usage = !!(st.st_mode & MODE_TILE_POOL)},
+	};
+	return fd_aside(copy);
+}

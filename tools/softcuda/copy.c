@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * Copies and fills. They run at once, in the caller's thread, with soft.lock held for reading: the
+ * mappings that were checked stay until the copy is done.
+ */
+#include <string.h>
+
+#include "softcuda.h"
+
+#define READS  1
+#define WRITES 2
+
+/*
+ * Is all of it memory that this device may access this way? Mappings that lie side by side count as
+ * one. Pinned host memory is reachable from every device (unified addressing).
+ */
+static bool device_span_ok(uintptr_t base, size_t bytes, int device, int way)
+{
+	struct soft_mapping *mapping = soft_mapping_find(base);
+	uintptr_t at = base, end = base + bytes, host;
+	size_t size;
+
+	if (end < base)
+		return false;
+	if (!mapping)
+		return soft_host_find(base, &host, &size) && bytes <= size - (base - host);
+	while (mapping && mapping->base <= at && (mapping->access[device] & way) == way) {
+		if (end - mapping->base <= mapping->bytes)
+			return true;
+		at = mapping->base + mapping->bytes;
+		mapping = mapping->bytes == mapping->size ? soft_mapping_next(mapping) : NULL;
+	}
+	return false;
+}
+
+/* Host memory of any kind, but not a reservation of ours that a touch of would fault. */
+static bool host_span_ok(uintptr_t base, size_t bytes, int device, int way)
+{
+	if (!base || base + bytes < base)
+		return false;
+	if (!soft_range_overlapping(base, bytes))
+		return true;
+	return device_span_ok(base, bytes, device, way);
+}
+
+enum side {
+	DEVICE_SIDE,
+	HOST_SIDE,
+	ANY_SIDE,
+};
+
+struct copy {
+	uintptr_t dst, src;
+	enum side dst_side, src_side;
+	size_t bytes;
+};
+
+static bool side_ok(enum side side, uintptr_t base, size_t bytes, int device, int way)
+{
+	return side == DEVICE_SIDE ? device_span_ok(base, bytes, device, way)
+				   : host_span_ok(base, bytes, device, way);
+}
+
+static CUresult enter_sync(CUcontext *context)
+{
+	CUresult result;
+
+	if (!soft_ready())
+		return CUDA_ERROR_NOT_INITIALIZED;
+	result = soft_context_current(context);
+	return result ? result : soft_capture_unsafe();
+}
+
+static CUresult enter_async(CUcontext *context, CUstream stream, bool *execute)
+{
+	CUresult result;
+
+	if (!soft_ready())
+		return CUDA_ERROR_NOT_INITIALIZED;
+	result = soft_context_current(context);
+	return result ? result : soft_stream_submit(stream, execute);
+}
+
+static CUresult copy_now(const struct copy *copy, int device, bool execute)
+{
+	CUresult result = CUDA_ERROR_INVALID_VALUE;
+
+	if (!copy->bytes)
+		return CUDA_SUCCESS;
+	pthread_rwlock_rdlock(&soft.lock);
+	if (side_ok(copy->dst_side, copy->dst, copy->bytes, device, WRITES) &&
+		side_ok(copy->src_side, copy->src, copy->bytes, device, READS)) {
+		if (execute)
+			memmove((void *)copy->dst, (const void *)copy->src, copy->bytes);
+		result = CUDA_SUCCESS;
+	}
+	pthread_rwlock_unlock(&soft.lock);
+	return result;
+}
+
+static CUresult copy_sync(const struct copy *copy)
+{
+	CUcontext context;
+	CUresult result = enter_sync(&context);
+
+	return result ? result : copy_now(copy, context->device, true);
+}
+
+static CUresult copy_async(const struct copy *copy, CUstream stream)
+{
+	bool execute = true;
+	CUcontext context;
+	CUresult result = enter_async(&context, stream, &execute);
+
+	return result ? result : copy_now(copy, context->device, execute);
+}
+
+#define COPY(d, ds, s, ss, n) (&(struct copy){(uintptr_t)(d), (uintptr_t)(s), ds, ss, n})
+
+SOFT_EXPORT CUresult cuMemcpyHtoD_v2(CUdeviceptr dst, const void *src, size_t bytes)
+{
+	return copy_sync(COPY(dst, DEVICE_SIDE, src, HOST_SIDE, bytes));
+}
+
+SOFT_EXPORT CUresult cuMemcpyDtoH_v2(void *dst, CUdeviceptr src, size_t bytes)
+{
+	return copy_sync(COPY(dst, HOST_SIDE, src, DEVICE_SIDE, bytes));
+}
+
+SOFT_EXPORT CUresult cuMemcpyDtoD_v2(CUdeviceptr dst, CUdeviceptr src, size_t bytes)
+{
+	return copy_sync(COPY(dst, DEVICE_SIDE, src, DEVICE_SIDE, bytes));
+}
+
+SOFT_EXPORT CUresult cuMemcpy(CUdeviceptr dst, CUdeviceptr src, size_t bytes)
+{
+	return copy_sync(COPY(dst, ANY_SIDE, src, ANY_SIDE, bytes));
+}
+
+SOFT_EXPORT CUresult cuMemcpyHtoDAsync_v2(
+	CUdeviceptr dst, const void *src, size_t bytes, CUstream stream)
+{
+	return copy_async(COPY(dst, DEVICE_SIDE, src, HOST_SIDE, bytes), stream);
+}
+
+SOFT_EXPORT CUresult cuMemcpyDtoHAsync_v2(void *dst, CUdeviceptr src, size_t bytes, CUstream stream)
+{
+	return copy_async(COPY(dst, HOST_SIDE, src, DEVICE_SIDE, bytes), stream);
+}
+
+SOFT_EXPORT CUresult cuMemcpyDtoDAsync_v2(
+	CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream)
+{
+	return copy_async(COPY(dst, DEVICE_SIDE, src, DEVICE_SIDE, bytes), stream);
+}
+
+SOFT_EXPORT CUresult cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream)
+{
+	return copy_async(COPY(dst, ANY_SIDE, src, ANY_SIDE, bytes), stream);
+}
+
+static CUresult fill(
+	CUdeviceptr dst, uint32_t value, size_t width, size_t count, int device, bool execute)
+{
+	CUresult result = CUDA_ERROR_INVALID_VALUE;
+
+	if (dst % width || count > SIZE_MAX / width)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (!count)
+		return CUDA_SUCCESS;
+	pthread_rwlock_rdlock(&soft.lock);
+	if (device_span_ok(dst, count * width, device, WRITES)) {
+		result = CUDA_SUCCESS;
+		if (execute && width == 1)
+			memset((void *)(uintptr_t)dst, value, count);
+		else if (execute)
+			for (size_t i = 0; i < count; i++)
+				((uint32_t *)(uintptr_t)dst)[i] = value;
+	}
+	pthread_rwlock_unlock(&soft.lock);
+	return result;
+}
+
+SOFT_EXPORT CUresult cuMemsetD8_v2(CUdeviceptr dst, unsigned char value, size_t count)
+{
+	CUcontext context;
+	CUresult result = enter_sync(&context);
+
+	return result ? result : fill(dst, value, 1, count, context->device, true);
+}
+
+SOFT_EXPORT CUresult cuMemsetD8Async(
+	CUdeviceptr dst, unsigned char value, size_t count, CUstream stream)
+{
+	bool execute = true;
+	CUcontext context;
+	CUresult result = enter_async(&context, stream, &execute);
+
+	return result ? result : fill(dst, value, 1, count, context->device, execute);
+}
+
+SOFT_EXPORT CUresult cuMemsetD32_v2(CUdeviceptr dst, unsigned int value, size_t count)
+{
+	CUcontext context;
+	CUresult result = enter_sync(&context);
+
+	return result ? result : fill(dst, value, 4, count, context->device, true);
+}

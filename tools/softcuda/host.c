@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * Pinned host memory: a set of address ranges that do not overlap. Nothing is pinned in truth (a
+ * machine that runs this has no DMA to protect, and RLIMIT_MEMLOCK is small).
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "softcuda.h"
+
+struct soft_host {
+	RB_ENTRY(soft_host) node;
+	uintptr_t base;
+	size_t size;
+	bool registered; /* the program's memory, not ours */
+	CUcontext context;
+};
+
+RB_HEAD(soft_hosts, soft_host);
+
+static struct soft_hosts hosts = RB_INITIALIZER(&hosts);
+
+static int compare(struct soft_host *a, struct soft_host *b)
+{
+	return a->base < b->base ? -1 : a->base > b->base;
+}
+
+SOFT_TREE(soft_hosts, soft_host, node, compare)
+
+/* The first one that ends behind the address. */
+static struct soft_host *host_from(uintptr_t address)
+{
+	struct soft_host key = {.base = address};
+	struct soft_host *at = RB_NFIND(soft_hosts, &hosts, &key);
+	struct soft_host *below;
+
+	if (at && at->base == address)
+		return at;
+	below = at ? RB_PREV(soft_hosts, &hosts, at) : RB_MAX(soft_hosts, &hosts);
+	return below && address - below->base < below->size ? below : at;
+}
+
+bool soft_host_find(uintptr_t address, uintptr_t *base, size_t *size)
+{
+	struct soft_host *host = host_from(address);
+
+	if (!host || host->base > address)
+		return false;
+	*base = host->base;
+	*size = host->size;
+	return true;
+}
+
+static void drop(struct soft_host *host)
+{
+	RB_REMOVE(soft_hosts, &hosts, host);
+	if (!host->registered)
+		munmap((void *)host->base, host->size);
+	free(host);
+}
+
+void soft_host_free_context(CUcontext context)
+{
+	struct soft_host *host, *next;
+
+	RB_FOREACH_SAFE (host, soft_hosts, &hosts, next) {
+		if (host->context == context)
+			drop(host);
+	}
+}
+
+static CUresult enter(CUcontext *context)
+{
+	CUresult result;
+
+	if (!soft_ready())
+		return CUDA_ERROR_NOT_INITIALIZED;
+	result = soft_context_current(context);
+	return result ? result : soft_capture_unsafe();
+}
+
+static CUresult add(uintptr_t base, size_t size, bool registered, CUcontext context)
+{
+	struct soft_host *next, *host = malloc(sizeof(*host));
+	CUresult result = CUDA_SUCCESS;
+
+	if (!host)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	*host = (struct soft_host){
+		.base = base, .size = size, .registered = registered, .context = context};
+	pthread_rwlock_wrlock(&soft.lock);
+	next = host_from(base);
+	if (next && next->base < base + size)
+		result = CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+	else
+		RB_INSERT(soft_hosts, &hosts, host);
+	pthread_rwlock_unlock(&soft.lock);
+	if (result)
+		free(host);
+	return result;
+}
+
+static CUresult alloc(void **ptr, size_t bytes)
+{
+	CUcontext context;
+	CUresult result = enter(&context);
+	void *base;
+
+	if (result)
+		return result;
+	if (!ptr || !bytes)
+		return CUDA_ERROR_INVALID_VALUE;
+	base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (base == MAP_FAILED)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	result = add((uintptr_t)base, bytes, false, context);
+	if (result)
+		munmap(base, bytes);
+	else
+		*ptr = base;
+	return result;
+}
+
+SOFT_EXPORT CUresult cuMemAllocHost_v2(void **ptr, size_t bytes)
+{
+	return alloc(ptr, bytes);
+}
+
+SOFT_EXPORT CUresult cuMemHostAlloc(void **ptr, size_t bytes, unsigned int flags)
+{
+	if (soft_ready() && flags & ~7u) /* portable, device map, write combined */
+		return CUDA_ERROR_INVALID_VALUE;
+	return alloc(ptr, bytes);
+}
+
+/* Takes back one that begins here and is (or is not) the program's own memory. */
+static CUresult take_back(uintptr_t base, bool registered, CUresult otherwise)
+{
+	CUcontext context;
+	CUresult result = enter(&context);
+	struct soft_host *host;
+
+	if (result)
+		return result;
+	pthread_rwlock_wrlock(&soft.lock);
+	host = host_from(base);
+	if (host && host->base == base && host->registered == registered)
+		drop(host);
+	else
+		result = otherwise;
+	pthread_rwlock_unlock(&soft.lock);
+	return result;
+}
+
+SOFT_EXPORT CUresult cuMemFreeHost(void *ptr)
+{
+	return take_back((uintptr_t)ptr, false, CUDA_ERROR_INVALID_VALUE);
+}
+
+SOFT_EXPORT CUresult cuMemHostUnregister(void *ptr)
+{
+	if (soft_ready() && !ptr)
+		return CUDA_ERROR_INVALID_VALUE;
+	return take_back((uintptr_t)ptr, true, CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
+}
+
+/* mincore() fails where nothing is mapped. */
+static bool is_memory(uintptr_t base, size_t size)
+{
+	uintptr_t page = sysconf(_SC_PAGESIZE), at = base & -page, end = base + size;
+	unsigned char resident[4096];
+
+	if (end <= base)
+		return false;
+	for (size_t step; at < end; at += step) {
+		step = end - at < sizeof(resident) * page ? end - at : sizeof(resident) * page;
+		if (mincore((void *)at, step, resident))
+			return false;
+	}
+	return true;
+}
+
+SOFT_EXPORT CUresult cuMemHostRegister_v2(void *ptr, size_t bytes, unsigned int flags)
+{
+	CUcontext context;
+	CUresult result = enter(&context);
+
+	if (result)
+		return result;
+	if (!ptr || !bytes || flags & ~0xfu || !is_memory((uintptr_t)ptr, bytes))
+		return CUDA_ERROR_INVALID_VALUE;
+	return add((uintptr_t)ptr, bytes, true, context);
+}
+
+SOFT_EXPORT CUresult cuMemHostGetDevicePointer_v2(
+	CUdeviceptr *device, void *ptr, unsigned int flags)
+{
+	uintptr_t base;
+	size_t size;
+	bool known;
+
+	if (!soft_ready())
+		return CUDA_ERROR_NOT_INITIALIZED;
+	if (!device || flags)
+		return CUDA_ERROR_INVALID_VALUE;
+	pthread_rwlock_rdlock(&soft.lock);
+	known = soft_host_find((uintptr_t)ptr, &base, &size);
+	pthread_rwlock_unlock(&soft.lock);
+	if (!known)
+		return CUDA_ERROR_INVALID_VALUE;
+	*device = (uintptr_t)ptr;
+	return CUDA_SUCCESS;
+}

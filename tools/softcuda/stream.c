@@ -1,0 +1,267 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * Streams and events. All work is done when the call that asks for it returns, so that a stream is
+ * always idle, but for LIEN_SOFTCUDA_BUSY_FILE: while that file exists the devices pretend to work,
+ * for tests of what happens to those who wait.
+ */
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "softcuda.h"
+
+bool soft_busy(void)
+{
+	return soft.config.busy_file && !access(soft.config.busy_file, F_OK);
+}
+
+void soft_busy_wait(void)
+{
+	while (soft_busy())
+		nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+}
+
+CUresult soft_stream_find(CUstream handle, CUstream *stream)
+{
+	*stream = NULL;
+	if (!handle || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD)
+		return CUDA_SUCCESS;
+	if (!soft_object_is(handle, SOFT_STREAM))
+		return CUDA_ERROR_INVALID_HANDLE;
+	*stream = handle;
+	return CUDA_SUCCESS;
+}
+
+CUresult soft_stream_submit(CUstream handle, bool *execute)
+{
+	CUstream stream;
+	CUresult result;
+
+	pthread_mutex_lock(&soft.objects);
+	result = soft_stream_find(handle, &stream);
+	if (!result && stream && stream->capture) {
+		*execute = false;
+		if (!soft_capture_active(stream->capture))
+			result = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+	}
+	pthread_mutex_unlock(&soft.objects);
+	return result;
+}
+
+void soft_stream_free(CUstream stream)
+{
+	soft_capture_drop(stream);
+	soft_object_remove(&stream->object);
+	free(stream);
+}
+
+void soft_event_free(CUevent event)
+{
+	soft_object_remove(&event->object);
+	free(event);
+}
+
+static CUresult stream_create(CUstream *stream, unsigned int flags)
+{
+	CUcontext context;
+	CUresult result;
+	CUstream made;
+
+	if (!soft_ready())
+		return CUDA_ERROR_NOT_INITIALIZED;
+	result = soft_context_current(&context);
+	if (result)
+		return result;
+	if (!stream || flags & ~CU_STREAM_NON_BLOCKING)
+		return CUDA_ERROR_INVALID_VALUE;
+	made = calloc(1, sizeof(*made));
+	if (!made)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	made->flags = flags;
+	pthread_mutex_lock(&soft.objects);
+	soft_object_add(&made->object, SOFT_STREAM, context);
+	pthread_mutex_unlock(&soft.objects);
+	*stream = made;
+	return CUDA_SUCCESS;
+}
+
+SOFT_EXPORT CUresult cuStreamCreate(CUstream *stream, unsigned int flags)
+{
+	return stream_create(stream, flags);
+}
+
+SOFT_EXPORT CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned int flags, int priority)
+{
+	(void)priority;
+	return stream_create(stream, flags);
+}
+
+SOFT_EXPORT CUresult cuStreamDestroy_v2(CUstream stream)
+{
+	CUresult result = CUDA_ERROR_INVALID_HANDLE;
+
+	if (!soft_ready())
+		return CUDA_ERROR_NOT_INITIALIZED;
+	pthread_mutex_lock(&soft.objects);
+	if (soft_object_is(stream, SOFT_STREAM)) {
+		soft_stream_free(stream);
+		result = CUDA_SUCCESS;
+	}
+	pthread_mutex_unlock(&soft.objects);
+	return result;
+}
+
+/* What asks for a stream's progress conflicts with its capture, in whatever mode the thread is. */
+static CUresult settle(CUstream handle)
+{
+	CUcontext context;
+	CUstream stream;
+	CUresult result;
+
+	if (!soft_ready())
+		return CUDA_ERROR_NOT_INITIALIZED;
+	result = soft_context_current(&context);
+	if (result)
+		return result;
+	pthread_mutex_lock(&soft.objects);
+	result = soft_stream_find(handle, &stream);
+	if (!result && stream && stream->capture) {
+		soft_capture_invalidate(stream->capture);
+		result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+	}
+	pthread_mutex_unlock(&soft.objects);
+	return result ? result : soft_capture_unsafe();
+}
+
+SOFT_EXPORT CUresult cuStreamSynchronize(CUstream stream)
+{
+	CUresult result = settle(stream);
+
+	if (!result)
+		soft_busy_wait();
+	return result;
+}
+
+SOFT_EXPORT CUresult cuStreamQuery(CUstream stream)
+{
+	CUresult result = settle(stream);
+
+	if (!result && soft_busy())
+		result = CUDA_ERROR_NOT_READY;
+	return result;
+}
+
+SOFT_EXPORT CUresult cuStreamWaitEvent(CUstream handle, CUevent event, unsigned int flags)
+{
+	CUstream stream;
+	CUresult result;
+
+	if (!soft_ready())
+		return CUDA_ERROR_NOT_INITIALIZED;
+	if (flags & ~1u)
+		return CUDA_ERROR_INVALID_VALUE;
+	pthread_mutex_lock(&soft.objects);
+	result = soft_stream_find(handle, &stream);
+	if (!result && !soft_object_is(event, SOFT_EVENT))
+		result = CUDA_ERROR_INVALID_HANDLE;
+	if (!result && stream && event->capture)
+		soft_capture_join(stream, event->capture);
+	if (!result && stream && stream->capture && !soft_capture_active(stream->capture))
+		result = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+	pthread_mutex_unlock(&soft.objects);
+	return result;
+}
+
+SOFT_EXPORT CUresult cuEventCreate(CUevent *event, unsigned int flags)
+{
+	CUcontext context;
+	CUresult result;
+	CUevent made;
+
+	if (!soft_ready())
+		return CUDA_ERROR_NOT_INITIALIZED;
+	result = soft_context_current(&context);
+	if (result)
+		return result;
+	if (!event || flags & ~7u) /* blocking sync, disable timing, interprocess */
+		return CUDA_ERROR_INVALID_VALUE;
+	made = calloc(1, sizeof(*made));
+	if (!made)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	pthread_mutex_lock(&soft.objects);
+	soft_object_add(&made->object, SOFT_EVENT, context);
+	pthread_mutex_unlock(&soft.objects);
+	*event = made;
+	return CUDA_SUCCESS;
+}
+
+SOFT_EXPORT CUresult cuEventDestroy_v2(CUevent event)
+{
+	CUresult result = CUDA_ERROR_INVALID_HANDLE;
+
+	if (!soft_ready())
+		return CUDA_ERROR_NOT_INITIALIZED;
+	pthread_mutex_lock(&soft.objects);
+	if (soft_object_is(event, SOFT_EVENT)) {
+		soft_event_free(event);
+		result = CUDA_SUCCESS;
+	}
+	pthread_mutex_unlock(&soft.objects);
+	return result;
+}
+
+SOFT_EXPORT CUresult cuEventRecord(CUevent event, CUstream handle)
+{
+	CUstream stream;
+	CUresult result;
+
+	if (!soft_ready())
+		return CUDA_ERROR_NOT_INITIALIZED;
+	pthread_mutex_lock(&soft.objects);
+	result = soft_stream_find(handle, &stream);
+	if (!result && !soft_object_is(event, SOFT_EVENT))
+		result = CUDA_ERROR_INVALID_HANDLE;
+	if (!result && stream && stream->object.context != event->object.context)
+		result = CUDA_ERROR_INVALID_HANDLE;
+	if (!result && stream && stream->capture && !soft_capture_active(stream->capture))
+		result = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+	if (!result)
+		event->capture = stream ? stream->capture : NULL;
+	pthread_mutex_unlock(&soft.objects);
+	return result;
+}
+
+static CUresult settle_event(CUevent event)
+{
+	CUresult result = CUDA_SUCCESS;
+
+	if (!soft_ready())
+		return CUDA_ERROR_NOT_INITIALIZED;
+	pthread_mutex_lock(&soft.objects);
+	if (!soft_object_is(event, SOFT_EVENT)) {
+		result = CUDA_ERROR_INVALID_HANDLE;
+	} else if (event->capture) {
+		soft_capture_invalidate(event->capture);
+		result = CUDA_ERROR_CAPTURED_EVENT;
+	}
+	pthread_mutex_unlock(&soft.objects);
+	return result ? result : soft_capture_unsafe();
+}
+
+SOFT_EXPORT CUresult cuEventQuery(CUevent event)
+{
+	CUresult result = settle_event(event);
+
+	if (!result && soft_busy())
+		result = CUDA_ERROR_NOT_READY;
+	return result;
+}
+
+SOFT_EXPORT CUresult cuEventSynchronize(CUevent event)
+{
+	CUresult result = settle_event(event);
+
+	if (!result)
+		soft_busy_wait();
+	return result;
+}
