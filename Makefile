@@ -101,6 +101,9 @@ $(BUILD)/obj/pic/%.o: %.c | $(BUILD)/.deps
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS) $(LIEN_CFLAGS) -fPIC -fvisibility=hidden -MMD -MP -c $< -o $@
 
+# The probes find the caller of a translated call through its frame pointer.
+$(BUILD)/obj/pic/control/translate.o: CFLAGS += -fno-omit-frame-pointer -fno-optimize-sibling-calls
+
 $(BUILD)/stubs/%: control/stubs/%.map
 	$(Q)mkdir -p $(@D)
 	$(Q)sed -n 's/^\t\([a-z_]*\);$$/void \1(void) {}/p' $< | \

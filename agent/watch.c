@@ -326,6 +326,8 @@ static void tell_kernel(struct lien_agent *agent, struct lien_tracked *tracked,
 	struct lien_probe_control control = {
 		.text = tracked->place.text,
 		.text_end = tracked->place.text_end,
+		.translate = state->translate,
+		.translate_end = state->translate_end,
 		.handler = state->handler,
 		.signal = state->signal,
 		.wake = wake,

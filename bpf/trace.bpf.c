@@ -599,6 +599,10 @@ int lien_entry(struct pt_regs *ctx)
 
 	control = bpf_map_lookup_elem(&controls, &thread->pid);
 	if (control) {
+		/* The control library passes on a call of the application: its frame tells whose. */
+		if (frame->caller >= control->translate && frame->caller < control->translate_end)
+			bpf_probe_read_user(&frame->caller, sizeof(frame->caller),
+				(void *)(ctx->bp + 8));
 		frame->control =
 			frame->caller >= control->text && frame->caller < control->text_end;
 		if (control->wake && !frame->control)

@@ -11,9 +11,13 @@ const struct lien_driver *lien_driver_find(const char **missing)
 	struct {
 		const char *name;
 		void *place;
+		int optional;
 	} functions[] = {
-#define FUNCTION_ROW(name) {#name, &driver.name},
+#define FUNCTION_ROW(name) {#name, &driver.name, 0},
 		LIEN_DRIVER_FUNCTIONS(FUNCTION_ROW)
+#undef FUNCTION_ROW
+#define FUNCTION_ROW(name) {#name, &driver.name, 1},
+			LIEN_DRIVER_OPTIONAL(FUNCTION_ROW)
 #undef FUNCTION_ROW
 	};
 	void *library, *symbol;
@@ -28,7 +32,7 @@ const struct lien_driver *lien_driver_find(const char **missing)
 	for (i = 0; i < sizeof(functions) / sizeof(functions[0]); i++) {
 		*missing = functions[i].name;
 		symbol = dlsym(library, functions[i].name);
-		if (!symbol)
+		if (!symbol && !functions[i].optional)
 			return NULL;
 		memcpy(functions[i].place, &symbol, sizeof(symbol));
 	}

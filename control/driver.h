@@ -39,9 +39,13 @@
 	X(cuMemExportToShareableHandle)                                                            \
 	X(cuMemImportFromShareableHandle)
 
+/* Not in every driver that lien works with; NULL there. */
+#define LIEN_DRIVER_OPTIONAL(X) X(cuMulticastBindMem)
+
 struct lien_driver {
 #define LIEN_DRIVER_MEMBER(name) __typeof__(name) *name;
 	LIEN_DRIVER_FUNCTIONS(LIEN_DRIVER_MEMBER)
+	LIEN_DRIVER_OPTIONAL(LIEN_DRIVER_MEMBER)
 #undef LIEN_DRIVER_MEMBER
 };
 

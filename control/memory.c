@@ -4,6 +4,8 @@
 #include <string.h>
 
 #include "control/control.h"
+#include "control/names.h"
+#include "control/translate.h"
 
 int lien_device_use(struct lien_control *control, int ordinal, struct lien_device **out)
 {
@@ -179,15 +181,13 @@ int lien_order_check(struct lien_control *control)
 	while ((item = lien_items_next(&control->items, item))) {
 		if (item->state != LIEN_ITEM_STAGED)
 			continue;
+		/* Its context is needed to copy it, and to ask the driver for ranges. */
+		result = lien_device_use(control, copy_device(&item->wire), &device);
+		if (result)
+			lien_control_fail(control, result, item->wire.va,
+				"no primary context of a device that may read and write it");
 		for (i = 0; i < item->wire.mappings && !result; i++)
 			result = check_mapping(control, &item[i].wire, &first);
-		if (!result && item->wire.flags & LIEN_WIRE_OWNED) {
-			result = lien_device_use(control, copy_device(&item->wire), &device);
-			if (result)
-				lien_control_fail(control, result, item->wire.va,
-					"no primary context of a device that may read and write "
-					"it");
-		}
 		if (result)
 			break;
 	}
@@ -303,17 +303,23 @@ static int detach(struct lien_control *control, struct lien_item *item)
 {
 	const struct lien_driver *driver = control->driver;
 	CUmemGenericAllocationHandle handle;
-	CUresult result;
 	unsigned i;
+	int result;
 
 	result = driver->cuMemRetainAllocationHandle(&handle, (void *)item->wire.va);
 	if (result)
 		return lien_control_fail(
 			control, result, item->wire.va, "not mapped here any more");
+	result = lien_names_park(handle, item->wire.token, item->wire.references);
+	if (result) {
+		driver->cuMemRelease(handle);
+		return lien_control_fail(control, result, item->wire.va, "out of memory");
+	}
 	for (i = 0; i < item->wire.mappings && !result; i++)
 		result = driver->cuMemUnmap(item[i].wire.va, item[i].wire.bytes);
 	if (result) {
 		lien_control_fail(control, result, item[i - 1].wire.va, "cuMemUnmap");
+		lien_names_revive(item->wire.token, handle);
 		map_places(control, item, 0, i - 1, handle);
 		driver->cuMemRelease(handle);
 		return result;
@@ -371,6 +377,7 @@ static int attach(
 		return result;
 	for (i = 1; i < item->wire.references; i++)
 		driver->cuMemRetainAllocationHandle(&again, (void *)item->wire.va);
+	lien_names_revive(item->wire.token, handle);
 	item->state = LIEN_ITEM_BACK;
 	return 0;
 }
@@ -408,6 +415,7 @@ int lien_order_create(struct lien_control *control)
 	struct lien_item *item = NULL;
 	int result = 0;
 
+	lien_translate_install(control->driver); /* before there are new handles */
 	while (!result && (item = lien_items_next(&control->items, item)))
 		if (item->wire.flags & LIEN_WIRE_OWNED && item->state == LIEN_ITEM_AWAY) {
 			result = create(control, item);

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "control/control.h"
+#include "control/translate.h"
 
 /* Out of the way of programs that count their descriptors from below. */
 #define FD_FLOOR 900
@@ -108,6 +109,8 @@ __attribute__((constructor)) static void load(void)
 	sigemptyset(&action.sa_mask);
 	if (sigaction(signal, &action, NULL))
 		return;
+	lien_control_state.translate = (uintptr_t)__start_lien_translate;
+	lien_control_state.translate_end = (uintptr_t)__stop_lien_translate;
 	lien_control_state.signal = signal;
 	lien_control_state.handler = (uintptr_t)woken;
 	__atomic_store_n(&lien_control_state.magic, LIEN_WIRE_MAGIC, __ATOMIC_RELEASE);

@@ -1,1 +1,120 @@
 # SPDX-License-Identifier: BSD-2-Clause
+# Tests; included by the top Makefile, which defines BUILD, the flags and PURE_SRCS.
+#
+# make check            everything that needs no GPU: tests/run.sh
+# make check-unit       the unit tests alone
+# make check-asan       the unit tests, built with AddressSanitizer and UBSan
+# make check-valgrind   the unit tests under valgrind
+#
+# A tests/unit/test_NAME.c becomes $(BUILD)/tests/unit/test_NAME, linked with the agent's pure part and
+# what UNIT_SRCS_test_NAME and UNIT_LIBS_test_NAME add. A tests/integration/prog_NAME.c becomes
+# $(BUILD)/tests/integration/prog_NAME, linked with the software driver and PROG_SRCS_prog_NAME.
+
+TESTS	   := $(BUILD)/tests
+TEST_LIBS  := -lcmocka -l:libjansson.a -lz
+UNIT_NAMES := $(patsubst tests/unit/%.c,%,$(sort $(wildcard tests/unit/test_*.c)))
+
+UNIT_SRCS_test_client	     := tools/client.c
+UNIT_SRCS_test_elf_symbols   := loader/elf_symbols.c
+UNIT_LIBS_test_elf_symbols   := -lelf
+UNIT_SRCS_test_libraries     := $(addprefix loader/, elf_symbols.c libraries.c maps.c)
+UNIT_LIBS_test_libraries     := -lelf
+UNIT_SRCS_test_replay_script := $(REPLAY_SCRIPT_SRCS)
+UNIT_SRCS_test_replay_order  := $(REPLAY_SCRIPT_SRCS)
+UNIT_SRCS_test_items	     := control/items.c
+
+# The two headers cannot be included together: ours goes into a file of its own, its prototypes into
+# one that the compiler reads behind the real cuda.h.
+ifeq ($(wildcard $(CUDA_HOME)/include/cuda.h),)
+UNIT_NAMES := $(filter-out test_cuda_abi,$(UNIT_NAMES))
+else
+UNIT_SRCS_test_cuda_abi := tests/unit/cuda_abi_ours.c
+$(TESTS)/unit/cuda_abi_prototypes.h: include/lien/cuda_abi.h
+	$(Q)mkdir -p $(@D)
+	$(Q)sed -n '/^CUresult cu[A-Za-z]*/,/;$$/p' $< > $@
+$(BUILD)/obj/tests/unit/test_cuda_abi.o: $(TESTS)/unit/cuda_abi_prototypes.h
+$(BUILD)/obj/tests/unit/test_cuda_abi.o: LIEN_CFLAGS += -isystem $(CUDA_HOME)/include \
+	-I$(TESTS)/unit -DLIEN_CUDA_ABI_PATH='"$(abspath include/lien/cuda_abi.h)"'
+endif
+
+UNIT_TESTS := $(UNIT_NAMES:%=$(TESTS)/unit/%)
+PURE_OBJS  := $(PURE_SRCS:%.c=$(BUILD)/obj/%.o)
+
+define unit_test
+$(TESTS)/unit/$(1): $(BUILD)/obj/tests/unit/$(1).o \
+		$(sort $(PURE_OBJS) $(UNIT_SRCS_$(1):%.c=$(BUILD)/obj/%.o))
+	$$(call say,LINK,$$@)
+	$$(Q)mkdir -p $$(@D)
+	$$(Q)$$(CC) $$(CFLAGS) $$(SANITIZE) -pthread -o $$@ $$^ $$(LDFLAGS) $(TEST_LIBS) \
+		$(UNIT_LIBS_$(1)) -ldl
+endef
+$(foreach name,$(UNIT_NAMES),$(eval $(call unit_test,$(name))))
+
+# --- integration ---------------------------------------------------------------------------------
+SOFTCUDA_TEST	   := $(TESTS)/integration/test_softcuda
+SOFTCUDA_TEST_SRCS := $(sort $(wildcard tests/integration/test_softcuda*.c))
+PROG_NAMES	   := $(patsubst tests/integration/%.c,%, \
+	$(sort $(wildcard tests/integration/prog_*.c)))
+PROGS		   := $(PROG_NAMES:%=$(TESTS)/integration/%)
+MAKE_RECORDING	   := $(TESTS)/integration/make_recording
+
+$(SOFTCUDA_TEST): $(SOFTCUDA_TEST_SRCS:%.c=$(BUILD)/obj/%.o) $(SOFTCUDA)
+	$(call say,LINK,$@)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) $(CFLAGS) -pthread -o $@ $^ -Wl,-rpath,$(abspath $(dir $(SOFTCUDA))) $(LDFLAGS) \
+		-lcmocka -ldl
+
+$(MAKE_RECORDING): $(addprefix $(BUILD)/obj/, tests/integration/make_recording.o agent/recording.o \
+		agent/event_check.o)
+	$(call say,LINK,$@)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) $(CFLAGS) -o $@ $^ $(LDFLAGS) -lz
+
+# Which libcuda they get is LD_LIBRARY_PATH's to say. Those that name no function of a library do not
+# need it: they open it themselves.
+define integration_prog
+$(TESTS)/integration/$(1): $(BUILD)/obj/tests/integration/$(1).o \
+		$(PROG_SRCS_$(1):%.c=$(BUILD)/obj/%.o) | $(SOFTCUDA)
+	$$(call say,LINK,$$@)
+	$$(Q)mkdir -p $$(@D)
+	$$(Q)$$(CC) $$(CFLAGS) -pthread -o $$@ $$^ $$(LDFLAGS) -Wl,--as-needed \
+		$$(SOFTCUDA) -ldl
+endef
+$(foreach name,$(PROG_NAMES),$(eval $(call integration_prog,$(name))))
+
+# --- targets -------------------------------------------------------------------------------------
+ASAN_BUILD := $(BUILD)/asan
+ASAN_FLAGS := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
+TEST_JOBS   = $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc))
+TEST_RUN    = BUILD=$(BUILD) ASAN_BUILD=$(ASAN_BUILD) LIEN=$(LIEN) CONTROL=$(CONTROL) \
+	SOFTCUDA=$(dir $(SOFTCUDA)) MAKE_RECORDING=$(MAKE_RECORDING) PYTHON=$(PYTHON) CC=$(CC) \
+	tests/run.sh
+
+.PHONY: unit-tests asan-tests integration-tests check-unit check-asan check-valgrind
+unit-tests: $(UNIT_TESTS)
+integration-tests: all $(SOFTCUDA_TEST) $(MAKE_RECORDING) $(PROGS)
+asan-tests: $(BUILD)/trace.skel.h
+	$(Q)mkdir -p $(ASAN_BUILD)
+	$(Q)touch $(ASAN_BUILD)/.deps && cp -u $< $(ASAN_BUILD)/
+	$(Q)$(MAKE) --no-print-directory BUILD=$(ASAN_BUILD) CFLAGS='-O1 -g' \
+		SANITIZE='$(ASAN_FLAGS)' -o $(ASAN_BUILD)/trace.skel.h unit-tests
+
+check:
+	$(Q)$(MAKE) --no-print-directory $(TEST_JOBS) unit-tests asan-tests integration-tests
+	$(Q)$(TEST_RUN)
+
+check-unit:
+	$(Q)$(MAKE) --no-print-directory $(TEST_JOBS) unit-tests
+	$(Q)$(TEST_RUN) unit
+
+check-asan:
+	$(Q)$(MAKE) --no-print-directory $(TEST_JOBS) asan-tests
+	$(Q)$(TEST_RUN) asan
+
+check-valgrind:
+	$(Q)$(MAKE) --no-print-directory $(TEST_JOBS) unit-tests
+	$(Q)$(TEST_RUN) valgrind
+
+TEST_OBJS := $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard tests/unit/*.c tests/integration/*.c) \
+	control/items.c)
+-include $(TEST_OBJS:.o=.d)

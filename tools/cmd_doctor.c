@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "loader/elf_symbols.h"
 #include "loader/features.h"
 #include "loader/libraries.h"
 #include "tools/commands.h"
@@ -13,8 +15,9 @@
 #include "tools/preload.h"
 #include "tools/query.h"
 
-#define CHECKS_MAX (LIEN_FEATURES_MAX + 8)
-#define CONNECT_MS 2000
+#define CHECKS_MAX	  (LIEN_FEATURES_MAX + 8)
+#define CONNECT_MS	  2000
+#define SOFTWARE_FUNCTION "soft_mount_devices"
 
 static const char *const examples[] = {"lien doctor",
 	"everything that the agent and the jobs need, with remedies",
@@ -35,7 +38,27 @@ static const struct lien_usage usage = {
 struct libraries {
 	unsigned count[LIEN_LIB_COUNT];
 	char first[LIEN_LIB_COUNT][PATH_MAX];
+	char software[PATH_MAX]; /* the software CUDA driver */
 };
+
+/* Told by a function of its own that no other driver has. */
+static bool is_software_driver(const char *path)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	struct lien_elf *elf;
+	uint64_t offset;
+	bool is;
+
+	if (fd < 0 || lien_elf_open(fd, &elf)) {
+		if (fd >= 0)
+			close(fd);
+		return false;
+	}
+	close(fd);
+	is = !lien_elf_function(elf, SOFTWARE_FUNCTION, &offset);
+	lien_elf_close(elf);
+	return is;
+}
 
 static int note_library(const struct lien_library_file *file, void *arg)
 {
@@ -43,6 +66,9 @@ static int note_library(const struct lien_library_file *file, void *arg)
 
 	if (!libraries->count[file->library]++)
 		snprintf(libraries->first[file->library], PATH_MAX, "%s", file->path);
+	if (file->library == LIEN_LIB_CUDA && !*libraries->software &&
+		is_software_driver(file->open_path))
+		snprintf(libraries->software, PATH_MAX, "%s", file->path);
 	return 0;
 }
 
@@ -81,15 +107,15 @@ static void check_gpu(struct lien_feature *f, const struct libraries *libraries)
 		lien_feature_found(f, LIEN_FEATURE_OK, "/dev/nvidiactl");
 		return;
 	}
-	/* The driver's library does nothing without its device, the software driver does. */
-	if (libraries->count[LIEN_LIB_CUDA]) {
-		lien_feature_found(f, LIEN_FEATURE_WARN, "no /dev/nvidiactl");
-		lien_feature_remedy(f, "fine with the software driver; for GPUs: modprobe nvidia");
+	if (*libraries->software) {
+		lien_feature_found(
+			f, LIEN_FEATURE_OK, "the software driver, %s", libraries->software);
 		return;
 	}
 	lien_feature_found(f, LIEN_FEATURE_WARN, "no /dev/nvidiactl and no software driver");
-	lien_feature_remedy(f, "install the NVIDIA driver, or use the software one: "
-			       "LD_LIBRARY_PATH=build/softcuda");
+	lien_feature_remedy(f,
+		"install the NVIDIA driver (or modprobe nvidia), or use the software "
+		"one: LD_LIBRARY_PATH=build/softcuda");
 }
 
 static void check_agent(struct lien_feature *f, const char *socket)

@@ -10,7 +10,8 @@
 #include "tools/output.h"
 #include "tools/query.h"
 
-#define PHASES_MAX 12
+#define PHASES_MAX     12
+#define TIMEOUT_MS_MAX 3600000 /* the agent takes no more */
 
 static const char *const offload_examples[] = {"lien offload",
 	"move NCCL's memory of all processes to the host and free it",
@@ -122,7 +123,7 @@ static void print_processes(const struct words *words, const json_t *processes)
 	struct lien_column columns[6 + PHASES_MAX] = {{"PID", LIEN_RIGHT}};
 	const char *phases[PHASES_MAX];
 	unsigned phase_count = phases_of(processes, phases), count = 1;
-	bool freed = json_object_get(json_array_get(processes, 0), "freed_bytes");
+	bool freed = words == &words_offload;
 	struct lien_table *table;
 	const json_t *process;
 	size_t i;
@@ -210,7 +211,7 @@ int lien_cmd_offload(int argc, char **argv)
 			"whose memory: nccl (default), all, or an owner of `lien mem`", 0},
 		{"pid", LIEN_OPTION_PIDS, &pids, "PID", "only this process; may be repeated", 0},
 		{"timeout", LIEN_OPTION_NUMBER, &timeout, "MS",
-			"the longest that each step may wait (default 10000)", 0},
+			"the longest that each step may wait (default 10000)", TIMEOUT_MS_MAX},
 		{"dry-run", LIEN_OPTION_FLAG, &dry_run, NULL, "only show what would be done", 0},
 		{"strict", LIEN_OPTION_FLAG, &strict, NULL,
 			"refuse when anything selected would be left behind", 0},
@@ -248,7 +249,7 @@ int lien_cmd_restore(int argc, char **argv)
 	const struct lien_option options[] = {
 		{"pid", LIEN_OPTION_PIDS, &pids, "PID", "only this process; may be repeated", 0},
 		{"timeout", LIEN_OPTION_NUMBER, &timeout, "MS",
-			"the longest that each step may wait (default 10000)", 0},
+			"the longest that each step may wait (default 10000)", TIMEOUT_MS_MAX},
 		LIEN_CLIENT_OPTIONS(&json, &socket), {}};
 	json_t *request;
 	int code;

@@ -125,7 +125,7 @@ static void fill_table(const struct lien_option *options, struct option *table)
 {
 	unsigned i;
 
-	for (i = 0; options[i].name && i < OPTIONS_MAX; i++)
+	for (i = 0; i < OPTIONS_MAX && options[i].name; i++)
 		table[i] = (struct option){options[i].name,
 			options[i].type == LIEN_OPTION_FLAG ? no_argument : required_argument, NULL,
 			FIRST_VALUE + i};

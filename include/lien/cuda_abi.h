@@ -245,6 +245,10 @@ CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHan
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *os_handle,
 	CUmemAllocationHandleType type);
 
+CUresult cuMulticastBindMem(CUmemGenericAllocationHandle multicast, size_t offset,
+	CUmemGenericAllocationHandle memory, size_t memory_offset, size_t size,
+	unsigned long long flags);
+
 CUresult cuStreamCreate(CUstream *stream, unsigned int flags);
 CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned int flags, int priority);
 CUresult cuStreamDestroy_v2(CUstream stream);

@@ -21,7 +21,8 @@
  * side. */
 struct lien_probe_control {
 	unsigned long long text, text_end; /* the control library's code: its calls are marked */
-	unsigned long long handler;	   /* of .signal, as the process must have it installed */
+	unsigned long long translate, translate_end; /* not these: calls of the application */
+	unsigned long long handler; /* of .signal, as the process must have it installed */
 	unsigned int signal;
 	unsigned int wake; /* 1: signal the next thread that makes a traced call */
 };

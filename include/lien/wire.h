@@ -21,27 +21,30 @@
 struct lien_control_state {
 	uint64_t magic;
 	uint32_t version;
-	uint32_t pid;	    /* getpid() of the thread's process; another value: stale copy after fork */
-	uint64_t handler;   /* address of the wake-up handler: the agent compares before it signals */
-	uint32_t signal;    /* real-time signal the handler is installed for; 0: none was free */
-	int32_t agent_fd;   /* the agent's end; -1: the thread does not run */
+	uint32_t pid; /* getpid() of the thread's process; another value: stale copy after fork */
+	uint64_t handler; /* address of the wake-up handler: the agent compares before it signals */
+	uint32_t signal;  /* real-time signal the handler is installed for; 0: none was free */
+	int32_t agent_fd; /* the agent's end; -1: the thread does not run */
 	uint64_t agent_ino; /* inode of that socket, to be compared after pidfd_getfd */
+	/* Code that calls the driver for the application, with a frame pointer
+	 * (control/translate.h). */
+	uint64_t translate, translate_end;
 };
 
 enum lien_wire_type {
-	LIEN_WIRE_HELLO = 1,   /* who are you, what is offloaded: reply body lien_wire_hello */
-	LIEN_WIRE_STAGE,       /* body: lien_wire_item[]; .flags FIRST clears what was staged before */
-	LIEN_WIRE_DRAIN,       /* wait till all devices are idle; .arg: limit in ms */
-	LIEN_WIRE_CHECK,       /* compare the staged items with the driver */
-	LIEN_WIRE_SAVE,	       /* copy staged allocations to the host arena */
-	LIEN_WIRE_UNMAP,       /* unmap and release staged imports */
-	LIEN_WIRE_DROP,	       /* unmap and release staged allocations */
-	LIEN_WIRE_DISCARD,     /* forget what is staged and not dropped: the undo of STAGE and SAVE */
-	LIEN_WIRE_CREATE,      /* make, map and fill again what was dropped; copies may still run */
-	LIEN_WIRE_EXPORT,      /* reply: batches of lien_wire_share[] with as many fds */
-	LIEN_WIRE_IMPORT,      /* body: lien_wire_share[] with as many fds; LAST batch has flag LAST */
-	LIEN_WIRE_FINISH,      /* wait for the copies; then the items are forgotten */
-	LIEN_WIRE_LIST,	       /* reply: lien_wire_item[] of what is offloaded here */
+	LIEN_WIRE_HELLO = 1, /* who are you, what is offloaded: reply body lien_wire_hello */
+	LIEN_WIRE_STAGE,   /* body: lien_wire_item[]; .flags FIRST clears what was staged before */
+	LIEN_WIRE_DRAIN,   /* wait till all devices are idle; .arg: limit in ms */
+	LIEN_WIRE_CHECK,   /* compare the staged items with the driver */
+	LIEN_WIRE_SAVE,	   /* copy staged allocations to the host arena */
+	LIEN_WIRE_UNMAP,   /* unmap and release staged imports */
+	LIEN_WIRE_DROP,	   /* unmap and release staged allocations */
+	LIEN_WIRE_DISCARD, /* forget what is staged and not dropped: the undo of STAGE and SAVE */
+	LIEN_WIRE_CREATE,  /* make, map and fill again what was dropped; copies may still run */
+	LIEN_WIRE_EXPORT,  /* reply: batches of lien_wire_share[] with as many fds */
+	LIEN_WIRE_IMPORT,  /* body: lien_wire_share[] with as many fds; LAST batch has flag LAST */
+	LIEN_WIRE_FINISH,  /* wait for the copies; then the items are forgotten */
+	LIEN_WIRE_LIST,	   /* reply: lien_wire_item[] of what is offloaded here */
 };
 
 #define LIEN_WIRE_FIRST 0x1
@@ -105,7 +108,7 @@ struct lien_wire_share {
 #define LIEN_WIRE_MESSAGE_MAX 65536
 #define LIEN_WIRE_FDS_MAX     64
 
-_Static_assert(sizeof(struct lien_control_state) == 40, "wire layout");
+_Static_assert(sizeof(struct lien_control_state) == 56, "wire layout");
 _Static_assert(sizeof(struct lien_wire_header) == 128, "wire layout");
 _Static_assert(sizeof(struct lien_wire_item) == 200, "wire layout");
 

@@ -75,7 +75,7 @@ def require_state(lien, pids: list, state: str) -> dict[int, dict]:
 def start_agent(lien) -> None:
     """`lien offload` without --pid moves every process it knows, so there may be no other."""
     lien.start_agent()
-    others = lien.json("ps")["processes"]
+    others = [p for p in lien.json("ps")["processes"] if p["bytes"] or p["control"] != "none"]
     require(not others, "other processes use CUDA here, and this test would offload them: "
             + ", ".join(f"{p['pid']} ({p['command']})" for p in others))
 

@@ -9,6 +9,7 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -20,6 +21,7 @@
 
 #include <lien/cuda_abi.h>
 
+#define COUNT(array)  (sizeof(array) / sizeof((array)[0]))
 #define PIECE	      (2ul << 20)
 #define DEVICE_MEMORY (256ul << 20) /* of the main process's devices */
 
@@ -43,9 +45,11 @@ struct role {
 	void (*run)(int sock);
 };
 
-extern const struct role vmm_roles[], share_roles[], stream_roles[];
+extern const struct role device_roles[], load_roles[], share_roles[], stream_roles[];
 
 extern char test_dir[64]; /* ours alone; LIEN_SOFTCUDA_DIR is in it */
+extern char test_self[4096];
+extern bool test_is_role;
 
 struct actor {
 	pid_t pid;
@@ -63,7 +67,11 @@ void run_role(const char *role, const char *const *env);
 void send_number(int sock, uint64_t number, int fd); /* fd -1: none */
 uint64_t receive_number(int sock, int *fd);
 
+/* It has its own idea of RLIMIT_NOFILE, and writes to stderr. */
+bool under_valgrind(void);
+
 void unmount_devices(const char *dir);
+void unmount_all(void);
 
 CUmemAllocationProp device_prop(int device, CUmemAllocationHandleType types);
 CUmemAccessDesc device_access(int device, CUmemAccess_flags flags);
@@ -75,7 +83,11 @@ size_t free_bytes(void);
 CUdeviceptr map_somewhere(CUmemGenericAllocationHandle handle, size_t size);
 void unmap_and_free(CUdeviceptr ptr, size_t size);
 
+int device_tests(void);
+int symbol_tests(void);
 int vmm_tests(void);
+int access_tests(void);
+int load_tests(void);
 int share_tests(void);
 int stream_tests(void);
 

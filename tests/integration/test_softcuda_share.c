@@ -49,6 +49,8 @@ static void test_export(void **state)
 
 	again = import(first);
 	assert_true(again != handle);
+	for (int fd = 3; fd < 4096; fd++) /* nor kept: its life shows who holds the export */
+		assert_true(fd == first || !same_file(fd, first));
 	assert_true(fcntl(first, F_GETFD) >= 0); /* not consumed */
 	OK(cuMemRelease(again));
 	OK(cuMemRelease(handle));
@@ -73,6 +75,7 @@ static void test_import_refused(void **state)
 	close(fd);
 	fd = memfd_create("foreign", 0);
 	assert_int_equal(ftruncate(fd, PIECE), 0);
+	assert_int_equal(fchmod(fd, 01666), 0);
 	FAILS(INVALID_VALUE, cuMemImportFromShareableHandle(&handle, (void *)(uintptr_t)fd, FD));
 	close(fd);
 	/* In the right place, but not made by the driver. */

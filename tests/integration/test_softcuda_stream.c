@@ -294,11 +294,24 @@ static void test_capture_thread(void **state)
 	OK(cuStreamDestroy_v2(ending.stream));
 }
 
-static void *wait_for_context(void *arg)
+struct waiter {
+	pthread_t thread;
+	CUcontext context;
+	CUevent event;
+	int call;
+};
+
+static void *wait_for_device(void *arg)
 {
-	CHECK(!cuCtxSetCurrent(arg));
-	CHECK(!cuCtxSynchronize());
-	CHECK(!cuStreamSynchronize(NULL));
+	struct waiter *waiter = arg;
+
+	CHECK(!cuCtxSetCurrent(waiter->context));
+	if (waiter->call == 0)
+		CHECK(!cuCtxSynchronize());
+	else if (waiter->call == 1)
+		CHECK(!cuStreamSynchronize(NULL));
+	else
+		CHECK(!cuEventSynchronize(waiter->event));
 	return NULL;
 }
 
@@ -306,8 +319,8 @@ static void *wait_for_context(void *arg)
 static void role_busy(int sock)
 {
 	const char *path = getenv("LIEN_SOFTCUDA_BUSY_FILE");
+	struct waiter waiter[3] = {0};
 	CUcontext context;
-	pthread_t thread;
 	CUevent event;
 
 	(void)sock;
@@ -320,12 +333,17 @@ static void role_busy(int sock)
 	CHECK(!close(open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600)));
 	CHECK(cuStreamQuery(NULL) == CUDA_ERROR_NOT_READY);
 	CHECK(cuEventQuery(event) == CUDA_ERROR_NOT_READY);
-	CHECK(!pthread_create(&thread, NULL, wait_for_context, context));
-	usleep(50000); /* no assertion on time: a wait that does not wait is seen, if ever, here */
-	CHECK(pthread_tryjoin_np(thread, NULL));
+	for (int i = 0; i < 3; i++) {
+		waiter[i] = (struct waiter){.context = context, .event = event, .call = i};
+		CHECK(!pthread_create(&waiter[i].thread, NULL, wait_for_device, &waiter[i]));
+	}
+	usleep(50000); /* a wait that does not wait is seen here; one that does is never blamed */
+	for (int i = 0; i < 3; i++)
+		CHECK(pthread_tryjoin_np(waiter[i].thread, NULL));
 	CHECK(!unlink(path));
-	CHECK(!pthread_join(thread, NULL));
-	CHECK(!cuStreamQuery(NULL));
+	for (int i = 0; i < 3; i++)
+		CHECK(!pthread_join(waiter[i].thread, NULL));
+	CHECK(!cuStreamQuery(NULL) && !cuEventQuery(event));
 }
 
 static void test_busy(void **state)

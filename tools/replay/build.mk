@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # lien replay: linked into lien (REPLAY_SRCS; needs libz, jansson, dl), and the stand-in libnccl that
-# it loads from the folder replay/ beside itself. BUILD, CC and CFLAGS are the top Makefile's.
+# it loads from the folder replay/ beside itself. BUILD, CC, the flags and Q are the top Makefile's.
 
 REPLAY_SRCS := $(addprefix tools/replay/, \
 	replay.c report.c console.c job.c mailbox.c spawn.c wire.c image.c \
@@ -18,6 +18,6 @@ REPLAY_SOFTNCCL := $(BUILD)/replay/libnccl.so.2
 
 # A call from here must leave a return address here, so no tail calls.
 $(REPLAY_SOFTNCCL): tools/replay/softnccl.c
-	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) -fPIC -shared -fvisibility=hidden -fno-optimize-sibling-calls \
-		-Wl,-soname,libnccl.so.2 -Wl,--build-id -o $@ $<
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) $(CFLAGS) $(LIEN_CFLAGS) -fPIC -shared -fvisibility=hidden \
+		-fno-optimize-sibling-calls -Wl,-soname,libnccl.so.2 -Wl,--build-id -o $@ $<

@@ -12,8 +12,10 @@ SOFTCUDA_OBJ := $(patsubst $(SOFTCUDA_DIR)/%.c,$(BUILD)/obj/softcuda/%.o,$(SOFTC
 # An exported function has one entry of its own, so that a uprobe on it sees its callers and nobody
 # else: identical functions are not folded into one, none becomes a jump from another.
 SOFTCUDA_CFLAGS := -std=gnu11 -D_GNU_SOURCE -Wall -Wextra -Werror -O2 -g -fPIC -pthread \
-	-fvisibility=hidden -fno-ipa-icf -fno-optimize-sibling-calls -fno-semantic-interposition \
+	-fvisibility=hidden -fno-optimize-sibling-calls -fno-semantic-interposition \
 	-I$(SOFTCUDA_ROOT)/include
+SOFTCUDA_CFLAGS += $(shell $(CC) -Werror -fno-ipa-icf -E -x c /dev/null >/dev/null 2>&1 && \
+	echo -fno-ipa-icf)
 
 $(BUILD)/obj/softcuda/%.o: $(SOFTCUDA_DIR)/%.c
 	$(Q)mkdir -p $(@D)

@@ -19,7 +19,7 @@ struct soft_capture {
 	CUgraph graph;
 };
 
-static LIST_HEAD(, soft_capture) captures = LIST_HEAD_INITIALIZER(captures);
+static LIST_HEAD(soft_captures, soft_capture) captures = LIST_HEAD_INITIALIZER(captures);
 static _Atomic int capture_count; /* spares everybody the lock while nobody captures */
 static __thread CUstreamCaptureMode thread_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 

@@ -14,7 +14,8 @@
 #include "softcuda.h"
 
 struct soft_state soft = {
-	.lock = PTHREAD_RWLOCK_INITIALIZER,
+	/* glibc's default lets readers starve a writer: copies would hold up cuMemMap for ever. */
+	.lock = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP,
 	.objects = PTHREAD_MUTEX_INITIALIZER,
 };
 

@@ -146,7 +146,7 @@ SOFT_EXPORT CUresult cuMemGetAllocationGranularity(size_t *granularity,
 SOFT_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
 	const CUmemAllocationProp *prop, unsigned long long flags)
 {
-	struct soft_allocation *allocation;
+	struct soft_allocation *allocation = NULL;
 	CUresult result;
 
 	if (!soft_ready())
@@ -287,4 +287,24 @@ SOFT_EXPORT CUresult cuMemImportFromShareableHandle(
 	*handle = allocation->handle;
 	pthread_rwlock_unlock(&soft.lock);
 	return CUDA_SUCCESS;
+}
+
+/* These devices have no multicast; but a stale memory handle is told apart from that. */
+SOFT_EXPORT CUresult cuMulticastBindMem(CUmemGenericAllocationHandle multicast, size_t offset,
+	CUmemGenericAllocationHandle memory, size_t memory_offset, size_t size,
+	unsigned long long flags)
+{
+	bool known;
+
+	(void)multicast;
+	(void)offset;
+	(void)memory_offset;
+	if (!soft_ready())
+		return CUDA_ERROR_NOT_INITIALIZED;
+	if (!size || flags)
+		return CUDA_ERROR_INVALID_VALUE;
+	pthread_rwlock_rdlock(&soft.lock);
+	known = soft_handle_use(memory, "cuMulticastBindMem");
+	pthread_rwlock_unlock(&soft.lock);
+	return known ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
 }

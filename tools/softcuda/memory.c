@@ -32,6 +32,14 @@ SOFT_EXPORT CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
 	return CUDA_SUCCESS;
 }
 
+static void unplace(struct soft_mapping *mapping)
+{
+	struct soft_range *range = mapping->range;
+
+	if (!soft_mapping_remove(mapping, soft_mapping_next(mapping)))
+		soft_range_release(range);
+}
+
 /* soft.lock held for writing. */
 static CUresult place(
 	struct soft_allocation *allocation, size_t bytes, CUcontext context, uintptr_t *base)
@@ -52,17 +60,14 @@ static CUresult place(
 	mapping->bytes = bytes;
 	for (int i = 0; i < soft.count; i++)
 		mapping->access[i] = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-	mprotect((void *)mapping->base, mapping->size, soft_mapping_prot(mapping));
+	if (mprotect((void *)mapping->base, mapping->size, soft_mapping_prot(mapping))) {
+		allocation->references++; /* the caller's, while the mapping goes */
+		unplace(mapping);
+		allocation->references--;
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
 	*base = mapping->base;
 	return CUDA_SUCCESS;
-}
-
-static void unplace(struct soft_mapping *mapping)
-{
-	struct soft_range *range = mapping->range;
-
-	if (!soft_mapping_remove(mapping, soft_mapping_next(mapping)))
-		soft_range_release(range);
 }
 
 SOFT_EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *ptr, size_t bytes)

@@ -88,6 +88,7 @@ static const struct symbol symbols[] = {
 	SAME(10020, cuMemGetAccess),
 	SAME(10020, cuMemExportToShareableHandle),
 	SAME(10020, cuMemImportFromShareableHandle),
+	SAME(12010, cuMulticastBindMem),
 	SAME(2000, cuStreamCreate),
 	SAME(5050, cuStreamCreateWithPriority),
 	V2(4000, cuStreamDestroy),

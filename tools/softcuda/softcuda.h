@@ -24,7 +24,11 @@
 #include <lien/cuda_abi.h>
 
 /* noclone, noinline: the function that is exported is the function that runs. */
+#if __has_attribute(noclone)
 #define SOFT_EXPORT __attribute__((visibility("default"), noinline, noclone))
+#else
+#define SOFT_EXPORT __attribute__((visibility("default"), noinline))
+#endif
 
 /* RB_GENERATE_STATIC of libbsd needs a macro that only libbsd defines. */
 #define SOFT_TREE(name, type, field, compare)                                                      \

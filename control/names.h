@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * The handles that the application knows, and the driver's present ones. Memory that comes back has
+ * a new handle, and the driver may by then have given the old value to something else; an
+ * application that kept the old one (PyTorch's expandable segments, NCCL's windows) still means its
+ * memory by it. A name is what the application was told; it means a real handle, or, while its
+ * memory is away, the allocation's token. Thread-safe.
+ */
+#ifndef LIEN_CONTROL_NAMES_H
+#define LIEN_CONTROL_NAMES_H
+
+#include <stdint.h>
+
+/* The allocation with this real handle goes away; the application holds references to it. 0,
+ * -ENOMEM: nothing is changed. */
+int lien_names_park(uint64_t real, uint64_t token, uint32_t references);
+/* It is back. */
+void lien_names_revive(uint64_t token, uint64_t real);
+
+/* What to give the driver for a handle that the application passes. */
+uint64_t lien_names_real(uint64_t name);
+/* What to tell the application: of a handle that the driver has just made, or of one that it had.
+ */
+uint64_t lien_names_made(uint64_t real);
+uint64_t lien_names_retained(uint64_t real);
+/* The application released a name. */
+void lien_names_released(uint64_t name);
+
+#endif

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/* Compiled with frame pointers and without tail calls: the probes find the application's return
+ * address through the frame of the function that calls the driver for it. */
+#include <dlfcn.h>
+#include <link.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "control/names.h"
+#include "control/translate.h"
+
+/* A section of their own, so that their calls can be told from the control library's. */
+#define TRANSLATE __attribute__((section("lien_translate"), noinline, used))
+
+static const struct lien_driver *driver;
+
+TRANSLATE static CUresult translate_create(CUmemGenericAllocationHandle *handle, size_t size,
+	const CUmemAllocationProp *prop, unsigned long long flags)
+{
+	CUresult result = driver->cuMemCreate(handle, size, prop, flags);
+
+	if (!result)
+		*handle = lien_names_made(*handle);
+	return result;
+}
+
+TRANSLATE static CUresult translate_import(
+	CUmemGenericAllocationHandle *handle, void *os_handle, CUmemAllocationHandleType type)
+{
+	CUresult result = driver->cuMemImportFromShareableHandle(handle, os_handle, type);
+
+	if (!result)
+		*handle = lien_names_made(*handle);
+	return result;
+}
+
+TRANSLATE static CUresult translate_retain(CUmemGenericAllocationHandle *handle, void *addr)
+{
+	CUresult result = driver->cuMemRetainAllocationHandle(handle, addr);
+
+	if (!result)
+		*handle = lien_names_retained(*handle);
+	return result;
+}
+
+TRANSLATE static CUresult translate_release(CUmemGenericAllocationHandle handle)
+{
+	CUresult result = driver->cuMemRelease(lien_names_real(handle));
+
+	if (!result)
+		lien_names_released(handle);
+	return result;
+}
+
+TRANSLATE static CUresult translate_map(CUdeviceptr ptr, size_t size, size_t offset,
+	CUmemGenericAllocationHandle handle, unsigned long long flags)
+{
+	return driver->cuMemMap(ptr, size, offset, lien_names_real(handle), flags);
+}
+
+TRANSLATE static CUresult translate_export(void *shareable, CUmemGenericAllocationHandle handle,
+	CUmemAllocationHandleType type, unsigned long long flags)
+{
+	return driver->cuMemExportToShareableHandle(
+		shareable, lien_names_real(handle), type, flags);
+}
+
+TRANSLATE static CUresult translate_properties(
+	CUmemAllocationProp *prop, CUmemGenericAllocationHandle handle)
+{
+	return driver->cuMemGetAllocationPropertiesFromHandle(prop, lien_names_real(handle));
+}
+
+TRANSLATE static CUresult translate_bind(CUmemGenericAllocationHandle multicast, size_t offset,
+	CUmemGenericAllocationHandle memory, size_t memory_offset, size_t size,
+	unsigned long long flags)
+{
+	return driver->cuMulticastBindMem(
+		multicast, offset, lien_names_real(memory), memory_offset, size, flags);
+}
+
+struct replacement {
+	uintptr_t real, ours;
+};
+
+#define REPLACEMENTS 8
+
+struct scan {
+	struct replacement replacement[REPLACEMENTS];
+	uintptr_t low, high; /* of the real ones: most words are outside */
+	unsigned replaced;
+	unsigned long long loaded; /* how many objects there have been */
+};
+
+static void scan_words(struct scan *scan, uintptr_t from, uintptr_t to)
+{
+	uintptr_t *word, value;
+	unsigned i;
+
+	for (word = (uintptr_t *)from; word + 1 <= (uintptr_t *)to; word++) {
+		value = *word;
+		if (value < scan->low || value > scan->high)
+			continue;
+		for (i = 0; i < REPLACEMENTS; i++)
+			if (value == scan->replacement[i].real) {
+				__atomic_store_n(word, scan->replacement[i].ours, __ATOMIC_RELEASE);
+				scan->replaced++;
+			}
+	}
+}
+
+/* Is there anything to replace? Looked at first, so that pages are not made writable for nothing.
+ */
+static int worth(const struct scan *scan, uintptr_t from, uintptr_t to)
+{
+	const uintptr_t *word;
+	unsigned i;
+
+	for (word = (const uintptr_t *)from; word + 1 <= (const uintptr_t *)to; word++)
+		if (*word >= scan->low && *word <= scan->high)
+			for (i = 0; i < REPLACEMENTS; i++)
+				if (*word == scan->replacement[i].real)
+					return 1;
+	return 0;
+}
+
+static int nvidia(const char *path)
+{
+	const char *name = strrchr(path, '/');
+
+	name = name ? name + 1 : path;
+	return !strncmp(name, "libcuda", 7) || !strncmp(name, "libnvidia", 9);
+}
+
+/* What the linker made read-only again after relocation. */
+static void scan_relro(struct scan *scan, uintptr_t from, uintptr_t to)
+{
+	uintptr_t page = sysconf(_SC_PAGESIZE);
+
+	from &= ~(page - 1);
+	to &= ~(page - 1);
+	if (from >= to || !worth(scan, from, to))
+		return;
+	if (mprotect((void *)from, to - from, PROT_READ | PROT_WRITE))
+		return;
+	scan_words(scan, from, to);
+	mprotect((void *)from, to - from, PROT_READ);
+}
+
+static int scan_object(struct dl_phdr_info *info, size_t size, void *arg)
+{
+	uintptr_t from, to, relro_from = 0, relro_to = 0, self = (uintptr_t)&driver;
+	uintptr_t page = sysconf(_SC_PAGESIZE);
+	struct scan *scan = arg;
+	unsigned i;
+
+	if (size >= offsetof(struct dl_phdr_info, dlpi_adds) + sizeof(info->dlpi_adds))
+		scan->loaded = info->dlpi_adds;
+	if (nvidia(info->dlpi_name))
+		return 0;
+	for (i = 0; i < info->dlpi_phnum; i++)
+		if (info->dlpi_phdr[i].p_type == PT_GNU_RELRO) {
+			relro_from = info->dlpi_addr + info->dlpi_phdr[i].p_vaddr;
+			relro_to = (relro_from + info->dlpi_phdr[i].p_memsz) & ~(page - 1);
+		}
+	for (i = 0; i < info->dlpi_phnum; i++) {
+		const ElfW(Phdr) *segment = &info->dlpi_phdr[i];
+
+		if (segment->p_type != PT_LOAD || !(segment->p_flags & PF_W))
+			continue;
+		from = info->dlpi_addr + segment->p_vaddr;
+		to = from + segment->p_memsz;
+		if (self >= from && self < to)
+			return 0; /* this library's own */
+		if (relro_from >= from && relro_from < to) {
+			scan_relro(scan, relro_from, relro_to);
+			from = relro_to > from ? relro_to : from;
+		}
+		scan_words(scan, (from + 7) & ~7ul, to);
+	}
+	return 0;
+}
+
+static int count_loaded(struct dl_phdr_info *info, size_t size, void *arg)
+{
+	if (size >= offsetof(struct dl_phdr_info, dlpi_adds) + sizeof(info->dlpi_adds))
+		*(unsigned long long *)arg = info->dlpi_adds;
+	return 1; /* the same in every object */
+}
+
+unsigned lien_translate_install(const struct lien_driver *found)
+{
+	static unsigned long long scanned;
+	struct scan scan = {
+		.replacement =
+			{
+				{(uintptr_t)found->cuMemCreate, (uintptr_t)translate_create},
+				{(uintptr_t)found->cuMemImportFromShareableHandle,
+					(uintptr_t)translate_import},
+				{(uintptr_t)found->cuMemRetainAllocationHandle,
+					(uintptr_t)translate_retain},
+				{(uintptr_t)found->cuMemRelease, (uintptr_t)translate_release},
+				{(uintptr_t)found->cuMemMap, (uintptr_t)translate_map},
+				{(uintptr_t)found->cuMemExportToShareableHandle,
+					(uintptr_t)translate_export},
+				{(uintptr_t)found->cuMemGetAllocationPropertiesFromHandle,
+					(uintptr_t)translate_properties},
+				{(uintptr_t)found->cuMulticastBindMem, (uintptr_t)translate_bind},
+			},
+		.low = UINTPTR_MAX,
+	};
+	unsigned long long loaded = 0;
+	unsigned i;
+
+	dl_iterate_phdr(count_loaded, &loaded);
+	if (loaded && loaded == scanned)
+		return 0;
+	driver = found;
+	for (i = 0; i < REPLACEMENTS; i++) {
+		uintptr_t real = scan.replacement[i].real;
+
+		if (!real) {
+			scan.replacement[i].real =
+				UINTPTR_MAX; /* the driver has no such function */
+			continue;
+		}
+		scan.low = real < scan.low ? real : scan.low;
+		scan.high = real > scan.high ? real : scan.high;
+	}
+	dl_iterate_phdr(scan_object, &scan);
+	scanned = scan.loaded;
+	return scan.replaced;
+}

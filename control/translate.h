@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * Handles that the application kept from before a restore still reach their memory: the pointers to
+ * the driver's handle functions that libraries cached in their data are replaced by ours, which
+ * translate (names.h) and call the driver. No code is changed: the agent's probes sit on the
+ * driver's first instructions. Pointers on heaps and stacks are not found; NVIDIA's own runtime and
+ * driver are left alone.
+ */
+#ifndef LIEN_CONTROL_TRANSLATE_H
+#define LIEN_CONTROL_TRANSLATE_H
+
+#include "control/driver.h"
+
+/* Where the translating functions are: their calls are the application's. */
+extern const char __start_lien_translate[], __stop_lien_translate[];
+
+/* Replaces pointers in objects that were loaded since the last time. Returns how many. */
+unsigned lien_translate_install(const struct lien_driver *driver);
+
+#endif

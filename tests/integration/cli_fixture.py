@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""A fake agent, and how test_cli*.py run `lien` against it."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+
+from cli_answers import PROGRESS, RESULTS
+
+LIEN = os.path.abspath(os.environ.get("LIEN", "build/lien"))
+COLUMNS = 100
+
+
+class Agent:
+    """Listens on a socket; `answer` maps a request to what is sent back, bytes or JSON objects."""
+
+    running = []
+
+    def __init__(self, directory, answer=None, split=False):
+        self.path = os.path.join(directory, "agent.sock")
+        self.answer = answer or self.canned
+        self.split = split
+        self.requests = []
+        if os.path.exists(self.path):
+            os.unlink(self.path)
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(self.path)
+        self.listener.listen(8)
+        self.thread = threading.Thread(target=self.accept, daemon=True)
+        self.thread.start()
+        Agent.running.append(self)
+
+    @staticmethod
+    def canned(request):
+        before = PROGRESS if request["op"] in ("offload", "restore") else []
+        return before + [{"ok": True, "result": RESULTS[request["op"]]}]
+
+    def accept(self):
+        while True:
+            try:
+                connection, _ = self.listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self.serve, args=(connection,), daemon=True).start()
+
+    def serve(self, connection):
+        try:
+            for line in connection.makefile("rb"):
+                request = json.loads(line)
+                self.requests.append(request)
+                reply = self.answer(request)
+                if reply is None:
+                    break
+                if not isinstance(reply, bytes):
+                    reply = b"".join(json.dumps(r).encode() + b"\n" for r in reply)
+                if self.split:
+                    for i in range(0, len(reply), 1000):
+                        connection.sendall(reply[i:i + 1000])
+                else:
+                    connection.sendall(reply)
+                if reply[-1:] != b"\n":
+                    break
+        except OSError:
+            pass
+        connection.close()
+
+    def close(self):
+        # close() alone would leave the thread in accept(), on a number that the next agent gets.
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.thread.join()
+        self.listener.close()
+        Agent.running.remove(self)
+
+
+class Context:
+    def __init__(self, directory):
+        self.directory = directory
+        self.environment = {k: v for k, v in os.environ.items()
+                            if k not in ("LIEN_SOCKET", "LIEN_CONTROL", "LD_PRELOAD")}
+        self.environment["LIEN_SOCKET"] = os.path.join(directory, "none.sock")
+
+    def agent(self, answer=None, **options):
+        agent = Agent(self.directory, answer, **options)
+        self.environment["LIEN_SOCKET"] = agent.path
+        return agent
+
+    def path(self, name):
+        return os.path.join(self.directory, name)
+
+    def run(self, *arguments, code=0, **environment):
+        done = subprocess.run([LIEN, *arguments], capture_output=True, timeout=120,
+                              env={**self.environment, **environment},
+                              stdin=subprocess.DEVNULL, check=False)
+        out = done.stdout.decode("utf-8", "surrogateescape")
+        err = done.stderr.decode("utf-8", "surrogateescape")
+        shown = "lien %s: exit code %d\n%s%s" % (" ".join(arguments), done.returncode, out, err)
+        assert done.returncode == code, shown
+        assert code or "Sanitizer" not in err and "runtime error" not in err, shown
+        return out, err
+
+    def fails(self, *arguments, code=1, words=(), **environment):
+        """Fails with one line that begins with the command's name and has these words."""
+        out, err = self.run(*arguments, code=code, **environment)
+        assert out == "", out
+        assert err.endswith("\n") and err.count("\n") == 1, err
+        assert err.startswith("lien %s: " % arguments[0]), err
+        for word in words:
+            assert word in err, "%r is not in %r" % (word, err)
+        return err
+
+
+def fits(text):
+    for line in text.splitlines():
+        assert len(line) <= COLUMNS, "%d columns: %s" % (len(line), line)
+        assert line == line.rstrip(), "blanks at the end: %r" % line
+        assert "\x1b" not in line, line
+    return text
+
+
+class Stream(Agent):
+    """Keeps the connection open after the reply, sends its parts and then waits."""
+
+    def __init__(self, directory, parts, end=False, forever=False):
+        self.parts, self.end, self.forever = parts, end, forever
+        super().__init__(directory)
+
+    def serve(self, connection):
+        try:
+            connection.recv(65536)
+            connection.sendall(b'{"ok": true, "result": {"format": 1}}\n' + self.parts[0])
+            for part in self.parts[1:]:
+                time.sleep(0.05)
+                connection.sendall(part)
+            while self.forever:
+                connection.sendall(self.parts[0])
+            if not self.end:
+                connection.recv(1)
+        except OSError:
+            pass
+        connection.close()
+
+
+def run_cases(cases):
+    """Runs the functions named case_*, or those that the command line names; the exit code."""
+    passed = failed = 0
+    wanted = sys.argv[1:]
+    for name, case in list(cases.items()):
+        if not name.startswith("case_") or (wanted and name[5:] not in wanted):
+            continue
+        directory = tempfile.mkdtemp(prefix="lien-cli-")
+        context = Context(directory)
+        try:
+            case(context)
+            print("ok    " + case.__doc__, flush=True)
+            passed += 1
+        except Exception:  # pylint: disable=broad-except
+            print("FAIL  " + case.__doc__, flush=True)
+            traceback.print_exc()
+            failed += 1
+        for agent in Agent.running[:]:
+            agent.close()
+        shutil.rmtree(directory, ignore_errors=True)
+    print("%d passed, %d failed" % (passed, failed))
+    return 1 if failed else 0

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* What the library exports, and how it is found. */
+#include <dlfcn.h>
+
+#include <lien/calls.h>
+
+#include "test_softcuda.h"
+
+/* lien's probes find the symbol; callers come by either way: both must be the same place. */
+static void test_proc_address(void **state)
+{
+	static const char *const same[] = {"cuInit", "cuMemCreate", "cuMemMap", "cuMemRelease",
+		"cuMemRetainAllocationHandle", "cuStreamEndCapture", "cuCtxSetCurrent",
+		"cuMemHostUnregister", "cuEventQuery"};
+	static const char *const second[] = {"cuMemAlloc", "cuMemFree", "cuMemGetInfo",
+		"cuMemcpyDtoH", "cuMemcpyHtoDAsync", "cuMemHostRegister", "cuCtxPushCurrent",
+		"cuStreamBeginCapture", "cuMemGetAddressRange", "cuGetProcAddress",
+		"cuCtxSynchronize"};
+	CUdriverProcAddressQueryResult status;
+	char symbol[64];
+	void *pfn;
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(same); i++) {
+		OK(cuGetProcAddress_v2(same[i], &pfn, 13000, 0, &status));
+		assert_int_equal(status, CU_GET_PROC_ADDRESS_SUCCESS);
+		assert_non_null(pfn);
+		assert_ptr_equal(pfn, dlsym(RTLD_DEFAULT, same[i]));
+	}
+	for (size_t i = 0; i < COUNT(second); i++) {
+		snprintf(symbol, sizeof(symbol), "%s_v2", second[i]);
+		OK(cuGetProcAddress_v2(second[i], &pfn, 13000, 0, NULL));
+		assert_non_null(pfn);
+		assert_ptr_equal(pfn, dlsym(RTLD_DEFAULT, symbol));
+	}
+	assert_ptr_equal(dlsym(RTLD_DEFAULT, "cuMemAlloc"), NULL);
+	OK(cuGetProcAddress_v2("cuCtxSynchronize", &pfn, 12000, 0, NULL));
+	assert_ptr_equal(pfn, dlsym(RTLD_DEFAULT, "cuCtxSynchronize"));
+	OK(cuGetProcAddress_v2("cuStreamEndCapture", &pfn, 12000,
+		CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, NULL));
+	assert_ptr_equal(pfn, dlsym(RTLD_DEFAULT, "cuStreamEndCapture_ptsz"));
+	FAILS(NOT_FOUND, cuGetProcAddress_v2("cuNoSuchCall", &pfn, 13000, 0, &status));
+	assert_int_equal(status, CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND);
+	assert_null(pfn);
+	FAILS(NOT_FOUND, cuGetProcAddress_v2("cuMemMap", &pfn, 9000, 0, &status));
+	assert_int_equal(status, CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT);
+	FAILS(INVALID_VALUE, cuGetProcAddress_v2("cuMemMap", &pfn, 13010, 0, NULL));
+	FAILS(INVALID_VALUE, cuGetProcAddress_v2("cuMemMap", &pfn, 13000, 3, NULL));
+	FAILS(INVALID_VALUE, cuGetProcAddress_v2(NULL, &pfn, 13000, 0, NULL));
+}
+
+/* Every call of the driver that lien traces exists and has an entry of its own. */
+static void test_traced_symbols(void **state)
+{
+	static const struct {
+		int library;
+		const char *symbol;
+	} calls[] = {
+#define ROW(name, number, lib, symbol, flags) {LIEN_LIB_##lib, symbol},
+		LIEN_CALLS(ROW)
+#undef ROW
+	};
+	void *at[COUNT(calls)];
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(calls); i++) {
+		at[i] = NULL;
+		if (calls[i].library != LIEN_LIB_CUDA)
+			continue;
+		at[i] = dlsym(RTLD_DEFAULT, calls[i].symbol);
+		if (!at[i])
+			print_error("%s is missing\n", calls[i].symbol);
+		assert_non_null(at[i]);
+		for (size_t j = 0; j < i; j++)
+			assert_ptr_not_equal(at[i], at[j]);
+	}
+}
+
+static void test_error_names(void **state)
+{
+	const char *text;
+
+	(void)state;
+	OK(cuGetErrorName(CUDA_ERROR_OUT_OF_MEMORY, &text));
+	assert_string_equal(text, "CUDA_ERROR_OUT_OF_MEMORY");
+	OK(cuGetErrorString(CUDA_ERROR_OUT_OF_MEMORY, &text));
+	assert_string_equal(text, "out of memory");
+	FAILS(INVALID_VALUE, cuGetErrorName(12345, &text));
+	assert_null(text);
+	FAILS(INVALID_VALUE, cuGetErrorString(CUDA_SUCCESS, NULL));
+}
+
+int symbol_tests(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_proc_address),
+		cmocka_unit_test(test_traced_symbols),
+		cmocka_unit_test(test_error_names),
+	};
+
+	return cmocka_run_group_tests_name("softcuda symbols", tests, NULL, NULL);
+}

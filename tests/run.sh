@@ -1,0 +1,131 @@
+#!/bin/sh
+# SPDX-License-Identifier: BSD-2-Clause
+# Runs the tests that the build made and sums them up; the last line is "N passed, N failed", with
+# ", N skipped" if any were. `make check` calls it.
+#
+#   tests/run.sh [unit|asan|valgrind|integration|static]...     default: all but valgrind
+#
+# A test program is one of cmocka's, or prints "N passed, N failed[, N skipped]" as its last line; exit
+# status 77 says that it cannot run here. Logs stay in $BUILD/tests/log, those of failures are shown.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+
+BUILD=${BUILD:-build}
+ASAN_BUILD=${ASAN_BUILD:-$BUILD/asan}
+LIEN=${LIEN:-$BUILD/lien}
+CONTROL=${CONTROL:-$BUILD/liblien-control.so}
+SOFTCUDA=${SOFTCUDA:-$BUILD/softcuda}
+MAKE_RECORDING=${MAKE_RECORDING:-$BUILD/tests/integration/make_recording}
+PYTHON=${PYTHON:-python3}
+TEST_BIN=$BUILD/tests/integration
+LOGS=$BUILD/tests/log
+export BUILD LIEN CONTROL SOFTCUDA MAKE_RECORDING TEST_BIN
+
+passed=0
+failed=0
+skipped=0
+mkdir -p "$LOGS"
+
+# What a log says: "PASSED FAILED SKIPPED". cmocka lists failures twice, so what did not end well is
+# what was begun and neither passed nor was skipped; that way a crash counts, too.
+count_cmocka() {
+	awk '/^\[ RUN      \]/ { run++ }
+	     /^\[       OK \]/ { ok++ }
+	     /^\[  SKIPPED \] [^ ]+$/ && !seen[$NF]++ { skipped++ }
+	     END { print ok + 0, run - ok - skipped, skipped + 0 }' "$1"
+}
+
+count_summary() {
+	sed -n '$s/^\([0-9]*\) passed, \([0-9]*\) failed\(, \([0-9]*\) skipped\)\{0,1\}$/\1 \2 \4/p' "$1"
+}
+
+# run NAME SECONDS COMMAND...
+run() {
+	name=$1 limit=$2
+	shift 2
+	log=$LOGS/$(echo "$name" | tr / -).log
+	begin=$(date +%s)
+	timeout -k 10 "$limit" "$@" >"$log" 2>&1 </dev/null
+	status=$?
+	took=$(($(date +%s) - begin))
+	if grep -q '^\[ RUN      \]' "$log"; then
+		counts=$(count_cmocka "$log")
+	else
+		counts=$(count_summary "$log")
+	fi
+	# shellcheck disable=SC2086
+	set -- ${counts:-0 0} 0
+	ok=$1 bad=$2 left=$3 why=
+	if [ "$status" = 77 ] && [ "$bad" = 0 ]; then
+		[ "$left" != 0 ] || left=1
+		why=": $(tail -n 1 "$log")"
+	elif [ "$status" != 0 ] || [ -z "$counts" ]; then
+		[ "$bad" != 0 ] || bad=1
+		why=": exit status $status"
+		[ "$status" != 124 ] && [ "$status" != 137 ] || why=": ran longer than $limit s"
+		[ "$status" != 0 ] || why=": its last line does not say how many passed"
+	elif [ "$ok$bad$left" = 000 ]; then
+		bad=1 why=": no test in it"
+	fi
+	passed=$((passed + ok)) failed=$((failed + bad)) skipped=$((skipped + left))
+	if [ "$bad" != 0 ]; then
+		sed 's/^/    /' "$log" | grep -v -e '\[       OK \]' | tail -n 200
+		echo "FAILED  $name ($ok passed, $bad failed, $took s)$why"
+	elif [ "$ok" = 0 ]; then
+		echo "skipped $name$why"
+	else
+		rest=
+		[ "$left" = 0 ] || rest=", $left skipped"
+		echo "ok      $name ($ok passed$rest, $took s)$why"
+	fi
+}
+
+run_unit() {
+	for test in "$BUILD"/tests/unit/test_*; do
+		[ ! -x "$test" ] || run "unit/${test##*/}" 60 "$test"
+	done
+}
+
+run_asan() {
+	export ASAN_OPTIONS=detect_leaks=1:strict_string_checks=1
+	export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
+	for test in "$ASAN_BUILD"/tests/unit/test_*; do
+		[ ! -x "$test" ] || run "asan/${test##*/}" 120 "$test"
+	done
+}
+
+run_valgrind() {
+	for test in "$BUILD"/tests/unit/test_*; do
+		[ ! -x "$test" ] || LIEN_SEQUENCES=100 run "valgrind/${test##*/}" 600 valgrind -q \
+			--leak-check=full --error-exitcode=9 "$test"
+	done
+}
+
+run_integration() {
+	for test in "$TEST_BIN"/test_*; do
+		[ ! -x "$test" ] || run "integration/${test##*/}" 300 "$test"
+	done
+	for test in tests/integration/test_*.py; do
+		name=${test##*/}
+		run "integration/${name%.py}" 600 "$PYTHON" "$test"
+	done
+}
+
+run_static() {
+	run symbols 60 tests/check_symbols.sh "$LIEN" "$CONTROL"
+	run format 120 tests/check_format.sh
+}
+
+[ $# -gt 0 ] || set -- unit asan integration static
+begun=$(date +%s)
+for part in "$@"; do
+	case $part in
+	unit | asan | valgrind | integration | static) "run_$part" ;;
+	*) echo "usage: $0 [unit|asan|valgrind|integration|static]..." >&2 && exit 2 ;;
+	esac
+done
+rest=
+[ "$skipped" = 0 ] || rest=", $skipped skipped"
+echo "in $(($(date +%s) - begun)) s; logs in $LOGS"
+echo "$passed passed, $failed failed$rest"
+[ "$failed" = 0 ] && [ "$passed" != 0 ]
