@@ -23,6 +23,7 @@ struct lien_item {
 	struct lien_wire_item wire;
 	enum lien_item_state state; /* of the allocation: kept in its first item */
 	uint64_t arena;		    /* offset of its bytes */
+	uint64_t handle;	    /* as the driver named it when it was checked */
 };
 
 struct lien_items {

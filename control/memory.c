@@ -140,8 +140,8 @@ static int check_properties(struct lien_control *control, const struct lien_wire
 	return 0;
 }
 
-static int check_mapping(struct lien_control *control, const struct lien_wire_item *wire,
-	CUmemGenericAllocationHandle *first)
+static int check_mapping(
+	struct lien_control *control, const struct lien_wire_item *wire, struct lien_item *first)
 {
 	const struct lien_driver *driver = control->driver;
 	CUmemGenericAllocationHandle handle;
@@ -153,9 +153,9 @@ static int check_mapping(struct lien_control *control, const struct lien_wire_it
 	if (result)
 		return lien_control_fail(control, result, wire->va, "not mapped here any more");
 	if (wire->index == 0)
-		*first = handle;
+		first->handle = handle;
 	driver->cuMemRelease(handle);
-	if (handle != *first)
+	if (handle != first->handle)
 		return lien_control_fail(control, -ESTALE, wire->va,
 			"not an alias of the allocation it was known for");
 	result = driver->cuMemGetAddressRange_v2(&base, &size, wire->va);
@@ -172,7 +172,6 @@ static int check_mapping(struct lien_control *control, const struct lien_wire_it
 
 int lien_order_check(struct lien_control *control)
 {
-	CUmemGenericAllocationHandle first = 0;
 	struct lien_item *item = NULL;
 	struct lien_device *device;
 	unsigned i;
@@ -187,7 +186,7 @@ int lien_order_check(struct lien_control *control)
 			lien_control_fail(control, result, item->wire.va,
 				"no primary context of a device that may read and write it");
 		for (i = 0; i < item->wire.mappings && !result; i++)
-			result = check_mapping(control, &item[i].wire, &first);
+			result = check_mapping(control, &item[i].wire, item);
 		if (result)
 			break;
 	}
@@ -302,30 +301,37 @@ static int map_places(struct lien_control *control, struct lien_item *item, unsi
 static int detach(struct lien_control *control, struct lien_item *item)
 {
 	const struct lien_driver *driver = control->driver;
-	CUmemGenericAllocationHandle handle;
-	unsigned i;
+	CUmemGenericAllocationHandle handle = item->handle;
+	unsigned i, references = item->wire.references;
 	int result;
 
-	result = driver->cuMemRetainAllocationHandle(&handle, (void *)item->wire.va);
-	if (result)
-		return lien_control_fail(
-			control, result, item->wire.va, "not mapped here any more");
-	result = lien_names_park(handle, item->wire.token, item->wire.references);
-	if (result) {
-		driver->cuMemRelease(handle);
-		return lien_control_fail(control, result, item->wire.va, "out of memory");
+	/* Without a reference of the application's the handle would end with the last mapping. */
+	if (!references) {
+		result = driver->cuMemRetainAllocationHandle(&handle, (void *)item->wire.va);
+		if (result)
+			return lien_control_fail(
+				control, result, item->wire.va, "not mapped here any more");
+		references = 1;
 	}
-	for (i = 0; i < item->wire.mappings && !result; i++)
+	result = lien_names_park(handle, item->wire.token, item->wire.references);
+	if (result)
+		lien_control_fail(control, result, item->wire.va, "out of memory");
+	for (i = 0; i < item->wire.mappings && !result; i++) {
 		result = driver->cuMemUnmap(item[i].wire.va, item[i].wire.bytes);
-	if (result) {
-		lien_control_fail(control, result, item[i - 1].wire.va, "cuMemUnmap");
+		if (!result)
+			continue;
+		lien_control_fail(control, result, item[i].wire.va, "cuMemUnmap");
 		lien_names_revive(item->wire.token, handle);
-		map_places(control, item, 0, i - 1, handle);
-		driver->cuMemRelease(handle);
+		map_places(control, item, 0, i, handle);
+		break;
+	}
+	if (result) {
+		if (!item->wire.references)
+			driver->cuMemRelease(handle);
 		return result;
 	}
 	item->state = LIEN_ITEM_AWAY;
-	for (i = 0; i < item->wire.references + 1; i++) {
+	for (i = 0; i < references; i++) {
 		result = driver->cuMemRelease(handle);
 		if (result)
 			return lien_control_fail(control, result, item->wire.va, "cuMemRelease");
@@ -378,6 +384,7 @@ static int attach(
 	for (i = 1; i < item->wire.references; i++)
 		driver->cuMemRetainAllocationHandle(&again, (void *)item->wire.va);
 	lien_names_revive(item->wire.token, handle);
+	item->handle = handle;
 	item->state = LIEN_ITEM_BACK;
 	return 0;
 }

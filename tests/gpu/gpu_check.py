@@ -161,8 +161,8 @@ def finish(lien, job) -> None:
     job.ask("destroy", 90)
     codes = job.quit()
     require(codes == [0] * len(codes), f"exit statuses after destroy: {codes}")
-    wait_for("lien ps to be empty after the job's end", 10,
-             lambda: not lien.json("ps")["processes"])
+    wait_for("the job's processes to leave lien ps", 10,
+             lambda: not [p for p in lien.json("ps")["processes"] if p["pid"] in job.pids])
     rows = lien.json("mem")["rows"]
     require(not rows, f"lien mem after the job's end: {rows[:3]}")
     lien.check_agent()
@@ -225,6 +225,16 @@ def expandable(context: Context) -> dict:
             job.ask("verify-fill", 90)
             job.ask("check", 90)
         print_rounds(rounds)
+        before = lien.json("mem")["bytes"]
+        dropped = job.ask("drop-fill", 90)
+        require(all(d["freed"] >= f["bytes"] for d, f in zip(dropped, filled)),
+                f"torch.cuda.empty_cache() after the rounds freed {dropped}")
+        gone = before - lien.json("mem")["bytes"]
+        require(gone >= sum(f["bytes"] for f in filled),
+                f"lien mem fell by {gone:,} bytes only when the tensors were freed")
+        job.ask("fill 1", 90)
+        rounds.append(move_round(lien, job, observer, "all"))
+        job.ask("verify-fill", 90)
         finish(lien, job)
         return {"tensor_bytes_per_process": filled[0]["bytes"], "rounds": rounds}
 

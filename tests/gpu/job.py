@@ -14,7 +14,7 @@ those of UNSYNCED ends with torch.cuda.synchronize(), so that the rank is at a q
 answers. Whatever else is written to stdout (NCCL's version line) goes to stderr.
 
 All ranks must be given the same commands, but for those that are no collective: capture-hold,
-capture-release, busy, sync, meminfo, fill, verify-fill, info, quit.
+capture-release, busy, sync, meminfo, fill, verify-fill, drop-fill, info, quit.
 """
 import argparse
 import datetime
@@ -311,6 +311,14 @@ class Job:
                 raise Mismatch(f"tensor {number} at {address:#x}: another checksum")
         return {"tensors": len(self.filled), "bytes": len(self.filled) * PIECE}
 
+    def drop_fill(self) -> dict:
+        """Frees the tensors and gives their memory back to the driver. With expandable segments
+        PyTorch releases it by the handles that it kept since it was made."""
+        before = torch.cuda.memory_reserved(self.device)
+        self.filled.clear()
+        torch.cuda.empty_cache()
+        return {"freed": before - torch.cuda.memory_reserved(self.device)}
+
     def meminfo(self) -> dict:
         free, total = torch.cuda.mem_get_info(self.device)
         return {"pid": os.getpid(), "device": self.device.index, "free": free, "total": total,
@@ -369,6 +377,7 @@ COMMANDS = {
     "sync": Job.sync,
     "fill": Job.fill,
     "verify-fill": Job.verify_fill,
+    "drop-fill": Job.drop_fill,
     "meminfo": Job.meminfo,
     "time-setup": Job.time_setup,
     "time-allreduce": Job.time_allreduce,

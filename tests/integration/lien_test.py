@@ -5,8 +5,9 @@ software CUDA driver, cases with a time limit, and a line for each.
 LIEN names the program (default $BUILD/lien, build/lien), SOFTCUDA the driver's folder. liblien-control.so
 and replay/ lie beside lien. Root is needed: the agent runs with real BPF programs.
 
-One agent per machine: another one takes the answers of our processes, and wakes them. Cases wait
-for foreign agents to end, and are run again when one came while they ran and they failed.
+All of it runs in a pid and mount namespace of its own, so that our agents see our processes only, and
+nothing stays behind. Agents outside still see ours, take their answers and wake them: cases wait for
+foreign agents to end, and are run again when one came while they ran and they failed.
 """
 
 import argparse
@@ -38,8 +39,11 @@ DATA = os.path.join(ROOT, "tests", "data")
 GOLDEN = os.path.join(DATA, "pytorch-nccl-2ranks.lien")
 MIB = 1 << 20
 MNT_DETACH = 2
+CLONE_NEWNS, CLONE_NEWPID = 0x20000, 0x20000000
+MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 0x40000
+PR_SET_PDEATHSIG = 1
 FOREIGN_WAIT_S = float(os.environ.get("FOREIGN_WAIT_S", "120"))
-OURS = set()  # pids of agents that this program started
+OUTSIDE = None  # where /proc of the namespace is that we came from
 
 
 class Failure(Exception):
@@ -91,18 +95,29 @@ def alive(pid):
 
 
 def foreign_agents():
+    """Agents outside of our pid namespace, by their pids there."""
     found = []
-    for entry in os.listdir("/proc"):
-        if not entry.isdigit() or int(entry) in OURS:
-            continue
+    if not OUTSIDE:
+        return found
+    ours = os.readlink("/proc/self/ns/pid")
+    for entry in filter(str.isdigit, os.listdir(OUTSIDE)):
         try:
-            with open("/proc/%s/cmdline" % entry, "rb") as file:
+            with open("%s/%s/cmdline" % (OUTSIDE, entry), "rb") as file:
                 words = file.read().split(b"\0")
+            if len(words) < 2 or os.path.basename(words[0]) != b"lien" or words[1] != b"agent":
+                continue
+            if os.readlink("%s/%s/ns/pid" % (OUTSIDE, entry)) != ours and not _below(entry):
+                found.append(int(entry))
         except OSError:
             continue
-        if len(words) > 1 and os.path.basename(words[0]) == b"lien" and words[1] == b"agent":
-            found.append(int(entry))
     return found
+
+
+def _below(entry):
+    """Whether a process outside is one of ours, in a namespace below ours."""
+    with open("%s/%s/status" % (OUTSIDE, entry)) as status:
+        pids = [line.split()[1:] for line in status if line.startswith("NSpid:")][0]
+    return len(pids) > 2
 
 
 class Process:
@@ -323,7 +338,6 @@ class Session:
         """Starts it and waits until it answers."""
         wait_for_foreign()
         self.agent = self.spawn([LIEN, "agent", *args], **environment)
-        OURS.add(self.agent.pid)
         agent = self.agent
 
         def answers():
@@ -492,20 +506,12 @@ def unmount_below(folder):
 # Programs and recordings, made once
 
 _programs = {}
-_programs_folder = None
-
-
-def _folder():
-    global _programs_folder
-    if not _programs_folder:
-        _programs_folder = tempfile.mkdtemp(prefix="lien-test-programs-")
-    return _programs_folder
 
 
 def program(name, folder="tests/integration"):
     """The path of a C program beside this file, built when it is first asked for."""
     if name not in _programs:
-        path = os.path.join(_folder(), name)
+        path = os.path.join(tempfile.gettempdir(), name)
         subprocess.run(
             [os.environ.get("CC") or "cc", "-std=gnu11", "-D_GNU_SOURCE", "-O2", "-g", "-Wall",
              "-Wextra", "-Werror", "-pthread", "-Iinclude", "-I.", "%s/%s.c" % (folder, name),
@@ -521,13 +527,13 @@ def recording(kind, *args):
     if not maker:
         maker = _programs.get("make_recording")
     if not maker:
-        maker = os.path.join(_folder(), "make_recording")
+        maker = os.path.join(tempfile.gettempdir(), "make_recording")
         subprocess.run(
             [os.environ.get("CC") or "cc", "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-Iinclude", "-I.",
              "tests/integration/make_recording.c", "agent/recording.c", "agent/event_check.c",
              "-o", maker, "-lz"], cwd=ROOT, check=True, timeout=60)
         _programs["make_recording"] = maker
-    path = os.path.join(_folder(), "-".join([kind, *map(str, args)]) + ".lien")
+    path = os.path.join(tempfile.gettempdir(), "-".join([kind, *map(str, args)]) + ".lien")
     if not os.path.exists(path):
         subprocess.run([maker, kind, path, *map(str, args)], check=True, timeout=60)
     return path
@@ -673,6 +679,47 @@ def _run_case(name, function, limit):
     return False
 
 
+def _mount(libc, source, target, kind, flags):
+    if libc.mount(source, target, kind, flags, None):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), target)
+
+
+def _enter():
+    """Goes on in namespaces of its own; what is left of this process waits, and exits like it."""
+    global OUTSIDE
+    libc = ctypes.CDLL(None, use_errno=True)
+    folder = tempfile.mkdtemp(prefix="lien-test-")
+    os.chmod(folder, 0o755)  # for processes of other users
+    outside = os.path.join(folder, "proc")
+    os.mkdir(outside)
+    if libc.unshare(CLONE_NEWNS | CLONE_NEWPID):
+        raise OSError(ctypes.get_errno(), "unshare: " + os.strerror(ctypes.get_errno()))
+    _mount(libc, None, b"/", None, MS_REC | MS_PRIVATE)
+    _mount(libc, b"/proc", outside.encode(), None, MS_BIND | MS_REC)
+    first = os.fork()
+    if first:  # outside
+        def stop(number, _frame):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(first, signal.SIGKILL)
+            signal.signal(number, signal.SIG_DFL)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, stop)
+        _, status = os.waitpid(first, 0)
+        libc.umount2(outside.encode(), MNT_DETACH)
+        shutil.rmtree(folder, ignore_errors=True)
+        os._exit(os.waitstatus_to_exitcode(status) if os.WIFEXITED(status) else 1)
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    _mount(libc, b"proc", b"/proc", b"proc", 0)
+    inner = os.fork()
+    if inner:  # pid 1: buries the orphans
+        while True:
+            pid, status = os.wait()
+            if pid == inner:
+                os._exit(os.waitstatus_to_exitcode(status) if os.WIFEXITED(status) else 1)
+    OUTSIDE = outside
+    tempfile.tempdir = folder  # all that we leave in files goes with it
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", action="append", default=[], metavar="NAME",
@@ -691,15 +738,11 @@ def main():
     if os.geteuid():
         print("skipped: the agent needs root")
         return 77
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    _enter()
     passed = 0
     began = time.monotonic()
-    try:
-        for name, function, limit in chosen:
-            passed += _run_case(name, function, limit)
-    finally:
-        if _programs_folder:
-            shutil.rmtree(_programs_folder, ignore_errors=True)
+    for name, function, limit in chosen:
+        passed += _run_case(name, function, limit)
     print("%.0f s" % (time.monotonic() - began))
     print("%d passed, %d failed" % (passed, len(chosen) - passed))
     return 0 if passed == len(chosen) else 1

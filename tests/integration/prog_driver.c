@@ -93,8 +93,9 @@ static CUresult create(CUmemGenericAllocationHandle *handle, uint64_t bytes, int
 static void do_create(const uint64_t *arg)
 {
 	CUmemGenericAllocationHandle handle = 0;
+	CUresult result = create(&handle, arg[0], arg[1]);
 
-	say(create(&handle, arg[0], arg[1]), handle);
+	say(result, handle);
 }
 
 /* The same with a properties pointer that cannot be read. */
@@ -102,8 +103,9 @@ static void do_create_bad(const uint64_t *arg)
 {
 	CUmemGenericAllocationHandle handle = 0;
 	CUmemAllocationProp prop = {.type = 77};
+	CUresult result = CALL(cuMemCreate, &handle, arg[0], &prop, 0, 0);
 
-	say(CALL(cuMemCreate, &handle, arg[0], &prop, 0, 0), handle);
+	say(result, handle);
 }
 
 static void do_release(const uint64_t *arg)
@@ -114,15 +116,17 @@ static void do_release(const uint64_t *arg)
 static void do_retain(const uint64_t *arg)
 {
 	CUmemGenericAllocationHandle handle = 0;
+	CUresult result = CALL(cuMemRetainAllocationHandle, &handle, arg[0], 0, 0, 0);
 
-	say(CALL(cuMemRetainAllocationHandle, &handle, arg[0], 0, 0, 0), handle);
+	say(result, handle);
 }
 
 static void do_reserve(const uint64_t *arg)
 {
 	CUdeviceptr va = 0;
+	CUresult result = CALL(cuMemAddressReserve, &va, arg[0], 0, arg[1], 0);
 
-	say(CALL(cuMemAddressReserve, &va, arg[0], 0, arg[1], 0), va);
+	say(result, va);
 }
 
 static void do_free(const uint64_t *arg)
@@ -166,8 +170,9 @@ static CUresult show(CUdeviceptr *va, uint64_t bytes, uint64_t handle, int devic
 static void do_show(const uint64_t *arg)
 {
 	CUdeviceptr va = 0;
+	CUresult result = show(&va, arg[0], arg[1], arg[2]);
 
-	say(show(&va, arg[0], arg[1], arg[2]), va);
+	say(result, va);
 }
 
 static void do_make(const uint64_t *arg)
@@ -196,10 +201,10 @@ static void do_export(const uint64_t *arg)
 static void do_import(const uint64_t *arg)
 {
 	CUmemGenericAllocationHandle handle = 0;
+	CUresult result = CALL(cuMemImportFromShareableHandle, &handle, arg[0],
+		    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0, 0);
 
-	say(CALL(cuMemImportFromShareableHandle, &handle, arg[0],
-		    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0, 0),
-		handle);
+	say(result, handle);
 }
 
 static void do_getfd(const uint64_t *arg)
@@ -220,8 +225,9 @@ static void do_close(const uint64_t *arg)
 static void do_alloc(const uint64_t *arg)
 {
 	CUdeviceptr va = 0;
+	CUresult result = CALL(cuMemAlloc_v2, &va, arg[0], 0, 0, 0);
 
-	say(CALL(cuMemAlloc_v2, &va, arg[0], 0, 0, 0), va);
+	say(result, va);
 }
 
 static void do_memfree(const uint64_t *arg)

@@ -346,6 +346,8 @@ static int mem_free(struct lien_replay_build *b, const struct lien_event *ev)
 	struct lien_replay_mapping *m;
 	uint64_t number;
 
+	if (!ev->range.va)
+		return 0; /* cudaFree(NULL): how the runtime is told to start */
 	if (!range || range->va != ev->range.va || !range->linear)
 		return lien_replay_skip(b, LIEN_SKIP_UNKNOWN);
 	m = lien_replay_space_mapping(&b->space, range->va, 1);
