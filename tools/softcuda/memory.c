@@ -121,7 +121,7 @@ SOFT_EXPORT CUresult cuMemFree_v2(CUdeviceptr ptr)
 	result = soft_context_current(&context);
 	if (!result)
 		result = soft_capture_unsafe();
-	if (result)
+	if (result || !ptr) /* NULL is freed without complaint (seen, 580.159) */
 		return result;
 	pthread_rwlock_wrlock(&soft.lock);
 	mapping = soft_mapping_find(ptr);
@@ -164,11 +164,16 @@ SOFT_EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CU
 {
 	struct soft_mapping *mapping;
 	size_t found_size;
+	CUcontext context;
+	CUresult result;
 	uintptr_t found;
 	bool known;
 
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
+	result = soft_context_current(&context); /* seen: INVALID_CONTEXT without one (580.159) */
+	if (result)
+		return result;
 	pthread_rwlock_rdlock(&soft.lock);
 	known = describe(ptr, &found, &found_size, &mapping);
 	pthread_rwlock_unlock(&soft.lock);
