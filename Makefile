@@ -13,7 +13,9 @@ BUILD	  ?= build
 PREFIX	  ?= /usr/local
 CUDA_HOME ?= /usr/local/cuda
 CLANG	  ?= clang
-BPFTOOL	  ?= $(firstword $(wildcard /usr/sbin/bpftool /usr/bin/bpftool) bpftool)
+# Ubuntu's /usr/sbin/bpftool looks for the running kernel's own and fails in containers.
+BPFTOOL	  ?= $(firstword $(wildcard /usr/lib/linux-tools/*/bpftool /usr/lib/linux-tools-*/bpftool \
+	/usr/sbin/bpftool /usr/bin/bpftool) bpftool)
 PYTHON	  ?= python3
 
 ifeq ($(V),1)
@@ -26,7 +28,8 @@ endif
 
 CFLAGS	 ?= -O2 -g
 WARN	 := -Wall -Wextra -Werror
-LIEN_CFLAGS := -std=gnu11 -D_GNU_SOURCE $(WARN) -Iinclude -I. -I$(BUILD) -pthread
+LIEN_CFLAGS := -std=gnu11 -D_GNU_SOURCE -include tools/glibc_floor.h $(WARN) -Iinclude -I. \
+	-I$(BUILD) -pthread
 
 .DELETE_ON_ERROR:
 .SECONDARY:
@@ -128,6 +131,7 @@ gpu-check: all
 install: all
 	install -D -m 755 $(LIEN) $(DESTDIR)$(PREFIX)/bin/lien
 	install -D -m 755 $(CONTROL) $(DESTDIR)$(PREFIX)/lib/lien/liblien-control.so
+	install -D -m 755 $(REPLAY_SOFTNCCL) $(DESTDIR)$(PREFIX)/lib/lien/replay/libnccl.so.2
 	install -D -m 644 docs/lien.1 $(DESTDIR)$(PREFIX)/share/man/man1/lien.1
 	install -D -m 644 include/lien/client.h $(DESTDIR)$(PREFIX)/include/lien/client.h
 

@@ -329,8 +329,7 @@ void lien_request(struct lien_client *client, const char *line, size_t length)
 			known = &requests[i];
 	unknown = known ? unknown_member(known, request) : NULL;
 	if (!op) {
-		lien_reply_error(
-			client, "a request is a JSON object on one line with a member op");
+		lien_reply_error(client, "a request is a JSON object on one line with a member op");
 	} else if (!known) {
 		snprintf(error, sizeof(error), "no such operation: %.100s", op);
 		lien_reply_error(client, error);

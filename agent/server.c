@@ -13,9 +13,10 @@
 
 #include "agent/requests.h"
 
-#define LINE_MAX_BYTES	 (1u << 20)
-#define OUTPUT_MAX_BYTES (256u << 20) /* a recorder that reads slower than events come is let go   \
-				       */
+#define LINE_MAX_BYTES (1u << 20)
+#define OUTPUT_MAX_BYTES                                                                           \
+	(256u << 20) /* a recorder that reads slower than events come is let go                    \
+		      */
 
 struct lien_server {
 	struct lien_source listener;

@@ -55,7 +55,7 @@ struct comm_id {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 32 << 20);
+	__uint(max_entries, 16 << 20);
 } events SEC(".maps");
 
 /* Threads that made a traced call, by kernel tid; removed when they exit. */
@@ -599,10 +599,11 @@ int lien_entry(struct pt_regs *ctx)
 
 	control = bpf_map_lookup_elem(&controls, &thread->pid);
 	if (control) {
-		/* The control library passes on a call of the application: its frame tells whose. */
+		/* The control library passes on a call of the application: its frame tells whose.
+		 */
 		if (frame->caller >= control->translate && frame->caller < control->translate_end)
-			bpf_probe_read_user(&frame->caller, sizeof(frame->caller),
-				(void *)(ctx->bp + 8));
+			bpf_probe_read_user(
+				&frame->caller, sizeof(frame->caller), (void *)(ctx->bp + 8));
 		frame->control =
 			frame->caller >= control->text && frame->caller < control->text_end;
 		if (control->wake && !frame->control)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /* Compiled with frame pointers and without tail calls: the probes find the application's return
  * address through the frame of the function that calls the driver for it. */
-#include <dlfcn.h>
+#include <fcntl.h>
 #include <link.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -90,6 +90,8 @@ struct scan {
 	struct replacement replacement[REPLACEMENTS];
 	uintptr_t low, high; /* of the real ones: most words are outside */
 	unsigned replaced;
+	int pagemap;
+	int relro; /* look there, too: for objects that have been loaded since the last time */
 	unsigned long long loaded; /* how many objects there have been */
 };
 
@@ -123,6 +125,34 @@ static int worth(const struct scan *scan, uintptr_t from, uintptr_t to)
 				if (*word == scan->replacement[i].real)
 					return 1;
 	return 0;
+}
+
+#define PAGEMAP_PRESENT (3ull << 62) /* in memory, or swapped out */
+#define PAGEMAP_FILE	(1ull << 61) /* as it is in the file: nobody has written here */
+#define PAGEMAP_PAGES	512
+
+/* Looks at the pages that were written to since the program started; reading the others would only
+ * bring them in, and some libraries have hundreds of MiB of them. */
+static void scan_written(struct scan *scan, uintptr_t from, uintptr_t to)
+{
+	uint64_t entries[PAGEMAP_PAGES];
+	uintptr_t page = sysconf(_SC_PAGESIZE), at = from & ~(page - 1), end;
+	ssize_t n, i;
+
+	while (at < to) {
+		n = pread(scan->pagemap, entries, sizeof(entries), at / page * sizeof(entries[0]));
+		n /= (ssize_t)sizeof(entries[0]);
+		if (n <= 0) { /* no pagemap here */
+			scan_words(scan, at < from ? from : at, to);
+			return;
+		}
+		for (i = 0; i < n && at < to; i++, at += page) {
+			if (!(entries[i] & PAGEMAP_PRESENT) || entries[i] & PAGEMAP_FILE)
+				continue;
+			end = at + page < to ? at + page : to;
+			scan_words(scan, at < from ? from : at, end);
+		}
+	}
 }
 
 static int nvidia(const char *path)
@@ -174,10 +204,11 @@ static int scan_object(struct dl_phdr_info *info, size_t size, void *arg)
 		if (self >= from && self < to)
 			return 0; /* this library's own */
 		if (relro_from >= from && relro_from < to) {
-			scan_relro(scan, relro_from, relro_to);
+			if (scan->relro)
+				scan_relro(scan, relro_from, relro_to);
 			from = relro_to > from ? relro_to : from;
 		}
-		scan_words(scan, (from + 7) & ~7ul, to);
+		scan_written(scan, (from + 7) & ~7ul, to);
 	}
 	return 0;
 }
@@ -214,8 +245,7 @@ unsigned lien_translate_install(const struct lien_driver *found)
 	unsigned i;
 
 	dl_iterate_phdr(count_loaded, &loaded);
-	if (loaded && loaded == scanned)
-		return 0;
+	scan.relro = !loaded || loaded != scanned;
 	driver = found;
 	for (i = 0; i < REPLACEMENTS; i++) {
 		uintptr_t real = scan.replacement[i].real;
@@ -228,7 +258,10 @@ unsigned lien_translate_install(const struct lien_driver *found)
 		scan.low = real < scan.low ? real : scan.low;
 		scan.high = real > scan.high ? real : scan.high;
 	}
+	scan.pagemap = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
 	dl_iterate_phdr(scan_object, &scan);
+	if (scan.pagemap >= 0)
+		close(scan.pagemap);
 	scanned = scan.loaded;
 	return scan.replaced;
 }

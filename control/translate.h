@@ -14,7 +14,7 @@
 /* Where the translating functions are: their calls are the application's. */
 extern const char __start_lien_translate[], __stop_lien_translate[];
 
-/* Replaces pointers in objects that were loaded since the last time. Returns how many. */
+/* Replaces what has been cached since the last time. Returns how many pointers. */
 unsigned lien_translate_install(const struct lien_driver *driver);
 
 #endif

@@ -4,8 +4,9 @@
  * the number in recordings: never reuse or renumber a row.
  *
  * A row: X(NAME, number, library, symbol, flags). The symbol is the one the driver's dispatch
- * reaches: cuGetProcAddress() returns the address of the exported, versioned symbol for all of these
- * (measured, driver 580.159), so a probe on the symbol sees callers that resolved it at run time.
+ * reaches: cuGetProcAddress() returns the address of the exported, versioned symbol for all of
+ * these (measured, driver 580.159), so a probe on the symbol sees callers that resolved it at run
+ * time.
  */
 #ifndef LIEN_CALLS_H
 #define LIEN_CALLS_H
@@ -64,7 +65,7 @@ enum lien_call {
 #define LIEN_CALL_ENUM(name, number, lib, symbol, flags) LIEN_CALL_##name = (number),
 	LIEN_CALLS(LIEN_CALL_ENUM)
 #undef LIEN_CALL_ENUM
-	LIEN_CALL_MAX = 128,
+		LIEN_CALL_MAX = 128,
 };
 
 #endif

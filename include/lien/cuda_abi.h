@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
  * The part of the CUDA driver's ABI that lien speaks, for machines without a CUDA Toolkit. Names,
- * numbers and layouts are those of the public cuda.h (13.0); tests/unit/test_cuda_abi.c compares them
- * with the real header where one is installed. Functions carry the exported, versioned names.
+ * numbers and layouts are those of the public cuda.h (13.0); tests/unit/test_cuda_abi.c compares
+ * them with the real header where one is installed. Functions carry the exported, versioned names.
  */
 #ifndef LIEN_CUDA_ABI_H
 #define LIEN_CUDA_ABI_H
@@ -137,8 +137,8 @@ typedef enum CUpointer_attribute_enum {
 	CU_POINTER_ATTRIBUTE_MAPPED = 13,
 } CUpointer_attribute;
 
-#define CU_STREAM_LEGACY     ((CUstream)0x1)
-#define CU_STREAM_PER_THREAD ((CUstream)0x2)
+#define CU_STREAM_LEGACY	    ((CUstream)0x1)
+#define CU_STREAM_PER_THREAD	    ((CUstream)0x2)
 #define CU_MEMHOSTREGISTER_PORTABLE 0x01
 #define CU_MEMHOSTALLOC_PORTABLE    0x01
 #define CU_STREAM_NON_BLOCKING	    0x1
@@ -222,8 +222,8 @@ CUresult cuMemsetD8_v2(CUdeviceptr dst, unsigned char value, size_t count);
 CUresult cuMemsetD8Async(CUdeviceptr dst, unsigned char value, size_t count, CUstream stream);
 CUresult cuMemsetD32_v2(CUdeviceptr dst, unsigned int value, size_t count);
 
-CUresult cuMemGetAllocationGranularity(
-	size_t *granularity, const CUmemAllocationProp *prop, CUmemAllocationGranularity_flags option);
+CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocationProp *prop,
+	CUmemAllocationGranularity_flags option);
 CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
 	const CUmemAllocationProp *prop, unsigned long long flags);
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle);
@@ -236,14 +236,12 @@ CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size);
 CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
 	unsigned long long flags);
 CUresult cuMemUnmap(CUdeviceptr ptr, size_t size);
-CUresult cuMemSetAccess(
-	CUdeviceptr ptr, size_t size, const CUmemAccessDesc *desc, size_t count);
-CUresult cuMemGetAccess(
-	unsigned long long *flags, const CUmemLocation *location, CUdeviceptr ptr);
+CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *desc, size_t count);
+CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location, CUdeviceptr ptr);
 CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHandle handle,
 	CUmemAllocationHandleType type, unsigned long long flags);
-CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *os_handle,
-	CUmemAllocationHandleType type);
+CUresult cuMemImportFromShareableHandle(
+	CUmemGenericAllocationHandle *handle, void *os_handle, CUmemAllocationHandleType type);
 
 CUresult cuMulticastBindMem(CUmemGenericAllocationHandle multicast, size_t offset,
 	CUmemGenericAllocationHandle memory, size_t memory_offset, size_t size,

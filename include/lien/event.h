@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
  * What the kernel side tells the agent: one record per traced call or process event. The same
- * records are what `lien record` writes. All integers are little-endian, the layout is pinned below.
+ * records are what `lien record` writes. All integers are little-endian, the layout is pinned
+ * below.
  *
  * Order. Records reach the agent in the order in which they were made, and a call's record is made
  * when it returns. Two threads can free a name and be given it again before the first one's record
  * is made, so a call that gives something back also announces itself on entry (LIEN_EVENT_ENTRY):
- * an acquire of a name that still lives applies the pending release first, and the late return, which
- * carries the same (tid, t_entry), is then a no-op.
+ * an acquire of a name that still lives applies the pending release first, and the late return,
+ * which carries the same (tid, t_entry), is then a no-op.
  *
  * Times are CLOCK_MONOTONIC nanoseconds; pids and tids are those of the agent's pid namespace.
  */
@@ -73,8 +74,9 @@ struct lien_event {
 	__lien_u16 flags;
 	__lien_u32 pid;
 	__lien_u32 tid;
-	__lien_u64 start;    /* clock ticks since boot, /proc/PID/stat: with pid, names a process for good */
-	__lien_u64 t_entry;  /* when the call was entered */
+	__lien_u64 start;   /* clock ticks since boot, /proc/PID/stat: with pid, names a process for
+			       good */
+	__lien_u64 t_entry; /* when the call was entered */
 	__lien_u64 t_return; /* when it returned; of an announcement: 0 */
 	__lien_s32 result;   /* CUresult or ncclResult_t */
 	__lien_u32 outer;    /* enum lien_call: outermost traced call of the thread, often itself */
@@ -82,7 +84,8 @@ struct lien_event {
 	union {
 		struct {
 			__lien_u32 uid;
-			__lien_u32 complete; /* 1: seen from its cuInit on; 0: may have called before */
+			__lien_u32 complete; /* 1: seen from its cuInit on; 0: may have called
+						before */
 			char comm[16];
 		} process;
 		struct {

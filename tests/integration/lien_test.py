@@ -234,13 +234,14 @@ class Replay:
 
     def __init__(self, session, path, *args, limit=90.0, **environment):
         self.process = session.spawn([LIEN, "replay", "--hold", *args, path], **environment)
-        self.pids = {}
+        self.pids, self.mappings = {}, {}
         while True:
             line = self.process.line(limit)
             check(line is not None, "replay ended: %s" % brief(self.process.said()))
-            match = re.match(r"recorded pid (\d+) -> pid (\d+)(.*)", line)
-            if match and "ended" not in match[3]:
+            match = re.match(r"recorded pid (\d+) -> pid (\d+): (\d+) mappings(.*)", line)
+            if match and "ended" not in match[4]:
                 self.pids[int(match[1])] = int(match[2])
+                self.mappings[int(match[1])] = int(match[3])
             if line == "replay: ready":
                 break
 
@@ -509,8 +510,12 @@ _programs = {}
 
 
 def program(name, folder="tests/integration"):
-    """The path of a C program beside this file, built when it is first asked for."""
+    """The path of a C program of a test: from $TEST_BIN, or else built when it is first asked for."""
     if name not in _programs:
+        built = os.path.join(os.path.abspath(os.environ.get("TEST_BIN") or "/nonexistent"), name)
+        if os.path.exists(built):
+            _programs[name] = built
+            return built
         path = os.path.join(tempfile.gettempdir(), name)
         subprocess.run(
             [os.environ.get("CC") or "cc", "-std=gnu11", "-D_GNU_SOURCE", "-O2", "-g", "-Wall",
@@ -684,7 +689,7 @@ def _mount(libc, source, target, kind, flags):
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), target)
 
 
-def _enter():
+def enter():
     """Goes on in namespaces of its own; what is left of this process waits, and exits like it."""
     global OUTSIDE
     libc = ctypes.CDLL(None, use_errno=True)
@@ -738,7 +743,7 @@ def main():
     if os.geteuid():
         print("skipped: the agent needs root")
         return 77
-    _enter()
+    enter()
     passed = 0
     began = time.monotonic()
     for name, function, limit in chosen:

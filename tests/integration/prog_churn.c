@@ -3,12 +3,13 @@
  * Threads that acquire and release driver memory as fast as they can, so that names (addresses,
  * descriptors, reference counts) are given out again while the last release of them still returns:
  *
- *   prog_churn THREADS CALLS [hints] [imports]
+ *   prog_churn THREADS CALLS [hints] [imports] [simple]
  *
  * All threads work on the same slots. What the driver calls are done to is locked, so that the
  * program itself knows its state; addresses pass between threads through the driver alone. With
  * `hints` every reservation asks for one of a few addresses, which the others have just given back.
- * With `imports` memory is also exported and imported again in this process.
+ * With `imports` memory is also exported and imported again in this process. With `simple` no handle
+ * without a mapping has more than one reference.
  *
  * Makes about CALLS calls, prints its state as one line of JSON, and waits: a line on standard input
  * is another round, its end is the end.
@@ -65,7 +66,7 @@ struct plain {
 
 static struct slot slots[SLOTS];
 static struct plain plains[ALLOCS];
-static bool hints, imports;
+static bool hints, imports, simple;
 static long calls_left, calls_made;
 static CUcontext context;
 
@@ -156,6 +157,9 @@ static void slot_unmap(struct slot *slot, uint64_t *random)
 	struct place *place = &slot->places[next(random) % PLACES];
 
 	if (!place->va)
+		return;
+	if (simple && slot->names[place->name].mapped == 1 &&
+		slot->names[place->name].references > 1)
 		return;
 	DO(cuMemUnmap, place->va, slot->bytes);
 	DO(cuMemAddressFree, place->va, slot->bytes);
@@ -360,6 +364,7 @@ int main(int argc, char **argv)
 	for (i = 3; i < (unsigned)argc; i++) {
 		hints |= !strcmp(argv[i], "hints");
 		imports |= !strcmp(argv[i], "imports");
+		simple |= !strcmp(argv[i], "simple");
 	}
 	if (!count || count > THREADS_MAX)
 		return 2;

@@ -12,6 +12,7 @@ import os
 import resource
 import signal
 import socket
+import struct
 import sys
 import time
 
@@ -99,9 +100,9 @@ def check_counts(session, job, expected):
     equal(len(two), shared, "allocations that both ranks map")
     communicators = session.ask("graph")["communicators"]
     equal(len(communicators), expected["communicators"] * expected["ranks"], "communicators")
-    for process in session.ask("ps")["processes"]:
-        equal(sorted(rank["rank"] for rank in process["ranks"]),
-              [job.ranks.index(process["pid"])] * expected["communicators"], "ranks")
+    for rank, pid in enumerate(job.ranks):
+        equal([entry["rank"] for entry in session.process(pid)["ranks"]],
+              [rank] * expected["communicators"], "ranks of %d" % pid)
 
 
 @case(200)
@@ -126,7 +127,7 @@ def test_golden_three_rounds():
             equal((result["outcome"], result["bytes"]), ("done", moved), "offload")
             equal(sorted(p["freed_bytes"] for p in result["processes"]),
                   sorted(p["bytes"] for p in result["processes"]), "freed_bytes and bytes")
-            equal(sum(x["bytes"] for x in result["left"]), left, "left behind")
+            equal(result["left"], [], "left behind")
             equal(sum(observer("info", device)[0] - free[device] for device in range(2)), moved,
                   "freed, as cuMemGetInfo says in another process")
             equal(session.used(), left, "device memory in use")
@@ -205,7 +206,9 @@ def test_aliases_references_and_released_handles():
         half = driver("reserve", 8 * MIB, 0)  # a mapping in the middle of a reservation
         driver("map", half + 4 * MIB, 2 * MIB, driver("create", 2 * MIB, 1))
         driver("access", half + 4 * MIB, 2 * MIB, 1, 3)
+        driver("info", 1)  # makes device 1 current
         driver("fill", half + 4 * MIB, 2 * MIB, 0x66)
+        driver("info", 0)
         session.ready(driver.pid)
         before = shape(session, driver.pid)
         for _ in range(2):
@@ -225,8 +228,9 @@ def test_aliases_references_and_released_handles():
             driver("unmap", first, 2 * MIB)
             driver("unmap", second, 2 * MIB)
         equal(driver("check", read_only, 2 * MIB, 0x77), 0, "wrong bytes")
+        driver("info", 1)
         equal(driver("check", half + 4 * MIB, 2 * MIB, 0x66), 0, "wrong bytes on device 1")
-        equal(session.used(0), 2 * MIB, "device memory in use")
+        equal([session.used(0), session.used(1)], [2 * MIB, 2 * MIB], "device memory in use")
         check(session.process(driver.pid)["complete"], "the process has become incomplete")
 
 
@@ -489,6 +493,32 @@ def test_rank_killed_in_the_middle_of_an_offload():
 
 
 @case(60)
+def test_job_ends_in_the_middle_of_an_offload():
+    with Session() as session:
+        busy = session.path("busy")
+        session.environment["LIEN_SOFTCUDA_BUSY_FILE"] = busy
+        session.start_agent()
+        for end in ("quit", "kill", "free"):
+            job = start_pairs(session)
+            client = offload_in_drain(session, busy)
+            if end == "quit":
+                job.process.send("quit")
+            elif end == "kill":
+                job.end()
+            else:
+                job.process.send("free")
+                job.process.line(30)
+            session.ask("ps", limit=5)
+            time.sleep(0.3)
+            os.unlink(busy)
+            equal(client.wait(30), 1, "exit status of the offload when the job did " + end)
+            session.ask("ps", limit=5)
+            job.end()
+            session.forgotten(*job.ranks)
+        equal(session.used(), 0, "device memory in use")
+
+
+@case(60)
 def test_rank_killed_while_offloaded():
     with Session() as session:
         session.start_agent()
@@ -570,10 +600,22 @@ def test_agent_ended_while_offloaded():
         session.stop_agent()
         session.start_agent("--no-uprobe-multi")
         session.ready(*job.ranks)
-        states = [session.process(pid)["offloaded_bytes"] for pid in job.ranks]
         equal(session.ask("restore")["bytes"], WHOLE["bytes"], "restore")
         equal(job.verify()[0], 4 * PAIRS, "mappings verified")
-        equal(states, [WHOLE["bytes"] // 2] * 2, "offloaded_bytes that the new agent shows")
+
+
+@case(40)
+def test_new_agent_shows_what_is_offloaded():
+    with Session() as session:
+        session.start_agent()
+        job = start_pairs(session)
+        session.ask("offload")
+        session.kill_agent()
+        session.start_agent()
+        session.ready(*job.ranks)
+        for pid in job.ranks:
+            process = session.process(pid)
+            check(process["state"] != "running" and process["offloaded_bytes"], brief(process))
 
 
 @case(60)
@@ -833,6 +875,11 @@ def test_wrong_requests():
 
 # Recordings
 
+def mappings_of(state):
+    """Of a program that said its state."""
+    return sum(len(a["mappings"]) for a in state["allocations"]) + len(state["plain"])
+
+
 @case(90)
 def test_record_and_replay():
     with Session(memory="2G") as session:
@@ -841,17 +888,24 @@ def test_record_and_replay():
         outcome = session.lien("record", "--json", path, "--", program("prog_churn"), 4, 6000,
                                "hints", "imports", text="")
         check(outcome.code == 0, outcome)
-        summary = json.loads(outcome.out[outcome.out.rindex("\n{"):] if "\n{" in outcome.out
-                             else outcome.out)
+        lines = outcome.out.split("\n", 1)
+        state, summary = json.loads(lines[0]), json.loads(lines[1])
         check(summary["processes"] == 1 and summary["events"] > 6000, brief(summary))
         replayed = session.lien("replay", "--verify", "--json", path, limit=60)
         check(replayed.code == 0, replayed)
         result = json.loads(replayed.out)
-        check(result["ok"] and result["verify"]["failed"] == 0, brief(result))
-        equal(sum(result["skipped"].values()), 0, "skipped calls")
+        equal((result["ok"], result["lost"], sum(result["skipped"].values())), (True, 0, 0),
+              "ok, lost, skipped")
+        equal([(worker["mappings"], worker["ended"]) for worker in result["workers"]],
+              [(mappings_of(state), True)], "mappings at its end")
 
-        # From the middle: the state of then, and what comes after.
-        job = session.spawn([program("prog_churn"), 4, 6000, "hints", "imports"])
+
+@case(60)
+def test_record_from_the_middle():
+    """The state of then, and what comes after, replayed."""
+    with Session(memory="2G") as session:
+        session.start_agent()
+        job = session.spawn([program("prog_churn"), 4, 6000, "hints", "simple"])
         json.loads(job.line() or "null")
         middle = session.path("middle.lien")
         recorder = session.spawn([LIEN, "record", middle, "--json"])
@@ -863,13 +917,63 @@ def test_record_and_replay():
         recorder.signal(signal.SIGINT)
         equal(recorder.wait(10), 0, "exit status of record")
         held = session.replay(middle)
-        mappings = sum(len(a["mappings"]) for a in state["allocations"]) + len(state["plain"])
-        equal(held.verify()[0], mappings, "mappings at the end")
+        mappings = mappings_of(state)
+        equal(sum(held.mappings.values()), mappings, "mappings at the end; " +
+              brief(held.process.said()))
+        held.verify()
         job.end()
         rows = [row for row in session.ask("mem")["rows"] if row["pid"] == held.ranks[0]]
         equal(sum(row["mappings"] for row in rows), mappings, "mappings that the agent sees")
         held.free()
         held.quit()
+
+
+def snapshot_replayed(session, *drivers):
+    """What a recording has that begins and ends now, by replaying it."""
+    path = session.path("now.lien")
+    outcome = session.lien("record", path, "--seconds", 1)
+    check(outcome.code == 0, outcome)
+    for driver in drivers:
+        driver.end()
+    return session.replay(path)
+
+
+def holders_of(session, pid):
+    return sorted([a["bytes"], sorted(h["references"] for h in a["handles"]), len(a["mappings"])]
+                  for a in session.ask("graph")["allocations"] if a["pid"] == pid)
+
+
+@case(30)
+def test_record_of_references_without_a_mapping():
+    with Session() as session:
+        session.start_agent()
+        driver = session.driver()
+        handle, va = driver("make", 2 * MIB, 0)
+        driver("retain", va)
+        driver("retain", va)
+        driver("unmap", va, 2 * MIB)
+        _, va = driver("make", 4 * MIB, 0)
+        driver("release", driver("retain", va))
+        driver("release", driver("retain", va))
+        before = holders_of(session, driver.pid)
+        equal(before, [[2 * MIB, [3], 0], [4 * MIB, [1], 1]], "holders")
+        held = snapshot_replayed(session, driver)
+        equal(holders_of(session, held.ranks[0]), before, "holders in the replay")
+
+
+@case(30)
+def test_record_of_an_import_of_its_own():
+    with Session() as session:
+        session.start_agent()
+        driver = session.driver()
+        handle, _ = driver("make", 2 * MIB, 0)
+        fd = driver("export", handle)
+        driver("show", 2 * MIB, driver("import", fd), 0)
+        driver("close", fd)
+        before = holders_of(session, driver.pid)
+        equal(before, [[2 * MIB, [1, 1], 2]], "holders")
+        held = snapshot_replayed(session, driver)
+        equal(holders_of(session, held.ranks[0]), before, "holders in the replay")
 
 
 @case(60)
@@ -907,7 +1011,12 @@ def test_damaged_recordings():
         check("not a recording" in attempt("text", b"hello\n" * 100, packed=False), "text")
         check("not a recording" in attempt("other gzip", b"hello\n" * 100), "another gzip")
         attempt("empty", b"", packed=False)
-        attempt("bad size", data[:400] + b"\xff\xff\xff\xff" + data[404:])
+        second = 24 + struct.unpack_from("<I", data, 24)[0]  # behind the header and a record
+        for name, at, value in (("size", second, b"\xff\xff\xff\xff"),
+                                ("size of 0", second, b"\0\0\0\0"),
+                                ("short size", second, b"\x40\0\0\0"),
+                                ("type", second + 4, b"\xee\xee"), ("version", 8, b"\x63")):
+            attempt("bad " + name, data[:at] + value + data[at + len(value):])
         with open(good, "rb") as file:
             packed = bytearray(file.read())
         packed[len(packed) // 2] ^= 0x55

@@ -140,11 +140,12 @@ def shown(path: Path) -> str:
 def shared_buffer(graph: dict) -> tuple[int, str]:
     """The largest buffer that a second process maps too: its owner, and where the owner maps it."""
     best = (0, 0, "")
+    able = {p["pid"] for p in graph["processes"] if p["complete"] and p["control"] == "ready"}
     for allocation in graph["allocations"]:
         owner = allocation["pid"]
         own = [m for m in allocation["mappings"] if m["pid"] == owner]
         others = [m for m in allocation["mappings"] if m["pid"] != owner]
-        if own and others and allocation["bytes"] > best[0]:
+        if owner in able and own and others and allocation["bytes"] > best[0]:
             best = (allocation["bytes"], owner, own[0]["address"])
     if not best[0]:
         raise Failure("no buffer is mapped by two processes")

@@ -58,17 +58,23 @@ const char *lien_replay_driver_load(void)
 	return fill("libcuda.so.1", driver_symbols, &lien_replay_driver);
 }
 
-bool lien_replay_beside(const char *file, char *path, size_t room)
+/* Beside this program, as it is built, or in ../lib/lien, as it is installed. */
+static bool find_beside(const char *file, char *path, size_t room)
 {
-	char self[PATH_MAX];
+	static const char *const places[] = {"%s/%s", "%s/../lib/lien/%s"};
+	char self[PATH_MAX], *folder;
 	ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
-	int length;
+	unsigned i;
 
 	if (n < 0)
 		return false;
 	self[n] = '\0';
-	length = snprintf(path, room, "%s/%s", dirname(self), file);
-	return length > 0 && (size_t)length < room;
+	folder = dirname(self);
+	for (i = 0; i < 2; i++)
+		if ((size_t)snprintf(path, room, places[i], folder, file) < room &&
+			!access(path, R_OK))
+			return true;
+	return false;
 }
 
 bool lien_replay_nccl_load(void)
@@ -78,7 +84,7 @@ bool lien_replay_nccl_load(void)
 	char beside[PATH_MAX];
 
 	if (!path || !*path) {
-		if (!lien_replay_beside("replay/libnccl.so.2", beside, sizeof(beside)))
+		if (!find_beside("replay/libnccl.so.2", beside, sizeof(beside)))
 			return false;
 		path = beside;
 	}

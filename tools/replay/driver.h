@@ -79,9 +79,6 @@ const char *lien_replay_driver_load(void);
  */
 bool lien_replay_nccl_load(void);
 
-/* Path of a file beside the running program; false: does not fit. */
-bool lien_replay_beside(const char *file, char *path, size_t room);
-
 /* "CUDA_ERROR_...": of an error that the driver does not know, its number. Valid until the next. */
 const char *lien_replay_error_name(CUresult result);
 

@@ -91,8 +91,4 @@ int lien_job_spawn(struct lien_job *job, size_t number);
 /* spawn.c: waits for its exit for at most timeout_ms. False: still running. */
 bool lien_job_reap(struct lien_job_worker *worker, int timeout_ms, int *status);
 
-/* spawn.c: has workers preload the control library, unless told not to. -ENOENT: $LIEN_CONTROL
- * names a file that is not there. */
-int lien_job_preload_control(void);
-
 #endif

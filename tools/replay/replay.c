@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <tools/preload.h>
 #include <tools/replay/console.h>
 #include <tools/replay/replay.h>
 #include <tools/replay/report.h>
@@ -30,8 +31,8 @@ static const char help[] =
 	"                     free (give everything back), quit\n"
 	"  --keep-going       with --hold: go on without a worker that dies\n"
 	"  --timeout SECONDS  limit of every wait (default 60)\n"
-	"  --no-control       do not preload liblien-control.so into the processes, as is\n"
-	"                     done if it lies beside lien or where $LIEN_CONTROL says\n"
+	"  --no-control       do not preload liblien-control.so into the processes (see\n"
+	"                     lien run --help for where it is looked for)\n"
 	"  --json             print a summary as JSON on standard output at the end; all\n"
 	"                     else goes to standard error\n"
 	"  --help\n"
@@ -218,7 +219,7 @@ int lien_cmd_replay(int argc, char **argv)
 	struct options options = {.timeout = TIMEOUT_DEFAULT, .worker = -1, .fd = -1};
 	struct lien_script *script;
 	struct lien_job job = {};
-	int status, err;
+	int status;
 
 	status = parse(argc, argv, &options);
 	if (status)
@@ -228,10 +229,7 @@ int lien_cmd_replay(int argc, char **argv)
 	if (load(options.path, &script))
 		return EXIT_FAILURE;
 	lien_report_script(script, options.path);
-	err = options.no_control ? 0 : lien_job_preload_control();
-	if (err) {
-		fprintf(stderr, "replay: control library %s: %s\n", getenv("LIEN_CONTROL"),
-			strerror(-err));
+	if (!options.no_control && lien_preload_set("lien replay")) {
 		lien_script_free(script);
 		return EXIT_FAILURE;
 	}

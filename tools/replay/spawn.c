@@ -74,27 +74,3 @@ bool lien_job_reap(struct lien_job_worker *worker, int timeout_ms, int *status)
 		usleep(5000);
 	}
 }
-
-int lien_job_preload_control(void)
-{
-	const char *path = getenv("LIEN_CONTROL"), *others = getenv("LD_PRELOAD");
-	char beside[PATH_MAX], *list = NULL;
-	bool asked = path && *path;
-	int err = 0;
-
-	if (!asked) {
-		if (!lien_replay_beside("liblien-control.so", beside, sizeof(beside)))
-			return 0;
-		path = beside;
-	}
-	if (access(path, R_OK))
-		return asked ? -errno : 0;
-	if (others && strstr(others, path))
-		return 0;
-	if (asprintf(&list, "%s%s%s", path, others && *others ? ":" : "", others ? others : "") < 0)
-		return -ENOMEM;
-	if (setenv("LD_PRELOAD", list, 1))
-		err = -errno;
-	free(list);
-	return err;
-}

@@ -1,0 +1,646 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "fake_processes.h"
+
+static void test_offload_and_restore(void **state)
+{
+	(void)state;
+	for (unsigned n = 1; n <= FAKES; n++)
+		for (unsigned order = 0; order < 3; order++) {
+			job(n, 3);
+			w.order = order;
+			for (unsigned round = 0; round < 3; round++) {
+				offload();
+				assert_int_equal(w.result.error, 0);
+				check_away();
+				restore();
+				assert_int_equal(w.result.error, 0);
+				check_back("after a restore");
+				check_forgotten("after a restore");
+			}
+			assert_int_equal(w.broken, 0);
+		}
+}
+
+/* Long lists go in several messages, and so do exports. */
+static void test_large(void **state)
+{
+	(void)state;
+	job(2, 150);
+	offload();
+	assert_int_equal(w.result.error, 0);
+	assert_true(w.fake[0].given[LIEN_WIRE_STAGE] > 2);
+	check_away();
+	restore();
+	assert_int_equal(w.result.error, 0);
+	assert_true(w.fake[0].given[LIEN_WIRE_IMPORT] >= 3);
+	check_back("after a restore");
+	check_forgotten("after a restore");
+	assert_int_equal(w.broken, 0);
+}
+
+static void test_result(void **state)
+{
+	const struct lien_transaction_process *process;
+	uint64_t bytes = 0;
+
+	(void)state;
+	job(3, 2);
+	for (unsigned m = 0; m < w.memories; m++)
+		bytes += w.memory[m].bytes;
+	for (unsigned round = 0; round < 2; round++) {
+		if (round)
+			restore();
+		else
+			offload();
+		assert_false(w.result.error || w.result.rolled_back || w.result.undo_failed);
+		assert_int_equal(w.result.text[0], 0);
+		assert_int_equal(w.result.bytes, bytes);
+		assert_int_equal(w.result.processes_count, 3);
+		assert_true(w.progress >= 5);
+		for (unsigned p = 0; p < 3; p++) {
+			process = &w.result.processes[p];
+			assert_int_equal(process->pid, PID(p));
+			assert_int_equal(process->allocations, 5);
+			assert_int_equal(process->imports, 4);
+			/* 1 + 3 + 1 + 2 + 2, and imports 1 + 2 + 2 * 2 */
+			assert_int_equal(process->mappings, 9 + 7);
+			if (round)
+				assert_int_equal(process->phase_ns[LIEN_PHASE_CREATE], 1000);
+			else
+				assert_int_equal(process->freed_bytes, (p + 1) * MIB);
+			assert_int_equal(process->phase_ns[LIEN_PHASE_SAVE], round ? 0 : 1000);
+		}
+	}
+	assert_int_equal(w.broken, 0);
+}
+
+/* The order's argument and flags. */
+static void test_orders(void **state)
+{
+	struct lien_plan plan;
+
+	(void)state;
+	job(1, 0);
+	plan = plan_of(1);
+	transaction_begins();
+	assert_int_equal(lien_transaction_offload(&w.transaction, &plan, BASE, 1234, &fake_ops), 0);
+	lien_plan_clear(&plan);
+	assert_true(lien_transaction_is_offload(w.transaction));
+	lien_transaction_start(w.transaction);
+	assert_int_equal(w.fake[0].order.flags, LIEN_WIRE_FIRST | LIEN_WIRE_LAST);
+	assert_int_equal(lien_transaction_phase(w.transaction), LIEN_PHASE_STAGE);
+	happen(0);
+	assert_int_equal(w.fake[0].order.type, LIEN_WIRE_DRAIN);
+	assert_int_equal(w.fake[0].order.arg, 1234);
+	play();
+	transaction_ends();
+	assert_int_equal(w.broken, 0);
+}
+
+/* Each process at each of its orders in each way. What must be true afterwards, in any case: no
+ * byte lost, no descriptor, one end; the rest depends on how far it had got. */
+static void check_failed_offload(const struct fault *fault, bool injected)
+{
+	unsigned dropped = 0, p;
+
+	for (p = 0; p < w.n; p++)
+		dropped += w.fake[p].given[LIEN_WIRE_UNMAP] + w.fake[p].given[LIEN_WIRE_DROP];
+	/* One that dies when it has given its last answer has not failed. */
+	if (!injected || (fault->kind == DIES_BETWEEN && fault->order == 6 && !w.result.error)) {
+		assert_int_equal(w.result.error, 0);
+		for (p = 0; p < w.n; p++)
+			assert_int_equal(w.fake[p].answered[LIEN_WIRE_DROP], 1);
+		if (!injected)
+			check_away();
+		return;
+	}
+	if (!w.result.error || !w.result.text[0])
+		BROKEN("no error is reported");
+	if (!dropped && (w.result.rolled_back || w.result.undo_failed))
+		BROKEN("nothing was dropped, so there was nothing to roll back");
+	for (p = 0; p < w.n && !dropped; p++)
+		if (well(p) && !w.fake[p].given[LIEN_WIRE_DISCARD])
+			BROKEN("process %u is not told to discard what it staged", PID(p));
+	check_back("after a failed offload");
+	if (!dropped || fault->kind <= HALF)
+		check_forgotten("after a failed offload");
+	if (dropped && fault->kind <= HALF && (!w.result.rolled_back || w.result.undo_failed))
+		BROKEN("rolled back, but not reported as such");
+	if (dropped && fault->kind >= HANGS_BEFORE &&
+		(w.result.rolled_back || !w.result.undo_failed))
+		BROKEN("a process may have dropped memory and is not heard of again, but all is "
+		       "said to be put back");
+}
+
+static const char *const fault_names[FAULT_KINDS] = {
+	[REFUSES] = "refuses",
+	[HALF] = "does half of it",
+	[DIES_BEFORE] = "dies before",
+	[DIES_AFTER] = "dies after",
+	[DIES_BETWEEN] = "dies between replies",
+	[UNREACHABLE] = "cannot be reached",
+	[HANGS_BEFORE] = "hangs before",
+	[HANGS_AFTER] = "hangs after",
+};
+
+/* Which way of failing a test is about, by its state. */
+static enum fault_kind kind_of(void **state)
+{
+	return (enum fault_kind)(uintptr_t)*state;
+}
+
+static void report(const char *what, const struct fault *fault, unsigned before)
+{
+	if (w.broken > before)
+		print_error("^ %s, process %u %s its order %u, schedule %u\n", what,
+			PID(fault->process), fault_names[fault->kind], fault->order, w.order);
+}
+
+/* Whether the fault was reached: there may be no such order. */
+static bool injected(const struct fault *fault)
+{
+	return w.fake[fault->process].orders >= fault->order;
+}
+
+static void test_failed_offload(void **state)
+{
+	struct fault fault = {.kind = kind_of(state)};
+	unsigned broken = 0, reached = 0;
+
+	for (unsigned run = 0; run < 3 * 3 * 8 && broken < 8; run++) {
+		job(3, 2);
+		w.order = run % 3;
+		w.random = run;
+		fault.process = run / 3 % 3;
+		fault.order = 1 + run / 9;
+		w.fault[0] = fault;
+		offload();
+		reached += injected(&fault);
+		check_failed_offload(&fault, injected(&fault));
+		if (fault.kind <= HALF && injected(&fault)) { /* it is as if nothing had been */
+			no_faults();
+			offload();
+			assert_int_equal(w.result.error, 0);
+			check_away();
+		}
+		report("offload", &fault, 0);
+		broken += w.broken;
+	}
+	assert_int_equal(broken, 0);
+	assert_true(reached >= 54); /* six orders */
+}
+
+static void test_failed_restore(void **state)
+{
+	struct fault fault = {.kind = kind_of(state)};
+	unsigned broken = 0, reached = 0;
+
+	for (unsigned run = 0; run < 3 * 3 * 9 && broken < 8; run++) {
+		job(3, run % 2 ? 70 : 2);
+		offload();
+		assert_int_equal(w.broken + -w.result.error, 0);
+		w.order = run % 3;
+		w.random = run;
+		fault.process = run / 3 % 3;
+		fault.order = 1 + run / 9;
+		w.fault[0] = fault;
+		restore();
+		if (injected(&fault)) {
+			reached++;
+			/* A process that dies while it lists has nothing to do with it. */
+			if (!w.result.error && !(fault.order == 1 && w.fake[fault.process].dead) &&
+				!w.fake[fault.process].answered[LIEN_WIRE_FINISH])
+				BROKEN("no error is reported");
+			if (w.result.rolled_back)
+				BROKEN("a restore cannot be rolled back");
+			/* Nobody waits for what does not come; a refusal to list stops it all. */
+			if (fault.kind > HALF && !(fault.order == 1 && fault.kind >= HANGS_BEFORE))
+				check_back("after a restore with a death in it");
+			no_faults();
+			restore();
+		}
+		check_back("after another restore");
+		if (fault.kind <= HALF)
+			check_forgotten("after another restore");
+		report("restore", &fault, 0);
+		broken += w.broken;
+	}
+	assert_int_equal(broken, 0);
+	assert_true(reached >= 45); /* five orders */
+}
+
+/* It fails, and then the undo fails: named, and a restore makes it good. */
+static void test_failed_undo(void **state)
+{
+	unsigned broken = 0, undone = 0;
+
+	(void)state;
+	for (unsigned run = 0; run < 3 * 3 * 6 && broken < 8; run++) {
+		struct fault second = {REFUSES, run / 3 % 3, 7 + run / 9};
+
+		job(3, 2);
+		w.order = run % 3;
+		w.fault[0] = (struct fault){HALF, 1, 6};
+		w.fault[1] = second;
+		offload();
+		if (w.fake[second.process].orders < second.order)
+			continue;
+		assert_int_equal(w.result.error, -EIO); /* a CUresult */
+		if (w.result.rolled_back || !w.result.undo_failed)
+			BROKEN("the undo's failure is not reported");
+		undone++;
+		no_faults();
+		restore();
+		assert_int_equal(w.result.error, 0);
+		check_back("after another restore");
+		check_forgotten("after another restore");
+		report("undo", &second, 0);
+		broken += w.broken;
+	}
+	assert_int_equal(broken, 0);
+	assert_true(undone >= 20);
+}
+
+/* All of them die, one after the other. */
+static void test_all_die(void **state)
+{
+	unsigned broken = 0;
+
+	(void)state;
+	for (unsigned run = 0; run < 2 * 6 * 6; run++) {
+		const struct fault faults[] = {
+			{DIES_BEFORE, 0, 1 + run / 2 % 6}, {DIES_AFTER, 1, 1 + run / 12}};
+
+		job(2, 1);
+		if (run % 2)
+			offload();
+		memcpy(w.fault, faults, sizeof(faults));
+		if (run % 2)
+			restore();
+		else
+			offload();
+		broken += w.broken;
+	}
+	job(2, 1);
+	w.fake[0].dead = w.fake[1].dead = true; /* nobody can be reached from the start on */
+	offload();
+	assert_int_equal(w.result.error, -ESRCH);
+	assert_int_equal(broken + w.broken, 0);
+}
+
+static void test_texts(void **state)
+{
+	static const struct {
+		enum fault_kind kind;
+		const char *word;
+		int error;
+	} cases[] = {
+		{REFUSES, "process 101, save: said no", -EIO},
+		{HALF, "process 101, save: said no", -EIO},
+		{DIES_BEFORE, "process 101 ended in `save`", -ESRCH},
+		{UNREACHABLE, "process 101 cannot be reached", -ESRCH},
+		{HANGS_BEFORE, "process 101 did not answer `save` within", -ETIMEDOUT},
+	};
+
+	(void)state;
+	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		job(2, 1);
+		w.fault[0] = (struct fault){cases[i].kind, 1, 4};
+		offload();
+		if (!strstr(w.result.text, cases[i].word))
+			fail_msg("%s", w.result.text);
+		assert_int_equal(w.result.error, cases[i].error);
+		assert_int_equal(w.broken, 0);
+	}
+}
+
+/* What was waited for is named, in a restore as well. */
+static void test_restore_texts(void **state)
+{
+	static const char *const orders[] = {"list", "create", "export", "import", "finish"};
+
+	(void)state;
+	for (unsigned i = 0; i < sizeof(orders) / sizeof(orders[0]); i++) {
+		char expected[64];
+
+		job(2, 1);
+		offload();
+		w.fault[0] = (struct fault){HANGS_BEFORE, 1, i + 1};
+		restore();
+		snprintf(expected, sizeof(expected), "process 101 did not answer `%s`", orders[i]);
+		if (!strstr(w.result.text, expected))
+			fail_msg("it hung in `%s`: %s", orders[i], w.result.text);
+	}
+}
+
+/* Two groups of processes that share nothing. */
+static void two_groups(void)
+{
+	memset(&w, 0, sizeof(w));
+	w.n = 4;
+	memory_new(0, 0x2, 0);
+	memory_new(1, 0, 0);
+	memory_new(2, 0x8, 0);
+	memory_new(3, 0x4, 0);
+}
+
+static void test_restore_closure(void **state)
+{
+	(void)state;
+	for (unsigned p = 0; p < 4; p++) {
+		two_groups();
+		offload();
+		restore_of((const uint32_t[]){PID(p)}, 1);
+		assert_int_equal(w.result.error, 0);
+		assert_int_equal(w.result.processes_count, 2);
+		assert_int_equal(w.result.processes[0].pid, PID(p / 2 * 2));
+		assert_int_equal(w.result.processes[1].pid, PID(p / 2 * 2 + 1));
+		assert_int_equal(
+			w.result.bytes, w.memory[p / 2 * 2].bytes + w.memory[p / 2 * 2 + 1].bytes);
+		for (unsigned other = 0; other < 4; other++) {
+			assert_int_equal(w.memory[other].device, other / 2 == p / 2);
+			assert_int_equal(w.fake[other].given[LIEN_WIRE_CREATE], other / 2 == p / 2);
+		}
+		restore();
+		assert_int_equal(w.result.processes_count, 2);
+		check_back("after both");
+		check_forgotten("after both");
+		assert_int_equal(w.broken, 0);
+	}
+}
+
+/* A chain of processes: each shares with the next one only, and all go together. */
+static void test_restore_chain(void **state)
+{
+	(void)state;
+	for (unsigned p = 0; p < 4; p++) {
+		memset(&w, 0, sizeof(w));
+		w.n = 4;
+		for (unsigned i = 0; i < 3; i++)
+			memory_new(3 - i, 1u << (2 - i), 0);
+		offload();
+		restore_of((const uint32_t[]){PID(p)}, 1);
+		assert_int_equal(w.result.processes_count, 4);
+		check_back("after a restore of one");
+		assert_int_equal(w.broken, 0);
+	}
+}
+
+static void test_nothing(void **state)
+{
+	(void)state;
+	job(3, 1);
+	restore();
+	assert_int_equal(w.result.error, 0);
+	assert_int_equal(w.result.processes_count, 0);
+	assert_int_equal(w.result.bytes, 0);
+	for (unsigned p = 0; p < 3; p++)
+		assert_int_equal(w.fake[p].orders, 1);
+	/* Asked for one that has nothing away. */
+	two_groups();
+	offload_of(0x3);
+	restore_of((const uint32_t[]){PID(3)}, 1);
+	assert_int_equal(w.result.processes_count, 0);
+	assert_int_equal(w.fake[0].orders, 1);
+	/* Nobody there at all. */
+	w.n = 0;
+	restore();
+	assert_int_equal(w.result.processes_count, 0);
+	assert_int_equal(w.broken, 0);
+}
+
+/* Replies to other orders, of other processes, after the end: their descriptors are closed, and
+ * nothing else comes of them. */
+static void test_stray_replies(void **state)
+{
+	struct lien_wire_header stray = {.length = sizeof(stray), .flags = LIEN_WIRE_LAST};
+	struct lien_plan plan;
+	int fds[2];
+
+	(void)state;
+	job(2, 1);
+	plan = plan_of(3);
+	transaction_begins();
+	assert_int_equal(lien_transaction_offload(&w.transaction, &plan, BASE, 1, &fake_ops), 0);
+	lien_plan_clear(&plan);
+	lien_transaction_start(w.transaction);
+	for (unsigned i = 0; !w.done || i < 30; i++) {
+		unsigned orders = w.fake[0].orders + w.fake[1].orders;
+
+		stray.type = i % 13;
+		stray.result = -EIO;
+		stray.seq = i % 3 ? w.fake[i % 2].order.seq + 2 : 0;
+		if (i % 3 == 2)
+			stray.seq = w.fake[i % 2].busy ? 0 : w.fake[i % 2].order.seq;
+		fds[0] = fd_new(1);
+		fds[1] = fd_new(2);
+		lien_transaction_reply(w.transaction, PID(i % 2), &stray, NULL, fds, 2);
+		fds[0] = fd_new(1);
+		lien_transaction_reply(w.transaction, 99999, &w.fake[0].order, NULL, fds, 1);
+		assert_int_equal(fds_open(), 0);
+		assert_int_equal(w.fake[0].orders + w.fake[1].orders, orders);
+		if (pick() >= 0)
+			happen(pick());
+	}
+	transaction_ends();
+	assert_int_equal(w.result.error, 0);
+	assert_int_equal(w.broken, 0);
+	check_away();
+}
+
+/* A process answers an order with what belongs to another one. It may lose its own memory by that;
+ * the agent must not be harmed, and nobody else. */
+static void test_foreign_replies(void **state)
+{
+	static char body[LIEN_WIRE_MESSAGE_MAX];
+	struct lien_wire_item *items = (void *)body;
+	unsigned broken = 0;
+
+	(void)state;
+	for (unsigned i = 0; i < 150; i++)
+		items[i] = (struct lien_wire_item){.token = BASE + i,
+			.flags = i % 2 ? LIEN_WIRE_IMPORTED : LIEN_WIRE_OWNED | LIEN_WIRE_SHARED,
+			.mappings = 1,
+			.bytes = 1,
+			.allocation_bytes = 1};
+	for (unsigned run = 0; run < 13 * 12; run++) {
+		struct lien_wire_header reply = {.type = 1 + run % 13};
+		struct lien_plan plan;
+
+		job(3, 1);
+		if (run / 13 >= 6) {
+			offload();
+			transaction_begins();
+			assert_int_equal(lien_transaction_restore(&w.transaction,
+						 (const uint32_t[]){PID(0), PID(1), PID(2)}, 3,
+						 NULL, 0, 1, &fake_ops),
+				0);
+		} else {
+			plan = plan_of(~0u);
+			transaction_begins();
+			assert_int_equal(
+				lien_transaction_offload(&w.transaction, &plan, BASE, 1, &fake_ops),
+				0);
+			lien_plan_clear(&plan);
+			w.fault[0] = (struct fault){HALF, 1, 6}; /* so that an undo follows */
+		}
+		lien_transaction_start(w.transaction);
+		while (!w.done && w.fake[2].orders <= run / 13 % 6 && pick() >= 0)
+			happen(pick());
+		if (!w.done && w.fake[2].busy && w.fake[2].order.type != reply.type) {
+			reply.seq = w.fake[2].order.seq;
+			reply.length = sizeof(reply) + 150 * sizeof(items[0]);
+			lien_transaction_reply(
+				w.transaction, PID(2), &reply, body, (int[]){fd_new(BASE)}, 1);
+		}
+		play();
+		transaction_ends();
+		for (unsigned m = 0; m < w.memories; m++)
+			if (w.memory[m].owner != 2 && !w.memory[m].device && !w.memory[m].arena)
+				BROKEN("memory %u is lost", m);
+		if (w.broken)
+			print_error("^ a reply of type %u to order %u\n", reply.type, run / 13 + 1);
+		broken += w.broken;
+	}
+	assert_int_equal(broken, 0);
+}
+
+/* An owner that says it has exported everything and has not: nobody waits for it, and it shows. */
+static void test_withheld_export(void **state)
+{
+	(void)state;
+	for (unsigned order = 0; order < 3; order++) {
+		job(3, 2);
+		w.order = order;
+		offload();
+		w.fake[1].withholds = 1;
+		restore();
+		assert_true(w.result.error);
+		restore();
+		assert_int_equal(w.result.error, 0);
+		check_back("after another restore");
+		check_forgotten("after another restore");
+		assert_int_equal(w.broken, 0);
+	}
+}
+
+static int out_of_fds(int fd)
+{
+	static unsigned n;
+
+	return ++n % 3 ? fake_fd_dup(fd) : -EMFILE;
+}
+
+static void test_out_of_descriptors(void **state)
+{
+	struct lien_transaction_ops ops = fake_ops;
+
+	(void)state;
+	ops.fd_dup = out_of_fds;
+	job(3, 3);
+	offload();
+	transaction_begins();
+	assert_int_equal(lien_transaction_restore(&w.transaction,
+				 (const uint32_t[]){PID(0), PID(1), PID(2)}, 3, NULL, 0, 1, &ops),
+		0);
+	lien_transaction_start(w.transaction);
+	play();
+	transaction_ends();
+	assert_int_equal(w.result.error, -EMFILE);
+	assert_non_null(strstr(w.result.text, "ulimit"));
+	restore();
+	check_back("after another restore");
+	check_forgotten("after another restore");
+	assert_int_equal(w.broken, 0);
+}
+
+/* Limits grow with what there is to do, and the drain's with what the caller allows. */
+static void test_limits(void **state)
+{
+	struct lien_plan plan;
+
+	(void)state;
+	job(1, 0);
+	w.memory[0].bytes = 10000 * MIB;
+	plan = plan_of(1);
+	transaction_begins();
+	assert_int_equal(
+		lien_transaction_offload(&w.transaction, &plan, BASE, 60000, &fake_ops), 0);
+	lien_plan_clear(&plan);
+	lien_transaction_start(w.transaction);
+	happen(0);
+	assert_int_equal(w.fake[0].order.type, LIEN_WIRE_DRAIN);
+	w.now_ms += 60000;
+	lien_transaction_tick(w.transaction);
+	happen(0);
+	happen(0);
+	assert_int_equal(w.fake[0].order.type, LIEN_WIRE_SAVE);
+	w.now_ms += 79000; /* 30 s, and 5 ms a MiB */
+	lien_transaction_tick(w.transaction);
+	assert_int_equal(w.done, 0);
+	assert_int_equal(lien_transaction_phase(w.transaction), LIEN_PHASE_SAVE);
+	w.now_ms += 10000;
+	lien_transaction_tick(w.transaction);
+	assert_int_equal(w.done, 1);
+	assert_int_equal(w.result.error, -ETIMEDOUT);
+	assert_int_equal(w.result.ns, 149000000000ull);
+	w.fake[0].hung = true;
+	transaction_ends();
+	assert_int_equal(w.broken, 0);
+}
+
+/* `done` may free the transaction; whoever called it may not touch it then. */
+static void test_freed_in_done(void **state)
+{
+	(void)state;
+	for (unsigned kind = 0; kind < FAULT_KINDS; kind++)
+		for (unsigned order = 1; order <= 6; order++) {
+			job(2, 1);
+			w.free_in_done = true;
+			w.fault[0] = (struct fault){kind, order % 2, order};
+			offload();
+			assert_null(w.transaction);
+			job(2, 1);
+			w.free_in_done = true;
+			offload();
+			w.fault[0] = (struct fault){kind, order % 2, order};
+			restore();
+			assert_null(w.transaction);
+		}
+}
+
+#define FAULT(test, kind)                                                                          \
+	{                                                                                          \
+#test "(" #kind ")", test, NULL, NULL, (void *)(uintptr_t)kind                     \
+	}
+#define FAULTS(test)                                                                               \
+	FAULT(test, REFUSES), FAULT(test, HALF), FAULT(test, DIES_BEFORE),                         \
+		FAULT(test, DIES_AFTER), FAULT(test, DIES_BETWEEN), FAULT(test, UNREACHABLE),      \
+		FAULT(test, HANGS_BEFORE), FAULT(test, HANGS_AFTER)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_offload_and_restore),
+		cmocka_unit_test(test_large),
+		cmocka_unit_test(test_result),
+		cmocka_unit_test(test_orders),
+		FAULTS(test_failed_offload),
+		FAULTS(test_failed_restore),
+		cmocka_unit_test(test_failed_undo),
+		cmocka_unit_test(test_all_die),
+		cmocka_unit_test(test_texts),
+		cmocka_unit_test(test_restore_texts),
+		cmocka_unit_test(test_restore_closure),
+		cmocka_unit_test(test_restore_chain),
+		cmocka_unit_test(test_nothing),
+		cmocka_unit_test(test_stray_replies),
+		cmocka_unit_test(test_withheld_export),
+		cmocka_unit_test(test_out_of_descriptors),
+		cmocka_unit_test(test_limits),
+		cmocka_unit_test(test_foreign_replies),
+		cmocka_unit_test(test_freed_in_done),
+	};
+
+	return cmocka_run_group_tests_name("transaction", tests, NULL, NULL);
+}
