@@ -95,7 +95,13 @@ static void note_losses(struct lien_agent *agent)
 
 void lien_agent_consume(struct lien_agent *agent)
 {
+	/* A record can end a transaction, whose end asks for all records: those after it will
+	 * follow. */
+	if (agent->consuming)
+		return;
+	agent->consuming = true;
 	lien_probes_consume(agent->probes);
+	agent->consuming = false;
 	note_losses(agent);
 }
 
@@ -176,6 +182,7 @@ static void loop(struct lien_agent *agent)
 			lien_plan_clear(&agent->plan);
 			agent->transaction = NULL;
 			agent->transaction_ended = false;
+			lien_server_resume(agent);
 		}
 	}
 }

@@ -41,6 +41,7 @@ struct lien_server;
 struct lien_agent {
 	int epoll;
 	bool stopping;
+	bool consuming; /* the ring: not to be entered again */
 	uint64_t t_start;
 	uint64_t token_base;
 	struct lien_graph *graph;
@@ -99,5 +100,7 @@ void lien_server_progress(
 	struct lien_agent *agent, enum lien_phase phase, unsigned done, unsigned of);
 /* The transaction has ended: its client gets the answer. */
 void lien_server_transaction_done(struct lien_agent *agent);
+/* Requests that waited for it are taken up. */
+void lien_server_resume(struct lien_agent *agent);
 
 #endif

@@ -16,6 +16,7 @@ struct lien_client {
 	size_t in_length, out_length, out_room;
 	bool waiting;	/* for the transaction: its requests after that one wait too */
 	bool recording; /* gets every event, binary */
+	bool ended;	/* will ask no more; to be closed when it has its answer */
 	bool broken;	/* to be closed */
 };
 

@@ -37,7 +37,7 @@ static void client_close(struct lien_client *client)
 static void client_watch(struct lien_client *client)
 {
 	struct epoll_event event = {
-		.events = EPOLLIN | (client->out_length ? EPOLLOUT : 0),
+		.events = (client->ended ? 0 : EPOLLIN) | (client->out_length ? EPOLLOUT : 0),
 		.data.ptr = &client->source,
 	};
 
@@ -148,8 +148,9 @@ static bool client_read(struct lien_client *client)
 		LINE_MAX_BYTES - client->in_length, MSG_DONTWAIT);
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
 		return true;
-	if (n <= 0)
+	if (n < 0)
 		return false;
+	client->ended = !n;
 	client->in_length += n;
 	return client_lines(client);
 }
@@ -159,8 +160,9 @@ static void client_ready(struct lien_source *source, uint32_t events)
 	struct lien_client *client =
 		(void *)((char *)source - __builtin_offsetof(struct lien_client, source));
 
-	if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR) && !client_read(client)) || client->broken ||
-		!client_flush(client))
+	if ((events & EPOLLIN && !client_read(client)) || events & (EPOLLHUP | EPOLLERR) ||
+		client->broken || !client_flush(client) ||
+		(client->ended && !client->waiting && !client->out_length))
 		client_close(client);
 }
 
@@ -311,4 +313,15 @@ void lien_server_transaction_done(struct lien_agent *agent)
 			client->waiting = false;
 			lien_request_done(client);
 		}
+}
+
+void lien_server_resume(struct lien_agent *agent)
+{
+	struct lien_client *client, *next;
+
+	LIST_FOREACH_SAFE(client, &agent->server->clients, next, next)
+	if (!client_lines(client))
+		client_close(client);
+	else
+		client_watch(client);
 }
