@@ -43,6 +43,12 @@ struct shape {
 #define BODY_NCCL_WINDOW_REGISTER     LIEN_EVENT_SIZE(reg)
 #define BODY_NCCL_WINDOW_DEREGISTER   LIEN_EVENT_SIZE(reg)
 
+#define BODY_IBV_REG_MR	       LIEN_EVENT_SIZE(reg)
+#define BODY_IBV_REG_MR_IOVA   LIEN_EVENT_SIZE(reg)
+#define BODY_IBV_REG_MR_IOVA2  LIEN_EVENT_SIZE(reg)
+#define BODY_IBV_REG_DMABUF_MR LIEN_EVENT_SIZE(reg)
+#define BODY_IBV_DEREG_MR      LIEN_EVENT_SIZE(reg)
+
 /* A call that is new in calls.h fails to compile here until it has a body above. */
 static const struct shape shapes[LIEN_CALL_MAX] = {
 	[LIEN_EVENT_PROCESS] = {.least = LIEN_EVENT_SIZE(process)},

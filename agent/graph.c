@@ -191,6 +191,7 @@ struct lien_process *lien_process_new(struct lien_graph *graph, uint32_t pid, ui
 	RB_INIT(&process->libraries);
 	TAILQ_INIT(&process->pending);
 	LIST_INIT(&process->captures);
+	LIST_INIT(&process->cards);
 	LIST_INIT(&process->owned);
 	RB_INSERT(lien_process_tree, &graph->processes, process);
 	graph->stats.processes++;
@@ -339,14 +340,19 @@ void lien_allocation_merge(
 	allocation_free(graph, from);
 }
 
-void lien_comm_drop(struct lien_process *process, struct lien_comm *comm)
+static void registrations_free(struct lien_registration_list *list)
 {
 	struct lien_registration *registration;
 
-	while ((registration = LIST_FIRST(&comm->registrations))) {
-		LIST_REMOVE(registration, of_comm);
+	while ((registration = LIST_FIRST(list))) {
+		LIST_REMOVE(registration, next);
 		free(registration);
 	}
+}
+
+void lien_comm_drop(struct lien_process *process, struct lien_comm *comm)
+{
+	registrations_free(&comm->registrations);
 	RB_REMOVE(lien_comm_tree, &process->comms, comm);
 	free(comm);
 }
@@ -388,6 +394,7 @@ void lien_process_end(struct lien_graph *graph, struct lien_process *process)
 	}
 	while ((comm = RB_ROOT(&process->comms)))
 		lien_comm_drop(process, comm);
+	registrations_free(&process->cards);
 	while ((library = RB_ROOT(&process->libraries))) {
 		RB_REMOVE(lien_library_tree, &process->libraries, library);
 		free(library);

@@ -100,18 +100,20 @@ struct lien_reservation {
 	uint64_t va, bytes;
 };
 
+/* Of a buffer with a communicator, or with a network card. */
 struct lien_registration {
-	LIST_ENTRY(lien_registration) of_comm;
+	LIST_ENTRY(lien_registration) next;
 	uint64_t va, bytes, handle;
 	bool window;
 };
+LIST_HEAD(lien_registration_list, lien_registration);
 
 struct lien_comm {
 	RB_ENTRY(lien_comm) by_address;
 	uint64_t address;
 	uint8_t id[128];
 	int32_t rank, nranks;
-	LIST_HEAD(, lien_registration) registrations;
+	struct lien_registration_list registrations;
 };
 
 /* An executable mapping of a file: where calls come from. */
@@ -169,6 +171,7 @@ struct lien_process {
 	struct lien_mapping_tree mappings;
 	struct lien_reservation_tree reservations;
 	struct lien_comm_tree comms;
+	struct lien_registration_list cards; /* memory registered with network cards */
 	struct lien_library_tree libraries;
 	TAILQ_HEAD(, lien_pending) pending;
 	LIST_HEAD(, lien_capture) captures;

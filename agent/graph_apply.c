@@ -25,6 +25,7 @@ static lien_apply_fn *const releases[LIEN_CALL_MAX] = {
 	[LIEN_CALL_NCCL_ABORT] = lien_graph_apply_comm_end,
 	[LIEN_CALL_NCCL_DEREGISTER] = lien_graph_apply_deregister,
 	[LIEN_CALL_NCCL_WINDOW_DEREGISTER] = lien_graph_apply_deregister,
+	[LIEN_CALL_IBV_DEREG_MR] = lien_graph_apply_deregister,
 };
 
 /*
@@ -73,6 +74,10 @@ static lien_apply_fn *const acquires[LIEN_CALL_MAX] = {
 	[LIEN_CALL_NCCL_INIT_RANK_SCALABLE] = lien_graph_apply_comm_init,
 	[LIEN_CALL_NCCL_REGISTER] = lien_graph_apply_register,
 	[LIEN_CALL_NCCL_WINDOW_REGISTER] = lien_graph_apply_register,
+	[LIEN_CALL_IBV_REG_MR] = lien_graph_apply_register,
+	[LIEN_CALL_IBV_REG_MR_IOVA] = lien_graph_apply_register,
+	[LIEN_CALL_IBV_REG_MR_IOVA2] = lien_graph_apply_register,
+	[LIEN_CALL_IBV_REG_DMABUF_MR] = lien_graph_apply_register,
 };
 
 static int apply_released(

@@ -245,9 +245,29 @@ static int tell_allocation(
 	return tell_holders(dump, graph, allocation);
 }
 
-static int tell_comms(struct dump *dump, struct lien_process *process)
+static int tell_registrations(struct dump *dump, struct lien_process *process,
+	const struct lien_registration_list *list, uint64_t comm)
 {
 	const struct lien_registration *registration;
+	struct lien_event event;
+	int err = 0;
+
+	LIST_FOREACH (registration, list, next) {
+		event = event_of(process, !comm			 ? LIEN_CALL_IBV_REG_MR
+					  : registration->window ? LIEN_CALL_NCCL_WINDOW_REGISTER
+								 : LIEN_CALL_NCCL_REGISTER);
+		event.reg.comm = comm;
+		event.reg.va = registration->va;
+		event.reg.bytes = registration->bytes;
+		event.reg.handle = registration->handle;
+		if (!err)
+			err = tell(dump, &event, LIEN_EVENT_SIZE(reg));
+	}
+	return err;
+}
+
+static int tell_comms(struct dump *dump, struct lien_process *process)
+{
 	struct lien_comm *comm;
 	struct lien_event event;
 	int err = 0;
@@ -260,19 +280,11 @@ static int tell_comms(struct dump *dump, struct lien_process *process)
 		memcpy(event.comm.id, comm->id, sizeof(event.comm.id));
 		if (!err)
 			err = tell(dump, &event, LIEN_EVENT_SIZE(comm));
-		LIST_FOREACH (registration, &comm->registrations, of_comm) {
-			event = event_of(process, registration->window
-							  ? LIEN_CALL_NCCL_WINDOW_REGISTER
-							  : LIEN_CALL_NCCL_REGISTER);
-			event.reg.comm = comm->address;
-			event.reg.va = registration->va;
-			event.reg.bytes = registration->bytes;
-			event.reg.handle = registration->handle;
-			if (!err)
-				err = tell(dump, &event, LIEN_EVENT_SIZE(reg));
-		}
+		if (!err)
+			err = tell_registrations(
+				dump, process, &comm->registrations, comm->address);
 	}
-	return err;
+	return err ? err : tell_registrations(dump, process, &process->cards, 0);
 }
 
 static int tell_under_way(struct dump *dump, const struct lien_process *process)

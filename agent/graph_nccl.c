@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* Communicators and registrations, and which streams are being captured. */
+/* Communicators, registrations (network cards' too), and which streams are being captured. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "agent/event_check.h"
 #include "agent/graph_internal.h"
 
 static struct lien_comm *comm_find(struct lien_process *process, uint64_t address)
@@ -24,21 +25,41 @@ int lien_graph_apply_comm_end(
 	return 0;
 }
 
+/* NULL: with a communicator that is not known. */
+static struct lien_registration_list *registrations_of(
+	struct lien_process *process, const struct lien_event *event)
+{
+	struct lien_comm *comm;
+
+	if (lien_event_library(event->type) == LIEN_LIB_IBVERBS)
+		return &process->cards;
+	comm = comm_find(process, event->reg.comm);
+	return comm ? &comm->registrations : NULL;
+}
+
+static struct lien_registration *registration_find(
+	struct lien_registration_list *list, uint64_t handle)
+{
+	struct lien_registration *registration;
+
+	LIST_FOREACH (registration, list, next)
+		if (registration->handle == handle)
+			break;
+	return registration;
+}
+
 int lien_graph_apply_deregister(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
-	struct lien_comm *comm = comm_find(process, event->reg.comm);
+	struct lien_registration_list *list = registrations_of(process, event);
 	struct lien_registration *registration;
 
 	(void)graph;
-	if (!comm)
-		return 0;
-	LIST_FOREACH (registration, &comm->registrations, of_comm)
-		if (registration->handle == event->reg.handle) {
-			LIST_REMOVE(registration, of_comm);
-			free(registration);
-			break;
-		}
+	registration = list ? registration_find(list, event->reg.handle) : NULL;
+	if (registration) {
+		LIST_REMOVE(registration, next);
+		free(registration);
+	}
 	return 0;
 }
 
@@ -71,11 +92,14 @@ int lien_graph_apply_comm_init(
 int lien_graph_apply_register(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
-	struct lien_comm *comm = comm_find(process, event->reg.comm);
+	struct lien_registration_list *list = registrations_of(process, event);
 	struct lien_registration *registration;
 
 	(void)graph;
-	if (!comm)
+	if (!list)
+		return 0;
+	/* One entry point of libibverbs may call another: the same region, told twice. */
+	if (list == &process->cards && registration_find(list, event->reg.handle))
 		return 0;
 	registration = calloc(1, sizeof(*registration));
 	if (!registration)
@@ -84,7 +108,7 @@ int lien_graph_apply_register(
 	registration->bytes = event->reg.bytes;
 	registration->handle = event->reg.handle;
 	registration->window = event->type == LIEN_CALL_NCCL_WINDOW_REGISTER;
-	LIST_INSERT_HEAD(&comm->registrations, registration, of_comm);
+	LIST_INSERT_HEAD(list, registration, next);
 	return 0;
 }
 

@@ -102,17 +102,32 @@ static const struct lien_mapping *whole_mapping(const struct lien_allocation *al
 	return NULL;
 }
 
+static bool overlaps(
+	const struct lien_mapping *mapping, const struct lien_registration *registration)
+{
+	return registration->va < mapping->va + mapping->bytes &&
+	       mapping->va < registration->va + registration->bytes;
+}
+
 static bool in_window(const struct lien_mapping *mapping)
 {
 	const struct lien_registration *registration;
 	struct lien_comm *comm;
 
 	RB_FOREACH (comm, lien_comm_tree, &mapping->process->comms)
-		LIST_FOREACH (registration, &comm->registrations, of_comm)
-			if (registration->window &&
-				registration->va < mapping->va + mapping->bytes &&
-				mapping->va < registration->va + registration->bytes)
+		LIST_FOREACH (registration, &comm->registrations, next)
+			if (registration->window && overlaps(mapping, registration))
 				return true;
+	return false;
+}
+
+static bool on_card(const struct lien_mapping *mapping)
+{
+	const struct lien_registration *registration;
+
+	LIST_FOREACH (registration, &mapping->process->cards, next)
+		if (overlaps(mapping, registration))
+			return true;
 	return false;
 }
 
@@ -145,6 +160,8 @@ const char *lien_plan_unmovable(const struct lien_allocation *allocation)
 	if (allocation->exports > count_shares(allocation))
 		return "exported by a handle that cannot be followed (fabric)";
 	LIST_FOREACH (mapping, &allocation->mappings, of_allocation) {
+		if (on_card(mapping))
+			return "registered with a network card (RDMA), which keeps the old memory";
 		if (in_window(mapping))
 			return "registered as an NCCL window, which keeps its handle";
 		if (mapping->access && mapping->access->count > LIEN_WIRE_PLACES)

@@ -213,7 +213,7 @@ static json_t *view_registrations(const struct lien_comm *comm)
 	const struct lien_registration *registration;
 	json_t *list = json_array();
 
-	LIST_FOREACH (registration, &comm->registrations, of_comm)
+	LIST_FOREACH (registration, &comm->registrations, next)
 		json_array_append_new(list,
 			json_pack("{s:o, s:I, s:b}", "address", hex(registration->va), "bytes",
 				(json_int_t)registration->bytes, "window", registration->window));
@@ -261,13 +261,27 @@ static json_t *with_kind(json_t *holder, const char *kind)
 	return holder;
 }
 
+static void add_cards(json_t *holders, const struct lien_mapping *mapping)
+{
+	const struct lien_registration *registration;
+
+	LIST_FOREACH (registration, &mapping->process->cards, next)
+		if (registration->va < mapping->va + mapping->bytes &&
+			mapping->va < registration->va + registration->bytes)
+			json_array_append_new(
+				holders, json_pack("{s:I, s:s, s:o, s:I}", "pid",
+						 (json_int_t)mapping->process->pid, "kind",
+						 "network card", "address", hex(registration->va),
+						 "bytes", (json_int_t)registration->bytes));
+}
+
 static void add_registrations(json_t *holders, const struct lien_mapping *mapping)
 {
 	const struct lien_registration *registration;
 	struct lien_comm *comm;
 
 	RB_FOREACH (comm, lien_comm_tree, &mapping->process->comms)
-		LIST_FOREACH (registration, &comm->registrations, of_comm)
+		LIST_FOREACH (registration, &comm->registrations, next)
 			if (registration->va < mapping->va + mapping->bytes &&
 				mapping->va < registration->va + registration->bytes)
 				json_array_append_new(holders,
@@ -300,8 +314,10 @@ static json_t *view_holder_list(const struct lien_allocation *allocation)
 		json_array_append_new(holders,
 			json_pack("{s:I, s:s, s:i}", "pid", (json_int_t)allocation->owner_pid,
 				"kind", "export", "exports", allocation->exports));
-	LIST_FOREACH (mapping, &allocation->mappings, of_allocation)
+	LIST_FOREACH (mapping, &allocation->mappings, of_allocation) {
 		add_registrations(holders, mapping);
+		add_cards(holders, mapping);
+	}
 	return holders;
 }
 

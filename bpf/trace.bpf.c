@@ -352,7 +352,7 @@ struct user_access {
 	__u32 flags;
 };
 
-static __always_inline void read_access(struct lien_event *event, __u64 from, __u64 n)
+static __always_inline __u32 read_access(struct lien_event *event, __u64 from, __u64 n)
 {
 	struct user_access access;
 	__u32 i;
@@ -371,6 +371,7 @@ static __always_inline void read_access(struct lien_event *event, __u64 from, __
 		event->access.access[i].location_id = access.location_id;
 		event->access.access[i].flags = access.flags;
 	}
+	return LIEN_EVENT_SIZE(access) - (LIEN_ACCESS_MAX - (n & 31)) * sizeof(struct lien_access);
 }
 
 static __always_inline void joined_export(struct lien_event *event, const struct frame *frame)
@@ -395,7 +396,8 @@ static __always_inline void joined_export(struct lien_event *event, const struct
 
 /* Fills the body of a returned call from the arguments kept at entry and what it wrote to the
  * caller's memory. Returns the record's size, 0 for a call that makes no record. */
-static __always_inline __u32 body(struct lien_event *event, const struct frame *frame)
+static __always_inline __u32 body(
+	struct lien_event *event, const struct frame *frame, __u64 returned)
 {
 	switch (frame->call) {
 	case LIEN_CALL_CU_MEM_CREATE:
@@ -432,8 +434,7 @@ static __always_inline __u32 body(struct lien_event *event, const struct frame *
 	case LIEN_CALL_CU_MEM_SET_ACCESS:
 		event->access.va = frame->arg[0];
 		event->access.bytes = frame->arg[1];
-		read_access(event, frame->arg[2], frame->arg[3]);
-		return LIEN_EVENT_SIZE(access);
+		return read_access(event, frame->arg[2], frame->arg[3]);
 	case LIEN_CALL_CU_MEM_EXPORT:
 		joined_export(event, frame);
 		return LIEN_EVENT_SIZE(share);
@@ -484,6 +485,25 @@ static __always_inline __u32 body(struct lien_event *event, const struct frame *
 		event->reg.comm = frame->arg[0];
 		event->reg.handle = frame->arg[1];
 		return LIEN_EVENT_SIZE(reg);
+	case LIEN_CALL_IBV_REG_MR:
+	case LIEN_CALL_IBV_REG_MR_IOVA:
+	case LIEN_CALL_IBV_REG_MR_IOVA2:
+		/* (pd, address, length, ...): returns a pointer, NULL for failure */
+		event->reg.va = frame->arg[1];
+		event->reg.bytes = frame->arg[2];
+		event->reg.handle = returned;
+		event->result = returned ? 0 : -1;
+		return LIEN_EVENT_SIZE(reg);
+	case LIEN_CALL_IBV_REG_DMABUF_MR:
+		/* (pd, offset, length, iova, fd, access): by iova the card knows the address */
+		event->reg.va = frame->arg[3];
+		event->reg.bytes = frame->arg[2];
+		event->reg.handle = returned;
+		event->result = returned ? 0 : -1;
+		return LIEN_EVENT_SIZE(reg);
+	case LIEN_CALL_IBV_DEREG_MR:
+		event->reg.handle = frame->arg[0];
+		return LIEN_EVENT_SIZE(reg);
 	}
 	return 0;
 }
@@ -517,7 +537,7 @@ static __always_inline void entry_extras(struct frame *frame)
 }
 
 static __noinline void emit_call(
-	struct thread *thread, struct frame *frame, __u64 t_return, __s32 result, __u32 flags)
+	struct thread *thread, struct frame *frame, __u64 t_return, __u64 returned, __u32 flags)
 {
 	__u32 ktid = (__u32)bpf_get_current_pid_tgid();
 	struct lien_event *event = event_init(thread, frame->call);
@@ -527,10 +547,10 @@ static __noinline void emit_call(
 	event->flags = flags | (frame->control ? LIEN_EVENT_CONTROL : 0);
 	event->t_entry = frame->t_entry;
 	event->t_return = t_return;
-	event->result = result;
+	event->result = (__s32)returned;
 	event->outer = thread->frame[0].call;
 	event->caller = thread->frame[0].caller;
-	size = body(event, frame);
+	size = body(event, frame, returned);
 	if (is_init(frame->call)) {
 		id = bpf_map_lookup_elem(&comm_ids, &ktid);
 		if (id) {
@@ -555,6 +575,10 @@ int lien_entry(struct pt_regs *ctx)
 	int i;
 
 	if (!thread)
+		return 0;
+	/* Others than users of CUDA register memory with network cards, too. */
+	if (LIEN_COOKIE_CALL(cookie) >= LIEN_CALL_IBV_REG_MR &&
+		!bpf_map_lookup_elem(&processes, &thread->pid))
 		return 0;
 	if (LIEN_COOKIE_CALL(cookie) < LIEN_CALL_CUDA_MALLOC && !thread->announced)
 		announce(thread, LIEN_COOKIE_FLAGS(cookie) & LIEN_CALL_FIRST ? 1 : 0);
@@ -641,7 +665,7 @@ int lien_return(struct pt_regs *ctx)
 		frame->attachment != LIEN_COOKIE_ATTACHMENT(cookie))
 		return 0;
 	if (!(frame->flags & LIEN_CALL_FRAME))
-		emit_call(thread, frame, bpf_ktime_get_ns(), (__s32)ctx->ax, 0);
+		emit_call(thread, frame, bpf_ktime_get_ns(), ctx->ax, 0);
 	thread->depth = depth - 1;
 	return 0;
 }
@@ -746,7 +770,8 @@ int lien_mmap_exit(struct syscall_exit *ctx)
 	if (starts(event.library.name, "libcuda", 7) || starts(event.library.name, "libnccl", 7) ||
 		starts(event.library.name, "liblien", 7))
 		bpf_map_update_elem(&processes, &pid, &process, BPF_NOEXIST);
-	else if (!bpf_map_lookup_elem(&processes, &pid))
+	else if (!starts(event.library.name, "libibverbs", 10) &&
+		 !bpf_map_lookup_elem(&processes, &pid))
 		return 0;
 	event.type = LIEN_EVENT_LIBRARY;
 	event.pid = pid;

@@ -29,6 +29,7 @@ static const struct name {
 	{"libcudart", LIEN_LIB_CUDART, true, "cudart"},
 	{"libnccl", LIEN_LIB_NCCL, true, "nccl"},
 	{"liblien-control", LIEN_LIB_CONTROL, false, "control"},
+	{"libibverbs", LIEN_LIB_IBVERBS, true, "ibverbs"},
 };
 
 static const char *const directories[] = {

@@ -19,7 +19,7 @@
  */
 enum lien_library lien_library_of(const char *path);
 
-/* "cuda", "cudart", "nccl", "control"; "unknown" for anything else. */
+/* "cuda", "cudart", "nccl", "control", "ibverbs"; "unknown" for anything else. */
 const char *lien_library_name(enum lien_library library);
 
 struct lien_library_file {

@@ -90,6 +90,10 @@ static char *detail_of(const json_t *holder)
 
 	if (!strcmp(kind, "mapping"))
 		return access_of(holder);
+	if (!strcmp(kind, "offloaded mapping"))
+		return lien_format("its memory is with the host");
+	if (!strcmp(kind, "network card"))
+		return lien_format("registered for RDMA");
 	if (!strcmp(kind, "registration"))
 		return lien_format("%s of rank %" PRIu64 " of communicator %s",
 			lien_get_true(holder, "window") ? "window" : "buffer",

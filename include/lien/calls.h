@@ -16,6 +16,7 @@ enum lien_library {
 	LIEN_LIB_CUDART,   /* libcudart.so.N: only says who called the driver */
 	LIEN_LIB_NCCL,	   /* libnccl.so.2: communicators and registrations */
 	LIEN_LIB_CONTROL,  /* liblien-control.so: not probed, found to be woken */
+	LIEN_LIB_IBVERBS,  /* libibverbs.so.1: memory that a network card reaches by itself */
 	LIEN_LIB_COUNT,
 };
 
@@ -58,7 +59,12 @@ enum lien_library {
 	X(NCCL_REGISTER,       101, NCCL,   "ncclCommRegister",              0) \
 	X(NCCL_DEREGISTER,     102, NCCL,   "ncclCommDeregister",            LIEN_CALL_RELEASES) \
 	X(NCCL_WINDOW_REGISTER, 103, NCCL,  "ncclCommWindowRegister",        0) \
-	X(NCCL_WINDOW_DEREGISTER, 104, NCCL, "ncclCommWindowDeregister",     LIEN_CALL_RELEASES)
+	X(NCCL_WINDOW_DEREGISTER, 104, NCCL, "ncclCommWindowDeregister",     LIEN_CALL_RELEASES) \
+	X(IBV_REG_MR,          112, IBVERBS, "ibv_reg_mr",                   0) \
+	X(IBV_REG_MR_IOVA,     113, IBVERBS, "ibv_reg_mr_iova",              0) \
+	X(IBV_REG_MR_IOVA2,    114, IBVERBS, "ibv_reg_mr_iova2",             0) \
+	X(IBV_REG_DMABUF_MR,   115, IBVERBS, "ibv_reg_dmabuf_mr",            0) \
+	X(IBV_DEREG_MR,        116, IBVERBS, "ibv_dereg_mr",                 LIEN_CALL_RELEASES)
 /* clang-format on */
 
 enum lien_call {

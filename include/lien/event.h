@@ -78,7 +78,7 @@ struct lien_event {
 			       good */
 	__lien_u64 t_entry; /* when the call was entered */
 	__lien_u64 t_return; /* when it returned; of an announcement: 0 */
-	__lien_s32 result;   /* CUresult or ncclResult_t */
+	__lien_s32 result;   /* CUresult, ncclResult_t; of ibverbs 0 or -1 */
 	__lien_u32 outer;    /* enum lien_call: outermost traced call of the thread, often itself */
 	__lien_u64 caller;   /* return address of that outermost call */
 	union {
@@ -144,7 +144,8 @@ struct lien_event {
 		} comm_end;
 		struct {
 			__lien_u64 comm, va, bytes, handle;
-		} reg; /* deregister: comm and handle only */
+		} reg; /* deregister: comm and handle only; of ibverbs: comm is 0, handle the ibv_mr
+			*/
 	};
 };
 
