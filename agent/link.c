@@ -7,10 +7,10 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
+#include <lien/pass_fds.h>
 #include "agent/link.h"
 
 struct lien_link {
@@ -120,29 +120,19 @@ int lien_link_pidfd(const struct lien_link *link)
 int lien_link_send(struct lien_link *link, const struct lien_wire_header *order, const void *body,
 	const int *fds, unsigned fds_count)
 {
-	char control[CMSG_SPACE(LIEN_WIRE_FDS_MAX * sizeof(int))];
 	struct lien_wire_header head = *order;
-	struct iovec iov[2] = {{&head, sizeof(head)}, {(void *)body, order->length - sizeof(head)}};
-	struct msghdr msg = {.msg_iov = iov, .msg_iovlen = iov[1].iov_len ? 2 : 1};
-	struct cmsghdr *cmsg;
+	struct iovec parts[2] = {
+		{&head, sizeof(head)}, {(void *)body, order->length - sizeof(head)}};
+	int err;
 
 	if (link->under_way)
 		return -EBUSY;
-	if (fds_count) {
-		memset(control, 0, sizeof(control));
-		msg.msg_control = control;
-		msg.msg_controllen = CMSG_SPACE(fds_count * sizeof(int));
-		cmsg = CMSG_FIRSTHDR(&msg);
-		cmsg->cmsg_level = SOL_SOCKET;
-		cmsg->cmsg_type = SCM_RIGHTS;
-		cmsg->cmsg_len = CMSG_LEN(fds_count * sizeof(int));
-		memcpy(CMSG_DATA(cmsg), fds, fds_count * sizeof(int));
-	}
 	if (!++link->seq)
 		link->seq = 1;
 	head.seq = link->seq;
-	if (sendmsg(link->fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
-		return -errno;
+	err = lien_pass_send(link->fd, parts, parts[1].iov_len ? 2 : 1, fds, fds_count);
+	if (err)
+		return err;
 	link->order_seq = order->seq;
 	link->under_way = true;
 	return 0;
@@ -154,33 +144,6 @@ static void close_fds(struct lien_reply *reply)
 		close(reply->fds[--reply->fds_count]);
 }
 
-static ssize_t receive(int fd, char *buffer, size_t size, struct lien_reply *reply)
-{
-	char control[CMSG_SPACE(LIEN_WIRE_FDS_MAX * sizeof(int))];
-	struct iovec iov = {buffer, size};
-	struct msghdr msg = {
-		.msg_iov = &iov,
-		.msg_iovlen = 1,
-		.msg_control = control,
-		.msg_controllen = sizeof(control),
-	};
-	struct cmsghdr *cmsg;
-	ssize_t n;
-
-	reply->fds_count = 0;
-	n = recvmsg(fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-	if (n < 0)
-		return -errno;
-	for (cmsg = CMSG_FIRSTHDR(&msg); cmsg; cmsg = CMSG_NXTHDR(&msg, cmsg))
-		if (cmsg->cmsg_level == SOL_SOCKET && cmsg->cmsg_type == SCM_RIGHTS) {
-			reply->fds_count = (cmsg->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-			memcpy(reply->fds, CMSG_DATA(cmsg), reply->fds_count * sizeof(int));
-		}
-	if (msg.msg_flags & (MSG_TRUNC | MSG_CTRUNC))
-		return 0; /* as malformed */
-	return n;
-}
-
 int lien_link_receive(struct lien_link *link, struct lien_reply *reply)
 {
 	static union {
@@ -190,12 +153,13 @@ int lien_link_receive(struct lien_link *link, struct lien_reply *reply)
 	ssize_t n;
 
 	for (;;) {
-		n = receive(link->fd, message.bytes, sizeof(message.bytes), reply);
-		if (n == -EAGAIN || n == -EINTR)
+		n = lien_pass_receive(link->fd, message.bytes, sizeof(message.bytes), reply->fds,
+			&reply->fds_count, MSG_DONTWAIT);
+		if (n == -EAGAIN)
 			return 0;
-		if (n < 0)
+		if (n < 0 && n != -EMSGSIZE)
 			return n;
-		if ((size_t)n >= sizeof(message.header) && message.header.length == (size_t)n &&
+		if (n >= (ssize_t)sizeof(message.header) && message.header.length == (size_t)n &&
 			link->under_way && message.header.seq == link->seq)
 			break;
 		close_fds(reply);

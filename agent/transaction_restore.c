@@ -100,7 +100,7 @@ void lien_restore_begin(struct lien_transaction *t)
 	lien_restore_advance(t);
 }
 
-/* True while an import waits for an owner that can still export it. */
+/* True while an import waits for an owner that has yet to export it. */
 static bool imports_to_come(const struct lien_transaction *t, const struct participant *participant)
 {
 	unsigned i, j;
@@ -111,7 +111,8 @@ static bool imports_to_come(const struct lien_transaction *t, const struct parti
 		if (item->index || !(item->flags & LIEN_WIRE_IMPORTED) || participant->arrived[i])
 			continue;
 		for (j = 0; j < t->count; j++) {
-			if (t->participants[j].gone || !t->participants[j].member)
+			if (t->participants[j].gone || !t->participants[j].member ||
+				t->participants[j].exported)
 				continue;
 			owned = lien_participant_find(&t->participants[j], item->token);
 			if (owned && owned->flags & LIEN_WIRE_SHARED)

@@ -4,11 +4,11 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
+#include <lien/pass_fds.h>
 #include "control/control.h"
 
 /* An agent that does not read for so long is gone; its successor asks anew. */
@@ -52,60 +52,36 @@ int lien_control_fail(struct lien_control *control, int result, uint64_t where, 
 
 static int receive(int fd, struct message *message)
 {
-	char control[CMSG_SPACE(sizeof(message->fds))];
-	struct iovec iov = {message->bytes, sizeof(message->bytes)};
-	struct msghdr msg = {
-		.msg_iov = &iov,
-		.msg_iovlen = 1,
-		.msg_control = control,
-		.msg_controllen = sizeof(control),
-	};
-	struct cmsghdr *cmsg;
-	ssize_t n;
+	ssize_t n = lien_pass_receive(
+		fd, message->bytes, sizeof(message->bytes), message->fds, &message->fds_count, 0);
 
-	do
-		n = recvmsg(fd, &msg, MSG_CMSG_CLOEXEC);
-	while (n < 0 && errno == EINTR);
-	message->fds_count = 0;
-	for (cmsg = n > 0 ? CMSG_FIRSTHDR(&msg) : NULL; cmsg; cmsg = CMSG_NXTHDR(&msg, cmsg)) {
-		if (cmsg->cmsg_level != SOL_SOCKET || cmsg->cmsg_type != SCM_RIGHTS)
-			continue;
-		message->fds_count = (cmsg->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-		memcpy(message->fds, CMSG_DATA(cmsg), message->fds_count * sizeof(int));
-	}
-	if (n <= 0)
+	if (n <= 0 && n != -EMSGSIZE)
 		return -1;
-	message->body = (size_t)n >= sizeof(message->header) ? n - sizeof(message->header) : 0;
-	if ((size_t)n < sizeof(message->header) || message->header.length != (size_t)n ||
-		msg.msg_flags & (MSG_TRUNC | MSG_CTRUNC))
+	message->body = n > (ssize_t)sizeof(message->header) ? n - sizeof(message->header) : 0;
+	if (n < (ssize_t)sizeof(message->header) || message->header.length != (size_t)n)
 		message->header.type = 0; /* answered as unknown */
 	return 0;
 }
 
-static void send_reply(int fd, const struct lien_wire_header *header, const void *body, size_t size,
+/* 0, or why the reply did not get to the agent. */
+static int send_reply(int fd, const struct lien_wire_header *header, const void *body, size_t size,
 	const int *fds, unsigned fds_count)
 {
-	char control[CMSG_SPACE(LIEN_WIRE_FDS_MAX * sizeof(int))];
 	struct lien_wire_header head = *header;
-	struct iovec iov[2] = {{&head, sizeof(head)}, {(void *)body, size}};
-	struct msghdr msg = {.msg_iov = iov, .msg_iovlen = size ? 2 : 1};
+	struct iovec parts[2] = {{&head, sizeof(head)}, {(void *)body, size}};
 	struct pollfd ready = {.fd = fd, .events = POLLOUT};
-	struct cmsghdr *cmsg;
+	int err, waited_ms = 0;
 
 	head.length = sizeof(head) + size;
-	if (fds_count) {
-		memset(control, 0, sizeof(control));
-		msg.msg_control = control;
-		msg.msg_controllen = CMSG_SPACE(fds_count * sizeof(int));
-		cmsg = CMSG_FIRSTHDR(&msg);
-		cmsg->cmsg_level = SOL_SOCKET;
-		cmsg->cmsg_type = SCM_RIGHTS;
-		cmsg->cmsg_len = CMSG_LEN(fds_count * sizeof(int));
-		memcpy(CMSG_DATA(cmsg), fds, fds_count * sizeof(int));
-	}
-	while (sendmsg(fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
-		if (errno != EAGAIN || poll(&ready, 1, SEND_LIMIT_MS) <= 0)
+	while ((err = lien_pass_send(fd, parts, size ? 2 : 1, fds, fds_count))) {
+		if (err == -ETOOMANYREFS && waited_ms < SEND_LIMIT_MS) {
+			waited_ms += 10; /* the agent is taking them out */
+			usleep(10000);
+		} else if (err != -EAGAIN || poll(&ready, 1, SEND_LIMIT_MS) <= 0) {
 			break;
+		}
+	}
+	return err;
 }
 
 /* Stops at the first failure; what was exported until then has been sent. */
@@ -125,11 +101,15 @@ static int export_all(struct lien_control *control, int fd)
 			shares[n++].token = item->wire.token;
 		}
 		if (n == LIEN_WIRE_FDS_MAX || (!item && n)) {
-			send_reply(fd, &control->reply, shares, n * sizeof(shares[0]), fds, n);
+			result = send_reply(
+				fd, &control->reply, shares, n * sizeof(shares[0]), fds, n);
+			if (result)
+				lien_control_fail(control, result, 0,
+					"exports could not be sent to the agent");
 			while (n)
 				close(fds[--n]);
 		}
-	} while (item);
+	} while (item && !result);
 	while (n)
 		close(fds[--n]);
 	return result;

@@ -343,7 +343,7 @@ def test_nccl_stand_in():
 def test_control_library():
     done = subprocess.run([LIEN, "replay", recording("ended")], capture_output=True, text=True,
                           env=environment(LIEN_CONTROL="/nowhere/liblien-control.so"))
-    expect(done, 1, "control library /nowhere/liblien-control.so: No such file")
+    expect(done, 1, "/nowhere/liblien-control.so", "set LIEN_CONTROL to its path")
 
 
 def main():

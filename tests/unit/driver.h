@@ -14,7 +14,7 @@
 #define PROCESSES  3
 #define HANDLES	   12
 #define RANGES	   8 /* addresses: reservations and plain allocations */
-#define PLACES	   3 /* that a reservation has room to map */
+#define PLACES	   2 /* that a reservation has room to map */
 #define COMMS	   4
 #define REGISTERED 4
 #define SHARES	   64
@@ -27,7 +27,7 @@ enum kind {
 	ADDRESS_FREE,
 	MAP,
 	UNMAP,
-	UNMAP_RANGE, /* all that a reservation maps */
+	UNMAP_RANGE, /* both places of a reservation; it may have no holes */
 	EXPORT,
 	IMPORT,
 	ALLOC,
@@ -66,7 +66,7 @@ struct driver {
 	unsigned made;
 	struct {
 		bool alive;
-		bool offloaded;
+		uint32_t pid;
 		struct {
 			unsigned memory, references;
 			bool imported;
@@ -207,12 +207,12 @@ static inline bool effect(struct driver *driver, struct call *call)
 		settle(driver, call->process);
 		return true;
 	case UNMAP_RANGE:
-		for (unsigned p = 0; p < PLACES; p++) {
-			any |= range->place[p].memory;
+		for (unsigned p = 0; p < PLACES; p++)
+			any |= !range->place[p].memory;
+		for (unsigned p = 0; p < PLACES && !any; p++)
 			range->place[p].memory = 0;
-		}
 		settle(driver, call->process);
-		return any;
+		return !any;
 	case EXPORT:
 		if (!handle->memory || !handle->references)
 			return false;
@@ -261,7 +261,7 @@ static inline struct lien_event record(const struct driver *driver, const struct
 {
 	uint64_t name = call->name < 0 ? 0 : call->name, bytes = MEMORY_BYTES(call->made);
 	uint64_t place = PLACE_VA(call->a, call->b);
-	uint32_t pid = call->process + 1;
+	uint32_t pid = driver->process[call->process].pid;
 	uint16_t type = kinds[call->kind].call;
 
 	switch (call->kind) {
@@ -307,7 +307,6 @@ static inline struct lien_event record(const struct driver *driver, const struct
 		return EVENT(type, pid,
 			.reg = {.comm = COMM_NAME(call->a), .handle = REGISTER_NAME(call->b)});
 	default:
-		(void)driver;
 		fail();
 		return (struct lien_event){};
 	}
@@ -519,7 +518,7 @@ static inline unsigned compare(struct lien_graph *with, const struct driver *dri
 	c->graph = with;
 	c->driver = driver;
 	for (p = 0; p < PROCESSES; p++) {
-		struct lien_process *known = lien_graph_process(with, p + 1);
+		struct lien_process *known = lien_graph_process(with, driver->process[p].pid);
 
 		if (!known != !driver->process[p].alive)
 			DIFFERS(c, "process %u: %s", p + 1, known ? "has ended" : "not known");

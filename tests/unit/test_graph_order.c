@@ -112,6 +112,7 @@ static void play_order(const struct scenario *scenario, const uint8_t *order, un
 	assert_int_equal(setup(NULL), 0);
 	for (i = 0; i < PROCESSES; i++) {
 		play.driver.process[i].alive = true;
+		play.driver.process[i].pid = i + 1;
 		started(i + 1);
 	}
 	play_setup(&play);

@@ -11,7 +11,7 @@
 #include "driver.h"
 
 #define THREADS 2
-#define BURSTS	4
+#define BURSTS	5
 
 struct thread {
 	bool busy;
@@ -38,6 +38,7 @@ static struct {
 	bool share_ready[SHARES], share_taken[SHARES];
 	struct lien_graph *joined;
 	uint64_t control_share;
+	uint32_t last_pid; /* none is used again */
 	unsigned calls[KINDS], offloads, joins, joins_under_way;
 } s;
 
@@ -47,6 +48,11 @@ static unsigned random_below(unsigned n)
 {
 	random_state = random_state * 1664525 + 1013904223;
 	return (random_state >> 8) % n;
+}
+
+static uint32_t pid_of(unsigned p)
+{
+	return s.driver.process[p].pid;
 }
 
 static void told(const struct lien_event *ev)
@@ -95,7 +101,7 @@ static bool begin(struct call *call)
 		return true;
 	case EXPORT:
 		call->a = h;
-		if (!process->handle[h].memory || !held_a)
+		if (!process->handle[h].memory || !held_a || process->handle[h].imported)
 			return false;
 		in_use->handle[h]++;
 		return true;
@@ -104,6 +110,14 @@ static bool begin(struct call *call)
 		if (!s.share_ready[share] || s.share_taken[share] ||
 			s.driver.share[share].owner == call->process)
 			return false;
+		/* What a second handle to one memory lives by is the real driver's secret. */
+		for (i = 0; i < HANDLES; i++)
+			if (process->handle[i].memory == s.driver.share[share].memory)
+				return false;
+		for (i = 0; i < THREADS; i++)
+			if (s.thread[call->process][i].busy &&
+				s.thread[call->process][i].call.kind == IMPORT)
+				return false;
 		s.share_taken[share] = true;
 		return true;
 	case RETAIN:
@@ -268,7 +282,7 @@ static void returned(const struct call *call)
 static enum kind random_kind(void)
 {
 	static const uint8_t often[] = {CREATE, CREATE, RESERVE, MAP, MAP, MAP, EXPORT, IMPORT,
-		IMPORT, RETAIN, UNMAP, RELEASE_HANDLE};
+		IMPORT, RETAIN, UNMAP, UNMAP_RANGE, RELEASE_HANDLE, REGISTER};
 
 	return random_below(2) ? often[random_below(COUNT(often))] : random_below(KINDS);
 }
@@ -318,18 +332,19 @@ static bool any_busy(void)
 
 static void process_starts(unsigned p)
 {
-	struct lien_event ev =
-		EVENT(LIEN_EVENT_PROCESS, p + 1, .process = {.complete = 1, .comm = "random"});
+	struct lien_event ev;
 
-	told(&ev);
 	s.driver.process[p].alive = true;
+	s.driver.process[p].pid = ++s.last_pid;
+	ev = EVENT(LIEN_EVENT_PROCESS, s.last_pid, .process = {.complete = 1, .comm = "random"});
+	told(&ev);
 }
 
 /* Its memory lives on in others; its descriptors on their way are not imported any more: what the
  * graph knew of them went with it. */
 static void process_ends(unsigned p)
 {
-	struct lien_event ev = EVENT(LIEN_EVENT_EXIT, p + 1, );
+	struct lien_event ev = EVENT(LIEN_EVENT_EXIT, pid_of(p), );
 
 	told(&ev);
 	memset(&s.driver.process[p], 0, sizeof(s.driver.process[p]));
@@ -380,16 +395,16 @@ static void detach(unsigned p, unsigned memory)
 			if (!place_is(p, r, i, memory))
 				continue;
 			if (!va)
-				control(EVENT(LIEN_CALL_CU_MEM_RETAIN, p + 1,
+				control(EVENT(LIEN_CALL_CU_MEM_RETAIN, pid_of(p),
 						.retain = {handle, PLACE_VA(r, i)}),
 					false);
 			va = PLACE_VA(r, i);
-			control(EVENT(LIEN_CALL_CU_MEM_UNMAP, p + 1,
+			control(EVENT(LIEN_CALL_CU_MEM_UNMAP, pid_of(p),
 					.range = {va, MEMORY_BYTES(memory)}),
 				true);
 		}
 	for (unsigned i = 0; i < references + 1; i++)
-		control(EVENT(LIEN_CALL_CU_MEM_RELEASE, p + 1, .release = {handle}), true);
+		control(EVENT(LIEN_CALL_CU_MEM_RELEASE, pid_of(p), .release = {handle}), true);
 }
 
 /* With the same handle value as before or another one, as it comes. */
@@ -406,7 +421,7 @@ static void attach(unsigned p, unsigned memory, int to)
 			if (!place_is(p, r, i, memory))
 				continue;
 			va = PLACE_VA(r, i);
-			control(EVENT(LIEN_CALL_CU_MEM_MAP, p + 1,
+			control(EVENT(LIEN_CALL_CU_MEM_MAP, pid_of(p),
 					.map = {.va = va,
 						.bytes = MEMORY_BYTES(memory),
 						.handle = HANDLE_NAME(to)}),
@@ -414,9 +429,10 @@ static void attach(unsigned p, unsigned memory, int to)
 			process->range[r].place[i].handle = to;
 		}
 	if (!references)
-		control(EVENT(LIEN_CALL_CU_MEM_RELEASE, p + 1, .release = {HANDLE_NAME(to)}), true);
+		control(EVENT(LIEN_CALL_CU_MEM_RELEASE, pid_of(p), .release = {HANDLE_NAME(to)}),
+			true);
 	for (unsigned i = 1; i < references; i++)
-		control(EVENT(LIEN_CALL_CU_MEM_RETAIN, p + 1, .retain = {HANDLE_NAME(to), va}),
+		control(EVENT(LIEN_CALL_CU_MEM_RETAIN, pid_of(p), .retain = {HANDLE_NAME(to), va}),
 			false);
 	memset(&process->handle[from], 0, sizeof(process->handle[from]));
 	process->handle[to].memory = memory;
@@ -444,7 +460,7 @@ static void put_back(unsigned owner, unsigned memory)
 {
 	int to = new_handle(owner, memory);
 
-	control(EVENT(LIEN_CALL_CU_MEM_CREATE, owner + 1,
+	control(EVENT(LIEN_CALL_CU_MEM_CREATE, pid_of(owner),
 			.create = {.handle = HANDLE_NAME(to),
 				.bytes = MEMORY_BYTES(memory),
 				.prop = device_prop(owner)}),
@@ -454,11 +470,11 @@ static void put_back(unsigned owner, unsigned memory)
 		if (p == owner || handle_in(p, memory) < 0)
 			continue;
 		to = new_handle(p, memory);
-		control(EVENT(LIEN_CALL_CU_MEM_EXPORT, owner + 1,
+		control(EVENT(LIEN_CALL_CU_MEM_EXPORT, pid_of(owner),
 				.share = {HANDLE_NAME(handle_in(owner, memory)),
 					++s.control_share}),
 			false);
-		control(EVENT(LIEN_CALL_CU_MEM_IMPORT, p + 1,
+		control(EVENT(LIEN_CALL_CU_MEM_IMPORT, pid_of(p),
 				.share = {HANDLE_NAME(to), s.control_share}),
 			false);
 		attach(p, memory, to);
@@ -475,7 +491,7 @@ static void check_offloaded(struct lien_graph *with, unsigned owner, unsigned me
 			break;
 	assert_non_null(allocation);
 	assert_true(lien_allocation_offloaded(allocation));
-	assert_int_equal(allocation->owner_pid, owner + 1);
+	assert_int_equal(allocation->owner_pid, pid_of(owner));
 }
 
 static void offload_and_restore(void)
@@ -515,14 +531,14 @@ static void offload_and_restore(void)
 
 static void burst(void)
 {
-	unsigned length = 20 + random_below(60), i, p;
+	unsigned length = 40 + random_below(400), i, p;
 
 	for (p = 0; p < PROCESSES; p++)
 		if (!s.driver.process[p].alive)
 			process_starts(p);
 	for (i = 0; i < length; i++) {
 		thread_step(random_below(PROCESSES), random_below(THREADS), true);
-		if (!s.joined && !random_below(200)) {
+		if (!s.joined && !random_below(500)) {
 			s.joins_under_way += any_busy();
 			join();
 		}
@@ -584,6 +600,9 @@ static void test_random_jobs(void **state)
 	}
 	if (jobs < 100)
 		return;
+	for (i = 0; i < KINDS; i++)
+		if (getenv("DBG"))
+			print_message("%u: %u\n", i, s.calls[i]);
 	for (i = 0; i < KINDS; i++)
 		assert_true(s.calls[i] > jobs / 4);
 	assert_true(s.offloads > jobs && s.joins > jobs / 2 && s.joins_under_way > jobs / 4);

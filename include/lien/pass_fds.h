@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * A message over a unix socket, with open files. Inline, because both the agent and the control
+ * library need it and share no code otherwise. Neither call waits.
+ */
+#ifndef LIEN_PASS_FDS_H
+#define LIEN_PASS_FDS_H
+
+#include <errno.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#define LIEN_PASS_FDS_MAX 64
+
+union lien_pass_room {
+	struct cmsghdr header;
+	char bytes[CMSG_SPACE(LIEN_PASS_FDS_MAX * sizeof(int))];
+};
+
+/* 0; -EAGAIN: the other end does not read; -ETOOMANYREFS: as many files are under way as this user
+ * may have, try again when some have arrived; -EPIPE; -errno. The files stay the caller's. */
+static inline int lien_pass_send(
+	int socket, const struct iovec *parts, unsigned count, const int *fds, unsigned fds_count)
+{
+	struct msghdr msg = {.msg_iov = (struct iovec *)parts, .msg_iovlen = count};
+	union lien_pass_room room;
+
+	if (fds_count > LIEN_PASS_FDS_MAX)
+		return -E2BIG;
+	if (fds_count) {
+		memset(&room, 0, sizeof(room));
+		msg.msg_control = &room;
+		msg.msg_controllen = CMSG_SPACE(fds_count * sizeof(int));
+		room.header.cmsg_level = SOL_SOCKET;
+		room.header.cmsg_type = SCM_RIGHTS;
+		room.header.cmsg_len = CMSG_LEN(fds_count * sizeof(int));
+		memcpy(CMSG_DATA(&room.header), fds, fds_count * sizeof(int));
+	}
+	return sendmsg(socket, &msg, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 ? -errno : 0;
+}
+
+/* The message's length, 0 at the end; -EAGAIN: none waits; -EMSGSIZE: it was larger, or more files
+ * came than there was room for. Those that did come are in fds all the same, and the caller's to
+ * close. */
+static inline ssize_t lien_pass_receive(
+	int socket, void *buffer, size_t size, int *fds, unsigned *fds_count, int flags)
+{
+	struct iovec part = {buffer, size};
+	union lien_pass_room room;
+	struct msghdr msg = {
+		.msg_iov = &part,
+		.msg_iovlen = 1,
+		.msg_control = &room,
+		.msg_controllen = sizeof(room),
+	};
+	struct cmsghdr *cmsg;
+	ssize_t n;
+
+	*fds_count = 0;
+	do
+		n = recvmsg(socket, &msg, flags | MSG_CMSG_CLOEXEC);
+	while (n < 0 && errno == EINTR);
+	if (n < 0)
+		return -errno;
+	for (cmsg = CMSG_FIRSTHDR(&msg); cmsg; cmsg = CMSG_NXTHDR(&msg, cmsg))
+		if (cmsg->cmsg_level == SOL_SOCKET && cmsg->cmsg_type == SCM_RIGHTS) {
+			*fds_count = (cmsg->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+			memcpy(fds, CMSG_DATA(cmsg), *fds_count * sizeof(int));
+		}
+	return msg.msg_flags & (MSG_TRUNC | MSG_CTRUNC) ? -EMSGSIZE : n;
+}
+
+#endif
