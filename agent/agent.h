@@ -30,7 +30,6 @@ struct lien_tracked {
 	struct lien_link *link;
 	struct lien_source orders; /* the link's socket */
 	struct lien_source life;   /* its pidfd */
-	uint64_t held_bytes;	   /* offloaded, as the control library said when it was linked */
 	bool hello;		   /* that question is under way */
 	uint64_t t_first;	   /* first time it was looked for */
 	uint64_t t_woken;	   /* last time a signal was ordered for it */
@@ -88,6 +87,7 @@ int lien_orders_offload(struct lien_agent *agent, const struct lien_selection *s
 	unsigned timeout_ms, bool *nothing, char *error, size_t error_size);
 int lien_orders_restore(struct lien_agent *agent, const uint32_t *pids, unsigned pids_count,
 	unsigned timeout_ms, bool *nothing, char *error, size_t error_size);
+void lien_orders_unlink(struct lien_tracked *tracked);
 int lien_orders_link(struct lien_agent *agent, struct lien_process *process,
 	const struct lien_control_state *state);
 void lien_orders_tick(struct lien_agent *agent);

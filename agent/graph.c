@@ -172,8 +172,8 @@ bool lien_allocation_offloaded(const struct lien_allocation *allocation)
 
 bool lien_allocation_on_device(const struct lien_allocation *allocation)
 {
-	/* CU_MEM_LOCATION_TYPE_DEVICE */
-	return allocation->origin == LIEN_ORIGIN_ALLOC || allocation->prop.location_type == 1;
+	/* CU_MEM_LOCATION_TYPE_DEVICE; what is imported from nobody known is taken for it, too */
+	return allocation->origin != LIEN_ORIGIN_CREATE || allocation->prop.location_type == 1;
 }
 
 struct lien_process *lien_process_new(struct lien_graph *graph, uint32_t pid, uint64_t start)
@@ -214,15 +214,28 @@ struct lien_allocation *lien_allocation_new(struct lien_graph *graph, enum lien_
 	return allocation;
 }
 
+static void share_free(struct lien_graph *graph, struct lien_share *share)
+{
+	LIST_REMOVE(share, of_allocation);
+	RB_REMOVE(lien_share_tree, &graph->shares, share);
+	free(share);
+}
+
+void lien_shares_drop_control(struct lien_graph *graph, struct lien_allocation *allocation)
+{
+	struct lien_share *share, *next;
+
+	LIST_FOREACH_SAFE(share, &allocation->shares, of_allocation, next)
+	if (share->control)
+		share_free(graph, share);
+}
+
 static void allocation_free(struct lien_graph *graph, struct lien_allocation *allocation)
 {
 	struct lien_share *share;
 
-	while ((share = LIST_FIRST(&allocation->shares))) {
-		LIST_REMOVE(share, of_allocation);
-		RB_REMOVE(lien_share_tree, &graph->shares, share);
-		free(share);
-	}
+	while ((share = LIST_FIRST(&allocation->shares)))
+		share_free(graph, share);
 	if (allocation->owner)
 		LIST_REMOVE(allocation, of_owner);
 	RB_REMOVE(lien_allocation_tree, &graph->allocations, allocation);
@@ -240,26 +253,26 @@ static void allocation_settle(struct lien_graph *graph, struct lien_allocation *
 		return;
 	if (allocation->owner)
 		LIST_FOREACH (share, &allocation->shares, of_allocation)
-			if (!share->imports)
+			if (!share->imports && !share->control)
 				return;
 	allocation_free(graph, allocation);
 }
 
-int lien_share_new(struct lien_graph *graph, struct lien_allocation *allocation, uint64_t number)
+struct lien_share *lien_share_new(
+	struct lien_graph *graph, struct lien_allocation *allocation, uint64_t number)
 {
-	struct lien_share *share = calloc(1, sizeof(*share)), *old;
+	struct lien_share *share = calloc(1, sizeof(*share));
 
 	if (!share)
-		return -ENOMEM;
+		return NULL;
 	share->number = number;
 	share->allocation = allocation;
-	old = RB_INSERT(lien_share_tree, &graph->shares, share);
-	if (old) { /* numbers are never reused; a forged recording may say otherwise */
+	if (RB_INSERT(lien_share_tree, &graph->shares, share)) {
 		free(share);
-		return -EBADMSG;
+		return NULL;
 	}
 	LIST_INSERT_HEAD(&allocation->shares, share, of_allocation);
-	return 0;
+	return share;
 }
 
 struct lien_handle *lien_handle_new(
@@ -361,6 +374,7 @@ void lien_allocation_own(struct lien_allocation *allocation, struct lien_process
 {
 	allocation->owner = process;
 	allocation->owner_pid = process->pid;
+	allocation->owner_start = process->start;
 	LIST_INSERT_HEAD(&process->owned, allocation, of_owner);
 }
 
@@ -382,6 +396,7 @@ void lien_process_end(struct lien_graph *graph, struct lien_process *process)
 	struct lien_handle *handle;
 	struct lien_comm *comm;
 
+	process->ended = true;
 	if (graph->on_process_end)
 		graph->on_process_end(graph->on_process_end_context, process);
 	while ((mapping = RB_ROOT(&process->mappings)))

@@ -54,6 +54,7 @@ struct lien_share {
 	struct lien_allocation *allocation;
 	uint64_t number;
 	unsigned imports;
+	bool control; /* made by a restore */
 };
 
 struct lien_allocation {
@@ -63,6 +64,7 @@ struct lien_allocation {
 	LIST_ENTRY(lien_allocation) of_owner;
 	struct lien_process *owner; /* NULL: unknown or dead */
 	uint32_t owner_pid;	    /* stays when the owner has died; 0: unknown */
+	uint64_t owner_start;
 	uint64_t bytes;
 	struct lien_prop prop;		 /* origin ALLOC: only the location, as far as known */
 	const struct lien_name *library; /* that asked for it */
@@ -150,6 +152,8 @@ RB_HEAD(lien_share_tree, lien_share);
 #define LIEN_INCOMPLETE_ODD   0x4  /* an event did not fit what was known */
 #define LIEN_INCOMPLETE_SHARE 0x8  /* an import whose export was not seen */
 #define LIEN_INCOMPLETE_ARGS  0x10 /* an argument could not be read */
+#define LIEN_INCOMPLETE_NCCL  0x20 /* communicators may have been made before NCCL was probed */
+#define LIEN_INCOMPLETE_CARDS 0x40 /* memory may have been registered with network cards unseen */
 
 /* Can the process be given orders? Set by the agent; the graph leaves it alone. */
 enum lien_control_presence {
@@ -163,10 +167,12 @@ struct lien_process {
 	uint32_t pid, uid;
 	uint64_t start;
 	char command[16];
-	bool cuda; /* made a driver call or may have: false for those that only mapped a library */
+	bool ended; /* it is being taken out of the graph */
+	bool cuda;  /* made a driver call or may have: false for those that only mapped a library */
 	unsigned incomplete;
 	enum lien_control_presence presence;
-	void *agent; /* the agent's, not the graph's */
+	uint64_t held_bytes, held_items; /* offloaded by an agent before this one; the agent's */
+	void *agent;			 /* the agent's, not the graph's */
 	struct lien_handle_tree handles;
 	struct lien_mapping_tree mappings;
 	struct lien_reservation_tree reservations;

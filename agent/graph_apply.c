@@ -32,6 +32,12 @@ static lien_apply_fn *const releases[LIEN_CALL_MAX] = {
  * A name is being acquired that still lives: a release of it that was entered must have happened.
  * Applies the first such release; its late return will find nothing pending. False: there is none.
  */
+static bool acquired_by_register(unsigned call)
+{
+	return call == LIEN_CALL_IBV_DEREG_MR || call == LIEN_CALL_NCCL_DEREGISTER ||
+	       call == LIEN_CALL_NCCL_WINDOW_DEREGISTER;
+}
+
 bool lien_graph_apply_pending(struct lien_graph *graph, struct lien_process *process, unsigned call,
 	uint64_t name, uint64_t bytes)
 {
@@ -41,8 +47,10 @@ bool lien_graph_apply_pending(struct lien_graph *graph, struct lien_process *pro
 	TAILQ_FOREACH (pending, &process->pending, next) {
 		if (pending->event.type != call)
 			continue;
-		/* The first member of every release's body is the name it gives back. */
-		at = pending->event.release.handle;
+		/* The name is the first member of every release's body but those of registrations.
+		 */
+		at = acquired_by_register(call) ? pending->event.reg.handle
+						: pending->event.release.handle;
 		if (call == LIEN_CALL_CU_MEM_UNMAP
 				? name < at + pending->event.range.bytes && at < name + bytes
 				: at == name)
@@ -96,8 +104,13 @@ static int apply_released(
 	TAILQ_FOREACH (pending, &process->pending, next)
 		if (pending->event.tid == event->tid && pending->event.t_entry == event->t_entry)
 			break;
-	if (!pending)
-		return 0; /* applied already, when its name was given out again */
+	if (!pending) {
+		/* Applied already, when its name was given out again. If the driver then refused
+		 * it, it was another one that made room. */
+		if (!lien_event_succeeded(event))
+			lien_graph_odd(graph, process);
+		return 0;
+	}
 	TAILQ_REMOVE(&process->pending, pending, next);
 	free(pending);
 	return lien_event_succeeded(event) ? releases[event->type](graph, process, event) : 0;
@@ -138,9 +151,12 @@ static int apply_library(
 
 static void apply_process(struct lien_process *process, const struct lien_event *event)
 {
+	unsigned i;
+
 	process->uid = event->process.uid;
-	memcpy(process->command, event->process.comm, sizeof(process->command));
-	process->command[sizeof(process->command) - 1] = '\0';
+	for (i = 0; i < sizeof(process->command) - 1 && event->process.comm[i]; i++)
+		process->command[i] = lien_printable(event->process.comm[i]);
+	process->command[i] = '\0';
 	process->cuda = true;
 	if (event->process.complete)
 		process->incomplete &= ~LIEN_INCOMPLETE_LATE;

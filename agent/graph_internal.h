@@ -24,6 +24,8 @@ RB_PROTOTYPE(lien_process_tree, lien_process, by_pid, lien_process_cmp);
 RB_PROTOTYPE(lien_allocation_tree, lien_allocation, by_id, lien_allocation_cmp);
 RB_PROTOTYPE(lien_share_tree, lien_share, by_number, lien_share_cmp);
 
+/* Names come from the job, which may call itself anything: what is no ASCII is shown as '?'. */
+char lien_printable(char c);
 const struct lien_name *lien_graph_name(struct lien_graph *graph, const char *text, size_t max);
 /* The set with n descriptions laid over base. NULL: out of memory. */
 const struct lien_access_set *lien_graph_access(struct lien_graph *graph,
@@ -45,7 +47,11 @@ void lien_mapping_drop(struct lien_graph *graph, struct lien_mapping *mapping);
 /* Moves everything that `from` has to `to`; frees `from`. */
 void lien_allocation_merge(
 	struct lien_graph *graph, struct lien_allocation *from, struct lien_allocation *to);
-int lien_share_new(struct lien_graph *graph, struct lien_allocation *allocation, uint64_t number);
+/* NULL: out of memory. There must be no export of that number. */
+struct lien_share *lien_share_new(
+	struct lien_graph *graph, struct lien_allocation *allocation, uint64_t number);
+/* Those of the restore before this one: each has been imported, and closed. */
+void lien_shares_drop_control(struct lien_graph *graph, struct lien_allocation *allocation);
 
 void lien_comm_drop(struct lien_process *process, struct lien_comm *comm);
 

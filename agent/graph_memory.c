@@ -151,13 +151,28 @@ int lien_graph_apply_address_free(
 	return 0;
 }
 
+/* Memory whose handle was released goes with its last mapping: an unmap under way may have done it.
+ */
+static bool apply_pending_unmap(struct lien_graph *graph, struct lien_handle *handle)
+{
+	const struct lien_mapping *mapping;
+
+	LIST_FOREACH (mapping, &handle->allocation->mappings, of_allocation)
+		if (mapping->process == handle->process &&
+			lien_graph_apply_pending(graph, handle->process, LIEN_CALL_CU_MEM_UNMAP,
+				mapping->va, mapping->bytes))
+			return true;
+	return false;
+}
+
 /* Makes room for a handle value that the driver has just given out. */
 static void handle_vacate(struct lien_graph *graph, struct lien_process *process, uint64_t value)
 {
 	struct lien_handle *handle;
 
 	while ((handle = handle_find(process, value))) {
-		if (lien_graph_apply_pending(graph, process, LIEN_CALL_CU_MEM_RELEASE, value, 0))
+		if (lien_graph_apply_pending(graph, process, LIEN_CALL_CU_MEM_RELEASE, value, 0) ||
+			apply_pending_unmap(graph, handle))
 			continue;
 		lien_graph_odd(graph, process);
 		lien_handle_drop(graph, handle);
@@ -334,30 +349,48 @@ int lien_graph_apply_access(
 	return 0;
 }
 
+static struct lien_share *share_find(struct lien_graph *graph, uint64_t number)
+{
+	struct lien_share key = {.number = number};
+
+	return RB_FIND(lien_share_tree, &graph->shares, &key);
+}
+
 int lien_graph_apply_export(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
 	struct lien_handle *handle = handle_find(process, event->share.handle);
+	struct lien_share *share;
 
 	if (!handle) {
 		lien_graph_odd(graph, process);
 		return 0;
 	}
-	if (!by_control(event))
+	if (by_control(event))
+		lien_shares_drop_control(graph, handle->allocation);
+	else
 		handle->allocation->exports++;
-	return event->share.share ? lien_share_new(graph, handle->allocation, event->share.share)
-				  : 0;
+	if (!event->share.share)
+		return 0;
+	if (share_find(graph, event->share.share))
+		return -EBADMSG; /* numbers are never reused; a forged recording may say otherwise
+				  */
+	share = lien_share_new(graph, handle->allocation, event->share.share);
+	if (!share)
+		return -ENOMEM;
+	share->control = by_control(event);
+	share->imports = !!(event->flags & LIEN_EVENT_IMPORTED);
+	return 0;
 }
 
 int lien_graph_apply_import(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
-	struct lien_share key = {.number = event->share.share}, *share;
+	struct lien_share *share = share_find(graph, event->share.share);
 	struct lien_allocation *allocation;
 	struct lien_handle *handle;
 
 	handle_vacate(graph, process, event->share.handle);
-	share = RB_FIND(lien_share_tree, &graph->shares, &key);
 	if (share) {
 		allocation = share->allocation;
 		share->imports++;
@@ -366,6 +399,8 @@ int lien_graph_apply_import(
 		if (!allocation)
 			return -ENOMEM;
 		allocation->library = caller_library(graph, process, event);
+		allocation->outer = event->outer;
+		allocation->caller = event->caller;
 		graph->stats.unmatched_imports++;
 		process->incomplete |= LIEN_INCOMPLETE_SHARE;
 	}

@@ -25,7 +25,21 @@ int lien_graph_apply_comm_end(
 	return 0;
 }
 
-/* NULL: with a communicator that is not known. */
+/* Rank and group are not known. */
+static struct lien_comm *comm_new(struct lien_process *process, uint64_t address)
+{
+	struct lien_comm *comm = calloc(1, sizeof(*comm));
+
+	if (!comm)
+		return NULL;
+	comm->address = address;
+	comm->rank = -1;
+	LIST_INIT(&comm->registrations);
+	RB_INSERT(lien_comm_tree, &process->comms, comm);
+	return comm;
+}
+
+/* NULL: out of memory. */
 static struct lien_registration_list *registrations_of(
 	struct lien_process *process, const struct lien_event *event)
 {
@@ -34,6 +48,8 @@ static struct lien_registration_list *registrations_of(
 	if (lien_event_library(event->type) == LIEN_LIB_IBVERBS)
 		return &process->cards;
 	comm = comm_find(process, event->reg.comm);
+	if (!comm) /* split off another one, or made before NCCL was probed */
+		comm = comm_new(process, event->reg.comm);
 	return comm ? &comm->registrations : NULL;
 }
 
@@ -77,16 +93,25 @@ int lien_graph_apply_comm_init(
 				graph, process, LIEN_CALL_NCCL_ABORT, comm->address, 0))
 			lien_comm_drop(process, comm);
 	}
-	comm = calloc(1, sizeof(*comm));
+	comm = comm_new(process, event->comm.comm);
 	if (!comm)
 		return -ENOMEM;
-	comm->address = event->comm.comm;
 	comm->rank = event->comm.rank;
 	comm->nranks = event->comm.nranks;
 	memcpy(comm->id, event->comm.id, sizeof(comm->id));
-	LIST_INIT(&comm->registrations);
-	RB_INSERT(lien_comm_tree, &process->comms, comm);
 	return 0;
+}
+
+/* The call that gives back what this one registered. */
+static unsigned end_of(unsigned call)
+{
+	switch (call) {
+	case LIEN_CALL_NCCL_REGISTER:
+		return LIEN_CALL_NCCL_DEREGISTER;
+	case LIEN_CALL_NCCL_WINDOW_REGISTER:
+		return LIEN_CALL_NCCL_WINDOW_DEREGISTER;
+	}
+	return LIEN_CALL_IBV_DEREG_MR;
 }
 
 int lien_graph_apply_register(
@@ -95,12 +120,20 @@ int lien_graph_apply_register(
 	struct lien_registration_list *list = registrations_of(process, event);
 	struct lien_registration *registration;
 
-	(void)graph;
 	if (!list)
-		return 0;
-	/* One entry point of libibverbs may call another: the same region, told twice. */
-	if (list == &process->cards && registration_find(list, event->reg.handle))
-		return 0;
+		return -ENOMEM;
+	while ((registration = registration_find(list, event->reg.handle))) {
+		if (lien_graph_apply_pending(
+			    graph, process, end_of(event->type), event->reg.handle, 0))
+			continue;
+		if (list != &process->cards)
+			break; /* NCCL counts: one handle for a buffer that is registered twice */
+		/* One entry point of libibverbs may call another: the same region, told twice. */
+		if (registration->va == event->reg.va && registration->bytes == event->reg.bytes)
+			return 0;
+		LIST_REMOVE(registration, next); /* its end was missed */
+		free(registration);
+	}
 	registration = calloc(1, sizeof(*registration));
 	if (!registration)
 		return -ENOMEM;

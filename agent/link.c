@@ -159,6 +159,8 @@ int lien_link_receive(struct lien_link *link, struct lien_reply *reply)
 			return 0;
 		if (n < 0 && n != -EMSGSIZE)
 			return n;
+		if (!n)
+			return -EPIPE;
 		if (n >= (ssize_t)sizeof(message.header) && message.header.length == (size_t)n &&
 			link->under_way && message.header.seq == link->seq)
 			break;

@@ -21,15 +21,21 @@ RB_PROTOTYPE(lien_access_tree, lien_access_set, by_value, lien_access_cmp);
 RB_GENERATE(lien_name_tree, lien_name, by_text, lien_name_cmp)
 RB_GENERATE(lien_access_tree, lien_access_set, by_value, lien_access_cmp)
 
+char lien_printable(char c)
+{
+	return c >= ' ' && c <= '~' ? c : '?';
+}
+
 const struct lien_name *lien_graph_name(struct lien_graph *graph, const char *text, size_t max)
 {
-	size_t length = strnlen(text, max);
+	size_t length = strnlen(text, max), i;
 	struct lien_name *name, *known;
 
 	name = calloc(1, sizeof(*name) + length + 1);
 	if (!name)
 		return NULL;
-	memcpy(name->text, text, length);
+	for (i = 0; i < length; i++)
+		name->text[i] = lien_printable(text[i]);
 	known = RB_INSERT(lien_name_tree, &graph->names, name);
 	if (!known)
 		return name;

@@ -10,6 +10,9 @@
 
 #include "agent/agent.h"
 
+/* Of one process, before others have their turn. */
+#define REPLIES_AT_ONCE 64
+
 static struct lien_tracked *tracked_of(struct lien_agent *agent, uint32_t pid)
 {
 	struct lien_process *process = lien_graph_process(agent->graph, pid);
@@ -37,6 +40,8 @@ static void on_done(void *context, struct lien_transaction *transaction)
 	const struct lien_transaction_result *result = lien_transaction_result(transaction);
 	const char *kind = lien_transaction_is_offload(transaction) ? "offload" : "restore";
 	struct lien_agent *agent = context;
+	struct lien_process *process;
+	unsigned i;
 
 	if (result->error)
 		lien_log(4, "%s failed: %s%s", kind, result->text,
@@ -46,9 +51,36 @@ static void on_done(void *context, struct lien_transaction *transaction)
 			(unsigned long long)result->bytes, result->processes_count,
 			(unsigned long long)(result->ns / 1000000));
 	lien_agent_consume(
-		agent); /* what the control libraries did is in the graph when we answer */
+		agent); /* the control libraries' calls are in the graph when we answer */
+	for (i = 0; !lien_transaction_is_offload(transaction) && i < result->processes_count; i++) {
+		process = lien_graph_process(agent->graph, result->processes[i].pid);
+		if (process && !result->processes[i].failed)
+			process->held_bytes = process->held_items = 0;
+	}
 	lien_server_transaction_done(agent);
 	agent->transaction_ended = true;
+}
+
+/* Why a process cannot be drained now. What it did until now is in the graph first. */
+static const char *not_now(void *context, uint32_t pid)
+{
+	struct lien_agent *agent = context;
+	struct lien_process *process;
+
+	lien_agent_consume(agent);
+	process = lien_graph_process(agent->graph, pid);
+	return process && !LIST_EMPTY(&process->captures)
+		       ? "is capturing a CUDA graph: try again when "
+			 "it is done"
+		       : NULL;
+}
+
+static bool alive(void *context, uint32_t pid, uint64_t start)
+{
+	struct lien_agent *agent = context;
+	struct lien_process *process = lien_graph_process(agent->graph, pid);
+
+	return process && (!start || process->start == start) && !process->ended;
 }
 
 static uint64_t now_ns(void *context)
@@ -75,6 +107,8 @@ static struct lien_transaction_ops ops_of(struct lien_agent *agent)
 		.send = send_order,
 		.progress = on_progress,
 		.done = on_done,
+		.not_now = not_now,
+		.alive = alive,
 		.now_ns = now_ns,
 		.fd_dup = fd_dup,
 		.fd_close = fd_close,
@@ -121,8 +155,7 @@ int lien_orders_restore(struct lien_agent *agent, const uint32_t *pids, unsigned
 	unsigned timeout_ms, bool *nothing, char *error, size_t error_size)
 {
 	struct lien_transaction_ops ops = ops_of(agent);
-	struct lien_process *process;
-	unsigned count = 0, i;
+	unsigned count, i;
 	uint32_t *all;
 	int err = busy(agent, error, error_size);
 
@@ -140,9 +173,7 @@ int lien_orders_restore(struct lien_agent *agent, const uint32_t *pids, unsigned
 	all = calloc(lien_graph_stats(agent->graph)->processes + 1, sizeof(*all));
 	if (!all)
 		return -ENOMEM;
-	for (process = lien_graph_first(agent->graph); process; process = lien_graph_next(process))
-		if (process->presence == LIEN_CONTROL_READY)
-			all[count++] = process->pid;
+	count = lien_plan_restore(agent->graph, pids, pids_count, all);
 	*nothing = !count;
 	err = !count ? 0
 		     : lien_transaction_restore(
@@ -157,12 +188,24 @@ int lien_orders_restore(struct lien_agent *agent, const uint32_t *pids, unsigned
 	return 0;
 }
 
+void lien_orders_unlink(struct lien_tracked *tracked)
+{
+	if (!tracked->link)
+		return;
+	/* The socket is the job's as well: closing ours does not take it out of the epoll set. */
+	epoll_ctl(tracked->agent->epoll, EPOLL_CTL_DEL, tracked->orders.fd, NULL);
+	epoll_ctl(tracked->agent->epoll, EPOLL_CTL_DEL, tracked->life.fd, NULL);
+	lien_link_close(tracked->link);
+	tracked->link = NULL;
+	tracked->hello = false;
+}
+
 static void unlink_process(struct lien_tracked *tracked)
 {
 	struct lien_process *process = lien_graph_process(tracked->agent->graph, tracked->pid);
 
-	lien_link_close(tracked->link);
-	tracked->link = NULL;
+	lien_orders_unlink(tracked);
+	tracked->t_woken = 0; /* its thread may have to be started again */
 	if (process)
 		process->presence = LIEN_CONTROL_LOADED;
 	if (tracked->agent->transaction)
@@ -178,7 +221,8 @@ static void hello_reply(struct lien_tracked *tracked, const struct lien_reply *r
 		return;
 	tracked->hello = false;
 	process->presence = LIEN_CONTROL_READY;
-	tracked->held_bytes = hello->bytes;
+	process->held_bytes = hello->bytes;
+	process->held_items = hello->items;
 	if (hello->items)
 		lien_log(5,
 			"process %u holds %llu bytes offloaded by an earlier agent: `lien restore` "
@@ -193,20 +237,22 @@ static void orders_ready(struct lien_source *source, uint32_t events)
 	struct lien_agent *agent = tracked->agent;
 	uint32_t pid = tracked->pid;
 	struct lien_reply reply;
+	unsigned handled = 0;
 	int n = 0;
 
 	(void)events;
 	/* A reply can end the transaction, and with it this process's part in it. */
-	while ((tracked = tracked_of(agent, pid)) && tracked->link &&
+	while ((tracked = tracked_of(agent, pid)) && tracked->link && handled++ < REPLIES_AT_ONCE &&
 		(n = lien_link_receive(tracked->link, &reply)) > 0) {
-		if (tracked->hello)
-			hello_reply(tracked, &reply);
-		else if (agent->transaction)
+		if (!tracked->hello && agent->transaction) {
 			lien_transaction_reply(agent->transaction, pid, &reply.header, reply.body,
 				reply.fds, reply.fds_count);
-		else
-			while (reply.fds_count)
-				close(reply.fds[--reply.fds_count]);
+			continue;
+		}
+		while (reply.fds_count)
+			close(reply.fds[--reply.fds_count]);
+		if (tracked->hello)
+			hello_reply(tracked, &reply);
 	}
 	if (n < 0 && tracked)
 		unlink_process(tracked);
@@ -217,11 +263,24 @@ static void life_ready(struct lien_source *source, uint32_t events)
 	struct lien_tracked *tracked =
 		(void *)((char *)source - __builtin_offsetof(struct lien_tracked, life));
 	struct lien_agent *agent = tracked->agent;
+	struct lien_process *process;
+	struct lien_event event;
 
 	(void)events;
 	epoll_ctl(agent->epoll, EPOLL_CTL_DEL, source->fd, NULL);
-	if (agent->transaction)
-		lien_transaction_gone(agent->transaction, tracked->pid);
+	process = lien_graph_process(agent->graph, tracked->pid);
+	if (!process || process->agent != tracked)
+		return;
+	/* The kernel side tells of the end, too, unless the ring was full. */
+	memset(&event, 0, sizeof(event));
+	event.size = LIEN_EVENT_HEADER;
+	event.type = LIEN_EVENT_EXIT;
+	event.pid = event.tid = process->pid;
+	event.start = process->start;
+	event.t_entry = event.t_return = lien_now_ns();
+	lien_agent_consume(agent);
+	if (lien_graph_process(agent->graph, event.pid) == process)
+		lien_agent_event(agent, &event);
 }
 
 int lien_orders_link(struct lien_agent *agent, struct lien_process *process,
@@ -243,10 +302,8 @@ int lien_orders_link(struct lien_agent *agent, struct lien_process *process,
 	if (!err)
 		err = lien_link_send(tracked->link, &hello, NULL, NULL, 0);
 	tracked->hello = !err;
-	if (err) {
-		lien_link_close(tracked->link);
-		tracked->link = NULL;
-	}
+	if (err)
+		lien_orders_unlink(tracked);
 	return err;
 }
 

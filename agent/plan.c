@@ -36,7 +36,10 @@ const char *lien_plan_unreachable(const struct lien_process *process)
 		return "events of the process were lost";
 	if (process->incomplete & LIEN_INCOMPLETE_SHARE)
 		return "the process imported memory whose export was not seen";
-	if (process->incomplete)
+	if (process->incomplete & LIEN_INCOMPLETE_CARDS)
+		return "the process may have registered memory with a network card before that was "
+		       "watched";
+	if (process->incomplete & ~LIEN_INCOMPLETE_NCCL)
 		return "the process did something lien could not follow";
 	if (process->presence == LIEN_CONTROL_NONE)
 		return "the process has no control library: start it with `lien run`";
@@ -131,14 +134,32 @@ static bool on_card(const struct lien_mapping *mapping)
 	return false;
 }
 
-static unsigned count_shares(const struct lien_allocation *allocation)
+/* NULL, or why it is not known who has the memory that was exported. */
+static const char *exports_unknown(const struct lien_allocation *allocation)
 {
 	const struct lien_share *share;
-	unsigned n = 0;
+	unsigned followed = 0;
 
-	LIST_FOREACH (share, &allocation->shares, of_allocation)
-		n++;
-	return n;
+	LIST_FOREACH (share, &allocation->shares, of_allocation) {
+		if (share->control)
+			continue;
+		if (!share->imports)
+			return "exported, and not imported by anybody yet";
+		followed++;
+	}
+	return followed < allocation->exports
+		       ? "exported by a handle that cannot be followed (fabric)"
+		       : NULL;
+}
+
+static bool partly_away(const struct lien_allocation *allocation)
+{
+	const struct lien_mapping *mapping;
+
+	LIST_FOREACH (mapping, &allocation->mappings, of_allocation)
+		if (mapping->parked)
+			return !lien_allocation_offloaded(allocation);
+	return false;
 }
 
 const char *lien_plan_unmovable(const struct lien_allocation *allocation)
@@ -157,8 +178,10 @@ const char *lien_plan_unmovable(const struct lien_allocation *allocation)
 		return "a process holds a handle to it without mapping it";
 	if (!whole_mapping(allocation))
 		return "no mapping through which all of it can be copied";
-	if (allocation->exports > count_shares(allocation))
-		return "exported by a handle that cannot be followed (fabric)";
+	if (exports_unknown(allocation))
+		return exports_unknown(allocation);
+	if (partly_away(allocation))
+		return "an earlier offload of it was not put back whole: `lien restore` first";
 	LIST_FOREACH (mapping, &allocation->mappings, of_allocation) {
 		if (on_card(mapping))
 			return "registered with a network card (RDMA), which keeps the old memory";
@@ -302,6 +325,8 @@ static void describe(struct lien_wire_item *item, const struct lien_allocation *
 		item->place[i].flags = mapping->access->access[i].flags;
 	}
 	item->places = i;
+	item->owner_pid = allocation->owner_pid;
+	item->owner_start = allocation->owner_start;
 }
 
 static bool shared(const struct lien_allocation *allocation)
@@ -444,4 +469,55 @@ void lien_plan_clear(struct lien_plan *plan)
 	free(plan->processes);
 	free(plan->left);
 	memset(plan, 0, sizeof(*plan));
+}
+
+static bool listed(const uint32_t *pids, unsigned count, uint32_t pid)
+{
+	unsigned i;
+
+	for (i = 0; i < count; i++)
+		if (pids[i] == pid)
+			return true;
+	return false;
+}
+
+/* Adds those who hold the same offloaded memory as a process does. */
+static unsigned add_partners(struct lien_process *process, uint32_t *all, unsigned count)
+{
+	struct lien_mapping *mapping, *other;
+
+	RB_FOREACH (mapping, lien_mapping_tree, &process->mappings) {
+		if (!mapping->parked)
+			continue;
+		LIST_FOREACH (other, &mapping->allocation->mappings, of_allocation)
+			if (!listed(all, count, other->process->pid))
+				all[count++] = other->process->pid;
+	}
+	return count;
+}
+
+static bool holds_parked(struct lien_process *process)
+{
+	struct lien_mapping *mapping;
+
+	RB_FOREACH (mapping, lien_mapping_tree, &process->mappings)
+		if (mapping->parked)
+			return true;
+	return false;
+}
+
+unsigned lien_plan_restore(
+	struct lien_graph *graph, const uint32_t *pids, unsigned pids_count, uint32_t *all)
+{
+	struct lien_process *process;
+	unsigned count = 0, i;
+
+	for (process = lien_graph_first(graph); process; process = lien_graph_next(process))
+		if (process->held_items ||
+			(holds_parked(process) &&
+				(!pids_count || listed(pids, pids_count, process->pid))))
+			all[count++] = process->pid;
+	for (i = 0; i < count; i++)
+		count = add_partners(lien_graph_process(graph, all[i]), all, count);
+	return count;
 }

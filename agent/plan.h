@@ -51,6 +51,12 @@ int lien_plan_offload(struct lien_graph *graph, const struct lien_selection *sel
 	struct lien_plan *plan, char *error, size_t error_size);
 void lien_plan_clear(struct lien_plan *plan);
 
+/* The processes that hold something offloaded, of these pids (none: of all) and of all that share
+ * such memory with them; those of which only their control libraries know are always among them.
+ * Fills `all`, which has room for every process, and returns how many. */
+unsigned lien_plan_restore(
+	struct lien_graph *graph, const uint32_t *pids, unsigned pids_count, uint32_t *all);
+
 /* NULL when the allocation can be moved as far as its own nature goes; else why not. */
 const char *lien_plan_unmovable(const struct lien_allocation *allocation);
 /* NULL when the process can be given orders; else why not. */

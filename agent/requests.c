@@ -248,19 +248,20 @@ void lien_request_done(struct lien_client *client)
 	struct lien_agent *agent = client->agent;
 	const struct lien_transaction_result *result = lien_transaction_result(agent->transaction);
 	bool offload = lien_transaction_is_offload(agent->transaction);
-	char error[700];
+	char error[900];
 
 	if (!result->error) {
 		lien_reply_result(client,
 			lien_view_result(agent->transaction, offload ? &agent->plan : NULL));
 		return;
 	}
-	snprintf(error, sizeof(error), "%s%s", result->text,
-		!offload ? "; nothing is lost: `lien restore` again once that is mended"
+	snprintf(error, sizeof(error), "%s%s%s%s", result->text,
+		result->undo_text[0] ? "; then: " : "", result->undo_text,
+		result->lost ? ""
+		: !offload   ? "; nothing is lost: `lien restore` again once that is mended"
 		: result->rolled_back ? "; everything was put back, the job runs on"
 		: result->undo_failed
-			? "; putting it back failed as well: `lien restore` once that "
-			  "is mended"
+			? "; putting it back failed as well: `lien restore` once that is mended"
 			: "; nothing was moved, the job runs on");
 	lien_reply_error(client, error);
 }

@@ -166,7 +166,8 @@ void lien_transaction_free(struct lien_transaction *t)
 		return;
 	for (i = 0; t->participants && i < t->count; i++) {
 		for (j = 0; j < t->participants[i].shares_count; j++)
-			t->ops.fd_close(t->participants[i].shares[j].fd);
+			if (t->participants[i].shares[j].fd >= 0)
+				t->ops.fd_close(t->participants[i].shares[j].fd);
 		free(t->participants[i].shares);
 		free(t->participants[i].items);
 		free(t->participants[i].arrived);
@@ -179,16 +180,30 @@ void lien_transaction_free(struct lien_transaction *t)
 
 void lien_transaction_fail(struct lien_transaction *t, int error, const char *format, ...)
 {
+	char *text = t->result.error ? t->result.undo_text : t->result.text;
+	size_t size = t->result.error ? sizeof(t->result.undo_text) : sizeof(t->result.text);
+	bool undo = t->offload && t->restoring;
 	va_list args;
 
-	t->stopping = true;
-	if (t->result.error)
+	if (!t->restoring)
+		t->stopping = true;
+	if (undo)
+		t->result.undo_failed = true;
+	if (t->result.error && (!undo || t->result.undo_text[0]))
 		return;
-	t->result.error = error;
-	t->failed_in = t->phase;
+	if (!t->result.error)
+		t->result.error = error;
 	va_start(args, format);
-	vsnprintf(t->result.text, sizeof(t->result.text), format, args);
+	vsnprintf(text, size, format, args);
 	va_end(args);
+}
+
+/* A process takes no further part. */
+static void drop_out(struct lien_transaction *t, unsigned index)
+{
+	t->participants[index].gone = true;
+	t->participants[index].seq = 0;
+	t->processes[index].failed = true;
 }
 
 void lien_transaction_order(struct lien_transaction *t, unsigned index, enum lien_phase phase,
@@ -200,16 +215,19 @@ void lien_transaction_order(struct lien_transaction *t, unsigned index, enum lie
 		.type = phases[phase].order,
 		.flags = flags,
 		.seq = t->next_seq++,
-		.arg = phase == LIEN_PHASE_DRAIN ? t->timeout_ms : 0,
+		.arg = phase == LIEN_PHASE_DRAIN ? t->timeout_ms : t->generation,
 	};
 
 	participant->seq = order.seq;
+	participant->phase = phase;
 	participant->t_sent = t->ops.now_ns(t->ops.context);
 	if (t->ops.send(t->ops.context, t->processes[index].pid, &order, body, fds, fds_count)) {
-		participant->seq = 0;
-		participant->gone = true;
-		lien_transaction_fail(
-			t, -ESRCH, "process %u cannot be reached", t->processes[index].pid);
+		drop_out(t, index);
+		/* The dead hold nothing that could be restored. */
+		if (phase != LIEN_PHASE_LIST ||
+			t->ops.alive(t->ops.context, t->processes[index].pid, 0))
+			lien_transaction_fail(
+				t, -ESRCH, "process %u cannot be reached", t->processes[index].pid);
 	}
 }
 
@@ -296,6 +314,22 @@ static void phase_begin(struct lien_transaction *t, enum lien_phase phase)
 	}
 }
 
+/* Captures may have begun since the plan was made, and draining would spoil them. */
+static void drain_begin(struct lien_transaction *t)
+{
+	const char *reason;
+	unsigned i;
+
+	for (i = 0; i < t->count && !t->stopping; i++) {
+		reason = t->ops.not_now(t->ops.context, t->processes[i].pid);
+		if (reason)
+			lien_transaction_fail(
+				t, -EBUSY, "process %u %s", t->processes[i].pid, reason);
+	}
+	if (!t->stopping)
+		phase_begin(t, LIEN_PHASE_DRAIN);
+}
+
 /* Everything is still where it was: forget it, and end. */
 static void discard(struct lien_transaction *t)
 {
@@ -308,7 +342,6 @@ static void undo(struct lien_transaction *t)
 {
 	t->stopping = false;
 	t->restoring = true;
-	t->result.rolled_back = true;
 	lien_restore_begin(t);
 }
 
@@ -328,7 +361,10 @@ static void offload_advance(struct lien_transaction *t)
 	} else if (t->phase == LIEN_PHASE_DROP) {
 		lien_transaction_end(t);
 	} else {
-		phase_begin(t, t->phase + 1);
+		if (t->phase + 1 == LIEN_PHASE_DRAIN)
+			drain_begin(t);
+		else
+			phase_begin(t, t->phase + 1);
 		if (t->stopping)
 			offload_advance(t);
 	}
@@ -356,6 +392,7 @@ void lien_transaction_start(struct lien_transaction *t)
 {
 	t->t_start = t->ops.now_ns(t->ops.context);
 	if (t->offload) {
+		t->generation = t->t_start | 1;
 		phase_begin(t, LIEN_PHASE_STAGE);
 		if (t->stopping)
 			offload_advance(t);
@@ -392,25 +429,16 @@ static int index_of(const struct lien_transaction *t, uint32_t pid)
 	return -1;
 }
 
-static enum lien_phase phase_of(uint16_t order)
-{
-	unsigned phase;
-
-	for (phase = 0; phase < LIEN_PHASE_COUNT - 1; phase++)
-		if (phases[phase].order == order)
-			break;
-	return phase;
-}
-
 void lien_transaction_reply(struct lien_transaction *t, uint32_t pid,
 	const struct lien_wire_header *reply, const void *body, const int *fds, unsigned fds_count)
 {
 	int index = index_of(t, pid);
 	struct participant *participant = index < 0 ? NULL : &t->participants[index];
-	enum lien_phase phase = phase_of(reply->type);
+	enum lien_phase phase = participant ? participant->phase : LIEN_PHASE_COUNT;
 	unsigned i;
 
-	if (t->ended || !participant || participant->seq != reply->seq || !reply->seq) {
+	if (t->ended || !participant || participant->seq != reply->seq || !reply->seq ||
+		reply->type != phases[phase].order) {
 		for (i = 0; i < fds_count; i++)
 			t->ops.fd_close(fds[i]);
 		return;
@@ -418,6 +446,9 @@ void lien_transaction_reply(struct lien_transaction *t, uint32_t pid,
 	if (reply->flags & LIEN_WIRE_LAST) {
 		participant->seq = 0;
 		t->processes[index].phase_ns[phase] += reply->ns;
+		t->processes[index].failed |= reply->result != 0;
+		if (reply->result && phase == LIEN_PHASE_LIST)
+			drop_out(t, index);
 		if (reply->result && phase != LIEN_PHASE_DISCARD)
 			lien_transaction_fail(t, reply->result < 0 ? reply->result : -EIO,
 				reply->arg > LIEN_PHASE_COUNT
@@ -427,28 +458,28 @@ void lien_transaction_reply(struct lien_transaction *t, uint32_t pid,
 				(int)strnlen(reply->text, sizeof(reply->text)),
 				reply->text[0] ? reply->text : "no reason given", reply->arg);
 	}
-	if (t->restoring || phase == LIEN_PHASE_LIST)
+	if (t->restoring) {
 		lien_restore_reply(t, index, reply, body, fds, fds_count);
-	else if (reply->flags & LIEN_WIRE_LAST)
-		offload_reply(t, index, reply);
+	} else {
+		for (i = 0; i < fds_count; i++)
+			t->ops.fd_close(fds[i]);
+		if (reply->flags & LIEN_WIRE_LAST)
+			offload_reply(t, index, reply);
+	}
 	advance(t);
 }
 
 void lien_transaction_gone(struct lien_transaction *t, uint32_t pid)
 {
 	int index = index_of(t, pid);
-	bool stopping;
 
 	if (t->ended || index < 0 || t->participants[index].gone)
 		return;
-	t->participants[index].gone = true;
-	t->participants[index].seq = 0;
-	stopping = t->stopping;
-	if (t->participants[index].member && t->phase != LIEN_PHASE_LIST)
+	drop_out(t, index);
+	/* It holds nothing that could be restored, or put back. */
+	if (t->phase != LIEN_PHASE_LIST && !(t->offload && t->restoring))
 		lien_transaction_fail(
 			t, -ESRCH, "process %u ended in `%s`", pid, phases[t->phase].name);
-	if (t->restoring) /* the others still need their memory */
-		t->stopping = stopping;
 	advance(t);
 }
 
@@ -462,18 +493,19 @@ void lien_transaction_tick(struct lien_transaction *t)
 
 		if (!participant->seq)
 			continue;
-		limit_ms = phases[t->phase].limit_ms +
-			   phases[t->phase].limit_ms_per_mib * (t->processes[i].bytes >> 20) +
-			   phases[t->phase].limit_ms_per_item * participant->count;
-		if (t->phase == LIEN_PHASE_DRAIN)
+		limit_ms = phases[participant->phase].limit_ms +
+			   phases[participant->phase].limit_ms_per_mib *
+				   (t->processes[i].bytes >> 20) +
+			   phases[participant->phase].limit_ms_per_item * participant->count;
+		if (participant->phase == LIEN_PHASE_DRAIN)
 			limit_ms += t->timeout_ms;
 		if (now - participant->t_sent < limit_ms * 1000000)
 			continue;
-		participant->gone = true;
-		participant->seq = 0;
+		drop_out(t, i);
+		participant->stuck = true;
 		lien_transaction_fail(t, -ETIMEDOUT,
 			"process %u did not answer `%s` within %" PRIu64 " ms", t->processes[i].pid,
-			phases[t->phase].name, limit_ms);
+			phases[participant->phase].name, limit_ms);
 		advance(t);
 	}
 }

@@ -9,7 +9,8 @@
  * what was staged; a later one puts everything back.
  *
  * Restore: each process lists what it holds, and the processes that share some of it go together;
- * then CREATE, EXPORT, IMPORT, FINISH run through each process as fast as its partners allow.
+ * then CREATE, EXPORT and IMPORT run through each process as fast as its partners allow, and FINISH
+ * when all have done what they could.
  */
 #ifndef LIEN_TRANSACTION_H
 #define LIEN_TRANSACTION_H
@@ -51,6 +52,12 @@ struct lien_transaction_ops {
 	void (*progress)(void *context, enum lien_phase phase, unsigned done, unsigned of);
 	/* The end, success or not. The transaction may be freed in it. */
 	void (*done)(void *context, struct lien_transaction *transaction);
+	/* Before a process is drained: NULL, or what it is doing that forbids it ("is capturing
+	 * ..."). */
+	const char *(*not_now)(void *context, uint32_t pid);
+	/* Does this process run? (start 0: any of that pid.) Known for certain: memory whose owner
+	 * does not is given up. */
+	bool (*alive)(void *context, uint32_t pid, uint64_t start);
 	uint64_t (*now_ns)(void *context);
 	/* Duplicates and closes descriptors: -errno or the new one. */
 	int (*fd_dup)(int fd);
@@ -63,14 +70,18 @@ struct lien_transaction_process {
 	unsigned allocations, imports, mappings;
 	uint64_t bytes;
 	int64_t freed_bytes;		     /* device-wide, by the driver; offload only */
+	uint64_t lost_mappings;		     /* restore: of memory whose owner has ended */
 	uint64_t phase_ns[LIEN_PHASE_COUNT]; /* as the process measured it */
+	bool failed;			     /* restore: something of it is still away */
 };
 
 struct lien_transaction_result {
 	int error; /* 0, or -errno with one line in text */
 	char text[400];
-	bool rolled_back; /* it failed half-way and everything was put back */
-	bool undo_failed; /* it failed half-way and not everything could be put back */
+	char undo_text[200]; /* why the undo failed */
+	bool lost;	     /* restore: memory of a process that has ended is gone for good */
+	bool rolled_back;    /* it failed half-way and everything was put back */
+	bool undo_failed;    /* it failed half-way and not everything could be put back */
 	uint64_t ns;
 	uint64_t bytes;
 	const struct lien_transaction_process *processes;
@@ -81,7 +92,8 @@ struct lien_transaction_result {
  * token, so that tokens of different agents do not meet in one process. 0, -ENOMEM. */
 int lien_transaction_offload(struct lien_transaction **out, const struct lien_plan *plan,
 	uint64_t token_base, unsigned timeout_ms, const struct lien_transaction_ops *ops);
-/* `all`: every process that can be given orders. `pids`: those to be restored, none: all. */
+/* `all`: the processes that may hold something offloaded; each has to answer, for what one process
+ * holds may be another's. `pids`: those to be restored, none: all. */
 int lien_transaction_restore(struct lien_transaction **out, const uint32_t *all, unsigned all_count,
 	const uint32_t *pids, unsigned pids_count, unsigned timeout_ms,
 	const struct lien_transaction_ops *ops);

@@ -14,11 +14,13 @@ struct participant {
 	struct lien_wire_item *items; /* sorted by token and index */
 	bool *arrived;		      /* of an import: it is mapped again */
 	unsigned count, room;
-	unsigned staged; /* items sent so far */
-	uint32_t seq;	 /* of the order under way; 0: none */
+	unsigned staged;       /* items sent so far */
+	uint32_t seq;	       /* of the order under way; 0: none */
+	enum lien_phase phase; /* of that order */
 	uint64_t t_sent;
 	bool member;   /* takes part; a restore finds out who does */
 	bool gone;     /* dead, or it did not answer */
+	bool stuck;    /* it did not answer */
 	bool finished; /* the present phase (offload), or all of it (restore) */
 	uint64_t free_before;
 	bool created, exported, importing;
@@ -37,11 +39,12 @@ struct lien_transaction {
 	unsigned pids_count;
 	bool offload;
 	bool restoring; /* a restore, or an offload that is being undone */
-	bool stopping;	/* it failed: no new orders, then undo or end */
+	bool stopping;	/* an offload failed: no new orders, then discard or undo */
+	bool finishing; /* a restore: nothing more will be exported or imported */
 	bool ended;
 	enum lien_phase phase;
-	enum lien_phase failed_in;
 	unsigned timeout_ms;
+	uint64_t generation; /* of an offload: an undo means its items and no earlier one's */
 	uint64_t t_start;
 	uint32_t next_seq;
 };
@@ -54,7 +57,8 @@ int lien_participant_add(
 /* Sends an order; a process that cannot be reached counts as gone. */
 void lien_transaction_order(struct lien_transaction *t, unsigned index, enum lien_phase phase,
 	uint32_t flags, const void *body, size_t size, const int *fds, unsigned fds_count);
-/* Keeps the first failure. */
+/* Keeps the first failure. An offload stops; a restore goes on, for the others need their memory.
+ */
 __attribute__((format(printf, 3, 4))) void lien_transaction_fail(
 	struct lien_transaction *t, int error, const char *format, ...);
 void lien_transaction_end(struct lien_transaction *t);

@@ -94,32 +94,76 @@ void lien_restore_begin(struct lien_transaction *t)
 	unsigned i;
 
 	t->phase = LIEN_PHASE_CREATE;
+	t->finishing = false;
 	for (i = 0; i < t->count; i++)
 		t->participants[i].finished = false;
 	lien_transaction_progress(t);
 	lien_restore_advance(t);
 }
 
-/* True while an import waits for an owner that has yet to export it. */
-static bool imports_to_come(const struct lien_transaction *t, const struct participant *participant)
+/* Where the imports of a process stand when no more will come. */
+enum missing {
+	NOTHING_MISSING,
+	MISSING_LOST,	   /* their owner is dead */
+	MISSING_ELSEWHERE, /* their owner lives, and could not give them now */
+};
+
+static enum missing imports_missing(
+	const struct lien_transaction *t, const struct participant *participant, uint32_t *owner)
 {
-	unsigned i, j;
+	enum missing missing = NOTHING_MISSING;
+	unsigned i;
 
 	for (i = 0; i < participant->count; i++) {
-		const struct lien_wire_item *item = &participant->items[i], *owned;
+		const struct lien_wire_item *item = &participant->items[i];
 
 		if (item->index || !(item->flags & LIEN_WIRE_IMPORTED) || participant->arrived[i])
 			continue;
+		if (t->ops.alive(t->ops.context, item->owner_pid, item->owner_start))
+			return MISSING_ELSEWHERE;
+		missing = MISSING_LOST;
+		*owner = item->owner_pid;
+	}
+	return missing;
+}
+
+/* Whether somebody who is alive still lacks what this process exports: then it has to be able to do
+ * so once more. */
+static bool exports_wanted(const struct lien_transaction *t, const struct participant *owner)
+{
+	const struct participant *other;
+	struct lien_wire_item *item;
+	unsigned i, j;
+
+	for (i = 0; i < owner->count; i++) {
+		if (owner->items[i].index || !(owner->items[i].flags & LIEN_WIRE_SHARED))
+			continue;
 		for (j = 0; j < t->count; j++) {
-			if (t->participants[j].gone || !t->participants[j].member ||
-				t->participants[j].exported)
+			other = &t->participants[j];
+			if (other == owner || (other->gone && !other->stuck))
 				continue;
-			owned = lien_participant_find(&t->participants[j], item->token);
-			if (owned && owned->flags & LIEN_WIRE_SHARED)
+			item = lien_participant_find(other, owner->items[i].token);
+			if (item && !other->arrived[item - other->items])
 				return true;
 		}
 	}
 	return false;
+}
+
+/* Everybody has exported and imported what could be. */
+static bool settled(const struct lien_transaction *t)
+{
+	unsigned i;
+
+	for (i = 0; i < t->count; i++) {
+		const struct participant *participant = &t->participants[i];
+
+		if (participant->member && !participant->gone &&
+			(!participant->created || !participant->exported || participant->seq ||
+				participant->shares_count))
+			return false;
+	}
+	return true;
 }
 
 static void import_batch(struct lien_transaction *t, unsigned index)
@@ -139,8 +183,22 @@ static void import_batch(struct lien_transaction *t, unsigned index)
 	participant->batch = n;
 	lien_transaction_order(
 		t, index, LIEN_PHASE_IMPORT, 0, shares, n * sizeof(shares[0]), fds, n);
-	for (i = 0; i < n; i++)
+	for (i = 0; i < n; i++) {
 		t->ops.fd_close(fds[i]);
+		participant->shares[i].fd = -1;
+	}
+}
+
+static void finish(struct lien_transaction *t, unsigned index)
+{
+	struct participant *participant = &t->participants[index];
+	uint32_t flags = 0, owner;
+
+	if (exports_wanted(t, participant))
+		flags |= LIEN_WIRE_KEEP;
+	if (imports_missing(t, participant, &owner) == MISSING_LOST)
+		flags |= LIEN_WIRE_LOST;
+	lien_transaction_order(t, index, LIEN_PHASE_FINISH, flags, NULL, 0, NULL, 0);
 }
 
 /* The next order for a process that has none. */
@@ -154,8 +212,20 @@ static void next_order(struct lien_transaction *t, unsigned index)
 		lien_transaction_order(t, index, LIEN_PHASE_EXPORT, 0, NULL, 0, NULL, 0);
 	else if (participant->shares_count)
 		import_batch(t, index);
-	else if (!imports_to_come(t, participant))
-		lien_transaction_order(t, index, LIEN_PHASE_FINISH, 0, NULL, 0, NULL, 0);
+	else if (t->finishing)
+		finish(t, index);
+}
+
+/* An undo is whole when everybody who is alive has everything back. */
+static void restore_end(struct lien_transaction *t)
+{
+	unsigned i;
+
+	for (i = 0; i < t->count; i++)
+		if (t->participants[i].stuck && t->offload)
+			t->result.undo_failed = true;
+	t->result.rolled_back = t->offload && !t->result.undo_failed;
+	lien_transaction_end(t);
 }
 
 void lien_restore_advance(struct lien_transaction *t)
@@ -163,25 +233,22 @@ void lien_restore_advance(struct lien_transaction *t)
 	bool all = true;
 	unsigned i;
 
-	for (i = 0; i < t->count && !t->stopping; i++) {
+	t->finishing |= settled(t);
+	for (i = 0; i < t->count; i++) {
 		struct participant *participant = &t->participants[i];
 
-		if (!participant->member || participant->gone || participant->finished)
-			continue;
-		if (!participant->seq)
+		if (participant->member && !participant->gone && !participant->finished &&
+			!participant->seq)
 			next_order(t, i);
 	}
 	for (i = 0; i < t->count; i++)
 		if (t->participants[i].member && !t->participants[i].gone &&
 			!t->participants[i].finished)
 			all = false;
-	if (t->stopping ? lien_transaction_idle(t) : all) {
-		if (t->stopping && t->offload) {
-			t->result.rolled_back = false;
-			t->result.undo_failed = true;
-		}
-		lien_transaction_end(t);
-	}
+	if (all)
+		restore_end(t);
+	else if (!t->finishing && settled(t))
+		lien_restore_advance(t); /* the last one that was waited for could not be reached */
 }
 
 /* Hands an exported allocation to everyone who imports it. */
@@ -223,11 +290,11 @@ static void route(struct lien_transaction *t, unsigned from, uint64_t token, int
 	}
 }
 
-static void imported(struct participant *participant)
+static void imported(struct participant *participant, bool success)
 {
 	unsigned i;
 
-	for (i = 0; i < participant->batch; i++) {
+	for (i = 0; success && i < participant->batch; i++) {
 		struct lien_wire_item *item =
 			lien_participant_find(participant, participant->shares[i].token);
 
@@ -239,6 +306,26 @@ static void imported(struct participant *participant)
 		participant->shares_count * sizeof(participant->shares[0]));
 	participant->batch = 0;
 	participant->importing = false;
+}
+
+static void finished(
+	struct lien_transaction *t, unsigned index, const struct lien_wire_header *reply)
+{
+	struct participant *participant = &t->participants[index];
+	uint32_t owner = 0;
+
+	participant->finished = true;
+	t->phase = LIEN_PHASE_FINISH;
+	if (reply->arg2 && imports_missing(t, participant, &owner) == MISSING_LOST) {
+		t->result.lost = true;
+		t->processes[index].lost_mappings = reply->arg2;
+		lien_transaction_fail(t, -EOWNERDEAD,
+			"memory of process %u, which has ended, is gone for good: process %u "
+			"mapped it at "
+			"%" PRIu64 " places, which are empty now; all else is back",
+			owner, t->processes[index].pid, reply->arg2);
+	}
+	lien_transaction_progress(t);
 }
 
 void lien_restore_reply(struct lien_transaction *t, unsigned index,
@@ -262,10 +349,8 @@ void lien_restore_reply(struct lien_transaction *t, unsigned index,
 	if (!(reply->flags & LIEN_WIRE_LAST))
 		return;
 	if (reply->type == LIEN_WIRE_IMPORT)
-		imported(participant);
-	if (reply->result)
-		return;
-	switch (reply->type) {
+		imported(participant, !reply->result);
+	switch (reply->type) { /* also after a failure: what did succeed is of use to others */
 	case LIEN_WIRE_CREATE:
 		participant->created = true;
 		break;
@@ -273,9 +358,7 @@ void lien_restore_reply(struct lien_transaction *t, unsigned index,
 		participant->exported = true;
 		break;
 	case LIEN_WIRE_FINISH:
-		participant->finished = true;
-		t->phase = LIEN_PHASE_FINISH;
-		lien_transaction_progress(t);
+		finished(t, index, reply);
 		break;
 	}
 }

@@ -42,16 +42,25 @@ struct process_sums {
 	bool imports_away;
 };
 
+/* An import with aliases is the same memory. */
+static bool first_mapped(const struct lien_mapping *mapping)
+{
+	const struct lien_mapping *other;
+
+	LIST_FOREACH (other, &mapping->allocation->mappings, of_allocation)
+		if (other->process == mapping->process && other->imported && !other->parked)
+			break;
+	return other == mapping;
+}
+
 static void sum_mapping(struct process_sums *sums, const struct lien_mapping *mapping)
 {
-	const struct lien_allocation *allocation = mapping->allocation;
-
-	if (mapping->imported && lien_allocation_on_device(allocation)) {
-		if (mapping->parked)
-			sums->imports_away = true;
-		else
-			sums->imported += mapping->bytes;
-	}
+	if (!mapping->imported || !lien_allocation_on_device(mapping->allocation))
+		return;
+	if (mapping->parked)
+		sums->imports_away = true;
+	else if (first_mapped(mapping))
+		sums->imported += mapping->bytes;
 }
 
 static void sum_allocation(struct process_sums *sums, const struct lien_allocation *allocation)
@@ -86,8 +95,10 @@ static json_t *view_ranks(struct lien_process *process)
 	struct lien_comm *comm;
 
 	RB_FOREACH (comm, lien_comm_tree, &process->comms)
-		json_array_append_new(list, json_pack("{s:o, s:i, s:i}", "group", group(comm),
-						    "rank", comm->rank, "nranks", comm->nranks));
+		if (comm->rank >= 0)
+			json_array_append_new(
+				list, json_pack("{s:o, s:i, s:i}", "group", group(comm), "rank",
+					      comm->rank, "nranks", comm->nranks));
 	return list;
 }
 
@@ -102,6 +113,8 @@ static json_t *view_process(struct lien_process *process)
 		sum_allocation(&sums, allocation);
 	RB_FOREACH (mapping, lien_mapping_tree, &process->mappings)
 		sum_mapping(&sums, mapping);
+	if (!sums.offloaded)
+		sums.offloaded = process->held_bytes; /* known from its control library alone */
 	if (sums.offloaded || sums.imports_away)
 		state = sums.bytes || sums.imported ? "partly offloaded" : "offloaded";
 	return json_pack("{s:I, s:s, s:I, s:s, s:b, s:s, s:o, s:o, s:I, s:I, s:I, s:I}", "pid",
@@ -164,7 +177,8 @@ static json_t *view_allocation(const struct lien_allocation *allocation)
 	return json_pack("{s:I, s:o, s:o, s:I, s:s, s:s, s:s, s:b}", "id",
 		(json_int_t)allocation->id, "pid",
 		allocation->owner_pid ? json_integer(allocation->owner_pid) : json_null(), "device",
-		lien_allocation_on_device(allocation) && allocation->prop.location_id >= 0
+		allocation->prop.location_type == 1 || (allocation->origin == LIEN_ORIGIN_ALLOC &&
+							       allocation->prop.location_id >= 0)
 			? json_integer(allocation->prop.location_id)
 			: json_null(),
 		"bytes", (json_int_t)allocation->bytes, "owner", lien_view_library(allocation),

@@ -155,12 +155,20 @@ static void adopt(struct lien_agent *agent, uint32_t pid)
 {
 	struct reading reading = {agent, pid, 0, false, false};
 	uint64_t start = start_of(pid);
+	struct lien_process *process;
 	struct lien_event event;
+	int err;
 
 	if (lien_maps_read(pid, read_entry, &reading) || !reading.driver || !start)
 		return;
-	if (lien_probes_add_process(agent->probes, pid, start))
-		return; /* the kernel side knows it: it came after the probes */
+	process = lien_graph_process(agent->graph, pid);
+	if (process && process->start == start && process->cuda &&
+		!(process->incomplete & LIEN_INCOMPLETE_LATE))
+		return; /* seen from its first call on */
+	err = lien_probes_add_process(agent->probes, pid, start);
+	if (err)
+		lien_log(
+			4, "process %u cannot be told to the kernel side: %s", pid, strerror(-err));
 	event = event_of(pid, start, LIEN_EVENT_PROCESS);
 	event.size = LIEN_EVENT_SIZE(process);
 	event.process.uid = uid_of(pid);
@@ -232,26 +240,52 @@ static const struct lien_probed_file *probed_file(
 	return file;
 }
 
-/* Its first call that was seen was cuInit. If it had the driver mapped before the driver was
- * probed, there may have been earlier ones. */
-static void doubt(struct lien_agent *agent, struct lien_process *process)
+/* Network cards can be told of memory only where there are some. */
+static bool has_cards(void)
 {
+	DIR *cards = opendir("/sys/class/infiniband");
+	struct dirent *entry;
+	bool any = false;
+
+	while (cards && (entry = readdir(cards)))
+		any |= entry->d_name[0] != '.';
+	if (cards)
+		closedir(cards);
+	return any;
+}
+
+/* The process had this library mapped before it was probed: there may have been calls. */
+static void doubt(
+	struct lien_agent *agent, struct lien_process *process, const struct lien_library_map *map)
+{
+	enum lien_library library = lien_library_of(map->file->text);
 	const struct lien_probed_file *file;
+
+	if (!library || library == LIEN_LIB_CONTROL || library == LIEN_LIB_CUDART)
+		return;
+	file = probed_file(agent, map);
+	if (file && map->t_mapped >= file->t_attached)
+		return;
+	if (library == LIEN_LIB_NCCL)
+		process->incomplete |= LIEN_INCOMPLETE_NCCL;
+	else if (library == LIEN_LIB_CUDA)
+		process->incomplete |= LIEN_INCOMPLETE_LATE;
+	else if (has_cards())
+		process->incomplete |= LIEN_INCOMPLETE_CARDS;
+	else
+		return;
+	lien_log(5,
+		"process %u mapped %s before it was probed, and may have made calls that were "
+		"missed",
+		process->pid, file ? file->path : map->file->text);
+}
+
+static void doubt_all(struct lien_agent *agent, struct lien_process *process)
+{
 	struct lien_library_map *map;
 
-	RB_FOREACH (map, lien_library_tree, &process->libraries) {
-		if (lien_library_of(map->file->text) != LIEN_LIB_CUDA)
-			continue;
-		file = probed_file(agent, map);
-		if (!file || map->t_mapped < file->t_attached) {
-			process->incomplete |= LIEN_INCOMPLETE_LATE;
-			lien_log(4,
-				"process %u mapped %s before it was probed: it is incomplete; "
-				"restart it, now that the file is known",
-				process->pid, file ? file->path : map->file->text);
-			return;
-		}
-	}
+	RB_FOREACH (map, lien_library_tree, &process->libraries)
+		doubt(agent, process, map);
 }
 
 struct finding {
@@ -384,7 +418,7 @@ static void new_library(struct lien_agent *agent, const struct lien_event *event
 {
 	struct mapped_file file = {agent, event};
 
-	if (event->t_return && lien_library_of(event->library.name) &&
+	if (lien_library_of(event->library.name) &&
 		!lien_probes_file(agent->probes,
 			makedev(event->library.dev_major, event->library.dev_minor),
 			event->library.inode))
@@ -394,16 +428,22 @@ static void new_library(struct lien_agent *agent, const struct lien_event *event
 void lien_watch_event(struct lien_agent *agent, const struct lien_event *event)
 {
 	struct lien_process *process;
+	struct lien_library_map *map;
 
-	if (event->type == LIEN_EVENT_LIBRARY)
+	if (event->type == LIEN_EVENT_LIBRARY && event->t_return) {
 		new_library(agent, event);
+		process = lien_graph_process(agent->graph, event->pid);
+		map = process ? lien_process_library(process, event->library.start) : NULL;
+		if (map && process->cuda)
+			doubt(agent, process, map);
+	}
 	if (event->type != LIEN_EVENT_PROCESS)
 		return;
 	process = lien_graph_process(agent->graph, event->pid);
 	if (!process)
 		return;
 	if (event->process.complete)
-		doubt(agent, process);
+		doubt_all(agent, process);
 	read_libraries(agent, process);
 	look_for_control(agent, process);
 }
@@ -437,7 +477,7 @@ void lien_watch_process_end(void *context, struct lien_process *process)
 		lien_transaction_gone(agent->transaction, process->pid);
 	if (!tracked)
 		return;
-	lien_link_close(tracked->link);
+	lien_orders_unlink(tracked);
 	free(tracked);
 	process->agent = NULL;
 }

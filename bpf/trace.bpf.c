@@ -692,8 +692,10 @@ static __always_inline void process_end(__u32 pid, __u16 type)
 SEC("raw_tp/sched_process_exec")
 int lien_exec(struct bpf_raw_tracepoint_args *ctx)
 {
-	__u32 ktid = (__u32)bpf_get_current_pid_tgid();
+	__u32 ktid = (__u32)bpf_get_current_pid_tgid(), old = (__u32)ctx->args[1];
 
+	/* A thread other than the first takes over the first one's number. */
+	bpf_map_delete_elem(&threads, &old);
 	bpf_map_delete_elem(&threads, &ktid);
 	process_end(leader_pid((void *)ctx->args[0]), LIEN_EVENT_EXEC);
 	return 0;

@@ -29,11 +29,14 @@ struct lien_control {
 	struct lien_device devices[LIEN_DEVICES_MAX]; /* open while memory is being copied */
 	struct lien_drain *drain;
 	struct lien_wire_header reply;
+	uint64_t generation; /* of CREATE, EXPORT, FINISH: what they mean; 0: all */
 };
 
-/* Obeys orders that come in at fd until the other end is gone. Never returns while the process
- * lives: the process itself holds the other end too. */
-void lien_control_serve(int fd);
+/*
+ * Obeys orders that come in at fd. Returns when that is no longer the socket it was (`ino`): the
+ * application may close descriptors that it does not know. What is away is kept for the next call.
+ */
+void lien_control_serve(int fd, uint64_t ino);
 
 /* Orders. 0, -errno or a CUresult; on failure reply.text says what, and reply.arg where. */
 int lien_order_drain(struct lien_control *control, unsigned limit_ms);
@@ -42,10 +45,15 @@ int lien_order_save(struct lien_control *control);
 /* UNMAP with LIEN_WIRE_IMPORTED, DROP with LIEN_WIRE_OWNED. */
 int lien_order_detach(struct lien_control *control, uint32_t kind);
 int lien_order_create(struct lien_control *control);
+/* Does the order that is being obeyed mean this allocation? */
+int lien_order_means(const struct lien_control *control, const struct lien_item *item);
 /* Exports one allocation. */
 int lien_order_export(struct lien_control *control, struct lien_item *item, int *fd);
 int lien_order_import(struct lien_control *control, uint64_t token, int fd);
-int lien_order_finish(struct lien_control *control);
+/* Items that are no longer needed; makes their place in the arena free. */
+void lien_order_forget(struct lien_control *control, unsigned states);
+/* With the order's flags. */
+int lien_order_finish(struct lien_control *control, uint32_t flags);
 
 /* Makes the device's primary context current and gives it a stream. -ENODEV when the application
  * has not made that context: it is never made for it. */

@@ -5,7 +5,8 @@
 
 #include "control/items.h"
 
-int lien_items_add(struct lien_items *items, const struct lien_wire_item *wire, unsigned count)
+int lien_items_add(struct lien_items *items, const struct lien_wire_item *wire, unsigned count,
+	uint64_t generation)
 {
 	unsigned room = items->room ? items->room : 256, i;
 	struct lien_item *grown;
@@ -25,6 +26,7 @@ int lien_items_add(struct lien_items *items, const struct lien_wire_item *wire, 
 		memset(item, 0, sizeof(*item));
 		item->wire = wire[i];
 		item->state = LIEN_ITEM_STAGED;
+		item->generation = generation;
 	}
 	return 0;
 }
@@ -50,27 +52,39 @@ static int sane(const struct lien_wire_item *wire)
 	       !(wire->flags & LIEN_WIRE_OWNED);
 }
 
+/* One allocation: its mappings follow each other and agree. */
+static int complete(const struct lien_item *items, unsigned count)
+{
+	const struct lien_wire_item *first = &items->wire, *wire;
+	unsigned i;
+
+	if (!first->mappings || first->mappings > count)
+		return 0;
+	for (i = 0; i < first->mappings; i++) {
+		wire = &items[i].wire;
+		if (wire->token != first->token || wire->index != i ||
+			wire->mappings != first->mappings || wire->flags != first->flags ||
+			wire->allocation_bytes != first->allocation_bytes || !sane(wire))
+			return 0;
+	}
+	return 1;
+}
+
 int lien_items_seal(struct lien_items *items)
 {
-	unsigned i, j;
+	struct lien_item *added = items->item + items->sealed;
+	unsigned count = items->count - items->sealed, i;
 
-	if (!items->count)
+	if (!count)
 		return 0;
-	qsort(items->item, items->count, sizeof(items->item[0]), compare);
-	for (i = 0; i < items->count; i += items->item[i].wire.mappings) {
-		const struct lien_wire_item *first = &items->item[i].wire;
-
-		if (!first->mappings || first->mappings > items->count - i)
+	qsort(added, count, sizeof(added[0]), compare);
+	for (i = 0; i < count; i += added[i].wire.mappings)
+		if ((i && added[i].wire.token == added[i - 1].wire.token) ||
+			!complete(added + i, count - i) ||
+			lien_items_find(items, added[i].wire.token))
 			return -EINVAL;
-		for (j = 0; j < first->mappings; j++) {
-			const struct lien_wire_item *wire = &items->item[i + j].wire;
-
-			if (wire->token != first->token || wire->index != j ||
-				wire->mappings != first->mappings || wire->flags != first->flags ||
-				!sane(wire))
-				return -EINVAL;
-		}
-	}
+	qsort(items->item, items->count, sizeof(items->item[0]), compare);
+	items->sealed = items->count;
 	return 0;
 }
 
@@ -78,16 +92,14 @@ void lien_items_forget(struct lien_items *items, unsigned states)
 {
 	unsigned i, n, kept = 0;
 
-	for (i = 0; i < items->count; i += n) {
+	for (i = 0; i < items->sealed; i += n) {
 		n = items->item[i].wire.mappings;
-		if (!n || n > items->count - i) /* not sealed */
-			n = 1;
 		if (1u << items->item[i].state & states)
 			continue;
 		memmove(&items->item[kept], &items->item[i], n * sizeof(items->item[0]));
 		kept += n;
 	}
-	items->count = kept;
+	items->count = items->sealed = kept;
 }
 
 int lien_items_any(struct lien_items *items, unsigned states)
@@ -104,11 +116,12 @@ struct lien_item *lien_items_find(struct lien_items *items, uint64_t token)
 {
 	struct lien_item key = {.wire.token = token};
 
-	return items->count ? bsearch(&key, items->item, items->count, sizeof(key), compare) : NULL;
+	return items->sealed ? bsearch(&key, items->item, items->sealed, sizeof(key), compare)
+			     : NULL;
 }
 
 struct lien_item *lien_items_next(struct lien_items *items, struct lien_item *item)
 {
 	item = item ? item + item->wire.mappings : items->item;
-	return item && item < items->item + items->count ? item : NULL;
+	return item && item < items->item + items->sealed ? item : NULL;
 }

@@ -22,20 +22,24 @@ enum lien_item_state {
 struct lien_item {
 	struct lien_wire_item wire;
 	enum lien_item_state state; /* of the allocation: kept in its first item */
+	uint64_t generation;	    /* the transaction that staged it */
 	uint64_t arena;		    /* offset of its bytes */
 	uint64_t handle;	    /* as the driver named it when it was checked */
 };
 
 struct lien_items {
 	struct lien_item *item;
+	unsigned sealed; /* these are checked and sorted; those after them have just been staged */
 	unsigned count, room;
 };
 
-/* Adds items; order and duplicates are checked by lien_items_seal(). 0 or -ENOMEM. */
-int lien_items_add(struct lien_items *items, const struct lien_wire_item *wire, unsigned count);
-/* Sorts. -EINVAL: not what wire.h promises (missing or double mappings, nonsense sizes). */
+/* Adds items, which do not count before lien_items_seal(). 0 or -ENOMEM. */
+int lien_items_add(struct lien_items *items, const struct lien_wire_item *wire, unsigned count,
+	uint64_t generation);
+/* Takes in what was added. -EINVAL: not what wire.h promises (missing or double mappings, nonsense
+ * sizes), or an allocation that is here already; what was sealed before is unchanged. */
 int lien_items_seal(struct lien_items *items);
-/* Forgets the allocations in these states (bits of 1 << state). */
+/* Forgets the allocations in these states (bits of 1 << state), and all that is not sealed. */
 void lien_items_forget(struct lien_items *items, unsigned states);
 /* Is any allocation in one of these states? */
 int lien_items_any(struct lien_items *items, unsigned states);

@@ -102,6 +102,19 @@ static int copy_device(const struct lien_wire_item *wire)
 	return device;
 }
 
+/* One whose context serves for what the item needs: to copy it, or, of an import, to ask for it. */
+static int context_device(const struct lien_wire_item *wire)
+{
+	unsigned i;
+
+	if (wire->flags & LIEN_WIRE_OWNED)
+		return copy_device(wire);
+	for (i = 0; i < wire->places; i++)
+		if (wire->place[i].location_type == CU_MEM_LOCATION_TYPE_DEVICE)
+			return wire->place[i].location_id;
+	return -1;
+}
+
 static int check_access(struct lien_control *control, const struct lien_wire_item *wire)
 {
 	unsigned long long flags;
@@ -140,6 +153,20 @@ static int check_properties(struct lien_control *control, const struct lien_wire
 	return 0;
 }
 
+/* While a reference is held: the application may hold none. */
+static int check_named(struct lien_control *control, const struct lien_wire_item *wire,
+	struct lien_item *first, CUmemGenericAllocationHandle handle)
+{
+	if (wire->index == 0)
+		first->handle = handle;
+	if (handle != first->handle)
+		return lien_control_fail(control, -ESTALE, wire->va,
+			"not an alias of the allocation it was known for");
+	return wire->index == 0 && wire->flags & LIEN_WIRE_OWNED
+		       ? check_properties(control, wire, handle)
+		       : 0;
+}
+
 static int check_mapping(
 	struct lien_control *control, const struct lien_wire_item *wire, struct lien_item *first)
 {
@@ -152,21 +179,16 @@ static int check_mapping(
 	result = driver->cuMemRetainAllocationHandle(&handle, (void *)wire->va);
 	if (result)
 		return lien_control_fail(control, result, wire->va, "not mapped here any more");
-	if (wire->index == 0)
-		first->handle = handle;
+	result = check_named(control, wire, first, handle);
 	driver->cuMemRelease(handle);
-	if (handle != first->handle)
-		return lien_control_fail(control, -ESTALE, wire->va,
-			"not an alias of the allocation it was known for");
+	if (result)
+		return result;
 	result = driver->cuMemGetAddressRange_v2(&base, &size, wire->va);
 	if (result)
 		return lien_control_fail(control, result, wire->va, "cuMemGetAddressRange");
 	if (base != wire->va || size != wire->bytes)
 		return lien_control_fail(control, -ESTALE, wire->va,
 			"the mapping is not as large as the agent knows it");
-	if (wire->index == 0 && wire->flags & LIEN_WIRE_OWNED &&
-		(result = check_properties(control, wire, handle)))
-		return result;
 	return check_access(control, wire);
 }
 
@@ -180,11 +202,10 @@ int lien_order_check(struct lien_control *control)
 	while ((item = lien_items_next(&control->items, item))) {
 		if (item->state != LIEN_ITEM_STAGED)
 			continue;
-		/* Its context is needed to copy it, and to ask the driver for ranges. */
-		result = lien_device_use(control, copy_device(&item->wire), &device);
+		result = lien_device_use(control, context_device(&item->wire), &device);
 		if (result)
 			lien_control_fail(control, result, item->wire.va,
-				"no primary context of a device that may read and write it");
+				"no device that may reach it has a primary context");
 		for (i = 0; i < item->wire.mappings && !result; i++)
 			result = check_mapping(control, &item[i].wire, item);
 		if (result)
@@ -230,12 +251,13 @@ int lien_order_save(struct lien_control *control)
 					: lien_device_use(
 						  control, copy_device(&item->wire), &device);
 		}
-	if (!result && bytes)
-		result = lien_arena_reserve(&control->arena, control->driver, bytes);
-	if (result) {
+	if (result)
+		lien_control_fail(control, result, 0, "no primary context to copy with");
+	if (!result && bytes &&
+		(result = lien_arena_reserve(&control->arena, control->driver, bytes)))
 		lien_control_fail(control, result, 0, "no pinned host memory for the arena");
+	if (result)
 		goto out;
-	}
 	while ((item = lien_items_next(&control->items, item))) {
 		if (item->state != LIEN_ITEM_STAGED || !(item->wire.flags & LIEN_WIRE_OWNED))
 			continue;
@@ -345,6 +367,8 @@ int lien_order_detach(struct lien_control *control, uint32_t kind)
 	struct lien_device *device;
 	int result = 0;
 
+	/* From here on the driver may give out values that the application still knows. */
+	lien_translate_install(control->driver);
 	while (!result && (item = lien_items_next(&control->items, item))) {
 		if (!(item->wire.flags & kind) || item->state == LIEN_ITEM_AWAY)
 			continue;
@@ -412,24 +436,35 @@ static int create(struct lien_control *control, struct lien_item *item)
 	result = copy(control, item, 0);
 	if (result) {
 		lien_control_fail(control, result, item->wire.va, "copy to the device");
+		devices_synchronize(control);
 		detach(control, item);
 	}
 	return result;
 }
 
+int lien_order_means(const struct lien_control *control, const struct lien_item *item)
+{
+	return !control->generation || control->generation == item->generation;
+}
+
 int lien_order_create(struct lien_control *control)
 {
 	struct lien_item *item = NULL;
-	int result = 0;
+	int result, first = 0;
+	uint64_t bytes = 0;
 
-	lien_translate_install(control->driver); /* before there are new handles */
-	while (!result && (item = lien_items_next(&control->items, item)))
-		if (item->wire.flags & LIEN_WIRE_OWNED && item->state == LIEN_ITEM_AWAY) {
+	lien_translate_install(control->driver); /* for what was loaded in the meantime */
+	while ((item = lien_items_next(&control->items, item)))
+		if (item->wire.flags & LIEN_WIRE_OWNED && item->state == LIEN_ITEM_AWAY &&
+			lien_order_means(control, item)) {
 			result = create(control, item);
-			if (!result)
-				control->reply.arg += item->wire.allocation_bytes;
+			/* One that cannot come back holds up no other. */
+			first = first ? first : result;
+			bytes += result ? 0 : item->wire.allocation_bytes;
 		}
-	return result;
+	if (!first)
+		control->reply.arg = bytes; /* else it says where */
+	return first;
 }
 
 int lien_order_export(struct lien_control *control, struct lien_item *item, int *fd)
@@ -469,7 +504,22 @@ int lien_order_import(struct lien_control *control, uint64_t token, int fd)
 	return attach(control, item, handle);
 }
 
-int lien_order_finish(struct lien_control *control)
+void lien_order_forget(struct lien_control *control, unsigned states)
+{
+	struct lien_item *item = NULL;
+	uint64_t end;
+
+	lien_items_forget(&control->items, states);
+	control->arena.used = 0;
+	while ((item = lien_items_next(&control->items, item))) {
+		end = item->arena + item->wire.allocation_bytes;
+		if (item->wire.flags & LIEN_WIRE_OWNED && item->state != LIEN_ITEM_STAGED &&
+			end > control->arena.used)
+			control->arena.used = end;
+	}
+}
+
+int lien_order_finish(struct lien_control *control, uint32_t flags)
 {
 	struct lien_item *item = NULL;
 	int result = devices_synchronize(control);
@@ -479,10 +529,20 @@ int lien_order_finish(struct lien_control *control)
 			control, result, 0, "copies to the device did not complete");
 	lien_devices_close(control);
 	while ((item = lien_items_next(&control->items, item)))
-		if (item->state == LIEN_ITEM_AWAY)
+		if (flags & LIEN_WIRE_LOST && item->state == LIEN_ITEM_AWAY &&
+			item->wire.flags & LIEN_WIRE_IMPORTED) {
+			control->reply.arg2 += item->wire.mappings;
+			item->state = LIEN_ITEM_STAGED; /* nothing will ever be there */
+		}
+	/* Others lack some of what is shared: all of it stays here to be exported once more. */
+	while (flags & LIEN_WIRE_KEEP && (item = lien_items_next(&control->items, item)))
+		if (item->wire.flags & LIEN_WIRE_SHARED && item->state != LIEN_ITEM_AWAY)
+			item->state = LIEN_ITEM_BACK;
+	lien_order_forget(
+		control, flags & LIEN_WIRE_KEEP ? LIEN_ITEMS_UNTOUCHED : ~(1u << LIEN_ITEM_AWAY));
+	while ((item = lien_items_next(&control->items, item)))
+		if (item->state == LIEN_ITEM_AWAY && lien_order_means(control, item))
 			return lien_control_fail(
 				control, -EBUSY, item->wire.va, "not all memory is back");
-	lien_items_forget(&control->items, ~0u);
-	control->arena.used = 0;
 	return 0;
 }

@@ -126,8 +126,8 @@ uint64_t lien_names_real(uint64_t value)
 
 	pthread_mutex_lock(&lock);
 	name = find(value);
-	if (name && !name->parked)
-		value = name->target;
+	if (name) /* what is away has no handle: the driver refuses 0 */
+		value = name->parked ? 0 : name->target;
 	pthread_mutex_unlock(&lock);
 	return value;
 }

@@ -17,7 +17,7 @@ int lien_names_park(uint64_t real, uint64_t token, uint32_t references);
 /* It is back. */
 void lien_names_revive(uint64_t token, uint64_t real);
 
-/* What to give the driver for a handle that the application passes. */
+/* What to give the driver for a handle that the application passes; 0 while its memory is away. */
 uint64_t lien_names_real(uint64_t name);
 /* What to tell the application: of a handle that the driver has just made, or of one that it had.
  */

@@ -2,8 +2,9 @@
 /* Orders in, replies out. */
 #include <errno.h>
 #include <poll.h>
-#include <stdlib.h>
+#include <pthread.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -94,7 +95,8 @@ static int export_all(struct lien_control *control, int fd)
 
 	do {
 		item = lien_items_next(&control->items, item);
-		if (item && item->wire.flags & LIEN_WIRE_SHARED) {
+		if (item && item->wire.flags & LIEN_WIRE_SHARED && item->state != LIEN_ITEM_AWAY &&
+			lien_order_means(control, item)) {
 			result = lien_order_export(control, item, &fds[n]);
 			if (result)
 				break;
@@ -140,13 +142,14 @@ static int stage(struct lien_control *control, const struct message *message)
 		if (lien_items_any(&control->items, 1 << LIEN_ITEM_BACK))
 			return lien_control_fail(
 				control, -EBUSY, 0, "an earlier restore is not finished here");
-		lien_items_forget(&control->items, LIEN_ITEMS_UNTOUCHED);
+		lien_order_forget(control, LIEN_ITEMS_UNTOUCHED);
 	}
-	result = lien_items_add(&control->items, items, message->body / sizeof(*items));
+	result = lien_items_add(
+		&control->items, items, message->body / sizeof(*items), message->header.arg);
 	if (!result && message->header.flags & LIEN_WIRE_LAST)
 		result = lien_items_seal(&control->items);
 	if (result) {
-		lien_items_forget(&control->items, LIEN_ITEMS_UNTOUCHED);
+		lien_order_forget(control, LIEN_ITEMS_UNTOUCHED);
 		return lien_control_fail(
 			control, result, 0, "the list of memory to move is not valid");
 	}
@@ -228,9 +231,7 @@ static int obey(struct lien_control *control, int fd, struct message *message)
 	case LIEN_WIRE_DROP:
 		return lien_order_detach(control, LIEN_WIRE_OWNED);
 	case LIEN_WIRE_DISCARD:
-		lien_items_forget(&control->items, LIEN_ITEMS_UNTOUCHED);
-		if (!control->items.count)
-			control->arena.used = 0;
+		lien_order_forget(control, LIEN_ITEMS_UNTOUCHED);
 		return 0;
 	case LIEN_WIRE_CREATE:
 		return lien_order_create(control);
@@ -239,7 +240,7 @@ static int obey(struct lien_control *control, int fd, struct message *message)
 	case LIEN_WIRE_IMPORT:
 		return import_all(control, message);
 	case LIEN_WIRE_FINISH:
-		return lien_order_finish(control);
+		return lien_order_finish(control, message->header.flags);
 	case LIEN_WIRE_LIST:
 		list(control, fd);
 		return 0;
@@ -247,31 +248,40 @@ static int obey(struct lien_control *control, int fd, struct message *message)
 	return lien_control_fail(control, -EPROTO, 0, "unknown order");
 }
 
-void lien_control_serve(int fd)
+static int still(int fd, uint64_t ino)
 {
-	struct lien_control *control = calloc(1, sizeof(*control));
-	struct message *message = calloc(1, sizeof(*message));
+	struct stat st;
+
+	return !syscall(SYS_fstat, fd, &st) && (uint64_t)st.st_ino == ino;
+}
+
+void lien_control_serve(int fd, uint64_t ino)
+{
+	static pthread_mutex_t serving = PTHREAD_MUTEX_INITIALIZER;
+	static struct lien_control control; /* what is away outlives sockets and threads */
+	static struct message message;
 	struct lien_wire_hello who;
 	uint64_t start;
 
-	if (!control || !message)
-		return;
-	while (!receive(fd, message)) {
+	pthread_mutex_lock(&serving);
+	while (still(fd, ino) && !receive(fd, &message) && still(fd, ino)) {
 		start = now_ns();
-		memset(&control->reply, 0, sizeof(control->reply));
-		control->reply.type = message->header.type;
-		control->reply.seq = message->header.seq;
-		if (message->header.type == LIEN_WIRE_HELLO)
-			hello(control, &who);
+		memset(&control.reply, 0, sizeof(control.reply));
+		control.reply.type = message.header.type;
+		control.reply.seq = message.header.seq;
+		control.generation = message.header.arg;
+		if (message.header.type == LIEN_WIRE_HELLO)
+			hello(&control, &who);
 		else
-			control->reply.result = obey(control, fd, message);
-		while (message->fds_count)
-			close(message->fds[--message->fds_count]);
-		control->reply.flags = LIEN_WIRE_LAST;
-		control->reply.ns = now_ns() - start;
-		send_reply(fd, &control->reply, &who,
-			message->header.type == LIEN_WIRE_HELLO ? sizeof(who) : 0, NULL, 0);
+			control.reply.result = obey(&control, fd, &message);
+		while (message.fds_count)
+			close(message.fds[--message.fds_count]);
+		control.reply.flags = LIEN_WIRE_LAST;
+		control.reply.ns = now_ns() - start;
+		if (!still(fd, ino))
+			break;
+		send_reply(fd, &control.reply, &who,
+			message.header.type == LIEN_WIRE_HELLO ? sizeof(who) : 0, NULL, 0);
 	}
-	free(message);
-	free(control);
+	pthread_mutex_unlock(&serving);
 }

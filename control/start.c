@@ -10,6 +10,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -37,61 +38,87 @@ static int raise_fd(int fd)
 	return raised;
 }
 
+struct place {
+	int fd;
+	uint64_t ino;
+};
+
 static void *serve(void *arg)
 {
-	lien_control_serve((int)(intptr_t)arg);
+	struct place place = *(struct place *)arg;
+
+	free(arg);
+	/* A child of fork() that has the lock of a thread it does not have never gets here. */
+	lien_control_serve(place.fd, place.ino);
 	return NULL;
 }
 
-static int same_socket(void)
+static uint64_t inode_of(int fd)
 {
 	struct stat st;
 
-	return !syscall(SYS_fstat, lien_control_state.agent_fd, &st) &&
-	       (uint64_t)st.st_ino == lien_control_state.agent_ino;
+	return syscall(SYS_fstat, fd, &st) ? 0 : st.st_ino;
+}
+
+/* Two sockets and the thread that serves one of them. -1: not now. */
+static int start_thread(int pair[2])
+{
+	struct place *place = malloc(sizeof(*place));
+	sigset_t all, before;
+	pthread_attr_t attr;
+	pthread_t thread;
+	int err;
+
+	if (!place || pthread_attr_init(&attr)) {
+		free(place);
+		return -1;
+	}
+	place->fd = pair[1];
+	place->ino = inode_of(pair[1]);
+	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	err = pthread_create(&thread, &attr, serve, place);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	pthread_attr_destroy(&attr);
+	if (err)
+		free(place);
+	return err ? -1 : 0;
 }
 
 static void start(void)
 {
 	struct lien_control_state *state = &lien_control_state;
-	sigset_t all, before;
-	pthread_attr_t attr;
-	pthread_t thread;
-	struct stat st;
 	int pair[2];
 
-	if (state->agent_fd >= 0 && state->pid == (uint32_t)getpid() && same_socket())
+	if (state->agent_fd >= 0 && state->pid == (uint32_t)getpid() &&
+		inode_of(state->agent_fd) == state->agent_ino)
 		return;
 	state->agent_fd = -1;
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair))
 		return;
 	pair[0] = raise_fd(pair[0]);
 	pair[1] = raise_fd(pair[1]);
-	if (syscall(SYS_fstat, pair[0], &st) || pthread_attr_init(&attr))
-		goto failed;
-	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	errno = pthread_create(&thread, &attr, serve, (void *)(intptr_t)pair[1]);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	pthread_attr_destroy(&attr);
-	if (errno)
-		goto failed;
+	if (start_thread(pair)) {
+		close(pair[0]);
+		close(pair[1]);
+		return;
+	}
 	state->pid = getpid();
-	state->agent_ino = st.st_ino;
+	state->agent_ino = inode_of(pair[0]);
 	__atomic_store_n(&state->agent_fd, pair[0], __ATOMIC_RELEASE);
-	return;
-failed:
-	close(pair[0]);
-	close(pair[1]);
 }
 
 static void woken(int signal)
 {
+	static int starting;
 	int saved = errno;
 
 	(void)signal;
-	start();
+	if (!__atomic_exchange_n(&starting, 1, __ATOMIC_ACQUIRE)) {
+		start();
+		__atomic_store_n(&starting, 0, __ATOMIC_RELEASE);
+	}
 	errno = saved;
 }
 

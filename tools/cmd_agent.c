@@ -20,19 +20,19 @@ static const struct lien_usage usage = {
 	.examples = examples,
 };
 
-/* One line for each thing that this machine lacks. */
-static int check_machine(void)
+/* The first thing that this machine lacks, in one line; `lien doctor` lists them all. */
+static bool machine_lacks(void)
 {
 	struct lien_feature features[LIEN_FEATURES_MAX];
-	int n = lien_features_check(features, LIEN_FEATURES_MAX), i, failed = 0;
+	int n = lien_features_check(features, LIEN_FEATURES_MAX), i;
 
 	for (i = 0; i < n; i++)
 		if (features[i].status == LIEN_FEATURE_FAIL) {
 			lien_log(3, "%s: %s: %s", features[i].name, features[i].found,
 				features[i].remedy);
-			failed++;
+			return true;
 		}
-	return failed;
+	return false;
 }
 
 int lien_cmd_agent(int argc, char **argv)
@@ -51,7 +51,7 @@ int lien_cmd_agent(int argc, char **argv)
 
 	if (!lien_options_read(&usage, options, &argc, &argv, &code))
 		return code;
-	if (check_machine())
+	if (machine_lacks())
 		return LIEN_EXIT_FAILURE;
 	libraries[0] = library;
 	config.socket = socket ? socket : getenv("LIEN_SOCKET");

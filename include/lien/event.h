@@ -46,6 +46,8 @@ enum lien_event_type {
 #define LIEN_EVENT_ENTRY   0x1 /* announcement of a releasing call; .result is not set */
 #define LIEN_EVENT_CONTROL 0x2 /* the control library called, not the application */
 #define LIEN_EVENT_PARTIAL 0x4 /* an argument could not be read; the body has zeroes there */
+/* An export told after the fact (lien_graph_dump()): it has been imported already. */
+#define LIEN_EVENT_IMPORTED 0x8
 
 /* CUmemAllocationProp without what is meaningless on Linux. */
 struct lien_prop {

@@ -49,6 +49,10 @@ enum lien_wire_type {
 
 #define LIEN_WIRE_FIRST 0x1
 #define LIEN_WIRE_LAST	0x2
+/* FINISH: the owners of imports that are still away are dead: forget them. */
+#define LIEN_WIRE_LOST 0x4
+/* FINISH: others lack what is exported here: it will be asked for again. */
+#define LIEN_WIRE_KEEP 0x8
 
 struct lien_wire_header {
 	uint32_t length; /* of the message, with this header */
@@ -56,10 +60,11 @@ struct lien_wire_header {
 	uint16_t flags;
 	uint32_t seq;	/* of the order; replies carry it back; an agent ignores others */
 	int32_t result; /* replies: 0, -errno, or a positive CUresult */
-	uint64_t arg;	/* orders: see type; replies: bytes moved, or the address that failed */
-	uint64_t arg2;
-	uint64_t ns;   /* replies: time the order took */
-	char text[88]; /* replies with result != 0: what failed, for a human */
+	uint64_t arg;	/* STAGE: the transaction; CREATE, EXPORT, FINISH: whose items, 0: all;
+			   replies: bytes moved, or the address that failed */
+	uint64_t arg2;	/* SAVE, DROP: free bytes of the devices used; FINISH: mappings forgotten */
+	uint64_t ns;	/* replies: time the order took */
+	char text[88];	/* replies with result != 0: what failed, for a human */
 };
 
 struct lien_wire_hello {
@@ -98,6 +103,8 @@ struct lien_wire_item {
 	uint16_t usage;
 	uint32_t places;
 	struct lien_wire_place place[LIEN_WIRE_PLACES];
+	uint64_t owner_start; /* the owner's pid and start, as the agent names it */
+	uint32_t owner_pid, zero;
 };
 
 struct lien_wire_share {
@@ -110,6 +117,6 @@ struct lien_wire_share {
 
 _Static_assert(sizeof(struct lien_control_state) == 56, "wire layout");
 _Static_assert(sizeof(struct lien_wire_header) == 128, "wire layout");
-_Static_assert(sizeof(struct lien_wire_item) == 200, "wire layout");
+_Static_assert(sizeof(struct lien_wire_item) == 216, "wire layout");
 
 #endif

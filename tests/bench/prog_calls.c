@@ -30,8 +30,8 @@ static void check(CUresult result, const char *what)
 
 int main(int argc, char **argv)
 {
-	CUmemAllocationProp prop = {
-		.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+	CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+		.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
 	long pairs = argc > 1 ? atol(argv[1]) : 1000, chunks = argc > 2 ? atol(argv[2]) : 1, i, j;
 	CUmemGenericAllocationHandle handle;
 	CUcontext context;

@@ -2,12 +2,12 @@
 """What the tests of the agent share: sessions with an agent of their own and processes on the
 software CUDA driver, cases with a time limit, and a line for each.
 
-LIEN names the program (default $BUILD/lien, build/lien), SOFTCUDA the driver's folder. liblien-control.so
-and replay/ lie beside lien. Root is needed: the agent runs with real BPF programs.
+LIEN names the program (default $BUILD/lien, build/lien), SOFTCUDA the driver's folder.
+liblien-control.so and replay/ lie beside lien. Root is needed: the BPF programs are real.
 
-All of it runs in a pid and mount namespace of its own, so that our agents see our processes only, and
-nothing stays behind. Agents outside still see ours, take their answers and wake them: cases wait for
-foreign agents to end, and are run again when one came while they ran and they failed.
+All of it runs in a pid and mount namespace of its own, so that our agents see our processes only,
+and nothing stays behind. Agents outside still see ours, take their answers and wake them: cases
+wait for foreign agents to end, and are run again when one came while they ran and they failed.
 """
 
 import argparse
@@ -65,7 +65,10 @@ def equal(found, expected, what):
 
 
 def brief(value, limit=600):
-    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    try:
+        text = value if isinstance(value, str) else json.dumps(value, default=str)
+    except TypeError:  # keys that JSON has not
+        text = repr(value)
     return text if len(text) <= limit else text[:limit] + "..."
 
 
@@ -290,7 +293,7 @@ class Session:
         self.device_count = devices
         self.processes = []
         self.agent = None
-        self.agent_may_die = False
+        self.drivers = {}
         self.count = 0
         self.environment = {
             name: value for name, value in os.environ.items()
@@ -336,8 +339,11 @@ class Session:
     # The agent
 
     def start_agent(self, *args, limit=20.0, **environment):
-        """Starts it and waits until it answers."""
+        """Starts it and waits until it answers. It knows the driver, by LD_LIBRARY_PATH, and the
+        stand-in libnccl: the first job that maps one it does not know is incomplete."""
         wait_for_foreign()
+        if "--library" not in args and os.path.exists(SOFTNCCL):
+            args += ("--library", SOFTNCCL)
         self.agent = self.spawn([LIEN, "agent", *args], **environment)
         agent = self.agent
 
@@ -433,11 +439,18 @@ class Session:
         return wait_for("process %d is known" % pid, lambda: self.process(pid), limit)
 
     def ready(self, *pids, limit=10.0):
-        """Waits until their control threads take orders."""
+        """Waits until their control threads take orders. These start in a driver call that comes
+        after the agent has seen the process: those that can be told to make one are."""
         for pid in pids:
-            def is_ready(pid=pid):
+            began = time.monotonic()
+
+            def is_ready(pid=pid, began=began):
                 process = self.process(pid)
-                return process and process["control"] == "ready"
+                if process and process["control"] == "ready":
+                    return True
+                if pid in self.drivers and time.monotonic() - began > 0.3:
+                    self.drivers[pid]("cuinit", 0)
+                return False
             try:
                 wait_for("process %d takes orders" % pid, is_ready, limit)
             except Late as late:
@@ -471,6 +484,7 @@ class Session:
         """A prog_driver, started by `lien run` or alone."""
         argv = [*prefix, *([LIEN, "run", "--"] if control else []), program("prog_driver")]
         driver = Driver(self.spawn(argv, **environment))
+        self.drivers[driver.pid] = driver
         if init:
             driver("init", device)
         return driver
@@ -510,7 +524,7 @@ _programs = {}
 
 
 def program(name, folder="tests/integration"):
-    """The path of a C program of a test: from $TEST_BIN, or else built when it is first asked for."""
+    """The path of a test's C program: from $TEST_BIN, or built when it is first asked for."""
     if name not in _programs:
         built = os.path.join(os.path.abspath(os.environ.get("TEST_BIN") or "/nonexistent"), name)
         if os.path.exists(built):

@@ -8,11 +8,11 @@
  * All threads work on the same slots. What the driver calls are done to is locked, so that the
  * program itself knows its state; addresses pass between threads through the driver alone. With
  * `hints` every reservation asks for one of a few addresses, which the others have just given back.
- * With `imports` memory is also exported and imported again in this process. With `simple` no handle
- * without a mapping has more than one reference.
+ * With `imports` memory is also exported and imported again in this process. With `simple` no
+ * handle without a mapping has more than one reference.
  *
- * Makes about CALLS calls, prints its state as one line of JSON, and waits: a line on standard input
- * is another round, its end is the end.
+ * Makes about CALLS calls, prints its state as one line of JSON, and waits: a line on standard
+ * input is another round, its end is the end.
  */
 #include <errno.h>
 #include <pthread.h>

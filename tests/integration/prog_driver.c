@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * A process that makes the driver calls it is told to: a command a line on standard input, an answer
- * a line on standard output, "ok VALUE..." or "error NUMBER WHAT". Numbers are decimal or 0x...
- * Linked with libcuda.so.1, so that the driver is mapped from the beginning on.
+ * A process that makes the driver calls it is told to: a command a line on standard input, an
+ * answer a line on standard output, "ok VALUE..." or "error NUMBER WHAT". Numbers are decimal or
+ * 0x... Linked with libcuda.so.1, so that the driver is mapped from the beginning on.
  *
- * After `nccl FILE` memory calls are made through lien_softnccl_call() of that library, as NCCL would.
+ * After `nccl FILE` memory calls are made through lien_softnccl_call() of that library, as NCCL
+ * would.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -163,8 +164,7 @@ static CUresult show(CUdeviceptr *va, uint64_t bytes, uint64_t handle, int devic
 
 	if (!result)
 		result = CALL(cuMemMap, *va, bytes, 0, handle, 0);
-	return result ? result
-		      : set_access(*va, bytes, device, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+	return result ? result : set_access(*va, bytes, device, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
 }
 
 static void do_show(const uint64_t *arg)
@@ -202,7 +202,7 @@ static void do_import(const uint64_t *arg)
 {
 	CUmemGenericAllocationHandle handle = 0;
 	CUresult result = CALL(cuMemImportFromShareableHandle, &handle, arg[0],
-		    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0, 0);
+		CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0, 0);
 
 	say(result, handle);
 }
@@ -377,37 +377,37 @@ static const struct {
 	void (*run)(const uint64_t *arg);
 	int args;
 } commands[] = {
-	{"init", do_init, 1},	      /* DEVICE: cuInit, its primary context becomes current */
-	{"cuinit", do_cuinit, 1},     /* FLAGS */
-	{"create", do_create, 2},     /* BYTES DEVICE */
+	{"init", do_init, 1},	  /* DEVICE: cuInit, its primary context becomes current */
+	{"cuinit", do_cuinit, 1}, /* FLAGS */
+	{"create", do_create, 2}, /* BYTES DEVICE */
 	{"create-bad", do_create_bad, 1},
-	{"release", do_release, 1},   /* HANDLE */
-	{"retain", do_retain, 1},     /* ADDRESS */
-	{"reserve", do_reserve, 2},   /* BYTES HINT */
-	{"free", do_free, 2},	      /* ADDRESS BYTES */
-	{"map", do_map, 3},	      /* ADDRESS BYTES HANDLE */
-	{"unmap", do_unmap, 2},	      /* ADDRESS BYTES */
-	{"access", do_access, 4},     /* ADDRESS BYTES DEVICE FLAGS */
-	{"show", do_show, 3},	      /* BYTES HANDLE DEVICE: reserve, map, access */
-	{"make", do_make, 2},	      /* BYTES DEVICE: create and show; handle and address */
-	{"export", do_export, 1},     /* HANDLE */
-	{"import", do_import, 1},     /* FD */
-	{"getfd", do_getfd, 2},	      /* PID FD: a copy of another process's */
-	{"close", do_close, 1},	      /* FD */
-	{"alloc", do_alloc, 1},	      /* BYTES */
-	{"memfree", do_memfree, 1},   /* ADDRESS */
-	{"fill", do_fill, 3},	      /* ADDRESS BYTES VALUE */
-	{"check", do_check, 3},	      /* ADDRESS BYTES VALUE */
-	{"info", do_info, 1},	      /* DEVICE: free and total */
-	{"capture", do_capture, 1},   /* MODE */
+	{"release", do_release, 1}, /* HANDLE */
+	{"retain", do_retain, 1},   /* ADDRESS */
+	{"reserve", do_reserve, 2}, /* BYTES HINT */
+	{"free", do_free, 2},	    /* ADDRESS BYTES */
+	{"map", do_map, 3},	    /* ADDRESS BYTES HANDLE */
+	{"unmap", do_unmap, 2},	    /* ADDRESS BYTES */
+	{"access", do_access, 4},   /* ADDRESS BYTES DEVICE FLAGS */
+	{"show", do_show, 3},	    /* BYTES HANDLE DEVICE: reserve, map, access */
+	{"make", do_make, 2},	    /* BYTES DEVICE: create and show; handle and address */
+	{"export", do_export, 1},   /* HANDLE */
+	{"import", do_import, 1},   /* FD */
+	{"getfd", do_getfd, 2},	    /* PID FD: a copy of another process's */
+	{"close", do_close, 1},	    /* FD */
+	{"alloc", do_alloc, 1},	    /* BYTES */
+	{"memfree", do_memfree, 1}, /* ADDRESS */
+	{"fill", do_fill, 3},	    /* ADDRESS BYTES VALUE */
+	{"check", do_check, 3},	    /* ADDRESS BYTES VALUE */
+	{"info", do_info, 1},	    /* DEVICE: free and total */
+	{"capture", do_capture, 1}, /* MODE */
 	{"capture-end", do_capture_end, 0},
-	{"nccl", do_nccl, -1},	      /* FILE */
+	{"nccl", do_nccl, -1}, /* FILE */
 	{"fork", do_fork, 0},
 	{"exec", do_exec, 0},
 	{"closeall", do_closeall, 0}, /* every descriptor above standard error's */
 	{"mask", do_mask, 0},	      /* blocks all signals */
 	{"unmask", do_unmask, 0},
-	{"limit", do_limit, 2},	      /* RESOURCE VALUE */
+	{"limit", do_limit, 2}, /* RESOURCE VALUE */
 	{"exit", do_exit, 1},
 	{"pid", do_pid, 0},
 };

@@ -3,11 +3,11 @@
  * Two processes that share memory as fast as they can, so that descriptors and file pointers are
  * reused all the time: prog_share CHANNELS EXPORTS.
  *
- * On each channel, a thread in either process, the first process creates, exports, sends and closes;
- * the second one receives, imports and closes. Every eighth buffer is kept and mapped on both sides,
- * all others are released at once. The first process then prints, as JSON, its own pid, the other's,
- * and for every share the handles that it had here and there, in order; waits for the end of its
- * input; and both exit.
+ * On each channel, a thread in either process, the first process creates, exports, sends and
+ * closes; the second one receives, imports and closes. Every eighth buffer is kept and mapped on
+ * both sides, all others are released at once. The first process then prints, as JSON, its own pid,
+ * the other's, and for every share the handles that it had here and there, in order; waits for the
+ * end of its input; and both exit.
  */
 #include <errno.h>
 #include <pthread.h>

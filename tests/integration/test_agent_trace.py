@@ -18,8 +18,8 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 from lien_test import (  # noqa: E402
-    BUILD, CALLS, EVENT_CONTROL, LIEN, MIB, SOFTCUDA, SOFTNCCL, Driver, Session, Stream, case, alive,
-    brief, check, equal, main, program, wait_for)
+    BUILD, CALLS, EVENT_CONTROL, LIEN, MIB, SOFTCUDA, SOFTNCCL, Driver, Session, Stream, alive,
+    brief, case, check, equal, main, program, recording, wait_for)
 
 CHURN_CALLS = int(os.environ.get("CHURN_CALLS", "36000"))  # of a round; there are six
 SHARES = int(os.environ.get("SHARES", "1600"))
@@ -65,7 +65,8 @@ def compare(session, pid, state):
     flags = {1: "read", 3: "read-write"}
     expected = []
     for allocation in state["allocations"]:
-        places = [[va, size, {device: flags[flag] for device, flag in ((0, own), (1, peer)) if flag}]
+        places = [[va, size, {device: flags[flag]
+                              for device, flag in ((0, own), (1, peer)) if flag}]
                   for va, size, own, peer in allocation["mappings"]]
         expected.append([allocation["bytes"], allocation["exports"], sorted(allocation["handles"]),
                          sorted(places, key=lambda place: place[0])])
@@ -413,6 +414,27 @@ def test_new_copy_of_the_driver():
 
 
 @case(30)
+def test_new_copy_of_nccl():
+    """What a process did with NCCL before it was probed is not known, and that is said."""
+    with Session() as session:
+        copy = session.path("libnccl.so.2")
+        shutil.copy(SOFTNCCL, copy)
+        session.start_agent()
+        for _ in range(2):
+            job = session.replay(recording("basic"), LIEN_SOFTNCCL=copy)
+            graph = session.ask("graph")
+            for pid in job.ranks:
+                seen = [c for c in graph["communicators"] if c["pid"] == pid]
+                check(seen or not session.process(pid)["complete"],
+                      "a communicator of process %d was missed, and it passes for complete" % pid)
+            job.end()
+        equal(len(graph["communicators"]), 2, "communicators of a second job")
+        libraries = [library["library"] for library in session.ask("status")["libraries"]
+                     if library["path"] == copy]
+        equal(libraries, ["nccl"], "the copy in status")
+
+
+@case(30)
 def test_library_option():
     with Session() as session:
         copy = session.path("libcuda.so.77")
@@ -472,7 +494,7 @@ def test_library_of_the_caller():
         session.ready(driver.pid)
         equal(session.ask("offload")["bytes"], 4 * MIB, "bytes of an offload of NCCL's memory")
         session.ask("restore")
-        equal(session.ask("offload", "--owner", "prog_driver")["bytes"], 2 * MIB, "of the program's")
+        equal(session.ask("offload", "--owner", "prog_driver")["bytes"], 2 * MIB, "the program's")
         session.ask("restore")
         equal(session.ask("offload", "--owner", "nobody")["outcome"], "nothing to do", "outcome")
 
@@ -551,6 +573,9 @@ def test_control_library_in_odd_processes():
             masked("release", masked("retain", va))
             time.sleep(0.02)
         equal(session.process(masked.pid)["control"], "loaded", "control of a masked process")
+        with open("/proc/%d/status" % masked.pid) as status:
+            pending = [line.split() for line in status if line.startswith(("SigPnd", "ShdPnd"))]
+        equal([int(mask, 16) for _, mask in pending], [0, 0], "signals that wait for it")
         equal(session.ask("offload", "--owner", "all")["outcome"], "nothing to do", "outcome")
         session.refused("offload", "--owner", "all", "--pid", masked.pid, text="control thread")
         masked("unmask")
@@ -582,6 +607,22 @@ def test_control_library_in_odd_processes():
         process = session.process(bare.pid)
         equal((process["uid"], process["control"]), (65534, "loaded"), "uid and control")
         bare.end()
+
+
+@case(30)
+def test_process_that_falls_idle_at_once():
+    """A job whose driver calls come in one burst, and none after, takes orders as well."""
+    with Session() as session:
+        session.start_agent()
+        idle = []
+        for _ in range(5):
+            driver = session.driver(init=False)
+            driver.process.send("init 0\nmake %d 0" % (2 * MIB))
+            equal([driver.process.line().split()[0] for _ in range(2)], ["ok", "ok"], "answers")
+            idle.append(driver.pid)
+        time.sleep(2)
+        states = [session.process(pid)["control"] for pid in idle]
+        equal(states, ["ready"] * len(idle), "control")
 
 
 @case(60)

@@ -491,7 +491,7 @@ static inline void compare_comms(struct comparison *c, unsigned p, struct lien_p
 		}
 		if (!comm)
 			continue;
-		LIST_FOREACH (registration, &comm->registrations, of_comm) {
+		LIST_FOREACH (registration, &comm->registrations, next) {
 			registered++;
 			r = (registration->handle - REGISTER_NAME(0)) / 16;
 			if (registration->bytes != real->registered[r])

@@ -90,6 +90,7 @@ static struct {
 	} fd[FDS];
 	unsigned fds;
 	uint64_t now_ms;
+	uint32_t capturing; /* the pid of one */
 	unsigned broken, done, progress;
 	bool free_in_done;
 	struct lien_transaction *transaction;
@@ -172,7 +173,9 @@ static void item_forget(struct fake *fake, unsigned states)
 
 	for (unsigned i = 0; i < fake->count; i++) {
 		if (1u << fake->item[i].state & states) {
-			if (fake->item[i].wire.flags & LIEN_WIRE_OWNED)
+			if (fake->item[i].wire.flags & LIEN_WIRE_OWNED &&
+				(fake->item[i].state == AWAY ||
+					memory_of(&fake->item[i].wire)->device))
 				memory_of(&fake->item[i].wire)->arena = false;
 			continue;
 		}
@@ -279,7 +282,7 @@ static int obey_export(struct fake *fake, unsigned limit)
 		if (!(fake->item[i].wire.flags & LIEN_WIRE_SHARED) || fake->item[i].wire.index)
 			continue;
 		if (fake->item[i].state == AWAY)
-			return -ENOENT;
+			continue;
 		if (fake->withholds && fake->withholds--)
 			continue;
 		if (!reply || reply->fds_count == SHARES)
@@ -366,10 +369,22 @@ static int obey(struct fake *fake, unsigned p, unsigned limit, uint64_t *arg2)
 		obey_list(fake);
 		return 0;
 	case LIEN_WIRE_FINISH:
-		if (any_in(fake, AWAY))
-			return -EBUSY;
-		item_forget(fake, ~0u);
-		return 0;
+		for (i = 0; fake->order.flags & LIEN_WIRE_LOST && i < fake->count; i++)
+			if (fake->item[i].state == AWAY &&
+				fake->item[i].wire.flags & LIEN_WIRE_IMPORTED) {
+				if (!w.fake[memory_of(&fake->item[i].wire)->owner].dead)
+					BROKEN("process %u forgets memory of one that lives",
+						PID(p));
+				fake->item[i].state = STAGED;
+				++*arg2;
+			}
+		for (i = 0; fake->order.flags & LIEN_WIRE_KEEP && i < fake->count; i++)
+			if (fake->item[i].wire.flags & LIEN_WIRE_SHARED &&
+				fake->item[i].state != AWAY)
+				fake->item[i].state = BACK;
+		item_forget(fake, fake->order.flags & LIEN_WIRE_KEEP ? 1 << STAGED | 1 << SAVED
+								     : ~(1u << AWAY));
+		return any_in(fake, AWAY) ? -EBUSY : 0;
 	default:
 		return 0;
 	}
@@ -495,10 +510,28 @@ static uint64_t fake_now(void *context)
 	return w.now_ms * 1000000;
 }
 
+static const char *fake_not_now(void *context, uint32_t pid)
+{
+	(void)context;
+	return w.capturing == pid ? "is capturing" : NULL;
+}
+
+static bool fake_alive(void *context, uint32_t pid, uint64_t start)
+{
+	(void)context;
+	(void)start;
+	for (unsigned p = 0; p < w.n; p++)
+		if (PID(p) == pid)
+			return !w.fake[p].dead;
+	return false;
+}
+
 static const struct lien_transaction_ops fake_ops = {
 	.send = fake_send,
 	.progress = fake_progress,
 	.done = fake_done,
+	.not_now = fake_not_now,
+	.alive = fake_alive,
 	.now_ns = fake_now,
 	.fd_dup = fake_fd_dup,
 	.fd_close = fake_fd_close,
@@ -573,6 +606,12 @@ static void happen(unsigned p)
 	deliver_reply(p);
 	if (between && !fake->dead)
 		die(p);
+}
+
+/* It hung, and goes on: to orders yet to come. */
+static void wake(unsigned p)
+{
+	w.fake[p].hung = w.fake[p].busy = false;
 }
 
 /* The next process that can do something: in turn, the last one first, or at random. */
@@ -674,6 +713,7 @@ static void plan_item(struct lien_plan_process *part, unsigned p, unsigned m)
 			 : memory->importers ? LIEN_WIRE_OWNED | LIEN_WIRE_SHARED
 					     : LIEN_WIRE_OWNED,
 		.mappings = memory->aliases + 1,
+		.owner_pid = PID(memory->owner),
 	};
 
 	for (; item.index < item.mappings; item.index++)

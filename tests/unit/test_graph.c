@@ -285,7 +285,7 @@ static void test_comms(void **state)
 	assert_true(LIST_FIRST(&comm->registrations)->window);
 	comm_deregister(1, 0x100, 0x900);
 	assert_int_equal(LIST_FIRST(&comm->registrations)->handle, 0x901);
-	assert_null(LIST_NEXT(LIST_FIRST(&comm->registrations), of_comm));
+	assert_null(LIST_NEXT(LIST_FIRST(&comm->registrations), next));
 	RELEASE(LIEN_CALL_NCCL_WINDOW_DEREGISTER, 1, .reg = {.comm = 0x100, .handle = 0x901});
 	assert_true(LIST_EMPTY(&comm->registrations));
 	RELEASE(LIEN_CALL_NCCL_ABORT, 1, .comm_end = {0x100});

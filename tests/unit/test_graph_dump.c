@@ -1,0 +1,552 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * A dump, applied to an empty graph, gives an equal one: `lien graph` shows the same but for the
+ * numbers of allocations and the order of lists, and what happens afterwards has the same effect.
+ */
+#include "events.h"
+
+#include <agent/plan.h>
+#include <agent/views.h>
+
+static struct lien_graph *copy;
+
+static int told_again(void *context, const struct lien_event *ev)
+{
+	assert_true(lien_event_valid(ev));
+	assert_int_equal(lien_graph_apply(context, ev), 0);
+	return 0;
+}
+
+static int dump_teardown(void **state)
+{
+	lien_graph_free(copy);
+	copy = NULL;
+	return teardown(state);
+}
+
+/* --- equality --------------------------------------------------------------------------------- */
+
+static int by_text(const void *a, const void *b)
+{
+	return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* The elements of a list as texts, in their order. */
+static json_t *sorted(const json_t *list)
+{
+	size_t n = json_array_size(list), i;
+	char **texts = calloc(n + 1, sizeof(*texts));
+	json_t *out = json_array();
+
+	for (i = 0; i < n; i++)
+		texts[i] = json_dumps(
+			json_array_get(list, i), JSON_SORT_KEYS | JSON_COMPACT | JSON_ENCODE_ANY);
+	qsort(texts, n, sizeof(*texts), by_text);
+	for (i = 0; i < n; i++) {
+		json_array_append_new(out, json_string(texts[i]));
+		free(texts[i]);
+	}
+	free(texts);
+	return out;
+}
+
+static char *normal(struct lien_graph *of)
+{
+	json_t *view = lien_view_graph(of), *list, *entry;
+	char *text;
+	size_t i;
+
+	list = json_object_get(view, "allocations");
+	json_array_foreach (list, i, entry) {
+		json_object_del(entry, "id");
+		json_object_set_new(entry, "handles", sorted(json_object_get(entry, "handles")));
+		json_object_set_new(entry, "mappings", sorted(json_object_get(entry, "mappings")));
+	}
+	json_object_set_new(view, "allocations", sorted(list));
+	list = json_object_get(view, "communicators");
+	json_array_foreach (list, i, entry)
+		json_object_set_new(
+			entry, "registrations", sorted(json_object_get(entry, "registrations")));
+	text = json_dumps(view, JSON_SORT_KEYS | JSON_INDENT(1));
+	json_decref(view);
+	return text;
+}
+
+/* What a plan makes of it: reasons and sizes. */
+static char *planned(struct lien_graph *of)
+{
+	struct lien_selection all = {.owner = NULL};
+	char error[300] = "", *text;
+	struct lien_plan plan;
+	json_t *view, *items;
+	unsigned i, j;
+
+	if (lien_plan_offload(of, &all, &plan, error, sizeof(error)))
+		return strdup(error);
+	view = lien_view_plan(&plan);
+	json_object_set_new(view, "left", sorted(json_object_get(view, "left")));
+	items = json_array();
+	for (i = 0; i < plan.processes_count; i++)
+		for (j = 0; j < plan.processes[i].items_count; j++) {
+			const struct lien_wire_item *item = &plan.processes[i].items[j];
+
+			json_array_append_new(items,
+				json_pack("[I,I,I,I,i,i,i,i]", (json_int_t)plan.processes[i].pid,
+					(json_int_t)item->va, (json_int_t)item->bytes,
+					(json_int_t)item->allocation_bytes, (int)item->flags,
+					(int)item->references, (int)item->places,
+					(int)item->location_id));
+		}
+	json_object_set_new(view, "items", sorted(items));
+	json_decref(items);
+	text = json_dumps(view, JSON_SORT_KEYS | JSON_INDENT(1));
+	json_decref(view);
+	lien_plan_clear(&plan);
+	return text;
+}
+
+static void assert_same_text(char *ours, char *theirs)
+{
+	size_t same = 0, from;
+
+	while (ours[same] && ours[same] == theirs[same])
+		same++;
+	from = same < 200 ? 0 : same - 200;
+	if (ours[same] || theirs[same])
+		fail_msg("dumped ...%.600s\n\nagain ...%.600s", ours + from, theirs + from);
+	free(ours);
+	free(theirs);
+}
+
+static void assert_equal_graphs(void)
+{
+	struct lien_process *ours, *theirs;
+
+	assert_same_text(normal(graph), normal(copy));
+	assert_same_text(planned(graph), planned(copy));
+	assert_int_equal(lien_graph_stats(graph)->mappings, lien_graph_stats(copy)->mappings);
+	for (ours = lien_graph_first(graph); ours; ours = lien_graph_next(ours)) {
+		struct lien_reservation *a, *b;
+		struct lien_capture *capture;
+		unsigned captures = 0;
+
+		theirs = lien_graph_process(copy, ours->pid);
+		assert_non_null(theirs);
+		assert_int_equal(theirs->start, ours->start);
+		assert_int_equal(theirs->cuda, ours->cuda);
+		b = RB_MIN(lien_reservation_tree, &theirs->reservations);
+		RB_FOREACH (a, lien_reservation_tree, &ours->reservations) {
+			assert_non_null(b);
+			assert_int_equal(a->va, b->va);
+			assert_int_equal(a->bytes, b->bytes);
+			b = RB_NEXT(lien_reservation_tree, &theirs->reservations, b);
+		}
+		assert_null(b);
+		LIST_FOREACH (capture, &ours->captures, next)
+			captures++;
+		LIST_FOREACH (capture, &theirs->captures, next)
+			captures--;
+		assert_int_equal(captures, 0);
+	}
+}
+
+/* Dumps into a new copy, and compares. */
+static void dump(void)
+{
+	struct lien_process *process;
+
+	lien_graph_free(copy);
+	assert_int_equal(lien_graph_new(&copy), 0);
+	assert_int_equal(lien_graph_dump(graph, told_again, copy), 0);
+	for (process = lien_graph_first(graph); process; process = lien_graph_next(process))
+		if (lien_graph_process(copy, process->pid))
+			lien_graph_process(copy, process->pid)->presence = process->presence;
+	assert_equal_graphs();
+}
+
+/* The same in both from here on. */
+static void both(struct lien_event ev)
+{
+	apply(&ev);
+	assert_int_equal(lien_graph_apply(copy, &ev), 0);
+}
+
+static void both_release(struct lien_event ev)
+{
+	both(entry_of(ev));
+	both(ev);
+}
+
+/* --- cases ------------------------------------------------------------------------------------ */
+
+static void test_nothing(void **state)
+{
+	(void)state;
+	dump();
+	started(1);
+	library(2, IN_TORCH, "libcuda.so.1");
+	TELL(LIEN_EVENT_PROCESS, 3, .process = {.uid = 5, .comm = "late"});
+	dump();
+	assert_int_equal(lien_graph_process(copy, 3)->incomplete, LIEN_INCOMPLETE_LATE);
+	assert_false(lien_graph_process(copy, 2)->cuda);
+	assert_string_equal(lien_process_library(lien_graph_process(copy, 2), IN_TORCH)->file->text,
+		"libcuda.so.1");
+}
+
+static void test_memory(void **state)
+{
+	(void)state;
+	started(1);
+	library(1, IN_TORCH, "libtorch_cuda.so");
+	create(1, 9, PIECE);
+	tell.caller = IN_TORCH + 5;
+	buffer(1, 10, VA, PIECE);
+	tell.outer = LIEN_CALL_NCCL_INIT_RANK;
+	create_on(1, 11, 3 * PIECE, device_prop(3));
+	tell.outer = LIEN_CALL_CUDA_MALLOC;
+	alloc(1, VA + 90 * PIECE, 12345);
+	tell.outer = 0;
+	tell.caller = 0;
+	reserve(1, VA + PIECE, 4 * PIECE);
+	map(1, VA + PIECE, 3 * PIECE, 11);
+	set_access(1, VA + PIECE, 3 * PIECE, 3, 3);
+	set_access(1, VA + PIECE, 3 * PIECE, 1, 1);
+	dump();
+	alloc(1, VA + 91 * PIECE, 1);
+	dump();
+	both_release(EVENT(LIEN_CALL_CU_MEM_UNMAP, 1, .range = {VA + PIECE, 3 * PIECE}));
+	both_release(EVENT(LIEN_CALL_CU_MEM_RELEASE, 1, .release = {11}));
+	both_release(EVENT(LIEN_CALL_CU_MEM_RELEASE, 1, .release = {9}));
+	both_release(EVENT(LIEN_CALL_CU_MEM_FREE, 1, .range = {VA + 90 * PIECE}));
+	both_release(EVENT(LIEN_CALL_CU_MEM_ADDRESS_FREE, 1, .range = {VA + PIECE}));
+	assert_equal_graphs();
+	assert_int_equal(lien_graph_stats(copy)->allocations, 2);
+	assert_int_equal(lien_graph_stats(copy)->odd, 0);
+}
+
+/* References 0 to 3, mapped, as aliases, and not mapped any more. */
+static void test_references(void **state)
+{
+	(void)state;
+	started(1);
+	for (unsigned i = 0; i < 4; i++) {
+		buffer(1, 10 + i, VA + i * 8 * PIECE, PIECE);
+		reserve(1, VA + (i * 8 + 1) * PIECE, PIECE);
+		map_rw(1, VA + (i * 8 + 1) * PIECE, PIECE, 10 + i);
+		for (unsigned n = 1; n < i; n++)
+			retain(1, 10 + i, VA + i * 8 * PIECE);
+		if (!i)
+			release(1, 10);
+	}
+	dump();
+	for (unsigned i = 1; i < 4; i++)
+		unmap(1, VA + i * 8 * PIECE, 2 * PIECE);
+	dump();
+	for (unsigned i = 1; i < 4; i++)
+		while (references_of(1, 10 + i) != ~0u)
+			both_release(EVENT(LIEN_CALL_CU_MEM_RELEASE, 1, .release = {10 + i}));
+	both(EVENT(LIEN_CALL_CU_MEM_RETAIN, 1, .retain = {10, VA}));
+	assert_equal_graphs();
+	assert_int_equal(lien_graph_stats(copy)->odd, 0);
+	assert_int_equal(lien_graph_stats(copy)->allocations, 1);
+}
+
+static void shared_by_three(void)
+{
+	for (unsigned pid = 1; pid <= 3; pid++)
+		started(pid);
+	tell.outer = LIEN_CALL_NCCL_INIT_RANK;
+	buffer(1, 10, VA, PIECE);
+	tell.outer = 0;
+	export(1, 10, 5);
+	export(1, 10, 6);
+	imported_buffer(2, 20, 5, VA, PIECE);
+	imported_buffer(3, 30, 6, VA, PIECE);
+	reserve(3, VA + PIECE, PIECE);
+	map_rw(3, VA + PIECE, PIECE, 30);
+	release(3, 30);
+}
+
+static void test_imports(void **state)
+{
+	(void)state;
+	shared_by_three();
+	dump();
+	release(1, 10);
+	dump();
+	unmap(1, VA, PIECE); /* the owner has nothing of it any more */
+	dump();
+	both_release(EVENT(LIEN_CALL_CU_MEM_UNMAP, 3, .range = {VA, 2 * PIECE}));
+	both_release(EVENT(LIEN_CALL_CU_MEM_RELEASE, 2, .release = {20}));
+	assert_equal_graphs();
+	both_release(EVENT(LIEN_CALL_CU_MEM_UNMAP, 2, .range = {VA, PIECE}));
+	assert_equal_graphs();
+	assert_int_equal(lien_graph_stats(copy)->allocations, 0);
+}
+
+/* A handle only, in the importer. */
+static void test_import_not_mapped(void **state)
+{
+	(void)state;
+	shared_by_three();
+	export(1, 10, 7);
+	import(2, 21, 7);
+	dump();
+	ended(3);
+	dump();
+}
+
+/* The owner holds an import of its own memory, exported by itself. */
+static void test_own_import(void **state)
+{
+	(void)state;
+	shared_by_three();
+	export(1, 10, 7);
+	imported_buffer(1, 11, 7, VA + 9 * PIECE, PIECE);
+	retain(1, 11, VA + 9 * PIECE);
+	dump();
+	release(1, 10);
+	unmap(1, VA, PIECE);
+	dump();
+}
+
+static void test_dead_owner(void **state)
+{
+	(void)state;
+	shared_by_three();
+	library(1, IN_TORCH, "libtorch_cuda.so");
+	tell.caller = IN_TORCH;
+	buffer(1, 12, VA + 5 * PIECE, PIECE);
+	tell.caller = 0;
+	export(1, 12, 9);
+	imported_buffer(2, 22, 9, VA + 5 * PIECE, PIECE);
+	ended(1);
+	dump();
+	both_release(EVENT(LIEN_CALL_CU_MEM_UNMAP, 3, .range = {VA, 2 * PIECE}));
+	assert_equal_graphs();
+}
+
+static void test_unknown_owner(void **state)
+{
+	(void)state;
+	started(2);
+	tell.outer = LIEN_CALL_NCCL_INIT_RANK;
+	imported_buffer(2, 20, 99, VA, PIECE);
+	tell.outer = 0;
+	dump();
+}
+
+/* The import of what was exported before is yet to come. */
+static void test_share_in_flight(void **state)
+{
+	(void)state;
+	started(1);
+	started(2);
+	started(3);
+	buffer(1, 10, VA, PIECE);
+	export(1, 10, 5);
+	export(1, 10, 6);
+	imported_buffer(3, 30, 5, VA, PIECE);
+	create(1, 11, PIECE);
+	export(1, 11, 7);
+	release(1, 11); /* the descriptor alone keeps it */
+	dump();
+	both(EVENT(LIEN_CALL_CU_MEM_IMPORT, 2, .share = {20, 6, 1, 9}));
+	both(EVENT(LIEN_CALL_CU_MEM_IMPORT, 2, .share = {21, 7, 1, 9}));
+	assert_equal_graphs();
+	assert_int_equal(lien_graph_stats(copy)->unmatched_imports, 0);
+}
+
+static void test_fabric(void **state)
+{
+	(void)state;
+	shared_by_three();
+	export(1, 10, 0);
+	dump();
+}
+
+/* Away, in parts, and back. */
+static void test_offloaded(void **state)
+{
+	(void)state;
+	shared_by_three();
+	buffer(1, 11, VA + 3 * PIECE, PIECE);
+	reserve(1, VA + 4 * PIECE, PIECE);
+	map_rw(1, VA + 4 * PIECE, PIECE, 11);
+	park(3, VA, PIECE);
+	dump();
+	park(3, VA + PIECE, PIECE);
+	dump();
+	control_detach(2, VA, PIECE, 20, 1);
+	dump();
+	control_detach(1, VA, PIECE, 10, 1);
+	dump();
+	park(1, VA + 4 * PIECE, PIECE);
+	dump();
+	park(1, VA + 3 * PIECE, PIECE);
+	dump();
+	control_release(1, 11);
+	dump();
+	assert_string_equal(
+		lien_process_mapping(lien_graph_process(copy, 2), VA)->allocation->library->text,
+		"nccl");
+	/* The restore, in both. */
+	tell.flags = LIEN_EVENT_CONTROL;
+	both(EVENT(LIEN_CALL_CU_MEM_CREATE, 1,
+		.create = {.handle = 15, .bytes = PIECE, .prop = device_prop(0)}));
+	both(EVENT(LIEN_CALL_CU_MEM_MAP, 1, .map = {VA, PIECE, 0, 15}));
+	both(EVENT(LIEN_CALL_CU_MEM_EXPORT, 1, .share = {15, 70, 1, 9}));
+	both(EVENT(LIEN_CALL_CU_MEM_IMPORT, 2, .share = {25, 70, 1, 9}));
+	both(EVENT(LIEN_CALL_CU_MEM_MAP, 2, .map = {VA, PIECE, 0, 25}));
+	tell.flags = 0;
+	assert_equal_graphs();
+	assert_int_equal(lien_graph_stats(copy)->odd, 0);
+	dump();
+}
+
+static void test_comms(void **state)
+{
+	(void)state;
+	started(1);
+	started(2);
+	comm_init(1, 0x100, 0xaa, 0, 2);
+	comm_init(2, 0x100, 0xaa, 1, 2);
+	comm_init(2, 0x200, 0xbb, 0, 1);
+	comm_register(1, 0x100, VA, PIECE, 7);
+	window_register(2, 0x100, VA, PIECE, 8);
+	comm_register(2, 0x100, VA + PIECE, PIECE, 9);
+	buffer(1, 10, VA, PIECE);
+	buffer(2, 20, VA, PIECE);
+	buffer(2, 21, VA + PIECE, PIECE);
+	TELL(LIEN_CALL_IBV_REG_MR, 2, .reg = {0, VA + PIECE, PIECE, 0x500});
+	dump();
+	both_release(
+		EVENT(LIEN_CALL_NCCL_WINDOW_DEREGISTER, 2, .reg = {.comm = 0x100, .handle = 8}));
+	both_release(EVENT(LIEN_CALL_IBV_DEREG_MR, 2, .reg = {.handle = 0x500}));
+	both_release(EVENT(LIEN_CALL_NCCL_DESTROY, 1, .comm_end = {0x100}));
+	assert_equal_graphs();
+}
+
+static void test_captures(void **state)
+{
+	(void)state;
+	shared_by_three();
+	capture_begin(1, 3);
+	capture_begin(1, 4);
+	dump();
+	both(EVENT(LIEN_CALL_CU_CAPTURE_END, 1, .capture = {3}));
+	assert_equal_graphs();
+	both(EVENT(LIEN_CALL_CU_CAPTURE_END, 1, .capture = {4}));
+	assert_equal_graphs();
+}
+
+/* A release is under way, of each kind; it returns, or its name comes back first. */
+static void test_pending(void **state)
+{
+	struct lien_event ev, entry;
+
+	(void)state;
+	for (unsigned way = 0; way < 3; way++) {
+		uint32_t pid = 10 + way;
+
+		started(pid);
+		create(pid, 10, PIECE);
+		ev = EVENT(LIEN_CALL_CU_MEM_RELEASE, pid, .release = {10});
+		entry = entry_of(ev);
+		apply(&entry);
+		dump();
+		assert_false(TAILQ_EMPTY(&lien_graph_process(copy, pid)->pending));
+		ev.result = way == 1 ? CUDA_ERROR_INVALID_VALUE : 0;
+		if (way == 2)
+			both(EVENT(LIEN_CALL_CU_MEM_CREATE, pid,
+				.create = {10, 2 * PIECE, device_prop(0)}));
+		both(ev);
+		assert_equal_graphs();
+		assert_int_equal(lien_graph_stats(copy)->odd, 0);
+	}
+	/* Its name has come back already: the late return is nothing, in the copy too. */
+	started(20);
+	create(20, 10, PIECE);
+	ev = EVENT(LIEN_CALL_CU_MEM_RELEASE, 20, .release = {10});
+	entry = entry_of(ev);
+	apply(&entry);
+	create(20, 10, 2 * PIECE);
+	dump();
+	both(ev);
+	assert_equal_graphs();
+	assert_int_equal(references_of(20, 10), 1);
+}
+
+/* What is not known whole is not known whole by the copy either. */
+static void test_incomplete(void **state)
+{
+	(void)state;
+	started(1);
+	started(2);
+	started(3);
+	started(4);
+	TELL(LIEN_EVENT_LOST, 1, .lost = {41});
+	release(2, 99);
+	import(3, 30, 99);
+	release(3, 30);
+	tell.flags = LIEN_EVENT_PARTIAL;
+	create(4, 40, PIECE);
+	tell.flags = 0;
+	dump();
+	for (unsigned pid = 1; pid <= 4; pid++)
+		assert_int_not_equal(lien_graph_process(copy, pid)->incomplete, 0);
+}
+
+static int stops(void *context, const struct lien_event *ev)
+{
+	(void)ev;
+	return --*(int *)context ? 0 : -EPIPE;
+}
+
+/* The first refusal ends it, wherever it is. */
+static void test_stops(void **state)
+{
+	int n, left;
+
+	(void)state;
+	shared_by_three();
+	alloc(1, VA + 9 * PIECE, 5);
+	comm_init(1, 0x100, 1, 0, 1);
+	comm_register(1, 0x100, VA, 1, 1);
+	capture_begin(1, 3);
+	park(3, VA, PIECE);
+	library(1, IN_TORCH, "liba.so");
+	for (n = 1; n < 1000; n++) {
+		left = n;
+		if (!lien_graph_dump(graph, stops, &left))
+			break;
+		assert_int_equal(left, 0);
+	}
+	assert_true(n > 20 && left == 1);
+}
+
+#define DUMP(name) cmocka_unit_test_setup_teardown(name, setup, dump_teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		DUMP(test_nothing),
+		DUMP(test_memory),
+		DUMP(test_references),
+		DUMP(test_imports),
+		DUMP(test_import_not_mapped),
+		DUMP(test_own_import),
+		DUMP(test_dead_owner),
+		DUMP(test_unknown_owner),
+		DUMP(test_share_in_flight),
+		DUMP(test_fabric),
+		DUMP(test_offloaded),
+		DUMP(test_comms),
+		DUMP(test_captures),
+		DUMP(test_pending),
+		DUMP(test_incomplete),
+		DUMP(test_stops),
+	};
+
+	return cmocka_run_group_tests_name("graph dump", tests, NULL, NULL);
+}

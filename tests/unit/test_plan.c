@@ -1,0 +1,668 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "events.h"
+
+#include <agent/plan.h>
+
+static struct lien_plan plan;
+static char error[256];
+static struct lien_selection all;
+
+static int plan_setup(void **state)
+{
+	memset(&plan, 0, sizeof(plan));
+	all = (struct lien_selection){.owner = NULL};
+	return setup(state);
+}
+
+static int plan_teardown(void **state)
+{
+	lien_plan_clear(&plan);
+	return teardown(state);
+}
+
+static int make(const struct lien_selection *selection)
+{
+	lien_plan_clear(&plan);
+	memset(error, 0, sizeof(error));
+	return lien_plan_offload(graph, selection, &plan, error, sizeof(error));
+}
+
+static void expect_refusal(const struct lien_selection *selection, int code, const char *words)
+{
+	assert_int_equal(make(selection), code);
+	if (!strstr(error, words))
+		fail_msg("\"%s\" is not in \"%s\"", words, error);
+	assert_null(strchr(error, '\n'));
+	assert_int_equal(plan.processes_count + plan.left_count, 0);
+	assert_null(plan.processes);
+}
+
+/* Nothing is moved; one allocation of process 1 is left, for this reason. */
+static void expect_left(uint32_t pid, uint64_t bytes, const char *words)
+{
+	struct lien_selection strict = all;
+
+	assert_int_equal(make(&all), 0);
+	assert_int_equal(plan.processes_count, 0);
+	assert_int_equal(plan.left_count, 1);
+	assert_int_equal(plan.left[0].pid, pid);
+	assert_int_equal(plan.left[0].allocations, 1);
+	assert_int_equal(plan.left[0].bytes, bytes);
+	if (!strstr(plan.left[0].reason, words))
+		fail_msg("\"%s\" is not in \"%s\"", words, plan.left[0].reason);
+	strict.strict = true;
+	expect_refusal(&strict, -EBUSY, words);
+	assert_non_null(strstr(error, "--strict"));
+}
+
+static void test_one(void **state)
+{
+	const struct lien_wire_item *item;
+
+	(void)state;
+	assert_int_equal(make(&all), 0);
+	assert_int_equal(plan.processes_count + plan.left_count, 0);
+	started(1);
+	create_on(1, 10, 3 * PIECE, device_prop(2));
+	reserve(1, VA, 3 * PIECE);
+	map(1, VA, 3 * PIECE, 10);
+	set_access(1, VA, 3 * PIECE, 2, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+	set_access(1, VA, 3 * PIECE, 5, CU_MEM_ACCESS_FLAGS_PROT_READ);
+	assert_int_equal(make(&all), 0);
+	assert_int_equal(plan.bytes, 3 * PIECE);
+	assert_int_equal(plan.left_count, 0);
+	assert_int_equal(plan.processes_count, 1);
+	assert_int_equal(plan.processes[0].pid, 1);
+	assert_int_equal(plan.processes[0].allocations, 1);
+	assert_int_equal(plan.processes[0].imports, 0);
+	assert_int_equal(plan.processes[0].bytes, 3 * PIECE);
+	assert_int_equal(plan.processes[0].items_count, 1);
+	item = plan.processes[0].items;
+	assert_int_equal(item->token, allocation_at(1, VA)->id);
+	assert_int_equal(item->va, VA);
+	assert_int_equal(item->bytes, 3 * PIECE);
+	assert_int_equal(item->allocation_bytes, 3 * PIECE);
+	assert_int_equal(item->flags, LIEN_WIRE_OWNED);
+	assert_int_equal(item->index, 0);
+	assert_int_equal(item->mappings, 1);
+	assert_int_equal(item->references, 1);
+	assert_int_equal(item->prop_type, CU_MEM_ALLOCATION_TYPE_PINNED);
+	assert_int_equal(item->handle_types, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+	assert_int_equal(item->location_type, CU_MEM_LOCATION_TYPE_DEVICE);
+	assert_int_equal(item->location_id, 2);
+	assert_int_equal(item->rdma, 1);
+	assert_int_equal(item->usage, 3);
+	assert_int_equal(item->places, 2);
+	assert_int_equal(item->place[0].location_id, 2);
+	assert_int_equal(item->place[0].flags, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+	assert_int_equal(item->place[1].location_id, 5);
+	assert_int_equal(item->place[1].flags, CU_MEM_ACCESS_FLAGS_PROT_READ);
+}
+
+static void test_references(void **state)
+{
+	static const unsigned wanted[] = {0, 1, 3};
+
+	(void)state;
+	started(1);
+	for (unsigned i = 0; i < COUNT(wanted); i++) {
+		buffer(1, 10 + i, VA + i * PIECE, PIECE);
+		for (unsigned n = 1; n < wanted[i]; n++)
+			retain(1, 10 + i, VA + i * PIECE);
+		if (!wanted[i])
+			release(1, 10 + i);
+	}
+	assert_int_equal(make(&all), 0);
+	assert_int_equal(plan.processes[0].items_count, 3);
+	for (unsigned i = 0; i < COUNT(wanted); i++)
+		assert_int_equal(plan.processes[0].items[i].references, wanted[i]);
+}
+
+/* Aliases, of which the first one in the list maps all and can be copied through. */
+static void test_aliases(void **state)
+{
+	const struct lien_wire_item *item;
+
+	(void)state;
+	started(1);
+	for (unsigned whole = 0; whole < 4; whole++) {
+		uint64_t va = VA + whole * 64 * PIECE;
+
+		create(1, 10 + whole, 4 * PIECE);
+		reserve(1, va, 32 * PIECE);
+		for (unsigned i = 0; i < 4; i++) {
+			uint64_t at = va + i * 8 * PIECE;
+
+			if (i == whole) {
+				map_rw(1, at, 4 * PIECE, 10 + whole);
+			} else {
+				/* part of it; or all, and it may only be read */
+				map(1, at, i % 2 ? 4 * PIECE : PIECE, 10 + whole);
+				set_access(1, at, PIECE, 0,
+					i % 2 ? CU_MEM_ACCESS_FLAGS_PROT_READ
+					      : CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+			}
+		}
+	}
+	assert_int_equal(make(&all), 0);
+	assert_int_equal(plan.bytes, 4 * 4 * PIECE);
+	assert_int_equal(plan.processes[0].allocations, 4);
+	assert_int_equal(plan.processes[0].items_count, 16);
+	for (unsigned i = 0; i < 16; i++) {
+		item = &plan.processes[0].items[i];
+		assert_int_equal(item->index, i % 4);
+		assert_int_equal(item->mappings, 4);
+		assert_int_equal(item->token, plan.processes[0].items[i & ~3u].token);
+		assert_int_equal(item->references, 1);
+		if (!item->index) {
+			assert_int_equal(item->va, VA + i / 4 * 64 * PIECE + i / 4 * 8 * PIECE);
+			assert_int_equal(item->bytes, 4 * PIECE);
+			assert_int_equal(item->place[0].flags, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+		}
+	}
+}
+
+static void shared_by_three(void)
+{
+	for (unsigned pid = 1; pid <= 3; pid++)
+		started(pid);
+	buffer(1, 10, VA, PIECE);
+	export(1, 10, 5);
+	export(1, 10, 6);
+	imported_buffer(2, 20, 5, VA, PIECE);
+	imported_buffer(3, 30, 6, VA, PIECE);
+	reserve(3, VA + PIECE, PIECE);
+	map_rw(3, VA + PIECE, PIECE, 30);
+	release(3, 30);
+	buffer(1, 11, VA + PIECE, PIECE); /* its own */
+}
+
+static const struct lien_plan_process *part_of(uint32_t pid)
+{
+	for (unsigned i = 0; i < plan.processes_count; i++)
+		if (plan.processes[i].pid == pid)
+			return &plan.processes[i];
+	return NULL;
+}
+
+static void check_shared(void)
+{
+	uint64_t shared = allocation_at(1, VA)->id;
+
+	assert_int_equal(plan.processes_count, 3);
+	for (unsigned i = 0; i < 3; i++)
+		assert_int_equal(plan.processes[i].pid, i + 1);
+	for (unsigned i = 0; i < 2; i++) {
+		bool is_shared = part_of(1)->items[i].token == shared;
+
+		assert_int_equal(part_of(1)->items[i].flags,
+			is_shared ? LIEN_WIRE_OWNED | LIEN_WIRE_SHARED : LIEN_WIRE_OWNED);
+	}
+	assert_int_equal(part_of(1)->imports, 0);
+	assert_int_equal(part_of(2)->allocations, 0);
+	assert_int_equal(part_of(2)->imports, 1);
+	assert_int_equal(part_of(2)->bytes, 0);
+	assert_int_equal(part_of(2)->items[0].flags, LIEN_WIRE_IMPORTED);
+	assert_int_equal(part_of(2)->items[0].token, shared);
+	assert_int_equal(part_of(2)->items[0].references, 1);
+	assert_int_equal(part_of(3)->imports, 1);
+	assert_int_equal(part_of(3)->items_count, 2);
+	for (unsigned i = 0; i < 2; i++) {
+		assert_int_equal(part_of(3)->items[i].flags, LIEN_WIRE_IMPORTED);
+		assert_int_equal(part_of(3)->items[i].index, i);
+		assert_int_equal(part_of(3)->items[i].mappings, 2);
+		assert_int_equal(part_of(3)->items[i].references, 0);
+	}
+}
+
+static void test_imports(void **state)
+{
+	(void)state;
+	shared_by_three();
+	assert_int_equal(make(&all), 0);
+	check_shared();
+	assert_int_equal(plan.bytes, 2 * PIECE);
+	assert_int_equal(part_of(1)->bytes, 2 * PIECE);
+}
+
+static void test_pids(void **state)
+{
+	uint32_t pids[] = {1, 2, 3};
+	struct lien_selection some = {.pids = pids, .pids_count = 1};
+
+	(void)state;
+	shared_by_three();
+	buffer(2, 25, VA + 9 * PIECE, PIECE);
+	expect_refusal(&some, -EBUSY, "--pid");
+	assert_non_null(strstr(error, "--with-closure"));
+	assert_non_null(strstr(error, "process 1"));
+	some.with_closure = true;
+	assert_int_equal(make(&some), 0);
+	check_shared();
+	assert_int_equal(plan.bytes, 2 * PIECE);
+	some.with_closure = false;
+	some.pids_count = 3;
+	assert_int_equal(make(&some), 0);
+	assert_int_equal(plan.bytes, 3 * PIECE);
+	/* An importer's own memory, not what it imported. */
+	pids[0] = 2;
+	some.pids_count = 1;
+	assert_int_equal(make(&some), 0);
+	assert_int_equal(plan.processes_count, 1);
+	assert_int_equal(plan.bytes, PIECE);
+	assert_int_equal(part_of(2)->allocations, 1);
+	assert_int_equal(part_of(2)->imports, 0);
+	pids[0] = 3;
+	assert_int_equal(make(&some), 0);
+	assert_int_equal(plan.processes_count, 0);
+	pids[0] = 4;
+	expect_refusal(&some, -ESRCH, "process 4 is not known");
+}
+
+static void test_owner(void **state)
+{
+	struct lien_selection nccl = {.owner = "nccl"}, torch = {.owner = "torch_cuda"},
+			      nobody = {.owner = "nvshmem"};
+
+	(void)state;
+	started(1);
+	library(1, IN_TORCH, "libtorch_cuda.so");
+	tell.outer = LIEN_CALL_NCCL_INIT_RANK;
+	buffer(1, 10, VA, PIECE);
+	tell.outer = 0;
+	tell.caller = IN_TORCH;
+	buffer(1, 11, VA + PIECE, PIECE);
+	buffer(1, 12, VA + 2 * PIECE, PIECE);
+	assert_int_equal(make(&nccl), 0);
+	assert_int_equal(plan.bytes, PIECE);
+	assert_int_equal(plan.processes[0].items[0].va, VA);
+	assert_int_equal(make(&torch), 0);
+	assert_int_equal(plan.bytes, 2 * PIECE);
+	assert_int_equal(make(&nobody), 0);
+	assert_int_equal(plan.processes_count, 0);
+	assert_int_equal(make(&all), 0);
+	assert_int_equal(plan.bytes, 3 * PIECE);
+}
+
+/* --- left behind ------------------------------------------------------------------------------ */
+
+static void test_left_alloc(void **state)
+{
+	(void)state;
+	started(1);
+	alloc(1, VA, 1000);
+	expect_left(1, 1000, "cudaMalloc");
+}
+
+/* Not the device's: there is nothing to free, so nothing is left behind either. */
+static void test_host_memory(void **state)
+{
+	struct lien_prop prop = device_prop(0);
+	struct lien_selection strict = {.strict = true};
+
+	(void)state;
+	started(1);
+	prop.location_type = CU_MEM_LOCATION_TYPE_HOST_NUMA;
+	create_on(1, 10, PIECE, prop);
+	map_rw(1, VA, PIECE, 10);
+	assert_int_equal(make(&strict), 0);
+	assert_int_equal(plan.processes_count + plan.left_count, 0);
+	assert_string_equal(lien_plan_unmovable(allocation_at(1, VA)), "host memory");
+}
+
+static void test_left_dead_owner(void **state)
+{
+	(void)state;
+	started(1);
+	started(2);
+	buffer(1, 10, VA, PIECE);
+	export(1, 10, 5);
+	imported_buffer(2, 20, 5, VA, PIECE);
+	ended(1);
+	expect_left(1, PIECE, "exited");
+}
+
+static void test_unknown_owner(void **state)
+{
+	(void)state;
+	started(2);
+	imported_buffer(2, 20, 5, VA, PIECE);
+	assert_non_null(lien_plan_unmovable(allocation_at(2, VA)));
+	assert_int_equal(make(&all), 0);
+	assert_int_equal(plan.processes_count, 0);
+}
+
+static void test_left_own_import(void **state)
+{
+	(void)state;
+	started(1);
+	buffer(1, 10, VA, PIECE);
+	export(1, 10, 5);
+	imported_buffer(1, 11, 5, VA + PIECE, PIECE);
+	expect_left(1, PIECE, "imported by its own process");
+}
+
+static void test_left_not_mapped(void **state)
+{
+	(void)state;
+	started(1);
+	started(2);
+	create(1, 10, PIECE);
+	expect_left(1, PIECE, "handle to it without mapping it");
+	reserve(1, VA, PIECE);
+	map_rw(1, VA, PIECE, 10);
+	export(1, 10, 5);
+	import(2, 20, 5);
+	expect_left(1, PIECE, "handle to it without mapping it");
+	release(2, 20);
+	assert_int_equal(make(&all), 0);
+	assert_int_equal(plan.bytes, PIECE);
+}
+
+static void test_left_not_whole(void **state)
+{
+	(void)state;
+	started(1);
+	create(1, 10, 2 * PIECE);
+	reserve(1, VA, 4 * PIECE);
+	map_rw(1, VA, PIECE, 10);
+	expect_left(1, 2 * PIECE, "through which all of it can be copied");
+	unmap(1, VA, PIECE);
+	map(1, VA, 2 * PIECE, 10); /* no access at all */
+	expect_left(1, 2 * PIECE, "through which all of it can be copied");
+	set_access(1, VA, 2 * PIECE, 0, CU_MEM_ACCESS_FLAGS_PROT_READ);
+	expect_left(1, 2 * PIECE, "through which all of it can be copied");
+	set_access(1, VA, 2 * PIECE, 0, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+	assert_int_equal(make(&all), 0);
+	assert_int_equal(plan.bytes, 2 * PIECE);
+}
+
+/* The importer's mapping does not help: the owner copies. */
+static void test_left_only_importer_writes(void **state)
+{
+	(void)state;
+	started(1);
+	started(2);
+	create(1, 10, PIECE);
+	reserve(1, VA, PIECE);
+	map(1, VA, PIECE, 10);
+	export(1, 10, 5);
+	imported_buffer(2, 20, 5, VA, PIECE);
+	expect_left(1, PIECE, "through which all of it can be copied");
+}
+
+static void test_left_fabric(void **state)
+{
+	(void)state;
+	started(1);
+	buffer(1, 10, VA, PIECE);
+	export(1, 10, 5);
+	expect_left(1, PIECE, "not imported by anybody yet"); /* it may be on its way */
+	started(2);
+	imported_buffer(2, 20, 5, VA, PIECE);
+	assert_int_equal(make(&all), 0);
+	assert_int_equal(plan.bytes, PIECE);
+	export(1, 10, 0); /* not joined to any file */
+	expect_left(1, PIECE, "fabric");
+}
+
+/* A restore exports again; that does not make up for what cannot be followed. */
+static void test_left_fabric_after_restore(void **state)
+{
+	(void)state;
+	started(1);
+	started(2);
+	buffer(1, 10, VA, PIECE);
+	export(1, 10, 5);
+	imported_buffer(2, 20, 5, VA, PIECE);
+	control_detach(2, VA, PIECE, 20, 1);
+	control_detach(1, VA, PIECE, 10, 1);
+	tell.flags = LIEN_EVENT_CONTROL;
+	create(1, 11, PIECE);
+	tell.flags = 0;
+	control_attach(1, VA, PIECE, 11, 1);
+	tell.flags = LIEN_EVENT_CONTROL;
+	export(1, 11, 6);
+	import(2, 21, 6);
+	tell.flags = 0;
+	control_attach(2, VA, PIECE, 21, 1);
+	assert_int_equal(make(&all), 0);
+	assert_int_equal(plan.bytes, PIECE);
+	export(1, 11, 0);
+	expect_left(1, PIECE, "fabric");
+}
+
+static void test_left_window(void **state)
+{
+	(void)state;
+	started(1);
+	started(2);
+	buffer(1, 10, VA, 2 * PIECE);
+	comm_init(1, 0x100, 1, 0, 2);
+	comm_register(1, 0x100, VA, 2 * PIECE, 1);	     /* an ordinary one does not matter */
+	window_register(1, 0x100, VA + 2 * PIECE, PIECE, 2); /* beside it */
+	window_register(1, 0x100, VA - PIECE, PIECE, 3);
+	assert_int_equal(make(&all), 0);
+	assert_int_equal(plan.bytes, 2 * PIECE);
+	window_register(1, 0x100, VA + PIECE, 2 * PIECE, 4);
+	expect_left(1, 2 * PIECE, "window");
+	RELEASE(LIEN_CALL_NCCL_WINDOW_DEREGISTER, 1, .reg = {.comm = 0x100, .handle = 4});
+	assert_int_equal(make(&all), 0);
+	assert_int_equal(plan.bytes, 2 * PIECE);
+	/* At an importer's address. */
+	export(1, 10, 5);
+	imported_buffer(2, 20, 5, VA, 2 * PIECE);
+	comm_init(2, 0x100, 1, 1, 2);
+	window_register(2, 0x100, VA + PIECE, 1, 4);
+	expect_left(1, 2 * PIECE, "window");
+	comm_destroy(2, 0x100);
+	assert_int_equal(make(&all), 0);
+	assert_int_equal(plan.bytes, 2 * PIECE);
+}
+
+static void test_left_network_card(void **state)
+{
+	(void)state;
+	started(1);
+	buffer(1, 10, VA, 2 * PIECE);
+	TELL(LIEN_CALL_IBV_REG_MR, 1, .reg = {0, VA + 2 * PIECE, PIECE, 0x500});
+	assert_int_equal(make(&all), 0);
+	assert_int_equal(plan.bytes, 2 * PIECE);
+	TELL(LIEN_CALL_IBV_REG_MR, 1, .reg = {0, VA + PIECE, 100, 0x501});
+	TELL(LIEN_CALL_IBV_REG_MR_IOVA2, 1, .reg = {0, VA + PIECE, 100, 0x501});
+	expect_left(1, 2 * PIECE, "network card");
+	RELEASE(LIEN_CALL_IBV_DEREG_MR, 1, .reg = {.handle = 0x500});
+	expect_left(1, 2 * PIECE, "network card");
+	RELEASE(LIEN_CALL_IBV_DEREG_MR, 1, .reg = {.handle = 0x501});
+	assert_int_equal(make(&all), 0);
+	assert_int_equal(plan.bytes, 2 * PIECE);
+}
+
+/* A region's handle comes back while the one before it is being deregistered. */
+static void test_network_card_race(void **state)
+{
+	struct lien_event ev, entry;
+
+	(void)state;
+	started(1);
+	buffer(1, 10, VA, PIECE);
+	buffer(1, 11, VA + PIECE, PIECE);
+	TELL(LIEN_CALL_IBV_REG_MR, 1, .reg = {0, VA, PIECE, 0x500});
+	ev = EVENT(LIEN_CALL_IBV_DEREG_MR, 1, .reg = {.handle = 0x500});
+	entry = entry_of(ev);
+	apply(&entry);
+	TELL(LIEN_CALL_IBV_REG_MR, 1, .reg = {0, VA + PIECE, PIECE, 0x500});
+	apply(&ev);
+	assert_null(lien_plan_unmovable(allocation_at(1, VA)));
+	assert_non_null(lien_plan_unmovable(allocation_at(1, VA + PIECE)));
+}
+
+static void test_left_many_places(void **state)
+{
+	(void)state;
+	started(1);
+	buffer(1, 10, VA, PIECE);
+	for (unsigned i = 1; i < LIEN_WIRE_PLACES; i++)
+		set_access(1, VA, PIECE, i, CU_MEM_ACCESS_FLAGS_PROT_READ);
+	assert_int_equal(make(&all), 0);
+	assert_int_equal(plan.processes[0].items[0].places, LIEN_WIRE_PLACES);
+	set_access(1, VA, PIECE, LIEN_WIRE_PLACES, CU_MEM_ACCESS_FLAGS_PROT_READ);
+	expect_left(1, PIECE, "more places");
+}
+
+/* Several allocations of one reason and process are one entry. */
+static void test_left_summed(void **state)
+{
+	(void)state;
+	started(1);
+	started(2);
+	alloc(1, VA, 100);
+	alloc(1, VA + PIECE, 200);
+	alloc(2, VA, 400);
+	create(1, 10, PIECE);
+	buffer(1, 11, VA + 2 * PIECE, PIECE);
+	assert_int_equal(make(&all), 0);
+	assert_int_equal(plan.bytes, PIECE);
+	assert_int_equal(plan.left_count, 3);
+	assert_int_equal(plan.left[0].allocations, 2);
+	assert_int_equal(plan.left[0].bytes, 300);
+	assert_int_equal(plan.left[1].pid, 2);
+	assert_int_equal(plan.left[2].pid, 1);
+	assert_int_equal(plan.left[2].bytes, PIECE);
+}
+
+/* --- processes that cannot take part ---------------------------------------------------------- */
+
+static const struct {
+	unsigned incomplete;
+	enum lien_control_presence presence;
+	const char *words;
+} unreachable[] = {
+	{LIEN_INCOMPLETE_LATE, LIEN_CONTROL_READY, "before it was watched"},
+	{LIEN_INCOMPLETE_LOST, LIEN_CONTROL_READY, "events of the process were lost"},
+	{LIEN_INCOMPLETE_SHARE, LIEN_CONTROL_READY, "whose export was not seen"},
+	{LIEN_INCOMPLETE_ODD, LIEN_CONTROL_READY, "could not follow"},
+	{LIEN_INCOMPLETE_ARGS, LIEN_CONTROL_READY, "could not follow"},
+	{0, LIEN_CONTROL_NONE, "lien run"},
+	{0, LIEN_CONTROL_LOADED, "does not run yet"},
+};
+
+static void test_unreachable_owner(void **state)
+{
+	uint32_t pid = 1;
+	struct lien_selection one = {.pids = &pid, .pids_count = 1};
+
+	(void)state;
+	started(1);
+	assert_null(lien_plan_unreachable(process(1)));
+	buffer(1, 10, VA, PIECE);
+	for (unsigned i = 0; i < COUNT(unreachable); i++) {
+		process(1)->incomplete = unreachable[i].incomplete;
+		process(1)->presence = unreachable[i].presence;
+		expect_left(1, PIECE, unreachable[i].words);
+		expect_refusal(&one, -EBUSY, unreachable[i].words);
+		assert_non_null(strstr(error, "process 1 "));
+	}
+}
+
+static void test_unreachable_holder(void **state)
+{
+	(void)state;
+	shared_by_three();
+	for (unsigned i = 0; i < COUNT(unreachable); i++) {
+		process(3)->incomplete = unreachable[i].incomplete;
+		process(3)->presence = unreachable[i].presence;
+		expect_refusal(&all, -EBUSY, unreachable[i].words);
+		assert_non_null(strstr(error, "mapped by process 3 at 0x7e0000"));
+	}
+	process(3)->incomplete = 0;
+	process(3)->presence = LIEN_CONTROL_READY;
+	assert_int_equal(make(&all), 0);
+}
+
+static void test_capture(void **state)
+{
+	(void)state;
+	shared_by_three();
+	for (unsigned pid = 1; pid <= 3; pid += 2) {
+		capture_begin(pid, 7);
+		expect_refusal(&all, -EBUSY, "capturing");
+		assert_non_null(strstr(error, pid == 1 ? "process 1" : "process 3"));
+		capture_end(pid, 7);
+		assert_int_equal(make(&all), 0);
+	}
+	/* One that does not take part may capture. */
+	started(4);
+	capture_begin(4, 7);
+	assert_int_equal(make(&all), 0);
+}
+
+/* What is away already is not moved again; what came since is. */
+static void test_second_offload(void **state)
+{
+	struct lien_selection strict = {.strict = true};
+
+	(void)state;
+	started(1);
+	buffer(1, 10, VA, PIECE);
+	control_detach(1, VA, PIECE, 10, 1);
+	assert_int_equal(make(&strict), 0);
+	assert_int_equal(plan.processes_count + plan.left_count, 0);
+	buffer(1, 11, VA + PIECE, PIECE);
+	assert_int_equal(make(&strict), 0);
+	assert_int_equal(plan.bytes, PIECE);
+	assert_int_equal(plan.processes[0].items[0].va, VA + PIECE);
+}
+
+static void test_many(void **state)
+{
+	(void)state;
+	started(1);
+	started(2);
+	for (unsigned i = 0; i < 3000; i++) {
+		buffer(1, 0x1000 + i, VA + i * PIECE, PIECE);
+		export(1, 0x1000 + i, 100 + i);
+		imported_buffer(2, 0x5000 + i, 100 + i, VA + i * PIECE, PIECE);
+	}
+	assert_int_equal(make(&all), 0);
+	assert_int_equal(part_of(1)->items_count, 3000);
+	assert_int_equal(part_of(2)->items_count, 3000);
+	assert_int_equal(part_of(2)->imports, 3000);
+	assert_int_equal(plan.bytes, 3000 * PIECE);
+}
+
+#define PLAN(name) cmocka_unit_test_setup_teardown(name, plan_setup, plan_teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		PLAN(test_one),
+		PLAN(test_references),
+		PLAN(test_aliases),
+		PLAN(test_imports),
+		PLAN(test_pids),
+		PLAN(test_owner),
+		PLAN(test_left_alloc),
+		PLAN(test_host_memory),
+		PLAN(test_left_dead_owner),
+		PLAN(test_unknown_owner),
+		PLAN(test_left_own_import),
+		PLAN(test_left_not_mapped),
+		PLAN(test_left_not_whole),
+		PLAN(test_left_only_importer_writes),
+		PLAN(test_left_fabric),
+		PLAN(test_left_fabric_after_restore),
+		PLAN(test_left_window),
+		PLAN(test_left_network_card),
+		PLAN(test_network_card_race),
+		PLAN(test_left_many_places),
+		PLAN(test_left_summed),
+		PLAN(test_unreachable_owner),
+		PLAN(test_unreachable_holder),
+		PLAN(test_capture),
+		PLAN(test_second_offload),
+		PLAN(test_many),
+	};
+
+	return cmocka_run_group_tests_name("plan", tests, NULL, NULL);
+}

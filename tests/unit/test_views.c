@@ -1,0 +1,730 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "events.h"
+
+#include <agent/views.h>
+
+static json_t *view;
+
+static int view_teardown(void **state)
+{
+	json_decref(view);
+	view = NULL;
+	return teardown(state);
+}
+
+static json_t *see(json_t *made)
+{
+	assert_non_null(made);
+	json_decref(view);
+	view = made;
+	return view;
+}
+
+/* The value at a path such as "processes[1].ranks[0].group"; it must be there. */
+static json_t *at(const char *format, ...)
+{
+	char path[128], *part = path;
+	json_t *value = view;
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(path, sizeof(path), format, args);
+	va_end(args);
+	while (*part) {
+		size_t length = strcspn(part, ".[]");
+		char end = part[length];
+
+		part[length] = '\0';
+		if (length && json_is_array(value))
+			value = json_array_get(value, strtoul(part, NULL, 10));
+		else if (length)
+			value = json_object_get(value, part);
+		if (!value)
+			fail_msg("no %s", part);
+		part += length + (end != '\0');
+	}
+	return value;
+}
+
+#define INTEGER(value, ...)                                                                        \
+	do {                                                                                       \
+		assert_true(json_is_integer(at(__VA_ARGS__)));                                     \
+		assert_int_equal(json_integer_value(at(__VA_ARGS__)), value);                      \
+	} while (0)
+#define STRING(value, ...) assert_string_equal(json_string_value(at(__VA_ARGS__)), value)
+#define LENGTH(n, ...)	   assert_int_equal(json_array_size(at(__VA_ARGS__)), n)
+
+/* Exactly these members, of these types: i, s, b, a, o, n (null), ? (any). "name:i name:s ...". */
+static void assert_members(const json_t *object, const char *members)
+{
+	static const char types[] = {[JSON_OBJECT] = 'o',
+		[JSON_ARRAY] = 'a',
+		[JSON_STRING] = 's',
+		[JSON_INTEGER] = 'i',
+		[JSON_REAL] = 'r',
+		[JSON_TRUE] = 'b',
+		[JSON_FALSE] = 'b',
+		[JSON_NULL] = 'n'};
+	char copy[512], *token, *rest;
+	size_t n = 0;
+
+	assert_true(json_is_object(object));
+	snprintf(copy, sizeof(copy), "%s", members);
+	for (token = strtok_r(copy, " ", &rest); token; token = strtok_r(NULL, " ", &rest)) {
+		char *colon = strchr(token, ':');
+		const json_t *value;
+
+		*colon = '\0';
+		value = json_object_get(object, token);
+		if (!value)
+			fail_msg("no member %s", token);
+		if (colon[1] != '?' && types[json_typeof(value)] != colon[1])
+			fail_msg("member %s is a '%c', not a '%c'", token,
+				types[json_typeof(value)], colon[1]);
+		n++;
+	}
+	if (json_object_size(object) != n)
+		fail_msg("more members than: %s", members);
+}
+
+static void seen_by_nccl(void)
+{
+	tell.outer = LIEN_CALL_NCCL_INIT_RANK;
+}
+
+static void seen_by_itself(void)
+{
+	tell.outer = 0;
+}
+
+/* Two ranks: 1 exports to 2, which maps the import twice; both have more of their own. */
+static void two_ranks(void)
+{
+	started(1);
+	started(2);
+	comm_init(1, 0x100, 0xaa, 0, 2);
+	comm_init(2, 0x200, 0xaa, 1, 2);
+	seen_by_nccl();
+	buffer(1, 10, VA, PIECE);
+	buffer(1, 11, VA + PIECE, PIECE);
+	export(1, 10, 5);
+	create_on(2, 20, PIECE, device_prop(1));
+	reserve(2, VA, PIECE);
+	map_rw(2, VA, PIECE, 20);
+	imported_buffer(2, 21, 5, VA + PIECE, PIECE);
+	reserve(2, VA + 2 * PIECE, PIECE);
+	map_rw(2, VA + 2 * PIECE, PIECE, 21);
+	seen_by_itself();
+	alloc(2, VA + 4 * PIECE, 1000);
+}
+
+/* --- ps --------------------------------------------------------------------------------------- */
+
+static void test_ps(void **state)
+{
+	(void)state;
+	see(lien_view_ps(graph));
+	assert_members(view, "processes:a");
+	LENGTH(0, "processes");
+	two_ranks();
+	library(3, IN_TORCH, "libcuda.so.1"); /* only mapped a library */
+	see(lien_view_ps(graph));
+	LENGTH(2, "processes");
+	for (unsigned i = 0; i < 2; i++)
+		assert_members(at("processes[%u]", i),
+			"pid:i command:s uid:i state:s complete:b control:s devices:a ranks:a "
+			"bytes:i nccl_bytes:i imported_bytes:i offloaded_bytes:i");
+	INTEGER(1, "processes[0].pid");
+	STRING("python3", "processes[0].command");
+	INTEGER(1000, "processes[0].uid");
+	STRING("running", "processes[0].state");
+	assert_true(json_is_true(at("processes[0].complete")));
+	STRING("ready", "processes[0].control");
+	LENGTH(1, "processes[0].devices");
+	INTEGER(0, "processes[0].devices[0]");
+	INTEGER(2 * PIECE, "processes[0].bytes");
+	INTEGER(2 * PIECE, "processes[0].nccl_bytes");
+	INTEGER(0, "processes[0].imported_bytes");
+	INTEGER(0, "processes[0].offloaded_bytes");
+	INTEGER(2, "processes[1].pid");
+	INTEGER(1, "processes[1].devices[0]");
+	INTEGER(PIECE + 1000, "processes[1].bytes");
+	INTEGER(PIECE, "processes[1].nccl_bytes");
+	assert_members(at("processes[1].ranks[0]"), "group:s rank:i nranks:i");
+	INTEGER(1, "processes[1].ranks[0].rank");
+	INTEGER(2, "processes[1].ranks[0].nranks");
+	STRING("00000000000000aa", "processes[0].ranks[0].group");
+	STRING("00000000000000aa", "processes[1].ranks[0].group");
+}
+
+/* An import with an alias is the same memory. */
+static void test_ps_import_once(void **state)
+{
+	(void)state;
+	two_ranks();
+	see(lien_view_ps(graph));
+	INTEGER(PIECE, "processes[1].imported_bytes");
+}
+
+static void test_ps_states(void **state)
+{
+	(void)state;
+	two_ranks();
+	process(1)->presence = LIEN_CONTROL_NONE;
+	process(2)->presence = LIEN_CONTROL_LOADED;
+	process(2)->incomplete = LIEN_INCOMPLETE_ODD;
+	see(lien_view_ps(graph));
+	STRING("none", "processes[0].control");
+	STRING("loaded", "processes[1].control");
+	assert_true(json_is_false(at("processes[1].complete")));
+	park(2, VA + PIECE, PIECE);
+	see(lien_view_ps(graph));
+	STRING("partly offloaded", "processes[1].state"); /* one of two aliases */
+	INTEGER(PIECE, "processes[1].imported_bytes");
+	park(2, VA + 2 * PIECE, PIECE);
+	control_release(2, 21);
+	see(lien_view_ps(graph));
+	STRING("running", "processes[0].state");
+	STRING("partly offloaded", "processes[1].state");
+	INTEGER(0, "processes[1].imported_bytes");
+	INTEGER(0, "processes[1].offloaded_bytes");
+	control_detach(1, VA, PIECE, 10, 1);
+	see(lien_view_ps(graph));
+	STRING("partly offloaded", "processes[0].state");
+	INTEGER(PIECE, "processes[0].bytes");
+	INTEGER(PIECE, "processes[0].offloaded_bytes");
+	control_detach(1, VA + PIECE, PIECE, 11, 1);
+	control_detach(2, VA, PIECE, 20, 1);
+	see(lien_view_ps(graph));
+	STRING("offloaded", "processes[0].state");
+	INTEGER(0, "processes[0].bytes");
+	INTEGER(0, "processes[0].nccl_bytes");
+	INTEGER(2 * PIECE, "processes[0].offloaded_bytes");
+	INTEGER(0, "processes[0].devices[0]");
+	STRING("partly offloaded", "processes[1].state"); /* cudaMalloc stays */
+	free_alloc(2, VA + 4 * PIECE);
+	see(lien_view_ps(graph));
+	STRING("offloaded", "processes[1].state");
+	INTEGER(PIECE, "processes[1].offloaded_bytes");
+}
+
+/* --- mem -------------------------------------------------------------------------------------- */
+
+#define ROW                                                                                        \
+	"pid:i owner:s kind:s allocations:i mappings:i bytes:i offload_frees:i offloaded_bytes:i"
+
+static void expect_row(unsigned i, unsigned pid, const char *owner, const char *kind,
+	unsigned allocations, unsigned mappings, uint64_t bytes, uint64_t frees, uint64_t offloaded)
+{
+	assert_members(at("rows[%u]", i), ROW);
+	INTEGER(pid, "rows[%u].pid", i);
+	STRING(owner, "rows[%u].owner", i);
+	STRING(kind, "rows[%u].kind", i);
+	INTEGER(allocations, "rows[%u].allocations", i);
+	INTEGER(mappings, "rows[%u].mappings", i);
+	INTEGER(bytes, "rows[%u].bytes", i);
+	INTEGER(frees, "rows[%u].offload_frees", i);
+	INTEGER(offloaded, "rows[%u].offloaded_bytes", i);
+}
+
+static void test_mem(void **state)
+{
+	(void)state;
+	see(lien_view_mem(graph));
+	assert_members(view, "rows:a bytes:i offload_frees:i left:a");
+	LENGTH(0, "rows");
+	LENGTH(0, "left");
+	INTEGER(0, "bytes");
+	two_ranks();
+	see(lien_view_mem(graph));
+	LENGTH(5, "rows");
+	expect_row(0, 1, "nccl", "exported", 1, 1, PIECE, PIECE, 0);
+	expect_row(1, 1, "nccl", "local", 1, 1, PIECE, PIECE, 0);
+	expect_row(2, 2, "nccl", "imported", 1, 2, PIECE, 0, 0);
+	expect_row(3, 2, "nccl", "local", 1, 1, PIECE, PIECE, 0);
+	expect_row(4, 2, "unknown", "local", 1, 1, 1000, 0, 0);
+	INTEGER(3 * PIECE + 1000, "bytes"); /* the imported one once */
+	INTEGER(3 * PIECE, "offload_frees");
+	LENGTH(1, "left");
+	assert_members(at("left[0]"), "pid:i reason:s allocations:i bytes:i");
+	INTEGER(2, "left[0].pid");
+	INTEGER(1, "left[0].allocations");
+	INTEGER(1000, "left[0].bytes");
+	assert_non_null(strstr(json_string_value(at("left[0].reason")), "cudaMalloc"));
+}
+
+static void test_mem_offloaded(void **state)
+{
+	(void)state;
+	two_ranks();
+	park(2, VA + PIECE, PIECE);
+	park(2, VA + 2 * PIECE, PIECE);
+	control_release(2, 21);
+	control_detach(1, VA, PIECE, 10, 1);
+	see(lien_view_mem(graph));
+	expect_row(0, 1, "nccl", "exported", 1, 1, 0, 0, PIECE);
+	expect_row(2, 2, "nccl", "imported", 1, 2, 0, 0, PIECE);
+	INTEGER(2 * PIECE + 1000, "bytes");
+	INTEGER(2 * PIECE, "offload_frees");
+}
+
+/* Nobody's any more, but there: in the totals, and where it is mapped. */
+static void test_mem_dead_owner(void **state)
+{
+	(void)state;
+	two_ranks();
+	ended(1);
+	see(lien_view_mem(graph));
+	LENGTH(3, "rows");
+	expect_row(0, 2, "nccl", "imported", 1, 2, PIECE, 0, 0);
+	INTEGER(2 * PIECE + 1000, "bytes");
+	INTEGER(PIECE, "offload_frees");
+	LENGTH(2, "left");
+	INTEGER(1, "left[0].pid");
+	assert_non_null(strstr(json_string_value(at("left[0].reason")), "exited"));
+}
+
+/* What is imported from nobody known is device memory all the same, as far as anybody knows. */
+static void test_unmatched_import(void **state)
+{
+	(void)state;
+	started(2);
+	imported_buffer(2, 20, 99, VA, PIECE);
+	see(lien_view_graph(graph));
+	STRING("import", "allocations[0].origin");
+	assert_true(json_is_null(at("allocations[0].pid")));
+	assert_true(json_is_null(at("allocations[0].device")));
+	assert_string_not_equal(json_string_value(at("allocations[0].state")), "in host memory");
+	see(lien_view_mem(graph));
+	LENGTH(1, "rows");
+	STRING("imported", "rows[0].kind");
+	INTEGER(PIECE, "rows[0].bytes");
+}
+
+static void test_mem_host_memory(void **state)
+{
+	struct lien_prop prop = device_prop(0);
+
+	(void)state;
+	started(1);
+	prop.location_type = CU_MEM_LOCATION_TYPE_HOST_NUMA;
+	create_on(1, 10, PIECE, prop);
+	map_rw(1, VA, PIECE, 10);
+	see(lien_view_mem(graph));
+	LENGTH(0, "rows");
+	INTEGER(0, "bytes");
+	see(lien_view_graph(graph));
+	STRING("in host memory", "allocations[0].state");
+	assert_true(json_is_null(at("allocations[0].device")));
+}
+
+static void test_mem_unreachable(void **state)
+{
+	(void)state;
+	two_ranks();
+	process(1)->presence = LIEN_CONTROL_NONE;
+	see(lien_view_mem(graph));
+	INTEGER(3 * PIECE + 1000, "bytes");
+	INTEGER(PIECE, "offload_frees");
+	INTEGER(0, "rows[0].offload_frees");
+	LENGTH(2, "left");
+}
+
+static void test_mem_many(void **state)
+{
+	(void)state;
+	for (unsigned pid = 1; pid <= 40; pid++) {
+		started(pid);
+		for (unsigned i = 0; i < 30; i++) {
+			library(pid, IN_TORCH + i * MIB, i % 2 ? "liba.so" : "libb.so");
+			tell.caller = IN_TORCH + i * MIB;
+			buffer(pid, 10 + i, VA + i * PIECE, PIECE);
+			if (i % 3)
+				export(pid, 10 + i, pid * 100 + i);
+			tell.caller = 0;
+		}
+	}
+	see(lien_view_mem(graph));
+	LENGTH(4 * 40, "rows");
+	for (unsigned i = 0; i < 4 * 40; i++) {
+		INTEGER(1 + i / 4, "rows[%u].pid", i);
+		STRING(i % 4 < 2 ? "a" : "b", "rows[%u].owner", i);
+		STRING(i % 2 ? "local" : "exported", "rows[%u].kind", i);
+		INTEGER(i % 2 ? 5 : 10, "rows[%u].allocations", i);
+	}
+	INTEGER(40 * 30 * PIECE, "bytes");
+}
+
+/* --- holders ---------------------------------------------------------------------------------- */
+
+static unsigned count_holders(const char *kind, unsigned pid)
+{
+	json_t *holder;
+	unsigned n = 0;
+	size_t i;
+
+	json_array_foreach (at("holders"), i, holder)
+		n += !strcmp(json_string_value(json_object_get(holder, "kind")), kind) &&
+		     json_integer_value(json_object_get(holder, "pid")) == pid;
+	return n;
+}
+
+static json_t *holders(uint32_t pid, uint64_t address)
+{
+	char error[200] = "untouched";
+	json_t *made = lien_view_holders(graph, pid, address, error, sizeof(error));
+
+	assert_string_equal(error, "");
+	return see(made);
+}
+
+static void test_holders(void **state)
+{
+	static const struct {
+		const char *kind, *members;
+	} kinds[] = {
+		{"handle", "pid:i kind:s handle:s references:i"},
+		{"import", "pid:i kind:s handle:s references:i"},
+		{"mapping", "pid:i kind:s address:s bytes:i access:a"},
+		{"export", "pid:i kind:s exports:i"},
+		{"registration", "pid:i kind:s group:s rank:i address:s bytes:i window:b"},
+		{"network card", "pid:i kind:s address:s bytes:i"},
+	};
+	json_t *holder;
+	size_t i, k;
+
+	(void)state;
+	two_ranks();
+	comm_register(1, 0x100, VA + 100, 10, 7);
+	comm_register(1, 0x100, VA + PIECE, 10, 8); /* of another one */
+	window_register(2, 0x200, VA, 2 * PIECE, 9);
+	TELL(LIEN_CALL_IBV_REG_MR, 2, .reg = {0, VA + 2 * PIECE, PIECE, 0x500});
+	for (unsigned from = 0; from < 3; from++) {
+		/* The owner's, the importer's, and its alias. */
+		holders(from ? 2 : 1, VA + from * PIECE + PIECE - 1);
+		assert_members(view, "allocation:o holders:a");
+		assert_members(at("allocation"),
+			"id:i pid:i device:i bytes:i owner:s origin:s state:s alive:b movable:b "
+			"reason:?");
+		INTEGER(1, "allocation.pid");
+		INTEGER(0, "allocation.device");
+		INTEGER(PIECE, "allocation.bytes");
+		STRING("nccl", "allocation.owner");
+		STRING("cuMemCreate", "allocation.origin");
+		STRING("on the device", "allocation.state");
+		assert_true(json_is_true(at("allocation.alive")));
+		LENGTH(1 + 1 + 1 + 1 + 2 + 1 + 1 + 1, "holders");
+		assert_int_equal(count_holders("handle", 1), 1);
+		assert_int_equal(count_holders("import", 2), 1);
+		assert_int_equal(count_holders("mapping", 1), 1);
+		assert_int_equal(count_holders("mapping", 2), 2);
+		assert_int_equal(count_holders("export", 1), 1);
+		assert_int_equal(count_holders("registration", 1), 1);
+		assert_int_equal(count_holders("registration", 2), 1);
+		assert_int_equal(count_holders("network card", 2), 1);
+	}
+	json_array_foreach (at("holders"), i, holder) {
+		const char *kind = json_string_value(json_object_get(holder, "kind"));
+
+		for (k = 0; k < COUNT(kinds) && strcmp(kinds[k].kind, kind);)
+			k++;
+		assert_true(k < COUNT(kinds));
+		assert_members(holder, kinds[k].members);
+		if (!strcmp(kind, "handle"))
+			assert_string_equal(
+				json_string_value(json_object_get(holder, "handle")), "0xa");
+		if (!strcmp(kind, "mapping")) {
+			json_t *place = json_array_get(json_object_get(holder, "access"), 0);
+
+			assert_members(place, "device:i access:s");
+			assert_string_equal(
+				json_string_value(json_object_get(place, "access")), "read-write");
+		}
+	}
+	assert_true(json_is_false(at("allocation.movable")));
+	assert_non_null(strstr(json_string_value(at("allocation.reason")), "network card"));
+	holders(1, VA + PIECE);
+	assert_true(json_is_true(at("allocation.movable")));
+	assert_true(json_is_null(at("allocation.reason")));
+	LENGTH(3, "holders");
+	holders(2, VA + 4 * PIECE + 999);
+	STRING("cuMemAlloc", "allocation.origin");
+	assert_true(json_is_null(at("allocation.device")));
+	assert_true(json_is_false(at("allocation.movable")));
+}
+
+static void test_holders_states(void **state)
+{
+	(void)state;
+	two_ranks();
+	release(1, 10);
+	holders(1, VA);
+	assert_int_equal(count_holders("handle", 1), 0); /* a name, but it holds nothing */
+	park(2, VA + PIECE, PIECE);
+	park(2, VA + 2 * PIECE, PIECE);
+	control_release(2, 21);
+	control_detach(1, VA, PIECE, 10, 0);
+	holders(2, VA + PIECE);
+	STRING("offloaded", "allocation.state");
+	assert_int_equal(count_holders("offloaded mapping", 1), 1);
+	assert_int_equal(count_holders("offloaded mapping", 2), 2);
+	assert_int_equal(count_holders("export", 1), 1);
+	LENGTH(4, "holders");
+	ended(1);
+	holders(2, VA + PIECE);
+	assert_true(json_is_false(at("allocation.alive")));
+	INTEGER(1, "allocation.pid");
+	assert_non_null(strstr(json_string_value(at("allocation.reason")), "exited"));
+}
+
+static void test_holders_errors(void **state)
+{
+	static const struct {
+		uint32_t pid;
+		uint64_t address;
+		const char *words[2];
+	} cases[] = {
+		{77, VA, {"process 77", "lien ps"}},
+		{1, VA - 1, {"0x7dffffffffff", "process 1"}},
+		{1, VA + 2 * PIECE, {"0x7e0000400000", "lien graph"}},
+		{1, 0, {"0x0", "process 1"}},
+		{1, ~0ull, {"0xffffffffffffffff", "process 1"}},
+	};
+	char error[300];
+
+	(void)state;
+	two_ranks();
+	for (unsigned i = 0; i < COUNT(cases); i++) {
+		error[0] = '\0';
+		assert_null(lien_view_holders(
+			graph, cases[i].pid, cases[i].address, error, sizeof(error)));
+		for (unsigned w = 0; w < 2; w++)
+			if (!strstr(error, cases[i].words[w]))
+				fail_msg("\"%s\" is not in \"%s\"", cases[i].words[w], error);
+		assert_null(strchr(error, '\n'));
+	}
+}
+
+/* --- graph ------------------------------------------------------------------------------------ */
+
+static void test_graph_members(void **state)
+{
+	(void)state;
+	two_ranks();
+	comm_register(2, 0x200, VA, PIECE, 7);
+	window_register(2, 0x200, VA, PIECE, 8);
+	set_access(1, VA, PIECE, 3, CU_MEM_ACCESS_FLAGS_PROT_READ);
+	TELL(LIEN_CALL_CU_MEM_SET_ACCESS, 1,
+		.access = {.va = VA,
+			.bytes = PIECE,
+			.count = 1,
+			.access = {{CU_MEM_LOCATION_TYPE_HOST_NUMA, 1, 3}}});
+	release(1, 11);
+	create(1, 12, PIECE);
+	export(1, 12, 6);
+	release(1, 12); /* only in flight: not shown */
+	see(lien_view_graph(graph));
+	assert_members(view, "processes:a allocations:a communicators:a");
+	LENGTH(2, "processes");
+	LENGTH(4, "allocations");
+	for (unsigned i = 0; i < 3; i++) {
+		assert_members(at("allocations[%u]", i),
+			"id:i pid:i device:i bytes:i owner:s origin:s state:s exports:i alive:b "
+			"handles:a mappings:a");
+		assert_members(
+			at("allocations[%u].mappings[0]", i), "pid:i address:s bytes:i access:a");
+	}
+	INTEGER(1, "allocations[0].exports");
+	LENGTH(2, "allocations[0].handles");
+	LENGTH(0, "allocations[1].handles"); /* released */
+	LENGTH(3, "allocations[0].mappings");
+	for (unsigned i = 0; i < 2; i++) {
+		assert_members(at("allocations[0].handles[%u]", i),
+			"pid:i handle:s references:i imported:b");
+		assert_int_equal(json_is_true(at("allocations[0].handles[%u].imported", i)),
+			json_integer_value(at("allocations[0].handles[%u].pid", i)) == 2);
+	}
+	for (unsigned i = 0; i < 3; i++) {
+		if (json_integer_value(at("allocations[0].mappings[%u].pid", i)) == 2)
+			continue;
+		STRING("0x7e0000000000", "allocations[0].mappings[%u].address", i);
+		LENGTH(3, "allocations[0].mappings[%u].access", i);
+		assert_members(at("allocations[0].mappings[%u].access[0]", i), "device:i access:s");
+		STRING("read", "allocations[0].mappings[%u].access[1].access", i);
+		INTEGER(3, "allocations[0].mappings[%u].access[1].device", i);
+		assert_members(at("allocations[0].mappings[%u].access[2]", i), "host:i access:s");
+	}
+	LENGTH(2, "communicators");
+	assert_members(
+		at("communicators[1]"), "group:s pid:i address:s rank:i nranks:i registrations:a");
+	STRING("0x200", "communicators[1].address");
+	LENGTH(2, "communicators[1].registrations");
+	assert_members(at("communicators[1].registrations[0]"), "address:s bytes:i window:b");
+	assert_true(json_is_true(at("communicators[1].registrations[0].window")) !=
+		    json_is_true(at("communicators[1].registrations[1].window")));
+	LENGTH(0, "communicators[0].registrations");
+}
+
+/* The group is the start of the unique id, in all processes. */
+static void test_group_names(void **state)
+{
+	(void)state;
+	started(1);
+	TELL(LIEN_CALL_NCCL_INIT_RANK_CONFIG, 1,
+		.comm = {.comm = 1,
+			.nranks = 1,
+			.id = {0x33, 0xa1, 0xf0, 0xb7, 0xe0, 0xd2, 0xc1, 0x5a, 0xff}});
+	see(lien_view_ps(graph));
+	STRING("5ac1d2e0b7f0a133", "processes[0].ranks[0].group");
+}
+
+/* --- plans and results ------------------------------------------------------------------------ */
+
+#define PART "pid:i allocations:i imports:i mappings:i bytes:i freed_bytes:? ms:o"
+
+static void test_plan(void **state)
+{
+	struct lien_selection all = {.owner = NULL};
+	struct lien_plan plan = {};
+	char error[200];
+
+	(void)state;
+	assert_int_equal(lien_plan_offload(graph, &all, &plan, error, sizeof(error)), 0);
+	see(lien_view_plan(&plan));
+	STRING("nothing to do", "outcome");
+	two_ranks();
+	assert_int_equal(lien_plan_offload(graph, &all, &plan, error, sizeof(error)), 0);
+	see(lien_view_plan(&plan));
+	lien_plan_clear(&plan);
+	assert_members(view, "outcome:s bytes:i ms:r processes:a left:a");
+	STRING("dry run", "outcome");
+	INTEGER(3 * PIECE, "bytes");
+	assert_members(at("processes[1]"), PART);
+	INTEGER(1, "processes[1].allocations");
+	INTEGER(1, "processes[1].imports");
+	INTEGER(3, "processes[1].mappings");
+	INTEGER(PIECE, "processes[1].bytes");
+	assert_true(json_is_null(at("processes[1].freed_bytes")));
+	INTEGER(1000, "left[0].bytes");
+}
+
+static struct lien_wire_header last_order;
+
+static int note_order(void *context, uint32_t pid, const struct lien_wire_header *order,
+	const void *body, const int *fds, unsigned fds_count)
+{
+	(void)context, (void)pid, (void)body, (void)fds, (void)fds_count;
+	last_order = *order;
+	return 0;
+}
+
+static void ignore_progress(void *context, enum lien_phase phase, unsigned done, unsigned of)
+{
+	(void)context, (void)phase, (void)done, (void)of;
+}
+
+static void ignore_done(void *context, struct lien_transaction *transaction)
+{
+	(void)transaction;
+	*(bool *)context = true;
+}
+
+static uint64_t two_ms_later(void *context)
+{
+	static uint64_t time;
+
+	(void)context;
+	return time += 2000000;
+}
+
+static const char *never(void *context, uint32_t pid)
+{
+	(void)context;
+	(void)pid;
+	return NULL;
+}
+
+static void test_result(void **state)
+{
+	struct lien_selection all = {.owner = NULL};
+	struct lien_transaction *transaction;
+	struct lien_plan plan = {};
+	bool done = false;
+	struct lien_transaction_ops ops = {.send = note_order,
+		.progress = ignore_progress,
+		.done = ignore_done,
+		.not_now = never,
+		.now_ns = two_ms_later,
+		.context = &done};
+	char error[200];
+
+	(void)state;
+	started(1);
+	buffer(1, 10, VA, PIECE);
+	alloc(1, VA + PIECE, 77);
+	assert_int_equal(lien_plan_offload(graph, &all, &plan, error, sizeof(error)), 0);
+	assert_int_equal(lien_transaction_offload(&transaction, &plan, 0, 1, &ops), 0);
+	lien_transaction_start(transaction);
+	while (!done) {
+		struct lien_wire_header reply = {.length = sizeof(reply),
+			.type = last_order.type,
+			.flags = LIEN_WIRE_LAST,
+			.seq = last_order.seq,
+			.ns = 1500000,
+			.arg2 = last_order.type == LIEN_WIRE_DROP ? 9 * PIECE : 8 * PIECE};
+
+		lien_transaction_reply(transaction, 1, &reply, NULL, NULL, 0);
+	}
+	see(lien_view_result(transaction, &plan));
+	assert_members(view, "outcome:s bytes:i ms:r processes:a left:a");
+	STRING("done", "outcome");
+	INTEGER(PIECE, "bytes");
+	assert_true(json_real_value(at("ms")) >= 2);
+	assert_members(at("processes[0]"), PART);
+	INTEGER(PIECE, "processes[0].freed_bytes");
+	assert_members(at("processes[0].ms"), "drain:r check:r save:r unmap:r drop:r");
+	assert_true(json_real_value(at("processes[0].ms.save")) == 1.5);
+	INTEGER(77, "left[0].bytes");
+	see(lien_view_result(transaction, NULL));
+	LENGTH(0, "left");
+	lien_transaction_free(transaction);
+	lien_plan_clear(&plan);
+	/* A restore with nobody to restore. */
+	done = false;
+	assert_int_equal(lien_transaction_restore(
+				 &transaction, (uint32_t[]){1}, 0, (uint32_t[]){1}, 1, 1, &ops),
+		0);
+	lien_transaction_start(transaction);
+	assert_true(done);
+	see(lien_view_result(transaction, NULL));
+	STRING("nothing to do", "outcome");
+	LENGTH(0, "processes");
+	lien_transaction_free(transaction);
+}
+
+#define VIEW(name) cmocka_unit_test_setup_teardown(name, setup, view_teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		VIEW(test_ps),
+		VIEW(test_ps_import_once),
+		VIEW(test_ps_states),
+		VIEW(test_mem),
+		VIEW(test_mem_offloaded),
+		VIEW(test_mem_dead_owner),
+		VIEW(test_unmatched_import),
+		VIEW(test_mem_host_memory),
+		VIEW(test_mem_unreachable),
+		VIEW(test_mem_many),
+		VIEW(test_holders),
+		VIEW(test_holders_states),
+		VIEW(test_holders_errors),
+		VIEW(test_graph_members),
+		VIEW(test_group_names),
+		VIEW(test_plan),
+		VIEW(test_result),
+	};
+
+	return cmocka_run_group_tests_name("views", tests, NULL, NULL);
+}
