@@ -39,16 +39,16 @@ static struct lien_comm *comm_new(struct lien_process *process, uint64_t address
 	return comm;
 }
 
-/* NULL: out of memory. */
+/* NULL: out of memory, or a communicator that is not known and not to be made. */
 static struct lien_registration_list *registrations_of(
-	struct lien_process *process, const struct lien_event *event)
+	struct lien_process *process, const struct lien_event *event, bool make)
 {
 	struct lien_comm *comm;
 
 	if (lien_event_library(event->type) == LIEN_LIB_IBVERBS)
 		return &process->cards;
 	comm = comm_find(process, event->reg.comm);
-	if (!comm) /* split off another one, or made before NCCL was probed */
+	if (!comm && make) /* split off another one, or made before NCCL was probed */
 		comm = comm_new(process, event->reg.comm);
 	return comm ? &comm->registrations : NULL;
 }
@@ -67,7 +67,7 @@ static struct lien_registration *registration_find(
 int lien_graph_apply_deregister(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
-	struct lien_registration_list *list = registrations_of(process, event);
+	struct lien_registration_list *list = registrations_of(process, event, false);
 	struct lien_registration *registration;
 
 	(void)graph;
@@ -117,7 +117,7 @@ static unsigned end_of(unsigned call)
 int lien_graph_apply_register(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
-	struct lien_registration_list *list = registrations_of(process, event);
+	struct lien_registration_list *list = registrations_of(process, event, true);
 	struct lien_registration *registration;
 
 	if (!list)
