@@ -159,6 +159,7 @@ RB_HEAD(lien_share_tree, lien_share);
 enum lien_control_presence {
 	LIEN_CONTROL_NONE,   /* no control library in it */
 	LIEN_CONTROL_LOADED, /* loaded, its thread does not run yet */
+	LIEN_CONTROL_TAKEN,  /* it obeys another agent */
 	LIEN_CONTROL_READY,
 };
 

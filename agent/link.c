@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -53,13 +54,20 @@ static uint32_t inner_pid(uint32_t pid)
 
 static int take_socket(int pidfd, const struct lien_control_state *state)
 {
-	int fd, type = 0, err;
+	int fd, type = 0, err, owner;
 	socklen_t size = sizeof(type);
 	struct stat st;
 
 	fd = syscall(SYS_pidfd_getfd, pidfd, state->agent_fd, 0);
 	if (fd < 0)
 		return errno == EBADF ? -ESTALE : -errno;
+	/* The open file is shared by all who took it, its owner too; a dead one reads as 0. */
+	owner = fcntl(fd, F_GETOWN);
+	if (owner > 0 && owner != getpid()) {
+		close(fd);
+		return -EBUSY;
+	}
+	fcntl(fd, F_SETOWN, getpid());
 	err = -ESTALE;
 	if (fstat(fd, &st) || (uint64_t)st.st_ino != state->agent_ino || !S_ISSOCK(st.st_mode) ||
 		getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) || type != SOCK_SEQPACKET) {

@@ -25,8 +25,9 @@ struct lien_control_place {
 int lien_link_state(
 	uint32_t pid, const struct lien_control_place *place, struct lien_control_state *state);
 
-/* Takes the socket. -EAGAIN: the control thread does not run (yet); -ESTALE: what the process shows
- * is not its own (a forked copy) or the socket is not the one it made; -errno. */
+/* Takes the socket. -EBUSY: another agent has it; -EAGAIN: the control thread does not run (yet);
+ * -ESTALE: what the process shows is not its own (a forked copy) or the socket is not the one it
+ * made; -errno. */
 int lien_link_open(struct lien_link **out, uint32_t pid, const struct lien_control_state *state);
 void lien_link_close(struct lien_link *link);
 

@@ -30,6 +30,7 @@ static const char *presence(const struct lien_process *process)
 	static const char *const names[] = {
 		[LIEN_CONTROL_NONE] = "none",
 		[LIEN_CONTROL_LOADED] = "loaded",
+		[LIEN_CONTROL_TAKEN] = "taken",
 		[LIEN_CONTROL_READY] = "ready",
 	};
 

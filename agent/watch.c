@@ -377,6 +377,7 @@ static void look_for_control(struct lien_agent *agent, struct lien_process *proc
 	struct lien_tracked *tracked = track(agent, process);
 	struct lien_control_state state;
 	struct lien_library_map *map;
+	int err;
 
 	if (!tracked || tracked->link)
 		return;
@@ -390,8 +391,11 @@ static void look_for_control(struct lien_agent *agent, struct lien_process *proc
 	if (lien_link_state(process->pid, &tracked->place, &state))
 		return;
 	process->presence = LIEN_CONTROL_LOADED;
-	if (!lien_orders_link(agent, process, &state)) {
+	err = lien_orders_link(agent, process, &state);
+	if (!err || err == -EBUSY) {
 		tell_kernel(agent, tracked, &state, false);
+		if (err)
+			process->presence = LIEN_CONTROL_TAKEN;
 		return; /* ready when it has answered the first question */
 	}
 	if (!tracked->t_woken || lien_now_ns() - tracked->t_woken > WAKE_AGAIN_NS)

@@ -23,7 +23,13 @@ struct lien_elf {
 };
 
 /* What a symbol is worth: an exported one over a global one of .symtab over a local one. */
-enum rank { RANK_NONE, RANK_LOCAL, RANK_GLOBAL, RANK_EXPORTED };
+enum rank {
+	RANK_NONE,
+	RANK_LOCAL,
+	RANK_GLOBAL,
+	RANK_OLD_VERSION, /* exported for programs linked long ago: name@VERSION, not name@@VERSION */
+	RANK_EXPORTED,
+};
 
 struct wanted {
 	const char *name;
@@ -184,12 +190,34 @@ static void offer(struct search *search, const char *name, enum rank rank, uint6
 	}
 }
 
+/* The versions of a table's symbols, one for each; NULL: it has none. */
+static const uint16_t *versions_of(Elf *elf, Elf_Scn *table, uint64_t count)
+{
+	size_t index = elf_ndxscn(table);
+	Elf_Scn *section = NULL;
+	GElf_Shdr header;
+	Elf_Data *data;
+
+	while ((section = elf_nextscn(elf, section))) {
+		if (!gelf_getshdr(section, &header) || header.sh_type != SHT_GNU_versym ||
+			header.sh_link != index || header.sh_size > SECTION_MAX)
+			continue;
+		data = elf_getdata(section, NULL);
+		return data && data->d_buf && data->d_size >= count * sizeof(uint16_t) ? data->d_buf
+										       : NULL;
+	}
+	return NULL;
+}
+
+#define VERSION_HIDDEN 0x8000
+
 static int search_table(struct search *search, Elf_Scn *section, const GElf_Shdr *header)
 {
 	bool exported = header->sh_type == SHT_DYNSYM;
 	Elf *elf = search->elf->elf;
 	GElf_Shdr names_header;
 	Elf_Data *data, *names;
+	const uint16_t *versions;
 	Elf_Scn *names_section;
 	uint64_t count;
 
@@ -204,6 +232,7 @@ static int search_table(struct search *search, Elf_Scn *section, const GElf_Shdr
 		((const char *)names->d_buf)[names->d_size - 1])
 		return -EBADMSG;
 	count = data->d_buf ? data->d_size / sizeof(Elf64_Sym) : 0;
+	versions = exported ? versions_of(elf, section, count) : NULL;
 	for (uint64_t i = 1; i < count; i++) {
 		GElf_Sym symbol;
 		bool local;
@@ -218,7 +247,10 @@ static int search_table(struct search *search, Elf_Scn *section, const GElf_Shdr
 		if (local && exported)
 			continue;
 		offer(search, (const char *)names->d_buf + symbol.st_name,
-			exported ? RANK_EXPORTED : (local ? RANK_LOCAL : RANK_GLOBAL),
+			versions && versions[i] & VERSION_HIDDEN ? RANK_OLD_VERSION
+			: exported				 ? RANK_EXPORTED
+			: local					 ? RANK_LOCAL
+								 : RANK_GLOBAL,
 			symbol.st_value);
 	}
 	return 0;

@@ -109,11 +109,11 @@ static void print_processes(const json_t *processes)
 	if (incomplete) {
 		printf("\n");
 		lien_print_wrapped(stdout, 2,
-			"* incomplete: may have used CUDA before it was watched, or events of it "
-			"were "
-			"lost. What is shown may not be all, and it is not offloaded until the "
-			"agent "
-			"has read its memory again.");
+			"* incomplete: it may have called CUDA or NCCL before they were watched, "
+			"or events "
+			"were lost. What is shown may not be all; unless only calls of NCCL were "
+			"missed, "
+			"it is not offloaded.");
 	}
 }
 

@@ -137,8 +137,9 @@ static void print_warnings(const json_t *status)
 			LIEN_PLURAL(lost, "event was", "events were"));
 	if (incomplete)
 		lien_print_wrapped(stdout, 2,
-			"WARNING: incomplete: %s: may have used CUDA before being watched, or lost "
-			"events; not offloaded until read again",
+			"WARNING: incomplete: %s: may have called CUDA or NCCL before they were "
+			"watched, or "
+			"lost events: see `lien ps`",
 			incomplete);
 	if (unmatched)
 		lien_print_wrapped(stdout, 2,

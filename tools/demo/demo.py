@@ -204,7 +204,8 @@ def unmount_below(directory: Path) -> None:
 
 
 def soft_environment(library_dir: Path, directory: Path) -> dict:
-    path = [str(library_dir), os.environ.get("LD_LIBRARY_PATH", "")]
+    path = [str(library_dir), str(library_dir.parent / "replay"),
+            os.environ.get("LD_LIBRARY_PATH", "")]
     return {**os.environ, "LD_LIBRARY_PATH": ":".join(p for p in path if p),
             "LIEN_SOFTCUDA_DIR": str(directory), "LIEN_SOFTCUDA_DEVICES": "2"}
 
