@@ -120,6 +120,7 @@ $(CONTROL): $(CONTROL_OBJS) $(STUBS)
 
 # --- tests ---------------------------------------------------------------------------------------
 include tests/build.mk
+include tests/bench/build.mk
 
 demo: all
 	$(Q)$(PYTHON) tools/demo/demo.py

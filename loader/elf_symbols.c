@@ -27,7 +27,8 @@ enum rank {
 	RANK_NONE,
 	RANK_LOCAL,
 	RANK_GLOBAL,
-	RANK_OLD_VERSION, /* exported for programs linked long ago: name@VERSION, not name@@VERSION */
+	RANK_OLD_VERSION, /* exported for programs linked long ago: name@VERSION, not name@@VERSION
+			   */
 	RANK_EXPORTED,
 };
 

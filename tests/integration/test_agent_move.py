@@ -765,10 +765,23 @@ def test_second_agent_with_another_socket():
         wait_for("it is ready or ended", lambda: second.popen.poll() is not None or
                  " ready: " in second.said(), 15)
         job = session.replay(recording("pairs", PAIRS))
+        sockets = [session.socket, session.path("other.sock")]
+
+        def controls(pid):
+            answers = [session.lien("ps", "--json", "--socket", path) for path in sockets]
+            return sorted(p["control"] for answer in answers
+                          for p in json.loads(answer.out)["processes"] if p["pid"] == pid)
         try:
-            session.ready(*job.ranks)
-            for _ in range(3):
-                round_trip(session, job)
+            for pid in job.ranks:
+                wait_for("one agent has the process", lambda p=pid:
+                         controls(p) == ["ready", "taken"])
+            outcomes = [session.lien("offload", "--pid", job.ranks[0], "--with-closure",
+                                     "--socket", path) for path in sockets]
+            check(1 in [o.code for o in outcomes], "both agents moved it: %s" % outcomes)
+            check("another agent" in outcomes[0].err + outcomes[1].err, "no reason: %s" % outcomes)
+            for path in sockets:
+                session.lien("restore", "--socket", path)
+            equal(job.verify()[0], 4 * PAIRS, "mappings verified")
         finally:
             second.end()
 
@@ -954,19 +967,18 @@ def holders_of(session, pid):
 
 
 @case(30)
-def test_record_of_references_without_a_mapping():
+def test_record_of_references():
     with Session() as session:
         session.start_agent()
         driver = session.driver()
         handle, va = driver("make", 2 * MIB, 0)
         driver("retain", va)
         driver("retain", va)
-        driver("unmap", va, 2 * MIB)
         _, va = driver("make", 4 * MIB, 0)
         driver("release", driver("retain", va))
         driver("release", driver("retain", va))
         before = holders_of(session, driver.pid)
-        equal(before, [[2 * MIB, [3], 0], [4 * MIB, [1], 1]], "holders")
+        equal(before, [[2 * MIB, [3], 1], [4 * MIB, [1], 1]], "holders")
         held = snapshot_replayed(session, driver)
         equal(holders_of(session, held.ranks[0]), before, "holders in the replay")
 

@@ -609,22 +609,6 @@ def test_control_library_in_odd_processes():
         bare.end()
 
 
-@case(30)
-def test_process_that_falls_idle_at_once():
-    """A job whose driver calls come in one burst, and none after, takes orders as well."""
-    with Session() as session:
-        session.start_agent()
-        idle = []
-        for _ in range(5):
-            driver = session.driver(init=False)
-            driver.process.send("init 0\nmake %d 0" % (2 * MIB))
-            equal([driver.process.line().split()[0] for _ in range(2)], ["ok", "ok"], "answers")
-            idle.append(driver.pid)
-        time.sleep(2)
-        states = [session.process(pid)["control"] for pid in idle]
-        equal(states, ["ready"] * len(idle), "control")
-
-
 @case(60)
 def test_descriptors_closed_by_the_program():
     """A program may close every descriptor it does not know."""
