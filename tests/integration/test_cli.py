@@ -182,7 +182,7 @@ def case_ps(context):
     assert "0/2 0/2 +2" in lines[1] and "2.5 GiB" in lines[1] and "1.3 GiB" in lines[1], lines[1]
     assert "partly*" in lines[2] and "0-7" in lines[2] and "1024.0 GiB" in lines[2], lines[2]
     assert "4.0 KiB" in lines[3] and " 0 " in lines[3] and "none" in lines[3], lines[3]
-    assert "* incomplete: may have used CUDA before" in out, out
+    assert "* incomplete: it may have called CUDA or NCCL before" in out, out
     context.agent(lambda r: [{"ok": True, "result": {"processes": [process(1, 0, 1)]}}])
     assert "*" not in context.run("ps")[0]
     context.agent(lambda r: [{"ok": True, "result": {"processes": []}}])
@@ -405,8 +405,10 @@ def case_doctor(context):
         assert status["control"] == ("ok" if environment["LIEN_CONTROL"] == control else "FAIL")
         assert status["agent"] == "warn"
     assert not result["ok"]
-    out, _ = context.run("doctor", code=1)
-    fits(out)
+    done = subprocess.run([LIEN, "doctor"], capture_output=True, text=True, check=False,
+                          env={**context.environment, "LIEN_CONTROL": "/nowhere"})
+    assert done.returncode == 1 and "FAIL control: " in done.stdout, done
+    fits(done.stdout)
     agent = context.agent()
     done = subprocess.run([LIEN, "doctor"], capture_output=True, text=True,
                           env=context.environment, check=False)
