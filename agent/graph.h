@@ -167,6 +167,7 @@ struct lien_process {
 	RB_ENTRY(lien_process) by_pid;
 	uint32_t pid, uid;
 	uint64_t start;
+	uint64_t t_first; /* when its first driver call was entered; 0: before it was watched */
 	char command[16];
 	bool ended; /* it is being taken out of the graph */
 	bool cuda;  /* made a driver call or may have: false for those that only mapped a library */

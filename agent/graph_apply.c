@@ -154,6 +154,7 @@ static void apply_process(struct lien_process *process, const struct lien_event 
 	unsigned i;
 
 	process->uid = event->process.uid;
+	process->t_first = event->process.complete ? event->t_entry : 0;
 	for (i = 0; i < sizeof(process->command) - 1 && event->process.comm[i]; i++)
 		process->command[i] = lien_printable(event->process.comm[i]);
 	process->command[i] = '\0';

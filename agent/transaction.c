@@ -152,7 +152,8 @@ int lien_transaction_restore(struct lien_transaction **out, const uint32_t *all,
 		lien_transaction_free(t);
 		return -ENOMEM;
 	}
-	memcpy(t->pids, pids, pids_count * sizeof(*pids));
+	if (pids_count)
+		memcpy(t->pids, pids, pids_count * sizeof(*pids));
 	t->pids_count = pids_count;
 	*out = t;
 	return 0;

@@ -254,17 +254,22 @@ static bool has_cards(void)
 	return any;
 }
 
-/* The process had this library mapped before it was probed: there may have been calls. */
+/* The process may have called this library before it was probed. */
 static void doubt(
 	struct lien_agent *agent, struct lien_process *process, const struct lien_library_map *map)
 {
 	enum lien_library library = lien_library_of(map->file->text);
 	const struct lien_probed_file *file;
+	uint64_t since;
 
 	if (!library || library == LIEN_LIB_CONTROL || library == LIEN_LIB_CUDART)
 		return;
+	/* Neither makes communicators nor registers GPU memory before the driver's first call. */
+	since = map->t_mapped;
+	if (library != LIEN_LIB_CUDA && process->t_first > since)
+		since = process->t_first;
 	file = probed_file(agent, map);
-	if (file && map->t_mapped >= file->t_attached)
+	if (file && since >= file->t_attached)
 		return;
 	if (library == LIEN_LIB_NCCL)
 		process->incomplete |= LIEN_INCOMPLETE_NCCL;

@@ -268,6 +268,8 @@ int lien_order_save(struct lien_control *control)
 			break;
 		}
 	}
+	/* Soon the driver will give out handles that the application still knows as others. */
+	lien_translate_install(control->driver, 1); /* while the copies run */
 	if (devices_synchronize(control) && !result)
 		result = lien_control_fail(control, -EIO, 0, "copy to the host did not complete");
 	while (!result && (item = lien_items_next(&control->items, item)))
@@ -367,8 +369,6 @@ int lien_order_detach(struct lien_control *control, uint32_t kind)
 	struct lien_device *device;
 	int result = 0;
 
-	/* From here on the driver may give out values that the application still knows. */
-	lien_translate_install(control->driver);
 	while (!result && (item = lien_items_next(&control->items, item))) {
 		if (!(item->wire.flags & kind) || item->state == LIEN_ITEM_AWAY)
 			continue;
@@ -453,7 +453,7 @@ int lien_order_create(struct lien_control *control)
 	int result, first = 0;
 	uint64_t bytes = 0;
 
-	lien_translate_install(control->driver); /* for what was loaded in the meantime */
+	lien_translate_install(control->driver, 0);
 	while ((item = lien_items_next(&control->items, item)))
 		if (item->wire.flags & LIEN_WIRE_OWNED && item->state == LIEN_ITEM_AWAY &&
 			lien_order_means(control, item)) {

@@ -89,7 +89,6 @@ struct replacement {
 struct scan {
 	struct replacement replacement[REPLACEMENTS];
 	uintptr_t low, high; /* of the real ones: most words are outside */
-	unsigned replaced;
 	int pagemap;
 	int relro; /* look there, too: for objects that have been loaded since the last time */
 	unsigned long long loaded; /* how many objects there have been */
@@ -107,7 +106,6 @@ static void scan_words(struct scan *scan, uintptr_t from, uintptr_t to)
 		for (i = 0; i < REPLACEMENTS; i++)
 			if (value == scan->replacement[i].real) {
 				__atomic_store_n(word, scan->replacement[i].ours, __ATOMIC_RELEASE);
-				scan->replaced++;
 			}
 	}
 }
@@ -220,7 +218,7 @@ static int count_loaded(struct dl_phdr_info *info, size_t size, void *arg)
 	return 1; /* the same in every object */
 }
 
-unsigned lien_translate_install(const struct lien_driver *found)
+void lien_translate_install(const struct lien_driver *found, int always)
 {
 	static unsigned long long scanned;
 	struct scan scan = {
@@ -246,6 +244,8 @@ unsigned lien_translate_install(const struct lien_driver *found)
 
 	dl_iterate_phdr(count_loaded, &loaded);
 	scan.relro = !loaded || loaded != scanned;
+	if (!scan.relro && !always)
+		return;
 	driver = found;
 	for (i = 0; i < REPLACEMENTS; i++) {
 		uintptr_t real = scan.replacement[i].real;
@@ -263,5 +263,4 @@ unsigned lien_translate_install(const struct lien_driver *found)
 	if (scan.pagemap >= 0)
 		close(scan.pagemap);
 	scanned = scan.loaded;
-	return scan.replaced;
 }

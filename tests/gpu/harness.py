@@ -8,6 +8,7 @@ when its Session ends. Every wait has a limit; what it waited for is in the Fail
 import ctypes
 import json
 import os
+import random
 import queue
 import shutil
 import signal
@@ -162,9 +163,15 @@ def tail(path: Path, lines: int = 30) -> str:
 
 
 def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return sock.getsockname()[1]
+    """Below the ports that the kernel hands out, one of which another process may get meanwhile."""
+    for port in random.sample(range(15000, 30000), 100):
+        with socket.socket() as sock:
+            try:
+                sock.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                continue
+    raise Failure("no free port between 15000 and 30000")
 
 
 def probe_gpus(need: int = 2) -> tuple[dict | None, str]:

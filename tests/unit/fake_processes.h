@@ -91,6 +91,7 @@ static struct {
 	unsigned fds;
 	uint64_t now_ms;
 	uint32_t capturing; /* the pid of one */
+	bool gifts;	    /* each last answer brings a descriptor that nobody asked for */
 	unsigned broken, done, progress;
 	bool free_in_done;
 	struct lien_transaction *transaction;
@@ -420,6 +421,8 @@ static void answer(struct fake *fake, unsigned p, enum fault_kind kind)
 	reply->header.ns = 1000;
 	if (result)
 		strcpy(reply->header.text, "said no");
+	if (w.gifts)
+		reply->fds[reply->fds_count++] = fd_new(0);
 }
 
 /* --- the transaction's side ------------------------------------------------------------------- */

@@ -576,6 +576,10 @@ static void test_offload(void **state)
 		assert_int_equal(references_of(2, theirs), 1);
 		assert_int_equal(mapping_at(1, VA + PIECE)->access->count, 1);
 		assert_false(lien_allocation_offloaded(allocation));
+		/* The application's, and the last restore's: they do not pile up. */
+		assert_non_null(LIST_NEXT(LIST_FIRST(&allocation->shares), of_allocation));
+		assert_null(LIST_NEXT(
+			LIST_NEXT(LIST_FIRST(&allocation->shares), of_allocation), of_allocation));
 	}
 	assert_nothing_odd();
 	assert_false(process(1)->incomplete || process(2)->incomplete);

@@ -614,6 +614,63 @@ static void test_second_offload(void **state)
 	assert_int_equal(plan.processes[0].items[0].va, VA + PIECE);
 }
 
+/* An offload that was not undone whole: the owner still has it, an importer does not. */
+static void test_left_partly_away(void **state)
+{
+	(void)state;
+	started(1);
+	started(2);
+	buffer(1, 10, VA, PIECE);
+	export(1, 10, 5);
+	imported_buffer(2, 20, 5, VA, PIECE);
+	control_detach(2, VA, PIECE, 20, 1);
+	expect_left(1, PIECE, "lien restore");
+}
+
+static unsigned restored(uint32_t *pids, unsigned count, uint32_t *all_pids)
+{
+	unsigned n = lien_plan_restore(graph, pids, count, all_pids), i, j, bits = 0;
+
+	for (i = 0; i < n; i++) {
+		for (j = 0; j < i; j++)
+			assert_int_not_equal(all_pids[i], all_pids[j]);
+		bits |= 1u << all_pids[i];
+	}
+	return bits;
+}
+
+/* Who has to be asked: 1 and 2 share, 3 and 4 share, 5 has its own, 6 has nothing away, and of what
+ * 7 holds only its control library knows. */
+static void test_restore(void **state)
+{
+	uint32_t all_pids[8];
+
+	(void)state;
+	for (unsigned pid = 1; pid <= 7; pid++)
+		started(pid);
+	for (unsigned pid = 1; pid <= 6; pid++)
+		buffer(pid, 10, VA, PIECE);
+	for (unsigned pid = 1; pid <= 3; pid += 2) {
+		export(pid, 10, pid);
+		imported_buffer(pid + 1, 20, pid, VA + PIECE, PIECE);
+	}
+	assert_int_equal(restored(NULL, 0, all_pids), 0);
+	for (unsigned pid = 1; pid <= 3; pid += 2) {
+		control_detach(pid + 1, VA + PIECE, PIECE, 20, 1);
+		control_detach(pid, VA, PIECE, 10, 1);
+	}
+	control_detach(5, VA, PIECE, 10, 1);
+	assert_int_equal(restored(NULL, 0, all_pids), 1 << 1 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 5);
+	assert_int_equal(restored((uint32_t[]){1}, 1, all_pids), 1 << 1 | 1 << 2);
+	assert_int_equal(restored((uint32_t[]){4}, 1, all_pids), 1 << 3 | 1 << 4);
+	assert_int_equal(restored((uint32_t[]){5, 6}, 2, all_pids), 1 << 5);
+	assert_int_equal(restored((uint32_t[]){6}, 1, all_pids), 0);
+	process(7)->held_items = 3;
+	assert_int_equal(restored((uint32_t[]){5}, 1, all_pids), 1 << 5 | 1 << 7);
+	assert_int_equal(restored((uint32_t[]){2, 4}, 2, all_pids),
+		1 << 1 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 7);
+}
+
 static void test_many(void **state)
 {
 	(void)state;
@@ -661,6 +718,8 @@ int main(void)
 		PLAN(test_unreachable_holder),
 		PLAN(test_capture),
 		PLAN(test_second_offload),
+		PLAN(test_left_partly_away),
+		PLAN(test_restore),
 		PLAN(test_many),
 	};
 

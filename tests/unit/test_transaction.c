@@ -221,8 +221,7 @@ static void test_failed_restore(void **state)
 			restore();
 		}
 		check_back("after another restore");
-		if (!w.fake[fault.process].dead)
-			check_forgotten("after another restore");
+		check_forgotten("after another restore");
 		report("restore", &fault, 0);
 		broken += w.broken;
 	}
@@ -260,6 +259,74 @@ static void test_failed_undo(void **state)
 	}
 	assert_int_equal(broken, 0);
 	assert_true(undone >= 20);
+}
+
+/* It hangs when it may have dropped some of its memory, which nobody shares: who knows? */
+static void test_hang_alone(void **state)
+{
+	(void)state;
+	for (unsigned order = 5; order <= 6; order++)
+		for (unsigned kind = HANGS_BEFORE; kind <= HANGS_AFTER; kind++) {
+			memset(&w, 0, sizeof(w));
+			w.n = 2;
+			memory_new(0, 0, 0);
+			memory_new(1, 0, 0);
+			w.fault[0] = (struct fault){kind, 1, order};
+			offload();
+			assert_int_equal(w.result.error, -ETIMEDOUT);
+			assert_true(w.result.undo_failed && !w.result.rolled_back);
+			check_back("of the other");
+			assert_int_equal(w.broken, 0);
+		}
+}
+
+/* A capture that began since the plan was made: nobody is drained. */
+static void test_capture(void **state)
+{
+	(void)state;
+	job(3, 1);
+	w.capturing = PID(1);
+	offload();
+	assert_int_equal(w.result.error, -EBUSY);
+	assert_string_equal(w.result.text, "process 101 is capturing");
+	assert_false(w.result.rolled_back || w.result.undo_failed);
+	for (unsigned p = 0; p < 3; p++) {
+		assert_int_equal(w.fake[p].given[LIEN_WIRE_DRAIN], 0);
+		assert_int_equal(w.fake[p].given[LIEN_WIRE_DISCARD], 1);
+	}
+	check_forgotten("after a refusal");
+	assert_int_equal(w.broken, 0);
+}
+
+/* An owner dies while its memory is away: it is gone for good, which is said; all else comes back,
+ * and the others can be offloaded again. */
+static void test_owner_dies_while_away(void **state)
+{
+	(void)state;
+	for (unsigned dead = 0; dead < 3; dead++) {
+		job(3, 2);
+		offload();
+		die(dead);
+		restore();
+		assert_int_equal(w.result.error, -EOWNERDEAD);
+		assert_true(w.result.lost);
+		assert_non_null(
+			strstr(w.result.text, dead == 0	  ? "process 100, which has ended"
+					      : dead == 1 ? "process 101, which has ended"
+							  : "process 102, which has ended"));
+		check_back("after the owner's death");
+		check_forgotten("after the owner's death");
+		for (unsigned m = 0; m < w.memories; m++)
+			if (w.memory[m].owner == dead)
+				w.memory[m].importers = 0;
+		offload_of(7 & ~(1u << dead));
+		assert_int_equal(w.result.error, 0);
+		restore();
+		assert_int_equal(w.result.error, 0);
+		assert_false(w.result.lost);
+		check_back("after another round");
+		assert_int_equal(w.broken, 0);
+	}
 }
 
 /* All of them die, one after the other. */
@@ -452,6 +519,24 @@ static void test_stray_replies(void **state)
 	check_away();
 }
 
+/* Descriptors that come with the answer to an order that asks for none are closed. */
+static void test_stray_descriptors(void **state)
+{
+	(void)state;
+	for (unsigned round = 0; round < 2; round++) {
+		job(2, 1);
+		if (round)
+			offload();
+		w.gifts = true;
+		if (round)
+			restore();
+		else
+			offload();
+		assert_int_equal(w.result.error, 0);
+		assert_int_equal(w.broken, 0);
+	}
+}
+
 /* A process answers an order with what belongs to another one. It may lose its own memory by that;
  * the agent must not be harmed, and nobody else. */
 static void test_foreign_replies(void **state)
@@ -632,6 +717,9 @@ int main(void)
 		FAULTS(test_failed_offload),
 		FAULTS(test_failed_restore),
 		cmocka_unit_test(test_failed_undo),
+		cmocka_unit_test(test_hang_alone),
+		cmocka_unit_test(test_capture),
+		cmocka_unit_test(test_owner_dies_while_away),
 		cmocka_unit_test(test_all_die),
 		cmocka_unit_test(test_texts),
 		cmocka_unit_test(test_restore_texts),
@@ -639,6 +727,7 @@ int main(void)
 		cmocka_unit_test(test_restore_chain),
 		cmocka_unit_test(test_nothing),
 		cmocka_unit_test(test_stray_replies),
+		cmocka_unit_test(test_stray_descriptors),
 		cmocka_unit_test(test_withheld_export),
 		cmocka_unit_test(test_out_of_descriptors),
 		cmocka_unit_test(test_limits),
