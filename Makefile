@@ -41,7 +41,7 @@ CONTROL := $(BUILD)/liblien-control.so
 include tools/softcuda/build.mk
 include tools/replay/build.mk
 
-.PHONY: all demo check gpu-check bench install clean deps format
+.PHONY: all demo check gpu-check bench install clean deps
 all: $(LIEN) $(CONTROL) $(SOFTCUDA) $(REPLAY_SOFTNCCL)
 
 # --- what the build needs ------------------------------------------------------------------------

@@ -487,6 +487,7 @@ void lien_transaction_gone(struct lien_transaction *t, uint32_t pid)
 void lien_transaction_tick(struct lien_transaction *t)
 {
 	uint64_t now = t->ops.now_ns(t->ops.context), limit_ms;
+	bool any = false;
 	unsigned i;
 
 	for (i = 0; i < t->count && !t->ended; i++) {
@@ -507,8 +508,10 @@ void lien_transaction_tick(struct lien_transaction *t)
 		lien_transaction_fail(t, -ETIMEDOUT,
 			"process %u did not answer `%s` within %" PRIu64 " ms", t->processes[i].pid,
 			phases[participant->phase].name, limit_ms);
-		advance(t);
+		any = true;
 	}
+	if (any)
+		advance(t); /* which may be the end of the transaction */
 }
 
 const struct lien_transaction_result *lien_transaction_result(const struct lien_transaction *t)
