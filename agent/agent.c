@@ -155,6 +155,7 @@ static void tick(struct lien_agent *agent)
 	note_losses(agent);
 	lien_watch_tick(agent);
 	lien_orders_tick(agent);
+	lien_server_tick(agent);
 }
 
 static void loop(struct lien_agent *agent)

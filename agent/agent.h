@@ -100,6 +100,8 @@ void lien_server_progress(
 	struct lien_agent *agent, enum lien_phase phase, unsigned done, unsigned of);
 /* The transaction has ended: its client gets the answer. */
 void lien_server_transaction_done(struct lien_agent *agent);
+/* Lets go of clients that do not read what they asked for. */
+void lien_server_tick(struct lien_agent *agent);
 /* Requests that waited for it are taken up. */
 void lien_server_resume(struct lien_agent *agent);
 

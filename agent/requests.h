@@ -14,10 +14,11 @@ struct lien_client {
 	struct lien_agent *agent;
 	char *in, *out;
 	size_t in_length, out_length, out_room;
-	bool waiting;	/* for the transaction: its requests after that one wait too */
-	bool recording; /* gets every event, binary */
-	bool ended;	/* will ask no more; to be closed when it has its answer */
-	bool broken;	/* to be closed */
+	size_t out_sent; /* of out_length: what is left follows */
+	bool waiting;	 /* for the transaction: its requests after that one wait too */
+	bool recording;	 /* gets every event, binary */
+	bool ended;	 /* will ask no more; to be closed when it has its answer */
+	bool broken;	 /* to be closed */
 };
 
 /* Answers one line, or begins what will be answered later. */

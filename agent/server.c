@@ -49,15 +49,20 @@ static bool client_flush(struct lien_client *client)
 {
 	ssize_t n;
 
-	while (client->out_length) {
-		n = send(client->source.fd, client->out, client->out_length,
-			MSG_DONTWAIT | MSG_NOSIGNAL);
+	while (client->out_sent < client->out_length) {
+		n = send(client->source.fd, client->out + client->out_sent,
+			client->out_length - client->out_sent, MSG_DONTWAIT | MSG_NOSIGNAL);
 		if (n < 0 && errno == EAGAIN)
 			break;
 		if (n <= 0)
 			return false;
-		client->out_length -= n;
-		memmove(client->out, client->out + n, client->out_length);
+		client->out_sent += n;
+	}
+	/* What is left moves to the front when that is the smaller part. */
+	if (client->out_sent > client->out_length / 2) {
+		client->out_length -= client->out_sent;
+		memmove(client->out, client->out + client->out_sent, client->out_length);
+		client->out_sent = 0;
 	}
 	client_watch(client);
 	return true;
@@ -73,7 +78,7 @@ void lien_reply_write(struct lien_client *client, const void *data, size_t size)
 	while (room < client->out_length + size)
 		room *= 2;
 	if (room > OUTPUT_MAX_BYTES) {
-		client->broken = true;
+		client->broken = true; /* closed by lien_server_tick() */
 		return;
 	}
 	if (room != client->out_room) {
@@ -87,7 +92,8 @@ void lien_reply_write(struct lien_client *client, const void *data, size_t size)
 	}
 	memcpy(client->out + client->out_length, data, size);
 	client->out_length += size;
-	client_watch(client);
+	if (client->out_length == size) /* nothing was waiting to be sent */
+		client_watch(client);
 }
 
 void lien_reply_send(struct lien_client *client, json_t *message)
@@ -324,4 +330,13 @@ void lien_server_resume(struct lien_agent *agent)
 		client_close(client);
 	else
 		client_watch(client);
+}
+
+void lien_server_tick(struct lien_agent *agent)
+{
+	struct lien_client *client, *next;
+
+	LIST_FOREACH_SAFE(client, &agent->server->clients, next, next)
+	if (client->broken)
+		client_close(client);
 }

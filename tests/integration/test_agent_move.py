@@ -245,6 +245,29 @@ def test_aliases_references_and_released_handles():
 
 
 @case(40)
+def test_two_devices_in_one_process():
+    with Session() as session:
+        session.start_agent()
+        driver = session.driver(device=0)
+        driver("init", 1)
+        made = [(device, 2 * MIB * (1 + i % 3), i) for i, device in enumerate([0, 1] * 6)]
+        places = [(driver("make", size, device)[1], size, i) for device, size, i in made]
+        for va, size, i in places:
+            driver("init", i % 2)  # makes that device's context current
+            driver("fill", va, size, 0x30 + i)
+        session.ready(driver.pid)
+        equal(session.process(driver.pid)["devices"], [0, 1], "devices")
+        for _ in range(2):
+            result = session.ask("offload", "--owner", "all")
+            equal(result["bytes"], sum(size for _, size, _ in made), "moved")
+            equal(session.used(), 0, "device memory in use")
+            session.ask("restore")
+            for va, size, i in places:
+                driver("init", i % 2)
+                equal(driver("check", va, size, 0x30 + i), 0, "wrong bytes of %d" % i)
+
+
+@case(40)
 def test_what_cannot_be_moved_stays():
     with Session() as session:
         session.start_agent()
