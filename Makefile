@@ -57,12 +57,12 @@ $(BUILD)/.deps: tools/deps.sh Makefile
 	$(Q)mkdir -p $(@D) && touch $@
 
 # --- BPF -----------------------------------------------------------------------------------------
-BPF_ARCH_INCLUDE := $(wildcard /usr/include/x86_64-linux-gnu)
+# Not by $(wildcard): what is missing is installed while make runs.
+BPF_INCLUDES := -Iinclude -Ibpf -I/usr/include/x86_64-linux-gnu
 
 $(BUILD)/%.bpf.o: bpf/%.bpf.c bpf/kernel.h $(wildcard include/lien/*.h) | $(BUILD)/.deps
 	$(call say,BPF,$@)
-	$(Q)$(CLANG) -O2 -g -mcpu=v3 -target bpf $(WARN) -Iinclude -Ibpf \
-		$(addprefix -I,$(BPF_ARCH_INCLUDE)) -c $< -o $@
+	$(Q)$(CLANG) -O2 -g -mcpu=v3 -target bpf $(WARN) $(BPF_INCLUDES) -c $< -o $@
 
 $(BUILD)/%.skel.h: $(BUILD)/%.bpf.o
 	$(call say,SKEL,$@)
@@ -77,10 +77,8 @@ LIEN_SRCS := $(sort $(wildcard agent/*.c loader/*.c tools/*.c) $(REPLAY_SRCS))
 LIEN_OBJS := $(LIEN_SRCS:%.c=$(BUILD)/obj/%.o)
 
 # Everything but libc is linked statically: lien runs on machines that have nothing installed.
-STATIC_LIBS := -l:libbpf.a -l:libelf.a -l:libjansson.a -l:libz.a
-ifneq ($(wildcard /usr/lib/x86_64-linux-gnu/libzstd.a),)
-STATIC_LIBS += -l:libzstd.a
-endif
+STATIC_LIBS = -l:libbpf.a -l:libelf.a -l:libjansson.a -l:libz.a \
+	$(shell test -e /usr/lib/x86_64-linux-gnu/libzstd.a && echo -l:libzstd.a)
 
 $(BUILD)/obj/%.o: %.c | $(BUILD)/.deps $(BUILD)/trace.skel.h
 	$(call say,CC,$@)
