@@ -110,14 +110,17 @@ static void request_status(struct lien_client *client, json_t *request)
 			json_array_append_new(incomplete, json_integer(process->pid));
 	}
 	lien_reply_result(client,
-		json_pack("{s:s, s:i, s:f, s:I, s:I, s:I, s:i, s:I, s:I, s:o, s:I, s:s, s:o, s:o}",
+		json_pack("{s:s, s:i, s:f, s:I, s:I, s:I, s:I, s:I, s:i, s:I, s:I, s:o, s:I, s:s, "
+			  "s:o, s:o}",
 			"version", LIEN_VERSION, "pid", getpid(), "uptime_ms",
 			(lien_now_ns() - agent->t_start) / 1e6, "rss_bytes",
 			(json_int_t)rss_bytes(), "events", (json_int_t)stats->events, "events_lost",
-			(json_int_t)stats->lost, "processes", processes, "allocations",
-			(json_int_t)stats->allocations, "mappings", (json_int_t)stats->mappings,
-			"incomplete", incomplete, "unmatched_imports",
-			(json_int_t)stats->unmatched_imports, "attach",
+			(json_int_t)stats->lost, "unreadable",
+			(json_int_t)lien_probes_counter(agent->probes, LIEN_COUNTER_UNREADABLE),
+			"woken", (json_int_t)lien_probes_counter(agent->probes, LIEN_COUNTER_WOKEN),
+			"processes", processes, "allocations", (json_int_t)stats->allocations,
+			"mappings", (json_int_t)stats->mappings, "incomplete", incomplete,
+			"unmatched_imports", (json_int_t)stats->unmatched_imports, "attach",
 			lien_probes_method(agent->probes), "libraries", status_libraries(agent),
 			"transaction", status_transaction(agent)));
 }

@@ -23,7 +23,7 @@ struct participant {
 	bool stuck;    /* it did not answer */
 	bool finished; /* the present phase (offload), or all of it (restore) */
 	uint64_t free_before;
-	bool created, exported, importing;
+	bool created, exported;
 	struct share_in *shares; /* exports of others that wait to be imported here */
 	unsigned shares_count, shares_room;
 	unsigned batch; /* shares in the import under way */

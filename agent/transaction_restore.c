@@ -179,7 +179,6 @@ static void import_batch(struct lien_transaction *t, unsigned index)
 		shares[i].token = participant->shares[i].token;
 		fds[i] = participant->shares[i].fd;
 	}
-	participant->importing = true;
 	participant->batch = n;
 	lien_transaction_order(
 		t, index, LIEN_PHASE_IMPORT, 0, shares, n * sizeof(shares[0]), fds, n);
@@ -305,7 +304,6 @@ static void imported(struct participant *participant, bool success)
 	memmove(participant->shares, participant->shares + participant->batch,
 		participant->shares_count * sizeof(participant->shares[0]));
 	participant->batch = 0;
-	participant->importing = false;
 }
 
 static void finished(
