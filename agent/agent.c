@@ -46,6 +46,19 @@ int lien_agent_watch(struct lien_agent *agent, struct lien_source *source, uint3
 	return epoll_ctl(agent->epoll, EPOLL_CTL_ADD, source->fd, &event) ? -errno : 0;
 }
 
+struct lien_event lien_agent_event_of(uint32_t pid, uint64_t start, unsigned type)
+{
+	struct lien_event event;
+
+	memset(&event, 0, sizeof(event));
+	event.size = LIEN_EVENT_HEADER;
+	event.type = type;
+	event.pid = event.tid = pid;
+	event.start = start;
+	event.t_entry = event.t_return = lien_now_ns();
+	return event;
+}
+
 void lien_agent_event(struct lien_agent *agent, const struct lien_event *event)
 {
 	int err = lien_graph_apply(agent->graph, event);
@@ -83,11 +96,8 @@ static void note_losses(struct lien_agent *agent)
 		process = lien_graph_process(agent->graph, pid);
 		lien_log(4, "%llu events of process %u were lost: it is incomplete now",
 			(unsigned long long)count, pid);
-		memset(&event, 0, sizeof(event));
+		event = lien_agent_event_of(pid, process ? process->start : 0, LIEN_EVENT_LOST);
 		event.size = LIEN_EVENT_SIZE(lost);
-		event.type = LIEN_EVENT_LOST;
-		event.pid = event.tid = pid;
-		event.start = process ? process->start : 0;
 		event.lost.count = count;
 		lien_agent_event(agent, &event);
 	}

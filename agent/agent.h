@@ -70,6 +70,8 @@ void lien_log(int level, const char *format, ...) __attribute__((format(printf, 
 uint64_t lien_now_ns(void);
 int lien_agent_watch(struct lien_agent *agent, struct lien_source *source, uint32_t events);
 
+/* An event that the agent makes itself, now; its body and .size are the caller's if it has one. */
+struct lien_event lien_agent_event_of(uint32_t pid, uint64_t start, unsigned type);
 /* Applies an event to the graph and hands it to those who record. */
 void lien_agent_event(struct lien_agent *agent, const struct lien_event *event);
 /* Takes in all that the probes have reported so far. */

@@ -150,6 +150,13 @@ struct lien_library_map *lien_process_library(struct lien_process *process, uint
 	return NULL;
 }
 
+bool lien_registration_touches(
+	const struct lien_registration *registration, const struct lien_mapping *mapping)
+{
+	return registration->va < mapping->va + mapping->bytes &&
+	       mapping->va < registration->va + registration->bytes;
+}
+
 bool lien_allocation_held(const struct lien_allocation *allocation)
 {
 	return !LIST_EMPTY(&allocation->handles) || !LIST_EMPTY(&allocation->mappings);

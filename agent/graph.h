@@ -216,6 +216,9 @@ struct lien_mapping *lien_process_mapping(struct lien_process *process, uint64_t
 /* The executable mapping that contains address. */
 struct lien_library_map *lien_process_library(struct lien_process *process, uint64_t address);
 
+/* True when the registered range has a byte of the mapping. */
+bool lien_registration_touches(
+	const struct lien_registration *registration, const struct lien_mapping *mapping);
 /* True while anything holds it; false for one that only an export not yet imported may keep alive.
  */
 bool lien_allocation_held(const struct lien_allocation *allocation);

@@ -272,12 +272,7 @@ static void life_ready(struct lien_source *source, uint32_t events)
 	if (!process || process->agent != tracked)
 		return;
 	/* The kernel side tells of the end, too, unless the ring was full. */
-	memset(&event, 0, sizeof(event));
-	event.size = LIEN_EVENT_HEADER;
-	event.type = LIEN_EVENT_EXIT;
-	event.pid = event.tid = process->pid;
-	event.start = process->start;
-	event.t_entry = event.t_return = lien_now_ns();
+	event = lien_agent_event_of(process->pid, process->start, LIEN_EVENT_EXIT);
 	lien_agent_consume(agent);
 	if (lien_graph_process(agent->graph, event.pid) == process)
 		lien_agent_event(agent, &event);

@@ -107,13 +107,6 @@ static const struct lien_mapping *whole_mapping(const struct lien_allocation *al
 	return NULL;
 }
 
-static bool overlaps(
-	const struct lien_mapping *mapping, const struct lien_registration *registration)
-{
-	return registration->va < mapping->va + mapping->bytes &&
-	       mapping->va < registration->va + registration->bytes;
-}
-
 static bool in_window(const struct lien_mapping *mapping)
 {
 	const struct lien_registration *registration;
@@ -121,7 +114,8 @@ static bool in_window(const struct lien_mapping *mapping)
 
 	RB_FOREACH (comm, lien_comm_tree, &mapping->process->comms)
 		LIST_FOREACH (registration, &comm->registrations, next)
-			if (registration->window && overlaps(mapping, registration))
+			if (registration->window &&
+				lien_registration_touches(registration, mapping))
 				return true;
 	return false;
 }
@@ -131,7 +125,7 @@ static bool on_card(const struct lien_mapping *mapping)
 	const struct lien_registration *registration;
 
 	LIST_FOREACH (registration, &mapping->process->cards, next)
-		if (overlaps(mapping, registration))
+		if (lien_registration_touches(registration, mapping))
 			return true;
 	return false;
 }
@@ -167,6 +161,7 @@ static bool partly_away(const struct lien_allocation *allocation)
 const char *lien_plan_unmovable(const struct lien_allocation *allocation)
 {
 	const struct lien_mapping *mapping;
+	const char *reason;
 
 	if (!lien_allocation_on_device(allocation))
 		return "host memory";
@@ -180,8 +175,9 @@ const char *lien_plan_unmovable(const struct lien_allocation *allocation)
 		return "a process holds a handle to it without mapping it";
 	if (!whole_mapping(allocation))
 		return "no mapping through which all of it can be copied";
-	if (exports_unknown(allocation))
-		return exports_unknown(allocation);
+	reason = exports_unknown(allocation);
+	if (reason)
+		return reason;
 	if (partly_away(allocation))
 		return "an earlier offload of it was not put back whole: `lien restore` first";
 	LIST_FOREACH (mapping, &allocation->mappings, of_allocation) {
@@ -195,14 +191,19 @@ const char *lien_plan_unmovable(const struct lien_allocation *allocation)
 	return NULL;
 }
 
-static bool pid_selected(const struct lien_selection *selection, uint32_t pid)
+static bool listed(const uint32_t *pids, unsigned count, uint32_t pid)
 {
 	unsigned i;
 
-	for (i = 0; i < selection->pids_count; i++)
-		if (selection->pids[i] == pid)
+	for (i = 0; i < count; i++)
+		if (pids[i] == pid)
 			return true;
-	return !selection->pids_count;
+	return false;
+}
+
+static bool pid_selected(const struct lien_selection *selection, uint32_t pid)
+{
+	return !selection->pids_count || listed(selection->pids, selection->pids_count, pid);
 }
 
 static bool selected(
@@ -471,16 +472,6 @@ void lien_plan_clear(struct lien_plan *plan)
 	free(plan->processes);
 	free(plan->left);
 	memset(plan, 0, sizeof(*plan));
-}
-
-static bool listed(const uint32_t *pids, unsigned count, uint32_t pid)
-{
-	unsigned i;
-
-	for (i = 0; i < count; i++)
-		if (pids[i] == pid)
-			return true;
-	return false;
 }
 
 /* Adds those who hold the same offloaded memory as a process does. */

@@ -281,8 +281,7 @@ static void add_cards(json_t *holders, const struct lien_mapping *mapping)
 	const struct lien_registration *registration;
 
 	LIST_FOREACH (registration, &mapping->process->cards, next)
-		if (registration->va < mapping->va + mapping->bytes &&
-			mapping->va < registration->va + registration->bytes)
+		if (lien_registration_touches(registration, mapping))
 			json_array_append_new(
 				holders, json_pack("{s:I, s:s, s:o, s:I}", "pid",
 						 (json_int_t)mapping->process->pid, "kind",
@@ -297,8 +296,7 @@ static void add_registrations(json_t *holders, const struct lien_mapping *mappin
 
 	RB_FOREACH (comm, lien_comm_tree, &mapping->process->comms)
 		LIST_FOREACH (registration, &comm->registrations, next)
-			if (registration->va < mapping->va + mapping->bytes &&
-				mapping->va < registration->va + registration->bytes)
+			if (lien_registration_touches(registration, mapping))
 				json_array_append_new(holders,
 					json_pack("{s:I, s:s, s:o, s:i, s:o, s:I, s:b}", "pid",
 						(json_int_t)mapping->process->pid, "kind",

@@ -40,18 +40,6 @@ static uint64_t start_of(uint32_t pid)
 	return start;
 }
 
-static struct lien_event event_of(uint32_t pid, uint64_t start, unsigned type)
-{
-	struct lien_event event;
-
-	memset(&event, 0, sizeof(event));
-	event.type = type;
-	event.pid = event.tid = pid;
-	event.start = start;
-	event.t_entry = event.t_return = lien_now_ns();
-	return event;
-}
-
 struct reading {
 	struct lien_agent *agent;
 	uint32_t pid;
@@ -103,7 +91,7 @@ static int read_entry(const struct lien_maps_entry *entry, void *arg)
 	}
 	if (!reading->start)
 		return 0;
-	event = event_of(reading->pid, reading->start, LIEN_EVENT_LIBRARY);
+	event = lien_agent_event_of(reading->pid, reading->start, LIEN_EVENT_LIBRARY);
 	event.size = LIEN_EVENT_SIZE(library);
 	event.t_entry = event.t_return = 0; /* mapped some time before now */
 	event.library.start = entry->start;
@@ -169,7 +157,7 @@ static void adopt(struct lien_agent *agent, uint32_t pid)
 	if (err)
 		lien_log(
 			4, "process %u cannot be told to the kernel side: %s", pid, strerror(-err));
-	event = event_of(pid, start, LIEN_EVENT_PROCESS);
+	event = lien_agent_event_of(pid, start, LIEN_EVENT_PROCESS);
 	event.size = LIEN_EVENT_SIZE(process);
 	event.process.uid = uid_of(pid);
 	command_of(pid, event.process.comm, sizeof(event.process.comm));

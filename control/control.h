@@ -37,6 +37,8 @@ struct lien_control {
  * application may close descriptors that it does not know. What is away is kept for the next call.
  */
 void lien_control_serve(int fd, uint64_t ino);
+/* By which a socket is known again; 0: not open. Older glibc has fstat() elsewhere. */
+uint64_t lien_control_inode(int fd);
 
 /* Orders. 0, -errno or a CUresult; on failure reply.text says what, and reply.arg where. */
 int lien_order_drain(struct lien_control *control, unsigned limit_ms);

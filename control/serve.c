@@ -248,11 +248,16 @@ static int obey(struct lien_control *control, int fd, struct message *message)
 	return lien_control_fail(control, -EPROTO, 0, "unknown order");
 }
 
-static int still(int fd, uint64_t ino)
+uint64_t lien_control_inode(int fd)
 {
 	struct stat st;
 
-	return !syscall(SYS_fstat, fd, &st) && (uint64_t)st.st_ino == ino;
+	return syscall(SYS_fstat, fd, &st) ? 0 : st.st_ino;
+}
+
+static int still(int fd, uint64_t ino)
+{
+	return lien_control_inode(fd) == ino;
 }
 
 void lien_control_serve(int fd, uint64_t ino)

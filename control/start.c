@@ -13,8 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "control/control.h"
@@ -53,13 +51,6 @@ static void *serve(void *arg)
 	return NULL;
 }
 
-static uint64_t inode_of(int fd)
-{
-	struct stat st;
-
-	return syscall(SYS_fstat, fd, &st) ? 0 : st.st_ino;
-}
-
 /* Two sockets and the thread that serves one of them. -1: not now. */
 static int start_thread(int pair[2])
 {
@@ -74,7 +65,7 @@ static int start_thread(int pair[2])
 		return -1;
 	}
 	place->fd = pair[1];
-	place->ino = inode_of(pair[1]);
+	place->ino = lien_control_inode(pair[1]);
 	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -92,7 +83,7 @@ static void start(void)
 	int pair[2];
 
 	if (state->agent_fd >= 0 && state->pid == (uint32_t)getpid() &&
-		inode_of(state->agent_fd) == state->agent_ino)
+		lien_control_inode(state->agent_fd) == state->agent_ino)
 		return;
 	state->agent_fd = -1;
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair))
@@ -105,7 +96,7 @@ static void start(void)
 		return;
 	}
 	state->pid = getpid();
-	state->agent_ino = inode_of(pair[0]);
+	state->agent_ino = lien_control_inode(pair[0]);
 	__atomic_store_n(&state->agent_fd, pair[0], __ATOMIC_RELEASE);
 }
 

@@ -94,35 +94,25 @@ struct scan {
 	unsigned long long loaded; /* how many objects there have been */
 };
 
-static void scan_words(struct scan *scan, uintptr_t from, uintptr_t to)
+/* How many words are to be replaced; with `replace`, they are. */
+static unsigned scan_words(const struct scan *scan, uintptr_t from, uintptr_t to, int replace)
 {
 	uintptr_t *word, value;
-	unsigned i;
+	unsigned i, found = 0;
 
 	for (word = (uintptr_t *)from; word + 1 <= (uintptr_t *)to; word++) {
 		value = *word;
 		if (value < scan->low || value > scan->high)
 			continue;
-		for (i = 0; i < REPLACEMENTS; i++)
-			if (value == scan->replacement[i].real) {
+		for (i = 0; i < REPLACEMENTS; i++) {
+			if (value != scan->replacement[i].real)
+				continue;
+			found++;
+			if (replace)
 				__atomic_store_n(word, scan->replacement[i].ours, __ATOMIC_RELEASE);
-			}
+		}
 	}
-}
-
-/* Is there anything to replace? Looked at first, so that pages are not made writable for nothing.
- */
-static int worth(const struct scan *scan, uintptr_t from, uintptr_t to)
-{
-	const uintptr_t *word;
-	unsigned i;
-
-	for (word = (const uintptr_t *)from; word + 1 <= (const uintptr_t *)to; word++)
-		if (*word >= scan->low && *word <= scan->high)
-			for (i = 0; i < REPLACEMENTS; i++)
-				if (*word == scan->replacement[i].real)
-					return 1;
-	return 0;
+	return found;
 }
 
 #define PAGEMAP_PRESENT (3ull << 62) /* in memory, or swapped out */
@@ -141,14 +131,14 @@ static void scan_written(struct scan *scan, uintptr_t from, uintptr_t to)
 		n = pread(scan->pagemap, entries, sizeof(entries), at / page * sizeof(entries[0]));
 		n /= (ssize_t)sizeof(entries[0]);
 		if (n <= 0) { /* no pagemap here */
-			scan_words(scan, at < from ? from : at, to);
+			scan_words(scan, at < from ? from : at, to, 1);
 			return;
 		}
 		for (i = 0; i < n && at < to; i++, at += page) {
 			if (!(entries[i] & PAGEMAP_PRESENT) || entries[i] & PAGEMAP_FILE)
 				continue;
 			end = at + page < to ? at + page : to;
-			scan_words(scan, at < from ? from : at, end);
+			scan_words(scan, at < from ? from : at, end, 1);
 		}
 	}
 }
@@ -168,11 +158,11 @@ static void scan_relro(struct scan *scan, uintptr_t from, uintptr_t to)
 
 	from &= ~(page - 1);
 	to &= ~(page - 1);
-	if (from >= to || !worth(scan, from, to))
+	if (from >= to || !scan_words(scan, from, to, 0)) /* no page is made writable for nothing */
 		return;
 	if (mprotect((void *)from, to - from, PROT_READ | PROT_WRITE))
 		return;
-	scan_words(scan, from, to);
+	scan_words(scan, from, to, 1);
 	mprotect((void *)from, to - from, PROT_READ);
 }
 
