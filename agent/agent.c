@@ -229,7 +229,11 @@ static int start(struct lien_agent *agent, const struct lien_agent_config *confi
 	agent->ring.fd = lien_probes_fd(agent->probes);
 	agent->ring.ready = ring_ready;
 	err = lien_agent_watch(agent, &agent->ring, EPOLLIN);
-	return err ? err : lien_watch_start(agent, config->libraries);
+	if (err)
+		return err;
+	if (config->control)
+		lien_probes_add_control_file(agent->probes, config->control);
+	return lien_watch_start(agent, config->libraries);
 }
 
 int lien_agent_run(const struct lien_agent_config *config)

@@ -58,6 +58,7 @@ struct lien_agent {
 struct lien_agent_config {
 	const char *socket;
 	const char *const *libraries; /* more files to probe; NULL-terminated or NULL */
+	const char *control; /* the control library that `lien run` uses; NULL: not installed */
 	bool no_multi;
 };
 

@@ -14,6 +14,9 @@
 #include "agent/agent.h"
 #include "loader/elf_symbols.h"
 
+_Static_assert(LIEN_PROBE_CONTROL_MAGIC == LIEN_WIRE_MAGIC, "two names of one number");
+_Static_assert(LIEN_PROBE_CONTROL_VERSION == LIEN_WIRE_VERSION, "two names of one number");
+
 #define WAKE_AGAIN_NS 1000000000ull
 #define WAKE_SOON_NS  5000000000ull /* then it is looked at now and then only: it makes no calls */
 
@@ -324,6 +327,7 @@ static int control_place(struct lien_tracked *tracked, const struct lien_library
 	lien_elf_close(elf);
 	if (err)
 		return err;
+	lien_probes_add_control_file(tracked->agent->probes, finding.path); /* for those to come */
 	tracked->place.text = map->start;
 	tracked->place.text_end = map->end;
 	tracked->place.state = finding.base + value;

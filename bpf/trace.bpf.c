@@ -81,6 +81,13 @@ struct {
 	__type(value, struct lien_probe_control);
 } controls SEC(".maps");
 
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1024);
+	__type(key, __u64); /* inode */
+	__type(value, struct lien_probe_layout);
+} control_files SEC(".maps");
+
 /* Exported files to the number of their export. A file pointer is reused once the file is closed,
  * so the join is made here, at the moment of the import, and a new export replaces what was there.
  */
@@ -268,6 +275,32 @@ static __always_inline int share_key(struct share_key *key, __s64 fd)
 	key->file = (__u64)file;
 	key->private_data = file ? (__u64)BPF_CORE_READ(file, private_data) : 0;
 	return file ? 0 : -1;
+}
+
+/* lien_control_state in the process's memory (wire.h). */
+struct user_state {
+	__u64 magic;
+	__u32 version, pid;
+	__u64 handler;
+	__u32 signal, agent_fd;
+	__u64 agent_ino, translate, translate_end;
+};
+
+/* The control library's constructor has run, if it ever does, before the program uses CUDA. */
+static __noinline int read_state(struct lien_probe_control *control)
+{
+	struct user_state state;
+
+	if (bpf_probe_read_user(&state, sizeof(state), (void *)control->state) ||
+		state.magic != LIEN_PROBE_CONTROL_MAGIC ||
+		state.version != LIEN_PROBE_CONTROL_VERSION)
+		return -1;
+	control->handler = state.handler;
+	control->signal = state.signal;
+	control->translate = state.translate;
+	control->translate_end = state.translate_end;
+	control->state = 0;
+	return 0;
 }
 
 /*
@@ -622,6 +655,8 @@ int lien_entry(struct pt_regs *ctx)
 	thread->depth = depth + 1;
 
 	control = bpf_map_lookup_elem(&controls, &thread->pid);
+	if (control && control->state && read_state(control))
+		control = 0;
 	if (control) {
 		/* The control library passes on a call of the application: its frame tells whose.
 		 */
@@ -630,7 +665,8 @@ int lien_entry(struct pt_regs *ctx)
 				&frame->caller, sizeof(frame->caller), (void *)(ctx->bp + 8));
 		frame->control =
 			frame->caller >= control->text && frame->caller < control->text_end;
-		if (control->wake && !frame->control)
+		/* A program may only have looked whether there is a GPU, before it forks. */
+		if (control->wake && !frame->control && !(frame->flags & LIEN_CALL_FIRST))
 			wake(control);
 	}
 	entry_extras(frame);
@@ -713,6 +749,27 @@ int lien_exit(struct bpf_raw_tracepoint_args *ctx)
 	return 0;
 }
 
+/* A child has its parent's libraries; the thread that served them it has not. */
+SEC("raw_tp/sched_process_fork")
+int lien_fork(struct bpf_raw_tracepoint_args *ctx)
+{
+	struct task_struct *child = (void *)ctx->args[1];
+	struct lien_probe_control control, *of_parent;
+	__u32 pid;
+
+	if (BPF_CORE_READ(child, pid) != BPF_CORE_READ(child, tgid))
+		return 0;
+	pid = leader_pid((void *)ctx->args[0]);
+	of_parent = pid ? bpf_map_lookup_elem(&controls, &pid) : 0;
+	pid = pid_in_agent(child);
+	if (!of_parent || !pid)
+		return 0;
+	control = *of_parent;
+	control.wake = 1;
+	bpf_map_update_elem(&controls, &pid, &control, BPF_ANY);
+	return 0;
+}
+
 #define PROT_EXEC 4
 
 SEC("tracepoint/syscalls/sys_enter_mmap")
@@ -738,6 +795,23 @@ static __always_inline int starts(const char *name, const char *with, int n)
 		if (name[i] != with[i])
 			return 0;
 	return 1;
+}
+
+/* Without waiting for the agent to look: the program may make all its calls before that. */
+static __noinline void control_mapped(__u32 pid, const struct lien_event *event)
+{
+	__u64 inode = event->library.inode;
+	struct lien_probe_layout *layout = bpf_map_lookup_elem(&control_files, &inode);
+	struct lien_probe_control control = {
+		.text = event->library.start,
+		.text_end = event->library.start + event->library.length,
+		.wake = 1,
+	};
+
+	if (!layout || layout->text_offset != event->library.offset)
+		return;
+	control.state = event->library.start + layout->state;
+	bpf_map_update_elem(&controls, &pid, &control, BPF_ANY);
 }
 
 SEC("tracepoint/syscalls/sys_exit_mmap")
@@ -781,6 +855,8 @@ int lien_mmap_exit(struct syscall_exit *ctx)
 	event.start = process.start;
 	event.t_entry = event.t_return = bpf_ktime_get_ns();
 	event.library.start = ctx->result;
+	if (starts(event.library.name, "liblien", 7))
+		control_mapped(pid, &event);
 	emit(&event, LIEN_EVENT_SIZE(library));
 	return 0;
 }

@@ -381,6 +381,20 @@ int lien_elf_object(struct lien_elf *elf, const char *name, uint64_t *value)
 	return 0;
 }
 
+int lien_elf_text(struct lien_elf *elf, uint64_t *address, uint64_t *file_offset)
+{
+	GElf_Phdr segment;
+
+	for (size_t i = 0; i < elf->segments; i++)
+		if (gelf_getphdr(elf->elf, i, &segment) && segment.p_type == PT_LOAD &&
+			segment.p_flags & PF_X) {
+			*address = segment.p_vaddr / PAGE * PAGE;
+			*file_offset = segment.p_offset / PAGE * PAGE;
+			return 0;
+		}
+	return -ENOENT;
+}
+
 static int put_hex(const unsigned char *bytes, size_t count, char *hex, size_t size)
 {
 	static const char digits[] = "0123456789abcdef";

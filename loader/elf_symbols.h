@@ -38,6 +38,9 @@ int lien_elf_functions(struct lien_elf *elf, struct lien_elf_lookup *lookups, un
 /* A data symbol's address, counted from the address at which the file's first segment is mapped. */
 int lien_elf_object(struct lien_elf *elf, const char *name, uint64_t *value);
 
+/* The first executable segment: the address and the place in the file at which it is mapped. */
+int lien_elf_text(struct lien_elf *elf, uint64_t *address, uint64_t *file_offset);
+
 /* The GNU build id in hexadecimal; -ENOENT: it has none, -ENOSPC: hex is too short. */
 int lien_elf_build_id(struct lien_elf *elf, char *hex, size_t size);
 

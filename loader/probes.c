@@ -128,6 +128,7 @@ static int attach_system(struct lien_probes *probes, char *error, size_t size)
 	} parts[] = {
 		{skel->progs.lien_exec, &skel->links.lien_exec, "process exec"},
 		{skel->progs.lien_exit, &skel->links.lien_exit, "process exit"},
+		{skel->progs.lien_fork, &skel->links.lien_fork, "process fork"},
 		{skel->progs.lien_mmap_enter, &skel->links.lien_mmap_enter, "mmap"},
 		{skel->progs.lien_mmap_exit, &skel->links.lien_mmap_exit, "mmap"},
 	};
@@ -397,4 +398,42 @@ int lien_probes_set_control(
 {
 	return bpf_map_update_elem(
 		bpf_map__fd(probes->skel->maps.controls), &pid, control, BPF_ANY);
+}
+
+/* Where lien_control_state is mapped, counted from where the code is. */
+static int control_layout(int fd, struct lien_probe_layout *layout)
+{
+	uint64_t state, text, offset;
+	struct lien_elf *elf;
+	int err;
+
+	err = lien_elf_open(fd, &elf);
+	if (err)
+		return err;
+	err = lien_elf_object(elf, "lien_control_state", &state);
+	if (!err)
+		err = lien_elf_text(elf, &text, &offset);
+	lien_elf_close(elf);
+	layout->text_offset = offset;
+	layout->state = state - text;
+	return err;
+}
+
+int lien_probes_add_control_file(struct lien_probes *probes, const char *path)
+{
+	struct lien_probe_layout layout;
+	struct stat st;
+	uint64_t inode;
+	int fd, err;
+
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return -errno;
+	err = fstat(fd, &st) ? -errno : control_layout(fd, &layout);
+	close(fd);
+	if (err)
+		return err;
+	inode = st.st_ino;
+	return bpf_map_update_elem(
+		bpf_map__fd(probes->skel->maps.control_files), &inode, &layout, BPF_ANY);
 }

@@ -71,6 +71,8 @@ bool lien_probes_lost(struct lien_probes *probes, uint32_t *pid, uint64_t *count
 /* Tells the kernel side of a process that ran before it was watched: see struct lien_probe_process.
  */
 int lien_probes_add_process(struct lien_probes *probes, uint32_t pid, uint64_t start);
+/* A copy of the control library: processes that map it from now on are known to have it. */
+int lien_probes_add_control_file(struct lien_probes *probes, const char *path);
 /* Where the process's control library is, and whether it is to be woken. */
 int lien_probes_set_control(
 	struct lien_probes *probes, uint32_t pid, const struct lien_probe_control *control);

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -7,6 +8,7 @@
 #include "loader/features.h"
 #include "tools/commands.h"
 #include "tools/options.h"
+#include "tools/preload.h"
 
 static const char *const examples[] = {"lien agent", "watch this node until Ctrl-C",
 	"lien agent --library /opt/cuda/libcuda.so.1", "also a driver in an unusual place", NULL};
@@ -46,6 +48,7 @@ int lien_cmd_agent(int argc, char **argv)
 			"attach each probe by itself, as on kernels before 6.6", 0},
 		LIEN_SOCKET_OPTION(&socket), {}};
 	const char *libraries[] = {NULL, NULL};
+	char control[PATH_MAX];
 	struct lien_agent_config config = {.libraries = libraries};
 	int code;
 
@@ -58,5 +61,7 @@ int lien_cmd_agent(int argc, char **argv)
 	if (!config.socket || !config.socket[0])
 		config.socket = LIEN_CLIENT_SOCKET;
 	config.no_multi = no_multi;
+	if (!lien_preload_find(control, sizeof(control)))
+		config.control = control;
 	return lien_agent_run(&config) ? LIEN_EXIT_FAILURE : LIEN_EXIT_OK;
 }

@@ -17,15 +17,32 @@
 #define LIEN_COOKIE_FLAGS(cookie)      ((unsigned int)((cookie) >> 16 & 0xffff))
 #define LIEN_COOKIE_ATTACHMENT(cookie) ((unsigned int)((cookie) >> 32))
 
-/* Value of map `controls`, key: pid. Written by the agent; .wake is also cleared by the kernel
- * side. */
+/*
+ * Value of map `controls`, key: pid. Made by the kernel side when a control library that the agent
+ * has told it of (map `control_files`) is mapped, and at fork; written anew by the agent once it
+ * knows the process.
+ */
 struct lien_probe_control {
 	unsigned long long text, text_end; /* the control library's code: its calls are marked */
 	unsigned long long translate, translate_end; /* not these: calls of the application */
 	unsigned long long handler; /* of .signal, as the process must have it installed */
+	unsigned long long state; /* address of lien_control_state (wire.h); 0: the rest is known */
 	unsigned int signal;
-	unsigned int wake; /* 1: signal the next thread that makes a traced call */
+	unsigned int wake; /* 1: signal the next thread that asks the driver for memory */
 };
+
+/*
+ * Value of map `control_files`, key: inode of a copy of the control library. (Overlay file systems
+ * number their devices in more than one way.)
+ */
+struct lien_probe_layout {
+	unsigned long long text_offset; /* in the file, of the executable segment */
+	long long state; /* lien_control_state, counted from where that segment is mapped */
+};
+
+/* lien_control_state.magic and .version (wire.h). */
+#define LIEN_PROBE_CONTROL_MAGIC   0x6c69656e43544c31ull
+#define LIEN_PROBE_CONTROL_VERSION 1
 
 /* Process start times are clock ticks of 1/100 s, as /proc/PID/stat shows them to the agent. */
 #define LIEN_TICK_NS 10000000ull

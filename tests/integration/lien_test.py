@@ -293,7 +293,6 @@ class Session:
         self.device_count = devices
         self.processes = []
         self.agent = None
-        self.drivers = {}
         self.count = 0
         self.environment = {
             name: value for name, value in os.environ.items()
@@ -439,18 +438,11 @@ class Session:
         return wait_for("process %d is known" % pid, lambda: self.process(pid), limit)
 
     def ready(self, *pids, limit=10.0):
-        """Waits until their control threads take orders. These start in a driver call that comes
-        after the agent has seen the process: those that can be told to make one are."""
+        """Waits until their control threads take orders."""
         for pid in pids:
-            began = time.monotonic()
-
-            def is_ready(pid=pid, began=began):
+            def is_ready(pid=pid):
                 process = self.process(pid)
-                if process and process["control"] == "ready":
-                    return True
-                if pid in self.drivers and time.monotonic() - began > 0.3:
-                    self.drivers[pid]("cuinit", 0)
-                return False
+                return process and process["control"] == "ready"
             try:
                 wait_for("process %d takes orders" % pid, is_ready, limit)
             except Late as late:
@@ -484,7 +476,6 @@ class Session:
         """A prog_driver, started by `lien run` or alone."""
         argv = [*prefix, *([LIEN, "run", "--"] if control else []), program("prog_driver")]
         driver = Driver(self.spawn(argv, **environment))
-        self.drivers[driver.pid] = driver
         if init:
             driver("init", device)
         return driver

@@ -609,6 +609,38 @@ def test_control_library_in_odd_processes():
         bare.end()
 
 
+BURST = """
+import ctypes, os, sys
+forks = int(sys.argv[1])
+cuda = None if forks else ctypes.CDLL("libcuda.so.1")
+for _ in range(forks):
+    if os.fork():
+        os.wait()
+        sys.exit(0)
+cuda = cuda or ctypes.CDLL("libcuda.so.1")
+context, address = ctypes.c_void_p(), ctypes.c_uint64()
+calls = (cuda.cuInit(0), cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0),
+         cuda.cuCtxSetCurrent(context), cuda.cuMemAlloc_v2(ctypes.byref(address), 2 << 20))
+print(os.getpid(), *calls, flush=True)
+sys.stdin.read()
+"""
+
+
+@case(60)
+def test_all_calls_in_one_burst():
+    """A program that calls the driver for a millisecond and then never again takes orders."""
+    with Session() as session:
+        session.start_agent()
+        for forks in range(3):
+            for _ in range(5):
+                burst = session.spawn(
+                    [LIEN, "run", "--", sys.executable, "-c", BURST, str(forks)])
+                pid, *results = map(int, burst.line().split())
+                equal(results, [0, 0, 0, 0], "results")
+                session.ready(pid, limit=5)
+                burst.end()
+
+
 @case(60)
 def test_descriptors_closed_by_the_program():
     """A program may close every descriptor it does not know."""
