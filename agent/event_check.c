@@ -12,42 +12,106 @@ struct shape {
 };
 
 /* Bodies of the calls, by their name in calls.h. */
-#define BODY_CU_INIT		      LIEN_EVENT_HEADER
-#define BODY_CU_MEM_CREATE	      LIEN_EVENT_SIZE(create)
-#define BODY_CU_MEM_RELEASE	      LIEN_EVENT_SIZE(release)
-#define BODY_CU_MEM_RETAIN	      LIEN_EVENT_SIZE(retain)
-#define BODY_CU_MEM_RESERVE	      LIEN_EVENT_SIZE(reserve)
-#define BODY_CU_MEM_ADDRESS_FREE      LIEN_EVENT_SIZE(range)
-#define BODY_CU_MEM_MAP		      LIEN_EVENT_SIZE(map)
-#define BODY_CU_MEM_UNMAP	      LIEN_EVENT_SIZE(range)
-#define BODY_CU_MEM_SET_ACCESS	      offsetof(struct lien_event, access.access)
-#define BODY_CU_MEM_EXPORT	      LIEN_EVENT_SIZE(share)
-#define BODY_CU_MEM_IMPORT	      LIEN_EVENT_SIZE(share)
-#define BODY_CU_MEM_ALLOC	      LIEN_EVENT_SIZE(alloc)
-#define BODY_CU_MEM_FREE	      LIEN_EVENT_SIZE(range)
-#define BODY_CU_CAPTURE_BEGIN	      LIEN_EVENT_SIZE(capture)
-#define BODY_CU_CAPTURE_BEGIN_PTSZ    LIEN_EVENT_SIZE(capture)
-#define BODY_CU_CAPTURE_TO_GRAPH      LIEN_EVENT_SIZE(capture)
-#define BODY_CU_CAPTURE_TO_GRAPH_PTSZ LIEN_EVENT_SIZE(capture)
-#define BODY_CU_CAPTURE_END	      LIEN_EVENT_SIZE(capture)
-#define BODY_CU_CAPTURE_END_PTSZ      LIEN_EVENT_SIZE(capture)
-#define BODY_CUDA_MALLOC	      0 /* a frame: has no records */
-#define BODY_CUDA_FREE		      0
-#define BODY_NCCL_INIT_RANK	      LIEN_EVENT_SIZE(comm)
-#define BODY_NCCL_INIT_RANK_CONFIG    LIEN_EVENT_SIZE(comm)
-#define BODY_NCCL_INIT_RANK_SCALABLE  LIEN_EVENT_SIZE(comm)
-#define BODY_NCCL_DESTROY	      LIEN_EVENT_SIZE(comm_end)
-#define BODY_NCCL_ABORT		      LIEN_EVENT_SIZE(comm_end)
-#define BODY_NCCL_REGISTER	      LIEN_EVENT_SIZE(reg)
-#define BODY_NCCL_DEREGISTER	      LIEN_EVENT_SIZE(reg)
-#define BODY_NCCL_WINDOW_REGISTER     LIEN_EVENT_SIZE(reg)
-#define BODY_NCCL_WINDOW_DEREGISTER   LIEN_EVENT_SIZE(reg)
-
-#define BODY_IBV_REG_MR	       LIEN_EVENT_SIZE(reg)
-#define BODY_IBV_REG_MR_IOVA   LIEN_EVENT_SIZE(reg)
-#define BODY_IBV_REG_MR_IOVA2  LIEN_EVENT_SIZE(reg)
-#define BODY_IBV_REG_DMABUF_MR LIEN_EVENT_SIZE(reg)
-#define BODY_IBV_DEREG_MR      LIEN_EVENT_SIZE(reg)
+#define BODY_CU_INIT			 LIEN_EVENT_HEADER
+#define BODY_CU_MEM_CREATE		 LIEN_EVENT_SIZE(create)
+#define BODY_CU_MEM_RELEASE		 LIEN_EVENT_SIZE(release)
+#define BODY_CU_MEM_RETAIN		 LIEN_EVENT_SIZE(retain)
+#define BODY_CU_MEM_RESERVE		 LIEN_EVENT_SIZE(reserve)
+#define BODY_CU_MEM_ADDRESS_FREE	 LIEN_EVENT_SIZE(range)
+#define BODY_CU_MEM_MAP			 LIEN_EVENT_SIZE(map)
+#define BODY_CU_MEM_UNMAP		 LIEN_EVENT_SIZE(range)
+#define BODY_CU_MEM_SET_ACCESS		 offsetof(struct lien_event, access.access)
+#define BODY_CU_MEM_EXPORT		 offsetof(struct lien_event, share.key)
+#define BODY_CU_MEM_IMPORT		 offsetof(struct lien_event, share.key)
+#define BODY_CU_MEM_ALLOC		 LIEN_EVENT_SIZE(alloc)
+#define BODY_CU_MEM_FREE		 LIEN_EVENT_SIZE(range)
+#define BODY_CU_CAPTURE_BEGIN		 LIEN_EVENT_SIZE(capture)
+#define BODY_CU_CAPTURE_BEGIN_PTSZ	 LIEN_EVENT_SIZE(capture)
+#define BODY_CU_CAPTURE_TO_GRAPH	 LIEN_EVENT_SIZE(capture)
+#define BODY_CU_CAPTURE_TO_GRAPH_PTSZ	 LIEN_EVENT_SIZE(capture)
+#define BODY_CU_CAPTURE_END		 LIEN_EVENT_SIZE(capture)
+#define BODY_CU_CAPTURE_END_PTSZ	 LIEN_EVENT_SIZE(capture)
+#define BODY_CU_MEM_ALLOC_PITCH		 LIEN_EVENT_SIZE(alloc)
+#define BODY_CU_MEM_ALLOC_MANAGED	 LIEN_EVENT_SIZE(alloc)
+#define BODY_CU_MEM_ALLOC_ASYNC		 LIEN_EVENT_SIZE(alloc)
+#define BODY_CU_MEM_ALLOC_ASYNC_PTSZ	 LIEN_EVENT_SIZE(alloc)
+#define BODY_CU_MEM_ALLOC_FROM_POOL	 LIEN_EVENT_SIZE(alloc)
+#define BODY_CU_MEM_ALLOC_FROM_POOL_PTSZ LIEN_EVENT_SIZE(alloc)
+#define BODY_CU_MEM_FREE_ASYNC		 LIEN_EVENT_SIZE(range)
+#define BODY_CU_MEM_FREE_ASYNC_PTSZ	 LIEN_EVENT_SIZE(range)
+#define BODY_CU_POOL_CREATE		 LIEN_EVENT_SIZE(pool)
+#define BODY_CU_POOL_DESTROY		 LIEN_EVENT_SIZE(pool)
+#define BODY_CU_POOL_EXPORT		 LIEN_EVENT_SIZE(pool)
+#define BODY_CU_POOL_IMPORT		 LIEN_EVENT_SIZE(pool)
+#define BODY_CU_POOL_EXPORT_POINTER	 LIEN_EVENT_SIZE(key)
+#define BODY_CU_POOL_IMPORT_POINTER	 LIEN_EVENT_SIZE(key)
+#define BODY_CU_HOST_ALLOC		 LIEN_EVENT_SIZE(alloc)
+#define BODY_CU_ALLOC_HOST		 LIEN_EVENT_SIZE(alloc)
+#define BODY_CU_FREE_HOST		 LIEN_EVENT_SIZE(range)
+#define BODY_CU_HOST_REGISTER		 LIEN_EVENT_SIZE(alloc)
+#define BODY_CU_HOST_UNREGISTER		 LIEN_EVENT_SIZE(range)
+#define BODY_CU_IPC_GET			 LIEN_EVENT_SIZE(key)
+#define BODY_CU_IPC_OPEN		 LIEN_EVENT_SIZE(key)
+#define BODY_CU_IPC_CLOSE		 LIEN_EVENT_SIZE(range)
+#define BODY_CU_MULTICAST_CREATE	 LIEN_EVENT_SIZE(multicast)
+#define BODY_CU_MULTICAST_DEVICE	 LIEN_EVENT_SIZE(multicast)
+#define BODY_CU_MULTICAST_BIND		 LIEN_EVENT_SIZE(multicast)
+#define BODY_CU_MULTICAST_BIND_ADDRESS	 LIEN_EVENT_SIZE(multicast)
+#define BODY_CU_MULTICAST_UNBIND	 LIEN_EVENT_SIZE(multicast)
+#define BODY_CU_RANGE_HANDLE		 LIEN_EVENT_SIZE(range_handle)
+#define BODY_CU_CONTEXT_CREATE		 LIEN_EVENT_SIZE(context)
+#define BODY_CU_CONTEXT_CREATE_V3	 LIEN_EVENT_SIZE(context)
+#define BODY_CU_CONTEXT_CREATE_V4	 LIEN_EVENT_SIZE(context)
+#define BODY_CU_CONTEXT_PRIMARY		 LIEN_EVENT_SIZE(context)
+#define BODY_CU_CONTEXT_DESTROY		 LIEN_EVENT_SIZE(context)
+#define BODY_NCCL_INIT_RANK		 LIEN_EVENT_SIZE(comm)
+#define BODY_NCCL_INIT_RANK_CONFIG	 LIEN_EVENT_SIZE(comm)
+#define BODY_NCCL_INIT_RANK_SCALABLE	 LIEN_EVENT_SIZE(comm)
+#define BODY_NCCL_INIT_ALL		 LIEN_EVENT_SIZE(comm)
+#define BODY_NCCL_SPLIT			 LIEN_EVENT_SIZE(comm)
+#define BODY_NCCL_SHRINK		 LIEN_EVENT_SIZE(comm)
+#define BODY_NCCL_FINALIZE		 LIEN_EVENT_SIZE(comm_end)
+#define BODY_NCCL_DESTROY		 LIEN_EVENT_SIZE(comm_end)
+#define BODY_NCCL_ABORT			 LIEN_EVENT_SIZE(comm_end)
+#define BODY_NCCL_REGISTER		 LIEN_EVENT_SIZE(reg)
+#define BODY_NCCL_DEREGISTER		 LIEN_EVENT_SIZE(reg)
+#define BODY_NCCL_WINDOW_REGISTER	 LIEN_EVENT_SIZE(reg)
+#define BODY_NCCL_WINDOW_DEREGISTER	 LIEN_EVENT_SIZE(reg)
+#define BODY_IBV_REG_MR			 LIEN_EVENT_SIZE(reg)
+#define BODY_IBV_REG_MR_IOVA		 LIEN_EVENT_SIZE(reg)
+#define BODY_IBV_REG_MR_IOVA2		 LIEN_EVENT_SIZE(reg)
+#define BODY_IBV_REG_DMABUF_MR		 LIEN_EVENT_SIZE(reg)
+#define BODY_IBV_DEREG_MR		 LIEN_EVENT_SIZE(reg)
+/* These have no records. */
+#define BODY_CUDA_MALLOC		0
+#define BODY_CUDA_FREE			0
+#define BODY_CUDA_MALLOC_ASYNC		0
+#define BODY_CUDA_MALLOC_ASYNC_PTSZ	0
+#define BODY_CUDA_MALLOC_FROM_POOL	0
+#define BODY_CUDA_MALLOC_FROM_POOL_PTSZ 0
+#define BODY_CUDA_MALLOC_MANAGED	0
+#define BODY_CUDA_MALLOC_PITCH		0
+#define BODY_CUDA_MALLOC_HOST		0
+#define BODY_CUDA_HOST_ALLOC		0
+#define BODY_CUDA_HOST_REGISTER		0
+#define BODY_CUDA_IPC_OPEN		0
+#define BODY_CUDA_FREE_ASYNC		0
+#define BODY_NCCL_MEM_ALLOC		0
+#define BODY_NCCL_MEM_FREE		0
+#define BODY_NCCL_GROUP_END		0
+#define BODY_CU_CONTEXT_SET		0
+#define BODY_CU_CONTEXT_PUSH		0
+#define BODY_CU_CONTEXT_POP		0
+#define BODY_NCCL_ALL_REDUCE		0
+#define BODY_NCCL_BROADCAST		0
+#define BODY_NCCL_REDUCE		0
+#define BODY_NCCL_ALL_GATHER		0
+#define BODY_NCCL_REDUCE_SCATTER	0
+#define BODY_NCCL_SEND			0
+#define BODY_NCCL_RECV			0
+#define BODY_NCCL_ALL_TO_ALL		0
+#define BODY_NCCL_GATHER		0
+#define BODY_NCCL_SCATTER		0
 
 /* A call that is new in calls.h fails to compile here until it has a body above. */
 static const struct shape shapes[LIEN_CALL_MAX] = {
@@ -70,8 +134,8 @@ static bool ends(const char *string, size_t room)
 
 bool lien_event_valid(const struct lien_event *ev)
 {
-	const uint16_t known =
-		LIEN_EVENT_ENTRY | LIEN_EVENT_CONTROL | LIEN_EVENT_PARTIAL | LIEN_EVENT_IMPORTED;
+	const uint16_t known = LIEN_EVENT_ENTRY | LIEN_EVENT_CONTROL | LIEN_EVENT_PARTIAL |
+			       LIEN_EVENT_IMPORTED | LIEN_EVENT_INFERRED;
 	const struct shape *shape;
 
 	if (ev->size < LIEN_EVENT_HEADER || ev->size > sizeof(*ev) || ev->size % 8)

@@ -19,7 +19,7 @@
 #define __must_check __attribute__((__warn_unused_result__))
 #endif
 
-#define LIEN_RECORDING_VERSION 1
+#define LIEN_RECORDING_VERSION 2
 
 struct lien_recording;
 

@@ -16,7 +16,8 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 /* Pid namespace of the agent: pids are reported as it sees them. */
 const volatile __u32 lien_pidns = 0;
 
-#define FRAMES 4
+#define FRAMES	 4
+#define CONTEXTS 4
 
 struct frame {
 	__u64 sp; /* at entry: where the return address lies */
@@ -30,11 +31,20 @@ struct frame {
 	__u64 share; /* import: the export it was joined to, at entry */
 };
 
+struct arguments {
+	__u64 arg[6];
+	__u64 sp; /* the seventh is above the return address */
+};
+
 struct thread {
 	__u32 pid, tid;
 	__u64 start;
 	__u32 announced;
 	__u32 depth;
+	__u64 context[CONTEXTS]; /* pushed one over the other; the last one is current */
+	__u32 contexts;
+	__u32 zero;
+	__u64 scope; /* of the NCCL call that it entered last */
 	struct frame frame[FRAMES];
 	struct lien_event
 		event; /* made here: too large for the stack, and a thread makes one at a time */
@@ -49,7 +59,13 @@ struct mmap_args {
 	__s64 fd;
 };
 
-struct comm_id {
+struct context_key {
+	__u64 context;
+	__u32 pid, zero;
+};
+
+/* What a call was given in memory that may change until it returns. */
+struct given {
 	__u8 bytes[128];
 };
 
@@ -109,8 +125,23 @@ struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 4096);
 	__type(key, __u32);
-	__type(value, struct comm_id);
-} comm_ids SEC(".maps");
+	__type(value, struct given);
+} givens SEC(".maps");
+
+/* Contexts to their devices. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 16384);
+	__type(key, struct context_key);
+	__type(value, __s32);
+} contexts SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__type(key, struct lien_probe_comm);
+	__type(value, struct lien_probe_traffic);
+} traffic SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -129,6 +160,7 @@ struct {
 
 __u64 next_share = 0;
 static const struct thread no_thread;
+static const struct lien_probe_traffic no_traffic;
 
 static __always_inline void count(__u32 counter)
 {
@@ -407,30 +439,245 @@ static __always_inline __u32 read_access(struct lien_event *event, __u64 from, _
 	return LIEN_EVENT_SIZE(access) - (LIEN_ACCESS_MAX - (n & 31)) * sizeof(struct lien_access);
 }
 
-static __always_inline void joined_export(struct lien_event *event, const struct frame *frame)
+static __always_inline void context_key(
+	struct context_key *key, const struct thread *thread, __u64 context)
+{
+	key->context = context;
+	key->pid = thread->pid;
+	key->zero = 0;
+}
+
+/* Of the thread's current context; -1: not known. */
+static __noinline __s32 device_of(struct thread *thread)
+{
+	__u32 top = thread->contexts - 1;
+	struct context_key key;
+	__s32 *device;
+
+	if (top >= CONTEXTS)
+		return -1;
+	context_key(&key, thread, thread->context[top & (CONTEXTS - 1)]);
+	device = bpf_map_lookup_elem(&contexts, &key);
+	return device ? *device : -1;
+}
+
+static __always_inline void context_push(struct thread *thread, __u64 context)
+{
+	__u32 top = thread->contexts;
+
+	if (top >= CONTEXTS)
+		return;
+	thread->context[top & (CONTEXTS - 1)] = context;
+	thread->contexts = top + 1;
+}
+
+static __noinline void context_made(
+	struct thread *thread, struct lien_event *event, const struct frame *frame, __u64 device)
+{
+	struct context_key key;
+	__s32 value = (__s32)device;
+
+	event->context.context = read_user_u64(event, frame->arg[0]);
+	event->context.device = value;
+	if (event->result)
+		return;
+	context_key(&key, thread, event->context.context);
+	bpf_map_update_elem(&contexts, &key, &value, BPF_ANY);
+	if (frame->call != LIEN_CALL_CU_CONTEXT_PRIMARY)
+		context_push(thread, event->context.context);
+}
+
+static __always_inline __u32 alloc_body(
+	struct thread *thread, struct lien_event *event, const struct frame *frame)
+{
+	event->alloc.va = read_user_u64(event, frame->arg[0]);
+	event->alloc.bytes = frame->arg[1];
+	event->alloc.device = device_of(thread);
+	return LIEN_EVENT_SIZE(alloc);
+}
+
+/* An fd that the call has made for others. */
+static __always_inline __u64 share_of(struct lien_event *event, __u64 from, __s32 *fd)
 {
 	struct share_key key;
-	__s32 fd = -1;
 	__u64 number;
+
+	read_user(event, fd, sizeof(*fd), from);
+	if (share_key(&key, *fd))
+		return 0;
+	number = __sync_fetch_and_add(&next_share, 1) + 1;
+	return bpf_map_update_elem(&shares, &key, &number, BPF_ANY) ? 0 : number;
+}
+
+#define HANDLE_FD     1 /* CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR */
+#define HANDLE_FABRIC 8 /* CU_MEM_HANDLE_TYPE_FABRIC */
+
+/* The size of an export's or import's record: only fabric handles are told. */
+#define SHARE_SIZE (LIEN_EVENT_SIZE(share) - LIEN_KEY_BYTES)
+
+static __always_inline __u32 export_body(struct lien_event *event, const struct frame *frame)
+{
+	__s32 fd = -1;
 
 	event->share.handle = frame->arg[1];
 	event->share.handle_type = frame->arg[2];
-	event->share.fd = -1;
-	if ((__u32)frame->arg[2] != 1 || event->result)
-		return;
-	read_user(event, &fd, sizeof(fd), frame->arg[0]);
+	if (event->share.handle_type == HANDLE_FABRIC && !event->result) {
+		event->share.fd = -1;
+		read_user(event, event->share.key, LIEN_KEY_BYTES, frame->arg[0]);
+		return LIEN_EVENT_SIZE(share);
+	}
+	if (event->share.handle_type == HANDLE_FD && !event->result)
+		event->share.share = share_of(event, frame->arg[0], &fd);
 	event->share.fd = fd;
-	if (share_key(&key, fd))
-		return;
-	number = __sync_fetch_and_add(&next_share, 1) + 1;
-	if (!bpf_map_update_elem(&shares, &key, &number, BPF_ANY))
-		event->share.share = number;
+	return SHARE_SIZE;
+}
+
+static __always_inline __u32 import_body(
+	struct lien_event *event, const struct frame *frame, const struct given *given)
+{
+	event->share.handle = read_user_u64(event, frame->arg[0]);
+	event->share.handle_type = frame->arg[2];
+	event->share.fd = -1;
+	event->share.share = frame->share;
+	if (event->share.handle_type == HANDLE_FABRIC) {
+		if (given)
+			__builtin_memcpy(event->share.key, given->bytes, LIEN_KEY_BYTES);
+		return LIEN_EVENT_SIZE(share);
+	}
+	if (event->share.handle_type == HANDLE_FD)
+		event->share.fd = (__s32)frame->arg[1];
+	return SHARE_SIZE;
+}
+
+static __noinline __u32 pool_body(struct lien_event *event, const struct frame *frame)
+{
+	__s32 location[2], fd = -1;
+
+	switch (frame->call) {
+	case LIEN_CALL_CU_POOL_CREATE:
+		/* CUmemPoolProps: allocType, handleTypes, location { type, id } */
+		read_user(event, location, sizeof(location), frame->arg[1] + 8);
+		event->pool.pool = read_user_u64(event, frame->arg[0]);
+		event->pool.device = location[0] == 1 ? location[1] : -1;
+		break;
+	case LIEN_CALL_CU_POOL_DESTROY:
+		event->pool.pool = frame->arg[0];
+		break;
+	case LIEN_CALL_CU_POOL_EXPORT:
+		event->pool.pool = frame->arg[1];
+		event->pool.handle_type = frame->arg[2];
+		if (event->pool.handle_type == HANDLE_FD && !event->result)
+			event->pool.share = share_of(event, frame->arg[0], &fd);
+		event->pool.fd = fd;
+		break;
+	case LIEN_CALL_CU_POOL_IMPORT:
+		event->pool.pool = read_user_u64(event, frame->arg[0]);
+		event->pool.handle_type = frame->arg[2];
+		event->pool.fd = (__s32)frame->arg[1];
+		event->pool.share = frame->share;
+		break;
+	}
+	return LIEN_EVENT_SIZE(pool);
+}
+
+/* Memory that is named by 64 bytes. */
+static __noinline __u32 key_body(
+	struct lien_event *event, const struct frame *frame, const struct given *given)
+{
+	switch (frame->call) {
+	case LIEN_CALL_CU_IPC_GET:
+	case LIEN_CALL_CU_POOL_EXPORT_POINTER:
+		event->key.va = frame->arg[1];
+		if (!event->result)
+			read_user(event, event->key.key, LIEN_KEY_BYTES, frame->arg[0]);
+		break;
+	case LIEN_CALL_CU_IPC_OPEN:
+	case LIEN_CALL_CU_POOL_IMPORT_POINTER:
+		event->key.va = read_user_u64(event, frame->arg[0]);
+		if (given)
+			__builtin_memcpy(event->key.key, given->bytes, LIEN_KEY_BYTES);
+		else
+			event->flags |= LIEN_EVENT_PARTIAL;
+		break;
+	}
+	return LIEN_EVENT_SIZE(key);
+}
+
+static __noinline __u32 multicast_body(struct lien_event *event, const struct frame *frame)
+{
+	event->multicast.handle = frame->arg[0];
+	switch (frame->call) {
+	case LIEN_CALL_CU_MULTICAST_CREATE:
+		/* CUmulticastObjectProp: numDevices, size */
+		event->multicast.handle = read_user_u64(event, frame->arg[0]);
+		event->multicast.device = (__s32)read_user_u64(event, frame->arg[1]);
+		event->multicast.bytes = read_user_u64(event, frame->arg[1] + 8);
+		break;
+	case LIEN_CALL_CU_MULTICAST_DEVICE:
+		event->multicast.device = (__s32)frame->arg[1];
+		break;
+	case LIEN_CALL_CU_MULTICAST_BIND:
+		event->multicast.offset = frame->arg[1];
+		event->multicast.memory = frame->arg[2];
+		event->multicast.memory_offset = frame->arg[3];
+		event->multicast.bytes = frame->arg[4];
+		break;
+	case LIEN_CALL_CU_MULTICAST_BIND_ADDRESS:
+		event->multicast.offset = frame->arg[1];
+		event->multicast.memory = frame->arg[2];
+		event->multicast.bytes = frame->arg[3];
+		break;
+	case LIEN_CALL_CU_MULTICAST_UNBIND:
+		event->multicast.device = (__s32)frame->arg[1];
+		event->multicast.offset = frame->arg[2];
+		event->multicast.bytes = frame->arg[3];
+		break;
+	}
+	return LIEN_EVENT_SIZE(multicast);
+}
+
+static __noinline __u32 comm_body(struct thread *thread, struct lien_event *event,
+	const struct frame *frame, const struct given *given)
+{
+	event->comm.nranks = event->comm.rank = -1;
+	event->comm.device = device_of(thread);
+	switch (frame->call) {
+	case LIEN_CALL_NCCL_INIT_RANK:
+	case LIEN_CALL_NCCL_INIT_RANK_CONFIG:
+		/* (comm *, nranks, id by value on the stack, rank): the id takes no register */
+	case LIEN_CALL_NCCL_INIT_RANK_SCALABLE:
+		/* (comm *, nranks, rank, nids, id *): the first id names the group */
+		event->comm.comm = read_user_u64(event, frame->arg[0]);
+		event->comm.nranks = frame->arg[1];
+		event->comm.rank = frame->arg[2];
+		if (given)
+			__builtin_memcpy(event->comm.id, given->bytes, sizeof(event->comm.id));
+		else
+			event->flags |= LIEN_EVENT_PARTIAL;
+		break;
+	case LIEN_CALL_NCCL_SPLIT:
+		/* (comm, color, key, new comm *, config *) */
+		event->comm.parent = frame->arg[0];
+		event->comm.color = frame->arg[1];
+		event->comm.key = frame->arg[2];
+		event->comm.comm = read_user_u64(event, frame->arg[3]);
+		break;
+	case LIEN_CALL_NCCL_SHRINK:
+		/* (comm, ranks left out *, how many, new comm *, config *, flags) */
+		event->comm.parent = frame->arg[0];
+		event->comm.excluded = frame->arg[2];
+		event->comm.comm = read_user_u64(event, frame->arg[3]);
+		if (given)
+			__builtin_memcpy(event->comm.id, given->bytes, sizeof(event->comm.id));
+		break;
+	}
+	return LIEN_EVENT_SIZE(comm);
 }
 
 /* Fills the body of a returned call from the arguments kept at entry and what it wrote to the
  * caller's memory. Returns the record's size, 0 for a call that makes no record. */
-static __always_inline __u32 body(
-	struct lien_event *event, const struct frame *frame, __u64 returned)
+static __always_inline __u32 body(struct thread *thread, struct lien_event *event,
+	const struct frame *frame, const struct given *given, __u64 returned)
 {
 	switch (frame->call) {
 	case LIEN_CALL_CU_MEM_CREATE:
@@ -451,6 +698,11 @@ static __always_inline __u32 body(
 		event->reserve.align = frame->arg[2];
 		return LIEN_EVENT_SIZE(reserve);
 	case LIEN_CALL_CU_MEM_FREE:
+	case LIEN_CALL_CU_MEM_FREE_ASYNC:
+	case LIEN_CALL_CU_MEM_FREE_ASYNC_PTSZ:
+	case LIEN_CALL_CU_FREE_HOST:
+	case LIEN_CALL_CU_HOST_UNREGISTER:
+	case LIEN_CALL_CU_IPC_CLOSE:
 		event->range.va = frame->arg[0];
 		return LIEN_EVENT_SIZE(range);
 	case LIEN_CALL_CU_MEM_ADDRESS_FREE:
@@ -469,18 +721,72 @@ static __always_inline __u32 body(
 		event->access.bytes = frame->arg[1];
 		return read_access(event, frame->arg[2], frame->arg[3]);
 	case LIEN_CALL_CU_MEM_EXPORT:
-		joined_export(event, frame);
-		return LIEN_EVENT_SIZE(share);
+		return export_body(event, frame);
 	case LIEN_CALL_CU_MEM_IMPORT:
-		event->share.handle = read_user_u64(event, frame->arg[0]);
-		event->share.handle_type = frame->arg[2];
-		event->share.fd = (__u32)frame->arg[2] == 1 ? (__s32)frame->arg[1] : -1;
-		event->share.share = frame->share;
-		return LIEN_EVENT_SIZE(share);
+		return import_body(event, frame, given);
 	case LIEN_CALL_CU_MEM_ALLOC:
-		event->alloc.va = read_user_u64(event, frame->arg[0]);
-		event->alloc.bytes = frame->arg[1];
+	case LIEN_CALL_CU_MEM_ALLOC_ASYNC:
+	case LIEN_CALL_CU_MEM_ALLOC_ASYNC_PTSZ:
+	case LIEN_CALL_CU_ALLOC_HOST:
+		return alloc_body(thread, event, frame);
+	case LIEN_CALL_CU_MEM_ALLOC_MANAGED:
+	case LIEN_CALL_CU_HOST_ALLOC:
+		event->alloc.flags = frame->arg[2];
+		return alloc_body(thread, event, frame);
+	case LIEN_CALL_CU_MEM_ALLOC_FROM_POOL:
+	case LIEN_CALL_CU_MEM_ALLOC_FROM_POOL_PTSZ:
+		event->alloc.pool = frame->arg[2];
+		return alloc_body(thread, event, frame);
+	case LIEN_CALL_CU_MEM_ALLOC_PITCH:
+		/* (address *, pitch *, width, height, element) */
+		alloc_body(thread, event, frame);
+		event->alloc.bytes = read_user_u64(event, frame->arg[1]) * frame->arg[3];
 		return LIEN_EVENT_SIZE(alloc);
+	case LIEN_CALL_CU_HOST_REGISTER:
+		event->alloc.va = frame->arg[0];
+		event->alloc.bytes = frame->arg[1];
+		event->alloc.flags = frame->arg[2];
+		event->alloc.device = -1;
+		return LIEN_EVENT_SIZE(alloc);
+	case LIEN_CALL_CU_POOL_CREATE:
+	case LIEN_CALL_CU_POOL_DESTROY:
+	case LIEN_CALL_CU_POOL_EXPORT:
+	case LIEN_CALL_CU_POOL_IMPORT:
+		return pool_body(event, frame);
+	case LIEN_CALL_CU_IPC_GET:
+	case LIEN_CALL_CU_IPC_OPEN:
+	case LIEN_CALL_CU_POOL_EXPORT_POINTER:
+	case LIEN_CALL_CU_POOL_IMPORT_POINTER:
+		return key_body(event, frame, given);
+	case LIEN_CALL_CU_MULTICAST_CREATE:
+	case LIEN_CALL_CU_MULTICAST_DEVICE:
+	case LIEN_CALL_CU_MULTICAST_BIND:
+	case LIEN_CALL_CU_MULTICAST_BIND_ADDRESS:
+	case LIEN_CALL_CU_MULTICAST_UNBIND:
+		return multicast_body(event, frame);
+	case LIEN_CALL_CU_RANGE_HANDLE:
+		event->range_handle.va = frame->arg[1];
+		event->range_handle.bytes = frame->arg[2];
+		event->range_handle.handle_type = frame->arg[3];
+		event->range_handle.fd = -1;
+		if (!event->result)
+			read_user(event, &event->range_handle.fd, sizeof(__s32), frame->arg[0]);
+		return LIEN_EVENT_SIZE(range_handle);
+	case LIEN_CALL_CU_CONTEXT_CREATE:
+		context_made(thread, event, frame, frame->arg[2]);
+		return LIEN_EVENT_SIZE(context);
+	case LIEN_CALL_CU_CONTEXT_CREATE_V3:
+		context_made(thread, event, frame, frame->arg[4]);
+		return LIEN_EVENT_SIZE(context);
+	case LIEN_CALL_CU_CONTEXT_CREATE_V4:
+		context_made(thread, event, frame, frame->arg[3]);
+		return LIEN_EVENT_SIZE(context);
+	case LIEN_CALL_CU_CONTEXT_PRIMARY:
+		context_made(thread, event, frame, frame->arg[1]);
+		return LIEN_EVENT_SIZE(context);
+	case LIEN_CALL_CU_CONTEXT_DESTROY:
+		event->context.context = frame->arg[0];
+		return LIEN_EVENT_SIZE(context);
 	case LIEN_CALL_CU_CAPTURE_BEGIN:
 	case LIEN_CALL_CU_CAPTURE_BEGIN_PTSZ:
 	case LIEN_CALL_CU_CAPTURE_TO_GRAPH:
@@ -491,19 +797,13 @@ static __always_inline __u32 body(
 		return LIEN_EVENT_SIZE(capture);
 	case LIEN_CALL_NCCL_INIT_RANK:
 	case LIEN_CALL_NCCL_INIT_RANK_CONFIG:
-		/* (comm *, nranks, id by value on the stack, rank): the id takes no register */
-		event->comm.comm = read_user_u64(event, frame->arg[0]);
-		event->comm.nranks = frame->arg[1];
-		event->comm.rank = frame->arg[2];
-		return LIEN_EVENT_SIZE(comm);
 	case LIEN_CALL_NCCL_INIT_RANK_SCALABLE:
-		/* (comm *, nranks, rank, nids, id *): the first id names the group */
-		event->comm.comm = read_user_u64(event, frame->arg[0]);
-		event->comm.nranks = frame->arg[1];
-		event->comm.rank = frame->arg[2];
-		return LIEN_EVENT_SIZE(comm);
+	case LIEN_CALL_NCCL_SPLIT:
+	case LIEN_CALL_NCCL_SHRINK:
+		return comm_body(thread, event, frame, given);
 	case LIEN_CALL_NCCL_DESTROY:
 	case LIEN_CALL_NCCL_ABORT:
+	case LIEN_CALL_NCCL_FINALIZE:
 		event->comm_end.comm = frame->arg[0];
 		return LIEN_EVENT_SIZE(comm_end);
 	case LIEN_CALL_NCCL_REGISTER:
@@ -541,31 +841,128 @@ static __always_inline __u32 body(
 	return 0;
 }
 
-static __always_inline int is_init(__u32 call)
+/* Where the bytes are that a call was given, and how many; 0: it is none of these calls. */
+static __always_inline __u32 given_at(const struct frame *frame, __u64 *from)
 {
-	return call == LIEN_CALL_NCCL_INIT_RANK || call == LIEN_CALL_NCCL_INIT_RANK_CONFIG ||
-	       call == LIEN_CALL_NCCL_INIT_RANK_SCALABLE;
+	switch (frame->call) {
+	case LIEN_CALL_NCCL_INIT_RANK:
+	case LIEN_CALL_NCCL_INIT_RANK_CONFIG:
+		*from = frame->sp + 8;
+		return 128;
+	case LIEN_CALL_NCCL_INIT_RANK_SCALABLE:
+		*from = frame->arg[4];
+		return 128;
+	case LIEN_CALL_NCCL_SHRINK:
+		*from = frame->arg[1];
+		return frame->arg[2] < 32 ? (__u32)frame->arg[2] * 4 : 128;
+	case LIEN_CALL_CU_IPC_OPEN:
+		*from = frame->sp + 8;
+		return LIEN_KEY_BYTES;
+	case LIEN_CALL_CU_POOL_IMPORT_POINTER:
+		*from = frame->arg[2];
+		return LIEN_KEY_BYTES;
+	case LIEN_CALL_CU_MEM_IMPORT:
+		*from = frame->arg[1];
+		return (__u32)frame->arg[2] == HANDLE_FABRIC ? LIEN_KEY_BYTES : 0;
+	}
+	return 0;
 }
 
 /* The arguments' memory may change while the call runs: what is needed of it is read at entry. */
-static __always_inline void entry_extras(struct frame *frame)
+static __noinline void entry_extras(struct frame *frame)
 {
-	__u32 ktid = (__u32)bpf_get_current_pid_tgid();
+	__u32 ktid = (__u32)bpf_get_current_pid_tgid(), size;
+	struct given given = {};
 	struct share_key key;
-	struct comm_id id;
-	__u64 *number;
+	__u64 *number, from = 0;
 
-	if (frame->call == LIEN_CALL_CU_MEM_IMPORT && (__u32)frame->arg[2] == 1 &&
-		!share_key(&key, (__s32)frame->arg[1])) {
+	if ((frame->call == LIEN_CALL_CU_MEM_IMPORT || frame->call == LIEN_CALL_CU_POOL_IMPORT) &&
+		(__u32)frame->arg[2] == HANDLE_FD && !share_key(&key, (__s32)frame->arg[1])) {
 		number = bpf_map_lookup_elem(&shares, &key);
 		frame->share = number ? *number : 0;
 	}
-	if (is_init(frame->call)) {
-		__u64 from = frame->call == LIEN_CALL_NCCL_INIT_RANK_SCALABLE ? frame->arg[4]
-									      : frame->sp + 8;
+	size = given_at(frame, &from);
+	if (!size || size > sizeof(given))
+		return;
+	bpf_map_delete_elem(&givens, &ktid);
+	if (!bpf_probe_read_user(&given, size, (void *)from))
+		bpf_map_update_elem(&givens, &ktid, &given, BPF_ANY);
+}
 
-		if (!bpf_probe_read_user(&id, sizeof(id), (void *)from))
-			bpf_map_update_elem(&comm_ids, &ktid, &id, BPF_ANY);
+/* The communicator that a call of NCCL is about: see lien_event.scope. */
+static __always_inline __u64 scope_of(const struct frame *frame)
+{
+	switch (frame->call) {
+	case LIEN_CALL_NCCL_INIT_RANK:
+	case LIEN_CALL_NCCL_INIT_RANK_CONFIG:
+	case LIEN_CALL_NCCL_INIT_RANK_SCALABLE:
+	case LIEN_CALL_NCCL_INIT_ALL:
+	case LIEN_CALL_NCCL_SPLIT:
+	case LIEN_CALL_NCCL_SHRINK:
+		return LIEN_SCOPE_INIT | frame->t_entry;
+	case LIEN_CALL_NCCL_FINALIZE:
+	case LIEN_CALL_NCCL_DESTROY:
+	case LIEN_CALL_NCCL_ABORT:
+	case LIEN_CALL_NCCL_REGISTER:
+	case LIEN_CALL_NCCL_DEREGISTER:
+	case LIEN_CALL_NCCL_WINDOW_REGISTER:
+	case LIEN_CALL_NCCL_WINDOW_DEREGISTER:
+		return frame->arg[0];
+	}
+	return 0;
+}
+
+static __always_inline void scope_enter(struct thread *thread, __u64 scope)
+{
+	struct lien_probe_process *process;
+
+	thread->scope = scope;
+	process = bpf_map_lookup_elem(&processes, &thread->pid);
+	if (process)
+		process->scope = scope;
+}
+
+static __always_inline void scope_fill(struct lien_event *event, struct thread *thread)
+{
+	struct lien_probe_process *process;
+
+	event->scope = scope_of(&thread->frame[0]);
+	if (event->scope)
+		return;
+	event->scope = thread->scope;
+	if (!event->scope) {
+		process = bpf_map_lookup_elem(&processes, &thread->pid);
+		event->scope = process ? process->scope : 0;
+	}
+	if (event->scope)
+		event->flags |= LIEN_EVENT_INFERRED;
+}
+
+#define INIT_ALL_MAX 16
+
+/* ncclCommInitAll(comm *, devices, device *): one record for each communicator, under an id made up
+ * of what no other group has. */
+static __noinline void emit_all(struct lien_event *event, const struct frame *frame)
+{
+	__u64 id[2] = {frame->t_entry, event->pid};
+	__s32 device;
+	__u32 i;
+
+	event->comm.nranks = frame->arg[1];
+	__builtin_memcpy(event->comm.id, id, sizeof(id));
+	if (frame->arg[1] > INIT_ALL_MAX)
+		event->flags |= LIEN_EVENT_PARTIAL;
+#pragma clang loop unroll(disable)
+	for (i = 0; i < INIT_ALL_MAX; i++) {
+		if (i >= frame->arg[1])
+			break;
+		device = i;
+		event->comm.comm = read_user_u64(event, frame->arg[0] + i * 8);
+		if (frame->arg[2])
+			read_user(event, &device, sizeof(device), frame->arg[2] + i * 4);
+		event->comm.rank = i;
+		event->comm.device = device;
+		emit(event, LIEN_EVENT_SIZE(comm));
 	}
 }
 
@@ -574,7 +971,7 @@ static __noinline void emit_call(
 {
 	__u32 ktid = (__u32)bpf_get_current_pid_tgid();
 	struct lien_event *event = event_init(thread, frame->call);
-	struct comm_id *id;
+	struct given *given = bpf_map_lookup_elem(&givens, &ktid);
 	__u32 size;
 
 	event->flags = flags | (frame->control ? LIEN_EVENT_CONTROL : 0);
@@ -583,27 +980,101 @@ static __noinline void emit_call(
 	event->result = (__s32)returned;
 	event->outer = thread->frame[0].call;
 	event->caller = thread->frame[0].caller;
-	size = body(event, frame, returned);
-	if (is_init(frame->call)) {
-		id = bpf_map_lookup_elem(&comm_ids, &ktid);
-		if (id) {
-			__builtin_memcpy(event->comm.id, id->bytes, sizeof(event->comm.id));
-			bpf_map_delete_elem(&comm_ids, &ktid);
-		} else {
-			event->flags |= LIEN_EVENT_PARTIAL;
-		}
+	scope_fill(event, thread);
+	if (frame->call == LIEN_CALL_NCCL_INIT_ALL) {
+		emit_all(event, frame);
+		return;
 	}
+	size = body(thread, event, frame, given, returned);
+	if (given)
+		bpf_map_delete_elem(&givens, &ktid);
 	if (size)
 		emit(event, size);
+}
+
+/* Where each collective has its communicator: the number of an argument; 6 is the first on the
+ * stack. */
+static __always_inline __u32 comm_argument(__u32 call)
+{
+	switch (call) {
+	case LIEN_CALL_NCCL_REDUCE:
+		return 6;
+	case LIEN_CALL_NCCL_ALL_GATHER:
+	case LIEN_CALL_NCCL_ALL_TO_ALL:
+	case LIEN_CALL_NCCL_SEND:
+	case LIEN_CALL_NCCL_RECV:
+		return 4;
+	}
+	return 5;
+}
+
+/* Bytes of ncclDataType_t 0 to 11, four bits each. */
+#define TYPE_SIZES 0x112842884411ull
+
+static __noinline void count_traffic(
+	struct thread *thread, const struct arguments *arguments, __u32 call)
+{
+	__u32 kind = call - LIEN_TRAFFIC_FIRST, at = comm_argument(call);
+	int pair = call == LIEN_CALL_NCCL_SEND || call == LIEN_CALL_NCCL_RECV;
+	__u64 elements = arguments->arg[pair ? 1 : 2];
+	__u32 type = arguments->arg[pair ? 2 : 3];
+	struct lien_probe_comm key = {.pid = thread->pid};
+	struct lien_probe_traffic *sums;
+
+	key.comm = arguments->arg[at == 4 ? 4 : 5];
+	if (at == 6 &&
+		bpf_probe_read_user(&key.comm, sizeof(key.comm), (void *)(arguments->sp + 8)))
+		key.comm = 0;
+	scope_enter(thread, key.comm);
+	sums = bpf_map_lookup_elem(&traffic, &key);
+	if (!sums) {
+		bpf_map_update_elem(&traffic, &key, &no_traffic, BPF_NOEXIST);
+		sums = bpf_map_lookup_elem(&traffic, &key);
+	}
+	if (!sums || kind >= LIEN_TRAFFIC_KINDS) {
+		count(LIEN_COUNTER_UNCOUNTED);
+		return;
+	}
+	__sync_fetch_and_add(&sums->calls[kind], 1);
+	if (type < 12)
+		__sync_fetch_and_add(&sums->bytes, elements * (TYPE_SIZES >> (type * 4) & 15));
+	sums->t_last = bpf_ktime_get_ns();
+}
+
+static __noinline void quick(struct thread *thread, const struct arguments *arguments, __u32 call)
+{
+	__u32 top = thread->contexts - 1;
+
+	switch (call) {
+	case LIEN_CALL_CU_CONTEXT_SET:
+		if (!thread->contexts)
+			thread->contexts = 1;
+		top = thread->contexts - 1;
+		if (top < CONTEXTS)
+			thread->context[top & (CONTEXTS - 1)] = arguments->arg[0];
+		break;
+	case LIEN_CALL_CU_CONTEXT_PUSH:
+		context_push(thread, arguments->arg[0]);
+		break;
+	case LIEN_CALL_CU_CONTEXT_POP:
+		if (thread->contexts)
+			thread->contexts--;
+		break;
+	default:
+		count_traffic(thread, arguments, call);
+	}
 }
 
 SEC("uprobe")
 int lien_entry(struct pt_regs *ctx)
 {
-	__u64 cookie = bpf_get_attach_cookie(ctx), sp = ctx->sp;
+	struct arguments arguments = {
+		.arg = {ctx->di, ctx->si, ctx->dx, ctx->cx, ctx->r8, ctx->r9}, .sp = ctx->sp};
+	__u64 cookie = bpf_get_attach_cookie(ctx), sp = arguments.sp;
 	struct lien_probe_control *control;
 	struct thread *thread = thread_get();
 	struct frame *frame;
+	__u64 scope;
 	__u32 depth;
 	int i;
 
@@ -611,8 +1082,13 @@ int lien_entry(struct pt_regs *ctx)
 		return 0;
 	/* Others than users of CUDA register memory with network cards, too. */
 	if (LIEN_COOKIE_CALL(cookie) >= LIEN_CALL_IBV_REG_MR &&
+		LIEN_COOKIE_CALL(cookie) <= LIEN_CALL_IBV_DEREG_MR &&
 		!bpf_map_lookup_elem(&processes, &thread->pid))
 		return 0;
+	if (LIEN_COOKIE_FLAGS(cookie) & LIEN_CALL_QUICK) {
+		quick(thread, &arguments, LIEN_COOKIE_CALL(cookie));
+		return 0;
+	}
 	if (LIEN_COOKIE_CALL(cookie) < LIEN_CALL_CUDA_MALLOC && !thread->announced)
 		announce(thread, LIEN_COOKIE_FLAGS(cookie) & LIEN_CALL_FIRST ? 1 : 0);
 
@@ -642,12 +1118,7 @@ int lien_entry(struct pt_regs *ctx)
 	frame->call = LIEN_COOKIE_CALL(cookie);
 	frame->flags = LIEN_COOKIE_FLAGS(cookie);
 	frame->attachment = LIEN_COOKIE_ATTACHMENT(cookie);
-	frame->arg[0] = ctx->di;
-	frame->arg[1] = ctx->si;
-	frame->arg[2] = ctx->dx;
-	frame->arg[3] = ctx->cx;
-	frame->arg[4] = ctx->r8;
-	frame->arg[5] = ctx->r9;
+	__builtin_memcpy(frame->arg, arguments.arg, sizeof(frame->arg));
 	frame->share = 0;
 	frame->control = 0;
 	frame->caller = 0;
@@ -670,6 +1141,9 @@ int lien_entry(struct pt_regs *ctx)
 			wake(control);
 	}
 	entry_extras(frame);
+	scope = scope_of(frame);
+	if (scope)
+		scope_enter(thread, scope);
 	if (frame->flags & LIEN_CALL_RELEASES)
 		emit_call(thread, frame, 0, 0, LIEN_EVENT_ENTRY);
 	return 0;

@@ -35,7 +35,8 @@ static const struct call calls[] = {
 
 struct attached {
 	struct lien_probed_file file;
-	int multi[2]; /* link fds: returns, entries */
+	int multi[2];	/* link fds: returns, entries */
+	unsigned quick; /* calls, the first ones, that are seen entering only */
 	struct bpf_link *links[2 * CALLS];
 	unsigned links_count;
 };
@@ -206,12 +207,14 @@ void lien_probes_close(struct lien_probes *probes)
 static int attach_multi(struct lien_probes *probes, struct attached *attached, const char *path,
 	const uint64_t *offsets, const uint64_t *cookies, unsigned count)
 {
-	int fd;
+	int fd = -1;
 
 	/* Returns first: a call seen entering is then always seen returning. */
-	fd = lien_uprobe_multi_attach(bpf_program__fd(probes->skel->progs.lien_return), path,
-		offsets, cookies, count, true);
-	if (fd < 0)
+	if (count > attached->quick)
+		fd = lien_uprobe_multi_attach(bpf_program__fd(probes->skel->progs.lien_return),
+			path, offsets + attached->quick, cookies + attached->quick,
+			count - attached->quick, true);
+	if (fd < 0 && count > attached->quick)
 		return fd;
 	attached->multi[0] = fd;
 	fd = lien_uprobe_multi_attach(bpf_program__fd(probes->skel->progs.lien_entry), path,
@@ -229,7 +232,7 @@ static int attach_each(struct lien_probes *probes, struct attached *attached, co
 	unsigned i, at_return;
 
 	for (i = 0; i < count; i++)
-		for (at_return = 1; at_return + 1 > 0; at_return--) {
+		for (at_return = i >= attached->quick; at_return + 1 > 0; at_return--) {
 			LIBBPF_OPTS(bpf_uprobe_opts, options, .bpf_cookie = cookies[i],
 				.retprobe = at_return);
 
@@ -244,7 +247,24 @@ static int attach_each(struct lien_probes *probes, struct attached *attached, co
 	return 0;
 }
 
-/* Looks up the library's calls; cuInit comes last. Returns how many there are, or -errno. */
+/* In which order calls are attached: returns are skipped for the first, cuInit comes last. */
+static unsigned pass_of(const struct call *call)
+{
+	return call->flags & LIEN_CALL_QUICK ? 0 : call->flags & LIEN_CALL_FIRST ? 2 : 1;
+}
+
+/* Two names of one function would have each call seen twice. */
+static bool is_alias(const uint64_t *offsets, unsigned count, uint64_t offset)
+{
+	unsigned i;
+
+	for (i = 0; i < count; i++)
+		if (offsets[i] == offset)
+			return true;
+	return false;
+}
+
+/* Looks up the library's calls. Returns how many there are, or -errno. */
 static int find_calls(struct attached *attached, int fd, unsigned attachment, uint64_t *offsets,
 	uint64_t *cookies)
 {
@@ -267,19 +287,24 @@ static int find_calls(struct attached *attached, int fd, unsigned attachment, ui
 	lien_elf_close(elf);
 	if (err < 0)
 		return err;
-	for (pass = 0; pass < 2; pass++)
+	for (pass = 0; pass < 3; pass++) {
 		for (i = 0; i < n; i++) {
 			const struct call *call = &calls[of_call[i]];
 
-			if (!!(call->flags & LIEN_CALL_FIRST) != pass)
+			if (pass_of(call) != pass)
 				continue;
 			if (lookups[i].result) {
 				attached->file.missing[missing++] = call->symbol;
 				continue;
 			}
+			if (is_alias(offsets, found, lookups[i].file_offset))
+				continue;
 			offsets[found] = lookups[i].file_offset;
 			cookies[found++] = LIEN_COOKIE(call->number, call->flags, attachment);
 		}
+		if (!pass)
+			attached->quick = found;
+	}
 	return found ? (int)found : -ENOENT;
 }
 

@@ -27,6 +27,9 @@ enum lien_library {
 /* The one call every user of the driver makes first; attached last, so that a process whose cuInit
  * was seen had every probe in place from its first call on. */
 #define LIEN_CALL_FIRST 0x4
+/* Seen entering only, and no event: the kernel side counts it, or notes the thread's context. For
+ * calls that are made all the time. */
+#define LIEN_CALL_QUICK 0x8
 
 /* clang-format off */
 #define LIEN_CALLS(X) \
@@ -49,8 +52,47 @@ enum lien_library {
 	X(CU_CAPTURE_TO_GRAPH_PTSZ, 32, CUDA, "cuStreamBeginCaptureToGraph_ptsz", 0) \
 	X(CU_CAPTURE_END,       33, CUDA,   "cuStreamEndCapture",            0) \
 	X(CU_CAPTURE_END_PTSZ,  34, CUDA,   "cuStreamEndCapture_ptsz",       0) \
+	X(CU_MEM_ALLOC_PITCH,   35, CUDA,   "cuMemAllocPitch_v2",            0) \
+	X(CU_MEM_ALLOC_MANAGED, 36, CUDA,   "cuMemAllocManaged",             0) \
+	X(CU_MEM_ALLOC_ASYNC,   37, CUDA,   "cuMemAllocAsync",               0) \
+	X(CU_MEM_ALLOC_ASYNC_PTSZ, 38, CUDA, "cuMemAllocAsync_ptsz",         0) \
+	X(CU_MEM_ALLOC_FROM_POOL, 39, CUDA, "cuMemAllocFromPoolAsync",       0) \
+	X(CU_MEM_ALLOC_FROM_POOL_PTSZ, 40, CUDA, "cuMemAllocFromPoolAsync_ptsz", 0) \
+	X(CU_MEM_FREE_ASYNC,    41, CUDA,   "cuMemFreeAsync",                LIEN_CALL_RELEASES) \
+	X(CU_MEM_FREE_ASYNC_PTSZ, 42, CUDA, "cuMemFreeAsync_ptsz",           LIEN_CALL_RELEASES) \
+	X(CU_POOL_CREATE,       43, CUDA,   "cuMemPoolCreate",               0) \
+	X(CU_POOL_DESTROY,      44, CUDA,   "cuMemPoolDestroy",              LIEN_CALL_RELEASES) \
+	X(CU_POOL_EXPORT,       45, CUDA,   "cuMemPoolExportToShareableHandle", 0) \
+	X(CU_POOL_IMPORT,       46, CUDA,   "cuMemPoolImportFromShareableHandle", 0) \
+	X(CU_POOL_EXPORT_POINTER, 47, CUDA, "cuMemPoolExportPointer",        0) \
+	X(CU_POOL_IMPORT_POINTER, 48, CUDA, "cuMemPoolImportPointer",        0) \
+	X(CU_HOST_ALLOC,        49, CUDA,   "cuMemHostAlloc",                0) \
+	X(CU_ALLOC_HOST,        50, CUDA,   "cuMemAllocHost_v2",             0) \
+	X(CU_FREE_HOST,         51, CUDA,   "cuMemFreeHost",                 LIEN_CALL_RELEASES) \
+	X(CU_HOST_REGISTER,     52, CUDA,   "cuMemHostRegister_v2",          0) \
+	X(CU_HOST_UNREGISTER,   53, CUDA,   "cuMemHostUnregister",           LIEN_CALL_RELEASES) \
+	X(CU_IPC_GET,           54, CUDA,   "cuIpcGetMemHandle",             0) \
+	X(CU_IPC_OPEN,          55, CUDA,   "cuIpcOpenMemHandle_v2",         0) \
+	X(CU_IPC_CLOSE,         56, CUDA,   "cuIpcCloseMemHandle",           LIEN_CALL_RELEASES) \
+	X(CU_MULTICAST_CREATE,  57, CUDA,   "cuMulticastCreate",             0) \
+	X(CU_MULTICAST_DEVICE,  58, CUDA,   "cuMulticastAddDevice",          0) \
+	X(CU_MULTICAST_BIND,    59, CUDA,   "cuMulticastBindMem",            0) \
+	X(CU_MULTICAST_BIND_ADDRESS, 60, CUDA, "cuMulticastBindAddr",        0) \
+	X(CU_MULTICAST_UNBIND,  61, CUDA,   "cuMulticastUnbind",             0) \
+	X(CU_RANGE_HANDLE,      62, CUDA,   "cuMemGetHandleForAddressRange", 0) \
 	X(CUDA_MALLOC,          64, CUDART, "cudaMalloc",                    LIEN_CALL_FRAME) \
 	X(CUDA_FREE,            65, CUDART, "cudaFree",                      LIEN_CALL_FRAME) \
+	X(CUDA_MALLOC_ASYNC,    66, CUDART, "cudaMallocAsync",               LIEN_CALL_FRAME) \
+	X(CUDA_MALLOC_ASYNC_PTSZ, 67, CUDART, "cudaMallocAsync_ptsz",        LIEN_CALL_FRAME) \
+	X(CUDA_MALLOC_FROM_POOL, 68, CUDART, "cudaMallocFromPoolAsync",      LIEN_CALL_FRAME) \
+	X(CUDA_MALLOC_FROM_POOL_PTSZ, 69, CUDART, "cudaMallocFromPoolAsync_ptsz", LIEN_CALL_FRAME) \
+	X(CUDA_MALLOC_MANAGED,  70, CUDART, "cudaMallocManaged",             LIEN_CALL_FRAME) \
+	X(CUDA_MALLOC_PITCH,    71, CUDART, "cudaMallocPitch",               LIEN_CALL_FRAME) \
+	X(CUDA_MALLOC_HOST,     72, CUDART, "cudaMallocHost",                LIEN_CALL_FRAME) \
+	X(CUDA_HOST_ALLOC,      73, CUDART, "cudaHostAlloc",                 LIEN_CALL_FRAME) \
+	X(CUDA_HOST_REGISTER,   74, CUDART, "cudaHostRegister",              LIEN_CALL_FRAME) \
+	X(CUDA_IPC_OPEN,        75, CUDART, "cudaIpcOpenMemHandle",          LIEN_CALL_FRAME) \
+	X(CUDA_FREE_ASYNC,      76, CUDART, "cudaFreeAsync",                 LIEN_CALL_FRAME) \
 	X(NCCL_INIT_RANK,       96, NCCL,   "ncclCommInitRank",              0) \
 	X(NCCL_INIT_RANK_CONFIG, 97, NCCL,  "ncclCommInitRankConfig",        0) \
 	X(NCCL_INIT_RANK_SCALABLE, 98, NCCL, "ncclCommInitRankScalable",     0) \
@@ -60,18 +102,47 @@ enum lien_library {
 	X(NCCL_DEREGISTER,     102, NCCL,   "ncclCommDeregister",            LIEN_CALL_RELEASES) \
 	X(NCCL_WINDOW_REGISTER, 103, NCCL,  "ncclCommWindowRegister",        0) \
 	X(NCCL_WINDOW_DEREGISTER, 104, NCCL, "ncclCommWindowDeregister",     LIEN_CALL_RELEASES) \
+	X(NCCL_INIT_ALL,       105, NCCL,   "ncclCommInitAll",               0) \
+	X(NCCL_SPLIT,          106, NCCL,   "ncclCommSplit",                 0) \
+	X(NCCL_SHRINK,         107, NCCL,   "ncclCommShrink",                0) \
+	X(NCCL_FINALIZE,       108, NCCL,   "ncclCommFinalize",              0) \
+	X(NCCL_MEM_ALLOC,      109, NCCL,   "ncclMemAlloc",                  LIEN_CALL_FRAME) \
+	X(NCCL_MEM_FREE,       110, NCCL,   "ncclMemFree",                   LIEN_CALL_FRAME) \
+	X(NCCL_GROUP_END,      111, NCCL,   "ncclGroupEnd",                  LIEN_CALL_FRAME) \
 	X(IBV_REG_MR,          112, IBVERBS, "ibv_reg_mr",                   0) \
 	X(IBV_REG_MR_IOVA,     113, IBVERBS, "ibv_reg_mr_iova",              0) \
 	X(IBV_REG_MR_IOVA2,    114, IBVERBS, "ibv_reg_mr_iova2",             0) \
 	X(IBV_REG_DMABUF_MR,   115, IBVERBS, "ibv_reg_dmabuf_mr",            0) \
-	X(IBV_DEREG_MR,        116, IBVERBS, "ibv_dereg_mr",                 LIEN_CALL_RELEASES)
+	X(IBV_DEREG_MR,        116, IBVERBS, "ibv_dereg_mr",                 LIEN_CALL_RELEASES) \
+	X(CU_CONTEXT_SET,      128, CUDA,   "cuCtxSetCurrent",               LIEN_CALL_QUICK) \
+	X(CU_CONTEXT_PUSH,     129, CUDA,   "cuCtxPushCurrent_v2",           LIEN_CALL_QUICK) \
+	X(CU_CONTEXT_POP,      130, CUDA,   "cuCtxPopCurrent_v2",            LIEN_CALL_QUICK) \
+	X(CU_CONTEXT_CREATE,   131, CUDA,   "cuCtxCreate_v2",                0) \
+	X(CU_CONTEXT_CREATE_V3, 132, CUDA,  "cuCtxCreate_v3",                0) \
+	X(CU_CONTEXT_CREATE_V4, 133, CUDA,  "cuCtxCreate_v4",                0) \
+	X(CU_CONTEXT_PRIMARY,  134, CUDA,   "cuDevicePrimaryCtxRetain",      0) \
+	X(CU_CONTEXT_DESTROY,  135, CUDA,   "cuCtxDestroy_v2",               LIEN_CALL_RELEASES) \
+	X(NCCL_ALL_REDUCE,     144, NCCL,   "ncclAllReduce",                 LIEN_CALL_QUICK) \
+	X(NCCL_BROADCAST,      145, NCCL,   "ncclBroadcast",                 LIEN_CALL_QUICK) \
+	X(NCCL_REDUCE,         146, NCCL,   "ncclReduce",                    LIEN_CALL_QUICK) \
+	X(NCCL_ALL_GATHER,     147, NCCL,   "ncclAllGather",                 LIEN_CALL_QUICK) \
+	X(NCCL_REDUCE_SCATTER, 148, NCCL,   "ncclReduceScatter",             LIEN_CALL_QUICK) \
+	X(NCCL_SEND,           149, NCCL,   "ncclSend",                      LIEN_CALL_QUICK) \
+	X(NCCL_RECV,           150, NCCL,   "ncclRecv",                      LIEN_CALL_QUICK) \
+	X(NCCL_ALL_TO_ALL,     151, NCCL,   "ncclAlltoAll",                  LIEN_CALL_QUICK) \
+	X(NCCL_GATHER,         152, NCCL,   "ncclGather",                    LIEN_CALL_QUICK) \
+	X(NCCL_SCATTER,        153, NCCL,   "ncclScatter",                   LIEN_CALL_QUICK)
 /* clang-format on */
 
 enum lien_call {
 #define LIEN_CALL_ENUM(name, number, lib, symbol, flags) LIEN_CALL_##name = (number),
 	LIEN_CALLS(LIEN_CALL_ENUM)
 #undef LIEN_CALL_ENUM
-		LIEN_CALL_MAX = 128,
+		LIEN_CALL_MAX = 160,
 };
+
+/* The calls that move data over a communicator; LIEN_TRAFFIC(call) counts from 0. */
+#define LIEN_TRAFFIC_FIRST LIEN_CALL_NCCL_ALL_REDUCE
+#define LIEN_TRAFFIC_KINDS 10
 
 #endif

@@ -48,6 +48,16 @@ enum lien_event_type {
 #define LIEN_EVENT_PARTIAL 0x4 /* an argument could not be read; the body has zeroes there */
 /* An export told after the fact (lien_graph_dump()): it has been imported already. */
 #define LIEN_EVENT_IMPORTED 0x8
+/* .scope is a guess: see there. */
+#define LIEN_EVENT_INFERRED 0x10
+
+/* lien_event.scope of what a communicator's own making asks for: it has no address yet. The rest is
+ * .t_entry of the call that makes it. */
+#define LIEN_SCOPE_INIT 0x8000000000000000ull
+
+/* CUipcMemHandle, CUmemFabricHandle and CUmemPoolPtrExportData: names of memory that any process of
+ * the node may be given, as bytes. */
+#define LIEN_KEY_BYTES 64
 
 /* CUmemAllocationProp without what is meaningless on Linux. */
 struct lien_prop {
@@ -83,6 +93,13 @@ struct lien_event {
 	__lien_s32 result;   /* CUresult, ncclResult_t; of ibverbs 0 or -1 */
 	__lien_u32 outer;    /* enum lien_call: outermost traced call of the thread, often itself */
 	__lien_u64 caller;   /* return address of that outermost call */
+	/*
+	 * The communicator for which NCCL is at work: its ncclComm_t, or LIEN_SCOPE_INIT and more;
+	 * 0: none. Known when the thread is inside a call that names one; else (NCCL's own threads,
+	 * and calls that only end a group) it is the one that this thread, or its process, named
+	 * last, and LIEN_EVENT_INFERRED says so. Tells something about calls that NCCL makes only.
+	 */
+	__lien_u64 scope;
 	union {
 		struct {
 			__lien_u32 uid;
@@ -129,17 +146,58 @@ struct lien_event {
 			__lien_u64 share; /* names this export for good; 0: not joined */
 			__lien_u32 handle_type;
 			__lien_s32 fd;
+			__lien_u8 key[LIEN_KEY_BYTES]; /* fabric handles; the record of others ends
+							  before */
 		} share; /* export and import: the import of a share has the export's number */
 		struct {
 			__lien_u64 va, bytes;
-		} alloc;
+			__lien_u64 pool;   /* cuMemAllocFromPoolAsync; else 0 */
+			__lien_s32 device; /* of the thread's context; -1: not known */
+			__lien_u32 flags;  /* as given */
+		} alloc; /* whatever gives memory an address at once, the host's included */
+		struct {
+			__lien_u64 va;
+			__lien_u8 key[LIEN_KEY_BYTES];
+		} key; /* legacy IPC get and open, pool pointer export and import */
+		struct {
+			__lien_u64 pool;
+			__lien_u64 share; /* export, import: as in .share */
+			__lien_u32 handle_type;
+			__lien_s32 fd;
+			__lien_s32 device; /* create */
+			__lien_u32 zero;
+		} pool;
+		struct {
+			__lien_u64 handle; /* of the multicast object */
+			__lien_u64 offset, bytes;
+			__lien_u64 memory;	  /* bind: a handle, or an address */
+			__lien_u64 memory_offset; /* bind by handle */
+			__lien_s32 device;	  /* add, unbind; create: how many */
+			__lien_u32 zero;
+		} multicast;
+		struct {
+			__lien_u64 va, bytes;
+			__lien_u32 handle_type;
+			__lien_s32 fd;
+		} range_handle;
+		struct {
+			__lien_u64 context;
+			__lien_s32 device;
+			__lien_u32 zero;
+		} context;
 		struct {
 			__lien_u64 stream;
 		} capture;
 		struct {
 			__lien_u64 comm;
-			__lien_s32 nranks, rank;
-			__lien_u8 id[128]; /* ncclUniqueId: same bytes, same group */
+			__lien_u64 parent;	 /* split, shrink */
+			__lien_s32 nranks, rank; /* -1: not among the arguments */
+			__lien_s32 device;	 /* of the thread's context; -1: not known */
+			__lien_s32 color, key;	 /* split */
+			__lien_s32 excluded;	 /* shrink: how many ranks */
+			/* ncclUniqueId: same bytes, same group. InitAll: made up. Split: zeroes.
+			 * Shrink: the first of the excluded ranks, 32 bits each. */
+			__lien_u8 id[128];
 		} comm;
 		struct {
 			__lien_u64 comm;
@@ -151,7 +209,7 @@ struct lien_event {
 	};
 };
 
-#define LIEN_EVENT_HEADER 56
+#define LIEN_EVENT_HEADER 64
 
 /* The bytes of a record whose body is the union's member m. */
 #define LIEN_EVENT_SIZE(m) (LIEN_EVENT_HEADER + sizeof(((struct lien_event *)0)->m))
@@ -161,6 +219,7 @@ _Static_assert(__builtin_offsetof(struct lien_event, result) == 40, "event layou
 _Static_assert(__builtin_offsetof(struct lien_event, caller) == 48, "event layout");
 _Static_assert(__builtin_offsetof(struct lien_event, create) == LIEN_EVENT_HEADER, "event layout");
 _Static_assert(sizeof(struct lien_prop) == 24, "event layout");
-_Static_assert(sizeof(struct lien_event) == 208, "event layout");
+_Static_assert(__builtin_offsetof(struct lien_event, scope) == 56, "event layout");
+_Static_assert(sizeof(struct lien_event) == 232, "event layout");
 
 #endif

@@ -6,6 +6,8 @@
 #ifndef LIEN_PROBE_H
 #define LIEN_PROBE_H
 
+#include <lien/calls.h>
+
 /*
  * Cookie of an attached probe: the call's number, its LIEN_CALL_* flags and the number of the
  * attachment. A file seen through two file systems can be attached twice; of one call's two hits
@@ -52,6 +54,19 @@ struct lien_probe_process {
 	unsigned long long start;
 	unsigned int announced; /* its first call was seen, or it may have called before */
 	unsigned int zero;
+	unsigned long long scope; /* lien_event.scope of the NCCL call that it entered last */
+};
+
+/* Map `traffic`: what a process has asked of a communicator, counted as its calls are entered. */
+struct lien_probe_comm {
+	unsigned long long comm;
+	unsigned int pid, zero;
+};
+
+struct lien_probe_traffic {
+	unsigned long long calls[LIEN_TRAFFIC_KINDS]; /* by call - LIEN_TRAFFIC_FIRST */
+	unsigned long long bytes;		      /* as the arguments say: count x type */
+	unsigned long long t_last;		      /* CLOCK_MONOTONIC ns */
 };
 
 /* Index of map `counters`. */
@@ -59,6 +74,7 @@ enum lien_probe_counter {
 	LIEN_COUNTER_LOST = 0, /* records that found the ring full, or frames that found no room */
 	LIEN_COUNTER_UNREADABLE, /* arguments that could not be read */
 	LIEN_COUNTER_WOKEN,	 /* signals sent to start control threads */
+	LIEN_COUNTER_UNCOUNTED,	 /* collectives for which map `traffic` had no room */
 	LIEN_COUNTER_COUNT,
 };
 

@@ -130,8 +130,8 @@ PROGRESS = [{"progress": {"phase": phase, "done": done, "of": 2}}
 
 
 def event(kind, pid, body=b"", size=None):
-    length = 56 + len(body) if size is None else size
-    return struct.pack("<IHHIIQQQiIQ", length, kind, 0, pid, pid, 1, 0, 0, 0, 0, 0) + body
+    length = 64 + len(body) if size is None else size
+    return struct.pack("<IHHIIQQQiIQQ", length, kind, 0, pid, pid, 1, 0, 0, 0, 0, 0, 0) + body
 
 
 def process_event(pid):

@@ -365,7 +365,7 @@ class Session:
         else:
             agent.signal(signal.SIGTERM)
             try:
-                code = agent.wait(15)
+                code = agent.wait(60)  # single probes: the kernel takes 0.1 s to detach each
                 if code:
                     problem = "the agent ended with %d at SIGTERM: %s" % (
                         code, brief(agent.said()[-600:]))
@@ -551,7 +551,7 @@ def recording(kind, *args):
 
 # The stream of `record`: struct lien_event (include/lien/event.h)
 
-HEADER = struct.Struct("<IHHIIQQQiIQ")
+HEADER = struct.Struct("<IHHIIQQQiIQQ")
 CALLS = {}
 with open(os.path.join(ROOT, "include", "lien", "calls.h")) as _calls:
     for _match in re.finditer(r"X\((\w+),\s*(\d+),", _calls.read()):
@@ -562,7 +562,7 @@ EVENT_ENTRY, EVENT_CONTROL, EVENT_PARTIAL = 1, 2, 4
 class Event:
     def __init__(self, record):
         (self.size, self.type, self.flags, self.pid, self.tid, self.start, self.t_entry,
-         self.t_return, self.result, self.outer, self.caller) = HEADER.unpack_from(record)
+         self.t_return, self.result, self.outer, self.caller, self.scope) = HEADER.unpack_from(record)
         self.body = record[HEADER.size:]
 
     def words(self, layout):
@@ -604,7 +604,7 @@ class Stream:
         data, at, found = bytes(self.bytes), 0, []
         while at + HEADER.size <= len(data):
             size = struct.unpack_from("<I", data, at)[0]
-            check(HEADER.size <= size <= 208, "a record of %d bytes" % size)
+            check(HEADER.size <= size <= 232, "a record of %d bytes" % size)
             found.append(Event(data[at:at + size]))
             at += size
         return found

@@ -120,7 +120,7 @@ def test_churn():
             check(made >= 200000, "only %d calls" % made)
 
 
-@case(60)
+@case(120)
 def test_churn_with_single_probes():
     with Session(memory="2G") as session:
         session.start_agent("--no-uprobe-multi")

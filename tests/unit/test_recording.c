@@ -264,7 +264,7 @@ static void test_valid(void **state)
 	assert_false(lien_event_valid(&ev));
 	ev.access.count = LIEN_ACCESS_MAX;
 	assert_true(lien_event_valid(&ev));
-	ev.size -= 8;
+	ev.size = LIEN_EVENT_SIZE(access) - 8;
 	assert_false(lien_event_valid(&ev));
 
 	ev = event(3);
