@@ -5,44 +5,24 @@
 
 #include "agent/graph_internal.h"
 
-#define BY(member)                                                                                 \
+#define TREE(tree, type, member, entry)                                                            \
+	static int tree##_cmp(const struct type *a, const struct type *b)                          \
 	{                                                                                          \
 		return a->member < b->member ? -1 : a->member > b->member;                         \
-	}
+	}                                                                                          \
+	RB_GENERATE(tree##_tree, type, entry, tree##_cmp)                                          \
+	_Static_assert(1, "takes the semicolon")
 
-static int lien_process_cmp(const struct lien_process *a, const struct lien_process *b) BY(
-	pid) static int lien_allocation_cmp(const struct lien_allocation *a,
-	const struct lien_allocation *b)
-	BY(id) static int lien_share_cmp(const struct lien_share *a, const struct lien_share *b) BY(
-		number) static int lien_handle_cmp(const struct lien_handle *a,
-		const struct lien_handle
-			*b) BY(value) static int lien_mapping_cmp(const struct lien_mapping *a,
-		const struct lien_mapping *b)
-		BY(va) static int lien_reservation_cmp(
-			const struct lien_reservation *a, const struct lien_reservation *b)
-			BY(va) static int lien_comm_cmp(
-				const struct lien_comm *a, const struct lien_comm *b)
-				BY(address) static int lien_library_cmp(
-					const struct lien_library_map *a,
-					const struct lien_library_map *b) BY(start)
+TREE(lien_process, lien_process, pid, by_pid);
+TREE(lien_allocation, lien_allocation, id, by_id);
+TREE(lien_share, lien_share, number, by_number);
+TREE(lien_handle, lien_handle, value, by_value);
+TREE(lien_mapping, lien_mapping, va, by_va);
+TREE(lien_reservation, lien_reservation, va, by_va);
+TREE(lien_comm, lien_comm, address, by_address);
+TREE(lien_library, lien_library_map, start, by_start);
 
-					RB_GENERATE(lien_process_tree, lien_process, by_pid,
-						lien_process_cmp) RB_GENERATE(lien_allocation_tree,
-						lien_allocation, by_id,
-						lien_allocation_cmp) RB_GENERATE(lien_share_tree,
-						lien_share, by_number,
-						lien_share_cmp) RB_GENERATE(lien_handle_tree,
-						lien_handle, by_value,
-						lien_handle_cmp) RB_GENERATE(lien_mapping_tree,
-						lien_mapping, by_va,
-						lien_mapping_cmp) RB_GENERATE(lien_reservation_tree,
-						lien_reservation, by_va,
-						lien_reservation_cmp) RB_GENERATE(lien_comm_tree,
-						lien_comm, by_address, lien_comm_cmp)
-						RB_GENERATE(lien_library_tree, lien_library_map,
-							by_start, lien_library_cmp)
-
-							int lien_graph_new(struct lien_graph **out)
+int lien_graph_new(struct lien_graph **out)
 {
 	struct lien_graph *graph = calloc(1, sizeof(*graph));
 
@@ -53,6 +33,8 @@ static int lien_process_cmp(const struct lien_process *a, const struct lien_proc
 	RB_INIT(&graph->shares);
 	RB_INIT(&graph->names);
 	RB_INIT(&graph->access_sets);
+	RB_INIT(&graph->sites);
+	LIST_INIT(&graph->splits);
 	*out = graph;
 	return 0;
 }
@@ -65,6 +47,7 @@ void lien_graph_free(struct lien_graph *graph)
 		return;
 	while ((process = RB_ROOT(&graph->processes)))
 		lien_process_end(graph, process);
+	lien_splits_drop(graph, 0);
 	lien_graph_free_sets(graph);
 	free(graph);
 }
@@ -159,7 +142,10 @@ bool lien_registration_touches(
 
 bool lien_allocation_held(const struct lien_allocation *allocation)
 {
-	return !LIST_EMPTY(&allocation->handles) || !LIST_EMPTY(&allocation->mappings);
+	if (!LIST_EMPTY(&allocation->handles) || !LIST_EMPTY(&allocation->mappings))
+		return true;
+	/* Bound memory is held by the object; the object is not held by what is bound to it. */
+	return allocation->origin != LIEN_ORIGIN_MULTICAST && !LIST_EMPTY(&allocation->bindings);
 }
 
 bool lien_allocation_offloaded(const struct lien_allocation *allocation)
@@ -179,8 +165,37 @@ bool lien_allocation_offloaded(const struct lien_allocation *allocation)
 
 bool lien_allocation_on_device(const struct lien_allocation *allocation)
 {
-	/* CU_MEM_LOCATION_TYPE_DEVICE; what is imported from nobody known is taken for it, too */
-	return allocation->origin != LIEN_ORIGIN_CREATE || allocation->prop.location_type == 1;
+	switch (allocation->origin) {
+	case LIEN_ORIGIN_CREATE:
+		return allocation->prop.location_type == 1; /* CU_MEM_LOCATION_TYPE_DEVICE */
+	case LIEN_ORIGIN_MULTICAST:
+	case LIEN_ORIGIN_HOST:
+	case LIEN_ORIGIN_REGISTERED:
+		return false;
+	default: /* what is imported from nobody known is taken for it, too */
+		return true;
+	}
+}
+
+bool lien_allocation_by_address(const struct lien_allocation *allocation)
+{
+	return allocation->origin >= LIEN_ORIGIN_ALLOC;
+}
+
+const char *lien_allocation_library(const struct lien_allocation *allocation)
+{
+	return allocation->site ? allocation->site->library->text : "unknown";
+}
+
+struct lien_comm *lien_allocation_comm(const struct lien_allocation *allocation)
+{
+	struct lien_comm *comm;
+
+	if (allocation->comm && allocation->owner)
+		RB_FOREACH (comm, lien_comm_tree, &allocation->owner->comms)
+			if (comm->number == allocation->comm)
+				return comm;
+	return NULL;
 }
 
 struct lien_process *lien_process_new(struct lien_graph *graph, uint32_t pid, uint64_t start)
@@ -198,6 +213,9 @@ struct lien_process *lien_process_new(struct lien_graph *graph, uint32_t pid, ui
 	RB_INIT(&process->libraries);
 	TAILQ_INIT(&process->pending);
 	LIST_INIT(&process->captures);
+	LIST_INIT(&process->pools);
+	LIST_INIT(&process->contexts);
+	LIST_INIT(&process->inits);
 	LIST_INIT(&process->cards);
 	LIST_INIT(&process->owned);
 	RB_INSERT(lien_process_tree, &graph->processes, process);
@@ -216,12 +234,13 @@ struct lien_allocation *lien_allocation_new(struct lien_graph *graph, enum lien_
 	LIST_INIT(&allocation->handles);
 	LIST_INIT(&allocation->mappings);
 	LIST_INIT(&allocation->shares);
+	LIST_INIT(&allocation->bindings);
 	RB_INSERT(lien_allocation_tree, &graph->allocations, allocation);
 	graph->stats.allocations++;
 	return allocation;
 }
 
-static void share_free(struct lien_graph *graph, struct lien_share *share)
+void lien_share_drop(struct lien_graph *graph, struct lien_share *share)
 {
 	LIST_REMOVE(share, of_allocation);
 	RB_REMOVE(lien_share_tree, &graph->shares, share);
@@ -234,15 +253,32 @@ void lien_shares_drop_control(struct lien_graph *graph, struct lien_allocation *
 
 	LIST_FOREACH_SAFE(share, &allocation->shares, of_allocation, next)
 	if (share->control)
-		share_free(graph, share);
+		lien_share_drop(graph, share);
+}
+
+static void allocation_settle(struct lien_graph *graph, struct lien_allocation *allocation);
+
+void lien_binding_drop(struct lien_graph *graph, struct lien_binding *binding)
+{
+	struct lien_allocation *memory = binding->memory;
+
+	LIST_REMOVE(binding, of_object);
+	LIST_REMOVE(binding, of_memory);
+	free(binding);
+	allocation_settle(graph, memory);
 }
 
 static void allocation_free(struct lien_graph *graph, struct lien_allocation *allocation)
 {
+	struct lien_binding *binding;
 	struct lien_share *share;
 
+	if (allocation->origin == LIEN_ORIGIN_MULTICAST)
+		while ((binding = LIST_FIRST(&allocation->bindings)))
+			lien_binding_drop(graph, binding);
+
 	while ((share = LIST_FIRST(&allocation->shares)))
-		share_free(graph, share);
+		lien_share_drop(graph, share);
 	if (allocation->owner)
 		LIST_REMOVE(allocation, of_owner);
 	RB_REMOVE(lien_allocation_tree, &graph->allocations, allocation);
@@ -265,13 +301,15 @@ static void allocation_settle(struct lien_graph *graph, struct lien_allocation *
 	allocation_free(graph, allocation);
 }
 
-struct lien_share *lien_share_new(
-	struct lien_graph *graph, struct lien_allocation *allocation, uint64_t number)
+struct lien_share *lien_share_new(struct lien_graph *graph, struct lien_allocation *allocation,
+	uint64_t number, const uint8_t *key)
 {
-	struct lien_share *share = calloc(1, sizeof(*share));
+	struct lien_share *share = calloc(1, sizeof(*share) + (key ? LIEN_KEY_BYTES : 0));
 
 	if (!share)
 		return NULL;
+	if (key)
+		memcpy(share->key, key, LIEN_KEY_BYTES);
 	share->number = number;
 	share->allocation = allocation;
 	if (RB_INSERT(lien_share_tree, &graph->shares, share)) {
@@ -372,7 +410,14 @@ static void registrations_free(struct lien_registration_list *list)
 
 void lien_comm_drop(struct lien_process *process, struct lien_comm *comm)
 {
+	struct lien_init *init, *next;
+
 	registrations_free(&comm->registrations);
+	LIST_FOREACH_SAFE(init, &process->inits, next, next)
+	if (init->number == comm->number) {
+		LIST_REMOVE(init, next);
+		free(init);
+	}
 	RB_REMOVE(lien_comm_tree, &process->comms, comm);
 	free(comm);
 }
@@ -397,6 +442,9 @@ void lien_process_end(struct lien_graph *graph, struct lien_process *process)
 	struct lien_reservation *reservation;
 	struct lien_allocation *allocation;
 	struct lien_library_map *library;
+	struct lien_context *context;
+	struct lien_init *init;
+	struct lien_pool *pool;
 	struct lien_pending *pending;
 	struct lien_capture *capture;
 	struct lien_mapping *mapping;
@@ -429,6 +477,19 @@ void lien_process_end(struct lien_graph *graph, struct lien_process *process)
 		LIST_REMOVE(capture, next);
 		free(capture);
 	}
+	while ((pool = LIST_FIRST(&process->pools))) {
+		LIST_REMOVE(pool, next);
+		free(pool);
+	}
+	while ((context = LIST_FIRST(&process->contexts))) {
+		LIST_REMOVE(context, next);
+		free(context);
+	}
+	while ((init = LIST_FIRST(&process->inits))) {
+		LIST_REMOVE(init, next);
+		free(init);
+	}
+	lien_splits_drop(graph, process->pid);
 	while ((allocation = LIST_FIRST(&process->owned)))
 		allocation_disown(graph, allocation);
 	RB_REMOVE(lien_process_tree, &graph->processes, process);

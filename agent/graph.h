@@ -36,16 +36,36 @@ struct lien_access_set {
 	struct lien_access access[];
 };
 
+/* From ALLOC on it has no handles: it is known by its address, and freed by it. */
 enum lien_origin {
 	LIEN_ORIGIN_CREATE = 1, /* cuMemCreate */
-	LIEN_ORIGIN_ALLOC,	/* cuMemAlloc: no handle, one mapping */
 	LIEN_ORIGIN_IMPORT,	/* imported, but its export was not seen: owner unknown */
+	LIEN_ORIGIN_MULTICAST,	/* cuMulticastCreate: has no memory but what is bound to it */
+	LIEN_ORIGIN_ALLOC,	/* cuMemAlloc */
+	LIEN_ORIGIN_PITCH,	/* cuMemAllocPitch */
+	LIEN_ORIGIN_MANAGED,	/* cuMemAllocManaged: wherever it was used last */
+	LIEN_ORIGIN_POOL,	/* cuMemAllocAsync, cuMemAllocFromPoolAsync */
+	LIEN_ORIGIN_HOST,	/* cuMemHostAlloc, cuMemAllocHost: pinned */
+	LIEN_ORIGIN_REGISTERED, /* cuMemHostRegister: the application's own, pinned */
+};
+
+/* A place in the code that asked for memory; interned for the graph's life. */
+struct lien_site {
+	RB_ENTRY(lien_site) by_place;
+	const struct lien_name *library; /* as allocations name it: "nccl", "torch_cuda" */
+	const struct lien_name *file;	 /* "libtorch_cuda.so"; NULL: not in a known mapping */
+	uint64_t inode, offset;		 /* of the file, in the file; else 0, the address */
+	uint32_t dev_major, dev_minor;
+	uint32_t outer; /* enum lien_call: what was called there */
 };
 
 struct lien_mapping;
 struct lien_handle;
 LIST_HEAD(lien_mapping_list, lien_mapping);
 LIST_HEAD(lien_handle_list, lien_handle);
+
+/* Memory that is named by 64 bytes has a number made of them, with this bit. */
+#define LIEN_SHARE_BY_KEY 0x8000000000000000ull
 
 /* One export: what an import's number refers to. */
 struct lien_share {
@@ -54,7 +74,18 @@ struct lien_share {
 	struct lien_allocation *allocation;
 	uint64_t number;
 	unsigned imports;
-	bool control; /* made by a restore */
+	uint32_t call; /* enum lien_call: the export */
+	int32_t fd;    /* in the exporter, when it was made; -1: none */
+	bool control;  /* made by a restore */
+	uint8_t key[]; /* LIEN_KEY_BYTES if the number says so */
+};
+
+/* Memory that a multicast object reaches. */
+struct lien_binding {
+	LIST_ENTRY(lien_binding) of_object, of_memory;
+	struct lien_allocation *object, *memory;
+	uint64_t offset, bytes; /* in the object */
+	uint64_t memory_offset;
 };
 
 struct lien_allocation {
@@ -66,14 +97,19 @@ struct lien_allocation {
 	uint32_t owner_pid;	    /* stays when the owner has died; 0: unknown */
 	uint64_t owner_start;
 	uint64_t bytes;
-	struct lien_prop prop;		 /* origin ALLOC: only the location, as far as known */
-	const struct lien_name *library; /* that asked for it */
-	uint32_t outer;			 /* event.h: the outermost call, and where it was made */
-	uint64_t caller;
-	unsigned exports; /* by the application; restores export again without counting */
+	struct lien_prop prop;	      /* origin ALLOC: only the location, as far as known */
+	const struct lien_site *site; /* that asked for it; NULL: not known */
+	uint64_t caller;	      /* the same as an address of the owner */
+	uint64_t devices;	      /* multicast: bit n, device n was added */
+	uint32_t comm;	    /* lien_comm.number: NCCL needs it for that one; 0: none, not known */
+	bool comm_inferred; /* see lien_event.scope */
+	uint32_t context;   /* lien_context.number; 0: not known, or made without one */
+	unsigned dmabufs;   /* descriptors given out by cuMemGetHandleForAddressRange */
+	unsigned exports;   /* by the application; restores export again without counting */
 	LIST_HEAD(, lien_share) shares;
 	struct lien_handle_list handles;
-	struct lien_mapping_list mappings; /* in all processes */
+	struct lien_mapping_list mappings;  /* in all processes */
+	LIST_HEAD(, lien_binding) bindings; /* multicast: what it reaches; else what reaches it */
 };
 
 struct lien_handle {
@@ -93,6 +129,7 @@ struct lien_mapping {
 	struct lien_allocation *allocation;
 	uint64_t va, bytes, offset;
 	const struct lien_access_set *access;
+	unsigned opens; /* legacy IPC: one address for all openings */
 	bool imported;
 	bool parked; /* unmapped by the control library: offloaded */
 };
@@ -113,8 +150,19 @@ LIST_HEAD(lien_registration_list, lien_registration);
 struct lien_comm {
 	RB_ENTRY(lien_comm) by_address;
 	uint64_t address;
+	uint32_t number; /* in the graph; never used again */
+	uint32_t parent; /* number of the one that it was split or shrunk from; 0: none */
+	/*
+	 * Equal in all processes of the group. Of a split or shrunk one it is made of the parent's,
+	 * of how many were made of that before, and of the color: all ranks do that in one order.
+	 */
 	uint8_t id[128];
-	int32_t rank, nranks;
+	int32_t rank, nranks; /* -1: not known (yet: a split's ranks follow from all its members) */
+	int32_t device;	      /* -1: not known */
+	uint32_t made_by;     /* enum lien_call; 0: seen only when it was used */
+	unsigned splits, shrinks;
+	uint64_t t_init; /* CLOCK_MONOTONIC ns: when it had been made */
+	bool finalized;
 	struct lien_registration_list registrations;
 };
 
@@ -130,6 +178,29 @@ struct lien_library_map {
 struct lien_pending {
 	TAILQ_ENTRY(lien_pending) next;
 	struct lien_event event;
+};
+
+struct lien_pool {
+	LIST_ENTRY(lien_pool) next;
+	uint64_t value;
+	uint64_t share; /* the last export, or the import; 0: neither */
+	int32_t device; /* -1: not known */
+	bool imported;
+};
+
+struct lien_context {
+	LIST_ENTRY(lien_context) next;
+	uint64_t value;
+	uint32_t number; /* in the process; from 1, never used again */
+	int32_t device;
+	bool primary;
+};
+
+/* A communicator being made, for which memory was asked already. */
+struct lien_init {
+	LIST_ENTRY(lien_init) next;
+	uint64_t scope;
+	uint32_t number; /* the communicator's */
 };
 
 struct lien_capture {
@@ -183,6 +254,10 @@ struct lien_process {
 	struct lien_library_tree libraries;
 	TAILQ_HEAD(, lien_pending) pending;
 	LIST_HEAD(, lien_capture) captures;
+	LIST_HEAD(, lien_pool) pools;
+	LIST_HEAD(, lien_context) contexts;
+	uint32_t next_context;
+	LIST_HEAD(, lien_init) inits;
 	LIST_HEAD(, lien_allocation) owned;
 };
 
@@ -224,7 +299,14 @@ bool lien_registration_touches(
 bool lien_allocation_held(const struct lien_allocation *allocation);
 /* True when the owner holds it in host memory: no handle and no mapping of it is live. */
 bool lien_allocation_offloaded(const struct lien_allocation *allocation);
-/* True for memory of a device, as against the host's (NCCL's HOST_NUMA buffers). */
+/* True for what has no handles. */
+bool lien_allocation_by_address(const struct lien_allocation *allocation);
+/* Who asked for it: a library's or program's name, or "unknown". */
+const char *lien_allocation_library(const struct lien_allocation *allocation);
+/* NULL when it has been destroyed, or belongs to none. */
+struct lien_comm *lien_allocation_comm(const struct lien_allocation *allocation);
+/* True for memory of a device, as against the host's (NCCL's HOST_NUMA buffers) and multicast
+ * objects, which have none. */
 bool lien_allocation_on_device(const struct lien_allocation *allocation);
 
 /* The present state as events, oldest first, as if everything had just been made: applied to an

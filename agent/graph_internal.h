@@ -7,6 +7,10 @@
 
 RB_HEAD(lien_name_tree, lien_name);
 RB_HEAD(lien_access_tree, lien_access_set);
+RB_HEAD(lien_site_tree, lien_site);
+
+/* A split under way: its ranks are known when all of the parent's have called. */
+struct lien_split;
 
 struct lien_graph {
 	struct lien_process_tree processes;
@@ -14,8 +18,11 @@ struct lien_graph {
 	struct lien_share_tree shares;
 	struct lien_name_tree names;
 	struct lien_access_tree access_sets;
+	struct lien_site_tree sites;
+	LIST_HEAD(, lien_split) splits;
 	struct lien_graph_stats stats;
 	uint64_t next_id;
+	uint32_t next_comm;
 	void (*on_process_end)(void *context, struct lien_process *process);
 	void *on_process_end_context;
 };
@@ -30,6 +37,9 @@ const struct lien_name *lien_graph_name(struct lien_graph *graph, const char *te
 /* The set with n descriptions laid over base. NULL: out of memory. */
 const struct lien_access_set *lien_graph_access(struct lien_graph *graph,
 	const struct lien_access_set *base, const struct lien_access *over, unsigned n);
+/* Where the event's outermost call was made. NULL: out of memory. */
+const struct lien_site *lien_graph_site(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event);
 void lien_graph_free_sets(struct lien_graph *graph);
 
 struct lien_process *lien_process_new(struct lien_graph *graph, uint32_t pid, uint64_t start);
@@ -47,13 +57,39 @@ void lien_mapping_drop(struct lien_graph *graph, struct lien_mapping *mapping);
 /* Moves everything that `from` has to `to`; frees `from`. */
 void lien_allocation_merge(
 	struct lien_graph *graph, struct lien_allocation *from, struct lien_allocation *to);
-/* NULL: out of memory. There must be no export of that number. */
-struct lien_share *lien_share_new(
-	struct lien_graph *graph, struct lien_allocation *allocation, uint64_t number);
+/* NULL: out of memory. There must be no export of that number. The key is NULL unless the number is
+ * made of it. */
+struct lien_share *lien_share_new(struct lien_graph *graph, struct lien_allocation *allocation,
+	uint64_t number, const uint8_t *key);
+struct lien_share *lien_share_find(struct lien_graph *graph, uint64_t number);
+void lien_share_drop(struct lien_graph *graph, struct lien_share *share);
+/* The number of what 64 bytes name; the call says what kind of name it is. */
+uint64_t lien_share_number(unsigned call, const uint8_t *key);
+/* The memory is handed out under a name of 64 bytes, once more or for the first time. */
+int lien_share_by_key(struct lien_graph *graph, struct lien_allocation *allocation, unsigned call,
+	const uint8_t *key);
 /* Those of the restore before this one: each has been imported, and closed. */
 void lien_shares_drop_control(struct lien_graph *graph, struct lien_allocation *allocation);
 
 void lien_comm_drop(struct lien_process *process, struct lien_comm *comm);
+struct lien_comm *lien_comm_find(struct lien_process *process, uint64_t address);
+/* Made of what is known of it: its address. NULL: out of memory. */
+struct lien_comm *lien_comm_new(
+	struct lien_graph *graph, struct lien_process *process, uint64_t address);
+/* The communicator's number for an event's scope; 0: none that is known. */
+uint32_t lien_comm_of_scope(struct lien_graph *graph, struct lien_process *process, uint64_t scope);
+/* A process ends: splits that it took part in will not be complete. */
+void lien_splits_drop(struct lien_graph *graph, uint32_t pid);
+void lien_binding_drop(struct lien_graph *graph, struct lien_binding *binding);
+
+/* Fills in who asked, and for which communicator. -ENOMEM. */
+int lien_allocation_asked(struct lien_graph *graph, struct lien_process *process,
+	struct lien_allocation *allocation, const struct lien_event *event);
+struct lien_handle *lien_handle_find(struct lien_process *process, uint64_t value);
+/* Makes room for a name that the driver has just given out. */
+void lien_handle_vacate(struct lien_graph *graph, struct lien_process *process, uint64_t value);
+void lien_range_vacate(
+	struct lien_graph *graph, struct lien_process *process, uint64_t va, uint64_t bytes);
 
 /* The first mapping (reservation) that has a byte in [va, va + bytes). */
 struct lien_mapping *lien_process_overlap(
@@ -66,9 +102,24 @@ typedef int lien_apply_fn(
 lien_apply_fn lien_graph_apply_release;
 lien_apply_fn lien_graph_apply_unmap;
 lien_apply_fn lien_graph_apply_free;
+lien_apply_fn lien_graph_apply_free_host;
+lien_apply_fn lien_graph_apply_unregister_host;
+lien_apply_fn lien_graph_apply_ipc_close;
+lien_apply_fn lien_graph_apply_pool_destroy;
+lien_apply_fn lien_graph_apply_context_destroy;
 lien_apply_fn lien_graph_apply_address_free;
 lien_apply_fn lien_graph_apply_create;
 lien_apply_fn lien_graph_apply_alloc;
+lien_apply_fn lien_graph_apply_pool_create;
+lien_apply_fn lien_graph_apply_pool_share;
+lien_apply_fn lien_graph_apply_key_export;
+lien_apply_fn lien_graph_apply_key_import;
+lien_apply_fn lien_graph_apply_range_handle;
+lien_apply_fn lien_graph_apply_context;
+lien_apply_fn lien_graph_apply_multicast_create;
+lien_apply_fn lien_graph_apply_multicast_device;
+lien_apply_fn lien_graph_apply_multicast_bind;
+lien_apply_fn lien_graph_apply_multicast_unbind;
 lien_apply_fn lien_graph_apply_retain;
 lien_apply_fn lien_graph_apply_reserve;
 lien_apply_fn lien_graph_apply_map;
@@ -78,6 +129,9 @@ lien_apply_fn lien_graph_apply_import;
 lien_apply_fn lien_graph_apply_comm_end;
 lien_apply_fn lien_graph_apply_deregister;
 lien_apply_fn lien_graph_apply_comm_init;
+lien_apply_fn lien_graph_apply_comm_split;
+lien_apply_fn lien_graph_apply_comm_shrink;
+lien_apply_fn lien_graph_apply_comm_finalize;
 lien_apply_fn lien_graph_apply_register;
 lien_apply_fn lien_graph_apply_capture_begin;
 lien_apply_fn lien_graph_apply_capture_end;

@@ -12,33 +12,25 @@ static bool by_control(const struct lien_event *event)
 	return event->flags & LIEN_EVENT_CONTROL;
 }
 
-static struct lien_handle *handle_find(struct lien_process *process, uint64_t value)
+struct lien_handle *lien_handle_find(struct lien_process *process, uint64_t value)
 {
 	struct lien_handle key = {.value = value};
 
 	return RB_FIND(lien_handle_tree, &process->handles, &key);
 }
 
-/* Who asked for the memory: NCCL if the thread was inside one of its calls, else the library (or
- * program) that the outermost traced call returns to. */
-static const struct lien_name *caller_library(
-	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+int lien_allocation_asked(struct lien_graph *graph, struct lien_process *process,
+	struct lien_allocation *allocation, const struct lien_event *event)
 {
-	const struct lien_library_map *map;
-	const char *file = "unknown";
-	size_t length;
-
-	if (lien_event_library(event->outer) == LIEN_LIB_NCCL)
-		return lien_graph_name(graph, "nccl", 4);
-	map = lien_process_library(process, event->caller);
-	if (map)
-		file = map->file->text;
-	length = strlen(file);
-	if (!strncmp(file, "lib", 3)) {
-		file += 3;
-		length = strstr(file, ".so") ? (size_t)(strstr(file, ".so") - file) : strlen(file);
-	}
-	return lien_graph_name(graph, file, length);
+	allocation->caller = event->caller;
+	allocation->site = lien_graph_site(graph, process, event);
+	if (!allocation->site)
+		return -ENOMEM;
+	if (!event->scope || strcmp(allocation->site->library->text, "nccl"))
+		return 0;
+	allocation->comm = lien_comm_of_scope(graph, process, event->scope);
+	allocation->comm_inferred = event->flags & LIEN_EVENT_INFERRED;
+	return 0;
 }
 
 /* A handle without references stays the driver's name for memory that is mapped in its process. */
@@ -67,7 +59,7 @@ static void handles_settle(
 int lien_graph_apply_release(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
-	struct lien_handle *handle = handle_find(process, event->release.handle);
+	struct lien_handle *handle = lien_handle_find(process, event->release.handle);
 
 	if (!handle || !handle->references) {
 		lien_graph_odd(graph, process);
@@ -122,20 +114,6 @@ int lien_graph_apply_unmap(
 	return 0;
 }
 
-int lien_graph_apply_free(
-	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
-{
-	struct lien_mapping *mapping = lien_process_mapping(process, event->range.va);
-
-	if (!event->range.va)
-		return 0;
-	if (!mapping || mapping->allocation->origin != LIEN_ORIGIN_ALLOC)
-		lien_graph_odd(graph, process);
-	else
-		lien_mapping_drop(graph, mapping);
-	return 0;
-}
-
 int lien_graph_apply_address_free(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
@@ -165,12 +143,11 @@ static bool apply_pending_unmap(struct lien_graph *graph, struct lien_handle *ha
 	return false;
 }
 
-/* Makes room for a handle value that the driver has just given out. */
-static void handle_vacate(struct lien_graph *graph, struct lien_process *process, uint64_t value)
+void lien_handle_vacate(struct lien_graph *graph, struct lien_process *process, uint64_t value)
 {
 	struct lien_handle *handle;
 
-	while ((handle = handle_find(process, value))) {
+	while ((handle = lien_handle_find(process, value))) {
 		if (lien_graph_apply_pending(graph, process, LIEN_CALL_CU_MEM_RELEASE, value, 0) ||
 			apply_pending_unmap(graph, handle))
 			continue;
@@ -179,17 +156,29 @@ static void handle_vacate(struct lien_graph *graph, struct lien_process *process
 	}
 }
 
-static void range_vacate(
+/* The calls that take away what is at an address. */
+static const unsigned range_releases[] = {LIEN_CALL_CU_MEM_UNMAP, LIEN_CALL_CU_MEM_FREE,
+	LIEN_CALL_CU_MEM_FREE_ASYNC, LIEN_CALL_CU_MEM_FREE_ASYNC_PTSZ, LIEN_CALL_CU_FREE_HOST,
+	LIEN_CALL_CU_HOST_UNREGISTER, LIEN_CALL_CU_IPC_CLOSE};
+
+static bool apply_pending_at(struct lien_graph *graph, const struct lien_mapping *mapping)
+{
+	unsigned i;
+
+	for (i = 0; i < sizeof(range_releases) / sizeof(range_releases[0]); i++)
+		if (lien_graph_apply_pending(graph, mapping->process, range_releases[i],
+			    mapping->va, mapping->bytes))
+			return true;
+	return false;
+}
+
+void lien_range_vacate(
 	struct lien_graph *graph, struct lien_process *process, uint64_t va, uint64_t bytes)
 {
 	struct lien_mapping *mapping;
 
 	while ((mapping = lien_process_overlap(process, va, bytes))) {
-		unsigned call = mapping->allocation->origin == LIEN_ORIGIN_ALLOC
-					? LIEN_CALL_CU_MEM_FREE
-					: LIEN_CALL_CU_MEM_UNMAP;
-
-		if (lien_graph_apply_pending(graph, process, call, mapping->va, mapping->bytes))
+		if (apply_pending_at(graph, mapping))
 			continue;
 		lien_graph_odd(graph, process);
 		mapping_remove(graph, mapping);
@@ -202,16 +191,15 @@ int lien_graph_apply_create(
 	struct lien_allocation *allocation;
 	struct lien_handle *handle;
 
-	handle_vacate(graph, process, event->create.handle);
+	lien_handle_vacate(graph, process, event->create.handle);
 	allocation = lien_allocation_new(graph, LIEN_ORIGIN_CREATE);
 	if (!allocation)
 		return -ENOMEM;
 	lien_allocation_own(allocation, process);
 	allocation->bytes = event->create.bytes;
 	allocation->prop = event->create.prop;
-	allocation->outer = event->outer;
-	allocation->caller = event->caller;
-	allocation->library = caller_library(graph, process, event);
+	if (lien_allocation_asked(graph, process, allocation, event))
+		return -ENOMEM;
 	handle = lien_handle_new(process, allocation, event->create.handle);
 	if (!handle)
 		return -ENOMEM;
@@ -219,35 +207,15 @@ int lien_graph_apply_create(
 	return 0;
 }
 
-int lien_graph_apply_alloc(
-	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
-{
-	struct lien_allocation *allocation;
-
-	range_vacate(graph, process, event->alloc.va, event->alloc.bytes);
-	allocation = lien_allocation_new(graph, LIEN_ORIGIN_ALLOC);
-	if (!allocation)
-		return -ENOMEM;
-	lien_allocation_own(allocation, process);
-	allocation->bytes = event->alloc.bytes;
-	allocation->prop.location_id = -1; /* the current context's device: not an argument */
-	allocation->outer = event->outer;
-	allocation->caller = event->caller;
-	allocation->library = caller_library(graph, process, event);
-	return lien_mapping_new(graph, process, allocation, event->alloc.va, event->alloc.bytes)
-		       ? 0
-		       : -ENOMEM;
-}
-
 int lien_graph_apply_retain(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
 	struct lien_mapping *mapping = lien_process_mapping(process, event->retain.va);
-	struct lien_handle *handle = handle_find(process, event->retain.handle);
+	struct lien_handle *handle = lien_handle_find(process, event->retain.handle);
 
 	if (handle && mapping && handle->allocation != mapping->allocation)
-		handle_vacate(graph, process, event->retain.handle);
-	handle = handle_find(process, event->retain.handle);
+		lien_handle_vacate(graph, process, event->retain.handle);
+	handle = lien_handle_find(process, event->retain.handle);
 	if (!handle) {
 		if (!mapping) {
 			lien_graph_odd(graph, process);
@@ -295,7 +263,7 @@ static void mapping_revive(
 int lien_graph_apply_map(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
-	struct lien_handle *handle = handle_find(process, event->map.handle);
+	struct lien_handle *handle = lien_handle_find(process, event->map.handle);
 	struct lien_mapping *mapping = lien_process_mapping(process, event->map.va);
 	struct lien_allocation *allocation;
 
@@ -304,15 +272,16 @@ int lien_graph_apply_map(
 		mapping_revive(graph, mapping, handle);
 		return 0;
 	}
-	range_vacate(graph, process, event->map.va, event->map.bytes);
-	handle = handle_find(process, event->map.handle);
+	lien_range_vacate(graph, process, event->map.va, event->map.bytes);
+	handle = lien_handle_find(process, event->map.handle);
 	if (!handle) { /* made before this process was watched, or its event was lost */
 		lien_graph_odd(graph, process);
 		allocation = lien_allocation_new(graph, LIEN_ORIGIN_IMPORT);
 		if (!allocation)
 			return -ENOMEM;
 		allocation->bytes = event->map.bytes;
-		allocation->library = caller_library(graph, process, event);
+		if (lien_allocation_asked(graph, process, allocation, event))
+			return -ENOMEM;
 		handle = lien_handle_new(process, allocation, event->map.handle);
 		if (!handle)
 			return -ENOMEM;
@@ -346,68 +315,5 @@ int lien_graph_apply_access(
 		if (!mapping->access)
 			return -ENOMEM;
 	}
-	return 0;
-}
-
-static struct lien_share *share_find(struct lien_graph *graph, uint64_t number)
-{
-	struct lien_share key = {.number = number};
-
-	return RB_FIND(lien_share_tree, &graph->shares, &key);
-}
-
-int lien_graph_apply_export(
-	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
-{
-	struct lien_handle *handle = handle_find(process, event->share.handle);
-	struct lien_share *share;
-
-	if (!handle) {
-		lien_graph_odd(graph, process);
-		return 0;
-	}
-	if (by_control(event))
-		lien_shares_drop_control(graph, handle->allocation);
-	else
-		handle->allocation->exports++;
-	if (!event->share.share)
-		return 0;
-	if (share_find(graph, event->share.share))
-		return -EBADMSG; /* numbers are never reused; a forged recording may say otherwise
-				  */
-	share = lien_share_new(graph, handle->allocation, event->share.share);
-	if (!share)
-		return -ENOMEM;
-	share->control = by_control(event);
-	share->imports = !!(event->flags & LIEN_EVENT_IMPORTED);
-	return 0;
-}
-
-int lien_graph_apply_import(
-	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
-{
-	struct lien_share *share = share_find(graph, event->share.share);
-	struct lien_allocation *allocation;
-	struct lien_handle *handle;
-
-	handle_vacate(graph, process, event->share.handle);
-	if (share) {
-		allocation = share->allocation;
-		share->imports++;
-	} else {
-		allocation = lien_allocation_new(graph, LIEN_ORIGIN_IMPORT);
-		if (!allocation)
-			return -ENOMEM;
-		allocation->library = caller_library(graph, process, event);
-		allocation->outer = event->outer;
-		allocation->caller = event->caller;
-		graph->stats.unmatched_imports++;
-		process->incomplete |= LIEN_INCOMPLETE_SHARE;
-	}
-	handle = lien_handle_new(process, allocation, event->share.handle);
-	if (!handle)
-		return -ENOMEM;
-	handle->references = 1;
-	handle->imported = true;
 	return 0;
 }

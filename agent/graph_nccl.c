@@ -1,55 +1,22 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* Communicators, registrations (network cards' too), and which streams are being captured. */
+/* Registrations (network cards' too), and which streams are being captured. */
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "agent/event_check.h"
 #include "agent/graph_internal.h"
 
-static struct lien_comm *comm_find(struct lien_process *process, uint64_t address)
-{
-	struct lien_comm key = {.address = address};
-
-	return RB_FIND(lien_comm_tree, &process->comms, &key);
-}
-
-int lien_graph_apply_comm_end(
-	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
-{
-	struct lien_comm *comm = comm_find(process, event->comm_end.comm);
-
-	(void)graph;
-	if (comm)
-		lien_comm_drop(process, comm);
-	return 0;
-}
-
-/* Rank and group are not known. */
-static struct lien_comm *comm_new(struct lien_process *process, uint64_t address)
-{
-	struct lien_comm *comm = calloc(1, sizeof(*comm));
-
-	if (!comm)
-		return NULL;
-	comm->address = address;
-	comm->rank = -1;
-	LIST_INIT(&comm->registrations);
-	RB_INSERT(lien_comm_tree, &process->comms, comm);
-	return comm;
-}
-
 /* NULL: out of memory, or a communicator that is not known and not to be made. */
-static struct lien_registration_list *registrations_of(
+static struct lien_registration_list *registrations_of(struct lien_graph *graph,
 	struct lien_process *process, const struct lien_event *event, bool make)
 {
 	struct lien_comm *comm;
 
 	if (lien_event_library(event->type) == LIEN_LIB_IBVERBS)
 		return &process->cards;
-	comm = comm_find(process, event->reg.comm);
-	if (!comm && make) /* split off another one, or made before NCCL was probed */
-		comm = comm_new(process, event->reg.comm);
+	comm = lien_comm_find(process, event->reg.comm);
+	if (!comm && make) /* made before NCCL was probed */
+		comm = lien_comm_new(graph, process, event->reg.comm);
 	return comm ? &comm->registrations : NULL;
 }
 
@@ -67,38 +34,14 @@ static struct lien_registration *registration_find(
 int lien_graph_apply_deregister(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
-	struct lien_registration_list *list = registrations_of(process, event, false);
+	struct lien_registration_list *list = registrations_of(graph, process, event, false);
 	struct lien_registration *registration;
 
-	(void)graph;
 	registration = list ? registration_find(list, event->reg.handle) : NULL;
 	if (registration) {
 		LIST_REMOVE(registration, next);
 		free(registration);
 	}
-	return 0;
-}
-
-int lien_graph_apply_comm_init(
-	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
-{
-	struct lien_comm *comm;
-
-	if (!event->comm.comm)
-		return 0;
-	if ((comm = comm_find(process, event->comm.comm))) {
-		if (!lien_graph_apply_pending(
-			    graph, process, LIEN_CALL_NCCL_DESTROY, comm->address, 0) &&
-			!lien_graph_apply_pending(
-				graph, process, LIEN_CALL_NCCL_ABORT, comm->address, 0))
-			lien_comm_drop(process, comm);
-	}
-	comm = comm_new(process, event->comm.comm);
-	if (!comm)
-		return -ENOMEM;
-	comm->rank = event->comm.rank;
-	comm->nranks = event->comm.nranks;
-	memcpy(comm->id, event->comm.id, sizeof(comm->id));
 	return 0;
 }
 
@@ -117,7 +60,7 @@ static unsigned end_of(unsigned call)
 int lien_graph_apply_register(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
-	struct lien_registration_list *list = registrations_of(process, event, true);
+	struct lien_registration_list *list = registrations_of(graph, process, event, true);
 	struct lien_registration *registration;
 
 	if (!list)

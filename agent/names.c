@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "agent/event_check.h"
 #include "agent/graph_internal.h"
 
 static int lien_name_cmp(const struct lien_name *a, const struct lien_name *b)
@@ -16,9 +17,28 @@ static int lien_access_cmp(const struct lien_access_set *a, const struct lien_ac
 	return memcmp(a->access, b->access, a->count * sizeof(a->access[0]));
 }
 
+#define ORDER(member)                                                                              \
+	if (a->member != b->member)                                                                \
+	return a->member < b->member ? -1 : 1
+
+/* Names are interned: their addresses tell them apart. */
+static int lien_site_cmp(const struct lien_site *a, const struct lien_site *b)
+{
+	ORDER(offset);
+	ORDER(inode);
+	ORDER(outer);
+	ORDER(dev_major);
+	ORDER(dev_minor);
+	ORDER(library);
+	ORDER(file);
+	return 0;
+}
+
 RB_PROTOTYPE(lien_name_tree, lien_name, by_text, lien_name_cmp);
 RB_PROTOTYPE(lien_access_tree, lien_access_set, by_value, lien_access_cmp);
 RB_GENERATE(lien_name_tree, lien_name, by_text, lien_name_cmp)
+RB_PROTOTYPE(lien_site_tree, lien_site, by_place, lien_site_cmp);
+RB_GENERATE(lien_site_tree, lien_site, by_place, lien_site_cmp)
 RB_GENERATE(lien_access_tree, lien_access_set, by_value, lien_access_cmp)
 
 char lien_printable(char c)
@@ -79,10 +99,57 @@ const struct lien_access_set *lien_graph_access(struct lien_graph *graph,
 	return known;
 }
 
+/* NCCL if the thread was inside one of its calls, else the library (or program) that the outermost
+ * traced call returns to, by its plain name. */
+static const struct lien_name *caller_library(struct lien_graph *graph,
+	const struct lien_library_map *map, const struct lien_event *event)
+{
+	const char *file = map ? map->file->text : "unknown", *end;
+
+	if (lien_event_library(event->outer) == LIEN_LIB_NCCL)
+		return lien_graph_name(graph, "nccl", 4);
+	if (strncmp(file, "lib", 3))
+		return lien_graph_name(graph, file, strlen(file));
+	file += 3;
+	end = strstr(file, ".so");
+	return lien_graph_name(graph, file, end ? (size_t)(end - file) : strlen(file));
+}
+
+const struct lien_site *lien_graph_site(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	const struct lien_library_map *map = lien_process_library(process, event->caller);
+	struct lien_site *site = calloc(1, sizeof(*site)), *known;
+
+	if (!site)
+		return NULL;
+	site->library = caller_library(graph, map, event);
+	site->outer = event->outer;
+	site->offset = event->caller;
+	if (map) {
+		site->file = map->file;
+		site->inode = map->inode;
+		site->dev_major = map->dev_major;
+		site->dev_minor = map->dev_minor;
+		site->offset = event->caller - map->start + map->offset;
+	}
+	known = site->library ? RB_INSERT(lien_site_tree, &graph->sites, site) : NULL;
+	if (site->library && !known)
+		return site;
+	free(site);
+	return known;
+}
+
 void lien_graph_free_sets(struct lien_graph *graph)
 {
 	struct lien_access_set *set, *next_set;
 	struct lien_name *name, *next_name;
+	struct lien_site *site, *next_site;
+
+	RB_FOREACH_SAFE (site, lien_site_tree, &graph->sites, next_site) {
+		RB_REMOVE(lien_site_tree, &graph->sites, site);
+		free(site);
+	}
 
 	RB_FOREACH_SAFE (name, lien_name_tree, &graph->names, next_name) {
 		RB_REMOVE(lien_name_tree, &graph->names, name);

@@ -158,15 +158,42 @@ static bool partly_away(const struct lien_allocation *allocation)
 	return false;
 }
 
+/* The driver chooses the address of these. */
+static const char *unmovable_origin(const struct lien_allocation *allocation)
+{
+	const struct lien_share *share = LIST_FIRST(&allocation->shares);
+
+	if (allocation->origin == LIEN_ORIGIN_MANAGED)
+		return "managed memory: the driver itself moves it, and cannot put it back at the "
+		       "same address";
+	if (allocation->origin == LIEN_ORIGIN_POOL)
+		return "memory of a stream-ordered pool cannot be put back at the same address";
+	if (share && share->call == LIEN_CALL_CU_IPC_GET)
+		return "cudaMalloc memory shared by legacy IPC cannot be put back at the same "
+		       "address";
+	return "cudaMalloc memory cannot be put back at the same address";
+}
+
+static bool by_fabric(const struct lien_allocation *allocation)
+{
+	const struct lien_share *share;
+
+	LIST_FOREACH (share, &allocation->shares, of_allocation)
+		if (share->number & LIEN_SHARE_BY_KEY)
+			return true;
+	return false;
+}
+
 const char *lien_plan_unmovable(const struct lien_allocation *allocation)
 {
 	const struct lien_mapping *mapping;
 	const char *reason;
 
 	if (!lien_allocation_on_device(allocation))
-		return "host memory";
-	if (allocation->origin == LIEN_ORIGIN_ALLOC)
-		return "cudaMalloc memory cannot be put back at the same address";
+		return allocation->origin == LIEN_ORIGIN_MULTICAST ? "a multicast object"
+								   : "host memory";
+	if (lien_allocation_by_address(allocation))
+		return unmovable_origin(allocation);
 	if (!allocation->owner)
 		return allocation->owner_pid ? "its owner has exited" : "its owner is not known";
 	if (!handles_plain(allocation))
@@ -175,6 +202,12 @@ const char *lien_plan_unmovable(const struct lien_allocation *allocation)
 		return "a process holds a handle to it without mapping it";
 	if (!whole_mapping(allocation))
 		return "no mapping through which all of it can be copied";
+	if (!LIST_EMPTY(&allocation->bindings))
+		return "bound to a multicast object, which keeps the old memory";
+	if (allocation->dmabufs)
+		return "handed out as a dma-buf, which keeps the old memory";
+	if (by_fabric(allocation))
+		return "exported by a fabric handle, which cannot be made again";
 	reason = exports_unknown(allocation);
 	if (reason)
 		return reason;
@@ -212,8 +245,7 @@ static bool selected(
 	if (!lien_allocation_held(allocation) || !lien_allocation_on_device(allocation) ||
 		lien_allocation_offloaded(allocation))
 		return false;
-	if (selection->owner &&
-		(!allocation->library || strcmp(selection->owner, allocation->library->text)))
+	if (selection->owner && strcmp(selection->owner, lien_allocation_library(allocation)))
 		return false;
 	return pid_selected(selection, allocation->owner_pid);
 }

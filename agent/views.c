@@ -22,7 +22,7 @@ static json_t *group(const struct lien_comm *comm)
 
 static bool is_nccl(const struct lien_allocation *allocation)
 {
-	return !strcmp(lien_view_library(allocation), "nccl");
+	return !strcmp(lien_allocation_library(allocation), "nccl");
 }
 
 static const char *presence(const struct lien_process *process)
@@ -182,8 +182,8 @@ static json_t *view_allocation(const struct lien_allocation *allocation)
 							       allocation->prop.location_id >= 0)
 			? json_integer(allocation->prop.location_id)
 			: json_null(),
-		"bytes", (json_int_t)allocation->bytes, "owner", lien_view_library(allocation),
-		"origin", origin(allocation), "state",
+		"bytes", (json_int_t)allocation->bytes, "owner",
+		lien_allocation_library(allocation), "origin", origin(allocation), "state",
 		lien_allocation_offloaded(allocation)	? "offloaded"
 		: lien_allocation_on_device(allocation) ? "on the device"
 							: "in host memory",

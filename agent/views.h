@@ -24,8 +24,7 @@ json_t *lien_view_plan(const struct lien_plan *plan);
 /* What a transaction did; `left` from the plan of an offload, or NULL. */
 json_t *lien_view_result(const struct lien_transaction *transaction, const struct lien_plan *plan);
 
-/* Parts of several answers. */
-const char *lien_view_library(const struct lien_allocation *allocation);
+/* Part of several answers. */
 json_t *lien_view_left(const struct lien_left *left, unsigned count);
 
 #endif

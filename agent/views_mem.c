@@ -56,7 +56,7 @@ static struct row *count_owned(
 {
 	struct row *row;
 
-	row = row_of(rows, allocation->owner_pid, lien_view_library(allocation),
+	row = row_of(rows, allocation->owner_pid, lien_allocation_library(allocation),
 		allocation->exports ? kind_exported : kind_local);
 	if (!row)
 		return NULL;
@@ -83,8 +83,8 @@ static int count_mappings(
 			rows->row[owned_index].mappings++;
 			continue;
 		}
-		row = row_of(
-			rows, mapping->process->pid, lien_view_library(allocation), kind_imported);
+		row = row_of(rows, mapping->process->pid, lien_allocation_library(allocation),
+			kind_imported);
 		if (!row)
 			return -1;
 		row->mappings++;

@@ -1,11 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "agent/views.h"
 
-const char *lien_view_library(const struct lien_allocation *allocation)
-{
-	return allocation->library ? allocation->library->text : "unknown";
-}
-
 json_t *lien_view_left(const struct lien_left *left, unsigned count)
 {
 	json_t *list = json_array();

@@ -447,16 +447,21 @@ static __always_inline void context_key(
 	key->zero = 0;
 }
 
+/* The thread's current one; 0: not known. */
+static __always_inline __u64 context_of(const struct thread *thread)
+{
+	__u32 top = thread->contexts - 1;
+
+	return top < CONTEXTS ? thread->context[top & (CONTEXTS - 1)] : 0;
+}
+
 /* Of the thread's current context; -1: not known. */
 static __noinline __s32 device_of(struct thread *thread)
 {
-	__u32 top = thread->contexts - 1;
 	struct context_key key;
 	__s32 *device;
 
-	if (top >= CONTEXTS)
-		return -1;
-	context_key(&key, thread, thread->context[top & (CONTEXTS - 1)]);
+	context_key(&key, thread, context_of(thread));
 	device = bpf_map_lookup_elem(&contexts, &key);
 	return device ? *device : -1;
 }
@@ -492,6 +497,7 @@ static __always_inline __u32 alloc_body(
 {
 	event->alloc.va = read_user_u64(event, frame->arg[0]);
 	event->alloc.bytes = frame->arg[1];
+	event->alloc.context = context_of(thread);
 	event->alloc.device = device_of(thread);
 	return LIEN_EVENT_SIZE(alloc);
 }

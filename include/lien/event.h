@@ -46,7 +46,9 @@ enum lien_event_type {
 #define LIEN_EVENT_ENTRY   0x1 /* announcement of a releasing call; .result is not set */
 #define LIEN_EVENT_CONTROL 0x2 /* the control library called, not the application */
 #define LIEN_EVENT_PARTIAL 0x4 /* an argument could not be read; the body has zeroes there */
-/* An export told after the fact (lien_graph_dump()): it has been imported already. */
+/* Told after the fact (lien_graph_dump()). An export: it has been imported already. A communicator:
+ * .comm has its rank and id as they came out; .key is how many were split off it, .excluded how
+ * many were shrunk from it. */
 #define LIEN_EVENT_IMPORTED 0x8
 /* .scope is a guess: see there. */
 #define LIEN_EVENT_INFERRED 0x10
@@ -151,9 +153,10 @@ struct lien_event {
 		} share; /* export and import: the import of a share has the export's number */
 		struct {
 			__lien_u64 va, bytes;
-			__lien_u64 pool;   /* cuMemAllocFromPoolAsync; else 0 */
-			__lien_s32 device; /* of the thread's context; -1: not known */
-			__lien_u32 flags;  /* as given */
+			__lien_u64 pool;    /* cuMemAllocFromPoolAsync; else 0 */
+			__lien_u64 context; /* the thread's current one; 0: not known */
+			__lien_s32 device;  /* of the thread's context; -1: not known */
+			__lien_u32 flags;   /* as given */
 		} alloc; /* whatever gives memory an address at once, the host's included */
 		struct {
 			__lien_u64 va;

@@ -294,7 +294,7 @@ static inline struct lien_event record(const struct driver *driver, const struct
 		return EVENT(type, pid,
 			.share = {.handle = HANDLE_NAME(name), .share = SHARE_NAME(call->a)});
 	case ALLOC:
-		return EVENT(type, pid, .alloc = {RANGE_VA(name), bytes});
+		return EVENT(type, pid, .alloc = {RANGE_VA(name), bytes, .device = -1});
 	case COMM_INIT:
 		return EVENT(type, pid,
 			.comm = {.comm = COMM_NAME(name), .nranks = call->made, .id = {1}});

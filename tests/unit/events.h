@@ -227,7 +227,7 @@ static inline void imported_buffer(
 
 static inline void alloc(uint32_t pid, uint64_t va, uint64_t bytes)
 {
-	TELL(LIEN_CALL_CU_MEM_ALLOC, pid, .alloc = {va, bytes});
+	TELL(LIEN_CALL_CU_MEM_ALLOC, pid, .alloc = {va, bytes, .device = -1});
 }
 
 static inline void free_alloc(uint32_t pid, uint64_t va)

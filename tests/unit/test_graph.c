@@ -329,7 +329,7 @@ static void test_captures(void **state)
 
 static const char *owner_at(uint64_t va)
 {
-	return allocation_at(1, va)->library->text;
+	return allocation_at(1, va)->site->library->text;
 }
 
 static void test_caller(void **state)
@@ -360,7 +360,7 @@ static void test_caller(void **state)
 	tell.caller = IN_TORCH;
 	alloc(1, VA + 51 * PIECE, 1);
 	assert_string_equal(owner_at(VA + 51 * PIECE), "torch_cuda");
-	assert_int_equal(allocation_at(1, VA + 51 * PIECE)->outer, LIEN_CALL_CUDA_MALLOC);
+	assert_int_equal(allocation_at(1, VA + 51 * PIECE)->site->outer, LIEN_CALL_CUDA_MALLOC);
 	assert_int_equal(allocation_at(1, VA + 51 * PIECE)->caller, IN_TORCH);
 	tell.caller = IN_TORCH + MIB;
 	alloc(1, VA + 52 * PIECE, 1);
@@ -570,7 +570,7 @@ static void test_offload(void **state)
 		assert_counts(2, 1, 3);
 		assert_int_equal(allocation_at(1, VA)->id, id);
 		assert_int_equal(allocation_at(2, imports_va)->id, id);
-		assert_string_equal(allocation->library->text, "nccl");
+		assert_string_equal(allocation->site->library->text, "nccl");
 		assert_int_equal(allocation->exports, 1); /* restores are not the application's */
 		assert_int_equal(references_of(1, own), 0);
 		assert_int_equal(references_of(2, theirs), 1);

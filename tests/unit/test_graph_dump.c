@@ -387,8 +387,8 @@ static void test_offloaded(void **state)
 	dump();
 	control_release(1, 11);
 	dump();
-	assert_string_equal(
-		lien_process_mapping(lien_graph_process(copy, 2), VA)->allocation->library->text,
+	assert_string_equal(lien_process_mapping(lien_graph_process(copy, 2), VA)
+				    ->allocation->site->library->text,
 		"nccl");
 	/* The restore, in both. */
 	tell.flags = LIEN_EVENT_CONTROL;

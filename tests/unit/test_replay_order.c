@@ -215,7 +215,7 @@ static void test_lost_release(void **state)
 	reserve(1, VA, 8 * MIB);
 	map(1, VA, 10);
 	reserve(1, VA + 2 * MIB, 2 * MIB);
-	ADD(CU_MEM_ALLOC, 1, .alloc = {VA + 2 * MIB, 100});
+	ADD(CU_MEM_ALLOC, 1, .alloc = {VA + 2 * MIB, 100, .device = -1});
 	expect(0, CREATE, RELEASE, CREATE, RESERVE, MAP, UNMAP, AFREE, RESERVE, AFREE, ALLOC, 0);
 	assert_int_equal(script->inferred, 4);
 	assert_int_equal(OP(0, 6)->event.range.bytes, 8 * MIB);
@@ -241,9 +241,9 @@ static void test_late_free(void **state)
 	struct lien_event late;
 
 	(void)state;
-	ADD(CU_MEM_ALLOC, 1, .alloc = {VA, 1000});
+	ADD(CU_MEM_ALLOC, 1, .alloc = {VA, 1000, .device = -1});
 	late = announce(EVENT(CU_MEM_FREE, 1, .range = {VA, 0}), 77);
-	ADD(CU_MEM_ALLOC, 1, .alloc = {VA, 500});
+	ADD(CU_MEM_ALLOC, 1, .alloc = {VA, 500, .device = -1});
 	add(late);
 	ADD(CU_MEM_FREE, 1, .range = {VA, 0});
 	expect(0, ALLOC, FREE, ALLOC, FREE, 0);

@@ -120,13 +120,13 @@ static void test_wrapping_ranges(void **state)
 	(void)state;
 	reserve(1, VA, UINT64_MAX);
 	reserve(1, UINT64_MAX - 10, 8);
-	ADD(CU_MEM_ALLOC, 1, .alloc = {UINT64_MAX, 2});
+	ADD(CU_MEM_ALLOC, 1, .alloc = {UINT64_MAX, 2, .device = -1});
 	ADD(CU_MEM_UNMAP, 1, .range = {VA, UINT64_MAX});
 	set_access(1, VA, UINT64_MAX, RW);
 	reserve(1, 1, UINT64_MAX - 1);
 	create(1, 10);
 	map(1, VA, 10);
-	ADD(CU_MEM_ALLOC, 1, .alloc = {VA, 2});
+	ADD(CU_MEM_ALLOC, 1, .alloc = {VA, 2, .device = -1});
 	ADD(CU_MEM_UNMAP, 1, .range = {VA, 2});
 	ADD(CU_MEM_RETAIN, 1, .retain = {.handle = 1, .va = UINT64_MAX});
 	map(1, VA, 10);
@@ -148,7 +148,7 @@ static void test_patterns(void **state)
 	map(1, VA + 4 * MIB, 12);
 	set_access(1, VA + 4 * MIB, 2 * MIB, RW);
 	ADD(CU_MEM_UNMAP, 1, .range = {VA + 4 * MIB, 2 * MIB});
-	ADD(CU_MEM_ALLOC, 1, .alloc = {VA + 512 * MIB, 12345});
+	ADD(CU_MEM_ALLOC, 1, .alloc = {VA + 512 * MIB, 12345, .device = -1});
 	lien_script_finish(script);
 	assert_int_equal(script->allocations[0].filled, 2 * MIB);
 	assert_int_equal(script->allocations[0].rewritable, 2 * MIB);

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/* Multicast objects: handles without memory, to which memory of several devices is bound. */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "agent/graph_internal.h"
+
+int lien_graph_apply_multicast_create(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	struct lien_allocation *object;
+	struct lien_handle *handle;
+
+	lien_handle_vacate(graph, process, event->multicast.handle);
+	object = lien_allocation_new(graph, LIEN_ORIGIN_MULTICAST);
+	if (!object)
+		return -ENOMEM;
+	lien_allocation_own(object, process);
+	object->bytes = event->multicast.bytes;
+	object->prop.location_id = -1;
+	if (lien_allocation_asked(graph, process, object, event))
+		return -ENOMEM;
+	handle = lien_handle_new(process, object, event->multicast.handle);
+	if (!handle)
+		return -ENOMEM;
+	handle->references = 1;
+	return 0;
+}
+
+/* The object that a call is about; a process may have imported it. */
+static struct lien_allocation *object_of(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	struct lien_handle *handle = lien_handle_find(process, event->multicast.handle);
+
+	if (handle && handle->allocation->origin == LIEN_ORIGIN_MULTICAST)
+		return handle->allocation;
+	lien_graph_odd(graph, process);
+	return NULL;
+}
+
+int lien_graph_apply_multicast_device(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	struct lien_allocation *object = object_of(graph, process, event);
+
+	if (object && event->multicast.device >= 0 && event->multicast.device < 64)
+		object->devices |= 1ull << event->multicast.device;
+	return 0;
+}
+
+static struct lien_allocation *memory_of(
+	struct lien_process *process, const struct lien_event *event, uint64_t *offset)
+{
+	struct lien_mapping *mapping;
+	struct lien_handle *handle;
+
+	if (event->type == LIEN_CALL_CU_MULTICAST_BIND) {
+		handle = lien_handle_find(process, event->multicast.memory);
+		*offset = event->multicast.memory_offset;
+		return handle ? handle->allocation : NULL;
+	}
+	mapping = lien_process_mapping(process, event->multicast.memory);
+	*offset = mapping ? event->multicast.memory - mapping->va : 0;
+	return mapping ? mapping->allocation : NULL;
+}
+
+int lien_graph_apply_multicast_bind(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	struct lien_allocation *object = object_of(graph, process, event), *memory;
+	struct lien_binding *binding;
+	uint64_t offset;
+
+	memory = memory_of(process, event, &offset);
+	if (!object)
+		return 0;
+	if (!memory || memory->origin == LIEN_ORIGIN_MULTICAST) {
+		lien_graph_odd(graph, process);
+		return 0;
+	}
+	binding = calloc(1, sizeof(*binding));
+	if (!binding)
+		return -ENOMEM;
+	binding->object = object;
+	binding->memory = memory;
+	binding->offset = event->multicast.offset;
+	binding->bytes = event->multicast.bytes;
+	binding->memory_offset = offset;
+	LIST_INSERT_HEAD(&object->bindings, binding, of_object);
+	LIST_INSERT_HEAD(&memory->bindings, binding, of_memory);
+	return 0;
+}
+
+/* The device names which of the memories at that place of the object is meant. */
+int lien_graph_apply_multicast_unbind(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	struct lien_allocation *object = object_of(graph, process, event);
+	uint64_t from = event->multicast.offset, to = from + event->multicast.bytes;
+	struct lien_binding *binding, *next;
+	bool any = false;
+
+	if (!object)
+		return 0;
+	LIST_FOREACH_SAFE(binding, &object->bindings, of_object, next)
+	{
+		if (binding->memory->prop.location_id != event->multicast.device ||
+			binding->offset < from || binding->offset >= to)
+			continue;
+		any = true;
+		lien_binding_drop(graph, binding);
+	}
+	if (!any)
+		lien_graph_odd(graph, process);
+	return 0;
+}
