@@ -8,13 +8,11 @@
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_core_read.h>
+#include "pids.h"
 #include <lien/event.h>
 #include <lien/probe.h>
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
-
-/* Pid namespace of the agent: pids are reported as it sees them. */
-const volatile __u32 lien_pidns = 0;
 
 #define FRAMES	 4
 #define CONTEXTS 4
@@ -48,10 +46,6 @@ struct thread {
 	struct frame frame[FRAMES];
 	struct lien_event
 		event; /* made here: too large for the stack, and a thread makes one at a time */
-};
-
-struct share_key {
-	__u64 file, private_data;
 };
 
 struct mmap_args {
@@ -110,7 +104,7 @@ struct {
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 131072);
-	__type(key, struct share_key);
+	__type(key, struct lien_probe_share);
 	__type(value, __u64);
 } shares SEC(".maps");
 
@@ -180,28 +174,6 @@ static __always_inline void count_lost(__u32 pid)
 		__sync_fetch_and_add(value, 1);
 	else
 		bpf_map_update_elem(&lost, &pid, &one, BPF_NOEXIST);
-}
-
-/* Pid of a task as the agent sees it; 0 for tasks outside the agent's pid namespace. */
-static __noinline __u32 pid_in_agent(struct task_struct *task)
-{
-	struct pid *pid = BPF_CORE_READ(task, thread_pid);
-	unsigned int level, i, inum;
-	struct upid *upid;
-
-	if (!pid)
-		return 0;
-	level = BPF_CORE_READ(pid, level);
-	for (i = 0; i < 8; i++) {
-		if (i > level)
-			break;
-		upid = (void *)pid + bpf_core_field_offset(struct pid, numbers) +
-		       i * bpf_core_type_size(struct upid);
-		inum = BPF_CORE_READ(upid, ns, ns.inum);
-		if (inum == lien_pidns)
-			return BPF_CORE_READ(upid, nr);
-	}
-	return 0;
 }
 
 static __always_inline __u32 leader_pid(struct task_struct *task)
@@ -300,7 +272,7 @@ static __noinline struct file *file_of_fd(__s64 fd)
 	return file;
 }
 
-static __always_inline int share_key(struct share_key *key, __s64 fd)
+static __always_inline int file_key(struct lien_probe_share *key, __s64 fd)
 {
 	struct file *file = file_of_fd(fd);
 
@@ -505,11 +477,11 @@ static __always_inline __u32 alloc_body(
 /* An fd that the call has made for others. */
 static __always_inline __u64 share_of(struct lien_event *event, __u64 from, __s32 *fd)
 {
-	struct share_key key;
+	struct lien_probe_share key;
 	__u64 number;
 
 	read_user(event, fd, sizeof(*fd), from);
-	if (share_key(&key, *fd))
+	if (file_key(&key, *fd))
 		return 0;
 	number = __sync_fetch_and_add(&next_share, 1) + 1;
 	return bpf_map_update_elem(&shares, &key, &number, BPF_ANY) ? 0 : number;
@@ -879,11 +851,11 @@ static __noinline void entry_extras(struct frame *frame)
 {
 	__u32 ktid = (__u32)bpf_get_current_pid_tgid(), size;
 	struct given given = {};
-	struct share_key key;
+	struct lien_probe_share key;
 	__u64 *number, from = 0;
 
 	if ((frame->call == LIEN_CALL_CU_MEM_IMPORT || frame->call == LIEN_CALL_CU_POOL_IMPORT) &&
-		(__u32)frame->arg[2] == HANDLE_FD && !share_key(&key, (__s32)frame->arg[1])) {
+		(__u32)frame->arg[2] == HANDLE_FD && !file_key(&key, (__s32)frame->arg[1])) {
 		number = bpf_map_lookup_elem(&shares, &key);
 		frame->share = number ? *number : 0;
 	}

@@ -93,11 +93,11 @@ TEST_RUN    = BUILD=$(BUILD) ASAN_BUILD=$(ASAN_BUILD) LIEN=$(LIEN) CONTROL=$(CON
 .PHONY: unit-tests asan-tests integration-tests check-unit check-asan check-valgrind
 unit-tests: $(UNIT_TESTS)
 integration-tests: all $(SOFTCUDA_TEST) $(MAKE_RECORDING) $(PROGS)
-asan-tests: $(BUILD)/trace.skel.h
+asan-tests: $(BUILD)/trace.skel.h $(BUILD)/files.skel.h
 	$(Q)mkdir -p $(ASAN_BUILD)
-	$(Q)touch $(ASAN_BUILD)/.deps && cp -u $< $(ASAN_BUILD)/
+	$(Q)touch $(ASAN_BUILD)/.deps && cp -u $^ $(ASAN_BUILD)/
 	$(Q)$(MAKE) --no-print-directory BUILD=$(ASAN_BUILD) CFLAGS='-O1 -g' \
-		SANITIZE='$(ASAN_FLAGS)' -o $(ASAN_BUILD)/trace.skel.h unit-tests
+		SANITIZE='$(ASAN_FLAGS)' -o $(ASAN_BUILD)/trace.skel.h -o $(ASAN_BUILD)/files.skel.h unit-tests
 
 check:
 	$(Q)$(MAKE) --no-print-directory $(TEST_JOBS) unit-tests asan-tests integration-tests
