@@ -49,7 +49,7 @@ static void put_title(struct column *column)
 static int put_chip(
 	struct column *column, int x, const char *fill, const char *color, const char *text)
 {
-	const struct lien_font font = {11, color, false, LIEN_START};
+	const struct lien_font font = {11, color, false, LIEN_MIDDLE};
 	int width = lien_svg_width(&font, text) + 8;
 
 	if (x > column->x && x + width > column->x + column->width) {
@@ -60,7 +60,7 @@ static int put_chip(
 		width = column->width;
 	lien_svg_box(column->out, x, column->y, width, CHIP_HEIGHT,
 		&(struct lien_look){fill, NULL, 4, false});
-	lien_svg_text(column->out, x + 4, column->y + 12, width - 8, &font, "%s", text);
+	lien_svg_text(column->out, x + width / 2, column->y + 12, width - 8, &font, "%s", text);
 	return x + width + 4;
 }
 

@@ -19,16 +19,22 @@
 struct run {
 	const struct lien_sheet *sheet;
 	struct lien_font font;
-	int x, y; /* base line of the next item */
+	int left, x, y; /* where lines begin; base line of the next item */
 };
+
+static struct run begin_run(
+	const struct lien_sheet *sheet, int size, const char *color, int x, int y)
+{
+	return (struct run){sheet, {size, color, false, LIEN_START}, x, x, y};
+}
 
 static void put_item(struct run *run, const struct lien_look *look, const char *text)
 {
 	int width = lien_svg_width(&run->font, text) * 9 / 10 + (look ? 18 : 0);
 	int right = run->sheet->width - LIEN_SHEET_MARGIN;
 
-	if (run->x > LIEN_SHEET_MARGIN && run->x + width > right) {
-		run->x = LIEN_SHEET_MARGIN;
+	if (run->x > run->left && run->x + width > right) {
+		run->x = run->left;
 		run->y += run->font.size + 8;
 	}
 	if (look)
@@ -42,92 +48,6 @@ static void put_text(struct run *run, char *text)
 {
 	put_item(run, NULL, text);
 	free(text);
-}
-
-int lien_sheet_heading(const struct lien_sheet *sheet, int y, const char *title, const char *note)
-{
-	const struct lien_font font = {16, LIEN_INK, true, LIEN_START};
-	const struct lien_font small = {12, LIEN_MUTED, false, LIEN_START};
-	int after = LIEN_SHEET_MARGIN + lien_svg_width(&font, title) + 14;
-
-	y += 32;
-	lien_svg_text(sheet->out, LIEN_SHEET_MARGIN, y, sheet->width, &font, "%s", title);
-	lien_svg_text(
-		sheet->out, after, y, sheet->width - LIEN_SHEET_MARGIN - after, &small, "%s", note);
-	return y + 12;
-}
-
-struct lien_shades lien_sheet_shades(const struct lien_sheet *sheet, const char *library)
-{
-	static const struct lien_shades nccl = {"#c8640a", "#f6cfa6"},
-					unknown = {"#6b727c", "#d5d9de"};
-	static const struct lien_shades others[] = {{"#2a69ad", "#b9d3ee"}, {"#2f7d46", "#bce0c6"},
-		{"#7a4fb3", "#dacbf0"}, {"#147f80", "#b3e0df"}, {"#86652f", "#e4d4b5"},
-		{"#b03f74", "#f1c6da"}};
-	unsigned number = 0;
-
-	if (!strcmp(library, "nccl"))
-		return nccl;
-	if (!strcmp(library, "unknown"))
-		return unknown;
-	for (unsigned i = 0; i < sheet->residents.library_count; i++) {
-		const char *name = sheet->residents.libraries[i].name;
-
-		if (!strcmp(name, library))
-			break;
-		number += strcmp(name, "nccl") && strcmp(name, "unknown");
-	}
-	return others[number % (sizeof(others) / sizeof(*others))];
-}
-
-/* Of a process in the largest of its communicators. */
-char *lien_sheet_rank(const struct lien_sheet *sheet, const struct lien_resident *resident)
-{
-	const struct lien_member *best = NULL;
-	uint64_t least = UINT64_MAX, most = 0;
-
-	for (unsigned c = 0; c < sheet->teams.count && !resident->dead; c++) {
-		const struct lien_communicator *communicator = &sheet->teams.communicators[c];
-
-		for (unsigned m = 0; m < communicator->member_count; m++) {
-			const struct lien_member *member = &communicator->members[m];
-
-			if (member->pid != resident->pid || (best && best->nranks > member->nranks))
-				continue;
-			if (best && !strcmp(best->group, member->group)) {
-				least = member->rank < least ? member->rank : least;
-				most = member->rank > most ? member->rank : most;
-			} else if (!best || best->nranks < member->nranks) {
-				best = member;
-				least = most = member->rank;
-			}
-		}
-	}
-	if (!best)
-		return NULL;
-	if (least == most)
-		return lien_format("rank %" PRIu64, least);
-	return lien_format("ranks %" PRIu64 "-%" PRIu64, least, most);
-}
-
-char *lien_sheet_team(const struct lien_sheet *sheet, unsigned team)
-{
-	unsigned number = 0;
-
-	for (unsigned c = 0; c < team; c++)
-		number += sheet->teams.communicators[c].team == c;
-	if (number < 26)
-		return lien_format("%c", 'A' + number);
-	return lien_format("%c%u", 'A' + number % 26, number / 26 + 1);
-}
-
-char *lien_sheet_device(int device)
-{
-	if (device == LIEN_DEVICE_NONE)
-		return lien_format("no GPU memory");
-	if (device == LIEN_DEVICE_UNKNOWN)
-		return lien_format("GPU unknown");
-	return lien_format("GPU %d", device);
 }
 
 struct totals {
@@ -173,7 +93,7 @@ static struct totals sum_all(const struct lien_sheet *sheet)
 
 static int put_totals(const struct lien_sheet *sheet, int y)
 {
-	struct run run = {sheet, {14, LIEN_INK, false, LIEN_START}, LIEN_SHEET_MARGIN, y + 20};
+	struct run run = begin_run(sheet, 14, LIEN_INK, LIEN_SHEET_MARGIN, y + 20);
 	struct totals totals = sum_all(sheet);
 
 	put_text(&run, lien_format("%" PRIu64 " %s on %u %s",
@@ -198,7 +118,7 @@ static int put_totals(const struct lien_sheet *sheet, int y)
 
 static int put_libraries(const struct lien_sheet *sheet, int y)
 {
-	struct run run = {sheet, {13, LIEN_INK, false, LIEN_START}, LIEN_SHEET_MARGIN, y + 18};
+	struct run run = begin_run(sheet, 13, LIEN_INK, LIEN_SHEET_MARGIN, y + 18);
 	const struct lien_residents *all = &sheet->residents;
 
 	for (unsigned i = 0; i < all->library_count && i <= LIBRARIES_SHOWN; i++) {
@@ -257,44 +177,42 @@ static char *describe_registrations(const struct lien_sheet *sheet, unsigned tea
 		LIEN_PLURAL(count, "registration", "registrations"), lien_size(bytes).text);
 }
 
-static int put_team(const struct lien_sheet *sheet, unsigned team, int y)
+/* Their names, as many as a person wants to see. */
+static char *name_communicators(const struct lien_sheet *sheet, unsigned team, unsigned *count)
 {
-	const struct lien_font bold = {12, LIEN_INK, true, LIEN_MIDDLE};
-	const struct lien_font font = {12, LIEN_INK, false, LIEN_START};
-	const struct lien_font small = {12, LIEN_MUTED, false, LIEN_START};
-	const struct lien_communicator *first = &sheet->teams.communicators[team];
-	char *letter = lien_sheet_team(sheet, team), *text, *registrations, *names = NULL;
-	int room = sheet->width - 2 * LIEN_SHEET_MARGIN - 40, after;
-	unsigned count = 0;
+	char *names = NULL;
 
+	*count = 0;
 	for (unsigned c = team; c < sheet->teams.count; c++) {
-		if (sheet->teams.communicators[c].team == team && count++ < NAMES_SHOWN)
+		if (sheet->teams.communicators[c].team == team && (*count)++ < NAMES_SHOWN)
 			names = lien_append(
 				names, ", ", "%s", sheet->teams.communicators[c].members[0].group);
 	}
-	if (count > NAMES_SHOWN)
-		names = lien_append(names, ", ", "%u more", count - NAMES_SHOWN);
-	registrations = describe_registrations(sheet, team);
-	text = lien_format("%u %s of %" PRIu64 " %s, %u of them here · %s", count,
-		count == 1 ? "communicator" : "communicators",
-		LIEN_PLURAL(first->members[0].nranks, "rank", "ranks"), first->member_count,
-		registrations);
+	if (*count > NAMES_SHOWN)
+		names = lien_append(names, ", ", "%u more", *count - NAMES_SHOWN);
+	return names;
+}
+
+static int put_team(const struct lien_sheet *sheet, unsigned team, int y)
+{
+	const struct lien_font bold = {12, LIEN_INK, true, LIEN_MIDDLE};
+	struct run run = begin_run(sheet, 12, LIEN_INK, LIEN_SHEET_MARGIN + 40, y + 13);
+	const struct lien_communicator *first = &sheet->teams.communicators[team];
+	char *letter = lien_sheet_team(sheet, team), *names;
+	unsigned count;
+
+	names = name_communicators(sheet, team, &count);
 	lien_svg_box(sheet->out, LIEN_SHEET_MARGIN, y, 30, 18,
 		&(struct lien_look){"#e3eaf1", NULL, 4, false});
 	lien_svg_text(sheet->out, LIEN_SHEET_MARGIN + 15, y + 13, 28, &bold, "%s", letter);
-	lien_svg_text(sheet->out, LIEN_SHEET_MARGIN + 40, y + 13, room, &font, "%s", text);
-	after = lien_svg_width(&font, text) + 20;
-	if (after + lien_svg_width(&small, names) > room) {
-		after = 0;
-		y += 17;
-	}
-	lien_svg_text(sheet->out, LIEN_SHEET_MARGIN + 40 + after, y + 13, room - after, &small,
-		"%s", names);
-	free(registrations);
+	put_text(&run, lien_format("%u %s of %" PRIu64 " %s, %u here", count,
+			       count == 1 ? "communicator" : "communicators",
+			       LIEN_PLURAL(first->members[0].nranks, "rank", "ranks"),
+			       first->member_count));
+	put_text(&run, describe_registrations(sheet, team));
+	put_text(&run, names);
 	free(letter);
-	free(names);
-	free(text);
-	return y + 23;
+	return run.y + 10;
 }
 
 static int put_teams(const struct lien_sheet *sheet, int y)
@@ -328,17 +246,17 @@ static int put_key(const struct lien_sheet *sheet, int y)
 	} items[] = {
 		{{"#d5d9de", NULL, 0, false}, "local: never exported"},
 		{{"#6b727c", NULL, 0, false}, "exported to or held by other processes"},
-		{{"#ffffff", "#6b727c", 0, true}, "offloaded, or elsewhere off the GPU"},
+		{{"#ffffff", "#6b727c", 0, true},
+			"dashed, arrows too: offloaded or otherwise off the GPU"},
 		{{"#ffffff", LIEN_MUTED, 0, false}, "imported: another's, counted there"},
 		{{LIEN_RED, NULL, 0, false}, "owner has exited, importers keep its memory"},
 	};
-	struct run run = {sheet, {12, LIEN_MUTED, false, LIEN_START}, LIEN_SHEET_MARGIN, y + 34};
+	struct run run = begin_run(sheet, 12, LIEN_MUTED, LIEN_SHEET_MARGIN, y + 34);
 
 	lien_svg_line(sheet->out, LIEN_SHEET_MARGIN, y + 14, sheet->width - LIEN_SHEET_MARGIN,
 		y + 14, 10, &(struct lien_look){NULL, LIEN_FAINT, 0, false});
 	for (unsigned i = 0; i < sizeof(items) / sizeof(*items); i++)
 		put_item(&run, &items[i].look, items[i].text);
-	put_item(&run, NULL, "dashed arrow: all or part of it offloaded");
 	return run.y + LIEN_SHEET_MARGIN;
 }
 

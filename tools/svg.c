@@ -202,6 +202,10 @@ void lien_svg_text(
 	va_start(args, format);
 	text = lien_format_args(format, args);
 	va_end(args);
+	if (!*text) {
+		free(text);
+		return;
+	}
 	length = cut(font, text, width);
 	fprintf(out, "<text x=\"%d\" y=\"%d\" font-size=\"%d\" fill=\"%s\"%s%s>", x, y, font->size,
 		font->color, font->bold ? " font-weight=\"bold\"" : "", anchors[font->anchor]);
