@@ -262,12 +262,14 @@ static void put_imports(struct column *column)
 	column->y += 5;
 	lien_svg_open(column->out, "imported from %u %s", resident->owners,
 		resident->owners == 1 ? "other" : "others");
-	lien_svg_box(column->out, column->x, column->y + 2, 10, 10, &look);
-	put_row(column, "imported", 0, resident->imported);
+	if (resident->imported || !resident->away) {
+		lien_svg_box(column->out, column->x, column->y + 2, 10, 10, &look);
+		put_row(column, "imported", 0, resident->imported);
+	}
 	look.dashed = true;
 	if (resident->away) {
 		lien_svg_box(column->out, column->x, column->y + 2, 10, 10, &look);
-		put_row(column, "offloaded", 0, resident->away);
+		put_row(column, "imported, offloaded", 0, resident->away);
 	}
 	lien_svg_close(column->out);
 }

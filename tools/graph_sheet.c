@@ -86,7 +86,7 @@ char *lien_sheet_team(const struct lien_sheet *sheet, unsigned team)
 char *lien_sheet_device(int device)
 {
 	if (device == LIEN_DEVICE_NONE)
-		return lien_format("no GPU memory");
+		return lien_format("owns no memory");
 	if (device == LIEN_DEVICE_UNKNOWN)
 		return lien_format("GPU unknown");
 	return lien_format("GPU %d", device);
