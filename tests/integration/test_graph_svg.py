@@ -238,6 +238,19 @@ def case_many(context):
     assert texts(root).count("others") >= 1, texts(root)
 
 
+def case_narrow(context):
+    """where count and size don't fit, the size alone is shown, never a part of it"""
+    ring = graph_jobs.Job()
+    for rank in range(16):
+        ring.process(rank + 1, [rank])
+    for rank in range(16):
+        ring.memory(rank + 1, rank, 10235 << 20, count=100,
+                    importers=[((rank + 1) % 16 + 1, (rank + 1) % 16)])
+    found = texts(parse(draw(context, ring.reply)))
+    assert found.count("999.5 GiB") == 16 + 3 * 16, found  # arrows; total, exported, imported
+    assert not any("\u2026" in text for text in found), found
+
+
 def case_hostile(context):
     """hostile names are escaped, cut and harmless; the unknown is shown as unknown"""
     picture = draw(context, graph_jobs.odd())
