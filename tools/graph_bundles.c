@@ -90,7 +90,7 @@ static int find_importer(
 static void count_lien(struct lien_bundle *bundle, const json_t *allocation, size_t number)
 {
 	uint64_t bytes = lien_get_number(allocation, "bytes");
-	const char *library = lien_allocation_library(allocation);
+	const char *library = lien_reply_library(allocation);
 
 	bundle->liens++;
 	if (bundle->last == number)

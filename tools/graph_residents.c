@@ -42,7 +42,7 @@ int lien_allocation_device(const json_t *allocation)
 	return device_of(json_object_get(allocation, "device"));
 }
 
-const char *lien_allocation_library(const json_t *allocation)
+const char *lien_reply_library(const json_t *allocation)
 {
 	const char *name = lien_get_text(allocation, "owner");
 
@@ -258,7 +258,7 @@ static struct lien_library *find_library(struct lien_residents *residents, const
 static int add_allocation(struct lien_residents *residents, const json_t *allocation)
 {
 	uint64_t bytes = lien_get_number(allocation, "bytes");
-	struct lien_part key = {.library = lien_allocation_library(allocation),
+	struct lien_part key = {.library = lien_reply_library(allocation),
 		.kind = lien_allocation_kind(allocation),
 		.state = lien_get_text(allocation, "state")};
 	struct lien_resident *resident = &residents->residents[lien_residents_find(residents,

@@ -85,7 +85,7 @@ int lien_residents_bundle(struct lien_residents *residents, const json_t *reply)
 /* Of an allocation of the reply: its device, its library or "unknown", what part it belongs to,
  * whether its owner has exited. */
 int lien_allocation_device(const json_t *allocation);
-const char *lien_allocation_library(const json_t *allocation);
+const char *lien_reply_library(const json_t *allocation);
 enum lien_part_kind lien_allocation_kind(const json_t *allocation);
 bool lien_allocation_dead(const json_t *allocation);
 
