@@ -117,15 +117,12 @@ static void imports_unmapped(json_t *list, struct lien_process *process)
 		"cuMemRelease of the imported handle: it keeps the owner's memory alive");
 }
 
+/* Its first byte, or its last. */
 static bool touches_memory(
 	struct lien_process *process, const struct lien_registration *registration)
 {
-	struct lien_mapping *mapping = lien_process_mapping(process, registration->va);
-
-	for (; mapping && mapping->va < registration->va + registration->bytes;
-		mapping = RB_NEXT(lien_mapping_tree, NULL, mapping))
-		return true;
-	return false;
+	return lien_process_mapping(process, registration->va) ||
+	       lien_process_mapping(process, registration->va + registration->bytes - 1);
 }
 
 static void registered_but_freed(json_t *list, struct lien_process *process,
