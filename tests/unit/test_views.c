@@ -388,7 +388,7 @@ static void test_holders(void **state)
 		{"handle", "pid:i kind:s handle:s references:i"},
 		{"import", "pid:i kind:s handle:s references:i"},
 		{"mapping", "pid:i kind:s address:s bytes:i access:a"},
-		{"export", "pid:i kind:s exports:i"},
+		{"export", "pid:i kind:s exports:i by:s"},
 		{"registration", "pid:i kind:s group:s rank:i address:s bytes:i window:b"},
 		{"network card", "pid:i kind:s address:s bytes:i"},
 	};
