@@ -111,7 +111,7 @@ static void test_devices(void **state)
 		&value, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 0));
 	assert_int_equal(value, 1);
 	OK(cuDeviceGetAttribute(&value, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED, 0));
-	assert_int_equal(value, 0);
+	assert_int_equal(value, 1);
 	FAILS(INVALID_VALUE, cuDeviceGetAttribute(&value, 0, 0));
 	OK(cuDeviceCanAccessPeer(&value, 0, 1));
 	assert_int_equal(value, 1);
