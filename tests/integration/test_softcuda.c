@@ -56,6 +56,8 @@ int main(int argc, char **argv)
 	failed += load_tests();
 	failed += share_tests();
 	failed += stream_tests();
+	failed += alloc_tests();
+	failed += pool_tests();
 	unmount_all();
 	return failed ? 1 : 0;
 }
