@@ -45,7 +45,7 @@ struct role {
 	void (*run)(int sock);
 };
 
-extern const struct role device_roles[], load_roles[], share_roles[], stream_roles[];
+extern const struct role device_roles[], load_roles[], share_roles[], stream_roles[], peer_roles[];
 
 extern char test_dir[64]; /* ours alone; LIEN_SOFTCUDA_DIR is in it */
 extern char test_self[4096];
@@ -92,5 +92,6 @@ int share_tests(void);
 int stream_tests(void);
 int alloc_tests(void);
 int pool_tests(void);
+int peer_tests(void);
 
 #endif

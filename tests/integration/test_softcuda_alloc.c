@@ -79,8 +79,8 @@ static void test_host_flags(void **state)
 	FAILS(INVALID_VALUE, cuMemHostAlloc(&ptr, 100, 8));
 	FAILS(INVALID_VALUE, cuMemHostAlloc(&ptr, 0, 0));
 	FAILS(INVALID_VALUE, cuMemHostAlloc(NULL, 100, 0));
-	OK(cuMemHostAlloc(&ptr, 3 * PIECE,
-		CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_WRITECOMBINED));
+	OK(cuMemHostAlloc(
+		&ptr, 3 * PIECE, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_WRITECOMBINED));
 	assert_int_equal(free_bytes(), before); /* no device's memory */
 	OK(cuMemHostGetFlags(&flags, (char *)ptr + 5));
 	assert_int_equal(flags, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_WRITECOMBINED);
@@ -88,8 +88,7 @@ static void test_host_flags(void **state)
 	assert_int_equal(device, (uintptr_t)ptr + 5);
 	FAILS(INVALID_VALUE, cuMemHostGetDevicePointer_v2(&device, ptr, 1));
 	FAILS(INVALID_VALUE, cuMemHostGetFlags(NULL, ptr));
-	OK(cuPointerGetAttribute(
-		&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, (uintptr_t)ptr));
+	OK(cuPointerGetAttribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, (uintptr_t)ptr));
 	assert_int_equal(ordinal, 0);
 	FAILS(INVALID_VALUE, cuMemFree_v2((uintptr_t)ptr));
 	OK(cuMemFreeHost(ptr));
@@ -197,8 +196,7 @@ static void test_pointer_attributes(void **state)
 
 static CUresult range_handle(int *fd, CUdeviceptr ptr, size_t size)
 {
-	return cuMemGetHandleForAddressRange(
-		fd, ptr, size, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
+	return cuMemGetHandleForAddressRange(fd, ptr, size, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
 }
 
 static void test_range_handle(void **state)
