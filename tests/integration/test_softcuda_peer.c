@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* Memory that other processes know by 64 bytes: legacy IPC, fabric handles, pool pointers. */
 #include <signal.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 
 #include "test_softcuda.h"
@@ -9,29 +8,6 @@
 #define FD     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
 #define FABRIC CU_MEM_HANDLE_TYPE_FABRIC
 #define LAZY   CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
-
-static void send_bytes(int sock, const void *bytes)
-{
-	CHECK(send(sock, bytes, CU_IPC_HANDLE_SIZE, MSG_NOSIGNAL) == CU_IPC_HANDLE_SIZE);
-}
-
-static void receive_bytes(int sock, void *bytes)
-{
-	CHECK(recv(sock, bytes, CU_IPC_HANDLE_SIZE, 0) == CU_IPC_HANDLE_SIZE);
-}
-
-static uint32_t read_mark(CUdeviceptr ptr)
-{
-	uint32_t mark = 0;
-
-	CHECK(!cuMemcpyDtoH_v2(&mark, ptr, sizeof(mark)));
-	return mark;
-}
-
-static void write_mark(CUdeviceptr ptr, uint32_t mark)
-{
-	CHECK(!cuMemcpyHtoD_v2(ptr, &mark, sizeof(mark)));
-}
 
 /* --- legacy IPC --- */
 
@@ -222,82 +198,6 @@ static void test_ipc_holders(void **state)
 	assert_int_equal(free_bytes(), before);
 }
 
-/* --- fabric --- */
-
-static void role_fabric_importer(int sock)
-{
-	CUmemGenericAllocationHandle handle;
-	CUmemFabricHandle fabric;
-	CUmemAllocationProp prop;
-	CUdeviceptr ptr;
-	int fd;
-
-	CHECK(!cuInit(0));
-	use_device(0);
-	receive_bytes(sock, &fabric);
-	CHECK(!cuMemImportFromShareableHandle(&handle, &fabric, FABRIC));
-	CHECK(!cuMemGetAllocationPropertiesFromHandle(&prop, handle));
-	CHECK(prop.requestedHandleTypes == (FABRIC | FD) && prop.location.id == 0);
-	ptr = map_somewhere(handle, 2 * PIECE);
-	CHECK(read_mark(ptr + PIECE) == 0x99);
-	write_mark(ptr, 0x100);
-	/* What was imported can be exported again, in any way that it was made for. */
-	CHECK(!cuMemExportToShareableHandle(&fd, handle, FD, 0));
-	send_number(sock, 0, fd);
-	CHECK(!cuMemExportToShareableHandle(&fabric, handle, FABRIC, 0));
-	CHECK(!cuMemRelease(handle));
-	send_bytes(sock, &fabric);
-	receive_number(sock, NULL);
-	CHECK(read_mark(ptr) == 0x100);
-}
-
-static void test_fabric(void **state)
-{
-	CUmemAllocationProp prop = device_prop(0, FABRIC | FD);
-	CUmemGenericAllocationHandle handle, copy, plain = make(PIECE, FD);
-	size_t before = free_bytes();
-	CUmemFabricHandle fabric, again;
-	struct actor actor;
-	CUdeviceptr ptr;
-	int fd;
-
-	(void)state;
-	OK(cuMemCreate(&handle, 2 * PIECE, &prop, 0));
-	FAILS(INVALID_VALUE, cuMemExportToShareableHandle(&fabric, plain, FABRIC, 0));
-	FAILS(INVALID_VALUE, cuMemExportToShareableHandle(NULL, handle, FABRIC, 0));
-	OK(cuMemExportToShareableHandle(&fabric, handle, FABRIC, 0));
-	OK(cuMemExportToShareableHandle(&again, handle, FABRIC, 0));
-	assert_memory_equal(&fabric, &again, sizeof(fabric));
-	FAILS(INVALID_VALUE, cuMemImportFromShareableHandle(&copy, NULL, FABRIC));
-	memset(&again, 1, sizeof(again));
-	FAILS(INVALID_VALUE, cuMemImportFromShareableHandle(&copy, &again, FABRIC));
-	OK(cuMemImportFromShareableHandle(&copy, &fabric, FABRIC)); /* in the same process */
-	assert_true(copy != handle);
-	OK(cuMemRelease(copy));
-
-	ptr = map_somewhere(handle, 2 * PIECE);
-	write_mark(ptr + PIECE, 0x99);
-	actor_start(&actor, "fabric_importer", NULL);
-	send_bytes(actor.sock, &fabric);
-	receive_number(actor.sock, &fd);
-	receive_bytes(actor.sock, &again);
-	assert_int_equal(read_mark(ptr), 0x100);
-	OK(cuMemImportFromShareableHandle(&copy, (void *)(uintptr_t)fd, FD));
-	close(fd);
-	OK(cuMemRelease(copy));
-	unmap_and_free(ptr, 2 * PIECE);
-	OK(cuMemRelease(handle));
-	assert_int_equal(free_bytes(), before - 2 * PIECE);
-	FAILS(INVALID_VALUE, cuMemImportFromShareableHandle(&copy, &fabric, FABRIC)); /* gone */
-	OK(cuMemImportFromShareableHandle(&copy, &again, FABRIC));
-	send_number(actor.sock, 0, -1);
-	actor_ok(&actor);
-	assert_int_equal(free_bytes(), before - 2 * PIECE);
-	OK(cuMemRelease(copy));
-	assert_int_equal(free_bytes(), before);
-	OK(cuMemRelease(plain));
-}
-
 /* --- pools --- */
 
 static void role_pool_importer(int sock)
@@ -455,7 +355,6 @@ const struct role peer_roles[] = {
 	{"opener", role_opener},
 	{"owner", role_owner},
 	{"holder", role_holder},
-	{"fabric_importer", role_fabric_importer},
 	{"pool_importer", role_pool_importer},
 	{"blind", role_blind},
 	{NULL, NULL},
@@ -467,7 +366,6 @@ int peer_tests(void)
 		cmocka_unit_test(test_ipc),
 		cmocka_unit_test(test_ipc_killed_owner),
 		cmocka_unit_test(test_ipc_holders),
-		cmocka_unit_test(test_fabric),
 		cmocka_unit_test(test_pool_share),
 		cmocka_unit_test(test_invisible),
 	};

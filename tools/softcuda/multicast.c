@@ -248,7 +248,8 @@ static CUresult bind(struct soft_allocation *multicast, const struct soft_bindin
 			what->offset < binding->offset + binding->size)
 			return CUDA_ERROR_INVALID_VALUE;
 	}
-	binding = malloc(sizeof(*binding));
+	/* The binding is to hold the memory when nothing else does; its file does that. */
+	binding = what->memory->fd < 0 ? NULL : malloc(sizeof(*binding));
 	if (!binding)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	*binding = *what;

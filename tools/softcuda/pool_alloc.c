@@ -142,8 +142,8 @@ static CUresult fresh(CUmemoryPool pool, size_t size, size_t bytes, struct soft_
 		return result;
 	}
 	(*made)->pool = pool;
-	if (!pool->props.handleTypes)
-		soft_allocation_hide(allocation);
+	if (!pool->props.handleTypes && allocation->fd < SOFT_FIRST_FD)
+		soft_allocation_hide(allocation); /* as in memory.c: a binding would need it */
 	soft_pool_account(pool, size, bytes);
 	return CUDA_SUCCESS;
 }
