@@ -11,8 +11,8 @@
 
 SOFT_EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr ptr)
 {
-	struct soft_ticket *ticket = (struct soft_ticket *)handle;
 	struct soft_mapping *mapping;
+	struct soft_ticket ticket;
 	CUcontext context;
 	CUresult result;
 
@@ -31,8 +31,9 @@ SOFT_EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr ptr)
 	} else if (mapping->allocation->fd < 0) {
 		result = CUDA_ERROR_OUT_OF_MEMORY; /* of descriptors: see memory.c */
 	} else {
-		soft_ticket_write(ticket, SOFT_TICKET_IPC, mapping->allocation);
-		ticket->bytes = mapping->bytes;
+		ticket = soft_ticket_of(SOFT_TICKET_IPC, mapping->allocation);
+		ticket.bytes = mapping->bytes;
+		memcpy(handle, &ticket, sizeof(ticket));
 	}
 	pthread_rwlock_unlock(&soft.lock);
 	return result;
@@ -102,10 +103,9 @@ SOFT_EXPORT CUresult cuIpcOpenMemHandle_v2(
 	result = soft_context_current(&context);
 	if (result)
 		return result;
-	memcpy(&ticket, &handle, sizeof(ticket));
 	if (!ptr || flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS)
 		return CUDA_ERROR_INVALID_VALUE;
-	if (!soft_ticket_ok(&ticket, SOFT_TICKET_IPC) || !ticket.bytes)
+	if (!soft_ticket_read(&ticket, &handle, SOFT_TICKET_IPC))
 		return CUDA_ERROR_INVALID_HANDLE;
 	if (ticket.pid == getpid())
 		return CUDA_ERROR_INVALID_CONTEXT;

@@ -11,12 +11,11 @@
 
 static const char magic[8] = "lien:mem";
 
-void soft_ticket_write(struct soft_ticket *ticket, enum soft_ticket_kind kind,
-	const struct soft_allocation *allocation)
+struct soft_ticket soft_ticket_of(
+	enum soft_ticket_kind kind, const struct soft_allocation *allocation)
 {
 	const CUmemLocation *location = &allocation->prop.location;
-
-	*ticket = (struct soft_ticket){
+	struct soft_ticket ticket = {
 		.kind = kind,
 		.pid = getpid(),
 		.fd = allocation->fd,
@@ -26,13 +25,16 @@ void soft_ticket_write(struct soft_ticket *ticket, enum soft_ticket_kind kind,
 		.number = allocation->number,
 		.bytes = allocation->size,
 	};
-	memcpy(ticket->magic, magic, sizeof(magic));
+
+	memcpy(ticket.magic, magic, sizeof(magic));
+	return ticket;
 }
 
-bool soft_ticket_ok(const struct soft_ticket *ticket, enum soft_ticket_kind kind)
+bool soft_ticket_read(struct soft_ticket *ticket, const void *bytes, enum soft_ticket_kind kind)
 {
+	memcpy(ticket, bytes, sizeof(*ticket));
 	return !memcmp(ticket->magic, magic, sizeof(magic)) && ticket->kind == kind &&
-	       ticket->pid > 0 && ticket->fd >= 0;
+	       ticket->pid > 0 && ticket->fd >= 0 && ticket->bytes;
 }
 
 /* O_PATH first: what stands there now may be another process's, and opening it may have effects. */

@@ -28,9 +28,11 @@ struct soft_ticket {
 };
 _Static_assert(sizeof(struct soft_ticket) == CU_IPC_HANDLE_SIZE, "as cuda.h has it");
 
-void soft_ticket_write(
-	struct soft_ticket *ticket, enum soft_ticket_kind kind, const struct soft_allocation *of);
-bool soft_ticket_ok(const struct soft_ticket *ticket, enum soft_ticket_kind kind);
+/* The callers' 64 bytes are not aligned: they are copied, to and fro. */
+struct soft_ticket soft_ticket_of(
+	enum soft_ticket_kind kind, const struct soft_allocation *allocation);
+/* False where the bytes are no such ticket. */
+bool soft_ticket_read(struct soft_ticket *ticket, const void *bytes, enum soft_ticket_kind kind);
 int soft_ticket_open(const struct soft_ticket *ticket); /* fd or -errno */
 /* The file as an allocation that is mapped nowhere yet; gone is the error where it is not there. */
 CUresult soft_ticket_take(

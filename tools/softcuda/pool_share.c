@@ -4,6 +4,7 @@
  * is; of an allocation, 64 bytes that say where its file is.
  */
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -141,7 +142,7 @@ SOFT_EXPORT CUresult cuMemPoolExportPointer(CUmemPoolPtrExportData *data, CUdevi
 {
 	CUresult result = CUDA_ERROR_INVALID_VALUE;
 	struct soft_mapping *mapping;
-	struct soft_ticket *ticket = (struct soft_ticket *)data;
+	struct soft_ticket ticket;
 
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
@@ -151,9 +152,10 @@ SOFT_EXPORT CUresult cuMemPoolExportPointer(CUmemPoolPtrExportData *data, CUdevi
 	mapping = soft_mapping_find(ptr);
 	if (mapping && mapping->kind == SOFT_ASYNC && mapping->base == ptr && mapping->bytes &&
 		mapping->pool->number) {
-		soft_ticket_write(ticket, SOFT_TICKET_POINTER, mapping->allocation);
-		ticket->bytes = mapping->bytes;
-		ticket->pool = mapping->pool->number;
+		ticket = soft_ticket_of(SOFT_TICKET_POINTER, mapping->allocation);
+		ticket.bytes = mapping->bytes;
+		ticket.pool = mapping->pool->number;
+		memcpy(data, &ticket, sizeof(ticket));
 		result = CUDA_SUCCESS;
 	}
 	pthread_rwlock_unlock(&soft.lock);
@@ -187,19 +189,19 @@ static CUresult import_pointer(CUdeviceptr *ptr, CUmemoryPool handle,
 SOFT_EXPORT CUresult cuMemPoolImportPointer(
 	CUdeviceptr *ptr, CUmemoryPool pool, CUmemPoolPtrExportData *data)
 {
-	const struct soft_ticket *ticket = (const struct soft_ticket *)data;
 	struct soft_allocation *allocation;
+	struct soft_ticket ticket;
 	CUresult result;
 
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
-	if (!ptr || !data || !soft_ticket_ok(ticket, SOFT_TICKET_POINTER) || !ticket->bytes)
+	if (!ptr || !data || !soft_ticket_read(&ticket, data, SOFT_TICKET_POINTER))
 		return CUDA_ERROR_INVALID_VALUE;
-	result = soft_ticket_take(ticket, CUDA_ERROR_INVALID_VALUE, &allocation);
+	result = soft_ticket_take(&ticket, CUDA_ERROR_INVALID_VALUE, &allocation);
 	if (result)
 		return result;
 	pthread_rwlock_wrlock(&soft.lock);
-	result = import_pointer(ptr, pool, allocation, ticket);
+	result = import_pointer(ptr, pool, allocation, &ticket);
 	pthread_rwlock_unlock(&soft.lock);
 	return result;
 }

@@ -23,6 +23,16 @@ static CUresult export_fd(const struct soft_allocation *allocation, int *out)
 	return CUDA_SUCCESS;
 }
 
+static CUresult export_fabric(const struct soft_allocation *allocation, void *out)
+{
+	struct soft_ticket ticket = soft_ticket_of(SOFT_TICKET_FABRIC, allocation);
+
+	if (ticket.fd < 0)
+		return CUDA_ERROR_OPERATING_SYSTEM;
+	memcpy(out, &ticket, sizeof(ticket));
+	return CUDA_SUCCESS;
+}
+
 SOFT_EXPORT CUresult cuMemExportToShareableHandle(void *shareable,
 	CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type,
 	unsigned long long flags)
@@ -37,11 +47,8 @@ SOFT_EXPORT CUresult cuMemExportToShareableHandle(void *shareable,
 	pthread_rwlock_rdlock(&soft.lock);
 	allocation = soft_handle_use(handle, "cuMemExportToShareableHandle");
 	if (allocation && (allocation->prop.requestedHandleTypes & type)) {
-		result = CUDA_SUCCESS;
-		if (type == CU_MEM_HANDLE_TYPE_FABRIC)
-			soft_ticket_write(shareable, SOFT_TICKET_FABRIC, allocation);
-		else
-			result = export_fd(allocation, shareable);
+		result = type == CU_MEM_HANDLE_TYPE_FABRIC ? export_fabric(allocation, shareable)
+							   : export_fd(allocation, shareable);
 	}
 	pthread_rwlock_unlock(&soft.lock);
 	return result;
@@ -73,15 +80,15 @@ static CUresult import(CUmemGenericAllocationHandle *handle, int fd, CUmemAlloca
 	return CUDA_SUCCESS;
 }
 
-static CUresult import_fabric(
-	CUmemGenericAllocationHandle *handle, const struct soft_ticket *ticket)
+static CUresult import_fabric(CUmemGenericAllocationHandle *handle, const void *bytes)
 {
+	struct soft_ticket ticket;
 	CUresult result;
 	int fd;
 
-	if (!ticket || !soft_ticket_ok(ticket, SOFT_TICKET_FABRIC))
+	if (!bytes || !soft_ticket_read(&ticket, bytes, SOFT_TICKET_FABRIC))
 		return CUDA_ERROR_INVALID_VALUE;
-	fd = soft_ticket_open(ticket);
+	fd = soft_ticket_open(&ticket);
 	if (fd == -EACCES || fd == -EPERM)
 		return CUDA_ERROR_NOT_PERMITTED; /* as without the exporter's IMEX channel */
 	if (fd < 0)
