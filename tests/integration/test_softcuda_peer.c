@@ -88,10 +88,11 @@ static void test_ipc(void **state)
 	OK(cuMemAlloc_v2(&ptr, PIECE + 100));
 	OK(cuIpcGetMemHandle(&changed, ptr));
 	assert_memory_not_equal(&handle, &changed, sizeof(handle)); /* "a unique handle" */
-	OK(cuMemFree_v2(ptr));
+	/* The new memory is not what the old handle opens, though it may have the old fd. */
 	send_number(actor.sock, 0, -1);
-	assert_int_equal(receive_number(actor.sock, NULL), before);
+	assert_int_equal(receive_number(actor.sock, NULL), before - 2 * PIECE);
 	actor_ok(&actor);
+	OK(cuMemFree_v2(ptr));
 	assert_int_equal(free_bytes(), before);
 	unmap_and_free(mapped, PIECE);
 	OK(cuMemRelease(vmm));
@@ -204,7 +205,7 @@ static void role_pool_importer(int sock)
 {
 	CUmemAccessDesc peer = device_access(1, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
 	CUmemPoolPtrExportData data, bad;
-	CUmemoryPool pool, found;
+	CUmemoryPool pool, found, second;
 	CUdeviceptr ptr, other;
 	uint64_t used;
 	int fd;
@@ -214,6 +215,9 @@ static void role_pool_importer(int sock)
 	receive_number(sock, &fd);
 	CHECK(!cuMemPoolImportFromShareableHandle(&pool, (void *)(uintptr_t)fd, FD, 0));
 	CHECK(!close(fd));
+	receive_number(sock, &fd);
+	CHECK(!cuMemPoolImportFromShareableHandle(&second, (void *)(uintptr_t)fd, FD, 0));
+	CHECK(!close(fd));
 	CHECK(cuMemAllocFromPoolAsync(&ptr, 1, pool, NULL) == CUDA_ERROR_INVALID_VALUE);
 	CHECK(cuDeviceSetMemPool(0, pool) == CUDA_ERROR_INVALID_VALUE);
 	CHECK(cuMemPoolExportToShareableHandle(&fd, pool, FD, 0) == CUDA_ERROR_INVALID_VALUE);
@@ -222,6 +226,7 @@ static void role_pool_importer(int sock)
 	CHECK(cuMemPoolImportPointer(&ptr, pool, &bad) == CUDA_ERROR_INVALID_VALUE);
 	CHECK(!cuDeviceGetDefaultMemPool(&found, 0));
 	CHECK(cuMemPoolImportPointer(&ptr, found, &data) == CUDA_ERROR_INVALID_VALUE);
+	CHECK(cuMemPoolImportPointer(&ptr, second, &data) == CUDA_ERROR_INVALID_VALUE);
 	CHECK(!cuMemPoolImportPointer(&ptr, pool, &data));
 	CHECK(!cuMemPoolImportPointer(&other, pool, &data) && other != ptr);
 	CHECK(read_mark(ptr + PIECE) == 0x31);
@@ -285,6 +290,11 @@ static void test_pool_share(void **state)
 	actor_start(&actor, "pool_importer", NULL);
 	send_number(actor.sock, 0, fd);
 	close(fd);
+	OK(cuMemPoolCreate(&stranger, &props));
+	OK(cuMemPoolExportToShareableHandle(&fd, stranger, FD, 0));
+	send_number(actor.sock, 0, fd);
+	close(fd);
+	OK(cuMemPoolDestroy(stranger));
 	send_bytes(actor.sock, &data);
 	receive_number(actor.sock, NULL);
 	assert_int_equal(read_mark(ptr), 0x32);
