@@ -5,7 +5,7 @@
  * Rules of this library:
  * - Exported functions (SOFT_EXPORT) never call each other: a uprobe on one must fire for its
  * callers only. What two of them need is a soft_* function.
- * - Two locks. soft.lock guards the memory (devices, handles, ranges, mappings, pinned host
+ * - Two locks. soft.lock guards the memory (devices, handles, ranges, mappings, pools, pinned host
  * memory): held for writing by whatever changes it, for reading by copies and queries, so that no
  * mapping goes away under a copy. soft.objects guards contexts, streams, events, graphs and
  * captures. When both are needed, soft.lock is taken first.
