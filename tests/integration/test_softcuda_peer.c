@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* Memory that other processes know by 64 bytes: legacy IPC, fabric handles, pool pointers. */
 #include <signal.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include "test_softcuda.h"
@@ -277,6 +279,13 @@ static void test_pool_share(void **state)
 	FAILS(INVALID_VALUE,
 		cuMemPoolImportFromShareableHandle(&stranger, (void *)(uintptr_t)fd, FD, 1));
 	FAILS(INVALID_VALUE, cuMemPoolImportFromShareableHandle(&stranger, (void *)0, FD, 0));
+	close(fd);
+	fd = memfd_create("lien-softcuda-pool-0", 0); /* named like one, but empty */
+	assert_int_equal(fchmod(fd, 07666), 0);
+	FAILS(INVALID_VALUE,
+		cuMemPoolImportFromShareableHandle(&stranger, (void *)(uintptr_t)fd, FD, 0));
+	close(fd);
+	OK(cuMemPoolExportToShareableHandle(&fd, pool, FD, 0));
 	OK(cuMemAllocAsync(&other, 1, NULL));
 	FAILS(INVALID_VALUE, cuMemPoolExportPointer(&data, other)); /* its pool is not shared */
 	OK(cuMemFreeAsync(other, NULL));

@@ -103,8 +103,8 @@ int soft_backing_import(
 uint64_t soft_backing_number(int fd);
 /* A file in memory that is charged to no device: "<name><suffix>", to be shared by these types. */
 int soft_backing_memfd(const char *name, int suffix, unsigned int types, size_t size);
-/* Is it such a file of ours, shareable by this type? */
-bool soft_backing_is_memfd(int fd, const char *name, CUmemAllocationHandleType type);
+/* Is it such a file of ours, shareable by this type and no smaller than this? */
+bool soft_backing_is_memfd(int fd, const char *name, CUmemAllocationHandleType type, size_t least);
 
 /*
  * handle.c: allocations and the handles that name them. soft.lock is held for writing.
