@@ -23,6 +23,9 @@ static void test_pitch(void **state)
 	FAILS(OUT_OF_MEMORY, cuMemAllocPitch_v2(&ptr, &pitch, SIZE_MAX - 1, 1, 16));
 	OK(cuMemAllocPitch_v2(&ptr, &pitch, 1000, 4096, 16));
 	assert_int_equal(pitch, 1024);
+	OK(cuMemAllocPitch_v2(&base, &size, 600, 1, 4));
+	assert_int_equal(size, 1024);
+	OK(cuMemFree_v2(base));
 	assert_int_equal(free_bytes(), before - 2 * PIECE);
 	OK(cuMemGetAddressRange_v2(&base, &size, ptr + 5));
 	assert_int_equal(base, ptr);
@@ -215,6 +218,9 @@ static void test_range_handle(void **state)
 	OK(cuMemAddressReserve(&ptr, 4 * PIECE, 0, 0, 0));
 	OK(cuMemMap(ptr, PIECE, 0, first, 0));
 	FAILS(INVALID_VALUE, range_handle(&fd, ptr, 2 * PIECE)); /* not mapped all over */
+	OK(cuMemMap(ptr + 2 * PIECE, PIECE, 0, second, 0));
+	FAILS(INVALID_VALUE, range_handle(&fd, ptr, 3 * PIECE)); /* nor here */
+	OK(cuMemUnmap(ptr + 2 * PIECE, PIECE));
 	OK(cuMemMap(ptr + PIECE, PIECE, 0, second, 0));
 	OK(cuMemMap(ptr + 2 * PIECE, PIECE, 0, other, 0));
 	FAILS(INVALID_VALUE, range_handle(&fd, ptr, 3 * PIECE)); /* two devices */

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* Multicast objects: teams, bindings, what they hold, and their life as handles. */
+#include <dlfcn.h>
 #include <pthread.h>
 #include <signal.h>
-#include <errno.h>
 
+#include "../../tools/softcuda/dump.h"
 #include "test_softcuda.h"
 
 #define NONE CU_MEM_HANDLE_TYPE_NONE
@@ -125,6 +126,31 @@ static void test_bind(void **state)
 	assert_int_equal(free_bytes(), before + 2 * PIECE);
 }
 
+/* Both ways of sharing, in one process; the team is one and the same. */
+static void test_multicast_share(void **state)
+{
+	CUmemGenericAllocationHandle multicast = object(2, PIECE, FD | CU_MEM_HANDLE_TYPE_FABRIC);
+	CUmemGenericAllocationHandle by_fd, by_fabric, closed = object(1, PIECE, NONE);
+	CUmemFabricHandle fabric;
+	int fd;
+
+	(void)state;
+	FAILS(INVALID_VALUE, cuMemExportToShareableHandle(&fd, closed, FD, 0));
+	OK(cuMemRelease(closed));
+	OK(cuMemExportToShareableHandle(&fd, multicast, FD, 0));
+	OK(cuMemExportToShareableHandle(&fabric, multicast, CU_MEM_HANDLE_TYPE_FABRIC, 0));
+	OK(cuMemImportFromShareableHandle(&by_fd, (void *)(uintptr_t)fd, FD));
+	OK(cuMemImportFromShareableHandle(&by_fabric, &fabric, CU_MEM_HANDLE_TYPE_FABRIC));
+	close(fd);
+	OK(cuMulticastAddDevice(by_fd, 1));
+	FAILS(INVALID_VALUE, cuMulticastAddDevice(by_fabric, 1));
+	OK(cuMulticastAddDevice(by_fabric, 0));
+	FAILS(INVALID_VALUE, cuMulticastAddDevice(multicast, 0));
+	OK(cuMemRelease(by_fd));
+	OK(cuMemRelease(by_fabric));
+	OK(cuMemRelease(multicast));
+}
+
 static void test_multicast_map(void **state)
 {
 	CUmemGenericAllocationHandle multicast = object(1, 2 * PIECE, NONE), got;
@@ -187,11 +213,25 @@ static void role_rank(int sock)
 	pause();
 }
 
+static int note_team(const struct softcuda_object *object, void *team)
+{
+	if (object->kind == SOFTCUDA_MULTICAST)
+		*(uint64_t *)team = object->team;
+	return 0;
+}
+
+/* Returns the team that it found when it was done; the binding must have waited for it. */
 static void *bind_and_wait(void *arg)
 {
+	int (*dump)(softcuda_dump_fn, void *) = dlsym(RTLD_DEFAULT, "softcuda_dump");
 	CUmemGenericAllocationHandle *handles = arg;
+	uint64_t team = 0;
 
-	return (void *)(uintptr_t)cuMulticastBindMem(handles[0], 0, handles[1], 0, PIECE, 0);
+	/* Not shareable, as the object is: it fails, but not before the team is complete. */
+	CHECK(cuMulticastBindMem(handles[0], 0, handles[1], 0, PIECE, 0) ==
+		CUDA_ERROR_INVALID_VALUE);
+	CHECK(!dump(note_team, &team));
+	return (void *)(uintptr_t)team;
 }
 
 static void test_multicast_processes(void **state)
@@ -201,7 +241,7 @@ static void test_multicast_processes(void **state)
 	size_t before = free_bytes(), other;
 	pthread_t thread;
 	struct actor actor;
-	void *result;
+	void *team;
 	char output[8];
 	int fd;
 
@@ -210,16 +250,14 @@ static void test_multicast_processes(void **state)
 	other = free_bytes();
 	use_device(0);
 	OK(cuMulticastAddDevice(handles[0], 0));
-	/* It waits until the other process has added its device; then the memory is no good. */
 	assert_int_equal(pthread_create(&thread, NULL, bind_and_wait, handles), 0);
 	OK(cuMemExportToShareableHandle(&fd, handles[0], FD, 0));
-	assert_int_equal(pthread_tryjoin_np(thread, &result), EBUSY);
 	actor_start(&actor, "rank", one);
 	send_number(actor.sock, 0, fd);
 	close(fd);
 	receive_number(actor.sock, NULL);
-	pthread_join(thread, &result);
-	assert_int_equal((uintptr_t)result, CUDA_ERROR_INVALID_VALUE); /* not shareable */
+	pthread_join(thread, &team);
+	assert_int_equal((uintptr_t)team, 3);
 	OK(cuMemRelease(handles[1]));
 	handles[1] = make(PIECE, FD);
 	OK(cuMulticastBindMem(handles[0], 0, handles[1], 0, PIECE, 0));
@@ -248,6 +286,7 @@ int multicast_tests(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_multicast_create),
 		cmocka_unit_test(test_bind),
+		cmocka_unit_test(test_multicast_share),
 		cmocka_unit_test(test_multicast_map),
 		cmocka_unit_test(test_multicast_processes),
 	};

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* Memory that other processes know by 64 bytes: legacy IPC, fabric handles, pool pointers. */
 #include <signal.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include "test_softcuda.h"
@@ -88,10 +90,11 @@ static void test_ipc(void **state)
 	OK(cuMemAlloc_v2(&ptr, PIECE + 100));
 	OK(cuIpcGetMemHandle(&changed, ptr));
 	assert_memory_not_equal(&handle, &changed, sizeof(handle)); /* "a unique handle" */
-	OK(cuMemFree_v2(ptr));
+	/* The new memory is not what the old handle opens, though it may have the old fd. */
 	send_number(actor.sock, 0, -1);
-	assert_int_equal(receive_number(actor.sock, NULL), before);
+	assert_int_equal(receive_number(actor.sock, NULL), before - 2 * PIECE);
 	actor_ok(&actor);
+	OK(cuMemFree_v2(ptr));
 	assert_int_equal(free_bytes(), before);
 	unmap_and_free(mapped, PIECE);
 	OK(cuMemRelease(vmm));
@@ -204,7 +207,7 @@ static void role_pool_importer(int sock)
 {
 	CUmemAccessDesc peer = device_access(1, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
 	CUmemPoolPtrExportData data, bad;
-	CUmemoryPool pool, found;
+	CUmemoryPool pool, found, second;
 	CUdeviceptr ptr, other;
 	uint64_t used;
 	int fd;
@@ -214,6 +217,9 @@ static void role_pool_importer(int sock)
 	receive_number(sock, &fd);
 	CHECK(!cuMemPoolImportFromShareableHandle(&pool, (void *)(uintptr_t)fd, FD, 0));
 	CHECK(!close(fd));
+	receive_number(sock, &fd);
+	CHECK(!cuMemPoolImportFromShareableHandle(&second, (void *)(uintptr_t)fd, FD, 0));
+	CHECK(!close(fd));
 	CHECK(cuMemAllocFromPoolAsync(&ptr, 1, pool, NULL) == CUDA_ERROR_INVALID_VALUE);
 	CHECK(cuDeviceSetMemPool(0, pool) == CUDA_ERROR_INVALID_VALUE);
 	CHECK(cuMemPoolExportToShareableHandle(&fd, pool, FD, 0) == CUDA_ERROR_INVALID_VALUE);
@@ -222,6 +228,7 @@ static void role_pool_importer(int sock)
 	CHECK(cuMemPoolImportPointer(&ptr, pool, &bad) == CUDA_ERROR_INVALID_VALUE);
 	CHECK(!cuDeviceGetDefaultMemPool(&found, 0));
 	CHECK(cuMemPoolImportPointer(&ptr, found, &data) == CUDA_ERROR_INVALID_VALUE);
+	CHECK(cuMemPoolImportPointer(&ptr, second, &data) == CUDA_ERROR_INVALID_VALUE);
 	CHECK(!cuMemPoolImportPointer(&ptr, pool, &data));
 	CHECK(!cuMemPoolImportPointer(&other, pool, &data) && other != ptr);
 	CHECK(read_mark(ptr + PIECE) == 0x31);
@@ -272,6 +279,13 @@ static void test_pool_share(void **state)
 	FAILS(INVALID_VALUE,
 		cuMemPoolImportFromShareableHandle(&stranger, (void *)(uintptr_t)fd, FD, 1));
 	FAILS(INVALID_VALUE, cuMemPoolImportFromShareableHandle(&stranger, (void *)0, FD, 0));
+	close(fd);
+	fd = memfd_create("lien-softcuda-pool-0", 0); /* named like one, but empty */
+	assert_int_equal(fchmod(fd, 07666), 0);
+	FAILS(INVALID_VALUE,
+		cuMemPoolImportFromShareableHandle(&stranger, (void *)(uintptr_t)fd, FD, 0));
+	close(fd);
+	OK(cuMemPoolExportToShareableHandle(&fd, pool, FD, 0));
 	OK(cuMemAllocAsync(&other, 1, NULL));
 	FAILS(INVALID_VALUE, cuMemPoolExportPointer(&data, other)); /* its pool is not shared */
 	OK(cuMemFreeAsync(other, NULL));
@@ -285,6 +299,11 @@ static void test_pool_share(void **state)
 	actor_start(&actor, "pool_importer", NULL);
 	send_number(actor.sock, 0, fd);
 	close(fd);
+	OK(cuMemPoolCreate(&stranger, &props));
+	OK(cuMemPoolExportToShareableHandle(&fd, stranger, FD, 0));
+	send_number(actor.sock, 0, fd);
+	close(fd);
+	OK(cuMemPoolDestroy(stranger));
 	send_bytes(actor.sock, &data);
 	receive_number(actor.sock, NULL);
 	assert_int_equal(read_mark(ptr), 0x32);

@@ -147,6 +147,27 @@ static void test_threshold(void **state)
 	assert_int_equal(free_bytes(), before);
 }
 
+/* The smallest idle piece that fits is used again, whichever was freed last. */
+static void test_best_fit(void **state)
+{
+	CUdeviceptr large, small, got;
+
+	(void)state;
+	OK(cuMemAllocAsync(&large, 3 * PIECE, NULL));
+	OK(cuMemAllocAsync(&small, PIECE, NULL));
+	for (int i = 0; i < 2; i++) {
+		OK(cuMemFreeAsync(i ? small : large, NULL));
+		OK(cuMemFreeAsync(i ? large : small, NULL));
+		OK(cuMemAllocAsync(&got, 1, NULL));
+		assert_int_equal(got, small);
+		OK(cuMemAllocAsync(&got, 2 * PIECE, NULL));
+		assert_int_equal(got, large);
+	}
+	OK(cuMemFreeAsync(small, NULL));
+	OK(cuMemFreeAsync(large, NULL));
+	OK(cuCtxSynchronize());
+}
+
 static void test_pool_create(void **state)
 {
 	CUmemPoolProps props = pool_props(0);
@@ -264,11 +285,13 @@ static void test_host_pool(void **state)
 {
 	CUmemPoolProps props = pool_props(0);
 	CUmemAccessDesc device = device_access(0, RW);
+	CUmemAccessDesc none[2] = {device_access(0, CU_MEM_ACCESS_FLAGS_PROT_NONE),
+		{{CU_MEM_LOCATION_TYPE_HOST, 0}, CU_MEM_ACCESS_FLAGS_PROT_NONE}};
 	size_t before = free_bytes();
 	CUmemoryPool pool;
 	CUdeviceptr ptr, dev;
 	unsigned int type;
-	int ordinal;
+	int ordinal, ends[2];
 
 	(void)state;
 	props.location = (CUmemLocation){CU_MEM_LOCATION_TYPE_HOST_NUMA, 0};
@@ -286,6 +309,14 @@ static void test_host_pool(void **state)
 	assert_int_equal(type, CU_MEMORYTYPE_HOST);
 	OK(cuPointerGetAttribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, ptr));
 	assert_int_equal(ordinal, CU_DEVICE_CPU);
+	if (!under_valgrind()) { /* takes it for a mistake */
+		assert_int_equal(pipe(ends), 0);
+		assert_int_equal(write(ends[1], (void *)(uintptr_t)ptr, 1), 1);
+		OK(cuMemPoolSetAccess(pool, none, 2));
+		assert_int_equal(write(ends[1], (void *)(uintptr_t)ptr, 1), -1); /* EFAULT */
+		close(ends[0]);
+		close(ends[1]);
+	}
 	OK(cuMemFreeAsync(ptr, NULL));
 	OK(cuMemPoolDestroy(pool));
 }
@@ -363,6 +394,7 @@ int pool_tests(void)
 		cmocka_unit_test(test_default_pool),
 		cmocka_unit_test(test_crossed_frees),
 		cmocka_unit_test(test_threshold),
+		cmocka_unit_test(test_best_fit),
 		cmocka_unit_test(test_pool_create),
 		cmocka_unit_test(test_full_of_idle),
 		cmocka_unit_test(test_pool_access),

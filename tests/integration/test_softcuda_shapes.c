@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* Handles of all shapes: aliases, parts, many devices, host memory, fabric handles. */
+#include <sys/stat.h>
+
 #include "test_softcuda.h"
 
 #define NONE   CU_MEM_HANDLE_TYPE_NONE
@@ -149,6 +151,25 @@ static void test_fabric(void **state)
 	OK(cuMemRelease(plain));
 }
 
+/* Whoever comes by a descriptor of the driver's own cannot import what was not made for that. */
+static void test_not_by_fd(void **state)
+{
+	CUmemGenericAllocationHandle handle = make(PIECE, FABRIC), stolen;
+	struct stat st;
+	int found = 0;
+
+	(void)state;
+	for (int fd = 1024; fd < 4096; fd++) {
+		if (fstat(fd, &st) || !(st.st_mode & S_ISVTX) || st.st_size != PIECE)
+			continue;
+		found++;
+		FAILS(INVALID_VALUE,
+			cuMemImportFromShareableHandle(&stolen, (void *)(uintptr_t)fd, FD));
+	}
+	assert_int_equal(found, 1);
+	OK(cuMemRelease(handle));
+}
+
 const struct role shape_roles[] = {
 	{"fabric_importer", role_fabric_importer},
 	{NULL, NULL},
@@ -160,6 +181,7 @@ int shape_tests(void)
 		cmocka_unit_test(test_aliases),
 		cmocka_unit_test(test_host_fabric),
 		cmocka_unit_test(test_fabric),
+		cmocka_unit_test(test_not_by_fd),
 	};
 
 	return cmocka_run_group_tests_name("softcuda shapes", tests, NULL, NULL);

@@ -201,7 +201,7 @@ static void test_kill(void **state)
 static void role_forker(int sock)
 {
 	CUmemGenericAllocationHandle handle;
-	CUdeviceptr ptr;
+	CUdeviceptr ptr, plain, async;
 	CUcontext context;
 	size_t before;
 	char go;
@@ -214,6 +214,7 @@ static void role_forker(int sock)
 	before = free_bytes();
 	handle = make(PIECE, FD);
 	ptr = map_somewhere(handle, PIECE);
+	CHECK(!cuMemAlloc_v2(&plain, PIECE) && !cuMemAllocAsync(&async, PIECE, NULL));
 	CHECK(!pipe(hold) && !pipe(born));
 	pid = fork();
 	CHECK(pid >= 0);
@@ -232,6 +233,7 @@ static void role_forker(int sock)
 	/* The child lives, and does not hold what its parent frees. */
 	unmap_and_free(ptr, PIECE);
 	CHECK(!cuMemRelease(handle));
+	CHECK(!cuMemFree_v2(plain) && !cuMemFree_v2(async) && !cuCtxSynchronize());
 	CHECK(free_bytes() == before);
 	CHECK(write(hold[1], "g", 1) == 1);
 	CHECK(waitpid(pid, &status, 0) == pid && !status);

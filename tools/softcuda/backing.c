@@ -217,12 +217,12 @@ static char *memfd_suffix(int fd, const char *name, char *target, size_t len)
 	return strncmp(target, wanted, strlen(wanted)) ? NULL : target + strlen(wanted);
 }
 
-bool soft_backing_is_memfd(int fd, const char *name, CUmemAllocationHandleType type)
+bool soft_backing_is_memfd(int fd, const char *name, CUmemAllocationHandleType type, size_t least)
 {
 	char target[128];
 	struct stat st;
 
-	return !fstat(fd, &st) && mode_ok(st.st_mode, type) &&
+	return !fstat(fd, &st) && mode_ok(st.st_mode, type) && (size_t)st.st_size >= least &&
 	       memfd_suffix(fd, name, target, sizeof(target));
 }
 

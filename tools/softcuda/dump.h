@@ -39,7 +39,8 @@ struct softcuda_object {
 	 * for BINDING. 0 for RANGE and HOST.
 	 */
 	uint64_t number;
-	uint64_t value;	     /* HANDLE, MULTICAST: the handle; POOL: its pointer */
+	/* HANDLE, MULTICAST: the handle; BINDING: the memory's, if it has one; POOL: its pointer */
+	uint64_t value;
 	uint64_t references; /* HANDLE, MULTICAST: of the handle; IPC: times opened */
 	uint64_t va;
 	uint64_t bytes;	 /* as asked for; POOL: in use */

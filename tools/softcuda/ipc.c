@@ -68,11 +68,12 @@ static CUresult find_open(
 static CUresult open_memory(CUdeviceptr *ptr, struct soft_allocation *allocation,
 	const struct soft_ticket *ticket, CUcontext context)
 {
-	struct soft_mapping *mapping;
-	CUresult result;
+	struct soft_mapping *mapping = NULL;
+	CUresult result = CUDA_ERROR_INVALID_HANDLE;
 
 	soft_allocation_list(allocation);
-	result = find_open(ticket, context, &mapping);
+	if (allocation->prop.location.type == CU_MEM_LOCATION_TYPE_DEVICE)
+		result = find_open(ticket, context, &mapping);
 	if (!result && !mapping) {
 		result = soft_place(&mapping, allocation, ticket->bytes, SOFT_IPC, NULL);
 		if (!result) {

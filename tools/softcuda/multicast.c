@@ -92,7 +92,8 @@ struct soft_allocation *soft_multicast_import(
 	struct stat st;
 	int own;
 
-	if (!soft_backing_is_memfd(fd, MULTICAST_NAME, type) || fstat(fd, &st))
+	if (!soft_backing_is_memfd(fd, MULTICAST_NAME, type, SOFT_GRANULARITY + SHARED_PAGE) ||
+		fstat(fd, &st))
 		return NULL;
 	own = soft_backing_reopen(fd);
 	*result = own < 0 ? soft_result(own) : wrap(&made, own, st.st_size - SHARED_PAGE);

@@ -100,7 +100,8 @@ static CUresult import_pool(CUmemoryPool *made, int fd)
 	CUmemPoolProps props;
 	CUresult result;
 
-	if (!soft_backing_is_memfd(fd, POOL_NAME, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR))
+	if (!soft_backing_is_memfd(
+		    fd, POOL_NAME, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, POOL_FILE))
 		return CUDA_ERROR_INVALID_VALUE;
 	file = look_into(fd);
 	if (!file)

@@ -5,7 +5,7 @@
  * Rules of this library:
  * - Exported functions (SOFT_EXPORT) never call each other: a uprobe on one must fire for its
  * callers only. What two of them need is a soft_* function.
- * - Two locks. soft.lock guards the memory (devices, handles, ranges, mappings, pinned host
+ * - Two locks. soft.lock guards the memory (devices, handles, ranges, mappings, pools, pinned host
  * memory): held for writing by whatever changes it, for reading by copies and queries, so that no
  * mapping goes away under a copy. soft.objects guards contexts, streams, events, graphs and
  * captures. When both are needed, soft.lock is taken first.
@@ -103,8 +103,8 @@ int soft_backing_import(
 uint64_t soft_backing_number(int fd);
 /* A file in memory that is charged to no device: "<name><suffix>", to be shared by these types. */
 int soft_backing_memfd(const char *name, int suffix, unsigned int types, size_t size);
-/* Is it such a file of ours, shareable by this type? */
-bool soft_backing_is_memfd(int fd, const char *name, CUmemAllocationHandleType type);
+/* Is it such a file of ours, shareable by this type and no smaller than this? */
+bool soft_backing_is_memfd(int fd, const char *name, CUmemAllocationHandleType type, size_t least);
 
 /*
  * handle.c: allocations and the handles that name them. soft.lock is held for writing.
