@@ -70,6 +70,7 @@ struct lien_allocation {
 	const struct lien_name *library; /* that asked for it */
 	uint32_t outer;			 /* event.h: the outermost call, and where it was made */
 	uint64_t caller;
+	bool found;	  /* by asking the driver: its references and its caller are not known */
 	unsigned exports; /* by the application; restores export again without counting */
 	LIST_HEAD(, lien_share) shares;
 	struct lien_handle_list handles;
@@ -154,6 +155,9 @@ RB_HEAD(lien_share_tree, lien_share);
 #define LIEN_INCOMPLETE_ARGS  0x10 /* an argument could not be read */
 #define LIEN_INCOMPLETE_NCCL  0x20 /* communicators may have been made before NCCL was probed */
 #define LIEN_INCOMPLETE_CARDS 0x40 /* memory may have been registered with network cards unseen */
+
+/* Of these, what asking the driver mends. */
+#define LIEN_INCOMPLETE_REREAD (LIEN_INCOMPLETE_LOST | LIEN_INCOMPLETE_ODD | LIEN_INCOMPLETE_ARGS)
 
 /* Can the process be given orders? Set by the agent; the graph leaves it alone. */
 enum lien_control_presence {

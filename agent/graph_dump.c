@@ -159,6 +159,7 @@ static int tell_import(struct dump *dump, const struct lien_allocation *allocati
 	event.share.fd = -1;
 	event.share.share = share_number(allocation);
 	if (!event.share.share) { /* then it is all that is known of the memory */
+		event.flags = allocation->found ? LIEN_EVENT_FOUND : 0;
 		event.outer = allocation->outer;
 		event.caller = allocation->caller;
 	}
@@ -315,6 +316,7 @@ static int tell_create(struct dump *dump, const struct lien_allocation *allocati
 {
 	struct lien_event event = event_of(owner, LIEN_CALL_CU_MEM_CREATE);
 
+	event.flags = allocation->found ? LIEN_EVENT_FOUND : 0;
 	event.outer = allocation->outer;
 	event.caller = allocation->caller;
 	event.create.handle = handle_value(allocation, owner, false);
@@ -360,6 +362,18 @@ static int tell_deaths(struct dump *dump, struct lien_graph *graph)
 	return err;
 }
 
+/* The device of memory that has no properties of its own, where it is known. */
+static int tell_property(struct dump *dump, const struct lien_allocation *allocation)
+{
+	struct lien_event event = event_of(allocation->owner, LIEN_EVENT_PROP);
+
+	if (allocation->prop.location_id < 0)
+		return 0;
+	event.property.va = LIST_FIRST(&allocation->mappings)->va;
+	event.property.prop = allocation->prop;
+	return tell(dump, &event, LIEN_EVENT_SIZE(property));
+}
+
 static int tell_allocation(
 	struct dump *dump, struct lien_graph *graph, const struct lien_allocation *allocation)
 {
@@ -372,7 +386,8 @@ static int tell_allocation(
 		event.caller = allocation->caller;
 		event.alloc.va = LIST_FIRST(&allocation->mappings)->va;
 		event.alloc.bytes = allocation->bytes;
-		return tell(dump, &event, LIEN_EVENT_SIZE(alloc));
+		err = tell(dump, &event, LIEN_EVENT_SIZE(alloc));
+		return err ? err : tell_property(dump, allocation);
 	}
 	if (allocation->owner)
 		err = tell_create(dump, allocation, allocation->owner);

@@ -79,6 +79,8 @@ lien_apply_fn lien_graph_apply_comm_end;
 lien_apply_fn lien_graph_apply_deregister;
 lien_apply_fn lien_graph_apply_comm_init;
 lien_apply_fn lien_graph_apply_register;
+lien_apply_fn lien_graph_apply_property;
+lien_apply_fn lien_graph_apply_reread;
 lien_apply_fn lien_graph_apply_capture_begin;
 lien_apply_fn lien_graph_apply_capture_end;
 

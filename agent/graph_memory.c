@@ -209,6 +209,7 @@ int lien_graph_apply_create(
 	lien_allocation_own(allocation, process);
 	allocation->bytes = event->create.bytes;
 	allocation->prop = event->create.prop;
+	allocation->found = event->flags & LIEN_EVENT_FOUND;
 	allocation->outer = event->outer;
 	allocation->caller = event->caller;
 	allocation->library = caller_library(graph, process, event);
@@ -401,6 +402,7 @@ int lien_graph_apply_import(
 		allocation->library = caller_library(graph, process, event);
 		allocation->outer = event->outer;
 		allocation->caller = event->caller;
+		allocation->found = event->flags & LIEN_EVENT_FOUND;
 		graph->stats.unmatched_imports++;
 		process->incomplete |= LIEN_INCOMPLETE_SHARE;
 	}

@@ -38,12 +38,15 @@ static bool machine_lacks(void)
 int lien_cmd_agent(int argc, char **argv)
 {
 	const char *socket = NULL, *library = NULL;
+	unsigned long ring = 0;
 	bool no_multi = false;
 	const struct lien_option options[] = {
 		{"library", LIEN_OPTION_STRING, &library, "FILE",
 			"probe this libcuda, libcudart or libnccl as well", 0},
 		{"no-uprobe-multi", LIEN_OPTION_FLAG, &no_multi, NULL,
 			"attach each probe by itself, as on kernels before 6.6", 0},
+		{"ring", LIEN_OPTION_NUMBER, &ring, "MIB",
+			"room for events that wait to be read, a power of 2 (default 16)", 1024},
 		LIEN_SOCKET_OPTION(&socket), {}};
 	const char *libraries[] = {NULL, NULL};
 	struct lien_agent_config config = {.libraries = libraries};
@@ -51,6 +54,8 @@ int lien_cmd_agent(int argc, char **argv)
 
 	if (!lien_options_read(&usage, options, &argc, &argv, &code))
 		return code;
+	if (ring & (ring - 1))
+		return lien_usage_error(&usage, "--ring must be a power of 2: 1, 2, 4, ...");
 	if (machine_lacks())
 		return LIEN_EXIT_FAILURE;
 	libraries[0] = library;
@@ -58,5 +63,6 @@ int lien_cmd_agent(int argc, char **argv)
 	if (!config.socket || !config.socket[0])
 		config.socket = LIEN_CLIENT_SOCKET;
 	config.no_multi = no_multi;
+	config.ring_mib = ring;
 	return lien_agent_run(&config) ? LIEN_EXIT_FAILURE : LIEN_EXIT_OK;
 }

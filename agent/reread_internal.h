@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Shared by the files of re-reading. Nobody else includes this. */
+#ifndef LIEN_REREAD_INTERNAL_H
+#define LIEN_REREAD_INTERNAL_H
+
+#include "agent/reread.h"
+
+struct lien_ranges {
+	struct lien_wire_range *range;
+	unsigned count, room;
+};
+
+struct lien_founds {
+	struct lien_wire_found *found;
+	unsigned count, room;
+};
+
+struct lien_differences {
+	struct lien_difference *difference;
+	unsigned count, room;
+};
+
+struct lien_reread {
+	unsigned passes; /* that have ended */
+	unsigned mappings;
+	struct lien_ranges wanted;
+	struct lien_ranges touched; /* since the pass before ended */
+	struct lien_founds found;   /* by this pass */
+	struct lien_founds plain;   /* by the first one */
+	struct lien_differences open, certain;
+};
+
+/* NULL: not found there. */
+const struct lien_wire_found *lien_founds_at(
+	const struct lien_founds *founds, uint64_t va, uint32_t kind);
+bool lien_reread_same_prop(
+	const struct lien_allocation *allocation, const struct lien_wire_found *found);
+
+#endif
