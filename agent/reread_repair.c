@@ -175,21 +175,6 @@ static struct lien_prop prop_of(const struct lien_wire_found *found)
 	};
 }
 
-/* Mappings may be shorter than the allocation: it is at least as large as the largest. */
-static uint64_t allocation_bytes(const struct repair *repair, const struct lien_wire_found *found)
-{
-	const struct lien_wire_found *other;
-	uint64_t bytes = found->bytes;
-	unsigned i;
-
-	for (i = 0; i < repair->reread->certain.count; i++) {
-		other = &repair->reread->certain.difference[i].found;
-		if (other->handle == found->handle && other->bytes > bytes)
-			bytes = other->bytes;
-	}
-	return bytes;
-}
-
 static void make_known(struct repair *repair, const struct lien_wire_found *found)
 {
 	struct lien_event event;
@@ -204,7 +189,7 @@ static void make_known(struct repair *repair, const struct lien_wire_found *foun
 	}
 	event = event_of(repair, LIEN_CALL_CU_MEM_CREATE);
 	event.create.handle = found->handle;
-	event.create.bytes = allocation_bytes(repair, found);
+	event.create.bytes = found->bytes; /* the map of a longer one makes it larger */
 	event.create.prop = prop_of(found);
 	tell(repair, &event, LIEN_EVENT_SIZE(create));
 }

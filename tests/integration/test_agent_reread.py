@@ -121,7 +121,7 @@ def test_lost_events():
             job("unmap", freed, 4 * PIECE)
             job("release", freed_handle)
             job("unmap", moved, PIECE)
-            again = job("show", PIECE, moved_handle, 1)
+            again = job("show", PIECE, moved_handle, 0)
             new_handle, new = job("make", 2 * PIECE, 0)
             alias = job("show", 2 * PIECE, new_handle, 1)
             job("fill", new, 2 * PIECE, 99)
