@@ -6,6 +6,7 @@ programs, real processes, the software CUDA driver.
 See lien_test.py for what it needs. Prints a line per case, and "N passed, N failed" at the end.
 """
 
+import json
 import os
 import signal
 import sys
@@ -15,14 +16,13 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 from lien_test import (  # noqa: E402
-    GOLDEN, MIB, Session, brief, case, check, equal, main, wait_for)
+    EVENT_CONTROL, GOLDEN, LIEN, MIB, Session, Stream, brief, case, check, equal, main, wait_for)
 
 PIECE = 2 * MIB
 BURN = 12000  # calls in pairs: more records than a ring of 1 MiB holds
 
 
 def compare(session, *args, code=0):
-    import json
     outcome = session.lien("check", "--deep", "--json", *args)
     check(outcome.code == code, "exit status %d expected: %s" % (code, outcome))
     return json.loads(outcome.out)
@@ -65,8 +65,12 @@ def test_no_difference():
         job("many", 100, 0)
         plain = job("alloc", 5 * MIB)
         job("reserve", 64 * PIECE, 0)
+        stream = Stream(session)
         result = compare(session)
         process = result["processes"][0]
+        equal([e.type for e in stream.events() if e.flags & EVENT_CONTROL], [],
+              "what recorders are told of the walk's own calls")
+        stream.close()
         equal((result["differences"], result["compared"], result["not_compared"]), (0, 1, 0),
               "differences, compared, not compared")
         equal((process["pid"], process["mappings"], process["unsettled"], process["complete"]),
@@ -201,7 +205,7 @@ def test_process_that_dies():
             session.ready(job.pid)
             job("many", 400, 0)
             job("reserve", 1 << 40, 0)  # long enough to die in
-            walk = session.spawn([*_lien(), "check", "--deep", "--pid", job.pid])
+            walk = session.spawn([LIEN, "check", "--deep", "--pid", job.pid])
             time.sleep(0.1 * number)
             os.kill(job.pid, signal.SIGKILL)
             walk.wait(20)
@@ -212,11 +216,6 @@ def test_process_that_dies():
                   "0 differences" in " ".join(words), brief(words), walk.said())
             session.forgotten(job.pid)
         equal(session.ask("status")["processes"], 0, "processes")
-
-
-def _lien():
-    from lien_test import LIEN
-    return [LIEN]
 
 
 @case(120)
@@ -253,7 +252,7 @@ def test_offload_in_the_middle():
         job("fill", va, PIECE, 7)
         job("reserve", 1 << 40, 0)
         for _ in range(5):
-            walk = session.spawn([*_lien(), "check", "--deep"])
+            walk = session.spawn([LIEN, "check", "--deep"])
             time.sleep(0.05)
             session.ask("offload", "--owner", "all")
             session.ask("restore")
