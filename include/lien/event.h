@@ -42,7 +42,7 @@ enum lien_event_type {
 	LIEN_EVENT_LOST,	/* events of this process were lost (ring full): body .lost */
 	LIEN_EVENT_END,		/* recordings only: the recording was closed in good order */
 	LIEN_EVENT_PROP,	/* the driver was asked what memory is like: body .property */
-	LIEN_EVENT_REREAD, /* the process is now as the driver says it is: body .reread */
+	LIEN_EVENT_REREAD,	/* the process is now as the driver says it is: body .reread */
 };
 
 #define LIEN_EVENT_ENTRY   0x1 /* announcement of a releasing call; .result is not set */

@@ -45,7 +45,7 @@ enum lien_wire_type {
 	LIEN_WIRE_IMPORT,  /* body: lien_wire_share[] with as many fds; LAST batch has flag LAST */
 	LIEN_WIRE_FINISH,  /* wait for the copies; then the items are forgotten */
 	LIEN_WIRE_LIST,	   /* reply: lien_wire_item[] of what is offloaded here */
-	LIEN_WIRE_WALK,	   /* body: lien_wire_range[]; .arg: limit in us; reply: lien_wire_found[] */
+	LIEN_WIRE_WALK, /* body: lien_wire_range[]; .arg: limit in us; reply: lien_wire_found[] */
 };
 
 #define LIEN_WIRE_FIRST 0x1
