@@ -8,89 +8,6 @@
 
 #define PASSES 5
 
-static int ranges_add(struct lien_ranges *ranges, uint64_t va, uint64_t bytes, uint32_t kind)
-{
-	struct lien_wire_range *grown;
-	unsigned room = ranges->room ? ranges->room * 2 : 64;
-
-	if (ranges->count == ranges->room) {
-		grown = realloc(ranges->range, room * sizeof(*grown));
-		if (!grown)
-			return -ENOMEM;
-		ranges->range = grown;
-		ranges->room = room;
-	}
-	ranges->range[ranges->count++] =
-		(struct lien_wire_range){.va = va, .bytes = bytes, .kind = kind};
-	return 0;
-}
-
-static int range_cmp(const void *a, const void *b)
-{
-	const struct lien_wire_range *x = a, *y = b;
-
-	if (x->kind != y->kind)
-		return x->kind < y->kind ? -1 : 1;
-	return x->va < y->va ? -1 : x->va > y->va;
-}
-
-/* Sorted by kind and address; areas that touch each other become one. */
-static void ranges_merge(struct lien_ranges *ranges)
-{
-	struct lien_wire_range *range = ranges->range, *last = NULL;
-	unsigned i, n = 0;
-
-	if (ranges->count)
-		qsort(range, ranges->count, sizeof(*range), range_cmp);
-	for (i = 0; i < ranges->count; i++) {
-		if (last && last->kind == range[i].kind &&
-			(last->kind == LIEN_WIRE_AREA ? last->va + last->bytes >= range[i].va
-						      : last->va == range[i].va)) {
-			if (range[i].va + range[i].bytes > last->va + last->bytes)
-				last->bytes = range[i].va + range[i].bytes - last->va;
-			continue;
-		}
-		range[n] = range[i];
-		last = &range[n++];
-	}
-	ranges->count = n;
-}
-
-/* The last one of that kind that begins at or below va. */
-static const struct lien_wire_range *range_below(
-	const struct lien_ranges *ranges, uint64_t va, uint32_t kind)
-{
-	const struct lien_wire_range key = {.va = va, .kind = kind}, *range;
-	unsigned low = 0, high = ranges->count, mid;
-
-	while (low < high) {
-		mid = low + (high - low) / 2;
-		if (range_cmp(&ranges->range[mid], &key) <= 0)
-			low = mid + 1;
-		else
-			high = mid;
-	}
-	range = low ? &ranges->range[low - 1] : NULL;
-	return range && range->kind == kind ? range : NULL;
-}
-
-static bool ranges_have(const struct lien_ranges *ranges, uint64_t va, uint32_t kind)
-{
-	const struct lien_wire_range *range = range_below(ranges, va, kind);
-
-	return range && va - range->va < range->bytes;
-}
-
-/* Has one of them a byte of [va, va + bytes)? Merged: the last that begins below the end decides.
- */
-static bool ranges_touch(const struct lien_ranges *ranges, uint64_t va, uint64_t bytes)
-{
-	const struct lien_wire_range *range =
-		range_below(ranges, va + (bytes ? bytes : 1) - 1, LIEN_WIRE_AREA);
-
-	return range && range->va + range->bytes > va;
-}
-
 int lien_reread_new(struct lien_reread **out)
 {
 	*out = calloc(1, sizeof(**out));
@@ -112,7 +29,7 @@ void lien_reread_free(struct lien_reread *reread)
 
 int lien_reread_want(struct lien_reread *reread, uint64_t va, uint64_t bytes, uint32_t kind)
 {
-	return ranges_add(&reread->wanted, va, bytes, kind);
+	return lien_ranges_add(&reread->wanted, va, bytes, kind);
 }
 
 int lien_reread_want_known(struct lien_reread *reread, struct lien_process *process)
@@ -175,7 +92,7 @@ int lien_reread_touched(struct lien_reread *reread, const struct lien_event *eve
 		if (va >= last->va && va + bytes <= last->va + last->bytes)
 			return 0;
 	}
-	return ranges_add(touched, va, bytes, LIEN_WIRE_AREA);
+	return lien_ranges_add(touched, va, bytes, LIEN_WIRE_AREA);
 }
 
 int lien_reread_begin(struct lien_reread *reread, struct lien_process *process)
@@ -195,7 +112,7 @@ int lien_reread_begin(struct lien_reread *reread, struct lien_process *process)
 		range->va &= ~(step - 1);
 		range->bytes = end - range->va;
 	}
-	ranges_merge(&reread->wanted);
+	lien_ranges_merge(&reread->wanted);
 	reread->found.count = 0;
 	TAILQ_FOREACH (pending, &process->pending, next)
 		if (!err)
@@ -209,22 +126,6 @@ const struct lien_wire_range *lien_reread_ranges(const struct lien_reread *rerea
 	return reread->wanted.range;
 }
 
-static int founds_add(struct lien_founds *founds, const struct lien_wire_found *found)
-{
-	unsigned room = founds->room ? founds->room * 2 : 64;
-	struct lien_wire_found *grown;
-
-	if (founds->count == founds->room) {
-		grown = realloc(founds->found, room * sizeof(*grown));
-		if (!grown)
-			return -ENOMEM;
-		founds->found = grown;
-		founds->room = room;
-	}
-	founds->found[founds->count++] = *found;
-	return 0;
-}
-
 int lien_reread_found(
 	struct lien_reread *reread, const struct lien_wire_found *found, unsigned count)
 {
@@ -234,40 +135,8 @@ int lien_reread_found(
 	for (i = 0; i < count && !err; i++)
 		if (found[i].places <= LIEN_WIRE_PLACES &&
 			found[i].va + found[i].bytes >= found[i].va)
-			err = founds_add(&reread->found, &found[i]);
+			err = lien_founds_add(&reread->found, &found[i]);
 	return err;
-}
-
-static int found_cmp(const void *a, const void *b)
-{
-	const struct lien_wire_found *x = a, *y = b;
-
-	if (x->kind != y->kind)
-		return x->kind < y->kind ? -1 : 1;
-	return x->va < y->va ? -1 : x->va > y->va;
-}
-
-/* One that reached into two ranges was found twice. */
-static void founds_sort(struct lien_founds *founds)
-{
-	unsigned i, n = 0;
-
-	if (founds->count)
-		qsort(founds->found, founds->count, sizeof(founds->found[0]), found_cmp);
-	for (i = 0; i < founds->count; i++)
-		if (!n || found_cmp(&founds->found[n - 1], &founds->found[i]))
-			founds->found[n++] = founds->found[i];
-	founds->count = n;
-}
-
-const struct lien_wire_found *lien_founds_at(
-	const struct lien_founds *founds, uint64_t va, uint32_t kind)
-{
-	const struct lien_wire_found key = {.va = va, .kind = kind};
-
-	return founds->count ? bsearch(&key, founds->found, founds->count, sizeof(founds->found[0]),
-				       found_cmp)
-			     : NULL;
 }
 
 static unsigned graph_access(
@@ -376,7 +245,7 @@ static int note(struct lien_reread *reread, const struct lien_differences *befor
 {
 	unsigned i;
 
-	if (ranges_touch(&reread->touched, difference->va, extent(difference)))
+	if (lien_ranges_touch(&reread->touched, difference->va, extent(difference)))
 		return 0; /* asked about again */
 	for (i = 0; i < before->count; i++)
 		if (!memcmp(&before->difference[i], difference, sizeof(*difference)))
@@ -397,7 +266,7 @@ static int compare(struct lien_reread *reread, struct lien_process *process,
 	RB_FOREACH (mapping, lien_mapping_tree, &process->mappings) {
 		kind = mapping->allocation->origin == LIEN_ORIGIN_ALLOC ? LIEN_WIRE_PLAIN
 									: LIEN_WIRE_AREA;
-		if (!ranges_have(&reread->wanted, mapping->va, kind))
+		if (!lien_ranges_have(&reread->wanted, mapping->va, kind))
 			continue;
 		memset(&difference, 0, sizeof(difference));
 		found = lien_founds_at(&reread->found, mapping->va, kind);
@@ -433,7 +302,7 @@ static void forget_touched(struct lien_reread *reread)
 
 	for (i = 0; i < reread->certain.count; i++) {
 		difference = &reread->certain.difference[i];
-		if (!ranges_touch(&reread->touched, difference->va, extent(difference)))
+		if (!lien_ranges_touch(&reread->touched, difference->va, extent(difference)))
 			reread->certain.difference[n++] = *difference;
 	}
 	reread->certain.count = n;
@@ -447,7 +316,7 @@ static int keep_plain(struct lien_reread *reread)
 
 	for (i = 0; i < reread->found.count && !err; i++)
 		if (reread->found.found[i].kind == LIEN_WIRE_PLAIN)
-			err = founds_add(&reread->plain, &reread->found.found[i]);
+			err = lien_founds_add(&reread->plain, &reread->found.found[i]);
 	return err;
 }
 
@@ -475,8 +344,8 @@ int lien_reread_end(struct lien_reread *reread, struct lien_process *process)
 	struct lien_differences before = reread->open, open = {0};
 	int err;
 
-	founds_sort(&reread->found);
-	ranges_merge(&reread->touched);
+	lien_founds_sort(&reread->found);
+	lien_ranges_merge(&reread->touched);
 	if (!reread->passes++)
 		reread->mappings = reread->found.count;
 	forget_touched(reread);

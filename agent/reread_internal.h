@@ -30,7 +30,17 @@ struct lien_reread {
 	struct lien_differences open, certain;
 };
 
-/* NULL: not found there. */
+int lien_ranges_add(struct lien_ranges *ranges, uint64_t va, uint64_t bytes, uint32_t kind);
+/* Sorted by kind and address; areas that touch each other become one. */
+void lien_ranges_merge(struct lien_ranges *ranges);
+/* These two: of merged ones. Is va in one of the kind? Has an area a byte of [va, va + bytes)? */
+bool lien_ranges_have(const struct lien_ranges *ranges, uint64_t va, uint32_t kind);
+bool lien_ranges_touch(const struct lien_ranges *ranges, uint64_t va, uint64_t bytes);
+
+int lien_founds_add(struct lien_founds *founds, const struct lien_wire_found *found);
+/* By kind and address; one that reached into two ranges was found twice. */
+void lien_founds_sort(struct lien_founds *founds);
+/* Of sorted ones. NULL: not found there. */
 const struct lien_wire_found *lien_founds_at(
 	const struct lien_founds *founds, uint64_t va, uint32_t kind);
 bool lien_reread_same_prop(
