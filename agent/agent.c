@@ -12,8 +12,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "agent/agent.h"
 #include "agent/event_check.h"
+#include "agent/walks.h"
 
 #define TICK_MS	     1000
 #define TICK_FAST_MS 20 /* while something is awaited */
@@ -68,6 +68,7 @@ void lien_agent_event(struct lien_agent *agent, const struct lien_event *event)
 			strerror(-err));
 	lien_server_event(agent, event);
 	lien_watch_event(agent, event);
+	lien_walks_event(agent, event);
 }
 
 static void on_event(void *context, const struct lien_event *event, size_t size)
@@ -77,7 +78,7 @@ static void on_event(void *context, const struct lien_event *event, size_t size)
 	if (size < LIEN_EVENT_HEADER || size > sizeof(copy))
 		return;
 	memcpy(&copy, event, size);
-	if (copy.size == size && lien_event_valid(&copy))
+	if (copy.size == size && lien_event_valid(&copy) && !lien_walks_own(context, &copy))
 		lien_agent_event(context, &copy);
 }
 
@@ -165,6 +166,7 @@ static void tick(struct lien_agent *agent)
 	note_losses(agent);
 	lien_watch_tick(agent);
 	lien_orders_tick(agent);
+	lien_walks_tick(agent);
 	lien_server_tick(agent);
 }
 
@@ -176,7 +178,10 @@ static void loop(struct lien_agent *agent)
 	int n, wait;
 
 	while (!agent->stopping || agent->transaction) {
-		wait = agent->waking || agent->transaction ? TICK_FAST_MS : TICK_MS;
+		wait = agent->waking || agent->transaction || agent->walks ||
+				       !LIST_EMPTY(&agent->compares)
+			       ? TICK_FAST_MS
+			       : TICK_MS;
 		/* One at a time: what is done about an event may free the source of another. */
 		n = epoll_wait(agent->epoll, &event, 1, wait);
 		if (n > 0) {
@@ -193,6 +198,10 @@ static void loop(struct lien_agent *agent)
 			lien_plan_clear(&agent->plan);
 			agent->transaction = NULL;
 			agent->transaction_ended = false;
+			agent->resume = true;
+		}
+		if (agent->resume) {
+			agent->resume = false;
 			lien_server_resume(agent);
 		}
 	}
@@ -202,6 +211,7 @@ static int start(struct lien_agent *agent, const struct lien_agent_config *confi
 {
 	struct lien_probes_config probes = {
 		.no_multi = config->no_multi,
+		.ring_bytes = config->ring_mib << 20,
 		.on_event = on_event,
 		.context = agent,
 	};
@@ -258,6 +268,7 @@ int lien_agent_run(const struct lien_agent_config *config)
 	}
 	lien_server_stop(agent);
 	lien_graph_free(agent->graph);
+	lien_compare_stop(agent);
 	lien_probes_close(agent->probes);
 	if (agent->signals.fd > 0)
 		close(agent->signals.fd);

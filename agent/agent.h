@@ -28,12 +28,19 @@ struct lien_tracked {
 	uint32_t pid;
 	struct lien_control_place place; /* .state 0: no control library found */
 	struct lien_link *link;
-	struct lien_source orders; /* the link's socket */
-	struct lien_source life;   /* its pidfd */
-	bool hello;		   /* that question is under way */
-	uint64_t t_first;	   /* first time it was looked for */
-	uint64_t t_woken;	   /* last time a signal was ordered for it */
+	struct lien_source orders;	 /* the link's socket */
+	struct lien_source life;	 /* its pidfd */
+	bool hello;			 /* that question is under way */
+	uint64_t t_first;		 /* first time it was looked for */
+	uint64_t t_woken;		 /* last time a signal was ordered for it */
+	struct lien_walk *walk;		 /* it is being read from the driver */
+	bool walking;			 /* an order of that is under way */
+	uint64_t t_lost;		 /* last time that events of it were lost */
+	uint64_t t_reread, reread_delay; /* not to be read by itself before; and then */
 };
+
+struct lien_walk;
+struct lien_compare;
 
 struct lien_server;
 
@@ -53,6 +60,10 @@ struct lien_agent {
 	uint64_t t_transaction;
 	uint64_t lost_seen;
 	unsigned waking; /* processes whose control thread is to start */
+	unsigned walks;	 /* processes that are being read from the driver */
+	bool walks_held; /* a transaction is about to begin: no more orders of walks */
+	bool resume;	 /* clients that waited may go on */
+	LIST_HEAD(, lien_compare) compares;
 };
 
 struct lien_agent_config {
@@ -60,6 +71,7 @@ struct lien_agent_config {
 	const char *const *libraries; /* more files to probe; NULL-terminated or NULL */
 	const char *control; /* the control library that `lien run` uses; NULL: not installed */
 	bool no_multi;
+	unsigned ring_mib; /* of the ring buffer, a power of 2; 0: the usual size */
 };
 
 /* Runs until SIGTERM or SIGINT. 0, or -errno after a message on stderr. */
@@ -84,6 +96,8 @@ int lien_watch_start(struct lien_agent *agent, const char *const *libraries);
 void lien_watch_event(struct lien_agent *agent, const struct lien_event *event);
 void lien_watch_tick(struct lien_agent *agent);
 void lien_watch_process_end(void *agent, struct lien_process *process);
+/* Has this machine network cards that reach memory by themselves? */
+bool lien_watch_cards(void);
 
 /* orders.c: transactions over links. 0, or -errno with one line in error. */
 int lien_orders_offload(struct lien_agent *agent, const struct lien_selection *selection,

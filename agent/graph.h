@@ -104,6 +104,7 @@ struct lien_allocation {
 	uint32_t comm;	    /* lien_comm.number: NCCL needs it for that one; 0: none, not known */
 	bool comm_inferred; /* see lien_event.scope */
 	uint32_t context;   /* lien_context.number; 0: not known, or made without one */
+	bool found;	    /* by asking the driver: its references and its caller are not known */
 	unsigned dmabufs;   /* descriptors given out by cuMemGetHandleForAddressRange */
 	unsigned exports;   /* by the application; restores export again without counting */
 	LIST_HEAD(, lien_share) shares;
@@ -225,6 +226,9 @@ RB_HEAD(lien_share_tree, lien_share);
 #define LIEN_INCOMPLETE_ARGS  0x10 /* an argument could not be read */
 #define LIEN_INCOMPLETE_NCCL  0x20 /* communicators may have been made before NCCL was probed */
 #define LIEN_INCOMPLETE_CARDS 0x40 /* memory may have been registered with network cards unseen */
+
+/* Of these, what asking the driver mends. */
+#define LIEN_INCOMPLETE_REREAD (LIEN_INCOMPLETE_LOST | LIEN_INCOMPLETE_ODD | LIEN_INCOMPLETE_ARGS)
 
 /* Can the process be given orders? Set by the agent; the graph leaves it alone. */
 enum lien_control_presence {

@@ -31,6 +31,8 @@ void lien_dump_asked(struct lien_event *event, const struct lien_allocation *all
 	const struct lien_comm *comm = lien_allocation_comm(allocation);
 	const struct lien_init *init;
 
+	if (allocation->found)
+		event->flags |= LIEN_EVENT_FOUND;
 	event->outer = allocation->site ? allocation->site->outer : 0;
 	event->caller = allocation->caller;
 	if (!allocation->comm)

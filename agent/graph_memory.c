@@ -22,6 +22,7 @@ struct lien_handle *lien_handle_find(struct lien_process *process, uint64_t valu
 int lien_allocation_asked(struct lien_graph *graph, struct lien_process *process,
 	struct lien_allocation *allocation, const struct lien_event *event)
 {
+	allocation->found = event->flags & LIEN_EVENT_FOUND;
 	allocation->caller = event->caller;
 	allocation->site = lien_graph_site(graph, process, event);
 	if (!allocation->site)

@@ -10,6 +10,7 @@
 #include "agent/findings.h"
 #include "agent/requests.h"
 #include "agent/views.h"
+#include "agent/walks.h"
 #include "loader/files.h"
 
 #define TIMEOUT_MS     10000
@@ -295,6 +296,30 @@ static void request_restore(struct lien_client *client, json_t *request)
 	}
 }
 
+static void request_compare(struct lien_client *client, json_t *request)
+{
+	static struct transfer transfer;
+	char error[160];
+	bool repair;
+	unsigned i;
+
+	memset(&transfer, 0, sizeof(transfer));
+	if (!read_transfer(client, request, &transfer) ||
+		!read_flag(client, request, "repair", &repair))
+		return;
+	for (i = 0; i < transfer.selection.pids_count; i++)
+		if (!lien_graph_process(client->agent->graph, transfer.pids[i])) {
+			snprintf(error, sizeof(error),
+				"process %u is not known to the agent: it does not run or has not "
+				"used CUDA (see `lien ps`)",
+				transfer.pids[i]);
+			lien_reply_error(client, error);
+			return;
+		}
+	lien_compare_start(
+		client, transfer.pids, transfer.selection.pids_count, repair, transfer.timeout_ms);
+}
+
 void lien_request_done(struct lien_client *client)
 {
 	struct lien_agent *agent = client->agent;
@@ -345,6 +370,7 @@ static const struct request {
 	{"offload", request_offload,
 		{"owner", "pids", "timeout_ms", "dry_run", "strict", "with_closure"}},
 	{"restore", request_restore, {"pids", "timeout_ms"}},
+	{"compare", request_compare, {"pids", "repair", "timeout_ms"}},
 	{"status", request_status, {NULL}},
 	{"record", request_record, {NULL}},
 };

@@ -11,7 +11,7 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
-#include "agent/agent.h"
+#include "agent/walks.h"
 #include "loader/elf_symbols.h"
 
 _Static_assert(LIEN_PROBE_CONTROL_MAGIC == LIEN_WIRE_MAGIC, "two names of one number");
@@ -231,8 +231,8 @@ static const struct lien_probed_file *probed_file(
 	return file;
 }
 
-/* Network cards can be told of memory only where there are some. */
-static bool has_cards(void)
+/* They can be told of memory only where there are some. */
+bool lien_watch_cards(void)
 {
 	DIR *cards = opendir("/sys/class/infiniband");
 	struct dirent *entry;
@@ -266,7 +266,7 @@ static void doubt(
 		process->incomplete |= LIEN_INCOMPLETE_NCCL;
 	else if (library == LIEN_LIB_CUDA)
 		process->incomplete |= LIEN_INCOMPLETE_LATE;
-	else if (has_cards())
+	else if (lien_watch_cards())
 		process->incomplete |= LIEN_INCOMPLETE_CARDS;
 	else
 		return;
@@ -478,6 +478,7 @@ void lien_watch_process_end(void *context, struct lien_process *process)
 		lien_transaction_gone(agent->transaction, process->pid);
 	if (!tracked)
 		return;
+	lien_walk_end(agent, process, "it has ended");
 	lien_orders_unlink(tracked);
 	free(tracked);
 	process->agent = NULL;

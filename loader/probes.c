@@ -106,6 +106,8 @@ static int open_and_load(struct lien_probes *probes, char *error, size_t size)
 	if (!probes->skel)
 		return explain(-errno, "cannot open the BPF programs", error, size);
 	probes->skel->rodata->lien_pidns = pidns.st_ino;
+	if (probes->config.ring_bytes)
+		bpf_map__set_max_entries(probes->skel->maps.events, probes->config.ring_bytes);
 	probes->multi = !probes->config.no_multi && lien_uprobe_multi_supported();
 	if (probes->multi) {
 		bpf_program__set_expected_attach_type(

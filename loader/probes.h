@@ -29,6 +29,7 @@ struct lien_probed_file {
 };
 
 struct lien_probes_config {
+	unsigned ring_bytes; /* of the ring buffer, a power of 2; 0: as the programs say */
 	bool no_multi; /* attach each probe through perf even where the kernel has uprobe-multi */
 	/* Called by lien_probes_consume() for each record, in order. The record is not checked. */
 	void (*on_event)(void *context, const struct lien_event *event, size_t size);

@@ -40,12 +40,15 @@ static bool machine_lacks(void)
 int lien_cmd_agent(int argc, char **argv)
 {
 	const char *socket = NULL, *library = NULL;
+	unsigned long ring = 0;
 	bool no_multi = false;
 	const struct lien_option options[] = {
 		{"library", LIEN_OPTION_STRING, &library, "FILE",
 			"probe this libcuda, libcudart or libnccl as well", 0},
 		{"no-uprobe-multi", LIEN_OPTION_FLAG, &no_multi, NULL,
 			"attach each probe by itself, as on kernels before 6.6", 0},
+		{"ring", LIEN_OPTION_NUMBER, &ring, "MIB",
+			"room for events that wait to be read, a power of 2 (default 16)", 1024},
 		LIEN_SOCKET_OPTION(&socket), {}};
 	const char *libraries[] = {NULL, NULL};
 	char control[PATH_MAX];
@@ -54,6 +57,8 @@ int lien_cmd_agent(int argc, char **argv)
 
 	if (!lien_options_read(&usage, options, &argc, &argv, &code))
 		return code;
+	if (ring & (ring - 1))
+		return lien_usage_error(&usage, "--ring must be a power of 2: 1, 2, 4, ...");
 	if (machine_lacks())
 		return LIEN_EXIT_FAILURE;
 	libraries[0] = library;
@@ -63,5 +68,6 @@ int lien_cmd_agent(int argc, char **argv)
 	config.no_multi = no_multi;
 	if (!lien_preload_find(control, sizeof(control)))
 		config.control = control;
+	config.ring_mib = ring;
 	return lien_agent_run(&config) ? LIEN_EXIT_FAILURE : LIEN_EXIT_OK;
 }

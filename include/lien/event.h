@@ -41,6 +41,8 @@ enum lien_event_type {
 	LIEN_EVENT_LIBRARY,	/* the process mapped a file executable: body .library */
 	LIEN_EVENT_LOST,	/* events of this process were lost (ring full): body .lost */
 	LIEN_EVENT_END,		/* recordings only: the recording was closed in good order */
+	LIEN_EVENT_PROP,	/* the driver was asked what memory is like: body .property */
+	LIEN_EVENT_REREAD,	/* the process is now as the driver says it is: body .reread */
 };
 
 #define LIEN_EVENT_ENTRY   0x1 /* announcement of a releasing call; .result is not set */
@@ -52,6 +54,8 @@ enum lien_event_type {
 #define LIEN_EVENT_IMPORTED 0x8
 /* .scope is a guess: see there. */
 #define LIEN_EVENT_INFERRED 0x10
+/* Not seen being called: told after the fact, because the driver says that it must have been. */
+#define LIEN_EVENT_FOUND 0x20
 
 /* lien_event.scope of what a communicator's own making asks for: it has no address yet. The rest is
  * .t_entry of the call that makes it. */
@@ -118,6 +122,14 @@ struct lien_event {
 		struct {
 			__lien_u64 count;
 		} lost;
+		struct {
+			__lien_u64 va; /* in a mapping of it */
+			struct lien_prop prop;
+		} property;
+		struct {
+			__lien_u32 doubts; /* LIEN_INCOMPLETE_*: what the driver cannot tell */
+			__lien_u32 zero;
+		} reread;
 		struct {
 			__lien_u64 handle, bytes;
 			struct lien_prop prop;

@@ -16,7 +16,8 @@ import sys
 from cli_answers import GRAPH, HOLDERS, MEM, OFFLOAD, PROGRESS, RESULTS, STATUS, make_graph, process
 from cli_fixture import LIEN, Agent, fits, run_cases, variants
 
-COMMANDS = ["run", "ps", "mem", "holders", "graph", "offload", "restore", "status", "doctor", "record"]
+COMMANDS = ["run", "ps", "mem", "holders", "graph", "offload", "restore", "check", "status", "doctor",
+            "record"]
 QUERIES = {
     "ps": ["ps"],
     "mem": ["mem"],
