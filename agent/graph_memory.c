@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /* What the driver's memory calls do to the graph. */
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,26 +20,32 @@ static struct lien_handle *handle_find(struct lien_process *process, uint64_t va
 	return RB_FIND(lien_handle_tree, &process->handles, &key);
 }
 
-/* Who asked for the memory: NCCL if the thread was inside one of its calls, else the library (or
- * program) that the outermost traced call returns to. */
+void lien_process_caller(
+	struct lien_process *process, const struct lien_event *event, char name[LIEN_CALLER_SIZE])
+{
+	const struct lien_library_map *map = lien_process_library(process, event->caller);
+	const char *file = map ? map->file->text : "unknown", *suffix;
+	int length = strlen(file);
+
+	if (lien_event_library(event->outer) == LIEN_LIB_NCCL) {
+		file = "nccl";
+		length = strlen(file);
+	} else if (!strncmp(file, "lib", 3)) {
+		file += 3;
+		suffix = strstr(file, ".so");
+		length = suffix ? suffix - file : (int)strlen(file);
+	}
+	snprintf(name, LIEN_CALLER_SIZE, "%.*s", length, file);
+}
+
+/* Who asked for the memory. */
 static const struct lien_name *caller_library(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
-	const struct lien_library_map *map;
-	const char *file = "unknown";
-	size_t length;
+	char name[LIEN_CALLER_SIZE];
 
-	if (lien_event_library(event->outer) == LIEN_LIB_NCCL)
-		return lien_graph_name(graph, "nccl", 4);
-	map = lien_process_library(process, event->caller);
-	if (map)
-		file = map->file->text;
-	length = strlen(file);
-	if (!strncmp(file, "lib", 3)) {
-		file += 3;
-		length = strstr(file, ".so") ? (size_t)(strstr(file, ".so") - file) : strlen(file);
-	}
-	return lien_graph_name(graph, file, length);
+	lien_process_caller(process, event, name);
+	return lien_graph_name(graph, name, sizeof(name));
 }
 
 /* A handle without references stays the driver's name for memory that is mapped in its process. */
