@@ -53,12 +53,12 @@ static int write_graph(const json_t *result, bool json, const char *path)
 
 int lien_cmd_graph(int argc, char **argv)
 {
-	const char *socket = NULL, *format = NULL, *path = NULL;
+	const char *socket = NULL, *from = NULL, *format = NULL, *path = NULL;
 	bool json = false;
 	const struct lien_option options[] = {
 		{"format", LIEN_OPTION_STRING, &format, "NAME", "dot (default) or json", 0},
 		{"output", LIEN_OPTION_STRING, &path, "FILE", "write to this file", 0},
-		LIEN_CLIENT_OPTIONS(&json, &socket), {}};
+		LIEN_CLIENT_OPTIONS(&json, &socket), LIEN_FROM_OPTION(&from), {}};
 	struct lien_query query = {.command = usage.command, .timeout_ms = LIEN_QUERY_MS};
 	json_t *result;
 	int code;
@@ -71,6 +71,7 @@ int lien_cmd_graph(int argc, char **argv)
 		return lien_usage_error(&usage, "--json and --format dot exclude each other");
 	json |= format && !strcmp(format, "json");
 	query.socket = socket;
+	query.from = from;
 	result = lien_query(&query, json_pack("{s:s}", "op", "graph"));
 	if (!result)
 		return LIEN_EXIT_FAILURE;

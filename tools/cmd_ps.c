@@ -12,7 +12,8 @@
 
 static const char *const examples[] = {"lien ps",
 	"every process that uses CUDA, its ranks and its memory",
-	"lien ps --json | jq '.processes[].pid'", "their process ids", NULL};
+	"lien ps --json | jq '.processes[].pid'", "their process ids", "lien ps --from now.lien",
+	"what `lien snapshot now.lien` or `lien record` wrote", NULL};
 
 static const struct lien_usage usage = {
 	.command = "lien ps",
@@ -119,9 +120,10 @@ static void print_processes(const json_t *processes)
 
 int lien_cmd_ps(int argc, char **argv)
 {
-	const char *socket = NULL;
+	const char *socket = NULL, *from = NULL;
 	bool json = false;
-	const struct lien_option options[] = {LIEN_CLIENT_OPTIONS(&json, &socket), {}};
+	const struct lien_option options[] = {
+		LIEN_CLIENT_OPTIONS(&json, &socket), LIEN_FROM_OPTION(&from), {}};
 	struct lien_query query = {.command = usage.command, .timeout_ms = LIEN_QUERY_MS};
 	json_t *result;
 	int code;
@@ -129,13 +131,15 @@ int lien_cmd_ps(int argc, char **argv)
 	if (!lien_options_read(&usage, options, &argc, &argv, &code))
 		return code;
 	query.socket = socket;
+	query.from = from;
 	result = lien_query(&query, json_pack("{s:s}", "op", "ps"));
 	if (!result)
 		return LIEN_EXIT_FAILURE;
 	if (json)
 		lien_print_json(stdout, result);
 	else if (!json_array_size(json_object_get(result, "processes")))
-		printf("no process uses CUDA on this node, as far as the agent has seen\n");
+		printf("no process uses CUDA %s, as far as %s\n", from ? "there" : "on this node",
+			from ? "the recording tells" : "the agent has seen");
 	else
 		print_processes(json_object_get(result, "processes"));
 	json_decref(result);

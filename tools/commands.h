@@ -17,6 +17,7 @@ int lien_cmd_record(int argc, char **argv);
 int lien_cmd_replay(int argc, char **argv);
 int lien_cmd_restore(int argc, char **argv);
 int lien_cmd_run(int argc, char **argv);
+int lien_cmd_snapshot(int argc, char **argv);
 int lien_cmd_status(int argc, char **argv);
 
 #endif
