@@ -24,6 +24,7 @@ static const struct command {
 	{"restore", "put offloaded memory back", lien_cmd_restore},
 	{"status", "show what the agent does and what it missed", lien_cmd_status},
 	{"doctor", "check what this machine has and lacks", lien_cmd_doctor},
+	{"events", "print what GPU processes do, as it happens", lien_cmd_events},
 	{"snapshot", "write the present state to a file, for --from", lien_cmd_snapshot},
 	{"record", "write what GPU processes do to a file", lien_cmd_record},
 	{"replay", "run a recording again", lien_cmd_replay},
