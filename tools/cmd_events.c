@@ -2,7 +2,6 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -14,6 +13,7 @@
 #include "tools/commands.h"
 #include "tools/event_stream.h"
 #include "tools/event_text.h"
+#include "tools/interrupt.h"
 #include "tools/offline.h"
 #include "tools/options.h"
 #include "tools/output.h"
@@ -48,14 +48,6 @@ struct printer {
 	uint64_t printed;
 	struct lien_graph *known; /* processes and the libraries in them, nothing else */
 };
-
-static volatile sig_atomic_t interrupted;
-
-static void interrupt(int number)
-{
-	(void)number;
-	interrupted = 1;
-}
 
 static bool any_pid(const struct lien_pids *pids, uint32_t pid)
 {
@@ -245,30 +237,30 @@ static int print_recording(struct printer *printer, const char *path)
 }
 
 /* Whoever reads the output, and Ctrl-C, come in between records only. */
-static int wait_for_more(struct lien_event_stream *stream, const sigset_t *unblocked)
+static int wait_for_more(struct lien_event_stream *stream, const sigset_t *waiting)
 {
 	struct pollfd fd = {.fd = stream->fd, .events = POLLIN};
 
 	if (fflush(stdout))
 		return LIEN_EXIT_FAILURE; /* main() says so */
-	if (ppoll(&fd, 1, NULL, unblocked) < 0 || interrupted)
+	if (ppoll(&fd, 1, NULL, waiting) < 0 || lien_interrupted())
 		return LIEN_EXIT_OK;
 	return lien_event_stream_receive(stream) ? LIEN_EXIT_OK : LIEN_EXIT_FAILURE;
 }
 
 static int print_stream(struct printer *printer, struct lien_event_stream *stream, bool follow,
-	const sigset_t *unblocked)
+	const sigset_t *waiting)
 {
 	bool present = true;
 	struct lien_event event;
 	int got, code = LIEN_EXIT_OK;
 
-	while (!code && !interrupted && !enough(printer)) {
+	while (!code && !lien_interrupted() && !enough(printer)) {
 		got = lien_event_stream_next(stream, &event);
 		if (got < 0)
 			return LIEN_EXIT_FAILURE;
 		if (!got) {
-			code = wait_for_more(stream, unblocked);
+			code = wait_for_more(stream, waiting);
 		} else if (event.type == LIEN_EVENT_END) {
 			if (!follow)
 				break;
@@ -283,19 +275,13 @@ static int print_stream(struct printer *printer, struct lien_event_stream *strea
 static int print_agent(struct printer *printer, const char *socket, bool follow)
 {
 	struct lien_event_stream stream = {.command = usage.command, .socket = socket};
-	const struct sigaction action = {.sa_handler = interrupt};
-	sigset_t blocked, old;
+	sigset_t waiting;
 	int code;
 
-	sigemptyset(&blocked);
-	sigaddset(&blocked, SIGINT);
-	sigaddset(&blocked, SIGTERM);
 	if (!lien_event_stream_open(&stream, follow ? LIEN_FOLLOW_MARKED : LIEN_FOLLOW_NOT))
 		return LIEN_EXIT_FAILURE;
-	sigprocmask(SIG_BLOCK, &blocked, &old);
-	sigaction(SIGINT, &action, NULL);
-	sigaction(SIGTERM, &action, NULL);
-	code = print_stream(printer, &stream, follow, &old);
+	lien_interrupt_catch(&waiting);
+	code = print_stream(printer, &stream, follow, &waiting);
 	lien_event_stream_close(&stream);
 	return code;
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include <inttypes.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "tools/commands.h"
 #include "tools/options.h"
 #include "tools/output.h"
+#include "tools/process_text.h"
 #include "tools/query.h"
 
 #define RANKS_SHOWN 2
@@ -26,55 +26,6 @@ static const struct lien_usage usage = {
 	.examples = examples,
 };
 
-/* "0/2 0/2 +2": a rank per communicator, the first ones. */
-static char *ranks_of(const json_t *process)
-{
-	const json_t *ranks = json_object_get(process, "ranks"), *rank;
-	char *text = NULL;
-	size_t i;
-
-	json_array_foreach (ranks, i, rank) {
-		if (i == RANKS_SHOWN)
-			break;
-		text = lien_append(text, " ", "%" PRIu64 "/%" PRIu64, lien_get_number(rank, "rank"),
-			lien_get_number(rank, "nranks"));
-	}
-	if (json_array_size(ranks) > RANKS_SHOWN)
-		text = lien_append(text, " ", "+%zu", json_array_size(ranks) - RANKS_SHOWN);
-	return text ? text : lien_format("-");
-}
-
-/* "0-3,6": neighbours of a sorted list are shown as a range. */
-static char *devices_of(const json_t *process)
-{
-	const json_t *devices = json_object_get(process, "devices");
-	size_t count = json_array_size(devices), last;
-	char *text = NULL;
-
-	for (size_t i = 0; i < count; i = last + 1) {
-		json_int_t first = json_integer_value(json_array_get(devices, i));
-
-		for (last = i; last + 1 < count; last++) {
-			if (json_integer_value(json_array_get(devices, last + 1)) - first !=
-				(json_int_t)(last + 1 - i))
-				break;
-		}
-		text = lien_append(text, ",", "%" JSON_INTEGER_FORMAT, first);
-		if (last > i)
-			text = lien_append(
-				text, "-", "%" JSON_INTEGER_FORMAT, first + (json_int_t)(last - i));
-	}
-	return text ? text : lien_format("-");
-}
-
-/* The column "offloaded" says how much. */
-static const char *state_of(const json_t *process)
-{
-	const char *state = lien_get_text(process, "state");
-
-	return strcmp(state, "partly offloaded") ? state : "partly";
-}
-
 static void print_processes(const json_t *processes)
 {
 	static const struct lien_column columns[] = {{"PID", LIEN_RIGHT}, {"COMMAND", LIEN_LEFT},
@@ -88,12 +39,13 @@ static void print_processes(const json_t *processes)
 
 	json_array_foreach (processes, i, process) {
 		bool partial = json_is_false(json_object_get(process, "complete"));
-		char *devices = devices_of(process), *ranks = ranks_of(process);
+		char *devices = lien_devices_text(process),
+		     *ranks = lien_ranks_text(process, RANKS_SHOWN);
 
 		incomplete |= partial;
 		lien_table_add(table, "%" PRIu64, lien_get_number(process, "pid"));
 		lien_table_add(table, "%s", lien_get_text(process, "command"));
-		lien_table_add(table, "%s%s", state_of(process), partial ? "*" : "");
+		lien_table_add(table, "%s%s", lien_state_text(process), partial ? "*" : "");
 		lien_table_add(table, "%s", lien_get_text(process, "control"));
 		lien_table_add(table, "%s", devices);
 		lien_table_add(table, "%s", ranks);

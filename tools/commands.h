@@ -20,5 +20,6 @@ int lien_cmd_restore(int argc, char **argv);
 int lien_cmd_run(int argc, char **argv);
 int lien_cmd_snapshot(int argc, char **argv);
 int lien_cmd_status(int argc, char **argv);
+int lien_cmd_top(int argc, char **argv);
 
 #endif
