@@ -208,15 +208,20 @@ static json_t *places_json(const struct lien_event *event)
 }
 
 /* Of another process, so no UTF-8 for sure. */
-static json_t *json_text(const char *bytes)
-{
-	char text[sizeof(((struct lien_event *)0)->library.name)] = "", *c;
+struct text {
+	char text[sizeof(((struct lien_event *)0)->library.name)];
+};
 
-	strncpy(text, bytes, sizeof(text) - 1);
-	for (c = text; *c; c++)
+static struct text printable(const char *bytes, size_t size)
+{
+	struct text text = {""};
+	char *c;
+
+	memcpy(text.text, bytes, size);
+	for (c = text.text; *c; c++)
 		if (*c < ' ' || *c > '~')
 			*c = '?';
-	return json_string(text);
+	return text;
 }
 
 static json_t *json_of(const struct lien_event *event, const struct field *field)
@@ -229,7 +234,7 @@ static json_t *json_of(const struct lien_event *event, const struct field *field
 	case HEX:
 		return json_sprintf("0x%" PRIx64, value);
 	case TEXT:
-		return json_text(at);
+		return json_string(printable(at, field->size).text);
 	case GROUP:
 		return json_sprintf("%016" PRIx64, value);
 	case LOCATION:
@@ -259,6 +264,8 @@ static char *bytes_text(uint64_t bytes)
 		return lien_format("%" PRIu64 " GiB", bytes >> 30);
 	if (bytes >= 1ull << 20 && bytes < 1ull << 30 && bytes % (1ull << 20) == 0)
 		return lien_format("%" PRIu64 " MiB", bytes >> 20);
+	if (bytes < 1024)
+		return lien_format("%" PRIu64, bytes);
 	return lien_format("%s", lien_size(bytes).text);
 }
 
@@ -284,7 +291,7 @@ static char *text_of(const struct lien_event *event, const struct field *field)
 	case HEX:
 		return lien_format("%s=0x%" PRIx64, field->name, value);
 	case TEXT:
-		return lien_format("%s=%s", field->name, at);
+		return lien_format("%s=%s", field->name, printable(at, field->size).text);
 	case GROUP:
 		return lien_format("%s=%016" PRIx64, field->name, value);
 	case LOCATION:

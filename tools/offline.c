@@ -104,7 +104,7 @@ bool lien_offline_ended(const char *command, const char *path, int err)
 		return true;
 	case -ENODATA:
 		lien_complain(command,
-			"warning: %s is cut short: what follows is from as far as it goes", path);
+			"warning: %s is cut short: this is what it tells up to there", path);
 		return true;
 	case -EBADMSG:
 		lien_complain(command,

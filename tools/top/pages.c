@@ -94,6 +94,7 @@ static void make_help(struct lien_page *page)
 		"IN       allocations of other processes that it imports",
 		"OUT      its own allocations that it has exported",
 		"COLL/S   collectives per second, of all its communicators; - where not counted",
+		"RANK     in its first communicator; + it has more",
 		"STATE    * is incomplete: not all that it did was seen",
 	};
 	size_t i;

@@ -35,7 +35,13 @@ static char *pid_text(const struct lien_top_process *process)
 
 static char *ranks_text(const struct lien_top_process *process)
 {
-	return lien_ranks_text(process->entry, 1);
+	const json_t *ranks = json_object_get(process->entry, "ranks"), *rank;
+
+	rank = json_array_get(ranks, 0);
+	if (!rank)
+		return lien_format("-");
+	return lien_format("%" PRIu64 "/%" PRIu64 "%s", lien_get_number(rank, "rank"),
+		lien_get_number(rank, "nranks"), json_array_size(ranks) > 1 ? "+" : "");
 }
 
 static char *devices_text(const struct lien_top_process *process)
@@ -108,14 +114,14 @@ static const struct column {
 	int (*compare)(const struct lien_top_process *a, const struct lien_top_process *b);
 } columns[] = {
 	{"PID", 7, false, 0, pid_text, by_pid},
-	{"RANK", 6, true, 3, ranks_text, NULL},
+	{"RANK", 7, true, 3, ranks_text, NULL},
 	{"DEV", 4, true, 4, devices_text, NULL},
-	{"GPU", 6, false, 0, bytes_text, by_bytes},
-	{"NCCL", 6, false, 2, nccl_text, by_nccl},
-	{"OTHER", 7, false, 7, other_text, by_other},
+	{"GPU", 5, false, 0, bytes_text, by_bytes},
+	{"NCCL", 5, false, 2, nccl_text, by_nccl},
+	{"OTHER", 6, false, 7, other_text, by_other},
 	{"IN", 4, false, 5, imports_text, by_imports},
-	{"OUT", 5, false, 5, exports_text, by_exports},
-	{"COLL/S", 8, false, 6, rate_text, by_rate},
+	{"OUT", 4, false, 5, exports_text, by_exports},
+	{"COLL/S", 7, false, 6, rate_text, by_rate},
 	{"STATE", 9, true, 8, state_text, NULL},
 	{"COMMAND", 8, true, 1, command_text, NULL},
 };
@@ -211,7 +217,7 @@ char *lien_top_heading(const struct lien_top_view *view, unsigned width)
 	for (i = 0; i < COLUMNS; i++) {
 		if (columns[i].optional >= limit)
 			continue;
-		title = lien_format(view->sort == i ? "[%s]" : "%s", columns[i].title);
+		title = lien_format(view->sort == i ? ">%s" : "%s", columns[i].title);
 		line = add(line, &columns[i], title, width);
 		free(title);
 	}

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * What `lien top` shows. data.c asks the agent, table.c has the columns of the processes, pages.c and
- * page_process.c make pages of text, screen.c shows a page on a terminal. Only the last one knows
- * curses, so that --once prints the same pages.
+ * What `lien top` shows. data.c asks the agent, table.c has the columns of the processes, pages.c
+ * and page_process.c make pages of text, screen.c shows a page on a terminal. Only the last one
+ * knows curses, so that --once prints the same pages.
  */
 #ifndef LIEN_TOOLS_TOP_H
 #define LIEN_TOOLS_TOP_H
