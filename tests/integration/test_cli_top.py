@@ -10,6 +10,7 @@ names.
 import contextlib
 import copy
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -88,12 +89,11 @@ def case_collectives(context):
                 {"id": 1, "pid": 813, "address": "0x1", "rank": 1, "nranks": 2,
                  "collectives": 7}]
     context.agent(answers(comms=comms))
-    lines = context.run("top", "--once")[0].splitlines()
-    found = {line.split()[0]: line.split() for line in lines[6:]}
+    lines = context.run("top", "--once", "-d", "2")[0].splitlines()
     place = lines[5].index("COLL/S") + len("COLL/S")
     rates = {line.split()[0]: line[:place].split()[-1] for line in lines[6:]}
-    assert rates["813"] == "0" and rates["812"].endswith("k"), (rates, found)
-    assert 0 < int(rates["812"][:-1]) <= 1000, rates
+    assert rates["813"] == "0" and rates["812"].endswith("k"), rates
+    assert 0 < int(rates["812"][:-1]) <= 500, rates  # a million in two seconds or more
     assert [rate for pid, rate in rates.items() if pid not in ("812", "813")] == ["-"], rates
 
 
@@ -173,6 +173,8 @@ def case_sizes(context):
             if columns >= 20:
                 screen.shows("PID", "1000")
                 screen.wait(lambda t: t.screen()[-1].startswith("q quit"[:t.columns]), "footer")
+            if columns >= 40:  # less important columns go first
+                screen.shows("COMMAND", "job-0")
         assert screen.screen()[22].endswith(" job-16"), screen.screen()
         screen.resize(40, 6)
         screen.shows(">GPU")
@@ -220,6 +222,7 @@ def case_terminals(context):
                             env={**environment, "TERM": "lien-other"})
     seen = b""
     while b">GPU" not in seen:
+        assert select.select([master], [], [], 30)[0], seen
         seen += os.read(master, 65536)
     os.write(master, b"q")
     assert done.wait(30) == 0
