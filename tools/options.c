@@ -77,7 +77,7 @@ static void print_option(const char *name, const char *argument, const char *hel
 
 	snprintf(left, sizeof(left), "%s--%s%s%s", letter[1] ? letter : "", long_name(name),
 		argument ? " " : "", argument ? argument : "");
-	printf("  %-18s %s\n", left, help);
+	printf("  %-19s %s\n", left, help);
 }
 
 static void print_help(const struct lien_usage *usage, const struct lien_option *options)
