@@ -236,6 +236,7 @@ enum lien_control_presence {
 	LIEN_CONTROL_LOADED, /* loaded, its thread does not run yet */
 	LIEN_CONTROL_TAKEN,  /* it obeys another agent */
 	LIEN_CONTROL_READY,
+	LIEN_CONTROL_UNKNOWN, /* nobody has looked: the graph is a recording's */
 };
 
 struct lien_process {
@@ -294,6 +295,13 @@ struct lien_allocation *lien_graph_next_allocation(struct lien_allocation *alloc
 struct lien_mapping *lien_process_mapping(struct lien_process *process, uint64_t va);
 /* The executable mapping that contains address. */
 struct lien_library_map *lien_process_library(struct lien_process *process, uint64_t address);
+/*
+ * Who made a call: "nccl" if the thread was inside one of NCCL's, else the library (or program)
+ * that the outermost traced call returns to, "libc10_cuda.so" as "c10_cuda"; or "unknown".
+ */
+#define LIEN_CALLER_SIZE 64
+void lien_process_caller(
+	struct lien_process *process, const struct lien_event *event, char name[LIEN_CALLER_SIZE]);
 
 /* True when the registered range has a byte of the mapping. */
 bool lien_registration_touches(

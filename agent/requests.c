@@ -351,10 +351,18 @@ static int write_event(void *context, const struct lien_event *event)
 
 static void request_record(struct lien_client *client, json_t *request)
 {
-	(void)request;
+	bool marked = json_object_get(request, "follow"), follow;
+	struct lien_event end;
+
+	if (!read_flag(client, request, "follow", &follow))
+		return;
 	lien_reply_result(client, json_pack("{s:i}", "format", 1));
 	lien_graph_dump(client->agent->graph, write_event, client);
-	client->recording = true;
+	if (marked) {
+		end = lien_agent_event_of(0, 0, LIEN_EVENT_END);
+		write_event(client, &end);
+	}
+	client->recording = follow || !marked;
 }
 
 static const struct request {
@@ -372,7 +380,7 @@ static const struct request {
 	{"restore", request_restore, {"pids", "timeout_ms"}},
 	{"compare", request_compare, {"pids", "repair", "timeout_ms"}},
 	{"status", request_status, {NULL}},
-	{"record", request_record, {NULL}},
+	{"record", request_record, {"follow"}},
 };
 
 /* The first member that the operation does not have. */

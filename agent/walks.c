@@ -38,6 +38,7 @@ const char *lien_walk_impossible(const struct lien_process *process)
 		       "does not run yet";
 	case LIEN_CONTROL_TAKEN:
 		return "it takes orders from another agent on this node: stop that one";
+	case LIEN_CONTROL_UNKNOWN:
 	case LIEN_CONTROL_READY:
 		break;
 	}

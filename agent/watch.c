@@ -361,7 +361,7 @@ static void tell_kernel(struct lien_agent *agent, struct lien_tracked *tracked,
 		.translate_end = state->translate_end,
 		.handler = state->handler,
 		.signal = state->signal,
-		.wake = wake,
+		.wake = wake ? LIEN_PROBE_WAKE_ANY : 0,
 	};
 
 	lien_probes_set_control(agent->probes, tracked->pid, &control);

@@ -316,7 +316,7 @@ static __noinline void wake(struct lien_probe_control *control)
 {
 	struct task_struct *task = (void *)bpf_get_current_task();
 	struct sighand_struct *sighand = BPF_CORE_READ(task, sighand);
-	__u32 index = control->signal - 1;
+	__u32 index = control->signal - 1, armed;
 	__u64 blocked, handler = 0;
 	void *action;
 
@@ -332,10 +332,11 @@ static __noinline void wake(struct lien_probe_control *control)
 	bpf_probe_read_kernel(&handler, sizeof(handler), action);
 	if (handler != control->handler)
 		return;
-	if (__sync_lock_test_and_set(&control->wake, 0) != 1)
+	armed = __sync_lock_test_and_set(&control->wake, 0);
+	if (!armed)
 		return;
 	if (bpf_send_signal_thread(control->signal))
-		control->wake = 1;
+		control->wake = armed;
 	else
 		count(LIEN_COUNTER_WOKEN);
 }
@@ -964,6 +965,10 @@ static __noinline void emit_call(
 		return;
 	}
 	size = body(thread, event, frame, given, returned);
+	/* The control library borrows the application's contexts. */
+	if (frame->control && frame->call >= LIEN_CALL_CU_CONTEXT_CREATE &&
+		frame->call <= LIEN_CALL_CU_CONTEXT_DESTROY)
+		size = 0;
 	if (given)
 		bpf_map_delete_elem(&givens, &ktid);
 	if (size)
@@ -1115,7 +1120,8 @@ int lien_entry(struct pt_regs *ctx)
 		frame->control =
 			frame->caller >= control->text && frame->caller < control->text_end;
 		/* A program may only have looked whether there is a GPU, before it forks. */
-		if (control->wake && !frame->control && !(frame->flags & LIEN_CALL_FIRST))
+		if (control->wake && !frame->control &&
+			(control->wake == LIEN_PROBE_WAKE_ANY || !(frame->flags & LIEN_CALL_FIRST)))
 			wake(control);
 	}
 	entry_extras(frame);
@@ -1217,7 +1223,7 @@ int lien_fork(struct bpf_raw_tracepoint_args *ctx)
 	if (!of_parent || !pid)
 		return 0;
 	control = *of_parent;
-	control.wake = 1;
+	control.wake = LIEN_PROBE_WAKE;
 	bpf_map_update_elem(&controls, &pid, &control, BPF_ANY);
 	return 0;
 }
@@ -1257,7 +1263,7 @@ static __noinline void control_mapped(__u32 pid, const struct lien_event *event)
 	struct lien_probe_control control = {
 		.text = event->library.start,
 		.text_end = event->library.start + event->library.length,
-		.wake = 1,
+		.wake = LIEN_PROBE_WAKE,
 	};
 
 	if (!layout || layout->text_offset != event->library.offset)

@@ -175,7 +175,7 @@ int lien_cmd_check(int argc, char **argv)
 {
 	static struct lien_pids pids;
 	unsigned long timeout = TIMEOUT_MS, idle = IDLE_MINUTES;
-	const char *socket = NULL;
+	const char *socket = NULL, *from = NULL;
 	bool json = false, deep = false, repair = false;
 	const struct lien_option options[] = {
 		{"idle", LIEN_OPTION_NUMBER, &idle, "MINUTES",
@@ -186,7 +186,7 @@ int lien_cmd_check(int argc, char **argv)
 			0},
 		{"timeout", LIEN_OPTION_NUMBER, &timeout, "MS",
 			"give up after this time (default 60000)", 3600000},
-		LIEN_CLIENT_OPTIONS(&json, &socket), {}};
+		LIEN_CLIENT_OPTIONS(&json, &socket), LIEN_FROM_OPTION(&from), {}};
 	struct lien_query query = {.command = usage.command};
 	json_t *result;
 	int code;
@@ -195,6 +195,7 @@ int lien_cmd_check(int argc, char **argv)
 	if (!lien_options_read(&usage, options, &argc, &argv, &code))
 		return code;
 	query.socket = socket;
+	query.from = from;
 	if (!deep && (pids.count || repair))
 		return lien_usage_error(&usage, "--pid and --repair need --deep");
 	if (!deep) {

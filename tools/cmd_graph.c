@@ -83,12 +83,12 @@ static int write_graph(const json_t *result, const struct format *format, const 
 
 int lien_cmd_graph(int argc, char **argv)
 {
-	const char *socket = NULL, *name = NULL, *path = NULL;
+	const char *socket = NULL, *from = NULL, *name = NULL, *path = NULL;
 	bool json = false;
 	const struct lien_option options[] = {
 		{"format", LIEN_OPTION_STRING, &name, "NAME", "dot (default), svg or json", 0},
 		{"output", LIEN_OPTION_STRING, &path, "FILE", "write to this file", 0},
-		LIEN_CLIENT_OPTIONS(&json, &socket), {}};
+		LIEN_CLIENT_OPTIONS(&json, &socket), LIEN_FROM_OPTION(&from), {}};
 	struct lien_query query = {.command = usage.command, .timeout_ms = LIEN_QUERY_MS};
 	const struct format *format;
 	json_t *result;
@@ -102,6 +102,7 @@ int lien_cmd_graph(int argc, char **argv)
 	if (json && format->print != print_json)
 		return lien_usage_error(&usage, "--json and --format %s exclude each other", name);
 	query.socket = socket;
+	query.from = from;
 	result = lien_query(&query, json_pack("{s:s}", "op", "graph"));
 	if (!result)
 		return LIEN_EXIT_FAILURE;

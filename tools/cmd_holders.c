@@ -63,6 +63,8 @@ static void explain(const json_t *result, pid_t pid, unsigned long address)
 
 	if (lien_get_true(a, "movable"))
 		fate = lien_format("It can be offloaded.");
+	else if (json_is_null(json_object_get(a, "movable")))
+		fate = lien_format("Whether it can be offloaded only a running agent knows.");
 	else
 		fate = lien_format(
 			"It can't be offloaded: %s.", *reason ? reason : "no reason given");
@@ -162,9 +164,10 @@ static void print_holders(const json_t *holders)
 
 int lien_cmd_holders(int argc, char **argv)
 {
-	const char *socket = NULL;
+	const char *socket = NULL, *from = NULL;
 	bool json = false;
-	const struct lien_option options[] = {LIEN_CLIENT_OPTIONS(&json, &socket), {}};
+	const struct lien_option options[] = {
+		LIEN_CLIENT_OPTIONS(&json, &socket), LIEN_FROM_OPTION(&from), {}};
 	struct lien_query query = {.command = usage.command, .timeout_ms = LIEN_QUERY_MS};
 	unsigned long address;
 	json_t *result;
@@ -180,6 +183,7 @@ int lien_cmd_holders(int argc, char **argv)
 		return lien_usage_error(&usage, "%s is not an address", argv[1]);
 	snprintf(hex, sizeof(hex), "0x%lx", address);
 	query.socket = socket;
+	query.from = from;
 	result = lien_query(
 		&query, json_pack("{s:s, s:i, s:s}", "op", "holders", "pid", pid, "address", hex));
 	if (!result)

@@ -30,8 +30,11 @@ struct lien_probe_control {
 	unsigned long long handler; /* of .signal, as the process must have it installed */
 	unsigned long long state; /* address of lien_control_state (wire.h); 0: the rest is known */
 	unsigned int signal;
-	unsigned int wake; /* 1: signal the next thread that asks the driver for memory */
+	unsigned int wake; /* 0: no; or one of these */
 };
+
+#define LIEN_PROBE_WAKE	    1 /* signal the next thread that asks the driver for memory */
+#define LIEN_PROBE_WAKE_ANY 2 /* or makes any other traced call */
 
 /*
  * Value of map `control_files`, key: inode of a copy of the control library. (Overlay file systems

@@ -44,7 +44,7 @@ MEM = {
 
 HOLDERS = {
     "allocation": {"id": 193, "pid": 812, "device": 0, "bytes": 10485760, "owner": "nccl",
-                   "origin": "cuMemCreate", "state": "on the device", "alive": True,
+                   "origin": "cuMemCreate", "state": "on the device", "alive": True, "communicator": None,
                    "movable": True, "reason": None},
     "holders": [
         {"pid": 812, "kind": "handle", "handle": "0x55d0c8a3e0b0", "references": 1},
@@ -102,7 +102,7 @@ def make_graph(ranks, local, shared, communicators):
                 allocations.append({
                     "id": len(allocations) + 1, "pid": pid, "device": rank, "bytes": size,
                     "owner": owner, "origin": "cuMemCreate", "state": "on the device",
-                    "exports": len(peers), "alive": True,
+                    "exports": len(peers), "alive": True, "communicator": None,
                     "handles": [{"pid": p, "handle": hex(address + p), "references": 1,
                                  "imported": p != pid} for p in holders],
                     "mappings": [{"pid": p, "address": hex(address), "bytes": size,

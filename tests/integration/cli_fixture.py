@@ -147,7 +147,10 @@ class Stream(Agent):
 
     def serve(self, connection):
         try:
-            connection.recv(65536)
+            request = connection.recv(65536)
+            if not request:  # it only wanted to know whether we are there
+                return
+            self.requests.append(json.loads(request))
             connection.sendall(b'{"ok": true, "result": {"format": 1}}\n' + self.parts[0])
             for part in self.parts[1:]:
                 time.sleep(0.05)

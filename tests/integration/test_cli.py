@@ -17,7 +17,8 @@ from cli_answers import GRAPH, HOLDERS, MEM, OFFLOAD, PROGRESS, RESULTS, STATUS,
 from cli_fixture import LIEN, Agent, fits, run_cases, variants
 
 COMMANDS = ["run", "ps", "mem", "holders", "graph", "offload", "restore", "check", "status", "doctor",
-            "record"]
+            "record", "snapshot", "events", "top"]
+FROM = ["ps", "mem", "holders", "graph", "check", "events"]  # can answer from a recording
 QUERIES = {
     "ps": ["ps"],
     "mem": ["mem"],
@@ -38,8 +39,9 @@ def case_help(context):
         assert out.startswith("Usage: lien " + command), out
         assert "\nExamples:\n  " in out and "lien " + command in out.split("Examples:")[1], out
         assert "--help" in out, out
-        if command != "run":
-            assert "--json" in out and "--socket PATH" in out, out
+        assert ("--json" in out) == (command not in ("run", "top")), out
+        assert ("--socket PATH" in out) == (command != "run"), out
+        assert ("\n  --from FILE" in out) == (command in FROM), out
         assert context.run(command, "-h")[0] == out
 
 
@@ -66,7 +68,7 @@ def case_wrong_arguments(context):
     """wrong arguments: one line, exit code 2, no request made"""
     agent = context.agent()
     wrong = [[c, "--frobnicate"] for c in COMMANDS] + [[c, "-x"] for c in COMMANDS]
-    wrong += [[c, "extra"] for c in COMMANDS if c not in ("run", "record", "holders")]
+    wrong += [[c, "extra"] for c in COMMANDS if c not in ("run", "record", "holders", "snapshot")]
     wrong += [[c, "--socket"] for c in COMMANDS if c != "run"]
     wrong += [[c, "--socket", ""] for c in COMMANDS if c != "run"]
     wrong += [[c, "--json=yes"] for c in COMMANDS if c != "run"]
@@ -83,6 +85,7 @@ def case_wrong_arguments(context):
                   [command, "--timeout", "-5"], [command, "--timeout", "99999999999"]]
         wrong += [[command] + ["--pid", "1"] * 1025]
     wrong += [["restore", "--owner", "nccl"], ["offload", "--owner", ""], ["offload", "--owner"]]
+    wrong += [["snapshot"], ["snapshot", "a", "b"]] + [[c, "--from"] for c in FROM]
     wrong += [["graph", "--format", "png"], ["graph", "--format"], ["graph", "--output"],
               ["graph", "--json", "--format", "dot"], ["graph", "--json", "--format", "svg"]]
     wrong += [["record"], ["record", "a", "b"], ["record", "a", "--seconds", "soon"],
