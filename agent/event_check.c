@@ -57,6 +57,7 @@ static const struct shape shapes[LIEN_CALL_MAX] = {
 	[LIEN_EVENT_LIBRARY] = {.least = LIEN_EVENT_SIZE(library)},
 	[LIEN_EVENT_LOST] = {.least = LIEN_EVENT_SIZE(lost)},
 	[LIEN_EVENT_END] = {.least = LIEN_EVENT_HEADER},
+	[LIEN_EVENT_INCOMPLETE] = {.least = LIEN_EVENT_SIZE(incomplete)},
 #define SHAPE(name, number, lib, symbol, call_flags)                                               \
 	[number] = {.least = BODY_##name, .library = LIEN_LIB_##lib, .flags = (call_flags)},
 	LIEN_CALLS(SHAPE)

@@ -39,8 +39,9 @@ static int tell_process(struct dump *dump, struct lien_process *process)
 	struct lien_library_map *map;
 	int err = 0;
 
+	event.t_entry = event.t_return = process->t_first;
 	event.process.uid = process->uid;
-	event.process.complete = !process->incomplete;
+	event.process.complete = !(process->incomplete & LIEN_INCOMPLETE_LATE);
 	memcpy(event.process.comm, process->command, sizeof(event.process.comm));
 	if (process->cuda)
 		err = tell(dump, &event, LIEN_EVENT_SIZE(process));
@@ -442,6 +443,15 @@ static int tell_under_way(struct dump *dump, const struct lien_process *process)
 	return err;
 }
 
+/* Exactly, and last: what was told before may have left marks of its own. */
+static int tell_incomplete(struct dump *dump, const struct lien_process *process)
+{
+	struct lien_event event = event_of(process, LIEN_EVENT_INCOMPLETE);
+
+	event.incomplete.reasons = process->incomplete;
+	return process->cuda ? tell(dump, &event, LIEN_EVENT_SIZE(incomplete)) : 0;
+}
+
 int lien_graph_dump(const struct lien_graph *const_graph,
 	int (*fn)(void *context, const struct lien_event *), void *context)
 {
@@ -465,6 +475,8 @@ int lien_graph_dump(const struct lien_graph *const_graph,
 		err = tell_comms(&dump, process);
 		if (!err)
 			err = tell_under_way(&dump, process);
+		if (!err)
+			err = tell_incomplete(&dump, process);
 	}
 	return err;
 }

@@ -41,6 +41,7 @@ enum lien_event_type {
 	LIEN_EVENT_LIBRARY,	/* the process mapped a file executable: body .library */
 	LIEN_EVENT_LOST,	/* events of this process were lost (ring full): body .lost */
 	LIEN_EVENT_END,		/* recordings only: the recording was closed in good order */
+	LIEN_EVENT_INCOMPLETE,	/* the agent's: what is not known of a process: body .incomplete */
 };
 
 #define LIEN_EVENT_ENTRY   0x1 /* announcement of a releasing call; .result is not set */
@@ -48,6 +49,15 @@ enum lien_event_type {
 #define LIEN_EVENT_PARTIAL 0x4 /* an argument could not be read; the body has zeroes there */
 /* An export told after the fact (lien_graph_dump()): it has been imported already. */
 #define LIEN_EVENT_IMPORTED 0x8
+
+/* Why a process is not known whole. */
+#define LIEN_INCOMPLETE_LATE  0x1  /* it may have called before it was watched */
+#define LIEN_INCOMPLETE_LOST  0x2  /* events of it were lost */
+#define LIEN_INCOMPLETE_ODD   0x4  /* an event did not fit what was known */
+#define LIEN_INCOMPLETE_SHARE 0x8  /* an import whose export was not seen */
+#define LIEN_INCOMPLETE_ARGS  0x10 /* an argument could not be read */
+#define LIEN_INCOMPLETE_NCCL  0x20 /* communicators may have been made before NCCL was probed */
+#define LIEN_INCOMPLETE_CARDS 0x40 /* memory may have been registered with network cards unseen */
 
 /* CUmemAllocationProp without what is meaningless on Linux. */
 struct lien_prop {
@@ -99,6 +109,10 @@ struct lien_event {
 		struct {
 			__lien_u64 count;
 		} lost;
+		struct {
+			__lien_u32 reasons; /* LIEN_INCOMPLETE_* from now on; 0: known whole */
+			__lien_u32 zero;
+		} incomplete;
 		struct {
 			__lien_u64 handle, bytes;
 			struct lien_prop prop;
