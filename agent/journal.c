@@ -123,9 +123,12 @@ static int map_file(struct lien_journal *journal)
 	uint64_t room;
 	int err;
 
-	journal->fd = open(journal->path, O_RDWR | O_CLOEXEC);
+	journal->fd = open(journal->path, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
 	if (journal->fd < 0 || fstat(journal->fd, &st))
 		return -errno;
+	/* The socket may be in a folder where others make files, too. */
+	if (!S_ISREG(st.st_mode) || st.st_uid != geteuid() || st.st_nlink != 1)
+		return -EPERM;
 	room = st.st_size;
 	if (room < journal->end)
 		return -EBADMSG;

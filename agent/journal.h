@@ -30,7 +30,8 @@ int lien_journal_create(struct lien_journal **out, const char *path, uint64_t nu
 
 /*
  * Opens one that an earlier agent left, hands all its records to fn, in order, and goes on behind
- * the last whole one. -ENOENT: there is none; -EBADMSG: damaged, or not a journal; what fn returns
+ * the last whole one. -ENOENT: there is none; -EBADMSG: damaged, or not a journal;
+ * -EPERM, -ELOOP: it is another user's file, or a link; what fn returns
  * if that is negative; or an error as of lien_journal_create().
  */
 int lien_journal_open(struct lien_journal **out, const char *path,

@@ -45,7 +45,8 @@ int lien_resume_read(struct lien_agent *agent, const struct lien_agent_config *c
 	if (config->no_journal) {
 		snprintf(agent->journal_problem, sizeof(agent->journal_problem),
 			"not wanted (--no-journal)");
-		return lien_agent_clean(config->socket);
+		lien_agent_clean(config->socket);
+		return 0;
 	}
 	agent->journal_path = journal_path(config->socket);
 	if (!agent->journal_path)
@@ -196,6 +197,9 @@ void lien_resume_stop(struct lien_agent *agent, bool started)
 		lien_probes_unpin(agent->probes);
 	if (agent->journal && agent->probes && !left)
 		unlink(agent->journal_path);
+	if (started && left)
+		lien_log(6, "calls go on being noted for the next agent: `lien agent --clean` ends "
+			    "that");
 	lien_journal_close(agent->journal);
 	agent->journal = NULL;
 	free(agent->journal_path);

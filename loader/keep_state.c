@@ -117,11 +117,14 @@ int lien_keep_state_read(const char *path, struct lien_keep_state *state)
 {
 	json_t *root, *list, *value;
 	int err = -EBADMSG;
+	struct stat st;
 	size_t i;
 
 	memset(state, 0, sizeof(*state));
-	if (access(path, F_OK))
+	if (lstat(path, &st))
 		return -ENOENT;
+	if (!S_ISREG(st.st_mode) || st.st_uid != geteuid())
+		return -EBADMSG; /* made by another user */
 	root = json_load_file(path, 0, NULL);
 	list = json_object_get(root, "attached");
 	if (read_text(root, "build", state->build, sizeof(state->build)) &&
@@ -173,7 +176,8 @@ int lien_keep_state_write(const char *path, const struct lien_probes *probes)
 	if (!text)
 		return -ENOMEM;
 	snprintf(temporary, sizeof(temporary), "%s.new", path);
-	fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+	unlink(temporary); /* of an agent that was killed */
+	fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
 	if (fd < 0)
 		err = -errno;
 	else if (write(fd, text, length) != (ssize_t)length)

@@ -107,7 +107,9 @@ static int open_and_load(struct lien_probes *probes, char *error, size_t size)
 	}
 	err = lien_keep_begin(probes);
 	if (err)
-		return explain(err, "cannot go on with the pinned maps", error, size);
+		return explain(err,
+			"cannot go on with the pinned maps, which `lien agent --clean` removes",
+			error, size);
 	err = trace_bpf__load(probes->skel);
 	if (err)
 		return explain(err, "the kernel refused the BPF programs", error, size);

@@ -314,7 +314,7 @@ def test_agent_in_a_pid_namespace():
     with Session() as session:
         outside = session.driver()
         session.agent = session.spawn(["unshare", "-p", "-f", "--mount-proc", "--kill-child",
-                                       LIEN, "agent"])
+                                       LIEN, "agent", "--no-journal"])
         wait_for("the agent is ready", lambda: " ready: " in session.agent.said(), 20)
         agent, session.agent = session.agent, None
         outside("make", 2 * MIB, 0)

@@ -290,6 +290,29 @@ static void test_foreign(void **state)
 	assert_int_equal(reopen(&count), -EBADMSG);
 }
 
+/* Root does not write to what a link leads to. */
+static void test_link(void **state)
+{
+	char other[64];
+	unsigned count;
+
+	(void)state;
+	assert_int_equal(lien_journal_create(&journal, path, NUMBER), 0);
+	append(0, 3);
+	lien_journal_close(journal);
+	journal = NULL;
+	snprintf(other, sizeof(other), "%s.other", path);
+	assert_int_equal(rename(path, other), 0);
+	assert_int_equal(symlink(other, path), 0);
+	assert_int_equal(reopen(&count), -ELOOP);
+	assert_int_equal(unlink(path), 0);
+	assert_int_equal(link(other, path), 0);
+	assert_int_equal(reopen(&count), -EPERM);
+	unlink(other);
+	assert_int_equal(reopen(&count), 0);
+	assert_int_equal(count, 3);
+}
+
 /* No room: an error, the journal is as it was, and there is no SIGBUS. */
 static void test_full(void **state)
 {
@@ -427,6 +450,7 @@ int main(void)
 		JOURNAL(test_killed_again),
 		JOURNAL(test_damaged),
 		JOURNAL(test_foreign),
+		JOURNAL(test_link),
 		JOURNAL(test_full),
 		JOURNAL(test_bounded),
 		JOURNAL(test_bounded_when_full),
