@@ -10,10 +10,12 @@ LIEN_SEED repeats the random moments of a run.
 import ctypes
 import fcntl
 import json
+import mmap
 import os
 import random
 import shutil
 import signal
+import struct
 import sys
 import time
 
@@ -27,6 +29,8 @@ from lien_test import (  # noqa: E402
 
 SEED = int(os.environ.get("LIEN_SEED", "0")) or random.SystemRandom().randrange(1 << 32)
 PINS = "/sys/fs/bpf/lien"
+SYS_BPF, BPF_OBJ_GET = 321, 7
+SHARE_SIZE = 56 + 24  # of the record of an export
 
 
 def normal(graph):
@@ -287,6 +291,40 @@ def test_killed_at_any_moment():
             compare(session, job.pid, json.loads(line))
             check(journal(session)["bytes"] < 8 * MIB, "the journal grows:", journal(session))
         check(kills >= 10, "only %d kills" % kills)
+
+
+def rewind_ring(session, size):
+    """Puts back what was taken last from the ring: a record of so many bytes."""
+    folder = [os.path.join(PINS, name) for name in os.listdir(PINS)
+              if os.path.basename(session.folder) in name][0]
+    path = ctypes.create_string_buffer(os.path.join(folder, "map-events").encode())
+    attributes = struct.pack("=QII", ctypes.addressof(path), 0, 0)
+    ring = ctypes.CDLL(None, use_errno=True).syscall(SYS_BPF, BPF_OBJ_GET, attributes,
+                                                     len(attributes))
+    check(ring >= 0, "no ring:", os.strerror(ctypes.get_errno()))
+    with mmap.mmap(ring, mmap.PAGESIZE) as page:
+        taken = struct.unpack_from("=Q", page)[0]
+        struct.pack_into("=Q", page, 0, taken - size - 8)
+    os.close(ring)
+
+
+@case(30)
+def test_killed_between_journal_and_ring():
+    """The record that the agent was about to take from the ring is in its journal already."""
+    with Session() as session:
+        session.start_agent()
+        driver = session.driver(control=False)
+        handle, _ = driver("make", 2 * MIB, 0)
+        driver("export", handle)
+        events = session.ask("status")["events"]
+        session.kill_agent()
+        rewind_ring(session, SHARE_SIZE)
+        driver("export", handle)
+        session.start_agent()
+        equal(taken_over(session), events, "events taken over")
+        equal(session.ask("status")["events"], events + 1, "events")
+        equal([a["exports"] for a in session.ask("graph")["allocations"]], [2], "exports")
+        check(session.process(driver.pid)["complete"], "incomplete")
 
 
 @case(60)

@@ -17,7 +17,7 @@ import time
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
-from graph_compare import compare  # noqa: E402
+from graph_compare import compare, graph_of, reservations_of  # noqa: E402
 from lien_test import (  # noqa: E402
     BUILD, CALLS, EVENT_CONTROL, LIEN, MIB, SOFTCUDA, SOFTNCCL, Driver, Session, Stream, alive,
     brief, case, check, equal, main, program, recording, wait_for)
