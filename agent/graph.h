@@ -218,16 +218,7 @@ RB_HEAD(lien_allocation_tree, lien_allocation);
 RB_HEAD(lien_process_tree, lien_process);
 RB_HEAD(lien_share_tree, lien_share);
 
-/* Why a process is not known whole. */
-#define LIEN_INCOMPLETE_LATE  0x1  /* it may have called before it was watched */
-#define LIEN_INCOMPLETE_LOST  0x2  /* events of it were lost */
-#define LIEN_INCOMPLETE_ODD   0x4  /* an event did not fit what was known */
-#define LIEN_INCOMPLETE_SHARE 0x8  /* an import whose export was not seen */
-#define LIEN_INCOMPLETE_ARGS  0x10 /* an argument could not be read */
-#define LIEN_INCOMPLETE_NCCL  0x20 /* communicators may have been made before NCCL was probed */
-#define LIEN_INCOMPLETE_CARDS 0x40 /* memory may have been registered with network cards unseen */
-
-/* Of these, what asking the driver mends. */
+/* Of the reasons why a process is not known whole (event.h), what asking the driver mends. */
 #define LIEN_INCOMPLETE_REREAD (LIEN_INCOMPLETE_LOST | LIEN_INCOMPLETE_ODD | LIEN_INCOMPLETE_ARGS)
 
 /* Can the process be given orders? Set by the agent; the graph leaves it alone. */

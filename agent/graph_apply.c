@@ -267,6 +267,9 @@ int lien_graph_apply(struct lien_graph *graph, const struct lien_event *event)
 		return lien_graph_apply_property(graph, process, event);
 	case LIEN_EVENT_REREAD:
 		return lien_graph_apply_reread(graph, process, event);
+	case LIEN_EVENT_INCOMPLETE:
+		process->incomplete = event->incomplete.reasons;
+		return 0;
 	}
 	return apply_call(graph, process, event);
 }

@@ -83,8 +83,9 @@ static int tell_process(struct lien_dump *dump, struct lien_process *process)
 	struct lien_library_map *map;
 	int err = 0;
 
+	event.t_entry = event.t_return = process->t_first;
 	event.process.uid = process->uid;
-	event.process.complete = !process->incomplete;
+	event.process.complete = !(process->incomplete & LIEN_INCOMPLETE_LATE);
 	memcpy(event.process.comm, process->command, sizeof(event.process.comm));
 	if (process->cuda)
 		err = lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(process));
@@ -584,6 +585,15 @@ static int tell_under_way(struct lien_dump *dump, const struct lien_process *pro
 	return err;
 }
 
+/* Exactly, and last: what was told before may have left marks of its own. */
+static int tell_incomplete(struct lien_dump *dump, const struct lien_process *process)
+{
+	struct lien_event event = lien_dump_event(process, LIEN_EVENT_INCOMPLETE);
+
+	event.incomplete.reasons = process->incomplete;
+	return process->cuda ? lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(incomplete)) : 0;
+}
+
 int lien_graph_dump(const struct lien_graph *const_graph,
 	int (*fn)(void *context, const struct lien_event *), void *context)
 {
@@ -608,6 +618,8 @@ int lien_graph_dump(const struct lien_graph *const_graph,
 		err = tell_registered(&dump, process);
 		if (!err)
 			err = tell_under_way(&dump, process);
+		if (!err)
+			err = tell_incomplete(&dump, process);
 	}
 	return err;
 }

@@ -144,6 +144,18 @@ static json_t *status_transaction(struct lien_agent *agent)
 		(lien_now_ns() - agent->t_transaction) / 1e6);
 }
 
+static json_t *status_journal(struct lien_agent *agent)
+{
+	const char *problem = agent->journal_problem[0] ? agent->journal_problem
+							: lien_probes_problem(agent->probes);
+
+	return json_pack("{s:s?, s:I, s:s?, s:I, s:s?}", "path",
+		agent->journal ? agent->journal_path : NULL, "bytes",
+		(json_int_t)(agent->journal ? lien_journal_bytes(agent->journal) : 0), "pinned",
+		lien_probes_pinned(agent->probes), "taken_over", (json_int_t)agent->taken_over,
+		"problem", problem);
+}
+
 static void request_status(struct lien_client *client, json_t *request)
 {
 	struct lien_agent *agent = client->agent;
@@ -161,7 +173,7 @@ static void request_status(struct lien_client *client, json_t *request)
 	}
 	lien_reply_result(client,
 		json_pack("{s:s, s:i, s:f, s:I, s:I, s:I, s:I, s:I, s:i, s:I, s:I, s:o, s:I, s:s, "
-			  "s:o, s:o}",
+			  "s:o, s:o, s:o}",
 			"version", LIEN_VERSION, "pid", getpid(), "uptime_ms",
 			(lien_now_ns() - agent->t_start) / 1e6, "rss_bytes",
 			(json_int_t)rss_bytes(), "events", (json_int_t)stats->events, "events_lost",
@@ -172,7 +184,8 @@ static void request_status(struct lien_client *client, json_t *request)
 			"mappings", (json_int_t)stats->mappings, "incomplete", incomplete,
 			"unmatched_imports", (json_int_t)stats->unmatched_imports, "attach",
 			lien_probes_method(agent->probes), "libraries", status_libraries(agent),
-			"transaction", status_transaction(agent)));
+			"transaction", status_transaction(agent), "journal",
+			status_journal(agent)));
 }
 
 struct transfer {

@@ -16,7 +16,8 @@ static const struct lien_usage usage = {
 	.arguments = "",
 	.summary =
 		"Shows the agent's state: events seen and lost, processes it knows only in part,\n"
-		"the libraries it has probes in, and the offload or restore that is under way.",
+		"its journal, the libraries it has probes in, and the offload or restore that is\n"
+		"under way.",
 	.examples = examples,
 };
 
@@ -31,6 +32,22 @@ static char *uptime(double ms)
 	if (s < 86400)
 		return lien_format("%lu h %lu min", s / 3600, s / 60 % 60);
 	return lien_format("%lu d %lu h", s / 86400, s / 3600 % 24);
+}
+
+static void print_journal(const json_t *journal)
+{
+	const char *path = json_string_value(json_object_get(journal, "path"));
+	uint64_t taken = lien_get_number(journal, "taken_over");
+
+	if (!path) {
+		lien_print_wrapped(stdout, 13, "journal      none: %s",
+			json_string_value(json_object_get(journal, "problem")) ?: "?");
+		return;
+	}
+	printf("journal      %s in %s\n", lien_size(lien_get_number(journal, "bytes")).text, path);
+	if (taken)
+		printf("             %" PRIu64 " %s taken over from an earlier agent\n",
+			LIEN_PLURAL(taken, "event was", "events were"));
 }
 
 static void print_numbers(const json_t *status)
@@ -50,6 +67,7 @@ static void print_numbers(const json_t *status)
 	printf("events       %" PRIu64 " seen, %" PRIu64 " lost\n",
 		lien_get_number(status, "events"), lien_get_number(status, "events_lost"));
 	printf("probes       by %s\n", lien_get_text(status, "attach"));
+	print_journal(json_object_get(status, "journal"));
 	if (json_is_object(transaction))
 		printf("transaction  %s, phase %s, for %s\n", lien_get_text(transaction, "kind"),
 			lien_get_text(transaction, "phase"),

@@ -43,6 +43,7 @@ enum lien_event_type {
 	LIEN_EVENT_END,		/* recordings only: the recording was closed in good order */
 	LIEN_EVENT_PROP,	/* the driver was asked what memory is like: body .property */
 	LIEN_EVENT_REREAD,	/* the process is now as the driver says it is: body .reread */
+	LIEN_EVENT_INCOMPLETE,	/* the agent's: what is not known of a process: body .incomplete */
 };
 
 #define LIEN_EVENT_ENTRY   0x1 /* announcement of a releasing call; .result is not set */
@@ -64,6 +65,15 @@ enum lien_event_type {
 /* CUipcMemHandle, CUmemFabricHandle and CUmemPoolPtrExportData: names of memory that any process of
  * the node may be given, as bytes. */
 #define LIEN_KEY_BYTES 64
+
+/* Why a process is not known whole. */
+#define LIEN_INCOMPLETE_LATE  0x1  /* it may have called before it was watched */
+#define LIEN_INCOMPLETE_LOST  0x2  /* events of it were lost */
+#define LIEN_INCOMPLETE_ODD   0x4  /* an event did not fit what was known */
+#define LIEN_INCOMPLETE_SHARE 0x8  /* an import whose export was not seen */
+#define LIEN_INCOMPLETE_ARGS  0x10 /* an argument could not be read */
+#define LIEN_INCOMPLETE_NCCL  0x20 /* communicators may have been made before NCCL was probed */
+#define LIEN_INCOMPLETE_CARDS 0x40 /* memory may have been registered with network cards unseen */
 
 /* CUmemAllocationProp without what is meaningless on Linux. */
 struct lien_prop {
@@ -130,6 +140,10 @@ struct lien_event {
 			__lien_u32 doubts; /* LIEN_INCOMPLETE_*: what the driver cannot tell */
 			__lien_u32 zero;
 		} reread;
+		struct {
+			__lien_u32 reasons; /* LIEN_INCOMPLETE_* from now on; 0: known whole */
+			__lien_u32 zero;
+		} incomplete;
 		struct {
 			__lien_u64 handle, bytes;
 			struct lien_prop prop;

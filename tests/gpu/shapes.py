@@ -88,7 +88,9 @@ class Tries:
             left = self.allocations(shapes.pid)
             require(not left, f"left in the graph: {left[:2]}")
         status = self.lien.json("status")
-        require(not status["incomplete"] and not status["events_lost"], f"status: {status}")
+        incomplete = [shapes.pid for shapes in many if shapes.pid in status["incomplete"]]
+        require(not incomplete, f"incomplete: {incomplete}")
+        require(not status["events_lost"], f"{status['events_lost']} events lost")
 
     # The tries
 

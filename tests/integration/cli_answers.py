@@ -84,7 +84,9 @@ STATUS = {
          "missing": []},
         {"path": "/opt/" + "a-long-directory/" * 9 + "libnccl.so.2", "library": "nccl", "calls": 7,
          "missing": ["ncclCommWindowRegister", "ncclCommWindowDeregister"]}],
-    "attach": "uprobe-multi", "transaction": {"kind": "offload", "phase": "save", "ms": 12.0}}
+    "attach": "uprobe-multi", "transaction": {"kind": "offload", "phase": "save", "ms": 12.0},
+    "journal": {"path": "/run/lien/agent.sock.journal", "bytes": 18 << 20,
+                "pinned": "/sys/fs/bpf/lien/x", "taken_over": 99120, "problem": None}}
 
 
 def make_graph(ranks, local, shared, communicators):

@@ -279,9 +279,17 @@ def case_status(context):
     out, _ = context.run("status")
     assert "up for 2 min 3 s" in out and "103422 seen, 17 lost" in out, out
     assert "offload, phase save, for 12.0 ms" in out, out
+    assert "18.0 MiB in /run/lien/agent.sock.journal" in out, out
+    assert "99120 events were taken over" in out, out
     assert out.count("WARNING") == 3 and "17 events were lost" in out, out
     assert "has no ncclCommWindowRegister, ncclCommWindowDeregister" in " ".join(out.split()), out
     assert "-directory/libnccl.so.2" in out and "..." in out, out
+    none = {"path": None, "bytes": 0, "pinned": None, "taken_over": 0,
+            "problem": "nothing can be pinned under /sys/fs/bpf: Operation not permitted, " * 2}
+    context.agent(lambda r: [{"ok": True, "result": dict(STATUS, journal=none)}])
+    out, _ = context.run("status")
+    assert "journal      none: nothing can be pinned" in out and "taken over" not in out, out
+    assert max(map(len, out.splitlines())) <= 100, out
     good = dict(STATUS, events_lost=0, incomplete=[], unmatched_imports=0, transaction=None,
                 libraries=[])
     context.agent(lambda r: [{"ok": True, "result": good}])

@@ -227,7 +227,7 @@ static void test_header(void **state)
 static void test_bad_records(void **state)
 {
 	struct image image = {.magic = "LIENREC", .version = LIEN_RECORDING_VERSION};
-	static const uint32_t sizes[] = {0, 8, 48, 57, 60, 216, 1u << 31, UINT32_MAX};
+	static const uint32_t sizes[] = {0, 8, 56, 65, 68, 240, 1u << 31, UINT32_MAX};
 	unsigned int count;
 	size_t i;
 
@@ -236,7 +236,8 @@ static void test_bad_records(void **state)
 	for (i = 0; i < sizeof(sizes) / sizeof(*sizes); i++) {
 		image.ev.size = sizes[i];
 		write_gz(&image, sizeof(image));
-		assert_int_equal(read_events(&count), -EBADMSG);
+		/* Where a journal has room and no record yet, its size is 0. */
+		assert_int_equal(read_events(&count), sizes[i] ? -EBADMSG : -ENODATA);
 	}
 	/* Something after the end. */
 	image.ev = (struct lien_event){.size = LIEN_EVENT_HEADER, .type = LIEN_EVENT_END};
@@ -286,7 +287,7 @@ static void test_valid(void **state)
 		ev.size = sizeof(ev);
 		if (lien_event_valid(&ev))
 			assert_true(i < LIEN_CALL_MAX &&
-				    (lien_event_library(i) || i <= LIEN_EVENT_REREAD));
+				    (lien_event_library(i) || i <= LIEN_EVENT_INCOMPLETE));
 	}
 	ev.type = LIEN_CALL_CUDA_MALLOC; /* a frame, not an event */
 	assert_false(lien_event_valid(&ev));
