@@ -68,6 +68,14 @@ uint64_t lien_probes_counter(const struct lien_probes *probes, enum lien_probe_c
 /* Takes the count of records lost since the last call, by pid, until it returns false. */
 bool lien_probes_lost(struct lien_probes *probes, uint32_t *pid, uint64_t *count);
 
+/*
+ * Map `traffic`, entry by entry, until fn returns something else than 0, which is returned. -errno.
+ */
+int lien_probes_traffic(struct lien_probes *probes,
+	int (*fn)(void *context, const struct lien_probe_comm *comm,
+		const struct lien_probe_traffic *traffic),
+	void *context);
+
 /* Tells the kernel side of a process that ran before it was watched: see struct lien_probe_process.
  */
 int lien_probes_add_process(struct lien_probes *probes, uint32_t pid, uint64_t start);
