@@ -4,21 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/views.h"
-
-static json_t *hex(uint64_t value)
-{
-	return json_sprintf("0x%" PRIx64, value);
-}
-
-/* Names a communicator's group: the start of the unique id is NCCL's random magic. */
-static json_t *group(const struct lien_comm *comm)
-{
-	uint64_t magic;
-
-	memcpy(&magic, comm->id, sizeof(magic));
-	return json_sprintf("%016" PRIx64, magic);
-}
+#include "agent/views_internal.h"
 
 static bool is_nccl(const struct lien_allocation *allocation)
 {
@@ -98,8 +84,8 @@ static json_t *view_ranks(struct lien_process *process)
 	RB_FOREACH (comm, lien_comm_tree, &process->comms)
 		if (comm->rank >= 0)
 			json_array_append_new(
-				list, json_pack("{s:o, s:i, s:i}", "group", group(comm), "rank",
-					      comm->rank, "nranks", comm->nranks));
+				list, json_pack("{s:o, s:i, s:i}", "group", lien_view_group(comm),
+					      "rank", comm->rank, "nranks", comm->nranks));
 	return list;
 }
 
@@ -200,7 +186,7 @@ static json_t *view_handles(const struct lien_allocation *allocation)
 			json_array_append_new(
 				list, json_pack("{s:I, s:o, s:I, s:b}", "pid",
 					      (json_int_t)handle->process->pid, "handle",
-					      hex(handle->value), "references",
+					      lien_view_hex(handle->value), "references",
 					      (json_int_t)handle->references, "imported",
 					      handle->imported));
 	return list;
@@ -209,8 +195,8 @@ static json_t *view_handles(const struct lien_allocation *allocation)
 static json_t *view_mapping(const struct lien_mapping *mapping)
 {
 	return json_pack("{s:I, s:o, s:I, s:o}", "pid", (json_int_t)mapping->process->pid,
-		"address", hex(mapping->va), "bytes", (json_int_t)mapping->bytes, "access",
-		view_access(mapping));
+		"address", lien_view_hex(mapping->va), "bytes", (json_int_t)mapping->bytes,
+		"access", view_access(mapping));
 }
 
 static json_t *view_mappings(const struct lien_allocation *allocation)
@@ -230,8 +216,9 @@ static json_t *view_registrations(const struct lien_comm *comm)
 
 	LIST_FOREACH (registration, &comm->registrations, next)
 		json_array_append_new(list,
-			json_pack("{s:o, s:I, s:b}", "address", hex(registration->va), "bytes",
-				(json_int_t)registration->bytes, "window", registration->window));
+			json_pack("{s:o, s:I, s:b}", "address", lien_view_hex(registration->va),
+				"bytes", (json_int_t)registration->bytes, "window",
+				registration->window));
 	return list;
 }
 
@@ -244,10 +231,11 @@ static json_t *view_comms(struct lien_graph *graph)
 	for (process = lien_graph_first(graph); process; process = lien_graph_next(process))
 		RB_FOREACH (comm, lien_comm_tree, &process->comms)
 			json_array_append_new(list,
-				json_pack("{s:o, s:I, s:o, s:i, s:i, s:o}", "group", group(comm),
-					"pid", (json_int_t)process->pid, "address",
-					hex(comm->address), "rank", comm->rank, "nranks",
-					comm->nranks, "registrations", view_registrations(comm)));
+				json_pack("{s:o, s:I, s:o, s:i, s:i, s:o}", "group",
+					lien_view_group(comm), "pid", (json_int_t)process->pid,
+					"address", lien_view_hex(comm->address), "rank", comm->rank,
+					"nranks", comm->nranks, "registrations",
+					view_registrations(comm)));
 	return list;
 }
 
@@ -282,11 +270,11 @@ static void add_cards(json_t *holders, const struct lien_mapping *mapping)
 
 	LIST_FOREACH (registration, &mapping->process->cards, next)
 		if (lien_registration_touches(registration, mapping))
-			json_array_append_new(
-				holders, json_pack("{s:I, s:s, s:o, s:I}", "pid",
-						 (json_int_t)mapping->process->pid, "kind",
-						 "network card", "address", hex(registration->va),
-						 "bytes", (json_int_t)registration->bytes));
+			json_array_append_new(holders,
+				json_pack("{s:I, s:s, s:o, s:I}", "pid",
+					(json_int_t)mapping->process->pid, "kind", "network card",
+					"address", lien_view_hex(registration->va), "bytes",
+					(json_int_t)registration->bytes));
 }
 
 static void add_registrations(json_t *holders, const struct lien_mapping *mapping)
@@ -297,13 +285,14 @@ static void add_registrations(json_t *holders, const struct lien_mapping *mappin
 	RB_FOREACH (comm, lien_comm_tree, &mapping->process->comms)
 		LIST_FOREACH (registration, &comm->registrations, next)
 			if (lien_registration_touches(registration, mapping))
-				json_array_append_new(holders,
-					json_pack("{s:I, s:s, s:o, s:i, s:o, s:I, s:b}", "pid",
-						(json_int_t)mapping->process->pid, "kind",
-						"registration", "group", group(comm), "rank",
-						comm->rank, "address", hex(registration->va),
-						"bytes", (json_int_t)registration->bytes, "window",
-						registration->window));
+				json_array_append_new(
+					holders, json_pack("{s:I, s:s, s:o, s:i, s:o, s:I, s:b}",
+							 "pid", (json_int_t)mapping->process->pid,
+							 "kind", "registration", "group",
+							 lien_view_group(comm), "rank", comm->rank,
+							 "address", lien_view_hex(registration->va),
+							 "bytes", (json_int_t)registration->bytes,
+							 "window", registration->window));
 }
 
 static json_t *view_holder_list(const struct lien_allocation *allocation)
