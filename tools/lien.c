@@ -18,6 +18,7 @@ static const struct command {
 	{"run", "start a program so that its memory can be offloaded", lien_cmd_run},
 	{"ps", "list the processes that use CUDA", lien_cmd_ps},
 	{"mem", "show who owns how much GPU memory, and what offload would free", lien_cmd_mem},
+	{"comms", "show NCCL's communicators, and which rank is behind", lien_cmd_comms},
 	{"holders", "explain who keeps the memory at an address alive", lien_cmd_holders},
 	{"graph", "print the whole graph, as JSON or for graphviz", lien_cmd_graph},
 	{"offload", "move memory to the host and free it on the GPUs", lien_cmd_offload},
