@@ -73,8 +73,8 @@ $(BUILD)/%.skel.h: $(BUILD)/%.bpf.o
 PURE_SRCS := $(addprefix agent/, event_check.c findings.c graph.c graph_alloc.c graph_apply.c \
 	graph_comm.c graph_dump.c graph_dump_shapes.c graph_memory.c graph_multicast.c graph_nccl.c \
 	graph_reread.c graph_share.c journal.c names.c plan.c recording.c reread.c reread_ranges.c \
-	reread_repair.c transaction.c transaction_restore.c views.c views_holders.c views_mem.c \
-	views_result.c)
+	reread_repair.c transaction.c transaction_restore.c views.c views_comms.c \
+	views_holders.c views_mem.c views_result.c)
 LIEN_SRCS := $(sort $(wildcard agent/*.c loader/*.c tools/*.c tools/top/*.c) $(REPLAY_SRCS))
 LIEN_OBJS := $(LIEN_SRCS:%.c=$(BUILD)/obj/%.o)
 

@@ -99,6 +99,7 @@ struct shape {
 #define BODY_NCCL_MEM_ALLOC		0
 #define BODY_NCCL_MEM_FREE		0
 #define BODY_NCCL_GROUP_END		0
+#define BODY_NCCL_ASYNC_ERROR		0
 #define BODY_CU_CONTEXT_SET		0
 #define BODY_CU_CONTEXT_PUSH		0
 #define BODY_CU_CONTEXT_POP		0

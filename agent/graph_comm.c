@@ -54,6 +54,18 @@ static struct lien_init *init_find(struct lien_process *process, uint64_t scope)
 	return init;
 }
 
+static struct lien_init *init_new(struct lien_process *process, uint64_t scope, uint32_t number)
+{
+	struct lien_init *init = calloc(1, sizeof(*init));
+
+	if (!init)
+		return NULL;
+	init->scope = scope;
+	init->number = number;
+	LIST_INSERT_HEAD(&process->inits, init, next);
+	return init;
+}
+
 uint32_t lien_comm_of_scope(struct lien_graph *graph, struct lien_process *process, uint64_t scope)
 {
 	struct lien_comm *comm;
@@ -64,28 +76,25 @@ uint32_t lien_comm_of_scope(struct lien_graph *graph, struct lien_process *proce
 		return comm ? comm->number : 0;
 	}
 	init = init_find(process, scope);
-	if (!init) {
-		init = calloc(1, sizeof(*init));
-		if (!init)
-			return 0;
-		init->scope = scope;
-		init->number = ++graph->next_comm;
-		LIST_INSERT_HEAD(&process->inits, init, next);
-	}
-	return init->number;
+	if (!init)
+		init = init_new(process, scope, ++graph->next_comm);
+	return init ? init->number : 0;
 }
 
 /*
- * NCCL's threads go on making memory for a communicator after the call that makes it has returned
- * (non-blocking ones, and groups), so the entry stays: it is how they name it.
+ * NCCL's threads go on making memory for a communicator, or only begin to, after the call that
+ * makes it has returned (non-blocking ones, and groups): the entry is how they name it.
  */
 static void adopt_number(struct lien_comm *comm, struct lien_process *process, uint64_t t_entry)
 {
 	struct lien_init *init = init_find(process, LIEN_SCOPE_INIT | t_entry);
 	struct lien_comm *other;
 
-	if (!init)
+	if (!init) {
+		if (t_entry)
+			init_new(process, LIEN_SCOPE_INIT | t_entry, comm->number);
 		return;
+	}
 	RB_FOREACH (other, lien_comm_tree, &process->comms)
 		if (other->number == init->number)
 			return; /* ncclCommInitAll: the first one stands for all */

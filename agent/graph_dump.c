@@ -525,6 +525,7 @@ static uint64_t comm_address(struct lien_process *process, uint32_t number)
 /* In the order in which they were made: a parent before those that were split off it. */
 static int tell_comms(struct lien_dump *dump, struct lien_process *process)
 {
+	const struct lien_init *init;
 	struct lien_comm *comm;
 	struct lien_event event;
 	int err = 0;
@@ -536,6 +537,10 @@ static int tell_comms(struct lien_dump *dump, struct lien_process *process)
 		event = lien_dump_event(process, comm->made_by);
 		event.flags = LIEN_EVENT_IMPORTED;
 		event.t_return = comm->t_init;
+		event.t_entry = 0;
+		LIST_FOREACH (init, &process->inits, next)
+			if (init->number == comm->number)
+				event.t_entry = init->scope & ~LIEN_SCOPE_INIT;
 		event.comm.comm = comm->address;
 		event.comm.parent = comm->parent ? comm_address(process, comm->parent) : 0;
 		event.comm.rank = comm->rank;

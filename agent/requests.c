@@ -43,7 +43,7 @@ static bool traffic_of(
 {
 	struct lien_agent *agent = context;
 
-	return lien_probes_traffic(agent->probes, pid, comm, traffic);
+	return lien_probes_traffic_of(agent->probes, pid, comm, traffic);
 }
 
 /* Who has exported descriptors open; to be freed by free((void *)files.file). */
@@ -101,6 +101,12 @@ static void request_holders(struct lien_client *client, json_t *request)
 		lien_reply_error(client, error);
 	else
 		lien_reply_result(client, view);
+}
+
+static void request_comms(struct lien_client *client, json_t *request)
+{
+	(void)request;
+	lien_reply_result(client, lien_agent_comms(client->agent));
 }
 
 static uint64_t rss_bytes(void)
@@ -172,8 +178,8 @@ static void request_status(struct lien_client *client, json_t *request)
 			json_array_append_new(incomplete, json_integer(process->pid));
 	}
 	lien_reply_result(client,
-		json_pack("{s:s, s:i, s:f, s:I, s:I, s:I, s:I, s:I, s:i, s:I, s:I, s:o, s:I, s:s, "
-			  "s:o, s:o, s:o}",
+		json_pack("{s:s, s:i, s:f, s:I, s:I, s:I, s:I, s:I, s:i, s:I, s:I, s:o, s:I, s:I, "
+			  "s:i, s:s, s:o, s:o, s:o}",
 			"version", LIEN_VERSION, "pid", getpid(), "uptime_ms",
 			(lien_now_ns() - agent->t_start) / 1e6, "rss_bytes",
 			(json_int_t)rss_bytes(), "events", (json_int_t)stats->events, "events_lost",
@@ -182,7 +188,9 @@ static void request_status(struct lien_client *client, json_t *request)
 			"woken", (json_int_t)lien_probes_counter(agent->probes, LIEN_COUNTER_WOKEN),
 			"processes", processes, "allocations", (json_int_t)stats->allocations,
 			"mappings", (json_int_t)stats->mappings, "incomplete", incomplete,
-			"unmatched_imports", (json_int_t)stats->unmatched_imports, "attach",
+			"unmatched_imports", (json_int_t)stats->unmatched_imports, "uncounted",
+			(json_int_t)lien_probes_counter(agent->probes, LIEN_COUNTER_UNCOUNTED),
+			"counted_communicators", lien_agent_comms_counted(agent), "attach",
 			lien_probes_method(agent->probes), "libraries", status_libraries(agent),
 			"transaction", status_transaction(agent), "journal",
 			status_journal(agent)));
@@ -385,6 +393,7 @@ static const struct request {
 } requests[] = {
 	{"ps", request_ps, {NULL}},
 	{"mem", request_mem, {NULL}},
+	{"comms", request_comms, {NULL}},
 	{"graph", request_graph, {NULL}},
 	{"holders", request_holders, {"pid", "address"}},
 	{"check", request_check, {"idle_minutes"}},

@@ -33,4 +33,8 @@ void lien_reply_send(struct lien_client *client, json_t *message);
 void lien_reply_result(struct lien_client *client, json_t *result);
 void lien_reply_error(struct lien_client *client, const char *error);
 
+/* comms.c: the answer, NULL without memory; and how many communicators the kernel side counts. */
+json_t *lien_agent_comms(struct lien_agent *agent);
+unsigned lien_agent_comms_counted(struct lien_agent *agent);
+
 #endif

@@ -493,7 +493,7 @@ void lien_probes_lost_noted(struct lien_probes *probes, uint32_t pid)
 	bpf_map_delete_elem(bpf_map__fd(probes->skel->maps.lost), &pid);
 }
 
-bool lien_probes_traffic(const struct lien_probes *probes, uint32_t pid, uint64_t comm,
+bool lien_probes_traffic_of(const struct lien_probes *probes, uint32_t pid, uint64_t comm,
 	struct lien_probe_traffic *traffic)
 {
 	struct lien_probe_comm key = {.comm = comm, .pid = pid};
@@ -504,6 +504,34 @@ bool lien_probes_traffic(const struct lien_probes *probes, uint32_t pid, uint64_
 int lien_probes_shares_fd(const struct lien_probes *probes)
 {
 	return bpf_map__fd(probes->skel->maps.shares);
+}
+
+#define TRAFFIC_BATCH 512 /* no bucket of the map is as full */
+
+/* In batches: walking from key to key begins anew when the key at hand has gone meanwhile. */
+int lien_probes_traffic(struct lien_probes *probes,
+	int (*fn)(void *context, const struct lien_probe_comm *comm,
+		const struct lien_probe_traffic *traffic),
+	void *context)
+{
+	static struct lien_probe_comm keys[TRAFFIC_BATCH];
+	static struct lien_probe_traffic values[TRAFFIC_BATCH];
+	int fd = bpf_map__fd(probes->skel->maps.traffic), err = 0, result;
+	uint32_t count, at, *from = NULL, i;
+
+	while (!err) {
+		count = TRAFFIC_BATCH;
+		err = bpf_map_lookup_batch(fd, from, &at, keys, values, &count, NULL);
+		if (err && err != -ENOENT)
+			return err;
+		for (i = 0; i < count; i++) {
+			result = fn(context, &keys[i], &values[i]);
+			if (result)
+				return result;
+		}
+		from = &at;
+	}
+	return 0;
 }
 
 int lien_probes_add_process(struct lien_probes *probes, uint32_t pid, uint64_t start)

@@ -98,10 +98,18 @@ bool lien_probes_lost(struct lien_probes *probes, uint32_t *pid, uint64_t *count
 void lien_probes_lost_noted(struct lien_probes *probes, uint32_t pid);
 
 /* What the process asked of a communicator; false: nothing yet. */
-bool lien_probes_traffic(const struct lien_probes *probes, uint32_t pid, uint64_t comm,
+bool lien_probes_traffic_of(const struct lien_probes *probes, uint32_t pid, uint64_t comm,
 	struct lien_probe_traffic *traffic);
 /* Map `shares`, for loader/files.c. */
 int lien_probes_shares_fd(const struct lien_probes *probes);
+
+/*
+ * Map `traffic`, entry by entry, until fn returns something else than 0, which is returned. -errno.
+ */
+int lien_probes_traffic(struct lien_probes *probes,
+	int (*fn)(void *context, const struct lien_probe_comm *comm,
+		const struct lien_probe_traffic *traffic),
+	void *context);
 
 /* Tells the kernel side of a process that ran before it was watched: see struct lien_probe_process.
  */

@@ -20,6 +20,7 @@ static const struct command {
 	{"mem", "show who owns how much GPU memory, and what offload would free", lien_cmd_mem},
 	{"check", "find leaks and oddities; --deep: compare with the driver", lien_cmd_check},
 	{"top", "show the processes on a full screen, refreshed", lien_cmd_top},
+	{"comms", "show NCCL's communicators, and which rank is behind", lien_cmd_comms},
 	{"holders", "explain who keeps the memory at an address alive", lien_cmd_holders},
 	{"graph", "print the whole graph: a picture, JSON, or for graphviz", lien_cmd_graph},
 	{"offload", "move memory to the host and free it on the GPUs", lien_cmd_offload},

@@ -61,6 +61,14 @@ static json_t *view_holders(struct lien_graph *graph, const json_t *request, cha
 	return view;
 }
 
+/* What was counted of the communicators' calls is the kernel's knowledge. */
+static json_t *view_comms(struct lien_graph *graph, const json_t *request, char *error)
+{
+	(void)request;
+	(void)error;
+	return lien_view_comms(graph, NULL, 0, 0);
+}
+
 /* Of a communicator's last call and of open files nothing is known, so neither is judged. */
 static json_t *view_check(struct lien_graph *graph, const json_t *request, char *error)
 {
@@ -81,6 +89,7 @@ static const struct view {
 	{"holders", view_holders},
 	{"graph", view_graph},
 	{"check", view_check},
+	{"comms", view_comms},
 };
 
 #define VIEWS (sizeof(views) / sizeof(views[0]))

@@ -13,15 +13,16 @@ import shutil
 import subprocess
 import sys
 
-from cli_answers import GRAPH, HOLDERS, MEM, OFFLOAD, PROGRESS, RESULTS, STATUS, make_graph, process
+from cli_answers import COMMS, GRAPH, HOLDERS, MEM, OFFLOAD, PROGRESS, RESULTS, STATUS, make_graph, process
 from cli_fixture import LIEN, Agent, fits, run_cases, variants
 
-COMMANDS = ["run", "ps", "mem", "holders", "graph", "offload", "restore", "check", "status", "doctor",
-            "record", "snapshot", "events", "top"]
-FROM = ["ps", "mem", "holders", "graph", "check", "events"]  # can answer from a recording
+COMMANDS = ["run", "ps", "mem", "comms", "holders", "graph", "offload", "restore", "check", "status",
+            "doctor", "record", "snapshot", "events", "top"]
+FROM = ["ps", "mem", "comms", "holders", "graph", "check", "events"]  # can answer from a recording
 QUERIES = {
     "ps": ["ps"],
     "mem": ["mem"],
+    "comms": ["comms"],
     "holders": ["holders", "812", "0x7f2a4c000000"],
     "graph": ["graph"],
     "offload": ["offload"],
@@ -79,6 +80,8 @@ def case_wrong_arguments(context):
               ("x", "", "0x", "0xg", "-1", " 1", "0x0x1", "12g", "0x10000000000000000",
                "18446744073709551616", "7f2a4c000000")]
     wrong += [["mem", "--pid", "x"], ["mem", "--pid", "1", "--pid", "2"], ["mem", "--pid"]]
+    wrong += [["comms", "--group"], ["comms", "--group", ""], ["comms", "--pid", "x"],
+              ["comms", "--pid", "1", "--pid", "2"]]
     for command in ("offload", "restore"):
         wrong += [[command, "--pid", "me"], [command, "--pid", "0"], [command, "--pid"],
                   [command, "--timeout", "0"], [command, "--timeout", "1s"],
@@ -153,6 +156,7 @@ def case_requests(context):
         (["mem", "--pid", "812"], {"op": "mem"}),
         (["holders", "812", "0x7F2a4c000000"],
          {"op": "holders", "pid": 812, "address": "0x7f2a4c000000"}),
+        (["comms", "--group", "5a", "--pid", "812"], {"op": "comms"}),
         (["holders", "812", "4096"], {"op": "holders", "pid": 812, "address": "0x1000"}),
         (["offload"], {"op": "offload"}),
         (["offload", "--owner", "all", "--pid", "1", "--pid=2", "--timeout", "500", "--dry-run",
@@ -209,6 +213,46 @@ def case_mem(context):
     context.fails("mem", "--pid", "2147483647", words=["no process 2147483647"])
     context.agent(lambda r: [{"ok": True, "result": {"rows": [], "bytes": 0, "left": []}}])
     assert "no process holds GPU memory" in context.run("mem")[0]
+
+
+def case_comms(context):
+    """comms: groups, ranks, who is behind; one group, one process"""
+    context.agent()
+    out, _ = context.run("comms")
+    text = " ".join(out.split())
+    for words in (
+            "of groups that are not known: 1 communicator, made before lien watched",
+            "group 5ac1d2e0b7f0a133: 2 of 4 ranks on this node, made by ncclCommInitRankScalable, "
+            "set up at [2001:db8:1111:2222:3333::17]:65535",
+            "group 77aa00000000bb01: 1 of 1 rank on this node, made by ncclCommSplit from group "
+            "5ac1d2e0b7f0a133",
+            "rank 1 (process 4194304) is behind by 1 all-reduce, 2 broadcasts, 3 reduces, "
+            "4 all-gathers, 5 reduce-scatters, 1 all-to-all, 7 gathers, 8 scatters",
+            "rank 1 (process 4194304) has finalized its communicator",
+            "1 send is without a receive so far", "inferred: memory that NCCL's own threads",
+            "* was in use before lien watched: its calls are counted from then on"):
+        assert words in text, (words, out)
+    assert "3 sends are without" not in text, out  # other ranks may have received them
+    assert "-* 812 - 2.5 GiB" in text and " 2 h ago" in text, out
+    out, _ = context.run("comms", "--group", "77")
+    assert "77aa" in out and "\ngroup 5ac1" not in "\n" + out and "inferred:" not in out, out
+    out, _ = context.run("comms", "--pid", "812")
+    assert "4194304" not in out and "77aa" in out and "behind" not in out, out
+    result = json.loads(context.run("comms", "--pid", "4194304", "--json")[0])
+    assert list(result) == list(COMMS) and len(result["groups"]) == 1, result
+    assert [c["pid"] for c in result["communicators"]] == [4194304], result
+    context.fails("comms", "--group", "5ac1e", words=["no communicator here is of a group 5ac1e"])
+    assert "process 7 has no communicator" in context.run("comms", "--pid", "7")[0]
+    uncounted = json.loads(json.dumps(COMMS))
+    for one in uncounted["communicators"]:
+        one.update(calls=None, calls_total=None, moved_bytes=None, last_ms=None)
+    for one in uncounted["groups"]:
+        one.update(behind=None, sends=None, receives=None)
+    context.agent(lambda r: [{"ok": True, "result": uncounted}])
+    out = fits(context.run("comms")[0])
+    assert "behind" not in out and "without" not in out, out
+    context.agent(lambda r: [{"ok": True, "result": {"groups": [], "communicators": []}}])
+    assert context.run("comms")[0].startswith("no process has a communicator")
 
 
 def case_holders(context):
@@ -281,7 +325,7 @@ def case_status(context):
     assert "offload, phase save, for 12.0 ms" in out, out
     assert "18.0 MiB in /run/lien/agent.sock.journal" in out, out
     assert "99120 events were taken over" in out, out
-    assert out.count("WARNING") == 3 and "17 events were lost" in out, out
+    assert out.count("WARNING") == 4 and "17 events were lost" in out, out
     assert "has no ncclCommWindowRegister, ncclCommWindowDeregister" in " ".join(out.split()), out
     assert "-directory/libnccl.so.2" in out and "..." in out, out
     none = {"path": None, "bytes": 0, "pinned": None, "taken_over": 0,
@@ -290,11 +334,11 @@ def case_status(context):
     out, _ = context.run("status")
     assert "journal      none: nothing can be pinned" in out and "taken over" not in out, out
     assert max(map(len, out.splitlines())) <= 100, out
-    good = dict(STATUS, events_lost=0, incomplete=[], unmatched_imports=0, transaction=None,
-                libraries=[])
+    good = dict(STATUS, events_lost=0, incomplete=[], unmatched_imports=0, uncounted=0,
+                transaction=None, libraries=[])
     context.agent(lambda r: [{"ok": True, "result": good}])
     out, _ = context.run("status")
-    assert "WARNING" not in out and "none under way" in out and "no library has probes" in out, out
+    assert "WARNING" not in out and "none under way" in out and "\n\nno library has probes" in out, out
 
 
 def case_graph(context):
