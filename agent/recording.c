@@ -224,7 +224,7 @@ int lien_recording_read(struct lien_recording *rec, struct lien_event *ev)
 	err = get(rec, ev, LIEN_EVENT_HEADER);
 	if (err != 1)
 		return fail(rec, err ? err : -ENODATA);
-	if (!ev->size)
+	if (!ev->size && gzdirect(rec->file))
 		return fail(rec, -ENODATA);
 	if (ev->size < LIEN_EVENT_HEADER || ev->size > sizeof(*ev))
 		return fail(rec, -EBADMSG);
