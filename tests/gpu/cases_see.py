@@ -127,7 +127,7 @@ def traffic(lien, pids: list) -> dict:
     found = {pid: [] for pid in pids}
     for c in sorted(lien.json("comms")["communicators"], key=lambda c: c["address"]):
         if c["pid"] in found:
-            found[c["pid"]].append(c["calls"].get("all-reduce", 0))
+            found[c["pid"]].append((c["calls"] or {}).get("ncclAllReduce", 0))
     return found
 
 

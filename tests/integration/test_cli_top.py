@@ -84,10 +84,10 @@ def case_collectives(context):
     def comms():
         count[0] += 1000000
         return [{"id": 1, "pid": 812, "address": "0x1", "rank": 0, "nranks": 2,
-                 "collectives": count[0]},
-                {"id": 2, "pid": 812, "address": "0x2", "rank": 0, "nranks": 2, "collectives": 5},
+                 "calls_total": count[0]},
+                {"id": 2, "pid": 812, "address": "0x2", "rank": 0, "nranks": 2, "calls_total": 5},
                 {"id": 1, "pid": 813, "address": "0x1", "rank": 1, "nranks": 2,
-                 "collectives": 7}]
+                 "calls_total": 7}]
     context.agent(answers(comms=comms))
     lines = context.run("top", "--once", "-d", "2")[0].splitlines()
     place = lines[5].index("COLL/S") + len("COLL/S")
@@ -144,7 +144,7 @@ def case_process(context):
     results = {"processes": copy.deepcopy(PS["processes"])}
     graph = make_graph(2, 5, 5, 3)
     context.agent(answers(ps=results, graph=graph, comms=lambda: [
-        {"pid": 812, "address": graph["communicators"][0]["address"], "collectives": 4711}]))
+        {"pid": 812, "address": graph["communicators"][0]["address"], "calls_total": 4711}]))
     with on_terminal(context, "-d", "1", columns=100, lines=50) as screen:
         screen.shows(">GPU")
         screen.key("<", "<", "<", "r", "home", "enter")
@@ -255,7 +255,7 @@ def case_odd(context):
     """top: replies with members missing or of another type: no crash"""
     odd = [{}, {"processes": 3, "rows": 3, "allocations": 3, "communicators": 3, "holders": 3},
            {key: [None, 3, {}, [], {"pid": -1, "bytes": "x", "ranks": {}, "devices": "x",
-                                    "command": 3, "collectives": "many", "mappings": [{}]}]
+                                    "command": 3, "calls_total": "many", "mappings": [{}]}]
             for key in ("processes", "rows", "allocations", "communicators", "holders", "status")}]
     for result in odd:
         context.agent(lambda r, a=result: [{"ok": True, "result": a}])

@@ -95,9 +95,9 @@ static void count_collectives(struct lien_top_process *process, const json_t *co
 
 	json_array_foreach (json_object_get(comms, "communicators"), i, comm) {
 		if (lien_get_number(comm, "pid") != process->pid ||
-			!json_is_integer(json_object_get(comm, "collectives")))
+			!json_is_integer(json_object_get(comm, "calls_total")))
 			continue;
-		process->collectives += lien_get_number(comm, "collectives");
+		process->collectives += lien_get_number(comm, "calls_total");
 		any = true;
 	}
 	/* A communicator that was destroyed took its count along. */

@@ -41,7 +41,7 @@ static char *collectives_of(const struct lien_top *top, const json_t *comm)
 	json_array_foreach (list, i, counted) {
 		if (lien_get_number(counted, "pid") == lien_get_number(comm, "pid") &&
 			!strcmp(lien_get_text(counted, "address"), lien_get_text(comm, "address")))
-			return lien_format("%" PRIu64, lien_get_number(counted, "collectives"));
+			return lien_format("%" PRIu64, lien_get_number(counted, "calls_total"));
 	}
 	return lien_format("-");
 }
