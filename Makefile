@@ -47,7 +47,7 @@ all: $(LIEN) $(CONTROL) $(SOFTCUDA) $(REPLAY_SOFTNCCL)
 # --- what the build needs ------------------------------------------------------------------------
 # As root missing packages are installed; otherwise one line says how.
 PACKAGES := gcc make clang llvm libbpf-dev libelf-dev zlib1g-dev libjansson-dev libbsd-dev \
-	libcmocka-dev pkg-config python3
+	libcmocka-dev libiberty-dev pkg-config python3
 
 deps:
 	$(Q)tools/deps.sh $(PACKAGES)
@@ -77,7 +77,7 @@ LIEN_SRCS := $(sort $(wildcard agent/*.c loader/*.c tools/*.c) $(REPLAY_SRCS))
 LIEN_OBJS := $(LIEN_SRCS:%.c=$(BUILD)/obj/%.o)
 
 # Everything but libc is linked statically: lien runs on machines that have nothing installed.
-STATIC_LIBS = -l:libbpf.a -l:libelf.a -l:libjansson.a -l:libz.a \
+STATIC_LIBS = -l:libbpf.a -l:libelf.a -l:libjansson.a -l:libz.a -l:libiberty.a \
 	$(shell test -e /usr/lib/x86_64-linux-gnu/libzstd.a && echo -l:libzstd.a)
 
 $(BUILD)/obj/%.o: %.c | $(BUILD)/.deps $(BUILD)/trace.skel.h
