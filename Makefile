@@ -72,7 +72,7 @@ $(BUILD)/%.skel.h: $(BUILD)/%.bpf.o
 # The agent's pure part: no BPF, no CUDA, no root. Unit tests link it alone.
 PURE_SRCS := $(addprefix agent/, devices.c event_check.c graph.c graph_alloc.c graph_apply.c graph_comm.c graph_dump.c graph_dump_shapes.c graph_memory.c graph_multicast.c graph_share.c \
 	graph_nccl.c names.c plan.c recording.c transaction.c transaction_restore.c views.c \
-	views_mem.c views_result.c)
+	views_devices.c views_mem.c views_mem_by.c views_mem_words.c views_result.c)
 LIEN_SRCS := $(sort $(wildcard agent/*.c loader/*.c tools/*.c) $(REPLAY_SRCS))
 LIEN_OBJS := $(LIEN_SRCS:%.c=$(BUILD)/obj/%.o)
 

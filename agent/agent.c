@@ -14,6 +14,8 @@
 
 #include "agent/agent.h"
 #include "agent/event_check.h"
+#include "agent/node.h"
+#include "agent/sites.h"
 
 #define TICK_MS	     1000
 #define TICK_FAST_MS 20 /* while something is awaited */
@@ -165,6 +167,7 @@ static void tick(struct lien_agent *agent)
 	note_losses(agent);
 	lien_watch_tick(agent);
 	lien_orders_tick(agent);
+	lien_sites_tick(agent);
 	lien_server_tick(agent);
 }
 
@@ -218,6 +221,12 @@ static int start(struct lien_agent *agent, const struct lien_agent_config *confi
 	err = watch_signals(agent);
 	if (err)
 		return err;
+	err = lien_sites_start(agent);
+	if (err)
+		return err;
+	err = lien_node_start(agent);
+	if (err)
+		return err;
 	err = lien_server_start(agent, config->socket);
 	if (err)
 		return err;
@@ -257,6 +266,8 @@ int lien_agent_run(const struct lien_agent_config *config)
 		lien_log(6, "stopped");
 	}
 	lien_server_stop(agent);
+	lien_sites_stop(agent);
+	lien_node_stop(agent);
 	lien_graph_free(agent->graph);
 	lien_probes_close(agent->probes);
 	if (agent->signals.fd > 0)

@@ -28,14 +28,17 @@ struct lien_tracked {
 	uint32_t pid;
 	struct lien_control_place place; /* .state 0: no control library found */
 	struct lien_link *link;
-	struct lien_source orders; /* the link's socket */
-	struct lien_source life;   /* its pidfd */
-	bool hello;		   /* that question is under way */
-	uint64_t t_first;	   /* first time it was looked for */
-	uint64_t t_woken;	   /* last time a signal was ordered for it */
+	struct lien_source orders;	/* the link's socket */
+	struct lien_source life;	/* its pidfd */
+	bool hello;			/* that question is under way */
+	uint64_t t_first;		/* first time it was looked for */
+	uint64_t t_woken;		/* last time a signal was ordered for it */
+	struct lien_ordinals *ordinals; /* NULL: not known */
 };
 
 struct lien_server;
+struct lien_sites;
+struct lien_agent_node;
 
 struct lien_agent {
 	int epoll;
@@ -47,6 +50,8 @@ struct lien_agent {
 	struct lien_probes *probes;
 	struct lien_source ring, signals;
 	struct lien_server *server;
+	struct lien_sites *sites;
+	struct lien_agent_node *node;
 	struct lien_transaction *transaction; /* NULL: none */
 	struct lien_plan plan;		      /* of the transaction, if it is an offload */
 	bool transaction_ended;		      /* to be freed by the loop */
@@ -83,6 +88,8 @@ int lien_watch_start(struct lien_agent *agent, const char *const *libraries);
 /* After the graph has taken in an event that tells of a process or a library. */
 void lien_watch_event(struct lien_agent *agent, const struct lien_event *event);
 void lien_watch_tick(struct lien_agent *agent);
+/* The agent's part of a process, made if it is not there. NULL: out of memory. */
+struct lien_tracked *lien_watch_track(struct lien_agent *agent, struct lien_process *process);
 void lien_watch_process_end(void *agent, struct lien_process *process);
 
 /* orders.c: transactions over links. 0, or -errno with one line in error. */

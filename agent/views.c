@@ -20,6 +20,11 @@ static json_t *group(const struct lien_comm *comm)
 	return json_sprintf("%016" PRIx64, magic);
 }
 
+json_t *lien_view_group(const struct lien_comm *comm)
+{
+	return group(comm);
+}
+
 static bool is_nccl(const struct lien_allocation *allocation)
 {
 	return !strcmp(lien_allocation_library(allocation), "nccl");

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "tools/commands.h"
+#include "tools/gpus.h"
 #include "tools/options.h"
 #include "tools/output.h"
 #include "tools/query.h"
@@ -74,8 +75,9 @@ static const char *state_of(const json_t *process)
 	return strcmp(state, "partly offloaded") ? state : "partly";
 }
 
-static void print_processes(const json_t *processes)
+static void print_processes(const json_t *result)
 {
+	const json_t *processes = json_object_get(result, "processes");
 	static const struct lien_column columns[] = {{"PID", LIEN_RIGHT}, {"COMMAND", LIEN_LEFT},
 		{"STATE", LIEN_LEFT}, {"CONTROL", LIEN_LEFT}, {"DEVICES", LIEN_LEFT},
 		{"RANKS", LIEN_LEFT}, {"GPU", LIEN_RIGHT}, {"NCCL", LIEN_RIGHT},
@@ -106,6 +108,7 @@ static void print_processes(const json_t *processes)
 		free(ranks);
 	}
 	lien_table_end(table, stdout);
+	lien_print_gpus(result);
 	if (incomplete) {
 		printf("\n");
 		lien_print_wrapped(stdout, 2,
@@ -137,7 +140,7 @@ int lien_cmd_ps(int argc, char **argv)
 	else if (!json_array_size(json_object_get(result, "processes")))
 		printf("no process uses CUDA on this node, as far as the agent has seen\n");
 	else
-		print_processes(json_object_get(result, "processes"));
+		print_processes(result);
 	json_decref(result);
 	return LIEN_EXIT_OK;
 }
