@@ -47,7 +47,7 @@ all: $(LIEN) $(CONTROL) $(SOFTCUDA) $(REPLAY_SOFTNCCL)
 # --- what the build needs ------------------------------------------------------------------------
 # As root missing packages are installed; otherwise one line says how.
 PACKAGES := gcc make clang llvm libbpf-dev libelf-dev zlib1g-dev libjansson-dev libbsd-dev \
-	libncurses-dev libcmocka-dev pkg-config python3
+	libncurses-dev libcmocka-dev libiberty-dev pkg-config python3
 
 deps:
 	$(Q)tools/deps.sh $(PACKAGES)
@@ -70,17 +70,17 @@ $(BUILD)/%.skel.h: $(BUILD)/%.bpf.o
 
 # --- lien ----------------------------------------------------------------------------------------
 # The agent's pure part: no BPF, no CUDA, no root. Unit tests link it alone.
-PURE_SRCS := $(addprefix agent/, event_check.c findings.c graph.c graph_alloc.c graph_apply.c \
+PURE_SRCS := $(addprefix agent/, devices.c event_check.c findings.c graph.c graph_alloc.c graph_apply.c \
 	graph_comm.c graph_dump.c graph_dump_shapes.c graph_memory.c graph_multicast.c graph_nccl.c \
 	graph_reread.c graph_share.c journal.c names.c plan.c recording.c reread.c reread_ranges.c \
 	reread_repair.c transaction.c transaction_restore.c views.c views_comms.c \
-	views_holders.c views_mem.c views_result.c)
+	views_devices.c views_holders.c views_mem.c views_mem_by.c views_mem_words.c views_result.c)
 LIEN_SRCS := $(sort $(wildcard agent/*.c loader/*.c tools/*.c tools/top/*.c) $(REPLAY_SRCS))
 LIEN_OBJS := $(LIEN_SRCS:%.c=$(BUILD)/obj/%.o)
 
 # Everything but libc is linked statically: lien runs on machines that have nothing installed.
-STATIC_LIBS = -l:libbpf.a -l:libelf.a -l:libjansson.a -l:libz.a -l:libncurses.a \
-	-l:libtinfo.a \
+STATIC_LIBS = -l:libbpf.a -l:libelf.a -l:libjansson.a -l:libz.a -l:libiberty.a \
+	-l:libncurses.a -l:libtinfo.a \
 	$(shell test -e /usr/lib/x86_64-linux-gnu/libzstd.a && echo -l:libzstd.a)
 
 $(BUILD)/obj/%.o: %.c | $(BUILD)/.deps $(BUILD)/trace.skel.h $(BUILD)/files.skel.h

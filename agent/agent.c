@@ -13,6 +13,8 @@
 #include <unistd.h>
 
 #include "agent/event_check.h"
+#include "agent/node.h"
+#include "agent/sites.h"
 #include "agent/walks.h"
 
 #define TICK_MS	     1000
@@ -171,6 +173,7 @@ static void tick(struct lien_agent *agent)
 	lien_watch_tick(agent);
 	lien_orders_tick(agent);
 	lien_walks_tick(agent);
+	lien_sites_tick(agent);
 	lien_server_tick(agent);
 }
 
@@ -232,6 +235,12 @@ static int start(struct lien_agent *agent, const struct lien_agent_config *confi
 	err = watch_signals(agent);
 	if (err)
 		return err;
+	err = lien_sites_start(agent);
+	if (err)
+		return err;
+	err = lien_node_start(agent);
+	if (err)
+		return err;
 	err = lien_server_start(agent, config->socket);
 	if (err)
 		return err;
@@ -280,6 +289,8 @@ int lien_agent_run(const struct lien_agent_config *config)
 	}
 	lien_server_stop(agent);
 	lien_resume_stop(agent, !err);
+	lien_sites_stop(agent);
+	lien_node_stop(agent);
 	lien_graph_free(agent->graph);
 	lien_compare_stop(agent);
 	lien_probes_close(agent->probes);

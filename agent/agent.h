@@ -38,12 +38,15 @@ struct lien_tracked {
 	bool walking;			 /* an order of that is under way */
 	uint64_t t_lost;		 /* last time that events of it were lost */
 	uint64_t t_reread, reread_delay; /* not to be read by itself before; and then */
+	struct lien_ordinals *ordinals;	 /* NULL: not known */
 };
 
 struct lien_walk;
 struct lien_compare;
 
 struct lien_server;
+struct lien_sites;
+struct lien_agent_node;
 
 struct lien_agent {
 	int epoll;
@@ -55,6 +58,8 @@ struct lien_agent {
 	struct lien_probes *probes;
 	struct lien_source ring, signals;
 	struct lien_server *server;
+	struct lien_sites *sites;
+	struct lien_agent_node *node;
 	struct lien_transaction *transaction; /* NULL: none */
 	struct lien_plan plan;		      /* of the transaction, if it is an offload */
 	bool transaction_ended;		      /* to be freed by the loop */
@@ -133,6 +138,8 @@ void lien_watch_resume(struct lien_agent *agent);
 /* After the graph has taken in an event that tells of a process or a library. */
 void lien_watch_event(struct lien_agent *agent, const struct lien_event *event);
 void lien_watch_tick(struct lien_agent *agent);
+/* The agent's part of a process, made if it is not there. NULL: out of memory. */
+struct lien_tracked *lien_watch_track(struct lien_agent *agent, struct lien_process *process);
 void lien_watch_process_end(void *agent, struct lien_process *process);
 /* Has this machine network cards that reach memory by themselves? */
 bool lien_watch_cards(void);

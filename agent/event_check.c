@@ -169,6 +169,17 @@ int lien_event_library(unsigned int call)
 	return call < LIEN_CALL_MAX ? shapes[call].library : 0;
 }
 
+const char *lien_call_name(unsigned int call)
+{
+	static const char *const names[LIEN_CALL_MAX] = {
+#define NAME(name, number, library, symbol, flags) [number] = symbol,
+		LIEN_CALLS(NAME)
+#undef NAME
+	};
+
+	return call < LIEN_CALL_MAX ? names[call] : NULL;
+}
+
 bool lien_event_succeeded(const struct lien_event *ev)
 {
 	if (ev->flags & LIEN_EVENT_ENTRY)

@@ -23,6 +23,9 @@ bool lien_event_valid(const struct lien_event *ev);
 /* enum lien_library of a call, or 0 when the number is no call. */
 int lien_event_library(unsigned int call);
 
+/* The symbol of a call, or NULL when the number is no call. */
+const char *lien_call_name(unsigned int call);
+
 /* True of a call that did what it says. ncclInProgress of non-blocking communicators counts: the
  * result of those is not known at return. An announcement has not succeeded yet. */
 bool lien_event_succeeded(const struct lien_event *ev);

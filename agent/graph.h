@@ -22,6 +22,7 @@
 #include <lien/event.h>
 
 struct lien_graph;
+struct lien_ordinals; /* agent/devices.h */
 
 /* Names are interned for the graph's life: equal names are equal pointers. */
 struct lien_name {
@@ -57,6 +58,9 @@ struct lien_site {
 	uint64_t inode, offset;		 /* of the file, in the file; else 0, the address */
 	uint32_t dev_major, dev_minor;
 	uint32_t outer; /* enum lien_call: what was called there */
+	/* Set by lien_graph_name_site(): the function that has the call; NULL: not known (yet). */
+	const struct lien_name *symbol;
+	uint64_t into; /* from its beginning to the return address */
 };
 
 struct lien_mapping;
@@ -242,6 +246,7 @@ struct lien_process {
 	enum lien_control_presence presence;
 	uint64_t held_bytes, held_items; /* offloaded by an agent before this one; the agent's */
 	void *agent;			 /* the agent's, not the graph's */
+	const struct lien_ordinals *ordinals; /* NULL: not known; the agent's */
 	struct lien_handle_tree handles;
 	struct lien_mapping_tree mappings;
 	struct lien_reservation_tree reservations;
@@ -268,6 +273,13 @@ void lien_graph_free(struct lien_graph *graph);
 /* Called before a process is freed, by exit, exec or lien_graph_free(). */
 void lien_graph_on_process_end(
 	struct lien_graph *graph, void (*fn)(void *context, struct lien_process *), void *context);
+
+/* Called when a place asks for memory for the first time, in the midst of lien_graph_apply(). */
+void lien_graph_on_site(struct lien_graph *graph,
+	void (*fn)(void *context, struct lien_process *, const struct lien_site *), void *context);
+/* Gives a place of this graph its function's name. -ENOMEM. */
+int lien_graph_name_site(
+	struct lien_graph *graph, const struct lien_site *site, const char *symbol, uint64_t into);
 
 /* Applies one event. -EBADMSG when the record is malformed (the graph is unchanged), -ENOMEM. */
 int lien_graph_apply(struct lien_graph *graph, const struct lien_event *event);

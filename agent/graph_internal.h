@@ -25,6 +25,8 @@ struct lien_graph {
 	uint32_t next_comm;
 	void (*on_process_end)(void *context, struct lien_process *process);
 	void *on_process_end_context;
+	void (*on_site)(void *context, struct lien_process *, const struct lien_site *);
+	void *on_site_context;
 };
 
 RB_PROTOTYPE(lien_process_tree, lien_process, by_pid, lien_process_cmp);

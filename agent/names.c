@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -139,10 +140,33 @@ const struct lien_site *lien_graph_site(
 		site->offset = event->caller - map->start + map->offset;
 	}
 	known = site->library ? RB_INSERT(lien_site_tree, &graph->sites, site) : NULL;
-	if (site->library && !known)
+	if (site->library && !known) {
+		if (graph->on_site)
+			graph->on_site(graph->on_site_context, process, site);
 		return site;
+	}
 	free(site);
 	return known;
+}
+
+void lien_graph_on_site(struct lien_graph *graph,
+	void (*fn)(void *context, struct lien_process *, const struct lien_site *), void *context)
+{
+	graph->on_site = fn;
+	graph->on_site_context = context;
+}
+
+int lien_graph_name_site(
+	struct lien_graph *graph, const struct lien_site *site, const char *symbol, uint64_t into)
+{
+	struct lien_site *own = RB_FIND(lien_site_tree, &graph->sites, (struct lien_site *)site);
+	const struct lien_name *name = lien_graph_name(graph, symbol, strlen(symbol));
+
+	if (!own || !name)
+		return own ? -ENOMEM : 0;
+	own->symbol = name;
+	own->into = into;
+	return 0;
 }
 
 void lien_graph_free_sets(struct lien_graph *graph)

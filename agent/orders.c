@@ -9,6 +9,7 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
+#include "agent/node.h"
 #include "agent/walks.h"
 
 /* Of one process, before others have their turn. */
@@ -246,6 +247,19 @@ static void unlink_process(struct lien_tracked *tracked)
 		lien_transaction_gone(tracked->agent->transaction, tracked->pid);
 }
 
+static void hello_devices(
+	struct lien_agent *agent, struct lien_process *process, const struct lien_wire_hello *hello)
+{
+	struct lien_ordinals ordinals = {.by_driver = true, .count = hello->devices};
+	unsigned i;
+
+	if (!hello->devices || hello->devices > LIEN_ORDINALS_MAX)
+		return;
+	for (i = 0; i < hello->devices; i++)
+		memcpy(ordinals.uuid[i].bytes, hello->uuids[i], sizeof(hello->uuids[i]));
+	lien_node_ordinals(agent, process, &ordinals);
+}
+
 static void hello_reply(struct lien_tracked *tracked, const struct lien_reply *reply)
 {
 	struct lien_process *process = lien_graph_process(tracked->agent->graph, tracked->pid);
@@ -257,6 +271,7 @@ static void hello_reply(struct lien_tracked *tracked, const struct lien_reply *r
 	process->presence = LIEN_CONTROL_READY;
 	process->held_bytes = hello->bytes;
 	process->held_items = hello->items;
+	hello_devices(tracked->agent, process, hello);
 	if (hello->items)
 		lien_log(5,
 			"process %u holds %llu bytes offloaded by an earlier agent: `lien restore` "

@@ -9,6 +9,8 @@
 #include <lien/version.h>
 #include "agent/findings.h"
 #include "agent/requests.h"
+#include "agent/node.h"
+#include "agent/sites.h"
 #include "agent/views.h"
 #include "agent/walks.h"
 #include "loader/files.h"
@@ -19,23 +21,80 @@
 
 #define IDLE_MINUTES	 10
 #define IDLE_MINUTES_MAX 525600
+static bool read_flag(struct lien_client *client, json_t *request, const char *name, bool *value)
+{
+	json_t *flag = json_object_get(request, name);
+	char error[64];
+
+	*value = json_is_true(flag);
+	if (!flag || json_is_boolean(flag))
+		return true;
+	snprintf(error, sizeof(error), "%s must be true or false", name);
+	lien_reply_error(client, error);
+	return false;
+}
+
+/* Takes the view, which may be NULL, and says which devices there are. */
+static void reply_with_gpus(struct lien_client *client, json_t *view, bool explained)
+{
+	const struct lien_node *node = lien_node_now(client->agent);
+
+	if (view) {
+		json_object_set_new(
+			view, "gpus", lien_view_gpus(client->agent->graph, node, explained));
+		json_object_set_new(view, "nvml", lien_view_nvml(node));
+	}
+	lien_reply_result(client, view);
+}
 
 static void request_ps(struct lien_client *client, json_t *request)
 {
 	(void)request;
-	lien_reply_result(client, lien_view_ps(client->agent->graph));
+	reply_with_gpus(client, lien_view_ps(client->agent->graph), false);
+}
+
+static bool read_mem_by(struct lien_client *client, json_t *request, enum lien_mem_by *by)
+{
+	const char *name = json_string_value(json_object_get(request, "by"));
+
+	if (name && !lien_mem_by_parse(name, by))
+		return true;
+	lien_reply_error(client, "by must be owner, rank, comm, device or callsite");
+	return false;
 }
 
 static void request_mem(struct lien_client *client, json_t *request)
 {
-	(void)request;
-	lien_reply_result(client, lien_view_mem(client->agent->graph));
+	json_t *pid = json_object_get(request, "pid"), *by_name = json_object_get(request, "by");
+	struct lien_agent *agent = client->agent;
+	bool explained, pending = false;
+	enum lien_mem_by by;
+	json_t *view;
+
+	if ((by_name && !read_mem_by(client, request, &by)) ||
+		!read_flag(client, request, "explain", &explained))
+		return;
+	if (pid && (!by_name || !json_is_integer(pid) || json_integer_value(pid) < 1 ||
+			   json_integer_value(pid) > UINT32_MAX)) {
+		lien_reply_error(client, "pid must be a process id, and needs by");
+		return;
+	}
+	if (explained)
+		pending = lien_node_refresh(agent);
+	if (by_name && by == LIEN_MEM_BY_CALLSITE)
+		pending |= lien_sites_resolve(agent);
+	view = by_name ? lien_view_mem_by(
+				 agent->graph, by, json_integer_value(pid), lien_node_now(agent))
+		       : lien_view_mem(agent->graph);
+	if (view)
+		json_object_set_new(view, "pending", json_boolean(pending));
+	reply_with_gpus(client, view, explained);
 }
 
 static void request_graph(struct lien_client *client, json_t *request)
 {
 	(void)request;
-	lien_reply_result(client, lien_view_graph(client->agent->graph));
+	reply_with_gpus(client, lien_view_graph(client->agent->graph), false);
 }
 
 static bool traffic_of(
@@ -233,19 +292,6 @@ static bool read_transfer(struct lien_client *client, json_t *request, struct tr
 	return true;
 }
 
-static bool read_flag(struct lien_client *client, json_t *request, const char *name, bool *value)
-{
-	json_t *flag = json_object_get(request, name);
-	char error[64];
-
-	*value = json_is_true(flag);
-	if (!flag || json_is_boolean(flag))
-		return true;
-	snprintf(error, sizeof(error), "%s must be true or false", name);
-	lien_reply_error(client, error);
-	return false;
-}
-
 static void dry_run(struct lien_client *client, const struct lien_selection *selection)
 {
 	struct lien_plan plan;
@@ -392,7 +438,7 @@ static const struct request {
 	const char *members[8];
 } requests[] = {
 	{"ps", request_ps, {NULL}},
-	{"mem", request_mem, {NULL}},
+	{"mem", request_mem, {"by", "pid", "explain"}},
 	{"comms", request_comms, {NULL}},
 	{"graph", request_graph, {NULL}},
 	{"holders", request_holders, {"pid", "address"}},

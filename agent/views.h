@@ -9,6 +9,7 @@
 #include <jansson.h>
 #include <lien/probe.h>
 
+#include "agent/devices.h"
 #include "agent/graph.h"
 #include "agent/plan.h"
 #include "agent/transaction.h"
@@ -37,12 +38,41 @@ json_t *lien_view_comms(
 json_t *lien_view_holders(struct lien_graph *graph, uint32_t pid, uint64_t address,
 	const struct lien_view_files *files, char *error, size_t error_size);
 
+/* The same memory by one aspect of it, the largest part first. */
+enum lien_mem_by {
+	LIEN_MEM_BY_OWNER,
+	LIEN_MEM_BY_RANK,
+	LIEN_MEM_BY_COMM,
+	LIEN_MEM_BY_DEVICE,
+	LIEN_MEM_BY_CALLSITE,
+};
+
+/* "owner", "rank", ...; -1: none of these. */
+int lien_mem_by_parse(const char *name, enum lien_mem_by *by);
+/* Of one process, or of all when pid is 0. */
+json_t *lien_view_mem_by(
+	struct lien_graph *graph, enum lien_mem_by by, uint32_t pid, const struct lien_node *node);
+
+/* The devices by UUID and the processes that may use them; `explained`: with what these use. */
+json_t *lien_view_gpus(struct lien_graph *graph, const struct lien_node *node, bool explained);
+/* How old NVML's figures are; null: it is not there. */
+json_t *lien_view_nvml(const struct lien_node *node);
+
 /* What an offload would do. */
 json_t *lien_view_plan(const struct lien_plan *plan);
 /* What a transaction did; `left` from the plan of an offload, or NULL. */
 json_t *lien_view_result(const struct lien_transaction *transaction, const struct lien_plan *plan);
 
 /* Part of several answers. */
+/* "cuMemAlloc_v2 from libtorch_cuda.so c10::f+0x12", or "... libtorch_cuda.so+0x1234" with the
+ * place in the file. The caller frees; NULL: out of memory. */
+char *lien_view_site(const struct lien_site *site);
+/* The kind of host memory; NULL for all else. One address for one kind. */
+const char *lien_host_kind(const struct lien_allocation *allocation);
+extern const char lien_kind_imported_host[];
+/* Host memory that lien itself has pinned, for what is offloaded: no row has it. */
+#define LIEN_ARENA_LIBRARY "lien-control"
+bool lien_is_arena(const struct lien_allocation *allocation);
 json_t *lien_view_left(const struct lien_left *left, unsigned count);
 
 #endif

@@ -51,13 +51,41 @@ static int row_cmp(const void *a, const void *b)
 static const char kind_local[] = "local", kind_exported[] = "exported",
 		  kind_imported[] = "imported";
 
+const char lien_kind_imported_host[] = "imported host";
+
+const char *lien_host_kind(const struct lien_allocation *allocation)
+{
+	static const char pinned[] = "pinned host", registered[] = "registered host",
+			  other[] = "host";
+
+	switch (allocation->origin) {
+	case LIEN_ORIGIN_HOST:
+		return pinned;
+	case LIEN_ORIGIN_REGISTERED:
+		return registered;
+	case LIEN_ORIGIN_MULTICAST:
+		return NULL;
+	default:
+		return lien_allocation_on_device(allocation) ? NULL : other;
+	}
+}
+
+bool lien_is_arena(const struct lien_allocation *allocation)
+{
+	return allocation->origin == LIEN_ORIGIN_REGISTERED &&
+	       !strcmp(lien_allocation_library(allocation), LIEN_ARENA_LIBRARY);
+}
+
 static struct row *count_owned(
 	struct rows *rows, const struct lien_allocation *allocation, const char *reason)
 {
+	const char *kind;
 	struct row *row;
 
-	row = row_of(rows, allocation->owner_pid, lien_allocation_library(allocation),
-		allocation->exports ? kind_exported : kind_local);
+	kind = lien_host_kind(allocation);
+	if (!kind)
+		kind = allocation->exports ? kind_exported : kind_local;
+	row = row_of(rows, allocation->owner_pid, lien_allocation_library(allocation), kind);
 	if (!row)
 		return NULL;
 	row->allocations++;
@@ -84,7 +112,7 @@ static int count_mappings(
 			continue;
 		}
 		row = row_of(rows, mapping->process->pid, lien_allocation_library(allocation),
-			kind_imported);
+			lien_host_kind(allocation) ? lien_kind_imported_host : kind_imported);
 		if (!row)
 			return -1;
 		row->mappings++;
@@ -127,7 +155,7 @@ static void count_left(
 json_t *lien_view_mem(struct lien_graph *graph)
 {
 	struct lien_allocation *allocation;
-	uint64_t bytes = 0, frees = 0;
+	uint64_t bytes = 0, frees = 0, host = 0, arena = 0;
 	struct lefts lefts = {0};
 	struct rows rows = {0};
 	json_t *list;
@@ -138,9 +166,17 @@ json_t *lien_view_mem(struct lien_graph *graph)
 		const char *reason = NULL;
 		struct row *row = NULL;
 
-		if (!lien_allocation_held(allocation) || !lien_allocation_on_device(allocation))
+		if (!lien_allocation_held(allocation) ||
+			allocation->origin == LIEN_ORIGIN_MULTICAST)
 			continue;
-		if (!lien_allocation_offloaded(allocation)) {
+		if (lien_is_arena(allocation)) {
+			arena += allocation->bytes;
+			continue;
+		}
+		if (!lien_allocation_on_device(allocation)) {
+			reason = "host memory";
+			host += allocation->bytes;
+		} else if (!lien_allocation_offloaded(allocation)) {
 			reason = lien_plan_unmovable(allocation);
 			if (!reason)
 				reason = lien_plan_unreachable(allocation->owner);
@@ -170,9 +206,9 @@ json_t *lien_view_mem(struct lien_graph *graph)
 				      (json_int_t)row->offloaded));
 	}
 	free(rows.row);
-	return json_pack("{s:o, s:I, s:I, s:o}", "rows", list, "bytes", (json_int_t)bytes,
-		"offload_frees", (json_int_t)frees, "left",
-		lien_view_left(lefts.left, lefts.count));
+	return json_pack("{s:o, s:I, s:I, s:I, s:I, s:o}", "rows", list, "bytes", (json_int_t)bytes,
+		"offload_frees", (json_int_t)frees, "host_bytes", (json_int_t)host, "arena_bytes",
+		(json_int_t)arena, "left", lien_view_left(lefts.left, lefts.count));
 nomem:
 	free(rows.row);
 	return NULL;

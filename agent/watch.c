@@ -11,6 +11,8 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
+#include "agent/node.h"
+#include "agent/sites.h"
 #include "agent/walks.h"
 #include "loader/elf_symbols.h"
 
@@ -369,7 +371,7 @@ static int control_place(struct lien_tracked *tracked, const struct lien_library
 	return 0;
 }
 
-static struct lien_tracked *track(struct lien_agent *agent, struct lien_process *process)
+struct lien_tracked *lien_watch_track(struct lien_agent *agent, struct lien_process *process)
 {
 	struct lien_tracked *tracked = process->agent;
 
@@ -406,7 +408,7 @@ static void tell_kernel(struct lien_agent *agent, struct lien_tracked *tracked,
 
 static void look_for_control(struct lien_agent *agent, struct lien_process *process)
 {
-	struct lien_tracked *tracked = track(agent, process);
+	struct lien_tracked *tracked = lien_watch_track(agent, process);
 	struct lien_control_state state;
 	struct lien_library_map *map;
 	int err;
@@ -481,6 +483,7 @@ void lien_watch_event(struct lien_agent *agent, const struct lien_event *event)
 	if (event->process.complete)
 		doubt_all(agent, process);
 	read_libraries(agent, process);
+	lien_node_process(agent, process);
 	look_for_control(agent, process);
 }
 
@@ -528,10 +531,13 @@ void lien_watch_process_end(void *context, struct lien_process *process)
 
 	if (agent->transaction)
 		lien_transaction_gone(agent->transaction, process->pid);
+	lien_sites_process_end(agent);
 	if (!tracked)
 		return;
 	lien_walk_end(agent, process, "it has ended");
 	lien_orders_unlink(tracked);
+	free(tracked->ordinals);
 	free(tracked);
 	process->agent = NULL;
+	process->ordinals = NULL;
 }

@@ -41,7 +41,9 @@
 	X(cuMemImportFromShareableHandle)
 
 /* Not in every driver that lien works with; NULL there. */
-#define LIEN_DRIVER_OPTIONAL(X) X(cuMulticastBindMem)
+#define LIEN_DRIVER_OPTIONAL(X)                                                                    \
+	X(cuMulticastBindMem)                                                                      \
+	X(cuDeviceGetUuid_v2)
 
 struct lien_driver {
 #define LIEN_DRIVER_MEMBER(name) __typeof__(name) *name;

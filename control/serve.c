@@ -181,6 +181,28 @@ static void list(struct lien_control *control, int fd)
 		send_reply(fd, &control->reply, batch, n * sizeof(batch[0]), NULL, 0);
 }
 
+/* By the calls that make no context. A driver without the call, or one that is not initialised,
+ * leaves the list empty. */
+static void hello_devices(struct lien_wire_hello *hello)
+{
+	const char *missing;
+	const struct lien_driver *driver = lien_driver_find(&missing);
+	int count = 0, i;
+
+	if (!driver || !driver->cuDeviceGetUuid_v2 || driver->cuDeviceGetCount(&count) ||
+		count > LIEN_WIRE_DEVICES)
+		return;
+	for (i = 0; i < count; i++) {
+		CUuuid uuid;
+		CUdevice device;
+
+		if (driver->cuDeviceGet(&device, i) || driver->cuDeviceGetUuid_v2(&uuid, device))
+			return;
+		memcpy(hello->uuids[i], uuid.bytes, sizeof(hello->uuids[i]));
+	}
+	hello->devices = count;
+}
+
 static void hello(struct lien_control *control, struct lien_wire_hello *hello)
 {
 	struct lien_item *item = NULL;
@@ -191,6 +213,7 @@ static void hello(struct lien_control *control, struct lien_wire_hello *hello)
 	hello->tid = syscall(SYS_gettid);
 	hello->uid = getuid();
 	hello->arena_bytes = control->arena.bytes;
+	hello_devices(hello);
 	while ((item = lien_items_next(&control->items, item)))
 		if (item->state == LIEN_ITEM_AWAY || item->state == LIEN_ITEM_BACK) {
 			hello->items += item->wire.mappings;

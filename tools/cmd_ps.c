@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "tools/commands.h"
+#include "tools/gpus.h"
 #include "tools/options.h"
 #include "tools/output.h"
 #include "tools/process_text.h"
@@ -26,8 +27,9 @@ static const struct lien_usage usage = {
 	.examples = examples,
 };
 
-static void print_processes(const json_t *processes)
+static void print_processes(const json_t *result)
 {
+	const json_t *processes = json_object_get(result, "processes");
 	static const struct lien_column columns[] = {{"PID", LIEN_RIGHT}, {"COMMAND", LIEN_LEFT},
 		{"STATE", LIEN_LEFT}, {"CONTROL", LIEN_LEFT}, {"DEVICES", LIEN_LEFT},
 		{"RANKS", LIEN_LEFT}, {"GPU", LIEN_RIGHT}, {"NCCL", LIEN_RIGHT},
@@ -59,6 +61,7 @@ static void print_processes(const json_t *processes)
 		free(ranks);
 	}
 	lien_table_end(table, stdout);
+	lien_print_gpus(result);
 	if (incomplete) {
 		printf("\n");
 		lien_print_wrapped(stdout, 2,
@@ -93,7 +96,7 @@ int lien_cmd_ps(int argc, char **argv)
 		printf("no process uses CUDA %s, as far as %s\n", from ? "there" : "on this node",
 			from ? "the recording tells" : "the agent has seen");
 	else
-		print_processes(json_object_get(result, "processes"));
+		print_processes(result);
 	json_decref(result);
 	return LIEN_EXIT_OK;
 }

@@ -14,32 +14,53 @@
 
 #define ERROR_SIZE 256
 
+/* Which GPU is meant by a process's ordinal is not in a recording. */
+static json_t *with_gpus(json_t *view, struct lien_graph *graph)
+{
+	const struct lien_node unknown = {0};
+
+	json_object_set_new(view, "gpus", lien_view_gpus(graph, &unknown, false));
+	json_object_set_new(view, "nvml", lien_view_nvml(&unknown));
+	return view;
+}
+
 static json_t *view_ps(struct lien_graph *graph, const json_t *request, char *error)
 {
 	(void)request;
 	(void)error;
-	return lien_view_ps(graph);
+	return with_gpus(lien_view_ps(graph), graph);
 }
 
 static json_t *view_graph(struct lien_graph *graph, const json_t *request, char *error)
 {
 	(void)request;
 	(void)error;
-	return lien_view_graph(graph);
+	return with_gpus(lien_view_graph(graph), graph);
 }
 
 /* What an offload frees depends on which processes take orders. */
 static json_t *view_mem(struct lien_graph *graph, const json_t *request, char *error)
 {
-	json_t *view = lien_view_mem(graph), *row;
+	const char *by_name = lien_get_text(request, "by");
+	const struct lien_node unknown = {0};
+	json_t *view, *row;
+	enum lien_mem_by by;
 	size_t i;
 
-	(void)request;
-	(void)error;
+	if (!*by_name) {
+		view = lien_view_mem(graph);
+	} else if (lien_mem_by_parse(by_name, &by)) {
+		snprintf(error, ERROR_SIZE, "--by %s: it is owner, rank, comm, device or callsite",
+			by_name);
+		return NULL;
+	} else {
+		view = lien_view_mem_by(graph, by, lien_get_number(request, "pid"), &unknown);
+	}
 	json_array_foreach (json_object_get(view, "rows"), i, row)
 		json_object_set_new(row, "offload_frees", json_null());
 	json_object_set_new(view, "offload_frees", json_null());
-	return view;
+	json_object_set_new(view, "pending", json_false());
+	return with_gpus(view, graph);
 }
 
 static json_t *view_holders(struct lien_graph *graph, const json_t *request, char *error)

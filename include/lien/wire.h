@@ -14,7 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define LIEN_WIRE_VERSION 1
+#define LIEN_WIRE_VERSION 2
 #define LIEN_WIRE_MAGIC	  0x6c69656e43544c31ull /* "lienCTL1" */
 
 /* Published by the control library; read by the agent from outside, never written by it. */
@@ -70,11 +70,16 @@ struct lien_wire_header {
 	char text[88];	/* replies with result != 0: what failed, for a human */
 };
 
+#define LIEN_WIRE_DEVICES 64
+
 struct lien_wire_hello {
 	uint32_t version, pid, tid, uid;
 	uint64_t arena_bytes; /* pinned host memory held */
 	uint64_t items;	      /* offloaded here */
 	uint64_t bytes;
+	/* What the process may use, by ordinal: as the driver says if it is initialised. */
+	uint32_t devices, zero;
+	uint8_t uuids[LIEN_WIRE_DEVICES][16];
 };
 
 #define LIEN_WIRE_OWNED	   0x1 /* this process owns the memory: save, drop, create */
@@ -155,5 +160,6 @@ _Static_assert(sizeof(struct lien_wire_header) == 128, "wire layout");
 _Static_assert(sizeof(struct lien_wire_item) == 216, "wire layout");
 _Static_assert(sizeof(struct lien_wire_range) == 24, "wire layout");
 _Static_assert(sizeof(struct lien_wire_found) == 184, "wire layout");
+_Static_assert(sizeof(struct lien_wire_hello) == 1072, "wire layout");
 
 #endif

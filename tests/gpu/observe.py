@@ -154,6 +154,6 @@ def phases(result: dict) -> dict[str, float]:
 
 def mem_bytes(mem: dict, pid: int | None = None, owner: str | None = None) -> int:
     """Device memory in the rows of `lien mem` that its owner (not an importer) is counted for."""
-    return sum(row["bytes"] for row in mem["rows"] if row["kind"] != "imported"
+    return sum(row["bytes"] for row in mem["rows"] if row["kind"] in ("local", "exported")
                and (pid is None or row["pid"] == pid)
                and (owner is None or row["owner"] == owner))

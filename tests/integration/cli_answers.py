@@ -21,7 +21,11 @@ PS = {"processes": [
     process(813, 1, 2, complete=False, state="partly offloaded", offloaded_bytes=1 << 40,
             command="a-rather-long-program-name-\x1b[31m\n", devices=list(range(8))),
     process(4194304, 0, 1, control="none", ranks=[], devices=[], bytes=0, nccl_bytes=4096),
-]}
+], "gpus": [
+    {"uuid": "GPU-5f0a21c4-0001-0203-0405-060708090a0%d" % i, "index": i, "total_bytes": 150 << 30,
+     "used_bytes": 3 << 30, "processes": [
+         {"pid": 812, "ordinal": i, "by": "driver"}, {"pid": 813, "ordinal": 7 - i, "by": "driver"}]}
+    for i in range(8)], "nvml": {"age_ms": 1.5}}
 
 MEM = {
     "rows": [
@@ -34,8 +38,12 @@ MEM = {
          "offloaded_bytes": 0},
         {"pid": 813, "owner": "cudart", "kind": "local", "allocations": 3, "mappings": 3,
          "bytes": 6291456, "offload_frees": 0, "offloaded_bytes": 2097152},
+        {"pid": 813, "owner": "nccl", "kind": "pinned host", "allocations": 9, "mappings": 9,
+         "bytes": 8 << 30, "offload_frees": 0, "offloaded_bytes": 0},
+        {"pid": 812, "owner": "nccl", "kind": "imported host", "allocations": 1, "mappings": 1,
+         "bytes": 1 << 30, "offload_frees": 0, "offloaded_bytes": 0},
     ],
-    "bytes": 1621098496, "offload_frees": 1614807040,
+    "bytes": 1621098496, "offload_frees": 1614807040, "host_bytes": 8 << 30, "pending": False,
     "left": [{"pid": pid, "reason": "cudaMalloc memory cannot be put back at the same address, and "
               "the program may hold pointers into it", "allocations": 3, "bytes": 6291456}
              for pid in range(813, 833)] +
@@ -73,6 +81,26 @@ COMMS = {
                      last_ms=None),
         communicator(812, 0), communicator(4194304, 1, state="finalized"),
         communicator(812, 0, group="77aa00000000bb01", nranks=1, inferred_bytes=0)]}
+def mem_by(by, *keys, **more):
+    """Each row half as large as the one before."""
+    return {"by": by, "bytes": 2 << 30, "offload_frees": 1 << 30, "host_bytes": 0, "pending": False,
+            "rows": [{"key": key, "kind": "device", "allocations": i + 1, "mappings": 336,
+                      "bytes": (1 << 30) >> i, "offload_frees": 4096, "offloaded_bytes": i << 20,
+                      **more} for i, key in enumerate(keys)]}
+
+
+EXPLAINED = {**MEM, "nvml": {"age_ms": 3.0}, "gpus": [
+    {"uuid": "GPU-5f0a21c4-0001-0203-0405-060708090a0b", "index": 3, "total_bytes": 150 << 30,
+     "used_bytes": 3 << 30, "processes": [
+         {"pid": 812, "ordinal": 0, "by": "driver", "traced_bytes": 1 << 30,
+          "total_bytes": 3 << 29, "unexplained_bytes": 1 << 29},
+         {"pid": 813, "ordinal": 1, "by": "driver", "traced_bytes": 0, "total_bytes": None,
+          "unexplained_bytes": None},
+         {"pid": 77, "ordinal": None, "by": None, "traced_bytes": 0, "total_bytes": 5 << 20,
+          "unexplained_bytes": 5 << 20}]},
+    {"uuid": None, "index": None, "total_bytes": None, "used_bytes": None, "processes": [
+        {"pid": 814, "ordinal": None, "traced_bytes": 2 << 20, "total_bytes": 1 << 20,
+         "unexplained_bytes": -(1 << 20)}]}]}
 
 HOLDERS = {
     "allocation": {"id": 193, "pid": 812, "device": 0, "bytes": 10485760, "owner": "nccl",

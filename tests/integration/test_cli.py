@@ -13,7 +13,9 @@ import shutil
 import subprocess
 import sys
 
-from cli_answers import COMMS, GRAPH, HOLDERS, MEM, OFFLOAD, PROGRESS, RESULTS, STATUS, make_graph, process
+from cli_answers import (
+    COMMS, EXPLAINED, GRAPH, HOLDERS, MEM, OFFLOAD, PROGRESS, RESULTS, STATUS, make_graph, mem_by,
+    process)
 from cli_fixture import LIEN, Agent, fits, run_cases, variants
 
 COMMANDS = ["run", "ps", "mem", "comms", "holders", "graph", "offload", "restore", "check", "status",
@@ -191,6 +193,9 @@ def case_ps(context):
     assert "partly*" in lines[2] and "0-7" in lines[2] and "1024.0 GiB" in lines[2], lines[2]
     assert "4.0 KiB" in lines[3] and " 0 " in lines[3] and "none" in lines[3], lines[3]
     assert "* incomplete: it may have called CUDA or NCCL before" in out, out
+    assert ("GPU 0 (GPU-5f0a21c4-0001-0203-0405-060708090a00): device 0 of process 812, device 7 "
+            "of process 813") in " ".join(out.split()), out
+    assert "device 1 of process 812" not in out, out
     context.agent(lambda r: [{"ok": True, "result": {"processes": [process(1, 0, 1)]}}])
     assert "*" not in context.run("ps")[0]
     context.agent(lambda r: [{"ok": True, "result": {"processes": []}}])
@@ -253,6 +258,61 @@ def case_comms(context):
     assert "behind" not in out and "without" not in out, out
     context.agent(lambda r: [{"ok": True, "result": {"groups": [], "communicators": []}}])
     assert context.run("comms")[0].startswith("no process has a communicator")
+
+
+def case_mem_host(context):
+    """mem: the host's memory apart from the devices'"""
+    context.agent()
+    out, _ = context.run("mem")
+    assert "and 8.0 GiB of the host's memory, pinned for the GPUs" in out, out
+    result = json.loads(context.run("mem", "--pid", "813", "--json")[0])
+    assert (result["bytes"], result["host_bytes"]) == (6291456, 8 << 30), result
+    result = json.loads(context.run("mem", "--pid", "812", "--json")[0])
+    assert result["host_bytes"] == 0, result
+
+
+def case_mem_by(context):
+    """mem --by: tables, call sites in full; asked again while the agent reads symbols"""
+    name = "at::native::" + "a_function_with_a_name_that_goes_on_" * 5 + "+0x12"
+    agent = context.agent(lambda r: [{"ok": True, "result": mem_by(
+        r["by"], "cuMemAlloc_v2 from libtorch_cuda.so " + name, "cuMemCreate from libx.so+0x3")}])
+    out, _ = context.run("mem", "--by", "callsite")
+    assert name in out.replace("\n", "").replace(" ", ""), out
+    assert "512.0 MiB in 2 allocations of device memory, offloaded 1.0 MiB: cuMemCreate" in out, out
+    assert "total: 2.0 GiB on the GPUs, of which an offload frees 1.0 GiB" in out, out
+    context.run("mem", "--by", "owner", "--pid", "812", "--explain")
+    assert agent.requests == [{"op": "mem", "by": "callsite"},
+                              {"op": "mem", "by": "owner", "pid": 812, "explain": True}]
+    context.agent(lambda r: [{"ok": True, "result": mem_by(
+        "comm", "rank 0/2 of 5ac1d2e0b7f0a133", "no communicator", inferred_bytes=4 << 20)}])
+    lines = fits(context.run("mem", "--by", "comm")[0]).splitlines()
+    assert lines[0].split() == ["COMM", "KIND", "ALLOCS", "BYTES", "FREES", "OFFLOADED",
+                                "INFERRED"], lines[0]
+    assert lines[1].startswith("rank 0/2 of 5ac1d2e0b7f0a133") and "4.0 MiB" in lines[1], lines[1]
+    waits = iter([True, True, False])
+    agent = context.agent(lambda r: [{"ok": True, "result": {
+        **mem_by("callsite", "now known"), "pending": next(waits)}}])
+    assert "now known" in context.run("mem", "--by", "callsite")[0]
+    assert len(agent.requests) == 3
+    context.agent(lambda r: [{"ok": True, "result": {**mem_by("callsite", "x"), "pending": True}}])
+    assert "1.0 GiB in 1 allocation of device memory: x" in context.run(
+        "mem", "--by", "callsite")[0]
+
+
+def case_mem_explain(context):
+    """mem --explain: traced and unexplained make what NVML says; without NVML that is said"""
+    context.agent(lambda r: [{"ok": True, "result": EXPLAINED}])
+    out = fits(context.run("mem", "--explain")[0])
+    rows = {line.split()[0]: line for line in out.splitlines() if "GPU-" in line or "unk" in line}
+    assert set(rows) == {"812", "77", "814"}, out
+    assert "GPU 3 (GPU-5f0a" in rows["812"] and "1.0 GiB" in rows["812"], rows
+    assert "512.0 MiB" in rows["812"] and rows["812"].endswith("1.5 GiB"), rows
+    assert "-1.0 MiB" in rows["814"] and " ? " in rows["77"], rows
+    out, _ = context.run("mem", "--explain", "--pid", "812")
+    assert " 77 " not in out and "812" in out, out
+    context.agent(lambda r: [{"ok": True, "result": {**EXPLAINED, "gpus": [], "nvml": None}}])
+    out = " ".join(context.run("mem", "--explain")[0].split())
+    assert "NVML (libnvidia-ml.so.1, a part of the driver) is not there" in out, out
 
 
 def case_holders(context):
@@ -404,14 +464,15 @@ def case_broken_replies(context):
 
 def case_odd_results(context):
     """results with members missing or of another type: no crash, no long lines"""
-    small = dict(RESULTS, graph=make_graph(2, 1, 1, 1), mem=dict(MEM, left=MEM["left"][:1]))
-    replies = [(c, v) for c in QUERIES for v in list(variants(small[c]))]
+    small = dict(RESULTS, explain=EXPLAINED, by=mem_by("comm", "x"), graph=make_graph(2, 1, 1, 1), mem=dict(MEM, left=MEM["left"][:1]))
+    queries = dict(QUERIES, explain=["mem", "--explain"], by=["mem", "--by", "comm"])
+    replies = [(c, v) for c in queries for v in list(variants(small[c]))]
     step = max(1, len(replies) // int(os.environ.get("ODD_RESULTS", "400")))
     reply = {}
     agent = context.agent(lambda r: [{"ok": True, "result": reply["now"]}])
     for command, variant in replies[::step]:
         reply["now"] = variant
-        out, _ = context.run(*QUERIES[command])
+        out, _ = context.run(*queries[command])
         if command != "graph":
             for line in out.splitlines():
                 assert len(line) <= 500, line

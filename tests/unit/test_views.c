@@ -147,7 +147,7 @@ static void test_mem(void **state)
 {
 	(void)state;
 	see(lien_view_mem(graph));
-	assert_members(view, "rows:a bytes:i offload_frees:i left:a");
+	assert_members(view, "rows:a bytes:i offload_frees:i host_bytes:i arena_bytes:i left:a");
 	LENGTH(0, "rows");
 	LENGTH(0, "left");
 	INTEGER(0, "bytes");
@@ -227,8 +227,11 @@ static void test_mem_host_memory(void **state)
 	create_on(1, 10, PIECE, prop);
 	map_rw(1, VA, PIECE, 10);
 	see(lien_view_mem(graph));
-	LENGTH(0, "rows");
+	LENGTH(1, "rows");
+	expect_row(0, 1, "unknown", "host", 1, 1, PIECE, 0, 0);
 	INTEGER(0, "bytes");
+	INTEGER(PIECE, "host_bytes");
+	LENGTH(0, "left");
 	see(lien_view_graph(graph));
 	STRING("in host memory", "allocations[0].state");
 	assert_true(json_is_null(at("allocations[0].device")));
@@ -269,6 +272,317 @@ static void test_mem_many(void **state)
 		INTEGER(i % 2 ? 5 : 10, "rows[%u].allocations", i);
 	}
 	INTEGER(40 * 30 * PIECE, "bytes");
+}
+
+/* --- mem by ----------------------------------------------------------------------------------- */
+
+#define BY_ROW "key:s kind:s allocations:i mappings:i bytes:i offload_frees:i offloaded_bytes:i"
+
+static void expect_by(unsigned i, const char *key, const char *kind, unsigned allocations,
+	unsigned mappings, uint64_t bytes, uint64_t frees)
+{
+	STRING(key, "rows[%u].key", i);
+	STRING(kind, "rows[%u].kind", i);
+	INTEGER(allocations, "rows[%u].allocations", i);
+	INTEGER(mappings, "rows[%u].mappings", i);
+	INTEGER(bytes, "rows[%u].bytes", i);
+	INTEGER(frees, "rows[%u].offload_frees", i);
+}
+
+static void host_alloc(uint32_t pid, uint64_t va, uint64_t bytes)
+{
+	TELL(LIEN_CALL_CU_HOST_ALLOC, pid, .alloc = {va, bytes, .device = 0});
+}
+
+static void test_mem_host_kinds(void **state)
+{
+	struct lien_prop prop = device_prop(0);
+
+	(void)state;
+	two_ranks();
+	host_alloc(1, VA + 8 * PIECE, 5 * PIECE);
+	TELL(LIEN_CALL_CU_HOST_REGISTER, 1, .alloc = {VA + 16 * PIECE, 300, .device = 0});
+	prop.location_type = CU_MEM_LOCATION_TYPE_HOST_NUMA;
+	create_on(1, 30, PIECE, prop);
+	export(1, 30, 77);
+	imported_buffer(2, 31, 77, VA + 9 * PIECE, PIECE);
+	TELL(LIEN_CALL_CU_MULTICAST_CREATE, 1,
+		.multicast = {.handle = 40, .bytes = 64 * PIECE, .device = 1});
+	see(lien_view_mem(graph));
+	LENGTH(9, "rows");
+	expect_row(2, 1, "unknown", "host", 1, 0, PIECE, 0, 0);
+	expect_row(3, 1, "unknown", "pinned host", 1, 1, 5 * PIECE, 0, 0);
+	expect_row(4, 1, "unknown", "registered host", 1, 1, 300, 0, 0);
+	expect_row(8, 2, "unknown", "local", 1, 1, 1000, 0, 0);
+	expect_row(7, 2, "unknown", "imported host", 1, 1, PIECE, 0, 0);
+	INTEGER(6 * PIECE + 300, "host_bytes");
+	INTEGER(3 * PIECE + 1000, "bytes");
+	INTEGER(3 * PIECE, "offload_frees");
+	LENGTH(1, "left");
+	see(lien_view_mem_by(graph, LIEN_MEM_BY_DEVICE, 0, NULL));
+	LENGTH(6, "rows");
+	expect_by(0, "host memory", "pinned host", 1, 1, 5 * PIECE, 0);
+	INTEGER(6 * PIECE + 300, "host_bytes");
+	INTEGER(3 * PIECE + 1000, "bytes");
+}
+
+/* What lien pinned for what is offloaded, which is shown as offloaded. */
+static void test_mem_arena(void **state)
+{
+	(void)state;
+	started(1);
+	library(1, IN_TORCH, "liblien-control.so");
+	tell.caller = IN_TORCH + 0x10;
+	tell.flags = LIEN_EVENT_CONTROL;
+	TELL(LIEN_CALL_CU_HOST_REGISTER, 1, .alloc = {VA, 64 * MIB, .device = 0});
+	tell.flags = 0;
+	tell.caller = 0;
+	host_alloc(1, VA + 128 * MIB, 500);
+	see(lien_view_mem(graph));
+	LENGTH(1, "rows");
+	INTEGER(500, "host_bytes");
+	INTEGER(64 * MIB, "arena_bytes");
+	see(lien_view_mem_by(graph, LIEN_MEM_BY_OWNER, 0, NULL));
+	LENGTH(1, "rows");
+	INTEGER(64 * MIB, "arena_bytes");
+}
+
+/* Managed, pitched and pool memory is the devices'; legacy IPC makes exports and imports of it. */
+static void test_mem_plain_shapes(void **state)
+{
+	const uint8_t key[LIEN_KEY_BYTES] = "a legacy handle";
+	struct lien_event get = EVENT(LIEN_CALL_CU_IPC_GET, 1, .key = {.va = VA}),
+			  open = EVENT(LIEN_CALL_CU_IPC_OPEN, 2, .key = {.va = VA + 32 * PIECE});
+
+	(void)state;
+	started(1);
+	started(2);
+	TELL(LIEN_CALL_CU_MEM_ALLOC, 1, .alloc = {VA, 100, .device = 0});
+	TELL(LIEN_CALL_CU_MEM_ALLOC_PITCH, 1, .alloc = {VA + PIECE, 200, .device = 0});
+	TELL(LIEN_CALL_CU_MEM_ALLOC_MANAGED, 1, .alloc = {VA + 2 * PIECE, 300, .device = 0});
+	TELL(LIEN_CALL_CU_MEM_ALLOC_ASYNC, 1, .alloc = {VA + 3 * PIECE, 400, .device = 0});
+	get.key.va = VA;
+	memcpy(get.key.key, key, sizeof(key));
+	memcpy(open.key.key, key, sizeof(key));
+	apply(&get);
+	apply(&open);
+	assert_nothing_odd();
+	see(lien_view_mem(graph));
+	LENGTH(3, "rows");
+	expect_row(0, 1, "unknown", "exported", 1, 1, 100, 0, 0);
+	expect_row(1, 1, "unknown", "local", 3, 3, 900, 0, 0);
+	expect_row(2, 2, "unknown", "imported", 1, 1, 100, 0, 0);
+	INTEGER(1000, "bytes");
+	INTEGER(0, "host_bytes");
+}
+
+static void test_by_owner(void **state)
+{
+	(void)state;
+	see(lien_view_mem_by(graph, LIEN_MEM_BY_OWNER, 0, NULL));
+	assert_members(view, "by:s rows:a bytes:i offload_frees:i host_bytes:i arena_bytes:i");
+	STRING("owner", "by");
+	LENGTH(0, "rows");
+	two_ranks();
+	see(lien_view_mem_by(graph, LIEN_MEM_BY_OWNER, 0, NULL));
+	LENGTH(2, "rows");
+	assert_members(at("rows[0]"), BY_ROW);
+	expect_by(0, "nccl", "device", 3, 5, 3 * PIECE, 3 * PIECE);
+	expect_by(1, "unknown", "device", 1, 1, 1000, 0);
+	INTEGER(3 * PIECE + 1000, "bytes");
+	INTEGER(3 * PIECE, "offload_frees");
+	see(lien_view_mem_by(graph, LIEN_MEM_BY_OWNER, 2, NULL));
+	expect_by(0, "nccl", "device", 1, 1, PIECE, PIECE);
+	INTEGER(PIECE + 1000, "bytes");
+}
+
+static void test_by_rank(void **state)
+{
+	(void)state;
+	two_ranks();
+	comm_init(2, 0x300, 0xbb, 3, 4); /* larger */
+	comm_init(2, 0x400, 0xcc, 2, 4); /* as large, younger */
+	started(3);
+	alloc(3, VA, 7 * PIECE);
+	see(lien_view_mem_by(graph, LIEN_MEM_BY_RANK, 0, NULL));
+	LENGTH(4, "rows");
+	assert_members(at("rows[0]"), BY_ROW " pid:i");
+	expect_by(0, "process 3, no communicator", "device", 1, 1, 7 * PIECE, 0);
+	expect_by(1, "rank 0/2 of 00000000000000aa", "device", 2, 2, 2 * PIECE, 2 * PIECE);
+	expect_by(2, "rank 3/4 of 00000000000000bb", "device", 2, 2, PIECE + 1000, PIECE);
+	expect_by(3, "rank 3/4 of 00000000000000bb", "imported", 1, 2, PIECE, 0);
+	INTEGER(2, "rows[3].pid");
+	INTEGER(10 * PIECE + 1000, "bytes");
+	see(lien_view_mem_by(graph, LIEN_MEM_BY_RANK, 2, NULL));
+	LENGTH(2, "rows");
+	ended(1);
+	see(lien_view_mem_by(graph, LIEN_MEM_BY_RANK, 0, NULL));
+	expect_by(3, "rank 3/4 of 00000000000000bb", "imported", 1, 2, PIECE, 0);
+	expect_by(1, "rank 3/4 of 00000000000000bb", "device", 2, 2, PIECE + 1000, PIECE);
+	expect_by(2, "process 1, which has exited", "device", 1, 0, PIECE, 0);
+}
+
+static void scoped_buffer(uint32_t pid, uint64_t handle, uint64_t scope, unsigned flags)
+{
+	struct lien_event ev = EVENT(LIEN_CALL_CU_MEM_CREATE, pid,
+		.create = {.handle = handle, .bytes = PIECE, .prop = device_prop(0)});
+
+	ev.scope = scope;
+	ev.flags |= flags;
+	ev.outer = LIEN_CALL_NCCL_INIT_RANK;
+	apply(&ev);
+}
+
+static void test_by_comm(void **state)
+{
+	(void)state;
+	started(1);
+	comm_init(1, 0x100, 0xaa, 0, 2);
+	comm_init(1, 0x200, 0xbb, 1, 2);
+	comm_init(1, 0x300, 0xcc, 1, 2);
+	for (unsigned i = 0; i < 4; i++)
+		scoped_buffer(1, 10 + i, 0x100, i ? 0 : LIEN_EVENT_INFERRED);
+	scoped_buffer(1, 20, 0x200, 0);
+	scoped_buffer(1, 21, 0x300, 0);
+	scoped_buffer(1, 22, 0, 0);
+	alloc(1, VA, 1000);
+	comm_destroy(1, 0x200);
+	comm_destroy(1, 0x300);
+	see(lien_view_mem_by(graph, LIEN_MEM_BY_COMM, 0, NULL));
+	LENGTH(3, "rows");
+	assert_members(at("rows[0]"), BY_ROW " inferred_bytes:i");
+	expect_by(0, "rank 0/2 of 00000000000000aa", "device", 4, 0, 4 * PIECE, 0);
+	INTEGER(PIECE, "rows[0].inferred_bytes");
+	expect_by(1, "destroyed communicator", "device", 2, 0, 2 * PIECE, 0); /* both */
+	INTEGER(0, "rows[1].inferred_bytes");
+	expect_by(2, "no communicator", "device", 2, 1, PIECE + 1000, 0);
+}
+
+static const struct lien_ordinals *ordinals_of(uint8_t first, uint8_t second)
+{
+	static struct lien_ordinals made[4];
+	static unsigned used;
+	struct lien_ordinals *ordinals = &made[used++ % COUNT(made)];
+
+	*ordinals = (struct lien_ordinals){.by_driver = true, .count = 2};
+	ordinals->uuid[0].bytes[0] = first;
+	ordinals->uuid[1].bytes[0] = second;
+	return ordinals;
+}
+
+#define UUID(first) "GPU-" first "000000-0000-0000-0000-000000000000"
+
+static void test_by_device(void **state)
+{
+	struct lien_node_process used = {2, 100 * PIECE};
+	struct lien_node_device device = {.uuid = {{0xb0}},
+		.index = 5,
+		.total = 1,
+		.used = LIEN_BYTES_UNKNOWN,
+		.processes = &used,
+		.processes_count = 1};
+	struct lien_node node = {.nvml = true, .devices = &device, .count = 1};
+
+	(void)state;
+	two_ranks(); /* 1: twice device 0; 2: device 1, and some on one that is not known */
+	see(lien_view_mem_by(graph, LIEN_MEM_BY_DEVICE, 0, NULL));
+	LENGTH(3, "rows");
+	expect_by(0, "device 0 of process 1", "device", 2, 4, 2 * PIECE, 2 * PIECE);
+	expect_by(1, "device 1 of process 2", "device", 1, 1, PIECE, PIECE);
+	expect_by(2, "unknown device of process 2", "device", 1, 1, 1000, 0);
+	process(1)->ordinals = ordinals_of(0xb0, 0xc0);
+	process(2)->ordinals = ordinals_of(0xc0, 0xb0);
+	see(lien_view_mem_by(graph, LIEN_MEM_BY_DEVICE, 0, &node));
+	LENGTH(2, "rows");
+	expect_by(0, "GPU 5 (" UUID("b0") ")", "device", 3, 5, 3 * PIECE, 3 * PIECE);
+	see(lien_view_gpus(graph, &node, true));
+	assert_int_equal(json_array_size(view), 3);
+	STRING(UUID("b0"), "[0].uuid");
+	INTEGER(5, "[0].index");
+	INTEGER(1, "[0].total_bytes");
+	assert_true(json_is_null(at("[0].used_bytes")));
+	LENGTH(2, "[0].processes");
+	assert_members(at("[0].processes[1]"),
+		"pid:i ordinal:i by:s traced_bytes:i total_bytes:i unexplained_bytes:i");
+	INTEGER(1, "[0].processes[1].ordinal");
+	INTEGER(PIECE, "[0].processes[1].traced_bytes");
+	INTEGER(99 * PIECE, "[0].processes[1].unexplained_bytes");
+	STRING(UUID("c0"), "[1].uuid");
+	assert_true(json_is_null(at("[1].index")));
+	assert_true(json_is_null(at("[2].uuid")));
+	LENGTH(1, "[2].processes");
+	INTEGER(1000, "[2].processes[0].traced_bytes");
+	see(lien_view_gpus(graph, &node, false));
+	assert_int_equal(json_array_size(view), 2);
+	assert_members(at("[0].processes[0]"), "pid:i ordinal:i by:s");
+	process(1)->ordinals = process(2)->ordinals = NULL;
+}
+
+static void test_by_callsite(void **state)
+{
+	const struct lien_site *site;
+
+	(void)state;
+	started(1);
+	library(1, IN_TORCH, "libtorch_cuda.so");
+	tell.caller = IN_TORCH + 0x123;
+	alloc(1, VA, 1000);
+	alloc(1, VA + PIECE, 1000);
+	tell.caller = IN_TORCH + 0x456;
+	tell.outer = LIEN_CALL_NCCL_INIT_RANK;
+	alloc(1, VA + 2 * PIECE, 500);
+	tell.outer = 0;
+	tell.caller = 0x1234;
+	alloc(1, VA + 3 * PIECE, 10);
+	see(lien_view_mem_by(graph, LIEN_MEM_BY_CALLSITE, 0, NULL));
+	LENGTH(3, "rows");
+	assert_members(at("rows[0]"), BY_ROW);
+	expect_by(0, "cuMemAlloc_v2 from libtorch_cuda.so+0x123", "device", 2, 2, 2000, 0);
+	expect_by(1, "ncclCommInitRank from libtorch_cuda.so+0x456", "device", 1, 1, 500, 0);
+	expect_by(2, "cuMemAlloc_v2 from 0x1234", "device", 1, 1, 10, 0);
+	site = allocation_at(1, VA)->site;
+	assert_int_equal(lien_graph_name_site(graph, site, "c10::f\n", 0x23), 0);
+	see(lien_view_mem_by(graph, LIEN_MEM_BY_CALLSITE, 0, NULL));
+	STRING("cuMemAlloc_v2 from libtorch_cuda.so c10::f?+0x23", "rows[0].key");
+}
+
+/* More keys than one table holds. */
+static void test_by_many(void **state)
+{
+	(void)state;
+	started(1);
+	for (unsigned i = 0; i < 1000; i++) {
+		tell.caller = 0x1000 + i % 500;
+		alloc(1, VA + i * PIECE, 1 + i % 500);
+	}
+	see(lien_view_mem_by(graph, LIEN_MEM_BY_CALLSITE, 0, NULL));
+	LENGTH(500, "rows");
+	for (unsigned i = 0; i < 500; i++) {
+		INTEGER(2 * (500 - i), "rows[%u].bytes", i);
+		INTEGER(2, "rows[%u].allocations", i);
+	}
+}
+
+/* The graph says once of each place that it has appeared. */
+static void count_site(void *context, struct lien_process *of, const struct lien_site *site)
+{
+	assert_int_equal(of->pid, 1);
+	assert_non_null(site->library);
+	++*(unsigned *)context;
+}
+
+static void test_sites_are_told_once(void **state)
+{
+	unsigned count = 0;
+
+	(void)state;
+	lien_graph_on_site(graph, count_site, &count);
+	started(1);
+	for (unsigned i = 0; i < 6; i++) {
+		tell.caller = 0x1000 + i % 3;
+		alloc(1, VA + i * PIECE, 10);
+	}
+	assert_int_equal(count, 3);
 }
 
 /* --- holders ---------------------------------------------------------------------------------- */
@@ -631,6 +945,16 @@ int main(void)
 		VIEW(test_mem_host_memory),
 		VIEW(test_mem_unreachable),
 		VIEW(test_mem_many),
+		VIEW(test_mem_host_kinds),
+		VIEW(test_mem_arena),
+		VIEW(test_mem_plain_shapes),
+		VIEW(test_by_owner),
+		VIEW(test_by_rank),
+		VIEW(test_by_comm),
+		VIEW(test_by_device),
+		VIEW(test_by_callsite),
+		VIEW(test_by_many),
+		VIEW(test_sites_are_told_once),
 		VIEW(test_holders),
 		VIEW(test_holders_states),
 		VIEW(test_holders_errors),
