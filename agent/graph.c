@@ -98,6 +98,11 @@ struct lien_allocation *lien_graph_next_allocation(struct lien_allocation *alloc
 	return RB_NEXT(lien_allocation_tree, NULL, allocation);
 }
 
+bool lien_range_sane(uint64_t va, uint64_t bytes)
+{
+	return bytes && va + bytes > va;
+}
+
 struct lien_mapping *lien_process_overlap(struct lien_process *process, uint64_t va, uint64_t bytes)
 {
 	struct lien_mapping *at = RB_ROOT(&process->mappings), *best = NULL;
@@ -189,13 +194,9 @@ const char *lien_allocation_library(const struct lien_allocation *allocation)
 
 struct lien_comm *lien_allocation_comm(const struct lien_allocation *allocation)
 {
-	struct lien_comm *comm;
-
-	if (allocation->comm && allocation->owner)
-		RB_FOREACH (comm, lien_comm_tree, &allocation->owner->comms)
-			if (comm->number == allocation->comm)
-				return comm;
-	return NULL;
+	return allocation->comm && allocation->owner
+		       ? lien_process_comm(allocation->owner, allocation->comm)
+		       : NULL;
 }
 
 struct lien_process *lien_process_new(struct lien_graph *graph, uint32_t pid, uint64_t start)
@@ -243,17 +244,24 @@ struct lien_allocation *lien_allocation_new(struct lien_graph *graph, enum lien_
 void lien_share_drop(struct lien_graph *graph, struct lien_share *share)
 {
 	LIST_REMOVE(share, of_allocation);
-	RB_REMOVE(lien_share_tree, &graph->shares, share);
+	if (!share->stale)
+		RB_REMOVE(lien_share_tree, &graph->shares, share);
 	free(share);
+}
+
+void lien_share_outdate(struct lien_graph *graph, struct lien_share *share)
+{
+	RB_REMOVE(lien_share_tree, &graph->shares, share);
+	share->stale = true;
 }
 
 void lien_shares_drop_control(struct lien_graph *graph, struct lien_allocation *allocation)
 {
 	struct lien_share *share, *next;
 
-	LIST_FOREACH_SAFE(share, &allocation->shares, of_allocation, next)
-	if (share->control)
-		lien_share_drop(graph, share);
+	LIST_FOREACH_SAFE (share, &allocation->shares, of_allocation, next)
+		if (share->control)
+			lien_share_drop(graph, share);
 }
 
 static void allocation_settle(struct lien_graph *graph, struct lien_allocation *allocation);
@@ -287,16 +295,17 @@ static void allocation_free(struct lien_graph *graph, struct lien_allocation *al
 }
 
 /* Frees what nothing holds. An export that nobody has imported yet may travel as an open file: the
- * record is kept for that import as long as the owner lives. */
+ * record is kept for that import as long as the owner lives. Names of 64 bytes keep nothing. */
 static void allocation_settle(struct lien_graph *graph, struct lien_allocation *allocation)
 {
 	struct lien_share *share;
 
-	if (lien_allocation_held(allocation))
+	if (allocation->importing || lien_allocation_held(allocation))
 		return;
 	if (allocation->owner)
 		LIST_FOREACH (share, &allocation->shares, of_allocation)
-			if (!share->imports && !share->control)
+			if (!share->imports && !share->control &&
+				!(share->number & LIEN_SHARE_BY_KEY))
 				return;
 	allocation_free(graph, allocation);
 }
@@ -376,6 +385,7 @@ void lien_mapping_drop(struct lien_graph *graph, struct lien_mapping *mapping)
 void lien_allocation_merge(
 	struct lien_graph *graph, struct lien_allocation *from, struct lien_allocation *to)
 {
+	struct lien_binding *binding;
 	struct lien_handle *handle;
 	struct lien_mapping *mapping;
 	struct lien_share *share;
@@ -395,6 +405,11 @@ void lien_allocation_merge(
 		share->allocation = to;
 		LIST_INSERT_HEAD(&to->shares, share, of_allocation);
 	}
+	while ((binding = LIST_FIRST(&from->bindings))) {
+		LIST_REMOVE(binding, of_memory);
+		binding->memory = to;
+		LIST_INSERT_HEAD(&to->bindings, binding, of_memory);
+	}
 	allocation_free(graph, from);
 }
 
@@ -408,16 +423,17 @@ static void registrations_free(struct lien_registration_list *list)
 	}
 }
 
-void lien_comm_drop(struct lien_process *process, struct lien_comm *comm)
+void lien_comm_drop(struct lien_graph *graph, struct lien_process *process, struct lien_comm *comm)
 {
 	struct lien_init *init, *next;
 
+	lien_splits_forget(graph, comm->number);
 	registrations_free(&comm->registrations);
-	LIST_FOREACH_SAFE(init, &process->inits, next, next)
-	if (init->number == comm->number) {
-		LIST_REMOVE(init, next);
-		free(init);
-	}
+	LIST_FOREACH_SAFE (init, &process->inits, next, next)
+		if (init->number == comm->number) {
+			LIST_REMOVE(init, next);
+			free(init);
+		}
 	RB_REMOVE(lien_comm_tree, &process->comms, comm);
 	free(comm);
 }
@@ -463,7 +479,7 @@ void lien_process_end(struct lien_graph *graph, struct lien_process *process)
 		free(reservation);
 	}
 	while ((comm = RB_ROOT(&process->comms)))
-		lien_comm_drop(process, comm);
+		lien_comm_drop(graph, process, comm);
 	registrations_free(&process->cards);
 	while ((library = RB_ROOT(&process->libraries))) {
 		RB_REMOVE(lien_library_tree, &process->libraries, library);

@@ -77,6 +77,7 @@ struct lien_share {
 	uint32_t call; /* enum lien_call: the export */
 	int32_t fd;    /* in the exporter, when it was made; -1: none */
 	bool control;  /* made by a restore */
+	bool stale;    /* its key has been given to other memory since */
 	uint8_t key[]; /* LIEN_KEY_BYTES if the number says so */
 };
 
@@ -99,10 +100,10 @@ struct lien_allocation {
 	uint64_t bytes;
 	struct lien_prop prop;	      /* origin ALLOC: only the location, as far as known */
 	const struct lien_site *site; /* that asked for it; NULL: not known */
-	uint64_t caller;	      /* the same as an address of the owner */
 	uint64_t devices;	      /* multicast: bit n, device n was added */
 	uint32_t comm;	    /* lien_comm.number: NCCL needs it for that one; 0: none, not known */
 	bool comm_inferred; /* see lien_event.scope */
+	bool importing;	    /* a process takes it in at this moment */
 	uint32_t context;   /* lien_context.number; 0: not known, or made without one */
 	unsigned dmabufs;   /* descriptors given out by cuMemGetHandleForAddressRange */
 	unsigned exports;   /* by the application; restores export again without counting */
@@ -196,7 +197,7 @@ struct lien_context {
 	bool primary;
 };
 
-/* A communicator being made, for which memory was asked already. */
+/* The call that makes, or made, a communicator: how NCCL's own threads name it. */
 struct lien_init {
 	LIST_ENTRY(lien_init) next;
 	uint64_t scope;

@@ -22,7 +22,6 @@ struct lien_handle *lien_handle_find(struct lien_process *process, uint64_t valu
 int lien_allocation_asked(struct lien_graph *graph, struct lien_process *process,
 	struct lien_allocation *allocation, const struct lien_event *event)
 {
-	allocation->caller = event->caller;
 	allocation->site = lien_graph_site(graph, process, event);
 	if (!allocation->site)
 		return -ENOMEM;
@@ -51,9 +50,9 @@ static void handles_settle(
 {
 	struct lien_handle *handle, *next;
 
-	LIST_FOREACH_SAFE(handle, &allocation->handles, of_allocation, next)
-	if (handle->process == process)
-		handle_settle(graph, handle);
+	LIST_FOREACH_SAFE (handle, &allocation->handles, of_allocation, next)
+		if (handle->process == process)
+			handle_settle(graph, handle);
 }
 
 int lien_graph_apply_release(
@@ -77,8 +76,7 @@ static void mapping_remove(struct lien_graph *graph, struct lien_mapping *mappin
 	struct lien_handle *handle, *next;
 
 	/* The handles first: with the last of both, the allocation goes as well. */
-	LIST_FOREACH_SAFE(handle, &allocation->handles, of_allocation, next)
-	{
+	LIST_FOREACH_SAFE (handle, &allocation->handles, of_allocation, next) {
 		const struct lien_mapping *other;
 		bool mapped = handle->process != process || handle->references;
 
@@ -163,7 +161,12 @@ static const unsigned range_releases[] = {LIEN_CALL_CU_MEM_UNMAP, LIEN_CALL_CU_M
 
 static bool apply_pending_at(struct lien_graph *graph, const struct lien_mapping *mapping)
 {
+	uint64_t context = lien_context_of(mapping);
 	unsigned i;
+
+	if (context && lien_graph_apply_pending(
+			       graph, mapping->process, LIEN_CALL_CU_CONTEXT_DESTROY, context, 0))
+		return true;
 
 	for (i = 0; i < sizeof(range_releases) / sizeof(range_releases[0]); i++)
 		if (lien_graph_apply_pending(graph, mapping->process, range_releases[i],
@@ -216,6 +219,7 @@ int lien_graph_apply_retain(
 	if (handle && mapping && handle->allocation != mapping->allocation)
 		lien_handle_vacate(graph, process, event->retain.handle);
 	handle = lien_handle_find(process, event->retain.handle);
+	mapping = lien_process_mapping(process, event->retain.va);
 	if (!handle) {
 		if (!mapping) {
 			lien_graph_odd(graph, process);
@@ -267,8 +271,14 @@ int lien_graph_apply_map(
 	struct lien_mapping *mapping = lien_process_mapping(process, event->map.va);
 	struct lien_allocation *allocation;
 
+	if (!lien_range_sane(event->map.va, event->map.bytes)) {
+		lien_graph_odd(graph, process);
+		return 0;
+	}
 	if (handle && by_control(event) && mapping && mapping->parked &&
-		mapping->va == event->map.va && mapping->bytes == event->map.bytes) {
+		mapping->va == event->map.va && mapping->bytes == event->map.bytes &&
+		handle->allocation->origin != LIEN_ORIGIN_MULTICAST &&
+		mapping->allocation->origin != LIEN_ORIGIN_MULTICAST) {
 		mapping_revive(graph, mapping, handle);
 		return 0;
 	}

@@ -103,8 +103,7 @@ int lien_graph_apply_multicast_unbind(
 
 	if (!object)
 		return 0;
-	LIST_FOREACH_SAFE(binding, &object->bindings, of_object, next)
-	{
+	LIST_FOREACH_SAFE (binding, &object->bindings, of_object, next) {
 		if (binding->memory->prop.location_id != event->multicast.device ||
 			binding->offset < from || binding->offset >= to)
 			continue;
