@@ -61,10 +61,20 @@ static uint64_t site_address(const struct lien_process *process, const struct li
 	return 0;
 }
 
+static int tell_hidden(struct lien_dump *dump)
+{
+	int err = dump->hidden ? tell_library(dump, dump->hidden_in, dump->hidden) : 0;
+
+	dump->hidden = NULL;
+	return err;
+}
+
+/* The file is told to be mapped where nothing is, or nothing where now is a file. */
 static int tell_site(struct lien_dump *dump, struct lien_event *event,
 	const struct lien_process *process, const struct lien_site *site)
 {
 	struct lien_library_map map = {.start = site->offset, .end = site->offset + 1};
+	int err = tell_hidden(dump);
 
 	event->outer = site->outer;
 	event->caller = site_address(process, site);
@@ -77,12 +87,12 @@ static int tell_site(struct lien_dump *dump, struct lien_event *event,
 			.dev_major = site->dev_major,
 			.dev_minor = site->dev_minor,
 			.file = site->file};
-	} else if (site->file ||
-		   !lien_process_library((struct lien_process *)process, site->offset)) {
-		return 0;
+	} else if (site->file || !(dump->hidden = lien_process_library(
+					   (struct lien_process *)process, site->offset))) {
+		return err;
 	}
-	dump->libraries_moved = true;
-	return tell_library(dump, process, &map);
+	dump->hidden_in = process;
+	return err ? err : tell_library(dump, process, &map);
 }
 
 int lien_dump_asked(struct lien_dump *dump, struct lien_event *event,
@@ -170,20 +180,17 @@ static int tell_process(struct lien_dump *dump, struct lien_process *process)
 	return err ? err : lien_dump_comms(dump, process);
 }
 
-/* Where the libraries really are, after others were told to be in their places. */
-static int tell_libraries_back(struct lien_dump *dump)
+/* Nothing is left of the libraries that were told to be where none are. */
+static int tell_no_code(struct lien_dump *dump)
 {
 	const struct lien_library_map nothing = {
 		.start = LIEN_DUMP_CODE, .end = LIEN_DUMP_CODE + 1};
 	struct lien_process *process;
-	int err = 0;
+	int err = tell_hidden(dump);
 
-	for (process = lien_graph_first(dump->graph); process && dump->libraries_moved && !err;
-		process = lien_graph_next(process)) {
+	for (process = lien_graph_first(dump->graph); process && dump->hidden_in && !err;
+		process = lien_graph_next(process))
 		err = tell_library(dump, process, &nothing);
-		if (!err)
-			err = tell_libraries(dump, process);
-	}
 	return err;
 }
 
@@ -326,7 +333,7 @@ int lien_graph_dump(const struct lien_graph *graph,
 	if (!err)
 		err = tell_deaths(&dump);
 	if (!err)
-		err = tell_libraries_back(&dump);
+		err = tell_no_code(&dump);
 	for (process = lien_graph_first(dump.graph); process && !err;
 		process = lien_graph_next(process)) {
 		err = lien_dump_registered(&dump, process);

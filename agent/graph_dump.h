@@ -10,7 +10,9 @@ struct lien_dump {
 	int (*fn)(void *context, const struct lien_event *event);
 	void *context;
 	struct lien_graph *graph;
-	bool libraries_moved; /* some were told elsewhere than they are */
+	/* Not where an allocation was asked for: told away, to be told back. NULL: none is. */
+	const struct lien_library_map *hidden;
+	const struct lien_process *hidden_in;
 };
 
 /* What is gone has names that no driver gives out. */

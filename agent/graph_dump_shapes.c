@@ -50,6 +50,7 @@ static int tell_key(struct lien_dump *dump, const struct lien_process *process, 
 {
 	struct lien_event event = lien_dump_event(process, call);
 
+	event.flags = share->imports ? LIEN_EVENT_IMPORTED : 0;
 	event.key.va = va;
 	memcpy(event.key.key, share->key, LIEN_KEY_BYTES);
 	return lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(key));
@@ -77,10 +78,11 @@ int lien_dump_opened(struct lien_dump *dump, const struct lien_allocation *alloc
 	const struct lien_mapping *mapping = LIST_FIRST(&allocation->mappings);
 	struct lien_event event = lien_dump_event(mapping->process, LIEN_CALL_CU_IPC_OPEN);
 	int err = lien_dump_asked(dump, &event, allocation, mapping->process);
+	uint64_t name = LIEN_DUMP_HANDLE | allocation->id;
 	unsigned told;
 
 	event.key.va = mapping->va;
-	memcpy(event.key.key, &allocation->id, sizeof(allocation->id));
+	memcpy(event.key.key, &name, sizeof(name));
 	for (told = 0; told < mapping->opens && !err; told++)
 		err = lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(key));
 	return err;

@@ -83,8 +83,8 @@ void lien_share_outdate(struct lien_graph *graph, struct lien_share *share);
 /* The number of what 64 bytes name; the call says what kind of name it is. */
 uint64_t lien_share_number(unsigned call, const uint8_t *key);
 /* The memory is handed out under a name of 64 bytes, once more or for the first time. */
-int lien_share_by_key(struct lien_graph *graph, struct lien_allocation *allocation, unsigned call,
-	const uint8_t *key);
+int lien_share_by_key(struct lien_graph *graph, struct lien_allocation *allocation,
+	const struct lien_event *event, const uint8_t *key);
 /* Those of the restore before this one: each has been imported, and closed. */
 void lien_shares_drop_control(struct lien_graph *graph, struct lien_allocation *allocation);
 

@@ -24,10 +24,10 @@ uint64_t lien_share_number(unsigned call, const uint8_t *key)
 	return hash | LIEN_SHARE_BY_KEY;
 }
 
-int lien_share_by_key(struct lien_graph *graph, struct lien_allocation *allocation, unsigned call,
-	const uint8_t *key)
+int lien_share_by_key(struct lien_graph *graph, struct lien_allocation *allocation,
+	const struct lien_event *event, const uint8_t *key)
 {
-	uint64_t number = lien_share_number(call, key);
+	uint64_t number = lien_share_number(event->type, key);
 	struct lien_share *share = lien_share_find(graph, number);
 
 	if (share && share->allocation == allocation)
@@ -37,8 +37,9 @@ int lien_share_by_key(struct lien_graph *graph, struct lien_allocation *allocati
 	share = lien_share_new(graph, allocation, number, key);
 	if (!share)
 		return -ENOMEM;
-	share->call = call;
+	share->call = event->type;
 	share->fd = -1;
+	share->imports = !!(event->flags & LIEN_EVENT_IMPORTED);
 	allocation->exports++;
 	return 0;
 }
@@ -56,7 +57,7 @@ int lien_graph_apply_export(
 	}
 	if (event->share.handle_type == CU_MEM_HANDLE_TYPE_FABRIC &&
 		event->size >= LIEN_EVENT_SIZE(share))
-		return lien_share_by_key(graph, handle->allocation, event->type, event->share.key);
+		return lien_share_by_key(graph, handle->allocation, event, event->share.key);
 	if (control)
 		lien_shares_drop_control(graph, handle->allocation);
 	else
@@ -130,7 +131,7 @@ int lien_graph_apply_key_export(
 		lien_graph_odd(graph, process);
 		return 0;
 	}
-	return lien_share_by_key(graph, mapping->allocation, event->type, event->key.key);
+	return lien_share_by_key(graph, mapping->allocation, event, event->key.key);
 }
 
 /* Legacy IPC: a process that opens a name twice has one address for both, also of memory whose
