@@ -43,7 +43,7 @@ static struct lien_split *split_of(struct lien_graph *graph, const uint8_t *id,
 	struct lien_split *split;
 
 	LIST_FOREACH (split, &graph->splits, next)
-		if (!memcmp(split->id, id, sizeof(split->id)))
+		if (split->nranks == parent->nranks && !memcmp(split->id, id, sizeof(split->id)))
 			return split;
 	split = calloc(1, sizeof(*split));
 	if (!split)
