@@ -72,8 +72,8 @@ $(BUILD)/%.skel.h: $(BUILD)/%.bpf.o
 # The agent's pure part: no BPF, no CUDA, no root. Unit tests link it alone.
 PURE_SRCS := $(addprefix agent/, event_check.c graph.c graph_alloc.c graph_apply.c \
 	graph_comm.c graph_dump.c graph_dump_comm.c graph_dump_memory.c graph_dump_shapes.c \
-	graph_memory.c graph_multicast.c graph_nccl.c graph_share.c graph_split.c names.c plan.c recording.c transaction.c \
-	transaction_restore.c views.c views_mem.c views_result.c)
+	graph_memory.c graph_multicast.c graph_nccl.c graph_share.c graph_split.c names.c plan.c recording.c slab.c \
+	transaction.c transaction_restore.c views.c views_mem.c views_result.c)
 LIEN_SRCS := $(sort $(wildcard agent/*.c loader/*.c tools/*.c) $(REPLAY_SRCS))
 LIEN_OBJS := $(LIEN_SRCS:%.c=$(BUILD)/obj/%.o)
 

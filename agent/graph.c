@@ -14,7 +14,6 @@
 	_Static_assert(1, "takes the semicolon")
 
 TREE(lien_process, lien_process, pid, by_pid);
-TREE(lien_allocation, lien_allocation, id, by_id);
 TREE(lien_share, lien_share, number, by_number);
 TREE(lien_handle, lien_handle, value, by_value);
 TREE(lien_mapping, lien_mapping, va, by_va);
@@ -29,12 +28,17 @@ int lien_graph_new(struct lien_graph **out)
 	if (!graph)
 		return -ENOMEM;
 	RB_INIT(&graph->processes);
-	RB_INIT(&graph->allocations);
+	TAILQ_INIT(&graph->allocations);
 	RB_INIT(&graph->shares);
 	RB_INIT(&graph->names);
 	RB_INIT(&graph->access_sets);
 	RB_INIT(&graph->sites);
 	LIST_INIT(&graph->splits);
+	lien_slab_init(&graph->slabs.allocations, sizeof(struct lien_allocation));
+	lien_slab_init(&graph->slabs.mappings, sizeof(struct lien_mapping));
+	lien_slab_init(&graph->slabs.handles, sizeof(struct lien_handle));
+	lien_slab_init(&graph->slabs.reservations, sizeof(struct lien_reservation));
+	lien_slab_init(&graph->slabs.shares, sizeof(struct lien_share));
 	*out = graph;
 	return 0;
 }
@@ -49,6 +53,11 @@ void lien_graph_free(struct lien_graph *graph)
 		lien_process_end(graph, process);
 	lien_splits_drop(graph, 0);
 	lien_graph_free_sets(graph);
+	lien_slab_clear(&graph->slabs.allocations);
+	lien_slab_clear(&graph->slabs.mappings);
+	lien_slab_clear(&graph->slabs.handles);
+	lien_slab_clear(&graph->slabs.reservations);
+	lien_slab_clear(&graph->slabs.shares);
 	free(graph);
 }
 
@@ -81,21 +90,14 @@ struct lien_process *lien_graph_next(struct lien_process *process)
 	return RB_NEXT(lien_process_tree, NULL, process);
 }
 
-struct lien_allocation *lien_graph_allocation(struct lien_graph *graph, uint64_t id)
-{
-	struct lien_allocation key = {.id = id};
-
-	return RB_FIND(lien_allocation_tree, &graph->allocations, &key);
-}
-
 struct lien_allocation *lien_graph_first_allocation(struct lien_graph *graph)
 {
-	return RB_MIN(lien_allocation_tree, &graph->allocations);
+	return TAILQ_FIRST(&graph->allocations);
 }
 
 struct lien_allocation *lien_graph_next_allocation(struct lien_allocation *allocation)
 {
-	return RB_NEXT(lien_allocation_tree, NULL, allocation);
+	return TAILQ_NEXT(allocation, of_graph);
 }
 
 bool lien_range_sane(uint64_t va, uint64_t bytes)
@@ -226,7 +228,7 @@ struct lien_process *lien_process_new(struct lien_graph *graph, uint32_t pid, ui
 
 struct lien_allocation *lien_allocation_new(struct lien_graph *graph, enum lien_origin origin)
 {
-	struct lien_allocation *allocation = calloc(1, sizeof(*allocation));
+	struct lien_allocation *allocation = lien_slab_get(&graph->slabs.allocations);
 
 	if (!allocation)
 		return NULL;
@@ -236,9 +238,17 @@ struct lien_allocation *lien_allocation_new(struct lien_graph *graph, enum lien_
 	LIST_INIT(&allocation->mappings);
 	LIST_INIT(&allocation->shares);
 	LIST_INIT(&allocation->bindings);
-	RB_INSERT(lien_allocation_tree, &graph->allocations, allocation);
+	TAILQ_INSERT_TAIL(&graph->allocations, allocation, of_graph);
 	graph->stats.allocations++;
 	return allocation;
+}
+
+static void share_free(struct lien_graph *graph, struct lien_share *share)
+{
+	if (share->has_key)
+		free(share);
+	else
+		lien_slab_put(&graph->slabs.shares, share);
 }
 
 void lien_share_drop(struct lien_graph *graph, struct lien_share *share)
@@ -246,7 +256,7 @@ void lien_share_drop(struct lien_graph *graph, struct lien_share *share)
 	LIST_REMOVE(share, of_allocation);
 	if (!share->stale)
 		RB_REMOVE(lien_share_tree, &graph->shares, share);
-	free(share);
+	share_free(graph, share);
 }
 
 void lien_share_outdate(struct lien_graph *graph, struct lien_share *share)
@@ -289,9 +299,9 @@ static void allocation_free(struct lien_graph *graph, struct lien_allocation *al
 		lien_share_drop(graph, share);
 	if (allocation->owner)
 		LIST_REMOVE(allocation, of_owner);
-	RB_REMOVE(lien_allocation_tree, &graph->allocations, allocation);
+	TAILQ_REMOVE(&graph->allocations, allocation, of_graph);
 	graph->stats.allocations--;
-	free(allocation);
+	lien_slab_put(&graph->slabs.allocations, allocation);
 }
 
 /* Frees what nothing holds. An export that nobody has imported yet may travel as an open file: the
@@ -313,26 +323,28 @@ static void allocation_settle(struct lien_graph *graph, struct lien_allocation *
 struct lien_share *lien_share_new(struct lien_graph *graph, struct lien_allocation *allocation,
 	uint64_t number, const uint8_t *key)
 {
-	struct lien_share *share = calloc(1, sizeof(*share) + (key ? LIEN_KEY_BYTES : 0));
+	struct lien_share *share = key ? calloc(1, sizeof(*share) + LIEN_KEY_BYTES)
+				       : lien_slab_get(&graph->slabs.shares);
 
 	if (!share)
 		return NULL;
+	share->number = number;
+	share->has_key = key;
 	if (key)
 		memcpy(share->key, key, LIEN_KEY_BYTES);
-	share->number = number;
 	share->allocation = allocation;
 	if (RB_INSERT(lien_share_tree, &graph->shares, share)) {
-		free(share);
+		share_free(graph, share);
 		return NULL;
 	}
 	LIST_INSERT_HEAD(&allocation->shares, share, of_allocation);
 	return share;
 }
 
-struct lien_handle *lien_handle_new(
-	struct lien_process *process, struct lien_allocation *allocation, uint64_t value)
+struct lien_handle *lien_handle_new(struct lien_graph *graph, struct lien_process *process,
+	struct lien_allocation *allocation, uint64_t value)
 {
-	struct lien_handle *handle = calloc(1, sizeof(*handle));
+	struct lien_handle *handle = lien_slab_get(&graph->slabs.handles);
 
 	if (!handle)
 		return NULL;
@@ -350,14 +362,14 @@ void lien_handle_drop(struct lien_graph *graph, struct lien_handle *handle)
 
 	RB_REMOVE(lien_handle_tree, &handle->process->handles, handle);
 	LIST_REMOVE(handle, of_allocation);
-	free(handle);
+	lien_slab_put(&graph->slabs.handles, handle);
 	allocation_settle(graph, allocation);
 }
 
 struct lien_mapping *lien_mapping_new(struct lien_graph *graph, struct lien_process *process,
 	struct lien_allocation *allocation, uint64_t va, uint64_t bytes)
 {
-	struct lien_mapping *mapping = calloc(1, sizeof(*mapping));
+	struct lien_mapping *mapping = lien_slab_get(&graph->slabs.mappings);
 
 	if (!mapping)
 		return NULL;
@@ -378,7 +390,7 @@ void lien_mapping_drop(struct lien_graph *graph, struct lien_mapping *mapping)
 	RB_REMOVE(lien_mapping_tree, &mapping->process->mappings, mapping);
 	LIST_REMOVE(mapping, of_allocation);
 	graph->stats.mappings--;
-	free(mapping);
+	lien_slab_put(&graph->slabs.mappings, mapping);
 	allocation_settle(graph, allocation);
 }
 
@@ -476,7 +488,7 @@ void lien_process_end(struct lien_graph *graph, struct lien_process *process)
 		lien_handle_drop(graph, handle);
 	while ((reservation = RB_ROOT(&process->reservations))) {
 		RB_REMOVE(lien_reservation_tree, &process->reservations, reservation);
-		free(reservation);
+		lien_slab_put(&graph->slabs.reservations, reservation);
 	}
 	while ((comm = RB_ROOT(&process->comms)))
 		lien_comm_drop(graph, process, comm);

@@ -77,8 +77,9 @@ struct lien_share {
 	uint32_t call; /* enum lien_call: the export */
 	int32_t fd;    /* in the exporter, when it was made; -1: none */
 	bool control;  /* made by a restore */
+	bool has_key;
 	bool stale;    /* its key has been given to other memory since */
-	uint8_t key[]; /* LIEN_KEY_BYTES if the number says so */
+	uint8_t key[]; /* LIEN_KEY_BYTES if it has one */
 };
 
 /* Memory that a multicast object reaches. */
@@ -89,28 +90,29 @@ struct lien_binding {
 	uint64_t memory_offset;
 };
 
+/* There may be a million: the order leaves no holes. */
 struct lien_allocation {
-	RB_ENTRY(lien_allocation) by_id;
-	uint64_t id; /* never used again */
-	enum lien_origin origin;
+	TAILQ_ENTRY(lien_allocation) of_graph;
+	uint64_t id; /* never used again; the graph's are in its order */
 	LIST_ENTRY(lien_allocation) of_owner;
 	struct lien_process *owner; /* NULL: unknown or dead */
-	uint32_t owner_pid;	    /* stays when the owner has died; 0: unknown */
 	uint64_t owner_start;
 	uint64_t bytes;
-	struct lien_prop prop;	      /* origin ALLOC: only the location, as far as known */
 	const struct lien_site *site; /* that asked for it; NULL: not known */
 	uint64_t devices;	      /* multicast: bit n, device n was added */
-	uint32_t comm;	    /* lien_comm.number: NCCL needs it for that one; 0: none, not known */
-	bool comm_inferred; /* see lien_event.scope */
-	bool importing;	    /* a process takes it in at this moment */
-	uint32_t context;   /* lien_context.number; 0: not known, or made without one */
-	unsigned dmabufs;   /* descriptors given out by cuMemGetHandleForAddressRange */
-	unsigned exports;   /* by the application; restores export again without counting */
 	LIST_HEAD(, lien_share) shares;
 	struct lien_handle_list handles;
 	struct lien_mapping_list mappings;  /* in all processes */
 	LIST_HEAD(, lien_binding) bindings; /* multicast: what it reaches; else what reaches it */
+	struct lien_prop prop;		    /* by address: only the location, as far as known */
+	uint32_t owner_pid;		    /* stays when the owner has died; 0: unknown */
+	uint32_t comm;	    /* lien_comm.number: NCCL needs it for that one; 0: none, not known */
+	uint32_t context;   /* lien_context.number; 0: not known, or made without one */
+	unsigned dmabufs;   /* descriptors given out by cuMemGetHandleForAddressRange */
+	unsigned exports;   /* by the application; restores export again without counting */
+	uint8_t origin;	    /* enum lien_origin */
+	bool comm_inferred; /* see lien_event.scope */
+	bool importing;	    /* a process takes it in at this moment */
 };
 
 struct lien_handle {
@@ -214,7 +216,6 @@ RB_HEAD(lien_mapping_tree, lien_mapping);
 RB_HEAD(lien_reservation_tree, lien_reservation);
 RB_HEAD(lien_comm_tree, lien_comm);
 RB_HEAD(lien_library_tree, lien_library_map);
-RB_HEAD(lien_allocation_tree, lien_allocation);
 RB_HEAD(lien_process_tree, lien_process);
 RB_HEAD(lien_share_tree, lien_share);
 
@@ -283,7 +284,6 @@ const struct lien_graph_stats *lien_graph_stats(const struct lien_graph *graph);
 struct lien_process *lien_graph_process(struct lien_graph *graph, uint32_t pid);
 struct lien_process *lien_graph_first(struct lien_graph *graph);
 struct lien_process *lien_graph_next(struct lien_process *process);
-struct lien_allocation *lien_graph_allocation(struct lien_graph *graph, uint64_t id);
 struct lien_allocation *lien_graph_first_allocation(struct lien_graph *graph);
 struct lien_allocation *lien_graph_next_allocation(struct lien_allocation *allocation);
 

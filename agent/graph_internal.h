@@ -4,6 +4,7 @@
 #define LIEN_GRAPH_INTERNAL_H
 
 #include "agent/graph.h"
+#include "agent/slab.h"
 
 RB_HEAD(lien_name_tree, lien_name);
 RB_HEAD(lien_access_tree, lien_access_set);
@@ -29,12 +30,15 @@ struct lien_split {
 
 struct lien_graph {
 	struct lien_process_tree processes;
-	struct lien_allocation_tree allocations;
+	TAILQ_HEAD(, lien_allocation) allocations; /* by id */
 	struct lien_share_tree shares;
 	struct lien_name_tree names;
 	struct lien_access_tree access_sets;
 	struct lien_site_tree sites;
 	LIST_HEAD(, lien_split) splits;
+	struct {
+		struct lien_slab allocations, mappings, handles, reservations, shares;
+	} slabs;
 	struct lien_graph_stats stats;
 	uint64_t next_id;
 	uint32_t next_comm;
@@ -43,7 +47,6 @@ struct lien_graph {
 };
 
 RB_PROTOTYPE(lien_process_tree, lien_process, by_pid, lien_process_cmp);
-RB_PROTOTYPE(lien_allocation_tree, lien_allocation, by_id, lien_allocation_cmp);
 RB_PROTOTYPE(lien_share_tree, lien_share, by_number, lien_share_cmp);
 
 /* Names come from the job, which may call itself anything: what is no ASCII is shown as '?'. */
@@ -63,8 +66,8 @@ void lien_process_end(struct lien_graph *graph, struct lien_process *process);
 
 struct lien_allocation *lien_allocation_new(struct lien_graph *graph, enum lien_origin origin);
 void lien_allocation_own(struct lien_allocation *allocation, struct lien_process *process);
-struct lien_handle *lien_handle_new(
-	struct lien_process *process, struct lien_allocation *allocation, uint64_t value);
+struct lien_handle *lien_handle_new(struct lien_graph *graph, struct lien_process *process,
+	struct lien_allocation *allocation, uint64_t value);
 void lien_handle_drop(struct lien_graph *graph, struct lien_handle *handle);
 struct lien_mapping *lien_mapping_new(struct lien_graph *graph, struct lien_process *process,
 	struct lien_allocation *allocation, uint64_t va, uint64_t bytes);

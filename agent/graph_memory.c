@@ -123,7 +123,7 @@ int lien_graph_apply_address_free(
 		return 0;
 	}
 	RB_REMOVE(lien_reservation_tree, &process->reservations, reservation);
-	free(reservation);
+	lien_slab_put(&graph->slabs.reservations, reservation);
 	return 0;
 }
 
@@ -203,7 +203,7 @@ int lien_graph_apply_create(
 	allocation->prop = event->create.prop;
 	if (lien_allocation_asked(graph, process, allocation, event))
 		return -ENOMEM;
-	handle = lien_handle_new(process, allocation, event->create.handle);
+	handle = lien_handle_new(graph, process, allocation, event->create.handle);
 	if (!handle)
 		return -ENOMEM;
 	handle->references = 1;
@@ -225,7 +225,7 @@ int lien_graph_apply_retain(
 			lien_graph_odd(graph, process);
 			return 0;
 		}
-		handle = lien_handle_new(process, mapping->allocation, event->retain.handle);
+		handle = lien_handle_new(graph, process, mapping->allocation, event->retain.handle);
 		if (!handle)
 			return -ENOMEM;
 		handle->imported = mapping->imported;
@@ -237,7 +237,7 @@ int lien_graph_apply_retain(
 int lien_graph_apply_reserve(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
-	struct lien_reservation *reservation = calloc(1, sizeof(*reservation)), *old;
+	struct lien_reservation *reservation = lien_slab_get(&graph->slabs.reservations), *old;
 
 	if (!reservation)
 		return -ENOMEM;
@@ -249,7 +249,7 @@ int lien_graph_apply_reserve(
 			continue;
 		lien_graph_odd(graph, process);
 		RB_REMOVE(lien_reservation_tree, &process->reservations, old);
-		free(old);
+		lien_slab_put(&graph->slabs.reservations, old);
 	}
 	return 0;
 }
@@ -292,7 +292,7 @@ int lien_graph_apply_map(
 		allocation->bytes = event->map.bytes;
 		if (lien_allocation_asked(graph, process, allocation, event))
 			return -ENOMEM;
-		handle = lien_handle_new(process, allocation, event->map.handle);
+		handle = lien_handle_new(graph, process, allocation, event->map.handle);
 		if (!handle)
 			return -ENOMEM;
 		handle->references = 1;

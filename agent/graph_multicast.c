@@ -20,7 +20,7 @@ int lien_graph_apply_multicast_create(
 	object->prop.location_id = -1;
 	if (lien_allocation_asked(graph, process, object, event))
 		return -ENOMEM;
-	handle = lien_handle_new(process, object, event->multicast.handle);
+	handle = lien_handle_new(graph, process, object, event->multicast.handle);
 	if (!handle)
 		return -ENOMEM;
 	handle->references = 1;

@@ -114,7 +114,7 @@ int lien_graph_apply_import(
 	allocation = share ? share->allocation : import_unmatched(graph, process, event);
 	if (!allocation)
 		return -ENOMEM;
-	handle = lien_handle_new(process, allocation, event->share.handle);
+	handle = lien_handle_new(graph, process, allocation, event->share.handle);
 	if (!handle)
 		return -ENOMEM;
 	handle->references = 1;
