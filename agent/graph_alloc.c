@@ -186,15 +186,28 @@ uint64_t lien_context_of(const struct lien_mapping *mapping)
 	return 0;
 }
 
-/* What was allocated in it is freed. */
+static struct lien_mapping *next_in_context(
+	struct lien_process *process, uint64_t from, const struct lien_context *context)
+{
+	struct lien_mapping *mapping = lien_process_overlap(process, from, UINT64_MAX - from);
+
+	while (mapping && !(in_context(mapping) && mapping->allocation->context == context->number))
+		mapping = RB_NEXT(lien_mapping_tree, &process->mappings, mapping);
+	return mapping;
+}
+
+/* What was allocated in it is freed, if it has not been freed by a call that is yet to return. */
 static void context_drop(
 	struct lien_graph *graph, struct lien_process *process, struct lien_context *context)
 {
-	struct lien_mapping *mapping, *next;
+	struct lien_mapping *mapping;
+	uint64_t from = 0;
 
-	RB_FOREACH_SAFE (mapping, lien_mapping_tree, &process->mappings, next)
-		if (in_context(mapping) && mapping->allocation->context == context->number)
+	while ((mapping = next_in_context(process, from, context))) {
+		from = mapping->va;
+		if (!lien_mapping_apply_pending(graph, mapping))
 			lien_mapping_drop(graph, mapping);
+	}
 	LIST_REMOVE(context, next);
 	free(context);
 }

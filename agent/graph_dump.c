@@ -209,14 +209,14 @@ static int tell_create(struct lien_dump *dump, const struct lien_allocation *all
 	return err ? err : lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(create));
 }
 
-/* The dead come back to make and export what others still have, and die in the end; unless another
- * one has the number now: then nothing can be told of the owner. */
-static bool tells(const struct lien_dump *dump, const struct lien_allocation *allocation,
-	struct lien_process *dead)
+const struct lien_process *lien_dump_owner(const struct lien_dump *dump,
+	const struct lien_allocation *allocation, struct lien_process *dead)
 {
+	if (allocation->owner)
+		return allocation->owner;
 	dead->pid = allocation->owner_pid;
 	dead->start = allocation->owner_start;
-	return dead->pid && !lien_graph_process(dump->graph, dead->pid);
+	return dead->pid && !lien_graph_process(dump->graph, dead->pid) ? dead : NULL;
 }
 
 static int tell_deaths(struct lien_dump *dump)
@@ -229,7 +229,7 @@ static int tell_deaths(struct lien_dump *dump)
 		allocation = lien_graph_next_allocation(allocation)) {
 		struct lien_process dead = {0};
 
-		if (allocation->owner || !tells(dump, allocation, &dead))
+		if (allocation->owner || !lien_dump_owner(dump, allocation, &dead))
 			continue;
 		event = lien_dump_event(&dead, LIEN_EVENT_EXIT);
 		err = lien_dump_tell(dump, &event, LIEN_EVENT_HEADER);
@@ -251,11 +251,9 @@ static const struct lien_process *holder(const struct lien_allocation *allocatio
 static int tell_allocation(struct lien_dump *dump, const struct lien_allocation *allocation)
 {
 	struct lien_process dead = {0};
-	const struct lien_process *owner = allocation->owner, *by;
+	const struct lien_process *owner = lien_dump_owner(dump, allocation, &dead), *by;
 	int err = 0;
 
-	if (!owner && tells(dump, allocation, &dead))
-		owner = &dead;
 	by = owner ? owner : holder(allocation);
 	if (!by)
 		return 0;
@@ -277,23 +275,42 @@ static int tell_allocation(struct lien_dump *dump, const struct lien_allocation 
 	return err ? err : lien_dump_part_of_all(dump, allocation, lien_dump_releases);
 }
 
-/* Multicast objects come first and are let go of last: the others' memory is bound to them. */
+enum pass {
+	OBJECTS, /* multicast: the others' memory is bound to them */
+	RENAMED, /* its key is told to be other memory's afterwards */
+	OTHERS,
+	OBJECTS_RELEASED,
+	PASSES,
+};
+
+static enum pass pass_of(const struct lien_allocation *allocation)
+{
+	const struct lien_share *share;
+
+	if (allocation->origin == LIEN_ORIGIN_MULTICAST)
+		return OBJECTS;
+	LIST_FOREACH (share, &allocation->shares, of_allocation)
+		if (share->stale)
+			return RENAMED;
+	return OTHERS;
+}
+
 static int tell_allocations(struct lien_dump *dump)
 {
 	struct lien_allocation *allocation;
-	bool multicast;
-	int err = 0, pass;
+	enum pass pass, of;
+	int err = 0;
 
-	for (pass = 0; pass < 3; pass++)
+	for (pass = 0; pass < PASSES; pass++)
 		for (allocation = lien_graph_first_allocation(dump->graph); allocation && !err;
 			allocation = lien_graph_next_allocation(allocation)) {
-			multicast = allocation->origin == LIEN_ORIGIN_MULTICAST;
-			if (multicast != (pass != 1) ||
-				(!lien_allocation_held(allocation) && !allocation->owner))
+			if (!lien_allocation_held(allocation) && !allocation->owner)
 				continue;
-			err = pass < 2
-				      ? tell_allocation(dump, allocation)
-				      : lien_dump_part_of_all(dump, allocation, lien_dump_releases);
+			of = pass_of(allocation);
+			if (of == pass)
+				err = tell_allocation(dump, allocation);
+			else if (of == OBJECTS && pass == OBJECTS_RELEASED)
+				err = lien_dump_part_of_all(dump, allocation, lien_dump_releases);
 		}
 	return err;
 }

@@ -31,6 +31,11 @@ int lien_dump_release(struct lien_dump *dump, struct lien_event *event, size_t s
 int lien_dump_asked(struct lien_dump *dump, struct lien_event *event,
 	const struct lien_allocation *allocation, const struct lien_process *process);
 
+/* The dead, who are made here, come back to make and export what others still have, and die in the
+ * end; unless another one has the number now: then nothing can be told of the owner (NULL). */
+const struct lien_process *lien_dump_owner(const struct lien_dump *dump,
+	const struct lien_allocation *allocation, struct lien_process *dead);
+
 /* graph_dump_comm.c: communicators, and the buffers registered with them and with network cards. */
 int lien_dump_comms(struct lien_dump *dump, struct lien_process *process);
 int lien_dump_registered(struct lien_dump *dump, struct lien_process *process);

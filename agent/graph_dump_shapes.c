@@ -73,6 +73,24 @@ static int tell_openings(struct lien_dump *dump, const struct lien_allocation *a
 	return err;
 }
 
+/* Other memory gets the key, and is freed. */
+static int tell_renamed(
+	struct lien_dump *dump, const struct lien_process *owner, const struct lien_share *share)
+{
+	struct lien_event event = lien_dump_event(owner, LIEN_CALL_CU_MEM_ALLOC);
+	int err;
+
+	event.alloc.va = LIEN_DUMP_VA - 1;
+	event.alloc.bytes = 1;
+	event.alloc.device = -1;
+	err = lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(alloc));
+	if (!err)
+		err = tell_key(dump, owner, share->call, LIEN_DUMP_VA - 1, share);
+	event = lien_dump_event(owner, LIEN_CALL_CU_MEM_FREE);
+	event.range.va = LIEN_DUMP_VA - 1;
+	return err ? err : lien_dump_release(dump, &event, LIEN_EVENT_SIZE(range));
+}
+
 int lien_dump_opened(struct lien_dump *dump, const struct lien_allocation *allocation)
 {
 	const struct lien_mapping *mapping = LIST_FIRST(&allocation->mappings);
@@ -118,6 +136,9 @@ int lien_dump_by_address(struct lien_dump *dump, const struct lien_allocation *a
 		err = lien_dump_dmabufs(dump, allocation, owner);
 	if (!err)
 		err = lien_dump_bindings(dump, allocation, owner);
+	LIST_FOREACH (share, &allocation->shares, of_allocation)
+		if (share->stale && !err)
+			err = tell_renamed(dump, owner, share);
 	event.range.va = va;
 	return err || mapping ? err : lien_dump_release(dump, &event, LIEN_EVENT_SIZE(range));
 }
@@ -148,57 +169,96 @@ static bool same(const struct lien_process *process, uint32_t pid, uint64_t star
 	return process->pid == pid && process->start == start;
 }
 
-/* The process's handle to the object. Its owner has one till the end, and so has whoever has it
- * mapped; others are told to import it. 0: nobody knows by what. */
-static int object_handle(struct lien_dump *dump, const struct lien_allocation *object,
-	const struct lien_process *process, uint64_t *handle, bool *imported)
+/* Its owner has a handle to it till the end of what is told, and so has whoever holds it. */
+static bool has(const struct lien_allocation *allocation, const struct lien_process *process)
 {
-	bool own = same(process, object->owner_pid, object->owner_start);
+	return same(process, allocation->owner_pid, allocation->owner_start) ||
+	       lien_dump_holds(allocation, process);
+}
 
-	*handle = lien_dump_handle(object, process, !own);
-	*imported = !own && !lien_dump_holds(object, process);
-	if (*imported && !lien_dump_share(object))
-		*handle = 0;
-	return *imported && *handle ? lien_dump_import(dump, object, process, *handle) : 0;
+static bool was_imported(const struct lien_allocation *allocation)
+{
+	const struct lien_share *share = lien_dump_share(allocation);
+
+	return share && share->imports;
+}
+
+/* Who can have bound the memory: a process that has both, or its owner, or the object's owner, who
+ * had imported the other and has released it. `dead` is room for one that
+ * has died. */
+static const struct lien_process *binder(struct lien_dump *dump, const struct lien_binding *binding,
+	const struct lien_process *process, struct lien_process *dead)
+{
+	const struct lien_process *owner = lien_dump_owner(dump, binding->object, dead);
+	const struct lien_handle *handle;
+
+	if (lien_allocation_by_address(binding->memory) || has(binding->object, process))
+		return process;
+	if (owner && has(binding->memory, owner))
+		return owner;
+	LIST_FOREACH (handle, &binding->memory->handles, of_allocation)
+		if (has(binding->object, handle->process))
+			return handle->process;
+	return owner && !was_imported(binding->object) && was_imported(binding->memory) ? owner
+											: process;
+}
+
+/* Imports it if the process does not have it; to be released if so. */
+static int borrow(struct lien_dump *dump, const struct lien_allocation *allocation,
+	const struct lien_process *process, uint64_t *handle, bool *borrowed)
+{
+	bool own = same(process, allocation->owner_pid, allocation->owner_start);
+
+	*handle = lien_dump_handle(allocation, process, !own);
+	*borrowed = !has(allocation, process);
+	return *borrowed ? lien_dump_import(dump, allocation, process, *handle) : 0;
+}
+
+static int give_back(
+	struct lien_dump *dump, const struct lien_process *process, uint64_t handle, bool borrowed)
+{
+	return borrowed ? lien_dump_handle_release(dump, process, handle, 0) : 0;
 }
 
 static int tell_binding(struct lien_dump *dump, const struct lien_binding *binding,
 	const struct lien_process *process)
 {
-	const struct lien_allocation *memory = binding->memory;
+	const struct lien_allocation *object = binding->object, *memory = binding->memory;
 	struct lien_event event = lien_dump_event(process, LIEN_CALL_CU_MULTICAST_BIND);
 	const struct lien_mapping *mapping = owners_mapping(memory);
-	bool imported;
-	int err = object_handle(dump, binding->object, process, &event.multicast.handle, &imported);
+	bool object_borrowed, memory_borrowed = false;
+	uint64_t handle, bound;
+	int err;
 
-	if (err || !event.multicast.handle)
-		return err;
-	event.multicast.offset = binding->offset;
-	event.multicast.bytes = binding->bytes;
+	err = borrow(dump, object, process, &handle, &object_borrowed);
 	if (lien_allocation_by_address(memory)) {
 		event.type = LIEN_CALL_CU_MULTICAST_BIND_ADDRESS;
-		event.multicast.memory =
-			(mapping ? mapping->va : LIEN_DUMP_VA) + binding->memory_offset;
+		bound = (mapping ? mapping->va : LIEN_DUMP_VA) + binding->memory_offset;
 	} else {
-		event.multicast.memory = lien_dump_handle(
-			memory, process, !same(process, memory->owner_pid, memory->owner_start));
 		event.multicast.memory_offset = binding->memory_offset;
+		err = err ? err : borrow(dump, memory, process, &bound, &memory_borrowed);
 	}
-	err = lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(multicast));
-	return err || !imported
-		       ? err
-		       : lien_dump_handle_release(dump, process, event.multicast.handle, 0);
+	event.multicast.handle = handle;
+	event.multicast.memory = bound;
+	event.multicast.offset = binding->offset;
+	event.multicast.bytes = binding->bytes;
+	if (!err)
+		err = lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(multicast));
+	if (!err)
+		err = give_back(dump, process, handle, object_borrowed);
+	return err ? err : give_back(dump, process, bound, memory_borrowed);
 }
 
 int lien_dump_bindings(struct lien_dump *dump, const struct lien_allocation *memory,
 	const struct lien_process *process)
 {
 	const struct lien_binding *binding;
+	struct lien_process dead = {0};
 	int err = 0;
 
 	LIST_FOREACH (binding, &memory->bindings, of_memory)
 		if (!err)
-			err = tell_binding(dump, binding, process);
+			err = tell_binding(dump, binding, binder(dump, binding, process, &dead));
 	return err;
 }
 

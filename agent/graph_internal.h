@@ -124,6 +124,8 @@ void lien_handle_vacate(struct lien_graph *graph, struct lien_process *process, 
 void lien_range_vacate(
 	struct lien_graph *graph, struct lien_process *process, uint64_t va, uint64_t bytes);
 
+/* Applies a release of what is at the mapping's address that was entered. False: there is none. */
+bool lien_mapping_apply_pending(struct lien_graph *graph, const struct lien_mapping *mapping);
 /* The context that takes the mapping's memory with it; 0: none, or not known. */
 uint64_t lien_context_of(const struct lien_mapping *mapping);
 /* The communicator of that number. NULL: it has been destroyed, or is being made. */

@@ -159,14 +159,9 @@ static const unsigned range_releases[] = {LIEN_CALL_CU_MEM_UNMAP, LIEN_CALL_CU_M
 	LIEN_CALL_CU_MEM_FREE_ASYNC, LIEN_CALL_CU_MEM_FREE_ASYNC_PTSZ, LIEN_CALL_CU_FREE_HOST,
 	LIEN_CALL_CU_HOST_UNREGISTER, LIEN_CALL_CU_IPC_CLOSE};
 
-static bool apply_pending_at(struct lien_graph *graph, const struct lien_mapping *mapping)
+bool lien_mapping_apply_pending(struct lien_graph *graph, const struct lien_mapping *mapping)
 {
-	uint64_t context = lien_context_of(mapping);
 	unsigned i;
-
-	if (context && lien_graph_apply_pending(
-			       graph, mapping->process, LIEN_CALL_CU_CONTEXT_DESTROY, context, 0))
-		return true;
 
 	for (i = 0; i < sizeof(range_releases) / sizeof(range_releases[0]); i++)
 		if (lien_graph_apply_pending(graph, mapping->process, range_releases[i],
@@ -175,13 +170,23 @@ static bool apply_pending_at(struct lien_graph *graph, const struct lien_mapping
 	return false;
 }
 
+/* Its context may be going, with all that was allocated in it. */
+static bool apply_pending_context(struct lien_graph *graph, const struct lien_mapping *mapping)
+{
+	uint64_t context = lien_context_of(mapping);
+
+	return context && lien_graph_apply_pending(graph, mapping->process,
+				  LIEN_CALL_CU_CONTEXT_DESTROY, context, 0);
+}
+
 void lien_range_vacate(
 	struct lien_graph *graph, struct lien_process *process, uint64_t va, uint64_t bytes)
 {
 	struct lien_mapping *mapping;
 
 	while ((mapping = lien_process_overlap(process, va, bytes))) {
-		if (apply_pending_at(graph, mapping))
+		if (lien_mapping_apply_pending(graph, mapping) ||
+			apply_pending_context(graph, mapping))
 			continue;
 		lien_graph_odd(graph, process);
 		mapping_remove(graph, mapping);

@@ -263,15 +263,17 @@ static inline char *canonical(struct lien_graph *of)
 	return join_lines(&lines, "\n");
 }
 
+/* The first line of each that the other does not have. Frees both. */
 static inline void assert_same_text(char *ours, char *theirs)
 {
-	size_t same = 0, from;
+	size_t same = 0, line = 0;
 
-	while (ours[same] && ours[same] == theirs[same])
-		same++;
-	from = same < 300 ? 0 : same - 300;
+	for (; ours[same] && ours[same] == theirs[same]; same++)
+		if (ours[same] == '\n')
+			line = same + 1;
 	if (ours[same] || theirs[same])
-		fail_msg("one ...%.900s\n\nthe other ...%.900s", ours + from, theirs + from);
+		fail_msg("one: %.*s\nthe other: %.*s", (int)strcspn(ours + line, "\n"), ours + line,
+			(int)strcspn(theirs + line, "\n"), theirs + line);
 	free(ours);
 	free(theirs);
 }

@@ -301,6 +301,24 @@ static void test_context_of_opened_memory(void **state)
 	assert_nothing_odd();
 }
 
+/* Freed, and then the context destroyed; the free returns last. */
+static void test_free_returns_after_context(void **state)
+{
+	struct lien_event ev, entry;
+
+	(void)state;
+	started(1);
+	context_by(LIEN_CALL_CU_CONTEXT_CREATE, 1, 0x20);
+	alloc_by(LIEN_CALL_CU_HOST_ALLOC, 1, VA, 0x20);
+	ev = EVENT(LIEN_CALL_CU_FREE_HOST, 1, .range = {.va = VA});
+	entry = entry_of(ev);
+	apply(&entry);
+	tell_release(destroy(1, 0x20));
+	assert_counts(1, 0, 0);
+	apply(&ev);
+	assert_nothing_odd();
+}
+
 static void test_context_address_again(void **state)
 {
 	struct lien_event ev, entry;
@@ -949,6 +967,7 @@ int main(void)
 		SHAPE(test_ranges_that_wrap),
 		SHAPE(test_context_takes_its_memory),
 		SHAPE(test_context_of_opened_memory),
+		SHAPE(test_free_returns_after_context),
 		SHAPE(test_context_address_again),
 		SHAPE(test_ipc),
 		SHAPE(test_ipc_name_keeps_nothing),
