@@ -5,6 +5,14 @@
 
 #include "agent/graph_internal.h"
 
+#define SPLAY_TREE(tree, type, member, entry)                                                      \
+	int tree##_cmp(const struct type *a, const struct type *b)                                 \
+	{                                                                                          \
+		return a->member < b->member ? -1 : a->member > b->member;                         \
+	}                                                                                          \
+	SPLAY_GENERATE(tree##_tree, type, entry, tree##_cmp)                                       \
+	_Static_assert(1, "takes the semicolon")
+
 #define TREE(tree, type, member, entry)                                                            \
 	static int tree##_cmp(const struct type *a, const struct type *b)                          \
 	{                                                                                          \
@@ -14,10 +22,10 @@
 	_Static_assert(1, "takes the semicolon")
 
 TREE(lien_process, lien_process, pid, by_pid);
-TREE(lien_share, lien_share, number, by_number);
-TREE(lien_handle, lien_handle, value, by_value);
+SPLAY_TREE(lien_share, lien_share, number, by_number);
+SPLAY_TREE(lien_handle, lien_handle, value, by_value);
+SPLAY_TREE(lien_reservation, lien_reservation, va, by_va);
 TREE(lien_mapping, lien_mapping, va, by_va);
-TREE(lien_reservation, lien_reservation, va, by_va);
 TREE(lien_comm, lien_comm, address, by_address);
 TREE(lien_library, lien_library_map, start, by_start);
 
@@ -29,7 +37,7 @@ int lien_graph_new(struct lien_graph **out)
 		return -ENOMEM;
 	RB_INIT(&graph->processes);
 	TAILQ_INIT(&graph->allocations);
-	RB_INIT(&graph->shares);
+	SPLAY_INIT(&graph->shares);
 	RB_INIT(&graph->names);
 	RB_INIT(&graph->access_sets);
 	RB_INIT(&graph->sites);
@@ -209,9 +217,9 @@ struct lien_process *lien_process_new(struct lien_graph *graph, uint32_t pid, ui
 		return NULL;
 	process->pid = pid;
 	process->start = start;
-	RB_INIT(&process->handles);
+	SPLAY_INIT(&process->handles);
 	RB_INIT(&process->mappings);
-	RB_INIT(&process->reservations);
+	SPLAY_INIT(&process->reservations);
 	RB_INIT(&process->comms);
 	RB_INIT(&process->libraries);
 	TAILQ_INIT(&process->pending);
@@ -255,13 +263,13 @@ void lien_share_drop(struct lien_graph *graph, struct lien_share *share)
 {
 	LIST_REMOVE(share, of_allocation);
 	if (!share->stale)
-		RB_REMOVE(lien_share_tree, &graph->shares, share);
+		SPLAY_REMOVE(lien_share_tree, &graph->shares, share);
 	share_free(graph, share);
 }
 
 void lien_share_outdate(struct lien_graph *graph, struct lien_share *share)
 {
-	RB_REMOVE(lien_share_tree, &graph->shares, share);
+	SPLAY_REMOVE(lien_share_tree, &graph->shares, share);
 	share->stale = true;
 }
 
@@ -333,7 +341,7 @@ struct lien_share *lien_share_new(struct lien_graph *graph, struct lien_allocati
 	if (key)
 		memcpy(share->key, key, LIEN_KEY_BYTES);
 	share->allocation = allocation;
-	if (RB_INSERT(lien_share_tree, &graph->shares, share)) {
+	if (SPLAY_INSERT(lien_share_tree, &graph->shares, share)) {
 		share_free(graph, share);
 		return NULL;
 	}
@@ -351,7 +359,7 @@ struct lien_handle *lien_handle_new(struct lien_graph *graph, struct lien_proces
 	handle->process = process;
 	handle->allocation = allocation;
 	handle->value = value;
-	RB_INSERT(lien_handle_tree, &process->handles, handle);
+	SPLAY_INSERT(lien_handle_tree, &process->handles, handle);
 	LIST_INSERT_HEAD(&allocation->handles, handle, of_allocation);
 	return handle;
 }
@@ -360,7 +368,7 @@ void lien_handle_drop(struct lien_graph *graph, struct lien_handle *handle)
 {
 	struct lien_allocation *allocation = handle->allocation;
 
-	RB_REMOVE(lien_handle_tree, &handle->process->handles, handle);
+	SPLAY_REMOVE(lien_handle_tree, &handle->process->handles, handle);
 	LIST_REMOVE(handle, of_allocation);
 	lien_slab_put(&graph->slabs.handles, handle);
 	allocation_settle(graph, allocation);
@@ -484,10 +492,10 @@ void lien_process_end(struct lien_graph *graph, struct lien_process *process)
 		graph->on_process_end(graph->on_process_end_context, process);
 	while ((mapping = RB_ROOT(&process->mappings)))
 		lien_mapping_drop(graph, mapping);
-	while ((handle = RB_ROOT(&process->handles)))
+	while ((handle = SPLAY_ROOT(&process->handles)))
 		lien_handle_drop(graph, handle);
-	while ((reservation = RB_ROOT(&process->reservations))) {
-		RB_REMOVE(lien_reservation_tree, &process->reservations, reservation);
+	while ((reservation = SPLAY_ROOT(&process->reservations))) {
+		SPLAY_REMOVE(lien_reservation_tree, &process->reservations, reservation);
 		lien_slab_put(&graph->slabs.reservations, reservation);
 	}
 	while ((comm = RB_ROOT(&process->comms)))

@@ -69,7 +69,7 @@ LIST_HEAD(lien_handle_list, lien_handle);
 
 /* One export: what an import's number refers to. */
 struct lien_share {
-	RB_ENTRY(lien_share) by_number;
+	SPLAY_ENTRY(lien_share) by_number;
 	LIST_ENTRY(lien_share) of_allocation;
 	struct lien_allocation *allocation;
 	uint64_t number;
@@ -116,7 +116,7 @@ struct lien_allocation {
 };
 
 struct lien_handle {
-	RB_ENTRY(lien_handle) by_value;
+	SPLAY_ENTRY(lien_handle) by_value;
 	LIST_ENTRY(lien_handle) of_allocation;
 	struct lien_process *process;
 	struct lien_allocation *allocation;
@@ -138,7 +138,7 @@ struct lien_mapping {
 };
 
 struct lien_reservation {
-	RB_ENTRY(lien_reservation) by_va;
+	SPLAY_ENTRY(lien_reservation) by_va;
 	uint64_t va, bytes;
 };
 
@@ -211,13 +211,15 @@ struct lien_capture {
 	uint64_t stream;
 };
 
-RB_HEAD(lien_handle_tree, lien_handle);
+/* Splay trees, whose entries are half as large, where there is one for each of a million mappings
+ * and nobody looks for what is near a key. Looking something up changes them. */
+SPLAY_HEAD(lien_handle_tree, lien_handle);
 RB_HEAD(lien_mapping_tree, lien_mapping);
-RB_HEAD(lien_reservation_tree, lien_reservation);
+SPLAY_HEAD(lien_reservation_tree, lien_reservation);
 RB_HEAD(lien_comm_tree, lien_comm);
 RB_HEAD(lien_library_tree, lien_library_map);
 RB_HEAD(lien_process_tree, lien_process);
-RB_HEAD(lien_share_tree, lien_share);
+SPLAY_HEAD(lien_share_tree, lien_share);
 
 /* Why a process is not known whole. */
 #define LIEN_INCOMPLETE_LATE  0x1  /* it may have called before it was watched */
@@ -316,9 +318,11 @@ bool lien_allocation_on_device(const struct lien_allocation *allocation);
 int lien_graph_dump(const struct lien_graph *graph,
 	int (*fn)(void *context, const struct lien_event *), void *context);
 
-RB_PROTOTYPE(lien_handle_tree, lien_handle, by_value, lien_handle_cmp);
+int lien_handle_cmp(const struct lien_handle *a, const struct lien_handle *b);
+int lien_reservation_cmp(const struct lien_reservation *a, const struct lien_reservation *b);
+SPLAY_PROTOTYPE(lien_handle_tree, lien_handle, by_value, lien_handle_cmp)
+SPLAY_PROTOTYPE(lien_reservation_tree, lien_reservation, by_va, lien_reservation_cmp)
 RB_PROTOTYPE(lien_mapping_tree, lien_mapping, by_va, lien_mapping_cmp);
-RB_PROTOTYPE(lien_reservation_tree, lien_reservation, by_va, lien_reservation_cmp);
 RB_PROTOTYPE(lien_comm_tree, lien_comm, by_address, lien_comm_cmp);
 RB_PROTOTYPE(lien_library_tree, lien_library_map, by_start, lien_library_cmp);
 

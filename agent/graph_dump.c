@@ -168,7 +168,7 @@ static int tell_process(struct lien_dump *dump, struct lien_process *process)
 		err = lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(process));
 	if (!err)
 		err = tell_libraries(dump, process);
-	RB_FOREACH (reservation, lien_reservation_tree, &process->reservations) {
+	SPLAY_FOREACH (reservation, lien_reservation_tree, &process->reservations) {
 		event = lien_dump_event(process, LIEN_CALL_CU_MEM_RESERVE);
 		event.reserve.va = reservation->va;
 		event.reserve.bytes = reservation->bytes;

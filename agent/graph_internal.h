@@ -47,7 +47,8 @@ struct lien_graph {
 };
 
 RB_PROTOTYPE(lien_process_tree, lien_process, by_pid, lien_process_cmp);
-RB_PROTOTYPE(lien_share_tree, lien_share, by_number, lien_share_cmp);
+int lien_share_cmp(const struct lien_share *a, const struct lien_share *b);
+SPLAY_PROTOTYPE(lien_share_tree, lien_share, by_number, lien_share_cmp)
 
 /* Names come from the job, which may call itself anything: what is no ASCII is shown as '?'. */
 char lien_printable(char c);

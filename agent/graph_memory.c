@@ -16,7 +16,7 @@ struct lien_handle *lien_handle_find(struct lien_process *process, uint64_t valu
 {
 	struct lien_handle key = {.value = value};
 
-	return RB_FIND(lien_handle_tree, &process->handles, &key);
+	return SPLAY_FIND(lien_handle_tree, &process->handles, &key);
 }
 
 int lien_allocation_asked(struct lien_graph *graph, struct lien_process *process,
@@ -117,12 +117,12 @@ int lien_graph_apply_address_free(
 {
 	struct lien_reservation key = {.va = event->range.va}, *reservation;
 
-	reservation = RB_FIND(lien_reservation_tree, &process->reservations, &key);
+	reservation = SPLAY_FIND(lien_reservation_tree, &process->reservations, &key);
 	if (!reservation) {
 		lien_graph_odd(graph, process);
 		return 0;
 	}
-	RB_REMOVE(lien_reservation_tree, &process->reservations, reservation);
+	SPLAY_REMOVE(lien_reservation_tree, &process->reservations, reservation);
 	lien_slab_put(&graph->slabs.reservations, reservation);
 	return 0;
 }
@@ -248,12 +248,12 @@ int lien_graph_apply_reserve(
 		return -ENOMEM;
 	reservation->va = event->reserve.va;
 	reservation->bytes = event->reserve.bytes;
-	while ((old = RB_INSERT(lien_reservation_tree, &process->reservations, reservation))) {
+	while ((old = SPLAY_INSERT(lien_reservation_tree, &process->reservations, reservation))) {
 		if (lien_graph_apply_pending(
 			    graph, process, LIEN_CALL_CU_MEM_ADDRESS_FREE, old->va, 0))
 			continue;
 		lien_graph_odd(graph, process);
-		RB_REMOVE(lien_reservation_tree, &process->reservations, old);
+		SPLAY_REMOVE(lien_reservation_tree, &process->reservations, old);
 		lien_slab_put(&graph->slabs.reservations, old);
 	}
 	return 0;

@@ -10,7 +10,7 @@ struct lien_share *lien_share_find(struct lien_graph *graph, uint64_t number)
 {
 	struct lien_share key = {.number = number};
 
-	return RB_FIND(lien_share_tree, &graph->shares, &key);
+	return SPLAY_FIND(lien_share_tree, &graph->shares, &key);
 }
 
 /* FNV-1a. Two of a node's names with one number would need some 2^31 of them. */

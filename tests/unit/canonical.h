@@ -121,7 +121,7 @@ static inline void process_lines(struct lines *lines, struct lien_process *proce
 		add_line(lines, "process %u library " H "-" H " at " H " of " H " %s " H, pid,
 			LLX(map->start), LLX(map->end), LLX(map->offset), LLX(map->inode),
 			map->file->text, LLX(map->t_mapped));
-	RB_FOREACH (reservation, lien_reservation_tree, &process->reservations)
+	SPLAY_FOREACH (reservation, lien_reservation_tree, &process->reservations)
 		add_line(lines, "process %u reserved " H "+" H, pid, LLX(reservation->va),
 			LLX(reservation->bytes));
 	LIST_FOREACH (context, &process->contexts, next)

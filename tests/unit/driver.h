@@ -655,13 +655,13 @@ static inline void compare_handles(struct comparison *c, unsigned p, struct lien
 	struct lien_handle *handle;
 	unsigned count = 0, h;
 
-	RB_FOREACH (handle, lien_handle_tree, &known->handles)
+	SPLAY_FOREACH (handle, lien_handle_tree, &known->handles)
 		count++;
 	for (h = 0; h < HANDLES; h++) {
 		__auto_type real = &c->driver->process[p].handle[h];
 		struct lien_handle key = {.value = HANDLE_NAME(h)};
 
-		handle = RB_FIND(lien_handle_tree, &known->handles, &key);
+		handle = SPLAY_FIND(lien_handle_tree, &known->handles, &key);
 		count -= handle != NULL;
 		if (!handle != !real->memory) {
 			DIFFERS(c, "process %u, handle %u: %s", p + 1, h,
@@ -705,13 +705,13 @@ static inline void compare_ranges(struct comparison *c, unsigned p, struct lien_
 
 	RB_FOREACH (mapping, lien_mapping_tree, &known->mappings)
 		mapped++;
-	RB_FOREACH (reservation, lien_reservation_tree, &known->reservations)
+	SPLAY_FOREACH (reservation, lien_reservation_tree, &known->reservations)
 		reserved++;
 	for (r = 0; r < RANGES; r++) {
 		struct lien_reservation key = {.va = RANGE_VA(r)};
 		__auto_type real = &c->driver->process[p].range[r];
 
-		reservation = RB_FIND(lien_reservation_tree, &known->reservations, &key);
+		reservation = SPLAY_FIND(lien_reservation_tree, &known->reservations, &key);
 		reserved -= reservation != NULL;
 		if (!reservation != !real->reserved)
 			DIFFERS(c, "process %u, range %u: %s", p + 1, r,

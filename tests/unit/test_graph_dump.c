@@ -122,12 +122,12 @@ static void assert_equal_graphs(void)
 		assert_non_null(theirs);
 		assert_int_equal(theirs->start, ours->start);
 		assert_int_equal(theirs->cuda, ours->cuda);
-		b = RB_MIN(lien_reservation_tree, &theirs->reservations);
-		RB_FOREACH (a, lien_reservation_tree, &ours->reservations) {
+		b = SPLAY_MIN(lien_reservation_tree, &theirs->reservations);
+		SPLAY_FOREACH (a, lien_reservation_tree, &ours->reservations) {
 			assert_non_null(b);
 			assert_int_equal(a->va, b->va);
 			assert_int_equal(a->bytes, b->bytes);
-			b = RB_NEXT(lien_reservation_tree, &theirs->reservations, b);
+			b = SPLAY_NEXT(lien_reservation_tree, &theirs->reservations, b);
 		}
 		assert_null(b);
 		LIST_FOREACH (capture, &ours->captures, next)
