@@ -93,14 +93,12 @@ static int member_cmp(const void *a, const void *b)
 	return (x->parent_rank > y->parent_rank) - (x->parent_rank < y->parent_rank);
 }
 
-/* NULL: it takes no part, or has been destroyed; another one may have its address. */
+/* NULL: it takes no part, or has been destroyed (lien_splits_forget()). */
 static struct lien_comm *comm_of(struct lien_graph *graph, const struct lien_split_member *member)
 {
 	struct lien_process *process = lien_graph_process(graph, member->pid);
-	struct lien_comm *comm;
 
-	comm = process && member->number ? lien_comm_find(process, member->comm) : NULL;
-	return comm && comm->number == member->number ? comm : NULL;
+	return process && member->number ? lien_comm_find(process, member->comm) : NULL;
 }
 
 /* All have called: by color, then key, then their rank in the parent (ncclCommSplit()). */

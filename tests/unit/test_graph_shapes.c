@@ -446,6 +446,25 @@ static void test_ipc_key_again(void **state)
 	assert_nothing_odd();
 }
 
+/* To memory that is older than the one that had it. */
+static void test_ipc_key_to_older(void **state)
+{
+	(void)state;
+	started(1);
+	started(2);
+	alloc(1, VA, PIECE);
+	alloc(1, VA + PIECE, PIECE);
+	ipc_get(1, VA + PIECE, 1);
+	ipc_open(2, VA, 1);
+	free_alloc(1, VA + PIECE);
+	ipc_get(1, VA, 1);
+	assert_round_trip();
+	ipc_open(2, VA + PIECE, 1);
+	assert_ptr_equal(allocation_at(2, VA + PIECE), allocation_at(1, VA));
+	assert_ptr_not_equal(allocation_at(2, VA), allocation_at(1, VA));
+	assert_nothing_odd();
+}
+
 static void test_ipc_of_the_unknown(void **state)
 {
 	(void)state;
@@ -972,6 +991,7 @@ int main(void)
 		SHAPE(test_ipc),
 		SHAPE(test_ipc_name_keeps_nothing),
 		SHAPE(test_ipc_key_again),
+		SHAPE(test_ipc_key_to_older),
 		SHAPE(test_ipc_of_the_unknown),
 		SHAPE(test_ipc_close_returns_late),
 		SHAPE(test_last_opening_again),
