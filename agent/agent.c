@@ -12,8 +12,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "agent/agent.h"
 #include "agent/event_check.h"
+#include "agent/walks.h"
 
 #define TICK_MS	     1000
 #define TICK_FAST_MS 20 /* while something is awaited */
@@ -61,13 +61,16 @@ struct lien_event lien_agent_event_of(uint32_t pid, uint64_t start, unsigned typ
 
 void lien_agent_event(struct lien_agent *agent, const struct lien_event *event)
 {
-	int err = lien_graph_apply(agent->graph, event);
+	int err;
 
+	lien_resume_note(agent, event);
+	err = lien_graph_apply(agent->graph, event);
 	if (err)
 		lien_log(3, "event %u of process %u was not applied: %s", event->type, event->pid,
 			strerror(-err));
 	lien_server_event(agent, event);
 	lien_watch_event(agent, event);
+	lien_walks_event(agent, event);
 }
 
 static void on_event(void *context, const struct lien_event *event, size_t size)
@@ -77,7 +80,8 @@ static void on_event(void *context, const struct lien_event *event, size_t size)
 	if (size < LIEN_EVENT_HEADER || size > sizeof(copy))
 		return;
 	memcpy(&copy, event, size);
-	if (copy.size == size && lien_event_valid(&copy))
+	if (copy.size == size && lien_event_valid(&copy) && !lien_walks_own(context, &copy) &&
+		lien_resume_record(context, &copy))
 		lien_agent_event(context, &copy);
 }
 
@@ -100,6 +104,7 @@ static void note_losses(struct lien_agent *agent)
 		event.size = LIEN_EVENT_SIZE(lost);
 		event.lost.count = count;
 		lien_agent_event(agent, &event);
+		lien_probes_lost_noted(agent->probes, pid);
 	}
 }
 
@@ -165,6 +170,7 @@ static void tick(struct lien_agent *agent)
 	note_losses(agent);
 	lien_watch_tick(agent);
 	lien_orders_tick(agent);
+	lien_walks_tick(agent);
 	lien_server_tick(agent);
 }
 
@@ -176,7 +182,10 @@ static void loop(struct lien_agent *agent)
 	int n, wait;
 
 	while (!agent->stopping || agent->transaction) {
-		wait = agent->waking || agent->transaction ? TICK_FAST_MS : TICK_MS;
+		wait = agent->waking || agent->transaction || agent->walks ||
+				       !LIST_EMPTY(&agent->compares)
+			       ? TICK_FAST_MS
+			       : TICK_MS;
 		/* One at a time: what is done about an event may free the source of another. */
 		n = epoll_wait(agent->epoll, &event, 1, wait);
 		if (n > 0) {
@@ -193,6 +202,10 @@ static void loop(struct lien_agent *agent)
 			lien_plan_clear(&agent->plan);
 			agent->transaction = NULL;
 			agent->transaction_ended = false;
+			agent->resume = true;
+		}
+		if (agent->resume) {
+			agent->resume = false;
 			lien_server_resume(agent);
 		}
 	}
@@ -202,6 +215,7 @@ static int start(struct lien_agent *agent, const struct lien_agent_config *confi
 {
 	struct lien_probes_config probes = {
 		.no_multi = config->no_multi,
+		.ring_bytes = config->ring_mib << 20,
 		.on_event = on_event,
 		.context = agent,
 	};
@@ -221,19 +235,27 @@ static int start(struct lien_agent *agent, const struct lien_agent_config *confi
 	err = lien_server_start(agent, config->socket);
 	if (err)
 		return err;
+	err = lien_resume_read(agent, config, &probes);
+	if (err)
+		return err;
 	err = lien_probes_open(&agent->probes, &probes, error, sizeof(error));
 	if (err) {
 		lien_log(3, "%s", error);
 		return err;
 	}
+	err = lien_resume_begin(agent, probes.new_journal);
+	if (err)
+		return err;
 	agent->ring.fd = lien_probes_fd(agent->probes);
 	agent->ring.ready = ring_ready;
 	err = lien_agent_watch(agent, &agent->ring, EPOLLIN);
-	if (err)
-		return err;
-	if (config->control)
+	if (!err && config->control)
 		lien_probes_add_control_file(agent->probes, config->control);
-	return lien_watch_start(agent, config->libraries);
+	if (!err)
+		err = lien_watch_start(agent, config->libraries);
+	if (!err)
+		lien_resume_settle(agent);
+	return err;
 }
 
 int lien_agent_run(const struct lien_agent_config *config)
@@ -257,7 +279,9 @@ int lien_agent_run(const struct lien_agent_config *config)
 		lien_log(6, "stopped");
 	}
 	lien_server_stop(agent);
+	lien_resume_stop(agent, !err);
 	lien_graph_free(agent->graph);
+	lien_compare_stop(agent);
 	lien_probes_close(agent->probes);
 	if (agent->signals.fd > 0)
 		close(agent->signals.fd);

@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "agent/graph.h"
+#include "agent/journal.h"
 #include "agent/link.h"
 #include "agent/plan.h"
 #include "agent/transaction.h"
@@ -28,12 +29,19 @@ struct lien_tracked {
 	uint32_t pid;
 	struct lien_control_place place; /* .state 0: no control library found */
 	struct lien_link *link;
-	struct lien_source orders; /* the link's socket */
-	struct lien_source life;   /* its pidfd */
-	bool hello;		   /* that question is under way */
-	uint64_t t_first;	   /* first time it was looked for */
-	uint64_t t_woken;	   /* last time a signal was ordered for it */
+	struct lien_source orders;	 /* the link's socket */
+	struct lien_source life;	 /* its pidfd */
+	bool hello;			 /* that question is under way */
+	uint64_t t_first;		 /* first time it was looked for */
+	uint64_t t_woken;		 /* last time a signal was ordered for it */
+	struct lien_walk *walk;		 /* it is being read from the driver */
+	bool walking;			 /* an order of that is under way */
+	uint64_t t_lost;		 /* last time that events of it were lost */
+	uint64_t t_reread, reread_delay; /* not to be read by itself before; and then */
 };
+
+struct lien_walk;
+struct lien_compare;
 
 struct lien_server;
 
@@ -53,6 +61,18 @@ struct lien_agent {
 	uint64_t t_transaction;
 	uint64_t lost_seen;
 	unsigned waking; /* processes whose control thread is to start */
+	unsigned walks;	 /* processes that are being read from the driver */
+	bool walks_held; /* a transaction is about to begin: no more orders of walks */
+	bool resume;	 /* clients that waited may go on */
+	LIST_HEAD(, lien_compare) compares;
+
+	struct lien_journal *journal; /* NULL: none is kept */
+	char *journal_path;
+	uint64_t journal_limit;
+	char journal_problem[300]; /* why none is kept, or not all was taken over; "": all is well
+				    */
+	uint64_t taken_over;	   /* events that an earlier agent saw */
+	bool ring_resumed;	   /* the ring's next record may be in the journal */
 };
 
 struct lien_agent_config {
@@ -60,12 +80,20 @@ struct lien_agent_config {
 	const char *const *libraries; /* more files to probe; NULL-terminated or NULL */
 	const char *control; /* the control library that `lien run` uses; NULL: not installed */
 	bool no_multi;
+	unsigned ring_mib;	/* of the ring buffer, a power of 2; 0: the usual size */
+	bool no_journal;	/* all that is known goes with the agent */
+	uint64_t journal_limit; /* bytes, from which on a snapshot replaces it */
 };
 
 /* Runs until SIGTERM or SIGINT. 0, or -errno after a message on stderr. */
 int lien_agent_run(const struct lien_agent_config *config);
 
-/* A line for the journal: "<6>lien agent: ..." when stderr is not a terminal. Levels as syslog's.
+/* Removes what agents of that socket left: pins, journal and state. 0, or -errno after a message.
+ */
+int lien_agent_clean(const char *socket);
+
+/* A line for the system's log: "<6>lien agent: ..." when stderr is not a terminal. Levels as
+ * syslog's.
  */
 void lien_log(int level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 uint64_t lien_now_ns(void);
@@ -78,12 +106,36 @@ void lien_agent_event(struct lien_agent *agent, const struct lien_event *event);
 /* Takes in all that the probes have reported so far. */
 void lien_agent_consume(struct lien_agent *agent);
 
+/* resume.c: going on where an earlier agent was stopped or killed. */
+
+/* Reads the journal into the graph, and says to the probes which one it was. 0 or -errno. */
+int lien_resume_read(struct lien_agent *agent, const struct lien_agent_config *config,
+	struct lien_probes_config *probes);
+/* Once the probes are open: goes on with it, or begins anew. 0 or -errno. */
+int lien_resume_begin(struct lien_agent *agent, uint64_t new_journal);
+/* Before each record of the ring. False: it was applied by the agent before. */
+bool lien_resume_record(struct lien_agent *agent, const struct lien_event *event);
+/* Adds an event to the journal, if one is kept. */
+void lien_resume_note(struct lien_agent *agent, const struct lien_event *event);
+/* The processes that ended unseen. */
+void lien_resume_ends(struct lien_agent *agent);
+/* When all libraries are probed again. */
+void lien_resume_settle(struct lien_agent *agent);
+/* Leaves it all to the next agent; nothing, if none could go on with it. */
+void lien_resume_stop(struct lien_agent *agent, bool started);
+
 /* watch.c: processes and their libraries. */
 int lien_watch_start(struct lien_agent *agent, const char *const *libraries);
+/* Start time in clock ticks; 0: there is no such process. */
+uint64_t lien_watch_start_of(uint32_t pid);
+/* What may have been missed of the processes that the journal tells of. */
+void lien_watch_resume(struct lien_agent *agent);
 /* After the graph has taken in an event that tells of a process or a library. */
 void lien_watch_event(struct lien_agent *agent, const struct lien_event *event);
 void lien_watch_tick(struct lien_agent *agent);
 void lien_watch_process_end(void *agent, struct lien_process *process);
+/* Has this machine network cards that reach memory by themselves? */
+bool lien_watch_cards(void);
 
 /* orders.c: transactions over links. 0, or -errno with one line in error. */
 int lien_orders_offload(struct lien_agent *agent, const struct lien_selection *selection,

@@ -99,6 +99,7 @@ struct shape {
 #define BODY_NCCL_MEM_ALLOC		0
 #define BODY_NCCL_MEM_FREE		0
 #define BODY_NCCL_GROUP_END		0
+#define BODY_NCCL_ASYNC_ERROR		0
 #define BODY_CU_CONTEXT_SET		0
 #define BODY_CU_CONTEXT_PUSH		0
 #define BODY_CU_CONTEXT_POP		0
@@ -121,6 +122,9 @@ static const struct shape shapes[LIEN_CALL_MAX] = {
 	[LIEN_EVENT_LIBRARY] = {.least = LIEN_EVENT_SIZE(library)},
 	[LIEN_EVENT_LOST] = {.least = LIEN_EVENT_SIZE(lost)},
 	[LIEN_EVENT_END] = {.least = LIEN_EVENT_HEADER},
+	[LIEN_EVENT_PROP] = {.least = LIEN_EVENT_SIZE(property)},
+	[LIEN_EVENT_REREAD] = {.least = LIEN_EVENT_SIZE(reread)},
+	[LIEN_EVENT_INCOMPLETE] = {.least = LIEN_EVENT_SIZE(incomplete)},
 #define SHAPE(name, number, lib, symbol, call_flags)                                               \
 	[number] = {.least = BODY_##name, .library = LIEN_LIB_##lib, .flags = (call_flags)},
 	LIEN_CALLS(SHAPE)
@@ -135,7 +139,7 @@ static bool ends(const char *string, size_t room)
 bool lien_event_valid(const struct lien_event *ev)
 {
 	const uint16_t known = LIEN_EVENT_ENTRY | LIEN_EVENT_CONTROL | LIEN_EVENT_PARTIAL |
-			       LIEN_EVENT_IMPORTED | LIEN_EVENT_INFERRED;
+			       LIEN_EVENT_IMPORTED | LIEN_EVENT_INFERRED | LIEN_EVENT_FOUND;
 	const struct shape *shape;
 
 	if (ev->size < LIEN_EVENT_HEADER || ev->size > sizeof(*ev) || ev->size % 8)

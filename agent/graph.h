@@ -112,6 +112,7 @@ struct lien_allocation {
 	unsigned exports;   /* by the application; restores export again without counting */
 	uint8_t origin;	    /* enum lien_origin */
 	bool comm_inferred; /* see lien_event.scope */
+	bool found;	    /* by asking the driver: its references and its caller are not known */
 	bool importing;	    /* a process takes it in at this moment */
 };
 
@@ -221,14 +222,8 @@ RB_HEAD(lien_library_tree, lien_library_map);
 RB_HEAD(lien_process_tree, lien_process);
 SPLAY_HEAD(lien_share_tree, lien_share);
 
-/* Why a process is not known whole. */
-#define LIEN_INCOMPLETE_LATE  0x1  /* it may have called before it was watched */
-#define LIEN_INCOMPLETE_LOST  0x2  /* events of it were lost */
-#define LIEN_INCOMPLETE_ODD   0x4  /* an event did not fit what was known */
-#define LIEN_INCOMPLETE_SHARE 0x8  /* an import whose export was not seen */
-#define LIEN_INCOMPLETE_ARGS  0x10 /* an argument could not be read */
-#define LIEN_INCOMPLETE_NCCL  0x20 /* communicators may have been made before NCCL was probed */
-#define LIEN_INCOMPLETE_CARDS 0x40 /* memory may have been registered with network cards unseen */
+/* Of the reasons why a process is not known whole (event.h), what asking the driver mends. */
+#define LIEN_INCOMPLETE_REREAD (LIEN_INCOMPLETE_LOST | LIEN_INCOMPLETE_ODD | LIEN_INCOMPLETE_ARGS)
 
 /* Can the process be given orders? Set by the agent; the graph leaves it alone. */
 enum lien_control_presence {
@@ -236,6 +231,7 @@ enum lien_control_presence {
 	LIEN_CONTROL_LOADED, /* loaded, its thread does not run yet */
 	LIEN_CONTROL_TAKEN,  /* it obeys another agent */
 	LIEN_CONTROL_READY,
+	LIEN_CONTROL_UNKNOWN, /* nobody has looked: the graph is a recording's */
 };
 
 struct lien_process {
@@ -293,6 +289,13 @@ struct lien_allocation *lien_graph_next_allocation(struct lien_allocation *alloc
 struct lien_mapping *lien_process_mapping(struct lien_process *process, uint64_t va);
 /* The executable mapping that contains address. */
 struct lien_library_map *lien_process_library(struct lien_process *process, uint64_t address);
+/*
+ * Who made a call: "nccl" if the thread was inside one of NCCL's, else the library (or program)
+ * that the outermost traced call returns to, "libc10_cuda.so" as "c10_cuda"; or "unknown".
+ */
+#define LIEN_CALLER_SIZE 64
+void lien_process_caller(
+	struct lien_process *process, const struct lien_event *event, char name[LIEN_CALLER_SIZE]);
 
 /* True when the registered range has a byte of the mapping. */
 bool lien_registration_touches(

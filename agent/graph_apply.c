@@ -267,6 +267,13 @@ int lien_graph_apply(struct lien_graph *graph, const struct lien_event *event)
 		graph->stats.lost += event->lost.count;
 		process->incomplete |= LIEN_INCOMPLETE_LOST;
 		return 0;
+	case LIEN_EVENT_PROP:
+		return lien_graph_apply_property(graph, process, event);
+	case LIEN_EVENT_REREAD:
+		return lien_graph_apply_reread(graph, process, event);
+	case LIEN_EVENT_INCOMPLETE:
+		process->incomplete = event->incomplete.reasons;
+		return 0;
 	}
 	return apply_call(graph, process, event);
 }

@@ -101,6 +101,8 @@ int lien_dump_asked(struct lien_dump *dump, struct lien_event *event,
 	const struct lien_init *init;
 	struct lien_comm *comm;
 
+	if (allocation->found)
+		event->flags |= LIEN_EVENT_FOUND;
 	if (allocation->comm) {
 		comm = lien_process_comm((struct lien_process *)process, allocation->comm);
 		if (allocation->comm_inferred)
@@ -160,9 +162,9 @@ static int tell_process(struct lien_dump *dump, struct lien_process *process)
 	struct lien_reservation *reservation;
 	int err = 0;
 
-	event.t_entry = process->incomplete ? 0 : process->t_first;
+	event.t_entry = event.t_return = process->t_first;
 	event.process.uid = process->uid;
-	event.process.complete = !process->incomplete;
+	event.process.complete = !(process->incomplete & LIEN_INCOMPLETE_LATE);
 	memcpy(event.process.comm, process->command, sizeof(event.process.comm));
 	if (process->cuda)
 		err = lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(process));
@@ -334,6 +336,15 @@ static int tell_under_way(struct lien_dump *dump, const struct lien_process *pro
 	return err;
 }
 
+/* Exactly, and last: what was told before may have left marks of its own. */
+static int tell_incomplete(struct lien_dump *dump, const struct lien_process *process)
+{
+	struct lien_event event = lien_dump_event(process, LIEN_EVENT_INCOMPLETE);
+
+	event.incomplete.reasons = process->incomplete;
+	return process->cuda ? lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(incomplete)) : 0;
+}
+
 int lien_graph_dump(const struct lien_graph *graph,
 	int (*fn)(void *context, const struct lien_event *), void *context)
 {
@@ -356,6 +367,8 @@ int lien_graph_dump(const struct lien_graph *graph,
 		err = lien_dump_registered(&dump, process);
 		if (!err)
 			err = tell_under_way(&dump, process);
+		if (!err)
+			err = tell_incomplete(&dump, process);
 	}
 	return err;
 }

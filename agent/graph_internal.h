@@ -175,6 +175,8 @@ lien_apply_fn lien_graph_apply_comm_split;
 lien_apply_fn lien_graph_apply_comm_shrink;
 lien_apply_fn lien_graph_apply_comm_finalize;
 lien_apply_fn lien_graph_apply_register;
+lien_apply_fn lien_graph_apply_property;
+lien_apply_fn lien_graph_apply_reread;
 lien_apply_fn lien_graph_apply_capture_begin;
 lien_apply_fn lien_graph_apply_capture_end;
 

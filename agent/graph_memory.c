@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /* What the driver's memory calls do to the graph. */
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,6 +23,7 @@ struct lien_handle *lien_handle_find(struct lien_process *process, uint64_t valu
 int lien_allocation_asked(struct lien_graph *graph, struct lien_process *process,
 	struct lien_allocation *allocation, const struct lien_event *event)
 {
+	allocation->found = event->flags & LIEN_EVENT_FOUND;
 	allocation->site = lien_graph_site(graph, process, event);
 	if (!allocation->site)
 		return -ENOMEM;

@@ -65,6 +65,8 @@ int lien_graph_apply_register(
 
 	if (!list)
 		return -ENOMEM;
+	if (!event->reg.handle)
+		return 0; /* NCCL's success without a handle: it does not register such memory */
 	while ((registration = registration_find(list, event->reg.handle))) {
 		if (lien_graph_apply_pending(
 			    graph, process, end_of(event->type), event->reg.handle, 0))

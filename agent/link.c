@@ -146,7 +146,7 @@ int lien_link_send(struct lien_link *link, const struct lien_wire_header *order,
 	return 0;
 }
 
-static void close_fds(struct lien_reply *reply)
+void lien_link_discard(struct lien_reply *reply)
 {
 	while (reply->fds_count)
 		close(reply->fds[--reply->fds_count]);
@@ -172,7 +172,7 @@ int lien_link_receive(struct lien_link *link, struct lien_reply *reply)
 		if (n >= (ssize_t)sizeof(message.header) && message.header.length == (size_t)n &&
 			link->under_way && message.header.seq == link->seq)
 			break;
-		close_fds(reply);
+		lien_link_discard(reply);
 	}
 	reply->header = message.header;
 	reply->header.seq = link->order_seq;

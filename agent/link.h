@@ -51,4 +51,7 @@ struct lien_reply {
  * and replies to earlier orders are dropped. */
 int lien_link_receive(struct lien_link *link, struct lien_reply *reply);
 
+/* Closes the descriptors that came with a reply. */
+void lien_link_discard(struct lien_reply *reply);
+
 #endif

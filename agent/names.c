@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -99,20 +100,22 @@ const struct lien_access_set *lien_graph_access(struct lien_graph *graph,
 	return known;
 }
 
-/* NCCL if the thread was inside one of its calls, else the library (or program) that the outermost
- * traced call returns to, by its plain name. */
-static const struct lien_name *caller_library(struct lien_graph *graph,
-	const struct lien_library_map *map, const struct lien_event *event)
+void lien_process_caller(
+	struct lien_process *process, const struct lien_event *event, char name[LIEN_CALLER_SIZE])
 {
-	const char *file = map ? map->file->text : "unknown", *end;
+	const struct lien_library_map *map = lien_process_library(process, event->caller);
+	const char *file = map ? map->file->text : "unknown", *suffix;
+	int length = strlen(file);
 
-	if (lien_event_library(event->outer) == LIEN_LIB_NCCL)
-		return lien_graph_name(graph, "nccl", 4);
-	if (strncmp(file, "lib", 3))
-		return lien_graph_name(graph, file, strlen(file));
-	file += 3;
-	end = strstr(file, ".so");
-	return lien_graph_name(graph, file, end ? (size_t)(end - file) : strlen(file));
+	if (lien_event_library(event->outer) == LIEN_LIB_NCCL) {
+		file = "nccl";
+		length = strlen(file);
+	} else if (!strncmp(file, "lib", 3)) {
+		file += 3;
+		suffix = strstr(file, ".so");
+		length = suffix ? suffix - file : (int)strlen(file);
+	}
+	snprintf(name, LIEN_CALLER_SIZE, "%.*s", length, file);
 }
 
 const struct lien_site *lien_graph_site(
@@ -120,10 +123,12 @@ const struct lien_site *lien_graph_site(
 {
 	const struct lien_library_map *map = lien_process_library(process, event->caller);
 	struct lien_site *site = calloc(1, sizeof(*site)), *known;
+	char library[LIEN_CALLER_SIZE];
 
 	if (!site)
 		return NULL;
-	site->library = caller_library(graph, map, event);
+	lien_process_caller(process, event, library);
+	site->library = lien_graph_name(graph, library, sizeof(library));
 	site->outer = event->outer;
 	site->offset = event->caller;
 	if (map) {

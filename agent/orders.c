@@ -2,16 +2,21 @@
 /* Transactions, carried out over the links to the control libraries. */
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <unistd.h>
 
-#include "agent/agent.h"
+#include "agent/walks.h"
 
 /* Of one process, before others have their turn. */
 #define REPLIES_AT_ONCE 64
+
+/* A process that has not answered a walk by then is stopped, or busier than a transaction can use.
+ */
+#define WALKS_NS 500000000ull
 
 static struct lien_tracked *tracked_of(struct lien_agent *agent, uint32_t pid)
 {
@@ -116,10 +121,38 @@ static struct lien_transaction_ops ops_of(struct lien_agent *agent)
 	};
 }
 
+static void orders_ready(struct lien_source *source, uint32_t events);
+
+/* The orders of walks are short: they are waited for, so that the transaction's find the way free.
+ */
+static void wait_for_walks(struct lien_agent *agent)
+{
+	uint64_t end = lien_now_ns() + WALKS_NS, now;
+	struct lien_process *process, *next;
+	struct lien_tracked *tracked;
+	struct pollfd reply = {.events = POLLIN};
+
+	agent->walks_held = true;
+	for (process = lien_graph_first(agent->graph); process; process = next) {
+		next = lien_graph_next(process);
+		tracked = process->agent;
+		now = lien_now_ns();
+		if (!tracked || !tracked->walking || !tracked->link || now >= end)
+			continue;
+		reply.fd = lien_link_fd(tracked->link);
+		if (poll(&reply, 1, (end - now) / 1000000 + 1) > 0)
+			orders_ready(&tracked->orders, EPOLLIN);
+		next = lien_graph_first(agent->graph); /* any may have ended meanwhile */
+	}
+	agent->walks_held = false;
+}
+
 static int busy(struct lien_agent *agent, char *error, size_t size)
 {
-	if (!agent->transaction)
+	if (!agent->transaction) {
+		wait_for_walks(agent);
 		return 0;
+	}
 	snprintf(error, size, "another transaction is under way: see `lien status`");
 	return -EBUSY;
 }
@@ -198,6 +231,7 @@ void lien_orders_unlink(struct lien_tracked *tracked)
 	lien_link_close(tracked->link);
 	tracked->link = NULL;
 	tracked->hello = false;
+	tracked->walking = false;
 }
 
 static void unlink_process(struct lien_tracked *tracked)
@@ -244,13 +278,17 @@ static void orders_ready(struct lien_source *source, uint32_t events)
 	/* A reply can end the transaction, and with it this process's part in it. */
 	while ((tracked = tracked_of(agent, pid)) && tracked->link && handled++ < REPLIES_AT_ONCE &&
 		(n = lien_link_receive(tracked->link, &reply)) > 0) {
+		if (reply.header.type == LIEN_WIRE_WALK) {
+			lien_link_discard(&reply);
+			lien_walks_reply(agent, pid, &reply);
+			continue;
+		}
 		if (!tracked->hello && agent->transaction) {
 			lien_transaction_reply(agent->transaction, pid, &reply.header, reply.body,
 				reply.fds, reply.fds_count);
 			continue;
 		}
-		while (reply.fds_count)
-			close(reply.fds[--reply.fds_count]);
+		lien_link_discard(&reply);
 		if (tracked->hello)
 			hello_reply(tracked, &reply);
 	}

@@ -196,6 +196,8 @@ const char *lien_plan_unmovable(const struct lien_allocation *allocation)
 		return unmovable_origin(allocation);
 	if (!allocation->owner)
 		return allocation->owner_pid ? "its owner has exited" : "its owner is not known";
+	if (allocation->found)
+		return "found by re-reading: how many references are held to it is not known";
 	if (!handles_plain(allocation))
 		return "imported by its own process";
 	if (!handles_mapped(allocation))

@@ -13,16 +13,7 @@
 
 #define FLUSH_INTERVAL_NS 1000000000ull
 
-struct header {
-	char magic[8];
-	uint32_t version;
-	uint32_t flags; /* none yet: a reader refuses what it does not know */
-	uint64_t created;
-};
-
-_Static_assert(sizeof(struct header) == 24, "recording header layout");
-
-static const char magic[8] = "LIENREC";
+static const char magic[8] = LIEN_RECORDING_MAGIC;
 
 struct lien_recording {
 	gzFile file;
@@ -112,7 +103,7 @@ static int put(struct lien_recording *rec, const void *data, unsigned int bytes)
 
 int lien_recording_create(const char *path, struct lien_recording **out)
 {
-	struct header header = {.version = LIEN_RECORDING_VERSION};
+	struct lien_recording_header header = {.version = LIEN_RECORDING_VERSION};
 	struct lien_recording *rec;
 	int err;
 
@@ -179,7 +170,7 @@ static int get(struct lien_recording *rec, void *data, unsigned int bytes)
 
 int lien_recording_open(const char *path, struct lien_recording **out)
 {
-	struct header header = {};
+	struct lien_recording_header header = {};
 	struct lien_recording *rec;
 	int err;
 
@@ -233,6 +224,8 @@ int lien_recording_read(struct lien_recording *rec, struct lien_event *ev)
 	err = get(rec, ev, LIEN_EVENT_HEADER);
 	if (err != 1)
 		return fail(rec, err ? err : -ENODATA);
+	if (!ev->size && gzdirect(rec->file))
+		return fail(rec, -ENODATA);
 	if (ev->size < LIEN_EVENT_HEADER || ev->size > sizeof(*ev))
 		return fail(rec, -EBADMSG);
 	if (ev->size > LIEN_EVENT_HEADER) {

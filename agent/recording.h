@@ -6,6 +6,9 @@
  * last flush (by hand, or by itself about once a second while records come in). Such a recording
  * reads like a whole one, but for -ENODATA where the end should be.
  *
+ * A journal (agent/journal.h) is a recording that is not compressed, and reads the same way: where
+ * its records end there is a record of size 0, or the end of the file.
+ *
  * Nothing in a file is trusted: a record that was read has passed lien_event_valid().
  */
 #ifndef LIEN_RECORDING_H
@@ -20,6 +23,17 @@
 #endif
 
 #define LIEN_RECORDING_VERSION 2
+#define LIEN_RECORDING_MAGIC   "LIENREC"
+
+/* What a recording begins with. */
+struct lien_recording_header {
+	char magic[8];
+	uint32_t version;
+	uint32_t flags; /* none yet: a reader refuses what it does not know */
+	uint64_t created;
+};
+
+_Static_assert(sizeof(struct lien_recording_header) == 24, "recording header layout");
 
 struct lien_recording;
 

@@ -7,12 +7,18 @@
 #include <unistd.h>
 
 #include <lien/version.h>
+#include "agent/findings.h"
 #include "agent/requests.h"
 #include "agent/views.h"
+#include "agent/walks.h"
+#include "loader/files.h"
 
 #define TIMEOUT_MS     10000
 #define TIMEOUT_MS_MAX 3600000
 #define PIDS_MAX       4096
+
+#define IDLE_MINUTES	 10
+#define IDLE_MINUTES_MAX 525600
 
 static void request_ps(struct lien_client *client, json_t *request)
 {
@@ -32,10 +38,52 @@ static void request_graph(struct lien_client *client, json_t *request)
 	lien_reply_result(client, lien_view_graph(client->agent->graph));
 }
 
+static bool traffic_of(
+	void *context, uint32_t pid, uint64_t comm, struct lien_probe_traffic *traffic)
+{
+	struct lien_agent *agent = context;
+
+	return lien_probes_traffic_of(agent->probes, pid, comm, traffic);
+}
+
+/* Who has exported descriptors open; to be freed by free((void *)files.file). */
+static struct lien_view_files open_files(struct lien_agent *agent)
+{
+	struct lien_probe_open_file *file = NULL;
+	struct lien_view_files files = {0};
+	int err = lien_files_read(agent->probes, &file, &files.count);
+
+	files.file = file;
+	files.known = !err;
+	return files;
+}
+
+static void request_check(struct lien_client *client, json_t *request)
+{
+	json_t *idle = json_object_get(request, "idle_minutes");
+	struct lien_agent *agent = client->agent;
+	struct lien_findings_input input = {.now_ns = lien_now_ns(),
+		.idle_ns = IDLE_MINUTES * 60000000000ull,
+		.traffic = traffic_of,
+		.context = agent};
+
+	if (idle && (!json_is_integer(idle) || json_integer_value(idle) < 0 ||
+			    json_integer_value(idle) > IDLE_MINUTES_MAX)) {
+		lien_reply_error(client, "idle_minutes must be between 0 and 525600");
+		return;
+	}
+	if (idle)
+		input.idle_ns = json_integer_value(idle) * 60000000000ull;
+	input.files = open_files(agent);
+	lien_reply_result(client, lien_findings(agent->graph, &input));
+	free((void *)input.files.file);
+}
+
 static void request_holders(struct lien_client *client, json_t *request)
 {
 	const char *text = json_string_value(json_object_get(request, "address"));
 	json_t *pid = json_object_get(request, "pid"), *view;
+	struct lien_view_files files;
 	char error[256], *end = NULL;
 	uint64_t address;
 
@@ -45,12 +93,20 @@ static void request_holders(struct lien_client *client, json_t *request)
 			"`holders` needs pid, a number, and address, a string such as \"0x7f00\"");
 		return;
 	}
-	view = lien_view_holders(
-		client->agent->graph, json_integer_value(pid), address, error, sizeof(error));
+	files = open_files(client->agent);
+	view = lien_view_holders(client->agent->graph, json_integer_value(pid), address, &files,
+		error, sizeof(error));
+	free((void *)files.file);
 	if (!view && error[0])
 		lien_reply_error(client, error);
 	else
 		lien_reply_result(client, view);
+}
+
+static void request_comms(struct lien_client *client, json_t *request)
+{
+	(void)request;
+	lien_reply_result(client, lien_agent_comms(client->agent));
 }
 
 static uint64_t rss_bytes(void)
@@ -94,6 +150,18 @@ static json_t *status_transaction(struct lien_agent *agent)
 		(lien_now_ns() - agent->t_transaction) / 1e6);
 }
 
+static json_t *status_journal(struct lien_agent *agent)
+{
+	const char *problem = agent->journal_problem[0] ? agent->journal_problem
+							: lien_probes_problem(agent->probes);
+
+	return json_pack("{s:s?, s:I, s:s?, s:I, s:s?}", "path",
+		agent->journal ? agent->journal_path : NULL, "bytes",
+		(json_int_t)(agent->journal ? lien_journal_bytes(agent->journal) : 0), "pinned",
+		lien_probes_pinned(agent->probes), "taken_over", (json_int_t)agent->taken_over,
+		"problem", problem);
+}
+
 static void request_status(struct lien_client *client, json_t *request)
 {
 	struct lien_agent *agent = client->agent;
@@ -110,8 +178,8 @@ static void request_status(struct lien_client *client, json_t *request)
 			json_array_append_new(incomplete, json_integer(process->pid));
 	}
 	lien_reply_result(client,
-		json_pack("{s:s, s:i, s:f, s:I, s:I, s:I, s:I, s:I, s:i, s:I, s:I, s:o, s:I, s:s, "
-			  "s:o, s:o}",
+		json_pack("{s:s, s:i, s:f, s:I, s:I, s:I, s:I, s:I, s:i, s:I, s:I, s:o, s:I, s:I, "
+			  "s:i, s:s, s:o, s:o, s:o}",
 			"version", LIEN_VERSION, "pid", getpid(), "uptime_ms",
 			(lien_now_ns() - agent->t_start) / 1e6, "rss_bytes",
 			(json_int_t)rss_bytes(), "events", (json_int_t)stats->events, "events_lost",
@@ -120,9 +188,12 @@ static void request_status(struct lien_client *client, json_t *request)
 			"woken", (json_int_t)lien_probes_counter(agent->probes, LIEN_COUNTER_WOKEN),
 			"processes", processes, "allocations", (json_int_t)stats->allocations,
 			"mappings", (json_int_t)stats->mappings, "incomplete", incomplete,
-			"unmatched_imports", (json_int_t)stats->unmatched_imports, "attach",
+			"unmatched_imports", (json_int_t)stats->unmatched_imports, "uncounted",
+			(json_int_t)lien_probes_counter(agent->probes, LIEN_COUNTER_UNCOUNTED),
+			"counted_communicators", lien_agent_comms_counted(agent), "attach",
 			lien_probes_method(agent->probes), "libraries", status_libraries(agent),
-			"transaction", status_transaction(agent)));
+			"transaction", status_transaction(agent), "journal",
+			status_journal(agent)));
 }
 
 struct transfer {
@@ -246,6 +317,30 @@ static void request_restore(struct lien_client *client, json_t *request)
 	}
 }
 
+static void request_compare(struct lien_client *client, json_t *request)
+{
+	static struct transfer transfer;
+	char error[160];
+	bool repair;
+	unsigned i;
+
+	memset(&transfer, 0, sizeof(transfer));
+	if (!read_transfer(client, request, &transfer) ||
+		!read_flag(client, request, "repair", &repair))
+		return;
+	for (i = 0; i < transfer.selection.pids_count; i++)
+		if (!lien_graph_process(client->agent->graph, transfer.pids[i])) {
+			snprintf(error, sizeof(error),
+				"process %u is not known to the agent: it does not run or has not "
+				"used CUDA (see `lien ps`)",
+				transfer.pids[i]);
+			lien_reply_error(client, error);
+			return;
+		}
+	lien_compare_start(
+		client, transfer.pids, transfer.selection.pids_count, repair, transfer.timeout_ms);
+}
+
 void lien_request_done(struct lien_client *client)
 {
 	struct lien_agent *agent = client->agent;
@@ -277,10 +372,18 @@ static int write_event(void *context, const struct lien_event *event)
 
 static void request_record(struct lien_client *client, json_t *request)
 {
-	(void)request;
+	bool marked = json_object_get(request, "follow"), follow;
+	struct lien_event end;
+
+	if (!read_flag(client, request, "follow", &follow))
+		return;
 	lien_reply_result(client, json_pack("{s:i}", "format", 1));
 	lien_graph_dump(client->agent->graph, write_event, client);
-	client->recording = true;
+	if (marked) {
+		end = lien_agent_event_of(0, 0, LIEN_EVENT_END);
+		write_event(client, &end);
+	}
+	client->recording = follow || !marked;
 }
 
 static const struct request {
@@ -290,13 +393,16 @@ static const struct request {
 } requests[] = {
 	{"ps", request_ps, {NULL}},
 	{"mem", request_mem, {NULL}},
+	{"comms", request_comms, {NULL}},
 	{"graph", request_graph, {NULL}},
 	{"holders", request_holders, {"pid", "address"}},
+	{"check", request_check, {"idle_minutes"}},
 	{"offload", request_offload,
 		{"owner", "pids", "timeout_ms", "dry_run", "strict", "with_closure"}},
 	{"restore", request_restore, {"pids", "timeout_ms"}},
+	{"compare", request_compare, {"pids", "repair", "timeout_ms"}},
 	{"status", request_status, {NULL}},
-	{"record", request_record, {NULL}},
+	{"record", request_record, {"follow"}},
 };
 
 /* The first member that the operation does not have. */

@@ -16,9 +16,10 @@ struct lien_client {
 	size_t in_length, out_length, out_room;
 	size_t out_sent; /* of out_length: what is left follows */
 	bool waiting;	 /* for the transaction: its requests after that one wait too */
-	bool recording;	 /* gets every event, binary */
-	bool ended;	 /* will ask no more; to be closed when it has its answer */
-	bool broken;	 /* to be closed */
+	struct lien_compare *compare; /* or for this, not NULL then */
+	bool recording;		      /* gets every event, binary */
+	bool ended;		      /* will ask no more; to be closed when it has its answer */
+	bool broken;		      /* to be closed */
 };
 
 /* Answers one line, or begins what will be answered later. */
@@ -31,5 +32,9 @@ void lien_reply_write(struct lien_client *client, const void *data, size_t size)
 void lien_reply_send(struct lien_client *client, json_t *message);
 void lien_reply_result(struct lien_client *client, json_t *result);
 void lien_reply_error(struct lien_client *client, const char *error);
+
+/* comms.c: the answer, NULL without memory; and how many communicators the kernel side counts. */
+json_t *lien_agent_comms(struct lien_agent *agent);
+unsigned lien_agent_comms_counted(struct lien_agent *agent);
 
 #endif

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "agent/requests.h"
+#include "agent/walks.h"
 
 #define LINE_MAX_BYTES (1u << 20)
 #define OUTPUT_MAX_BYTES                                                                           \
@@ -28,6 +29,8 @@ struct lien_server {
 static void client_close(struct lien_client *client)
 {
 	LIST_REMOVE(client, next);
+	if (client->compare)
+		lien_compare_drop(client->compare);
 	close(client->source.fd);
 	free(client->in);
 	free(client->out);
@@ -304,7 +307,7 @@ void lien_server_progress(
 	struct lien_client *client;
 
 	LIST_FOREACH (client, &agent->server->clients, next)
-		if (client->waiting)
+		if (client->waiting && !client->compare)
 			lien_reply_send(
 				client, json_pack("{s:{s:s, s:i, s:i}}", "progress", "phase",
 						lien_phase_name(phase), "done", done, "of", of));
@@ -315,7 +318,7 @@ void lien_server_transaction_done(struct lien_agent *agent)
 	struct lien_client *client;
 
 	LIST_FOREACH (client, &agent->server->clients, next)
-		if (client->waiting) {
+		if (client->waiting && !client->compare) {
 			client->waiting = false;
 			lien_request_done(client);
 		}

@@ -7,17 +7,35 @@
 #define LIEN_VIEWS_H
 
 #include <jansson.h>
+#include <lien/probe.h>
 
 #include "agent/graph.h"
 #include "agent/plan.h"
 #include "agent/transaction.h"
 
+/* Exports that are open files of some process now; none where that cannot be read. */
+struct lien_view_files {
+	const struct lien_probe_open_file *file;
+	unsigned count;
+	bool known; /* false: count is 0, and says nothing */
+};
+
 json_t *lien_view_ps(struct lien_graph *graph);
 json_t *lien_view_mem(struct lien_graph *graph);
 json_t *lien_view_graph(struct lien_graph *graph);
+/* What was counted of a communicator, as the kernel side names it: see struct lien_probe_traffic.
+ */
+struct lien_counted {
+	struct lien_probe_comm comm;
+	struct lien_probe_traffic traffic;
+};
+
+/* `counted` is sorted in passing; NULL: nothing is known of it. now_ns: CLOCK_MONOTONIC. */
+json_t *lien_view_comms(
+	struct lien_graph *graph, struct lien_counted *counted, size_t count, uint64_t now_ns);
 /* NULL also when there is no such process or address: `error` then says which, else it is "". */
-json_t *lien_view_holders(
-	struct lien_graph *graph, uint32_t pid, uint64_t address, char *error, size_t error_size);
+json_t *lien_view_holders(struct lien_graph *graph, uint32_t pid, uint64_t address,
+	const struct lien_view_files *files, char *error, size_t error_size);
 
 /* What an offload would do. */
 json_t *lien_view_plan(const struct lien_plan *plan);

@@ -11,7 +11,7 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
-#include "agent/agent.h"
+#include "agent/walks.h"
 #include "loader/elf_symbols.h"
 
 _Static_assert(LIEN_PROBE_CONTROL_MAGIC == LIEN_WIRE_MAGIC, "two names of one number");
@@ -20,8 +20,8 @@ _Static_assert(LIEN_PROBE_CONTROL_VERSION == LIEN_WIRE_VERSION, "two names of on
 #define WAKE_AGAIN_NS 1000000000ull
 #define WAKE_SOON_NS  5000000000ull /* then it is looked at now and then only: it makes no calls */
 
-/* Start time in clock ticks: field 22 of /proc/PID/stat, counted after the command's last ')'. */
-static uint64_t start_of(uint32_t pid)
+/* Field 22 of /proc/PID/stat, counted after the command's last ')'. */
+uint64_t lien_watch_start_of(uint32_t pid)
 {
 	unsigned long long start = 0;
 	char path[32], line[1024];
@@ -75,6 +75,17 @@ static void attach_mapped(
 		lien_log(4, "cannot probe %s of process %u: %s", entry->path, pid, strerror(-err));
 }
 
+static bool is_known(const struct reading *reading, const struct lien_maps_entry *entry)
+{
+	struct lien_process *process = lien_graph_process(reading->agent->graph, reading->pid);
+	const struct lien_library_map *map = process && process->start == reading->start
+						     ? lien_process_library(process, entry->start)
+						     : NULL;
+
+	return map && map->start == entry->start && map->end == entry->end &&
+	       map->inode == entry->inode;
+}
+
 static int read_entry(const struct lien_maps_entry *entry, void *arg)
 {
 	struct reading *reading = arg;
@@ -92,7 +103,7 @@ static int read_entry(const struct lien_maps_entry *entry, void *arg)
 	default:
 		break;
 	}
-	if (!reading->start)
+	if (!reading->start || is_known(reading, entry))
 		return 0;
 	event = lien_agent_event_of(reading->pid, reading->start, LIEN_EVENT_LIBRARY);
 	event.size = LIEN_EVENT_SIZE(library);
@@ -141,11 +152,42 @@ static uint32_t uid_of(uint32_t pid)
 	return stat(path, &st) ? 0 : st.st_uid;
 }
 
+static const struct lien_probed_file *probed_file(
+	struct lien_agent *agent, const struct lien_library_map *map)
+{
+	const struct lien_probed_file *file;
+	unsigned i;
+
+	file = lien_probes_file(agent->probes, makedev(map->dev_major, map->dev_minor), map->inode);
+	/* Some file systems number their devices otherwise in maps and in stat(). */
+	for (i = 0; !file && (file = lien_probes_each(agent->probes, i)); i++)
+		if (file->inode == map->inode)
+			break;
+	return file;
+}
+
+/* Seen from its first call on, or to be: it mapped the driver when that was probed already. */
+static bool seen_whole(struct lien_agent *agent, struct lien_process *process)
+{
+	const struct lien_probed_file *file;
+	struct lien_library_map *map;
+
+	if (process->cuda)
+		return !(process->incomplete & LIEN_INCOMPLETE_LATE);
+	RB_FOREACH (map, lien_library_tree, &process->libraries) {
+		if (lien_library_of(map->file->text) != LIEN_LIB_CUDA)
+			continue;
+		file = probed_file(agent, map);
+		return file && map->t_mapped && map->t_mapped >= file->t_attached;
+	}
+	return false;
+}
+
 /* A process that ran before the agent did: what it did until now is not known. */
 static void adopt(struct lien_agent *agent, uint32_t pid)
 {
 	struct reading reading = {agent, pid, 0, false, false};
-	uint64_t start = start_of(pid);
+	uint64_t start = lien_watch_start_of(pid);
 	struct lien_process *process;
 	struct lien_event event;
 	int err;
@@ -153,9 +195,8 @@ static void adopt(struct lien_agent *agent, uint32_t pid)
 	if (lien_maps_read(pid, read_entry, &reading) || !reading.driver || !start)
 		return;
 	process = lien_graph_process(agent->graph, pid);
-	if (process && process->start == start && process->cuda &&
-		!(process->incomplete & LIEN_INCOMPLETE_LATE))
-		return; /* seen from its first call on */
+	if (process && process->start == start && seen_whole(agent, process))
+		return;
 	err = lien_probes_add_process(agent->probes, pid, start);
 	if (err)
 		lien_log(
@@ -203,6 +244,8 @@ int lien_watch_start(struct lien_agent *agent, const char *const *libraries)
 	err = lien_libraries_each(attach_found, agent);
 	if (err)
 		return err;
+	lien_agent_consume(agent);
+	lien_resume_ends(agent);
 	proc = opendir("/proc");
 	if (!proc)
 		return -errno;
@@ -217,22 +260,8 @@ int lien_watch_start(struct lien_agent *agent, const char *const *libraries)
 	return 0;
 }
 
-static const struct lien_probed_file *probed_file(
-	struct lien_agent *agent, const struct lien_library_map *map)
-{
-	const struct lien_probed_file *file;
-	unsigned i;
-
-	file = lien_probes_file(agent->probes, makedev(map->dev_major, map->dev_minor), map->inode);
-	/* Some file systems number their devices otherwise in maps and in stat(). */
-	for (i = 0; !file && (file = lien_probes_each(agent->probes, i)); i++)
-		if (file->inode == map->inode)
-			break;
-	return file;
-}
-
-/* Network cards can be told of memory only where there are some. */
-static bool has_cards(void)
+/* They can be told of memory only where there are some. */
+bool lien_watch_cards(void)
 {
 	DIR *cards = opendir("/sys/class/infiniband");
 	struct dirent *entry;
@@ -251,6 +280,8 @@ static void doubt(
 {
 	enum lien_library library = lien_library_of(map->file->text);
 	const struct lien_probed_file *file;
+	struct lien_event event;
+	unsigned reason;
 	uint64_t since;
 
 	if (!library || library == LIEN_LIB_CONTROL || library == LIEN_LIB_CUDART)
@@ -263,13 +294,17 @@ static void doubt(
 	if (file && since >= file->t_attached)
 		return;
 	if (library == LIEN_LIB_NCCL)
-		process->incomplete |= LIEN_INCOMPLETE_NCCL;
+		reason = LIEN_INCOMPLETE_NCCL;
 	else if (library == LIEN_LIB_CUDA)
-		process->incomplete |= LIEN_INCOMPLETE_LATE;
-	else if (has_cards())
-		process->incomplete |= LIEN_INCOMPLETE_CARDS;
+		reason = LIEN_INCOMPLETE_LATE;
 	else
+		reason = lien_watch_cards() ? LIEN_INCOMPLETE_CARDS : 0;
+	if (!(reason & ~process->incomplete))
 		return;
+	event = lien_agent_event_of(process->pid, process->start, LIEN_EVENT_INCOMPLETE);
+	event.size = LIEN_EVENT_SIZE(incomplete);
+	event.incomplete.reasons = process->incomplete | reason;
+	lien_agent_event(agent, &event);
 	lien_log(5,
 		"process %u mapped %s before it was probed, and may have made calls that were "
 		"missed",
@@ -361,7 +396,7 @@ static void tell_kernel(struct lien_agent *agent, struct lien_tracked *tracked,
 		.translate_end = state->translate_end,
 		.handler = state->handler,
 		.signal = state->signal,
-		.wake = wake,
+		.wake = wake ? LIEN_PROBE_WAKE_ANY : 0,
 	};
 
 	lien_probes_set_control(agent->probes, tracked->pid, &control);
@@ -449,6 +484,23 @@ void lien_watch_event(struct lien_agent *agent, const struct lien_event *event)
 	look_for_control(agent, process);
 }
 
+void lien_watch_resume(struct lien_agent *agent)
+{
+	struct lien_library_map *map;
+	struct lien_process *process;
+
+	for (process = lien_graph_first(agent->graph); process;
+		process = lien_graph_next(process)) {
+		read_libraries(agent, process);
+		if (!process->cuda)
+			continue;
+		/* Of those whose time is not known it was found out when they were found. */
+		RB_FOREACH (map, lien_library_tree, &process->libraries)
+			if (map->t_mapped)
+				doubt(agent, process, map);
+	}
+}
+
 void lien_watch_tick(struct lien_agent *agent)
 {
 	struct lien_tracked *tracked;
@@ -478,6 +530,7 @@ void lien_watch_process_end(void *context, struct lien_process *process)
 		lien_transaction_gone(agent->transaction, process->pid);
 	if (!tracked)
 		return;
+	lien_walk_end(agent, process, "it has ended");
 	lien_orders_unlink(tracked);
 	free(tracked);
 	process->agent = NULL;

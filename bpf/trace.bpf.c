@@ -8,13 +8,13 @@
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_core_read.h>
+#include "pids.h"
 #include <lien/event.h>
 #include <lien/probe.h>
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
-/* Pid namespace of the agent: pids are reported as it sees them. */
-const volatile __u32 lien_pidns = 0;
+#define NCCL_IN_PROGRESS 7
 
 #define FRAMES	 4
 #define CONTEXTS 4
@@ -43,15 +43,11 @@ struct thread {
 	__u32 depth;
 	__u64 context[CONTEXTS]; /* pushed one over the other; the last one is current */
 	__u32 contexts;
-	__u32 zero;
-	__u64 scope; /* of the NCCL call that it entered last */
+	__u32 unmade; /* communicators that it asked for, and has not been told of, ever */
+	__u64 scope;  /* of the NCCL call that it entered last */
 	struct frame frame[FRAMES];
 	struct lien_event
 		event; /* made here: too large for the stack, and a thread makes one at a time */
-};
-
-struct share_key {
-	__u64 file, private_data;
 };
 
 struct mmap_args {
@@ -68,6 +64,20 @@ struct context_key {
 struct given {
 	__u8 bytes[128];
 };
+
+/* ncclCommSplit and ncclCommShrink in a group, or non-blocking, say what they made when it is made.
+ */
+struct unmade_key {
+	__u32 ktid;
+	__u32 slot; /* below UNMADE */
+};
+
+struct unmade {
+	__u64 where; /* the ncclComm_t of the caller */
+	struct lien_event event;
+};
+
+#define UNMADE 8
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
@@ -110,7 +120,7 @@ struct {
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 131072);
-	__type(key, struct share_key);
+	__type(key, struct lien_probe_share);
 	__type(value, __u64);
 } shares SEC(".maps");
 
@@ -128,6 +138,13 @@ struct {
 	__type(value, struct given);
 } givens SEC(".maps");
 
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 4096);
+	__type(key, struct unmade_key);
+	__type(value, struct unmade);
+} unmades SEC(".maps");
+
 /* Contexts to their devices. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
@@ -136,6 +153,7 @@ struct {
 	__type(value, __s32);
 } contexts SEC(".maps");
 
+/* Of live communicators of live processes: an entry goes when either ends. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 65536);
@@ -161,6 +179,7 @@ struct {
 __u64 next_share = 0;
 static const struct thread no_thread;
 static const struct lien_probe_traffic no_traffic;
+static const struct unmade no_unmade;
 
 static __always_inline void count(__u32 counter)
 {
@@ -180,28 +199,6 @@ static __always_inline void count_lost(__u32 pid)
 		__sync_fetch_and_add(value, 1);
 	else
 		bpf_map_update_elem(&lost, &pid, &one, BPF_NOEXIST);
-}
-
-/* Pid of a task as the agent sees it; 0 for tasks outside the agent's pid namespace. */
-static __noinline __u32 pid_in_agent(struct task_struct *task)
-{
-	struct pid *pid = BPF_CORE_READ(task, thread_pid);
-	unsigned int level, i, inum;
-	struct upid *upid;
-
-	if (!pid)
-		return 0;
-	level = BPF_CORE_READ(pid, level);
-	for (i = 0; i < 8; i++) {
-		if (i > level)
-			break;
-		upid = (void *)pid + bpf_core_field_offset(struct pid, numbers) +
-		       i * bpf_core_type_size(struct upid);
-		inum = BPF_CORE_READ(upid, ns, ns.inum);
-		if (inum == lien_pidns)
-			return BPF_CORE_READ(upid, nr);
-	}
-	return 0;
 }
 
 static __always_inline __u32 leader_pid(struct task_struct *task)
@@ -300,7 +297,7 @@ static __noinline struct file *file_of_fd(__s64 fd)
 	return file;
 }
 
-static __always_inline int share_key(struct share_key *key, __s64 fd)
+static __always_inline int file_key(struct lien_probe_share *key, __s64 fd)
 {
 	struct file *file = file_of_fd(fd);
 
@@ -344,7 +341,7 @@ static __noinline void wake(struct lien_probe_control *control)
 {
 	struct task_struct *task = (void *)bpf_get_current_task();
 	struct sighand_struct *sighand = BPF_CORE_READ(task, sighand);
-	__u32 index = control->signal - 1;
+	__u32 index = control->signal - 1, armed;
 	__u64 blocked, handler = 0;
 	void *action;
 
@@ -360,10 +357,11 @@ static __noinline void wake(struct lien_probe_control *control)
 	bpf_probe_read_kernel(&handler, sizeof(handler), action);
 	if (handler != control->handler)
 		return;
-	if (__sync_lock_test_and_set(&control->wake, 0) != 1)
+	armed = __sync_lock_test_and_set(&control->wake, 0);
+	if (!armed)
 		return;
 	if (bpf_send_signal_thread(control->signal))
-		control->wake = 1;
+		control->wake = armed;
 	else
 		count(LIEN_COUNTER_WOKEN);
 }
@@ -505,11 +503,11 @@ static __always_inline __u32 alloc_body(
 /* An fd that the call has made for others. */
 static __always_inline __u64 share_of(struct lien_event *event, __u64 from, __s32 *fd)
 {
-	struct share_key key;
+	struct lien_probe_share key;
 	__u64 number;
 
 	read_user(event, fd, sizeof(*fd), from);
-	if (share_key(&key, *fd))
+	if (file_key(&key, *fd))
 		return 0;
 	number = __sync_fetch_and_add(&next_share, 1) + 1;
 	return bpf_map_update_elem(&shares, &key, &number, BPF_ANY) ? 0 : number;
@@ -879,11 +877,11 @@ static __noinline void entry_extras(struct frame *frame)
 {
 	__u32 ktid = (__u32)bpf_get_current_pid_tgid(), size;
 	struct given given = {};
-	struct share_key key;
+	struct lien_probe_share key;
 	__u64 *number, from = 0;
 
 	if ((frame->call == LIEN_CALL_CU_MEM_IMPORT || frame->call == LIEN_CALL_CU_POOL_IMPORT) &&
-		(__u32)frame->arg[2] == HANDLE_FD && !share_key(&key, (__s32)frame->arg[1])) {
+		(__u32)frame->arg[2] == HANDLE_FD && !file_key(&key, (__s32)frame->arg[1])) {
 		number = bpf_map_lookup_elem(&shares, &key);
 		frame->share = number ? *number : 0;
 	}
@@ -918,7 +916,8 @@ static __always_inline __u64 scope_of(const struct frame *frame)
 	return 0;
 }
 
-static __always_inline void scope_enter(struct thread *thread, __u64 scope)
+/* Returns the process, if it is known. */
+static __always_inline struct lien_probe_process *scope_enter(struct thread *thread, __u64 scope)
 {
 	struct lien_probe_process *process;
 
@@ -926,12 +925,15 @@ static __always_inline void scope_enter(struct thread *thread, __u64 scope)
 	process = bpf_map_lookup_elem(&processes, &thread->pid);
 	if (process)
 		process->scope = scope;
+	return process;
 }
 
 static __always_inline void scope_fill(struct lien_event *event, struct thread *thread)
 {
 	struct lien_probe_process *process;
 
+	if (thread->frame[0].call == LIEN_CALL_NCCL_MEM_ALLOC)
+		return; /* the application's, for no communicator */
 	event->scope = scope_of(&thread->frame[0]);
 	if (event->scope)
 		return;
@@ -972,6 +974,69 @@ static __noinline void emit_all(struct lien_event *event, const struct frame *fr
 	}
 }
 
+static __always_inline int succeeded(__s32 result)
+{
+	return !result || result == NCCL_IN_PROGRESS;
+}
+
+/* A communicator that is being made: true if it has no address yet, and its record waits for it. */
+static __noinline int unmade_keep(struct thread *thread, const struct frame *frame)
+{
+	struct unmade_key key = {.ktid = (__u32)bpf_get_current_pid_tgid()};
+	struct lien_event *event = &thread->event;
+	struct unmade *unmade;
+
+	if ((frame->call != LIEN_CALL_NCCL_SPLIT && frame->call != LIEN_CALL_NCCL_SHRINK) ||
+		!succeeded(event->result) || event->comm.comm ||
+		(frame->call == LIEN_CALL_NCCL_SPLIT && event->comm.color < 0))
+		return 0;
+	key.slot = thread->unmade++ % UNMADE;
+	if (bpf_map_update_elem(&unmades, &key, &no_unmade, BPF_ANY))
+		return 0;
+	unmade = bpf_map_lookup_elem(&unmades, &key);
+	if (!unmade)
+		return 0;
+	unmade->where = frame->arg[3];
+	__builtin_memcpy(&unmade->event, event, sizeof(*event));
+	return 1;
+}
+
+/*
+ * After a call that may have ended the making of communicators: tells of those that have an address
+ * now. Those that failed never will, and what lies there later is something else.
+ */
+static __noinline void unmade_tell(struct thread *thread, const struct frame *frame, __s32 result)
+{
+	struct unmade_key key = {.ktid = (__u32)bpf_get_current_pid_tgid()};
+	__u32 first = thread->unmade, i;
+	struct unmade *unmade;
+	__u64 comm;
+
+	if (frame->call == LIEN_CALL_NCCL_ASYNC_ERROR && !result &&
+		bpf_probe_read_user(&result, sizeof(result), (void *)frame->arg[1]))
+		return;
+	for (i = 0; i < UNMADE; i++) {
+		key.slot = (first + i) % UNMADE; /* the oldest one first */
+		unmade = bpf_map_lookup_elem(&unmades, &key);
+		if (!unmade || unmade->event.start != thread->start ||
+			unmade->event.pid != thread->pid)
+			continue; /* of a thread that had this number before */
+		if (frame->call == LIEN_CALL_NCCL_ASYNC_ERROR &&
+			unmade->event.comm.parent != frame->arg[0])
+			continue;
+		comm = 0;
+		bpf_probe_read_user(&comm, sizeof(comm), (void *)unmade->where);
+		if (!comm && succeeded(result))
+			continue;
+		__builtin_memcpy(&thread->event, &unmade->event, sizeof(thread->event));
+		bpf_map_delete_elem(&unmades, &key);
+		thread->event.comm.comm = comm;
+		thread->event.t_return = bpf_ktime_get_ns();
+		if (comm)
+			emit(&thread->event, LIEN_EVENT_SIZE(comm));
+	}
+}
+
 static __noinline void emit_call(
 	struct thread *thread, struct frame *frame, __u64 t_return, __u64 returned, __u32 flags)
 {
@@ -992,9 +1057,13 @@ static __noinline void emit_call(
 		return;
 	}
 	size = body(thread, event, frame, given, returned);
+	/* The control library borrows the application's contexts. */
+	if (frame->control && frame->call >= LIEN_CALL_CU_CONTEXT_CREATE &&
+		frame->call <= LIEN_CALL_CU_CONTEXT_DESTROY)
+		size = 0;
 	if (given)
 		bpf_map_delete_elem(&givens, &ktid);
-	if (size)
+	if (size && !unmade_keep(thread, frame))
 		emit(event, size);
 }
 
@@ -1017,6 +1086,20 @@ static __always_inline __u32 comm_argument(__u32 call)
 /* Bytes of ncclDataType_t 0 to 11, four bits each. */
 #define TYPE_SIZES 0x112842884411ull
 
+/* What is counted of the communicator; NULL: no room. */
+static __noinline struct lien_probe_traffic *traffic_of(
+	const struct lien_probe_comm *key, struct lien_probe_process *process)
+{
+	struct lien_probe_traffic *sums = bpf_map_lookup_elem(&traffic, key);
+
+	if (sums || process->comms >= LIEN_PROBE_COMMS_MAX)
+		return sums;
+	if (!bpf_map_update_elem(&traffic, key, &no_traffic, BPF_NOEXIST))
+		__sync_fetch_and_add(&process->comms, 1);
+	return bpf_map_lookup_elem(&traffic, key);
+}
+
+/* Processes that are not known have no end at which their entries would go. */
 static __noinline void count_traffic(
 	struct thread *thread, const struct arguments *arguments, __u32 call)
 {
@@ -1025,19 +1108,20 @@ static __noinline void count_traffic(
 	__u64 elements = arguments->arg[pair ? 1 : 2];
 	__u32 type = arguments->arg[pair ? 2 : 3];
 	struct lien_probe_comm key = {.pid = thread->pid};
+	struct lien_probe_process *process;
 	struct lien_probe_traffic *sums;
 
 	key.comm = arguments->arg[at == 4 ? 4 : 5];
 	if (at == 6 &&
-		bpf_probe_read_user(&key.comm, sizeof(key.comm), (void *)(arguments->sp + 8)))
-		key.comm = 0;
-	scope_enter(thread, key.comm);
-	sums = bpf_map_lookup_elem(&traffic, &key);
-	if (!sums) {
-		bpf_map_update_elem(&traffic, &key, &no_traffic, BPF_NOEXIST);
-		sums = bpf_map_lookup_elem(&traffic, &key);
+		bpf_probe_read_user(&key.comm, sizeof(key.comm), (void *)(arguments->sp + 8))) {
+		count(LIEN_COUNTER_UNREADABLE);
+		return;
 	}
-	if (!sums || kind >= LIEN_TRAFFIC_KINDS) {
+	if (!key.comm || kind >= LIEN_TRAFFIC_KINDS)
+		return;
+	process = scope_enter(thread, key.comm);
+	sums = process ? traffic_of(&key, process) : 0;
+	if (!sums) {
 		count(LIEN_COUNTER_UNCOUNTED);
 		return;
 	}
@@ -1045,6 +1129,31 @@ static __noinline void count_traffic(
 	if (type < 12)
 		__sync_fetch_and_add(&sums->bytes, elements * (TYPE_SIZES >> (type * 4) & 15));
 	sums->t_last = bpf_ktime_get_ns();
+}
+
+/*
+ * When the call that ends a communicator is entered: once it has returned, another one may have the
+ * address, and counts of its own.
+ */
+static __noinline void traffic_end(const struct thread *thread, __u64 comm)
+{
+	struct lien_probe_comm key = {.comm = comm, .pid = thread->pid};
+	struct lien_probe_process *process;
+
+	if (bpf_map_delete_elem(&traffic, &key))
+		return;
+	process = bpf_map_lookup_elem(&processes, &thread->pid);
+	if (process && process->comms)
+		__sync_fetch_and_add(&process->comms, -1);
+}
+
+static long traffic_drop(
+	void *map, struct lien_probe_comm *key, struct lien_probe_traffic *sums, __u32 *pid)
+{
+	(void)sums;
+	if (key->pid == *pid)
+		bpf_map_delete_elem(map, key);
+	return 0;
 }
 
 static __noinline void quick(struct thread *thread, const struct arguments *arguments, __u32 call)
@@ -1143,13 +1252,16 @@ int lien_entry(struct pt_regs *ctx)
 		frame->control =
 			frame->caller >= control->text && frame->caller < control->text_end;
 		/* A program may only have looked whether there is a GPU, before it forks. */
-		if (control->wake && !frame->control && !(frame->flags & LIEN_CALL_FIRST))
+		if (control->wake && !frame->control &&
+			(control->wake == LIEN_PROBE_WAKE_ANY || !(frame->flags & LIEN_CALL_FIRST)))
 			wake(control);
 	}
 	entry_extras(frame);
 	scope = scope_of(frame);
 	if (scope)
 		scope_enter(thread, scope);
+	if (frame->call == LIEN_CALL_NCCL_DESTROY || frame->call == LIEN_CALL_NCCL_ABORT)
+		traffic_end(thread, frame->arg[0]);
 	if (frame->flags & LIEN_CALL_RELEASES)
 		emit_call(thread, frame, 0, 0, LIEN_EVENT_ENTRY);
 	return 0;
@@ -1182,6 +1294,9 @@ int lien_return(struct pt_regs *ctx)
 		return 0;
 	if (!(frame->flags & LIEN_CALL_FRAME))
 		emit_call(thread, frame, bpf_ktime_get_ns(), ctx->ax, 0);
+	else if (thread->unmade && (frame->call == LIEN_CALL_NCCL_GROUP_END ||
+					   frame->call == LIEN_CALL_NCCL_ASYNC_ERROR))
+		unmade_tell(thread, frame, (__s32)ctx->ax);
 	thread->depth = depth - 1;
 	return 0;
 }
@@ -1202,6 +1317,7 @@ static __always_inline void process_end(__u32 pid, __u16 type)
 	event.start = process->start;
 	event.t_entry = event.t_return = bpf_ktime_get_ns();
 	bpf_map_delete_elem(&processes, &pid);
+	bpf_for_each_map_elem(&traffic, traffic_drop, &pid, 0);
 	emit(&event, LIEN_EVENT_HEADER);
 }
 
@@ -1245,7 +1361,7 @@ int lien_fork(struct bpf_raw_tracepoint_args *ctx)
 	if (!of_parent || !pid)
 		return 0;
 	control = *of_parent;
-	control.wake = 1;
+	control.wake = LIEN_PROBE_WAKE;
 	bpf_map_update_elem(&controls, &pid, &control, BPF_ANY);
 	return 0;
 }
@@ -1285,7 +1401,7 @@ static __noinline void control_mapped(__u32 pid, const struct lien_event *event)
 	struct lien_probe_control control = {
 		.text = event->library.start,
 		.text_end = event->library.start + event->library.length,
-		.wake = 1,
+		.wake = LIEN_PROBE_WAKE,
 	};
 
 	if (!layout || layout->text_offset != event->library.offset)

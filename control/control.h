@@ -56,12 +56,18 @@ int lien_order_import(struct lien_control *control, uint64_t token, int fd);
 void lien_order_forget(struct lien_control *control, unsigned states);
 /* With the order's flags. */
 int lien_order_finish(struct lien_control *control, uint32_t flags);
+/* Asks the driver what is mapped in the ranges, and sends it to fd; stops after limit_us. */
+int lien_order_walk(struct lien_control *control, int fd, const struct lien_wire_range *ranges,
+	unsigned count, uint64_t limit_us);
 
 /* Makes the device's primary context current and gives it a stream. -ENODEV when the application
  * has not made that context: it is never made for it. */
 int lien_device_use(struct lien_control *control, int ordinal, struct lien_device **out);
 void lien_devices_close(struct lien_control *control);
 
+/* Sends a reply that is not the last one. 0, or why it did not get to the agent. */
+int lien_control_send(struct lien_control *control, int fd, const void *body, size_t size);
+uint64_t lien_control_now_ns(void);
 /* Notes a failure in the reply and returns result. */
 int lien_control_fail(struct lien_control *control, int result, uint64_t where, const char *what);
 

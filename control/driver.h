@@ -28,6 +28,7 @@
 	X(cuMemcpyDtoHAsync_v2)                                                                    \
 	X(cuMemGetInfo_v2)                                                                         \
 	X(cuMemGetAddressRange_v2)                                                                 \
+	X(cuPointerGetAttribute)                                                                   \
 	X(cuMemGetAccess)                                                                          \
 	X(cuMemGetAllocationPropertiesFromHandle)                                                  \
 	X(cuMemCreate)                                                                             \

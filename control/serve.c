@@ -25,7 +25,7 @@ struct message {
 	unsigned fds_count;
 };
 
-static uint64_t now_ns(void)
+uint64_t lien_control_now_ns(void)
 {
 	struct timespec ts;
 
@@ -83,6 +83,11 @@ static int send_reply(int fd, const struct lien_wire_header *header, const void 
 		}
 	}
 	return err;
+}
+
+int lien_control_send(struct lien_control *control, int fd, const void *body, size_t size)
+{
+	return send_reply(fd, &control->reply, body, size, NULL, 0);
 }
 
 /* Stops at the first failure; what was exported until then has been sent. */
@@ -244,6 +249,10 @@ static int obey(struct lien_control *control, int fd, struct message *message)
 	case LIEN_WIRE_LIST:
 		list(control, fd);
 		return 0;
+	case LIEN_WIRE_WALK:
+		return lien_order_walk(control, fd,
+			(const void *)(message->bytes + sizeof(message->header)),
+			message->body / sizeof(struct lien_wire_range), message->header.arg);
 	}
 	return lien_control_fail(control, -EPROTO, 0, "unknown order");
 }
@@ -270,7 +279,7 @@ void lien_control_serve(int fd, uint64_t ino)
 
 	pthread_mutex_lock(&serving);
 	while (still(fd, ino) && !receive(fd, &message) && still(fd, ino)) {
-		start = now_ns();
+		start = lien_control_now_ns();
 		memset(&control.reply, 0, sizeof(control.reply));
 		control.reply.type = message.header.type;
 		control.reply.seq = message.header.seq;
@@ -282,7 +291,7 @@ void lien_control_serve(int fd, uint64_t ino)
 		while (message.fds_count)
 			close(message.fds[--message.fds_count]);
 		control.reply.flags = LIEN_WIRE_LAST;
-		control.reply.ns = now_ns() - start;
+		control.reply.ns = lien_control_now_ns() - start;
 		if (!still(fd, ino))
 			break;
 		send_reply(fd, &control.reply, &who,

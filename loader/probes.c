@@ -13,9 +13,9 @@
 #include <unistd.h>
 
 #include "loader/elf_symbols.h"
-#include "loader/probes.h"
+#include "loader/hash.h"
+#include "loader/probes_internal.h"
 #include "loader/uprobe_multi.h"
-#include "trace.skel.h"
 
 struct call {
 	const char *symbol;
@@ -33,23 +33,15 @@ static const struct call calls[] = {
 
 #define CALLS (sizeof(calls) / sizeof(calls[0]))
 
-struct attached {
-	struct lien_probed_file file;
-	int multi[2];	/* link fds: returns, entries */
-	unsigned quick; /* calls, the first ones, that are seen entering only */
-	struct bpf_link *links[2 * CALLS];
-	unsigned links_count;
-};
+const char *lien_probes_symbol(const char *name)
+{
+	unsigned i;
 
-struct lien_probes {
-	struct trace_bpf *skel;
-	struct ring_buffer *ring;
-	struct lien_probes_config config;
-	bool multi;
-	struct attached **files;
-	unsigned files_count;
-	unsigned next_attachment;
-};
+	for (i = 0; i < CALLS; i++)
+		if (!strcmp(calls[i].symbol, name))
+			return calls[i].symbol;
+	return NULL;
+}
 
 static uint64_t now_ns(void)
 {
@@ -106,6 +98,8 @@ static int open_and_load(struct lien_probes *probes, char *error, size_t size)
 	if (!probes->skel)
 		return explain(-errno, "cannot open the BPF programs", error, size);
 	probes->skel->rodata->lien_pidns = pidns.st_ino;
+	if (probes->config.ring_bytes)
+		bpf_map__set_max_entries(probes->skel->maps.events, probes->config.ring_bytes);
 	probes->multi = !probes->config.no_multi && lien_uprobe_multi_supported();
 	if (probes->multi) {
 		bpf_program__set_expected_attach_type(
@@ -113,9 +107,15 @@ static int open_and_load(struct lien_probes *probes, char *error, size_t size)
 		bpf_program__set_expected_attach_type(
 			probes->skel->progs.lien_return, LIEN_UPROBE_MULTI_TYPE);
 	}
+	err = lien_keep_begin(probes);
+	if (err)
+		return explain(err,
+			"cannot go on with the pinned maps, which `lien agent --clean` removes",
+			error, size);
 	err = trace_bpf__load(probes->skel);
 	if (err)
 		return explain(err, "the kernel refused the BPF programs", error, size);
+	lien_keep_maps(probes);
 	return 0;
 }
 
@@ -124,27 +124,36 @@ static int attach_system(struct lien_probes *probes, char *error, size_t size)
 	struct trace_bpf *skel = probes->skel;
 	struct {
 		struct bpf_program *program;
-		struct bpf_link **link;
 		const char *name;
 	} parts[] = {
-		{skel->progs.lien_exec, &skel->links.lien_exec, "process exec"},
-		{skel->progs.lien_exit, &skel->links.lien_exit, "process exit"},
-		{skel->progs.lien_fork, &skel->links.lien_fork, "process fork"},
-		{skel->progs.lien_mmap_enter, &skel->links.lien_mmap_enter, "mmap"},
-		{skel->progs.lien_mmap_exit, &skel->links.lien_mmap_exit, "mmap"},
+		{skel->progs.lien_exec, "process exec"},
+		{skel->progs.lien_exit, "process exit"},
+		{skel->progs.lien_fork, "process fork"},
+		{skel->progs.lien_mmap_enter, "mmap"},
+		{skel->progs.lien_mmap_exit, "mmap"},
 	};
+	struct lien_attached *system;
+	struct bpf_link *link;
 	char what[64];
 	unsigned i;
 
+	if (probes->system)
+		return 0;
+	system = probes->system = lien_attached_new("tracepoints");
+	if (!system)
+		return explain(-ENOMEM, "cannot attach to tracepoints", error, size);
+	system->number = ++probes->next_attachment;
 	tracefs_mount();
 	for (i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
-		*parts[i].link = bpf_program__attach(parts[i].program);
-		if (!*parts[i].link) {
+		link = bpf_program__attach(parts[i].program);
+		if (!link) {
 			snprintf(what, sizeof(what), "cannot attach to the tracepoint of %s",
 				parts[i].name);
 			return explain(-errno, what, error, size);
 		}
+		system->links[system->links_count++] = link;
 	}
+	lien_keep_links(probes, system);
 	return 0;
 }
 
@@ -170,19 +179,40 @@ int lien_probes_open(struct lien_probes **out, const struct lien_probes_config *
 	err = attach_system(probes, error, error_size);
 	if (err)
 		goto failed;
+	lien_keep_save(probes);
 	*out = probes;
 	return 0;
 failed:
+	if (!probes->resumed)
+		lien_probes_unpin(probes);
 	lien_probes_close(probes);
 	return err;
 }
 
-static void attached_free(struct attached *attached)
+struct lien_attached *lien_attached_new(const char *name)
+{
+	struct lien_attached *attached = calloc(1, sizeof(*attached));
+
+	if (!attached)
+		return NULL;
+	attached->multi[0] = attached->multi[1] = -1;
+	attached->file.path = strdup(name);
+	if (attached->file.path)
+		return attached;
+	free(attached);
+	return NULL;
+}
+
+void lien_attached_free(struct lien_attached *attached)
 {
 	unsigned i;
 
-	for (i = 0; i < attached->links_count; i++)
+	for (i = 0; i < attached->links_count; i++) {
+		/* Else libbpf would switch the event off, pinned or not. */
+		if (attached->pins)
+			bpf_link__disconnect(attached->links[i]);
 		bpf_link__destroy(attached->links[i]);
+	}
 	for (i = 0; i < 2; i++)
 		if (attached->multi[i] >= 0)
 			close(attached->multi[i]);
@@ -190,22 +220,42 @@ static void attached_free(struct attached *attached)
 	free(attached);
 }
 
+int lien_attached_add(struct lien_attached_list *list, struct lien_attached *attached)
+{
+	struct lien_attached **items =
+		realloc(list->items, (list->count + 1) * sizeof(*list->items));
+
+	if (!items)
+		return -ENOMEM;
+	list->items = items;
+	items[list->count++] = attached;
+	return 0;
+}
+
+void lien_attached_clear(struct lien_attached_list *list)
+{
+	while (list->count)
+		lien_attached_free(list->items[--list->count]);
+	free(list->items);
+	list->items = NULL;
+}
+
 void lien_probes_close(struct lien_probes *probes)
 {
-	unsigned i;
-
 	if (!probes)
 		return;
-	for (i = 0; i < probes->files_count; i++)
-		attached_free(probes->files[i]);
-	free(probes->files);
+	lien_attached_clear(&probes->files);
+	lien_attached_clear(&probes->old);
+	if (probes->system)
+		lien_attached_free(probes->system);
+	lien_pins_close(probes->pins);
 	ring_buffer__free(probes->ring);
 	trace_bpf__destroy(probes->skel);
 	free(probes);
 }
 
-static int attach_multi(struct lien_probes *probes, struct attached *attached, const char *path,
-	const uint64_t *offsets, const uint64_t *cookies, unsigned count)
+static int attach_multi(struct lien_probes *probes, struct lien_attached *attached,
+	const char *path, const uint64_t *offsets, const uint64_t *cookies, unsigned count)
 {
 	int fd = -1;
 
@@ -225,7 +275,7 @@ static int attach_multi(struct lien_probes *probes, struct attached *attached, c
 	return 0;
 }
 
-static int attach_each(struct lien_probes *probes, struct attached *attached, const char *path,
+static int attach_each(struct lien_probes *probes, struct lien_attached *attached, const char *path,
 	const uint64_t *offsets, const uint64_t *cookies, unsigned count)
 {
 	struct bpf_link *link;
@@ -265,8 +315,8 @@ static bool is_alias(const uint64_t *offsets, unsigned count, uint64_t offset)
 }
 
 /* Looks up the library's calls. Returns how many there are, or -errno. */
-static int find_calls(struct attached *attached, int fd, unsigned attachment, uint64_t *offsets,
-	uint64_t *cookies)
+static int find_calls(struct lien_attached *attached, int fd, unsigned attachment,
+	uint64_t *offsets, uint64_t *cookies)
 {
 	struct lien_elf_lookup lookups[CALLS] = {0};
 	unsigned of_call[CALLS], n = 0, missing = 0, found = 0, pass, i;
@@ -313,18 +363,46 @@ const struct lien_probed_file *lien_probes_file(
 {
 	unsigned i;
 
-	for (i = 0; i < probes->files_count; i++)
-		if (probes->files[i]->file.device == device &&
-			probes->files[i]->file.inode == inode)
-			return &probes->files[i]->file;
+	for (i = 0; i < probes->files.count; i++)
+		if (probes->files.items[i]->file.device == device &&
+			probes->files.items[i]->file.inode == inode)
+			return &probes->files.items[i]->file;
 	return NULL;
+}
+
+/* When these calls of the file began to be seen: by another build already, if it saw the same. */
+static uint64_t t_attached(const struct lien_probes *probes, const struct lien_attached *attached)
+{
+	const struct lien_attached *old;
+	unsigned i;
+
+	for (i = 0; i < probes->old.count; i++) {
+		old = probes->old.items[i];
+		if (old->file.device == attached->file.device &&
+			old->file.inode == attached->file.inode && old->probes == attached->probes)
+			return old->file.t_attached;
+	}
+	return now_ns();
+}
+
+/* What is probed, whatever the attachment's number. */
+static uint64_t hash_probes(const uint64_t *offsets, const uint64_t *cookies, unsigned count)
+{
+	uint64_t hash = lien_hash(LIEN_HASH_START, offsets, count * sizeof(*offsets));
+	uint32_t call;
+
+	for (; count--; cookies++) {
+		call = (uint32_t)*cookies;
+		hash = lien_hash(hash, &call, sizeof(call));
+	}
+	return hash;
 }
 
 int lien_probes_attach(
 	struct lien_probes *probes, enum lien_library library, const char *path, const char *name)
 {
 	uint64_t offsets[CALLS], cookies[CALLS];
-	struct attached *attached = NULL, **files;
+	struct lien_attached *attached = NULL;
 	char fd_path[32];
 	struct stat st;
 	int fd, err;
@@ -340,21 +418,18 @@ int lien_probes_attach(
 	if (lien_probes_file(probes, st.st_dev, st.st_ino))
 		goto out;
 	err = -ENOMEM;
-	files = realloc(probes->files, (probes->files_count + 1) * sizeof(*files));
-	if (!files)
+	attached = lien_attached_new(name);
+	if (!attached)
 		goto out;
-	probes->files = files;
-	attached = calloc(1, sizeof(*attached));
-	if (!attached || !(attached->file.path = strdup(name)))
-		goto out;
-	attached->multi[0] = attached->multi[1] = -1;
+	attached->number = ++probes->next_attachment;
 	attached->file.library = library;
 	attached->file.device = st.st_dev;
 	attached->file.inode = st.st_ino;
-	err = find_calls(attached, fd, ++probes->next_attachment, offsets, cookies);
+	err = find_calls(attached, fd, attached->number, offsets, cookies);
 	if (err < 0)
 		goto out;
 	attached->file.calls = err;
+	attached->probes = hash_probes(offsets, cookies, err);
 	/* By the open file: the path may lead elsewhere by now. */
 	snprintf(fd_path, sizeof(fd_path), "/proc/self/fd/%d", fd);
 	err = probes->multi ? attach_multi(probes, attached, fd_path, offsets, cookies,
@@ -363,19 +438,23 @@ int lien_probes_attach(
 				      attached->file.calls);
 	if (err)
 		goto out;
-	attached->file.t_attached = now_ns();
-	probes->files[probes->files_count++] = attached;
+	attached->file.t_attached = t_attached(probes, attached);
+	err = lien_attached_add(&probes->files, attached);
+	if (err)
+		goto out;
+	lien_keep_links(probes, attached);
+	lien_keep_save(probes);
 	attached = NULL;
 out:
 	if (attached)
-		attached_free(attached);
+		lien_attached_free(attached);
 	close(fd);
 	return err;
 }
 
 const struct lien_probed_file *lien_probes_each(const struct lien_probes *probes, unsigned index)
 {
-	return index < probes->files_count ? &probes->files[index]->file : NULL;
+	return index < probes->files.count ? &probes->files.items[index]->file : NULL;
 }
 
 const char *lien_probes_method(const struct lien_probes *probes)
@@ -406,8 +485,53 @@ bool lien_probes_lost(struct lien_probes *probes, uint32_t *pid, uint64_t *count
 {
 	int fd = bpf_map__fd(probes->skel->maps.lost);
 
-	return !bpf_map_get_next_key(fd, NULL, pid) &&
-	       !bpf_map_lookup_and_delete_elem(fd, pid, count);
+	return !bpf_map_get_next_key(fd, NULL, pid) && !bpf_map_lookup_elem(fd, pid, count);
+}
+
+void lien_probes_lost_noted(struct lien_probes *probes, uint32_t pid)
+{
+	bpf_map_delete_elem(bpf_map__fd(probes->skel->maps.lost), &pid);
+}
+
+bool lien_probes_traffic_of(const struct lien_probes *probes, uint32_t pid, uint64_t comm,
+	struct lien_probe_traffic *traffic)
+{
+	struct lien_probe_comm key = {.comm = comm, .pid = pid};
+
+	return !bpf_map_lookup_elem(bpf_map__fd(probes->skel->maps.traffic), &key, traffic);
+}
+
+int lien_probes_shares_fd(const struct lien_probes *probes)
+{
+	return bpf_map__fd(probes->skel->maps.shares);
+}
+
+#define TRAFFIC_BATCH 512 /* no bucket of the map is as full */
+
+/* In batches: walking from key to key begins anew when the key at hand has gone meanwhile. */
+int lien_probes_traffic(struct lien_probes *probes,
+	int (*fn)(void *context, const struct lien_probe_comm *comm,
+		const struct lien_probe_traffic *traffic),
+	void *context)
+{
+	static struct lien_probe_comm keys[TRAFFIC_BATCH];
+	static struct lien_probe_traffic values[TRAFFIC_BATCH];
+	int fd = bpf_map__fd(probes->skel->maps.traffic), err = 0, result;
+	uint32_t count, at, *from = NULL, i;
+
+	while (!err) {
+		count = TRAFFIC_BATCH;
+		err = bpf_map_lookup_batch(fd, from, &at, keys, values, &count, NULL);
+		if (err && err != -ENOENT)
+			return err;
+		for (i = 0; i < count; i++) {
+			result = fn(context, &keys[i], &values[i]);
+			if (result)
+				return result;
+		}
+		from = &at;
+	}
+	return 0;
 }
 
 int lien_probes_add_process(struct lien_probes *probes, uint32_t pid, uint64_t start)

@@ -29,7 +29,13 @@ struct lien_probed_file {
 };
 
 struct lien_probes_config {
+	unsigned ring_bytes; /* of the ring buffer, a power of 2; 0: as the programs say */
 	bool no_multi; /* attach each probe through perf even where the kernel has uprobe-multi */
+	/* The agent's: maps and links are pinned under a name made from it, and SOCKET.state says
+	 * what is attached. NULL: all goes when the probes are closed. */
+	const char *socket;
+	uint64_t journal; /* number of the journal that an earlier agent left; 0: there is none */
+	uint64_t new_journal; /* number of the one that is begun if nothing is taken over */
 	/* Called by lien_probes_consume() for each record, in order. The record is not checked. */
 	void (*on_event)(void *context, const struct lien_event *event, size_t size);
 	void *context;
@@ -39,11 +45,32 @@ struct lien_probes_config {
  * Loads the programs and attaches those that need no library (processes, executable mappings). From
  * then on the ring fills. Error: -errno, and one line in `error` that names the cause and the
  * remedy.
+ *
+ * With config.socket: takes over what an earlier agent with that journal left, if that can be (see
+ * lien_probes_resumed()), or else removes it. What cannot be pinned is no error, but a problem.
  */
 int lien_probes_open(struct lien_probes **out, const struct lien_probes_config *config, char *error,
 	size_t error_size);
-/* Detaches everything. */
+/* Detaches what is not pinned. */
 void lien_probes_close(struct lien_probes *probes);
+
+/* Whether it goes on with the ring and the probes of an earlier agent. */
+bool lien_probes_resumed(const struct lien_probes *probes);
+/*
+ * To be called once after taking over, when all files are attached again: removes what was not
+ * taken over, and calls fn for each process that had a call under way whose return will not be
+ * seen (now and then for one that had none). 0 or -errno.
+ */
+int lien_probes_settle(struct lien_probes *probes,
+	void (*stranded)(void *context, uint32_t pid, uint64_t start), void *context);
+/* The folder of the pins; NULL: nothing is pinned. */
+const char *lien_probes_pinned(const struct lien_probes *probes);
+/* Why less is pinned or taken over than was asked for, in one line; NULL: nothing is wrong. */
+const char *lien_probes_problem(const struct lien_probes *probes);
+/* Removes all pins: what is attached goes when the probes are closed. */
+void lien_probes_unpin(struct lien_probes *probes);
+/* Removes what the agent of that socket has pinned; there may be nothing. -EBUSY: it runs. */
+int lien_probes_clean(const char *socket);
 
 /*
  * Attaches to all calls that the file has, once per inode; cuInit last. 0 also when it was attached
@@ -65,8 +92,24 @@ int lien_probes_fd(const struct lien_probes *probes);
 /* Hands all waiting records to on_event. Returns how many, or -errno. */
 int lien_probes_consume(struct lien_probes *probes);
 uint64_t lien_probes_counter(const struct lien_probes *probes, enum lien_probe_counter counter);
-/* Takes the count of records lost since the last call, by pid, until it returns false. */
+/* A process of which records were lost, and how many; the same one until that was noted. False:
+ * there is none. */
 bool lien_probes_lost(struct lien_probes *probes, uint32_t *pid, uint64_t *count);
+void lien_probes_lost_noted(struct lien_probes *probes, uint32_t pid);
+
+/* What the process asked of a communicator; false: nothing yet. */
+bool lien_probes_traffic_of(const struct lien_probes *probes, uint32_t pid, uint64_t comm,
+	struct lien_probe_traffic *traffic);
+/* Map `shares`, for loader/files.c. */
+int lien_probes_shares_fd(const struct lien_probes *probes);
+
+/*
+ * Map `traffic`, entry by entry, until fn returns something else than 0, which is returned. -errno.
+ */
+int lien_probes_traffic(struct lien_probes *probes,
+	int (*fn)(void *context, const struct lien_probe_comm *comm,
+		const struct lien_probe_traffic *traffic),
+	void *context);
 
 /* Tells the kernel side of a process that ran before it was watched: see struct lien_probe_process.
  */

@@ -10,15 +10,21 @@
 #include "tools/options.h"
 #include "tools/preload.h"
 
+#define JOURNAL_MIB	64
+#define JOURNAL_MIB_MAX 65536
+
 static const char *const examples[] = {"lien agent", "watch this node until Ctrl-C",
-	"lien agent --library /opt/cuda/libcuda.so.1", "also a driver in an unusual place", NULL};
+	"lien agent --library /opt/cuda/libcuda.so.1", "also a driver in an unusual place",
+	"lien agent --clean", "after the last agent: the kernel stops noting calls for the next",
+	NULL};
 
 static const struct lien_usage usage = {
 	.command = "lien agent",
 	.arguments = "",
 	.summary =
 		"Watches every process that uses CUDA on this node and serves the other commands\n"
-		"on its socket. Runs in the foreground, as root; one per node.",
+		"on its socket. Runs in the foreground, as root; one per node. The next agent\n"
+		"knows what this one knew, and what happened while none ran.",
 	.examples = examples,
 };
 
@@ -40,12 +46,21 @@ static bool machine_lacks(void)
 int lien_cmd_agent(int argc, char **argv)
 {
 	const char *socket = NULL, *library = NULL;
-	bool no_multi = false;
+	unsigned long ring = 0, journal_size = JOURNAL_MIB;
+	bool no_multi = false, no_journal = false, clean = false;
 	const struct lien_option options[] = {
 		{"library", LIEN_OPTION_STRING, &library, "FILE",
 			"probe this libcuda, libcudart or libnccl as well", 0},
 		{"no-uprobe-multi", LIEN_OPTION_FLAG, &no_multi, NULL,
 			"attach each probe by itself, as on kernels before 6.6", 0},
+		{"ring", LIEN_OPTION_NUMBER, &ring, "MIB",
+			"room for events that wait to be read, a power of 2 (default 16)", 1024},
+		{"no-journal", LIEN_OPTION_FLAG, &no_journal, NULL,
+			"leave nothing to the next agent when this one ends", 0},
+		{"journal-size", LIEN_OPTION_NUMBER, &journal_size, "MIB",
+			"a snapshot replaces a longer journal (default 64)", JOURNAL_MIB_MAX},
+		{"clean", LIEN_OPTION_FLAG, &clean, NULL,
+			"remove what earlier agents left for the next one, and end", 0},
 		LIEN_SOCKET_OPTION(&socket), {}};
 	const char *libraries[] = {NULL, NULL};
 	char control[PATH_MAX];
@@ -54,14 +69,21 @@ int lien_cmd_agent(int argc, char **argv)
 
 	if (!lien_options_read(&usage, options, &argc, &argv, &code))
 		return code;
-	if (machine_lacks())
-		return LIEN_EXIT_FAILURE;
-	libraries[0] = library;
+	if (ring & (ring - 1))
+		return lien_usage_error(&usage, "--ring must be a power of 2: 1, 2, 4, ...");
 	config.socket = socket ? socket : getenv("LIEN_SOCKET");
 	if (!config.socket || !config.socket[0])
 		config.socket = LIEN_CLIENT_SOCKET;
+	if (clean)
+		return lien_agent_clean(config.socket) ? LIEN_EXIT_FAILURE : LIEN_EXIT_OK;
+	if (machine_lacks())
+		return LIEN_EXIT_FAILURE;
+	libraries[0] = library;
 	config.no_multi = no_multi;
 	if (!lien_preload_find(control, sizeof(control)))
 		config.control = control;
+	config.ring_mib = ring;
+	config.no_journal = no_journal;
+	config.journal_limit = (uint64_t)journal_size << 20;
 	return lien_agent_run(&config) ? LIEN_EXIT_FAILURE : LIEN_EXIT_OK;
 }

@@ -39,16 +39,32 @@ static char *maker_of(const json_t *allocation)
 		*owner ? " for " : "", owner, lien_get_text(allocation, "origin"));
 }
 
+/* ", for rank 0 of communicator 5ac1d2e0b7f0a133", or nothing. */
+static char *communicator_of(const json_t *allocation)
+{
+	const json_t *comm = json_object_get(allocation, "communicator");
+	const char *how = lien_get_true(comm, "inferred") ? ", as it seems" : "";
+
+	if (!json_is_object(comm))
+		return lien_format("%s", "");
+	if (!*lien_get_text(comm, "group"))
+		return lien_format(" for a communicator that is being made or is gone%s", how);
+	return lien_format(" for rank %" PRIu64 " of communicator %s%s",
+		lien_get_number(comm, "rank"), lien_get_text(comm, "group"), how);
+}
+
 static void explain(const json_t *result, pid_t pid, unsigned long address)
 {
 	const json_t *a = json_object_get(result, "allocation");
 	const json_t *device = json_object_get(a, "device");
 	size_t liens = json_array_size(json_object_get(result, "holders"));
 	const char *reason = lien_get_text(a, "reason");
-	char *made = maker_of(a), *fate, *place;
+	char *made = maker_of(a), *comm = communicator_of(a), *fate, *place;
 
 	if (lien_get_true(a, "movable"))
 		fate = lien_format("It can be offloaded.");
+	else if (json_is_null(json_object_get(a, "movable")))
+		fate = lien_format("Whether it can be offloaded only a running agent knows.");
 	else
 		fate = lien_format(
 			"It can't be offloaded: %s.", *reason ? reason : "no reason given");
@@ -58,11 +74,12 @@ static void explain(const json_t *result, pid_t pid, unsigned long address)
 		place = lien_format("%s", "");
 	lien_print_wrapped(stdout, 0,
 		"Address 0x%lx of process %d lies in allocation %" PRIu64
-		": %s%s, now %s; %s. %s %zu %s it%s",
+		": %s%s, now %s; %s%s. %s %zu %s it%s",
 		address, pid, lien_get_number(a, "id"), lien_size(lien_get_number(a, "bytes")).text,
-		place, lien_get_text(a, "state"), made, fate, liens,
+		place, lien_get_text(a, "state"), made, comm, fate, liens,
 		liens == 1 ? "lien holds" : "liens hold", liens ? ":" : ".");
 	free(made);
+	free(comm);
 	free(fate);
 	free(place);
 }
@@ -100,8 +117,18 @@ static char *detail_of(const json_t *holder)
 			lien_get_number(holder, "rank"), lien_get_text(holder, "group"));
 	if (!strcmp(kind, "export")) {
 		n = lien_get_number(holder, "exports");
-		return lien_format("exported %" PRIu64 " %s", LIEN_PLURAL(n, "time", "times"));
+		return lien_format("exported %" PRIu64 " %s%s%s", LIEN_PLURAL(n, "time", "times"),
+			*lien_get_text(holder, "by") ? " by " : "", lien_get_text(holder, "by"));
 	}
+	if (!strcmp(kind, "open export"))
+		return lien_format(
+			"file descriptor %" PRIu64 " is open", lien_get_number(holder, "fd"));
+	if (!strcmp(kind, "dma-buf")) {
+		n = lien_get_number(holder, "exports");
+		return lien_format("handed out %" PRIu64 " %s", LIEN_PLURAL(n, "time", "times"));
+	}
+	if (!strcmp(kind, "multicast object"))
+		return lien_format("bound to allocation %" PRIu64, lien_get_number(holder, "id"));
 	n = lien_get_number(holder, "references");
 	return lien_format("%" PRIu64 " %s", LIEN_PLURAL(n, "reference", "references"));
 }
@@ -137,9 +164,10 @@ static void print_holders(const json_t *holders)
 
 int lien_cmd_holders(int argc, char **argv)
 {
-	const char *socket = NULL;
+	const char *socket = NULL, *from = NULL;
 	bool json = false;
-	const struct lien_option options[] = {LIEN_CLIENT_OPTIONS(&json, &socket), {}};
+	const struct lien_option options[] = {
+		LIEN_CLIENT_OPTIONS(&json, &socket), LIEN_FROM_OPTION(&from), {}};
 	struct lien_query query = {.command = usage.command, .timeout_ms = LIEN_QUERY_MS};
 	unsigned long address;
 	json_t *result;
@@ -155,6 +183,7 @@ int lien_cmd_holders(int argc, char **argv)
 		return lien_usage_error(&usage, "%s is not an address", argv[1]);
 	snprintf(hex, sizeof(hex), "0x%lx", address);
 	query.socket = socket;
+	query.from = from;
 	result = lien_query(
 		&query, json_pack("{s:s, s:i, s:s}", "op", "holders", "pid", pid, "address", hex));
 	if (!result)

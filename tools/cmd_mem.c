@@ -63,7 +63,9 @@ static void select_pid(json_t *result, pid_t pid)
 
 	json_object_set_new(result, "left", only_pid(json_object_get(result, "left"), pid));
 	json_object_set_new(result, "bytes", json_integer(sum(rows, "bytes")));
-	json_object_set_new(result, "offload_frees", json_integer(sum(rows, "offload_frees")));
+	if (!json_is_null(json_object_get(result, "offload_frees")))
+		json_object_set_new(
+			result, "offload_frees", json_integer(sum(rows, "offload_frees")));
 	json_object_set_new(result, "rows", rows);
 }
 
@@ -84,7 +86,7 @@ static void print_rows(const json_t *result)
 		lien_table_add(table, "%" PRIu64, lien_get_number(row, "allocations"));
 		lien_table_add(table, "%" PRIu64, lien_get_number(row, "mappings"));
 		lien_table_add(table, "%s", lien_size(lien_get_number(row, "bytes")).text);
-		if (is_imported(row))
+		if (is_imported(row) || json_is_null(json_object_get(row, "offload_frees")))
 			lien_table_add(table, "-");
 		else
 			lien_table_add(
@@ -93,25 +95,27 @@ static void print_rows(const json_t *result)
 			table, "%s", lien_size(lien_get_number(row, "offloaded_bytes")).text);
 	}
 	lien_table_end(table, stdout);
-	printf("\ntotal: %s on the GPUs, of which an offload frees %s",
-		lien_size(lien_get_number(result, "bytes")).text,
-		lien_size(lien_get_number(result, "offload_frees")).text);
+	printf("\ntotal: %s on the GPUs", lien_size(lien_get_number(result, "bytes")).text);
+	if (!json_is_null(json_object_get(result, "offload_frees")))
+		printf(", of which an offload frees %s",
+			lien_size(lien_get_number(result, "offload_frees")).text);
 	if (offloaded)
 		printf("; %s offloaded now", lien_size(offloaded).text);
 	printf("\n");
 	lien_print_left("an offload leaves behind:", json_object_get(result, "left"));
 }
 
-static int no_rows(const struct lien_pids *pids)
+static int no_rows(const struct lien_pids *pids, const char *from)
 {
+	const char *seen = from ? "the recording tells" : "the agent has seen";
 	pid_t pid = pids->count ? pids->pid[pids->count - 1] : 0;
 
 	if (!pid) {
-		printf("no process holds GPU memory, as far as the agent has seen\n");
-	} else if (kill(pid, 0) && errno == ESRCH) {
+		printf("no process holds GPU memory, as far as %s\n", seen);
+	} else if (!from && kill(pid, 0) && errno == ESRCH) {
 		return lien_complain(usage.command, "there is no process %d: see lien ps", pid);
 	} else {
-		printf("process %d holds no GPU memory, as far as the agent has seen\n", pid);
+		printf("process %d holds no GPU memory, as far as %s\n", pid, seen);
 	}
 	return LIEN_EXIT_OK;
 }
@@ -119,11 +123,11 @@ static int no_rows(const struct lien_pids *pids)
 int lien_cmd_mem(int argc, char **argv)
 {
 	static struct lien_pids pids;
-	const char *socket = NULL;
+	const char *socket = NULL, *from = NULL;
 	bool json = false;
 	const struct lien_option options[] = {
 		{"pid", LIEN_OPTION_PIDS, &pids, "PID", "only this process", 0},
-		LIEN_CLIENT_OPTIONS(&json, &socket), {}};
+		LIEN_CLIENT_OPTIONS(&json, &socket), LIEN_FROM_OPTION(&from), {}};
 	struct lien_query query = {.command = usage.command, .timeout_ms = LIEN_QUERY_MS};
 	json_t *result;
 	int code;
@@ -133,6 +137,7 @@ int lien_cmd_mem(int argc, char **argv)
 	if (pids.count > 1)
 		return lien_usage_error(&usage, "--pid is given more than once");
 	query.socket = socket;
+	query.from = from;
 	result = lien_query(&query, json_pack("{s:s}", "op", "mem"));
 	if (!result)
 		return LIEN_EXIT_FAILURE;
@@ -142,7 +147,7 @@ int lien_cmd_mem(int argc, char **argv)
 	if (json)
 		lien_print_json(stdout, result);
 	else if (!json_array_size(json_object_get(result, "rows")))
-		code = no_rows(&pids);
+		code = no_rows(&pids, from);
 	else
 		print_rows(result);
 	json_decref(result);

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include <inttypes.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "tools/commands.h"
 #include "tools/options.h"
 #include "tools/output.h"
+#include "tools/process_text.h"
 #include "tools/query.h"
 
 #define RANKS_SHOWN 2
 
 static const char *const examples[] = {"lien ps",
 	"every process that uses CUDA, its ranks and its memory",
-	"lien ps --json | jq '.processes[].pid'", "their process ids", NULL};
+	"lien ps --json | jq '.processes[].pid'", "their process ids", "lien ps --from now.lien",
+	"what `lien snapshot now.lien` or `lien record` wrote", NULL};
 
 static const struct lien_usage usage = {
 	.command = "lien ps",
@@ -24,55 +25,6 @@ static const struct lien_usage usage = {
 		   "and what is offloaded to the host now.",
 	.examples = examples,
 };
-
-/* "0/2 0/2 +2": a rank per communicator, the first ones. */
-static char *ranks_of(const json_t *process)
-{
-	const json_t *ranks = json_object_get(process, "ranks"), *rank;
-	char *text = NULL;
-	size_t i;
-
-	json_array_foreach (ranks, i, rank) {
-		if (i == RANKS_SHOWN)
-			break;
-		text = lien_append(text, " ", "%" PRIu64 "/%" PRIu64, lien_get_number(rank, "rank"),
-			lien_get_number(rank, "nranks"));
-	}
-	if (json_array_size(ranks) > RANKS_SHOWN)
-		text = lien_append(text, " ", "+%zu", json_array_size(ranks) - RANKS_SHOWN);
-	return text ? text : lien_format("-");
-}
-
-/* "0-3,6": neighbours of a sorted list are shown as a range. */
-static char *devices_of(const json_t *process)
-{
-	const json_t *devices = json_object_get(process, "devices");
-	size_t count = json_array_size(devices), last;
-	char *text = NULL;
-
-	for (size_t i = 0; i < count; i = last + 1) {
-		json_int_t first = json_integer_value(json_array_get(devices, i));
-
-		for (last = i; last + 1 < count; last++) {
-			if (json_integer_value(json_array_get(devices, last + 1)) - first !=
-				(json_int_t)(last + 1 - i))
-				break;
-		}
-		text = lien_append(text, ",", "%" JSON_INTEGER_FORMAT, first);
-		if (last > i)
-			text = lien_append(
-				text, "-", "%" JSON_INTEGER_FORMAT, first + (json_int_t)(last - i));
-	}
-	return text ? text : lien_format("-");
-}
-
-/* The column "offloaded" says how much. */
-static const char *state_of(const json_t *process)
-{
-	const char *state = lien_get_text(process, "state");
-
-	return strcmp(state, "partly offloaded") ? state : "partly";
-}
 
 static void print_processes(const json_t *processes)
 {
@@ -87,12 +39,13 @@ static void print_processes(const json_t *processes)
 
 	json_array_foreach (processes, i, process) {
 		bool partial = json_is_false(json_object_get(process, "complete"));
-		char *devices = devices_of(process), *ranks = ranks_of(process);
+		char *devices = lien_devices_text(process),
+		     *ranks = lien_ranks_text(process, RANKS_SHOWN);
 
 		incomplete |= partial;
 		lien_table_add(table, "%" PRIu64, lien_get_number(process, "pid"));
 		lien_table_add(table, "%s", lien_get_text(process, "command"));
-		lien_table_add(table, "%s%s", state_of(process), partial ? "*" : "");
+		lien_table_add(table, "%s%s", lien_state_text(process), partial ? "*" : "");
 		lien_table_add(table, "%s", lien_get_text(process, "control"));
 		lien_table_add(table, "%s", devices);
 		lien_table_add(table, "%s", ranks);
@@ -119,9 +72,10 @@ static void print_processes(const json_t *processes)
 
 int lien_cmd_ps(int argc, char **argv)
 {
-	const char *socket = NULL;
+	const char *socket = NULL, *from = NULL;
 	bool json = false;
-	const struct lien_option options[] = {LIEN_CLIENT_OPTIONS(&json, &socket), {}};
+	const struct lien_option options[] = {
+		LIEN_CLIENT_OPTIONS(&json, &socket), LIEN_FROM_OPTION(&from), {}};
 	struct lien_query query = {.command = usage.command, .timeout_ms = LIEN_QUERY_MS};
 	json_t *result;
 	int code;
@@ -129,13 +83,15 @@ int lien_cmd_ps(int argc, char **argv)
 	if (!lien_options_read(&usage, options, &argc, &argv, &code))
 		return code;
 	query.socket = socket;
+	query.from = from;
 	result = lien_query(&query, json_pack("{s:s}", "op", "ps"));
 	if (!result)
 		return LIEN_EXIT_FAILURE;
 	if (json)
 		lien_print_json(stdout, result);
 	else if (!json_array_size(json_object_get(result, "processes")))
-		printf("no process uses CUDA on this node, as far as the agent has seen\n");
+		printf("no process uses CUDA %s, as far as %s\n", from ? "there" : "on this node",
+			from ? "the recording tells" : "the agent has seen");
 	else
 		print_processes(json_object_get(result, "processes"));
 	json_decref(result);

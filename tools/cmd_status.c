@@ -16,7 +16,8 @@ static const struct lien_usage usage = {
 	.arguments = "",
 	.summary =
 		"Shows the agent's state: events seen and lost, processes it knows only in part,\n"
-		"the libraries it has probes in, and the offload or restore that is under way.",
+		"its journal, the libraries it has probes in, and the offload or restore that is\n"
+		"under way.",
 	.examples = examples,
 };
 
@@ -31,6 +32,22 @@ static char *uptime(double ms)
 	if (s < 86400)
 		return lien_format("%lu h %lu min", s / 3600, s / 60 % 60);
 	return lien_format("%lu d %lu h", s / 86400, s / 3600 % 24);
+}
+
+static void print_journal(const json_t *journal)
+{
+	const char *path = json_string_value(json_object_get(journal, "path"));
+	uint64_t taken = lien_get_number(journal, "taken_over");
+
+	if (!path) {
+		lien_print_wrapped(stdout, 13, "journal      none: %s",
+			json_string_value(json_object_get(journal, "problem")) ?: "?");
+		return;
+	}
+	printf("journal      %s in %s\n", lien_size(lien_get_number(journal, "bytes")).text, path);
+	if (taken)
+		printf("             %" PRIu64 " %s taken over from an earlier agent\n",
+			LIEN_PLURAL(taken, "event was", "events were"));
 }
 
 static void print_numbers(const json_t *status)
@@ -49,7 +66,11 @@ static void print_numbers(const json_t *status)
 		LIEN_PLURAL(lien_get_number(status, "mappings"), "mapping", "mappings"));
 	printf("events       %" PRIu64 " seen, %" PRIu64 " lost\n",
 		lien_get_number(status, "events"), lien_get_number(status, "events_lost"));
+	printf("collectives  counted for %" PRIu64 " %s\n",
+		LIEN_PLURAL(lien_get_number(status, "counted_communicators"), "communicator",
+			"communicators"));
 	printf("probes       by %s\n", lien_get_text(status, "attach"));
+	print_journal(json_object_get(status, "journal"));
 	if (json_is_object(transaction))
 		printf("transaction  %s, phase %s, for %s\n", lien_get_text(transaction, "kind"),
 			lien_get_text(transaction, "phase"),
@@ -97,8 +118,9 @@ static void print_libraries(const json_t *libraries)
 	size_t i;
 
 	if (!json_array_size(libraries)) {
+		printf("\n");
 		lien_print_wrapped(stdout, 0,
-			"\nno library has probes yet: they are set when a process maps one");
+			"no library has probes yet: they are set when a process maps one");
 		return;
 	}
 	table = lien_table_new(columns, 4);
@@ -126,8 +148,9 @@ static void print_warnings(const json_t *status)
 	char *incomplete = list_numbers(json_object_get(status, "incomplete"));
 	uint64_t lost = lien_get_number(status, "events_lost");
 	uint64_t unmatched = lien_get_number(status, "unmatched_imports");
+	uint64_t uncounted = lien_get_number(status, "uncounted");
 
-	if (lost || incomplete || unmatched)
+	if (lost || incomplete || unmatched || uncounted)
 		printf("\n");
 	if (lost)
 		lien_print_wrapped(stdout, 2,
@@ -146,6 +169,11 @@ static void print_warnings(const json_t *status)
 			"WARNING: %" PRIu64 " %s: the owner of that memory is unknown",
 			LIEN_PLURAL(unmatched, "import has no export that was seen",
 				"imports have no export that was seen"));
+	if (uncounted)
+		lien_print_wrapped(stdout, 2,
+			"WARNING: %" PRIu64 " %s not counted: `lien comms` shows fewer calls than "
+			"were made",
+			LIEN_PLURAL(uncounted, "NCCL call was", "NCCL calls were"));
 	free(incomplete);
 }
 

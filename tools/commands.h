@@ -7,7 +7,10 @@
 #include <lien/version.h>
 
 int lien_cmd_agent(int argc, char **argv);
+int lien_cmd_check(int argc, char **argv);
+int lien_cmd_comms(int argc, char **argv);
 int lien_cmd_doctor(int argc, char **argv);
+int lien_cmd_events(int argc, char **argv);
 int lien_cmd_graph(int argc, char **argv);
 int lien_cmd_holders(int argc, char **argv);
 int lien_cmd_mem(int argc, char **argv);
@@ -17,6 +20,8 @@ int lien_cmd_record(int argc, char **argv);
 int lien_cmd_replay(int argc, char **argv);
 int lien_cmd_restore(int argc, char **argv);
 int lien_cmd_run(int argc, char **argv);
+int lien_cmd_snapshot(int argc, char **argv);
 int lien_cmd_status(int argc, char **argv);
+int lien_cmd_top(int argc, char **argv);
 
 #endif

@@ -60,13 +60,24 @@ bool lien_parse_address(const char *text, unsigned long *address)
 	return parse_unsigned(text, 10, address);
 }
 
+/* The letter of "f,follow", or '\0'. */
+static char option_letter(const char *name)
+{
+	return name[1] == ',' ? name[0] : '\0';
+}
+
+static const char *long_name(const char *name)
+{
+	return option_letter(name) ? name + 2 : name;
+}
+
 static void print_option(const char *name, const char *argument, const char *help)
 {
-	char left[32];
+	char left[32], letter[] = {'-', option_letter(name), ',', ' ', '\0'};
 
-	snprintf(left, sizeof(left), "--%s%s%s", name, argument ? " " : "",
-		argument ? argument : "");
-	printf("  %-18s %s\n", left, help);
+	snprintf(left, sizeof(left), "%s--%s%s%s", letter[1] ? letter : "", long_name(name),
+		argument ? " " : "", argument ? argument : "");
+	printf("  %-19s %s\n", left, help);
 }
 
 static void print_help(const struct lien_usage *usage, const struct lien_option *options)
@@ -85,6 +96,8 @@ static bool take_value(
 	const struct lien_usage *usage, const struct lien_option *option, const char *text)
 {
 	unsigned long max = option->max ? option->max : INT_MAX;
+	const char *name = long_name(option->name);
+	struct lien_names *names;
 	struct lien_pids *pids;
 
 	switch (option->type) {
@@ -96,41 +109,67 @@ static bool take_value(
 			*(const char **)option->value = text;
 			return true;
 		}
-		lien_usage_error(usage, "--%s is empty", option->name);
+		lien_usage_error(usage, "--%s is empty", name);
 		return false;
 	case LIEN_OPTION_NUMBER:
 		if (lien_parse_number(text, max, option->value) && *(unsigned long *)option->value)
 			return true;
-		lien_usage_error(
-			usage, "--%s %s is not a number from 1 to %lu", option->name, text, max);
+		lien_usage_error(usage, "--%s %s is not a number from 1 to %lu", name, text, max);
 		return false;
 	case LIEN_OPTION_PIDS:
 		pids = option->value;
 		if (pids->count == LIEN_PIDS_MAX) {
-			lien_usage_error(
-				usage, "--%s more than %d times", option->name, LIEN_PIDS_MAX);
+			lien_usage_error(usage, "--%s more than %d times", name, LIEN_PIDS_MAX);
 			return false;
 		}
 		if (lien_parse_pid(text, &pids->pid[pids->count])) {
 			pids->count++;
 			return true;
 		}
-		lien_usage_error(usage, "--%s %s is not a process id", option->name, text);
+		lien_usage_error(usage, "--%s %s is not a process id", name, text);
+		return false;
+	case LIEN_OPTION_NAMES:
+		names = option->value;
+		if (*text && names->count < LIEN_NAMES_MAX) {
+			names->name[names->count++] = text;
+			return true;
+		}
+		if (*text)
+			lien_usage_error(usage, "--%s more than %d times", name, LIEN_NAMES_MAX);
+		else
+			lien_usage_error(usage, "--%s is empty", name);
 		return false;
 	}
 	return false;
 }
 
-static void fill_table(const struct lien_option *options, struct option *table)
+/* getopt's letters and table. A letter's value is its own, so both lead to the row. */
+static void fill_table(const struct lien_option *options, struct option *table, char *letters)
 {
 	unsigned i;
+	char letter;
 
-	for (i = 0; i < OPTIONS_MAX && options[i].name; i++)
-		table[i] = (struct option){options[i].name,
-			options[i].type == LIEN_OPTION_FLAG ? no_argument : required_argument, NULL,
-			FIRST_VALUE + i};
+	for (i = 0; i < OPTIONS_MAX && options[i].name; i++) {
+		bool flag = options[i].type == LIEN_OPTION_FLAG;
+
+		letter = option_letter(options[i].name);
+		if (letter)
+			letters = stpcpy(stpncpy(letters, &letter, 1), flag ? "" : ":");
+		table[i] = (struct option){long_name(options[i].name),
+			flag ? no_argument : required_argument, NULL,
+			letter ? letter : FIRST_VALUE + (int)i};
+	}
 	table[i] = (struct option){"help", no_argument, NULL, HELP_VALUE};
 	table[i + 1] = (struct option){NULL, 0, NULL, 0};
+}
+
+static const struct lien_option *option_of(const struct lien_option *options, int value)
+{
+	if (value >= FIRST_VALUE)
+		return &options[value - FIRST_VALUE];
+	while (option_letter(options->name) != value)
+		options++;
+	return options;
 }
 
 static bool check_count(const struct lien_usage *usage, int count, const char *extra)
@@ -149,12 +188,14 @@ static bool check_count(const struct lien_usage *usage, int count, const char *e
 bool lien_options_read(const struct lien_usage *usage, const struct lien_option *options, int *argc,
 	char ***argv, int *code)
 {
-	const char *letters = usage->rest ? "+:h" : ":h";
+	char letters[3 + 2 * OPTIONS_MAX + 1] = ":h";
 	struct option table[OPTIONS_MAX + 2];
 	char *given;
 	int value;
 
-	fill_table(options, table);
+	if (usage->rest)
+		strcpy(letters, "+:h");
+	fill_table(options, table, letters + strlen(letters));
 	*code = LIEN_EXIT_USAGE;
 	opterr = 0;
 	optind = 0; /* start anew, also after another table */
@@ -180,7 +221,7 @@ bool lien_options_read(const struct lien_usage *usage, const struct lien_option 
 					optind > 1 ? (*argv)[optind - 1] : given);
 			return false;
 		default:
-			if (!take_value(usage, &options[value - FIRST_VALUE], optarg))
+			if (!take_value(usage, option_of(options, value), optarg))
 				return false;
 		}
 	}

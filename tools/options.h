@@ -14,6 +14,7 @@ enum lien_option_type {
 	LIEN_OPTION_STRING, /* const char *, into argv */
 	LIEN_OPTION_NUMBER, /* unsigned long, 1 to .max */
 	LIEN_OPTION_PIDS,   /* struct lien_pids; may be given several times */
+	LIEN_OPTION_NAMES,  /* struct lien_names, into argv; may be given several times */
 };
 
 #define LIEN_PIDS_MAX 1024
@@ -23,8 +24,15 @@ struct lien_pids {
 	pid_t pid[LIEN_PIDS_MAX];
 };
 
+#define LIEN_NAMES_MAX 64
+
+struct lien_names {
+	unsigned count;
+	const char *name[LIEN_NAMES_MAX];
+};
+
 struct lien_option {
-	const char *name; /* "timeout" is --timeout; a NULL name ends the table */
+	const char *name; /* "timeout" is --timeout, "f,follow" also -f; NULL ends the table */
 	enum lien_option_type type;
 	void *value;	      /* what .type says; keeps what it has when the option isn't given */
 	const char *argument; /* "MS"; NULL for flags */
@@ -69,6 +77,9 @@ bool lien_parse_address(const char *text, unsigned long *address);
 #define LIEN_CLIENT_OPTIONS(json, socket) \
 	{"json", LIEN_OPTION_FLAG, json, NULL, "print the agent's result as JSON", 0}, \
 	LIEN_SOCKET_OPTION(socket)
+#define LIEN_FROM_OPTION(from) \
+	{"from", LIEN_OPTION_STRING, from, "FILE", \
+		"answer from a snapshot or a recording, without an agent", 0}
 /* clang-format on */
 
 #endif

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "tools/offline.h"
 #include "tools/options.h"
 #include "tools/output.h"
 
@@ -24,7 +25,21 @@ int lien_complain(const char *command, const char *format, ...)
 	return LIEN_EXIT_FAILURE;
 }
 
-json_t *lien_query(const struct lien_query *query, json_t *request)
+static json_t *query_file(const struct lien_query *query, json_t *request)
+{
+	json_t *result = NULL;
+
+	if (!request)
+		lien_complain(query->command, "out of memory");
+	else if (query->socket)
+		lien_complain(query->command, "--from asks no agent: leave --socket out");
+	else
+		result = lien_offline_query(query->command, query->from, request);
+	json_decref(request);
+	return result;
+}
+
+static json_t *query_agent(const struct lien_query *query, json_t *request)
 {
 	struct lien_client *client = lien_client_new(query->socket);
 	json_t *result = NULL;
@@ -53,4 +68,9 @@ out:
 	json_decref(request);
 	lien_client_free(client);
 	return result;
+}
+
+json_t *lien_query(const struct lien_query *query, json_t *request)
+{
+	return query->from ? query_file(query, request) : query_agent(query, request);
 }

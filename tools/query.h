@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* One request to the agent, as the commands make it: errors are printed here, in one line. */
+/* One request to the agent, or to a recording (tools/offline.h), as the commands make it: errors
+ * are printed here, in one line. */
 #ifndef LIEN_TOOLS_QUERY_H
 #define LIEN_TOOLS_QUERY_H
 
@@ -10,9 +11,10 @@
 #include <lien/client.h>
 
 struct lien_query {
-	const char *command;		  /* "lien ps", for messages */
-	const char *socket;		  /* NULL: the usual one */
-	unsigned timeout_ms;		  /* for all of it; 0: none */
+	const char *command; /* "lien ps", for messages */
+	const char *socket;  /* NULL: the usual one */
+	const char *from;    /* a recording that answers instead; NULL: an agent does */
+	unsigned timeout_ms; /* for all of it; 0: none */
 	lien_client_progress_fn progress; /* called with NULL when the reply is there */
 	void *progress_arg;
 };

@@ -131,7 +131,8 @@ enum lien_library {
 	X(NCCL_RECV,           150, NCCL,   "ncclRecv",                      LIEN_CALL_QUICK) \
 	X(NCCL_ALL_TO_ALL,     151, NCCL,   "ncclAlltoAll",                  LIEN_CALL_QUICK) \
 	X(NCCL_GATHER,         152, NCCL,   "ncclGather",                    LIEN_CALL_QUICK) \
-	X(NCCL_SCATTER,        153, NCCL,   "ncclScatter",                   LIEN_CALL_QUICK)
+	X(NCCL_SCATTER,        153, NCCL,   "ncclScatter",                   LIEN_CALL_QUICK) \
+	X(NCCL_ASYNC_ERROR,    154, NCCL,   "ncclCommGetAsyncError",         LIEN_CALL_FRAME)
 /* clang-format on */
 
 enum lien_call {

@@ -41,6 +41,9 @@ enum lien_event_type {
 	LIEN_EVENT_LIBRARY,	/* the process mapped a file executable: body .library */
 	LIEN_EVENT_LOST,	/* events of this process were lost (ring full): body .lost */
 	LIEN_EVENT_END,		/* recordings only: the recording was closed in good order */
+	LIEN_EVENT_PROP,	/* the driver was asked what memory is like: body .property */
+	LIEN_EVENT_REREAD,	/* the process is now as the driver says it is: body .reread */
+	LIEN_EVENT_INCOMPLETE,	/* the agent's: what is not known of a process: body .incomplete */
 };
 
 #define LIEN_EVENT_ENTRY   0x1 /* announcement of a releasing call; .result is not set */
@@ -56,6 +59,8 @@ enum lien_event_type {
 #define LIEN_COMM_AWAITED (-2)
 /* .scope is a guess: see there. */
 #define LIEN_EVENT_INFERRED 0x10
+/* Not seen being called: told after the fact, because the driver says that it must have been. */
+#define LIEN_EVENT_FOUND 0x20
 
 /* lien_event.scope of what a communicator's own making asks for: it has no address yet. The rest is
  * .t_entry of the call that makes it. */
@@ -64,6 +69,15 @@ enum lien_event_type {
 /* CUipcMemHandle, CUmemFabricHandle and CUmemPoolPtrExportData: names of memory that any process of
  * the node may be given, as bytes. */
 #define LIEN_KEY_BYTES 64
+
+/* Why a process is not known whole. */
+#define LIEN_INCOMPLETE_LATE  0x1  /* it may have called before it was watched */
+#define LIEN_INCOMPLETE_LOST  0x2  /* events of it were lost */
+#define LIEN_INCOMPLETE_ODD   0x4  /* an event did not fit what was known */
+#define LIEN_INCOMPLETE_SHARE 0x8  /* an import whose export was not seen */
+#define LIEN_INCOMPLETE_ARGS  0x10 /* an argument could not be read */
+#define LIEN_INCOMPLETE_NCCL  0x20 /* communicators may have been made before NCCL was probed */
+#define LIEN_INCOMPLETE_CARDS 0x40 /* memory may have been registered with network cards unseen */
 
 /* CUmemAllocationProp without what is meaningless on Linux. */
 struct lien_prop {
@@ -122,6 +136,18 @@ struct lien_event {
 		struct {
 			__lien_u64 count;
 		} lost;
+		struct {
+			__lien_u64 va; /* in a mapping of it */
+			struct lien_prop prop;
+		} property;
+		struct {
+			__lien_u32 doubts; /* LIEN_INCOMPLETE_*: what the driver cannot tell */
+			__lien_u32 zero;
+		} reread;
+		struct {
+			__lien_u32 reasons; /* LIEN_INCOMPLETE_* from now on; 0: known whole */
+			__lien_u32 zero;
+		} incomplete;
 		struct {
 			__lien_u64 handle, bytes;
 			struct lien_prop prop;

@@ -30,8 +30,11 @@ struct lien_probe_control {
 	unsigned long long handler; /* of .signal, as the process must have it installed */
 	unsigned long long state; /* address of lien_control_state (wire.h); 0: the rest is known */
 	unsigned int signal;
-	unsigned int wake; /* 1: signal the next thread that asks the driver for memory */
+	unsigned int wake; /* 0: no; or one of these */
 };
+
+#define LIEN_PROBE_WAKE	    1 /* signal the next thread that asks the driver for memory */
+#define LIEN_PROBE_WAKE_ANY 2 /* or makes any other traced call */
 
 /*
  * Value of map `control_files`, key: inode of a copy of the control library. (Overlay file systems
@@ -52,12 +55,27 @@ struct lien_probe_layout {
 /* Value of map `processes`, key: pid. */
 struct lien_probe_process {
 	unsigned long long start;
-	unsigned int announced; /* its first call was seen, or it may have called before */
-	unsigned int zero;
+	unsigned int announced;	  /* its first call was seen, or it may have called before */
+	unsigned int comms;	  /* entries that map `traffic` has of it, about */
 	unsigned long long scope; /* lien_event.scope of the NCCL call that it entered last */
 };
 
-/* Map `traffic`: what a process has asked of a communicator, counted as its calls are entered. */
+/* Key of map `shares`, whose value is the number of the export: an open file in the kernel. */
+struct lien_probe_share {
+	unsigned long long file, private_data;
+};
+
+/* What the iterator over open files tells of one that was exported. */
+struct lien_probe_open_file {
+	unsigned long long share;
+	unsigned int pid, fd;
+};
+
+/*
+ * Map `traffic`: what a process has asked of a communicator, counted as its calls are entered, so
+ * that calls which fail count, too. An entry is made by the first call, and goes when the
+ * communicator or the process ends.
+ */
 struct lien_probe_comm {
 	unsigned long long comm;
 	unsigned int pid, zero;
@@ -69,12 +87,16 @@ struct lien_probe_traffic {
 	unsigned long long t_last;		      /* CLOCK_MONOTONIC ns */
 };
 
+/* No process may fill the map: as many communicators of one are counted. */
+#define LIEN_PROBE_COMMS_MAX 4096
+
 /* Index of map `counters`. */
 enum lien_probe_counter {
 	LIEN_COUNTER_LOST = 0, /* records that found the ring full, or frames that found no room */
 	LIEN_COUNTER_UNREADABLE, /* arguments that could not be read */
 	LIEN_COUNTER_WOKEN,	 /* signals sent to start control threads */
-	LIEN_COUNTER_UNCOUNTED,	 /* collectives for which map `traffic` had no room */
+	LIEN_COUNTER_UNCOUNTED,	 /* collectives for which map `traffic` had no room, or of processes
+				    that are not known */
 	LIEN_COUNTER_COUNT,
 };
 

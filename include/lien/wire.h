@@ -45,6 +45,7 @@ enum lien_wire_type {
 	LIEN_WIRE_IMPORT,  /* body: lien_wire_share[] with as many fds; LAST batch has flag LAST */
 	LIEN_WIRE_FINISH,  /* wait for the copies; then the items are forgotten */
 	LIEN_WIRE_LIST,	   /* reply: lien_wire_item[] of what is offloaded here */
+	LIEN_WIRE_WALK, /* body: lien_wire_range[]; .arg: limit in us; reply: lien_wire_found[] */
 };
 
 #define LIEN_WIRE_FIRST 0x1
@@ -61,8 +62,10 @@ struct lien_wire_header {
 	uint32_t seq;	/* of the order; replies carry it back; an agent ignores others */
 	int32_t result; /* replies: 0, -errno, or a positive CUresult */
 	uint64_t arg;	/* STAGE: the transaction; CREATE, EXPORT, FINISH: whose items, 0: all;
-			   replies: bytes moved, or the address that failed */
-	uint64_t arg2;	/* SAVE, DROP: free bytes of the devices used; FINISH: mappings forgotten */
+			   replies: bytes moved, or the address that failed; of WALK: where to go on
+			   in the first range that is not done */
+	uint64_t arg2;	/* SAVE, DROP: free bytes of the devices used; FINISH: mappings forgotten;
+			   WALK: ranges done */
 	uint64_t ns;	/* replies: time the order took */
 	char text[88];	/* replies with result != 0: what failed, for a human */
 };
@@ -111,6 +114,38 @@ struct lien_wire_share {
 	uint64_t token;
 };
 
+/*
+ * What the driver is asked about. Mappings begin and end at multiples of 2 MiB, the smallest
+ * granularity that drivers have, so an area need be looked at in such steps only.
+ */
+#define LIEN_WIRE_STEP	(2ull << 20)
+#define LIEN_WIRE_AREA	1 /* every mapping that has a byte in it */
+#define LIEN_WIRE_PLAIN 2 /* the memory without a handle (cuMemAlloc) that begins at .va */
+
+struct lien_wire_range {
+	uint64_t va, bytes;
+	uint32_t kind;
+	uint32_t zero;
+};
+
+/*
+ * What the driver says is there. It cannot be asked for the size of an allocation of which only a
+ * part is mapped, for the references that the application holds, for handles without a mapping, nor
+ * whether an allocation was imported.
+ */
+struct lien_wire_found {
+	uint64_t va, bytes; /* of the mapping, or of the plain memory; bytes 0: there is none */
+	uint64_t handle;    /* of an area's; equal values in a process are aliases */
+	uint32_t kind;	    /* of the range that it was found for */
+	uint32_t prop_type, handle_types, location_type;
+	int32_t location_id;
+	uint8_t compression, rdma;
+	uint16_t usage;
+	uint32_t places; /* devices that have access */
+	uint32_t zero;
+	struct lien_wire_place place[LIEN_WIRE_PLACES];
+};
+
 /* A message never exceeds this, nor carries more fds. */
 #define LIEN_WIRE_MESSAGE_MAX 65536
 #define LIEN_WIRE_FDS_MAX     64
@@ -118,5 +153,7 @@ struct lien_wire_share {
 _Static_assert(sizeof(struct lien_control_state) == 56, "wire layout");
 _Static_assert(sizeof(struct lien_wire_header) == 128, "wire layout");
 _Static_assert(sizeof(struct lien_wire_item) == 216, "wire layout");
+_Static_assert(sizeof(struct lien_wire_range) == 24, "wire layout");
+_Static_assert(sizeof(struct lien_wire_found) == 184, "wire layout");
 
 #endif

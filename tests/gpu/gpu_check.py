@@ -18,6 +18,7 @@ from pathlib import Path
 
 sys.dont_write_bytecode = True
 
+import cases_see  # noqa: E402
 import harness  # noqa: E402
 import observe  # noqa: E402
 from harness import MIB, Failure, Session, deadline, wait_for  # noqa: E402
@@ -442,6 +443,7 @@ CASES = {
     "expandable": (expandable, 300),
     "accounting": (accounting, 180),
     "refusals": (refusals, 240),
+    **cases_see.CASES,
 }
 
 

@@ -14,7 +14,7 @@ those of UNSYNCED ends with torch.cuda.synchronize(), so that the rank is at a q
 answers. Whatever else is written to stdout (NCCL's version line) goes to stderr.
 
 All ranks must be given the same commands, but for those that are no collective: capture-hold,
-capture-release, busy, sync, meminfo, fill, verify-fill, drop-fill, info, quit.
+capture-release, busy, sync, meminfo, segments, fill, verify-fill, drop-fill, info, quit.
 """
 import argparse
 import datetime
@@ -76,6 +76,7 @@ class Job:
         self.graph = self.static = self.graph_group = None
         self.held = self.held_graph = self.held_input = self.held_middle = None
         self.filled: list = []
+        self.pool = self.pooled = None
 
     # Data
 
@@ -319,6 +320,29 @@ class Job:
         torch.cuda.empty_cache()
         return {"freed": before - torch.cuda.memory_reserved(self.device)}
 
+    def segments(self) -> dict:
+        """What PyTorch's allocator has from the driver on this device: address and size."""
+        mine = [s for s in torch.cuda.memory_snapshot() if s["device"] == self.device.index]
+        return {"segments": sorted([s["address"], s["total_size"]] for s in mine)}
+
+    def pool_register(self, mib: str = "64") -> dict:
+        """Memory of NCCL's own allocator, registered with the first communicator."""
+        backend = self.groups[0]._get_backend(self.device)
+        self.pool = torch.cuda.MemPool(backend.mem_allocator)
+        with torch.cuda.use_mem_pool(self.pool):
+            self.pooled = torch.zeros(int(mib) * MIB // 4, dtype=torch.int32, device=self.device)
+        backend.register_mem_pool(self.pool)
+        dist.all_reduce(self.pooled, group=self.groups[0])
+        return {"address": self.pooled.data_ptr(), "bytes": int(mib) * MIB,
+                "segments": [[s["address"], s["total_size"]] for s in self.pool.snapshot()]}
+
+    def pool_deregister(self) -> dict:
+        self.groups[0]._get_backend(self.device).deregister_mem_pool(self.pool)
+        self.pooled = self.pool = None
+        gc.collect()
+        torch.cuda.empty_cache()
+        return {}
+
     def meminfo(self) -> dict:
         free, total = torch.cuda.mem_get_info(self.device)
         return {"pid": os.getpid(), "device": self.device.index, "free": free, "total": total,
@@ -378,6 +402,9 @@ COMMANDS = {
     "fill": Job.fill,
     "verify-fill": Job.verify_fill,
     "drop-fill": Job.drop_fill,
+    "segments": Job.segments,
+    "pool-register": Job.pool_register,
+    "pool-deregister": Job.pool_deregister,
     "meminfo": Job.meminfo,
     "time-setup": Job.time_setup,
     "time-allreduce": Job.time_allreduce,

@@ -42,9 +42,41 @@ MEM = {
             [{"pid": 812, "reason": "registered with the network card", "allocations": 1,
               "bytes": 4194304}]}
 
+
+
+def communicator(pid, rank, **changes):
+    return {
+        "group": "5ac1d2e0b7f0a133", "pid": pid, "command": "python3",
+        "address": "0x5580%04x" % pid, "rank": rank, "nranks": 4, "device": rank, "state": "active", "complete": True,
+        "bytes": 2730491904, "inferred_bytes": 1 << 40, "host_bytes": 4096,
+        "inferred_host_bytes": 0, "offloaded_bytes": 0,
+        "registrations": {"count": 1260, "windows": 2, "bytes": 7 << 30},
+        "calls": {"ncclAllReduce": 1 << 40, "ncclSend": 3}, "calls_total": (1 << 40) + 3,
+        "moved_bytes": 1 << 50, "last_ms": 8640000.5, **changes}
+
+
+COMMS = {
+    "groups": [
+        {"group": "0000000000000000", "nranks": None, "here": 1, "made_by": None, "id": None,
+         "parent": None, "behind": [], "sends": 0, "receives": 0},
+        {"group": "5ac1d2e0b7f0a133", "nranks": 4, "here": 2, "made_by": "ncclCommInitRankScalable",
+         "id": {"magic": "0x5ac1d2e0b7f0a133", "address": "[2001:db8:1111:2222:3333::17]:65535"},
+         "parent": None, "sends": 3, "receives": 0,
+         "behind": [{"pid": 4194304, "address": "0x5580400000", "rank": 1, "call": call, "calls": n}
+                    for call, n in (("ncclAllReduce", 1), ("ncclBroadcast", 2), ("ncclReduce", 3),
+                                    ("ncclAllGather", 4), ("ncclReduceScatter", 5),
+                                    ("ncclAlltoAll", 1), ("ncclGather", 7), ("ncclScatter", 8))]},
+        {"group": "77aa00000000bb01", "nranks": 1, "here": 1, "made_by": "ncclCommSplit",
+         "id": None, "parent": "5ac1d2e0b7f0a133", "behind": [], "sends": 2, "receives": 1}],
+    "communicators": [
+        communicator(812, None, group="0000000000000000", complete=False, device=None, nranks=None,
+                     last_ms=None),
+        communicator(812, 0), communicator(4194304, 1, state="finalized"),
+        communicator(812, 0, group="77aa00000000bb01", nranks=1, inferred_bytes=0)]}
+
 HOLDERS = {
     "allocation": {"id": 193, "pid": 812, "device": 0, "bytes": 10485760, "owner": "nccl",
-                   "origin": "cuMemCreate", "state": "on the device", "alive": True,
+                   "origin": "cuMemCreate", "state": "on the device", "alive": True, "communicator": None,
                    "movable": True, "reason": None},
     "holders": [
         {"pid": 812, "kind": "handle", "handle": "0x55d0c8a3e0b0", "references": 1},
@@ -79,12 +111,15 @@ STATUS = {
     "version": "0.1", "pid": 800, "uptime_ms": 123456, "rss_bytes": 9437184, "events": 103422,
     "events_lost": 17, "processes": 2, "allocations": 1260, "mappings": 1932,
     "incomplete": list(range(1000, 1040)), "unmatched_imports": 1,
+    "uncounted": 3, "counted_communicators": 8,
     "libraries": [
         {"path": "/usr/lib/x86_64-linux-gnu/libcuda.so.1", "library": "cuda", "calls": 19,
          "missing": []},
         {"path": "/opt/" + "a-long-directory/" * 9 + "libnccl.so.2", "library": "nccl", "calls": 7,
          "missing": ["ncclCommWindowRegister", "ncclCommWindowDeregister"]}],
-    "attach": "uprobe-multi", "transaction": {"kind": "offload", "phase": "save", "ms": 12.0}}
+    "attach": "uprobe-multi", "transaction": {"kind": "offload", "phase": "save", "ms": 12.0},
+    "journal": {"path": "/run/lien/agent.sock.journal", "bytes": 18 << 20,
+                "pinned": "/sys/fs/bpf/lien/x", "taken_over": 99120, "problem": None}}
 
 
 def make_graph(ranks, local, shared, communicators):
@@ -102,7 +137,7 @@ def make_graph(ranks, local, shared, communicators):
                 allocations.append({
                     "id": len(allocations) + 1, "pid": pid, "device": rank, "bytes": size,
                     "owner": owner, "origin": "cuMemCreate", "state": "on the device",
-                    "exports": len(peers), "alive": True,
+                    "exports": len(peers), "alive": True, "communicator": None,
                     "handles": [{"pid": p, "handle": hex(address + p), "references": 1,
                                  "imported": p != pid} for p in holders],
                     "mappings": [{"pid": p, "address": hex(address), "bytes": size,
@@ -123,8 +158,8 @@ def make_graph(ranks, local, shared, communicators):
 
 GRAPH = make_graph(2, 294, 336, 4)
 
-RESULTS = {"ps": PS, "mem": MEM, "holders": HOLDERS, "graph": GRAPH, "offload": OFFLOAD,
-           "restore": RESTORE, "status": STATUS}
+RESULTS = {"ps": PS, "mem": MEM, "comms": COMMS, "holders": HOLDERS, "graph": GRAPH,
+           "offload": OFFLOAD, "restore": RESTORE, "status": STATUS}
 PROGRESS = [{"progress": {"phase": phase, "done": done, "of": 2}}
             for phase in ("drain", "save", "drop") for done in (1, 2)]
 

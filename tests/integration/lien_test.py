@@ -310,7 +310,9 @@ class Session:
         try:
             problem = self.stop_agent(quiet=True)
         finally:
+            left = self.clean()
             self.close()
+        problem = problem or left
         if problem and not kind:
             raise Failure(problem)
         if problem:
@@ -375,6 +377,11 @@ class Session:
         if problem and not quiet:
             raise Failure(problem)
         return problem
+
+    def clean(self):
+        """Removes what the agents left for the next one; says what was wrong with that."""
+        outcome = self.lien("agent", "--clean")
+        return None if outcome.code == 0 else str(outcome)
 
     def kill_agent(self):
         self.agent.signal(signal.SIGKILL)
@@ -720,6 +727,8 @@ def enter():
         os._exit(os.waitstatus_to_exitcode(status) if os.WIFEXITED(status) else 1)
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     _mount(libc, b"proc", b"/proc", b"proc", 0)
+    with contextlib.suppress(OSError):  # what is pinned goes with the namespace
+        _mount(libc, b"bpf", b"/sys/fs/bpf", b"bpf", 0)
     inner = os.fork()
     if inner:  # pid 1: buries the orphans
         while True:

@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -235,6 +236,71 @@ static void do_memfree(const uint64_t *arg)
 	say(CALL(cuMemFree_v2, arg[0], 0, 0, 0, 0), 0);
 }
 
+/* Retains a mapping's handle and gives it back, so and so often. */
+static void do_burn(const uint64_t *arg)
+{
+	CUmemGenericAllocationHandle handle;
+	CUresult result = CUDA_SUCCESS;
+	uint64_t i;
+
+	for (i = 0; i < arg[1] && !result; i++) {
+		result = CALL(cuMemRetainAllocationHandle, &handle, arg[0], 0, 0, 0);
+		if (!result)
+			result = CALL(cuMemRelease, handle, 0, 0, 0, 0);
+	}
+	say(result, i);
+}
+
+/* Buffers of 2 MiB, each with an address of its own in one reservation with as much room again. */
+static void do_many(const uint64_t *arg)
+{
+	const uint64_t piece = 2 << 20;
+	CUmemGenericAllocationHandle handle;
+	CUdeviceptr va = 0;
+	CUresult result = CALL(cuMemAddressReserve, &va, 2 * piece * arg[0], 0, 0, 0);
+	uint64_t i;
+
+	for (i = 0; i < arg[0] && !result; i++) {
+		result = create(&handle, piece, arg[1]);
+		if (!result)
+			result = CALL(cuMemMap, va + 2 * piece * i, piece, 0, handle, 0);
+		if (!result)
+			result = set_access(va + 2 * piece * i, piece, arg[1], 3);
+	}
+	say(result, va);
+}
+
+/* Maps, moves and unmaps at the same few addresses until it is given its next command. */
+static void do_loop(const uint64_t *arg)
+{
+	CUmemGenericAllocationHandle handle[4] = {0};
+	struct pollfd input = {.fd = 0, .events = POLLIN};
+	CUdeviceptr va = 0;
+	CUresult result = CALL(cuMemAddressReserve, &va, 64 << 20, 0, 0, 0);
+	uint64_t rounds = 0;
+	unsigned i;
+
+	printf("ok 0\n");
+	while (!result && !poll(&input, 1, 0)) {
+		for (i = 0; i < 4 && !result; i++) {
+			result = create(&handle[i], 2 << 20, arg[0]);
+			if (!result)
+				result = CALL(cuMemMap, va + ((i + rounds) % 8 << 21), 2 << 20, 0,
+					handle[i], 0);
+			if (!result)
+				result = set_access(va + ((i + rounds) % 8 << 21), 2 << 20, arg[0],
+					rounds & 1 ? 1 : 3);
+		}
+		for (i = 0; i < 4 && !result; i++) {
+			result = CALL(cuMemUnmap, va + ((i + rounds) % 8 << 21), 2 << 20, 0, 0, 0);
+			if (!result)
+				result = CALL(cuMemRelease, handle[i], 0, 0, 0, 0);
+		}
+		rounds++;
+	}
+	say(result, rounds);
+}
+
 static void do_fill(const uint64_t *arg)
 {
 	CUresult result = cuMemsetD8_v2(arg[0], arg[2], arg[1]);
@@ -398,6 +464,9 @@ static const struct {
 	{"memfree", do_memfree, 1}, /* ADDRESS */
 	{"fill", do_fill, 3},	    /* ADDRESS BYTES VALUE */
 	{"check", do_check, 3},	    /* ADDRESS BYTES VALUE */
+	{"burn", do_burn, 2},	    /* ADDRESS TIMES */
+	{"many", do_many, 2},	    /* HOW-MANY DEVICE: the first one's address */
+	{"loop", do_loop, 1},	    /* DEVICE: two answers, the second with the next command */
 	{"info", do_info, 1},	    /* DEVICE: free and total */
 	{"capture", do_capture, 1}, /* MODE */
 	{"capture-end", do_capture_end, 0},

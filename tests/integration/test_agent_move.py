@@ -784,7 +784,8 @@ def test_second_agent_with_another_socket():
     """One per node: the second one refuses, or at least takes nothing from the first one."""
     with Session() as session:
         session.start_agent()
-        second = session.spawn([LIEN, "agent", "--socket", session.path("other.sock")])
+        second = session.spawn([LIEN, "agent", "--no-journal", "--socket",
+                                session.path("other.sock")])
         wait_for("it is ready or ended", lambda: second.popen.poll() is not None or
                  " ready: " in second.said(), 15)
         job = session.replay(recording("pairs", PAIRS))

@@ -13,13 +13,16 @@ import shutil
 import subprocess
 import sys
 
-from cli_answers import GRAPH, HOLDERS, MEM, OFFLOAD, PROGRESS, RESULTS, STATUS, make_graph, process
-from cli_fixture import LIEN, Agent, fits, run_cases
+from cli_answers import COMMS, GRAPH, HOLDERS, MEM, OFFLOAD, PROGRESS, RESULTS, STATUS, make_graph, process
+from cli_fixture import LIEN, Agent, fits, run_cases, variants
 
-COMMANDS = ["run", "ps", "mem", "holders", "graph", "offload", "restore", "status", "doctor", "record"]
+COMMANDS = ["run", "ps", "mem", "comms", "holders", "graph", "offload", "restore", "check", "status",
+            "doctor", "record", "snapshot", "events", "top"]
+FROM = ["ps", "mem", "comms", "holders", "graph", "check", "events"]  # can answer from a recording
 QUERIES = {
     "ps": ["ps"],
     "mem": ["mem"],
+    "comms": ["comms"],
     "holders": ["holders", "812", "0x7f2a4c000000"],
     "graph": ["graph"],
     "offload": ["offload"],
@@ -37,8 +40,9 @@ def case_help(context):
         assert out.startswith("Usage: lien " + command), out
         assert "\nExamples:\n  " in out and "lien " + command in out.split("Examples:")[1], out
         assert "--help" in out, out
-        if command != "run":
-            assert "--json" in out and "--socket PATH" in out, out
+        assert ("--json" in out) == (command not in ("run", "top")), out
+        assert ("--socket PATH" in out) == (command != "run"), out
+        assert ("\n  --from FILE" in out) == (command in FROM), out
         assert context.run(command, "-h")[0] == out
 
 
@@ -65,7 +69,7 @@ def case_wrong_arguments(context):
     """wrong arguments: one line, exit code 2, no request made"""
     agent = context.agent()
     wrong = [[c, "--frobnicate"] for c in COMMANDS] + [[c, "-x"] for c in COMMANDS]
-    wrong += [[c, "extra"] for c in COMMANDS if c not in ("run", "record", "holders")]
+    wrong += [[c, "extra"] for c in COMMANDS if c not in ("run", "record", "holders", "snapshot")]
     wrong += [[c, "--socket"] for c in COMMANDS if c != "run"]
     wrong += [[c, "--socket", ""] for c in COMMANDS if c != "run"]
     wrong += [[c, "--json=yes"] for c in COMMANDS if c != "run"]
@@ -76,14 +80,17 @@ def case_wrong_arguments(context):
               ("x", "", "0x", "0xg", "-1", " 1", "0x0x1", "12g", "0x10000000000000000",
                "18446744073709551616", "7f2a4c000000")]
     wrong += [["mem", "--pid", "x"], ["mem", "--pid", "1", "--pid", "2"], ["mem", "--pid"]]
+    wrong += [["comms", "--group"], ["comms", "--group", ""], ["comms", "--pid", "x"],
+              ["comms", "--pid", "1", "--pid", "2"]]
     for command in ("offload", "restore"):
         wrong += [[command, "--pid", "me"], [command, "--pid", "0"], [command, "--pid"],
                   [command, "--timeout", "0"], [command, "--timeout", "1s"],
                   [command, "--timeout", "-5"], [command, "--timeout", "99999999999"]]
         wrong += [[command] + ["--pid", "1"] * 1025]
     wrong += [["restore", "--owner", "nccl"], ["offload", "--owner", ""], ["offload", "--owner"]]
-    wrong += [["graph", "--format", "svg"], ["graph", "--format"], ["graph", "--output"],
-              ["graph", "--json", "--format", "dot"]]
+    wrong += [["snapshot"], ["snapshot", "a", "b"]] + [[c, "--from"] for c in FROM]
+    wrong += [["graph", "--format", "png"], ["graph", "--format"], ["graph", "--output"],
+              ["graph", "--json", "--format", "dot"], ["graph", "--json", "--format", "svg"]]
     wrong += [["record"], ["record", "a", "b"], ["record", "a", "--seconds", "soon"],
               ["record", "a", "--seconds", "0"], ["run"], ["run", "--"]]
     for arguments in wrong:
@@ -149,6 +156,7 @@ def case_requests(context):
         (["mem", "--pid", "812"], {"op": "mem"}),
         (["holders", "812", "0x7F2a4c000000"],
          {"op": "holders", "pid": 812, "address": "0x7f2a4c000000"}),
+        (["comms", "--group", "5a", "--pid", "812"], {"op": "comms"}),
         (["holders", "812", "4096"], {"op": "holders", "pid": 812, "address": "0x1000"}),
         (["offload"], {"op": "offload"}),
         (["offload", "--owner", "all", "--pid", "1", "--pid=2", "--timeout", "500", "--dry-run",
@@ -205,6 +213,46 @@ def case_mem(context):
     context.fails("mem", "--pid", "2147483647", words=["no process 2147483647"])
     context.agent(lambda r: [{"ok": True, "result": {"rows": [], "bytes": 0, "left": []}}])
     assert "no process holds GPU memory" in context.run("mem")[0]
+
+
+def case_comms(context):
+    """comms: groups, ranks, who is behind; one group, one process"""
+    context.agent()
+    out, _ = context.run("comms")
+    text = " ".join(out.split())
+    for words in (
+            "of groups that are not known: 1 communicator, made before lien watched",
+            "group 5ac1d2e0b7f0a133: 2 of 4 ranks on this node, made by ncclCommInitRankScalable, "
+            "set up at [2001:db8:1111:2222:3333::17]:65535",
+            "group 77aa00000000bb01: 1 of 1 rank on this node, made by ncclCommSplit from group "
+            "5ac1d2e0b7f0a133",
+            "rank 1 (process 4194304) is behind by 1 all-reduce, 2 broadcasts, 3 reduces, "
+            "4 all-gathers, 5 reduce-scatters, 1 all-to-all, 7 gathers, 8 scatters",
+            "rank 1 (process 4194304) has finalized its communicator",
+            "1 send is without a receive so far", "inferred: memory that NCCL's own threads",
+            "* was in use before lien watched: its calls are counted from then on"):
+        assert words in text, (words, out)
+    assert "3 sends are without" not in text, out  # other ranks may have received them
+    assert "-* 812 - 2.5 GiB" in text and " 2 h ago" in text, out
+    out, _ = context.run("comms", "--group", "77")
+    assert "77aa" in out and "\ngroup 5ac1" not in "\n" + out and "inferred:" not in out, out
+    out, _ = context.run("comms", "--pid", "812")
+    assert "4194304" not in out and "77aa" in out and "behind" not in out, out
+    result = json.loads(context.run("comms", "--pid", "4194304", "--json")[0])
+    assert list(result) == list(COMMS) and len(result["groups"]) == 1, result
+    assert [c["pid"] for c in result["communicators"]] == [4194304], result
+    context.fails("comms", "--group", "5ac1e", words=["no communicator here is of a group 5ac1e"])
+    assert "process 7 has no communicator" in context.run("comms", "--pid", "7")[0]
+    uncounted = json.loads(json.dumps(COMMS))
+    for one in uncounted["communicators"]:
+        one.update(calls=None, calls_total=None, moved_bytes=None, last_ms=None)
+    for one in uncounted["groups"]:
+        one.update(behind=None, sends=None, receives=None)
+    context.agent(lambda r: [{"ok": True, "result": uncounted}])
+    out = fits(context.run("comms")[0])
+    assert "behind" not in out and "without" not in out, out
+    context.agent(lambda r: [{"ok": True, "result": {"groups": [], "communicators": []}}])
+    assert context.run("comms")[0].startswith("no process has a communicator")
 
 
 def case_holders(context):
@@ -275,14 +323,22 @@ def case_status(context):
     out, _ = context.run("status")
     assert "up for 2 min 3 s" in out and "103422 seen, 17 lost" in out, out
     assert "offload, phase save, for 12.0 ms" in out, out
-    assert out.count("WARNING") == 3 and "17 events were lost" in out, out
+    assert "18.0 MiB in /run/lien/agent.sock.journal" in out, out
+    assert "99120 events were taken over" in out, out
+    assert out.count("WARNING") == 4 and "17 events were lost" in out, out
     assert "has no ncclCommWindowRegister, ncclCommWindowDeregister" in " ".join(out.split()), out
     assert "-directory/libnccl.so.2" in out and "..." in out, out
-    good = dict(STATUS, events_lost=0, incomplete=[], unmatched_imports=0, transaction=None,
-                libraries=[])
+    none = {"path": None, "bytes": 0, "pinned": None, "taken_over": 0,
+            "problem": "nothing can be pinned under /sys/fs/bpf: Operation not permitted, " * 2}
+    context.agent(lambda r: [{"ok": True, "result": dict(STATUS, journal=none)}])
+    out, _ = context.run("status")
+    assert "journal      none: nothing can be pinned" in out and "taken over" not in out, out
+    assert max(map(len, out.splitlines())) <= 100, out
+    good = dict(STATUS, events_lost=0, incomplete=[], unmatched_imports=0, uncounted=0,
+                transaction=None, libraries=[])
     context.agent(lambda r: [{"ok": True, "result": good}])
     out, _ = context.run("status")
-    assert "WARNING" not in out and "none under way" in out and "no library has probes" in out, out
+    assert "WARNING" not in out and "none under way" in out and "\n\nno library has probes" in out, out
 
 
 def case_graph(context):
@@ -348,17 +404,6 @@ def case_broken_replies(context):
 
 def case_odd_results(context):
     """results with members missing or of another type: no crash, no long lines"""
-    def variants(value):
-        if isinstance(value, dict):
-            for key in value:
-                yield {k: v for k, v in value.items() if k != key}
-                for other in (None, 3, -1, 1 << 62, "x" * 300, [], {}, [None], [[]], [{}], 1.5):
-                    yield {**value, key: other}
-                for variant in variants(value[key]):
-                    yield {**value, key: variant}
-        elif isinstance(value, list) and value:
-            for variant in variants(value[0]):
-                yield [variant] + value[1:]
     small = dict(RESULTS, graph=make_graph(2, 1, 1, 1), mem=dict(MEM, left=MEM["left"][:1]))
     replies = [(c, v) for c in QUERIES for v in list(variants(small[c]))]
     step = max(1, len(replies) // int(os.environ.get("ODD_RESULTS", "400")))

@@ -37,7 +37,7 @@ static void test_export(void **state)
 	FAILS(INVALID_VALUE, cuMemExportToShareableHandle(&first, handle, FD, 1));
 	FAILS(INVALID_VALUE, cuMemExportToShareableHandle(NULL, handle, FD, 0));
 	FAILS(INVALID_VALUE, cuMemExportToShareableHandle(&first, handle, 0, 0));
-	FAILS(NOT_SUPPORTED,
+	FAILS(INVALID_VALUE,
 		cuMemExportToShareableHandle(&first, handle, CU_MEM_HANDLE_TYPE_FABRIC, 0));
 	OK(cuMemExportToShareableHandle(&first, handle, FD, 0));
 	OK(cuMemExportToShareableHandle(&second, handle, FD, 0));
@@ -84,8 +84,6 @@ static void test_import_refused(void **state)
 	assert_true(fd >= 0);
 	assert_int_equal(ftruncate(fd, PIECE), 0);
 	FAILS(INVALID_VALUE, cuMemImportFromShareableHandle(&handle, (void *)(uintptr_t)fd, FD));
-	FAILS(NOT_SUPPORTED, cuMemImportFromShareableHandle(
-				     &handle, (void *)(uintptr_t)fd, CU_MEM_HANDLE_TYPE_FABRIC));
 	FAILS(INVALID_VALUE, cuMemImportFromShareableHandle(&handle, (void *)(uintptr_t)fd, 0));
 	FAILS(INVALID_VALUE, cuMemImportFromShareableHandle(NULL, (void *)(uintptr_t)fd, FD));
 	close(fd);
@@ -203,7 +201,7 @@ static void test_kill(void **state)
 static void role_forker(int sock)
 {
 	CUmemGenericAllocationHandle handle;
-	CUdeviceptr ptr;
+	CUdeviceptr ptr, plain, async;
 	CUcontext context;
 	size_t before;
 	char go;
@@ -216,6 +214,7 @@ static void role_forker(int sock)
 	before = free_bytes();
 	handle = make(PIECE, FD);
 	ptr = map_somewhere(handle, PIECE);
+	CHECK(!cuMemAlloc_v2(&plain, PIECE) && !cuMemAllocAsync(&async, PIECE, NULL));
 	CHECK(!pipe(hold) && !pipe(born));
 	pid = fork();
 	CHECK(pid >= 0);
@@ -234,6 +233,7 @@ static void role_forker(int sock)
 	/* The child lives, and does not hold what its parent frees. */
 	unmap_and_free(ptr, PIECE);
 	CHECK(!cuMemRelease(handle));
+	CHECK(!cuMemFree_v2(plain) && !cuMemFree_v2(async) && !cuCtxSynchronize());
 	CHECK(free_bytes() == before);
 	CHECK(write(hold[1], "g", 1) == 1);
 	CHECK(waitpid(pid, &status, 0) == pid && !status);

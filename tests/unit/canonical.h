@@ -113,9 +113,10 @@ static inline void process_lines(struct lines *lines, struct lien_process *proce
 	unsigned pid = process->pid;
 	char *text = registrations_text(&process->cards);
 
-	add_line(lines, "process %u start " H " uid %u %s cuda %d complete %d first " H " cards %s",
-		pid, LLX(process->start), process->uid, process->command, process->cuda,
-		!process->incomplete, LLX(process->incomplete ? 0 : process->t_first), text);
+	add_line(lines,
+		"process %u start " H " uid %u %s cuda %d incomplete %x first " H " cards %s", pid,
+		LLX(process->start), process->uid, process->command, process->cuda,
+		process->incomplete, LLX(process->t_first), text);
 	free(text);
 	RB_FOREACH (map, lien_library_tree, &process->libraries)
 		add_line(lines, "process %u library " H "-" H " at " H " of " H " %s " H, pid,
@@ -189,14 +190,15 @@ static inline char *allocation_text(const struct lien_allocation *allocation)
 	assert_true(
 		asprintf(&text,
 			"allocation by %u of %u " H "%s bytes " H " prop " H " site %s comm %s " H
-			"%s context " H " devices " H " dmabufs %u exports %u: %s",
+			"%s context " H " devices " H " dmabufs %u exports %u%s: %s",
 			allocation->origin, allocation->owner_pid, LLX(allocation->owner_start),
 			allocation->owner ? "" : " dead", LLX(allocation->bytes),
 			LLX(key_sum((const uint8_t *)&allocation->prop, sizeof(allocation->prop))),
 			file, allocation->comm ? "known" : "none", LLX(comm ? comm->address : 0),
 			allocation->comm_inferred ? " inferred" : "",
 			LLX(context_named(allocation)), LLX(allocation->devices),
-			allocation->dmabufs, allocation->exports, holders) >= 0);
+			allocation->dmabufs, allocation->exports, allocation->found ? " found" : "",
+			holders) >= 0);
 	free(holders);
 	return text;
 }

@@ -481,9 +481,20 @@ static void test_incomplete(void **state)
 	tell.flags = LIEN_EVENT_PARTIAL;
 	create(4, 40, PIECE);
 	tell.flags = 0;
+	started(5);
+	TELL(LIEN_EVENT_INCOMPLETE, 5, .incomplete = {LIEN_INCOMPLETE_NCCL});
+	started(6);
+	TELL(LIEN_EVENT_LOST, 6, .lost = {1});
+	TELL(LIEN_EVENT_INCOMPLETE, 6, .incomplete = {0}); /* it has been read again */
 	dump();
-	for (unsigned pid = 1; pid <= 4; pid++)
-		assert_int_not_equal(lien_graph_process(copy, pid)->incomplete, 0);
+	for (unsigned pid = 1; pid <= 6; pid++) {
+		const struct lien_process *ours = lien_graph_process(graph, pid);
+		const struct lien_process *theirs = lien_graph_process(copy, pid);
+
+		assert_int_equal(!ours->incomplete, pid == 6);
+		assert_int_equal(theirs->incomplete, ours->incomplete);
+		assert_int_equal(theirs->t_first, ours->t_first);
+	}
 }
 
 static int stops(void *context, const struct lien_event *ev)

@@ -227,7 +227,7 @@ static void test_header(void **state)
 static void test_bad_records(void **state)
 {
 	struct image image = {.magic = "LIENREC", .version = LIEN_RECORDING_VERSION};
-	static const uint32_t sizes[] = {0, 8, 48, 57, 60, 216, 1u << 31, UINT32_MAX};
+	static const uint32_t sizes[] = {0, 8, 56, 65, 68, 240, 1u << 31, UINT32_MAX};
 	unsigned int count;
 	size_t i;
 
@@ -286,7 +286,7 @@ static void test_valid(void **state)
 		ev.size = sizeof(ev);
 		if (lien_event_valid(&ev))
 			assert_true(i < LIEN_CALL_MAX &&
-				    (lien_event_library(i) || i <= LIEN_EVENT_END));
+				    (lien_event_library(i) || i <= LIEN_EVENT_INCOMPLETE));
 	}
 	ev.type = LIEN_CALL_CUDA_MALLOC; /* a frame, not an event */
 	assert_false(lien_event_valid(&ev));

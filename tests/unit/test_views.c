@@ -1,91 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "events.h"
+#include "see.h"
 
-#include <agent/views.h>
-
-static json_t *view;
-
-static int view_teardown(void **state)
-{
-	json_decref(view);
-	view = NULL;
-	return teardown(state);
-}
-
-static json_t *see(json_t *made)
-{
-	assert_non_null(made);
-	json_decref(view);
-	view = made;
-	return view;
-}
-
-/* The value at a path such as "processes[1].ranks[0].group"; it must be there. */
-static json_t *at(const char *format, ...)
-{
-	char path[128], *part = path;
-	json_t *value = view;
-	va_list args;
-
-	va_start(args, format);
-	vsnprintf(path, sizeof(path), format, args);
-	va_end(args);
-	while (*part) {
-		size_t length = strcspn(part, ".[]");
-		char end = part[length];
-
-		part[length] = '\0';
-		if (length && json_is_array(value))
-			value = json_array_get(value, strtoul(part, NULL, 10));
-		else if (length)
-			value = json_object_get(value, part);
-		if (!value)
-			fail_msg("no %s", part);
-		part += length + (end != '\0');
-	}
-	return value;
-}
-
-#define INTEGER(value, ...)                                                                        \
-	do {                                                                                       \
-		assert_true(json_is_integer(at(__VA_ARGS__)));                                     \
-		assert_int_equal(json_integer_value(at(__VA_ARGS__)), value);                      \
-	} while (0)
-#define STRING(value, ...) assert_string_equal(json_string_value(at(__VA_ARGS__)), value)
-#define LENGTH(n, ...)	   assert_int_equal(json_array_size(at(__VA_ARGS__)), n)
-
-/* Exactly these members, of these types: i, s, b, a, o, n (null), ? (any). "name:i name:s ...". */
-static void assert_members(const json_t *object, const char *members)
-{
-	static const char types[] = {[JSON_OBJECT] = 'o',
-		[JSON_ARRAY] = 'a',
-		[JSON_STRING] = 's',
-		[JSON_INTEGER] = 'i',
-		[JSON_REAL] = 'r',
-		[JSON_TRUE] = 'b',
-		[JSON_FALSE] = 'b',
-		[JSON_NULL] = 'n'};
-	char copy[512], *token, *rest;
-	size_t n = 0;
-
-	assert_true(json_is_object(object));
-	snprintf(copy, sizeof(copy), "%s", members);
-	for (token = strtok_r(copy, " ", &rest); token; token = strtok_r(NULL, " ", &rest)) {
-		char *colon = strchr(token, ':');
-		const json_t *value;
-
-		*colon = '\0';
-		value = json_object_get(object, token);
-		if (!value)
-			fail_msg("no member %s", token);
-		if (colon[1] != '?' && types[json_typeof(value)] != colon[1])
-			fail_msg("member %s is a '%c', not a '%c'", token,
-				types[json_typeof(value)], colon[1]);
-		n++;
-	}
-	if (json_object_size(object) != n)
-		fail_msg("more members than: %s", members);
-}
+static const struct lien_view_files no_files;
 
 static void seen_by_nccl(void)
 {
@@ -372,7 +288,7 @@ static unsigned count_holders(const char *kind, unsigned pid)
 static json_t *holders(uint32_t pid, uint64_t address)
 {
 	char error[200] = "untouched";
-	json_t *made = lien_view_holders(graph, pid, address, error, sizeof(error));
+	json_t *made = lien_view_holders(graph, pid, address, &no_files, error, sizeof(error));
 
 	assert_string_equal(error, "");
 	return see(made);
@@ -386,7 +302,7 @@ static void test_holders(void **state)
 		{"handle", "pid:i kind:s handle:s references:i"},
 		{"import", "pid:i kind:s handle:s references:i"},
 		{"mapping", "pid:i kind:s address:s bytes:i access:a"},
-		{"export", "pid:i kind:s exports:i"},
+		{"export", "pid:i kind:s exports:i by:s"},
 		{"registration", "pid:i kind:s group:s rank:i address:s bytes:i window:b"},
 		{"network card", "pid:i kind:s address:s bytes:i"},
 	};
@@ -404,7 +320,7 @@ static void test_holders(void **state)
 		holders(from ? 2 : 1, VA + from * PIECE + PIECE - 1);
 		assert_members(view, "allocation:o holders:a");
 		assert_members(at("allocation"),
-			"id:i pid:i device:i bytes:i owner:s origin:s state:s alive:b movable:b "
+			"id:i pid:i device:i bytes:i owner:s origin:s state:s alive:b communicator:? movable:b "
 			"reason:?");
 		INTEGER(1, "allocation.pid");
 		INTEGER(0, "allocation.device");
@@ -497,7 +413,7 @@ static void test_holders_errors(void **state)
 	for (unsigned i = 0; i < COUNT(cases); i++) {
 		error[0] = '\0';
 		assert_null(lien_view_holders(
-			graph, cases[i].pid, cases[i].address, error, sizeof(error)));
+			graph, cases[i].pid, cases[i].address, &no_files, error, sizeof(error)));
 		for (unsigned w = 0; w < 2; w++)
 			if (!strstr(error, cases[i].words[w]))
 				fail_msg("\"%s\" is not in \"%s\"", cases[i].words[w], error);
@@ -529,7 +445,7 @@ static void test_graph_members(void **state)
 	LENGTH(4, "allocations");
 	for (unsigned i = 0; i < 3; i++) {
 		assert_members(at("allocations[%u]", i),
-			"id:i pid:i device:i bytes:i owner:s origin:s state:s exports:i alive:b "
+			"id:i pid:i device:i bytes:i owner:s origin:s state:s exports:i alive:b communicator:? "
 			"handles:a mappings:a");
 		assert_members(
 			at("allocations[%u].mappings[0]", i), "pid:i address:s bytes:i access:a");
@@ -701,8 +617,6 @@ static void test_result(void **state)
 	LENGTH(0, "processes");
 	lien_transaction_free(transaction);
 }
-
-#define VIEW(name) cmocka_unit_test_setup_teardown(name, setup, view_teardown)
 
 int main(void)
 {

@@ -16,8 +16,12 @@ REPLAY_SCRIPT_SRCS := $(addprefix tools/replay/, \
 
 REPLAY_SOFTNCCL := $(BUILD)/replay/libnccl.so.2
 
-# A call from here must leave a return address here, so no tail calls.
-$(REPLAY_SOFTNCCL): tools/replay/softnccl.c
+REPLAY_SOFTNCCL_SRCS := $(addprefix tools/replay/, softnccl.c softnccl_memory.c softnccl_traffic.c)
+
+# A call from here must leave a return address here, so no tail calls; nor may functions that are
+# alike become one, which would have two probes.
+$(REPLAY_SOFTNCCL): $(REPLAY_SOFTNCCL_SRCS) tools/replay/softnccl.h include/lien/cuda_abi.h
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS) $(LIEN_CFLAGS) -fPIC -shared -fvisibility=hidden \
-		-fno-optimize-sibling-calls -Wl,-soname,libnccl.so.2 -Wl,--build-id -o $@ $<
+		-fno-optimize-sibling-calls -fno-ipa-icf -Wl,-soname,libnccl.so.2 -Wl,--build-id \
+		-o $@ $(REPLAY_SOFTNCCL_SRCS) $(LDFLAGS) -ldl

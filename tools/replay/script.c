@@ -186,6 +186,7 @@ int lien_script_add(struct lien_script *script, const struct lien_event *ev)
 	}
 	switch (ev->type) {
 	case LIEN_EVENT_END:
+	case LIEN_EVENT_INCOMPLETE:
 		return 0;
 	case LIEN_EVENT_LOST:
 		script->lost += ev->lost.count;

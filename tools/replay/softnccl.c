@@ -1,85 +1,205 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/*
- * A stand-in libnccl.so.2 for replays: the functions of NCCL that lien probes, with NCCL's
- * signatures (nccl.h of 2.28) so that a probe finds each argument where it is in the real one, and
- * no communication. lien_softnccl_call() issues a driver call from here, so that its return address
- * lies in "libnccl.so.2" as that of NCCL's own calls does.
- */
-#include <stddef.h>
+/* Communicators, groups and registrations of the stand-in libnccl. */
+#include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 
-typedef enum {
-	ncclSuccess = 0,
-	ncclSystemError = 2,
-	ncclInvalidArgument = 4,
-} ncclResult_t;
+#include <tools/replay/softnccl.h>
 
-typedef struct ncclComm *ncclComm_t;
-typedef struct ncclWindow_vidmem *ncclWindow_t;
-typedef struct ncclConfig_v21700 ncclConfig_t;
-typedef struct {
-	char internal[128];
-} ncclUniqueId;
-
-struct ncclComm {
-	int nranks, rank;
-};
-
+/* A buffer that is registered again has one handle, and is to be deregistered as often. */
 struct registration {
+	struct registration *next;
+	ncclComm_t comm;
 	void *buffer;
 	size_t bytes;
+	unsigned references;
 };
 
-#define EXPORT __attribute__((visibility("default"), noinline))
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct registration *registrations;
+static struct softnccl_job *unasked; /* non-blocking calls not yet asked for */
+static __thread struct softnccl_job *grouped;
+static __thread int group_depth;
 
-static ncclResult_t make(ncclComm_t *comm, int nranks, int rank)
+bool softnccl_grouped(void)
 {
-	if (!comm || nranks < 1 || rank < 0 || rank >= nranks)
-		return ncclInvalidArgument;
-	*comm = malloc(sizeof(**comm));
-	if (!*comm)
+	return group_depth > 0;
+}
+
+static ncclResult_t job_run(struct softnccl_job *job)
+{
+	ncclResult_t result = softnccl_buffer_new_elsewhere(job->comm);
+
+	if (job->where)
+		*job->where = result ? NULL : job->comm;
+	free(job);
+	return result;
+}
+
+static ncclResult_t job_later(struct softnccl_job **list, const struct softnccl_job *job)
+{
+	struct softnccl_job *copy = malloc(sizeof(*copy));
+
+	if (!copy)
 		return ncclSystemError;
-	**comm = (struct ncclComm){.nranks = nranks, .rank = rank};
+	*copy = *job;
+	pthread_mutex_lock(&lock);
+	while (*list)
+		list = &(*list)->next;
+	*list = copy;
+	pthread_mutex_unlock(&lock);
 	return ncclSuccess;
 }
 
-static ncclResult_t enroll(void *buffer, size_t bytes, void **handle)
+/*
+ * Makes a communicator; `parent` is NULL but for splits and shrinks, whose *comm is set only once
+ * they are done.
+ */
+static ncclResult_t make(
+	ncclComm_t *comm, ncclComm_t parent, int nranks, int rank, const ncclConfig_t *config)
 {
-	struct registration *registration = malloc(sizeof(*registration));
+	struct softnccl_job job = {.parent = parent};
+	ncclResult_t result;
 
-	if (!registration)
+	if (!comm || nranks < 1 || rank < 0 || rank >= nranks)
+		return ncclInvalidArgument;
+	job.comm = malloc(sizeof(*job.comm));
+	if (!job.comm)
 		return ncclSystemError;
-	*registration = (struct registration){.buffer = buffer, .bytes = bytes};
-	*handle = registration;
-	return ncclSuccess;
+	*job.comm = (struct ncclComm){.nranks = nranks, .rank = rank, .blocking = true};
+	if (config)
+		job.comm->blocking = config->blocking != 0;
+	else if (parent)
+		job.comm->blocking = parent->blocking;
+	*comm = parent ? NULL : job.comm;
+	job.where = parent ? comm : NULL;
+	if (softnccl_grouped())
+		return job_later(&grouped, &job);
+	if (!job.comm->blocking) {
+		result = job_later(&unasked, &job);
+		return result ? result : ncclInProgress;
+	}
+	result = softnccl_buffer_new(job.comm);
+	*comm = job.comm;
+	return result;
 }
 
 EXPORT ncclResult_t ncclCommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId id, int rank)
 {
 	(void)id;
-	return make(comm, nranks, rank);
+	return make(comm, NULL, nranks, rank, NULL);
 }
 
 EXPORT ncclResult_t ncclCommInitRankConfig(
 	ncclComm_t *comm, int nranks, ncclUniqueId id, int rank, ncclConfig_t *config)
 {
 	(void)id;
-	(void)config;
-	return make(comm, nranks, rank);
+	return make(comm, NULL, nranks, rank, config);
 }
 
 EXPORT ncclResult_t ncclCommInitRankScalable(
 	ncclComm_t *comm, int nranks, int rank, int nids, ncclUniqueId *ids, ncclConfig_t *config)
 {
-	(void)config;
 	if (nids < 1 || !ids)
 		return ncclInvalidArgument;
-	return make(comm, nranks, rank);
+	return make(comm, NULL, nranks, rank, config);
+}
+
+EXPORT ncclResult_t ncclCommInitAll(ncclComm_t *comms, int count, const int *devices)
+{
+	ncclResult_t result = ncclSuccess;
+	int i;
+
+	(void)devices;
+	for (i = 0; i < count && !result; i++)
+		result = make(&comms[i], NULL, count, i, NULL);
+	return result;
+}
+
+EXPORT ncclResult_t ncclCommSplit(
+	ncclComm_t comm, int color, int key, ncclComm_t *newcomm, ncclConfig_t *config)
+{
+	(void)key;
+	if (!comm || !newcomm)
+		return ncclInvalidArgument;
+	*newcomm = NULL;
+	return color == NCCL_SPLIT_NOCOLOR ? ncclSuccess : make(newcomm, comm, 1, 0, config);
+}
+
+EXPORT ncclResult_t ncclCommShrink(ncclComm_t comm, int *excluded, int excluded_count,
+	ncclComm_t *newcomm, ncclConfig_t *config, int flags)
+{
+	(void)flags;
+	if (!comm || !newcomm || !excluded || excluded_count < 1)
+		return ncclInvalidArgument;
+	return make(newcomm, comm, 1, 0, config);
+}
+
+EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *result)
+{
+	struct softnccl_job **at, *job;
+
+	if (!comm || !result)
+		return ncclInvalidArgument;
+	*result = ncclSuccess;
+	pthread_mutex_lock(&lock);
+	for (at = &unasked; *at; at = &(*at)->next)
+		if ((*at)->comm == comm || (*at)->parent == comm)
+			break;
+	job = *at;
+	if (job)
+		*at = job->next;
+	pthread_mutex_unlock(&lock);
+	if (job)
+		*result = job_run(job);
+	return ncclSuccess;
+}
+
+EXPORT ncclResult_t ncclGroupStart(void)
+{
+	group_depth++;
+	return ncclSuccess;
+}
+
+EXPORT ncclResult_t ncclGroupEnd(void)
+{
+	ncclResult_t result = ncclSuccess;
+	struct softnccl_job *job;
+
+	if (group_depth < 1)
+		return ncclInvalidArgument;
+	if (--group_depth)
+		return ncclSuccess;
+	while ((job = grouped) && !result) {
+		grouped = job->next;
+		result = job_run(job);
+	}
+	return result ? result : softnccl_connect_all();
+}
+
+EXPORT ncclResult_t ncclCommFinalize(ncclComm_t comm)
+{
+	return comm ? ncclSuccess : ncclInvalidArgument;
+}
+
+static void end(ncclComm_t comm)
+{
+	struct registration *registration;
+
+	pthread_mutex_lock(&lock);
+	for (registration = registrations; registration; registration = registration->next)
+		if (registration->comm == comm)
+			registration->comm = NULL; /* its handle stays good for a late call */
+	pthread_mutex_unlock(&lock);
+	softnccl_proxy_stop(comm);
+	softnccl_buffers_free(comm);
+	free(comm);
 }
 
 EXPORT ncclResult_t ncclCommDestroy(ncclComm_t comm)
 {
-	free(comm);
+	if (comm)
+		end(comm);
 	return ncclSuccess;
 }
 
@@ -88,36 +208,74 @@ EXPORT ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
 	if (!comm)
 		return ncclInvalidArgument;
-	free(comm);
+	end(comm);
+	return ncclSuccess;
+}
+
+static ncclResult_t enroll(ncclComm_t comm, void *buffer, size_t bytes, void **handle, bool again)
+{
+	struct registration *registration;
+
+	pthread_mutex_lock(&lock);
+	for (registration = again ? registrations : NULL; registration;
+		registration = registration->next)
+		if (registration->comm == comm && registration->buffer == buffer &&
+			registration->bytes == bytes)
+			break;
+	if (!registration && (registration = calloc(1, sizeof(*registration)))) {
+		registration->comm = comm;
+		registration->buffer = buffer;
+		registration->bytes = bytes;
+		registration->next = registrations;
+		registrations = registration;
+	}
+	if (registration)
+		registration->references++;
+	pthread_mutex_unlock(&lock);
+	*handle = registration;
+	return registration ? ncclSuccess : ncclSystemError;
+}
+
+static ncclResult_t withdraw(void *handle)
+{
+	struct registration **at, *registration = NULL;
+
+	pthread_mutex_lock(&lock);
+	for (at = &registrations; *at; at = &(*at)->next)
+		if (*at == handle)
+			break;
+	if (*at && !--(*at)->references) {
+		registration = *at;
+		*at = registration->next;
+	}
+	pthread_mutex_unlock(&lock);
+	free(registration);
 	return ncclSuccess;
 }
 
 EXPORT ncclResult_t ncclCommRegister(
 	const ncclComm_t comm, void *buffer, size_t bytes, void **handle)
 {
-	return comm && handle ? enroll(buffer, bytes, handle) : ncclInvalidArgument;
+	return comm && handle ? enroll(comm, buffer, bytes, handle, true) : ncclInvalidArgument;
 }
 
 EXPORT ncclResult_t ncclCommDeregister(const ncclComm_t comm, void *handle)
 {
 	(void)comm;
-	free(handle);
-	return ncclSuccess;
+	return withdraw(handle);
 }
 
 EXPORT ncclResult_t ncclCommWindowRegister(
 	ncclComm_t comm, void *buffer, size_t bytes, ncclWindow_t *window, int flags)
 {
 	(void)flags;
-	return comm && window ? enroll(buffer, bytes, (void **)window) : ncclInvalidArgument;
+	return comm && window ? enroll(comm, buffer, bytes, (void **)window, false)
+			      : ncclInvalidArgument;
 }
 
 EXPORT ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window)
 {
-	if (!comm)
-		return ncclInvalidArgument;
-	free(window);
-	return ncclSuccess;
+	return comm ? withdraw(window) : ncclInvalidArgument;
 }
 
 EXPORT long lien_softnccl_call(void *fn, long a0, long a1, long a2, long a3, long a4, long a5)

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/* What the kernel side has counted, for the view of communicators. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/requests.h"
+#include "agent/views.h"
+
+struct counting {
+	struct lien_counted *counted;
+	size_t count, room;
+};
+
+static int count_one(
+	void *context, const struct lien_probe_comm *comm, const struct lien_probe_traffic *traffic)
+{
+	struct counting *counting = context;
+	struct lien_counted *more;
+
+	if (counting->count == counting->room) {
+		more = realloc(counting->counted, 2 * counting->room * sizeof(*more));
+		if (!more)
+			return -ENOMEM;
+		counting->counted = more;
+		counting->room *= 2;
+	}
+	counting->counted[counting->count++] = (struct lien_counted){*comm, *traffic};
+	return 0;
+}
+
+json_t *lien_agent_comms(struct lien_agent *agent)
+{
+	struct counting counting = {.room = 64};
+	json_t *view = NULL;
+	int err;
+
+	counting.counted = malloc(counting.room * sizeof(*counting.counted));
+	if (!counting.counted)
+		return NULL;
+	err = lien_probes_traffic(agent->probes, count_one, &counting);
+	if (err)
+		lien_log(4, "cannot read what was counted of collectives: %s", strerror(-err));
+	if (err != -ENOMEM)
+		view = lien_view_comms(
+			agent->graph, err ? NULL : counting.counted, counting.count, lien_now_ns());
+	free(counting.counted);
+	return view;
+}
+
+static int count_entry(
+	void *context, const struct lien_probe_comm *comm, const struct lien_probe_traffic *traffic)
+{
+	(void)comm;
+	(void)traffic;
+	++*(unsigned *)context;
+	return 0;
+}
+
+unsigned lien_agent_comms_counted(struct lien_agent *agent)
+{
+	unsigned count = 0;
+
+	lien_probes_traffic(agent->probes, count_entry, &count);
+	return count;
+}

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/* What re-reading a process from the driver does to the graph, besides the calls it makes up. */
+#include "agent/graph_internal.h"
+
+int lien_graph_apply_property(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	struct lien_mapping *mapping = lien_process_mapping(process, event->property.va);
+
+	if (mapping)
+		mapping->allocation->prop = event->property.prop;
+	else
+		lien_graph_odd(graph, process);
+	return 0;
+}
+
+int lien_graph_apply_reread(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	(void)graph;
+	process->incomplete &= ~LIEN_INCOMPLETE_REREAD;
+	process->incomplete |=
+		event->reread.doubts & (LIEN_INCOMPLETE_NCCL | LIEN_INCOMPLETE_CARDS);
+	return 0;
+}

@@ -1,0 +1,323 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/* The calls that must have been made for the graph to be what the driver says. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <lien/cuda_abi.h>
+#include "agent/reread_internal.h"
+
+struct repair {
+	const struct lien_reread *reread;
+	struct lien_graph *graph;
+	struct lien_process *process;
+	uint64_t now_ns;
+	lien_reread_tell *tell;
+	void *context;
+};
+
+static struct lien_event event_of(struct repair *repair, unsigned type)
+{
+	struct lien_event event;
+
+	memset(&event, 0, sizeof(event));
+	event.type = type;
+	event.flags = LIEN_EVENT_FOUND;
+	event.pid = event.tid = repair->process->pid;
+	event.start = repair->process->start;
+	event.t_entry = event.t_return = ++repair->now_ns;
+	if (type >= LIEN_CALL_CU_INIT)
+		event.outer = type;
+	return event;
+}
+
+static void tell(struct repair *repair, struct lien_event *event, size_t size)
+{
+	event->size = size;
+	repair->tell(repair->context, event);
+}
+
+/* A call that gives something back is announced first. */
+static void tell_given_back(struct repair *repair, struct lien_event *event, size_t size)
+{
+	struct lien_event entry = *event;
+
+	entry.flags |= LIEN_EVENT_ENTRY;
+	entry.t_return = 0;
+	tell(repair, &entry, size);
+	tell(repair, event, size);
+}
+
+static struct lien_handle *handle_find(struct lien_process *process, uint64_t value)
+{
+	struct lien_handle key = {.value = value};
+
+	return SPLAY_FIND(lien_handle_tree, &process->handles, &key);
+}
+
+static bool mapped_here(
+	const struct lien_allocation *allocation, const struct lien_process *process)
+{
+	const struct lien_mapping *mapping;
+
+	LIST_FOREACH (mapping, &allocation->mappings, of_allocation)
+		if (mapping->process == process)
+			return true;
+	return false;
+}
+
+static void release_all(struct repair *repair, struct lien_handle *handle)
+{
+	struct lien_event event = event_of(repair, LIEN_CALL_CU_MEM_RELEASE);
+	uint32_t references = handle->references;
+
+	event.release.handle = handle->value;
+	for (; references; references--) {
+		tell_given_back(repair, &event, LIEN_EVENT_SIZE(release));
+		event.t_entry = event.t_return = ++repair->now_ns;
+	}
+}
+
+/* Is a handle of that value seen again, as a name of what can be the same memory? */
+static bool seen_again(const struct repair *repair, const struct lien_handle *handle)
+{
+	const struct lien_allocation *allocation = handle->allocation;
+	const struct lien_wire_found *found;
+	unsigned i;
+
+	for (i = 0; i < repair->reread->certain.count; i++) {
+		found = &repair->reread->certain.difference[i].found;
+		if (found->bytes && found->handle == handle->value)
+			return found->bytes <= allocation->bytes &&
+			       (allocation->origin != LIEN_ORIGIN_CREATE ||
+				       allocation->owner != repair->process ||
+				       lien_reread_same_prop(allocation, found));
+	}
+	return false;
+}
+
+/*
+ * Takes away what is not there any more. A handle whose last mapping is gone was probably released
+ * as well; if not, its next use shows it, while a handle that is kept for nothing would never go.
+ */
+static int take_away(struct repair *repair, const struct lien_difference *difference)
+{
+	struct lien_mapping *mapping = lien_process_mapping(repair->process, difference->va);
+	struct lien_allocation *allocation = mapping ? mapping->allocation : NULL;
+	struct lien_handle *handle;
+	struct lien_event event;
+	uint64_t *values;
+	unsigned n = 0, i;
+
+	if (!mapping || mapping->va != difference->va)
+		return 0;
+	if (allocation->origin == LIEN_ORIGIN_ALLOC) {
+		event = event_of(repair, LIEN_CALL_CU_MEM_FREE);
+		event.range.va = mapping->va;
+		tell_given_back(repair, &event, LIEN_EVENT_SIZE(range));
+		return 0;
+	}
+	LIST_FOREACH (handle, &allocation->handles, of_allocation)
+		n++;
+	values = calloc(n + 1, sizeof(*values));
+	if (!values)
+		return -ENOMEM;
+	n = 0;
+	LIST_FOREACH (handle, &allocation->handles, of_allocation)
+		if (handle->process == repair->process)
+			values[n++] = handle->value;
+	event = event_of(repair, LIEN_CALL_CU_MEM_UNMAP);
+	event.range.va = mapping->va;
+	event.range.bytes = mapping->bytes;
+	tell_given_back(repair, &event, LIEN_EVENT_SIZE(range));
+	for (i = 0; i < n; i++) {
+		handle = handle_find(repair->process, values[i]);
+		if (handle && !mapped_here(handle->allocation, repair->process) &&
+			!seen_again(repair, handle))
+			release_all(repair, handle);
+	}
+	free(values);
+	return 0;
+}
+
+/* Another process whose exports are not all known may have made it. */
+static bool may_be_imported(const struct repair *repair, const struct lien_wire_found *found)
+{
+	const struct lien_allocation *allocation;
+	const struct lien_process *process;
+
+	if (!found->handle_types)
+		return false; /* cannot be handed out */
+	for (process = lien_graph_first(repair->graph); process;
+		process = lien_graph_next((struct lien_process *)process))
+		if (process != repair->process && process->cuda &&
+			process->incomplete & ~LIEN_INCOMPLETE_NCCL & ~LIEN_INCOMPLETE_CARDS)
+			return true;
+	for (allocation = lien_graph_first_allocation(repair->graph); allocation;
+		allocation = lien_graph_next_allocation((struct lien_allocation *)allocation))
+		if (allocation->owner != repair->process && allocation->exports &&
+			allocation->bytes >= found->bytes &&
+			allocation->prop.location_type == found->location_type)
+			return true;
+	return false;
+}
+
+static struct lien_prop prop_of(const struct lien_wire_found *found)
+{
+	return (struct lien_prop){
+		.type = found->prop_type,
+		.handle_types = found->handle_types,
+		.location_type = found->location_type,
+		.location_id = found->location_id,
+		.compression = found->compression,
+		.rdma = found->rdma,
+		.usage = found->usage,
+	};
+}
+
+static void make_known(struct repair *repair, const struct lien_wire_found *found)
+{
+	struct lien_event event;
+
+	if (may_be_imported(repair, found)) {
+		event = event_of(repair, LIEN_CALL_CU_MEM_IMPORT);
+		event.share.handle = found->handle;
+		event.share.handle_type = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+		event.share.fd = -1;
+		tell(repair, &event, LIEN_EVENT_SIZE(share));
+		return;
+	}
+	event = event_of(repair, LIEN_CALL_CU_MEM_CREATE);
+	event.create.handle = found->handle;
+	event.create.bytes = found->bytes; /* the map of a longer one makes it larger */
+	event.create.prop = prop_of(found);
+	tell(repair, &event, LIEN_EVENT_SIZE(create));
+}
+
+/* What was found, and nothing for the devices that the graph has besides. */
+static void give_access(struct repair *repair, const struct lien_wire_found *found)
+{
+	const struct lien_mapping *mapping = lien_process_mapping(repair->process, found->va);
+	struct lien_event event = event_of(repair, LIEN_CALL_CU_MEM_SET_ACCESS);
+	unsigned i, j, n;
+
+	event.access.va = found->va;
+	event.access.bytes = found->bytes;
+	for (n = 0; n < found->places && n < LIEN_ACCESS_MAX; n++)
+		event.access.access[n] = (struct lien_access){found->place[n].location_type,
+			found->place[n].location_id, found->place[n].flags};
+	for (i = 0; mapping && mapping->access && i < mapping->access->count; i++) {
+		const struct lien_access *known = &mapping->access->access[i];
+
+		for (j = 0; j < found->places; j++)
+			if (found->place[j].location_type == known->location_type &&
+				found->place[j].location_id == known->location_id)
+				break;
+		if (j == found->places && n < LIEN_ACCESS_MAX &&
+			known->location_type == CU_MEM_LOCATION_TYPE_DEVICE)
+			event.access.access[n++] =
+				(struct lien_access){known->location_type, known->location_id, 0};
+	}
+	event.access.count = n;
+	if (n)
+		tell(repair, &event, LIEN_EVENT_SIZE(access));
+}
+
+static void put_there(struct repair *repair, const struct lien_wire_found *found)
+{
+	struct lien_handle *handle;
+	struct lien_event event;
+
+	if (found->kind == LIEN_WIRE_PLAIN) {
+		event = event_of(repair, LIEN_CALL_CU_MEM_ALLOC);
+		event.alloc.va = found->va;
+		event.alloc.bytes = found->bytes;
+		event.alloc.device = found->location_type == CU_MEM_LOCATION_TYPE_DEVICE
+					     ? found->location_id
+					     : -1;
+		tell(repair, &event, LIEN_EVENT_SIZE(alloc));
+		return;
+	}
+	handle = handle_find(repair->process, found->handle);
+	if (handle && !mapped_here(handle->allocation, repair->process) &&
+		!seen_again(repair, handle)) {
+		release_all(repair, handle); /* its value has been given out again */
+		handle = NULL;
+	}
+	if (!handle)
+		make_known(repair, found);
+	event = event_of(repair, LIEN_CALL_CU_MEM_MAP);
+	event.map.va = found->va;
+	event.map.bytes = found->bytes;
+	event.map.handle = found->handle;
+	tell(repair, &event, LIEN_EVENT_SIZE(map));
+	give_access(repair, found);
+}
+
+static void tell_property(
+	struct repair *repair, const struct lien_wire_found *found, struct lien_prop prop)
+{
+	struct lien_event event = event_of(repair, LIEN_EVENT_PROP);
+
+	event.property.va = found->va;
+	event.property.prop = prop;
+	tell(repair, &event, LIEN_EVENT_SIZE(property));
+}
+
+static void mend(struct repair *repair, const struct lien_difference *difference)
+{
+	if (difference->kind == LIEN_DIFFERENCE_PROPERTIES)
+		tell_property(repair, &difference->found, prop_of(&difference->found));
+	if (difference->kind == LIEN_DIFFERENCE_PROPERTIES ||
+		difference->kind == LIEN_DIFFERENCE_ACCESS) {
+		if (difference->found.kind == LIEN_WIRE_AREA)
+			give_access(repair, &difference->found);
+	} else if (difference->found.bytes) {
+		put_there(repair, &difference->found);
+	}
+}
+
+static bool takes_away(const struct lien_difference *difference)
+{
+	return difference->kind == LIEN_DIFFERENCE_GONE ||
+	       difference->kind == LIEN_DIFFERENCE_SIZE ||
+	       difference->kind == LIEN_DIFFERENCE_HANDLE;
+}
+
+int lien_reread_repair(const struct lien_reread *reread, struct lien_graph *graph,
+	struct lien_process *process, uint64_t now_ns, lien_reread_tell *tell_fn, void *context)
+{
+	struct repair repair = {reread, graph, process, now_ns, tell_fn, context};
+	unsigned i;
+	int err = 0;
+
+	for (i = 0; i < reread->certain.count && !err; i++)
+		if (takes_away(&reread->certain.difference[i]))
+			err = take_away(&repair, &reread->certain.difference[i]);
+	for (i = 0; i < reread->certain.count && !err; i++)
+		mend(&repair, &reread->certain.difference[i]);
+	return err;
+}
+
+void lien_reread_learn(const struct lien_reread *reread, struct lien_process *process,
+	uint64_t now_ns, lien_reread_tell *tell_fn, void *context)
+{
+	struct repair repair = {reread, NULL, process, now_ns, tell_fn, context};
+	const struct lien_wire_found *found;
+	struct lien_mapping *mapping;
+	struct lien_prop prop;
+	unsigned i;
+
+	for (i = 0; i < reread->plain.count; i++) {
+		found = &reread->plain.found[i];
+		mapping = lien_process_mapping(process, found->va);
+		if (!found->bytes || !mapping || mapping->va != found->va ||
+			mapping->allocation->origin != LIEN_ORIGIN_ALLOC ||
+			mapping->allocation->prop.location_id >= 0)
+			continue;
+		prop = mapping->allocation->prop;
+		prop.location_type = found->location_type;
+		prop.location_id = found->location_id;
+		tell_property(&repair, found, prop);
+	}
+}

@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * What is mapped in this process, as the driver says. Holes are the bulk of it (NCCL and PyTorch
+ * reserve hundreds of gigabytes that they never map), so a hole is found out by two calls that are
+ * not traced; the handle of what is mapped takes two that are. The application goes on meanwhile:
+ * what vanishes between two calls is left out, and the agent asks again about what looks odd.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "control/control.h"
+
+#define CLOCK_EVERY 64 /* steps */
+
+struct walk {
+	struct lien_control *control;
+	const struct lien_driver *driver;
+	int fd;
+	int devices;
+	struct {
+		CUdevice device;
+		CUcontext context;
+	} context[LIEN_DEVICES_MAX]; /* the primary contexts that the application has made */
+	unsigned contexts, current;
+	uint64_t until_ns;
+	unsigned steps;
+	unsigned found_count;
+	struct lien_wire_found found[LIEN_WIRE_MESSAGE_MAX / 2 / sizeof(struct lien_wire_found)];
+};
+
+static void contexts_close(struct walk *walk)
+{
+	walk->driver->cuCtxSetCurrent(NULL);
+	while (walk->contexts)
+		walk->driver->cuDevicePrimaryCtxRelease_v2(walk->context[--walk->contexts].device);
+}
+
+static int contexts_open(struct walk *walk)
+{
+	const struct lien_driver *driver = walk->driver;
+	unsigned int flags;
+	CUcontext context;
+	CUdevice device;
+	int i, active, result = driver->cuDeviceGetCount(&walk->devices);
+
+	if (result)
+		return lien_control_fail(walk->control, result, 0, "cuDeviceGetCount");
+	for (i = 0; i < walk->devices && i < LIEN_DEVICES_MAX; i++) {
+		if (driver->cuDeviceGet(&device, i) ||
+			driver->cuDevicePrimaryCtxGetState(device, &flags, &active) || !active ||
+			driver->cuDevicePrimaryCtxRetain(&context, device))
+			continue;
+		walk->context[walk->contexts].device = device;
+		walk->context[walk->contexts++].context = context;
+	}
+	/* Without one the driver does not tell how large a mapping is. */
+	if (!walk->contexts)
+		return lien_control_fail(
+			walk->control, -ENODEV, 0, "no device has a primary context");
+	result = driver->cuCtxSetCurrent(walk->context[0].context);
+	if (result)
+		contexts_close(walk);
+	return result ? lien_control_fail(walk->control, result, 0, "cuCtxSetCurrent") : 0;
+}
+
+/* By the current context, or any other one. */
+static int range_of(struct walk *walk, uint64_t va, int certain, CUdeviceptr *base, size_t *bytes)
+{
+	unsigned tries;
+
+	for (tries = 0; tries < walk->contexts; tries++) {
+		if (!walk->driver->cuMemGetAddressRange_v2(base, bytes, va))
+			return 1;
+		if (!certain)
+			return 0;
+		walk->current = (walk->current + 1) % walk->contexts;
+		walk->driver->cuCtxSetCurrent(walk->context[walk->current].context);
+	}
+	return 0;
+}
+
+static int flush(struct walk *walk)
+{
+	size_t size = walk->found_count * sizeof(walk->found[0]);
+	int err = size ? lien_control_send(walk->control, walk->fd, walk->found, size) : 0;
+
+	walk->found_count = 0;
+	return err;
+}
+
+static struct lien_wire_found *add(struct walk *walk, const struct lien_wire_range *range)
+{
+	struct lien_wire_found *found;
+
+	if (walk->found_count == sizeof(walk->found) / sizeof(walk->found[0]) && flush(walk))
+		return NULL;
+	found = &walk->found[walk->found_count++];
+	memset(found, 0, sizeof(*found));
+	found->kind = range->kind;
+	return found;
+}
+
+static void take_properties(struct lien_wire_found *found, const CUmemAllocationProp *prop)
+{
+	found->prop_type = prop->type;
+	found->handle_types = prop->requestedHandleTypes;
+	found->location_type = prop->location.type;
+	found->location_id = prop->location.id;
+	found->compression = prop->allocFlags.compressionType;
+	found->rdma = prop->allocFlags.gpuDirectRDMACapable;
+	found->usage = prop->allocFlags.usage;
+}
+
+/* 0: it vanished. */
+static int take_access(struct walk *walk, struct lien_wire_found *found)
+{
+	CUmemLocation location = {.type = CU_MEM_LOCATION_TYPE_DEVICE};
+	unsigned long long flags;
+
+	for (; location.id < walk->devices; location.id++) {
+		if (walk->driver->cuMemGetAccess(&flags, &location, found->va))
+			return 0;
+		if (!flags || found->places == LIEN_WIRE_PLACES)
+			continue;
+		found->place[found->places].location_type = location.type;
+		found->place[found->places].location_id = location.id;
+		found->place[found->places++].flags = flags;
+	}
+	return 1;
+}
+
+/* The reference that asking for the handle takes is given back at once, whatever comes. */
+static int take_mapping(
+	struct walk *walk, const struct lien_wire_range *range, uint64_t va, uint64_t bytes)
+{
+	const struct lien_driver *driver = walk->driver;
+	CUmemGenericAllocationHandle handle;
+	struct lien_wire_found *found;
+	CUmemAllocationProp prop;
+	CUresult result;
+
+	memset(&prop, 0, sizeof(prop));
+	if (driver->cuMemRetainAllocationHandle(&handle, (void *)va))
+		return 0; /* it vanished, or has none: memory of cuMemAlloc, or the host's */
+	result = driver->cuMemGetAllocationPropertiesFromHandle(&prop, handle);
+	driver->cuMemRelease(handle);
+	found = result ? NULL : add(walk, range);
+	if (!found)
+		return result ? 0 : -EPIPE;
+	found->va = va;
+	found->bytes = bytes;
+	found->handle = handle;
+	take_properties(found, &prop);
+	if (!take_access(walk, found))
+		walk->found_count--;
+	return 0;
+}
+
+/* One step in an area: *va is then where the next one is. */
+static int step(struct walk *walk, const struct lien_wire_range *range, uint64_t *va)
+{
+	const CUmemLocation any = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+	unsigned long long flags;
+	uint64_t end;
+	CUdeviceptr base;
+	size_t bytes;
+	int mapped, result;
+
+	mapped = !walk->driver->cuMemGetAccess(&flags, &any, *va);
+	if (!range_of(walk, *va, mapped, &base, &bytes)) {
+		*va += LIEN_WIRE_STEP;
+		return 0;
+	}
+	end = base + bytes;
+	if (end <= *va) { /* not to be trusted with where it ends */
+		*va += LIEN_WIRE_STEP;
+		return 0;
+	}
+	result = take_mapping(walk, range, base, bytes);
+	*va = (end + LIEN_WIRE_STEP - 1) & ~(LIEN_WIRE_STEP - 1);
+	return result;
+}
+
+/* 1: time is up, at *va. */
+static int walk_area(struct walk *walk, const struct lien_wire_range *range, uint64_t *va)
+{
+	uint64_t end = range->va + range->bytes;
+	int result;
+
+	*va = (range->va + LIEN_WIRE_STEP - 1) & ~(LIEN_WIRE_STEP - 1);
+	while (*va < end) {
+		result = step(walk, range, va);
+		if (result)
+			return result;
+		if (++walk->steps % CLOCK_EVERY == 0 && *va < end &&
+			lien_control_now_ns() > walk->until_ns)
+			return 1;
+	}
+	return 0;
+}
+
+static int look_at_plain(struct walk *walk, const struct lien_wire_range *range)
+{
+	struct lien_wire_found *found = add(walk, range);
+	CUdeviceptr base;
+	size_t bytes;
+	int device;
+
+	if (!found)
+		return -EPIPE;
+	found->va = range->va;
+	if (!range_of(walk, range->va, 1, &base, &bytes) || base != range->va ||
+		walk->driver->cuPointerGetAttribute(
+			&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, range->va))
+		return 0;
+	found->bytes = bytes;
+	found->location_type = CU_MEM_LOCATION_TYPE_DEVICE;
+	found->location_id = device;
+	return 0;
+}
+
+static int walk_ranges(
+	struct walk *walk, const struct lien_wire_range *ranges, unsigned count, unsigned *done)
+{
+	struct lien_wire_header *reply = &walk->control->reply;
+	uint64_t va;
+	int result = 0;
+
+	for (; *done < count && !result; (*done)++) {
+		if (ranges[*done].kind == LIEN_WIRE_AREA) {
+			result = walk_area(walk, &ranges[*done], &va);
+			if (result == 1) {
+				reply->arg = va;
+				return 0;
+			}
+		} else if (ranges[*done].kind == LIEN_WIRE_PLAIN) {
+			result = look_at_plain(walk, &ranges[*done]);
+			walk->steps++;
+		} else {
+			result = -EPROTO;
+		}
+		if (!result && lien_control_now_ns() > walk->until_ns) {
+			reply->arg = *done + 1 < count ? ranges[*done + 1].va : 0;
+			++*done;
+			return 0;
+		}
+	}
+	return result;
+}
+
+int lien_order_walk(struct lien_control *control, int fd, const struct lien_wire_range *ranges,
+	unsigned count, uint64_t limit_us)
+{
+	static struct walk walk; /* too large for the stack, and there is one control thread */
+	unsigned done = 0;
+	int result;
+
+	memset(&walk, 0, offsetof(struct walk, found));
+	walk.control = control;
+	walk.driver = control->driver;
+	walk.fd = fd;
+	walk.until_ns = lien_control_now_ns() + limit_us * 1000;
+	result = contexts_open(&walk);
+	if (result)
+		return result;
+	result = walk_ranges(&walk, ranges, count, &done);
+	contexts_close(&walk);
+	control->reply.arg2 = done;
+	if (!result)
+		result = flush(&walk);
+	return result ? lien_control_fail(control, result, 0, "the walk was not possible") : 0;
+}

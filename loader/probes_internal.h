@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Shared by the probes' own files. Nobody else includes this. */
+#ifndef LIEN_PROBES_INTERNAL_H
+#define LIEN_PROBES_INTERNAL_H
+
+#include <bpf/libbpf.h>
+
+#include "loader/pins.h"
+#include "loader/probes.h"
+#include "trace.skel.h"
+
+/* Links that were made together: those of a file, or (file.library 0) the tracepoints. */
+struct lien_attached {
+	struct lien_probed_file file;
+	unsigned number; /* in the cookies of its probes, and the names of its pins */
+	unsigned pins;	 /* how many of its links are pinned */
+	uint64_t probes; /* a hash of what is probed, and where */
+	int multi[2];	 /* link fds: returns, entries */
+	unsigned quick;	 /* calls, the first ones, that are seen entering only */
+	struct bpf_link *links[2 * LIEN_CALL_MAX];
+	unsigned links_count;
+};
+
+struct lien_attached_list {
+	struct lien_attached **items;
+	unsigned count;
+};
+
+struct lien_probes {
+	struct trace_bpf *skel;
+	struct ring_buffer *ring;
+	struct lien_probes_config config;
+	bool multi;
+	struct lien_attached_list files;
+	struct lien_attached *system; /* the tracepoints */
+	unsigned next_attachment;
+
+	/* keep.c: what outlives the agent. */
+	struct lien_pins *pins; /* NULL: nothing does */
+	bool resumed;
+	struct lien_attached_list old; /* of another build: to be replaced */
+	char build[96];
+	uint64_t layout, journal;
+	char problem[256];
+};
+
+struct lien_attached *lien_attached_new(const char *name);
+void lien_attached_free(struct lien_attached *attached);
+int lien_attached_add(struct lien_attached_list *list, struct lien_attached *attached);
+void lien_attached_clear(struct lien_attached_list *list);
+/* The symbol of that name, which lives forever; NULL when no call of ours has it. */
+const char *lien_probes_symbol(const char *name);
+
+/*
+ * Between opening and loading the programs: decides whether to go on with what is pinned, and if
+ * so, makes the programs use the pinned maps. A negative value: it began to and cannot.
+ */
+int lien_keep_begin(struct lien_probes *probes);
+/* After loading: pins new maps. */
+void lien_keep_maps(struct lien_probes *probes);
+/* Pins the links of what was just attached; fds in the order of their making. */
+void lien_keep_links(struct lien_probes *probes, struct lien_attached *attached);
+/* Writes down what is attached. */
+void lien_keep_save(struct lien_probes *probes);
+
+#endif

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Cases of gpu_check.py about what is seen: registrations, counters, the graph against the driver."""
+from harness import Failure
+from observe import mem_bytes
+
+COMMUNICATORS = 4
+
+
+def require(condition, text: str) -> None:
+    if not condition:
+        raise Failure(text)
+
+
+def communicators(lien, pid: int) -> list:
+    return [c for c in lien.json("graph")["communicators"] if c["pid"] == pid]
+
+
+def registered_addresses(communicator: dict) -> list:
+    return sorted([int(r["address"], 16), r["bytes"]] for r in communicator["registrations"])
+
+
+def every_segment_with_every_communicator(lien, job) -> dict:
+    """Edges of the graph = segments x communicators, in every rank; their number."""
+    counts = {}
+    for pid, answer in zip(job.pids, job.ask("segments", 60)):
+        segments = [list(s) for s in answer["segments"]]
+        found = communicators(lien, pid)
+        require(len(found) == COMMUNICATORS, f"process {pid}: {len(found)} communicators")
+        for communicator in found:
+            edges = registered_addresses(communicator)
+            require(edges == segments, f"process {pid}, communicator {communicator['group']}: "
+                    f"{len(edges)} registrations, {len(segments)} segments; only registered: "
+                    f"{[e for e in edges if e not in segments][:3]}, not registered: "
+                    f"{[s for s in segments if s not in edges][:3]}")
+        counts[pid] = {"segments": len(segments), "edges": len(segments) * len(found)}
+    return counts
+
+
+def registered(context) -> dict:
+    """PyTorch registers every segment with every communicator; a freed segment loses them all."""
+    with context.session("registered") as session:
+        lien = session.lien
+        lien.start_agent()
+        job = session.job(env={"TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK": "1"})
+        job.ask(f"setup {COMMUNICATORS}", 150)
+        figures = {"after set-up": every_segment_with_every_communicator(lien, job)}
+        job.ask("fill 2", 90)
+        figures["with tensors"] = every_segment_with_every_communicator(lien, job)
+        job.ask("drop-fill", 90)
+        figures["after empty_cache()"] = every_segment_with_every_communicator(lien, job)
+        for when, counts in figures.items():
+            print(f"  {when}: " + ", ".join(f"process {pid}: {c['segments']} segments, {c['edges']} "
+                                            f"registrations" for pid, c in counts.items()))
+        sizes = [sum(c["edges"] for c in counts.values()) for counts in figures.values()]
+        require(sizes[1] > sizes[0] and sizes[1] > sizes[2], f"edges: {sizes}")
+        job.ask("check", 90)
+        job.ask("destroy", 90)
+        job.quit()
+        return figures
+
+
+def memory_pool(context) -> dict:
+    """register_mem_pool: the pool's segments are NCCL's, and registered with one communicator."""
+    with context.session("memory_pool") as session:
+        lien = session.lien
+        lien.start_agent()
+        job = session.job()
+        job.ask("setup 2", 150)
+        before = [sum(len(c["registrations"]) for c in communicators(lien, pid)) for pid in job.pids]
+        answers = job.ask("pool-register 64", 90)
+        for pid, answer in zip(job.pids, answers):
+            edges = [registered_addresses(c) for c in communicators(lien, pid)]
+            holding = [e for e in edges if any(a <= answer["address"] < a + size for a, size in e)]
+            require(len(holding) == 1, f"process {pid}: the pool is registered with {len(holding)} "
+                    f"communicators: {edges}")
+            made = lien.json("holders", pid, hex(answer["address"]))
+            require(made["allocation"]["owner"] == "nccl", f"made by {made['allocation']['owner']}")
+            kinds = [h["kind"] for h in made["holders"]]
+            require("registration" in kinds, f"holders: {kinds}")
+        job.ask("pool-deregister", 90)
+        after = [sum(len(c["registrations"]) for c in communicators(lien, pid)) for pid in job.pids]
+        require(after == before, f"registrations: {before} before, {after} after")
+        job.ask("check", 90)
+        job.ask("destroy", 90)
+        job.quit()
+        return {"registrations before and after": [before, after]}
+
+
+def counted(context) -> dict:
+    """Collectives are counted exactly, and NCCL's memory belongs to communicators."""
+    with context.session("counted") as session:
+        lien = session.lien
+        lien.start_agent()
+        job = session.job()
+        job.ask(f"setup {COMMUNICATORS}", 150)
+        before = traffic(lien, job.pids)
+        job.ask("time-allreduce 1000", 60)  # and 50 to warm up
+        after = traffic(lien, job.pids)
+        for pid in job.pids:
+            rise = [b - a for a, b in zip(before[pid], after[pid])]
+            require(sorted(rise)[-1] == 1050 and sum(rise) == 1050,
+                    f"process {pid}: all-reduces rose by {rise}, want 1050 on one communicator")
+        figures = {}
+        for pid in job.pids:
+            owned = {"exact": 0, "inferred": 0, "none": 0}
+            for a in lien.json("graph")["allocations"]:
+                if a["pid"] != pid or a["owner"] != "nccl" or a["state"] != "on the device":
+                    continue
+                comm = a["communicator"]
+                owned["none" if not comm or not comm["group"] else
+                      "inferred" if comm["inferred"] else "exact"] += a["bytes"]
+            figures[pid] = owned
+            print(f"  process {pid}: NCCL's memory by communicator: {owned}")
+            require(sum(owned.values()) == mem_bytes(lien.json("mem"), pid, "nccl"),
+                    "sums by communicator and lien mem differ")
+        devices = {p["pid"]: p["devices"] for p in lien.json("ps")["processes"]}
+        unknown = [a for a in lien.json("graph")["allocations"] if a["origin"].startswith("cuMemAlloc")
+                   and a["device"] is None]
+        require(not unknown, f"{len(unknown)} plain allocations of no known device: {unknown[:2]}")
+        job.ask("destroy", 90)
+        job.quit()
+        return {"bytes by communicator": figures, "devices": devices}
+
+
+def traffic(lien, pids: list) -> dict:
+    """All-reduces of each communicator of each process, by address."""
+    found = {pid: [] for pid in pids}
+    for c in sorted(lien.json("comms")["communicators"], key=lambda c: c["address"]):
+        if c["pid"] in found:
+            found[c["pid"]].append(c["calls"].get("all-reduce", 0))
+    return found
+
+
+def deep(context) -> dict:
+    """The graph against a walk of the driver's mappings, in every rank."""
+    with context.session("deep") as session:
+        lien = session.lien
+        lien.start_agent()
+        job = session.job(env={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"})
+        job.ask(f"setup {COMMUNICATORS}", 150)
+        job.ask("fill 2", 90)
+        result = lien.json("check", "--deep", timeout=120)
+        for process in result["processes"]:
+            require(not process["error"], f"process {process['pid']}: {process['error']}")
+            require(not process["differences"], f"process {process['pid']}: "
+                    f"{process['differences'][:3]}")
+            require(process["mappings"] > 500, f"only {process['mappings']} mappings were found")
+            print(f"  process {process['pid']}: {process['mappings']} mappings, no difference, "
+                  f"{process['ms']:.0f} ms")
+        job.ask("check", 90)
+        job.ask("destroy", 90)
+        job.quit()
+        return {"processes": result["processes"]}
+
+
+CASES = {
+    "registered": (registered, 120),
+    "memory_pool": (memory_pool, 120),
+    "counted": (counted, 120),
+    "deep": (deep, 120),
+}

@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* `lien check` without --deep: what is odd about the memory of this node. */
+#ifndef LIEN_TOOLS_FINDINGS_H
+#define LIEN_TOOLS_FINDINGS_H
+
+#include <jansson.h>
+#include <stdbool.h>
+
+/* The answer to the operation `check`, worst first, with the remedies. */
+void lien_findings_print(const json_t *result);
+/* True when one of them is more than a note. */
+bool lien_findings_any(const json_t *result);
+
+#endif

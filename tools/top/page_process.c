@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/process_text.h"
+#include "tools/top/page.h"
+
+#define LARGEST	  10 /* allocations that are shown */
+#define IMPORTERS 4  /* that are named for each */
+
+static void add_memory(struct lien_page *page, const struct lien_top *top, uint64_t pid)
+{
+	static const struct lien_column columns[] = {{"OWNER", LIEN_LEFT}, {"KIND", LIEN_LEFT},
+		{"ALLOCATIONS", LIEN_RIGHT}, {"MAPPINGS", LIEN_RIGHT}, {"GPU", LIEN_RIGHT},
+		{"OFFLOADED", LIEN_RIGHT}};
+	struct lien_table *table = lien_table_new(columns, 6);
+	const json_t *row;
+	size_t i;
+
+	json_array_foreach (json_object_get(top->mem, "rows"), i, row) {
+		if (lien_get_number(row, "pid") != pid)
+			continue;
+		lien_table_add(table, "%s", lien_get_text(row, "owner"));
+		lien_table_add(table, "%s", lien_get_text(row, "kind"));
+		lien_table_add(table, "%" PRIu64, lien_get_number(row, "allocations"));
+		lien_table_add(table, "%" PRIu64, lien_get_number(row, "mappings"));
+		lien_table_add(table, "%s", lien_size(lien_get_number(row, "bytes")).text);
+		lien_table_add(
+			table, "%s", lien_size(lien_get_number(row, "offloaded_bytes")).text);
+	}
+	lien_page_add_table(page, table);
+}
+
+/* What the agent counted for a communicator, or "-". */
+static char *collectives_of(const struct lien_top *top, const json_t *comm)
+{
+	const json_t *list = json_object_get(top->comms, "communicators"), *counted;
+	size_t i;
+
+	json_array_foreach (list, i, counted) {
+		if (lien_get_number(counted, "pid") == lien_get_number(comm, "pid") &&
+			!strcmp(lien_get_text(counted, "address"), lien_get_text(comm, "address")))
+			return lien_format("%" PRIu64, lien_get_number(counted, "collectives"));
+	}
+	return lien_format("-");
+}
+
+static void add_communicators(struct lien_page *page, const struct lien_top *top, uint64_t pid)
+{
+	static const struct lien_column columns[] = {{"COMMUNICATOR", LIEN_LEFT},
+		{"RANK", LIEN_RIGHT}, {"OF", LIEN_RIGHT}, {"REGISTERED", LIEN_RIGHT},
+		{"COLLECTIVES", LIEN_RIGHT}};
+	struct lien_table *table = lien_table_new(columns, 5);
+	const json_t *comm;
+	char *collectives;
+	size_t i, count = 0;
+
+	json_array_foreach (json_object_get(top->graph, "communicators"), i, comm) {
+		if (lien_get_number(comm, "pid") != pid)
+			continue;
+		collectives = collectives_of(top, comm);
+		lien_table_add(table, "%s", lien_get_text(comm, "group"));
+		lien_table_add(table, "%" PRIu64, lien_get_number(comm, "rank"));
+		lien_table_add(table, "%" PRIu64, lien_get_number(comm, "nranks"));
+		lien_table_add(
+			table, "%zu", json_array_size(json_object_get(comm, "registrations")));
+		lien_table_add(table, "%s", collectives);
+		free(collectives);
+		count++;
+	}
+	lien_page_add_table(page, table);
+	if (!count)
+		lien_page_say(page, LIEN_MARK_NONE, "none");
+}
+
+/* Where the process maps it, or NULL. */
+static const char *address_in(const json_t *allocation, uint64_t pid)
+{
+	const json_t *mapping;
+	size_t i;
+
+	json_array_foreach (json_object_get(allocation, "mappings"), i, mapping)
+		if (lien_get_number(mapping, "pid") == pid)
+			return lien_get_text(mapping, "address");
+	return NULL;
+}
+
+/* The largest allocations that the process maps, largest first; how many. */
+static unsigned find_largest(const json_t *graph, uint64_t pid, const json_t **largest)
+{
+	const json_t *allocation, *other;
+	unsigned count = 0, at;
+	size_t i;
+
+	json_array_foreach (json_object_get(graph, "allocations"), i, allocation) {
+		if (!address_in(allocation, pid))
+			continue;
+		for (at = 0; at < count; at++)
+			if (lien_get_number(allocation, "bytes") >
+				lien_get_number(largest[at], "bytes"))
+				break;
+		for (; at < LARGEST && allocation; at++) {
+			other = at < count ? largest[at] : NULL;
+			largest[at] = allocation;
+			allocation = other;
+		}
+		count = at > count ? at : count;
+	}
+	return count;
+}
+
+/* "imported by 813 814 and more": the others that hold it; or nothing. */
+static char *importers_text(const json_t *holders, uint64_t owner)
+{
+	uint64_t pids[IMPORTERS], pid;
+	unsigned count = 0, j;
+	const json_t *holder;
+	char *text = NULL;
+	size_t i;
+
+	json_array_foreach (holders, i, holder) {
+		pid = lien_get_number(holder, "pid");
+		for (j = 0; j < count && pids[j] != pid; j++)
+			;
+		if (pid == owner || j < count)
+			continue;
+		if (count == IMPORTERS)
+			return lien_append(text, " ", "and more");
+		pids[count++] = pid;
+		text = lien_append(text, " ", "%s%" PRIu64, text ? "" : "imported by ", pid);
+	}
+	return text;
+}
+
+/* "imported by 813; 1 handle, 2 mappings, 1 export, 1 import" */
+static char *holders_text(const json_t *reply, uint64_t pid)
+{
+	static const char *const kinds[] = {"handle", "mapping", "offloaded mapping", "export",
+		"import", "registration", "network card"};
+	const json_t *holders = json_object_get(reply, "holders"), *holder;
+	uint64_t owner = lien_get_number(json_object_get(reply, "allocation"), "pid");
+	char *text, *counts = NULL;
+	size_t i, k;
+
+	text = owner == pid ? importers_text(holders, owner)
+	       : owner	    ? lien_format("memory of %" PRIu64, owner)
+			    : lien_format("memory of somebody unknown");
+	for (k = 0; k < sizeof(kinds) / sizeof(kinds[0]); k++) {
+		unsigned n = 0;
+
+		json_array_foreach (holders, i, holder)
+			n += !strcmp(lien_get_text(holder, "kind"), kinds[k]);
+		if (n)
+			counts = lien_append(
+				counts, ", ", "%u %s%s", n, kinds[k], n == 1 ? "" : "s");
+	}
+	text = lien_append(text, "; ", "%s", counts ? counts : "nobody holds it");
+	free(counts);
+	return text;
+}
+
+/* False: the agent is gone. Memory that was freed meanwhile is left out. */
+static bool add_allocation(
+	struct lien_top *top, struct lien_table *table, const json_t *allocation, uint64_t pid)
+{
+	const char *address = address_in(allocation, pid);
+	json_t *reply;
+	char *holders;
+
+	reply = lien_top_ask(top, json_pack("{s:s, s:I, s:s}", "op", "holders", "pid",
+					  (json_int_t)pid, "address", address));
+	if (!reply)
+		return !lien_client_connect(top->client);
+	holders = holders_text(reply, pid);
+	lien_table_add(table, "%s", address);
+	lien_table_add(table, "%s", lien_size(lien_get_number(allocation, "bytes")).text);
+	lien_table_add(table, "%s", lien_get_text(allocation, "owner"));
+	lien_table_add(table, "%s", holders);
+	free(holders);
+	json_decref(reply);
+	return true;
+}
+
+static bool add_largest(struct lien_page *page, struct lien_top *top, uint64_t pid)
+{
+	static const struct lien_column columns[] = {{"LARGEST AT", LIEN_LEFT},
+		{"SIZE", LIEN_RIGHT}, {"OWNER", LIEN_LEFT}, {"HOLDERS", LIEN_LEFT}};
+	struct lien_table *table = lien_table_new(columns, 4);
+	const json_t *largest[LARGEST];
+	unsigned count = find_largest(top->graph, pid, largest), i;
+	bool ok = true;
+
+	for (i = 0; i < count && ok; i++)
+		ok = add_allocation(top, table, largest[i], pid);
+	lien_page_add_table(page, table);
+	return ok;
+}
+
+bool lien_page_make_process(struct lien_page *page, struct lien_top *top, uint64_t pid)
+{
+	const struct lien_top_process *process = lien_top_find(top, pid);
+	char *devices, *ranks;
+	bool ok;
+
+	if (!process) {
+		lien_page_say(page, LIEN_MARK_TITLE,
+			"process %" PRIu64 " has ended, or uses CUDA no more", pid);
+		page->head = page->count;
+		return true;
+	}
+	devices = lien_devices_text(process->entry);
+	ranks = lien_ranks_text(process->entry, 4);
+	lien_page_say(page, LIEN_MARK_TITLE, "process %" PRIu64 " %s", pid,
+		lien_get_text(process->entry, "command"));
+	lien_page_say(page, LIEN_MARK_NONE, "%s%s, control library %s, devices %s, ranks %s",
+		lien_get_text(process->entry, "state"),
+		json_is_false(json_object_get(process->entry, "complete")) ? " (incomplete)" : "",
+		lien_get_text(process->entry, "control"), devices, ranks);
+	free(devices);
+	free(ranks);
+	lien_page_say(page, LIEN_MARK_NONE, "%s", "");
+	page->head = page->count;
+	add_memory(page, top, pid);
+	lien_page_say(page, LIEN_MARK_NONE, "%s", "");
+	add_communicators(page, top, pid);
+	lien_page_say(page, LIEN_MARK_NONE, "%s", "");
+	ok = add_largest(page, top, pid);
+	return ok;
+}

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/output.h"
+#include "tools/process_text.h"
+#include "tools/top/top.h"
+
+/* Four characters, or five: "784M", "3.4G", "1023M". */
+static char *short_size(uint64_t bytes)
+{
+	static const char units[] = "KMGTPE";
+	double value = bytes / 1024.0;
+	unsigned unit = 0;
+
+	if (!bytes)
+		return lien_format("0");
+	for (; value >= 1023.5 && units[unit + 1]; unit++)
+		value /= 1024;
+	return lien_format("%.*f%c", value < 9.95 ? 1 : 0, value, units[unit]);
+}
+
+static char *short_count(double n)
+{
+	if (n < 10000)
+		return lien_format("%.*f", n > 0 && n < 9.95 && n != (uint64_t)n ? 1 : 0, n);
+	return n < 1e7 ? lien_format("%.0fk", n / 1e3) : lien_format("%.0fM", n / 1e6);
+}
+
+static char *pid_text(const struct lien_top_process *process)
+{
+	return lien_format("%" PRIu64, process->pid);
+}
+
+static char *ranks_text(const struct lien_top_process *process)
+{
+	const json_t *ranks = json_object_get(process->entry, "ranks"), *rank;
+
+	rank = json_array_get(ranks, 0);
+	if (!rank)
+		return lien_format("-");
+	return lien_format("%" PRIu64 "/%" PRIu64 "%s", lien_get_number(rank, "rank"),
+		lien_get_number(rank, "nranks"), json_array_size(ranks) > 1 ? "+" : "");
+}
+
+static char *devices_text(const struct lien_top_process *process)
+{
+	return lien_devices_text(process->entry);
+}
+
+static char *bytes_text(const struct lien_top_process *process)
+{
+	return short_size(process->bytes);
+}
+
+static char *nccl_text(const struct lien_top_process *process)
+{
+	return short_size(process->nccl);
+}
+
+static char *other_text(const struct lien_top_process *process)
+{
+	return short_size(process->other);
+}
+
+static char *imports_text(const struct lien_top_process *process)
+{
+	return short_count(process->imports);
+}
+
+static char *exports_text(const struct lien_top_process *process)
+{
+	return short_count(process->exports);
+}
+
+static char *rate_text(const struct lien_top_process *process)
+{
+	return process->rate < 0 ? lien_format("-") : short_count(process->rate);
+}
+
+static char *state_text(const struct lien_top_process *process)
+{
+	bool partial = json_is_false(json_object_get(process->entry, "complete"));
+
+	return lien_format("%s%s", lien_state_text(process->entry), partial ? "*" : "");
+}
+
+static char *command_text(const struct lien_top_process *process)
+{
+	return lien_format("%s", lien_get_text(process->entry, "command"));
+}
+
+/* Compares by a member; texts are compared as they are shown. */
+#define BY(member)                                                                                 \
+	static int by_##member(const struct lien_top_process *a, const struct lien_top_process *b) \
+	{                                                                                          \
+		return (a->member > b->member) - (a->member < b->member);                          \
+	}
+BY(pid)
+BY(bytes)
+BY(nccl)
+BY(other)
+BY(imports)
+BY(exports)
+BY(rate)
+
+static const struct column {
+	const char *title;
+	unsigned width;
+	bool left;	   /* else numbers, to the right */
+	unsigned optional; /* the larger, the sooner it goes when the terminal is narrow */
+	char *(*text)(const struct lien_top_process *process);
+	int (*compare)(const struct lien_top_process *a, const struct lien_top_process *b);
+} columns[] = {
+	{"PID", 7, false, 0, pid_text, by_pid},
+	{"RANK", 7, true, 3, ranks_text, NULL},
+	{"DEV", 4, true, 4, devices_text, NULL},
+	{"GPU", 5, false, 0, bytes_text, by_bytes},
+	{"NCCL", 5, false, 2, nccl_text, by_nccl},
+	{"OTHER", 6, false, 7, other_text, by_other},
+	{"IN", 4, false, 5, imports_text, by_imports},
+	{"OUT", 4, false, 5, exports_text, by_exports},
+	{"COLL/S", 7, false, 6, rate_text, by_rate},
+	{"STATE", 9, true, 8, state_text, NULL},
+	{"COMMAND", 8, true, 1, command_text, NULL},
+};
+
+#define COLUMNS (sizeof(columns) / sizeof(columns[0]))
+
+unsigned lien_top_columns(void)
+{
+	return COLUMNS;
+}
+
+const char *lien_top_column_title(unsigned column)
+{
+	return columns[column].title;
+}
+
+static int compare(const void *x, const void *y, void *context)
+{
+	const struct lien_top_process *a = x, *b = y;
+	const struct lien_top_view *view = context;
+	const struct column *column = &columns[view->sort];
+	char *of_a, *of_b;
+	int order;
+
+	if (column->compare) {
+		order = column->compare(a, b);
+	} else {
+		of_a = column->text(a);
+		of_b = column->text(b);
+		order = strverscmp(of_a, of_b);
+		free(of_a);
+		free(of_b);
+	}
+	if (!order)
+		return by_pid(a, b);
+	return view->ascending ? order : -order;
+}
+
+void lien_top_sort(struct lien_top *top, const struct lien_top_view *view)
+{
+	qsort_r(top->processes, top->count, sizeof(*top->processes), compare, (void *)view);
+}
+
+static unsigned needed(unsigned least)
+{
+	unsigned i, sum = 0;
+
+	for (i = 0; i < COLUMNS; i++)
+		if (columns[i].optional < least)
+			sum += columns[i].width + 1;
+	return sum - 1;
+}
+
+/* Columns as optional as this one or more are left out. */
+static unsigned limit_for(unsigned width)
+{
+	unsigned limit = 9;
+
+	while (limit > 1 && needed(limit) > width)
+		limit--;
+	return limit;
+}
+
+/* Adds a cell; the last column has what room is left. */
+static char *add(char *line, const struct column *column, const char *text, unsigned width)
+{
+	unsigned used = line ? strlen(line) + 1 : 0, room = column->width;
+	bool last = column == &columns[COLUMNS - 1];
+
+	if (last && width > used)
+		return lien_append(line, " ", "%.*s", (int)(width - used), text);
+	if (last)
+		return lien_append(line, " ", "%.*s", (int)room, text);
+	if (column->left)
+		return lien_append(line, " ", "%-*.*s", (int)room, (int)room, text);
+	return lien_append(line, " ", "%*s", (int)room, text);
+}
+
+static char *trimmed(char *line)
+{
+	size_t length = line ? strlen(line) : 0;
+
+	while (length && line[length - 1] == ' ')
+		line[--length] = '\0';
+	return line;
+}
+
+char *lien_top_heading(const struct lien_top_view *view, unsigned width)
+{
+	unsigned limit = limit_for(width), i;
+	char *line = NULL, *title;
+
+	for (i = 0; i < COLUMNS; i++) {
+		if (columns[i].optional >= limit)
+			continue;
+		title = lien_format(view->sort == i ? ">%s" : "%s", columns[i].title);
+		line = add(line, &columns[i], title, width);
+		free(title);
+	}
+	return trimmed(line);
+}
+
+char *lien_top_row(const struct lien_top_process *process, unsigned width)
+{
+	unsigned limit = limit_for(width), i;
+	char *line = NULL, *text;
+
+	for (i = 0; i < COLUMNS; i++) {
+		if (columns[i].optional >= limit)
+			continue;
+		text = columns[i].text(process);
+		line = add(line, &columns[i], text, width);
+		free(text);
+	}
+	return trimmed(line);
+}
