@@ -216,8 +216,8 @@ void lien_compare_tick(struct lien_agent *agent)
 	struct lien_compare *compare, *next;
 	uint64_t now = lien_now_ns();
 
-	LIST_FOREACH_SAFE(compare, &agent->compares, next, next)
-	go_on(compare, now);
+	LIST_FOREACH_SAFE (compare, &agent->compares, next, next)
+		go_on(compare, now);
 }
 
 void lien_compare_start(struct lien_client *client, const uint32_t *pids, unsigned pids_count,

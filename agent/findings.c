@@ -100,7 +100,7 @@ static void imports_unmapped(json_t *list, struct lien_process *process)
 	struct sum sum;
 
 	sum_begin(&sum);
-	RB_FOREACH (handle, lien_handle_tree, &process->handles) {
+	SPLAY_FOREACH (handle, lien_handle_tree, &process->handles) {
 		if (!handle->imported || !handle->references)
 			continue;
 		LIST_FOREACH (mapping, &handle->allocation->mappings, of_allocation)

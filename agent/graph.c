@@ -5,6 +5,14 @@
 
 #include "agent/graph_internal.h"
 
+#define SPLAY_TREE(tree, type, member, entry)                                                      \
+	int tree##_cmp(const struct type *a, const struct type *b)                                 \
+	{                                                                                          \
+		return a->member < b->member ? -1 : a->member > b->member;                         \
+	}                                                                                          \
+	SPLAY_GENERATE(tree##_tree, type, entry, tree##_cmp)                                       \
+	_Static_assert(1, "takes the semicolon")
+
 #define TREE(tree, type, member, entry)                                                            \
 	static int tree##_cmp(const struct type *a, const struct type *b)                          \
 	{                                                                                          \
@@ -14,11 +22,10 @@
 	_Static_assert(1, "takes the semicolon")
 
 TREE(lien_process, lien_process, pid, by_pid);
-TREE(lien_allocation, lien_allocation, id, by_id);
-TREE(lien_share, lien_share, number, by_number);
-TREE(lien_handle, lien_handle, value, by_value);
+SPLAY_TREE(lien_share, lien_share, number, by_number);
+SPLAY_TREE(lien_handle, lien_handle, value, by_value);
+SPLAY_TREE(lien_reservation, lien_reservation, va, by_va);
 TREE(lien_mapping, lien_mapping, va, by_va);
-TREE(lien_reservation, lien_reservation, va, by_va);
 TREE(lien_comm, lien_comm, address, by_address);
 TREE(lien_library, lien_library_map, start, by_start);
 
@@ -29,12 +36,17 @@ int lien_graph_new(struct lien_graph **out)
 	if (!graph)
 		return -ENOMEM;
 	RB_INIT(&graph->processes);
-	RB_INIT(&graph->allocations);
-	RB_INIT(&graph->shares);
+	TAILQ_INIT(&graph->allocations);
+	SPLAY_INIT(&graph->shares);
 	RB_INIT(&graph->names);
 	RB_INIT(&graph->access_sets);
 	RB_INIT(&graph->sites);
 	LIST_INIT(&graph->splits);
+	lien_slab_init(&graph->slabs.allocations, sizeof(struct lien_allocation));
+	lien_slab_init(&graph->slabs.mappings, sizeof(struct lien_mapping));
+	lien_slab_init(&graph->slabs.handles, sizeof(struct lien_handle));
+	lien_slab_init(&graph->slabs.reservations, sizeof(struct lien_reservation));
+	lien_slab_init(&graph->slabs.shares, sizeof(struct lien_share));
 	*out = graph;
 	return 0;
 }
@@ -49,6 +61,11 @@ void lien_graph_free(struct lien_graph *graph)
 		lien_process_end(graph, process);
 	lien_splits_drop(graph, 0);
 	lien_graph_free_sets(graph);
+	lien_slab_clear(&graph->slabs.allocations);
+	lien_slab_clear(&graph->slabs.mappings);
+	lien_slab_clear(&graph->slabs.handles);
+	lien_slab_clear(&graph->slabs.reservations);
+	lien_slab_clear(&graph->slabs.shares);
 	free(graph);
 }
 
@@ -81,21 +98,19 @@ struct lien_process *lien_graph_next(struct lien_process *process)
 	return RB_NEXT(lien_process_tree, NULL, process);
 }
 
-struct lien_allocation *lien_graph_allocation(struct lien_graph *graph, uint64_t id)
-{
-	struct lien_allocation key = {.id = id};
-
-	return RB_FIND(lien_allocation_tree, &graph->allocations, &key);
-}
-
 struct lien_allocation *lien_graph_first_allocation(struct lien_graph *graph)
 {
-	return RB_MIN(lien_allocation_tree, &graph->allocations);
+	return TAILQ_FIRST(&graph->allocations);
 }
 
 struct lien_allocation *lien_graph_next_allocation(struct lien_allocation *allocation)
 {
-	return RB_NEXT(lien_allocation_tree, NULL, allocation);
+	return TAILQ_NEXT(allocation, of_graph);
+}
+
+bool lien_range_sane(uint64_t va, uint64_t bytes)
+{
+	return bytes && va + bytes > va;
 }
 
 struct lien_mapping *lien_process_overlap(struct lien_process *process, uint64_t va, uint64_t bytes)
@@ -189,13 +204,9 @@ const char *lien_allocation_library(const struct lien_allocation *allocation)
 
 struct lien_comm *lien_allocation_comm(const struct lien_allocation *allocation)
 {
-	struct lien_comm *comm;
-
-	if (allocation->comm && allocation->owner)
-		RB_FOREACH (comm, lien_comm_tree, &allocation->owner->comms)
-			if (comm->number == allocation->comm)
-				return comm;
-	return NULL;
+	return allocation->comm && allocation->owner
+		       ? lien_process_comm(allocation->owner, allocation->comm)
+		       : NULL;
 }
 
 struct lien_process *lien_process_new(struct lien_graph *graph, uint32_t pid, uint64_t start)
@@ -206,9 +217,9 @@ struct lien_process *lien_process_new(struct lien_graph *graph, uint32_t pid, ui
 		return NULL;
 	process->pid = pid;
 	process->start = start;
-	RB_INIT(&process->handles);
+	SPLAY_INIT(&process->handles);
 	RB_INIT(&process->mappings);
-	RB_INIT(&process->reservations);
+	SPLAY_INIT(&process->reservations);
 	RB_INIT(&process->comms);
 	RB_INIT(&process->libraries);
 	TAILQ_INIT(&process->pending);
@@ -225,7 +236,7 @@ struct lien_process *lien_process_new(struct lien_graph *graph, uint32_t pid, ui
 
 struct lien_allocation *lien_allocation_new(struct lien_graph *graph, enum lien_origin origin)
 {
-	struct lien_allocation *allocation = calloc(1, sizeof(*allocation));
+	struct lien_allocation *allocation = lien_slab_get(&graph->slabs.allocations);
 
 	if (!allocation)
 		return NULL;
@@ -235,25 +246,40 @@ struct lien_allocation *lien_allocation_new(struct lien_graph *graph, enum lien_
 	LIST_INIT(&allocation->mappings);
 	LIST_INIT(&allocation->shares);
 	LIST_INIT(&allocation->bindings);
-	RB_INSERT(lien_allocation_tree, &graph->allocations, allocation);
+	TAILQ_INSERT_TAIL(&graph->allocations, allocation, of_graph);
 	graph->stats.allocations++;
 	return allocation;
+}
+
+static void share_free(struct lien_graph *graph, struct lien_share *share)
+{
+	if (share->has_key)
+		free(share);
+	else
+		lien_slab_put(&graph->slabs.shares, share);
 }
 
 void lien_share_drop(struct lien_graph *graph, struct lien_share *share)
 {
 	LIST_REMOVE(share, of_allocation);
-	RB_REMOVE(lien_share_tree, &graph->shares, share);
-	free(share);
+	if (!share->stale)
+		SPLAY_REMOVE(lien_share_tree, &graph->shares, share);
+	share_free(graph, share);
+}
+
+void lien_share_outdate(struct lien_graph *graph, struct lien_share *share)
+{
+	SPLAY_REMOVE(lien_share_tree, &graph->shares, share);
+	share->stale = true;
 }
 
 void lien_shares_drop_control(struct lien_graph *graph, struct lien_allocation *allocation)
 {
 	struct lien_share *share, *next;
 
-	LIST_FOREACH_SAFE(share, &allocation->shares, of_allocation, next)
-	if (share->control)
-		lien_share_drop(graph, share);
+	LIST_FOREACH_SAFE (share, &allocation->shares, of_allocation, next)
+		if (share->control)
+			lien_share_drop(graph, share);
 }
 
 static void allocation_settle(struct lien_graph *graph, struct lien_allocation *allocation);
@@ -281,22 +307,23 @@ static void allocation_free(struct lien_graph *graph, struct lien_allocation *al
 		lien_share_drop(graph, share);
 	if (allocation->owner)
 		LIST_REMOVE(allocation, of_owner);
-	RB_REMOVE(lien_allocation_tree, &graph->allocations, allocation);
+	TAILQ_REMOVE(&graph->allocations, allocation, of_graph);
 	graph->stats.allocations--;
-	free(allocation);
+	lien_slab_put(&graph->slabs.allocations, allocation);
 }
 
 /* Frees what nothing holds. An export that nobody has imported yet may travel as an open file: the
- * record is kept for that import as long as the owner lives. */
+ * record is kept for that import as long as the owner lives. Names of 64 bytes keep nothing. */
 static void allocation_settle(struct lien_graph *graph, struct lien_allocation *allocation)
 {
 	struct lien_share *share;
 
-	if (lien_allocation_held(allocation))
+	if (allocation->importing || lien_allocation_held(allocation))
 		return;
 	if (allocation->owner)
 		LIST_FOREACH (share, &allocation->shares, of_allocation)
-			if (!share->imports && !share->control)
+			if (!share->imports && !share->control &&
+				!(share->number & LIEN_SHARE_BY_KEY))
 				return;
 	allocation_free(graph, allocation);
 }
@@ -304,33 +331,35 @@ static void allocation_settle(struct lien_graph *graph, struct lien_allocation *
 struct lien_share *lien_share_new(struct lien_graph *graph, struct lien_allocation *allocation,
 	uint64_t number, const uint8_t *key)
 {
-	struct lien_share *share = calloc(1, sizeof(*share) + (key ? LIEN_KEY_BYTES : 0));
+	struct lien_share *share = key ? calloc(1, sizeof(*share) + LIEN_KEY_BYTES)
+				       : lien_slab_get(&graph->slabs.shares);
 
 	if (!share)
 		return NULL;
+	share->number = number;
+	share->has_key = key;
 	if (key)
 		memcpy(share->key, key, LIEN_KEY_BYTES);
-	share->number = number;
 	share->allocation = allocation;
-	if (RB_INSERT(lien_share_tree, &graph->shares, share)) {
-		free(share);
+	if (SPLAY_INSERT(lien_share_tree, &graph->shares, share)) {
+		share_free(graph, share);
 		return NULL;
 	}
 	LIST_INSERT_HEAD(&allocation->shares, share, of_allocation);
 	return share;
 }
 
-struct lien_handle *lien_handle_new(
-	struct lien_process *process, struct lien_allocation *allocation, uint64_t value)
+struct lien_handle *lien_handle_new(struct lien_graph *graph, struct lien_process *process,
+	struct lien_allocation *allocation, uint64_t value)
 {
-	struct lien_handle *handle = calloc(1, sizeof(*handle));
+	struct lien_handle *handle = lien_slab_get(&graph->slabs.handles);
 
 	if (!handle)
 		return NULL;
 	handle->process = process;
 	handle->allocation = allocation;
 	handle->value = value;
-	RB_INSERT(lien_handle_tree, &process->handles, handle);
+	SPLAY_INSERT(lien_handle_tree, &process->handles, handle);
 	LIST_INSERT_HEAD(&allocation->handles, handle, of_allocation);
 	return handle;
 }
@@ -339,16 +368,16 @@ void lien_handle_drop(struct lien_graph *graph, struct lien_handle *handle)
 {
 	struct lien_allocation *allocation = handle->allocation;
 
-	RB_REMOVE(lien_handle_tree, &handle->process->handles, handle);
+	SPLAY_REMOVE(lien_handle_tree, &handle->process->handles, handle);
 	LIST_REMOVE(handle, of_allocation);
-	free(handle);
+	lien_slab_put(&graph->slabs.handles, handle);
 	allocation_settle(graph, allocation);
 }
 
 struct lien_mapping *lien_mapping_new(struct lien_graph *graph, struct lien_process *process,
 	struct lien_allocation *allocation, uint64_t va, uint64_t bytes)
 {
-	struct lien_mapping *mapping = calloc(1, sizeof(*mapping));
+	struct lien_mapping *mapping = lien_slab_get(&graph->slabs.mappings);
 
 	if (!mapping)
 		return NULL;
@@ -369,13 +398,14 @@ void lien_mapping_drop(struct lien_graph *graph, struct lien_mapping *mapping)
 	RB_REMOVE(lien_mapping_tree, &mapping->process->mappings, mapping);
 	LIST_REMOVE(mapping, of_allocation);
 	graph->stats.mappings--;
-	free(mapping);
+	lien_slab_put(&graph->slabs.mappings, mapping);
 	allocation_settle(graph, allocation);
 }
 
 void lien_allocation_merge(
 	struct lien_graph *graph, struct lien_allocation *from, struct lien_allocation *to)
 {
+	struct lien_binding *binding;
 	struct lien_handle *handle;
 	struct lien_mapping *mapping;
 	struct lien_share *share;
@@ -395,6 +425,11 @@ void lien_allocation_merge(
 		share->allocation = to;
 		LIST_INSERT_HEAD(&to->shares, share, of_allocation);
 	}
+	while ((binding = LIST_FIRST(&from->bindings))) {
+		LIST_REMOVE(binding, of_memory);
+		binding->memory = to;
+		LIST_INSERT_HEAD(&to->bindings, binding, of_memory);
+	}
 	allocation_free(graph, from);
 }
 
@@ -408,16 +443,17 @@ static void registrations_free(struct lien_registration_list *list)
 	}
 }
 
-void lien_comm_drop(struct lien_process *process, struct lien_comm *comm)
+void lien_comm_drop(struct lien_graph *graph, struct lien_process *process, struct lien_comm *comm)
 {
 	struct lien_init *init, *next;
 
+	lien_splits_forget(graph, comm->number);
 	registrations_free(&comm->registrations);
-	LIST_FOREACH_SAFE(init, &process->inits, next, next)
-	if (init->number == comm->number) {
-		LIST_REMOVE(init, next);
-		free(init);
-	}
+	LIST_FOREACH_SAFE (init, &process->inits, next, next)
+		if (init->number == comm->number) {
+			LIST_REMOVE(init, next);
+			free(init);
+		}
 	RB_REMOVE(lien_comm_tree, &process->comms, comm);
 	free(comm);
 }
@@ -456,14 +492,14 @@ void lien_process_end(struct lien_graph *graph, struct lien_process *process)
 		graph->on_process_end(graph->on_process_end_context, process);
 	while ((mapping = RB_ROOT(&process->mappings)))
 		lien_mapping_drop(graph, mapping);
-	while ((handle = RB_ROOT(&process->handles)))
+	while ((handle = SPLAY_ROOT(&process->handles)))
 		lien_handle_drop(graph, handle);
-	while ((reservation = RB_ROOT(&process->reservations))) {
-		RB_REMOVE(lien_reservation_tree, &process->reservations, reservation);
-		free(reservation);
+	while ((reservation = SPLAY_ROOT(&process->reservations))) {
+		SPLAY_REMOVE(lien_reservation_tree, &process->reservations, reservation);
+		lien_slab_put(&graph->slabs.reservations, reservation);
 	}
 	while ((comm = RB_ROOT(&process->comms)))
-		lien_comm_drop(process, comm);
+		lien_comm_drop(graph, process, comm);
 	registrations_free(&process->cards);
 	while ((library = RB_ROOT(&process->libraries))) {
 		RB_REMOVE(lien_library_tree, &process->libraries, library);

@@ -73,7 +73,7 @@ LIST_HEAD(lien_handle_list, lien_handle);
 
 /* One export: what an import's number refers to. */
 struct lien_share {
-	RB_ENTRY(lien_share) by_number;
+	SPLAY_ENTRY(lien_share) by_number;
 	LIST_ENTRY(lien_share) of_allocation;
 	struct lien_allocation *allocation;
 	uint64_t number;
@@ -81,7 +81,9 @@ struct lien_share {
 	uint32_t call; /* enum lien_call: the export */
 	int32_t fd;    /* in the exporter, when it was made; -1: none */
 	bool control;  /* made by a restore */
-	uint8_t key[]; /* LIEN_KEY_BYTES if the number says so */
+	bool has_key;
+	bool stale;    /* its key has been given to other memory since */
+	uint8_t key[]; /* LIEN_KEY_BYTES if it has one */
 };
 
 /* Memory that a multicast object reaches. */
@@ -92,33 +94,34 @@ struct lien_binding {
 	uint64_t memory_offset;
 };
 
+/* There may be a million: the order leaves no holes. */
 struct lien_allocation {
-	RB_ENTRY(lien_allocation) by_id;
-	uint64_t id; /* never used again */
-	enum lien_origin origin;
+	TAILQ_ENTRY(lien_allocation) of_graph;
+	uint64_t id; /* never used again; the graph's are in its order */
 	LIST_ENTRY(lien_allocation) of_owner;
 	struct lien_process *owner; /* NULL: unknown or dead */
-	uint32_t owner_pid;	    /* stays when the owner has died; 0: unknown */
 	uint64_t owner_start;
 	uint64_t bytes;
-	struct lien_prop prop;	      /* origin ALLOC: only the location, as far as known */
 	const struct lien_site *site; /* that asked for it; NULL: not known */
-	uint64_t caller;	      /* the same as an address of the owner */
 	uint64_t devices;	      /* multicast: bit n, device n was added */
-	uint32_t comm;	    /* lien_comm.number: NCCL needs it for that one; 0: none, not known */
-	bool comm_inferred; /* see lien_event.scope */
-	uint32_t context;   /* lien_context.number; 0: not known, or made without one */
-	bool found;	    /* by asking the driver: its references and its caller are not known */
-	unsigned dmabufs;   /* descriptors given out by cuMemGetHandleForAddressRange */
-	unsigned exports;   /* by the application; restores export again without counting */
 	LIST_HEAD(, lien_share) shares;
 	struct lien_handle_list handles;
 	struct lien_mapping_list mappings;  /* in all processes */
 	LIST_HEAD(, lien_binding) bindings; /* multicast: what it reaches; else what reaches it */
+	struct lien_prop prop;		    /* by address: only the location, as far as known */
+	uint32_t owner_pid;		    /* stays when the owner has died; 0: unknown */
+	uint32_t comm;	    /* lien_comm.number: NCCL needs it for that one; 0: none, not known */
+	uint32_t context;   /* lien_context.number; 0: not known, or made without one */
+	unsigned dmabufs;   /* descriptors given out by cuMemGetHandleForAddressRange */
+	unsigned exports;   /* by the application; restores export again without counting */
+	uint8_t origin;	    /* enum lien_origin */
+	bool comm_inferred; /* see lien_event.scope */
+	bool found;	    /* by asking the driver: its references and its caller are not known */
+	bool importing;	    /* a process takes it in at this moment */
 };
 
 struct lien_handle {
-	RB_ENTRY(lien_handle) by_value;
+	SPLAY_ENTRY(lien_handle) by_value;
 	LIST_ENTRY(lien_handle) of_allocation;
 	struct lien_process *process;
 	struct lien_allocation *allocation;
@@ -140,7 +143,7 @@ struct lien_mapping {
 };
 
 struct lien_reservation {
-	RB_ENTRY(lien_reservation) by_va;
+	SPLAY_ENTRY(lien_reservation) by_va;
 	uint64_t va, bytes;
 };
 
@@ -201,7 +204,7 @@ struct lien_context {
 	bool primary;
 };
 
-/* A communicator being made, for which memory was asked already. */
+/* The call that makes, or made, a communicator: how NCCL's own threads name it. */
 struct lien_init {
 	LIST_ENTRY(lien_init) next;
 	uint64_t scope;
@@ -213,14 +216,15 @@ struct lien_capture {
 	uint64_t stream;
 };
 
-RB_HEAD(lien_handle_tree, lien_handle);
+/* Splay trees, whose entries are half as large, where there is one for each of a million mappings
+ * and nobody looks for what is near a key. Looking something up changes them. */
+SPLAY_HEAD(lien_handle_tree, lien_handle);
 RB_HEAD(lien_mapping_tree, lien_mapping);
-RB_HEAD(lien_reservation_tree, lien_reservation);
+SPLAY_HEAD(lien_reservation_tree, lien_reservation);
 RB_HEAD(lien_comm_tree, lien_comm);
 RB_HEAD(lien_library_tree, lien_library_map);
-RB_HEAD(lien_allocation_tree, lien_allocation);
 RB_HEAD(lien_process_tree, lien_process);
-RB_HEAD(lien_share_tree, lien_share);
+SPLAY_HEAD(lien_share_tree, lien_share);
 
 /* Of the reasons why a process is not known whole (event.h), what asking the driver mends. */
 #define LIEN_INCOMPLETE_REREAD (LIEN_INCOMPLETE_LOST | LIEN_INCOMPLETE_ODD | LIEN_INCOMPLETE_ARGS)
@@ -290,7 +294,6 @@ const struct lien_graph_stats *lien_graph_stats(const struct lien_graph *graph);
 struct lien_process *lien_graph_process(struct lien_graph *graph, uint32_t pid);
 struct lien_process *lien_graph_first(struct lien_graph *graph);
 struct lien_process *lien_graph_next(struct lien_process *process);
-struct lien_allocation *lien_graph_allocation(struct lien_graph *graph, uint64_t id);
 struct lien_allocation *lien_graph_first_allocation(struct lien_graph *graph);
 struct lien_allocation *lien_graph_next_allocation(struct lien_allocation *allocation);
 
@@ -330,9 +333,11 @@ bool lien_allocation_on_device(const struct lien_allocation *allocation);
 int lien_graph_dump(const struct lien_graph *graph,
 	int (*fn)(void *context, const struct lien_event *), void *context);
 
-RB_PROTOTYPE(lien_handle_tree, lien_handle, by_value, lien_handle_cmp);
+int lien_handle_cmp(const struct lien_handle *a, const struct lien_handle *b);
+int lien_reservation_cmp(const struct lien_reservation *a, const struct lien_reservation *b);
+SPLAY_PROTOTYPE(lien_handle_tree, lien_handle, by_value, lien_handle_cmp)
+SPLAY_PROTOTYPE(lien_reservation_tree, lien_reservation, by_va, lien_reservation_cmp)
 RB_PROTOTYPE(lien_mapping_tree, lien_mapping, by_va, lien_mapping_cmp);
-RB_PROTOTYPE(lien_reservation_tree, lien_reservation, by_va, lien_reservation_cmp);
 RB_PROTOTYPE(lien_comm_tree, lien_comm, by_address, lien_comm_cmp);
 RB_PROTOTYPE(lien_library_tree, lien_library_map, by_start, lien_library_cmp);
 

@@ -46,6 +46,10 @@ int lien_graph_apply_alloc(
 
 	if (!event->alloc.va || !event->alloc.bytes)
 		return 0; /* cuMemHostAlloc() of nothing succeeds */
+	if (!lien_range_sane(event->alloc.va, event->alloc.bytes)) {
+		lien_graph_odd(graph, process);
+		return 0;
+	}
 	lien_range_vacate(graph, process, event->alloc.va, event->alloc.bytes);
 	allocation = lien_allocation_new(graph, origin_of(event->type));
 	if (!allocation)
@@ -74,7 +78,7 @@ static int free_at(struct lien_graph *graph, struct lien_process *process, uint6
 		return 0;
 	origin = mapping ? mapping->allocation->origin : 0;
 	if (!mapping || mapping->va != va ||
-		(!lien_allocation_by_address(mapping->allocation) && !mapping->imported) ||
+		(!lien_allocation_by_address(mapping->allocation) && !mapping->opens) ||
 		(origin == LIEN_ORIGIN_HOST) != host ||
 		(origin == LIEN_ORIGIN_REGISTERED) != registered)
 		lien_graph_odd(graph, process);
@@ -162,12 +166,64 @@ int lien_graph_apply_pool_destroy(
 	return 0;
 }
 
+/* Memory with handles belongs to no context, nor do pools. */
+static bool in_context(const struct lien_mapping *mapping)
+{
+	const struct lien_allocation *allocation = mapping->allocation;
+
+	return allocation->context && allocation->owner == mapping->process &&
+	       allocation->origin != LIEN_ORIGIN_POOL && !mapping->imported;
+}
+
+uint64_t lien_context_of(const struct lien_mapping *mapping)
+{
+	const struct lien_context *context;
+
+	if (in_context(mapping))
+		LIST_FOREACH (context, &mapping->process->contexts, next)
+			if (context->number == mapping->allocation->context)
+				return context->value;
+	return 0;
+}
+
+static struct lien_mapping *next_in_context(
+	struct lien_process *process, uint64_t from, const struct lien_context *context)
+{
+	struct lien_mapping *mapping = lien_process_overlap(process, from, UINT64_MAX - from);
+
+	while (mapping && !(in_context(mapping) && mapping->allocation->context == context->number))
+		mapping = RB_NEXT(lien_mapping_tree, &process->mappings, mapping);
+	return mapping;
+}
+
+/* What was allocated in it is freed, if it has not been freed by a call that is yet to return. */
+static void context_drop(
+	struct lien_graph *graph, struct lien_process *process, struct lien_context *context)
+{
+	struct lien_mapping *mapping;
+	uint64_t from = 0;
+
+	while ((mapping = next_in_context(process, from, context))) {
+		from = mapping->va;
+		if (!lien_mapping_apply_pending(graph, mapping))
+			lien_mapping_drop(graph, mapping);
+	}
+	LIST_REMOVE(context, next);
+	free(context);
+}
+
+/* The primary context is the same one each time that it is retained; others are new. */
 int lien_graph_apply_context(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
-	struct lien_context *context = context_find(process, event->context.context);
+	bool primary = event->type == LIEN_CALL_CU_CONTEXT_PRIMARY;
+	struct lien_context *context;
 
-	(void)graph;
+	while ((context = context_find(process, event->context.context)) &&
+		!(primary && context->primary))
+		if (!lien_graph_apply_pending(
+			    graph, process, LIEN_CALL_CU_CONTEXT_DESTROY, context->value, 0))
+			context_drop(graph, process, context);
 	if (!context) {
 		context = calloc(1, sizeof(*context));
 		if (!context)
@@ -177,21 +233,8 @@ int lien_graph_apply_context(
 		LIST_INSERT_HEAD(&process->contexts, context, next);
 	}
 	context->device = event->context.device;
-	context->primary = event->type == LIEN_CALL_CU_CONTEXT_PRIMARY;
+	context->primary = primary;
 	return 0;
-}
-
-/* What was allocated in it is freed. Memory with handles belongs to no context, nor do pools. */
-static void context_free(
-	struct lien_graph *graph, struct lien_process *process, const struct lien_context *context)
-{
-	struct lien_mapping *mapping, *next;
-
-	RB_FOREACH_SAFE (mapping, lien_mapping_tree, &process->mappings, next)
-		if (mapping->allocation->context == context->number &&
-			mapping->allocation->owner == process &&
-			mapping->allocation->origin != LIEN_ORIGIN_POOL && !mapping->imported)
-			lien_mapping_drop(graph, mapping);
 }
 
 int lien_graph_apply_context_destroy(
@@ -199,13 +242,10 @@ int lien_graph_apply_context_destroy(
 {
 	struct lien_context *context = context_find(process, event->context.context);
 
-	if (!context) {
+	if (!context)
 		lien_graph_odd(graph, process);
-		return 0;
-	}
-	context_free(graph, process, context);
-	LIST_REMOVE(context, next);
-	free(context);
+	else
+		context_drop(graph, process, context);
 	return 0;
 }
 

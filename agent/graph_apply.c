@@ -160,7 +160,8 @@ static int apply_library(
 				*next;
 
 	if (map && map->start == event->library.start && map->inode == event->library.inode &&
-		map->end == map->start + event->library.length)
+		map->end == map->start + event->library.length &&
+		map->offset == event->library.offset)
 		return 0; /* told twice: the time of the first one counts */
 	map = calloc(1, sizeof(*map));
 	if (!map)
@@ -182,7 +183,10 @@ static int apply_library(
 			RB_REMOVE(lien_library_tree, &process->libraries, old);
 			free(old);
 		}
-	RB_INSERT(lien_library_tree, &process->libraries, map);
+	if (map->inode)
+		RB_INSERT(lien_library_tree, &process->libraries, map);
+	else
+		free(map);
 	return 0;
 }
 

@@ -6,22 +6,6 @@
 
 #include "agent/graph_internal.h"
 
-/* No group is larger; a forged recording may say so. */
-#define RANKS_MAX 65536
-
-struct member {
-	uint32_t pid;
-	uint64_t comm; /* 0: it takes no part (NCCL_SPLIT_NOCOLOR) */
-	int32_t color, key, parent_rank;
-};
-
-struct lien_split {
-	LIST_ENTRY(lien_split) next;
-	uint8_t id[128]; /* before the color is added */
-	unsigned members_count;
-	struct member members[]; /* as many as the parent has ranks */
-};
-
 struct lien_comm *lien_comm_find(struct lien_process *process, uint64_t address)
 {
 	struct lien_comm key = {.address = address};
@@ -44,6 +28,16 @@ struct lien_comm *lien_comm_new(
 	return comm;
 }
 
+struct lien_comm *lien_process_comm(struct lien_process *process, uint32_t number)
+{
+	struct lien_comm *comm;
+
+	RB_FOREACH (comm, lien_comm_tree, &process->comms)
+		if (comm->number == number)
+			break;
+	return comm;
+}
+
 static struct lien_init *init_find(struct lien_process *process, uint64_t scope)
 {
 	struct lien_init *init;
@@ -54,16 +48,16 @@ static struct lien_init *init_find(struct lien_process *process, uint64_t scope)
 	return init;
 }
 
-static struct lien_init *init_new(struct lien_process *process, uint64_t scope, uint32_t number)
+static int init_new(struct lien_process *process, uint64_t scope, uint32_t number)
 {
 	struct lien_init *init = calloc(1, sizeof(*init));
 
 	if (!init)
-		return NULL;
+		return -ENOMEM;
 	init->scope = scope;
 	init->number = number;
 	LIST_INSERT_HEAD(&process->inits, init, next);
-	return init;
+	return 0;
 }
 
 uint32_t lien_comm_of_scope(struct lien_graph *graph, struct lien_process *process, uint64_t scope)
@@ -76,33 +70,31 @@ uint32_t lien_comm_of_scope(struct lien_graph *graph, struct lien_process *proce
 		return comm ? comm->number : 0;
 	}
 	init = init_find(process, scope);
-	if (!init)
-		init = init_new(process, scope, ++graph->next_comm);
-	return init ? init->number : 0;
+	if (init)
+		return init->number;
+	return init_new(process, scope, ++graph->next_comm) ? 0 : graph->next_comm;
 }
 
 /*
- * NCCL's threads go on making memory for a communicator, or only begin to, after the call that
- * makes it has returned (non-blocking ones, and groups): the entry is how they name it.
+ * NCCL's threads make memory for a communicator before and after the call that makes it has
+ * returned (non-blocking ones, and groups), and name it by that call: so the entry is there as long
+ * as the communicator.
  */
-static void adopt_number(struct lien_comm *comm, struct lien_process *process, uint64_t t_entry)
+static int adopt_number(struct lien_comm *comm, struct lien_process *process, uint64_t t_entry)
 {
 	struct lien_init *init = init_find(process, LIEN_SCOPE_INIT | t_entry);
-	struct lien_comm *other;
 
-	if (!init) {
-		if (t_entry)
-			init_new(process, LIEN_SCOPE_INIT | t_entry, comm->number);
-		return;
-	}
-	RB_FOREACH (other, lien_comm_tree, &process->comms)
-		if (other->number == init->number)
-			return; /* ncclCommInitAll: the first one stands for all */
-	comm->number = init->number;
+	if (!t_entry)
+		return 0;
+	if (!init)
+		return init_new(process, LIEN_SCOPE_INIT | t_entry, comm->number);
+	/* ncclCommInitAll: the first one stands for all. */
+	if (!lien_process_comm(process, init->number))
+		comm->number = init->number;
+	return 0;
 }
 
-/* A new one takes the place of whatever had its address. NULL: out of memory. */
-static struct lien_comm *comm_made(
+struct lien_comm *lien_comm_made(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
 	struct lien_comm *comm = lien_comm_find(process, event->comm.comm);
@@ -111,11 +103,10 @@ static struct lien_comm *comm_made(
 		!lien_graph_apply_pending(
 			graph, process, LIEN_CALL_NCCL_DESTROY, comm->address, 0) &&
 		!lien_graph_apply_pending(graph, process, LIEN_CALL_NCCL_ABORT, comm->address, 0))
-		lien_comm_drop(process, comm);
+		lien_comm_drop(graph, process, comm);
 	comm = lien_comm_new(graph, process, event->comm.comm);
-	if (!comm)
+	if (!comm || adopt_number(comm, process, event->t_entry))
 		return NULL;
-	adopt_number(comm, process, event->t_entry);
 	comm->made_by = event->type;
 	comm->rank = event->comm.rank;
 	comm->nranks = event->comm.nranks;
@@ -125,201 +116,82 @@ static struct lien_comm *comm_made(
 	return comm;
 }
 
-/* Told after the fact (lien_graph_dump()), with everything that is known of it. */
-static int comm_told(
+struct lien_comm *lien_comm_parent(struct lien_process *process, const struct lien_event *event)
+{
+	return event->comm.parent != event->comm.comm ? lien_comm_find(process, event->comm.parent)
+						      : NULL;
+}
+
+int lien_comm_told(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
-	struct lien_comm *parent = lien_comm_find(process, event->comm.parent);
-	struct lien_comm *comm = comm_made(graph, process, event);
+	struct lien_comm *parent = lien_comm_parent(process, event), *comm;
 
+	if (!event->comm.comm)
+		return 0;
+	comm = lien_comm_made(graph, process, event);
 	if (!comm)
 		return -ENOMEM;
 	comm->parent = parent ? parent->number : 0;
 	comm->splits = event->comm.key;
 	comm->shrinks = event->comm.excluded;
+	if (!event->t_return)
+		comm->made_by = 0;
 	return 0;
 }
 
 int lien_graph_apply_comm_init(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
+	if (event->flags & LIEN_EVENT_IMPORTED)
+		return lien_comm_told(graph, process, event);
 	if (!event->comm.comm)
 		return 0;
-	if (event->flags & LIEN_EVENT_IMPORTED)
-		return comm_told(graph, process, event);
-	return comm_made(graph, process, event) ? 0 : -ENOMEM;
-}
-
-static uint64_t mix(uint64_t hash, const void *data, size_t size)
-{
-	const uint8_t *bytes = data;
-
-	while (size--)
-		hash = (hash ^ *bytes++) * 0x100000001b3ull;
-	return hash;
-}
-
-/* The name of a group that NCCL gives none. */
-static void derive_id(uint8_t *id, const struct lien_comm *parent, unsigned call, unsigned number)
-{
-	uint64_t hash = mix(0xcbf29ce484222325ull, parent->id, sizeof(parent->id));
-
-	hash = mix(hash, &call, sizeof(call));
-	hash = mix(hash, &number, sizeof(number));
-	memset(id, 0, sizeof(parent->id));
-	memcpy(id, &hash, sizeof(hash));
-}
-
-static void add_color(uint8_t *id, int32_t color)
-{
-	uint64_t hash;
-
-	memcpy(&hash, id, sizeof(hash));
-	hash = mix(hash, &color, sizeof(color));
-	memcpy(id, &hash, sizeof(hash));
-}
-
-static struct lien_split *split_of(
-	struct lien_graph *graph, const uint8_t *id, const struct lien_comm *parent)
-{
-	struct lien_split *split;
-
-	LIST_FOREACH (split, &graph->splits, next)
-		if (!memcmp(split->id, id, sizeof(split->id)))
-			return split;
-	split = calloc(1, sizeof(*split) + parent->nranks * sizeof(split->members[0]));
-	if (!split)
-		return NULL;
-	memcpy(split->id, id, sizeof(split->id));
-	LIST_INSERT_HEAD(&graph->splits, split, next);
-	return split;
-}
-
-static int member_cmp(const void *a, const void *b)
-{
-	const struct member *x = a, *y = b;
-
-	if (x->color != y->color)
-		return x->color < y->color ? -1 : 1;
-	if (x->key != y->key)
-		return x->key < y->key ? -1 : 1;
-	return (x->parent_rank > y->parent_rank) - (x->parent_rank < y->parent_rank);
-}
-
-/* All have called: by color, then key, then their rank in the parent (ncclCommSplit()). */
-static void split_finish(struct lien_graph *graph, struct lien_split *split)
-{
-	unsigned i, first, end;
-
-	qsort(split->members, split->members_count, sizeof(split->members[0]), member_cmp);
-	for (first = 0; first < split->members_count; first = end) {
-		for (end = first; end < split->members_count; end++)
-			if (split->members[end].color != split->members[first].color)
-				break;
-		for (i = first; i < end; i++) {
-			const struct member *member = &split->members[i];
-			struct lien_process *process = lien_graph_process(graph, member->pid);
-			struct lien_comm *comm = process && member->comm
-							 ? lien_comm_find(process, member->comm)
-							 : NULL;
-
-			if (!comm)
-				continue;
-			comm->rank = i - first;
-			comm->nranks = end - first;
-		}
-	}
-	LIST_REMOVE(split, next);
-	free(split);
-}
-
-void lien_splits_drop(struct lien_graph *graph, uint32_t pid)
-{
-	struct lien_split *split, *next;
-	unsigned i;
-
-	LIST_FOREACH_SAFE(split, &graph->splits, next, next)
-	for (i = 0; i < split->members_count; i++)
-		if (!pid || split->members[i].pid == pid) {
-			LIST_REMOVE(split, next);
-			free(split);
-			break;
-		}
-}
-
-static int split_join(struct lien_graph *graph, const struct lien_process *process,
-	const struct lien_event *event, const struct lien_comm *parent, const uint8_t *id)
-{
-	struct lien_split *split;
-
-	if (parent->rank < 0 || parent->nranks < 1 || parent->nranks > RANKS_MAX)
-		return 0; /* then it is not known who its members are */
-	split = split_of(graph, id, parent);
-	if (!split)
-		return -ENOMEM;
-	split->members[split->members_count++] = (struct member){
-		.pid = process->pid,
-		.comm = event->comm.color < 0 ? 0 : event->comm.comm,
-		.color = event->comm.color,
-		.key = event->comm.key,
-		.parent_rank = parent->rank,
-	};
-	if (split->members_count == (unsigned)parent->nranks)
-		split_finish(graph, split);
-	return 0;
-}
-
-int lien_graph_apply_comm_split(
-	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
-{
-	struct lien_comm *parent = lien_comm_find(process, event->comm.parent), *comm = NULL;
-	uint8_t id[sizeof(parent->id)];
-
-	if (event->flags & LIEN_EVENT_IMPORTED)
-		return comm_told(graph, process, event);
-	if (event->comm.comm && event->comm.color >= 0) {
-		comm = comm_made(graph, process, event);
-		if (!comm)
-			return -ENOMEM;
-	}
-	if (!parent)
-		return 0;
-	derive_id(id, parent, event->type, ++parent->splits);
-	if (comm) {
-		comm->parent = parent->number;
-		memcpy(comm->id, id, sizeof(id));
-		add_color(comm->id, event->comm.color);
-	}
-	return split_join(graph, process, event, parent, id);
+	return lien_comm_made(graph, process, event) ? 0 : -ENOMEM;
 }
 
 #define EXCLUDED_TOLD (sizeof(((struct lien_event *)0)->comm.id) / sizeof(int32_t))
 
+/* The ranks that are left close up. What makes no sense leaves the rank unknown. */
+static void shrink_rank(
+	struct lien_comm *comm, const struct lien_comm *parent, const struct lien_event *event)
+{
+	int32_t excluded[EXCLUDED_TOLD], count = event->comm.excluded, rank = parent->rank, i;
+
+	memcpy(excluded, event->comm.id, sizeof(excluded));
+	if (rank < 0 || count < 0 || count >= parent->nranks)
+		return;
+	comm->nranks = parent->nranks - count;
+	if (count > (int32_t)EXCLUDED_TOLD)
+		return;
+	for (i = 0; i < count; i++) {
+		if (excluded[i] < 0 || excluded[i] >= parent->nranks || excluded[i] == parent->rank)
+			return;
+		rank -= excluded[i] < parent->rank;
+	}
+	if (rank >= 0 && rank < comm->nranks)
+		comm->rank = rank;
+}
+
 int lien_graph_apply_comm_shrink(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
-	struct lien_comm *parent = lien_comm_find(process, event->comm.parent), *comm;
-	int32_t excluded[EXCLUDED_TOLD], count = event->comm.excluded, i;
+	struct lien_comm *parent = lien_comm_parent(process, event), *comm;
 
+	if (event->flags & LIEN_EVENT_IMPORTED)
+		return lien_comm_told(graph, process, event);
 	if (!event->comm.comm)
 		return 0;
-	if (event->flags & LIEN_EVENT_IMPORTED)
-		return comm_told(graph, process, event);
-	comm = comm_made(graph, process, event);
+	comm = lien_comm_made(graph, process, event);
 	if (!comm)
 		return -ENOMEM;
-	memcpy(excluded, event->comm.id, sizeof(excluded));
+	comm->rank = comm->nranks = -1;
 	memset(comm->id, 0, sizeof(comm->id));
 	if (!parent)
 		return 0;
 	comm->parent = parent->number;
-	derive_id(comm->id, parent, event->type, ++parent->shrinks);
-	if (parent->rank < 0 || count < 0 || count > (int32_t)EXCLUDED_TOLD)
-		return 0;
-	comm->nranks = parent->nranks - count;
-	comm->rank = parent->rank;
-	for (i = 0; i < count; i++)
-		comm->rank -= excluded[i] < parent->rank;
+	lien_comm_derive_id(comm->id, parent, event->type, ++parent->shrinks);
+	shrink_rank(comm, parent, event);
 	return 0;
 }
 
@@ -339,8 +211,7 @@ int lien_graph_apply_comm_end(
 {
 	struct lien_comm *comm = lien_comm_find(process, event->comm_end.comm);
 
-	(void)graph;
 	if (comm)
-		lien_comm_drop(process, comm);
+		lien_comm_drop(graph, process, comm);
 	return 0;
 }

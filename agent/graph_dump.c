@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /* The graph told as events, for recordings that start in the middle. */
-#include <stdio.h>
 #include <string.h>
 
-#include <lien/cuda_abi.h>
 #include "agent/graph_dump.h"
 
 struct lien_event lien_dump_event(const struct lien_process *process, unsigned type)
@@ -26,25 +24,96 @@ int lien_dump_tell(struct lien_dump *dump, struct lien_event *event, size_t size
 	return dump->fn(dump->context, event);
 }
 
-void lien_dump_asked(struct lien_event *event, const struct lien_allocation *allocation)
+static int tell_library(struct lien_dump *dump, const struct lien_process *process,
+	const struct lien_library_map *map)
 {
-	const struct lien_comm *comm = lien_allocation_comm(allocation);
+	struct lien_event event = lien_dump_event(process, LIEN_EVENT_LIBRARY);
+
+	event.t_entry = event.t_return = map->t_mapped;
+	event.library.start = map->start;
+	event.library.length = map->end - map->start;
+	event.library.offset = map->offset;
+	event.library.inode = map->inode;
+	event.library.dev_major = map->dev_major;
+	event.library.dev_minor = map->dev_minor;
+	if (map->file)
+		strncpy(event.library.name, map->file->text, sizeof(event.library.name) - 1);
+	return lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(library));
+}
+
+static bool map_has_site(const struct lien_library_map *map, const struct lien_site *site)
+{
+	return map->file == site->file && map->inode == site->inode &&
+	       map->dev_major == site->dev_major && map->dev_minor == site->dev_minor &&
+	       site->offset >= map->offset && site->offset - map->offset < map->end - map->start;
+}
+
+/* Where the site is in the process; 0: in a file that is not mapped there any more. */
+static uint64_t site_address(const struct lien_process *process, const struct lien_site *site)
+{
+	struct lien_library_map *map;
+
+	if (!site->file)
+		return site->offset;
+	RB_FOREACH (map, lien_library_tree, (struct lien_library_tree *)&process->libraries)
+		if (map_has_site(map, site))
+			return map->start + (site->offset - map->offset);
+	return 0;
+}
+
+static int tell_hidden(struct lien_dump *dump)
+{
+	int err = dump->hidden ? tell_library(dump, dump->hidden_in, dump->hidden) : 0;
+
+	dump->hidden = NULL;
+	return err;
+}
+
+/* The file is told to be mapped where nothing is, or nothing where now is a file. */
+static int tell_site(struct lien_dump *dump, struct lien_event *event,
+	const struct lien_process *process, const struct lien_site *site)
+{
+	struct lien_library_map map = {.start = site->offset, .end = site->offset + 1};
+	int err = tell_hidden(dump);
+
+	event->outer = site->outer;
+	event->caller = site_address(process, site);
+	if (site->file && !event->caller) {
+		event->caller = LIEN_DUMP_CODE;
+		map = (struct lien_library_map){.start = LIEN_DUMP_CODE,
+			.end = LIEN_DUMP_CODE + 1,
+			.offset = site->offset,
+			.inode = site->inode,
+			.dev_major = site->dev_major,
+			.dev_minor = site->dev_minor,
+			.file = site->file};
+	} else if (site->file || !(dump->hidden = lien_process_library(
+					   (struct lien_process *)process, site->offset))) {
+		return err;
+	}
+	dump->hidden_in = process;
+	return err ? err : tell_library(dump, process, &map);
+}
+
+int lien_dump_asked(struct lien_dump *dump, struct lien_event *event,
+	const struct lien_allocation *allocation, const struct lien_process *process)
+{
 	const struct lien_init *init;
+	struct lien_comm *comm;
 
 	if (allocation->found)
 		event->flags |= LIEN_EVENT_FOUND;
-	event->outer = allocation->site ? allocation->site->outer : 0;
-	event->caller = allocation->caller;
-	if (!allocation->comm)
-		return;
-	if (allocation->comm_inferred)
-		event->flags |= LIEN_EVENT_INFERRED;
-	/* Of one that has been destroyed, a time that no call was made at. */
-	event->scope = comm ? comm->address : LIEN_SCOPE_INIT | allocation->comm;
-	if (allocation->owner)
-		LIST_FOREACH (init, &allocation->owner->inits, next)
+	if (allocation->comm) {
+		comm = lien_process_comm((struct lien_process *)process, allocation->comm);
+		if (allocation->comm_inferred)
+			event->flags |= LIEN_EVENT_INFERRED;
+		/* Of one that has been destroyed, a time that no call was made at. */
+		event->scope = comm ? comm->address : LIEN_SCOPE_INIT | allocation->comm;
+		LIST_FOREACH (init, &process->inits, next)
 			if (init->number == allocation->comm && !comm)
 				event->scope = init->scope;
+	}
+	return allocation->site ? tell_site(dump, event, process, allocation->site) : 0;
 }
 
 /* What a process has besides memory. */
@@ -76,11 +145,21 @@ static int tell_contexts(struct lien_dump *dump, const struct lien_process *proc
 	return err;
 }
 
+static int tell_libraries(struct lien_dump *dump, struct lien_process *process)
+{
+	struct lien_library_map *map;
+	int err = 0;
+
+	RB_FOREACH (map, lien_library_tree, &process->libraries)
+		if (!err)
+			err = tell_library(dump, process, map);
+	return err;
+}
+
 static int tell_process(struct lien_dump *dump, struct lien_process *process)
 {
 	struct lien_event event = lien_dump_event(process, LIEN_EVENT_PROCESS);
 	struct lien_reservation *reservation;
-	struct lien_library_map *map;
 	int err = 0;
 
 	event.t_entry = event.t_return = process->t_first;
@@ -89,287 +168,31 @@ static int tell_process(struct lien_dump *dump, struct lien_process *process)
 	memcpy(event.process.comm, process->command, sizeof(event.process.comm));
 	if (process->cuda)
 		err = lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(process));
-	RB_FOREACH (map, lien_library_tree, &process->libraries) {
-		event = lien_dump_event(process, LIEN_EVENT_LIBRARY);
-		event.t_entry = event.t_return = map->t_mapped;
-		event.library.start = map->start;
-		event.library.length = map->end - map->start;
-		event.library.offset = map->offset;
-		event.library.inode = map->inode;
-		event.library.dev_major = map->dev_major;
-		event.library.dev_minor = map->dev_minor;
-		strncpy(event.library.name, map->file->text, sizeof(event.library.name) - 1);
-		if (!err)
-			err = lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(library));
-	}
-	RB_FOREACH (reservation, lien_reservation_tree, &process->reservations) {
+	if (!err)
+		err = tell_libraries(dump, process);
+	SPLAY_FOREACH (reservation, lien_reservation_tree, &process->reservations) {
 		event = lien_dump_event(process, LIEN_CALL_CU_MEM_RESERVE);
 		event.reserve.va = reservation->va;
 		event.reserve.bytes = reservation->bytes;
 		if (!err)
 			err = lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(reserve));
 	}
-	return err ? err : tell_contexts(dump, process);
-}
-
-static const struct lien_handle *handle_in(
-	const struct lien_allocation *allocation, const struct lien_process *process, bool imported)
-{
-	const struct lien_handle *handle;
-
-	LIST_FOREACH (handle, &allocation->handles, of_allocation)
-		if (handle->process == process && handle->imported == imported)
-			return handle;
-	return NULL;
-}
-
-uint64_t lien_dump_handle(
-	const struct lien_allocation *allocation, const struct lien_process *process, bool imported)
-{
-	const struct lien_handle *handle = handle_in(allocation, process, imported);
-
-	return handle ? handle->value : LIEN_DUMP_HANDLE | allocation->id;
-}
-
-static int tell_mapping(struct lien_dump *dump, const struct lien_mapping *mapping)
-{
-	struct lien_event event = lien_dump_event(mapping->process, LIEN_CALL_CU_MEM_MAP);
-	unsigned n = 0;
-	int err;
-
-	event.map.va = mapping->va;
-	event.map.bytes = mapping->bytes;
-	event.map.offset = mapping->offset;
-	event.map.handle =
-		lien_dump_handle(mapping->allocation, mapping->process, mapping->imported);
-	err = lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(map));
-	if (err || !mapping->access || !mapping->access->count)
-		return err;
-	event = lien_dump_event(mapping->process, LIEN_CALL_CU_MEM_SET_ACCESS);
-	event.access.va = mapping->va;
-	event.access.bytes = mapping->bytes;
-	while (n < mapping->access->count && n < LIEN_ACCESS_MAX) {
-		event.access.access[n] = mapping->access->access[n];
-		n++;
-	}
-	event.access.count = n;
-	return lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(access));
-}
-
-static int tell_fabric(
-	struct lien_dump *dump, const struct lien_event *export, const struct lien_share *share)
-{
-	struct lien_event event = *export;
-
-	event.flags = share->imports ? LIEN_EVENT_IMPORTED : 0;
-	event.share.handle_type = CU_MEM_HANDLE_TYPE_FABRIC;
-	event.share.share = 0;
-	event.share.fd = -1;
-	memcpy(event.share.key, share->key, LIEN_KEY_BYTES);
-	return lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(share));
-}
-
-/* Under the numbers that imports to come will have; exports that cannot be followed have none. */
-static int tell_exports(struct lien_dump *dump, const struct lien_allocation *allocation,
-	const struct lien_process *owner)
-{
-	const struct lien_share *share;
-	struct lien_event event;
-	unsigned told = 0;
-	int err = 0;
-
-	event = lien_dump_event(owner, LIEN_CALL_CU_MEM_EXPORT);
-	event.share.handle = lien_dump_handle(allocation, owner, false);
-	event.share.handle_type = 1;
-	event.share.fd = -1;
-	LIST_FOREACH (share, &allocation->shares, of_allocation) {
-		if (share->number & LIEN_SHARE_BY_KEY) {
-			told++;
-			if (!err)
-				err = tell_fabric(dump, &event, share);
-			continue;
-		}
-		event.flags = (share->control ? LIEN_EVENT_CONTROL : 0) |
-			      (share->imports ? LIEN_EVENT_IMPORTED : 0);
-		event.share.share = share->number;
-		told += !share->control;
-		if (!err)
-			err = lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(share));
-	}
-	event.flags = 0;
-	event.share.share = 0;
-	for (; told < allocation->exports && !err; told++)
-		err = lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(share));
-	return err;
-}
-
-/* An export by which it can have been imported; NULL: none is known. */
-static const struct lien_share *share_of(const struct lien_allocation *allocation)
-{
-	const struct lien_share *share, *best = LIST_FIRST(&allocation->shares);
-
-	LIST_FOREACH (share, &allocation->shares, of_allocation)
-		if (share->imports)
-			best = share;
-	return best;
-}
-
-static int tell_import(struct lien_dump *dump, const struct lien_allocation *allocation,
-	struct lien_process *process, uint64_t handle)
-{
-	struct lien_event event = lien_dump_event(process, LIEN_CALL_CU_MEM_IMPORT);
-	const struct lien_share *share = share_of(allocation);
-
-	event.share.handle = handle;
-	event.share.handle_type = 1;
-	event.share.fd = -1;
-	if (!share) /* then it is all that is known of the memory */
-		lien_dump_asked(&event, allocation);
-	else if (share->number & LIEN_SHARE_BY_KEY)
-		return tell_fabric(dump, &event, share);
-	else
-		event.share.share = share->number;
-	return lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(share));
-}
-
-/* The imports of a process: one for each handle, and one for what is mapped and has none any more.
- */
-static int tell_imports(struct lien_dump *dump, const struct lien_allocation *allocation,
-	struct lien_process *process)
-{
-	const struct lien_handle *handle;
-	bool any = process == allocation->owner;
-	int err = 0;
-
-	LIST_FOREACH (handle, &allocation->handles, of_allocation)
-		if (handle->process == process && handle->imported && !err) {
-			err = tell_import(dump, allocation, process, handle->value);
-			any = true;
-		}
-	if (!any)
-		err = tell_import(dump, allocation, process, LIEN_DUMP_HANDLE | allocation->id);
-	return err;
-}
-
-/* The references that a process holds, after the one that its create or import brought. */
-static int tell_references(struct lien_dump *dump, const struct lien_allocation *allocation,
-	struct lien_process *process)
-{
-	const struct lien_handle *handle;
-	const struct lien_mapping *mapping;
-	struct lien_event event;
-	uint32_t told;
-	int err = 0;
-
-	LIST_FOREACH (mapping, &allocation->mappings, of_allocation)
-		if (mapping->process == process)
-			break;
-	LIST_FOREACH (handle, &allocation->handles, of_allocation)
-		for (told = 1; handle->process == process && told < handle->references && !err;
-			told++) {
-			event = lien_dump_event(process, LIEN_CALL_CU_MEM_RETAIN);
-			event.retain.handle = handle->value;
-			event.retain.va = mapping ? mapping->va : 0;
-			err = lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(retain));
-		}
-	return err;
-}
-
-static int tell_release(struct lien_dump *dump, struct lien_event *event, size_t size)
-{
-	int err;
-
-	event->flags |= LIEN_EVENT_ENTRY;
-	err = lien_dump_tell(dump, event, size);
-	event->flags &= ~LIEN_EVENT_ENTRY;
-	return err ? err : lien_dump_tell(dump, event, size);
-}
-
-static int tell_handle_release(
-	struct lien_dump *dump, struct lien_process *process, uint64_t handle, bool parked)
-{
-	struct lien_event event = lien_dump_event(process, LIEN_CALL_CU_MEM_RELEASE);
-
-	event.flags = parked ? LIEN_EVENT_CONTROL : 0;
-	event.release.handle = handle;
-	return tell_release(dump, &event, LIEN_EVENT_SIZE(release));
-}
-
-/* What the control library took away, and the references that the application gave back. */
-static int tell_releases(struct lien_dump *dump, const struct lien_allocation *allocation,
-	struct lien_process *process)
-{
-	const struct lien_handle *handle;
-	const struct lien_mapping *mapping;
-	struct lien_event event;
-	bool parked = false, any = false;
-	int err = 0;
-
-	LIST_FOREACH (mapping, &allocation->mappings, of_allocation)
-		if (mapping->process == process && mapping->parked && !err) {
-			parked = true;
-			event = lien_dump_event(process, LIEN_CALL_CU_MEM_UNMAP);
-			event.flags = LIEN_EVENT_CONTROL;
-			event.range.va = mapping->va;
-			event.range.bytes = mapping->bytes;
-			err = tell_release(dump, &event, LIEN_EVENT_SIZE(range));
-		}
-	LIST_FOREACH (handle, &allocation->handles, of_allocation) {
-		if (handle->process != process)
-			continue;
-		any |= handle->imported == (process != allocation->owner);
-		if (!handle->references && !err)
-			err = tell_handle_release(dump, process, handle->value, parked);
-	}
-	if (!any && !err)
-		err = tell_handle_release(dump, process, LIEN_DUMP_HANDLE | allocation->id, parked);
-	return err;
-}
-
-static int tell_holder(struct lien_dump *dump, const struct lien_allocation *allocation,
-	struct lien_process *process)
-{
-	const struct lien_mapping *mapping;
-	int err = 0;
-
-	if (process == allocation->owner)
-		err = tell_exports(dump, allocation, process);
 	if (!err)
-		err = tell_imports(dump, allocation, process);
-	LIST_FOREACH (mapping, &allocation->mappings, of_allocation)
-		if (mapping->process == process && !err)
-			err = tell_mapping(dump, mapping);
-	return err ? err : tell_references(dump, allocation, process);
+		err = tell_contexts(dump, process);
+	return err ? err : lien_dump_comms(dump, process);
 }
 
-static bool holds(const struct lien_allocation *allocation, const struct lien_process *process)
+/* Nothing is left of the libraries that were told to be where none are. */
+static int tell_no_code(struct lien_dump *dump)
 {
-	const struct lien_mapping *mapping;
-	const struct lien_handle *handle;
-
-	LIST_FOREACH (mapping, &allocation->mappings, of_allocation)
-		if (mapping->process == process)
-			return true;
-	LIST_FOREACH (handle, &allocation->handles, of_allocation)
-		if (handle->process == process)
-			return true;
-	return false;
-}
-
-typedef int tell_part(struct lien_dump *dump, const struct lien_allocation *allocation,
-	struct lien_process *process);
-
-static int tell_part_of_all(struct lien_dump *dump, struct lien_graph *graph,
-	const struct lien_allocation *allocation, tell_part *part)
-{
+	const struct lien_library_map nothing = {
+		.start = LIEN_DUMP_CODE, .end = LIEN_DUMP_CODE + 1};
 	struct lien_process *process;
-	int err = 0;
+	int err = tell_hidden(dump);
 
-	if (allocation->owner)
-		err = part(dump, allocation, allocation->owner);
-	for (process = lien_graph_first(graph); process && !err; process = lien_graph_next(process))
-		if (process != allocation->owner && holds(allocation, process))
-			err = part(dump, allocation, process);
+	for (process = lien_graph_first(dump->graph); process && dump->hidden_in && !err;
+		process = lien_graph_next(process))
+		err = tell_library(dump, process, &nothing);
 	return err;
 }
 
@@ -377,198 +200,121 @@ static int tell_create(struct lien_dump *dump, const struct lien_allocation *all
 	const struct lien_process *owner)
 {
 	struct lien_event event = lien_dump_event(owner, LIEN_CALL_CU_MEM_CREATE);
+	int err;
 
 	if (allocation->origin == LIEN_ORIGIN_MULTICAST)
 		return lien_dump_multicast(dump, allocation, owner);
-	lien_dump_asked(&event, allocation);
+	err = lien_dump_asked(dump, &event, allocation, owner);
 	event.create.handle = lien_dump_handle(allocation, owner, false);
 	event.create.bytes = allocation->bytes;
 	event.create.prop = allocation->prop;
-	return lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(create));
+	return err ? err : lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(create));
 }
 
-int lien_dump_dead(struct lien_dump *dump, const struct lien_allocation *allocation,
-	struct lien_process *owner)
+const struct lien_process *lien_dump_owner(const struct lien_dump *dump,
+	const struct lien_allocation *allocation, struct lien_process *dead)
 {
-	const struct lien_site *site = allocation->site;
-	struct lien_event event;
-
-	owner->pid = allocation->owner_pid;
-	owner->start = allocation->owner_start;
-	if (!site || !site->file)
-		return 0;
-	event = lien_dump_event(owner, LIEN_EVENT_LIBRARY);
-	event.library.start = allocation->caller;
-	event.library.length = 1;
-	event.library.offset = site->offset;
-	event.library.inode = site->inode;
-	event.library.dev_major = site->dev_major;
-	event.library.dev_minor = site->dev_minor;
-	strncpy(event.library.name, site->file->text, sizeof(event.library.name) - 1);
-	return lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(library));
+	if (allocation->owner)
+		return allocation->owner;
+	dead->pid = allocation->owner_pid;
+	dead->start = allocation->owner_start;
+	return dead->pid && !lien_graph_process(dump->graph, dead->pid) ? dead : NULL;
 }
 
-static int tell_dead_owner(struct lien_dump *dump, const struct lien_allocation *allocation)
-{
-	struct lien_process owner = {0};
-	int err = lien_dump_dead(dump, allocation, &owner);
-
-	if (!err)
-		err = tell_create(dump, allocation, &owner);
-	return err ? err : tell_exports(dump, allocation, &owner);
-}
-
-static int tell_deaths(struct lien_dump *dump, struct lien_graph *graph)
+static int tell_deaths(struct lien_dump *dump)
 {
 	struct lien_allocation *allocation;
 	struct lien_event event;
 	int err = 0;
 
-	for (allocation = lien_graph_first_allocation(graph); allocation && !err;
+	for (allocation = lien_graph_first_allocation(dump->graph); allocation && !err;
 		allocation = lien_graph_next_allocation(allocation)) {
-		struct lien_process owner = {
-			.pid = allocation->owner_pid, .start = allocation->owner_start};
+		struct lien_process dead = {0};
 
-		if (allocation->owner || !owner.pid || lien_graph_process(graph, owner.pid))
+		if (allocation->owner || !lien_dump_owner(dump, allocation, &dead))
 			continue;
-		event = lien_dump_event(&owner, LIEN_EVENT_EXIT);
+		event = lien_dump_event(&dead, LIEN_EVENT_EXIT);
 		err = lien_dump_tell(dump, &event, LIEN_EVENT_HEADER);
 	}
 	return err;
 }
 
+/* Who has it; NULL: nobody (it is bound, and its owner is not known any more). */
+static const struct lien_process *holder(const struct lien_allocation *allocation)
+{
+	if (!LIST_EMPTY(&allocation->handles))
+		return LIST_FIRST(&allocation->handles)->process;
+	return LIST_EMPTY(&allocation->mappings) ? NULL
+						 : LIST_FIRST(&allocation->mappings)->process;
+}
+
 /* What was given back is told last: until then everybody else has taken the memory in, and
  * multicast objects reach it. */
-static int tell_allocation(
-	struct lien_dump *dump, struct lien_graph *graph, const struct lien_allocation *allocation)
+static int tell_allocation(struct lien_dump *dump, const struct lien_allocation *allocation)
 {
+	struct lien_process dead = {0};
+	const struct lien_process *owner = lien_dump_owner(dump, allocation, &dead), *by;
 	int err = 0;
 
+	by = owner ? owner : holder(allocation);
+	if (!by)
+		return 0;
 	if (lien_allocation_by_address(allocation))
-		return lien_dump_by_address(dump, graph, allocation);
-	if (allocation->owner)
-		err = tell_create(dump, allocation, allocation->owner);
-	else if (allocation->owner_pid && !lien_graph_process(graph, allocation->owner_pid))
-		err = tell_dead_owner(dump, allocation);
+		return owner ? lien_dump_by_address(dump, allocation, owner) : 0;
+	if (!owner && LIST_EMPTY(&allocation->handles) && LIST_FIRST(&allocation->mappings)->opens)
+		return lien_dump_opened(dump, allocation);
+	if (owner)
+		err = tell_create(dump, allocation, owner);
+	if (owner == &dead && !err)
+		err = lien_dump_exports(dump, allocation, owner);
 	if (!err)
-		err = tell_part_of_all(dump, graph, allocation, tell_holder);
+		err = lien_dump_part_of_all(dump, allocation, lien_dump_holder);
+	if (!err)
+		err = lien_dump_dmabufs(dump, allocation, by);
 	if (err || allocation->origin == LIEN_ORIGIN_MULTICAST)
 		return err;
-	err = lien_dump_bindings(dump, allocation);
-	if (!err)
-		err = lien_dump_dmabufs(dump, allocation);
-	return err ? err : tell_part_of_all(dump, graph, allocation, tell_releases);
+	err = lien_dump_bindings(dump, allocation, by);
+	return err ? err : lien_dump_part_of_all(dump, allocation, lien_dump_releases);
 }
 
-/* Multicast objects come first and are let go of last: the others' memory is bound to them. */
-static int tell_allocations(struct lien_dump *dump, struct lien_graph *graph)
+enum pass {
+	OBJECTS, /* multicast: the others' memory is bound to them */
+	RENAMED, /* its key is told to be other memory's afterwards */
+	OTHERS,
+	OBJECTS_RELEASED,
+	PASSES,
+};
+
+static enum pass pass_of(const struct lien_allocation *allocation)
+{
+	const struct lien_share *share;
+
+	if (allocation->origin == LIEN_ORIGIN_MULTICAST)
+		return OBJECTS;
+	LIST_FOREACH (share, &allocation->shares, of_allocation)
+		if (share->stale)
+			return RENAMED;
+	return OTHERS;
+}
+
+static int tell_allocations(struct lien_dump *dump)
 {
 	struct lien_allocation *allocation;
-	bool multicast;
-	int err = 0, pass;
+	enum pass pass, of;
+	int err = 0;
 
-	for (pass = 0; pass < 3; pass++)
-		for (allocation = lien_graph_first_allocation(graph); allocation && !err;
+	for (pass = 0; pass < PASSES; pass++)
+		for (allocation = lien_graph_first_allocation(dump->graph); allocation && !err;
 			allocation = lien_graph_next_allocation(allocation)) {
-			multicast = allocation->origin == LIEN_ORIGIN_MULTICAST;
-			if (multicast != (pass != 1) ||
-				(!lien_allocation_held(allocation) && !allocation->owner))
+			if (!lien_allocation_held(allocation) && !allocation->owner)
 				continue;
-			err = pass < 2 ? tell_allocation(dump, graph, allocation)
-				       : tell_part_of_all(dump, graph, allocation, tell_releases);
+			of = pass_of(allocation);
+			if (of == pass)
+				err = tell_allocation(dump, allocation);
+			else if (of == OBJECTS && pass == OBJECTS_RELEASED)
+				err = lien_dump_part_of_all(dump, allocation, lien_dump_releases);
 		}
 	return err;
-}
-
-static int tell_registrations(struct lien_dump *dump, struct lien_process *process,
-	const struct lien_registration_list *list, uint64_t comm)
-{
-	const struct lien_registration *registration;
-	struct lien_event event;
-	int err = 0;
-
-	LIST_FOREACH (registration, list, next) {
-		event = lien_dump_event(process, !comm ? LIEN_CALL_IBV_REG_MR
-						 : registration->window
-							 ? LIEN_CALL_NCCL_WINDOW_REGISTER
-							 : LIEN_CALL_NCCL_REGISTER);
-		event.reg.comm = comm;
-		event.reg.va = registration->va;
-		event.reg.bytes = registration->bytes;
-		event.reg.handle = registration->handle;
-		if (!err)
-			err = lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(reg));
-	}
-	return err;
-}
-
-static struct lien_comm *comm_after(struct lien_process *process, uint32_t number)
-{
-	struct lien_comm *comm, *best = NULL;
-
-	RB_FOREACH (comm, lien_comm_tree, &process->comms)
-		if (comm->number > number && (!best || comm->number < best->number))
-			best = comm;
-	return best;
-}
-
-static uint64_t comm_address(struct lien_process *process, uint32_t number)
-{
-	struct lien_comm *comm;
-
-	RB_FOREACH (comm, lien_comm_tree, &process->comms)
-		if (comm->number == number)
-			return comm->address;
-	return 0;
-}
-
-/* In the order in which they were made: a parent before those that were split off it. */
-static int tell_comms(struct lien_dump *dump, struct lien_process *process)
-{
-	const struct lien_init *init;
-	struct lien_comm *comm;
-	struct lien_event event;
-	int err = 0;
-
-	for (comm = comm_after(process, 0); comm && !err;
-		comm = comm_after(process, comm->number)) {
-		if (!comm->made_by)
-			continue;
-		event = lien_dump_event(process, comm->made_by);
-		event.flags = LIEN_EVENT_IMPORTED;
-		event.t_return = comm->t_init;
-		event.t_entry = 0;
-		LIST_FOREACH (init, &process->inits, next)
-			if (init->number == comm->number)
-				event.t_entry = init->scope & ~LIEN_SCOPE_INIT;
-		event.comm.comm = comm->address;
-		event.comm.parent = comm->parent ? comm_address(process, comm->parent) : 0;
-		event.comm.rank = comm->rank;
-		event.comm.nranks = comm->nranks;
-		event.comm.device = comm->device;
-		event.comm.key = comm->splits;
-		event.comm.excluded = comm->shrinks;
-		memcpy(event.comm.id, comm->id, sizeof(event.comm.id));
-		err = lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(comm));
-		if (err || !comm->finalized)
-			continue;
-		event = lien_dump_event(process, LIEN_CALL_NCCL_FINALIZE);
-		event.comm_end.comm = comm->address;
-		err = lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(comm_end));
-	}
-	return err;
-}
-
-static int tell_registered(struct lien_dump *dump, struct lien_process *process)
-{
-	struct lien_comm *comm;
-	int err = 0;
-
-	RB_FOREACH (comm, lien_comm_tree, &process->comms)
-		if (!err)
-			err = tell_registrations(
-				dump, process, &comm->registrations, comm->address);
-	return err ? err : tell_registrations(dump, process, &process->cards, 0);
 }
 
 static int tell_under_way(struct lien_dump *dump, const struct lien_process *process)
@@ -599,28 +345,26 @@ static int tell_incomplete(struct lien_dump *dump, const struct lien_process *pr
 	return process->cuda ? lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(incomplete)) : 0;
 }
 
-int lien_graph_dump(const struct lien_graph *const_graph,
+int lien_graph_dump(const struct lien_graph *graph,
 	int (*fn)(void *context, const struct lien_event *), void *context)
 {
-	struct lien_graph *graph =
-		(struct lien_graph *)const_graph; /* the trees' walks take no const */
-	struct lien_dump dump = {fn, context};
+	/* The trees' walks take no const. */
+	struct lien_dump dump = {.fn = fn, .context = context, .graph = (struct lien_graph *)graph};
 	struct lien_process *process;
 	int err = 0;
 
-	for (process = lien_graph_first(graph); process && !err;
-		process = lien_graph_next(process)) {
+	for (process = lien_graph_first(dump.graph); process && !err;
+		process = lien_graph_next(process))
 		err = tell_process(&dump, process);
-		if (!err)
-			err = tell_comms(&dump, process);
-	}
 	if (!err)
-		err = tell_allocations(&dump, graph);
+		err = tell_allocations(&dump);
 	if (!err)
-		err = tell_deaths(&dump, graph);
-	for (process = lien_graph_first(graph); process && !err;
+		err = tell_deaths(&dump);
+	if (!err)
+		err = tell_no_code(&dump);
+	for (process = lien_graph_first(dump.graph); process && !err;
 		process = lien_graph_next(process)) {
-		err = tell_registered(&dump, process);
+		err = lien_dump_registered(&dump, process);
 		if (!err)
 			err = tell_under_way(&dump, process);
 		if (!err)

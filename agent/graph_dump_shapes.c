@@ -36,14 +36,13 @@ static int tell_alloc(struct lien_dump *dump, const struct lien_allocation *allo
 	const struct lien_process *owner, uint64_t va)
 {
 	struct lien_event event = lien_dump_event(owner, alloc_call(allocation->origin));
+	int err = lien_dump_asked(dump, &event, allocation, owner);
 
-	lien_dump_asked(&event, allocation);
 	event.alloc.va = va;
 	event.alloc.bytes = allocation->bytes;
-	event.alloc.context =
-		allocation->owner ? context_value(allocation->owner, allocation->context) : 0;
+	event.alloc.context = allocation->context ? context_value(owner, allocation->context) : 0;
 	event.alloc.device = allocation->prop.location_id;
-	return lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(alloc));
+	return err ? err : lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(alloc));
 }
 
 static int tell_key(struct lien_dump *dump, const struct lien_process *process, unsigned call,
@@ -51,6 +50,7 @@ static int tell_key(struct lien_dump *dump, const struct lien_process *process, 
 {
 	struct lien_event event = lien_dump_event(process, call);
 
+	event.flags = share->imports ? LIEN_EVENT_IMPORTED : 0;
 	event.key.va = va;
 	memcpy(event.key.key, share->key, LIEN_KEY_BYTES);
 	return lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(key));
@@ -58,7 +58,7 @@ static int tell_key(struct lien_dump *dump, const struct lien_process *process, 
 
 static int tell_openings(struct lien_dump *dump, const struct lien_allocation *allocation)
 {
-	const struct lien_share *share = LIST_FIRST(&allocation->shares);
+	const struct lien_share *share = lien_dump_share(allocation);
 	const struct lien_mapping *mapping;
 	unsigned call, told;
 	int err = 0;
@@ -73,46 +73,74 @@ static int tell_openings(struct lien_dump *dump, const struct lien_allocation *a
 	return err;
 }
 
-static int tell_free(struct lien_dump *dump, const struct lien_process *owner, uint64_t va)
+/* Other memory gets the key, and is freed. */
+static int tell_renamed(
+	struct lien_dump *dump, const struct lien_process *owner, const struct lien_share *share)
 {
-	struct lien_event event = lien_dump_event(owner, LIEN_CALL_CU_MEM_FREE);
+	struct lien_event event = lien_dump_event(owner, LIEN_CALL_CU_MEM_ALLOC);
 	int err;
 
-	event.range.va = va;
-	event.flags = LIEN_EVENT_ENTRY;
-	err = lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(range));
-	event.flags = 0;
-	return err ? err : lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(range));
+	event.alloc.va = LIEN_DUMP_VA - 1;
+	event.alloc.bytes = 1;
+	event.alloc.device = -1;
+	err = lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(alloc));
+	if (!err)
+		err = tell_key(dump, owner, share->call, LIEN_DUMP_VA - 1, share);
+	event = lien_dump_event(owner, LIEN_CALL_CU_MEM_FREE);
+	event.range.va = LIEN_DUMP_VA - 1;
+	return err ? err : lien_dump_release(dump, &event, LIEN_EVENT_SIZE(range));
 }
 
-int lien_dump_by_address(
-	struct lien_dump *dump, struct lien_graph *graph, const struct lien_allocation *allocation)
+int lien_dump_opened(struct lien_dump *dump, const struct lien_allocation *allocation)
 {
-	struct lien_process dead = {0}, *owner = allocation->owner;
+	const struct lien_mapping *mapping = LIST_FIRST(&allocation->mappings);
+	struct lien_event event = lien_dump_event(mapping->process, LIEN_CALL_CU_IPC_OPEN);
+	int err = lien_dump_asked(dump, &event, allocation, mapping->process);
+	uint64_t name = LIEN_DUMP_HANDLE | allocation->id;
+	unsigned told;
+
+	event.key.va = mapping->va;
+	memcpy(event.key.key, &name, sizeof(name));
+	for (told = 0; told < mapping->opens && !err; told++)
+		err = lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(key));
+	return err;
+}
+
+/* Its mapping by the owner; NULL: freed there, and opened or bound elsewhere. */
+static const struct lien_mapping *owners_mapping(const struct lien_allocation *allocation)
+{
 	const struct lien_mapping *mapping;
-	const struct lien_share *share;
-	uint64_t va = LIEN_DUMP_VA;
-	int err = 0;
 
 	LIST_FOREACH (mapping, &allocation->mappings, of_allocation)
 		if (!mapping->imported)
-			va = mapping->va;
-	if (!owner) {
-		if (lien_graph_process(graph, allocation->owner_pid))
-			return 0; /* another one has its number: nothing can be told of it */
-		owner = &dead;
-		err = lien_dump_dead(dump, allocation, owner);
-	}
-	if (!err)
-		err = tell_alloc(dump, allocation, owner, va);
+			break;
+	return mapping;
+}
+
+int lien_dump_by_address(struct lien_dump *dump, const struct lien_allocation *allocation,
+	const struct lien_process *owner)
+{
+	const struct lien_mapping *mapping = owners_mapping(allocation);
+	uint64_t va = mapping ? mapping->va : LIEN_DUMP_VA;
+	struct lien_event event = lien_dump_event(owner, LIEN_CALL_CU_MEM_FREE);
+	const struct lien_share *share;
+	int err;
+
+	err = tell_alloc(dump, allocation, owner, va);
 	LIST_FOREACH (share, &allocation->shares, of_allocation)
 		if (!err)
 			err = tell_key(dump, owner, share->call, va, share);
 	if (!err)
 		err = tell_openings(dump, allocation);
 	if (!err)
-		err = lien_dump_dmabufs(dump, allocation);
-	return err || va != LIEN_DUMP_VA ? err : tell_free(dump, owner, va);
+		err = lien_dump_dmabufs(dump, allocation, owner);
+	if (!err)
+		err = lien_dump_bindings(dump, allocation, owner);
+	LIST_FOREACH (share, &allocation->shares, of_allocation)
+		if (share->stale && !err)
+			err = tell_renamed(dump, owner, share);
+	event.range.va = va;
+	return err || mapping ? err : lien_dump_release(dump, &event, LIEN_EVENT_SIZE(range));
 }
 
 int lien_dump_multicast(struct lien_dump *dump, const struct lien_allocation *object,
@@ -120,12 +148,12 @@ int lien_dump_multicast(struct lien_dump *dump, const struct lien_allocation *ob
 {
 	struct lien_event event = lien_dump_event(owner, LIEN_CALL_CU_MULTICAST_CREATE);
 	unsigned device;
-	int err;
+	int err = lien_dump_asked(dump, &event, object, owner);
 
-	lien_dump_asked(&event, object);
 	event.multicast.handle = lien_dump_handle(object, owner, false);
 	event.multicast.bytes = object->bytes;
-	err = lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(multicast));
+	if (!err)
+		err = lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(multicast));
 	event = lien_dump_event(owner, LIEN_CALL_CU_MULTICAST_DEVICE);
 	event.multicast.handle = lien_dump_handle(object, owner, false);
 	for (device = 0; device < 64 && !err; device++) {
@@ -136,54 +164,131 @@ int lien_dump_multicast(struct lien_dump *dump, const struct lien_allocation *ob
 	return err;
 }
 
-/* A process that has, or has been told to have had, a handle to both. */
-static const struct lien_process *binder(const struct lien_binding *binding)
+static bool same(const struct lien_process *process, uint32_t pid, uint64_t start)
 {
-	const struct lien_handle *handle;
-
-	LIST_FOREACH (handle, &binding->object->handles, of_allocation)
-		if (handle->process == binding->memory->owner)
-			return handle->process;
-	return binding->object->owner == binding->memory->owner ? binding->object->owner : NULL;
+	return process->pid == pid && process->start == start;
 }
 
-int lien_dump_bindings(struct lien_dump *dump, const struct lien_allocation *memory)
+/* Its owner has a handle to it till the end of what is told, and so has whoever holds it. */
+static bool has(const struct lien_allocation *allocation, const struct lien_process *process)
 {
-	const struct lien_process *process;
+	return same(process, allocation->owner_pid, allocation->owner_start) ||
+	       lien_dump_holds(allocation, process);
+}
+
+static bool was_imported(const struct lien_allocation *allocation)
+{
+	const struct lien_share *share = lien_dump_share(allocation);
+
+	return share && share->imports;
+}
+
+/* Who can have bound the memory: a process that has both, or its owner, or the object's owner, who
+ * had imported the other and has released it. `dead` is room for one that
+ * has died. */
+static const struct lien_process *binder(struct lien_dump *dump, const struct lien_binding *binding,
+	const struct lien_process *process, struct lien_process *dead)
+{
+	const struct lien_process *owner = lien_dump_owner(dump, binding->object, dead);
+	const struct lien_handle *handle;
+
+	if (lien_allocation_by_address(binding->memory) || has(binding->object, process))
+		return process;
+	if (owner && has(binding->memory, owner))
+		return owner;
+	LIST_FOREACH (handle, &binding->memory->handles, of_allocation)
+		if (has(binding->object, handle->process))
+			return handle->process;
+	return owner && !was_imported(binding->object) && was_imported(binding->memory) ? owner
+											: process;
+}
+
+/* Imports it if the process does not have it; to be released if so. */
+static int borrow(struct lien_dump *dump, const struct lien_allocation *allocation,
+	const struct lien_process *process, uint64_t *handle, bool *borrowed)
+{
+	bool own = same(process, allocation->owner_pid, allocation->owner_start);
+
+	*handle = lien_dump_handle(allocation, process, !own);
+	*borrowed = !has(allocation, process);
+	return *borrowed ? lien_dump_import(dump, allocation, process, *handle) : 0;
+}
+
+static int give_back(
+	struct lien_dump *dump, const struct lien_process *process, uint64_t handle, bool borrowed)
+{
+	return borrowed ? lien_dump_handle_release(dump, process, handle, 0) : 0;
+}
+
+static int tell_binding(struct lien_dump *dump, const struct lien_binding *binding,
+	const struct lien_process *process)
+{
+	const struct lien_allocation *object = binding->object, *memory = binding->memory;
+	struct lien_event event = lien_dump_event(process, LIEN_CALL_CU_MULTICAST_BIND);
+	const struct lien_mapping *mapping = owners_mapping(memory);
+	bool object_borrowed, memory_borrowed = false;
+	uint64_t handle, bound;
+	int err;
+
+	err = borrow(dump, object, process, &handle, &object_borrowed);
+	if (lien_allocation_by_address(memory)) {
+		event.type = LIEN_CALL_CU_MULTICAST_BIND_ADDRESS;
+		bound = (mapping ? mapping->va : LIEN_DUMP_VA) + binding->memory_offset;
+	} else {
+		event.multicast.memory_offset = binding->memory_offset;
+		err = err ? err : borrow(dump, memory, process, &bound, &memory_borrowed);
+	}
+	event.multicast.handle = handle;
+	event.multicast.memory = bound;
+	event.multicast.offset = binding->offset;
+	event.multicast.bytes = binding->bytes;
+	if (!err)
+		err = lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(multicast));
+	if (!err)
+		err = give_back(dump, process, handle, object_borrowed);
+	return err ? err : give_back(dump, process, bound, memory_borrowed);
+}
+
+int lien_dump_bindings(struct lien_dump *dump, const struct lien_allocation *memory,
+	const struct lien_process *process)
+{
 	const struct lien_binding *binding;
-	struct lien_event event;
+	struct lien_process dead = {0};
 	int err = 0;
 
-	LIST_FOREACH (binding, &memory->bindings, of_memory) {
-		process = binder(binding);
-		if (!process || err)
-			continue;
-		event = lien_dump_event(process, LIEN_CALL_CU_MULTICAST_BIND);
-		event.multicast.handle = lien_dump_handle(
-			binding->object, process, process != binding->object->owner);
-		event.multicast.memory = lien_dump_handle(memory, process, false);
-		event.multicast.offset = binding->offset;
-		event.multicast.memory_offset = binding->memory_offset;
-		event.multicast.bytes = binding->bytes;
-		err = lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(multicast));
-	}
+	LIST_FOREACH (binding, &memory->bindings, of_memory)
+		if (!err)
+			err = tell_binding(dump, binding, binder(dump, binding, process, &dead));
 	return err;
 }
 
-int lien_dump_dmabufs(struct lien_dump *dump, const struct lien_allocation *allocation)
+/* Memory that is not mapped any more is, for as long as it takes. */
+int lien_dump_dmabufs(struct lien_dump *dump, const struct lien_allocation *allocation,
+	const struct lien_process *process)
 {
-	const struct lien_mapping *mapping = LIST_FIRST(&allocation->mappings);
-	struct lien_event event;
+	const struct lien_mapping *mapping = lien_dump_mapping(allocation, NULL);
+	bool mapped = mapping || lien_allocation_by_address(allocation);
+	struct lien_event event = lien_dump_event(process, LIEN_CALL_CU_MEM_MAP);
 	unsigned told;
 	int err = 0;
 
-	for (told = 0; mapping && told < allocation->dmabufs && !err; told++) {
-		event = lien_dump_event(mapping->process, LIEN_CALL_CU_RANGE_HANDLE);
-		event.range_handle.va = mapping->va;
-		event.range_handle.bytes = mapping->bytes;
-		event.range_handle.handle_type = 1;
-		event.range_handle.fd = -1;
+	event.map.va = LIEN_DUMP_VA;
+	event.map.bytes = allocation->bytes;
+	event.map.handle = lien_dump_handle(allocation, process,
+		!same(process, allocation->owner_pid, allocation->owner_start));
+	if (allocation->dmabufs && !mapped)
+		err = lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(map));
+	event = lien_dump_event(mapping ? mapping->process : process, LIEN_CALL_CU_RANGE_HANDLE);
+	event.range_handle.va = mapping ? mapping->va : LIEN_DUMP_VA;
+	event.range_handle.bytes = mapping ? mapping->bytes : allocation->bytes;
+	event.range_handle.handle_type = 1;
+	event.range_handle.fd = -1;
+	for (told = 0; told < allocation->dmabufs && !err; told++)
 		err = lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(range_handle));
-	}
-	return err;
+	event = lien_dump_event(process, LIEN_CALL_CU_MEM_UNMAP);
+	event.range.va = LIEN_DUMP_VA;
+	event.range.bytes = allocation->bytes;
+	return allocation->dmabufs && !mapped && !err
+		       ? lien_dump_release(dump, &event, LIEN_EVENT_SIZE(range))
+		       : err;
 }

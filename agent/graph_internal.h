@@ -4,22 +4,41 @@
 #define LIEN_GRAPH_INTERNAL_H
 
 #include "agent/graph.h"
+#include "agent/slab.h"
 
 RB_HEAD(lien_name_tree, lien_name);
 RB_HEAD(lien_access_tree, lien_access_set);
 RB_HEAD(lien_site_tree, lien_site);
 
+/* What one rank of the parent asked for. */
+struct lien_split_member {
+	uint32_t pid;
+	uint32_t number, parent; /* of the communicators; 0: takes no part, or destroyed */
+	int32_t color, key, parent_rank;
+	uint64_t comm; /* its address */
+};
+
 /* A split under way: its ranks are known when all of the parent's have called. */
-struct lien_split;
+struct lien_split {
+	LIST_ENTRY(lien_split) next;
+	uint8_t id[128]; /* before the color is added */
+	unsigned number; /* which of the parent's */
+	int32_t nranks;	 /* of the parent */
+	unsigned members_count;
+	struct lien_split_member *members;
+};
 
 struct lien_graph {
 	struct lien_process_tree processes;
-	struct lien_allocation_tree allocations;
+	TAILQ_HEAD(, lien_allocation) allocations; /* by id */
 	struct lien_share_tree shares;
 	struct lien_name_tree names;
 	struct lien_access_tree access_sets;
 	struct lien_site_tree sites;
 	LIST_HEAD(, lien_split) splits;
+	struct {
+		struct lien_slab allocations, mappings, handles, reservations, shares;
+	} slabs;
 	struct lien_graph_stats stats;
 	uint64_t next_id;
 	uint32_t next_comm;
@@ -30,8 +49,8 @@ struct lien_graph {
 };
 
 RB_PROTOTYPE(lien_process_tree, lien_process, by_pid, lien_process_cmp);
-RB_PROTOTYPE(lien_allocation_tree, lien_allocation, by_id, lien_allocation_cmp);
-RB_PROTOTYPE(lien_share_tree, lien_share, by_number, lien_share_cmp);
+int lien_share_cmp(const struct lien_share *a, const struct lien_share *b);
+SPLAY_PROTOTYPE(lien_share_tree, lien_share, by_number, lien_share_cmp)
 
 /* Names come from the job, which may call itself anything: what is no ASCII is shown as '?'. */
 char lien_printable(char c);
@@ -50,13 +69,13 @@ void lien_process_end(struct lien_graph *graph, struct lien_process *process);
 
 struct lien_allocation *lien_allocation_new(struct lien_graph *graph, enum lien_origin origin);
 void lien_allocation_own(struct lien_allocation *allocation, struct lien_process *process);
-struct lien_handle *lien_handle_new(
-	struct lien_process *process, struct lien_allocation *allocation, uint64_t value);
+struct lien_handle *lien_handle_new(struct lien_graph *graph, struct lien_process *process,
+	struct lien_allocation *allocation, uint64_t value);
 void lien_handle_drop(struct lien_graph *graph, struct lien_handle *handle);
 struct lien_mapping *lien_mapping_new(struct lien_graph *graph, struct lien_process *process,
 	struct lien_allocation *allocation, uint64_t va, uint64_t bytes);
 void lien_mapping_drop(struct lien_graph *graph, struct lien_mapping *mapping);
-/* Moves everything that `from` has to `to`; frees `from`. */
+/* Moves everything that `from` has to `to`; frees `from`. Not for multicast objects. */
 void lien_allocation_merge(
 	struct lien_graph *graph, struct lien_allocation *from, struct lien_allocation *to);
 /* NULL: out of memory. There must be no export of that number. The key is NULL unless the number is
@@ -65,23 +84,38 @@ struct lien_share *lien_share_new(struct lien_graph *graph, struct lien_allocati
 	uint64_t number, const uint8_t *key);
 struct lien_share *lien_share_find(struct lien_graph *graph, uint64_t number);
 void lien_share_drop(struct lien_graph *graph, struct lien_share *share);
+/* Its key names other memory from now on; what was imported by it stays. */
+void lien_share_outdate(struct lien_graph *graph, struct lien_share *share);
 /* The number of what 64 bytes name; the call says what kind of name it is. */
 uint64_t lien_share_number(unsigned call, const uint8_t *key);
 /* The memory is handed out under a name of 64 bytes, once more or for the first time. */
-int lien_share_by_key(struct lien_graph *graph, struct lien_allocation *allocation, unsigned call,
-	const uint8_t *key);
+int lien_share_by_key(struct lien_graph *graph, struct lien_allocation *allocation,
+	const struct lien_event *event, const uint8_t *key);
 /* Those of the restore before this one: each has been imported, and closed. */
 void lien_shares_drop_control(struct lien_graph *graph, struct lien_allocation *allocation);
 
-void lien_comm_drop(struct lien_process *process, struct lien_comm *comm);
+void lien_comm_drop(struct lien_graph *graph, struct lien_process *process, struct lien_comm *comm);
 struct lien_comm *lien_comm_find(struct lien_process *process, uint64_t address);
 /* Made of what is known of it: its address. NULL: out of memory. */
 struct lien_comm *lien_comm_new(
 	struct lien_graph *graph, struct lien_process *process, uint64_t address);
+/* A new one takes the place of whatever had its address. NULL: out of memory. */
+struct lien_comm *lien_comm_made(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event);
+/* Told after the fact (lien_graph_dump()), with everything that is known of it. */
+int lien_comm_told(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event);
+/* That the event's communicator was made of. NULL: not known, or itself (a forged recording). */
+struct lien_comm *lien_comm_parent(struct lien_process *process, const struct lien_event *event);
+/* The name of a group that NCCL gives none. */
+void lien_comm_derive_id(
+	uint8_t *id, const struct lien_comm *parent, unsigned call, unsigned number);
 /* The communicator's number for an event's scope; 0: none that is known. */
 uint32_t lien_comm_of_scope(struct lien_graph *graph, struct lien_process *process, uint64_t scope);
 /* A process ends: splits that it took part in will not be complete. */
 void lien_splits_drop(struct lien_graph *graph, uint32_t pid);
+/* A communicator is destroyed. A split of which nothing is left will never be complete. */
+void lien_splits_forget(struct lien_graph *graph, uint32_t number);
 void lien_binding_drop(struct lien_graph *graph, struct lien_binding *binding);
 
 /* Fills in who asked, and for which communicator. -ENOMEM. */
@@ -93,7 +127,15 @@ void lien_handle_vacate(struct lien_graph *graph, struct lien_process *process, 
 void lien_range_vacate(
 	struct lien_graph *graph, struct lien_process *process, uint64_t va, uint64_t bytes);
 
-/* The first mapping (reservation) that has a byte in [va, va + bytes). */
+/* Applies a release of what is at the mapping's address that was entered. False: there is none. */
+bool lien_mapping_apply_pending(struct lien_graph *graph, const struct lien_mapping *mapping);
+/* The context that takes the mapping's memory with it; 0: none, or not known. */
+uint64_t lien_context_of(const struct lien_mapping *mapping);
+/* The communicator of that number. NULL: it has been destroyed, or is being made. */
+struct lien_comm *lien_process_comm(struct lien_process *process, uint32_t number);
+/* True of a range that has bytes and does not wrap: forged recordings have others. */
+bool lien_range_sane(uint64_t va, uint64_t bytes);
+/* The first mapping that has a byte in [va, va + bytes). */
 struct lien_mapping *lien_process_overlap(
 	struct lien_process *process, uint64_t va, uint64_t bytes);
 

@@ -17,14 +17,13 @@ struct lien_handle *lien_handle_find(struct lien_process *process, uint64_t valu
 {
 	struct lien_handle key = {.value = value};
 
-	return RB_FIND(lien_handle_tree, &process->handles, &key);
+	return SPLAY_FIND(lien_handle_tree, &process->handles, &key);
 }
 
 int lien_allocation_asked(struct lien_graph *graph, struct lien_process *process,
 	struct lien_allocation *allocation, const struct lien_event *event)
 {
 	allocation->found = event->flags & LIEN_EVENT_FOUND;
-	allocation->caller = event->caller;
 	allocation->site = lien_graph_site(graph, process, event);
 	if (!allocation->site)
 		return -ENOMEM;
@@ -53,9 +52,9 @@ static void handles_settle(
 {
 	struct lien_handle *handle, *next;
 
-	LIST_FOREACH_SAFE(handle, &allocation->handles, of_allocation, next)
-	if (handle->process == process)
-		handle_settle(graph, handle);
+	LIST_FOREACH_SAFE (handle, &allocation->handles, of_allocation, next)
+		if (handle->process == process)
+			handle_settle(graph, handle);
 }
 
 int lien_graph_apply_release(
@@ -79,8 +78,7 @@ static void mapping_remove(struct lien_graph *graph, struct lien_mapping *mappin
 	struct lien_handle *handle, *next;
 
 	/* The handles first: with the last of both, the allocation goes as well. */
-	LIST_FOREACH_SAFE(handle, &allocation->handles, of_allocation, next)
-	{
+	LIST_FOREACH_SAFE (handle, &allocation->handles, of_allocation, next) {
 		const struct lien_mapping *other;
 		bool mapped = handle->process != process || handle->references;
 
@@ -121,13 +119,13 @@ int lien_graph_apply_address_free(
 {
 	struct lien_reservation key = {.va = event->range.va}, *reservation;
 
-	reservation = RB_FIND(lien_reservation_tree, &process->reservations, &key);
+	reservation = SPLAY_FIND(lien_reservation_tree, &process->reservations, &key);
 	if (!reservation) {
 		lien_graph_odd(graph, process);
 		return 0;
 	}
-	RB_REMOVE(lien_reservation_tree, &process->reservations, reservation);
-	free(reservation);
+	SPLAY_REMOVE(lien_reservation_tree, &process->reservations, reservation);
+	lien_slab_put(&graph->slabs.reservations, reservation);
 	return 0;
 }
 
@@ -163,7 +161,7 @@ static const unsigned range_releases[] = {LIEN_CALL_CU_MEM_UNMAP, LIEN_CALL_CU_M
 	LIEN_CALL_CU_MEM_FREE_ASYNC, LIEN_CALL_CU_MEM_FREE_ASYNC_PTSZ, LIEN_CALL_CU_FREE_HOST,
 	LIEN_CALL_CU_HOST_UNREGISTER, LIEN_CALL_CU_IPC_CLOSE};
 
-static bool apply_pending_at(struct lien_graph *graph, const struct lien_mapping *mapping)
+bool lien_mapping_apply_pending(struct lien_graph *graph, const struct lien_mapping *mapping)
 {
 	unsigned i;
 
@@ -174,13 +172,23 @@ static bool apply_pending_at(struct lien_graph *graph, const struct lien_mapping
 	return false;
 }
 
+/* Its context may be going, with all that was allocated in it. */
+static bool apply_pending_context(struct lien_graph *graph, const struct lien_mapping *mapping)
+{
+	uint64_t context = lien_context_of(mapping);
+
+	return context && lien_graph_apply_pending(graph, mapping->process,
+				  LIEN_CALL_CU_CONTEXT_DESTROY, context, 0);
+}
+
 void lien_range_vacate(
 	struct lien_graph *graph, struct lien_process *process, uint64_t va, uint64_t bytes)
 {
 	struct lien_mapping *mapping;
 
 	while ((mapping = lien_process_overlap(process, va, bytes))) {
-		if (apply_pending_at(graph, mapping))
+		if (lien_mapping_apply_pending(graph, mapping) ||
+			apply_pending_context(graph, mapping))
 			continue;
 		lien_graph_odd(graph, process);
 		mapping_remove(graph, mapping);
@@ -202,7 +210,7 @@ int lien_graph_apply_create(
 	allocation->prop = event->create.prop;
 	if (lien_allocation_asked(graph, process, allocation, event))
 		return -ENOMEM;
-	handle = lien_handle_new(process, allocation, event->create.handle);
+	handle = lien_handle_new(graph, process, allocation, event->create.handle);
 	if (!handle)
 		return -ENOMEM;
 	handle->references = 1;
@@ -218,12 +226,13 @@ int lien_graph_apply_retain(
 	if (handle && mapping && handle->allocation != mapping->allocation)
 		lien_handle_vacate(graph, process, event->retain.handle);
 	handle = lien_handle_find(process, event->retain.handle);
+	mapping = lien_process_mapping(process, event->retain.va);
 	if (!handle) {
 		if (!mapping) {
 			lien_graph_odd(graph, process);
 			return 0;
 		}
-		handle = lien_handle_new(process, mapping->allocation, event->retain.handle);
+		handle = lien_handle_new(graph, process, mapping->allocation, event->retain.handle);
 		if (!handle)
 			return -ENOMEM;
 		handle->imported = mapping->imported;
@@ -235,19 +244,19 @@ int lien_graph_apply_retain(
 int lien_graph_apply_reserve(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
-	struct lien_reservation *reservation = calloc(1, sizeof(*reservation)), *old;
+	struct lien_reservation *reservation = lien_slab_get(&graph->slabs.reservations), *old;
 
 	if (!reservation)
 		return -ENOMEM;
 	reservation->va = event->reserve.va;
 	reservation->bytes = event->reserve.bytes;
-	while ((old = RB_INSERT(lien_reservation_tree, &process->reservations, reservation))) {
+	while ((old = SPLAY_INSERT(lien_reservation_tree, &process->reservations, reservation))) {
 		if (lien_graph_apply_pending(
 			    graph, process, LIEN_CALL_CU_MEM_ADDRESS_FREE, old->va, 0))
 			continue;
 		lien_graph_odd(graph, process);
-		RB_REMOVE(lien_reservation_tree, &process->reservations, old);
-		free(old);
+		SPLAY_REMOVE(lien_reservation_tree, &process->reservations, old);
+		lien_slab_put(&graph->slabs.reservations, old);
 	}
 	return 0;
 }
@@ -269,8 +278,14 @@ int lien_graph_apply_map(
 	struct lien_mapping *mapping = lien_process_mapping(process, event->map.va);
 	struct lien_allocation *allocation;
 
+	if (!lien_range_sane(event->map.va, event->map.bytes)) {
+		lien_graph_odd(graph, process);
+		return 0;
+	}
 	if (handle && by_control(event) && mapping && mapping->parked &&
-		mapping->va == event->map.va && mapping->bytes == event->map.bytes) {
+		mapping->va == event->map.va && mapping->bytes == event->map.bytes &&
+		handle->allocation->origin != LIEN_ORIGIN_MULTICAST &&
+		mapping->allocation->origin != LIEN_ORIGIN_MULTICAST) {
 		mapping_revive(graph, mapping, handle);
 		return 0;
 	}
@@ -284,7 +299,7 @@ int lien_graph_apply_map(
 		allocation->bytes = event->map.bytes;
 		if (lien_allocation_asked(graph, process, allocation, event))
 			return -ENOMEM;
-		handle = lien_handle_new(process, allocation, event->map.handle);
+		handle = lien_handle_new(graph, process, allocation, event->map.handle);
 		if (!handle)
 			return -ENOMEM;
 		handle->references = 1;

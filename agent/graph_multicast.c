@@ -20,7 +20,7 @@ int lien_graph_apply_multicast_create(
 	object->prop.location_id = -1;
 	if (lien_allocation_asked(graph, process, object, event))
 		return -ENOMEM;
-	handle = lien_handle_new(process, object, event->multicast.handle);
+	handle = lien_handle_new(graph, process, object, event->multicast.handle);
 	if (!handle)
 		return -ENOMEM;
 	handle->references = 1;
@@ -103,8 +103,7 @@ int lien_graph_apply_multicast_unbind(
 
 	if (!object)
 		return 0;
-	LIST_FOREACH_SAFE(binding, &object->bindings, of_object, next)
-	{
+	LIST_FOREACH_SAFE (binding, &object->bindings, of_object, next) {
 		if (binding->memory->prop.location_id != event->multicast.device ||
 			binding->offset < from || binding->offset >= to)
 			continue;

@@ -10,7 +10,7 @@ struct lien_share *lien_share_find(struct lien_graph *graph, uint64_t number)
 {
 	struct lien_share key = {.number = number};
 
-	return RB_FIND(lien_share_tree, &graph->shares, &key);
+	return SPLAY_FIND(lien_share_tree, &graph->shares, &key);
 }
 
 /* FNV-1a. Two of a node's names with one number would need some 2^31 of them. */
@@ -24,21 +24,22 @@ uint64_t lien_share_number(unsigned call, const uint8_t *key)
 	return hash | LIEN_SHARE_BY_KEY;
 }
 
-int lien_share_by_key(struct lien_graph *graph, struct lien_allocation *allocation, unsigned call,
-	const uint8_t *key)
+int lien_share_by_key(struct lien_graph *graph, struct lien_allocation *allocation,
+	const struct lien_event *event, const uint8_t *key)
 {
-	uint64_t number = lien_share_number(call, key);
+	uint64_t number = lien_share_number(event->type, key);
 	struct lien_share *share = lien_share_find(graph, number);
 
 	if (share && share->allocation == allocation)
 		return 0; /* asked for again */
 	if (share)	  /* the driver gives names of freed memory to other memory */
-		lien_share_drop(graph, share);
+		lien_share_outdate(graph, share);
 	share = lien_share_new(graph, allocation, number, key);
 	if (!share)
 		return -ENOMEM;
-	share->call = call;
+	share->call = event->type;
 	share->fd = -1;
+	share->imports = !!(event->flags & LIEN_EVENT_IMPORTED);
 	allocation->exports++;
 	return 0;
 }
@@ -56,7 +57,7 @@ int lien_graph_apply_export(
 	}
 	if (event->share.handle_type == CU_MEM_HANDLE_TYPE_FABRIC &&
 		event->size >= LIEN_EVENT_SIZE(share))
-		return lien_share_by_key(graph, handle->allocation, event->type, event->share.key);
+		return lien_share_by_key(graph, handle->allocation, event, event->share.key);
 	if (control)
 		lien_shares_drop_control(graph, handle->allocation);
 	else
@@ -102,13 +103,18 @@ int lien_graph_apply_import(
 			graph, lien_share_number(LIEN_CALL_CU_MEM_EXPORT, event->share.key));
 	else
 		share = lien_share_find(graph, event->share.share);
-	lien_handle_vacate(graph, process, event->share.handle);
+	/* The name may have been the last that was known to hold just this memory. */
 	if (share)
+		share->allocation->importing = true;
+	lien_handle_vacate(graph, process, event->share.handle);
+	if (share) {
+		share->allocation->importing = false;
 		share->imports++;
+	}
 	allocation = share ? share->allocation : import_unmatched(graph, process, event);
 	if (!allocation)
 		return -ENOMEM;
-	handle = lien_handle_new(process, allocation, event->share.handle);
+	handle = lien_handle_new(graph, process, allocation, event->share.handle);
 	if (!handle)
 		return -ENOMEM;
 	handle->references = 1;
@@ -125,19 +131,21 @@ int lien_graph_apply_key_export(
 		lien_graph_odd(graph, process);
 		return 0;
 	}
-	return lien_share_by_key(graph, mapping->allocation, event->type, event->key.key);
+	return lien_share_by_key(graph, mapping->allocation, event, event->key.key);
 }
 
-/* Legacy IPC: a process that opens a name twice has one address for both. */
+/* Legacy IPC: a process that opens a name twice has one address for both, also of memory whose
+ * export was not seen. */
 static struct lien_mapping *opened(
 	struct lien_process *process, uint64_t va, const struct lien_allocation *allocation)
 {
 	struct lien_mapping *mapping = lien_process_mapping(process, va);
 
-	return mapping && mapping->imported && mapping->va == va &&
-			       mapping->allocation == allocation
-		       ? mapping
-		       : NULL;
+	if (!mapping || !mapping->opens || mapping->va != va)
+		return NULL;
+	if (allocation)
+		return mapping->allocation == allocation ? mapping : NULL;
+	return mapping->allocation->origin == LIEN_ORIGIN_IMPORT ? mapping : NULL;
 }
 
 int lien_graph_apply_key_import(
@@ -148,22 +156,30 @@ int lien_graph_apply_key_import(
 	struct lien_share *share = lien_share_find(graph, lien_share_number(by, event->key.key));
 	struct lien_allocation *allocation = share ? share->allocation : NULL;
 	struct lien_mapping *mapping;
+	uint64_t bytes;
 
-	mapping = allocation ? opened(process, event->key.va, allocation) : NULL;
+	mapping = opened(process, event->key.va, allocation);
 	if (mapping && event->type == LIEN_CALL_CU_IPC_OPEN) {
 		mapping->opens++;
 		return 0;
 	}
-	lien_range_vacate(graph, process, event->key.va, allocation ? allocation->bytes : 1);
-	if (!allocation)
+	bytes = allocation ? allocation->bytes : 1; /* the driver tells no size */
+	if (!lien_range_sane(event->key.va, bytes)) {
+		lien_graph_odd(graph, process);
+		return 0;
+	}
+	if (allocation)
+		allocation->importing = true;
+	lien_range_vacate(graph, process, event->key.va, bytes);
+	if (allocation)
+		allocation->importing = false;
+	else
 		allocation = import_unmatched(graph, process, event);
 	if (!allocation)
 		return -ENOMEM;
 	if (share)
 		share->imports++;
-	/* Of what is not known the driver tells no size. */
-	mapping = lien_mapping_new(graph, process, allocation, event->key.va,
-		allocation->bytes ? allocation->bytes : 1);
+	mapping = lien_mapping_new(graph, process, allocation, event->key.va, bytes);
 	if (!mapping)
 		return -ENOMEM;
 	mapping->imported = true;

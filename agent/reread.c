@@ -47,7 +47,7 @@ int lien_reread_want_known(struct lien_reread *reread, struct lien_process *proc
 	struct lien_mapping *mapping;
 	int err = 0;
 
-	RB_FOREACH (reservation, lien_reservation_tree, &process->reservations)
+	SPLAY_FOREACH (reservation, lien_reservation_tree, &process->reservations)
 		if (!err)
 			err = lien_reread_want(
 				reread, reservation->va, reservation->bytes, LIEN_WIRE_AREA);
@@ -190,7 +190,7 @@ static bool same_handle(const struct lien_mapping *mapping, const struct lien_wi
 {
 	struct lien_handle key = {.value = found->handle}, *handle;
 
-	handle = RB_FIND(lien_handle_tree, &mapping->process->handles, &key);
+	handle = SPLAY_FIND(lien_handle_tree, &mapping->process->handles, &key);
 	return handle && handle->allocation == mapping->allocation;
 }
 

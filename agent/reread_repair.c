@@ -52,7 +52,7 @@ static struct lien_handle *handle_find(struct lien_process *process, uint64_t va
 {
 	struct lien_handle key = {.value = value};
 
-	return RB_FIND(lien_handle_tree, &process->handles, &key);
+	return SPLAY_FIND(lien_handle_tree, &process->handles, &key);
 }
 
 static bool mapped_here(

@@ -328,18 +328,18 @@ void lien_server_resume(struct lien_agent *agent)
 {
 	struct lien_client *client, *next;
 
-	LIST_FOREACH_SAFE(client, &agent->server->clients, next, next)
-	if (!client_lines(client))
-		client_close(client);
-	else
-		client_watch(client);
+	LIST_FOREACH_SAFE (client, &agent->server->clients, next, next)
+		if (!client_lines(client))
+			client_close(client);
+		else
+			client_watch(client);
 }
 
 void lien_server_tick(struct lien_agent *agent)
 {
 	struct lien_client *client, *next;
 
-	LIST_FOREACH_SAFE(client, &agent->server->clients, next, next)
-	if (client->broken)
-		client_close(client);
+	LIST_FOREACH_SAFE (client, &agent->server->clients, next, next)
+		if (client->broken)
+			client_close(client);
 }

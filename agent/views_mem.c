@@ -4,37 +4,77 @@
 
 #include "agent/views.h"
 
-/* Rows of `mem`: few, so they are searched one by one, the last one first. */
 struct row {
 	uint32_t pid;
 	const char *owner, *kind;
 	uint64_t allocations, mappings, bytes, frees, offloaded;
 };
 
+/* Found by a hash table of their numbers, counted from 1, which is never more than half full. */
 struct rows {
 	struct row *row;
-	unsigned count, last;
+	unsigned *place;
+	unsigned count, room;
 };
 
+/* Owners and kinds are interned: their addresses tell them apart. */
+static unsigned *place_of(const struct rows *rows, const struct row *key)
+{
+	uint64_t hash = key->pid * 0x9e3779b97f4a7c15ull;
+	unsigned at;
+
+	hash = (hash ^ (uintptr_t)key->owner) * 0x9e3779b97f4a7c15ull;
+	hash = (hash ^ (uintptr_t)key->kind) * 0x9e3779b97f4a7c15ull;
+	for (at = hash >> 32;; at++) {
+		unsigned *place = &rows->place[at & (2 * rows->room - 1)];
+		const struct row *row = &rows->row[*place - 1];
+
+		if (!*place || (row->pid == key->pid && row->owner == key->owner &&
+				       row->kind == key->kind))
+			return place;
+	}
+}
+
+/* Twice the room, a power of two. */
+static int rows_grow(struct rows *rows)
+{
+	unsigned room = rows->room ? 2 * rows->room : 64, i;
+	struct row *row = realloc(rows->row, room * sizeof(*row));
+	unsigned *place = calloc(2 * room, sizeof(*place));
+
+	rows->row = row ? row : rows->row;
+	if (!row || !place) {
+		free(place);
+		return -1;
+	}
+	free(rows->place);
+	rows->place = place;
+	rows->room = room;
+	for (i = 0; i < rows->count; i++)
+		*place_of(rows, &row[i]) = i + 1;
+	return 0;
+}
+
+/* NULL: out of memory. Moves the rows. */
 static struct row *row_of(struct rows *rows, uint32_t pid, const char *owner, const char *kind)
 {
-	struct row *row;
-	unsigned i;
+	const struct row key = {.pid = pid, .owner = owner, .kind = kind};
+	unsigned *place;
 
-	for (i = 0; i < rows->count; i++) {
-		row = &rows->row[(rows->last + i) % rows->count];
-		if (row->pid == pid && row->kind == kind && row->owner == owner) {
-			rows->last = row - rows->row;
-			return row;
-		}
-	}
-	row = realloc(rows->row, (rows->count + 1) * sizeof(*row));
-	if (!row)
+	if (rows->count == rows->room && rows_grow(rows))
 		return NULL;
-	rows->row = row;
-	row = &rows->row[rows->last = rows->count++];
-	*row = (struct row){.pid = pid, .owner = owner, .kind = kind};
-	return row;
+	place = place_of(rows, &key);
+	if (!*place) {
+		rows->row[rows->count] = key;
+		*place = ++rows->count;
+	}
+	return &rows->row[*place - 1];
+}
+
+static void rows_free(struct rows *rows)
+{
+	free(rows->row);
+	free(rows->place);
 }
 
 static int row_cmp(const void *a, const void *b)
@@ -205,11 +245,11 @@ json_t *lien_view_mem(struct lien_graph *graph)
 				      "offload_frees", (json_int_t)row->frees, "offloaded_bytes",
 				      (json_int_t)row->offloaded));
 	}
-	free(rows.row);
+	rows_free(&rows);
 	return json_pack("{s:o, s:I, s:I, s:I, s:I, s:o}", "rows", list, "bytes", (json_int_t)bytes,
 		"offload_frees", (json_int_t)frees, "host_bytes", (json_int_t)host, "arena_bytes",
 		(json_int_t)arena, "left", lien_view_left(lefts.left, lefts.count));
 nomem:
-	free(rows.row);
+	rows_free(&rows);
 	return NULL;
 }

@@ -51,8 +51,12 @@ enum lien_event_type {
 #define LIEN_EVENT_PARTIAL 0x4 /* an argument could not be read; the body has zeroes there */
 /* Told after the fact (lien_graph_dump()). An export: it has been imported already. A communicator:
  * .comm has its rank and id as they came out; .key is how many were split off it, .excluded how
- * many were shrunk from it. */
+ * many were shrunk from it; .t_return is 0 if it was not seen being made. */
 #define LIEN_EVENT_IMPORTED 0x8
+/* .comm.nranks of a split that is told after the fact: not the communicator, but its part in a
+ * split that others of the parent have not called yet. .excluded is which of the parent's splits.
+ */
+#define LIEN_COMM_AWAITED (-2)
 /* .scope is a guess: see there. */
 #define LIEN_EVENT_INFERRED 0x10
 /* Not seen being called: told after the fact, because the driver says that it must have been. */
@@ -125,7 +129,7 @@ struct lien_event {
 		} process;
 		struct {
 			__lien_u64 start, length, offset; /* of the executable mapping */
-			__lien_u64 inode;
+			__lien_u64 inode;		  /* 0: nothing is mapped there any more */
 			__lien_u32 dev_major, dev_minor;
 			char name[64]; /* last component of the path, NUL-terminated, cut */
 		} library;

@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import statistics
+import subprocess
 import sys
 import time
 
@@ -110,8 +111,17 @@ def golden(tries):
     return best
 
 
+def scale(mappings):
+    """The graph alone, in a process of its own."""
+    found = subprocess.run([program("scale", "tests/bench"), str(mappings)],
+                           stdout=subprocess.PIPE, check=True)
+    found = json.loads(found.stdout)
+    equal((found["odd"], found["unmatched"]), (0, 0), "what the graph could not make sense of")
+    return found
+
+
 def row(what, value, note=""):
-    print("%-44s %14s  %s" % (what, value, note))
+    print("%-46s %14s  %s" % (what, value, note))
 
 
 def table(figures):
@@ -121,6 +131,14 @@ def table(figures):
         if entry.get("events_lost"):
             note += ", %d of %d events lost" % (entry["events_lost"], entry["events"])
         row("a traced call, agent: " + name, "%.2f us" % (entry["ns"] / 1e3), note)
+    graph = figures["scale"]
+    what = "%d mappings, %d processes: " % (graph["mappings"], graph["processes"])
+    row(what + "memory", "%.0f MiB" % graph["resident_mib"],
+        "%.0f bytes a mapping" % graph["bytes_per_mapping"])
+    row(what + "events", "%.1f million/s" % (graph["events_per_second"] / 1e6),
+        "%.1f when full" % (graph["events_per_second_when_full"] / 1e6))
+    row(what + "lien mem", "%.0f ms" % graph["mem_ms"])
+    row(what + "dump", "%.2f s" % graph["dump_s"], "%d records" % graph["dump_events"])
     job = figures.get("golden")
     if not job:
         return
@@ -147,6 +165,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", metavar="FILE", help="write the figures to a file")
     parser.add_argument("--pairs", type=int, default=200000)
+    parser.add_argument("--mappings", type=int, default=1000000, help="in the largest graph")
     parser.add_argument("--tries", type=int, default=2, help="set-ups with and without an agent")
     options = parser.parse_args()
     output = open(options.json, "w") if options.json else None
@@ -155,7 +174,7 @@ def main():
         return 77
     lien_test.enter()
     figures = {"kernel": os.uname().release, "processors": os.cpu_count(), "pairs": options.pairs,
-               "calls": calls(options.pairs)}
+               "calls": calls(options.pairs), "scale": scale(options.mappings)}
     if os.path.exists(GOLDEN) and options.tries:
         figures["golden"] = golden(options.tries)
     table(figures)

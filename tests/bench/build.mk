@@ -1,5 +1,14 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # make bench: what lien costs, on the software driver; BENCH_ARGS='--json FILE' keeps the figures.
 
-bench: all
+SCALE := $(TESTS)/bench/scale
+
+$(SCALE): $(BUILD)/obj/tests/bench/scale.o $(PURE_OBJS)
+	$(call say,LINK,$@)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) $(CFLAGS) $(SANITIZE) -o $@ $^ $(LDFLAGS) -l:libjansson.a -lz
+
+bench: all $(SCALE)
 	$(Q)BUILD=$(BUILD) CC='$(CC)' $(PYTHON) tests/bench/bench.py $(BENCH_ARGS)
+
+-include $(BUILD)/obj/tests/bench/scale.d

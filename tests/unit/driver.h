@@ -11,6 +11,8 @@
 
 #include "events.h"
 
+#include <agent/graph_internal.h>
+
 #define PROCESSES  3
 #define HANDLES	   12
 #define RANGES	   8 /* addresses: reservations and plain allocations */
@@ -18,6 +20,12 @@
 #define COMMS	   4
 #define REGISTERED 4
 #define SHARES	   64
+#define KEYS	   16 /* names of 64 bytes, given out again when the memory is freed */
+#define CONTEXTS   3
+#define POOLS	   3
+#define BINDINGS   64
+#define SLOTS	   3	 /* of a multicast object */
+#define MADE	   65536 /* more than a job makes */
 
 enum kind {
 	CREATE,
@@ -36,6 +44,18 @@ enum kind {
 	COMM_DESTROY,
 	REGISTER,
 	DEREGISTER,
+	KEY_GET, /* legacy IPC, or of a pool's memory */
+	KEY_OPEN,
+	KEY_CLOSE,
+	RANGE_HANDLE,
+	POOL_CREATE,
+	POOL_DESTROY,
+	CONTEXT_CREATE,
+	CONTEXT_DESTROY,
+	MULTICAST_CREATE,
+	MULTICAST_DEVICE,
+	BIND,
+	UNBIND,
 	KINDS,
 };
 
@@ -59,6 +79,35 @@ static const struct {
 	[COMM_DESTROY] = {LIEN_CALL_NCCL_DESTROY, true},
 	[REGISTER] = {LIEN_CALL_NCCL_REGISTER, false},
 	[DEREGISTER] = {LIEN_CALL_NCCL_DEREGISTER, true},
+	[KEY_GET] = {LIEN_CALL_CU_IPC_GET, false},
+	[KEY_OPEN] = {LIEN_CALL_CU_IPC_OPEN, false},
+	[KEY_CLOSE] = {LIEN_CALL_CU_IPC_CLOSE, true},
+	[RANGE_HANDLE] = {LIEN_CALL_CU_RANGE_HANDLE, false},
+	[POOL_CREATE] = {LIEN_CALL_CU_POOL_CREATE, false},
+	[POOL_DESTROY] = {LIEN_CALL_CU_POOL_DESTROY, true},
+	[CONTEXT_CREATE] = {LIEN_CALL_CU_CONTEXT_CREATE, false},
+	[CONTEXT_DESTROY] = {LIEN_CALL_CU_CONTEXT_DESTROY, true},
+	[MULTICAST_CREATE] = {LIEN_CALL_CU_MULTICAST_CREATE, false},
+	[MULTICAST_DEVICE] = {LIEN_CALL_CU_MULTICAST_DEVICE, false},
+	[BIND] = {LIEN_CALL_CU_MULTICAST_BIND, false},
+	[UNBIND] = {LIEN_CALL_CU_MULTICAST_UNBIND, false},
+};
+
+/* What ALLOC and FREE are, by the call's `c`. */
+static const struct way {
+	uint16_t alloc, free;
+	enum lien_origin origin;
+	uint16_t get, open, close; /* 0: it cannot be shared */
+} ways[] = {
+	{LIEN_CALL_CU_MEM_ALLOC, LIEN_CALL_CU_MEM_FREE, LIEN_ORIGIN_ALLOC, LIEN_CALL_CU_IPC_GET,
+		LIEN_CALL_CU_IPC_OPEN, LIEN_CALL_CU_IPC_CLOSE},
+	{LIEN_CALL_CU_MEM_ALLOC_PITCH, LIEN_CALL_CU_MEM_FREE, LIEN_ORIGIN_PITCH, 0, 0, 0},
+	{LIEN_CALL_CU_MEM_ALLOC_MANAGED, LIEN_CALL_CU_MEM_FREE_ASYNC, LIEN_ORIGIN_MANAGED, 0, 0, 0},
+	{LIEN_CALL_CU_MEM_ALLOC_ASYNC, LIEN_CALL_CU_MEM_FREE_ASYNC_PTSZ, LIEN_ORIGIN_POOL,
+		LIEN_CALL_CU_POOL_EXPORT_POINTER, LIEN_CALL_CU_POOL_IMPORT_POINTER,
+		LIEN_CALL_CU_MEM_FREE_ASYNC},
+	{LIEN_CALL_CU_HOST_ALLOC, LIEN_CALL_CU_FREE_HOST, LIEN_ORIGIN_HOST, 0, 0, 0},
+	{LIEN_CALL_CU_HOST_REGISTER, LIEN_CALL_CU_HOST_UNREGISTER, LIEN_ORIGIN_REGISTERED, 0, 0, 0},
 };
 
 /* Numbers that are never used again: what was made, as its size or rank. 0: nothing. */
@@ -72,7 +121,9 @@ struct driver {
 			bool imported;
 		} handle[HANDLES];
 		struct {
-			unsigned reserved, allocated;
+			unsigned reserved, allocated, opened;
+			unsigned way, context; /* allocated: context 0 is none */
+			unsigned opens;
 			struct {
 				unsigned memory, handle;
 				bool imported;
@@ -82,17 +133,26 @@ struct driver {
 			unsigned made;
 			unsigned registered[REGISTERED];
 		} comm[COMMS];
+		unsigned pool[POOLS], context[CONTEXTS];
 	} process[PROCESSES];
 	struct {
 		unsigned memory, owner;
 		bool open; /* its descriptor is */
 	} share[SHARES];
+	struct {
+		unsigned memory, process, range, way;
+	} key[KEYS];
+	struct {
+		unsigned object, memory, slot;
+	} binding[BINDINGS];
+	unsigned dmabufs[MADE], devices[MADE];
+	unsigned device[MADE]; /* of memory with handles, counted from 1; 0: a multicast object */
 };
 
 /* One call. Names are indices; `b` and `c` as the kind needs. */
 struct call {
 	enum kind kind;
-	unsigned process, a, b, c;
+	unsigned process, a, b, c, context;
 	int name; /* the result, -1: it failed */
 	unsigned made, bytes;
 	struct lien_event event;
@@ -104,6 +164,8 @@ struct call {
 #define RANGE_VA(r)	 (VA + (r)*16 * PIECE)
 #define PLACE_VA(r, p)	 (RANGE_VA(r) + (p)*4 * PIECE)
 #define SHARE_NAME(s)	 (100ull + (s))
+#define POOL_NAME(p)	 (0x4000ull + 16 * (p))
+#define CONTEXT_NAME(c)	 (0x5000ull + 16 * (c))
 /* Of what is called `memory`: tells it from all others. Fits a place. */
 #define MEMORY_BYTES(memory) (PIECE + (memory)*8)
 
@@ -136,6 +198,106 @@ static inline void settle(struct driver *driver, unsigned process)
 		i < (int)(count) ? i : -1;                                                         \
 	})
 
+/* Memory lives as long as its owner has not freed it; then its name may be another's. */
+static inline bool key_alive(const struct driver *driver, unsigned k)
+{
+	__auto_type key = &driver->key[k];
+
+	return key->memory &&
+	       driver->process[key->process].range[key->range].allocated == key->memory;
+}
+
+/* Its key if it has one, else the first that is free. */
+static inline int key_for(const struct driver *driver, unsigned memory)
+{
+	int known = LOWEST(KEYS, driver->key[i].memory == memory);
+
+	return known < 0 ? LOWEST(KEYS, !key_alive(driver, i)) : known;
+}
+
+static inline bool range_taken(const struct driver *driver, unsigned process, unsigned r)
+{
+	__auto_type range = &driver->process[process].range[r];
+
+	return range->reserved || range->allocated || range->opened;
+}
+
+/* By a handle, a mapping, or a descriptor that has not been imported. */
+static inline bool object_alive(const struct driver *driver, unsigned object)
+{
+	for (unsigned p = 0; p < PROCESSES; p++) {
+		if (LOWEST(HANDLES, driver->process[p].handle[i].memory == object) >= 0 ||
+			memory_mapped(driver, p, object))
+			return true;
+	}
+	return LOWEST(SHARES, driver->share[i].memory == object && driver->share[i].open) >= 0;
+}
+
+static inline bool memory_bound(const struct driver *driver, unsigned memory)
+{
+	for (unsigned i = 0; i < BINDINGS; i++)
+		if (driver->binding[i].object && driver->binding[i].memory == memory &&
+			object_alive(driver, driver->binding[i].object))
+			return true;
+	return false;
+}
+
+/* What is bound at a place of an object for a device; -1: nothing. */
+static inline int binding_at(
+	const struct driver *driver, unsigned object, unsigned slot, unsigned device)
+{
+	return LOWEST(BINDINGS, driver->binding[i].object == object &&
+					driver->binding[i].slot == slot &&
+					driver->device[driver->binding[i].memory] == device);
+}
+
+/* KEY_OPEN: legacy IPC gives the address that the process has already. */
+static inline bool key_open(struct driver *driver, struct call *call)
+{
+	__auto_type process = &driver->process[call->process];
+	__auto_type key = &driver->key[call->a];
+
+	call->c = key->way;
+	call->name = ways[key->way].close == LIEN_CALL_CU_IPC_CLOSE
+			     ? LOWEST(RANGES, process->range[i].opened == key->memory)
+			     : -1;
+	if (call->name < 0)
+		call->name = LOWEST(RANGES, !range_taken(driver, call->process, i));
+	if (call->name < 0 || !key_alive(driver, call->a))
+		return false;
+	process->range[call->name].opened = key->memory;
+	process->range[call->name].way = key->way;
+	process->range[call->name].opens++;
+	return true;
+}
+
+static inline bool bind_memory(struct driver *driver, const struct call *call)
+{
+	__auto_type handle = driver->process[call->process].handle;
+	int i = LOWEST(BINDINGS,
+		!driver->binding[i].object || !object_alive(driver, driver->binding[i].object));
+
+	if (i < 0 || binding_at(driver, handle[call->a].memory, call->b,
+			     driver->device[handle[call->c].memory]) >= 0)
+		return false;
+	driver->binding[i].object = handle[call->a].memory;
+	driver->binding[i].memory = handle[call->c].memory;
+	driver->binding[i].slot = call->b;
+	return true;
+}
+
+static inline void context_destroy(struct driver *driver, unsigned process, unsigned context)
+{
+	for (unsigned r = 0; r < RANGES; r++) {
+		__auto_type range = &driver->process[process].range[r];
+
+		if (range->allocated && range->context == context + 1 &&
+			ways[range->way].origin != LIEN_ORIGIN_POOL)
+			range->allocated = 0;
+	}
+	driver->process[process].context[context] = 0;
+}
+
 /* What the driver does. False: the call fails, and nothing has changed. */
 static inline bool effect(struct driver *driver, struct call *call)
 {
@@ -149,6 +311,7 @@ static inline bool effect(struct driver *driver, struct call *call)
 	switch (call->kind) {
 	case CREATE:
 	case IMPORT:
+	case MULTICAST_CREATE:
 		if (call->kind == IMPORT && !driver->share[call->a].open)
 			return false;
 		call->name = LOWEST(HANDLES, !process->handle[i].memory);
@@ -158,6 +321,8 @@ static inline bool effect(struct driver *driver, struct call *call)
 		handle->imported = call->kind == IMPORT;
 		handle->memory = handle->imported ? driver->share[call->a].memory : ++driver->made;
 		handle->references = 1;
+		if (call->kind == CREATE)
+			driver->device[handle->memory] = call->process + 1;
 		if (call->kind == IMPORT)
 			driver->share[call->a].open = false;
 		call->made = handle->memory;
@@ -176,11 +341,12 @@ static inline bool effect(struct driver *driver, struct call *call)
 		return true;
 	case RESERVE:
 	case ALLOC:
-		call->name =
-			LOWEST(RANGES, !process->range[i].reserved && !process->range[i].allocated);
+		call->name = LOWEST(RANGES, !range_taken(driver, call->process, i));
 		if (call->name < 0)
 			return false;
 		range = &process->range[call->name];
+		range->way = call->c;
+		range->context = call->context;
 		*(call->kind == RESERVE ? &range->reserved : &range->allocated) = ++driver->made;
 		call->made = driver->made;
 		return true;
@@ -251,9 +417,67 @@ static inline bool effect(struct driver *driver, struct call *call)
 			return false;
 		comm->registered[call->b] = 0;
 		return true;
+	case KEY_GET:
+		call->name = key_for(driver, range->allocated);
+		if (call->name < 0 || !range->allocated)
+			return false;
+		driver->key[call->name].memory = range->allocated;
+		driver->key[call->name].process = call->process;
+		driver->key[call->name].range = call->a;
+		driver->key[call->name].way = range->way;
+		return true;
+	case KEY_OPEN:
+		return key_open(driver, call);
+	case KEY_CLOSE:
+		if (!range->opens)
+			return false;
+		range->opens--;
+		range->opened = range->opens ? range->opened : 0;
+		return true;
+	case RANGE_HANDLE:
+		call->made = range->place[call->b].memory;
+		driver->dmabufs[call->made]++;
+		return true;
+	case POOL_CREATE:
+		call->name = LOWEST(POOLS, !process->pool[i]);
+		if (call->name < 0)
+			return false;
+		call->made = process->pool[call->name] = ++driver->made;
+		return true;
+	case POOL_DESTROY:
+		process->pool[call->a] = 0;
+		return true;
+	case CONTEXT_CREATE:
+		call->name = LOWEST(CONTEXTS, !process->context[i]);
+		if (call->name < 0)
+			return false;
+		call->made = process->context[call->name] = ++driver->made;
+		return true;
+	case CONTEXT_DESTROY:
+		context_destroy(driver, call->process, call->a);
+		return true;
+	case MULTICAST_DEVICE:
+		driver->devices[handle->memory] |= 1u << call->process;
+		return true;
+	case BIND:
+		return bind_memory(driver, call);
+	case UNBIND:
+		call->name = binding_at(driver, handle->memory, call->b, call->c + 1);
+		if (call->name < 0)
+			return false;
+		driver->binding[call->name].object = 0;
+		return true;
 	default:
 		return false;
 	}
+}
+
+static inline struct lien_event key_event(uint16_t type, uint32_t pid, uint64_t va, uint64_t key)
+{
+	struct lien_event ev = EVENT(type, pid, .key = {.va = va});
+
+	memset(ev.key.key, (int)key + 1, LIEN_KEY_BYTES);
+	return ev;
 }
 
 /* The record of a call, but for the times and the result. */
@@ -278,8 +502,44 @@ static inline struct lien_event record(const struct driver *driver, const struct
 		return EVENT(type, pid,
 			.reserve = {.va = RANGE_VA(name), .bytes = 8 * PIECE + call->made});
 	case ADDRESS_FREE:
-	case FREE:
 		return EVENT(type, pid, .range = {.va = RANGE_VA(call->a)});
+	case FREE:
+		return EVENT(ways[call->c].free, pid, .range = {.va = RANGE_VA(call->a)});
+	case KEY_CLOSE:
+		return EVENT(ways[call->c].close, pid, .range = {.va = RANGE_VA(call->a)});
+	case KEY_GET:
+		return key_event(ways[call->c].get, pid, RANGE_VA(call->a), name);
+	case KEY_OPEN:
+		return key_event(ways[call->c].open, pid, RANGE_VA(name), call->a);
+	case RANGE_HANDLE:
+		return EVENT(type, pid, .range_handle = {place, bytes, 1, 9});
+	case POOL_CREATE:
+		return EVENT(type, pid, .pool = {.pool = POOL_NAME(name), .device = call->made});
+	case POOL_DESTROY:
+		return EVENT(type, pid, .pool = {.pool = POOL_NAME(call->a)});
+	case CONTEXT_CREATE:
+		return EVENT(type, pid,
+			.context = {.context = CONTEXT_NAME(name), .device = call->made});
+	case CONTEXT_DESTROY:
+		return EVENT(type, pid, .context = {.context = CONTEXT_NAME(call->a)});
+	case MULTICAST_CREATE:
+		return EVENT(type, pid,
+			.multicast = {.handle = HANDLE_NAME(name), .bytes = bytes, .device = 3});
+	case MULTICAST_DEVICE:
+		return EVENT(type, pid,
+			.multicast = {.handle = HANDLE_NAME(call->a), .device = call->process});
+	case BIND:
+		return EVENT(type, pid,
+			.multicast = {.handle = HANDLE_NAME(call->a),
+				.offset = call->b * PIECE,
+				.bytes = PIECE,
+				.memory = HANDLE_NAME(call->c)});
+	case UNBIND:
+		return EVENT(type, pid,
+			.multicast = {.handle = HANDLE_NAME(call->a),
+				.offset = call->b * PIECE,
+				.bytes = PIECE,
+				.device = call->c});
 	case MAP:
 		return EVENT(type, pid,
 			.map = {.va = place, .bytes = bytes, .handle = HANDLE_NAME(call->c)});
@@ -294,7 +554,9 @@ static inline struct lien_event record(const struct driver *driver, const struct
 		return EVENT(type, pid,
 			.share = {.handle = HANDLE_NAME(name), .share = SHARE_NAME(call->a)});
 	case ALLOC:
-		return EVENT(type, pid, .alloc = {RANGE_VA(name), bytes, .device = -1});
+		return EVENT(ways[call->c].alloc, pid,
+			.alloc = {RANGE_VA(name), bytes, .device = -1,
+				.context = call->context ? CONTEXT_NAME(call->context - 1) : 0});
 	case COMM_INIT:
 		return EVENT(type, pid,
 			.comm = {.comm = COMM_NAME(name), .nranks = call->made, .id = {1}});
@@ -356,7 +618,7 @@ static inline void take_step(struct driver *driver, struct call *call, unsigned 
 struct comparison {
 	struct lien_graph *graph;
 	const struct driver *driver;
-	const struct lien_allocation *allocations[4096]; /* by memory */
+	const struct lien_allocation *allocations[MADE]; /* by memory */
 	unsigned differences;
 };
 
@@ -377,9 +639,15 @@ static inline void compare_memory(
 	if (allocation->bytes != MEMORY_BYTES(memory))
 		DIFFERS(c, "memory %u is known as memory %d", memory,
 			(int)((int64_t)(allocation->bytes - PIECE) / 8));
-	if (c->allocations[memory % 4096] && c->allocations[memory % 4096] != allocation)
+	if (c->allocations[memory] && c->allocations[memory] != allocation)
 		DIFFERS(c, "memory %u is two allocations", memory);
-	c->allocations[memory % 4096] = allocation;
+	if (allocation->dmabufs != c->driver->dmabufs[memory])
+		DIFFERS(c, "memory %u: %u dma-bufs, not %u", memory, allocation->dmabufs,
+			c->driver->dmabufs[memory]);
+	if (allocation->devices != c->driver->devices[memory])
+		DIFFERS(c, "memory %u: devices 0x%x, not 0x%x", memory,
+			(unsigned)allocation->devices, c->driver->devices[memory]);
+	c->allocations[memory] = allocation;
 }
 
 static inline void compare_handles(struct comparison *c, unsigned p, struct lien_process *known)
@@ -387,13 +655,13 @@ static inline void compare_handles(struct comparison *c, unsigned p, struct lien
 	struct lien_handle *handle;
 	unsigned count = 0, h;
 
-	RB_FOREACH (handle, lien_handle_tree, &known->handles)
+	SPLAY_FOREACH (handle, lien_handle_tree, &known->handles)
 		count++;
 	for (h = 0; h < HANDLES; h++) {
 		__auto_type real = &c->driver->process[p].handle[h];
 		struct lien_handle key = {.value = HANDLE_NAME(h)};
 
-		handle = RB_FIND(lien_handle_tree, &known->handles, &key);
+		handle = SPLAY_FIND(lien_handle_tree, &known->handles, &key);
 		count -= handle != NULL;
 		if (!handle != !real->memory) {
 			DIFFERS(c, "process %u, handle %u: %s", p + 1, h,
@@ -437,13 +705,13 @@ static inline void compare_ranges(struct comparison *c, unsigned p, struct lien_
 
 	RB_FOREACH (mapping, lien_mapping_tree, &known->mappings)
 		mapped++;
-	RB_FOREACH (reservation, lien_reservation_tree, &known->reservations)
+	SPLAY_FOREACH (reservation, lien_reservation_tree, &known->reservations)
 		reserved++;
 	for (r = 0; r < RANGES; r++) {
 		struct lien_reservation key = {.va = RANGE_VA(r)};
 		__auto_type real = &c->driver->process[p].range[r];
 
-		reservation = RB_FIND(lien_reservation_tree, &known->reservations, &key);
+		reservation = SPLAY_FIND(lien_reservation_tree, &known->reservations, &key);
 		reserved -= reservation != NULL;
 		if (!reservation != !real->reserved)
 			DIFFERS(c, "process %u, range %u: %s", p + 1, r,
@@ -454,14 +722,21 @@ static inline void compare_ranges(struct comparison *c, unsigned p, struct lien_
 		for (i = 0; i < PLACES; i++) {
 			unsigned memory = real->place[i].memory;
 
-			if (!i && real->allocated)
-				memory = real->allocated;
+			if (!i && (real->allocated || real->opened))
+				memory = real->allocated ? real->allocated : real->opened;
 			mapping = lien_process_mapping(known, PLACE_VA(r, i));
 			mapped -= mapping != NULL;
 			compare_place(c, p, PLACE_VA(r, i), memory, mapping);
 			if (mapping && mapping->imported != real->place[i].imported &&
 				real->place[i].memory)
 				DIFFERS(c, "process %u, range %u: imported", p + 1, r);
+			if (mapping && !i && mapping->opens != real->opens)
+				DIFFERS(c, "process %u, range %u: opened %u times, not %u", p + 1,
+					r, mapping->opens, real->opens);
+			if (mapping && !i && real->allocated &&
+				mapping->allocation->origin != ways[real->way].origin)
+				DIFFERS(c, "process %u, range %u: origin %u", p + 1, r,
+					mapping->allocation->origin);
 		}
 	}
 	if (mapped || reserved)
@@ -508,6 +783,63 @@ static inline void compare_comms(struct comparison *c, unsigned p, struct lien_p
 		DIFFERS(c, "process %u: %u more communicators", p + 1, count);
 }
 
+static inline void compare_pools(struct comparison *c, unsigned p, struct lien_process *known)
+{
+	const struct lien_context *context;
+	const struct lien_pool *pool;
+	unsigned pools = 0, contexts = 0, i;
+
+	LIST_FOREACH (pool, &known->pools, next) {
+		i = (pool->value - POOL_NAME(0)) / 16;
+		pools++;
+		if (pool->device != (int)c->driver->process[p].pool[i])
+			DIFFERS(c, "process %u, pool %u: another one", p + 1, i);
+	}
+	LIST_FOREACH (context, &known->contexts, next) {
+		i = (context->value - CONTEXT_NAME(0)) / 16;
+		contexts++;
+		if (context->device != (int)c->driver->process[p].context[i])
+			DIFFERS(c, "process %u, context %u: another one", p + 1, i);
+	}
+	for (i = 0; i < POOLS; i++)
+		pools -= c->driver->process[p].pool[i] != 0;
+	for (i = 0; i < CONTEXTS; i++)
+		contexts -= c->driver->process[p].context[i] != 0;
+	if (pools || contexts)
+		DIFFERS(c, "process %u: %d more pools, %d more contexts", p + 1, (int)pools,
+			(int)contexts);
+}
+
+/* Each of the driver's is in the graph, and no more are. */
+static inline void compare_bindings(struct comparison *c)
+{
+	const struct lien_allocation *object;
+	const struct lien_binding *binding;
+	unsigned count = 0;
+
+	TAILQ_FOREACH (object, &c->graph->allocations, of_graph) {
+		if (object->origin != LIEN_ORIGIN_MULTICAST)
+			continue;
+		LIST_FOREACH (binding, &object->bindings, of_object) {
+			unsigned made = (object->bytes - PIECE) / 8;
+			unsigned memory = (binding->memory->bytes - PIECE) / 8;
+			int i = binding_at(c->driver, made, binding->offset / PIECE,
+				c->driver->device[memory]);
+
+			count++;
+			if (i < 0 || c->driver->binding[i].memory != memory)
+				DIFFERS(c, "object %u: memory %u is not bound", made, memory);
+			else
+				compare_memory(c, binding->memory, memory);
+		}
+	}
+	for (unsigned i = 0; i < BINDINGS; i++)
+		count -= c->driver->binding[i].object &&
+			 object_alive(c->driver, c->driver->binding[i].object);
+	if (count)
+		DIFFERS(c, "%d more bindings", (int)count);
+}
+
 /* The number of differences; each is printed. */
 static inline unsigned compare(struct lien_graph *with, const struct driver *driver)
 {
@@ -531,7 +863,9 @@ static inline unsigned compare(struct lien_graph *with, const struct driver *dri
 		compare_handles(c, p, known);
 		compare_ranges(c, p, known);
 		compare_comms(c, p, known);
+		compare_pools(c, p, known);
 	}
+	compare_bindings(c);
 	for (allocation = lien_graph_first_allocation(with); allocation;
 		allocation = lien_graph_next_allocation(allocation))
 		held += lien_allocation_held(allocation);

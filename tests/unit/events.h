@@ -334,7 +334,7 @@ static inline struct lien_handle *handle_of(uint32_t pid, uint64_t value)
 {
 	struct lien_handle key = {.value = value};
 
-	return process(pid) ? RB_FIND(lien_handle_tree, &process(pid)->handles, &key) : NULL;
+	return process(pid) ? SPLAY_FIND(lien_handle_tree, &process(pid)->handles, &key) : NULL;
 }
 
 static inline unsigned references_of(uint32_t pid, uint64_t value)

@@ -3,7 +3,7 @@
  * A dump, applied to an empty graph, gives an equal one: `lien graph` shows the same but for the
  * numbers of allocations and the order of lists, and what happens afterwards has the same effect.
  */
-#include "events.h"
+#include "canonical.h"
 
 #include <agent/plan.h>
 #include <agent/views.h>
@@ -105,25 +105,13 @@ static char *planned(struct lien_graph *of)
 	return text;
 }
 
-static void assert_same_text(char *ours, char *theirs)
-{
-	size_t same = 0, from;
-
-	while (ours[same] && ours[same] == theirs[same])
-		same++;
-	from = same < 200 ? 0 : same - 200;
-	if (ours[same] || theirs[same])
-		fail_msg("dumped ...%.600s\n\nagain ...%.600s", ours + from, theirs + from);
-	free(ours);
-	free(theirs);
-}
-
 static void assert_equal_graphs(void)
 {
 	struct lien_process *ours, *theirs;
 
 	assert_same_text(normal(graph), normal(copy));
 	assert_same_text(planned(graph), planned(copy));
+	assert_same_graphs(graph, copy);
 	assert_int_equal(lien_graph_stats(graph)->mappings, lien_graph_stats(copy)->mappings);
 	for (ours = lien_graph_first(graph); ours; ours = lien_graph_next(ours)) {
 		struct lien_reservation *a, *b;
@@ -134,12 +122,12 @@ static void assert_equal_graphs(void)
 		assert_non_null(theirs);
 		assert_int_equal(theirs->start, ours->start);
 		assert_int_equal(theirs->cuda, ours->cuda);
-		b = RB_MIN(lien_reservation_tree, &theirs->reservations);
-		RB_FOREACH (a, lien_reservation_tree, &ours->reservations) {
+		b = SPLAY_MIN(lien_reservation_tree, &theirs->reservations);
+		SPLAY_FOREACH (a, lien_reservation_tree, &ours->reservations) {
 			assert_non_null(b);
 			assert_int_equal(a->va, b->va);
 			assert_int_equal(a->bytes, b->bytes);
-			b = RB_NEXT(lien_reservation_tree, &theirs->reservations, b);
+			b = SPLAY_NEXT(lien_reservation_tree, &theirs->reservations, b);
 		}
 		assert_null(b);
 		LIST_FOREACH (capture, &ours->captures, next)
@@ -162,6 +150,7 @@ static void dump(void)
 		if (lien_graph_process(copy, process->pid))
 			lien_graph_process(copy, process->pid)->presence = process->presence;
 	assert_equal_graphs();
+	assert_same_dumps(graph, copy);
 }
 
 /* The same in both from here on. */

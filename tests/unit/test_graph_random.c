@@ -2,12 +2,14 @@
 /*
  * Random jobs: three processes with two threads each make whatever calls are legal, the steps of
  * their calls mixed; the graph must be what the driver model is whenever all have returned. The
- * same for a second graph, which joins at some moment by a dump of the first one.
+ * same for a second graph, which joins at some moment by a dump of the first one. And a dump tells
+ * all.
  *
  * LIEN_SEED repeats a run, LIEN_SEQUENCES sets how many jobs.
  */
 #include <time.h>
 
+#include "canonical.h"
 #include "driver.h"
 
 #define THREADS 2
@@ -29,13 +31,18 @@ struct in_use {
 	bool range_goes[RANGES], place_goes[RANGES][PLACES];
 	unsigned comm[COMMS];
 	bool comm_goes[COMMS], registered_goes[COMMS][REGISTERED];
+	unsigned opening[RANGES], closing[RANGES];
+	bool pool_new[POOLS], pool_goes[POOLS];
+	bool context_new[CONTEXTS], context_goes[CONTEXTS];
+	unsigned context[CONTEXTS];
 };
 
 static struct {
 	struct driver driver;
 	struct thread thread[PROCESSES][THREADS];
 	struct in_use in_use[PROCESSES];
-	bool share_ready[SHARES], share_taken[SHARES];
+	bool share_ready[SHARES], share_taken[SHARES], key_ready[KEYS];
+	bool object_busy[MADE]; /* what is bound to it changes */
 	struct lien_graph *joined;
 	uint64_t control_share;
 	uint32_t last_pid; /* none is used again */
@@ -76,6 +83,126 @@ static void join(void)
 	s.joins++;
 }
 
+/* A reference that is known and stays for as long as the call. */
+static bool held(unsigned p, unsigned h)
+{
+	const struct in_use *in_use = &s.in_use[p];
+
+	return s.driver.process[p].handle[h].memory &&
+	       s.driver.process[p].handle[h].references >
+		       in_use->releasing[h] + in_use->acquired[h];
+}
+
+static bool context_known(unsigned p, unsigned context)
+{
+	const struct in_use *in_use = &s.in_use[p];
+
+	return s.driver.process[p].context[context] && !in_use->context_goes[context] &&
+	       !in_use->context_new[context];
+}
+
+/* Nobody uses, frees or waits for what a context takes with it. */
+static bool context_quiet(unsigned p, unsigned context, bool mark)
+{
+	struct in_use *in_use = &s.in_use[p];
+
+	for (unsigned r = 0; r < RANGES; r++) {
+		__auto_type range = &s.driver.process[p].range[r];
+
+		if (!range->allocated || range->context != context + 1 ||
+			ways[range->way].origin == LIEN_ORIGIN_POOL)
+			continue;
+		if (in_use->range[r] || in_use->range_goes[r] || in_use->range_new[r])
+			return false;
+		in_use->range_goes[r] |= mark;
+	}
+	return true;
+}
+
+static bool begin_shared(struct call *call, unsigned r)
+{
+	struct in_use *in_use = &s.in_use[call->process];
+	__auto_type range = &s.driver.process[call->process].range[r];
+	unsigned k = call->a % KEYS;
+
+	switch (call->kind) {
+	case KEY_GET:
+		call->a = r, call->c = range->way;
+		if (!range->allocated || !ways[range->way].get || in_use->range_goes[r] ||
+			in_use->range_new[r])
+			return false;
+		in_use->range[r]++;
+		return true;
+	case KEY_OPEN: {
+		__auto_type key = &s.driver.key[k];
+
+		call->a = k;
+		if (!s.key_ready[k] || !key_alive(&s.driver, k) || key->process == call->process ||
+			s.in_use[key->process].range_goes[key->range])
+			return false;
+		s.in_use[key->process].range[key->range]++;
+		call->context = key->range; /* of the owner, till it returns */
+		call->b = key->process;
+		return true;
+	}
+	default:
+		call->a = r, call->c = range->way;
+		if (range->opens <= in_use->opening[r] + in_use->closing[r])
+			return false;
+		in_use->closing[r]++;
+		return true;
+	}
+}
+
+static bool begin_multicast(struct call *call)
+{
+	__auto_type handle = s.driver.process[call->process].handle;
+	unsigned object, memory;
+	int bound;
+
+	call->a %= HANDLES, call->b %= SLOTS, call->c %= HANDLES;
+	object = handle[call->a].memory;
+	bound = call->kind == UNBIND
+			? LOWEST(BINDINGS, object && s.driver.binding[i].object == object)
+			: -1;
+	memory = handle[call->c % HANDLES].memory;
+	if (!held(call->process, call->a) || s.driver.device[object] || s.object_busy[object])
+		return false;
+	if (call->kind == BIND && (!held(call->process, call->c) || !s.driver.device[memory]))
+		return false;
+	if (call->kind == UNBIND) {
+		if (bound < 0)
+			return false;
+		call->b = s.driver.binding[bound].slot;
+		call->c = s.driver.device[s.driver.binding[bound].memory] - 1;
+	}
+	if (call->kind == BIND)
+		s.in_use[call->process].handle[call->c]++;
+	s.in_use[call->process].handle[call->a]++;
+	s.object_busy[object] = true;
+	return true;
+}
+
+static bool begin_pool(struct call *call)
+{
+	struct in_use *in_use = &s.in_use[call->process];
+	unsigned pool = call->a % POOLS, context = call->a % CONTEXTS;
+
+	if (call->kind == POOL_DESTROY) {
+		call->a = pool;
+		if (!s.driver.process[call->process].pool[pool] || in_use->pool_goes[pool] ||
+			in_use->pool_new[pool])
+			return false;
+		return in_use->pool_goes[pool] = true;
+	}
+	call->a = context;
+	if (!context_known(call->process, context) || in_use->context[context] ||
+		!context_quiet(call->process, context, false))
+		return false;
+	context_quiet(call->process, context, true);
+	return in_use->context_goes[context] = true;
+}
+
 /* Is the call legal now? Then it is begun: what it uses is marked. */
 static bool begin(struct call *call)
 {
@@ -83,16 +210,38 @@ static bool begin(struct call *call)
 	struct in_use *in_use = &s.in_use[call->process];
 	unsigned h = call->a % HANDLES, r = call->a % RANGES, p = call->b % PLACES;
 	unsigned c = call->a % COMMS, x = call->b % REGISTERED, i;
-	unsigned share = call->a % SHARES, held;
+	unsigned share = call->a % SHARES, mapped;
 	unsigned held_a =
 		process->handle[h].references - in_use->releasing[h] - in_use->acquired[h];
 
 	switch (call->kind) {
 	case CREATE:
 	case RESERVE:
-	case ALLOC:
 	case COMM_INIT:
+	case POOL_CREATE:
+	case CONTEXT_CREATE:
+	case MULTICAST_CREATE:
 		return true;
+	case ALLOC:
+		call->c %= COUNT(ways);
+		call->context = call->b % (CONTEXTS + 1);
+		if (ways[call->c].origin == LIEN_ORIGIN_REGISTERED || !call->context ||
+			!context_known(call->process, call->context - 1))
+			call->context = 0;
+		else
+			in_use->context[call->context - 1]++;
+		return true;
+	case KEY_GET:
+	case KEY_OPEN:
+	case KEY_CLOSE:
+		return begin_shared(call, r);
+	case POOL_DESTROY:
+	case CONTEXT_DESTROY:
+		return begin_pool(call);
+	case MULTICAST_DEVICE:
+	case BIND:
+	case UNBIND:
+		return begin_multicast(call);
 	case RELEASE_HANDLE:
 		call->a = h;
 		if (!process->handle[h].memory || !held_a || (held_a == 1 && in_use->handle[h]))
@@ -121,6 +270,7 @@ static bool begin(struct call *call)
 		s.share_taken[share] = true;
 		return true;
 	case RETAIN:
+	case RANGE_HANDLE:
 		call->a = r, call->b = p;
 		if (!process->range[r].place[p].memory || in_use->place_goes[r][p] ||
 			in_use->range_goes[r] || in_use->place_new[r][p])
@@ -151,10 +301,10 @@ static bool begin(struct call *call)
 	case UNMAP_RANGE:
 	case ADDRESS_FREE:
 		call->a = r;
-		for (i = held = 0; i < PLACES; i++)
-			held += process->range[r].place[i].memory != 0;
+		for (i = mapped = 0; i < PLACES; i++)
+			mapped += process->range[r].place[i].memory != 0;
 		if (!process->range[r].reserved || in_use->range_goes[r] || in_use->range[r] ||
-			in_use->range_new[r] || !held != (call->kind == ADDRESS_FREE))
+			in_use->range_new[r] || !mapped != (call->kind == ADDRESS_FREE))
 			return false;
 		for (i = 0; i < PLACES; i++)
 			if (in_use->place[r][i])
@@ -162,8 +312,9 @@ static bool begin(struct call *call)
 		in_use->range_goes[r] = true;
 		return true;
 	case FREE:
-		call->a = r;
-		if (!process->range[r].allocated || in_use->range_goes[r] || in_use->range_new[r])
+		call->a = r, call->c = process->range[r].way;
+		if (!process->range[r].allocated || in_use->range_goes[r] || in_use->range_new[r] ||
+			in_use->range[r])
 			return false;
 		in_use->range_goes[r] = true;
 		return true;
@@ -216,6 +367,18 @@ static void given_back(const struct call *call)
 		in_use->comm[call->a]--;
 		in_use->registered_goes[call->a][call->b] = false;
 		break;
+	case KEY_CLOSE:
+		in_use->closing[call->a]--;
+		break;
+	case POOL_DESTROY:
+		in_use->pool_goes[call->a] = false;
+		break;
+	case CONTEXT_DESTROY:
+		in_use->context_goes[call->a] = false;
+		for (unsigned r = 0; r < RANGES; r++)
+			if (!range_taken(&s.driver, call->process, r))
+				in_use->range_goes[r] = false;
+		break;
 	default:
 		break;
 	}
@@ -229,8 +392,21 @@ static void acquired(const struct call *call, bool known)
 	if (call->event.result)
 		return;
 	switch (call->kind) {
+	case KEY_OPEN:
+		in_use->opening[call->name] += known ? -1 : 1;
+		break;
+	case KEY_GET:
+		s.key_ready[call->name] = known;
+		break;
+	case POOL_CREATE:
+		in_use->pool_new[call->name] = !known;
+		break;
+	case CONTEXT_CREATE:
+		in_use->context_new[call->name] = !known;
+		break;
 	case CREATE:
 	case IMPORT:
+	case MULTICAST_CREATE:
 	case RETAIN:
 		in_use->acquired[call->name] += known ? -1 : 1;
 		break;
@@ -262,7 +438,26 @@ static void returned(const struct call *call)
 			s.share_ready[call->name] = true;
 		break;
 	case RETAIN:
+	case RANGE_HANDLE:
 		in_use->place[call->a][call->b]--;
+		break;
+	case ALLOC:
+		if (call->context)
+			in_use->context[call->context - 1]--;
+		break;
+	case KEY_GET:
+		in_use->range[call->a]--;
+		break;
+	case KEY_OPEN:
+		s.in_use[call->b].range[call->context]--;
+		break;
+	case BIND:
+		in_use->handle[call->c]--;
+		__attribute__((fallthrough));
+	case MULTICAST_DEVICE:
+	case UNBIND:
+		in_use->handle[call->a]--;
+		s.object_busy[s.driver.process[call->process].handle[call->a].memory] = false;
 		break;
 	case MAP:
 		in_use->place[call->a][call->b]--;
@@ -282,7 +477,9 @@ static void returned(const struct call *call)
 static enum kind random_kind(void)
 {
 	static const uint8_t often[] = {CREATE, CREATE, RESERVE, MAP, MAP, MAP, EXPORT, IMPORT,
-		IMPORT, RETAIN, UNMAP, UNMAP_RANGE, RELEASE_HANDLE, REGISTER};
+		IMPORT, IMPORT, RETAIN, UNMAP, UNMAP_RANGE, UNMAP_RANGE, RELEASE_HANDLE,
+		RELEASE_HANDLE, REGISTER, DEREGISTER, ALLOC, ALLOC, FREE, KEY_GET, KEY_OPEN,
+		KEY_OPEN, KEY_OPEN, KEY_CLOSE, KEY_CLOSE, RANGE_HANDLE, BIND, BIND, UNBIND, UNBIND};
 
 	return random_below(2) ? often[random_below(COUNT(often))] : random_below(KINDS);
 }
@@ -299,7 +496,7 @@ static void thread_step(unsigned process, unsigned t, bool new_calls)
 		call->kind = random_kind();
 		call->process = process;
 		call->a = random_below(SHARES * RANGES * HANDLES);
-		call->b = random_below(PLACES * REGISTERED);
+		call->b = random_below(PLACES * REGISTERED * SLOTS * (CONTEXTS + 1));
 		call->c = random_below(HANDLES);
 		thread->busy = begin(call);
 		thread->step = 0;
@@ -350,7 +547,7 @@ static void process_ends(unsigned p)
 	memset(&s.driver.process[p], 0, sizeof(s.driver.process[p]));
 	for (unsigned i = 0; i < SHARES; i++)
 		if (s.driver.share[i].memory && s.driver.share[i].owner == p)
-			s.share_ready[i] = false;
+			s.share_ready[i] = s.driver.share[i].open = false;
 }
 
 /* --- what the control libraries do, all threads at rest ----------------------------------------
@@ -450,6 +647,8 @@ static int new_handle(unsigned p, unsigned memory)
 
 static bool can_be_offloaded(unsigned owner, unsigned memory)
 {
+	if (!s.driver.device[memory] || memory_bound(&s.driver, memory))
+		return false;
 	for (unsigned p = 0; p < PROCESSES; p++)
 		if (handle_in(p, memory) == -2 || (p == owner && handle_in(p, memory) < 0))
 			return false;
@@ -529,9 +728,9 @@ static void offload_and_restore(void)
 
 /* --- jobs ------------------------------------------------------------------------------------- */
 
-static void burst(void)
+static void burst(unsigned length)
 {
-	unsigned length = 40 + random_below(400), i, p;
+	unsigned i, p;
 
 	for (p = 0; p < PROCESSES; p++)
 		if (!s.driver.process[p].alive)
@@ -551,18 +750,25 @@ static void burst(void)
 		process_ends(random_below(PROCESSES));
 }
 
-static unsigned job(void)
+static void job_begins(void)
 {
-	unsigned differences = 0;
-
 	memset(&s.driver, 0, sizeof(s.driver));
 	memset(&s.thread, 0, sizeof(s.thread));
 	memset(&s.in_use, 0, sizeof(s.in_use));
 	memset(s.share_ready, 0, sizeof(s.share_ready));
 	memset(s.share_taken, 0, sizeof(s.share_taken));
+	memset(s.key_ready, 0, sizeof(s.key_ready));
+	memset(s.object_busy, 0, sizeof(s.object_busy));
 	s.control_share = 1000000;
+}
+
+static unsigned job(void)
+{
+	unsigned differences = 0;
+
+	job_begins();
 	for (unsigned i = 0; i < BURSTS && !differences; i++) {
-		burst();
+		burst(40 + random_below(400));
 		differences = compare(graph, &s.driver);
 		if (lien_graph_stats(graph)->unmatched_imports)
 			differences++;
@@ -570,6 +776,11 @@ static unsigned job(void)
 			print_error("^ in the graph that joined\n");
 			differences++;
 		}
+		if (differences)
+			break;
+		assert_round_trip();
+		if (s.joined)
+			assert_same_graphs(graph, s.joined);
 	}
 	lien_graph_free(s.joined);
 	s.joined = NULL;
@@ -581,6 +792,27 @@ static unsigned from_environment(const char *name, unsigned otherwise)
 	const char *value = getenv(name);
 
 	return value ? strtoul(value, NULL, 0) : otherwise;
+}
+
+/* 100,000 events and more, and nothing comes to rest in between. */
+static void test_long_burst(void **state)
+{
+	unsigned differences, seed = from_environment("LIEN_SEED", time(NULL));
+
+	(void)state;
+	print_message("LIEN_SEED=%u\n", seed);
+	random_state = seed;
+	job_begins();
+	burst(250000);
+	assert_true(lien_graph_stats(graph)->events > 100000);
+	assert_true(s.driver.made < MADE);
+	differences = compare(graph, &s.driver);
+	if (s.joined)
+		differences += compare(s.joined, &s.driver);
+	assert_int_equal(differences, 0);
+	assert_round_trip();
+	lien_graph_free(s.joined);
+	s.joined = NULL;
 }
 
 static void test_random_jobs(void **state)
@@ -601,7 +833,8 @@ static void test_random_jobs(void **state)
 	if (jobs < 100)
 		return;
 	for (i = 0; i < KINDS; i++)
-		assert_true(s.calls[i] > jobs / 4);
+		if (s.calls[i] <= jobs / 4)
+			fail_msg("too few of call %u: %u", kinds[i].call, s.calls[i]);
 	assert_true(s.offloads > jobs && s.joins > jobs / 2 && s.joins_under_way > jobs / 4);
 }
 
@@ -609,6 +842,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_random_jobs),
+		TEST(test_long_burst),
 	};
 
 	return cmocka_run_group_tests_name("graph random", tests, NULL, NULL);

@@ -283,7 +283,7 @@ static void assert_graph_is_truth(void)
 	lien_reread_differences(reread, &i);
 	assert_int_equal(i, 0);
 	lien_reread_free(reread);
-	RB_FOREACH (handle, lien_handle_tree, &process(PID)->handles) {
+	SPLAY_FOREACH (handle, lien_handle_tree, &process(PID)->handles) {
 		for (j = 0; j < SLOTS; j++)
 			if (truth.slot[j].bytes && truth.slot[j].handle == handle->value)
 				break;

@@ -633,9 +633,9 @@ static void test_holders(void **state)
 		/* The owner's, the importer's, and its alias. */
 		holders(from ? 2 : 1, VA + from * PIECE + PIECE - 1);
 		assert_members(view, "allocation:o holders:a");
-		assert_members(at("allocation"),
-			"id:i pid:i device:i bytes:i owner:s origin:s state:s alive:b communicator:? movable:b "
-			"reason:?");
+		assert_members(at("allocation"), "id:i pid:i device:i bytes:i owner:s origin:s "
+						 "state:s alive:b communicator:? movable:b "
+						 "reason:?");
 		INTEGER(1, "allocation.pid");
 		INTEGER(0, "allocation.device");
 		INTEGER(PIECE, "allocation.bytes");
@@ -759,7 +759,8 @@ static void test_graph_members(void **state)
 	LENGTH(4, "allocations");
 	for (unsigned i = 0; i < 3; i++) {
 		assert_members(at("allocations[%u]", i),
-			"id:i pid:i device:i bytes:i owner:s origin:s state:s exports:i alive:b communicator:? "
+			"id:i pid:i device:i bytes:i owner:s origin:s state:s exports:i alive:b "
+			"communicator:? "
 			"handles:a mappings:a");
 		assert_members(
 			at("allocations[%u].mappings[0]", i), "pid:i address:s bytes:i access:a");

@@ -1,0 +1,344 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * Everything that is in a graph, as sorted lines: two graphs are equal when these are. The numbers
+ * that a graph gives out itself (of allocations, communicators, contexts) are left out: what they
+ * stand for is named.
+ */
+#ifndef TEST_CANONICAL_H
+#define TEST_CANONICAL_H
+
+#include "events.h"
+
+#include <agent/graph_internal.h>
+
+struct lines {
+	char **line;
+	size_t count, room;
+};
+
+__attribute__((format(printf, 2, 3))) static inline void add_line(
+	struct lines *lines, const char *format, ...)
+{
+	va_list arguments;
+
+	if (lines->count == lines->room) {
+		lines->room = lines->room ? 2 * lines->room : 64;
+		lines->line = realloc(lines->line, lines->room * sizeof(*lines->line));
+	}
+	va_start(arguments, format);
+	assert_true(vasprintf(&lines->line[lines->count++], format, arguments) >= 0);
+	va_end(arguments);
+}
+
+static inline int line_cmp(const void *a, const void *b)
+{
+	return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* Sorted, each followed by `after`; frees the lines. */
+static inline char *join_lines(struct lines *lines, const char *after)
+{
+	size_t size = 0;
+	char *text;
+	FILE *file = open_memstream(&text, &size);
+
+	if (lines->count)
+		qsort(lines->line, lines->count, sizeof(*lines->line), line_cmp);
+	for (size_t i = 0; i < lines->count; i++) {
+		fprintf(file, "%s%s", lines->line[i], after);
+		free(lines->line[i]);
+	}
+	free(lines->line);
+	fclose(file);
+	return text;
+}
+
+#define H      "%llx"
+#define LLX(x) ((unsigned long long)(x))
+
+static inline uint64_t key_sum(const uint8_t *bytes, size_t n)
+{
+	uint64_t sum = 14695981039346656037ull;
+
+	while (n--)
+		sum = (sum ^ *bytes++) * 1099511628211ull;
+	return sum;
+}
+
+static inline char *registrations_text(const struct lien_registration_list *list)
+{
+	const struct lien_registration *registration;
+	struct lines lines = {0};
+
+	LIST_FOREACH (registration, list, next)
+		add_line(&lines, H "+" H "=" H "%s", LLX(registration->va),
+			LLX(registration->bytes), LLX(registration->handle),
+			registration->window ? "w" : "");
+	return join_lines(&lines, ",");
+}
+
+static inline void comm_lines(struct lines *lines, struct lien_process *process)
+{
+	struct lien_comm *comm, *parent;
+	const struct lien_init *init;
+	uint64_t scope;
+	char *text;
+
+	RB_FOREACH (comm, lien_comm_tree, &process->comms) {
+		scope = 0;
+		LIST_FOREACH (init, &process->inits, next)
+			if (init->number == comm->number)
+				scope = init->scope;
+		parent = comm->parent ? lien_process_comm(process, comm->parent) : NULL;
+		text = registrations_text(&comm->registrations);
+		add_line(lines,
+			"process %u comm " H " id " H " rank %d/%d device %d call %u splits %u "
+			"shrinks %u made " H " final %d parent " H " scope " H " [%s]",
+			process->pid, LLX(comm->address), LLX(key_sum(comm->id, 128)), comm->rank,
+			comm->nranks, comm->device, comm->made_by, comm->splits, comm->shrinks,
+			LLX(comm->t_init), comm->finalized, LLX(parent ? parent->address : 0),
+			LLX(scope), text);
+		free(text);
+	}
+}
+
+static inline void process_lines(struct lines *lines, struct lien_process *process)
+{
+	struct lien_reservation *reservation;
+	const struct lien_context *context;
+	const struct lien_pending *pending;
+	const struct lien_capture *capture;
+	struct lien_library_map *map;
+	const struct lien_pool *pool;
+	unsigned pid = process->pid;
+	char *text = registrations_text(&process->cards);
+
+	add_line(lines,
+		"process %u start " H " uid %u %s cuda %d incomplete %x first " H " cards %s", pid,
+		LLX(process->start), process->uid, process->command, process->cuda,
+		process->incomplete, LLX(process->t_first), text);
+	free(text);
+	RB_FOREACH (map, lien_library_tree, &process->libraries)
+		add_line(lines, "process %u library " H "-" H " at " H " of " H " %s " H, pid,
+			LLX(map->start), LLX(map->end), LLX(map->offset), LLX(map->inode),
+			map->file->text, LLX(map->t_mapped));
+	SPLAY_FOREACH (reservation, lien_reservation_tree, &process->reservations)
+		add_line(lines, "process %u reserved " H "+" H, pid, LLX(reservation->va),
+			LLX(reservation->bytes));
+	LIST_FOREACH (context, &process->contexts, next)
+		add_line(lines, "process %u context " H " device %d primary %d", pid,
+			LLX(context->value), context->device, context->primary);
+	LIST_FOREACH (pool, &process->pools, next)
+		add_line(lines, "process %u pool " H " share " H " device %d imported %d", pid,
+			LLX(pool->value), LLX(pool->share), pool->device, pool->imported);
+	LIST_FOREACH (capture, &process->captures, next)
+		add_line(lines, "process %u capture " H, pid, LLX(capture->stream));
+	TAILQ_FOREACH (pending, &process->pending, next)
+		add_line(lines, "process %u pending %u of %u entered " H, pid, pending->event.type,
+			pending->event.tid, LLX(pending->event.t_entry));
+	comm_lines(lines, process);
+}
+
+static inline char *holders_text(const struct lien_allocation *allocation)
+{
+	const struct lien_mapping *mapping;
+	const struct lien_handle *handle;
+	const struct lien_share *share;
+	struct lines lines = {0};
+
+	LIST_FOREACH (handle, &allocation->handles, of_allocation)
+		add_line(&lines, "handle %u:" H " x%u%s", handle->process->pid, LLX(handle->value),
+			handle->references, handle->imported ? " imported" : "");
+	LIST_FOREACH (mapping, &allocation->mappings, of_allocation)
+		add_line(&lines, "mapping %u:" H "+" H " from " H " access " H " opens %u%s%s",
+			mapping->process->pid, LLX(mapping->va), LLX(mapping->bytes),
+			LLX(mapping->offset),
+			LLX(mapping->access ? key_sum((const uint8_t *)mapping->access->access,
+						      mapping->access->count *
+							      sizeof(struct lien_access))
+					    : 0),
+			mapping->opens, mapping->imported ? " imported" : "",
+			mapping->parked ? " parked" : "");
+	LIST_FOREACH (share, &allocation->shares, of_allocation)
+		add_line(&lines, "share " H " by %u fd %d%s%s%s", LLX(share->number), share->call,
+			share->fd, share->imports ? " imported" : "",
+			share->control ? " control" : "", share->stale ? " stale" : "");
+	return join_lines(&lines, "; ");
+}
+
+static inline uint64_t context_named(const struct lien_allocation *allocation)
+{
+	const struct lien_context *context;
+
+	if (allocation->owner)
+		LIST_FOREACH (context, &allocation->owner->contexts, next)
+			if (context->number == allocation->context)
+				return context->value;
+	return 0;
+}
+
+static inline char *allocation_text(const struct lien_allocation *allocation)
+{
+	struct lien_comm *comm = lien_allocation_comm(allocation);
+	const struct lien_site *site = allocation->site;
+	char *text, *holders = holders_text(allocation), file[200] = "";
+
+	if (site)
+		snprintf(file, sizeof(file), "%s %s+" H " in " H " %u", site->library->text,
+			site->file ? site->file->text : "-", LLX(site->offset), LLX(site->inode),
+			site->outer);
+	assert_true(
+		asprintf(&text,
+			"allocation by %u of %u " H "%s bytes " H " prop " H " site %s comm %s " H
+			"%s context " H " devices " H " dmabufs %u exports %u%s: %s",
+			allocation->origin, allocation->owner_pid, LLX(allocation->owner_start),
+			allocation->owner ? "" : " dead", LLX(allocation->bytes),
+			LLX(key_sum((const uint8_t *)&allocation->prop, sizeof(allocation->prop))),
+			file, allocation->comm ? "known" : "none", LLX(comm ? comm->address : 0),
+			allocation->comm_inferred ? " inferred" : "",
+			LLX(context_named(allocation)), LLX(allocation->devices),
+			allocation->dmabufs, allocation->exports, allocation->found ? " found" : "",
+			holders) >= 0);
+	free(holders);
+	return text;
+}
+
+static inline void binding_lines(struct lines *lines, const struct lien_allocation *memory)
+{
+	const struct lien_binding *binding;
+	char *object, *text;
+
+	if (memory->origin == LIEN_ORIGIN_MULTICAST)
+		return;
+	LIST_FOREACH (binding, &memory->bindings, of_memory) {
+		object = allocation_text(binding->object);
+		text = allocation_text(memory);
+		add_line(lines, "at " H "+" H " of {%s} is " H " of {%s}", LLX(binding->offset),
+			LLX(binding->bytes), object, LLX(binding->memory_offset), text);
+		free(object);
+		free(text);
+	}
+}
+
+/* A split under way waits for the same members in both. */
+static inline void split_lines(struct lines *lines, struct lien_graph *of)
+{
+	struct lien_comm *comm, *parent;
+	const struct lien_split *split;
+	unsigned i;
+
+	LIST_FOREACH (split, &of->splits, next)
+		for (i = 0; i < split->members_count; i++) {
+			const struct lien_split_member *member = &split->members[i];
+			struct lien_process *process = lien_graph_process(of, member->pid);
+
+			parent = member->parent ? lien_process_comm(process, member->parent) : NULL;
+			comm = member->number ? lien_process_comm(process, member->number) : NULL;
+			if (!parent) /* a dump cannot tell these: see tell_split() */
+				continue;
+			add_line(lines,
+				"split %u of %d " H ": %u " H " -> " H " color %d key %d %d",
+				split->number, split->nranks, LLX(key_sum(split->id, 128)),
+				member->pid, LLX(parent->address), LLX(comm ? comm->address : 0),
+				member->color, member->key, member->parent_rank);
+		}
+}
+
+/* To be freed. */
+static inline char *canonical(struct lien_graph *of)
+{
+	struct lien_allocation *allocation;
+	struct lien_process *process;
+	struct lines lines = {0};
+	char *text;
+
+	for (process = lien_graph_first(of); process; process = lien_graph_next(process))
+		process_lines(&lines, process);
+	for (allocation = lien_graph_first_allocation(of); allocation;
+		allocation = lien_graph_next_allocation(allocation)) {
+		text = allocation_text(allocation);
+		add_line(&lines, "%s", text);
+		free(text);
+		binding_lines(&lines, allocation);
+	}
+	split_lines(&lines, of);
+	return join_lines(&lines, "\n");
+}
+
+/* The first line of each that the other does not have. Frees both. */
+static inline void assert_same_text(char *ours, char *theirs)
+{
+	size_t same = 0, line = 0;
+
+	for (; ours[same] && ours[same] == theirs[same]; same++)
+		if (ours[same] == '\n')
+			line = same + 1;
+	if (ours[same] || theirs[same])
+		fail_msg("one: %.*s\nthe other: %.*s", (int)strcspn(ours + line, "\n"), ours + line,
+			(int)strcspn(theirs + line, "\n"), theirs + line);
+	free(ours);
+	free(theirs);
+}
+
+static inline void assert_same_graphs(struct lien_graph *a, struct lien_graph *b)
+{
+	assert_same_text(canonical(a), canonical(b));
+}
+
+/* A dump's records as sorted lines: lists are told in another order each time, and what is gone has
+ * a name with the allocation's number. */
+static inline int dump_line(void *lines, const struct lien_event *ev)
+{
+	struct lien_event copy = {0};
+
+	assert_true(lien_event_valid(ev));
+	memcpy(&copy, ev, ev->size);
+	if (copy.scope & LIEN_SCOPE_INIT)
+		copy.scope = LIEN_SCOPE_INIT;
+	for (size_t i = LIEN_EVENT_HEADER; i + 8 <= copy.size; i += 8) {
+		uint64_t word;
+
+		memcpy(&word, (char *)&copy + i, 8);
+		if (word >> 48 == 0x4c49)
+			word = 0x4c49ull << 48;
+		memcpy((char *)&copy + i, &word, 8);
+	}
+	add_line(lines, "%3u %u " H, copy.type, copy.pid,
+		LLX(key_sum((const uint8_t *)&copy, sizeof(copy))));
+	return 0;
+}
+
+static inline void assert_same_dumps(struct lien_graph *a, struct lien_graph *b)
+{
+	struct lines ours = {0}, theirs = {0};
+
+	assert_int_equal(lien_graph_dump(a, dump_line, &ours), 0);
+	assert_int_equal(lien_graph_dump(b, dump_line, &theirs), 0);
+	assert_same_text(join_lines(&ours, "\n"), join_lines(&theirs, "\n"));
+}
+
+static inline int tell_copy(void *copy, const struct lien_event *ev)
+{
+	assert_true(lien_event_valid(ev));
+	assert_int_equal(lien_graph_apply(copy, ev), 0);
+	return 0;
+}
+
+/* A new graph made of a dump, equal to the dumped one, and dumping the same. */
+static inline struct lien_graph *round_trip(struct lien_graph *of)
+{
+	struct lien_graph *copy;
+
+	assert_int_equal(lien_graph_new(&copy), 0);
+	assert_int_equal(lien_graph_dump(of, tell_copy, copy), 0);
+	assert_same_graphs(of, copy);
+	assert_same_dumps(of, copy);
+	return copy;
+}
+
+static inline void assert_round_trip(void)
+{
+	lien_graph_free(round_trip(graph));
+}
+
+#endif
