@@ -134,7 +134,7 @@ struct {
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 4096);
-	__type(key, __u32);
+	__type(key, __u64); /* see given_key() */
 	__type(value, struct given);
 } givens SEC(".maps");
 
@@ -845,6 +845,12 @@ static __always_inline __u32 body(struct thread *thread, struct lien_event *even
 	return 0;
 }
 
+/* Of the thread's innermost call: those inside others may be given something, too. */
+static __always_inline __u64 given_key(const struct thread *thread)
+{
+	return bpf_get_current_pid_tgid() << 32 | thread->depth;
+}
+
 /* Where the bytes are that a call was given, and how many; 0: it is none of these calls. */
 static __always_inline __u32 given_at(const struct frame *frame, __u64 *from)
 {
@@ -873,12 +879,13 @@ static __always_inline __u32 given_at(const struct frame *frame, __u64 *from)
 }
 
 /* The arguments' memory may change while the call runs: what is needed of it is read at entry. */
-static __noinline void entry_extras(struct frame *frame)
+static __noinline void entry_extras(struct thread *thread, struct frame *frame)
 {
-	__u32 ktid = (__u32)bpf_get_current_pid_tgid(), size;
+	__u64 at = given_key(thread);
 	struct given given = {};
 	struct lien_probe_share key;
 	__u64 *number, from = 0;
+	__u32 size;
 
 	if ((frame->call == LIEN_CALL_CU_MEM_IMPORT || frame->call == LIEN_CALL_CU_POOL_IMPORT) &&
 		(__u32)frame->arg[2] == HANDLE_FD && !file_key(&key, (__s32)frame->arg[1])) {
@@ -888,9 +895,9 @@ static __noinline void entry_extras(struct frame *frame)
 	size = given_at(frame, &from);
 	if (!size || size > sizeof(given))
 		return;
-	bpf_map_delete_elem(&givens, &ktid);
+	bpf_map_delete_elem(&givens, &at);
 	if (!bpf_probe_read_user(&given, size, (void *)from))
-		bpf_map_update_elem(&givens, &ktid, &given, BPF_ANY);
+		bpf_map_update_elem(&givens, &at, &given, BPF_ANY);
 }
 
 /* The communicator that a call of NCCL is about: see lien_event.scope. */
@@ -1040,9 +1047,9 @@ static __noinline void unmade_tell(struct thread *thread, const struct frame *fr
 static __noinline void emit_call(
 	struct thread *thread, struct frame *frame, __u64 t_return, __u64 returned, __u32 flags)
 {
-	__u32 ktid = (__u32)bpf_get_current_pid_tgid();
 	struct lien_event *event = event_init(thread, frame->call);
-	struct given *given = bpf_map_lookup_elem(&givens, &ktid);
+	__u64 at = given_key(thread);
+	struct given *given = bpf_map_lookup_elem(&givens, &at);
 	__u32 size;
 
 	event->flags = flags | (frame->control ? LIEN_EVENT_CONTROL : 0);
@@ -1062,7 +1069,7 @@ static __noinline void emit_call(
 		frame->call <= LIEN_CALL_CU_CONTEXT_DESTROY)
 		size = 0;
 	if (given)
-		bpf_map_delete_elem(&givens, &ktid);
+		bpf_map_delete_elem(&givens, &at);
 	if (size && !unmade_keep(thread, frame))
 		emit(event, size);
 }
@@ -1256,7 +1263,7 @@ int lien_entry(struct pt_regs *ctx)
 			(control->wake == LIEN_PROBE_WAKE_ANY || !(frame->flags & LIEN_CALL_FIRST)))
 			wake(control);
 	}
-	entry_extras(frame);
+	entry_extras(thread, frame);
 	scope = scope_of(frame);
 	if (scope)
 		scope_enter(thread, scope);

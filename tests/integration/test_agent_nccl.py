@@ -569,6 +569,9 @@ def test_memory():
         rank = Rank(session, allocate=size)
         first = rank.made("init-rank", 1, 0, unique_id(18))
         equal(memory(comm_of(session, rank, first)), [size, 0], "after the call that makes it")
+        # The calls inside did not take the id away that the outer one was given.
+        equal(comm_of(session, rank, first)["group"], "%016x" % 18, "group")
+        check(session.process(rank.pid)["complete"], "incomplete")
         second = rank.made("init-rank", 1, 0, unique_id(19))
         rank.call("all_reduce", first)
         # One made by the thread that called last, one by the proxy: neither is inside a call that
