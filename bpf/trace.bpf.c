@@ -438,14 +438,20 @@ static __noinline __s32 device_of(struct thread *thread)
 	return device ? *device : -1;
 }
 
+/* Of contexts that lie deeper than there is room for, only the number is known. */
 static __always_inline void context_push(struct thread *thread, __u64 context)
 {
 	__u32 top = thread->contexts;
 
-	if (top >= CONTEXTS)
-		return;
-	thread->context[top & (CONTEXTS - 1)] = context;
+	if (top < CONTEXTS)
+		thread->context[top & (CONTEXTS - 1)] = context;
 	thread->contexts = top + 1;
+}
+
+static __always_inline void context_pop(struct thread *thread)
+{
+	if (thread->contexts)
+		thread->contexts--;
 }
 
 static __noinline void context_made(
@@ -724,6 +730,7 @@ static __always_inline __u32 body(struct thread *thread, struct lien_event *even
 		event->alloc.va = frame->arg[0];
 		event->alloc.bytes = frame->arg[1];
 		event->alloc.flags = frame->arg[2];
+		event->alloc.context = context_of(thread);
 		event->alloc.device = -1;
 		return LIEN_EVENT_SIZE(alloc);
 	case LIEN_CALL_CU_POOL_CREATE:
@@ -764,6 +771,9 @@ static __always_inline __u32 body(struct thread *thread, struct lien_event *even
 		return LIEN_EVENT_SIZE(context);
 	case LIEN_CALL_CU_CONTEXT_DESTROY:
 		event->context.context = frame->arg[0];
+		/* One that is current is popped as well. */
+		if (event->t_return && !event->result && context_of(thread) == frame->arg[0])
+			context_pop(thread);
 		return LIEN_EVENT_SIZE(context);
 	case LIEN_CALL_CU_CAPTURE_BEGIN:
 	case LIEN_CALL_CU_CAPTURE_BEGIN_PTSZ:
@@ -1025,6 +1035,10 @@ static __noinline void quick(struct thread *thread, const struct arguments *argu
 
 	switch (call) {
 	case LIEN_CALL_CU_CONTEXT_SET:
+		if (!arguments->arg[0]) {
+			context_pop(thread);
+			break;
+		}
 		if (!thread->contexts)
 			thread->contexts = 1;
 		top = thread->contexts - 1;
@@ -1035,8 +1049,7 @@ static __noinline void quick(struct thread *thread, const struct arguments *argu
 		context_push(thread, arguments->arg[0]);
 		break;
 	case LIEN_CALL_CU_CONTEXT_POP:
-		if (thread->contexts)
-			thread->contexts--;
+		context_pop(thread);
 		break;
 	default:
 		count_traffic(thread, arguments, call);
