@@ -38,6 +38,25 @@ static struct lien_context *context_find(struct lien_process *process, uint64_t 
 	return context;
 }
 
+static struct lien_pool *pool_find(struct lien_process *process, uint64_t value)
+{
+	struct lien_pool *pool;
+
+	LIST_FOREACH (pool, &process->pools, next)
+		if (pool->value == value)
+			break;
+	return pool;
+}
+
+/* Memory of a pool is on the pool's device, other memory on that of the thread's context. */
+static int32_t device_of(struct lien_process *process, const struct lien_event *event)
+{
+	const struct lien_pool *pool =
+		event->alloc.pool ? pool_find(process, event->alloc.pool) : NULL;
+
+	return pool && pool->device >= 0 ? pool->device : event->alloc.device;
+}
+
 int lien_graph_apply_alloc(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
@@ -52,8 +71,8 @@ int lien_graph_apply_alloc(
 		return -ENOMEM;
 	lien_allocation_own(allocation, process);
 	allocation->bytes = event->alloc.bytes;
-	allocation->prop.location_id = event->alloc.device;
-	if (event->alloc.device >= 0)
+	allocation->prop.location_id = device_of(process, event);
+	if (allocation->prop.location_id >= 0)
 		allocation->prop.location_type = CU_MEM_LOCATION_TYPE_DEVICE;
 	context = context_find(process, event->alloc.context);
 	allocation->context = context ? context->number : 0;
@@ -99,16 +118,6 @@ int lien_graph_apply_unregister_host(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
 	return free_at(graph, process, event->range.va, false, true);
-}
-
-static struct lien_pool *pool_find(struct lien_process *process, uint64_t value)
-{
-	struct lien_pool *pool;
-
-	LIST_FOREACH (pool, &process->pools, next)
-		if (pool->value == value)
-			break;
-	return pool;
 }
 
 static void pool_drop(struct lien_pool *pool)
