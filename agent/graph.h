@@ -129,7 +129,8 @@ struct lien_mapping {
 	struct lien_allocation *allocation;
 	uint64_t va, bytes, offset;
 	const struct lien_access_set *access;
-	unsigned opens; /* legacy IPC: one address for all openings */
+	unsigned opens;	  /* legacy IPC: one address for all openings */
+	uint32_t context; /* of these: lien_context.number; 0: not known */
 	bool imported;
 	bool parked; /* unmapped by the control library: offloaded */
 };

@@ -48,6 +48,13 @@ static struct lien_pool *pool_find(struct lien_process *process, uint64_t value)
 	return pool;
 }
 
+uint32_t lien_context_number(struct lien_process *process, uint64_t value)
+{
+	const struct lien_context *context = context_find(process, value);
+
+	return context ? context->number : 0;
+}
+
 /* Memory of a pool is on the pool's device, other memory on that of the thread's context. */
 static int32_t device_of(struct lien_process *process, const struct lien_event *event)
 {
@@ -61,7 +68,6 @@ int lien_graph_apply_alloc(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
 	struct lien_allocation *allocation;
-	struct lien_context *context;
 
 	if (!event->alloc.va || !event->alloc.bytes)
 		return 0; /* cuMemHostAlloc() of nothing succeeds */
@@ -74,8 +80,7 @@ int lien_graph_apply_alloc(
 	allocation->prop.location_id = device_of(process, event);
 	if (allocation->prop.location_id >= 0)
 		allocation->prop.location_type = CU_MEM_LOCATION_TYPE_DEVICE;
-	context = context_find(process, event->alloc.context);
-	allocation->context = context ? context->number : 0;
+	allocation->context = lien_context_number(process, event->alloc.context);
 	if (lien_allocation_asked(graph, process, allocation, event))
 		return -ENOMEM;
 	return lien_mapping_new(graph, process, allocation, event->alloc.va, event->alloc.bytes)
@@ -190,16 +195,26 @@ int lien_graph_apply_context(
 	return 0;
 }
 
-/* What was allocated in it is freed. Memory with handles belongs to no context, nor do pools. */
+/* The number of its context: what was allocated or opened in one goes with it. Memory with handles
+ * belongs to none, nor do pools. */
+static uint32_t in_context(const struct lien_mapping *mapping)
+{
+	const struct lien_allocation *allocation = mapping->allocation;
+
+	if (mapping->imported)
+		return mapping->context;
+	return allocation->owner == mapping->process && allocation->origin != LIEN_ORIGIN_POOL
+		       ? allocation->context
+		       : 0;
+}
+
 static void context_free(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_context *context)
 {
 	struct lien_mapping *mapping, *next;
 
 	RB_FOREACH_SAFE (mapping, lien_mapping_tree, &process->mappings, next)
-		if (mapping->allocation->context == context->number &&
-			mapping->allocation->owner == process &&
-			mapping->allocation->origin != LIEN_ORIGIN_POOL && !mapping->imported)
+		if (in_context(mapping) == context->number)
 			lien_mapping_drop(graph, mapping);
 }
 

@@ -85,6 +85,8 @@ void lien_binding_drop(struct lien_graph *graph, struct lien_binding *binding);
 /* Fills in who asked, and for which communicator. -ENOMEM. */
 int lien_allocation_asked(struct lien_graph *graph, struct lien_process *process,
 	struct lien_allocation *allocation, const struct lien_event *event);
+/* 0: no such context, or not known. */
+uint32_t lien_context_number(struct lien_process *process, uint64_t value);
 struct lien_handle *lien_handle_find(struct lien_process *process, uint64_t value);
 /* Makes room for a name that the driver has just given out. */
 void lien_handle_vacate(struct lien_graph *graph, struct lien_process *process, uint64_t value);

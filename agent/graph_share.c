@@ -168,6 +168,7 @@ int lien_graph_apply_key_import(
 		return -ENOMEM;
 	mapping->imported = true;
 	mapping->opens = 1;
+	mapping->context = lien_context_number(process, event->key.context);
 	return 0;
 }
 

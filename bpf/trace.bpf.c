@@ -565,8 +565,8 @@ static __noinline __u32 pool_body(struct lien_event *event, const struct frame *
 }
 
 /* Memory that is named by 64 bytes. */
-static __noinline __u32 key_body(
-	struct lien_event *event, const struct frame *frame, const struct given *given)
+static __noinline __u32 key_body(struct thread *thread, struct lien_event *event,
+	const struct frame *frame, const struct given *given)
 {
 	switch (frame->call) {
 	case LIEN_CALL_CU_IPC_GET:
@@ -578,6 +578,8 @@ static __noinline __u32 key_body(
 	case LIEN_CALL_CU_IPC_OPEN:
 	case LIEN_CALL_CU_POOL_IMPORT_POINTER:
 		event->key.va = read_user_u64(event, frame->arg[0]);
+		if (frame->call == LIEN_CALL_CU_IPC_OPEN)
+			event->key.context = context_of(thread);
 		if (given)
 			__builtin_memcpy(event->key.key, given->bytes, LIEN_KEY_BYTES);
 		else
@@ -742,7 +744,7 @@ static __always_inline __u32 body(struct thread *thread, struct lien_event *even
 	case LIEN_CALL_CU_IPC_OPEN:
 	case LIEN_CALL_CU_POOL_EXPORT_POINTER:
 	case LIEN_CALL_CU_POOL_IMPORT_POINTER:
-		return key_body(event, frame, given);
+		return key_body(thread, event, frame, given);
 	case LIEN_CALL_CU_MULTICAST_CREATE:
 	case LIEN_CALL_CU_MULTICAST_DEVICE:
 	case LIEN_CALL_CU_MULTICAST_BIND:
