@@ -5,8 +5,10 @@
  * and change nothing. Not thread-safe; the agent is one thread.
  *
  * An allocation lives as long as a handle with references or a mapping of it is known in any
- * process. Names (handles, addresses, communicator pointers) belong to a process and are reused
- * after release; see event.h for how that is kept in order.
+ * process. One that was handed out may come back (an import that is told late, a descriptor that
+ * was still open somewhere): the last of these are remembered, and shown to nobody. Names (handles,
+ * addresses, communicator pointers) belong to a process and are reused after release; see event.h
+ * for how that is kept in order.
  *
  * What the control library did carries LIEN_EVENT_CONTROL: its unmap parks a mapping (the address
  * stays the application's, nothing is behind it), and its map at a parked mapping's address revives
@@ -106,6 +108,7 @@ struct lien_allocation {
 	uint32_t context;   /* lien_context.number; 0: not known, or made without one */
 	unsigned dmabufs;   /* descriptors given out by cuMemGetHandleForAddressRange */
 	unsigned exports;   /* by the application; restores export again without counting */
+	uint16_t let_go;    /* handed out and held no more: its place in graph.let_go, from 1 */
 	LIST_HEAD(, lien_share) shares;
 	struct lien_handle_list handles;
 	struct lien_mapping_list mappings;  /* in all processes */

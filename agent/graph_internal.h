@@ -12,6 +12,9 @@ RB_HEAD(lien_site_tree, lien_site);
 /* A split under way: its ranks are known when all of the parent's have called. */
 struct lien_split;
 
+/* Remembered after they were let go. */
+#define LIEN_LET_GO_MAX 4096
+
 struct lien_graph {
 	struct lien_process_tree processes;
 	struct lien_allocation_tree allocations;
@@ -22,6 +25,8 @@ struct lien_graph {
 	LIST_HEAD(, lien_split) splits;
 	struct lien_graph_stats stats;
 	uint64_t next_id;
+	struct lien_allocation *let_go[LIEN_LET_GO_MAX]; /* a ring */
+	unsigned next_let_go;
 	uint32_t next_comm;
 	void (*on_process_end)(void *context, struct lien_process *process);
 	void *on_process_end_context;
@@ -62,6 +67,8 @@ void lien_allocation_merge(
 struct lien_share *lien_share_new(struct lien_graph *graph, struct lien_allocation *allocation,
 	uint64_t number, const uint8_t *key);
 struct lien_share *lien_share_find(struct lien_graph *graph, uint64_t number);
+/* What a share is of, to be held again by an import. */
+struct lien_allocation *lien_share_taken(struct lien_graph *graph, struct lien_share *share);
 void lien_share_drop(struct lien_graph *graph, struct lien_share *share);
 /* The number of what 64 bytes name; the call says what kind of name it is. */
 uint64_t lien_share_number(unsigned call, const uint8_t *key);

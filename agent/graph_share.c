@@ -103,9 +103,8 @@ int lien_graph_apply_import(
 	else
 		share = lien_share_find(graph, event->share.share);
 	lien_handle_vacate(graph, process, event->share.handle);
-	if (share)
-		share->imports++;
-	allocation = share ? share->allocation : import_unmatched(graph, process, event);
+	allocation =
+		share ? lien_share_taken(graph, share) : import_unmatched(graph, process, event);
 	if (!allocation)
 		return -ENOMEM;
 	handle = lien_handle_new(process, allocation, event->share.handle);
@@ -160,7 +159,7 @@ int lien_graph_apply_key_import(
 	if (!allocation)
 		return -ENOMEM;
 	if (share)
-		share->imports++;
+		lien_share_taken(graph, share);
 	/* Of what is not known the driver tells no size. */
 	mapping = lien_mapping_new(graph, process, allocation, event->key.va,
 		allocation->bytes ? allocation->bytes : 1);
