@@ -60,7 +60,7 @@ $(BUILD)/.deps: tools/deps.sh Makefile
 # Not by $(wildcard): what is missing is installed while make runs.
 BPF_INCLUDES := -Iinclude -Ibpf -I/usr/include/x86_64-linux-gnu
 
-$(BUILD)/%.bpf.o: bpf/%.bpf.c bpf/kernel.h $(wildcard include/lien/*.h) | $(BUILD)/.deps
+$(BUILD)/%.bpf.o: bpf/%.bpf.c bpf/kernel.h bpf/pids.h $(wildcard include/lien/*.h) | $(BUILD)/.deps
 	$(call say,BPF,$@)
 	$(Q)$(CLANG) -O2 -g -mcpu=v3 -target bpf $(WARN) $(BPF_INCLUDES) -c $< -o $@
 
@@ -70,10 +70,10 @@ $(BUILD)/%.skel.h: $(BUILD)/%.bpf.o
 
 # --- lien ----------------------------------------------------------------------------------------
 # The agent's pure part: no BPF, no CUDA, no root. Unit tests link it alone.
-PURE_SRCS := $(addprefix agent/, event_check.c graph.c graph_alloc.c graph_apply.c \
+PURE_SRCS := $(addprefix agent/, event_check.c findings.c graph.c graph_alloc.c graph_apply.c \
 	graph_comm.c graph_dump.c graph_dump_comm.c graph_dump_memory.c graph_dump_shapes.c \
 	graph_memory.c graph_multicast.c graph_nccl.c graph_share.c graph_split.c names.c plan.c recording.c slab.c \
-	transaction.c transaction_restore.c views.c views_mem.c views_result.c)
+	transaction.c transaction_restore.c views.c views_holders.c views_mem.c views_result.c)
 LIEN_SRCS := $(sort $(wildcard agent/*.c loader/*.c tools/*.c) $(REPLAY_SRCS))
 LIEN_OBJS := $(LIEN_SRCS:%.c=$(BUILD)/obj/%.o)
 
@@ -81,7 +81,7 @@ LIEN_OBJS := $(LIEN_SRCS:%.c=$(BUILD)/obj/%.o)
 STATIC_LIBS = -l:libbpf.a -l:libelf.a -l:libjansson.a -l:libz.a \
 	$(shell test -e /usr/lib/x86_64-linux-gnu/libzstd.a && echo -l:libzstd.a)
 
-$(BUILD)/obj/%.o: %.c | $(BUILD)/.deps $(BUILD)/trace.skel.h
+$(BUILD)/obj/%.o: %.c | $(BUILD)/.deps $(BUILD)/trace.skel.h $(BUILD)/files.skel.h
 	$(call say,CC,$@)
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS) $(LIEN_CFLAGS) $(SANITIZE) -MMD -MP -c $< -o $@

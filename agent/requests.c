@@ -7,12 +7,17 @@
 #include <unistd.h>
 
 #include <lien/version.h>
+#include "agent/findings.h"
 #include "agent/requests.h"
 #include "agent/views.h"
+#include "loader/files.h"
 
 #define TIMEOUT_MS     10000
 #define TIMEOUT_MS_MAX 3600000
 #define PIDS_MAX       4096
+
+#define IDLE_MINUTES	 10
+#define IDLE_MINUTES_MAX 525600
 
 static void request_ps(struct lien_client *client, json_t *request)
 {
@@ -32,10 +37,52 @@ static void request_graph(struct lien_client *client, json_t *request)
 	lien_reply_result(client, lien_view_graph(client->agent->graph));
 }
 
+static bool traffic_of(
+	void *context, uint32_t pid, uint64_t comm, struct lien_probe_traffic *traffic)
+{
+	struct lien_agent *agent = context;
+
+	return lien_probes_traffic(agent->probes, pid, comm, traffic);
+}
+
+/* Who has exported descriptors open; to be freed by free((void *)files.file). */
+static struct lien_view_files open_files(struct lien_agent *agent)
+{
+	struct lien_probe_open_file *file = NULL;
+	struct lien_view_files files = {0};
+	int err = lien_files_read(agent->probes, &file, &files.count);
+
+	files.file = file;
+	files.known = !err;
+	return files;
+}
+
+static void request_check(struct lien_client *client, json_t *request)
+{
+	json_t *idle = json_object_get(request, "idle_minutes");
+	struct lien_agent *agent = client->agent;
+	struct lien_findings_input input = {.now_ns = lien_now_ns(),
+		.idle_ns = IDLE_MINUTES * 60000000000ull,
+		.traffic = traffic_of,
+		.context = agent};
+
+	if (idle && (!json_is_integer(idle) || json_integer_value(idle) < 0 ||
+			    json_integer_value(idle) > IDLE_MINUTES_MAX)) {
+		lien_reply_error(client, "idle_minutes must be between 0 and 525600");
+		return;
+	}
+	if (idle)
+		input.idle_ns = json_integer_value(idle) * 60000000000ull;
+	input.files = open_files(agent);
+	lien_reply_result(client, lien_findings(agent->graph, &input));
+	free((void *)input.files.file);
+}
+
 static void request_holders(struct lien_client *client, json_t *request)
 {
 	const char *text = json_string_value(json_object_get(request, "address"));
 	json_t *pid = json_object_get(request, "pid"), *view;
+	struct lien_view_files files;
 	char error[256], *end = NULL;
 	uint64_t address;
 
@@ -45,8 +92,10 @@ static void request_holders(struct lien_client *client, json_t *request)
 			"`holders` needs pid, a number, and address, a string such as \"0x7f00\"");
 		return;
 	}
-	view = lien_view_holders(
-		client->agent->graph, json_integer_value(pid), address, error, sizeof(error));
+	files = open_files(client->agent);
+	view = lien_view_holders(client->agent->graph, json_integer_value(pid), address, &files,
+		error, sizeof(error));
+	free((void *)files.file);
 	if (!view && error[0])
 		lien_reply_error(client, error);
 	else
@@ -292,6 +341,7 @@ static const struct request {
 	{"mem", request_mem, {NULL}},
 	{"graph", request_graph, {NULL}},
 	{"holders", request_holders, {"pid", "address"}},
+	{"check", request_check, {"idle_minutes"}},
 	{"offload", request_offload,
 		{"owner", "pids", "timeout_ms", "dry_run", "strict", "with_closure"}},
 	{"restore", request_restore, {"pids", "timeout_ms"}},

@@ -4,15 +4,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/views.h"
+#include "agent/views_internal.h"
 
-static json_t *hex(uint64_t value)
+json_t *lien_view_hex(uint64_t value)
 {
 	return json_sprintf("0x%" PRIx64, value);
 }
 
-/* Names a communicator's group: the start of the unique id is NCCL's random magic. */
-static json_t *group(const struct lien_comm *comm)
+json_t *lien_view_group(const struct lien_comm *comm)
 {
 	uint64_t magic;
 
@@ -98,8 +97,8 @@ static json_t *view_ranks(struct lien_process *process)
 	RB_FOREACH (comm, lien_comm_tree, &process->comms)
 		if (comm->rank >= 0)
 			json_array_append_new(
-				list, json_pack("{s:o, s:i, s:i}", "group", group(comm), "rank",
-					      comm->rank, "nranks", comm->nranks));
+				list, json_pack("{s:o, s:i, s:i}", "group", lien_view_group(comm),
+					      "rank", comm->rank, "nranks", comm->nranks));
 	return list;
 }
 
@@ -166,31 +165,57 @@ static const char *origin(const struct lien_allocation *allocation)
 {
 	static const char *const names[] = {
 		[LIEN_ORIGIN_CREATE] = "cuMemCreate",
-		[LIEN_ORIGIN_ALLOC] = "cuMemAlloc",
 		[LIEN_ORIGIN_IMPORT] = "import",
+		[LIEN_ORIGIN_MULTICAST] = "cuMulticastCreate",
+		[LIEN_ORIGIN_ALLOC] = "cuMemAlloc",
+		[LIEN_ORIGIN_PITCH] = "cuMemAllocPitch",
+		[LIEN_ORIGIN_MANAGED] = "cuMemAllocManaged",
+		[LIEN_ORIGIN_POOL] = "cuMemAllocAsync",
+		[LIEN_ORIGIN_HOST] = "cuMemHostAlloc",
+		[LIEN_ORIGIN_REGISTERED] = "cuMemHostRegister",
 	};
 
 	return names[allocation->origin];
 }
 
-static json_t *view_allocation(const struct lien_allocation *allocation)
+static const char *state(const struct lien_allocation *allocation)
 {
-	return json_pack("{s:I, s:o, s:o, s:I, s:s, s:s, s:s, s:b}", "id",
+	if (lien_allocation_offloaded(allocation))
+		return "offloaded";
+	if (allocation->origin == LIEN_ORIGIN_MULTICAST)
+		return "bound to others";
+	return lien_allocation_on_device(allocation) ? "on the device" : "in host memory";
+}
+
+/* For which NCCL made it; null: none, or not known. */
+static json_t *communicator(const struct lien_allocation *allocation)
+{
+	const struct lien_comm *comm = lien_allocation_comm(allocation);
+
+	if (!allocation->comm)
+		return json_null();
+	if (!comm) /* being made, or destroyed */
+		return json_pack(
+			"{s:n, s:n, s:b}", "group", "rank", "inferred", allocation->comm_inferred);
+	return json_pack("{s:o, s:i, s:b}", "group", lien_view_group(comm), "rank", comm->rank,
+		"inferred", allocation->comm_inferred);
+}
+
+json_t *lien_view_allocation(const struct lien_allocation *allocation)
+{
+	return json_pack("{s:I, s:o, s:o, s:I, s:s, s:s, s:s, s:b, s:o}", "id",
 		(json_int_t)allocation->id, "pid",
 		allocation->owner_pid ? json_integer(allocation->owner_pid) : json_null(), "device",
-		allocation->prop.location_type == 1 || (allocation->origin == LIEN_ORIGIN_ALLOC &&
-							       allocation->prop.location_id >= 0)
+		allocation->prop.location_type == 1 && lien_allocation_on_device(allocation)
 			? json_integer(allocation->prop.location_id)
 			: json_null(),
 		"bytes", (json_int_t)allocation->bytes, "owner",
 		lien_allocation_library(allocation), "origin", origin(allocation), "state",
-		lien_allocation_offloaded(allocation)	? "offloaded"
-		: lien_allocation_on_device(allocation) ? "on the device"
-							: "in host memory",
-		"alive", allocation->owner != NULL);
+		state(allocation), "alive", allocation->owner != NULL, "communicator",
+		communicator(allocation));
 }
 
-static json_t *view_handles(const struct lien_allocation *allocation)
+json_t *lien_view_handles(const struct lien_allocation *allocation)
 {
 	const struct lien_handle *handle;
 	json_t *list = json_array();
@@ -200,17 +225,33 @@ static json_t *view_handles(const struct lien_allocation *allocation)
 			json_array_append_new(
 				list, json_pack("{s:I, s:o, s:I, s:b}", "pid",
 					      (json_int_t)handle->process->pid, "handle",
-					      hex(handle->value), "references",
+					      lien_view_hex(handle->value), "references",
 					      (json_int_t)handle->references, "imported",
 					      handle->imported));
 	return list;
 }
 
-static json_t *view_mapping(const struct lien_mapping *mapping)
+json_t *lien_view_mapping(const struct lien_mapping *mapping)
 {
 	return json_pack("{s:I, s:o, s:I, s:o}", "pid", (json_int_t)mapping->process->pid,
-		"address", hex(mapping->va), "bytes", (json_int_t)mapping->bytes, "access",
-		view_access(mapping));
+		"address", lien_view_hex(mapping->va), "bytes", (json_int_t)mapping->bytes,
+		"access", view_access(mapping));
+}
+
+json_t *lien_view_bindings(const struct lien_allocation *allocation)
+{
+	bool object = allocation->origin == LIEN_ORIGIN_MULTICAST;
+	const struct lien_binding *binding;
+	json_t *list = json_array();
+
+	for (binding = LIST_FIRST(&allocation->bindings); binding;
+		binding = object ? LIST_NEXT(binding, of_object) : LIST_NEXT(binding, of_memory))
+		json_array_append_new(
+			list, json_pack("{s:I, s:I, s:I}", "id",
+				      (json_int_t)(object ? binding->memory : binding->object)->id,
+				      "offset", (json_int_t)binding->offset, "bytes",
+				      (json_int_t)binding->bytes));
+	return list;
 }
 
 static json_t *view_mappings(const struct lien_allocation *allocation)
@@ -219,7 +260,7 @@ static json_t *view_mappings(const struct lien_allocation *allocation)
 	json_t *list = json_array();
 
 	LIST_FOREACH (mapping, &allocation->mappings, of_allocation)
-		json_array_append_new(list, view_mapping(mapping));
+		json_array_append_new(list, lien_view_mapping(mapping));
 	return list;
 }
 
@@ -230,8 +271,9 @@ static json_t *view_registrations(const struct lien_comm *comm)
 
 	LIST_FOREACH (registration, &comm->registrations, next)
 		json_array_append_new(list,
-			json_pack("{s:o, s:I, s:b}", "address", hex(registration->va), "bytes",
-				(json_int_t)registration->bytes, "window", registration->window));
+			json_pack("{s:o, s:I, s:b}", "address", lien_view_hex(registration->va),
+				"bytes", (json_int_t)registration->bytes, "window",
+				registration->window));
 	return list;
 }
 
@@ -244,10 +286,11 @@ static json_t *view_comms(struct lien_graph *graph)
 	for (process = lien_graph_first(graph); process; process = lien_graph_next(process))
 		RB_FOREACH (comm, lien_comm_tree, &process->comms)
 			json_array_append_new(list,
-				json_pack("{s:o, s:I, s:o, s:i, s:i, s:o}", "group", group(comm),
-					"pid", (json_int_t)process->pid, "address",
-					hex(comm->address), "rank", comm->rank, "nranks",
-					comm->nranks, "registrations", view_registrations(comm)));
+				json_pack("{s:o, s:I, s:o, s:i, s:i, s:o}", "group",
+					lien_view_group(comm), "pid", (json_int_t)process->pid,
+					"address", lien_view_hex(comm->address), "rank", comm->rank,
+					"nranks", comm->nranks, "registrations",
+					view_registrations(comm)));
 	return list;
 }
 
@@ -260,111 +303,14 @@ json_t *lien_view_graph(struct lien_graph *graph)
 		allocation = lien_graph_next_allocation(allocation)) {
 		if (!lien_allocation_held(allocation))
 			continue;
-		entry = view_allocation(allocation);
+		entry = lien_view_allocation(allocation);
 		json_object_set_new(entry, "exports", json_integer(allocation->exports));
-		json_object_set_new(entry, "handles", view_handles(allocation));
+		json_object_set_new(entry, "handles", lien_view_handles(allocation));
 		json_object_set_new(entry, "mappings", view_mappings(allocation));
+		if (!LIST_EMPTY(&allocation->bindings))
+			json_object_set_new(entry, "multicast", lien_view_bindings(allocation));
 		json_array_append_new(list, entry);
 	}
 	return json_pack("{s:o, s:o, s:o}", "processes", view_processes(graph), "allocations", list,
 		"communicators", view_comms(graph));
-}
-
-static json_t *with_kind(json_t *holder, const char *kind)
-{
-	json_object_set_new(holder, "kind", json_string(kind));
-	return holder;
-}
-
-static void add_cards(json_t *holders, const struct lien_mapping *mapping)
-{
-	const struct lien_registration *registration;
-
-	LIST_FOREACH (registration, &mapping->process->cards, next)
-		if (lien_registration_touches(registration, mapping))
-			json_array_append_new(
-				holders, json_pack("{s:I, s:s, s:o, s:I}", "pid",
-						 (json_int_t)mapping->process->pid, "kind",
-						 "network card", "address", hex(registration->va),
-						 "bytes", (json_int_t)registration->bytes));
-}
-
-static void add_registrations(json_t *holders, const struct lien_mapping *mapping)
-{
-	const struct lien_registration *registration;
-	struct lien_comm *comm;
-
-	RB_FOREACH (comm, lien_comm_tree, &mapping->process->comms)
-		LIST_FOREACH (registration, &comm->registrations, next)
-			if (lien_registration_touches(registration, mapping))
-				json_array_append_new(holders,
-					json_pack("{s:I, s:s, s:o, s:i, s:o, s:I, s:b}", "pid",
-						(json_int_t)mapping->process->pid, "kind",
-						"registration", "group", group(comm), "rank",
-						comm->rank, "address", hex(registration->va),
-						"bytes", (json_int_t)registration->bytes, "window",
-						registration->window));
-}
-
-static json_t *view_holder_list(const struct lien_allocation *allocation)
-{
-	json_t *holders = json_array(), *handles = view_handles(allocation), *handle, *imported;
-	const struct lien_mapping *mapping;
-	size_t i;
-
-	json_array_foreach (handles, i, handle) {
-		imported = json_object_get(handle, "imported");
-		with_kind(handle, json_is_true(imported) ? "import" : "handle");
-		json_object_del(handle, "imported");
-		json_array_append(holders, handle);
-	}
-	json_decref(handles);
-	LIST_FOREACH (mapping, &allocation->mappings, of_allocation)
-		json_array_append_new(
-			holders, with_kind(view_mapping(mapping),
-					 mapping->parked ? "offloaded mapping" : "mapping"));
-	if (allocation->exports)
-		json_array_append_new(holders,
-			json_pack("{s:I, s:s, s:i}", "pid", (json_int_t)allocation->owner_pid,
-				"kind", "export", "exports", allocation->exports));
-	LIST_FOREACH (mapping, &allocation->mappings, of_allocation) {
-		add_registrations(holders, mapping);
-		add_cards(holders, mapping);
-	}
-	return holders;
-}
-
-json_t *lien_view_holders(
-	struct lien_graph *graph, uint32_t pid, uint64_t address, char *error, size_t error_size)
-{
-	struct lien_process *process = lien_graph_process(graph, pid);
-	struct lien_mapping *mapping;
-	json_t *allocation;
-	const char *reason;
-
-	error[0] = '\0';
-	if (!process) {
-		snprintf(error, error_size,
-			"process %u is not known to the agent: it does not run or has not used "
-			"CUDA (see "
-			"`lien ps`)",
-			pid);
-		return NULL;
-	}
-	mapping = lien_process_mapping(process, address);
-	if (!mapping) {
-		snprintf(error, error_size,
-			"no GPU memory is known at 0x%" PRIx64
-			" of process %u: `lien graph --format json` lists what is",
-			address, pid);
-		return NULL;
-	}
-	reason = lien_plan_unmovable(mapping->allocation);
-	if (!reason)
-		reason = lien_plan_unreachable(mapping->allocation->owner);
-	allocation = view_allocation(mapping->allocation);
-	json_object_set_new(allocation, "movable", json_boolean(!reason));
-	json_object_set_new(allocation, "reason", reason ? json_string(reason) : json_null());
-	return json_pack("{s:o, s:o}", "allocation", allocation, "holders",
-		view_holder_list(mapping->allocation));
 }

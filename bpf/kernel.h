@@ -92,6 +92,21 @@ struct files_struct {
 	struct fdtable *fdt;
 };
 
+struct seq_file;
+
+struct bpf_iter_meta {
+	struct seq_file *seq;
+};
+
+struct task_struct;
+
+struct bpf_iter__task_file {
+	struct bpf_iter_meta *meta;
+	struct task_struct *task;
+	__u32 fd;
+	struct file *file;
+};
+
 struct task_struct {
 	int pid, tgid;
 	__u64 start_boottime;

@@ -8,13 +8,11 @@
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_core_read.h>
+#include "pids.h"
 #include <lien/event.h>
 #include <lien/probe.h>
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
-
-/* Pid namespace of the agent: pids are reported as it sees them. */
-const volatile __u32 lien_pidns = 0;
 
 #define FRAMES	 4
 #define CONTEXTS 4
@@ -48,10 +46,6 @@ struct thread {
 	struct frame frame[FRAMES];
 	struct lien_event
 		event; /* made here: too large for the stack, and a thread makes one at a time */
-};
-
-struct share_key {
-	__u64 file, private_data;
 };
 
 struct mmap_args {
@@ -110,7 +104,7 @@ struct {
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 131072);
-	__type(key, struct share_key);
+	__type(key, struct lien_probe_share);
 	__type(value, __u64);
 } shares SEC(".maps");
 
@@ -180,28 +174,6 @@ static __always_inline void count_lost(__u32 pid)
 		__sync_fetch_and_add(value, 1);
 	else
 		bpf_map_update_elem(&lost, &pid, &one, BPF_NOEXIST);
-}
-
-/* Pid of a task as the agent sees it; 0 for tasks outside the agent's pid namespace. */
-static __noinline __u32 pid_in_agent(struct task_struct *task)
-{
-	struct pid *pid = BPF_CORE_READ(task, thread_pid);
-	unsigned int level, i, inum;
-	struct upid *upid;
-
-	if (!pid)
-		return 0;
-	level = BPF_CORE_READ(pid, level);
-	for (i = 0; i < 8; i++) {
-		if (i > level)
-			break;
-		upid = (void *)pid + bpf_core_field_offset(struct pid, numbers) +
-		       i * bpf_core_type_size(struct upid);
-		inum = BPF_CORE_READ(upid, ns, ns.inum);
-		if (inum == lien_pidns)
-			return BPF_CORE_READ(upid, nr);
-	}
-	return 0;
 }
 
 static __always_inline __u32 leader_pid(struct task_struct *task)
@@ -300,7 +272,7 @@ static __noinline struct file *file_of_fd(__s64 fd)
 	return file;
 }
 
-static __always_inline int share_key(struct share_key *key, __s64 fd)
+static __always_inline int file_key(struct lien_probe_share *key, __s64 fd)
 {
 	struct file *file = file_of_fd(fd);
 
@@ -466,14 +438,20 @@ static __noinline __s32 device_of(struct thread *thread)
 	return device ? *device : -1;
 }
 
+/* Of contexts that lie deeper than there is room for, only the number is known. */
 static __always_inline void context_push(struct thread *thread, __u64 context)
 {
 	__u32 top = thread->contexts;
 
-	if (top >= CONTEXTS)
-		return;
-	thread->context[top & (CONTEXTS - 1)] = context;
+	if (top < CONTEXTS)
+		thread->context[top & (CONTEXTS - 1)] = context;
 	thread->contexts = top + 1;
+}
+
+static __always_inline void context_pop(struct thread *thread)
+{
+	if (thread->contexts)
+		thread->contexts--;
 }
 
 static __noinline void context_made(
@@ -505,11 +483,11 @@ static __always_inline __u32 alloc_body(
 /* An fd that the call has made for others. */
 static __always_inline __u64 share_of(struct lien_event *event, __u64 from, __s32 *fd)
 {
-	struct share_key key;
+	struct lien_probe_share key;
 	__u64 number;
 
 	read_user(event, fd, sizeof(*fd), from);
-	if (share_key(&key, *fd))
+	if (file_key(&key, *fd))
 		return 0;
 	number = __sync_fetch_and_add(&next_share, 1) + 1;
 	return bpf_map_update_elem(&shares, &key, &number, BPF_ANY) ? 0 : number;
@@ -587,8 +565,8 @@ static __noinline __u32 pool_body(struct lien_event *event, const struct frame *
 }
 
 /* Memory that is named by 64 bytes. */
-static __noinline __u32 key_body(
-	struct lien_event *event, const struct frame *frame, const struct given *given)
+static __noinline __u32 key_body(struct thread *thread, struct lien_event *event,
+	const struct frame *frame, const struct given *given)
 {
 	switch (frame->call) {
 	case LIEN_CALL_CU_IPC_GET:
@@ -600,6 +578,8 @@ static __noinline __u32 key_body(
 	case LIEN_CALL_CU_IPC_OPEN:
 	case LIEN_CALL_CU_POOL_IMPORT_POINTER:
 		event->key.va = read_user_u64(event, frame->arg[0]);
+		if (frame->call == LIEN_CALL_CU_IPC_OPEN)
+			event->key.context = context_of(thread);
 		if (given)
 			__builtin_memcpy(event->key.key, given->bytes, LIEN_KEY_BYTES);
 		else
@@ -752,6 +732,7 @@ static __always_inline __u32 body(struct thread *thread, struct lien_event *even
 		event->alloc.va = frame->arg[0];
 		event->alloc.bytes = frame->arg[1];
 		event->alloc.flags = frame->arg[2];
+		event->alloc.context = context_of(thread);
 		event->alloc.device = -1;
 		return LIEN_EVENT_SIZE(alloc);
 	case LIEN_CALL_CU_POOL_CREATE:
@@ -763,7 +744,7 @@ static __always_inline __u32 body(struct thread *thread, struct lien_event *even
 	case LIEN_CALL_CU_IPC_OPEN:
 	case LIEN_CALL_CU_POOL_EXPORT_POINTER:
 	case LIEN_CALL_CU_POOL_IMPORT_POINTER:
-		return key_body(event, frame, given);
+		return key_body(thread, event, frame, given);
 	case LIEN_CALL_CU_MULTICAST_CREATE:
 	case LIEN_CALL_CU_MULTICAST_DEVICE:
 	case LIEN_CALL_CU_MULTICAST_BIND:
@@ -792,6 +773,9 @@ static __always_inline __u32 body(struct thread *thread, struct lien_event *even
 		return LIEN_EVENT_SIZE(context);
 	case LIEN_CALL_CU_CONTEXT_DESTROY:
 		event->context.context = frame->arg[0];
+		/* One that is current is popped as well. */
+		if (event->t_return && !event->result && context_of(thread) == frame->arg[0])
+			context_pop(thread);
 		return LIEN_EVENT_SIZE(context);
 	case LIEN_CALL_CU_CAPTURE_BEGIN:
 	case LIEN_CALL_CU_CAPTURE_BEGIN_PTSZ:
@@ -879,11 +863,11 @@ static __noinline void entry_extras(struct frame *frame)
 {
 	__u32 ktid = (__u32)bpf_get_current_pid_tgid(), size;
 	struct given given = {};
-	struct share_key key;
+	struct lien_probe_share key;
 	__u64 *number, from = 0;
 
 	if ((frame->call == LIEN_CALL_CU_MEM_IMPORT || frame->call == LIEN_CALL_CU_POOL_IMPORT) &&
-		(__u32)frame->arg[2] == HANDLE_FD && !share_key(&key, (__s32)frame->arg[1])) {
+		(__u32)frame->arg[2] == HANDLE_FD && !file_key(&key, (__s32)frame->arg[1])) {
 		number = bpf_map_lookup_elem(&shares, &key);
 		frame->share = number ? *number : 0;
 	}
@@ -1053,6 +1037,10 @@ static __noinline void quick(struct thread *thread, const struct arguments *argu
 
 	switch (call) {
 	case LIEN_CALL_CU_CONTEXT_SET:
+		if (!arguments->arg[0]) {
+			context_pop(thread);
+			break;
+		}
 		if (!thread->contexts)
 			thread->contexts = 1;
 		top = thread->contexts - 1;
@@ -1063,8 +1051,7 @@ static __noinline void quick(struct thread *thread, const struct arguments *argu
 		context_push(thread, arguments->arg[0]);
 		break;
 	case LIEN_CALL_CU_CONTEXT_POP:
-		if (thread->contexts)
-			thread->contexts--;
+		context_pop(thread);
 		break;
 	default:
 		count_traffic(thread, arguments, call);

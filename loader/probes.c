@@ -410,6 +410,19 @@ bool lien_probes_lost(struct lien_probes *probes, uint32_t *pid, uint64_t *count
 	       !bpf_map_lookup_and_delete_elem(fd, pid, count);
 }
 
+bool lien_probes_traffic(const struct lien_probes *probes, uint32_t pid, uint64_t comm,
+	struct lien_probe_traffic *traffic)
+{
+	struct lien_probe_comm key = {.comm = comm, .pid = pid};
+
+	return !bpf_map_lookup_elem(bpf_map__fd(probes->skel->maps.traffic), &key, traffic);
+}
+
+int lien_probes_shares_fd(const struct lien_probes *probes)
+{
+	return bpf_map__fd(probes->skel->maps.shares);
+}
+
 int lien_probes_add_process(struct lien_probes *probes, uint32_t pid, uint64_t start)
 {
 	struct lien_probe_process process = {.start = start, .announced = 1};

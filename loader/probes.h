@@ -68,6 +68,12 @@ uint64_t lien_probes_counter(const struct lien_probes *probes, enum lien_probe_c
 /* Takes the count of records lost since the last call, by pid, until it returns false. */
 bool lien_probes_lost(struct lien_probes *probes, uint32_t *pid, uint64_t *count);
 
+/* What the process asked of a communicator; false: nothing yet. */
+bool lien_probes_traffic(const struct lien_probes *probes, uint32_t pid, uint64_t comm,
+	struct lien_probe_traffic *traffic);
+/* Map `shares`, for loader/files.c. */
+int lien_probes_shares_fd(const struct lien_probes *probes);
+
 /* Tells the kernel side of a process that ran before it was watched: see struct lien_probe_process.
  */
 int lien_probes_add_process(struct lien_probes *probes, uint32_t pid, uint64_t start);

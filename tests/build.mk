@@ -57,6 +57,11 @@ PROG_NAMES	   := $(patsubst tests/integration/%.c,%, \
 	$(sort $(wildcard tests/integration/prog_*.c)))
 PROGS		   := $(PROG_NAMES:%=$(TESTS)/integration/%)
 MAKE_RECORDING	   := $(TESTS)/integration/make_recording
+SOFTIBVERBS	   := $(TESTS)/integration/libibverbs.so.1
+
+PROG_SRCS_prog_shapes := $(addprefix tests/integration/, shapes_memory.c shapes_pool.c)
+PROG_SRCS_prog_random := $(addprefix tests/integration/, random_handles.c random_multicast.c \
+	random_plain.c random_pools.c)
 
 $(SOFTCUDA_TEST): $(SOFTCUDA_TEST_SRCS:%.c=$(BUILD)/obj/%.o) $(SOFTCUDA)
 	$(call say,LINK,$@)
@@ -69,6 +74,12 @@ $(MAKE_RECORDING): $(addprefix $(BUILD)/obj/, tests/integration/make_recording.o
 	$(call say,LINK,$@)
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS) -o $@ $^ $(LDFLAGS) -lz
+
+$(SOFTIBVERBS): tests/integration/softibverbs.c
+	$(call say,LINK,$@)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) $(LIEN_CFLAGS) $(CFLAGS) -fPIC -fvisibility=hidden -fno-optimize-sibling-calls -shared \
+		-pthread -Wl,-soname,libibverbs.so.1 -o $@ $< $(LDFLAGS)
 
 # Which libcuda they get is LD_LIBRARY_PATH's to say. Those that name no function of a library do not
 # need it: they open it themselves.
@@ -92,12 +103,12 @@ TEST_RUN    = BUILD=$(BUILD) ASAN_BUILD=$(ASAN_BUILD) LIEN=$(LIEN) CONTROL=$(CON
 
 .PHONY: unit-tests asan-tests integration-tests check-unit check-asan check-valgrind
 unit-tests: $(UNIT_TESTS)
-integration-tests: all $(SOFTCUDA_TEST) $(MAKE_RECORDING) $(PROGS)
-asan-tests: $(BUILD)/trace.skel.h
+integration-tests: all $(SOFTCUDA_TEST) $(MAKE_RECORDING) $(SOFTIBVERBS) $(PROGS)
+asan-tests: $(BUILD)/trace.skel.h $(BUILD)/files.skel.h
 	$(Q)mkdir -p $(ASAN_BUILD)
-	$(Q)touch $(ASAN_BUILD)/.deps && cp -u $< $(ASAN_BUILD)/
+	$(Q)touch $(ASAN_BUILD)/.deps && cp -u $^ $(ASAN_BUILD)/
 	$(Q)$(MAKE) --no-print-directory BUILD=$(ASAN_BUILD) CFLAGS='-O1 -g' \
-		SANITIZE='$(ASAN_FLAGS)' -o $(ASAN_BUILD)/trace.skel.h unit-tests
+		SANITIZE='$(ASAN_FLAGS)' -o $(ASAN_BUILD)/trace.skel.h -o $(ASAN_BUILD)/files.skel.h unit-tests
 
 check:
 	$(Q)$(MAKE) --no-print-directory $(TEST_JOBS) unit-tests asan-tests integration-tests

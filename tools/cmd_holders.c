@@ -39,13 +39,27 @@ static char *maker_of(const json_t *allocation)
 		*owner ? " for " : "", owner, lien_get_text(allocation, "origin"));
 }
 
+/* ", for rank 0 of communicator 5ac1d2e0b7f0a133", or nothing. */
+static char *communicator_of(const json_t *allocation)
+{
+	const json_t *comm = json_object_get(allocation, "communicator");
+	const char *how = lien_get_true(comm, "inferred") ? ", as it seems" : "";
+
+	if (!json_is_object(comm))
+		return lien_format("%s", "");
+	if (!*lien_get_text(comm, "group"))
+		return lien_format(" for a communicator that is being made or is gone%s", how);
+	return lien_format(" for rank %" PRIu64 " of communicator %s%s",
+		lien_get_number(comm, "rank"), lien_get_text(comm, "group"), how);
+}
+
 static void explain(const json_t *result, pid_t pid, unsigned long address)
 {
 	const json_t *a = json_object_get(result, "allocation");
 	const json_t *device = json_object_get(a, "device");
 	size_t liens = json_array_size(json_object_get(result, "holders"));
 	const char *reason = lien_get_text(a, "reason");
-	char *made = maker_of(a), *fate, *place;
+	char *made = maker_of(a), *comm = communicator_of(a), *fate, *place;
 
 	if (lien_get_true(a, "movable"))
 		fate = lien_format("It can be offloaded.");
@@ -58,11 +72,12 @@ static void explain(const json_t *result, pid_t pid, unsigned long address)
 		place = lien_format("%s", "");
 	lien_print_wrapped(stdout, 0,
 		"Address 0x%lx of process %d lies in allocation %" PRIu64
-		": %s%s, now %s; %s. %s %zu %s it%s",
+		": %s%s, now %s; %s%s. %s %zu %s it%s",
 		address, pid, lien_get_number(a, "id"), lien_size(lien_get_number(a, "bytes")).text,
-		place, lien_get_text(a, "state"), made, fate, liens,
+		place, lien_get_text(a, "state"), made, comm, fate, liens,
 		liens == 1 ? "lien holds" : "liens hold", liens ? ":" : ".");
 	free(made);
+	free(comm);
 	free(fate);
 	free(place);
 }
@@ -100,8 +115,18 @@ static char *detail_of(const json_t *holder)
 			lien_get_number(holder, "rank"), lien_get_text(holder, "group"));
 	if (!strcmp(kind, "export")) {
 		n = lien_get_number(holder, "exports");
-		return lien_format("exported %" PRIu64 " %s", LIEN_PLURAL(n, "time", "times"));
+		return lien_format("exported %" PRIu64 " %s%s%s", LIEN_PLURAL(n, "time", "times"),
+			*lien_get_text(holder, "by") ? " by " : "", lien_get_text(holder, "by"));
 	}
+	if (!strcmp(kind, "open export"))
+		return lien_format(
+			"file descriptor %" PRIu64 " is open", lien_get_number(holder, "fd"));
+	if (!strcmp(kind, "dma-buf")) {
+		n = lien_get_number(holder, "exports");
+		return lien_format("handed out %" PRIu64 " %s", LIEN_PLURAL(n, "time", "times"));
+	}
+	if (!strcmp(kind, "multicast object"))
+		return lien_format("bound to allocation %" PRIu64, lien_get_number(holder, "id"));
 	n = lien_get_number(holder, "references");
 	return lien_format("%" PRIu64 " %s", LIEN_PLURAL(n, "reference", "references"));
 }

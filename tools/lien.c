@@ -19,7 +19,7 @@ static const struct command {
 	{"ps", "list the processes that use CUDA", lien_cmd_ps},
 	{"mem", "show who owns how much GPU memory, and what offload would free", lien_cmd_mem},
 	{"holders", "explain who keeps the memory at an address alive", lien_cmd_holders},
-	{"graph", "print the whole graph, as JSON or for graphviz", lien_cmd_graph},
+	{"graph", "print the whole graph: a picture, JSON, or for graphviz", lien_cmd_graph},
 	{"offload", "move memory to the host and free it on the GPUs", lien_cmd_offload},
 	{"restore", "put offloaded memory back", lien_cmd_restore},
 	{"status", "show what the agent does and what it missed", lien_cmd_status},

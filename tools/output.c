@@ -27,7 +27,7 @@ static void *need(void *memory)
 	return memory;
 }
 
-static char *format_args(const char *format, va_list args)
+char *lien_format_args(const char *format, va_list args)
 {
 	char *text;
 
@@ -46,7 +46,7 @@ char *lien_format(const char *format, ...)
 	char *text;
 
 	va_start(args, format);
-	text = format_args(format, args);
+	text = lien_format_args(format, args);
 	va_end(args);
 	return text;
 }
@@ -57,7 +57,7 @@ char *lien_append(char *text, const char *separator, const char *format, ...)
 	char *part, *whole;
 
 	va_start(args, format);
-	part = format_args(format, args);
+	part = lien_format_args(format, args);
 	va_end(args);
 	if (!text)
 		return part;
@@ -114,7 +114,7 @@ void lien_table_add(struct lien_table *table, const char *format, ...)
 	va_list args;
 
 	va_start(args, format);
-	add_cell(table, format_args(format, args));
+	add_cell(table, lien_format_args(format, args));
 	va_end(args);
 }
 
@@ -237,7 +237,7 @@ void lien_print_wrapped(FILE *out, unsigned indent, const char *format, ...)
 	va_list args;
 
 	va_start(args, format);
-	text = rest = format_args(format, args);
+	text = rest = lien_format_args(format, args);
 	va_end(args);
 	/* Blanks at the beginning are the first line's indentation. */
 	for (; *rest == ' '; rest++, column++)

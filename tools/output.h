@@ -7,6 +7,7 @@
 #ifndef LIEN_TOOLS_OUTPUT_H
 #define LIEN_TOOLS_OUTPUT_H
 
+#include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
 
@@ -52,6 +53,7 @@ void lien_print_wrapped(FILE *out, unsigned indent, const char *format, ...)
 
 /* asprintf() that succeeds; the caller frees. */
 char *lien_format(const char *format, ...) __attribute__((format(printf, 1, 2)));
+char *lien_format_args(const char *format, va_list args) __attribute__((format(printf, 1, 0)));
 /* Adds to a string from lien_format(), or to NULL, with a separator between the parts. */
 char *lien_append(char *text, const char *separator, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));

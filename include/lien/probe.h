@@ -57,6 +57,17 @@ struct lien_probe_process {
 	unsigned long long scope; /* lien_event.scope of the NCCL call that it entered last */
 };
 
+/* Key of map `shares`, whose value is the number of the export: an open file in the kernel. */
+struct lien_probe_share {
+	unsigned long long file, private_data;
+};
+
+/* What the iterator over open files tells of one that was exported. */
+struct lien_probe_open_file {
+	unsigned long long share;
+	unsigned int pid, fd;
+};
+
 /* Map `traffic`: what a process has asked of a communicator, counted as its calls are entered. */
 struct lien_probe_comm {
 	unsigned long long comm;

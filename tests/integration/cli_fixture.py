@@ -124,6 +124,20 @@ def fits(text):
     return text
 
 
+def variants(value):
+    """The same reply with one member missing or of another type, for every member."""
+    if isinstance(value, dict):
+        for key in value:
+            yield {k: v for k, v in value.items() if k != key}
+            for other in (None, 3, -1, 1 << 62, "x" * 300, [], {}, [None], [[]], [{}], 1.5):
+                yield {**value, key: other}
+            for variant in variants(value[key]):
+                yield {**value, key: variant}
+    elif isinstance(value, list) and value:
+        for variant in variants(value[0]):
+            yield [variant] + value[1:]
+
+
 class Stream(Agent):
     """Keeps the connection open after the reply, sends its parts and then waits."""
 

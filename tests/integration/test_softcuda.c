@@ -6,7 +6,8 @@
 
 static int play_role(const char *name, int sock)
 {
-	const struct role *const sets[] = {device_roles, load_roles, share_roles, stream_roles};
+	const struct role *const sets[] = {device_roles, load_roles, share_roles, stream_roles,
+		peer_roles, multicast_roles, dump_roles, shape_roles};
 
 	for (size_t i = 0; i < COUNT(sets); i++) {
 		for (const struct role *role = sets[i]; role->name; role++) {
@@ -56,6 +57,12 @@ int main(int argc, char **argv)
 	failed += load_tests();
 	failed += share_tests();
 	failed += stream_tests();
+	failed += alloc_tests();
+	failed += pool_tests();
+	failed += peer_tests();
+	failed += multicast_tests();
+	failed += shape_tests();
+	failed += dump_tests();
 	unmount_all();
 	return failed ? 1 : 0;
 }

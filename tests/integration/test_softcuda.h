@@ -45,7 +45,8 @@ struct role {
 	void (*run)(int sock);
 };
 
-extern const struct role device_roles[], load_roles[], share_roles[], stream_roles[];
+extern const struct role device_roles[], load_roles[], share_roles[], stream_roles[],
+	multicast_roles[], dump_roles[], shape_roles[], peer_roles[];
 
 extern char test_dir[64]; /* ours alone; LIEN_SOFTCUDA_DIR is in it */
 extern char test_self[4096];
@@ -66,6 +67,12 @@ void run_role(const char *role, const char *const *env);
 
 void send_number(int sock, uint64_t number, int fd); /* fd -1: none */
 uint64_t receive_number(int sock, int *fd);
+/* The 64 bytes of a handle. */
+void send_bytes(int sock, const void *bytes);
+void receive_bytes(int sock, void *bytes);
+/* Four bytes of device memory. */
+uint32_t read_mark(CUdeviceptr ptr);
+void write_mark(CUdeviceptr ptr, uint32_t mark);
 
 /* It has its own idea of RLIMIT_NOFILE, and writes to stderr. */
 bool under_valgrind(void);
@@ -90,5 +97,11 @@ int access_tests(void);
 int load_tests(void);
 int share_tests(void);
 int stream_tests(void);
+int alloc_tests(void);
+int pool_tests(void);
+int peer_tests(void);
+int multicast_tests(void);
+int dump_tests(void);
+int shape_tests(void);
 
 #endif

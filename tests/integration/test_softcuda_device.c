@@ -49,6 +49,33 @@ static void role_visible(int sock)
 	receive_number(sock, NULL);
 }
 
+/* Both, the second one first. */
+static void role_swapped(int sock)
+{
+	CUuuid uuid, older;
+	int count;
+
+	(void)sock;
+	CHECK(!cuInit(0));
+	CHECK(!cuDeviceGetCount(&count) && count == 2);
+	CHECK(!cuDeviceGetUuid_v2(&uuid, 0) && uuid.bytes[15] == 1);
+	CHECK(!cuDeviceGetUuid_v2(&uuid, 1) && uuid.bytes[15] == 0);
+	CHECK(!cuDeviceGetUuid(&older, 1) && !memcmp(&uuid, &older, sizeof(uuid)));
+	CHECK(cuDeviceGetUuid(&uuid, 2) == CUDA_ERROR_INVALID_DEVICE);
+	CHECK(cuDeviceGetUuid_v2(NULL, 0) == CUDA_ERROR_INVALID_VALUE);
+}
+
+static void role_one_visible(int sock)
+{
+	CUuuid uuid;
+	int count;
+
+	(void)sock;
+	CHECK(!cuInit(0));
+	CHECK(!cuDeviceGetCount(&count) && count == 1);
+	CHECK(!cuDeviceGetUuid_v2(&uuid, 0) && uuid.bytes[15] == 1);
+}
+
 static void role_none_visible(int sock)
 {
 	int count;
@@ -111,7 +138,7 @@ static void test_devices(void **state)
 		&value, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 0));
 	assert_int_equal(value, 1);
 	OK(cuDeviceGetAttribute(&value, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED, 0));
-	assert_int_equal(value, 0);
+	assert_int_equal(value, 1);
 	FAILS(INVALID_VALUE, cuDeviceGetAttribute(&value, 0, 0));
 	OK(cuDeviceCanAccessPeer(&value, 0, 1));
 	assert_int_equal(value, 1);
@@ -124,6 +151,12 @@ static void test_visible_devices(void **state)
 	static const char *const one[] = {"CUDA_VISIBLE_DEVICES=1", NULL};
 	static const char *const none[] = {"CUDA_VISIBLE_DEVICES=", "LIEN_SOFTCUDA_QUIET=1", NULL};
 	static const char *const wrong[] = {"CUDA_VISIBLE_DEVICES=7,0", NULL};
+	static const char *const uuid[] = {
+		"CUDA_VISIBLE_DEVICES=GPU-6c69656E-2073-6f66-7463-756461000001", NULL};
+	static const char *const mixed[] = {
+		"CUDA_VISIBLE_DEVICES=1,GPU-6c69656e-2073-6f66-7463-756461000000,GPU-6c", NULL};
+	static const char *const vague[] = {
+		"CUDA_VISIBLE_DEVICES=GPU-6c69656e", "LIEN_SOFTCUDA_QUIET=1", NULL};
 	CUmemGenericAllocationHandle handle;
 	struct actor actor;
 	size_t zero, one_free;
@@ -146,6 +179,9 @@ static void test_visible_devices(void **state)
 	close(fd);
 	OK(cuMemRelease(handle));
 	run_role("none_visible", none);
+	run_role("one_visible", uuid);
+	run_role("swapped", mixed);
+	run_role("none_visible", vague);
 	run_role("none_visible", wrong);
 	OK(cuDevicePrimaryCtxRelease_v2(1));
 	OK(cuDevicePrimaryCtxRelease_v2(0));
@@ -327,6 +363,8 @@ const struct role device_roles[] = {
 	{"uninitialised", role_uninitialised},
 	{"visible", role_visible},
 	{"none_visible", role_none_visible},
+	{"one_visible", role_one_visible},
+	{"swapped", role_swapped},
 	{"unprivileged", role_unprivileged},
 	{"size", role_size},
 	{NULL, NULL},

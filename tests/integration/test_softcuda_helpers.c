@@ -224,3 +224,26 @@ void unmap_and_free(CUdeviceptr ptr, size_t size)
 	CHECK(!cuMemUnmap(ptr, size));
 	CHECK(!cuMemAddressFree(ptr, size));
 }
+
+void send_bytes(int sock, const void *bytes)
+{
+	CHECK(send(sock, bytes, CU_IPC_HANDLE_SIZE, MSG_NOSIGNAL) == CU_IPC_HANDLE_SIZE);
+}
+
+void receive_bytes(int sock, void *bytes)
+{
+	CHECK(recv(sock, bytes, CU_IPC_HANDLE_SIZE, 0) == CU_IPC_HANDLE_SIZE);
+}
+
+uint32_t read_mark(CUdeviceptr ptr)
+{
+	uint32_t mark = 0;
+
+	CHECK(!cuMemcpyDtoH_v2(&mark, ptr, sizeof(mark)));
+	return mark;
+}
+
+void write_mark(CUdeviceptr ptr, uint32_t mark)
+{
+	CHECK(!cuMemcpyHtoD_v2(ptr, &mark, sizeof(mark)));
+}

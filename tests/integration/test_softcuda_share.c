@@ -37,7 +37,7 @@ static void test_export(void **state)
 	FAILS(INVALID_VALUE, cuMemExportToShareableHandle(&first, handle, FD, 1));
 	FAILS(INVALID_VALUE, cuMemExportToShareableHandle(NULL, handle, FD, 0));
 	FAILS(INVALID_VALUE, cuMemExportToShareableHandle(&first, handle, 0, 0));
-	FAILS(NOT_SUPPORTED,
+	FAILS(INVALID_VALUE,
 		cuMemExportToShareableHandle(&first, handle, CU_MEM_HANDLE_TYPE_FABRIC, 0));
 	OK(cuMemExportToShareableHandle(&first, handle, FD, 0));
 	OK(cuMemExportToShareableHandle(&second, handle, FD, 0));
@@ -84,8 +84,6 @@ static void test_import_refused(void **state)
 	assert_true(fd >= 0);
 	assert_int_equal(ftruncate(fd, PIECE), 0);
 	FAILS(INVALID_VALUE, cuMemImportFromShareableHandle(&handle, (void *)(uintptr_t)fd, FD));
-	FAILS(NOT_SUPPORTED, cuMemImportFromShareableHandle(
-				     &handle, (void *)(uintptr_t)fd, CU_MEM_HANDLE_TYPE_FABRIC));
 	FAILS(INVALID_VALUE, cuMemImportFromShareableHandle(&handle, (void *)(uintptr_t)fd, 0));
 	FAILS(INVALID_VALUE, cuMemImportFromShareableHandle(NULL, (void *)(uintptr_t)fd, FD));
 	close(fd);

@@ -11,11 +11,24 @@ static void test_proc_address(void **state)
 {
 	static const char *const same[] = {"cuInit", "cuMemCreate", "cuMemMap", "cuMemRelease",
 		"cuMemRetainAllocationHandle", "cuStreamEndCapture", "cuCtxSetCurrent",
-		"cuMemHostUnregister", "cuEventQuery"};
+		"cuMemHostUnregister", "cuEventQuery", "cuMemAllocManaged", "cuMemAllocAsync",
+		"cuMemAllocFromPoolAsync", "cuMemFreeAsync", "cuDeviceGetDefaultMemPool",
+		"cuDeviceGetMemPool", "cuDeviceSetMemPool", "cuMemPoolCreate", "cuMemPoolDestroy",
+		"cuMemPoolSetAttribute", "cuMemPoolGetAttribute", "cuMemPoolTrimTo",
+		"cuMemPoolSetAccess", "cuMemPoolGetAccess", "cuMemPoolExportToShareableHandle",
+		"cuMemPoolImportFromShareableHandle", "cuMemPoolExportPointer",
+		"cuMemPoolImportPointer", "cuIpcGetMemHandle", "cuIpcCloseMemHandle",
+		"cuMemHostAlloc", "cuMemHostGetFlags", "cuPointerGetAttributes",
+		"cuMemGetHandleForAddressRange", "cuMulticastGetGranularity", "cuMulticastCreate",
+		"cuMulticastAddDevice", "cuMulticastBindMem", "cuMulticastBindAddr",
+		"cuMulticastUnbind"};
 	static const char *const second[] = {"cuMemAlloc", "cuMemFree", "cuMemGetInfo",
 		"cuMemcpyDtoH", "cuMemcpyHtoDAsync", "cuMemHostRegister", "cuCtxPushCurrent",
 		"cuStreamBeginCapture", "cuMemGetAddressRange", "cuGetProcAddress",
-		"cuCtxSynchronize"};
+		"cuCtxSynchronize", "cuMemAllocPitch", "cuMemAllocHost", "cuIpcOpenMemHandle",
+		"cuDeviceGetUuid", "cuMemHostGetDevicePointer"};
+	static const char *const per_thread[] = {"cuMemAllocAsync", "cuMemAllocFromPoolAsync",
+		"cuMemFreeAsync", "cuStreamEndCapture", "cuStreamBeginCaptureToGraph"};
 	CUdriverProcAddressQueryResult status;
 	char symbol[64];
 	void *pfn;
@@ -36,9 +49,15 @@ static void test_proc_address(void **state)
 	assert_ptr_equal(dlsym(RTLD_DEFAULT, "cuMemAlloc"), NULL);
 	OK(cuGetProcAddress_v2("cuCtxSynchronize", &pfn, 12000, 0, NULL));
 	assert_ptr_equal(pfn, dlsym(RTLD_DEFAULT, "cuCtxSynchronize"));
-	OK(cuGetProcAddress_v2("cuStreamEndCapture", &pfn, 12000,
-		CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, NULL));
-	assert_ptr_equal(pfn, dlsym(RTLD_DEFAULT, "cuStreamEndCapture_ptsz"));
+	for (size_t i = 0; i < COUNT(per_thread); i++) {
+		snprintf(symbol, sizeof(symbol), "%s_ptsz", per_thread[i]);
+		OK(cuGetProcAddress_v2(per_thread[i], &pfn, 13000,
+			CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, NULL));
+		assert_non_null(pfn);
+		assert_ptr_equal(pfn, dlsym(RTLD_DEFAULT, symbol));
+	}
+	OK(cuGetProcAddress_v2("cuDeviceGetUuid", &pfn, 11000, 0, NULL));
+	assert_ptr_equal(pfn, dlsym(RTLD_DEFAULT, "cuDeviceGetUuid"));
 	FAILS(NOT_FOUND, cuGetProcAddress_v2("cuNoSuchCall", &pfn, 13000, 0, &status));
 	assert_int_equal(status, CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND);
 	assert_null(pfn);

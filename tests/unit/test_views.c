@@ -3,6 +3,8 @@
 
 #include <agent/views.h>
 
+static const struct lien_view_files no_files;
+
 static json_t *view;
 
 static int view_teardown(void **state)
@@ -372,7 +374,7 @@ static unsigned count_holders(const char *kind, unsigned pid)
 static json_t *holders(uint32_t pid, uint64_t address)
 {
 	char error[200] = "untouched";
-	json_t *made = lien_view_holders(graph, pid, address, error, sizeof(error));
+	json_t *made = lien_view_holders(graph, pid, address, &no_files, error, sizeof(error));
 
 	assert_string_equal(error, "");
 	return see(made);
@@ -386,7 +388,7 @@ static void test_holders(void **state)
 		{"handle", "pid:i kind:s handle:s references:i"},
 		{"import", "pid:i kind:s handle:s references:i"},
 		{"mapping", "pid:i kind:s address:s bytes:i access:a"},
-		{"export", "pid:i kind:s exports:i"},
+		{"export", "pid:i kind:s exports:i by:s"},
 		{"registration", "pid:i kind:s group:s rank:i address:s bytes:i window:b"},
 		{"network card", "pid:i kind:s address:s bytes:i"},
 	};
@@ -404,7 +406,7 @@ static void test_holders(void **state)
 		holders(from ? 2 : 1, VA + from * PIECE + PIECE - 1);
 		assert_members(view, "allocation:o holders:a");
 		assert_members(at("allocation"),
-			"id:i pid:i device:i bytes:i owner:s origin:s state:s alive:b movable:b "
+			"id:i pid:i device:i bytes:i owner:s origin:s state:s alive:b communicator:? movable:b "
 			"reason:?");
 		INTEGER(1, "allocation.pid");
 		INTEGER(0, "allocation.device");
@@ -497,7 +499,7 @@ static void test_holders_errors(void **state)
 	for (unsigned i = 0; i < COUNT(cases); i++) {
 		error[0] = '\0';
 		assert_null(lien_view_holders(
-			graph, cases[i].pid, cases[i].address, error, sizeof(error)));
+			graph, cases[i].pid, cases[i].address, &no_files, error, sizeof(error)));
 		for (unsigned w = 0; w < 2; w++)
 			if (!strstr(error, cases[i].words[w]))
 				fail_msg("\"%s\" is not in \"%s\"", cases[i].words[w], error);
@@ -529,7 +531,7 @@ static void test_graph_members(void **state)
 	LENGTH(4, "allocations");
 	for (unsigned i = 0; i < 3; i++) {
 		assert_members(at("allocations[%u]", i),
-			"id:i pid:i device:i bytes:i owner:s origin:s state:s exports:i alive:b "
+			"id:i pid:i device:i bytes:i owner:s origin:s state:s exports:i alive:b communicator:? "
 			"handles:a mappings:a");
 		assert_members(
 			at("allocations[%u].mappings[0]", i), "pid:i address:s bytes:i access:a");

@@ -17,8 +17,12 @@
  * Properties. An importer has to learn what the allocation was created as. A page more in the file
  * would be counted on the device, user xattrs on tmpfs need Linux 6.6, and times move when mapped
  * pages are written. The device is known by the tmpfs (st_dev), the size by the file; what is left
- * are three flags, which are the file's execute bits, and the node of host memory, which is in the
- * memfd's name. The sticky bit says that the file is one of ours; exportable ones only get out.
+ * are three flags, which are the file's execute bits, the ways in which it may be shared, which are
+ * its set-user-ID and set-group-ID bits, and the node of host memory, which is in the memfd's name.
+ * The sticky bit says that the file is one of ours.
+ *
+ * Identity. A tmpfs never gives an inode number out twice, and memfds are files of one tmpfs of the
+ * kernel's: so the file's number is the allocation's, in every process.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -32,13 +36,17 @@
 
 #include "softcuda.h"
 
-#define FIRST_FD  1024
 #define HOST_NAME "lien-softcuda-node-"
 
 #define MODE_OURS	(S_ISVTX | 0666) /* readable to all: whoever is handed the fd may reopen it */
 #define MODE_RDMA	S_IXUSR
 #define MODE_COMPRESSED S_IXGRP
 #define MODE_TILE_POOL	S_IXOTH
+#define MODE_FD		S_ISUID
+#define MODE_FABRIC	S_ISGID
+
+#define NUMBER_HOST  0xffull
+#define NUMBER_SHIFT 48
 
 CUresult soft_result(int error)
 {
@@ -72,7 +80,7 @@ void soft_fd_limit_raise(void)
 /* Moves an fd out of the program's way; keeps it where it is when that is not possible. */
 static int fd_aside(int fd)
 {
-	int high = fcntl(fd, F_DUPFD_CLOEXEC, FIRST_FD);
+	int high = fcntl(fd, F_DUPFD_CLOEXEC, SOFT_FIRST_FD);
 
 	if (high < 0)
 		return fd;
@@ -80,9 +88,27 @@ static int fd_aside(int fd)
 	return high;
 }
 
+static mode_t mode_of_types(unsigned int types)
+{
+	return (types & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ? MODE_FD : 0) |
+	       (types & CU_MEM_HANDLE_TYPE_FABRIC ? MODE_FABRIC : 0);
+}
+
+static unsigned int types_of_mode(mode_t mode)
+{
+	return (mode & MODE_FD ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR : 0) |
+	       (mode & MODE_FABRIC ? CU_MEM_HANDLE_TYPE_FABRIC : 0);
+}
+
+static bool mode_ok(mode_t mode, CUmemAllocationHandleType type)
+{
+	return S_ISREG(mode) && (mode & MODE_OURS) == MODE_OURS &&
+	       (types_of_mode(mode) & type) == type;
+}
+
 static int mark(int fd, const CUmemAllocationProp *prop)
 {
-	mode_t mode = MODE_OURS;
+	mode_t mode = MODE_OURS | mode_of_types(prop->requestedHandleTypes);
 
 	mode |= prop->allocFlags.gpuDirectRDMACapable ? MODE_RDMA : 0;
 	mode |= prop->allocFlags.compressionType ? MODE_COMPRESSED : 0;
@@ -103,6 +129,37 @@ static int try_create(const CUmemAllocationProp *prop)
 		fd = memfd_create(name, MFD_CLOEXEC);
 	}
 	return fd < 0 ? -errno : fd;
+}
+
+int soft_backing_memfd(const char *name, int suffix, unsigned int types, size_t size)
+{
+	char full[64];
+	int fd, err;
+
+	snprintf(full, sizeof(full), "%s%d", name, suffix);
+	fd = memfd_create(full, MFD_CLOEXEC);
+	if (fd < 0)
+		return -errno;
+	if (ftruncate(fd, size) || fchmod(fd, MODE_OURS | mode_of_types(types))) {
+		err = -errno;
+		close(fd);
+		return err;
+	}
+	return fd_aside(fd);
+}
+
+uint64_t soft_backing_number(int fd)
+{
+	uint64_t where = NUMBER_HOST;
+	struct stat st;
+
+	if (fd < 0 || fstat(fd, &st))
+		return 0;
+	for (int i = 0; i < soft.config.devices; i++) {
+		if (soft.physical[i] == st.st_dev)
+			where = i + 1;
+	}
+	return where << NUMBER_SHIFT | (st.st_ino & ((1ull << NUMBER_SHIFT) - 1));
 }
 
 int soft_backing_create(const CUmemAllocationProp *prop, size_t size)
@@ -145,11 +202,34 @@ int soft_backing_reopen(int fd)
 	return copy < 0 ? -errno : copy;
 }
 
+/* The rest of a memfd's name behind this one, NULL if it has another or is none. */
+static char *memfd_suffix(int fd, const char *name, char *target, size_t len)
+{
+	char path[64], wanted[64];
+	ssize_t got;
+
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	snprintf(wanted, sizeof(wanted), "/memfd:%s", name);
+	got = readlink(path, target, len - 1);
+	if (got < 0)
+		return NULL;
+	target[got] = 0;
+	return strncmp(target, wanted, strlen(wanted)) ? NULL : target + strlen(wanted);
+}
+
+bool soft_backing_is_memfd(int fd, const char *name, CUmemAllocationHandleType type)
+{
+	char target[128];
+	struct stat st;
+
+	return !fstat(fd, &st) && mode_ok(st.st_mode, type) &&
+	       memfd_suffix(fd, name, target, sizeof(target));
+}
+
 /* The location of a file: a visible device's, a host node's; -ENODEV, -EINVAL for a stranger. */
 static int location_of(int fd, const struct stat *st, CUmemLocation *location)
 {
-	static const char name[] = "/memfd:" HOST_NAME;
-	char path[64], target[128] = "";
+	char target[128], *node;
 
 	for (int i = 0; i < soft.count; i++) {
 		if (soft.physical[soft.device[i].physical] == st->st_dev) {
@@ -161,17 +241,15 @@ static int location_of(int fd, const struct stat *st, CUmemLocation *location)
 		if (soft.physical[i] == st->st_dev)
 			return -ENODEV;
 	}
-	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-	if (readlink(path, target, sizeof(target) - 1) < 0)
-		return -errno;
-	if (strncmp(target, name, sizeof(name) - 1))
+	node = memfd_suffix(fd, HOST_NAME, target, sizeof(target));
+	if (!node)
 		return -EINVAL;
-	*location =
-		(CUmemLocation){CU_MEM_LOCATION_TYPE_HOST_NUMA, atoi(target + sizeof(name) - 1)};
+	*location = (CUmemLocation){CU_MEM_LOCATION_TYPE_HOST_NUMA, atoi(node)};
 	return 0;
 }
 
-int soft_backing_import(int fd, CUmemAllocationProp *prop, size_t *size)
+int soft_backing_import(
+	int fd, CUmemAllocationHandleType type, CUmemAllocationProp *prop, size_t *size)
 {
 	CUmemLocation location;
 	struct stat st;
@@ -179,8 +257,7 @@ int soft_backing_import(int fd, CUmemAllocationProp *prop, size_t *size)
 
 	if (fstat(fd, &st))
 		return -errno;
-	if (!S_ISREG(st.st_mode) || (st.st_mode & MODE_OURS) != MODE_OURS || !st.st_size ||
-		st.st_size % SOFT_GRANULARITY)
+	if (!mode_ok(st.st_mode, type) || !st.st_size || st.st_size % SOFT_GRANULARITY)
 		return -EINVAL;
 	err = location_of(fd, &st, &location);
 	if (err)
@@ -191,7 +268,7 @@ int soft_backing_import(int fd, CUmemAllocationProp *prop, size_t *size)
 	*size = st.st_size;
 	*prop = (CUmemAllocationProp){
 		.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-		.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+		.requestedHandleTypes = types_of_mode(st.st_mode),
 		.location = location,
 		.allocFlags = {.compressionType = !!(st.st_mode & MODE_COMPRESSED),
 			.gpuDirectRDMACapable = !!(st.st_mode & MODE_RDMA),

@@ -285,8 +285,10 @@ static CUresult synchronize(CUcontext context)
 		result = CUDA_ERROR_INVALID_CONTEXT;
 	if (!result)
 		result = soft_capture_unsafe();
-	if (!result)
+	if (!result) {
 		soft_busy_wait();
+		soft_pools_settle();
+	}
 	return result;
 }
 

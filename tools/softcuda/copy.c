@@ -18,12 +18,14 @@ static bool device_span_ok(uintptr_t base, size_t bytes, int device, int way)
 {
 	struct soft_mapping *mapping = soft_mapping_find(base);
 	uintptr_t at = base, end = base + bytes, host;
+	CUcontext context;
 	size_t size;
 
 	if (end < base)
 		return false;
 	if (!mapping)
-		return soft_host_find(base, &host, &size) && bytes <= size - (base - host);
+		return soft_host_find(base, &host, &size, &context) &&
+		       bytes <= size - (base - host);
 	while (mapping && mapping->base <= at && (mapping->access[device] & way) == way) {
 		if (end - mapping->base <= mapping->bytes)
 			return true;
@@ -40,7 +42,8 @@ static bool host_span_ok(uintptr_t base, size_t bytes, int device, int way)
 		return false;
 	if (!soft_range_overlapping(base, bytes))
 		return true;
-	return device_span_ok(base, bytes, device, way);
+	return device_span_ok(base, bytes, device, way) ||
+	       device_span_ok(base, bytes, SOFT_MAX_DEVICES, way); /* the CPU's access */
 }
 
 enum side {

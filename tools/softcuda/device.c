@@ -35,12 +35,20 @@ static const struct {
 	{CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 9},
 	{CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, 0},
 	{91, 1}, /* host pointer for registered memory */
+	{CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY, 1}, {CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, 0},
 	{CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 1},
 	{CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, 1},
 	{110, 1}, /* GPUDirect RDMA flag of cuMemCreate */
-	{CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED, 0},
-	{141, 1}, /* HOST_NUMA in cuMemCreate */
-	{145, 1}, /* HOST in cuMemCreate */
+	{113, 1}, /* read-only registration of host memory */
+	{CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, 1},
+	{CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES,
+		CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR},
+	{CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED, 1},
+	{CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED, 1},
+	{CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED, 1}, {141, 1}, /* HOST_NUMA in cuMemCreate */
+	{142, 1},						/* and in pools */
+	{144, 1},						/* HOST in pools */
+	{145, 1},						/* and in cuMemCreate */
 };
 
 #define ATTRIBUTE_PCI_BUS 33
@@ -99,6 +107,52 @@ static int read_config(struct soft_config *config)
 	return config->dir ? 0 : -ENOMEM;
 }
 
+static void device_uuid(int physical, CUuuid *uuid)
+{
+	memcpy(uuid->bytes, "lien softcuda", 14);
+	uuid->bytes[14] = 0;
+	uuid->bytes[15] = physical;
+}
+
+/* Does the device's UUID, as "GPU-" and hexadecimal digits, begin like this? */
+static bool uuid_begins(int physical, const char *text, size_t len)
+{
+	char full[64];
+	size_t at = 0;
+	CUuuid uuid;
+
+	device_uuid(physical, &uuid);
+	at += snprintf(full, sizeof(full), "GPU-");
+	for (int i = 0; i < 16; i++)
+		at += snprintf(full + at, sizeof(full) - at,
+			i == 4 || i == 6 || i == 8 || i == 10 ? "-%02x" : "%02x",
+			(unsigned char)uuid.bytes[i]);
+	return len <= at && !strncasecmp(full, text, len);
+}
+
+/* An entry of the list: a number, or as much of a UUID as tells one device from the others. -1: no
+ * device. */
+static int parse_device(const char *text, size_t len, int physical)
+{
+	char *end;
+	long ordinal;
+	int found = -1;
+
+	if (len > 4 && !strncmp(text, "GPU-", 4)) {
+		for (int i = 0; i < physical; i++) {
+			if (!uuid_begins(i, text, len))
+				continue;
+			if (found >= 0)
+				return -1;
+			found = i;
+		}
+		return found;
+	}
+	ordinal = strtol(text, &end, 10);
+	return end == text || end != text + len || ordinal < 0 || ordinal >= physical ? -1
+										      : ordinal;
+}
+
 /* As the driver does: the list ends at its first entry that is no device or comes twice. */
 static int visible_devices(int physical, int *visible)
 {
@@ -112,15 +166,14 @@ static int visible_devices(int physical, int *visible)
 		return count;
 	}
 	while (*text) {
-		char *end;
-		long ordinal = strtol(text, &end, 10);
+		size_t len = strcspn(text, ",");
+		int device = parse_device(text, len, physical);
 
-		if (end == text || (*end && *end != ',') || ordinal < 0 || ordinal >= physical ||
-			seen & (1u << ordinal))
+		if (device < 0 || seen & (1u << device))
 			break;
-		seen |= 1u << ordinal;
-		visible[count++] = ordinal;
-		text = *end ? end + 1 : end;
+		seen |= 1u << device;
+		visible[count++] = device;
+		text += text[len] ? len + 1 : len;
 	}
 	return count;
 }
@@ -143,6 +196,7 @@ static void fork_child(void)
 	atomic_store(&soft.forked, true);
 	atomic_store(&soft.ready, false);
 	soft_handles_forked();
+	soft_pools_forked();
 	for (int i = 0; i < soft.count; i++)
 		close(soft.device[i].dir);
 	fork_parent();
@@ -254,16 +308,23 @@ SOFT_EXPORT CUresult cuDeviceGetName(char *name, int len, CUdevice device)
 	return result;
 }
 
-SOFT_EXPORT CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device)
+static CUresult get_uuid(CUuuid *uuid, CUdevice device)
 {
 	CUresult result = check_device(uuid, device);
 
-	if (!result) {
-		memcpy(uuid->bytes, "lien softcuda", 14);
-		uuid->bytes[14] = 0;
-		uuid->bytes[15] = soft.device[device].physical;
-	}
+	if (!result)
+		device_uuid(soft.device[device].physical, uuid);
 	return result;
+}
+
+SOFT_EXPORT CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device)
+{
+	return get_uuid(uuid, device);
+}
+
+SOFT_EXPORT CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device)
+{
+	return get_uuid(uuid, device);
 }
 
 SOFT_EXPORT CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)

@@ -20,6 +20,8 @@
 RB_HEAD(soft_handles, soft_allocation);
 
 static struct soft_handles handles = RB_INITIALIZER(&handles);
+static LIST_HEAD(soft_allocations, soft_allocation) allocations = LIST_HEAD_INITIALIZER(
+	allocations);
 static CUmemGenericAllocationHandle last_handle = HANDLE_BASE;
 
 static int compare_handles(struct soft_allocation *a, struct soft_allocation *b)
@@ -44,42 +46,68 @@ struct soft_allocation *soft_handle_use(CUmemGenericAllocationHandle handle, con
 	return NULL;
 }
 
-static void adopt(struct soft_allocation *allocation)
+CUmemGenericAllocationHandle soft_allocation_adopt(struct soft_allocation *allocation)
 {
 	last_handle += HANDLE_STEP;
 	allocation->handle = last_handle;
+	allocation->references = 1;
 	RB_INSERT(soft_handles, &handles, allocation);
+	return last_handle;
+}
+
+CUresult soft_allocation_wrap(
+	struct soft_allocation **made, int fd, size_t size, const CUmemAllocationProp *prop)
+{
+	struct soft_allocation *allocation = calloc(1, sizeof(*allocation));
+
+	if (!allocation) {
+		close(fd);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	allocation->fd = fd;
+	allocation->size = size;
+	allocation->number = soft_backing_number(fd);
+	allocation->prop = *prop;
+	allocation->prop.win32HandleMetaData = NULL;
+	*made = allocation;
+	return CUDA_SUCCESS;
 }
 
 CUresult soft_allocation_create(
 	struct soft_allocation **created, size_t size, const CUmemAllocationProp *prop)
 {
-	struct soft_allocation *allocation = calloc(1, sizeof(*allocation));
+	int fd = soft_backing_create(prop, size);
 
-	if (!allocation)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	allocation->fd = soft_backing_create(prop, size);
-	if (allocation->fd < 0) {
-		CUresult result = soft_result(allocation->fd);
+	return fd < 0 ? soft_result(fd) : soft_allocation_wrap(created, fd, size, prop);
+}
 
-		free(allocation);
-		return result;
-	}
-	allocation->size = size;
-	allocation->prop = *prop;
-	allocation->prop.win32HandleMetaData = NULL;
-	*created = allocation;
-	return CUDA_SUCCESS;
+void soft_allocation_list(struct soft_allocation *allocation)
+{
+	LIST_INSERT_HEAD(&allocations, allocation, entry);
+}
+
+struct soft_allocation *soft_allocation_first(void)
+{
+	return LIST_FIRST(&allocations);
+}
+
+void soft_allocation_hide(struct soft_allocation *allocation)
+{
+	if (allocation->fd >= 0)
+		close(allocation->fd);
+	allocation->fd = -1;
 }
 
 void soft_allocation_put(struct soft_allocation *allocation)
 {
-	if (allocation->references || allocation->mappings)
+	if (allocation->references || allocation->mappings || allocation->bindings)
 		return;
 	if (allocation->handle)
 		RB_REMOVE(soft_handles, &handles, allocation);
-	if (allocation->fd >= 0)
-		close(allocation->fd);
+	LIST_REMOVE(allocation, entry);
+	if (allocation->multicast)
+		soft_multicast_free(allocation);
+	soft_allocation_hide(allocation);
 	free(allocation);
 }
 
@@ -87,10 +115,8 @@ void soft_handles_forked(void)
 {
 	struct soft_allocation *allocation;
 
-	RB_FOREACH (allocation, soft_handles, &handles) {
-		close(allocation->fd);
-		allocation->fd = -1;
-	}
+	LIST_FOREACH (allocation, &allocations, entry)
+		soft_allocation_hide(allocation);
 }
 
 static bool location_ok(const CUmemAllocationProp *prop, CUresult *why)
@@ -114,11 +140,7 @@ bool soft_prop_ok(const CUmemAllocationProp *prop, CUresult *why)
 	*why = CUDA_ERROR_INVALID_VALUE;
 	if (!prop || prop->type != CU_MEM_ALLOCATION_TYPE_PINNED)
 		return false;
-	if (prop->requestedHandleTypes & CU_MEM_HANDLE_TYPE_FABRIC) {
-		*why = CUDA_ERROR_NOT_SUPPORTED;
-		return false;
-	}
-	if (prop->requestedHandleTypes & ~CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+	if (prop->requestedHandleTypes & ~SOFT_HANDLE_TYPES)
 		return false;
 	/* The flags that cuda.h names; they have to survive an export. */
 	if (prop->allocFlags.compressionType > 1 || prop->allocFlags.gpuDirectRDMACapable > 1 ||
@@ -159,10 +181,9 @@ SOFT_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t si
 	result = soft_allocation_create(&allocation, size, prop);
 	if (result)
 		return result;
-	allocation->references = 1;
 	pthread_rwlock_wrlock(&soft.lock);
-	adopt(allocation);
-	*handle = allocation->handle;
+	soft_allocation_list(allocation);
+	*handle = soft_allocation_adopt(allocation);
 	pthread_rwlock_unlock(&soft.lock);
 	return CUDA_SUCCESS;
 }
@@ -214,97 +235,10 @@ SOFT_EXPORT CUresult cuMemGetAllocationPropertiesFromHandle(
 		return CUDA_ERROR_INVALID_VALUE;
 	pthread_rwlock_rdlock(&soft.lock);
 	allocation = soft_handle_use(handle, "cuMemGetAllocationPropertiesFromHandle");
+	if (allocation && allocation->multicast)
+		allocation = NULL; /* it is no allocation of cuMemCreate's */
 	if (allocation)
 		*prop = allocation->prop;
 	pthread_rwlock_unlock(&soft.lock);
 	return allocation ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
-static CUresult check_share_type(CUmemAllocationHandleType type)
-{
-	if (type == CU_MEM_HANDLE_TYPE_FABRIC)
-		return CUDA_ERROR_NOT_SUPPORTED;
-	return type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ? CUDA_SUCCESS
-								: CUDA_ERROR_INVALID_VALUE;
-}
-
-SOFT_EXPORT CUresult cuMemExportToShareableHandle(void *shareable,
-	CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type,
-	unsigned long long flags)
-{
-	struct soft_allocation *allocation;
-	CUresult result;
-	int fd;
-
-	if (!soft_ready())
-		return CUDA_ERROR_NOT_INITIALIZED;
-	if (!shareable || flags)
-		return CUDA_ERROR_INVALID_VALUE;
-	result = check_share_type(type);
-	if (result)
-		return result;
-	pthread_rwlock_rdlock(&soft.lock);
-	allocation = soft_handle_use(handle, "cuMemExportToShareableHandle");
-	if (allocation && (allocation->prop.requestedHandleTypes & type)) {
-		fd = soft_backing_reopen(allocation->fd);
-		/* An fd that the program closed behind our back is no bad argument of its. */
-		result = fd < 0 ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_SUCCESS;
-		if (!result)
-			*(int *)shareable = fd;
-	} else {
-		result = CUDA_ERROR_INVALID_VALUE;
-	}
-	pthread_rwlock_unlock(&soft.lock);
-	return result;
-}
-
-SOFT_EXPORT CUresult cuMemImportFromShareableHandle(
-	CUmemGenericAllocationHandle *handle, void *os_handle, CUmemAllocationHandleType type)
-{
-	struct soft_allocation *allocation;
-	CUresult result;
-
-	if (!soft_ready())
-		return CUDA_ERROR_NOT_INITIALIZED;
-	if (!handle)
-		return CUDA_ERROR_INVALID_VALUE;
-	result = check_share_type(type);
-	if (result)
-		return result;
-	allocation = calloc(1, sizeof(*allocation));
-	if (!allocation)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	allocation->fd = soft_backing_import(
-		(int)(uintptr_t)os_handle, &allocation->prop, &allocation->size);
-	if (allocation->fd < 0) {
-		result = soft_result(allocation->fd);
-		free(allocation);
-		return result;
-	}
-	allocation->references = 1;
-	pthread_rwlock_wrlock(&soft.lock);
-	adopt(allocation);
-	*handle = allocation->handle;
-	pthread_rwlock_unlock(&soft.lock);
-	return CUDA_SUCCESS;
-}
-
-/* These devices have no multicast; but a stale memory handle is told apart from that. */
-SOFT_EXPORT CUresult cuMulticastBindMem(CUmemGenericAllocationHandle multicast, size_t offset,
-	CUmemGenericAllocationHandle memory, size_t memory_offset, size_t size,
-	unsigned long long flags)
-{
-	bool known;
-
-	(void)multicast;
-	(void)offset;
-	(void)memory_offset;
-	if (!soft_ready())
-		return CUDA_ERROR_NOT_INITIALIZED;
-	if (!size || flags)
-		return CUDA_ERROR_INVALID_VALUE;
-	pthread_rwlock_rdlock(&soft.lock);
-	known = soft_handle_use(memory, "cuMulticastBindMem");
-	pthread_rwlock_unlock(&soft.lock);
-	return known ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
 }

@@ -10,14 +10,6 @@
 
 #include "softcuda.h"
 
-struct soft_host {
-	RB_ENTRY(soft_host) node;
-	uintptr_t base;
-	size_t size;
-	bool registered; /* the program's memory, not ours */
-	CUcontext context;
-};
-
 RB_HEAD(soft_hosts, soft_host);
 
 static struct soft_hosts hosts = RB_INITIALIZER(&hosts);
@@ -29,8 +21,7 @@ static int compare(struct soft_host *a, struct soft_host *b)
 
 SOFT_TREE(soft_hosts, soft_host, node, compare)
 
-/* The first one that ends behind the address. */
-static struct soft_host *host_from(uintptr_t address)
+struct soft_host *soft_host_from(uintptr_t address)
 {
 	struct soft_host key = {.base = address};
 	struct soft_host *at = RB_NFIND(soft_hosts, &hosts, &key);
@@ -42,14 +33,27 @@ static struct soft_host *host_from(uintptr_t address)
 	return below && address - below->base < below->size ? below : at;
 }
 
-bool soft_host_find(uintptr_t address, uintptr_t *base, size_t *size)
+struct soft_host *soft_host_next(struct soft_host *host)
 {
-	struct soft_host *host = host_from(address);
+	return RB_NEXT(soft_hosts, &hosts, host);
+}
+
+uint64_t soft_host_buffer(uintptr_t address)
+{
+	struct soft_host *host = soft_host_from(address);
+
+	return host && host->base <= address ? host->buffer : 0;
+}
+
+bool soft_host_find(uintptr_t address, uintptr_t *base, size_t *size, CUcontext *context)
+{
+	struct soft_host *host = soft_host_from(address);
 
 	if (!host || host->base > address)
 		return false;
 	*base = host->base;
 	*size = host->size;
+	*context = host->context;
 	return true;
 }
 
@@ -81,28 +85,33 @@ static CUresult enter(CUcontext *context)
 	return result ? result : soft_capture_unsafe();
 }
 
-static CUresult add(uintptr_t base, size_t size, bool registered, CUcontext context)
+static CUresult add(
+	uintptr_t base, size_t size, unsigned int flags, bool registered, CUcontext context)
 {
 	struct soft_host *next, *host = malloc(sizeof(*host));
 	CUresult result = CUDA_SUCCESS;
 
 	if (!host)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	*host = (struct soft_host){
-		.base = base, .size = size, .registered = registered, .context = context};
+	*host = (struct soft_host){.base = base,
+		.size = size,
+		.flags = flags,
+		.registered = registered,
+		.context = context};
 	pthread_rwlock_wrlock(&soft.lock);
-	next = host_from(base);
+	next = soft_host_from(base);
 	if (next && next->base < base + size)
 		result = CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
 	else
 		RB_INSERT(soft_hosts, &hosts, host);
+	host->buffer = soft_buffer_new();
 	pthread_rwlock_unlock(&soft.lock);
 	if (result)
 		free(host);
 	return result;
 }
 
-static CUresult alloc(void **ptr, size_t bytes)
+static CUresult alloc(void **ptr, size_t bytes, unsigned int flags)
 {
 	CUcontext context;
 	CUresult result = enter(&context);
@@ -115,7 +124,7 @@ static CUresult alloc(void **ptr, size_t bytes)
 	base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (base == MAP_FAILED)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	result = add((uintptr_t)base, bytes, false, context);
+	result = add((uintptr_t)base, bytes, flags, false, context);
 	if (result)
 		munmap(base, bytes);
 	else
@@ -125,14 +134,15 @@ static CUresult alloc(void **ptr, size_t bytes)
 
 SOFT_EXPORT CUresult cuMemAllocHost_v2(void **ptr, size_t bytes)
 {
-	return alloc(ptr, bytes);
+	return alloc(ptr, bytes, CU_MEMHOSTALLOC_DEVICEMAP);
 }
 
 SOFT_EXPORT CUresult cuMemHostAlloc(void **ptr, size_t bytes, unsigned int flags)
 {
-	if (soft_ready() && flags & ~7u) /* portable, device map, write combined */
+	if (soft_ready() && flags & ~(CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP |
+					    CU_MEMHOSTALLOC_WRITECOMBINED))
 		return CUDA_ERROR_INVALID_VALUE;
-	return alloc(ptr, bytes);
+	return alloc(ptr, bytes, flags);
 }
 
 /* Takes back one that begins here and is (or is not) the program's own memory. */
@@ -145,7 +155,7 @@ static CUresult take_back(uintptr_t base, bool registered, CUresult otherwise)
 	if (result)
 		return result;
 	pthread_rwlock_wrlock(&soft.lock);
-	host = host_from(base);
+	host = soft_host_from(base);
 	if (host && host->base == base && host->registered == registered)
 		drop(host);
 	else
@@ -191,12 +201,13 @@ SOFT_EXPORT CUresult cuMemHostRegister_v2(void *ptr, size_t bytes, unsigned int 
 		return result;
 	if (!ptr || !bytes || flags & ~0xfu || !is_memory((uintptr_t)ptr, bytes))
 		return CUDA_ERROR_INVALID_VALUE;
-	return add((uintptr_t)ptr, bytes, true, context);
+	return add((uintptr_t)ptr, bytes, flags, true, context);
 }
 
 SOFT_EXPORT CUresult cuMemHostGetDevicePointer_v2(
 	CUdeviceptr *device, void *ptr, unsigned int flags)
 {
+	CUcontext context;
 	uintptr_t base;
 	size_t size;
 	bool known;
@@ -206,10 +217,29 @@ SOFT_EXPORT CUresult cuMemHostGetDevicePointer_v2(
 	if (!device || flags)
 		return CUDA_ERROR_INVALID_VALUE;
 	pthread_rwlock_rdlock(&soft.lock);
-	known = soft_host_find((uintptr_t)ptr, &base, &size);
+	known = soft_host_find((uintptr_t)ptr, &base, &size, &context);
 	pthread_rwlock_unlock(&soft.lock);
 	if (!known)
 		return CUDA_ERROR_INVALID_VALUE;
 	*device = (uintptr_t)ptr;
 	return CUDA_SUCCESS;
+}
+
+SOFT_EXPORT CUresult cuMemHostGetFlags(unsigned int *flags, void *ptr)
+{
+	CUresult result = CUDA_ERROR_INVALID_VALUE;
+	struct soft_host *host;
+
+	if (!soft_ready())
+		return CUDA_ERROR_NOT_INITIALIZED;
+	if (!flags)
+		return CUDA_ERROR_INVALID_VALUE;
+	pthread_rwlock_rdlock(&soft.lock);
+	host = soft_host_from((uintptr_t)ptr);
+	if (host && host->base <= (uintptr_t)ptr && !host->registered) {
+		*flags = host->flags;
+		result = CUDA_SUCCESS;
+	}
+	pthread_rwlock_unlock(&soft.lock);
+	return result;
 }

@@ -72,7 +72,9 @@ SOFT_EXPORT CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset,
 	if (!size || !whole(size) || !whole(ptr) || offset || flags || ptr + size < ptr)
 		return CUDA_ERROR_INVALID_VALUE;
 	pthread_rwlock_wrlock(&soft.lock);
-	result = map(ptr, size, handle);
+	result = soft_multicast_wait(handle, "cuMemMap");
+	if (!result)
+		result = map(ptr, size, handle);
 	pthread_rwlock_unlock(&soft.lock);
 	return result;
 }
@@ -84,7 +86,7 @@ static bool vmm_span(
 	if (!soft_mapping_span(base, size, first, end))
 		return false;
 	for (struct soft_mapping *m = *first; m != *end; m = soft_mapping_next(m)) {
-		if (m->context)
+		if (m->kind != SOFT_VMM)
 			return false;
 	}
 	return true;
@@ -106,11 +108,11 @@ SOFT_EXPORT CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
 
 static bool on_host(const struct soft_mapping *mapping)
 {
-	return mapping->allocation->prop.location.type != CU_MEM_LOCATION_TYPE_DEVICE;
+	return !mapping->allocation->multicast &&
+	       mapping->allocation->prop.location.type != CU_MEM_LOCATION_TYPE_DEVICE;
 }
 
-/* The place of a location in soft_mapping.access. */
-static CUresult access_slot(const CUmemLocation *location, int *slot)
+CUresult soft_access_slot(const CUmemLocation *location, int *slot)
 {
 	switch (location->type) {
 	case CU_MEM_LOCATION_TYPE_DEVICE:
@@ -125,6 +127,12 @@ static CUresult access_slot(const CUmemLocation *location, int *slot)
 	}
 }
 
+bool soft_access_flags_ok(CUmemAccess_flags flags)
+{
+	return flags == CU_MEM_ACCESS_FLAGS_PROT_NONE || flags == CU_MEM_ACCESS_FLAGS_PROT_READ ||
+	       flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+}
+
 static CUresult check_access(const struct soft_mapping *first, const struct soft_mapping *end,
 	const CUmemAccessDesc *desc, size_t count)
 {
@@ -132,12 +140,10 @@ static CUresult check_access(const struct soft_mapping *first, const struct soft
 	int slot;
 
 	for (size_t i = 0; i < count; i++) {
-		result = access_slot(&desc[i].location, &slot);
+		result = soft_access_slot(&desc[i].location, &slot);
 		if (result)
 			return result;
-		if (desc[i].flags != CU_MEM_ACCESS_FLAGS_PROT_NONE &&
-			desc[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READ &&
-			desc[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
+		if (!soft_access_flags_ok(desc[i].flags))
 			return CUDA_ERROR_INVALID_VALUE;
 		if (slot < SOFT_MAX_DEVICES)
 			continue;
@@ -168,7 +174,7 @@ static CUresult set_access(struct soft_mapping *first, struct soft_mapping *end,
 
 	for (struct soft_mapping *m = first; m != end; m = soft_mapping_next(m)) {
 		for (size_t i = 0; i < count; i++) {
-			access_slot(&desc[i].location, &slot);
+			soft_access_slot(&desc[i].location, &slot);
 			m->access[slot] = desc[i].flags;
 		}
 		wanted = soft_mapping_prot(m);
@@ -215,12 +221,12 @@ SOFT_EXPORT CUresult cuMemGetAccess(
 		return CUDA_ERROR_NOT_INITIALIZED;
 	if (!flags || !location)
 		return CUDA_ERROR_INVALID_VALUE;
-	result = access_slot(location, &slot);
+	result = soft_access_slot(location, &slot);
 	if (result)
 		return result;
 	pthread_rwlock_rdlock(&soft.lock);
 	mapping = soft_mapping_find(ptr);
-	if (mapping && !mapping->context)
+	if (mapping && mapping->kind == SOFT_VMM)
 		*flags = mapping->access[slot];
 	else
 		result = CUDA_ERROR_INVALID_VALUE;

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * cuMemAlloc and what can be asked about an address. Every allocation takes whole 2 MiB pieces of
- * its device, which is how the real driver's accounts move too (it shares a piece among small
- * allocations, this one does not). It has addresses of its own and no handle, so the file needs no
- * fd once it is mapped.
+ * cuMemAlloc, its pitch and managed kinds, and cuMemFree. Every allocation takes whole 2 MiB pieces
+ * of its device, which is how the real driver's accounts move too (it shares a piece among small
+ * allocations, this one does not). It has addresses of its own and no handle; its file stays open
+ * for cuIpcGetMemHandle, unless descriptors are so scarce that it would have a low number.
+ *
+ * Managed memory lies on the device that was current, as cuda.h describes it for devices without
+ * concurrent managed access, which these say they are; the CPU may use it all the same.
  */
 #include <errno.h>
 #include <sys/mman.h>
@@ -11,6 +14,8 @@
 #include <unistd.h>
 
 #include "softcuda.h"
+
+#define PITCH_ALIGNMENT 512
 
 SOFT_EXPORT CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
 {
@@ -32,7 +37,14 @@ SOFT_EXPORT CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
 	return CUDA_SUCCESS;
 }
 
-static void unplace(struct soft_mapping *mapping)
+size_t soft_whole(size_t bytes)
+{
+	size_t size = (bytes + SOFT_GRANULARITY - 1) & ~(SOFT_GRANULARITY - 1);
+
+	return size < bytes || size > SIZE_MAX / 4 ? 0 : size;
+}
+
+void soft_unplace(struct soft_mapping *mapping)
 {
 	struct soft_range *range = mapping->range;
 
@@ -40,9 +52,15 @@ static void unplace(struct soft_mapping *mapping)
 		soft_range_release(range);
 }
 
-/* soft.lock held for writing. */
-static CUresult place(
-	struct soft_allocation *allocation, size_t bytes, CUcontext context, uintptr_t *base)
+CUresult soft_mapping_protect(struct soft_mapping *mapping)
+{
+	return mprotect((void *)mapping->base, mapping->size, soft_mapping_prot(mapping))
+		       ? CUDA_ERROR_OUT_OF_MEMORY
+		       : CUDA_SUCCESS;
+}
+
+CUresult soft_place(struct soft_mapping **made, struct soft_allocation *allocation, size_t bytes,
+	enum soft_mapping_kind kind, const uint8_t *access)
 {
 	struct soft_mapping *mapping;
 	struct soft_range *range;
@@ -56,81 +74,153 @@ static CUresult place(
 		soft_range_release(range);
 		return result;
 	}
-	mapping->context = context;
+	mapping->kind = kind;
 	mapping->bytes = bytes;
-	for (int i = 0; i < soft.count; i++)
-		mapping->access[i] = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-	if (mprotect((void *)mapping->base, mapping->size, soft_mapping_prot(mapping))) {
-		allocation->references++; /* the caller's, while the mapping goes */
-		unplace(mapping);
-		allocation->references--;
-		return CUDA_ERROR_OUT_OF_MEMORY;
+	for (int i = 0; i <= SOFT_MAX_DEVICES; i++) {
+		if (access)
+			mapping->access[i] = access[i];
+		else if (i < soft.count)
+			mapping->access[i] = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
 	}
-	*base = mapping->base;
+	result = soft_mapping_protect(mapping);
+	if (result) {
+		allocation->references++; /* the caller's, while the mapping goes */
+		soft_unplace(mapping);
+		allocation->references--;
+		return result;
+	}
+	*made = mapping;
 	return CUDA_SUCCESS;
 }
 
-SOFT_EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *ptr, size_t bytes)
+/* soft.lock held for writing. The allocation is the mapping's, or gone. */
+static CUresult place(struct soft_allocation *allocation, size_t bytes, CUcontext context,
+	enum soft_mapping_kind kind, CUdeviceptr *ptr)
 {
-	CUmemAllocationProp prop = {
-		.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-		.location.type = CU_MEM_LOCATION_TYPE_DEVICE,
-	};
-	struct soft_allocation *allocation;
-	CUcontext context;
+	struct soft_mapping *mapping;
 	CUresult result;
-	uintptr_t base;
-	size_t size;
+
+	soft_allocation_list(allocation);
+	result = soft_place(&mapping, allocation, bytes, kind, NULL);
+	if (result) {
+		soft_allocation_put(allocation);
+		return result;
+	}
+	mapping->context = context;
+	if (kind == SOFT_MANAGED || allocation->fd < SOFT_FIRST_FD)
+		soft_allocation_hide(allocation);
+	*ptr = mapping->base;
+	return CUDA_SUCCESS;
+}
+
+static CUresult enter(CUcontext *context)
+{
+	CUresult result;
 
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
-	result = soft_context_current(&context);
-	if (!result)
-		result = soft_capture_unsafe();
-	if (result)
-		return result;
-	size = (bytes + SOFT_GRANULARITY - 1) & ~(SOFT_GRANULARITY - 1);
-	if (!ptr || !bytes)
-		return CUDA_ERROR_INVALID_VALUE;
-	if (size < bytes || size > SIZE_MAX / 4)
+	result = soft_context_current(context);
+	return result ? result : soft_capture_unsafe();
+}
+
+static CUresult alloc(
+	CUdeviceptr *ptr, size_t bytes, CUcontext context, enum soft_mapping_kind kind)
+{
+	CUmemAllocationProp prop = {
+		.type = kind == SOFT_MANAGED ? CU_MEM_ALLOCATION_TYPE_MANAGED
+					     : CU_MEM_ALLOCATION_TYPE_PINNED,
+		.location = {CU_MEM_LOCATION_TYPE_DEVICE, context->device},
+	};
+	struct soft_allocation *allocation;
+	size_t size = soft_whole(bytes);
+	CUresult result;
+
+	if (!size)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	prop.location.id = context->device;
 	result = soft_allocation_create(&allocation, size, &prop);
 	if (result)
 		return result;
 	pthread_rwlock_wrlock(&soft.lock);
-	result = place(allocation, bytes, context, &base);
-	close(allocation->fd);
-	allocation->fd = -1;
-	if (result)
-		soft_allocation_put(allocation);
-	else
-		*ptr = base;
+	result = place(allocation, bytes, context, kind, ptr);
 	pthread_rwlock_unlock(&soft.lock);
 	return result;
+}
+
+SOFT_EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *ptr, size_t bytes)
+{
+	CUcontext context;
+	CUresult result = enter(&context);
+
+	if (!result && (!ptr || !bytes))
+		result = CUDA_ERROR_INVALID_VALUE;
+	return result ? result : alloc(ptr, bytes, context, SOFT_PLAIN);
+}
+
+SOFT_EXPORT CUresult cuMemAllocPitch_v2(
+	CUdeviceptr *ptr, size_t *pitch, size_t width, size_t height, unsigned int element)
+{
+	CUcontext context;
+	CUresult result = enter(&context);
+	size_t row, bytes;
+
+	if (result)
+		return result;
+	if (!ptr || !pitch || !width || !height || (element != 4 && element != 8 && element != 16))
+		return CUDA_ERROR_INVALID_VALUE;
+	row = (width + PITCH_ALIGNMENT - 1) & ~(size_t)(PITCH_ALIGNMENT - 1);
+	if (row < width || __builtin_mul_overflow(row, height, &bytes))
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	result = alloc(ptr, bytes, context, SOFT_PITCH);
+	if (!result)
+		*pitch = row;
+	return result;
+}
+
+SOFT_EXPORT CUresult cuMemAllocManaged(CUdeviceptr *ptr, size_t bytes, unsigned int flags)
+{
+	CUcontext context;
+	CUresult result = enter(&context);
+
+	if (!result &&
+		(!ptr || !bytes || (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST)))
+		result = CUDA_ERROR_INVALID_VALUE;
+	return result ? result : alloc(ptr, bytes, context, SOFT_MANAGED);
 }
 
 SOFT_EXPORT CUresult cuMemFree_v2(CUdeviceptr ptr)
 {
 	struct soft_mapping *mapping;
 	CUcontext context;
-	CUresult result;
+	CUresult result = enter(&context);
 
-	if (!soft_ready())
-		return CUDA_ERROR_NOT_INITIALIZED;
-	result = soft_context_current(&context);
-	if (!result)
-		result = soft_capture_unsafe();
 	if (result || !ptr) /* NULL is freed without complaint (seen, 580.159) */
 		return result;
 	pthread_rwlock_wrlock(&soft.lock);
-	mapping = soft_mapping_find(ptr);
-	if (mapping && mapping->context && mapping->base == ptr)
-		unplace(mapping);
+	mapping = soft_mapping_freeable(ptr);
+	if (mapping)
+		soft_free(mapping);
 	else
 		result = CUDA_ERROR_INVALID_VALUE;
 	pthread_rwlock_unlock(&soft.lock);
 	return result;
+}
+
+struct soft_mapping *soft_mapping_freeable(CUdeviceptr ptr)
+{
+	struct soft_mapping *mapping = soft_mapping_find(ptr);
+
+	/* An idle piece of a pool was freed already. */
+	if (!mapping || mapping->base != ptr || !mapping->bytes)
+		return NULL;
+	return mapping->kind == SOFT_VMM || mapping->kind == SOFT_IPC ? NULL : mapping;
+}
+
+void soft_free(struct soft_mapping *mapping)
+{
+	if (mapping->pool)
+		soft_async_free(mapping);
+	else
+		soft_unplace(mapping);
 }
 
 void soft_memory_free_context(CUcontext context)
@@ -140,89 +230,6 @@ void soft_memory_free_context(CUcontext context)
 	for (mapping = soft_mapping_from(0); mapping; mapping = next) {
 		next = soft_mapping_next(mapping);
 		if (mapping->context == context)
-			unplace(mapping);
+			soft_unplace(mapping);
 	}
-}
-
-/* soft.lock held. The kind of memory, 0 where an address is no memory that CUDA knows. */
-static CUmemorytype describe(
-	uintptr_t address, uintptr_t *base, size_t *size, struct soft_mapping **mapping)
-{
-	*mapping = soft_mapping_find(address);
-	if (*mapping && address - (*mapping)->base < (*mapping)->bytes) {
-		*base = (*mapping)->base;
-		*size = (*mapping)->bytes;
-		return (*mapping)->allocation->prop.location.type == CU_MEM_LOCATION_TYPE_DEVICE
-			       ? CU_MEMORYTYPE_DEVICE
-			       : CU_MEMORYTYPE_HOST;
-	}
-	*mapping = NULL;
-	return soft_host_find(address, base, size) ? CU_MEMORYTYPE_HOST : 0;
-}
-
-SOFT_EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdeviceptr ptr)
-{
-	struct soft_mapping *mapping;
-	size_t found_size;
-	CUcontext context;
-	CUresult result;
-	uintptr_t found;
-	bool known;
-
-	if (!soft_ready())
-		return CUDA_ERROR_NOT_INITIALIZED;
-	result = soft_context_current(&context); /* seen: INVALID_CONTEXT without one (580.159) */
-	if (result)
-		return result;
-	pthread_rwlock_rdlock(&soft.lock);
-	known = describe(ptr, &found, &found_size, &mapping);
-	pthread_rwlock_unlock(&soft.lock);
-	if (!known)
-		return CUDA_ERROR_NOT_FOUND;
-	if (base)
-		*base = found;
-	if (size)
-		*size = found_size;
-	return CUDA_SUCCESS;
-}
-
-SOFT_EXPORT CUresult cuPointerGetAttribute(
-	void *data, CUpointer_attribute attribute, CUdeviceptr ptr)
-{
-	struct soft_mapping *mapping;
-	CUresult result = CUDA_SUCCESS;
-	CUmemorytype type;
-	uintptr_t base;
-	size_t size;
-
-	if (!soft_ready())
-		return CUDA_ERROR_NOT_INITIALIZED;
-	if (!data)
-		return CUDA_ERROR_INVALID_VALUE;
-	pthread_rwlock_rdlock(&soft.lock);
-	type = describe(ptr, &base, &size, &mapping);
-	if (!type)
-		result = CUDA_ERROR_INVALID_VALUE;
-	else if (attribute == CU_POINTER_ATTRIBUTE_CONTEXT)
-		*(CUcontext *)data = mapping ? mapping->context : NULL;
-	else if (attribute == CU_POINTER_ATTRIBUTE_MEMORY_TYPE)
-		*(unsigned int *)data = type;
-	else if (attribute == CU_POINTER_ATTRIBUTE_DEVICE_POINTER)
-		*(CUdeviceptr *)data = ptr;
-	else if (attribute == CU_POINTER_ATTRIBUTE_HOST_POINTER && type == CU_MEMORYTYPE_HOST)
-		*(void **)data = (void *)(uintptr_t)ptr;
-	else if (attribute == CU_POINTER_ATTRIBUTE_IS_MANAGED)
-		*(unsigned int *)data = 0;
-	else if (attribute == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL && type == CU_MEMORYTYPE_DEVICE)
-		*(int *)data = mapping->allocation->prop.location.id;
-	else if (attribute == CU_POINTER_ATTRIBUTE_RANGE_START_ADDR)
-		*(CUdeviceptr *)data = base;
-	else if (attribute == CU_POINTER_ATTRIBUTE_RANGE_SIZE)
-		*(size_t *)data = size;
-	else if (attribute == CU_POINTER_ATTRIBUTE_MAPPED)
-		*(unsigned int *)data = 1;
-	else
-		result = CUDA_ERROR_INVALID_VALUE;
-	pthread_rwlock_unlock(&soft.lock);
-	return result;
 }

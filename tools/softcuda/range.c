@@ -26,6 +26,8 @@ static int compare_mappings(struct soft_mapping *a, struct soft_mapping *b)
 	return a->base < b->base ? -1 : a->base > b->base;
 }
 
+static uint64_t last_buffer;
+
 SOFT_TREE(soft_ranges, soft_range, node, compare_ranges)
 SOFT_TREE(soft_mappings, soft_mapping, node, compare_mappings)
 
@@ -80,6 +82,21 @@ struct soft_mapping *soft_mapping_find(uintptr_t address)
 struct soft_mapping *soft_mapping_next(struct soft_mapping *mapping)
 {
 	return RB_NEXT(soft_mappings, &mappings, mapping);
+}
+
+struct soft_range *soft_range_first(void)
+{
+	return RB_MIN(soft_ranges, &ranges);
+}
+
+struct soft_range *soft_range_next(struct soft_range *range)
+{
+	return RB_NEXT(soft_ranges, &ranges, range);
+}
+
+uint64_t soft_buffer_new(void)
+{
+	return ++last_buffer;
 }
 
 static void *reserve(void *hint, size_t size, int flags)
@@ -171,6 +188,7 @@ CUresult soft_mapping_create(struct soft_mapping **made, struct soft_range *rang
 	mapping->bytes = size;
 	mapping->allocation = allocation;
 	mapping->range = range;
+	mapping->buffer = soft_buffer_new();
 	allocation->mappings++;
 	range->mappings++;
 	RB_INSERT(soft_mappings, &mappings, mapping);

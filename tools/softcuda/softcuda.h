@@ -18,6 +18,8 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/queue.h>
+#include <sys/stat.h>
 #include <sys/types.h>
 #include <bsd/sys/tree.h>
 
@@ -37,11 +39,14 @@
 #define SOFT_DRIVER_VERSION 13000
 #define SOFT_GRANULARITY    (2ul << 20)
 #define SOFT_MAX_DEVICES    16
+#define SOFT_HANDLE_TYPES   (CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR | CU_MEM_HANDLE_TYPE_FABRIC)
+#define SOFT_FIRST_FD	    1024 /* our fds have greater numbers, where the limit allows */
 
 struct soft_device {
 	int physical; /* number of the tmpfs, and of the device among those of all processes */
 	int dir; /* fd of the tmpfs's root: a later chroot or mount namespace changes nothing */
 	CUcontext primary;
+	CUmemoryPool default_pool, current_pool; /* made when first asked for */
 };
 
 struct soft_config {
@@ -88,27 +93,52 @@ int soft_mount_devices(const struct soft_config *config, int *dirs, char *where,
 void soft_fd_limit_raise(void);
 int soft_backing_create(const CUmemAllocationProp *prop, size_t size);
 int soft_backing_reopen(int fd);
-/* A file that came from elsewhere: our own fd for it, with size and properties as created. */
-int soft_backing_import(int fd, CUmemAllocationProp *prop, size_t *size);
+/*
+ * A file that came from elsewhere: our own fd for it, with size and properties as created. -EINVAL
+ * for one that is not ours, or was not made to be shared by this type (NONE: any).
+ */
+int soft_backing_import(
+	int fd, CUmemAllocationHandleType type, CUmemAllocationProp *prop, size_t *size);
+/* A number that all processes have for this file, and no other file ever has. */
+uint64_t soft_backing_number(int fd);
+/* A file in memory that is charged to no device: "<name><suffix>", to be shared by these types. */
+int soft_backing_memfd(const char *name, int suffix, unsigned int types, size_t size);
+/* Is it such a file of ours, shareable by this type? */
+bool soft_backing_is_memfd(int fd, const char *name, CUmemAllocationHandleType type);
 
 /*
  * handle.c: allocations and the handles that name them. soft.lock is held for writing.
  */
+struct soft_multicast;
+
 struct soft_allocation {
 	RB_ENTRY(soft_allocation) node;
+	LIST_ENTRY(soft_allocation) entry;   /* of all; once it has a mapping or a handle */
 	CUmemGenericAllocationHandle handle; /* 0: cuMemAlloc memory, which has no handle */
 	unsigned int references;	     /* 0 with mappings left: the handle is not usable */
 	unsigned int mappings;
-	int fd; /* -1: only the mapping holds the file */
+	unsigned int bindings; /* to multicast objects */
+	int fd;		       /* -1: only the mapping holds the file */
+	bool imported;
+	uint64_t number; /* soft_backing_number() */
 	size_t size;
 	CUmemAllocationProp prop;
+	struct soft_multicast *multicast; /* it is no memory, but a multicast object */
 };
 
 /* The allocation of a usable handle; NULL (and abort when strict) for a stale or unknown one. */
 struct soft_allocation *soft_handle_use(CUmemGenericAllocationHandle handle, const char *call);
 CUresult soft_allocation_create(
 	struct soft_allocation **created, size_t size, const CUmemAllocationProp *prop);
-void soft_allocation_put(struct soft_allocation *allocation); /* frees it when nothing holds it */
+/* Around an open file: its fd goes with the allocation, also where this fails. */
+CUresult soft_allocation_wrap(
+	struct soft_allocation **made, int fd, size_t size, const CUmemAllocationProp *prop);
+void soft_allocation_list(struct soft_allocation *allocation); /* it is one of all now */
+/* Gives it a handle with one reference. */
+CUmemGenericAllocationHandle soft_allocation_adopt(struct soft_allocation *allocation);
+void soft_allocation_put(struct soft_allocation *allocation);  /* frees it when nothing holds it */
+void soft_allocation_hide(struct soft_allocation *allocation); /* closes its fd */
+struct soft_allocation *soft_allocation_first(void);
 bool soft_prop_ok(const CUmemAllocationProp *prop, CUresult *why);
 void soft_handles_forked(void); /* in a forked child: let go of the parent's memory */
 
@@ -123,14 +153,30 @@ struct soft_range {
 	bool internal; /* cuMemAlloc's: not to be freed by cuMemAddressFree, nor mapped into */
 };
 
+/* How a mapping came to be, and so which call takes it back. */
+enum soft_mapping_kind {
+	SOFT_VMM = 0, /* cuMemMap */
+	SOFT_PLAIN,   /* cuMemAlloc */
+	SOFT_PITCH,
+	SOFT_MANAGED,
+	SOFT_ASYNC,	   /* of a pool of ours; bytes is 0 while it is free */
+	SOFT_ASYNC_IMPORT, /* of an imported pool */
+	SOFT_IPC,
+};
+
 struct soft_mapping {
 	RB_ENTRY(soft_mapping) node;
 	uintptr_t base;
 	size_t size;
-	size_t bytes; /* what the caller asked for: less than size for cuMemAlloc only */
+	enum soft_mapping_kind kind;
+	size_t bytes;	 /* what the caller asked for: less than size only without a handle */
+	uint64_t buffer; /* unique in this process's life */
 	struct soft_allocation *allocation;
 	struct soft_range *range;
-	CUcontext context; /* cuMemAlloc's; NULL for a mapping made by cuMemMap */
+	CUcontext context; /* it goes with this one; NULL: with none */
+	CUmemoryPool pool;
+	unsigned int opens; /* of IPC memory */
+	pid_t owner;	    /* of IPC memory */
 	/* One per visible device, the last one for the host: CUmemAccess_flags. */
 	uint8_t access[SOFT_MAX_DEVICES + 1];
 };
@@ -151,13 +197,102 @@ struct soft_mapping *soft_mapping_from(uintptr_t address); /* first one that end
 bool soft_mapping_span(
 	uintptr_t base, size_t size, struct soft_mapping **first, struct soft_mapping **end);
 int soft_mapping_prot(const struct soft_mapping *mapping);
+uint64_t soft_buffer_new(void); /* a number for a buffer, unique in this process's life */
+struct soft_range *soft_range_first(void);
+struct soft_range *soft_range_next(struct soft_range *range);
 
 /*
  * memory.c, host.c
  */
 void soft_memory_free_context(CUcontext context); /* soft.lock held for writing */
-bool soft_host_find(uintptr_t address, uintptr_t *base, size_t *size); /* soft.lock held */
-void soft_host_free_context(CUcontext context);			       /* for writing */
+/*
+ * Maps an allocation at addresses of its own, accessible to the devices that access says (NULL:
+ * all). soft.lock held for writing.
+ */
+CUresult soft_place(struct soft_mapping **made, struct soft_allocation *allocation, size_t bytes,
+	enum soft_mapping_kind kind, const uint8_t *access);
+void soft_unplace(struct soft_mapping *mapping);
+/* What cuMemFree and cuMemFreeAsync may free at this address, and its end. For writing. */
+struct soft_mapping *soft_mapping_freeable(CUdeviceptr ptr);
+void soft_free(struct soft_mapping *mapping);
+CUresult soft_mapping_protect(struct soft_mapping *mapping); /* as its access says */
+size_t soft_whole(size_t bytes);			     /* in pieces; 0: too many */
+/* The place of a location in soft_mapping.access. */
+CUresult soft_access_slot(const CUmemLocation *location, int *slot);
+bool soft_access_flags_ok(CUmemAccess_flags flags);
+struct soft_host {
+	RB_ENTRY(soft_host) node;
+	uintptr_t base;
+	size_t size;
+	unsigned int flags;
+	bool registered; /* the program's memory, not ours */
+	uint64_t buffer;
+	CUcontext context;
+};
+
+bool soft_host_find(uintptr_t address, uintptr_t *base, size_t *size, CUcontext *context);
+uint64_t soft_host_buffer(uintptr_t address);	     /* 0: none */
+struct soft_host *soft_host_from(uintptr_t address); /* first one that ends behind it */
+struct soft_host *soft_host_next(struct soft_host *host);
+void soft_host_free_context(CUcontext context); /* soft.lock held for writing */
+
+/*
+ * pool.c, pool_alloc.c: stream-ordered memory. soft.lock guards the pools too.
+ */
+struct CUmemPoolHandle_st {
+	LIST_ENTRY(CUmemPoolHandle_st) entry;
+	CUmemPoolProps props;
+	uint64_t number; /* the same in all processes that share it; 0: never exported */
+	int fd;		 /* what is exported; -1: not shareable */
+	bool imported;
+	bool is_default;
+	bool destroyed;	  /* lives on while memory of it is in use */
+	int reuse[3];	  /* the three ..._REUSE_... attributes */
+	size_t threshold; /* what may stay reserved though nobody uses it */
+	size_t reserved, reserved_high;
+	size_t used, used_high;
+	unsigned int idle; /* mappings that are reserved and not in use */
+	uint8_t access[SOFT_MAX_DEVICES + 1];
+};
+
+/* The pool if it is one; soft.lock held. */
+CUmemoryPool soft_pool_use(CUmemoryPool pool);
+CUresult soft_pool_current(CUmemoryPool *pool, int device, bool its_default); /* for writing */
+CUresult soft_pool_new(CUmemoryPool *made, const CUmemPoolProps *props);
+void soft_pool_add(CUmemoryPool pool);
+CUresult soft_pool_make_shareable(CUmemoryPool pool); /* frees it where it fails */
+void soft_pool_account(CUmemoryPool pool, size_t reserved, size_t used);
+void soft_pool_put(CUmemoryPool pool); /* frees a destroyed one that nothing uses */
+CUmemoryPool soft_pool_first(void);
+void soft_pools_forked(void);
+/* Gives idle memory back until no more than keep is reserved; soft.lock held for writing. */
+void soft_pool_trim(CUmemoryPool pool, size_t keep);
+/* A stream, event or context was waited for: pools shrink to their thresholds. No lock held. */
+void soft_pools_settle(void);
+/* Takes memory of a pool back, to the pool or, if imported, for good. For writing. */
+void soft_async_free(struct soft_mapping *mapping);
+
+/*
+ * multicast.c
+ */
+struct soft_binding {
+	LIST_ENTRY(soft_binding) entry;
+	int device;
+	size_t offset; /* in the multicast object */
+	size_t size;
+	size_t memory_offset;
+	struct soft_allocation *memory;
+};
+
+/* No lock held. An allocation for a multicast file; NULL: it is none, or *result says why. */
+struct soft_allocation *soft_multicast_import(
+	int fd, CUmemAllocationHandleType type, CUresult *result);
+void soft_multicast_free(struct soft_allocation *allocation);
+/* Its team as a set of devices as all processes number them, and how many it is to have. */
+uint64_t soft_multicast_team(const struct soft_allocation *multicast, unsigned int *wanted);
+struct soft_binding *soft_multicast_bindings(const struct soft_allocation *multicast); /* first */
+/* Waits, with soft.lock held for writing but let go meanwhile, until the team is complete. */
+CUresult soft_multicast_wait(CUmemGenericAllocationHandle handle, const char *call);
 
 /*
  * object.c: pointers given to the caller, so that a wrong one is an error and not a crash.
@@ -222,6 +357,8 @@ CUresult soft_capture_unsafe(void);
 CUresult soft_stream_submit(CUstream stream, bool *execute);
 /* The stream of a handle, the default streams included (*stream NULL). soft.objects held. */
 CUresult soft_stream_find(CUstream handle, CUstream *stream);
+/* The device of a stream, default streams included; NOT_SUPPORTED where it is capturing. */
+CUresult soft_stream_device(CUstream handle, int *device);
 void soft_stream_free(CUstream stream);	 /* soft.objects held */
 void soft_event_free(CUevent event);	 /* soft.objects held */
 void soft_capture_drop(CUstream stream); /* a stream goes away; soft.objects held */

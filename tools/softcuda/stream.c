@@ -48,6 +48,28 @@ CUresult soft_stream_submit(CUstream handle, bool *execute)
 	return result;
 }
 
+CUresult soft_stream_device(CUstream handle, int *device)
+{
+	CUresult result = CUDA_SUCCESS;
+	CUcontext context;
+	CUstream stream;
+
+	pthread_mutex_lock(&soft.objects);
+	result = soft_stream_find(handle, &stream);
+	if (!result && stream) {
+		*device = stream->object.context->device;
+		if (stream->capture)
+			result = CUDA_ERROR_NOT_SUPPORTED;
+	}
+	pthread_mutex_unlock(&soft.objects);
+	if (result || stream)
+		return result;
+	result = soft_context_current(&context);
+	if (!result)
+		*device = context->device;
+	return result;
+}
+
 void soft_stream_free(CUstream stream)
 {
 	soft_capture_drop(stream);
@@ -137,8 +159,10 @@ SOFT_EXPORT CUresult cuStreamSynchronize(CUstream stream)
 {
 	CUresult result = settle(stream);
 
-	if (!result)
+	if (!result) {
 		soft_busy_wait();
+		soft_pools_settle();
+	}
 	return result;
 }
 
@@ -261,7 +285,9 @@ SOFT_EXPORT CUresult cuEventSynchronize(CUevent event)
 {
 	CUresult result = settle_event(event);
 
-	if (!result)
+	if (!result) {
 		soft_busy_wait();
+		soft_pools_settle();
+	}
 	return result;
 }

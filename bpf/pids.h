@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* How the agent names processes. */
+#ifndef LIEN_BPF_PIDS_H
+#define LIEN_BPF_PIDS_H
+
+#include "kernel.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
+
+/* Pid namespace of the agent: pids are reported as it sees them. */
+const volatile __u32 lien_pidns = 0;
+
+/* Pid of a task as the agent sees it; 0 for tasks outside the agent's pid namespace. */
+static __noinline __u32 pid_in_agent(struct task_struct *task)
+{
+	struct pid *pid = BPF_CORE_READ(task, thread_pid);
+	unsigned int level, i, inum;
+	struct upid *upid;
+
+	if (!pid)
+		return 0;
+	level = BPF_CORE_READ(pid, level);
+	for (i = 0; i < 8; i++) {
+		if (i > level)
+			break;
+		upid = (void *)pid + bpf_core_field_offset(struct pid, numbers) +
+		       i * bpf_core_type_size(struct upid);
+		inum = BPF_CORE_READ(upid, ns, ns.inum);
+		if (inum == lien_pidns)
+			return BPF_CORE_READ(upid, nr);
+	}
+	return 0;
+}
+
+#endif

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * Who has exported GPU memory as an open file, now: read from the kernel's table of open files when
+ * asked, because a close is not a call that is probed. Files on their way between processes, in a
+ * socket, are in no table and are not seen.
+ */
+#ifndef LIEN_FILES_H
+#define LIEN_FILES_H
+
+#include "loader/probes.h"
+
+/*
+ * *files is for the caller to free(). 0; -EOPNOTSUPP: this kernel does not let us (no iterators);
+ * -errno.
+ */
+int lien_files_read(
+	const struct lien_probes *probes, struct lien_probe_open_file **files, unsigned *count);
+
+#endif

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * A stand-in for libibverbs.so.1: registrations of memory, without a network card. What has no
+ * sense is refused as libibverbs does, with NULL and errno; what is registered is remembered, so
+ * that giving back something else is an error. Any pointer but NULL will do as a protection domain.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/queue.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define LOCAL_WRITE   0x1
+#define REMOTE_WRITE  0x2
+#define REMOTE_ATOMIC 0x8
+
+struct ibv_pd;
+
+/* As <infiniband/verbs.h> has it; ours goes on behind it. */
+struct ibv_mr {
+	void *context;
+	struct ibv_pd *pd;
+	void *addr;
+	size_t length;
+	uint32_t handle, lkey, rkey;
+	LIST_ENTRY(ibv_mr) entry;
+};
+
+static LIST_HEAD(, ibv_mr) regions = LIST_HEAD_INITIALIZER(regions);
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static uint32_t last_key;
+
+#define EXPORT __attribute__((visibility("default"), noinline, noclone))
+
+struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t length, int access);
+struct ibv_mr *ibv_reg_mr_iova(
+	struct ibv_pd *pd, void *addr, size_t length, uint64_t iova, int access);
+struct ibv_mr *ibv_reg_mr_iova2(
+	struct ibv_pd *pd, void *addr, size_t length, uint64_t iova, unsigned int access);
+struct ibv_mr *ibv_reg_dmabuf_mr(
+	struct ibv_pd *pd, uint64_t offset, size_t length, uint64_t iova, int fd, int access);
+int ibv_dereg_mr(struct ibv_mr *mr);
+
+/* mincore() fails where nothing is mapped. */
+static bool is_memory(uintptr_t base, size_t length)
+{
+	uintptr_t page = sysconf(_SC_PAGESIZE), at = base & -page, end = base + length;
+	unsigned char resident[4096];
+
+	for (size_t step; at < end; at += step) {
+		step = end - at < sizeof(resident) * page ? end - at : sizeof(resident) * page;
+		if (mincore((void *)at, step, resident))
+			return false;
+	}
+	return end > base;
+}
+
+static struct ibv_mr *add(struct ibv_pd *pd, void *addr, size_t length, unsigned int access)
+{
+	struct ibv_mr *mr;
+
+	/* "If IBV_ACCESS_REMOTE_WRITE or REMOTE_ATOMIC is set, LOCAL_WRITE must be set too." */
+	if (!pd || !length ||
+		(access & (REMOTE_WRITE | REMOTE_ATOMIC) && !(access & LOCAL_WRITE))) {
+		errno = EINVAL;
+		return NULL;
+	}
+	mr = calloc(1, sizeof(*mr));
+	if (!mr)
+		return NULL;
+	pthread_mutex_lock(&lock);
+	mr->pd = pd;
+	mr->addr = addr;
+	mr->length = length;
+	mr->handle = mr->lkey = mr->rkey = ++last_key;
+	LIST_INSERT_HEAD(&regions, mr, entry);
+	pthread_mutex_unlock(&lock);
+	return mr;
+}
+
+static struct ibv_mr *add_memory(struct ibv_pd *pd, void *addr, size_t length, unsigned int access)
+{
+	if (length && !is_memory((uintptr_t)addr, length)) {
+		errno = EFAULT;
+		return NULL;
+	}
+	return add(pd, addr, length, access);
+}
+
+EXPORT struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t length, int access)
+{
+	return add_memory(pd, addr, length, access);
+}
+
+EXPORT struct ibv_mr *ibv_reg_mr_iova(
+	struct ibv_pd *pd, void *addr, size_t length, uint64_t iova, int access)
+{
+	(void)iova;
+	return add_memory(pd, addr, length, access);
+}
+
+EXPORT struct ibv_mr *ibv_reg_mr_iova2(
+	struct ibv_pd *pd, void *addr, size_t length, uint64_t iova, unsigned int access)
+{
+	(void)iova;
+	return add_memory(pd, addr, length, access);
+}
+
+EXPORT struct ibv_mr *ibv_reg_dmabuf_mr(
+	struct ibv_pd *pd, uint64_t offset, size_t length, uint64_t iova, int fd, int access)
+{
+	struct stat st;
+
+	if (fstat(fd, &st)) /* sets EBADF */
+		return NULL;
+	if (offset + length < offset) {
+		errno = EINVAL;
+		return NULL;
+	}
+	return add(pd, (void *)(uintptr_t)iova, length, access);
+}
+
+EXPORT int ibv_dereg_mr(struct ibv_mr *wanted)
+{
+	struct ibv_mr *mr;
+
+	pthread_mutex_lock(&lock);
+	LIST_FOREACH (mr, &regions, entry) {
+		if (mr == wanted)
+			break;
+	}
+	if (mr)
+		LIST_REMOVE(mr, entry);
+	pthread_mutex_unlock(&lock);
+	free(mr);
+	return mr ? 0 : EINVAL;
+}

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * The graph reply as a picture that needs no other program: a card per GPU with the processes that
+ * have memory there; below, an arrow from each owner to each importer; the communicators. The same
+ * reply gives the same picture.
+ */
+#ifndef LIEN_TOOLS_GRAPH_SVG_H
+#define LIEN_TOOLS_GRAPH_SVG_H
+
+#include <stdio.h>
+
+#include <jansson.h>
+
+/* host and when stand in the title. 0 or -ENOMEM; out may have failed. */
+int lien_graph_svg(const json_t *reply, const char *host, const char *when, FILE *out);
+
+#endif
