@@ -51,14 +51,20 @@ int lien_graph_new(struct lien_graph **out)
 	return 0;
 }
 
+static void allocation_free(struct lien_graph *graph, struct lien_allocation *allocation);
+
 void lien_graph_free(struct lien_graph *graph)
 {
 	struct lien_process *process;
+	unsigned i;
 
 	if (!graph)
 		return;
 	while ((process = RB_ROOT(&graph->processes)))
 		lien_process_end(graph, process);
+	for (i = 0; i < LIEN_LET_GO_MAX; i++)
+		if (graph->let_go[i])
+			allocation_free(graph, graph->let_go[i]);
 	lien_splits_drop(graph, 0);
 	lien_graph_free_sets(graph);
 	lien_slab_clear(&graph->slabs.allocations);
@@ -294,38 +300,97 @@ void lien_binding_drop(struct lien_graph *graph, struct lien_binding *binding)
 	allocation_settle(graph, memory);
 }
 
-static void allocation_free(struct lien_graph *graph, struct lien_allocation *allocation)
+static void unbind_all(struct lien_graph *graph, struct lien_allocation *object)
 {
 	struct lien_binding *binding;
+
+	if (object->origin == LIEN_ORIGIN_MULTICAST)
+		while ((binding = LIST_FIRST(&object->bindings)))
+			lien_binding_drop(graph, binding);
+}
+
+static void hide(struct lien_graph *graph, struct lien_allocation *allocation)
+{
+	TAILQ_REMOVE(&graph->allocations, allocation, of_graph);
+	graph->stats.allocations--;
+}
+
+static void show(struct lien_graph *graph, struct lien_allocation *allocation)
+{
+	struct lien_allocation *before = TAILQ_LAST(&graph->allocations, lien_allocation_list);
+
+	while (before && before->id > allocation->id)
+		before = TAILQ_PREV(before, lien_allocation_list, of_graph);
+	if (before)
+		TAILQ_INSERT_AFTER(&graph->allocations, before, allocation, of_graph);
+	else
+		TAILQ_INSERT_HEAD(&graph->allocations, allocation, of_graph);
+	graph->stats.allocations++;
+}
+
+static void allocation_free(struct lien_graph *graph, struct lien_allocation *allocation)
+{
 	struct lien_share *share;
 
-	if (allocation->origin == LIEN_ORIGIN_MULTICAST)
-		while ((binding = LIST_FIRST(&allocation->bindings)))
-			lien_binding_drop(graph, binding);
-
+	unbind_all(graph, allocation);
 	while ((share = LIST_FIRST(&allocation->shares)))
 		lien_share_drop(graph, share);
 	if (allocation->owner)
 		LIST_REMOVE(allocation, of_owner);
-	TAILQ_REMOVE(&graph->allocations, allocation, of_graph);
-	graph->stats.allocations--;
+	if (allocation->let_go)
+		graph->let_go[allocation->let_go - 1] = NULL;
+	else
+		hide(graph, allocation);
 	lien_slab_put(&graph->slabs.allocations, allocation);
 }
 
-/* Frees what nothing holds. An export that nobody has imported yet may travel as an open file: the
- * record is kept for that import as long as the owner lives. Names of 64 bytes keep nothing. */
+/* Its place is that of the one that was let go longest ago. */
+static void let_go(struct lien_graph *graph, struct lien_allocation *allocation)
+{
+	unsigned place = graph->next_let_go++ % LIEN_LET_GO_MAX;
+
+	if (graph->let_go[place])
+		allocation_free(graph, graph->let_go[place]);
+	hide(graph, allocation);
+	graph->let_go[place] = allocation;
+	allocation->let_go = place + 1;
+}
+
+struct lien_allocation *lien_share_taken(struct lien_graph *graph, struct lien_share *share)
+{
+	struct lien_allocation *allocation = share->allocation;
+
+	share->imports++;
+	if (allocation->let_go) {
+		graph->let_go[allocation->let_go - 1] = NULL;
+		allocation->let_go = 0;
+		show(graph, allocation);
+	}
+	return allocation;
+}
+
+/* What nothing holds is freed, unless it was handed out: then an import may be told of yet. One
+ * that nobody has imported at all is expected as long as its owner lives. */
 static void allocation_settle(struct lien_graph *graph, struct lien_allocation *allocation)
 {
-	struct lien_share *share;
+	bool handed_out = false, awaited = false;
+	const struct lien_share *share;
 
 	if (allocation->importing || lien_allocation_held(allocation))
 		return;
-	if (allocation->owner)
-		LIST_FOREACH (share, &allocation->shares, of_allocation)
-			if (!share->imports && !share->control &&
-				!(share->number & LIEN_SHARE_BY_KEY))
-				return;
-	allocation_free(graph, allocation);
+	LIST_FOREACH (share, &allocation->shares, of_allocation)
+		if (!share->control) {
+			handed_out = true;
+			if (!(share->number & LIEN_SHARE_BY_KEY))
+				awaited |= !share->imports;
+		}
+	if ((awaited && allocation->owner) || allocation->let_go)
+		return;
+	unbind_all(graph, allocation);
+	if (handed_out)
+		let_go(graph, allocation);
+	else
+		allocation_free(graph, allocation);
 }
 
 struct lien_share *lien_share_new(struct lien_graph *graph, struct lien_allocation *allocation,

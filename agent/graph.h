@@ -5,8 +5,10 @@
  * and change nothing. Not thread-safe; the agent is one thread.
  *
  * An allocation lives as long as a handle with references or a mapping of it is known in any
- * process. Names (handles, addresses, communicator pointers) belong to a process and are reused
- * after release; see event.h for how that is kept in order.
+ * process. One that was handed out may come back (an import that is told late, a descriptor that
+ * was still open somewhere): the last of these are remembered, and shown to nobody. Names (handles,
+ * addresses, communicator pointers) belong to a process and are reused after release; see event.h
+ * for how that is kept in order.
  *
  * What the control library did carries LIEN_EVENT_CONTROL: its unmap parks a mapping (the address
  * stays the application's, nothing is behind it), and its map at a parked mapping's address revives
@@ -117,6 +119,7 @@ struct lien_allocation {
 	uint8_t origin;	    /* enum lien_origin */
 	bool comm_inferred; /* see lien_event.scope */
 	bool found;	    /* by asking the driver: its references and its caller are not known */
+	uint16_t let_go;    /* handed out and held no more: its place in graph.let_go, from 1 */
 	bool importing;	    /* a process takes it in at this moment */
 };
 
@@ -137,7 +140,8 @@ struct lien_mapping {
 	struct lien_allocation *allocation;
 	uint64_t va, bytes, offset;
 	const struct lien_access_set *access;
-	unsigned opens; /* legacy IPC: one address for all openings */
+	unsigned opens;	  /* legacy IPC: one address for all openings */
+	uint32_t context; /* of these: lien_context.number; 0: not known */
 	bool imported;
 	bool parked; /* unmapped by the control library: offloaded */
 };

@@ -38,11 +38,36 @@ static struct lien_context *context_find(struct lien_process *process, uint64_t 
 	return context;
 }
 
+static struct lien_pool *pool_find(struct lien_process *process, uint64_t value)
+{
+	struct lien_pool *pool;
+
+	LIST_FOREACH (pool, &process->pools, next)
+		if (pool->value == value)
+			break;
+	return pool;
+}
+
+uint32_t lien_context_number(struct lien_process *process, uint64_t value)
+{
+	const struct lien_context *context = context_find(process, value);
+
+	return context ? context->number : 0;
+}
+
+/* Memory of a pool is on the pool's device, other memory on that of the thread's context. */
+static int32_t device_of(struct lien_process *process, const struct lien_event *event)
+{
+	const struct lien_pool *pool =
+		event->alloc.pool ? pool_find(process, event->alloc.pool) : NULL;
+
+	return pool && pool->device >= 0 ? pool->device : event->alloc.device;
+}
+
 int lien_graph_apply_alloc(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
 	struct lien_allocation *allocation;
-	struct lien_context *context;
 
 	if (!event->alloc.va || !event->alloc.bytes)
 		return 0; /* cuMemHostAlloc() of nothing succeeds */
@@ -56,11 +81,10 @@ int lien_graph_apply_alloc(
 		return -ENOMEM;
 	lien_allocation_own(allocation, process);
 	allocation->bytes = event->alloc.bytes;
-	allocation->prop.location_id = event->alloc.device;
-	if (event->alloc.device >= 0)
+	allocation->prop.location_id = device_of(process, event);
+	if (allocation->prop.location_id >= 0)
 		allocation->prop.location_type = CU_MEM_LOCATION_TYPE_DEVICE;
-	context = context_find(process, event->alloc.context);
-	allocation->context = context ? context->number : 0;
+	allocation->context = lien_context_number(process, event->alloc.context);
 	if (lien_allocation_asked(graph, process, allocation, event))
 		return -ENOMEM;
 	return lien_mapping_new(graph, process, allocation, event->alloc.va, event->alloc.bytes)
@@ -103,16 +127,6 @@ int lien_graph_apply_unregister_host(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
 	return free_at(graph, process, event->range.va, false, true);
-}
-
-static struct lien_pool *pool_find(struct lien_process *process, uint64_t value)
-{
-	struct lien_pool *pool;
-
-	LIST_FOREACH (pool, &process->pools, next)
-		if (pool->value == value)
-			break;
-	return pool;
 }
 
 static void pool_drop(struct lien_pool *pool)
@@ -166,22 +180,27 @@ int lien_graph_apply_pool_destroy(
 	return 0;
 }
 
-/* Memory with handles belongs to no context, nor do pools. */
-static bool in_context(const struct lien_mapping *mapping)
+/* The number of its context: what was allocated or opened in one goes with it. Memory with handles
+ * belongs to none, nor do pools. */
+static uint32_t in_context(const struct lien_mapping *mapping)
 {
 	const struct lien_allocation *allocation = mapping->allocation;
 
-	return allocation->context && allocation->owner == mapping->process &&
-	       allocation->origin != LIEN_ORIGIN_POOL && !mapping->imported;
+	if (mapping->imported)
+		return mapping->context;
+	return allocation->owner == mapping->process && allocation->origin != LIEN_ORIGIN_POOL
+		       ? allocation->context
+		       : 0;
 }
 
 uint64_t lien_context_of(const struct lien_mapping *mapping)
 {
 	const struct lien_context *context;
+	uint32_t number = in_context(mapping);
 
-	if (in_context(mapping))
+	if (number)
 		LIST_FOREACH (context, &mapping->process->contexts, next)
-			if (context->number == mapping->allocation->context)
+			if (context->number == number)
 				return context->value;
 	return 0;
 }
@@ -191,7 +210,7 @@ static struct lien_mapping *next_in_context(
 {
 	struct lien_mapping *mapping = lien_process_overlap(process, from, UINT64_MAX - from);
 
-	while (mapping && !(in_context(mapping) && mapping->allocation->context == context->number))
+	while (mapping && in_context(mapping) != context->number)
 		mapping = RB_NEXT(lien_mapping_tree, &process->mappings, mapping);
 	return mapping;
 }

@@ -46,12 +46,13 @@ static int tell_alloc(struct lien_dump *dump, const struct lien_allocation *allo
 }
 
 static int tell_key(struct lien_dump *dump, const struct lien_process *process, unsigned call,
-	uint64_t va, const struct lien_share *share)
+	uint64_t va, const struct lien_share *share, uint32_t context)
 {
 	struct lien_event event = lien_dump_event(process, call);
 
 	event.flags = share->imports ? LIEN_EVENT_IMPORTED : 0;
 	event.key.va = va;
+	event.key.context = context ? context_value(process, context) : 0;
 	memcpy(event.key.key, share->key, LIEN_KEY_BYTES);
 	return lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(key));
 }
@@ -69,7 +70,8 @@ static int tell_openings(struct lien_dump *dump, const struct lien_allocation *a
 						   : LIEN_CALL_CU_POOL_IMPORT_POINTER;
 	LIST_FOREACH (mapping, &allocation->mappings, of_allocation)
 		for (told = 0; mapping->imported && told < mapping->opens && !err; told++)
-			err = tell_key(dump, mapping->process, call, mapping->va, share);
+			err = tell_key(
+				dump, mapping->process, call, mapping->va, share, mapping->context);
 	return err;
 }
 
@@ -85,7 +87,7 @@ static int tell_renamed(
 	event.alloc.device = -1;
 	err = lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(alloc));
 	if (!err)
-		err = tell_key(dump, owner, share->call, LIEN_DUMP_VA - 1, share);
+		err = tell_key(dump, owner, share->call, LIEN_DUMP_VA - 1, share, 0);
 	event = lien_dump_event(owner, LIEN_CALL_CU_MEM_FREE);
 	event.range.va = LIEN_DUMP_VA - 1;
 	return err ? err : lien_dump_release(dump, &event, LIEN_EVENT_SIZE(range));
@@ -129,7 +131,7 @@ int lien_dump_by_address(struct lien_dump *dump, const struct lien_allocation *a
 	err = tell_alloc(dump, allocation, owner, va);
 	LIST_FOREACH (share, &allocation->shares, of_allocation)
 		if (!err)
-			err = tell_key(dump, owner, share->call, va, share);
+			err = tell_key(dump, owner, share->call, va, share, 0);
 	if (!err)
 		err = tell_openings(dump, allocation);
 	if (!err)

@@ -28,9 +28,12 @@ struct lien_split {
 	struct lien_split_member *members;
 };
 
+/* Remembered after they were let go. */
+#define LIEN_LET_GO_MAX 4096
+
 struct lien_graph {
 	struct lien_process_tree processes;
-	TAILQ_HEAD(, lien_allocation) allocations; /* by id */
+	TAILQ_HEAD(lien_allocation_list, lien_allocation) allocations; /* by id */
 	struct lien_share_tree shares;
 	struct lien_name_tree names;
 	struct lien_access_tree access_sets;
@@ -41,6 +44,8 @@ struct lien_graph {
 	} slabs;
 	struct lien_graph_stats stats;
 	uint64_t next_id;
+	struct lien_allocation *let_go[LIEN_LET_GO_MAX]; /* a ring */
+	unsigned next_let_go;
 	uint32_t next_comm;
 	void (*on_process_end)(void *context, struct lien_process *process);
 	void *on_process_end_context;
@@ -83,6 +88,8 @@ void lien_allocation_merge(
 struct lien_share *lien_share_new(struct lien_graph *graph, struct lien_allocation *allocation,
 	uint64_t number, const uint8_t *key);
 struct lien_share *lien_share_find(struct lien_graph *graph, uint64_t number);
+/* What a share is of, to be held again by an import. */
+struct lien_allocation *lien_share_taken(struct lien_graph *graph, struct lien_share *share);
 void lien_share_drop(struct lien_graph *graph, struct lien_share *share);
 /* Its key names other memory from now on; what was imported by it stays. */
 void lien_share_outdate(struct lien_graph *graph, struct lien_share *share);
@@ -121,6 +128,8 @@ void lien_binding_drop(struct lien_graph *graph, struct lien_binding *binding);
 /* Fills in who asked, and for which communicator. -ENOMEM. */
 int lien_allocation_asked(struct lien_graph *graph, struct lien_process *process,
 	struct lien_allocation *allocation, const struct lien_event *event);
+/* 0: no such context, or not known. */
+uint32_t lien_context_number(struct lien_process *process, uint64_t value);
 struct lien_handle *lien_handle_find(struct lien_process *process, uint64_t value);
 /* Makes room for a name that the driver has just given out. */
 void lien_handle_vacate(struct lien_graph *graph, struct lien_process *process, uint64_t value);

@@ -109,9 +109,9 @@ int lien_graph_apply_import(
 	lien_handle_vacate(graph, process, event->share.handle);
 	if (share) {
 		share->allocation->importing = false;
-		share->imports++;
 	}
-	allocation = share ? share->allocation : import_unmatched(graph, process, event);
+	allocation =
+		share ? lien_share_taken(graph, share) : import_unmatched(graph, process, event);
 	if (!allocation)
 		return -ENOMEM;
 	handle = lien_handle_new(graph, process, allocation, event->share.handle);
@@ -178,12 +178,13 @@ int lien_graph_apply_key_import(
 	if (!allocation)
 		return -ENOMEM;
 	if (share)
-		share->imports++;
+		lien_share_taken(graph, share);
 	mapping = lien_mapping_new(graph, process, allocation, event->key.va, bytes);
 	if (!mapping)
 		return -ENOMEM;
 	mapping->imported = true;
 	mapping->opens = 1;
+	mapping->context = lien_context_number(process, event->key.context);
 	return 0;
 }
 

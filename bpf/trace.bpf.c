@@ -464,14 +464,20 @@ static __noinline __s32 device_of(struct thread *thread)
 	return device ? *device : -1;
 }
 
+/* Of contexts that lie deeper than there is room for, only the number is known. */
 static __always_inline void context_push(struct thread *thread, __u64 context)
 {
 	__u32 top = thread->contexts;
 
-	if (top >= CONTEXTS)
-		return;
-	thread->context[top & (CONTEXTS - 1)] = context;
+	if (top < CONTEXTS)
+		thread->context[top & (CONTEXTS - 1)] = context;
 	thread->contexts = top + 1;
+}
+
+static __always_inline void context_pop(struct thread *thread)
+{
+	if (thread->contexts)
+		thread->contexts--;
 }
 
 static __noinline void context_made(
@@ -585,8 +591,8 @@ static __noinline __u32 pool_body(struct lien_event *event, const struct frame *
 }
 
 /* Memory that is named by 64 bytes. */
-static __noinline __u32 key_body(
-	struct lien_event *event, const struct frame *frame, const struct given *given)
+static __noinline __u32 key_body(struct thread *thread, struct lien_event *event,
+	const struct frame *frame, const struct given *given)
 {
 	switch (frame->call) {
 	case LIEN_CALL_CU_IPC_GET:
@@ -598,6 +604,8 @@ static __noinline __u32 key_body(
 	case LIEN_CALL_CU_IPC_OPEN:
 	case LIEN_CALL_CU_POOL_IMPORT_POINTER:
 		event->key.va = read_user_u64(event, frame->arg[0]);
+		if (frame->call == LIEN_CALL_CU_IPC_OPEN)
+			event->key.context = context_of(thread);
 		if (given)
 			__builtin_memcpy(event->key.key, given->bytes, LIEN_KEY_BYTES);
 		else
@@ -750,6 +758,7 @@ static __always_inline __u32 body(struct thread *thread, struct lien_event *even
 		event->alloc.va = frame->arg[0];
 		event->alloc.bytes = frame->arg[1];
 		event->alloc.flags = frame->arg[2];
+		event->alloc.context = context_of(thread);
 		event->alloc.device = -1;
 		return LIEN_EVENT_SIZE(alloc);
 	case LIEN_CALL_CU_POOL_CREATE:
@@ -761,7 +770,7 @@ static __always_inline __u32 body(struct thread *thread, struct lien_event *even
 	case LIEN_CALL_CU_IPC_OPEN:
 	case LIEN_CALL_CU_POOL_EXPORT_POINTER:
 	case LIEN_CALL_CU_POOL_IMPORT_POINTER:
-		return key_body(event, frame, given);
+		return key_body(thread, event, frame, given);
 	case LIEN_CALL_CU_MULTICAST_CREATE:
 	case LIEN_CALL_CU_MULTICAST_DEVICE:
 	case LIEN_CALL_CU_MULTICAST_BIND:
@@ -790,6 +799,9 @@ static __always_inline __u32 body(struct thread *thread, struct lien_event *even
 		return LIEN_EVENT_SIZE(context);
 	case LIEN_CALL_CU_CONTEXT_DESTROY:
 		event->context.context = frame->arg[0];
+		/* One that is current is popped as well. */
+		if (event->t_return && !event->result && context_of(thread) == frame->arg[0])
+			context_pop(thread);
 		return LIEN_EVENT_SIZE(context);
 	case LIEN_CALL_CU_CAPTURE_BEGIN:
 	case LIEN_CALL_CU_CAPTURE_BEGIN_PTSZ:
@@ -1169,6 +1181,10 @@ static __noinline void quick(struct thread *thread, const struct arguments *argu
 
 	switch (call) {
 	case LIEN_CALL_CU_CONTEXT_SET:
+		if (!arguments->arg[0]) {
+			context_pop(thread);
+			break;
+		}
 		if (!thread->contexts)
 			thread->contexts = 1;
 		top = thread->contexts - 1;
@@ -1179,8 +1195,7 @@ static __noinline void quick(struct thread *thread, const struct arguments *argu
 		context_push(thread, arguments->arg[0]);
 		break;
 	case LIEN_CALL_CU_CONTEXT_POP:
-		if (thread->contexts)
-			thread->contexts--;
+		context_pop(thread);
 		break;
 	default:
 		count_traffic(thread, arguments, call);

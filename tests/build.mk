@@ -62,6 +62,8 @@ MAKE_RECORDING	   := $(TESTS)/integration/make_recording
 SOFTIBVERBS	   := $(TESTS)/integration/libibverbs.so.1
 
 PROG_SRCS_prog_shapes := $(addprefix tests/integration/, shapes_memory.c shapes_pool.c)
+PROG_SRCS_prog_random := $(addprefix tests/integration/, random_handles.c random_multicast.c \
+	random_plain.c random_pools.c)
 
 $(SOFTCUDA_TEST): $(SOFTCUDA_TEST_SRCS:%.c=$(BUILD)/obj/%.o) $(SOFTCUDA)
 	$(call say,LINK,$@)

@@ -191,6 +191,7 @@ struct lien_event {
 		struct {
 			__lien_u64 va;
 			__lien_u8 key[LIEN_KEY_BYTES];
+			__lien_u64 context; /* IPC open: the thread's, with which it goes */
 		} key; /* legacy IPC get and open, pool pointer export and import */
 		struct {
 			__lien_u64 pool;

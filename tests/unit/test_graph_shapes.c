@@ -410,8 +410,9 @@ static void test_ipc_name_keeps_nothing(void **state)
 		assert_counts(2, 0, 0);
 	}
 	assert_nothing_odd();
-	ipc_open(2, VA, 1);
-	assert_int_equal(lien_graph_stats(graph)->unmatched_imports, 1);
+	ipc_open(2, VA, 1); /* it was opened before, and is told late */
+	assert_counts(2, 1, 1);
+	assert_nothing_odd();
 }
 
 /* The driver gives the same bytes to other memory, while the old one is still open somewhere. */
@@ -637,8 +638,9 @@ static void test_fabric(void **state)
 	unmap(2, VA, PIECE);
 	assert_counts(2, 0, 0);
 	assert_nothing_odd();
-	fabric(LIEN_CALL_CU_MEM_IMPORT, 2, 21, 4); /* the name has gone with the memory */
-	assert_int_equal(lien_graph_stats(graph)->unmatched_imports, 1);
+	fabric(LIEN_CALL_CU_MEM_IMPORT, 2, 21, 4); /* told late */
+	assert_counts(2, 1, 0);
+	assert_nothing_odd();
 }
 
 /* The last handle to the memory is being released while it is imported anew, under its value. */
@@ -682,11 +684,14 @@ static struct lien_allocation *allocation_of(uint32_t pid, uint64_t handle)
 /* An object of two processes with one device each, a piece of memory of both bound. */
 static void multicast_of_two(void)
 {
+	static unsigned share = 4; /* numbers are never used again */
+
+	share++;
 	started(1);
 	started(2);
 	multicast(LIEN_CALL_CU_MULTICAST_CREATE, 1, 50, 2);
-	export(1, 50, 5);
-	import(2, 60, 5);
+	export(1, 50, share);
+	import(2, 60, share);
 	multicast(LIEN_CALL_CU_MULTICAST_DEVICE, 1, 50, 0);
 	multicast(LIEN_CALL_CU_MULTICAST_DEVICE, 2, 60, 3);
 	create_on(1, 10, PIECE, device_prop(0));

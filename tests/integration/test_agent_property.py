@@ -1,0 +1,396 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-2-Clause
+"""After any sequence of calls the graph equals the driver's truth.
+
+Several processes (prog_random.c) make random legal calls in several threads, share memory with each
+other, are killed, fork and become new ones. After each burst, when all are quiet, what the agent's
+graph says is compared with what the software driver itself holds: allocations (one for one, by the
+driver's numbers), handles with their references, mappings with their access, memory of all kinds,
+multicast bindings, reservations, pools, contexts, openings of IPC handles. Nothing may be lost,
+unmatched or odd.
+
+A sequence is the run of one thread in one burst. LIEN_SEED repeats a run: the same processes make
+the same turns, but for how their threads are scheduled. LIEN_SEQUENCES: how many, default 20,000.
+When a burst fails, a recording of what led to it is kept in $BUILD/tests/log (for `lien replay`).
+"""
+
+import collections
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import sys
+import time
+
+sys.dont_write_bytecode = True
+os.environ.setdefault("TEST_BIN", os.path.join(os.environ.get("BUILD", "build"), "tests/integration"))
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+
+from lien_test import (  # noqa: E402
+    BUILD, CALLS, HEADER, LIEN, Event, Failure, Session, brief, case, check, main, program, wait_for)
+
+SEED = int(os.environ.get("LIEN_SEED") or random.SystemRandom().randrange(1 << 32))
+SEQUENCES = int(os.environ.get("LIEN_SEQUENCES", "20000"))
+PROCESSES = 4
+MARK = 0x6d61726b  # prog_random.c
+RECORDED_BURSTS = 40
+
+# tools/softcuda/dump.h
+(HANDLE, RANGE, MAPPING, PLAIN, PITCH, MANAGED, ASYNC, ASYNC_IMPORT, IPC, POOL, HOST, REGISTERED,
+ MULTICAST, BINDING) = range(1, 15)
+ORIGINS = {HANDLE: "cuMemCreate", MULTICAST: "cuMulticastCreate", PLAIN: "cuMemAlloc",
+           PITCH: "cuMemAllocPitch", MANAGED: "cuMemAllocManaged", ASYNC: "cuMemAllocAsync",
+           HOST: "cuMemHostAlloc", REGISTERED: "cuMemHostRegister"}
+FLAGS = {"none": 0, "read": 1, "write": 2, "read-write": 3}
+Thing = collections.namedtuple(
+    "Thing", "kind number value references va bytes place where imported multicast offset access")
+HOST_SLOT = -1
+
+
+class Connection:
+    """To the agent's socket, for any number of requests."""
+
+    def __init__(self, session):
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.settimeout(20)
+        self.socket.connect(session.socket)
+        self.rest = b""
+
+    def line(self):
+        pieces = [self.rest]
+        while b"\n" not in pieces[-1]:
+            pieces.append(self.more())
+        line, _, self.rest = b"".join(pieces).partition(b"\n")
+        return line
+
+    def more(self):
+        piece = self.socket.recv(1 << 20)
+        check(piece, "the agent hung up")
+        return piece
+
+    def ask(self, op):
+        self.socket.sendall(b'{"op": "%s"}\n' % op.encode())
+        answer = json.loads(self.line())
+        check(answer["ok"], "the agent refused", op, brief(answer))
+        return answer["result"]
+
+    def close(self):
+        self.socket.close()
+
+
+class Job:
+    """The processes, by number; one that is killed is followed by another."""
+
+    def __init__(self, session, rng):
+        self.session, self.rng = session, rng
+        self.lives = collections.Counter()  # programs that a pid has run
+        self.argv = [program("prog_random"), session.folder]
+        self.members = [self.start(number) for number in range(PROCESSES)]
+        for member in self.members:
+            self.is_ready(member)
+
+    def start(self, number):
+        return self.session.spawn([*self.argv, number, PROCESSES])
+
+    def is_ready(self, member):
+        check(member.line() == "ready", "prog_random:", brief(member.said()))
+
+    def kill(self, number):
+        member = self.members[number]
+        member.signal(signal.SIGKILL)
+        member.wait()
+        self.session.processes.remove(member)
+        member.end()
+
+    def replace(self, number):
+        self.members[number] = self.start(number)
+        self.is_ready(self.members[number])
+
+    def alive(self):
+        return next(member for member in self.members if member.popen.poll() is None)
+
+    def burst(self):
+        """The state of each process, by pid; how many sequences that were."""
+        sequences, running = 0, {}
+        for number, member in enumerate(self.members):
+            threads = self.rng.choice((1, 2, 4, 4, 8))
+            member.send("burst %d %d %d" % (
+                threads, self.rng.choice((4, 24, 60)), self.rng.randrange(1 << 62)))
+            running[number] = threads
+        if self.rng.random() < 0.08:  # in the middle of it
+            time.sleep(self.rng.random() * 0.01)
+            victim = self.rng.randrange(PROCESSES)
+            self.kill(victim)
+            del running[victim]
+        states = {}
+        for number, threads in running.items():
+            member = self.members[number]
+            line = member.line(60)
+            check(line, "prog_random ended:", brief(member.said()))
+            states[member.pid] = json.loads(line)
+            sequences += threads
+        return states, sequences
+
+    def between(self):
+        """What happens to processes when they are quiet. Those that died are followed."""
+        for number, member in enumerate(self.members):
+            if member.popen.poll() is not None:
+                self.replace(number)
+        chance, number = self.rng.random(), self.rng.randrange(PROCESSES)
+        member = self.members[number]
+        if chance < 0.08:
+            self.kill(number)
+            self.replace(number)
+        elif chance < 0.12:
+            check(member.ask("fork") == "forked", "fork")
+        elif chance < 0.16:
+            check(member.ask("exec") == "ready", "exec:", brief(member.said()))
+            self.lives[member.pid] += 1
+
+
+def truth_of(states):
+    """What the driver says: entries by allocation, facts of allocations, and what is beside them."""
+    entries, facts = collections.defaultdict(list), {}
+    beside, bindings, host = collections.Counter(), [], []
+    for pid, state in states.items():
+        for thing in map(Thing._make, state["objects"]):
+            kind, number = thing.kind, thing.number
+            if kind == RANGE:
+                beside["reservation", pid, thing.va, thing.bytes] += 1
+            elif kind == POOL:
+                if thing.value not in state["default_pools"]:
+                    beside["pool", pid, thing.value, bool(thing.imported)] += 1
+            elif kind == BINDING:
+                bindings.append((thing.multicast, number, thing.offset, thing.bytes))
+                entries[number] += []
+            elif kind in (HANDLE, MULTICAST):
+                entries[number].append(
+                    ("handle", pid, thing.value, thing.references, bool(thing.imported)))
+            else:
+                access = tuple(sorted(map(tuple, thing.access))) if kind == MAPPING else ()
+                entry = ("mapping", pid, thing.va, thing.bytes, access)
+                if kind in (HOST, REGISTERED):
+                    host.append((entry, (pid, ORIGINS[kind], None, thing.bytes)))
+                else:
+                    entries[number].append(entry)
+                if kind == IPC:
+                    beside["opened", pid, thing.va] += thing.references
+            if not thing.imported and kind in ORIGINS and number:
+                where = thing.where if thing.place == 1 and kind != MULTICAST else None
+                facts[number] = (pid, ORIGINS[kind], where, thing.bytes)
+        for value, device in state["contexts"]:
+            beside["context", pid, value, device >= 0] += 1
+    return entries, facts, beside, bindings, host
+
+
+def access_of(mapping):
+    flags = {}
+    for place in mapping["access"]:
+        slot = place.get("device", HOST_SLOT)
+        flags[slot] = FLAGS[place["access"]]
+    return tuple(sorted((slot, flag) for slot, flag in flags.items() if flag))
+
+
+def entries_of(allocation):
+    entries = [("handle", row["pid"], int(row["handle"], 16), row["references"], row["imported"])
+               for row in allocation["handles"]]
+    entries += [("mapping", row["pid"], int(row["address"], 16), row["bytes"], access_of(row))
+                for row in allocation["mappings"]]
+    return entries
+
+
+def beside_of(connection, member):
+    """Reservations, pools, contexts and openings: told to a recorder that comes now, before the
+    process makes its mark."""
+    connection.socket.sendall(b'{"op": "record"}\n')
+    check(json.loads(connection.line())["ok"], "record")
+    member.send("mark")
+    found, data, at = collections.Counter(), bytearray(connection.rest), 0
+    while True:
+        while len(data) < at + 4 or len(data) < at + int.from_bytes(data[at:at + 4], "little"):
+            data += connection.more()
+        size = int.from_bytes(data[at:at + 4], "little")
+        check(HEADER.size <= size <= 232, "a record of %d bytes" % size)
+        name = NAMES.get(int.from_bytes(data[at + 4:at + 6], "little"))
+        if name:
+            event = Event(data[at:at + size])
+            first = int.from_bytes(event.body[:8], "little")
+            if name == "CU_MEM_RELEASE":
+                if first == MARK:
+                    break
+            elif name == "CU_MEM_RESERVE":
+                found[("reservation", event.pid, *event.words("QQ"))] += 1
+            elif name == "CU_IPC_OPEN":
+                found["opened", event.pid, first] += 1
+            elif name.startswith("CU_POOL"):
+                found["pool", event.pid, first, name == "CU_POOL_IMPORT"] += 1
+            else:
+                found["context", event.pid, first, name == "CU_CONTEXT_PRIMARY"] += 1
+        at += size
+    check(member.line() == "marked", "mark")
+    return found
+
+
+NAMES = {CALLS[name]: name for name in (
+    "CU_MEM_RELEASE", "CU_MEM_RESERVE", "CU_IPC_OPEN", "CU_POOL_CREATE", "CU_POOL_IMPORT",
+    "CU_CONTEXT_CREATE", "CU_CONTEXT_PRIMARY")}
+
+
+def sorted_tuple(entries):
+    return tuple(sorted(entries))
+
+
+class Truth:
+    """Compares burst after burst; remembers whose an allocation was once its owner shows it no
+    more."""
+
+    def __init__(self):
+        self.facts = {}
+
+    def differences(self, states, graph, beside, lives):
+        entries, facts, expected_beside, bindings, host = truth_of(states)
+        self.facts.update((number, (*fact, lives[fact[0]])) for number, fact in facts.items())
+        self.facts = {number: fact for number, fact in self.facts.items() if number in entries}
+        expected = collections.Counter(map(sorted_tuple, entries.values()))
+        expected.update((entry,) for entry, _ in host)
+        groups = {row["id"]: sorted_tuple(entries_of(row)) for row in graph["allocations"]}
+        found = collections.Counter(groups.values())
+        said = []
+        for what, left in (("only the driver has", expected - found),
+                           ("only the graph has", found - expected)):
+            for group in left:
+                numbers = [number for number, rows in entries.items() if sorted_tuple(rows) == group]
+                said.append("%s allocation %s: %s%s" % (what, numbers, text(group), "".join(
+                    " origin %s pid %s id %d" % (row["origin"], row["pid"], row["id"])
+                    for row in graph["allocations"] if groups[row["id"]] == group)))
+        for row in graph["allocations"]:
+            if not row["alive"] and row["pid"] in states:  # nothing can be told of it: see
+                for mapping in row["mappings"]:            # lien_dump_by_address()
+                    expected_beside.pop(("opened", mapping["pid"], int(mapping["address"], 16)), 0)
+        for what, left in (("only the driver has", expected_beside - beside),
+                           ("only the graph has", beside - expected_beside)):
+            said += ["%s %s (%d times)" % (what, text([thing]), count)
+                     for thing, count in left.items()]
+        if not said:
+            said = list(self.compare_facts(entries, host, graph, groups, states, lives))
+            said += compare_bindings(entries, bindings, graph, groups)
+        pids = {row["pid"]: row["complete"] for row in graph["processes"]}
+        if pids != dict.fromkeys(states, True):
+            said.append("processes (complete or not): %s, expected %s" % (pids, list(states)))
+        return said
+
+    def compare_facts(self, entries, host, graph, groups, states, lives):
+        facts = {sorted_tuple(rows): self.facts.get(number) for number, rows in entries.items() if rows}
+        facts.update(((entry,), (*fact, lives[fact[0]])) for entry, fact in host)
+        for row in graph["allocations"]:
+            found = {key: row[key] for key in ("pid", "origin", "device", "bytes", "alive")}
+            fact = facts.get(groups[row["id"]])
+            if fact:
+                pid, origin, where, size, life = fact
+                alive = pid in states and life == lives[pid]
+                expected = dict(zip(found, (pid, origin, where, size, alive)))
+            else:  # its owner was killed in the burst in which it was made, or never showed it
+                expected = dict(found, alive=row["alive"] and row["pid"] in states)
+            if found != expected:
+                yield "allocation %d: %s, expected %s" % (row["id"], brief(found), brief(expected))
+
+
+def compare_bindings(entries, bindings, graph, groups):
+    """By what the bound memory and the object are known by."""
+    expected = collections.Counter(
+        (sorted_tuple(entries[multicast]), sorted_tuple(entries[memory]), offset, size)
+        for multicast, memory, offset, size in bindings)
+    found = collections.Counter(
+        (groups[row["id"]], groups[binding["id"]], binding["offset"], binding["bytes"])
+        for row in graph["allocations"] if row["origin"] == "cuMulticastCreate"
+        for binding in row.get("multicast", ()))
+    for what, left in (("only the driver has", expected - found),
+                       ("only the graph has", found - expected)):
+        for multicast, memory, offset, size in left:
+            yield "%s the binding of %s to %s at %#x, %d bytes" % (
+                what, text(memory), text(multicast), offset, size)
+
+
+def text(group):
+    return "; ".join(" ".join("%#x" % word if type(word) is int and word > 1 << 20 else str(word)
+                              for word in entry) for entry in group) or "bound memory"
+
+
+class Recording:
+    """What happened lately, as `lien record` writes it: two files, so that one is long enough."""
+
+    def __init__(self, session):
+        self.session, self.files, self.count = session, [], 0
+
+    def turn(self):
+        self.stop()
+        while len(self.files) > 1:
+            os.unlink(self.files.pop(0)[0])
+        path = self.session.path("property-%d.lien" % self.count)
+        self.count += 1
+        self.files.append((path, self.session.spawn([LIEN, "record", path])))
+        wait_for("the recorder has begun", lambda: os.path.exists(path), 10)
+
+    def stop(self):
+        if self.files:
+            self.files[-1][1].signal(signal.SIGINT)
+            self.files[-1][1].wait()
+
+    def keep(self):
+        self.stop()
+        folder = os.path.join(BUILD, "tests", "log")
+        os.makedirs(folder, exist_ok=True)
+        return [shutil.copy(path, os.path.join(folder, "property-%d-%d.lien" % (SEED, number)))
+                for number, (path, _) in enumerate(self.files)]
+
+
+def run(session):
+    rng = random.Random(SEED)
+    connection, recording = Connection(session), Recording(session)
+    job, truth = Job(session, rng), Truth()
+    bursts = sequences = 0
+    while sequences < SEQUENCES:
+        if bursts % RECORDED_BURSTS == 0:
+            recording.turn()
+        bursts += 1
+        states, made = job.burst()
+        sequences += made
+        graph, status = connection.ask("graph"), connection.ask("status")
+        recorder = Connection(session)
+        said = truth.differences(states, graph, beside_of(recorder, job.alive()), job.lives)
+        recorder.close()
+        said += ["%s: %s" % (what, status[what]) for what in (
+            "events_lost", "unreadable", "unmatched_imports", "incomplete") if status[what]]
+        if said:
+            raise Failure("LIEN_SEED=%d, burst %d:\n      %s\n      recorded in %s" % (
+                SEED, bursts, "\n      ".join(said[:40]), " ".join(recording.keep())))
+        job.between()
+    recording.stop()
+    return bursts, sequences, connection.ask("status")["events"]
+
+
+failures = []
+
+
+@case(540)
+def test_graph_equals_driver():
+    if failures:  # the harness tries again when a foreign agent ran: that is no excuse here
+        raise failures[0]
+    print("LIEN_SEED=%d" % SEED, flush=True)
+    began = time.monotonic()
+    with Session(memory="4G") as session:
+        session.start_agent()
+        try:
+            bursts, sequences, events = run(session)
+        except Failure as failure:
+            failures.append(failure)
+            raise
+    check(sequences >= SEQUENCES, "only %d sequences" % sequences)
+    print("%d sequences in %d bursts, %d events, %.0f s" % (
+        sequences, bursts, events, time.monotonic() - began))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
