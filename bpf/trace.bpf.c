@@ -26,6 +26,8 @@ struct frame {
 	__u32 attachment;
 	__u32 flags; /* LIEN_CALL_* */
 	__u32 control;
+	__u32 given; /* map `givens` has something for this frame */
+	__u32 zero;
 	__u64 share; /* import: the export it was joined to, at entry */
 };
 
@@ -56,6 +58,12 @@ struct mmap_args {
 struct context_key {
 	__u64 context;
 	__u32 pid, zero;
+};
+
+/* A frame: calls within a call may have been given something, too. */
+struct given_key {
+	__u64 sp;
+	__u32 ktid, zero;
 };
 
 /* What a call was given in memory that may change until it returns. */
@@ -118,7 +126,7 @@ struct {
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 4096);
-	__type(key, __u32);
+	__type(key, struct given_key);
 	__type(value, struct given);
 } givens SEC(".maps");
 
@@ -847,13 +855,30 @@ static __always_inline __u32 given_at(const struct frame *frame, __u64 *from)
 	return 0;
 }
 
+static __always_inline void given_key(struct given_key *key, const struct frame *frame)
+{
+	key->sp = frame->sp;
+	key->ktid = (__u32)bpf_get_current_pid_tgid();
+	key->zero = 0;
+}
+
+static __noinline void given_keep(struct frame *frame, __u64 from, __u32 size)
+{
+	struct given given = {};
+	struct given_key key;
+
+	if (size > sizeof(given) || bpf_probe_read_user(&given, size, (void *)from))
+		return;
+	given_key(&key, frame);
+	frame->given = !bpf_map_update_elem(&givens, &key, &given, BPF_ANY);
+}
+
 /* The arguments' memory may change while the call runs: what is needed of it is read at entry. */
 static __noinline void entry_extras(struct frame *frame)
 {
-	__u32 ktid = (__u32)bpf_get_current_pid_tgid(), size;
-	struct given given = {};
 	struct lien_probe_share key;
 	__u64 *number, from = 0;
+	__u32 size;
 
 	if ((frame->call == LIEN_CALL_CU_MEM_IMPORT || frame->call == LIEN_CALL_CU_POOL_IMPORT) &&
 		(__u32)frame->arg[2] == HANDLE_FD && !file_key(&key, (__s32)frame->arg[1])) {
@@ -861,11 +886,8 @@ static __noinline void entry_extras(struct frame *frame)
 		frame->share = number ? *number : 0;
 	}
 	size = given_at(frame, &from);
-	if (!size || size > sizeof(given))
-		return;
-	bpf_map_delete_elem(&givens, &ktid);
-	if (!bpf_probe_read_user(&given, size, (void *)from))
-		bpf_map_update_elem(&givens, &ktid, &given, BPF_ANY);
+	if (size)
+		given_keep(frame, from, size);
 }
 
 /* The communicator that a call of NCCL is about: see lien_event.scope. */
@@ -948,9 +970,9 @@ static __noinline void emit_all(struct lien_event *event, const struct frame *fr
 static __noinline void emit_call(
 	struct thread *thread, struct frame *frame, __u64 t_return, __u64 returned, __u32 flags)
 {
-	__u32 ktid = (__u32)bpf_get_current_pid_tgid();
 	struct lien_event *event = event_init(thread, frame->call);
-	struct given *given = bpf_map_lookup_elem(&givens, &ktid);
+	struct given *given = 0;
+	struct given_key key;
 	__u32 size;
 
 	event->flags = flags | (frame->control ? LIEN_EVENT_CONTROL : 0);
@@ -964,13 +986,17 @@ static __noinline void emit_call(
 		emit_all(event, frame);
 		return;
 	}
+	if (frame->given) {
+		given_key(&key, frame);
+		given = bpf_map_lookup_elem(&givens, &key);
+	}
 	size = body(thread, event, frame, given, returned);
 	/* The control library borrows the application's contexts. */
 	if (frame->control && frame->call >= LIEN_CALL_CU_CONTEXT_CREATE &&
 		frame->call <= LIEN_CALL_CU_CONTEXT_DESTROY)
 		size = 0;
 	if (given)
-		bpf_map_delete_elem(&givens, &ktid);
+		bpf_map_delete_elem(&givens, &key);
 	if (size)
 		emit(event, size);
 }
@@ -1103,6 +1129,7 @@ int lien_entry(struct pt_regs *ctx)
 	frame->attachment = LIEN_COOKIE_ATTACHMENT(cookie);
 	__builtin_memcpy(frame->arg, arguments.arg, sizeof(frame->arg));
 	frame->share = 0;
+	frame->given = 0;
 	frame->control = 0;
 	frame->caller = 0;
 	bpf_probe_read_user(&frame->caller, sizeof(frame->caller), (void *)sp);
