@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * prog_calls LIBNCCL: makes traced calls that cost next to nothing by themselves. A line "KIND COUNT"
- * on standard input makes COUNT of them; the answer is the nanoseconds of one. Kinds:
+ * prog_calls LIBNCCL: makes traced calls that cost next to nothing by themselves. A line "KIND
+ * COUNT" on standard input makes COUNT of them; the answer is the nanoseconds of one. Kinds:
  *
  *   create      cuMemCreate of no bytes, which fails at once: seen entering and returning
  *   release     cuMemRelease of a handle with another reference: announced at entry as well
  *   retain      cuMemRetainAllocationHandle, which those references come from
  *   context     cuCtxSetCurrent: seen entering only, no event
  *   collective  ncclAllReduce of LIBNCCL: seen entering only, counted
+ *   endbr, sub  the same of functions that begin with these instructions (tests/bench/nccl.c)
  */
 #include <dlfcn.h>
 #include <stdio.h>
@@ -24,8 +25,11 @@ static CUmemAllocationProp prop = {
 static CUmemGenericAllocationHandle handle;
 static CUcontext context;
 static CUdeviceptr va;
-static int (*all_reduce)(const void *from, void *to, size_t count, int type, int operation,
+
+typedef int collective_fn(const void *from, void *to, size_t count, int type, int operation,
 	void *comm, void *stream);
+
+static collective_fn *all_reduce, *broadcast, *reduce_scatter;
 
 static double now_ns(void)
 {
@@ -70,6 +74,16 @@ static void collective(void)
 	check(all_reduce(NULL, NULL, 1, 7, 0, &va, NULL), "ncclAllReduce");
 }
 
+static void endbr(void)
+{
+	check(broadcast(NULL, NULL, 1, 7, 0, &va, NULL), "ncclBroadcast");
+}
+
+static void sub(void)
+{
+	check(reduce_scatter(NULL, NULL, 1, 7, 0, &va, NULL), "ncclReduceScatter");
+}
+
 static const struct kind {
 	const char *name;
 	void (*call)(void);
@@ -79,6 +93,8 @@ static const struct kind {
 	{"retain", retain},
 	{"context", set_context},
 	{"collective", collective},
+	{"endbr", endbr},
+	{"sub", sub},
 };
 
 static const struct kind *kind_of(const char *name)
@@ -90,6 +106,17 @@ static const struct kind *kind_of(const char *name)
 			return &kinds[i];
 	fprintf(stderr, "prog_calls: no such kind: %s\n", name);
 	exit(2);
+}
+
+static void open_nccl(const char *path)
+{
+	void *library = path ? dlopen(path, RTLD_NOW) : NULL;
+
+	check(!library, "cannot open LIBNCCL");
+	all_reduce = (collective_fn *)dlsym(library, "ncclAllReduce");
+	broadcast = (collective_fn *)dlsym(library, "ncclBroadcast");
+	reduce_scatter = (collective_fn *)dlsym(library, "ncclReduceScatter");
+	check(!all_reduce || !broadcast || !reduce_scatter, "LIBNCCL lacks a function");
 }
 
 static double measure(void (*call)(void), long count)
@@ -104,13 +131,11 @@ static double measure(void (*call)(void), long count)
 
 int main(int argc, char **argv)
 {
-	void *nccl = argc > 1 ? dlopen(argv[1], RTLD_NOW) : NULL;
 	CUdevice device;
 	char name[32];
 	long count;
 
-	all_reduce = nccl ? (__typeof__(all_reduce))dlsym(nccl, "ncclAllReduce") : NULL;
-	check(!all_reduce, "ncclAllReduce is not there");
+	open_nccl(argc > 1 ? argv[1] : NULL);
 	check(cuInit(0), "cuInit");
 	check(cuDeviceGet(&device, 0), "cuDeviceGet");
 	check(cuDevicePrimaryCtxRetain(&context, device), "cuDevicePrimaryCtxRetain");
