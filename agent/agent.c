@@ -19,6 +19,12 @@
 
 #define TICK_MS	     1000
 #define TICK_FAST_MS 20 /* while something is awaited */
+/*
+ * The ring is left alone this long after it was read. Writing to it wakes a reader that has read
+ * all, which costs the traced process more than all else that a probe does: not for each event,
+ * then. Those who need what has been reported until now (lien_agent_consume()) do not wait.
+ */
+#define RING_REST_MS 1
 
 void lien_log(int level, const char *format, ...)
 {
@@ -122,6 +128,14 @@ void lien_agent_consume(struct lien_agent *agent)
 	note_losses(agent);
 }
 
+static void ring_rest(struct lien_agent *agent, bool rest)
+{
+	struct epoll_event event = {.events = rest ? 0 : EPOLLIN, .data.ptr = &agent->ring};
+
+	epoll_ctl(agent->epoll, EPOLL_CTL_MOD, agent->ring.fd, &event);
+	agent->t_ring = rest ? lien_now_ns() + RING_REST_MS * 1000000ull : 0;
+}
+
 static void ring_ready(struct lien_source *source, uint32_t events)
 {
 	struct lien_agent *agent =
@@ -129,6 +143,7 @@ static void ring_ready(struct lien_source *source, uint32_t events)
 
 	(void)events;
 	lien_agent_consume(agent);
+	ring_rest(agent, true);
 }
 
 static void signal_ready(struct lien_source *source, uint32_t events)
@@ -179,7 +194,7 @@ static void tick(struct lien_agent *agent)
 
 static void loop(struct lien_agent *agent)
 {
-	uint64_t next_tick = 0, now;
+	uint64_t last_tick = 0, now;
 	struct epoll_event event;
 	struct lien_source *source;
 	int n, wait;
@@ -190,15 +205,17 @@ static void loop(struct lien_agent *agent)
 			       ? TICK_FAST_MS
 			       : TICK_MS;
 		/* One at a time: what is done about an event may free the source of another. */
-		n = epoll_wait(agent->epoll, &event, 1, wait);
+		n = epoll_wait(agent->epoll, &event, 1, agent->t_ring ? RING_REST_MS : wait);
 		if (n > 0) {
 			source = event.data.ptr;
 			source->ready(source, event.events);
 		}
 		now = lien_now_ns();
-		if (now >= next_tick || n == 0) {
+		if (agent->t_ring && now >= agent->t_ring)
+			ring_rest(agent, false);
+		if (now - last_tick >= wait * 1000000ull) {
 			tick(agent);
-			next_tick = now + wait * 1000000ull;
+			last_tick = now;
 		}
 		if (agent->transaction_ended) {
 			lien_transaction_free(agent->transaction);

@@ -51,7 +51,8 @@ struct lien_agent_node;
 struct lien_agent {
 	int epoll;
 	bool stopping;
-	bool consuming; /* the ring: not to be entered again */
+	bool consuming;	 /* the ring: not to be entered again */
+	uint64_t t_ring; /* until then it is not waited for; 0: it is */
 	uint64_t t_start;
 	uint64_t token_base;
 	struct lien_graph *graph;

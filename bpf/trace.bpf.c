@@ -28,6 +28,8 @@ struct frame {
 	__u32 attachment;
 	__u32 flags; /* LIEN_CALL_* */
 	__u32 control;
+	__u32 given; /* map `givens` has something for this frame */
+	__u32 zero;
 	__u64 share; /* import: the export it was joined to, at entry */
 };
 
@@ -58,6 +60,12 @@ struct mmap_args {
 struct context_key {
 	__u64 context;
 	__u32 pid, zero;
+};
+
+/* A frame: calls within a call may have been given something, too. */
+struct given_key {
+	__u64 sp;
+	__u32 ktid, zero;
 };
 
 /* What a call was given in memory that may change until it returns. */
@@ -134,7 +142,7 @@ struct {
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 4096);
-	__type(key, __u64); /* see given_key() */
+	__type(key, struct given_key);
 	__type(value, struct given);
 } givens SEC(".maps");
 
@@ -857,12 +865,6 @@ static __always_inline __u32 body(struct thread *thread, struct lien_event *even
 	return 0;
 }
 
-/* Of the thread's innermost call: those inside others may be given something, too. */
-static __always_inline __u64 given_key(const struct thread *thread)
-{
-	return bpf_get_current_pid_tgid() << 32 | thread->depth;
-}
-
 /* Where the bytes are that a call was given, and how many; 0: it is none of these calls. */
 static __always_inline __u32 given_at(const struct frame *frame, __u64 *from)
 {
@@ -890,11 +892,27 @@ static __always_inline __u32 given_at(const struct frame *frame, __u64 *from)
 	return 0;
 }
 
-/* The arguments' memory may change while the call runs: what is needed of it is read at entry. */
-static __noinline void entry_extras(struct thread *thread, struct frame *frame)
+static __always_inline void given_key(struct given_key *key, const struct frame *frame)
 {
-	__u64 at = given_key(thread);
+	key->sp = frame->sp;
+	key->ktid = (__u32)bpf_get_current_pid_tgid();
+	key->zero = 0;
+}
+
+static __noinline void given_keep(struct frame *frame, __u64 from, __u32 size)
+{
 	struct given given = {};
+	struct given_key key;
+
+	if (size > sizeof(given) || bpf_probe_read_user(&given, size, (void *)from))
+		return;
+	given_key(&key, frame);
+	frame->given = !bpf_map_update_elem(&givens, &key, &given, BPF_ANY);
+}
+
+/* The arguments' memory may change while the call runs: what is needed of it is read at entry. */
+static __noinline void entry_extras(struct frame *frame)
+{
 	struct lien_probe_share key;
 	__u64 *number, from = 0;
 	__u32 size;
@@ -905,11 +923,8 @@ static __noinline void entry_extras(struct thread *thread, struct frame *frame)
 		frame->share = number ? *number : 0;
 	}
 	size = given_at(frame, &from);
-	if (!size || size > sizeof(given))
-		return;
-	bpf_map_delete_elem(&givens, &at);
-	if (!bpf_probe_read_user(&given, size, (void *)from))
-		bpf_map_update_elem(&givens, &at, &given, BPF_ANY);
+	if (size)
+		given_keep(frame, from, size);
 }
 
 /* The communicator that a call of NCCL is about: see lien_event.scope. */
@@ -1060,8 +1075,8 @@ static __noinline void emit_call(
 	struct thread *thread, struct frame *frame, __u64 t_return, __u64 returned, __u32 flags)
 {
 	struct lien_event *event = event_init(thread, frame->call);
-	__u64 at = given_key(thread);
-	struct given *given = bpf_map_lookup_elem(&givens, &at);
+	struct given *given = 0;
+	struct given_key key;
 	__u32 size;
 
 	event->flags = flags | (frame->control ? LIEN_EVENT_CONTROL : 0);
@@ -1075,13 +1090,17 @@ static __noinline void emit_call(
 		emit_all(event, frame);
 		return;
 	}
+	if (frame->given) {
+		given_key(&key, frame);
+		given = bpf_map_lookup_elem(&givens, &key);
+	}
 	size = body(thread, event, frame, given, returned);
 	/* The control library borrows the application's contexts. */
 	if (frame->control && frame->call >= LIEN_CALL_CU_CONTEXT_CREATE &&
 		frame->call <= LIEN_CALL_CU_CONTEXT_DESTROY)
 		size = 0;
 	if (given)
-		bpf_map_delete_elem(&givens, &at);
+		bpf_map_delete_elem(&givens, &key);
 	if (size && !unmade_keep(thread, frame))
 		emit(event, size);
 }
@@ -1257,6 +1276,7 @@ int lien_entry(struct pt_regs *ctx)
 	frame->attachment = LIEN_COOKIE_ATTACHMENT(cookie);
 	__builtin_memcpy(frame->arg, arguments.arg, sizeof(frame->arg));
 	frame->share = 0;
+	frame->given = 0;
 	frame->control = 0;
 	frame->caller = 0;
 	bpf_probe_read_user(&frame->caller, sizeof(frame->caller), (void *)sp);
@@ -1278,7 +1298,7 @@ int lien_entry(struct pt_regs *ctx)
 			(control->wake == LIEN_PROBE_WAKE_ANY || !(frame->flags & LIEN_CALL_FIRST)))
 			wake(control);
 	}
-	entry_extras(thread, frame);
+	entry_extras(frame);
 	scope = scope_of(frame);
 	if (scope)
 		scope_enter(thread, scope);

@@ -314,6 +314,21 @@ static bool is_alias(const uint64_t *offsets, unsigned count, uint64_t offset)
 	return false;
 }
 
+/*
+ * Where a function's probe goes: behind an endbr64, which changes nothing. The kernel emulates most
+ * instructions that functions begin with; this one it would run in a copy, and trap once more.
+ */
+static uint64_t behind_endbr(int fd, uint64_t offset)
+{
+	static const unsigned char endbr64[] = {0xf3, 0x0f, 0x1e, 0xfa};
+	unsigned char first[sizeof(endbr64)];
+
+	if (pread(fd, first, sizeof(first), offset) == sizeof(first) &&
+		!memcmp(first, endbr64, sizeof(first)))
+		return offset + sizeof(first);
+	return offset;
+}
+
 /* Looks up the library's calls. Returns how many there are, or -errno. */
 static int find_calls(struct lien_attached *attached, int fd, unsigned attachment,
 	uint64_t *offsets, uint64_t *cookies)
@@ -321,6 +336,7 @@ static int find_calls(struct lien_attached *attached, int fd, unsigned attachmen
 	struct lien_elf_lookup lookups[CALLS] = {0};
 	unsigned of_call[CALLS], n = 0, missing = 0, found = 0, pass, i;
 	struct lien_elf *elf;
+	uint64_t offset;
 	int err;
 
 	err = lien_elf_open(fd, &elf);
@@ -347,9 +363,10 @@ static int find_calls(struct lien_attached *attached, int fd, unsigned attachmen
 				attached->file.missing[missing++] = call->symbol;
 				continue;
 			}
-			if (is_alias(offsets, found, lookups[i].file_offset))
+			offset = behind_endbr(fd, lookups[i].file_offset);
+			if (is_alias(offsets, found, offset))
 				continue;
-			offsets[found] = lookups[i].file_offset;
+			offsets[found] = offset;
 			cookies[found++] = LIEN_COOKIE(call->number, call->flags, attachment);
 		}
 		if (!pass)

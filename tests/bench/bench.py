@@ -18,35 +18,15 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "integration"))
 
 import lien_test  # noqa: E402
-from lien_test import GOLDEN, MIB, Session, check, equal, program  # noqa: E402
+from lien_test import GOLDEN, MIB, Session, check, equal  # noqa: E402
 
-CHUNKS = 10
+from attaching import attaching  # noqa: E402
+from traced import KINDS, cost, programs  # noqa: E402
+
+ANSWERS = (("mem",), ("ps",), ("comms",), ("graph",), ("graph", "--format", "svg"),
+           ("check",), ("top", "--once"))
 PHASES = {"offload": ("drain", "check", "save", "unmap", "drop"),
           "restore": ("create", "export", "import", "finish")}
-ATTACH = {"off": None, "uprobe-multi": (), "perf": ("--no-uprobe-multi",)}
-
-
-def calls(pairs):
-    """ns of one traced call without an agent and with one, by the way it attaches."""
-    found = {}
-    for name, arguments in ATTACH.items():
-        with Session() as session:
-            if arguments is not None:
-                session.start_agent(*arguments)
-                equal(session.ask("status")["attach"], name, "attach")
-            job = session.spawn([program("prog_calls", "tests/bench"), pairs, CHUNKS])
-            line = job.line(120)
-            check(line, "prog_calls ended:", job.said())
-            equal(job.wait(), 0, "exit status of prog_calls")
-            chunks = [float(word) for word in line.split()]
-            found[name] = {"ns": statistics.median(chunks), "least": min(chunks)}
-            if arguments is not None:
-                status = session.ask("status")
-                found[name].update(events=status["events"], events_lost=status["events_lost"])
-    for name in ("uprobe-multi", "perf"):
-        found[name]["ratio"] = found[name]["ns"] / found["off"]["ns"]
-        found[name]["added_ns"] = found[name]["ns"] - found["off"]["ns"]
-    return found
 
 
 def set_up(session):
@@ -63,6 +43,17 @@ def timed(count, function):
         function()
         times.append((time.monotonic() - began) * 1e3)
     return {"ms": statistics.median(times), "worst_ms": max(times)}
+
+
+def answers(session):
+    """Times of commands, the start of the program included; those that this lien has."""
+    found = {}
+    for command in ANSWERS:
+        code = session.lien(*command).code
+        if code != 2:
+            check(code in (0, 1), "lien", *command, "ended with", code)
+            found[" ".join(command)] = timed(20, lambda command=command: session.lien(*command))
+    return found
 
 
 def moved(session, operation):
@@ -87,7 +78,7 @@ def with_agent():
         return {
             "seconds": seconds, "mappings": status["mappings"], "events": status["events"],
             "rss": rss, "rounds": rounds,
-            "mem_cli": timed(30, lambda: session.lien("mem")),
+            "answers": answers(session),
             "mem_socket": timed(60, lambda: session.request('{"op": "mem"}\n')),
             "graph_socket": timed(10, lambda: session.request('{"op": "graph"}\n')),
             "rss_at_the_end": session.ask("status")["rss_bytes"]}
@@ -124,13 +115,35 @@ def row(what, value, note=""):
     print("%-46s %14s  %s" % (what, value, note))
 
 
+def columns(title, values):
+    print("%-24s" % title + "".join("%12s" % value for value in values))
+
+
+def call_table(figures):
+    """Of a traced call: whole, and the time in the BPF programs alone."""
+    columns("ns of one call", KINDS)
+    for name, entry in [*figures["calls"].items(),
+                        ("lien, perf", figures["attaching"]["perf"]["ns"])]:
+        columns(name, ["%.0f" % entry[kind] for kind in KINDS])
+        if entry.get("lost"):
+            print("    %d records lost" % entry["lost"])
+    for name, entry in figures["programs"].items():
+        for at, place in enumerate(("entry", "return")):
+            columns("program at %s, %s" % (place, name),
+                    ["%.0f" % entry[kind][at] if entry[kind][at] else "-" for kind in KINDS])
+
+
+def attach_table(found):
+    for name, entry in found.items():
+        note = "%d calls of %d files" % (entry["calls"], entry["files"])
+        row("agent's start, by " + name, "%.0f ms" % entry["attach_ms"], note)
+        row("until a copy of the driver is probed", "%.1f ms" % entry["copy_ms"])
+        row("agent's end", "%.0f ms" % entry["detach_ms"])
+
+
 def table(figures):
-    for name, entry in figures["calls"].items():
-        note = "x %.1f, + %.1f us" % (entry["ratio"], entry["added_ns"] / 1e3) \
-            if "ratio" in entry else "%d pairs of retain and release" % figures["pairs"]
-        if entry.get("events_lost"):
-            note += ", %d of %d events lost" % (entry["events_lost"], entry["events"])
-        row("a traced call, agent: " + name, "%.2f us" % (entry["ns"] / 1e3), note)
+    call_table(figures)
+    attach_table(figures["attaching"])
     graph = figures["scale"]
     what = "%d mappings, %d processes: " % (graph["mappings"], graph["processes"])
     row(what + "memory", "%.0f MiB" % graph["resident_mib"],
@@ -151,8 +164,8 @@ def table(figures):
         row("%s, first" % operation, "%.0f ms" % first["ms"], "%.0f MiB" % (first["bytes"] / MIB))
         row("%s, later" % operation, "%.0f ms" % best["ms"], ", ".join(
             "%s %.0f" % (phase, best["phases"][phase]) for phase in phases))
-    row("lien mem, the command", "%.1f ms" % job["mem_cli"]["ms"],
-        "worst %.1f" % job["mem_cli"]["worst_ms"])
+    for name, entry in job["answers"].items():
+        row("lien " + name, "%.1f ms" % entry["ms"], "worst %.1f" % entry["worst_ms"])
     row("mem, on the socket", "%.1f ms" % job["mem_socket"]["ms"],
         "worst %.1f" % job["mem_socket"]["worst_ms"])
     row("graph, on the socket", "%.1f ms" % job["graph_socket"]["ms"],
@@ -164,7 +177,8 @@ def table(figures):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", metavar="FILE", help="write the figures to a file")
-    parser.add_argument("--pairs", type=int, default=200000)
+    parser.add_argument("--calls", type=int, default=10000, help="in each of five parts")
+    parser.add_argument("--rounds", type=int, default=5, help="without probes, with lien's, ...")
     parser.add_argument("--mappings", type=int, default=1000000, help="in the largest graph")
     parser.add_argument("--tries", type=int, default=2, help="set-ups with and without an agent")
     options = parser.parse_args()
@@ -173,8 +187,12 @@ def main():
         print("bench: the agent needs root")
         return 77
     lien_test.enter()
-    figures = {"kernel": os.uname().release, "processors": os.cpu_count(), "pairs": options.pairs,
-               "calls": calls(options.pairs), "scale": scale(options.mappings)}
+    figures = {"kernel": os.uname().release, "processors": os.cpu_count(),
+               "calls": cost(options.calls, options.rounds),
+               "programs": {"idle": programs(options.calls),
+                            "recording": programs(options.calls, recording=True)},
+               "attaching": attaching(5, options.calls),
+               "scale": scale(options.mappings)}
     if os.path.exists(GOLDEN) and options.tries:
         figures["golden"] = golden(options.tries)
     table(figures)

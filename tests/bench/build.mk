@@ -8,7 +8,14 @@ $(SCALE): $(BUILD)/obj/tests/bench/scale.o $(PURE_OBJS)
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS) $(SANITIZE) -o $@ $^ $(LDFLAGS) -l:libjansson.a -lz
 
-bench: all $(SCALE)
+BENCH_NCCL := $(TESTS)/bench/libnccl.so.2
+
+$(BENCH_NCCL): tests/bench/nccl.c
+	$(call say,LINK,$@)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) $(LIEN_CFLAGS) $(CFLAGS) -fPIC -shared -Wl,-soname,libnccl.so.2 -Wl,--build-id -o $@ $<
+
+bench: all $(SCALE) $(BENCH_NCCL)
 	$(Q)BUILD=$(BUILD) CC='$(CC)' $(PYTHON) tests/bench/bench.py $(BENCH_ARGS)
 
 -include $(BUILD)/obj/tests/bench/scale.d

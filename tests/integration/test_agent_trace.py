@@ -21,6 +21,7 @@ from graph_compare import compare, graph_of, reservations_of  # noqa: E402
 from lien_test import (  # noqa: E402
     BUILD, CALLS, EVENT_CONTROL, LIEN, MIB, SOFTCUDA, SOFTNCCL, Driver, Session, Stream, alive,
     brief, case, check, equal, main, program, recording, wait_for)
+from told import compare, nothing_lost  # noqa: E402
 
 CHURN_CALLS = int(os.environ.get("CHURN_CALLS", "36000"))  # of a round; there are six
 SHARES = int(os.environ.get("SHARES", "1600"))
@@ -42,13 +43,6 @@ def churn(session, rounds, calls, *modes, threads=8):
     equal(job.wait(), 0, "exit status of prog_churn")
     session.forgotten(job.pid)
     return made
-
-
-def nothing_lost(session):
-    status = session.ask("status")
-    equal(status["events_lost"], 0, "events lost")
-    equal(status["unmatched_imports"], 0, "unmatched imports")
-    return status
 
 
 @case(150)
