@@ -302,6 +302,7 @@ int lien_agent_run(const struct lien_agent_config *config)
 		lien_log(6, "ready: pid %d, socket %s, probes by %s", getpid(), config->socket,
 			lien_probes_method(agent->probes));
 		loop(agent);
+		lien_agent_consume(agent);
 		lien_log(6, "stopped");
 	}
 	lien_server_stop(agent);

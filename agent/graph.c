@@ -62,9 +62,10 @@ void lien_graph_free(struct lien_graph *graph)
 		return;
 	while ((process = RB_ROOT(&graph->processes)))
 		lien_process_end(graph, process);
-	for (i = 0; i < LIEN_LET_GO_MAX; i++)
+	for (i = 0; graph->let_go && i < LIEN_LET_GO_MAX; i++)
 		if (graph->let_go[i])
 			allocation_free(graph, graph->let_go[i]);
+	free(graph->let_go);
 	lien_splits_drop(graph, 0);
 	lien_graph_free_sets(graph);
 	lien_slab_clear(&graph->slabs.allocations);
@@ -349,6 +350,12 @@ static void let_go(struct lien_graph *graph, struct lien_allocation *allocation)
 {
 	unsigned place = graph->next_let_go++ % LIEN_LET_GO_MAX;
 
+	if (!graph->let_go)
+		graph->let_go = calloc(LIEN_LET_GO_MAX, sizeof(*graph->let_go));
+	if (!graph->let_go) {
+		allocation_free(graph, allocation);
+		return;
+	}
 	if (graph->let_go[place])
 		allocation_free(graph, graph->let_go[place]);
 	hide(graph, allocation);

@@ -44,7 +44,7 @@ struct lien_graph {
 	} slabs;
 	struct lien_graph_stats stats;
 	uint64_t next_id;
-	struct lien_allocation *let_go[LIEN_LET_GO_MAX]; /* a ring */
+	struct lien_allocation **let_go; /* a ring of LIEN_LET_GO_MAX; NULL: not needed yet */
 	unsigned next_let_go;
 	uint32_t next_comm;
 	void (*on_process_end)(void *context, struct lien_process *process);

@@ -282,12 +282,13 @@ void lien_server_stop(struct lien_agent *agent)
 
 	if (!server)
 		return;
-	while (!LIST_EMPTY(&server->clients))
-		client_close(LIST_FIRST(&server->clients));
+	/* First: a client that is let go of looks whether anybody listens. */
 	if (server->listener.fd >= 0)
 		close(server->listener.fd);
 	if (server->path[0])
 		unlink(server->path);
+	while (!LIST_EMPTY(&server->clients))
+		client_close(LIST_FIRST(&server->clients));
 	free(server);
 	agent->server = NULL;
 }

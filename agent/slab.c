@@ -4,11 +4,13 @@
 
 #include "agent/slab.h"
 
-#define CHUNK_BYTES 65536
+/* The first one is small, for graphs of a few processes; each next one twice as large. */
+#define CHUNK_BYTES_FIRST 1024
+#define CHUNK_BYTES_MAX	  65536
 
 struct lien_slab_chunk {
 	struct lien_slab_chunk *next;
-	char objects[CHUNK_BYTES - sizeof(void *)];
+	char objects[];
 };
 
 #ifdef __SANITIZE_ADDRESS__
@@ -21,7 +23,6 @@ void lien_slab_init(struct lien_slab *slab, size_t size)
 {
 	memset(slab, 0, sizeof(*slab));
 	slab->size = size;
-	slab->used = sizeof(slab->chunks->objects);
 }
 
 void *lien_slab_get(struct lien_slab *slab)
@@ -36,8 +37,12 @@ void *lien_slab_get(struct lien_slab *slab)
 		memset(object, 0, slab->size);
 		return object;
 	}
-	if (slab->used + slab->size > sizeof(chunk->objects)) {
-		chunk = calloc(1, sizeof(*chunk));
+	if (slab->used + slab->size > slab->room) {
+		if (!slab->room)
+			slab->room = CHUNK_BYTES_FIRST;
+		else if (slab->room < CHUNK_BYTES_MAX)
+			slab->room *= 2;
+		chunk = calloc(1, sizeof(*chunk) + slab->room);
 		if (!chunk)
 			return NULL;
 		chunk->next = slab->chunks;

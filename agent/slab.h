@@ -16,7 +16,7 @@ struct lien_slab {
 	size_t size; /* of an object: set by lien_slab_init() */
 	void *put_back;
 	struct lien_slab_chunk *chunks;
-	size_t used; /* bytes of the first chunk */
+	size_t used, room; /* bytes of the first chunk */
 };
 
 /* `size` is a multiple of a pointer's. */

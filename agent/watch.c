@@ -497,6 +497,7 @@ void lien_watch_resume(struct lien_agent *agent)
 		read_libraries(agent, process);
 		if (!process->cuda)
 			continue;
+		lien_node_process(agent, process);
 		/* Of those whose time is not known it was found out when they were found. */
 		RB_FOREACH (map, lien_library_tree, &process->libraries)
 			if (map->t_mapped)

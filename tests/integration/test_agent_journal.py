@@ -36,6 +36,7 @@ SHARE_SIZE = 88  # of a record of an export by descriptor, include/lien/event.h
 def normal(graph):
     """A graph without what is one agent's own: numbers of allocations, orders, links."""
     text = json.dumps
+    del graph["gpus"], graph["nvml"]
     for process in graph["processes"]:
         del process["control"]
     for allocation in graph["allocations"]:

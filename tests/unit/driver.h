@@ -24,8 +24,10 @@
 #define CONTEXTS   3
 #define POOLS	   3
 #define BINDINGS   64
-#define SLOTS	   3	 /* of a multicast object */
-#define MADE	   65536 /* more than a job makes */
+#define SLOTS	   3 /* of a multicast object */
+#ifndef MADE
+#define MADE 65536 /* more than a job makes */
+#endif
 
 enum kind {
 	CREATE,

@@ -4,6 +4,7 @@
  * three threads is played on the driver model of driver.h; its end state is what the graph must
  * say.
  */
+#define MADE 256 /* these jobs are short, and there are hundreds of thousands */
 #include "driver.h"
 
 #define VARIABLES 16

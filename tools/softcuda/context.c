@@ -171,6 +171,15 @@ SOFT_EXPORT CUresult cuCtxCreate_v2(CUcontext *context, unsigned int flags, CUde
 	return create(context, device);
 }
 
+SOFT_EXPORT CUresult cuCtxCreate_v3(CUcontext *context, void *affinities, int affinities_count,
+	unsigned int flags, CUdevice device)
+{
+	(void)flags;
+	if (affinities || affinities_count)
+		return soft_ready() ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_NOT_INITIALIZED;
+	return create(context, device);
+}
+
 SOFT_EXPORT CUresult cuCtxCreate_v4(
 	CUcontext *context, CUctxCreateParams *params, unsigned int flags, CUdevice device)
 {

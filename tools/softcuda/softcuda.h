@@ -368,4 +368,8 @@ bool soft_capture_active(const struct soft_capture *capture);
 bool soft_busy(void); /* the devices have work: see LIEN_SOFTCUDA_BUSY_FILE */
 void soft_busy_wait(void);
 
+/* CUDA 11.4 to 12: no header has it any more. The affinities are CUexecAffinityParam[]. */
+CUresult cuCtxCreate_v3(CUcontext *context, void *affinities, int affinities_count,
+	unsigned int flags, CUdevice device);
+
 #endif
