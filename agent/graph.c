@@ -81,6 +81,13 @@ struct lien_process *lien_graph_next(struct lien_process *process)
 	return RB_NEXT(lien_process_tree, NULL, process);
 }
 
+struct lien_process *lien_graph_process_after(struct lien_graph *graph, uint32_t pid)
+{
+	struct lien_process key = {.pid = pid + 1};
+
+	return RB_NFIND(lien_process_tree, &graph->processes, &key);
+}
+
 struct lien_allocation *lien_graph_allocation(struct lien_graph *graph, uint64_t id)
 {
 	struct lien_allocation key = {.id = id};

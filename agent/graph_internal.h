@@ -137,6 +137,7 @@ lien_apply_fn lien_graph_apply_property;
 lien_apply_fn lien_graph_apply_reread;
 lien_apply_fn lien_graph_apply_capture_begin;
 lien_apply_fn lien_graph_apply_capture_end;
+lien_apply_fn lien_graph_apply_stream_destroy;
 
 /* The driver did something that does not fit what is known of the process. */
 void lien_graph_odd(struct lien_graph *graph, struct lien_process *process);
