@@ -46,6 +46,10 @@ int lien_graph_apply_alloc(
 
 	if (!event->alloc.va || !event->alloc.bytes)
 		return 0; /* cuMemHostAlloc() of nothing succeeds */
+	if (event->alloc.va >= LIEN_ADDRESS_END) {
+		lien_graph_odd(graph, process);
+		return 0;
+	}
 	lien_range_vacate(graph, process, event->alloc.va, event->alloc.bytes);
 	allocation = lien_allocation_new(graph, origin_of(event->type));
 	if (!allocation)

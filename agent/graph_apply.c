@@ -173,11 +173,13 @@ static int apply_library(
 	if (map && map->start == event->library.start && map->inode == event->library.inode &&
 		map->end == map->start + event->library.length)
 		return 0; /* told twice: the time of the first one counts */
+	if (event->library.start >= LIEN_ADDRESS_END)
+		return 0;
 	map = calloc(1, sizeof(*map));
 	if (!map)
 		return -ENOMEM;
 	map->start = event->library.start;
-	map->end = map->start + event->library.length;
+	map->end = map->start + lien_range_bytes(map->start, event->library.length);
 	map->offset = event->library.offset;
 	map->inode = event->library.inode;
 	map->dev_major = event->library.dev_major;

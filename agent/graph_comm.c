@@ -19,7 +19,8 @@ struct lien_split {
 	LIST_ENTRY(lien_split) next;
 	uint8_t id[128]; /* before the color is added */
 	unsigned members_count;
-	struct member members[]; /* as many as the parent has ranks */
+	unsigned ranks; /* of the parent, as the first one said */
+	struct member members[];
 };
 
 struct lien_comm *lien_comm_find(struct lien_process *process, uint64_t address)
@@ -96,12 +97,13 @@ static void adopt_number(struct lien_comm *comm, struct lien_process *process, u
 static struct lien_comm *comm_made(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
-	struct lien_comm *comm = lien_comm_find(process, event->comm.comm);
+	uint64_t address = event->comm.comm;
+	struct lien_comm *comm = lien_comm_find(process, address);
 
-	if (comm &&
-		!lien_graph_apply_pending(
-			graph, process, LIEN_CALL_NCCL_DESTROY, comm->address, 0) &&
-		!lien_graph_apply_pending(graph, process, LIEN_CALL_NCCL_ABORT, comm->address, 0))
+	if (comm && !lien_graph_apply_pending(graph, process, LIEN_CALL_NCCL_DESTROY, address, 0))
+		lien_graph_apply_pending(graph, process, LIEN_CALL_NCCL_ABORT, address, 0);
+	comm = lien_comm_find(process, address);
+	if (comm)
 		lien_comm_drop(process, comm);
 	comm = lien_comm_new(graph, process, event->comm.comm);
 	if (!comm)
@@ -116,15 +118,22 @@ static struct lien_comm *comm_made(
 	return comm;
 }
 
+/* To be asked once the new one is there, which may have its parent's place. NULL: not known. */
+static struct lien_comm *parent_of(struct lien_process *process, const struct lien_event *event)
+{
+	return event->comm.parent == event->comm.comm ? NULL
+						      : lien_comm_find(process, event->comm.parent);
+}
+
 /* Told after the fact (lien_graph_dump()), with everything that is known of it. */
 static int comm_told(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
-	struct lien_comm *parent = lien_comm_find(process, event->comm.parent);
-	struct lien_comm *comm = comm_made(graph, process, event);
+	struct lien_comm *comm = comm_made(graph, process, event), *parent;
 
 	if (!comm)
 		return -ENOMEM;
+	parent = parent_of(process, event);
 	comm->parent = parent ? parent->number : 0;
 	comm->splits = event->comm.key;
 	comm->shrinks = event->comm.excluded;
@@ -182,6 +191,7 @@ static struct lien_split *split_of(
 	if (!split)
 		return NULL;
 	memcpy(split->id, id, sizeof(split->id));
+	split->ranks = parent->nranks;
 	LIST_INSERT_HEAD(&graph->splits, split, next);
 	return split;
 }
@@ -255,7 +265,7 @@ static int split_join(struct lien_graph *graph, const struct lien_process *proce
 		.key = event->comm.key,
 		.parent_rank = parent->rank,
 	};
-	if (split->members_count == (unsigned)parent->nranks)
+	if (split->members_count == split->ranks)
 		split_finish(graph, split);
 	return 0;
 }
@@ -263,7 +273,7 @@ static int split_join(struct lien_graph *graph, const struct lien_process *proce
 int lien_graph_apply_comm_split(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
-	struct lien_comm *parent = lien_comm_find(process, event->comm.parent), *comm = NULL;
+	struct lien_comm *parent, *comm = NULL;
 	uint8_t id[sizeof(parent->id)];
 
 	if (event->flags & LIEN_EVENT_IMPORTED)
@@ -273,6 +283,7 @@ int lien_graph_apply_comm_split(
 		if (!comm)
 			return -ENOMEM;
 	}
+	parent = parent_of(process, event);
 	if (!parent)
 		return 0;
 	derive_id(id, parent, event->type, ++parent->splits);
@@ -289,7 +300,7 @@ int lien_graph_apply_comm_split(
 int lien_graph_apply_comm_shrink(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
-	struct lien_comm *parent = lien_comm_find(process, event->comm.parent), *comm;
+	struct lien_comm *parent, *comm;
 	int32_t excluded[EXCLUDED_TOLD], count = event->comm.excluded, i;
 
 	if (!event->comm.comm)
@@ -301,6 +312,7 @@ int lien_graph_apply_comm_shrink(
 		return -ENOMEM;
 	memcpy(excluded, event->comm.id, sizeof(excluded));
 	memset(comm->id, 0, sizeof(comm->id));
+	parent = parent_of(process, event);
 	if (!parent)
 		return 0;
 	comm->parent = parent->number;

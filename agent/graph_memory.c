@@ -104,7 +104,7 @@ int lien_graph_apply_unmap(
 		mapping && mapping->va < end; mapping = next) {
 		next = RB_NEXT(lien_mapping_tree, &process->mappings, mapping);
 		any = true;
-		if (!by_control(event)) {
+		if (!by_control(event) || lien_allocation_by_address(mapping->allocation)) {
 			mapping_remove(graph, mapping);
 			continue;
 		}
@@ -179,6 +179,7 @@ void lien_range_vacate(
 {
 	struct lien_mapping *mapping;
 
+	bytes = lien_range_bytes(va, bytes);
 	while ((mapping = lien_process_overlap(process, va, bytes))) {
 		if (apply_pending_at(graph, mapping))
 			continue;
@@ -217,6 +218,7 @@ int lien_graph_apply_retain(
 
 	if (handle && mapping && handle->allocation != mapping->allocation)
 		lien_handle_vacate(graph, process, event->retain.handle);
+	mapping = lien_process_mapping(process, event->retain.va);
 	handle = lien_handle_find(process, event->retain.handle);
 	if (!handle) {
 		if (!mapping) {
@@ -270,8 +272,13 @@ int lien_graph_apply_map(
 	struct lien_allocation *allocation;
 
 	if (handle && by_control(event) && mapping && mapping->parked &&
-		mapping->va == event->map.va && mapping->bytes == event->map.bytes) {
+		!lien_allocation_by_address(mapping->allocation) && mapping->va == event->map.va &&
+		mapping->bytes == event->map.bytes) {
 		mapping_revive(graph, mapping, handle);
+		return 0;
+	}
+	if (event->map.va >= LIEN_ADDRESS_END) {
+		lien_graph_odd(graph, process);
 		return 0;
 	}
 	lien_range_vacate(graph, process, event->map.va, event->map.bytes);

@@ -50,7 +50,8 @@ int lien_graph_apply_export(
 	bool control = event->flags & LIEN_EVENT_CONTROL;
 	struct lien_share *share;
 
-	if (!handle) {
+	/* Memory that has an address at once has no handles that the driver would export. */
+	if (!handle || lien_allocation_by_address(handle->allocation)) {
 		lien_graph_odd(graph, process);
 		return 0;
 	}
@@ -96,13 +97,13 @@ int lien_graph_apply_import(
 	struct lien_share *share;
 	struct lien_handle *handle;
 
+	lien_handle_vacate(graph, process, event->share.handle);
 	if (event->share.handle_type == CU_MEM_HANDLE_TYPE_FABRIC &&
 		event->size >= LIEN_EVENT_SIZE(share))
 		share = lien_share_find(
 			graph, lien_share_number(LIEN_CALL_CU_MEM_EXPORT, event->share.key));
 	else
 		share = lien_share_find(graph, event->share.share);
-	lien_handle_vacate(graph, process, event->share.handle);
 	if (share)
 		share->imports++;
 	allocation = share ? share->allocation : import_unmatched(graph, process, event);
@@ -149,12 +150,19 @@ int lien_graph_apply_key_import(
 	struct lien_allocation *allocation = share ? share->allocation : NULL;
 	struct lien_mapping *mapping;
 
+	if (event->key.va >= LIEN_ADDRESS_END) {
+		lien_graph_odd(graph, process);
+		return 0;
+	}
 	mapping = allocation ? opened(process, event->key.va, allocation) : NULL;
 	if (mapping && event->type == LIEN_CALL_CU_IPC_OPEN) {
 		mapping->opens++;
 		return 0;
 	}
 	lien_range_vacate(graph, process, event->key.va, allocation ? allocation->bytes : 1);
+	/* What was there may have been all that held it. */
+	share = lien_share_find(graph, lien_share_number(by, event->key.key));
+	allocation = share ? share->allocation : NULL;
 	if (!allocation)
 		allocation = import_unmatched(graph, process, event);
 	if (!allocation)
@@ -162,8 +170,8 @@ int lien_graph_apply_key_import(
 	if (share)
 		share->imports++;
 	/* Of what is not known the driver tells no size. */
-	mapping = lien_mapping_new(graph, process, allocation, event->key.va,
-		allocation->bytes ? allocation->bytes : 1);
+	mapping = lien_mapping_new(
+		graph, process, allocation, event->key.va, share ? allocation->bytes : 1);
 	if (!mapping)
 		return -ENOMEM;
 	mapping->imported = true;
