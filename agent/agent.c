@@ -67,10 +67,23 @@ struct lien_event lien_agent_event_of(uint32_t pid, uint64_t start, unsigned typ
 	return event;
 }
 
+/* Anybody maps libibverbs. The end of such a process is not told, so it is not one of ours before
+ * it uses CUDA; its mappings are read then. */
+static bool of_stranger(struct lien_agent *agent, const struct lien_event *event)
+{
+	return event->type == LIEN_EVENT_LIBRARY &&
+	       lien_library_of(event->library.name) == LIEN_LIB_IBVERBS &&
+	       !lien_graph_process(agent->graph, event->pid);
+}
+
 void lien_agent_event(struct lien_agent *agent, const struct lien_event *event)
 {
 	int err;
 
+	if (of_stranger(agent, event)) {
+		lien_watch_event(agent, event);
+		return;
+	}
 	lien_resume_note(agent, event);
 	err = lien_graph_apply(agent->graph, event);
 	if (err)
@@ -231,12 +244,19 @@ static void loop(struct lien_agent *agent)
 	}
 }
 
+static void on_skipped(void *context, const struct lien_skipped_file *file)
+{
+	(void)context;
+	lien_log(4, "cannot probe %s: %s", file->path, file->reason);
+}
+
 static int start(struct lien_agent *agent, const struct lien_agent_config *config)
 {
 	struct lien_probes_config probes = {
 		.no_multi = config->no_multi,
 		.ring_bytes = config->ring_mib << 20,
 		.on_event = on_event,
+		.on_skipped = on_skipped,
 		.context = agent,
 	};
 	char error[400];

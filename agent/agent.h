@@ -66,6 +66,8 @@ struct lien_agent {
 	bool transaction_ended;		      /* to be freed by the loop */
 	uint64_t t_transaction;
 	uint64_t lost_seen;
+	uint64_t t_swept;
+	uint32_t swept;	 /* the last process of which it was asked whether it still lives */
 	unsigned waking; /* processes whose control thread is to start */
 	unsigned walks;	 /* processes that are being read from the driver */
 	bool walks_held; /* a transaction is about to begin: no more orders of walks */

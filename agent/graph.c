@@ -105,6 +105,13 @@ struct lien_process *lien_graph_next(struct lien_process *process)
 	return RB_NEXT(lien_process_tree, NULL, process);
 }
 
+struct lien_process *lien_graph_process_after(struct lien_graph *graph, uint32_t pid)
+{
+	struct lien_process key = {.pid = pid + 1};
+
+	return RB_NFIND(lien_process_tree, &graph->processes, &key);
+}
+
 struct lien_allocation *lien_graph_first_allocation(struct lien_graph *graph)
 {
 	return TAILQ_FIRST(&graph->allocations);
@@ -446,6 +453,13 @@ void lien_handle_drop(struct lien_graph *graph, struct lien_handle *handle)
 	allocation_settle(graph, allocation);
 }
 
+uint64_t lien_range_bytes(uint64_t va, uint64_t bytes)
+{
+	if (bytes > LIEN_ADDRESS_END - va)
+		bytes = LIEN_ADDRESS_END - va;
+	return bytes ? bytes : 1;
+}
+
 struct lien_mapping *lien_mapping_new(struct lien_graph *graph, struct lien_process *process,
 	struct lien_allocation *allocation, uint64_t va, uint64_t bytes)
 {
@@ -456,7 +470,7 @@ struct lien_mapping *lien_mapping_new(struct lien_graph *graph, struct lien_proc
 	mapping->process = process;
 	mapping->allocation = allocation;
 	mapping->va = va;
-	mapping->bytes = bytes;
+	mapping->bytes = lien_range_bytes(va, bytes);
 	RB_INSERT(lien_mapping_tree, &process->mappings, mapping);
 	LIST_INSERT_HEAD(&allocation->mappings, mapping, of_allocation);
 	graph->stats.mappings++;
@@ -491,6 +505,11 @@ void lien_allocation_merge(
 		LIST_REMOVE(mapping, of_allocation);
 		mapping->allocation = to;
 		LIST_INSERT_HEAD(&to->mappings, mapping, of_allocation);
+	}
+	while (from->origin != LIEN_ORIGIN_MULTICAST && (binding = LIST_FIRST(&from->bindings))) {
+		LIST_REMOVE(binding, of_memory);
+		binding->memory = to;
+		LIST_INSERT_HEAD(&to->bindings, binding, of_memory);
 	}
 	while ((share = LIST_FIRST(&from->shares))) {
 		LIST_REMOVE(share, of_allocation);

@@ -262,6 +262,7 @@ struct lien_process {
 	struct lien_registration_list cards; /* memory registered with network cards */
 	struct lien_library_tree libraries;
 	TAILQ_HEAD(, lien_pending) pending;
+	unsigned pending_count;
 	LIST_HEAD(, lien_capture) captures;
 	LIST_HEAD(, lien_pool) pools;
 	LIST_HEAD(, lien_context) contexts;
@@ -298,6 +299,8 @@ const struct lien_graph_stats *lien_graph_stats(const struct lien_graph *graph);
 struct lien_process *lien_graph_process(struct lien_graph *graph, uint32_t pid);
 struct lien_process *lien_graph_first(struct lien_graph *graph);
 struct lien_process *lien_graph_next(struct lien_process *process);
+/* The first one with a greater pid. */
+struct lien_process *lien_graph_process_after(struct lien_graph *graph, uint32_t pid);
 struct lien_allocation *lien_graph_first_allocation(struct lien_graph *graph);
 struct lien_allocation *lien_graph_next_allocation(struct lien_allocation *allocation);
 

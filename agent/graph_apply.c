@@ -28,6 +28,7 @@ static lien_apply_fn *const releases[LIEN_CALL_MAX] = {
 	[LIEN_CALL_CU_POOL_DESTROY] = lien_graph_apply_pool_destroy,
 	[LIEN_CALL_CU_CONTEXT_DESTROY] = lien_graph_apply_context_destroy,
 	[LIEN_CALL_CU_MEM_ADDRESS_FREE] = lien_graph_apply_address_free,
+	[LIEN_CALL_CU_STREAM_DESTROY] = lien_graph_apply_stream_destroy,
 	[LIEN_CALL_NCCL_DESTROY] = lien_graph_apply_comm_end,
 	[LIEN_CALL_NCCL_ABORT] = lien_graph_apply_comm_end,
 	[LIEN_CALL_NCCL_DEREGISTER] = lien_graph_apply_deregister,
@@ -35,10 +36,17 @@ static lien_apply_fn *const releases[LIEN_CALL_MAX] = {
 	[LIEN_CALL_IBV_DEREG_MR] = lien_graph_apply_deregister,
 };
 
-/*
- * A name is being acquired that still lives: a release of it that was entered must have happened.
- * Applies the first such release; its late return will find nothing pending. False: there is none.
- */
+/* More threads than this are not inside a release at a time: the returns of the oldest were missed,
+ * or never came (longjmp). */
+#define PENDING_MAX 1024
+
+static struct lien_pending *pending_take(struct lien_process *process, struct lien_pending *pending)
+{
+	TAILQ_REMOVE(&process->pending, pending, next);
+	process->pending_count--;
+	return pending;
+}
+
 static bool acquired_by_register(unsigned call)
 {
 	return call == LIEN_CALL_IBV_DEREG_MR || call == LIEN_CALL_NCCL_DEREGISTER ||
@@ -65,7 +73,7 @@ bool lien_graph_apply_pending(struct lien_graph *graph, struct lien_process *pro
 	}
 	if (!pending)
 		return false;
-	TAILQ_REMOVE(&process->pending, pending, next);
+	pending_take(process, pending);
 	releases[call](graph, process, &pending->event);
 	free(pending);
 	return true;
@@ -136,6 +144,10 @@ static int apply_released(
 			return -ENOMEM;
 		memcpy(&pending->event, event, event->size);
 		TAILQ_INSERT_TAIL(&process->pending, pending, next);
+		if (++process->pending_count > PENDING_MAX) {
+			free(pending_take(process, TAILQ_FIRST(&process->pending)));
+			process->incomplete |= LIEN_INCOMPLETE_LOST;
+		}
 		return 0;
 	}
 	TAILQ_FOREACH (pending, &process->pending, next)
@@ -148,8 +160,7 @@ static int apply_released(
 			lien_graph_odd(graph, process);
 		return 0;
 	}
-	TAILQ_REMOVE(&process->pending, pending, next);
-	free(pending);
+	free(pending_take(process, pending));
 	return lien_event_succeeded(event) ? releases[event->type](graph, process, event) : 0;
 }
 
@@ -163,11 +174,13 @@ static int apply_library(
 		map->end == map->start + event->library.length &&
 		map->offset == event->library.offset)
 		return 0; /* told twice: the time of the first one counts */
+	if (event->library.start >= LIEN_ADDRESS_END)
+		return 0;
 	map = calloc(1, sizeof(*map));
 	if (!map)
 		return -ENOMEM;
 	map->start = event->library.start;
-	map->end = map->start + event->library.length;
+	map->end = map->start + lien_range_bytes(map->start, event->library.length);
 	map->offset = event->library.offset;
 	map->inode = event->library.inode;
 	map->dev_major = event->library.dev_major;
@@ -206,6 +219,12 @@ static void apply_process(struct lien_process *process, const struct lien_event 
 		process->incomplete |= LIEN_INCOMPLETE_LATE;
 }
 
+/* Of a process that is not known. */
+static bool tells_nothing(unsigned type)
+{
+	return type == LIEN_EVENT_EXIT || type == LIEN_EVENT_EXEC || type == LIEN_EVENT_LOST;
+}
+
 /* The process of an event, made when this is the first one. A pid with another start time is
  * another process: the old one's end was missed. */
 static struct lien_process *process_of(struct lien_graph *graph, const struct lien_event *event)
@@ -216,7 +235,7 @@ static struct lien_process *process_of(struct lien_graph *graph, const struct li
 		lien_process_end(graph, process);
 		process = NULL;
 	}
-	if (process || event->type == LIEN_EVENT_EXIT || event->type == LIEN_EVENT_EXEC)
+	if (process || tells_nothing(event->type))
 		return process;
 	process = lien_process_new(graph, event->pid, event->start);
 	if (process)
@@ -249,10 +268,11 @@ int lien_graph_apply(struct lien_graph *graph, const struct lien_event *event)
 	graph->stats.events++;
 	if (event->type == LIEN_EVENT_END)
 		return 0;
+	if (event->type == LIEN_EVENT_LOST)
+		graph->stats.lost += event->lost.count;
 	process = process_of(graph, event);
 	if (!process)
-		return event->type == LIEN_EVENT_EXIT || event->type == LIEN_EVENT_EXEC ? 0
-											: -ENOMEM;
+		return tells_nothing(event->type) ? 0 : -ENOMEM;
 	switch (event->type) {
 	case LIEN_EVENT_PROCESS:
 		apply_process(process, event);
@@ -264,7 +284,6 @@ int lien_graph_apply(struct lien_graph *graph, const struct lien_event *event)
 	case LIEN_EVENT_LIBRARY:
 		return apply_library(graph, process, event);
 	case LIEN_EVENT_LOST:
-		graph->stats.lost += event->lost.count;
 		process->incomplete |= LIEN_INCOMPLETE_LOST;
 		return 0;
 	case LIEN_EVENT_PROP:

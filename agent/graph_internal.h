@@ -77,6 +77,11 @@ void lien_allocation_own(struct lien_allocation *allocation, struct lien_process
 struct lien_handle *lien_handle_new(struct lien_graph *graph, struct lien_process *process,
 	struct lien_allocation *allocation, uint64_t value);
 void lien_handle_drop(struct lien_graph *graph, struct lien_handle *handle);
+/* Processes may say anything of their memory. Nothing of theirs lies from here on; */
+#define LIEN_ADDRESS_END (1ull << 63)
+/* and no range that begins before is empty or ends behind: its bytes, cut. */
+uint64_t lien_range_bytes(uint64_t va, uint64_t bytes);
+/* At a place that has been vacated. */
 struct lien_mapping *lien_mapping_new(struct lien_graph *graph, struct lien_process *process,
 	struct lien_allocation *allocation, uint64_t va, uint64_t bytes);
 void lien_mapping_drop(struct lien_graph *graph, struct lien_mapping *mapping);
@@ -190,6 +195,7 @@ lien_apply_fn lien_graph_apply_property;
 lien_apply_fn lien_graph_apply_reread;
 lien_apply_fn lien_graph_apply_capture_begin;
 lien_apply_fn lien_graph_apply_capture_end;
+lien_apply_fn lien_graph_apply_stream_destroy;
 
 /* The driver did something that does not fit what is known of the process. */
 void lien_graph_odd(struct lien_graph *graph, struct lien_process *process);

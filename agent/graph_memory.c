@@ -102,7 +102,7 @@ int lien_graph_apply_unmap(
 		mapping && mapping->va < end; mapping = next) {
 		next = RB_NEXT(lien_mapping_tree, &process->mappings, mapping);
 		any = true;
-		if (!by_control(event)) {
+		if (!by_control(event) || lien_allocation_by_address(mapping->allocation)) {
 			mapping_remove(graph, mapping);
 			continue;
 		}
@@ -186,6 +186,7 @@ void lien_range_vacate(
 {
 	struct lien_mapping *mapping;
 
+	bytes = lien_range_bytes(va, bytes);
 	while ((mapping = lien_process_overlap(process, va, bytes))) {
 		if (lien_mapping_apply_pending(graph, mapping) ||
 			apply_pending_context(graph, mapping))
@@ -283,7 +284,8 @@ int lien_graph_apply_map(
 		return 0;
 	}
 	if (handle && by_control(event) && mapping && mapping->parked &&
-		mapping->va == event->map.va && mapping->bytes == event->map.bytes &&
+		!lien_allocation_by_address(mapping->allocation) && mapping->va == event->map.va &&
+		mapping->bytes == event->map.bytes &&
 		handle->allocation->origin != LIEN_ORIGIN_MULTICAST &&
 		mapping->allocation->origin != LIEN_ORIGIN_MULTICAST) {
 		mapping_revive(graph, mapping, handle);

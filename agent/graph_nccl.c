@@ -90,12 +90,27 @@ int lien_graph_apply_register(
 	return 0;
 }
 
+static struct lien_capture *capture_find(const struct lien_process *process, uint64_t stream)
+{
+	struct lien_capture *capture;
+
+	LIST_FOREACH (capture, &process->captures, next)
+		if (capture->stream == stream)
+			break;
+	return capture;
+}
+
 int lien_graph_apply_capture_begin(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
-	struct lien_capture *capture = calloc(1, sizeof(*capture));
+	struct lien_capture *capture = capture_find(process, event->capture.stream);
 
-	(void)graph;
+	if (capture)
+		lien_graph_apply_pending(
+			graph, process, LIEN_CALL_CU_STREAM_DESTROY, event->capture.stream, 0);
+	if (capture_find(process, event->capture.stream))
+		return 0; /* a stream has one at a time: the end of the one before was missed */
+	capture = calloc(1, sizeof(*capture));
 	if (!capture)
 		return -ENOMEM;
 	capture->stream = event->capture.stream;
@@ -110,19 +125,30 @@ static bool capture_goes_on(int result)
 	       result == 903 /* UNMATCHED: not the origin */ || result == 908 /* WRONG_THREAD */;
 }
 
+static void capture_drop(struct lien_process *process, uint64_t stream)
+{
+	struct lien_capture *capture = capture_find(process, stream);
+
+	if (!capture)
+		return;
+	LIST_REMOVE(capture, next);
+	free(capture);
+}
+
 int lien_graph_apply_capture_end(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
-	struct lien_capture *capture;
-
 	(void)graph;
-	if (capture_goes_on(event->result))
-		return 0;
-	LIST_FOREACH (capture, &process->captures, next)
-		if (capture->stream == event->capture.stream) {
-			LIST_REMOVE(capture, next);
-			free(capture);
-			break;
-		}
+	if (!capture_goes_on(event->result))
+		capture_drop(process, event->capture.stream);
+	return 0;
+}
+
+/* A capture under way ends with its stream. */
+int lien_graph_apply_stream_destroy(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	(void)graph;
+	capture_drop(process, event->capture.stream);
 	return 0;
 }

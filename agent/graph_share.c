@@ -51,7 +51,8 @@ int lien_graph_apply_export(
 	bool control = event->flags & LIEN_EVENT_CONTROL;
 	struct lien_share *share;
 
-	if (!handle) {
+	/* Memory that has an address at once has no handles that the driver would export. */
+	if (!handle || lien_allocation_by_address(handle->allocation)) {
 		lien_graph_odd(graph, process);
 		return 0;
 	}

@@ -199,6 +199,18 @@ static json_t *status_libraries(struct lien_agent *agent)
 	return list;
 }
 
+static json_t *status_skipped(struct lien_agent *agent)
+{
+	const struct lien_skipped *skipped = lien_probes_skipped(agent->probes);
+	json_t *list = json_array();
+	unsigned i;
+
+	for (i = 0; i < skipped->count && i < LIEN_SKIPPED_MAX; i++)
+		json_array_append_new(list, json_pack("{s:s, s:s}", "path", skipped->files[i].path,
+						    "reason", skipped->files[i].reason));
+	return list;
+}
+
 static json_t *status_transaction(struct lien_agent *agent)
 {
 	if (!agent->transaction || agent->transaction_ended)
@@ -238,7 +250,7 @@ static void request_status(struct lien_client *client, json_t *request)
 	}
 	lien_reply_result(client,
 		json_pack("{s:s, s:i, s:f, s:I, s:I, s:I, s:I, s:I, s:i, s:I, s:I, s:o, s:I, s:I, "
-			  "s:i, s:s, s:o, s:o, s:o}",
+			  "s:i, s:s, s:o, s:o, s:i, s:o, s:o}",
 			"version", LIEN_VERSION, "pid", getpid(), "uptime_ms",
 			(lien_now_ns() - agent->t_start) / 1e6, "rss_bytes",
 			(json_int_t)rss_bytes(), "events", (json_int_t)stats->events, "events_lost",
@@ -251,8 +263,9 @@ static void request_status(struct lien_client *client, json_t *request)
 			(json_int_t)lien_probes_counter(agent->probes, LIEN_COUNTER_UNCOUNTED),
 			"counted_communicators", lien_agent_comms_counted(agent), "attach",
 			lien_probes_method(agent->probes), "libraries", status_libraries(agent),
-			"transaction", status_transaction(agent), "journal",
-			status_journal(agent)));
+			"skipped", status_skipped(agent), "skipped_files",
+			(int)lien_probes_skipped(agent->probes)->count, "transaction",
+			status_transaction(agent), "journal", status_journal(agent)));
 }
 
 struct transfer {

@@ -23,6 +23,7 @@ struct lien_view_files {
 
 json_t *lien_view_ps(struct lien_graph *graph);
 json_t *lien_view_mem(struct lien_graph *graph);
+json_t *lien_view_dead(struct lien_graph *graph); /* part of ps */
 json_t *lien_view_graph(struct lien_graph *graph);
 /* What was counted of a communicator, as the kernel side names it: see struct lien_probe_traffic.
  */

@@ -22,27 +22,50 @@ _Static_assert(LIEN_PROBE_CONTROL_VERSION == LIEN_WIRE_VERSION, "two names of on
 #define WAKE_AGAIN_NS 1000000000ull
 #define WAKE_SOON_NS  5000000000ull /* then it is looked at now and then only: it makes no calls */
 
-/* Field 22 of /proc/PID/stat, counted after the command's last ')'. */
-uint64_t lien_watch_start_of(uint32_t pid)
+/* Fields 3, 20 and 22 of /proc/PID/stat, counted after the command's last ')'. */
+struct stat_line {
+	char state;
+	unsigned threads;
+	unsigned long long start; /* clock ticks */
+};
+
+/* 0, or -ESRCH. */
+static int read_stat(uint32_t pid, struct stat_line *stat)
 {
-	unsigned long long start = 0;
 	char path[32], line[1024];
-	const char *at;
+	const char *at = NULL;
 	FILE *file;
-	int field;
 
 	snprintf(path, sizeof(path), "/proc/%u/stat", pid);
 	file = fopen(path, "re");
 	if (!file)
-		return 0;
-	if (fgets(line, sizeof(line), file) && (at = strrchr(line, ')'))) {
-		for (field = 2; at && field < 22; field++)
-			at = strchr(at + 1, ' ');
-		if (at)
-			start = strtoull(at + 1, NULL, 10);
-	}
+		return -ESRCH;
+	if (fgets(line, sizeof(line), file))
+		at = strrchr(line, ')');
 	fclose(file);
-	return start;
+	return at && sscanf(at + 1,
+			     " %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s "
+			     "%u %*s %llu",
+			     &stat->state, &stat->threads, &stat->start) == 3
+		       ? 0
+		       : -ESRCH;
+}
+
+uint64_t lien_watch_start_of(uint32_t pid)
+{
+	struct stat_line stat;
+
+	return read_stat(pid, &stat) ? 0 : stat.start;
+}
+
+/* No thread of it runs any more. A process whose first thread has ended may go on, and looks like
+ * one that waits for its parent. */
+static bool has_ended(uint32_t pid, uint64_t start)
+{
+	struct stat_line stat;
+
+	return read_stat(pid, &stat) || stat.start != start ||
+	       ((stat.state == 'Z' || stat.state == 'X') && stat.threads <= 1);
 }
 
 struct reading {
@@ -65,16 +88,13 @@ static void attach_mapped(
 {
 	enum lien_library library = lien_library_of(entry->path);
 	char path[512];
-	int err;
 
 	if (!library || library == LIEN_LIB_CONTROL ||
 		lien_probes_file(
 			agent->probes, makedev(entry->dev_major, entry->dev_minor), entry->inode) ||
 		lien_maps_open_path(pid, entry, path, sizeof(path)))
 		return;
-	err = lien_probes_attach(agent->probes, library, path, entry->path);
-	if (err)
-		lien_log(4, "cannot probe %s of process %u: %s", entry->path, pid, strerror(-err));
+	lien_probes_attach(agent->probes, library, path, entry->path);
 }
 
 static bool is_known(const struct reading *reading, const struct lien_maps_entry *entry)
@@ -213,13 +233,9 @@ static void adopt(struct lien_agent *agent, uint32_t pid)
 static int attach_found(const struct lien_library_file *file, void *arg)
 {
 	struct lien_agent *agent = arg;
-	int err;
 
-	if (file->library == LIEN_LIB_CONTROL)
-		return 0;
-	err = lien_probes_attach(agent->probes, file->library, file->open_path, file->path);
-	if (err)
-		lien_log(4, "cannot probe %s: %s", file->path, strerror(-err));
+	if (file->library != LIEN_LIB_CONTROL)
+		lien_probes_attach(agent->probes, file->library, file->open_path, file->path);
 	return 0;
 }
 
@@ -236,12 +252,11 @@ int lien_watch_start(struct lien_agent *agent, const char *const *libraries)
 		enum lien_library library = lien_library_of(*path);
 
 		err = library ? lien_probes_attach(agent->probes, library, *path, *path) : -EINVAL;
-		if (err) {
-			lien_log(3, "cannot probe %s: %s", *path,
-				library ? strerror(-err)
-					: "not named like libcuda, libcudart or libnccl");
+		if (!library)
+			lien_log(3, "cannot probe %s: not named like libcuda, libcudart or libnccl",
+				*path);
+		if (err)
 			return err;
-		}
 	}
 	err = lien_libraries_each(attach_found, agent);
 	if (err)
@@ -347,15 +362,16 @@ static int control_place(struct lien_tracked *tracked, const struct lien_library
 {
 	struct finding finding = {.map = map, .pid = tracked->pid};
 	struct lien_elf *elf;
+	struct stat st;
 	uint64_t value;
 	int fd, err;
 
 	lien_maps_read(tracked->pid, find_control, &finding);
 	if (!finding.found)
 		return -ENOENT;
-	fd = open(finding.path, O_RDONLY | O_CLOEXEC);
+	fd = lien_library_open(finding.path, &st);
 	if (fd < 0)
-		return -errno;
+		return fd;
 	err = lien_elf_open(fd, &elf);
 	close(fd);
 	if (err)
@@ -463,6 +479,18 @@ static void new_library(struct lien_agent *agent, const struct lien_event *event
 		lien_maps_read(event->pid, attach_same, &file);
 }
 
+/* It mapped a driver that was not probed yet, and may have made all its calls by now. */
+static void meet_early(struct lien_agent *agent, const struct lien_event *event)
+{
+	const struct lien_process *process = lien_graph_process(agent->graph, event->pid);
+	const struct lien_probed_file *file = lien_probes_file(agent->probes,
+		makedev(event->library.dev_major, event->library.dev_minor), event->library.inode);
+
+	if (lien_library_of(event->library.name) == LIEN_LIB_CUDA && process && !process->cuda &&
+		file && event->t_return < file->t_attached)
+		adopt(agent, event->pid);
+}
+
 void lien_watch_event(struct lien_agent *agent, const struct lien_event *event)
 {
 	struct lien_process *process;
@@ -470,6 +498,7 @@ void lien_watch_event(struct lien_agent *agent, const struct lien_event *event)
 
 	if (event->type == LIEN_EVENT_LIBRARY && event->t_return) {
 		new_library(agent, event);
+		meet_early(agent, event);
 		process = lien_graph_process(agent->graph, event->pid);
 		map = process ? lien_process_library(process, event->library.start) : NULL;
 		if (map && process->cuda)
@@ -505,6 +534,35 @@ void lien_watch_resume(struct lien_agent *agent)
 	}
 }
 
+#define SWEEP	 64 /* processes at a time */
+#define SWEEP_NS 1000000000ull
+
+/* Ends processes that have ended without a word, their last record lost. */
+static void sweep(struct lien_agent *agent)
+{
+	struct lien_process *process;
+	struct lien_event event;
+	unsigned i;
+
+	if (lien_now_ns() - agent->t_swept < SWEEP_NS)
+		return;
+	agent->t_swept = lien_now_ns();
+	for (i = 0; i < SWEEP; i++) {
+		process = lien_graph_process_after(agent->graph, agent->swept);
+		agent->swept = process ? process->pid : 0;
+		if (!process)
+			return;
+		if (!has_ended(process->pid, process->start))
+			continue;
+		lien_agent_consume(agent); /* its end may be on its way */
+		process = lien_graph_process(agent->graph, agent->swept);
+		if (!process || !has_ended(process->pid, process->start))
+			continue;
+		event = lien_agent_event_of(process->pid, process->start, LIEN_EVENT_EXIT);
+		lien_agent_event(agent, &event);
+	}
+}
+
 void lien_watch_tick(struct lien_agent *agent)
 {
 	struct lien_tracked *tracked;
@@ -512,6 +570,7 @@ void lien_watch_tick(struct lien_agent *agent)
 
 	uint64_t now = lien_now_ns();
 
+	sweep(agent);
 	agent->waking = 0;
 	for (process = lien_graph_first(agent->graph); process;
 		process = lien_graph_next(process)) {

@@ -38,6 +38,7 @@ typedef struct {
 
 struct signal_struct {
 	atomic_t live;
+	unsigned int flags;
 };
 
 typedef struct {
@@ -107,7 +108,20 @@ struct bpf_iter__task_file {
 	struct file *file;
 };
 
+struct xol_area {
+	unsigned long vaddr;
+};
+
+struct uprobes_state {
+	struct xol_area *xol_area;
+};
+
+struct mm_struct {
+	struct uprobes_state uprobes_state;
+};
+
 struct task_struct {
+	struct mm_struct *mm;
 	int pid, tgid;
 	__u64 start_boottime;
 	struct task_struct *group_leader;

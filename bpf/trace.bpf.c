@@ -229,6 +229,41 @@ static __always_inline int emit(struct lien_event *event, __u32 size)
 	return 0;
 }
 
+/*
+ * Calls whose frames lie below `sp` on the machine stack were left without a return (longjmp,
+ * exceptions): whether the driver did what they asked for will not be known. Returns how many
+ * frames remain.
+ */
+static __noinline __u32 frames_left(struct thread *thread, __u64 sp)
+{
+	__u32 depth = thread->depth, i, unknown = 0;
+	struct frame *frame;
+
+	for (i = 0; i < FRAMES; i++) {
+		if (!depth || depth > FRAMES)
+			break;
+		frame = &thread->frame[(depth - 1) & (FRAMES - 1)];
+		if (frame->sp >= sp)
+			break;
+		unknown |= !(frame->flags & LIEN_CALL_FRAME);
+		depth--;
+	}
+	if (unknown)
+		count_lost(thread->pid);
+	return depth;
+}
+
+/* Where a function returns to whose return is probed, which is what the stack holds then. A
+ * function that begins with it was jumped to from the end of a traced one. */
+static __noinline __u64 trampoline(void)
+{
+	struct task_struct *task = (void *)bpf_get_current_task();
+
+	return bpf_core_field_exists(struct xol_area, vaddr)
+		       ? BPF_CORE_READ(task, mm, uprobes_state.xol_area, vaddr)
+		       : 0;
+}
+
 /* The record of the calling thread, made at its first traced call. */
 static __noinline struct thread *thread_get(void)
 {
@@ -817,6 +852,7 @@ static __always_inline __u32 body(struct thread *thread, struct lien_event *even
 	case LIEN_CALL_CU_CAPTURE_TO_GRAPH_PTSZ:
 	case LIEN_CALL_CU_CAPTURE_END:
 	case LIEN_CALL_CU_CAPTURE_END_PTSZ:
+	case LIEN_CALL_CU_STREAM_DESTROY:
 		event->capture.stream = frame->arg[0];
 		return LIEN_EVENT_SIZE(capture);
 	case LIEN_CALL_NCCL_INIT_RANK:
@@ -1229,10 +1265,9 @@ int lien_entry(struct pt_regs *ctx)
 	__u64 cookie = bpf_get_attach_cookie(ctx), sp = arguments.sp;
 	struct lien_probe_control *control;
 	struct thread *thread = thread_get();
+	__u64 scope, caller = 0;
 	struct frame *frame;
-	__u64 scope;
 	__u32 depth;
-	int i;
 
 	if (!thread)
 		return 0;
@@ -1248,24 +1283,20 @@ int lien_entry(struct pt_regs *ctx)
 	if (LIEN_COOKIE_CALL(cookie) < LIEN_CALL_CUDA_MALLOC && !thread->announced)
 		announce(thread, LIEN_COOKIE_FLAGS(cookie) & LIEN_CALL_FIRST ? 1 : 0);
 
-	/* Frames below this one on the machine stack were left without a return (longjmp,
-	 * exceptions). */
-	depth = thread->depth;
-	for (i = 0; i < FRAMES; i++) {
-		if (!depth || depth > FRAMES || thread->frame[(depth - 1) & (FRAMES - 1)].sp >= sp)
-			break;
-		depth--;
-	}
+	depth = frames_left(thread, sp);
+	bpf_probe_read_user(&caller, sizeof(caller), (void *)sp);
 	if (depth && depth <= FRAMES) {
 		frame = &thread->frame[(depth - 1) & (FRAMES - 1)];
-		if (frame->sp == sp && frame->call == LIEN_COOKIE_CALL(cookie)) {
-			if (frame->attachment != LIEN_COOKIE_ATTACHMENT(cookie))
-				return 0;
-			depth--;
-		}
+		if (frame->sp == sp && frame->call == LIEN_COOKIE_CALL(cookie) &&
+			frame->attachment != LIEN_COOKIE_ATTACHMENT(cookie))
+			return 0;
+		/* Not jumped to from the call above, so that one was left, too. */
+		if (frame->sp == sp && caller != trampoline())
+			depth = frames_left(thread, sp + 1);
 	}
 	if (depth >= FRAMES) {
-		count_lost(thread->pid);
+		if (!(LIEN_COOKIE_FLAGS(cookie) & LIEN_CALL_FRAME))
+			count_lost(thread->pid);
 		return 0;
 	}
 	frame = &thread->frame[depth & (FRAMES - 1)];
@@ -1278,8 +1309,7 @@ int lien_entry(struct pt_regs *ctx)
 	frame->share = 0;
 	frame->given = 0;
 	frame->control = 0;
-	frame->caller = 0;
-	bpf_probe_read_user(&frame->caller, sizeof(frame->caller), (void *)sp);
+	frame->caller = caller;
 	thread->depth = depth + 1;
 
 	control = bpf_map_lookup_elem(&controls, &thread->pid);
@@ -1317,16 +1347,10 @@ int lien_return(struct pt_regs *ctx)
 	struct thread *thread = bpf_map_lookup_elem(&threads, &ktid);
 	struct frame *frame;
 	__u32 depth;
-	int i;
 
 	if (!thread)
 		return 0;
-	depth = thread->depth;
-	for (i = 0; i < FRAMES; i++) {
-		if (!depth || depth > FRAMES || thread->frame[(depth - 1) & (FRAMES - 1)].sp >= sp)
-			break;
-		depth--;
-	}
+	depth = frames_left(thread, sp);
 	thread->depth = depth;
 	if (!depth || depth > FRAMES)
 		return 0;
@@ -1375,12 +1399,18 @@ int lien_exec(struct bpf_raw_tracepoint_args *ctx)
 	return 0;
 }
 
+#define SIGNAL_GROUP_EXIT 4
+
 SEC("raw_tp/sched_process_exit")
 int lien_exit(struct bpf_raw_tracepoint_args *ctx)
 {
 	struct task_struct *task = (void *)ctx->args[0];
 	__u32 ktid = (__u32)bpf_get_current_pid_tgid();
+	struct thread *thread = bpf_map_lookup_elem(&threads, &ktid);
 
+	/* In the middle of a call, while the process goes on. */
+	if (thread && !(BPF_CORE_READ(task, signal, flags) & SIGNAL_GROUP_EXIT))
+		frames_left(thread, ~0ull);
 	bpf_map_delete_elem(&threads, &ktid);
 	if (!BPF_CORE_READ(task, signal, live.counter))
 		process_end(leader_pid(task), LIEN_EVENT_EXIT);

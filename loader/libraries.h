@@ -8,6 +8,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/stat.h>
 #include <sys/types.h>
 
 #include <lien/calls.h>
@@ -21,6 +22,14 @@ enum lien_library lien_library_of(const char *path);
 
 /* "cuda", "cudart", "nccl", "control", "ibverbs"; "unknown" for anything else. */
 const char *lien_library_name(enum lien_library library);
+
+/* A copy of a path that can be shown: what is no ASCII becomes '?'. To be freed; NULL: no memory.
+ */
+char *lien_library_text(const char *path);
+
+/* Opens a file for reading and says what it is; never waits. -ESPIPE: not a regular file;
+ * -EWOULDBLOCK: a process holds a lease on it; -errno. */
+int lien_library_open(const char *path, struct stat *st);
 
 struct lien_library_file {
 	enum lien_library library;
@@ -36,9 +45,9 @@ typedef int (*lien_libraries_fn)(const struct lien_library_file *file, void *arg
 
 /*
  * Every file of ours that the dynamic linker's cache, LD_LIBRARY_PATH, the usual directories and
- * the executable mappings of running processes name. Each inode once: overlay file systems
- * (containers of one image) show one file under many device numbers, and a uprobe belongs to the
- * file below.
+ * the executable mappings of running processes name, whatever it is. Each inode once: overlay file
+ * systems (containers of one image) show one file under many device numbers, and a uprobe belongs
+ * to the file below.
  *
  * Returns 0, what fn returned, or -ENOMEM. What can't be read (no permission, gone) is left out.
  */
@@ -54,7 +63,8 @@ struct lien_maps_entry {
 typedef int (*lien_maps_fn)(const struct lien_maps_entry *mapping, void *arg);
 
 /*
- * The mappings of one process, in the order of their addresses; pid 0 is the caller. Returns 0,
+ * The mappings of one process, also of one whose first thread has ended, in the order of their
+ * addresses; pid 0 is the caller. Returns 0,
  * what fn returned, -ESRCH when the process is gone (it may have gone in the middle), or another
  * -errno.
  */

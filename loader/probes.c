@@ -196,7 +196,7 @@ struct lien_attached *lien_attached_new(const char *name)
 	if (!attached)
 		return NULL;
 	attached->multi[0] = attached->multi[1] = -1;
-	attached->file.path = strdup(name);
+	attached->file.path = lien_library_text(name);
 	if (attached->file.path)
 		return attached;
 	free(attached);
@@ -249,6 +249,7 @@ void lien_probes_close(struct lien_probes *probes)
 	if (probes->system)
 		lien_attached_free(probes->system);
 	lien_pins_close(probes->pins);
+	lien_skipped_clear(&probes->skipped);
 	ring_buffer__free(probes->ring);
 	trace_bpf__destroy(probes->skel);
 	free(probes);
@@ -372,7 +373,7 @@ static int find_calls(struct lien_attached *attached, int fd, unsigned attachmen
 		if (!pass)
 			attached->quick = found;
 	}
-	return found ? (int)found : -ENOENT;
+	return found ? (int)found : -ENODATA;
 }
 
 const struct lien_probed_file *lien_probes_file(
@@ -415,24 +416,43 @@ static uint64_t hash_probes(const uint64_t *offsets, const uint64_t *cookies, un
 	return hash;
 }
 
+/* Remembers why, and says so once. */
+static int skip(struct lien_probes *probes, const char *name, const struct stat *st, int err)
+{
+	const struct lien_skipped_file *file;
+
+	if (lien_skipped_find(&probes->skipped, name, st))
+		return err;
+	file = lien_skipped_add(&probes->skipped, name, st, err);
+	if (file)
+		probes->config.on_skipped(probes->config.context, file);
+	return err;
+}
+
+/* Its contents are not worth reading again. */
+static int refused_before(const struct lien_probes *probes, const char *name, const struct stat *st)
+{
+	const struct lien_skipped_file *file = lien_skipped_find(&probes->skipped, name, st);
+
+	return file && (file->err == -ENOEXEC || file->err == -EBADMSG || file->err == -ENODATA)
+		       ? file->err
+		       : 0;
+}
+
 int lien_probes_attach(
 	struct lien_probes *probes, enum lien_library library, const char *path, const char *name)
 {
 	uint64_t offsets[CALLS], cookies[CALLS];
 	struct lien_attached *attached = NULL;
+	struct stat st = {0};
 	char fd_path[32];
-	struct stat st;
 	int fd, err;
 
-	fd = open(path, O_RDONLY | O_CLOEXEC);
+	fd = lien_library_open(path, &st);
 	if (fd < 0)
-		return -errno;
-	if (fstat(fd, &st)) {
-		err = -errno;
-		goto out;
-	}
-	err = 0;
-	if (lien_probes_file(probes, st.st_dev, st.st_ino))
+		return skip(probes, name, &st, fd);
+	err = refused_before(probes, name, &st);
+	if (err || lien_probes_file(probes, st.st_dev, st.st_ino))
 		goto out;
 	err = -ENOMEM;
 	attached = lien_attached_new(name);
@@ -466,7 +486,12 @@ out:
 	if (attached)
 		lien_attached_free(attached);
 	close(fd);
-	return err;
+	return err ? skip(probes, name, &st, err) : 0;
+}
+
+const struct lien_skipped *lien_probes_skipped(const struct lien_probes *probes)
+{
+	return &probes->skipped;
 }
 
 const struct lien_probed_file *lien_probes_each(const struct lien_probes *probes, unsigned index)
@@ -592,10 +617,10 @@ int lien_probes_add_control_file(struct lien_probes *probes, const char *path)
 	uint64_t inode;
 	int fd, err;
 
-	fd = open(path, O_RDONLY | O_CLOEXEC);
+	fd = lien_library_open(path, &st);
 	if (fd < 0)
-		return -errno;
-	err = fstat(fd, &st) ? -errno : control_layout(fd, &layout);
+		return fd;
+	err = control_layout(fd, &layout);
 	close(fd);
 	if (err)
 		return err;

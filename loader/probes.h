@@ -13,6 +13,7 @@
 #include <lien/event.h>
 #include <lien/probe.h>
 #include "loader/libraries.h"
+#include "loader/skipped.h"
 
 struct lien_probes;
 
@@ -38,6 +39,8 @@ struct lien_probes_config {
 	uint64_t new_journal; /* number of the one that is begun if nothing is taken over */
 	/* Called by lien_probes_consume() for each record, in order. The record is not checked. */
 	void (*on_event)(void *context, const struct lien_event *event, size_t size);
+	/* Called once for each file that cannot be probed, as long as there is room for more. */
+	void (*on_skipped)(void *context, const struct lien_skipped_file *file);
 	void *context;
 };
 
@@ -74,10 +77,13 @@ int lien_probes_clean(const char *socket);
 
 /*
  * Attaches to all calls that the file has, once per inode; cuInit last. 0 also when it was attached
- * before. -ENOEXEC, -EBADMSG: no x86-64 library; -ENOENT: none of the calls; -errno.
+ * before. -ENOEXEC, -EBADMSG: no x86-64 library; -ENODATA: none of the calls; those of
+ * lien_library_open(); -errno. The file is then one of lien_probes_skipped().
  */
 int lien_probes_attach(
 	struct lien_probes *probes, enum lien_library library, const char *path, const char *name);
+
+const struct lien_skipped *lien_probes_skipped(const struct lien_probes *probes);
 
 /* NULL: not attached. */
 const struct lien_probed_file *lien_probes_file(

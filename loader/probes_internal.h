@@ -34,6 +34,7 @@ struct lien_probes {
 	struct lien_attached_list files;
 	struct lien_attached *system; /* the tracepoints */
 	unsigned next_attachment;
+	struct lien_skipped skipped;
 
 	/* keep.c: what outlives the agent. */
 	struct lien_pins *pins; /* NULL: nothing does */

@@ -84,6 +84,19 @@ $(SOFTIBVERBS): tests/integration/softibverbs.c
 	$(Q)$(CC) $(LIEN_CFLAGS) $(CFLAGS) -fcf-protection=branch -fPIC -fvisibility=hidden -fno-optimize-sibling-calls -shared \
 		-pthread -Wl,-soname,libibverbs.so.1 -o $@ $< $(LDFLAGS)
 
+# The calls of one library each, by the name that the library has.
+HOSTILE_DIR := $(TESTS)/integration/hostile
+HOSTILE	    := $(addprefix $(HOSTILE_DIR)/, libcuda.so.1 libcudart.so.12 libnccl.so.2 libibverbs.so.1)
+$(HOSTILE_DIR)/libcuda.so.1:	HOSTILE_LIB := CUDA
+$(HOSTILE_DIR)/libcudart.so.12:	HOSTILE_LIB := CUDART
+$(HOSTILE_DIR)/libnccl.so.2:	HOSTILE_LIB := NCCL
+$(HOSTILE_DIR)/libibverbs.so.1:	HOSTILE_LIB := IBVERBS
+$(HOSTILE): tests/integration/hostile.c include/lien/calls.h
+	$(call say,LINK,$@)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) $(LIEN_CFLAGS) $(CFLAGS) -DHOSTILE_$(HOSTILE_LIB) -fPIC -fvisibility=hidden -shared \
+		-Wl,-soname,$(@F) -o $@ $< $(LDFLAGS)
+
 # Which libcuda they get is LD_LIBRARY_PATH's to say. Those that name no function of a library do not
 # need it: they open it themselves.
 define integration_prog
@@ -106,7 +119,7 @@ TEST_RUN    = BUILD=$(BUILD) ASAN_BUILD=$(ASAN_BUILD) LIEN=$(LIEN) CONTROL=$(CON
 
 .PHONY: unit-tests asan-tests integration-tests check-unit check-asan check-valgrind
 unit-tests: $(UNIT_TESTS)
-integration-tests: all $(SOFTCUDA_TEST) $(MAKE_RECORDING) $(SOFTIBVERBS) $(PROGS)
+integration-tests: all $(SOFTCUDA_TEST) $(MAKE_RECORDING) $(SOFTIBVERBS) $(HOSTILE) $(PROGS)
 asan-tests: $(BUILD)/trace.skel.h $(BUILD)/files.skel.h
 	$(Q)mkdir -p $(ASAN_BUILD)
 	$(Q)touch $(ASAN_BUILD)/.deps && cp -u $^ $(ASAN_BUILD)/

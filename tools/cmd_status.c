@@ -142,6 +142,22 @@ static void print_libraries(const json_t *libraries)
 	}
 }
 
+static void print_skipped(const json_t *status)
+{
+	const json_t *list = json_object_get(status, "skipped"), *file;
+	uint64_t all = lien_get_number(status, "skipped_files");
+	size_t i;
+
+	if (all)
+		printf("\n");
+	json_array_foreach (list, i, file)
+		lien_print_wrapped(stdout, 2, "not probed: %s: %s", lien_get_text(file, "path"),
+			lien_get_text(file, "reason"));
+	if (all > json_array_size(list))
+		lien_print_wrapped(stdout, 2, "not probed: %" PRIu64 " more files",
+			all - json_array_size(list));
+}
+
 /* What makes the graph less than the truth: last, so that it is what stays on the screen. */
 static void print_warnings(const json_t *status)
 {
@@ -197,6 +213,7 @@ int lien_cmd_status(int argc, char **argv)
 	} else {
 		print_numbers(result);
 		print_libraries(json_object_get(result, "libraries"));
+		print_skipped(result);
 		print_warnings(result);
 	}
 	json_decref(result);

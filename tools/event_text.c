@@ -123,6 +123,7 @@ static const struct field *const shown[LIEN_CALL_MAX] = {
 	[LIEN_CALL_CU_CAPTURE_TO_GRAPH_PTSZ] = stream,
 	[LIEN_CALL_CU_CAPTURE_END] = stream,
 	[LIEN_CALL_CU_CAPTURE_END_PTSZ] = stream,
+	[LIEN_CALL_CU_STREAM_DESTROY] = stream,
 	[LIEN_CALL_CU_MEM_ALLOC_PITCH] = alloc,
 	[LIEN_CALL_CU_MEM_ALLOC_MANAGED] = alloc,
 	[LIEN_CALL_CU_MEM_ALLOC_ASYNC] = alloc,

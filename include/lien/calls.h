@@ -80,6 +80,7 @@ enum lien_library {
 	X(CU_MULTICAST_BIND_ADDRESS, 60, CUDA, "cuMulticastBindAddr",        0) \
 	X(CU_MULTICAST_UNBIND,  61, CUDA,   "cuMulticastUnbind",             0) \
 	X(CU_RANGE_HANDLE,      62, CUDA,   "cuMemGetHandleForAddressRange", 0) \
+	X(CU_STREAM_DESTROY,    63, CUDA,   "cuStreamDestroy_v2",            LIEN_CALL_RELEASES) \
 	X(CUDA_MALLOC,          64, CUDART, "cudaMalloc",                    LIEN_CALL_FRAME) \
 	X(CUDA_FREE,            65, CUDART, "cudaFree",                      LIEN_CALL_FRAME) \
 	X(CUDA_MALLOC_ASYNC,    66, CUDART, "cudaMallocAsync",               LIEN_CALL_FRAME) \

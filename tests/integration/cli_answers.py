@@ -21,7 +21,7 @@ PS = {"processes": [
     process(813, 1, 2, complete=False, state="partly offloaded", offloaded_bytes=1 << 40,
             command="a-rather-long-program-name-\x1b[31m\n", devices=list(range(8))),
     process(4194304, 0, 1, control="none", ranks=[], devices=[], bytes=0, nccl_bytes=4096),
-], "gpus": [
+], "dead": [{"pid": 811, "owner": "nccl", "allocations": 3, "bytes": 6291456}], "gpus": [
     {"uuid": "GPU-5f0a21c4-0001-0203-0405-060708090a0%d" % i, "index": i, "total_bytes": 150 << 30,
      "used_bytes": 3 << 30, "processes": [
          {"pid": 812, "ordinal": i, "by": "driver"}, {"pid": 813, "ordinal": 7 - i, "by": "driver"}]}

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * Whatever processes say, in any order: events with the right shape and any contents. The graph and
+ * what is made of it stay in one piece, a copy by a dump takes what it is told, and when the
+ * processes have ended nothing is left. Meant for AddressSanitizer.
+ *
+ * LIEN_SEED repeats a run, LIEN_SEQUENCES sets how many.
+ */
+#include <time.h>
+
+#include "agent/findings.h"
+#include "agent/graph_dump.h"
+#include "agent/views.h"
+#include "events.h"
+
+#define PIDS   4
+#define EVENTS 600
+
+static uint64_t random_state;
+
+static unsigned below(unsigned n)
+{
+	random_state = random_state * 6364136223846793005u + 1442695040888963407u;
+	return (random_state >> 33) % n;
+}
+
+static uint64_t value(void)
+{
+	static const uint64_t values[] = {0, 1, 2, 3, 8, 16, 64, 0x1000, 0x200000, 0x400000,
+		0x7f0000000000, 0x7f0000200000, 0x7f0000400000, UINT64_MAX, UINT64_MAX - 0x200000,
+		1ull << 63, 1ull << 40, 0xffffffff};
+
+	return values[below(sizeof(values) / sizeof(values[0]))];
+}
+
+/* Any event that lien_event_valid() lets through. */
+static void any_event(struct lien_event *event, uint64_t at)
+{
+	const size_t words = (sizeof(*event) - LIEN_EVENT_HEADER) / 8;
+	uint64_t *body = (uint64_t *)((char *)event + LIEN_EVENT_HEADER);
+	size_t i;
+
+	do {
+		memset(event, 0, sizeof(*event));
+		event->size = sizeof(*event);
+		event->type = below(LIEN_CALL_MAX);
+		event->flags = below(3) ? 0 : below(64);
+		event->pid = 1 + below(PIDS);
+		event->tid = event->pid + below(3);
+		event->start = below(400) ? 1 : 2;
+		event->t_entry = below(4) ? at - below(8) : at;
+		event->t_return = at;
+		event->result = below(4) ? 0 : (int)below(8);
+		event->outer = below(LIEN_CALL_MAX);
+		event->caller = value();
+		event->scope = below(2) ? 0 : value() | (below(2) ? LIEN_SCOPE_INIT : 0);
+		for (i = 0; i < words; i++)
+			body[i] = below(3) ? value() : value() << 32 | (uint32_t)value();
+		if (event->type == LIEN_EVENT_LIBRARY)
+			event->library.name[below(64)] = '\0';
+		if (event->type == LIEN_CALL_CU_MEM_SET_ACCESS)
+			event->access.count = below(LIEN_ACCESS_MAX + 1);
+	} while (!lien_event_valid(event) ||
+		 ((event->type == LIEN_EVENT_EXIT || event->type == LIEN_EVENT_EXEC) && below(20)));
+}
+
+static int copies(void *context, const struct lien_event *event)
+{
+	assert_true(lien_event_valid(event));
+	assert_true(lien_graph_apply(context, event) != -ENOMEM);
+	return 0;
+}
+
+/* Every answer can be made. */
+static void look(void)
+{
+	struct lien_findings_input input = {.now_ns = 1000000000, .idle_ns = 1};
+	struct lien_view_files files = {.known = true};
+	struct lien_selection selection = {0};
+	struct lien_graph *copy;
+	struct lien_plan plan;
+	char error[600];
+
+	json_decref(lien_view_ps(graph));
+	json_decref(lien_view_mem(graph));
+	json_decref(lien_view_graph(graph));
+	json_decref(lien_findings(graph, &input));
+	json_decref(
+		lien_view_holders(graph, 1 + below(PIDS), value(), &files, error, sizeof(error)));
+	if (!lien_plan_offload(graph, &selection, &plan, error, sizeof(error))) {
+		json_decref(lien_view_plan(&plan));
+		lien_plan_clear(&plan);
+	}
+	assert_int_equal(lien_graph_new(&copy), 0);
+	assert_int_equal(lien_graph_dump(graph, copies, copy), 0);
+	lien_graph_free(copy);
+}
+
+static void whole(void)
+{
+	struct lien_allocation *allocation;
+	struct lien_process *process;
+	struct lien_mapping *mapping;
+	struct lien_handle *handle;
+	uint64_t end;
+
+	for (process = lien_graph_first(graph); process; process = lien_graph_next(process)) {
+		end = 0;
+		RB_FOREACH (mapping, lien_mapping_tree, &process->mappings) {
+			assert_true(mapping->va >= end && mapping->bytes);
+			end = mapping->va + mapping->bytes;
+			assert_true(end > mapping->va);
+		}
+	}
+	for (allocation = lien_graph_first_allocation(graph); allocation;
+		allocation = lien_graph_next_allocation(allocation)) {
+		LIST_FOREACH (mapping, &allocation->mappings, of_allocation)
+			assert_ptr_equal(
+				lien_process_mapping(mapping->process, mapping->va), mapping);
+		LIST_FOREACH (handle, &allocation->handles, of_allocation)
+			assert_ptr_equal(
+				SPLAY_FIND(lien_handle_tree, &handle->process->handles, handle),
+				handle);
+	}
+}
+
+static void sequence(void)
+{
+	struct lien_event event;
+	unsigned i;
+	int err;
+
+	for (i = 0; i < EVENTS; i++) {
+		any_event(&event, 100 + i);
+		err = lien_graph_apply(graph, &event);
+		assert_true(!err || err == -EBADMSG);
+		if (!below(100)) {
+			whole();
+			look();
+		}
+	}
+	whole();
+	for (i = 1; i <= PIDS; i++) {
+		memset(&event, 0, sizeof(event));
+		event.size = LIEN_EVENT_HEADER;
+		event.type = LIEN_EVENT_EXIT;
+		event.pid = event.tid = i;
+		event.start = 1;
+		assert_int_equal(lien_graph_apply(graph, &event), 0);
+	}
+	assert_null(lien_graph_first(graph));
+	assert_null(lien_graph_first_allocation(graph));
+	assert_int_equal(lien_graph_stats(graph)->mappings, 0);
+	assert_int_equal(lien_graph_stats(graph)->allocations, 0);
+}
+
+static void test_anything_is_taken(void **unused)
+{
+	const char *seed = getenv("LIEN_SEED"), *count = getenv("LIEN_SEQUENCES");
+	unsigned i, n = count ? strtoul(count, NULL, 0) : 300;
+	uint64_t first = seed ? strtoull(seed, NULL, 0) : (uint64_t)time(NULL);
+
+	(void)unused;
+	print_message("LIEN_SEED=%llu LIEN_SEQUENCES=%u\n", (unsigned long long)first, n);
+	for (i = 0; i < n; i++) {
+		random_state = first + i;
+		sequence();
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(test_anything_is_taken),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
