@@ -34,8 +34,11 @@ def same_answers(session, path):
         for mapping in allocation["mappings"][:1]:
             place = (str(mapping["pid"]), mapping["address"])
             drop = ("id", "movable", "reason")
-            equal(normal(session.ask("holders", *place, "--from", path), drop),
-                  normal(session.ask("holders", *place), drop), "holders of %s" % (place,))
+            live = session.ask("holders", *place)
+            # Who has a descriptor open is the kernel's knowledge.
+            live["holders"] = [h for h in live["holders"] if h["kind"] != "open export"]
+            equal(normal(session.ask("holders", *place, "--from", path), drop), normal(live, drop),
+                  "holders of %s" % (place,))
 
 
 @case(90)
