@@ -140,7 +140,8 @@ static json_t *view_processes(struct lien_graph *graph)
 
 json_t *lien_view_ps(struct lien_graph *graph)
 {
-	return json_pack("{s:o}", "processes", view_processes(graph));
+	return json_pack(
+		"{s:o, s:o}", "processes", view_processes(graph), "dead", lien_view_dead(graph));
 }
 
 static json_t *view_access(const struct lien_mapping *mapping)

@@ -22,6 +22,7 @@ struct lien_view_files {
 
 json_t *lien_view_ps(struct lien_graph *graph);
 json_t *lien_view_mem(struct lien_graph *graph);
+json_t *lien_view_dead(struct lien_graph *graph); /* part of ps */
 json_t *lien_view_graph(struct lien_graph *graph);
 /* NULL also when there is no such process or address: `error` then says which, else it is "". */
 json_t *lien_view_holders(struct lien_graph *graph, uint32_t pid, uint64_t address,

@@ -49,7 +49,7 @@ static int row_cmp(const void *a, const void *b)
 }
 
 static const char kind_local[] = "local", kind_exported[] = "exported",
-		  kind_imported[] = "imported";
+		  kind_imported[] = "imported", kind_dead[] = "dead";
 
 static struct row *count_owned(
 	struct rows *rows, const struct lien_allocation *allocation, const char *reason)
@@ -57,7 +57,9 @@ static struct row *count_owned(
 	struct row *row;
 
 	row = row_of(rows, allocation->owner_pid, lien_allocation_library(allocation),
-		allocation->exports ? kind_exported : kind_local);
+		!allocation->owner    ? kind_dead
+		: allocation->exports ? kind_exported
+				      : kind_local);
 	if (!row)
 		return NULL;
 	row->allocations++;
@@ -79,7 +81,7 @@ static int count_mappings(
 	struct row *row;
 
 	LIST_FOREACH (mapping, &allocation->mappings, of_allocation) {
-		if (owned && mapping->process->pid == allocation->owner_pid) {
+		if (owned && mapping->process == allocation->owner) {
 			rows->row[owned_index].mappings++;
 			continue;
 		}
@@ -100,6 +102,31 @@ static int count_mappings(
 			row->bytes += mapping->bytes;
 	}
 	return 0;
+}
+
+/* Memory whose owner has exited, by owner: its importers keep it. */
+json_t *lien_view_dead(struct lien_graph *graph)
+{
+	struct lien_allocation *allocation;
+	json_t *list = json_array();
+	struct rows rows = {0};
+	unsigned i;
+
+	for (allocation = lien_graph_first_allocation(graph); allocation;
+		allocation = lien_graph_next_allocation(allocation))
+		if (!allocation->owner && allocation->owner_pid &&
+			lien_allocation_held(allocation) && lien_allocation_on_device(allocation))
+			count_owned(&rows, allocation, "its owner has exited");
+	if (rows.count)
+		qsort(rows.row, rows.count, sizeof(rows.row[0]), row_cmp);
+	for (i = 0; i < rows.count; i++)
+		json_array_append_new(
+			list, json_pack("{s:I, s:s, s:I, s:I}", "pid", (json_int_t)rows.row[i].pid,
+				      "owner", rows.row[i].owner, "allocations",
+				      (json_int_t)rows.row[i].allocations, "bytes",
+				      (json_int_t)rows.row[i].bytes));
+	free(rows.row);
+	return list;
 }
 
 struct lefts {
@@ -150,7 +177,7 @@ json_t *lien_view_mem(struct lien_graph *graph)
 				frees += allocation->bytes;
 			bytes += allocation->bytes;
 		}
-		if (allocation->owner && !(row = count_owned(&rows, allocation, reason)))
+		if (allocation->owner_pid && !(row = count_owned(&rows, allocation, reason)))
 			goto nomem;
 		if (count_mappings(&rows, allocation, row))
 			goto nomem;

@@ -443,6 +443,18 @@ static void new_library(struct lien_agent *agent, const struct lien_event *event
 		lien_maps_read(event->pid, attach_same, &file);
 }
 
+/* It mapped a driver that was not probed yet, and may have made all its calls by now. */
+static void meet_early(struct lien_agent *agent, const struct lien_event *event)
+{
+	const struct lien_process *process = lien_graph_process(agent->graph, event->pid);
+	const struct lien_probed_file *file = lien_probes_file(agent->probes,
+		makedev(event->library.dev_major, event->library.dev_minor), event->library.inode);
+
+	if (lien_library_of(event->library.name) == LIEN_LIB_CUDA && process && !process->cuda &&
+		file && event->t_return < file->t_attached)
+		adopt(agent, event->pid);
+}
+
 void lien_watch_event(struct lien_agent *agent, const struct lien_event *event)
 {
 	struct lien_process *process;
@@ -450,6 +462,7 @@ void lien_watch_event(struct lien_agent *agent, const struct lien_event *event)
 
 	if (event->type == LIEN_EVENT_LIBRARY && event->t_return) {
 		new_library(agent, event);
+		meet_early(agent, event);
 		process = lien_graph_process(agent->graph, event->pid);
 		map = process ? lien_process_library(process, event->library.start) : NULL;
 		if (map && process->cuda)

@@ -63,7 +63,8 @@ struct lien_maps_entry {
 typedef int (*lien_maps_fn)(const struct lien_maps_entry *mapping, void *arg);
 
 /*
- * The mappings of one process, in the order of their addresses; pid 0 is the caller. Returns 0,
+ * The mappings of one process, also of one whose first thread has ended, in the order of their
+ * addresses; pid 0 is the caller. Returns 0,
  * what fn returned, -ESRCH when the process is gone (it may have gone in the middle), or another
  * -errno.
  */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #include "loader/libraries.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -50,7 +51,26 @@ bool lien_maps_parse(char *line, struct lien_maps_entry *mapping)
 	return mapping->end > mapping->start;
 }
 
-int lien_maps_read(pid_t pid, lien_maps_fn fn, void *arg)
+/* A thread that still has the process's memory, which a first thread that has ended has not. 0:
+ * none.
+ */
+static pid_t other_thread(pid_t pid)
+{
+	struct dirent *entry;
+	char path[32];
+	pid_t tid = 0;
+	DIR *tasks;
+
+	snprintf(path, sizeof(path), "/proc/%d/task", pid);
+	tasks = opendir(path);
+	while (tasks && (tid == 0 || tid == pid) && (entry = readdir(tasks)))
+		tid = atoi(entry->d_name);
+	if (tasks)
+		closedir(tasks);
+	return tid == pid ? 0 : tid;
+}
+
+static int read_maps(pid_t pid, lien_maps_fn fn, void *arg, unsigned *lines)
 {
 	struct lien_maps_entry mapping;
 	char path[32], *line = NULL;
@@ -67,6 +87,7 @@ int lien_maps_read(pid_t pid, lien_maps_fn fn, void *arg)
 		return errno == ENOENT ? -ESRCH : -errno;
 	errno = 0;
 	while (!err && getline(&line, &size, file) >= 0) {
+		(*lines)++;
 		if (lien_maps_parse(line, &mapping))
 			err = fn(&mapping, arg);
 		errno = 0;
@@ -76,6 +97,16 @@ int lien_maps_read(pid_t pid, lien_maps_fn fn, void *arg)
 	free(line);
 	fclose(file);
 	return err;
+}
+
+int lien_maps_read(pid_t pid, lien_maps_fn fn, void *arg)
+{
+	unsigned lines = 0;
+	pid_t tid;
+	int err = read_maps(pid, fn, arg, &lines);
+
+	tid = pid && !err && !lines ? other_thread(pid) : 0;
+	return tid ? read_maps(tid, fn, arg, &lines) : err;
 }
 
 /*
@@ -89,7 +120,7 @@ static bool same_file(const char *path, const struct lien_maps_entry *mapping)
 	return !stat(path, &st) && S_ISREG(st.st_mode) && st.st_ino == mapping->inode;
 }
 
-int lien_maps_open_path(pid_t pid, const struct lien_maps_entry *mapping, char *path, size_t size)
+static int open_path(pid_t pid, const struct lien_maps_entry *mapping, char *path, size_t size)
 {
 	struct stat st;
 	int n;
@@ -106,4 +137,12 @@ int lien_maps_open_path(pid_t pid, const struct lien_maps_entry *mapping, char *
 	if (n >= (int)size)
 		return -ENAMETOOLONG;
 	return same_file(path, mapping) ? 0 : -ENOENT;
+}
+
+int lien_maps_open_path(pid_t pid, const struct lien_maps_entry *mapping, char *path, size_t size)
+{
+	int err = open_path(pid, mapping, path, size);
+	pid_t tid = err == -ENOENT ? other_thread(pid) : 0;
+
+	return tid ? open_path(tid, mapping, path, size) : err;
 }

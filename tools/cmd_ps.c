@@ -70,6 +70,21 @@ static void print_processes(const json_t *processes)
 	}
 }
 
+static void print_dead(const json_t *dead)
+{
+	const json_t *row;
+	size_t i;
+
+	if (json_array_size(dead))
+		printf("\n");
+	json_array_foreach (dead, i, row)
+		lien_print_wrapped(stdout, 2,
+			"held by the dead: %s of process %" PRIu64
+			" (%s), which has exited: see `lien check` for who keeps it",
+			lien_size(lien_get_number(row, "bytes")).text, lien_get_number(row, "pid"),
+			lien_get_text(row, "owner"));
+}
+
 int lien_cmd_ps(int argc, char **argv)
 {
 	const char *socket = NULL, *from = NULL;
@@ -94,6 +109,8 @@ int lien_cmd_ps(int argc, char **argv)
 			from ? "the recording tells" : "the agent has seen");
 	else
 		print_processes(json_object_get(result, "processes"));
+	if (!json)
+		print_dead(json_object_get(result, "dead"));
 	json_decref(result);
 	return LIEN_EXIT_OK;
 }

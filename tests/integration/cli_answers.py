@@ -21,7 +21,7 @@ PS = {"processes": [
     process(813, 1, 2, complete=False, state="partly offloaded", offloaded_bytes=1 << 40,
             command="a-rather-long-program-name-\x1b[31m\n", devices=list(range(8))),
     process(4194304, 0, 1, control="none", ranks=[], devices=[], bytes=0, nccl_bytes=4096),
-]}
+], "dead": [{"pid": 811, "owner": "nccl", "allocations": 3, "bytes": 6291456}]}
 
 MEM = {
     "rows": [

@@ -12,11 +12,13 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -367,6 +369,88 @@ static void do_nccl(const uint64_t *arg)
 	}
 }
 
+/* Unloads it, and takes its place: when it is loaded again, it is elsewhere. */
+static void do_nccl_close(const uint64_t *arg)
+{
+	void *library = dlopen(arguments[0], RTLD_NOW | RTLD_NOLOAD);
+	Dl_info where = {0};
+
+	(void)arg;
+	if (!library || !dladdr((void *)through, &where)) {
+		printf("error 0 not loaded\n");
+		return;
+	}
+	through = straight;
+	dlclose(library);
+	dlclose(library);
+	say_errno(
+		mmap(where.dli_fbase, 4096, PROT_NONE,
+			MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) == where.dli_fbase
+			? 0
+			: -1);
+}
+
+static void do_nccl_drop(const uint64_t *arg)
+{
+	void *library = dlopen(arguments[0], RTLD_NOW | RTLD_NOLOAD);
+	Dl_info where = {0};
+
+	(void)arg;
+	dladdr((void *)through, &where);
+	through = straight;
+	if (library)
+		dlclose(library);
+	say_errno(library && !dlclose(library) ? (long)where.dli_fbase : -1);
+}
+
+static void do_stream(const uint64_t *arg)
+{
+	(void)arg;
+	say(cuStreamDestroy_v2(stream), 0);
+	stream = NULL;
+}
+
+static void read_commands(void);
+
+static void *go_on(void *unused)
+{
+	(void)unused;
+	printf("ok 0\n");
+	read_commands();
+	exit(0);
+}
+
+/* Another thread goes on, and the first one ends. */
+static void do_leave(const uint64_t *arg)
+{
+	pthread_t thread;
+
+	(void)arg;
+	if (pthread_create(&thread, NULL, go_on, NULL))
+		printf("error 0 no thread\n");
+	else
+		pthread_exit(NULL);
+}
+
+static void *become(void *path)
+{
+	char *argv[] = {path, NULL};
+
+	execv(argv[0], argv);
+	return NULL;
+}
+
+/* Another thread becomes the program. */
+static void do_become(const uint64_t *arg)
+{
+	pthread_t thread;
+
+	(void)arg;
+	if (!pthread_create(&thread, NULL, become, arguments[0]))
+		pthread_join(thread, NULL);
+	printf("error 0 not this one\n");
+}
+
 /* A child that holds what it inherited, uses nothing, and ends with its parent's input. */
 static void do_fork(const uint64_t *arg)
 {
@@ -470,7 +554,12 @@ static const struct {
 	{"info", do_info, 1},	    /* DEVICE: free and total */
 	{"capture", do_capture, 1}, /* MODE */
 	{"capture-end", do_capture_end, 0},
-	{"nccl", do_nccl, -1}, /* FILE */
+	{"nccl", do_nccl, -1},		   /* FILE */
+	{"nccl-close", do_nccl_close, -1}, /* FILE */
+	{"nccl-drop", do_nccl_drop, -1},   /* FILE: unloads it; where it was */
+	{"stream-destroy", do_stream, 0},  /* that of `capture` */
+	{"leave", do_leave, 0},
+	{"become", do_become, -1}, /* PROGRAM */
 	{"fork", do_fork, 0},
 	{"exec", do_exec, 0},
 	{"closeall", do_closeall, 0}, /* every descriptor above standard error's */
@@ -505,14 +594,19 @@ static void obey(char *line)
 	printf("error -1 no such command\n");
 }
 
-int main(void)
+static void read_commands(void)
 {
 	char line[512];
 
+	while (fgets(line, sizeof(line), stdin))
+		obey(line);
+}
+
+int main(void)
+{
 	through = straight;
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	printf("ready %d\n", getpid());
-	while (fgets(line, sizeof(line), stdin))
-		obey(line);
+	read_commands();
 	return 0;
 }

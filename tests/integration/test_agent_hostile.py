@@ -14,6 +14,7 @@ import signal
 import struct
 import subprocess
 import sys
+import time
 
 os.environ.setdefault("TEST_BIN", os.path.join(os.environ.get("BUILD", "build"), "tests/integration"))
 
@@ -209,6 +210,7 @@ def test_names():
 
 def calls_of(stream, pid, *names):
     wanted = [CALLS[name] for name in names]
+    stream.last = time.monotonic()  # quiet from now on
     return [event for event in stream.events(0.2)
             if event.pid == pid and event.type in wanted and not event.flags & EVENT_ENTRY]
 
@@ -219,7 +221,7 @@ def test_calls_inside_of_calls():
         start(session)
         stream = Stream(session)
         hostile = Hostile(session, *ALL)
-        hostile("result", 0)
+        hostile("result", 1)  # refused: told, and nothing follows
         equal(hostile("nest", 3, "cuMemAlloc_v2", "cuMemAlloc_v2"), -1, "nesting")
         calls = calls_of(stream, hostile.pid, "CU_MEM_ALLOC")
         equal([event.words("QQ")[1] for event in calls], [1, 2, 3, 0], "four deep, inside out")
@@ -246,6 +248,7 @@ def test_jumps_out_of_calls():
         start(session)
         stream = Stream(session)
         hostile = Hostile(session, *ALL)
+        hostile("result", 1)
         # A frame of the runtime: the driver's call after it is not taken for one inside of it.
         hostile("jump", 5, "cudaMalloc", "cuMemAlloc_v2")
         calls = calls_of(stream, hostile.pid, "CU_MEM_ALLOC")
@@ -263,9 +266,9 @@ def test_jumps_out_of_calls():
         session.forgotten(hostile.pid)
         # Releases that never return are not kept for ever.
         hostile = Hostile(session, *ALL)
-        hostile("jump", 20000, "cuMemFree_v2", "cuMemGetHandleForAddressRange")
+        hostile("jump", 5000, "cuMemFree_v2", "cuMemGetHandleForAddressRange")
         before, = status_of(session, "rss_bytes")
-        hostile("jump", 100000, "cuMemFree_v2", "cuMemGetHandleForAddressRange", limit=40)
+        hostile("jump", 50000, "cuMemFree_v2", "cuMemGetHandleForAddressRange", limit=40)
         after, = status_of(session, "rss_bytes")
         check(after < before + 6 * MIB, "grew from %d to %d bytes" % (before, after))
 
@@ -297,6 +300,7 @@ def test_signals_in_calls():
         start(session)
         stream = Stream(session)
         hostile = Hostile(session, *ALL)
+        hostile("result", 1)
         for _ in range(10):
             hostile("signal", "cuMemAlloc_v2", "cuMemAlloc_v2")
             hostile("signal", "cuMemFree_v2", "cuMemFree_v2")
@@ -449,10 +453,10 @@ def test_stripped_libraries():
             for _ in range(2):
                 driver = session.driver(control=False, LD_LIBRARY_PATH=session.path(name))
                 driver("make", 2 * MIB, 0)
-                process = session.known(driver.pid)
-                equal(process["bytes"], 2 * MIB, "bytes with a library that is " + name)
+                process = session.known(driver.pid)  # the first one is, too
                 driver.end()
-            check(process["complete"], "the second process is not complete")
+            equal((process["complete"], process["bytes"]), (True, 2 * MIB),
+                  "the second process with a library that is " + name)
         # Some calls are not exported at all.
         os.mkdir(session.path("few"))
         few = session.path("few/libcuda.so.1")
@@ -557,7 +561,6 @@ def test_storm_of_processes():
     """1,000 processes that use CUDA and end, many of them killed: nothing of them is left."""
     count = int(os.environ.get("STORM", "125"))
     with Session(memory="256M") as session:
-        os.environ.pop("DEBUGINFOD_URLS", None)
         session.start_agent()
         storm(session, 4, 25, 1000)
         wait_for("all are gone", lambda: status_of(session, "processes") == (0,))
@@ -566,29 +569,33 @@ def test_storm_of_processes():
         wait_for("all are gone", lambda: status_of(session, "processes") == (0,))
         equal(status_of(session, "allocations", "mappings", "events_lost", "unreadable"),
               (0, 0, 0, 0), "what is left")
-        equal(agent_fds(session), fds, "descriptors of the agent")
+        wait_for("no more descriptors than before", lambda: agent_fds(session) <= fds)
         grown = status_of(session, "rss_bytes")[0] - rss
         check(grown < 2 * MIB, "the agent grew by %d bytes" % grown)
         equal(session.ask("graph"), {"processes": [], "allocations": [], "communicators": []}, "graph")
-        entries = map_entries(session)
-        equal({name: n for name, n in entries.items() if n}, {}, "entries of maps")
+        equal(map_entries(session) or {},
+              {"threads": 0, "processes": 0, "controls": 0, "lost": 0} if shutil.which("bpftool")
+              else {}, "entries of the kernel side's maps")
         still_served(session)
 
 
 def map_entries(session):
-    """How many entries the kernel side holds of processes, by map."""
-    out = subprocess.run(["bpftool", "--json", "map", "show"], capture_output=True, text=True, check=False)
-    found = {}
-    if out.returncode:
-        return found
-    for entry in json.loads(out.stdout):
-        pids = [owner["pid"] for owner in entry.get("pids", [])]
-        if entry.get("name") not in ("threads", "processes", "controls", "lost") or \
-                session.agent.pid not in pids:
+    """How many entries the kernel side holds of processes, by map; None without bpftool."""
+    if not shutil.which("bpftool"):
+        return None
+    found, fds = {}, "/proc/%d/fdinfo" % session.agent.pid
+    for fd in os.listdir(fds):
+        with open(os.path.join(fds, fd)) as info:
+            words = info.read().split()
+        if "map_id:" not in words:
             continue
-        dump = subprocess.run(["bpftool", "--json", "map", "dump", "id", str(entry["id"])],
-                              capture_output=True, text=True, check=True)
-        found[entry["name"]] = len(json.loads(dump.stdout))
+        number = words[words.index("map_id:") + 1]
+        shown = json.loads(subprocess.run(["bpftool", "--json", "map", "show", "id", number],
+                                          capture_output=True, text=True, check=True).stdout)
+        if shown.get("name") in ("threads", "processes", "controls", "lost"):
+            dump = subprocess.run(["bpftool", "--json", "map", "dump", "id", number],
+                                  capture_output=True, text=True, check=True)
+            found[shown["name"]] = len(json.loads(dump.stdout))
     return found
 
 

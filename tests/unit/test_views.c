@@ -126,7 +126,7 @@ static void test_ps(void **state)
 {
 	(void)state;
 	see(lien_view_ps(graph));
-	assert_members(view, "processes:a");
+	assert_members(view, "processes:a dead:a");
 	LENGTH(0, "processes");
 	two_ranks();
 	library(3, IN_TORCH, "libcuda.so.1"); /* only mapped a library */
@@ -270,20 +270,27 @@ static void test_mem_offloaded(void **state)
 	INTEGER(2 * PIECE, "offload_frees");
 }
 
-/* Nobody's any more, but there: in the totals, and where it is mapped. */
+/* Nobody's any more, but there: in the totals, under its owner, and where it is mapped. */
 static void test_mem_dead_owner(void **state)
 {
 	(void)state;
 	two_ranks();
 	ended(1);
 	see(lien_view_mem(graph));
-	LENGTH(3, "rows");
-	expect_row(0, 2, "nccl", "imported", 1, 2, PIECE, 0, 0);
+	LENGTH(4, "rows");
+	expect_row(0, 1, "nccl", "dead", 1, 0, PIECE, 0, 0);
+	expect_row(1, 2, "nccl", "imported", 1, 2, PIECE, 0, 0);
 	INTEGER(2 * PIECE + 1000, "bytes");
 	INTEGER(PIECE, "offload_frees");
 	LENGTH(2, "left");
 	INTEGER(1, "left[0].pid");
 	assert_non_null(strstr(json_string_value(at("left[0].reason")), "exited"));
+	see(lien_view_ps(graph));
+	LENGTH(1, "dead");
+	INTEGER(1, "dead[0].pid");
+	STRING("nccl", "dead[0].owner");
+	INTEGER(1, "dead[0].allocations");
+	INTEGER(PIECE, "dead[0].bytes");
 }
 
 /* What is imported from nobody known is device memory all the same, as far as anybody knows. */
