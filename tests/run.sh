@@ -89,9 +89,9 @@ run_unit() {
 run_asan() {
 	export ASAN_OPTIONS=detect_leaks=1:strict_string_checks=1
 	export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
-	export LIEN_SEQUENCES=400 # random jobs: each is some twenty times slower here
 	for test in "$ASAN_BUILD"/tests/unit/test_*; do
-		[ ! -x "$test" ] || run "asan/${test##*/}" 120 "$test"
+		# Random jobs: each is some twenty times slower here.
+		[ ! -x "$test" ] || run "asan/${test##*/}" 120 env LIEN_SEQUENCES=400 "$test"
 	done
 }
 

@@ -165,7 +165,7 @@ static int find(const struct lien_query *query, bool json, unsigned long idle)
 	if (json)
 		lien_print_json(stdout, result);
 	else
-		lien_findings_print(result);
+		lien_findings_print(result, query->from);
 	any = lien_findings_any(result);
 	json_decref(result);
 	return any ? EXIT_DIFFERENT : LIEN_EXIT_OK;

@@ -126,10 +126,7 @@ static void print_rows(const json_t *result)
 			table, "%s", lien_size(lien_get_number(row, "offloaded_bytes")).text);
 	}
 	lien_table_end(table, stdout);
-	printf("\ntotal: %s on the GPUs", lien_size(lien_get_number(result, "bytes")).text);
-	if (!json_is_null(json_object_get(result, "offload_frees")))
-		printf(", of which an offload frees %s",
-			lien_size(lien_get_number(result, "offload_frees")).text);
+	lien_print_total(result);
 	if (offloaded)
 		printf("; %s offloaded now", lien_size(offloaded).text);
 	printf("\n");

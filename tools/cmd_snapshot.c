@@ -6,8 +6,8 @@
 #include "tools/record_file.h"
 
 static const char *const examples[] = {"lien snapshot now.lien", "the state of all GPU processes",
-	"lien mem --from now.lien", "who owned how much then; ps, holders and graph can do it, too",
-	NULL};
+	"lien mem --from now.lien",
+	"who owned how much then; so can ps, comms, holders, graph, check and events", NULL};
 
 static const struct lien_usage usage = {
 	.command = "lien snapshot",

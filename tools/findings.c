@@ -47,7 +47,7 @@ static void print_finding(const json_t *finding)
 	free(evidence);
 }
 
-void lien_findings_print(const json_t *result)
+void lien_findings_print(const json_t *result, bool recorded)
 {
 	const json_t *list = json_object_get(result, "findings"), *finding;
 	size_t i, level;
@@ -60,8 +60,9 @@ void lien_findings_print(const json_t *result)
 		printf("nothing odd was found\n");
 	if (!lien_get_true(result, "open_files_known"))
 		lien_print_wrapped(stdout, 0,
-			"Exported descriptors that are still open could not be looked for: this "
-			"kernel does not let lien read them.");
+			"Exported descriptors that are still open could not be looked for: %s.",
+			recorded ? "a recording does not tell of them"
+				 : "this kernel does not let lien read them");
 }
 
 bool lien_findings_any(const json_t *result)

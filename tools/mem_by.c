@@ -52,13 +52,24 @@ static void print_table(const char *by, const json_t *rows)
 		lien_table_add(table, "%s", lien_get_text(row, "kind"));
 		lien_table_add(table, "%" PRIu64, lien_get_number(row, "allocations"));
 		lien_table_add(table, "%s", size_of(row, "bytes", &text));
-		lien_table_add(table, "%s", size_of(row, "offload_frees", &text));
+		lien_table_add(table, "%s",
+			json_is_null(json_object_get(row, "offload_frees"))
+				? "-"
+				: size_of(row, "offload_frees", &text));
 		lien_table_add(table, "%s", size_of(row, "offloaded_bytes", &text));
 		if (comm)
 			lien_table_add(table, "%s", size_of(row, "inferred_bytes", &text));
 	}
 	lien_table_end(table, stdout);
 	free(title);
+}
+
+void lien_print_total(const json_t *result)
+{
+	printf("\ntotal: %s on the GPUs", lien_size(lien_get_number(result, "bytes")).text);
+	if (!json_is_null(json_object_get(result, "offload_frees")))
+		printf(", of which an offload frees %s",
+			lien_size(lien_get_number(result, "offload_frees")).text);
 }
 
 void lien_print_mem_by(const json_t *result)
@@ -70,9 +81,8 @@ void lien_print_mem_by(const json_t *result)
 		print_sites(rows);
 	else
 		print_table(by, rows);
-	printf("\ntotal: %s on the GPUs, of which an offload frees %s\n",
-		lien_size(lien_get_number(result, "bytes")).text,
-		lien_size(lien_get_number(result, "offload_frees")).text);
+	lien_print_total(result);
+	printf("\n");
 	lien_print_host_bytes(result);
 }
 

@@ -5,6 +5,8 @@
 
 #include <jansson.h>
 
+/* "total: ...", without the end of the line: what an offload would free only where it is known. */
+void lien_print_total(const json_t *result);
 /* The answer to a request with `by`. */
 void lien_print_mem_by(const json_t *result);
 /* A line about the host's memory, if there is any. */

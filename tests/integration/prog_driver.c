@@ -390,6 +390,19 @@ static void do_nccl_close(const uint64_t *arg)
 			: -1);
 }
 
+static void do_nccl_drop(const uint64_t *arg)
+{
+	void *library = dlopen(arguments[0], RTLD_NOW | RTLD_NOLOAD);
+	Dl_info where = {0};
+
+	(void)arg;
+	dladdr((void *)through, &where);
+	through = straight;
+	if (library)
+		dlclose(library);
+	say_errno(library && !dlclose(library) ? (long)where.dli_fbase : -1);
+}
+
 static void do_stream(const uint64_t *arg)
 {
 	(void)arg;
@@ -543,6 +556,7 @@ static const struct {
 	{"capture-end", do_capture_end, 0},
 	{"nccl", do_nccl, -1},		   /* FILE */
 	{"nccl-close", do_nccl_close, -1}, /* FILE */
+	{"nccl-drop", do_nccl_drop, -1},   /* FILE: unloads it; where it was */
 	{"stream-destroy", do_stream, 0},  /* that of `capture` */
 	{"leave", do_leave, 0},
 	{"become", do_become, -1}, /* PROGRAM */

@@ -561,7 +561,6 @@ def test_storm_of_processes():
     """1,000 processes that use CUDA and end, many of them killed: nothing of them is left."""
     count = int(os.environ.get("STORM", "125"))
     with Session(memory="256M") as session:
-        os.environ.pop("DEBUGINFOD_URLS", None)
         session.start_agent()
         storm(session, 4, 25, 1000)
         wait_for("all are gone", lambda: status_of(session, "processes") == (0,))
@@ -570,29 +569,33 @@ def test_storm_of_processes():
         wait_for("all are gone", lambda: status_of(session, "processes") == (0,))
         equal(status_of(session, "allocations", "mappings", "events_lost", "unreadable"),
               (0, 0, 0, 0), "what is left")
-        equal(agent_fds(session), fds, "descriptors of the agent")
+        wait_for("no more descriptors than before", lambda: agent_fds(session) <= fds)
         grown = status_of(session, "rss_bytes")[0] - rss
         check(grown < 2 * MIB, "the agent grew by %d bytes" % grown)
         equal(session.ask("graph"), {"processes": [], "allocations": [], "communicators": []}, "graph")
-        entries = map_entries(session)
-        equal({name: n for name, n in entries.items() if n}, {}, "entries of maps")
+        equal(map_entries(session) or {},
+              {"threads": 0, "processes": 0, "controls": 0, "lost": 0} if shutil.which("bpftool")
+              else {}, "entries of the kernel side's maps")
         still_served(session)
 
 
 def map_entries(session):
-    """How many entries the kernel side holds of processes, by map."""
-    out = subprocess.run(["bpftool", "--json", "map", "show"], capture_output=True, text=True, check=False)
-    found = {}
-    if out.returncode:
-        return found
-    for entry in json.loads(out.stdout):
-        pids = [owner["pid"] for owner in entry.get("pids", [])]
-        if entry.get("name") not in ("threads", "processes", "controls", "lost") or \
-                session.agent.pid not in pids:
+    """How many entries the kernel side holds of processes, by map; None without bpftool."""
+    if not shutil.which("bpftool"):
+        return None
+    found, fds = {}, "/proc/%d/fdinfo" % session.agent.pid
+    for fd in os.listdir(fds):
+        with open(os.path.join(fds, fd)) as info:
+            words = info.read().split()
+        if "map_id:" not in words:
             continue
-        dump = subprocess.run(["bpftool", "--json", "map", "dump", "id", str(entry["id"])],
-                              capture_output=True, text=True, check=True)
-        found[entry["name"]] = len(json.loads(dump.stdout))
+        number = words[words.index("map_id:") + 1]
+        shown = json.loads(subprocess.run(["bpftool", "--json", "map", "show", "id", number],
+                                          capture_output=True, text=True, check=True).stdout)
+        if shown.get("name") in ("threads", "processes", "controls", "lost"):
+            dump = subprocess.run(["bpftool", "--json", "map", "dump", "id", number],
+                                  capture_output=True, text=True, check=True)
+            found[shown["name"]] = len(json.loads(dump.stdout))
     return found
 
 

@@ -253,6 +253,16 @@ def test_library_loaded_again_elsewhere():
                     if row["pid"] == driver.pid}
             equal(rows, {"nccl": 2 * MIB * number, "prog_driver": 4 * MIB * number},
                   "by owner, loaded %d times" % number)
+        # Another library where it was.
+        driver("nccl", SOFTNCCL)
+        place = driver("nccl-drop", SOFTNCCL)
+        shutil.copy(SOFTNCCL, session.path("libother.so"))
+        driver("nccl", session.path("libother.so"))
+        driver("alloc", 1000)
+        equal(driver("nccl-drop", session.path("libother.so")), place, "where it is")
+        rows = {row["owner"]: row["bytes"] for row in session.ask("mem")["rows"]
+                if row["pid"] == driver.pid}
+        equal(rows, {"nccl": 8 * MIB, "prog_driver": 16 * MIB, "other": 1000}, "by owner")
         equal(seen(session, driver.pid)[0], True, "complete")
 
 
