@@ -144,7 +144,8 @@ def test_owner_ends_before_importer():
         held = session.ask("holders", importer.pid, hex(place))
         kinds = sorted((h["pid"], h["kind"]) for h in held["holders"])
         equal(kinds, sorted([(owner.pid, "handle"), (owner.pid, "mapping"), (owner.pid, "export"),
-                             (importer.pid, "import"), (importer.pid, "mapping")]), "holders")
+                             (importer.pid, "import"), (importer.pid, "mapping"),
+                             (importer.pid, "open export")]), "holders")
         equal(session.ask("holders", owner.pid, hex(va))["allocation"]["id"],
               held["allocation"]["id"], "the same allocation")
         owner.process.signal(signal.SIGKILL)
