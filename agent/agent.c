@@ -81,6 +81,7 @@ void lien_agent_event(struct lien_agent *agent, const struct lien_event *event)
 	int err;
 
 	if (of_stranger(agent, event)) {
+		lien_server_event(agent, event);
 		lien_watch_event(agent, event);
 		return;
 	}
@@ -322,6 +323,8 @@ int lien_agent_run(const struct lien_agent_config *config)
 		lien_log(6, "ready: pid %d, socket %s, probes by %s", getpid(), config->socket,
 			lien_probes_method(agent->probes));
 		loop(agent);
+		/* Their calls must not be taken for the application's by the next agent. */
+		lien_orders_wait_for_walks(agent);
 		lien_agent_consume(agent);
 		lien_log(6, "stopped");
 	}

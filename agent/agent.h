@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
  * The agent: one thread, one epoll loop. Reads what the probes report, keeps the graph, holds the
- * links to the control libraries, serves clients and drives one transaction at a time. Shared by
- * the agent's own files.
+ * links to the control libraries, serves clients and drives one transaction at a time. What may
+ * take long, reading symbols (sites.c) and asking NVML (node.c), is done by threads of their own,
+ * which know nothing of the rest (worker.h). Shared by the agent's own files.
  */
 #ifndef LIEN_AGENT_H
 #define LIEN_AGENT_H
@@ -156,6 +157,9 @@ void lien_orders_unlink(struct lien_tracked *tracked);
 int lien_orders_link(struct lien_agent *agent, struct lien_process *process,
 	const struct lien_control_state *state);
 void lien_orders_tick(struct lien_agent *agent);
+/* The orders of walks are short: a transaction, or the end, waits for those under way, and no
+ * others follow. */
+void lien_orders_wait_for_walks(struct lien_agent *agent);
 
 /* server.c */
 int lien_server_start(struct lien_agent *agent, const char *path);

@@ -117,14 +117,6 @@ static void imports_unmapped(json_t *list, struct lien_process *process)
 		"cuMemRelease of the imported handle: it keeps the owner's memory alive");
 }
 
-/* Its first byte, or its last. */
-static bool touches_memory(
-	struct lien_process *process, const struct lien_registration *registration)
-{
-	return lien_process_mapping(process, registration->va) ||
-	       lien_process_mapping(process, registration->va + registration->bytes - 1);
-}
-
 static void registered_but_freed(json_t *list, struct lien_process *process,
 	const struct lien_registration_list *registrations, const struct lien_comm *comm)
 {
@@ -135,7 +127,9 @@ static void registered_but_freed(json_t *list, struct lien_process *process,
 		return; /* the memory may be there and not be known */
 	sum_begin(&sum);
 	LIST_FOREACH (registration, registrations, next)
-		if (!touches_memory(process, registration))
+		/* Any buffer of the host may be registered with a card. */
+		if ((comm || registration->of_gpu) &&
+			!lien_registration_lies(process, registration))
 			sum_add(&sum, registration->bytes, registration->va);
 	sum_end(&sum, list, "registered but freed", "leak", process,
 		json_sprintf("process %u (%s) has %" PRIu64
@@ -221,11 +215,15 @@ static void idle(json_t *list, const struct lien_findings_input *input,
 		"group", lien_view_group(comm), "rank", comm->rank, "idle_ms",
 		(input->now_ns - last) / 1e6);
 	json_array_append_new(list,
-		finding("idle communicator", bytes ? "warning" : "note", process->pid, bytes, 1,
-			json_sprintf("process %u (%s): its communicator of %d ranks has been idle "
-				     "for %.0f minutes and holds %.1f MiB",
+		finding("idle communicator", bytes && !process->captured ? "warning" : "note",
+			process->pid, bytes, 1,
+			json_sprintf("process %u (%s): nothing was asked of its communicator of %d "
+				     "ranks for %.0f minutes%s; it holds %.1f MiB",
 				process->pid, process->command, comm->nranks,
-				(input->now_ns - last) / 60e9, mib(bytes)),
+				(input->now_ns - last) / 60e9,
+				process->captured ? " (but replays of CUDA graphs are not seen)"
+						  : "",
+				mib(bytes)),
 			"`lien offload` moves its memory to the host until it is needed; "
 			"ncclCommDestroy frees it",
 			evidence));
@@ -284,15 +282,16 @@ static void legacy_ipc(json_t *list, struct lien_process *process)
 
 static bool share_known(struct lien_graph *graph, uint64_t number)
 {
-	struct lien_allocation *allocation;
-	const struct lien_share *share;
+	struct lien_process *process;
+	const struct lien_share *share = lien_share_find(graph, number);
+	const struct lien_pool *pool;
 
-	for (allocation = lien_graph_first_allocation(graph); allocation;
-		allocation = lien_graph_next_allocation(allocation))
-		if (lien_allocation_held(allocation))
-			LIST_FOREACH (share, &allocation->shares, of_allocation)
-				if (share->number == number)
-					return true;
+	if (share)
+		return lien_allocation_held(share->allocation);
+	for (process = lien_graph_first(graph); process; process = lien_graph_next(process))
+		LIST_FOREACH (pool, &process->pools, next)
+			if (pool->share == number)
+				return true;
 	return false;
 }
 
@@ -342,7 +341,8 @@ static void all_open_exports(
 
 static void not_known_whole(json_t *list, const struct lien_process *process)
 {
-	const char *reason = process->incomplete ? lien_plan_unreachable(process) : NULL;
+	const char *reason =
+		process->incomplete & ~LIEN_INCOMPLETE_NCCL ? lien_plan_unreachable(process) : NULL;
 
 	if (!process->incomplete)
 		return;

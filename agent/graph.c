@@ -162,6 +162,13 @@ struct lien_library_map *lien_process_library(struct lien_process *process, uint
 	return NULL;
 }
 
+bool lien_registration_lies(
+	struct lien_process *process, const struct lien_registration *registration)
+{
+	return lien_process_mapping(process, registration->va) ||
+	       lien_process_mapping(process, registration->va + registration->bytes - 1);
+}
+
 bool lien_registration_touches(
 	const struct lien_registration *registration, const struct lien_mapping *mapping)
 {
@@ -355,7 +362,7 @@ static void allocation_free(struct lien_graph *graph, struct lien_allocation *al
 /* Its place is that of the one that was let go longest ago. */
 static void let_go(struct lien_graph *graph, struct lien_allocation *allocation)
 {
-	unsigned place = graph->next_let_go++ % LIEN_LET_GO_MAX;
+	unsigned place;
 
 	if (!graph->let_go)
 		graph->let_go = calloc(LIEN_LET_GO_MAX, sizeof(*graph->let_go));
@@ -363,6 +370,9 @@ static void let_go(struct lien_graph *graph, struct lien_allocation *allocation)
 		allocation_free(graph, allocation);
 		return;
 	}
+	do
+		place = graph->next_let_go++ % LIEN_LET_GO_MAX;
+	while (graph->let_go[place] && graph->let_go[place]->importing);
 	if (graph->let_go[place])
 		allocation_free(graph, graph->let_go[place]);
 	hide(graph, allocation);

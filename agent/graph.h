@@ -156,6 +156,8 @@ struct lien_registration {
 	LIST_ENTRY(lien_registration) next;
 	uint64_t va, bytes, handle;
 	bool window;
+	bool of_gpu; /* memory that was known lay there when it was registered, not just the host's
+		      */
 };
 LIST_HEAD(lien_registration_list, lien_registration);
 
@@ -238,6 +240,7 @@ enum lien_control_presence {
 	LIEN_CONTROL_NONE,   /* no control library in it */
 	LIEN_CONTROL_LOADED, /* loaded, its thread does not run yet */
 	LIEN_CONTROL_TAKEN,  /* it obeys another agent */
+	LIEN_CONTROL_OTHER,  /* it speaks another version than this agent */
 	LIEN_CONTROL_READY,
 	LIEN_CONTROL_UNKNOWN, /* nobody has looked: the graph is a recording's */
 };
@@ -248,8 +251,9 @@ struct lien_process {
 	uint64_t start;
 	uint64_t t_first; /* when its first driver call was entered; 0: before it was watched */
 	char command[16];
-	bool ended; /* it is being taken out of the graph */
-	bool cuda;  /* made a driver call or may have: false for those that only mapped a library */
+	bool ended;    /* it is being taken out of the graph */
+	bool captured; /* a CUDA graph, once: what it launches makes no calls */
+	bool cuda; /* made a driver call or may have: false for those that only mapped a library */
 	unsigned incomplete;
 	enum lien_control_presence presence;
 	uint64_t held_bytes, held_items; /* offloaded by an agent before this one; the agent's */
@@ -304,6 +308,9 @@ struct lien_process *lien_graph_process_after(struct lien_graph *graph, uint32_t
 struct lien_allocation *lien_graph_first_allocation(struct lien_graph *graph);
 struct lien_allocation *lien_graph_next_allocation(struct lien_allocation *allocation);
 
+/* NULL: no export of that number is known. */
+struct lien_share *lien_share_find(struct lien_graph *graph, uint64_t number);
+
 /* The mapping that contains va. */
 struct lien_mapping *lien_process_mapping(struct lien_process *process, uint64_t va);
 /* The executable mapping that contains address. */
@@ -316,6 +323,9 @@ struct lien_library_map *lien_process_library(struct lien_process *process, uint
 void lien_process_caller(
 	struct lien_process *process, const struct lien_event *event, char name[LIEN_CALLER_SIZE]);
 
+/* True while the first or the last byte of it is memory that is known. */
+bool lien_registration_lies(
+	struct lien_process *process, const struct lien_registration *registration);
 /* True when the registered range has a byte of the mapping. */
 bool lien_registration_touches(
 	const struct lien_registration *registration, const struct lien_mapping *mapping);
@@ -335,7 +345,9 @@ struct lien_comm *lien_allocation_comm(const struct lien_allocation *allocation)
 bool lien_allocation_on_device(const struct lien_allocation *allocation);
 
 /* The present state as events, oldest first, as if everything had just been made: applied to an
- * empty graph they give an equal one. Stops at the first negative value fn returns, and returns it.
+ * empty graph they give an equal one, but for memory that was handed out by descriptor and is held
+ * by nobody now: an import of such a descriptor that comes later is not matched. Stops at the first
+ * negative value fn returns, and returns it.
  */
 int lien_graph_dump(const struct lien_graph *graph,
 	int (*fn)(void *context, const struct lien_event *), void *context);

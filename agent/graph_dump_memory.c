@@ -48,7 +48,8 @@ static int tell_mapping(struct lien_dump *dump, const struct lien_mapping *mappi
 		n++;
 	}
 	event.access.count = n;
-	return lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(access));
+	return lien_dump_tell(dump, &event,
+		offsetof(struct lien_event, access.access) + n * sizeof(struct lien_access));
 }
 
 /* Its export, or an import by it. */

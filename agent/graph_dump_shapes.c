@@ -102,6 +102,7 @@ int lien_dump_opened(struct lien_dump *dump, const struct lien_allocation *alloc
 	unsigned told;
 
 	event.key.va = mapping->va;
+	event.key.context = context_value(mapping->process, mapping->context);
 	memcpy(event.key.key, &name, sizeof(name));
 	for (told = 0; told < mapping->opens && !err; told++)
 		err = lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(key));

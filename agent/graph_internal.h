@@ -92,7 +92,6 @@ void lien_allocation_merge(
  * made of it. */
 struct lien_share *lien_share_new(struct lien_graph *graph, struct lien_allocation *allocation,
 	uint64_t number, const uint8_t *key);
-struct lien_share *lien_share_find(struct lien_graph *graph, uint64_t number);
 /* What a share is of, to be held again by an import. */
 struct lien_allocation *lien_share_taken(struct lien_graph *graph, struct lien_share *share);
 void lien_share_drop(struct lien_graph *graph, struct lien_share *share);

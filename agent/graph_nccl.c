@@ -86,6 +86,7 @@ int lien_graph_apply_register(
 	registration->bytes = event->reg.bytes;
 	registration->handle = event->reg.handle;
 	registration->window = event->type == LIEN_CALL_NCCL_WINDOW_REGISTER;
+	registration->of_gpu = lien_registration_lies(process, registration);
 	LIST_INSERT_HEAD(list, registration, next);
 	return 0;
 }
@@ -105,6 +106,7 @@ int lien_graph_apply_capture_begin(
 {
 	struct lien_capture *capture = capture_find(process, event->capture.stream);
 
+	process->captured = true;
 	if (capture)
 		lien_graph_apply_pending(
 			graph, process, LIEN_CALL_CU_STREAM_DESTROY, event->capture.stream, 0);

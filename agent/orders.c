@@ -124,9 +124,7 @@ static struct lien_transaction_ops ops_of(struct lien_agent *agent)
 
 static void orders_ready(struct lien_source *source, uint32_t events);
 
-/* The orders of walks are short: they are waited for, so that the transaction's find the way free.
- */
-static void wait_for_walks(struct lien_agent *agent)
+void lien_orders_wait_for_walks(struct lien_agent *agent)
 {
 	uint64_t end = lien_now_ns() + WALKS_NS, now;
 	struct lien_process *process, *next;
@@ -151,7 +149,7 @@ static void wait_for_walks(struct lien_agent *agent)
 static int busy(struct lien_agent *agent, char *error, size_t size)
 {
 	if (!agent->transaction) {
-		wait_for_walks(agent);
+		lien_orders_wait_for_walks(agent);
 		return 0;
 	}
 	snprintf(error, size, "another transaction is under way: see `lien status`");

@@ -43,6 +43,10 @@ const char *lien_plan_unreachable(const struct lien_process *process)
 		return "the process did something lien could not follow";
 	if (process->presence == LIEN_CONTROL_NONE)
 		return "the process has no control library: start it with `lien run`";
+	if (process->presence == LIEN_CONTROL_OTHER)
+		return "the process has a control library of another version of lien: use the "
+		       "agent "
+		       "of that version";
 	if (process->presence == LIEN_CONTROL_TAKEN)
 		return "the process takes orders from another agent on this node: stop that one";
 	if (process->presence == LIEN_CONTROL_LOADED)

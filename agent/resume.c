@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "agent/agent.h"
+#include "agent/sites.h"
 
 static char *journal_path(const char *socket)
 {
@@ -30,10 +31,14 @@ static int apply_again(void *context, const struct lien_event *event)
 
 static int graph_renew(struct lien_agent *agent)
 {
+	int err;
+
+	lien_sites_stop(agent); /* they belong to the graph */
 	lien_graph_free(agent->graph);
 	agent->graph = NULL;
 	agent->taken_over = 0;
-	return lien_graph_new(&agent->graph);
+	err = lien_graph_new(&agent->graph);
+	return err ? err : lien_sites_start(agent);
 }
 
 int lien_resume_read(struct lien_agent *agent, const struct lien_agent_config *config,

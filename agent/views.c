@@ -30,6 +30,7 @@ static const char *presence(const struct lien_process *process)
 		[LIEN_CONTROL_NONE] = "none",
 		[LIEN_CONTROL_LOADED] = "loaded",
 		[LIEN_CONTROL_TAKEN] = "taken",
+		[LIEN_CONTROL_OTHER] = "other",
 		[LIEN_CONTROL_READY] = "ready",
 		[LIEN_CONTROL_UNKNOWN] = "unknown",
 	};

@@ -36,6 +36,9 @@ const char *lien_walk_impossible(const struct lien_process *process)
 	case LIEN_CONTROL_LOADED:
 		return "it has made no CUDA call since the agent started, so its control thread "
 		       "does not run yet";
+	case LIEN_CONTROL_OTHER:
+		return "its control library is of another version of lien: use the agent of that "
+		       "version";
 	case LIEN_CONTROL_TAKEN:
 		return "it takes orders from another agent on this node: stop that one";
 	case LIEN_CONTROL_UNKNOWN:

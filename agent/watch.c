@@ -438,7 +438,13 @@ static void look_for_control(struct lien_agent *agent, struct lien_process *proc
 		if (!map || control_place(tracked, map))
 			return;
 	}
-	if (lien_link_state(process->pid, &tracked->place, &state))
+	err = lien_link_state(process->pid, &tracked->place, &state);
+	if (err == -EPROTO && process->presence != LIEN_CONTROL_OTHER)
+		lien_log(4, "process %u has a control library of another version of lien",
+			process->pid);
+	if (err == -EPROTO)
+		process->presence = LIEN_CONTROL_OTHER;
+	if (err)
 		return;
 	process->presence = LIEN_CONTROL_LOADED;
 	err = lien_orders_link(agent, process, &state);

@@ -45,6 +45,9 @@ struct thread {
 	__u32 depth;
 	__u64 context[CONTEXTS]; /* pushed one over the other; the last one is current */
 	__u32 contexts;
+	/* The last call that is seen entering only, to know it again if it is probed twice. */
+	__u32 quick_call, quick_attachment;
+	__u64 quick_sp;
 	__u32 unmade; /* communicators that it asked for, and has not been told of, ever */
 	__u64 scope;  /* of the NCCL call that it entered last */
 	struct frame frame[FRAMES];
@@ -1058,6 +1061,7 @@ static __noinline int unmade_keep(struct thread *thread, const struct frame *fra
 
 	if ((frame->call != LIEN_CALL_NCCL_SPLIT && frame->call != LIEN_CALL_NCCL_SHRINK) ||
 		!succeeded(event->result) || event->comm.comm ||
+		event->flags & LIEN_EVENT_PARTIAL ||
 		(frame->call == LIEN_CALL_NCCL_SPLIT && event->comm.color < 0))
 		return 0;
 	key.slot = thread->unmade++ % UNMADE;
@@ -1257,6 +1261,20 @@ static __noinline void quick(struct thread *thread, const struct arguments *argu
 	}
 }
 
+/* The second of one call's two hits, of another attachment to the same file. */
+static __always_inline int quick_again(struct thread *thread, __u64 sp, __u64 cookie)
+{
+	if (thread->quick_sp == sp && thread->quick_call == LIEN_COOKIE_CALL(cookie) &&
+		thread->quick_attachment != LIEN_COOKIE_ATTACHMENT(cookie)) {
+		thread->quick_sp = 0;
+		return 1;
+	}
+	thread->quick_sp = sp;
+	thread->quick_call = LIEN_COOKIE_CALL(cookie);
+	thread->quick_attachment = LIEN_COOKIE_ATTACHMENT(cookie);
+	return 0;
+}
+
 SEC("uprobe")
 int lien_entry(struct pt_regs *ctx)
 {
@@ -1277,7 +1295,8 @@ int lien_entry(struct pt_regs *ctx)
 		!bpf_map_lookup_elem(&processes, &thread->pid))
 		return 0;
 	if (LIEN_COOKIE_FLAGS(cookie) & LIEN_CALL_QUICK) {
-		quick(thread, &arguments, LIEN_COOKIE_CALL(cookie));
+		if (!quick_again(thread, sp, cookie))
+			quick(thread, &arguments, LIEN_COOKIE_CALL(cookie));
 		return 0;
 	}
 	if (LIEN_COOKIE_CALL(cookie) < LIEN_CALL_CUDA_MALLOC && !thread->announced)

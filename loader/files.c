@@ -37,7 +37,10 @@ static int read_all(int fd, struct lien_probe_open_file **files, unsigned *count
 	unsigned n;
 	ssize_t size;
 
-	while ((size = read(fd, found, sizeof(found))) > 0) {
+	/* EAGAIN: many files passed without one to tell of. */
+	while ((size = read(fd, found, sizeof(found))) > 0 || (size < 0 && errno == EAGAIN)) {
+		if (size < 0)
+			continue;
 		n = size / sizeof(found[0]);
 		more = realloc(*files, (*count + n) * sizeof(**files));
 		if (!more)

@@ -57,6 +57,12 @@ static bool is_kept(const struct bpf_map *map)
 }
 
 /* How the kept maps are laid out, down to the members of what is in them. */
+/* A ring is gone on with whatever its size (--ring). */
+static uint32_t entries_of(const struct bpf_map *map)
+{
+	return bpf_map__type(map) == BPF_MAP_TYPE_RINGBUF ? 0 : bpf_map__max_entries(map);
+}
+
 static uint64_t layout_of(struct bpf_object *object)
 {
 	const struct btf *btf = bpf_object__btf(object);
@@ -67,8 +73,7 @@ static uint64_t layout_of(struct bpf_object *object)
 	bpf_object__for_each_map(map, object)
 	{
 		uint32_t facts[] = {bpf_map__type(map), bpf_map__key_size(map),
-			bpf_map__value_size(map), bpf_map__max_entries(map),
-			bpf_map__map_flags(map)};
+			bpf_map__value_size(map), entries_of(map), bpf_map__map_flags(map)};
 		uint32_t types[] = {bpf_map__btf_key_type_id(map), bpf_map__btf_value_type_id(map)};
 		unsigned i;
 
@@ -189,11 +194,14 @@ static bool note_number(void *context, const char *name)
 
 static void take_attached(struct lien_probes *probes, struct lien_keep_state *state)
 {
-	bool same = !strcmp(state->build, probes->build);
+	bool same_build = !strcmp(state->build, probes->build), same;
 	unsigned i;
 
 	for (i = 0; i < state->attached.count; i++) {
 		struct lien_attached *attached = state->attached.items[i];
+
+		/* That agent may have ended before it had replaced those of another one. */
+		same = same_build && !attached->old;
 
 		if (!has_pins(probes, attached))
 			lien_attached_free(attached);

@@ -61,7 +61,7 @@ static bool read_text(const json_t *object, const char *name, char *to, size_t s
 	return true;
 }
 
-static json_t *of_attached(const struct lien_attached *attached)
+static json_t *of_attached(const struct lien_attached *attached, bool old)
 {
 	const struct lien_probed_file *file = &attached->file;
 	json_t *missing = json_array();
@@ -69,11 +69,12 @@ static json_t *of_attached(const struct lien_attached *attached)
 
 	for (i = 0; file->missing[i]; i++)
 		json_array_append_new(missing, json_string(file->missing[i]));
-	return json_pack("{s:i, s:i, s:o, s:i, s:s, s:o, s:o, s:s, s:I, s:i, s:o}", "number",
-		attached->number, "links", attached->pins, "probes", hex(attached->probes),
-		"library", file->library, "path", file->path, "device", hex(file->device), "inode",
-		hex(file->inode), "build_id", file->build_id, "t_attached",
-		(json_int_t)file->t_attached, "calls", file->calls, "missing", missing);
+	return json_pack("{s:i, s:b, s:i, s:o, s:i, s:s, s:o, s:o, s:s, s:I, s:i, s:o}", "number",
+		attached->number, "old", old, "links", attached->pins, "probes",
+		hex(attached->probes), "library", file->library, "path", file->path, "device",
+		hex(file->device), "inode", hex(file->inode), "build_id", file->build_id,
+		"t_attached", (json_int_t)file->t_attached, "calls", file->calls, "missing",
+		missing);
 }
 
 static int read_attached(const json_t *object, struct lien_attached_list *list)
@@ -90,6 +91,7 @@ static int read_attached(const json_t *object, struct lien_attached_list *list)
 		return -EBADMSG;
 	attached->number = json_integer_value(json_object_get(object, "number"));
 	attached->pins = json_integer_value(json_object_get(object, "links"));
+	attached->old = json_is_true(json_object_get(object, "old"));
 	attached->file.library = json_integer_value(json_object_get(object, "library"));
 	attached->file.calls = json_integer_value(json_object_get(object, "calls"));
 	attached->file.t_attached = json_integer_value(json_object_get(object, "t_attached"));
@@ -153,11 +155,12 @@ static json_t *of_probes(const struct lien_probes *probes)
 
 	lien_keep_boot(boot);
 	if (probes->system && probes->system->pins)
-		json_array_append_new(attached, of_attached(probes->system));
+		json_array_append_new(attached, of_attached(probes->system, false));
 	for (i = 0; i < 2; i++)
 		for (j = 0; j < lists[i]->count; j++)
 			if (lists[i]->items[j]->pins)
-				json_array_append_new(attached, of_attached(lists[i]->items[j]));
+				json_array_append_new(
+					attached, of_attached(lists[i]->items[j], i == 1));
 	return json_pack("{s:s, s:s, s:o, s:o, s:o, s:i, s:o}", "build", probes->build, "boot",
 		boot, "layout", hex(probes->layout), "journal", hex(probes->journal),
 		"pid_namespace", hex(lien_keep_pidns()), "next", probes->next_attachment,

@@ -578,10 +578,14 @@ int lien_probes_traffic(struct lien_probes *probes,
 
 int lien_probes_add_process(struct lien_probes *probes, uint32_t pid, uint64_t start)
 {
-	struct lien_probe_process process = {.start = start, .announced = 1};
+	int fd = bpf_map__fd(probes->skel->maps.processes);
+	struct lien_probe_process process;
 
-	return bpf_map_update_elem(
-		bpf_map__fd(probes->skel->maps.processes), &pid, &process, BPF_ANY);
+	/* What an agent before this one, or the kernel side, knows of it stays. */
+	if (bpf_map_lookup_elem(fd, &pid, &process) || process.start != start)
+		process = (struct lien_probe_process){.start = start};
+	process.announced = 1;
+	return bpf_map_update_elem(fd, &pid, &process, BPF_ANY);
 }
 
 int lien_probes_set_control(

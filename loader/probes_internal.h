@@ -16,6 +16,7 @@ struct lien_attached {
 	unsigned pins;	 /* how many of its links are pinned */
 	uint64_t probes; /* a hash of what is probed, and where */
 	int multi[2];	 /* link fds: returns, entries */
+	bool old;	 /* of a build before the one that wrote the state file */
 	unsigned quick;	 /* calls, the first ones, that are seen entering only */
 	struct bpf_link *links[2 * LIEN_CALL_MAX];
 	unsigned links_count;
