@@ -124,9 +124,11 @@ static void note_losses(struct lien_agent *agent)
 			(unsigned long long)count, pid);
 		event = lien_agent_event_of(pid, process ? process->start : 0, LIEN_EVENT_LOST);
 		event.size = LIEN_EVENT_SIZE(lost);
-		event.lost.count = count;
-		lien_agent_event(agent, &event);
-		lien_probes_lost_noted(agent->probes, pid);
+		do {
+			event.lost.count = count;
+			lien_agent_event(agent, &event);
+			count = lien_probes_lost_noted(agent->probes, pid, count);
+		} while (count);
 	}
 }
 

@@ -530,9 +530,13 @@ bool lien_probes_lost(struct lien_probes *probes, uint32_t *pid, uint64_t *count
 	return !bpf_map_get_next_key(fd, NULL, pid) && !bpf_map_lookup_elem(fd, pid, count);
 }
 
-void lien_probes_lost_noted(struct lien_probes *probes, uint32_t pid)
+uint64_t lien_probes_lost_noted(struct lien_probes *probes, uint32_t pid, uint64_t count)
 {
-	bpf_map_delete_elem(bpf_map__fd(probes->skel->maps.lost), &pid);
+	uint64_t all;
+
+	return bpf_map_lookup_and_delete_elem(bpf_map__fd(probes->skel->maps.lost), &pid, &all)
+		       ? 0
+		       : all - count;
 }
 
 bool lien_probes_traffic_of(const struct lien_probes *probes, uint32_t pid, uint64_t comm,

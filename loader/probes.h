@@ -101,7 +101,8 @@ uint64_t lien_probes_counter(const struct lien_probes *probes, enum lien_probe_c
 /* A process of which records were lost, and how many; the same one until that was noted. False:
  * there is none. */
 bool lien_probes_lost(struct lien_probes *probes, uint32_t *pid, uint64_t *count);
-void lien_probes_lost_noted(struct lien_probes *probes, uint32_t pid);
+/* Returns how many more have been lost meanwhile; they are counted no longer, too. */
+uint64_t lien_probes_lost_noted(struct lien_probes *probes, uint32_t pid, uint64_t count);
 
 /* What the process asked of a communicator; false: nothing yet. */
 bool lien_probes_traffic_of(const struct lien_probes *probes, uint32_t pid, uint64_t comm,
