@@ -112,6 +112,7 @@ static int read_entry(const struct lien_maps_entry *entry, void *arg)
 {
 	struct reading *reading = arg;
 	struct lien_event event;
+	char *deleted;
 
 	if (!entry->executable || !entry->inode)
 		return 0;
@@ -137,6 +138,9 @@ static int read_entry(const struct lien_maps_entry *entry, void *arg)
 	event.library.dev_major = entry->dev_major;
 	event.library.dev_minor = entry->dev_minor;
 	strncpy(event.library.name, last_component(entry->path), sizeof(event.library.name) - 1);
+	deleted = strstr(event.library.name, " (deleted)"); /* the kernel's words, not the name */
+	if (deleted)
+		*deleted = '\0';
 	lien_agent_event(reading->agent, &event);
 	return 0;
 }

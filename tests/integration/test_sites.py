@@ -164,6 +164,7 @@ def test_named_after_the_owner_has_died():
         handle, _ = owner("make", 6 * MIB, 0)
         fd = importer("getfd", owner.pid, owner("export", handle))
         importer("show", 6 * MIB, importer("import", fd), 0)
+        session.ask("ps")  # the agent has met the library: the ring rests for a millisecond
         os.unlink(library)
         owner.end()
         wait_for("the owner has gone", lambda: session.process(owner.pid) is None)
