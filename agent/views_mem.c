@@ -193,7 +193,7 @@ json_t *lien_view_dead(struct lien_graph *graph)
 				      "owner", rows.row[i].owner, "allocations",
 				      (json_int_t)rows.row[i].allocations, "bytes",
 				      (json_int_t)rows.row[i].bytes));
-	free(rows.row);
+	rows_free(&rows);
 	return list;
 }
 
