@@ -41,7 +41,10 @@ def replies():
     offload, restore, compare, repair = (bytes([6, n]) for n in (1, 2, 3, 4))
     well = bytes([2])
     yield well + offload + well * 8 + restore + well * 12
-    yield well + compare + well * 10 + repair + bytes([3, 0, 46, 2, 0, 0, 9]) + bytes(46 * 8) + bytes([7, 2]) + well * 6
+    for va, places in ((VA, 1), (VA + 64 * STEP, 1), (VA + 64 * STEP, 1 << 30), (VA + STEP, 16)):
+        found = struct.pack("<QQQIIIIiBBHII", va, STEP, 9, 1, 1, 1, 1, 0, 0, 0, 0, places, 0) + bytes([1, 0, 0, 0, 3, 0, 0, 0] * 16)
+        look = (bytes([3, 0, len(found) // 8, 0, 0, 0, 0]) + found + well + bytes([7, 2])) * 4
+        yield well + compare + look + repair + look + bytes([6, 5])
     yield well + offload + well * 3 + bytes([3, 1, 2, 2, 0xFE, 1, 1]) + bytes(16) + well * 8
     yield well + offload + well * 5 + bytes([8, 1]) + well * 8
     yield well + offload + well * 4 + bytes([7, 200]) + well * 4
