@@ -15,8 +15,6 @@
 #include "loader/files.h"
 #include "tests/unit/events.h"
 
-#define START 1000 /* of both processes */
-
 uint64_t fake_now;
 static struct fake_agent *started_agent;
 
@@ -338,7 +336,7 @@ void fake_agent_fill(struct fake_agent *fake, bool linked)
 	require(!lien_graph_new(&graph), "graph");
 	fake->agent.graph = graph;
 	for (i = 0; i < FAKE_RANKS; i++)
-		TELL(LIEN_EVENT_PROCESS, fake->pid[i], .start = START,
+		TELL(LIEN_EVENT_PROCESS, fake->pid[i],
 			.process = {.uid = 1000, .complete = 1, .comm = "python3"});
 	lien_graph_on_process_end(graph, process_end, &fake->agent);
 	two_ranks(fake->pid);
@@ -347,10 +345,10 @@ void fake_agent_fill(struct fake_agent *fake, bool linked)
 	require(!socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), "socketpair");
 	fake->control[0] = pair[1];
 	drain(child_end);
+	drain(fake->control[1]);
 	link_rank(fake, 0, pair[0]);
 	close(pair[0]); /* the link has its own */
 	link_rank(fake, 1, child_end);
-	drain(fake->control[1]);
 }
 
 void fake_agent_clear(struct fake_agent *fake)

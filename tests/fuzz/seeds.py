@@ -99,6 +99,8 @@ def events():
         yield header + b"".join(picked[:4] + picked[n:n + 24])
     # Every kind of event, with names that meet.
     process = struct.pack("<IHHIIQQQiIQQ", 232, 1, 0, 5, 5, 9, 1, 2, 0, 0, 0, 0) + struct.pack("<II16s", 0, 1, b"a") + bytes(144)
+    for kind in (1, 4):  # names without an end
+        yield header + process + struct.pack("<IHHIIQQQiIQQ", 232, kind, 0, 5, 5, 9, 1, 2, 0, 0, 0, 0) + b"x" * 168
     for first in range(2, 320, 12):
         body = struct.pack("<QQQQ", VA, STEP, 1, 1) + bytes(136)
         yield header + process + b"".join(
