@@ -52,6 +52,8 @@ enum lien_wire_type {
 #define LIEN_WIRE_WALK_US_MAX 1000000
 /* No address and no size is larger: x86-64 has no more. */
 #define LIEN_WIRE_BYTES_MAX (1ull << 57)
+/* Each is taken by a call of its own. */
+#define LIEN_WIRE_REFERENCES_MAX 65536
 
 #define LIEN_WIRE_FIRST 0x1
 #define LIEN_WIRE_LAST	0x2

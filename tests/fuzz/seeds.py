@@ -77,8 +77,8 @@ def orders():
     yield bytes(16) + order(WALK, ranges, arg=20000) + order(WALK, ranges * 8, arg=1) + order(99)
     yield bytes(16) + order(HELLO)[:40]
     # Sizes and limits that no agent has in mind.
-    for size in (1 << 63, (1 << 64) - STEP):
-        huge = b"".join(item(token, VA, OWNED, size=size) for token in (1, 2))
+    for size, references in ((1 << 63, 1), ((1 << 64) - STEP, 1), (STEP, 1 << 31)):
+        huge = b"".join(item(n, VA + n * STEP, OWNED, references=references, size=size) for n in (0, 1))
         yield bytes(16) + order(STAGE, huge, FIRST | LAST) + order(SAVE) + order(DROP) + order(CREATE) + order(FINISH)
     yield bytes(16) + order(WALK, struct.pack("<QQII", STEP, (1 << 64) - 2 * STEP, 1, 0), arg=1 << 40)
     yield bytes(16) + order(WALK, struct.pack("<QQII", (1 << 64) - STEP, STEP - 1, 1, 0), arg=1 << 40)
