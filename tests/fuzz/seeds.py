@@ -4,9 +4,10 @@
 
     tests/fuzz/seeds.py DIRECTORY     makes DIRECTORY/fuzz_NAME/...
 
-What is committed in tests/fuzz/corpus is what libFuzzer kept of these and what it found from them:
+What is committed in tests/fuzz/corpus is the least that reaches all that these and a long run reached:
 
-    build/fuzz/fuzz_NAME -merge=1 tests/fuzz/corpus/fuzz_NAME DIRECTORY/fuzz_NAME build/fuzz/fuzz_NAME.d/corpus
+    build/fuzz/fuzz_NAME -set_cover_merge=1 -use_counters=0 -max_len=1200 NEW \\
+        build/fuzz/fuzz_NAME.d/corpus DIRECTORY/fuzz_NAME
 """
 import gzip
 import pathlib
@@ -86,9 +87,7 @@ def orders():
 
 def events():
     data = gzip.open(ROOT / "tests/data/pytorch-nccl-2ranks.lien").read()
-    header, at, seen, picked = data[:32], 32, {}, []
-    header = data[:HEADER]
-    at = HEADER
+    header, at, seen, picked = data[:HEADER], HEADER, {}, []
     while at < len(data):
         size, kind, _, pid = struct.unpack_from("<IHHI", data, at)
         seen[kind, pid] = seen.get((kind, pid), 0) + 1
