@@ -230,7 +230,7 @@ static int tell_binding(struct lien_dump *dump, const struct lien_binding *bindi
 	struct lien_event event = lien_dump_event(process, LIEN_CALL_CU_MULTICAST_BIND);
 	const struct lien_mapping *mapping = owners_mapping(memory);
 	bool object_borrowed, memory_borrowed = false;
-	uint64_t handle, bound;
+	uint64_t handle, bound = 0;
 	int err;
 
 	err = borrow(dump, object, process, &handle, &object_borrowed);

@@ -134,6 +134,16 @@ static bool on_card(const struct lien_mapping *mapping)
 	return false;
 }
 
+static bool too_many_references(const struct lien_allocation *allocation)
+{
+	const struct lien_handle *handle;
+
+	LIST_FOREACH (handle, &allocation->handles, of_allocation)
+		if (handle->references > LIEN_WIRE_REFERENCES_MAX)
+			return true;
+	return false;
+}
+
 /* NULL, or why it is not known who has the memory that was exported. */
 static const char *exports_unknown(const struct lien_allocation *allocation)
 {
@@ -206,6 +216,8 @@ const char *lien_plan_unmovable(const struct lien_allocation *allocation)
 		return "imported by its own process";
 	if (!handles_mapped(allocation))
 		return "a process holds a handle to it without mapping it";
+	if (too_many_references(allocation))
+		return "more references are held to it than can be restored";
 	if (!whole_mapping(allocation))
 		return "no mapping through which all of it can be copied";
 	if (!LIST_EMPTY(&allocation->bindings))

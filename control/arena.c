@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
+#include <lien/wire.h>
 #include "control/arena.h"
 
 #define CHUNK_ALIGN (64ull << 20)
@@ -14,6 +15,8 @@ int lien_arena_reserve(struct lien_arena *arena, const struct lien_driver *drive
 	CUresult result;
 	void *memory;
 
+	if (bytes > LIEN_WIRE_BYTES_MAX) /* no sum overflows */
+		return -ENOMEM;
 	if (arena->used + bytes <= arena->bytes)
 		return 0;
 	missing = arena->used + bytes - arena->bytes;

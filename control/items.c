@@ -46,6 +46,9 @@ static int sane(const struct lien_wire_item *wire)
 
 	if (kind != LIEN_WIRE_OWNED && kind != LIEN_WIRE_IMPORTED)
 		return 0;
+	if (wire->va > LIEN_WIRE_BYTES_MAX || wire->allocation_bytes > LIEN_WIRE_BYTES_MAX ||
+		wire->references > LIEN_WIRE_REFERENCES_MAX)
+		return 0;
 	if (!wire->bytes || wire->bytes > wire->allocation_bytes || wire->places > LIEN_WIRE_PLACES)
 		return 0;
 	return wire->index || wire->bytes == wire->allocation_bytes ||

@@ -246,7 +246,8 @@ int lien_order_save(struct lien_control *control)
 
 	while ((item = lien_items_next(&control->items, item)))
 		if (item->state == LIEN_ITEM_STAGED && item->wire.flags & LIEN_WIRE_OWNED) {
-			bytes += item->wire.allocation_bytes;
+			if (bytes <= LIEN_WIRE_BYTES_MAX) /* more is too much, and overflows */
+				bytes += item->wire.allocation_bytes;
 			result = result ? result
 					: lien_device_use(
 						  control, copy_device(&item->wire), &device);

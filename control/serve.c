@@ -12,6 +12,9 @@
 #include <lien/pass_fds.h>
 #include "control/control.h"
 
+/* What is away outlives sockets and threads. */
+static struct lien_control kept;
+
 /* An agent that does not read for so long is gone; its successor asks anew. */
 #define SEND_LIMIT_MS 30000
 
@@ -295,7 +298,6 @@ static int still(int fd, uint64_t ino)
 void lien_control_serve(int fd, uint64_t ino)
 {
 	static pthread_mutex_t serving = PTHREAD_MUTEX_INITIALIZER;
-	static struct lien_control control; /* what is away outlives sockets and threads */
 	static struct message message;
 	struct lien_wire_hello who;
 	uint64_t start;
@@ -303,21 +305,21 @@ void lien_control_serve(int fd, uint64_t ino)
 	pthread_mutex_lock(&serving);
 	while (still(fd, ino) && !receive(fd, &message) && still(fd, ino)) {
 		start = lien_control_now_ns();
-		memset(&control.reply, 0, sizeof(control.reply));
-		control.reply.type = message.header.type;
-		control.reply.seq = message.header.seq;
-		control.generation = message.header.arg;
+		memset(&kept.reply, 0, sizeof(kept.reply));
+		kept.reply.type = message.header.type;
+		kept.reply.seq = message.header.seq;
+		kept.generation = message.header.arg;
 		if (message.header.type == LIEN_WIRE_HELLO)
-			hello(&control, &who);
+			hello(&kept, &who);
 		else
-			control.reply.result = obey(&control, fd, &message);
+			kept.reply.result = obey(&kept, fd, &message);
 		while (message.fds_count)
 			close(message.fds[--message.fds_count]);
-		control.reply.flags = LIEN_WIRE_LAST;
-		control.reply.ns = lien_control_now_ns() - start;
+		kept.reply.flags = LIEN_WIRE_LAST;
+		kept.reply.ns = lien_control_now_ns() - start;
 		if (!still(fd, ino))
 			break;
-		send_reply(fd, &control.reply, &who,
+		send_reply(fd, &kept.reply, &who,
 			message.header.type == LIEN_WIRE_HELLO ? sizeof(who) : 0, NULL, 0);
 	}
 	pthread_mutex_unlock(&serving);

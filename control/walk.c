@@ -227,7 +227,10 @@ static int walk_ranges(
 	int result = 0;
 
 	for (; *done < count && !result; (*done)++) {
-		if (ranges[*done].kind == LIEN_WIRE_AREA) {
+		if (ranges[*done].va > LIEN_WIRE_BYTES_MAX ||
+			ranges[*done].bytes > LIEN_WIRE_BYTES_MAX) {
+			result = -EPROTO; /* its end would overflow */
+		} else if (ranges[*done].kind == LIEN_WIRE_AREA) {
 			result = walk_area(walk, &ranges[*done], &va);
 			if (result == 1) {
 				reply->arg = va;
@@ -259,6 +262,8 @@ int lien_order_walk(struct lien_control *control, int fd, const struct lien_wire
 	walk.control = control;
 	walk.driver = control->driver;
 	walk.fd = fd;
+	if (limit_us > LIEN_WIRE_WALK_US_MAX)
+		limit_us = LIEN_WIRE_WALK_US_MAX;
 	walk.until_ns = lien_control_now_ns() + limit_us * 1000;
 	result = contexts_open(&walk);
 	if (result)

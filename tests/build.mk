@@ -109,6 +109,8 @@ $(TESTS)/integration/$(1): $(BUILD)/obj/tests/integration/$(1).o \
 endef
 $(foreach name,$(PROG_NAMES),$(eval $(call integration_prog,$(name))))
 
+include tests/fuzz/build.mk
+
 # --- targets -------------------------------------------------------------------------------------
 ASAN_BUILD := $(BUILD)/asan
 ASAN_FLAGS := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
@@ -127,7 +129,7 @@ asan-tests: $(BUILD)/trace.skel.h $(BUILD)/files.skel.h
 		SANITIZE='$(ASAN_FLAGS)' -o $(ASAN_BUILD)/trace.skel.h -o $(ASAN_BUILD)/files.skel.h unit-tests
 
 check:
-	$(Q)$(MAKE) --no-print-directory $(TEST_JOBS) unit-tests asan-tests integration-tests
+	$(Q)$(MAKE) --no-print-directory $(TEST_JOBS) unit-tests asan-tests integration-tests fuzz-targets
 	$(Q)$(TEST_RUN)
 
 check-unit:

@@ -3,7 +3,7 @@
 # Runs the tests that the build made and sums them up; the last line is "N passed, N failed", with
 # ", N skipped" if any were. `make check` calls it.
 #
-#   tests/run.sh [unit|asan|valgrind|integration|static]...     default: all but valgrind
+#   tests/run.sh [unit|asan|valgrind|integration|fuzz|static]...     default: all but valgrind
 #
 # A test program is one of cmocka's, or prints "N passed, N failed[, N skipped]" as its last line; exit
 # status 77 says that it cannot run here. Logs stay in $BUILD/tests/log, those of failures are shown.
@@ -112,17 +112,24 @@ run_integration() {
 	done
 }
 
+run_fuzz() {
+	for target in tests/fuzz/fuzz_*.c; do
+		name=$(basename "$target" .c)
+		run "fuzz/${name#fuzz_}" 300 tests/fuzz/run.sh "$name" short
+	done
+}
+
 run_static() {
 	run symbols 60 tests/check_symbols.sh "$LIEN" "$CONTROL"
 	run format 120 tests/check_format.sh
 }
 
-[ $# -gt 0 ] || set -- unit asan integration static
+[ $# -gt 0 ] || set -- unit asan integration fuzz static
 begun=$(date +%s)
 for part in "$@"; do
 	case $part in
-	unit | asan | valgrind | integration | static) "run_$part" ;;
-	*) echo "usage: $0 [unit|asan|valgrind|integration|static]..." >&2 && exit 2 ;;
+	unit | asan | valgrind | integration | fuzz | static) "run_$part" ;;
+	*) echo "usage: $0 [unit|asan|valgrind|integration|fuzz|static]..." >&2 && exit 2 ;;
 	esac
 done
 rest=

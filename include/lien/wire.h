@@ -45,8 +45,15 @@ enum lien_wire_type {
 	LIEN_WIRE_IMPORT,  /* body: lien_wire_share[] with as many fds; LAST batch has flag LAST */
 	LIEN_WIRE_FINISH,  /* wait for the copies; then the items are forgotten */
 	LIEN_WIRE_LIST,	   /* reply: lien_wire_item[] of what is offloaded here */
-	LIEN_WIRE_WALK, /* body: lien_wire_range[]; .arg: limit in us; reply: lien_wire_found[] */
+	LIEN_WIRE_WALK,	   /* body: lien_wire_range[]; .arg: limit in us, no more than
+			      LIEN_WIRE_WALK_US_MAX count; reply: lien_wire_found[] */
 };
+
+#define LIEN_WIRE_WALK_US_MAX 1000000
+/* No address and no size is larger: x86-64 has no more. */
+#define LIEN_WIRE_BYTES_MAX (1ull << 57)
+/* Each is taken by a call of its own. */
+#define LIEN_WIRE_REFERENCES_MAX 65536
 
 #define LIEN_WIRE_FIRST 0x1
 #define LIEN_WIRE_LAST	0x2

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: BSD-2-Clause
+# libFuzzer targets; included by tests/build.mk.
+#
+# make fuzz             each of them for FUZZ_SECONDS (600): fails at the first finding, whose input
+#                       stays in $(BUILD)/fuzz/NAME.d/
+# make fuzz-targets     builds them, if this clang has what it takes
+#
+# A tests/fuzz/fuzz_NAME.c becomes $(BUILD)/fuzz/fuzz_NAME, linked with the agent's pure part and what
+# FUZZ_SRCS_fuzz_NAME adds.
+
+FUZZ		:= $(BUILD)/fuzz
+FUZZ_SECONDS	?= 600
+FUZZ_NAMES	:= $(patsubst tests/fuzz/%.c,%,$(sort $(wildcard tests/fuzz/fuzz_*.c)))
+FUZZ_TARGETS	:= $(FUZZ_NAMES:%=$(FUZZ)/%)
+FUZZ_FLAGS	:= -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined \
+	-fno-omit-frame-pointer
+FUZZ_AGENT	:= tests/fuzz/fake_agent.c $(addprefix agent/, comms.c compare.c link.c orders.c \
+	requests.c server.c walks.c) loader/elf_symbols.c loader/libraries.c loader/maps.c
+
+FUZZ_SRCS_fuzz_client	 := $(FUZZ_AGENT)
+FUZZ_SRCS_fuzz_replies	 := $(FUZZ_AGENT)
+FUZZ_LD_fuzz_client	 := -Wl,--wrap=poll,--wrap=lien_maps_read
+FUZZ_LD_fuzz_replies	 := -Wl,--wrap=poll,--wrap=lien_maps_read
+FUZZ_SRCS_fuzz_orders	 := $(addprefix control/, arena.c drain.c items.c memory.c walk.c)
+FUZZ_LD_fuzz_orders	 := -Wl,--wrap=poll
+FUZZ_SRCS_fuzz_symbols	 := $(addprefix loader/, demangle.c elf_symbols.c symbols.c)
+
+$(FUZZ)/obj/%.o: %.c | $(BUILD)/.deps
+	$(call say,FUZZ CC,$@)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CLANG) $(FUZZ_FLAGS) $(LIEN_CFLAGS) -MMD -MP -c $< -o $@
+
+define fuzz_target
+$(FUZZ)/$(1): $(FUZZ)/obj/tests/fuzz/$(1).o \
+		$(sort $(PURE_SRCS:%.c=$(FUZZ)/obj/%.o) $(FUZZ_SRCS_$(1):%.c=$(FUZZ)/obj/%.o))
+	$$(call say,LINK,$$@)
+	$$(Q)$$(CLANG) $$(FUZZ_FLAGS) -pthread $(FUZZ_LD_$(1)) -o $$@ $$^ $(TEST_LIBS) \
+		-lelf -l:libiberty.a -ldl
+endef
+$(foreach name,$(FUZZ_NAMES),$(eval $(call fuzz_target,$(name))))
+
+# Debian has libFuzzer in libclang-rt-VERSION-dev.
+FUZZ_RUNTIME = $(shell echo 'int LLVMFuzzerTestOneInput(void) { return 0; }' | \
+	$(CLANG) -fsanitize=fuzzer,address -w -x c - -o /dev/null 2>/dev/null && echo yes)
+
+.PHONY: fuzz fuzz-targets
+fuzz-targets:
+	$(Q)[ -z "$(FUZZ_RUNTIME)" ] || $(MAKE) --no-print-directory $(FUZZ_TARGETS)
+
+fuzz: fuzz-targets
+	$(Q)for name in $(FUZZ_NAMES); do \
+		BUILD=$(BUILD) tests/fuzz/run.sh $$name $(FUZZ_SECONDS) || exit 1; done
+
+-include $(shell find $(FUZZ)/obj -name '*.d' 2>/dev/null)

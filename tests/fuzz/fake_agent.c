@@ -1,0 +1,405 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "tests/fuzz/fake_agent.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "agent/node.h"
+#include "agent/sites.h"
+#include "loader/files.h"
+#include "tests/unit/events.h"
+
+uint64_t fake_now;
+static struct fake_agent *started_agent;
+
+/* --- what the agent has besides -----------------------------------------------------------------
+ */
+
+void lien_log(int level, const char *format, ...)
+{
+	char line[1024]; /* formatted all the same: the arguments are a part of what is tested */
+	va_list args;
+
+	(void)level;
+	va_start(args, format);
+	vsnprintf(line, sizeof(line), format, args);
+	va_end(args);
+}
+
+uint64_t lien_now_ns(void)
+{
+	return fake_now += 1000;
+}
+
+int lien_agent_watch(struct lien_agent *agent, struct lien_source *source, uint32_t events)
+{
+	struct epoll_event event = {.events = events, .data.ptr = source};
+
+	return epoll_ctl(agent->epoll, EPOLL_CTL_ADD, source->fd, &event) ? -errno : 0;
+}
+
+struct lien_event lien_agent_event_of(uint32_t pid, uint64_t start, unsigned type)
+{
+	struct lien_event event;
+
+	memset(&event, 0, sizeof(event));
+	event.size = LIEN_EVENT_HEADER;
+	event.type = type;
+	event.pid = event.tid = pid;
+	event.start = start;
+	event.t_entry = event.t_return = lien_now_ns();
+	return event;
+}
+
+void lien_agent_event(struct lien_agent *agent, const struct lien_event *event)
+{
+	if (!lien_event_valid(event))
+		abort(); /* the agent tells itself no nonsense, whatever it was told */
+	(void)!lien_graph_apply(agent->graph, event);
+	lien_server_event(agent, event);
+	lien_walks_event(agent, event);
+}
+
+void lien_agent_consume(struct lien_agent *agent)
+{
+	(void)agent;
+}
+
+bool lien_watch_cards(void)
+{
+	return true;
+}
+
+static void process_end(void *context, struct lien_process *process)
+{
+	struct lien_tracked *tracked = process->agent;
+	struct lien_agent *agent = context;
+
+	if (agent->transaction)
+		lien_transaction_gone(agent->transaction, process->pid);
+	if (!tracked)
+		return;
+	lien_walk_end(agent, process, "it has ended");
+	lien_orders_unlink(tracked);
+	free(tracked->ordinals);
+	free(tracked);
+	process->agent = NULL;
+	process->ordinals = NULL;
+}
+
+const struct lien_node *lien_node_now(struct lien_agent *agent)
+{
+	static const struct lien_node none;
+
+	(void)agent;
+	return &none;
+}
+
+bool lien_node_refresh(struct lien_agent *agent)
+{
+	(void)agent;
+	return false;
+}
+
+void lien_node_ordinals(struct lien_agent *agent, struct lien_process *process,
+	const struct lien_ordinals *ordinals)
+{
+	struct lien_tracked *tracked = process->agent;
+
+	(void)agent;
+	if (!tracked->ordinals)
+		tracked->ordinals = malloc(sizeof(*ordinals));
+	*tracked->ordinals = *ordinals;
+	process->ordinals = tracked->ordinals;
+}
+
+bool lien_sites_resolve(struct lien_agent *agent)
+{
+	(void)agent;
+	return false;
+}
+
+/* Where rank 0's memory is, and a reservation that is not mapped. */
+int __wrap_lien_maps_read(pid_t pid, lien_maps_fn fn, void *arg);
+int __wrap_lien_maps_read(pid_t pid, lien_maps_fn fn, void *arg)
+{
+	const struct lien_maps_entry entries[] = {
+		{.start = VA, .end = VA + 4 * PIECE, .path = ""},
+		{.start = VA + 64 * PIECE, .end = VA + 80 * PIECE, .path = ""},
+	};
+	unsigned i;
+	int err = 0;
+
+	(void)pid;
+	for (i = 0; i < COUNT(entries) && !err; i++)
+		err = fn(&entries[i], arg);
+	return err;
+}
+
+int lien_files_read(
+	const struct lien_probes *probes, struct lien_probe_open_file **files, unsigned *count)
+{
+	(void)probes;
+	*count = 1;
+	*files = calloc(1, sizeof(**files));
+	(*files)->share = 5;
+	(*files)->pid = getpid();
+	return 0;
+}
+
+bool lien_probes_traffic_of(const struct lien_probes *probes, uint32_t pid, uint64_t comm,
+	struct lien_probe_traffic *traffic)
+{
+	(void)probes, (void)pid, (void)comm;
+	memset(traffic, 0, sizeof(*traffic));
+	return true;
+}
+
+int lien_probes_traffic(struct lien_probes *probes,
+	int (*fn)(void *context, const struct lien_probe_comm *comm,
+		const struct lien_probe_traffic *traffic),
+	void *context)
+{
+	const struct lien_probe_comm comm = {.comm = 0x100, .pid = getpid()};
+	const struct lien_probe_traffic traffic = {.bytes = 1000, .t_last = 5000};
+
+	(void)probes;
+	return fn(context, &comm, &traffic);
+}
+
+const struct lien_probed_file *lien_probes_each(const struct lien_probes *probes, unsigned index)
+{
+	(void)probes, (void)index;
+	return NULL;
+}
+
+const struct lien_skipped *lien_probes_skipped(const struct lien_probes *probes)
+{
+	static const struct lien_skipped none;
+
+	(void)probes;
+	return &none;
+}
+
+uint64_t lien_probes_counter(const struct lien_probes *probes, enum lien_probe_counter counter)
+{
+	(void)probes;
+	return counter;
+}
+
+const char *lien_probes_method(const struct lien_probes *probes)
+{
+	(void)probes;
+	return "none";
+}
+
+const char *lien_probes_pinned(const struct lien_probes *probes)
+{
+	(void)probes;
+	return NULL;
+}
+
+const char *lien_probes_problem(const struct lien_probes *probes)
+{
+	(void)probes;
+	return NULL;
+}
+
+/* Nobody answers while the agent waits: it would wait in vain. */
+int __wrap_poll(struct pollfd *fds, nfds_t count, int timeout);
+int __real_poll(struct pollfd *fds, nfds_t count, int timeout);
+int __wrap_poll(struct pollfd *fds, nfds_t count, int timeout)
+{
+	int n = __real_poll(fds, count, 0);
+
+	if (!n && timeout > 0)
+		fake_now += timeout * 1000000ull;
+	return n;
+}
+
+/* --- the processes ------------------------------------------------------------------------------
+ */
+
+static void require(bool condition, const char *what)
+{
+	if (condition)
+		return;
+	perror(what);
+	_exit(1); /* no finding: it cannot run here */
+}
+
+static int idle_child(void)
+{
+	pid_t parent = getpid(), pid = fork();
+
+	require(pid >= 0, "fork");
+	if (pid)
+		return pid;
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	while (getppid() == parent)
+		pause();
+	_exit(0);
+}
+
+static void stop(void)
+{
+	char *slash;
+
+	lien_server_stop(&started_agent->agent);
+	slash = strrchr(started_agent->socket, '/');
+	*slash = '\0';
+	rmdir(started_agent->socket);
+}
+
+static int child_end; /* the agent's end of the child's pair, by the child's number */
+
+void fake_agent_start(struct fake_agent *fake)
+{
+	struct lien_agent *agent = &fake->agent;
+	int pair[2];
+
+	strcpy(fake->socket, "/tmp/lien-fuzz-XXXXXX");
+	require(mkdtemp(fake->socket), fake->socket);
+	strcat(fake->socket, "/socket");
+	require(!socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), "socketpair");
+	child_end = pair[0];
+	fake->control[1] = pair[1];
+	fake->pid[0] = getpid();
+	fake->pid[1] = idle_child();
+	agent->epoll = epoll_create1(EPOLL_CLOEXEC);
+	agent->token_base = 1ull << 40;
+	LIST_INIT(&agent->compares);
+	require(!lien_server_start(agent, fake->socket), fake->socket);
+	started_agent = fake;
+	atexit(stop);
+}
+
+/* What both hold: own memory, an export, its import with an alias, and plain memory. */
+static void two_ranks(const uint32_t *pid)
+{
+	comm_init(pid[0], 0x100, 0xaa, 0, 2);
+	comm_init(pid[1], 0x200, 0xaa, 1, 2);
+	tell.outer = LIEN_CALL_NCCL_INIT_RANK;
+	buffer(pid[0], 10, VA, PIECE);
+	buffer(pid[0], 11, VA + PIECE, PIECE);
+	export(pid[0], 10, 5);
+	create_on(pid[1], 20, PIECE, device_prop(1));
+	reserve(pid[1], VA, PIECE);
+	map_rw(pid[1], VA, PIECE, 20);
+	imported_buffer(pid[1], 21, 5, VA + PIECE, PIECE);
+	reserve(pid[1], VA + 2 * PIECE, PIECE);
+	map_rw(pid[1], VA + 2 * PIECE, PIECE, 21);
+	tell.outer = 0;
+	alloc(pid[0], VA + 4 * PIECE, 1000);
+	alloc(pid[1], VA + 4 * PIECE, 1000);
+}
+
+static void link_rank(struct fake_agent *fake, unsigned rank, int agent_end)
+{
+	struct lien_process *of = process(fake->pid[rank]);
+	struct lien_control_state state = {.pid = fake->pid[rank], .agent_fd = agent_end};
+	struct lien_tracked *tracked = calloc(1, sizeof(*tracked));
+	struct stat st;
+
+	fstat(agent_end, &st);
+	state.agent_ino = st.st_ino;
+	tracked->agent = &fake->agent;
+	tracked->pid = fake->pid[rank];
+	tracked->place.state = 1;
+	of->agent = tracked;
+	errno = -lien_orders_link(&fake->agent, of, &state);
+	require(!errno, "pidfd_getfd");
+}
+
+static void drain(int fd)
+{
+	static char bytes[LIEN_WIRE_MESSAGE_MAX];
+
+	while (recv(fd, bytes, sizeof(bytes), MSG_DONTWAIT) >= 0)
+		;
+}
+
+void fake_agent_fill(struct fake_agent *fake, bool linked)
+{
+	int pair[2];
+	unsigned i;
+
+	fake_now = 1000000000;
+	now = 1000;
+	memset(&tell, 0, sizeof(tell));
+	require(!lien_graph_new(&graph), "graph");
+	fake->agent.graph = graph;
+	for (i = 0; i < FAKE_RANKS; i++)
+		TELL(LIEN_EVENT_PROCESS, fake->pid[i],
+			.process = {.uid = 1000, .complete = 1, .comm = "python3"});
+	lien_graph_on_process_end(graph, process_end, &fake->agent);
+	two_ranks(fake->pid);
+	if (!linked)
+		return;
+	require(!socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), "socketpair");
+	fake->control[0] = pair[1];
+	drain(child_end);
+	drain(fake->control[1]);
+	link_rank(fake, 0, pair[0]);
+	close(pair[0]); /* the link has its own */
+	link_rank(fake, 1, child_end);
+}
+
+void fake_agent_clear(struct fake_agent *fake)
+{
+	struct lien_agent *agent = &fake->agent;
+
+	fake_agent_run(fake);
+	lien_graph_free(graph);
+	agent->graph = graph = NULL;
+	lien_transaction_free(agent->transaction);
+	lien_plan_clear(&agent->plan);
+	agent->transaction = NULL;
+	agent->transaction_ended = false;
+	lien_compare_stop(agent);
+}
+
+int fake_agent_connect(const struct fake_agent *fake)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+	strcpy(address.sun_path, fake->socket);
+	require(!connect(fd, (void *)&address, sizeof(address)), "connect");
+	return fd;
+}
+
+void fake_agent_run(struct fake_agent *fake)
+{
+	struct lien_agent *agent = &fake->agent;
+	struct epoll_event event;
+	struct lien_source *source;
+
+	for (;;) {
+		if (agent->transaction_ended) {
+			lien_transaction_free(agent->transaction);
+			lien_plan_clear(&agent->plan);
+			agent->transaction = NULL;
+			agent->transaction_ended = false;
+			agent->resume = true;
+		}
+		if (agent->resume) {
+			agent->resume = false;
+			lien_server_resume(agent);
+		}
+		/* One at a time: what one does may end another. */
+		if (epoll_wait(agent->epoll, &event, 1, 0) != 1)
+			break;
+		source = event.data.ptr;
+		source->ready(source, event.events);
+	}
+	lien_orders_tick(agent);
+	lien_walks_tick(agent);
+	lien_server_tick(agent);
+}

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/* What a file may have that is mapped as a library. */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "loader/elf_symbols.h"
+#include "loader/symbols.h"
+
+int LLVMFuzzerInitialize(int *argc, char ***argv);
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static int file;
+
+int LLVMFuzzerInitialize(int *argc, char ***argv)
+{
+	(void)argc, (void)argv;
+	file = memfd_create("library", MFD_CLOEXEC);
+	return file < 0;
+}
+
+static void read_symbols(void)
+{
+	struct lien_elf_lookup lookups[] = {{.name = "cuMemMap"}, {.name = "cuMemAlloc_v2"},
+		{.name = "named"}, {.name = "hidden"}, {.name = ""}};
+	uint64_t offset, address;
+	struct lien_elf *elf;
+	char id[41], short_id[4];
+	int found;
+
+	if (lien_elf_open(file, &elf))
+		return;
+	found = lien_elf_functions(elf, lookups, 5);
+	if (found > 5)
+		abort();
+	lien_elf_object(elf, "data", &offset);
+	lien_elf_text(elf, &address, &offset);
+	if (!lien_elf_build_id(elf, id, sizeof(id)) && strnlen(id, sizeof(id)) == sizeof(id))
+		abort();
+	lien_elf_build_id(elf, short_id, sizeof(short_id));
+	lien_elf_close(elf);
+}
+
+static void find_places(void)
+{
+	struct lien_symbol_lookup lookups[] = {{.offset = 0}, {.offset = 0x1000},
+		{.offset = 0x1018}, {.offset = 0x1074}, {.offset = 0x10ff}, {.offset = 0x1018},
+		{.offset = UINT64_MAX}};
+	const unsigned count = sizeof(lookups) / sizeof(lookups[0]);
+	int err = lien_symbols_find(file, lookups, count);
+	unsigned i;
+
+	for (i = 0; i < count; i++) {
+		if (err && lookups[i].name)
+			abort();
+		free(lookups[i].name);
+	}
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	if (ftruncate(file, 0) || pwrite(file, data, size, 0) != (ssize_t)size)
+		return 0;
+	read_symbols();
+	find_places();
+	return 0;
+}

@@ -1,0 +1,137 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-2-Clause
+"""Writes inputs for the fuzz targets to begin with, for when a format has changed:
+
+    tests/fuzz/seeds.py DIRECTORY     makes DIRECTORY/fuzz_NAME/...
+
+What is committed in tests/fuzz/corpus is the least that reaches all that these and a long run reached:
+
+    build/fuzz/fuzz_NAME -set_cover_merge=1 -use_counters=0 -max_len=1200 NEW \\
+        build/fuzz/fuzz_NAME.d/corpus DIRECTORY/fuzz_NAME
+"""
+import gzip
+import pathlib
+import struct
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+VA = 0x7E0000000000
+STEP = 2 << 20
+(HELLO, STAGE, DRAIN, CHECK, SAVE, UNMAP, DROP, DISCARD, CREATE, EXPORT, IMPORT, FINISH, LIST, WALK) = range(1, 15)
+FIRST, LAST = 1, 2
+OWNED, IMPORTED, SHARED = 1, 2, 4
+
+
+def client():
+    lines = [
+        '{"op":"ps"}', '{"op":"status"}', '{"op":"graph"}', '{"op":"comms"}', '{"op":"mem","explain":true}',
+        '{"op":"mem","by":"owner"}', '{"op":"mem","by":"callsite","pid":1}', '{"op":"check","idle_minutes":0}',
+        '{"op":"holders","pid":1,"address":"0x7e0000000000"}', '{"op":"offload","dry_run":true,"owner":"all"}',
+        '{"op":"offload","pids":[1,2],"timeout_ms":5,"strict":true,"with_closure":true}', '{"op":"restore"}',
+        '{"op":"compare","repair":true,"timeout_ms":100}', '{"op":"record","follow":false}', '{"op":"record"}',
+        '{"op":"nothing"}', 'no JSON', '{"op":"ps","what":1}', '{"op":"mem","by":"device"}\n{"op":"mem","by":"rank"}',
+    ]
+    for line in lines:
+        yield b"\0" + line.encode() + b"\n"
+    yield b"\1" + "\n".join(lines).encode() + b"\n"
+
+
+def replies():
+    offload, restore, compare, repair = (bytes([6, n]) for n in (1, 2, 3, 4))
+    well = bytes([2])
+    yield well + offload + well * 8 + restore + well * 12
+    for va, places in ((VA, 1), (VA + 64 * STEP, 1), (VA + 64 * STEP, 1 << 30), (VA + STEP, 16)):
+        found = struct.pack("<QQQIIIIiBBHII", va, STEP, 9, 1, 1, 1, 1, 0, 0, 0, 0, places, 0) + bytes([1, 0, 0, 0, 3, 0, 0, 0] * 16)
+        look = (bytes([3, 0, len(found) // 8, 0, 0, 0, 0]) + found + well + bytes([7, 2])) * 4
+        yield well + compare + look + repair + look + bytes([6, 5])
+    yield well + offload + well * 3 + bytes([3, 1, 2, 2, 0xFE, 1, 1]) + bytes(16) + well * 8
+    yield well + offload + well * 5 + bytes([8, 1]) + well * 8
+    yield well + offload + well * 4 + bytes([7, 200]) + well * 4
+    yield well + offload + well * 8 + restore + bytes([4, 1, 40, 0, 7, 0x84, 0, 5, 0, 9]) + well * 10
+    yield well + offload + well * 4 + bytes([9, 1]) + well * 8
+    yield bytes([5, 40]) + bytes(range(40)) + well + offload + bytes([0x83, 9, 250, 0x42, 3]) + bytes(300)
+
+
+def item(token, va, flags, index=0, mappings=1, references=1, size=STEP):
+    place = struct.pack("<HHI", 1, 0, 3) + bytes(15 * 8)
+    return (struct.pack("<QQQQIIIIIIIiBBHI", token, va, size, size, flags, index, mappings, references, 1, 1, 1, 0,
+                        0, 0, 0, 1) + place + struct.pack("<QII", 7, 1, 0))
+
+
+def order(kind, body=b"", flags=0, arg=0, fds=0):
+    header = struct.pack("<IHHIiQQQ88s", 0, kind, flags, 1, 0, arg, 0, 0, b"")
+    return struct.pack("<BBH", fds, 1, len(header) + len(body)) + header + body
+
+
+def orders():
+    moved = (item(1, VA, OWNED | SHARED) + item(2, VA + STEP, IMPORTED, references=0) +
+             item(3, VA + 2 * STEP, OWNED, 0, 2) + item(3, VA + 3 * STEP, OWNED, 1, 2))
+    ranges = struct.pack("<QQII", VA, 8 * STEP, 1, 0) + struct.pack("<QQII", VA + STEP, 10, 2, 0)
+    away = [order(HELLO), order(STAGE, moved, FIRST | LAST, 9), order(DRAIN, arg=10000), order(CHECK), order(SAVE),
+            order(UNMAP), order(DROP)]
+    back = [order(LIST), order(CREATE), order(EXPORT), order(IMPORT, struct.pack("<Q", 2), LAST, fds=1), order(FINISH)]
+    for fail in (bytes(16), bytes([0, 1]) + bytes(14), bytes([0, 0, 16, 0, 2]) + bytes(11), bytes(4) + b"\4" * 12):
+        yield fail + b"".join(away + back)
+        yield fail + b"".join(away[:5]) + order(DISCARD) + b"".join(away[1:]) + order(FINISH, flags=4)
+    yield bytes(16) + order(WALK, ranges, arg=20000) + order(WALK, ranges * 8, arg=1) + order(99)
+    yield bytes(16) + order(HELLO)[:40]
+    # Sizes and limits that no agent has in mind.
+    for size, references in ((1 << 63, 1), ((1 << 64) - STEP, 1), (STEP, 1 << 31)):
+        huge = b"".join(item(n, VA + n * STEP, OWNED, references=references, size=size) for n in (0, 1))
+        yield bytes(16) + order(STAGE, huge, FIRST | LAST) + order(SAVE) + order(DROP) + order(CREATE) + order(FINISH)
+    yield bytes(16) + order(WALK, struct.pack("<QQII", STEP, (1 << 64) - 2 * STEP, 1, 0), arg=1 << 40)
+    yield bytes(16) + order(WALK, struct.pack("<QQII", (1 << 64) - STEP, STEP - 1, 1, 0), arg=1 << 40)
+
+
+def events():
+    data = gzip.open(ROOT / "tests/data/pytorch-nccl-2ranks.lien").read()
+    header, at, seen, picked = data[:HEADER], HEADER, {}, []
+    while at < len(data):
+        size, kind, _, pid = struct.unpack_from("<IHHI", data, at)
+        seen[kind, pid] = seen.get((kind, pid), 0) + 1
+        if seen[kind, pid] <= 3:
+            picked.append(data[at:at + size])
+        at += size
+    for n in range(0, len(picked), 24):
+        yield header + b"".join(picked[:4] + picked[n:n + 24])
+    # Every kind of event, with names that meet.
+    process = struct.pack("<IHHIIQQQiIQQ", 232, 1, 0, 5, 5, 9, 1, 2, 0, 0, 0, 0) + struct.pack("<II16s", 0, 1, b"a") + bytes(144)
+    for kind in (1, 4):  # names without an end
+        yield header + process + struct.pack("<IHHIIQQQiIQQ", 232, kind, 0, 5, 5, 9, 1, 2, 0, 0, 0, 0) + b"x" * 168
+    for first in range(2, 320, 12):
+        body = struct.pack("<QQQQ", VA, STEP, 1, 1) + bytes(136)
+        yield header + process + b"".join(
+            struct.pack("<IHHIIQQQiIQQ", 232, kind, 0, 5, 5, 9, kind, kind + 1, 0, kind if kind > 15 else 0, 0, 0) + body
+            for kind in range(first, first + 12))
+
+
+SOURCE = """
+int data = 1; static int hidden_data;
+__attribute__((visibility("default"))) int cuMemMap(void) { return data; }
+__attribute__((visibility("default"))) int cuMemAlloc_v2(void) { return hidden_data++; }
+__attribute__((visibility("default"))) int _ZN3c105CUDA6mallocEmi(void) { return 2; }
+static __attribute__((used)) int hidden(void) { return 3; }
+"""
+
+
+def symbols():
+    with tempfile.TemporaryDirectory() as place:
+        for more in ([], ["-s"], ["-Wl,--build-id=none"], ["-Wl,-z,separate-code"], ["-Wl,--hash-style=sysv"]):
+            out = pathlib.Path(place, "library")
+            subprocess.run(["gcc", "-shared", "-nostdlib", "-fPIC", "-Wl,-z,noseparate-code", "-Wl,--build-id", "-x", "c", "-",
+                            "-o", out, *more], input=SOURCE.encode(), check=True)
+            yield out.read_bytes()
+    yield b"\x7fELF\2\1\1" + bytes(80)
+
+
+HEADER = struct.calcsize("<8sIIQ")
+if len(sys.argv) != 2:
+    sys.exit(__doc__)
+for name, made in (("client", client()), ("replies", replies()), ("orders", orders()), ("recording", events()),
+                   ("symbols", symbols())):
+    folder = pathlib.Path(sys.argv[1], f"fuzz_{name}")
+    folder.mkdir(parents=True, exist_ok=True)
+    for n, seed in enumerate(made):
+        (folder / f"seed{n:02}").write_bytes(seed)
