@@ -192,6 +192,7 @@ struct lien_library_map {
 struct lien_pending {
 	TAILQ_ENTRY(lien_pending) next;
 	struct lien_event event;
+	bool doubtful; /* events were lost since: its return may have been one of them */
 };
 
 struct lien_pool {

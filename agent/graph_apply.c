@@ -262,6 +262,7 @@ static int apply_call(
 int lien_graph_apply(struct lien_graph *graph, const struct lien_event *event)
 {
 	struct lien_process *process;
+	struct lien_pending *pending;
 
 	if (!lien_event_valid(event))
 		return -EBADMSG;
@@ -284,6 +285,8 @@ int lien_graph_apply(struct lien_graph *graph, const struct lien_event *event)
 	case LIEN_EVENT_LIBRARY:
 		return apply_library(graph, process, event);
 	case LIEN_EVENT_LOST:
+		TAILQ_FOREACH (pending, &process->pending, next)
+			pending->doubtful = true;
 		process->incomplete |= LIEN_INCOMPLETE_LOST;
 		return 0;
 	case LIEN_EVENT_PROP:
