@@ -12,6 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "agent/contexts.h"
 #include "agent/event_check.h"
 #include "agent/node.h"
 #include "agent/sites.h"
@@ -92,6 +93,7 @@ void lien_agent_event(struct lien_agent *agent, const struct lien_event *event)
 			strerror(-err));
 	lien_server_event(agent, event);
 	lien_watch_event(agent, event);
+	lien_contexts_event(agent, event);
 	lien_walks_event(agent, event);
 }
 
@@ -204,6 +206,7 @@ static void tick(struct lien_agent *agent)
 	lien_watch_tick(agent);
 	lien_orders_tick(agent);
 	lien_walks_tick(agent);
+	lien_contexts_tick(agent);
 	lien_sites_tick(agent);
 	lien_server_tick(agent);
 }
@@ -281,6 +284,9 @@ static int start(struct lien_agent *agent, const struct lien_agent_config *confi
 	err = lien_node_start(agent);
 	if (err)
 		return err;
+	err = lien_contexts_start(agent);
+	if (err)
+		return err;
 	err = lien_server_start(agent, config->socket);
 	if (err)
 		return err;
@@ -334,6 +340,7 @@ int lien_agent_run(const struct lien_agent_config *config)
 	lien_resume_stop(agent, !err);
 	lien_sites_stop(agent);
 	lien_node_stop(agent);
+	lien_contexts_stop(agent);
 	lien_graph_free(agent->graph);
 	lien_compare_stop(agent);
 	lien_probes_close(agent->probes);

@@ -48,6 +48,7 @@ struct lien_compare;
 struct lien_server;
 struct lien_sites;
 struct lien_agent_node;
+struct lien_contexts;
 
 struct lien_agent {
 	int epoll;
@@ -62,6 +63,7 @@ struct lien_agent {
 	struct lien_server *server;
 	struct lien_sites *sites;
 	struct lien_agent_node *node;
+	struct lien_contexts *contexts;
 	struct lien_transaction *transaction; /* NULL: none */
 	struct lien_plan plan;		      /* of the transaction, if it is an offload */
 	bool transaction_ended;		      /* to be freed by the loop */

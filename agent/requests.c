@@ -14,6 +14,7 @@
 #include "agent/views.h"
 #include "agent/walks.h"
 #include "loader/files.h"
+#include "loader/follow.h"
 
 #define TIMEOUT_MS     10000
 #define TIMEOUT_MS_MAX 3600000
@@ -233,6 +234,22 @@ static json_t *status_journal(struct lien_agent *agent)
 		"problem", problem);
 }
 
+/* Null: those of all processes are. */
+static json_t *status_followed(struct lien_agent *agent)
+{
+	struct lien_process *process;
+	json_t *pids;
+
+	if (!lien_probes_can_follow(agent->probes))
+		return json_null();
+	pids = json_array();
+	for (process = lien_graph_first(agent->graph); process;
+		process = lien_graph_next(process))
+		if (lien_probes_is_followed(agent->probes, process->pid))
+			json_array_append_new(pids, json_integer(process->pid));
+	return pids;
+}
+
 static void request_status(struct lien_client *client, json_t *request)
 {
 	struct lien_agent *agent = client->agent;
@@ -250,7 +267,7 @@ static void request_status(struct lien_client *client, json_t *request)
 	}
 	lien_reply_result(client,
 		json_pack("{s:s, s:i, s:f, s:I, s:I, s:I, s:I, s:I, s:i, s:I, s:I, s:o, s:I, s:I, "
-			  "s:i, s:s, s:o, s:o, s:i, s:o, s:o}",
+			  "s:i, s:s, s:o, s:o, s:o, s:i, s:o, s:o}",
 			"version", LIEN_VERSION, "pid", getpid(), "uptime_ms",
 			(lien_now_ns() - agent->t_start) / 1e6, "rss_bytes",
 			(json_int_t)rss_bytes(), "events", (json_int_t)stats->events, "events_lost",
@@ -262,7 +279,8 @@ static void request_status(struct lien_client *client, json_t *request)
 			"unmatched_imports", (json_int_t)stats->unmatched_imports, "uncounted",
 			(json_int_t)lien_probes_counter(agent->probes, LIEN_COUNTER_UNCOUNTED),
 			"counted_communicators", lien_agent_comms_counted(agent), "attach",
-			lien_probes_method(agent->probes), "libraries", status_libraries(agent),
+			lien_probes_method(agent->probes), "contexts_followed",
+			status_followed(agent), "libraries", status_libraries(agent),
 			"skipped", status_skipped(agent), "skipped_files",
 			(int)lien_probes_skipped(agent->probes)->count, "transaction",
 			status_transaction(agent), "journal", status_journal(agent)));

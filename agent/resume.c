@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "agent/agent.h"
+#include "agent/contexts.h"
 #include "agent/sites.h"
 
 static char *journal_path(const char *socket)
@@ -187,6 +188,7 @@ void lien_resume_settle(struct lien_agent *agent)
 
 	if (!lien_probes_resumed(agent->probes))
 		return;
+	lien_contexts_resume(agent);
 	err = lien_probes_settle(agent->probes, stranded, agent);
 	if (err)
 		lien_log(4, "cannot tell which calls were under way meanwhile: %s", strerror(-err));

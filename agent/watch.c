@@ -11,6 +11,7 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
+#include "agent/contexts.h"
 #include "agent/node.h"
 #include "agent/sites.h"
 #include "agent/walks.h"
@@ -602,6 +603,7 @@ void lien_watch_process_end(void *context, struct lien_process *process)
 	if (agent->transaction)
 		lien_transaction_gone(agent->transaction, process->pid);
 	lien_sites_process_end(agent);
+	lien_contexts_process_end(agent, process);
 	if (!tracked)
 		return;
 	lien_walk_end(agent, process, "it has ended");

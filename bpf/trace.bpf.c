@@ -45,10 +45,10 @@ struct thread {
 	__u32 depth;
 	__u64 context[CONTEXTS]; /* pushed one over the other; the last one is current */
 	__u32 contexts;
+	__u64 t_context; /* when that was seen to change */
 	/* The last call that is seen entering only, to know it again if it is probed twice. */
 	__u32 quick_call, quick_attachment;
 	__u64 quick_sp;
-	__u32 unmade; /* communicators that it asked for, and has not been told of, ever */
 	__u64 scope;  /* of the NCCL call that it entered last */
 	struct frame frame[FRAMES];
 	struct lien_event
@@ -79,7 +79,7 @@ struct given {
 /* ncclCommSplit and ncclCommShrink in a group, or non-blocking, say what they made when it is made.
  */
 struct unmade_key {
-	__u32 ktid;
+	__u32 pid;
 	__u32 slot; /* below UNMADE */
 };
 
@@ -88,7 +88,7 @@ struct unmade {
 	struct lien_event event;
 };
 
-#define UNMADE 8
+#define UNMADE 32
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
@@ -110,6 +110,13 @@ struct {
 	__type(key, __u32);
 	__type(value, struct lien_probe_process);
 } processes SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 16384);
+	__type(key, __u32);
+	__type(value, struct lien_probe_followed);
+} followed SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -186,6 +193,9 @@ struct {
 	__type(key, __u32);
 	__type(value, __u64);
 } lost SEC(".maps");
+
+/* The kernel cannot probe one process alone: contexts are seen in all. */
+const volatile __u32 lien_all_contexts = 0;
 
 __u64 next_share = 0;
 static const struct thread no_thread;
@@ -311,7 +321,8 @@ static __noinline void announce(struct thread *thread, __u32 complete)
 {
 	struct task_struct *task = (void *)bpf_get_current_task();
 	struct lien_probe_process *known = bpf_map_lookup_elem(&processes, &thread->pid);
-	struct lien_probe_process process = {.start = thread->start, .announced = 1};
+	struct lien_probe_process process = {
+		.start = thread->start, .announced = 1, .whole = complete};
 	struct lien_event *event;
 
 	thread->announced = 1;
@@ -491,11 +502,26 @@ static __always_inline void context_key(
 	key->zero = 0;
 }
 
-/* The thread's current one; 0: not known. */
-static __always_inline __u64 context_of(const struct thread *thread)
+static __always_inline int is_followed(const struct thread *thread, __u64 t)
 {
+	struct lien_probe_followed *since;
+
+	if (lien_all_contexts)
+		return 1;
+	since = bpf_map_lookup_elem(&followed, &thread->pid);
+	return since && since->start == thread->start && since->t_since <= t;
+}
+
+/* The thread's current one; 0: not known. */
+static __noinline __u64 context_of(struct thread *thread)
+{
+	struct lien_probe_process *process = bpf_map_lookup_elem(&processes, &thread->pid);
 	__u32 top = thread->contexts - 1;
 
+	if (process && process->whole && !process->contexts_many)
+		return process->context;
+	if (!is_followed(thread, thread->t_context))
+		return 0;
 	return top < CONTEXTS ? thread->context[top & (CONTEXTS - 1)] : 0;
 }
 
@@ -526,9 +552,27 @@ static __always_inline void context_pop(struct thread *thread)
 		thread->contexts--;
 }
 
+/* Before a change that is seen: what was known before the process was followed may be wrong. */
+static __always_inline void context_changes(struct thread *thread)
+{
+	if (!is_followed(thread, thread->t_context))
+		thread->contexts = 0;
+	thread->t_context = bpf_ktime_get_ns();
+}
+
+/* Of a process that has one context there is nothing else to know. */
+static __always_inline void context_count(struct lien_probe_process *process, __u64 context)
+{
+	__u64 first = __sync_val_compare_and_swap(&process->context, 0, context);
+
+	if (first && first != context)
+		process->contexts_many = 1;
+}
+
 static __noinline void context_made(
 	struct thread *thread, struct lien_event *event, const struct frame *frame, __u64 device)
 {
+	struct lien_probe_process *process;
 	struct context_key key;
 	__s32 value = (__s32)device;
 
@@ -538,8 +582,13 @@ static __noinline void context_made(
 		return;
 	context_key(&key, thread, event->context.context);
 	bpf_map_update_elem(&contexts, &key, &value, BPF_ANY);
-	if (frame->call != LIEN_CALL_CU_CONTEXT_PRIMARY)
+	process = bpf_map_lookup_elem(&processes, &thread->pid);
+	if (process)
+		context_count(process, event->context.context);
+	if (frame->call != LIEN_CALL_CU_CONTEXT_PRIMARY) {
+		context_changes(thread);
 		context_push(thread, event->context.context);
+	}
 }
 
 static __always_inline __u32 alloc_body(
@@ -1052,11 +1101,20 @@ static __always_inline int succeeded(__s32 result)
 	return !result || result == NCCL_IN_PROGRESS;
 }
 
+/* Where the address of a communicator will be. */
+static __always_inline __u64 made_at(const struct frame *frame)
+{
+	return frame->call == LIEN_CALL_NCCL_SPLIT || frame->call == LIEN_CALL_NCCL_SHRINK
+		       ? frame->arg[3]
+		       : frame->arg[0];
+}
+
 /* A communicator that is being made: true if it has no address yet, and its record waits for it. */
 static __noinline int unmade_keep(struct thread *thread, const struct frame *frame)
 {
-	struct unmade_key key = {.ktid = (__u32)bpf_get_current_pid_tgid()};
+	struct unmade_key key = {.pid = thread->pid};
 	struct lien_event *event = &thread->event;
+	struct lien_probe_process *process;
 	struct unmade *unmade;
 
 	if ((frame->call != LIEN_CALL_NCCL_SPLIT && frame->call != LIEN_CALL_NCCL_SHRINK) ||
@@ -1064,49 +1122,68 @@ static __noinline int unmade_keep(struct thread *thread, const struct frame *fra
 		event->flags & LIEN_EVENT_PARTIAL ||
 		(frame->call == LIEN_CALL_NCCL_SPLIT && event->comm.color < 0))
 		return 0;
-	key.slot = thread->unmade++ % UNMADE;
+	process = bpf_map_lookup_elem(&processes, &thread->pid);
+	if (!process)
+		return 0;
+	key.slot = __sync_fetch_and_add(&process->unmade, 1) % UNMADE;
 	if (bpf_map_update_elem(&unmades, &key, &no_unmade, BPF_ANY))
 		return 0;
 	unmade = bpf_map_lookup_elem(&unmades, &key);
 	if (!unmade)
 		return 0;
-	unmade->where = frame->arg[3];
+	unmade->where = made_at(frame);
 	__builtin_memcpy(&unmade->event, event, sizeof(*event));
 	return 1;
 }
 
-/*
- * After a call that may have ended the making of communicators: tells of those that have an address
- * now. Those that failed never will, and what lies there later is something else.
- */
-static __noinline void unmade_tell(struct thread *thread, const struct frame *frame, __s32 result)
+/* Another one is to be at that place: what was asked for there before has failed. */
+static __noinline void unmade_forget(struct thread *thread, __u64 where)
 {
-	struct unmade_key key = {.ktid = (__u32)bpf_get_current_pid_tgid()};
-	__u32 first = thread->unmade, i;
+	struct lien_probe_process *process = bpf_map_lookup_elem(&processes, &thread->pid);
+	struct unmade_key key = {.pid = thread->pid};
 	struct unmade *unmade;
-	__u64 comm;
+	__u32 i;
 
-	if (frame->call == LIEN_CALL_NCCL_ASYNC_ERROR && !result &&
-		bpf_probe_read_user(&result, sizeof(result), (void *)frame->arg[1]))
+	if (!process || !process->unmade)
 		return;
+	for (i = 0; i < UNMADE; i++) {
+		key.slot = i;
+		unmade = bpf_map_lookup_elem(&unmades, &key);
+		if (unmade && unmade->where == where)
+			bpf_map_delete_elem(&unmades, &key);
+	}
+}
+
+/*
+ * Tells of communicators that have an address now: of `comm`, when it is used for the first time,
+ * or (0) of those that the thread asked for in the group that has ended.
+ */
+static __noinline void unmade_tell(struct thread *thread, __u64 comm, __s32 result)
+{
+	struct lien_probe_process *process = bpf_map_lookup_elem(&processes, &thread->pid);
+	struct unmade_key key = {.pid = thread->pid};
+	struct unmade *unmade;
+	__u32 first, i;
+	__u64 made;
+
+	if (!process || !process->unmade)
+		return;
+	first = process->unmade;
 	for (i = 0; i < UNMADE; i++) {
 		key.slot = (first + i) % UNMADE; /* the oldest one first */
 		unmade = bpf_map_lookup_elem(&unmades, &key);
 		if (!unmade || unmade->event.start != thread->start ||
-			unmade->event.pid != thread->pid)
-			continue; /* of a thread that had this number before */
-		if (frame->call == LIEN_CALL_NCCL_ASYNC_ERROR &&
-			unmade->event.comm.parent != frame->arg[0])
+			(!comm && (unmade->event.tid != thread->tid || unmade->event.result)))
 			continue;
-		comm = 0;
-		bpf_probe_read_user(&comm, sizeof(comm), (void *)unmade->where);
-		if (!comm && succeeded(result))
+		made = 0;
+		bpf_probe_read_user(&made, sizeof(made), (void *)unmade->where);
+		if (comm ? made != comm : !made && succeeded(result))
 			continue;
 		__builtin_memcpy(&thread->event, &unmade->event, sizeof(thread->event));
 		bpf_map_delete_elem(&unmades, &key);
-		thread->event.comm.comm = comm;
+		thread->event.comm.comm = made;
 		thread->event.t_return = bpf_ktime_get_ns();
-		if (comm)
+		if (made)
 			emit(&thread->event, LIEN_EVENT_SIZE(comm));
 	}
 }
@@ -1165,13 +1242,16 @@ static __always_inline __u32 comm_argument(__u32 call)
 #define TYPE_SIZES 0x112842884411ull
 
 /* What is counted of the communicator; NULL: no room. */
-static __noinline struct lien_probe_traffic *traffic_of(
+static __noinline struct lien_probe_traffic *traffic_of(struct thread *thread,
 	const struct lien_probe_comm *key, struct lien_probe_process *process)
 {
 	struct lien_probe_traffic *sums = bpf_map_lookup_elem(&traffic, key);
 
-	if (sums || process->comms >= LIEN_PROBE_COMMS_MAX)
+	if (sums)
 		return sums;
+	unmade_tell(thread, key->comm, 0);
+	if (process->comms >= LIEN_PROBE_COMMS_MAX)
+		return 0;
 	if (!bpf_map_update_elem(&traffic, key, &no_traffic, BPF_NOEXIST))
 		__sync_fetch_and_add(&process->comms, 1);
 	return bpf_map_lookup_elem(&traffic, key);
@@ -1198,7 +1278,7 @@ static __noinline void count_traffic(
 	if (!key.comm || kind >= LIEN_TRAFFIC_KINDS)
 		return;
 	process = scope_enter(thread, key.comm);
-	sums = process ? traffic_of(&key, process) : 0;
+	sums = process ? traffic_of(thread, &key, process) : 0;
 	if (!sums) {
 		count(LIEN_COUNTER_UNCOUNTED);
 		return;
@@ -1234,10 +1314,19 @@ static long traffic_drop(
 	return 0;
 }
 
-static __noinline void quick(struct thread *thread, const struct arguments *arguments, __u32 call)
+static __noinline void context_call(
+	struct thread *thread, const struct arguments *arguments, __u32 call)
 {
-	__u32 top = thread->contexts - 1;
+	struct lien_probe_process *process = bpf_map_lookup_elem(&processes, &thread->pid);
+	__u32 top;
 
+	context_changes(thread);
+	if (process) {
+		__sync_fetch_and_add(&process->contexts_set, 1);
+		if (call != LIEN_CALL_CU_CONTEXT_POP && arguments->arg[0] && process->context &&
+			process->context != arguments->arg[0])
+			process->contexts_many = 1;
+	}
 	switch (call) {
 	case LIEN_CALL_CU_CONTEXT_SET:
 		if (!arguments->arg[0]) {
@@ -1256,8 +1345,6 @@ static __noinline void quick(struct thread *thread, const struct arguments *argu
 	case LIEN_CALL_CU_CONTEXT_POP:
 		context_pop(thread);
 		break;
-	default:
-		count_traffic(thread, arguments, call);
 	}
 }
 
@@ -1295,8 +1382,12 @@ int lien_entry(struct pt_regs *ctx)
 		!bpf_map_lookup_elem(&processes, &thread->pid))
 		return 0;
 	if (LIEN_COOKIE_FLAGS(cookie) & LIEN_CALL_QUICK) {
-		if (!quick_again(thread, sp, cookie))
-			quick(thread, &arguments, LIEN_COOKIE_CALL(cookie));
+		if (quick_again(thread, sp, cookie))
+			return 0;
+		if (LIEN_COOKIE_FLAGS(cookie) & LIEN_CALL_CONTEXT)
+			context_call(thread, &arguments, LIEN_COOKIE_CALL(cookie));
+		else
+			count_traffic(thread, &arguments, LIEN_COOKIE_CALL(cookie));
 		return 0;
 	}
 	if (LIEN_COOKIE_CALL(cookie) < LIEN_CALL_CUDA_MALLOC && !thread->announced)
@@ -1349,8 +1440,12 @@ int lien_entry(struct pt_regs *ctx)
 	}
 	entry_extras(frame);
 	scope = scope_of(frame);
-	if (scope)
+	if (scope) {
 		scope_enter(thread, scope);
+		unmade_tell(thread, scope & LIEN_SCOPE_INIT ? frame->arg[0] : scope, 0);
+		if (scope & LIEN_SCOPE_INIT)
+			unmade_forget(thread, made_at(frame));
+	}
 	if (frame->call == LIEN_CALL_NCCL_DESTROY || frame->call == LIEN_CALL_NCCL_ABORT)
 		traffic_end(thread, frame->arg[0]);
 	if (frame->flags & LIEN_CALL_RELEASES)
@@ -1379,9 +1474,8 @@ int lien_return(struct pt_regs *ctx)
 		return 0;
 	if (!(frame->flags & LIEN_CALL_FRAME))
 		emit_call(thread, frame, bpf_ktime_get_ns(), ctx->ax, 0);
-	else if (thread->unmade && (frame->call == LIEN_CALL_NCCL_GROUP_END ||
-					   frame->call == LIEN_CALL_NCCL_ASYNC_ERROR))
-		unmade_tell(thread, frame, (__s32)ctx->ax);
+	else if (frame->call == LIEN_CALL_NCCL_GROUP_END)
+		unmade_tell(thread, 0, (__s32)ctx->ax);
 	thread->depth = depth - 1;
 	return 0;
 }
@@ -1393,6 +1487,7 @@ static __always_inline void process_end(__u32 pid, __u16 type)
 	struct lien_event event;
 
 	bpf_map_delete_elem(&controls, &pid);
+	bpf_map_delete_elem(&followed, &pid);
 	process = bpf_map_lookup_elem(&processes, &pid);
 	if (!process)
 		return;

@@ -324,6 +324,34 @@ void lien_keep_links(struct lien_probes *probes, struct lien_attached *attached)
 	attached->pins = i;
 }
 
+static void following_pin(const struct lien_following *following, char *name, size_t size)
+{
+	snprintf(name, size, "link-%u-process", following->number);
+}
+
+void lien_keep_following(struct lien_probes *probes, const struct lien_following *following)
+{
+	char name[64];
+	int err;
+
+	if (!probes->pins)
+		return;
+	following_pin(following, name, sizeof(name));
+	err = lien_pins_put(probes->pins, name, following->link);
+	if (err)
+		pin_problem(probes, "a link", err);
+}
+
+void lien_keep_unfollow(struct lien_probes *probes, const struct lien_following *following)
+{
+	char name[64];
+
+	if (!probes->pins)
+		return;
+	following_pin(following, name, sizeof(name));
+	lien_pins_drop(probes->pins, name);
+}
+
 void lien_keep_save(struct lien_probes *probes)
 {
 	char path[PATH_MAX];

@@ -101,6 +101,8 @@ static int open_and_load(struct lien_probes *probes, char *error, size_t size)
 	if (probes->config.ring_bytes)
 		bpf_map__set_max_entries(probes->skel->maps.events, probes->config.ring_bytes);
 	probes->multi = !probes->config.no_multi && lien_uprobe_multi_supported();
+	probes->can_follow = probes->multi && lien_uprobe_multi_of_process_supported();
+	probes->skel->rodata->lien_all_contexts = !probes->can_follow;
 	if (probes->multi) {
 		bpf_program__set_expected_attach_type(
 			probes->skel->progs.lien_entry, LIEN_UPROBE_MULTI_TYPE);
@@ -244,6 +246,9 @@ void lien_probes_close(struct lien_probes *probes)
 {
 	if (!probes)
 		return;
+	while (probes->following_count)
+		close(probes->following[--probes->following_count].link);
+	free(probes->following);
 	lien_attached_clear(&probes->files);
 	lien_attached_clear(&probes->old);
 	if (probes->system)
@@ -264,12 +269,12 @@ static int attach_multi(struct lien_probes *probes, struct lien_attached *attach
 	if (count > attached->quick)
 		fd = lien_uprobe_multi_attach(bpf_program__fd(probes->skel->progs.lien_return),
 			path, offsets + attached->quick, cookies + attached->quick,
-			count - attached->quick, true);
+			count - attached->quick, LIEN_UPROBE_MULTI_RETURNS);
 	if (fd < 0 && count > attached->quick)
 		return fd;
 	attached->multi[0] = fd;
 	fd = lien_uprobe_multi_attach(bpf_program__fd(probes->skel->progs.lien_entry), path,
-		offsets, cookies, count, false);
+		offsets, cookies, count, LIEN_UPROBE_MULTI_ENTRIES);
 	if (fd < 0)
 		return fd;
 	attached->multi[1] = fd;
@@ -330,45 +335,99 @@ static uint64_t behind_endbr(int fd, uint64_t offset)
 	return offset;
 }
 
-/* Looks up the library's calls. Returns how many there are, or -errno. */
-static int find_calls(struct lien_attached *attached, int fd, unsigned attachment,
-	uint64_t *offsets, uint64_t *cookies)
+/* The calls that a library may have, and where one has them. */
+struct lookup {
+	struct lien_elf_lookup found[CALLS];
+	const struct call *call[CALLS];
+	unsigned count;
+};
+
+static int look_up(
+	struct lookup *lookup, int fd, enum lien_library library, char *build_id, size_t size)
 {
-	struct lien_elf_lookup lookups[CALLS] = {0};
-	unsigned of_call[CALLS], n = 0, missing = 0, found = 0, pass, i;
 	struct lien_elf *elf;
-	uint64_t offset;
+	unsigned i;
 	int err;
 
+	memset(lookup, 0, sizeof(*lookup));
 	err = lien_elf_open(fd, &elf);
 	if (err)
 		return err;
 	for (i = 0; i < CALLS; i++)
-		if (calls[i].library == attached->file.library) {
-			of_call[n] = i;
-			lookups[n++].name = calls[i].symbol;
+		if (calls[i].library == library) {
+			lookup->call[lookup->count] = &calls[i];
+			lookup->found[lookup->count++].name = calls[i].symbol;
 		}
-	err = lien_elf_functions(elf, lookups, n);
-	if (lien_elf_build_id(elf, attached->file.build_id, sizeof(attached->file.build_id)))
-		attached->file.build_id[0] = '\0';
+	err = lien_elf_functions(elf, lookup->found, lookup->count);
+	if (lien_elf_build_id(elf, build_id, size))
+		build_id[0] = '\0';
 	lien_elf_close(elf);
-	if (err < 0)
-		return err;
-	for (pass = 0; pass < 3; pass++) {
-		for (i = 0; i < n; i++) {
-			const struct call *call = &calls[of_call[i]];
+	return err < 0 ? err : 0;
+}
 
+static void take_contexts(struct lien_attached *attached, const struct lookup *lookup, int fd)
+{
+	unsigned i;
+
+	attached->contexts_known = true;
+	for (i = 0; i < lookup->count && attached->contexts < LIEN_CONTEXT_CALLS; i++) {
+		if (!(lookup->call[i]->flags & LIEN_CALL_CONTEXT) || lookup->found[i].result)
+			continue;
+		attached->context_offsets[attached->contexts] =
+			behind_endbr(fd, lookup->found[i].file_offset);
+		attached->context_cookies[attached->contexts++] =
+			LIEN_COOKIE(lookup->call[i]->number, lookup->call[i]->flags, 0);
+	}
+}
+
+int lien_attached_contexts(struct lien_attached *attached, int fd)
+{
+	struct lookup lookup;
+	char build_id[41];
+	int err;
+
+	if (!attached->contexts_known) {
+		err = look_up(
+			&lookup, fd, attached->file.library, build_id, sizeof(build_id));
+		if (err)
+			return err;
+		take_contexts(attached, &lookup, fd);
+	}
+	return attached->contexts ? 0 : -ENODATA;
+}
+
+/* Looks up the library's calls. Returns how many there are, or -errno. */
+static int find_calls(const struct lien_probes *probes, struct lien_attached *attached, int fd,
+	uint64_t *offsets, uint64_t *cookies)
+{
+	unsigned missing = 0, found = 0, pass, i;
+	const struct call *call;
+	struct lookup lookup;
+	uint64_t offset;
+	int err;
+
+	err = look_up(&lookup, fd, attached->file.library, attached->file.build_id,
+		sizeof(attached->file.build_id));
+	if (err)
+		return err;
+	if (probes->can_follow)
+		take_contexts(attached, &lookup, fd);
+	for (pass = 0; pass < 3; pass++) {
+		for (i = 0; i < lookup.count; i++) {
+			call = lookup.call[i];
 			if (pass_of(call) != pass)
 				continue;
-			if (lookups[i].result) {
+			if (lookup.found[i].result) {
 				attached->file.missing[missing++] = call->symbol;
 				continue;
 			}
-			offset = behind_endbr(fd, lookups[i].file_offset);
-			if (is_alias(offsets, found, offset))
+			offset = behind_endbr(fd, lookup.found[i].file_offset);
+			if (is_alias(offsets, found, offset) ||
+				(probes->can_follow && call->flags & LIEN_CALL_CONTEXT))
 				continue;
 			offsets[found] = offset;
-			cookies[found++] = LIEN_COOKIE(call->number, call->flags, attachment);
+			cookies[found++] =
+				LIEN_COOKIE(call->number, call->flags, attached->number);
 		}
 		if (!pass)
 			attached->quick = found;
@@ -376,7 +435,7 @@ static int find_calls(struct lien_attached *attached, int fd, unsigned attachmen
 	return found ? (int)found : -ENODATA;
 }
 
-const struct lien_probed_file *lien_probes_file(
+struct lien_attached *lien_attached_find(
 	const struct lien_probes *probes, dev_t device, ino_t inode)
 {
 	unsigned i;
@@ -384,8 +443,16 @@ const struct lien_probed_file *lien_probes_file(
 	for (i = 0; i < probes->files.count; i++)
 		if (probes->files.items[i]->file.device == device &&
 			probes->files.items[i]->file.inode == inode)
-			return &probes->files.items[i]->file;
+			return probes->files.items[i];
 	return NULL;
+}
+
+const struct lien_probed_file *lien_probes_file(
+	const struct lien_probes *probes, dev_t device, ino_t inode)
+{
+	const struct lien_attached *attached = lien_attached_find(probes, device, inode);
+
+	return attached ? &attached->file : NULL;
 }
 
 /* When these calls of the file began to be seen: by another build already, if it saw the same. */
@@ -403,14 +470,17 @@ static uint64_t t_attached(const struct lien_probes *probes, const struct lien_a
 	return now_ns();
 }
 
-/* What is probed, whatever the attachment's number. */
+/* What is probed, whatever the attachment's number; contexts are followed in this way or that. */
 static uint64_t hash_probes(const uint64_t *offsets, const uint64_t *cookies, unsigned count)
 {
-	uint64_t hash = lien_hash(LIEN_HASH_START, offsets, count * sizeof(*offsets));
+	uint64_t hash = LIEN_HASH_START;
 	uint32_t call;
 
-	for (; count--; cookies++) {
+	for (; count--; offsets++, cookies++) {
 		call = (uint32_t)*cookies;
+		if (LIEN_COOKIE_FLAGS(*cookies) & LIEN_CALL_CONTEXT)
+			continue;
+		hash = lien_hash(hash, offsets, sizeof(*offsets));
 		hash = lien_hash(hash, &call, sizeof(call));
 	}
 	return hash;
@@ -462,7 +532,7 @@ int lien_probes_attach(
 	attached->file.library = library;
 	attached->file.device = st.st_dev;
 	attached->file.inode = st.st_ino;
-	err = find_calls(attached, fd, attached->number, offsets, cookies);
+	err = find_calls(probes, attached, fd, offsets, cookies);
 	if (err < 0)
 		goto out;
 	attached->file.calls = err;

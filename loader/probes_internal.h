@@ -9,6 +9,15 @@
 #include "loader/probes.h"
 #include "trace.skel.h"
 
+#define LIEN_CONTEXT_CALLS 3
+
+/* A process whose contexts are followed. */
+struct lien_following {
+	uint32_t pid;
+	unsigned number; /* as an attachment's */
+	int link;
+};
+
 /* Links that were made together: those of a file, or (file.library 0) the tracepoints. */
 struct lien_attached {
 	struct lien_probed_file file;
@@ -18,6 +27,10 @@ struct lien_attached {
 	int multi[2];	 /* link fds: returns, entries */
 	bool old;	 /* of a build before the one that wrote the state file */
 	unsigned quick;	 /* calls, the first ones, that are seen entering only */
+	/* Calls with LIEN_CALL_CONTEXT, if they are probed in single processes. */
+	bool contexts_known;
+	unsigned contexts;
+	uint64_t context_offsets[LIEN_CONTEXT_CALLS], context_cookies[LIEN_CONTEXT_CALLS];
 	struct bpf_link *links[2 * LIEN_CALL_MAX];
 	unsigned links_count;
 };
@@ -31,7 +44,9 @@ struct lien_probes {
 	struct trace_bpf *skel;
 	struct ring_buffer *ring;
 	struct lien_probes_config config;
-	bool multi;
+	bool multi, can_follow;
+	struct lien_following *following;
+	unsigned following_count;
 	struct lien_attached_list files;
 	struct lien_attached *system; /* the tracepoints */
 	unsigned next_attachment;
@@ -39,7 +54,7 @@ struct lien_probes {
 
 	/* keep.c: what outlives the agent. */
 	struct lien_pins *pins; /* NULL: nothing does */
-	bool resumed;
+	bool resumed, settled;
 	struct lien_attached_list old; /* of another build: to be replaced */
 	char build[96];
 	uint64_t layout, journal;
@@ -50,6 +65,10 @@ struct lien_attached *lien_attached_new(const char *name);
 void lien_attached_free(struct lien_attached *attached);
 int lien_attached_add(struct lien_attached_list *list, struct lien_attached *attached);
 void lien_attached_clear(struct lien_attached_list *list);
+struct lien_attached *lien_attached_find(
+	const struct lien_probes *probes, dev_t device, ino_t inode);
+/* Where its calls with LIEN_CALL_CONTEXT are; fd: the file. 0, -ENODATA: nowhere; -errno. */
+int lien_attached_contexts(struct lien_attached *attached, int fd);
 /* The symbol of that name, which lives forever; NULL when no call of ours has it. */
 const char *lien_probes_symbol(const char *name);
 
@@ -62,6 +81,8 @@ int lien_keep_begin(struct lien_probes *probes);
 void lien_keep_maps(struct lien_probes *probes);
 /* Pins the links of what was just attached; fds in the order of their making. */
 void lien_keep_links(struct lien_probes *probes, struct lien_attached *attached);
+void lien_keep_following(struct lien_probes *probes, const struct lien_following *following);
+void lien_keep_unfollow(struct lien_probes *probes, const struct lien_following *following);
 /* Writes down what is attached. */
 void lien_keep_save(struct lien_probes *probes);
 

@@ -18,6 +18,9 @@ static bool is_live(const struct lien_probes *probes, unsigned number)
 	for (i = 0; i < probes->files.count; i++)
 		if (probes->files.items[i]->number == number)
 			return true;
+	for (i = 0; i < probes->following_count; i++)
+		if (probes->following[i].number == number)
+			return true;
 	return false;
 }
 
@@ -127,6 +130,7 @@ int lien_probes_settle(struct lien_probes *probes,
 {
 	int err;
 
+	probes->settled = true;
 	if (!probes->resumed)
 		return 0;
 	lien_pins_each(probes->pins, drop_old, probes);

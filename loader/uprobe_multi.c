@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include <errno.h>
 #include <linux/bpf.h>
+#include <pthread.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -63,8 +64,48 @@ bool lien_uprobe_multi_supported(void)
 	return result == -EBADF;
 }
 
+struct attempt {
+	struct link_create attr;
+	int result;
+};
+
+static void *attach_to_thread(void *arg)
+{
+	struct attempt *attempt = arg;
+
+	attempt->attr.pid = syscall(SYS_gettid);
+	attempt->result = link_create(&attempt->attr);
+	return NULL;
+}
+
+bool lien_uprobe_multi_of_process_supported(void)
+{
+	uint64_t offset = 0; /* where no code is */
+	struct attempt attempt = {
+		.attr = {
+			.program_fd = program_load(),
+			.attach_type = LIEN_UPROBE_MULTI_TYPE,
+			.path = (uintptr_t) "/proc/self/exe",
+			.offsets = (uintptr_t)&offset,
+			.count = 1,
+		},
+		.result = -1,
+	};
+	pthread_t thread;
+
+	if ((int)attempt.attr.program_fd < 0)
+		return false;
+	if (!pthread_create(&thread, NULL, attach_to_thread, &attempt))
+		pthread_join(thread, NULL);
+	close(attempt.attr.program_fd);
+	if (attempt.result >= 0)
+		close(attempt.result);
+	/* A kernel that means processes knows none by a thread's number. */
+	return attempt.result == -ESRCH;
+}
+
 int lien_uprobe_multi_attach(int program_fd, const char *path, const uint64_t *offsets,
-	const uint64_t *cookies, unsigned count, bool at_return)
+	const uint64_t *cookies, unsigned count, struct lien_uprobe_multi_how how)
 {
 	struct link_create attr = {
 		.program_fd = program_fd,
@@ -73,7 +114,8 @@ int lien_uprobe_multi_attach(int program_fd, const char *path, const uint64_t *o
 		.offsets = (uintptr_t)offsets,
 		.cookies = (uintptr_t)cookies,
 		.count = count,
-		.multi_flags = at_return ? UPROBE_MULTI_RETURN : 0,
+		.multi_flags = how.at_return ? UPROBE_MULTI_RETURN : 0,
+		.pid = how.pid,
 	};
 
 	return link_create(&attr);

@@ -30,6 +30,9 @@ enum lien_library {
 /* Seen entering only, and no event: the kernel side counts it, or notes the thread's context. For
  * calls that are made all the time. */
 #define LIEN_CALL_QUICK 0x8
+/* Made several times for each collective, and told by nothing else where a process has several
+ * contexts: probed in one process at a time, where the kernel can (loader/follow.c). */
+#define LIEN_CALL_CONTEXT 0x10
 
 /* clang-format off */
 #define LIEN_CALLS(X) \
@@ -115,9 +118,9 @@ enum lien_library {
 	X(IBV_REG_MR_IOVA2,    114, IBVERBS, "ibv_reg_mr_iova2",             0) \
 	X(IBV_REG_DMABUF_MR,   115, IBVERBS, "ibv_reg_dmabuf_mr",            0) \
 	X(IBV_DEREG_MR,        116, IBVERBS, "ibv_dereg_mr",                 LIEN_CALL_RELEASES) \
-	X(CU_CONTEXT_SET,      128, CUDA,   "cuCtxSetCurrent",               LIEN_CALL_QUICK) \
-	X(CU_CONTEXT_PUSH,     129, CUDA,   "cuCtxPushCurrent_v2",           LIEN_CALL_QUICK) \
-	X(CU_CONTEXT_POP,      130, CUDA,   "cuCtxPopCurrent_v2",            LIEN_CALL_QUICK) \
+	X(CU_CONTEXT_SET,      128, CUDA,   "cuCtxSetCurrent",               LIEN_CALL_QUICK | LIEN_CALL_CONTEXT) \
+	X(CU_CONTEXT_PUSH,     129, CUDA,   "cuCtxPushCurrent_v2",           LIEN_CALL_QUICK | LIEN_CALL_CONTEXT) \
+	X(CU_CONTEXT_POP,      130, CUDA,   "cuCtxPopCurrent_v2",            LIEN_CALL_QUICK | LIEN_CALL_CONTEXT) \
 	X(CU_CONTEXT_CREATE,   131, CUDA,   "cuCtxCreate_v2",                0) \
 	X(CU_CONTEXT_CREATE_V3, 132, CUDA,  "cuCtxCreate_v3",                0) \
 	X(CU_CONTEXT_CREATE_V4, 133, CUDA,  "cuCtxCreate_v4",                0) \
@@ -132,8 +135,8 @@ enum lien_library {
 	X(NCCL_RECV,           150, NCCL,   "ncclRecv",                      LIEN_CALL_QUICK) \
 	X(NCCL_ALL_TO_ALL,     151, NCCL,   "ncclAlltoAll",                  LIEN_CALL_QUICK) \
 	X(NCCL_GATHER,         152, NCCL,   "ncclGather",                    LIEN_CALL_QUICK) \
-	X(NCCL_SCATTER,        153, NCCL,   "ncclScatter",                   LIEN_CALL_QUICK) \
-	X(NCCL_ASYNC_ERROR,    154, NCCL,   "ncclCommGetAsyncError",         LIEN_CALL_FRAME)
+	X(NCCL_SCATTER,        153, NCCL,   "ncclScatter",                   LIEN_CALL_QUICK)
+/* 154 was ncclCommGetAsyncError, which every collective calls. */
 /* clang-format on */
 
 enum lien_call {

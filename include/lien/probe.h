@@ -58,6 +58,21 @@ struct lien_probe_process {
 	unsigned int announced;	  /* its first call was seen, or it may have called before */
 	unsigned int comms;	  /* entries that map `traffic` has of it, about */
 	unsigned long long scope; /* lien_event.scope of the NCCL call that it entered last */
+	unsigned int whole;	  /* its first call was seen, so are all its contexts */
+	unsigned int unmade;	  /* communicators that it asked for, without an address yet, ever */
+	unsigned long long context; /* the first that it made; 0: none */
+	unsigned int contexts_many; /* it has made another one, or made another one current */
+	unsigned int contexts_set;  /* how often one was seen to be made current */
+};
+
+/*
+ * Value of map `followed`, key: pid. A process with one context needs no watching: whatever
+ * allocates is in it. Of the others it is known which context is current in a thread that has been
+ * seen to change it since.
+ */
+struct lien_probe_followed {
+	unsigned long long start;
+	unsigned long long t_since; /* CLOCK_MONOTONIC ns */
 };
 
 /* Key of map `shares`, whose value is the number of the export: an open file in the kernel. */

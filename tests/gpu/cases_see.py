@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Cases of gpu_check.py about what is seen: registrations, counters, the graph against the driver."""
-from harness import Failure
+from harness import Failure, wait_for
 from observe import mem_bytes
 
 COMMUNICATORS = 4
@@ -139,7 +139,8 @@ def deep(context) -> dict:
         job = session.job(env={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"})
         job.ask(f"setup {COMMUNICATORS}", 150)
         job.ask("fill 2", 90)
-        result = lien.json("check", "--deep", timeout=120)
+        result = lien.json("check", "--deep", *[f"--pid={pid}" for pid in job.pids], timeout=120)
+        require(len(result["processes"]) == len(job.pids), f"compared: {result['processes']}")
         for process in result["processes"]:
             require(not process["error"], f"process {process['pid']}: {process['error']}")
             require(not process["differences"], f"process {process['pid']}: "
@@ -153,9 +154,41 @@ def deep(context) -> dict:
         return {"processes": result["processes"]}
 
 
+def explained(context) -> dict:
+    """nvidia-smi's figure of a process = what was traced + a context and the rest."""
+    with context.session("explained") as session:
+        lien = session.lien
+        lien.start_agent()
+        job = session.job()
+        job.ask(f"setup {COMMUNICATORS}", 150)
+        # The answer never waits for NVML: the first one may be from before the job.
+        wait_for("NVML's figures of every rank", 20,
+                 lambda: all(len(explanations(lien, pid)) == 1 for pid in job.pids))
+        figures = {}
+        for rank, pid in enumerate(job.pids):
+            entry = explanations(lien, pid)[0]
+            require(entry["ordinal"] == rank, f"rank {rank} uses device {entry['ordinal']}")
+            require(entry["traced_bytes"] + entry["unexplained_bytes"] == entry["total_bytes"],
+                    f"process {pid}: {entry}")
+            require(0 < entry["unexplained_bytes"] < entry["total_bytes"] // 2,
+                    f"process {pid}: more unexplained than a context: {entry}")
+            figures[rank] = entry
+        print(lien.command("mem", "--explain").text())
+        job.ask("destroy", 90)
+        job.quit()
+        return figures
+
+
+def explanations(lien, pid: int) -> list:
+    """Of its devices: those with memory of its own there, and whose total NVML knows."""
+    return [p for gpu in lien.json("mem", "--explain")["gpus"] for p in gpu["processes"]
+            if p["pid"] == pid and p["total_bytes"] and p["traced_bytes"]]
+
+
 CASES = {
     "registered": (registered, 120),
     "memory_pool": (memory_pool, 120),
     "counted": (counted, 120),
     "deep": (deep, 120),
+    "explained": (explained, 120),
 }

@@ -269,6 +269,10 @@ int main(int argc, char **argv)
 	signal(SIGCHLD, SIG_IGN);
 	parcels_init();
 	must(cuInit(0), "cuInit");
+	/* Until its contexts are followed. */
+	printf("started\n");
+	if (!fgets(line, sizeof(line), stdin))
+		return 0;
 	for (int i = 0; i < 2; i++)
 		DO(cuDevicePrimaryCtxRetain, &primary[i], i);
 	handles_init();

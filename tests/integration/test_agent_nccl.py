@@ -259,6 +259,28 @@ def test_split_in_progress():
 
 
 @case(30)
+def test_split_known_by_its_first_use():
+    """Whoever waited for it, and however: no call says that it is done."""
+    with Session() as session:
+        session.start_agent()
+        rank = Rank(session)
+        parent = rank.made("init-rank", 1, 0, unique_id(0x99))
+        for use in ("register", "destroy"):
+            equal(rank("split", parent, 0, 0, 0), [IN_PROGRESS, 0], "split that is not done")
+            made = rank.made("poll", parent)
+            equal(list(comms_of(session)), [(rank.pid, parent)], "before it is used")
+            if use == "register":
+                _, buffer = rank("buffer", MIB)
+                rank("register", made, buffer, MIB)
+                entry = comm_of(session, rank, made)
+                equal(members(entry, "rank", "nranks"), [0, 1], "rank")
+                equal(entry["registrations"]["count"], 1, "registrations")
+            rank("destroy", made)
+            equal(list(comms_of(session)), [(rank.pid, parent)], "after its end")
+        equal(session.ask("status")["events_lost"], 0, "events lost")
+
+
+@case(30)
 def test_split_that_fails():
     """Where it would have said what it made, something else lies later."""
     with Session() as session:

@@ -95,7 +95,13 @@ class Job:
         return self.session.spawn([*self.argv, number, PROCESSES])
 
     def is_ready(self, member):
-        check(member.line() == "ready", "prog_random:", brief(member.said()))
+        check(member.line() == "started", "prog_random:", brief(member.said()))
+        self.go_on(member)
+
+    def go_on(self, member):
+        followed = self.session.ask("status")["contexts_followed"]
+        check(followed is None or member.pid in followed, "contexts of", member.pid, followed)
+        check(member.ask("go") == "ready", "prog_random:", brief(member.said()))
 
     def kill(self, number):
         member = self.members[number]
@@ -146,7 +152,8 @@ class Job:
         elif chance < 0.12:
             check(member.ask("fork") == "forked", "fork")
         elif chance < 0.16:
-            check(member.ask("exec") == "ready", "exec:", brief(member.said()))
+            check(member.ask("exec") == "started", "exec:", brief(member.said()))
+            self.go_on(member)
             self.lives[member.pid] += 1
 
 

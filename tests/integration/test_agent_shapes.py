@@ -8,28 +8,14 @@ import sys
 
 os.environ.setdefault("TEST_BIN", os.path.join(os.environ.get("BUILD", "build"), "tests/integration"))
 
-from lien_test import SOFTCUDA, Driver, Session, case, check, equal, main, program, wait_for  # noqa: E402
+from lien_test import Session, case, check, equal, main, wait_for  # noqa: E402
+from shapes import allocations, shapes  # noqa: E402
 
 MIB = 1 << 20
 PIECE = 2 * MIB
 FD, FABRIC = 1, 8
 RW, READ = 3, 1
 LEGACY = "cudaMalloc memory shared by legacy IPC cannot be put back at the same address"
-
-
-def shapes(session, init=0, **environment):
-    path = SOFTCUDA + ":" + os.path.abspath(os.environ["TEST_BIN"])
-    made = Driver(session.spawn([program("prog_shapes")], LD_LIBRARY_PATH=path, **environment))
-    if init is not None:
-        made("init", init)
-    return made
-
-
-def allocations(session, driver=None):
-    """Of one owner, or all: (origin, bytes, device, state), in the order in which they were made."""
-    return [(found["origin"], found["bytes"], found["device"], found["state"])
-            for found in session.ask("graph")["allocations"]
-            if driver is None or found["pid"] == driver.pid]
 
 
 def holders(session, driver, va):

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * Following the contexts of single processes. The calls that make a context current are made
+ * several times for each collective (measured: 6.5 times by PyTorch and NCCL), and matter only
+ * where a process has several contexts. So they are probed in such processes alone, by links that
+ * are bound to one process; where the kernel has no such links (they came with uprobe-multi, and
+ * saw one thread only before 6.10), in all of them.
+ */
+#ifndef LIEN_FOLLOW_H
+#define LIEN_FOLLOW_H
+
+#include "loader/probes.h"
+
+/* Can processes be followed one by one? If not, all are, and nothing is to be done. */
+bool lien_probes_can_follow(const struct lien_probes *probes);
+/*
+ * Begins: from now on the kernel side knows which context is current in a thread that changes it.
+ * `path` leads to the driver that the process has mapped. 0 also if it is followed; -errno, as
+ * lien_probes_attach().
+ */
+int lien_probes_follow(
+	struct lien_probes *probes, uint32_t pid, uint64_t start, const char *path);
+/* Ends, of a process that lives or does not. Returns a descriptor that the caller closes, or
+ * -ENOENT. Closing it takes 10 ms and more, in which the kernel waits for calls under way: better in
+ * a thread of its own. */
+int lien_probes_unfollow(struct lien_probes *probes, uint32_t pid);
+bool lien_probes_is_followed(const struct lien_probes *probes, uint32_t pid);
+unsigned lien_probes_followed_count(const struct lien_probes *probes);
+/* What the kernel side knows of a process; false: nothing. */
+bool lien_probes_process(
+	const struct lien_probes *probes, uint32_t pid, struct lien_probe_process *process);
+
+#endif

@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""A process that makes any call it is told to (prog_shapes.c), and what the agent says of it."""
+
+import os
+
+from lien_test import SOFTCUDA, Driver, program
+
+
+def shapes(session, init=0, **environment):
+    path = SOFTCUDA + ":" + os.path.abspath(os.environ["TEST_BIN"])
+    made = Driver(session.spawn([program("prog_shapes")], LD_LIBRARY_PATH=path, **environment))
+    if init is not None:
+        made("init", init)
+    return made
+
+
+def allocations(session, driver=None):
+    """Of one owner, or all: (origin, bytes, device, state), in the order in which they were made."""
+    return [(found["origin"], found["bytes"], found["device"], found["state"])
+            for found in session.ask("graph")["allocations"]
+            if driver is None or found["pid"] == driver.pid]
