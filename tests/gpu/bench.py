@@ -150,6 +150,15 @@ def time_job(job, communicators: int, allreduces: int) -> dict:
                                                / allreduces]}
 
 
+def settle(lien, jobs: dict) -> None:
+    """Contexts are followed in a process that has been met only just (agent/contexts.c)."""
+    for job in jobs.values():
+        job.ask("time-allreduce 500", 60)
+    pids = {pid for job in jobs.values() for pid in job.pids}
+    harness.wait_for("the jobs' contexts to need no watching", 10,
+                     lambda: not pids & set(lien.json("status")["contexts_followed"] or []))
+
+
 def cost(session, jobs: dict, repetitions: int, communicators: int, allreduces: int) -> dict:
     """Agent off and on in turn; within each, both jobs in turn."""
     lien = session.lien
@@ -163,6 +172,7 @@ def cost(session, jobs: dict, repetitions: int, communicators: int, allreduces: 
         for agent in ("off", "on"):
             if agent == "on":
                 lien.start_agent()
+                settle(lien, jobs)
             for name, job in jobs.items():
                 before = lien.json("status")["events"] if agent == "on" else 0
                 result = time_job(job, communicators, allreduces)

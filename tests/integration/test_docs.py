@@ -1,0 +1,78 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-2-Clause
+"""What README and docs show of the recording is what the commands print.
+
+    $ lien ... --from tests/data/...
+    the output; a line `...` stands for what was left out
+
+    test_docs.py --write      puts in what the commands print now
+"""
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+LIEN = os.path.abspath(os.environ.get("LIEN") or ROOT / "build/lien")
+SHOWN = re.compile(r"^    \$ (lien .* --from tests/data/.*)\n((?:    .*\n|\n(?=    [^$]))*)", re.M)
+
+
+def printed(command):
+    words = shlex.split(command)
+    done = subprocess.run([LIEN, *words[1:]], capture_output=True, text=True, cwd=ROOT, timeout=60,
+                          env={**os.environ, "COLUMNS": "100"})
+    return done.stdout + done.stderr
+
+
+def indented(text):
+    return "".join("    " + line if line.strip() else line for line in text.splitlines(True))
+
+
+def differs(shown, now):
+    """None, or the first line of what is shown that is not there."""
+    at = 0
+    lines = now.splitlines()
+    skipping = False
+    for line in shown.splitlines():
+        line = line.strip()
+        if line == "...":
+            skipping = True
+            continue
+        if not line:
+            continue
+        while at < len(lines) and (not lines[at].strip() or
+                                   (skipping and lines[at].strip() != line)):
+            at += 1
+        if at == len(lines) or lines[at].strip() != line:
+            return line
+        at += 1
+        skipping = False
+    rest = [line for line in lines[at:] if line.strip()]
+    return "nothing more, but: " + rest[0] if rest and not skipping else None
+
+
+def main():
+    write = sys.argv[1:] == ["--write"]
+    passed = failed = 0
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+        text = path.read_text()
+        for command, shown in SHOWN.findall(text):
+            now = printed(command)
+            wrong = differs(shown, now)
+            if wrong is None:
+                passed += 1
+                continue
+            failed += 1
+            print("FAILED %s: `%s` does not print: %s" % (path.relative_to(ROOT), command, wrong))
+            if write:
+                text = text.replace(shown, indented(now).rstrip("\n") + "\n", 1)
+        if write:
+            path.write_text(text)
+    print("%d passed, %d failed" % (passed, failed))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
