@@ -60,8 +60,8 @@ static void unfollow(struct lien_agent *agent, uint32_t pid)
 		return;
 	closing = malloc(sizeof(*closing));
 	if (closing) {
-		closing->job = (struct lien_job){
-			.work = close_link, .done = closed, .drop = close_now};
+		closing->job =
+			(struct lien_job){.work = close_link, .done = closed, .drop = close_now};
 		closing->fd = fd;
 		if (!lien_worker_submit(agent->contexts->worker, &closing->job))
 			return;
@@ -156,12 +156,10 @@ void lien_contexts_tick(struct lien_agent *agent)
 	struct lien_process *process;
 	uint64_t now = lien_now_ns();
 
-	if (!lien_probes_followed_count(agent->probes) ||
-		now - agent->contexts->t_looked < LOOK_NS)
+	if (!lien_probes_followed_count(agent->probes) || now - agent->contexts->t_looked < LOOK_NS)
 		return;
 	agent->contexts->t_looked = now;
-	for (process = lien_graph_first(agent->graph); process;
-		process = lien_graph_next(process))
+	for (process = lien_graph_first(agent->graph); process; process = lien_graph_next(process))
 		if (lien_probes_is_followed(agent->probes, process->pid))
 			look_at(agent, process);
 }
@@ -172,8 +170,7 @@ void lien_contexts_resume(struct lien_agent *agent)
 
 	if (!lien_probes_can_follow(agent->probes))
 		return;
-	for (process = lien_graph_first(agent->graph); process;
-		process = lien_graph_next(process))
+	for (process = lien_graph_first(agent->graph); process; process = lien_graph_next(process))
 		look_at(agent, process);
 }
 

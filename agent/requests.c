@@ -243,8 +243,7 @@ static json_t *status_followed(struct lien_agent *agent)
 	if (!lien_probes_can_follow(agent->probes))
 		return json_null();
 	pids = json_array();
-	for (process = lien_graph_first(agent->graph); process;
-		process = lien_graph_next(process))
+	for (process = lien_graph_first(agent->graph); process; process = lien_graph_next(process))
 		if (lien_probes_is_followed(agent->probes, process->pid))
 			json_array_append_new(pids, json_integer(process->pid));
 	return pids;
@@ -280,8 +279,8 @@ static void request_status(struct lien_client *client, json_t *request)
 			(json_int_t)lien_probes_counter(agent->probes, LIEN_COUNTER_UNCOUNTED),
 			"counted_communicators", lien_agent_comms_counted(agent), "attach",
 			lien_probes_method(agent->probes), "contexts_followed",
-			status_followed(agent), "libraries", status_libraries(agent),
-			"skipped", status_skipped(agent), "skipped_files",
+			status_followed(agent), "libraries", status_libraries(agent), "skipped",
+			status_skipped(agent), "skipped_files",
 			(int)lien_probes_skipped(agent->probes)->count, "transaction",
 			status_transaction(agent), "journal", status_journal(agent)));
 }

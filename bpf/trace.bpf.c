@@ -49,7 +49,7 @@ struct thread {
 	/* The last call that is seen entering only, to know it again if it is probed twice. */
 	__u32 quick_call, quick_attachment;
 	__u64 quick_sp;
-	__u64 scope;  /* of the NCCL call that it entered last */
+	__u64 scope; /* of the NCCL call that it entered last */
 	struct frame frame[FRAMES];
 	struct lien_event
 		event; /* made here: too large for the stack, and a thread makes one at a time */

@@ -18,11 +18,10 @@ bool lien_probes_can_follow(const struct lien_probes *probes);
  * `path` leads to the driver that the process has mapped. 0 also if it is followed; -errno, as
  * lien_probes_attach().
  */
-int lien_probes_follow(
-	struct lien_probes *probes, uint32_t pid, uint64_t start, const char *path);
+int lien_probes_follow(struct lien_probes *probes, uint32_t pid, uint64_t start, const char *path);
 /* Ends, of a process that lives or does not. Returns a descriptor that the caller closes, or
- * -ENOENT. Closing it takes 10 ms and more, in which the kernel waits for calls under way: better in
- * a thread of its own. */
+ * -ENOENT. Closing it takes 10 ms and more, in which the kernel waits for calls under way: better
+ * in a thread of its own. */
 int lien_probes_unfollow(struct lien_probes *probes, uint32_t pid);
 bool lien_probes_is_followed(const struct lien_probes *probes, uint32_t pid);
 unsigned lien_probes_followed_count(const struct lien_probes *probes);

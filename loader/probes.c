@@ -387,8 +387,7 @@ int lien_attached_contexts(struct lien_attached *attached, int fd)
 	int err;
 
 	if (!attached->contexts_known) {
-		err = look_up(
-			&lookup, fd, attached->file.library, build_id, sizeof(build_id));
+		err = look_up(&lookup, fd, attached->file.library, build_id, sizeof(build_id));
 		if (err)
 			return err;
 		take_contexts(attached, &lookup, fd);
@@ -426,8 +425,7 @@ static int find_calls(const struct lien_probes *probes, struct lien_attached *at
 				(probes->can_follow && call->flags & LIEN_CALL_CONTEXT))
 				continue;
 			offsets[found] = offset;
-			cookies[found++] =
-				LIEN_COOKIE(call->number, call->flags, attached->number);
+			cookies[found++] = LIEN_COOKIE(call->number, call->flags, attached->number);
 		}
 		if (!pass)
 			attached->quick = found;

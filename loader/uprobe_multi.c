@@ -82,13 +82,14 @@ bool lien_uprobe_multi_of_process_supported(void)
 {
 	uint64_t offset = 0; /* where no code is */
 	struct attempt attempt = {
-		.attr = {
-			.program_fd = program_load(),
-			.attach_type = LIEN_UPROBE_MULTI_TYPE,
-			.path = (uintptr_t) "/proc/self/exe",
-			.offsets = (uintptr_t)&offset,
-			.count = 1,
-		},
+		.attr =
+			{
+				.program_fd = program_load(),
+				.attach_type = LIEN_UPROBE_MULTI_TYPE,
+				.path = (uintptr_t) "/proc/self/exe",
+				.offsets = (uintptr_t)&offset,
+				.count = 1,
+			},
 		.result = -1,
 	};
 	pthread_t thread;

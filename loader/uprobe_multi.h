@@ -15,7 +15,8 @@
 /* Does the running kernel have them? */
 bool lien_uprobe_multi_supported(void);
 
-/* Can one be bound to a process? Before 6.10 (and stable releases of then) it sees one thread only. */
+/* Can one be bound to a process? Before 6.10 (and stable releases of then) it sees one thread only.
+ */
 bool lien_uprobe_multi_of_process_supported(void);
 
 struct lien_uprobe_multi_how {
@@ -23,9 +24,21 @@ struct lien_uprobe_multi_how {
 	uint32_t pid; /* 0: every process */
 };
 
-#define LIEN_UPROBE_MULTI_ENTRIES	  (struct lien_uprobe_multi_how){0}
-#define LIEN_UPROBE_MULTI_RETURNS	  (struct lien_uprobe_multi_how){.at_return = true}
-#define LIEN_UPROBE_MULTI_OF_PROCESS(pid) (struct lien_uprobe_multi_how){false, pid}
+#define LIEN_UPROBE_MULTI_ENTRIES                                                                  \
+	(struct lien_uprobe_multi_how)                                                             \
+	{                                                                                          \
+		0                                                                                  \
+	}
+#define LIEN_UPROBE_MULTI_RETURNS                                                                  \
+	(struct lien_uprobe_multi_how)                                                             \
+	{                                                                                          \
+		.at_return = true                                                                  \
+	}
+#define LIEN_UPROBE_MULTI_OF_PROCESS(pid)                                                          \
+	(struct lien_uprobe_multi_how)                                                             \
+	{                                                                                          \
+		false, pid                                                                         \
+	}
 
 /* Returns the link's fd, or -errno. The places are probed in the order given. */
 int lien_uprobe_multi_attach(int program_fd, const char *path, const uint64_t *offsets,

@@ -59,7 +59,7 @@ struct lien_probe_process {
 	unsigned int comms;	  /* entries that map `traffic` has of it, about */
 	unsigned long long scope; /* lien_event.scope of the NCCL call that it entered last */
 	unsigned int whole;	  /* its first call was seen, so are all its contexts */
-	unsigned int unmade;	  /* communicators that it asked for, without an address yet, ever */
+	unsigned int unmade; /* communicators that it asked for, without an address yet, ever */
 	unsigned long long context; /* the first that it made; 0: none */
 	unsigned int contexts_many; /* it has made another one, or made another one current */
 	unsigned int contexts_set;  /* how often one was seen to be made current */
