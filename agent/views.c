@@ -119,13 +119,15 @@ static json_t *view_process(struct lien_process *process)
 		sums.offloaded = process->held_bytes; /* known from its control library alone */
 	if (sums.offloaded || sums.imports_away)
 		state = sums.bytes || sums.imported ? "partly offloaded" : "offloaded";
-	return json_pack("{s:I, s:s, s:I, s:s, s:b, s:s, s:o, s:o, s:I, s:I, s:I, s:I}", "pid",
-		(json_int_t)process->pid, "command", process->command, "uid",
+	return json_pack("{s:I, s:s, s:I, s:s, s:b, s:s, s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:I}",
+		"pid", (json_int_t)process->pid, "command", process->command, "uid",
 		(json_int_t)process->uid, "state", state, "complete", !process->incomplete,
 		"control", presence(process), "devices", view_devices(sums.devices), "ranks",
 		view_ranks(process), "bytes", (json_int_t)sums.bytes, "nccl_bytes",
 		(json_int_t)sums.nccl, "imported_bytes", (json_int_t)sums.imported,
-		"offloaded_bytes", (json_int_t)sums.offloaded);
+		"offloaded_bytes", (json_int_t)sums.offloaded, "arena_bytes",
+		(json_int_t)process->arena_bytes, "arena_used_bytes",
+		(json_int_t)process->arena_used);
 }
 
 static json_t *view_processes(struct lien_graph *graph)
