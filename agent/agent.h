@@ -42,6 +42,7 @@ struct lien_tracked {
 	uint64_t t_reread, reread_delay; /* not to be read by itself before; and then */
 	struct lien_ordinals *ordinals;	 /* NULL: not known */
 	bool preparing;			 /* an order for its host arena is under way */
+	uint64_t preparing_bytes;	 /* then: what is missing, of which it adds a part */
 	bool arena_released;		 /* on request: not prepared before its next offload */
 	uint64_t prepare_bytes;		 /* what it could offload, when that was last looked at */
 	uint64_t t_prepare;		 /* not before */

@@ -169,7 +169,7 @@ static int check_group(const struct hierarchy *hierarchy, const char *group,
 			need += needs[i].bytes;
 	if (need <= left)
 		return 0;
-	snprintf(where, sizeof(where), "the memory cgroup %.200s", group);
+	snprintf(where, sizeof(where), "the memory cgroup %.200s", group[0] ? group : "/");
 	return refuse(error, error_size, where, need, left);
 }
 
@@ -186,11 +186,14 @@ static int check_hierarchy(const struct lien_host_files *files, const struct hie
 	for (i = 0; i < count && !err; i++)
 		path_of(files, hierarchy, needs[i].pid, paths[i], sizeof(paths[i]));
 	for (i = 0; i < count && !err; i++) {
-		strcpy(group, needs[i].bytes ? paths[i] : "");
-		while (!err && (slash = strrchr(group, '/'))) {
+		strcpy(group, paths[i]);
+		/* Up to the mount itself, which in a container may be a cgroup with a limit. */
+		while (!err && needs[i].bytes && (slash = strrchr(group, '/'))) {
 			err = check_group(hierarchy, group, paths, needs, count, error, error_size);
 			*slash = '\0';
 		}
+		if (!err && needs[i].bytes && paths[i][0])
+			err = check_group(hierarchy, "", paths, needs, count, error, error_size);
 	}
 	free(paths);
 	return err;

@@ -16,10 +16,16 @@
 uint64_t lien_prepare_held(struct lien_agent *agent)
 {
 	struct lien_process *process;
+	const struct lien_tracked *tracked;
 	uint64_t held = 0;
 
-	for (process = lien_graph_first(agent->graph); process; process = lien_graph_next(process))
+	for (process = lien_graph_first(agent->graph); process;
+		process = lien_graph_next(process)) {
+		tracked = process->agent;
 		held += process->arena_bytes;
+		if (tracked && tracked->preparing)
+			held += tracked->preparing_bytes;
+	}
 	return held;
 }
 
@@ -68,15 +74,17 @@ static bool allowed(struct lien_agent *agent, const struct lien_process *process
 	       !lien_host_check(&agent->host, &need, 1, error, sizeof(error));
 }
 
-static void send(struct lien_process *process, uint64_t bytes, int device)
+static void send(struct lien_process *process, uint64_t missing, int device)
 {
 	struct lien_wire_header order = {.length = sizeof(order),
 		.type = LIEN_WIRE_PREPARE,
 		.seq = 1,
-		.arg = bytes,
+		/* Not more than was allowed, whatever the process has by now. */
+		.arg = process->arena_bytes + missing,
 		.arg2 = device};
 	struct lien_tracked *tracked = process->agent;
 
+	tracked->preparing_bytes = missing;
 	tracked->preparing = !lien_link_send(tracked->link, &order, NULL, NULL, 0);
 }
 
@@ -99,8 +107,7 @@ static void proceed(struct lien_agent *agent, struct lien_process *process)
 	if (!missing) {
 		tracked->t_prepare = now + CALM_NS;
 	} else if (allowed(agent, process, missing)) {
-		/* Not more than was allowed, whatever the process has by now. */
-		send(process, process->arena_bytes + missing, device);
+		send(process, missing, device);
 	} else {
 		tracked->t_prepare = now + AGAIN_NS;
 	}

@@ -5,7 +5,7 @@
 
 #include "agent/agent.h"
 
-/* The host arenas of all processes. */
+/* The host arenas of all processes, with what is being added to them. */
 uint64_t lien_prepare_held(struct lien_agent *agent);
 /* The last reply to its order. */
 void lien_prepare_reply(struct lien_agent *agent, uint32_t pid, const struct lien_reply *reply);

@@ -115,7 +115,6 @@ static int verify_item(
 	if (item->damaged)
 		return differs(control, item, "not restored as it was saved");
 	item->checked = 0; /* from now on the application may change it */
-	control->reply.arg += item->wire.allocation_bytes;
 	return 0;
 }
 
@@ -139,6 +138,7 @@ int lien_verify_device(struct lien_control *control)
 	const struct bounce bounce = bounce_of(control, small, sizeof(small));
 	struct lien_item *item = NULL;
 	int result, first = 0;
+	uint64_t bytes = 0;
 
 	while (!(control->flags & LIEN_WIRE_UNVERIFIED) &&
 		(item = lien_items_next(&control->items, item)))
@@ -146,6 +146,9 @@ int lien_verify_device(struct lien_control *control)
 			lien_order_means(control, item)) {
 			result = verify_item(control, item, &bounce);
 			first = first ? first : result;
+			bytes += item->wire.allocation_bytes;
 		}
+	if (!first)
+		control->reply.arg = bytes; /* else it says where */
 	return first;
 }
