@@ -84,8 +84,8 @@ struct lien_wire_header {
 	int32_t result; /* replies: 0, -errno, or a positive CUresult */
 	uint64_t arg;	/* STAGE: the transaction; CREATE, EXPORT, FINISH: whose items, 0: all;
 			   replies: bytes moved, or the address that failed; of FINISH: bytes that
-			   were   compared; of RELEASE: bytes given back; of WALK: where to go on in the
-			   first   range that is not done */
+			   were compared; of RELEASE: bytes given back; of WALK: where to go on in
+			   the first range that is not done */
 	uint64_t arg2;	/* SAVE, DROP: free bytes of the devices used; FINISH: mappings forgotten;
 			   WALK: ranges done */
 	uint64_t ns;	/* replies: time the order took */
