@@ -45,6 +45,7 @@ struct lien_tracked {
 	uint64_t preparing_bytes;	 /* then: what is missing, of which it adds a part */
 	bool arena_released;		 /* on request: not prepared before its next offload */
 	uint64_t prepare_bytes;		 /* what it could offload, when that was last looked at */
+	uint64_t prepared_at;		 /* events of all processes, and 1, when it had enough */
 	uint64_t t_prepare;		 /* not before */
 };
 

@@ -92,10 +92,12 @@ static void send(struct lien_process *process, uint64_t missing, int device)
 static void proceed(struct lien_agent *agent, struct lien_process *process)
 {
 	struct lien_tracked *tracked = process->agent;
-	uint64_t now = lien_now_ns(), bytes, missing;
+	uint64_t events = lien_graph_stats(agent->graph)->events, now = lien_now_ns();
+	uint64_t bytes, missing;
 	int device;
 
-	if (!possible(agent, process) || now < tracked->t_prepare)
+	if (!possible(agent, process) || now < tracked->t_prepare ||
+		tracked->prepared_at == events + 1)
 		return;
 	bytes = wanted(process, &device);
 	if (bytes != tracked->prepare_bytes) {
@@ -105,6 +107,7 @@ static void proceed(struct lien_agent *agent, struct lien_process *process)
 	}
 	missing = bytes ? lien_host_missing(process, bytes) : 0;
 	if (!missing) {
+		tracked->prepared_at = events + 1; /* until something happens */
 		tracked->t_prepare = now + CALM_NS;
 	} else if (allowed(agent, process, missing)) {
 		send(process, missing, device);

@@ -595,7 +595,7 @@ static const struct request {
 		{"owner", "pids", "timeout_ms", "dry_run", "strict", "with_closure", "verify",
 			"discard", "host_limit_bytes"}},
 	{"restore", request_restore, {"pids", "timeout_ms", "ignore_damage"}},
-	{"arena", request_arena, {"release", "pids", "timeout_ms"}},
+	{"arena", request_arena, {"release", "pids"}},
 	{"compare", request_compare, {"pids", "repair", "timeout_ms"}},
 	{"status", request_status, {NULL}},
 	{"record", request_record, {"follow"}},

@@ -10,6 +10,10 @@
 /* Of one chunk: the control thread can be asked for something else between two. */
 #define CHUNK_MAX (128ull << 20)
 
+#ifndef MADV_POPULATE_WRITE /* glibc 2.35 */
+#define MADV_POPULATE_WRITE 23
+#endif
+
 int lien_arena_grow(
 	struct lien_arena *arena, const struct lien_driver *driver, int node, uint64_t bytes)
 {
@@ -28,6 +32,8 @@ int lien_arena_grow(
 	madvise(memory, bytes, MADV_HUGEPAGE);
 	madvise(memory, bytes, MADV_DONTFORK);
 	lien_numa_prefer(memory, bytes, node);
+	/* Not in the driver's call, which holds up the application's. Kernels before 5.14 can't. */
+	madvise(memory, bytes, MADV_POPULATE_WRITE);
 	result = driver->cuMemHostRegister_v2(memory, bytes, CU_MEMHOSTREGISTER_PORTABLE);
 	if (result) {
 		munmap(memory, bytes);

@@ -23,7 +23,7 @@ FUZZ_LD_fuzz_client	 := -Wl,--wrap=poll,--wrap=lien_maps_read
 FUZZ_LD_fuzz_replies	 := -Wl,--wrap=poll,--wrap=lien_maps_read
 FUZZ_SRCS_fuzz_orders	 := $(addprefix control/, arena.c checksum.c drain.c items.c memory.c numa.c \
 	reserve.c verify.c walk.c)
-FUZZ_LD_fuzz_orders	 := -Wl,--wrap=poll
+FUZZ_LD_fuzz_orders	 := -Wl,--wrap=poll,--wrap=madvise
 FUZZ_SRCS_fuzz_symbols	 := $(addprefix loader/, demangle.c elf_symbols.c symbols.c)
 
 $(FUZZ)/obj/%.o: %.c | $(BUILD)/.deps

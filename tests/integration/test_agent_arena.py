@@ -16,8 +16,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 from lien_test import (  # noqa: E402
-    LIEN, MIB, Driver, Late, Session, SOFTNCCL, case, check, equal, main, program, recording,
-    wait_for)
+    MIB, Late, Session, SOFTNCCL, case, check, equal, main, recording, wait_for)
 
 PAIRS = 24  # exported buffers of 2 MiB of each of two ranks
 RANK = 2 * PAIRS * MIB
@@ -180,13 +179,6 @@ def removed(folder):
 
 # Preparation
 
-def start_nccl(session):
-    """A process that asks for memory by NCCL as it is told to."""
-    driver = Driver(session.spawn([LIEN, "run", "--", program("prog_nccl"), SOFTNCCL]))
-    driver("init", 0)
-    return driver
-
-
 @case(60)
 def test_prepared_before_the_first_offload():
     with Session() as session:
@@ -213,6 +205,33 @@ def test_prepared_before_the_first_offload():
         session.ask("offload")
         session.ask("restore")
         runs_as_before(session, job)
+
+
+@case(60)
+def test_preparation_grows_and_waits_for_captures():
+    with Session() as session:
+        session.start_agent(prepare=True)
+        driver = session.driver()
+        driver("nccl", SOFTNCCL)  # from now on it is NCCL that asks for memory
+
+        def held():
+            return arena(session, driver.pid)[0]
+        driver("make", 20 * MIB, 0)
+        session.ready(driver.pid)
+        wait_for("prepared", lambda: held() == rounded(20 * MIB))
+        driver("make", 300 * MIB, 0)  # more than one order's worth
+        wait_for("it has grown", lambda: held() == rounded(320 * MIB))
+        for mode in (0, 1, 2):  # global, thread-local, relaxed
+            before = held()
+            driver("make", 20 * MIB, 0)
+            driver("capture", mode)
+            time.sleep(2.5)
+            equal(held(), before, "during a capture")
+            driver("capture-end")  # fails when the capture was spoilt
+            wait_for("it goes on", lambda before=before: held() > before)
+        equal(session.ask("offload")["bytes"], 380 * MIB, "offload")
+        equal(held(), rounded(380 * MIB), "no more was pinned")
+        session.ask("restore")
 
 
 @case(60)

@@ -360,6 +360,8 @@ static void test_discard_address(void **state)
 	/* It is named where its owner has it. */
 	discard[0] = (struct lien_discard){.pid = 2, .address = VA + 9 * PIECE};
 	expect_refusal(&some, -ESRCH, "--discard 2:0x");
+	discard[0].pid = 1; /* which does not map it there itself */
+	expect_refusal(&some, -ESRCH, "--discard 1:0x");
 	discard[0] = (struct lien_discard){.pid = 3, .address = VA};
 	expect_refusal(&some, -ESRCH, "process 3 has no memory");
 	/* Other processes' are not selected. */
