@@ -19,6 +19,8 @@
 /* A process that has not answered a walk by then is stopped, or busier than a transaction can use.
  */
 #define WALKS_NS 500000000ull
+/* Pinning one chunk, on a machine whose memory is being made as it is touched. */
+#define PREPARES_NS 3000000000ull
 
 static struct lien_tracked *tracked_of(struct lien_agent *agent, uint32_t pid)
 {
@@ -137,7 +139,7 @@ static void orders_ready(struct lien_source *source, uint32_t events);
 
 void lien_orders_wait_for_walks(struct lien_agent *agent)
 {
-	uint64_t end = lien_now_ns() + WALKS_NS, now;
+	uint64_t begin = lien_now_ns(), end, now;
 	struct lien_process *process, *next;
 	struct lien_tracked *tracked;
 	struct pollfd reply = {.events = POLLIN};
@@ -147,6 +149,7 @@ void lien_orders_wait_for_walks(struct lien_agent *agent)
 		next = lien_graph_next(process);
 		tracked = process->agent;
 		now = lien_now_ns();
+		end = begin + (tracked && tracked->preparing ? PREPARES_NS : WALKS_NS);
 		if (!tracked || (!tracked->walking && !tracked->preparing) || !tracked->link ||
 			now >= end)
 			continue;

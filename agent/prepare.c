@@ -64,10 +64,10 @@ static bool possible(struct lien_agent *agent, const struct lien_process *proces
 	       LIST_EMPTY(&process->captures);
 }
 
-/* Within the limit, and the host has it to spare. */
+/* Within the limit, and the host has twice that: nobody has asked for it yet. */
 static bool allowed(struct lien_agent *agent, const struct lien_process *process, uint64_t bytes)
 {
-	const struct lien_host_need need = {process->pid, bytes};
+	const struct lien_host_need need = {process->pid, 2 * bytes};
 	char error[400];
 
 	return (!agent->host_limit || lien_prepare_held(agent) + bytes <= agent->host_limit) &&

@@ -238,6 +238,26 @@ def test_preparation_grows_and_waits_for_captures():
 
 
 @case(60)
+def test_offload_while_it_is_prepared():
+    """An order to pin memory is short, and an offload waits for it."""
+    with Session(memory="2G") as session:
+        session.start_agent(prepare=True)
+        driver = session.driver()
+        driver("nccl", SOFTNCCL)
+        driver("make", 2 * MIB, 0)
+        session.ready(driver.pid)
+        size = 2 * MIB
+        for number in range(8):
+            va = driver("make", 120 * MIB, 0)[1]
+            size += 120 * MIB
+            driver("fill", va + 110 * MIB, 2 * MIB, 0x30 + number)
+            time.sleep(1 + 0.15 * number)
+            equal(session.ask("offload", "--verify")["bytes"], size, "offload")
+            equal(session.ask("restore")["verified_bytes"], size, "restore")
+            equal(driver("check", va + 110 * MIB, 2 * MIB, 0x30 + number), 0, "wrong bytes")
+
+
+@case(60)
 def test_preparation_is_for_what_can_be_offloaded():
     with Session() as session:
         session.start_agent(prepare=True)
