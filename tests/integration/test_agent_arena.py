@@ -218,7 +218,7 @@ def test_preparation_grows_and_waits_for_captures():
         driver("nccl", SOFTNCCL)  # from now on it is NCCL that asks for memory
 
         def held():
-            return arena(session, driver.pid)[0]
+            return session.process(driver.pid)["arena_bytes"]
         driver("make", 20 * MIB, 0)
         session.ready(driver.pid)
         wait_for("prepared", lambda: held() == rounded(20 * MIB))

@@ -133,8 +133,8 @@ static void test_cgroup2(void **state)
 	expect_refusal(0, 300 * MIB, "the memory cgroup / has 200 MiB left");
 	put("0::/../other\n", "%s/8/cgroup", proc);
 	assert_int_equal(ask(0, 300 * MIB), 0);
-	assert_int_equal(ask(1, 300 * MIB), 0); /* nor is it added to others */
 	group2("/job", "max\n", "1\n");
+	assert_int_equal(ask(1, 300 * MIB), 0); /* nor is it added to others */
 	group2("", "52428800\n", "0\n");
 	expect_refusal(60 * MIB, 0, "the memory cgroup / has 50 MiB left");
 }
