@@ -13,7 +13,7 @@ def process(pid, rank, nranks, **changes):
         "ranks": [{"group": "5ac1d2e0b7f0a13%d" % i, "rank": rank, "nranks": nranks}
                   for i in range(4)],
         "bytes": 2730491904, "nccl_bytes": 2730491904, "imported_bytes": 1409286144,
-        "offloaded_bytes": 0, **changes}
+        "offloaded_bytes": 0, "arena_bytes": 0, "arena_used_bytes": 0, **changes}
 
 
 PS = {"processes": [

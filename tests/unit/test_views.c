@@ -83,6 +83,22 @@ static void test_ps_import_once(void **state)
 	INTEGER(PIECE, "processes[1].imported_bytes");
 }
 
+static void test_ps_arena(void **state)
+{
+	(void)state;
+	two_ranks();
+	process(1)->arena_bytes = 5 * PIECE;
+	process(1)->arena_used = 3 * PIECE;
+	see(lien_view_ps(graph));
+	INTEGER(5 * PIECE, "processes[0].arena_bytes");
+	INTEGER(3 * PIECE, "processes[0].arena_used_bytes");
+	INTEGER(0, "processes[1].arena_bytes");
+	process(1)->presence = LIEN_CONTROL_UNKNOWN;
+	see(lien_view_ps(graph));
+	assert_true(json_is_null(at("processes[0].arena_bytes")));
+	assert_true(json_is_null(at("processes[0].arena_used_bytes")));
+}
+
 static void test_ps_states(void **state)
 {
 	(void)state;
@@ -947,6 +963,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		VIEW(test_ps),
 		VIEW(test_ps_import_once),
+		VIEW(test_ps_arena),
 		VIEW(test_ps_states),
 		VIEW(test_mem),
 		VIEW(test_mem_offloaded),
