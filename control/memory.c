@@ -5,6 +5,7 @@
 
 #include "control/control.h"
 #include "control/names.h"
+#include "control/numa.h"
 #include "control/translate.h"
 
 int lien_device_use(struct lien_control *control, int ordinal, struct lien_device **out)
@@ -86,8 +87,7 @@ static uint64_t devices_free(struct lien_control *control)
 	return sum;
 }
 
-/* A device that may read and write the mapping: the memory's own, if it may. */
-static int copy_device(const struct lien_wire_item *wire)
+int lien_item_device(const struct lien_wire_item *wire)
 {
 	int device = -1;
 	unsigned i;
@@ -108,7 +108,7 @@ static int context_device(const struct lien_wire_item *wire)
 	unsigned i;
 
 	if (wire->flags & LIEN_WIRE_OWNED)
-		return copy_device(wire);
+		return lien_item_device(wire);
 	for (i = 0; i < wire->places; i++)
 		if (wire->place[i].location_type == CU_MEM_LOCATION_TYPE_DEVICE)
 			return wire->place[i].location_id;
@@ -224,7 +224,7 @@ static int copy(struct lien_control *control, struct lien_item *item, int to_hos
 	void *host;
 	int result;
 
-	result = lien_device_use(control, copy_device(&item->wire), &device);
+	result = lien_device_use(control, lien_item_device(&item->wire), &device);
 	while (!result && done < item->wire.allocation_bytes) {
 		length = item->wire.allocation_bytes - done;
 		host = lien_arena_at(&control->arena, item->arena + done, &length);
@@ -237,30 +237,38 @@ static int copy(struct lien_control *control, struct lien_item *item, int to_hos
 	return result;
 }
 
+/* Its bytes go to the arena. */
+static int to_be_saved(const struct lien_item *item)
+{
+	return item->state == LIEN_ITEM_STAGED && item->wire.flags & LIEN_WIRE_OWNED &&
+	       !(item->wire.flags & LIEN_WIRE_WORTHLESS);
+}
+
 int lien_order_save(struct lien_control *control)
 {
+	uint64_t bytes = 0, bounce = control->flags & LIEN_WIRE_VERIFY ? LIEN_WIRE_ARENA_BOUNCE : 0;
 	struct lien_item *item = NULL;
-	struct lien_device *device;
-	uint64_t bytes = 0;
+	struct lien_device *device = NULL;
 	int result = 0;
 
 	while ((item = lien_items_next(&control->items, item)))
-		if (item->state == LIEN_ITEM_STAGED && item->wire.flags & LIEN_WIRE_OWNED) {
+		if (to_be_saved(item)) {
 			if (bytes <= LIEN_WIRE_BYTES_MAX) /* more is too much, and overflows */
 				bytes += item->wire.allocation_bytes;
 			result = result ? result
 					: lien_device_use(
-						  control, copy_device(&item->wire), &device);
+						  control, lien_item_device(&item->wire), &device);
 		}
 	if (result)
 		lien_control_fail(control, result, 0, "no primary context to copy with");
 	if (!result && bytes &&
-		(result = lien_arena_reserve(&control->arena, control->driver, bytes)))
+		(result = lien_arena_reserve(&control->arena, control->driver,
+			 lien_numa_node(control->driver, device->device), bytes + bounce)))
 		lien_control_fail(control, result, 0, "no pinned host memory for the arena");
 	if (result)
 		goto out;
 	while ((item = lien_items_next(&control->items, item))) {
-		if (item->state != LIEN_ITEM_STAGED || !(item->wire.flags & LIEN_WIRE_OWNED))
+		if (!to_be_saved(item))
 			continue;
 		item->arena = lien_arena_take(&control->arena, item->wire.allocation_bytes);
 		result = copy(control, item, 1);
@@ -277,6 +285,8 @@ int lien_order_save(struct lien_control *control)
 		if (item->state == LIEN_ITEM_STAGED)
 			item->state = LIEN_ITEM_SAVED;
 	if (!result) {
+		if (bounce)
+			lien_verify_keep(control);
 		control->reply.arg = bytes;
 		control->reply.arg2 = devices_free(control);
 	}
@@ -414,12 +424,43 @@ static int attach(
 	return 0;
 }
 
+static int clear(struct lien_control *control, struct lien_item *item)
+{
+	struct lien_device *device;
+	int result = lien_device_use(control, lien_item_device(&item->wire), &device);
+
+	if (result || !control->driver->cuMemsetD8Async)
+		return result;
+	return control->driver->cuMemsetD8Async(
+		item->wire.va, 0, item->wire.allocation_bytes, device->stream);
+}
+
+static int fill(struct lien_control *control, struct lien_item *item)
+{
+	return item->wire.flags & LIEN_WIRE_WORTHLESS ? clear(control, item)
+						      : copy(control, item, 0);
+}
+
+/* It is back, but not as it was saved: once more. */
+static int repair(struct lien_control *control, struct lien_item *item)
+{
+	int result = lien_verify_host(control, item);
+
+	if (result)
+		return result;
+	result = copy(control, item, 0);
+	return result ? lien_control_fail(control, result, item->wire.va, "copy to the device") : 0;
+}
+
 static int create(struct lien_control *control, struct lien_item *item)
 {
 	CUmemGenericAllocationHandle handle;
 	CUmemAllocationProp prop;
 	int result;
 
+	result = lien_verify_host(control, item);
+	if (result)
+		return result;
 	memset(&prop, 0, sizeof(prop));
 	prop.type = item->wire.prop_type;
 	prop.requestedHandleTypes = item->wire.handle_types;
@@ -434,7 +475,7 @@ static int create(struct lien_control *control, struct lien_item *item)
 	result = attach(control, item, handle);
 	if (result)
 		return result;
-	result = copy(control, item, 0);
+	result = fill(control, item);
 	if (result) {
 		lien_control_fail(control, result, item->wire.va, "copy to the device");
 		devices_synchronize(control);
@@ -462,6 +503,10 @@ int lien_order_create(struct lien_control *control)
 			/* One that cannot come back holds up no other. */
 			first = first ? first : result;
 			bytes += result ? 0 : item->wire.allocation_bytes;
+		} else if (item->state == LIEN_ITEM_BACK && item->damaged &&
+			   lien_order_means(control, item)) {
+			result = repair(control, item);
+			first = first ? first : result;
 		}
 	if (!first)
 		control->reply.arg = bytes; /* else it says where */
@@ -515,7 +560,7 @@ void lien_order_forget(struct lien_control *control, unsigned states)
 	while ((item = lien_items_next(&control->items, item))) {
 		end = item->arena + item->wire.allocation_bytes;
 		if (item->wire.flags & LIEN_WIRE_OWNED && item->state != LIEN_ITEM_STAGED &&
-			end > control->arena.used)
+			!(item->wire.flags & LIEN_WIRE_WORTHLESS) && end > control->arena.used)
 			control->arena.used = end;
 	}
 }
@@ -528,7 +573,10 @@ int lien_order_finish(struct lien_control *control, uint32_t flags)
 	if (result)
 		return lien_control_fail(
 			control, result, 0, "copies to the device did not complete");
+	result = lien_verify_device(control);
 	lien_devices_close(control);
+	if (result)
+		return result;
 	while ((item = lien_items_next(&control->items, item)))
 		if (flags & LIEN_WIRE_LOST && item->state == LIEN_ITEM_AWAY &&
 			item->wire.flags & LIEN_WIRE_IMPORTED) {
