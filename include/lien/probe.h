@@ -102,6 +102,39 @@ struct lien_probe_traffic {
 	unsigned long long t_last;		      /* CLOCK_MONOTONIC ns */
 };
 
+/* Map `pairs`: the same of sends to, and receives from, one rank; the value is their number. */
+struct lien_probe_pair {
+	unsigned long long comm;
+	unsigned int pid;
+	unsigned int peer; /* rank x 2, and 1 for receives */
+};
+
+/*
+ * Value of map `gates`, key: pid. While it is shut (map `shut` has the pid), threads that enter a
+ * gated call are sent the control library's signal, whose handler parks them (control/gate.c)
+ * before the call has done anything.
+ */
+struct lien_probe_gate {
+	unsigned long long start;
+	unsigned int signal;
+	unsigned int inside; /* threads in gated calls, held ones too, of those seen to enter */
+	unsigned int unheld; /* threads that entered although it was shut: they block the signal */
+	unsigned int turn;   /* of this gate: threads that it has seen are known by it */
+	unsigned int unheld_tid, unheld_call;
+};
+
+/* Map `held`: a thread that the gate has stopped. */
+struct lien_probe_held_key {
+	unsigned int pid, tid;
+};
+
+struct lien_probe_held {
+	unsigned long long comm; /* 0: the call names none */
+	unsigned long long t;	 /* CLOCK_MONOTONIC ns */
+	unsigned int call;
+	unsigned int peer; /* sends and receives */
+};
+
 /* No process may fill the map: as many communicators of one are counted. */
 #define LIEN_PROBE_COMMS_MAX 4096
 
