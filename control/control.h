@@ -48,6 +48,8 @@ int lien_order_save(struct lien_control *control);
 /* UNMAP with LIEN_WIRE_IMPORTED, DROP with LIEN_WIRE_OWNED. */
 int lien_order_detach(struct lien_control *control, uint32_t kind);
 int lien_order_create(struct lien_control *control);
+/* What the devices need for what is away, and have: fills at most LIEN_DEVICES_MAX. How many. */
+unsigned lien_order_room(struct lien_control *control, struct lien_wire_room *rooms);
 /* Does the order that is being obeyed mean this allocation? */
 int lien_order_means(const struct lien_control *control, const struct lien_item *item);
 /* Exports one allocation. */
@@ -70,7 +72,8 @@ int lien_order_release(struct lien_control *control);
 void lien_verify_keep(struct lien_control *control);
 /* Is it still? 0 or -EBADMSG. */
 int lien_verify_host(struct lien_control *control, const struct lien_item *item);
-/* When it is on the device again: is it what was saved? 0, -EBADMSG, or a CUresult. */
+/* What has been filled (LIEN_ITEM_FILLING) is back, unless it is to be compared, and differs from
+ * what was saved: then it is empty. 0, -EBADMSG, or a CUresult. */
 int lien_verify_device(struct lien_control *control);
 
 /* A device that may read and write a mapping, the memory's own if it may; -1: none. */
@@ -83,7 +86,9 @@ void lien_devices_close(struct lien_control *control);
 /* Sends a reply that is not the last one. 0, or why it did not get to the agent. */
 int lien_control_send(struct lien_control *control, int fd, const void *body, size_t size);
 uint64_t lien_control_now_ns(void);
-/* Notes a failure in the reply and returns result. */
+/* Notes a failure in the reply and returns result. The first one is kept. */
 int lien_control_fail(struct lien_control *control, int result, uint64_t where, const char *what);
+/* It has been tried again, with success. */
+void lien_control_forgive(struct lien_control *control);
 
 #endif

@@ -110,9 +110,10 @@ static int verify_item(
 	int result = checksum_of_device(control, item, bounce, &value);
 
 	if (result)
+		result = checksum_of_device(control, item, bounce, &value);
+	if (result)
 		return lien_control_fail(control, result, item->wire.va, "copy for --verify");
-	item->damaged = value != item->checksum;
-	if (item->damaged)
+	if (value != item->checksum)
 		return differs(control, item, "not restored as it was saved");
 	item->checked = 0; /* from now on the application may change it */
 	return 0;
@@ -140,15 +141,19 @@ int lien_verify_device(struct lien_control *control)
 	int result, first = 0;
 	uint64_t bytes = 0;
 
-	while (!(control->flags & LIEN_WIRE_UNVERIFIED) &&
-		(item = lien_items_next(&control->items, item)))
-		if (item->state == LIEN_ITEM_BACK && item->checked &&
-			lien_order_means(control, item)) {
-			result = verify_item(control, item, &bounce);
-			first = first ? first : result;
-			bytes += item->wire.allocation_bytes;
-		}
-	if (!first)
+	while ((item = lien_items_next(&control->items, item))) {
+		if (item->state != LIEN_ITEM_FILLING)
+			continue;
+		item->state = LIEN_ITEM_BACK;
+		if (!item->checked || control->flags & LIEN_WIRE_UNVERIFIED)
+			continue;
+		result = verify_item(control, item, &bounce);
+		if (result) /* the arena alone has what it should be */
+			item->state = LIEN_ITEM_EMPTY;
+		first = first ? first : result;
+		bytes += item->wire.allocation_bytes;
+	}
+	if (!control->reply.text[0])
 		control->reply.arg = bytes; /* else it says where */
 	return first;
 }

@@ -18,7 +18,7 @@
 #define CHUNK (128 * MIB)
 
 static struct lien_control control;
-static unsigned registered, refuse_after, refuse_unregister;
+static unsigned registered, refuse_after, refuse_unregister, fail_reads;
 static int node, slot;
 static char *device_memory;
 
@@ -45,6 +45,10 @@ static CUresult host_unregister(void *memory)
 static CUresult to_host(void *host, CUdeviceptr from, size_t bytes, CUstream stream)
 {
 	(void)stream;
+	if (fail_reads) {
+		fail_reads--;
+		return CUDA_ERROR_UNKNOWN;
+	}
 	memcpy(host, (void *)from, bytes);
 	return CUDA_SUCCESS;
 }
@@ -88,12 +92,6 @@ void lien_devices_close(struct lien_control *of)
 int lien_item_device(const struct lien_wire_item *wire)
 {
 	return wire->location_id;
-}
-
-int lien_order_means(const struct lien_control *of, const struct lien_item *item)
-{
-	(void)of, (void)item;
-	return 1;
 }
 
 int lien_control_fail(struct lien_control *of, int result, uint64_t where, const char *what)
@@ -270,6 +268,15 @@ static void test_checksum(void **state)
 #define ITEMS 3
 #define BYTES (50 * MIB) /* of each: the third lies across two chunks */
 
+static void saved_again(void)
+{
+	for (unsigned i = 0; i < ITEMS; i++)
+		control.items.item[i].state = LIEN_ITEM_SAVED;
+	lien_verify_keep(&control);
+	for (unsigned i = 0; i < ITEMS; i++)
+		assert_true(control.items.item[i].checked);
+}
+
 /* What SAVE leaves behind. */
 static void saved(void)
 {
@@ -308,9 +315,7 @@ static void saved(void)
 			memcpy(host, (char *)item->wire.va + done, length);
 		}
 	}
-	lien_verify_keep(&control);
-	for (i = 0; i < ITEMS; i++)
-		assert_true(control.items.item[i].checked);
+	saved_again();
 }
 
 static void host_flip(uint64_t offset)
@@ -358,27 +363,55 @@ static void test_verify_host(void **state)
 
 static void test_verify_device(void **state)
 {
+	struct lien_item *item;
+
 	(void)state;
 	saved();
+	item = control.items.item;
 	all_in(LIEN_ITEM_AWAY);
 	device_memory[0] ^= 1; /* nothing of it is back, so nothing is looked at */
 	assert_int_equal(lien_verify_device(&control), 0);
 	assert_int_equal(control.reply.arg, 0);
-	all_in(LIEN_ITEM_BACK);
+	assert_int_equal(item[0].state, LIEN_ITEM_AWAY);
 	device_memory[0] ^= 1;
 	device_memory[BYTES + 12345] ^= 1;
 	control.flags = LIEN_WIRE_UNVERIFIED;
+	all_in(LIEN_ITEM_FILLING);
 	assert_int_equal(lien_verify_device(&control), 0);
+	assert_int_equal(item[1].state, LIEN_ITEM_BACK);
 	control.flags = 0;
+	all_in(LIEN_ITEM_FILLING);
 	expect_damage(lien_verify_device(&control), 1, "not restored as it was saved");
-	assert_true(control.items.item[1].damaged);
+	assert_int_equal(item[0].state, LIEN_ITEM_BACK);
+	assert_int_equal(item[1].state, LIEN_ITEM_EMPTY); /* to be copied once more */
+	assert_int_equal(item[2].state, LIEN_ITEM_BACK);
 	device_memory[BYTES + 12345] ^= 1;
+	item[1].state = LIEN_ITEM_FILLING;
 	assert_int_equal(lien_verify_device(&control), 0);
+	assert_int_equal(item[1].state, LIEN_ITEM_BACK);
 	/* The others were found good before; from then on they are the application's. */
 	assert_int_equal(control.reply.arg, BYTES);
-	assert_false(control.items.item[1].damaged);
 	device_memory[7] ^= 1;
 	assert_int_equal(lien_verify_device(&control), 0);
+	munmap(device_memory, ITEMS * BYTES);
+}
+
+/* A read that fails is tried again; then what could not be compared is copied once more. */
+static void test_verify_fails(void **state)
+{
+	(void)state;
+	saved();
+	all_in(LIEN_ITEM_FILLING);
+	fail_reads = 1;
+	assert_int_equal(lien_verify_device(&control), 0);
+	assert_int_equal(control.reply.arg, ITEMS * BYTES);
+	saved_again();
+	all_in(LIEN_ITEM_FILLING);
+	fail_reads = 2;
+	assert_int_equal(lien_verify_device(&control), CUDA_ERROR_UNKNOWN);
+	assert_string_equal(control.reply.text, "copy for --verify");
+	assert_int_equal(control.items.item[0].state, LIEN_ITEM_EMPTY);
+	assert_int_equal(control.items.item[1].state, LIEN_ITEM_BACK);
 	munmap(device_memory, ITEMS * BYTES);
 }
 
@@ -387,11 +420,12 @@ static void test_verify_without_room(void **state)
 {
 	(void)state;
 	saved();
-	all_in(LIEN_ITEM_BACK);
+	all_in(LIEN_ITEM_FILLING);
 	control.arena.used = control.arena.bytes;
 	device_memory[2 * BYTES + 16000] ^= 1;
 	expect_damage(lien_verify_device(&control), 2, "not restored as it was saved");
 	device_memory[2 * BYTES + 16000] ^= 1;
+	control.items.item[2].state = LIEN_ITEM_FILLING;
 	assert_int_equal(lien_verify_device(&control), 0);
 	munmap(device_memory, ITEMS * BYTES);
 }
@@ -408,6 +442,7 @@ int main(void)
 		cmocka_unit_test(test_checksum),
 		CASE(test_verify_host),
 		CASE(test_verify_device),
+		CASE(test_verify_fails),
 		CASE(test_verify_without_room),
 	};
 

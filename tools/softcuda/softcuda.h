@@ -369,6 +369,22 @@ bool soft_capture_active(const struct soft_capture *capture);
 bool soft_busy(void); /* the devices have work: see LIEN_SOFTCUDA_BUSY_FILE */
 void soft_busy_wait(void);
 
+/*
+ * fault.c. SOFT_FAULT() comes first in every exported function that returns a CUresult.
+ */
+struct softcuda_faults;
+extern struct softcuda_faults *soft_faults; /* NULL: none are wanted */
+void soft_faults_open(void);
+CUresult soft_fault(const char *function, const void *caller);
+#define SOFT_FAULT()                                                                               \
+	do {                                                                                       \
+		CUresult fault_ = soft_faults ? soft_fault(__func__, __builtin_return_address(0))  \
+					      : CUDA_SUCCESS;                                      \
+                                                                                                   \
+		if (fault_)                                                                        \
+			return fault_;                                                             \
+	} while (0)
+
 /* CUDA 11.4 to 12: no header has it any more. The affinities are CUexecAffinityParam[]. */
 CUresult cuCtxCreate_v3(CUcontext *context, void *affinities, int affinities_count,
 	unsigned int flags, CUdevice device);

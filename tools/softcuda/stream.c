@@ -109,11 +109,13 @@ static CUresult stream_create(CUstream *stream, unsigned int flags)
 
 SOFT_EXPORT CUresult cuStreamCreate(CUstream *stream, unsigned int flags)
 {
+	SOFT_FAULT();
 	return stream_create(stream, flags);
 }
 
 SOFT_EXPORT CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned int flags, int priority)
 {
+	SOFT_FAULT();
 	(void)priority;
 	return stream_create(stream, flags);
 }
@@ -122,6 +124,7 @@ SOFT_EXPORT CUresult cuStreamDestroy_v2(CUstream stream)
 {
 	CUresult result = CUDA_ERROR_INVALID_HANDLE;
 
+	SOFT_FAULT();
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	pthread_mutex_lock(&soft.objects);
@@ -157,8 +160,10 @@ static CUresult settle(CUstream handle)
 
 SOFT_EXPORT CUresult cuStreamSynchronize(CUstream stream)
 {
-	CUresult result = settle(stream);
+	CUresult result;
 
+	SOFT_FAULT();
+	result = settle(stream);
 	if (!result) {
 		soft_busy_wait();
 		soft_pools_settle();
@@ -168,8 +173,10 @@ SOFT_EXPORT CUresult cuStreamSynchronize(CUstream stream)
 
 SOFT_EXPORT CUresult cuStreamQuery(CUstream stream)
 {
-	CUresult result = settle(stream);
+	CUresult result;
 
+	SOFT_FAULT();
+	result = settle(stream);
 	if (!result && soft_busy())
 		result = CUDA_ERROR_NOT_READY;
 	return result;
@@ -180,6 +187,7 @@ SOFT_EXPORT CUresult cuStreamWaitEvent(CUstream handle, CUevent event, unsigned 
 	CUstream stream;
 	CUresult result;
 
+	SOFT_FAULT();
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	if (flags & ~1u)
@@ -202,6 +210,7 @@ SOFT_EXPORT CUresult cuEventCreate(CUevent *event, unsigned int flags)
 	CUresult result;
 	CUevent made;
 
+	SOFT_FAULT();
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	result = soft_context_current(&context);
@@ -223,6 +232,7 @@ SOFT_EXPORT CUresult cuEventDestroy_v2(CUevent event)
 {
 	CUresult result = CUDA_ERROR_INVALID_HANDLE;
 
+	SOFT_FAULT();
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	pthread_mutex_lock(&soft.objects);
@@ -239,6 +249,7 @@ SOFT_EXPORT CUresult cuEventRecord(CUevent event, CUstream handle)
 	CUstream stream;
 	CUresult result;
 
+	SOFT_FAULT();
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	pthread_mutex_lock(&soft.objects);
@@ -274,8 +285,10 @@ static CUresult settle_event(CUevent event)
 
 SOFT_EXPORT CUresult cuEventQuery(CUevent event)
 {
-	CUresult result = settle_event(event);
+	CUresult result;
 
+	SOFT_FAULT();
+	result = settle_event(event);
 	if (!result && soft_busy())
 		result = CUDA_ERROR_NOT_READY;
 	return result;
@@ -283,8 +296,10 @@ SOFT_EXPORT CUresult cuEventQuery(CUevent event)
 
 SOFT_EXPORT CUresult cuEventSynchronize(CUevent event)
 {
-	CUresult result = settle_event(event);
+	CUresult result;
 
+	SOFT_FAULT();
+	result = settle_event(event);
 	if (!result) {
 		soft_busy_wait();
 		soft_pools_settle();
