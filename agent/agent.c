@@ -14,13 +14,16 @@
 
 #include "agent/contexts.h"
 #include "agent/event_check.h"
+#include "agent/gate.h"
 #include "agent/node.h"
 #include "agent/prepare.h"
 #include "agent/sites.h"
 #include "agent/walks.h"
+#include "loader/gate.h"
 
 #define TICK_MS	     1000
 #define TICK_FAST_MS 20 /* while something is awaited */
+#define TICK_REST_MS 1  /* while a job is being brought to rest */
 /*
  * The ring is left alone this long after it was read. Writing to it wakes a reader that has read
  * all, which costs the traced process more than all else that a probe does: not for each event,
@@ -208,9 +211,25 @@ static void tick(struct lien_agent *agent)
 	lien_orders_tick(agent);
 	lien_walks_tick(agent);
 	lien_contexts_tick(agent);
+	lien_gate_tick(agent);
 	lien_prepare_tick(agent);
 	lien_sites_tick(agent);
 	lien_server_tick(agent);
+}
+
+static int tick_ms(const struct lien_agent *agent)
+{
+	enum lien_phase phase = LIEN_PHASE_COUNT;
+
+	if (agent->transaction && !agent->transaction_ended)
+		phase = lien_transaction_phase(agent->transaction);
+	if (phase == LIEN_PHASE_GATE || phase == LIEN_PHASE_DRAIN)
+		return TICK_REST_MS;
+	return agent->waking || agent->transaction || agent->walks ||
+			       !LIST_EMPTY(&agent->compares) ||
+			       lien_probes_gates(agent->probes)
+		       ? TICK_FAST_MS
+		       : TICK_MS;
 }
 
 static void loop(struct lien_agent *agent)
@@ -221,10 +240,7 @@ static void loop(struct lien_agent *agent)
 	int n, wait;
 
 	while (!agent->stopping || agent->transaction) {
-		wait = agent->waking || agent->transaction || agent->walks ||
-				       !LIST_EMPTY(&agent->compares)
-			       ? TICK_FAST_MS
-			       : TICK_MS;
+		wait = tick_ms(agent);
 		/* One at a time: what is done about an event may free the source of another. */
 		n = epoll_wait(agent->epoll, &event, 1, agent->t_ring ? RING_REST_MS : wait);
 		if (n > 0) {

@@ -57,6 +57,13 @@ struct lien_sites;
 struct lien_agent_node;
 struct lien_contexts;
 
+/* What happens to a thread that needs memory which is away. */
+enum lien_on_use {
+	LIEN_ON_USE_WAIT,    /* it waits for a restore */
+	LIEN_ON_USE_RESTORE, /* a restore is begun for it */
+	LIEN_ON_USE_FAIL,    /* its process is ended by SIGABRT */
+};
+
 struct lien_agent {
 	int epoll;
 	bool stopping;
@@ -71,6 +78,10 @@ struct lien_agent {
 	struct lien_sites *sites;
 	struct lien_agent_node *node;
 	struct lien_contexts *contexts;
+	enum lien_on_use on_use;
+	bool gate_all;	 /* more than NCCL's memory is moved */
+	uint64_t t_use;	 /* not to be looked at before: who needs what is away */
+	uint64_t t_told; /* which of them was named last */
 	struct lien_transaction *transaction; /* NULL: none */
 	struct lien_plan plan;		      /* of the transaction, if it is an offload */
 	bool transaction_ended;		      /* to be freed by the loop */

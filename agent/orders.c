@@ -9,9 +9,11 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
+#include "agent/gate.h"
 #include "agent/node.h"
 #include "agent/prepare.h"
 #include "agent/walks.h"
+#include "loader/gate.h"
 
 /* Of one process, before others have their turn. */
 #define REPLIES_AT_ONCE 64
@@ -182,7 +184,11 @@ static void fd_close(int fd)
 
 static struct lien_transaction_ops ops_of(struct lien_agent *agent)
 {
+	bool gate = lien_probes_can_gate(agent->probes);
+
 	return (struct lien_transaction_ops){
+		.gate = gate ? lien_gate_step : NULL,
+		.at_rest = gate ? lien_gate_at_rest : NULL,
 		.send = send_order,
 		.progress = on_progress,
 		.done = on_done,
@@ -295,6 +301,7 @@ int lien_orders_offload(struct lien_agent *agent, const struct lien_selection *s
 	*nothing = !agent->plan.processes_count;
 	if (*nothing)
 		return 0;
+	agent->gate_all |= !selection->owner || strcmp(selection->owner, "nccl");
 	err = check_host(agent, flags, host_limit, error, error_size);
 	if (err) {
 		lien_plan_clear(&agent->plan);
@@ -470,6 +477,7 @@ static void hello_reply(struct lien_tracked *tracked, const struct lien_reply *r
 	process->held_bytes = hello->bytes;
 	process->held_items = hello->items;
 	hello_devices(tracked->agent, process, hello);
+	lien_gate_found(tracked->agent, process, hello->shut);
 	if (hello->items)
 		lien_log(5,
 			"process %u holds %llu bytes offloaded by an earlier agent: `lien restore` "

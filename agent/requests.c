@@ -401,8 +401,27 @@ static void dry_run(struct lien_client *client, const struct lien_selection *sel
 	lien_plan_clear(&plan);
 }
 
+static bool read_on_use(struct lien_client *client, json_t *request, enum lien_on_use *on_use)
+{
+	static const char *const names[] = {[LIEN_ON_USE_WAIT] = "wait",
+		[LIEN_ON_USE_RESTORE] = "restore", [LIEN_ON_USE_FAIL] = "fail"};
+	const json_t *value = json_object_get(request, "on_use");
+	unsigned i;
+
+	*on_use = LIEN_ON_USE_WAIT;
+	for (i = 0; value && i < 3; i++)
+		if (json_is_string(value) && !strcmp(json_string_value(value), names[i])) {
+			*on_use = i;
+			return true;
+		}
+	if (value)
+		lien_reply_error(client, "on_use must be \"wait\", \"restore\" or \"fail\"");
+	return !value;
+}
+
 static void request_offload(struct lien_client *client, json_t *request)
 {
+	enum lien_on_use on_use;
 	json_t *owner = json_object_get(request, "owner");
 	static struct transfer transfer;
 	bool nothing = false, dry, verify;
@@ -423,6 +442,7 @@ static void request_offload(struct lien_client *client, json_t *request)
 		!read_flag(client, request, "verify", &verify) ||
 		!read_discards(client, request, &transfer) ||
 		!read_limit(client, request, &host_limit) ||
+		!read_on_use(client, request, &on_use) ||
 		!read_flag(client, request, "dry_run", &dry))
 		return;
 	if (dry) {
@@ -430,6 +450,7 @@ static void request_offload(struct lien_client *client, json_t *request)
 		return;
 	}
 	client->waiting = true; /* before: it may end while it is being started */
+	client->agent->on_use = on_use;
 	if (lien_orders_offload(client->agent, &transfer.selection, verify ? LIEN_WIRE_VERIFY : 0,
 		    host_limit, transfer.timeout_ms, &nothing, error, sizeof(error))) {
 		client->waiting = false;
@@ -570,7 +591,10 @@ void lien_request_done(struct lien_client *client)
 		: result->undo_failed
 			? "; putting it back failed as well: `lien restore` once that is mended"
 			: "; nothing was moved, the job runs on");
-	lien_reply_error(client, error);
+	if (result->error == -EBUSY)
+		lien_reply_busy(client, error);
+	else
+		lien_reply_error(client, error);
 }
 
 static int write_event(void *context, const struct lien_event *event)
@@ -610,7 +634,7 @@ static const struct request {
 	{"check", request_check, {"idle_minutes"}},
 	{"offload", request_offload,
 		{"owner", "pids", "timeout_ms", "dry_run", "strict", "with_closure", "verify",
-			"discard", "host_limit_bytes"}},
+			"discard", "host_limit_bytes", "on_use"}},
 	{"restore", request_restore, {"pids", "timeout_ms", "ignore_damage"}},
 	{"arena", request_arena, {"release", "pids"}},
 	{"compare", request_compare, {"pids", "repair", "timeout_ms"}},

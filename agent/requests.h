@@ -32,6 +32,8 @@ void lien_reply_write(struct lien_client *client, const void *data, size_t size)
 void lien_reply_send(struct lien_client *client, json_t *message);
 void lien_reply_result(struct lien_client *client, json_t *result);
 void lien_reply_error(struct lien_client *client, const char *error);
+/* One that another attempt, a little later, may not meet. */
+void lien_reply_busy(struct lien_client *client, const char *error);
 
 /* comms.c: the answer, NULL without memory; and how many communicators the kernel side counts. */
 json_t *lien_agent_comms(struct lien_agent *agent);

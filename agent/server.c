@@ -118,6 +118,11 @@ void lien_reply_error(struct lien_client *client, const char *error)
 	lien_reply_send(client, json_pack("{s:b, s:s}", "ok", 0, "error", error));
 }
 
+void lien_reply_busy(struct lien_client *client, const char *error)
+{
+	lien_reply_send(client, json_pack("{s:b, s:s, s:b}", "ok", 0, "error", error, "busy", 1));
+}
+
 void lien_reply_result(struct lien_client *client, json_t *result)
 {
 	if (result)

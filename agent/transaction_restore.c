@@ -234,7 +234,7 @@ static void restore_end(struct lien_transaction *t)
 		if (t->participants[i].stuck && t->offload)
 			t->result.undo_failed = true;
 	t->result.rolled_back = t->offload && !t->result.undo_failed;
-	lien_transaction_end(t);
+	lien_transaction_open(t);
 }
 
 void lien_restore_advance(struct lien_transaction *t)

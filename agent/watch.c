@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "agent/contexts.h"
+#include "agent/gate.h"
 #include "agent/node.h"
 #include "agent/sites.h"
 #include "agent/walks.h"
@@ -604,6 +605,7 @@ void lien_watch_process_end(void *context, struct lien_process *process)
 		lien_transaction_gone(agent->transaction, process->pid);
 	lien_sites_process_end(agent);
 	lien_contexts_process_end(agent, process);
+	lien_gate_process_end(agent, process);
 	if (!tracked)
 		return;
 	lien_walk_end(agent, process, "it has ended");

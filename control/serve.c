@@ -11,6 +11,7 @@
 
 #include <lien/pass_fds.h>
 #include "control/control.h"
+#include "control/gate.h"
 #include "control/handles.h"
 
 /* What is away outlives sockets and threads. */
@@ -163,6 +164,7 @@ static int stage(struct lien_control *control, const struct message *message)
 		if (lien_items_any(&control->items, LIEN_ITEMS_RETURNED))
 			return lien_control_fail(
 				control, -EBUSY, 0, "an earlier restore is not finished here");
+		control->expired = 0;
 		lien_order_forget(control, LIEN_ITEMS_UNTOUCHED);
 	}
 	result = lien_items_add(
@@ -263,6 +265,7 @@ static void hello(struct lien_control *control, struct lien_wire_hello *hello)
 	hello->pid = getpid();
 	hello->tid = syscall(SYS_gettid);
 	hello->uid = getuid();
+	hello->shut = lien_gate_is_shut();
 	hello_devices(hello);
 	while ((item = lien_items_next(&control->items, item)))
 		if (item->state >= LIEN_ITEM_AWAY) {
@@ -272,10 +275,41 @@ static void hello(struct lien_control *control, struct lien_wire_hello *hello)
 		}
 }
 
+static int anything_away(struct lien_control *control)
+{
+	return lien_items_any(&control->items, LIEN_ITEMS_MISSING | LIEN_ITEMS_RETURNED);
+}
+
+static int gate(struct lien_control *control, const struct message *message)
+{
+	switch (message->header.arg) {
+	case LIEN_WIRE_GATE_OPEN:
+		if (anything_away(control))
+			return lien_control_fail(
+				control, -EBUSY, 0, "memory is still away: the gate stays shut");
+		lien_gate_open();
+		return 0;
+	case LIEN_WIRE_GATE_SHUT:
+		lien_gate_shut();
+		return 0;
+	case LIEN_WIRE_GATE_PASS:
+		lien_gate_pass((const void *)(message->bytes + sizeof(message->header)),
+			message->body / sizeof(uint32_t));
+		return 0;
+	}
+	return lien_control_fail(control, -EPROTO, 0, "unknown order to the gate");
+}
+
 static int obey(struct lien_control *control, int fd, struct message *message)
 {
 	int result = 0;
 
+	if (message->header.type == LIEN_WIRE_GATE)
+		return gate(control, message);
+	if (control->expired && message->header.type >= LIEN_WIRE_DRAIN &&
+		message->header.type <= LIEN_WIRE_DROP)
+		return lien_control_fail(control, -ESTALE, 0,
+			"the agent was silent for too long, and the job runs on");
 	if (message->header.type > LIEN_WIRE_STAGE && message->header.type != LIEN_WIRE_LIST &&
 		(result = driver_ready(control)))
 		return result;
@@ -333,7 +367,7 @@ static int still(int fd, uint64_t ino)
 	return lien_control_inode(fd) == ino;
 }
 
-/* Until there is an order. */
+/* Until there is an order. A transaction whose agent has gone must not hold the application up. */
 static void wait_for_order(int fd)
 {
 	struct pollfd order = {.fd = fd, .events = POLLIN};
@@ -341,6 +375,11 @@ static void wait_for_order(int fd)
 
 	while (lien_handles_owed() && tries++ < SETTLE_TRIES && !poll(&order, 1, SETTLE_MS))
 		lien_handles_settle(kept.driver);
+	if (!lien_gate_is_shut() || anything_away(&kept) || poll(&order, 1, LIEN_GATE_LEASE_MS))
+		return;
+	lien_order_forget(&kept, LIEN_ITEMS_UNTOUCHED);
+	kept.expired = 1;
+	lien_gate_open();
 }
 
 void lien_control_serve(int fd, uint64_t ino)

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "control/control.h"
+#include "control/gate.h"
 #include "control/translate.h"
 
 /* Out of the way of programs that count their descriptors from below. */
@@ -110,6 +111,7 @@ static void woken(int signal)
 		start();
 		__atomic_store_n(&starting, 0, __ATOMIC_RELEASE);
 	}
+	lien_gate_wait();
 	errno = saved;
 }
 

@@ -48,6 +48,11 @@ bool lien_probes_is_gated(const struct lien_probes *probes, uint32_t pid)
 	return find(probes, pid);
 }
 
+unsigned lien_probes_gates(const struct lien_probes *probes)
+{
+	return probes->gates_count;
+}
+
 static int gates_fd(const struct lien_probes *probes)
 {
 	return bpf_map__fd(probes->skel->maps.gates);

@@ -29,6 +29,8 @@ bool lien_probes_gate_get(
  */
 void lien_probes_ungate(struct lien_probes *probes, uint32_t pid,
 	void (*close)(void *context, int fd), void *context);
+/* How many there are. */
+unsigned lien_probes_gates(const struct lien_probes *probes);
 bool lien_probes_is_gated(const struct lien_probes *probes, uint32_t pid);
 
 /* The threads that are held, until fn returns something else than 0, which is returned. -errno. */

@@ -334,7 +334,9 @@ static int take_line(struct lien_client *client, const json_t *line, json_t **re
 		return 0;
 	}
 	if (json_is_false(ok) && error)
-		return fail(client, -EREMOTEIO, "%s", error);
+		return fail(client,
+			json_is_true(json_object_get(line, "busy")) ? -EBUSY : -EREMOTEIO, "%s",
+			error);
 	disconnect(client);
 	return fail(client, -EPROTO,
 		"what answers on %s is not an agent of this version: neither \"ok\" nor \"error\"",

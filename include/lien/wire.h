@@ -14,7 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define LIEN_WIRE_VERSION 3
+#define LIEN_WIRE_VERSION 4
 #define LIEN_WIRE_MAGIC	  0x6c69656e43544c31ull /* "lienCTL1" */
 
 /* Published by the control library; read by the agent from outside, never written by it. */
@@ -50,6 +50,13 @@ enum lien_wire_type {
 	LIEN_WIRE_PREPARE, /* make the host arena larger by one chunk, if it has not .arg bytes;
 			      .arg2: ordinal of the device that it is for */
 	LIEN_WIRE_RELEASE, /* give back what of the arena nothing lies in or behind */
+	LIEN_WIRE_GATE,	   /* .arg: enum lien_wire_gate; of PASS the body: uint32_t tids[] */
+};
+
+enum lien_wire_gate {
+	LIEN_WIRE_GATE_OPEN, /* -EBUSY while something is away */
+	LIEN_WIRE_GATE_SHUT, /* threads that are signalled wait; also: the agent is still there */
+	LIEN_WIRE_GATE_PASS, /* these threads do the one call that they are held at */
 };
 
 #define LIEN_WIRE_WALK_US_MAX 1000000
@@ -104,7 +111,8 @@ struct lien_wire_hello {
 	uint64_t items; /* offloaded here */
 	uint64_t bytes;
 	/* What the process may use, by ordinal: as the driver says if it is initialised. */
-	uint32_t devices, zero;
+	uint32_t devices;
+	uint32_t shut; /* its gate is */
 	uint8_t uuids[LIEN_WIRE_DEVICES][16];
 };
 
