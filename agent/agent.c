@@ -78,19 +78,33 @@ static bool of_stranger(struct lien_agent *agent, const struct lien_event *event
 
 void lien_agent_event(struct lien_agent *agent, const struct lien_event *event)
 {
+	struct lien_process *process;
+	bool recording, known;
+	uint32_t uid;
 	int err;
 
 	if (of_stranger(agent, event)) {
-		lien_server_event(agent, event);
+		lien_server_event(agent, event, NULL);
 		lien_watch_event(agent, event);
 		return;
 	}
 	lien_resume_note(agent, event);
+	/* Before, if it ends with this; after, if it is new. */
+	recording = lien_server_recording(agent);
+	process = recording ? lien_graph_process(agent->graph, event->pid) : NULL;
+	known = process && process->start == event->start;
+	uid = known ? process->uid : 0;
 	err = lien_graph_apply(agent->graph, event);
 	if (err)
 		lien_log(3, "event %u of process %u was not applied: %s", event->type, event->pid,
 			strerror(-err));
-	lien_server_event(agent, event);
+	process = recording && !known ? lien_graph_process(agent->graph, event->pid) : NULL;
+	if (process) {
+		known = true;
+		uid = process->uid;
+	}
+	if (recording)
+		lien_server_event(agent, event, known ? &uid : NULL);
 	lien_watch_event(agent, event);
 	lien_walks_event(agent, event);
 }

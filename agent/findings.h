@@ -11,6 +11,7 @@
 #include "agent/views.h"
 
 struct lien_findings_input {
+	const struct lien_viewer *viewer; /* NULL: root */
 	uint64_t now_ns;  /* CLOCK_MONOTONIC */
 	uint64_t idle_ns; /* a communicator is idle after that long without a call */
 	struct lien_view_files files;

@@ -58,6 +58,10 @@ struct lien_transaction_ops {
 	/* Does this process run? (start 0: any of that pid.) Known for certain: memory whose owner
 	 * does not is given up. */
 	bool (*alive)(void *context, uint32_t pid, uint64_t start);
+	/* Can these two have memory in common, other than by their own word? NULL: any can. */
+	bool (*may_share)(void *context, uint32_t pid, uint32_t other);
+	/* May this process take part for who asked? NULL: any may. */
+	bool (*allowed)(void *context, uint32_t pid);
 	uint64_t (*now_ns)(void *context);
 	/* Duplicates and closes descriptors: -errno or the new one. */
 	int (*fd_dup)(int fd);

@@ -21,6 +21,7 @@ struct participant {
 	bool member;   /* takes part; a restore finds out who does */
 	bool gone;     /* dead, or it did not answer */
 	bool stuck;    /* it did not answer */
+	bool withheld; /* a restore cannot move it now */
 	bool finished; /* the present phase (offload), or all of it (restore) */
 	uint64_t free_before;
 	bool created, exported;

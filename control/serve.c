@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /* Orders in, replies out. */
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <string.h>
@@ -26,6 +27,7 @@ struct message {
 	size_t body; /* bytes after the header */
 	int fds[LIEN_WIRE_FDS_MAX];
 	unsigned fds_count;
+	struct ucred sender;
 };
 
 uint64_t lien_control_now_ns(void)
@@ -56,9 +58,11 @@ int lien_control_fail(struct lien_control *control, int result, uint64_t where, 
 
 static int receive(int fd, struct message *message)
 {
-	ssize_t n = lien_pass_receive(
-		fd, message->bytes, sizeof(message->bytes), message->fds, &message->fds_count, 0);
+	ssize_t n;
 
+	message->sender.uid = -1;
+	n = lien_pass_receive_from(fd, message->bytes, sizeof(message->bytes), message->fds,
+		&message->fds_count, &message->sender, 0);
 	if (n <= 0 && n != -EMSGSIZE)
 		return -1;
 	message->body = n > (ssize_t)sizeof(message->header) ? n - sizeof(message->header) : 0;
@@ -241,6 +245,32 @@ static int driver_ready(struct lien_control *control)
 	return 0;
 }
 
+/* Whether ids of other users are not all known here, and the host's root is nobody's. */
+static int in_user_namespace(void)
+{
+	static const char all[] = "         0          0 4294967295";
+	char map[64] = "";
+	int fd = open("/proc/self/uid_map", O_RDONLY | O_CLOEXEC);
+	ssize_t n = fd < 0 ? 0 : read(fd, map, sizeof(map) - 1);
+
+	if (fd >= 0)
+		close(fd);
+	return n > 0 && strncmp(map, all, sizeof(all) - 1) != 0;
+}
+
+#define OVERFLOW_UID 65534
+
+/*
+ * Orders are root's or this user's to give. Processes that were forked from this one have both ends
+ * of the pair, and may have given up rights since. In a user namespace whoever is not of it looks
+ * the same; to get hold of the agent's end takes the right to trace this process, though.
+ */
+static int may_order(const struct ucred *sender)
+{
+	return !sender->uid || sender->uid == getuid() ||
+	       (sender->uid == OVERFLOW_UID && in_user_namespace());
+}
+
 static int obey(struct lien_control *control, int fd, struct message *message)
 {
 	int result = 0;
@@ -301,6 +331,7 @@ void lien_control_serve(int fd, uint64_t ino)
 	static struct message message;
 	struct lien_wire_hello who;
 	uint64_t start;
+	int allowed;
 
 	pthread_mutex_lock(&serving);
 	while (still(fd, ino) && !receive(fd, &message) && still(fd, ino)) {
@@ -309,7 +340,11 @@ void lien_control_serve(int fd, uint64_t ino)
 		kept.reply.type = message.header.type;
 		kept.reply.seq = message.header.seq;
 		kept.generation = message.header.arg;
-		if (message.header.type == LIEN_WIRE_HELLO)
+		allowed = may_order(&message.sender);
+		if (!allowed)
+			kept.reply.result = lien_control_fail(&kept, -EPERM, 0,
+				"orders are taken from root and from this user alone");
+		else if (message.header.type == LIEN_WIRE_HELLO)
 			hello(&kept, &who);
 		else
 			kept.reply.result = obey(&kept, fd, &message);
@@ -320,7 +355,8 @@ void lien_control_serve(int fd, uint64_t ino)
 		if (!still(fd, ino))
 			break;
 		send_reply(fd, &kept.reply, &who,
-			message.header.type == LIEN_WIRE_HELLO ? sizeof(who) : 0, NULL, 0);
+			allowed && message.header.type == LIEN_WIRE_HELLO ? sizeof(who) : 0, NULL,
+			0);
 	}
 	pthread_mutex_unlock(&serving);
 }

@@ -55,6 +55,9 @@ enum lien_wire_type {
 /* Each is taken by a call of its own. */
 #define LIEN_WIRE_REFERENCES_MAX 65536
 
+/* Mappings of one process: what claims to have more away is not believed. */
+#define LIEN_WIRE_ITEMS_MAX (1u << 19)
+
 #define LIEN_WIRE_FIRST 0x1
 #define LIEN_WIRE_LAST	0x2
 /* FINISH: the owners of imports that are still away are dead: forget them. */
