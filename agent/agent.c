@@ -14,6 +14,7 @@
 
 #include "agent/event_check.h"
 #include "agent/node.h"
+#include "agent/privileges.h"
 #include "agent/sites.h"
 #include "agent/walks.h"
 
@@ -321,6 +322,18 @@ static int start(struct lien_agent *agent, const struct lien_agent_config *confi
 	return err;
 }
 
+/* What was needed to begin is not needed to go on. */
+static void give_up_rights(void)
+{
+	int kept = lien_privileges_try_drop();
+
+	if (kept == 1)
+		lien_log(5, "this kernel lets nobody attach probes without CAP_SYS_ADMIN: it is kept");
+	if (kept < 0)
+		lien_log(4, "cannot give up the rights that are needed no more: %s",
+			strerror(-kept));
+}
+
 int lien_agent_run(const struct lien_agent_config *config)
 {
 	struct lien_agent *agent = calloc(1, sizeof(*agent));
@@ -334,8 +347,10 @@ int lien_agent_run(const struct lien_agent_config *config)
 		random = agent->t_start;
 	agent->token_base = (uint64_t)random << 32;
 	raise_file_limit();
+	lien_privileges_begin();
 	err = start(agent, config);
 	if (!err) {
+		give_up_rights();
 		lien_log(6, "ready: pid %d, socket %s, probes by %s", getpid(), config->socket,
 			lien_probes_method(agent->probes));
 		loop(agent);

@@ -365,19 +365,6 @@ static int leave(struct planner *planner, const struct lien_allocation *allocati
 	return 0;
 }
 
-/* Why a process that maps the memory cannot take part: NULL, or words that follow "process N, ". */
-static const char *holder_bars(
-	const struct lien_allocation *allocation, const struct lien_process *holder)
-{
-	const char *reason = holder == allocation->owner ? NULL : lien_plan_unreachable(holder);
-
-	if (reason)
-		return reason;
-	return LIST_EMPTY(&holder->captures)
-		       ? NULL
-		       : "it is capturing a CUDA graph: try again when it is done";
-}
-
 /* Everybody else who holds the allocation has to act as well. */
 static int check_holders(struct planner *planner, const struct lien_allocation *allocation)
 {
@@ -401,13 +388,17 @@ static int check_holders(struct planner *planner, const struct lien_allocation *
 				"move what is shared with it",
 				allocation->bytes, allocation->owner_pid, address_of(allocation),
 				holder->pid);
-		reason = holder_bars(allocation, holder);
+		reason = holder == allocation->owner ? NULL : lien_plan_unreachable(holder);
 		if (reason)
 			return refuse(planner, -EBUSY, "%s, which cannot take part: %s", what,
 				reason);
 		if (!pid_selected(selection, holder->pid) && !selection->with_closure)
 			return refuse(planner, -EBUSY,
 				"%s, which is not selected: add --pid %u or --with-closure", what,
+				holder->pid);
+		if (!LIST_EMPTY(&holder->captures))
+			return refuse(planner, -EBUSY,
+				"process %u is capturing a CUDA graph: try again when it is done",
 				holder->pid);
 	}
 	return 0;

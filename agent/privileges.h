@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * What the agent may do, once it has started: attach probes, look into processes, read files. It
+ * gives up the rest, CAP_SYS_ADMIN above all unless this kernel attaches no probe without it.
+ */
+#ifndef LIEN_PRIVILEGES_H
+#define LIEN_PRIVILEGES_H
+
+/* No program that this process starts could gain rights. Before all else. */
+void lien_privileges_begin(void);
+/* Of the calling thread, for good, bounding set included; others drop their own. 0 or -errno. */
+int lien_privileges_drop(void);
+/* The same, and keeps CAP_SYS_ADMIN if it turns out to be needed: then 1. */
+int lien_privileges_try_drop(void);
+
+#endif
