@@ -323,12 +323,14 @@ static int start(struct lien_agent *agent, const struct lien_agent_config *confi
 }
 
 /* What was needed to begin is not needed to go on. */
-static void give_up_rights(void)
+static void give_up_rights(const struct lien_agent *agent)
 {
-	int kept = lien_privileges_try_drop();
+	int kept = lien_privileges_try_drop(
+		!strcmp(lien_probes_method(agent->probes), "uprobe-multi"));
 
 	if (kept == 1)
-		lien_log(5, "this kernel lets nobody attach probes without CAP_SYS_ADMIN: it is kept");
+		lien_log(5, "this kernel lets nobody attach probes one by one without CAP_SYS_ADMIN: it "
+			    "is kept");
 	if (kept < 0)
 		lien_log(4, "cannot give up the rights that are needed no more: %s",
 			strerror(-kept));
@@ -350,7 +352,7 @@ int lien_agent_run(const struct lien_agent_config *config)
 	lien_privileges_begin();
 	err = start(agent, config);
 	if (!err) {
-		give_up_rights();
+		give_up_rights(agent);
 		lien_log(6, "ready: pid %d, socket %s, probes by %s", getpid(), config->socket,
 			lien_probes_method(agent->probes));
 		loop(agent);
