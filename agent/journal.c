@@ -99,6 +99,8 @@ static int check_file(const char *path)
 
 	if (lstat(path, &st))
 		return -errno;
+	if (S_ISLNK(st.st_mode))
+		return -ELOOP;
 	return S_ISREG(st.st_mode) && st.st_uid == geteuid() && st.st_nlink == 1 ? 0 : -EPERM;
 }
 

@@ -284,7 +284,8 @@ static const struct lien_process *may_import(
 		for (process = lien_graph_first(graph); process;
 			process = lien_graph_next(process))
 			if (process != allocation->owner && process->cuda &&
-				process->incomplete & LIEN_INCOMPLETE_LOST)
+				process->incomplete & LIEN_INCOMPLETE_LOST &&
+				!mapped_in(allocation, process))
 				return process;
 	return NULL;
 }
@@ -574,8 +575,8 @@ static int consider(struct planner *planner, const struct lien_allocation *alloc
 	reason = lien_plan_unreachable(allocation->owner);
 	if (reason && planner->selection->pids_count)
 		return refuse(planner, -EBUSY,
-			"process %u, which has %" PRIu64 " bytes at 0x%" PRIx64
-			", cannot take part: %s",
+			"process %u cannot take part with its %" PRIu64 " bytes at 0x%" PRIx64
+			": %s",
 			allocation->owner_pid, allocation->bytes, address_of(allocation), reason);
 	if (reason)
 		return leave(planner, allocation, reason, 0);

@@ -111,6 +111,8 @@ static void describe(
 	for (i = 0; i < participant->count; i++) {
 		const struct lien_wire_item *item = &participant->items[i];
 
+		if (item->flags & LIEN_WIRE_HERE)
+			continue;
 		process->mappings++;
 		if (item->index)
 			continue;

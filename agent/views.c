@@ -60,7 +60,7 @@ static void sum_mapping(struct process_sums *sums, const struct lien_mapping *ma
 	if (!mapping->imported || !lien_allocation_on_device(mapping->allocation))
 		return;
 	if (mapping->parked)
-		sums->imports_away = true;
+		sums->imports_away |= mapping->allocation->owner != NULL; /* else it is lost */
 	else if (first_mapped(mapping))
 		sums->imported += mapping->bytes;
 }

@@ -144,6 +144,22 @@ static int import_all(struct lien_control *control, struct message *message)
 	return result;
 }
 
+/* Saved by an agent that died before the drop: importers may wait for it. */
+static int half_away(const struct lien_item *item)
+{
+	return item->state == LIEN_ITEM_SAVED && item->wire.flags & LIEN_WIRE_SHARED;
+}
+
+static int cut_short(struct lien_control *control)
+{
+	struct lien_item *item = NULL;
+
+	while ((item = lien_items_next(&control->items, item)))
+		if (half_away(item))
+			return 1;
+	return 0;
+}
+
 static int stage(struct lien_control *control, const struct message *message)
 {
 	const struct lien_wire_item *items =
@@ -151,6 +167,9 @@ static int stage(struct lien_control *control, const struct message *message)
 	int result;
 
 	if (message->header.flags & LIEN_WIRE_FIRST) {
+		if (cut_short(control))
+			return lien_control_fail(control, -EBUSY, 0,
+				"an earlier offload was cut short here: `lien restore` first");
 		if (lien_items_any(&control->items, 1 << LIEN_ITEM_BACK))
 			return lien_control_fail(
 				control, -EBUSY, 0, "an earlier restore is not finished here");
@@ -176,8 +195,13 @@ static void list(struct lien_control *control, int fd)
 	unsigned n = 0, i;
 
 	while ((item = lien_items_next(&control->items, item)))
-		for (i = 0; i < item->wire.mappings && item->state >= LIEN_ITEM_AWAY; i++) {
-			batch[n++] = item[i].wire;
+		for (i = 0; i < item->wire.mappings &&
+			    (item->state >= LIEN_ITEM_AWAY || half_away(item));
+			i++) {
+			batch[n] = item[i].wire;
+			if (half_away(item))
+				batch[n].flags |= LIEN_WIRE_HERE;
+			n++;
 			if (n == room) {
 				send_reply(
 					fd, &control->reply, batch, n * sizeof(batch[0]), NULL, 0);
@@ -222,7 +246,9 @@ static void hello(struct lien_control *control, struct lien_wire_hello *hello)
 	hello->arena_bytes = control->arena.bytes;
 	hello_devices(hello);
 	while ((item = lien_items_next(&control->items, item)))
-		if (item->state == LIEN_ITEM_AWAY || item->state == LIEN_ITEM_BACK) {
+		if (half_away(item)) {
+			hello->items += item->wire.mappings;
+		} else if (item->state == LIEN_ITEM_AWAY || item->state == LIEN_ITEM_BACK) {
 			hello->items += item->wire.mappings;
 			if (item->wire.flags & LIEN_WIRE_OWNED)
 				hello->bytes += item->wire.allocation_bytes;

@@ -44,7 +44,7 @@ enum lien_wire_type {
 	LIEN_WIRE_EXPORT,  /* reply: batches of lien_wire_share[] with as many fds */
 	LIEN_WIRE_IMPORT,  /* body: lien_wire_share[] with as many fds; LAST batch has flag LAST */
 	LIEN_WIRE_FINISH,  /* wait for the copies; then the items are forgotten */
-	LIEN_WIRE_LIST,	   /* reply: lien_wire_item[] of what is offloaded here */
+	LIEN_WIRE_LIST,	   /* reply: lien_wire_item[] of what is offloaded here, or half so (HERE) */
 	LIEN_WIRE_WALK,	   /* body: lien_wire_range[]; .arg: limit in us, no more than
 			      LIEN_WIRE_WALK_US_MAX count; reply: lien_wire_found[] */
 };
@@ -95,6 +95,9 @@ struct lien_wire_hello {
 #define LIEN_WIRE_OWNED	   0x1 /* this process owns the memory: save, drop, create */
 #define LIEN_WIRE_IMPORTED 0x2 /* this process imported it: unmap, import */
 #define LIEN_WIRE_SHARED   0x4 /* owned and imported elsewhere: export it on restore */
+/* Replies to LIST: saved, shared and still on the device, for the agent died before the drop: an
+ * importer may have let go of it, and needs it exported. */
+#define LIEN_WIRE_HERE 0x8
 
 struct lien_wire_place {
 	uint16_t location_type;

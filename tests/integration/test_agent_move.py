@@ -562,7 +562,7 @@ def test_rank_killed_while_offloaded():
         _, mine = owner("make", 2 * MIB, 0)
         owner("fill", mine, 2 * MIB, 0x21)
         fd = other("export", handle)
-        place = owner("show", 4 * MIB, owner("import", owner("getfd", other.pid, fd)), 0)
+        place = owner("show", 4 * MIB, owner.take(other, fd), 0)
         other("fill", theirs, 4 * MIB, 0x22)
         other("close", fd)
         session.ready(owner.pid, other.pid)
