@@ -290,8 +290,7 @@ static const struct lien_process *may_import(
 	return NULL;
 }
 
-/* Where its owner, or anybody, has it. */
-static uint64_t address_of(const struct lien_allocation *allocation)
+uint64_t lien_plan_address(const struct lien_allocation *allocation)
 {
 	const struct lien_mapping *mapping, *any = LIST_FIRST(&allocation->mappings);
 
@@ -344,7 +343,7 @@ static int leave(struct planner *planner, const struct lien_allocation *allocati
 		return refuse(planner, -EBUSY,
 			"--strict: %" PRIu64 " bytes of process %u at 0x%" PRIx64
 			" would be left behind: %s%s: without --strict all else is moved",
-			allocation->bytes, allocation->owner_pid, address_of(allocation), reason,
+			allocation->bytes, allocation->owner_pid, lien_plan_address(allocation), reason,
 			by);
 	for (i = 0; i < plan->left_count; i++)
 		if (plan->left[i].pid == allocation->owner_pid && plan->left[i].holder == holder &&
@@ -358,7 +357,7 @@ static int leave(struct planner *planner, const struct lien_allocation *allocati
 		left[i] = (struct lien_left){.pid = allocation->owner_pid,
 			.holder = holder,
 			.reason = reason,
-			.address = address_of(allocation)};
+			.address = lien_plan_address(allocation)};
 		plan->left_count++;
 	}
 	plan->left[i].allocations++;
@@ -380,14 +379,14 @@ static int check_holders(struct planner *planner, const struct lien_allocation *
 		snprintf(what, sizeof(what),
 			"%" PRIu64 " bytes of process %u at 0x%" PRIx64
 			" are mapped by process %u at 0x%" PRIx64,
-			allocation->bytes, allocation->owner_pid, address_of(allocation),
+			allocation->bytes, allocation->owner_pid, lien_plan_address(allocation),
 			holder->pid, mapping->va);
 		if (!lien_sees(&selection->viewer, holder))
 			return refuse(planner, -EPERM,
 				"%" PRIu64 " bytes of process %u at 0x%" PRIx64
 				" are mapped by process %u, which is another user's: only root can "
 				"move what is shared with it",
-				allocation->bytes, allocation->owner_pid, address_of(allocation),
+				allocation->bytes, allocation->owner_pid, lien_plan_address(allocation),
 				holder->pid);
 		reason = holder == allocation->owner ? NULL : lien_plan_unreachable(holder);
 		if (reason)
@@ -577,7 +576,7 @@ static int consider(struct planner *planner, const struct lien_allocation *alloc
 		return refuse(planner, -EBUSY,
 			"process %u cannot take part with its %" PRIu64 " bytes at 0x%" PRIx64
 			": %s",
-			allocation->owner_pid, allocation->bytes, address_of(allocation), reason);
+			allocation->owner_pid, allocation->bytes, lien_plan_address(allocation), reason);
 	if (reason)
 		return leave(planner, allocation, reason, 0);
 	err = check_holders(planner, allocation);

@@ -72,6 +72,8 @@ unsigned lien_plan_restore(
 
 /* NULL when the allocation can be moved as far as its own nature goes; else why not. */
 const char *lien_plan_unmovable(const struct lien_allocation *allocation);
+/* Where its owner has it, or else anybody; 0: nobody maps it. */
+uint64_t lien_plan_address(const struct lien_allocation *allocation);
 /* NULL, or that an export of it is open somewhere; *holder is then the process's pid. */
 const char *lien_plan_open(const struct lien_allocation *allocation,
 	const struct lien_probe_open_file *open, unsigned count, uint32_t *holder);

@@ -217,7 +217,9 @@ static void count_left(
 		return;
 	if (i == lefts->count)
 		lefts->left[lefts->count++] =
-			(struct lien_left){.pid = allocation->owner_pid, .reason = reason};
+			(struct lien_left){.pid = allocation->owner_pid,
+				.reason = reason,
+				.address = lien_plan_address(allocation)};
 	lefts->left[i].allocations++;
 	lefts->left[i].bytes += allocation->bytes;
 }
