@@ -5,8 +5,6 @@
 See lien_test.py for what it needs. Users are numbers that need not be in /etc/passwd.
 """
 
-import array
-import fcntl
 import json
 import os
 import signal
@@ -20,11 +18,10 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 from lien_test import (  # noqa: E402
-    CONTROL, LIEN, MIB, Driver, Session, alive, brief, case, check, equal, main, program, wait_for)
+    LIEN, MIB, ROOT, Driver, Session, alive, brief, case, check, equal, main, program, wait_for)
 
 ALICE, BOB = 54321, 54322
 KEPT = sum(1 << cap for cap in (2, 19, 24, 38, 39, 40))  # agent/privileges.c
-SO_PEERCRED = 17
 
 
 class Shared(Session):
@@ -215,6 +212,139 @@ def test_rights_are_given_up():
         session.ready(late.pid)
         check(session.process(late.pid)["complete"], "a process with that copy is incomplete")
         equal(session.ask("check")["open_files_known"], True, "open files")
+
+
+# Control libraries that lie
+
+def impostor(session, how, **more):
+    """A process with such a library, of another user; root's is honest."""
+    folder = session.path("impostor")
+    library = folder + "/liblien-control.so"
+    if not os.path.exists(library):
+        os.mkdir(folder, 0o755)
+        subprocess.run([os.environ.get("CC") or "cc", "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-Wall",
+                        "-Werror", "-shared", "-fPIC", "-pthread", "-Iinclude",
+                        "tests/integration/impostor.c", "-o", library],
+                       cwd=ROOT, check=True, timeout=60)
+    process = session.spawn_as(BOB, ["/usr/bin/env", "LD_PRELOAD=" + library, "IMPOSTOR=" + how,
+                                     *("%s=%s" % pair for pair in more.items()),
+                                     program("prog_driver")])
+    driver = Driver(process)
+    driver("init", 0)
+    with_memory(driver, 1)
+    return driver
+
+
+def control_of(session, pid):
+    process = session.process(pid)
+    return process and process["control"]
+
+
+@case(90)
+def test_control_libraries_that_lie():
+    with Shared() as session:
+        agent = session.start_agent()
+        honest = session.driver()
+        va = with_memory(honest, 0x61)[1]
+        session.ready(honest.pid)
+        files = len(os.listdir("/proc/%d/fd" % agent.pid))
+
+        def goes_on(what):
+            check(agent.popen.poll() is None, what, "ended the agent")
+            began = time.monotonic()
+            session.ask("ps", limit=5)
+            check(time.monotonic() - began < 2, what, "holds up the agent")
+            for kind in ("offload", "restore"):
+                more = ["--pid", honest.pid] + (["--owner", "all"] if kind == "offload" else [])
+                equal(session.ask(kind, *more, limit=10)["bytes"], 2 * MIB, "%s beside %s" % (
+                    kind, what))
+            equal(honest("check", va, 2 * MIB, 0x61), 0, "wrong bytes")
+
+        for how in ("file", "signals", "flood", "fds"):
+            liar = impostor(session, how)
+            wait_for("it is met", lambda pid=liar.pid: control_of(session, pid) not in (None, "none"))
+            time.sleep(1.2)  # the agent looks again
+            equal(control_of(session, liar.pid), "loaded" if how in ("file", "fds") else "ready",
+                  how)
+            goes_on(how)
+            check(alive(liar.pid), "it was harmed")
+            liar.end()
+            session.forgotten(liar.pid)
+            check(len(os.listdir("/proc/%d/fd" % agent.pid)) <= files, how, "leaves open files")
+
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            path = session.path("stranger.sock")
+            listener.bind(path)
+            os.chmod(path, 0o666)
+            listener.listen()
+            listener.settimeout(10)
+            liar = impostor(session, "stranger", IMPOSTOR_PATH=path)
+            connection, _ = listener.accept()
+            connection.settimeout(1.5)
+            try:
+                check(False, "the agent spoke to a stranger:", connection.recv(200))
+            except TimeoutError:
+                pass
+            goes_on("stranger")
+            connection.close()
+            liar.end()
+
+        liar = impostor(session, "text")
+        session.ready(liar.pid)
+        goes_on("text")
+        said = session.refused("restore", "--pid", liar.pid, text="\\?\\[31mred\\?and \\? more")
+        check("\x1b" not in said, "escape sequences are passed on:", repr(said))
+        liar.end()
+        liar = impostor(session, "endless")
+        session.ready(liar.pid)
+        goes_on("endless")
+        session.refused("restore", "--pid", liar.pid, text="lists more than can be away")
+        goes_on("endless")
+        liar.end()
+
+
+@case(60)
+def test_a_silent_one_holds_up_its_own_alone():
+    with Shared() as session:
+        session.start_agent()
+        honest = session.of_user(ALICE)
+        va = with_memory(honest, 0x62)[1]
+        session.ready(honest.pid)
+        liar = impostor(session, "silent")
+        session.ready(liar.pid)
+        equal(session.ask_as(ALICE, "offload", "--owner", "all")["bytes"], 2 * MIB, "offload")
+        began = time.monotonic()
+        equal(session.ask_as(ALICE, "restore")["bytes"], 2 * MIB, "restore")
+        check(time.monotonic() - began < 5, "it was waited for")
+        equal(honest("check", va, 2 * MIB, 0x62), 0, "wrong bytes")
+
+
+@case(30)
+def test_orders_of_another_user():
+    """A child that has given up its rights holds both ends of its parent's pair."""
+    with Shared() as session:
+        session.start_agent()
+        driver = session.driver()
+        va = with_memory(driver, 0x63)[1]
+        session.ready(driver.pid)
+        # As such a child would: the agent's end, and another user.
+        order = struct.pack("<IHHIiQQQ88s", 128, 6, 0, 7, 0, 0, 0, 0, b"")  # UNMAP
+        code = ("import ctypes,os,socket,sys\nlibc=ctypes.CDLL(None)\n"
+                "pid=int(sys.argv[1]); p=os.pidfd_open(pid)\n"
+                "ends=[int(f) for f in os.listdir('/proc/%d/fd'%pid) if int(f)>=900 and "
+                "os.readlink('/proc/%d/fd/%s'%(pid,f)).startswith('socket')]\n"
+                "s=socket.socket(fileno=libc.syscall(438,p,min(ends),0))\n"
+                "os.setuid(int(sys.argv[2]))\ns.send(bytes.fromhex(sys.argv[3]))\n"
+                "s.settimeout(5); print(s.recv(65536)[40:128].rstrip(b'\\0').decode())\n")
+        session.agent.signal(signal.SIGSTOP)
+        try:
+            for uid, words in ((BOB, "orders are taken from root and from this user alone"),
+                               (0, "")):
+                child = session.spawn([sys.executable, "-c", code, driver.pid, uid, order.hex()])
+                equal(child.line(), words, "the answer to user %d: %s" % (uid, child.said()))
+        finally:
+            session.agent.signal(signal.SIGCONT)
+        equal(driver("check", va, 2 * MIB, 0x63), 0, "wrong bytes")
 
 
 # Sockets and files
