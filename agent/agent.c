@@ -329,7 +329,8 @@ static void give_up_rights(const struct lien_agent *agent)
 		!strcmp(lien_probes_method(agent->probes), "uprobe-multi"));
 
 	if (kept == 1)
-		lien_log(5, "this kernel lets nobody attach probes one by one without CAP_SYS_ADMIN: it "
+		lien_log(5, "this kernel lets nobody attach probes one by one without "
+			    "CAP_SYS_ADMIN: it "
 			    "is kept");
 	if (kept < 0)
 		lien_log(4, "cannot give up the rights that are needed no more: %s",

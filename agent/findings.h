@@ -12,7 +12,7 @@
 
 struct lien_findings_input {
 	const struct lien_viewer *viewer; /* NULL: root */
-	uint64_t now_ns;  /* CLOCK_MONOTONIC */
+	uint64_t now_ns;		  /* CLOCK_MONOTONIC */
 	uint64_t idle_ns; /* a communicator is idle after that long without a call */
 	struct lien_view_files files;
 	/* What a process asked of a communicator; false: nothing. NULL: not known of any. */

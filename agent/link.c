@@ -60,8 +60,8 @@ static uint32_t inner_pid(uint32_t pid)
 }
 
 /*
- * Locks the process for this agent. The lock is on a file that only those may open who may trace the
- * process, and goes with whoever has it. (The owner of the socket, F_SETOWN, would not do: the
+ * Locks the process for this agent. The lock is on a file that only those may open who may trace
+ * the process, and goes with whoever has it. (The owner of the socket, F_SETOWN, would not do: the
  * process could have signals sent to it, of any number, F_SETSIG, in the agent's name.)
  */
 static int lock(uint32_t pid)
@@ -271,8 +271,8 @@ int lien_link_receive(struct lien_link *link, struct lien_reply *reply)
 
 		n = fds ? lien_pass_receive(link->fd, message.bytes, sizeof(message.bytes),
 				  reply->fds, &reply->fds_count, MSG_DONTWAIT)
-			: lien_pass_receive_plain(link->fd, message.bytes, sizeof(message.bytes),
-				  MSG_DONTWAIT);
+			: lien_pass_receive_plain(
+				  link->fd, message.bytes, sizeof(message.bytes), MSG_DONTWAIT);
 		if (!fds)
 			reply->fds_count = 0;
 		if (n == -EAGAIN)
@@ -282,8 +282,8 @@ int lien_link_receive(struct lien_link *link, struct lien_reply *reply)
 		if (!n)
 			return -EPIPE;
 		if (n >= (ssize_t)sizeof(message.header) && message.header.length == (size_t)n &&
-			all_ask_nobody(reply) && link->under_way && message.header.seq == link->seq &&
-			message.header.type == link->order)
+			all_ask_nobody(reply) && link->under_way &&
+			message.header.seq == link->seq && message.header.type == link->order)
 			break;
 		lien_link_discard(reply);
 		if (++dropped == DROPPED_AT_ONCE)

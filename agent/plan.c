@@ -281,8 +281,7 @@ static const struct lien_process *may_import(
 	struct lien_process *process;
 
 	if (allocation->exports)
-		for (process = lien_graph_first(graph); process;
-			process = lien_graph_next(process))
+		for (process = lien_graph_first(graph); process; process = lien_graph_next(process))
 			if (process != allocation->owner && process->cuda &&
 				process->incomplete & LIEN_INCOMPLETE_LOST &&
 				!mapped_in(allocation, process))
@@ -343,8 +342,8 @@ static int leave(struct planner *planner, const struct lien_allocation *allocati
 		return refuse(planner, -EBUSY,
 			"--strict: %" PRIu64 " bytes of process %u at 0x%" PRIx64
 			" would be left behind: %s%s: without --strict all else is moved",
-			allocation->bytes, allocation->owner_pid, lien_plan_address(allocation), reason,
-			by);
+			allocation->bytes, allocation->owner_pid, lien_plan_address(allocation),
+			reason, by);
 	for (i = 0; i < plan->left_count; i++)
 		if (plan->left[i].pid == allocation->owner_pid && plan->left[i].holder == holder &&
 			!strcmp(plan->left[i].reason, reason))
@@ -386,12 +385,12 @@ static int check_holders(struct planner *planner, const struct lien_allocation *
 				"%" PRIu64 " bytes of process %u at 0x%" PRIx64
 				" are mapped by process %u, which is another user's: only root can "
 				"move what is shared with it",
-				allocation->bytes, allocation->owner_pid, lien_plan_address(allocation),
-				holder->pid);
+				allocation->bytes, allocation->owner_pid,
+				lien_plan_address(allocation), holder->pid);
 		reason = holder == allocation->owner ? NULL : lien_plan_unreachable(holder);
 		if (reason)
-			return refuse(planner, -EBUSY, "%s, which cannot take part: %s", what,
-				reason);
+			return refuse(
+				planner, -EBUSY, "%s, which cannot take part: %s", what, reason);
 		if (!pid_selected(selection, holder->pid) && !selection->with_closure)
 			return refuse(planner, -EBUSY,
 				"%s, which is not selected: add --pid %u or --with-closure", what,
@@ -550,8 +549,7 @@ static const char *reason_to_leave(
 	const struct lien_process *process;
 
 	if (!reason)
-		reason = lien_plan_open(
-			allocation, selection->open, selection->open_count, holder);
+		reason = lien_plan_open(allocation, selection->open, selection->open_count, holder);
 	process = reason ? NULL : may_import(planner->graph, allocation);
 	if (!process)
 		return reason;
@@ -574,9 +572,9 @@ static int consider(struct planner *planner, const struct lien_allocation *alloc
 	reason = lien_plan_unreachable(allocation->owner);
 	if (reason && planner->selection->pids_count)
 		return refuse(planner, -EBUSY,
-			"process %u cannot take part with its %" PRIu64 " bytes at 0x%" PRIx64
-			": %s",
-			allocation->owner_pid, allocation->bytes, lien_plan_address(allocation), reason);
+			"process %u cannot take part: %s (%" PRIu64 " bytes at 0x%" PRIx64 ")",
+			allocation->owner_pid, reason, allocation->bytes,
+			lien_plan_address(allocation));
 	if (reason)
 		return leave(planner, allocation, reason, 0);
 	err = check_holders(planner, allocation);

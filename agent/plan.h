@@ -23,8 +23,8 @@ struct lien_selection {
 	const char *owner;    /* library name as views show it; NULL: any */
 	const uint32_t *pids; /* whose memory; none: everybody's */
 	unsigned pids_count;
-	bool strict;	   /* anything left behind is a refusal */
-	bool with_closure; /* take in processes outside pids that map the memory */
+	bool strict;		   /* anything left behind is a refusal */
+	bool with_closure;	   /* take in processes outside pids that map the memory */
 	struct lien_viewer viewer; /* whose processes it may be */
 	/* Exports that are open files of some process: they keep the memory on the device, and an
 	 * import of them that comes later would find what it was before. */

@@ -39,9 +39,8 @@ static void reply_with_gpus(struct lien_client *client, json_t *view, bool expla
 	const struct lien_node *node = lien_node_now(client->agent);
 
 	if (view) {
-		json_object_set_new(
-			view, "gpus", lien_view_gpus(client->agent->graph, &client->viewer, node,
-					      explained));
+		json_object_set_new(view, "gpus",
+			lien_view_gpus(client->agent->graph, &client->viewer, node, explained));
 		json_object_set_new(view, "nvml", lien_view_nvml(node));
 	}
 	lien_reply_result(client, view);
@@ -287,8 +286,9 @@ static void request_status(struct lien_client *client, json_t *request)
 			"unmatched_imports", (json_int_t)stats->unmatched_imports, "uncounted",
 			(json_int_t)lien_probes_counter(agent->probes, LIEN_COUNTER_UNCOUNTED),
 			"counted_communicators", lien_agent_comms_counted(agent), "attach",
-			lien_probes_method(agent->probes), "libraries", status_libraries(agent, &client->viewer),
-			"skipped", status_skipped(agent, &client->viewer), "skipped_files",
+			lien_probes_method(agent->probes), "libraries",
+			status_libraries(agent, &client->viewer), "skipped",
+			status_skipped(agent, &client->viewer), "skipped_files",
 			(int)lien_probes_skipped(agent->probes)->count, "transaction",
 			status_transaction(agent), "journal", status_journal(agent)));
 }

@@ -15,9 +15,9 @@
 #include "agent/requests.h"
 #include "agent/walks.h"
 
-#define LINE_MAX_BYTES (1u << 20)
-#define CLIENTS_MAX	 1024
-#define CLIENTS_OF_USER	 64 /* of each but root */
+#define LINE_MAX_BYTES	(1u << 20)
+#define CLIENTS_MAX	1024
+#define CLIENTS_OF_USER 64 /* of each but root */
 #define OUTPUT_MAX_BYTES                                                                           \
 	(256u << 20) /* a recorder that reads slower than events come is let go                    \
 		      */
@@ -297,8 +297,9 @@ static int check_links(const char *path)
 		*slash = '\0';
 		if (!lstat(part, &st) && S_ISLNK(st.st_mode) && st.st_uid &&
 			st.st_uid != geteuid()) {
-			lien_log(3, "%s on the way to %s is a symbolic link of user %u: give another "
-				    "--socket",
+			lien_log(3,
+				"%s on the way to %s is a symbolic link of user %u: give another "
+				"--socket",
 				part, path, st.st_uid);
 			return -EPERM;
 		}
@@ -318,8 +319,9 @@ static int server_bind(struct lien_server *server, const struct sockaddr_un *add
 		return -errno;
 	server->listener = (struct lien_source){fd, listener_ready};
 	if (!lstat(address->sun_path, &st) && !S_ISSOCK(st.st_mode)) {
-		lien_log(3, "%s is in the way: it is %s, and no socket: remove it, or give another "
-			    "--socket",
+		lien_log(3,
+			"%s is in the way: it is %s, and no socket: remove it, or give another "
+			"--socket",
 			address->sun_path, S_ISLNK(st.st_mode) ? "a symbolic link" : "a file");
 		return -EEXIST;
 	}
@@ -336,7 +338,7 @@ static int server_bind(struct lien_server *server, const struct sockaddr_un *add
 	}
 	if (errno == ECONNREFUSED)
 		unlink(address->sun_path); /* left by an agent that was killed */
-	mask = umask(0111); /* anybody: each is shown what is theirs */
+	mask = umask(0111);		   /* anybody: each is shown what is theirs */
 	err = bind(fd, (const void *)address, sizeof(*address)) || listen(fd, 64) ? -errno : 0;
 	umask(mask);
 	if (err)

@@ -58,8 +58,7 @@ static void choose_members(struct lien_transaction *t)
 		for (i = 0; i < t->count; i++)
 			for (j = 0; j < t->count; j++)
 				if (t->participants[i].member && !t->participants[j].member &&
-					!t->participants[j].gone &&
-					related(t, i, j))
+					!t->participants[j].gone && related(t, i, j))
 					grown = t->participants[j].member = true;
 	}
 }
@@ -83,8 +82,8 @@ static void withhold(struct lien_transaction *t)
 	for (i = 0; i < t->count; i++) {
 		struct participant *participant = &t->participants[i];
 
-		participant->withheld = participant->gone &&
-					t->ops.alive(t->ops.context, t->processes[i].pid, 0);
+		participant->withheld =
+			participant->gone && t->ops.alive(t->ops.context, t->processes[i].pid, 0);
 		if (!participant->member || is_allowed(t, i))
 			continue;
 		participant->withheld = true;

@@ -6,8 +6,7 @@ bool lien_sees(const struct lien_viewer *viewer, const struct lien_process *proc
 	return !viewer || !viewer->one_user || (process && process->uid == viewer->uid);
 }
 
-static bool sees_holder(
-	const struct lien_viewer *viewer, const struct lien_allocation *allocation)
+static bool sees_holder(const struct lien_viewer *viewer, const struct lien_allocation *allocation)
 {
 	const struct lien_mapping *mapping;
 	const struct lien_handle *handle;

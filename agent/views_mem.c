@@ -216,10 +216,9 @@ static void count_left(
 	if (i == sizeof(lefts->left) / sizeof(lefts->left[0]))
 		return;
 	if (i == lefts->count)
-		lefts->left[lefts->count++] =
-			(struct lien_left){.pid = allocation->owner_pid,
-				.reason = reason,
-				.address = lien_plan_address(allocation)};
+		lefts->left[lefts->count++] = (struct lien_left){.pid = allocation->owner_pid,
+			.reason = reason,
+			.address = lien_plan_address(allocation)};
 	lefts->left[i].allocations++;
 	lefts->left[i].bytes += allocation->bytes;
 }

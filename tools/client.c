@@ -180,7 +180,8 @@ static int check_agent(struct lien_client *client)
 		return 0;
 	disconnect(client);
 	return fail(client, -EPERM,
-		"what listens on %s belongs to user %u, who is neither root nor you: it is no agent to "
+		"what listens on %s belongs to user %u, who is neither root nor you: it is no "
+		"agent to "
 		"be believed",
 		client->path, agent.uid);
 }

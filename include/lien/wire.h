@@ -44,9 +44,9 @@ enum lien_wire_type {
 	LIEN_WIRE_EXPORT,  /* reply: batches of lien_wire_share[] with as many fds */
 	LIEN_WIRE_IMPORT,  /* body: lien_wire_share[] with as many fds; LAST batch has flag LAST */
 	LIEN_WIRE_FINISH,  /* wait for the copies; then the items are forgotten */
-	LIEN_WIRE_LIST,	   /* reply: lien_wire_item[] of what is offloaded here, or half so (HERE) */
-	LIEN_WIRE_WALK,	   /* body: lien_wire_range[]; .arg: limit in us, no more than
-			      LIEN_WIRE_WALK_US_MAX count; reply: lien_wire_found[] */
+	LIEN_WIRE_LIST, /* reply: lien_wire_item[] of what is offloaded here, or half so (HERE) */
+	LIEN_WIRE_WALK, /* body: lien_wire_range[]; .arg: limit in us, no more than
+			   LIEN_WIRE_WALK_US_MAX count; reply: lien_wire_found[] */
 };
 
 #define LIEN_WIRE_WALK_US_MAX 1000000

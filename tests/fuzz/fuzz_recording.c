@@ -93,7 +93,8 @@ static void look_at_process(struct lien_graph *graph, struct lien_process *proce
 
 	if (!mapping)
 		return;
-	view = lien_view_holders(graph, NULL, process->pid, mapping->va, &files, error, sizeof(error));
+	view = lien_view_holders(
+		graph, NULL, process->pid, mapping->va, &files, error, sizeof(error));
 	if (!view && !error[0])
 		abort();
 	json_decref(view);

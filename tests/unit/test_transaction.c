@@ -472,8 +472,7 @@ static void restore_with(const struct lien_transaction_ops *ops, unsigned n)
 	const uint32_t all[] = {PID(0), PID(1), PID(2), PID(3)};
 
 	transaction_begins();
-	assert_int_equal(
-		lien_transaction_restore(&w.transaction, all, n, NULL, 0, 1000, ops), 0);
+	assert_int_equal(lien_transaction_restore(&w.transaction, all, n, NULL, 0, 1000, ops), 0);
 	lien_transaction_start(w.transaction);
 	play();
 	transaction_ends();

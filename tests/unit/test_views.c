@@ -609,7 +609,8 @@ static unsigned count_holders(const char *kind, unsigned pid)
 static json_t *holders(uint32_t pid, uint64_t address)
 {
 	char error[200] = "untouched";
-	json_t *made = lien_view_holders(graph, NULL, pid, address, &no_files, error, sizeof(error));
+	json_t *made =
+		lien_view_holders(graph, NULL, pid, address, &no_files, error, sizeof(error));
 
 	assert_string_equal(error, "");
 	return see(made);
@@ -733,8 +734,8 @@ static void test_holders_errors(void **state)
 	two_ranks();
 	for (unsigned i = 0; i < COUNT(cases); i++) {
 		error[0] = '\0';
-		assert_null(lien_view_holders(
-			graph, NULL, cases[i].pid, cases[i].address, &no_files, error, sizeof(error)));
+		assert_null(lien_view_holders(graph, NULL, cases[i].pid, cases[i].address,
+			&no_files, error, sizeof(error)));
 		for (unsigned w = 0; w < 2; w++)
 			if (!strstr(error, cases[i].words[w]))
 				fail_msg("\"%s\" is not in \"%s\"", cases[i].words[w], error);
