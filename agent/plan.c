@@ -291,12 +291,19 @@ static const struct lien_process *may_import(
 
 uint64_t lien_plan_address(const struct lien_allocation *allocation)
 {
-	const struct lien_mapping *mapping, *any = LIST_FIRST(&allocation->mappings);
+	uint64_t own = UINT64_MAX, any = UINT64_MAX;
+	const struct lien_mapping *mapping;
 
-	LIST_FOREACH (mapping, &allocation->mappings, of_allocation)
-		if (mapping->process == allocation->owner)
-			return mapping->va;
-	return any ? any->va : 0;
+	/* The lowest: lists have no order that lasts. */
+	LIST_FOREACH (mapping, &allocation->mappings, of_allocation) {
+		if (mapping->process == allocation->owner && mapping->va < own)
+			own = mapping->va;
+		if (mapping->va < any)
+			any = mapping->va;
+	}
+	if (own != UINT64_MAX)
+		return own;
+	return any != UINT64_MAX ? any : 0;
 }
 
 static bool listed(const uint32_t *pids, unsigned count, uint32_t pid)

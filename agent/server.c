@@ -396,8 +396,10 @@ void lien_server_stop(struct lien_agent *agent)
 		close(server->listener.fd);
 	if (server->path[0])
 		unlink(server->path);
-	while (!LIST_EMPTY(&server->clients))
+	while (!LIST_EMPTY(&server->clients)) {
+		client_flush(LIST_FIRST(&server->clients)); /* the end of a transaction, say */
 		client_close(LIST_FIRST(&server->clients));
+	}
 	free(server);
 	agent->server = NULL;
 }
