@@ -360,6 +360,8 @@ static __always_inline int file_key(struct lien_probe_share *key, __s64 fd)
 
 	key->file = (__u64)file;
 	key->private_data = file ? (__u64)BPF_CORE_READ(file, private_data) : 0;
+	key->inode = file ? BPF_CORE_READ(file, f_inode, i_ino) : 0;
+	key->device = file ? BPF_CORE_READ(file, f_inode, i_sb, s_dev) : 0;
 	return file ? 0 : -1;
 }
 

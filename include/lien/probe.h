@@ -78,6 +78,8 @@ struct lien_probe_followed {
 /* Key of map `shares`, whose value is the number of the export: an open file in the kernel. */
 struct lien_probe_share {
 	unsigned long long file, private_data;
+	/* Its number and its file system tell those apart whose file was closed since. */
+	unsigned long long inode, device;
 };
 
 /* What the iterator over open files tells of one that was exported. */

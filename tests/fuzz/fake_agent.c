@@ -63,13 +63,36 @@ void lien_agent_event(struct lien_agent *agent, const struct lien_event *event)
 	if (!lien_event_valid(event))
 		abort(); /* the agent tells itself no nonsense, whatever it was told */
 	(void)!lien_graph_apply(agent->graph, event);
-	lien_server_event(agent, event);
+	lien_server_event(agent, event, NULL);
 	lien_walks_event(agent, event);
 }
 
 void lien_agent_consume(struct lien_agent *agent)
 {
 	(void)agent;
+}
+
+uint64_t lien_watch_start_of(uint32_t pid)
+{
+	return process(pid)->start;
+}
+
+bool lien_watch_owned(const struct lien_process *of, const struct lien_viewer *viewer)
+{
+	return lien_sees(viewer, of);
+}
+
+/* Whose pair of sockets it is: all of them are this process's. */
+static uint32_t maker_of_pair;
+int __real_getsockopt(int fd, int level, int name, void *value, socklen_t *size);
+int __wrap_getsockopt(int fd, int level, int name, void *value, socklen_t *size);
+int __wrap_getsockopt(int fd, int level, int name, void *value, socklen_t *size)
+{
+	int result = __real_getsockopt(fd, level, name, value, size);
+
+	if (maker_of_pair && name == SO_PEERCRED)
+		((struct ucred *)value)->pid = maker_of_pair;
+	return result;
 }
 
 bool lien_watch_cards(void)
@@ -314,7 +337,9 @@ static void link_rank(struct fake_agent *fake, unsigned rank, int agent_end)
 	tracked->pid = fake->pid[rank];
 	tracked->place.state = 1;
 	of->agent = tracked;
+	maker_of_pair = fake->pid[rank];
 	errno = -lien_orders_link(&fake->agent, of, &state);
+	maker_of_pair = 0;
 	require(!errno, "pidfd_getfd");
 }
 
