@@ -473,6 +473,7 @@ int lien_orders_restore(struct lien_agent *agent, const struct lien_selection *s
 		lien_node_refresh(agent); /* an error may have to name a GPU */
 	lien_transaction_set(agent->transaction, flags);
 	agent->t_transaction = lien_now_ns();
+	agent->transaction_of = selection->viewer;
 	lien_transaction_start(agent->transaction);
 	return 0;
 }

@@ -628,10 +628,12 @@ static int consider(struct planner *planner, const struct lien_allocation *alloc
 /* Who names an address means something that is there. */
 static int check_discards(struct planner *planner)
 {
-	const struct lien_discard *discard = planner->selection->discard, *end;
+	const struct lien_discard *discard;
 	struct lien_allocation *allocation;
+	unsigned i;
 
-	for (end = discard + planner->selection->discard_count; discard < end; discard++) {
+	for (i = 0; i < planner->selection->discard_count; i++) {
+		discard = &planner->selection->discard[i];
 		if (discard->owner)
 			continue;
 		allocation = lien_graph_first_allocation(planner->graph);

@@ -14,6 +14,7 @@
 #include "agent/prepare.h"
 #include "agent/sites.h"
 #include "loader/files.h"
+#include "loader/follow.h"
 #include "tests/unit/events.h"
 
 uint64_t fake_now;
@@ -221,6 +222,18 @@ const char *lien_probes_method(const struct lien_probes *probes)
 {
 	(void)probes;
 	return "none";
+}
+
+bool lien_probes_can_follow(const struct lien_probes *probes)
+{
+	(void)probes;
+	return true;
+}
+
+bool lien_probes_is_followed(const struct lien_probes *probes, uint32_t pid)
+{
+	(void)probes;
+	return pid & 1;
 }
 
 const char *lien_probes_pinned(const struct lien_probes *probes)

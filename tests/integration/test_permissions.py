@@ -104,7 +104,8 @@ def test_each_user_sees_and_moves_what_is_theirs():
         for question in (["ps"], ["mem"], ["mem", "--by", "rank"], ["mem", "--explain"],
                          ["mem", "--by", "owner", "--pid", bob.pid],
                          ["graph", "--format", "json"], ["comms"], ["status"], ["check"],
-                         ["offload", "--owner", "all", "--dry-run"], ["check", "--deep"]):
+                         ["offload", "--owner", "all", "--dry-run"], ["check", "--deep"],
+                         ["arena"]):
             answer = session.ask_as(ALICE, *question)
             for pid in others:
                 check(not mentions(answer, pid), "%s tells of process %d: %s" % (
@@ -175,6 +176,34 @@ def test_memory_shared_with_another_user():
         session.ask("restore")
         equal(bob("check", place, 2 * MIB, 0x55), 0, "wrong bytes")
         equal(alice("check", va, 2 * MIB, 0x55), 0, "wrong bytes")
+
+
+@case(60)
+def test_host_memory_of_other_users():
+    with Shared() as session:
+        session.start_agent()
+        alice, bob = session.of_user(ALICE), session.of_user(BOB)
+        places = {driver: with_memory(driver, 0x71)[1] for driver in (alice, bob)}
+        session.ready(alice.pid, bob.pid)
+        session.refused_as(ALICE, "has no memory of its own", "offload", "--discard",
+                           "%d:%s" % (bob.pid, hex(places[bob])))
+        session.ask("offload", "--owner", "all", "--verify")
+        session.refused_as(ALICE, "is in use", "arena", "--release")
+        session.ask("restore")
+        held = {row["pid"]: row["held_bytes"] for row in session.ask("arena")["processes"]}
+        check(held[alice.pid] and held[bob.pid], "held:", held)
+        answer = session.ask_as(ALICE, "arena")
+        equal([row["pid"] for row in answer["processes"]], [alice.pid], "what she sees")
+        session.refused_as(ALICE, "is not known to the agent", "arena", "--release", "--pid",
+                           bob.pid)
+        answer = session.ask_as(ALICE, "arena", "--release")
+        equal(([row["pid"] for row in answer["processes"]], answer["released_bytes"]),
+              ([alice.pid], held[alice.pid]), "hers are released")
+        equal({row["pid"]: row["held_bytes"] for row in session.ask("arena")["processes"]},
+              {bob.pid: held[bob.pid]}, "his are not")
+        equal(session.ask_as(ALICE, "arena", "--release")["released_bytes"], 0, "again")
+        equal(session.ask_as(BOB, "arena", "--release", "--pid", bob.pid)["released_bytes"],
+              held[bob.pid], "he releases his")
 
 
 def status_of(pid, thread=None):
