@@ -78,10 +78,30 @@ static void remove_gate(struct lien_agent *agent, uint32_t pid)
 	lien_probes_ungate(agent->probes, pid, close_later, agent);
 }
 
+/* Of what the plan moves. */
+static void range_of(const struct lien_agent *agent, uint32_t pid, uint64_t *low, uint64_t *high)
+{
+	const struct lien_plan_process *part;
+	unsigned i, j;
+
+	*low = UINT64_MAX;
+	*high = 0;
+	for (i = 0; i < agent->plan.processes_count; i++) {
+		part = &agent->plan.processes[i];
+		for (j = 0; part->pid == pid && j < part->items_count; j++) {
+			if (part->items[j].va < *low)
+				*low = part->items[j].va;
+			if (part->items[j].va + part->items[j].bytes > *high)
+				*high = part->items[j].va + part->items[j].bytes;
+		}
+	}
+}
+
 int lien_gate_step(void *context, uint32_t pid, enum lien_gate_step step, char *why, size_t size)
 {
 	struct lien_agent *agent = context;
 	struct lien_process *process = lien_graph_process(agent->graph, pid);
+	uint64_t low, high;
 	int err;
 
 	if (!process) {
@@ -94,7 +114,8 @@ int lien_gate_step(void *context, uint32_t pid, enum lien_gate_step step, char *
 		remove_gate(agent, pid);
 		return 0;
 	}
-	err = lien_probes_gate_shut(agent->probes, pid, true);
+	range_of(agent, pid, &low, &high);
+	err = lien_probes_gate_shut(agent->probes, pid, low, high);
 	if (err)
 		snprintf(why, size, "its gate cannot be shut: %s", strerror(-err));
 	return err;
@@ -429,6 +450,7 @@ static bool ends(uint32_t call)
 
 void lien_gate_tick(struct lien_agent *agent)
 {
+	struct lien_selection selection = {.pids_count = 1};
 	struct waiting first = {0};
 	char error[400] = "";
 	bool nothing;
@@ -455,8 +477,9 @@ void lien_gate_tick(struct lien_agent *agent)
 	}
 	lien_log(5, "process %u needs memory that is away, in %s: restoring", first.who.pid,
 		call_name(first.held.call));
+	selection.pids = &first.who.pid;
 	err = lien_orders_restore(
-		agent, &first.who.pid, 1, 0, RESTORE_MS, &nothing, error, sizeof(error));
+		agent, &selection, 0, RESTORE_MS, &nothing, error, sizeof(error));
 	if (err || nothing) {
 		lien_log(4, "no restore for process %u: %s", first.who.pid,
 			err ? error : "nothing of it is away");
@@ -476,7 +499,7 @@ void lien_gate_found(struct lien_agent *agent, struct lien_process *process, boo
 	if (process->held_items) {
 		agent->gate_all = true; /* of what, only the one who asked knew */
 		if (make(agent, process, why, sizeof(why)) ||
-			lien_probes_gate_shut(agent->probes, process->pid, true))
+			lien_probes_gate_shut(agent->probes, process->pid, 0, UINT64_MAX))
 			lien_log(4, "process %u: %s", process->pid, why);
 		return;
 	}

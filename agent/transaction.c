@@ -23,7 +23,7 @@ static const struct {
 	[LIEN_PHASE_UNMAP] = {"unmap", LIEN_WIRE_UNMAP, 30000, 0, 50},
 	[LIEN_PHASE_DROP] = {"drop", LIEN_WIRE_DROP, 30000, 0, 50},
 	[LIEN_PHASE_DISCARD] = {"discard", LIEN_WIRE_DISCARD, 10000, 0, 1},
-	[LIEN_PHASE_LIST] = {"list", LIEN_WIRE_LIST, 10000, 0, 1},
+	[LIEN_PHASE_LIST] = {"list", LIEN_WIRE_LIST, 30000, 0, 0},
 	[LIEN_PHASE_CREATE] = {"create", LIEN_WIRE_CREATE, 30000, 5, 50},
 	[LIEN_PHASE_EXPORT] = {"export", LIEN_WIRE_EXPORT, 30000, 0, 50},
 	[LIEN_PHASE_IMPORT] = {"import", LIEN_WIRE_IMPORT, 30000, 0, 50},
@@ -36,6 +36,8 @@ static const struct {
 #define AGAIN_NS 1000000ull /* before who is in a call is looked at again */
 /* A control library that hears nothing for a while lets its threads go (control/gate.h). */
 #define ALIVE_NS 1000000000ull
+/* However much a process says it has. */
+#define LIMIT_MS 600000
 
 const char *lien_phase_name(enum lien_phase phase)
 {
@@ -76,6 +78,8 @@ int lien_participant_add(
 	unsigned room = participant->room ? participant->room : 64;
 	struct lien_wire_item *grown;
 
+	if (count > LIEN_WIRE_ITEMS_MAX - participant->count)
+		return -E2BIG;
 	while (room < participant->count + count)
 		room *= 2;
 	if (room != participant->room) {
@@ -314,8 +318,7 @@ void lien_transaction_end(struct lien_transaction *t)
 				t->participants[n - 1] = other;
 			}
 		}
-	t->result.all_back =
-		!t->offload && !t->release && !t->pids_count && !t->result.error;
+	t->result.all_back = !t->offload && !t->release && !t->pids_count && !t->result.error;
 	t->result.processes = t->processes;
 	t->result.processes_count = n;
 	t->result.ns = t->ops.now_ns(t->ops.context) - t->t_start;
@@ -726,6 +729,8 @@ void lien_transaction_tick(struct lien_transaction *t)
 			   phases[participant->phase].limit_ms_per_item * participant->count;
 		if (participant->phase == LIEN_PHASE_DRAIN)
 			limit_ms += t->timeout_ms;
+		if (limit_ms > LIMIT_MS)
+			limit_ms = LIMIT_MS;
 		if (now - participant->t_sent < limit_ms * 1000000)
 			continue;
 		drop_out(t, i);

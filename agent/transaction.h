@@ -79,6 +79,10 @@ struct lien_transaction_ops {
 	 * is waited for. */
 	bool (*at_rest)(void *context, const uint32_t *pids, unsigned count, bool busy,
 		lien_pass_fn *pass, void *to, char *why, size_t size);
+	/* Can these two have memory in common, other than by their own word? NULL: any can. */
+	bool (*may_share)(void *context, uint32_t pid, uint32_t other);
+	/* May this process take part for who asked? NULL: any may. */
+	bool (*allowed)(void *context, uint32_t pid);
 	uint64_t (*now_ns)(void *context);
 	/* The number that the node has for a device, or -1. NULL: it has none. */
 	int (*gpu)(void *context, const uint8_t uuid[16]);

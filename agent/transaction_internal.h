@@ -21,6 +21,7 @@ struct participant {
 	bool member;   /* takes part; a restore finds out who does */
 	bool gone;     /* dead, or it did not answer */
 	bool stuck;    /* it did not answer */
+	bool withheld; /* a restore cannot move it now */
 	bool finished; /* the present phase (offload), or all of it (restore) */
 	uint64_t free_before;
 	bool created, exported;
@@ -91,6 +92,7 @@ void lien_room_reply(
 void lien_room_check(struct lien_transaction *t);
 /* A process found too little: true if it is known where, and told. */
 bool lien_room_failed(struct lien_transaction *t, unsigned index);
-bool lien_restore_related(const struct participant *a, const struct participant *b);
+/* Whether two processes hold parts of the same memory. */
+bool lien_restore_related(const struct lien_transaction *t, unsigned from, unsigned to);
 
 #endif

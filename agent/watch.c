@@ -180,6 +180,25 @@ static uint32_t uid_of(uint32_t pid)
 	return stat(path, &st) ? 0 : st.st_uid;
 }
 
+bool lien_watch_owned(const struct lien_process *process, const struct lien_viewer *viewer)
+{
+	unsigned real = -1u, effective = -1u, saved = -1u;
+	char path[32], line[128];
+	FILE *file;
+
+	if (!process || !viewer->one_user)
+		return process;
+	snprintf(path, sizeof(path), "/proc/%u/status", process->pid);
+	file = fopen(path, "re");
+	while (file && fgets(line, sizeof(line), file))
+		if (sscanf(line, "Uid: %u %u %u", &real, &effective, &saved) == 3)
+			break;
+	if (file)
+		fclose(file);
+	return process->uid == viewer->uid && real == viewer->uid && effective == real &&
+	       saved == real;
+}
+
 static const struct lien_probed_file *probed_file(
 	struct lien_agent *agent, const struct lien_library_map *map)
 {

@@ -198,13 +198,16 @@ int lien_probes_gate_file(struct lien_probes *probes, uint32_t pid, enum lien_li
 	return 0;
 }
 
-int lien_probes_gate_shut(struct lien_probes *probes, uint32_t pid, bool shut)
+int lien_probes_gate_shut(struct lien_probes *probes, uint32_t pid, uint64_t low, uint64_t high)
 {
-	int fd = bpf_map__fd(probes->skel->maps.shut), err;
-	uint32_t one = 1;
+	int fd = bpf_map__fd(probes->skel->maps.shut);
+	struct lien_probe_shut range = {low, high}, before;
 
-	err = shut ? bpf_map_update_elem(fd, &pid, &one, BPF_ANY) : bpf_map_delete_elem(fd, &pid);
-	return err == -ENOENT ? 0 : err;
+	if (!bpf_map_lookup_elem(fd, &pid, &before)) {
+		range.low = before.low < low ? before.low : low;
+		range.high = before.high > high ? before.high : high;
+	}
+	return bpf_map_update_elem(fd, &pid, &range, BPF_ANY);
 }
 
 void lien_probes_ungate(struct lien_probes *probes, uint32_t pid,
@@ -215,7 +218,7 @@ void lien_probes_ungate(struct lien_probes *probes, uint32_t pid,
 
 	if (!gate)
 		return;
-	lien_probes_gate_shut(probes, pid, false);
+	bpf_map_delete_elem(bpf_map__fd(probes->skel->maps.shut), &pid);
 	bpf_map_delete_elem(gates_fd(probes), &pid);
 	lien_keep_ungate(probes, gate);
 	for (i = 0; i < gate->files_count; i++) {

@@ -78,6 +78,8 @@ struct lien_probe_followed {
 /* Key of map `shares`, whose value is the number of the export: an open file in the kernel. */
 struct lien_probe_share {
 	unsigned long long file, private_data;
+	/* Its number and its file system tell those apart whose file was closed since. */
+	unsigned long long inode, device;
 };
 
 /* What the iterator over open files tells of one that was exported. */
@@ -110,7 +112,7 @@ struct lien_probe_pair {
 };
 
 /*
- * Value of map `gates`, key: pid. While it is shut (map `shut` has the pid), threads that enter a
+ * Value of map `gates`, key: pid. While it is shut (map `shut`), threads that enter a
  * gated call are sent the control library's signal, whose handler parks them (control/gate.c)
  * before the call has done anything.
  */
@@ -121,6 +123,12 @@ struct lien_probe_gate {
 	unsigned int unheld; /* threads that entered although it was shut: they block the signal */
 	unsigned int turn;   /* of this gate: threads that it has seen are known by it */
 	unsigned int unheld_tid, unheld_call;
+};
+
+/* Value of map `shut`, key: pid. All that is moved, or away, lies between: copies from and to places
+ * outside are let in. */
+struct lien_probe_shut {
+	unsigned long long low, high;
 };
 
 /* Map `held`: a thread that the gate has stopped. */

@@ -44,9 +44,9 @@ enum lien_wire_type {
 	LIEN_WIRE_EXPORT,  /* reply: batches of lien_wire_share[] with as many fds */
 	LIEN_WIRE_IMPORT,  /* body: lien_wire_share[] with as many fds; LAST batch has flag LAST */
 	LIEN_WIRE_FINISH,  /* wait for the copies; then the items are forgotten */
-	LIEN_WIRE_LIST,	   /* reply: lien_wire_item[] of what is offloaded here */
-	LIEN_WIRE_WALK,	   /* body: lien_wire_range[]; .arg: limit in us, no more than
-			      LIEN_WIRE_WALK_US_MAX count; reply: lien_wire_found[] */
+	LIEN_WIRE_LIST, /* reply: lien_wire_item[] of what is offloaded here, or half so (HERE) */
+	LIEN_WIRE_WALK, /* body: lien_wire_range[]; .arg: limit in us, no more than
+			   LIEN_WIRE_WALK_US_MAX count; reply: lien_wire_found[] */
 	LIEN_WIRE_PREPARE, /* make the host arena larger by one chunk, if it has not .arg bytes;
 			      .arg2: ordinal of the device that it is for */
 	LIEN_WIRE_RELEASE, /* give back what of the arena nothing lies in or behind */
@@ -64,6 +64,9 @@ enum lien_wire_gate {
 #define LIEN_WIRE_BYTES_MAX (1ull << 57)
 /* Each is taken by a call of its own. */
 #define LIEN_WIRE_REFERENCES_MAX 65536
+
+/* Mappings of one process: what claims to have more away is not believed. */
+#define LIEN_WIRE_ITEMS_MAX (1u << 19)
 
 #define LIEN_WIRE_FIRST 0x1
 #define LIEN_WIRE_LAST	0x2
@@ -121,6 +124,9 @@ struct lien_wire_hello {
 #define LIEN_WIRE_SHARED   0x4 /* owned and imported elsewhere: export it on restore */
 /* Owned, and not to be saved: it comes back with zeros in it. */
 #define LIEN_WIRE_WORTHLESS 0x8
+/* Replies to LIST: saved, shared and still on the device, for the agent died before the drop: an
+ * importer may have let go of it, and needs it exported. */
+#define LIEN_WIRE_HERE 0x10
 
 struct lien_wire_place {
 	uint16_t location_type;

@@ -14,6 +14,7 @@
 #include "agent/prepare.h"
 #include "agent/sites.h"
 #include "loader/files.h"
+#include "loader/follow.h"
 #include "tests/unit/events.h"
 
 uint64_t fake_now;
@@ -63,13 +64,36 @@ void lien_agent_event(struct lien_agent *agent, const struct lien_event *event)
 	if (!lien_event_valid(event))
 		abort(); /* the agent tells itself no nonsense, whatever it was told */
 	(void)!lien_graph_apply(agent->graph, event);
-	lien_server_event(agent, event);
+	lien_server_event(agent, event, NULL);
 	lien_walks_event(agent, event);
 }
 
 void lien_agent_consume(struct lien_agent *agent)
 {
 	(void)agent;
+}
+
+uint64_t lien_watch_start_of(uint32_t pid)
+{
+	return process(pid)->start;
+}
+
+bool lien_watch_owned(const struct lien_process *of, const struct lien_viewer *viewer)
+{
+	return lien_sees(viewer, of);
+}
+
+/* Whose pair of sockets it is: all of them are this process's. */
+static uint32_t maker_of_pair;
+int __real_getsockopt(int fd, int level, int name, void *value, socklen_t *size);
+int __wrap_getsockopt(int fd, int level, int name, void *value, socklen_t *size);
+int __wrap_getsockopt(int fd, int level, int name, void *value, socklen_t *size)
+{
+	int result = __real_getsockopt(fd, level, name, value, size);
+
+	if (maker_of_pair && name == SO_PEERCRED)
+		((struct ucred *)value)->pid = maker_of_pair;
+	return result;
 }
 
 bool lien_watch_cards(void)
@@ -200,6 +224,18 @@ const char *lien_probes_method(const struct lien_probes *probes)
 	return "none";
 }
 
+bool lien_probes_can_follow(const struct lien_probes *probes)
+{
+	(void)probes;
+	return true;
+}
+
+bool lien_probes_is_followed(const struct lien_probes *probes, uint32_t pid)
+{
+	(void)probes;
+	return pid & 1;
+}
+
 const char *lien_probes_pinned(const struct lien_probes *probes)
 {
 	(void)probes;
@@ -314,7 +350,9 @@ static void link_rank(struct fake_agent *fake, unsigned rank, int agent_end)
 	tracked->pid = fake->pid[rank];
 	tracked->place.state = 1;
 	of->agent = tracked;
+	maker_of_pair = fake->pid[rank];
 	errno = -lien_orders_link(&fake->agent, of, &state);
+	maker_of_pair = 0;
 	require(!errno, "pidfd_getfd");
 }
 
