@@ -41,10 +41,46 @@ static void on_progress(void *context, enum lien_phase phase, unsigned done, uns
 	lien_server_progress(context, phase, done, of);
 }
 
+static struct lien_mapping *given_up(struct lien_process *process)
+{
+	struct lien_mapping *mapping;
+
+	RB_FOREACH (mapping, lien_mapping_tree, &process->mappings)
+		if (mapping->parked && !mapping->allocation->owner)
+			return mapping;
+	return NULL;
+}
+
+/* What was imported from a process that has ended is not away any more, but gone: as if it had been
+ * unmapped by the program, to which the addresses are free. */
+static void give_up(struct lien_agent *agent, struct lien_process *process)
+{
+	struct lien_event event, entry;
+	struct lien_mapping *mapping;
+
+	while ((mapping = given_up(process))) {
+		event = lien_agent_event_of(process->pid, process->start, LIEN_CALL_CU_MEM_UNMAP);
+		event.size = LIEN_EVENT_SIZE(range);
+		event.outer = LIEN_CALL_CU_MEM_UNMAP;
+		event.range.va = mapping->va;
+		event.range.bytes = mapping->bytes;
+		event.flags = LIEN_EVENT_FOUND;
+		entry = event;
+		entry.flags |= LIEN_EVENT_ENTRY;
+		entry.t_return = 0;
+		lien_agent_event(agent, &entry);
+		lien_agent_event(agent, &event);
+		if (given_up(process) == mapping)
+			break;
+	}
+}
+
 static void on_done(void *context, struct lien_transaction *transaction)
 {
 	const struct lien_transaction_result *result = lien_transaction_result(transaction);
 	const char *kind = lien_transaction_is_offload(transaction) ? "offload" : "restore";
+	bool unfinished =
+		result->error && (result->undo_failed || !lien_transaction_is_offload(transaction));
 	struct lien_agent *agent = context;
 	struct lien_process *process;
 	unsigned i;
@@ -63,6 +99,21 @@ static void on_done(void *context, struct lien_transaction *transaction)
 		if (process && !result->processes[i].failed)
 			process->held_bytes = process->held_items = 0;
 	}
+	for (i = 0; i < result->processes_count; i++) {
+		process = lien_graph_process(agent->graph, result->processes[i].pid);
+		if (process && result->processes[i].lost_mappings)
+			give_up(agent, process);
+	}
+	/* They may hold what no event tells of: bytes that were not copied back, exports that
+	 * somebody lacks. The next restore asks them. */
+	for (i = 0; unfinished && i < result->processes_count; i++) {
+		process = lien_graph_process(agent->graph, result->processes[i].pid);
+		if (process && !process->held_items)
+			process->held_items = 1;
+	}
+	for (process = lien_graph_first(agent->graph); result->all_back && process;
+		process = lien_graph_next(process))
+		process->held_bytes = process->held_items = 0;
 	lien_server_transaction_done(agent);
 	agent->transaction_ended = true;
 }
@@ -95,6 +146,16 @@ static uint64_t now_ns(void *context)
 	return lien_now_ns();
 }
 
+static int gpu(void *context, const uint8_t uuid[16])
+{
+	const struct lien_node_device *device;
+	struct lien_uuid wanted = {.mig = false};
+
+	memcpy(wanted.bytes, uuid, sizeof(wanted.bytes));
+	device = lien_node_find(lien_node_now(context), &wanted);
+	return device ? (int)device->index : -1;
+}
+
 static int fd_dup(int fd)
 {
 	int copy = fcntl(fd, F_DUPFD_CLOEXEC, 3);
@@ -116,6 +177,7 @@ static struct lien_transaction_ops ops_of(struct lien_agent *agent)
 		.not_now = not_now,
 		.alive = alive,
 		.now_ns = now_ns,
+		.gpu = gpu,
 		.fd_dup = fd_dup,
 		.fd_close = fd_close,
 		.context = agent,
@@ -215,6 +277,8 @@ int lien_orders_restore(struct lien_agent *agent, const uint32_t *pids, unsigned
 		snprintf(error, error_size, "%s", strerror(-err));
 	if (err || *nothing)
 		return err;
+	if (!lien_node_now(agent) || !lien_node_now(agent)->count)
+		lien_node_refresh(agent); /* an error may have to name a GPU */
 	agent->t_transaction = lien_now_ns();
 	lien_transaction_start(agent->transaction);
 	return 0;

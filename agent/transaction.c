@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <lien/cuda_abi.h>
 #include "agent/transaction_internal.h"
 
 static const struct {
@@ -183,12 +184,12 @@ void lien_transaction_fail(struct lien_transaction *t, int error, const char *fo
 {
 	char *text = t->result.error ? t->result.undo_text : t->result.text;
 	size_t size = t->result.error ? sizeof(t->result.undo_text) : sizeof(t->result.text);
-	bool undo = t->offload && t->restoring;
+	bool undo = t->restoring && (t->offload || t->result.lost);
 	va_list args;
 
 	if (!t->restoring)
 		t->stopping = true;
-	if (undo)
+	if (t->offload && t->restoring)
 		t->result.undo_failed = true;
 	if (t->result.error && (!undo || t->result.undo_text[0]))
 		return;
@@ -272,6 +273,7 @@ void lien_transaction_end(struct lien_transaction *t)
 				t->participants[n - 1] = other;
 			}
 		}
+	t->result.all_back = !t->offload && !t->pids_count && !t->result.error;
 	t->result.processes = t->processes;
 	t->result.processes_count = n;
 	t->result.ns = t->ops.now_ns(t->ops.context) - t->t_start;
@@ -311,7 +313,8 @@ static void phase_begin(struct lien_transaction *t, enum lien_phase phase)
 		if (phase == LIEN_PHASE_STAGE)
 			stage_more(t, i);
 		else
-			lien_transaction_order(t, i, phase, 0, NULL, 0, NULL, 0);
+			lien_transaction_order(t, i, phase,
+				phase == LIEN_PHASE_LIST ? LIEN_WIRE_ROOM : 0, NULL, 0, NULL, 0);
 	}
 }
 
@@ -450,7 +453,9 @@ void lien_transaction_reply(struct lien_transaction *t, uint32_t pid,
 		t->processes[index].failed |= reply->result != 0;
 		if (reply->result && phase == LIEN_PHASE_LIST)
 			drop_out(t, index);
-		if (reply->result && phase != LIEN_PHASE_DISCARD)
+		if (reply->result && phase != LIEN_PHASE_DISCARD &&
+			!(reply->result == CUDA_ERROR_OUT_OF_MEMORY && phase == LIEN_PHASE_CREATE &&
+				lien_room_failed(t, index)))
 			lien_transaction_fail(t, reply->result < 0 ? reply->result : -EIO,
 				reply->arg > LIEN_PHASE_COUNT
 					? "process %u, %s: %.*s (at 0x%" PRIx64 ")"

@@ -59,6 +59,8 @@ struct lien_transaction_ops {
 	 * does not is given up. */
 	bool (*alive)(void *context, uint32_t pid, uint64_t start);
 	uint64_t (*now_ns)(void *context);
+	/* The number that the node has for a device, or -1. NULL: it has none. */
+	int (*gpu)(void *context, const uint8_t uuid[16]);
 	/* Duplicates and closes descriptors: -errno or the new one. */
 	int (*fd_dup)(int fd);
 	void (*fd_close)(int fd);
@@ -78,8 +80,9 @@ struct lien_transaction_process {
 struct lien_transaction_result {
 	int error; /* 0, or -errno with one line in text */
 	char text[400];
-	char undo_text[200]; /* why the undo failed */
+	char undo_text[200]; /* after that: why the undo failed, or what is lost */
 	bool lost;	     /* restore: memory of a process that has ended is gone for good */
+	bool all_back;	     /* a restore of everything succeeded: nobody holds anything any more */
 	bool rolled_back;    /* it failed half-way and everything was put back */
 	bool undo_failed;    /* it failed half-way and not everything could be put back */
 	uint64_t ns;

@@ -26,7 +26,9 @@ struct participant {
 	bool created, exported;
 	struct share_in *shares; /* exports of others that wait to be imported here */
 	unsigned shares_count, shares_room;
-	unsigned batch; /* shares in the import under way */
+	unsigned batch;					/* shares in the import under way */
+	struct lien_wire_room rooms[LIEN_WIRE_DEVICES]; /* what its devices need, and have */
+	unsigned rooms_count;
 };
 
 struct lien_transaction {
@@ -71,5 +73,15 @@ void lien_restore_listed(struct lien_transaction *t);
 void lien_restore_reply(struct lien_transaction *t, unsigned index,
 	const struct lien_wire_header *reply, const void *body, const int *fds, unsigned fds_count);
 void lien_restore_advance(struct lien_transaction *t);
+
+/* Is there room for what is to be made again? (transaction_room.c) */
+void lien_room_reply(
+	struct participant *participant, const struct lien_wire_header *reply, const void *body);
+/* Processes for whose memory a device has too little take no part, nor do those who share with
+ * them: nothing is made for them. */
+void lien_room_check(struct lien_transaction *t);
+/* A process found too little: true if it is known where, and told. */
+bool lien_room_failed(struct lien_transaction *t, unsigned index);
+bool lien_restore_related(const struct participant *a, const struct participant *b);
 
 #endif

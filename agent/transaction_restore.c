@@ -7,7 +7,7 @@
 #include "agent/transaction_internal.h"
 
 /* Whether two processes hold parts of the same memory. */
-static bool related(const struct participant *a, const struct participant *b)
+bool lien_restore_related(const struct participant *a, const struct participant *b)
 {
 	unsigned i;
 
@@ -45,7 +45,8 @@ static void choose_members(struct lien_transaction *t)
 			for (j = 0; j < t->count; j++)
 				if (t->participants[i].member && !t->participants[j].member &&
 					!t->participants[j].gone &&
-					related(&t->participants[i], &t->participants[j]))
+					lien_restore_related(
+						&t->participants[i], &t->participants[j]))
 					grown = t->participants[j].member = true;
 	}
 }
@@ -73,17 +74,21 @@ static void describe(
 void lien_restore_listed(struct lien_transaction *t)
 {
 	unsigned i, members = 0;
+	bool refused;
 
 	for (i = 0; i < t->count; i++)
 		if (lien_participant_sort(&t->participants[i]))
 			lien_transaction_fail(t, -ENOMEM, "out of memory");
 	choose_members(t);
+	if (!t->result.error)
+		lien_room_check(t);
+	refused = t->result.error == -ENOSPC;
 	for (i = 0; i < t->count; i++)
 		if (t->participants[i].member) {
 			describe(&t->processes[i], &t->participants[i]);
 			members++;
 		}
-	if (t->result.error || !members)
+	if ((t->result.error && !refused) || !members)
 		lien_transaction_end(t);
 	else
 		lien_restore_begin(t);
@@ -205,9 +210,11 @@ static void next_order(struct lien_transaction *t, unsigned index)
 {
 	struct participant *participant = &t->participants[index];
 
-	if (!participant->created)
-		lien_transaction_order(t, index, LIEN_PHASE_CREATE, 0, NULL, 0, NULL, 0);
-	else if (!participant->exported)
+	if (!participant->created) {
+		participant->rooms_count = 0; /* it will say how it is then */
+		lien_transaction_order(
+			t, index, LIEN_PHASE_CREATE, LIEN_WIRE_ROOM, NULL, 0, NULL, 0);
+	} else if (!participant->exported)
 		lien_transaction_order(t, index, LIEN_PHASE_EXPORT, 0, NULL, 0, NULL, 0);
 	else if (participant->shares_count)
 		import_batch(t, index);
@@ -315,6 +322,9 @@ static void finished(
 	participant->finished = true;
 	t->phase = LIEN_PHASE_FINISH;
 	if (reply->arg2 && imports_missing(t, participant, &owner) == MISSING_LOST) {
+		/* To be told whatever else has failed. */
+		if (!t->result.lost)
+			t->result.undo_text[0] = 0;
 		t->result.lost = true;
 		t->processes[index].lost_mappings = reply->arg2;
 		lien_transaction_fail(t, -EOWNERDEAD,
@@ -333,7 +343,9 @@ void lien_restore_reply(struct lien_transaction *t, unsigned index,
 	const struct lien_wire_share *shares = body;
 	unsigned i, n;
 
-	if (reply->type == LIEN_WIRE_LIST && !(reply->flags & LIEN_WIRE_LAST)) {
+	if (reply->flags & LIEN_WIRE_ROOM) {
+		lien_room_reply(participant, reply, body);
+	} else if (reply->type == LIEN_WIRE_LIST && !(reply->flags & LIEN_WIRE_LAST)) {
 		n = (reply->length - sizeof(*reply)) / sizeof(struct lien_wire_item);
 		if (lien_participant_add(participant, body, n))
 			lien_transaction_fail(t, -ENOMEM, "out of memory");

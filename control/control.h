@@ -47,6 +47,8 @@ int lien_order_save(struct lien_control *control);
 /* UNMAP with LIEN_WIRE_IMPORTED, DROP with LIEN_WIRE_OWNED. */
 int lien_order_detach(struct lien_control *control, uint32_t kind);
 int lien_order_create(struct lien_control *control);
+/* What the devices need for what is away, and have: fills at most LIEN_DEVICES_MAX. How many. */
+unsigned lien_order_room(struct lien_control *control, struct lien_wire_room *rooms);
 /* Does the order that is being obeyed mean this allocation? */
 int lien_order_means(const struct lien_control *control, const struct lien_item *item);
 /* Exports one allocation. */
@@ -68,7 +70,9 @@ void lien_devices_close(struct lien_control *control);
 /* Sends a reply that is not the last one. 0, or why it did not get to the agent. */
 int lien_control_send(struct lien_control *control, int fd, const void *body, size_t size);
 uint64_t lien_control_now_ns(void);
-/* Notes a failure in the reply and returns result. */
+/* Notes a failure in the reply and returns result. The first one is kept. */
 int lien_control_fail(struct lien_control *control, int result, uint64_t where, const char *what);
+/* It has been tried again, with success. */
+void lien_control_forgive(struct lien_control *control);
 
 #endif

@@ -97,7 +97,7 @@ void lien_items_forget(struct lien_items *items, unsigned states)
 
 	for (i = 0; i < items->sealed; i += n) {
 		n = items->item[i].wire.mappings;
-		if (1u << items->item[i].state & states)
+		if (lien_item_in(&items->item[i], states))
 			continue;
 		memmove(&items->item[kept], &items->item[i], n * sizeof(items->item[0]));
 		kept += n;
@@ -105,12 +105,17 @@ void lien_items_forget(struct lien_items *items, unsigned states)
 	items->count = items->sealed = kept;
 }
 
+int lien_item_in(const struct lien_item *item, unsigned states)
+{
+	return (1u << item->state & states) != 0;
+}
+
 int lien_items_any(struct lien_items *items, unsigned states)
 {
 	struct lien_item *item = NULL;
 
 	while ((item = lien_items_next(items, item)))
-		if (1u << item->state & states)
+		if (lien_item_in(item, states))
 			return 1;
 	return 0;
 }

@@ -10,14 +10,20 @@
 #include <lien/wire.h>
 
 enum lien_item_state {
-	LIEN_ITEM_STAGED, /* on the device, as the application left it */
-	LIEN_ITEM_SAVED,  /* also in the host arena */
-	LIEN_ITEM_AWAY,	  /* not mapped; an owned one's bytes are in the host arena alone */
-	LIEN_ITEM_BACK,	  /* on the device again; a copy may be under way, the arena still has it */
+	LIEN_ITEM_STAGED,  /* on the device, as the application left it */
+	LIEN_ITEM_SAVED,   /* also in the host arena */
+	LIEN_ITEM_AWAY,	   /* not mapped; an owned one's bytes are in the host arena alone */
+	LIEN_ITEM_EMPTY,   /* mapped again, without its bytes: the arena alone has them */
+	LIEN_ITEM_FILLING, /* a copy is under way, and may fail */
+	LIEN_ITEM_BACK,	   /* on the device again, and kept to be exported once more */
 };
 
 /* The application still has it as it was. */
 #define LIEN_ITEMS_UNTOUCHED (1u << LIEN_ITEM_STAGED | 1u << LIEN_ITEM_SAVED)
+/* It has been put back, or partly. */
+#define LIEN_ITEMS_RETURNED (1u << LIEN_ITEM_EMPTY | 1u << LIEN_ITEM_FILLING | 1u << LIEN_ITEM_BACK)
+/* Something is missing from the device. */
+#define LIEN_ITEMS_MISSING (1u << LIEN_ITEM_AWAY | 1u << LIEN_ITEM_EMPTY)
 
 struct lien_item {
 	struct lien_wire_item wire;
@@ -25,6 +31,7 @@ struct lien_item {
 	uint64_t generation;	    /* the transaction that staged it */
 	uint64_t arena;		    /* offset of its bytes */
 	uint64_t handle;	    /* as the driver named it when it was checked */
+	int stuck; /* the driver did not unmap it: it must, before anything else comes here */
 };
 
 struct lien_items {
@@ -41,6 +48,7 @@ int lien_items_add(struct lien_items *items, const struct lien_wire_item *wire, 
 int lien_items_seal(struct lien_items *items);
 /* Forgets the allocations in these states (bits of 1 << state), and all that is not sealed. */
 void lien_items_forget(struct lien_items *items, unsigned states);
+int lien_item_in(const struct lien_item *item, unsigned states);
 /* Is any allocation in one of these states? */
 int lien_items_any(struct lien_items *items, unsigned states);
 /* The first item of an allocation, or NULL. */

@@ -2,10 +2,21 @@
 /* Saving, dropping and putting back memory in this process. */
 #include <errno.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "control/control.h"
+#include "control/handles.h"
 #include "control/names.h"
 #include "control/translate.h"
+
+/* How long another job may take to give memory back, once. */
+#define CREATE_AGAIN_US 50000
+
+static void context_release(const struct lien_driver *driver, CUdevice device)
+{
+	if (driver->cuDevicePrimaryCtxRelease_v2(device))
+		driver->cuDevicePrimaryCtxRelease_v2(device);
+}
 
 int lien_device_use(struct lien_control *control, int ordinal, struct lien_device **out)
 {
@@ -30,7 +41,7 @@ int lien_device_use(struct lien_control *control, int ordinal, struct lien_devic
 		return result;
 	if ((result = driver->cuCtxSetCurrent(device->context)) ||
 		(result = driver->cuStreamCreate(&device->stream, CU_STREAM_NON_BLOCKING))) {
-		driver->cuDevicePrimaryCtxRelease_v2(device->device);
+		context_release(driver, device->device);
 		return result;
 	}
 	device->open = 1;
@@ -48,9 +59,10 @@ void lien_devices_close(struct lien_control *control)
 		if (!device->open)
 			continue;
 		driver->cuCtxSetCurrent(device->context);
-		driver->cuStreamDestroy_v2(device->stream);
+		if (driver->cuStreamDestroy_v2(device->stream))
+			driver->cuStreamDestroy_v2(device->stream);
 		driver->cuCtxSetCurrent(NULL);
-		driver->cuDevicePrimaryCtxRelease_v2(device->device);
+		context_release(driver, device->device);
 		device->open = 0;
 	}
 }
@@ -172,17 +184,19 @@ static int check_mapping(
 {
 	const struct lien_driver *driver = control->driver;
 	CUmemGenericAllocationHandle handle;
+	int result, released;
 	CUdeviceptr base;
 	size_t size;
-	int result;
 
 	result = driver->cuMemRetainAllocationHandle(&handle, (void *)wire->va);
 	if (result)
 		return lien_control_fail(control, result, wire->va, "not mapped here any more");
 	result = check_named(control, wire, first, handle);
-	driver->cuMemRelease(handle);
+	released = lien_handle_release(driver, handle);
 	if (result)
 		return result;
+	if (released)
+		return lien_control_fail(control, released, wire->va, "cuMemRelease");
 	result = driver->cuMemGetAddressRange_v2(&base, &size, wire->va);
 	if (result)
 		return lien_control_fail(control, result, wire->va, "cuMemGetAddressRange");
@@ -285,6 +299,18 @@ out:
 	return result;
 }
 
+/* Unmaps one place. What the driver does not unmap is remembered. */
+static CUresult unmap_place(struct lien_control *control, struct lien_item *item)
+{
+	const struct lien_driver *driver = control->driver;
+	CUresult result = driver->cuMemUnmap(item->wire.va, item->wire.bytes);
+
+	if (result)
+		result = driver->cuMemUnmap(item->wire.va, item->wire.bytes);
+	item->stuck = result != CUDA_SUCCESS;
+	return result;
+}
+
 /* Maps places [from, to) of an allocation with the access they had. On failure none of them is. */
 static int map_places(struct lien_control *control, struct lien_item *item, unsigned from,
 	unsigned to, CUmemGenericAllocationHandle handle)
@@ -311,28 +337,51 @@ static int map_places(struct lien_control *control, struct lien_item *item, unsi
 			result =
 				driver->cuMemSetAccess(wire->va, wire->bytes, places, wire->places);
 		if (result) {
-			driver->cuMemUnmap(wire->va, wire->bytes);
+			unmap_place(control, &item[i]);
 			lien_control_fail(control, result, wire->va, "cuMemSetAccess");
 			break;
 		}
 	}
 	while (result && i-- > from)
-		driver->cuMemUnmap(item[i].wire.va, item[i].wire.bytes);
+		unmap_place(control, &item[i]);
 	return result;
 }
 
+/* Unmaps all places of an allocation. On failure they are as they were; where even that cannot be
+ * done, -EUCLEAN: none is of use any more. */
+static int unmap_places(
+	struct lien_control *control, struct lien_item *item, CUmemGenericAllocationHandle handle)
+{
+	unsigned i, failed;
+	int result = 0;
+
+	for (i = 0; i < item->wire.mappings && !result; i++)
+		result = unmap_place(control, &item[i]);
+	if (!result)
+		return 0;
+	failed = i - 1;
+	lien_control_fail(control, result, item[failed].wire.va, "cuMemUnmap");
+	if (!map_places(control, item, 0, failed, handle)) {
+		item[failed].stuck = 0; /* it is where it should be */
+		return result;
+	}
+	for (i = failed + 1; i < item->wire.mappings; i++)
+		unmap_place(control, &item[i]);
+	return -EUCLEAN;
+}
+
 /* Unmaps one allocation and gives back every reference the application holds to it. On failure it
- * is as it was. */
+ * is as it was, or, as its state says, away. */
 static int detach(struct lien_control *control, struct lien_item *item)
 {
 	const struct lien_driver *driver = control->driver;
 	CUmemGenericAllocationHandle handle = item->handle;
 	unsigned i, references = item->wire.references;
-	int result;
+	int result, released;
 
 	/* Without a reference of the application's the handle would end with the last mapping. */
 	if (!references) {
-		result = driver->cuMemRetainAllocationHandle(&handle, (void *)item->wire.va);
+		result = lien_handle_retain(driver, &handle, item->wire.va);
 		if (result)
 			return lien_control_fail(
 				control, result, item->wire.va, "not mapped here any more");
@@ -341,27 +390,22 @@ static int detach(struct lien_control *control, struct lien_item *item)
 	result = lien_names_park(handle, item->wire.token, item->wire.references);
 	if (result)
 		lien_control_fail(control, result, item->wire.va, "out of memory");
-	for (i = 0; i < item->wire.mappings && !result; i++) {
-		result = driver->cuMemUnmap(item[i].wire.va, item[i].wire.bytes);
-		if (!result)
-			continue;
-		lien_control_fail(control, result, item[i].wire.va, "cuMemUnmap");
+	else
+		result = unmap_places(control, item, handle);
+	if (result && result != -EUCLEAN) {
 		lien_names_revive(item->wire.token, handle);
-		map_places(control, item, 0, i, handle);
-		break;
-	}
-	if (result) {
 		if (!item->wire.references)
-			driver->cuMemRelease(handle);
+			lien_handle_release(driver, handle);
 		return result;
 	}
 	item->state = LIEN_ITEM_AWAY;
 	for (i = 0; i < references; i++) {
-		result = driver->cuMemRelease(handle);
-		if (result)
-			return lien_control_fail(control, result, item->wire.va, "cuMemRelease");
+		released = lien_handle_release(driver, handle);
+		if (released && !result)
+			result =
+				lien_control_fail(control, released, item->wire.va, "cuMemRelease");
 	}
-	return 0;
+	return result;
 }
 
 int lien_order_detach(struct lien_control *control, uint32_t kind)
@@ -391,6 +435,19 @@ int lien_order_detach(struct lien_control *control, uint32_t kind)
 	return result;
 }
 
+/* Takes away what the driver did not unmap before. All of it: as long as any is left, the old
+ * handle names it, and the agent would see two. */
+static CUresult unstick(struct lien_control *control, struct lien_item *item)
+{
+	CUresult result;
+	unsigned i;
+
+	for (i = 0; i < item->wire.mappings; i++)
+		if (item[i].stuck && (result = unmap_place(control, &item[i])))
+			return lien_control_fail(control, result, item[i].wire.va, "cuMemUnmap");
+	return CUDA_SUCCESS;
+}
+
 /* Puts memory behind the allocation's addresses again, and leaves the handle with as many
  * references as the application holds; the caller brings one. On failure it is away as before. */
 static int attach(
@@ -398,23 +455,35 @@ static int attach(
 {
 	const struct lien_driver *driver = control->driver;
 	CUmemGenericAllocationHandle again;
+	unsigned i, references = 1;
 	CUresult result;
-	unsigned i;
 
-	result = map_places(control, item, 0, item->wire.mappings, handle);
-	if (result || !item->wire.references)
-		driver->cuMemRelease(handle);
+	result = unstick(control, item);
+	if (!result)
+		result = map_places(control, item, 0, item->wire.mappings, handle);
+	while (!result && references < item->wire.references) {
+		result = lien_handle_retain(driver, &again, item->wire.va);
+		if (!result) {
+			references++;
+			continue;
+		}
+		lien_control_fail(control, result, item->wire.va, "cuMemRetainAllocationHandle");
+		for (i = 0; i < item->wire.mappings; i++)
+			unmap_place(control, &item[i]);
+	}
+	if (!result && !item->wire.references)
+		lien_handle_release(driver, handle);
+	while (result && references--)
+		lien_handle_release(driver, handle);
 	if (result)
 		return result;
-	for (i = 1; i < item->wire.references; i++)
-		driver->cuMemRetainAllocationHandle(&again, (void *)item->wire.va);
 	lien_names_revive(item->wire.token, handle);
 	item->handle = handle;
 	item->state = LIEN_ITEM_BACK;
 	return 0;
 }
 
-static int create(struct lien_control *control, struct lien_item *item)
+static int create_memory(struct lien_control *control, struct lien_item *item)
 {
 	CUmemGenericAllocationHandle handle;
 	CUmemAllocationProp prop;
@@ -432,14 +501,45 @@ static int create(struct lien_control *control, struct lien_item *item)
 	if (result)
 		return lien_control_fail(control, result, item->wire.va, "cuMemCreate");
 	result = attach(control, item, handle);
+	if (!result)
+		item->state = LIEN_ITEM_EMPTY;
+	return result;
+}
+
+/* One that has been put back without its bytes needs only these. */
+static int create(struct lien_control *control, struct lien_item *item)
+{
+	int result = 0;
+
+	if (item->state == LIEN_ITEM_AWAY)
+		result = create_memory(control, item);
 	if (result)
 		return result;
 	result = copy(control, item, 0);
-	if (result) {
-		lien_control_fail(control, result, item->wire.va, "copy to the device");
-		devices_synchronize(control);
-		detach(control, item);
+	if (!result) {
+		item->state = LIEN_ITEM_FILLING;
+		return 0;
 	}
+	lien_control_fail(control, result, item->wire.va, "copy to the device");
+	devices_synchronize(control);
+	detach(control, item); /* else it stays empty */
+	return result;
+}
+
+/* A failure may pass: another job has just given memory back. */
+static int create_again(struct lien_control *control, struct lien_item *item, int *waited)
+{
+	int told = control->reply.text[0], result = create(control, item);
+
+	if (!result)
+		return 0;
+	if (result == CUDA_ERROR_OUT_OF_MEMORY && !*waited) {
+		usleep(CREATE_AGAIN_US);
+		*waited = 1;
+	}
+	result = create(control, item);
+	if (!result && !told)
+		lien_control_forgive(control);
 	return result;
 }
 
@@ -448,17 +548,51 @@ int lien_order_means(const struct lien_control *control, const struct lien_item 
 	return !control->generation || control->generation == item->generation;
 }
 
+static int room_of(struct lien_control *control, int ordinal, struct lien_wire_room *room)
+{
+	const struct lien_driver *driver = control->driver;
+	struct lien_device *device;
+	size_t free_bytes, total;
+	CUuuid uuid;
+
+	memset(room, 0, sizeof(*room));
+	if (lien_device_use(control, ordinal, &device) ||
+		driver->cuMemGetInfo_v2(&free_bytes, &total))
+		return -ENODEV;
+	room->device = ordinal;
+	room->free_bytes = free_bytes;
+	if (driver->cuDeviceGetUuid_v2 && !driver->cuDeviceGetUuid_v2(&uuid, device->device))
+		memcpy(room->uuid, uuid.bytes, sizeof(room->uuid));
+	return 0;
+}
+
+unsigned lien_order_room(struct lien_control *control, struct lien_wire_room *rooms)
+{
+	uint64_t needed[LIEN_DEVICES_MAX] = {0};
+	struct lien_item *item = NULL;
+	unsigned i, n = 0;
+
+	while ((item = lien_items_next(&control->items, item)))
+		if (item->wire.flags & LIEN_WIRE_OWNED && item->state == LIEN_ITEM_AWAY &&
+			item->wire.location_id >= 0 && item->wire.location_id < LIEN_DEVICES_MAX)
+			needed[item->wire.location_id] += item->wire.allocation_bytes;
+	for (i = 0; i < LIEN_DEVICES_MAX; i++)
+		if (needed[i] && !room_of(control, i, &rooms[n]))
+			rooms[n++].needed = needed[i];
+	return n;
+}
+
 int lien_order_create(struct lien_control *control)
 {
 	struct lien_item *item = NULL;
-	int result, first = 0;
+	int result, first = 0, waited = 0;
 	uint64_t bytes = 0;
 
 	lien_translate_install(control->driver, 0);
 	while ((item = lien_items_next(&control->items, item)))
-		if (item->wire.flags & LIEN_WIRE_OWNED && item->state == LIEN_ITEM_AWAY &&
+		if (item->wire.flags & LIEN_WIRE_OWNED && lien_item_in(item, LIEN_ITEMS_MISSING) &&
 			lien_order_means(control, item)) {
-			result = create(control, item);
+			result = create_again(control, item, &waited);
 			/* One that cannot come back holds up no other. */
 			first = first ? first : result;
 			bytes += result ? 0 : item->wire.allocation_bytes;
@@ -468,41 +602,66 @@ int lien_order_create(struct lien_control *control)
 	return first;
 }
 
-int lien_order_export(struct lien_control *control, struct lien_item *item, int *fd)
+static int export_once(struct lien_control *control, struct lien_item *item, int *fd)
 {
 	const struct lien_driver *driver = control->driver;
 	CUmemGenericAllocationHandle handle;
 	CUresult result;
 
-	result = driver->cuMemRetainAllocationHandle(&handle, (void *)item->wire.va);
+	result = lien_handle_retain(driver, &handle, item->wire.va);
 	if (result)
 		return lien_control_fail(
 			control, result, item->wire.va, "not there to be exported");
 	result = driver->cuMemExportToShareableHandle(
 		fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
-	driver->cuMemRelease(handle);
+	lien_handle_release(driver, handle);
 	if (result)
 		return lien_control_fail(
 			control, result, item->wire.va, "cuMemExportToShareableHandle");
 	return 0;
 }
 
-int lien_order_import(struct lien_control *control, uint64_t token, int fd)
+int lien_order_export(struct lien_control *control, struct lien_item *item, int *fd)
 {
-	struct lien_item *item = lien_items_find(&control->items, token);
+	int told = control->reply.text[0], result = export_once(control, item, fd);
+
+	if (!result)
+		return 0;
+	result = export_once(control, item, fd);
+	if (!result && !told)
+		lien_control_forgive(control);
+	return result;
+}
+
+static int import_once(struct lien_control *control, struct lien_item *item, int fd)
+{
 	CUmemGenericAllocationHandle handle;
 	CUresult result;
 
-	if (!item || !(item->wire.flags & LIEN_WIRE_IMPORTED))
-		return lien_control_fail(control, -ENOENT, token, "no such import here");
-	if (item->state != LIEN_ITEM_AWAY)
-		return 0;
 	result = control->driver->cuMemImportFromShareableHandle(
 		&handle, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
 	if (result)
 		return lien_control_fail(
 			control, result, item->wire.va, "cuMemImportFromShareableHandle");
 	return attach(control, item, handle);
+}
+
+int lien_order_import(struct lien_control *control, uint64_t token, int fd)
+{
+	struct lien_item *item = lien_items_find(&control->items, token);
+	int told = control->reply.text[0], result;
+
+	if (!item || !(item->wire.flags & LIEN_WIRE_IMPORTED))
+		return lien_control_fail(control, -ENOENT, token, "no such import here");
+	if (item->state != LIEN_ITEM_AWAY)
+		return 0;
+	result = import_once(control, item, fd);
+	if (!result)
+		return 0;
+	result = import_once(control, item, fd);
+	if (!result && !told)
+		lien_control_forgive(control);
+	return result;
 }
 
 void lien_order_forget(struct lien_control *control, unsigned states)
@@ -520,15 +679,41 @@ void lien_order_forget(struct lien_control *control, unsigned states)
 	}
 }
 
+/* Waits for the copies: what has been filled is back. */
+static int fill_end(struct lien_control *control)
+{
+	int result = devices_synchronize(control);
+	struct lien_item *item = NULL;
+
+	while ((item = lien_items_next(&control->items, item)))
+		if (item->state == LIEN_ITEM_FILLING)
+			item->state = result ? LIEN_ITEM_EMPTY : LIEN_ITEM_BACK;
+	return result;
+}
+
+/* Copies once more what did not arrive. */
+static int fill_again(struct lien_control *control)
+{
+	struct lien_item *item = NULL;
+	int result = 0;
+
+	while (!result && (item = lien_items_next(&control->items, item)))
+		if (item->state == LIEN_ITEM_EMPTY && !(result = copy(control, item, 0)))
+			item->state = LIEN_ITEM_FILLING;
+	return result ? result : fill_end(control);
+}
+
 int lien_order_finish(struct lien_control *control, uint32_t flags)
 {
 	struct lien_item *item = NULL;
-	int result = devices_synchronize(control);
+	int result = fill_end(control);
 
+	if (result)
+		result = fill_again(control);
+	lien_devices_close(control);
 	if (result)
 		return lien_control_fail(
 			control, result, 0, "copies to the device did not complete");
-	lien_devices_close(control);
 	while ((item = lien_items_next(&control->items, item)))
 		if (flags & LIEN_WIRE_LOST && item->state == LIEN_ITEM_AWAY &&
 			item->wire.flags & LIEN_WIRE_IMPORTED) {
@@ -537,12 +722,12 @@ int lien_order_finish(struct lien_control *control, uint32_t flags)
 		}
 	/* Others lack some of what is shared: all of it stays here to be exported once more. */
 	while (flags & LIEN_WIRE_KEEP && (item = lien_items_next(&control->items, item)))
-		if (item->wire.flags & LIEN_WIRE_SHARED && item->state != LIEN_ITEM_AWAY)
+		if (item->wire.flags & LIEN_WIRE_SHARED && !lien_item_in(item, LIEN_ITEMS_MISSING))
 			item->state = LIEN_ITEM_BACK;
 	lien_order_forget(
-		control, flags & LIEN_WIRE_KEEP ? LIEN_ITEMS_UNTOUCHED : ~(1u << LIEN_ITEM_AWAY));
+		control, flags & LIEN_WIRE_KEEP ? LIEN_ITEMS_UNTOUCHED : ~LIEN_ITEMS_MISSING);
 	while ((item = lien_items_next(&control->items, item)))
-		if (item->state == LIEN_ITEM_AWAY && lien_order_means(control, item))
+		if (lien_item_in(item, LIEN_ITEMS_MISSING) && lien_order_means(control, item))
 			return lien_control_fail(
 				control, -EBUSY, item->wire.va, "not all memory is back");
 	return 0;

@@ -11,12 +11,16 @@
 
 #include <lien/pass_fds.h>
 #include "control/control.h"
+#include "control/handles.h"
 
 /* What is away outlives sockets and threads. */
 static struct lien_control kept;
 
 /* An agent that does not read for so long is gone; its successor asks anew. */
 #define SEND_LIMIT_MS 30000
+/* How often the driver is offered a reference that it did not take back, between two orders. */
+#define SETTLE_MS    100
+#define SETTLE_TRIES 600
 
 struct message {
 	union {
@@ -34,6 +38,12 @@ uint64_t lien_control_now_ns(void)
 
 	clock_gettime(CLOCK_MONOTONIC, &ts);
 	return ts.tv_sec * 1000000000ull + ts.tv_nsec;
+}
+
+void lien_control_forgive(struct lien_control *control)
+{
+	control->reply.text[0] = 0;
+	control->reply.arg = 0;
 }
 
 int lien_control_fail(struct lien_control *control, int result, uint64_t where, const char *what)
@@ -93,22 +103,23 @@ int lien_control_send(struct lien_control *control, int fd, const void *body, si
 	return send_reply(fd, &control->reply, body, size, NULL, 0);
 }
 
-/* Stops at the first failure; what was exported until then has been sent. */
+/* What cannot be exported holds up nothing else. */
 static int export_all(struct lien_control *control, int fd)
 {
 	struct lien_wire_share shares[LIEN_WIRE_FDS_MAX];
+	int fds[LIEN_WIRE_FDS_MAX], result = 0, failed, first = 0;
 	struct lien_item *item = NULL;
-	int fds[LIEN_WIRE_FDS_MAX], result = 0;
 	unsigned n = 0;
 
 	do {
 		item = lien_items_next(&control->items, item);
-		if (item && item->wire.flags & LIEN_WIRE_SHARED && item->state != LIEN_ITEM_AWAY &&
+		if (item && item->wire.flags & LIEN_WIRE_SHARED &&
+			!lien_item_in(item, LIEN_ITEMS_MISSING) &&
 			lien_order_means(control, item)) {
-			result = lien_order_export(control, item, &fds[n]);
-			if (result)
-				break;
-			shares[n++].token = item->wire.token;
+			failed = lien_order_export(control, item, &fds[n]);
+			if (!failed)
+				shares[n++].token = item->wire.token;
+			first = first ? first : failed;
 		}
 		if (n == LIEN_WIRE_FDS_MAX || (!item && n)) {
 			result = send_reply(
@@ -122,7 +133,7 @@ static int export_all(struct lien_control *control, int fd)
 	} while (item && !result);
 	while (n)
 		close(fds[--n]);
-	return result;
+	return first ? first : result;
 }
 
 static int import_all(struct lien_control *control, struct message *message)
@@ -130,14 +141,16 @@ static int import_all(struct lien_control *control, struct message *message)
 	const struct lien_wire_share *shares =
 		(const void *)(message->bytes + sizeof(message->header));
 	unsigned count = message->body / sizeof(*shares), i;
-	int result = 0;
+	int result, first = 0;
 
 	if (count != message->fds_count)
 		return lien_control_fail(
 			control, -EPROTO, 0, "shares and descriptors do not match");
-	for (i = 0; i < count && !result; i++)
+	for (i = 0; i < count; i++) {
 		result = lien_order_import(control, shares[i].token, message->fds[i]);
-	return result;
+		first = first ? first : result;
+	}
+	return first;
 }
 
 static int stage(struct lien_control *control, const struct message *message)
@@ -147,7 +160,7 @@ static int stage(struct lien_control *control, const struct message *message)
 	int result;
 
 	if (message->header.flags & LIEN_WIRE_FIRST) {
-		if (lien_items_any(&control->items, 1 << LIEN_ITEM_BACK))
+		if (lien_items_any(&control->items, LIEN_ITEMS_RETURNED))
 			return lien_control_fail(
 				control, -EBUSY, 0, "an earlier restore is not finished here");
 		lien_order_forget(control, LIEN_ITEMS_UNTOUCHED);
@@ -164,7 +177,37 @@ static int stage(struct lien_control *control, const struct message *message)
 	return 0;
 }
 
-static void list(struct lien_control *control, int fd)
+/* The driver, when the order needs it. All calls of this thread are exempt from the rule that
+ * forbids "unsafe" calls while another thread captures: they must not spoil a capture. */
+static int driver_ready(struct lien_control *control)
+{
+	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+	const char *missing;
+
+	if (control->driver) {
+		lien_handles_settle(control->driver);
+		return 0;
+	}
+	control->driver = lien_driver_find(&missing);
+	if (!control->driver)
+		return lien_control_fail(control, -ENOSYS, 0, missing);
+	control->driver->cuThreadExchangeStreamCaptureMode(&mode);
+	return 0;
+}
+
+/* How much is needed, and there: asked before all is made, and when it was too little. */
+static void send_room(struct lien_control *control, int fd)
+{
+	struct lien_wire_room rooms[LIEN_DEVICES_MAX];
+	struct lien_wire_header reply = control->reply;
+	unsigned n = lien_order_room(control, rooms);
+
+	reply.flags = LIEN_WIRE_ROOM;
+	if (n)
+		send_reply(fd, &reply, rooms, n * sizeof(rooms[0]), NULL, 0);
+}
+
+static void list(struct lien_control *control, int fd, uint32_t flags)
 {
 	struct lien_wire_item batch[LIEN_WIRE_MESSAGE_MAX / 2 / sizeof(struct lien_wire_item)];
 	const unsigned room = sizeof(batch) / sizeof(batch[0]);
@@ -182,6 +225,11 @@ static void list(struct lien_control *control, int fd)
 		}
 	if (n)
 		send_reply(fd, &control->reply, batch, n * sizeof(batch[0]), NULL, 0);
+	if (!(flags & LIEN_WIRE_ROOM) || !lien_items_any(&control->items, 1 << LIEN_ITEM_AWAY) ||
+		driver_ready(control))
+		return;
+	send_room(control, fd);
+	lien_devices_close(control);
 }
 
 /* By the calls that make no context. A driver without the call, or one that is not initialised,
@@ -218,27 +266,11 @@ static void hello(struct lien_control *control, struct lien_wire_hello *hello)
 	hello->arena_bytes = control->arena.bytes;
 	hello_devices(hello);
 	while ((item = lien_items_next(&control->items, item)))
-		if (item->state == LIEN_ITEM_AWAY || item->state == LIEN_ITEM_BACK) {
+		if (item->state >= LIEN_ITEM_AWAY) {
 			hello->items += item->wire.mappings;
 			if (item->wire.flags & LIEN_WIRE_OWNED)
 				hello->bytes += item->wire.allocation_bytes;
 		}
-}
-
-/* The driver, when the order needs it. All calls of this thread are exempt from the rule that
- * forbids "unsafe" calls while another thread captures: they must not spoil a capture. */
-static int driver_ready(struct lien_control *control)
-{
-	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-	const char *missing;
-
-	if (control->driver)
-		return 0;
-	control->driver = lien_driver_find(&missing);
-	if (!control->driver)
-		return lien_control_fail(control, -ENOSYS, 0, missing);
-	control->driver->cuThreadExchangeStreamCaptureMode(&mode);
-	return 0;
 }
 
 static int obey(struct lien_control *control, int fd, struct message *message)
@@ -265,7 +297,10 @@ static int obey(struct lien_control *control, int fd, struct message *message)
 		lien_order_forget(control, LIEN_ITEMS_UNTOUCHED);
 		return 0;
 	case LIEN_WIRE_CREATE:
-		return lien_order_create(control);
+		result = lien_order_create(control);
+		if (result == CUDA_ERROR_OUT_OF_MEMORY && message->header.flags & LIEN_WIRE_ROOM)
+			send_room(control, fd);
+		return result;
 	case LIEN_WIRE_EXPORT:
 		return export_all(control, fd);
 	case LIEN_WIRE_IMPORT:
@@ -273,7 +308,7 @@ static int obey(struct lien_control *control, int fd, struct message *message)
 	case LIEN_WIRE_FINISH:
 		return lien_order_finish(control, message->header.flags);
 	case LIEN_WIRE_LIST:
-		list(control, fd);
+		list(control, fd, message->header.flags);
 		return 0;
 	case LIEN_WIRE_WALK:
 		return lien_order_walk(control, fd,
@@ -295,6 +330,16 @@ static int still(int fd, uint64_t ino)
 	return lien_control_inode(fd) == ino;
 }
 
+/* Until there is an order. */
+static void wait_for_order(int fd)
+{
+	struct pollfd order = {.fd = fd, .events = POLLIN};
+	unsigned tries = 0;
+
+	while (lien_handles_owed() && tries++ < SETTLE_TRIES && !poll(&order, 1, SETTLE_MS))
+		lien_handles_settle(kept.driver);
+}
+
 void lien_control_serve(int fd, uint64_t ino)
 {
 	static pthread_mutex_t serving = PTHREAD_MUTEX_INITIALIZER;
@@ -303,6 +348,7 @@ void lien_control_serve(int fd, uint64_t ino)
 	uint64_t start;
 
 	pthread_mutex_lock(&serving);
+	wait_for_order(fd);
 	while (still(fd, ino) && !receive(fd, &message) && still(fd, ino)) {
 		start = lien_control_now_ns();
 		memset(&kept.reply, 0, sizeof(kept.reply));
@@ -321,6 +367,7 @@ void lien_control_serve(int fd, uint64_t ino)
 			break;
 		send_reply(fd, &kept.reply, &who,
 			message.header.type == LIEN_WIRE_HELLO ? sizeof(who) : 0, NULL, 0);
+		wait_for_order(fd);
 	}
 	pthread_mutex_unlock(&serving);
 }

@@ -24,6 +24,7 @@ UNIT_LIBS_test_libraries     := -lelf
 UNIT_SRCS_test_replay_script := $(REPLAY_SCRIPT_SRCS)
 UNIT_SRCS_test_replay_order  := $(REPLAY_SCRIPT_SRCS)
 UNIT_SRCS_test_items	     := control/items.c
+UNIT_SRCS_test_control	     := $(filter-out control/start.c control/translate.c,$(wildcard control/*.c))
 
 # The two headers cannot be included together: ours goes into a file of its own, its prototypes into
 # one that the compiler reads behind the real cuda.h.

@@ -61,6 +61,9 @@ enum lien_wire_type {
 #define LIEN_WIRE_LOST 0x4
 /* FINISH: others lack what is exported here: it will be asked for again. */
 #define LIEN_WIRE_KEEP 0x8
+/* LIST, CREATE: also say how much room there is; of a reply to these: the body is lien_wire_room[].
+ */
+#define LIEN_WIRE_ROOM 0x10
 
 struct lien_wire_header {
 	uint32_t length; /* of the message, with this header */
@@ -126,6 +129,15 @@ struct lien_wire_share {
 	uint64_t token;
 };
 
+/* A device on which memory of this process is to be made again. Told after what is listed, and by a
+ * CREATE for which a device had too little. Without a primary context nothing is told. */
+struct lien_wire_room {
+	uint32_t device, zero; /* its ordinal in the process */
+	uint8_t uuid[16];      /* 0: the driver does not tell */
+	uint64_t needed;       /* bytes that are not there yet */
+	uint64_t free_bytes;
+};
+
 /*
  * What the driver is asked about. Mappings begin and end at multiples of 2 MiB, the smallest
  * granularity that drivers have, so an area need be looked at in such steps only.
@@ -166,6 +178,7 @@ _Static_assert(sizeof(struct lien_control_state) == 56, "wire layout");
 _Static_assert(sizeof(struct lien_wire_header) == 128, "wire layout");
 _Static_assert(sizeof(struct lien_wire_item) == 216, "wire layout");
 _Static_assert(sizeof(struct lien_wire_range) == 24, "wire layout");
+_Static_assert(sizeof(struct lien_wire_room) == 40, "wire layout");
 _Static_assert(sizeof(struct lien_wire_found) == 184, "wire layout");
 _Static_assert(sizeof(struct lien_wire_hello) == 1072, "wire layout");
 

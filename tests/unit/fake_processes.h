@@ -61,9 +61,10 @@ struct fake {
 	} item[ITEMS];
 	unsigned count;
 	bool dead, hung;
-	bool late;	    /* what is in `reply` is for later */
-	unsigned withholds; /* exports that it does not make, and says nothing */
-	unsigned orders;    /* received */
+	bool late;		    /* what is in `reply` is for later */
+	unsigned withholds;	    /* exports that it does not make, and says nothing */
+	struct lien_wire_room room; /* what it says of its device when it lists, if it needs any */
+	unsigned orders;	    /* received */
 	bool busy;
 	struct lien_wire_header order;
 	char body[LIEN_WIRE_MESSAGE_MAX];
@@ -332,6 +333,11 @@ static void obey_list(struct fake *fake)
 		if (!reply || reply->header.length > LIEN_WIRE_MESSAGE_MAX / 2)
 			reply = reply_new(fake);
 		add_to_body(reply, &fake->item[i].wire, sizeof(fake->item[i].wire));
+	}
+	if (fake->room.needed) {
+		reply = reply_new(fake);
+		reply->header.flags = LIEN_WIRE_ROOM;
+		add_to_body(reply, &fake->room, sizeof(fake->room));
 	}
 }
 

@@ -437,6 +437,68 @@ static void test_restore_closure(void **state)
 	}
 }
 
+static struct lien_wire_room room_of(unsigned gpu, uint64_t needed, uint64_t free_bytes)
+{
+	return (struct lien_wire_room){
+		.device = 0, .uuid = {gpu}, .needed = needed, .free_bytes = free_bytes};
+}
+
+static void check_refused(unsigned first, const char *text)
+{
+	assert_int_equal(w.result.error, -ENOSPC);
+	if (!strstr(w.result.text, text))
+		fail_msg("%s", w.result.text);
+	for (unsigned p = 0; p < 4; p++)
+		assert_int_equal(w.fake[p].given[LIEN_WIRE_CREATE], p / 2 != first / 2);
+	for (unsigned p = 0; p < 4; p++)
+		w.fake[p].room.needed = 0;
+	restore();
+	assert_int_equal(w.result.error, 0);
+	check_back("when there is room");
+	check_forgotten("when there is room");
+	assert_int_equal(w.broken, 0);
+}
+
+/* Too little room on a device: those who need it and their partners wait, the others come back. */
+static void test_no_room(void **state)
+{
+	(void)state;
+	for (unsigned p = 0; p < 4; p++) {
+		two_groups();
+		offload();
+		w.fake[p].room = room_of(7, 3ull << 30, 1 << 20);
+		restore();
+		check_refused(p, p == 2 ? "device 0 of process 102 needs 3.0 GiB and has 1.0 MiB "
+					  "free: free 3.0 GiB there"
+					: "needs 3.0 GiB and has 1.0 MiB free");
+	}
+	/* Each would have room, not both; the one that sees less is right. */
+	two_groups();
+	offload();
+	w.fake[0].room = room_of(7, 10 * MIB, 15 * MIB);
+	w.fake[1].room = room_of(7, 10 * MIB, 16 * MIB);
+	restore();
+	check_refused(0, "device 0 of process 100 and 1 more needs 20.0 MiB and has 15.0 MiB free: "
+			 "free 5.0 MiB there");
+	/* On different devices, and on ones whose names are not known. */
+	for (unsigned gpu = 0; gpu < 2; gpu++) {
+		two_groups();
+		offload();
+		w.fake[0].room = room_of(gpu, 10 * MIB, 15 * MIB);
+		w.fake[1].room = room_of(2 * gpu, 10 * MIB, 16 * MIB);
+		restore();
+		assert_int_equal(w.result.error, 0);
+		check_back("with room for each");
+	}
+	/* Sums that overflow. */
+	two_groups();
+	offload();
+	w.fake[2].room = room_of(1, UINT64_MAX, UINT64_MAX - 1);
+	w.fake[3].room = room_of(1, UINT64_MAX, 5);
+	restore();
+	check_refused(2, "needs 17179869184.0 GiB");
+}
+
 /* A chain of processes: each shares with the next one only, and all go together. */
 static void test_restore_chain(void **state)
 {
@@ -724,6 +786,7 @@ int main(void)
 		cmocka_unit_test(test_texts),
 		cmocka_unit_test(test_restore_texts),
 		cmocka_unit_test(test_restore_closure),
+		cmocka_unit_test(test_no_room),
 		cmocka_unit_test(test_restore_chain),
 		cmocka_unit_test(test_nothing),
 		cmocka_unit_test(test_stray_replies),

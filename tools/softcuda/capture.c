@@ -208,11 +208,13 @@ static CUresult end_locked(CUstream stream, CUgraph *graph)
 
 SOFT_EXPORT CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode)
 {
+	SOFT_FAULT();
 	return begin_new(stream, mode);
 }
 
 SOFT_EXPORT CUresult cuStreamBeginCapture_v2_ptsz(CUstream stream, CUstreamCaptureMode mode)
 {
+	SOFT_FAULT();
 	return begin_new(stream, mode);
 }
 
@@ -220,6 +222,7 @@ SOFT_EXPORT CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph,
 	const CUgraphNode *dependencies, const CUgraphEdgeData *edges, size_t count,
 	CUstreamCaptureMode mode)
 {
+	SOFT_FAULT();
 	(void)dependencies;
 	(void)edges;
 	return begin_graph(stream, graph, count, mode);
@@ -229,6 +232,7 @@ SOFT_EXPORT CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph g
 	const CUgraphNode *dependencies, const CUgraphEdgeData *edges, size_t count,
 	CUstreamCaptureMode mode)
 {
+	SOFT_FAULT();
 	(void)dependencies;
 	(void)edges;
 	return begin_graph(stream, graph, count, mode);
@@ -236,11 +240,13 @@ SOFT_EXPORT CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph g
 
 SOFT_EXPORT CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph)
 {
+	SOFT_FAULT();
 	return end_locked(stream, graph);
 }
 
 SOFT_EXPORT CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph)
 {
+	SOFT_FAULT();
 	return end_locked(stream, graph);
 }
 
@@ -249,6 +255,7 @@ SOFT_EXPORT CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus 
 	CUstream stream;
 	CUresult result;
 
+	SOFT_FAULT();
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	if (!status)
@@ -268,6 +275,7 @@ SOFT_EXPORT CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode
 {
 	CUstreamCaptureMode before = thread_mode;
 
+	SOFT_FAULT();
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	if (!mode || !mode_ok(*mode))
@@ -279,6 +287,7 @@ SOFT_EXPORT CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode
 
 SOFT_EXPORT CUresult cuGraphCreate(CUgraph *graph, unsigned int flags)
 {
+	SOFT_FAULT();
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	if (!graph || flags)
@@ -293,6 +302,7 @@ SOFT_EXPORT CUresult cuGraphDestroy(CUgraph graph)
 {
 	CUresult result = CUDA_ERROR_INVALID_VALUE;
 
+	SOFT_FAULT();
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	pthread_mutex_lock(&soft.objects);

@@ -89,6 +89,7 @@ SOFT_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice devic
 {
 	struct soft_device *dev;
 
+	SOFT_FAULT();
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	if (!context)
@@ -113,6 +114,7 @@ SOFT_EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
 	CUresult result = CUDA_ERROR_INVALID_CONTEXT;
 	CUcontext primary;
 
+	SOFT_FAULT();
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	if (!soft_device_ok(device))
@@ -132,6 +134,7 @@ SOFT_EXPORT CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned int *f
 {
 	CUcontext primary;
 
+	SOFT_FAULT();
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	if (!flags || !active)
@@ -167,6 +170,7 @@ static CUresult create(CUcontext *context, CUdevice device)
 
 SOFT_EXPORT CUresult cuCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device)
 {
+	SOFT_FAULT();
 	(void)flags; /* how to wait for a GPU: there is none */
 	return create(context, device);
 }
@@ -174,6 +178,7 @@ SOFT_EXPORT CUresult cuCtxCreate_v2(CUcontext *context, unsigned int flags, CUde
 SOFT_EXPORT CUresult cuCtxCreate_v3(CUcontext *context, void *affinities, int affinities_count,
 	unsigned int flags, CUdevice device)
 {
+	SOFT_FAULT();
 	(void)flags;
 	if (affinities || affinities_count)
 		return soft_ready() ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_NOT_INITIALIZED;
@@ -183,6 +188,7 @@ SOFT_EXPORT CUresult cuCtxCreate_v3(CUcontext *context, void *affinities, int af
 SOFT_EXPORT CUresult cuCtxCreate_v4(
 	CUcontext *context, CUctxCreateParams *params, unsigned int flags, CUdevice device)
 {
+	SOFT_FAULT();
 	(void)flags;
 	if (params)
 		return soft_ready() ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_NOT_INITIALIZED;
@@ -193,6 +199,7 @@ SOFT_EXPORT CUresult cuCtxDestroy_v2(CUcontext context)
 {
 	CUresult result = CUDA_ERROR_INVALID_CONTEXT;
 
+	SOFT_FAULT();
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	lock_all();
@@ -209,6 +216,7 @@ SOFT_EXPORT CUresult cuCtxDestroy_v2(CUcontext context)
 
 SOFT_EXPORT CUresult cuCtxSetCurrent(CUcontext context)
 {
+	SOFT_FAULT();
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	if (!context) {
@@ -226,6 +234,7 @@ SOFT_EXPORT CUresult cuCtxSetCurrent(CUcontext context)
 
 SOFT_EXPORT CUresult cuCtxGetCurrent(CUcontext *context)
 {
+	SOFT_FAULT();
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	if (!context)
@@ -236,6 +245,7 @@ SOFT_EXPORT CUresult cuCtxGetCurrent(CUcontext *context)
 
 SOFT_EXPORT CUresult cuCtxPushCurrent_v2(CUcontext context)
 {
+	SOFT_FAULT();
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	if (!alive(context))
@@ -245,6 +255,7 @@ SOFT_EXPORT CUresult cuCtxPushCurrent_v2(CUcontext context)
 
 SOFT_EXPORT CUresult cuCtxPopCurrent_v2(CUcontext *context)
 {
+	SOFT_FAULT();
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	if (!stack.depth)
@@ -274,11 +285,13 @@ static CUresult context_device(CUdevice *device, CUcontext context)
 
 SOFT_EXPORT CUresult cuCtxGetDevice(CUdevice *device)
 {
+	SOFT_FAULT();
 	return context_device(device, NULL);
 }
 
 SOFT_EXPORT CUresult cuCtxGetDevice_v2(CUdevice *device, CUcontext context)
 {
+	SOFT_FAULT();
 	return context_device(device, context);
 }
 
@@ -304,10 +317,12 @@ static CUresult synchronize(CUcontext context)
 
 SOFT_EXPORT CUresult cuCtxSynchronize(void)
 {
+	SOFT_FAULT();
 	return synchronize(NULL);
 }
 
 SOFT_EXPORT CUresult cuCtxSynchronize_v2(CUcontext context)
 {
+	SOFT_FAULT();
 	return synchronize(context);
 }

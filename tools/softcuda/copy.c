@@ -205,43 +205,51 @@ static CUresult copy_async(const struct copy *copy, CUstream stream)
 
 SOFT_EXPORT CUresult cuMemcpyHtoD_v2(CUdeviceptr dst, const void *src, size_t bytes)
 {
+	SOFT_FAULT();
 	return copy_sync(COPY(dst, DEVICE_SIDE, src, HOST_SIDE, bytes));
 }
 
 SOFT_EXPORT CUresult cuMemcpyDtoH_v2(void *dst, CUdeviceptr src, size_t bytes)
 {
+	SOFT_FAULT();
 	return copy_sync(COPY(dst, HOST_SIDE, src, DEVICE_SIDE, bytes));
 }
 
 SOFT_EXPORT CUresult cuMemcpyDtoD_v2(CUdeviceptr dst, CUdeviceptr src, size_t bytes)
 {
+	SOFT_FAULT();
 	return copy_sync(COPY(dst, DEVICE_SIDE, src, DEVICE_SIDE, bytes));
 }
 
 SOFT_EXPORT CUresult cuMemcpy(CUdeviceptr dst, CUdeviceptr src, size_t bytes)
 {
+	SOFT_FAULT();
 	return copy_sync(COPY(dst, ANY_SIDE, src, ANY_SIDE, bytes));
 }
 
 SOFT_EXPORT CUresult cuMemcpyHtoDAsync_v2(
 	CUdeviceptr dst, const void *src, size_t bytes, CUstream stream)
 {
+	SOFT_FAULT();
 	return copy_async(COPY(dst, DEVICE_SIDE, src, HOST_SIDE, bytes), stream);
 }
 
 SOFT_EXPORT CUresult cuMemcpyDtoHAsync_v2(void *dst, CUdeviceptr src, size_t bytes, CUstream stream)
 {
+	SOFT_FAULT();
 	return copy_async(COPY(dst, HOST_SIDE, src, DEVICE_SIDE, bytes), stream);
 }
 
 SOFT_EXPORT CUresult cuMemcpyDtoDAsync_v2(
 	CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream)
 {
+	SOFT_FAULT();
 	return copy_async(COPY(dst, DEVICE_SIDE, src, DEVICE_SIDE, bytes), stream);
 }
 
 SOFT_EXPORT CUresult cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream)
 {
+	SOFT_FAULT();
 	return copy_async(COPY(dst, ANY_SIDE, src, ANY_SIDE, bytes), stream);
 }
 
@@ -272,6 +280,7 @@ SOFT_EXPORT CUresult cuMemsetD8_v2(CUdeviceptr dst, unsigned char value, size_t 
 	CUcontext context;
 	CUresult result = enter_sync(&context);
 
+	SOFT_FAULT();
 	return result ? result : fill(dst, value, 1, count, context->device, true);
 }
 
@@ -282,6 +291,7 @@ SOFT_EXPORT CUresult cuMemsetD8Async(
 	CUcontext context;
 	CUresult result = enter_async(&context, stream, &execute);
 
+	SOFT_FAULT();
 	if (result)
 		return result;
 	waits = execute && count && wait_turn(&(struct copy){.dst = dst}, context, stream);
@@ -301,5 +311,6 @@ SOFT_EXPORT CUresult cuMemsetD32_v2(CUdeviceptr dst, unsigned int value, size_t 
 	CUcontext context;
 	CUresult result = enter_sync(&context);
 
+	SOFT_FAULT();
 	return result ? result : fill(dst, value, 4, count, context->device, true);
 }

@@ -244,6 +244,7 @@ SOFT_EXPORT CUresult cuInit(unsigned int flags)
 {
 	CUresult result = CUDA_SUCCESS;
 
+	SOFT_FAULT();
 	if (atomic_load(&soft.forked))
 		return CUDA_ERROR_NOT_INITIALIZED;
 	if (flags)
@@ -253,6 +254,7 @@ SOFT_EXPORT CUresult cuInit(unsigned int flags)
 		result = init_devices();
 		if (!result) {
 			soft_fd_limit_raise();
+			soft_faults_open();
 			pthread_atfork(fork_prepare, fork_parent, fork_child);
 			atomic_store(&soft.ready, true);
 		}
@@ -263,6 +265,7 @@ SOFT_EXPORT CUresult cuInit(unsigned int flags)
 
 SOFT_EXPORT CUresult cuDriverGetVersion(int *version)
 {
+	SOFT_FAULT();
 	if (!version)
 		return CUDA_ERROR_INVALID_VALUE;
 	*version = SOFT_DRIVER_VERSION;
@@ -282,6 +285,7 @@ SOFT_EXPORT CUresult cuDeviceGet(CUdevice *device, int ordinal)
 {
 	CUresult result = check_device(device, ordinal);
 
+	SOFT_FAULT();
 	if (!result)
 		*device = ordinal;
 	return result;
@@ -289,6 +293,7 @@ SOFT_EXPORT CUresult cuDeviceGet(CUdevice *device, int ordinal)
 
 SOFT_EXPORT CUresult cuDeviceGetCount(int *count)
 {
+	SOFT_FAULT();
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	if (!count)
@@ -301,6 +306,7 @@ SOFT_EXPORT CUresult cuDeviceGetName(char *name, int len, CUdevice device)
 {
 	CUresult result = check_device(name, device);
 
+	SOFT_FAULT();
 	if (!result && len <= 0)
 		result = CUDA_ERROR_INVALID_VALUE;
 	if (!result)
@@ -319,11 +325,13 @@ static CUresult get_uuid(CUuuid *uuid, CUdevice device)
 
 SOFT_EXPORT CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device)
 {
+	SOFT_FAULT();
 	return get_uuid(uuid, device);
 }
 
 SOFT_EXPORT CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device)
 {
+	SOFT_FAULT();
 	return get_uuid(uuid, device);
 }
 
@@ -332,6 +340,7 @@ SOFT_EXPORT CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
 	CUresult result = check_device(bytes, device);
 	struct statfs fs;
 
+	SOFT_FAULT();
 	if (result)
 		return result;
 	if (fstatfs(soft.device[device].dir, &fs))
@@ -344,6 +353,7 @@ SOFT_EXPORT CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribu
 {
 	CUresult result = check_device(value, device);
 
+	SOFT_FAULT();
 	if (result)
 		return result;
 	if ((int)attribute < 1 || (int)attribute > ATTRIBUTE_MAX)
@@ -362,6 +372,7 @@ SOFT_EXPORT CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice p
 {
 	CUresult result = check_device(can, device);
 
+	SOFT_FAULT();
 	if (!result)
 		result = check_device(can, peer);
 	if (!result)

@@ -44,6 +44,7 @@ SOFT_EXPORT CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr ptr
 	uintptr_t base;
 	int fd;
 
+	SOFT_FAULT();
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	if (!handle || !size || ptr % page || size % page ||

@@ -66,6 +66,7 @@ SOFT_EXPORT CUresult cuGetErrorName(CUresult error, const char **name)
 {
 	const struct error *found = find(error);
 
+	SOFT_FAULT();
 	if (!name)
 		return CUDA_ERROR_INVALID_VALUE;
 	*name = found ? found->name : NULL;
@@ -76,6 +77,7 @@ SOFT_EXPORT CUresult cuGetErrorString(CUresult error, const char **text)
 {
 	const struct error *found = find(error);
 
+	SOFT_FAULT();
 	if (!text)
 		return CUDA_ERROR_INVALID_VALUE;
 	*text = found ? found->text : NULL;

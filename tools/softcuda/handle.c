@@ -154,6 +154,7 @@ SOFT_EXPORT CUresult cuMemGetAllocationGranularity(size_t *granularity,
 {
 	CUresult why;
 
+	SOFT_FAULT();
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	if (!granularity || (option != CU_MEM_ALLOC_GRANULARITY_MINIMUM &&
@@ -171,6 +172,7 @@ SOFT_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t si
 	struct soft_allocation *allocation = NULL;
 	CUresult result;
 
+	SOFT_FAULT();
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	if (!handle || !size || size % SOFT_GRANULARITY || flags)
@@ -192,6 +194,7 @@ SOFT_EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 {
 	struct soft_allocation *allocation;
 
+	SOFT_FAULT();
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	pthread_rwlock_wrlock(&soft.lock);
@@ -209,6 +212,7 @@ SOFT_EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *h
 	CUresult result = CUDA_ERROR_INVALID_VALUE;
 	struct soft_mapping *mapping;
 
+	SOFT_FAULT();
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	if (!handle)
@@ -229,6 +233,7 @@ SOFT_EXPORT CUresult cuMemGetAllocationPropertiesFromHandle(
 {
 	struct soft_allocation *allocation;
 
+	SOFT_FAULT();
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	if (!prop)

@@ -134,11 +134,13 @@ static CUresult alloc(void **ptr, size_t bytes, unsigned int flags)
 
 SOFT_EXPORT CUresult cuMemAllocHost_v2(void **ptr, size_t bytes)
 {
+	SOFT_FAULT();
 	return alloc(ptr, bytes, CU_MEMHOSTALLOC_DEVICEMAP);
 }
 
 SOFT_EXPORT CUresult cuMemHostAlloc(void **ptr, size_t bytes, unsigned int flags)
 {
+	SOFT_FAULT();
 	if (soft_ready() && flags & ~(CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP |
 					    CU_MEMHOSTALLOC_WRITECOMBINED))
 		return CUDA_ERROR_INVALID_VALUE;
@@ -166,11 +168,13 @@ static CUresult take_back(uintptr_t base, bool registered, CUresult otherwise)
 
 SOFT_EXPORT CUresult cuMemFreeHost(void *ptr)
 {
+	SOFT_FAULT();
 	return take_back((uintptr_t)ptr, false, CUDA_ERROR_INVALID_VALUE);
 }
 
 SOFT_EXPORT CUresult cuMemHostUnregister(void *ptr)
 {
+	SOFT_FAULT();
 	if (soft_ready() && !ptr)
 		return CUDA_ERROR_INVALID_VALUE;
 	return take_back((uintptr_t)ptr, true, CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
@@ -197,6 +201,7 @@ SOFT_EXPORT CUresult cuMemHostRegister_v2(void *ptr, size_t bytes, unsigned int 
 	CUcontext context;
 	CUresult result = enter(&context);
 
+	SOFT_FAULT();
 	if (result)
 		return result;
 	if (!ptr || !bytes || flags & ~0xfu || !is_memory((uintptr_t)ptr, bytes))
@@ -212,6 +217,7 @@ SOFT_EXPORT CUresult cuMemHostGetDevicePointer_v2(
 	size_t size;
 	bool known;
 
+	SOFT_FAULT();
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	if (!device || flags)
@@ -230,6 +236,7 @@ SOFT_EXPORT CUresult cuMemHostGetFlags(unsigned int *flags, void *ptr)
 	CUresult result = CUDA_ERROR_INVALID_VALUE;
 	struct soft_host *host;
 
+	SOFT_FAULT();
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	if (!flags)

@@ -16,6 +16,7 @@ SOFT_EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr ptr)
 	CUcontext context;
 	CUresult result;
 
+	SOFT_FAULT();
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	result = soft_context_current(&context);
@@ -99,6 +100,7 @@ SOFT_EXPORT CUresult cuIpcOpenMemHandle_v2(
 	CUcontext context;
 	CUresult result;
 
+	SOFT_FAULT();
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	result = soft_context_current(&context);
@@ -125,6 +127,7 @@ SOFT_EXPORT CUresult cuIpcCloseMemHandle(CUdeviceptr ptr)
 	CUcontext context;
 	CUresult result;
 
+	SOFT_FAULT();
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	result = soft_context_current(&context);

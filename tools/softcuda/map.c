@@ -16,6 +16,7 @@ SOFT_EXPORT CUresult cuMemAddressReserve(
 	struct soft_range *range;
 	CUresult result;
 
+	SOFT_FAULT();
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	if (!ptr || !size || !whole(size) || alignment & (alignment - 1) || flags)
@@ -33,6 +34,7 @@ SOFT_EXPORT CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size)
 	CUresult result = CUDA_ERROR_INVALID_VALUE;
 	struct soft_range *range;
 
+	SOFT_FAULT();
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	pthread_rwlock_wrlock(&soft.lock);
@@ -67,6 +69,7 @@ SOFT_EXPORT CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset,
 {
 	CUresult result;
 
+	SOFT_FAULT();
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	if (!size || !whole(size) || !whole(ptr) || offset || flags || ptr + size < ptr)
@@ -97,6 +100,7 @@ SOFT_EXPORT CUresult cuMemUnmap(CUdeviceptr ptr, size_t size)
 	CUresult result = CUDA_ERROR_INVALID_VALUE;
 	struct soft_mapping *first, *end;
 
+	SOFT_FAULT();
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	pthread_rwlock_wrlock(&soft.lock);
@@ -196,6 +200,7 @@ SOFT_EXPORT CUresult cuMemSetAccess(
 	CUresult result = CUDA_ERROR_INVALID_VALUE;
 	struct soft_mapping *first, *end;
 
+	SOFT_FAULT();
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	if (!desc || !count)
@@ -217,6 +222,7 @@ SOFT_EXPORT CUresult cuMemGetAccess(
 	CUresult result;
 	int slot;
 
+	SOFT_FAULT();
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	if (!flags || !location)

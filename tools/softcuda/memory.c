@@ -23,6 +23,7 @@ SOFT_EXPORT CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
 	struct statfs fs;
 	CUresult result;
 
+	SOFT_FAULT();
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	result = soft_context_current(&context);
@@ -151,6 +152,7 @@ SOFT_EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *ptr, size_t bytes)
 	CUcontext context;
 	CUresult result = enter(&context);
 
+	SOFT_FAULT();
 	if (!result && (!ptr || !bytes))
 		result = CUDA_ERROR_INVALID_VALUE;
 	return result ? result : alloc(ptr, bytes, context, SOFT_PLAIN);
@@ -163,6 +165,7 @@ SOFT_EXPORT CUresult cuMemAllocPitch_v2(
 	CUresult result = enter(&context);
 	size_t row, bytes;
 
+	SOFT_FAULT();
 	if (result)
 		return result;
 	if (!ptr || !pitch || !width || !height || (element != 4 && element != 8 && element != 16))
@@ -181,6 +184,7 @@ SOFT_EXPORT CUresult cuMemAllocManaged(CUdeviceptr *ptr, size_t bytes, unsigned 
 	CUcontext context;
 	CUresult result = enter(&context);
 
+	SOFT_FAULT();
 	if (!result &&
 		(!ptr || !bytes || (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST)))
 		result = CUDA_ERROR_INVALID_VALUE;
@@ -193,6 +197,7 @@ SOFT_EXPORT CUresult cuMemFree_v2(CUdeviceptr ptr)
 	CUcontext context;
 	CUresult result = enter(&context);
 
+	SOFT_FAULT();
 	if (result || !ptr) /* NULL is freed without complaint (seen, 580.159) */
 		return result;
 	pthread_rwlock_wrlock(&soft.lock);

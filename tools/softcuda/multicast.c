@@ -112,6 +112,7 @@ static bool prop_ok(const CUmulticastObjectProp *prop)
 SOFT_EXPORT CUresult cuMulticastGetGranularity(
 	size_t *granularity, const CUmulticastObjectProp *prop, CUmulticastGranularity_flags option)
 {
+	SOFT_FAULT();
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	/* The size is not looked at: it is what the caller is about to make whole. */
@@ -131,6 +132,7 @@ SOFT_EXPORT CUresult cuMulticastCreate(
 	CUresult result;
 	int fd;
 
+	SOFT_FAULT();
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	if (!handle || !prop_ok(prop))
@@ -177,6 +179,7 @@ SOFT_EXPORT CUresult cuMulticastAddDevice(CUmemGenericAllocationHandle handle, C
 	struct soft_allocation *multicast;
 	CUresult result = CUDA_ERROR_INVALID_VALUE;
 
+	SOFT_FAULT();
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	if (!soft_device_ok(device))
@@ -267,6 +270,7 @@ SOFT_EXPORT CUresult cuMulticastBindMem(CUmemGenericAllocationHandle handle, siz
 	struct soft_allocation *multicast;
 	CUresult result;
 
+	SOFT_FAULT();
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	if (!size || flags)
@@ -293,6 +297,7 @@ SOFT_EXPORT CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle handle, si
 	struct soft_mapping *mapping;
 	CUresult result;
 
+	SOFT_FAULT();
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	if (!size || flags)
@@ -338,6 +343,7 @@ SOFT_EXPORT CUresult cuMulticastUnbind(
 	struct soft_allocation *multicast;
 	CUresult result = CUDA_ERROR_INVALID_VALUE;
 
+	SOFT_FAULT();
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	if (!soft_device_ok(device))

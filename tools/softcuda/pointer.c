@@ -43,6 +43,7 @@ SOFT_EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CU
 	CUresult result;
 	bool known;
 
+	SOFT_FAULT();
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	result = soft_context_current(&context); /* seen: INVALID_CONTEXT without one (580.159) */
@@ -206,6 +207,7 @@ SOFT_EXPORT CUresult cuPointerGetAttribute(void *data, CUpointer_attribute numbe
 	uint64_t value = 0;
 	bool has;
 
+	SOFT_FAULT();
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	if (!data || !attribute)
@@ -226,6 +228,7 @@ SOFT_EXPORT CUresult cuPointerGetAttributes(
 	struct described found;
 	bool known;
 
+	SOFT_FAULT();
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	if (!count || !numbers || !data)

@@ -119,11 +119,13 @@ static CUresult get_device_pool(CUmemoryPool *pool, CUdevice device, bool its_de
 
 SOFT_EXPORT CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice device)
 {
+	SOFT_FAULT();
 	return get_device_pool(pool, device, true);
 }
 
 SOFT_EXPORT CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice device)
 {
+	SOFT_FAULT();
 	return get_device_pool(pool, device, false);
 }
 
@@ -132,6 +134,7 @@ SOFT_EXPORT CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool handle)
 	CUresult result = CUDA_ERROR_INVALID_VALUE;
 	CUmemoryPool pool;
 
+	SOFT_FAULT();
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	if (!soft_device_ok(device))
@@ -169,6 +172,7 @@ SOFT_EXPORT CUresult cuMemPoolCreate(CUmemoryPool *handle, const CUmemPoolProps 
 	CUmemoryPool pool;
 	CUresult result;
 
+	SOFT_FAULT();
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	result = handle ? check_props(props) : CUDA_ERROR_INVALID_VALUE;
@@ -190,6 +194,7 @@ SOFT_EXPORT CUresult cuMemPoolDestroy(CUmemoryPool handle)
 	CUresult result = CUDA_ERROR_INVALID_VALUE;
 	CUmemoryPool pool;
 
+	SOFT_FAULT();
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	pthread_rwlock_wrlock(&soft.lock);
@@ -259,6 +264,7 @@ SOFT_EXPORT CUresult cuMemPoolSetAttribute(
 	CUresult result = CUDA_ERROR_INVALID_VALUE;
 	CUmemoryPool pool;
 
+	SOFT_FAULT();
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	pthread_rwlock_wrlock(&soft.lock);
@@ -275,6 +281,7 @@ SOFT_EXPORT CUresult cuMemPoolGetAttribute(
 	CUresult result = CUDA_ERROR_INVALID_VALUE;
 	CUmemoryPool pool;
 
+	SOFT_FAULT();
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	pthread_rwlock_rdlock(&soft.lock);
@@ -334,6 +341,7 @@ SOFT_EXPORT CUresult cuMemPoolSetAccess(
 	CUresult result = CUDA_ERROR_INVALID_VALUE;
 	CUmemoryPool pool;
 
+	SOFT_FAULT();
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	pthread_rwlock_wrlock(&soft.lock);
@@ -353,6 +361,7 @@ SOFT_EXPORT CUresult cuMemPoolGetAccess(
 	CUmemoryPool pool;
 	int slot;
 
+	SOFT_FAULT();
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	if (!flags || !location)

@@ -228,33 +228,39 @@ static CUresult free_async(CUdeviceptr ptr, CUstream stream)
 
 SOFT_EXPORT CUresult cuMemAllocAsync(CUdeviceptr *ptr, size_t bytes, CUstream stream)
 {
+	SOFT_FAULT();
 	return alloc_current(ptr, bytes, stream);
 }
 
 SOFT_EXPORT CUresult cuMemAllocAsync_ptsz(CUdeviceptr *ptr, size_t bytes, CUstream stream)
 {
+	SOFT_FAULT();
 	return alloc_current(ptr, bytes, stream);
 }
 
 SOFT_EXPORT CUresult cuMemAllocFromPoolAsync(
 	CUdeviceptr *ptr, size_t bytes, CUmemoryPool pool, CUstream stream)
 {
+	SOFT_FAULT();
 	return alloc_from(ptr, bytes, pool, stream);
 }
 
 SOFT_EXPORT CUresult cuMemAllocFromPoolAsync_ptsz(
 	CUdeviceptr *ptr, size_t bytes, CUmemoryPool pool, CUstream stream)
 {
+	SOFT_FAULT();
 	return alloc_from(ptr, bytes, pool, stream);
 }
 
 SOFT_EXPORT CUresult cuMemFreeAsync(CUdeviceptr ptr, CUstream stream)
 {
+	SOFT_FAULT();
 	return free_async(ptr, stream);
 }
 
 SOFT_EXPORT CUresult cuMemFreeAsync_ptsz(CUdeviceptr ptr, CUstream stream)
 {
+	SOFT_FAULT();
 	return free_async(ptr, stream);
 }
 
@@ -262,6 +268,7 @@ SOFT_EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool handle, size_t keep)
 {
 	CUmemoryPool pool;
 
+	SOFT_FAULT();
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	pthread_rwlock_wrlock(&soft.lock);

@@ -61,6 +61,7 @@ SOFT_EXPORT CUresult cuMemPoolExportToShareableHandle(void *shareable, CUmemoryP
 	CUmemoryPool pool;
 	int fd;
 
+	SOFT_FAULT();
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	if (!shareable || flags)
@@ -123,6 +124,7 @@ SOFT_EXPORT CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *handle, vo
 	CUmemoryPool pool;
 	CUresult result;
 
+	SOFT_FAULT();
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	if (!handle || flags)
@@ -145,6 +147,7 @@ SOFT_EXPORT CUresult cuMemPoolExportPointer(CUmemPoolPtrExportData *data, CUdevi
 	struct soft_mapping *mapping;
 	struct soft_ticket ticket;
 
+	SOFT_FAULT();
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	if (!data)
@@ -194,6 +197,7 @@ SOFT_EXPORT CUresult cuMemPoolImportPointer(
 	struct soft_ticket ticket;
 	CUresult result;
 
+	SOFT_FAULT();
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	if (!ptr || !data || !soft_ticket_read(&ticket, data, SOFT_TICKET_POINTER))

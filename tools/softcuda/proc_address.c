@@ -168,6 +168,7 @@ SOFT_EXPORT CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int ver
 	CUdriverProcAddressQueryResult found;
 	const void *function = NULL;
 
+	SOFT_FAULT();
 	if (!symbol || !pfn || version > SOFT_DRIVER_VERSION ||
 		flags > CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM)
 		return CUDA_ERROR_INVALID_VALUE;

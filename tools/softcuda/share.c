@@ -40,6 +40,7 @@ SOFT_EXPORT CUresult cuMemExportToShareableHandle(void *shareable,
 	struct soft_allocation *allocation;
 	CUresult result = CUDA_ERROR_INVALID_VALUE;
 
+	SOFT_FAULT();
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	if (!shareable || flags || !share_type_ok(type))
@@ -101,6 +102,7 @@ static CUresult import_fabric(CUmemGenericAllocationHandle *handle, const void *
 SOFT_EXPORT CUresult cuMemImportFromShareableHandle(
 	CUmemGenericAllocationHandle *handle, void *os_handle, CUmemAllocationHandleType type)
 {
+	SOFT_FAULT();
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	if (!handle || !share_type_ok(type))

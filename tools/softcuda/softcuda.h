@@ -391,6 +391,22 @@ bool soft_work_marked(const struct soft_mark *mark);
 void soft_work_wait_marked(const struct soft_mark *mark);
 CUresult soft_work_after(CUstream handle, CUcontext context, const struct soft_mark *mark);
 
+/*
+ * fault.c. SOFT_FAULT() comes first in every exported function that returns a CUresult.
+ */
+struct softcuda_faults;
+extern struct softcuda_faults *soft_faults; /* NULL: none are wanted */
+void soft_faults_open(void);
+CUresult soft_fault(const char *function, const void *caller);
+#define SOFT_FAULT()                                                                               \
+	do {                                                                                       \
+		CUresult fault_ = soft_faults ? soft_fault(__func__, __builtin_return_address(0))  \
+					      : CUDA_SUCCESS;                                      \
+                                                                                                   \
+		if (fault_)                                                                        \
+			return fault_;                                                             \
+	} while (0)
+
 /* CUDA 11.4 to 12: no header has it any more. The affinities are CUexecAffinityParam[]. */
 CUresult cuCtxCreate_v3(CUcontext *context, void *affinities, int affinities_count,
 	unsigned int flags, CUdevice device);

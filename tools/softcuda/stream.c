@@ -110,11 +110,13 @@ static CUresult stream_create(CUstream *stream, unsigned int flags)
 
 SOFT_EXPORT CUresult cuStreamCreate(CUstream *stream, unsigned int flags)
 {
+	SOFT_FAULT();
 	return stream_create(stream, flags);
 }
 
 SOFT_EXPORT CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned int flags, int priority)
 {
+	SOFT_FAULT();
 	(void)priority;
 	return stream_create(stream, flags);
 }
@@ -123,6 +125,7 @@ SOFT_EXPORT CUresult cuStreamDestroy_v2(CUstream stream)
 {
 	CUresult result = CUDA_ERROR_INVALID_HANDLE;
 
+	SOFT_FAULT();
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	pthread_mutex_lock(&soft.objects);
@@ -158,8 +161,10 @@ static CUresult settle(CUstream handle, CUcontext *context)
 SOFT_EXPORT CUresult cuStreamSynchronize(CUstream stream)
 {
 	CUcontext context;
-	CUresult result = settle(stream, &context);
+	CUresult result;
 
+	SOFT_FAULT();
+	result = settle(stream, &context);
 	if (!result) {
 		soft_busy_wait();
 		soft_work_wait(stream, context);
@@ -171,8 +176,10 @@ SOFT_EXPORT CUresult cuStreamSynchronize(CUstream stream)
 SOFT_EXPORT CUresult cuStreamQuery(CUstream stream)
 {
 	CUcontext context;
-	CUresult result = settle(stream, &context);
+	CUresult result;
 
+	SOFT_FAULT();
+	result = settle(stream, &context);
 	if (!result && (soft_busy() || soft_work_pending(stream, context)))
 		result = CUDA_ERROR_NOT_READY;
 	return result;
@@ -185,6 +192,7 @@ SOFT_EXPORT CUresult cuStreamWaitEvent(CUstream handle, CUevent event, unsigned 
 	CUstream stream;
 	CUresult result;
 
+	SOFT_FAULT();
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	if (flags & ~1u)
@@ -210,6 +218,7 @@ SOFT_EXPORT CUresult cuEventCreate(CUevent *event, unsigned int flags)
 	CUresult result;
 	CUevent made;
 
+	SOFT_FAULT();
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	result = soft_context_current(&context);
@@ -231,6 +240,7 @@ SOFT_EXPORT CUresult cuEventDestroy_v2(CUevent event)
 {
 	CUresult result = CUDA_ERROR_INVALID_HANDLE;
 
+	SOFT_FAULT();
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	pthread_mutex_lock(&soft.objects);
@@ -247,6 +257,7 @@ SOFT_EXPORT CUresult cuEventRecord(CUevent event, CUstream handle)
 	CUstream stream;
 	CUresult result;
 
+	SOFT_FAULT();
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	pthread_mutex_lock(&soft.objects);
@@ -287,8 +298,10 @@ static CUresult settle_event(CUevent event, struct soft_mark *mark)
 SOFT_EXPORT CUresult cuEventQuery(CUevent event)
 {
 	struct soft_mark mark;
-	CUresult result = settle_event(event, &mark);
+	CUresult result;
 
+	SOFT_FAULT();
+	result = settle_event(event, &mark);
 	if (!result && (soft_busy() || soft_work_marked(&mark)))
 		result = CUDA_ERROR_NOT_READY;
 	return result;
@@ -297,8 +310,10 @@ SOFT_EXPORT CUresult cuEventQuery(CUevent event)
 SOFT_EXPORT CUresult cuEventSynchronize(CUevent event)
 {
 	struct soft_mark mark;
-	CUresult result = settle_event(event, &mark);
+	CUresult result;
 
+	SOFT_FAULT();
+	result = settle_event(event, &mark);
 	if (!result) {
 		soft_busy_wait();
 		soft_work_wait_marked(&mark);

@@ -365,6 +365,7 @@ SOFT_EXPORT CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void *
 	CUcontext context;
 	CUresult result;
 
+	SOFT_FAULT();
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	result = soft_context_current(&context);

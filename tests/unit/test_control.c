@@ -1,0 +1,488 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * Saving, dropping and putting back one allocation over a driver table of ours, whose copies arrive
+ * when their stream is waited for, or do not: what the software driver, which copies at once,
+ * cannot show. Any function can be made to fail.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "control/control.h"
+#include "control/handles.h"
+#include "control/translate.h"
+
+#define BYTES	(2ul << 20)
+#define ALIASES 2
+#define TOKEN	7
+#define HANDLES 16
+
+enum call { CREATE, RELEASE, RETAIN, MAP, UNMAP, ACCESS, COPY, SYNC, CALLS };
+
+static struct {
+	unsigned spare[CALLS];		      /* so many of the next ones succeed, */
+	unsigned fail[CALLS];		      /* and so many after them fail */
+	unsigned calls[CALLS];		      /* made, failed ones as well */
+	unsigned references[HANDLES], handle; /* of each; and the last one that was made */
+	unsigned mapped[ALIASES];	      /* which one; 0: none */
+	unsigned char memory[HANDLES][BYTES];
+	void *to; /* a copy that is under way */
+	const void *from;
+} w;
+
+static struct lien_control control;
+
+/* Nobody here has cached a driver function. */
+void lien_translate_install(const struct lien_driver *found, int always)
+{
+	(void)found;
+	(void)always;
+}
+
+static CUresult call(enum call which)
+{
+	w.calls[which]++;
+	if (!w.fail[which])
+		return CUDA_SUCCESS;
+	if (w.spare[which]) {
+		w.spare[which]--;
+		return CUDA_SUCCESS;
+	}
+	w.fail[which]--;
+	return CUDA_ERROR_UNKNOWN;
+}
+
+/* Addresses of the device are numbers: place n is at (n + 1) << 32. */
+static unsigned place_of(CUdeviceptr va)
+{
+	return (va >> 32) - 1;
+}
+
+static CUresult error_name(CUresult error, const char **name)
+{
+	*name = error ? "failed" : "ok";
+	return CUDA_SUCCESS;
+}
+
+static CUresult device_get(CUdevice *device, int ordinal)
+{
+	*device = ordinal;
+	return CUDA_SUCCESS;
+}
+
+static CUresult context_state(CUdevice device, unsigned int *flags, int *active)
+{
+	(void)device;
+	*flags = 0;
+	*active = 1;
+	return CUDA_SUCCESS;
+}
+
+static CUresult context_retain(CUcontext *context, CUdevice device)
+{
+	(void)device;
+	*context = (CUcontext)&w;
+	return CUDA_SUCCESS;
+}
+
+static CUresult device_fine(CUdevice device)
+{
+	(void)device;
+	return CUDA_SUCCESS;
+}
+
+static CUresult context_fine(CUcontext context)
+{
+	(void)context;
+	return CUDA_SUCCESS;
+}
+
+static CUresult stream_create(CUstream *stream, unsigned int flags)
+{
+	(void)flags;
+	*stream = (CUstream)&w;
+	return CUDA_SUCCESS;
+}
+
+static CUresult stream_destroy(CUstream stream)
+{
+	(void)stream;
+	return CUDA_SUCCESS;
+}
+
+/* A copy that fails does not arrive. */
+static CUresult stream_synchronize(CUstream stream)
+{
+	CUresult result = call(SYNC);
+
+	(void)stream;
+	if (!result && w.to)
+		memcpy(w.to, w.from, BYTES);
+	w.to = NULL;
+	return result;
+}
+
+static CUresult copy_start(void *to, const void *from, size_t bytes)
+{
+	CUresult result = call(COPY);
+
+	assert_int_equal(bytes, BYTES);
+	assert_null(w.to);
+	if (!result) {
+		w.to = to;
+		w.from = from;
+	}
+	return result;
+}
+
+static CUresult copy_in(CUdeviceptr to, const void *from, size_t bytes, CUstream stream)
+{
+	(void)stream;
+	assert_true(w.mapped[place_of(to)]);
+	return copy_start(w.memory[w.mapped[place_of(to)]], from, bytes);
+}
+
+static CUresult copy_out(void *to, CUdeviceptr from, size_t bytes, CUstream stream)
+{
+	(void)stream;
+	assert_true(w.mapped[place_of(from)]);
+	return copy_start(to, w.memory[w.mapped[place_of(from)]], bytes);
+}
+
+static CUresult host_register(void *memory, size_t bytes, unsigned int flags)
+{
+	(void)memory;
+	(void)bytes;
+	(void)flags;
+	return CUDA_SUCCESS;
+}
+
+static CUresult get_info(size_t *free_bytes, size_t *total)
+{
+	*free_bytes = *total = 3 * BYTES;
+	return CUDA_SUCCESS;
+}
+
+static bool held(void)
+{
+	unsigned i, references = 0;
+
+	for (i = 0; i < HANDLES; i++)
+		references += w.references[i];
+	return references || w.mapped[0] || w.mapped[1];
+}
+
+static CUresult create(CUmemGenericAllocationHandle *handle, size_t bytes,
+	const CUmemAllocationProp *prop, unsigned long long flags)
+{
+	CUresult result = call(CREATE);
+
+	(void)prop;
+	(void)flags;
+	assert_int_equal(bytes, BYTES);
+	if (result)
+		return result;
+	*handle = ++w.handle;
+	assert_true(w.handle < HANDLES);
+	memset(w.memory[w.handle], 0xee, BYTES);
+	w.references[w.handle] = 1;
+	return CUDA_SUCCESS;
+}
+
+static CUresult release(CUmemGenericAllocationHandle handle)
+{
+	CUresult result = call(RELEASE);
+
+	if (result)
+		return result;
+	assert_true(handle < HANDLES && w.references[handle]);
+	w.references[handle]--;
+	return CUDA_SUCCESS;
+}
+
+static CUresult retain(CUmemGenericAllocationHandle *handle, void *va)
+{
+	CUresult result = call(RETAIN);
+
+	if (result)
+		return result;
+	*handle = w.mapped[place_of((uintptr_t)va)];
+	assert_true(*handle);
+	w.references[*handle]++;
+	return CUDA_SUCCESS;
+}
+
+static CUresult map(CUdeviceptr va, size_t bytes, size_t offset,
+	CUmemGenericAllocationHandle handle, unsigned long long flags)
+{
+	CUresult result = call(MAP);
+
+	(void)bytes;
+	(void)flags;
+	if (result)
+		return result;
+	assert_int_equal(offset, 0);
+	assert_true(handle < HANDLES && w.references[handle]);
+	assert_false(w.mapped[place_of(va)]);
+	w.mapped[place_of(va)] = handle;
+	return CUDA_SUCCESS;
+}
+
+static CUresult unmap(CUdeviceptr va, size_t bytes)
+{
+	CUresult result = call(UNMAP);
+
+	(void)bytes;
+	if (result)
+		return result;
+	assert_true(w.mapped[place_of(va)]);
+	w.mapped[place_of(va)] = 0;
+	return CUDA_SUCCESS;
+}
+
+static CUresult set_access(
+	CUdeviceptr va, size_t bytes, const CUmemAccessDesc *access, size_t count)
+{
+	(void)va;
+	(void)bytes;
+	(void)access;
+	assert_int_equal(count, 1);
+	return call(ACCESS);
+}
+
+static const struct lien_driver driver = {
+	.cuGetErrorName = error_name,
+	.cuDeviceGet = device_get,
+	.cuDevicePrimaryCtxGetState = context_state,
+	.cuDevicePrimaryCtxRetain = context_retain,
+	.cuDevicePrimaryCtxRelease_v2 = device_fine,
+	.cuCtxSetCurrent = context_fine,
+	.cuStreamCreate = stream_create,
+	.cuStreamDestroy_v2 = stream_destroy,
+	.cuStreamSynchronize = stream_synchronize,
+	.cuMemHostRegister_v2 = host_register,
+	.cuMemcpyHtoDAsync_v2 = copy_in,
+	.cuMemcpyDtoHAsync_v2 = copy_out,
+	.cuMemGetInfo_v2 = get_info,
+	.cuMemCreate = create,
+	.cuMemRelease = release,
+	.cuMemRetainAllocationHandle = retain,
+	.cuMemMap = map,
+	.cuMemUnmap = unmap,
+	.cuMemSetAccess = set_access,
+};
+
+static struct lien_item *item(void)
+{
+	return lien_items_find(&control.items, TOKEN);
+}
+
+/* On the device, with bytes and so many references of the application's; staged and saved. */
+static void saved(unsigned references)
+{
+	struct lien_wire_item wire[ALIASES] = {0};
+
+	lien_order_forget(&control, ~0u);
+	memset(&w, 0, sizeof(w));
+	control.driver = &driver;
+	for (unsigned i = 0; i < BYTES; i++)
+		w.memory[1][i] = i * 31 + references;
+	w.handle = w.mapped[0] = w.mapped[1] = 1;
+	w.references[1] = references;
+	for (unsigned i = 0; i < ALIASES; i++) {
+		wire[i].token = TOKEN;
+		wire[i].va = (i + 1ull) << 32;
+		wire[i].bytes = wire[i].allocation_bytes = BYTES;
+		wire[i].flags = LIEN_WIRE_OWNED;
+		wire[i].index = i;
+		wire[i].mappings = ALIASES;
+		wire[i].references = references;
+		wire[i].location_type = CU_MEM_LOCATION_TYPE_DEVICE;
+		wire[i].places = 1;
+		wire[i].place[0].location_type = CU_MEM_LOCATION_TYPE_DEVICE;
+		wire[i].place[0].flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+	}
+	assert_int_equal(lien_items_add(&control.items, wire, ALIASES, 1), 0);
+	assert_int_equal(lien_items_seal(&control.items), 0);
+	item()->handle = w.handle;
+	assert_int_equal(lien_order_save(&control), 0);
+}
+
+static void away(unsigned references)
+{
+	saved(references);
+	assert_int_equal(lien_order_detach(&control, LIEN_WIRE_OWNED), 0);
+	assert_false(held());
+}
+
+static void order(void)
+{
+	memset(&control.reply, 0, sizeof(control.reply));
+	lien_handles_settle(&driver);
+}
+
+static void check_back(unsigned references)
+{
+	unsigned handle = w.mapped[0], i;
+
+	assert_true(handle);
+	assert_int_equal(w.mapped[1], handle);
+	for (i = 0; i < HANDLES; i++)
+		assert_int_equal(w.references[i], i == handle ? references : 0);
+	assert_null(w.to);
+	for (i = 0; i < BYTES; i++)
+		if (w.memory[handle][i] != (unsigned char)(i * 31 + references))
+			fail_msg("byte %u is wrong", i);
+	assert_false(lien_handles_owed());
+}
+
+static void restore(unsigned references)
+{
+	memset(w.fail, 0, sizeof(w.fail));
+	order();
+	assert_int_equal(lien_order_create(&control), 0);
+	order();
+	assert_int_equal(lien_order_finish(&control, 0), 0);
+	check_back(references);
+	assert_null(item());
+}
+
+static void test_round(void **state)
+{
+	(void)state;
+	for (unsigned references = 0; references < 4; references++) {
+		away(references);
+		restore(references);
+	}
+}
+
+/* Once: it is copied again. For good: it stays in the arena, and is copied by the next restore. */
+static void test_copy_does_not_arrive(void **state)
+{
+	(void)state;
+	for (unsigned times = 1; times < 4; times++) {
+		away(1);
+		assert_int_equal(lien_order_create(&control), 0);
+		w.fail[SYNC] = times;
+		order();
+		if (times == 1) {
+			assert_int_equal(lien_order_finish(&control, 0), 0);
+			check_back(1);
+			continue;
+		}
+		assert_int_equal(lien_order_finish(&control, 0), CUDA_ERROR_UNKNOWN);
+		assert_non_null(item());
+		restore(1);
+		assert_int_equal(w.calls[CREATE], 1); /* it was there, without its bytes */
+	}
+}
+
+/* Each call fails once, or for good: nothing is left behind, and the next restore succeeds. */
+static void test_create_fails(void **state)
+{
+	static const enum call calls[] = {CREATE, MAP, ACCESS, RETAIN, COPY};
+
+	(void)state;
+	for (unsigned i = 0; i < 2 * sizeof(calls) / sizeof(calls[0]); i++) {
+		away(3);
+		w.fail[calls[i / 2]] = i % 2 ? 99 : 1;
+		order();
+		assert_int_equal(lien_order_create(&control), i % 2 ? CUDA_ERROR_UNKNOWN : 0);
+		if (i % 2)
+			assert_false(held());
+		else
+			assert_int_equal(control.reply.text[0], 0);
+		restore(3);
+	}
+}
+
+/* What cannot be taken away is in the way of nothing. */
+static void test_create_and_undo_fail(void **state)
+{
+	static const enum call calls[] = {ACCESS, RETAIN, COPY};
+
+	(void)state;
+	for (unsigned i = 0; i < sizeof(calls) / sizeof(calls[0]); i++) {
+		away(2);
+		w.fail[calls[i]] = w.fail[UNMAP] = w.fail[RELEASE] = 99;
+		order();
+		assert_int_equal(lien_order_create(&control), CUDA_ERROR_UNKNOWN);
+		order();
+		assert_int_not_equal(lien_order_finish(&control, 0), 0);
+		assert_non_null(item());
+		restore(2);
+	}
+}
+
+/* References that the driver does not take back are given back later. */
+static void test_drop_fails(void **state)
+{
+	static const enum call calls[] = {UNMAP, RELEASE};
+
+	(void)state;
+	for (unsigned i = 0; i < 6; i++) {
+		unsigned references = i / 2;
+
+		saved(references);
+		w.fail[calls[i % 2]] = 99;
+		order();
+		assert_int_equal(lien_order_detach(&control, LIEN_WIRE_OWNED), CUDA_ERROR_UNKNOWN);
+		memset(w.fail, 0, sizeof(w.fail));
+		order();
+		assert_false(lien_handles_owed());
+		if (calls[i % 2] == UNMAP) { /* as it was */
+			check_back(references);
+			continue;
+		}
+		assert_false(held());
+		restore(references);
+	}
+}
+
+/* The second place is not unmapped, and the first one not mapped again: it is away. */
+static void test_drop_and_undo_fail(void **state)
+{
+	(void)state;
+	saved(2);
+	w.spare[UNMAP] = 1;
+	w.fail[UNMAP] = w.fail[MAP] = w.fail[RELEASE] = 99;
+	order();
+	assert_int_not_equal(lien_order_detach(&control, LIEN_WIRE_OWNED), 0);
+	assert_true(!w.mapped[0] && w.mapped[1] && w.references[1] == 2);
+	restore(2);
+}
+
+static void test_room(void **state)
+{
+	struct lien_wire_room rooms[LIEN_DEVICES_MAX];
+
+	(void)state;
+	saved(1);
+	assert_int_equal(lien_order_room(&control, rooms), 0);
+	away(1);
+	assert_int_equal(lien_order_room(&control, rooms), 1);
+	assert_int_equal(rooms[0].device, 0);
+	assert_int_equal(rooms[0].needed, BYTES);
+	assert_int_equal(rooms[0].free_bytes, 3 * BYTES);
+	restore(1);
+	assert_int_equal(lien_order_room(&control, rooms), 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_round),
+		cmocka_unit_test(test_copy_does_not_arrive),
+		cmocka_unit_test(test_create_fails),
+		cmocka_unit_test(test_create_and_undo_fail),
+		cmocka_unit_test(test_drop_fails),
+		cmocka_unit_test(test_drop_and_undo_fail),
+		cmocka_unit_test(test_room),
+	};
+
+	return cmocka_run_group_tests_name("control", tests, NULL, NULL);
+}

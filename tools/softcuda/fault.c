@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/* Faults on demand: see fault.h. */
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "fault.h"
+#include "softcuda.h"
+
+struct softcuda_faults *soft_faults;
+
+void soft_faults_open(void)
+{
+	const char *folder = getenv("LIEN_SOFTCUDA_FAULTS");
+	char path[4096];
+	void *memory;
+	int fd;
+
+	if (!folder || !*folder)
+		return;
+	snprintf(path, sizeof(path), "%s/%d", folder, getpid());
+	fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	if (fd < 0 || ftruncate(fd, sizeof(*soft_faults))) {
+		perror(path);
+		abort(); /* the test would see no fault, and pass */
+	}
+	memory = mmap(NULL, sizeof(*soft_faults), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	close(fd);
+	if (memory == MAP_FAILED)
+		abort();
+	soft_faults = memory;
+}
+
+/* The return address of a probed function is the kernel's: then the thread is who it was at its
+ * last call of a function that is not probed. */
+static unsigned int caller_of(const void *address)
+{
+	static __thread unsigned int thread = SOFTCUDA_BY_APPLICATION;
+	Dl_info info;
+
+	if (dladdr(address, &info) && info.dli_fname)
+		thread = strstr(info.dli_fname, "liblien-control") ? SOFTCUDA_BY_CONTROL
+								   : SOFTCUDA_BY_APPLICATION;
+	return thread;
+}
+
+static CUresult strike(const struct softcuda_faults *faults)
+{
+	struct timespec delay = {
+		faults->delay_ms / 1000, (long)(faults->delay_ms % 1000) * 1000000};
+
+	switch (faults->action) {
+	case SOFTCUDA_FAIL:
+		return faults->result;
+	case SOFTCUDA_DELAY:
+		nanosleep(&delay, NULL);
+		break;
+	case SOFTCUDA_KILL:
+		kill(getpid(), SIGKILL);
+		pause();
+	}
+	return CUDA_SUCCESS;
+}
+
+CUresult soft_fault(const char *function, const void *caller)
+{
+	struct softcuda_faults *faults = soft_faults;
+	uint32_t n;
+
+	if (!(caller_of(caller) & faults->by) ||
+		!__atomic_load_n(&faults->armed, __ATOMIC_ACQUIRE) ||
+		(faults->function[0] && strcmp(faults->function, function)))
+		return CUDA_SUCCESS;
+	n = __atomic_add_fetch(&faults->calls, 1, __ATOMIC_ACQ_REL);
+	if (n <= SOFTCUDA_FAULT_LOG)
+		snprintf(faults->log[n - 1], SOFTCUDA_FAULT_NAME, "%s", function);
+	if (faults->action == SOFTCUDA_COUNT || n < faults->nth ||
+		(faults->times && n - faults->nth >= faults->times))
+		return CUDA_SUCCESS;
+	__atomic_add_fetch(&faults->hit, 1, __ATOMIC_ACQ_REL);
+	return strike(faults);
+}
