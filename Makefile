@@ -61,7 +61,7 @@ $(BUILD)/.deps: tools/deps.sh Makefile
 # Not by $(wildcard): what is missing is installed while make runs.
 BPF_INCLUDES := -Iinclude -Ibpf -I/usr/include/x86_64-linux-gnu
 
-$(BUILD)/%.bpf.o: bpf/%.bpf.c bpf/kernel.h bpf/pids.h $(wildcard include/lien/*.h) | $(BUILD)/.deps
+$(BUILD)/%.bpf.o: bpf/%.bpf.c bpf/gate.h bpf/kernel.h bpf/pids.h $(wildcard include/lien/*.h) | $(BUILD)/.deps
 	$(call say,BPF,$@)
 	$(Q)$(CLANG) -O2 -g -mcpu=v3 -target bpf $(WARN) $(BPF_INCLUDES) -c $< -o $@
 
@@ -74,7 +74,7 @@ $(BUILD)/%.skel.h: $(BUILD)/%.bpf.o
 PURE_SRCS := $(addprefix agent/, devices.c event_check.c findings.c graph.c graph_alloc.c \
 	graph_apply.c graph_comm.c graph_dump.c graph_dump_comm.c graph_dump_memory.c \
 	graph_dump_shapes.c graph_memory.c graph_multicast.c graph_nccl.c graph_reread.c \
-	graph_share.c graph_split.c journal.c names.c plan.c recording.c reread.c reread_ranges.c \
+	graph_share.c graph_split.c host.c journal.c names.c plan.c recording.c reread.c reread_ranges.c \
 	reread_repair.c slab.c transaction.c transaction_restore.c transaction_room.c views.c \
 	views_comms.c views_devices.c views_holders.c views_mem.c views_mem_by.c \
 	views_mem_words.c views_result.c)

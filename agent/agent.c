@@ -15,6 +15,7 @@
 #include "agent/contexts.h"
 #include "agent/event_check.h"
 #include "agent/node.h"
+#include "agent/prepare.h"
 #include "agent/sites.h"
 #include "agent/walks.h"
 
@@ -207,6 +208,7 @@ static void tick(struct lien_agent *agent)
 	lien_orders_tick(agent);
 	lien_walks_tick(agent);
 	lien_contexts_tick(agent);
+	lien_prepare_tick(agent);
 	lien_sites_tick(agent);
 	lien_server_tick(agent);
 }
@@ -325,6 +327,9 @@ int lien_agent_run(const struct lien_agent_config *config)
 	if (syscall(SYS_getrandom, &random, sizeof(random), 0) != sizeof(random))
 		random = agent->t_start;
 	agent->token_base = (uint64_t)random << 32;
+	agent->no_prepare = config->no_prepare;
+	agent->host_limit = config->host_limit;
+	lien_host_files_find(&agent->host);
 	raise_file_limit();
 	err = start(agent, config);
 	if (!err) {
@@ -344,6 +349,7 @@ int lien_agent_run(const struct lien_agent_config *config)
 	lien_graph_free(agent->graph);
 	lien_compare_stop(agent);
 	lien_probes_close(agent->probes);
+	lien_host_files_free(&agent->host);
 	if (agent->signals.fd > 0)
 		close(agent->signals.fd);
 	if (agent->epoll > 0)

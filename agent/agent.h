@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include "agent/graph.h"
+#include "agent/host.h"
 #include "agent/journal.h"
 #include "agent/link.h"
 #include "agent/plan.h"
@@ -40,6 +41,12 @@ struct lien_tracked {
 	uint64_t t_lost;		 /* last time that events of it were lost */
 	uint64_t t_reread, reread_delay; /* not to be read by itself before; and then */
 	struct lien_ordinals *ordinals;	 /* NULL: not known */
+	bool preparing;			 /* an order for its host arena is under way */
+	uint64_t preparing_bytes;	 /* then: what is missing, of which it adds a part */
+	bool arena_released;		 /* on request: not prepared before its next offload */
+	uint64_t prepare_bytes;		 /* what it could offload, when that was last looked at */
+	uint64_t prepared_at;		 /* events of all processes, and 1, when it had enough */
+	uint64_t t_prepare;		 /* not before */
 };
 
 struct lien_walk;
@@ -75,6 +82,9 @@ struct lien_agent {
 	unsigned walks;	 /* processes that are being read from the driver */
 	bool walks_held; /* a transaction is about to begin: no more orders of walks */
 	bool resume;	 /* clients that waited may go on */
+	bool no_prepare;
+	uint64_t host_limit; /* of all processes' host arenas together; 0: none */
+	struct lien_host_files host;
 	LIST_HEAD(, lien_compare) compares;
 
 	struct lien_journal *journal; /* NULL: none is kept */
@@ -94,6 +104,8 @@ struct lien_agent_config {
 	unsigned ring_mib;	/* of the ring buffer, a power of 2; 0: the usual size */
 	bool no_journal;	/* all that is known goes with the agent */
 	uint64_t journal_limit; /* bytes, from which on a snapshot replaces it */
+	uint64_t host_limit;	/* bytes of all host arenas together; 0: none but the host's own */
+	bool no_prepare;	/* none is made before it is needed */
 };
 
 /* Runs until SIGTERM or SIGINT. 0, or -errno after a message on stderr. */
@@ -150,11 +162,16 @@ void lien_watch_process_end(void *agent, struct lien_process *process);
 /* Has this machine network cards that reach memory by themselves? */
 bool lien_watch_cards(void);
 
-/* orders.c: transactions over links. 0, or -errno with one line in error. */
+/* orders.c: transactions over links. 0, or -errno with one line in error. `flags`: as of
+ * lien_transaction_set(). */
 int lien_orders_offload(struct lien_agent *agent, const struct lien_selection *selection,
-	unsigned timeout_ms, bool *nothing, char *error, size_t error_size);
+	uint32_t flags, uint64_t host_limit, unsigned timeout_ms, bool *nothing, char *error,
+	size_t error_size);
 int lien_orders_restore(struct lien_agent *agent, const uint32_t *pids, unsigned pids_count,
-	unsigned timeout_ms, bool *nothing, char *error, size_t error_size);
+	uint32_t flags, unsigned timeout_ms, bool *nothing, char *error, size_t error_size);
+/* The host arenas of these processes (none: of all), as far as nothing lies in them. */
+int lien_orders_release(struct lien_agent *agent, const uint32_t *pids, unsigned pids_count,
+	bool *nothing, char *error, size_t error_size);
 void lien_orders_unlink(struct lien_tracked *tracked);
 int lien_orders_link(struct lien_agent *agent, struct lien_process *process,
 	const struct lien_control_state *state);

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "agent/node.h"
+#include "agent/prepare.h"
 #include "agent/walks.h"
 
 /* Of one process, before others have their turn. */
@@ -18,6 +19,8 @@
 /* A process that has not answered a walk by then is stopped, or busier than a transaction can use.
  */
 #define WALKS_NS 500000000ull
+/* Pinning one chunk, on a machine whose memory is being made as it is touched. */
+#define PREPARES_NS 3000000000ull
 
 static struct lien_tracked *tracked_of(struct lien_agent *agent, uint32_t pid)
 {
@@ -39,6 +42,14 @@ static int send_order(void *context, uint32_t pid, const struct lien_wire_header
 static void on_progress(void *context, enum lien_phase phase, unsigned done, unsigned of)
 {
 	lien_server_progress(context, phase, done, of);
+}
+
+/* Memory that was given back on request is not pinned again before it has been of use. */
+static void note_use(struct lien_tracked *tracked, const char *kind)
+{
+	if (!strcmp(kind, "restore"))
+		return;
+	tracked->arena_released = !strcmp(kind, "release");
 }
 
 static struct lien_mapping *given_up(struct lien_process *process)
@@ -78,9 +89,8 @@ static void give_up(struct lien_agent *agent, struct lien_process *process)
 static void on_done(void *context, struct lien_transaction *transaction)
 {
 	const struct lien_transaction_result *result = lien_transaction_result(transaction);
-	const char *kind = lien_transaction_is_offload(transaction) ? "offload" : "restore";
-	bool unfinished =
-		result->error && (result->undo_failed || !lien_transaction_is_offload(transaction));
+	const char *kind = lien_transaction_kind(transaction);
+	bool unfinished = result->error && (result->undo_failed || !strcmp(kind, "restore"));
 	struct lien_agent *agent = context;
 	struct lien_process *process;
 	unsigned i;
@@ -94,9 +104,11 @@ static void on_done(void *context, struct lien_transaction *transaction)
 			(unsigned long long)(result->ns / 1000000));
 	lien_agent_consume(
 		agent); /* the control libraries' calls are in the graph when we answer */
-	for (i = 0; !lien_transaction_is_offload(transaction) && i < result->processes_count; i++) {
+	for (i = 0; i < result->processes_count; i++) {
 		process = lien_graph_process(agent->graph, result->processes[i].pid);
-		if (process && !result->processes[i].failed)
+		if (process && process->agent)
+			note_use(process->agent, kind);
+		if (process && !strcmp(kind, "restore") && !result->processes[i].failed)
 			process->held_bytes = process->held_items = 0;
 	}
 	for (i = 0; i < result->processes_count; i++) {
@@ -188,7 +200,7 @@ static void orders_ready(struct lien_source *source, uint32_t events);
 
 void lien_orders_wait_for_walks(struct lien_agent *agent)
 {
-	uint64_t end = lien_now_ns() + WALKS_NS, now;
+	uint64_t begin = lien_now_ns(), end, now;
 	struct lien_process *process, *next;
 	struct lien_tracked *tracked;
 	struct pollfd reply = {.events = POLLIN};
@@ -198,7 +210,9 @@ void lien_orders_wait_for_walks(struct lien_agent *agent)
 		next = lien_graph_next(process);
 		tracked = process->agent;
 		now = lien_now_ns();
-		if (!tracked || !tracked->walking || !tracked->link || now >= end)
+		end = begin + (tracked && tracked->preparing ? PREPARES_NS : WALKS_NS);
+		if (!tracked || (!tracked->walking && !tracked->preparing) || !tracked->link ||
+			now >= end)
 			continue;
 		reply.fd = lien_link_fd(tracked->link);
 		if (poll(&reply, 1, (end - now) / 1000000 + 1) > 0)
@@ -218,8 +232,56 @@ static int busy(struct lien_agent *agent, char *error, size_t size)
 	return -EBUSY;
 }
 
+static int check_limit(struct lien_agent *agent, uint64_t limit, uint64_t need, uint64_t all,
+	char *error, size_t size)
+{
+	uint64_t held = lien_prepare_held(agent);
+
+	if (agent->host_limit && (!limit || limit > agent->host_limit))
+		limit = agent->host_limit;
+	if (!limit || !need || held + need <= limit)
+		return 0;
+	snprintf(error, size,
+		"host memory: %llu MiB are to be moved, which needs %llu MiB more than the %llu "
+		"MiB held now, and %llu MiB are allowed (--host-limit): see `lien arena`",
+		(unsigned long long)(all >> 20), (unsigned long long)(need >> 20),
+		(unsigned long long)(held >> 20), (unsigned long long)(limit >> 20));
+	return -ENOMEM;
+}
+
+/* Before anything is touched: the arena grows in the middle of the offload. */
+static int check_host(
+	struct lien_agent *agent, uint32_t flags, uint64_t limit, char *error, size_t size)
+{
+	uint64_t bounce = flags & LIEN_WIRE_VERIFY ? LIEN_WIRE_ARENA_BOUNCE : 0, need = 0;
+	const struct lien_plan *plan = &agent->plan;
+	struct lien_host_need *needs = calloc(plan->processes_count + 1, sizeof(*needs));
+	struct lien_process *process;
+	unsigned i;
+	int err;
+
+	if (!needs) {
+		snprintf(error, size, "out of memory");
+		return -ENOMEM;
+	}
+	for (i = 0; i < plan->processes_count; i++) {
+		process = lien_graph_process(agent->graph, plan->processes[i].pid);
+		needs[i].pid = plan->processes[i].pid;
+		if (process && plan->processes[i].bytes)
+			needs[i].bytes =
+				lien_host_missing(process, plan->processes[i].bytes + bounce);
+		need += needs[i].bytes;
+	}
+	err = check_limit(agent, limit, need, plan->bytes, error, size);
+	if (!err)
+		err = lien_host_check(&agent->host, needs, plan->processes_count, error, size);
+	free(needs);
+	return err;
+}
+
 int lien_orders_offload(struct lien_agent *agent, const struct lien_selection *selection,
-	unsigned timeout_ms, bool *nothing, char *error, size_t error_size)
+	uint32_t flags, uint64_t host_limit, unsigned timeout_ms, bool *nothing, char *error,
+	size_t error_size)
 {
 	struct lien_transaction_ops ops = ops_of(agent);
 	int err = busy(agent, error, error_size);
@@ -233,6 +295,11 @@ int lien_orders_offload(struct lien_agent *agent, const struct lien_selection *s
 	*nothing = !agent->plan.processes_count;
 	if (*nothing)
 		return 0;
+	err = check_host(agent, flags, host_limit, error, error_size);
+	if (err) {
+		lien_plan_clear(&agent->plan);
+		return err;
+	}
 	err = lien_transaction_offload(
 		&agent->transaction, &agent->plan, agent->token_base, timeout_ms, &ops);
 	if (err) {
@@ -240,22 +307,17 @@ int lien_orders_offload(struct lien_agent *agent, const struct lien_selection *s
 		lien_plan_clear(&agent->plan);
 		return err;
 	}
+	lien_transaction_set(agent->transaction, flags);
 	agent->t_transaction = lien_now_ns();
 	lien_transaction_start(agent->transaction);
 	return 0;
 }
 
-int lien_orders_restore(struct lien_agent *agent, const uint32_t *pids, unsigned pids_count,
-	unsigned timeout_ms, bool *nothing, char *error, size_t error_size)
+static int check_pids(struct lien_agent *agent, const uint32_t *pids, unsigned pids_count,
+	char *error, size_t error_size)
 {
-	struct lien_transaction_ops ops = ops_of(agent);
-	unsigned count, i;
-	uint32_t *all;
-	int err = busy(agent, error, error_size);
+	unsigned i;
 
-	if (err)
-		return err;
-	lien_agent_consume(agent);
 	for (i = 0; i < pids_count; i++)
 		if (!lien_graph_process(agent->graph, pids[i])) {
 			snprintf(error, error_size,
@@ -264,6 +326,23 @@ int lien_orders_restore(struct lien_agent *agent, const uint32_t *pids, unsigned
 				pids[i]);
 			return -ESRCH;
 		}
+	return 0;
+}
+
+int lien_orders_restore(struct lien_agent *agent, const uint32_t *pids, unsigned pids_count,
+	uint32_t flags, unsigned timeout_ms, bool *nothing, char *error, size_t error_size)
+{
+	struct lien_transaction_ops ops = ops_of(agent);
+	unsigned count;
+	uint32_t *all;
+	int err = busy(agent, error, error_size);
+
+	if (err)
+		return err;
+	lien_agent_consume(agent);
+	err = check_pids(agent, pids, pids_count, error, error_size);
+	if (err)
+		return err;
 	all = calloc(lien_graph_stats(agent->graph)->processes + 1, sizeof(*all));
 	if (!all)
 		return -ENOMEM;
@@ -279,6 +358,62 @@ int lien_orders_restore(struct lien_agent *agent, const uint32_t *pids, unsigned
 		return err;
 	if (!lien_node_now(agent) || !lien_node_now(agent)->count)
 		lien_node_refresh(agent); /* an error may have to name a GPU */
+	lien_transaction_set(agent->transaction, flags);
+	agent->t_transaction = lien_now_ns();
+	lien_transaction_start(agent->transaction);
+	return 0;
+}
+
+static bool asked_for(const uint32_t *pids, unsigned count, uint32_t pid)
+{
+	unsigned i;
+
+	for (i = 0; i < count; i++)
+		if (pids[i] == pid)
+			return true;
+	return !count;
+}
+
+int lien_orders_release(struct lien_agent *agent, const uint32_t *pids, unsigned pids_count,
+	bool *nothing, char *error, size_t error_size)
+{
+	struct lien_transaction_ops ops = ops_of(agent);
+	struct lien_process *process;
+	uint64_t held = 0, used = 0;
+	unsigned count = 0;
+	uint32_t *chosen;
+	int err = busy(agent, error, error_size);
+
+	if (!err)
+		err = check_pids(agent, pids, pids_count, error, error_size);
+	if (err)
+		return err;
+	chosen = calloc(lien_graph_stats(agent->graph)->processes + 1, sizeof(*chosen));
+	if (!chosen)
+		return -ENOMEM;
+	for (process = lien_graph_first(agent->graph); process;
+		process = lien_graph_next(process)) {
+		if (!process->arena_bytes || !asked_for(pids, pids_count, process->pid))
+			continue;
+		held += process->arena_bytes;
+		used += process->arena_used;
+		if (process->arena_used < process->arena_bytes)
+			chosen[count++] = process->pid;
+	}
+	*nothing = !held;
+	if (held && !count) {
+		snprintf(error, error_size,
+			"all host memory that is held, %llu MiB, is in use: `lien restore` first",
+			(unsigned long long)(used >> 20));
+		err = -EBUSY;
+	} else if (count) {
+		err = lien_transaction_release(&agent->transaction, chosen, count, &ops);
+		if (err)
+			snprintf(error, error_size, "%s", strerror(-err));
+	}
+	free(chosen);
+	if (err || *nothing)
+		return err;
 	agent->t_transaction = lien_now_ns();
 	lien_transaction_start(agent->transaction);
 	return 0;
@@ -295,6 +430,7 @@ void lien_orders_unlink(struct lien_tracked *tracked)
 	tracked->link = NULL;
 	tracked->hello = false;
 	tracked->walking = false;
+	tracked->preparing = false;
 }
 
 static void unlink_process(struct lien_tracked *tracked)
@@ -341,6 +477,19 @@ static void hello_reply(struct lien_tracked *tracked, const struct lien_reply *r
 			tracked->pid, (unsigned long long)hello->bytes);
 }
 
+/* Every last reply tells it. */
+static void note_arena(struct lien_agent *agent, uint32_t pid, const struct lien_wire_header *reply)
+{
+	struct lien_process *process = lien_graph_process(agent->graph, pid);
+
+	if (!process || !(reply->flags & LIEN_WIRE_LAST))
+		return;
+	/* It is only believed of itself: sums stay sums. */
+	process->arena_bytes = reply->arena_bytes < LIEN_WIRE_BYTES_MAX ? reply->arena_bytes : 0;
+	process->arena_used =
+		reply->arena_used < process->arena_bytes ? reply->arena_used : process->arena_bytes;
+}
+
 static void orders_ready(struct lien_source *source, uint32_t events)
 {
 	struct lien_tracked *tracked =
@@ -355,6 +504,13 @@ static void orders_ready(struct lien_source *source, uint32_t events)
 	/* A reply can end the transaction, and with it this process's part in it. */
 	while ((tracked = tracked_of(agent, pid)) && tracked->link && handled++ < REPLIES_AT_ONCE &&
 		(n = lien_link_receive(tracked->link, &reply)) > 0) {
+		note_arena(agent, pid, &reply.header);
+		if (tracked->preparing) {
+			lien_link_discard(&reply);
+			if (reply.header.flags & LIEN_WIRE_LAST)
+				lien_prepare_reply(agent, pid, &reply);
+			continue;
+		}
 		if (reply.header.type == LIEN_WIRE_WALK) {
 			lien_link_discard(&reply);
 			lien_walks_reply(agent, pid, &reply);

@@ -257,13 +257,43 @@ static bool pid_selected(const struct lien_selection *selection, uint32_t pid)
 	return !selection->pids_count || listed(selection->pids, selection->pids_count, pid);
 }
 
+static bool mapped_at(const struct lien_allocation *allocation, uint64_t address)
+{
+	const struct lien_mapping *mapping;
+
+	LIST_FOREACH (mapping, &allocation->mappings, of_allocation)
+		if (mapping->process == allocation->owner && address - mapping->va < mapping->bytes)
+			return true;
+	return false;
+}
+
+static bool meant(const struct lien_discard *discard, const struct lien_allocation *allocation)
+{
+	if (discard->owner)
+		return !strcmp(discard->owner, lien_allocation_library(allocation));
+	return allocation->owner && allocation->owner->pid == discard->pid &&
+	       mapped_at(allocation, discard->address);
+}
+
+static bool worthless(
+	const struct lien_selection *selection, const struct lien_allocation *allocation)
+{
+	unsigned i;
+
+	for (i = 0; i < selection->discard_count; i++)
+		if (meant(&selection->discard[i], allocation))
+			return true;
+	return false;
+}
+
 static bool selected(
 	const struct lien_selection *selection, const struct lien_allocation *allocation)
 {
 	if (!lien_allocation_held(allocation) || !lien_allocation_on_device(allocation) ||
 		lien_allocation_offloaded(allocation))
 		return false;
-	if (selection->owner && strcmp(selection->owner, lien_allocation_library(allocation)))
+	if (selection->owner && strcmp(selection->owner, lien_allocation_library(allocation)) &&
+		!worthless(selection, allocation))
 		return false;
 	return pid_selected(selection, allocation->owner_pid);
 }
@@ -397,6 +427,7 @@ static int add_items(struct planner *planner, const struct lien_allocation *allo
 	const struct lien_process *process, const struct lien_mapping *first)
 {
 	struct lien_plan_process *part = plan_process(planner->plan, process->pid);
+	const bool discarded = worthless(planner->selection, allocation);
 	const struct lien_mapping *mapping;
 	unsigned n = 0, i;
 
@@ -426,8 +457,14 @@ static int add_items(struct planner *planner, const struct lien_allocation *allo
 		item->flags = process != allocation->owner ? LIEN_WIRE_IMPORTED
 			      : shared(allocation)	   ? LIEN_WIRE_OWNED | LIEN_WIRE_SHARED
 							   : LIEN_WIRE_OWNED;
+		if (process == allocation->owner && discarded)
+			item->flags |= LIEN_WIRE_WORTHLESS;
 	}
-	if (process == allocation->owner) {
+	if (process == allocation->owner && discarded) {
+		part->allocations++;
+		part->discarded += allocation->bytes;
+		planner->plan->discarded += allocation->bytes;
+	} else if (process == allocation->owner) {
 		part->allocations++;
 		part->bytes += allocation->bytes;
 		planner->plan->bytes += allocation->bytes;
@@ -477,6 +514,28 @@ static int consider(struct planner *planner, const struct lien_allocation *alloc
 	return err ? err : add_allocation(planner, allocation);
 }
 
+/* Who names an address means something that is there. */
+static int check_discards(struct planner *planner)
+{
+	const struct lien_discard *discard = planner->selection->discard, *end;
+	struct lien_allocation *allocation;
+
+	for (end = discard + planner->selection->discard_count; discard < end; discard++) {
+		if (discard->owner)
+			continue;
+		allocation = lien_graph_first_allocation(planner->graph);
+		while (allocation &&
+			!(meant(discard, allocation) && selected(planner->selection, allocation)))
+			allocation = lien_graph_next_allocation(allocation);
+		if (!allocation)
+			return refuse(planner, -ESRCH,
+				"--discard %u:0x%" PRIx64 ": process %u has no memory of its own "
+				"on a GPU there that is selected (see `lien holders`)",
+				discard->pid, discard->address, discard->pid);
+	}
+	return 0;
+}
+
 static int by_pid(const void *a, const void *b)
 {
 	const struct lien_plan_process *x = a, *y = b;
@@ -499,6 +558,7 @@ int lien_plan_offload(struct lien_graph *graph, const struct lien_selection *sel
 				"process %u is not known to the agent: it does not run or has not "
 				"used CUDA (see `lien ps`)",
 				selection->pids[i]);
+	err = check_discards(&planner);
 	for (allocation = lien_graph_first_allocation(graph); allocation && !err;
 		allocation = lien_graph_next_allocation(allocation))
 		err = consider(&planner, allocation);

@@ -13,12 +13,21 @@
 #include <lien/wire.h>
 #include "agent/graph.h"
 
+/* Memory that is declared worthless: an owner's, or the allocation that is mapped at an address. */
+struct lien_discard {
+	const char *owner; /* library name; NULL: by address */
+	uint32_t pid;
+	uint64_t address;
+};
+
 struct lien_selection {
 	const char *owner;    /* library name as views show it; NULL: any */
 	const uint32_t *pids; /* whose memory; none: everybody's */
 	unsigned pids_count;
-	bool strict;	   /* anything left behind is a refusal */
-	bool with_closure; /* take in processes outside pids that map the memory */
+	bool strict;			    /* anything left behind is a refusal */
+	bool with_closure;		    /* take in processes outside pids that map the memory */
+	const struct lien_discard *discard; /* selected as well, and not to be saved */
+	unsigned discard_count;
 };
 
 struct lien_plan_process {
@@ -26,7 +35,8 @@ struct lien_plan_process {
 	struct lien_wire_item *items; /* token: the allocation's number in the graph */
 	unsigned items_count, items_room;
 	unsigned allocations, imports; /* owned; other processes' */
-	uint64_t bytes;		       /* of the owned ones */
+	uint64_t bytes;		       /* of the owned ones that are saved */
+	uint64_t discarded;	       /* of those that are not */
 };
 
 struct lien_left {
@@ -40,7 +50,7 @@ struct lien_plan {
 	unsigned processes_count;
 	struct lien_left *left; /* by pid and reason */
 	unsigned left_count;
-	uint64_t bytes;
+	uint64_t bytes, discarded;
 };
 
 /*

@@ -10,6 +10,7 @@
 #include "agent/findings.h"
 #include "agent/requests.h"
 #include "agent/node.h"
+#include "agent/prepare.h"
 #include "agent/sites.h"
 #include "agent/views.h"
 #include "agent/walks.h"
@@ -19,6 +20,8 @@
 #define TIMEOUT_MS     10000
 #define TIMEOUT_MS_MAX 3600000
 #define PIDS_MAX       4096
+
+#define DISCARD_MAX 1024
 
 #define IDLE_MINUTES	 10
 #define IDLE_MINUTES_MAX 525600
@@ -216,9 +219,8 @@ static json_t *status_transaction(struct lien_agent *agent)
 {
 	if (!agent->transaction || agent->transaction_ended)
 		return json_null();
-	return json_pack("{s:s, s:s, s:f}", "kind",
-		lien_transaction_is_offload(agent->transaction) ? "offload" : "restore", "phase",
-		lien_phase_name(lien_transaction_phase(agent->transaction)), "ms",
+	return json_pack("{s:s, s:s, s:f}", "kind", lien_transaction_kind(agent->transaction),
+		"phase", lien_phase_name(lien_transaction_phase(agent->transaction)), "ms",
 		(lien_now_ns() - agent->t_transaction) / 1e6);
 }
 
@@ -249,6 +251,19 @@ static json_t *status_followed(struct lien_agent *agent)
 	return pids;
 }
 
+static json_t *status_host(struct lien_agent *agent)
+{
+	struct lien_process *process;
+	uint64_t used = 0;
+
+	for (process = lien_graph_first(agent->graph); process; process = lien_graph_next(process))
+		used += process->arena_used;
+	return json_pack("{s:I, s:I, s:o, s:b}", "held_bytes", (json_int_t)lien_prepare_held(agent),
+		"used_bytes", (json_int_t)used, "limit_bytes",
+		agent->host_limit ? json_integer(agent->host_limit) : json_null(), "prepare",
+		!agent->no_prepare);
+}
+
 static void request_status(struct lien_client *client, json_t *request)
 {
 	struct lien_agent *agent = client->agent;
@@ -266,7 +281,7 @@ static void request_status(struct lien_client *client, json_t *request)
 	}
 	lien_reply_result(client,
 		json_pack("{s:s, s:i, s:f, s:I, s:I, s:I, s:I, s:I, s:i, s:I, s:I, s:o, s:I, s:I, "
-			  "s:i, s:s, s:o, s:o, s:o, s:i, s:o, s:o}",
+			  "s:i, s:s, s:o, s:o, s:o, s:i, s:o, s:o, s:o}",
 			"version", LIEN_VERSION, "pid", getpid(), "uptime_ms",
 			(lien_now_ns() - agent->t_start) / 1e6, "rss_bytes",
 			(json_int_t)rss_bytes(), "events", (json_int_t)stats->events, "events_lost",
@@ -282,11 +297,13 @@ static void request_status(struct lien_client *client, json_t *request)
 			status_followed(agent), "libraries", status_libraries(agent), "skipped",
 			status_skipped(agent), "skipped_files",
 			(int)lien_probes_skipped(agent->probes)->count, "transaction",
-			status_transaction(agent), "journal", status_journal(agent)));
+			status_transaction(agent), "journal", status_journal(agent), "host",
+			status_host(agent)));
 }
 
 struct transfer {
 	struct lien_selection selection;
+	struct lien_discard discard[DISCARD_MAX];
 	uint32_t pids[PIDS_MAX];
 	unsigned timeout_ms;
 	int dry_run;
@@ -322,6 +339,55 @@ static bool read_transfer(struct lien_client *client, json_t *request, struct tr
 	return true;
 }
 
+/* "nccl", or "812:0x7f2a4c000000". The names are the request's. */
+static bool read_discards(struct lien_client *client, json_t *request, struct transfer *transfer)
+{
+	json_t *list = json_object_get(request, "discard"), *entry;
+	const char *text, *hex;
+	size_t i;
+
+	if (list && (!json_is_array(list) || json_array_size(list) > DISCARD_MAX)) {
+		lien_reply_error(client, "discard must be a list of at most 1024 selectors");
+		return false;
+	}
+	json_array_foreach (list, i, entry) {
+		struct lien_discard *discard = &transfer->discard[i];
+		char *end = NULL;
+
+		text = json_string_value(entry);
+		hex = text ? strchr(text, ':') : NULL;
+		if (text && text[0] && !hex) {
+			discard->owner = text;
+			continue;
+		}
+		if (hex && text[0] >= '1' && text[0] <= '9' && !strncmp(hex + 1, "0x", 2)) {
+			discard->pid = strtoul(text, &end, 10);
+			hex = end == hex && strspn(hex + 3, "0123456789abcdefABCDEF") ? hex : NULL;
+			discard->address = hex ? strtoull(hex + 1, &end, 16) : 0;
+		}
+		if (!hex || !end || *end || !discard->address) {
+			lien_reply_error(client, "each of discard must be an owner, such as "
+						 "\"nccl\", or a process and an address, such as "
+						 "\"812:0x7f00\"");
+			return false;
+		}
+	}
+	transfer->selection.discard = transfer->discard;
+	transfer->selection.discard_count = json_array_size(list);
+	return true;
+}
+
+static bool read_limit(struct lien_client *client, json_t *request, uint64_t *limit)
+{
+	json_t *bytes = json_object_get(request, "host_limit_bytes");
+
+	*limit = json_integer_value(bytes);
+	if (!bytes || (json_is_integer(bytes) && json_integer_value(bytes) > 0))
+		return true;
+	lien_reply_error(client, "host_limit_bytes must be a positive number");
+	return false;
+}
+
 static void dry_run(struct lien_client *client, const struct lien_selection *selection)
 {
 	struct lien_plan plan;
@@ -339,7 +405,8 @@ static void request_offload(struct lien_client *client, json_t *request)
 {
 	json_t *owner = json_object_get(request, "owner");
 	static struct transfer transfer;
-	bool nothing = false, dry;
+	bool nothing = false, dry, verify;
+	uint64_t host_limit;
 	char error[512];
 
 	memset(&transfer, 0, sizeof(transfer));
@@ -353,6 +420,9 @@ static void request_offload(struct lien_client *client, json_t *request)
 	if (!read_transfer(client, request, &transfer) ||
 		!read_flag(client, request, "strict", &transfer.selection.strict) ||
 		!read_flag(client, request, "with_closure", &transfer.selection.with_closure) ||
+		!read_flag(client, request, "verify", &verify) ||
+		!read_discards(client, request, &transfer) ||
+		!read_limit(client, request, &host_limit) ||
 		!read_flag(client, request, "dry_run", &dry))
 		return;
 	if (dry) {
@@ -360,8 +430,8 @@ static void request_offload(struct lien_client *client, json_t *request)
 		return;
 	}
 	client->waiting = true; /* before: it may end while it is being started */
-	if (lien_orders_offload(client->agent, &transfer.selection, transfer.timeout_ms, &nothing,
-		    error, sizeof(error))) {
+	if (lien_orders_offload(client->agent, &transfer.selection, verify ? LIEN_WIRE_VERIFY : 0,
+		    host_limit, transfer.timeout_ms, &nothing, error, sizeof(error))) {
 		client->waiting = false;
 		lien_reply_error(client, error);
 	} else if (nothing) {
@@ -374,15 +444,17 @@ static void request_offload(struct lien_client *client, json_t *request)
 static void request_restore(struct lien_client *client, json_t *request)
 {
 	static struct transfer transfer;
-	bool nothing = false;
+	bool nothing = false, ignore;
 	char error[512];
 
 	memset(&transfer, 0, sizeof(transfer));
-	if (!read_transfer(client, request, &transfer))
+	if (!read_transfer(client, request, &transfer) ||
+		!read_flag(client, request, "ignore_damage", &ignore))
 		return;
 	client->waiting = true;
 	if (lien_orders_restore(client->agent, transfer.pids, transfer.selection.pids_count,
-		    transfer.timeout_ms, &nothing, error, sizeof(error))) {
+		    ignore ? LIEN_WIRE_UNVERIFIED : 0, transfer.timeout_ms, &nothing, error,
+		    sizeof(error))) {
 		client->waiting = false;
 		lien_reply_error(client, error);
 	} else if (nothing) {
@@ -390,6 +462,57 @@ static void request_restore(struct lien_client *client, json_t *request)
 
 		client->waiting = false;
 		lien_reply_result(client, lien_view_plan(&none));
+	}
+}
+
+/* All processes that hold host memory, or those of a release, which is NULL if there is none. */
+static json_t *view_arena(
+	struct lien_agent *agent, const struct lien_transaction_result *result, bool all)
+{
+	json_t *list = json_array(), *row;
+	struct lien_process *process;
+	uint64_t released;
+	unsigned i;
+
+	for (process = lien_graph_first(agent->graph); process;
+		process = lien_graph_next(process)) {
+		for (i = 0, released = 0; result && i < result->processes_count; i++)
+			if (result->processes[i].pid == process->pid)
+				released = result->processes[i].bytes;
+		if (!(all && process->arena_bytes) && !released)
+			continue;
+		row = json_pack("{s:I, s:s, s:I, s:I, s:I}", "pid", (json_int_t)process->pid,
+			"command", process->command, "held_bytes", (json_int_t)process->arena_bytes,
+			"used_bytes", (json_int_t)process->arena_used, "released_bytes",
+			(json_int_t)released);
+		json_array_append_new(list, row);
+	}
+	return json_pack("{s:o, s:o, s:I}", "host", status_host(agent), "processes", list,
+		"released_bytes", (json_int_t)(result ? result->bytes : 0));
+}
+
+static void request_arena(struct lien_client *client, json_t *request)
+{
+	static struct transfer transfer;
+	bool nothing = false, release;
+	char error[512];
+
+	memset(&transfer, 0, sizeof(transfer));
+	if (!read_transfer(client, request, &transfer) ||
+		!read_flag(client, request, "release", &release))
+		return;
+	if (!release) {
+		lien_reply_result(client, view_arena(client->agent, NULL, true));
+		return;
+	}
+	client->waiting = true;
+	if (lien_orders_release(client->agent, transfer.pids, transfer.selection.pids_count,
+		    &nothing, error, sizeof(error))) {
+		client->waiting = false;
+		lien_reply_error(client, error);
+	} else if (nothing) {
+		client->waiting = false;
+		lien_reply_result(client, view_arena(client->agent, NULL, true));
 	}
 }
 
@@ -424,6 +547,13 @@ void lien_request_done(struct lien_client *client)
 	bool offload = lien_transaction_is_offload(agent->transaction);
 	char error[900];
 
+	if (!strcmp(lien_transaction_kind(agent->transaction), "release")) {
+		if (result->error)
+			lien_reply_error(client, result->text);
+		else
+			lien_reply_result(client, view_arena(agent, result, true));
+		return;
+	}
 	if (!result->error) {
 		lien_reply_result(client,
 			lien_view_result(agent->transaction, offload ? &agent->plan : NULL));
@@ -432,7 +562,10 @@ void lien_request_done(struct lien_client *client)
 	snprintf(error, sizeof(error), "%s%s%s%s", result->text,
 		result->undo_text[0] ? "; then: " : "", result->undo_text,
 		result->lost ? ""
-		: !offload   ? "; nothing is lost: `lien restore` again once that is mended"
+		: result->error == -EBADMSG && !offload
+			? "; `lien restore` again tries again, `lien restore --ignore-damage` "
+			  "puts back what is there"
+		: !offload ? "; nothing is lost: `lien restore` again once that is mended"
 		: result->rolled_back ? "; everything was put back, the job runs on"
 		: result->undo_failed
 			? "; putting it back failed as well: `lien restore` once that is mended"
@@ -462,10 +595,12 @@ static void request_record(struct lien_client *client, json_t *request)
 	client->recording = follow || !marked;
 }
 
+#define MEMBERS_MAX 12
+
 static const struct request {
 	const char *op;
 	void (*handle)(struct lien_client *client, json_t *request);
-	const char *members[8];
+	const char *members[MEMBERS_MAX];
 } requests[] = {
 	{"ps", request_ps, {NULL}},
 	{"mem", request_mem, {"by", "pid", "explain"}},
@@ -474,8 +609,10 @@ static const struct request {
 	{"holders", request_holders, {"pid", "address"}},
 	{"check", request_check, {"idle_minutes"}},
 	{"offload", request_offload,
-		{"owner", "pids", "timeout_ms", "dry_run", "strict", "with_closure"}},
-	{"restore", request_restore, {"pids", "timeout_ms"}},
+		{"owner", "pids", "timeout_ms", "dry_run", "strict", "with_closure", "verify",
+			"discard", "host_limit_bytes"}},
+	{"restore", request_restore, {"pids", "timeout_ms", "ignore_damage"}},
+	{"arena", request_arena, {"release", "pids"}},
 	{"compare", request_compare, {"pids", "repair", "timeout_ms"}},
 	{"status", request_status, {NULL}},
 	{"record", request_record, {"follow"}},
@@ -491,10 +628,10 @@ static const char *unknown_member(const struct request *known, json_t *request)
 	json_object_foreach (request, name, value) {
 		if (!strcmp(name, "op"))
 			continue;
-		for (i = 0; i < 8 && known->members[i]; i++)
+		for (i = 0; i < MEMBERS_MAX && known->members[i]; i++)
 			if (!strcmp(name, known->members[i]))
 				break;
-		if (i == 8 || !known->members[i])
+		if (i == MEMBERS_MAX || !known->members[i])
 			return name;
 	}
 	return NULL;

@@ -27,6 +27,7 @@ static const struct {
 	[LIEN_PHASE_EXPORT] = {"export", LIEN_WIRE_EXPORT, 30000, 0, 50},
 	[LIEN_PHASE_IMPORT] = {"import", LIEN_WIRE_IMPORT, 30000, 0, 50},
 	[LIEN_PHASE_FINISH] = {"finish", LIEN_WIRE_FINISH, 30000, 5, 0},
+	[LIEN_PHASE_RELEASE] = {"release", LIEN_WIRE_RELEASE, 60000, 0, 0},
 };
 
 const char *lien_phase_name(enum lien_phase phase)
@@ -122,6 +123,7 @@ int lien_transaction_offload(struct lien_transaction **out, const struct lien_pl
 		t->processes[i].imports = part->imports;
 		t->processes[i].mappings = part->items_count;
 		t->processes[i].bytes = part->bytes;
+		t->processes[i].discarded = part->discarded;
 		if (lien_participant_add(participant, part->items, part->items_count))
 			goto nomem;
 		for (j = 0; j < participant->count; j++)
@@ -158,6 +160,21 @@ int lien_transaction_restore(struct lien_transaction **out, const uint32_t *all,
 	t->pids_count = pids_count;
 	*out = t;
 	return 0;
+}
+
+int lien_transaction_release(struct lien_transaction **out, const uint32_t *pids,
+	unsigned pids_count, const struct lien_transaction_ops *ops)
+{
+	int err = lien_transaction_restore(out, pids, pids_count, pids, pids_count, 0, ops);
+
+	if (!err)
+		(*out)->release = true;
+	return err;
+}
+
+void lien_transaction_set(struct lien_transaction *t, uint32_t flags)
+{
+	t->flags = flags;
 }
 
 void lien_transaction_free(struct lien_transaction *t)
@@ -264,6 +281,8 @@ void lien_transaction_end(struct lien_transaction *t)
 			struct lien_transaction_process process = t->processes[i];
 
 			t->result.bytes += process.bytes;
+			t->result.discarded += process.discarded;
+			t->result.verified += process.verified;
 			t->processes[i] = t->processes[n];
 			t->processes[n++] = process;
 			if (n - 1 != i) { /* keeps both arrays parallel */
@@ -273,7 +292,8 @@ void lien_transaction_end(struct lien_transaction *t)
 				t->participants[n - 1] = other;
 			}
 		}
-	t->result.all_back = !t->offload && !t->pids_count && !t->result.error;
+	t->result.all_back =
+		!t->offload && !t->release && !t->pids_count && !t->result.error;
 	t->result.processes = t->processes;
 	t->result.processes_count = n;
 	t->result.ns = t->ops.now_ns(t->ops.context) - t->t_start;
@@ -301,6 +321,9 @@ static void stage_more(struct lien_transaction *t, unsigned index)
 
 static void phase_begin(struct lien_transaction *t, enum lien_phase phase)
 {
+	uint32_t flags = phase == LIEN_PHASE_SAVE   ? t->flags & LIEN_WIRE_VERIFY
+			 : phase == LIEN_PHASE_LIST ? LIEN_WIRE_ROOM
+						    : 0;
 	unsigned i;
 
 	t->phase = phase;
@@ -313,8 +336,7 @@ static void phase_begin(struct lien_transaction *t, enum lien_phase phase)
 		if (phase == LIEN_PHASE_STAGE)
 			stage_more(t, i);
 		else
-			lien_transaction_order(t, i, phase,
-				phase == LIEN_PHASE_LIST ? LIEN_WIRE_ROOM : 0, NULL, 0, NULL, 0);
+			lien_transaction_order(t, i, phase, flags, NULL, 0, NULL, 0);
 	}
 }
 
@@ -392,6 +414,8 @@ static void offload_reply(
 	lien_transaction_progress(t);
 }
 
+static void advance(struct lien_transaction *t);
+
 void lien_transaction_start(struct lien_transaction *t)
 {
 	t->t_start = t->ops.now_ns(t->ops.context);
@@ -404,9 +428,9 @@ void lien_transaction_start(struct lien_transaction *t)
 	}
 	for (unsigned i = 0; i < t->count; i++)
 		t->participants[i].member = true;
-	phase_begin(t, LIEN_PHASE_LIST);
+	phase_begin(t, t->release ? LIEN_PHASE_RELEASE : LIEN_PHASE_LIST);
 	if (lien_transaction_idle(t))
-		lien_restore_listed(t);
+		advance(t);
 }
 
 /* After any change: the state machine that is in charge goes on. */
@@ -416,7 +440,10 @@ static void advance(struct lien_transaction *t)
 		return;
 	if (!t->restoring)
 		offload_advance(t);
-	else if (t->phase == LIEN_PHASE_LIST) {
+	else if (t->release) {
+		if (lien_transaction_idle(t))
+			lien_transaction_end(t);
+	} else if (t->phase == LIEN_PHASE_LIST) {
 		if (lien_transaction_idle(t))
 			lien_restore_listed(t);
 	} else
@@ -464,7 +491,13 @@ void lien_transaction_reply(struct lien_transaction *t, uint32_t pid,
 				(int)strnlen(reply->text, sizeof(reply->text)),
 				reply->text[0] ? reply->text : "no reason given", reply->arg);
 	}
-	if (t->restoring) {
+	if (t->release) {
+		t->processes[index].bytes = reply->result ? 0 : reply->arg;
+		t->participants[index].finished = true;
+		lien_transaction_progress(t);
+		for (i = 0; i < fds_count; i++)
+			t->ops.fd_close(fds[i]);
+	} else if (t->restoring) {
 		lien_restore_reply(t, index, reply, body, fds, fds_count);
 	} else {
 		for (i = 0; i < fds_count; i++)
@@ -527,6 +560,11 @@ const struct lien_transaction_result *lien_transaction_result(const struct lien_
 bool lien_transaction_is_offload(const struct lien_transaction *t)
 {
 	return t->offload;
+}
+
+const char *lien_transaction_kind(const struct lien_transaction *t)
+{
+	return t->offload ? "offload" : t->release ? "release" : "restore";
 }
 
 enum lien_phase lien_transaction_phase(const struct lien_transaction *t)

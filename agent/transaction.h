@@ -11,6 +11,8 @@
  * Restore: each process lists what it holds, and the processes that share some of it go together;
  * then CREATE, EXPORT and IMPORT run through each process as fast as its partners allow, and FINISH
  * when all have done what they could.
+ *
+ * Release: each process gives back the part of its host arena that nothing needs.
  */
 #ifndef LIEN_TRANSACTION_H
 #define LIEN_TRANSACTION_H
@@ -37,6 +39,7 @@ enum lien_phase {
 	LIEN_PHASE_EXPORT,
 	LIEN_PHASE_IMPORT,
 	LIEN_PHASE_FINISH,
+	LIEN_PHASE_RELEASE,
 	LIEN_PHASE_COUNT,
 };
 
@@ -70,7 +73,9 @@ struct lien_transaction_ops {
 struct lien_transaction_process {
 	uint32_t pid;
 	unsigned allocations, imports, mappings;
-	uint64_t bytes;
+	uint64_t bytes;			     /* moved; release: given back */
+	uint64_t discarded;		     /* dropped without being saved */
+	uint64_t verified;		     /* restore: compared with what was saved */
 	int64_t freed_bytes;		     /* device-wide, by the driver; offload only */
 	uint64_t lost_mappings;		     /* restore: of memory whose owner has ended */
 	uint64_t phase_ns[LIEN_PHASE_COUNT]; /* as the process measured it */
@@ -86,7 +91,7 @@ struct lien_transaction_result {
 	bool rolled_back;    /* it failed half-way and everything was put back */
 	bool undo_failed;    /* it failed half-way and not everything could be put back */
 	uint64_t ns;
-	uint64_t bytes;
+	uint64_t bytes, discarded, verified;
 	const struct lien_transaction_process *processes;
 	unsigned processes_count;
 };
@@ -100,6 +105,10 @@ int lien_transaction_offload(struct lien_transaction **out, const struct lien_pl
 int lien_transaction_restore(struct lien_transaction **out, const uint32_t *all, unsigned all_count,
 	const uint32_t *pids, unsigned pids_count, unsigned timeout_ms,
 	const struct lien_transaction_ops *ops);
+int lien_transaction_release(struct lien_transaction **out, const uint32_t *pids,
+	unsigned pids_count, const struct lien_transaction_ops *ops);
+/* Before the start: an offload with LIEN_WIRE_VERIFY, a restore with LIEN_WIRE_UNVERIFIED. */
+void lien_transaction_set(struct lien_transaction *transaction, uint32_t flags);
 /* Sends the first orders. Everything may end before this returns. */
 void lien_transaction_start(struct lien_transaction *transaction);
 void lien_transaction_free(struct lien_transaction *transaction);
@@ -114,6 +123,8 @@ void lien_transaction_tick(struct lien_transaction *transaction);
 const struct lien_transaction_result *lien_transaction_result(
 	const struct lien_transaction *transaction);
 bool lien_transaction_is_offload(const struct lien_transaction *transaction);
+/* "offload", "restore", "release". */
+const char *lien_transaction_kind(const struct lien_transaction *transaction);
 enum lien_phase lien_transaction_phase(const struct lien_transaction *transaction);
 
 #endif

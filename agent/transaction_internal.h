@@ -40,12 +40,14 @@ struct lien_transaction {
 	uint32_t *pids; /* restore: those asked for */
 	unsigned pids_count;
 	bool offload;
+	bool release;
 	bool restoring; /* a restore, or an offload that is being undone */
 	bool stopping;	/* an offload failed: no new orders, then discard or undo */
 	bool finishing; /* a restore: nothing more will be exported or imported */
 	bool ended;
 	enum lien_phase phase;
 	unsigned timeout_ms;
+	uint32_t flags;	     /* of SAVE; of CREATE and FINISH */
 	uint64_t generation; /* of an offload: an undo means its items and no earlier one's */
 	uint64_t t_start;
 	uint32_t next_seq;

@@ -64,7 +64,10 @@ static void describe(
 			continue;
 		if (item->flags & LIEN_WIRE_OWNED) {
 			process->allocations++;
-			process->bytes += item->allocation_bytes;
+			if (item->flags & LIEN_WIRE_WORTHLESS)
+				process->discarded += item->allocation_bytes;
+			else
+				process->bytes += item->allocation_bytes;
 		} else {
 			process->imports++;
 		}
@@ -196,7 +199,7 @@ static void import_batch(struct lien_transaction *t, unsigned index)
 static void finish(struct lien_transaction *t, unsigned index)
 {
 	struct participant *participant = &t->participants[index];
-	uint32_t flags = 0, owner;
+	uint32_t flags = t->flags & LIEN_WIRE_UNVERIFIED, owner;
 
 	if (exports_wanted(t, participant))
 		flags |= LIEN_WIRE_KEEP;
@@ -212,8 +215,8 @@ static void next_order(struct lien_transaction *t, unsigned index)
 
 	if (!participant->created) {
 		participant->rooms_count = 0; /* it will say how it is then */
-		lien_transaction_order(
-			t, index, LIEN_PHASE_CREATE, LIEN_WIRE_ROOM, NULL, 0, NULL, 0);
+		lien_transaction_order(t, index, LIEN_PHASE_CREATE,
+			LIEN_WIRE_ROOM | (t->flags & LIEN_WIRE_UNVERIFIED), NULL, 0, NULL, 0);
 	} else if (!participant->exported)
 		lien_transaction_order(t, index, LIEN_PHASE_EXPORT, 0, NULL, 0, NULL, 0);
 	else if (participant->shares_count)
@@ -321,6 +324,8 @@ static void finished(
 
 	participant->finished = true;
 	t->phase = LIEN_PHASE_FINISH;
+	if (!reply->result)
+		t->processes[index].verified = reply->arg;
 	if (reply->arg2 && imports_missing(t, participant, &owner) == MISSING_LOST) {
 		/* To be told whatever else has failed. */
 		if (!t->result.lost)

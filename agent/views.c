@@ -104,6 +104,12 @@ static json_t *view_ranks(struct lien_process *process)
 	return list;
 }
 
+/* A recording does not have what a control library says of itself. */
+static json_t *said(const struct lien_process *process, uint64_t bytes)
+{
+	return process->presence == LIEN_CONTROL_UNKNOWN ? json_null() : json_integer(bytes);
+}
+
 static json_t *view_process(struct lien_process *process)
 {
 	const struct lien_allocation *allocation;
@@ -119,13 +125,15 @@ static json_t *view_process(struct lien_process *process)
 		sums.offloaded = process->held_bytes; /* known from its control library alone */
 	if (sums.offloaded || sums.imports_away)
 		state = sums.bytes || sums.imported ? "partly offloaded" : "offloaded";
-	return json_pack("{s:I, s:s, s:I, s:s, s:b, s:s, s:o, s:o, s:I, s:I, s:I, s:I}", "pid",
-		(json_int_t)process->pid, "command", process->command, "uid",
+	return json_pack("{s:I, s:s, s:I, s:s, s:b, s:s, s:o, s:o, s:I, s:I, s:I, s:I, s:o, s:o}",
+		"pid", (json_int_t)process->pid, "command", process->command, "uid",
 		(json_int_t)process->uid, "state", state, "complete", !process->incomplete,
 		"control", presence(process), "devices", view_devices(sums.devices), "ranks",
 		view_ranks(process), "bytes", (json_int_t)sums.bytes, "nccl_bytes",
 		(json_int_t)sums.nccl, "imported_bytes", (json_int_t)sums.imported,
-		"offloaded_bytes", (json_int_t)sums.offloaded);
+		"offloaded_bytes", (json_int_t)sums.offloaded, "arena_bytes",
+		said(process, process->arena_bytes), "arena_used_bytes",
+		said(process, process->arena_used));
 }
 
 static json_t *view_processes(struct lien_graph *graph)

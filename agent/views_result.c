@@ -23,15 +23,16 @@ json_t *lien_view_plan(const struct lien_plan *plan)
 		const struct lien_plan_process *part = &plan->processes[i];
 
 		json_array_append_new(
-			list, json_pack("{s:I, s:i, s:i, s:i, s:I, s:n, s:{}}", "pid",
+			list, json_pack("{s:I, s:i, s:i, s:i, s:I, s:I, s:n, s:{}}", "pid",
 				      (json_int_t)part->pid, "allocations", part->allocations,
 				      "imports", part->imports, "mappings", part->items_count,
-				      "bytes", (json_int_t)part->bytes, "freed_bytes", "ms"));
+				      "bytes", (json_int_t)part->bytes, "discarded_bytes",
+				      (json_int_t)part->discarded, "freed_bytes", "ms"));
 	}
-	return json_pack("{s:s, s:I, s:f, s:o, s:o}", "outcome",
+	return json_pack("{s:s, s:I, s:I, s:f, s:o, s:o}", "outcome",
 		plan->processes_count ? "dry run" : "nothing to do", "bytes",
-		(json_int_t)plan->bytes, "ms", 0.0, "processes", list, "left",
-		lien_view_left(plan->left, plan->left_count));
+		(json_int_t)plan->bytes, "discarded_bytes", (json_int_t)plan->discarded, "ms", 0.0,
+		"processes", list, "left", lien_view_left(plan->left, plan->left_count));
 }
 
 json_t *lien_view_result(const struct lien_transaction *transaction, const struct lien_plan *plan)
@@ -54,15 +55,19 @@ json_t *lien_view_result(const struct lien_transaction *transaction, const struc
 			json_object_set_new(ms, lien_phase_name(*phase),
 				json_real(process->phase_ns[*phase] / 1e6));
 		json_array_append_new(
-			list, json_pack("{s:I, s:i, s:i, s:i, s:I, s:o, s:o}", "pid",
+			list, json_pack("{s:I, s:i, s:i, s:i, s:I, s:I, s:I, s:o, s:o}", "pid",
 				      (json_int_t)process->pid, "allocations", process->allocations,
 				      "imports", process->imports, "mappings", process->mappings,
-				      "bytes", (json_int_t)process->bytes, "freed_bytes",
+				      "bytes", (json_int_t)process->bytes, "discarded_bytes",
+				      (json_int_t)process->discarded, "verified_bytes",
+				      (json_int_t)process->verified, "freed_bytes",
 				      is_offload ? json_integer(process->freed_bytes) : json_null(),
 				      "ms", ms));
 	}
-	return json_pack("{s:s, s:I, s:f, s:o, s:o}", "outcome",
+	return json_pack("{s:s, s:I, s:I, s:I, s:f, s:o, s:o}", "outcome",
 		result->processes_count ? "done" : "nothing to do", "bytes",
-		(json_int_t)result->bytes, "ms", result->ns / 1e6, "processes", list, "left",
+		(json_int_t)result->bytes, "discarded_bytes", (json_int_t)result->discarded,
+		"verified_bytes", (json_int_t)result->verified, "ms", result->ns / 1e6, "processes",
+		list, "left",
 		lien_view_left(plan ? plan->left : NULL, plan ? plan->left_count : 0));
 }

@@ -257,8 +257,8 @@ static void proceed(struct lien_agent *agent, struct lien_process *process)
 	unsigned count;
 	int err = 0;
 
-	if (!walk || tracked->walking || agent->transaction || agent->walks_held ||
-		(!walk->begun && lien_now_ns() < walk->t_pass))
+	if (!walk || tracked->walking || tracked->preparing || agent->transaction ||
+		agent->walks_held || (!walk->begun && lien_now_ns() < walk->t_pass))
 		return;
 	if (!tracked->link) {
 		lien_walk_end(agent, process, "its control thread has ended");

@@ -50,6 +50,14 @@ struct thread {
 	__u32 quick_call, quick_attachment;
 	__u64 quick_sp;
 	__u64 scope; /* of the NCCL call that it entered last */
+	/* The last collective or transfer: where its return address lies, and which it is. While it
+	 * has not returned, that word does not change. */
+	__u64 last_sp, last_caller;
+	__u64 gate_sp;	   /* the gated call that it is in; 0: none */
+	__u32 gate_turn;   /* the gate that has seen it */
+	__u32 group;	   /* NCCL groups that it has opened, as the gate has seen */
+	__u32 group_calls; /* in them, that were let in */
+	__u32 zero;
 	struct frame frame[FRAMES];
 	struct lien_event
 		event; /* made here: too large for the stack, and a thread makes one at a time */
@@ -178,6 +186,34 @@ struct {
 	__type(key, struct lien_probe_comm);
 	__type(value, struct lien_probe_traffic);
 } traffic SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__type(key, struct lien_probe_pair);
+	__type(value, __u64);
+} pairs SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__type(key, __u32);
+	__type(value, struct lien_probe_gate);
+} gates SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__type(key, __u32);
+	__type(value, __u32);
+} shut SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 32768);
+	__type(key, struct lien_probe_held_key);
+	__type(value, struct lien_probe_held);
+} held SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -1257,8 +1293,19 @@ static __noinline struct lien_probe_traffic *traffic_of(struct thread *thread,
 	return bpf_map_lookup_elem(&traffic, key);
 }
 
+static __noinline void count_pair(const struct lien_probe_comm *comm, __u32 peer)
+{
+	struct lien_probe_pair key = {.comm = comm->comm, .pid = comm->pid, .peer = peer};
+	__u64 one = 1, *value = bpf_map_lookup_elem(&pairs, &key);
+
+	if (value)
+		__sync_fetch_and_add(value, 1);
+	else
+		bpf_map_update_elem(&pairs, &key, &one, BPF_NOEXIST);
+}
+
 /* Processes that are not known have no end at which their entries would go. */
-static __noinline void count_traffic(
+static __always_inline void count_traffic(
 	struct thread *thread, const struct arguments *arguments, __u32 call)
 {
 	__u32 kind = call - LIEN_TRAFFIC_FIRST, at = comm_argument(call);
@@ -1284,6 +1331,11 @@ static __noinline void count_traffic(
 		return;
 	}
 	__sync_fetch_and_add(&sums->calls[kind], 1);
+	thread->last_sp = arguments->sp;
+	bpf_probe_read_user(
+		&thread->last_caller, sizeof(thread->last_caller), (void *)arguments->sp);
+	if (pair)
+		count_pair(&key, arguments->arg[3] * 2 + (call == LIEN_CALL_NCCL_RECV));
 	if (type < 12)
 		__sync_fetch_and_add(&sums->bytes, elements * (TYPE_SIZES >> (type * 4) & 15));
 	sums->t_last = bpf_ktime_get_ns();
@@ -1293,11 +1345,26 @@ static __noinline void count_traffic(
  * When the call that ends a communicator is entered: once it has returned, another one may have the
  * address, and counts of its own.
  */
+static long pairs_drop(
+	void *map, struct lien_probe_pair *key, __u64 *value, struct lien_probe_comm *comm)
+{
+	(void)value;
+	if (key->pid == comm->pid && (!comm->comm || key->comm == comm->comm))
+		bpf_map_delete_elem(map, key);
+	return 0;
+}
+
 static __noinline void traffic_end(const struct thread *thread, __u64 comm)
 {
 	struct lien_probe_comm key = {.comm = comm, .pid = thread->pid};
+	struct lien_probe_traffic *sums = bpf_map_lookup_elem(&traffic, &key);
 	struct lien_probe_process *process;
 
+	if (!sums)
+		return;
+	if (sums->calls[LIEN_CALL_NCCL_SEND - LIEN_TRAFFIC_FIRST] ||
+		sums->calls[LIEN_CALL_NCCL_RECV - LIEN_TRAFFIC_FIRST])
+		bpf_for_each_map_elem(&pairs, pairs_drop, &key, 0);
 	if (bpf_map_delete_elem(&traffic, &key))
 		return;
 	process = bpf_map_lookup_elem(&processes, &thread->pid);
@@ -1480,14 +1547,18 @@ int lien_return(struct pt_regs *ctx)
 	return 0;
 }
 
+#include "gate.h"
+
 /* The process is gone or has become another program. */
 static __always_inline void process_end(__u32 pid, __u16 type)
 {
+	struct lien_probe_comm comm = {.pid = pid};
 	struct lien_probe_process *process;
 	struct lien_event event;
 
 	bpf_map_delete_elem(&controls, &pid);
 	bpf_map_delete_elem(&followed, &pid);
+	gate_end(pid);
 	process = bpf_map_lookup_elem(&processes, &pid);
 	if (!process)
 		return;
@@ -1498,6 +1569,7 @@ static __always_inline void process_end(__u32 pid, __u16 type)
 	event.t_entry = event.t_return = bpf_ktime_get_ns();
 	bpf_map_delete_elem(&processes, &pid);
 	bpf_for_each_map_elem(&traffic, traffic_drop, &pid, 0);
+	bpf_for_each_map_elem(&pairs, pairs_drop, &comm, 0);
 	emit(&event, LIEN_EVENT_HEADER);
 }
 
@@ -1525,6 +1597,8 @@ int lien_exit(struct bpf_raw_tracepoint_args *ctx)
 	/* In the middle of a call, while the process goes on. */
 	if (thread && !(BPF_CORE_READ(task, signal, flags) & SIGNAL_GROUP_EXIT))
 		frames_left(thread, ~0ull);
+	if (thread)
+		gate_leave(thread);
 	bpf_map_delete_elem(&threads, &ktid);
 	if (!BPF_CORE_READ(task, signal, live.counter))
 		process_end(leader_pid(task), LIEN_EVENT_EXIT);

@@ -30,6 +30,7 @@ struct lien_control {
 	struct lien_drain *drain;
 	struct lien_wire_header reply;
 	uint64_t generation; /* of CREATE, EXPORT, FINISH: what they mean; 0: all */
+	uint32_t flags;	     /* of the order */
 };
 
 /*
@@ -62,6 +63,21 @@ int lien_order_finish(struct lien_control *control, uint32_t flags);
 int lien_order_walk(struct lien_control *control, int fd, const struct lien_wire_range *ranges,
 	unsigned count, uint64_t limit_us);
 
+/* Pins a chunk more of host memory, for that device, if the arena has not as many bytes. */
+int lien_order_prepare(struct lien_control *control, uint64_t bytes, uint64_t ordinal);
+/* Gives back the part of the arena that nothing needs. */
+int lien_order_release(struct lien_control *control);
+
+/* --verify. After SAVE: what is in the arena is what has to come back. */
+void lien_verify_keep(struct lien_control *control);
+/* Is it still? 0 or -EBADMSG. */
+int lien_verify_host(struct lien_control *control, const struct lien_item *item);
+/* What has been filled (LIEN_ITEM_FILLING) is back, unless it is to be compared, and differs from
+ * what was saved: then it is empty. 0, -EBADMSG, or a CUresult. */
+int lien_verify_device(struct lien_control *control);
+
+/* A device that may read and write a mapping, the memory's own if it may; -1: none. */
+int lien_item_device(const struct lien_wire_item *wire);
 /* Makes the device's primary context current and gives it a stream. -ENODEV when the application
  * has not made that context: it is never made for it. */
 int lien_device_use(struct lien_control *control, int ordinal, struct lien_device **out);

@@ -43,7 +43,9 @@
 /* Not in every driver that lien works with; NULL there. */
 #define LIEN_DRIVER_OPTIONAL(X)                                                                    \
 	X(cuMulticastBindMem)                                                                      \
-	X(cuDeviceGetUuid_v2)
+	X(cuDeviceGetUuid_v2)                                                                      \
+	X(cuDeviceGetAttribute)                                                                    \
+	X(cuMemsetD8Async)
 
 struct lien_driver {
 #define LIEN_DRIVER_MEMBER(name) __typeof__(name) *name;

@@ -31,6 +31,8 @@ struct lien_item {
 	uint64_t generation;	    /* the transaction that staged it */
 	uint64_t arena;		    /* offset of its bytes */
 	uint64_t handle;	    /* as the driver named it when it was checked */
+	uint64_t checksum;	    /* of its bytes in the arena, if it is checked */
+	int checked;		    /* --verify */
 	int stuck; /* the driver did not unmap it: it must, before anything else comes here */
 };
 

@@ -7,6 +7,7 @@
 #include "control/control.h"
 #include "control/handles.h"
 #include "control/names.h"
+#include "control/numa.h"
 #include "control/translate.h"
 
 /* How long another job may take to give memory back, once. */
@@ -98,8 +99,7 @@ static uint64_t devices_free(struct lien_control *control)
 	return sum;
 }
 
-/* A device that may read and write the mapping: the memory's own, if it may. */
-static int copy_device(const struct lien_wire_item *wire)
+int lien_item_device(const struct lien_wire_item *wire)
 {
 	int device = -1;
 	unsigned i;
@@ -120,7 +120,7 @@ static int context_device(const struct lien_wire_item *wire)
 	unsigned i;
 
 	if (wire->flags & LIEN_WIRE_OWNED)
-		return copy_device(wire);
+		return lien_item_device(wire);
 	for (i = 0; i < wire->places; i++)
 		if (wire->place[i].location_type == CU_MEM_LOCATION_TYPE_DEVICE)
 			return wire->place[i].location_id;
@@ -238,7 +238,7 @@ static int copy(struct lien_control *control, struct lien_item *item, int to_hos
 	void *host;
 	int result;
 
-	result = lien_device_use(control, copy_device(&item->wire), &device);
+	result = lien_device_use(control, lien_item_device(&item->wire), &device);
 	while (!result && done < item->wire.allocation_bytes) {
 		length = item->wire.allocation_bytes - done;
 		host = lien_arena_at(&control->arena, item->arena + done, &length);
@@ -251,30 +251,38 @@ static int copy(struct lien_control *control, struct lien_item *item, int to_hos
 	return result;
 }
 
+/* Its bytes go to the arena. */
+static int to_be_saved(const struct lien_item *item)
+{
+	return item->state == LIEN_ITEM_STAGED && item->wire.flags & LIEN_WIRE_OWNED &&
+	       !(item->wire.flags & LIEN_WIRE_WORTHLESS);
+}
+
 int lien_order_save(struct lien_control *control)
 {
+	uint64_t bytes = 0, bounce = control->flags & LIEN_WIRE_VERIFY ? LIEN_WIRE_ARENA_BOUNCE : 0;
 	struct lien_item *item = NULL;
-	struct lien_device *device;
-	uint64_t bytes = 0;
+	struct lien_device *device = NULL;
 	int result = 0;
 
 	while ((item = lien_items_next(&control->items, item)))
-		if (item->state == LIEN_ITEM_STAGED && item->wire.flags & LIEN_WIRE_OWNED) {
+		if (to_be_saved(item)) {
 			if (bytes <= LIEN_WIRE_BYTES_MAX) /* more is too much, and overflows */
 				bytes += item->wire.allocation_bytes;
 			result = result ? result
 					: lien_device_use(
-						  control, copy_device(&item->wire), &device);
+						  control, lien_item_device(&item->wire), &device);
 		}
 	if (result)
 		lien_control_fail(control, result, 0, "no primary context to copy with");
 	if (!result && bytes &&
-		(result = lien_arena_reserve(&control->arena, control->driver, bytes)))
+		(result = lien_arena_reserve(&control->arena, control->driver,
+			 lien_numa_node(control->driver, device->device), bytes + bounce)))
 		lien_control_fail(control, result, 0, "no pinned host memory for the arena");
 	if (result)
 		goto out;
 	while ((item = lien_items_next(&control->items, item))) {
-		if (item->state != LIEN_ITEM_STAGED || !(item->wire.flags & LIEN_WIRE_OWNED))
+		if (!to_be_saved(item))
 			continue;
 		item->arena = lien_arena_take(&control->arena, item->wire.allocation_bytes);
 		result = copy(control, item, 1);
@@ -291,6 +299,8 @@ int lien_order_save(struct lien_control *control)
 		if (item->state == LIEN_ITEM_STAGED)
 			item->state = LIEN_ITEM_SAVED;
 	if (!result) {
+		if (bounce)
+			lien_verify_keep(control);
 		control->reply.arg = bytes;
 		control->reply.arg2 = devices_free(control);
 	}
@@ -483,6 +493,23 @@ static int attach(
 	return 0;
 }
 
+static int clear(struct lien_control *control, struct lien_item *item)
+{
+	struct lien_device *device;
+	int result = lien_device_use(control, lien_item_device(&item->wire), &device);
+
+	if (result || !control->driver->cuMemsetD8Async)
+		return result;
+	return control->driver->cuMemsetD8Async(
+		item->wire.va, 0, item->wire.allocation_bytes, device->stream);
+}
+
+static int fill(struct lien_control *control, struct lien_item *item)
+{
+	return item->wire.flags & LIEN_WIRE_WORTHLESS ? clear(control, item)
+						      : copy(control, item, 0);
+}
+
 static int create_memory(struct lien_control *control, struct lien_item *item)
 {
 	CUmemGenericAllocationHandle handle;
@@ -509,13 +536,13 @@ static int create_memory(struct lien_control *control, struct lien_item *item)
 /* One that has been put back without its bytes needs only these. */
 static int create(struct lien_control *control, struct lien_item *item)
 {
-	int result = 0;
+	int result = lien_verify_host(control, item);
 
-	if (item->state == LIEN_ITEM_AWAY)
+	if (!result && item->state == LIEN_ITEM_AWAY)
 		result = create_memory(control, item);
 	if (result)
 		return result;
-	result = copy(control, item, 0);
+	result = fill(control, item);
 	if (!result) {
 		item->state = LIEN_ITEM_FILLING;
 		return 0;
@@ -531,8 +558,8 @@ static int create_again(struct lien_control *control, struct lien_item *item, in
 {
 	int told = control->reply.text[0], result = create(control, item);
 
-	if (!result)
-		return 0;
+	if (!result || result == -EBADMSG) /* it will be no better */
+		return result;
 	if (result == CUDA_ERROR_OUT_OF_MEMORY && !*waited) {
 		usleep(CREATE_AGAIN_US);
 		*waited = 1;
@@ -674,20 +701,20 @@ void lien_order_forget(struct lien_control *control, unsigned states)
 	while ((item = lien_items_next(&control->items, item))) {
 		end = item->arena + item->wire.allocation_bytes;
 		if (item->wire.flags & LIEN_WIRE_OWNED && item->state != LIEN_ITEM_STAGED &&
-			end > control->arena.used)
+			!(item->wire.flags & LIEN_WIRE_WORTHLESS) && end > control->arena.used)
 			control->arena.used = end;
 	}
 }
 
-/* Waits for the copies: what has been filled is back. */
+/* Waits for the copies. If one of them failed, none counts. */
 static int fill_end(struct lien_control *control)
 {
 	int result = devices_synchronize(control);
 	struct lien_item *item = NULL;
 
-	while ((item = lien_items_next(&control->items, item)))
+	while (result && (item = lien_items_next(&control->items, item)))
 		if (item->state == LIEN_ITEM_FILLING)
-			item->state = result ? LIEN_ITEM_EMPTY : LIEN_ITEM_BACK;
+			item->state = LIEN_ITEM_EMPTY;
 	return result;
 }
 
@@ -695,25 +722,28 @@ static int fill_end(struct lien_control *control)
 static int fill_again(struct lien_control *control)
 {
 	struct lien_item *item = NULL;
-	int result = 0;
+	int result = 0, ended;
 
 	while (!result && (item = lien_items_next(&control->items, item)))
-		if (item->state == LIEN_ITEM_EMPTY && !(result = copy(control, item, 0)))
+		if (item->state == LIEN_ITEM_EMPTY && !(result = fill(control, item)))
 			item->state = LIEN_ITEM_FILLING;
-	return result ? result : fill_end(control);
+	ended = fill_end(control);
+	return result ? result : ended;
 }
 
 int lien_order_finish(struct lien_control *control, uint32_t flags)
 {
 	struct lien_item *item = NULL;
-	int result = fill_end(control);
+	int result = fill_end(control), differs;
 
 	if (result)
 		result = fill_again(control);
+	if (result)
+		lien_control_fail(control, result, 0, "copies to the device did not complete");
+	differs = lien_verify_device(control); /* now what was filled is back */
 	lien_devices_close(control);
 	if (result)
-		return lien_control_fail(
-			control, result, 0, "copies to the device did not complete");
+		return result;
 	while ((item = lien_items_next(&control->items, item)))
 		if (flags & LIEN_WIRE_LOST && item->state == LIEN_ITEM_AWAY &&
 			item->wire.flags & LIEN_WIRE_IMPORTED) {
@@ -726,6 +756,8 @@ int lien_order_finish(struct lien_control *control, uint32_t flags)
 			item->state = LIEN_ITEM_BACK;
 	lien_order_forget(
 		control, flags & LIEN_WIRE_KEEP ? LIEN_ITEMS_UNTOUCHED : ~LIEN_ITEMS_MISSING);
+	if (differs)
+		return differs;
 	while ((item = lien_items_next(&control->items, item)))
 		if (lien_item_in(item, LIEN_ITEMS_MISSING) && lien_order_means(control, item))
 			return lien_control_fail(

@@ -263,7 +263,6 @@ static void hello(struct lien_control *control, struct lien_wire_hello *hello)
 	hello->pid = getpid();
 	hello->tid = syscall(SYS_gettid);
 	hello->uid = getuid();
-	hello->arena_bytes = control->arena.bytes;
 	hello_devices(hello);
 	while ((item = lien_items_next(&control->items, item)))
 		if (item->state >= LIEN_ITEM_AWAY) {
@@ -314,6 +313,10 @@ static int obey(struct lien_control *control, int fd, struct message *message)
 		return lien_order_walk(control, fd,
 			(const void *)(message->bytes + sizeof(message->header)),
 			message->body / sizeof(struct lien_wire_range), message->header.arg);
+	case LIEN_WIRE_PREPARE:
+		return lien_order_prepare(control, message->header.arg, message->header.arg2);
+	case LIEN_WIRE_RELEASE:
+		return lien_order_release(control);
 	}
 	return lien_control_fail(control, -EPROTO, 0, "unknown order");
 }
@@ -355,6 +358,7 @@ void lien_control_serve(int fd, uint64_t ino)
 		kept.reply.type = message.header.type;
 		kept.reply.seq = message.header.seq;
 		kept.generation = message.header.arg;
+		kept.flags = message.header.flags;
 		if (message.header.type == LIEN_WIRE_HELLO)
 			hello(&kept, &who);
 		else
@@ -362,6 +366,8 @@ void lien_control_serve(int fd, uint64_t ino)
 		while (message.fds_count)
 			close(message.fds[--message.fds_count]);
 		kept.reply.flags = LIEN_WIRE_LAST;
+		kept.reply.arena_bytes = kept.arena.bytes;
+		kept.reply.arena_used = kept.arena.used;
 		kept.reply.ns = lien_control_now_ns() - start;
 		if (!still(fd, ino))
 			break;

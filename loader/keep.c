@@ -352,6 +352,80 @@ void lien_keep_unfollow(struct lien_probes *probes, const struct lien_following 
 	lien_pins_drop(probes->pins, name);
 }
 
+static void gate_pin(
+	uint32_t pid, const struct lien_gate_file *file, unsigned index, char *name, size_t size)
+{
+	snprintf(name, size, "gate-%u-%u-%u", file->number, pid, index);
+}
+
+/* While memory is away its gate outlives the agent. */
+void lien_keep_gate(
+	struct lien_probes *probes, const struct lien_gate *gate, const struct lien_gate_file *file)
+{
+	char name[64];
+	unsigned i;
+	int err;
+
+	for (i = 0; probes->pins && i < 2; i++) {
+		gate_pin(gate->pid, file, i, name, sizeof(name));
+		err = lien_pins_put(probes->pins, name, file->link[i]);
+		if (err)
+			pin_problem(probes, "a link", err);
+	}
+}
+
+void lien_keep_ungate(struct lien_probes *probes, const struct lien_gate *gate)
+{
+	char name[64];
+	unsigned i;
+
+	for (i = 0; probes->pins && i < 2 * gate->files_count; i++) {
+		gate_pin(gate->pid, &gate->files[i / 2], i % 2, name, sizeof(name));
+		lien_pins_drop(probes->pins, name);
+	}
+}
+
+/* Both links of a file are there, or none is of use. */
+static bool take_gate(void *context, const char *name)
+{
+	struct lien_probes *probes = context;
+	struct lien_gate_file file = {0};
+	struct lien_probe_gate known;
+	struct lien_gate *gate;
+	char other[64];
+	unsigned index;
+	uint32_t pid;
+
+	if (sscanf(name, "gate-%u-%u-%u", &file.number, &pid, &index) != 3 || index)
+		return true;
+	if (file.number > probes->next_attachment)
+		probes->next_attachment = file.number;
+	gate_pin(pid, &file, 1, other, sizeof(other));
+	file.link[0] = lien_pins_get(probes->pins, name);
+	file.link[1] = lien_pins_get(probes->pins, other);
+	gate = file.link[0] >= 0 && file.link[1] >= 0 &&
+			       !bpf_map_lookup_elem(
+				       bpf_map__fd(probes->skel->maps.gates), &pid, &known)
+		       ? lien_gate_add(probes, pid)
+		       : NULL;
+	if (gate && gate->files_count < LIEN_GATE_FILES) {
+		gate->files[gate->files_count++] = file;
+		return true;
+	}
+	for (index = 0; index < 2; index++) {
+		if (file.link[index] >= 0)
+			close(file.link[index]);
+		lien_pins_drop(probes->pins, index ? other : name);
+	}
+	return true;
+}
+
+void lien_keep_take_gates(struct lien_probes *probes)
+{
+	if (probes->pins && probes->resumed)
+		lien_pins_each(probes->pins, take_gate, probes);
+}
+
 void lien_keep_save(struct lien_probes *probes)
 {
 	char path[PATH_MAX];

@@ -108,6 +108,10 @@ static int open_and_load(struct lien_probes *probes, char *error, size_t size)
 			probes->skel->progs.lien_entry, LIEN_UPROBE_MULTI_TYPE);
 		bpf_program__set_expected_attach_type(
 			probes->skel->progs.lien_return, LIEN_UPROBE_MULTI_TYPE);
+		bpf_program__set_expected_attach_type(
+			probes->skel->progs.lien_gate_entry, LIEN_UPROBE_MULTI_TYPE);
+		bpf_program__set_expected_attach_type(
+			probes->skel->progs.lien_gate_return, LIEN_UPROBE_MULTI_TYPE);
 	}
 	err = lien_keep_begin(probes);
 	if (err)
@@ -118,6 +122,7 @@ static int open_and_load(struct lien_probes *probes, char *error, size_t size)
 	if (err)
 		return explain(err, "the kernel refused the BPF programs", error, size);
 	lien_keep_maps(probes);
+	lien_keep_take_gates(probes);
 	return 0;
 }
 
@@ -242,6 +247,14 @@ void lien_attached_clear(struct lien_attached_list *list)
 	list->items = NULL;
 }
 
+static void close_gate(const struct lien_gate *gate)
+{
+	unsigned i;
+
+	for (i = 0; i < 2 * gate->files_count; i++)
+		close(gate->files[i / 2].link[i % 2]);
+}
+
 void lien_probes_close(struct lien_probes *probes)
 {
 	if (!probes)
@@ -249,6 +262,9 @@ void lien_probes_close(struct lien_probes *probes)
 	while (probes->following_count)
 		close(probes->following[--probes->following_count].link);
 	free(probes->following);
+	while (probes->gates_count)
+		close_gate(&probes->gates[--probes->gates_count]);
+	free(probes->gates);
 	lien_attached_clear(&probes->files);
 	lien_attached_clear(&probes->old);
 	if (probes->system)
@@ -324,7 +340,7 @@ static bool is_alias(const uint64_t *offsets, unsigned count, uint64_t offset)
  * Where a function's probe goes: behind an endbr64, which changes nothing. The kernel emulates most
  * instructions that functions begin with; this one it would run in a copy, and trap once more.
  */
-static uint64_t behind_endbr(int fd, uint64_t offset)
+uint64_t lien_behind_endbr(int fd, uint64_t offset)
 {
 	static const unsigned char endbr64[] = {0xf3, 0x0f, 0x1e, 0xfa};
 	unsigned char first[sizeof(endbr64)];
@@ -374,7 +390,7 @@ static void take_contexts(struct lien_attached *attached, const struct lookup *l
 		if (!(lookup->call[i]->flags & LIEN_CALL_CONTEXT) || lookup->found[i].result)
 			continue;
 		attached->context_offsets[attached->contexts] =
-			behind_endbr(fd, lookup->found[i].file_offset);
+			lien_behind_endbr(fd, lookup->found[i].file_offset);
 		attached->context_cookies[attached->contexts++] =
 			LIEN_COOKIE(lookup->call[i]->number, lookup->call[i]->flags, 0);
 	}
@@ -420,7 +436,7 @@ static int find_calls(const struct lien_probes *probes, struct lien_attached *at
 				attached->file.missing[missing++] = call->symbol;
 				continue;
 			}
-			offset = behind_endbr(fd, lookup.found[i].file_offset);
+			offset = lien_behind_endbr(fd, lookup.found[i].file_offset);
 			if (is_alias(offsets, found, offset) ||
 				(probes->can_follow && call->flags & LIEN_CALL_CONTEXT))
 				continue;

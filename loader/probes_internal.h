@@ -18,6 +18,24 @@ struct lien_following {
 	int link;
 };
 
+/* Three libraries, and two of some of them. */
+#define LIEN_GATE_FILES 8
+
+struct lien_gate_file {
+	dev_t device;
+	ino_t inode;
+	bool all;
+	unsigned number; /* as an attachment's */
+	int link[2];	 /* returns, entries */
+};
+
+/* A process that is held back, or may be. */
+struct lien_gate {
+	uint32_t pid;
+	struct lien_gate_file files[LIEN_GATE_FILES];
+	unsigned files_count;
+};
+
 /* Links that were made together: those of a file, or (file.library 0) the tracepoints. */
 struct lien_attached {
 	struct lien_probed_file file;
@@ -47,6 +65,9 @@ struct lien_probes {
 	bool multi, can_follow;
 	struct lien_following *following;
 	unsigned following_count;
+	struct lien_gate *gates;
+	unsigned gates_count;
+	uint32_t next_gate;
 	struct lien_attached_list files;
 	struct lien_attached *system; /* the tracepoints */
 	unsigned next_attachment;
@@ -82,6 +103,15 @@ void lien_keep_maps(struct lien_probes *probes);
 /* Pins the links of what was just attached; fds in the order of their making. */
 void lien_keep_links(struct lien_probes *probes, struct lien_attached *attached);
 void lien_keep_following(struct lien_probes *probes, const struct lien_following *following);
+void lien_keep_gate(struct lien_probes *probes, const struct lien_gate *gate,
+	const struct lien_gate_file *file);
+/* After loading: the gates of processes from which an earlier agent has moved memory. */
+void lien_keep_take_gates(struct lien_probes *probes);
+void lien_keep_ungate(struct lien_probes *probes, const struct lien_gate *gate);
+/* The gate of a process, made if there is none. NULL: out of memory. */
+struct lien_gate *lien_gate_add(struct lien_probes *probes, uint32_t pid);
+/* Where the probe of the function at that place of a file goes. */
+uint64_t lien_behind_endbr(int fd, uint64_t offset);
 void lien_keep_unfollow(struct lien_probes *probes, const struct lien_following *following);
 /* Writes down what is attached. */
 void lien_keep_save(struct lien_probes *probes);

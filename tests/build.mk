@@ -24,6 +24,8 @@ UNIT_LIBS_test_libraries     := -lelf
 UNIT_SRCS_test_replay_script := $(REPLAY_SCRIPT_SRCS)
 UNIT_SRCS_test_replay_order  := $(REPLAY_SCRIPT_SRCS)
 UNIT_SRCS_test_items	     := control/items.c
+UNIT_SRCS_test_arena	     := $(addprefix control/, arena.c checksum.c items.c numa.c reserve.c \
+	verify.c)
 UNIT_SRCS_test_control	     := $(filter-out control/start.c control/translate.c,$(wildcard control/*.c))
 
 # The two headers cannot be included together: ours goes into a file of its own, its prototypes into
@@ -159,5 +161,5 @@ check-valgrind:
 	$(Q)$(TEST_RUN) valgrind
 
 TEST_OBJS := $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard tests/unit/*.c tests/integration/*.c) \
-	control/items.c)
+	$(addprefix control/, arena.c checksum.c items.c numa.c reserve.c verify.c))
 -include $(TEST_OBJS:.o=.d)

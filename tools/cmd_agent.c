@@ -47,7 +47,8 @@ int lien_cmd_agent(int argc, char **argv)
 {
 	const char *socket = NULL, *library = NULL;
 	unsigned long ring = 0, journal_size = JOURNAL_MIB;
-	bool no_multi = false, no_journal = false, clean = false;
+	bool no_multi = false, no_journal = false, clean = false, no_prepare = false;
+	uint64_t host_limit = 0;
 	const struct lien_option options[] = {
 		{"library", LIEN_OPTION_STRING, &library, "FILE",
 			"probe this libcuda, libcudart or libnccl as well", 0},
@@ -59,6 +60,11 @@ int lien_cmd_agent(int argc, char **argv)
 			"leave nothing to the next agent when this one ends", 0},
 		{"journal-size", LIEN_OPTION_NUMBER, &journal_size, "MIB",
 			"a snapshot replaces a longer journal (default 64)", JOURNAL_MIB_MAX},
+		{"host-limit", LIEN_OPTION_SIZE, &host_limit, "SIZE",
+			"host memory for offloads, all processes together: 64G (default: no limit)",
+			0},
+		{"no-prepare", LIEN_OPTION_FLAG, &no_prepare, NULL,
+			"pin host memory at the first offload, not before", 0},
 		{"clean", LIEN_OPTION_FLAG, &clean, NULL,
 			"remove what earlier agents left for the next one, and end", 0},
 		LIEN_SOCKET_OPTION(&socket), {}};
@@ -85,5 +91,7 @@ int lien_cmd_agent(int argc, char **argv)
 	config.ring_mib = ring;
 	config.no_journal = no_journal;
 	config.journal_limit = (uint64_t)journal_size << 20;
+	config.host_limit = host_limit;
+	config.no_prepare = no_prepare;
 	return lien_agent_run(&config) ? LIEN_EXIT_FAILURE : LIEN_EXIT_OK;
 }

@@ -19,7 +19,8 @@ static const char *const offload_examples[] = {"lien offload",
 	"lien offload --pid 812 --with-closure",
 	"process 812 and every process that shares memory with it",
 	"lien offload --strict --timeout 2000", "all of it or nothing; wait at most 2 s per step",
-	NULL};
+	"lien offload --verify --discard libkv.so",
+	"checksums, compared by the restore; what libkv.so made is not saved", NULL};
 
 static const struct lien_usage offload_usage = {
 	.command = "lien offload",
@@ -47,11 +48,11 @@ static const struct lien_usage restore_usage = {
 /* What the two commands say differently. */
 static const struct words {
 	const struct lien_usage *usage;
-	const char *op, *done, *would, *nothing, *column;
+	const char *op, *done, *would, *nothing, *column, *discarded;
 } words_offload = {&offload_usage, "offload", "offloaded", "would offload", "nothing to offload",
-	"MOVED"},
+	"MOVED", "declared worthless and not saved"},
   words_restore = {&restore_usage, "restore", "restored", "would restore", "nothing is offloaded",
-	  "RESTORED"};
+	  "RESTORED", "back with zeros in it: it was declared worthless"};
 
 struct shown {
 	bool terminal, any;
@@ -156,6 +157,12 @@ static void print_result(const struct words *words, const json_t *result)
 	}
 	if (count)
 		print_processes(words, processes);
+	if (lien_get_number(result, "discarded_bytes"))
+		printf("%s %s\n", lien_size(lien_get_number(result, "discarded_bytes")).text,
+			words->discarded);
+	if (lien_get_number(result, "verified_bytes"))
+		printf("%s compared with what was saved: no difference\n",
+			lien_size(lien_get_number(result, "verified_bytes")).text);
 	printf("%s %s of %" PRIu64 " %s", strcmp(outcome, "dry run") ? words->done : words->would,
 		lien_size(lien_get_number(result, "bytes")).text,
 		LIEN_PLURAL(count, "process", "processes"));
@@ -175,6 +182,30 @@ static void add_pids(json_t *request, const struct lien_pids *pids)
 	for (unsigned i = 0; i < pids->count; i++)
 		json_array_append_new(list, json_integer(pids->pid[i]));
 	json_object_set_new(request, "pids", list);
+}
+
+/* SELECTOR,SELECTOR: what is wrong with one the agent says. */
+static bool add_discards(json_t *request, const struct lien_names *names)
+{
+	json_t *list = json_array();
+	const char *at;
+	size_t length;
+
+	for (unsigned i = 0; i < names->count; i++)
+		for (at = names->name[i];; at += length + 1) {
+			length = strcspn(at, ",");
+			if (json_array_append_new(list, json_stringn(at, length))) {
+				json_decref(list);
+				return false;
+			}
+			if (!at[length])
+				break;
+		}
+	if (names->count)
+		json_object_set_new(request, "discard", list);
+	else
+		json_decref(list);
+	return true;
 }
 
 /* Takes request over. */
@@ -204,7 +235,9 @@ int lien_cmd_offload(int argc, char **argv)
 {
 	static struct lien_pids pids;
 	const char *socket = NULL, *owner = NULL;
-	bool json = false, dry_run = false, strict = false, closure = false;
+	static struct lien_names discards;
+	bool json = false, dry_run = false, strict = false, closure = false, verify = false;
+	uint64_t host_limit = 0;
 	unsigned long timeout = 0;
 	const struct lien_option options[] = {
 		{"owner", LIEN_OPTION_STRING, &owner, "NAME",
@@ -217,6 +250,12 @@ int lien_cmd_offload(int argc, char **argv)
 			"refuse when anything selected would be left behind", 0},
 		{"with-closure", LIEN_OPTION_FLAG, &closure, NULL,
 			"take in the processes that share memory with those of --pid", 0},
+		{"discard", LIEN_OPTION_NAMES, &discards, "WHAT",
+			"free it without saving: an owner, or PID:ADDRESS; may be repeated", 0},
+		{"verify", LIEN_OPTION_FLAG, &verify, NULL,
+			"keep checksums, with which the restore compares", 0},
+		{"host-limit", LIEN_OPTION_SIZE, &host_limit, "SIZE",
+			"refuse if all processes would then hold more host memory: 64G", 0},
 		LIEN_CLIENT_OPTIONS(&json, &socket), {}};
 	json_t *request;
 	int code;
@@ -228,9 +267,17 @@ int lien_cmd_offload(int argc, char **argv)
 		json_decref(request);
 		return lien_usage_error(&offload_usage, "--owner is not UTF-8");
 	}
+	if (!add_discards(request, &discards)) {
+		json_decref(request);
+		return lien_usage_error(&offload_usage, "--discard is not UTF-8");
+	}
 	add_pids(request, &pids);
 	if (timeout)
 		json_object_set_new(request, "timeout_ms", json_integer(timeout));
+	if (host_limit)
+		json_object_set_new(request, "host_limit_bytes", json_integer(host_limit));
+	if (verify)
+		json_object_set_new(request, "verify", json_true());
 	if (dry_run)
 		json_object_set_new(request, "dry_run", json_true());
 	if (strict)
@@ -244,12 +291,14 @@ int lien_cmd_restore(int argc, char **argv)
 {
 	static struct lien_pids pids;
 	const char *socket = NULL;
-	bool json = false;
+	bool json = false, ignore_damage = false;
 	unsigned long timeout = 0;
 	const struct lien_option options[] = {
 		{"pid", LIEN_OPTION_PIDS, &pids, "PID", "only this process; may be repeated", 0},
 		{"timeout", LIEN_OPTION_NUMBER, &timeout, "MS",
 			"the longest that each step may wait (default 10000)", TIMEOUT_MS_MAX},
+		{"ignore-damage", LIEN_OPTION_FLAG, &ignore_damage, NULL,
+			"put back what is there, also where --verify finds a difference", 0},
 		LIEN_CLIENT_OPTIONS(&json, &socket), {}};
 	json_t *request;
 	int code;
@@ -260,5 +309,7 @@ int lien_cmd_restore(int argc, char **argv)
 	add_pids(request, &pids);
 	if (timeout)
 		json_object_set_new(request, "timeout_ms", json_integer(timeout));
+	if (ignore_damage)
+		json_object_set_new(request, "ignore_damage", json_true());
 	return carry_out(&words_restore, request, socket, json);
 }

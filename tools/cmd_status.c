@@ -50,6 +50,19 @@ static void print_journal(const json_t *journal)
 			LIEN_PLURAL(taken, "event was", "events were"));
 }
 
+static void print_host(const json_t *host)
+{
+	uint64_t limit = lien_get_number(host, "limit_bytes");
+
+	printf("host memory  %s held for offloads, %s in use, ",
+		lien_size(lien_get_number(host, "held_bytes")).text,
+		lien_size(lien_get_number(host, "used_bytes")).text);
+	if (limit)
+		printf("%s allowed\n", lien_size(limit).text);
+	else
+		printf("no limit\n");
+}
+
 static void print_numbers(const json_t *status)
 {
 	const json_t *transaction = json_object_get(status, "transaction");
@@ -71,6 +84,7 @@ static void print_numbers(const json_t *status)
 			"communicators"));
 	printf("probes       by %s\n", lien_get_text(status, "attach"));
 	print_journal(json_object_get(status, "journal"));
+	print_host(json_object_get(status, "host"));
 	if (json_is_object(transaction))
 		printf("transaction  %s, phase %s, for %s\n", lien_get_text(transaction, "kind"),
 			lien_get_text(transaction, "phase"),

@@ -25,6 +25,7 @@ static const struct command {
 	{"graph", "print the whole graph: a picture, JSON, or for graphviz", lien_cmd_graph},
 	{"offload", "move memory to the host and free it on the GPUs", lien_cmd_offload},
 	{"restore", "put offloaded memory back", lien_cmd_restore},
+	{"arena", "show host memory held for offloads; --release gives it back", lien_cmd_arena},
 	{"status", "show what the agent does and what it missed", lien_cmd_status},
 	{"doctor", "check what this machine has and lacks", lien_cmd_doctor},
 	{"events", "print what GPU processes do, as it happens", lien_cmd_events},

@@ -9,9 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define OPTIONS_MAX 24
-#define FIRST_VALUE 256 /* getopt_long()'s value of table row 0: no character */
-#define HELP_VALUE  'h'
+#define OPTIONS_MAX    24
+#define SIZE_MAX_BYTES (1ul << 57) /* as much as an x86-64 can address */
+#define FIRST_VALUE    256	   /* getopt_long()'s value of table row 0: no character */
+#define HELP_VALUE     'h'
 
 int lien_usage_error(const struct lien_usage *usage, const char *format, ...)
 {
@@ -50,6 +51,25 @@ bool lien_parse_pid(const char *text, pid_t *pid)
 	if (!lien_parse_number(text, INT_MAX, &value) || !value)
 		return false;
 	*pid = value;
+	return true;
+}
+
+bool lien_parse_size(const char *text, uint64_t *bytes)
+{
+	static const char units[] = "KMGT";
+	size_t digits = strspn(text, "0123456789");
+	const char *unit = text[digits] ? strchr(units, text[digits]) : NULL;
+	unsigned shift = unit ? 10 * (unit - units + 1) : 0;
+	unsigned long value;
+	char number[24];
+
+	if (digits >= sizeof(number) || (text[digits] && (!unit || text[digits + 1])))
+		return false;
+	memcpy(number, text, digits);
+	number[digits] = '\0';
+	if (!lien_parse_number(number, SIZE_MAX_BYTES >> shift, &value) || !value)
+		return false;
+	*bytes = (uint64_t)value << shift;
 	return true;
 }
 
@@ -115,6 +135,11 @@ static bool take_value(
 		if (lien_parse_number(text, max, option->value) && *(unsigned long *)option->value)
 			return true;
 		lien_usage_error(usage, "--%s %s is not a number from 1 to %lu", name, text, max);
+		return false;
+	case LIEN_OPTION_SIZE:
+		if (lien_parse_size(text, option->value))
+			return true;
+		lien_usage_error(usage, "--%s %s is not a size such as 512M or 8G", name, text);
 		return false;
 	case LIEN_OPTION_PIDS:
 		pids = option->value;

@@ -7,6 +7,7 @@
 #define LIEN_TOOLS_OPTIONS_H
 
 #include <stdbool.h>
+#include <stdint.h>
 #include <sys/types.h>
 
 enum lien_option_type {
@@ -14,6 +15,7 @@ enum lien_option_type {
 	LIEN_OPTION_STRING, /* const char *, into argv */
 	LIEN_OPTION_NUMBER, /* unsigned long, 1 to .max */
 	LIEN_OPTION_PIDS,   /* struct lien_pids; may be given several times */
+	LIEN_OPTION_SIZE,   /* uint64_t, at least 1: bytes, or with K, M, G, T behind it */
 	LIEN_OPTION_NAMES,  /* struct lien_names, into argv; may be given several times */
 };
 
@@ -67,6 +69,8 @@ int lien_usage_error(const struct lien_usage *usage, const char *format, ...)
 /* Whole strings only; false for anything else. Numbers are decimal, addresses decimal or 0x hex. */
 bool lien_parse_number(const char *text, unsigned long max, unsigned long *value);
 bool lien_parse_pid(const char *text, pid_t *pid);
+/* "512M": 1024 each. False also for 0 and for more than 2^57. */
+bool lien_parse_size(const char *text, uint64_t *bytes);
 bool lien_parse_address(const char *text, unsigned long *address);
 
 /* For the tables of commands that talk to the agent. */

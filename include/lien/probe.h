@@ -47,7 +47,7 @@ struct lien_probe_layout {
 
 /* lien_control_state.magic and .version (wire.h). */
 #define LIEN_PROBE_CONTROL_MAGIC   0x6c69656e43544c31ull
-#define LIEN_PROBE_CONTROL_VERSION 2
+#define LIEN_PROBE_CONTROL_VERSION 3
 
 /* Process start times are clock ticks of 1/100 s, as /proc/PID/stat shows them to the agent. */
 #define LIEN_TICK_NS 10000000ull
@@ -100,6 +100,39 @@ struct lien_probe_traffic {
 	unsigned long long calls[LIEN_TRAFFIC_KINDS]; /* by call - LIEN_TRAFFIC_FIRST */
 	unsigned long long bytes;		      /* as the arguments say: count x type */
 	unsigned long long t_last;		      /* CLOCK_MONOTONIC ns */
+};
+
+/* Map `pairs`: the same of sends to, and receives from, one rank; the value is their number. */
+struct lien_probe_pair {
+	unsigned long long comm;
+	unsigned int pid;
+	unsigned int peer; /* rank x 2, and 1 for receives */
+};
+
+/*
+ * Value of map `gates`, key: pid. While it is shut (map `shut` has the pid), threads that enter a
+ * gated call are sent the control library's signal, whose handler parks them (control/gate.c)
+ * before the call has done anything.
+ */
+struct lien_probe_gate {
+	unsigned long long start;
+	unsigned int signal;
+	unsigned int inside; /* threads in gated calls, held ones too, of those seen to enter */
+	unsigned int unheld; /* threads that entered although it was shut: they block the signal */
+	unsigned int turn;   /* of this gate: threads that it has seen are known by it */
+	unsigned int unheld_tid, unheld_call;
+};
+
+/* Map `held`: a thread that the gate has stopped. */
+struct lien_probe_held_key {
+	unsigned int pid, tid;
+};
+
+struct lien_probe_held {
+	unsigned long long comm; /* 0: the call names none */
+	unsigned long long t;	 /* CLOCK_MONOTONIC ns */
+	unsigned int call;
+	unsigned int peer; /* sends and receives */
 };
 
 /* No process may fill the map: as many communicators of one are counted. */

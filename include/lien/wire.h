@@ -14,7 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define LIEN_WIRE_VERSION 2
+#define LIEN_WIRE_VERSION 3
 #define LIEN_WIRE_MAGIC	  0x6c69656e43544c31ull /* "lienCTL1" */
 
 /* Published by the control library; read by the agent from outside, never written by it. */
@@ -47,6 +47,9 @@ enum lien_wire_type {
 	LIEN_WIRE_LIST,	   /* reply: lien_wire_item[] of what is offloaded here */
 	LIEN_WIRE_WALK,	   /* body: lien_wire_range[]; .arg: limit in us, no more than
 			      LIEN_WIRE_WALK_US_MAX count; reply: lien_wire_found[] */
+	LIEN_WIRE_PREPARE, /* make the host arena larger by one chunk, if it has not .arg bytes;
+			      .arg2: ordinal of the device that it is for */
+	LIEN_WIRE_RELEASE, /* give back what of the arena nothing lies in or behind */
 };
 
 #define LIEN_WIRE_WALK_US_MAX 1000000
@@ -61,9 +64,20 @@ enum lien_wire_type {
 #define LIEN_WIRE_LOST 0x4
 /* FINISH: others lack what is exported here: it will be asked for again. */
 #define LIEN_WIRE_KEEP 0x8
+/* SAVE: keep a checksum of what has arrived in the arena. CREATE and FINISH compare with it. */
+#define LIEN_WIRE_VERIFY 0x10
+/* CREATE, FINISH: do not. */
+#define LIEN_WIRE_UNVERIFIED 0x20
 /* LIST, CREATE: also say how much room there is; of a reply to these: the body is lien_wire_room[].
  */
-#define LIEN_WIRE_ROOM 0x10
+#define LIEN_WIRE_ROOM 0x40
+
+/* Chunks of the arena are multiples of it, so that much may be pinned for a byte. */
+#define LIEN_WIRE_ARENA_STEP (16ull << 20)
+#define LIEN_WIRE_ARENA_ROUND(size)                                                                \
+	(((size) + LIEN_WIRE_ARENA_STEP - 1) & ~(LIEN_WIRE_ARENA_STEP - 1))
+/* Of the arena, for reading back what is to be compared. SAVE with VERIFY reserves it as well. */
+#define LIEN_WIRE_ARENA_BOUNCE (8ull << 20)
 
 struct lien_wire_header {
 	uint32_t length; /* of the message, with this header */
@@ -72,20 +86,22 @@ struct lien_wire_header {
 	uint32_t seq;	/* of the order; replies carry it back; an agent ignores others */
 	int32_t result; /* replies: 0, -errno, or a positive CUresult */
 	uint64_t arg;	/* STAGE: the transaction; CREATE, EXPORT, FINISH: whose items, 0: all;
-			   replies: bytes moved, or the address that failed; of WALK: where to go on
-			   in the first range that is not done */
+			   replies: bytes moved, or the address that failed; of FINISH: bytes that
+			   were compared; of RELEASE: bytes given back; of WALK: where to go on in
+			   the first range that is not done */
 	uint64_t arg2;	/* SAVE, DROP: free bytes of the devices used; FINISH: mappings forgotten;
 			   WALK: ranges done */
 	uint64_t ns;	/* replies: time the order took */
-	char text[88];	/* replies with result != 0: what failed, for a human */
+	char text[72];	/* replies with result != 0: what failed, for a human */
+	uint64_t arena_bytes; /* last replies: of the host, pinned for the arena; then */
+	uint64_t arena_used;  /* up to where it is in use */
 };
 
 #define LIEN_WIRE_DEVICES 64
 
 struct lien_wire_hello {
 	uint32_t version, pid, tid, uid;
-	uint64_t arena_bytes; /* pinned host memory held */
-	uint64_t items;	      /* offloaded here */
+	uint64_t items; /* offloaded here */
 	uint64_t bytes;
 	/* What the process may use, by ordinal: as the driver says if it is initialised. */
 	uint32_t devices, zero;
@@ -95,6 +111,8 @@ struct lien_wire_hello {
 #define LIEN_WIRE_OWNED	   0x1 /* this process owns the memory: save, drop, create */
 #define LIEN_WIRE_IMPORTED 0x2 /* this process imported it: unmap, import */
 #define LIEN_WIRE_SHARED   0x4 /* owned and imported elsewhere: export it on restore */
+/* Owned, and not to be saved: it comes back with zeros in it. */
+#define LIEN_WIRE_WORTHLESS 0x8
 
 struct lien_wire_place {
 	uint16_t location_type;
@@ -180,6 +198,6 @@ _Static_assert(sizeof(struct lien_wire_item) == 216, "wire layout");
 _Static_assert(sizeof(struct lien_wire_range) == 24, "wire layout");
 _Static_assert(sizeof(struct lien_wire_room) == 40, "wire layout");
 _Static_assert(sizeof(struct lien_wire_found) == 184, "wire layout");
-_Static_assert(sizeof(struct lien_wire_hello) == 1072, "wire layout");
+_Static_assert(sizeof(struct lien_wire_hello) == 1064, "wire layout");
 
 #endif

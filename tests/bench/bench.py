@@ -56,8 +56,8 @@ def answers(session):
     return found
 
 
-def moved(session, operation):
-    result = session.ask(operation, "--timeout", 60000, limit=120)
+def moved(session, operation, *more):
+    result = session.ask(operation, "--timeout", 60000, *more, limit=120)
     equal(result["outcome"], "done", operation)
     return {"ms": result["ms"], "bytes": result["bytes"],
             "phases": {phase: max(p["ms"][phase] for p in result["processes"])
@@ -74,10 +74,13 @@ def with_agent():
         status = session.ask("status")
         rss.append(status["rss_bytes"])
         rounds = [{operation: moved(session, operation) for operation in PHASES} for _ in range(3)]
+        verified = [{"offload": moved(session, "offload", "--verify"),
+                     "restore": moved(session, "restore")} for _ in range(2)]
         job.verify()
         return {
             "seconds": seconds, "mappings": status["mappings"], "events": status["events"],
             "rss": rss, "rounds": rounds,
+            "verified": verified,
             "answers": answers(session),
             "mem_socket": timed(60, lambda: session.request('{"op": "mem"}\n')),
             "graph_socket": timed(10, lambda: session.request('{"op": "graph"}\n')),
@@ -164,6 +167,9 @@ def table(figures):
         row("%s, first" % operation, "%.0f ms" % first["ms"], "%.0f MiB" % (first["bytes"] / MIB))
         row("%s, later" % operation, "%.0f ms" % best["ms"], ", ".join(
             "%s %.0f" % (phase, best["phases"][phase]) for phase in phases))
+        checked = min((r[operation] for r in job["verified"]), key=lambda entry: entry["ms"])
+        row("%s, --verify" % operation, "%.0f ms" % checked["ms"],
+            "x %.2f" % (checked["ms"] / best["ms"]))
     for name, entry in job["answers"].items():
         row("lien " + name, "%.1f ms" % entry["ms"], "worst %.1f" % entry["worst_ms"])
     row("mem, on the socket", "%.1f ms" % job["mem_socket"]["ms"],

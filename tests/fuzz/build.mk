@@ -15,14 +15,15 @@ FUZZ_TARGETS	:= $(FUZZ_NAMES:%=$(FUZZ)/%)
 FUZZ_FLAGS	:= -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined \
 	-fno-omit-frame-pointer
 FUZZ_AGENT	:= tests/fuzz/fake_agent.c $(addprefix agent/, comms.c compare.c link.c orders.c \
-	requests.c server.c walks.c) loader/elf_symbols.c loader/libraries.c loader/maps.c
+	prepare.c requests.c server.c walks.c) loader/elf_symbols.c loader/libraries.c loader/maps.c
 
 FUZZ_SRCS_fuzz_client	 := $(FUZZ_AGENT)
 FUZZ_SRCS_fuzz_replies	 := $(FUZZ_AGENT)
 FUZZ_LD_fuzz_client	 := -Wl,--wrap=poll,--wrap=lien_maps_read
 FUZZ_LD_fuzz_replies	 := -Wl,--wrap=poll,--wrap=lien_maps_read
-FUZZ_SRCS_fuzz_orders	 := $(addprefix control/, arena.c drain.c handles.c items.c memory.c walk.c)
-FUZZ_LD_fuzz_orders	 := -Wl,--wrap=poll
+FUZZ_SRCS_fuzz_orders	 := $(addprefix control/, arena.c checksum.c drain.c handles.c items.c memory.c \
+	numa.c reserve.c verify.c walk.c)
+FUZZ_LD_fuzz_orders	 := -Wl,--wrap=poll,--wrap=madvise
 FUZZ_SRCS_fuzz_symbols	 := $(addprefix loader/, demangle.c elf_symbols.c symbols.c)
 
 $(FUZZ)/obj/%.o: %.c | $(BUILD)/.deps

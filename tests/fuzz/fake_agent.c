@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "agent/node.h"
+#include "agent/prepare.h"
 #include "agent/sites.h"
 #include "loader/files.h"
 #include "tests/unit/events.h"
@@ -401,5 +402,6 @@ void fake_agent_run(struct fake_agent *fake)
 	}
 	lien_orders_tick(agent);
 	lien_walks_tick(agent);
+	lien_prepare_tick(agent);
 	lien_server_tick(agent);
 }

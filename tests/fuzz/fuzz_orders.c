@@ -284,6 +284,19 @@ static CUresult device_uuid(CUuuid *uuid, CUdevice device)
 	return may_fail();
 }
 
+static CUresult device_attribute(int *value, CUdevice_attribute attribute, CUdevice device)
+{
+	(void)attribute, (void)device;
+	*value = 0;
+	return may_fail();
+}
+
+static CUresult set_bytes(CUdeviceptr va, unsigned char value, size_t bytes, CUstream stream)
+{
+	(void)value, (void)stream;
+	return place_of(va) < 0 || !bytes ? CUDA_ERROR_INVALID_VALUE : may_fail();
+}
+
 const struct lien_driver *lien_driver_find(const char **missing)
 {
 	static const struct lien_driver driver = {
@@ -317,6 +330,8 @@ const struct lien_driver *lien_driver_find(const char **missing)
 		.cuMemExportToShareableHandle = mem_export,
 		.cuMemImportFromShareableHandle = mem_import,
 		.cuDeviceGetUuid_v2 = device_uuid,
+		.cuDeviceGetAttribute = device_attribute,
+		.cuMemsetD8Async = set_bytes,
 	};
 
 	*missing = NULL;
@@ -364,6 +379,14 @@ int __wrap_poll(struct pollfd *fds, nfds_t count, int timeout)
 	(void)fds, (void)timeout;
 	take_replies();
 	return count;
+}
+
+/* Host memory that nobody looks at is not to be made. */
+int __wrap_madvise(void *memory, size_t bytes, int advice);
+int __wrap_madvise(void *memory, size_t bytes, int advice)
+{
+	(void)memory, (void)bytes, (void)advice;
+	return 0;
 }
 
 /* False: the input ends. */

@@ -164,6 +164,8 @@ static void reply_made_up(unsigned r)
 	message.header.result = (int8_t)take_byte();
 	message.header.arg = take_byte() * (uint64_t)LIEN_WIRE_STEP;
 	message.header.arg2 = take_byte();
+	message.header.arena_bytes = message.header.arg2 << 56 | message.header.arg;
+	message.header.arena_used = message.header.arg;
 	if (message.header.flags & 0x40) /* no end of the string */
 		memset(message.header.text, 'x', sizeof(message.header.text));
 	take(message.bytes + sizeof(message.header), body);

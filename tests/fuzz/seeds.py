@@ -19,9 +19,11 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 VA = 0x7E0000000000
 STEP = 2 << 20
-(HELLO, STAGE, DRAIN, CHECK, SAVE, UNMAP, DROP, DISCARD, CREATE, EXPORT, IMPORT, FINISH, LIST, WALK) = range(1, 15)
+(HELLO, STAGE, DRAIN, CHECK, SAVE, UNMAP, DROP, DISCARD, CREATE, EXPORT, IMPORT, FINISH, LIST, WALK,
+ PREPARE, RELEASE) = range(1, 17)
 FIRST, LAST = 1, 2
-OWNED, IMPORTED, SHARED = 1, 2, 4
+OWNED, IMPORTED, SHARED, WORTHLESS = 1, 2, 4, 8
+VERIFY, UNVERIFIED = 0x10, 0x20
 
 
 def client():
@@ -31,6 +33,8 @@ def client():
         '{"op":"holders","pid":1,"address":"0x7e0000000000"}', '{"op":"offload","dry_run":true,"owner":"all"}',
         '{"op":"offload","pids":[1,2],"timeout_ms":5,"strict":true,"with_closure":true}', '{"op":"restore"}',
         '{"op":"compare","repair":true,"timeout_ms":100}', '{"op":"record","follow":false}', '{"op":"record"}',
+        '{"op":"offload","owner":"all","verify":true,"discard":["nccl","1:0x7e0000000000"],"host_limit_bytes":9}',
+        '{"op":"arena"}', '{"op":"arena","release":true,"pids":[1]}', '{"op":"restore","ignore_damage":true}',
         '{"op":"nothing"}', 'no JSON', '{"op":"ps","what":1}', '{"op":"mem","by":"device"}\n{"op":"mem","by":"rank"}',
     ]
     for line in lines:
@@ -60,8 +64,8 @@ def item(token, va, flags, index=0, mappings=1, references=1, size=STEP):
                         0, 0, 0, 1) + place + struct.pack("<QII", 7, 1, 0))
 
 
-def order(kind, body=b"", flags=0, arg=0, fds=0):
-    header = struct.pack("<IHHIiQQQ88s", 0, kind, flags, 1, 0, arg, 0, 0, b"")
+def order(kind, body=b"", flags=0, arg=0, fds=0, arg2=0):
+    header = struct.pack("<IHHIiQQQ88s", 0, kind, flags, 1, 0, arg, arg2, 0, b"")
     return struct.pack("<BBH", fds, 1, len(header) + len(body)) + header + body
 
 
@@ -75,6 +79,13 @@ def orders():
     for fail in (bytes(16), bytes([0, 1]) + bytes(14), bytes([0, 0, 16, 0, 2]) + bytes(11), bytes(4) + b"\4" * 12):
         yield fail + b"".join(away + back)
         yield fail + b"".join(away[:5]) + order(DISCARD) + b"".join(away[1:]) + order(FINISH, flags=4)
+        yield (fail + order(PREPARE, arg=40 << 20) + order(PREPARE, arg=400 << 20, arg2=1) + order(RELEASE) +
+               b"".join(away[:4]) + order(SAVE, flags=VERIFY) + b"".join(away[5:]) + order(RELEASE) + b"".join(back) +
+               order(RELEASE))
+        yield (fail + order(STAGE, moved + item(4, VA + 4 * STEP, OWNED | WORTHLESS), FIRST | LAST) +
+               order(SAVE, flags=VERIFY) + order(UNMAP) + order(DROP) + order(CREATE, flags=UNVERIFIED) +
+               order(FINISH, flags=UNVERIFIED))
+    yield bytes(16) + order(PREPARE, arg=1 << 60) + order(PREPARE, arg=1, arg2=1 << 40)
     yield bytes(16) + order(WALK, ranges, arg=20000) + order(WALK, ranges * 8, arg=1) + order(99)
     yield bytes(16) + order(HELLO)[:40]
     # Sizes and limits that no agent has in mind.

@@ -13,7 +13,7 @@ def process(pid, rank, nranks, **changes):
         "ranks": [{"group": "5ac1d2e0b7f0a13%d" % i, "rank": rank, "nranks": nranks}
                   for i in range(4)],
         "bytes": 2730491904, "nccl_bytes": 2730491904, "imported_bytes": 1409286144,
-        "offloaded_bytes": 0, **changes}
+        "offloaded_bytes": 0, "arena_bytes": 0, "arena_used_bytes": 0, **changes}
 
 
 PS = {"processes": [
@@ -147,7 +147,15 @@ STATUS = {
          "missing": ["ncclCommWindowRegister", "ncclCommWindowDeregister"]}],
     "attach": "uprobe-multi", "transaction": {"kind": "offload", "phase": "save", "ms": 12.0},
     "journal": {"path": "/run/lien/agent.sock.journal", "bytes": 18 << 20,
-                "pinned": "/sys/fs/bpf/lien/x", "taken_over": 99120, "problem": None}}
+                "pinned": "/sys/fs/bpf/lien/x", "taken_over": 99120, "problem": None},
+    "host": {"held_bytes": 512 * MIB, "used_bytes": 48 * MIB, "limit_bytes": 1 << 30,
+             "prepare": True}}
+
+ARENA = {
+    "host": STATUS["host"], "released_bytes": 64 * MIB,
+    "processes": [
+        {"pid": pid, "command": "python3", "held_bytes": 256 * MIB, "used_bytes": 24 * MIB,
+         "released_bytes": 32 * MIB} for pid in (812, 813)]}
 
 
 def make_graph(ranks, local, shared, communicators):
@@ -187,7 +195,8 @@ def make_graph(ranks, local, shared, communicators):
 GRAPH = make_graph(2, 294, 336, 4)
 
 RESULTS = {"ps": PS, "mem": MEM, "comms": COMMS, "holders": HOLDERS, "graph": GRAPH,
-           "offload": OFFLOAD, "restore": RESTORE, "status": STATUS}
+           "offload": OFFLOAD, "restore": RESTORE, "status": STATUS,
+           "arena": ARENA}
 PROGRESS = [{"progress": {"phase": phase, "done": done, "of": 2}}
             for phase in ("drain", "save", "drop") for done in (1, 2)]
 

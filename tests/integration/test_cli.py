@@ -19,7 +19,7 @@ from cli_answers import (
 from cli_fixture import LIEN, Agent, fits, run_cases, variants
 
 COMMANDS = ["run", "ps", "mem", "comms", "holders", "graph", "offload", "restore", "check", "status",
-            "doctor", "record", "snapshot", "events", "top"]
+            "doctor", "record", "snapshot", "events", "top", "arena"]
 FROM = ["ps", "mem", "comms", "holders", "graph", "check", "events"]  # can answer from a recording
 QUERIES = {
     "ps": ["ps"],
@@ -30,6 +30,7 @@ QUERIES = {
     "offload": ["offload"],
     "restore": ["restore"],
     "status": ["status"],
+    "arena": ["arena"],
 }
 
 
@@ -375,6 +376,43 @@ def case_terminal(context):
     assert done.returncode == 1
     assert "\rsave" not in text and "\r\x1b[Ksave: 1 of 2 processes" in text, repr(text)
     assert text.endswith("\r\x1b[Klien offload: rank 1 is behind\r\n"), repr(text)
+
+
+def case_arena(context):
+    """arena: what is held, and what was given back"""
+    agent = context.agent()
+    out, _ = context.run("arena")
+    fits(out)
+    assert "512.0 MiB held, 48.0 MiB in use, 1.0 GiB allowed" in out and "GIVEN BACK" not in out, out
+    out, _ = context.run("arena", "--release", "--pid", "812")
+    fits(out)
+    assert "64.0 MiB given back, 512.0 MiB held" in out and "GIVEN BACK" in out, out
+    assert agent.requests == [{"op": "arena", "release": False, "pids": []},
+                              {"op": "arena", "release": True, "pids": [812]}], agent.requests
+    _, err = context.run("arena", "--pid", "812", code=2)
+    assert "--pid needs --release" in err and err.count("\n") == 1, err
+
+
+def case_offload_options(context):
+    """offload, restore: options that are about host memory"""
+    agent = context.agent()
+    context.run("offload", "--verify", "--discard", "nccl,812:0x7f00", "--discard", "torch",
+                "--host-limit", "3M")
+    context.run("restore", "--ignore-damage")
+    assert agent.requests == [
+        {"op": "offload", "verify": True, "discard": ["nccl", "812:0x7f00", "torch"],
+         "host_limit_bytes": 3 << 20}, {"op": "restore", "ignore_damage": True}], agent.requests
+    for size, value in (("7", 7), ("2K", 2048), ("4G", 4 << 30), ("131072T", 1 << 57)):
+        context.run("offload", "--host-limit", size)
+        assert agent.requests[-1]["host_limit_bytes"] == value, agent.requests[-1]
+    context.run("offload", "--host-limit", "131073T", code=2)
+    context.agent(lambda r: [{"ok": True, "result": dict(
+        RESULTS[r["op"]], discarded_bytes=3 << 20, verified_bytes=5 << 20)}])
+    out, _ = context.run("offload")
+    assert "3.0 MiB declared worthless and not saved\n" in out, out
+    out, _ = context.run("restore")
+    assert "5.0 MiB compared with what was saved: no difference\n" in out, out
+    assert "3.0 MiB back with zeros in it" in out, out
 
 
 def case_status(context):

@@ -72,6 +72,7 @@ struct fake {
 	struct reply reply[REPLIES];
 	unsigned replies, next;
 	unsigned given[32], answered[32]; /* orders by type, in this transaction */
+	uint32_t flags[32];		  /* of the last one of a type */
 };
 
 static struct {
@@ -424,6 +425,7 @@ static void answer(struct fake *fake, unsigned p, enum fault_kind kind)
 	reply->header.flags = LIEN_WIRE_LAST;
 	reply->header.result = result;
 	reply->header.arg2 = arg2;
+	reply->header.arg = fake->order.type == LIEN_WIRE_RELEASE ? MIB : 0;
 	reply->header.ns = 1000;
 	if (result)
 		strcpy(reply->header.text, "said no");
@@ -476,6 +478,7 @@ static int fake_send(void *context, uint32_t pid, const struct lien_wire_header 
 	if (fake->hung || fake->busy)
 		BROKEN("process %u is sent an order while it obeys another", pid);
 	fake->given[order->type]++;
+	fake->flags[order->type] = order->flags;
 	fake->busy = true;
 	fake->order = *order;
 	fake->replies = fake->next = 0;
@@ -763,6 +766,7 @@ static void transaction_begins(void)
 	w.progress = 0;
 	for (unsigned p = 0; p < w.n; p++) {
 		memset(w.fake[p].given, 0, sizeof(w.fake[p].given));
+		memset(w.fake[p].flags, 0, sizeof(w.fake[p].flags));
 		memset(w.fake[p].answered, 0, sizeof(w.fake[p].answered));
 		w.fake[p].orders = 0;
 	}

@@ -284,6 +284,93 @@ static void test_owner(void **state)
 	assert_int_equal(plan.bytes, 3 * PIECE);
 }
 
+/* --- declared worthless ------------------------------------------------------------------------
+ */
+
+static void expect_worthless(uint64_t va, bool worthless)
+{
+	const struct lien_plan_process *part = &plan.processes[0];
+
+	for (unsigned i = 0; i < part->items_count; i++)
+		if (part->items[i].va == va)
+			assert_int_equal(!!(part->items[i].flags & LIEN_WIRE_WORTHLESS), worthless);
+}
+
+static void test_discard_owner(void **state)
+{
+	struct lien_discard torch = {.owner = "torch_cuda"};
+	struct lien_selection nccl = {.owner = "nccl", .discard = &torch, .discard_count = 1};
+
+	(void)state;
+	started(1);
+	library(1, IN_TORCH, "libtorch_cuda.so");
+	tell.outer = LIEN_CALL_NCCL_INIT_RANK;
+	buffer(1, 10, VA, PIECE);
+	tell.outer = 0;
+	tell.caller = IN_TORCH;
+	buffer(1, 11, VA + PIECE, 2 * PIECE);
+	tell.caller = 0;
+	/* Not selected by its owner, but by being worthless. */
+	assert_int_equal(make(&nccl), 0);
+	assert_int_equal(plan.bytes, PIECE);
+	assert_int_equal(plan.discarded, 2 * PIECE);
+	assert_int_equal(plan.processes[0].bytes, PIECE);
+	assert_int_equal(plan.processes[0].discarded, 2 * PIECE);
+	assert_int_equal(plan.processes[0].allocations, 2);
+	expect_worthless(VA, false);
+	expect_worthless(VA + PIECE, true);
+	torch.owner = "nccl"; /* selected both ways: worthless */
+	assert_int_equal(make(&nccl), 0);
+	assert_int_equal(plan.bytes, 0);
+	assert_int_equal(plan.discarded, PIECE);
+	torch.owner = "nobody";
+	assert_int_equal(make(&nccl), 0);
+	assert_int_equal(plan.discarded, 0);
+	/* What cannot be moved cannot be dropped either. */
+	alloc(1, VA + 8 * PIECE, 1000);
+	torch.owner = "unknown";
+	assert_int_equal(make(&nccl), 0);
+	assert_int_equal(plan.discarded, 0);
+	assert_int_equal(plan.left_count, 1);
+}
+
+static void test_discard_address(void **state)
+{
+	struct lien_discard discard[] = {{.pid = 1, .address = VA + PIECE}};
+	struct lien_selection some = {.discard = discard, .discard_count = 1};
+
+	(void)state;
+	started(1);
+	started(2);
+	buffer(1, 10, VA, PIECE);
+	buffer(1, 11, VA + PIECE, 2 * PIECE);
+	export(1, 11, 5);
+	imported_buffer(2, 20, 5, VA + 9 * PIECE, 2 * PIECE);
+	assert_int_equal(make(&some), 0);
+	assert_int_equal(plan.discarded, 2 * PIECE);
+	assert_int_equal(plan.bytes, PIECE);
+	expect_worthless(VA, false);
+	expect_worthless(VA + PIECE, true);
+	assert_int_equal(part_of(2)->items[0].flags, LIEN_WIRE_IMPORTED);
+	discard[0].address = VA + 3 * PIECE - 1; /* its last byte */
+	assert_int_equal(make(&some), 0);
+	assert_int_equal(plan.discarded, 2 * PIECE);
+	discard[0].address++;
+	expect_refusal(&some, -ESRCH, "process 1 has no memory of its own");
+	/* It is named where its owner has it. */
+	discard[0] = (struct lien_discard){.pid = 2, .address = VA + 9 * PIECE};
+	expect_refusal(&some, -ESRCH, "--discard 2:0x");
+	discard[0].pid = 1; /* which does not map it there itself */
+	expect_refusal(&some, -ESRCH, "--discard 1:0x");
+	discard[0] = (struct lien_discard){.pid = 3, .address = VA};
+	expect_refusal(&some, -ESRCH, "process 3 has no memory");
+	/* Other processes' are not selected. */
+	discard[0] = (struct lien_discard){.pid = 1, .address = VA};
+	some.pids = (uint32_t[]){2};
+	some.pids_count = 1;
+	expect_refusal(&some, -ESRCH, "that is selected");
+}
+
 /* --- left behind ------------------------------------------------------------------------------ */
 
 static void test_left_alloc(void **state)
@@ -699,6 +786,8 @@ int main(void)
 		PLAN(test_imports),
 		PLAN(test_pids),
 		PLAN(test_owner),
+		PLAN(test_discard_owner),
+		PLAN(test_discard_address),
 		PLAN(test_left_alloc),
 		PLAN(test_host_memory),
 		PLAN(test_left_dead_owner),

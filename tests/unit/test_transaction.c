@@ -97,6 +97,82 @@ static void test_orders(void **state)
 	assert_int_equal(w.broken, 0);
 }
 
+/* What each order of a type was sent with. */
+static unsigned flags_of(enum lien_wire_type type)
+{
+	unsigned flags = 0;
+
+	for (unsigned p = 0; p < w.n; p++)
+		flags |= w.fake[p].flags[type];
+	return flags;
+}
+
+static void offload_verified(uint32_t flags)
+{
+	struct lien_plan plan = plan_of(~0u);
+
+	transaction_begins();
+	assert_int_equal(lien_transaction_offload(&w.transaction, &plan, BASE, 1000, &fake_ops), 0);
+	lien_plan_clear(&plan);
+	lien_transaction_set(w.transaction, flags);
+	lien_transaction_start(w.transaction);
+	play();
+	transaction_ends();
+}
+
+static void test_verify_flags(void **state)
+{
+	(void)state;
+	job(2, 2);
+	offload_verified(0);
+	assert_int_equal(flags_of(LIEN_WIRE_SAVE), 0);
+	restore();
+	assert_int_equal(flags_of(LIEN_WIRE_LIST), LIEN_WIRE_ROOM);
+	assert_int_equal(flags_of(LIEN_WIRE_CREATE), LIEN_WIRE_ROOM);
+	offload_verified(LIEN_WIRE_VERIFY);
+	assert_int_equal(flags_of(LIEN_WIRE_SAVE), LIEN_WIRE_VERIFY);
+	assert_int_equal(flags_of(LIEN_WIRE_UNMAP), 0);
+	transaction_begins();
+	assert_int_equal(lien_transaction_restore(&w.transaction, (uint32_t[]){PID(0), PID(1)}, 2,
+				 NULL, 0, 1000, &fake_ops),
+		0);
+	lien_transaction_set(w.transaction, LIEN_WIRE_UNVERIFIED);
+	lien_transaction_start(w.transaction);
+	play();
+	transaction_ends();
+	assert_int_equal(flags_of(LIEN_WIRE_CREATE), LIEN_WIRE_ROOM | LIEN_WIRE_UNVERIFIED);
+	assert_int_equal(flags_of(LIEN_WIRE_FINISH), LIEN_WIRE_UNVERIFIED);
+	check_back("after all");
+	assert_int_equal(w.broken, 0);
+}
+
+/* An order to each, whatever becomes of the others. */
+static void test_release(void **state)
+{
+	static const enum fault_kind kinds[] = {
+		NO_FAULT, REFUSES, DIES_BEFORE, UNREACHABLE, HANGS_BEFORE};
+
+	(void)state;
+	for (unsigned i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+		job(3, 2);
+		w.fault[0] = (struct fault){kinds[i], 1, 1};
+		transaction_begins();
+		assert_int_equal(lien_transaction_release(&w.transaction,
+					 (uint32_t[]){PID(0), PID(1), PID(2)}, 3, &fake_ops),
+			0);
+		assert_string_equal(lien_transaction_kind(w.transaction), "release");
+		lien_transaction_start(w.transaction);
+		play();
+		assert_int_equal(w.result.processes_count, 3);
+		assert_int_equal(w.result.bytes, kinds[i] ? 2 * MIB : 3 * MIB);
+		assert_int_equal(!w.result.error, !kinds[i]);
+		assert_int_equal(w.result.processes[0].bytes, MIB);
+		assert_int_equal(w.fake[2].given[LIEN_WIRE_RELEASE], 1);
+		transaction_ends();
+		assert_int_equal(w.broken, 0);
+	}
+}
+
 /* Each process at each of its orders in each way. What must be true afterwards, in any case: no
  * byte lost, no descriptor, one end; the rest depends on how far it had got. */
 static void check_failed_offload(const struct fault *fault, bool injected)
@@ -776,6 +852,8 @@ int main(void)
 		cmocka_unit_test(test_large),
 		cmocka_unit_test(test_result),
 		cmocka_unit_test(test_orders),
+		cmocka_unit_test(test_verify_flags),
+		cmocka_unit_test(test_release),
 		FAULTS(test_failed_offload),
 		FAULTS(test_failed_restore),
 		cmocka_unit_test(test_failed_undo),

@@ -49,7 +49,8 @@ static void test_ps(void **state)
 	for (unsigned i = 0; i < 2; i++)
 		assert_members(at("processes[%u]", i),
 			"pid:i command:s uid:i state:s complete:b control:s devices:a ranks:a "
-			"bytes:i nccl_bytes:i imported_bytes:i offloaded_bytes:i");
+			"bytes:i nccl_bytes:i imported_bytes:i offloaded_bytes:i "
+			"arena_bytes:i arena_used_bytes:i");
 	INTEGER(1, "processes[0].pid");
 	STRING("python3", "processes[0].command");
 	INTEGER(1000, "processes[0].uid");
@@ -80,6 +81,22 @@ static void test_ps_import_once(void **state)
 	two_ranks();
 	see(lien_view_ps(graph));
 	INTEGER(PIECE, "processes[1].imported_bytes");
+}
+
+static void test_ps_arena(void **state)
+{
+	(void)state;
+	two_ranks();
+	process(1)->arena_bytes = 5 * PIECE;
+	process(1)->arena_used = 3 * PIECE;
+	see(lien_view_ps(graph));
+	INTEGER(5 * PIECE, "processes[0].arena_bytes");
+	INTEGER(3 * PIECE, "processes[0].arena_used_bytes");
+	INTEGER(0, "processes[1].arena_bytes");
+	process(1)->presence = LIEN_CONTROL_UNKNOWN;
+	see(lien_view_ps(graph));
+	assert_true(json_is_null(at("processes[0].arena_bytes")));
+	assert_true(json_is_null(at("processes[0].arena_used_bytes")));
 }
 
 static void test_ps_states(void **state)
@@ -818,7 +835,7 @@ static void test_group_names(void **state)
 
 /* --- plans and results ------------------------------------------------------------------------ */
 
-#define PART "pid:i allocations:i imports:i mappings:i bytes:i freed_bytes:? ms:o"
+#define PART "pid:i allocations:i imports:i mappings:i bytes:i discarded_bytes:i freed_bytes:? ms:o"
 
 static void test_plan(void **state)
 {
@@ -834,7 +851,7 @@ static void test_plan(void **state)
 	assert_int_equal(lien_plan_offload(graph, &all, &plan, error, sizeof(error)), 0);
 	see(lien_view_plan(&plan));
 	lien_plan_clear(&plan);
-	assert_members(view, "outcome:s bytes:i ms:r processes:a left:a");
+	assert_members(view, "outcome:s bytes:i discarded_bytes:i ms:r processes:a left:a");
 	STRING("dry run", "outcome");
 	INTEGER(3 * PIECE, "bytes");
 	assert_members(at("processes[1]"), PART);
@@ -914,11 +931,12 @@ static void test_result(void **state)
 		lien_transaction_reply(transaction, 1, &reply, NULL, NULL, 0);
 	}
 	see(lien_view_result(transaction, &plan));
-	assert_members(view, "outcome:s bytes:i ms:r processes:a left:a");
+	assert_members(view,
+		"outcome:s bytes:i discarded_bytes:i verified_bytes:i ms:r processes:a left:a");
 	STRING("done", "outcome");
 	INTEGER(PIECE, "bytes");
 	assert_true(json_real_value(at("ms")) >= 2);
-	assert_members(at("processes[0]"), PART);
+	assert_members(at("processes[0]"), PART " verified_bytes:i");
 	INTEGER(PIECE, "processes[0].freed_bytes");
 	assert_members(at("processes[0].ms"), "drain:r check:r save:r unmap:r drop:r");
 	assert_true(json_real_value(at("processes[0].ms.save")) == 1.5);
@@ -945,6 +963,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		VIEW(test_ps),
 		VIEW(test_ps_import_once),
+		VIEW(test_ps_arena),
 		VIEW(test_ps_states),
 		VIEW(test_mem),
 		VIEW(test_mem_offloaded),

@@ -51,8 +51,7 @@ static const struct {
 	{145, 1},						/* and in cuMemCreate */
 };
 
-#define ATTRIBUTE_PCI_BUS 33
-#define ATTRIBUTE_MAX	  256 /* beyond any number that cuda.h names */
+#define ATTRIBUTE_MAX 256 /* beyond any number that cuda.h names */
 
 static size_t parse_size(const char *text, size_t otherwise)
 {
@@ -92,6 +91,7 @@ static int read_config(struct soft_config *config)
 	const char *dir = getenv("LIEN_SOFTCUDA_DIR");
 	const char *busy = getenv("LIEN_SOFTCUDA_BUSY_FILE");
 	const char *strict = getenv("LIEN_SOFTCUDA_STRICT");
+	const char *node = getenv("LIEN_SOFTCUDA_NUMA_NODE");
 
 	config->devices = devices && *devices ? atoi(devices) : 2;
 	if (config->devices < 0 || config->devices > SOFT_MAX_DEVICES) {
@@ -102,6 +102,7 @@ static int read_config(struct soft_config *config)
 	config->memory = parse_size(getenv("LIEN_SOFTCUDA_MEMORY"), 4ul << 30);
 	config->quiet = getenv("LIEN_SOFTCUDA_QUIET") != NULL;
 	config->strict = strict && *strict && strcmp(strict, "0");
+	config->numa_node = node && *node ? atoi(node) : -1;
 	config->dir = strdup(dir && *dir ? dir : "/run/lien-softcuda");
 	config->busy_file = busy && *busy ? strdup(busy) : NULL;
 	return config->dir ? 0 : -ENOMEM;
@@ -359,8 +360,10 @@ SOFT_EXPORT CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribu
 	if ((int)attribute < 1 || (int)attribute > ATTRIBUTE_MAX)
 		return CUDA_ERROR_INVALID_VALUE;
 	*value = 0;
-	if ((int)attribute == ATTRIBUTE_PCI_BUS)
+	if (attribute == CU_DEVICE_ATTRIBUTE_PCI_BUS_ID)
 		*value = soft.device[device].physical + 1;
+	if (attribute == CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID)
+		*value = soft.config.numa_node;
 	for (size_t i = 0; i < sizeof(attributes) / sizeof(attributes[0]); i++) {
 		if (attributes[i].attribute == (int)attribute)
 			*value = attributes[i].value;

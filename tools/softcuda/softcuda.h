@@ -56,6 +56,7 @@ struct soft_config {
 	const char *busy_file;
 	bool quiet;
 	bool strict;
+	int numa_node; /* of the host, that all devices are near to; -1: it has none */
 };
 
 struct soft_state {

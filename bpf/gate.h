@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The gate: while memory is being moved or is away, threads that would work on it are stopped at
+ * the first instruction of the call. Included by trace.bpf.c, whose maps and threads it uses.
+ * Attached to one process at a time (loader/gate.c). A call that was let in is counted until it
+ * returns, for what it starts may be started at its end.
+ */
+#ifndef LIEN_BPF_GATE_H
+#define LIEN_BPF_GATE_H
+
+static __always_inline void held_key(struct lien_probe_held_key *key, const struct thread *thread)
+{
+	key->pid = thread->pid;
+	key->tid = thread->tid;
+}
+
+/* The thread is in no gated call any more, or was left in one by a jump, or ends. */
+static __noinline void gate_leave(struct thread *thread)
+{
+	struct lien_probe_held_key key;
+	struct lien_probe_gate *gate;
+
+	if (!thread->gate_sp)
+		return;
+	thread->gate_sp = 0;
+	held_key(&key, thread);
+	bpf_map_delete_elem(&held, &key);
+	gate = bpf_map_lookup_elem(&gates, &thread->pid);
+	if (gate && gate->start == thread->start && gate->turn == thread->gate_turn)
+		__sync_fetch_and_add(&gate->inside, -1);
+}
+
+static long held_drop(
+	void *map, struct lien_probe_held_key *key, struct lien_probe_held *value, __u32 *pid)
+{
+	(void)value;
+	if (key->pid == *pid)
+		bpf_map_delete_elem(map, key);
+	return 0;
+}
+
+static __always_inline void gate_end(__u32 pid)
+{
+	bpf_map_delete_elem(&shut, &pid);
+	if (!bpf_map_delete_elem(&gates, &pid))
+		bpf_for_each_map_elem(&held, held_drop, &pid, 0);
+}
+
+/* The communicator that a gated call is about; 0: none that could be told by its arguments. */
+static __always_inline __u64 gated_comm(const struct arguments *arguments, __u32 call)
+{
+	__u64 comm = 0;
+	__u32 at;
+
+	if (call >= LIEN_TRAFFIC_FIRST && call < LIEN_TRAFFIC_FIRST + LIEN_TRAFFIC_KINDS) {
+		at = comm_argument(call);
+		if (at == 6)
+			bpf_probe_read_user(&comm, sizeof(comm), (void *)(arguments->sp + 8));
+		else
+			comm = arguments->arg[at == 4 ? 4 : 5];
+		return comm;
+	}
+	switch (call) {
+	case LIEN_CALL_NCCL_DESTROY:
+	case LIEN_CALL_NCCL_ABORT:
+	case LIEN_CALL_NCCL_FINALIZE:
+	case LIEN_CALL_NCCL_REGISTER:
+	case LIEN_CALL_NCCL_DEREGISTER:
+	case LIEN_CALL_NCCL_SPLIT:
+	case LIEN_CALL_NCCL_SHRINK:
+		return arguments->arg[0];
+	}
+	return 0;
+}
+
+/* Does the control library call, or has it been asked to call for the application? */
+static __always_inline int of_control(const struct thread *thread, __u64 sp)
+{
+	struct lien_probe_control *control = bpf_map_lookup_elem(&controls, &thread->pid);
+	__u64 caller = 0;
+
+	if (!control || bpf_probe_read_user(&caller, sizeof(caller), (void *)sp))
+		return 0;
+	return caller >= control->text && caller < control->text_end &&
+	       !(caller >= control->translate && caller < control->translate_end);
+}
+
+/* Inside a group whose first calls were let in, the others must follow: none of them starts before
+ * the last. What ends a group holds nothing up that is not held already. */
+static __always_inline int let_in(struct thread *thread, __u32 call)
+{
+	return call == LIEN_CALL_NCCL_GROUP_START || call == LIEN_CALL_NCCL_GROUP_END ||
+	       (thread->group && thread->group_calls);
+}
+
+static __noinline void hold(struct thread *thread, const struct arguments *arguments,
+	struct lien_probe_gate *gate, __u32 call)
+{
+	struct task_struct *task = (void *)bpf_get_current_task();
+	struct lien_probe_held_key key;
+	struct lien_probe_held value = {
+		.comm = gated_comm(arguments, call),
+		.t = bpf_ktime_get_ns(),
+		.call = call,
+		.peer = arguments->arg[3],
+	};
+	__u32 index = gate->signal - 1;
+
+	if (index < 64 && !(BPF_CORE_READ(task, blocked.sig[0]) >> index & 1)) {
+		held_key(&key, thread);
+		if (!bpf_map_update_elem(&held, &key, &value, BPF_ANY)) {
+			if (!bpf_send_signal_thread(gate->signal))
+				return;
+			bpf_map_delete_elem(&held, &key);
+		}
+	}
+	gate->unheld_tid = thread->tid;
+	gate->unheld_call = call;
+	__sync_fetch_and_add(&gate->unheld, 1);
+}
+
+SEC("uprobe")
+int lien_gate_entry(struct pt_regs *ctx)
+{
+	struct arguments arguments = {
+		.arg = {ctx->di, ctx->si, ctx->dx, ctx->cx, ctx->r8, ctx->r9}, .sp = ctx->sp};
+	__u32 call = LIEN_COOKIE_CALL(bpf_get_attach_cookie(ctx));
+	struct thread *thread = thread_get();
+	struct lien_probe_gate *gate;
+
+	gate = thread ? bpf_map_lookup_elem(&gates, &thread->pid) : 0;
+	if (!gate || gate->start != thread->start || of_control(thread, arguments.sp))
+		return 0;
+	if (thread->gate_turn != gate->turn) {
+		thread->gate_turn = gate->turn;
+		thread->gate_sp = 0;
+		thread->group = thread->group_calls = 0;
+	}
+	if (thread->gate_sp && arguments.sp < thread->gate_sp)
+		return 0; /* within a call that was let in */
+	gate_leave(thread);
+	thread->gate_sp = arguments.sp;
+	__sync_fetch_and_add(&gate->inside, 1);
+	if (bpf_map_lookup_elem(&shut, &thread->pid) && !let_in(thread, call))
+		hold(thread, &arguments, gate, call);
+	if (call == LIEN_CALL_NCCL_GROUP_START)
+		thread->group++;
+	else if (thread->group && call != LIEN_CALL_NCCL_GROUP_END)
+		thread->group_calls++;
+	return 0;
+}
+
+SEC("uprobe")
+int lien_gate_return(struct pt_regs *ctx)
+{
+	__u32 call = LIEN_COOKIE_CALL(bpf_get_attach_cookie(ctx));
+	__u32 ktid = (__u32)bpf_get_current_pid_tgid();
+	struct thread *thread = bpf_map_lookup_elem(&threads, &ktid);
+
+	if (!thread || thread->gate_sp != ctx->sp - 8)
+		return 0;
+	gate_leave(thread);
+	if (call == LIEN_CALL_NCCL_GROUP_END && thread->group && !--thread->group)
+		thread->group_calls = 0;
+	return 0;
+}
+
+#endif

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * The gate's probes, in one process at a time (bpf/gate.h says what they do). Attached around a
+ * transaction and while something is offloaded; at other times there are none. Needs links that are
+ * bound to a process, as loader/follow.h.
+ */
+#ifndef LIEN_GATE_H
+#define LIEN_GATE_H
+
+#include "loader/probes.h"
+
+/* Can processes be held back on this kernel? */
+bool lien_probes_can_gate(const struct lien_probes *probes);
+/*
+ * Makes the process's gate, open: from now on its gated calls are counted while they run. `signal`:
+ * the control library's. 0 also if it is there; -errno.
+ */
+int lien_probes_gate(struct lien_probes *probes, uint32_t pid, uint64_t start, uint32_t signal);
+/* Attaches it to a library that the process has mapped; once per file. With `all`, to calls that
+ * work on any memory, too. 0 or -errno. */
+int lien_probes_gate_file(struct lien_probes *probes, uint32_t pid, enum lien_library library,
+	const char *path, bool all);
+/* From when this returns, threads that enter are held; or none is any more. Those that are held
+ * stay so until the control library lets them go. */
+int lien_probes_gate_shut(struct lien_probes *probes, uint32_t pid, bool shut);
+bool lien_probes_gate_get(
+	const struct lien_probes *probes, uint32_t pid, struct lien_probe_gate *gate);
+/* Removes it. Calls `close` with each descriptor that is to be closed, which takes 10 ms and more.
+ */
+void lien_probes_ungate(struct lien_probes *probes, uint32_t pid,
+	void (*close)(void *context, int fd), void *context);
+bool lien_probes_is_gated(const struct lien_probes *probes, uint32_t pid);
+
+/* The threads that are held, until fn returns something else than 0, which is returned. -errno. */
+int lien_probes_held(const struct lien_probes *probes,
+	int (*fn)(void *context, const struct lien_probe_held_key *key,
+		const struct lien_probe_held *held),
+	void *context);
+/* How many sends to (or receives from) a rank the process has begun. */
+uint64_t lien_probes_pair(const struct lien_probes *probes, uint32_t pid, uint64_t comm,
+	uint32_t peer, bool receives);
+
+/* What is known of a thread that the gate has not seen yet. */
+struct lien_probe_thread {
+	uint32_t tid;
+	bool inside;	     /* a call that is seen returning is under way */
+	uint64_t sp, caller; /* of the last collective: it is under way as long as its return
+				address lies there, below what the thread's stack has become */
+};
+
+/* The process's threads that have made traced calls and have not entered a gated one since there is
+ * the gate. As lien_probes_held(). */
+int lien_probes_unseen(struct lien_probes *probes, uint32_t pid,
+	int (*fn)(void *context, const struct lien_probe_thread *thread), void *context);
+
+#endif

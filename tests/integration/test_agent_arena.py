@@ -1,0 +1,575 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-2-Clause
+"""The host arena: its bounds, its preparation, how it is given back; what is not saved (--discard),
+and what is compared (--verify). The agent, the control library and every byte are real.
+
+See lien_test.py for what it needs. Prints a line per case, and "N passed, N failed" at the end.
+"""
+
+import contextlib
+import os
+import signal
+import sys
+import time
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+
+from lien_test import (  # noqa: E402
+    MIB, Late, Session, SOFTNCCL, case, check, equal, main, recording, wait_for)
+
+PAIRS = 24  # exported buffers of 2 MiB of each of two ranks
+RANK = 2 * PAIRS * MIB
+STEP = 16 * MIB  # of the arena
+
+
+def start_job(session, *args, **environment):
+    """Starts anew what made its last driver call before its control thread could be woken."""
+    for last in (False, False, True):
+        job = session.replay(recording("pairs", PAIRS), *args, **environment)
+        try:
+            session.ready(*job.ranks, limit=3)
+            break
+        except Late:
+            if last:
+                raise
+            job.end()
+            session.forgotten(*job.ranks)
+    return job
+
+
+def runs_as_before(session, job):
+    equal(job.verify()[0], 4 * PAIRS, "mappings verified")
+    equal(session.used(), 2 * RANK, "device memory in use")
+    for pid in job.ranks:
+        equal(session.process(pid)["state"], "running", "state of %d" % pid)
+
+
+def arena(session, pid):
+    """(held, used) bytes, as `ps` says; `arena` has to say the same."""
+    process = session.process(pid)
+    found = process["arena_bytes"], process["arena_used_bytes"]
+    rows = {row["pid"]: row for row in session.ask("arena")["processes"]}
+    row = rows.get(pid, {"held_bytes": 0, "used_bytes": 0})
+    equal((row["held_bytes"], row["used_bytes"]), found, "lien arena and lien ps")
+    return found
+
+
+def rounded(size):
+    return -(-size // STEP) * STEP
+
+
+def arena_places(session, pid):
+    """Where the arena's chunks are in a process: [(address, bytes)], the first one first."""
+    found = []
+    for allocation in session.ask("graph")["allocations"]:
+        if allocation["pid"] == pid and allocation["owner"] == "lien-control":
+            found += [(allocation["id"], int(m["address"], 16), m["bytes"])
+                      for m in allocation["mappings"]]
+    return [(va, size) for _, va, size in sorted(found)]
+
+
+def flip(pid, address):
+    """Changes one byte of a process behind everybody's back."""
+    with open("/proc/%d/mem" % pid, "r+b", buffering=0) as memory:
+        memory.seek(address)
+        byte = memory.read(1)
+        memory.seek(address)
+        memory.write(bytes([byte[0] ^ 0x40]))
+
+
+# Bounds
+
+@case(60)
+def test_host_limit():
+    with Session() as session:
+        session.start_agent("--host-limit", "64M")
+        job = start_job(session)
+        words = ("host memory: 96 MiB are to be moved, which needs 96 MiB more than the 0 MiB held "
+                 "now, and 64 MiB are allowed .--host-limit.")
+        session.refused("offload", text=words)
+        session.refused("offload", "--host-limit", "1G", text=words)  # the agent's limit counts
+        equal([arena(session, pid) for pid in job.ranks], [(0, 0)] * 2, "nothing was touched")
+        runs_as_before(session, job)
+        one = ["offload", "--pid", job.ranks[0], "--with-closure"]
+        session.refused(*one, "--host-limit", "47M", text="and 47 MiB are allowed")
+        session.refused(*one, "--host-limit", str(48 * MIB - 1), text="and 47 MiB are allowed")
+        equal(session.ask(*one, "--host-limit", "48M")["bytes"], RANK, "within the limit")
+        equal(arena(session, job.ranks[0]), (RANK, RANK), "arena of the first rank")
+        session.refused("offload", text="48 MiB are to be moved, which needs 48 MiB more than the "
+                        "48 MiB held now, and 64 MiB are allowed")
+        session.ask("restore")
+        runs_as_before(session, job)
+        # What one holds and does not use is in the other's way until it is given back.
+        session.refused("offload", "--pid", job.ranks[1], "--with-closure",
+                        text="more than the 48 MiB held now")
+        equal(session.ask("arena", "--release")["released_bytes"], RANK, "given back")
+        equal(session.ask("offload", "--pid", job.ranks[1], "--with-closure")["bytes"], RANK, "now")
+        session.ask("restore")
+        runs_as_before(session, job)
+        status = session.ask("status")["host"]
+        equal((status["limit_bytes"], status["held_bytes"], status["used_bytes"]),
+              (64 * MIB, RANK, 0), "status")
+        check("48.0 MiB held for offloads, 0 in use, 64.0 MiB allowed" in
+              session.lien("status").out, session.lien("status"))
+
+
+def memory_cgroup(session, limit):
+    """A cgroup below ours with a limit: its folder, or None where that is not possible."""
+    with contextlib.suppress(OSError):
+        with open("/proc/self/cgroup") as file:
+            for line in file:
+                number, names, path = line.rstrip("\n").split(":", 2)
+                if "memory" in names.split(","):
+                    mount, knob = "/sys/fs/cgroup/memory", "memory.limit_in_bytes"
+                elif number == "0" and not names:
+                    mount, knob = "/sys/fs/cgroup", "memory.max"
+                else:
+                    continue
+                folder = os.path.join(mount + path, "lien-test-%d" % session.agent.pid)
+                os.mkdir(folder)
+                try:
+                    with open(os.path.join(folder, knob), "w") as file_limit:
+                        file_limit.write(str(limit))
+                    return folder
+                except OSError:
+                    os.rmdir(folder)
+    return None
+
+
+@case(60)
+def test_cgroup_limit():
+    with Session(memory="1G") as session:
+        session.start_agent()
+        group = memory_cgroup(session, 400 * MIB)
+        if not group:
+            print("   (no memory cgroup can be made here)")
+            return
+        driver = session.driver()
+        try:
+            big = driver("make", 512 * MIB, 0)[1]
+            driver("fill", big, MIB, 7)
+            small = driver("make", 2 * MIB, 0)[1]
+            driver("fill", small, 2 * MIB, 8)
+            session.ready(driver.pid)
+            with open(os.path.join(group, "cgroup.procs"), "w") as file:
+                file.write(str(driver.pid))
+            session.refused("offload", "--owner", "all", text="host memory: 528 MiB more are "
+                            "needed, the memory cgroup .*lien-test-%d has [34][0-9][0-9] MiB left"
+                            % session.agent.pid)
+            equal(arena(session, driver.pid), (0, 0), "nothing was touched")
+            equal(driver("check", big, MIB, 7), 0, "wrong bytes")
+            result = session.ask("offload", "--owner", "nobody", "--discard",
+                                 "%d:%#x" % (driver.pid, big))
+            equal((result["bytes"], result["discarded_bytes"]), (0, 512 * MIB), "needs no memory")
+            # What the software driver's devices take is charged to the process, too.
+            with open(os.path.join(os.path.dirname(group), "cgroup.procs"), "w") as file:
+                file.write(str(driver.pid))
+            session.ask("restore")
+            equal(driver("check", small, 2 * MIB, 8), 0, "wrong bytes")
+        finally:
+            driver.end()
+            wait_for("the cgroup is empty", lambda: removed(group))
+
+
+def removed(folder):
+    try:
+        os.rmdir(folder)
+        return True
+    except OSError:
+        return False
+
+
+# Preparation
+
+@case(60)
+def test_prepared_before_the_first_offload():
+    with Session() as session:
+        session.start_agent(prepare=True)
+        job = start_job(session)
+        for pid in job.ranks:
+            wait_for("the arena of %d is prepared" % pid,
+                     lambda pid=pid: session.process(pid)["arena_bytes"])
+            equal(arena(session, pid), (rounded(RANK), 0), "prepared for %d" % pid)
+        runs_as_before(session, job)
+        equal(session.ask("status")["events_lost"], 0, "events lost")
+        places = [arena_places(session, pid) for pid in job.ranks]
+        equal(session.ask("offload")["bytes"], 2 * RANK, "offload")
+        equal([arena_places(session, pid) for pid in job.ranks], places, "no more was pinned")
+        equal([arena(session, pid) for pid in job.ranks], [(rounded(RANK), RANK)] * 2, "in use")
+        session.ask("restore")
+        runs_as_before(session, job)
+        time.sleep(2.5)
+        equal([arena(session, pid) for pid in job.ranks], [(rounded(RANK), 0)] * 2, "kept")
+        # What is given back on request is not pinned again, until it was of use again.
+        session.ask("arena", "--release")
+        time.sleep(2.5)
+        equal([arena(session, pid) for pid in job.ranks], [(0, 0)] * 2, "stays given back")
+        session.ask("offload")
+        session.ask("restore")
+        runs_as_before(session, job)
+
+
+@case(60)
+def test_preparation_grows_and_waits_for_captures():
+    with Session() as session:
+        session.start_agent(prepare=True)
+        driver = session.driver()
+        driver("nccl", SOFTNCCL)  # from now on it is NCCL that asks for memory
+
+        def held():
+            return session.process(driver.pid)["arena_bytes"]
+        driver("make", 20 * MIB, 0)
+        session.ready(driver.pid)
+        wait_for("prepared", lambda: held() == rounded(20 * MIB))
+        driver("make", 300 * MIB, 0)  # more than one order's worth
+        wait_for("it has grown", lambda: held() == rounded(320 * MIB))
+        for mode in (0, 1, 2):  # global, thread-local, relaxed
+            before = held()
+            driver("make", 20 * MIB, 0)
+            driver("capture", mode)
+            time.sleep(2.5)
+            equal(held(), before, "during a capture")
+            driver("capture-end")  # fails when the capture was spoilt
+            wait_for("it goes on", lambda before=before: held() > before)
+        equal(session.ask("offload")["bytes"], 380 * MIB, "offload")
+        equal(held(), rounded(380 * MIB), "no more was pinned")
+        session.ask("restore")
+
+
+@case(60)
+def test_offload_while_it_is_prepared():
+    """An order to pin memory is short, and an offload waits for it."""
+    with Session(memory="2G") as session:
+        session.start_agent(prepare=True)
+        driver = session.driver()
+        driver("nccl", SOFTNCCL)
+        driver("make", 2 * MIB, 0)
+        session.ready(driver.pid)
+        size = 2 * MIB
+        for number in range(8):
+            va = driver("make", 120 * MIB, 0)[1]
+            size += 120 * MIB
+            driver("fill", va + 110 * MIB, 2 * MIB, 0x30 + number)
+            time.sleep(1 + 0.15 * number)
+            equal(session.ask("offload", "--verify")["bytes"], size, "offload")
+            equal(session.ask("restore")["verified_bytes"], size, "restore")
+            equal(driver("check", va + 110 * MIB, 2 * MIB, 0x30 + number), 0, "wrong bytes")
+
+
+@case(60)
+def test_preparation_is_for_what_can_be_offloaded():
+    with Session() as session:
+        session.start_agent(prepare=True)
+        other = session.driver()  # nothing of NCCL's in it
+        other("make", 64 * MIB, 0)
+        bare = session.driver(control=False)
+        bare("make", 64 * MIB, 0)
+        session.ready(other.pid)
+        time.sleep(3)
+        for pid in (other.pid, bare.pid):
+            equal(arena(session, pid), (0, 0), "arena of %d" % pid)
+
+
+@case(60)
+def test_no_prepare():
+    with Session() as session:
+        session.start_agent("--no-prepare")
+        job = start_job(session)
+        equal(session.ask("status")["host"]["prepare"], False, "status")
+        time.sleep(3)
+        equal([arena(session, pid) for pid in job.ranks], [(0, 0)] * 2, "arenas")
+        session.ask("offload")
+        session.ask("restore")
+        runs_as_before(session, job)
+
+
+@case(60)
+def test_preparation_keeps_the_limit():
+    with Session() as session:
+        session.start_agent("--host-limit", "50M", prepare=True)
+        job = start_job(session)
+        time.sleep(3.5)
+        held = [arena(session, pid)[0] for pid in job.ranks]
+        equal(sorted(held), [0, rounded(RANK)], "one of them fits")
+        runs_as_before(session, job)
+        session.refused("offload", text="more than the 48 MiB held now, and 50 MiB are allowed")
+
+
+@case(60)
+def test_killed_while_prepared():
+    """A new agent knows what its predecessor had pinned; a rank that ends is no reason to fall."""
+    with Session() as session:
+        session.start_agent(prepare=True)
+        job = start_job(session)
+        session.kill_agent()
+        session.start_agent(prepare=True)
+        session.ready(*job.ranks)
+        for pid in job.ranks:
+            wait_for("prepared", lambda pid=pid: session.process(pid)["arena_bytes"])
+        session.kill_agent()
+        session.start_agent("--no-journal", "--no-prepare")
+        session.ready(*job.ranks)
+        wait_for("the new agent knows", lambda: all(
+            arena(session, pid) == (rounded(RANK), 0) for pid in job.ranks))
+        os.kill(job.ranks[0], signal.SIGKILL)
+        session.forgotten(job.ranks[0])
+        session.ask("arena", "--release")
+        equal(session.ask("status")["host"]["held_bytes"], 0, "held")
+
+
+# Given back
+
+@case(60)
+def test_release():
+    with Session() as session:
+        session.start_agent()
+        check("0 held" in session.lien("arena").out, session.lien("arena"))
+        equal(session.ask("arena", "--release")["released_bytes"], 0, "nothing to give back")
+        job = start_job(session)
+        first, second = job.ranks
+        session.ask("offload")
+        equal(arena(session, first), (rounded(RANK), RANK), "arena")
+        session.refused("arena", "--release", text="all host memory that is held, 96 MiB, is in "
+                        "use: `lien restore` first")
+        session.refused("arena", "--release", "--pid", first, text="48 MiB, is in use")
+        session.ask("restore")
+        runs_as_before(session, job)
+        places = arena_places(session, first)
+        result = session.ask("arena", "--release", "--pid", first)
+        equal(result["released_bytes"], rounded(RANK), "given back by one")
+        equal((arena(session, first), arena(session, second)), ((0, 0), (rounded(RANK), 0)), "arenas")
+        with open("/proc/%d/maps" % first) as maps:
+            check(not any(line.startswith("%x-" % places[0][0]) for line in maps), "still mapped")
+        equal(arena_places(session, first), [], "not in the graph any more")
+        outcome = session.lien("arena", "--release")
+        check(outcome.code == 0 and "48.0 MiB given back, 0 held" in outcome.out, outcome)
+        round_trip_bytes = session.ask("offload")["bytes"]
+        equal(round_trip_bytes, 2 * RANK, "offload afterwards")
+        session.ask("restore")
+        runs_as_before(session, job)
+        session.refused("arena", "--release", "--pid", 999999, text="process 999999 is not known")
+        session.refused("arena", "--pid", first, code=2, text="--pid needs --release")
+
+
+@case(60)
+def test_release_of_a_part():
+    """What lies behind all that is in use goes; the rest stays and is restored from."""
+    with Session() as session:
+        session.start_agent()
+        driver = session.driver()
+        places = [driver("make", size * MIB, 0)[1] for size in (8, 200)]
+        for number, va in enumerate(places):
+            driver("fill", va, 8 * MIB, 0x21 + number)
+        session.ready(driver.pid)
+        session.ask("offload", "--owner", "all")
+        session.ask("restore")
+        equal(arena(session, driver.pid), (208 * MIB, 0), "arena")
+        session.ask("offload", "--owner", "nobody", "--discard", "%d:%#x" % (driver.pid, places[1]))
+        equal(arena(session, driver.pid), (208 * MIB, 0), "nothing was saved")
+        session.ask("offload", "--owner", "all")
+        equal(arena(session, driver.pid), (208 * MIB, 8 * MIB), "the small one")
+        equal(session.ask("arena", "--release")["released_bytes"], 80 * MIB, "behind it")
+        equal(arena(session, driver.pid), (128 * MIB, 8 * MIB), "its chunk stays")
+        session.ask("restore")
+        equal(driver("check", places[0], 8 * MIB, 0x21), 0, "wrong bytes")
+        equal(driver("check", places[1], 8 * MIB, 0), 0, "not cleared")
+
+
+@case(60)
+def test_numa_node():
+    for node, policy in (("0", True), ("-1", False), ("63", None)):
+        with Session(LIEN_SOFTCUDA_NUMA_NODE=node) as session:
+            session.start_agent()
+            driver = session.driver()
+            va = driver("make", 2 * MIB, 0)[1]
+            driver("fill", va, 2 * MIB, 9)
+            session.ready(driver.pid)
+            equal(session.ask("offload", "--owner", "all")["bytes"], 2 * MIB, "node " + node)
+            start = arena_places(session, driver.pid)[0][0]
+            with open("/proc/%d/numa_maps" % driver.pid) as maps:
+                words = [line.split()[1] for line in maps if line.startswith("%x " % start)]
+            check(len(words) == 1, "no such place in numa_maps")
+            if policy is not None:
+                equal(words[0].startswith("prefer:0") or words[0] == "prefer=relative:0", policy,
+                      "policy is " + words[0])
+            session.ask("restore")
+            equal(driver("check", va, 2 * MIB, 9), 0, "wrong bytes")
+
+
+# Not saved
+
+@case(60)
+def test_discard():
+    with Session() as session:
+        session.start_agent()
+        driver = session.driver()
+        kept, lost, other = [driver("make", 2 * MIB, 0)[1] for _ in range(3)]
+        driver("many", 1, 0)
+        for va in (kept, lost, other):
+            driver("fill", va, 2 * MIB, 0x5a)
+        session.ready(driver.pid)
+        used = session.used()
+        selector = "%d:%#x" % (driver.pid, lost + MIB)
+        dry = session.ask("offload", "--owner", "all", "--discard", selector, "--dry-run")
+        result = session.ask("offload", "--owner", "all", "--discard", selector)
+        equal((result["bytes"], result["discarded_bytes"]), (used - 2 * MIB, 2 * MIB), "bytes")
+        equal((dry["bytes"], dry["discarded_bytes"]), (used - 2 * MIB, 2 * MIB), "of the dry run")
+        equal(result["processes"][0]["freed_bytes"], used, "freed")
+        equal(session.used(), 0, "device memory in use")
+        equal(arena(session, driver.pid)[1], used - 2 * MIB, "in the arena")
+        result = session.ask("restore")
+        equal((result["bytes"], result["discarded_bytes"]), (used - 2 * MIB, 2 * MIB), "restore")
+        equal(driver("check", kept, 2 * MIB, 0x5a), 0, "wrong bytes")
+        equal(driver("check", other, 2 * MIB, 0x5a), 0, "wrong bytes")
+        equal(driver("check", lost, 2 * MIB, 0), 0, "not zeros")
+        driver("fill", lost, 2 * MIB, 0x11)
+        # Two at once, in one option and in two.
+        both = ["%d:%d" % (driver.pid, 0), "%d:%#x" % (driver.pid, kept)]
+        session.refused("offload", "--discard", ",".join(both), text="each of discard must be")
+        result = session.ask("offload", "--discard", "%d:%#x,%d:%#x" % (
+            driver.pid, kept, driver.pid, lost), "--discard", "%d:%#x" % (driver.pid, other))
+        equal((result["bytes"], result["discarded_bytes"]), (0, 6 * MIB), "three of them")
+        text = session.lien("restore").out
+        check("6.0 MiB back with zeros in it" in text, text)
+        for va in (kept, lost, other):
+            equal(driver("check", va, 2 * MIB, 0), 0, "not zeros")
+
+
+@case(60)
+def test_discard_by_owner_in_a_job():
+    with Session() as session:
+        session.start_agent()
+        job = start_job(session)
+        owner = [row["owner"] for row in session.ask("mem")["rows"]][0]
+        text = session.lien("offload", "--discard", owner).out
+        check("96.0 MiB declared worthless and not saved" in text, text)
+        equal(session.used(), 0, "device memory in use")
+        equal([arena(session, pid) for pid in job.ranks], [(0, 0)] * 2, "arenas")
+        session.kill_agent()
+        session.start_agent()
+        session.ready(*job.ranks)
+        result = session.ask("restore")
+        equal((result["bytes"], result["discarded_bytes"]), (0, 2 * RANK), "restore")
+        equal(session.used(), 2 * RANK, "device memory in use")
+        job.change(3)  # written and read by all who map it
+        runs_as_before(session, job)
+
+
+# Compared
+
+@case(60)
+def test_verify():
+    with Session() as session:
+        session.start_agent()
+        job = start_job(session)
+        for number in range(2):
+            session.ask("offload", "--verify")
+            result = session.ask("restore")
+            equal((result["bytes"], result["verified_bytes"]), (2 * RANK, 2 * RANK), "verified")
+            equal([p["verified_bytes"] for p in result["processes"]], [RANK] * 2, "of each")
+            runs_as_before(session, job)
+            job.change(number + 1)
+            session.ask("offload")
+            equal(session.ask("restore")["verified_bytes"], 0, "not asked for")
+            runs_as_before(session, job)
+        session.ask("offload", "--verify")
+        check("96.0 MiB compared with what was saved: no difference" in
+              session.lien("restore").out, "the figure in words")
+
+
+@case(60)
+def test_verify_finds_a_damaged_arena():
+    with Session() as session:
+        session.start_agent()
+        job = start_job(session)
+        first, second = job.ranks
+        session.ask("offload", "--verify")
+        place = arena_places(session, first)[0][0] + 5 * MIB + 17
+        flip(first, place)
+        session.kill_agent()  # the checksums are in the processes
+        session.start_agent()
+        session.ready(first, second)
+        words = ("process %d, create: the copy in host memory was changed: 2097152 bytes .at "
+                 "0x[0-9a-f]+.; .*--ignore-damage" % first)
+        for _ in range(2):
+            error = session.refused("restore", text=words)
+            check("nothing is lost" not in error, error)
+            equal(session.used(0) + session.used(1), 2 * RANK - 2 * MIB, "all but that is back")
+        flip(first, place)
+        result = session.ask("restore")
+        equal(result["outcome"], "done", "once it is as it was")
+        runs_as_before(session, job)
+        session.ask("offload")  # without, nobody finds out
+        place = arena_places(session, first)[0][0] + 5 * MIB + 17
+        flip(first, place)
+        session.ask("restore")
+        line = job.process.ask("verify", 60)
+        check(not line.startswith("verify: ok"), line)
+
+
+@case(60)
+def test_verify_ignored():
+    with Session() as session:
+        session.start_agent()
+        driver = session.driver()
+        va = driver("make", 4 * MIB, 0)[1]
+        driver("fill", va, 4 * MIB, 0x77)
+        session.ready(driver.pid)
+        session.ask("offload", "--owner", "all", "--verify")
+        flip(driver.pid, arena_places(session, driver.pid)[0][0] + 3 * MIB)
+        session.refused("restore", text=r"process %d, create: .*4194304 bytes \(at %#x\)" % (
+            driver.pid, va))
+        equal(session.ask("offload", "--owner", "all")["outcome"], "nothing to do", "still away")
+        result = session.ask("restore", "--ignore-damage")
+        equal((result["outcome"], result["verified_bytes"]), ("done", 0), "restore")
+        equal(driver("check", va, 3 * MIB, 0x77), 0, "wrong bytes before it")
+        equal(driver("check", va, 4 * MIB, 0x77), 1, "wrong bytes")
+        session.ask("offload", "--owner", "all", "--verify")
+        equal(session.ask("restore")["verified_bytes"], 4 * MIB, "verified")
+
+
+@case(60)
+def test_wrong_input():
+    with Session() as session:
+        for value in ("", "0", "-1", "1.5G", "8X", "8GB", "G", "x", "999999999T", "0x10"):
+            session.refused("agent", "--host-limit", value, code=2, text="host-limit")
+            session.refused("offload", "--host-limit", value, code=2, text="host-limit")
+        session.refused("agent", "--no-prepare=1", code=2, text="no-prepare")
+        session.refused("offload", "--discard", "", code=2, text="--discard is empty")
+        session.refused("offload", "--discard", "\udcff", code=2, text="not UTF-8")
+        session.refused("offload", "--verify=yes", code=2, text="--verify")
+        session.refused("restore", "--ignore-damage=1", code=2, text="ignore-damage")
+        session.refused("arena", "5", code=2, text="'5' is too much")
+        session.start_agent()
+        driver = session.driver()
+        driver("make", 2 * MIB, 0)
+        session.ready(driver.pid)
+        for value in (",", "nccl,", ":0x7f00", "812:", "812:0x", "812:7f00", "812:0xg", "x:0x10",
+                      "-1:0x10", "812:0x10x", "812:0x0", "1:0x-5", "1:0x0x5", "8 12:0x10"):
+            session.refused("offload", "--discard", value, text="each of discard must be an owner")
+        session.refused("offload", "--discard", "4000000:0x10", text="--discard 4000000:0x10: "
+                        "process 4000000 has no memory of its own on a GPU there")
+        session.refused("offload", "--discard", "%d:0x10" % driver.pid, text="no memory of its own")
+        session.refused("offload", "--discard", "99999999999999999999:0x10", text="discard")
+        for request, words in (
+                ('{"op":"offload","discard":"nccl"}', "must be a list"),
+                ('{"op":"offload","discard":[7]}', "each of discard"),
+                ('{"op":"offload","discard":[""]}', "each of discard"),
+                ('{"op":"offload","verify":1}', "verify must be true or false"),
+                ('{"op":"offload","host_limit_bytes":0}', "host_limit_bytes"),
+                ('{"op":"offload","host_limit_bytes":"1G"}', "host_limit_bytes"),
+                ('{"op":"offload","host_limit_bytes":-5}', "host_limit_bytes"),
+                ('{"op":"restore","ignore_damage":0}', "ignore_damage must be"),
+                ('{"op":"arena","release":"yes"}', "release must be"),
+                ('{"op":"arena","pids":[0]}', "pids"),
+                ('{"op":"arena","what":1}', "has no member what")):
+            answer = session.request(request + "\n")
+            check('"ok":false' in answer and words in answer, request, answer)
+        equal(session.ask("offload", "--owner", "all", "--discard", "nobody")["bytes"], 2 * MIB,
+              "an owner that nobody has")
+        session.ask("restore")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
