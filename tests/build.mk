@@ -64,6 +64,7 @@ PROGS		   := $(PROG_NAMES:%=$(TESTS)/integration/%)
 MAKE_RECORDING	   := $(TESTS)/integration/make_recording
 SOFTIBVERBS	   := $(TESTS)/integration/libibverbs.so.1
 
+PROG_SRCS_prog_train := $(addprefix tests/integration/, train_plan.c train_work.c)
 PROG_SRCS_prog_shapes := $(addprefix tests/integration/, shapes_memory.c shapes_pool.c)
 PROG_SRCS_prog_random := $(addprefix tests/integration/, random_handles.c random_multicast.c \
 	random_plain.c random_pools.c)
@@ -86,6 +87,17 @@ $(SOFTIBVERBS): tests/integration/softibverbs.c
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(LIEN_CFLAGS) $(CFLAGS) -fcf-protection=branch -fPIC -fvisibility=hidden -fno-optimize-sibling-calls -shared \
 		-pthread -Wl,-soname,libibverbs.so.1 -o $@ $< $(LDFLAGS)
+
+# A libnccl whose ranks wait for each other.
+SYNCNCCL      := $(TESTS)/integration/sync/libnccl.so.2
+SYNCNCCL_SRCS := $(addprefix tests/integration/softnccl_sync, .c _meet.c _memory.c _play.c)
+$(SYNCNCCL): $(SYNCNCCL_SRCS) tests/integration/softnccl_sync.h tests/integration/sync_nccl.h \
+		include/lien/cuda_abi.h
+	$(call say,LINK,$@)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) $(LIEN_CFLAGS) $(CFLAGS) -fPIC -fvisibility=hidden -fno-optimize-sibling-calls \
+		-fno-ipa-icf -shared -Wl,-soname,libnccl.so.2 -Wl,--build-id -o $@ $(SYNCNCCL_SRCS) \
+		$(LDFLAGS) -ldl
 
 # The calls of one library each, by the name that the library has.
 HOSTILE_DIR := $(TESTS)/integration/hostile
@@ -124,7 +136,8 @@ TEST_RUN    = BUILD=$(BUILD) ASAN_BUILD=$(ASAN_BUILD) LIEN=$(LIEN) CONTROL=$(CON
 
 .PHONY: unit-tests asan-tests integration-tests check-unit check-asan check-valgrind
 unit-tests: $(UNIT_TESTS)
-integration-tests: all $(SOFTCUDA_TEST) $(MAKE_RECORDING) $(SOFTIBVERBS) $(HOSTILE) $(PROGS)
+integration-tests: all $(SOFTCUDA_TEST) $(MAKE_RECORDING) $(SOFTIBVERBS) $(HOSTILE) $(SYNCNCCL) \
+	$(PROGS)
 asan-tests: $(BUILD)/trace.skel.h $(BUILD)/files.skel.h
 	$(Q)mkdir -p $(ASAN_BUILD)
 	$(Q)touch $(ASAN_BUILD)/.deps && cp -u $^ $(ASAN_BUILD)/

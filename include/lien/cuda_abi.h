@@ -21,6 +21,7 @@ typedef struct CUmemPoolHandle_st *CUmemoryPool;
 typedef struct CUgraphNode_st *CUgraphNode;
 typedef struct CUgraphEdgeData_st CUgraphEdgeData;
 typedef struct CUctxCreateParams_st CUctxCreateParams;
+typedef void (*CUhostFn)(void *data);
 typedef struct CUuuid_st {
 	char bytes[16];
 } CUuuid;
@@ -383,6 +384,7 @@ CUresult cuStreamDestroy_v2(CUstream stream);
 CUresult cuStreamSynchronize(CUstream stream);
 CUresult cuStreamQuery(CUstream stream);
 CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags);
+CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void *data);
 CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status);
 CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode);
 CUresult cuStreamBeginCapture_v2_ptsz(CUstream stream, CUstreamCaptureMode mode);

@@ -57,6 +57,7 @@ int main(int argc, char **argv)
 	failed += load_tests();
 	failed += share_tests();
 	failed += stream_tests();
+	failed += work_tests();
 	failed += alloc_tests();
 	failed += pool_tests();
 	failed += peer_tests();

@@ -97,6 +97,7 @@ int access_tests(void);
 int load_tests(void);
 int share_tests(void);
 int stream_tests(void);
+int work_tests(void);
 int alloc_tests(void);
 int pool_tests(void);
 int peer_tests(void);

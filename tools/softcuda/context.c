@@ -309,6 +309,7 @@ static CUresult synchronize(CUcontext context)
 		result = soft_capture_unsafe();
 	if (!result) {
 		soft_busy_wait();
+		soft_work_wait_all(context);
 		soft_pools_settle();
 	}
 	return result;

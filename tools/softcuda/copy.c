@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
  * Copies and fills. They run at once, in the caller's thread, with soft.lock held for reading: the
- * mappings that were checked stay until the copy is done.
+ * mappings that were checked stay until the copy is done. Where the stream has work they wait for
+ * it as cuda.h says: in the stream, and in the caller's thread if they touch memory that is not
+ * pinned.
  */
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "softcuda.h"
@@ -71,7 +75,11 @@ static CUresult enter_sync(CUcontext *context)
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	result = soft_context_current(context);
-	return result ? result : soft_capture_unsafe();
+	if (!result)
+		result = soft_capture_unsafe();
+	if (!result)
+		soft_work_wait(NULL, *context);
+	return result;
 }
 
 static CUresult enter_async(CUcontext *context, CUstream stream, bool *execute)
@@ -109,13 +117,88 @@ static CUresult copy_sync(const struct copy *copy)
 	return result ? result : copy_now(copy, context->device, true);
 }
 
+/* A copy or a fill that waits for its turn. */
+struct later {
+	struct copy copy;
+	uint32_t value;
+	size_t width, count; /* of a fill; width is 0 for copies */
+	int device;
+};
+
+static CUresult fill(
+	CUdeviceptr dst, uint32_t value, size_t width, size_t count, int device, bool execute);
+
+/* Its memory was good when it was asked for. */
+static void later_run(void *arg)
+{
+	struct later later = *(struct later *)arg;
+	CUresult result;
+
+	free(arg);
+	result = later.width ? fill(later.copy.dst, later.value, later.width, later.count,
+				       later.device, true)
+			     : copy_now(&later.copy, later.device, true);
+	if (!result)
+		return;
+	fprintf(stderr, "softcuda: GPU fault: memory of a copy in a stream is gone: %#lx, %#lx\n",
+		(unsigned long)later.copy.dst, (unsigned long)later.copy.src);
+	abort();
+}
+
+static CUresult later_add(const struct later *later, CUcontext context, CUstream stream)
+{
+	struct later *copy = malloc(sizeof(*copy));
+	CUresult result;
+
+	if (!copy)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	*copy = *later;
+	result = soft_work_add(stream, context, later_run, copy);
+	if (result)
+		free(copy);
+	return result;
+}
+
+/* Is it the device's, or pinned, so that it may be touched after the call? */
+static bool pinned(uintptr_t address)
+{
+	uintptr_t base;
+	CUcontext context;
+	size_t size;
+	bool is;
+
+	pthread_rwlock_rdlock(&soft.lock);
+	is = soft_mapping_find(address) || soft_host_find(address, &base, &size, &context);
+	pthread_rwlock_unlock(&soft.lock);
+	return is;
+}
+
+/* Must the stream be waited for? Then it has been where the memory is not pinned. */
+static bool wait_turn(const struct copy *copy, CUcontext context, CUstream stream)
+{
+	if (!soft_work_pending(stream, context))
+		return false;
+	if (pinned(copy->dst) && (!copy->src || pinned(copy->src)))
+		return true;
+	soft_work_wait(stream, context);
+	return false;
+}
+
 static CUresult copy_async(const struct copy *copy, CUstream stream)
 {
-	bool execute = true;
+	bool execute = true, waits;
 	CUcontext context;
 	CUresult result = enter_async(&context, stream, &execute);
 
-	return result ? result : copy_now(copy, context->device, execute);
+	if (!result)
+		result = copy_now(copy, context->device, false);
+	if (result || !execute || !copy->bytes)
+		return result;
+	waits = wait_turn(copy, context, stream);
+	if (!waits)
+		return copy_now(copy, context->device, true);
+	return later_add(
+		&(struct later){.copy = *copy, .device = context->device}, context, stream);
 }
 
 #define COPY(d, ds, s, ss, n) (&(struct copy){(uintptr_t)(d), (uintptr_t)(s), ds, ss, n})
@@ -204,12 +287,23 @@ SOFT_EXPORT CUresult cuMemsetD8_v2(CUdeviceptr dst, unsigned char value, size_t 
 SOFT_EXPORT CUresult cuMemsetD8Async(
 	CUdeviceptr dst, unsigned char value, size_t count, CUstream stream)
 {
-	bool execute = true;
+	bool execute = true, waits;
 	CUcontext context;
 	CUresult result = enter_async(&context, stream, &execute);
 
 	SOFT_FAULT();
-	return result ? result : fill(dst, value, 1, count, context->device, execute);
+	if (result)
+		return result;
+	waits = execute && count && wait_turn(&(struct copy){.dst = dst}, context, stream);
+	result = fill(dst, value, 1, count, context->device, execute && !waits);
+	if (result || !waits)
+		return result;
+	return later_add(&(struct later){.copy.dst = dst,
+				 .value = value,
+				 .width = 1,
+				 .count = count,
+				 .device = context->device},
+		context, stream);
 }
 
 SOFT_EXPORT CUresult cuMemsetD32_v2(CUdeviceptr dst, unsigned int value, size_t count)

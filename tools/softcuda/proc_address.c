@@ -126,6 +126,7 @@ static const struct symbol symbols[] = {
 	SAME(2000, cuStreamSynchronize),
 	SAME(2000, cuStreamQuery),
 	SAME(3020, cuStreamWaitEvent),
+	SAME(10000, cuLaunchHostFunc),
 	SAME(10000, cuStreamIsCapturing),
 	NAMED(cuStreamBeginCapture, 10010, INT_MAX, cuStreamBeginCapture_v2,
 		(const void *)cuStreamBeginCapture_v2_ptsz),

@@ -342,9 +342,15 @@ struct CUstream_st {
 	unsigned int flags;
 };
 
+/* A place in a stream's work that is not done at once; all 0: it is passed. */
+struct soft_mark {
+	uint64_t queue, item;
+};
+
 struct CUevent_st {
 	struct soft_object object;
 	struct soft_capture *capture; /* last recorded in this one */
+	struct soft_mark mark;
 };
 
 struct CUgraph_st {
@@ -368,6 +374,23 @@ void soft_capture_join(CUstream stream, struct soft_capture *capture);
 bool soft_capture_active(const struct soft_capture *capture);
 bool soft_busy(void); /* the devices have work: see LIEN_SOFTCUDA_BUSY_FILE */
 void soft_busy_wait(void);
+
+/*
+ * work.c: streams that have work that is not done at once. The context is the current one, which
+ * only the default streams need. No lock of the above is needed; waiting needs that none is held.
+ */
+/* In order; run() frees what arg points to. */
+CUresult soft_work_add(CUstream handle, CUcontext context, void (*run)(void *), void *arg);
+/* Must work that is put into this stream now wait? */
+bool soft_work_pending(CUstream handle, CUcontext context);
+void soft_work_wait(CUstream handle, CUcontext context);
+void soft_work_wait_all(CUcontext context);
+void soft_work_stream_gone(CUstream stream);
+/* Events: the place behind all work so far; whether it is still to be reached; other streams. */
+CUresult soft_work_mark(CUstream handle, CUcontext context, struct soft_mark *mark);
+bool soft_work_marked(const struct soft_mark *mark);
+void soft_work_wait_marked(const struct soft_mark *mark);
+CUresult soft_work_after(CUstream handle, CUcontext context, const struct soft_mark *mark);
 
 /*
  * fault.c. SOFT_FAULT() comes first in every exported function that returns a CUresult.

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Streams and events. All work is done when the call that asks for it returns, so that a stream is
- * always idle, but for LIEN_SOFTCUDA_BUSY_FILE: while that file exists the devices pretend to work,
- * for tests of what happens to those who wait.
+ * Streams and events. Work is done when the call that asks for it returns, but behind a host
+ * function (work.c). While the file that LIEN_SOFTCUDA_BUSY_FILE names exists the devices pretend
+ * to work, for tests of what happens to those who wait.
  */
 #include <stdlib.h>
 #include <time.h>
@@ -72,6 +72,7 @@ CUresult soft_stream_device(CUstream handle, int *device)
 
 void soft_stream_free(CUstream stream)
 {
+	soft_work_stream_gone(stream);
 	soft_capture_drop(stream);
 	soft_object_remove(&stream->object);
 	free(stream);
@@ -137,15 +138,14 @@ SOFT_EXPORT CUresult cuStreamDestroy_v2(CUstream stream)
 }
 
 /* What asks for a stream's progress conflicts with its capture, in whatever mode the thread is. */
-static CUresult settle(CUstream handle)
+static CUresult settle(CUstream handle, CUcontext *context)
 {
-	CUcontext context;
 	CUstream stream;
 	CUresult result;
 
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
-	result = soft_context_current(&context);
+	result = soft_context_current(context);
 	if (result)
 		return result;
 	pthread_mutex_lock(&soft.objects);
@@ -160,12 +160,14 @@ static CUresult settle(CUstream handle)
 
 SOFT_EXPORT CUresult cuStreamSynchronize(CUstream stream)
 {
+	CUcontext context;
 	CUresult result;
 
 	SOFT_FAULT();
-	result = settle(stream);
+	result = settle(stream, &context);
 	if (!result) {
 		soft_busy_wait();
+		soft_work_wait(stream, context);
 		soft_pools_settle();
 	}
 	return result;
@@ -173,17 +175,20 @@ SOFT_EXPORT CUresult cuStreamSynchronize(CUstream stream)
 
 SOFT_EXPORT CUresult cuStreamQuery(CUstream stream)
 {
+	CUcontext context;
 	CUresult result;
 
 	SOFT_FAULT();
-	result = settle(stream);
-	if (!result && soft_busy())
+	result = settle(stream, &context);
+	if (!result && (soft_busy() || soft_work_pending(stream, context)))
 		result = CUDA_ERROR_NOT_READY;
 	return result;
 }
 
 SOFT_EXPORT CUresult cuStreamWaitEvent(CUstream handle, CUevent event, unsigned int flags)
 {
+	struct soft_mark mark = {0};
+	CUcontext context = NULL;
 	CUstream stream;
 	CUresult result;
 
@@ -192,6 +197,7 @@ SOFT_EXPORT CUresult cuStreamWaitEvent(CUstream handle, CUevent event, unsigned 
 		return CUDA_ERROR_NOT_INITIALIZED;
 	if (flags & ~1u)
 		return CUDA_ERROR_INVALID_VALUE;
+	soft_context_current(&context);
 	pthread_mutex_lock(&soft.objects);
 	result = soft_stream_find(handle, &stream);
 	if (!result && !soft_object_is(event, SOFT_EVENT))
@@ -200,8 +206,10 @@ SOFT_EXPORT CUresult cuStreamWaitEvent(CUstream handle, CUevent event, unsigned 
 		soft_capture_join(stream, event->capture);
 	if (!result && stream && stream->capture && !soft_capture_active(stream->capture))
 		result = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+	if (!result && !(stream && stream->capture))
+		mark = event->mark;
 	pthread_mutex_unlock(&soft.objects);
-	return result;
+	return result ? result : soft_work_after(handle, context, &mark);
 }
 
 SOFT_EXPORT CUresult cuEventCreate(CUevent *event, unsigned int flags)
@@ -262,11 +270,13 @@ SOFT_EXPORT CUresult cuEventRecord(CUevent event, CUstream handle)
 		result = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
 	if (!result)
 		event->capture = stream ? stream->capture : NULL;
+	if (!result && !event->capture)
+		result = soft_work_mark(handle, event->object.context, &event->mark);
 	pthread_mutex_unlock(&soft.objects);
 	return result;
 }
 
-static CUresult settle_event(CUevent event)
+static CUresult settle_event(CUevent event, struct soft_mark *mark)
 {
 	CUresult result = CUDA_SUCCESS;
 
@@ -278,6 +288,8 @@ static CUresult settle_event(CUevent event)
 	} else if (event->capture) {
 		soft_capture_invalidate(event->capture);
 		result = CUDA_ERROR_CAPTURED_EVENT;
+	} else {
+		*mark = event->mark;
 	}
 	pthread_mutex_unlock(&soft.objects);
 	return result ? result : soft_capture_unsafe();
@@ -285,23 +297,26 @@ static CUresult settle_event(CUevent event)
 
 SOFT_EXPORT CUresult cuEventQuery(CUevent event)
 {
+	struct soft_mark mark;
 	CUresult result;
 
 	SOFT_FAULT();
-	result = settle_event(event);
-	if (!result && soft_busy())
+	result = settle_event(event, &mark);
+	if (!result && (soft_busy() || soft_work_marked(&mark)))
 		result = CUDA_ERROR_NOT_READY;
 	return result;
 }
 
 SOFT_EXPORT CUresult cuEventSynchronize(CUevent event)
 {
+	struct soft_mark mark;
 	CUresult result;
 
 	SOFT_FAULT();
-	result = settle_event(event);
+	result = settle_event(event, &mark);
 	if (!result) {
 		soft_busy_wait();
+		soft_work_wait_marked(&mark);
 		soft_pools_settle();
 	}
 	return result;

@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/* The public functions of the stand-in libnccl: see softnccl_sync.h. */
+#include <arpa/inet.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "softnccl_sync.h"
+
+static __thread struct tasks grouped;
+static __thread int group_depth;
+
+/* Ours begins as NCCL's does: a number that nobody else has, and the address of the root. */
+struct unique_id {
+	uint64_t magic;
+	struct sockaddr_in root;
+};
+
+EXPORT ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
+{
+	struct unique_id ours = {.root = {.sin_family = AF_INET}};
+
+	if (!id || getrandom(&ours.magic, sizeof(ours.magic), 0) != sizeof(ours.magic))
+		return ncclSystemError;
+	ours.root.sin_port = htons(20000 + getpid() % 10000);
+	ours.root.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	memset(id, 0, sizeof(*id));
+	memcpy(id, &ours, sizeof(ours));
+	return ncclSuccess;
+}
+
+static ncclResult_t init(ncclComm_t *comm, int nranks, const ncclUniqueId *id, int rank)
+{
+	uint64_t magic;
+
+	if (!comm || nranks < 1 || nranks > RANKS_MAX || rank < 0 || rank >= nranks)
+		return ncclInvalidArgument;
+	if (!sync_driver_bind())
+		return ncclSystemError;
+	sync_catch_faults();
+	memcpy(&magic, id, sizeof(magic));
+	return sync_comm_make(comm, magic, nranks, rank);
+}
+
+EXPORT ncclResult_t ncclCommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId id, int rank)
+{
+	return init(comm, nranks, &id, rank);
+}
+
+EXPORT ncclResult_t ncclCommInitRankConfig(
+	ncclComm_t *comm, int nranks, ncclUniqueId id, int rank, ncclConfig_t *config)
+{
+	(void)config;
+	return init(comm, nranks, &id, rank);
+}
+
+/* A rank's place among those of its color: by key, then by rank. */
+static void place(const uint64_t *words, int nranks, int own, int *rank, int *count)
+{
+	uint32_t color = words[own] >> 32;
+	int32_t key = words[own], other;
+	int i;
+
+	*rank = *count = 0;
+	for (i = 0; i < nranks; i++) {
+		if (words[i] >> 32 != color)
+			continue;
+		other = words[i];
+		*rank += other < key || (other == key && i < own);
+		++*count;
+	}
+}
+
+EXPORT ncclResult_t ncclCommSplit(
+	ncclComm_t comm, int color, int key, ncclComm_t *newcomm, ncclConfig_t *config)
+{
+	uint64_t words[RANKS_MAX], id;
+	ncclResult_t result;
+	int rank, count;
+
+	(void)config;
+	if (!comm || !newcomm)
+		return ncclInvalidArgument;
+	*newcomm = NULL;
+	words[comm->rank] = (uint64_t)(uint32_t)color << 32 | (uint32_t)key;
+	id = (comm->id + ++comm->splits) * 0x9e3779b97f4a7c15ul + (uint32_t)color;
+	result = sync_exchange(comm, words);
+	if (result || color == NCCL_SPLIT_NOCOLOR)
+		return result;
+	place(words, comm->nranks, comm->rank, &rank, &count);
+	return sync_comm_make(newcomm, id, count, rank);
+}
+
+static void wait_for_tasks(ncclComm_t comm)
+{
+	struct timespec pause = {.tv_nsec = 200000};
+
+	while (atomic_load(&comm->unfinished))
+		nanosleep(&pause, NULL);
+}
+
+EXPORT ncclResult_t ncclCommFinalize(ncclComm_t comm)
+{
+	if (!comm)
+		return ncclInvalidArgument;
+	wait_for_tasks(comm);
+	return ncclSuccess;
+}
+
+EXPORT ncclResult_t ncclCommDestroy(ncclComm_t comm)
+{
+	ncclResult_t result = ncclSuccess;
+
+	if (!comm)
+		return ncclSuccess;
+	wait_for_tasks(comm);
+	if (!sync_buffer_is(&comm->own, comm->id ^ comm->rank)) {
+		fprintf(stderr, "process %d: the memory of a communicator is not as it was\n",
+			getpid());
+		result = ncclInternalError;
+	}
+	sync_comm_free(comm);
+	return result;
+}
+
+EXPORT ncclResult_t ncclCommAbort(ncclComm_t comm)
+{
+	if (!comm)
+		return ncclInvalidArgument;
+	atomic_store(&comm->aborted, true);
+	wait_for_tasks(comm);
+	sync_comm_free(comm);
+	return ncclSuccess;
+}
+
+EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *result)
+{
+	if (!comm || !result)
+		return ncclInvalidArgument;
+	*result = atomic_load(&comm->error);
+	return ncclSuccess;
+}
+
+/* From now on the peers know that it comes, and the stream is busy with it. */
+static void announce(struct task *task)
+{
+	ncclComm_t comm = task->comm;
+	int i;
+
+	pthread_mutex_lock(&comm->lock);
+	if (task->kind != SEND && task->kind != RECEIVE)
+		task->number = ++comm->launched;
+	atomic_store(&comm->page->launched, comm->launched);
+	atomic_fetch_add(&comm->unfinished, 1);
+	pthread_mutex_unlock(&comm->lock);
+	for (i = 0; i < comm->nranks; i++)
+		if (i != comm->rank)
+			sync_ring(comm->peers[i].bell);
+}
+
+/* A launch for each stream, with the calls for it in their order. */
+static ncclResult_t launch_one(struct tasks *from)
+{
+	struct tasks *tasks = malloc(sizeof(*tasks)), rest = STAILQ_HEAD_INITIALIZER(rest);
+	cudaStream_t stream = STAILQ_FIRST(from)->stream;
+	struct task *task;
+
+	if (!tasks)
+		return ncclSystemError;
+	STAILQ_INIT(tasks);
+	while ((task = STAILQ_FIRST(from))) {
+		STAILQ_REMOVE_HEAD(from, entry);
+		if (task->stream == stream) {
+			announce(task);
+			STAILQ_INSERT_TAIL(tasks, task, entry);
+		} else {
+			STAILQ_INSERT_TAIL(&rest, task, entry);
+		}
+	}
+	STAILQ_CONCAT(from, &rest);
+	return sync_launch(stream, sync_play, tasks);
+}
+
+static ncclResult_t launch(struct tasks *tasks)
+{
+	ncclResult_t result = ncclSuccess;
+
+	while (!result && !STAILQ_EMPTY(tasks))
+		result = launch_one(tasks);
+	return result;
+}
+
+static ncclResult_t call(enum kind kind, const void *src, void *dst, size_t count,
+	ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream)
+{
+	struct tasks alone = STAILQ_HEAD_INITIALIZER(alone);
+	struct task *task;
+
+	if (!comm || !sync_type_bytes(type) || peer < 0 || peer >= comm->nranks ||
+		((kind == SEND || kind == RECEIVE) && peer == comm->rank))
+		return ncclInvalidArgument;
+	task = calloc(1, sizeof(*task));
+	if (!task)
+		return ncclSystemError;
+	task->comm = comm;
+	task->stream = stream;
+	task->kind = kind;
+	task->src = src;
+	task->dst = dst;
+	task->bytes = count * sync_type_bytes(type);
+	task->type = type;
+	task->peer = peer;
+	STAILQ_INSERT_TAIL(group_depth ? &grouped : &alone, task, entry);
+	return group_depth ? ncclSuccess : launch(&alone);
+}
+
+EXPORT ncclResult_t ncclGroupStart(void)
+{
+	if (!group_depth++)
+		STAILQ_INIT(&grouped);
+	return ncclSuccess;
+}
+
+EXPORT ncclResult_t ncclGroupEnd(void)
+{
+	if (group_depth < 1)
+		return ncclInvalidUsage;
+	return --group_depth ? ncclSuccess : launch(&grouped);
+}
+
+EXPORT ncclResult_t ncclAllReduce(const void *src, void *dst, size_t count, ncclDataType_t type,
+	ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream)
+{
+	if (op != ncclSum)
+		return ncclInvalidArgument;
+	return call(ALL_REDUCE, src, dst, count, type, 0, comm, stream);
+}
+
+EXPORT ncclResult_t ncclBroadcast(const void *src, void *dst, size_t count, ncclDataType_t type,
+	int root, ncclComm_t comm, cudaStream_t stream)
+{
+	return call(BROADCAST, src, dst, count, type, root, comm, stream);
+}
+
+EXPORT ncclResult_t ncclAllGather(const void *src, void *dst, size_t count, ncclDataType_t type,
+	ncclComm_t comm, cudaStream_t stream)
+{
+	return call(ALL_GATHER, src, dst, count, type, 0, comm, stream);
+}
+
+EXPORT ncclResult_t ncclReduceScatter(const void *src, void *dst, size_t count, ncclDataType_t type,
+	ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream)
+{
+	if (op != ncclSum)
+		return ncclInvalidArgument;
+	return call(REDUCE_SCATTER, src, dst, count, type, 0, comm, stream);
+}
+
+EXPORT ncclResult_t ncclSend(const void *src, size_t count, ncclDataType_t type, int peer,
+	ncclComm_t comm, cudaStream_t stream)
+{
+	return call(SEND, src, NULL, count, type, peer, comm, stream);
+}
+
+EXPORT ncclResult_t ncclRecv(void *dst, size_t count, ncclDataType_t type, int peer,
+	ncclComm_t comm, cudaStream_t stream)
+{
+	return call(RECEIVE, NULL, dst, count, type, peer, comm, stream);
+}

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/* Device memory of the stand-in libnccl, made, shared and freed in the way of NCCL 2.28. */
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "softnccl_sync.h"
+
+/* As in NCCL, pointers in the library's data. */
+static struct {
+	__typeof__(&cuCtxGetDevice) get_device;
+	__typeof__(&cuLaunchHostFunc) launch;
+	__typeof__(&cuMemCreate) create;
+	__typeof__(&cuMemRelease) release;
+	__typeof__(&cuMemRetainAllocationHandle) retain;
+	__typeof__(&cuMemGetAddressRange_v2) get_range;
+	__typeof__(&cuMemAddressReserve) reserve;
+	__typeof__(&cuMemAddressFree) address_free;
+	__typeof__(&cuMemMap) map;
+	__typeof__(&cuMemUnmap) unmap;
+	__typeof__(&cuMemSetAccess) set_access;
+	__typeof__(&cuMemExportToShareableHandle) export;
+	__typeof__(&cuMemImportFromShareableHandle) import;
+	__typeof__(&cuMemcpyHtoD_v2) to_device;
+	__typeof__(&cuMemcpyDtoH_v2) to_host;
+} driver;
+
+static bool bound;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static bool bind_all(void)
+{
+	static const char *const names[] = {"cuCtxGetDevice", "cuLaunchHostFunc", "cuMemCreate",
+		"cuMemRelease", "cuMemRetainAllocationHandle", "cuMemGetAddressRange_v2",
+		"cuMemAddressReserve", "cuMemAddressFree", "cuMemMap", "cuMemUnmap",
+		"cuMemSetAccess", "cuMemExportToShareableHandle", "cuMemImportFromShareableHandle",
+		"cuMemcpyHtoD_v2", "cuMemcpyDtoH_v2"};
+	void *library = dlopen("libcuda.so.1", RTLD_NOW), **functions = (void **)&driver;
+
+	_Static_assert(sizeof(driver) == sizeof(names), "a name for each");
+	for (unsigned i = 0; library && i < sizeof(names) / sizeof(names[0]); i++) {
+		functions[i] = dlsym(library, names[i]);
+		if (!functions[i])
+			return false;
+	}
+	return library;
+}
+
+bool sync_driver_bind(void)
+{
+	pthread_mutex_lock(&lock);
+	if (!bound)
+		bound = bind_all();
+	pthread_mutex_unlock(&lock);
+	return bound;
+}
+
+ncclResult_t sync_launch(cudaStream_t stream, CUhostFn function, void *data)
+{
+	return driver.launch(stream, function, data) ? ncclUnhandledCudaError : ncclSuccess;
+}
+
+static ncclResult_t show(struct buffer *buffer, CUmemGenericAllocationHandle handle, int device)
+{
+	CUmemAccessDesc access = {
+		{CU_MEM_LOCATION_TYPE_DEVICE, device}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+
+	if (driver.reserve(&buffer->va, buffer->bytes, 0, 0, 0))
+		return ncclUnhandledCudaError;
+	if (driver.map(buffer->va, buffer->bytes, 0, handle, 0))
+		goto reserved;
+	if (!driver.set_access(buffer->va, buffer->bytes, &access, 1))
+		return ncclSuccess;
+	driver.unmap(buffer->va, buffer->bytes);
+reserved:
+	driver.address_free(buffer->va, buffer->bytes);
+	return ncclUnhandledCudaError;
+}
+
+ncclResult_t sync_buffer_make(struct buffer *buffer, size_t bytes, int *fd)
+{
+	CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+		.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+		.location.type = CU_MEM_LOCATION_TYPE_DEVICE};
+	struct buffer made = {.bytes = bytes};
+	CUmemGenericAllocationHandle handle;
+
+	if (driver.get_device(&prop.location.id) || driver.create(&handle, bytes, &prop, 0))
+		return ncclUnhandledCudaError;
+	if (show(&made, handle, prop.location.id)) {
+		driver.release(handle);
+		return ncclUnhandledCudaError;
+	}
+	if (fd && driver.export(fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0)) {
+		sync_buffer_free(&made);
+		return ncclUnhandledCudaError;
+	}
+	*buffer = made;
+	return ncclSuccess;
+}
+
+ncclResult_t sync_buffer_import(struct buffer *buffer, size_t bytes, int fd)
+{
+	struct buffer made = {.bytes = bytes};
+	CUmemGenericAllocationHandle handle;
+	CUresult result;
+	CUdevice device;
+
+	result = driver.import(
+		&handle, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+	close(fd);
+	if (result)
+		return ncclUnhandledCudaError;
+	if (driver.get_device(&device) || show(&made, handle, device)) {
+		driver.release(handle);
+		return ncclUnhandledCudaError;
+	}
+	*buffer = made;
+	return ncclSuccess;
+}
+
+/* By address, as NCCL does: it asks the driver for the handle. */
+void sync_buffer_free(struct buffer *buffer)
+{
+	CUmemGenericAllocationHandle handle;
+	CUdeviceptr base;
+	size_t size;
+
+	if (!buffer->va)
+		return;
+	if (driver.retain(&handle, (void *)(uintptr_t)buffer->va) || driver.release(handle) ||
+		driver.get_range(&base, &size, buffer->va) || base != buffer->va ||
+		size != buffer->bytes || driver.unmap(base, size) || driver.release(handle) ||
+		driver.address_free(base, size))
+		abort();
+	buffer->va = 0;
+}
+
+static void pattern(uint64_t *words, size_t count, uint64_t seed)
+{
+	for (size_t i = 0; i < count; i++)
+		words[i] = (seed + i) * 0x9e3779b97f4a7c15ul;
+}
+
+ncclResult_t sync_buffer_fill(const struct buffer *buffer, uint64_t seed)
+{
+	uint64_t *words = malloc(buffer->bytes);
+	CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+
+	if (words) {
+		pattern(words, buffer->bytes / sizeof(*words), seed);
+		result = driver.to_device(buffer->va, words, buffer->bytes);
+	}
+	free(words);
+	return result ? ncclUnhandledCudaError : ncclSuccess;
+}
+
+bool sync_buffer_is(const struct buffer *buffer, uint64_t seed)
+{
+	uint64_t *words = malloc(2 * buffer->bytes), *found = words;
+	bool is = false;
+
+	if (words) {
+		found += buffer->bytes / sizeof(*words);
+		pattern(words, buffer->bytes / sizeof(*words), seed);
+		is = !driver.to_host(found, buffer->va, buffer->bytes) &&
+		     !memcmp(words, found, buffer->bytes);
+	}
+	free(words);
+	return is;
+}

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""A training job on the software driver (prog_train.c), a process for each rank."""
+
+import os
+import subprocess
+
+from lien_test import LIEN, Failure, Late, brief, check, equal, program
+
+os.environ.setdefault("TEST_BIN", os.path.join(os.path.dirname(LIEN), "tests", "integration"))
+SYNC = os.path.join(os.path.dirname(LIEN), "tests", "integration", "sync", "libnccl.so.2")
+GONE, WRONG = 3, 4  # exit statuses
+
+
+class Train:
+    """seed: what it does follows from it. iterations 0: until it is told to stop. pace: at most so
+    many microseconds between two calls of the host."""
+
+    def __init__(self, session, nranks, seed=1, iterations=0, pace=300, control=True,
+                 library=SYNC, **environment):
+        prefix = [LIEN, "run", "--"] if control else []
+        self.nranks, self.seed = nranks, seed
+        self.ranks = [
+            session.spawn([*prefix, program("prog_train"), library, rank, nranks,
+                           rank % session.device_count, seed, iterations, pace], **environment)
+            for rank in range(nranks)]
+        line = self.ranks[0].line()
+        check(line and line.startswith("id "), "rank 0: %s" % (line or self.said()))
+        for rank in self.ranks[1:]:
+            rank.send(line[3:])
+        for rank in self.ranks:
+            line = rank.line(60)
+            check(line and line.startswith("ready "), "no rank: %s; %s" % (line, self.said()))
+
+    @property
+    def pids(self):
+        return [rank.pid for rank in self.ranks]
+
+    def said(self):
+        return " | ".join(brief(rank.said()[-300:]) for rank in self.ranks if rank.said())
+
+    def status(self):
+        """Of each rank: iterations of both workers, bytes verified."""
+        found = []
+        for number, rank in enumerate(self.ranks):
+            rank.send("status")
+            line = self._line(number, 20)
+            check(line and line.startswith("status "), "rank %d: %s; %s" % (
+                number, line, self.said()))
+            found.append([int(word) for word in line.split()[1:]])
+        return found
+
+    def _line(self, number, limit):
+        try:
+            return self.ranks[number].line(limit)
+        except Late:
+            raise Late("rank %d hangs; %s" % (number, self.said())) from None
+
+    def pause(self, limit=30):
+        self.ranks[0].send("pause")
+        for number in range(self.nranks):
+            equal(self._line(number, limit), "paused", "rank %d" % number)
+
+    def go(self):
+        for rank in self.ranks:
+            rank.send("go")
+
+    def stop(self):
+        self.ranks[0].send("stop")
+
+    def finish(self, limit=60):
+        """Ends of itself or by stop(); results are compared with what they must be."""
+        for number, rank in enumerate(self.ranks):
+            line = self._line(number, limit)
+            while line and line.startswith("status "):
+                line = self._line(number, limit)
+            check(line and line.startswith("done "), "rank %d: %s; %s" % (
+                number, line, self.said()))
+            equal(rank.wait(limit), 0, "exit status of rank %d" % number)
+            equal(line, self.expected(number, line), "results of rank %d" % number)
+
+    def expected(self, number, line):
+        """What an undisturbed run of as many iterations says at its end."""
+        _, first, _, second, _ = line.split()
+        done = subprocess.run(
+            [program("prog_train"), "-", str(number), str(self.nranks), str(self.seed), first,
+             second], stdout=subprocess.PIPE, text=True, timeout=120, check=True,
+            env={"LD_LIBRARY_PATH": os.environ.get("SOFTCUDA") or
+                 os.path.join(os.path.dirname(LIEN), "softcuda")})
+        return done.stdout.strip()
+
+    def ends(self, number, limit=10):
+        """The exit status of a rank that is to end."""
+        try:
+            return self.ranks[number].wait(limit)
+        except Late:
+            raise Failure("rank %d has not ended; %s" % (number, self.said())) from None
+
+    def end(self):
+        for rank in self.ranks:
+            rank.end()
