@@ -163,9 +163,33 @@ struct looking {
 	bool found;
 };
 
+struct area {
+	uint64_t address;
+	bool found;
+};
+
+static int find_area(const struct lien_maps_entry *entry, void *arg)
+{
+	struct area *area = arg;
+
+	area->found = area->address >= entry->start && area->address < entry->end &&
+		      !strcmp(entry->path, "[uprobes]");
+	return area->found;
+}
+
+/* Is it where functions return to whose return is probed? */
+static bool is_trampoline(uint32_t pid, uint64_t address)
+{
+	struct area area = {.address = address};
+
+	lien_maps_read(pid, find_area, &area);
+	return area.found;
+}
+
 /*
  * A collective that was entered before there was the gate is not seen returning. It has returned if
- * the stack is shorter than it was then, or its return address has been overwritten.
+ * the stack is shorter than it was then, or its return address has been overwritten by another
+ * than that of an earlier gate's probe.
  */
 static int look_at_thread(void *context, const struct lien_probe_thread *thread)
 {
@@ -179,7 +203,7 @@ static int look_at_thread(void *context, const struct lien_probe_thread *thread)
 		if (stack_of(looking->pid, thread->tid, &sp) && sp > thread->sp)
 			return 0;
 		if (process_vm_readv(looking->pid, &to, 1, &from, 1, 0) != sizeof(word) ||
-			word != thread->caller)
+			(word != thread->caller && !is_trampoline(looking->pid, word)))
 			return 0;
 	}
 	looking->tid = thread->tid;
@@ -192,6 +216,7 @@ static int look_at_thread(void *context, const struct lien_probe_thread *thread)
 struct waiting {
 	struct lien_probe_held_key who;
 	struct lien_probe_held held;
+	bool let_in;
 };
 
 struct rest {
@@ -227,7 +252,7 @@ static int gather(void *context, const struct lien_probe_held_key *who,
 			return -ENOMEM;
 		rest->waiting = grown;
 	}
-	rest->waiting[rest->waiting_count++] = (struct waiting){*who, *held};
+	rest->waiting[rest->waiting_count++] = (struct waiting){*who, *held, false};
 	return 0;
 }
 
@@ -291,49 +316,78 @@ static struct lien_comm *comm_of(struct lien_process *process, uint64_t address)
 	return RB_FIND(lien_comm_tree, &process->comms, &key);
 }
 
-/* Is there a rank of its group, here, that has gone further? Then this one is let in. */
+static bool has_lag(const struct rest *rest, const struct lien_process *process,
+	const struct lien_comm *comm, const struct lien_process *peer, const struct lien_comm *other)
+{
+	uint64_t ours = collectives(rest, process->pid, comm->address);
+
+	if (collectives(rest, peer->pid, other->address) > ours)
+		return true;
+	return transfers(rest, peer->pid, other->address, LIEN_CALL_NCCL_SEND, comm->rank) >
+		       transfers(rest, process->pid, comm->address, LIEN_CALL_NCCL_RECV,
+			       other->rank) ||
+	       transfers(rest, peer->pid, other->address, LIEN_CALL_NCCL_RECV, comm->rank) >
+		       transfers(rest, process->pid, comm->address, LIEN_CALL_NCCL_SEND,
+			       other->rank);
+}
+
+/* Is there a rank of that group, here, that has gone further? */
+static bool lags_on(
+	const struct rest *rest, const struct lien_process *process, const struct lien_comm *comm)
+{
+	struct lien_process *peer;
+	struct lien_comm *other;
+	unsigned i;
+
+	for (i = 0; i < rest->count; i++) {
+		peer = lien_graph_process(rest->agent->graph, rest->pids[i]);
+		if (!peer)
+			continue;
+		RB_FOREACH (other, lien_comm_tree, &peer->comms)
+			if (other != comm && !memcmp(other->id, comm->id, sizeof(comm->id)) &&
+				has_lag(rest, process, comm, peer, other))
+				return true;
+	}
+	return false;
+}
+
+/*
+ * Others may wait for this call, or for one that the thread makes after it: a process that lags
+ * behind on the communicator of a call that is held is let in there; one that lags only on others
+ * is let in everywhere, until it gets there. Whoever shares these communicators is behind then, and
+ * is let in, too. No rank gets further than the first one was, but for these.
+ */
 static bool is_behind(const struct rest *rest, const struct waiting *waiting)
 {
 	struct lien_process *process =
 		lien_graph_process(rest->agent->graph, waiting->who.pid);
-	struct lien_comm *comm = process ? comm_of(process, waiting->held.comm) : NULL, *other;
-	uint32_t call = waiting->held.call, opposite;
+	struct lien_comm *comm;
 	unsigned i;
 
-	if (!comm || (!is_collective(call) && !is_transfer(call)))
+	if (!process)
 		return false;
-	opposite = call == LIEN_CALL_NCCL_SEND ? LIEN_CALL_NCCL_RECV : LIEN_CALL_NCCL_SEND;
-	for (i = 0; i < rest->count; i++) {
-		process = lien_graph_process(rest->agent->graph, rest->pids[i]);
-		if (!process)
+	comm = comm_of(process, waiting->held.comm);
+	if (comm && lags_on(rest, process, comm))
+		return true;
+	for (i = 0; i < rest->waiting_count; i++) {
+		if (rest->waiting[i].who.pid != process->pid)
 			continue;
-		RB_FOREACH (other, lien_comm_tree, &process->comms) {
-			if (other == comm || memcmp(other->id, comm->id, sizeof(comm->id)))
-				continue;
-			if (is_collective(call)
-					? collectives(rest, process->pid, other->address) >
-						  collectives(rest, waiting->who.pid, comm->address)
-					: other->rank == (int32_t)waiting->held.peer &&
-						  transfers(rest, process->pid, other->address,
-							  opposite, comm->rank) >
-							  transfers(rest, waiting->who.pid,
-								  comm->address, call,
-								  waiting->held.peer))
-				return true;
-		}
+		comm = comm_of(process, rest->waiting[i].held.comm);
+		if (comm && lags_on(rest, process, comm))
+			return false; /* that one first */
 	}
+	RB_FOREACH (comm, lien_comm_tree, &process->comms)
+		if (lags_on(rest, process, comm))
+			return true;
 	return false;
 }
 
 #define PATIENCE_NS 20000000ull
 
-/* No count is kept of graphs, which may have collectives in them: when a device stays busy, the
- * others' next ones are let in. */
-static bool is_uncounted(const struct waiting *waiting)
+/* No count is kept of graphs, which may have collectives in them. */
+static bool is_graph(uint32_t call)
 {
-	return (waiting->held.call == LIEN_CALL_CU_GRAPH_LAUNCH ||
-		       waiting->held.call == LIEN_CALL_CU_GRAPH_LAUNCH_PTSZ) &&
-	       lien_now_ns() - waiting->held.t > PATIENCE_NS;
+	return call == LIEN_CALL_CU_GRAPH_LAUNCH || call == LIEN_CALL_CU_GRAPH_LAUNCH_PTSZ;
 }
 
 static const char *call_name(uint32_t call)
@@ -348,19 +402,56 @@ static const char *call_name(uint32_t call)
 	return lien_call_name(call) ? lien_call_name(call) : "a call";
 }
 
-static bool let_in(struct rest *rest, lien_pass_fn *pass, void *to, bool busy)
+/* In these all ranks meet without a count of ours: one is inside as long as others are not. */
+static bool is_meeting(uint32_t call)
+{
+	switch (call) {
+	case LIEN_CALL_NCCL_INIT_RANK:
+	case LIEN_CALL_NCCL_INIT_RANK_CONFIG:
+	case LIEN_CALL_NCCL_INIT_RANK_SCALABLE:
+	case LIEN_CALL_NCCL_INIT_ALL:
+	case LIEN_CALL_NCCL_SPLIT:
+	case LIEN_CALL_NCCL_SHRINK:
+	case LIEN_CALL_NCCL_FINALIZE:
+	case LIEN_CALL_NCCL_DESTROY:
+	case LIEN_CALL_NCCL_ABORT:
+		return true;
+	}
+	return false;
+}
+
+/* Nobody is known to be behind, and yet a device stays busy, or a thread in a call: so somebody is,
+ * of whom it cannot be known, and one call of each is let in. */
+static bool may_be_behind(const struct rest *rest, const struct waiting *waiting)
+{
+	(void)rest;
+	return (waiting->held.unsure || is_graph(waiting->held.call) ||
+		       is_meeting(waiting->held.call)) &&
+	       lien_now_ns() - waiting->held.t > PATIENCE_NS;
+}
+
+static bool let_in(struct rest *rest, lien_pass_fn *pass, void *to,
+	bool (*who)(const struct rest *, const struct waiting *))
 {
 	uint32_t tids[PASSES_MAX];
+	const struct waiting *waiting;
 	unsigned i, j, n;
 	bool any = false;
 
+	/* All are judged by the same counts. */
+	for (j = 0; j < rest->waiting_count; j++)
+		rest->waiting[j].let_in = who(rest, &rest->waiting[j]);
 	for (i = 0; i < rest->count; i++) {
 		n = 0;
-		for (j = 0; j < rest->waiting_count && n < PASSES_MAX; j++)
-			if (rest->waiting[j].who.pid == rest->pids[i] &&
-				(is_behind(rest, &rest->waiting[j]) ||
-					(busy && is_uncounted(&rest->waiting[j]))))
-				tids[n++] = rest->waiting[j].who.tid;
+		for (j = 0; j < rest->waiting_count && n < PASSES_MAX; j++) {
+			waiting = &rest->waiting[j];
+			if (waiting->who.pid != rest->pids[i] || !waiting->let_in)
+				continue;
+			tids[n++] = waiting->held.tid;
+			/* It counts as inside from now on, until it returns. */
+			lien_probes_let_in(
+				rest->agent->probes, waiting->who.pid, waiting->who.tid);
+		}
 		if (n)
 			pass(to, rest->pids[i], tids, n);
 		any |= n;
@@ -410,6 +501,7 @@ bool lien_gate_at_rest(void *context, const uint32_t *pids, unsigned count, bool
 			quiet = false;
 		}
 		if (gate.inside > held_in(&rest, pids[i])) {
+			busy = true;
 			snprintf(why, size, "a thread of process %u is in a call of NCCL or the driver",
 				pids[i]);
 			quiet = false;
@@ -422,7 +514,8 @@ bool lien_gate_at_rest(void *context, const uint32_t *pids, unsigned count, bool
 			quiet = false;
 		}
 	}
-	if (let_in(&rest, pass, to, busy))
+	if (let_in(&rest, pass, to, is_behind) ||
+		(busy && let_in(&rest, pass, to, may_be_behind)))
 		quiet = false;
 	free(rest.waiting);
 	return quiet;
@@ -437,7 +530,7 @@ static int find_use(void *context, const struct lien_probe_held_key *who,
 
 	if (first->who.pid && first->held.t <= held->t)
 		return 0;
-	*first = (struct waiting){*who, *held};
+	*first = (struct waiting){*who, *held, false};
 	return 0;
 }
 

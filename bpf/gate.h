@@ -119,6 +119,8 @@ static __noinline void hold(struct thread *thread, const struct arguments *argum
 		.t = bpf_ktime_get_ns(),
 		.call = call,
 		.peer = arguments->arg[3],
+		.unsure = !thread->group_known,
+		.tid = own_tid(task),
 	};
 	__u32 index = gate->signal - 1;
 
@@ -151,7 +153,7 @@ int lien_gate_entry(struct pt_regs *ctx)
 	if (thread->gate_turn != gate->turn) {
 		thread->gate_turn = gate->turn;
 		thread->gate_sp = 0;
-		thread->group = thread->group_calls = 0;
+		thread->group = thread->group_calls = thread->group_known = 0;
 	}
 	if (thread->gate_sp && arguments.sp < thread->gate_sp)
 		return 0; /* within a call that was let in */
@@ -162,7 +164,7 @@ int lien_gate_entry(struct pt_regs *ctx)
 	if (range && !let_in(thread, call) && !elsewhere(&arguments, range, call))
 		hold(thread, &arguments, gate, call);
 	if (call == LIEN_CALL_NCCL_GROUP_START)
-		thread->group++;
+		thread->group_known = ++thread->group;
 	else if (thread->group && call != LIEN_CALL_NCCL_GROUP_END)
 		thread->group_calls++;
 	return 0;
@@ -175,10 +177,17 @@ int lien_gate_return(struct pt_regs *ctx)
 	__u32 ktid = (__u32)bpf_get_current_pid_tgid();
 	struct thread *thread = bpf_map_lookup_elem(&threads, &ktid);
 
-	if (!thread || thread->gate_sp != ctx->sp - 8)
+	if (!thread)
+		return 0;
+	if (thread->last_sp == ctx->sp - 8)
+		thread->last_sp = 0;
+	if (thread->gate_sp != ctx->sp - 8)
 		return 0;
 	gate_leave(thread);
-	if (call == LIEN_CALL_NCCL_GROUP_END && thread->group && !--thread->group)
+	if (call != LIEN_CALL_NCCL_GROUP_END)
+		return 0;
+	thread->group_known = 1;
+	if (thread->group && !--thread->group)
 		thread->group_calls = 0;
 	return 0;
 }

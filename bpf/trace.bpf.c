@@ -57,7 +57,7 @@ struct thread {
 	__u32 gate_turn;   /* the gate that has seen it */
 	__u32 group;	   /* NCCL groups that it has opened, as the gate has seen */
 	__u32 group_calls; /* in them, that were let in */
-	__u32 zero;
+	__u32 group_known; /* no other is open */
 	struct frame frame[FRAMES];
 	struct lien_event
 		event; /* made here: too large for the stack, and a thread makes one at a time */

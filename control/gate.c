@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
+#include <sched.h>
 #include <stddef.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -11,29 +12,57 @@
 /* Threads that wait beyond these wait until the gate opens. */
 #define PLACES 512
 
+/* A thread's, while it waits; or one's that was let in before its signal had reached it. */
 struct place {
 	uint32_t tid; /* 0: free */
 	uint32_t passed;
 };
 
 static struct {
+	uint32_t busy; /* the places: held for moments */
 	uint32_t shut;
 	uint32_t turn; /* changes whenever those who wait are to look again */
 	struct place places[PLACES];
 } gate;
 
+static void lock(void)
+{
+	while (__atomic_exchange_n(&gate.busy, 1, __ATOMIC_ACQUIRE))
+		sched_yield();
+}
+
+static void unlock(void)
+{
+	__atomic_store_n(&gate.busy, 0, __ATOMIC_RELEASE);
+}
+
+static struct place *place_of(uint32_t tid)
+{
+	unsigned i;
+
+	for (i = 0; i < PLACES; i++)
+		if (__atomic_load_n(&gate.places[i].tid, __ATOMIC_ACQUIRE) == tid)
+			return &gate.places[i];
+	return NULL;
+}
+
+/* Taken by the thread or for it, whichever is first: never by both, for one sees the other's. */
 static struct place *place_take(uint32_t tid)
 {
+	struct place *place;
 	uint32_t none;
 	unsigned i;
 
-	for (i = 0; i < PLACES; i++) {
+	lock();
+	place = place_of(tid);
+	for (i = 0; i < PLACES && !place; i++) {
 		none = 0;
 		if (__atomic_compare_exchange_n(&gate.places[i].tid, &none, tid, 0,
 			    __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
-			return &gate.places[i];
+			place = &gate.places[i];
 	}
-	return NULL;
+	unlock();
+	return place;
 }
 
 static void look_again(void)
@@ -50,8 +79,6 @@ void lien_gate_wait(void)
 	if (!__atomic_load_n(&gate.shut, __ATOMIC_SEQ_CST))
 		return;
 	place = place_take(syscall(SYS_gettid));
-	if (place)
-		__atomic_store_n(&place->passed, 0, __ATOMIC_SEQ_CST);
 	for (;;) {
 		turn = __atomic_load_n(&gate.turn, __ATOMIC_SEQ_CST);
 		if (!__atomic_load_n(&gate.shut, __ATOMIC_SEQ_CST) ||
@@ -59,8 +86,10 @@ void lien_gate_wait(void)
 			break;
 		syscall(SYS_futex, &gate.turn, FUTEX_WAIT_PRIVATE, turn, NULL, NULL, 0);
 	}
-	if (place)
-		__atomic_store_n(&place->tid, 0, __ATOMIC_RELEASE);
+	if (!place)
+		return;
+	__atomic_store_n(&place->passed, 0, __ATOMIC_SEQ_CST);
+	__atomic_store_n(&place->tid, 0, __ATOMIC_RELEASE);
 }
 
 void lien_gate_shut(void)
@@ -70,8 +99,14 @@ void lien_gate_shut(void)
 
 void lien_gate_open(void)
 {
+	unsigned i;
+
 	__atomic_store_n(&gate.shut, 0, __ATOMIC_SEQ_CST);
 	look_again();
+	/* Of those who never came: who waits gives back the own. */
+	for (i = 0; i < PLACES; i++)
+		if (__atomic_exchange_n(&gate.places[i].passed, 0, __ATOMIC_SEQ_CST))
+			__atomic_store_n(&gate.places[i].tid, 0, __ATOMIC_RELEASE);
 }
 
 int lien_gate_is_shut(void)
@@ -81,11 +116,13 @@ int lien_gate_is_shut(void)
 
 void lien_gate_pass(const uint32_t *tids, unsigned count)
 {
-	unsigned i, j;
+	struct place *place;
+	unsigned i;
 
-	for (i = 0; i < count; i++)
-		for (j = 0; j < PLACES; j++)
-			if (__atomic_load_n(&gate.places[j].tid, __ATOMIC_ACQUIRE) == tids[i])
-				__atomic_store_n(&gate.places[j].passed, 1, __ATOMIC_SEQ_CST);
+	for (i = 0; i < count; i++) {
+		place = place_take(tids[i]);
+		if (place)
+			__atomic_store_n(&place->passed, 1, __ATOMIC_SEQ_CST);
+	}
 	look_again();
 }

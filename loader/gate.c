@@ -77,7 +77,19 @@ struct lien_gate *lien_gate_add(struct lien_probes *probes, uint32_t pid)
 	gate = &grown[probes->gates_count++];
 	memset(gate, 0, sizeof(*gate));
 	gate->pid = pid;
+	gate->probes = probes;
 	return gate;
+}
+
+static int forget(
+	void *context, const struct lien_probe_held_key *key, const struct lien_probe_held *held)
+{
+	struct lien_gate *gate = context;
+
+	(void)held;
+	if (key->pid == gate->pid)
+		lien_probes_let_in(gate->probes, key->pid, key->tid);
+	return 0;
 }
 
 int lien_probes_gate(struct lien_probes *probes, uint32_t pid, uint64_t start, uint32_t signal)
@@ -91,6 +103,8 @@ int lien_probes_gate(struct lien_probes *probes, uint32_t pid, uint64_t start, u
 		return 0;
 	if (!lien_gate_add(probes, pid))
 		return -ENOMEM;
+	/* Of a gate before this one: its probes went before the calls returned. */
+	lien_probes_held(probes, forget, find(probes, pid));
 	gate.turn = ++probes->next_gate ^ (uint32_t)getpid() << 16;
 	return bpf_map_update_elem(gates_fd(probes), &pid, &gate, BPF_ANY);
 }
@@ -248,6 +262,13 @@ int lien_probes_held(const struct lien_probes *probes,
 			return result;
 	}
 	return 0;
+}
+
+void lien_probes_let_in(struct lien_probes *probes, uint32_t pid, uint32_t tid)
+{
+	struct lien_probe_held_key key = {pid, tid};
+
+	bpf_map_delete_elem(bpf_map__fd(probes->skel->maps.held), &key);
 }
 
 uint64_t lien_probes_pair(

@@ -38,6 +38,8 @@ int lien_probes_held(const struct lien_probes *probes,
 	int (*fn)(void *context, const struct lien_probe_held_key *key,
 		const struct lien_probe_held *held),
 	void *context);
+/* A thread is about to be let in: it is held no more. */
+void lien_probes_let_in(struct lien_probes *probes, uint32_t pid, uint32_t tid);
 /* How many sends to (or receives from) a rank the process has begun. */
 uint64_t lien_probes_pair(const struct lien_probes *probes, uint32_t pid, uint64_t comm,
 	uint32_t peer, bool receives);

@@ -140,7 +140,9 @@ struct lien_probe_held {
 	unsigned long long comm; /* 0: the call names none */
 	unsigned long long t;	 /* CLOCK_MONOTONIC ns */
 	unsigned int call;
-	unsigned int peer; /* sends and receives */
+	unsigned int peer;   /* sends and receives */
+	unsigned int unsure; /* it may be in an NCCL group that it opened before there was the gate */
+	unsigned int tid;    /* as the process itself knows it */
 };
 
 /* No process may fill the map: as many communicators of one are counted. */
