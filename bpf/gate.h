@@ -155,8 +155,10 @@ int lien_gate_entry(struct pt_regs *ctx)
 		thread->gate_sp = 0;
 		thread->group = thread->group_calls = thread->group_known = 0;
 	}
-	if (thread->gate_sp && arguments.sp < thread->gate_sp)
-		return 0; /* within a call that was let in */
+	/* Within a call that was let in; or seen by the probes of an earlier gate as well, which take
+	 * their time to go. */
+	if (thread->gate_sp && arguments.sp <= thread->gate_sp)
+		return 0;
 	gate_leave(thread);
 	thread->gate_sp = arguments.sp;
 	__sync_fetch_and_add(&gate->inside, 1);
