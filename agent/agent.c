@@ -24,7 +24,7 @@
 
 #define TICK_MS	     1000
 #define TICK_FAST_MS 20 /* while something is awaited */
-#define TICK_REST_MS 1  /* while a job is being brought to rest */
+#define TICK_REST_MS 1	/* while a job is being brought to rest */
 /*
  * The ring is left alone this long after it was read. Writing to it wakes a reader that has read
  * all, which costs the traced process more than all else that a probe does: not for each event,
@@ -241,8 +241,7 @@ static int tick_ms(const struct lien_agent *agent)
 	if (phase == LIEN_PHASE_GATE || phase == LIEN_PHASE_DRAIN)
 		return TICK_REST_MS;
 	return agent->waking || agent->transaction || agent->walks ||
-			       !LIST_EMPTY(&agent->compares) ||
-			       lien_probes_gates(agent->probes)
+			       !LIST_EMPTY(&agent->compares) || lien_probes_gates(agent->probes)
 		       ? TICK_FAST_MS
 		       : TICK_MS;
 }

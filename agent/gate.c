@@ -237,8 +237,8 @@ static bool takes_part(const struct rest *rest, uint32_t pid)
 	return false;
 }
 
-static int gather(void *context, const struct lien_probe_held_key *who,
-	const struct lien_probe_held *held)
+static int gather(
+	void *context, const struct lien_probe_held_key *who, const struct lien_probe_held *held)
 {
 	struct rest *rest = context;
 	struct waiting *grown;
@@ -298,8 +298,8 @@ static uint64_t collectives(const struct rest *rest, uint32_t pid, uint64_t comm
 static uint64_t transfers(
 	const struct rest *rest, uint32_t pid, uint64_t comm, uint32_t call, uint32_t peer)
 {
-	uint64_t sum = lien_probes_pair(
-		rest->agent->probes, pid, comm, peer, call == LIEN_CALL_NCCL_RECV);
+	uint64_t sum =
+		lien_probes_pair(rest->agent->probes, pid, comm, peer, call == LIEN_CALL_NCCL_RECV);
 	unsigned i;
 
 	for (i = 0; i < rest->waiting_count; i++)
@@ -317,7 +317,8 @@ static struct lien_comm *comm_of(struct lien_process *process, uint64_t address)
 }
 
 static bool has_lag(const struct rest *rest, const struct lien_process *process,
-	const struct lien_comm *comm, const struct lien_process *peer, const struct lien_comm *other)
+	const struct lien_comm *comm, const struct lien_process *peer,
+	const struct lien_comm *other)
 {
 	uint64_t ours = collectives(rest, process->pid, comm->address);
 
@@ -327,8 +328,8 @@ static bool has_lag(const struct rest *rest, const struct lien_process *process,
 		       transfers(rest, process->pid, comm->address, LIEN_CALL_NCCL_RECV,
 			       other->rank) ||
 	       transfers(rest, peer->pid, other->address, LIEN_CALL_NCCL_RECV, comm->rank) >
-		       transfers(rest, process->pid, comm->address, LIEN_CALL_NCCL_SEND,
-			       other->rank);
+		       transfers(
+			       rest, process->pid, comm->address, LIEN_CALL_NCCL_SEND, other->rank);
 }
 
 /* Is there a rank of that group, here, that has gone further? */
@@ -359,8 +360,7 @@ static bool lags_on(
  */
 static bool is_behind(const struct rest *rest, const struct waiting *waiting)
 {
-	struct lien_process *process =
-		lien_graph_process(rest->agent->graph, waiting->who.pid);
+	struct lien_process *process = lien_graph_process(rest->agent->graph, waiting->who.pid);
 	struct lien_comm *comm;
 	unsigned i;
 
@@ -449,8 +449,7 @@ static bool let_in(struct rest *rest, lien_pass_fn *pass, void *to,
 				continue;
 			tids[n++] = waiting->held.tid;
 			/* It counts as inside from now on, until it returns. */
-			lien_probes_let_in(
-				rest->agent->probes, waiting->who.pid, waiting->who.tid);
+			lien_probes_let_in(rest->agent->probes, waiting->who.pid, waiting->who.tid);
 		}
 		if (n)
 			pass(to, rest->pids[i], tids, n);
@@ -470,7 +469,8 @@ static void say_who(const struct rest *rest, char *why, size_t size)
 	process = lien_graph_process(rest->agent->graph, first->who.pid);
 	comm = process ? comm_of(process, first->held.comm) : NULL;
 	if (comm && comm->rank >= 0)
-		snprintf(why, size, "rank %d (process %u) waits before %s, which others may wait for",
+		snprintf(why, size,
+			"rank %d (process %u) waits before %s, which others may wait for",
 			comm->rank, first->who.pid, call_name(first->held.call));
 	else
 		snprintf(why, size, "process %u waits before %s, which others may wait for",
@@ -495,14 +495,16 @@ bool lien_gate_at_rest(void *context, const uint32_t *pids, unsigned count, bool
 			continue;
 		if (gate.unheld) {
 			snprintf(why, size,
-				"thread %u of process %u blocks the signal that would hold it back, "
+				"thread %u of process %u blocks the signal that would hold it "
+				"back, "
 				"and has entered %s",
 				gate.unheld_tid, pids[i], call_name(gate.unheld_call));
 			quiet = false;
 		}
 		if (gate.inside > held_in(&rest, pids[i])) {
 			busy = true;
-			snprintf(why, size, "a thread of process %u is in a call of NCCL or the driver",
+			snprintf(why, size,
+				"a thread of process %u is in a call of NCCL or the driver",
 				pids[i]);
 			quiet = false;
 		}
@@ -514,8 +516,7 @@ bool lien_gate_at_rest(void *context, const uint32_t *pids, unsigned count, bool
 			quiet = false;
 		}
 	}
-	if (let_in(&rest, pass, to, is_behind) ||
-		(busy && let_in(&rest, pass, to, may_be_behind)))
+	if (let_in(&rest, pass, to, is_behind) || (busy && let_in(&rest, pass, to, may_be_behind)))
 		quiet = false;
 	free(rest.waiting);
 	return quiet;
@@ -523,8 +524,8 @@ bool lien_gate_at_rest(void *context, const uint32_t *pids, unsigned count, bool
 
 /* --- while memory is away --------------------------------------------------------------------- */
 
-static int find_use(void *context, const struct lien_probe_held_key *who,
-	const struct lien_probe_held *held)
+static int find_use(
+	void *context, const struct lien_probe_held_key *who, const struct lien_probe_held *held)
 {
 	struct waiting *first = context;
 
@@ -555,7 +556,8 @@ void lien_gate_tick(struct lien_agent *agent)
 	if (!first.who.pid || lien_now_ns() < agent->t_use)
 		return;
 	if (agent->on_use == LIEN_ON_USE_FAIL && !ends(first.held.call)) {
-		lien_log(4, "process %u needs memory that is away, in %s: ended by SIGABRT, as asked",
+		lien_log(4,
+			"process %u needs memory that is away, in %s: ended by SIGABRT, as asked",
 			first.who.pid, call_name(first.held.call));
 		kill(first.who.pid, SIGABRT);
 		agent->t_use = lien_now_ns() + AGAIN_NS;
@@ -571,8 +573,7 @@ void lien_gate_tick(struct lien_agent *agent)
 	lien_log(5, "process %u needs memory that is away, in %s: restoring", first.who.pid,
 		call_name(first.held.call));
 	selection.pids = &first.who.pid;
-	err = lien_orders_restore(
-		agent, &selection, 0, RESTORE_MS, &nothing, error, sizeof(error));
+	err = lien_orders_restore(agent, &selection, 0, RESTORE_MS, &nothing, error, sizeof(error));
 	if (err || nothing) {
 		lien_log(4, "no restore for process %u: %s", first.who.pid,
 			err ? error : "nothing of it is away");

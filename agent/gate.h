@@ -9,8 +9,7 @@
 #include "agent/agent.h"
 
 /* For struct lien_transaction_ops. */
-int lien_gate_step(
-	void *agent, uint32_t pid, enum lien_gate_step step, char *why, size_t size);
+int lien_gate_step(void *agent, uint32_t pid, enum lien_gate_step step, char *why, size_t size);
 bool lien_gate_at_rest(void *agent, const uint32_t *pids, unsigned count, bool busy,
 	lien_pass_fn *pass, void *to, char *why, size_t size);
 

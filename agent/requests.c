@@ -431,7 +431,8 @@ static void dry_run(struct lien_client *client, const struct lien_selection *sel
 static bool read_on_use(struct lien_client *client, json_t *request, enum lien_on_use *on_use)
 {
 	static const char *const names[] = {[LIEN_ON_USE_WAIT] = "wait",
-		[LIEN_ON_USE_RESTORE] = "restore", [LIEN_ON_USE_FAIL] = "fail"};
+		[LIEN_ON_USE_RESTORE] = "restore",
+		[LIEN_ON_USE_FAIL] = "fail"};
 	const json_t *value = json_object_get(request, "on_use");
 	unsigned i;
 

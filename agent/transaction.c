@@ -32,7 +32,7 @@ static const struct {
 	[LIEN_PHASE_OPEN] = {"open", LIEN_WIRE_GATE, 10000, 0, 0},
 };
 
-#define ROUND_MS 10	   /* of draining */
+#define ROUND_MS 10	    /* of draining */
 #define AGAIN_NS 1000000ull /* before who is in a call is looked at again */
 /* A control library that hears nothing for a while lets its threads go (control/gate.h). */
 #define ALIVE_NS 1000000000ull
@@ -425,8 +425,8 @@ static void pass(void *to, uint32_t pid, const uint32_t *tids, unsigned count)
 	int index = index_of(t, pid);
 
 	if (index >= 0 && !t->participants[index].seq && !t->participants[index].gone)
-		lien_transaction_order(t, index, LIEN_PHASE_GATE, 0, tids,
-			count * sizeof(*tids), NULL, 0);
+		lien_transaction_order(
+			t, index, LIEN_PHASE_GATE, 0, tids, count * sizeof(*tids), NULL, 0);
 }
 
 /* Begins the next round, when those that were let in have been told and its time has come. */
@@ -455,8 +455,8 @@ static void drained(struct lien_transaction *t)
 		if (t->participants[i].gone)
 			continue;
 		if (t->participants[i].busy) {
-			snprintf(device, sizeof(device), "process %u, drain: the device is still busy",
-				t->processes[i].pid);
+			snprintf(device, sizeof(device),
+				"process %u, drain: the device is still busy", t->processes[i].pid);
 			busy = device;
 		}
 		pids[n++] = t->processes[i].pid;
@@ -467,11 +467,12 @@ static void drained(struct lien_transaction *t)
 			phase_begin(t, LIEN_PHASE_CHECK);
 		return;
 	}
-	t->rested = pids && t->ops.at_rest(t->ops.context, pids, n, busy, pass, t, why, sizeof(why));
+	t->rested =
+		pids && t->ops.at_rest(t->ops.context, pids, n, busy, pass, t, why, sizeof(why));
 	free(pids);
 	if (now - t->t_drain >= t->timeout_ms * 1000000ull) {
-		lien_transaction_fail(t, -EBUSY, "%s%s%s", busy ? busy : "not at rest",
-			why[0] ? ": " : "", why);
+		lien_transaction_fail(
+			t, -EBUSY, "%s%s%s", busy ? busy : "not at rest", why[0] ? ": " : "", why);
 		return;
 	}
 	t->t_again = now + (busy || t->rested ? 0 : AGAIN_NS);
@@ -615,8 +616,8 @@ static int index_of(const struct lien_transaction *t, uint32_t pid)
 	return -1;
 }
 
-static bool is_failure(
-	const struct lien_transaction *t, enum lien_phase phase, const struct lien_wire_header *reply)
+static bool is_failure(const struct lien_transaction *t, enum lien_phase phase,
+	const struct lien_wire_header *reply)
 {
 	if (phase == LIEN_PHASE_DRAIN && t->ops.gate && reply->result == -ETIMEDOUT)
 		return false; /* of one round */
@@ -624,14 +625,13 @@ static bool is_failure(
 }
 
 /* Its threads go on; those of a process from which something is still away do not. */
-static void opened(
-	struct lien_transaction *t, unsigned index, const struct lien_wire_header *reply)
+static void opened(struct lien_transaction *t, unsigned index, const struct lien_wire_header *reply)
 {
 	char why[200];
 
 	if (!reply->result)
-		t->ops.gate(t->ops.context, t->processes[index].pid, LIEN_GATE_OPEN, why,
-			sizeof(why));
+		t->ops.gate(
+			t->ops.context, t->processes[index].pid, LIEN_GATE_OPEN, why, sizeof(why));
 	t->participants[index].finished = true;
 }
 

@@ -25,7 +25,7 @@ struct participant {
 	bool finished; /* the present phase (offload), or all of it (restore) */
 	uint64_t free_before;
 	bool created, exported;
-	bool busy; /* its devices were when they were drained last */
+	bool busy;		 /* its devices were when they were drained last */
 	struct share_in *shares; /* exports of others that wait to be imported here */
 	unsigned shares_count, shares_room;
 	unsigned batch;					/* shares in the import under way */

@@ -155,8 +155,8 @@ int lien_gate_entry(struct pt_regs *ctx)
 		thread->gate_sp = 0;
 		thread->group = thread->group_calls = thread->group_known = 0;
 	}
-	/* Within a call that was let in; or seen by the probes of an earlier gate as well, which take
-	 * their time to go. */
+	/* Within a call that was let in; or seen by the probes of an earlier gate as well, which
+	 * take their time to go. */
 	if (thread->gate_sp && arguments.sp <= thread->gate_sp)
 		return 0;
 	gate_leave(thread);

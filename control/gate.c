@@ -57,8 +57,8 @@ static struct place *place_take(uint32_t tid)
 	place = place_of(tid);
 	for (i = 0; i < PLACES && !place; i++) {
 		none = 0;
-		if (__atomic_compare_exchange_n(&gate.places[i].tid, &none, tid, 0,
-			    __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+		if (__atomic_compare_exchange_n(
+			    &gate.places[i].tid, &none, tid, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
 			place = &gate.places[i];
 	}
 	unlock();

@@ -20,8 +20,8 @@ int lien_probes_gate(struct lien_probes *probes, uint32_t pid, uint64_t start, u
  * work on any memory, too. 0 or -errno. */
 int lien_probes_gate_file(struct lien_probes *probes, uint32_t pid, enum lien_library library,
 	const char *path, bool all);
-/* From when this returns, threads that enter are held. `low`, `high`: between which all lies that is
- * moved; of what was away before as well. */
+/* From when this returns, threads that enter are held. `low`, `high`: between which all lies that
+ * is moved; of what was away before as well. */
 int lien_probes_gate_shut(struct lien_probes *probes, uint32_t pid, uint64_t low, uint64_t high);
 bool lien_probes_gate_get(
 	const struct lien_probes *probes, uint32_t pid, struct lien_probe_gate *gate);

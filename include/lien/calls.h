@@ -188,10 +188,9 @@ enum lien_library {
 
 enum lien_call {
 #define LIEN_CALL_ENUM(name, number, lib, symbol, flags) LIEN_CALL_##name = (number),
-	LIEN_CALLS(LIEN_CALL_ENUM)
-	LIEN_GATE_CALLS(LIEN_CALL_ENUM)
+	LIEN_CALLS(LIEN_CALL_ENUM) LIEN_GATE_CALLS(LIEN_CALL_ENUM)
 #undef LIEN_CALL_ENUM
-	LIEN_CALL_MAX = 200,
+		LIEN_CALL_MAX = 200,
 };
 
 /* The calls that move data over a communicator; LIEN_TRAFFIC(call) counts from 0. */

@@ -125,8 +125,8 @@ struct lien_probe_gate {
 	unsigned int unheld_tid, unheld_call;
 };
 
-/* Value of map `shut`, key: pid. All that is moved, or away, lies between: copies from and to places
- * outside are let in. */
+/* Value of map `shut`, key: pid. All that is moved, or away, lies between: copies from and to
+ * places outside are let in. */
 struct lien_probe_shut {
 	unsigned long long low, high;
 };
@@ -140,9 +140,10 @@ struct lien_probe_held {
 	unsigned long long comm; /* 0: the call names none */
 	unsigned long long t;	 /* CLOCK_MONOTONIC ns */
 	unsigned int call;
-	unsigned int peer;   /* sends and receives */
-	unsigned int unsure; /* it may be in an NCCL group that it opened before there was the gate */
-	unsigned int tid;    /* as the process itself knows it */
+	unsigned int peer; /* sends and receives */
+	unsigned int
+		unsure;	  /* it may be in an NCCL group that it opened before there was the gate */
+	unsigned int tid; /* as the process itself knows it */
 };
 
 /* No process may fill the map: as many communicators of one are counted. */
