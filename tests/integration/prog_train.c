@@ -11,7 +11,9 @@
  * Rank 0 says "id HEX" first, which is to be the others' first line. All say "ready PID", and
  * "done ITERATIONS SUM ITERATIONS SUM" at the end, of each worker: the sum of all results. Rank 0
  * obeys `stop` and `pause`; all then say "paused", and wait for a `go` each. `status` is answered
- * with "status ITERATIONS ITERATIONS BYTES", bytes that were verified.
+ * with "status ITERATIONS ITERATIONS BYTES", bytes that were verified. While it pauses, `mark SEED`
+ * in all ranks and then `check SEED` (lien_sync_mark()) are answered with "marked" and "checked
+ *BYTES".
  *
  * Status 3: a peer is gone; 4: a result was wrong; 5, 6: CUDA, NCCL failed. What the "done" must
  *be, without any device: prog_train - RANK NRANKS SEED ITERATIONS ITERATIONS.
@@ -72,6 +74,10 @@ static void bind(const char *path)
 		train_fail(&job, 2, "no %s", #name);
 	SYNC_NCCL_FUNCTIONS(BIND)
 #undef BIND
+	train_nccl.mark = (__typeof__(train_nccl.mark))dlsym(library, "lien_sync_mark");
+	train_nccl.check = (__typeof__(train_nccl.check))dlsym(library, "lien_sync_check");
+	if (!train_nccl.mark || !train_nccl.check)
+		train_fail(&job, 2, "not softnccl_sync");
 }
 
 /* Rank 0's unique id, by way of who started the ranks. */
@@ -160,6 +166,31 @@ static void *watchdog(void *arg)
 	return NULL;
 }
 
+/* Only while it pauses. */
+static void mark_or_check(bool marks, uint64_t seed)
+{
+	long bytes = 0, found;
+	ncclComm_t comm;
+	int c, w;
+
+	cuCtxSetCurrent(workers[0].context);
+	for (w = 0; w < WORKERS; w++)
+		for (c = 0; c < TRAIN_COMMS; c++) {
+			comm = workers[w].comms[c];
+			if (!comm)
+				continue;
+			if (marks)
+				must(train_nccl.mark(comm, seed), "lien_sync_mark");
+			else if ((found = train_nccl.check(comm, seed)) < 0)
+				train_fail(&job, 4, "wrong: memory of communicator %d of worker %d",
+					c, w);
+			else
+				bytes += found;
+		}
+	printf("%s %ld\n", marks ? "marked" : "checked", bytes);
+	fflush(stdout);
+}
+
 static void *obey(void *arg)
 {
 	char line[64];
@@ -174,6 +205,8 @@ static void *obey(void *arg)
 			atomic_store(&job.wish, TRAIN_GO);
 		if (!strcmp(line, "go\n") || !strcmp(line, "stop\n"))
 			atomic_fetch_add(&job.goes, 1);
+		if (!strncmp(line, "mark ", 5) || !strncmp(line, "check ", 6))
+			mark_or_check(line[0] == 'm', strtoul(strchr(line, ' '), NULL, 0));
 		if (!strcmp(line, "status\n")) {
 			printf("status %lu %lu %lu\n", (unsigned long)workers[0].iteration,
 				(unsigned long)workers[1].iteration, (unsigned long)job.bytes);

@@ -144,6 +144,43 @@ EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *result)
 	return ncclSuccess;
 }
 
+static uint64_t mark_of(ncclComm_t comm, uint64_t seed, int from, int to)
+{
+	return (comm->id ^ seed) + ((uint64_t)from << 32) + ((uint64_t)to << 40);
+}
+
+EXPORT ncclResult_t lien_sync_mark(ncclComm_t comm, uint64_t seed)
+{
+	ncclResult_t result = ncclSuccess;
+	int i;
+
+	for (i = 0; i < comm->nranks && !result; i++)
+		if (i != comm->rank)
+			result = sync_buffer_fill(
+				&comm->peers[i].out, mark_of(comm, seed, comm->rank, i));
+	return result;
+}
+
+EXPORT long lien_sync_check(ncclComm_t comm, uint64_t seed)
+{
+	struct peer *peer;
+	long bytes = 0;
+	int i;
+
+	for (i = 0; i < comm->nranks; i++) {
+		peer = &comm->peers[i];
+		if (i == comm->rank)
+			continue;
+		if (!sync_buffer_is(&peer->out, mark_of(comm, seed, comm->rank, i)) ||
+			!sync_buffer_is(&peer->in, mark_of(comm, seed, i, comm->rank)))
+			return -1;
+		bytes += peer->out.bytes + peer->in.bytes;
+	}
+	if (!sync_buffer_is(&comm->own, comm->id ^ comm->rank))
+		return -1;
+	return bytes + comm->own.bytes;
+}
+
 /* From now on the peers know that it comes, and the stream is busy with it. */
 static void announce(struct task *task)
 {

@@ -68,4 +68,9 @@ typedef struct {
 		ncclComm_t comm, cudaStream_t stream))
 /* clang-format on */
 
+/* Of the stand-in alone, for communicators that rest in all ranks: what one rank has for another is
+ * filled as the seed says; all have done so, is it still there, in both? Bytes, or -1. */
+ncclResult_t lien_sync_mark(ncclComm_t comm, uint64_t seed);
+long lien_sync_check(ncclComm_t comm, uint64_t seed);
+
 #endif

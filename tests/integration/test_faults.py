@@ -9,10 +9,8 @@ address, an access or a reference; what is away comes back; errors name the proc
 """
 
 import contextlib
-import ctypes
 import itertools
 import json
-import mmap
 import os
 import re
 import socket
@@ -23,6 +21,8 @@ sys.dont_write_bytecode = True
 os.environ.setdefault("TEST_BIN", os.path.join(os.environ.get("BUILD", "build"), "tests/integration"))
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
+import faults  # noqa: E402
+from faults import COUNT, DELAY, FAIL, KILL, Faults  # noqa: E402
 from lien_test import (  # noqa: E402
     LIEN, MIB, Driver, Failure, Late, Session, alive, brief, case, check, equal, main, program,
     wait_for)
@@ -30,23 +30,9 @@ from lien_test import (  # noqa: E402
 PIECE = 2 * MIB
 RW, READ = 3, 1
 FD = 1
-COUNT, FAIL, DELAY, KILL = range(4)
-BY_CONTROL = 2
-UNKNOWN = 999  # CUDA_ERROR_UNKNOWN
 OUT_OF_MEMORY = 2
 BROKEN_MAX = int(os.environ.get("FAULTS_MAX", "5"))  # so many findings, then it ends
 HANDLE, RANGE, MAPPING, HOST_REGISTERED = 1, 2, 3, 12  # enum softcuda_kind
-
-
-class Faults(ctypes.Structure):
-    """struct softcuda_faults"""
-    _fields_ = [(name, ctypes.c_uint32) for name in (
-        "armed", "action", "result", "delay_ms", "by", "nth", "times")] + [
-        ("function", ctypes.c_char * 48), ("calls", ctypes.c_uint32), ("hit", ctypes.c_uint32),
-        ("log", ctypes.c_char * 48 * 2048)]
-
-
-assert Faults.calls.offset == 76 and Faults.log.offset == 84
 
 
 class Rank:
@@ -57,27 +43,12 @@ class Rank:
         self.driver = Driver(session.spawn([LIEN, "run", "--", program("prog_shapes")]))
         self.pid = self.driver.pid
         self("init", device)
-        with open(os.path.join(session.path("faults"), str(self.driver.inner_pid)), "r+b") as file:
-            self.memory = mmap.mmap(file.fileno(), ctypes.sizeof(Faults))
-        self.faults = Faults.from_buffer(self.memory)
+        own = Faults(session, self.driver.inner_pid)
+        self.faults = own.record
+        self.arm, self.disarm, self.log = own.arm, own.disarm, own.log
 
     def __call__(self, *words):
         return self.driver(*words)
-
-    def arm(self, action, nth=1, times=1, function="", result=UNKNOWN, delay_ms=0):
-        faults = self.faults
-        faults.armed = faults.calls = faults.hit = 0
-        faults.action, faults.nth, faults.times, faults.result = action, nth, times, result
-        faults.delay_ms, faults.by, faults.function = delay_ms, BY_CONTROL, function.encode()
-        faults.armed = 1
-
-    def disarm(self):
-        """How many calls were hit."""
-        self.faults.armed = 0
-        return self.faults.hit
-
-    def log(self):
-        return [self.faults.log[i].value.decode() for i in range(self.faults.calls)]
 
     def dump(self):
         return json.loads(self.driver.process.ask("dump"))
@@ -315,8 +286,7 @@ class Job:
 @contextlib.contextmanager
 def job(kind=None, memory="64M"):
     with Session(memory=memory) as session:
-        os.mkdir(session.path("faults"))
-        session.environment["LIEN_SOFTCUDA_FAULTS"] = session.path("faults")
+        faults.folder(session)
         session.start_agent("--no-journal")
         made = (kind or Job)(session)
         files = "/proc/%d/fd" % session.agent.pid

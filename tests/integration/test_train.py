@@ -121,10 +121,13 @@ def test_offload_while_it_pauses():
         session.start_agent("--library", SYNC)
         job = Train(session, 4)
         session.ready(*job.pids)
-        for _ in range(3):
+        for number in range(3):
             job.pause()
-            equal(session.ask("offload")["outcome"], "done", "offload")
-            equal(session.ask("restore")["outcome"], "done", "restore")
+            job.mark(number)
+            whole = session.ask("offload")
+            equal(whole["outcome"], "done", "offload")
+            equal(session.ask("restore")["bytes"], whole["bytes"], "restored")
+            check(job.check(number) > whole["bytes"], "memory that was compared")
             before = job.status()[0][0]
             job.go()
             wait_for("it goes on", lambda: job.status()[0][0] > before + 2)

@@ -68,6 +68,8 @@ extern struct train_nccl {
 #define TRAIN_MEMBER(name, arguments) ncclResult_t(*name) arguments;
 	SYNC_NCCL_FUNCTIONS(TRAIN_MEMBER)
 #undef TRAIN_MEMBER
+	__typeof__(&lien_sync_mark) mark;
+	__typeof__(&lien_sync_check) check;
 } train_nccl;
 
 enum train_wish {

@@ -60,6 +60,25 @@ class Train:
         for number in range(self.nranks):
             equal(self._line(number, limit), "paused", "rank %d" % number)
 
+    def _each(self, command, answer, limit):
+        for rank in self.ranks:
+            rank.send(command)
+        total = 0
+        for number in range(self.nranks):
+            line = self._line(number, limit)
+            check(line and line.startswith(answer), "rank %d: %s; %s" % (
+                number, line, self.said()))
+            total += int(line.split()[1])
+        return total
+
+    def mark(self, seed, limit=30):
+        """While it pauses: NCCL's memory is filled, to be looked at by check()."""
+        self._each("mark %d" % seed, "marked ", limit)
+
+    def check(self, seed, limit=30):
+        """Bytes that are as mark() left them; a rank fails where one is not."""
+        return self._each("check %d" % seed, "checked ", limit)
+
     def go(self):
         for rank in self.ranks:
             rank.send("go")

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""The jobs of chaos.py. All of a kind: they rest, and can then be moved, looked at and damaged."""
+
+import signal
+
+from faults import Faults
+from lien_test import LIEN, MIB, Driver, Failure, alive, check, program, wait_for
+from train_job import GONE, Train
+
+
+class Lost(Failure):
+    """Bytes are not what they were."""
+
+
+class Holder:
+    """Processes that hold memory: each some of its own, and some that the next one maps as well."""
+    rests = True
+
+    def __init__(self, session, rng, nranks):
+        self.session, self.rng = session, rng
+        self.drivers = [Driver(session.spawn([LIEN, "run", "--", program("prog_driver")]))
+                        for _ in range(nranks)]
+        self.own = [[] for _ in self.drivers]     # (address, bytes, allocation) of each
+        self.theirs = [[] for _ in self.drivers]  # the same, imported
+        self.owner, self.value = {}, {}           # of an allocation
+        for number, driver in enumerate(self.drivers):
+            driver("init", number % session.device_count)
+            for _ in range(rng.randint(1, 3)):
+                self._make(number, rng.randint(1, 2) * 2 * MIB)
+        for number in range(nranks):
+            self._share(number, (number + 1) % nranks)
+        self.faults = [Faults(session, driver.inner_pid) for driver in self.drivers]
+        self.refill()
+
+    def _make(self, number, size):
+        handle, address = self.drivers[number]("make", size, number % self.session.device_count)
+        key = len(self.owner)
+        self.owner[key] = number
+        self.own[number].append((address, size, key))
+        return handle, key
+
+    def _share(self, number, other):
+        giver, taker = self.drivers[number], self.drivers[other]
+        handle, key = self._make(number, 2 * MIB)
+        fd = giver("export", handle)
+        mine = taker("getfd", giver.pid, fd)
+        taken = taker("import", mine)
+        taker("close", mine)
+        giver("close", fd)
+        address = taker("show", 2 * MIB, taken, other % self.session.device_count)
+        self.theirs[other].append((address, 2 * MIB, key))
+
+    @property
+    def pids(self):
+        return [driver.pid for driver in self.drivers]
+
+    @property
+    def living(self):
+        return [pid for pid in self.pids if alive(pid)]
+
+    def refill(self):
+        for number, mine in enumerate(self.own):
+            for address, size, key in mine:
+                self.value[key] = self.rng.randint(1, 255)
+                self.drivers[number]("fill", address, size, self.value[key])
+
+    def poke(self):
+        """A driver call in each: whoever waits for one wakes."""
+        for driver in self.drivers:
+            if alive(driver.pid):
+                driver("free", driver("reserve", 2 * MIB, 0), 2 * MIB)
+
+    def look(self, lost=()):
+        """Bytes that are right; lost: processes whose memory the others may have lost."""
+        total = 0
+        for number, driver in enumerate(self.drivers):
+            if not alive(driver.pid):
+                continue
+            places = self.own[number] + [
+                place for place in self.theirs[number]
+                if self.pids[self.owner[place[2]]] not in lost]
+            for address, size, key in places:
+                ok, found = driver.attempt("check", address, size, self.value[key])
+                if not ok or found != [0]:
+                    raise Lost("process %d, %#x: %s of %d bytes are not what they were" % (
+                        driver.pid, address, found, size))
+                total += size
+        return total
+
+    def run(self):
+        self.refill()
+
+    def said(self):
+        return " | ".join(driver.process.said()[-300:] for driver in self.drivers)
+
+    def kill(self, number):
+        self.drivers[number].process.signal(signal.SIGKILL)
+        self.drivers[number].process.wait()
+
+    def others_end(self, _limit):
+        """Its death is none of theirs."""
+        return False
+
+    def stop(self):
+        for driver in self.drivers:
+            check(alive(driver.pid), "process %d has ended: %s" % (
+                driver.pid, driver.process.said()[-300:]))
+
+    def end(self):
+        for driver in self.drivers:
+            driver.end()
+
+
+class Trainer:
+    """A training job that rests between the steps of the test, or never."""
+
+    def __init__(self, session, rng, nranks, rests=True):
+        self.session, self.rng, self.rests = session, rng, rests
+        self.job = Train(session, nranks, seed=rng.randrange(1 << 32), pace=rng.choice([0, 200, 1000]))
+        self.faults = [Faults(session, rank.pid) for rank in self.job.ranks]
+        self.mark = 0
+        self.seen = 0
+        if rests:
+            self._rest()
+
+    def _rest(self):
+        self.job.pause()
+        self.mark = self.rng.randrange(1 << 32)
+        self.job.mark(self.mark)
+
+    @property
+    def pids(self):
+        return self.job.pids
+
+    @property
+    def living(self):
+        return [pid for pid in self.pids if alive(pid)]
+
+    def poke(self):
+        pass
+
+    def _verified(self):
+        total = sum(status[2] for status in self.job.status())
+        total, self.seen = total - self.seen, total
+        return total
+
+    def look(self, lost=()):
+        if lost:
+            return 0  # they end, all of them
+        try:
+            return self.job.check(self.mark) if self.rests else self._verified()
+        except Failure as failure:
+            raise (Lost if "wrong: " in str(failure) else Failure)(str(failure)) from None
+
+    def run(self):
+        """Some iterations, at least one."""
+        if self.rests:
+            before = self.job.status()[0][0]
+            self.job.go()
+            wait_for("the job goes on", lambda: self.job.status()[0][0] > before, 20)
+            self._rest()
+            return
+        before = min(status[0] for status in self.job.status())
+        wait_for("all ranks go on", lambda: min(
+            status[0] for status in self.job.status()) > before, 20)
+
+    def said(self):
+        return self.job.said()
+
+    def kill(self, number):
+        self.job.ranks[number].signal(signal.SIGKILL)
+        self.job.ranks[number].wait()
+
+    def others_end(self, limit):
+        """The watchdogs of the others say that a peer is gone."""
+        for number, rank in enumerate(self.job.ranks):
+            code = self.job.ends(number, limit)
+            check(code in (GONE, -signal.SIGKILL), "rank %d ended with %s: %s" % (
+                number, code, rank.said()[-300:]))
+        return True
+
+    def stop(self):
+        """To its end: all results of its life are what they must be."""
+        if self.rests:
+            self.job.go()
+        self.job.stop()
+        self.job.finish(60)
+
+    def end(self):
+        self.job.end()
+
+
+def any_job(session, rng, lively=False):
+    nranks = rng.choice([2, 2, 2, 3, 4, 4, 8])
+    if lively:
+        return Trainer(session, rng, min(nranks, 4), rests=False)
+    return (Holder if rng.random() < 0.6 else Trainer)(session, rng, nranks)
