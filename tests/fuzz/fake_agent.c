@@ -10,11 +10,13 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "agent/gate.h"
 #include "agent/node.h"
 #include "agent/prepare.h"
 #include "agent/sites.h"
 #include "loader/files.h"
 #include "loader/follow.h"
+#include "loader/gate.h"
 #include "tests/unit/events.h"
 
 uint64_t fake_now;
@@ -234,6 +236,31 @@ bool lien_probes_is_followed(const struct lien_probes *probes, uint32_t pid)
 {
 	(void)probes;
 	return pid & 1;
+}
+
+bool lien_probes_can_gate(const struct lien_probes *probes)
+{
+	(void)probes;
+	return false;
+}
+
+int lien_gate_step(void *agent, uint32_t pid, enum lien_gate_step step, char *why, size_t size)
+{
+	(void)agent, (void)pid, (void)step, (void)why, (void)size;
+	return 0;
+}
+
+bool lien_gate_at_rest(void *agent, const uint32_t *pids, unsigned count, bool busy,
+	lien_pass_fn *pass, void *to, char *why, size_t size)
+{
+	(void)agent, (void)pids, (void)count, (void)busy, (void)pass, (void)to, (void)why;
+	(void)size;
+	return true;
+}
+
+void lien_gate_found(struct lien_agent *agent, struct lien_process *process, bool shut)
+{
+	(void)agent, (void)process, (void)shut;
 }
 
 const char *lien_probes_pinned(const struct lien_probes *probes)
