@@ -621,7 +621,7 @@ static void happen(unsigned p)
 }
 
 /* It hung, and goes on: to orders yet to come. */
-static void wake(unsigned p)
+__attribute__((unused)) static void wake(unsigned p)
 {
 	w.fake[p].hung = w.fake[p].busy = false;
 }
@@ -796,7 +796,7 @@ static void offload_of(unsigned members)
 	transaction_ends();
 }
 
-static void offload(void)
+__attribute__((unused)) static void offload(void)
 {
 	offload_of(~0u);
 }
@@ -817,7 +817,7 @@ static void restore_of(const uint32_t *pids, unsigned count)
 	transaction_ends();
 }
 
-static void restore(void)
+__attribute__((unused)) static void restore(void)
 {
 	restore_of(NULL, 0);
 }
@@ -833,7 +833,7 @@ static bool well(unsigned p)
 }
 
 /* All that living owners own is on the device again, and mapped by all who are well. */
-static void check_back(const char *when)
+__attribute__((unused)) static void check_back(const char *when)
 {
 	unsigned here = 0, mapped = 0, m, p;
 
@@ -853,7 +853,7 @@ static void check_back(const char *when)
 	}
 }
 
-static void check_away(void)
+__attribute__((unused)) static void check_away(void)
 {
 	for (unsigned m = 0; m < w.memories; m++)
 		if (w.memory[m].device || w.memory[m].mapped || !w.memory[m].arena)
@@ -861,7 +861,7 @@ static void check_away(void)
 }
 
 /* No trace of a transaction is left in processes that are well. */
-static void check_forgotten(const char *when)
+__attribute__((unused)) static void check_forgotten(const char *when)
 {
 	for (unsigned p = 0; p < w.n; p++)
 		if (well(p) && w.fake[p].count)

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/* Transactions that hold threads back: who is let in, when a job is at rest, and when all may go
+ * on. */
+#include "fake_processes.h"
+
+static struct {
+	bool made[FAKES], shut[FAKES]; /* as the kernel side has it */
+	bool parked[FAKES];	       /* as the control library has it */
+	unsigned passes, looks;
+	unsigned rest_after; /* looks, before nobody is in a call */
+	unsigned pass_to;    /* as often somebody is behind */
+	int refuse;	     /* step + 1 */
+} g;
+
+static int gate(void *context, uint32_t pid, enum lien_gate_step step, char *why, size_t size)
+{
+	unsigned p = pid - PID(0);
+
+	assert_ptr_equal(context, &w);
+	if (g.refuse == (int)step + 1) {
+		snprintf(why, size, "refused");
+		return -EPERM;
+	}
+	switch (step) {
+	case LIEN_GATE_MAKE:
+		g.made[p] = true;
+		break;
+	case LIEN_GATE_SHUT:
+		assert_true(g.made[p]);
+		assert_true(g.parked[p]); /* else a thread that is signalled would not wait */
+		g.shut[p] = true;
+		break;
+	case LIEN_GATE_OPEN:
+		/* Those that are let go may work at once, with everybody. */
+		for (unsigned i = 0; i < w.n; i++)
+			assert_false(any_in(&w.fake[i], AWAY) && !w.fake[i].dead);
+		g.made[p] = g.shut[p] = false;
+		break;
+	}
+	return 0;
+}
+
+static bool at_rest(void *context, const uint32_t *pids, unsigned count, bool busy,
+	lien_pass_fn *pass, void *to, char *why, size_t size)
+{
+	const uint32_t tid = 77;
+
+	assert_ptr_equal(context, &w);
+	(void)busy;
+	for (unsigned i = 0; i < count; i++)
+		assert_true(g.shut[pids[i] - PID(0)]);
+	snprintf(why, size, "somebody is inside");
+	if (g.looks++ < g.pass_to) {
+		g.passes++;
+		pass(to, pids[0], &tid, 1);
+		return false;
+	}
+	return g.looks > g.rest_after;
+}
+
+static int send(void *context, uint32_t pid, const struct lien_wire_header *order, const void *body,
+	const int *fds, unsigned count)
+{
+	unsigned p = pid - PID(0);
+
+	if (order->type == LIEN_WIRE_GATE && order->arg == LIEN_WIRE_GATE_PASS) {
+		assert_int_equal(order->length - sizeof(*order), sizeof(uint32_t));
+		assert_int_equal(*(const uint32_t *)body, 77);
+		assert_true(g.parked[p]);
+	} else if (order->type == LIEN_WIRE_GATE) {
+		g.parked[p] = order->arg == LIEN_WIRE_GATE_SHUT;
+	}
+	if (order->type >= LIEN_WIRE_CHECK && order->type <= LIEN_WIRE_DROP)
+		for (unsigned i = 0; i < w.n; i++)
+			assert_true(w.fake[i].dead || (g.shut[i] && g.parked[i]));
+	if (order->type == LIEN_WIRE_SAVE)
+		assert_true(g.looks > g.rest_after);
+	return fake_send(context, pid, order, body, fds, count);
+}
+
+static unsigned timeout_ms;
+
+static struct lien_transaction_ops gated(void)
+{
+	struct lien_transaction_ops ops = fake_ops;
+
+	memset(&g, 0, sizeof(g));
+	timeout_ms = 3600000; /* the world's clock makes large steps */
+	ops.gate = gate;
+	ops.at_rest = at_rest;
+	ops.send = send;
+	return ops;
+}
+
+static void offload_gated(const struct lien_transaction_ops *ops)
+{
+	struct lien_plan plan = plan_of(~0u);
+
+	transaction_begins();
+	assert_int_equal(lien_transaction_offload(&w.transaction, &plan, BASE, timeout_ms, ops), 0);
+	lien_plan_clear(&plan);
+	lien_transaction_start(w.transaction);
+	play();
+	transaction_ends();
+}
+
+static void restore_gated(const struct lien_transaction_ops *ops)
+{
+	uint32_t all[FAKES];
+
+	for (unsigned p = 0; p < w.n; p++)
+		all[p] = PID(p);
+	transaction_begins();
+	assert_int_equal(lien_transaction_restore(&w.transaction, all, w.n, NULL, 0, 1000, ops), 0);
+	lien_transaction_start(w.transaction);
+	play();
+	transaction_ends();
+}
+
+static void all_are(bool shut)
+{
+	for (unsigned p = 0; p < w.n; p++) {
+		if (w.fake[p].dead)
+			continue;
+		assert_int_equal(g.shut[p], shut);
+		assert_int_equal(g.parked[p], shut);
+	}
+}
+
+static void test_shut_while_away(void **state)
+{
+	struct lien_transaction_ops ops;
+
+	(void)state;
+	job(3, 2);
+	for (unsigned rest = 0; rest < 4; rest++) {
+		ops = gated();
+		g.rest_after = rest;
+		offload_gated(&ops);
+		assert_int_equal(w.result.error, 0);
+		all_are(true);
+		restore_gated(&ops);
+		assert_int_equal(w.result.error, 0);
+		all_are(false);
+	}
+	assert_int_equal(w.broken, 0);
+}
+
+static void test_those_behind_are_let_in(void **state)
+{
+	struct lien_transaction_ops ops = gated();
+
+	(void)state;
+	job(3, 2);
+	g.pass_to = 3;
+	offload_gated(&ops);
+	assert_int_equal(w.result.error, 0);
+	assert_int_equal(g.passes, 3);
+	assert_true(g.looks > 3);
+	all_are(true);
+	assert_int_equal(w.broken, 0);
+}
+
+static void test_never_at_rest(void **state)
+{
+	struct lien_transaction_ops ops = gated();
+
+	(void)state;
+	job(3, 2);
+	g.rest_after = ~0u - 1;
+	timeout_ms = 1000;
+	offload_gated(&ops);
+	assert_int_equal(w.result.error, -EBUSY);
+	assert_non_null(strstr(w.result.text, "somebody is inside"));
+	all_are(false);
+	for (unsigned p = 0; p < w.n; p++)
+		assert_int_equal(w.fake[p].given[LIEN_WIRE_SAVE], 0);
+	assert_int_equal(w.broken, 0);
+}
+
+static void test_no_gate_no_offload(void **state)
+{
+	struct lien_transaction_ops ops;
+
+	(void)state;
+	for (int step = LIEN_GATE_MAKE; step <= LIEN_GATE_SHUT; step++) {
+		ops = gated();
+		job(2, 2);
+		g.refuse = step + 1;
+		offload_gated(&ops);
+		assert_int_equal(w.result.error, -EPERM);
+		assert_non_null(strstr(w.result.text, "gate: refused"));
+		all_are(false);
+		assert_int_equal(w.broken, 0);
+	}
+}
+
+/* Whatever goes wrong, and when: those who live go on if nothing is away, and only then. */
+static void test_failures(void **state)
+{
+	struct fault fault = {0};
+	struct lien_transaction_ops ops;
+
+	(void)state;
+	for (unsigned run = 0; run < 2 * 3 * 12; run++) {
+		ops = gated();
+		job(3, 2);
+		w.order = run % 3;
+		fault.kind = run & 1 ? REFUSES : DIES_BEFORE;
+		fault.process = run / 2 % 3;
+		fault.order = 1 + run / 6;
+		w.fault[0] = fault;
+		offload_gated(&ops);
+		for (unsigned p = 0; p < w.n; p++)
+			if (!w.fake[p].dead)
+				assert_int_equal(g.parked[p], any_in(&w.fake[p], AWAY));
+		no_faults();
+		restore_gated(&ops);
+		for (unsigned p = 0; p < w.n; p++)
+			if (!w.fake[p].dead)
+				assert_false(g.parked[p]);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_shut_while_away),
+		cmocka_unit_test(test_those_behind_are_let_in),
+		cmocka_unit_test(test_never_at_rest),
+		cmocka_unit_test(test_no_gate_no_offload),
+		cmocka_unit_test(test_failures),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
