@@ -21,6 +21,7 @@ struct place {
 static struct {
 	uint32_t busy; /* the places: held for moments */
 	uint32_t shut;
+	uint32_t pid; /* whose it is: a forked child has a copy, and nobody who would open it */
 	uint32_t turn; /* changes whenever those who wait are to look again */
 	struct place places[PLACES];
 } gate;
@@ -76,7 +77,7 @@ void lien_gate_wait(void)
 	struct place *place;
 	uint32_t turn;
 
-	if (!__atomic_load_n(&gate.shut, __ATOMIC_SEQ_CST))
+	if (!__atomic_load_n(&gate.shut, __ATOMIC_SEQ_CST) || gate.pid != (uint32_t)getpid())
 		return;
 	place = place_take(syscall(SYS_gettid));
 	for (;;) {
@@ -94,6 +95,7 @@ void lien_gate_wait(void)
 
 void lien_gate_shut(void)
 {
+	gate.pid = getpid();
 	__atomic_store_n(&gate.shut, 1, __ATOMIC_SEQ_CST);
 }
 
@@ -111,7 +113,7 @@ void lien_gate_open(void)
 
 int lien_gate_is_shut(void)
 {
-	return __atomic_load_n(&gate.shut, __ATOMIC_SEQ_CST);
+	return __atomic_load_n(&gate.shut, __ATOMIC_SEQ_CST) && gate.pid == (uint32_t)getpid();
 }
 
 void lien_gate_pass(const uint32_t *tids, unsigned count)

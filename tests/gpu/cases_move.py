@@ -99,7 +99,39 @@ def turns(context) -> dict:
         return {"used": used}
 
 
+def graphs_and_ends(context) -> dict:
+    """A CUDA graph with an all-reduce that is replayed without a pause; communicators that are
+    destroyed while their memory is away."""
+    with context.session("graphs_and_ends") as session:
+        lien = session.lien
+        lien.start_agent()
+        job = session.job()
+        job.ask(f"setup {COMMUNICATORS}", 150)
+        job.ask("graph-capture", 60)
+        for rank in job.ranks:
+            rank.send("graph-replay 3000")
+        done, refused = 0, []
+        for _ in range(10):
+            time.sleep(random.random() * 0.1)
+            outcome = lien.command("offload", "--json", "--timeout", "3000", "--retry", "3000")
+            if outcome.code == 0:
+                lien.json("restore")
+                done += 1
+            else:
+                require("the job runs on" in outcome.text(), outcome.text())
+                refused.append(outcome.text()[-200:])
+        job.collect("graph-replay 3000", 120)  # each replay's values are compared
+        print(f"  {done} of 10 offloads succeeded {refused[:2]}")
+        require(done >= 8, f"only {done}: {refused}")
+        require(lien.json("offload")["outcome"] == "done", "offload")
+        job.ask("destroy", 90)
+        codes = job.quit()
+        require(codes == [0] * len(codes), f"exit statuses: {codes}")
+        return {"succeeded": done}
+
+
 CASES = {
+    "graphs_and_ends": (graphs_and_ends, 180),
     "never_pauses": (never_pauses, 300),
     "turns": (turns, 240),
 }
