@@ -14,13 +14,17 @@
 
 #include "agent/contexts.h"
 #include "agent/event_check.h"
+#include "agent/gate.h"
 #include "agent/node.h"
 #include "agent/prepare.h"
+#include "agent/privileges.h"
 #include "agent/sites.h"
 #include "agent/walks.h"
+#include "loader/gate.h"
 
 #define TICK_MS	     1000
 #define TICK_FAST_MS 20 /* while something is awaited */
+#define TICK_REST_MS 1	/* while a job is being brought to rest */
 /*
  * The ring is left alone this long after it was read. Writing to it wakes a reader that has read
  * all, which costs the traced process more than all else that a probe does: not for each event,
@@ -80,19 +84,33 @@ static bool of_stranger(struct lien_agent *agent, const struct lien_event *event
 
 void lien_agent_event(struct lien_agent *agent, const struct lien_event *event)
 {
+	struct lien_process *process;
+	bool recording, known;
+	uint32_t uid;
 	int err;
 
 	if (of_stranger(agent, event)) {
-		lien_server_event(agent, event);
+		lien_server_event(agent, event, NULL);
 		lien_watch_event(agent, event);
 		return;
 	}
 	lien_resume_note(agent, event);
+	/* Before, if it ends with this; after, if it is new. */
+	recording = lien_server_recording(agent);
+	process = recording ? lien_graph_process(agent->graph, event->pid) : NULL;
+	known = process && process->start == event->start;
+	uid = known ? process->uid : 0;
 	err = lien_graph_apply(agent->graph, event);
 	if (err)
 		lien_log(3, "event %u of process %u was not applied: %s", event->type, event->pid,
 			strerror(-err));
-	lien_server_event(agent, event);
+	process = recording && !known ? lien_graph_process(agent->graph, event->pid) : NULL;
+	if (process) {
+		known = true;
+		uid = process->uid;
+	}
+	if (recording)
+		lien_server_event(agent, event, known ? &uid : NULL);
 	lien_watch_event(agent, event);
 	lien_contexts_event(agent, event);
 	lien_walks_event(agent, event);
@@ -208,9 +226,24 @@ static void tick(struct lien_agent *agent)
 	lien_orders_tick(agent);
 	lien_walks_tick(agent);
 	lien_contexts_tick(agent);
+	lien_gate_tick(agent);
 	lien_prepare_tick(agent);
 	lien_sites_tick(agent);
 	lien_server_tick(agent);
+}
+
+static int tick_ms(const struct lien_agent *agent)
+{
+	enum lien_phase phase = LIEN_PHASE_COUNT;
+
+	if (agent->transaction && !agent->transaction_ended)
+		phase = lien_transaction_phase(agent->transaction);
+	if (phase == LIEN_PHASE_GATE || phase == LIEN_PHASE_DRAIN)
+		return TICK_REST_MS;
+	return agent->waking || agent->transaction || agent->walks ||
+			       !LIST_EMPTY(&agent->compares) || lien_probes_gates(agent->probes)
+		       ? TICK_FAST_MS
+		       : TICK_MS;
 }
 
 static void loop(struct lien_agent *agent)
@@ -221,10 +254,7 @@ static void loop(struct lien_agent *agent)
 	int n, wait;
 
 	while (!agent->stopping || agent->transaction) {
-		wait = agent->waking || agent->transaction || agent->walks ||
-				       !LIST_EMPTY(&agent->compares)
-			       ? TICK_FAST_MS
-			       : TICK_MS;
+		wait = tick_ms(agent);
 		/* One at a time: what is done about an event may free the source of another. */
 		n = epoll_wait(agent->epoll, &event, 1, agent->t_ring ? RING_REST_MS : wait);
 		if (n > 0) {
@@ -315,6 +345,21 @@ static int start(struct lien_agent *agent, const struct lien_agent_config *confi
 	return err;
 }
 
+/* What was needed to begin is not needed to go on. */
+static void give_up_rights(const struct lien_agent *agent)
+{
+	int kept = lien_privileges_try_drop(
+		!strcmp(lien_probes_method(agent->probes), "uprobe-multi"));
+
+	if (kept == 1)
+		lien_log(5, "this kernel lets nobody attach probes one by one without "
+			    "CAP_SYS_ADMIN: it "
+			    "is kept");
+	if (kept < 0)
+		lien_log(4, "cannot give up the rights that are needed no more: %s",
+			strerror(-kept));
+}
+
 int lien_agent_run(const struct lien_agent_config *config)
 {
 	struct lien_agent *agent = calloc(1, sizeof(*agent));
@@ -331,8 +376,10 @@ int lien_agent_run(const struct lien_agent_config *config)
 	agent->host_limit = config->host_limit;
 	lien_host_files_find(&agent->host);
 	raise_file_limit();
+	lien_privileges_begin();
 	err = start(agent, config);
 	if (!err) {
+		give_up_rights(agent);
 		lien_log(6, "ready: pid %d, socket %s, probes by %s", getpid(), config->socket,
 			lien_probes_method(agent->probes));
 		loop(agent);

@@ -57,6 +57,13 @@ struct lien_sites;
 struct lien_agent_node;
 struct lien_contexts;
 
+/* What happens to a thread that needs memory which is away. */
+enum lien_on_use {
+	LIEN_ON_USE_WAIT,    /* it waits for a restore */
+	LIEN_ON_USE_RESTORE, /* a restore is begun for it */
+	LIEN_ON_USE_FAIL,    /* its process is ended by SIGABRT */
+};
+
 struct lien_agent {
 	int epoll;
 	bool stopping;
@@ -71,10 +78,15 @@ struct lien_agent {
 	struct lien_sites *sites;
 	struct lien_agent_node *node;
 	struct lien_contexts *contexts;
+	enum lien_on_use on_use;
+	bool gate_all;	 /* more than NCCL's memory is moved */
+	uint64_t t_use;	 /* not to be looked at before: who needs what is away */
+	uint64_t t_told; /* which of them was named last */
 	struct lien_transaction *transaction; /* NULL: none */
 	struct lien_plan plan;		      /* of the transaction, if it is an offload */
 	bool transaction_ended;		      /* to be freed by the loop */
 	uint64_t t_transaction;
+	struct lien_viewer transaction_of; /* who asked for it */
 	uint64_t lost_seen;
 	uint64_t t_swept;
 	uint32_t swept;	 /* the last process of which it was asked whether it still lives */
@@ -159,6 +171,8 @@ void lien_watch_tick(struct lien_agent *agent);
 /* The agent's part of a process, made if it is not there. NULL: out of memory. */
 struct lien_tracked *lien_watch_track(struct lien_agent *agent, struct lien_process *process);
 void lien_watch_process_end(void *agent, struct lien_process *process);
+/* May this viewer order the process about? All its user ids, now, are the viewer's. */
+bool lien_watch_owned(const struct lien_process *process, const struct lien_viewer *viewer);
 /* Has this machine network cards that reach memory by themselves? */
 bool lien_watch_cards(void);
 
@@ -167,10 +181,15 @@ bool lien_watch_cards(void);
 int lien_orders_offload(struct lien_agent *agent, const struct lien_selection *selection,
 	uint32_t flags, uint64_t host_limit, unsigned timeout_ms, bool *nothing, char *error,
 	size_t error_size);
-int lien_orders_restore(struct lien_agent *agent, const uint32_t *pids, unsigned pids_count,
+/* What an offload would do; `selection->open` is filled in. */
+int lien_orders_plan(struct lien_agent *agent, const struct lien_selection *selection,
+	struct lien_plan *plan, char *error, size_t error_size);
+/* Of the selection its pids and its viewer. */
+int lien_orders_restore(struct lien_agent *agent, const struct lien_selection *selection,
 	uint32_t flags, unsigned timeout_ms, bool *nothing, char *error, size_t error_size);
-/* The host arenas of these processes (none: of all), as far as nothing lies in them. */
-int lien_orders_release(struct lien_agent *agent, const uint32_t *pids, unsigned pids_count,
+/* The host arenas of these processes (none: of all that the viewer sees), as far as nothing lies in
+ * them. */
+int lien_orders_release(struct lien_agent *agent, const struct lien_selection *selection,
 	bool *nothing, char *error, size_t error_size);
 void lien_orders_unlink(struct lien_tracked *tracked);
 int lien_orders_link(struct lien_agent *agent, struct lien_process *process,
@@ -183,7 +202,10 @@ void lien_orders_wait_for_walks(struct lien_agent *agent);
 /* server.c */
 int lien_server_start(struct lien_agent *agent, const char *path);
 void lien_server_stop(struct lien_agent *agent);
-void lien_server_event(struct lien_agent *agent, const struct lien_event *event);
+bool lien_server_recording(const struct lien_agent *agent);
+/* uid: of its process; NULL: not known, so root's alone. */
+void lien_server_event(
+	struct lien_agent *agent, const struct lien_event *event, const uint32_t *uid);
 void lien_server_progress(
 	struct lien_agent *agent, enum lien_phase phase, unsigned done, unsigned of);
 /* The transaction has ended: its client gets the answer. */

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "agent/requests.h"
-#include "agent/views.h"
 
 struct counting {
 	struct lien_counted *counted;
@@ -29,7 +28,7 @@ static int count_one(
 	return 0;
 }
 
-json_t *lien_agent_comms(struct lien_agent *agent)
+json_t *lien_agent_comms(struct lien_agent *agent, const struct lien_viewer *viewer)
 {
 	struct counting counting = {.room = 64};
 	json_t *view = NULL;
@@ -42,8 +41,8 @@ json_t *lien_agent_comms(struct lien_agent *agent)
 	if (err)
 		lien_log(4, "cannot read what was counted of collectives: %s", strerror(-err));
 	if (err != -ENOMEM)
-		view = lien_view_comms(
-			agent->graph, err ? NULL : counting.counted, counting.count, lien_now_ns());
+		view = lien_view_comms(agent->graph, viewer, err ? NULL : counting.counted,
+			counting.count, lien_now_ns());
 	free(counting.counted);
 	return view;
 }

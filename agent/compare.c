@@ -238,7 +238,8 @@ void lien_compare_start(struct lien_client *client, const uint32_t *pids, unsign
 		process = lien_graph_next(process)) {
 		for (i = 0; i < pids_count && pids[i] != process->pid; i++)
 			;
-		if (process->cuda && (!pids_count || i < pids_count))
+		if (process->cuda && (!pids_count || i < pids_count) &&
+			lien_watch_owned(process, &client->viewer))
 			compare->part[compare->count++] =
 				(struct part){.pid = process->pid, .start = process->start};
 	}

@@ -51,13 +51,10 @@ static void close_now(struct lien_job *job)
 	free(job);
 }
 
-static void unfollow(struct lien_agent *agent, uint32_t pid)
+void lien_contexts_close(struct lien_agent *agent, int fd)
 {
-	int fd = lien_probes_unfollow(agent->probes, pid);
 	struct closing *closing;
 
-	if (fd < 0)
-		return;
 	closing = malloc(sizeof(*closing));
 	if (closing) {
 		closing->job =
@@ -68,6 +65,14 @@ static void unfollow(struct lien_agent *agent, uint32_t pid)
 	}
 	free(closing);
 	close(fd);
+}
+
+static void unfollow(struct lien_agent *agent, uint32_t pid)
+{
+	int fd = lien_probes_unfollow(agent->probes, pid);
+
+	if (fd >= 0)
+		lien_contexts_close(agent, fd);
 }
 
 struct place {

@@ -326,15 +326,17 @@ static void open_exports(
 }
 
 static void all_open_exports(
-	json_t *list, struct lien_graph *graph, const struct lien_view_files *files)
+	json_t *list, struct lien_graph *graph, const struct lien_findings_input *input)
 {
+	const struct lien_view_files *files = &input->files;
 	unsigned i, j;
 
 	for (i = 0; i < files->count; i++) {
 		for (j = 0; j < i; j++)
 			if (files->file[j].pid == files->file[i].pid)
 				break;
-		if (i == j)
+		if (i == j &&
+			lien_sees(input->viewer, lien_graph_process(graph, files->file[i].pid)))
 			open_exports(list, graph, files, files->file[i].pid);
 	}
 }
@@ -382,8 +384,8 @@ json_t *lien_findings(struct lien_graph *graph, const struct lien_findings_input
 	json_t *list = json_array();
 
 	for (process = lien_graph_first(graph); process; process = lien_graph_next(process))
-		if (process->cuda)
+		if (process->cuda && lien_sees(input->viewer, process))
 			check_process(list, input, process);
-	all_open_exports(list, graph, &input->files);
+	all_open_exports(list, graph, input);
 	return json_pack("{s:o, s:b}", "findings", list, "open_files_known", input->files.known);
 }

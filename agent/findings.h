@@ -11,7 +11,8 @@
 #include "agent/views.h"
 
 struct lien_findings_input {
-	uint64_t now_ns;  /* CLOCK_MONOTONIC */
+	const struct lien_viewer *viewer; /* NULL: root */
+	uint64_t now_ns;		  /* CLOCK_MONOTONIC */
 	uint64_t idle_ns; /* a communicator is idle after that long without a call */
 	struct lien_view_files files;
 	/* What a process asked of a communicator; false: nothing. NULL: not known of any. */

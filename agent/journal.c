@@ -92,6 +92,18 @@ int lien_journal_create(struct lien_journal **out, const char *path, uint64_t nu
 	return 0;
 }
 
+/* A file of this user and no link, device or pipe: others may make files in the folder. */
+static int check_file(const char *path)
+{
+	struct stat st;
+
+	if (lstat(path, &st))
+		return -errno;
+	if (S_ISLNK(st.st_mode))
+		return -ELOOP;
+	return S_ISREG(st.st_mode) && st.st_uid == geteuid() && st.st_nlink == 1 ? 0 : -EPERM;
+}
+
 /* Reads what is whole of it; journal->end is then where that ends. */
 static int read_records(struct lien_journal *journal,
 	int (*fn)(void *context, const struct lien_event *), void *context)
@@ -100,6 +112,10 @@ static int read_records(struct lien_journal *journal,
 	struct lien_event event;
 	int err, closed;
 
+	/* What is ours others cannot exchange: the folder is one of ours, or sticky. */
+	err = check_file(journal->path);
+	if (err)
+		return err;
 	err = lien_recording_open(journal->path, &recording);
 	if (err)
 		return err == -ENOENT ? err : -EBADMSG;

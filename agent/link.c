@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -14,8 +17,12 @@
 #include <lien/pass_fds.h>
 #include "agent/link.h"
 
+#define DROPPED_AT_ONCE 64
+
 struct lien_link {
 	int fd, pidfd;
+	int mem;	    /* of the process, locked: one agent at a time has it */
+	uint16_t order;	    /* its type */
 	uint32_t seq;	    /* of the last order on the wire */
 	uint32_t order_seq; /* as its sender numbered it */
 	bool under_way;
@@ -52,54 +59,120 @@ static uint32_t inner_pid(uint32_t pid)
 	return inner;
 }
 
-static int take_socket(int pidfd, const struct lien_control_state *state)
+/*
+ * Locks the process for this agent. The lock is on a file that only those may open who may trace
+ * the process, and goes with whoever has it. (The owner of the socket, F_SETOWN, would not do: the
+ * process could have signals sent to it, of any number, F_SETSIG, in the agent's name.)
+ */
+static int lock(uint32_t pid)
 {
-	int fd, type = 0, err, owner;
-	socklen_t size = sizeof(type);
+	char path[32];
+	int fd;
+
+	snprintf(path, sizeof(path), "/proc/%u/mem", pid);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return errno == ENOENT ? -ESRCH : -errno;
+	if (!flock(fd, LOCK_EX | LOCK_NB))
+		return fd;
+	close(fd);
+	return -EBUSY;
+}
+
+/*
+ * To close a file of a file system that a user serves (FUSE), or to look at it, may take as long as
+ * that user likes. Exports are devices or memory; what the kernel has in its own memory is told
+ * here without asking.
+ */
+static bool asks_nobody(int fd)
+{
+	struct statx st;
+
+	if (statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, 0, &st))
+		return false;
+	switch (st.stx_mode & S_IFMT) {
+	case 0: /* anonymous: dma-buf, ... */
+	case S_IFCHR:
+	case S_IFIFO:
+	case S_IFSOCK:
+		return true;
+	}
+	return fcntl(fd, F_GET_SEALS) >= 0; /* tmpfs, memfd */
+}
+
+static void *close_one(void *fd)
+{
+	close((intptr_t)fd);
+	return NULL;
+}
+
+static void close_any(int fd)
+{
+	pthread_t thread;
+
+	if (asks_nobody(fd) || pthread_create(&thread, NULL, close_one, (void *)(intptr_t)fd))
+		close(fd);
+	else
+		pthread_detach(thread);
+}
+
+/* One end of a pair that this very process made: what it shows could be any socket that it has, and
+ * at the other end one who would take the agent's word for root's. */
+static bool own_pair(int fd, uint32_t pid, const struct lien_control_state *state)
+{
+	struct ucred maker = {0};
+	socklen_t size = sizeof(int), maker_size = sizeof(maker);
+	int type = 0, domain = 0;
 	struct stat st;
 
-	fd = syscall(SYS_pidfd_getfd, pidfd, state->agent_fd, 0);
+	return !fstat(fd, &st) && S_ISSOCK(st.st_mode) && (uint64_t)st.st_ino == state->agent_ino &&
+	       !getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) && type == SOCK_SEQPACKET &&
+	       !getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) && domain == AF_UNIX &&
+	       !getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &maker, &maker_size) &&
+	       (uint32_t)maker.pid == pid;
+}
+
+/* The number is the process's to choose: it may be any file that it has. */
+static int take_socket(int pidfd, uint32_t pid, const struct lien_control_state *state)
+{
+	int fd = syscall(SYS_pidfd_getfd, pidfd, state->agent_fd, 0);
+
 	if (fd < 0)
 		return errno == EBADF ? -ESTALE : -errno;
-	/* The open file is shared by all who took it, its owner too; a dead one reads as 0. */
-	owner = fcntl(fd, F_GETOWN);
-	if (owner > 0 && owner != getpid()) {
-		close(fd);
-		return -EBUSY;
-	}
-	fcntl(fd, F_SETOWN, getpid());
-	err = -ESTALE;
-	if (fstat(fd, &st) || (uint64_t)st.st_ino != state->agent_ino || !S_ISSOCK(st.st_mode) ||
-		getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) || type != SOCK_SEQPACKET) {
-		close(fd);
-		return err;
-	}
-	return fd;
+	if (asks_nobody(fd) && own_pair(fd, pid, state))
+		return fd;
+	close_any(fd);
+	return -ESTALE;
 }
 
 int lien_link_open(struct lien_link **out, uint32_t pid, const struct lien_control_state *state)
 {
 	struct lien_link *link;
 	struct timespec now;
-	int pidfd, fd;
+	int err;
 
 	if (state->agent_fd < 0)
 		return -EAGAIN;
 	if (state->pid != inner_pid(pid))
 		return -ESTALE;
-	pidfd = syscall(SYS_pidfd_open, pid, 0);
-	if (pidfd < 0)
-		return -errno;
-	fd = take_socket(pidfd, state);
-	link = fd < 0 ? NULL : calloc(1, sizeof(*link));
-	if (!link) {
-		close(pidfd);
-		if (fd >= 0)
-			close(fd);
-		return fd < 0 ? fd : -ENOMEM;
+	link = calloc(1, sizeof(*link));
+	if (!link)
+		return -ENOMEM;
+	link->fd = link->mem = -1;
+	link->pidfd = syscall(SYS_pidfd_open, pid, 0);
+	err = link->pidfd < 0 ? -errno : 0;
+	if (!err) {
+		link->fd = take_socket(link->pidfd, pid, state);
+		err = link->fd < 0 ? link->fd : 0;
 	}
-	link->fd = fd;
-	link->pidfd = pidfd;
+	if (!err) {
+		link->mem = lock(pid);
+		err = link->mem < 0 ? link->mem : 0;
+	}
+	if (err) {
+		lien_link_close(link);
+		return err;
+	}
 	clock_gettime(CLOCK_REALTIME, &now); /* not where an earlier agent's numbers were */
 	link->seq = now.tv_nsec ^ now.tv_sec << 20;
 	*out = link;
@@ -110,9 +183,20 @@ void lien_link_close(struct lien_link *link)
 {
 	if (!link)
 		return;
-	close(link->fd);
-	close(link->pidfd);
+	if (link->fd >= 0)
+		close(link->fd);
+	if (link->pidfd >= 0)
+		close(link->pidfd);
+	if (link->mem >= 0)
+		close(link->mem);
 	free(link);
+}
+
+bool lien_link_alive(const struct lien_link *link)
+{
+	struct pollfd ended = {.fd = link->pidfd, .events = POLLIN};
+
+	return !poll(&ended, 1, 0);
 }
 
 int lien_link_fd(const struct lien_link *link)
@@ -142,6 +226,7 @@ int lien_link_send(struct lien_link *link, const struct lien_wire_header *order,
 	if (err)
 		return err;
 	link->order_seq = order->seq;
+	link->order = order->type;
 	link->under_way = true;
 	return 0;
 }
@@ -149,7 +234,27 @@ int lien_link_send(struct lien_link *link, const struct lien_wire_header *order,
 void lien_link_discard(struct lien_reply *reply)
 {
 	while (reply->fds_count)
-		close(reply->fds[--reply->fds_count]);
+		close_any(reply->fds[--reply->fds_count]);
+}
+
+/* It is shown to humans, on terminals and in logs. */
+static void make_plain(char *text, size_t size)
+{
+	size_t i;
+
+	for (i = 0; i < size && text[i]; i++)
+		if (text[i] < ' ' || text[i] > '~')
+			text[i] = '?';
+}
+
+static bool all_ask_nobody(const struct lien_reply *reply)
+{
+	unsigned i;
+
+	for (i = 0; i < reply->fds_count; i++)
+		if (!asks_nobody(reply->fds[i]))
+			return false;
+	return true;
 }
 
 int lien_link_receive(struct lien_link *link, struct lien_reply *reply)
@@ -158,11 +263,18 @@ int lien_link_receive(struct lien_link *link, struct lien_reply *reply)
 		struct lien_wire_header header;
 		char bytes[LIEN_WIRE_MESSAGE_MAX];
 	} message;
+	unsigned dropped = 0;
 	ssize_t n;
 
 	for (;;) {
-		n = lien_pass_receive(link->fd, message.bytes, sizeof(message.bytes), reply->fds,
-			&reply->fds_count, MSG_DONTWAIT);
+		bool fds = link->under_way && link->order == LIEN_WIRE_EXPORT;
+
+		n = fds ? lien_pass_receive(link->fd, message.bytes, sizeof(message.bytes),
+				  reply->fds, &reply->fds_count, MSG_DONTWAIT)
+			: lien_pass_receive_plain(
+				  link->fd, message.bytes, sizeof(message.bytes), MSG_DONTWAIT);
+		if (!fds)
+			reply->fds_count = 0;
 		if (n == -EAGAIN)
 			return 0;
 		if (n < 0 && n != -EMSGSIZE)
@@ -170,11 +282,15 @@ int lien_link_receive(struct lien_link *link, struct lien_reply *reply)
 		if (!n)
 			return -EPIPE;
 		if (n >= (ssize_t)sizeof(message.header) && message.header.length == (size_t)n &&
-			link->under_way && message.header.seq == link->seq)
+			all_ask_nobody(reply) && link->under_way &&
+			message.header.seq == link->seq && message.header.type == link->order)
 			break;
 		lien_link_discard(reply);
+		if (++dropped == DROPPED_AT_ONCE)
+			return 0;
 	}
 	reply->header = message.header;
+	make_plain(reply->header.text, sizeof(reply->header.text));
 	reply->header.seq = link->order_seq;
 	reply->body = message.bytes + sizeof(message.header);
 	if (message.header.flags & LIEN_WIRE_LAST)

@@ -7,6 +7,7 @@
 #ifndef LIEN_LINK_H
 #define LIEN_LINK_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -32,6 +33,8 @@ int lien_link_open(struct lien_link **out, uint32_t pid, const struct lien_contr
 void lien_link_close(struct lien_link *link);
 
 int lien_link_fd(const struct lien_link *link);
+/* The process that the link was opened to has not ended. */
+bool lien_link_alive(const struct lien_link *link);
 /* Readable when the process has ended. */
 int lien_link_pidfd(const struct lien_link *link);
 
@@ -48,7 +51,8 @@ struct lien_reply {
 };
 
 /* 1: a reply to the order under way; 0: none waits; -errno: the link is broken. Malformed messages
- * and replies to earlier orders are dropped. */
+ * and replies to earlier orders are dropped, some at a time: there may be more when it returns 0.
+ * Descriptors are taken from replies to EXPORT alone. */
 int lien_link_receive(struct lien_link *link, struct lien_reply *reply);
 
 /* Closes the descriptors that came with a reply. */

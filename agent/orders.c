@@ -9,9 +9,12 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
+#include "agent/gate.h"
 #include "agent/node.h"
 #include "agent/prepare.h"
 #include "agent/walks.h"
+#include "loader/files.h"
+#include "loader/gate.h"
 
 /* Of one process, before others have their turn. */
 #define REPLIES_AT_ONCE 64
@@ -125,7 +128,8 @@ static void on_done(void *context, struct lien_transaction *transaction)
 	}
 	for (process = lien_graph_first(agent->graph); result->all_back && process;
 		process = lien_graph_next(process))
-		process->held_bytes = process->held_items = 0;
+		if (lien_watch_owned(process, &agent->transaction_of))
+			process->held_bytes = process->held_items = 0;
 	lien_server_transaction_done(agent);
 	agent->transaction_ended = true;
 }
@@ -150,6 +154,38 @@ static bool alive(void *context, uint32_t pid, uint64_t start)
 	struct lien_process *process = lien_graph_process(agent->graph, pid);
 
 	return process && (!start || process->start == start) && !process->ended;
+}
+
+/* Memory that this graph has seen both of them map. */
+static bool share_memory(const struct lien_process *a, const struct lien_process *b)
+{
+	const struct lien_mapping *other;
+	struct lien_mapping *mapping;
+
+	RB_FOREACH (mapping, lien_mapping_tree, (struct lien_mapping_tree *)&a->mappings)
+		LIST_FOREACH (other, &mapping->allocation->mappings, of_allocation)
+			if (other->process == b)
+				return true;
+	return false;
+}
+
+/* What a control library says of itself is its process's word. It is taken for what concerns other
+ * processes of the same user, who may do to each other what they like; else the graph decides. */
+static bool may_share(void *context, uint32_t pid, uint32_t other)
+{
+	struct lien_agent *agent = context;
+	struct lien_process *a = lien_graph_process(agent->graph, pid);
+	struct lien_process *b = lien_graph_process(agent->graph, other);
+
+	return a && b && (a->uid == b->uid || share_memory(a, b));
+}
+
+/* The user of a transaction may order this process about. */
+static bool allowed(void *context, uint32_t pid)
+{
+	struct lien_agent *agent = context;
+
+	return lien_watch_owned(lien_graph_process(agent->graph, pid), &agent->transaction_of);
 }
 
 static uint64_t now_ns(void *context)
@@ -182,12 +218,18 @@ static void fd_close(int fd)
 
 static struct lien_transaction_ops ops_of(struct lien_agent *agent)
 {
+	bool gate = lien_probes_can_gate(agent->probes);
+
 	return (struct lien_transaction_ops){
+		.gate = gate ? lien_gate_step : NULL,
+		.at_rest = gate ? lien_gate_at_rest : NULL,
 		.send = send_order,
 		.progress = on_progress,
 		.done = on_done,
 		.not_now = not_now,
 		.alive = alive,
+		.may_share = may_share,
+		.allowed = allowed,
 		.now_ns = now_ns,
 		.gpu = gpu,
 		.fd_dup = fd_dup,
@@ -279,6 +321,46 @@ static int check_host(
 	return err;
 }
 
+static bool any_exports(const struct lien_agent *agent)
+{
+	struct lien_allocation *allocation;
+
+	for (allocation = lien_graph_first_allocation(agent->graph); allocation;
+		allocation = lien_graph_next_allocation(allocation))
+		if (!LIST_EMPTY(&allocation->shares))
+			return true;
+	return false;
+}
+
+int lien_orders_plan(struct lien_agent *agent, const struct lien_selection *selection,
+	struct lien_plan *plan, char *error, size_t error_size)
+{
+	struct lien_selection with_files = *selection;
+	struct lien_probe_open_file *files = NULL;
+	struct lien_process *process;
+	unsigned i;
+	int err;
+
+	/* Where the kernel does not tell, nothing is known to be open. */
+	if (any_exports(agent))
+		lien_files_read(agent->probes, &files, &with_files.open_count);
+	with_files.open = files;
+	err = lien_plan_offload(agent->graph, &with_files, plan, error, error_size);
+	free(files);
+	for (i = 0; !err && i < plan->processes_count; i++) {
+		process = lien_graph_process(agent->graph, plan->processes[i].pid);
+		if (lien_watch_owned(process, &selection->viewer))
+			continue;
+		snprintf(error, error_size,
+			"process %u does not run as you alone (set-user-id?): only root can move "
+			"its memory",
+			plan->processes[i].pid);
+		lien_plan_clear(plan);
+		err = -EPERM;
+	}
+	return err;
+}
+
 int lien_orders_offload(struct lien_agent *agent, const struct lien_selection *selection,
 	uint32_t flags, uint64_t host_limit, unsigned timeout_ms, bool *nothing, char *error,
 	size_t error_size)
@@ -289,12 +371,13 @@ int lien_orders_offload(struct lien_agent *agent, const struct lien_selection *s
 	if (err)
 		return err;
 	lien_agent_consume(agent);
-	err = lien_plan_offload(agent->graph, selection, &agent->plan, error, error_size);
+	err = lien_orders_plan(agent, selection, &agent->plan, error, error_size);
 	if (err)
 		return err;
 	*nothing = !agent->plan.processes_count;
 	if (*nothing)
 		return 0;
+	agent->gate_all |= !selection->owner || strcmp(selection->owner, "nccl");
 	err = check_host(agent, flags, host_limit, error, error_size);
 	if (err) {
 		lien_plan_clear(&agent->plan);
@@ -309,29 +392,65 @@ int lien_orders_offload(struct lien_agent *agent, const struct lien_selection *s
 	}
 	lien_transaction_set(agent->transaction, flags);
 	agent->t_transaction = lien_now_ns();
+	agent->transaction_of = selection->viewer;
 	lien_transaction_start(agent->transaction);
 	return 0;
 }
 
-static int check_pids(struct lien_agent *agent, const uint32_t *pids, unsigned pids_count,
-	char *error, size_t error_size)
+static bool wanted(const struct lien_selection *selection, const struct lien_process *process)
 {
 	unsigned i;
 
-	for (i = 0; i < pids_count; i++)
-		if (!lien_graph_process(agent->graph, pids[i])) {
-			snprintf(error, error_size,
-				"process %u is not known to the agent: it does not run or has not "
-				"used CUDA (see `lien ps`)",
-				pids[i]);
+	for (i = 0; i < selection->pids_count; i++)
+		if (selection->pids[i] == process->pid)
+			return true;
+	return !selection->pids_count && lien_sees(&selection->viewer, process);
+}
+
+/* Leaves those of `all` that are wanted or may share with these: no others can hold them up. */
+static unsigned narrow(struct lien_agent *agent, const struct lien_selection *selection,
+	uint32_t *all, unsigned count)
+{
+	unsigned kept = 0, i, j;
+	uint32_t pid;
+
+	for (i = 0; i < count; i++)
+		if (wanted(selection, lien_graph_process(agent->graph, all[i]))) {
+			pid = all[kept];
+			all[kept++] = all[i];
+			all[i] = pid;
+		}
+	for (i = 0; i < kept; i++)
+		for (j = kept; j < count; j++)
+			if (may_share(agent, all[i], all[j])) {
+				pid = all[kept];
+				all[kept++] = all[j];
+				all[j] = pid;
+			}
+	return kept;
+}
+
+static int check_pids(struct lien_agent *agent, const struct lien_selection *selection, char *error,
+	size_t error_size)
+{
+	const struct lien_process *process;
+	unsigned i;
+
+	for (i = 0; i < selection->pids_count; i++) {
+		process = lien_graph_process(agent->graph, selection->pids[i]);
+		if (!process || !lien_sees(&selection->viewer, process)) {
+			snprintf(error, error_size, LIEN_UNKNOWN_PROCESS, selection->pids[i]);
 			return -ESRCH;
 		}
+	}
 	return 0;
 }
 
-int lien_orders_restore(struct lien_agent *agent, const uint32_t *pids, unsigned pids_count,
+int lien_orders_restore(struct lien_agent *agent, const struct lien_selection *selection,
 	uint32_t flags, unsigned timeout_ms, bool *nothing, char *error, size_t error_size)
 {
+	const unsigned pids_count = selection->pids_count;
+	const uint32_t *pids = selection->pids;
 	struct lien_transaction_ops ops = ops_of(agent);
 	unsigned count;
 	uint32_t *all;
@@ -340,13 +459,14 @@ int lien_orders_restore(struct lien_agent *agent, const uint32_t *pids, unsigned
 	if (err)
 		return err;
 	lien_agent_consume(agent);
-	err = check_pids(agent, pids, pids_count, error, error_size);
+	err = check_pids(agent, selection, error, error_size);
 	if (err)
 		return err;
 	all = calloc(lien_graph_stats(agent->graph)->processes + 1, sizeof(*all));
 	if (!all)
 		return -ENOMEM;
 	count = lien_plan_restore(agent->graph, pids, pids_count, all);
+	count = narrow(agent, selection, all, count);
 	*nothing = !count;
 	err = !count ? 0
 		     : lien_transaction_restore(
@@ -360,21 +480,12 @@ int lien_orders_restore(struct lien_agent *agent, const uint32_t *pids, unsigned
 		lien_node_refresh(agent); /* an error may have to name a GPU */
 	lien_transaction_set(agent->transaction, flags);
 	agent->t_transaction = lien_now_ns();
+	agent->transaction_of = selection->viewer;
 	lien_transaction_start(agent->transaction);
 	return 0;
 }
 
-static bool asked_for(const uint32_t *pids, unsigned count, uint32_t pid)
-{
-	unsigned i;
-
-	for (i = 0; i < count; i++)
-		if (pids[i] == pid)
-			return true;
-	return !count;
-}
-
-int lien_orders_release(struct lien_agent *agent, const uint32_t *pids, unsigned pids_count,
+int lien_orders_release(struct lien_agent *agent, const struct lien_selection *selection,
 	bool *nothing, char *error, size_t error_size)
 {
 	struct lien_transaction_ops ops = ops_of(agent);
@@ -385,7 +496,7 @@ int lien_orders_release(struct lien_agent *agent, const uint32_t *pids, unsigned
 	int err = busy(agent, error, error_size);
 
 	if (!err)
-		err = check_pids(agent, pids, pids_count, error, error_size);
+		err = check_pids(agent, selection, error, error_size);
 	if (err)
 		return err;
 	chosen = calloc(lien_graph_stats(agent->graph)->processes + 1, sizeof(*chosen));
@@ -393,7 +504,8 @@ int lien_orders_release(struct lien_agent *agent, const uint32_t *pids, unsigned
 		return -ENOMEM;
 	for (process = lien_graph_first(agent->graph); process;
 		process = lien_graph_next(process)) {
-		if (!process->arena_bytes || !asked_for(pids, pids_count, process->pid))
+		if (!process->arena_bytes || !wanted(selection, process) ||
+			!lien_watch_owned(process, &selection->viewer))
 			continue;
 		held += process->arena_bytes;
 		used += process->arena_used;
@@ -415,6 +527,7 @@ int lien_orders_release(struct lien_agent *agent, const uint32_t *pids, unsigned
 	if (err || *nothing)
 		return err;
 	agent->t_transaction = lien_now_ns();
+	agent->transaction_of = selection->viewer;
 	lien_transaction_start(agent->transaction);
 	return 0;
 }
@@ -470,6 +583,7 @@ static void hello_reply(struct lien_tracked *tracked, const struct lien_reply *r
 	process->held_bytes = hello->bytes;
 	process->held_items = hello->items;
 	hello_devices(tracked->agent, process, hello);
+	lien_gate_found(tracked->agent, process, hello->shut);
 	if (hello->items)
 		lien_log(5,
 			"process %u holds %llu bytes offloaded by an earlier agent: `lien restore` "
@@ -560,6 +674,14 @@ int lien_orders_link(struct lien_agent *agent, struct lien_process *process,
 	err = lien_link_open(&tracked->link, process->pid, state);
 	if (err)
 		return err;
+	/* The pid may have been given to another process meanwhile: of the one that is held now, it
+	 * is known that it lives. */
+	if (lien_watch_start_of(process->pid) != process->start ||
+		!lien_link_alive(tracked->link)) {
+		lien_link_close(tracked->link);
+		tracked->link = NULL;
+		return -ESRCH;
+	}
 	tracked->orders = (struct lien_source){lien_link_fd(tracked->link), orders_ready};
 	tracked->life = (struct lien_source){lien_link_pidfd(tracked->link), life_ready};
 	err = lien_agent_watch(agent, &tracked->orders, EPOLLIN);

@@ -78,14 +78,15 @@ static bool mapped_in(const struct lien_allocation *allocation, const struct lie
 	return false;
 }
 
-static bool handles_mapped(const struct lien_allocation *allocation)
+/* A process with a handle that it does not map; NULL: there is none. */
+static const struct lien_process *handle_unmapped(const struct lien_allocation *allocation)
 {
 	const struct lien_handle *handle;
 
 	LIST_FOREACH (handle, &allocation->handles, of_allocation)
 		if (!mapped_in(allocation, handle->process))
-			return false;
-	return true;
+			return handle->process;
+	return NULL;
 }
 
 static bool copyable(const struct lien_mapping *mapping)
@@ -198,11 +199,14 @@ static bool by_fabric(const struct lien_allocation *allocation)
 	return false;
 }
 
-const char *lien_plan_unmovable(const struct lien_allocation *allocation)
+/* *holder: the process because of which it is, if another one than the owner. */
+static const char *unmovable(const struct lien_allocation *allocation, uint32_t *holder)
 {
+	const struct lien_process *process;
 	const struct lien_mapping *mapping;
 	const char *reason;
 
+	*holder = 0;
 	if (!lien_allocation_on_device(allocation))
 		return allocation->origin == LIEN_ORIGIN_MULTICAST ? "a multicast object"
 								   : "host memory";
@@ -214,8 +218,11 @@ const char *lien_plan_unmovable(const struct lien_allocation *allocation)
 		return "found by re-reading: how many references are held to it is not known";
 	if (!handles_plain(allocation))
 		return "imported by its own process";
-	if (!handles_mapped(allocation))
+	process = handle_unmapped(allocation);
+	if (process) {
+		*holder = process->pid;
 		return "a process holds a handle to it without mapping it";
+	}
 	if (too_many_references(allocation))
 		return "more references are held to it than can be restored";
 	if (!whole_mapping(allocation))
@@ -232,6 +239,7 @@ const char *lien_plan_unmovable(const struct lien_allocation *allocation)
 	if (partly_away(allocation))
 		return "an earlier offload of it was not put back whole: `lien restore` first";
 	LIST_FOREACH (mapping, &allocation->mappings, of_allocation) {
+		*holder = mapping->process->pid;
 		if (on_card(mapping))
 			return "registered with a network card (RDMA), which keeps the old memory";
 		if (in_window(mapping))
@@ -239,7 +247,63 @@ const char *lien_plan_unmovable(const struct lien_allocation *allocation)
 		if (mapping->access && mapping->access->count > LIEN_WIRE_PLACES)
 			return "access for more places than can be restored";
 	}
+	*holder = 0;
 	return NULL;
+}
+
+const char *lien_plan_unmovable(const struct lien_allocation *allocation)
+{
+	uint32_t holder;
+
+	return unmovable(allocation, &holder);
+}
+
+const char *lien_plan_open(const struct lien_allocation *allocation,
+	const struct lien_probe_open_file *open, unsigned count, uint32_t *holder)
+{
+	const struct lien_share *share;
+	unsigned i;
+
+	LIST_FOREACH (share, &allocation->shares, of_allocation)
+		for (i = 0; i < count; i++)
+			if (open[i].share == share->number) {
+				*holder = open[i].pid;
+				return "an exported descriptor of it is still open, which keeps "
+				       "the old memory: close it once it is imported";
+			}
+	return NULL;
+}
+
+/* A process that may have imported it in a call that was lost; NULL: there is none. */
+static const struct lien_process *may_import(
+	struct lien_graph *graph, const struct lien_allocation *allocation)
+{
+	struct lien_process *process;
+
+	if (allocation->exports)
+		for (process = lien_graph_first(graph); process; process = lien_graph_next(process))
+			if (process != allocation->owner && process->cuda &&
+				process->incomplete & LIEN_INCOMPLETE_LOST &&
+				!mapped_in(allocation, process))
+				return process;
+	return NULL;
+}
+
+uint64_t lien_plan_address(const struct lien_allocation *allocation)
+{
+	uint64_t own = UINT64_MAX, any = UINT64_MAX;
+	const struct lien_mapping *mapping;
+
+	/* The lowest: lists have no order that lasts. */
+	LIST_FOREACH (mapping, &allocation->mappings, of_allocation) {
+		if (mapping->process == allocation->owner && mapping->va < own)
+			own = mapping->va;
+		if (mapping->va < any)
+			any = mapping->va;
+	}
+	if (own != UINT64_MAX)
+		return own;
+	return any != UINT64_MAX ? any : 0;
 }
 
 static bool listed(const uint32_t *pids, unsigned count, uint32_t pid)
@@ -290,7 +354,8 @@ static bool selected(
 	const struct lien_selection *selection, const struct lien_allocation *allocation)
 {
 	if (!lien_allocation_held(allocation) || !lien_allocation_on_device(allocation) ||
-		lien_allocation_offloaded(allocation))
+		lien_allocation_offloaded(allocation) ||
+		!lien_sees_owned(&selection->viewer, allocation))
 		return false;
 	if (selection->owner && strcmp(selection->owner, lien_allocation_library(allocation)) &&
 		!worthless(selection, allocation))
@@ -298,19 +363,26 @@ static bool selected(
 	return pid_selected(selection, allocation->owner_pid);
 }
 
-static int leave(
-	struct planner *planner, const struct lien_allocation *allocation, const char *reason)
+static int leave(struct planner *planner, const struct lien_allocation *allocation,
+	const char *reason, uint32_t holder)
 {
 	struct lien_plan *plan = planner->plan;
+	char by[40] = "";
 	struct lien_left *left;
 	unsigned i;
 
+	if (holder == allocation->owner_pid)
+		holder = 0;
+	if (holder)
+		snprintf(by, sizeof(by), " (process %u)", holder);
 	if (planner->selection->strict)
 		return refuse(planner, -EBUSY,
-			"--strict: %" PRIu64 " bytes of process %u would be left behind: %s",
-			allocation->bytes, allocation->owner_pid, reason);
+			"--strict: %" PRIu64 " bytes of process %u at 0x%" PRIx64
+			" would be left behind: %s%s: without --strict all else is moved",
+			allocation->bytes, allocation->owner_pid, lien_plan_address(allocation),
+			reason, by);
 	for (i = 0; i < plan->left_count; i++)
-		if (plan->left[i].pid == allocation->owner_pid &&
+		if (plan->left[i].pid == allocation->owner_pid && plan->left[i].holder == holder &&
 			!strcmp(plan->left[i].reason, reason))
 			break;
 	if (i == plan->left_count) {
@@ -318,7 +390,10 @@ static int leave(
 		if (!left)
 			return -ENOMEM;
 		plan->left = left;
-		left[i] = (struct lien_left){.pid = allocation->owner_pid, .reason = reason};
+		left[i] = (struct lien_left){.pid = allocation->owner_pid,
+			.holder = holder,
+			.reason = reason,
+			.address = lien_plan_address(allocation)};
 		plan->left_count++;
 	}
 	plan->left[i].allocations++;
@@ -332,21 +407,31 @@ static int check_holders(struct planner *planner, const struct lien_allocation *
 	const struct lien_selection *selection = planner->selection;
 	const struct lien_mapping *mapping;
 	const char *reason;
+	char what[160];
 
 	LIST_FOREACH (mapping, &allocation->mappings, of_allocation) {
 		const struct lien_process *holder = mapping->process;
 
-		reason = lien_plan_unreachable(holder);
-		if (holder != allocation->owner && reason)
-			return refuse(planner, -EBUSY,
-				"memory of process %u is mapped by process %u at 0x%" PRIx64
-				", which cannot take part: %s",
-				allocation->owner_pid, holder->pid, mapping->va, reason);
+		snprintf(what, sizeof(what),
+			"%" PRIu64 " bytes of process %u at 0x%" PRIx64
+			" are mapped by process %u at 0x%" PRIx64,
+			allocation->bytes, allocation->owner_pid, lien_plan_address(allocation),
+			holder->pid, mapping->va);
+		if (!lien_sees(&selection->viewer, holder))
+			return refuse(planner, -EPERM,
+				"%" PRIu64 " bytes of process %u at 0x%" PRIx64
+				" are mapped by process %u, which is another user's: only root can "
+				"move what is shared with it",
+				allocation->bytes, allocation->owner_pid,
+				lien_plan_address(allocation), holder->pid);
+		reason = holder == allocation->owner ? NULL : lien_plan_unreachable(holder);
+		if (reason)
+			return refuse(
+				planner, -EBUSY, "%s, which cannot take part: %s", what, reason);
 		if (!pid_selected(selection, holder->pid) && !selection->with_closure)
 			return refuse(planner, -EBUSY,
-				"memory of process %u is mapped by process %u, which is not "
-				"selected: add --pid %u or --with-closure",
-				allocation->owner_pid, holder->pid, holder->pid);
+				"%s, which is not selected: add --pid %u or --with-closure", what,
+				holder->pid);
 		if (!LIST_EMPTY(&holder->captures))
 			return refuse(planner, -EBUSY,
 				"process %u is capturing a CUDA graph: try again when it is done",
@@ -435,6 +520,11 @@ static int add_items(struct planner *planner, const struct lien_allocation *allo
 		return -ENOMEM;
 	LIST_FOREACH (mapping, &allocation->mappings, of_allocation)
 		n += mapping->process == process;
+	if (part->items_count + n > LIEN_WIRE_ITEMS_MAX)
+		return refuse(planner, -EBUSY,
+			"process %u has more than %u mappings to move: select less of it "
+			"(--owner)",
+			process->pid, LIEN_WIRE_ITEMS_MAX);
 	if (part->items_count + n > part->items_room) {
 		unsigned room = 2 * part->items_room + n;
 		struct lien_wire_item *items = realloc(part->items, room * sizeof(*items));
@@ -494,22 +584,43 @@ static int add_allocation(struct planner *planner, const struct lien_allocation 
 	return err;
 }
 
+/* NULL, or why it stays where it is. */
+static const char *reason_to_leave(
+	struct planner *planner, const struct lien_allocation *allocation, uint32_t *holder)
+{
+	const struct lien_selection *selection = planner->selection;
+	const char *reason = unmovable(allocation, holder);
+	const struct lien_process *process;
+
+	if (!reason)
+		reason = lien_plan_open(allocation, selection->open, selection->open_count, holder);
+	process = reason ? NULL : may_import(planner->graph, allocation);
+	if (!process)
+		return reason;
+	*holder = process->pid;
+	return "exported, and a process of which events were lost may have imported it: `lien "
+	       "check --deep --repair` reads that one again";
+}
+
 static int consider(struct planner *planner, const struct lien_allocation *allocation)
 {
 	const char *reason;
+	uint32_t holder;
 	int err;
 
 	if (!selected(planner->selection, allocation))
 		return 0;
-	reason = lien_plan_unmovable(allocation);
+	reason = reason_to_leave(planner, allocation, &holder);
 	if (reason)
-		return leave(planner, allocation, reason);
+		return leave(planner, allocation, reason, holder);
 	reason = lien_plan_unreachable(allocation->owner);
 	if (reason && planner->selection->pids_count)
-		return refuse(planner, -EBUSY, "process %u cannot take part: %s",
-			allocation->owner_pid, reason);
+		return refuse(planner, -EBUSY,
+			"process %u cannot take part: %s (%" PRIu64 " bytes at 0x%" PRIx64 ")",
+			allocation->owner_pid, reason, allocation->bytes,
+			lien_plan_address(allocation));
 	if (reason)
-		return leave(planner, allocation, reason);
+		return leave(planner, allocation, reason, 0);
 	err = check_holders(planner, allocation);
 	return err ? err : add_allocation(planner, allocation);
 }
@@ -517,10 +628,12 @@ static int consider(struct planner *planner, const struct lien_allocation *alloc
 /* Who names an address means something that is there. */
 static int check_discards(struct planner *planner)
 {
-	const struct lien_discard *discard = planner->selection->discard, *end;
+	const struct lien_discard *discard;
 	struct lien_allocation *allocation;
+	unsigned i;
 
-	for (end = discard + planner->selection->discard_count; discard < end; discard++) {
+	for (i = 0; i < planner->selection->discard_count; i++) {
+		discard = &planner->selection->discard[i];
 		if (discard->owner)
 			continue;
 		allocation = lien_graph_first_allocation(planner->graph);
@@ -548,16 +661,16 @@ int lien_plan_offload(struct lien_graph *graph, const struct lien_selection *sel
 {
 	struct planner planner = {graph, selection, plan, error, error_size};
 	struct lien_allocation *allocation;
+	struct lien_process *process;
 	unsigned i;
 	int err = 0;
 
 	memset(plan, 0, sizeof(*plan));
-	for (i = 0; i < selection->pids_count; i++)
-		if (!lien_graph_process(graph, selection->pids[i]))
-			return refuse(&planner, -ESRCH,
-				"process %u is not known to the agent: it does not run or has not "
-				"used CUDA (see `lien ps`)",
-				selection->pids[i]);
+	for (i = 0; i < selection->pids_count; i++) {
+		process = lien_graph_process(graph, selection->pids[i]);
+		if (!process || !lien_sees(&selection->viewer, process))
+			return refuse(&planner, -ESRCH, LIEN_UNKNOWN_PROCESS, selection->pids[i]);
+	}
 	err = check_discards(&planner);
 	for (allocation = lien_graph_first_allocation(graph); allocation && !err;
 		allocation = lien_graph_next_allocation(allocation))

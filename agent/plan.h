@@ -10,8 +10,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <lien/probe.h>
 #include <lien/wire.h>
-#include "agent/graph.h"
+#include "agent/viewer.h"
+
+/* The same for a process that the asker may not see. */
+#define LIEN_UNKNOWN_PROCESS                                                                       \
+	"process %u is not known to the agent: it does not run, has not used CUDA or is another "  \
+	"user's (see `lien ps`)"
 
 /* Memory that is declared worthless: an owner's, or the allocation that is mapped at an address. */
 struct lien_discard {
@@ -28,6 +34,11 @@ struct lien_selection {
 	bool with_closure;		    /* take in processes outside pids that map the memory */
 	const struct lien_discard *discard; /* selected as well, and not to be saved */
 	unsigned discard_count;
+	struct lien_viewer viewer; /* whose processes it may be */
+	/* Exports that are open files of some process: they keep the memory on the device, and an
+	 * import of them that comes later would find what it was before. */
+	const struct lien_probe_open_file *open;
+	unsigned open_count;
 };
 
 struct lien_plan_process {
@@ -41,7 +52,9 @@ struct lien_plan_process {
 
 struct lien_left {
 	uint32_t pid;
+	uint32_t holder;    /* the process that keeps it there; 0: itself */
 	const char *reason; /* static text */
+	uint64_t address;   /* of the first of them: where its owner, or a holder, maps it; or 0 */
 	uint64_t allocations, bytes;
 };
 
@@ -69,6 +82,11 @@ unsigned lien_plan_restore(
 
 /* NULL when the allocation can be moved as far as its own nature goes; else why not. */
 const char *lien_plan_unmovable(const struct lien_allocation *allocation);
+/* Where its owner has it, or else anybody; 0: nobody maps it. */
+uint64_t lien_plan_address(const struct lien_allocation *allocation);
+/* NULL, or that an export of it is open somewhere; *holder is then the process's pid. */
+const char *lien_plan_open(const struct lien_allocation *allocation,
+	const struct lien_probe_open_file *open, unsigned count, uint32_t *holder);
 /* NULL when the process can be given orders; else why not. */
 const char *lien_plan_unreachable(const struct lien_process *process);
 

@@ -12,7 +12,6 @@
 #include "agent/node.h"
 #include "agent/prepare.h"
 #include "agent/sites.h"
-#include "agent/views.h"
 #include "agent/walks.h"
 #include "loader/files.h"
 #include "loader/follow.h"
@@ -44,8 +43,8 @@ static void reply_with_gpus(struct lien_client *client, json_t *view, bool expla
 	const struct lien_node *node = lien_node_now(client->agent);
 
 	if (view) {
-		json_object_set_new(
-			view, "gpus", lien_view_gpus(client->agent->graph, node, explained));
+		json_object_set_new(view, "gpus",
+			lien_view_gpus(client->agent->graph, &client->viewer, node, explained));
 		json_object_set_new(view, "nvml", lien_view_nvml(node));
 	}
 	lien_reply_result(client, view);
@@ -54,7 +53,7 @@ static void reply_with_gpus(struct lien_client *client, json_t *view, bool expla
 static void request_ps(struct lien_client *client, json_t *request)
 {
 	(void)request;
-	reply_with_gpus(client, lien_view_ps(client->agent->graph), false);
+	reply_with_gpus(client, lien_view_ps(client->agent->graph, &client->viewer), false);
 }
 
 static bool read_mem_by(struct lien_client *client, json_t *request, enum lien_mem_by *by)
@@ -87,9 +86,9 @@ static void request_mem(struct lien_client *client, json_t *request)
 		pending = lien_node_refresh(agent);
 	if (by_name && by == LIEN_MEM_BY_CALLSITE)
 		pending |= lien_sites_resolve(agent);
-	view = by_name ? lien_view_mem_by(
-				 agent->graph, by, json_integer_value(pid), lien_node_now(agent))
-		       : lien_view_mem(agent->graph);
+	view = by_name ? lien_view_mem_by(agent->graph, &client->viewer, by,
+				 json_integer_value(pid), lien_node_now(agent))
+		       : lien_view_mem(agent->graph, &client->viewer);
 	if (view)
 		json_object_set_new(view, "pending", json_boolean(pending));
 	reply_with_gpus(client, view, explained);
@@ -98,7 +97,7 @@ static void request_mem(struct lien_client *client, json_t *request)
 static void request_graph(struct lien_client *client, json_t *request)
 {
 	(void)request;
-	reply_with_gpus(client, lien_view_graph(client->agent->graph), false);
+	reply_with_gpus(client, lien_view_graph(client->agent->graph, &client->viewer), false);
 }
 
 static bool traffic_of(
@@ -125,7 +124,8 @@ static void request_check(struct lien_client *client, json_t *request)
 {
 	json_t *idle = json_object_get(request, "idle_minutes");
 	struct lien_agent *agent = client->agent;
-	struct lien_findings_input input = {.now_ns = lien_now_ns(),
+	struct lien_findings_input input = {.viewer = &client->viewer,
+		.now_ns = lien_now_ns(),
 		.idle_ns = IDLE_MINUTES * 60000000000ull,
 		.traffic = traffic_of,
 		.context = agent};
@@ -157,8 +157,8 @@ static void request_holders(struct lien_client *client, json_t *request)
 		return;
 	}
 	files = open_files(client->agent);
-	view = lien_view_holders(client->agent->graph, json_integer_value(pid), address, &files,
-		error, sizeof(error));
+	view = lien_view_holders(client->agent->graph, &client->viewer, json_integer_value(pid),
+		address, &files, error, sizeof(error));
 	free((void *)files.file);
 	if (!view && error[0])
 		lien_reply_error(client, error);
@@ -169,7 +169,7 @@ static void request_holders(struct lien_client *client, json_t *request)
 static void request_comms(struct lien_client *client, json_t *request)
 {
 	(void)request;
-	lien_reply_result(client, lien_agent_comms(client->agent));
+	lien_reply_result(client, lien_agent_comms(client->agent, &client->viewer));
 }
 
 static uint64_t rss_bytes(void)
@@ -185,13 +185,35 @@ static uint64_t rss_bytes(void)
 	return pages * sysconf(_SC_PAGESIZE);
 }
 
-static json_t *status_libraries(struct lien_agent *agent)
+/* Paths of other users' files are not told. */
+static bool file_seen(struct lien_agent *agent, const struct lien_viewer *viewer,
+	const struct lien_probed_file *file)
+{
+	struct lien_process *process;
+	struct lien_library_map *map;
+
+	if (lien_sees(viewer, NULL))
+		return true;
+	for (process = lien_graph_first(agent->graph); process;
+		process = lien_graph_next(process)) {
+		if (!lien_sees(viewer, process))
+			continue;
+		RB_FOREACH (map, lien_library_tree, &process->libraries)
+			if (map->inode == file->inode)
+				return true;
+	}
+	return false;
+}
+
+static json_t *status_libraries(struct lien_agent *agent, const struct lien_viewer *viewer)
 {
 	json_t *list = json_array(), *missing;
 	const struct lien_probed_file *file;
 	unsigned i, j;
 
 	for (i = 0; (file = lien_probes_each(agent->probes, i)); i++) {
+		if (!file_seen(agent, viewer, file))
+			continue;
 		missing = json_array();
 		for (j = 0; file->missing[j]; j++)
 			json_array_append_new(missing, json_string(file->missing[j]));
@@ -203,13 +225,13 @@ static json_t *status_libraries(struct lien_agent *agent)
 	return list;
 }
 
-static json_t *status_skipped(struct lien_agent *agent)
+static json_t *status_skipped(struct lien_agent *agent, const struct lien_viewer *viewer)
 {
 	const struct lien_skipped *skipped = lien_probes_skipped(agent->probes);
 	json_t *list = json_array();
 	unsigned i;
 
-	for (i = 0; i < skipped->count && i < LIEN_SKIPPED_MAX; i++)
+	for (i = 0; lien_sees(viewer, NULL) && i < skipped->count && i < LIEN_SKIPPED_MAX; i++)
 		json_array_append_new(list, json_pack("{s:s, s:s}", "path", skipped->files[i].path,
 						    "reason", skipped->files[i].reason));
 	return list;
@@ -237,7 +259,7 @@ static json_t *status_journal(struct lien_agent *agent)
 }
 
 /* Null: those of all processes are. */
-static json_t *status_followed(struct lien_agent *agent)
+static json_t *status_followed(struct lien_agent *agent, const struct lien_viewer *viewer)
 {
 	struct lien_process *process;
 	json_t *pids;
@@ -246,7 +268,8 @@ static json_t *status_followed(struct lien_agent *agent)
 		return json_null();
 	pids = json_array();
 	for (process = lien_graph_first(agent->graph); process; process = lien_graph_next(process))
-		if (lien_probes_is_followed(agent->probes, process->pid))
+		if (lien_sees(viewer, process) &&
+			lien_probes_is_followed(agent->probes, process->pid))
 			json_array_append_new(pids, json_integer(process->pid));
 	return pids;
 }
@@ -275,6 +298,8 @@ static void request_status(struct lien_client *client, json_t *request)
 	(void)request;
 	for (process = lien_graph_first(agent->graph); process;
 		process = lien_graph_next(process)) {
+		if (!lien_sees(&client->viewer, process))
+			continue;
 		processes += process->cuda;
 		if (process->cuda && process->incomplete)
 			json_array_append_new(incomplete, json_integer(process->pid));
@@ -294,8 +319,9 @@ static void request_status(struct lien_client *client, json_t *request)
 			(json_int_t)lien_probes_counter(agent->probes, LIEN_COUNTER_UNCOUNTED),
 			"counted_communicators", lien_agent_comms_counted(agent), "attach",
 			lien_probes_method(agent->probes), "contexts_followed",
-			status_followed(agent), "libraries", status_libraries(agent), "skipped",
-			status_skipped(agent), "skipped_files",
+			status_followed(agent, &client->viewer), "libraries",
+			status_libraries(agent, &client->viewer), "skipped",
+			status_skipped(agent, &client->viewer), "skipped_files",
 			(int)lien_probes_skipped(agent->probes)->count, "transaction",
 			status_transaction(agent), "journal", status_journal(agent), "host",
 			status_host(agent)));
@@ -334,6 +360,7 @@ static bool read_transfer(struct lien_client *client, json_t *request, struct tr
 		}
 		transfer->pids[i] = json_integer_value(pid);
 	}
+	transfer->selection.viewer = client->viewer;
 	transfer->selection.pids = transfer->pids;
 	transfer->selection.pids_count = json_array_size(pids);
 	return true;
@@ -393,7 +420,7 @@ static void dry_run(struct lien_client *client, const struct lien_selection *sel
 	struct lien_plan plan;
 	char error[512];
 
-	if (lien_plan_offload(client->agent->graph, selection, &plan, error, sizeof(error))) {
+	if (lien_orders_plan(client->agent, selection, &plan, error, sizeof(error))) {
 		lien_reply_error(client, error);
 		return;
 	}
@@ -401,8 +428,28 @@ static void dry_run(struct lien_client *client, const struct lien_selection *sel
 	lien_plan_clear(&plan);
 }
 
+static bool read_on_use(struct lien_client *client, json_t *request, enum lien_on_use *on_use)
+{
+	static const char *const names[] = {[LIEN_ON_USE_WAIT] = "wait",
+		[LIEN_ON_USE_RESTORE] = "restore",
+		[LIEN_ON_USE_FAIL] = "fail"};
+	const json_t *value = json_object_get(request, "on_use");
+	unsigned i;
+
+	*on_use = LIEN_ON_USE_WAIT;
+	for (i = 0; value && i < 3; i++)
+		if (json_is_string(value) && !strcmp(json_string_value(value), names[i])) {
+			*on_use = i;
+			return true;
+		}
+	if (value)
+		lien_reply_error(client, "on_use must be \"wait\", \"restore\" or \"fail\"");
+	return !value;
+}
+
 static void request_offload(struct lien_client *client, json_t *request)
 {
+	enum lien_on_use on_use;
 	json_t *owner = json_object_get(request, "owner");
 	static struct transfer transfer;
 	bool nothing = false, dry, verify;
@@ -423,6 +470,7 @@ static void request_offload(struct lien_client *client, json_t *request)
 		!read_flag(client, request, "verify", &verify) ||
 		!read_discards(client, request, &transfer) ||
 		!read_limit(client, request, &host_limit) ||
+		!read_on_use(client, request, &on_use) ||
 		!read_flag(client, request, "dry_run", &dry))
 		return;
 	if (dry) {
@@ -430,6 +478,7 @@ static void request_offload(struct lien_client *client, json_t *request)
 		return;
 	}
 	client->waiting = true; /* before: it may end while it is being started */
+	client->agent->on_use = on_use;
 	if (lien_orders_offload(client->agent, &transfer.selection, verify ? LIEN_WIRE_VERIFY : 0,
 		    host_limit, transfer.timeout_ms, &nothing, error, sizeof(error))) {
 		client->waiting = false;
@@ -452,7 +501,7 @@ static void request_restore(struct lien_client *client, json_t *request)
 		!read_flag(client, request, "ignore_damage", &ignore))
 		return;
 	client->waiting = true;
-	if (lien_orders_restore(client->agent, transfer.pids, transfer.selection.pids_count,
+	if (lien_orders_restore(client->agent, &transfer.selection,
 		    ignore ? LIEN_WIRE_UNVERIFIED : 0, transfer.timeout_ms, &nothing, error,
 		    sizeof(error))) {
 		client->waiting = false;
@@ -465,10 +514,11 @@ static void request_restore(struct lien_client *client, json_t *request)
 	}
 }
 
-/* All processes that hold host memory, or those of a release, which is NULL if there is none. */
+/* All that hold host memory, or those of a release, which is NULL if there is none. */
 static json_t *view_arena(
-	struct lien_agent *agent, const struct lien_transaction_result *result, bool all)
+	const struct lien_client *client, const struct lien_transaction_result *result, bool all)
 {
+	struct lien_agent *agent = client->agent;
 	json_t *list = json_array(), *row;
 	struct lien_process *process;
 	uint64_t released;
@@ -479,7 +529,8 @@ static json_t *view_arena(
 		for (i = 0, released = 0; result && i < result->processes_count; i++)
 			if (result->processes[i].pid == process->pid)
 				released = result->processes[i].bytes;
-		if (!(all && process->arena_bytes) && !released)
+		if (!lien_sees(&client->viewer, process) ||
+			(!(all && process->arena_bytes) && !released))
 			continue;
 		row = json_pack("{s:I, s:s, s:I, s:I, s:I}", "pid", (json_int_t)process->pid,
 			"command", process->command, "held_bytes", (json_int_t)process->arena_bytes,
@@ -502,24 +553,25 @@ static void request_arena(struct lien_client *client, json_t *request)
 		!read_flag(client, request, "release", &release))
 		return;
 	if (!release) {
-		lien_reply_result(client, view_arena(client->agent, NULL, true));
+		lien_reply_result(client, view_arena(client, NULL, true));
 		return;
 	}
 	client->waiting = true;
-	if (lien_orders_release(client->agent, transfer.pids, transfer.selection.pids_count,
-		    &nothing, error, sizeof(error))) {
+	if (lien_orders_release(
+		    client->agent, &transfer.selection, &nothing, error, sizeof(error))) {
 		client->waiting = false;
 		lien_reply_error(client, error);
 	} else if (nothing) {
 		client->waiting = false;
-		lien_reply_result(client, view_arena(client->agent, NULL, true));
+		lien_reply_result(client, view_arena(client, NULL, true));
 	}
 }
 
 static void request_compare(struct lien_client *client, json_t *request)
 {
 	static struct transfer transfer;
-	char error[160];
+	struct lien_process *process;
+	char error[200];
 	bool repair;
 	unsigned i;
 
@@ -527,15 +579,14 @@ static void request_compare(struct lien_client *client, json_t *request)
 	if (!read_transfer(client, request, &transfer) ||
 		!read_flag(client, request, "repair", &repair))
 		return;
-	for (i = 0; i < transfer.selection.pids_count; i++)
-		if (!lien_graph_process(client->agent->graph, transfer.pids[i])) {
-			snprintf(error, sizeof(error),
-				"process %u is not known to the agent: it does not run or has not "
-				"used CUDA (see `lien ps`)",
-				transfer.pids[i]);
+	for (i = 0; i < transfer.selection.pids_count; i++) {
+		process = lien_graph_process(client->agent->graph, transfer.pids[i]);
+		if (!process || !lien_sees(&client->viewer, process)) {
+			snprintf(error, sizeof(error), LIEN_UNKNOWN_PROCESS, transfer.pids[i]);
 			lien_reply_error(client, error);
 			return;
 		}
+	}
 	lien_compare_start(
 		client, transfer.pids, transfer.selection.pids_count, repair, transfer.timeout_ms);
 }
@@ -551,7 +602,7 @@ void lien_request_done(struct lien_client *client)
 		if (result->error)
 			lien_reply_error(client, result->text);
 		else
-			lien_reply_result(client, view_arena(agent, result, true));
+			lien_reply_result(client, view_arena(client, result, true));
 		return;
 	}
 	if (!result->error) {
@@ -570,12 +621,19 @@ void lien_request_done(struct lien_client *client)
 		: result->undo_failed
 			? "; putting it back failed as well: `lien restore` once that is mended"
 			: "; nothing was moved, the job runs on");
-	lien_reply_error(client, error);
+	if (result->error == -EBUSY)
+		lien_reply_busy(client, error);
+	else
+		lien_reply_error(client, error);
 }
 
 static int write_event(void *context, const struct lien_event *event)
 {
-	lien_reply_write(context, event, event->size);
+	struct lien_client *client = context;
+
+	if (!event->pid ||
+		lien_sees(&client->viewer, lien_graph_process(client->agent->graph, event->pid)))
+		lien_reply_write(client, event, event->size);
 	return 0;
 }
 
@@ -610,7 +668,7 @@ static const struct request {
 	{"check", request_check, {"idle_minutes"}},
 	{"offload", request_offload,
 		{"owner", "pids", "timeout_ms", "dry_run", "strict", "with_closure", "verify",
-			"discard", "host_limit_bytes"}},
+			"discard", "host_limit_bytes", "on_use"}},
 	{"restore", request_restore, {"pids", "timeout_ms", "ignore_damage"}},
 	{"arena", request_arena, {"release", "pids"}},
 	{"compare", request_compare, {"pids", "repair", "timeout_ms"}},

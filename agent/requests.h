@@ -7,11 +7,13 @@
 #include <jansson.h>
 
 #include "agent/agent.h"
+#include "agent/views.h"
 
 struct lien_client {
 	LIST_ENTRY(lien_client) next;
 	struct lien_source source;
 	struct lien_agent *agent;
+	struct lien_viewer viewer; /* who it is, as the kernel says (SO_PEERCRED) */
 	char *in, *out;
 	size_t in_length, out_length, out_room;
 	size_t out_sent; /* of out_length: what is left follows */
@@ -32,9 +34,11 @@ void lien_reply_write(struct lien_client *client, const void *data, size_t size)
 void lien_reply_send(struct lien_client *client, json_t *message);
 void lien_reply_result(struct lien_client *client, json_t *result);
 void lien_reply_error(struct lien_client *client, const char *error);
+/* One that another attempt, a little later, may not meet. */
+void lien_reply_busy(struct lien_client *client, const char *error);
 
 /* comms.c: the answer, NULL without memory; and how many communicators the kernel side counts. */
-json_t *lien_agent_comms(struct lien_agent *agent);
+json_t *lien_agent_comms(struct lien_agent *agent, const struct lien_viewer *viewer);
 unsigned lien_agent_comms_counted(struct lien_agent *agent);
 
 #endif

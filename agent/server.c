@@ -2,6 +2,7 @@
 /* The agent's socket: lines in, lines out (docs/protocol.md). */
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +15,9 @@
 #include "agent/requests.h"
 #include "agent/walks.h"
 
-#define LINE_MAX_BYTES (1u << 20)
+#define LINE_MAX_BYTES	(1u << 20)
+#define CLIENTS_MAX	1024
+#define CLIENTS_OF_USER 64 /* of each but root */
 #define OUTPUT_MAX_BYTES                                                                           \
 	(256u << 20) /* a recorder that reads slower than events come is let go                    \
 		      */
@@ -71,6 +74,20 @@ static bool client_flush(struct lien_client *client)
 	return true;
 }
 
+/* What waits for a user's clients, root's apart, together. */
+static size_t waiting_bytes(const struct lien_client *client)
+{
+	struct lien_client *other;
+	size_t bytes = 0;
+
+	if (!client->viewer.one_user)
+		return client->out_room;
+	LIST_FOREACH (other, &client->agent->server->clients, next)
+		if (other->viewer.one_user && other->viewer.uid == client->viewer.uid)
+			bytes += other->out_room;
+	return bytes;
+}
+
 void lien_reply_write(struct lien_client *client, const void *data, size_t size)
 {
 	size_t room = client->out_room ? client->out_room : 4096;
@@ -80,7 +97,8 @@ void lien_reply_write(struct lien_client *client, const void *data, size_t size)
 		return;
 	while (room < client->out_length + size)
 		room *= 2;
-	if (room > OUTPUT_MAX_BYTES) {
+	if (room != client->out_room &&
+		waiting_bytes(client) - client->out_room + room > OUTPUT_MAX_BYTES) {
 		client->broken = true; /* closed by lien_server_tick() */
 		return;
 	}
@@ -116,6 +134,11 @@ void lien_reply_send(struct lien_client *client, json_t *message)
 void lien_reply_error(struct lien_client *client, const char *error)
 {
 	lien_reply_send(client, json_pack("{s:b, s:s}", "ok", 0, "error", error));
+}
+
+void lien_reply_busy(struct lien_client *client, const char *error)
+{
+	lien_reply_send(client, json_pack("{s:b, s:s, s:b}", "ok", 0, "error", error, "busy", 1));
 }
 
 void lien_reply_result(struct lien_client *client, json_t *result)
@@ -175,6 +198,25 @@ static void client_ready(struct lien_source *source, uint32_t events)
 		client_close(client);
 }
 
+/* Whom the kernel says the client is. False: there are too many of that user already. */
+static bool identify(struct lien_server *server, struct lien_client *client)
+{
+	unsigned all = 0, of_user = 0;
+	struct lien_client *other;
+	struct ucred peer;
+	socklen_t size = sizeof(peer);
+
+	if (getsockopt(client->source.fd, SOL_SOCKET, SO_PEERCRED, &peer, &size))
+		return false;
+	client->viewer.uid = peer.uid;
+	client->viewer.one_user = peer.uid && peer.uid != geteuid();
+	LIST_FOREACH (other, &server->clients, next) {
+		all++;
+		of_user += other->viewer.one_user && other->viewer.uid == peer.uid;
+	}
+	return !client->viewer.one_user || (of_user < CLIENTS_OF_USER && all < CLIENTS_MAX);
+}
+
 static void listener_ready(struct lien_source *source, uint32_t events)
 {
 	struct lien_server *server =
@@ -187,13 +229,14 @@ static void listener_ready(struct lien_source *source, uint32_t events)
 	if (fd < 0)
 		return;
 	client = calloc(1, sizeof(*client));
-	if (!client || !(client->in = malloc(LINE_MAX_BYTES))) {
+	if (client)
+		client->source = (struct lien_source){fd, client_ready};
+	if (!client || !identify(server, client) || !(client->in = malloc(LINE_MAX_BYTES))) {
 		free(client);
 		close(fd);
 		return;
 	}
 	client->agent = server->agent;
-	client->source = (struct lien_source){fd, client_ready};
 	LIST_INSERT_HEAD(&server->clients, client, next);
 	if (lien_agent_watch(server->agent, &client->source, EPOLLIN))
 		client_close(client);
@@ -214,15 +257,79 @@ static int make_parents(const char *path)
 	return 0;
 }
 
+/*
+ * Whoever may write to a folder of the path may put another socket, or a journal, in the place of
+ * ours: only root and this user may, and in folders like /tmp others only what is new.
+ */
+static int check_parents(const char *path)
+{
+	char parent[sizeof(((struct sockaddr_un *)0)->sun_path)], real[PATH_MAX], *slash;
+	struct stat st;
+
+	strcpy(parent, path);
+	slash = strrchr(parent, '/');
+	if (slash)
+		slash[slash == parent] = '\0';
+	if (!realpath(slash ? parent : ".", real))
+		return -errno;
+	for (;;) {
+		if (lstat(real, &st))
+			return -errno;
+		if ((st.st_uid && st.st_uid != geteuid()) ||
+			(st.st_mode & (S_IWGRP | S_IWOTH) && !(st.st_mode & S_ISVTX) &&
+				(st.st_mode & S_IWOTH || st.st_gid))) {
+			lien_log(3,
+				"others could put another socket in the place of %s: the folder %s "
+				"belongs to user %u and has mode %04o: give another --socket",
+				path, real, st.st_uid, st.st_mode & 07777);
+			return -EPERM;
+		}
+		slash = strrchr(real, '/');
+		if (slash == real && !real[1])
+			return 0;
+		slash[slash == real] = '\0';
+	}
+}
+
+/* Links on the way to the folder are the one thing that realpath() hides. */
+static int check_links(const char *path)
+{
+	char part[sizeof(((struct sockaddr_un *)0)->sun_path)], *slash;
+	struct stat st;
+
+	strcpy(part, path);
+	for (slash = strchr(part + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+		*slash = '\0';
+		if (!lstat(part, &st) && S_ISLNK(st.st_mode) && st.st_uid &&
+			st.st_uid != geteuid()) {
+			lien_log(3,
+				"%s on the way to %s is a symbolic link of user %u: give another "
+				"--socket",
+				part, path, st.st_uid);
+			return -EPERM;
+		}
+		*slash = '/';
+	}
+	return 0;
+}
+
 static int server_bind(struct lien_server *server, const struct sockaddr_un *address)
 {
 	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	struct stat st;
 	mode_t mask;
 	int err;
 
 	if (fd < 0)
 		return -errno;
 	server->listener = (struct lien_source){fd, listener_ready};
+	if (!lstat(address->sun_path, &st) && !S_ISSOCK(st.st_mode)) {
+		lien_log(3,
+			"%s is in the way: it is %s, and no socket: remove it, or give another "
+			"--socket",
+			address->sun_path, S_ISLNK(st.st_mode) ? "a symbolic link" : "a file");
+		return -EEXIST;
+	}
 	if (!connect(fd, (const void *)address, sizeof(*address))) {
 		lien_log(3,
 			"an agent listens on %s already: stop it first, or give another --socket",
@@ -236,7 +343,7 @@ static int server_bind(struct lien_server *server, const struct sockaddr_un *add
 	}
 	if (errno == ECONNREFUSED)
 		unlink(address->sun_path); /* left by an agent that was killed */
-	mask = umask(0177);
+	mask = umask(0111);		   /* anybody: each is shown what is theirs */
 	err = bind(fd, (const void *)address, sizeof(*address)) || listen(fd, 64) ? -errno : 0;
 	umask(mask);
 	if (err)
@@ -256,7 +363,14 @@ int lien_server_start(struct lien_agent *agent, const char *path)
 		return -ENAMETOOLONG;
 	}
 	strcpy(address.sun_path, path);
+	err = check_links(path);
+	if (err)
+		return err;
 	err = make_parents(path);
+	if (!err)
+		err = check_parents(path);
+	if (err == -EPERM)
+		return err;
 	if (err) {
 		lien_log(3, "cannot make the directory of %s: %s", path, strerror(-err));
 		return err;
@@ -287,18 +401,32 @@ void lien_server_stop(struct lien_agent *agent)
 		close(server->listener.fd);
 	if (server->path[0])
 		unlink(server->path);
-	while (!LIST_EMPTY(&server->clients))
+	while (!LIST_EMPTY(&server->clients)) {
+		client_flush(LIST_FIRST(&server->clients)); /* the end of a transaction, say */
 		client_close(LIST_FIRST(&server->clients));
+	}
 	free(server);
 	agent->server = NULL;
 }
 
-void lien_server_event(struct lien_agent *agent, const struct lien_event *event)
+bool lien_server_recording(const struct lien_agent *agent)
 {
 	struct lien_client *client;
 
 	LIST_FOREACH (client, &agent->server->clients, next)
 		if (client->recording)
+			return true;
+	return false;
+}
+
+void lien_server_event(
+	struct lien_agent *agent, const struct lien_event *event, const uint32_t *uid)
+{
+	struct lien_client *client;
+
+	LIST_FOREACH (client, &agent->server->clients, next)
+		if (client->recording &&
+			(!client->viewer.one_user || (uid && *uid == client->viewer.uid)))
 			lien_reply_write(client, event, event->size);
 }
 

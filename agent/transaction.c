@@ -16,19 +16,28 @@ static const struct {
 	unsigned limit_ms, limit_ms_per_mib, limit_ms_per_item;
 } phases[LIEN_PHASE_COUNT] = {
 	[LIEN_PHASE_STAGE] = {"stage", LIEN_WIRE_STAGE, 10000, 0, 1},
+	[LIEN_PHASE_GATE] = {"gate", LIEN_WIRE_GATE, 10000, 0, 0},
 	[LIEN_PHASE_DRAIN] = {"drain", LIEN_WIRE_DRAIN, 2000, 0, 0},
 	[LIEN_PHASE_CHECK] = {"check", LIEN_WIRE_CHECK, 10000, 0, 10},
 	[LIEN_PHASE_SAVE] = {"save", LIEN_WIRE_SAVE, 30000, 5, 10},
 	[LIEN_PHASE_UNMAP] = {"unmap", LIEN_WIRE_UNMAP, 30000, 0, 50},
 	[LIEN_PHASE_DROP] = {"drop", LIEN_WIRE_DROP, 30000, 0, 50},
 	[LIEN_PHASE_DISCARD] = {"discard", LIEN_WIRE_DISCARD, 10000, 0, 1},
-	[LIEN_PHASE_LIST] = {"list", LIEN_WIRE_LIST, 10000, 0, 1},
+	[LIEN_PHASE_LIST] = {"list", LIEN_WIRE_LIST, 30000, 0, 0},
 	[LIEN_PHASE_CREATE] = {"create", LIEN_WIRE_CREATE, 30000, 5, 50},
 	[LIEN_PHASE_EXPORT] = {"export", LIEN_WIRE_EXPORT, 30000, 0, 50},
 	[LIEN_PHASE_IMPORT] = {"import", LIEN_WIRE_IMPORT, 30000, 0, 50},
 	[LIEN_PHASE_FINISH] = {"finish", LIEN_WIRE_FINISH, 30000, 5, 0},
 	[LIEN_PHASE_RELEASE] = {"release", LIEN_WIRE_RELEASE, 60000, 0, 0},
+	[LIEN_PHASE_OPEN] = {"open", LIEN_WIRE_GATE, 10000, 0, 0},
 };
+
+#define ROUND_MS 10	    /* of draining */
+#define AGAIN_NS 1000000ull /* before who is in a call is looked at again */
+/* A control library that hears nothing for a while lets its threads go (control/gate.h). */
+#define ALIVE_NS 1000000000ull
+/* However much a process says it has. */
+#define LIMIT_MS 600000
 
 const char *lien_phase_name(enum lien_phase phase)
 {
@@ -69,6 +78,8 @@ int lien_participant_add(
 	unsigned room = participant->room ? participant->room : 64;
 	struct lien_wire_item *grown;
 
+	if (count > LIEN_WIRE_ITEMS_MAX - participant->count)
+		return -E2BIG;
 	while (room < participant->count + count)
 		room *= 2;
 	if (room != participant->room) {
@@ -225,6 +236,21 @@ static void drop_out(struct lien_transaction *t, unsigned index)
 	t->processes[index].failed = true;
 }
 
+/* With a gate the devices are looked at again and again: between, others are let in. */
+static uint64_t argument(const struct lien_transaction *t, enum lien_phase phase, const void *body)
+{
+	switch (phase) {
+	case LIEN_PHASE_DRAIN:
+		return t->ops.gate && t->timeout_ms > ROUND_MS ? ROUND_MS : t->timeout_ms;
+	case LIEN_PHASE_GATE:
+		return body ? LIEN_WIRE_GATE_PASS : LIEN_WIRE_GATE_SHUT;
+	case LIEN_PHASE_OPEN:
+		return LIEN_WIRE_GATE_OPEN;
+	default:
+		return t->generation;
+	}
+}
+
 void lien_transaction_order(struct lien_transaction *t, unsigned index, enum lien_phase phase,
 	uint32_t flags, const void *body, size_t size, const int *fds, unsigned fds_count)
 {
@@ -234,7 +260,7 @@ void lien_transaction_order(struct lien_transaction *t, unsigned index, enum lie
 		.type = phases[phase].order,
 		.flags = flags,
 		.seq = t->next_seq++,
-		.arg = phase == LIEN_PHASE_DRAIN ? t->timeout_ms : t->generation,
+		.arg = argument(t, phase, body),
 	};
 
 	participant->seq = order.seq;
@@ -292,8 +318,7 @@ void lien_transaction_end(struct lien_transaction *t)
 				t->participants[n - 1] = other;
 			}
 		}
-	t->result.all_back =
-		!t->offload && !t->release && !t->pids_count && !t->result.error;
+	t->result.all_back = !t->offload && !t->release && !t->pids_count && !t->result.error;
 	t->result.processes = t->processes;
 	t->result.processes_count = n;
 	t->result.ns = t->ops.now_ns(t->ops.context) - t->t_start;
@@ -341,7 +366,7 @@ static void phase_begin(struct lien_transaction *t, enum lien_phase phase)
 }
 
 /* Captures may have begun since the plan was made, and draining would spoil them. */
-static void drain_begin(struct lien_transaction *t)
+static bool captures(struct lien_transaction *t)
 {
 	const char *reason;
 	unsigned i;
@@ -352,8 +377,107 @@ static void drain_begin(struct lien_transaction *t)
 			lien_transaction_fail(
 				t, -EBUSY, "process %u %s", t->processes[i].pid, reason);
 	}
+	return t->stopping;
+}
+
+static void gate_each(struct lien_transaction *t, enum lien_gate_step step)
+{
+	char why[200];
+	unsigned i;
+	int err;
+
+	for (i = 0; i < t->count && (!t->stopping || step == LIEN_GATE_OPEN); i++) {
+		if (!t->participants[i].member || t->participants[i].gone)
+			continue;
+		err = t->ops.gate(t->ops.context, t->processes[i].pid, step, why, sizeof(why));
+		if (err && step != LIEN_GATE_OPEN)
+			lien_transaction_fail(
+				t, err, "process %u, gate: %s", t->processes[i].pid, why);
+	}
+}
+
+/* Captures first: a thread that is held in one could never end it. */
+static void gate_begin(struct lien_transaction *t)
+{
+	if (captures(t))
+		return;
+	gate_each(t, LIEN_GATE_MAKE);
 	if (!t->stopping)
-		phase_begin(t, LIEN_PHASE_DRAIN);
+		phase_begin(t, LIEN_PHASE_GATE);
+}
+
+static void drain_begin(struct lien_transaction *t)
+{
+	if (t->ops.gate)
+		gate_each(t, LIEN_GATE_SHUT);
+	if (t->stopping || captures(t))
+		return;
+	t->t_drain = t->ops.now_ns(t->ops.context);
+	t->rested = t->waiting = false;
+	phase_begin(t, LIEN_PHASE_DRAIN);
+}
+
+static int index_of(const struct lien_transaction *t, uint32_t pid);
+
+static void pass(void *to, uint32_t pid, const uint32_t *tids, unsigned count)
+{
+	struct lien_transaction *t = to;
+	int index = index_of(t, pid);
+
+	if (index >= 0 && !t->participants[index].seq && !t->participants[index].gone)
+		lien_transaction_order(
+			t, index, LIEN_PHASE_GATE, 0, tids, count * sizeof(*tids), NULL, 0);
+}
+
+/* Begins the next round, when those that were let in have been told and its time has come. */
+static void drain_again(struct lien_transaction *t)
+{
+	if (!t->waiting || !lien_transaction_idle(t) || t->ops.now_ns(t->ops.context) < t->t_again)
+		return;
+	t->waiting = false;
+	phase_begin(t, LIEN_PHASE_DRAIN);
+}
+
+/*
+ * All have said whether their devices are idle. A rank whose collective waits for others would be
+ * let down by a gate that holds these before theirs: so they are let in, until all are level. At
+ * rest is a job of which nobody was in a call before its devices were found idle.
+ */
+static void drained(struct lien_transaction *t)
+{
+	uint64_t now = t->ops.now_ns(t->ops.context);
+	uint32_t *pids = calloc(t->count + 1, sizeof(*pids));
+	const char *busy = NULL;
+	char why[200] = "", device[64];
+	unsigned i, n = 0;
+
+	for (i = 0; pids && i < t->count; i++) {
+		if (t->participants[i].gone)
+			continue;
+		if (t->participants[i].busy) {
+			snprintf(device, sizeof(device),
+				"process %u, drain: the device is still busy", t->processes[i].pid);
+			busy = device;
+		}
+		pids[n++] = t->processes[i].pid;
+	}
+	if (t->rested && !busy) {
+		free(pids);
+		if (!captures(t))
+			phase_begin(t, LIEN_PHASE_CHECK);
+		return;
+	}
+	t->rested =
+		pids && t->ops.at_rest(t->ops.context, pids, n, busy, pass, t, why, sizeof(why));
+	free(pids);
+	if (now - t->t_drain >= t->timeout_ms * 1000000ull) {
+		lien_transaction_fail(
+			t, -EBUSY, "%s%s%s", busy ? busy : "not at rest", why[0] ? ": " : "", why);
+		return;
+	}
+	t->t_again = now + (busy || t->rested ? 0 : AGAIN_NS);
+	t->waiting = true;
+	drain_again(t);
 }
 
 /* Everything is still where it was: forget it, and end. */
@@ -371,26 +495,51 @@ static void undo(struct lien_transaction *t)
 	lien_restore_begin(t);
 }
 
+void lien_transaction_open(struct lien_transaction *t)
+{
+	if (!t->ops.gate) {
+		lien_transaction_end(t);
+		return;
+	}
+	t->stopping = false;
+	phase_begin(t, LIEN_PHASE_OPEN);
+	if (lien_transaction_idle(t))
+		lien_transaction_end(t);
+}
+
+static void phase_next(struct lien_transaction *t)
+{
+	if (t->phase == LIEN_PHASE_STAGE && t->ops.gate)
+		gate_begin(t);
+	else if (t->phase == LIEN_PHASE_STAGE || t->phase == LIEN_PHASE_GATE)
+		drain_begin(t);
+	else if (t->phase == LIEN_PHASE_DRAIN && t->ops.gate)
+		drained(t);
+	else
+		phase_begin(t, t->phase + 1);
+}
+
 /* Called whenever something changed: goes on when every order has been answered. */
 static void offload_advance(struct lien_transaction *t)
 {
 	if (!lien_transaction_idle(t))
 		return;
-	if (t->phase == LIEN_PHASE_DISCARD) {
+	if (t->phase == LIEN_PHASE_OPEN) {
 		lien_transaction_end(t);
+	} else if (t->phase == LIEN_PHASE_DISCARD) {
+		lien_transaction_open(t);
 	} else if (t->stopping && t->phase < LIEN_PHASE_UNMAP) {
 		discard(t);
 		if (lien_transaction_idle(t)) /* nobody is left to discard anything */
-			lien_transaction_end(t);
+			lien_transaction_open(t);
 	} else if (t->stopping) {
 		undo(t);
 	} else if (t->phase == LIEN_PHASE_DROP) {
 		lien_transaction_end(t);
+	} else if (t->waiting) {
+		drain_again(t);
 	} else {
-		if (t->phase + 1 == LIEN_PHASE_DRAIN)
-			drain_begin(t);
-		else
-			phase_begin(t, t->phase + 1);
+		phase_next(t);
 		if (t->stopping)
 			offload_advance(t);
 	}
@@ -401,6 +550,10 @@ static void offload_reply(
 {
 	struct participant *participant = &t->participants[index];
 
+	if (participant->phase != t->phase)
+		return; /* it was let in, or told that we are alive */
+	if (t->phase == LIEN_PHASE_DRAIN)
+		participant->busy = reply->result;
 	if (t->phase == LIEN_PHASE_STAGE && participant->staged < participant->count &&
 		!t->stopping) {
 		stage_more(t, index);
@@ -438,7 +591,10 @@ static void advance(struct lien_transaction *t)
 {
 	if (t->ended)
 		return;
-	if (!t->restoring)
+	if (t->phase == LIEN_PHASE_OPEN) {
+		if (lien_transaction_idle(t))
+			lien_transaction_end(t);
+	} else if (!t->restoring)
 		offload_advance(t);
 	else if (t->release) {
 		if (lien_transaction_idle(t))
@@ -460,6 +616,25 @@ static int index_of(const struct lien_transaction *t, uint32_t pid)
 	return -1;
 }
 
+static bool is_failure(const struct lien_transaction *t, enum lien_phase phase,
+	const struct lien_wire_header *reply)
+{
+	if (phase == LIEN_PHASE_DRAIN && t->ops.gate && reply->result == -ETIMEDOUT)
+		return false; /* of one round */
+	return phase != LIEN_PHASE_DISCARD && phase != LIEN_PHASE_OPEN;
+}
+
+/* Its threads go on; those of a process from which something is still away do not. */
+static void opened(struct lien_transaction *t, unsigned index, const struct lien_wire_header *reply)
+{
+	char why[200];
+
+	if (!reply->result)
+		t->ops.gate(
+			t->ops.context, t->processes[index].pid, LIEN_GATE_OPEN, why, sizeof(why));
+	t->participants[index].finished = true;
+}
+
 void lien_transaction_reply(struct lien_transaction *t, uint32_t pid,
 	const struct lien_wire_header *reply, const void *body, const int *fds, unsigned fds_count)
 {
@@ -477,10 +652,10 @@ void lien_transaction_reply(struct lien_transaction *t, uint32_t pid,
 	if (reply->flags & LIEN_WIRE_LAST) {
 		participant->seq = 0;
 		t->processes[index].phase_ns[phase] += reply->ns;
-		t->processes[index].failed |= reply->result != 0;
+		t->processes[index].failed |= reply->result && is_failure(t, phase, reply);
 		if (reply->result && phase == LIEN_PHASE_LIST)
 			drop_out(t, index);
-		if (reply->result && phase != LIEN_PHASE_DISCARD &&
+		if (reply->result && is_failure(t, phase, reply) &&
 			!(reply->result == CUDA_ERROR_OUT_OF_MEMORY && phase == LIEN_PHASE_CREATE &&
 				lien_room_failed(t, index)))
 			lien_transaction_fail(t, reply->result < 0 ? reply->result : -EIO,
@@ -491,7 +666,11 @@ void lien_transaction_reply(struct lien_transaction *t, uint32_t pid,
 				(int)strnlen(reply->text, sizeof(reply->text)),
 				reply->text[0] ? reply->text : "no reason given", reply->arg);
 	}
-	if (t->release) {
+	if (phase == LIEN_PHASE_OPEN) {
+		for (i = 0; i < fds_count; i++)
+			t->ops.fd_close(fds[i]);
+		opened(t, index, reply);
+	} else if (t->release) {
 		t->processes[index].bytes = reply->result ? 0 : reply->arg;
 		t->participants[index].finished = true;
 		lien_transaction_progress(t);
@@ -522,6 +701,17 @@ void lien_transaction_gone(struct lien_transaction *t, uint32_t pid)
 	advance(t);
 }
 
+/* Those that wait for others hear that we are there. */
+static void keep_alive(struct lien_transaction *t, uint64_t now)
+{
+	unsigned i;
+
+	for (i = 0; i < t->count; i++)
+		if (!t->participants[i].gone && !t->participants[i].seq &&
+			now - t->participants[i].t_sent > ALIVE_NS)
+			lien_transaction_order(t, i, LIEN_PHASE_GATE, 0, NULL, 0, NULL, 0);
+}
+
 void lien_transaction_tick(struct lien_transaction *t)
 {
 	uint64_t now = t->ops.now_ns(t->ops.context), limit_ms;
@@ -539,6 +729,8 @@ void lien_transaction_tick(struct lien_transaction *t)
 			   phases[participant->phase].limit_ms_per_item * participant->count;
 		if (participant->phase == LIEN_PHASE_DRAIN)
 			limit_ms += t->timeout_ms;
+		if (limit_ms > LIMIT_MS)
+			limit_ms = LIMIT_MS;
 		if (now - participant->t_sent < limit_ms * 1000000)
 			continue;
 		drop_out(t, i);
@@ -550,6 +742,11 @@ void lien_transaction_tick(struct lien_transaction *t)
 	}
 	if (any)
 		advance(t); /* which may be the end of the transaction */
+	else if (t->waiting && !t->stopping)
+		drain_again(t);
+	else if (t->ops.gate && !t->restoring && t->phase >= LIEN_PHASE_GATE &&
+		 t->phase <= LIEN_PHASE_DROP)
+		keep_alive(t, now);
 }
 
 const struct lien_transaction_result *lien_transaction_result(const struct lien_transaction *t)

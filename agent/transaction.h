@@ -28,6 +28,7 @@ struct lien_transaction;
 
 enum lien_phase {
 	LIEN_PHASE_STAGE,
+	LIEN_PHASE_GATE, /* holding threads back, if that can be done */
 	LIEN_PHASE_DRAIN,
 	LIEN_PHASE_CHECK,
 	LIEN_PHASE_SAVE,
@@ -40,10 +41,20 @@ enum lien_phase {
 	LIEN_PHASE_IMPORT,
 	LIEN_PHASE_FINISH,
 	LIEN_PHASE_RELEASE,
+	LIEN_PHASE_OPEN, /* letting them go, when everything is where it was */
 	LIEN_PHASE_COUNT,
 };
 
 const char *lien_phase_name(enum lien_phase phase);
+
+enum lien_gate_step {
+	LIEN_GATE_MAKE, /* calls are counted while they run */
+	LIEN_GATE_SHUT, /* no more calls are let in */
+	LIEN_GATE_OPEN, /* and gone */
+};
+
+/* Whom the gate is to let do the call that they are held at. */
+typedef void lien_pass_fn(void *to, uint32_t pid, const uint32_t *tids, unsigned count);
 
 struct lien_transaction_ops {
 	/* Sends one order; body and fds are the callee's to copy before it returns. The order's
@@ -61,6 +72,17 @@ struct lien_transaction_ops {
 	/* Does this process run? (start 0: any of that pid.) Known for certain: memory whose owner
 	 * does not is given up. */
 	bool (*alive)(void *context, uint32_t pid, uint64_t start);
+	/* A process's gate. NULL: nobody can be held back. 0, or -errno and why. */
+	int (*gate)(void *context, uint32_t pid, enum lien_gate_step step, char *why, size_t size);
+	/* Is nobody in a call any more that may start work, in none of these processes? Calls pass
+	 * for threads that others wait for: those are behind. `busy`: a device is. If not true: who
+	 * is waited for. */
+	bool (*at_rest)(void *context, const uint32_t *pids, unsigned count, bool busy,
+		lien_pass_fn *pass, void *to, char *why, size_t size);
+	/* Can these two have memory in common, other than by their own word? NULL: any can. */
+	bool (*may_share)(void *context, uint32_t pid, uint32_t other);
+	/* May this process take part for who asked? NULL: any may. */
+	bool (*allowed)(void *context, uint32_t pid);
 	uint64_t (*now_ns)(void *context);
 	/* The number that the node has for a device, or -1. NULL: it has none. */
 	int (*gpu)(void *context, const uint8_t uuid[16]);

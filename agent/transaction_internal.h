@@ -21,9 +21,11 @@ struct participant {
 	bool member;   /* takes part; a restore finds out who does */
 	bool gone;     /* dead, or it did not answer */
 	bool stuck;    /* it did not answer */
+	bool withheld; /* a restore cannot move it now */
 	bool finished; /* the present phase (offload), or all of it (restore) */
 	uint64_t free_before;
 	bool created, exported;
+	bool busy;		 /* its devices were when they were drained last */
 	struct share_in *shares; /* exports of others that wait to be imported here */
 	unsigned shares_count, shares_room;
 	unsigned batch;					/* shares in the import under way */
@@ -50,6 +52,10 @@ struct lien_transaction {
 	uint32_t flags;	     /* of SAVE; of CREATE and FINISH */
 	uint64_t generation; /* of an offload: an undo means its items and no earlier one's */
 	uint64_t t_start;
+	uint64_t t_drain; /* when the draining began */
+	bool rested;	  /* before this round of draining nobody was in a call */
+	bool waiting;	  /* for the next one, */
+	uint64_t t_again; /* which begins then */
 	uint32_t next_seq;
 };
 
@@ -66,6 +72,8 @@ void lien_transaction_order(struct lien_transaction *t, unsigned index, enum lie
 __attribute__((format(printf, 3, 4))) void lien_transaction_fail(
 	struct lien_transaction *t, int error, const char *format, ...);
 void lien_transaction_end(struct lien_transaction *t);
+/* Lets all threads go that are held back, then ends. */
+void lien_transaction_open(struct lien_transaction *t);
 bool lien_transaction_idle(const struct lien_transaction *t);
 void lien_transaction_progress(struct lien_transaction *t);
 
@@ -84,6 +92,7 @@ void lien_room_reply(
 void lien_room_check(struct lien_transaction *t);
 /* A process found too little: true if it is known where, and told. */
 bool lien_room_failed(struct lien_transaction *t, unsigned index);
-bool lien_restore_related(const struct participant *a, const struct participant *b);
+/* Whether two processes hold parts of the same memory. */
+bool lien_restore_related(const struct lien_transaction *t, unsigned from, unsigned to);
 
 #endif

@@ -6,11 +6,19 @@
 
 #include "agent/transaction_internal.h"
 
-/* Whether two processes hold parts of the same memory. */
-bool lien_restore_related(const struct participant *a, const struct participant *b)
+static bool may_share(const struct lien_transaction *t, unsigned i, unsigned j)
 {
+	return !t->ops.may_share ||
+	       t->ops.may_share(t->ops.context, t->processes[i].pid, t->processes[j].pid);
+}
+
+bool lien_restore_related(const struct lien_transaction *t, unsigned from, unsigned to)
+{
+	const struct participant *a = &t->participants[from], *b = &t->participants[to];
 	unsigned i;
 
+	if (!may_share(t, from, to))
+		return false;
 	for (i = 0; i < a->count; i++)
 		if (lien_participant_find(b, a->items[i].token))
 			return true;
@@ -27,6 +35,11 @@ static bool asked_for(const struct lien_transaction *t, uint32_t pid)
 	return !t->pids_count;
 }
 
+static bool is_allowed(const struct lien_transaction *t, unsigned i)
+{
+	return !t->ops.allowed || t->ops.allowed(t->ops.context, t->processes[i].pid);
+}
+
 /* Who takes part: those asked for that have something away, and all they share it with. */
 static void choose_members(struct lien_transaction *t)
 {
@@ -37,18 +50,55 @@ static void choose_members(struct lien_transaction *t)
 		struct participant *participant = &t->participants[i];
 
 		participant->member = participant->count && !participant->gone &&
-				      asked_for(t, t->processes[i].pid);
+				      asked_for(t, t->processes[i].pid) && is_allowed(t, i);
 	}
 	while (grown) {
 		grown = false;
 		for (i = 0; i < t->count; i++)
 			for (j = 0; j < t->count; j++)
 				if (t->participants[i].member && !t->participants[j].member &&
-					!t->participants[j].gone &&
-					lien_restore_related(
-						&t->participants[i], &t->participants[j]))
+					!t->participants[j].gone && lien_restore_related(t, i, j))
 					grown = t->participants[j].member = true;
 	}
+}
+
+/*
+ * A process that lives and did not say what it holds may hold what others need; one that may not be
+ * told to put it back does. Those, and all that share with them, stay as they are.
+ */
+static bool withheld_by(const struct lien_transaction *t, unsigned i, unsigned j)
+{
+	if (t->participants[j].gone)
+		return t->participants[j].withheld && may_share(t, i, j);
+	return t->participants[j].withheld && lien_restore_related(t, i, j);
+}
+
+static void withhold(struct lien_transaction *t)
+{
+	bool grown = true;
+	unsigned i, j;
+
+	for (i = 0; i < t->count; i++) {
+		struct participant *participant = &t->participants[i];
+
+		participant->withheld =
+			participant->gone && t->ops.alive(t->ops.context, t->processes[i].pid, 0);
+		if (!participant->member || is_allowed(t, i))
+			continue;
+		participant->withheld = true;
+		lien_transaction_fail(t, -EPERM,
+			"process %u, which is another user's, shares what is to be restored: only "
+			"root can do that",
+			t->processes[i].pid);
+	}
+	while (grown) {
+		grown = false;
+		for (i = 0; i < t->count; i++)
+			for (j = 0; j < t->count && !t->participants[i].withheld; j++)
+				grown |= t->participants[i].withheld = withheld_by(t, i, j);
+	}
+	for (i = 0; i < t->count; i++)
+		t->participants[i].member &= !t->participants[i].withheld;
 }
 
 static void describe(
@@ -59,6 +109,8 @@ static void describe(
 	for (i = 0; i < participant->count; i++) {
 		const struct lien_wire_item *item = &participant->items[i];
 
+		if (item->flags & LIEN_WIRE_HERE)
+			continue;
 		process->mappings++;
 		if (item->index)
 			continue;
@@ -77,21 +129,24 @@ static void describe(
 void lien_restore_listed(struct lien_transaction *t)
 {
 	unsigned i, members = 0;
-	bool refused;
+	bool nomem = false;
 
-	for (i = 0; i < t->count; i++)
-		if (lien_participant_sort(&t->participants[i]))
-			lien_transaction_fail(t, -ENOMEM, "out of memory");
+	for (i = 0; i < t->count && !nomem; i++)
+		nomem = lien_participant_sort(&t->participants[i]);
+	if (nomem) {
+		lien_transaction_fail(t, -ENOMEM, "out of memory");
+		lien_transaction_end(t);
+		return;
+	}
 	choose_members(t);
-	if (!t->result.error)
-		lien_room_check(t);
-	refused = t->result.error == -ENOSPC;
+	withhold(t);
+	lien_room_check(t);
 	for (i = 0; i < t->count; i++)
 		if (t->participants[i].member) {
 			describe(&t->processes[i], &t->participants[i]);
 			members++;
 		}
-	if ((t->result.error && !refused) || !members)
+	if (!members)
 		lien_transaction_end(t);
 	else
 		lien_restore_begin(t);
@@ -234,7 +289,7 @@ static void restore_end(struct lien_transaction *t)
 		if (t->participants[i].stuck && t->offload)
 			t->result.undo_failed = true;
 	t->result.rolled_back = t->offload && !t->result.undo_failed;
-	lien_transaction_end(t);
+	lien_transaction_open(t);
 }
 
 void lien_restore_advance(struct lien_transaction *t)
@@ -260,12 +315,22 @@ void lien_restore_advance(struct lien_transaction *t)
 		lien_restore_advance(t); /* the last one that was waited for could not be reached */
 }
 
+/* Everybody else's word for who owns the memory counts, not the exporter's. */
+static bool imports_from(const struct lien_transaction *t, unsigned index, unsigned from,
+	const struct lien_wire_item *item)
+{
+	return item && item->flags & LIEN_WIRE_IMPORTED &&
+	       item->owner_pid == t->processes[from].pid && may_share(t, index, from);
+}
+
 /* Hands an exported allocation to everyone who imports it. */
 static void route(struct lien_transaction *t, unsigned from, uint64_t token, int fd)
 {
-	struct lien_wire_item *item;
+	struct lien_wire_item *item = lien_participant_find(&t->participants[from], token);
 	unsigned i;
 
+	if (!item || !(item->flags & LIEN_WIRE_SHARED))
+		return; /* not its own to hand out */
 	for (i = 0; i < t->count; i++) {
 		struct participant *participant = &t->participants[i];
 		struct share_in *shares;
@@ -274,7 +339,7 @@ static void route(struct lien_transaction *t, unsigned from, uint64_t token, int
 		if (i == from || !participant->member || participant->gone)
 			continue;
 		item = lien_participant_find(participant, token);
-		if (!item || !(item->flags & LIEN_WIRE_IMPORTED))
+		if (!imports_from(t, i, from, item))
 			continue;
 		if (participant->shares_count == participant->shares_room) {
 			unsigned room =
@@ -352,8 +417,14 @@ void lien_restore_reply(struct lien_transaction *t, unsigned index,
 		lien_room_reply(participant, reply, body);
 	} else if (reply->type == LIEN_WIRE_LIST && !(reply->flags & LIEN_WIRE_LAST)) {
 		n = (reply->length - sizeof(*reply)) / sizeof(struct lien_wire_item);
-		if (lien_participant_add(participant, body, n))
-			lien_transaction_fail(t, -ENOMEM, "out of memory");
+		if (lien_participant_add(participant, body, n)) {
+			participant->gone = true;
+			participant->seq = 0;
+			t->processes[index].failed = true;
+			lien_transaction_fail(t, -E2BIG,
+				"process %u lists more than can be away, or memory is short",
+				t->processes[index].pid);
+		}
 	}
 	for (i = 0; i < fds_count; i++) {
 		if (reply->type == LIEN_WIRE_EXPORT &&

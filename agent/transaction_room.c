@@ -98,8 +98,7 @@ static void leave_out(struct lien_transaction *t, unsigned index)
 
 	t->participants[index].member = false;
 	for (i = 0; i < t->count; i++)
-		if (t->participants[i].member &&
-			lien_restore_related(&t->participants[index], &t->participants[i]))
+		if (t->participants[i].member && lien_restore_related(t, index, i))
 			leave_out(t, i);
 }
 

@@ -60,7 +60,7 @@ static void sum_mapping(struct process_sums *sums, const struct lien_mapping *ma
 	if (!mapping->imported || !lien_allocation_on_device(mapping->allocation))
 		return;
 	if (mapping->parked)
-		sums->imports_away = true;
+		sums->imports_away |= mapping->allocation->owner != NULL; /* else it is lost */
 	else if (first_mapped(mapping))
 		sums->imported += mapping->bytes;
 }
@@ -136,21 +136,21 @@ static json_t *view_process(struct lien_process *process)
 		said(process, process->arena_used));
 }
 
-static json_t *view_processes(struct lien_graph *graph)
+static json_t *view_processes(struct lien_graph *graph, const struct lien_viewer *viewer)
 {
 	json_t *list = json_array();
 	struct lien_process *process;
 
 	for (process = lien_graph_first(graph); process; process = lien_graph_next(process))
-		if (process->cuda)
+		if (process->cuda && lien_sees(viewer, process))
 			json_array_append_new(list, view_process(process));
 	return list;
 }
 
-json_t *lien_view_ps(struct lien_graph *graph)
+json_t *lien_view_ps(struct lien_graph *graph, const struct lien_viewer *viewer)
 {
-	return json_pack(
-		"{s:o, s:o}", "processes", view_processes(graph), "dead", lien_view_dead(graph));
+	return json_pack("{s:o, s:o}", "processes", view_processes(graph, viewer), "dead",
+		lien_view_dead(graph, viewer));
 }
 
 static json_t *view_access(const struct lien_mapping *mapping)
@@ -226,13 +226,14 @@ json_t *lien_view_allocation(const struct lien_allocation *allocation)
 		communicator(allocation));
 }
 
-json_t *lien_view_handles(const struct lien_allocation *allocation)
+json_t *lien_view_handles(
+	const struct lien_allocation *allocation, const struct lien_viewer *viewer)
 {
 	const struct lien_handle *handle;
 	json_t *list = json_array();
 
 	LIST_FOREACH (handle, &allocation->handles, of_allocation)
-		if (handle->references)
+		if (handle->references && lien_sees(viewer, handle->process))
 			json_array_append_new(
 				list, json_pack("{s:I, s:o, s:I, s:b}", "pid",
 					      (json_int_t)handle->process->pid, "handle",
@@ -265,13 +266,15 @@ json_t *lien_view_bindings(const struct lien_allocation *allocation)
 	return list;
 }
 
-static json_t *view_mappings(const struct lien_allocation *allocation)
+static json_t *view_mappings(
+	const struct lien_allocation *allocation, const struct lien_viewer *viewer)
 {
 	const struct lien_mapping *mapping;
 	json_t *list = json_array();
 
 	LIST_FOREACH (mapping, &allocation->mappings, of_allocation)
-		json_array_append_new(list, lien_view_mapping(mapping));
+		if (lien_sees(viewer, mapping->process))
+			json_array_append_new(list, lien_view_mapping(mapping));
 	return list;
 }
 
@@ -288,13 +291,15 @@ static json_t *view_registrations(const struct lien_comm *comm)
 	return list;
 }
 
-static json_t *view_comms(struct lien_graph *graph)
+static json_t *view_comms(struct lien_graph *graph, const struct lien_viewer *viewer)
 {
 	json_t *list = json_array();
 	struct lien_process *process;
 	struct lien_comm *comm;
 
-	for (process = lien_graph_first(graph); process; process = lien_graph_next(process))
+	for (process = lien_graph_first(graph); process; process = lien_graph_next(process)) {
+		if (!lien_sees(viewer, process))
+			continue;
 		RB_FOREACH (comm, lien_comm_tree, &process->comms)
 			json_array_append_new(list,
 				json_pack("{s:o, s:I, s:o, s:i, s:i, s:o}", "group",
@@ -302,26 +307,27 @@ static json_t *view_comms(struct lien_graph *graph)
 					"address", lien_view_hex(comm->address), "rank", comm->rank,
 					"nranks", comm->nranks, "registrations",
 					view_registrations(comm)));
+	}
 	return list;
 }
 
-json_t *lien_view_graph(struct lien_graph *graph)
+json_t *lien_view_graph(struct lien_graph *graph, const struct lien_viewer *viewer)
 {
 	struct lien_allocation *allocation;
 	json_t *list = json_array(), *entry;
 
 	for (allocation = lien_graph_first_allocation(graph); allocation;
 		allocation = lien_graph_next_allocation(allocation)) {
-		if (!lien_allocation_held(allocation))
+		if (!lien_allocation_held(allocation) || !lien_sees_part(viewer, allocation))
 			continue;
 		entry = lien_view_allocation(allocation);
 		json_object_set_new(entry, "exports", json_integer(allocation->exports));
-		json_object_set_new(entry, "handles", lien_view_handles(allocation));
-		json_object_set_new(entry, "mappings", view_mappings(allocation));
+		json_object_set_new(entry, "handles", lien_view_handles(allocation, viewer));
+		json_object_set_new(entry, "mappings", view_mappings(allocation, viewer));
 		if (!LIST_EMPTY(&allocation->bindings))
 			json_object_set_new(entry, "multicast", lien_view_bindings(allocation));
 		json_array_append_new(list, entry);
 	}
-	return json_pack("{s:o, s:o, s:o}", "processes", view_processes(graph), "allocations", list,
-		"communicators", view_comms(graph));
+	return json_pack("{s:o, s:o, s:o}", "processes", view_processes(graph, viewer),
+		"allocations", list, "communicators", view_comms(graph, viewer));
 }

@@ -13,6 +13,7 @@
 #include "agent/graph.h"
 #include "agent/plan.h"
 #include "agent/transaction.h"
+#include "agent/viewer.h"
 
 /* Exports that are open files of some process now; none where that cannot be read. */
 struct lien_view_files {
@@ -21,10 +22,11 @@ struct lien_view_files {
 	bool known; /* false: count is 0, and says nothing */
 };
 
-json_t *lien_view_ps(struct lien_graph *graph);
-json_t *lien_view_mem(struct lien_graph *graph);
-json_t *lien_view_dead(struct lien_graph *graph); /* part of ps */
-json_t *lien_view_graph(struct lien_graph *graph);
+json_t *lien_view_ps(struct lien_graph *graph, const struct lien_viewer *viewer);
+json_t *lien_view_mem(struct lien_graph *graph, const struct lien_viewer *viewer);
+/* Part of ps. */
+json_t *lien_view_dead(struct lien_graph *graph, const struct lien_viewer *viewer);
+json_t *lien_view_graph(struct lien_graph *graph, const struct lien_viewer *viewer);
 /* What was counted of a communicator, as the kernel side names it: see struct lien_probe_traffic.
  */
 struct lien_counted {
@@ -33,11 +35,11 @@ struct lien_counted {
 };
 
 /* `counted` is sorted in passing; NULL: nothing is known of it. now_ns: CLOCK_MONOTONIC. */
-json_t *lien_view_comms(
-	struct lien_graph *graph, struct lien_counted *counted, size_t count, uint64_t now_ns);
+json_t *lien_view_comms(struct lien_graph *graph, const struct lien_viewer *viewer,
+	struct lien_counted *counted, size_t count, uint64_t now_ns);
 /* NULL also when there is no such process or address: `error` then says which, else it is "". */
-json_t *lien_view_holders(struct lien_graph *graph, uint32_t pid, uint64_t address,
-	const struct lien_view_files *files, char *error, size_t error_size);
+json_t *lien_view_holders(struct lien_graph *graph, const struct lien_viewer *viewer, uint32_t pid,
+	uint64_t address, const struct lien_view_files *files, char *error, size_t error_size);
 
 /* The same memory by one aspect of it, the largest part first. */
 enum lien_mem_by {
@@ -51,11 +53,12 @@ enum lien_mem_by {
 /* "owner", "rank", ...; -1: none of these. */
 int lien_mem_by_parse(const char *name, enum lien_mem_by *by);
 /* Of one process, or of all when pid is 0. */
-json_t *lien_view_mem_by(
-	struct lien_graph *graph, enum lien_mem_by by, uint32_t pid, const struct lien_node *node);
+json_t *lien_view_mem_by(struct lien_graph *graph, const struct lien_viewer *viewer,
+	enum lien_mem_by by, uint32_t pid, const struct lien_node *node);
 
 /* The devices by UUID and the processes that may use them; `explained`: with what these use. */
-json_t *lien_view_gpus(struct lien_graph *graph, const struct lien_node *node, bool explained);
+json_t *lien_view_gpus(struct lien_graph *graph, const struct lien_viewer *viewer,
+	const struct lien_node *node, bool explained);
 /* How old NVML's figures are; null: it is not there. */
 json_t *lien_view_nvml(const struct lien_node *node);
 

@@ -15,6 +15,7 @@ struct entry {
 };
 
 struct entries {
+	const struct lien_viewer *viewer;
 	struct entry *entry;
 	size_t count;
 	/* For those that were counted, but made before they could be seen. */
@@ -107,7 +108,9 @@ static void add_seen(struct entries *entries, struct lien_graph *graph,
 	struct lien_process *process;
 	struct lien_comm *comm;
 
-	for (process = lien_graph_first(graph); process; process = lien_graph_next(process))
+	for (process = lien_graph_first(graph); process; process = lien_graph_next(process)) {
+		if (!lien_sees(entries->viewer, process))
+			continue;
 		RB_FOREACH (comm, lien_comm_tree, &process->comms) {
 			struct lien_counted key = {
 				.comm = {.pid = process->pid, .comm = comm->address}};
@@ -118,6 +121,7 @@ static void add_seen(struct entries *entries, struct lien_graph *graph,
 				.comm = comm,
 				.traffic = found ? &found->traffic : NULL};
 		}
+	}
 }
 
 static bool is_seen(struct lien_process *process, uint64_t address)
@@ -136,7 +140,8 @@ static void add_unseen(struct entries *entries, struct lien_graph *graph,
 
 	for (i = 0; i < count; i++) {
 		process = lien_graph_process(graph, counted[i].comm.pid);
-		if (!process || is_seen(process, counted[i].comm.comm))
+		if (!process || !lien_sees(entries->viewer, process) ||
+			is_seen(process, counted[i].comm.comm))
 			continue;
 		comm = &entries->unseen[entries->unseen_count++];
 		comm->address = counted[i].comm.comm;
@@ -368,10 +373,10 @@ static json_t *view_group(
 		entries->counted ? json_integer(receives) : json_null());
 }
 
-json_t *lien_view_comms(
-	struct lien_graph *graph, struct lien_counted *counted, size_t count, uint64_t now_ns)
+json_t *lien_view_comms(struct lien_graph *graph, const struct lien_viewer *viewer,
+	struct lien_counted *counted, size_t count, uint64_t now_ns)
 {
-	struct entries entries = {.counted = counted, .now_ns = now_ns};
+	struct entries entries = {.viewer = viewer, .counted = counted, .now_ns = now_ns};
 	const struct entry *entry, *end, *last;
 	json_t *groups, *comms, *view = NULL;
 

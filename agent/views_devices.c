@@ -167,13 +167,13 @@ static json_t *view_gpu(const struct gpu *gpu)
 		gpu->processes);
 }
 
-static json_t *view_all(struct gpus *gpus, bool explained)
+static json_t *view_all(struct gpus *gpus, const struct lien_viewer *viewer, bool explained)
 {
 	json_t *list = json_array();
 	unsigned i;
 
 	for (i = 0; i < gpus->count; i++) {
-		if (explained)
+		if (explained && lien_sees(viewer, NULL))
 			add_untraced(&gpus->gpu[i]);
 		json_array_append_new(list, view_gpu(&gpus->gpu[i]));
 	}
@@ -184,7 +184,8 @@ static json_t *view_all(struct gpus *gpus, bool explained)
 	return list;
 }
 
-json_t *lien_view_gpus(struct lien_graph *graph, const struct lien_node *node, bool explained)
+json_t *lien_view_gpus(struct lien_graph *graph, const struct lien_viewer *viewer,
+	const struct lien_node *node, bool explained)
 {
 	struct gpus gpus = {.unidentified = json_array()};
 	struct lien_process *process;
@@ -195,10 +196,10 @@ json_t *lien_view_gpus(struct lien_graph *graph, const struct lien_node *node, b
 	for (i = 0; done && node && i < node->count; i++)
 		done = gpu_of(&gpus, node, &node->devices[i].uuid);
 	for (process = lien_graph_first(graph); done && process; process = lien_graph_next(process))
-		if (process->cuda)
+		if (process->cuda && lien_sees(viewer, process))
 			done = add_process(&gpus, node, process, explained);
 	if (done)
-		view = view_all(&gpus, explained);
+		view = view_all(&gpus, viewer, explained);
 	for (i = 0; i < gpus.count; i++)
 		json_decref(gpus.gpu[i].processes);
 	json_decref(gpus.unidentified);

@@ -10,7 +10,9 @@ json_t *lien_view_hex(uint64_t value);
 /* Names a communicator's group: the start of the unique id is NCCL's random magic. */
 json_t *lien_view_group(const struct lien_comm *comm);
 json_t *lien_view_allocation(const struct lien_allocation *allocation);
-json_t *lien_view_handles(const struct lien_allocation *allocation);
+/* Those that the viewer sees. */
+json_t *lien_view_handles(
+	const struct lien_allocation *allocation, const struct lien_viewer *viewer);
 json_t *lien_view_mapping(const struct lien_mapping *mapping);
 /* Of a multicast object what is bound to it; of memory the objects that it is bound to. */
 json_t *lien_view_bindings(const struct lien_allocation *allocation);

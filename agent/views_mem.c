@@ -141,8 +141,8 @@ static struct row *count_owned(
 	return row;
 }
 
-static int count_mappings(
-	struct rows *rows, const struct lien_allocation *allocation, struct row *owned)
+static int count_mappings(struct rows *rows, const struct lien_viewer *viewer,
+	const struct lien_allocation *allocation, struct row *owned)
 {
 	unsigned owned_index = owned ? owned - rows->row : 0;
 	const struct lien_mapping *mapping, *earlier;
@@ -153,6 +153,8 @@ static int count_mappings(
 			rows->row[owned_index].mappings++;
 			continue;
 		}
+		if (!lien_sees(viewer, mapping->process))
+			continue;
 		row = row_of(rows, mapping->process->pid, lien_allocation_library(allocation),
 			lien_host_kind(allocation) ? lien_kind_imported_host : kind_imported);
 		if (!row)
@@ -173,7 +175,7 @@ static int count_mappings(
 }
 
 /* Memory whose owner has exited, by owner: its importers keep it. */
-json_t *lien_view_dead(struct lien_graph *graph)
+json_t *lien_view_dead(struct lien_graph *graph, const struct lien_viewer *viewer)
 {
 	struct lien_allocation *allocation;
 	json_t *list = json_array();
@@ -183,7 +185,8 @@ json_t *lien_view_dead(struct lien_graph *graph)
 	for (allocation = lien_graph_first_allocation(graph); allocation;
 		allocation = lien_graph_next_allocation(allocation))
 		if (!allocation->owner && allocation->owner_pid &&
-			lien_allocation_held(allocation) && lien_allocation_on_device(allocation))
+			lien_allocation_held(allocation) && lien_allocation_on_device(allocation) &&
+			lien_sees_owned(viewer, allocation))
 			count_owned(&rows, allocation, "its owner has exited");
 	if (rows.count)
 		qsort(rows.row, rows.count, sizeof(rows.row[0]), row_cmp);
@@ -213,13 +216,14 @@ static void count_left(
 	if (i == sizeof(lefts->left) / sizeof(lefts->left[0]))
 		return;
 	if (i == lefts->count)
-		lefts->left[lefts->count++] =
-			(struct lien_left){.pid = allocation->owner_pid, .reason = reason};
+		lefts->left[lefts->count++] = (struct lien_left){.pid = allocation->owner_pid,
+			.reason = reason,
+			.address = lien_plan_address(allocation)};
 	lefts->left[i].allocations++;
 	lefts->left[i].bytes += allocation->bytes;
 }
 
-json_t *lien_view_mem(struct lien_graph *graph)
+json_t *lien_view_mem(struct lien_graph *graph, const struct lien_viewer *viewer)
 {
 	struct lien_allocation *allocation;
 	uint64_t bytes = 0, frees = 0, host = 0, arena = 0;
@@ -236,6 +240,11 @@ json_t *lien_view_mem(struct lien_graph *graph)
 		if (!lien_allocation_held(allocation) ||
 			allocation->origin == LIEN_ORIGIN_MULTICAST)
 			continue;
+		if (!lien_sees_owned(viewer, allocation)) {
+			if (count_mappings(&rows, viewer, allocation, NULL))
+				goto nomem;
+			continue;
+		}
 		if (lien_is_arena(allocation)) {
 			arena += allocation->bytes;
 			continue;
@@ -255,7 +264,7 @@ json_t *lien_view_mem(struct lien_graph *graph)
 		}
 		if (allocation->owner_pid && !(row = count_owned(&rows, allocation, reason)))
 			goto nomem;
-		if (count_mappings(&rows, allocation, row))
+		if (count_mappings(&rows, viewer, allocation, row))
 			goto nomem;
 	}
 	if (rows.count)

@@ -16,6 +16,7 @@ struct row {
 };
 
 struct grouping {
+	const struct lien_viewer *viewer;
 	enum lien_mem_by by;
 	uint32_t pid; /* only what it owns, or by rank: has; 0: all */
 	struct row *rows;
@@ -94,6 +95,7 @@ static bool count_imports(struct grouping *grouping, const struct lien_allocatio
 			mapping->process->pid, mapping->process->start, kind_imported, false};
 
 		if (mapping->process == allocation->owner ||
+			!lien_sees(grouping->viewer, mapping->process) ||
 			(grouping->pid && grouping->pid != mapping->process->pid))
 			continue;
 		if (!lien_allocation_on_device(allocation))
@@ -123,7 +125,8 @@ static bool count_owned(struct grouping *grouping, const struct lien_allocation 
 	const struct lien_mapping *mapping;
 	struct row *row;
 
-	if (grouping->pid && grouping->pid != allocation->owner_pid)
+	if ((grouping->pid && grouping->pid != allocation->owner_pid) ||
+		!lien_sees_owned(grouping->viewer, allocation))
 		return true;
 	row = row_of(grouping, &key, allocation, allocation->owner);
 	if (!row)
@@ -154,7 +157,8 @@ static bool count_all(struct grouping *grouping, struct lien_graph *graph)
 			allocation->origin == LIEN_ORIGIN_MULTICAST)
 			continue;
 		if (lien_is_arena(allocation)) {
-			if (!grouping->pid || grouping->pid == allocation->owner_pid)
+			if ((!grouping->pid || grouping->pid == allocation->owner_pid) &&
+				lien_sees_owned(grouping->viewer, allocation))
 				grouping->arena += allocation->bytes;
 			continue;
 		}
@@ -265,10 +269,10 @@ int lien_mem_by_parse(const char *name, enum lien_mem_by *by)
 	return -1;
 }
 
-json_t *lien_view_mem_by(
-	struct lien_graph *graph, enum lien_mem_by by, uint32_t pid, const struct lien_node *node)
+json_t *lien_view_mem_by(struct lien_graph *graph, const struct lien_viewer *viewer,
+	enum lien_mem_by by, uint32_t pid, const struct lien_node *node)
 {
-	struct grouping grouping = {.by = by, .pid = pid};
+	struct grouping grouping = {.viewer = viewer, .by = by, .pid = pid};
 	bool done = count_all(&grouping, graph);
 	json_t *view = NULL;
 	unsigned i;

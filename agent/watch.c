@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "agent/contexts.h"
+#include "agent/gate.h"
 #include "agent/node.h"
 #include "agent/sites.h"
 #include "agent/walks.h"
@@ -177,6 +178,25 @@ static uint32_t uid_of(uint32_t pid)
 
 	snprintf(path, sizeof(path), "/proc/%u", pid);
 	return stat(path, &st) ? 0 : st.st_uid;
+}
+
+bool lien_watch_owned(const struct lien_process *process, const struct lien_viewer *viewer)
+{
+	unsigned real = -1u, effective = -1u, saved = -1u;
+	char path[32], line[128];
+	FILE *file;
+
+	if (!process || !viewer->one_user)
+		return process;
+	snprintf(path, sizeof(path), "/proc/%u/status", process->pid);
+	file = fopen(path, "re");
+	while (file && fgets(line, sizeof(line), file))
+		if (sscanf(line, "Uid: %u %u %u", &real, &effective, &saved) == 3)
+			break;
+	if (file)
+		fclose(file);
+	return process->uid == viewer->uid && real == viewer->uid && effective == real &&
+	       saved == real;
 }
 
 static const struct lien_probed_file *probed_file(
@@ -604,6 +624,7 @@ void lien_watch_process_end(void *context, struct lien_process *process)
 		lien_transaction_gone(agent->transaction, process->pid);
 	lien_sites_process_end(agent);
 	lien_contexts_process_end(agent, process);
+	lien_gate_process_end(agent, process);
 	if (!tracked)
 		return;
 	lien_walk_end(agent, process, "it has ended");

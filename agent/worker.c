@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "agent/agent.h"
+#include "agent/privileges.h"
 
 #define STOP_LIMIT_S 1
 
@@ -32,6 +33,7 @@ static void *work(void *arg)
 	const uint64_t one = 1;
 	struct lien_job *job;
 
+	lien_privileges_drop(); /* each thread has its own */
 	pthread_mutex_lock(&worker->lock);
 	while (!worker->stopping) {
 		job = STAILQ_FIRST(&worker->todo);

@@ -30,6 +30,8 @@ int lien_files(struct bpf_iter__task_file *ctx)
 		return 0;
 	key.file = (__u64)file;
 	key.private_data = (__u64)BPF_CORE_READ(file, private_data);
+	key.inode = BPF_CORE_READ(file, f_inode, i_ino);
+	key.device = BPF_CORE_READ(file, f_inode, i_sb, s_dev);
 	number = bpf_map_lookup_elem(&shares, &key);
 	if (!number)
 		return 0;

@@ -93,6 +93,22 @@ static __always_inline int let_in(struct thread *thread, __u32 call)
 	       (thread->group && thread->group_calls);
 }
 
+/* A copy between places that do not move, or a value written to one. */
+static __always_inline int elsewhere(
+	const struct arguments *arguments, const struct lien_probe_shut *range, __u32 call)
+{
+	__u64 to = arguments->arg[0], from = to;
+
+	if (call < LIEN_CALL_CU_COPY || call > LIEN_CALL_CU_SET_32_ASYNC_PTSZ ||
+		(call >= LIEN_CALL_CU_COPY_2D && call <= LIEN_CALL_CU_COPY_2D_ASYNC_PTSZ))
+		return 0;
+	if (call < LIEN_CALL_CU_COPY_PEER)
+		from = arguments->arg[1];
+	else if (call < LIEN_CALL_CU_COPY_2D)
+		from = arguments->arg[2];
+	return (to < range->low || to >= range->high) && (from < range->low || from >= range->high);
+}
+
 static __noinline void hold(struct thread *thread, const struct arguments *arguments,
 	struct lien_probe_gate *gate, __u32 call)
 {
@@ -103,6 +119,8 @@ static __noinline void hold(struct thread *thread, const struct arguments *argum
 		.t = bpf_ktime_get_ns(),
 		.call = call,
 		.peer = arguments->arg[3],
+		.unsure = !thread->group_known,
+		.tid = own_tid(task),
 	};
 	__u32 index = gate->signal - 1;
 
@@ -127,6 +145,7 @@ int lien_gate_entry(struct pt_regs *ctx)
 	__u32 call = LIEN_COOKIE_CALL(bpf_get_attach_cookie(ctx));
 	struct thread *thread = thread_get();
 	struct lien_probe_gate *gate;
+	struct lien_probe_shut *range;
 
 	gate = thread ? bpf_map_lookup_elem(&gates, &thread->pid) : 0;
 	if (!gate || gate->start != thread->start || of_control(thread, arguments.sp))
@@ -134,17 +153,20 @@ int lien_gate_entry(struct pt_regs *ctx)
 	if (thread->gate_turn != gate->turn) {
 		thread->gate_turn = gate->turn;
 		thread->gate_sp = 0;
-		thread->group = thread->group_calls = 0;
+		thread->group = thread->group_calls = thread->group_known = 0;
 	}
-	if (thread->gate_sp && arguments.sp < thread->gate_sp)
-		return 0; /* within a call that was let in */
+	/* Within a call that was let in; or seen by the probes of an earlier gate as well, which
+	 * take their time to go. */
+	if (thread->gate_sp && arguments.sp <= thread->gate_sp)
+		return 0;
 	gate_leave(thread);
 	thread->gate_sp = arguments.sp;
 	__sync_fetch_and_add(&gate->inside, 1);
-	if (bpf_map_lookup_elem(&shut, &thread->pid) && !let_in(thread, call))
+	range = bpf_map_lookup_elem(&shut, &thread->pid);
+	if (range && !let_in(thread, call) && !elsewhere(&arguments, range, call))
 		hold(thread, &arguments, gate, call);
 	if (call == LIEN_CALL_NCCL_GROUP_START)
-		thread->group++;
+		thread->group_known = ++thread->group;
 	else if (thread->group && call != LIEN_CALL_NCCL_GROUP_END)
 		thread->group_calls++;
 	return 0;
@@ -157,10 +179,17 @@ int lien_gate_return(struct pt_regs *ctx)
 	__u32 ktid = (__u32)bpf_get_current_pid_tgid();
 	struct thread *thread = bpf_map_lookup_elem(&threads, &ktid);
 
-	if (!thread || thread->gate_sp != ctx->sp - 8)
+	if (!thread)
+		return 0;
+	if (thread->last_sp == ctx->sp - 8)
+		thread->last_sp = 0;
+	if (thread->gate_sp != ctx->sp - 8)
 		return 0;
 	gate_leave(thread);
-	if (call == LIEN_CALL_NCCL_GROUP_END && thread->group && !--thread->group)
+	if (call != LIEN_CALL_NCCL_GROUP_END)
+		return 0;
+	thread->group_known = 1;
+	if (thread->group && !--thread->group)
 		thread->group_calls = 0;
 	return 0;
 }

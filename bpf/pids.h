@@ -32,4 +32,17 @@ static __noinline __u32 pid_in_agent(struct task_struct *task)
 	return 0;
 }
 
+/* Its number in its own namespace, which is the one that it knows. */
+static __always_inline __u32 own_tid(struct task_struct *task)
+{
+	struct pid *pid = BPF_CORE_READ(task, thread_pid);
+	struct upid *upid;
+
+	if (!pid)
+		return 0;
+	upid = (void *)pid + bpf_core_field_offset(struct pid, numbers) +
+	       BPF_CORE_READ(pid, level) * bpf_core_type_size(struct upid);
+	return BPF_CORE_READ(upid, nr);
+}
+
 #endif

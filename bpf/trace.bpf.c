@@ -57,7 +57,7 @@ struct thread {
 	__u32 gate_turn;   /* the gate that has seen it */
 	__u32 group;	   /* NCCL groups that it has opened, as the gate has seen */
 	__u32 group_calls; /* in them, that were let in */
-	__u32 zero;
+	__u32 group_known; /* no other is open */
 	struct frame frame[FRAMES];
 	struct lien_event
 		event; /* made here: too large for the stack, and a thread makes one at a time */
@@ -205,7 +205,7 @@ struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 4096);
 	__type(key, __u32);
-	__type(value, __u32);
+	__type(value, struct lien_probe_shut);
 } shut SEC(".maps");
 
 struct {
@@ -396,6 +396,8 @@ static __always_inline int file_key(struct lien_probe_share *key, __s64 fd)
 
 	key->file = (__u64)file;
 	key->private_data = file ? (__u64)BPF_CORE_READ(file, private_data) : 0;
+	key->inode = file ? BPF_CORE_READ(file, f_inode, i_ino) : 0;
+	key->device = file ? BPF_CORE_READ(file, f_inode, i_sb, s_dev) : 0;
 	return file ? 0 : -1;
 }
 

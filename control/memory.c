@@ -54,6 +54,8 @@ void lien_devices_close(struct lien_control *control)
 	const struct lien_driver *driver = control->driver;
 	unsigned i;
 
+	if (lien_items_any(&control->items, 1 << LIEN_ITEM_FILLING))
+		return; /* copies are under way: an agent ended before FINISH */
 	for (i = 0; i < LIEN_DEVICES_MAX; i++) {
 		struct lien_device *device = &control->devices[i];
 
@@ -533,6 +535,18 @@ static int create_memory(struct lien_control *control, struct lien_item *item)
 	return result;
 }
 
+/* Waits for the copies. If one of them failed, none counts. */
+static int fill_end(struct lien_control *control)
+{
+	int result = devices_synchronize(control);
+	struct lien_item *item = NULL;
+
+	while (result && (item = lien_items_next(&control->items, item)))
+		if (item->state == LIEN_ITEM_FILLING)
+			item->state = LIEN_ITEM_EMPTY;
+	return result;
+}
+
 /* One that has been put back without its bytes needs only these. */
 static int create(struct lien_control *control, struct lien_item *item)
 {
@@ -548,7 +562,7 @@ static int create(struct lien_control *control, struct lien_item *item)
 		return 0;
 	}
 	lien_control_fail(control, result, item->wire.va, "copy to the device");
-	devices_synchronize(control);
+	fill_end(control);
 	detach(control, item); /* else it stays empty */
 	return result;
 }
@@ -704,18 +718,6 @@ void lien_order_forget(struct lien_control *control, unsigned states)
 			!(item->wire.flags & LIEN_WIRE_WORTHLESS) && end > control->arena.used)
 			control->arena.used = end;
 	}
-}
-
-/* Waits for the copies. If one of them failed, none counts. */
-static int fill_end(struct lien_control *control)
-{
-	int result = devices_synchronize(control);
-	struct lien_item *item = NULL;
-
-	while (result && (item = lien_items_next(&control->items, item)))
-		if (item->state == LIEN_ITEM_FILLING)
-			item->state = LIEN_ITEM_EMPTY;
-	return result;
 }
 
 /* Copies once more what did not arrive. */

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /* Orders in, replies out. */
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <string.h>
@@ -11,6 +12,7 @@
 
 #include <lien/pass_fds.h>
 #include "control/control.h"
+#include "control/gate.h"
 #include "control/handles.h"
 
 /* What is away outlives sockets and threads. */
@@ -30,6 +32,7 @@ struct message {
 	size_t body; /* bytes after the header */
 	int fds[LIEN_WIRE_FDS_MAX];
 	unsigned fds_count;
+	struct ucred sender;
 };
 
 uint64_t lien_control_now_ns(void)
@@ -66,9 +69,11 @@ int lien_control_fail(struct lien_control *control, int result, uint64_t where, 
 
 static int receive(int fd, struct message *message)
 {
-	ssize_t n = lien_pass_receive(
-		fd, message->bytes, sizeof(message->bytes), message->fds, &message->fds_count, 0);
+	ssize_t n;
 
+	message->sender.uid = -1;
+	n = lien_pass_receive_from(fd, message->bytes, sizeof(message->bytes), message->fds,
+		&message->fds_count, &message->sender, 0);
 	if (n <= 0 && n != -EMSGSIZE)
 		return -1;
 	message->body = n > (ssize_t)sizeof(message->header) ? n - sizeof(message->header) : 0;
@@ -153,6 +158,22 @@ static int import_all(struct lien_control *control, struct message *message)
 	return first;
 }
 
+/* Saved by an agent that died before the drop: importers may wait for it. */
+static int half_away(const struct lien_item *item)
+{
+	return item->state == LIEN_ITEM_SAVED && item->wire.flags & LIEN_WIRE_SHARED;
+}
+
+static int cut_short(struct lien_control *control)
+{
+	struct lien_item *item = NULL;
+
+	while ((item = lien_items_next(&control->items, item)))
+		if (half_away(item))
+			return 1;
+	return 0;
+}
+
 static int stage(struct lien_control *control, const struct message *message)
 {
 	const struct lien_wire_item *items =
@@ -160,9 +181,13 @@ static int stage(struct lien_control *control, const struct message *message)
 	int result;
 
 	if (message->header.flags & LIEN_WIRE_FIRST) {
+		if (cut_short(control))
+			return lien_control_fail(control, -EBUSY, 0,
+				"an earlier offload was cut short here: `lien restore` first");
 		if (lien_items_any(&control->items, LIEN_ITEMS_RETURNED))
 			return lien_control_fail(
 				control, -EBUSY, 0, "an earlier restore is not finished here");
+		control->expired = 0;
 		lien_order_forget(control, LIEN_ITEMS_UNTOUCHED);
 	}
 	result = lien_items_add(
@@ -215,8 +240,13 @@ static void list(struct lien_control *control, int fd, uint32_t flags)
 	unsigned n = 0, i;
 
 	while ((item = lien_items_next(&control->items, item)))
-		for (i = 0; i < item->wire.mappings && item->state >= LIEN_ITEM_AWAY; i++) {
-			batch[n++] = item[i].wire;
+		for (i = 0; i < item->wire.mappings &&
+			    (item->state >= LIEN_ITEM_AWAY || half_away(item));
+			i++) {
+			batch[n] = item[i].wire;
+			if (half_away(item))
+				batch[n].flags |= LIEN_WIRE_HERE;
+			n++;
 			if (n == room) {
 				send_reply(
 					fd, &control->reply, batch, n * sizeof(batch[0]), NULL, 0);
@@ -263,19 +293,79 @@ static void hello(struct lien_control *control, struct lien_wire_hello *hello)
 	hello->pid = getpid();
 	hello->tid = syscall(SYS_gettid);
 	hello->uid = getuid();
+	hello->shut = lien_gate_is_shut();
 	hello_devices(hello);
 	while ((item = lien_items_next(&control->items, item)))
-		if (item->state >= LIEN_ITEM_AWAY) {
+		if (half_away(item)) {
+			hello->items += item->wire.mappings;
+		} else if (item->state >= LIEN_ITEM_AWAY) {
 			hello->items += item->wire.mappings;
 			if (item->wire.flags & LIEN_WIRE_OWNED)
 				hello->bytes += item->wire.allocation_bytes;
 		}
 }
 
+static int anything_away(struct lien_control *control)
+{
+	return lien_items_any(&control->items, LIEN_ITEMS_MISSING | LIEN_ITEMS_RETURNED);
+}
+
+static int gate(struct lien_control *control, const struct message *message)
+{
+	switch (message->header.arg) {
+	case LIEN_WIRE_GATE_OPEN:
+		if (anything_away(control))
+			return lien_control_fail(
+				control, -EBUSY, 0, "memory is still away: the gate stays shut");
+		lien_gate_open();
+		return 0;
+	case LIEN_WIRE_GATE_SHUT:
+		lien_gate_shut();
+		return 0;
+	case LIEN_WIRE_GATE_PASS:
+		lien_gate_pass((const void *)(message->bytes + sizeof(message->header)),
+			message->body / sizeof(uint32_t));
+		return 0;
+	}
+	return lien_control_fail(control, -EPROTO, 0, "unknown order to the gate");
+}
+
+/* Whether ids of other users are not all known here, and the host's root is nobody's. */
+static int in_user_namespace(void)
+{
+	static const char all[] = "         0          0 4294967295";
+	char map[64] = "";
+	int fd = open("/proc/self/uid_map", O_RDONLY | O_CLOEXEC);
+	ssize_t n = fd < 0 ? 0 : read(fd, map, sizeof(map) - 1);
+
+	if (fd >= 0)
+		close(fd);
+	return n > 0 && strncmp(map, all, sizeof(all) - 1) != 0;
+}
+
+#define OVERFLOW_UID 65534
+
+/*
+ * Orders are root's or this user's to give. Processes that were forked from this one have both ends
+ * of the pair, and may have given up rights since. In a user namespace whoever is not of it looks
+ * the same; to get hold of the agent's end takes the right to trace this process, though.
+ */
+static int may_order(const struct ucred *sender)
+{
+	return !sender->uid || sender->uid == getuid() ||
+	       (sender->uid == OVERFLOW_UID && in_user_namespace());
+}
+
 static int obey(struct lien_control *control, int fd, struct message *message)
 {
 	int result = 0;
 
+	if (message->header.type == LIEN_WIRE_GATE)
+		return gate(control, message);
+	if (control->expired && message->header.type >= LIEN_WIRE_DRAIN &&
+		message->header.type <= LIEN_WIRE_DROP)
+		return lien_control_fail(control, -ESTALE, 0,
+			"the agent was silent for too long, and the job runs on");
 	if (message->header.type > LIEN_WIRE_STAGE && message->header.type != LIEN_WIRE_LIST &&
 		(result = driver_ready(control)))
 		return result;
@@ -333,7 +423,7 @@ static int still(int fd, uint64_t ino)
 	return lien_control_inode(fd) == ino;
 }
 
-/* Until there is an order. */
+/* Until there is an order. A transaction whose agent has gone must not hold the application up. */
 static void wait_for_order(int fd)
 {
 	struct pollfd order = {.fd = fd, .events = POLLIN};
@@ -341,6 +431,11 @@ static void wait_for_order(int fd)
 
 	while (lien_handles_owed() && tries++ < SETTLE_TRIES && !poll(&order, 1, SETTLE_MS))
 		lien_handles_settle(kept.driver);
+	if (!lien_gate_is_shut() || anything_away(&kept) || poll(&order, 1, LIEN_GATE_LEASE_MS))
+		return;
+	lien_order_forget(&kept, LIEN_ITEMS_UNTOUCHED);
+	kept.expired = 1;
+	lien_gate_open();
 }
 
 void lien_control_serve(int fd, uint64_t ino)
@@ -349,6 +444,7 @@ void lien_control_serve(int fd, uint64_t ino)
 	static struct message message;
 	struct lien_wire_hello who;
 	uint64_t start;
+	int allowed;
 
 	pthread_mutex_lock(&serving);
 	wait_for_order(fd);
@@ -359,7 +455,11 @@ void lien_control_serve(int fd, uint64_t ino)
 		kept.reply.seq = message.header.seq;
 		kept.generation = message.header.arg;
 		kept.flags = message.header.flags;
-		if (message.header.type == LIEN_WIRE_HELLO)
+		allowed = may_order(&message.sender);
+		if (!allowed)
+			kept.reply.result = lien_control_fail(&kept, -EPERM, 0,
+				"orders are taken from root and from this user alone");
+		else if (message.header.type == LIEN_WIRE_HELLO)
 			hello(&kept, &who);
 		else
 			kept.reply.result = obey(&kept, fd, &message);
@@ -372,7 +472,8 @@ void lien_control_serve(int fd, uint64_t ino)
 		if (!still(fd, ino))
 			break;
 		send_reply(fd, &kept.reply, &who,
-			message.header.type == LIEN_WIRE_HELLO ? sizeof(who) : 0, NULL, 0);
+			allowed && message.header.type == LIEN_WIRE_HELLO ? sizeof(who) : 0, NULL,
+			0);
 		wait_for_order(fd);
 	}
 	pthread_mutex_unlock(&serving);

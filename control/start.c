@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "control/control.h"
+#include "control/gate.h"
 #include "control/translate.h"
 
 /* Out of the way of programs that count their descriptors from below. */
@@ -80,6 +81,7 @@ static int start_thread(int pair[2])
 static void start(void)
 {
 	struct lien_control_state *state = &lien_control_state;
+	const int on = 1;
 	int pair[2];
 
 	if (state->agent_fd >= 0 && state->pid == (uint32_t)getpid() &&
@@ -90,6 +92,7 @@ static void start(void)
 		return;
 	pair[0] = raise_fd(pair[0]);
 	pair[1] = raise_fd(pair[1]);
+	setsockopt(pair[1], SOL_SOCKET, SO_PASSCRED, &on, sizeof(on)); /* who gives orders */
 	if (start_thread(pair)) {
 		close(pair[0]);
 		close(pair[1]);
@@ -110,6 +113,7 @@ static void woken(int signal)
 		start();
 		__atomic_store_n(&starting, 0, __ATOMIC_RELEASE);
 	}
+	lien_gate_wait();
 	errno = saved;
 }
 

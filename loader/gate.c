@@ -48,6 +48,11 @@ bool lien_probes_is_gated(const struct lien_probes *probes, uint32_t pid)
 	return find(probes, pid);
 }
 
+unsigned lien_probes_gates(const struct lien_probes *probes)
+{
+	return probes->gates_count;
+}
+
 static int gates_fd(const struct lien_probes *probes)
 {
 	return bpf_map__fd(probes->skel->maps.gates);
@@ -72,7 +77,19 @@ struct lien_gate *lien_gate_add(struct lien_probes *probes, uint32_t pid)
 	gate = &grown[probes->gates_count++];
 	memset(gate, 0, sizeof(*gate));
 	gate->pid = pid;
+	gate->probes = probes;
 	return gate;
+}
+
+static int forget(
+	void *context, const struct lien_probe_held_key *key, const struct lien_probe_held *held)
+{
+	struct lien_gate *gate = context;
+
+	(void)held;
+	if (key->pid == gate->pid)
+		lien_probes_let_in(gate->probes, key->pid, key->tid);
+	return 0;
 }
 
 int lien_probes_gate(struct lien_probes *probes, uint32_t pid, uint64_t start, uint32_t signal)
@@ -86,6 +103,8 @@ int lien_probes_gate(struct lien_probes *probes, uint32_t pid, uint64_t start, u
 		return 0;
 	if (!lien_gate_add(probes, pid))
 		return -ENOMEM;
+	/* Of a gate before this one: its probes went before the calls returned. */
+	lien_probes_held(probes, forget, find(probes, pid));
 	gate.turn = ++probes->next_gate ^ (uint32_t)getpid() << 16;
 	return bpf_map_update_elem(gates_fd(probes), &pid, &gate, BPF_ANY);
 }
@@ -193,13 +212,16 @@ int lien_probes_gate_file(struct lien_probes *probes, uint32_t pid, enum lien_li
 	return 0;
 }
 
-int lien_probes_gate_shut(struct lien_probes *probes, uint32_t pid, bool shut)
+int lien_probes_gate_shut(struct lien_probes *probes, uint32_t pid, uint64_t low, uint64_t high)
 {
-	int fd = bpf_map__fd(probes->skel->maps.shut), err;
-	uint32_t one = 1;
+	int fd = bpf_map__fd(probes->skel->maps.shut);
+	struct lien_probe_shut range = {low, high}, before;
 
-	err = shut ? bpf_map_update_elem(fd, &pid, &one, BPF_ANY) : bpf_map_delete_elem(fd, &pid);
-	return err == -ENOENT ? 0 : err;
+	if (!bpf_map_lookup_elem(fd, &pid, &before)) {
+		range.low = before.low < low ? before.low : low;
+		range.high = before.high > high ? before.high : high;
+	}
+	return bpf_map_update_elem(fd, &pid, &range, BPF_ANY);
 }
 
 void lien_probes_ungate(struct lien_probes *probes, uint32_t pid,
@@ -210,7 +232,7 @@ void lien_probes_ungate(struct lien_probes *probes, uint32_t pid,
 
 	if (!gate)
 		return;
-	lien_probes_gate_shut(probes, pid, false);
+	bpf_map_delete_elem(bpf_map__fd(probes->skel->maps.shut), &pid);
 	bpf_map_delete_elem(gates_fd(probes), &pid);
 	lien_keep_ungate(probes, gate);
 	for (i = 0; i < gate->files_count; i++) {
@@ -240,6 +262,13 @@ int lien_probes_held(const struct lien_probes *probes,
 			return result;
 	}
 	return 0;
+}
+
+void lien_probes_let_in(struct lien_probes *probes, uint32_t pid, uint32_t tid)
+{
+	struct lien_probe_held_key key = {pid, tid};
+
+	bpf_map_delete_elem(bpf_map__fd(probes->skel->maps.held), &key);
 }
 
 uint64_t lien_probes_pair(

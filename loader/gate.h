@@ -20,15 +20,17 @@ int lien_probes_gate(struct lien_probes *probes, uint32_t pid, uint64_t start, u
  * work on any memory, too. 0 or -errno. */
 int lien_probes_gate_file(struct lien_probes *probes, uint32_t pid, enum lien_library library,
 	const char *path, bool all);
-/* From when this returns, threads that enter are held; or none is any more. Those that are held
- * stay so until the control library lets them go. */
-int lien_probes_gate_shut(struct lien_probes *probes, uint32_t pid, bool shut);
+/* From when this returns, threads that enter are held. `low`, `high`: between which all lies that
+ * is moved; of what was away before as well. */
+int lien_probes_gate_shut(struct lien_probes *probes, uint32_t pid, uint64_t low, uint64_t high);
 bool lien_probes_gate_get(
 	const struct lien_probes *probes, uint32_t pid, struct lien_probe_gate *gate);
 /* Removes it. Calls `close` with each descriptor that is to be closed, which takes 10 ms and more.
  */
 void lien_probes_ungate(struct lien_probes *probes, uint32_t pid,
 	void (*close)(void *context, int fd), void *context);
+/* How many there are. */
+unsigned lien_probes_gates(const struct lien_probes *probes);
 bool lien_probes_is_gated(const struct lien_probes *probes, uint32_t pid);
 
 /* The threads that are held, until fn returns something else than 0, which is returned. -errno. */
@@ -36,6 +38,8 @@ int lien_probes_held(const struct lien_probes *probes,
 	int (*fn)(void *context, const struct lien_probe_held_key *key,
 		const struct lien_probe_held *held),
 	void *context);
+/* A thread is about to be let in: it is held no more. */
+void lien_probes_let_in(struct lien_probes *probes, uint32_t pid, uint32_t tid);
 /* How many sends to (or receives from) a rank the process has begun. */
 uint64_t lien_probes_pair(const struct lien_probes *probes, uint32_t pid, uint64_t comm,
 	uint32_t peer, bool receives);

@@ -31,6 +31,7 @@ struct lien_gate_file {
 
 /* A process that is held back, or may be. */
 struct lien_gate {
+	struct lien_probes *probes;
 	uint32_t pid;
 	struct lien_gate_file files[LIEN_GATE_FILES];
 	unsigned files_count;

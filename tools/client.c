@@ -168,6 +168,24 @@ static int refused(struct lien_client *client, int err)
 	}
 }
 
+/* In a folder where anybody makes files, anybody may listen. */
+static int check_agent(struct lien_client *client)
+{
+	struct ucred agent;
+	socklen_t size = sizeof(agent);
+
+	if (getsockopt(client->fd, SOL_SOCKET, SO_PEERCRED, &agent, &size))
+		agent.uid = -1;
+	if (!agent.uid || agent.uid == geteuid())
+		return 0;
+	disconnect(client);
+	return fail(client, -EPERM,
+		"what listens on %s belongs to user %u, who is neither root nor you: it is no "
+		"agent to "
+		"be believed",
+		client->path, agent.uid);
+}
+
 static int connect_now(struct lien_client *client)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -190,7 +208,7 @@ static int connect_now(struct lien_client *client)
 		setsockopt(client->fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
 	}
 	if (!connect(client->fd, (struct sockaddr *)&address, sizeof(address)))
-		return 0;
+		return check_agent(client);
 	err = errno;
 	disconnect(client);
 	return refused(client, err);
@@ -334,7 +352,9 @@ static int take_line(struct lien_client *client, const json_t *line, json_t **re
 		return 0;
 	}
 	if (json_is_false(ok) && error)
-		return fail(client, -EREMOTEIO, "%s", error);
+		return fail(client,
+			json_is_true(json_object_get(line, "busy")) ? -EBUSY : -EREMOTEIO, "%s",
+			error);
 	disconnect(client);
 	return fail(client, -EPROTO,
 		"what answers on %s is not an agent of this version: neither \"ok\" nor \"error\"",

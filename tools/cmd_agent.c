@@ -23,7 +23,9 @@ static const struct lien_usage usage = {
 	.arguments = "",
 	.summary =
 		"Watches every process that uses CUDA on this node and serves the other commands\n"
-		"on its socket. Runs in the foreground, as root; one per node. The next agent\n"
+		"on its socket, root everything, others what is theirs. Runs in the foreground, "
+		"as\n"
+		"root, and gives up most rights once it has started; one per node. The next agent\n"
 		"knows what this one knew, and what happened while none ran.",
 	.examples = examples,
 };

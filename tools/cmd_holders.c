@@ -123,6 +123,8 @@ static char *detail_of(const json_t *holder)
 	if (!strcmp(kind, "open export"))
 		return lien_format(
 			"file descriptor %" PRIu64 " is open", lien_get_number(holder, "fd"));
+	if (!strcmp(kind, "process of another user"))
+		return lien_format("what it does with it only root is told");
 	if (!strcmp(kind, "dma-buf")) {
 		n = lien_get_number(holder, "exports");
 		return lien_format("handed out %" PRIu64 " %s", LIEN_PLURAL(n, "time", "times"));

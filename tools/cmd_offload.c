@@ -209,12 +209,14 @@ static bool add_discards(json_t *request, const struct lien_names *names)
 }
 
 /* Takes request over. */
-static int carry_out(const struct words *words, json_t *request, const char *socket, bool json)
+static int carry_out(const struct words *words, json_t *request, const char *socket, bool json,
+	unsigned retry_ms)
 {
 	struct shown shown = {.terminal = isatty(STDERR_FILENO)};
 	/* No limit of ours: the agent limits every wait, and the copies take what they take. */
 	struct lien_query query = {.command = words->usage->command,
 		.socket = socket,
+		.retry_ms = retry_ms,
 		.progress = show_progress,
 		.progress_arg = &shown};
 	json_t *result;
@@ -234,17 +236,22 @@ static int carry_out(const struct words *words, json_t *request, const char *soc
 int lien_cmd_offload(int argc, char **argv)
 {
 	static struct lien_pids pids;
-	const char *socket = NULL, *owner = NULL;
+	const char *socket = NULL, *owner = NULL, *on_use = NULL;
 	static struct lien_names discards;
 	bool json = false, dry_run = false, strict = false, closure = false, verify = false;
 	uint64_t host_limit = 0;
-	unsigned long timeout = 0;
+	unsigned long timeout = 0, retry = 0;
 	const struct lien_option options[] = {
 		{"owner", LIEN_OPTION_STRING, &owner, "NAME",
 			"whose memory: nccl (default), all, or an owner of `lien mem`", 0},
 		{"pid", LIEN_OPTION_PIDS, &pids, "PID", "only this process; may be repeated", 0},
 		{"timeout", LIEN_OPTION_NUMBER, &timeout, "MS",
 			"the longest that each step may wait (default 10000)", TIMEOUT_MS_MAX},
+		{"retry", LIEN_OPTION_NUMBER, &retry, "MS",
+			"try again for so long when the job does not come to rest", TIMEOUT_MS_MAX},
+		{"on-use", LIEN_OPTION_STRING, &on_use, "WHAT",
+			"when the job needs what is away: it has to wait (default), restore, fail",
+			0},
 		{"dry-run", LIEN_OPTION_FLAG, &dry_run, NULL, "only show what would be done", 0},
 		{"strict", LIEN_OPTION_FLAG, &strict, NULL,
 			"refuse when anything selected would be left behind", 0},
@@ -284,7 +291,11 @@ int lien_cmd_offload(int argc, char **argv)
 		json_object_set_new(request, "strict", json_true());
 	if (closure)
 		json_object_set_new(request, "with_closure", json_true());
-	return carry_out(&words_offload, request, socket, json);
+	if (on_use && json_object_set_new(request, "on_use", json_string(on_use))) {
+		json_decref(request);
+		return lien_usage_error(&offload_usage, "--on-use is not UTF-8");
+	}
+	return carry_out(&words_offload, request, socket, json, retry);
 }
 
 int lien_cmd_restore(int argc, char **argv)
@@ -311,5 +322,5 @@ int lien_cmd_restore(int argc, char **argv)
 		json_object_set_new(request, "timeout_ms", json_integer(timeout));
 	if (ignore_damage)
 		json_object_set_new(request, "ignore_damage", json_true());
-	return carry_out(&words_restore, request, socket, json);
+	return carry_out(&words_restore, request, socket, json, 0);
 }

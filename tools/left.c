@@ -13,6 +13,7 @@
 struct reason {
 	const char *text; /* of the reply */
 	uint64_t bytes, allocations, processes;
+	const json_t *first;
 	char *pids;
 };
 
@@ -25,13 +26,15 @@ static int by_bytes(const void *a, const void *b)
 	return strcmp(x->text, y->text);
 }
 
-static struct reason *find(struct reason *reasons, size_t *count, const char *text)
+static struct reason *find(
+	struct reason *reasons, size_t *count, const char *text, const json_t *entry)
 {
 	for (size_t i = 0; i < *count; i++) {
 		if (!strcmp(reasons[i].text, text))
 			return &reasons[i];
 	}
 	reasons[*count].text = text;
+	reasons[*count].first = entry;
 	return &reasons[(*count)++];
 }
 
@@ -50,6 +53,21 @@ static void add(struct reason *reason, const json_t *entry)
 		reason->pids = lien_append(reason->pids, ", ", "unknown");
 }
 
+/* " (at 0x7f00, because of process 813)": of one of them, for a look with `lien holders`. */
+static char *example(const struct reason *reason)
+{
+	const char *address = lien_get_text(reason->first, "address");
+	uint64_t holder = lien_get_number(reason->first, "holder");
+
+	if (!*address)
+		return lien_format("%s", "");
+	if (!holder)
+		return lien_format(
+			" (%s %s)", reason->allocations == 1 ? "at" : "first at", address);
+	return lien_format(" (%s %s, because of process %" PRIu64 ")",
+		reason->allocations == 1 ? "at" : "first at", address, holder);
+}
+
 void lien_print_left(const char *title, const json_t *left)
 {
 	struct reason *reasons;
@@ -62,19 +80,21 @@ void lien_print_left(const char *title, const json_t *left)
 	if (!reasons)
 		return;
 	json_array_foreach (left, i, entry)
-		add(find(reasons, &count, lien_get_text(entry, "reason")), entry);
+		add(find(reasons, &count, lien_get_text(entry, "reason"), entry), entry);
 	qsort(reasons, count, sizeof(*reasons), by_bytes);
 	printf("\n%s\n", title);
 	for (i = 0; i < count; i++) {
 		const struct reason *r = &reasons[i];
+		char *where = example(r);
 
 		if (r->processes > PIDS_SHOWN)
 			reasons[i].pids = lien_append(
 				r->pids, " ", "and %" PRIu64 " more", r->processes - PIDS_SHOWN);
-		lien_print_wrapped(stdout, 4, "  %s in %" PRIu64 " %s of %s %s: %s",
+		lien_print_wrapped(stdout, 4, "  %s in %" PRIu64 " %s of %s %s%s: %s",
 			lien_size(r->bytes).text,
 			LIEN_PLURAL(r->allocations, "allocation", "allocations"),
-			r->processes == 1 ? "process" : "processes", r->pids, r->text);
+			r->processes == 1 ? "process" : "processes", r->pids, where, r->text);
+		free(where);
 		free(reasons[i].pids);
 	}
 	free(reasons);

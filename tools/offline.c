@@ -19,7 +19,7 @@ static json_t *with_gpus(json_t *view, struct lien_graph *graph)
 {
 	const struct lien_node unknown = {0};
 
-	json_object_set_new(view, "gpus", lien_view_gpus(graph, &unknown, false));
+	json_object_set_new(view, "gpus", lien_view_gpus(graph, NULL, &unknown, false));
 	json_object_set_new(view, "nvml", lien_view_nvml(&unknown));
 	return view;
 }
@@ -28,14 +28,14 @@ static json_t *view_ps(struct lien_graph *graph, const json_t *request, char *er
 {
 	(void)request;
 	(void)error;
-	return with_gpus(lien_view_ps(graph), graph);
+	return with_gpus(lien_view_ps(graph, NULL), graph);
 }
 
 static json_t *view_graph(struct lien_graph *graph, const json_t *request, char *error)
 {
 	(void)request;
 	(void)error;
-	return with_gpus(lien_view_graph(graph), graph);
+	return with_gpus(lien_view_graph(graph, NULL), graph);
 }
 
 /* What an offload frees depends on which processes take orders. */
@@ -48,13 +48,13 @@ static json_t *view_mem(struct lien_graph *graph, const json_t *request, char *e
 	size_t i;
 
 	if (!*by_name) {
-		view = lien_view_mem(graph);
+		view = lien_view_mem(graph, NULL);
 	} else if (lien_mem_by_parse(by_name, &by)) {
 		snprintf(error, ERROR_SIZE, "--by %s: it is owner, rank, comm, device or callsite",
 			by_name);
 		return NULL;
 	} else {
-		view = lien_view_mem_by(graph, by, lien_get_number(request, "pid"), &unknown);
+		view = lien_view_mem_by(graph, NULL, by, lien_get_number(request, "pid"), &unknown);
 	}
 	json_array_foreach (json_object_get(view, "rows"), i, row)
 		json_object_set_new(row, "offload_frees", json_null());
@@ -75,7 +75,7 @@ static json_t *view_holders(struct lien_graph *graph, const json_t *request, cha
 		return NULL;
 	}
 	lien_parse_address(lien_get_text(request, "address"), &address);
-	view = lien_view_holders(graph, pid, address, &unknown, error, ERROR_SIZE);
+	view = lien_view_holders(graph, NULL, pid, address, &unknown, error, ERROR_SIZE);
 	allocation = json_object_get(view, "allocation");
 	if (lien_get_true(allocation, "movable"))
 		json_object_set_new(allocation, "movable", json_null());
@@ -87,7 +87,7 @@ static json_t *view_comms(struct lien_graph *graph, const json_t *request, char 
 {
 	(void)request;
 	(void)error;
-	return lien_view_comms(graph, NULL, 0, 0);
+	return lien_view_comms(graph, NULL, NULL, 0, 0);
 }
 
 /* Of a communicator's last call and of open files nothing is known, so neither is judged. */

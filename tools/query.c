@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "tools/query.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "tools/offline.h"
 #include "tools/options.h"
@@ -39,6 +42,28 @@ static json_t *query_file(const struct lien_query *query, json_t *request)
 	return result;
 }
 
+#define RETRY_MS 50
+
+static uint64_t now_ms(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return ts.tv_sec * 1000ull + ts.tv_nsec / 1000000;
+}
+
+/* Between two tries the job goes on. */
+static int call(const struct lien_query *query, struct lien_client *client, json_t *request,
+	json_t **result)
+{
+	uint64_t end = now_ms() + query->retry_ms;
+	int err;
+
+	while ((err = lien_client_call(client, request, result)) == -EBUSY && now_ms() < end)
+		usleep(RETRY_MS * 1000);
+	return err;
+}
+
 static json_t *query_agent(const struct lien_query *query, json_t *request)
 {
 	struct lien_client *client = lien_client_new(query->socket);
@@ -51,7 +76,7 @@ static json_t *query_agent(const struct lien_query *query, json_t *request)
 	}
 	lien_client_timeout(client, query->timeout_ms);
 	lien_client_on_progress(client, query->progress, query->progress_arg);
-	err = lien_client_call(client, request, &result);
+	err = call(query, client, request, &result);
 	if (query->progress)
 		query->progress(NULL, query->progress_arg);
 	if (err) {

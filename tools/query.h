@@ -15,6 +15,7 @@ struct lien_query {
 	const char *socket;  /* NULL: the usual one */
 	const char *from;    /* a recording that answers instead; NULL: an agent does */
 	unsigned timeout_ms; /* for all of it; 0: none */
+	unsigned retry_ms;   /* what was refused for a reason that passes is tried again */
 	lien_client_progress_fn progress; /* called with NULL when the reply is there */
 	void *progress_arg;
 };

@@ -43,14 +43,14 @@ enum lien_library {
 #define LIEN_CALLS(X) \
 	X(CU_INIT,              16, CUDA,   "cuInit",                        LIEN_CALL_FIRST) \
 	X(CU_MEM_CREATE,        17, CUDA,   "cuMemCreate",                   0) \
-	X(CU_MEM_RELEASE,       18, CUDA,   "cuMemRelease",                  LIEN_CALL_RELEASES | LIEN_CALL_GATED_ALL) \
-	X(CU_MEM_RETAIN,        19, CUDA,   "cuMemRetainAllocationHandle",   LIEN_CALL_GATED_ALL) \
+	X(CU_MEM_RELEASE,       18, CUDA,   "cuMemRelease",                  LIEN_CALL_RELEASES) \
+	X(CU_MEM_RETAIN,        19, CUDA,   "cuMemRetainAllocationHandle",   0) \
 	X(CU_MEM_RESERVE,       20, CUDA,   "cuMemAddressReserve",           0) \
-	X(CU_MEM_ADDRESS_FREE,  21, CUDA,   "cuMemAddressFree",              LIEN_CALL_RELEASES | LIEN_CALL_GATED_ALL) \
-	X(CU_MEM_MAP,           22, CUDA,   "cuMemMap",                      LIEN_CALL_GATED_ALL) \
-	X(CU_MEM_UNMAP,         23, CUDA,   "cuMemUnmap",                    LIEN_CALL_RELEASES | LIEN_CALL_GATED_ALL) \
-	X(CU_MEM_SET_ACCESS,    24, CUDA,   "cuMemSetAccess",                LIEN_CALL_GATED_ALL) \
-	X(CU_MEM_EXPORT,        25, CUDA,   "cuMemExportToShareableHandle",  LIEN_CALL_GATED_ALL) \
+	X(CU_MEM_ADDRESS_FREE,  21, CUDA,   "cuMemAddressFree",              LIEN_CALL_RELEASES) \
+	X(CU_MEM_MAP,           22, CUDA,   "cuMemMap",                      0) \
+	X(CU_MEM_UNMAP,         23, CUDA,   "cuMemUnmap",                    LIEN_CALL_RELEASES) \
+	X(CU_MEM_SET_ACCESS,    24, CUDA,   "cuMemSetAccess",                0) \
+	X(CU_MEM_EXPORT,        25, CUDA,   "cuMemExportToShareableHandle",  0) \
 	X(CU_MEM_IMPORT,        26, CUDA,   "cuMemImportFromShareableHandle", 0) \
 	X(CU_MEM_ALLOC,         27, CUDA,   "cuMemAlloc_v2",                 0) \
 	X(CU_MEM_FREE,          28, CUDA,   "cuMemFree_v2",                  LIEN_CALL_RELEASES) \
@@ -188,10 +188,9 @@ enum lien_library {
 
 enum lien_call {
 #define LIEN_CALL_ENUM(name, number, lib, symbol, flags) LIEN_CALL_##name = (number),
-	LIEN_CALLS(LIEN_CALL_ENUM)
-	LIEN_GATE_CALLS(LIEN_CALL_ENUM)
+	LIEN_CALLS(LIEN_CALL_ENUM) LIEN_GATE_CALLS(LIEN_CALL_ENUM)
 #undef LIEN_CALL_ENUM
-	LIEN_CALL_MAX = 200,
+		LIEN_CALL_MAX = 200,
 };
 
 /* The calls that move data over a communicator; LIEN_TRAFFIC(call) counts from 0. */

@@ -47,7 +47,8 @@ int lien_client_connect(struct lien_client *client);
  * Sends a request and waits for its reply. request is borrowed. *result is the caller's to
  * json_decref(), and may be a JSON null; result may be NULL.
  *
- * -EREMOTEIO: the agent refused or failed, the message is its own. -ETIMEDOUT. -ECONNRESET: the
+ * -EREMOTEIO: the agent refused or failed, the message is its own. -EBUSY: so it did, and might not
+ * a little later: a job was not brought to rest. -ETIMEDOUT. -ECONNRESET: the
  * agent went away. -EPROTO: the reply is not one. After all but the first the next call connects
  * anew.
  */

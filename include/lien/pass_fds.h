@@ -15,7 +15,7 @@
 
 union lien_pass_room {
 	struct cmsghdr header;
-	char bytes[CMSG_SPACE(LIEN_PASS_FDS_MAX * sizeof(int))];
+	char bytes[CMSG_SPACE(LIEN_PASS_FDS_MAX * sizeof(int)) + CMSG_SPACE(sizeof(struct ucred))];
 };
 
 /* 0; -EAGAIN: the other end does not read; -ETOOMANYREFS: as many files are under way as this user
@@ -42,9 +42,9 @@ static inline int lien_pass_send(
 
 /* The message's length, 0 at the end; -EAGAIN: none waits; -EMSGSIZE: it was larger, or more files
  * came than there was room for. Those that did come are in fds all the same, and the caller's to
- * close. */
-static inline ssize_t lien_pass_receive(
-	int socket, void *buffer, size_t size, int *fds, unsigned *fds_count, int flags)
+ * close. sender: who sent it, as the kernel says, if the socket has SO_PASSCRED; may be NULL. */
+static inline ssize_t lien_pass_receive_from(int socket, void *buffer, size_t size, int *fds,
+	unsigned *fds_count, struct ucred *sender, int flags)
 {
 	struct iovec part = {buffer, size};
 	union lien_pass_room room;
@@ -64,10 +64,35 @@ static inline ssize_t lien_pass_receive(
 	if (n < 0)
 		return -errno;
 	for (cmsg = CMSG_FIRSTHDR(&msg); cmsg; cmsg = CMSG_NXTHDR(&msg, cmsg))
-		if (cmsg->cmsg_level == SOL_SOCKET && cmsg->cmsg_type == SCM_RIGHTS) {
+		if (cmsg->cmsg_level == SOL_SOCKET && cmsg->cmsg_type == SCM_CREDENTIALS) {
+			if (sender)
+				memcpy(sender, CMSG_DATA(cmsg), sizeof(*sender));
+		} else if (cmsg->cmsg_level == SOL_SOCKET && cmsg->cmsg_type == SCM_RIGHTS) {
 			*fds_count = (cmsg->cmsg_len - CMSG_LEN(0)) / sizeof(int);
 			memcpy(fds, CMSG_DATA(cmsg), *fds_count * sizeof(int));
 		}
+	return msg.msg_flags & (MSG_TRUNC | MSG_CTRUNC) ? -EMSGSIZE : n;
+}
+
+static inline ssize_t lien_pass_receive(
+	int socket, void *buffer, size_t size, int *fds, unsigned *fds_count, int flags)
+{
+	return lien_pass_receive_from(socket, buffer, size, fds, fds_count, NULL, flags);
+}
+
+/* Files that come along are let go by the kernel, and are never this process's to close. -EMSGSIZE:
+ * it was larger, or brought some. */
+static inline ssize_t lien_pass_receive_plain(int socket, void *buffer, size_t size, int flags)
+{
+	struct iovec part = {buffer, size};
+	struct msghdr msg = {.msg_iov = &part, .msg_iovlen = 1};
+	ssize_t n;
+
+	do
+		n = recvmsg(socket, &msg, flags);
+	while (n < 0 && errno == EINTR);
+	if (n < 0)
+		return -errno;
 	return msg.msg_flags & (MSG_TRUNC | MSG_CTRUNC) ? -EMSGSIZE : n;
 }
 

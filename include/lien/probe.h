@@ -47,7 +47,7 @@ struct lien_probe_layout {
 
 /* lien_control_state.magic and .version (wire.h). */
 #define LIEN_PROBE_CONTROL_MAGIC   0x6c69656e43544c31ull
-#define LIEN_PROBE_CONTROL_VERSION 3
+#define LIEN_PROBE_CONTROL_VERSION 4
 
 /* Process start times are clock ticks of 1/100 s, as /proc/PID/stat shows them to the agent. */
 #define LIEN_TICK_NS 10000000ull
@@ -78,6 +78,8 @@ struct lien_probe_followed {
 /* Key of map `shares`, whose value is the number of the export: an open file in the kernel. */
 struct lien_probe_share {
 	unsigned long long file, private_data;
+	/* Its number and its file system tell those apart whose file was closed since. */
+	unsigned long long inode, device;
 };
 
 /* What the iterator over open files tells of one that was exported. */
@@ -110,7 +112,7 @@ struct lien_probe_pair {
 };
 
 /*
- * Value of map `gates`, key: pid. While it is shut (map `shut` has the pid), threads that enter a
+ * Value of map `gates`, key: pid. While it is shut (map `shut`), threads that enter a
  * gated call are sent the control library's signal, whose handler parks them (control/gate.c)
  * before the call has done anything.
  */
@@ -123,6 +125,12 @@ struct lien_probe_gate {
 	unsigned int unheld_tid, unheld_call;
 };
 
+/* Value of map `shut`, key: pid. All that is moved, or away, lies between: copies from and to
+ * places outside are let in. */
+struct lien_probe_shut {
+	unsigned long long low, high;
+};
+
 /* Map `held`: a thread that the gate has stopped. */
 struct lien_probe_held_key {
 	unsigned int pid, tid;
@@ -133,6 +141,9 @@ struct lien_probe_held {
 	unsigned long long t;	 /* CLOCK_MONOTONIC ns */
 	unsigned int call;
 	unsigned int peer; /* sends and receives */
+	unsigned int
+		unsure;	  /* it may be in an NCCL group that it opened before there was the gate */
+	unsigned int tid; /* as the process itself knows it */
 };
 
 /* No process may fill the map: as many communicators of one are counted. */

@@ -14,7 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define LIEN_WIRE_VERSION 3
+#define LIEN_WIRE_VERSION 4
 #define LIEN_WIRE_MAGIC	  0x6c69656e43544c31ull /* "lienCTL1" */
 
 /* Published by the control library; read by the agent from outside, never written by it. */
@@ -44,12 +44,19 @@ enum lien_wire_type {
 	LIEN_WIRE_EXPORT,  /* reply: batches of lien_wire_share[] with as many fds */
 	LIEN_WIRE_IMPORT,  /* body: lien_wire_share[] with as many fds; LAST batch has flag LAST */
 	LIEN_WIRE_FINISH,  /* wait for the copies; then the items are forgotten */
-	LIEN_WIRE_LIST,	   /* reply: lien_wire_item[] of what is offloaded here */
-	LIEN_WIRE_WALK,	   /* body: lien_wire_range[]; .arg: limit in us, no more than
-			      LIEN_WIRE_WALK_US_MAX count; reply: lien_wire_found[] */
+	LIEN_WIRE_LIST, /* reply: lien_wire_item[] of what is offloaded here, or half so (HERE) */
+	LIEN_WIRE_WALK, /* body: lien_wire_range[]; .arg: limit in us, no more than
+			   LIEN_WIRE_WALK_US_MAX count; reply: lien_wire_found[] */
 	LIEN_WIRE_PREPARE, /* make the host arena larger by one chunk, if it has not .arg bytes;
 			      .arg2: ordinal of the device that it is for */
 	LIEN_WIRE_RELEASE, /* give back what of the arena nothing lies in or behind */
+	LIEN_WIRE_GATE,	   /* .arg: enum lien_wire_gate; of PASS the body: uint32_t tids[] */
+};
+
+enum lien_wire_gate {
+	LIEN_WIRE_GATE_OPEN, /* -EBUSY while something is away */
+	LIEN_WIRE_GATE_SHUT, /* threads that are signalled wait; also: the agent is still there */
+	LIEN_WIRE_GATE_PASS, /* these threads do the one call that they are held at */
 };
 
 #define LIEN_WIRE_WALK_US_MAX 1000000
@@ -57,6 +64,9 @@ enum lien_wire_type {
 #define LIEN_WIRE_BYTES_MAX (1ull << 57)
 /* Each is taken by a call of its own. */
 #define LIEN_WIRE_REFERENCES_MAX 65536
+
+/* Mappings of one process: what claims to have more away is not believed. */
+#define LIEN_WIRE_ITEMS_MAX (1u << 19)
 
 #define LIEN_WIRE_FIRST 0x1
 #define LIEN_WIRE_LAST	0x2
@@ -104,7 +114,8 @@ struct lien_wire_hello {
 	uint64_t items; /* offloaded here */
 	uint64_t bytes;
 	/* What the process may use, by ordinal: as the driver says if it is initialised. */
-	uint32_t devices, zero;
+	uint32_t devices;
+	uint32_t shut; /* its gate is */
 	uint8_t uuids[LIEN_WIRE_DEVICES][16];
 };
 
@@ -113,6 +124,9 @@ struct lien_wire_hello {
 #define LIEN_WIRE_SHARED   0x4 /* owned and imported elsewhere: export it on restore */
 /* Owned, and not to be saved: it comes back with zeros in it. */
 #define LIEN_WIRE_WORTHLESS 0x8
+/* Replies to LIST: saved, shared and still on the device, for the agent died before the drop: an
+ * importer may have let go of it, and needs it exported. */
+#define LIEN_WIRE_HERE 0x10
 
 struct lien_wire_place {
 	uint16_t location_type;

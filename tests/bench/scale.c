@@ -199,7 +199,7 @@ static double view_ms(void)
 
 	for (unsigned i = 0; i < 5; i++) {
 		from = clock_s();
-		json_decref(lien_view_mem(graph));
+		json_decref(lien_view_mem(graph, NULL));
 		from = (clock_s() - from) * 1e3;
 		best = from < best ? from : best;
 	}

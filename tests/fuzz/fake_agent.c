@@ -10,10 +10,13 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "agent/gate.h"
 #include "agent/node.h"
 #include "agent/prepare.h"
 #include "agent/sites.h"
 #include "loader/files.h"
+#include "loader/follow.h"
+#include "loader/gate.h"
 #include "tests/unit/events.h"
 
 uint64_t fake_now;
@@ -63,13 +66,36 @@ void lien_agent_event(struct lien_agent *agent, const struct lien_event *event)
 	if (!lien_event_valid(event))
 		abort(); /* the agent tells itself no nonsense, whatever it was told */
 	(void)!lien_graph_apply(agent->graph, event);
-	lien_server_event(agent, event);
+	lien_server_event(agent, event, NULL);
 	lien_walks_event(agent, event);
 }
 
 void lien_agent_consume(struct lien_agent *agent)
 {
 	(void)agent;
+}
+
+uint64_t lien_watch_start_of(uint32_t pid)
+{
+	return process(pid)->start;
+}
+
+bool lien_watch_owned(const struct lien_process *of, const struct lien_viewer *viewer)
+{
+	return lien_sees(viewer, of);
+}
+
+/* Whose pair of sockets it is: all of them are this process's. */
+static uint32_t maker_of_pair;
+int __real_getsockopt(int fd, int level, int name, void *value, socklen_t *size);
+int __wrap_getsockopt(int fd, int level, int name, void *value, socklen_t *size);
+int __wrap_getsockopt(int fd, int level, int name, void *value, socklen_t *size)
+{
+	int result = __real_getsockopt(fd, level, name, value, size);
+
+	if (maker_of_pair && name == SO_PEERCRED)
+		((struct ucred *)value)->pid = maker_of_pair;
+	return result;
 }
 
 bool lien_watch_cards(void)
@@ -200,6 +226,43 @@ const char *lien_probes_method(const struct lien_probes *probes)
 	return "none";
 }
 
+bool lien_probes_can_follow(const struct lien_probes *probes)
+{
+	(void)probes;
+	return true;
+}
+
+bool lien_probes_is_followed(const struct lien_probes *probes, uint32_t pid)
+{
+	(void)probes;
+	return pid & 1;
+}
+
+bool lien_probes_can_gate(const struct lien_probes *probes)
+{
+	(void)probes;
+	return false;
+}
+
+int lien_gate_step(void *agent, uint32_t pid, enum lien_gate_step step, char *why, size_t size)
+{
+	(void)agent, (void)pid, (void)step, (void)why, (void)size;
+	return 0;
+}
+
+bool lien_gate_at_rest(void *agent, const uint32_t *pids, unsigned count, bool busy,
+	lien_pass_fn *pass, void *to, char *why, size_t size)
+{
+	(void)agent, (void)pids, (void)count, (void)busy, (void)pass, (void)to, (void)why;
+	(void)size;
+	return true;
+}
+
+void lien_gate_found(struct lien_agent *agent, struct lien_process *process, bool shut)
+{
+	(void)agent, (void)process, (void)shut;
+}
+
 const char *lien_probes_pinned(const struct lien_probes *probes)
 {
 	(void)probes;
@@ -314,7 +377,9 @@ static void link_rank(struct fake_agent *fake, unsigned rank, int agent_end)
 	tracked->pid = fake->pid[rank];
 	tracked->place.state = 1;
 	of->agent = tracked;
+	maker_of_pair = fake->pid[rank];
 	errno = -lien_orders_link(&fake->agent, of, &state);
+	maker_of_pair = 0;
 	require(!errno, "pidfd_getfd");
 }
 

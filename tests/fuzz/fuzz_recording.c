@@ -93,7 +93,8 @@ static void look_at_process(struct lien_graph *graph, struct lien_process *proce
 
 	if (!mapping)
 		return;
-	view = lien_view_holders(graph, process->pid, mapping->va, &files, error, sizeof(error));
+	view = lien_view_holders(
+		graph, NULL, process->pid, mapping->va, &files, error, sizeof(error));
 	if (!view && !error[0])
 		abort();
 	json_decref(view);
@@ -106,15 +107,15 @@ static void look_at_all(struct lien_graph *graph)
 	struct lien_process *process;
 	unsigned by;
 
-	look(lien_view_ps(graph));
-	look(lien_view_mem(graph));
-	look(lien_view_dead(graph));
-	look(lien_view_graph(graph));
-	look(lien_view_comms(graph, NULL, 0, 1));
-	look(lien_view_gpus(graph, &node, true));
+	look(lien_view_ps(graph, NULL));
+	look(lien_view_mem(graph, NULL));
+	look(lien_view_dead(graph, NULL));
+	look(lien_view_graph(graph, NULL));
+	look(lien_view_comms(graph, NULL, NULL, 0, 1));
+	look(lien_view_gpus(graph, NULL, &node, true));
 	look(lien_findings(graph, &input));
 	for (by = LIEN_MEM_BY_OWNER; by <= LIEN_MEM_BY_CALLSITE; by++)
-		look(lien_view_mem_by(graph, by, 0, &node));
+		look(lien_view_mem_by(graph, NULL, by, 0, &node));
 	for (process = lien_graph_first(graph); process; process = lien_graph_next(process))
 		look_at_process(graph, process);
 }

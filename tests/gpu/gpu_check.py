@@ -18,6 +18,7 @@ from pathlib import Path
 
 sys.dont_write_bytecode = True
 
+import cases_move  # noqa: E402
 import cases_see  # noqa: E402
 import harness  # noqa: E402
 import observe  # noqa: E402
@@ -444,6 +445,7 @@ CASES = {
     "accounting": (accounting, 180),
     "refusals": (refusals, 240),
     **cases_see.CASES,
+    **cases_move.CASES,
 }
 
 

@@ -377,6 +377,39 @@ class Job:
         total = (time.monotonic() - began) * 1e3
         return {"times": int(times), "total_ms": total}
 
+    def train(self, steps: str = "200") -> dict:
+        """A data-parallel loop that never pauses: a step's gradients are averaged on one group,
+        its loss on another, activations go round the ring. Deterministic: the losses are the
+        same in every run."""
+        torch.manual_seed(1)
+        width, losses = 512, []
+        layers = [torch.nn.Linear(width, width, device=self.device) for _ in range(4)]
+        model = torch.nn.Sequential(*layers)
+        generator = torch.Generator(device=self.device)
+        generator.manual_seed(100 + self.rank)
+        got = torch.empty(width, device=self.device)
+        for step in range(int(steps)):
+            batch = torch.randn(64, width, device=self.device, generator=generator)
+            loss = (model(batch) - batch).square().mean()
+            model.zero_grad(set_to_none=True)
+            loss.backward()
+            for number, parameter in enumerate(model.parameters()):
+                dist.all_reduce(parameter.grad, group=self.groups[number % len(self.groups)])
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter -= 0.01 / self.world * parameter.grad
+            right, left = (self.rank + 1) % self.world, (self.rank - 1) % self.world
+            sent = layers[0].bias.detach().clone()
+            for work in dist.batch_isend_irecv([
+                    dist.P2POp(dist.isend, sent, right, self.groups[0]),
+                    dist.P2POp(dist.irecv, got, left, self.groups[0])]):
+                work.wait()
+            total = loss.detach().clone() + 0 * got.sum()
+            dist.all_reduce(total, group=self.groups[-1])
+            if step % 4 == 3:
+                losses.append(total.item().hex())
+        return {"steps": int(steps), "losses": losses}
+
     def destroy(self) -> dict:
         self.graph = self.static = None
         gc.collect()
@@ -408,6 +441,7 @@ COMMANDS = {
     "meminfo": Job.meminfo,
     "time-setup": Job.time_setup,
     "time-allreduce": Job.time_allreduce,
+    "train": Job.train,
     "destroy": Job.destroy,
 }
 

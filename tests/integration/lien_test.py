@@ -223,6 +223,13 @@ class Driver:
         check(ok, "driver: %s %s: %s" % (command, args, values))
         return values[0] if len(values) == 1 else values
 
+    def take(self, owner, fd):
+        """Imports what another one has exported; the handle."""
+        taken = self("getfd", owner.pid, fd)
+        handle = self("import", taken)
+        self("close", taken)
+        return handle
+
     def refused(self, command, *args):
         ok, values = self.attempt(command, *args)
         check(not ok, "driver: %s %s was not refused: %s" % (command, args, values))

@@ -60,6 +60,7 @@ def test_another_context_after_a_long_time():
     with Session() as session:
         session.start_agent()
         driver = shapes(session)
+        is_so(session, driver, of=[driver])  # else some of the following are not counted
         settle(driver)
         is_so(session, of=[driver])
         context = driver("ctx", 1)
@@ -85,6 +86,7 @@ def test_while_no_agent_runs():
         session.start_agent()
         driver, single = shapes(session), shapes(session)
         context = driver("ctx", 1)
+        is_so(session, driver, single, of=[driver, single])
         settle(single)
         is_so(session, driver, of=[driver, single])
         for _ in range(2):

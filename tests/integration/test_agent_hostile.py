@@ -587,8 +587,11 @@ def map_entries(session):
         return None
     found, fds = {}, "/proc/%d/fdinfo" % session.agent.pid
     for fd in os.listdir(fds):
-        with open(os.path.join(fds, fd)) as info:
-            words = info.read().split()
+        try:
+            with open(os.path.join(fds, fd)) as info:
+                words = info.read().split()
+        except FileNotFoundError:
+            continue  # a link of one whose contexts were followed: closed a little later
         if "map_id:" not in words:
             continue
         number = words[words.index("map_id:") + 1]

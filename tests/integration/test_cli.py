@@ -209,7 +209,7 @@ def case_mem(context):
     out, _ = context.run("mem")
     assert "total: 1.5 GiB on the GPUs, of which an offload frees 1.5 GiB; 2.0 MiB offloaded" in out
     assert "an offload leaves behind:" in out and "120.0 MiB in 60 allocations of processes" in out
-    assert "and 12 more: cudaMalloc memory" in " ".join(out.split()), out
+    assert "and 12 more (first at 0x7f00032d0000): cudaMalloc memory" in " ".join(out.split()), out
     out, _ = context.run("mem", "--pid", "813")
     assert "812" not in out and "total: 6.0 MiB" in out and "network card" not in out, out
     result = json.loads(context.run("mem", "--pid", "812", "--json")[0])

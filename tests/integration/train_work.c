@@ -90,13 +90,11 @@ static CUdeviceptr got(const struct work *work, size_t at)
 	return work->device + TRAIN_ARENA / 2 + at;
 }
 
-/* In whatever way programs wait. */
+/* In whatever way programs wait, but for the whole device: there the other worker's collectives are
+ * waited for, too, which another rank may begin only after this worker's next. */
 static void wait_stream(struct work *work)
 {
 	switch (any(work) % 4) {
-	case 0:
-		CUDA(work, cuCtxSynchronize());
-		break;
 	case 1:
 		CUDA(work, cuEventRecord(work->event, work->stream));
 		while (cuEventQuery(work->event) == CUDA_ERROR_NOT_READY)

@@ -4,6 +4,7 @@
  * when their stream is waited for, or do not: what the software driver, which copies at once,
  * cannot show. Any function can be made to fail.
  */
+#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -21,7 +22,7 @@
 #define TOKEN	7
 #define HANDLES 16
 
-enum call { CREATE, RELEASE, RETAIN, MAP, UNMAP, ACCESS, COPY, SYNC, CALLS };
+enum call { CREATE, RELEASE, RETAIN, MAP, UNMAP, ACCESS, COPY, CLEAR, SYNC, CALLS };
 
 static struct {
 	unsigned spare[CALLS];		      /* so many of the next ones succeed, */
@@ -32,6 +33,7 @@ static struct {
 	unsigned char memory[HANDLES][BYTES];
 	void *to; /* a copy that is under way */
 	const void *from;
+	unsigned flip; /* so many of the next copies to the device arrive with a byte changed */
 } w;
 
 static struct lien_control control;
@@ -120,8 +122,13 @@ static CUresult stream_synchronize(CUstream stream)
 	CUresult result = call(SYNC);
 
 	(void)stream;
-	if (!result && w.to)
+	if (!result && w.to) {
 		memcpy(w.to, w.from, BYTES);
+		if (w.flip && w.to >= (void *)w.memory && w.to < (void *)w.memory[HANDLES]) {
+			w.flip--;
+			((unsigned char *)w.to)[BYTES / 3] ^= 1;
+		}
+	}
 	w.to = NULL;
 	return result;
 }
@@ -151,6 +158,23 @@ static CUresult copy_out(void *to, CUdeviceptr from, size_t bytes, CUstream stre
 	(void)stream;
 	assert_true(w.mapped[place_of(from)]);
 	return copy_start(to, w.memory[w.mapped[place_of(from)]], bytes);
+}
+
+static CUresult clear(CUdeviceptr to, unsigned char value, size_t bytes, CUstream stream)
+{
+	static const unsigned char zeros[BYTES];
+	CUresult result = call(CLEAR);
+
+	(void)stream;
+	assert_int_equal(value, 0);
+	assert_int_equal(bytes, BYTES);
+	assert_null(w.to);
+	assert_true(w.mapped[place_of(to)]);
+	if (!result) {
+		w.to = w.memory[w.mapped[place_of(to)]];
+		w.from = zeros;
+	}
+	return result;
 }
 
 static CUresult host_register(void *memory, size_t bytes, unsigned int flags)
@@ -267,6 +291,7 @@ static const struct lien_driver driver = {
 	.cuMemHostRegister_v2 = host_register,
 	.cuMemcpyHtoDAsync_v2 = copy_in,
 	.cuMemcpyDtoHAsync_v2 = copy_out,
+	.cuMemsetD8Async = clear,
 	.cuMemGetInfo_v2 = get_info,
 	.cuMemCreate = create,
 	.cuMemRelease = release,
@@ -282,7 +307,7 @@ static struct lien_item *item(void)
 }
 
 /* On the device, with bytes and so many references of the application's; staged and saved. */
-static void saved(unsigned references)
+static void saved_as(unsigned references, uint32_t flags)
 {
 	struct lien_wire_item wire[ALIASES] = {0};
 
@@ -297,7 +322,7 @@ static void saved(unsigned references)
 		wire[i].token = TOKEN;
 		wire[i].va = (i + 1ull) << 32;
 		wire[i].bytes = wire[i].allocation_bytes = BYTES;
-		wire[i].flags = LIEN_WIRE_OWNED;
+		wire[i].flags = LIEN_WIRE_OWNED | flags;
 		wire[i].index = i;
 		wire[i].mappings = ALIASES;
 		wire[i].references = references;
@@ -310,6 +335,12 @@ static void saved(unsigned references)
 	assert_int_equal(lien_items_seal(&control.items), 0);
 	item()->handle = w.handle;
 	assert_int_equal(lien_order_save(&control), 0);
+	control.flags = 0;
+}
+
+static void saved(unsigned references)
+{
+	saved_as(references, 0);
 }
 
 static void away(unsigned references)
@@ -456,6 +487,118 @@ static void test_drop_and_undo_fail(void **state)
 	restore(2);
 }
 
+/* Also where the first try did not get there. */
+static void test_worthless(void **state)
+{
+	(void)state;
+	for (unsigned times = 0; times < 3; times++) {
+		saved_as(1, LIEN_WIRE_WORTHLESS);
+		assert_int_equal(lien_order_detach(&control, LIEN_WIRE_OWNED), 0);
+		order();
+		assert_int_equal(lien_order_create(&control), 0);
+		w.fail[SYNC] = times;
+		order();
+		if (times == 2) { /* for good: the next restore clears it */
+			assert_int_equal(lien_order_finish(&control, 0), CUDA_ERROR_UNKNOWN);
+			order();
+			assert_int_equal(lien_order_create(&control), 0);
+			order();
+		}
+		assert_int_equal(lien_order_finish(&control, 0), 0);
+		assert_null(item());
+		assert_int_equal(w.calls[COPY], 0);
+		assert_int_equal(w.calls[CREATE], 1);
+		for (unsigned i = 0; i < BYTES; i++)
+			assert_int_equal(w.memory[w.mapped[0]][i], 0);
+	}
+}
+
+static void expect_damage(int result, const char *words)
+{
+	assert_int_equal(result, -EBADMSG);
+	assert_true(control.reply.arg == 1ull << 32);
+	assert_non_null(strstr(control.reply.text, words));
+	assert_non_null(item());
+}
+
+/* --verify: what arrives changed is copied once more by the next restore. */
+static void test_damage_on_device(void **state)
+{
+	(void)state;
+	control.flags = LIEN_WIRE_VERIFY;
+	away(2);
+	order();
+	assert_int_equal(lien_order_create(&control), 0);
+	w.flip = 1;
+	order();
+	expect_damage(lien_order_finish(&control, 0), "not restored as it was saved");
+	assert_int_equal(item()->state, LIEN_ITEM_EMPTY);
+	assert_true(control.arena.used >= BYTES);
+	restore(2);
+	assert_int_equal(w.calls[CREATE], 1);
+	assert_int_equal(control.reply.arg, BYTES);
+	assert_int_equal(control.arena.used, 0);
+}
+
+/* A copy that fails and one that arrives changed, in one restore. */
+static void test_damage_and_failure(void **state)
+{
+	(void)state;
+	control.flags = LIEN_WIRE_VERIFY;
+	away(1);
+	order();
+	assert_int_equal(lien_order_create(&control), 0);
+	w.fail[SYNC] = w.flip = 1;
+	order();
+	expect_damage(lien_order_finish(&control, 0), "not restored as it was saved");
+	restore(1);
+}
+
+static void test_damage_in_arena(void **state)
+{
+	uint64_t length = 1;
+
+	(void)state;
+	for (unsigned ignored = 0; ignored < 2; ignored++) {
+		control.flags = LIEN_WIRE_VERIFY;
+		away(1);
+		*(char *)lien_arena_at(&control.arena, item()->arena + 77, &length) ^= 4;
+		order();
+		expect_damage(lien_order_create(&control), "host memory was changed");
+		assert_int_equal(w.calls[CREATE], 0);
+		order();
+		assert_int_equal(lien_order_finish(&control, 0), -EBUSY);
+		assert_false(held());
+		if (!ignored) {
+			*(char *)lien_arena_at(&control.arena, item()->arena + 77, &length) ^= 4;
+			restore(1);
+			continue;
+		}
+		control.flags = LIEN_WIRE_UNVERIFIED;
+		order();
+		assert_int_equal(lien_order_create(&control), 0);
+		order();
+		assert_int_equal(lien_order_finish(&control, 0), 0);
+		assert_null(item());
+		control.flags = 0;
+	}
+}
+
+/* Their stream stays until they have ended, also if the agent that ordered them has. */
+static void test_copies_under_way(void **state)
+{
+	(void)state;
+	away(1);
+	order();
+	assert_int_equal(lien_order_create(&control), 0);
+	lien_devices_close(&control); /* as other orders do */
+	assert_true(control.devices[0].open);
+	order();
+	assert_int_equal(lien_order_finish(&control, 0), 0);
+	check_back(1);
+	assert_false(control.devices[0].open);
+}
+
 static void test_room(void **state)
 {
 	struct lien_wire_room rooms[LIEN_DEVICES_MAX];
@@ -481,6 +624,11 @@ int main(void)
 		cmocka_unit_test(test_create_and_undo_fail),
 		cmocka_unit_test(test_drop_fails),
 		cmocka_unit_test(test_drop_and_undo_fail),
+		cmocka_unit_test(test_worthless),
+		cmocka_unit_test(test_damage_on_device),
+		cmocka_unit_test(test_damage_and_failure),
+		cmocka_unit_test(test_damage_in_arena),
+		cmocka_unit_test(test_copies_under_way),
 		cmocka_unit_test(test_room),
 	};
 

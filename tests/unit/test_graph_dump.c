@@ -52,7 +52,7 @@ static json_t *sorted(const json_t *list)
 
 static char *normal(struct lien_graph *of)
 {
-	json_t *view = lien_view_graph(of), *list, *entry;
+	json_t *view = lien_view_graph(of, NULL), *list, *entry;
 	char *text;
 	size_t i;
 

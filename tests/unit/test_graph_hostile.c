@@ -81,12 +81,12 @@ static void look(void)
 	struct lien_plan plan;
 	char error[600];
 
-	json_decref(lien_view_ps(graph));
-	json_decref(lien_view_mem(graph));
-	json_decref(lien_view_graph(graph));
+	json_decref(lien_view_ps(graph, NULL));
+	json_decref(lien_view_mem(graph, NULL));
+	json_decref(lien_view_graph(graph, NULL));
 	json_decref(lien_findings(graph, &input));
-	json_decref(
-		lien_view_holders(graph, 1 + below(PIDS), value(), &files, error, sizeof(error)));
+	json_decref(lien_view_holders(
+		graph, NULL, 1 + below(PIDS), value(), &files, error, sizeof(error)));
 	if (!lien_plan_offload(graph, &selection, &plan, error, sizeof(error))) {
 		json_decref(lien_view_plan(&plan));
 		lien_plan_clear(&plan);

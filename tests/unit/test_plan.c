@@ -667,6 +667,76 @@ static void test_unreachable_holder(void **state)
 	assert_int_equal(make(&all), 0);
 }
 
+/* An exported descriptor that is open keeps what the memory was: neither bytes nor room move. */
+static void test_open_export(void **state)
+{
+	const struct lien_probe_open_file open[] = {{.share = 9, .pid = 2}, {.share = 5, .pid = 7}};
+	struct lien_selection with_files = {.open = open, .open_count = 2};
+
+	(void)state;
+	shared_by_three();
+	assert_int_equal(make(&with_files), 0);
+	assert_int_equal(plan.bytes, PIECE); /* the other one */
+	assert_int_equal(plan.left_count, 1);
+	assert_int_equal(plan.left[0].pid, 1);
+	assert_int_equal(plan.left[0].holder, 7);
+	assert_int_equal(plan.left[0].address, VA);
+	assert_non_null(strstr(plan.left[0].reason, "still open"));
+	with_files.strict = true;
+	expect_refusal(&with_files, -EBUSY, "process 7");
+	assert_non_null(strstr(error, "of process 1 at 0x7e0000"));
+	with_files.strict = false;
+	with_files.open_count = 1;
+	assert_int_equal(make(&with_files), 0);
+	assert_int_equal(plan.left_count, 0);
+}
+
+/* Somebody may have it of whom that is not known. */
+static void test_lost_import(void **state)
+{
+	(void)state;
+	shared_by_three();
+	started(4);
+	process(4)->incomplete = LIEN_INCOMPLETE_LOST;
+	assert_int_equal(make(&all), 0);
+	assert_int_equal(plan.bytes, PIECE);
+	assert_int_equal(plan.left_count, 1);
+	assert_int_equal(plan.left[0].holder, 4);
+	process(4)->incomplete = LIEN_INCOMPLETE_NCCL;
+	assert_int_equal(make(&all), 0);
+	assert_int_equal(plan.left_count, 0);
+}
+
+static void test_users(void **state)
+{
+	struct lien_selection mine = {.viewer = {.one_user = true, .uid = 7}};
+	uint32_t pid = 4;
+
+	(void)state;
+	shared_by_three();
+	started(4);
+	buffer(4, 40, VA, PIECE);
+	for (unsigned p = 1; p <= 3; p++)
+		process(p)->uid = 7;
+	process(4)->uid = 8;
+	assert_int_equal(make(&mine), 0);
+	assert_int_equal(plan.processes_count, 3);
+	assert_int_equal(plan.bytes, 2 * PIECE);
+	mine.pids = &pid;
+	mine.pids_count = 1;
+	expect_refusal(&mine, -ESRCH, "process 4 is not known");
+	mine.pids_count = 0;
+	process(3)->uid = 8;
+	mine.with_closure = true;
+	expect_refusal(&mine, -EPERM, "process 3, which is another user's");
+	assert_null(strstr(error, "by process 3 at"));
+	process(1)->uid = 0; /* an importer does not move what is another's */
+	assert_int_equal(make(&mine), 0);
+	assert_int_equal(plan.processes_count, 0);
+	assert_int_equal(make(&all), 0);
+	assert_int_equal(plan.bytes, 3 * PIECE);
+}
+
 static void test_capture(void **state)
 {
 	(void)state;
@@ -805,6 +875,9 @@ int main(void)
 		PLAN(test_left_summed),
 		PLAN(test_unreachable_owner),
 		PLAN(test_unreachable_holder),
+		PLAN(test_open_export),
+		PLAN(test_lost_import),
+		PLAN(test_users),
 		PLAN(test_capture),
 		PLAN(test_second_offload),
 		PLAN(test_left_partly_away),

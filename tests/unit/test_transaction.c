@@ -592,6 +592,105 @@ static void test_restore_chain(void **state)
 	}
 }
 
+/* Who can share what: the first two, and the others. */
+static bool in_pairs(void *context, uint32_t pid, uint32_t other)
+{
+	(void)context;
+	return (pid - PID(0)) / 2 == (other - PID(0)) / 2;
+}
+
+static bool not_the_second(void *context, uint32_t pid)
+{
+	(void)context;
+	return pid != PID(1);
+}
+
+static void restore_with(const struct lien_transaction_ops *ops, unsigned n)
+{
+	const uint32_t all[] = {PID(0), PID(1), PID(2), PID(3)};
+
+	transaction_begins();
+	assert_int_equal(lien_transaction_restore(&w.transaction, all, n, NULL, 0, 1000, ops), 0);
+	lien_transaction_start(w.transaction);
+	play();
+	transaction_ends();
+}
+
+/* A process says that it holds what is others', as its owner or as an importer. */
+static void test_forged_list(void **state)
+{
+	struct lien_transaction_ops ops = fake_ops;
+	unsigned n;
+
+	(void)state;
+	ops.may_share = in_pairs;
+	for (unsigned kind = 0; kind < 2; kind++) {
+		two_groups();
+		offload();
+		n = w.fake[2].count++;
+		w.fake[2].item[n] = w.fake[kind].item[0];
+		for (unsigned i = 0; i < w.fake[kind].count; i++)
+			if (w.fake[kind].item[i].wire.flags &
+				(kind ? LIEN_WIRE_IMPORTED : LIEN_WIRE_SHARED))
+				w.fake[2].item[n] = w.fake[kind].item[i];
+		restore_of((const uint32_t[]){PID(0)}, 1); /* takes its word */
+		assert_true(w.result.processes_count > 2);
+		two_groups();
+		offload();
+		n = w.fake[2].count++;
+		w.fake[2].item[n] = w.fake[kind].item[0];
+		transaction_begins();
+		assert_int_equal(lien_transaction_restore(&w.transaction,
+					 (const uint32_t[]){PID(0), PID(1), PID(2), PID(3)}, 4,
+					 (const uint32_t[]){PID(0)}, 1, 1000, &ops),
+			0);
+		lien_transaction_start(w.transaction);
+		play();
+		transaction_ends();
+		assert_int_equal(w.result.error, 0);
+		assert_int_equal(w.result.processes_count, 2);
+		assert_int_equal(w.fake[2].given[LIEN_WIRE_CREATE], 0);
+	}
+}
+
+/* One that does not say what it holds keeps back those that may share with it, and no others. */
+static void test_silent_list(void **state)
+{
+	struct lien_transaction_ops ops = fake_ops;
+
+	(void)state;
+	ops.may_share = in_pairs;
+	two_groups();
+	offload();
+	w.fault[0] = (struct fault){HANGS_BEFORE, 2, 1};
+	restore_with(&ops, 4);
+	no_faults();
+	assert_int_equal(w.result.error, -ETIMEDOUT);
+	assert_int_equal(w.result.processes_count, 2);
+	assert_true(w.memory[0].device && w.memory[1].device);
+	assert_int_equal(w.fake[3].given[LIEN_WIRE_CREATE], 0);
+	assert_int_equal(w.broken, 0);
+}
+
+/* What is shared with a process that the asker may not order about stays as it is. */
+static void test_not_allowed(void **state)
+{
+	struct lien_transaction_ops ops = fake_ops;
+
+	(void)state;
+	ops.allowed = not_the_second;
+	two_groups();
+	offload();
+	restore_with(&ops, 4);
+	assert_int_equal(w.result.error, -EPERM);
+	assert_non_null(strstr(w.result.text, "only root"));
+	assert_int_equal(w.result.processes_count, 2);
+	assert_int_equal(w.fake[0].given[LIEN_WIRE_CREATE], 0);
+	restore();
+	check_back("after root's");
+	assert_int_equal(w.broken, 0);
+}
+
 static void test_nothing(void **state)
 {
 	(void)state;
@@ -866,6 +965,9 @@ int main(void)
 		cmocka_unit_test(test_restore_closure),
 		cmocka_unit_test(test_no_room),
 		cmocka_unit_test(test_restore_chain),
+		cmocka_unit_test(test_forged_list),
+		cmocka_unit_test(test_silent_list),
+		cmocka_unit_test(test_not_allowed),
 		cmocka_unit_test(test_nothing),
 		cmocka_unit_test(test_stray_replies),
 		cmocka_unit_test(test_stray_descriptors),

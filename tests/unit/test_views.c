@@ -39,12 +39,12 @@ static void two_ranks(void)
 static void test_ps(void **state)
 {
 	(void)state;
-	see(lien_view_ps(graph));
+	see(lien_view_ps(graph, NULL));
 	assert_members(view, "processes:a dead:a");
 	LENGTH(0, "processes");
 	two_ranks();
 	library(3, IN_TORCH, "libcuda.so.1"); /* only mapped a library */
-	see(lien_view_ps(graph));
+	see(lien_view_ps(graph, NULL));
 	LENGTH(2, "processes");
 	for (unsigned i = 0; i < 2; i++)
 		assert_members(at("processes[%u]", i),
@@ -79,7 +79,7 @@ static void test_ps_import_once(void **state)
 {
 	(void)state;
 	two_ranks();
-	see(lien_view_ps(graph));
+	see(lien_view_ps(graph, NULL));
 	INTEGER(PIECE, "processes[1].imported_bytes");
 }
 
@@ -89,12 +89,12 @@ static void test_ps_arena(void **state)
 	two_ranks();
 	process(1)->arena_bytes = 5 * PIECE;
 	process(1)->arena_used = 3 * PIECE;
-	see(lien_view_ps(graph));
+	see(lien_view_ps(graph, NULL));
 	INTEGER(5 * PIECE, "processes[0].arena_bytes");
 	INTEGER(3 * PIECE, "processes[0].arena_used_bytes");
 	INTEGER(0, "processes[1].arena_bytes");
 	process(1)->presence = LIEN_CONTROL_UNKNOWN;
-	see(lien_view_ps(graph));
+	see(lien_view_ps(graph, NULL));
 	assert_true(json_is_null(at("processes[0].arena_bytes")));
 	assert_true(json_is_null(at("processes[0].arena_used_bytes")));
 }
@@ -106,29 +106,29 @@ static void test_ps_states(void **state)
 	process(1)->presence = LIEN_CONTROL_NONE;
 	process(2)->presence = LIEN_CONTROL_LOADED;
 	process(2)->incomplete = LIEN_INCOMPLETE_ODD;
-	see(lien_view_ps(graph));
+	see(lien_view_ps(graph, NULL));
 	STRING("none", "processes[0].control");
 	STRING("loaded", "processes[1].control");
 	assert_true(json_is_false(at("processes[1].complete")));
 	park(2, VA + PIECE, PIECE);
-	see(lien_view_ps(graph));
+	see(lien_view_ps(graph, NULL));
 	STRING("partly offloaded", "processes[1].state"); /* one of two aliases */
 	INTEGER(PIECE, "processes[1].imported_bytes");
 	park(2, VA + 2 * PIECE, PIECE);
 	control_release(2, 21);
-	see(lien_view_ps(graph));
+	see(lien_view_ps(graph, NULL));
 	STRING("running", "processes[0].state");
 	STRING("partly offloaded", "processes[1].state");
 	INTEGER(0, "processes[1].imported_bytes");
 	INTEGER(0, "processes[1].offloaded_bytes");
 	control_detach(1, VA, PIECE, 10, 1);
-	see(lien_view_ps(graph));
+	see(lien_view_ps(graph, NULL));
 	STRING("partly offloaded", "processes[0].state");
 	INTEGER(PIECE, "processes[0].bytes");
 	INTEGER(PIECE, "processes[0].offloaded_bytes");
 	control_detach(1, VA + PIECE, PIECE, 11, 1);
 	control_detach(2, VA, PIECE, 20, 1);
-	see(lien_view_ps(graph));
+	see(lien_view_ps(graph, NULL));
 	STRING("offloaded", "processes[0].state");
 	INTEGER(0, "processes[0].bytes");
 	INTEGER(0, "processes[0].nccl_bytes");
@@ -136,7 +136,7 @@ static void test_ps_states(void **state)
 	INTEGER(0, "processes[0].devices[0]");
 	STRING("partly offloaded", "processes[1].state"); /* cudaMalloc stays */
 	free_alloc(2, VA + 4 * PIECE);
-	see(lien_view_ps(graph));
+	see(lien_view_ps(graph, NULL));
 	STRING("offloaded", "processes[1].state");
 	INTEGER(PIECE, "processes[1].offloaded_bytes");
 }
@@ -163,13 +163,13 @@ static void expect_row(unsigned i, unsigned pid, const char *owner, const char *
 static void test_mem(void **state)
 {
 	(void)state;
-	see(lien_view_mem(graph));
+	see(lien_view_mem(graph, NULL));
 	assert_members(view, "rows:a bytes:i offload_frees:i host_bytes:i arena_bytes:i left:a");
 	LENGTH(0, "rows");
 	LENGTH(0, "left");
 	INTEGER(0, "bytes");
 	two_ranks();
-	see(lien_view_mem(graph));
+	see(lien_view_mem(graph, NULL));
 	LENGTH(5, "rows");
 	expect_row(0, 1, "nccl", "exported", 1, 1, PIECE, PIECE, 0);
 	expect_row(1, 1, "nccl", "local", 1, 1, PIECE, PIECE, 0);
@@ -179,7 +179,7 @@ static void test_mem(void **state)
 	INTEGER(3 * PIECE + 1000, "bytes"); /* the imported one once */
 	INTEGER(3 * PIECE, "offload_frees");
 	LENGTH(1, "left");
-	assert_members(at("left[0]"), "pid:i reason:s allocations:i bytes:i");
+	assert_members(at("left[0]"), "pid:i reason:s allocations:i bytes:i address:s holder:n");
 	INTEGER(2, "left[0].pid");
 	INTEGER(1, "left[0].allocations");
 	INTEGER(1000, "left[0].bytes");
@@ -194,7 +194,7 @@ static void test_mem_offloaded(void **state)
 	park(2, VA + 2 * PIECE, PIECE);
 	control_release(2, 21);
 	control_detach(1, VA, PIECE, 10, 1);
-	see(lien_view_mem(graph));
+	see(lien_view_mem(graph, NULL));
 	expect_row(0, 1, "nccl", "exported", 1, 1, 0, 0, PIECE);
 	expect_row(2, 2, "nccl", "imported", 1, 2, 0, 0, PIECE);
 	INTEGER(2 * PIECE + 1000, "bytes");
@@ -207,7 +207,7 @@ static void test_mem_dead_owner(void **state)
 	(void)state;
 	two_ranks();
 	ended(1);
-	see(lien_view_mem(graph));
+	see(lien_view_mem(graph, NULL));
 	LENGTH(4, "rows");
 	expect_row(0, 1, "nccl", "dead", 1, 0, PIECE, 0, 0);
 	expect_row(1, 2, "nccl", "imported", 1, 2, PIECE, 0, 0);
@@ -216,7 +216,7 @@ static void test_mem_dead_owner(void **state)
 	LENGTH(2, "left");
 	INTEGER(1, "left[0].pid");
 	assert_non_null(strstr(json_string_value(at("left[0].reason")), "exited"));
-	see(lien_view_ps(graph));
+	see(lien_view_ps(graph, NULL));
 	LENGTH(1, "dead");
 	INTEGER(1, "dead[0].pid");
 	STRING("nccl", "dead[0].owner");
@@ -230,12 +230,12 @@ static void test_unmatched_import(void **state)
 	(void)state;
 	started(2);
 	imported_buffer(2, 20, 99, VA, PIECE);
-	see(lien_view_graph(graph));
+	see(lien_view_graph(graph, NULL));
 	STRING("import", "allocations[0].origin");
 	assert_true(json_is_null(at("allocations[0].pid")));
 	assert_true(json_is_null(at("allocations[0].device")));
 	assert_string_not_equal(json_string_value(at("allocations[0].state")), "in host memory");
-	see(lien_view_mem(graph));
+	see(lien_view_mem(graph, NULL));
 	LENGTH(1, "rows");
 	STRING("imported", "rows[0].kind");
 	INTEGER(PIECE, "rows[0].bytes");
@@ -250,13 +250,13 @@ static void test_mem_host_memory(void **state)
 	prop.location_type = CU_MEM_LOCATION_TYPE_HOST_NUMA;
 	create_on(1, 10, PIECE, prop);
 	map_rw(1, VA, PIECE, 10);
-	see(lien_view_mem(graph));
+	see(lien_view_mem(graph, NULL));
 	LENGTH(1, "rows");
 	expect_row(0, 1, "unknown", "host", 1, 1, PIECE, 0, 0);
 	INTEGER(0, "bytes");
 	INTEGER(PIECE, "host_bytes");
 	LENGTH(0, "left");
-	see(lien_view_graph(graph));
+	see(lien_view_graph(graph, NULL));
 	STRING("in host memory", "allocations[0].state");
 	assert_true(json_is_null(at("allocations[0].device")));
 }
@@ -266,7 +266,7 @@ static void test_mem_unreachable(void **state)
 	(void)state;
 	two_ranks();
 	process(1)->presence = LIEN_CONTROL_NONE;
-	see(lien_view_mem(graph));
+	see(lien_view_mem(graph, NULL));
 	INTEGER(3 * PIECE + 1000, "bytes");
 	INTEGER(PIECE, "offload_frees");
 	INTEGER(0, "rows[0].offload_frees");
@@ -287,7 +287,7 @@ static void test_mem_many(void **state)
 			tell.caller = 0;
 		}
 	}
-	see(lien_view_mem(graph));
+	see(lien_view_mem(graph, NULL));
 	LENGTH(4 * 40, "rows");
 	for (unsigned i = 0; i < 4 * 40; i++) {
 		INTEGER(1 + i / 4, "rows[%u].pid", i);
@@ -332,7 +332,7 @@ static void test_mem_host_kinds(void **state)
 	imported_buffer(2, 31, 77, VA + 9 * PIECE, PIECE);
 	TELL(LIEN_CALL_CU_MULTICAST_CREATE, 1,
 		.multicast = {.handle = 40, .bytes = 64 * PIECE, .device = 1});
-	see(lien_view_mem(graph));
+	see(lien_view_mem(graph, NULL));
 	LENGTH(9, "rows");
 	expect_row(2, 1, "unknown", "host", 1, 0, PIECE, 0, 0);
 	expect_row(3, 1, "unknown", "pinned host", 1, 1, 5 * PIECE, 0, 0);
@@ -343,7 +343,7 @@ static void test_mem_host_kinds(void **state)
 	INTEGER(3 * PIECE + 1000, "bytes");
 	INTEGER(3 * PIECE, "offload_frees");
 	LENGTH(1, "left");
-	see(lien_view_mem_by(graph, LIEN_MEM_BY_DEVICE, 0, NULL));
+	see(lien_view_mem_by(graph, NULL, LIEN_MEM_BY_DEVICE, 0, NULL));
 	LENGTH(6, "rows");
 	expect_by(0, "host memory", "pinned host", 1, 1, 5 * PIECE, 0);
 	INTEGER(6 * PIECE + 300, "host_bytes");
@@ -362,11 +362,11 @@ static void test_mem_arena(void **state)
 	tell.flags = 0;
 	tell.caller = 0;
 	host_alloc(1, VA + 128 * MIB, 500);
-	see(lien_view_mem(graph));
+	see(lien_view_mem(graph, NULL));
 	LENGTH(1, "rows");
 	INTEGER(500, "host_bytes");
 	INTEGER(64 * MIB, "arena_bytes");
-	see(lien_view_mem_by(graph, LIEN_MEM_BY_OWNER, 0, NULL));
+	see(lien_view_mem_by(graph, NULL, LIEN_MEM_BY_OWNER, 0, NULL));
 	LENGTH(1, "rows");
 	INTEGER(64 * MIB, "arena_bytes");
 }
@@ -391,7 +391,7 @@ static void test_mem_plain_shapes(void **state)
 	apply(&get);
 	apply(&open);
 	assert_nothing_odd();
-	see(lien_view_mem(graph));
+	see(lien_view_mem(graph, NULL));
 	LENGTH(3, "rows");
 	expect_row(0, 1, "unknown", "exported", 1, 1, 100, 0, 0);
 	expect_row(1, 1, "unknown", "local", 3, 3, 900, 0, 0);
@@ -403,19 +403,19 @@ static void test_mem_plain_shapes(void **state)
 static void test_by_owner(void **state)
 {
 	(void)state;
-	see(lien_view_mem_by(graph, LIEN_MEM_BY_OWNER, 0, NULL));
+	see(lien_view_mem_by(graph, NULL, LIEN_MEM_BY_OWNER, 0, NULL));
 	assert_members(view, "by:s rows:a bytes:i offload_frees:i host_bytes:i arena_bytes:i");
 	STRING("owner", "by");
 	LENGTH(0, "rows");
 	two_ranks();
-	see(lien_view_mem_by(graph, LIEN_MEM_BY_OWNER, 0, NULL));
+	see(lien_view_mem_by(graph, NULL, LIEN_MEM_BY_OWNER, 0, NULL));
 	LENGTH(2, "rows");
 	assert_members(at("rows[0]"), BY_ROW);
 	expect_by(0, "nccl", "device", 3, 5, 3 * PIECE, 3 * PIECE);
 	expect_by(1, "unknown", "device", 1, 1, 1000, 0);
 	INTEGER(3 * PIECE + 1000, "bytes");
 	INTEGER(3 * PIECE, "offload_frees");
-	see(lien_view_mem_by(graph, LIEN_MEM_BY_OWNER, 2, NULL));
+	see(lien_view_mem_by(graph, NULL, LIEN_MEM_BY_OWNER, 2, NULL));
 	expect_by(0, "nccl", "device", 1, 1, PIECE, PIECE);
 	INTEGER(PIECE + 1000, "bytes");
 }
@@ -428,7 +428,7 @@ static void test_by_rank(void **state)
 	comm_init(2, 0x400, 0xcc, 2, 4); /* as large, younger */
 	started(3);
 	alloc(3, VA, 7 * PIECE);
-	see(lien_view_mem_by(graph, LIEN_MEM_BY_RANK, 0, NULL));
+	see(lien_view_mem_by(graph, NULL, LIEN_MEM_BY_RANK, 0, NULL));
 	LENGTH(4, "rows");
 	assert_members(at("rows[0]"), BY_ROW " pid:i");
 	expect_by(0, "process 3, no communicator", "device", 1, 1, 7 * PIECE, 0);
@@ -437,10 +437,10 @@ static void test_by_rank(void **state)
 	expect_by(3, "rank 3/4 of 00000000000000bb", "imported", 1, 2, PIECE, 0);
 	INTEGER(2, "rows[3].pid");
 	INTEGER(10 * PIECE + 1000, "bytes");
-	see(lien_view_mem_by(graph, LIEN_MEM_BY_RANK, 2, NULL));
+	see(lien_view_mem_by(graph, NULL, LIEN_MEM_BY_RANK, 2, NULL));
 	LENGTH(2, "rows");
 	ended(1);
-	see(lien_view_mem_by(graph, LIEN_MEM_BY_RANK, 0, NULL));
+	see(lien_view_mem_by(graph, NULL, LIEN_MEM_BY_RANK, 0, NULL));
 	expect_by(3, "rank 3/4 of 00000000000000bb", "imported", 1, 2, PIECE, 0);
 	expect_by(1, "rank 3/4 of 00000000000000bb", "device", 2, 2, PIECE + 1000, PIECE);
 	expect_by(2, "process 1, which has exited", "device", 1, 0, PIECE, 0);
@@ -472,7 +472,7 @@ static void test_by_comm(void **state)
 	alloc(1, VA, 1000);
 	comm_destroy(1, 0x200);
 	comm_destroy(1, 0x300);
-	see(lien_view_mem_by(graph, LIEN_MEM_BY_COMM, 0, NULL));
+	see(lien_view_mem_by(graph, NULL, LIEN_MEM_BY_COMM, 0, NULL));
 	LENGTH(3, "rows");
 	assert_members(at("rows[0]"), BY_ROW " inferred_bytes:i");
 	expect_by(0, "rank 0/2 of 00000000000000aa", "device", 4, 0, 4 * PIECE, 0);
@@ -509,17 +509,17 @@ static void test_by_device(void **state)
 
 	(void)state;
 	two_ranks(); /* 1: twice device 0; 2: device 1, and some on one that is not known */
-	see(lien_view_mem_by(graph, LIEN_MEM_BY_DEVICE, 0, NULL));
+	see(lien_view_mem_by(graph, NULL, LIEN_MEM_BY_DEVICE, 0, NULL));
 	LENGTH(3, "rows");
 	expect_by(0, "device 0 of process 1", "device", 2, 4, 2 * PIECE, 2 * PIECE);
 	expect_by(1, "device 1 of process 2", "device", 1, 1, PIECE, PIECE);
 	expect_by(2, "unknown device of process 2", "device", 1, 1, 1000, 0);
 	process(1)->ordinals = ordinals_of(0xb0, 0xc0);
 	process(2)->ordinals = ordinals_of(0xc0, 0xb0);
-	see(lien_view_mem_by(graph, LIEN_MEM_BY_DEVICE, 0, &node));
+	see(lien_view_mem_by(graph, NULL, LIEN_MEM_BY_DEVICE, 0, &node));
 	LENGTH(2, "rows");
 	expect_by(0, "GPU 5 (" UUID("b0") ")", "device", 3, 5, 3 * PIECE, 3 * PIECE);
-	see(lien_view_gpus(graph, &node, true));
+	see(lien_view_gpus(graph, NULL, &node, true));
 	assert_int_equal(json_array_size(view), 3);
 	STRING(UUID("b0"), "[0].uuid");
 	INTEGER(5, "[0].index");
@@ -536,7 +536,7 @@ static void test_by_device(void **state)
 	assert_true(json_is_null(at("[2].uuid")));
 	LENGTH(1, "[2].processes");
 	INTEGER(1000, "[2].processes[0].traced_bytes");
-	see(lien_view_gpus(graph, &node, false));
+	see(lien_view_gpus(graph, NULL, &node, false));
 	assert_int_equal(json_array_size(view), 2);
 	assert_members(at("[0].processes[0]"), "pid:i ordinal:i by:s");
 	process(1)->ordinals = process(2)->ordinals = NULL;
@@ -558,7 +558,7 @@ static void test_by_callsite(void **state)
 	tell.outer = 0;
 	tell.caller = 0x1234;
 	alloc(1, VA + 3 * PIECE, 10);
-	see(lien_view_mem_by(graph, LIEN_MEM_BY_CALLSITE, 0, NULL));
+	see(lien_view_mem_by(graph, NULL, LIEN_MEM_BY_CALLSITE, 0, NULL));
 	LENGTH(3, "rows");
 	assert_members(at("rows[0]"), BY_ROW);
 	expect_by(0, "cuMemAlloc_v2 from libtorch_cuda.so+0x123", "device", 2, 2, 2000, 0);
@@ -566,7 +566,7 @@ static void test_by_callsite(void **state)
 	expect_by(2, "cuMemAlloc_v2 from 0x1234", "device", 1, 1, 10, 0);
 	site = allocation_at(1, VA)->site;
 	assert_int_equal(lien_graph_name_site(graph, site, "c10::f\n", 0x23), 0);
-	see(lien_view_mem_by(graph, LIEN_MEM_BY_CALLSITE, 0, NULL));
+	see(lien_view_mem_by(graph, NULL, LIEN_MEM_BY_CALLSITE, 0, NULL));
 	STRING("cuMemAlloc_v2 from libtorch_cuda.so c10::f?+0x23", "rows[0].key");
 }
 
@@ -579,7 +579,7 @@ static void test_by_many(void **state)
 		tell.caller = 0x1000 + i % 500;
 		alloc(1, VA + i * PIECE, 1 + i % 500);
 	}
-	see(lien_view_mem_by(graph, LIEN_MEM_BY_CALLSITE, 0, NULL));
+	see(lien_view_mem_by(graph, NULL, LIEN_MEM_BY_CALLSITE, 0, NULL));
 	LENGTH(500, "rows");
 	for (unsigned i = 0; i < 500; i++) {
 		INTEGER(2 * (500 - i), "rows[%u].bytes", i);
@@ -626,7 +626,8 @@ static unsigned count_holders(const char *kind, unsigned pid)
 static json_t *holders(uint32_t pid, uint64_t address)
 {
 	char error[200] = "untouched";
-	json_t *made = lien_view_holders(graph, pid, address, &no_files, error, sizeof(error));
+	json_t *made =
+		lien_view_holders(graph, NULL, pid, address, &no_files, error, sizeof(error));
 
 	assert_string_equal(error, "");
 	return see(made);
@@ -750,8 +751,8 @@ static void test_holders_errors(void **state)
 	two_ranks();
 	for (unsigned i = 0; i < COUNT(cases); i++) {
 		error[0] = '\0';
-		assert_null(lien_view_holders(
-			graph, cases[i].pid, cases[i].address, &no_files, error, sizeof(error)));
+		assert_null(lien_view_holders(graph, NULL, cases[i].pid, cases[i].address,
+			&no_files, error, sizeof(error)));
 		for (unsigned w = 0; w < 2; w++)
 			if (!strstr(error, cases[i].words[w]))
 				fail_msg("\"%s\" is not in \"%s\"", cases[i].words[w], error);
@@ -777,7 +778,7 @@ static void test_graph_members(void **state)
 	create(1, 12, PIECE);
 	export(1, 12, 6);
 	release(1, 12); /* only in flight: not shown */
-	see(lien_view_graph(graph));
+	see(lien_view_graph(graph, NULL));
 	assert_members(view, "processes:a allocations:a communicators:a");
 	LENGTH(2, "processes");
 	LENGTH(4, "allocations");
@@ -829,7 +830,7 @@ static void test_group_names(void **state)
 		.comm = {.comm = 1,
 			.nranks = 1,
 			.id = {0x33, 0xa1, 0xf0, 0xb7, 0xe0, 0xd2, 0xc1, 0x5a, 0xff}});
-	see(lien_view_ps(graph));
+	see(lien_view_ps(graph, NULL));
 	STRING("5ac1d2e0b7f0a133", "processes[0].ranks[0].group");
 }
 

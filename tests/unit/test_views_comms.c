@@ -19,7 +19,7 @@ static struct lien_probe_traffic *count(uint32_t pid, uint64_t comm)
 
 static json_t *see_comms(void)
 {
-	return see(lien_view_comms(graph, counted, counts, 9000000));
+	return see(lien_view_comms(graph, NULL, counted, counts, 9000000));
 }
 
 static int comms_setup(void **state)
@@ -93,7 +93,7 @@ static void test_not_counted(void **state)
 	(void)state;
 	started(1);
 	comm_init(1, 0x100, 0xaa, 0, 2);
-	see(lien_view_comms(graph, NULL, 0, 0));
+	see(lien_view_comms(graph, NULL, NULL, 0, 0));
 	assert_members(at("groups[0]"),
 		"group:s nranks:i here:i made_by:s id:o parent:n behind:n sends:n receives:n");
 	assert_true(json_is_null(at("communicators[0].calls")));

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * Holding threads back around transactions and while memory is away, over the kernel's probes
+ * (loader/gate.h), and which of them to let in so that a job comes to rest.
+ */
+#ifndef LIEN_AGENT_GATE_H
+#define LIEN_AGENT_GATE_H
+
+#include "agent/agent.h"
+
+/* For struct lien_transaction_ops. */
+int lien_gate_step(void *agent, uint32_t pid, enum lien_gate_step step, char *why, size_t size);
+bool lien_gate_at_rest(void *agent, const uint32_t *pids, unsigned count, bool busy,
+	lien_pass_fn *pass, void *to, char *why, size_t size);
+
+/* Looks whether somebody waits for memory that is away, and does about it what was asked for. */
+void lien_gate_tick(struct lien_agent *agent);
+/* A control library has said what it holds: shuts the gate of a process from which an earlier agent
+ * has moved memory, or opens one that is shut for no reason. */
+void lien_gate_found(struct lien_agent *agent, struct lien_process *process, bool shut);
+void lien_gate_process_end(struct lien_agent *agent, const struct lien_process *process);
+
+#endif

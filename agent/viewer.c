@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "agent/viewer.h"
+
+bool lien_sees(const struct lien_viewer *viewer, const struct lien_process *process)
+{
+	return !viewer || !viewer->one_user || (process && process->uid == viewer->uid);
+}
+
+static bool sees_holder(const struct lien_viewer *viewer, const struct lien_allocation *allocation)
+{
+	const struct lien_mapping *mapping;
+	const struct lien_handle *handle;
+
+	LIST_FOREACH (mapping, &allocation->mappings, of_allocation)
+		if (lien_sees(viewer, mapping->process))
+			return true;
+	LIST_FOREACH (handle, &allocation->handles, of_allocation)
+		if (lien_sees(viewer, handle->process))
+			return true;
+	return false;
+}
+
+bool lien_sees_owned(const struct lien_viewer *viewer, const struct lien_allocation *allocation)
+{
+	if (lien_sees(viewer, allocation->owner))
+		return true;
+	return !allocation->owner && sees_holder(viewer, allocation);
+}
+
+bool lien_sees_part(const struct lien_viewer *viewer, const struct lien_allocation *allocation)
+{
+	return lien_sees(viewer, allocation->owner) || sees_holder(viewer, allocation);
+}

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "control/gate.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <sched.h>
+#include <stddef.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* Threads that wait beyond these wait until the gate opens. */
+#define PLACES 512
+
+/* A thread's, while it waits; or one's that was let in before its signal had reached it. */
+struct place {
+	uint32_t tid; /* 0: free */
+	uint32_t passed;
+};
+
+static struct {
+	uint32_t busy; /* the places: held for moments */
+	uint32_t shut;
+	uint32_t turn; /* changes whenever those who wait are to look again */
+	struct place places[PLACES];
+} gate;
+
+static void lock(void)
+{
+	while (__atomic_exchange_n(&gate.busy, 1, __ATOMIC_ACQUIRE))
+		sched_yield();
+}
+
+static void unlock(void)
+{
+	__atomic_store_n(&gate.busy, 0, __ATOMIC_RELEASE);
+}
+
+static struct place *place_of(uint32_t tid)
+{
+	unsigned i;
+
+	for (i = 0; i < PLACES; i++)
+		if (__atomic_load_n(&gate.places[i].tid, __ATOMIC_ACQUIRE) == tid)
+			return &gate.places[i];
+	return NULL;
+}
+
+/* Taken by the thread or for it, whichever is first: never by both, for one sees the other's. */
+static struct place *place_take(uint32_t tid)
+{
+	struct place *place;
+	uint32_t none;
+	unsigned i;
+
+	lock();
+	place = place_of(tid);
+	for (i = 0; i < PLACES && !place; i++) {
+		none = 0;
+		if (__atomic_compare_exchange_n(
+			    &gate.places[i].tid, &none, tid, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+			place = &gate.places[i];
+	}
+	unlock();
+	return place;
+}
+
+static void look_again(void)
+{
+	__atomic_fetch_add(&gate.turn, 1, __ATOMIC_SEQ_CST);
+	syscall(SYS_futex, &gate.turn, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+}
+
+void lien_gate_wait(void)
+{
+	struct place *place;
+	uint32_t turn;
+
+	if (!__atomic_load_n(&gate.shut, __ATOMIC_SEQ_CST))
+		return;
+	place = place_take(syscall(SYS_gettid));
+	for (;;) {
+		turn = __atomic_load_n(&gate.turn, __ATOMIC_SEQ_CST);
+		if (!__atomic_load_n(&gate.shut, __ATOMIC_SEQ_CST) ||
+			(place && __atomic_load_n(&place->passed, __ATOMIC_SEQ_CST)))
+			break;
+		syscall(SYS_futex, &gate.turn, FUTEX_WAIT_PRIVATE, turn, NULL, NULL, 0);
+	}
+	if (!place)
+		return;
+	__atomic_store_n(&place->passed, 0, __ATOMIC_SEQ_CST);
+	__atomic_store_n(&place->tid, 0, __ATOMIC_RELEASE);
+}
+
+void lien_gate_shut(void)
+{
+	__atomic_store_n(&gate.shut, 1, __ATOMIC_SEQ_CST);
+}
+
+void lien_gate_open(void)
+{
+	unsigned i;
+
+	__atomic_store_n(&gate.shut, 0, __ATOMIC_SEQ_CST);
+	look_again();
+	/* Of those who never came: who waits gives back the own. */
+	for (i = 0; i < PLACES; i++)
+		if (__atomic_exchange_n(&gate.places[i].passed, 0, __ATOMIC_SEQ_CST))
+			__atomic_store_n(&gate.places[i].tid, 0, __ATOMIC_RELEASE);
+}
+
+int lien_gate_is_shut(void)
+{
+	return __atomic_load_n(&gate.shut, __ATOMIC_SEQ_CST);
+}
+
+void lien_gate_pass(const uint32_t *tids, unsigned count)
+{
+	struct place *place;
+	unsigned i;
+
+	for (i = 0; i < count; i++) {
+		place = place_take(tids[i]);
+		if (place)
+			__atomic_store_n(&place->passed, 1, __ATOMIC_SEQ_CST);
+	}
+	look_again();
+}

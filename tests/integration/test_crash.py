@@ -1,0 +1,318 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-2-Clause
+"""The agent, a rank, all ranks or the client are killed in every phase of an offload and a restore;
+another agent follows. No byte is lost that had an owner, and the job goes on.
+
+A phase is held by tracing a rank's control thread: it is stopped when it has received that phase's
+order, or when it is about to answer it. See lien_test.py for what else this needs.
+"""
+
+import ctypes
+import json
+import os
+import re
+import signal
+import struct
+import sys
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+
+from lien_test import (  # noqa: E402
+    LIEN, MIB, Session, alive, case, check, equal, main, wait_for)
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+with open(os.path.join(ROOT, "include", "lien", "wire.h")) as _wire:
+    NAMES = re.findall(r"LIEN_WIRE_([A-Z]+)[ ,=]", _wire.read().split("enum lien_wire_type {")[1]
+                       .split("};")[0])
+TYPES = {name.lower(): number for number, name in enumerate(NAMES, 1)}
+OFFLOAD = ["stage", "drain", "check", "save", "unmap", "drop"]
+RESTORE = ["list", "create", "export", "import", "finish"]
+
+PTRACE_GETREGS, PTRACE_DETACH, PTRACE_SYSCALL = 12, 17, 24
+PTRACE_SEIZE, PTRACE_INTERRUPT = 0x4206, 0x4207
+TRACESYSGOOD, WALL, SYSCALL_STOP = 1, 0x40000000, signal.SIGTRAP | 0x80
+SENDMSG, RECVMSG = 46, 47
+FD_FLOOR = 900  # control/start.c
+LAST = 2
+
+libc = ctypes.CDLL(None, use_errno=True)
+libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+libc.ptrace.restype = ctypes.c_long
+
+
+def ptrace(request, tid, data=None):
+    if libc.ptrace(request, tid, None, data) < 0:
+        raise OSError(ctypes.get_errno(), "ptrace %d of %d: %s" % (
+            request, tid, os.strerror(ctypes.get_errno())))
+
+
+class Held:
+    """The control thread of a process, to be stopped at one order."""
+
+    def __init__(self, pid):
+        self.pid = pid
+        self.tid = wait_for("the control thread waits", self._find)
+        ptrace(PTRACE_SEIZE, self.tid, TRACESYSGOOD)
+        ptrace(PTRACE_INTERRUPT, self.tid)
+        os.waitpid(self.tid, WALL)
+
+    def _find(self):
+        for tid in os.listdir("/proc/%d/task" % self.pid):
+            with open("/proc/%d/task/%s/syscall" % (self.pid, tid)) as file:
+                words = file.read().split()
+            if words[0] == str(RECVMSG) and int(words[1], 16) >= FD_FLOOR:
+                return int(tid)
+        return None
+
+    def _read(self, layout, address):
+        with open("/proc/%d/mem" % self.pid, "rb", buffering=0) as memory:
+            memory.seek(address)
+            return struct.unpack(layout, memory.read(struct.calcsize(layout)))
+
+    def _message(self, msghdr):
+        """(type, flags)"""
+        base = self._read("<Q", self._read("<Q", msghdr + 16)[0])[0]
+        return self._read("<HH", base + 4)
+
+    def until(self, name, answered):
+        """Goes on until it has received that order, or is about to answer it."""
+        registers = (ctypes.c_ulonglong * 27)()
+        while True:
+            ptrace(PTRACE_SYSCALL, self.tid)
+            _, status = os.waitpid(self.tid, WALL)
+            check(os.WIFSTOPPED(status), "the traced thread ended")
+            if os.WSTOPSIG(status) != SYSCALL_STOP:
+                continue
+            ptrace(PTRACE_GETREGS, self.tid, registers)
+            number, result, msghdr = registers[15], ctypes.c_longlong(registers[10]).value, \
+                registers[13]
+            entry = result == -38
+            if answered and number == SENDMSG and entry:
+                kind, flags = self._message(msghdr)
+                if kind == TYPES[name] and flags & LAST:
+                    return
+            if not answered and number == RECVMSG and not entry and result > 0:
+                if self._message(msghdr)[0] == TYPES[name]:
+                    return
+
+    def let_go(self):
+        if self.tid:
+            try:
+                ptrace(PTRACE_DETACH, self.tid)
+            except OSError:
+                os.waitpid(self.tid, WALL)  # it was killed
+        self.tid = 0
+
+
+class Pair:
+    """Two ranks with memory of their own, and some that each has exported to the other."""
+
+    def __init__(self, session):
+        self.session = session
+        self.ranks = [session.driver(device=0), session.driver(device=1)]
+        self.places = []  # of a rank: (address, bytes, value, owner)
+        for number, rank in enumerate(self.ranks):
+            own = rank("make", 2 * MIB, number)[1]
+            handle, shared = rank("make", 4 * MIB, number)
+            other = self.ranks[1 - number]
+            fd = rank("export", handle)
+            there = other("show", 4 * MIB, other.take(rank, fd), 1 - number)
+            rank("close", fd)
+            self.places += [(rank, own, 2 * MIB, 0x10 + number, rank),
+                            (rank, shared, 4 * MIB, 0x20 + number, rank),
+                            (other, there, 4 * MIB, 0x20 + number, rank)]
+            rank("fill", own, 2 * MIB, 0x10 + number)
+            rank("fill", shared, 4 * MIB, 0x20 + number)
+        self.ready()
+
+    @property
+    def pids(self):
+        return [rank.pid for rank in self.ranks]
+
+    def ready(self, *dead):
+        self.session.ready(*[pid for pid in self.pids if pid not in dead])
+
+    def verify(self, *dead):
+        """What is owned by those who live."""
+        for rank, va, size, value, owner in self.places:
+            if rank.pid not in dead and owner.pid not in dead:
+                equal(rank("check", va, size, value), 0, "wrong bytes at %#x of %d" % (
+                    va, rank.pid))
+
+    def end(self):
+        for rank in self.ranks:
+            rank.end()
+        self.session.forgotten(*self.pids)
+
+
+def transfer(session, kind):
+    more = ["--owner", "all"] if kind == "offload" else []
+    return session.spawn([LIEN, kind, *more])
+
+
+def at_phase(session, pair, phase, answered, rank=1):
+    """A client whose offload or restore is held in that phase, and what holds it."""
+    if phase in RESTORE:
+        session.ask("offload", "--owner", "all")
+    held = Held(pair.pids[rank])
+    try:
+        client = transfer(session, "restore" if phase in RESTORE else "offload")
+        held.until(phase, answered)
+        shown = session.ask("status")["transaction"]
+        check(shown, "no transaction is shown")
+        if phase not in RESTORE:  # whose phases are each process's own
+            equal(shown["phase"], phase, "the phase that status shows")
+    except BaseException:
+        held.let_go()
+        raise
+    return client, held
+
+
+def whole_again(session, pair, *dead):
+    """Whatever there is left of it, a restore puts back."""
+    pair.ready(*dead)
+    outcome = session.lien("restore")
+    check(outcome.code == 0 or (dead and "is gone for good" in outcome.err), outcome)
+    equal(session.ask("restore")["outcome"], "nothing to do", "a second restore")
+    pair.verify(*dead)
+    for pid in pair.pids:
+        if pid not in dead:
+            process = session.process(pid)
+            equal((process["state"], process["offloaded_bytes"]), ("running", 0), "state")
+
+
+def agent_killed(phases):
+    with Session() as session:
+        session.start_agent()
+        pair = Pair(session)
+        used = session.used()
+        for number, phase in enumerate(phases):
+            for answered in (False, True):
+                client, held = at_phase(session, pair, phase, answered, number % 2)
+                try:
+                    session.kill_agent()
+                finally:
+                    held.let_go()
+                equal(client.wait(10), 1, "exit status of the client")
+                session.start_agent()
+                pair.ready()
+                shown = [session.process(pid) for pid in pair.pids]
+                if phase == "drop" and answered or phase == "list":
+                    check(any(p["offloaded_bytes"] for p in shown), "%s: not shown: %s" % (
+                        phase, shown))
+                if phase in ("stage", "drain", "check", "save"):
+                    equal([p["state"] for p in shown], ["running"] * 2, "states")
+                whole_again(session, pair)
+                equal(session.used(), used, "device memory in use after %s" % phase)
+        equal(session.ask("offload", "--owner", "all")["bytes"], 12 * MIB, "moved at the end")
+        whole_again(session, pair)
+
+
+@case(90)
+def test_agent_killed_in_each_phase_of_an_offload():
+    agent_killed(OFFLOAD)
+
+
+@case(90)
+def test_agent_killed_in_each_phase_of_a_restore():
+    agent_killed(RESTORE)
+
+
+@case(120)
+def test_rank_killed_in_each_phase():
+    """The one that is held, or the other one: in turn."""
+    with Session() as session:
+        session.start_agent()
+        for number, phase in enumerate(OFFLOAD + RESTORE):
+            pair = Pair(session)
+            client, held = at_phase(session, pair, phase, number % 3 == 0)
+            victim = pair.ranks[1 - number % 2]
+            try:
+                victim.process.signal(signal.SIGKILL)
+                wait_for("it is seen to be gone", lambda v=victim: not alive(v.pid) or v.pid == held.pid)
+            finally:
+                held.let_go()
+            client.wait(20)
+            wait_for("the transaction ends", lambda: session.ask("status")["transaction"] is None)
+            wait_for("it is forgotten", lambda v=victim: not session.process(v.pid))
+            whole_again(session, pair, victim.pid)
+            pair.end()
+            equal(session.used(), 0, "device memory in use after %s" % phase)
+
+
+@case(90)
+def test_all_ranks_killed_in_each_phase():
+    with Session() as session:
+        session.start_agent()
+        for number, phase in enumerate(OFFLOAD + RESTORE):
+            pair = Pair(session)
+            client, held = at_phase(session, pair, phase, number % 2 == 0)
+            try:
+                for rank in pair.ranks:
+                    rank.process.signal(signal.SIGKILL)
+            finally:
+                held.let_go()
+            client.wait(20)
+            wait_for("the transaction ends", lambda: session.ask("status")["transaction"] is None)
+            pair.end()
+            equal(session.used(), 0, "device memory in use after %s" % phase)
+            equal(session.ask("restore")["outcome"], "nothing to do", "restore")
+
+
+@case(60)
+def test_client_killed_in_each_phase():
+    with Session() as session:
+        session.start_agent()
+        pair = Pair(session)
+        used = session.used()
+        for number, phase in enumerate(OFFLOAD + RESTORE):
+            client, held = at_phase(session, pair, phase, number % 2 == 0)
+            client.signal(signal.SIGKILL)
+            client.wait()
+            held.let_go()
+            wait_for("the transaction ends", lambda: session.ask("status")["transaction"] is None)
+            whole_again(session, pair)
+            equal(session.used(), used, "device memory in use after %s" % phase)
+
+
+def another_build(session):
+    """What the agent left was left by one of another build."""
+    path = session.socket + ".state"
+    with open(path) as file:
+        state = json.load(file)
+    state["build"] = "another"
+    with open(path, "w") as file:
+        json.dump(state, file)
+
+
+@case(60)
+def test_upgrade():
+    """SIGTERM and another agent: under a job that runs, one that is offloaded, and in the middle."""
+    with Session() as session:
+        session.start_agent()
+        pair = Pair(session)
+        session.stop_agent()
+        another_build(session)
+        session.start_agent()
+        pair.ready()
+        equal(session.ask("offload", "--owner", "all")["bytes"], 12 * MIB, "offload")
+        session.stop_agent()
+        another_build(session)
+        session.start_agent()
+        pair.ready()
+        equal([session.process(pid)["state"] for pid in pair.pids], ["offloaded"] * 2, "states")
+        whole_again(session, pair)
+        for phase in ("save", "drop", "create", "import"):
+            client, held = at_phase(session, pair, phase, False)
+            session.agent.signal(signal.SIGTERM)
+            held.let_go()
+            equal(client.wait(10), 0, "exit status of the client: it goes to its end")
+            equal(session.agent.wait(10), 0, "exit status of the agent")
+            session.agent = None
+            session.start_agent()
+            whole_again(session, pair)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

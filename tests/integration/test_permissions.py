@@ -1,0 +1,470 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-2-Clause
+"""Who may see and move what, and what pretends to be another (docs/security.md).
+
+See lien_test.py for what it needs. Users are numbers that need not be in /etc/passwd.
+"""
+
+import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+
+from lien_test import (  # noqa: E402
+    LIEN, MIB, ROOT, Driver, Session, alive, brief, case, check, equal, main, program, wait_for)
+
+ALICE, BOB = 54321, 54322
+KEPT = sum(1 << cap for cap in (2, 19, 24, 38, 39, 40))  # agent/privileges.c
+
+
+class Shared(Session):
+    """Whose folder and devices other users may use."""
+
+    def __init__(self, **environment):
+        super().__init__(**environment)
+        os.chmod(self.folder, 0o755)
+        os.mkdir(self.devices, 0o755)
+        self.first = None
+
+    def start_agent(self, *args, **environment):
+        agent = super().start_agent(*args, **environment)
+        if not self.first:  # root makes the devices
+            self.first = self.driver(control=False)
+            for number in range(self.device_count):
+                os.chmod(os.path.join(self.devices, str(number)), 0o1777)
+        return agent
+
+    def of_user(self, uid, **more):
+        """A driver of that user."""
+        process = self.spawn_as(uid, [LIEN, "run", "--", program("prog_driver")], **more)
+        driver = Driver(process)
+        driver("init", 0)
+        return driver
+
+    def spawn_as(self, uid, argv, **environment):
+        return self.spawn([sys.executable, "-c",
+                           "import os,sys; os.setgid(%d); os.setgroups([]); os.setuid(%d); "
+                           "os.execv(sys.argv[1], sys.argv[1:])" % (uid, uid), *argv], **environment)
+
+    def lien_as(self, uid, *args):
+        def drop():
+            os.setgid(uid)
+            os.setgroups([])
+            os.setuid(uid)
+        return subprocess.run([LIEN, *map(str, args)], env=self.env(), preexec_fn=drop, text=True,
+                              capture_output=True, timeout=60, check=False)
+
+    def ask_as(self, uid, *args):
+        outcome = self.lien_as(uid, args[0], "--json", *args[1:])
+        # `check` ends with 1 where it finds something
+        check(outcome.returncode == 0 or args[0] == "check", "%s as %d: %s%s" % (
+            args, uid, outcome.stdout, outcome.stderr))
+        return json.loads(outcome.stdout)
+
+    def refused_as(self, uid, text, *args):
+        outcome = self.lien_as(uid, *args)
+        check(outcome.returncode in (1, 2) and text in outcome.stderr, "%s as %d: %d %s%s" % (
+            args, uid, outcome.returncode, outcome.stdout, outcome.stderr))
+
+
+def with_memory(driver, value):
+    handle, va = driver("make", 2 * MIB, 0)
+    driver("fill", va, 2 * MIB, value)
+    return handle, va
+
+
+def mentions(value, pid):
+    """Where a pid is in an answer."""
+    if isinstance(value, dict):
+        return any((key == "pid" and inner == pid) or mentions(inner, pid)
+                   for key, inner in value.items())
+    if isinstance(value, list):
+        return any(inner == pid or mentions(inner, pid) for inner in value)
+    return False
+
+
+@case(60)
+def test_each_user_sees_and_moves_what_is_theirs():
+    with Shared() as session:
+        session.start_agent()
+        equal(oct(os.stat(session.socket).st_mode & 0o777), "0o666", "mode of the socket")
+        alice, bob = session.of_user(ALICE), session.of_user(BOB)
+        root = session.driver()
+        places = {driver: with_memory(driver, value)[1]
+                  for value, driver in enumerate((alice, bob, root), 0x41)}
+        session.ready(alice.pid, bob.pid, root.pid)
+        others = bob.pid, root.pid
+        for question in (["ps"], ["mem"], ["mem", "--by", "rank"], ["mem", "--explain"],
+                         ["mem", "--by", "owner", "--pid", bob.pid],
+                         ["graph", "--format", "json"], ["comms"], ["status"], ["check"],
+                         ["offload", "--owner", "all", "--dry-run"], ["check", "--deep"],
+                         ["arena"]):
+            answer = session.ask_as(ALICE, *question)
+            for pid in others:
+                check(not mentions(answer, pid), "%s tells of process %d: %s" % (
+                    question, pid, brief(answer)))
+            if question[0] in ("ps", "offload") or question == ["mem"]:
+                check(mentions(answer, alice.pid), question, "does not tell of her own:", answer)
+        answer = session.ask_as(ALICE, "mem", "--by", "owner")
+        equal(answer["bytes"], 2 * MIB, "bytes by owner")
+        unknown = "is not known to the agent"
+        session.refused_as(ALICE, unknown, "holders", bob.pid, hex(places[bob]))
+        session.refused_as(ALICE, unknown, "offload", "--owner", "all", "--pid", bob.pid)
+        session.refused_as(ALICE, unknown, "offload", "--owner", "all", "--pid", bob.pid, "--dry-run")
+        session.refused_as(ALICE, unknown, "restore", "--pid", bob.pid)
+        session.refused_as(ALICE, unknown, "check", "--deep", "--pid", bob.pid)
+        used = session.used()
+        equal(session.ask_as(ALICE, "offload", "--owner", "all")["bytes"], 2 * MIB, "hers")
+        equal(session.used(), used - 2 * MIB, "device memory in use")
+        equal(session.process(bob.pid)["state"], "running", "his")
+        session.ask("offload", "--owner", "all")  # root: the rest
+        equal(session.ask_as(BOB, "restore")["bytes"], 2 * MIB, "he restores his")
+        equal([session.process(d.pid)["state"] for d in (alice, bob, root)],
+              ["offloaded", "running", "offloaded"], "states")
+        session.ask_as(ALICE, "restore")
+        session.ask("restore")
+        for value, driver in enumerate((alice, bob, root), 0x41):
+            equal(driver("check", places[driver], 2 * MIB, value), 0, "wrong bytes")
+        path = os.path.join(session.folder, "hers")
+        with open(path, "wb") as file:
+            os.fchmod(file.fileno(), 0o666)
+        os.mkdir(session.path("of-alice"))
+        os.chown(session.path("of-alice"), ALICE, ALICE)
+        kept = session.path("of-alice/s.lien")
+        outcome = session.lien_as(ALICE, "snapshot", "-o", kept)
+        if outcome.returncode:
+            outcome = session.lien_as(ALICE, "snapshot", kept)
+        equal(outcome.returncode, 0, "snapshot: " + outcome.stderr)
+        equal([p["pid"] for p in session.ask("ps", "--from", kept)["processes"]], [alice.pid],
+              "processes in her snapshot")
+
+
+@case(60)
+def test_memory_shared_with_another_user():
+    with Shared() as session:
+        session.start_agent()
+        alice, bob = session.of_user(ALICE), session.driver()
+        handle, va = with_memory(alice, 0x55)
+        fd = alice("export", handle)
+        taken = bob("getfd", alice.pid, fd)
+        place = bob("show", 2 * MIB, bob("import", taken), 0)
+        alice("close", fd)
+        bob("close", taken)
+        session.ready(alice.pid, bob.pid)
+        holders = session.ask_as(ALICE, "holders", alice.pid, hex(va))["holders"]
+        equal([h for h in holders if h["pid"] == bob.pid],
+              [{"pid": bob.pid, "kind": "process of another user"}], "what she sees of the holder")
+        check("another user" in session.lien_as(ALICE, "holders", alice.pid, hex(va)).stdout,
+              "the words")
+        for more in ([], ["--with-closure", "--pid", alice.pid], ["--dry-run"]):
+            session.refused_as(ALICE, "mapped by process %d, which is another user's" % bob.pid,
+                               "offload", "--owner", "all", *more)
+        equal(session.ask("offload", "--owner", "all")["bytes"], 2 * MIB, "root may")
+        for more in ([], ["--pid", alice.pid]):
+            session.refused_as(ALICE, "only root can", "restore", *more)
+        equal(session.process(bob.pid)["state"], "offloaded", "state")
+        session.kill_agent()  # what the next one knows of it is what these say, and the journal
+        session.start_agent()
+        session.ready(alice.pid, bob.pid)
+        session.ask("restore")
+        equal(bob("check", place, 2 * MIB, 0x55), 0, "wrong bytes")
+        equal(alice("check", va, 2 * MIB, 0x55), 0, "wrong bytes")
+
+
+@case(60)
+def test_host_memory_of_other_users():
+    with Shared() as session:
+        session.start_agent()
+        alice, bob = session.of_user(ALICE), session.of_user(BOB)
+        places = {driver: with_memory(driver, 0x71)[1] for driver in (alice, bob)}
+        session.ready(alice.pid, bob.pid)
+        session.refused_as(ALICE, "has no memory of its own", "offload", "--discard",
+                           "%d:%s" % (bob.pid, hex(places[bob])))
+        session.ask("offload", "--owner", "all", "--verify")
+        session.ask("restore")
+        held = {row["pid"]: row["held_bytes"] for row in session.ask("arena")["processes"]}
+        check(held[alice.pid] and held[bob.pid], "held:", held)
+        answer = session.ask_as(ALICE, "arena")
+        equal([row["pid"] for row in answer["processes"]], [alice.pid], "what she sees")
+        session.refused_as(ALICE, "is not known to the agent", "arena", "--release", "--pid",
+                           bob.pid)
+        answer = session.ask_as(ALICE, "arena", "--release")
+        equal(([row["pid"] for row in answer["processes"]], answer["released_bytes"]),
+              ([alice.pid], held[alice.pid]), "hers are released")
+        equal({row["pid"]: row["held_bytes"] for row in session.ask("arena")["processes"]},
+              {bob.pid: held[bob.pid]}, "his are not")
+        equal(session.ask_as(ALICE, "arena", "--release")["released_bytes"], 0, "again")
+        equal(session.ask_as(BOB, "arena", "--release", "--pid", bob.pid)["released_bytes"],
+              held[bob.pid], "he releases his")
+
+
+def status_of(pid, thread=None):
+    path = "/proc/%d/status" % pid if thread is None else "/proc/%d/task/%s/status" % (pid, thread)
+    with open(path) as status:
+        return dict(line.rstrip("\n").split(":\t", 1) for line in status if ":\t" in line)
+
+
+@case(60)
+def test_rights_are_given_up():
+    with Session() as session:
+        agent = session.start_agent()
+        session.ask("mem", "--explain")  # starts a thread
+        for thread in os.listdir("/proc/%d/task" % agent.pid):
+            status = status_of(agent.pid, thread)
+            for name in ("CapEff", "CapPrm", "CapBnd"):
+                equal(int(status[name], 16) & ~KEPT, 0, "%s: %s" % (name, status[name]))
+            equal((status["CapInh"], status["CapAmb"], status["NoNewPrivs"]),
+                  ("0" * 16, "0" * 16, "1"), "the others")
+        # What it does later still works: a copy of the driver that was not there, in a folder
+        # that it may only search, and deleted meanwhile.
+        folder = session.path("elsewhere")
+        os.mkdir(folder, 0o700)
+        with open(os.path.join(session.environment["LD_LIBRARY_PATH"], "libcuda.so.1"), "rb") as f:
+            image = f.read()
+        with open(folder + "/libcuda.so.1", "wb") as f:
+            f.write(image)
+        os.chown(folder, ALICE, ALICE)
+        session.driver(init=False, LD_LIBRARY_PATH=folder)
+        wait_for("the copy is probed", lambda: any(
+            library["path"].startswith(folder) for library in session.ask("status")["libraries"]))
+        late = session.driver(LD_LIBRARY_PATH=folder)
+        handle, va = with_memory(late, 0x31)
+        late("close", late("export", handle))
+        session.ready(late.pid)
+        check(session.process(late.pid)["complete"], "a process with that copy is incomplete")
+        equal(session.ask("check")["open_files_known"], True, "open files")
+
+
+# Control libraries that lie
+
+def impostor(session, how, **more):
+    """A process with such a library, of another user; root's is honest."""
+    folder = session.path("impostor")
+    library = folder + "/liblien-control.so"
+    if not os.path.exists(library):
+        os.mkdir(folder, 0o755)
+        subprocess.run([os.environ.get("CC") or "cc", "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-Wall",
+                        "-Werror", "-shared", "-fPIC", "-pthread", "-Iinclude",
+                        "tests/integration/impostor.c", "-o", library],
+                       cwd=ROOT, check=True, timeout=60)
+    process = session.spawn_as(BOB, ["/usr/bin/env", "LD_PRELOAD=" + library, "IMPOSTOR=" + how,
+                                     *("%s=%s" % pair for pair in more.items()),
+                                     program("prog_driver")])
+    driver = Driver(process)
+    driver("init", 0)
+    with_memory(driver, 1)
+    return driver
+
+
+def control_of(session, pid):
+    process = session.process(pid)
+    return process and process["control"]
+
+
+@case(90)
+def test_control_libraries_that_lie():
+    with Shared() as session:
+        agent = session.start_agent()
+        honest = session.driver()
+        va = with_memory(honest, 0x61)[1]
+        session.ready(honest.pid)
+        files = len(os.listdir("/proc/%d/fd" % agent.pid))
+
+        def goes_on(what):
+            check(agent.popen.poll() is None, what, "ended the agent")
+            began = time.monotonic()
+            session.ask("ps", limit=5)
+            check(time.monotonic() - began < 2, what, "holds up the agent")
+            for kind in ("offload", "restore"):
+                more = ["--pid", honest.pid] + (["--owner", "all"] if kind == "offload" else [])
+                equal(session.ask(kind, *more, limit=10)["bytes"], 2 * MIB, "%s beside %s" % (
+                    kind, what))
+            equal(honest("check", va, 2 * MIB, 0x61), 0, "wrong bytes")
+
+        for how in ("file", "signals", "flood", "fds"):
+            liar = impostor(session, how)
+            wait_for("it is met", lambda pid=liar.pid: control_of(session, pid) not in (None, "none"))
+            time.sleep(1.2)  # the agent looks again
+            equal(control_of(session, liar.pid), "loaded" if how in ("file", "fds") else "ready",
+                  how)
+            goes_on(how)
+            check(alive(liar.pid), "it was harmed")
+            liar.end()
+            session.forgotten(liar.pid)
+            check(len(os.listdir("/proc/%d/fd" % agent.pid)) <= files, how, "leaves open files")
+
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            path = session.path("stranger.sock")
+            listener.bind(path)
+            os.chmod(path, 0o666)
+            listener.listen()
+            listener.settimeout(10)
+            liar = impostor(session, "stranger", IMPOSTOR_PATH=path)
+            connection, _ = listener.accept()
+            connection.settimeout(1.5)
+            try:
+                check(False, "the agent spoke to a stranger:", connection.recv(200))
+            except TimeoutError:
+                pass
+            goes_on("stranger")
+            connection.close()
+            liar.end()
+
+        liar = impostor(session, "text")
+        session.ready(liar.pid)
+        goes_on("text")
+        said = session.refused("restore", "--pid", liar.pid, text="\\?\\[31mred\\?and \\? more")
+        check("\x1b" not in said, "escape sequences are passed on:", repr(said))
+        liar.end()
+        liar = impostor(session, "endless")
+        session.ready(liar.pid)
+        goes_on("endless")
+        session.refused("restore", "--pid", liar.pid, text="lists more than can be away")
+        goes_on("endless")
+        liar.end()
+
+
+@case(60)
+def test_a_silent_one_holds_up_its_own_alone():
+    with Shared() as session:
+        session.start_agent()
+        honest = session.of_user(ALICE)
+        va = with_memory(honest, 0x62)[1]
+        session.ready(honest.pid)
+        liar = impostor(session, "silent")
+        session.ready(liar.pid)
+        equal(session.ask_as(ALICE, "offload", "--owner", "all")["bytes"], 2 * MIB, "offload")
+        began = time.monotonic()
+        equal(session.ask_as(ALICE, "restore")["bytes"], 2 * MIB, "restore")
+        check(time.monotonic() - began < 5, "it was waited for")
+        equal(honest("check", va, 2 * MIB, 0x62), 0, "wrong bytes")
+
+
+@case(30)
+def test_orders_of_another_user():
+    """A child that has given up its rights holds both ends of its parent's pair."""
+    with Shared() as session:
+        session.start_agent()
+        driver = session.driver()
+        va = with_memory(driver, 0x63)[1]
+        session.ready(driver.pid)
+        # As such a child would: the agent's end, and another user.
+        order = struct.pack("<IHHIiQQQ88s", 128, 6, 0, 7, 0, 0, 0, 0, b"")  # UNMAP
+        code = ("import ctypes,os,socket,sys\nlibc=ctypes.CDLL(None)\n"
+                "pid=int(sys.argv[1]); p=os.pidfd_open(pid)\n"
+                "ends=[int(f) for f in os.listdir('/proc/%d/fd'%pid) if int(f)>=900 and "
+                "os.readlink('/proc/%d/fd/%s'%(pid,f)).startswith('socket')]\n"
+                "s=socket.socket(fileno=libc.syscall(438,p,min(ends),0))\n"
+                "os.setuid(int(sys.argv[2]))\ns.send(bytes.fromhex(sys.argv[3]))\n"
+                "s.settimeout(5); print(s.recv(65536)[40:128].rstrip(b'\\0').decode())\n")
+        session.agent.signal(signal.SIGSTOP)
+        try:
+            for uid, words in ((BOB, "orders are taken from root and from this user alone"),
+                               (0, "")):
+                child = session.spawn([sys.executable, "-c", code, driver.pid, uid, order.hex()])
+                equal(child.line(), words, "the answer to user %d: %s" % (uid, child.said()))
+        finally:
+            session.agent.signal(signal.SIGCONT)
+        equal(driver("check", va, 2 * MIB, 0x63), 0, "wrong bytes")
+
+
+# Sockets and files
+
+@case(60)
+def test_paths_that_others_control():
+    with Session() as session:
+        os.chmod(session.folder, 0o755)
+        theirs = session.path("theirs")
+        os.mkdir(theirs, 0o755)
+        os.chown(theirs, BOB, BOB)
+        public = session.path("public")
+        os.mkdir(public)
+        os.chmod(public, 0o777)
+        os.symlink(public, theirs + "/link")
+        os.lchown(theirs + "/link", BOB, BOB)
+        target = session.path("target.sock")
+        link = session.path("link.sock")
+        os.symlink(target, link)
+        fifo = session.path("fifo.sock")
+        os.mkfifo(fifo)
+        for path, words in ((theirs + "/agent.sock", "could put another socket"),
+                            (theirs + "/sub/agent.sock", "could put another socket"),
+                            (public + "/agent.sock", "could put another socket"),
+                            (theirs + "/link/agent.sock", "symbolic link of user"),
+                            (link, "a symbolic link"), (fifo, "is in the way")):
+            outcome = session.lien("agent", "--socket", path, limit=20)
+            check(outcome.code == 1 and words in outcome.err, path, outcome)
+        check(not os.path.exists(target), "the link was followed")
+        for kind in ("link", "fifo", "theirs"):  # planted before the agent
+            for name in (".journal", ".state"):
+                place = session.socket + name
+                if kind == "link":
+                    os.symlink("/etc/passwd", place)
+                elif kind == "fifo":
+                    os.mkfifo(place)
+                else:
+                    with open(place, "wb") as file:
+                        file.write(b"{}")
+                    os.chown(place, BOB, BOB)
+            before = os.stat("/etc/passwd").st_mtime_ns
+            session.start_agent()
+            session.ask("status")
+            session.stop_agent()
+            equal(os.stat("/etc/passwd").st_mtime_ns, before, "/etc/passwd")
+            for name in (".journal", ".state"):
+                with open_if_there(session.socket + name):
+                    pass
+            equal(session.clean(), None, "clean")
+            for name in (".journal", ".state"):
+                if os.path.lexists(session.socket + name):
+                    os.unlink(session.socket + name)
+
+
+def open_if_there(path):
+    stat = os.lstat(path)
+    check(os.path.isfile(path) and not os.path.islink(path) and stat.st_uid == 0 and
+          stat.st_mode & 0o777 == 0o600, "%s: %s" % (path, stat))
+    return open(path, "rb")
+
+
+@case(30)
+def test_fake_agent():
+    """Another user listens where the agent should be."""
+    with Session() as session:
+        os.chmod(session.folder, 0o1777)
+        code = ("import os,socket,sys,time\nos.setuid(%d)\ns=socket.socket(socket.AF_UNIX)\n"
+                "s.bind(sys.argv[1])\ns.listen()\nprint('listens',flush=True)\n"
+                "while True:\n c,_=s.accept()\n c.sendall(b'{\"ok\":true,\"result\":{}}\\n')\n")
+        fake = session.spawn([sys.executable, "-c", code % BOB, session.socket])
+        equal(fake.line(), "listens", "the fake")
+        session.refused("ps", text="belongs to user %d, who is neither root nor you" % BOB)
+        fake.end()
+
+
+@case(30)
+def test_too_many_clients_of_a_user():
+    with Shared() as session:
+        session.start_agent()
+        code = ("import os,socket,sys\nos.setuid(%d)\nl=[]\nn=0\n"
+                "for i in range(100):\n s=socket.socket(socket.AF_UNIX); s.connect(sys.argv[1])\n"
+                " s.settimeout(5); l.append(s)\n"
+                " try: s.sendall(b'{\"op\":\"nothing\"}\\n'); n+=bool(s.recv(100))\n"
+                " except OSError: pass\n"
+                "print(n,flush=True)\nsys.stdin.read()" % BOB)
+        crowd = session.spawn([sys.executable, "-c", code, session.socket])
+        equal(crowd.line(), "64", "answered")
+        session.ask("ps")
+        session.ask_as(ALICE, "ps")
+        crowd.end()
+        wait_for("he is answered again", lambda: not session.lien_as(BOB, "ps").returncode)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
