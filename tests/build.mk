@@ -2,6 +2,7 @@
 # Tests; included by the top Makefile, which defines BUILD, the flags and PURE_SRCS.
 #
 # make check            everything that needs no GPU: tests/run.sh
+# make chaos            tests/integration/chaos.py for CHAOS_SECONDS; CHAOS_SEED repeats its choices
 # make check-unit       the unit tests alone
 # make check-asan       the unit tests, built with AddressSanitizer and UBSan
 # make check-valgrind   the unit tests under valgrind
@@ -134,7 +135,7 @@ TEST_RUN    = BUILD=$(BUILD) ASAN_BUILD=$(ASAN_BUILD) LIEN=$(LIEN) CONTROL=$(CON
 	SOFTCUDA=$(dir $(SOFTCUDA)) MAKE_RECORDING=$(MAKE_RECORDING) PYTHON=$(PYTHON) CC=$(CC) \
 	tests/run.sh
 
-.PHONY: unit-tests asan-tests integration-tests check-unit check-asan check-valgrind
+.PHONY: chaos unit-tests asan-tests integration-tests check-unit check-asan check-valgrind
 unit-tests: $(UNIT_TESTS)
 integration-tests: all $(SOFTCUDA_TEST) $(MAKE_RECORDING) $(SOFTIBVERBS) $(HOSTILE) $(SYNCNCCL) \
 	$(PROGS)
@@ -147,6 +148,11 @@ asan-tests: $(BUILD)/trace.skel.h $(BUILD)/files.skel.h
 check:
 	$(Q)$(MAKE) --no-print-directory $(TEST_JOBS) unit-tests asan-tests integration-tests fuzz-targets
 	$(Q)$(TEST_RUN)
+
+chaos:
+	$(Q)$(MAKE) --no-print-directory $(TEST_JOBS) integration-tests
+	$(Q)BUILD=$(BUILD) LIEN=$(LIEN) CONTROL=$(CONTROL) SOFTCUDA=$(dir $(SOFTCUDA)) \
+		$(PYTHON) tests/integration/chaos.py
 
 check-unit:
 	$(Q)$(MAKE) --no-print-directory $(TEST_JOBS) unit-tests

@@ -17,6 +17,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import traceback
 
@@ -31,7 +32,7 @@ from train_job import SYNC  # noqa: E402
 
 LEAST = {"transactions": 200, "rollbacks": 20, "kills": 20}
 LIMIT_S = 30.0  # for whatever is asked: more is a hang
-IN_OFFLOAD = ["cuMemUnmap", "cuMemRelease", "cuMemcpyDtoHAsync_v2", "cuMemGetAccess", ""]
+IN_OFFLOAD = ["cuMemUnmap", "cuMemUnmap", "cuMemUnmap", "cuMemRelease", "cuMemcpyDtoHAsync_v2", "cuMemGetAccess", ""]
 IN_RESTORE = ["cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemcpyHtoDAsync_v2",
               "cuMemExportToShareableHandle", "cuMemImportFromShareableHandle", ""]
 
@@ -168,12 +169,12 @@ class Chaos:
 
     def do_fail(self, job):
         """A driver call fails, in one process, once or from then on."""
-        for _ in range(self.rng.randint(1, 3)):
+        for _ in range(self.rng.randint(2, 5)):
             op = self.rng.choice(["offload", "offload", "offload", "restore"])
             if op == "restore":
                 self.ask("offload", **self.wish(job))
             self.rng.choice(job.faults).arm(
-                faults.FAIL, nth=self.rng.choice([1, 1, 2, 3, 5, 8]),
+                faults.FAIL, nth=self.rng.choice([1, 1, 1, 2, 3, 5]),
                 times=self.rng.choice([0, 0, 0, 1, 3]),
                 function=self.rng.choice(IN_OFFLOAD if op == "offload" else IN_RESTORE),
                 result=self.rng.choice([2, 999]))
@@ -211,10 +212,12 @@ class Chaos:
         """A process does not run for a while."""
         pid = self.rng.choice(job.living)
         os.kill(pid, signal.SIGSTOP)
+        again = threading.Timer(self.rng.random() * 0.5, os.kill, (pid, signal.SIGCONT))
+        again.start()
         try:
-            self.ask("offload", timeout_ms=self.rng.choice([50, 100, 300]), **self.wish(job))
+            self.ask("offload", timeout_ms=self.rng.choice([50, 300, 10000]), **self.wish(job))
         finally:
-            os.kill(pid, signal.SIGCONT)
+            again.join()
         self.settle(job)
 
     def do_kill_rank(self, job):
@@ -263,7 +266,7 @@ class Chaos:
 
     def start_agent(self):
         began = time.monotonic()
-        lien_test.wait_for_foreign()
+        lien_test.wait_for_foreign()  # agents of others see our processes as well
         self.waited += time.monotonic() - began
         self.session.start_agent("--library", SYNC)
         self.tally.add("agents")

@@ -194,4 +194,6 @@ def any_job(session, rng, lively=False):
     nranks = rng.choice([2, 2, 2, 3, 4, 4, 8])
     if lively:
         return Trainer(session, rng, min(nranks, 4), rests=False)
-    return (Holder if rng.random() < 0.6 else Trainer)(session, rng, nranks)
+    if rng.random() < 0.7:
+        return Holder(session, rng, nranks)
+    return Trainer(session, rng, nranks if rng.random() < 0.3 else min(nranks, 3))

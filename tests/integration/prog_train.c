@@ -76,7 +76,8 @@ static void bind(const char *path)
 #undef BIND
 	train_nccl.mark = (__typeof__(train_nccl.mark))dlsym(library, "lien_sync_mark");
 	train_nccl.check = (__typeof__(train_nccl.check))dlsym(library, "lien_sync_check");
-	if (!train_nccl.mark || !train_nccl.check)
+	train_nccl.release = (__typeof__(train_nccl.release))dlsym(RTLD_DEFAULT, "cuMemRelease");
+	if (!train_nccl.mark || !train_nccl.check || !train_nccl.release)
 		train_fail(&job, 2, "not softnccl_sync");
 }
 

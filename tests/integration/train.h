@@ -70,6 +70,7 @@ extern struct train_nccl {
 #undef TRAIN_MEMBER
 	__typeof__(&lien_sync_mark) mark;
 	__typeof__(&lien_sync_check) check;
+	__typeof__(&cuMemRelease) release; /* a table of pointers, as PyTorch has one */
 } train_nccl;
 
 enum train_wish {

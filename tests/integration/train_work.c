@@ -283,7 +283,7 @@ static void block_free(struct work *work, struct block *block)
 {
 	block_check(work, block);
 	CUDA(work, cuMemUnmap(block->va, block->bytes));
-	CUDA(work, cuMemRelease(block->handle));
+	CUDA(work, train_nccl.release(block->handle));
 	CUDA(work, cuMemAddressFree(block->va, block->bytes));
 	block->va = 0;
 }
