@@ -55,8 +55,11 @@ static int make(struct lien_agent *agent, struct lien_process *process, char *wh
 	int err;
 
 	if (!tracked || lien_link_state(process->pid, &tracked->place, &state)) {
-		snprintf(why, size, "its control library cannot be read");
-		return -ESRCH;
+		snprintf(why, size,
+			"its threads cannot be held back: its first thread has ended, or its "
+			"control "
+			"library cannot be read");
+		return -EOPNOTSUPP;
 	}
 	err = lien_probes_gate(agent->probes, process->pid, process->start, state.signal);
 	if (!err)

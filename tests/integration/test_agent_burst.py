@@ -109,8 +109,9 @@ def test_what_a_small_ring_loses():
                   "not in status")
             check("* incomplete" in session.lien("ps").out, "not in ps")
             outcome = session.lien("offload", "--owner", "all")
-            check("process %d: events of the process were lost" % burst.pid in
-                  " ".join(outcome.out.split()), outcome)
+            said = " ".join(outcome.out.split())
+            check("of process %d (first at" % burst.pid in said and
+                  "events of the process were lost" in said, outcome)
             session.refused("offload", "--owner", "all", "--strict", text="were lost")
             equal(session.ask("status")["mappings"], mappings, "mappings after the offload")
         wait_for("process %d is complete again" % burst.pid,
