@@ -21,7 +21,7 @@ struct place {
 static struct {
 	uint32_t busy; /* the places: held for moments */
 	uint32_t shut;
-	uint32_t pid; /* whose it is: a forked child has a copy, and nobody who would open it */
+	uint32_t pid;  /* whose it is: a forked child has a copy, and nobody who would open it */
 	uint32_t turn; /* changes whenever those who wait are to look again */
 	struct place places[PLACES];
 } gate;
