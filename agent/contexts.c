@@ -7,12 +7,12 @@
 #include "agent/contexts.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "agent/agent.h"
-#include "agent/worker.h"
 #include "loader/follow.h"
 
 /* So often a process made its only context current, and no other: it will hardly have another one.
@@ -21,50 +21,34 @@
 
 #define LOOK_NS 1000000000ull
 
+#define CLOSE_STACK 65536
+
 struct lien_contexts {
-	struct lien_worker *worker; /* closes links, for which the kernel makes us wait */
 	uint64_t t_looked;
 };
 
-struct closing {
-	struct lien_job job;
-	int fd;
-};
-
-static void close_link(struct lien_job *job)
+static void *close_link(void *fd)
 {
-	struct closing *closing = (struct closing *)job;
-
-	close(closing->fd);
-	closing->fd = -1;
+	close((int)(intptr_t)fd);
+	return NULL;
 }
 
-static void closed(struct lien_agent *agent, struct lien_job *job)
+/* Each in a thread of its own: those that wait for the kernel together wait for one grace period.
+ */
+void lien_contexts_close(int fd)
 {
-	(void)agent;
-	free(job);
-}
+	pthread_attr_t attr;
+	pthread_t thread;
+	int err = pthread_attr_init(&attr);
 
-static void close_now(struct lien_job *job)
-{
-	close_link(job);
-	free(job);
-}
-
-void lien_contexts_close(struct lien_agent *agent, int fd)
-{
-	struct closing *closing;
-
-	closing = malloc(sizeof(*closing));
-	if (closing) {
-		closing->job =
-			(struct lien_job){.work = close_link, .done = closed, .drop = close_now};
-		closing->fd = fd;
-		if (!lien_worker_submit(agent->contexts->worker, &closing->job))
-			return;
+	if (!err) {
+		pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+		pthread_attr_setstacksize(&attr, CLOSE_STACK);
+		err = pthread_create(&thread, &attr, close_link, (void *)(intptr_t)fd);
+		pthread_attr_destroy(&attr);
 	}
-	free(closing);
-	close(fd);
+	if (err)
+		close(fd);
 }
 
 static void unfollow(struct lien_agent *agent, uint32_t pid)
@@ -72,7 +56,7 @@ static void unfollow(struct lien_agent *agent, uint32_t pid)
 	int fd = lien_probes_unfollow(agent->probes, pid);
 
 	if (fd >= 0)
-		lien_contexts_close(agent, fd);
+		lien_contexts_close(fd);
 }
 
 struct place {
@@ -188,7 +172,7 @@ void lien_contexts_process_end(struct lien_agent *agent, const struct lien_proce
 int lien_contexts_start(struct lien_agent *agent)
 {
 	agent->contexts = calloc(1, sizeof(*agent->contexts));
-	return agent->contexts ? lien_worker_new(agent, &agent->contexts->worker) : -ENOMEM;
+	return agent->contexts ? 0 : -ENOMEM;
 }
 
 void lien_contexts_stop(struct lien_agent *agent)
@@ -196,7 +180,5 @@ void lien_contexts_stop(struct lien_agent *agent)
 	struct lien_contexts *contexts = agent->contexts;
 
 	agent->contexts = NULL; /* those that are followed stay so for the next agent */
-	if (contexts)
-		lien_worker_free(contexts->worker);
 	free(contexts);
 }

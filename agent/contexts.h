@@ -15,8 +15,8 @@ void lien_contexts_event(struct lien_agent *agent, const struct lien_event *even
 void lien_contexts_tick(struct lien_agent *agent);
 /* When all that is known of an earlier agent's processes is in the graph. */
 void lien_contexts_resume(struct lien_agent *agent);
-/* Closes a link later, in a thread of its own: the kernel makes us wait for calls under way. */
-void lien_contexts_close(struct lien_agent *agent, int fd);
+/* Closes a link, for which the kernel makes a thread wait: not this one. */
+void lien_contexts_close(int fd);
 void lien_contexts_process_end(struct lien_agent *agent, const struct lien_process *process);
 
 #endif

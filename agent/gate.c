@@ -73,7 +73,8 @@ static int make(struct lien_agent *agent, struct lien_process *process, char *wh
 
 static void close_later(void *context, int fd)
 {
-	lien_contexts_close(context, fd);
+	(void)context;
+	lien_contexts_close(fd);
 }
 
 static void remove_gate(struct lien_agent *agent, uint32_t pid)
