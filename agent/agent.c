@@ -316,9 +316,6 @@ static int start(struct lien_agent *agent, const struct lien_agent_config *confi
 	err = lien_node_start(agent);
 	if (err)
 		return err;
-	err = lien_contexts_start(agent);
-	if (err)
-		return err;
 	err = lien_server_start(agent, config->socket);
 	if (err)
 		return err;
@@ -392,7 +389,7 @@ int lien_agent_run(const struct lien_agent_config *config)
 	lien_resume_stop(agent, !err);
 	lien_sites_stop(agent);
 	lien_node_stop(agent);
-	lien_contexts_stop(agent);
+	agent->ended = true;
 	lien_graph_free(agent->graph);
 	lien_compare_stop(agent);
 	lien_probes_close(agent->probes);

@@ -55,7 +55,6 @@ struct lien_compare;
 struct lien_server;
 struct lien_sites;
 struct lien_agent_node;
-struct lien_contexts;
 
 /* What happens to a thread that needs memory which is away. */
 enum lien_on_use {
@@ -77,7 +76,8 @@ struct lien_agent {
 	struct lien_server *server;
 	struct lien_sites *sites;
 	struct lien_agent_node *node;
-	struct lien_contexts *contexts;
+	bool ended;	     /* what is known of processes is for the next agent */
+	uint64_t t_contexts; /* when those that are followed were looked at */
 	enum lien_on_use on_use;
 	bool gate_all;	 /* more than NCCL's memory is moved */
 	uint64_t t_use;	 /* not to be looked at before: who needs what is away */

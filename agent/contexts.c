@@ -6,11 +6,7 @@
  */
 #include "agent/contexts.h"
 
-#include <errno.h>
-#include <pthread.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "agent/agent.h"
 #include "loader/follow.h"
@@ -20,44 +16,6 @@
 #define ENOUGH 1000
 
 #define LOOK_NS 1000000000ull
-
-#define CLOSE_STACK 65536
-
-struct lien_contexts {
-	uint64_t t_looked;
-};
-
-static void *close_link(void *fd)
-{
-	close((int)(intptr_t)fd);
-	return NULL;
-}
-
-/* Each in a thread of its own: those that wait for the kernel together wait for one grace period.
- */
-void lien_contexts_close(int fd)
-{
-	pthread_attr_t attr;
-	pthread_t thread;
-	int err = pthread_attr_init(&attr);
-
-	if (!err) {
-		pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-		pthread_attr_setstacksize(&attr, CLOSE_STACK);
-		err = pthread_create(&thread, &attr, close_link, (void *)(intptr_t)fd);
-		pthread_attr_destroy(&attr);
-	}
-	if (err)
-		close(fd);
-}
-
-static void unfollow(struct lien_agent *agent, uint32_t pid)
-{
-	int fd = lien_probes_unfollow(agent->probes, pid);
-
-	if (fd >= 0)
-		lien_contexts_close(fd);
-}
 
 struct place {
 	uint32_t pid;
@@ -86,7 +44,8 @@ static void follow(struct lien_agent *agent, const struct lien_process *process)
 		return;
 	err = lien_probes_follow(agent->probes, process->pid, process->start, place.path);
 	if (lien_watch_start_of(process->pid) != process->start)
-		unfollow(agent, process->pid); /* another one has its number by now */
+		lien_probes_unfollow(
+			agent->probes, process->pid); /* another one has its number by now */
 	else if (err)
 		lien_log(4,
 			"the contexts of process %u cannot be followed: %s; of memory that it "
@@ -110,7 +69,7 @@ static void look_at(struct lien_agent *agent, const struct lien_process *process
 	if (is_settled(agent, process->pid) == !followed)
 		return;
 	if (followed)
-		unfollow(agent, process->pid);
+		lien_probes_unfollow(agent->probes, process->pid);
 	else
 		follow(agent, process);
 }
@@ -145,9 +104,9 @@ void lien_contexts_tick(struct lien_agent *agent)
 	struct lien_process *process;
 	uint64_t now = lien_now_ns();
 
-	if (!lien_probes_followed_count(agent->probes) || now - agent->contexts->t_looked < LOOK_NS)
+	if (!lien_probes_followed_count(agent->probes) || now - agent->t_contexts < LOOK_NS)
 		return;
-	agent->contexts->t_looked = now;
+	agent->t_contexts = now;
 	for (process = lien_graph_first(agent->graph); process; process = lien_graph_next(process))
 		if (lien_probes_is_followed(agent->probes, process->pid))
 			look_at(agent, process);
@@ -161,24 +120,4 @@ void lien_contexts_resume(struct lien_agent *agent)
 		return;
 	for (process = lien_graph_first(agent->graph); process; process = lien_graph_next(process))
 		look_at(agent, process);
-}
-
-void lien_contexts_process_end(struct lien_agent *agent, const struct lien_process *process)
-{
-	if (agent->contexts && agent->probes)
-		unfollow(agent, process->pid);
-}
-
-int lien_contexts_start(struct lien_agent *agent)
-{
-	agent->contexts = calloc(1, sizeof(*agent->contexts));
-	return agent->contexts ? 0 : -ENOMEM;
-}
-
-void lien_contexts_stop(struct lien_agent *agent)
-{
-	struct lien_contexts *contexts = agent->contexts;
-
-	agent->contexts = NULL; /* those that are followed stay so for the next agent */
-	free(contexts);
 }

@@ -11,7 +11,6 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#include "agent/contexts.h"
 #include "agent/event_check.h"
 #include "loader/gate.h"
 
@@ -26,7 +25,6 @@ struct attaching {
 	uint32_t pid;
 	bool all;
 	int err;
-	unsigned files;
 };
 
 static int attach_file(const struct lien_maps_entry *entry, void *arg)
@@ -43,7 +41,6 @@ static int attach_file(const struct lien_maps_entry *entry, void *arg)
 		attaching->agent->probes, attaching->pid, library, path, attaching->all);
 	if (err && err != -ENODATA && !attaching->err)
 		attaching->err = err;
-	attaching->files += !err;
 	return 0;
 }
 
@@ -69,17 +66,6 @@ static int make(struct lien_agent *agent, struct lien_process *process, char *wh
 	if (err)
 		snprintf(why, size, "its threads cannot be held back: %s", strerror(-err));
 	return err;
-}
-
-static void close_later(void *context, int fd)
-{
-	(void)context;
-	lien_contexts_close(fd);
-}
-
-static void remove_gate(struct lien_agent *agent, uint32_t pid)
-{
-	lien_probes_ungate(agent->probes, pid, close_later, agent);
 }
 
 /* Of what the plan moves. */
@@ -115,7 +101,7 @@ int lien_gate_step(void *context, uint32_t pid, enum lien_gate_step step, char *
 	if (step == LIEN_GATE_MAKE)
 		return make(agent, process, why, size);
 	if (step == LIEN_GATE_OPEN) {
-		remove_gate(agent, pid);
+		lien_probes_ungate(agent->probes, pid);
 		return 0;
 	}
 	range_of(agent, pid, &low, &high);
@@ -123,12 +109,6 @@ int lien_gate_step(void *context, uint32_t pid, enum lien_gate_step step, char *
 	if (err)
 		snprintf(why, size, "its gate cannot be shut: %s", strerror(-err));
 	return err;
-}
-
-void lien_gate_process_end(struct lien_agent *agent, const struct lien_process *process)
-{
-	if (agent->contexts && agent->probes)
-		remove_gate(agent, process->pid);
 }
 
 /* --- who is inside ---------------------------------------------------------------------------- */
@@ -601,8 +581,7 @@ void lien_gate_found(struct lien_agent *agent, struct lien_process *process, boo
 			lien_log(4, "process %u: %s", process->pid, why);
 		return;
 	}
-	if (lien_probes_is_gated(agent->probes, process->pid))
-		remove_gate(agent, process->pid);
+	lien_probes_ungate(agent->probes, process->pid);
 	/* An agent before this one has shut it. The answer is of no interest. */
 	if (shut)
 		lien_link_send(tracked->link, &open, NULL, NULL, 0);

@@ -18,6 +18,5 @@ void lien_gate_tick(struct lien_agent *agent);
 /* A control library has said what it holds: shuts the gate of a process from which an earlier agent
  * has moved memory, or opens one that is shut for no reason. */
 void lien_gate_found(struct lien_agent *agent, struct lien_process *process, bool shut);
-void lien_gate_process_end(struct lien_agent *agent, const struct lien_process *process);
 
 #endif

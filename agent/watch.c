@@ -11,12 +11,12 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
-#include "agent/contexts.h"
-#include "agent/gate.h"
 #include "agent/node.h"
 #include "agent/sites.h"
 #include "agent/walks.h"
 #include "loader/elf_symbols.h"
+#include "loader/follow.h"
+#include "loader/gate.h"
 
 _Static_assert(LIEN_PROBE_CONTROL_MAGIC == LIEN_WIRE_MAGIC, "two names of one number");
 _Static_assert(LIEN_PROBE_CONTROL_VERSION == LIEN_WIRE_VERSION, "two names of one number");
@@ -623,8 +623,10 @@ void lien_watch_process_end(void *context, struct lien_process *process)
 	if (agent->transaction)
 		lien_transaction_gone(agent->transaction, process->pid);
 	lien_sites_process_end(agent);
-	lien_contexts_process_end(agent, process);
-	lien_gate_process_end(agent, process);
+	if (agent->probes && !agent->ended) {
+		lien_probes_unfollow(agent->probes, process->pid);
+		lien_probes_ungate(agent->probes, process->pid);
+	}
 	if (!tracked)
 		return;
 	lien_walk_end(agent, process, "it has ended");

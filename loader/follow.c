@@ -10,6 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "loader/close_later.h"
 #include "loader/probes_internal.h"
 #include "loader/uprobe_multi.h"
 
@@ -133,16 +134,14 @@ int lien_probes_follow(struct lien_probes *probes, uint32_t pid, uint64_t start,
 	return since == NEVER ? set_since(probes, pid, start, now_ns()) : 0;
 }
 
-int lien_probes_unfollow(struct lien_probes *probes, uint32_t pid)
+void lien_probes_unfollow(struct lien_probes *probes, uint32_t pid)
 {
 	struct lien_following *following = find(probes, pid);
-	int link;
 
 	if (!following)
-		return -ENOENT;
+		return;
 	bpf_map_delete_elem(bpf_map__fd(probes->skel->maps.followed), &pid);
 	lien_keep_unfollow(probes, following);
-	link = following->link;
+	lien_close_later(following->link);
 	*following = probes->following[--probes->following_count];
-	return link;
 }

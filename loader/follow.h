@@ -19,10 +19,8 @@ bool lien_probes_can_follow(const struct lien_probes *probes);
  * lien_probes_attach().
  */
 int lien_probes_follow(struct lien_probes *probes, uint32_t pid, uint64_t start, const char *path);
-/* Ends, of a process that lives or does not. Returns a descriptor that the caller closes, or
- * -ENOENT. Closing it takes 10 ms and more, in which the kernel waits for calls under way: better
- * in a thread of its own. */
-int lien_probes_unfollow(struct lien_probes *probes, uint32_t pid);
+/* Ends, of a process that lives or does not. */
+void lien_probes_unfollow(struct lien_probes *probes, uint32_t pid);
 bool lien_probes_is_followed(const struct lien_probes *probes, uint32_t pid);
 unsigned lien_probes_followed_count(const struct lien_probes *probes);
 /* What the kernel side knows of a process; false: nothing. */

@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "loader/close_later.h"
 #include "loader/elf_symbols.h"
 #include "loader/probes_internal.h"
 #include "loader/uprobe_multi.h"
@@ -41,11 +42,6 @@ static struct lien_gate *find(const struct lien_probes *probes, uint32_t pid)
 		if (probes->gates[i].pid == pid)
 			return &probes->gates[i];
 	return NULL;
-}
-
-bool lien_probes_is_gated(const struct lien_probes *probes, uint32_t pid)
-{
-	return find(probes, pid);
 }
 
 unsigned lien_probes_gates(const struct lien_probes *probes)
@@ -224,8 +220,7 @@ int lien_probes_gate_shut(struct lien_probes *probes, uint32_t pid, uint64_t low
 	return bpf_map_update_elem(fd, &pid, &range, BPF_ANY);
 }
 
-void lien_probes_ungate(struct lien_probes *probes, uint32_t pid,
-	void (*close_fd)(void *context, int fd), void *context)
+void lien_probes_ungate(struct lien_probes *probes, uint32_t pid)
 {
 	struct lien_gate *gate = find(probes, pid);
 	unsigned i;
@@ -236,8 +231,8 @@ void lien_probes_ungate(struct lien_probes *probes, uint32_t pid,
 	bpf_map_delete_elem(gates_fd(probes), &pid);
 	lien_keep_ungate(probes, gate);
 	for (i = 0; i < gate->files_count; i++) {
-		close_fd(context, gate->files[i].link[0]);
-		close_fd(context, gate->files[i].link[1]);
+		lien_close_later(gate->files[i].link[0]);
+		lien_close_later(gate->files[i].link[1]);
 	}
 	*gate = probes->gates[--probes->gates_count];
 }

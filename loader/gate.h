@@ -25,13 +25,10 @@ int lien_probes_gate_file(struct lien_probes *probes, uint32_t pid, enum lien_li
 int lien_probes_gate_shut(struct lien_probes *probes, uint32_t pid, uint64_t low, uint64_t high);
 bool lien_probes_gate_get(
 	const struct lien_probes *probes, uint32_t pid, struct lien_probe_gate *gate);
-/* Removes it. Calls `close` with each descriptor that is to be closed, which takes 10 ms and more.
- */
-void lien_probes_ungate(struct lien_probes *probes, uint32_t pid,
-	void (*close)(void *context, int fd), void *context);
+/* Removes it; there may be none. */
+void lien_probes_ungate(struct lien_probes *probes, uint32_t pid);
 /* How many there are. */
 unsigned lien_probes_gates(const struct lien_probes *probes);
-bool lien_probes_is_gated(const struct lien_probes *probes, uint32_t pid);
 
 /* The threads that are held, until fn returns something else than 0, which is returned. -errno. */
 int lien_probes_held(const struct lien_probes *probes,
