@@ -174,7 +174,7 @@ const char *lien_call_name(unsigned int call)
 {
 	static const char *const names[LIEN_CALL_MAX] = {
 #define NAME(name, number, library, symbol, flags) [number] = symbol,
-		LIEN_CALLS(NAME)
+		LIEN_CALLS(NAME) LIEN_GATE_CALLS(NAME)
 #undef NAME
 	};
 

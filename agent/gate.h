@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
  * Holding threads back around transactions and while memory is away, over the kernel's probes
- * (loader/gate.h), and which of them to let in so that a job comes to rest.
+ * (loader/gate.h). Which of them to let in so that a job comes to rest: agent/level.h.
  */
 #ifndef LIEN_AGENT_GATE_H
 #define LIEN_AGENT_GATE_H
@@ -10,8 +10,6 @@
 
 /* For struct lien_transaction_ops. */
 int lien_gate_step(void *agent, uint32_t pid, enum lien_gate_step step, char *why, size_t size);
-bool lien_gate_at_rest(void *agent, const uint32_t *pids, unsigned count, bool busy,
-	lien_pass_fn *pass, void *to, char *why, size_t size);
 
 /* Looks whether somebody waits for memory that is away, and does about it what was asked for. */
 void lien_gate_tick(struct lien_agent *agent);

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "agent/gate.h"
+#include "agent/level.h"
 #include "agent/node.h"
 #include "agent/prepare.h"
 #include "agent/walks.h"

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
+#include "agent/event_check.h"
 #include "agent/views_internal.h"
 
 struct entry {
@@ -27,21 +28,9 @@ struct entries {
 
 static const char *call_name(unsigned call)
 {
-	switch (call) {
-#define CALL_NAME(name, number, lib, symbol, flags)                                                \
-	case number:                                                                               \
-		return symbol;
-		LIEN_CALLS(CALL_NAME)
-#undef CALL_NAME
-	}
-	return "unknown";
-}
+	const char *name = lien_call_name(call);
 
-/* A send waits for another rank's receive: these are no steps that all ranks take. */
-static bool is_transfer(unsigned kind)
-{
-	return LIEN_TRAFFIC_FIRST + kind == LIEN_CALL_NCCL_SEND ||
-	       LIEN_TRAFFIC_FIRST + kind == LIEN_CALL_NCCL_RECV;
+	return name ? name : "unknown";
 }
 
 /* --- gathering -------------------------------------------------------------------------------- */
@@ -355,7 +344,7 @@ static json_t *view_group(
 	unsigned kind;
 
 	for (kind = 0; kind < LIEN_TRAFFIC_KINDS; kind++)
-		if (!is_transfer(kind) && !unnamed(first->comm))
+		if (!LIEN_CALL_IS_TRANSFER(LIEN_TRAFFIC_FIRST + kind) && !unnamed(first->comm))
 			add_behind(behind, first, end, kind);
 	for (entry = first; entry < end; entry++) {
 		if (entry->comm->nranks > nranks)

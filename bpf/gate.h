@@ -52,7 +52,7 @@ static __always_inline __u64 gated_comm(const struct arguments *arguments, __u32
 	__u64 comm = 0;
 	__u32 at;
 
-	if (call >= LIEN_TRAFFIC_FIRST && call < LIEN_TRAFFIC_FIRST + LIEN_TRAFFIC_KINDS) {
+	if (LIEN_CALL_IS_TRAFFIC(call)) {
 		at = comm_argument(call);
 		if (at == 6)
 			bpf_probe_read_user(&comm, sizeof(comm), (void *)(arguments->sp + 8));

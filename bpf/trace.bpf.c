@@ -1311,7 +1311,7 @@ static __always_inline void count_traffic(
 	struct thread *thread, const struct arguments *arguments, __u32 call)
 {
 	__u32 kind = call - LIEN_TRAFFIC_FIRST, at = comm_argument(call);
-	int pair = call == LIEN_CALL_NCCL_SEND || call == LIEN_CALL_NCCL_RECV;
+	int pair = LIEN_CALL_IS_TRANSFER(call);
 	__u64 elements = arguments->arg[pair ? 1 : 2];
 	__u32 type = arguments->arg[pair ? 2 : 3];
 	struct lien_probe_comm key = {.pid = thread->pid};

@@ -196,5 +196,9 @@ enum lien_call {
 /* The calls that move data over a communicator; LIEN_TRAFFIC(call) counts from 0. */
 #define LIEN_TRAFFIC_FIRST LIEN_CALL_NCCL_ALL_REDUCE
 #define LIEN_TRAFFIC_KINDS 10
+#define LIEN_CALL_IS_TRAFFIC(call)                                                                 \
+	((call) >= LIEN_TRAFFIC_FIRST && (call) < LIEN_TRAFFIC_FIRST + LIEN_TRAFFIC_KINDS)
+/* From one rank to another; the others are collectives, steps that all ranks take. */
+#define LIEN_CALL_IS_TRANSFER(call) ((call) == LIEN_CALL_NCCL_SEND || (call) == LIEN_CALL_NCCL_RECV)
 
 #endif

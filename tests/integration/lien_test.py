@@ -453,6 +453,14 @@ class Session:
     def known(self, pid, limit=10.0):
         return wait_for("process %d is known" % pid, lambda: self.process(pid), limit)
 
+    def followed(self, pid):
+        """Waits until it is seen which context is current in the process's threads: tens of ms after
+        it has mapped the driver, which takes longer than that to make a context on a GPU."""
+        def is_so():
+            pids = self.ask("status")["contexts_followed"]
+            return pids is None or pid in pids
+        wait_for("contexts of %d are followed" % pid, is_so, 30)
+
     def ready(self, *pids, limit=10.0):
         """Waits until their control threads take orders."""
         for pid in pids:

@@ -176,6 +176,7 @@ def test_thread_per_gpu():
     with Session(devices=2) as session:
         session.start_agent()
         rank = Rank(session)
+        session.followed(rank.pid)
         comms = []
         for device in (0, 1):
             rank("@gpu%d init" % device, device)

@@ -99,8 +99,7 @@ class Job:
         self.go_on(member)
 
     def go_on(self, member):
-        followed = self.session.ask("status")["contexts_followed"]
-        check(followed is None or member.pid in followed, "contexts of", member.pid, followed)
+        self.session.followed(member.pid)
         check(member.ask("go") == "ready", "prog_random:", brief(member.said()))
 
     def kill(self, number):

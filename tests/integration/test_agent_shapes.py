@@ -235,8 +235,7 @@ def test_contexts_and_threads():
     with Session() as session:
         session.start_agent()
         driver = shapes(session)
-        wait_for("its contexts are followed",
-                 lambda: driver.pid in (session.ask("status")["contexts_followed"] or [driver.pid]))
+        session.followed(driver.pid)
         context = driver("ctx", 1)
         driver("alloc", PIECE)
         driver("ctx-pop")

@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef LIEN_LEVEL_H
+#define LIEN_LEVEL_H
+
+#include "agent/transaction.h"
+
+/* For struct lien_transaction_ops; the processes' gates are shut. */
+bool lien_gate_at_rest(void *agent, const uint32_t *pids, unsigned count, bool busy,
+	lien_pass_fn *pass, void *to, char *why, size_t size);
+
+#endif
