@@ -25,6 +25,13 @@ struct lien_source {
 	void (*ready)(struct lien_source *source, uint32_t events);
 };
 
+/* What happens to a thread that needs memory which is away. */
+enum lien_on_use {
+	LIEN_ON_USE_WAIT,    /* it waits for a restore */
+	LIEN_ON_USE_RESTORE, /* a restore is begun for it */
+	LIEN_ON_USE_FAIL,    /* its process is ended by SIGABRT */
+};
+
 /* The agent's part of a process (struct lien_process.agent). */
 struct lien_tracked {
 	struct lien_agent *agent;
@@ -47,6 +54,10 @@ struct lien_tracked {
 	uint64_t prepare_bytes;		 /* what it could offload, when that was last looked at */
 	uint64_t prepared_at;		 /* events of all processes, and 1, when it had enough */
 	uint64_t t_prepare;		 /* not before */
+	bool gate_all;			 /* more than NCCL's memory is moved, or away */
+	enum lien_on_use on_use;	 /* of the last offload */
+	uint64_t t_use;	 /* not to be looked at before: whether it needs what is away */
+	uint64_t t_told; /* those that were held up to then have been named in the log */
 };
 
 struct lien_walk;
@@ -55,13 +66,6 @@ struct lien_compare;
 struct lien_server;
 struct lien_sites;
 struct lien_agent_node;
-
-/* What happens to a thread that needs memory which is away. */
-enum lien_on_use {
-	LIEN_ON_USE_WAIT,    /* it waits for a restore */
-	LIEN_ON_USE_RESTORE, /* a restore is begun for it */
-	LIEN_ON_USE_FAIL,    /* its process is ended by SIGABRT */
-};
 
 struct lien_agent {
 	int epoll;
@@ -76,12 +80,8 @@ struct lien_agent {
 	struct lien_server *server;
 	struct lien_sites *sites;
 	struct lien_agent_node *node;
-	bool ended;	     /* what is known of processes is for the next agent */
-	uint64_t t_contexts; /* when those that are followed were looked at */
-	enum lien_on_use on_use;
-	bool gate_all;	 /* more than NCCL's memory is moved */
-	uint64_t t_use;	 /* not to be looked at before: who needs what is away */
-	uint64_t t_told; /* which of them was named last */
+	bool ended;			      /* what is known of processes is for the next agent */
+	uint64_t t_contexts;		      /* when those that are followed were looked at */
 	struct lien_transaction *transaction; /* NULL: none */
 	struct lien_plan plan;		      /* of the transaction, if it is an offload */
 	bool transaction_ended;		      /* to be freed by the loop */
@@ -176,11 +176,17 @@ bool lien_watch_owned(const struct lien_process *process, const struct lien_view
 /* Has this machine network cards that reach memory by themselves? */
 bool lien_watch_cards(void);
 
+struct lien_offload_how {
+	uint32_t flags;
+	uint64_t host_limit; /* of the host arenas of those that take part; 0: none */
+	unsigned timeout_ms;
+	enum lien_on_use on_use;
+};
+
 /* orders.c: transactions over links. 0, or -errno with one line in error. `flags`: as of
  * lien_transaction_set(). */
 int lien_orders_offload(struct lien_agent *agent, const struct lien_selection *selection,
-	uint32_t flags, uint64_t host_limit, unsigned timeout_ms, bool *nothing, char *error,
-	size_t error_size);
+	const struct lien_offload_how *how, bool *nothing, char *error, size_t error_size);
 /* What an offload would do; `selection->open` is filled in. */
 int lien_orders_plan(struct lien_agent *agent, const struct lien_selection *selection,
 	struct lien_plan *plan, char *error, size_t error_size);

@@ -12,6 +12,17 @@
 #define RESTORE_MS 10000
 #define AGAIN_NS   1000000000ull /* after a restore that was not possible */
 
+const char *const lien_on_use_names[] = {[LIEN_ON_USE_WAIT] = "wait",
+	[LIEN_ON_USE_RESTORE] = "restore",
+	[LIEN_ON_USE_FAIL] = "fail"};
+
+static struct lien_tracked *tracked_of(const struct lien_agent *agent, uint32_t pid)
+{
+	struct lien_process *process = lien_graph_process(agent->graph, pid);
+
+	return process ? process->agent : NULL;
+}
+
 /* --- making and removing ---------------------------------------------------------------------- */
 
 struct attaching {
@@ -40,7 +51,7 @@ static int attach_file(const struct lien_maps_entry *entry, void *arg)
 
 static int make(struct lien_agent *agent, struct lien_process *process, char *why, size_t size)
 {
-	struct attaching attaching = {.agent = agent, .pid = process->pid, .all = agent->gate_all};
+	struct attaching attaching = {.agent = agent, .pid = process->pid};
 	struct lien_control_state state;
 	struct lien_tracked *tracked = process->agent;
 	int err;
@@ -52,7 +63,8 @@ static int make(struct lien_agent *agent, struct lien_process *process, char *wh
 			"library cannot be read");
 		return -EOPNOTSUPP;
 	}
-	err = lien_probes_gate(agent->probes, process->pid, process->start, state.signal);
+	attaching.all = tracked->gate_all;
+	err = lien_probes_gate(agent->probes, process->pid, process->start);
 	if (!err)
 		lien_maps_read(process->pid, attach_file, &attaching);
 	if (!err)
@@ -91,6 +103,30 @@ static void range_of(const struct lien_agent *agent, uint32_t pid, uint64_t *low
 	}
 }
 
+void lien_gate_set(struct lien_agent *agent, bool all, enum lien_on_use on_use)
+{
+	struct lien_tracked *tracked;
+	unsigned i;
+
+	for (i = 0; i < agent->plan.processes_count; i++) {
+		tracked = tracked_of(agent, agent->plan.processes[i].pid);
+		if (!tracked)
+			continue;
+		tracked->gate_all |= all;
+		tracked->on_use = on_use;
+	}
+}
+
+/* The process may have ended. */
+static void open_gate(struct lien_agent *agent, uint32_t pid)
+{
+	struct lien_tracked *tracked = tracked_of(agent, pid);
+
+	lien_probes_ungate(agent->probes, pid);
+	if (tracked)
+		tracked->gate_all = false;
+}
+
 int lien_gate_step(void *context, uint32_t pid, enum lien_gate_step step, char *why, size_t size)
 {
 	struct lien_agent *agent = context;
@@ -104,7 +140,7 @@ int lien_gate_step(void *context, uint32_t pid, enum lien_gate_step step, char *
 	if (step == LIEN_GATE_MAKE)
 		return make(agent, process, why, size);
 	if (step == LIEN_GATE_OPEN) {
-		lien_probes_ungate(agent->probes, pid);
+		open_gate(agent, pid);
 		return 0;
 	}
 	range_of(agent, pid, &low, &high);
@@ -113,65 +149,113 @@ int lien_gate_step(void *context, uint32_t pid, enum lien_gate_step step, char *
 
 /* --- while memory is away --------------------------------------------------------------------- */
 
+/* The thread that has been held the longest of those for which something is to be done. */
 struct use {
-	uint32_t pid;
+	struct lien_agent *agent;
+	struct lien_tracked *tracked; /* NULL: there is none */
 	struct lien_probe_held held;
+	enum lien_on_use on_use;
 };
+
+/* What a process does at its end must not wait for somebody to ask for it. */
+static enum lien_on_use on_use_of(const struct lien_tracked *tracked, uint32_t call)
+{
+	switch (call) {
+	case LIEN_CALL_NCCL_DESTROY:
+	case LIEN_CALL_NCCL_ABORT:
+	case LIEN_CALL_NCCL_FINALIZE:
+	case LIEN_CALL_CU_MEM_UNMAP:
+	case LIEN_CALL_CU_MEM_RELEASE:
+		return LIEN_ON_USE_RESTORE;
+	}
+	return tracked->on_use;
+}
 
 static int find_use(
 	void *context, const struct lien_probe_held_key *who, const struct lien_probe_held *held)
 {
 	struct use *first = context;
+	struct lien_tracked *tracked = tracked_of(first->agent, who->pid);
+	enum lien_on_use on_use = tracked ? on_use_of(tracked, held->call) : LIEN_ON_USE_WAIT;
 
-	if (!first->pid || held->t < first->held.t)
-		*first = (struct use){who->pid, *held};
+	if (!tracked || lien_now_ns() < tracked->t_use)
+		return 0;
+	if (on_use == LIEN_ON_USE_WAIT) {
+		if (held->t > tracked->t_told)
+			lien_log(5, "process %u waits in %s for a restore", who->pid,
+				lien_call_name(held->call));
+		if (held->t > tracked->t_told)
+			tracked->t_told = held->t;
+	} else if (!first->tracked || held->t < first->held.t) {
+		first->tracked = tracked;
+		first->held = *held;
+		first->on_use = on_use;
+	}
 	return 0;
-}
-
-/* What ends communicators must not wait for somebody to ask for it. */
-static bool ends(uint32_t call)
-{
-	return call == LIEN_CALL_NCCL_DESTROY || call == LIEN_CALL_NCCL_ABORT ||
-	       call == LIEN_CALL_NCCL_FINALIZE;
 }
 
 void lien_gate_tick(struct lien_agent *agent)
 {
 	struct lien_selection selection = {.pids_count = 1};
-	struct use first = {0};
+	struct use first = {.agent = agent};
 	char error[400] = "";
+	const char *call;
 	bool nothing;
+	uint32_t pid;
 	int err;
 
 	if (agent->transaction || !lien_probes_gates(agent->probes))
 		return;
 	lien_probes_held(agent->probes, find_use, &first);
-	if (!first.pid || lien_now_ns() < agent->t_use)
+	if (!first.tracked)
 		return;
-	if (agent->on_use == LIEN_ON_USE_FAIL && !ends(first.held.call)) {
+	pid = first.tracked->pid;
+	call = lien_call_name(first.held.call);
+	first.tracked->t_use = lien_now_ns() + AGAIN_NS;
+	if (first.on_use == LIEN_ON_USE_FAIL) {
 		lien_log(4,
 			"process %u needs memory that is away, in %s: ended by SIGABRT, as asked",
-			first.pid, lien_call_name(first.held.call));
-		kill(first.pid, SIGABRT);
-		agent->t_use = lien_now_ns() + AGAIN_NS;
+			pid, call);
+		kill(pid, SIGABRT);
 		return;
 	}
-	if (agent->on_use == LIEN_ON_USE_WAIT && !ends(first.held.call)) {
-		if (first.held.t != agent->t_told)
-			lien_log(5, "process %u waits in %s for a restore", first.pid,
-				lien_call_name(first.held.call));
-		agent->t_told = first.held.t;
-		return;
-	}
-	lien_log(5, "process %u needs memory that is away, in %s: restoring", first.pid,
-		lien_call_name(first.held.call));
-	selection.pids = &first.pid;
+	lien_log(5, "process %u needs memory that is away, in %s: restoring", pid, call);
+	selection.pids = &pid;
 	err = lien_orders_restore(agent, &selection, 0, RESTORE_MS, &nothing, error, sizeof(error));
-	if (err || nothing) {
-		lien_log(4, "no restore for process %u: %s", first.pid,
+	if (err || nothing)
+		lien_log(4, "no restore for process %u: %s", pid,
 			err ? error : "nothing of it is away");
-		agent->t_use = lien_now_ns() + AGAIN_NS;
-	}
+}
+
+struct view {
+	struct lien_agent *agent;
+	const struct lien_viewer *viewer;
+	json_t *list;
+};
+
+static int view_held(
+	void *context, const struct lien_probe_held_key *who, const struct lien_probe_held *held)
+{
+	struct view *view = context;
+	struct lien_process *process = lien_graph_process(view->agent->graph, who->pid);
+	struct lien_tracked *tracked = process ? process->agent : NULL;
+
+	if (tracked && lien_sees(view->viewer, process))
+		json_array_append_new(
+			view->list, json_pack("{s:i, s:i, s:s, s:f, s:s}", "pid", who->pid, "tid",
+					    held->tid, "call", lien_call_name(held->call), "ms",
+					    (lien_now_ns() - held->t) / 1e6, "on_use",
+					    lien_on_use_names[on_use_of(tracked, held->call)]));
+	return 0;
+}
+
+json_t *lien_gate_view(struct lien_agent *agent, const struct lien_viewer *viewer)
+{
+	struct view view = {agent, viewer, json_array()};
+
+	if (lien_probes_gates(agent->probes))
+		lien_probes_held(agent->probes, view_held, &view);
+	return view.list;
 }
 
 void lien_gate_found(struct lien_agent *agent, struct lien_process *process, bool shut)
@@ -184,13 +268,13 @@ void lien_gate_found(struct lien_agent *agent, struct lien_process *process, boo
 	if (!lien_probes_can_gate(agent->probes))
 		return;
 	if (process->held_items) {
-		agent->gate_all = true; /* of what, only the one who asked knew */
+		tracked->gate_all = true; /* of what, only the one who asked knew */
 		if (make(agent, process, why, sizeof(why)) ||
 			shut_gate(agent, process->pid, 0, UINT64_MAX, why, sizeof(why)))
 			lien_log(4, "process %u: %s", process->pid, why);
 		return;
 	}
-	lien_probes_ungate(agent->probes, process->pid);
+	open_gate(agent, process->pid);
 	/* An agent before this one has shut it. The answer is of no interest. */
 	if (shut)
 		lien_link_send(tracked->link, &open, NULL, NULL, 0);

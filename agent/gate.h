@@ -6,8 +6,13 @@
 #ifndef LIEN_AGENT_GATE_H
 #define LIEN_AGENT_GATE_H
 
+#include <jansson.h>
+
 #include "agent/agent.h"
 
+/* Of the processes of the agent's plan, until their memory is back. `all`: more than NCCL's is
+ * moved. */
+void lien_gate_set(struct lien_agent *agent, bool all, enum lien_on_use on_use);
 /* For struct lien_transaction_ops. */
 int lien_gate_step(void *agent, uint32_t pid, enum lien_gate_step step, char *why, size_t size);
 
@@ -16,5 +21,8 @@ void lien_gate_tick(struct lien_agent *agent);
 /* A control library has said what it holds: shuts the gate of a process from which an earlier agent
  * has moved memory, or opens one that is shut for no reason. */
 void lien_gate_found(struct lien_agent *agent, struct lien_process *process, bool shut);
+/* The threads that are held, as `status` tells them. */
+json_t *lien_gate_view(struct lien_agent *agent, const struct lien_viewer *viewer);
+extern const char *const lien_on_use_names[LIEN_ON_USE_FAIL + 1];
 
 #endif

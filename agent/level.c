@@ -394,13 +394,41 @@ static void say_who(const struct rest *rest, char *why, size_t size)
 			first->who.pid, lien_call_name(first->held.call));
 }
 
+/* Is no thread of the process in a call? */
+static bool is_quiet(const struct rest *rest, uint32_t pid, bool *busy, char *why, size_t size)
+{
+	struct looking looking = {.pid = pid};
+	struct lien_probe_gate gate;
+	bool quiet = true;
+
+	if (!lien_probes_gate_get(rest->agent->probes, pid, &gate))
+		return true;
+	if (gate.inside > held_in(rest, pid)) {
+		*busy = true;
+		snprintf(why, size, "a thread of process %u is in a call of NCCL or the driver",
+			pid);
+		quiet = false;
+	}
+	lien_probes_unseen(rest->agent->probes, pid, look_at_thread, &looking);
+	if (looking.found) {
+		snprintf(why, size, "thread %u of process %u may be in a call of NCCL", looking.tid,
+			pid);
+		quiet = false;
+	}
+	if (!gate.unheld)
+		return quiet;
+	snprintf(why, size,
+		"thread %u of process %u blocks the signal that would hold it back, or the process "
+		"handles that otherwise; it has entered %s",
+		gate.unheld_tid, pid, lien_call_name(gate.unheld_call));
+	return false;
+}
+
 bool lien_gate_at_rest(void *context, const uint32_t *pids, unsigned count, bool busy,
 	lien_pass_fn *pass, void *to, char *why, size_t size)
 {
 	struct lien_agent *agent = context;
 	struct rest rest = {.agent = agent, .pids = pids, .count = count};
-	struct looking looking = {0};
-	struct lien_probe_gate gate;
 	bool quiet = true;
 	unsigned i;
 
@@ -409,32 +437,9 @@ bool lien_gate_at_rest(void *context, const uint32_t *pids, unsigned count, bool
 	if (!take_standings(&rest))
 		quiet = false;
 	say_who(&rest, why, size);
-	for (i = 0; i < count; i++) {
-		if (!lien_probes_gate_get(agent->probes, pids[i], &gate))
-			continue;
-		if (gate.unheld) {
-			snprintf(why, size,
-				"thread %u of process %u blocks the signal that would hold it "
-				"back, "
-				"and has entered %s",
-				gate.unheld_tid, pids[i], lien_call_name(gate.unheld_call));
+	for (i = 0; i < count; i++)
+		if (!is_quiet(&rest, pids[i], &busy, why, size))
 			quiet = false;
-		}
-		if (gate.inside > held_in(&rest, pids[i])) {
-			busy = true;
-			snprintf(why, size,
-				"a thread of process %u is in a call of NCCL or the driver",
-				pids[i]);
-			quiet = false;
-		}
-		looking = (struct looking){.pid = pids[i]};
-		lien_probes_unseen(agent->probes, pids[i], look_at_thread, &looking);
-		if (looking.found) {
-			snprintf(why, size, "thread %u of process %u may be in a call of NCCL",
-				looking.tid, pids[i]);
-			quiet = false;
-		}
-	}
 	if (let_in(&rest, pass, to, is_behind) || (busy && let_in(&rest, pass, to, may_be_behind)))
 		quiet = false;
 	free(rest.waiting);

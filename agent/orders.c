@@ -363,8 +363,7 @@ int lien_orders_plan(struct lien_agent *agent, const struct lien_selection *sele
 }
 
 int lien_orders_offload(struct lien_agent *agent, const struct lien_selection *selection,
-	uint32_t flags, uint64_t host_limit, unsigned timeout_ms, bool *nothing, char *error,
-	size_t error_size)
+	const struct lien_offload_how *how, bool *nothing, char *error, size_t error_size)
 {
 	struct lien_transaction_ops ops = ops_of(agent);
 	int err = busy(agent, error, error_size);
@@ -378,20 +377,20 @@ int lien_orders_offload(struct lien_agent *agent, const struct lien_selection *s
 	*nothing = !agent->plan.processes_count;
 	if (*nothing)
 		return 0;
-	agent->gate_all |= !selection->owner || strcmp(selection->owner, "nccl");
-	err = check_host(agent, flags, host_limit, error, error_size);
+	err = check_host(agent, how->flags, how->host_limit, error, error_size);
 	if (err) {
 		lien_plan_clear(&agent->plan);
 		return err;
 	}
 	err = lien_transaction_offload(
-		&agent->transaction, &agent->plan, agent->token_base, timeout_ms, &ops);
+		&agent->transaction, &agent->plan, agent->token_base, how->timeout_ms, &ops);
 	if (err) {
 		snprintf(error, error_size, "%s", strerror(-err));
 		lien_plan_clear(&agent->plan);
 		return err;
 	}
-	lien_transaction_set(agent->transaction, flags);
+	lien_gate_set(agent, !selection->owner || strcmp(selection->owner, "nccl"), how->on_use);
+	lien_transaction_set(agent->transaction, how->flags);
 	agent->t_transaction = lien_now_ns();
 	agent->transaction_of = selection->viewer;
 	lien_transaction_start(agent->transaction);

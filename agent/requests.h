@@ -37,6 +37,10 @@ void lien_reply_error(struct lien_client *client, const char *error);
 /* One that another attempt, a little later, may not meet. */
 void lien_reply_busy(struct lien_client *client, const char *error);
 
+/* status.c: the answer, NULL without memory. */
+json_t *lien_agent_status(struct lien_agent *agent, const struct lien_viewer *viewer);
+/* A part of it: the host arenas of all processes together. */
+json_t *lien_agent_host(struct lien_agent *agent);
 /* comms.c: the answer, NULL without memory; and how many communicators the kernel side counts. */
 json_t *lien_agent_comms(struct lien_agent *agent, const struct lien_viewer *viewer);
 unsigned lien_agent_comms_counted(struct lien_agent *agent);

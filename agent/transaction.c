@@ -694,8 +694,8 @@ void lien_transaction_gone(struct lien_transaction *t, uint32_t pid)
 	if (t->ended || index < 0 || t->participants[index].gone)
 		return;
 	drop_out(t, index);
-	/* It holds nothing that could be restored, or put back. */
-	if (t->phase != LIEN_PHASE_LIST && !(t->offload && t->restoring))
+	/* It holds nothing that could be restored, put back, or given back. */
+	if (t->phase != LIEN_PHASE_LIST && !t->release && !(t->offload && t->restoring))
 		lien_transaction_fail(
 			t, -ESRCH, "process %u ended in `%s`", pid, phases[t->phase].name);
 	advance(t);

@@ -93,12 +93,15 @@ static __always_inline int let_in(struct thread *thread, __u32 call)
 	       (thread->group && thread->group_calls);
 }
 
-/* A copy between places that do not move, or a value written to one. */
+/* A copy between places that do not move, or a value written to one; or one that loses its memory.
+ */
 static __always_inline int elsewhere(
 	const struct arguments *arguments, const struct lien_probe_shut *range, __u32 call)
 {
 	__u64 to = arguments->arg[0], from = to;
 
+	if (call == LIEN_CALL_CU_MEM_UNMAP || call == LIEN_CALL_CU_MEM_SET_ACCESS)
+		return to < range->low || to >= range->high;
 	if (call < LIEN_CALL_CU_COPY || call > LIEN_CALL_CU_SET_32_ASYNC_PTSZ ||
 		(call >= LIEN_CALL_CU_COPY_2D && call <= LIEN_CALL_CU_COPY_2D_ASYNC_PTSZ))
 		return 0;
@@ -112,7 +115,7 @@ static __always_inline int elsewhere(
 static __noinline void hold(struct thread *thread, const struct arguments *arguments,
 	struct lien_probe_gate *gate, __u32 call)
 {
-	struct task_struct *task = (void *)bpf_get_current_task();
+	struct lien_probe_control *control = bpf_map_lookup_elem(&controls, &thread->pid);
 	struct lien_probe_held_key key;
 	struct lien_probe_held value = {
 		.comm = gated_comm(arguments, call),
@@ -120,14 +123,13 @@ static __noinline void hold(struct thread *thread, const struct arguments *argum
 		.call = call,
 		.peer = arguments->arg[3],
 		.unsure = !thread->group_known,
-		.tid = own_tid(task),
+		.tid = own_tid((void *)bpf_get_current_task()),
 	};
-	__u32 index = gate->signal - 1;
 
-	if (index < 64 && !(BPF_CORE_READ(task, blocked.sig[0]) >> index & 1)) {
+	if (control && takes_signal(control)) {
 		held_key(&key, thread);
 		if (!bpf_map_update_elem(&held, &key, &value, BPF_ANY)) {
-			if (!bpf_send_signal_thread(gate->signal))
+			if (!bpf_send_signal_thread(control->signal))
 				return;
 			bpf_map_delete_elem(&held, &key);
 		}

@@ -428,29 +428,40 @@ static __noinline int read_state(struct lien_probe_control *control)
 }
 
 /*
- * Starts the control thread: the signal's handler runs in this thread before the traced function's
- * first instruction, which is a point where it may do what a called function may do. Never sent
- * unless exactly the control library's handler is installed and the thread can take it now.
+ * Will this thread run the control library's handler, now, if it is sent the signal? Nothing else
+ * may come of it: the process says which signal that is, and may have changed its mind.
  */
-static __noinline void wake(struct lien_probe_control *control)
+static __noinline int takes_signal(struct lien_probe_control *control)
 {
 	struct task_struct *task = (void *)bpf_get_current_task();
 	struct sighand_struct *sighand = BPF_CORE_READ(task, sighand);
-	__u32 index = control->signal - 1, armed;
+	__u32 index = control->signal - 1;
 	__u64 blocked, handler = 0;
 	void *action;
 
-	if (index >= 64)
-		return;
+	if (index >= 64 || control->handler < control->text ||
+		control->handler >= control->text_end)
+		return 0;
 	blocked = BPF_CORE_READ(task, blocked.sig[0]);
 	if (blocked >> index & 1)
-		return;
+		return 0;
 	action = (void *)sighand + bpf_core_field_offset(struct sighand_struct, action) +
 		 index * bpf_core_type_size(struct k_sigaction) +
 		 bpf_core_field_offset(struct k_sigaction, sa) +
 		 bpf_core_field_offset(struct sigaction, sa_handler);
 	bpf_probe_read_kernel(&handler, sizeof(handler), action);
-	if (handler != control->handler)
+	return handler == control->handler;
+}
+
+/*
+ * Starts the control thread: the signal's handler runs in this thread before the traced function's
+ * first instruction, which is a point where it may do what a called function may do.
+ */
+static __noinline void wake(struct lien_probe_control *control)
+{
+	__u32 armed;
+
+	if (!takes_signal(control))
 		return;
 	armed = __sync_lock_test_and_set(&control->wake, 0);
 	if (!armed)

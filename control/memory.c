@@ -294,7 +294,7 @@ int lien_order_save(struct lien_control *control)
 		}
 	}
 	/* Soon the driver will give out handles that the application still knows as others. */
-	lien_translate_install(control->driver, 1); /* while the copies run */
+	lien_translate_install(1); /* while the copies run */
 	if (devices_synchronize(control) && !result)
 		result = lien_control_fail(control, -EIO, 0, "copy to the host did not complete");
 	while (!result && (item = lien_items_next(&control->items, item)))
@@ -629,7 +629,7 @@ int lien_order_create(struct lien_control *control)
 	int result, first = 0, waited = 0;
 	uint64_t bytes = 0;
 
-	lien_translate_install(control->driver, 0);
+	lien_translate_install(0);
 	while ((item = lien_items_next(&control->items, item)))
 		if (item->wire.flags & LIEN_WIRE_OWNED && lien_item_in(item, LIEN_ITEMS_MISSING) &&
 			lien_order_means(control, item)) {

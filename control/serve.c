@@ -12,6 +12,7 @@
 
 #include <lien/pass_fds.h>
 #include "control/control.h"
+#include "control/translate.h"
 #include "control/gate.h"
 #include "control/handles.h"
 
@@ -216,6 +217,7 @@ static int driver_ready(struct lien_control *control)
 	control->driver = lien_driver_find(&missing);
 	if (!control->driver)
 		return lien_control_fail(control, -ENOSYS, 0, missing);
+	lien_translate_prepare(control->driver);
 	control->driver->cuThreadExchangeStreamCaptureMode(&mode);
 	return 0;
 }

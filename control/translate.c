@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /* Compiled with frame pointers and without tail calls: the probes find the application's return
  * address through the frame of the function that calls the driver for it. */
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <link.h>
 #include <string.h>
@@ -81,16 +82,19 @@ TRANSLATE static CUresult translate_bind(CUmemGenericAllocationHandle multicast,
 }
 
 struct replacement {
+	const char *name;
 	uintptr_t real, ours;
+	int binds; /* the name is the driver's, no other library's before it */
 };
 
 #define REPLACEMENTS 8
 
+static struct replacement replacements[REPLACEMENTS];
+
 struct scan {
-	struct replacement replacement[REPLACEMENTS];
 	uintptr_t low, high; /* of the real ones: most words are outside */
 	int pagemap;
-	int relro; /* look there, too: for objects that have been loaded since the last time */
+	int anew; /* objects have been loaded since the last time: look also where nobody writes */
 	unsigned long long loaded; /* how many objects there have been */
 };
 
@@ -105,11 +109,11 @@ static unsigned scan_words(const struct scan *scan, uintptr_t from, uintptr_t to
 		if (value < scan->low || value > scan->high)
 			continue;
 		for (i = 0; i < REPLACEMENTS; i++) {
-			if (value != scan->replacement[i].real)
+			if (value != replacements[i].real)
 				continue;
 			found++;
 			if (replace)
-				__atomic_store_n(word, scan->replacement[i].ours, __ATOMIC_RELEASE);
+				__atomic_store_n(word, replacements[i].ours, __ATOMIC_RELEASE);
 		}
 	}
 	return found;
@@ -166,6 +170,91 @@ static void scan_relro(struct scan *scan, uintptr_t from, uintptr_t to)
 	mprotect((void *)from, to - from, PROT_READ);
 }
 
+/* --- calls that are bound when they are first made ---------------------------------------------
+ */
+
+struct dynamic {
+	uintptr_t symbols, names, calls;
+	size_t calls_size;
+	int with_addend;
+};
+
+static struct dynamic read_dynamic(const struct dl_phdr_info *info, const ElfW(Phdr) * segment)
+{
+	const ElfW(Dyn) *entry = (const void *)(info->dlpi_addr + segment->p_vaddr);
+	struct dynamic dynamic = {0};
+
+	for (; entry->d_tag != DT_NULL; entry++) {
+		/* glibc keeps addresses there, others what the file says. */
+		uintptr_t value = entry->d_un.d_ptr, at = value;
+
+		if (at < info->dlpi_addr)
+			at += info->dlpi_addr;
+		switch (entry->d_tag) {
+		case DT_SYMTAB:
+			dynamic.symbols = at;
+			break;
+		case DT_STRTAB:
+			dynamic.names = at;
+			break;
+		case DT_JMPREL:
+			dynamic.calls = at;
+			break;
+		case DT_PLTRELSZ:
+			dynamic.calls_size = value;
+			break;
+		case DT_PLTREL:
+			dynamic.with_addend = value == DT_RELA;
+			break;
+		}
+	}
+	return dynamic;
+}
+
+/* Before its first call a slot leads back into the object that it is in, to the linker's lookup. */
+static int is_unbound(const struct dl_phdr_info *info, uintptr_t value)
+{
+	unsigned i;
+
+	for (i = 0; i < info->dlpi_phnum; i++) {
+		const ElfW(Phdr) *segment = &info->dlpi_phdr[i];
+		uintptr_t from = info->dlpi_addr + segment->p_vaddr;
+
+		if (segment->p_type == PT_LOAD && segment->p_flags & PF_X && value >= from &&
+			value < from + segment->p_memsz)
+			return 1;
+	}
+	return 0;
+}
+
+/* What has been called before is found among the words that were written. */
+static void bind_calls(const struct dl_phdr_info *info, const ElfW(Phdr) * segment)
+{
+	struct dynamic dynamic = read_dynamic(info, segment);
+	const ElfW(Rela) *call = (const void *)dynamic.calls, *end;
+	const ElfW(Sym) *symbols = (const void *)dynamic.symbols, *symbol;
+	const char *name;
+	uintptr_t *slot;
+	unsigned i;
+
+	if (!call || !symbols || !dynamic.names || !dynamic.with_addend)
+		return;
+	end = call + dynamic.calls_size / sizeof(*call);
+	for (; call < end; call++) {
+		if (ELF64_R_TYPE(call->r_info) != R_X86_64_JUMP_SLOT)
+			continue;
+		symbol = &symbols[ELF64_R_SYM(call->r_info)];
+		name = (const char *)dynamic.names + symbol->st_name;
+		if (symbol->st_shndx != SHN_UNDEF || name[0] != 'c' || name[1] != 'u')
+			continue;
+		slot = (uintptr_t *)(info->dlpi_addr + call->r_offset);
+		for (i = 0; i < REPLACEMENTS; i++)
+			if (replacements[i].binds && !strcmp(name, replacements[i].name) &&
+				is_unbound(info, *slot))
+				__atomic_store_n(slot, replacements[i].ours, __ATOMIC_RELEASE);
+	}
+}
+
 static int scan_object(struct dl_phdr_info *info, size_t size, void *arg)
 {
 	uintptr_t from, to, relro_from = 0, relro_to = 0, self = (uintptr_t)&driver;
@@ -185,6 +274,8 @@ static int scan_object(struct dl_phdr_info *info, size_t size, void *arg)
 	for (i = 0; i < info->dlpi_phnum; i++) {
 		const ElfW(Phdr) *segment = &info->dlpi_phdr[i];
 
+		if (segment->p_type == PT_DYNAMIC && scan->anew)
+			bind_calls(info, segment);
 		if (segment->p_type != PT_LOAD || !(segment->p_flags & PF_W))
 			continue;
 		from = info->dlpi_addr + segment->p_vaddr;
@@ -192,7 +283,7 @@ static int scan_object(struct dl_phdr_info *info, size_t size, void *arg)
 		if (self >= from && self < to)
 			return 0; /* this library's own */
 		if (relro_from >= from && relro_from < to) {
-			if (scan->relro)
+			if (scan->anew)
 				scan_relro(scan, relro_from, relro_to);
 			from = relro_to > from ? relro_to : from;
 		}
@@ -208,43 +299,51 @@ static int count_loaded(struct dl_phdr_info *info, size_t size, void *arg)
 	return 1; /* the same in every object */
 }
 
-void lien_translate_install(const struct lien_driver *found, int always)
+void lien_translate_prepare(const struct lien_driver *found)
+{
+	const struct replacement list[REPLACEMENTS] = {
+#define REPLACE(name, function) {#name, (uintptr_t)found->name, (uintptr_t)(function), 0}
+		REPLACE(cuMemCreate, translate_create),
+		REPLACE(cuMemImportFromShareableHandle, translate_import),
+		REPLACE(cuMemRetainAllocationHandle, translate_retain),
+		REPLACE(cuMemRelease, translate_release),
+		REPLACE(cuMemMap, translate_map),
+		REPLACE(cuMemExportToShareableHandle, translate_export),
+		REPLACE(cuMemGetAllocationPropertiesFromHandle, translate_properties),
+		REPLACE(cuMulticastBindMem, translate_bind),
+#undef REPLACE
+	};
+	uintptr_t first;
+	unsigned i;
+
+	if (driver)
+		return;
+	driver = found;
+	memcpy(replacements, list, sizeof(list));
+	for (i = 0; i < REPLACEMENTS; i++) {
+		first = (uintptr_t)dlsym(RTLD_DEFAULT, list[i].name);
+		replacements[i].binds = !first || first == list[i].real;
+		if (!list[i].real)
+			replacements[i].real = UINTPTR_MAX; /* the driver has no such function */
+	}
+}
+
+void lien_translate_install(int always)
 {
 	static unsigned long long scanned;
-	struct scan scan = {
-		.replacement =
-			{
-				{(uintptr_t)found->cuMemCreate, (uintptr_t)translate_create},
-				{(uintptr_t)found->cuMemImportFromShareableHandle,
-					(uintptr_t)translate_import},
-				{(uintptr_t)found->cuMemRetainAllocationHandle,
-					(uintptr_t)translate_retain},
-				{(uintptr_t)found->cuMemRelease, (uintptr_t)translate_release},
-				{(uintptr_t)found->cuMemMap, (uintptr_t)translate_map},
-				{(uintptr_t)found->cuMemExportToShareableHandle,
-					(uintptr_t)translate_export},
-				{(uintptr_t)found->cuMemGetAllocationPropertiesFromHandle,
-					(uintptr_t)translate_properties},
-				{(uintptr_t)found->cuMulticastBindMem, (uintptr_t)translate_bind},
-			},
-		.low = UINTPTR_MAX,
-	};
+	struct scan scan = {.low = UINTPTR_MAX};
 	unsigned long long loaded = 0;
 	unsigned i;
 
 	dl_iterate_phdr(count_loaded, &loaded);
-	scan.relro = !loaded || loaded != scanned;
-	if (!scan.relro && !always)
+	scan.anew = !loaded || loaded != scanned;
+	if (!scan.anew && !always)
 		return;
-	driver = found;
 	for (i = 0; i < REPLACEMENTS; i++) {
-		uintptr_t real = scan.replacement[i].real;
+		uintptr_t real = replacements[i].real;
 
-		if (!real) {
-			scan.replacement[i].real =
-				UINTPTR_MAX; /* the driver has no such function */
+		if (real == UINTPTR_MAX)
 			continue;
-		}
 		scan.low = real < scan.low ? real : scan.low;
 		scan.high = real > scan.high ? real : scan.high;
 	}

@@ -14,8 +14,11 @@
 /* Where the translating functions are: their calls are the application's. */
 extern const char __start_lien_translate[], __stop_lien_translate[];
 
+/* To be called before anything is installed. May wait for a thread that loads a library, so not
+ * while threads are held back. */
+void lien_translate_prepare(const struct lien_driver *driver);
 /* Replaces what has been cached since the last time, or, unless `always`, only if something was
  * loaded since then. Takes about 20 ms in a process with PyTorch. */
-void lien_translate_install(const struct lien_driver *driver, int always);
+void lien_translate_install(int always);
 
 #endif

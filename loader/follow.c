@@ -87,17 +87,15 @@ static struct lien_following *add(struct lien_probes *probes)
 }
 
 static int attach(struct lien_probes *probes, const struct lien_attached *attached,
-	const char *path, struct lien_following *following)
+	const char *path, const struct lien_following *following)
 {
-	uint64_t cookies[LIEN_CONTEXT_CALLS];
+	struct lien_probe_set set = {.count = 0};
 	unsigned i;
 
-	for (i = 0; i < attached->contexts; i++)
-		cookies[i] = LIEN_COOKIE(LIEN_COOKIE_CALL(attached->context_cookies[i]),
-			LIEN_COOKIE_FLAGS(attached->context_cookies[i]), following->number);
+	for (i = 0; i < attached->contexts_count; i++)
+		lien_probe_set_add(&set, &attached->contexts[i], following->number);
 	return lien_uprobe_multi_attach(bpf_program__fd(probes->skel->progs.lien_entry), path,
-		attached->context_offsets, cookies, attached->contexts,
-		LIEN_UPROBE_MULTI_OF_PROCESS(following->pid));
+		set.offsets, set.cookies, set.count, LIEN_UPROBE_MULTI_OF_PROCESS(following->pid));
 }
 
 int lien_probes_follow(struct lien_probes *probes, uint32_t pid, uint64_t start, const char *path)

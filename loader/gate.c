@@ -2,7 +2,6 @@
 #include "loader/gate.h"
 
 #include <bpf/bpf.h>
-#include <bpf/btf.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,24 +9,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "loader/calls.h"
 #include "loader/close_later.h"
-#include "loader/elf_symbols.h"
 #include "loader/probes_internal.h"
+#include "loader/threads.h"
 #include "loader/uprobe_multi.h"
-
-static const struct gated {
-	const char *symbol;
-	enum lien_call number;
-	enum lien_library library;
-	unsigned flags;
-} calls[] = {
-#define CALL_ROW(name, number, lib, symbol, flags)                                                 \
-	{symbol, LIEN_CALL_##name, LIEN_LIB_##lib, flags},
-	LIEN_CALLS(CALL_ROW) LIEN_GATE_CALLS(CALL_ROW)
-#undef CALL_ROW
-};
-
-#define CALLS (sizeof(calls) / sizeof(calls[0]))
 
 bool lien_probes_can_gate(const struct lien_probes *probes)
 {
@@ -88,9 +74,9 @@ static int forget(
 	return 0;
 }
 
-int lien_probes_gate(struct lien_probes *probes, uint32_t pid, uint64_t start, uint32_t signal)
+int lien_probes_gate(struct lien_probes *probes, uint32_t pid, uint64_t start)
 {
-	struct lien_probe_gate gate = {.start = start, .signal = signal}, before;
+	struct lien_probe_gate gate = {.start = start}, before;
 
 	if (!probes->can_follow)
 		return -EOPNOTSUPP;
@@ -105,42 +91,6 @@ int lien_probes_gate(struct lien_probes *probes, uint32_t pid, uint64_t start, u
 	return bpf_map_update_elem(gates_fd(probes), &pid, &gate, BPF_ANY);
 }
 
-/* The places of a file's gated calls, each once. How many, or -errno. */
-static int places(enum lien_library library, int fd, unsigned flags, unsigned number,
-	uint64_t *offsets, uint64_t *cookies)
-{
-	struct lien_elf_lookup lookups[CALLS] = {0};
-	unsigned of_call[CALLS], n = 0, found = 0, i, j;
-	struct lien_elf *elf;
-	int err = lien_elf_open(fd, &elf);
-
-	if (err)
-		return err;
-	for (i = 0; i < CALLS; i++)
-		if (calls[i].library == library && calls[i].flags & flags) {
-			of_call[n] = i;
-			lookups[n++].name = calls[i].symbol;
-		}
-	err = lien_elf_functions(elf, lookups, n);
-	lien_elf_close(elf);
-	if (err < 0)
-		return err;
-	for (i = 0; i < n; i++) {
-		uint64_t offset = lookups[i].file_offset;
-
-		if (lookups[i].result)
-			continue;
-		offset = lien_behind_endbr(fd, offset);
-		for (j = 0; j < found && offsets[j] != offset; j++)
-			;
-		if (j < found)
-			continue;
-		offsets[found] = offset;
-		cookies[found++] = LIEN_COOKIE(calls[of_call[i]].number, 0, number);
-	}
-	return found;
-}
-
 static bool has_file(const struct lien_gate *gate, const struct stat *st, bool all)
 {
 	unsigned i;
@@ -152,30 +102,44 @@ static bool has_file(const struct lien_gate *gate, const struct stat *st, bool a
 	return false;
 }
 
+/* The file's gated calls. 0 or -errno. */
+static int find_calls(struct lien_probe_set *set, int fd, enum lien_library library,
+	const struct lien_gate_file *file)
+{
+	unsigned flags = LIEN_CALL_GATED | (file->all ? LIEN_CALL_GATED_ALL : 0), i;
+	struct lien_call_places places;
+	int err = lien_calls_look_up(&places, fd, library);
+
+	for (i = 0; !err && i < places.count; i++)
+		if (places.places[i].call->flags & flags && places.places[i].offset != UINT64_MAX)
+			lien_probe_set_add(set, &places.places[i], file->number);
+	return err;
+}
+
+/* How many calls there are, or -errno. */
 static int attach(struct lien_probes *probes, uint32_t pid, struct lien_gate_file *file, int fd,
 	enum lien_library library)
 {
-	unsigned flags = LIEN_CALL_GATED | (file->all ? LIEN_CALL_GATED_ALL : 0);
 	struct lien_uprobe_multi_how how = {.pid = pid, .at_return = true};
-	uint64_t offsets[CALLS], cookies[CALLS];
+	struct lien_probe_set set = {.count = 0};
 	char path[32];
-	int count = places(library, fd, flags, file->number, offsets, cookies);
+	int err = find_calls(&set, fd, library, file);
 
-	if (count <= 0)
-		return count;
+	if (err || !set.count)
+		return err;
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
 	/* Returns first: who is counted in is counted out. */
 	file->link[0] =
 		lien_uprobe_multi_attach(bpf_program__fd(probes->skel->progs.lien_gate_return),
-			path, offsets, cookies, count, how);
+			path, set.offsets, set.cookies, set.count, how);
 	if (file->link[0] < 0)
 		return file->link[0];
 	how.at_return = false;
 	file->link[1] =
 		lien_uprobe_multi_attach(bpf_program__fd(probes->skel->progs.lien_gate_entry), path,
-			offsets, cookies, count, how);
+			set.offsets, set.cookies, set.count, how);
 	if (file->link[1] >= 0)
-		return count;
+		return set.count;
 	close(file->link[0]);
 	return file->link[1];
 }
@@ -276,76 +240,36 @@ uint64_t lien_probes_pair(
 	return count;
 }
 
-/* The members that are needed of struct thread, which only the BPF programs know. */
-struct layout {
-	unsigned pid, tid, depth, sp, caller, turn;
+struct unseen {
+	uint32_t pid, turn;
+	int (*fn)(void *context, const struct lien_probe_thread *thread);
+	void *context;
 };
 
-static bool find_member(const struct btf *btf, const char *name, unsigned *offset)
+static int look_at(void *context, uint32_t ktid, const struct lien_thread *thread)
 {
-	int id = btf__find_by_name_kind(btf, "thread", BTF_KIND_STRUCT);
-	const struct btf_type *type = id < 0 ? NULL : btf__type_by_id(btf, id);
-	unsigned i;
+	const struct unseen *unseen = context;
+	struct lien_probe_thread found;
 
-	for (i = 0; type && i < btf_vlen(type); i++)
-		if (!strcmp(btf__name_by_offset(btf, btf_members(type)[i].name_off), name)) {
-			*offset = btf_member_bit_offset(type, i) / 8;
-			return true;
-		}
-	return false;
-}
-
-static bool find_layout(const struct lien_probes *probes, struct layout *layout)
-{
-	const struct btf *btf = bpf_object__btf(probes->skel->obj);
-
-	return find_member(btf, "pid", &layout->pid) && find_member(btf, "tid", &layout->tid) &&
-	       find_member(btf, "depth", &layout->depth) &&
-	       find_member(btf, "last_sp", &layout->sp) &&
-	       find_member(btf, "last_caller", &layout->caller) &&
-	       find_member(btf, "gate_turn", &layout->turn);
-}
-
-static uint64_t take(const unsigned char *from, unsigned offset, size_t size)
-{
-	uint64_t value = 0;
-
-	memcpy(&value, from + offset, size);
-	return value;
+	(void)ktid;
+	if (lien_thread_get(thread, LIEN_THREAD_PID) != unseen->pid ||
+		lien_thread_get(thread, LIEN_THREAD_GATE_TURN) == unseen->turn)
+		return 0;
+	found = (struct lien_probe_thread){.tid = lien_thread_get(thread, LIEN_THREAD_TID),
+		.inside = lien_thread_get(thread, LIEN_THREAD_DEPTH),
+		.sp = lien_thread_get(thread, LIEN_THREAD_LAST_SP),
+		.caller = lien_thread_get(thread, LIEN_THREAD_LAST_CALLER)};
+	return unseen->fn(unseen->context, &found);
 }
 
 int lien_probes_unseen(struct lien_probes *probes, uint32_t pid,
 	int (*fn)(void *context, const struct lien_probe_thread *thread), void *context)
 {
-	const struct bpf_map *map = probes->skel->maps.threads;
-	unsigned rest = 2 * bpf_map__max_entries(map);
-	struct lien_probe_thread thread;
+	struct unseen unseen = {pid, 0, fn, context};
 	struct lien_probe_gate gate;
-	uint32_t key, *from = NULL, next;
-	unsigned char *value;
-	struct layout layout;
-	int result = 0;
 
 	if (!lien_probes_gate_get(probes, pid, &gate))
 		return -ENOENT;
-	value = malloc(bpf_map__value_size(map));
-	if (!value || !find_layout(probes, &layout)) {
-		free(value);
-		return -ENOMEM;
-	}
-	while (!result && rest-- && !bpf_map_get_next_key(bpf_map__fd(map), from, &next)) {
-		key = next;
-		from = &key;
-		if (bpf_map_lookup_elem(bpf_map__fd(map), &key, value) ||
-			take(value, layout.pid, 4) != pid ||
-			take(value, layout.turn, 4) == gate.turn)
-			continue;
-		thread = (struct lien_probe_thread){.tid = take(value, layout.tid, 4),
-			.inside = take(value, layout.depth, 4),
-			.sp = take(value, layout.sp, 8),
-			.caller = take(value, layout.caller, 8)};
-		result = fn(context, &thread);
-	}
-	free(value);
-	return result;
+	unseen.turn = gate.turn;
+	return lien_threads_each(probes, look_at, &unseen);
 }

@@ -12,10 +12,10 @@
 /* Can processes be held back on this kernel? */
 bool lien_probes_can_gate(const struct lien_probes *probes);
 /*
- * Makes the process's gate, open: from now on its gated calls are counted while they run. `signal`:
- * the control library's. 0 also if it is there; -errno.
+ * Makes the process's gate, open: from now on its gated calls are counted while they run. 0 also if
+ * it is there; -errno.
  */
-int lien_probes_gate(struct lien_probes *probes, uint32_t pid, uint64_t start, uint32_t signal);
+int lien_probes_gate(struct lien_probes *probes, uint32_t pid, uint64_t start);
 /* Attaches it to a library that the process has mapped; once per file. With `all`, to calls that
  * work on any memory, too. 0 or -errno. */
 int lien_probes_gate_file(struct lien_probes *probes, uint32_t pid, enum lien_library library,

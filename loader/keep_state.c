@@ -107,7 +107,7 @@ static int read_attached(const json_t *object, struct lien_attached_list *list)
 	attached->file.device = device;
 	attached->file.inode = inode;
 	json_array_foreach (json_object_get(object, "missing"), i, value) {
-		const char *symbol = lien_probes_symbol(json_string_value(value) ?: "");
+		const char *symbol = lien_calls_symbol(json_string_value(value) ?: "");
 
 		if (symbol && missing < LIEN_CALL_MAX - 1)
 			attached->file.missing[missing++] = symbol;

@@ -5,6 +5,7 @@
 
 #include <bpf/libbpf.h>
 
+#include "loader/calls.h"
 #include "loader/pins.h"
 #include "loader/probes.h"
 #include "trace.skel.h"
@@ -48,8 +49,8 @@ struct lien_attached {
 	unsigned quick;	 /* calls, the first ones, that are seen entering only */
 	/* Calls with LIEN_CALL_CONTEXT, if they are probed in single processes. */
 	bool contexts_known;
-	unsigned contexts;
-	uint64_t context_offsets[LIEN_CONTEXT_CALLS], context_cookies[LIEN_CONTEXT_CALLS];
+	struct lien_call_place contexts[LIEN_CONTEXT_CALLS];
+	unsigned contexts_count;
 	struct bpf_link *links[2 * LIEN_CALL_MAX];
 	unsigned links_count;
 };
@@ -91,8 +92,6 @@ struct lien_attached *lien_attached_find(
 	const struct lien_probes *probes, dev_t device, ino_t inode);
 /* Where its calls with LIEN_CALL_CONTEXT are; fd: the file. 0, -ENODATA: nowhere; -errno. */
 int lien_attached_contexts(struct lien_attached *attached, int fd);
-/* The symbol of that name, which lives forever; NULL when no call of ours has it. */
-const char *lien_probes_symbol(const char *name);
 
 /*
  * Between opening and loading the programs: decides whether to go on with what is pinned, and if
@@ -111,8 +110,6 @@ void lien_keep_take_gates(struct lien_probes *probes);
 void lien_keep_ungate(struct lien_probes *probes, const struct lien_gate *gate);
 /* The gate of a process, made if there is none. NULL: out of memory. */
 struct lien_gate *lien_gate_add(struct lien_probes *probes, uint32_t pid);
-/* Where the probe of the function at that place of a file goes. */
-uint64_t lien_behind_endbr(int fd, uint64_t offset);
 void lien_keep_unfollow(struct lien_probes *probes, const struct lien_following *following);
 /* Writes down what is attached. */
 void lien_keep_save(struct lien_probes *probes);

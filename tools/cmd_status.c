@@ -16,8 +16,9 @@ static const struct lien_usage usage = {
 	.arguments = "",
 	.summary =
 		"Shows the agent's state: events seen and lost, processes it knows only in part,\n"
-		"its journal, the libraries it has probes in, and the offload or restore that is\n"
-		"under way.",
+		"its journal, the libraries it has probes in, the offload or restore that is "
+		"under\n"
+		"way, and the threads that it holds back from memory that is being moved or away.",
 	.examples = examples,
 };
 
@@ -156,6 +157,29 @@ static void print_libraries(const json_t *libraries)
 	}
 }
 
+static void print_held(const json_t *held)
+{
+	static const char *const until[] = {"wait", "until a restore", "restore",
+		"and a restore is begun for it", "fail", "and its process is to be ended", NULL};
+	const char *on_use;
+	const json_t *thread;
+	unsigned j;
+	size_t i;
+
+	if (json_array_size(held))
+		printf("\n");
+	json_array_foreach (held, i, thread) {
+		on_use = lien_get_text(thread, "on_use");
+		for (j = 0; until[j] && strcmp(until[j], on_use); j += 2)
+			;
+		lien_print_wrapped(stdout, 2,
+			"held back: thread %" PRIu64 " of process %" PRIu64 ", in %s for %s, %s",
+			lien_get_number(thread, "tid"), lien_get_number(thread, "pid"),
+			lien_get_text(thread, "call"), lien_time(lien_get_real(thread, "ms")).text,
+			until[j] ? until[j + 1] : on_use);
+	}
+}
+
 static void print_skipped(const json_t *status)
 {
 	const json_t *list = json_object_get(status, "skipped"), *file;
@@ -228,6 +252,7 @@ int lien_cmd_status(int argc, char **argv)
 		print_numbers(result);
 		print_libraries(json_object_get(result, "libraries"));
 		print_skipped(result);
+		print_held(json_object_get(result, "held"));
 		print_warnings(result);
 	}
 	json_decref(result);

@@ -36,21 +36,22 @@ enum lien_library {
 /* May start work on NCCL's memory, or change what of it there is: held back by the gate while that
  * memory is being moved or is away (loader/gate.c). */
 #define LIEN_CALL_GATED 0x20
-/* May start work on any memory: held back as well where more than NCCL's is moved. */
+/* May start work on any memory, or change what of it there is: held back as well where more than
+ * NCCL's is moved. */
 #define LIEN_CALL_GATED_ALL 0x40
 
 /* clang-format off */
 #define LIEN_CALLS(X) \
 	X(CU_INIT,              16, CUDA,   "cuInit",                        LIEN_CALL_FIRST) \
 	X(CU_MEM_CREATE,        17, CUDA,   "cuMemCreate",                   0) \
-	X(CU_MEM_RELEASE,       18, CUDA,   "cuMemRelease",                  LIEN_CALL_RELEASES) \
-	X(CU_MEM_RETAIN,        19, CUDA,   "cuMemRetainAllocationHandle",   0) \
+	X(CU_MEM_RELEASE,       18, CUDA,   "cuMemRelease",                  LIEN_CALL_RELEASES | LIEN_CALL_GATED_ALL) \
+	X(CU_MEM_RETAIN,        19, CUDA,   "cuMemRetainAllocationHandle",   LIEN_CALL_GATED_ALL) \
 	X(CU_MEM_RESERVE,       20, CUDA,   "cuMemAddressReserve",           0) \
 	X(CU_MEM_ADDRESS_FREE,  21, CUDA,   "cuMemAddressFree",              LIEN_CALL_RELEASES) \
-	X(CU_MEM_MAP,           22, CUDA,   "cuMemMap",                      0) \
-	X(CU_MEM_UNMAP,         23, CUDA,   "cuMemUnmap",                    LIEN_CALL_RELEASES) \
-	X(CU_MEM_SET_ACCESS,    24, CUDA,   "cuMemSetAccess",                0) \
-	X(CU_MEM_EXPORT,        25, CUDA,   "cuMemExportToShareableHandle",  0) \
+	X(CU_MEM_MAP,           22, CUDA,   "cuMemMap",                      LIEN_CALL_GATED_ALL) \
+	X(CU_MEM_UNMAP,         23, CUDA,   "cuMemUnmap",                    LIEN_CALL_RELEASES | LIEN_CALL_GATED_ALL) \
+	X(CU_MEM_SET_ACCESS,    24, CUDA,   "cuMemSetAccess",                LIEN_CALL_GATED_ALL) \
+	X(CU_MEM_EXPORT,        25, CUDA,   "cuMemExportToShareableHandle",  LIEN_CALL_GATED_ALL) \
 	X(CU_MEM_IMPORT,        26, CUDA,   "cuMemImportFromShareableHandle", 0) \
 	X(CU_MEM_ALLOC,         27, CUDA,   "cuMemAlloc_v2",                 0) \
 	X(CU_MEM_FREE,          28, CUDA,   "cuMemFree_v2",                  LIEN_CALL_RELEASES) \

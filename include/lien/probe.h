@@ -118,10 +118,10 @@ struct lien_probe_pair {
  */
 struct lien_probe_gate {
 	unsigned long long start;
-	unsigned int signal;
 	unsigned int inside; /* threads in gated calls, held ones too, of those seen to enter */
-	unsigned int unheld; /* threads that entered although it was shut: they block the signal */
-	unsigned int turn;   /* of this gate: threads that it has seen are known by it */
+	unsigned int
+		unheld;	   /* threads that entered although it was shut: they cannot be signalled */
+	unsigned int turn; /* of this gate: threads that it has seen are known by it */
 	unsigned int unheld_tid, unheld_call;
 };
 

@@ -259,6 +259,19 @@ bool lien_gate_at_rest(void *agent, const uint32_t *pids, unsigned count, bool b
 	return true;
 }
 
+const char *const lien_on_use_names[] = {"wait", "restore", "fail"};
+
+void lien_gate_set(struct lien_agent *agent, bool all, enum lien_on_use on_use)
+{
+	(void)agent, (void)all, (void)on_use;
+}
+
+json_t *lien_gate_view(struct lien_agent *agent, const struct lien_viewer *viewer)
+{
+	(void)agent, (void)viewer;
+	return json_array();
+}
+
 void lien_gate_found(struct lien_agent *agent, struct lien_process *process, bool shut)
 {
 	(void)agent, (void)process, (void)shut;

@@ -347,9 +347,14 @@ const char *lien_driver_error(const struct lien_driver *driver, CUresult result)
 }
 
 /* No library has cached anything. */
-void lien_translate_install(const struct lien_driver *driver, int always)
+void lien_translate_prepare(const struct lien_driver *driver)
 {
-	(void)driver, (void)always;
+	(void)driver;
+}
+
+void lien_translate_install(int always)
+{
+	(void)always;
 }
 
 /* --- the agent's end ----------------------------------------------------------------------------

@@ -20,6 +20,7 @@
  */
 #include <dlfcn.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -217,6 +218,15 @@ static void *obey(void *arg)
 	return NULL;
 }
 
+/* The threads that are made from now on take it over. */
+static void block_signals(void)
+{
+	sigset_t all;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_BLOCK, &all, NULL);
+}
+
 int main(int argc, char **argv)
 {
 	pthread_t threads[WORKERS], dog, reader;
@@ -243,6 +253,8 @@ int main(int argc, char **argv)
 	for (w = 0; w < WORKERS; w++) {
 		workers[w].job = &job;
 		workers[w].number = w;
+		if (w && getenv("TRAIN_BLOCKS_SIGNALS"))
+			block_signals();
 		pthread_create(&threads[w], NULL, train_work, &workers[w]);
 	}
 	for (w = 0; w < WORKERS; w++)

@@ -3,12 +3,16 @@
 
 import os
 
-from lien_test import SOFTCUDA, Driver, program
+from lien_test import LIEN, SOFTCUDA, Driver, program
+
+os.environ.setdefault("TEST_BIN", os.path.join(os.path.dirname(LIEN), "tests", "integration"))
 
 
-def shapes(session, init=0, **environment):
+def shapes(session, init=0, control=False, **environment):
     path = SOFTCUDA + ":" + os.path.abspath(os.environ["TEST_BIN"])
-    made = Driver(session.spawn([program("prog_shapes")], LD_LIBRARY_PATH=path, **environment))
+    prefix = [LIEN, "run", "--"] if control else []
+    made = Driver(session.spawn(
+        [*prefix, program("prog_shapes")], LD_LIBRARY_PATH=path, **environment))
     if init is not None:
         made("init", init)
     return made

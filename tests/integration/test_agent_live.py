@@ -195,6 +195,11 @@ def test_events_of_lien():
               (driver.pid, True, "lien-control"), "who")
 
 
+def row_of(screen, pid):
+    rows = [line.split() for line in screen.screen()]
+    return next((row for row in rows if row[:1] == [str(pid)]), [])
+
+
 @case(90)
 def test_top_live():
     """top shows the processes and what becomes of them."""
@@ -207,8 +212,8 @@ def test_top_live():
         try:
             screen.shows("2 processes: 80.0 MiB on the GPUs, nccl 80.0 MiB")
             for pid in job.ranks:
-                row = next(line for line in screen.screen() if line.split()[:1] == [str(pid)])
-                equal(row.split()[3:9], ["40M", "40M", "0", "20", "20", "-"], "row of %d" % pid)
+                screen.wait(lambda screen, pid=pid: row_of(screen, pid)[3:9] == [
+                    "40M", "40M", "0", "20", "20", "-"], "the row of %d" % pid)
             equal(session.ask("offload")["outcome"], "done", "offload")
             screen.shows("offloaded 80.0 MiB", "offloaded replay/0")
             equal(session.ask("restore")["outcome"], "done", "restore")

@@ -23,6 +23,8 @@ from lien_test import (  # noqa: E402
     GOLDEN, LIEN, MIB, Failure, Late, Session, alive, brief, case, check, equal, main,
     program, recording, state_of, wait_for)
 
+from shapes import shapes  # noqa: E402
+
 PAIRS = 24  # exported buffers of 2 MiB of each of two ranks
 WHOLE = {"allocations": 2 * PAIRS, "bytes": 4 * PAIRS * MIB}
 
@@ -264,6 +266,31 @@ def test_aliases_references_and_released_handles():
 
 
 @case(40)
+def test_calls_that_are_bound_after_the_offload():
+    """The linker looks a function up when it is first called, here not before memory has gone."""
+    with Session() as session:
+        session.start_agent()
+        driver = shapes(session, control=True)
+        handle = driver("create", 2 * MIB, 0, 1)
+        va = driver("reserve", 2 * MIB)
+        driver("map", va, 2 * MIB, handle, 0)
+        driver("access", va, 2 * MIB, 0, 3)
+        session.ready(driver.pid)
+        session.ask("offload", "--owner", "all")
+        other = driver("create", 2 * MIB, 0, 1)
+        session.ask("restore")
+        fd = driver("export", handle)
+        driver("release", driver("import", fd))
+        driver("close", fd)
+        driver("unmap", va, 2 * MIB)
+        equal(session.used(), 4 * MIB, "device memory in use")
+        driver("release", handle)
+        equal(session.used(), 2 * MIB, "device memory in use without the first")
+        driver("release", other)
+        equal(session.used(), 0, "device memory in use at the end")
+
+
+@case(40)
 def test_two_devices_in_one_process():
     with Session() as session:
         session.start_agent()
@@ -319,6 +346,52 @@ def test_what_cannot_be_moved_stays():
         equal(session.used(), used, "device memory in use")
         driver("release", unmapped)
         driver("release", again)
+
+
+@case(40)
+def test_what_keeps_the_old_memory_stays():
+    """Network cards, dma-bufs and multicast objects: named, left behind, and refused with --strict."""
+    with Session() as session:
+        session.start_agent()
+        driver = shapes(session, control=True)
+
+        def made():
+            handle, va = driver("create", 2 * MIB, 0, 1), driver("reserve", 2 * MIB)
+            driver("map", va, 2 * MIB, handle, 0)
+            driver("access", va, 2 * MIB, 0, 3)
+            driver("fill", va, 2 * MIB, 0x51)
+            return handle, va
+        _, free = made()
+        driver.refused("ibv-reg", 4096, 4096)  # opens the library, which is then probed
+        wait_for("libibverbs is probed", lambda: any(
+            row["library"] == "ibverbs" for row in session.ask("status")["libraries"]))
+        _, on_card = made()
+        region = driver("ibv-reg", on_card, 4096)
+        _, as_buffer = made()
+        fd = driver("range-handle", as_buffer, 2 * MIB)
+        bound, in_multicast = made()
+        multicast = driver("mc-create", 1, 4 * MIB, 1)
+        driver("mc-add", multicast, 0)
+        driver("mc-bind", multicast, 0, bound, 0, 2 * MIB)
+        session.ready(driver.pid)
+        stay = {"network card": on_card, "dma-buf": as_buffer, "bound to a multicast": in_multicast}
+        session.refused("offload", "--owner", "all", "--strict",
+                        text="network card|dma-buf|bound to a multicast")
+        result = session.ask("offload", "--owner", "all")
+        equal(result["bytes"], 2 * MIB, "moved")
+        for word in stay:
+            found = [row for row in result["left"] if word in row["reason"]]
+            equal([(row["allocations"], row["bytes"]) for row in found], [(1, 2 * MIB)], word)
+        for va in stay.values():
+            equal(driver("check", va, 2 * MIB, 0x51), 0, "wrong bytes of what stayed")
+        session.ask("restore")
+        equal(driver("check", free, 2 * MIB, 0x51), 0, "wrong bytes")
+        driver("ibv-dereg", region)
+        driver("mc-unbind", multicast, 0, 0, 2 * MIB)
+        result = session.ask("offload", "--owner", "all")
+        equal(result["bytes"], 6 * MIB, "moved when the card and the object have let go")
+        session.ask("restore")
+        driver("close", fd)
 
 
 # Who takes part

@@ -15,7 +15,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 from lien_test import (  # noqa: E402
-    MIB, SOFTNCCL, Driver, Session, alive, case, check, equal, main, program, wait_for)
+    LIEN, MIB, SOFTNCCL, Driver, Session, alive, case, check, equal, main, program, wait_for)
 
 SUCCESS, IN_PROGRESS = 0, 7
 COLLECTIVES = {
@@ -41,8 +41,9 @@ def unique_id(magic, address="10.1.2.3", port=4567, rest=0):
 class Rank(Driver):
     """A process that makes the NCCL calls it is told to (prog_nccl.c)."""
 
-    def __init__(self, session, device=0, init=True, allocate=0):
-        super().__init__(session.spawn([program("prog_nccl"), SOFTNCCL]))
+    def __init__(self, session, device=0, init=True, allocate=0, control=False):
+        prefix = [LIEN, "run", "--"] if control else []
+        super().__init__(session.spawn([*prefix, program("prog_nccl"), SOFTNCCL]))
         if init:
             self("init", device)
         if allocate:
@@ -336,6 +337,27 @@ def test_finalize():
 
 
 # Registrations
+
+@case(30)
+def test_a_window_stays():
+    """Its stored handles would go stale: left behind with the reason, and moved when it has ended."""
+    with Session() as session:
+        session.start_agent()
+        rank = Rank(session, allocate=4 * MIB, control=True)
+        comm = rank.made("init-rank", 1, 0, unique_id(5))
+        mapping, = [m for a in session.ask("graph")["allocations"] for m in a["mappings"]
+                    if m["pid"] == rank.pid]
+        _, window = rank("window", comm, int(mapping["address"], 0), MIB)
+        session.ready(rank.pid)
+        result = session.ask("offload")
+        equal([(row["bytes"], "NCCL window" in row["reason"]) for row in result["left"]],
+              [(4 * MIB, True)], "left")
+        equal(result["bytes"], 0, "moved")
+        session.refused("offload", "--strict", text="NCCL window")
+        rank("window-end", comm, window)
+        equal(session.ask("offload")["bytes"], 4 * MIB, "moved without the window")
+        session.ask("restore")
+
 
 @case(30)
 def test_registrations():

@@ -6,8 +6,6 @@ import json
 import os
 import sys
 
-os.environ.setdefault("TEST_BIN", os.path.join(os.environ.get("BUILD", "build"), "tests/integration"))
-
 from lien_test import Session, case, check, equal, main, wait_for  # noqa: E402
 from shapes import allocations, shapes  # noqa: E402
 
@@ -234,8 +232,9 @@ def test_contexts_and_threads():
     """The device of what says none: that of the thread's context."""
     with Session() as session:
         session.start_agent()
-        driver = shapes(session)
+        driver = shapes(session, init=None)
         session.followed(driver.pid)
+        driver("init", 0)
         context = driver("ctx", 1)
         driver("alloc", PIECE)
         driver("ctx-pop")

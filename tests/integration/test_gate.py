@@ -3,25 +3,39 @@
 """Offloads of a job that never pauses and knows nothing of lien (prog_train.c): it is brought to rest
 by holding its threads at NCCL's calls, those that are behind let in until all ranks are level."""
 
+import contextlib
 import json
 import os
 import random
+import re
 import signal
+import subprocess
 import sys
 import time
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
-from lien_test import Session, case, check, equal, main, wait_for  # noqa: E402
-from train_job import SYNC, Train  # noqa: E402
+from lien_test import LIEN, Session, case, check, equal, main, wait_for  # noqa: E402
+from train_job import SYNC, Train, children_of  # noqa: E402
 
 SEED = int(os.environ.get("LIEN_SEED") or random.randrange(1 << 32))
 
 
-def at_work(session, job):
-    session.ready(*job.pids)
-    wait_for("it is at work", lambda: job.status()[0][0] > 2)
+@contextlib.contextmanager
+def training(nranks=2, jobs=1, **options):
+    """A session, and jobs that are at work; they must come to a good end unless they are ended."""
+    with Session(devices=nranks, memory="512M") as session:
+        session.start_agent("--library", SYNC)
+        made = [Train(session, nranks, seed=number + 1, **options) for number in range(jobs)]
+        for job in made:
+            session.ready(*job.pids)
+            wait_for("it is at work", lambda job=job: job.status()[0][0] > 2)
+        yield (session, *made)
+        for job in made:
+            if job.ranks:
+                job.stop()
+                job.finish()
 
 
 def goes_on(job):
@@ -30,17 +44,26 @@ def goes_on(job):
         now[0] > then[0] for now, then in zip(job.status(), before)), 20)
 
 
-def rounds(nranks, count, pause=0.1):
+def stands(job, why):
+    before = job.status()
+    time.sleep(0.5)
+    equal(job.status(), before, why)
+
+
+def held(session, job):
+    """What is said of its threads that are held: {(call, on_use)}"""
+    return {(thread["call"], thread["on_use"]) for thread in session.ask("status")["held"]
+            if thread["pid"] in job.pids}
+
+
+def rounds(nranks, count, *options, pause=0.1):
     """Of `count` offloads at any moment: how many succeeded. The others were refused cleanly."""
     done, said = 0, []
     moments = random.Random(SEED)
-    with Session(devices=nranks, memory="512M") as session:
-        session.start_agent("--library", SYNC)
-        job = Train(session, nranks)
-        at_work(session, job)
+    with training(nranks) as (session, job):
         for _ in range(count):
             time.sleep(moments.random() * pause)
-            outcome = session.lien("offload", "--json", "--timeout", "3000")
+            outcome = session.lien("offload", "--json", "--timeout", "3000", *options)
             if outcome.code == 0:
                 check(json.loads(outcome.out)["bytes"] > 0, "nothing was moved")
                 done += 1
@@ -49,8 +72,6 @@ def rounds(nranks, count, pause=0.1):
                 check("the job runs on" in outcome.err, outcome)
                 said.append(outcome.err.strip())
             goes_on(job)
-        job.stop()
-        job.finish()
         equal(session.ask("status")["incomplete"], [], "incomplete")
     print("   LIEN_SEED=%d: %d of %d offloads succeeded%s" % (
         SEED, done, count, "".join("\n   " + line for line in sorted(set(said)))))
@@ -67,71 +88,124 @@ def test_four_ranks_never_pause():
     check(rounds(4, 12) >= 9, "too few offloads succeeded")
 
 
+@case(120)
+def test_all_memory_of_ranks_that_never_pause():
+    """They map, fill, compare and unmap memory of their own all the time."""
+    check(rounds(2, 12, "--owner", "all") >= 9, "too few offloads succeeded")
+
+
 @case(60)
 def test_use_while_away():
     """It waits, all of it, and goes on after the restore."""
-    with Session(devices=2, memory="512M") as session:
-        session.start_agent("--library", SYNC)
-        job = Train(session, 2)
-        at_work(session, job)
+    with training() as (session, job):
+        equal(held(session, job), set(), "held before")
         session.ask("offload", "--retry", "20000")
-        before = job.status()
-        time.sleep(0.5)
-        equal(job.status(), before, "a job whose memory is away went on")
+        stands(job, "a job whose memory is away went on")
+        found = held(session, job)
+        check(found, "nobody is said to be held")
+        for call, on_use in found:
+            check(call.startswith("nccl"), call)
+            equal(on_use, "wait", call)
+        said = session.lien("status").out
+        check("held back: thread" in said and "until a restore" in said, said)
         session.ask("restore")
         goes_on(job)
-        job.stop()
-        job.finish()
+        equal(held(session, job), set(), "held after the restore")
 
 
 @case(60)
 def test_on_use_restore():
-    with Session(devices=2, memory="512M") as session:
-        session.start_agent("--library", SYNC)
-        job = Train(session, 2)
-        at_work(session, job)
+    with training() as (session, job):
         session.ask("offload", "--retry", "20000", "--on-use", "restore")
         goes_on(job)
         equal({session.process(pid)["state"] for pid in job.pids}, {"running"}, "states")
-        job.stop()
-        job.finish()
 
 
 @case(60)
 def test_on_use_fail():
-    with Session(devices=2, memory="512M") as session:
-        session.start_agent("--library", SYNC)
-        job = Train(session, 2)
-        at_work(session, job)
+    with training() as (session, job):
         session.ask("offload", "--retry", "20000", "--on-use", "fail")
         wait_for("a rank was ended", lambda: any(
             rank.popen.poll() == -signal.SIGABRT for rank in job.ranks), 10)
+        pids = job.pids
         job.end()
-        session.forgotten(*job.pids)
-    with Session() as session:
-        session.start_agent()
+        job.ranks = []
+        session.forgotten(*pids)
         session.refused("offload", "--on-use", "panic", text="wait")
+
+
+@case(60)
+def test_on_use_is_each_offloads_own():
+    """One job waits, the other, offloaded later, is restored when it needs its memory."""
+    with training(jobs=2) as (session, first, second):
+        def offload(job, on_use):
+            pids = [word for pid in job.pids for word in ("--pid", pid)]
+            session.ask("offload", "--retry", "20000", "--on-use", on_use, *pids)
+        offload(first, "wait")
+        offload(second, "restore")
+        goes_on(second)
+        stands(first, "a job that was to wait went on")
+        equal({on_use for _, on_use in held(session, first)}, {"wait"}, "of the first")
+        session.ask("restore")
+        goes_on(first)
+
+
+@case(60)
+def test_signal_blocked():
+    """What cannot be held back is named, and nothing is touched."""
+    with training(TRAIN_BLOCKS_SIGNALS="1") as (session, job):
+        said = session.refused("offload", "--timeout", "1500", text="blocks the signal")
+        pid = int(re.search(r"of process (\d+) blocks", said)[1])
+        check(pid in job.pids, said)
+        check("the job runs on" in said, said)
+        goes_on(job)
+        equal(held(session, job), set(), "held")
+
+
+@case(60)
+def test_pid_namespace():
+    """Threads have other numbers there, by which they are let in."""
+    with contextlib.ExitStack() as stack:
+        first = subprocess.Popen(["unshare", "-p", "-f", "--kill-child", "sleep", "600"])
+        stack.callback(first.wait)
+        stack.callback(first.kill)
+        wait_for("the namespace is there", lambda: children_of(first.pid))
+        session, job = stack.enter_context(training(
+            prefix=("nsenter", "-p", "-t", str(children_of(first.pid)[0]), "--")))
+        for _ in range(3):
+            session.ask("offload", "--retry", "20000")
+            stands(job, "a job whose memory is away went on")
+            session.ask("restore")
+            goes_on(job)
 
 
 @case(90)
 def test_agent_dies():
     """Shut while something is away, whoever looks after it; open when nothing is."""
-    with Session(devices=2, memory="512M") as session:
-        session.start_agent("--library", SYNC)
-        job = Train(session, 2)
-        at_work(session, job)
+    with training() as (session, job):
         session.ask("offload", "--retry", "20000")
-        before = job.status()
         session.kill_agent()
-        time.sleep(0.5)
-        equal(job.status(), before, "a job whose memory is away went on without an agent")
+        stands(job, "a job whose memory is away went on without an agent")
         session.start_agent("--library", SYNC)
         session.ready(*job.pids)
-        equal(job.status(), before, "and with the next one")
+        stands(job, "and with the next one")
         session.ask("restore")
         goes_on(job)
-        job.stop()
-        job.finish()
+
+
+@case(90)
+def test_agent_dies_while_the_job_is_brought_to_rest():
+    """The job is let go on without one: it would wait for nobody."""
+    with training(TRAIN_BLOCKS_SIGNALS="1") as (session, job):
+        client = session.spawn([LIEN, "offload", "--timeout", "60000"])
+        wait_for("it is being brought to rest", lambda: held(session, job))
+        session.kill_agent()
+        check(client.wait() not in (None, 0), "exit status of the client")
+        goes_on(job)
+        session.start_agent("--library", SYNC)
+        session.ready(*job.pids)
+        equal(held(session, job), set(), "held")
+        goes_on(job)
 
 
 if __name__ == "__main__":

@@ -11,13 +11,19 @@ SYNC = os.path.join(os.path.dirname(LIEN), "tests", "integration", "sync", "libn
 GONE, WRONG = 3, 4  # exit statuses
 
 
+def children_of(pid):
+    with open("/proc/%d/task/%d/children" % (pid, pid), encoding="ascii") as file:
+        return [int(word) for word in file.read().split()]
+
+
 class Train:
     """seed: what it does follows from it. iterations 0: until it is told to stop. pace: at most so
-    many microseconds between two calls of the host."""
+    many microseconds between two calls of the host. prefix: what runs each rank, as its child."""
 
     def __init__(self, session, nranks, seed=1, iterations=0, pace=300, control=True,
-                 library=SYNC, **environment):
-        prefix = [LIEN, "run", "--"] if control else []
+                 library=SYNC, prefix=(), **environment):
+        self.within = bool(prefix)
+        prefix = [*([LIEN, "run", "--"] if control else []), *prefix]
         self.nranks, self.seed = nranks, seed
         self.ranks = [
             session.spawn([*prefix, program("prog_train"), library, rank, nranks,
@@ -33,7 +39,7 @@ class Train:
 
     @property
     def pids(self):
-        return [rank.pid for rank in self.ranks]
+        return [children_of(rank.pid)[0] if self.within else rank.pid for rank in self.ranks]
 
     def said(self):
         return " | ".join(brief(rank.said()[-300:]) for rank in self.ranks if rank.said())

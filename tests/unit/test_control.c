@@ -39,9 +39,13 @@ static struct {
 static struct lien_control control;
 
 /* Nobody here has cached a driver function. */
-void lien_translate_install(const struct lien_driver *found, int always)
+void lien_translate_prepare(const struct lien_driver *driver)
 {
-	(void)found;
+	(void)driver;
+}
+
+void lien_translate_install(int always)
+{
 	(void)always;
 }
 

@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/* Putting probes on a library's calls, once per file. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "loader/calls.h"
+#include "loader/hash.h"
+#include "loader/probes_internal.h"
+#include "loader/uprobe_multi.h"
+
+static uint64_t now_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return ts.tv_sec * 1000000000ull + ts.tv_nsec;
+}
+
+struct lien_attached *lien_attached_new(const char *name)
+{
+	struct lien_attached *attached = calloc(1, sizeof(*attached));
+
+	if (!attached)
+		return NULL;
+	attached->multi[0] = attached->multi[1] = -1;
+	attached->file.path = lien_library_text(name);
+	if (attached->file.path)
+		return attached;
+	free(attached);
+	return NULL;
+}
+
+void lien_attached_free(struct lien_attached *attached)
+{
+	unsigned i;
+
+	for (i = 0; i < attached->links_count; i++) {
+		/* Else libbpf would switch the event off, pinned or not. */
+		if (attached->pins)
+			bpf_link__disconnect(attached->links[i]);
+		bpf_link__destroy(attached->links[i]);
+	}
+	for (i = 0; i < 2; i++)
+		if (attached->multi[i] >= 0)
+			close(attached->multi[i]);
+	free(attached->file.path);
+	free(attached);
+}
+
+int lien_attached_add(struct lien_attached_list *list, struct lien_attached *attached)
+{
+	struct lien_attached **items =
+		realloc(list->items, (list->count + 1) * sizeof(*list->items));
+
+	if (!items)
+		return -ENOMEM;
+	list->items = items;
+	items[list->count++] = attached;
+	return 0;
+}
+
+void lien_attached_clear(struct lien_attached_list *list)
+{
+	while (list->count)
+		lien_attached_free(list->items[--list->count]);
+	free(list->items);
+	list->items = NULL;
+}
+
+static int attach_multi(struct lien_probes *probes, struct lien_attached *attached,
+	const char *path, const struct lien_probe_set *set)
+{
+	unsigned quick = attached->quick;
+	int fd = -1;
+
+	/* Returns first: a call seen entering is then always seen returning. */
+	if (set->count > quick)
+		fd = lien_uprobe_multi_attach(bpf_program__fd(probes->skel->progs.lien_return),
+			path, set->offsets + quick, set->cookies + quick, set->count - quick,
+			LIEN_UPROBE_MULTI_RETURNS);
+	if (fd < 0 && set->count > quick)
+		return fd;
+	attached->multi[0] = fd;
+	fd = lien_uprobe_multi_attach(bpf_program__fd(probes->skel->progs.lien_entry), path,
+		set->offsets, set->cookies, set->count, LIEN_UPROBE_MULTI_ENTRIES);
+	if (fd < 0)
+		return fd;
+	attached->multi[1] = fd;
+	return 0;
+}
+
+static int attach_each(struct lien_probes *probes, struct lien_attached *attached, const char *path,
+	const struct lien_probe_set *set)
+{
+	struct bpf_link *link;
+	unsigned i, at_return;
+
+	for (i = 0; i < set->count; i++)
+		for (at_return = i >= attached->quick; at_return + 1 > 0; at_return--) {
+			LIBBPF_OPTS(bpf_uprobe_opts, options, .bpf_cookie = set->cookies[i],
+				.retprobe = at_return);
+
+			link = bpf_program__attach_uprobe_opts(
+				at_return ? probes->skel->progs.lien_return
+					  : probes->skel->progs.lien_entry,
+				-1, path, set->offsets[i], &options);
+			if (!link)
+				return -errno;
+			attached->links[attached->links_count++] = link;
+		}
+	return 0;
+}
+
+/* In which order calls are attached: returns are skipped for the first, cuInit comes last. */
+static unsigned pass_of(const struct lien_probed_call *call)
+{
+	return call->flags & LIEN_CALL_QUICK ? 0 : call->flags & LIEN_CALL_FIRST ? 2 : 1;
+}
+
+static void take_contexts(struct lien_attached *attached, const struct lien_call_places *places)
+{
+	const struct lien_call_place *place;
+	unsigned i;
+
+	attached->contexts_known = true;
+	for (i = 0; i < places->count && attached->contexts_count < LIEN_CONTEXT_CALLS; i++) {
+		place = &places->places[i];
+		if (place->call->flags & LIEN_CALL_CONTEXT && place->offset != UINT64_MAX)
+			attached->contexts[attached->contexts_count++] = *place;
+	}
+}
+
+int lien_attached_contexts(struct lien_attached *attached, int fd)
+{
+	struct lien_call_places places;
+	int err;
+
+	if (!attached->contexts_known) {
+		err = lien_calls_look_up(&places, fd, attached->file.library);
+		if (err)
+			return err;
+		take_contexts(attached, &places);
+	}
+	return attached->contexts_count ? 0 : -ENODATA;
+}
+
+/* Looks up the library's calls. 0, -ENODATA: it has none; -errno. */
+static int find_calls(const struct lien_probes *probes, struct lien_attached *attached, int fd,
+	struct lien_probe_set *set)
+{
+	const struct lien_call_place *place;
+	struct lien_call_places places;
+	unsigned missing = 0, pass, i;
+	int err;
+
+	err = lien_calls_look_up(&places, fd, attached->file.library);
+	if (err)
+		return err;
+	memcpy(attached->file.build_id, places.build_id, sizeof(attached->file.build_id));
+	if (probes->can_follow)
+		take_contexts(attached, &places);
+	for (pass = 0; pass < 3; pass++) {
+		for (i = 0; i < places.count; i++) {
+			place = &places.places[i];
+			if (!place->call->traced || pass_of(place->call) != pass)
+				continue;
+			if (place->offset == UINT64_MAX)
+				attached->file.missing[missing++] = place->call->symbol;
+			else if (!probes->can_follow || !(place->call->flags & LIEN_CALL_CONTEXT))
+				lien_probe_set_add(set, place, attached->number);
+		}
+		if (!pass)
+			attached->quick = set->count;
+	}
+	return set->count ? 0 : -ENODATA;
+}
+
+struct lien_attached *lien_attached_find(
+	const struct lien_probes *probes, dev_t device, ino_t inode)
+{
+	unsigned i;
+
+	for (i = 0; i < probes->files.count; i++)
+		if (probes->files.items[i]->file.device == device &&
+			probes->files.items[i]->file.inode == inode)
+			return probes->files.items[i];
+	return NULL;
+}
+
+const struct lien_probed_file *lien_probes_file(
+	const struct lien_probes *probes, dev_t device, ino_t inode)
+{
+	const struct lien_attached *attached = lien_attached_find(probes, device, inode);
+
+	return attached ? &attached->file : NULL;
+}
+
+/* When these calls of the file began to be seen: by another build already, if it saw the same. */
+static uint64_t t_attached(const struct lien_probes *probes, const struct lien_attached *attached)
+{
+	const struct lien_attached *old;
+	unsigned i;
+
+	for (i = 0; i < probes->old.count; i++) {
+		old = probes->old.items[i];
+		if (old->file.device == attached->file.device &&
+			old->file.inode == attached->file.inode && old->probes == attached->probes)
+			return old->file.t_attached;
+	}
+	return now_ns();
+}
+
+/* What is probed, whatever the attachment's number; contexts are followed in this way or that. */
+static uint64_t hash_probes(const struct lien_probe_set *set)
+{
+	uint64_t hash = LIEN_HASH_START;
+	uint32_t call;
+	unsigned i;
+
+	for (i = 0; i < set->count; i++) {
+		call = (uint32_t)set->cookies[i];
+		if (LIEN_COOKIE_FLAGS(set->cookies[i]) & LIEN_CALL_CONTEXT)
+			continue;
+		hash = lien_hash(hash, &set->offsets[i], sizeof(set->offsets[i]));
+		hash = lien_hash(hash, &call, sizeof(call));
+	}
+	return hash;
+}
+
+/* Remembers why, and says so once. */
+static int skip(struct lien_probes *probes, const char *name, const struct stat *st, int err)
+{
+	const struct lien_skipped_file *file;
+
+	if (lien_skipped_find(&probes->skipped, name, st))
+		return err;
+	file = lien_skipped_add(&probes->skipped, name, st, err);
+	if (file)
+		probes->config.on_skipped(probes->config.context, file);
+	return err;
+}
+
+/* Its contents are not worth reading again. */
+static int refused_before(const struct lien_probes *probes, const char *name, const struct stat *st)
+{
+	const struct lien_skipped_file *file = lien_skipped_find(&probes->skipped, name, st);
+
+	return file && (file->err == -ENOEXEC || file->err == -EBADMSG || file->err == -ENODATA)
+		       ? file->err
+		       : 0;
+}
+
+int lien_probes_attach(
+	struct lien_probes *probes, enum lien_library library, const char *path, const char *name)
+{
+	struct lien_probe_set set = {.count = 0};
+	struct lien_attached *attached = NULL;
+	struct stat st = {0};
+	char fd_path[32];
+	int fd, err;
+
+	fd = lien_library_open(path, &st);
+	if (fd < 0)
+		return skip(probes, name, &st, fd);
+	err = refused_before(probes, name, &st);
+	if (err || lien_probes_file(probes, st.st_dev, st.st_ino))
+		goto out;
+	err = -ENOMEM;
+	attached = lien_attached_new(name);
+	if (!attached)
+		goto out;
+	attached->number = ++probes->next_attachment;
+	attached->file.library = library;
+	attached->file.device = st.st_dev;
+	attached->file.inode = st.st_ino;
+	err = find_calls(probes, attached, fd, &set);
+	if (err)
+		goto out;
+	attached->file.calls = set.count;
+	attached->probes = hash_probes(&set);
+	/* By the open file: the path may lead elsewhere by now. */
+	snprintf(fd_path, sizeof(fd_path), "/proc/self/fd/%d", fd);
+	err = probes->multi ? attach_multi(probes, attached, fd_path, &set)
+			    : attach_each(probes, attached, fd_path, &set);
+	if (err)
+		goto out;
+	attached->file.t_attached = t_attached(probes, attached);
+	err = lien_attached_add(&probes->files, attached);
+	if (err)
+		goto out;
+	lien_keep_links(probes, attached);
+	lien_keep_save(probes);
+	attached = NULL;
+out:
+	if (attached)
+		lien_attached_free(attached);
+	close(fd);
+	return err ? skip(probes, name, &st, err) : 0;
+}
+
+const struct lien_skipped *lien_probes_skipped(const struct lien_probes *probes)
+{
+	return &probes->skipped;
+}
+
+const struct lien_probed_file *lien_probes_each(const struct lien_probes *probes, unsigned index)
+{
+	return index < probes->files.count ? &probes->files.items[index]->file : NULL;
+}
+
+const char *lien_probes_method(const struct lien_probes *probes)
+{
+	return probes->multi ? "uprobe-multi" : "perf";
+}
