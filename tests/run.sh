@@ -7,6 +7,7 @@
 #
 # A test program is one of cmocka's, or prints "N passed, N failed[, N skipped]" as its last line; exit
 # status 77 says that it cannot run here. Logs stay in $BUILD/tests/log, those of failures are shown.
+# JOBS of them (as many as there are processors) run at a time: their agents do not see each other.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 
@@ -19,11 +20,9 @@ MAKE_RECORDING=${MAKE_RECORDING:-$BUILD/tests/integration/make_recording}
 PYTHON=${PYTHON:-python3}
 TEST_BIN=$BUILD/tests/integration
 LOGS=$BUILD/tests/log
+JOBS=${JOBS:-$(nproc)}
 export BUILD LIEN CONTROL SOFTCUDA MAKE_RECORDING TEST_BIN
 
-passed=0
-failed=0
-skipped=0
 mkdir -p "$LOGS"
 
 # What a log says: "PASSED FAILED SKIPPED". cmocka lists failures twice, so what did not end well is
@@ -39,26 +38,26 @@ count_summary() {
 	sed -n '$s/^\([0-9]*\) passed, \([0-9]*\) failed\(, \([0-9]*\) skipped\)\{0,1\}$/\1 \2 \4/p' "$1"
 }
 
-# run NAME SECONDS COMMAND...
-run() {
+# one NAME SECONDS COMMAND...
+one() {
 	name=$1 limit=$2
 	shift 2
-	log=$LOGS/$(echo "$name" | tr / -).log
+	log=$LOGS/$(echo "$name" | tr / -)
 	begin=$(date +%s)
-	timeout -k 10 "$limit" "$@" >"$log" 2>&1 </dev/null
+	timeout -k 10 "$limit" "$@" >"$log.log" 2>&1 </dev/null
 	status=$?
 	took=$(($(date +%s) - begin))
-	if grep -q '^\[ RUN      \]' "$log"; then
-		counts=$(count_cmocka "$log")
+	if grep -q '^\[ RUN      \]' "$log.log"; then
+		counts=$(count_cmocka "$log.log")
 	else
-		counts=$(count_summary "$log")
+		counts=$(count_summary "$log.log")
 	fi
 	# shellcheck disable=SC2086
 	set -- ${counts:-0 0} 0
 	ok=$1 bad=$2 left=$3 why=
 	if [ "$status" = 77 ] && [ "$bad" = 0 ]; then
 		[ "$left" != 0 ] || left=1
-		why=": $(tail -n 1 "$log")"
+		why=": $(tail -n 1 "$log.log")"
 	elif [ "$status" != 0 ] || [ -z "$counts" ]; then
 		[ "$bad" != 0 ] || bad=1
 		why=": exit status $status"
@@ -67,9 +66,9 @@ run() {
 	elif [ "$ok$bad$left" = 000 ]; then
 		bad=1 why=": no test in it"
 	fi
-	passed=$((passed + ok)) failed=$((failed + bad)) skipped=$((skipped + left))
+	echo "$ok $bad $left" >"$log.counts"
 	if [ "$bad" != 0 ]; then
-		sed 's/^/    /' "$log" | grep -v -e '\[       OK \]' | tail -n 200
+		sed 's/^/    /' "$log.log" | grep -v -e '\[       OK \]' | tail -n 200
 		echo "FAILED  $name ($ok passed, $bad failed, $took s)$why"
 	elif [ "$ok" = 0 ]; then
 		echo "skipped $name$why"
@@ -80,60 +79,76 @@ run() {
 	fi
 }
 
-run_unit() {
+# What there is to run, a line for each: NAME SECONDS COMMAND...
+list_unit() {
 	for test in "$BUILD"/tests/unit/test_*; do
-		[ ! -x "$test" ] || run "unit/${test##*/}" 60 "$test"
+		[ ! -x "$test" ] || echo "unit/${test##*/} 60 $test"
 	done
 }
 
-run_asan() {
-	export ASAN_OPTIONS=detect_leaks=1:strict_string_checks=1
-	export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
+list_asan() {
+	options='env ASAN_OPTIONS=detect_leaks=1:strict_string_checks=1'
+	options="$options UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1"
 	for test in "$ASAN_BUILD"/tests/unit/test_*; do
 		# Random jobs: each is some twenty times slower here.
-		[ ! -x "$test" ] || run "asan/${test##*/}" 120 env LIEN_SEQUENCES=400 "$test"
+		[ ! -x "$test" ] || echo "asan/${test##*/} 120 $options LIEN_SEQUENCES=400 $test"
 	done
 }
 
-run_valgrind() {
+list_valgrind() {
 	for test in "$BUILD"/tests/unit/test_*; do
-		[ ! -x "$test" ] || LIEN_SEQUENCES=100 run "valgrind/${test##*/}" 600 valgrind -q \
-			--leak-check=full --error-exitcode=9 "$test"
+		[ ! -x "$test" ] || echo "valgrind/${test##*/} 600 env LIEN_SEQUENCES=100" \
+			"valgrind -q --leak-check=full --error-exitcode=9 $test"
 	done
 }
 
-run_integration() {
+list_integration() {
 	for test in "$TEST_BIN"/test_*; do
-		[ ! -x "$test" ] || run "integration/${test##*/}" 300 "$test"
+		[ ! -x "$test" ] || echo "integration/${test##*/} 300 $test"
 	done
 	for test in tests/integration/test_*.py; do
 		name=${test##*/}
-		run "integration/${name%.py}" 600 "$PYTHON" "$test"
+		echo "integration/${name%.py} 600 $PYTHON $test"
 	done
 }
 
-run_fuzz() {
+list_fuzz() {
 	for target in tests/fuzz/fuzz_*.c; do
 		name=$(basename "$target" .c)
-		run "fuzz/${name#fuzz_}" 300 tests/fuzz/run.sh "$name" short
+		echo "fuzz/${name#fuzz_} 300 tests/fuzz/run.sh $name short"
 	done
 }
 
-run_static() {
-	run symbols 60 tests/check_symbols.sh "$LIEN" "$CONTROL"
-	run format 120 tests/check_format.sh
+list_static() {
+	echo "symbols 60 tests/check_symbols.sh $LIEN $CONTROL"
+	echo "format 120 tests/check_format.sh"
 }
+
+if [ "${1:-}" = one ]; then
+	shift
+	text=$(one "$@")
+	echo "$text" # in one piece: others write as well
+	exit 0
+fi
 
 [ $# -gt 0 ] || set -- unit asan integration fuzz static
 begun=$(date +%s)
+rm -f "$LOGS"/*.counts
 for part in "$@"; do
 	case $part in
-	unit | asan | valgrind | integration | fuzz | static) "run_$part" ;;
+	unit | asan | valgrind | integration | fuzz | static) "list_$part" ;;
 	*) echo "usage: $0 [unit|asan|valgrind|integration|fuzz|static]..." >&2 && exit 2 ;;
 	esac
-done
+done >"$LOGS/list" || exit
+xargs -P "$JOBS" -L 1 "$0" one <"$LOGS/list"
+# shellcheck disable=SC2046
+set -- $(cat "$LOGS"/*.counts | awk '{ ok += $1; bad += $2; left += $3 }
+	END { print ok + 0, bad + 0, left + 0 }')
 rest=
-[ "$skipped" = 0 ] || rest=", $skipped skipped"
+[ "$3" = 0 ] || rest=", $3 skipped"
+lost=$(($(wc -l <"$LOGS/list") - $(ls "$LOGS" | grep -c '\.counts$')))
+[ "$lost" = 0 ] || set -- "$1" $(($2 + lost))
+[ "$lost" = 0 ] || echo "FAILED  $lost programs were not run to their end"
 echo "in $(($(date +%s) - begun)) s; logs in $LOGS"
-echo "$passed passed, $failed failed$rest"
-[ "$failed" = 0 ] && [ "$passed" != 0 ]
+echo "$1 passed, $2 failed$rest"
+[ "$2" = 0 ] && [ "$1" != 0 ]

@@ -266,7 +266,7 @@ class Chaos:
 
     def start_agent(self):
         began = time.monotonic()
-        lien_test.wait_for_foreign()  # agents of others see our processes as well
+        lien_test.wait_for_foreign()  # they see our processes as well
         self.waited += time.monotonic() - began
         self.session.start_agent("--library", SYNC)
         self.tally.add("agents")

@@ -6,8 +6,9 @@ LIEN names the program (default $BUILD/lien, build/lien), SOFTCUDA the driver's 
 liblien-control.so and replay/ lie beside lien. Root is needed: the BPF programs are real.
 
 All of it runs in a pid and mount namespace of its own, so that our agents see our processes only,
-and nothing stays behind. Agents outside still see ours, take their answers and wake them: cases
-wait for foreign agents to end, and are run again when one came while they ran and they failed.
+and nothing stays behind: test programs may run beside each other. Agents of the namespace that we come
+from still see ours, take their answers and wake them: cases wait for such foreign agents to end, and
+are run again when one came while they ran and they failed.
 """
 
 import argparse
@@ -98,29 +99,22 @@ def alive(pid):
 
 
 def foreign_agents():
-    """Agents outside of our pid namespace, by their pids there."""
+    """Agents that see our processes, by their pids: those of the pid namespace that we came from. Those
+    of other tests, in namespaces beside ours, do not."""
     found = []
-    if not OUTSIDE:
-        return found
-    ours = os.readlink("/proc/self/ns/pid")
-    for entry in filter(str.isdigit, os.listdir(OUTSIDE)):
+    for entry in filter(str.isdigit, os.listdir(OUTSIDE)) if OUTSIDE else ():
         try:
             with open("%s/%s/cmdline" % (OUTSIDE, entry), "rb") as file:
                 words = file.read().split(b"\0")
             if len(words) < 2 or os.path.basename(words[0]) != b"lien" or words[1] != b"agent":
                 continue
-            if os.readlink("%s/%s/ns/pid" % (OUTSIDE, entry)) != ours and not _below(entry):
+            with open("%s/%s/status" % (OUTSIDE, entry)) as status:
+                pids = [line.split()[1:] for line in status if line.startswith("NSpid:")][0]
+            if len(pids) == 1:
                 found.append(int(entry))
         except OSError:
             continue
     return found
-
-
-def _below(entry):
-    """Whether a process outside is one of ours, in a namespace below ours."""
-    with open("%s/%s/status" % (OUTSIDE, entry)) as status:
-        pids = [line.split()[1:] for line in status if line.startswith("NSpid:")][0]
-    return len(pids) > 2
 
 
 class Process:
