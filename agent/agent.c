@@ -269,10 +269,7 @@ static void loop(struct lien_agent *agent)
 			last_tick = now;
 		}
 		if (agent->transaction_ended) {
-			lien_transaction_free(agent->transaction);
-			lien_plan_clear(&agent->plan);
-			agent->transaction = NULL;
-			agent->transaction_ended = false;
+			lien_orders_end(agent);
 			agent->resume = true;
 		}
 		if (agent->resume) {

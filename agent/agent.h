@@ -17,19 +17,13 @@
 #include "agent/link.h"
 #include "agent/plan.h"
 #include "agent/transaction.h"
+#include "agent/wish.h"
 #include "loader/probes.h"
 
 /* Something epoll watches. */
 struct lien_source {
 	int fd;
 	void (*ready)(struct lien_source *source, uint32_t events);
-};
-
-/* What happens to a thread that needs memory which is away. */
-enum lien_on_use {
-	LIEN_ON_USE_WAIT,    /* it waits for a restore */
-	LIEN_ON_USE_RESTORE, /* a restore is begun for it */
-	LIEN_ON_USE_FAIL,    /* its process is ended by SIGABRT */
 };
 
 /* The agent's part of a process (struct lien_process.agent). */
@@ -84,6 +78,7 @@ struct lien_agent {
 	uint64_t t_contexts;		      /* when those that are followed were looked at */
 	struct lien_transaction *transaction; /* NULL: none */
 	struct lien_plan plan;		      /* of the transaction, if it is an offload */
+	struct lien_wish wish;		      /* then */
 	bool transaction_ended;		      /* to be freed by the loop */
 	uint64_t t_transaction;
 	struct lien_viewer transaction_of; /* who asked for it */
@@ -176,13 +171,6 @@ bool lien_watch_owned(const struct lien_process *process, const struct lien_view
 /* Has this machine network cards that reach memory by themselves? */
 bool lien_watch_cards(void);
 
-struct lien_offload_how {
-	uint32_t flags;
-	uint64_t host_limit; /* of the host arenas of those that take part; 0: none */
-	unsigned timeout_ms;
-	enum lien_on_use on_use;
-};
-
 /* orders.c: transactions over links. 0, or -errno with one line in error. `flags`: as of
  * lien_transaction_set(). */
 int lien_orders_offload(struct lien_agent *agent, const struct lien_selection *selection,
@@ -197,6 +185,8 @@ int lien_orders_restore(struct lien_agent *agent, const struct lien_selection *s
  * them. */
 int lien_orders_release(struct lien_agent *agent, const struct lien_selection *selection,
 	bool *nothing, char *error, size_t error_size);
+/* Forgets the transaction, which has ended. */
+void lien_orders_end(struct lien_agent *agent);
 void lien_orders_unlink(struct lien_tracked *tracked);
 int lien_orders_link(struct lien_agent *agent, struct lien_process *process,
 	const struct lien_control_state *state);

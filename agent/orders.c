@@ -217,6 +217,8 @@ static void fd_close(int fd)
 	close(fd);
 }
 
+static int replan(void *context, const struct lien_plan **out, char *why, size_t size);
+
 static struct lien_transaction_ops ops_of(struct lien_agent *agent)
 {
 	bool gate = lien_probes_can_gate(agent->probes);
@@ -224,6 +226,7 @@ static struct lien_transaction_ops ops_of(struct lien_agent *agent)
 	return (struct lien_transaction_ops){
 		.gate = gate ? lien_gate_step : NULL,
 		.at_rest = gate ? lien_gate_at_rest : NULL,
+		.replan = replan,
 		.send = send_order,
 		.progress = on_progress,
 		.done = on_done,
@@ -362,15 +365,47 @@ int lien_orders_plan(struct lien_agent *agent, const struct lien_selection *sele
 	return err;
 }
 
+/* Nothing that is planned changes any more: is it what it was when it was planned? */
+static int replan(void *context, const struct lien_plan **out, char *why, size_t size)
+{
+	struct lien_agent *agent = context;
+	const struct lien_wish *wish = &agent->wish;
+	struct lien_plan plan;
+	int err;
+
+	lien_agent_consume(agent);
+	if (lien_graph_stats(agent->graph)->events == wish->events)
+		return 0;
+	err = lien_orders_plan(agent, &wish->selection, &plan, why, size);
+	if (err)
+		return err;
+	lien_plan_clear(&agent->plan);
+	agent->plan = plan;
+	*out = &agent->plan;
+	err = check_host(agent, wish->how.flags, wish->how.host_limit, why, size);
+	return err ? err : 1;
+}
+
+void lien_orders_end(struct lien_agent *agent)
+{
+	lien_transaction_free(agent->transaction);
+	lien_plan_clear(&agent->plan);
+	lien_wish_clear(&agent->wish);
+	agent->transaction = NULL;
+	agent->transaction_ended = false;
+}
+
 int lien_orders_offload(struct lien_agent *agent, const struct lien_selection *selection,
 	const struct lien_offload_how *how, bool *nothing, char *error, size_t error_size)
 {
 	struct lien_transaction_ops ops = ops_of(agent);
 	int err = busy(agent, error, error_size);
+	uint64_t events;
 
 	if (err)
 		return err;
 	lien_agent_consume(agent);
+	events = lien_graph_stats(agent->graph)->events;
 	err = lien_orders_plan(agent, selection, &agent->plan, error, error_size);
 	if (err)
 		return err;
@@ -382,13 +417,16 @@ int lien_orders_offload(struct lien_agent *agent, const struct lien_selection *s
 		lien_plan_clear(&agent->plan);
 		return err;
 	}
-	err = lien_transaction_offload(
-		&agent->transaction, &agent->plan, agent->token_base, how->timeout_ms, &ops);
+	err = lien_wish_copy(&agent->wish, selection, how);
+	if (!err)
+		err = lien_transaction_offload(&agent->transaction, &agent->plan, agent->token_base,
+			how->timeout_ms, &ops);
 	if (err) {
 		snprintf(error, error_size, "%s", strerror(-err));
-		lien_plan_clear(&agent->plan);
+		lien_orders_end(agent);
 		return err;
 	}
+	agent->wish.events = events;
 	lien_gate_set(agent, !selection->owner || strcmp(selection->owner, "nccl"), how->on_use);
 	lien_transaction_set(agent->transaction, how->flags);
 	agent->t_transaction = lien_now_ns();

@@ -115,38 +115,47 @@ static struct lien_transaction *transaction_new(
 	return t;
 }
 
+/* What a process is to move, instead of what it was before. */
+static int take_part(
+	struct lien_transaction *t, unsigned index, const struct lien_plan_process *part)
+{
+	struct lien_transaction_process *process = &t->processes[index];
+	struct participant *participant = &t->participants[index];
+	unsigned i;
+
+	process->allocations = part->allocations;
+	process->imports = part->imports;
+	process->mappings = part->items_count;
+	process->bytes = part->bytes;
+	process->discarded = part->discarded;
+	participant->count = participant->staged = 0;
+	if (lien_participant_add(participant, part->items, part->items_count))
+		return -ENOMEM;
+	for (i = 0; i < participant->count; i++)
+		participant->items[i].token += t->token_base;
+	return lien_participant_sort(participant);
+}
+
 int lien_transaction_offload(struct lien_transaction **out, const struct lien_plan *plan,
 	uint64_t token_base, unsigned timeout_ms, const struct lien_transaction_ops *ops)
 {
 	struct lien_transaction *t = transaction_new(plan->processes_count, timeout_ms, ops);
-	unsigned i, j;
+	unsigned i;
 
 	if (!t)
 		return -ENOMEM;
 	t->offload = true;
+	t->token_base = token_base;
 	for (i = 0; i < t->count; i++) {
-		const struct lien_plan_process *part = &plan->processes[i];
-		struct participant *participant = &t->participants[i];
-
-		participant->member = true;
-		t->processes[i].pid = part->pid;
-		t->processes[i].allocations = part->allocations;
-		t->processes[i].imports = part->imports;
-		t->processes[i].mappings = part->items_count;
-		t->processes[i].bytes = part->bytes;
-		t->processes[i].discarded = part->discarded;
-		if (lien_participant_add(participant, part->items, part->items_count))
-			goto nomem;
-		for (j = 0; j < participant->count; j++)
-			participant->items[j].token += token_base;
-		if (lien_participant_sort(participant))
-			goto nomem;
+		t->participants[i].member = true;
+		t->processes[i].pid = plan->processes[i].pid;
+		if (take_part(t, i, &plan->processes[i])) {
+			lien_transaction_free(t);
+			return -ENOMEM;
+		}
 	}
 	*out = t;
 	return 0;
-nomem:
-	lien_transaction_free(t);
-	return -ENOMEM;
 }
 
 int lien_transaction_restore(struct lien_transaction **out, const uint32_t *all, unsigned all_count,
@@ -438,6 +447,53 @@ static void drain_again(struct lien_transaction *t)
 	phase_begin(t, LIEN_PHASE_DRAIN);
 }
 
+/* A process that has nothing to move any more still takes part. */
+static int take_plan(struct lien_transaction *t, const struct lien_plan *plan)
+{
+	static const struct lien_plan_process nothing;
+	unsigned i;
+	int index;
+
+	for (i = 0; i < t->count; i++)
+		if (take_part(t, i, &nothing))
+			return -ENOMEM;
+	for (i = 0; i < plan->processes_count; i++) {
+		index = index_of(t, plan->processes[i].pid);
+		if (index < 0)
+			return -EBUSY;
+		if (take_part(t, index, &plan->processes[i]))
+			return -ENOMEM;
+	}
+	return 0;
+}
+
+/* Nobody changes anything any more: what is to be moved is settled now. */
+static void at_rest(struct lien_transaction *t)
+{
+	const struct lien_plan *plan;
+	char why[400] = "";
+	int err = t->ops.replan ? t->ops.replan(t->ops.context, &plan, why, sizeof(why)) : 0;
+
+	if (!err) {
+		phase_begin(t, LIEN_PHASE_CHECK);
+		return;
+	}
+	if (err > 0) {
+		err = take_plan(t, plan);
+		snprintf(why, sizeof(why), "%s",
+			err == -EBUSY ? "meanwhile others have come to share the memory: try again"
+				      : strerror(-err));
+	}
+	if (err) {
+		lien_transaction_fail(t, err, "%s", why);
+		return;
+	}
+	t->restaged = true;
+	gate_each(t, LIEN_GATE_SHUT); /* the memory may lie elsewhere */
+	if (!t->stopping)
+		phase_begin(t, LIEN_PHASE_STAGE);
+}
+
 /*
  * All have said whether their devices are idle. A rank whose collective waits for others would be
  * let down by a gate that holds these before theirs: so they are let in, until all are level. At
@@ -464,7 +520,7 @@ static void drained(struct lien_transaction *t)
 	if (t->rested && !busy) {
 		free(pids);
 		if (!captures(t))
-			phase_begin(t, LIEN_PHASE_CHECK);
+			at_rest(t);
 		return;
 	}
 	t->rested =
@@ -509,7 +565,9 @@ void lien_transaction_open(struct lien_transaction *t)
 
 static void phase_next(struct lien_transaction *t)
 {
-	if (t->phase == LIEN_PHASE_STAGE && t->ops.gate)
+	if (t->phase == LIEN_PHASE_STAGE && t->restaged)
+		phase_begin(t, LIEN_PHASE_CHECK);
+	else if (t->phase == LIEN_PHASE_STAGE && t->ops.gate)
 		gate_begin(t);
 	else if (t->phase == LIEN_PHASE_STAGE || t->phase == LIEN_PHASE_GATE)
 		drain_begin(t);
@@ -744,7 +802,7 @@ void lien_transaction_tick(struct lien_transaction *t)
 		advance(t); /* which may be the end of the transaction */
 	else if (t->waiting && !t->stopping)
 		drain_again(t);
-	else if (t->ops.gate && !t->restoring && t->phase >= LIEN_PHASE_GATE &&
+	else if (t->ops.gate && !t->restoring && (t->phase >= LIEN_PHASE_GATE || t->restaged) &&
 		 t->phase <= LIEN_PHASE_DROP)
 		keep_alive(t, now);
 }

@@ -4,9 +4,10 @@
  * sockets or clocks: it sends orders through `send`, is told of replies, deaths and the time, and
  * calls `done` once. So a test can play all processes.
  *
- * Offload: STAGE, DRAIN, CHECK, SAVE, UNMAP, DROP, each in all processes before the next in any:
- * nothing is dropped anywhere until everything is saved everywhere. A failure up to SAVE forgets
- * what was staged; a later one puts everything back.
+ * Offload: STAGE, GATE, DRAIN, CHECK, SAVE, UNMAP, DROP, each in all processes before the next in
+ * any: nothing is dropped anywhere until everything is saved everywhere. What has changed until the
+ * job is at rest is staged anew before CHECK. A failure up to SAVE forgets what was staged; a later
+ * one puts everything back.
  *
  * Restore: each process lists what it holds, and the processes that share some of it go together;
  * then CREATE, EXPORT and IMPORT run through each process as fast as its partners allow, and FINISH
@@ -79,6 +80,9 @@ struct lien_transaction_ops {
 	 * is waited for. */
 	bool (*at_rest)(void *context, const uint32_t *pids, unsigned count, bool busy,
 		lien_pass_fn *pass, void *to, char *why, size_t size);
+	/* All are at rest. 0: what is to be moved is still what was planned; 1: *plan is what it is
+	 * now, valid until the transaction's end; -errno and why. NULL: it is as it was. */
+	int (*replan)(void *context, const struct lien_plan **plan, char *why, size_t size);
 	/* Can these two have memory in common, other than by their own word? NULL: any can. */
 	bool (*may_share)(void *context, uint32_t pid, uint32_t other);
 	/* May this process take part for who asked? NULL: any may. */

@@ -438,10 +438,7 @@ void fake_agent_clear(struct fake_agent *fake)
 	fake_agent_run(fake);
 	lien_graph_free(graph);
 	agent->graph = graph = NULL;
-	lien_transaction_free(agent->transaction);
-	lien_plan_clear(&agent->plan);
-	agent->transaction = NULL;
-	agent->transaction_ended = false;
+	lien_orders_end(agent);
 	lien_compare_stop(agent);
 }
 
@@ -463,10 +460,7 @@ void fake_agent_run(struct fake_agent *fake)
 
 	for (;;) {
 		if (agent->transaction_ended) {
-			lien_transaction_free(agent->transaction);
-			lien_plan_clear(&agent->plan);
-			agent->transaction = NULL;
-			agent->transaction_ended = false;
+			lien_orders_end(agent);
 			agent->resume = true;
 		}
 		if (agent->resume) {

@@ -7,9 +7,13 @@ static struct {
 	bool made[FAKES], shut[FAKES]; /* as the kernel side has it */
 	bool parked[FAKES];	       /* as the control library has it */
 	unsigned passes, looks;
-	unsigned rest_after; /* looks, before nobody is in a call */
-	unsigned pass_to;    /* as often somebody is behind */
-	int refuse;	     /* step + 1 */
+	unsigned rest_after;   /* looks, before nobody is in a call */
+	unsigned pass_to;      /* as often somebody is behind */
+	int refuse;	       /* step + 1 */
+	struct lien_plan plan; /* at rest, */
+	unsigned members;      /* of these processes; 0: none is made */
+	bool allocates;	       /* the first process, before it is held */
+	unsigned replans;
 } g;
 
 static int gate(void *context, uint32_t pid, enum lien_gate_step step, char *why, size_t size)
@@ -78,6 +82,25 @@ static int send(void *context, uint32_t pid, const struct lien_wire_header *orde
 	return fake_send(context, pid, order, body, fds, count);
 }
 
+static int replan(void *context, const struct lien_plan **plan, char *why, size_t size)
+{
+	assert_ptr_equal(context, &w);
+	for (unsigned p = 0; p < w.n; p++)
+		assert_true(w.fake[p].dead || g.shut[p] || !w.fake[p].given[LIEN_WIRE_STAGE]);
+	g.replans++;
+	if (g.refuse == -1) {
+		snprintf(why, size, "it has become incomplete");
+		return -EPERM;
+	}
+	if (!g.members)
+		return 0;
+	if (g.allocates)
+		memory_new(0, 0, 1);
+	g.plan = plan_of(g.members);
+	*plan = &g.plan;
+	return 1;
+}
+
 static unsigned timeout_ms;
 
 static struct lien_transaction_ops gated(void)
@@ -88,6 +111,7 @@ static struct lien_transaction_ops gated(void)
 	timeout_ms = 3600000; /* the world's clock makes large steps */
 	ops.gate = gate;
 	ops.at_rest = at_rest;
+	ops.replan = replan;
 	ops.send = send;
 	return ops;
 }
@@ -222,6 +246,86 @@ static void test_failures(void **state)
 	}
 }
 
+/* What is there when nobody can change it any more is what is moved. */
+static void test_planned_again_at_rest(void **state)
+{
+	struct lien_transaction_ops ops = gated();
+	uint64_t bytes;
+
+	(void)state;
+	job(3, 2);
+	offload_gated(&ops);
+	assert_int_equal(g.replans, 1);
+	assert_int_equal(w.fake[0].given[LIEN_WIRE_STAGE], 1);
+	bytes = w.result.bytes;
+	ops = gated();
+	job(3, 2);
+	g.members = ~0u;
+	g.allocates = true;
+	offload_gated(&ops);
+	assert_int_equal(w.result.error, 0);
+	for (unsigned p = 0; p < w.n; p++)
+		assert_int_equal(w.fake[p].given[LIEN_WIRE_STAGE], 2);
+	assert_int_equal(w.result.bytes, bytes + w.memory[w.memories - 1].bytes);
+	check_away();
+	all_are(true);
+	lien_plan_clear(&g.plan);
+	restore_gated(&ops);
+	check_back("after all");
+	assert_int_equal(w.broken, 0);
+}
+
+static void test_nothing_left_to_move(void **state)
+{
+	struct lien_transaction_ops ops = gated();
+
+	(void)state;
+	memset(&w, 0, sizeof(w));
+	w.n = 2;
+	memory_new(0, 0, 0);
+	memory_new(1, 0, 0);
+	g.members = 1;
+	offload_gated(&ops);
+	assert_int_equal(w.result.error, 0);
+	assert_false(w.memory[0].device);
+	assert_true(w.memory[1].device);
+	assert_int_equal(w.result.bytes, w.memory[0].bytes);
+	lien_plan_clear(&g.plan);
+	assert_int_equal(w.broken, 0);
+}
+
+static void test_no_plan_at_rest(void **state)
+{
+	struct lien_transaction_ops ops = gated();
+	struct lien_plan plan;
+
+	(void)state;
+	job(2, 2);
+	g.refuse = -1;
+	offload_gated(&ops);
+	assert_int_equal(w.result.error, -EPERM);
+	assert_string_equal(w.result.text, "it has become incomplete");
+	all_are(false);
+	check_back("after a refusal");
+	/* One that has come to share, and is not held. */
+	ops = gated();
+	g.members = ~0u;
+	plan = plan_of(1);
+	transaction_begins();
+	assert_int_equal(
+		lien_transaction_offload(&w.transaction, &plan, BASE, timeout_ms, &ops), 0);
+	lien_plan_clear(&plan);
+	lien_transaction_start(w.transaction);
+	play();
+	transaction_ends();
+	assert_int_equal(w.result.error, -EBUSY);
+	assert_non_null(strstr(w.result.text, "others have come to share"));
+	assert_false(g.shut[0] || g.shut[1]);
+	check_back("after a refusal");
+	lien_plan_clear(&g.plan);
+	assert_int_equal(w.broken, 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -230,6 +334,9 @@ int main(void)
 		cmocka_unit_test(test_never_at_rest),
 		cmocka_unit_test(test_no_gate_no_offload),
 		cmocka_unit_test(test_failures),
+		cmocka_unit_test(test_planned_again_at_rest),
+		cmocka_unit_test(test_nothing_left_to_move),
+		cmocka_unit_test(test_no_plan_at_rest),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
