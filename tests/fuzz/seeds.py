@@ -20,10 +20,11 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 VA = 0x7E0000000000
 STEP = 2 << 20
 (HELLO, STAGE, DRAIN, CHECK, SAVE, UNMAP, DROP, DISCARD, CREATE, EXPORT, IMPORT, FINISH, LIST, WALK,
- PREPARE, RELEASE) = range(1, 17)
+ PREPARE, RELEASE, GATE) = range(1, 18)
 FIRST, LAST = 1, 2
 OWNED, IMPORTED, SHARED, WORTHLESS = 1, 2, 4, 8
-VERIFY, UNVERIFIED = 0x10, 0x20
+LOST, KEEP, VERIFY, UNVERIFIED, ROOM = 4, 8, 0x10, 0x20, 0x40
+OPEN, SHUT, PASS = range(3)
 
 
 def client():
@@ -34,7 +35,8 @@ def client():
         '{"op":"offload","pids":[1,2],"timeout_ms":5,"strict":true,"with_closure":true}', '{"op":"restore"}',
         '{"op":"compare","repair":true,"timeout_ms":100}', '{"op":"record","follow":false}', '{"op":"record"}',
         '{"op":"offload","owner":"all","verify":true,"discard":["nccl","1:0x7e0000000000"],"host_limit_bytes":9}',
-        '{"op":"arena"}', '{"op":"arena","release":true,"pids":[1]}', '{"op":"restore","ignore_damage":true}',
+        '{"op":"offload","on_use":"restore"}\n{"op":"status"}', '{"op":"offload","on_use":"fail","owner":"all"}',
+        '{"op":"offload","on_use":"panic"}', '{"op":"offload","discard":["1:0x1","all"],"pids":[1]}', '{"op":"arena"}', '{"op":"arena","release":true,"pids":[1]}', '{"op":"restore","ignore_damage":true}',
         '{"op":"nothing"}', 'no JSON', '{"op":"ps","what":1}', '{"op":"mem","by":"device"}\n{"op":"mem","by":"rank"}',
     ]
     for line in lines:
@@ -50,6 +52,11 @@ def replies():
         found = struct.pack("<QQQIIIIiBBHII", va, STEP, 9, 1, 1, 1, 1, 0, 0, 0, 0, places, 0) + bytes([1, 0, 0, 0, 3, 0, 0, 0] * 16)
         look = (bytes([3, 0, len(found) // 8, 0, 0, 0, 0]) + found + well + bytes([7, 2])) * 4
         yield well + compare + look + repair + look + bytes([6, 5])
+    for needed, free in ((STEP, 9 * STEP), (9 * STEP, STEP), (1 << 63, 0)):
+        room = struct.pack("<II16sQQ", 0, 0, bytes(range(16)), needed, free)
+        answer = bytes([3, 0, len(room) // 8, 0, 0, 0, 0]) + room
+        yield well + offload + well * 10 + restore + answer * 2 + well * 10
+        yield well + offload + well * 10 + restore + well + answer * 3 + well * 10
     yield well + offload + well * 3 + bytes([3, 1, 2, 2, 0xFE, 1, 1]) + bytes(16) + well * 8
     yield well + offload + well * 5 + bytes([8, 1]) + well * 8
     yield well + offload + well * 4 + bytes([7, 200]) + well * 4
@@ -85,6 +92,12 @@ def orders():
         yield (fail + order(STAGE, moved + item(4, VA + 4 * STEP, OWNED | WORTHLESS), FIRST | LAST) +
                order(SAVE, flags=VERIFY) + order(UNMAP) + order(DROP) + order(CREATE, flags=UNVERIFIED) +
                order(FINISH, flags=UNVERIFIED))
+    gate = [order(GATE, arg=SHUT), order(GATE, struct.pack("<III", 1, 2, 1), arg=PASS)]
+    yield bytes(16) + b"".join(away[:2] + gate + away[2:]) + order(GATE, arg=OPEN) + order(
+        LIST, flags=ROOM) + order(CREATE, flags=ROOM) + b"".join(back[2:4]) + order(
+            FINISH, flags=KEEP) + order(GATE, arg=OPEN) + order(FINISH, flags=LOST)
+    yield bytes(16) + b"".join(away[:2] + gate) + b"".join(away[1:5]) + order(DISCARD) + order(GATE, arg=OPEN) + order(
+        GATE, b"abc", arg=PASS) + order(GATE, arg=7)
     yield bytes(16) + order(PREPARE, arg=1 << 60) + order(PREPARE, arg=1, arg2=1 << 40)
     yield bytes(16) + order(WALK, ranges, arg=20000) + order(WALK, ranges * 8, arg=1) + order(99)
     yield bytes(16) + order(HELLO)[:40]
