@@ -401,6 +401,7 @@ int lien_orders_offload(struct lien_agent *agent, const struct lien_selection *s
 	struct lien_transaction_ops ops = ops_of(agent);
 	int err = busy(agent, error, error_size);
 	uint64_t events;
+	bool all;
 
 	if (err)
 		return err;
@@ -427,8 +428,9 @@ int lien_orders_offload(struct lien_agent *agent, const struct lien_selection *s
 		return err;
 	}
 	agent->wish.events = events;
-	lien_gate_set(agent, !selection->owner || strcmp(selection->owner, "nccl"), how->on_use);
-	lien_transaction_set(agent->transaction, how->flags);
+	all = !selection->owner || strcmp(selection->owner, "nccl") || selection->discard_count;
+	lien_gate_set(agent, all, how->on_use);
+	lien_transaction_set(agent->transaction, how->flags | (all ? LIEN_WIRE_ALL : 0));
 	agent->t_transaction = lien_now_ns();
 	agent->transaction_of = selection->viewer;
 	lien_transaction_start(agent->transaction);

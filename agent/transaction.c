@@ -32,7 +32,7 @@ static const struct {
 	[LIEN_PHASE_OPEN] = {"open", LIEN_WIRE_GATE, 10000, 0, 0},
 };
 
-#define ROUND_MS 10	    /* of draining */
+#define ROUND_MS 10	    /* of draining; 1, while others wait for those that are let in */
 #define AGAIN_NS 1000000ull /* before who is in a call is looked at again */
 /* A control library that hears nothing for a while lets its threads go (control/gate.h). */
 #define ALIVE_NS 1000000000ull
@@ -250,7 +250,9 @@ static uint64_t argument(const struct lien_transaction *t, enum lien_phase phase
 {
 	switch (phase) {
 	case LIEN_PHASE_DRAIN:
-		return t->ops.gate && t->timeout_ms > ROUND_MS ? ROUND_MS : t->timeout_ms;
+		if (!t->ops.gate || t->timeout_ms <= ROUND_MS)
+			return t->timeout_ms;
+		return t->passed ? 1 : ROUND_MS;
 	case LIEN_PHASE_GATE:
 		return body ? LIEN_WIRE_GATE_PASS : LIEN_WIRE_GATE_SHUT;
 	case LIEN_PHASE_OPEN:
@@ -340,7 +342,8 @@ void lien_transaction_end(struct lien_transaction *t)
 static void stage_more(struct lien_transaction *t, unsigned index)
 {
 	struct participant *participant = &t->participants[index];
-	unsigned first = participant->staged, n = participant->count - first, flags = 0;
+	unsigned first = participant->staged, n = participant->count - first;
+	uint32_t flags = t->flags & LIEN_WIRE_ALL;
 
 	if (n > STAGE_ITEMS)
 		n = STAGE_ITEMS;
@@ -433,6 +436,7 @@ static void pass(void *to, uint32_t pid, const uint32_t *tids, unsigned count)
 	struct lien_transaction *t = to;
 	int index = index_of(t, pid);
 
+	t->passed = true;
 	if (index >= 0 && !t->participants[index].seq && !t->participants[index].gone)
 		lien_transaction_order(
 			t, index, LIEN_PHASE_GATE, 0, tids, count * sizeof(*tids), NULL, 0);
@@ -523,6 +527,7 @@ static void drained(struct lien_transaction *t)
 			at_rest(t);
 		return;
 	}
+	t->passed = false;
 	t->rested =
 		pids && t->ops.at_rest(t->ops.context, pids, n, busy, pass, t, why, sizeof(why));
 	free(pids);

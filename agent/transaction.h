@@ -133,7 +133,8 @@ int lien_transaction_restore(struct lien_transaction **out, const uint32_t *all,
 	const struct lien_transaction_ops *ops);
 int lien_transaction_release(struct lien_transaction **out, const uint32_t *pids,
 	unsigned pids_count, const struct lien_transaction_ops *ops);
-/* Before the start: an offload with LIEN_WIRE_VERIFY, a restore with LIEN_WIRE_UNVERIFIED. */
+/* Before the start: an offload with LIEN_WIRE_VERIFY and LIEN_WIRE_ALL, a restore with
+ * LIEN_WIRE_UNVERIFIED. */
 void lien_transaction_set(struct lien_transaction *transaction, uint32_t flags);
 /* Sends the first orders. Everything may end before this returns. */
 void lien_transaction_start(struct lien_transaction *transaction);

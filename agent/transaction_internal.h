@@ -49,12 +49,13 @@ struct lien_transaction {
 	bool ended;
 	enum lien_phase phase;
 	unsigned timeout_ms;
-	uint32_t flags; /* of SAVE; of CREATE and FINISH */
+	uint32_t flags; /* of STAGE and SAVE; of CREATE and FINISH */
 	uint64_t token_base;
 	uint64_t generation; /* of an offload: an undo means its items and no earlier one's */
 	uint64_t t_start;
 	uint64_t t_drain; /* when the draining began */
 	bool restaged;	  /* at rest, after which nothing changes */
+	bool passed;	  /* somebody was let in, before this round of draining */
 	bool rested;	  /* before this round of draining nobody was in a call */
 	bool waiting;	  /* for the next one, */
 	uint64_t t_again; /* which begins then */

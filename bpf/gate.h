@@ -93,15 +93,30 @@ static __always_inline int let_in(struct thread *thread, __u32 call)
 	       (thread->group && thread->group_calls);
 }
 
-/* A copy between places that do not move, or a value written to one; or one that loses its memory.
+/*
+ * A copy between places that do not move, or a value written to one, or a call about the memory at
+ * one. What names memory by handle waits before the handle is looked up (control/translate.c): it
+ * would be another one after a restore. Those that wait there are held at handle 0.
  */
 static __always_inline int elsewhere(
 	const struct arguments *arguments, const struct lien_probe_shut *range, __u32 call)
 {
 	__u64 to = arguments->arg[0], from = to;
 
-	if (call == LIEN_CALL_CU_MEM_UNMAP || call == LIEN_CALL_CU_MEM_SET_ACCESS)
+	switch (call) {
+	case LIEN_CALL_CU_MEM_RETAIN:
+		to = arguments->arg[1];
+		/* fallthrough */
+	case LIEN_CALL_CU_MEM_UNMAP:
+	case LIEN_CALL_CU_MEM_SET_ACCESS:
 		return to < range->low || to >= range->high;
+	case LIEN_CALL_CU_MEM_RELEASE:
+		return arguments->arg[0] != 0;
+	case LIEN_CALL_CU_MEM_EXPORT:
+		return arguments->arg[1] != 0;
+	case LIEN_CALL_CU_MEM_MAP:
+		return 1;
+	}
 	if (call < LIEN_CALL_CU_COPY || call > LIEN_CALL_CU_SET_32_ASYNC_PTSZ ||
 		(call >= LIEN_CALL_CU_COPY_2D && call <= LIEN_CALL_CU_COPY_2D_ASYNC_PTSZ))
 		return 0;

@@ -10,6 +10,7 @@
 #include <time.h>
 
 #include "control/control.h"
+#include "control/translate.h"
 
 struct lien_drain {
 	pthread_mutex_t lock;
@@ -125,5 +126,8 @@ int lien_order_drain(struct lien_control *control, unsigned limit_ms)
 			"the device is still busy");
 	if (result)
 		return lien_control_fail(control, result, 0, "cuCtxSynchronize");
+	if (!lien_translate_idle())
+		return lien_control_fail(control, -ETIMEDOUT, 0,
+			"a thread is in a call that names memory by handle");
 	return 0;
 }

@@ -190,6 +190,8 @@ static int stage(struct lien_control *control, const struct message *message)
 				control, -EBUSY, 0, "an earlier restore is not finished here");
 		control->expired = 0;
 		lien_order_forget(control, LIEN_ITEMS_UNTOUCHED);
+		lien_translate_hold_all(message->header.flags & LIEN_WIRE_ALL);
+		lien_translate_install(1);
 	}
 	result = lien_items_add(
 		&control->items, items, message->body / sizeof(*items), message->header.arg);
@@ -368,7 +370,7 @@ static int obey(struct lien_control *control, int fd, struct message *message)
 		message->header.type <= LIEN_WIRE_DROP)
 		return lien_control_fail(control, -ESTALE, 0,
 			"the agent was silent for too long, and the job runs on");
-	if (message->header.type > LIEN_WIRE_STAGE && message->header.type != LIEN_WIRE_LIST &&
+	if (message->header.type >= LIEN_WIRE_STAGE && message->header.type != LIEN_WIRE_LIST &&
 		(result = driver_ready(control)))
 		return result;
 	switch (message->header.type) {
@@ -383,11 +385,15 @@ static int obey(struct lien_control *control, int fd, struct message *message)
 	case LIEN_WIRE_UNMAP:
 		return lien_order_detach(control, LIEN_WIRE_IMPORTED);
 	case LIEN_WIRE_DROP:
-		return lien_order_detach(control, LIEN_WIRE_OWNED);
+		result = lien_order_detach(control, LIEN_WIRE_OWNED);
+		lien_translate_hold_all(result != 0);
+		return result;
 	case LIEN_WIRE_DISCARD:
 		lien_order_forget(control, LIEN_ITEMS_UNTOUCHED);
+		lien_translate_hold_all(0);
 		return 0;
 	case LIEN_WIRE_CREATE:
+		lien_translate_hold_all(1);
 		result = lien_order_create(control);
 		if (result == CUDA_ERROR_OUT_OF_MEMORY && message->header.flags & LIEN_WIRE_ROOM)
 			send_room(control, fd);
@@ -397,7 +403,9 @@ static int obey(struct lien_control *control, int fd, struct message *message)
 	case LIEN_WIRE_IMPORT:
 		return import_all(control, message);
 	case LIEN_WIRE_FINISH:
-		return lien_order_finish(control, message->header.flags);
+		result = lien_order_finish(control, message->header.flags);
+		lien_translate_hold_all(0);
+		return result;
 	case LIEN_WIRE_LIST:
 		list(control, fd, message->header.flags);
 		return 0;

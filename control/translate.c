@@ -4,10 +4,12 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <link.h>
+#include <pthread.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "control/gate.h"
 #include "control/names.h"
 #include "control/translate.h"
 
@@ -15,6 +17,80 @@
 #define TRANSLATE __attribute__((section("lien_translate"), noinline, used))
 
 static const struct lien_driver *driver;
+
+/* --- threads that pass a handle ----------------------------------------------------------------
+ */
+
+static unsigned inside; /* with a handle that was looked up, on their way to the driver and back */
+static int hold_all;
+
+void lien_translate_hold_all(int all)
+{
+	__atomic_store_n(&hold_all, all, __ATOMIC_SEQ_CST);
+}
+
+int lien_translate_idle(void)
+{
+	return !__atomic_load_n(&inside, __ATOMIC_SEQ_CST);
+}
+
+/* A child of fork() has one thread, which is in fork(). */
+static void forked(void)
+{
+	__atomic_store_n(&inside, 0, __ATOMIC_SEQ_CST);
+}
+
+/*
+ * Here, not in the driver, waits who passes a handle: after a restore another one means the same
+ * memory. Handle 0 is nobody's: it is where the agent holds the thread (bpf/gate.h), if it holds
+ * such calls, and so hears of it. `frees`: what is asked for is the end of the memory.
+ */
+TRANSLATE static void ask_agent(int frees)
+{
+	int fd;
+
+	if (frees)
+		driver->cuMemRelease(0);
+	else if (!driver->cuMemExportToShareableHandle(
+			 &fd, 0, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0))
+		close(fd);
+}
+
+static int must_wait(uint64_t name, uint64_t real)
+{
+	return lien_gate_is_shut() &&
+	       (__atomic_load_n(&hold_all, __ATOMIC_SEQ_CST) || (name && !real));
+}
+
+/* What to give the driver for the handle, which means the same until leave(). */
+static uint64_t enter(uint64_t name, int frees)
+{
+	uint64_t real;
+	int asked = 0;
+
+	for (;;) {
+		__atomic_fetch_add(&inside, 1, __ATOMIC_SEQ_CST);
+		real = lien_names_real(name);
+		/* One that comes back while the gate is shut was let in: others wait for it. */
+		if (!must_wait(name, real) || (asked && real))
+			return real;
+		__atomic_fetch_sub(&inside, 1, __ATOMIC_SEQ_CST);
+		if (asked)
+			lien_gate_wait();
+		else
+			ask_agent(frees);
+		asked = !asked;
+	}
+}
+
+static CUresult leave(CUresult result)
+{
+	__atomic_fetch_sub(&inside, 1, __ATOMIC_SEQ_CST);
+	return result;
+}
+
+/* --- what is called instead of the driver ------------------------------------------------------
+ */
 
 TRANSLATE static CUresult translate_create(CUmemGenericAllocationHandle *handle, size_t size,
 	const CUmemAllocationProp *prop, unsigned long long flags)
@@ -47,39 +123,42 @@ TRANSLATE static CUresult translate_retain(CUmemGenericAllocationHandle *handle,
 
 TRANSLATE static CUresult translate_release(CUmemGenericAllocationHandle handle)
 {
-	CUresult result = driver->cuMemRelease(lien_names_real(handle));
+	CUresult result = driver->cuMemRelease(enter(handle, 1));
 
 	if (!result)
 		lien_names_released(handle);
-	return result;
+	return leave(result);
 }
 
 TRANSLATE static CUresult translate_map(CUdeviceptr ptr, size_t size, size_t offset,
 	CUmemGenericAllocationHandle handle, unsigned long long flags)
 {
-	return driver->cuMemMap(ptr, size, offset, lien_names_real(handle), flags);
+	return leave(driver->cuMemMap(ptr, size, offset, enter(handle, 0), flags));
 }
 
 TRANSLATE static CUresult translate_export(void *shareable, CUmemGenericAllocationHandle handle,
 	CUmemAllocationHandleType type, unsigned long long flags)
 {
-	return driver->cuMemExportToShareableHandle(
-		shareable, lien_names_real(handle), type, flags);
+	return leave(
+		driver->cuMemExportToShareableHandle(shareable, enter(handle, 0), type, flags));
 }
 
 TRANSLATE static CUresult translate_properties(
 	CUmemAllocationProp *prop, CUmemGenericAllocationHandle handle)
 {
-	return driver->cuMemGetAllocationPropertiesFromHandle(prop, lien_names_real(handle));
+	return leave(driver->cuMemGetAllocationPropertiesFromHandle(prop, enter(handle, 0)));
 }
 
 TRANSLATE static CUresult translate_bind(CUmemGenericAllocationHandle multicast, size_t offset,
 	CUmemGenericAllocationHandle memory, size_t memory_offset, size_t size,
 	unsigned long long flags)
 {
-	return driver->cuMulticastBindMem(
-		multicast, offset, lien_names_real(memory), memory_offset, size, flags);
+	return leave(driver->cuMulticastBindMem(
+		multicast, offset, enter(memory, 0), memory_offset, size, flags));
 }
+
+/* --- finding what has been cached ---------------------------------------------------------------
+ */
 
 struct replacement {
 	const char *name;
@@ -319,6 +398,7 @@ void lien_translate_prepare(const struct lien_driver *found)
 	if (driver)
 		return;
 	driver = found;
+	pthread_atfork(NULL, NULL, forked);
 	memcpy(replacements, list, sizeof(list));
 	for (i = 0; i < REPLACEMENTS; i++) {
 		first = (uintptr_t)dlsym(RTLD_DEFAULT, list[i].name);

@@ -14,6 +14,12 @@
 /* Where the translating functions are: their calls are the application's. */
 extern const char __start_lien_translate[], __stop_lien_translate[];
 
+/* While the gate is shut, threads that pass a handle whose memory is away wait; with `all` those
+ * that pass any: it may be about to go, or to come back. */
+void lien_translate_hold_all(int all);
+/* Is nobody between looking up a handle and the driver's answer? */
+int lien_translate_idle(void);
+
 /* To be called before anything is installed. May wait for a thread that loads a library, so not
  * while threads are held back. */
 void lien_translate_prepare(const struct lien_driver *driver);

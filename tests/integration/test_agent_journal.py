@@ -38,7 +38,8 @@ def normal(graph):
     text = json.dumps
     del graph["gpus"], graph["nvml"]
     for process in graph["processes"]:
-        del process["control"]
+        for told in ("control", "arena_bytes", "arena_used_bytes"):  # to one agent
+            del process[told]
     for allocation in graph["allocations"]:
         del allocation["id"]
         for list_of in ("handles", "mappings"):

@@ -150,9 +150,11 @@ def case_process(context):
         screen.key("<", "<", "<", "r", "home", "enter")
         screen.shows("process 812", "control library ready", "5ac1d2e0b7f0a100", "4711")
         screen.shows("0x7f", "20.0 MiB", "imported by 813; 1 handle, 2 mappings, 1 export")
-        largest = [line for line in screen.screen() if line.startswith("0x")]
-        sizes = [float(line.split()[1]) for line in largest]
-        assert len(sizes) == 10 and sizes == sorted(sizes, reverse=True), largest
+        def sizes(shown):
+            lines = [line.split() for line in shown.screen() if line.startswith("0x")]
+            return [float(words[1]) for words in lines if len(words) > 1]
+        screen.wait(lambda shown: len(sizes(shown)) == 10 and
+                    sizes(shown) == sorted(sizes(shown), reverse=True), "ten of them, by size")
         results["processes"].pop(0)
         screen.shows("process 812 has ended")
         screen.key("q")

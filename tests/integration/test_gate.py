@@ -16,7 +16,8 @@ import time
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
-from lien_test import LIEN, Session, case, check, equal, main, wait_for  # noqa: E402
+from lien_test import LIEN, MIB, Session, case, check, equal, main, wait_for  # noqa: E402
+from shapes import shapes  # noqa: E402
 from train_job import SYNC, Train, children_of  # noqa: E402
 
 SEED = int(os.environ.get("LIEN_SEED") or random.randrange(1 << 32))
@@ -148,6 +149,47 @@ def test_on_use_is_each_offloads_own():
         equal({on_use for _, on_use in held(session, first)}, {"wait"}, "of the first")
         session.ask("restore")
         goes_on(first)
+
+
+@case(60)
+def test_handles_while_away():
+    """What passes a handle waits before it is looked up: another one means the memory afterwards."""
+    with Session() as session:
+        session.start_agent()
+        driver = shapes(session, control=True)
+        handle, va = driver("create", 2 * MIB, 0, 1), driver("reserve", 2 * MIB)
+        driver("map", va, 2 * MIB, handle, 0)
+        driver("access", va, 2 * MIB, 0, 3)
+        driver("fill", va, 2 * MIB, 0x2a)
+        session.ready(driver.pid)
+        other = driver("reserve", 2 * MIB)
+        for command, call in {
+                "map %d %d %d 0" % (other, 2 * MIB, handle): "cuMemExportToShareableHandle",
+                "retain %d" % va: "cuMemRetainAllocationHandle",
+                "access %d %d 0 3" % (va, 2 * MIB): "cuMemSetAccess",
+                "export %d" % handle: "cuMemExportToShareableHandle"}.items():
+            moved = session.ask("offload", "--owner", "all")
+            equal(moved["bytes"], 2 * MIB, "moved before %s: %s" % (command, moved["left"]))
+            driver.process.send(command)
+            wait_for(command + " is held", lambda wanted=call: [
+                thread["call"] for thread in session.ask("status")["held"]] == [wanted])
+            session.ask("restore")
+            answer = driver.process.line(10).split()
+            equal(answer[0], "ok", command)
+            if command.startswith("retain"):
+                equal(int(answer[1], 0), handle, "the retained handle")
+                driver("release", handle)
+        driver("release", driver("import", int(answer[1], 0)))
+        driver("close", answer[1])
+        driver("unmap", other, 2 * MIB)
+        equal(driver("check", va, 2 * MIB, 0x2a), 0, "wrong bytes")
+        session.ask("offload", "--owner", "all")
+        driver("release", handle)  # has the memory restored for it
+        equal(session.process(driver.pid)["state"], "running", "state")
+        session.ask("offload", "--owner", "all")
+        driver("unmap", va, 2 * MIB)
+        equal(session.used(), 0, "device memory in use")
+        equal(session.ask("status")["held"], [], "held")
 
 
 @case(60)

@@ -44,6 +44,16 @@ void lien_translate_prepare(const struct lien_driver *driver)
 	(void)driver;
 }
 
+void lien_translate_hold_all(int all)
+{
+	(void)all;
+}
+
+int lien_translate_idle(void)
+{
+	return 1;
+}
+
 void lien_translate_install(int always)
 {
 	(void)always;
