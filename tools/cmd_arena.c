@@ -72,7 +72,7 @@ int lien_cmd_arena(int argc, char **argv)
 			"only of this process; may be repeated; needs --release", 0},
 		LIEN_CLIENT_OPTIONS(&json, &socket), {}};
 	struct lien_query query = {.command = usage.command};
-	json_t *request, *result, *list;
+	json_t *request, *result;
 	int code;
 
 	if (!lien_options_read(&usage, options, &argc, &argv, &code))
@@ -81,10 +81,7 @@ int lien_cmd_arena(int argc, char **argv)
 		return lien_usage_error(&usage, "--pid needs --release");
 	query.socket = socket;
 	request = json_pack("{s:s, s:b}", "op", "arena", "release", release);
-	list = json_array();
-	for (unsigned i = 0; i < pids.count; i++)
-		json_array_append_new(list, json_integer(pids.pid[i]));
-	json_object_set_new(request, "pids", list);
+	lien_query_add_pids(request, &pids);
 	result = lien_query(&query, request);
 	if (!result)
 		return LIEN_EXIT_FAILURE;

@@ -173,18 +173,6 @@ static void print_result(const struct words *words, const json_t *result)
 	lien_print_left("left on the GPUs:", json_object_get(result, "left"));
 }
 
-static void add_pids(json_t *request, const struct lien_pids *pids)
-{
-	json_t *list;
-
-	if (!pids->count)
-		return;
-	list = json_array();
-	for (unsigned i = 0; i < pids->count; i++)
-		json_array_append_new(list, json_integer(pids->pid[i]));
-	json_object_set_new(request, "pids", list);
-}
-
 /* SELECTOR,SELECTOR: what is wrong with one the agent says. */
 static bool add_discards(json_t *request, const struct lien_names *names)
 {
@@ -279,7 +267,7 @@ int lien_cmd_offload(int argc, char **argv)
 		json_decref(request);
 		return lien_usage_error(&offload_usage, "--discard is not UTF-8");
 	}
-	add_pids(request, &pids);
+	lien_query_add_pids(request, &pids);
 	if (timeout)
 		json_object_set_new(request, "timeout_ms", json_integer(timeout));
 	if (host_limit)
@@ -319,7 +307,7 @@ int lien_cmd_restore(int argc, char **argv)
 	if (!lien_options_read(&restore_usage, options, &argc, &argv, &code))
 		return code;
 	request = json_object();
-	add_pids(request, &pids);
+	lien_query_add_pids(request, &pids);
 	if (timeout)
 		json_object_set_new(request, "timeout_ms", json_integer(timeout));
 	if (ignore_damage)

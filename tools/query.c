@@ -99,3 +99,15 @@ json_t *lien_query(const struct lien_query *query, json_t *request)
 {
 	return query->from ? query_file(query, request) : query_agent(query, request);
 }
+
+void lien_query_add_pids(json_t *request, const struct lien_pids *pids)
+{
+	json_t *list;
+
+	if (!pids->count)
+		return;
+	list = json_array();
+	for (unsigned i = 0; i < pids->count; i++)
+		json_array_append_new(list, json_integer(pids->pid[i]));
+	json_object_set_new(request, "pids", list);
+}

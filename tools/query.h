@@ -9,6 +9,7 @@
 #include <jansson.h>
 
 #include <lien/client.h>
+#include "tools/options.h"
 
 struct lien_query {
 	const char *command; /* "lien ps", for messages */
@@ -28,6 +29,9 @@ struct lien_query {
  * message.
  */
 json_t *lien_query(const struct lien_query *query, json_t *request);
+
+/* "pids", if there are any. */
+void lien_query_add_pids(json_t *request, const struct lien_pids *pids);
 
 /* One line "COMMAND: message" on stderr, whatever characters are in it. Returns LIEN_EXIT_FAILURE.
  */

@@ -16,26 +16,11 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 from lien_test import (  # noqa: E402
-    MIB, Late, Session, SOFTNCCL, case, check, equal, main, recording, wait_for)
+    MIB, Session, SOFTNCCL, case, check, equal, main, start_pairs, wait_for)
 
 PAIRS = 24  # exported buffers of 2 MiB of each of two ranks
 RANK = 2 * PAIRS * MIB
 STEP = 16 * MIB  # of the arena
-
-
-def start_job(session, *args, **environment):
-    """Starts anew what made its last driver call before its control thread could be woken."""
-    for last in (False, False, True):
-        job = session.replay(recording("pairs", PAIRS), *args, **environment)
-        try:
-            session.ready(*job.ranks, limit=3)
-            break
-        except Late:
-            if last:
-                raise
-            job.end()
-            session.forgotten(*job.ranks)
-    return job
 
 
 def runs_as_before(session, job):
@@ -84,7 +69,7 @@ def flip(pid, address):
 def test_host_limit():
     with Session() as session:
         session.start_agent("--host-limit", "64M")
-        job = start_job(session)
+        job = start_pairs(session, PAIRS)
         words = ("host memory: 96 MiB are to be moved, which needs 96 MiB more than the 0 MiB held "
                  "now, and 64 MiB are allowed .--host-limit.")
         session.refused("offload", text=words)
@@ -186,7 +171,7 @@ def removed(folder):
 def test_prepared_before_the_first_offload():
     with Session() as session:
         session.start_agent(prepare=True)
-        job = start_job(session)
+        job = start_pairs(session, PAIRS)
         for pid in job.ranks:
             wait_for("the arena of %d is prepared" % pid,
                      lambda pid=pid: session.process(pid)["arena_bytes"])
@@ -275,7 +260,7 @@ def test_preparation_is_for_what_can_be_offloaded():
 def test_no_prepare():
     with Session() as session:
         session.start_agent("--no-prepare")
-        job = start_job(session)
+        job = start_pairs(session, PAIRS)
         equal(session.ask("status")["host"]["prepare"], False, "status")
         time.sleep(3)
         equal([arena(session, pid) for pid in job.ranks], [(0, 0)] * 2, "arenas")
@@ -288,7 +273,7 @@ def test_no_prepare():
 def test_preparation_keeps_the_limit():
     with Session() as session:
         session.start_agent("--host-limit", "50M", prepare=True)
-        job = start_job(session)
+        job = start_pairs(session, PAIRS)
         time.sleep(3.5)
         held = [arena(session, pid)[0] for pid in job.ranks]
         equal(sorted(held), [0, rounded(RANK)], "one of them fits")
@@ -301,7 +286,7 @@ def test_killed_while_prepared():
     """A new agent knows what its predecessor had pinned; a rank that ends is no reason to fall."""
     with Session() as session:
         session.start_agent(prepare=True)
-        job = start_job(session)
+        job = start_pairs(session, PAIRS)
         session.kill_agent()
         session.start_agent(prepare=True)
         session.ready(*job.ranks)
@@ -326,7 +311,7 @@ def test_release():
         session.start_agent()
         check("0 held" in session.lien("arena").out, session.lien("arena"))
         equal(session.ask("arena", "--release")["released_bytes"], 0, "nothing to give back")
-        job = start_job(session)
+        job = start_pairs(session, PAIRS)
         first, second = job.ranks
         session.ask("offload")
         equal(arena(session, first), (rounded(RANK), RANK), "arena")
@@ -440,7 +425,7 @@ def test_discard():
 def test_discard_by_owner_in_a_job():
     with Session() as session:
         session.start_agent()
-        job = start_job(session)
+        job = start_pairs(session, PAIRS)
         owner = [row["owner"] for row in session.ask("mem")["rows"]][0]
         text = session.lien("offload", "--discard", owner).out
         check("96.0 MiB declared worthless and not saved" in text, text)
@@ -462,7 +447,7 @@ def test_discard_by_owner_in_a_job():
 def test_verify():
     with Session() as session:
         session.start_agent()
-        job = start_job(session)
+        job = start_pairs(session, PAIRS)
         for number in range(2):
             session.ask("offload", "--verify")
             result = session.ask("restore")
@@ -482,7 +467,7 @@ def test_verify():
 def test_verify_finds_a_damaged_arena():
     with Session() as session:
         session.start_agent()
-        job = start_job(session)
+        job = start_pairs(session, PAIRS)
         first, second = job.ranks
         session.ask("offload", "--verify")
         place = arena_places(session, first)[0][0] + 5 * MIB + 17

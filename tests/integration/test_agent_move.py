@@ -21,7 +21,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 from lien_test import (  # noqa: E402
     GOLDEN, LIEN, MIB, Failure, Late, Session, alive, brief, case, check, equal, main,
-    program, recording, state_of, wait_for)
+    program, recording, start_pairs, state_of, wait_for)
 
 from shapes import shapes  # noqa: E402
 
@@ -64,21 +64,6 @@ def open_files(session):
         except FileNotFoundError:
             pass
     return count
-
-
-def start_pairs(session, *args, **environment):
-    """Starts anew what made its last driver call before its control thread could be woken."""
-    for last in (False, False, True):
-        job = session.replay(recording("pairs", PAIRS), *args, **environment)
-        try:
-            session.ready(*job.ranks, limit=3)
-            break
-        except Late:
-            if last:
-                raise
-            job.end()
-            session.forgotten(*job.ranks)
-    return job
 
 
 def runs_as_before(session, job):
@@ -400,7 +385,7 @@ def test_what_keeps_the_old_memory_stays():
 def test_closure():
     with Session() as session:
         session.start_agent()
-        job = start_pairs(session)
+        job = start_pairs(session, PAIRS)
         first, second = job.ranks
         for pid, other in ((first, second), (second, first)):
             for more in ([], ["--dry-run"]):
@@ -427,7 +412,7 @@ def test_closure():
 def test_dry_run_and_strict():
     with Session() as session:
         session.start_agent()
-        job = start_pairs(session)
+        job = start_pairs(session, PAIRS)
         before = session.ask("graph")
         dry = session.ask("offload", "--dry-run")
         equal((dry["outcome"], dry["bytes"]), ("dry run", WHOLE["bytes"]), "dry run")
@@ -460,7 +445,7 @@ def test_nothing_to_do():
                         ["restore"], ["offload", "--owner", "nobody"]):
             equal(session.ask(*command)["outcome"], "nothing to do", " ".join(command))
             equal(session.lien(*command).code, 0, " ".join(command))
-        job = start_pairs(session)
+        job = start_pairs(session, PAIRS)
         equal(session.ask("restore")["outcome"], "nothing to do", "nothing is offloaded")
         equal(session.ask("restore", "--pid", job.ranks[0])["outcome"], "nothing to do", "--pid")
         session.ask("offload")
@@ -520,7 +505,7 @@ def test_busy_device():
         busy = session.path("busy")
         session.environment["LIEN_SOFTCUDA_BUSY_FILE"] = busy
         session.start_agent()
-        job = start_pairs(session)
+        job = start_pairs(session, PAIRS)
         open(busy, "w").close()
         began = time.monotonic()
         said = session.refused("offload", "--timeout", 600, text="process (%d|%d), drain: " % (
@@ -540,7 +525,7 @@ def test_busy_device():
 def test_capture_under_way():
     with Session() as session:
         session.start_agent()
-        job = start_pairs(session)
+        job = start_pairs(session, PAIRS)
         driver = session.driver()
         handle, va = driver("make", 2 * MIB, 0)
         driver("fill", va, 2 * MIB, 8)
@@ -566,7 +551,7 @@ def test_stopped_rank():
     """A process that does not answer is waited for with a limit, and named."""
     with Session() as session:
         session.start_agent()
-        job = start_pairs(session)
+        job = start_pairs(session, PAIRS)
         os.kill(job.ranks[1], signal.SIGSTOP)
         wait_for("it is stopped", lambda: state_of(job.ranks[1]) == "T")
         began = time.monotonic()
@@ -602,7 +587,7 @@ def test_rank_killed_in_the_middle_of_an_offload():
         busy = session.path("busy")
         session.environment["LIEN_SOFTCUDA_BUSY_FILE"] = busy
         session.start_agent()
-        job = start_pairs(session, "--keep-going")
+        job = start_pairs(session, PAIRS, "--keep-going")
         client = offload_in_drain(session, busy)
         os.kill(job.ranks[1], signal.SIGKILL)
         wait_for("it is dead", lambda: not alive(job.ranks[1]))
@@ -627,7 +612,7 @@ def test_job_ends_in_the_middle_of_an_offload():
         session.environment["LIEN_SOFTCUDA_BUSY_FILE"] = busy
         session.start_agent()
         for end in ("quit", "kill") * 4:
-            job = start_pairs(session)
+            job = start_pairs(session, PAIRS)
             client = offload_in_drain(session, busy)
             if end == "quit":
                 job.process.send("quit")
@@ -675,7 +660,7 @@ def test_survivor_can_be_moved_again():
     """After its peer died while both were offloaded, a rank goes on with what it has."""
     with Session() as session:
         session.start_agent()
-        job = start_pairs(session, "--keep-going")
+        job = start_pairs(session, PAIRS, "--keep-going")
         session.ask("offload")
         os.kill(job.ranks[1], signal.SIGKILL)
         wait_for("it is forgotten", lambda: not session.process(job.ranks[1]))
@@ -691,13 +676,13 @@ def test_survivor_can_be_moved_again():
 def test_agent_killed_while_offloaded():
     with Session() as session:
         session.start_agent()
-        job = start_pairs(session)
+        job = start_pairs(session, PAIRS)
         for seed in (1, 2):
             if seed == 1:
                 session.ask("offload")
             else:  # only a new job is known from its beginning
                 job.quit()
-                job = start_pairs(session)
+                job = start_pairs(session, PAIRS)
                 session.ask("offload")
             equal(session.used(), 0, "device memory in use")
             session.kill_agent()
@@ -720,7 +705,7 @@ def test_agent_killed_while_offloaded():
 def test_agent_ended_while_offloaded():
     with Session() as session:
         session.start_agent()
-        job = start_pairs(session)
+        job = start_pairs(session, PAIRS)
         session.ask("offload")
         session.stop_agent()
         session.start_agent("--no-uprobe-multi")
@@ -733,7 +718,7 @@ def test_agent_ended_while_offloaded():
 def test_new_agent_shows_what_is_offloaded():
     with Session() as session:
         session.start_agent()
-        job = start_pairs(session)
+        job = start_pairs(session, PAIRS)
         session.ask("offload")
         session.kill_agent()
         session.start_agent()
@@ -749,7 +734,7 @@ def test_agent_killed_in_the_middle_of_an_offload():
         busy = session.path("busy")
         session.environment["LIEN_SOFTCUDA_BUSY_FILE"] = busy
         session.start_agent()
-        job = start_pairs(session)
+        job = start_pairs(session, PAIRS)
         client = offload_in_drain(session, busy)
         session.kill_agent()
         equal(client.wait(10), 1, "exit status of the client")
@@ -769,7 +754,7 @@ def test_client_killed_in_the_middle_of_an_offload():
         busy = session.path("busy")
         session.environment["LIEN_SOFTCUDA_BUSY_FILE"] = busy
         session.start_agent()
-        job = start_pairs(session)
+        job = start_pairs(session, PAIRS)
         client = offload_in_drain(session, busy)
         client.signal(signal.SIGKILL)
         client.wait()
@@ -788,7 +773,7 @@ def test_client_killed_in_the_middle_of_an_offload():
 def test_device_filled_while_offloaded():
     with Session(memory="256M") as session:
         session.start_agent()
-        job = start_pairs(session)
+        job = start_pairs(session, PAIRS)
         session.ask("offload")
         hog = session.driver(control=False)
         taken = [hog("alloc", 230 * MIB)]
@@ -1127,7 +1112,7 @@ def test_record_of_an_offloaded_job():
     """A recording made while memory is away is of the job, not of what lien did to it."""
     with Session() as session:
         session.start_agent()
-        job = start_pairs(session)
+        job = start_pairs(session, PAIRS)
         session.ask("offload")
         path = session.path("away.lien")
         outcome = session.lien("record", path, "--seconds", 1)
