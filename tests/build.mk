@@ -67,6 +67,9 @@ SOFTIBVERBS	   := $(TESTS)/integration/libibverbs.so.1
 
 PROG_SRCS_prog_train := $(addprefix tests/integration/, train_plan.c train_work.c)
 PROG_SRCS_prog_shapes := $(addprefix tests/integration/, shapes_memory.c shapes_pool.c)
+PROG_SRCS_prog_inject := $(sort $(wildcard loader/inject*.c)) $(addprefix loader/, remote.c \
+	elf_symbols.c libraries.c maps.c)
+PROG_LIBS_prog_inject := -lelf
 PROG_SRCS_prog_random := $(addprefix tests/integration/, random_handles.c random_multicast.c \
 	random_plain.c random_pools.c)
 
@@ -121,7 +124,7 @@ $(TESTS)/integration/$(1): $(BUILD)/obj/tests/integration/$(1).o \
 	$$(call say,LINK,$$@)
 	$$(Q)mkdir -p $$(@D)
 	$$(Q)$$(CC) $$(CFLAGS) -pthread -o $$@ $$^ $$(LDFLAGS) -Wl,--as-needed \
-		$$(SOFTCUDA) -ldl
+		$$(SOFTCUDA) $(PROG_LIBS_$(1)) -ldl
 endef
 $(foreach name,$(PROG_NAMES),$(eval $(call integration_prog,$(name))))
 

@@ -1,0 +1,453 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * prog_waits KIND... : a thread for each kind that waits, again and again, and looks whether it
+ * came back when it should have, with what it should have; and threads that keep glibc busy. Says
+ * "ready", at each line of input "ok ROUNDS" or "bad WHAT", and ends with its input.
+ *
+ * nanosleep, clock, poll, ppoll, select, futex, cond, epoll, read, sigwait, wait: the waits.
+ * malloc, fork, vfork, load, start, print: what keeps it busy. handler: a signal comes now and
+ * then, and a poll that waits for ever must end with EINTR for each. single: the first thread waits
+ * in read() alone.
+ */
+#include <dlfcn.h>
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/select.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <linux/futex.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <lien/cuda_abi.h>
+
+#define MS	1000000ll
+#define WAIT_MS 40
+#define LATE_MS 2000 /* the machine is shared */
+#define BLOCKS	64
+
+static unsigned long rounds;
+static char bad[256];
+
+static long long now_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return now.tv_sec * 1000000000ll + now.tv_nsec;
+}
+
+__attribute__((format(printf, 1, 2))) static void complain(const char *format, ...)
+{
+	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+	va_list args;
+
+	va_start(args, format);
+	pthread_mutex_lock(&lock);
+	if (!bad[0])
+		vsnprintf(bad, sizeof(bad), format, args);
+	pthread_mutex_unlock(&lock);
+	va_end(args);
+}
+
+/* A wait of WAIT_MS that nothing ended before its time. */
+static void check(const char *kind, long result, long expected, int error, long long begun)
+{
+	long long took = (now_ns() - begun) / 1000;
+
+	if (result != expected || (result < 0 && error != errno))
+		complain("%s returned %ld, errno %d", kind, result, errno);
+	if (took < WAIT_MS * 1000 - 100)
+		complain("%s took %lld us, not %d ms", kind, took, WAIT_MS);
+	if (took > (WAIT_MS + LATE_MS) * 1000ll)
+		complain("%s took %lld us, much more than %d ms", kind, took, WAIT_MS);
+	__atomic_add_fetch(&rounds, 1, __ATOMIC_RELAXED);
+}
+
+static void *wait_nanosleep(void *arg)
+{
+	const struct timespec time = {.tv_nsec = WAIT_MS * MS};
+
+	for (;;) {
+		long long begun = now_ns();
+
+		check(arg, nanosleep(&time, NULL), 0, 0, begun);
+	}
+	return NULL;
+}
+
+static void *wait_clock(void *arg)
+{
+	for (;;) {
+		long long begun = now_ns(), end = begun + WAIT_MS * MS;
+		struct timespec time = {end / 1000000000, end % 1000000000};
+
+		check(arg, clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &time, NULL), 0, 0,
+			begun);
+	}
+	return NULL;
+}
+
+static void *wait_poll(void *arg)
+{
+	for (;;) {
+		long long begun = now_ns();
+
+		check(arg, poll(NULL, 0, WAIT_MS), 0, 0, begun);
+	}
+	return NULL;
+}
+
+static void *wait_ppoll(void *arg)
+{
+	const struct timespec time = {.tv_nsec = WAIT_MS * MS};
+	sigset_t none;
+
+	sigemptyset(&none);
+	for (;;) {
+		long long begun = now_ns();
+
+		check(arg, ppoll(NULL, 0, &time, &none), 0, 0, begun);
+	}
+	return NULL;
+}
+
+static void *wait_select(void *arg)
+{
+	for (;;) {
+		struct timeval time = {.tv_usec = WAIT_MS * 1000};
+		long long begun = now_ns();
+
+		check(arg, select(0, NULL, NULL, NULL, &time), 0, 0, begun);
+	}
+	return NULL;
+}
+
+static void *wait_futex(void *arg)
+{
+	const struct timespec time = {.tv_nsec = WAIT_MS * MS};
+	int word = 1;
+
+	for (;;) {
+		long long begun = now_ns();
+
+		check(arg, syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, 1, &time, NULL, 0), -1,
+			ETIMEDOUT, begun);
+	}
+	return NULL;
+}
+
+static void *wait_cond(void *arg)
+{
+	pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+	pthread_condattr_t attr;
+	pthread_cond_t cond;
+
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_cond_init(&cond, &attr);
+	pthread_mutex_lock(&lock);
+	for (;;) {
+		long long begun = now_ns(), end = begun + WAIT_MS * MS;
+		struct timespec time = {end / 1000000000, end % 1000000000};
+
+		check(arg, pthread_cond_timedwait(&cond, &lock, &time), ETIMEDOUT, 0, begun);
+	}
+	return NULL;
+}
+
+/* Now and then a byte comes, and nothing else ends it. */
+static void *send_bytes(void *fd)
+{
+	for (;;) {
+		poll(NULL, 0, WAIT_MS);
+		if (write((long)fd, "x", 1) != 1)
+			complain("write: %s", strerror(errno));
+	}
+	return NULL;
+}
+
+static int bytes(void)
+{
+	pthread_t thread;
+	int pair[2];
+
+	if (pipe2(pair, 0) || pthread_create(&thread, NULL, send_bytes, (void *)(long)pair[1]))
+		abort();
+	return pair[0];
+}
+
+static void *wait_read(void *arg)
+{
+	int fd = bytes();
+	char byte;
+
+	for (;;) {
+		ssize_t n = read(fd, &byte, 1);
+
+		if (n != 1)
+			complain("%s returned %zd, errno %d", (char *)arg, n, errno);
+		__atomic_add_fetch(&rounds, 1, __ATOMIC_RELAXED);
+	}
+	return NULL;
+}
+
+static void *wait_epoll(void *arg)
+{
+	struct epoll_event event = {.events = EPOLLIN};
+	int fd = bytes(), set = epoll_create1(EPOLL_CLOEXEC);
+	char byte;
+
+	epoll_ctl(set, EPOLL_CTL_ADD, fd, &event);
+	for (;;) {
+		int n = epoll_wait(set, &event, 1, -1);
+
+		if (n != 1 || read(fd, &byte, 1) != 1)
+			complain("%s returned %d, errno %d", (char *)arg, n, errno);
+		__atomic_add_fetch(&rounds, 1, __ATOMIC_RELAXED);
+	}
+	return NULL;
+}
+
+static void *wait_child(void *arg)
+{
+	for (;;) {
+		int status = 1;
+		pid_t pid = fork(), found;
+
+		if (!pid) {
+			poll(NULL, 0, WAIT_MS);
+			_exit(0);
+		}
+		found = waitpid(pid, &status, 0);
+		if (found != pid || status)
+			complain("%s returned %d, status %d, errno %d", (char *)arg, found, status,
+				errno);
+		__atomic_add_fetch(&rounds, 1, __ATOMIC_RELAXED);
+	}
+	return NULL;
+}
+
+static volatile int handled;
+
+static void handle(int signal)
+{
+	(void)signal;
+	handled++;
+}
+
+/* A signal with a handler ends poll(), wherever it comes in between. */
+static void *send_signals(void *thread)
+{
+	for (;;) {
+		poll(NULL, 0, 7);
+		pthread_kill(*(pthread_t *)thread, SIGUSR1);
+	}
+	return NULL;
+}
+
+static void *wait_handler(void *arg)
+{
+	const struct sigaction action = {.sa_handler = handle, .sa_flags = SA_RESTART};
+	pthread_t self = pthread_self(), thread;
+	sigset_t usr1, inside;
+
+	sigemptyset(&usr1);
+	sigaddset(&usr1, SIGUSR1);
+	pthread_sigmask(SIG_BLOCK, &usr1, &inside);
+	sigaction(SIGUSR1, &action, NULL);
+	pthread_create(&thread, NULL, send_signals, &self);
+	for (;;) {
+		int before = handled, result;
+		struct timespec time = {.tv_sec = 3};
+
+		errno = 0;
+		result = ppoll(NULL, 0, &time, &inside);
+		if (result != -1 || errno != EINTR || handled == before)
+			complain("%s: ppoll returned %d, errno %d, after %d signals", (char *)arg,
+				result, errno, handled - before);
+		__atomic_add_fetch(&rounds, 1, __ATOMIC_RELAXED);
+	}
+	return NULL;
+}
+
+/* What must not be mixed up: errno, and registers that calls may not change. */
+static void *keep_errno(void *arg)
+{
+	const struct timespec time = {.tv_nsec = 3 * MS};
+
+	for (;;) {
+		register double a __asm__("xmm11") = 1.25;
+		long result = SYS_nanosleep;
+
+		errno = 77;
+		__asm__ volatile("syscall"
+				 : "+a"(result), "+x"(a)
+				 : "D"(&time), "S"(0l)
+				 : "rcx", "r11", "memory");
+		if (result || errno != 77 || a != 1.25)
+			complain("%s: %ld, errno %d, xmm11 %g", (char *)arg, result, errno, a);
+		__atomic_add_fetch(&rounds, 1, __ATOMIC_RELAXED);
+	}
+	return NULL;
+}
+
+static void *busy_malloc(void *arg)
+{
+	unsigned seed = (unsigned)(long)arg;
+	char *blocks[BLOCKS] = {};
+
+	for (;;) {
+		unsigned i = rand_r(&seed) % BLOCKS;
+		size_t size =
+			1 + (rand_r(&seed) % 16 ? rand_r(&seed) % 3000 : rand_r(&seed) % 400000);
+
+		if (blocks[i] && blocks[i][0] != (char)i)
+			complain("a block was overwritten");
+		free(blocks[i]);
+		blocks[i] = malloc(size);
+		if (blocks[i])
+			memset(blocks[i], i, size);
+		if (i == 0)
+			poll(NULL, 0, 1);
+	}
+	return NULL;
+}
+
+static void *busy_fork(void *arg)
+{
+	for (;;) {
+		pid_t pid = fork();
+		int status;
+
+		if (!pid) {
+			free(malloc(100));
+			_exit(0);
+		}
+		if (pid > 0)
+			waitpid(pid, &status, 0);
+		poll(NULL, 0, 2);
+	}
+	return arg;
+}
+
+static void *busy_vfork(void *arg)
+{
+	for (;;) {
+		if (system(":"))
+			complain("system() failed");
+		poll(NULL, 0, 3);
+	}
+	return arg;
+}
+
+static void *busy_load(void *arg)
+{
+	for (;;) {
+		void *handle = dlopen("libutil.so.1", RTLD_NOW), *other;
+
+		other = dlopen("libm.so.6", RTLD_LAZY);
+		if (!handle || !other || !dlsym(other, "cos"))
+			complain("dlopen: %s", dlerror());
+		dlclose(handle);
+		dlclose(other);
+		poll(NULL, 0, 1);
+	}
+	return arg;
+}
+
+static void *short_life(void *arg)
+{
+	free(malloc(1000));
+	return arg;
+}
+
+static void *busy_start(void *arg)
+{
+	pthread_t threads[4];
+
+	for (;;) {
+		for (int i = 0; i < 4; i++)
+			if (pthread_create(&threads[i], NULL, short_life, arg)) {
+				complain("pthread_create");
+				return NULL;
+			}
+		for (int i = 0; i < 4; i++)
+			pthread_join(threads[i], NULL);
+		poll(NULL, 0, 1);
+	}
+	return NULL;
+}
+
+static void *busy_spin(void *arg)
+{
+	volatile int on = 1;
+
+	while (on)
+		__asm__ volatile("pause");
+	return arg;
+}
+
+static const struct kind {
+	const char *name;
+	void *(*run)(void *);
+} kinds[] = {
+	{"nanosleep", wait_nanosleep},
+	{"clock", wait_clock},
+	{"poll", wait_poll},
+	{"ppoll", wait_ppoll},
+	{"select", wait_select},
+	{"futex", wait_futex},
+	{"cond", wait_cond},
+	{"read", wait_read},
+	{"epoll", wait_epoll},
+	{"wait", wait_child},
+	{"handler", wait_handler},
+	{"errno", keep_errno},
+	{"malloc", busy_malloc},
+	{"fork", busy_fork},
+	{"vfork", busy_vfork},
+	{"load", busy_load},
+	{"start", busy_start},
+	{"spin", busy_spin},
+};
+
+int main(int argc, char **argv)
+{
+	char line[64];
+	sigset_t usr1;
+
+	cuInit(0);
+	sigemptyset(&usr1);
+	sigaddset(&usr1, SIGUSR1);
+	pthread_sigmask(SIG_BLOCK, &usr1, NULL);
+	for (int i = 1; i < argc; i++) {
+		pthread_t thread;
+		unsigned k = 0;
+
+		while (k < sizeof(kinds) / sizeof(kinds[0]) && strcmp(kinds[k].name, argv[i]))
+			k++;
+		if (k == sizeof(kinds) / sizeof(kinds[0]) ||
+			pthread_create(&thread, NULL, kinds[k].run, argv[i])) {
+			fprintf(stderr, "prog_waits: %s?\n", argv[i]);
+			return 2;
+		}
+	}
+	printf("ready\n");
+	fflush(stdout);
+	while (fgets(line, sizeof(line), stdin)) {
+		if (bad[0])
+			printf("bad %s\n", bad);
+		else
+			printf("ok %lu\n", __atomic_load_n(&rounds, __ATOMIC_RELAXED));
+		fflush(stdout);
+	}
+	_exit(0);
+}
