@@ -88,6 +88,11 @@ static uint64_t auxv_of(uint32_t pid)
 	return n > 0 ? sum | 1 : 0;
 }
 
+bool lien_inject_same(const struct lien_inject *inject)
+{
+	return !lien_inject_over(inject) && auxv_of(inject->pid) == inject->auxv;
+}
+
 static int open_process(struct lien_inject *inject)
 {
 	inject->pidfd = syscall(SYS_pidfd_open, inject->pid, 0);
@@ -228,7 +233,7 @@ static int borrow(struct lien_inject *inject, uint64_t *region)
 	err = lien_inject_stop(inject, remote);
 	if (err)
 		goto out;
-	if (lien_inject_over(inject) || auxv_of(inject->pid) != inject->auxv) {
+	if (!lien_inject_same(inject)) {
 		err = lien_inject_fail_gone(inject);
 	} else {
 		err = lien_remote_borrow(remote);
@@ -305,14 +310,15 @@ int lien_inject(uint32_t pid, int library_fd, unsigned limit_ms, struct lien_inj
 				  .mem = -1,
 			  }};
 	pthread_t thread;
+	int err;
 
 	memset(result, 0, sizeof(*result));
 	if (size)
 		why[0] = 0;
-	job.err = -pthread_create(&thread, NULL, work, &job);
-	if (job.err)
-		lien_inject_fail(
-			&job.inject, job.err, "cannot start a thread: %s", strerror(-job.err));
+	err = pthread_create(&thread, NULL, work, &job);
+	if (err)
+		job.err = lien_inject_fail(
+			&job.inject, -err, "cannot start a thread: %s", strerror(err));
 	else
 		pthread_join(thread, NULL);
 	if (job.inject.pidfd >= 0)

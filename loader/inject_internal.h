@@ -58,6 +58,8 @@ int lien_inject_write(
 
 /* Has the process ended? */
 bool lien_inject_over(const struct lien_inject *inject);
+/* Does it still run the program whose memory was opened? */
+bool lien_inject_same(const struct lien_inject *inject);
 int lien_inject_fail_gone(struct lien_inject *inject);
 
 /* inject_check.c: may this process be injected into, as far as /proc tells? 0 or -errno. */
@@ -147,7 +149,8 @@ struct lien_stub {
 	char path[48], name[32];
 };
 
-#define LIEN_STUB_CODE 4096  /* bytes at the region's beginning that are code; the rest is memory  \
+#define LIEN_STUB_CODE                                                                             \
+	4096		     /* bytes at the region's beginning that are code; the rest is memory  \
 			      */
 #define LIEN_STUB_SIZE 65536 /* of which all but the first bytes are a stack */
 

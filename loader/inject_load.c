@@ -54,9 +54,12 @@ static int wait_for(
 	const struct timespec nap = {.tv_nsec = LIEN_STUB_NAP_NS};
 
 	for (;;) {
-		if (lien_inject_over(inject) ||
-			lien_inject_read(inject, region + LIEN_STUB_CODE, stub, sizeof(*stub)))
+		if (lien_inject_over(inject))
 			return lien_inject_fail_gone(inject);
+		if (lien_inject_read(inject, region + LIEN_STUB_CODE, stub, sizeof(*stub)))
+			/* It may not have waited for us any longer. */
+			return lien_inject_same(inject) ? -ETIMEDOUT
+							: lien_inject_fail_gone(inject);
 		if (stub->step >= step)
 			return 0;
 		if (lien_inject_late(inject))
@@ -224,7 +227,7 @@ int lien_inject_load(struct lien_inject *inject, uint64_t region)
 		if (!stub.word)
 			lien_inject_write(inject, LIEN_STUB_AT(region, word), &stop, sizeof(stop));
 		return lien_inject_fail(inject, err,
-			"the loader of process %u is busy: the control library will be there when "
+			"the loader of process %u is busy: the control library may be there when "
 			"it "
 			"is done; look again",
 			inject->pid);

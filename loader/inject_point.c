@@ -228,7 +228,7 @@ int lien_inject_stop(struct lien_inject *inject, struct lien_remote *remote)
 	int err = threads ? -EAGAIN : -ENOMEM;
 
 	while (err == -EAGAIN) {
-		if (look(inject->pid, threads))
+		if (lien_inject_over(inject) || look(inject->pid, threads))
 			err = -ESRCH;
 		for (unsigned i = 0; i < threads->count && err == -EAGAIN && !threads->vfork; i++)
 			err = try_thread(inject, remote, threads->list[i].tid);

@@ -15,7 +15,7 @@
 
 #include "loader/inject_internal.h"
 
-#define NAPS 20000
+#define NAPS 8000
 
 #define OFFSET(field) [field] "i"(offsetof(struct lien_stub, field))
 

@@ -4,10 +4,11 @@
  * came back when it should have, with what it should have; and threads that keep glibc busy. Says
  * "ready", at each line of input "ok ROUNDS" or "bad WHAT", and ends with its input.
  *
- * nanosleep, clock, poll, ppoll, select, futex, cond, epoll, read, sigwait, wait: the waits.
- * malloc, fork, vfork, load, start, print: what keeps it busy. handler: a signal comes now and
- * then, and a poll that waits for ever must end with EINTR for each. single: the first thread waits
- * in read() alone.
+ * Waits: nanosleep, clock, poll, ppoll, select, futex, cond, read, epoll, wait (for a child),
+ * handler (signals come, and each must end a ppoll), errno (which stays, as registers do). To keep
+ * it busy: malloc, fork, vfork, load, start (threads), spin. slow-load: has the loader's lock while
+ * $SLOW_LIBRARY's constructor runs; slow-vfork: has a child in its memory for 2 s; exec: starts the
+ * program anew.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -35,6 +36,7 @@
 
 static unsigned long rounds;
 static char bad[256];
+static char **arguments;
 
 static long long now_ns(void)
 {
@@ -262,6 +264,7 @@ static void *wait_handler(void *arg)
 	sigemptyset(&usr1);
 	sigaddset(&usr1, SIGUSR1);
 	pthread_sigmask(SIG_BLOCK, &usr1, &inside);
+	sigdelset(&inside, SIGUSR1);
 	sigaction(SIGUSR1, &action, NULL);
 	pthread_create(&thread, NULL, send_signals, &self);
 	for (;;) {
@@ -395,6 +398,30 @@ static void *busy_spin(void *arg)
 	return arg;
 }
 
+/* Has the loader's lock until the library's constructor returns. */
+static void *load_slowly(void *arg)
+{
+	return dlopen(getenv("SLOW_LIBRARY"), RTLD_NOW) ? arg : NULL;
+}
+
+/* Stays in vfork() while its child does. */
+static void *fork_slowly(void *arg)
+{
+	if (!vfork()) {
+		poll(NULL, 0, 2000);
+		_exit(0);
+	}
+	return arg;
+}
+
+/* The same program anew; its output goes on. */
+static void *start_anew(void *arg)
+{
+	poll(NULL, 0, 30);
+	execv("/proc/self/exe", arguments);
+	return arg;
+}
+
 static const struct kind {
 	const char *name;
 	void *(*run)(void *);
@@ -417,6 +444,9 @@ static const struct kind {
 	{"load", busy_load},
 	{"start", busy_start},
 	{"spin", busy_spin},
+	{"exec", start_anew},
+	{"slow-load", load_slowly},
+	{"slow-vfork", fork_slowly},
 };
 
 int main(int argc, char **argv)
@@ -425,6 +455,7 @@ int main(int argc, char **argv)
 	sigset_t usr1;
 
 	cuInit(0);
+	arguments = argv;
 	sigemptyset(&usr1);
 	sigaddset(&usr1, SIGUSR1);
 	pthread_sigmask(SIG_BLOCK, &usr1, NULL);

@@ -1,0 +1,258 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-2-Clause
+"""The control library is put into live processes, and they do not notice. No agent takes part.
+
+INJECT_COUNT is the number of injections at random moments (100), INJECT_SEED repeats them."""
+
+import random
+import signal
+import time
+
+from lien_test import GOLDEN, case, check, equal, main, wait_for
+from inject import (COUNT, LOAD, SEED, WAITS, Seen, Session, attempt, compiled,
+                    content, figures, has_library, inject, injector, refused, settled, state_of_library)
+
+MAGIC = 0x6c69656e43544c31
+ARENA = 64 << 20
+
+
+@case()
+def test_leaves_nothing_else():
+    """The library is there, and apart from it the process is as before."""
+    with Session() as session:
+        process = session.waits("poll", "futex", "nanosleep")
+        before = settled(process.pid)
+        result = inject(process.pid)
+        check(not result.present, "it was not there before")
+        after = Seen(process.pid)
+        before.equals(after)
+        sizes, files = after.added(before)
+        check("liblien-control.so (deleted)" in files, "mapped: %s" % files)
+        equal(sorted(files - {"liblien-control.so (deleted)"}),
+              sorted(files & {"libdl.so.2", "libpthread.so.0"}), "other files")
+        # A stack that pthread keeps, and an arena of malloc's.
+        stack = [size for size in sizes if 0 < size <= 16 << 20]
+        check(sum(stack) < 20 << 20, "mappings %s" % sizes)
+        check(sum(size for size in sizes if size not in stack) <= 2 * ARENA, "mappings %s" % sizes)
+        magic, version, number, handler = state_of_library(process.pid)
+        equal(magic, MAGIC, "magic")
+        check(version and handler, "version %d, handler %#x" % (version, handler))
+        equal(after.caught, before.caught | 1 << (number - 1), "signals with handlers")
+        content(process)
+        check(inject(process.pid).present, "a second time it is there")
+        Seen(process.pid).equals(after)
+
+
+@case()
+def test_named():
+    """For the loader it has its own name, not that of a descriptor which means another file."""
+    with Session() as session:
+        process = session.python("""
+import ctypes, sys
+ctypes.CDLL("libcuda.so.1")
+print("ready", flush=True)
+sys.stdin.readline()
+ctypes.CDLL("liblien-control.so").lien_control_state
+print("ok 1", flush=True)
+""")
+        inject(process.pid)
+        content(process)
+
+
+@case()
+def test_preloaded():
+    with Session() as session:
+        driver = session.driver()
+        before = Seen(driver.pid)
+        check(inject(driver.pid).present, "`lien run` has loaded it")
+        before.equals(Seen(driver.pid))
+
+
+@case(limit=120)
+def test_waits():
+    """No wait ends early, late, or with EINTR."""
+    with Session() as session:
+        for kinds in [[kind] for kind in WAITS] + [WAITS]:
+            for _ in range(3 if len(kinds) > 1 else 2):
+                process = session.waits(*kinds)
+                time.sleep(random.random() / 20)
+                inject(process.pid)
+                check(content(process, 0.1) > 0 or kinds == ["wait"], "nobody waited")
+                process.end()
+
+
+@case()
+def test_single_thread():
+    with Session() as session:
+        for _ in range(5):
+            process = session.waits()
+            inject(process.pid)
+            content(process)
+
+
+@case()
+def test_registers_of_signals():
+    """A handler that comes while a thread is borrowed runs, and ends its wait with EINTR."""
+    with Session() as session:
+        for _ in range(8):
+            process = session.waits("handler")
+            inject(process.pid)
+            content(process, 0.05)
+
+
+@case(limit=120)
+def test_replayed():
+    """A recorded job on the software driver, bytes verified before and after."""
+    with Session(memory="8G") as session:
+        job = session.replay(GOLDEN, "--no-control")
+        before = job.verify()
+        for pid in job.ranks:
+            check(not inject(pid).present, "it was not there before")
+            check(has_library(pid), "it is mapped")
+        equal(job.verify(), before, "verified")
+        job.change(1)
+        equal(job.verify(), before, "verified after a change")
+        job.free()
+        job.quit()
+
+
+def random_targets(session, choice):
+    """Starts one of several kinds of processes."""
+    kind = choice.randrange(5)
+    if kind == 0:
+        return session.python()
+    if kind == 1:
+        return session.waits(*WAITS)
+    if kind == 2:
+        return session.waits(*LOAD, *WAITS)
+    return session.waits(*choice.sample(LOAD, 4), *choice.sample(WAITS, 3))
+
+
+@case(limit=3600)
+def test_random_moments():
+    """INJECT_COUNT injections, none of which does harm."""
+    choice = random.Random(SEED)
+    pauses, totals, attempts = [], [], []
+    for number in range(COUNT):
+        with Session() as session:
+            process = random_targets(session, choice)
+            time.sleep(choice.random() * 0.03)
+            try:
+                result = inject(process.pid)
+                content(process, 0.06)
+                check(has_library(process.pid), "it is not mapped")
+            except Exception:
+                print("   INJECT_SEED=%d, number %d: %s" % (SEED, number, process.argv))
+                raise
+            pauses.append(result.pause_us)
+            totals.append(result.total_us)
+            attempts.append(result.attempts)
+    print("   %d injections; pause in us: %s; all in us: %s; threads stopped: %s" % (
+        COUNT, figures(pauses), figures(totals), figures(attempts)))
+
+
+@case(limit=3600)
+def test_killed_injector():
+    """The injector dies at any moment: the process goes on, and the next one does it."""
+    choice = random.Random(SEED)
+    there = 0
+    for number in range(max(COUNT // 4, 10)):
+        with Session() as session:
+            process = random_targets(session, choice)
+            with injector(process.pid) as first:
+                time.sleep(choice.random() * 0.012)
+                first.kill()
+            try:
+                content(process, 0.06)
+                there += has_library(process.pid)
+
+                def again(pid=process.pid):
+                    result = attempt(pid)
+                    check(not isinstance(result, tuple) or result[0] == 16, result)
+                    return not isinstance(result, tuple)
+                wait_for("the next injection", again, 15, 0.2)
+                content(process, 0.06)
+            except Exception:
+                print("   INJECT_SEED=%d, number %d: %s" % (SEED, number, process.argv))
+                raise
+    print("   in %d the library was there already" % there)
+
+
+@case(limit=120)
+def test_stopped_meanwhile():
+    """SIGSTOP and SIGCONT at random: refused or done, and the process goes on."""
+    choice = random.Random(SEED)
+    kinds = [kind for kind in WAITS if kind != "epoll"]  # which that ends with EINTR by itself
+    with Session() as session:
+        for _ in range(10):
+            process = session.waits(*kinds, *LOAD)
+            with injector(process.pid, limit_ms=500) as other:
+                for _ in range(4):
+                    time.sleep(choice.random() * 0.004)
+                    process.signal(signal.SIGSTOP)
+                    time.sleep(choice.random() * 0.004)
+                    process.signal(signal.SIGCONT)
+                other.communicate(timeout=20)
+            content(process, 0.1)
+            wait_for("the next injection",
+                     lambda pid=process.pid: not isinstance(attempt(pid), tuple), 15, 0.2)
+            content(process)
+            process.end()
+
+
+@case(limit=120)
+def test_ends_meanwhile():
+    """A process that ends, or starts another program: one line, and no waiting."""
+    choice = random.Random(SEED)
+    done = 0
+    with Session() as session:
+        for _ in range(20):
+            process = session.waits(*WAITS[:4], "start")
+            with injector(process.pid) as other:
+                time.sleep(choice.random() * 0.01)
+                process.signal(signal.SIGKILL)
+                begun = time.monotonic()
+                said = other.communicate(timeout=20)[0]
+            check(said.count("\n") == 1, "prog_inject said: %s" % said)
+            check(time.monotonic() - begun < 5, "it took %g s" % (time.monotonic() - begun))
+            done += said.startswith("ok")
+            process.end()
+        for _ in range(10):
+            process = session.waits("exec", "malloc", "poll")
+            time.sleep(choice.random() * 0.1)
+            for _ in range(10):
+                attempt(process.pid, limit_ms=300)
+            process.send("")
+            answer = process.line()
+            while answer == "ready":
+                answer = process.line()
+            check(answer.startswith("ok "), answer)
+            process.end()
+    print("   %d were injected into before they ended" % done)
+
+
+@case(limit=60)
+def test_busy_loader():
+    """Somebody has the loader's lock for long: nobody else waits, and the library comes later."""
+    with Session() as session:
+        slow = compiled(session, "libslow.so", """
+#include <poll.h>
+__attribute__((constructor)) static void slow(void) { poll(0, 0, 1500); }
+""", "-shared", "-fPIC")
+        process = session.waits("slow-load", "poll", SLOW_LIBRARY=slow)
+        time.sleep(0.1)
+        before = Seen(process.pid)
+        refused(process.pid, 110, "loader .* is busy", limit_ms=400)
+        content(process)
+        refused(process.pid, 16, "not over", limit_ms=400)
+        wait_for("it comes", lambda: has_library(process.pid), 10)
+        check(wait_for("it is over", lambda: not isinstance(attempt(process.pid), tuple), 10),
+              "present")
+        wait_for("its thread has ended", lambda: len(Seen(process.pid).threads) <
+                 len(before.threads) + 1, 10)
+        Seen(process.pid).added(before)
+        content(process)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
