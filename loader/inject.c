@@ -95,13 +95,18 @@ bool lien_inject_same(const struct lien_inject *inject)
 
 static int open_process(struct lien_inject *inject)
 {
+	int err, found;
+
 	inject->pidfd = syscall(SYS_pidfd_open, inject->pid, 0);
-	if (inject->pidfd < 0 && (errno == ESRCH || errno == EINVAL))
-		return lien_inject_check(inject); /* it knows threads from processes */
-	if (inject->pidfd < 0)
-		return lien_inject_fail(
-			inject, -errno, "cannot open process %u: %s", inject->pid, strerror(errno));
-	return 0;
+	if (inject->pidfd >= 0)
+		return 0;
+	err = -errno;
+	lien_inject_fail(inject, err, "cannot open process %u: %s", inject->pid, strerror(-err));
+	if (err == -EMFILE || err == -ENFILE)
+		return err;
+	/* It knows threads from processes, for which kernels have several words. */
+	found = lien_inject_check(inject);
+	return found ? found : err;
 }
 
 static int open_memory(struct lien_inject *inject)

@@ -42,8 +42,6 @@ static int choice_of(long number, uint64_t a1, uint64_t a2, uint64_t a3)
 	case SYS_recvmsg:
 	case SYS_accept:
 	case SYS_accept4:
-	case SYS_wait4:
-	case SYS_waitid:
 	case SYS_pause:
 	case SYS_rt_sigsuspend:
 	case SYS_flock:
@@ -53,6 +51,9 @@ static int choice_of(long number, uint64_t a1, uint64_t a2, uint64_t a3)
 		if ((a1 & FUTEX_CMD_MASK) == FUTEX_WAIT_BITSET)
 			return 2;
 		return (a1 & FUTEX_CMD_MASK) == FUTEX_WAIT && (uint32_t)a2 != 2 ? 2 : 0;
+	case SYS_wait4:
+	case SYS_waitid: /* while it is traced, its children's ends wake other threads */
+		return 3;
 	case SYS_epoll_wait:
 	case SYS_epoll_pwait:
 		return (int32_t)a3 == -1 ? 3 : 0;

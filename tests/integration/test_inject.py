@@ -122,9 +122,9 @@ def random_targets(session, choice):
     if kind == 0:
         return session.python()
     if kind == 1:
-        return session.waits(*WAITS)
+        return session.waits(*choice.sample(WAITS, len(WAITS)))
     if kind == 2:
-        return session.waits(*LOAD, *WAITS)
+        return session.waits(*LOAD, *choice.sample(WAITS, len(WAITS)))
     return session.waits(*choice.sample(LOAD, 4), *choice.sample(WAITS, 3))
 
 
@@ -156,7 +156,7 @@ def test_killed_injector():
     """The injector dies at any moment: the process goes on, and the next one does it."""
     choice = random.Random(SEED)
     there = 0
-    for number in range(max(COUNT // 4, 10)):
+    for number in range(max(COUNT // 10, 5)):
         with Session() as session:
             process = random_targets(session, choice)
             with injector(process.pid) as first:
@@ -176,6 +176,49 @@ def test_killed_injector():
                 print("   INJECT_SEED=%d, number %d: %s" % (SEED, number, process.argv))
                 raise
     print("   in %d the library was there already" % there)
+
+
+KILLER = """
+#include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+long ptrace(int request, ...)
+{
+	static int count;
+	long args[3];
+	va_list list;
+
+	va_start(list, request);
+	for (int i = 0; i < 3; i++)
+		args[i] = va_arg(list, long);
+	va_end(list);
+	if (count++ == atoi(getenv("KILL_AT")))
+		kill(getpid(), SIGKILL);
+	return syscall(SYS_ptrace, request, args[0], args[1], args[2]);
+}
+"""
+CALLS_MAX = 200
+
+
+@case(limit=600)
+def test_killed_at_each_call():
+    """The injector dies before its first, second, ... call of ptrace(), whatever thread it has."""
+    kinds = [kind for kind in WAITS if kind != "wait"]
+    with Session() as session:
+        killer = compiled(session, "libkiller.so", KILLER, "-shared", "-fPIC")
+        for number in range(CALLS_MAX):
+            process = session.waits(kinds[number % len(kinds)])
+            settled(process.pid)
+            with injector(process.pid, env={"LD_PRELOAD": killer, "KILL_AT": str(number)}) as other:
+                said = other.communicate(timeout=30)[0]
+            content(process, 0.05)
+            process.end()
+            if said:
+                break
+        check(said.startswith("ok ") and number > 20, "%d calls, then: %s" % (number, said))
+    print("   at each of %d calls" % number)
 
 
 @case(limit=120)
