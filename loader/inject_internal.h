@@ -115,7 +115,13 @@ int lien_remote_run(
 /* Gives everything back and lets it go. */
 int lien_remote_release(struct lien_remote *remote);
 
-/* inject_point.c: stops one of the process's threads where it may call its libc. 0 or -errno. */
+/*
+ * inject_point.c: is a thread to be borrowed that waits in this system call, with these second to
+ * fourth arguments? 1: first choice, 3: last, 0: never. They can all be restarted with the time
+ * that is left; epoll_wait(), which the kernel ends with EINTR, only if it waits for ever.
+ */
+int lien_inject_choice(long number, uint64_t a1, uint64_t a2, uint64_t a3);
+/* Stops one of the process's threads where it may call its libc. 0 or -errno. */
 int lien_inject_stop(struct lien_inject *inject, struct lien_remote *remote);
 
 /* inject_stub.c: the code that the process runs, and what that works with. */

@@ -19,15 +19,15 @@
 
 #include "loader/inject_internal.h"
 
-#define STACK_WORDS 512 /* an allocator that waits was called from not far above */
-#define THREADS_MAX 4096
-#define LOOK_NS	    500000
-#define SELF_AT	    0x10  /* struct pthread: its own address, */
-#define TID_AT	    0x2d0 /* and the thread's id; so since glibc 2.4 */
+#define PAGE		4096
+#define STACK_BYTES	65536 /* in which a handler's frame is looked for */
+#define ALLOCATOR_BYTES 4096  /* what waits in an allocator was called from not far above */
+#define THREADS_MAX	4096
+#define LOOK_NS		500000
+#define SELF_AT		0x10  /* struct pthread: its own address, */
+#define TID_AT		0x2d0 /* and the thread's id; so since glibc 2.4 */
 
-/* 1: first choice. They may all be restarted with the time that is left; epoll_wait(), which the
- * kernel ends with EINTR, only if it waits for ever. */
-static int choice_of(long number, uint64_t a1, uint64_t a2, uint64_t a3)
+int lien_inject_choice(long number, uint64_t a1, uint64_t a2, uint64_t a3)
 {
 	switch (number) {
 	case SYS_poll:
@@ -97,7 +97,7 @@ static void look_at(struct threads *threads, uint32_t pid, pid_t tid)
 	if (sscanf(line, "%ld %llx %llx %llx %llx", &number, &a[0], &a[1], &a[2], &a[3]) != 5)
 		return; /* "running" */
 	threads->vfork |= is_vfork(number);
-	choice = choice_of(number, a[1], a[2], a[3]);
+	choice = lien_inject_choice(number, a[1], a[2], a[3]);
 	if (!choice || threads->count == THREADS_MAX)
 		return;
 	threads->list[threads->count].tid = tid;
@@ -148,25 +148,35 @@ static bool is_libcs(const struct lien_inject *inject, uint64_t self, pid_t tid)
 	       id == lien_inject_status(inject->pid, tid, "NSpid", 10);
 }
 
-/* Not the loader itself, nor below an allocator that sleeps where it waits for a lock. */
+/* Not below an allocator that sleeps where it waits for a lock; nor in the handler of a signal,
+ * which may have come in the middle of malloc(). Words that were left on the stack may look like
+ * either: then it is another thread's turn. */
+static bool is_free_word(const struct lien_inject *inject, uint64_t word, unsigned depth)
+{
+	if (word == inject->restore_rt)
+		return false;
+	for (unsigned i = 0; i < inject->unsafe_count && depth < ALLOCATOR_BYTES; i++)
+		if (inject->unsafe[i].allocator && word >= inject->unsafe[i].start &&
+			word < inject->unsafe[i].end)
+			return false;
+	return true;
+}
+
 static bool is_free(const struct lien_inject *inject, const struct user_regs_struct *regs)
 {
-	uint64_t words[STACK_WORDS];
-	size_t room = 4096 - regs->rsp % 4096;
-	unsigned count = STACK_WORDS;
+	uint64_t words[PAGE / sizeof(uint64_t)], at = regs->rsp;
+	size_t size;
 
 	if (is_unsafe(inject, regs->rip))
 		return false;
-	if (lien_inject_read(inject, regs->rsp, words, sizeof(words))) {
-		count = room / sizeof(words[0]);
-		if (lien_inject_read(inject, regs->rsp, words, count * sizeof(words[0])))
-			return false;
-	}
-	for (unsigned i = 0; i < count; i++)
-		for (unsigned j = 0; j < inject->unsafe_count; j++)
-			if (inject->unsafe[j].allocator && words[i] >= inject->unsafe[j].start &&
-				words[i] < inject->unsafe[j].end)
+	for (; at < regs->rsp + STACK_BYTES; at += size) {
+		size = PAGE - at % PAGE;
+		if (lien_inject_read(inject, at, words, size))
+			return at != regs->rsp;
+		for (unsigned i = 0; i < size / sizeof(words[0]); i++)
+			if (!is_free_word(inject, words[i], at + i * sizeof(words[0]) - regs->rsp))
 				return false;
+	}
 	return true;
 }
 
@@ -184,8 +194,8 @@ static int try_thread(struct lien_inject *inject, struct lien_remote *remote, pi
 		return -EAGAIN;
 	if (err)
 		return err;
-	if (choice_of(regs->orig_rax, regs->rsi, regs->rdx, regs->r10) && is_free(inject, regs) &&
-		is_libcs(inject, regs->fs_base, tid) &&
+	if (lien_inject_choice(regs->orig_rax, regs->rsi, regs->rdx, regs->r10) &&
+		is_free(inject, regs) && is_libcs(inject, regs->fs_base, tid) &&
 		lien_inject_status(inject->pid, tid, "Seccomp", 10) <= 0)
 		return 0;
 	lien_remote_release(remote);

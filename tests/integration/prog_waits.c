@@ -7,7 +7,8 @@
  * Waits: nanosleep, clock, poll, ppoll, select, futex, cond, read, epoll, wait (for a child),
  * handler (signals come, and each must end a ppoll), errno (which stays, as registers do). To keep
  * it busy: malloc, fork, vfork, load, start (threads), spin. slow-load: has the loader's lock while
- * $SLOW_LIBRARY's constructor runs; slow-vfork: has a child in its memory for 2 s; exec: starts the
+ * $SLOW_LIBRARY's constructor runs; in-handler: waits in a
+ * signal handler for 0.3 s; slow-vfork: has a child in its memory for 2 s; exec: starts the
  * program anew.
  */
 #include <dlfcn.h>
@@ -399,6 +400,33 @@ static void *busy_spin(void *arg)
 	return arg;
 }
 
+static void wait_in_handler(int signal)
+{
+	(void)signal;
+	poll(NULL, 0, 300);
+}
+
+/* Waits in a handler that came in the middle of malloc(), as likely as not with its lock. */
+static void *handle_in_malloc(void *arg)
+{
+	const struct sigaction action = {.sa_handler = wait_in_handler, .sa_flags = SA_RESTART};
+	const struct itimerspec soon = {.it_value = {.tv_nsec = 20 * MS}};
+	struct sigevent event = {.sigev_notify = SIGEV_THREAD_ID, .sigev_signo = SIGUSR2};
+	long long begun = now_ns();
+	timer_t timer;
+
+	event._sigev_un._tid = gettid();
+	sigaction(SIGUSR2, &action, NULL);
+	timer_create(CLOCK_MONOTONIC, &event, &timer);
+	timer_settime(timer, 0, &soon, NULL);
+	while (now_ns() < begun + 200 * MS)
+		for (int i = 0; i < 1000; i++)
+			free(malloc(200000 + i));
+	for (;;)
+		poll(NULL, 0, 10);
+	return arg;
+}
+
 /* Has the loader's lock until the library's constructor returns. */
 static void *load_slowly(void *arg)
 {
@@ -446,6 +474,7 @@ static const struct kind {
 	{"start", busy_start},
 	{"spin", busy_spin},
 	{"exec", start_anew},
+	{"in-handler", handle_in_malloc},
 	{"slow-load", load_slowly},
 	{"slow-vfork", fork_slowly},
 };

@@ -178,6 +178,18 @@ def test_killed_injector():
     print("   in %d the library was there already" % there)
 
 
+@case()
+def test_in_handler():
+    """Not in a signal handler, that may have come in the middle of malloc(): it waits for that."""
+    with Session() as session:
+        for _ in range(4):
+            process = session.waits("in-handler")
+            time.sleep(0.1)
+            refused(process.pid, 110, "none of the 2 threads", limit_ms=50)
+            inject(process.pid)
+            content(process)
+
+
 KILLER = """
 #include <signal.h>
 #include <stdarg.h>
@@ -210,10 +222,12 @@ def test_killed_at_each_call():
         killer = compiled(session, "libkiller.so", KILLER, "-shared", "-fPIC")
         for number in range(CALLS_MAX):
             process = session.waits(kinds[number % len(kinds)])
-            settled(process.pid)
+            before = settled(process.pid)
             with injector(process.pid, env={"LD_PRELOAD": killer, "KILL_AT": str(number)}) as other:
                 said = other.communicate(timeout=30)[0]
             content(process, 0.05)
+            blocked = settled(process.pid).blocked
+            equal({tid: blocked[tid] for tid in before.blocked}, before.blocked, "blocked signals")
             process.end()
             if said:
                 break
