@@ -36,7 +36,7 @@ struct lien_inject_result {
  * library_fd is open for reading at any position, and stays the caller's. Takes limit_ms at most,
  * and some ms for clearing up; about 5 ms of a process that has an idle thread. Blocks: an agent
  * calls it in a thread or child of its own. Any thread may, for different processes at the same
- * time. The caller may be killed at any moment: the process goes on as if nothing had been, with 20
+ * time. The caller may be killed at any moment: the process goes on as if nothing had been, with 68
  * KiB of mappings left behind at worst. Starts a thread, and waits for that alone: a caller that
  * waits for any child (waitpid(-1)) with __WALL would take its news away.
  */

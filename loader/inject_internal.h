@@ -92,7 +92,7 @@ struct lien_remote {
 	uint64_t borrowed_ns; /* since when */
 	uint64_t deadline_ns; /* what it does for us has its time, also if it was late */
 	unsigned char xstate[16384];
-	size_t xstate_whole, xstate_size; /* as the kernel has it; what of that is in use */
+	size_t xstate_size;
 };
 
 /*
@@ -104,6 +104,9 @@ int lien_remote_stop(struct lien_remote *remote, const struct lien_inject *injec
 /* Takes its registers. From here on it comes back by itself should we be killed. -EFAULT: it has no
  * room in its stack, -errno. */
 int lien_remote_borrow(struct lien_remote *remote);
+/* remote_frame.c: as the kernel would have for a handler, had it restarted the system call before.
+ * Says where in remote->frame. -E2BIG, -EFAULT: no room in the stack. */
+int lien_remote_write_frame(struct lien_remote *remote);
 /* Has it make a system call, without memory: the result, or what went wrong with it; in *failed
  * whether it is no longer to be spoken to. */
 long lien_remote_syscall(struct lien_remote *remote, bool *failed, long number, uint64_t a0,

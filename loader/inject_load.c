@@ -17,6 +17,10 @@
 #define CHUNK	     65536
 #define MEMFD_PATH   "/memfd:" LIEN_INJECT_MEMFD
 #define LIBRARY_NAME "liblien-control.so"
+/* As no application would write it, and not shorter than the name that is put in its place. */
+#define FD_PATH "/proc/self/fd/././"
+
+_Static_assert(sizeof(FD_PATH) >= sizeof(LIBRARY_NAME), "the name fits");
 
 /* The beginning of glibc's struct link_map, which <link.h> makes public; a dlopen() handle. */
 struct link_map_head {
@@ -127,7 +131,7 @@ static void rename_library(const struct lien_inject *inject, const struct lien_s
 
 	if (!lien_inject_read(inject, stub->handle, &head, sizeof(head)) &&
 		!lien_inject_read(inject, head.name, name, strlen(stub->path) + 1) &&
-		!strcmp(name, stub->path) && strlen(name) >= strlen(LIBRARY_NAME))
+		!strcmp(name, stub->path))
 		lien_inject_write(inject, head.name, LIBRARY_NAME, sizeof(LIBRARY_NAME));
 }
 
@@ -210,7 +214,7 @@ int lien_inject_load(struct lien_inject *inject, uint64_t region)
 
 	err = wait_for(inject, region, LIEN_STUB_READY, &stub);
 	if (!err && stub.fd >= 0) {
-		snprintf(stub.path, sizeof(stub.path), "/proc/self/fd/./%d", stub.fd);
+		snprintf(stub.path, sizeof(stub.path), FD_PATH "%d", stub.fd);
 		copied = copy_library(inject, stub.fd);
 		if (!copied)
 			copied = lien_inject_write(

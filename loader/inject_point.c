@@ -20,6 +20,7 @@
 #include "loader/inject_internal.h"
 
 #define PAGE		4096
+#define FRAME_BYTES	20480 /* that its stack must have room for */
 #define STACK_BYTES	65536 /* in which a handler's frame is looked for */
 #define ALLOCATOR_BYTES 4096  /* what waits in an allocator was called from not far above */
 #define THREADS_MAX	4096
@@ -167,7 +168,8 @@ static bool is_free(const struct lien_inject *inject, const struct user_regs_str
 	uint64_t words[PAGE / sizeof(uint64_t)], at = regs->rsp;
 	size_t size;
 
-	if (is_unsafe(inject, regs->rip))
+	if (is_unsafe(inject, regs->rip) ||
+		lien_inject_read(inject, regs->rsp - FRAME_BYTES, words, sizeof(words[0])))
 		return false;
 	for (; at < regs->rsp + STACK_BYTES; at += size) {
 		size = PAGE - at % PAGE;

@@ -10,7 +10,6 @@
  * from that frame: should we be killed, the kernel lets it go, it runs on, and comes back by
  * itself.
  */
-#include <cpuid.h>
 #include <elf.h>
 #include <errno.h>
 #include <sched.h>
@@ -20,7 +19,6 @@
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <time.h>
-#include <ucontext.h>
 #include <unistd.h>
 
 #include "loader/inject_internal.h"
@@ -32,38 +30,11 @@
 #define ERESTARTNOHAND	      514
 #define ERESTART_RESTARTBLOCK 516
 
-#define RED_ZONE     128
-#define USER_CS	     0x33
-#define FLAGS	     0x202 /* interrupts on, nothing else */
-#define SPIN_NS	     200000
-#define STUCK_NS     (200 * 1000000ull)
-#define BORROWED_NS  (1000 * 1000000ull)
-#define XSTATE_ALIGN 64
-
-/* struct rt_sigframe of the kernel, as far as its end is of interest. */
-struct frame {
-	uint64_t restore_rt;
-	uint64_t uc_flags;
-	uint64_t uc_link;
-	stack_t uc_stack;
-	mcontext_t uc_mcontext;
-	uint64_t uc_sigmask;
-};
-
-/* Where the kernel looks for what else than the oldest registers is in the frame. */
-struct xstate_note {
-	uint32_t magic1, extended_size;
-	uint64_t features;
-	uint32_t size;
-};
-
-#define XSTATE_NOTE	464
-#define XSTATE_FEATURES 512
-#define XSTATE_HEADER	64
-#define XSTATE_MAGIC1	0x46505853U
-#define XSTATE_MAGIC2	0x46505845U
-#define UC_FP_XSTATE	1
-#define UC_SS		6 /* UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS */
+#define USER_CS	    0x33
+#define FLAGS	    0x202 /* interrupts on, nothing else */
+#define SPIN_NS	    200000
+#define STUCK_NS    (200 * 1000000ull)
+#define BORROWED_NS (1000 * 1000000ull)
 
 /* Calls that end with EINTR when a thread is stopped, though nothing else happened. */
 static const int unfair[] = {SYS_epoll_wait, SYS_epoll_pwait, SYS_epoll_pwait2, SYS_rt_sigtimedwait,
@@ -216,73 +187,6 @@ int lien_remote_stop(struct lien_remote *remote, const struct lien_inject *injec
 	return -EAGAIN;
 }
 
-/* How much of it is in use. The kernel gives room for registers that the thread may not have. */
-static size_t used_xstate(const unsigned char *xstate)
-{
-	size_t size = XSTATE_FEATURES + XSTATE_HEADER;
-	unsigned length, offset, unused, more;
-	uint64_t features;
-
-	memcpy(&features, xstate + XSTATE_FEATURES, sizeof(features));
-	for (unsigned i = 2; i < 63; i++) {
-		if (!(features >> i & 1))
-			continue;
-		__cpuid_count(0xd, i, length, offset, unused, more);
-		(void)unused;
-		(void)more;
-		if (offset + length > size)
-			size = offset + length;
-	}
-	return size;
-}
-
-/* As the kernel would have written it for a handler, had it restarted the call before. */
-static int write_frame(struct lien_remote *remote)
-{
-	const struct user_regs_struct *before = &remote->before;
-	const uint32_t magic2 = XSTATE_MAGIC2;
-	struct xstate_note note = {.magic1 = XSTATE_MAGIC1, .size = remote->xstate_size};
-	uint64_t xstate = before->rsp - RED_ZONE - remote->xstate_size - sizeof(magic2);
-	struct frame frame = {.restore_rt = remote->inject->restore_rt};
-	greg_t *regs = frame.uc_mcontext.gregs;
-	unsigned char area[sizeof(remote->xstate)];
-	int err;
-
-	xstate = xstate / XSTATE_ALIGN * XSTATE_ALIGN;
-	remote->frame = (xstate - sizeof(frame)) / 16 * 16;
-	note.extended_size = remote->xstate_size + sizeof(magic2);
-	memcpy(area, remote->xstate, remote->xstate_size);
-	memcpy(&note.features, area + XSTATE_FEATURES, sizeof(note.features));
-	memcpy(area + XSTATE_NOTE, &note, sizeof(note));
-	frame.uc_flags = UC_SS | UC_FP_XSTATE;
-	frame.uc_sigmask = remote->signals;
-	frame.uc_mcontext.fpregs = (void *)xstate;
-	regs[REG_R8] = before->r8;
-	regs[REG_R9] = before->r9;
-	regs[REG_R10] = before->r10;
-	regs[REG_R11] = before->r11;
-	regs[REG_R12] = before->r12;
-	regs[REG_R13] = before->r13;
-	regs[REG_R14] = before->r14;
-	regs[REG_R15] = before->r15;
-	regs[REG_RDI] = before->rdi;
-	regs[REG_RSI] = before->rsi;
-	regs[REG_RBP] = before->rbp;
-	regs[REG_RBX] = before->rbx;
-	regs[REG_RDX] = before->rdx;
-	regs[REG_RAX] = before->orig_rax;
-	regs[REG_RCX] = before->rcx;
-	regs[REG_RSP] = before->rsp;
-	regs[REG_RIP] = before->rip - 2;
-	regs[REG_EFL] = before->eflags;
-	regs[REG_CSGSFS] = before->cs | before->ss << 48;
-	err = lien_inject_write(remote->inject, xstate, area, remote->xstate_size);
-	if (!err)
-		err = lien_inject_write(
-			remote->inject, xstate + remote->xstate_size, &magic2, sizeof(magic2));
-	return err ? err : lien_inject_write(remote->inject, remote->frame, &frame, sizeof(frame));
-}
-
 /* Begins at code, with the frame to return by. */
 static int set_regs(struct lien_remote *remote, struct user_regs_struct *regs, uint64_t code)
 {
@@ -304,14 +208,11 @@ int lien_remote_borrow(struct lien_remote *remote)
 	if (remote->deadline_ns < now + BORROWED_NS)
 		remote->deadline_ns = now + BORROWED_NS;
 	err = trace(remote, PTRACE_GETREGSET, (void *)NT_X86_XSTATE, &xstate);
-	remote->xstate_whole = xstate.iov_len;
-	remote->xstate_size = used_xstate(remote->xstate);
-	if (!err && remote->xstate_size > xstate.iov_len)
-		err = -E2BIG;
+	remote->xstate_size = xstate.iov_len;
 	if (!err)
 		err = trace(remote, PTRACE_GETSIGMASK, (void *)sizeof(uint64_t), &remote->signals);
 	if (!err)
-		err = write_frame(remote);
+		err = lien_remote_write_frame(remote);
 	if (err)
 		return err;
 	/* Registers first: without them nothing would bring the signals back. */
@@ -392,7 +293,7 @@ int lien_remote_run(
 
 int lien_remote_release(struct lien_remote *remote)
 {
-	struct iovec xstate = {remote->xstate, remote->xstate_whole};
+	struct iovec xstate = {remote->xstate, remote->xstate_size};
 	int err;
 
 	err = trap(remote, lien_inject_now_ns() + STUCK_NS);

@@ -22,8 +22,8 @@ UNIT_SRCS_test_symbols	     := $(addprefix loader/, symbols.c demangle.c)
 UNIT_LIBS_test_symbols	     := -l:libiberty.a
 UNIT_SRCS_test_libraries     := $(addprefix loader/, elf_symbols.c libraries.c maps.c)
 UNIT_LIBS_test_libraries     := -lelf
-INJECT_SRCS		     := $(sort $(wildcard loader/inject*.c)) $(addprefix loader/, remote.c \
-	elf_symbols.c libraries.c maps.c)
+INJECT_SRCS		     := $(sort $(wildcard loader/inject*.c loader/remote*.c)) \
+	$(addprefix loader/, elf_symbols.c libraries.c maps.c)
 UNIT_SRCS_test_inject_choice := $(INJECT_SRCS)
 UNIT_LIBS_test_inject_choice := -lelf
 UNIT_SRCS_test_replay_script := $(REPLAY_SCRIPT_SRCS)

@@ -27,7 +27,7 @@ def imports(names):
     try:
         while True:
             for name in names:
-                for known in [m for m in sys.modules if m.split(".")[0] == name]:
+                for known in [m for m in list(sys.modules) if m.split(".")[0] == name]:
                     del sys.modules[known]
                 importlib.import_module(name)
                 time.sleep(0.0005)

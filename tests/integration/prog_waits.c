@@ -9,7 +9,7 @@
  * it busy: malloc, fork, vfork, load, start (threads), spin. slow-load: has the loader's lock while
  * $SLOW_LIBRARY's constructor runs; in-handler: waits in a
  * signal handler for 0.3 s; slow-vfork: has a child in its memory for 2 s; exec: starts the
- * program anew.
+ * program anew. A wait takes $WAIT_MS (40), and $LATE_MS more at most.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -24,6 +24,7 @@
 #include <sys/epoll.h>
 #include <sys/select.h>
 #include <sys/syscall.h>
+#include <sys/timerfd.h>
 #include <sys/wait.h>
 #include <linux/futex.h>
 #include <time.h>
@@ -31,12 +32,11 @@
 
 #include <lien/cuda_abi.h>
 
-#define MS	1000000ll
-#define WAIT_MS 40
-#define LATE_MS 2000 /* the machine is shared */
-#define BLOCKS	64
+#define MS     1000000ll
+#define BLOCKS 64
 
 static unsigned long rounds;
+static long long wait_ms = 40, late_ms = 2000; /* the machine is shared */
 static char bad[256];
 static char **arguments;
 
@@ -61,23 +61,23 @@ __attribute__((format(printf, 1, 2))) static void complain(const char *format, .
 	va_end(args);
 }
 
-/* A wait of WAIT_MS that nothing ended before its time. */
+/* A wait of wait_ms that nothing ended before its time. */
 static void check(const char *kind, long result, long expected, int error, long long begun)
 {
 	long long took = (now_ns() - begun) / 1000;
 
 	if (result != expected || (result < 0 && error != errno))
 		complain("%s returned %ld, errno %d", kind, result, errno);
-	if (took < WAIT_MS * 1000 - 100)
-		complain("%s took %lld us, not %d ms", kind, took, WAIT_MS);
-	if (took > (WAIT_MS + LATE_MS) * 1000ll)
-		complain("%s took %lld us, much more than %d ms", kind, took, WAIT_MS);
+	if (took < wait_ms * 1000 - 100)
+		complain("%s took %lld us, not %lld ms", kind, took, wait_ms);
+	if (took > (wait_ms + late_ms) * 1000ll)
+		complain("%s took %lld us, much more than %lld ms", kind, took, wait_ms);
 	__atomic_add_fetch(&rounds, 1, __ATOMIC_RELAXED);
 }
 
 static void *wait_nanosleep(void *arg)
 {
-	const struct timespec time = {.tv_nsec = WAIT_MS * MS};
+	const struct timespec time = {wait_ms / 1000, wait_ms % 1000 * MS};
 
 	for (;;) {
 		long long begun = now_ns();
@@ -90,7 +90,7 @@ static void *wait_nanosleep(void *arg)
 static void *wait_clock(void *arg)
 {
 	for (;;) {
-		long long begun = now_ns(), end = begun + WAIT_MS * MS;
+		long long begun = now_ns(), end = begun + wait_ms * MS;
 		struct timespec time = {end / 1000000000, end % 1000000000};
 
 		check(arg, clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &time, NULL), 0, 0,
@@ -104,14 +104,14 @@ static void *wait_poll(void *arg)
 	for (;;) {
 		long long begun = now_ns();
 
-		check(arg, poll(NULL, 0, WAIT_MS), 0, 0, begun);
+		check(arg, poll(NULL, 0, wait_ms), 0, 0, begun);
 	}
 	return NULL;
 }
 
 static void *wait_ppoll(void *arg)
 {
-	const struct timespec time = {.tv_nsec = WAIT_MS * MS};
+	const struct timespec time = {wait_ms / 1000, wait_ms % 1000 * MS};
 	sigset_t none;
 
 	sigemptyset(&none);
@@ -126,7 +126,7 @@ static void *wait_ppoll(void *arg)
 static void *wait_select(void *arg)
 {
 	for (;;) {
-		struct timeval time = {.tv_usec = WAIT_MS * 1000};
+		struct timeval time = {wait_ms / 1000, wait_ms % 1000 * 1000};
 		long long begun = now_ns();
 
 		check(arg, select(0, NULL, NULL, NULL, &time), 0, 0, begun);
@@ -136,7 +136,7 @@ static void *wait_select(void *arg)
 
 static void *wait_futex(void *arg)
 {
-	const struct timespec time = {.tv_nsec = WAIT_MS * MS};
+	const struct timespec time = {wait_ms / 1000, wait_ms % 1000 * MS};
 	int word = 1;
 
 	for (;;) {
@@ -159,7 +159,7 @@ static void *wait_cond(void *arg)
 	pthread_cond_init(&cond, &attr);
 	pthread_mutex_lock(&lock);
 	for (;;) {
-		long long begun = now_ns(), end = begun + WAIT_MS * MS;
+		long long begun = now_ns(), end = begun + wait_ms * MS;
 		struct timespec time = {end / 1000000000, end % 1000000000};
 
 		check(arg, pthread_cond_timedwait(&cond, &lock, &time), ETIMEDOUT, 0, begun);
@@ -167,36 +167,26 @@ static void *wait_cond(void *arg)
 	return NULL;
 }
 
-/* Now and then a byte comes, and nothing else ends it. */
-static void *send_bytes(void *fd)
+/* Becomes readable now and then, and no thread is needed for that. */
+static int ticks(void)
 {
-	for (;;) {
-		poll(NULL, 0, WAIT_MS);
-		if (write((long)fd, "x", 1) != 1)
-			complain("write: %s", strerror(errno));
-	}
-	return NULL;
-}
+	const struct timespec each = {wait_ms / 1000, wait_ms % 1000 * MS};
+	const struct itimerspec times = {each, each};
+	int fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC);
 
-static int bytes(void)
-{
-	pthread_t thread;
-	int pair[2];
-
-	if (pipe2(pair, 0) || pthread_create(&thread, NULL, send_bytes, (void *)(long)pair[1]))
-		abort();
-	return pair[0];
+	timerfd_settime(fd, 0, &times, NULL);
+	return fd;
 }
 
 static void *wait_read(void *arg)
 {
-	int fd = bytes();
-	char byte;
+	int fd = ticks();
+	uint64_t count;
 
 	for (;;) {
-		ssize_t n = read(fd, &byte, 1);
+		ssize_t n = read(fd, &count, sizeof(count));
 
-		if (n != 1)
+		if (n != sizeof(count))
 			complain("%s returned %zd, errno %d", (char *)arg, n, errno);
 		__atomic_add_fetch(&rounds, 1, __ATOMIC_RELAXED);
 	}
@@ -206,14 +196,14 @@ static void *wait_read(void *arg)
 static void *wait_epoll(void *arg)
 {
 	struct epoll_event event = {.events = EPOLLIN};
-	int fd = bytes(), set = epoll_create1(EPOLL_CLOEXEC);
-	char byte;
+	int fd = ticks(), set = epoll_create1(EPOLL_CLOEXEC);
+	uint64_t count;
 
 	epoll_ctl(set, EPOLL_CTL_ADD, fd, &event);
 	for (;;) {
 		int n = epoll_wait(set, &event, 1, -1);
 
-		if (n != 1 || read(fd, &byte, 1) != 1)
+		if (n != 1 || read(fd, &count, sizeof(count)) != sizeof(count))
 			complain("%s returned %d, errno %d", (char *)arg, n, errno);
 		__atomic_add_fetch(&rounds, 1, __ATOMIC_RELAXED);
 	}
@@ -227,7 +217,7 @@ static void *wait_child(void *arg)
 		pid_t pid = fork(), found;
 
 		if (!pid) {
-			poll(NULL, 0, WAIT_MS);
+			poll(NULL, 0, wait_ms);
 			_exit(0);
 		}
 		found = waitpid(pid, &status, 0);
@@ -289,7 +279,7 @@ static void *keep_errno(void *arg)
 	const struct timespec time = {.tv_nsec = 3 * MS};
 
 	for (;;) {
-		register double a __asm__("xmm11") = 1.25;
+		register double a __asm__("xmm0") = 1.25;
 		long result = SYS_nanosleep;
 
 		errno = 77;
@@ -298,7 +288,7 @@ static void *keep_errno(void *arg)
 				 : "D"(&time), "S"(0l)
 				 : "rcx", "r11", "memory");
 		if (result || errno != 77 || a != 1.25)
-			complain("%s: %ld, errno %d, xmm11 %g", (char *)arg, result, errno, a);
+			complain("%s: %ld, errno %d, xmm0 %g", (char *)arg, result, errno, a);
 		__atomic_add_fetch(&rounds, 1, __ATOMIC_RELAXED);
 	}
 	return NULL;
@@ -506,6 +496,10 @@ int main(int argc, char **argv)
 
 	cuInit(0);
 	arguments = argv;
+	if (getenv("WAIT_MS"))
+		wait_ms = atoi(getenv("WAIT_MS"));
+	if (getenv("LATE_MS"))
+		late_ms = atoi(getenv("LATE_MS"));
 	sigemptyset(&blocked);
 	sigaddset(&blocked, SIGUSR1);
 	sigaddset(&blocked, SIGCHLD);

@@ -4,13 +4,14 @@
 
 INJECT_COUNT is the number of injections at random moments (100), INJECT_SEED repeats them."""
 
+import os
 import random
 import signal
 import time
 
-from lien_test import GOLDEN, case, check, equal, main, wait_for
-from inject import (COUNT, LOAD, SEED, WAITS, Seen, Session, attempt, compiled,
-                    content, figures, has_library, inject, injector, refused, settled, state_of_library)
+from lien_test import GOLDEN, case, check, equal, main, program, state_of, wait_for
+from inject import (COUNT, LOAD, SEED, WAITS, Seen, Session, attempt, compiled, content, figures,
+                    has_library, inject, injector, ready, refused, settled, state_of_library)
 
 MAGIC = 0x6c69656e43544c31
 ARENA = 64 << 20
@@ -50,10 +51,16 @@ def test_named():
         process = session.python("""
 import ctypes, sys
 ctypes.CDLL("libcuda.so.1")
+libc, names = ctypes.CDLL(None), []
+kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_void_p), ctypes.c_size_t, ctypes.c_void_p)
+def note(info, size, data):
+    names.append(ctypes.string_at(info[1]) if info[1] else b"")
+    return 0
 print("ready", flush=True)
 sys.stdin.readline()
-ctypes.CDLL("liblien-control.so").lien_control_state
-print("ok 1", flush=True)
+libc.dl_iterate_phdr(kind(note), None)
+ok = names.count(b"liblien-control.so") == 1 and not [n for n in names if n.startswith(b"/proc")]
+print("ok 1" if ok else names, flush=True)
 """)
         inject(process.pid)
         content(process)
@@ -79,6 +86,20 @@ def test_waits():
                 inject(process.pid)
                 check(content(process, 0.1) > 0 or kinds == ["wait"], "nobody waited")
                 process.end()
+
+
+@case()
+def test_rest_of_a_wait():
+    """What has been waited is not waited once more."""
+    kinds = ["nanosleep", "clock", "poll", "ppoll", "select", "futex", "cond"]
+    with Session() as session:
+        processes = [session.waits(kind, WAIT_MS="1500", LATE_MS="700") for kind in kinds]
+        time.sleep(1)
+        for process in processes:
+            inject(process.pid)
+        time.sleep(1)
+        for process in processes:
+            check(content(process) == 1, "%s has not come back" % process.argv)
 
 
 @case()
@@ -114,6 +135,24 @@ def test_replayed():
         equal(job.verify(), before, "verified after a change")
         job.free()
         job.quit()
+
+
+@case()
+def test_container():
+    """In user, mount and pid namespaces of its own, where the library is on no path."""
+    with Session() as session:
+        process = session.spawn([
+            "unshare", "--user", "--map-root-user", "--mount", "--pid", "--fork", "--mount-proc",
+            "sh", "-c", "mount -t tmpfs tmpfs %s && exec %s poll cond" % (
+                os.path.dirname(GOLDEN), program("prog_waits"))])
+        ready(process)
+        with open("/proc/%d/task/%d/children" % (process.pid, process.pid)) as file:
+            pid = int(file.read())
+        before = settled(pid)
+        inject(pid)
+        check(has_library(pid), "it is mapped")
+        before.equals(settled(pid))
+        content(process)
 
 
 def random_targets(session, choice):
@@ -190,6 +229,7 @@ def test_in_handler():
             content(process)
 
 
+# Before its call of ptrace() number CALL the injector gets SIGKILL, or somebody else another signal.
 KILLER = """
 #include <signal.h>
 #include <stdarg.h>
@@ -206,8 +246,8 @@ long ptrace(int request, ...)
 	for (int i = 0; i < 3; i++)
 		args[i] = va_arg(list, long);
 	va_end(list);
-	if (count++ == atoi(getenv("KILL_AT")))
-		kill(getpid(), SIGKILL);
+	if (count++ == atoi(getenv("CALL")))
+		kill(getenv("WHO") ? atoi(getenv("WHO")) : getpid(), atoi(getenv("SIGNAL")));
 	return syscall(SYS_ptrace, request, args[0], args[1], args[2]);
 }
 """
@@ -223,7 +263,8 @@ def test_killed_at_each_call():
         for number in range(CALLS_MAX):
             process = session.waits(kinds[number % len(kinds)])
             before = settled(process.pid)
-            with injector(process.pid, env={"LD_PRELOAD": killer, "KILL_AT": str(number)}) as other:
+            with injector(process.pid, env={"LD_PRELOAD": killer, "CALL": str(number),
+                                            "SIGNAL": str(int(signal.SIGKILL))}) as other:
                 said = other.communicate(timeout=30)[0]
             content(process, 0.05)
             blocked = settled(process.pid).blocked
@@ -233,6 +274,27 @@ def test_killed_at_each_call():
                 break
         check(said.startswith("ok ") and number > 20, "%d calls, then: %s" % (number, said))
     print("   at each of %d calls" % number)
+
+
+@case(limit=120)
+def test_stopped_while_borrowed():
+    """SIGSTOP to a process whose one thread is borrowed: it is stopped then, and not before."""
+    with Session() as session:
+        killer = compiled(session, "libkiller.so", KILLER, "-shared", "-fPIC")
+        for number in range(4, 50, 5):
+            process = session.waits()
+            with injector(process.pid, limit_ms=200, env={
+                    "LD_PRELOAD": killer, "CALL": str(number), "WHO": str(process.pid),
+                    "SIGNAL": str(int(signal.SIGSTOP))}) as other:
+                said = other.communicate(timeout=30)[0]
+            equal(said.split()[:2], ["error", "110"], "said at call %d" % number)
+            wait_for("it is stopped (call %d)" % number, lambda: state_of(process.pid) == "T", 2)
+            process.signal(signal.SIGCONT)
+            content(process)
+            wait_for("the next injection",
+                     lambda: not isinstance(attempt(process.pid), tuple), 15, 0.2)
+            content(process)
+            process.end()
 
 
 @case(limit=120)
