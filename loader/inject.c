@@ -17,6 +17,7 @@
 #include "loader/inject_internal.h"
 
 #define AUXV_SIZE 1024
+#define TRIES	  3
 
 uint64_t lien_inject_now_ns(void)
 {
@@ -189,6 +190,9 @@ static int fail_create(struct lien_inject *inject, int err, int created)
 	if (err == -ETIMEDOUT)
 		return lien_inject_fail(
 			inject, err, "process %u was too slow to start a thread: try again", pid);
+	if (err == -EDEADLK)
+		return lien_inject_fail(inject, err,
+			"a thread of process %u waits for a lock of its libc: try again", pid);
 	if (err)
 		return lien_inject_fail(inject, err,
 			"process %u could not start a thread: %s; start it with `lien run`", pid,
@@ -215,9 +219,9 @@ static int start_thread(
 	err = lien_remote_run(remote, *region, *region + LIEN_STUB_REGION, *region + LIEN_STUB_CODE,
 		*region + (lien_stub_created - lien_stub_code));
 	*failed = err && err != -EDEADLK && err != -EFAULT;
-	if (!err)
-		err = lien_inject_read(inject, *region + LIEN_STUB_CODE, &stub, sizeof(stub));
-	if (!err && !stub.created)
+	if (!*failed && lien_inject_read(inject, *region + LIEN_STUB_CODE, &stub, sizeof(stub)))
+		err = -EFAULT;
+	if (!*failed && (stub.tid || !stub.created)) /* the new one runs: it needs that memory */
 		return 0;
 	if (!*failed)
 		lien_remote_syscall(remote, failed, SYS_munmap, *region, LIEN_STUB_REGION, 0);
@@ -280,9 +284,12 @@ static int inject_now(struct lien_inject *inject)
 	err = lien_inject_find(inject);
 	if (err)
 		return err;
-	do
+	for (int tries = 0; tries < TRIES; tries++) {
 		err = borrow(inject, &region);
-	while (err == -EDEADLK && !lien_inject_late(inject));
+		if (err != -EDEADLK || lien_inject_late(inject))
+			break;
+		inject->locked = inject->result->thread;
+	}
 	return err ? err : lien_inject_load(inject, region);
 }
 

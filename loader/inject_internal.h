@@ -45,6 +45,7 @@ struct lien_inject {
 	unsigned unsafe_count;
 	uint64_t control; /* lien_control_state of a library that is there; 0: none */
 	uint32_t libc_minor;
+	uint32_t locked; /* a thread that waited for a lock when it was borrowed; 0: none */
 };
 
 uint64_t lien_inject_now_ns(void);

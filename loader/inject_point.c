@@ -25,6 +25,7 @@
 #define ALLOCATOR_BYTES 4096  /* what waits in an allocator was called from not far above */
 #define THREADS_MAX	4096
 #define LOOK_NS		500000
+#define LOOK_NS_MAX	16000000
 #define SELF_AT		0x10  /* struct pthread: its own address, */
 #define TID_AT		0x2d0 /* and the thread's id; so since glibc 2.4 */
 
@@ -188,6 +189,8 @@ static int try_thread(struct lien_inject *inject, struct lien_remote *remote, pi
 	const struct user_regs_struct *regs = &remote->before;
 	int err;
 
+	if ((uint32_t)tid == inject->locked)
+		return -EAGAIN;
 	inject->result->attempts++;
 	err = lien_remote_stop(remote, inject, tid);
 	/* That thread has ended, for which the kernel has two words. */
@@ -236,7 +239,7 @@ static int fail_stop(struct lien_inject *inject, int err)
 
 int lien_inject_stop(struct lien_inject *inject, struct lien_remote *remote)
 {
-	const struct timespec nap = {.tv_nsec = LOOK_NS};
+	struct timespec nap = {.tv_nsec = LOOK_NS};
 	struct threads *threads = malloc(sizeof(*threads));
 	int err = threads ? -EAGAIN : -ENOMEM;
 
@@ -251,6 +254,10 @@ int lien_inject_stop(struct lien_inject *inject, struct lien_remote *remote)
 			err = -ETIMEDOUT;
 		else
 			nanosleep(&nap, NULL);
+		inject->locked = 0; /* it may have its lock by now */
+		/* Threads are not to be stopped often to no end. */
+		if (nap.tv_nsec < LOOK_NS_MAX)
+			nap.tv_nsec *= 2;
 	}
 	if (err == -ESRCH)
 		lien_inject_fail(inject, err, "process %u has ended", inject->pid);

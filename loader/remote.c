@@ -109,13 +109,15 @@ static int trap(struct lien_remote *remote, uint64_t deadline)
 
 	if (remote->trapped)
 		return 0;
-	err = trace(remote, PTRACE_INTERRUPT, NULL, NULL);
-	while (!err) {
-		err = resume(remote, PTRACE_CONT, signal);
+	for (;;) {
+		/* Anew after each other stop: that takes the request for this one away. */
+		err = trace(remote, PTRACE_INTERRUPT, NULL, NULL);
+		if (!err)
+			err = resume(remote, PTRACE_CONT, signal);
 		if (!err)
 			err = await(remote, deadline, &status);
 		if (err)
-			break;
+			return err;
 		if (event_of(status) == PTRACE_EVENT_STOP) {
 			remote->trapped = true;
 			remote->group_stop = WSTOPSIG(status) != SIGTRAP;
@@ -123,7 +125,6 @@ static int trap(struct lien_remote *remote, uint64_t deadline)
 		}
 		signal = signal_of(status);
 	}
-	return err;
 }
 
 static bool restarts(const struct user_regs_struct *regs)

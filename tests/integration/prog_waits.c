@@ -410,8 +410,11 @@ static void *handle_in_malloc(void *arg)
 	timer_create(CLOCK_MONOTONIC, &event, &timer);
 	timer_settime(timer, 0, &soon, NULL);
 	while (now_ns() < begun + 200 * MS)
-		for (int i = 0; i < 1000; i++)
-			free(malloc(200000 + i));
+		for (int i = 0; i < 1000; i++) {
+			void *volatile block = malloc(2000 + i);
+
+			free(block);
+		}
 	for (;;)
 		poll(NULL, 0, 10);
 	return arg;
