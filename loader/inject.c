@@ -141,7 +141,7 @@ static void fill_stub(const struct lien_inject *inject, const struct lien_remote
 	stub->mode = inject->dlopen_mode;
 	stub->restore_rt = inject->restore_rt;
 	stub->frame = remote->frame + sizeof(uint64_t);
-	stub->start = region + (lien_stub_start - lien_stub_code);
+	stub->start = region + LIEN_STUB_LABEL(lien_stub_start);
 	stub->region = region;
 	stub->region_size = LIEN_STUB_REGION;
 	stub->nap[1] = LIEN_STUB_NAP_NS;
@@ -152,7 +152,7 @@ static void fill_stub(const struct lien_inject *inject, const struct lien_remote
 /* Has the thread map memory for the code and its data; 0: it could not. */
 static uint64_t make_region(struct lien_inject *inject, struct lien_remote *remote, bool *failed)
 {
-	size_t code = lien_stub_end - lien_stub_code;
+	size_t code = LIEN_STUB_LABEL(lien_stub_end);
 	struct lien_stub stub;
 	uint64_t region;
 	long result;
@@ -217,7 +217,7 @@ static int start_thread(
 	if (!*region)
 		return -ENOMEM;
 	err = lien_remote_run(remote, *region, *region + LIEN_STUB_REGION, *region + LIEN_STUB_CODE,
-		*region + (lien_stub_created - lien_stub_code));
+		*region + LIEN_STUB_LABEL(lien_stub_created));
 	*failed = err && err != -EDEADLK && err != -EFAULT;
 	if (!*failed && lien_inject_read(inject, *region + LIEN_STUB_CODE, &stub, sizeof(stub)))
 		err = -EFAULT;

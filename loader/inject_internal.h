@@ -168,6 +168,9 @@ struct lien_stub {
 #define LIEN_STUB_AT(region, field) ((region) + LIEN_STUB_CODE + offsetof(struct lien_stub, field))
 #define LIEN_STUB_NAP_NS	    200000
 
+/* Labels in the code, counted from its beginning. */
+#define LIEN_STUB_LABEL(label) ((uintptr_t)(label) - (uintptr_t)lien_stub_code)
+
 extern const unsigned char lien_stub_code[], lien_stub_start[], lien_stub_created[],
 	lien_stub_end[];
 

@@ -19,7 +19,7 @@
 
 #define OFFSET(field) [field] "i"(offsetof(struct lien_stub, field))
 
-__attribute__((used, noinline, noclone)) static void stub(void)
+__attribute__((used, noinline)) static void stub(void)
 {
 	__asm__ volatile(
 		".globl lien_stub_code, lien_stub_start, lien_stub_created, lien_stub_end\n"
