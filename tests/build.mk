@@ -22,6 +22,10 @@ UNIT_SRCS_test_symbols	     := $(addprefix loader/, symbols.c demangle.c)
 UNIT_LIBS_test_symbols	     := -l:libiberty.a
 UNIT_SRCS_test_libraries     := $(addprefix loader/, elf_symbols.c libraries.c maps.c)
 UNIT_LIBS_test_libraries     := -lelf
+INJECT_SRCS		     := $(sort $(wildcard loader/inject*.c loader/remote*.c)) \
+	$(addprefix loader/, elf_symbols.c libraries.c maps.c)
+UNIT_SRCS_test_inject_choice := $(INJECT_SRCS)
+UNIT_LIBS_test_inject_choice := -lelf
 UNIT_SRCS_test_replay_script := $(REPLAY_SCRIPT_SRCS)
 UNIT_SRCS_test_replay_order  := $(REPLAY_SCRIPT_SRCS)
 UNIT_SRCS_test_items	     := control/items.c
@@ -67,6 +71,8 @@ SOFTIBVERBS	   := $(TESTS)/integration/libibverbs.so.1
 
 PROG_SRCS_prog_train := $(addprefix tests/integration/, train_plan.c train_work.c)
 PROG_SRCS_prog_shapes := $(addprefix tests/integration/, shapes_memory.c shapes_pool.c)
+PROG_SRCS_prog_inject := $(INJECT_SRCS)
+PROG_LIBS_prog_inject := -lelf
 PROG_SRCS_prog_random := $(addprefix tests/integration/, random_handles.c random_multicast.c \
 	random_plain.c random_pools.c)
 
@@ -121,7 +127,7 @@ $(TESTS)/integration/$(1): $(BUILD)/obj/tests/integration/$(1).o \
 	$$(call say,LINK,$$@)
 	$$(Q)mkdir -p $$(@D)
 	$$(Q)$$(CC) $$(CFLAGS) -pthread -o $$@ $$^ $$(LDFLAGS) -Wl,--as-needed \
-		$$(SOFTCUDA) -ldl
+		$$(SOFTCUDA) $(PROG_LIBS_$(1)) -ldl
 endef
 $(foreach name,$(PROG_NAMES),$(eval $(call integration_prog,$(name))))
 

@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "loader/inject.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "loader/inject_internal.h"
+
+#define AUXV_SIZE 1024
+#define TRIES	  3
+
+uint64_t lien_inject_now_ns(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return now.tv_sec * 1000000000ull + now.tv_nsec;
+}
+
+bool lien_inject_late(const struct lien_inject *inject)
+{
+	return lien_inject_now_ns() > inject->deadline_ns;
+}
+
+int lien_inject_fail(struct lien_inject *inject, int err, const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(inject->why, inject->why_size, format, args);
+	va_end(args);
+	return err;
+}
+
+int lien_inject_read(const struct lien_inject *inject, uint64_t address, void *to, size_t size)
+{
+	ssize_t n = pread(inject->mem, to, size, address);
+
+	return n == (ssize_t)size ? 0 : -EFAULT;
+}
+
+int lien_inject_write(
+	const struct lien_inject *inject, uint64_t address, const void *from, size_t size)
+{
+	ssize_t n = pwrite(inject->mem, from, size, address);
+
+	return n == (ssize_t)size ? 0 : -EFAULT;
+}
+
+bool lien_inject_over(const struct lien_inject *inject)
+{
+	struct pollfd ended = {.fd = inject->pidfd, .events = POLLIN};
+
+	return poll(&ended, 1, 0) != 0;
+}
+
+int lien_inject_fail_gone(struct lien_inject *inject)
+{
+	return lien_inject_fail(
+		inject, -ESRCH, "process %u has ended, or started another program", inject->pid);
+}
+
+/* The kernel's words to the program: where it put things, at random. Another program has others. */
+static uint64_t auxv_of(uint32_t pid)
+{
+	uint64_t words[AUXV_SIZE / sizeof(uint64_t)] = {}, sum = 0;
+	char path[32];
+	ssize_t n;
+	int fd;
+
+	snprintf(path, sizeof(path), "/proc/%u/auxv", pid);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return 0;
+	n = read(fd, words, sizeof(words));
+	close(fd);
+	for (ssize_t i = 0; i < n / (ssize_t)sizeof(words[0]); i++)
+		sum = sum * 31 + words[i];
+	return n > 0 ? sum | 1 : 0;
+}
+
+bool lien_inject_same(const struct lien_inject *inject)
+{
+	return !lien_inject_over(inject) && auxv_of(inject->pid) == inject->auxv;
+}
+
+static int open_process(struct lien_inject *inject)
+{
+	int err, found;
+
+	inject->pidfd = syscall(SYS_pidfd_open, inject->pid, 0);
+	if (inject->pidfd >= 0)
+		return 0;
+	err = -errno;
+	lien_inject_fail(inject, err, "cannot open process %u: %s", inject->pid, strerror(-err));
+	if (err == -EMFILE || err == -ENFILE)
+		return err;
+	/* It knows threads from processes, for which kernels have several words. */
+	found = lien_inject_check(inject);
+	return found ? found : err;
+}
+
+static int open_memory(struct lien_inject *inject)
+{
+	char path[32];
+
+	inject->auxv = auxv_of(inject->pid);
+	snprintf(path, sizeof(path), "/proc/%u/mem", inject->pid);
+	inject->mem = open(path, O_RDWR | O_CLOEXEC);
+	if (inject->mem >= 0)
+		return 0;
+	return lien_inject_over(inject)
+		       ? lien_inject_fail_gone(inject)
+		       : lien_inject_fail(inject, -errno,
+				 "may not open the memory of process %u: %s; run as root, "
+				 "or with CAP_SYS_PTRACE (and see kernel.yama.ptrace_scope)",
+				 inject->pid, strerror(errno));
+}
+
+static void fill_stub(const struct lien_inject *inject, const struct lien_remote *remote,
+	uint64_t region, struct lien_stub *stub)
+{
+	memset(stub, 0, sizeof(*stub));
+	stub->pthread_create = inject->pthread_create;
+	stub->pthread_detach = inject->pthread_detach;
+	stub->dlopen = inject->dlopen;
+	stub->dlclose = inject->dlclose;
+	stub->dlerror = inject->dlerror;
+	stub->errno_location = inject->errno_location;
+	stub->munmap = inject->munmap;
+	stub->mode = inject->dlopen_mode;
+	stub->restore_rt = inject->restore_rt;
+	stub->frame = remote->frame + sizeof(uint64_t);
+	stub->start = region + LIEN_STUB_LABEL(lien_stub_start);
+	stub->region = region;
+	stub->region_size = LIEN_STUB_REGION;
+	stub->nap[1] = LIEN_STUB_NAP_NS;
+	stub->created = -1;
+	strcpy(stub->name, LIEN_INJECT_MEMFD);
+}
+
+/* Has the thread map memory for the code and its data; 0: it could not. */
+static uint64_t make_region(struct lien_inject *inject, struct lien_remote *remote, bool *failed)
+{
+	size_t code = LIEN_STUB_LABEL(lien_stub_end);
+	struct lien_stub stub;
+	uint64_t region;
+	long result;
+
+	result = lien_remote_syscall(
+		remote, failed, SYS_mmap, 0, LIEN_STUB_REGION, PROT_READ | PROT_WRITE);
+	if (result < 0) {
+		lien_inject_fail(inject, result, "process %u cannot map memory: %s", inject->pid,
+			strerror(-result));
+		return 0;
+	}
+	region = result;
+	fill_stub(inject, remote, region, &stub);
+	if (lien_inject_write(inject, region, lien_stub_code, code) ||
+		lien_inject_write(inject, region + LIEN_STUB_CODE, &stub, sizeof(stub)))
+		result = -EFAULT;
+	else
+		result = lien_remote_syscall(remote, failed, SYS_mprotect, region, LIEN_STUB_CODE,
+			PROT_READ | PROT_EXEC);
+	if (!result)
+		return region;
+	lien_inject_fail(
+		inject, result, "process %u cannot map code: %s", inject->pid, strerror(-result));
+	if (!*failed)
+		lien_remote_syscall(remote, failed, SYS_munmap, region, LIEN_STUB_REGION, 0);
+	return 0;
+}
+
+static int fail_create(struct lien_inject *inject, int err, int created)
+{
+	uint32_t pid = inject->pid;
+
+	if (err == -ESRCH)
+		return lien_inject_fail_gone(inject);
+	if (err == -ETIMEDOUT)
+		return lien_inject_fail(
+			inject, err, "process %u was too slow to start a thread: try again", pid);
+	if (err == -EDEADLK)
+		return lien_inject_fail(inject, err,
+			"a thread of process %u waits for a lock of its libc: try again", pid);
+	if (err)
+		return lien_inject_fail(inject, err,
+			"process %u could not start a thread: %s; start it with `lien run`", pid,
+			strerror(-err));
+	return lien_inject_fail(inject, -created,
+		"process %u has no room for another thread (%s): raise its limit of processes "
+		"(ulimit -u), of memory (ulimit -v) or its cgroup's pids.max",
+		pid, strerror(created));
+}
+
+/*
+ * Has the thread start the new one. Its registers are given back in any case. -EDEADLK: it was
+ * waiting for a lock, and no trace of that is left.
+ */
+static int start_thread(
+	struct lien_inject *inject, struct lien_remote *remote, uint64_t *region, bool *failed)
+{
+	struct lien_stub stub = {.created = -1};
+	int err;
+
+	*region = make_region(inject, remote, failed);
+	if (!*region)
+		return -ENOMEM;
+	err = lien_remote_run(remote, *region, *region + LIEN_STUB_REGION, *region + LIEN_STUB_CODE,
+		*region + LIEN_STUB_LABEL(lien_stub_created));
+	*failed = err && err != -EDEADLK && err != -EFAULT;
+	if (!*failed && lien_inject_read(inject, *region + LIEN_STUB_CODE, &stub, sizeof(stub)))
+		err = -EFAULT;
+	if (!*failed && (stub.tid || !stub.created)) /* the new one runs: it needs that memory */
+		return 0;
+	if (!*failed)
+		lien_remote_syscall(remote, failed, SYS_munmap, *region, LIEN_STUB_REGION, 0);
+	return fail_create(inject, err, stub.created);
+}
+
+/* One thread is borrowed and given back: 0, and the new one runs. */
+static int borrow(struct lien_inject *inject, uint64_t *region)
+{
+	struct lien_inject_result *result = inject->result;
+	struct lien_remote *remote = calloc(1, sizeof(*remote));
+	const uint32_t left = 1;
+	bool failed = false;
+	int err;
+
+	if (!remote)
+		return lien_inject_fail(inject, -ENOMEM, "out of memory");
+	err = lien_inject_stop(inject, remote);
+	if (err)
+		goto out;
+	if (!lien_inject_same(inject)) {
+		err = lien_inject_fail_gone(inject);
+	} else {
+		err = lien_remote_borrow(remote);
+		if (err)
+			lien_inject_fail(inject, err,
+				"a thread of process %u has no room in its stack: try again",
+				inject->pid);
+	}
+	if (!err)
+		err = start_thread(inject, remote, region, &failed);
+	if (failed || lien_remote_release(remote)) {
+		if (!err)
+			err = lien_inject_fail_gone(inject);
+	} else if (!err) {
+		lien_inject_write(inject, LIEN_STUB_AT(*region, left), &left, sizeof(left));
+	}
+	result->thread = remote->tid;
+	result->pause_ns = lien_inject_now_ns() - remote->borrowed_ns;
+out:
+	free(remote);
+	return err;
+}
+
+static int inject_now(struct lien_inject *inject)
+{
+	uint64_t region = 0;
+	int err;
+
+	err = open_process(inject);
+	if (!err)
+		err = lien_inject_check(inject);
+	if (!err)
+		err = open_memory(inject);
+	if (!err)
+		err = lien_inject_present(inject);
+	inject->result->present = err > 0;
+	if (err)
+		return err > 0 ? 0 : err;
+	err = lien_inject_find(inject);
+	if (err)
+		return err;
+	for (int tries = 0; tries < TRIES; tries++) {
+		err = borrow(inject, &region);
+		if (err != -EDEADLK || lien_inject_late(inject))
+			break;
+		inject->locked = inject->result->thread;
+	}
+	return err ? err : lien_inject_load(inject, region);
+}
+
+struct job {
+	struct lien_inject inject;
+	int err;
+};
+
+/* A thread's tracees go when it ends, also those that it could not let go. */
+static void *work(void *arg)
+{
+	struct job *job = arg;
+
+	job->err = inject_now(&job->inject);
+	return NULL;
+}
+
+int lien_inject(uint32_t pid, int library_fd, unsigned limit_ms, struct lien_inject_result *result,
+	char *why, size_t size)
+{
+	uint64_t begun = lien_inject_now_ns();
+	struct job job = {.inject = {
+				  .pid = pid,
+				  .library_fd = library_fd,
+				  .deadline_ns = begun + limit_ms * 1000000ull,
+				  .result = result,
+				  .why = why,
+				  .why_size = size,
+				  .pidfd = -1,
+				  .mem = -1,
+			  }};
+	pthread_t thread;
+	int err;
+
+	memset(result, 0, sizeof(*result));
+	if (size)
+		why[0] = 0;
+	err = pthread_create(&thread, NULL, work, &job);
+	if (err)
+		job.err = lien_inject_fail(
+			&job.inject, -err, "cannot start a thread: %s", strerror(err));
+	else
+		pthread_join(thread, NULL);
+	if (job.inject.pidfd >= 0)
+		close(job.inject.pidfd);
+	if (job.inject.mem >= 0)
+		close(job.inject.mem);
+	result->total_ns = lien_inject_now_ns() - begun;
+	return job.err;
+}

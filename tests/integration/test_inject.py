@@ -1,0 +1,377 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-2-Clause
+"""The control library is put into live processes, and they do not notice. No agent takes part.
+
+INJECT_COUNT is the number of injections at random moments (100), INJECT_SEED repeats them."""
+
+import os
+import random
+import signal
+import time
+
+from lien_test import GOLDEN, case, check, equal, main, program, recording, state_of, wait_for
+from inject import (COUNT, LOAD, SEED, WAITS, Seen, Session, attempt, compiled, content, figures,
+                    has_library, inject, injector, ready, refused, settled, state_of_library)
+
+MAGIC = 0x6c69656e43544c31
+ARENA = 64 << 20
+
+
+@case()
+def test_leaves_nothing_else():
+    """The library is there, and apart from it the process is as before."""
+    with Session() as session:
+        process = session.waits("poll", "futex", "nanosleep")
+        before = settled(process.pid)
+        result = inject(process.pid)
+        check(not result.present, "it was not there before")
+        after = Seen(process.pid)
+        before.equals(after)
+        sizes, files = after.added(before)
+        check("liblien-control.so (deleted)" in files, "mapped: %s" % files)
+        equal(sorted(files - {"liblien-control.so (deleted)"}),
+              sorted(files & {"libdl.so.2", "libpthread.so.0"}), "other files")
+        # A stack that pthread keeps, and an arena of malloc's.
+        stack = [size for size in sizes if 0 < size <= 16 << 20]
+        check(sum(stack) < 20 << 20, "mappings %s" % sizes)
+        check(sum(size for size in sizes if size not in stack) <= 2 * ARENA, "mappings %s" % sizes)
+        magic, version, number, handler = state_of_library(process.pid)
+        equal(magic, MAGIC, "magic")
+        check(version and handler, "version %d, handler %#x" % (version, handler))
+        equal(after.caught, before.caught | 1 << (number - 1), "signals with handlers")
+        content(process)
+        check(inject(process.pid).present, "a second time it is there")
+        Seen(process.pid).equals(after)
+
+
+@case()
+def test_named():
+    """For the loader it has its own name, not that of a descriptor which means another file."""
+    with Session() as session:
+        process = session.python("""
+import ctypes, sys
+ctypes.CDLL("libcuda.so.1")
+libc, names = ctypes.CDLL(None), []
+kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_void_p), ctypes.c_size_t, ctypes.c_void_p)
+def note(info, size, data):
+    names.append(ctypes.string_at(info[1]) if info[1] else b"")
+    return 0
+print("ready", flush=True)
+sys.stdin.readline()
+libc.dl_iterate_phdr(kind(note), None)
+ok = names.count(b"liblien-control.so") == 1 and not [n for n in names if n.startswith(b"/proc")]
+print("ok 1" if ok else names, flush=True)
+""")
+        inject(process.pid)
+        content(process)
+
+
+@case()
+def test_preloaded():
+    with Session() as session:
+        driver = session.driver()
+        before = Seen(driver.pid)
+        check(inject(driver.pid).present, "`lien run` has loaded it")
+        before.equals(Seen(driver.pid))
+
+
+@case(limit=120)
+def test_waits():
+    """No wait ends early, late, or with EINTR."""
+    with Session() as session:
+        for kinds in [[kind] for kind in WAITS] + [WAITS]:
+            for _ in range(3 if len(kinds) > 1 else 2):
+                process = session.waits(*kinds)
+                time.sleep(random.random() / 20)
+                inject(process.pid)
+                check(content(process, 0.1) > 0 or kinds == ["wait"], "nobody waited")
+                process.end()
+
+
+@case()
+def test_rest_of_a_wait():
+    """What has been waited is not waited once more."""
+    kinds = ["nanosleep", "clock", "poll", "ppoll", "select", "futex", "cond"]
+    with Session() as session:
+        processes = [session.waits(kind, WAIT_MS="1500", LATE_MS="700") for kind in kinds]
+        time.sleep(1)
+        for process in processes:
+            inject(process.pid)
+        time.sleep(1)
+        for process in processes:
+            check(content(process) == 1, "%s has not come back" % process.argv)
+
+
+@case()
+def test_single_thread():
+    with Session() as session:
+        for _ in range(5):
+            process = session.waits()
+            inject(process.pid)
+            content(process)
+
+
+@case()
+def test_registers_of_signals():
+    """A handler that comes while a thread is borrowed runs, and ends its wait with EINTR."""
+    with Session() as session:
+        for _ in range(8):
+            process = session.waits("handler")
+            inject(process.pid)
+            content(process, 0.05)
+
+
+@case(limit=120)
+def test_replayed():
+    """A recorded job on the software driver, bytes verified before and after."""
+    with Session(memory="8G") as session:
+        job = session.replay(GOLDEN if COUNT >= 1000 else recording("pairs", 20), "--no-control")
+        before = job.verify()
+        for pid in job.ranks:
+            check(not inject(pid).present, "it was not there before")
+            check(has_library(pid), "it is mapped")
+        equal(job.verify(), before, "verified")
+        job.change(1)
+        equal(job.verify(), before, "verified after a change")
+        job.free()
+        job.quit()
+
+
+@case()
+def test_container():
+    """In user, mount and pid namespaces of its own, where the library is on no path."""
+    with Session() as session:
+        process = session.spawn([
+            "unshare", "--user", "--map-root-user", "--mount", "--pid", "--fork", "--mount-proc",
+            "sh", "-c", "mount -t tmpfs tmpfs %s && exec %s poll cond" % (
+                os.path.dirname(GOLDEN), program("prog_waits"))])
+        ready(process)
+        with open("/proc/%d/task/%d/children" % (process.pid, process.pid)) as file:
+            pid = int(file.read())
+        before = settled(pid)
+        inject(pid)
+        check(has_library(pid), "it is mapped")
+        before.equals(settled(pid))
+        content(process)
+
+
+def random_targets(session, choice):
+    """Starts one of several kinds of processes."""
+    kind = choice.randrange(5)
+    if kind == 0:
+        return session.python()
+    if kind == 1:
+        return session.waits(*choice.sample(WAITS, len(WAITS)))
+    if kind == 2:
+        return session.waits(*LOAD, *choice.sample(WAITS, len(WAITS)))
+    return session.waits(*choice.sample(LOAD, 4), *choice.sample(WAITS, 3))
+
+
+@case(limit=3600)
+def test_random_moments():
+    """INJECT_COUNT injections, none of which does harm."""
+    choice = random.Random(SEED)
+    pauses, totals, attempts = [], [], []
+    for number in range(COUNT):
+        with Session() as session:
+            process = random_targets(session, choice)
+            time.sleep(choice.random() * 0.03)
+            try:
+                result = inject(process.pid)
+                content(process, 0.06)
+                check(has_library(process.pid), "it is not mapped")
+            except Exception:
+                print("   INJECT_SEED=%d, number %d: %s" % (SEED, number, process.argv))
+                raise
+            pauses.append(result.pause_us)
+            totals.append(result.total_us)
+            attempts.append(result.attempts)
+    print("   %d injections; pause in us: %s; all in us: %s; threads stopped: %s" % (
+        COUNT, figures(pauses), figures(totals), figures(attempts)))
+
+
+@case(limit=3600)
+def test_killed_injector():
+    """The injector dies at any moment: the process goes on, and the next one does it."""
+    choice = random.Random(SEED)
+    there = 0
+    for number in range(max(COUNT // 10, 5)):
+        with Session() as session:
+            process = random_targets(session, choice)
+            with injector(process.pid) as first:
+                time.sleep(choice.random() * 0.012)
+                first.kill()
+            try:
+                content(process, 0.06)
+                there += has_library(process.pid)
+
+                def again(pid=process.pid):
+                    result = attempt(pid)
+                    check(not isinstance(result, tuple) or result[0] == 16, result)
+                    return not isinstance(result, tuple)
+                wait_for("the next injection", again, 15, 0.2)
+                content(process, 0.06)
+            except Exception:
+                print("   INJECT_SEED=%d, number %d: %s" % (SEED, number, process.argv))
+                raise
+    print("   in %d the library was there already" % there)
+
+
+@case()
+def test_in_handler():
+    """Not in a signal handler, that may have come in the middle of malloc(): it waits for that."""
+    with Session() as session:
+        for _ in range(4):
+            process = session.waits("in-handler")
+            time.sleep(0.1)
+            refused(process.pid, 110, "none of the 2 threads", limit_ms=50)
+            inject(process.pid)
+            content(process)
+
+
+# Before its call of ptrace() number CALL the injector gets SIGKILL, or somebody else another signal.
+KILLER = """
+#include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+long ptrace(int request, ...)
+{
+	static int count;
+	long args[3];
+	va_list list;
+
+	va_start(list, request);
+	for (int i = 0; i < 3; i++)
+		args[i] = va_arg(list, long);
+	va_end(list);
+	if (count++ == atoi(getenv("CALL")))
+		kill(getenv("WHO") ? atoi(getenv("WHO")) : getpid(), atoi(getenv("SIGNAL")));
+	return syscall(SYS_ptrace, request, args[0], args[1], args[2]);
+}
+"""
+CALLS_MAX = 200
+
+
+@case(limit=600)
+def test_killed_at_each_call():
+    """The injector dies before its first, second, ... call of ptrace(), whatever thread it has."""
+    kinds = [kind for kind in WAITS if kind != "wait"]
+    with Session() as session:
+        killer = compiled(session, "libkiller.so", KILLER, "-shared", "-fPIC")
+        for number in range(CALLS_MAX):
+            process = session.waits(kinds[number % len(kinds)])
+            before = settled(process.pid)
+            with injector(process.pid, env={"LD_PRELOAD": killer, "CALL": str(number),
+                                            "SIGNAL": str(int(signal.SIGKILL))}) as other:
+                said = other.communicate(timeout=30)[0]
+            content(process, 0.05)
+            blocked = settled(process.pid).blocked
+            equal({tid: blocked[tid] for tid in before.blocked}, before.blocked, "blocked signals")
+            process.end()
+            if said:
+                break
+        check(said.startswith("ok ") and number > 20, "%d calls, then: %s" % (number, said))
+    print("   at each of %d calls" % number)
+
+
+@case(limit=120)
+def test_stopped_while_borrowed():
+    """SIGSTOP to a process whose one thread is borrowed: it is stopped then, and not before."""
+    with Session() as session:
+        killer = compiled(session, "libkiller.so", KILLER, "-shared", "-fPIC")
+        for number in range(4, 50, 5):
+            process = session.waits()
+            with injector(process.pid, limit_ms=200, env={
+                    "LD_PRELOAD": killer, "CALL": str(number), "WHO": str(process.pid),
+                    "SIGNAL": str(int(signal.SIGSTOP))}) as other:
+                said = other.communicate(timeout=30)[0]
+            equal(said.split()[:2], ["error", "110"], "said at call %d" % number)
+            wait_for("it is stopped (call %d)" % number, lambda: state_of(process.pid) == "T", 2)
+            process.signal(signal.SIGCONT)
+            content(process)
+            wait_for("the next injection",
+                     lambda: not isinstance(attempt(process.pid), tuple), 15, 0.2)
+            content(process)
+            process.end()
+
+
+@case(limit=120)
+def test_stopped_meanwhile():
+    """SIGSTOP and SIGCONT at random: refused or done, and the process goes on."""
+    choice = random.Random(SEED)
+    kinds = [kind for kind in WAITS if kind != "epoll"]  # which that ends with EINTR by itself
+    with Session() as session:
+        for _ in range(10):
+            process = session.waits(*kinds, *LOAD)
+            with injector(process.pid, limit_ms=500) as other:
+                for _ in range(4):
+                    time.sleep(choice.random() * 0.004)
+                    process.signal(signal.SIGSTOP)
+                    time.sleep(choice.random() * 0.004)
+                    process.signal(signal.SIGCONT)
+                other.communicate(timeout=20)
+            content(process, 0.1)
+            wait_for("the next injection",
+                     lambda pid=process.pid: not isinstance(attempt(pid), tuple), 15, 0.2)
+            content(process)
+            process.end()
+
+
+@case(limit=120)
+def test_ends_meanwhile():
+    """A process that ends, or starts another program: one line, and no waiting."""
+    choice = random.Random(SEED)
+    done = 0
+    with Session() as session:
+        for _ in range(20):
+            process = session.waits(*WAITS[:4], "start")
+            with injector(process.pid) as other:
+                time.sleep(choice.random() * 0.01)
+                process.signal(signal.SIGKILL)
+                begun = time.monotonic()
+                said = other.communicate(timeout=20)[0]
+            check(said.count("\n") == 1, "prog_inject said: %s" % said)
+            check(time.monotonic() - begun < 5, "it took %g s" % (time.monotonic() - begun))
+            done += said.startswith("ok")
+            process.end()
+        for _ in range(10):
+            process = session.waits("exec", "malloc", "poll")
+            time.sleep(choice.random() * 0.1)
+            for _ in range(10):
+                attempt(process.pid, limit_ms=300)
+            process.send("")
+            answer = process.line()
+            while answer == "ready":
+                answer = process.line()
+            check(answer.startswith("ok "), answer)
+            process.end()
+    print("   %d were injected into before they ended" % done)
+
+
+@case(limit=60)
+def test_busy_loader():
+    """Somebody has the loader's lock for long: nobody else waits, and the library comes later."""
+    with Session() as session:
+        slow = compiled(session, "libslow.so", """
+#include <poll.h>
+__attribute__((constructor)) static void slow(void) { poll(0, 0, 1500); }
+""", "-shared", "-fPIC")
+        process = session.waits("slow-load", "poll", SLOW_LIBRARY=slow)
+        time.sleep(0.1)
+        before = Seen(process.pid)
+        refused(process.pid, 110, "loader .* is busy", limit_ms=400)
+        content(process)
+        refused(process.pid, 16, "not over", limit_ms=400)
+        wait_for("it comes", lambda: has_library(process.pid), 10)
+        check(wait_for("it is over", lambda: not isinstance(attempt(process.pid), tuple), 10),
+              "present")
+        wait_for("its thread has ended", lambda: len(Seen(process.pid).threads) <
+                 len(before.threads) + 1, 10)
+        Seen(process.pid).added(before)
+        content(process)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
