@@ -15,6 +15,7 @@
 #include "agent/contexts.h"
 #include "agent/event_check.h"
 #include "agent/gate.h"
+#include "agent/attach.h"
 #include "agent/node.h"
 #include "agent/prepare.h"
 #include "agent/privileges.h"
@@ -225,6 +226,7 @@ static void tick(struct lien_agent *agent)
 	lien_watch_tick(agent);
 	lien_orders_tick(agent);
 	lien_walks_tick(agent);
+	lien_attach_tick(agent);
 	lien_contexts_tick(agent);
 	lien_gate_tick(agent);
 	lien_prepare_tick(agent);
@@ -241,7 +243,8 @@ static int tick_ms(const struct lien_agent *agent)
 	if (phase == LIEN_PHASE_GATE || phase == LIEN_PHASE_DRAIN)
 		return TICK_REST_MS;
 	return agent->waking || agent->transaction || agent->walks ||
-			       !LIST_EMPTY(&agent->compares) || lien_probes_gates(agent->probes)
+			       !LIST_EMPTY(&agent->compares) || !LIST_EMPTY(&agent->attaches) ||
+			       lien_probes_gates(agent->probes)
 		       ? TICK_FAST_MS
 		       : TICK_MS;
 }
@@ -330,6 +333,7 @@ static int start(struct lien_agent *agent, const struct lien_agent_config *confi
 	agent->ring.fd = lien_probes_fd(agent->probes);
 	agent->ring.ready = ring_ready;
 	err = lien_agent_watch(agent, &agent->ring, EPOLLIN);
+	agent->control = config->control;
 	if (!err && config->control)
 		lien_probes_add_control_file(agent->probes, config->control);
 	if (!err)
@@ -389,6 +393,7 @@ int lien_agent_run(const struct lien_agent_config *config)
 	agent->ended = true;
 	lien_graph_free(agent->graph);
 	lien_compare_stop(agent);
+	lien_attach_stop(agent);
 	lien_probes_close(agent->probes);
 	lien_host_files_free(&agent->host);
 	if (agent->signals.fd > 0)

@@ -56,6 +56,8 @@ struct lien_tracked {
 
 struct lien_walk;
 struct lien_compare;
+struct lien_attach;
+struct lien_worker;
 
 struct lien_server;
 struct lien_sites;
@@ -93,6 +95,9 @@ struct lien_agent {
 	uint64_t host_limit; /* of all processes' host arenas together; 0: none */
 	struct lien_host_files host;
 	LIST_HEAD(, lien_compare) compares;
+	LIST_HEAD(, lien_attach) attaches;
+	struct lien_worker *injector; /* NULL: not needed yet */
+	const char *control;	      /* the control library's file; NULL: not installed */
 
 	struct lien_journal *journal; /* NULL: none is kept */
 	char *journal_path;
@@ -163,6 +168,8 @@ void lien_watch_resume(struct lien_agent *agent);
 /* After the graph has taken in an event that tells of a process or a library. */
 void lien_watch_event(struct lien_agent *agent, const struct lien_event *event);
 void lien_watch_tick(struct lien_agent *agent);
+/* Looks for a control library that the process may have got a moment ago. */
+void lien_watch_look(struct lien_agent *agent, struct lien_process *process);
 /* The agent's part of a process, made if it is not there. NULL: out of memory. */
 struct lien_tracked *lien_watch_track(struct lien_agent *agent, struct lien_process *process);
 void lien_watch_process_end(void *agent, struct lien_process *process);

@@ -42,7 +42,7 @@ const char *lien_plan_unreachable(const struct lien_process *process)
 	if (process->incomplete & ~LIEN_INCOMPLETE_NCCL)
 		return "the process did something lien could not follow";
 	if (process->presence == LIEN_CONTROL_NONE)
-		return "the process has no control library: start it with `lien run`";
+		return "the process has no control library: `lien attach` gives it one";
 	if (process->presence == LIEN_CONTROL_OTHER)
 		return "the process has a control library of another version of lien: use the "
 		       "agent "

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <lien/version.h>
+#include "agent/attach.h"
 #include "agent/findings.h"
 #include "agent/gate.h"
 #include "agent/requests.h"
@@ -417,26 +418,42 @@ static void request_arena(struct lien_client *client, json_t *request)
 	}
 }
 
+/* Answers if one of them is not there for the client. */
+static bool all_known(struct lien_client *client, const struct transfer *transfer)
+{
+	struct lien_process *process;
+	char error[200];
+	unsigned i;
+
+	for (i = 0; i < transfer->selection.pids_count; i++) {
+		process = lien_graph_process(client->agent->graph, transfer->pids[i]);
+		if (process && lien_sees(&client->viewer, process))
+			continue;
+		snprintf(error, sizeof(error), LIEN_UNKNOWN_PROCESS, transfer->pids[i]);
+		lien_reply_error(client, error);
+		return false;
+	}
+	return true;
+}
+
+static void request_attach(struct lien_client *client, json_t *request)
+{
+	static struct transfer transfer;
+
+	memset(&transfer, 0, sizeof(transfer));
+	if (read_transfer(client, request, &transfer) && all_known(client, &transfer))
+		lien_attach_start(client, transfer.pids, transfer.selection.pids_count);
+}
+
 static void request_compare(struct lien_client *client, json_t *request)
 {
 	static struct transfer transfer;
-	struct lien_process *process;
-	char error[200];
 	bool repair;
-	unsigned i;
 
 	memset(&transfer, 0, sizeof(transfer));
 	if (!read_transfer(client, request, &transfer) ||
-		!read_flag(client, request, "repair", &repair))
+		!read_flag(client, request, "repair", &repair) || !all_known(client, &transfer))
 		return;
-	for (i = 0; i < transfer.selection.pids_count; i++) {
-		process = lien_graph_process(client->agent->graph, transfer.pids[i]);
-		if (!process || !lien_sees(&client->viewer, process)) {
-			snprintf(error, sizeof(error), LIEN_UNKNOWN_PROCESS, transfer.pids[i]);
-			lien_reply_error(client, error);
-			return;
-		}
-	}
 	lien_compare_start(
 		client, transfer.pids, transfer.selection.pids_count, repair, transfer.timeout_ms);
 }
@@ -521,6 +538,7 @@ static const struct request {
 			"discard", "host_limit_bytes", "on_use"}},
 	{"restore", request_restore, {"pids", "timeout_ms", "ignore_damage"}},
 	{"arena", request_arena, {"release", "pids"}},
+	{"attach", request_attach, {"pids"}},
 	{"compare", request_compare, {"pids", "repair", "timeout_ms"}},
 	{"status", request_status, {NULL}},
 	{"record", request_record, {"follow"}},

@@ -12,6 +12,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "agent/attach.h"
 #include "agent/requests.h"
 #include "agent/walks.h"
 
@@ -34,6 +35,8 @@ static void client_close(struct lien_client *client)
 	LIST_REMOVE(client, next);
 	if (client->compare)
 		lien_compare_drop(client->compare);
+	if (client->attach)
+		lien_attach_drop(client->attach);
 	close(client->source.fd);
 	free(client->in);
 	free(client->out);
@@ -430,13 +433,18 @@ void lien_server_event(
 			lien_reply_write(client, event, event->size);
 }
 
+static bool waits_for_transaction(const struct lien_client *client)
+{
+	return client->waiting && !client->compare && !client->attach;
+}
+
 void lien_server_progress(
 	struct lien_agent *agent, enum lien_phase phase, unsigned done, unsigned of)
 {
 	struct lien_client *client;
 
 	LIST_FOREACH (client, &agent->server->clients, next)
-		if (client->waiting && !client->compare)
+		if (waits_for_transaction(client))
 			lien_reply_send(
 				client, json_pack("{s:{s:s, s:i, s:i}}", "progress", "phase",
 						lien_phase_name(phase), "done", done, "of", of));
@@ -447,7 +455,7 @@ void lien_server_transaction_done(struct lien_agent *agent)
 	struct lien_client *client;
 
 	LIST_FOREACH (client, &agent->server->clients, next)
-		if (client->waiting && !client->compare) {
+		if (waits_for_transaction(client)) {
 			client->waiting = false;
 			lien_request_done(client);
 		}

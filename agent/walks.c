@@ -32,7 +32,7 @@ const char *lien_walk_impossible(const struct lien_process *process)
 {
 	switch (process->presence) {
 	case LIEN_CONTROL_NONE:
-		return "it has no control library: start it with `lien run`";
+		return "it has no control library: `lien attach` gives it one";
 	case LIEN_CONTROL_LOADED:
 		return "it has made no CUDA call since the agent started, so its control thread "
 		       "does not run yet";

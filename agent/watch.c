@@ -615,6 +615,12 @@ void lien_watch_tick(struct lien_agent *agent)
 	}
 }
 
+void lien_watch_look(struct lien_agent *agent, struct lien_process *process)
+{
+	read_libraries(agent, process);
+	look_for_control(agent, process);
+}
+
 void lien_watch_process_end(void *context, struct lien_process *process)
 {
 	struct lien_tracked *tracked = process->agent;

@@ -4,7 +4,8 @@
  * signal: no thread (it would break unshare -U, and be lost in forked children), no file. The
  * agent's BPF program sends that signal to a thread that enters a driver call, once there is
  * something to control; the handler then runs at a function's first instruction, where it may do
- * whatever a called function may do. Without an agent nothing ever happens.
+ * whatever a called function may do. Without an agent nothing ever happens. A library that is put
+ * into a live process is opened by a thread made for that, which starts the control thread at once.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -12,7 +13,9 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "control/control.h"
@@ -47,6 +50,7 @@ static void *serve(void *arg)
 	struct place place = *(struct place *)arg;
 
 	free(arg);
+	prctl(PR_SET_NAME, "lien-control");
 	/* A child of fork() that has the lock of a thread it does not have never gets here. */
 	lien_control_serve(place.fd, place.ino);
 	return NULL;
@@ -135,5 +139,7 @@ __attribute__((constructor)) static void load(void)
 	lien_control_state.translate_end = (uintptr_t)__stop_lien_translate;
 	lien_control_state.signal = signal;
 	lien_control_state.handler = (uintptr_t)woken;
+	if (syscall(SYS_gettid) != getpid())
+		start();
 	__atomic_store_n(&lien_control_state.magic, LIEN_WIRE_MAGIC, __ATOMIC_RELEASE);
 }

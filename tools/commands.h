@@ -8,6 +8,7 @@
 
 int lien_cmd_agent(int argc, char **argv);
 int lien_cmd_arena(int argc, char **argv);
+int lien_cmd_attach(int argc, char **argv);
 int lien_cmd_check(int argc, char **argv);
 int lien_cmd_comms(int argc, char **argv);
 int lien_cmd_doctor(int argc, char **argv);

@@ -16,6 +16,7 @@ static const struct command {
 } commands[] = {
 	{"agent", "watch this node's GPU processes; the other commands ask it", lien_cmd_agent},
 	{"run", "start a program so that its memory can be offloaded", lien_cmd_run},
+	{"attach", "put the control library into processes that run already", lien_cmd_attach},
 	{"ps", "list the processes that use CUDA", lien_cmd_ps},
 	{"mem", "show who owns how much GPU memory, and what offload would free", lien_cmd_mem},
 	{"check", "find leaks and oddities; --deep: compare with the driver", lien_cmd_check},

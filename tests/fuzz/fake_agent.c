@@ -18,6 +18,7 @@
 #include "loader/files.h"
 #include "loader/follow.h"
 #include "loader/gate.h"
+#include "loader/inject.h"
 #include "tests/unit/events.h"
 
 uint64_t fake_now;
@@ -270,6 +271,19 @@ json_t *lien_gate_view(struct lien_agent *agent, const struct lien_viewer *viewe
 {
 	(void)agent, (void)viewer;
 	return json_array();
+}
+
+int lien_inject(uint32_t pid, int library_fd, unsigned limit_ms, struct lien_inject_result *result,
+	char *why, size_t size)
+{
+	(void)pid, (void)library_fd, (void)limit_ms, (void)result;
+	snprintf(why, size, "not here");
+	return -EPERM;
+}
+
+void lien_watch_look(struct lien_agent *agent, struct lien_process *process)
+{
+	(void)agent, (void)process;
 }
 
 void lien_gate_found(struct lien_agent *agent, struct lien_process *process, bool shut)

@@ -238,7 +238,7 @@ def test_rank_killed_in_each_phase():
             wait_for("it is forgotten", lambda v=victim: not session.process(v.pid))
             whole_again(session, pair, victim.pid)
             pair.end()
-            equal(session.used(), 0, "device memory in use after %s" % phase)
+            wait_for("no device memory is in use after %s" % phase, lambda: not session.used())
 
 
 @case(90)
@@ -256,7 +256,7 @@ def test_all_ranks_killed_in_each_phase():
             client.wait(20)
             wait_for("the transaction ends", lambda: session.ask("status")["transaction"] is None)
             pair.end()
-            equal(session.used(), 0, "device memory in use after %s" % phase)
+            wait_for("no device memory is in use after %s" % phase, lambda: not session.used())
             equal(session.ask("restore")["outcome"], "nothing to do", "restore")
 
 

@@ -298,7 +298,8 @@ def test_control_libraries_that_lie():
             check(alive(liar.pid), "it was harmed")
             liar.end()
             session.forgotten(liar.pid)
-            check(len(os.listdir("/proc/%d/fd" % agent.pid)) <= files, how, "leaves open files")
+            wait_for(how + " leaves no open files",  # links are closed when the kernel has time
+                     lambda: len(os.listdir("/proc/%d/fd" % agent.pid)) <= files)
 
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
             path = session.path("stranger.sock")

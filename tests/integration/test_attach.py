@@ -1,0 +1,125 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-2-Clause
+"""`lien attach`: processes that ran before the agent and without the control library get it, and what
+they have is read from the driver."""
+
+import os
+import signal
+import sys
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+
+from lien_test import LIEN, MIB, Session, alive, case, check, equal, main, wait_for  # noqa: E402
+
+
+def early(session, count=1):
+    """Processes that have made their calls before there is an agent."""
+    drivers = [session.driver(control=False) for _ in range(count)]
+    memory = []
+    for driver in drivers:
+        handle, va = driver("make", 2 * MIB, 0)
+        driver("fill", va, 2 * MIB, 0x61)
+        memory.append((handle, va))
+    return drivers, memory
+
+
+def known(session, driver):
+    return wait_for("%d is known" % driver.pid, lambda: session.process(driver.pid))
+
+
+@case()
+def test_what_ran_before():
+    with Session() as session:
+        (driver,), ((handle, va),) = early(session)
+        session.start_agent()
+        process = known(session, driver)
+        equal((process["control"], process["complete"], process["bytes"]), ("none", False, 0), "before")
+        answer = session.ask("attach", driver.pid)
+        attached, = answer["processes"]
+        equal((attached["pid"], attached["error"], attached["present"]), (driver.pid, None, False),
+              "attached")
+        check(attached["ms"] > 0, attached)
+        read, = answer["read"]
+        equal((read["mappings"], [d["kind"] for d in read["differences"]]), (1, ["missing"]), "read")
+        process = session.process(driver.pid)
+        equal((process["control"], process["bytes"]), ("ready", 2 * MIB), "after")
+        equal(session.ask("holders", driver.pid, hex(va))["allocation"]["bytes"], 2 * MIB, "found")
+        # How many references it holds is not known, so it is not moved.
+        equal(session.process(driver.pid)["complete"], False, "complete")
+        outcome = session.lien("offload", "--owner", "all")
+        check("references" in outcome.out or outcome.code == 1, outcome)
+        equal(session.used(), 2 * MIB, "device memory in use")
+        equal(driver("check", va, 2 * MIB, 0x61), 0, "wrong bytes")
+        again = session.ask("attach", driver.pid)
+        equal([p["present"] for p in again["processes"]], [True], "a second time")
+        said = session.lien("attach", driver.pid).out
+        check("has the control library already" in said, said)
+        driver("unmap", va, 2 * MIB)
+        driver("release", handle)
+        wait_for("the memory is gone", lambda: not session.process(driver.pid)["bytes"])
+
+
+@case()
+def test_new_memory_of_an_attached_process():
+    """What it makes from now on is seen, and is moved with the rest once that is known."""
+    with Session() as session:
+        session.start_agent()
+        driver = session.driver(control=False)  # seen from its first call on
+        _, va = driver("make", 4 * MIB, 0)
+        driver("fill", va, 4 * MIB, 0x33)
+        check(known(session, driver)["complete"], "it is not complete")
+        session.refused("offload", "--owner", "all", "--pid", driver.pid, text="no control library")
+        said = session.lien("attach", "--all")
+        equal(said.code, 0, "exit status: %s" % said)
+        check("attached in" in said.out and "1 mapping read from the driver" in said.out, said)
+        session.ready(driver.pid)
+        for _ in range(2):
+            equal(session.ask("offload", "--owner", "all")["bytes"], 4 * MIB, "moved")
+            equal(session.used(), 0, "device memory in use")
+            session.ask("restore")
+            equal(driver("check", va, 4 * MIB, 0x33), 0, "wrong bytes")
+        said = session.lien("attach", "--all").out
+        check("no process that uses CUDA lacks" in said, said)
+
+
+@case()
+def test_refusals():
+    with Session() as session:
+        (driver, stopped), _ = early(session, 2)
+        session.start_agent()
+        for each in (driver, stopped):
+            known(session, each)
+        session.refused("attach", 999999, text="process 999999 is not known")
+        session.refused("attach", os.getpid(), text="is not known")
+        session.refused("attach", text="--all", code=2)
+        session.refused("attach", "--all", driver.pid, text="--all", code=2)
+        session.refused("attach", "12x", text="number", code=2)
+        stopped.process.signal(signal.SIGSTOP)
+        outcome = session.lien("attach", driver.pid, stopped.pid)
+        equal(outcome.code, 1, "exit status")
+        check("%d prog_driver: refused:" % stopped.pid in outcome.out and "stopped" in outcome.out and
+              "%d prog_driver: attached" % driver.pid in outcome.out, outcome)
+        stopped.process.signal(signal.SIGCONT)
+        check(alive(stopped.pid), "it was harmed")
+        equal(session.ask("attach", stopped.pid)["attached"], 1, "when it runs again")
+
+
+@case()
+def test_killed_client_and_agent():
+    """What was begun goes on, and the next agent finds it."""
+    with Session() as session:
+        (driver,), ((_, va),) = early(session)
+        session.start_agent()
+        known(session, driver)
+        client = session.spawn([LIEN, "attach", driver.pid])
+        client.signal(signal.SIGKILL)
+        client.wait()
+        session.kill_agent()
+        session.start_agent()
+        equal(session.ask("attach", driver.pid)["attached"], 1, "attached")
+        equal(driver("check", va, 2 * MIB, 0x61), 0, "wrong bytes")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
