@@ -28,16 +28,9 @@ static const struct lien_usage usage = {
 
 static bool read_pids(int argc, char **argv, struct lien_pids *pids)
 {
-	unsigned long pid;
-	char *end;
-	int i;
-
-	for (i = 0; i < argc; i++) {
-		pid = strtoul(argv[i], &end, 10);
-		if (!argv[i][0] || *end || !pid || pid > UINT32_MAX || pids->count == LIEN_PIDS_MAX)
+	for (; argc--; argv++, pids->count++)
+		if (pids->count == LIEN_PIDS_MAX || !lien_parse_pid(*argv, &pids->pid[pids->count]))
 			return false;
-		pids->pid[pids->count++] = pid;
-	}
 	return true;
 }
 
@@ -57,11 +50,11 @@ static void print_read(const json_t *read)
 	if (!read)
 		return;
 	if (json_is_string(json_object_get(read, "error")))
-		lien_print_wrapped(stdout, 4, "its memory could not be read: %s",
+		lien_print_wrapped(stdout, 4, "    its memory could not be read: %s",
 			lien_get_text(read, "error"));
 	else
 		lien_print_wrapped(stdout, 4,
-			"%" PRIu64 " %s read from the driver in %s, %zu of them new to lien",
+			"    %" PRIu64 " %s read from the driver in %s, %zu of them new to lien",
 			LIEN_PLURAL(lien_get_number(read, "mappings"), "mapping", "mappings"),
 			lien_time(lien_get_real(read, "ms")).text,
 			json_array_size(json_object_get(read, "differences")));

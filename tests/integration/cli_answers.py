@@ -195,6 +195,19 @@ def make_graph(ranks, local, shared, communicators):
 
 GRAPH = make_graph(2, 294, 336, 4)
 
+ATTACH = {"processes": [
+    {"pid": 812, "command": "python3", "error": None, "present": False, "pause_ms": 0.8, "ms": 8.1},
+    {"pid": 813, "command": "python3", "error": None, "present": True, "pause_ms": 0.0, "ms": 0.0},
+    {"pid": 814, "command": "sleep", "error": "process 814 is stopped: let it go on first",
+     "present": False, "pause_ms": 0.0, "ms": 0.0}], "attached": 2, "refused": 1}
+ATTACH_READ = {"processes": [
+    {"pid": 812, "command": "python3", "error": None, "mappings": 966, "differences": [
+        {"kind": "missing", "address": "0x7f2a4c000000", "bytes": 10485760, "driver": {}}],
+     "unsettled": 0, "repaired": True, "complete": False, "orders": 2, "ms": 31.0, "walk_ms": 24.2},
+    {"pid": 813, "command": "python3", "error": "it was not read within 60000 ms", "mappings": 0,
+     "differences": [], "unsettled": 0, "repaired": False, "complete": False, "orders": 0,
+     "ms": 0.0, "walk_ms": 0.0}], "differences": 1, "compared": 1, "not_compared": 1}
+
 RESULTS = {"ps": PS, "mem": MEM, "comms": COMMS, "holders": HOLDERS, "graph": GRAPH,
            "offload": OFFLOAD, "restore": RESTORE, "status": STATUS,
            "arena": ARENA}

@@ -14,12 +14,12 @@ import subprocess
 import sys
 
 from cli_answers import (
-    COMMS, EXPLAINED, GRAPH, HOLDERS, MEM, OFFLOAD, PROGRESS, RESULTS, STATUS, make_graph, mem_by,
-    process)
+    ATTACH, ATTACH_READ, COMMS, EXPLAINED, GRAPH, HOLDERS, MEM, OFFLOAD, PROGRESS, RESULTS, STATUS,
+    make_graph, mem_by, process)
 from cli_fixture import LIEN, Agent, fits, run_cases, variants
 
 COMMANDS = ["run", "ps", "mem", "comms", "holders", "graph", "offload", "restore", "check", "status",
-            "doctor", "record", "snapshot", "events", "top", "arena"]
+            "doctor", "record", "snapshot", "events", "top", "arena", "attach"]
 FROM = ["ps", "mem", "comms", "holders", "graph", "check", "events"]  # can answer from a recording
 QUERIES = {
     "ps": ["ps"],
@@ -85,6 +85,8 @@ def case_wrong_arguments(context):
     wrong += [["mem", "--pid", "x"], ["mem", "--pid", "1", "--pid", "2"], ["mem", "--pid"]]
     wrong += [["comms", "--group"], ["comms", "--group", ""], ["comms", "--pid", "x"],
               ["comms", "--pid", "1", "--pid", "2"]]
+    wrong += [["attach"], ["attach", "--all", "812"], ["attach", "0"], ["attach", "812", "+1"],
+              ["attach"] + ["1"] * 1025]
     for command in ("offload", "restore"):
         wrong += [[command, "--pid", "me"], [command, "--pid", "0"], [command, "--pid"],
                   [command, "--timeout", "0"], [command, "--timeout", "1s"],
@@ -387,10 +389,31 @@ def case_arena(context):
     out, _ = context.run("arena", "--release", "--pid", "812")
     fits(out)
     assert "64.0 MiB given back, 512.0 MiB held" in out and "GIVEN BACK" in out, out
-    assert agent.requests == [{"op": "arena", "release": False, "pids": []},
+    assert agent.requests == [{"op": "arena", "release": False},
                               {"op": "arena", "release": True, "pids": [812]}], agent.requests
     _, err = context.run("arena", "--pid", "812", code=2)
     assert "--pid needs --release" in err and err.count("\n") == 1, err
+
+
+def case_attach(context):
+    """attach: each process with what came of it, and what was read"""
+    results = {"attach": ATTACH, "compare": ATTACH_READ}
+    agent = context.agent(lambda r: [{"ok": True, "result": results[r["op"]]}])
+    out, _ = context.run("attach", "812", "813", "814", code=1)
+    fits(out)
+    assert "812 python3: attached in 8.10 ms, of which it waited 0.80 ms\n" in out, out
+    assert "    966 mappings read from the driver in 31.0 ms, 1 of them new to lien" in out, out
+    assert "813 python3: has the control library already\n" in out, out
+    assert "could not be read: it was not read within 60000 ms" in out, out
+    assert "814 sleep: refused: process 814 is stopped" in out, out
+    assert agent.requests == [
+        {"op": "attach", "pids": [812, 813, 814]},
+        {"op": "compare", "repair": True, "timeout_ms": 60000, "pids": [812, 813]}], agent.requests
+    out, _ = context.run("attach", "--all", "--json", code=1)
+    assert json.loads(out)["read"] == ATTACH_READ["processes"], out
+    results["attach"] = {"processes": [], "attached": 0, "refused": 0}
+    out, _ = context.run("attach", "--all")
+    assert out == "no process that uses CUDA lacks the control library\n", out
 
 
 def case_offload_options(context):
