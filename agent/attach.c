@@ -128,8 +128,10 @@ static int submit(struct lien_attach *attach, unsigned part)
 	struct inject *inject = calloc(1, sizeof(*inject));
 	int err = -ENOMEM;
 
-	if (!inject)
-		return err;
+	if (!agent->control || !inject) {
+		free(inject);
+		return agent->control ? err : -ENOENT;
+	}
 	*inject = (struct inject){.job = {.work = work, .done = done, .drop = drop},
 		.attach = attach,
 		.part = part,

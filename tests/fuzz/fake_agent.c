@@ -10,11 +10,13 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "agent/attach.h"
 #include "agent/gate.h"
 #include "agent/level.h"
 #include "agent/node.h"
 #include "agent/prepare.h"
 #include "agent/sites.h"
+#include "agent/worker.h"
 #include "loader/files.h"
 #include "loader/follow.h"
 #include "loader/gate.h"
@@ -281,6 +283,23 @@ int lien_inject(uint32_t pid, int library_fd, unsigned limit_ms, struct lien_inj
 	return -EPERM;
 }
 
+int lien_worker_new(struct lien_agent *agent, struct lien_worker **out)
+{
+	(void)agent, (void)out;
+	return -ENOSYS;
+}
+
+int lien_worker_submit(struct lien_worker *worker, struct lien_job *job)
+{
+	(void)worker, (void)job;
+	return -ENOSYS;
+}
+
+void lien_worker_free(struct lien_worker *worker)
+{
+	(void)worker;
+}
+
 void lien_watch_look(struct lien_agent *agent, struct lien_process *process)
 {
 	(void)agent, (void)process;
@@ -489,6 +508,7 @@ void fake_agent_run(struct fake_agent *fake)
 	}
 	lien_orders_tick(agent);
 	lien_walks_tick(agent);
+	lien_attach_tick(agent);
 	lien_prepare_tick(agent);
 	lien_server_tick(agent);
 }

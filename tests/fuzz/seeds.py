@@ -36,7 +36,7 @@ def client():
         '{"op":"compare","repair":true,"timeout_ms":100}', '{"op":"record","follow":false}', '{"op":"record"}',
         '{"op":"offload","owner":"all","verify":true,"discard":["nccl","1:0x7e0000000000"],"host_limit_bytes":9}',
         '{"op":"offload","on_use":"restore"}\n{"op":"status"}', '{"op":"offload","on_use":"fail","owner":"all"}',
-        '{"op":"offload","on_use":"panic"}', '{"op":"offload","discard":["1:0x1","all"],"pids":[1]}', '{"op":"arena"}', '{"op":"arena","release":true,"pids":[1]}', '{"op":"restore","ignore_damage":true}',
+        '{"op":"offload","on_use":"panic"}', '{"op":"offload","discard":["1:0x1","all"],"pids":[1]}', '{"op":"attach"}', '{"op":"attach","pids":[1,2,9]}', '{"op":"arena"}', '{"op":"arena","release":true,"pids":[1]}', '{"op":"restore","ignore_damage":true}',
         '{"op":"nothing"}', 'no JSON', '{"op":"ps","what":1}', '{"op":"mem","by":"device"}\n{"op":"mem","by":"rank"}',
     ]
     for line in lines:
