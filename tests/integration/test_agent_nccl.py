@@ -5,19 +5,16 @@
 See lien_test.py for what it needs. Prints a line per case, and "N passed, N failed" at the end.
 """
 
-import ipaddress
 import os
 import signal
-import struct
 import sys
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
-from lien_test import (  # noqa: E402
-    LIEN, MIB, SOFTNCCL, Driver, Session, alive, case, check, equal, main, program, wait_for)
+from lien_test import MIB, Session, alive, case, check, equal, main, wait_for  # noqa: E402
+from nccl_rank import IN_PROGRESS, SUCCESS, Rank, unique_id  # noqa: E402
 
-SUCCESS, IN_PROGRESS = 0, 7
 COLLECTIVES = {
     "all_reduce": "ncclAllReduce", "broadcast": "ncclBroadcast", "reduce": "ncclReduce",
     "all_gather": "ncclAllGather", "reduce_scatter": "ncclReduceScatter",
@@ -25,38 +22,6 @@ COLLECTIVES = {
 KINDS = {**COLLECTIVES, "send": "ncclSend", "recv": "ncclRecv"}
 # ncclDataType_t: int8 uint8 int32 uint32 int64 uint64 float16 float32 float64 bfloat16 e4m3 e5m2
 TYPE_BYTES = [1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1]
-
-
-def unique_id(magic, address="10.1.2.3", port=4567, rest=0):
-    """An ncclUniqueId, as NCCL fills it: in hexadecimal."""
-    if ":" in address:
-        place = struct.pack("<H", 10) + struct.pack(">HI", port, 0) + \
-            ipaddress.ip_address(address).packed
-    else:
-        place = struct.pack("<H", 2) + struct.pack(">H", port) + \
-            bytes(map(int, address.split(".")))
-    return (struct.pack("<Q", magic) + place).ljust(127, b"\0").hex() + "%02x" % rest
-
-
-class Rank(Driver):
-    """A process that makes the NCCL calls it is told to (prog_nccl.c)."""
-
-    def __init__(self, session, device=0, init=True, allocate=0, control=False):
-        prefix = [LIEN, "run", "--"] if control else []
-        super().__init__(session.spawn([*prefix, program("prog_nccl"), SOFTNCCL]))
-        if init:
-            self("init", device)
-        if allocate:
-            self("allocate", allocate)
-
-    def made(self, command, *args, result=SUCCESS):
-        """The communicator of a call that makes one."""
-        found, comm = self(command, *args)
-        equal(found, result, "result of %s" % command)
-        return comm
-
-    def call(self, kind, comm, count=1, datatype=2, times=1, thread=""):
-        self(thread + "call", kind, comm, count, datatype, times)
 
 
 def comms_of(session, *pids):

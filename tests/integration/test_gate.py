@@ -17,6 +17,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 from lien_test import LIEN, MIB, Session, case, check, equal, main, wait_for  # noqa: E402
+from nccl_rank import Rank, unique_id  # noqa: E402
 from shapes import shapes  # noqa: E402
 from train_job import SYNC, Train, children_of  # noqa: E402
 
@@ -133,6 +134,32 @@ def test_on_use_fail():
         job.ranks = []
         session.forgotten(*pids)
         session.refused("offload", "--on-use", "panic", text="wait")
+
+
+@case(60)
+def test_ends_while_away():
+    """What ends a communicator has its memory restored; a process that just ends needs none."""
+    with Session() as session:
+        session.start_agent()
+        for end in ("destroy", "abort"):
+            rank = Rank(session, allocate=4 * MIB, control=True)
+            comm = rank.made("init-rank", 1, 0, unique_id(5))
+            session.ready(rank.pid)
+            equal(session.ask("offload")["bytes"], 4 * MIB, "moved")
+            equal(rank(end, comm), 0, end)
+            equal(session.process(rank.pid)["bytes"], 0, "bytes after " + end)
+            equal(session.used(), 0, "device memory in use after " + end)
+            rank.process.close_input()
+            equal(rank.process.wait(10), 0, "exit status")
+        driver = session.driver()
+        driver("make", 2 * MIB, 0)
+        session.ready(driver.pid)
+        session.ask("offload", "--owner", "all")
+        driver.process.close_input()
+        equal(driver.process.wait(10), 0, "exit status of one that ends while its memory is away")
+        session.forgotten(driver.pid)
+        wait_for("the host's memory is free", lambda: not session.ask(
+            "status")["host"]["held_bytes"])
 
 
 @case(60)
