@@ -91,7 +91,7 @@ struct lien_agent {
 	unsigned walks;	 /* processes that are being read from the driver */
 	bool walks_held; /* a transaction is about to begin: no more orders of walks */
 	bool resume;	 /* clients that waited may go on */
-	bool no_prepare;
+	bool no_prepare, no_attach;
 	uint64_t host_limit; /* of all processes' host arenas together; 0: none */
 	struct lien_host_files host;
 	LIST_HEAD(, lien_compare) compares;
@@ -118,6 +118,7 @@ struct lien_agent_config {
 	uint64_t journal_limit; /* bytes, from which on a snapshot replaces it */
 	uint64_t host_limit;	/* bytes of all host arenas together; 0: none but the host's own */
 	bool no_prepare;	/* none is made before it is needed */
+	bool no_attach;		/* control libraries are put into processes on request alone */
 };
 
 /* Runs until SIGTERM or SIGINT. 0, or -errno after a message on stderr. */

@@ -27,6 +27,7 @@ struct lien_attach {
 	LIST_ENTRY(lien_attach) next;
 	struct lien_agent *agent;
 	struct lien_client *client; /* NULL: gone */
+	json_t *then; /* the offload that waits for this; NULL: the client asked for it alone */
 	json_t *processes;
 	unsigned count, attached;
 	struct part part[];
@@ -49,24 +50,34 @@ static struct lien_process *process_of(struct lien_attach *attach, const struct 
 	return process && process->start == part->start && !process->ended ? process : NULL;
 }
 
+static void attach_free(struct lien_attach *attach)
+{
+	LIST_REMOVE(attach, next);
+	json_decref(attach->processes);
+	json_decref(attach->then);
+	free(attach);
+}
+
 static void answer_if_done(struct lien_attach *attach)
 {
+	struct lien_client *client = attach->client;
 	unsigned i;
 
 	for (i = 0; i < attach->count; i++)
 		if (attach->part[i].state != PART_DONE)
 			return;
-	if (attach->client) {
-		attach->client->waiting = false;
-		attach->client->attach = NULL;
-		lien_reply_result(attach->client,
-			json_pack("{s:O, s:i, s:i}", "processes", attach->processes, "attached",
-				attach->attached, "refused", attach->count - attach->attached));
+	if (client) {
+		client->waiting = false;
+		client->attach = NULL;
 		attach->agent->resume = true;
 	}
-	LIST_REMOVE(attach, next);
-	json_decref(attach->processes);
-	free(attach);
+	if (client && attach->then)
+		lien_request_attached(client, attach->then);
+	else if (client)
+		lien_reply_result(client,
+			json_pack("{s:O, s:i, s:i}", "processes", attach->processes, "attached",
+				attach->attached, "refused", attach->count - attach->attached));
+	attach_free(attach);
 }
 
 static void end_part(struct lien_attach *attach, struct part *part, const char *error)
@@ -75,6 +86,8 @@ static void end_part(struct lien_attach *attach, struct part *part, const char *
 
 	part->state = PART_DONE;
 	attach->attached += !error;
+	if (error && attach->then)
+		lien_log(5, "process %u gets no control library: %s", part->pid, error);
 	if (!error && !part->result.present)
 		lien_log(6, "process %u has got a control library", part->pid);
 	json_array_append_new(attach->processes,
@@ -189,31 +202,73 @@ static bool wanted(const struct lien_client *client, const struct lien_process *
 	return !count && process->presence == LIEN_CONTROL_NONE;
 }
 
-void lien_attach_start(struct lien_client *client, const uint32_t *pids, unsigned count)
+/* It has memory of which all is known: a control library is all that it lacks. */
+static bool lacks_nothing_else(const struct lien_process *process)
+{
+	return process->presence == LIEN_CONTROL_NONE && !process->incomplete &&
+	       !RB_EMPTY(&process->mappings);
+}
+
+/* `only`: of those wanted. NULL: out of memory. */
+static struct lien_attach *attach_new(struct lien_client *client, const uint32_t *pids,
+	unsigned count, bool (*only)(const struct lien_process *process))
 {
 	struct lien_agent *agent = client->agent;
-	unsigned room = lien_graph_stats(agent->graph)->processes, i;
+	unsigned room = lien_graph_stats(agent->graph)->processes;
 	struct lien_attach *attach;
 	struct lien_process *process;
 
 	attach = calloc(1, sizeof(*attach) + (room + 1) * sizeof(attach->part[0]));
 	if (!attach || !(attach->processes = json_array())) {
 		free(attach);
-		lien_reply_error(client, "out of memory");
-		return;
+		return NULL;
 	}
 	for (process = lien_graph_first(agent->graph); process; process = lien_graph_next(process))
-		if (attach->count < room && wanted(client, process, pids, count))
+		if (attach->count < room && wanted(client, process, pids, count) &&
+			(!only || only(process)))
 			attach->part[attach->count++] =
 				(struct part){.pid = process->pid, .start = process->start};
 	attach->agent = agent;
 	attach->client = client;
 	LIST_INSERT_HEAD(&agent->attaches, attach, next);
-	client->attach = attach;
-	client->waiting = true;
+	return attach;
+}
+
+static void begin(struct lien_attach *attach)
+{
+	unsigned i;
+
+	attach->client->attach = attach;
+	attach->client->waiting = true;
 	for (i = 0; i < attach->count; i++)
 		start_part(attach, i);
 	answer_if_done(attach);
+}
+
+void lien_attach_start(struct lien_client *client, const uint32_t *pids, unsigned count)
+{
+	struct lien_attach *attach = attach_new(client, pids, count, NULL);
+
+	if (attach)
+		begin(attach);
+	else
+		lien_reply_error(client, "out of memory");
+}
+
+bool lien_attach_before(
+	struct lien_client *client, const uint32_t *pids, unsigned count, json_t *request)
+{
+	struct lien_attach *attach = attach_new(client, pids, count, lacks_nothing_else);
+
+	if (!attach)
+		return false;
+	if (!attach->count) {
+		attach_free(attach);
+		return false;
+	}
+	attach->then = json_incref(request);
+	begin(attach);
+	return true;
 }
 
 void lien_attach_drop(struct lien_attach *attach)
@@ -255,9 +310,6 @@ void lien_attach_stop(struct lien_agent *agent)
 
 	lien_worker_free(agent->injector); /* its jobs name what follows */
 	agent->injector = NULL;
-	while ((attach = LIST_FIRST(&agent->attaches))) {
-		LIST_REMOVE(attach, next);
-		json_decref(attach->processes);
-		free(attach);
-	}
+	while ((attach = LIST_FIRST(&agent->attaches)))
+		attach_free(attach);
 }

@@ -298,7 +298,8 @@ static bool read_on_use(struct lien_client *client, json_t *request, enum lien_o
 	return !value;
 }
 
-static void request_offload(struct lien_client *client, json_t *request)
+/* `attach`: first to processes that lack nothing but a control library. */
+static void offload(struct lien_client *client, json_t *request, bool attach)
 {
 	struct lien_offload_how how = {0};
 	json_t *owner = json_object_get(request, "owner");
@@ -327,6 +328,9 @@ static void request_offload(struct lien_client *client, json_t *request)
 		dry_run(client, &transfer.selection);
 		return;
 	}
+	if (attach &&
+		lien_attach_before(client, transfer.pids, transfer.selection.pids_count, request))
+		return;
 	client->waiting = true; /* before: it may end while it is being started */
 	how.flags = verify ? LIEN_WIRE_VERIFY : 0;
 	how.timeout_ms = transfer.timeout_ms;
@@ -339,6 +343,16 @@ static void request_offload(struct lien_client *client, json_t *request)
 		lien_reply_result(client, lien_view_plan(&client->agent->plan));
 		lien_plan_clear(&client->agent->plan);
 	}
+}
+
+static void request_offload(struct lien_client *client, json_t *request)
+{
+	offload(client, request, client->agent->control && !client->agent->no_attach);
+}
+
+void lien_request_attached(struct lien_client *client, json_t *request)
+{
+	offload(client, request, false);
 }
 
 static void request_restore(struct lien_client *client, json_t *request)

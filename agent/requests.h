@@ -27,6 +27,8 @@ struct lien_client {
 
 /* Answers one line, or begins what will be answered later. */
 void lien_request(struct lien_client *client, const char *line, size_t length);
+/* An offload that has waited until processes had control libraries. */
+void lien_request_attached(struct lien_client *client, json_t *request);
 /* The transaction that the client waits for has ended. */
 void lien_request_done(struct lien_client *client);
 

@@ -49,7 +49,8 @@ int lien_cmd_agent(int argc, char **argv)
 {
 	const char *socket = NULL, *library = NULL;
 	unsigned long ring = 0, journal_size = JOURNAL_MIB;
-	bool no_multi = false, no_journal = false, clean = false, no_prepare = false;
+	bool no_multi = false, no_journal = false, clean = false, no_prepare = false,
+	     no_attach = false;
 	uint64_t host_limit = 0;
 	const struct lien_option options[] = {
 		{"library", LIEN_OPTION_STRING, &library, "FILE",
@@ -65,6 +66,8 @@ int lien_cmd_agent(int argc, char **argv)
 		{"host-limit", LIEN_OPTION_SIZE, &host_limit, "SIZE",
 			"host memory for offloads, all processes together: 64G (default: no limit)",
 			0},
+		{"no-attach", LIEN_OPTION_FLAG, &no_attach, NULL,
+			"put the control library into processes on request alone", 0},
 		{"no-prepare", LIEN_OPTION_FLAG, &no_prepare, NULL,
 			"pin host memory at the first offload, not before", 0},
 		{"clean", LIEN_OPTION_FLAG, &clean, NULL,
@@ -95,5 +98,6 @@ int lien_cmd_agent(int argc, char **argv)
 	config.journal_limit = (uint64_t)journal_size << 20;
 	config.host_limit = host_limit;
 	config.no_prepare = no_prepare;
+	config.no_attach = no_attach;
 	return lien_agent_run(&config) ? LIEN_EXIT_FAILURE : LIEN_EXIT_OK;
 }

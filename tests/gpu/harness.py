@@ -230,7 +230,7 @@ class Lien:
         """Returns the ms until it answered."""
         began = time.monotonic()
         with open(self.log, "ab") as log:
-            self.agent = spawn([self.binary, "agent", "--no-journal", "--socket", self.socket],
+            self.agent = spawn([self.binary, "agent", "--no-journal", "--no-attach", "--socket", self.socket],
                                env=self.environment, stdin=subprocess.DEVNULL, stdout=log,
                                stderr=log)
 

@@ -340,12 +340,14 @@ class Session:
 
     # The agent
 
-    def start_agent(self, *args, limit=20.0, prepare=False, **environment):
+    def start_agent(self, *args, limit=20.0, prepare=False, attach=False, **environment):
         """Starts it and waits until it answers. It knows the driver, by LD_LIBRARY_PATH, and the
         stand-in libnccl: the first job that maps one it does not know is incomplete."""
         wait_for_foreign()
         if not prepare:
             args += ("--no-prepare",)
+        if not attach:
+            args += ("--no-attach",)
         if "--library" not in args and os.path.exists(SOFTNCCL):
             args += ("--library", SOFTNCCL)
         self.agent = self.spawn([LIEN, "agent", *args], **environment)

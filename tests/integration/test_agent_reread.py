@@ -182,8 +182,8 @@ def test_without_control_library():
         session.known(job.pid)
         out = session.lien("check", "--deep")
         equal(out.code, 0, "exit status")
-        check("process %d (prog_driver) cannot be compared: it has no control library: start it "
-              "with `lien run`" % job.pid in " ".join(out.out.split()), out)
+        check("process %d (prog_driver) cannot be compared: it has no control library: `lien "
+              "attach` gives it one" % job.pid in " ".join(out.out.split()), out)
         equal(session.lien("check", "--deep", "--pid", job.pid).code, 2, "exit status for it alone")
         session.refused("check", "--deep", "--pid", "1", code=2, text="process 1 is not known")
         session.refused("check", "--repair", code=2, text="--deep")

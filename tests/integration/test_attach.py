@@ -84,6 +84,39 @@ def test_new_memory_of_an_attached_process():
 
 
 @case()
+def test_attached_by_an_offload():
+    """The first offload of a process that lacks nothing else gives it a control library."""
+    with Session() as session:
+        session.start_agent(attach=True)
+        drivers = [session.driver(control=False) for _ in range(2)]
+        places = []
+        for driver in drivers:
+            _, va = driver("make", 4 * MIB, 0)
+            driver("fill", va, 4 * MIB, 0x33)
+            places.append(va)
+        (late, idle) = session.driver(control=False), session.driver(control=False, init=False)
+        late("make", 2 * MIB, 0)
+        first = drivers[0].pid
+        session.refused("offload", "--dry-run", "--owner", "all", "--pid", first,
+                        text="`lien attach` gives it one")
+        equal(session.ask("offload", "--owner", "all", "--pid", first)["bytes"], 4 * MIB, "moved")
+        equal([session.process(driver.pid)["control"] for driver in drivers], ["ready", "none"],
+              "control")
+        equal(session.ask("offload", "--owner", "all")["bytes"], 6 * MIB, "moved with all others")
+        equal(session.used(), 0, "device memory in use")
+        session.ask("restore")
+        for driver, va in zip(drivers, places):
+            equal(driver("check", va, 4 * MIB, 0x33), 0, "wrong bytes")
+        check(idle.process.popen.poll() is None, "it has ended")
+        stopped = session.driver(control=False)
+        stopped("make", 2 * MIB, 0)
+        stopped.process.signal(signal.SIGSTOP)
+        session.refused("offload", "--owner", "all", "--pid", stopped.pid,
+                        text="`lien attach` gives it one")
+        stopped.process.signal(signal.SIGCONT)
+
+
+@case()
 def test_refusals():
     with Session() as session:
         (driver, stopped), _ = early(session, 2)
