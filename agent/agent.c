@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -333,7 +334,8 @@ static int start(struct lien_agent *agent, const struct lien_agent_config *confi
 	agent->ring.fd = lien_probes_fd(agent->probes);
 	agent->ring.ready = ring_ready;
 	err = lien_agent_watch(agent, &agent->ring, EPOLLIN);
-	agent->control = config->control;
+	/* Of this build, whatever is installed later. */
+	agent->control = config->control ? open(config->control, O_RDONLY | O_CLOEXEC) : -1;
 	if (!err && config->control)
 		lien_probes_add_control_file(agent->probes, config->control);
 	if (!err)
@@ -397,6 +399,8 @@ int lien_agent_run(const struct lien_agent_config *config)
 	lien_attach_stop(agent);
 	lien_probes_close(agent->probes);
 	lien_host_files_free(&agent->host);
+	if (agent->control >= 0)
+		close(agent->control);
 	if (agent->signals.fd > 0)
 		close(agent->signals.fd);
 	if (agent->epoll > 0)

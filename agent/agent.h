@@ -97,7 +97,7 @@ struct lien_agent {
 	LIST_HEAD(, lien_compare) compares;
 	LIST_HEAD(, lien_attach) attaches;
 	struct lien_worker *injector; /* NULL: not needed yet */
-	const char *control;	      /* the control library's file; NULL: not installed */
+	int control;		      /* the control library's file; -1: not installed */
 
 	struct lien_journal *journal; /* NULL: none is kept */
 	char *journal_path;

@@ -141,15 +141,15 @@ static int submit(struct lien_attach *attach, unsigned part)
 	struct inject *inject = calloc(1, sizeof(*inject));
 	int err = -ENOMEM;
 
-	if (!agent->control || !inject) {
+	if (agent->control < 0 || !inject) {
 		free(inject);
-		return agent->control ? err : -ENOENT;
+		return agent->control < 0 ? -ENOENT : err;
 	}
 	*inject = (struct inject){.job = {.work = work, .done = done, .drop = drop},
 		.attach = attach,
 		.part = part,
 		.pid = attach->part[part].pid};
-	inject->library = open(agent->control, O_RDONLY | O_CLOEXEC);
+	inject->library = fcntl(agent->control, F_DUPFD_CLOEXEC, 0);
 	if (inject->library < 0) {
 		err = -errno;
 	} else {
@@ -183,8 +183,9 @@ static void start_part(struct lien_attach *attach, unsigned i)
 	err = submit(attach, i);
 	if (!err)
 		return;
-	snprintf(why, sizeof(why), "the control library %s cannot be given to it: %s",
-		attach->agent->control ? attach->agent->control : "of this agent", strerror(-err));
+	snprintf(why, sizeof(why), "the control library cannot be given to it: %s",
+		err == -ENOENT ? "this agent has found none beside it: see `lien doctor`"
+			       : strerror(-err));
 	end_part(attach, part, why);
 }
 

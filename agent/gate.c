@@ -103,17 +103,27 @@ static void range_of(const struct lien_agent *agent, uint32_t pid, uint64_t *low
 	}
 }
 
-void lien_gate_set(struct lien_agent *agent, bool all, enum lien_on_use on_use)
+void lien_gate_set(struct lien_agent *agent, bool all)
 {
 	struct lien_tracked *tracked;
 	unsigned i;
 
 	for (i = 0; i < agent->plan.processes_count; i++) {
 		tracked = tracked_of(agent, agent->plan.processes[i].pid);
-		if (!tracked)
-			continue;
-		tracked->gate_all |= all;
-		tracked->on_use = on_use;
+		if (tracked)
+			tracked->gate_all |= all;
+	}
+}
+
+void lien_gate_set_on_use(struct lien_agent *agent, enum lien_on_use on_use)
+{
+	struct lien_tracked *tracked;
+	unsigned i;
+
+	for (i = 0; i < agent->plan.processes_count; i++) {
+		tracked = tracked_of(agent, agent->plan.processes[i].pid);
+		if (tracked)
+			tracked->on_use = on_use;
 	}
 }
 
@@ -213,10 +223,10 @@ void lien_gate_tick(struct lien_agent *agent)
 	call = lien_call_name(first.held.call);
 	first.tracked->t_use = lien_now_ns() + AGAIN_NS;
 	if (first.on_use == LIEN_ON_USE_FAIL) {
-		lien_log(4,
-			"process %u needs memory that is away, in %s: ended by SIGABRT, as asked",
-			pid, call);
-		kill(pid, SIGABRT);
+		err = kill(pid, SIGABRT) ? errno : 0;
+		lien_log(4, "process %u needs memory that is away, in %s: %s%s", pid, call,
+			err ? "it cannot be ended: " : "ended by SIGABRT, as asked",
+			err ? strerror(err) : "");
 		return;
 	}
 	lien_log(5, "process %u needs memory that is away, in %s: restoring", pid, call);

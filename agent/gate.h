@@ -10,9 +10,10 @@
 
 #include "agent/agent.h"
 
-/* Of the processes of the agent's plan, until their memory is back. `all`: more than NCCL's is
- * moved. */
-void lien_gate_set(struct lien_agent *agent, bool all, enum lien_on_use on_use);
+/* The agent's plan is about to be carried out. `all`: more than NCCL's memory is moved. */
+void lien_gate_set(struct lien_agent *agent, bool all);
+/* It has been: what is to happen to who needs the memory until it is back. */
+void lien_gate_set_on_use(struct lien_agent *agent, enum lien_on_use on_use);
 /* For struct lien_transaction_ops. */
 int lien_gate_step(void *agent, uint32_t pid, enum lien_gate_step step, char *why, size_t size);
 

@@ -106,6 +106,8 @@ static void on_done(void *context, struct lien_transaction *transaction)
 		lien_log(6, "%s: %llu bytes of %u processes in %llu ms", kind,
 			(unsigned long long)result->bytes, result->processes_count,
 			(unsigned long long)(result->ns / 1000000));
+	if (!result->error && lien_transaction_is_offload(transaction))
+		lien_gate_set_on_use(agent, agent->wish.how.on_use);
 	lien_agent_consume(
 		agent); /* the control libraries' calls are in the graph when we answer */
 	for (i = 0; i < result->processes_count; i++) {
@@ -382,6 +384,10 @@ static int replan(void *context, const struct lien_plan **out, char *why, size_t
 	lien_plan_clear(&agent->plan);
 	agent->plan = plan;
 	*out = &agent->plan;
+	if (!plan.processes_count) {
+		snprintf(why, size, "nothing is left that could be moved");
+		return -EAGAIN;
+	}
 	err = check_host(agent, wish->how.flags, wish->how.host_limit, why, size);
 	return err ? err : 1;
 }
@@ -429,7 +435,7 @@ int lien_orders_offload(struct lien_agent *agent, const struct lien_selection *s
 	}
 	agent->wish.events = events;
 	all = !selection->owner || strcmp(selection->owner, "nccl") || selection->discard_count;
-	lien_gate_set(agent, all, how->on_use);
+	lien_gate_set(agent, all);
 	lien_transaction_set(agent->transaction, how->flags | (all ? LIEN_WIRE_ALL : 0));
 	agent->t_transaction = lien_now_ns();
 	agent->transaction_of = selection->viewer;

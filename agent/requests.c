@@ -347,7 +347,7 @@ static void offload(struct lien_client *client, json_t *request, bool attach)
 
 static void request_offload(struct lien_client *client, json_t *request)
 {
-	offload(client, request, client->agent->control && !client->agent->no_attach);
+	offload(client, request, client->agent->control >= 0 && !client->agent->no_attach);
 }
 
 void lien_request_attached(struct lien_client *client, json_t *request)

@@ -368,7 +368,8 @@ static void phase_begin(struct lien_transaction *t, enum lien_phase phase)
 		t->participants[i].finished = false;
 	lien_transaction_progress(t);
 	for (i = 0; i < t->count; i++) {
-		if (!t->participants[i].member || t->participants[i].gone)
+		if (!t->participants[i].member || t->participants[i].gone ||
+			(t->untouched_only && t->participants[i].count))
 			continue;
 		if (phase == LIEN_PHASE_STAGE)
 			stage_more(t, i);
@@ -568,6 +569,13 @@ void lien_transaction_open(struct lien_transaction *t)
 		lien_transaction_end(t);
 }
 
+/* The end of an offload: those from which nothing was moved after all go on. */
+static void open_untouched(struct lien_transaction *t)
+{
+	t->untouched_only = true;
+	lien_transaction_open(t);
+}
+
 static void phase_next(struct lien_transaction *t)
 {
 	if (t->phase == LIEN_PHASE_STAGE && t->restaged)
@@ -598,7 +606,7 @@ static void offload_advance(struct lien_transaction *t)
 	} else if (t->stopping) {
 		undo(t);
 	} else if (t->phase == LIEN_PHASE_DROP) {
-		lien_transaction_end(t);
+		open_untouched(t);
 	} else if (t->waiting) {
 		drain_again(t);
 	} else {

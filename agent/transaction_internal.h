@@ -53,12 +53,13 @@ struct lien_transaction {
 	uint64_t token_base;
 	uint64_t generation; /* of an offload: an undo means its items and no earlier one's */
 	uint64_t t_start;
-	uint64_t t_drain; /* when the draining began */
-	bool restaged;	  /* at rest, after which nothing changes */
-	bool passed;	  /* somebody was let in, before this round of draining */
-	bool rested;	  /* before this round of draining nobody was in a call */
-	bool waiting;	  /* for the next one, */
-	uint64_t t_again; /* which begins then */
+	uint64_t t_drain;    /* when the draining began */
+	bool untouched_only; /* opening, when all has gone well */
+	bool restaged;	     /* at rest, after which nothing changes */
+	bool passed;	     /* somebody was let in, before this round of draining */
+	bool rested;	     /* before this round of draining nobody was in a call */
+	bool waiting;	     /* for the next one, */
+	uint64_t t_again;    /* which begins then */
 	uint32_t next_seq;
 };
 

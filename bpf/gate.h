@@ -30,6 +30,34 @@ static __noinline void gate_leave(struct thread *thread)
 		__sync_fetch_and_add(&gate->inside, -1);
 }
 
+/* It has closed the group, or will never. */
+static __noinline void gate_leave_group(struct thread *thread)
+{
+	struct lien_probe_gate *gate;
+
+	if (!thread->group_inside)
+		return;
+	thread->group_inside = 0;
+	gate = bpf_map_lookup_elem(&gates, &thread->pid);
+	if (gate && gate->start == thread->start && gate->turn == thread->gate_turn)
+		__sync_fetch_and_add(&gate->inside, -1);
+}
+
+/* A call in a group has been let in: the thread is inside until the group has been closed, for that
+ * is when its calls start. */
+static __always_inline void gate_enter_group(struct thread *thread)
+{
+	struct lien_probe_gate *gate;
+
+	if (!thread->group || !thread->group_calls || thread->group_inside)
+		return;
+	gate = bpf_map_lookup_elem(&gates, &thread->pid);
+	if (!gate || gate->start != thread->start || gate->turn != thread->gate_turn)
+		return;
+	thread->group_inside = 1;
+	__sync_fetch_and_add(&gate->inside, 1);
+}
+
 static long held_drop(
 	void *map, struct lien_probe_held_key *key, struct lien_probe_held *value, __u32 *pid)
 {
@@ -86,10 +114,12 @@ static __always_inline int of_control(const struct thread *thread, __u64 sp)
 }
 
 /* Inside a group whose first calls were let in, the others must follow: none of them starts before
- * the last. What ends a group holds nothing up that is not held already. */
+ * the last. What ends a group holds nothing up that is not held already, if it was seen to begin.
+ */
 static __always_inline int let_in(struct thread *thread, __u32 call)
 {
-	return call == LIEN_CALL_NCCL_GROUP_START || call == LIEN_CALL_NCCL_GROUP_END ||
+	return call == LIEN_CALL_NCCL_GROUP_START ||
+	       (call == LIEN_CALL_NCCL_GROUP_END && thread->group_known) ||
 	       (thread->group && thread->group_calls);
 }
 
@@ -105,11 +135,10 @@ static __always_inline int elsewhere(
 
 	switch (call) {
 	case LIEN_CALL_CU_MEM_RETAIN:
-		to = arguments->arg[1];
-		/* fallthrough */
+		return arguments->arg[1] < range->low || arguments->arg[1] >= range->high;
 	case LIEN_CALL_CU_MEM_UNMAP:
 	case LIEN_CALL_CU_MEM_SET_ACCESS:
-		return to < range->low || to >= range->high;
+		return to + arguments->arg[1] <= range->low || to >= range->high;
 	case LIEN_CALL_CU_MEM_RELEASE:
 		return arguments->arg[0] != 0;
 	case LIEN_CALL_CU_MEM_EXPORT:
@@ -171,6 +200,7 @@ int lien_gate_entry(struct pt_regs *ctx)
 		thread->gate_turn = gate->turn;
 		thread->gate_sp = 0;
 		thread->group = thread->group_calls = thread->group_known = 0;
+		thread->group_inside = 0;
 	}
 	/* Within a call that was let in; or seen by the probes of an earlier gate as well, which
 	 * take their time to go. */
@@ -184,7 +214,7 @@ int lien_gate_entry(struct pt_regs *ctx)
 		hold(thread, &arguments, gate, call);
 	if (call == LIEN_CALL_NCCL_GROUP_START)
 		thread->group_known = ++thread->group;
-	else if (thread->group && call != LIEN_CALL_NCCL_GROUP_END)
+	else if (thread->group && LIEN_CALL_IS_TRAFFIC(call))
 		thread->group_calls++;
 	return 0;
 }
@@ -202,12 +232,15 @@ int lien_gate_return(struct pt_regs *ctx)
 		thread->last_sp = 0;
 	if (thread->gate_sp != ctx->sp - 8)
 		return 0;
+	gate_enter_group(thread);
 	gate_leave(thread);
 	if (call != LIEN_CALL_NCCL_GROUP_END)
 		return 0;
 	thread->group_known = 1;
-	if (thread->group && !--thread->group)
-		thread->group_calls = 0;
+	if (thread->group && --thread->group)
+		return 0;
+	thread->group_calls = 0;
+	gate_leave_group(thread);
 	return 0;
 }
 

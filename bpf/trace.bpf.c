@@ -53,11 +53,12 @@ struct thread {
 	/* The last collective or transfer: where its return address lies, and which it is. While it
 	 * has not returned, that word does not change. */
 	__u64 last_sp, last_caller;
-	__u64 gate_sp;	   /* the gated call that it is in; 0: none */
-	__u32 gate_turn;   /* the gate that has seen it */
-	__u32 group;	   /* NCCL groups that it has opened, as the gate has seen */
-	__u32 group_calls; /* in them, that were let in */
-	__u32 group_known; /* no other is open */
+	__u64 gate_sp;	    /* the gated call that it is in; 0: none */
+	__u32 gate_turn;    /* the gate that has seen it */
+	__u32 group;	    /* NCCL groups that it has opened, as the gate has seen */
+	__u32 group_calls;  /* in them, that were let in */
+	__u32 group_known;  /* no other is open */
+	__u32 group_inside; /* it counts as inside until it has closed them */
 	struct frame frame[FRAMES];
 	struct lien_event
 		event; /* made here: too large for the stack, and a thread makes one at a time */
@@ -1610,8 +1611,10 @@ int lien_exit(struct bpf_raw_tracepoint_args *ctx)
 	/* In the middle of a call, while the process goes on. */
 	if (thread && !(BPF_CORE_READ(task, signal, flags) & SIGNAL_GROUP_EXIT))
 		frames_left(thread, ~0ull);
-	if (thread)
+	if (thread) {
 		gate_leave(thread);
+		gate_leave_group(thread);
+	}
 	bpf_map_delete_elem(&threads, &ktid);
 	if (!BPF_CORE_READ(task, signal, live.counter))
 		process_end(leader_pid(task), LIEN_EVENT_EXIT);

@@ -31,6 +31,7 @@ struct lien_control {
 	struct lien_wire_header reply;
 	uint64_t generation; /* of CREATE, EXPORT, FINISH: what they mean; 0: all */
 	uint32_t flags;	     /* of the order */
+	uint64_t staged;     /* the generation of what was staged last */
 	int expired;	     /* the agent was not heard of: what was staged for it was forgotten */
 };
 

@@ -175,6 +175,12 @@ static int cut_short(struct lien_control *control)
 	return 0;
 }
 
+static int expired(struct lien_control *control)
+{
+	return lien_control_fail(
+		control, -ESTALE, 0, "the agent was silent for too long, and the job runs on");
+}
+
 static int stage(struct lien_control *control, const struct message *message)
 {
 	const struct lien_wire_item *items =
@@ -188,6 +194,10 @@ static int stage(struct lien_control *control, const struct message *message)
 		if (lien_items_any(&control->items, LIEN_ITEMS_RETURNED))
 			return lien_control_fail(
 				control, -EBUSY, 0, "an earlier restore is not finished here");
+		/* The same once more, at rest: not if the job has been let go meanwhile. */
+		if (control->expired && control->staged == message->header.arg)
+			return expired(control);
+		control->staged = message->header.arg;
 		control->expired = 0;
 		lien_order_forget(control, LIEN_ITEMS_UNTOUCHED);
 		lien_translate_hold_all(message->header.flags & LIEN_WIRE_ALL);
@@ -368,8 +378,7 @@ static int obey(struct lien_control *control, int fd, struct message *message)
 		return gate(control, message);
 	if (control->expired && message->header.type >= LIEN_WIRE_DRAIN &&
 		message->header.type <= LIEN_WIRE_DROP)
-		return lien_control_fail(control, -ESTALE, 0,
-			"the agent was silent for too long, and the job runs on");
+		return expired(control);
 	if (message->header.type >= LIEN_WIRE_STAGE && message->header.type != LIEN_WIRE_LIST &&
 		(result = driver_ready(control)))
 		return result;
@@ -379,6 +388,9 @@ static int obey(struct lien_control *control, int fd, struct message *message)
 	case LIEN_WIRE_DRAIN:
 		return lien_order_drain(control, message->header.arg);
 	case LIEN_WIRE_CHECK:
+		if (!lien_translate_settle())
+			return lien_control_fail(control, -EBUSY, 0,
+				"a thread is in a call that names memory by handle");
 		return lien_order_check(control);
 	case LIEN_WIRE_SAVE:
 		return lien_order_save(control);

@@ -5,6 +5,8 @@
 #include <fcntl.h>
 #include <link.h>
 #include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -23,10 +25,18 @@ static const struct lien_driver *driver;
 
 static unsigned inside; /* with a handle that was looked up, on their way to the driver and back */
 static int hold_all;
+static int settled; /* nobody is let in any more */
 
 void lien_translate_hold_all(int all)
 {
 	__atomic_store_n(&hold_all, all, __ATOMIC_SEQ_CST);
+	__atomic_store_n(&settled, 0, __ATOMIC_SEQ_CST);
+}
+
+int lien_translate_settle(void)
+{
+	__atomic_store_n(&settled, 1, __ATOMIC_SEQ_CST);
+	return lien_translate_idle();
 }
 
 int lien_translate_idle(void)
@@ -56,6 +66,17 @@ TRANSLATE static void ask_agent(int frees)
 		close(fd);
 }
 
+/* Until the gate opens. No handler of the application's may come in between, and never return. */
+static void wait_quietly(void)
+{
+	sigset_t all, before;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	lien_gate_wait();
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
 static int must_wait(uint64_t name, uint64_t real)
 {
 	return lien_gate_is_shut() &&
@@ -72,11 +93,12 @@ static uint64_t enter(uint64_t name, int frees)
 		__atomic_fetch_add(&inside, 1, __ATOMIC_SEQ_CST);
 		real = lien_names_real(name);
 		/* One that comes back while the gate is shut was let in: others wait for it. */
-		if (!must_wait(name, real) || (asked && real))
+		if (!must_wait(name, real) ||
+			(asked && real && !__atomic_load_n(&settled, __ATOMIC_SEQ_CST)))
 			return real;
 		__atomic_fetch_sub(&inside, 1, __ATOMIC_SEQ_CST);
 		if (asked)
-			lien_gate_wait();
+			wait_quietly();
 		else
 			ask_agent(frees);
 		asked = !asked;
@@ -173,9 +195,16 @@ static struct replacement replacements[REPLACEMENTS];
 struct scan {
 	uintptr_t low, high; /* of the real ones: most words are outside */
 	int pagemap;
-	int anew; /* objects have been loaded since the last time: look also where nobody writes */
+	int anew;  /* objects have been loaded since the last time: look also where nobody writes */
+	int again; /* something was left out */
 	unsigned long long loaded; /* how many objects there have been */
 };
+
+/* Unless somebody has written there meanwhile: that one means something else. */
+static void replace_word(uintptr_t *word, uintptr_t was, uintptr_t ours)
+{
+	__atomic_compare_exchange_n(word, &was, ours, 0, __ATOMIC_RELEASE, __ATOMIC_RELAXED);
+}
 
 /* How many words are to be replaced; with `replace`, they are. */
 static unsigned scan_words(const struct scan *scan, uintptr_t from, uintptr_t to, int replace)
@@ -192,7 +221,7 @@ static unsigned scan_words(const struct scan *scan, uintptr_t from, uintptr_t to
 				continue;
 			found++;
 			if (replace)
-				__atomic_store_n(word, replacements[i].ours, __ATOMIC_RELEASE);
+				replace_word(word, value, replacements[i].ours);
 		}
 	}
 	return found;
@@ -234,6 +263,21 @@ static int nvidia(const char *path)
 	return !strncmp(name, "libcuda", 7) || !strncmp(name, "libnvidia", 9);
 }
 
+/* Not while the linker still writes there: another thread loads that object. */
+static int is_read_only(uintptr_t from, uintptr_t to)
+{
+	FILE *maps = fopen("/proc/self/maps", "re");
+	unsigned long start, end;
+	char rights[5] = "";
+	int found = 0;
+
+	while (maps && !found && fscanf(maps, "%lx-%lx %4s%*[^\n]", &start, &end, rights) == 3)
+		found = start <= from && to <= end;
+	if (maps)
+		fclose(maps);
+	return found && !strncmp(rights, "r--", 3);
+}
+
 /* What the linker made read-only again after relocation. */
 static void scan_relro(struct scan *scan, uintptr_t from, uintptr_t to)
 {
@@ -243,6 +287,10 @@ static void scan_relro(struct scan *scan, uintptr_t from, uintptr_t to)
 	to &= ~(page - 1);
 	if (from >= to || !scan_words(scan, from, to, 0)) /* no page is made writable for nothing */
 		return;
+	if (!is_read_only(from, to)) {
+		scan->again = 1;
+		return;
+	}
 	if (mprotect((void *)from, to - from, PROT_READ | PROT_WRITE))
 		return;
 	scan_words(scan, from, to, 1);
@@ -312,8 +360,8 @@ static void bind_calls(const struct dl_phdr_info *info, const ElfW(Phdr) * segme
 	struct dynamic dynamic = read_dynamic(info, segment);
 	const ElfW(Rela) *call = (const void *)dynamic.calls, *end;
 	const ElfW(Sym) *symbols = (const void *)dynamic.symbols, *symbol;
+	uintptr_t *slot, value;
 	const char *name;
-	uintptr_t *slot;
 	unsigned i;
 
 	if (!call || !symbols || !dynamic.names || !dynamic.with_addend)
@@ -327,10 +375,11 @@ static void bind_calls(const struct dl_phdr_info *info, const ElfW(Phdr) * segme
 		if (symbol->st_shndx != SHN_UNDEF || name[0] != 'c' || name[1] != 'u')
 			continue;
 		slot = (uintptr_t *)(info->dlpi_addr + call->r_offset);
+		value = __atomic_load_n(slot, __ATOMIC_ACQUIRE);
 		for (i = 0; i < REPLACEMENTS; i++)
 			if (replacements[i].binds && !strcmp(name, replacements[i].name) &&
-				is_unbound(info, *slot))
-				__atomic_store_n(slot, replacements[i].ours, __ATOMIC_RELEASE);
+				is_unbound(info, value))
+				replace_word(slot, value, replacements[i].ours);
 	}
 }
 
@@ -431,5 +480,6 @@ void lien_translate_install(int always)
 	dl_iterate_phdr(scan_object, &scan);
 	if (scan.pagemap >= 0)
 		close(scan.pagemap);
-	scanned = scan.loaded;
+	if (!scan.again)
+		scanned = scan.loaded;
 }

@@ -19,6 +19,8 @@ extern const char __start_lien_translate[], __stop_lien_translate[];
 void lien_translate_hold_all(int all);
 /* Is nobody between looking up a handle and the driver's answer? */
 int lien_translate_idle(void);
+/* The same, and from now on nobody is: those that the agent lets in wait, too, until hold_all(). */
+int lien_translate_settle(void);
 
 /* To be called before anything is installed. May wait for a thread that loads a library, so not
  * while threads are held back. */

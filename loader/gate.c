@@ -193,6 +193,7 @@ void lien_probes_ungate(struct lien_probes *probes, uint32_t pid)
 		return;
 	bpf_map_delete_elem(bpf_map__fd(probes->skel->maps.shut), &pid);
 	bpf_map_delete_elem(gates_fd(probes), &pid);
+	lien_probes_held(probes, forget, gate);
 	lien_keep_ungate(probes, gate);
 	for (i = 0; i < gate->files_count; i++) {
 		lien_close_later(gate->files[i].link[0]);

@@ -240,6 +240,8 @@ int lien_inject_load(struct lien_inject *inject, uint64_t region)
 			       "cannot give the control library to process %u: %s", inject->pid,
 			       strerror(-copied))
 		     : loaded(inject, &stub);
-	see_off(inject, region, stub.tid, err ? LIEN_STUB_STOP : LIEN_STUB_GO);
+	/* Once it has begun to serve it cannot be taken away. */
+	see_off(inject, region, stub.tid,
+		copied || err == -EAGAIN || err == -ENOEXEC ? LIEN_STUB_STOP : LIEN_STUB_GO);
 	return err;
 }

@@ -264,9 +264,14 @@ bool lien_gate_at_rest(void *agent, const uint32_t *pids, unsigned count, bool b
 
 const char *const lien_on_use_names[] = {"wait", "restore", "fail"};
 
-void lien_gate_set(struct lien_agent *agent, bool all, enum lien_on_use on_use)
+void lien_gate_set(struct lien_agent *agent, bool all)
 {
-	(void)agent, (void)all, (void)on_use;
+	(void)agent, (void)all;
+}
+
+void lien_gate_set_on_use(struct lien_agent *agent, enum lien_on_use on_use)
+{
+	(void)agent, (void)on_use;
 }
 
 json_t *lien_gate_view(struct lien_agent *agent, const struct lien_viewer *viewer)
@@ -384,6 +389,7 @@ void fake_agent_start(struct fake_agent *fake)
 	fake->pid[0] = getpid();
 	fake->pid[1] = idle_child();
 	agent->epoll = epoll_create1(EPOLL_CLOEXEC);
+	agent->control = -1;
 	agent->token_base = 1ull << 40;
 	LIST_INIT(&agent->compares);
 	require(!lien_server_start(agent, fake->socket), fake->socket);

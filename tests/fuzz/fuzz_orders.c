@@ -362,6 +362,11 @@ int lien_translate_idle(void)
 	return 1;
 }
 
+int lien_translate_settle(void)
+{
+	return 1;
+}
+
 void lien_translate_install(int always)
 {
 	(void)always;

@@ -35,8 +35,8 @@ static int gate(void *context, uint32_t pid, enum lien_gate_step step, char *why
 		g.shut[p] = true;
 		break;
 	case LIEN_GATE_OPEN:
-		/* Those that are let go may work at once, with everybody. */
-		for (unsigned i = 0; i < w.n; i++)
+		/* Those that are let go may work at once, with everybody whose memory they have. */
+		for (unsigned i = 0; i < w.n && w.fake[p].count; i++)
 			assert_false(any_in(&w.fake[i], AWAY) && !w.fake[i].dead);
 		g.made[p] = g.shut[p] = false;
 		break;
@@ -289,6 +289,8 @@ static void test_nothing_left_to_move(void **state)
 	assert_int_equal(w.result.error, 0);
 	assert_false(w.memory[0].device);
 	assert_true(w.memory[1].device);
+	assert_true(g.shut[0] && g.parked[0]);
+	assert_false(g.shut[1] || g.parked[1]);
 	assert_int_equal(w.result.bytes, w.memory[0].bytes);
 	lien_plan_clear(&g.plan);
 	assert_int_equal(w.broken, 0);
