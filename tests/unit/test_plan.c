@@ -630,7 +630,7 @@ static const struct {
 	{LIEN_INCOMPLETE_SHARE, LIEN_CONTROL_READY, "whose export was not seen"},
 	{LIEN_INCOMPLETE_ODD, LIEN_CONTROL_READY, "could not follow"},
 	{LIEN_INCOMPLETE_ARGS, LIEN_CONTROL_READY, "could not follow"},
-	{0, LIEN_CONTROL_NONE, "lien run"},
+	{0, LIEN_CONTROL_NONE, "lien attach"},
 	{0, LIEN_CONTROL_LOADED, "does not run yet"},
 };
 
