@@ -491,7 +491,7 @@ def test_processes_without_control_library():
         dry = session.ask("offload")
         equal(dry["outcome"], "nothing to do", "outcome")
         equal(sorted(x["pid"] for x in dry["left"]), sorted(job.ranks), "left")
-        check("lien run" in dry["left"][0]["reason"], brief(dry))
+        check("lien attach" in dry["left"][0]["reason"], brief(dry))
         session.refused("offload", "--pid", job.ranks[0], text="no control library")
         runs_as_before(session, job)
 
