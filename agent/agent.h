@@ -169,6 +169,8 @@ void lien_watch_resume(struct lien_agent *agent);
 /* After the graph has taken in an event that tells of a process or a library. */
 void lien_watch_event(struct lien_agent *agent, const struct lien_event *event);
 void lien_watch_tick(struct lien_agent *agent);
+/* The process that had the pid then. */
+bool lien_watch_has_ended(uint32_t pid, uint64_t start);
 /* Looks for a control library that the process may have got a moment ago. */
 void lien_watch_look(struct lien_agent *agent, struct lien_process *process);
 /* The agent's part of a process, made if it is not there. NULL: out of memory. */

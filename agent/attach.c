@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "agent/walks.h"
@@ -38,7 +39,7 @@ struct inject {
 	struct lien_attach *attach;
 	unsigned part;
 	uint32_t pid;
-	int library, err;
+	int pidfd, library, err;
 	struct lien_inject_result result;
 	char why[300];
 };
@@ -102,15 +103,18 @@ static void work(struct lien_job *job)
 {
 	struct inject *inject = (struct inject *)job;
 
-	inject->err = lien_inject(inject->pid, inject->library, INJECT_MS, &inject->result,
-		inject->why, sizeof(inject->why));
+	inject->err = lien_inject(inject->pid, inject->pidfd, inject->library, INJECT_MS,
+		&inject->result, inject->why, sizeof(inject->why));
 }
 
 static void drop(struct lien_job *job)
 {
 	struct inject *inject = (struct inject *)job;
 
-	close(inject->library);
+	if (inject->pidfd >= 0)
+		close(inject->pidfd);
+	if (inject->library >= 0)
+		close(inject->library);
 	free(inject);
 }
 
@@ -139,28 +143,27 @@ static int submit(struct lien_attach *attach, unsigned part)
 {
 	struct lien_agent *agent = attach->agent;
 	struct inject *inject = calloc(1, sizeof(*inject));
-	int err = -ENOMEM;
+	uint32_t pid = attach->part[part].pid;
+	int err;
 
-	if (agent->control < 0 || !inject) {
-		free(inject);
-		return agent->control < 0 ? -ENOENT : err;
-	}
+	if (!inject)
+		return -ENOMEM;
 	*inject = (struct inject){.job = {.work = work, .done = done, .drop = drop},
 		.attach = attach,
 		.part = part,
-		.pid = attach->part[part].pid};
-	inject->library = fcntl(agent->control, F_DUPFD_CLOEXEC, 0);
-	if (inject->library < 0) {
-		err = -errno;
-	} else {
+		.pid = pid,
+		.pidfd = syscall(SYS_pidfd_open, pid, 0),
+		.library = agent->control < 0 ? -1 : fcntl(agent->control, F_DUPFD_CLOEXEC, 0)};
+	if (inject->pidfd < 0 || lien_watch_has_ended(pid, attach->part[part].start))
+		err = -ESRCH;
+	else if (inject->library < 0)
+		err = agent->control < 0 ? -ENOENT : -EMFILE;
+	else
 		err = agent->injector ? 0 : lien_worker_new(agent, &agent->injector);
-		if (!err)
-			err = lien_worker_submit(agent->injector, &inject->job);
-		if (!err)
-			return 0;
-		close(inject->library);
-	}
-	free(inject);
+	if (!err)
+		err = lien_worker_submit(agent->injector, &inject->job);
+	if (err)
+		drop(&inject->job);
 	return err;
 }
 

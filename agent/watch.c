@@ -62,7 +62,7 @@ uint64_t lien_watch_start_of(uint32_t pid)
 
 /* No thread of it runs any more. A process whose first thread has ended may go on, and looks like
  * one that waits for its parent. */
-static bool has_ended(uint32_t pid, uint64_t start)
+bool lien_watch_has_ended(uint32_t pid, uint64_t start)
 {
 	struct stat_line stat;
 
@@ -583,11 +583,11 @@ static void sweep(struct lien_agent *agent)
 		agent->swept = process ? process->pid : 0;
 		if (!process)
 			return;
-		if (!has_ended(process->pid, process->start))
+		if (!lien_watch_has_ended(process->pid, process->start))
 			continue;
 		lien_agent_consume(agent); /* its end may be on its way */
 		process = lien_graph_process(agent->graph, agent->swept);
-		if (!process || !has_ended(process->pid, process->start))
+		if (!process || !lien_watch_has_ended(process->pid, process->start))
 			continue;
 		event = lien_agent_event_of(process->pid, process->start, LIEN_EVENT_EXIT);
 		lien_agent_event(agent, &event);

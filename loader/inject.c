@@ -98,6 +98,8 @@ static int open_process(struct lien_inject *inject)
 {
 	int err, found;
 
+	if (inject->pidfd >= 0)
+		return lien_inject_over(inject) ? lien_inject_fail_gone(inject) : 0;
 	inject->pidfd = syscall(SYS_pidfd_open, inject->pid, 0);
 	if (inject->pidfd >= 0)
 		return 0;
@@ -307,8 +309,8 @@ static void *work(void *arg)
 	return NULL;
 }
 
-int lien_inject(uint32_t pid, int library_fd, unsigned limit_ms, struct lien_inject_result *result,
-	char *why, size_t size)
+int lien_inject(uint32_t pid, int pidfd, int library_fd, unsigned limit_ms,
+	struct lien_inject_result *result, char *why, size_t size)
 {
 	uint64_t begun = lien_inject_now_ns();
 	struct job job = {.inject = {
@@ -318,7 +320,7 @@ int lien_inject(uint32_t pid, int library_fd, unsigned limit_ms, struct lien_inj
 				  .result = result,
 				  .why = why,
 				  .why_size = size,
-				  .pidfd = -1,
+				  .pidfd = pidfd >= 0 ? fcntl(pidfd, F_DUPFD_CLOEXEC, 0) : -1,
 				  .mem = -1,
 			  }};
 	pthread_t thread;

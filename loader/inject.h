@@ -33,14 +33,15 @@ struct lien_inject_result {
  * or being injected into; -ENOEXEC 32-bit, no glibc, or too old; -ENODEV no CUDA process; -EAGAIN
  * no room for another thread or file; -ETIMEDOUT; -EPROTO another version of the library.
  *
- * library_fd is open for reading at any position, and stays the caller's. Takes limit_ms at most,
- * and some ms for clearing up; about 5 ms of a process that has an idle thread. Blocks: an agent
- * calls it in a thread or child of its own. Any thread may, for different processes at the same
- * time. The caller may be killed at any moment: the process goes on as if nothing had been, with 68
- * KiB of mappings left behind at worst. Starts a thread, and waits for that alone: a caller that
- * waits for any child (waitpid(-1)) with __WALL would take its news away.
+ * `pidfd`: of that process, so that no other one is meant that has got its number since; -1:
+ * whoever has it now. library_fd is open for reading at any position. Both stay the caller's. Takes
+ * limit_ms at most, and some ms for clearing up; about 5 ms of a process that has an idle thread.
+ * Blocks: an agent calls it in a thread or child of its own. Any thread may, for different
+ * processes at the same time. The caller may be killed at any moment: the process goes on as if
+ * nothing had been, with 68 KiB of mappings left behind at worst. Starts a thread, and waits for
+ * that alone: a caller that waits for any child (waitpid(-1)) with __WALL would take its news away.
  */
-int lien_inject(uint32_t pid, int library_fd, unsigned limit_ms, struct lien_inject_result *result,
-	char *why, size_t size);
+int lien_inject(uint32_t pid, int pidfd, int library_fd, unsigned limit_ms,
+	struct lien_inject_result *result, char *why, size_t size);
 
 #endif

@@ -280,10 +280,10 @@ json_t *lien_gate_view(struct lien_agent *agent, const struct lien_viewer *viewe
 	return json_array();
 }
 
-int lien_inject(uint32_t pid, int library_fd, unsigned limit_ms, struct lien_inject_result *result,
-	char *why, size_t size)
+int lien_inject(uint32_t pid, int pidfd, int library_fd, unsigned limit_ms,
+	struct lien_inject_result *result, char *why, size_t size)
 {
-	(void)pid, (void)library_fd, (void)limit_ms, (void)result;
+	(void)pid, (void)pidfd, (void)library_fd, (void)limit_ms, (void)result;
 	snprintf(why, size, "not here");
 	return -EPERM;
 }
@@ -303,6 +303,12 @@ int lien_worker_submit(struct lien_worker *worker, struct lien_job *job)
 void lien_worker_free(struct lien_worker *worker)
 {
 	(void)worker;
+}
+
+bool lien_watch_has_ended(uint32_t pid, uint64_t start)
+{
+	(void)pid, (void)start;
+	return true;
 }
 
 void lien_watch_look(struct lien_agent *agent, struct lien_process *process)

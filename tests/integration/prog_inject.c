@@ -28,7 +28,7 @@ int main(int argc, char **argv)
 		fprintf(stderr, "%s: %s\n", argv[2], strerror(errno));
 		return 2;
 	}
-	err = lien_inject(strtoul(argv[1], NULL, 10), fd, argc > 3 ? atoi(argv[3]) : LIMIT_MS,
+	err = lien_inject(strtoul(argv[1], NULL, 10), -1, fd, argc > 3 ? atoi(argv[3]) : LIMIT_MS,
 		&result, why, sizeof(why));
 	if (err) {
 		printf("error %d %s\n", -err, why);
