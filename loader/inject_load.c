@@ -205,6 +205,13 @@ static void see_off(struct lien_inject *inject, uint64_t region, uint32_t inner,
 		nanosleep(&nap, NULL);
 }
 
+/* A library that has begun to serve cannot be taken away any more; nor one of which it could not be
+ * found out. */
+static bool may_serve(int err)
+{
+	return err == -EPROTO || err == -EMFILE || err == -ENFILE || err == -ENOMEM;
+}
+
 /* What the new thread is told, and what it says. */
 int lien_inject_load(struct lien_inject *inject, uint64_t region)
 {
@@ -240,8 +247,6 @@ int lien_inject_load(struct lien_inject *inject, uint64_t region)
 			       "cannot give the control library to process %u: %s", inject->pid,
 			       strerror(-copied))
 		     : loaded(inject, &stub);
-	/* Once it has begun to serve it cannot be taken away. */
-	see_off(inject, region, stub.tid,
-		copied || err == -EAGAIN || err == -ENOEXEC ? LIEN_STUB_STOP : LIEN_STUB_GO);
+	see_off(inject, region, stub.tid, err && !may_serve(err) ? LIEN_STUB_STOP : LIEN_STUB_GO);
 	return err;
 }
