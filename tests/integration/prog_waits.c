@@ -474,17 +474,12 @@ static const struct kind {
 
 /* Waits so that this thread is never the one that is borrowed, if there are others. It gets the
  * signals of children, which the kernel wakes somebody for though they are ignored. */
-static bool input(char *line, size_t size, bool others)
+static bool input(char *line, size_t size, int set)
 {
-	struct epoll_event event = {.events = EPOLLIN};
-	static int set = -1;
+	struct epoll_event event;
 	ssize_t n;
 
-	if (others && set < 0) {
-		set = epoll_create1(EPOLL_CLOEXEC);
-		epoll_ctl(set, EPOLL_CTL_ADD, 0, &event);
-	}
-	while (others && epoll_wait(set, &event, 1, 1 << 30) != 1)
+	while (set >= 0 && epoll_wait(set, &event, 1, 1 << 30) != 1)
 		;
 	n = read(0, line, size);
 	if (n < 0)
@@ -494,9 +489,13 @@ static bool input(char *line, size_t size, bool others)
 
 int main(int argc, char **argv)
 {
+	struct epoll_event event = {.events = EPOLLIN};
+	int set = argc > 1 ? epoll_create1(EPOLL_CLOEXEC) : -1;
 	char line[64];
 	sigset_t blocked;
 
+	if (set >= 0)
+		epoll_ctl(set, EPOLL_CTL_ADD, 0, &event);
 	cuInit(0);
 	arguments = argv;
 	if (getenv("WAIT_MS"))
@@ -523,7 +522,7 @@ int main(int argc, char **argv)
 	pthread_sigmask(SIG_UNBLOCK, &blocked, NULL);
 	printf("ready\n");
 	fflush(stdout);
-	while (input(line, sizeof(line), argc > 1)) {
+	while (input(line, sizeof(line), set)) {
 		if (bad[0])
 			printf("bad %s\n", bad);
 		else
