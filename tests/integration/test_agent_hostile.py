@@ -500,12 +500,12 @@ def test_library_deleted_while_mapped():
         shutil.copy(os.path.join(SOFTCUDA, "libcuda.so.1"), path)  # another one under its name
         for _ in range(2):
             other = session.driver(control=False, LD_LIBRARY_PATH=session.path("lib"))
-            other("make", 4 * MIB, 0)
-            process = session.known(other.pid)
-            equal(process["bytes"], 4 * MIB, "with the new file")
             wait_for("both are probed", lambda: len([
                 entry for entry in session.ask("status")["libraries"]
                 if entry["path"].startswith(path)]) == 2)
+            other("make", 4 * MIB, 0)
+            process = session.known(other.pid)
+            equal(process["bytes"], 4 * MIB, "with the new file")
         check(process["complete"], "the second process with the new file is not complete")
         first("make", 2 * MIB, 0)
         equal(session.process(first.pid)["bytes"], 4 * MIB, "the first process")
