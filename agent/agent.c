@@ -13,10 +13,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "agent/attach.h"
 #include "agent/contexts.h"
 #include "agent/event_check.h"
 #include "agent/gate.h"
-#include "agent/attach.h"
 #include "agent/node.h"
 #include "agent/prepare.h"
 #include "agent/privileges.h"

@@ -291,8 +291,6 @@ static void look_at(struct lien_attach *attach, struct part *part)
 	else if (lien_now_ns() >= part->until)
 		end_part(attach, part,
 			"the control library is in it, but does not answer: see `lien ps`");
-	else
-		lien_watch_look(attach->agent, process);
 }
 
 void lien_attach_tick(struct lien_agent *agent)

@@ -191,11 +191,11 @@ static int find_use(
 	if (!tracked || lien_now_ns() < tracked->t_use)
 		return 0;
 	if (on_use == LIEN_ON_USE_WAIT) {
-		if (held->t > tracked->t_told)
-			lien_log(5, "process %u waits in %s for a restore", who->pid,
-				lien_call_name(held->call));
-		if (held->t > tracked->t_told)
-			tracked->t_told = held->t;
+		if (held->t <= tracked->t_told)
+			return 0;
+		tracked->t_told = held->t;
+		lien_log(5, "process %u waits in %s for a restore", who->pid,
+			lien_call_name(held->call));
 	} else if (!first->tracked || held->t < first->held.t) {
 		first->tracked = tracked;
 		first->held = *held;

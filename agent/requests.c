@@ -4,9 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include <lien/version.h>
 #include "agent/attach.h"
 #include "agent/findings.h"
 #include "agent/gate.h"
@@ -16,7 +14,6 @@
 #include "agent/sites.h"
 #include "agent/walks.h"
 #include "loader/files.h"
-#include "loader/follow.h"
 
 #define TIMEOUT_MS     10000
 #define TIMEOUT_MS_MAX 3600000

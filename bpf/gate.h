@@ -14,48 +14,45 @@ static __always_inline void held_key(struct lien_probe_held_key *key, const stru
 	key->tid = thread->tid;
 }
 
+/* Adds to who is inside, if the gate that has seen the thread is still there. */
+static __noinline int gate_count(struct thread *thread, int by)
+{
+	struct lien_probe_gate *gate = bpf_map_lookup_elem(&gates, &thread->pid);
+
+	if (!gate || gate->start != thread->start || gate->turn != thread->gate_turn)
+		return 0;
+	__sync_fetch_and_add(&gate->inside, by);
+	return 1;
+}
+
 /* The thread is in no gated call any more, or was left in one by a jump, or ends. */
 static __noinline void gate_leave(struct thread *thread)
 {
 	struct lien_probe_held_key key;
-	struct lien_probe_gate *gate;
 
 	if (!thread->gate_sp)
 		return;
 	thread->gate_sp = 0;
 	held_key(&key, thread);
 	bpf_map_delete_elem(&held, &key);
-	gate = bpf_map_lookup_elem(&gates, &thread->pid);
-	if (gate && gate->start == thread->start && gate->turn == thread->gate_turn)
-		__sync_fetch_and_add(&gate->inside, -1);
+	gate_count(thread, -1);
 }
 
 /* It has closed the group, or will never. */
 static __noinline void gate_leave_group(struct thread *thread)
 {
-	struct lien_probe_gate *gate;
-
 	if (!thread->group_inside)
 		return;
 	thread->group_inside = 0;
-	gate = bpf_map_lookup_elem(&gates, &thread->pid);
-	if (gate && gate->start == thread->start && gate->turn == thread->gate_turn)
-		__sync_fetch_and_add(&gate->inside, -1);
+	gate_count(thread, -1);
 }
 
 /* A call in a group has been let in: the thread is inside until the group has been closed, for that
  * is when its calls start. */
 static __always_inline void gate_enter_group(struct thread *thread)
 {
-	struct lien_probe_gate *gate;
-
-	if (!thread->group || !thread->group_calls || thread->group_inside)
-		return;
-	gate = bpf_map_lookup_elem(&gates, &thread->pid);
-	if (!gate || gate->start != thread->start || gate->turn != thread->gate_turn)
-		return;
-	thread->group_inside = 1;
-	__sync_fetch_and_add(&gate->inside, 1);
+	if (thread->group && thread->group_calls && !thread->group_inside)
+		thread->group_inside = gate_count(thread, 1);
 }
 
 static long held_drop(

@@ -12,9 +12,9 @@
 
 #include <lien/pass_fds.h>
 #include "control/control.h"
-#include "control/translate.h"
 #include "control/gate.h"
 #include "control/handles.h"
+#include "control/translate.h"
 
 /* What is away outlives sockets and threads. */
 static struct lien_control kept;
@@ -197,11 +197,13 @@ static int stage(struct lien_control *control, const struct message *message)
 		/* The same once more, at rest: not if the job has been let go meanwhile. */
 		if (control->expired && control->staged == message->header.arg)
 			return expired(control);
+		if (control->staged != message->header.arg) { /* while the job still runs */
+			lien_translate_hold_all(message->header.flags & LIEN_WIRE_ALL);
+			lien_translate_install(1);
+		}
 		control->staged = message->header.arg;
 		control->expired = 0;
 		lien_order_forget(control, LIEN_ITEMS_UNTOUCHED);
-		lien_translate_hold_all(message->header.flags & LIEN_WIRE_ALL);
-		lien_translate_install(1);
 	}
 	result = lien_items_add(
 		&control->items, items, message->body / sizeof(*items), message->header.arg);

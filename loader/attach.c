@@ -5,21 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "loader/calls.h"
+#include "loader/clock.h"
 #include "loader/hash.h"
 #include "loader/probes_internal.h"
 #include "loader/uprobe_multi.h"
-
-static uint64_t now_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return ts.tv_sec * 1000000000ull + ts.tv_nsec;
-}
 
 struct lien_attached *lien_attached_new(const char *name)
 {
@@ -212,7 +204,7 @@ static uint64_t t_attached(const struct lien_probes *probes, const struct lien_a
 			old->file.inode == attached->file.inode && old->probes == attached->probes)
 			return old->file.t_attached;
 	}
-	return now_ns();
+	return lien_clock_ns();
 }
 
 /* What is probed, whatever the attachment's number; contexts are followed in this way or that. */

@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "loader/clock.h"
 #include "loader/close_later.h"
 #include "loader/probes_internal.h"
 #include "loader/uprobe_multi.h"
@@ -67,14 +67,6 @@ static uint64_t since_before(const struct lien_probes *probes, uint32_t pid, uin
 	return followed.t_since;
 }
 
-static uint64_t now_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return ts.tv_sec * 1000000000ull + ts.tv_nsec;
-}
-
 static struct lien_following *add(struct lien_probes *probes)
 {
 	struct lien_following *grown = realloc(
@@ -129,7 +121,7 @@ int lien_probes_follow(struct lien_probes *probes, uint32_t pid, uint64_t start,
 		return err;
 	probes->following_count++;
 	lien_keep_following(probes, following);
-	return since == NEVER ? set_since(probes, pid, start, now_ns()) : 0;
+	return since == NEVER ? set_since(probes, pid, start, lien_clock_ns()) : 0;
 }
 
 void lien_probes_unfollow(struct lien_probes *probes, uint32_t pid)

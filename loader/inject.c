@@ -14,22 +14,15 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "loader/clock.h"
 #include "loader/inject_internal.h"
 
 #define AUXV_SIZE 1024
 #define TRIES	  3
 
-uint64_t lien_inject_now_ns(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return now.tv_sec * 1000000000ull + now.tv_nsec;
-}
-
 bool lien_inject_late(const struct lien_inject *inject)
 {
-	return lien_inject_now_ns() > inject->deadline_ns;
+	return lien_clock_ns() > inject->deadline_ns;
 }
 
 int lien_inject_fail(struct lien_inject *inject, int err, const char *format, ...)
@@ -262,7 +255,7 @@ static int borrow(struct lien_inject *inject, uint64_t *region)
 		lien_inject_write(inject, LIEN_STUB_AT(*region, left), &left, sizeof(left));
 	}
 	result->thread = remote->tid;
-	result->pause_ns = lien_inject_now_ns() - remote->borrowed_ns;
+	result->pause_ns = lien_clock_ns() - remote->borrowed_ns;
 out:
 	free(remote);
 	return err;
@@ -312,7 +305,7 @@ static void *work(void *arg)
 int lien_inject(uint32_t pid, int pidfd, int library_fd, unsigned limit_ms,
 	struct lien_inject_result *result, char *why, size_t size)
 {
-	uint64_t begun = lien_inject_now_ns();
+	uint64_t begun = lien_clock_ns();
 	struct job job = {.inject = {
 				  .pid = pid,
 				  .library_fd = library_fd,
@@ -339,6 +332,6 @@ int lien_inject(uint32_t pid, int pidfd, int library_fd, unsigned limit_ms,
 		close(job.inject.pidfd);
 	if (job.inject.mem >= 0)
 		close(job.inject.mem);
-	result->total_ns = lien_inject_now_ns() - begun;
+	result->total_ns = lien_clock_ns() - begun;
 	return job.err;
 }

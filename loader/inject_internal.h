@@ -48,7 +48,6 @@ struct lien_inject {
 	uint32_t locked; /* a thread that waited for a lock when it was borrowed; 0: none */
 };
 
-uint64_t lien_inject_now_ns(void);
 bool lien_inject_late(const struct lien_inject *inject);
 /* Writes the line for the user, returns err. The last one counts. */
 int lien_inject_fail(struct lien_inject *inject, int err, const char *format, ...)

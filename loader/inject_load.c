@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <lien/wire.h>
+#include "loader/clock.h"
 #include "loader/inject_internal.h"
 
 #define CLEAR_UP_NS  (1000 * 1000000ull)
@@ -193,13 +194,13 @@ static uint32_t thread_of(struct lien_inject *inject, uint32_t inner)
 /* Until the new thread has taken its memory away, and ended. */
 static void see_off(struct lien_inject *inject, uint64_t region, uint32_t inner, uint32_t last)
 {
-	uint64_t end = lien_inject_now_ns() + CLEAR_UP_NS;
+	uint64_t end = lien_clock_ns() + CLEAR_UP_NS;
 	const struct timespec nap = {.tv_nsec = LIEN_STUB_NAP_NS};
 	uint32_t tid = thread_of(inject, inner);
 	char byte;
 
 	lien_inject_write(inject, LIEN_STUB_AT(region, last), &last, sizeof(last));
-	while (!lien_inject_over(inject) && lien_inject_now_ns() < end &&
+	while (!lien_inject_over(inject) && lien_clock_ns() < end &&
 		(!lien_inject_read(inject, region, &byte, 1) ||
 			(tid && lien_inject_status(inject->pid, tid, "NSpid", 10) == inner)))
 		nanosleep(&nap, NULL);

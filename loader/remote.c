@@ -21,6 +21,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "loader/clock.h"
 #include "loader/inject_internal.h"
 
 /* What a system call returns inside the kernel when it is to be restarted; <linux/errno.h> has them
@@ -51,7 +52,7 @@ static long trace(struct lien_remote *remote, int request, void *address, void *
 static int await(struct lien_remote *remote, uint64_t deadline, int *status)
 {
 	const struct timespec nap = {.tv_nsec = 50000};
-	uint64_t begun = lien_inject_now_ns(), now = begun;
+	uint64_t begun = lien_clock_ns(), now = begun;
 	pid_t found;
 
 	for (;;) {
@@ -68,7 +69,7 @@ static int await(struct lien_remote *remote, uint64_t deadline, int *status)
 			sched_yield();
 		else
 			nanosleep(&nap, NULL);
-		now = lien_inject_now_ns();
+		now = lien_clock_ns();
 	}
 }
 
@@ -168,7 +169,7 @@ int lien_remote_stop(struct lien_remote *remote, const struct lien_inject *injec
 	if (err)
 		return err;
 	err = trap(remote, inject->deadline_ns);
-	remote->borrowed_ns = lien_inject_now_ns();
+	remote->borrowed_ns = lien_clock_ns();
 	if (!err && remote->group_stop) {
 		let_go(remote);
 		return -EBUSY;
@@ -202,7 +203,7 @@ int lien_remote_borrow(struct lien_remote *remote)
 {
 	struct iovec xstate = {remote->xstate, sizeof(remote->xstate)};
 	struct user_regs_struct regs = remote->before;
-	uint64_t all = ~0ull, now = lien_inject_now_ns();
+	uint64_t all = ~0ull, now = lien_clock_ns();
 	int err;
 
 	remote->deadline_ns = remote->inject->deadline_ns;
@@ -269,7 +270,7 @@ long lien_remote_syscall(struct lien_remote *remote, bool *failed, long number, 
 int lien_remote_run(
 	struct lien_remote *remote, uint64_t code, uint64_t stack, uint64_t data, uint64_t until)
 {
-	uint64_t stuck = lien_inject_now_ns() + STUCK_NS;
+	uint64_t stuck = lien_clock_ns() + STUCK_NS;
 	struct user_regs_struct regs = remote->before;
 	int err;
 
@@ -297,7 +298,7 @@ int lien_remote_release(struct lien_remote *remote)
 	struct iovec xstate = {remote->xstate, remote->xstate_size};
 	int err;
 
-	err = trap(remote, lien_inject_now_ns() + STUCK_NS);
+	err = trap(remote, lien_clock_ns() + STUCK_NS);
 	if (err)
 		return err;
 	/* Registers last, as they were first. */

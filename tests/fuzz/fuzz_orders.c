@@ -12,7 +12,7 @@
 /* Their state outlives a socket, and is to be reset here. */
 #include "control/names.c"
 #include "control/serve.c"
-#include "control/translate.h"
+#include "tests/unit/no_translate.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -344,32 +344,6 @@ const char *lien_driver_error(const struct lien_driver *driver, CUresult result)
 
 	driver->cuGetErrorName(result, &name);
 	return name ? name : "unknown CUDA error";
-}
-
-/* No library has cached anything. */
-void lien_translate_prepare(const struct lien_driver *driver)
-{
-	(void)driver;
-}
-
-void lien_translate_hold_all(int all)
-{
-	(void)all;
-}
-
-int lien_translate_idle(void)
-{
-	return 1;
-}
-
-int lien_translate_settle(void)
-{
-	return 1;
-}
-
-void lien_translate_install(int always)
-{
-	(void)always;
 }
 
 /* --- the agent's end ----------------------------------------------------------------------------

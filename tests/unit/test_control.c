@@ -15,7 +15,7 @@
 
 #include "control/control.h"
 #include "control/handles.h"
-#include "control/translate.h"
+#include "tests/unit/no_translate.h"
 
 #define BYTES	(2ul << 20)
 #define ALIASES 2
@@ -37,32 +37,6 @@ static struct {
 } w;
 
 static struct lien_control control;
-
-/* Nobody here has cached a driver function. */
-void lien_translate_prepare(const struct lien_driver *driver)
-{
-	(void)driver;
-}
-
-void lien_translate_hold_all(int all)
-{
-	(void)all;
-}
-
-int lien_translate_idle(void)
-{
-	return 1;
-}
-
-int lien_translate_settle(void)
-{
-	return 1;
-}
-
-void lien_translate_install(int always)
-{
-	(void)always;
-}
 
 static CUresult call(enum call which)
 {
