@@ -11,6 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "agent/adoption.h"
 #include "agent/graph.h"
 #include "agent/host.h"
 #include "agent/journal.h"
@@ -81,7 +82,13 @@ struct lien_agent {
 	struct lien_transaction *transaction; /* NULL: none */
 	struct lien_plan plan;		      /* of the transaction, if it is an offload */
 	struct lien_wish wish;		      /* then */
-	bool transaction_ended;		      /* to be freed by the loop */
+	bool adopting;			      /* the transaction is an adoption */
+	struct lien_adoption adoption;	      /* of the transaction, if it is one */
+	uint32_t *adopted;		      /* then: the processes that have been read */
+	unsigned adopted_count;
+	uint32_t *at_rest; /* and those that are brought to rest */
+	unsigned at_rest_count;
+	bool transaction_ended; /* to be freed by the loop */
 	uint64_t t_transaction;
 	struct lien_viewer transaction_of; /* who asked for it */
 	uint64_t lost_seen;
@@ -178,6 +185,8 @@ struct lien_tracked *lien_watch_track(struct lien_agent *agent, struct lien_proc
 void lien_watch_process_end(void *agent, struct lien_process *process);
 /* May this viewer order the process about? All its user ids, now, are the viewer's. */
 bool lien_watch_owned(const struct lien_process *process, const struct lien_viewer *viewer);
+/* Has the process a network card open that reaches memory by itself? */
+bool lien_watch_uses_cards(uint32_t pid);
 /* Has this machine network cards that reach memory by themselves? */
 bool lien_watch_cards(void);
 
@@ -195,6 +204,10 @@ int lien_orders_restore(struct lien_agent *agent, const struct lien_selection *s
  * them. */
 int lien_orders_release(struct lien_agent *agent, const struct lien_selection *selection,
 	bool *nothing, char *error, size_t error_size);
+/* What a transaction acts through. */
+struct lien_transaction_ops lien_orders_ops(struct lien_agent *agent);
+/* No other transaction is under way; nor are readings, afterwards. 0, or -EBUSY and why. */
+int lien_orders_ready(struct lien_agent *agent, char *error, size_t size);
 /* Forgets the transaction, which has ended. */
 void lien_orders_end(struct lien_agent *agent);
 void lien_orders_unlink(struct lien_tracked *tracked);

@@ -136,8 +136,23 @@ static void fail(struct lien_compare *compare, struct part *part, const char *er
 	struct lien_walked walked = {.error = error};
 
 	part->state = PART_DONE;
-	add_result(compare, part, process ? process->command : "", process && !process->incomplete,
-		&walked);
+	add_result(compare, part, process ? process->command : "",
+		process && lien_process_whole(process), &walked);
+}
+
+static void on_walked(void *to, struct lien_process *process, const struct lien_walked *walked)
+{
+	struct lien_compare *compare = to;
+	unsigned i;
+
+	for (i = 0; i < compare->count; i++)
+		if (compare->part[i].pid == process->pid && compare->part[i].state == PART_RUNS)
+			break;
+	if (i == compare->count)
+		return;
+	compare->part[i].state = PART_DONE;
+	add_result(
+		compare, &compare->part[i], process->command, lien_process_whole(process), walked);
 }
 
 static void start_part(struct lien_compare *compare, struct part *part)
@@ -147,27 +162,13 @@ static void start_part(struct lien_compare *compare, struct part *part)
 	int err = 0;
 
 	if (!error)
-		err = lien_walk_start(compare->agent, process, compare->repair, compare);
+		err = lien_walk_start(compare->agent, process, compare->repair, on_walked, compare);
 	if (err && err != -EBUSY)
 		error = err == -ESRCH ? "it has ended" : strerror(-err);
 	if (error)
 		fail(compare, part, error);
 	else if (!err)
 		part->state = PART_RUNS;
-}
-
-void lien_compare_walked(struct lien_compare *compare, struct lien_process *process,
-	const struct lien_walked *walked)
-{
-	unsigned i;
-
-	for (i = 0; i < compare->count; i++)
-		if (compare->part[i].pid == process->pid && compare->part[i].state == PART_RUNS)
-			break;
-	if (i == compare->count)
-		return;
-	compare->part[i].state = PART_DONE;
-	add_result(compare, &compare->part[i], process->command, !process->incomplete, walked);
 }
 
 void lien_compare_drop(struct lien_compare *compare)

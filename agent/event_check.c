@@ -126,6 +126,7 @@ static const struct shape shapes[LIEN_CALL_MAX] = {
 	[LIEN_EVENT_PROP] = {.least = LIEN_EVENT_SIZE(property)},
 	[LIEN_EVENT_REREAD] = {.least = LIEN_EVENT_SIZE(reread)},
 	[LIEN_EVENT_INCOMPLETE] = {.least = LIEN_EVENT_SIZE(incomplete)},
+	[LIEN_EVENT_ADOPT] = {.least = LIEN_EVENT_SIZE(adopt)},
 #define SHAPE(name, number, lib, symbol, call_flags)                                               \
 	[number] = {.least = BODY_##name, .library = LIEN_LIB_##lib, .flags = (call_flags)},
 	LIEN_CALLS(SHAPE)

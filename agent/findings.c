@@ -123,7 +123,7 @@ static void registered_but_freed(json_t *list, struct lien_process *process,
 	const struct lien_registration *registration;
 	struct sum sum;
 
-	if (process->incomplete)
+	if (!lien_process_whole(process))
 		return; /* the memory may be there and not be known */
 	sum_begin(&sum);
 	LIST_FOREACH (registration, registrations, next)
@@ -343,10 +343,11 @@ static void all_open_exports(
 
 static void not_known_whole(json_t *list, const struct lien_process *process)
 {
-	const char *reason =
-		process->incomplete & ~LIEN_INCOMPLETE_NCCL ? lien_plan_unreachable(process) : NULL;
+	const char *reason = process->incomplete & ~(LIEN_INCOMPLETE_NCCL | LIEN_INCOMPLETE_ADOPTED)
+				     ? lien_plan_unreachable(process)
+				     : NULL;
 
-	if (!process->incomplete)
+	if (lien_process_whole(process))
 		return;
 	json_array_append_new(list,
 		finding("incomplete", "note", process->pid, 0, 1,

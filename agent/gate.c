@@ -90,8 +90,8 @@ static void range_of(const struct lien_agent *agent, uint32_t pid, uint64_t *low
 	const struct lien_plan_process *part;
 	unsigned i, j;
 
-	*low = UINT64_MAX;
-	*high = 0;
+	*low = agent->adopting ? 0 : UINT64_MAX;
+	*high = agent->adopting ? UINT64_MAX : 0;
 	for (i = 0; i < agent->plan.processes_count; i++) {
 		part = &agent->plan.processes[i];
 		for (j = 0; part->pid == pid && j < part->items_count; j++) {

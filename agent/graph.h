@@ -118,9 +118,11 @@ struct lien_allocation {
 	unsigned exports;   /* by the application; restores export again without counting */
 	uint8_t origin;	    /* enum lien_origin */
 	bool comm_inferred; /* see lien_event.scope */
-	bool found;	    /* by asking the driver: its references and its caller are not known */
-	uint16_t let_go;    /* handed out and held no more: its place in graph.let_go, from 1 */
-	bool importing;	    /* a process takes it in at this moment */
+	bool found;	    /* by asking the driver: it was made before it was watched */
+	bool adopted;	 /* then: the references that its owner, or an importer, holds are known */
+	uint32_t round;	 /* then: see lien_event.adopt; 0: it may be what others imported */
+	uint16_t let_go; /* handed out and held no more: its place in graph.let_go, from 1 */
+	bool importing;	 /* a process takes it in at this moment */
 };
 
 struct lien_handle {
@@ -301,6 +303,9 @@ int lien_graph_apply(struct lien_graph *graph, const struct lien_event *event);
 
 const struct lien_graph_stats *lien_graph_stats(const struct lien_graph *graph);
 
+/* Of the last adoption (lien_event.adopt); 0: there was none. */
+uint32_t lien_graph_round(const struct lien_graph *graph);
+
 /* NULL when there is none. */
 struct lien_process *lien_graph_process(struct lien_graph *graph, uint32_t pid);
 struct lien_process *lien_graph_first(struct lien_graph *graph);
@@ -313,6 +318,8 @@ struct lien_allocation *lien_graph_next_allocation(struct lien_allocation *alloc
 /* NULL: no export of that number is known. */
 struct lien_share *lien_share_find(struct lien_graph *graph, uint64_t number);
 
+/* Nothing is missing of what it holds, as far as that can be known (LIEN_INCOMPLETE_ADOPTED). */
+bool lien_process_whole(const struct lien_process *process);
 /* The mapping that contains va. */
 struct lien_mapping *lien_process_mapping(struct lien_process *process, uint64_t va);
 /* The executable mapping that contains address. */

@@ -10,7 +10,7 @@
  * missed. */
 void lien_graph_odd(struct lien_graph *graph, struct lien_process *process)
 {
-	if (process->incomplete & LIEN_INCOMPLETE_LATE)
+	if (process->incomplete & (LIEN_INCOMPLETE_LATE | LIEN_INCOMPLETE_ADOPTED))
 		return;
 	graph->stats.odd++;
 	process->incomplete |= LIEN_INCOMPLETE_ODD;
@@ -296,6 +296,8 @@ int lien_graph_apply(struct lien_graph *graph, const struct lien_event *event)
 	case LIEN_EVENT_INCOMPLETE:
 		process->incomplete = event->incomplete.reasons;
 		return 0;
+	case LIEN_EVENT_ADOPT:
+		return lien_graph_apply_adopt(graph, process, event);
 	}
 	return apply_call(graph, process, event);
 }

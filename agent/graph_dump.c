@@ -208,7 +208,9 @@ static int tell_create(struct lien_dump *dump, const struct lien_allocation *all
 	event.create.handle = lien_dump_handle(allocation, owner, false);
 	event.create.bytes = allocation->bytes;
 	event.create.prop = allocation->prop;
-	return err ? err : lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(create));
+	if (!err)
+		err = lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(create));
+	return err ? err : lien_dump_adopted(dump, allocation, owner, event.create.handle);
 }
 
 const struct lien_process *lien_dump_owner(const struct lien_dump *dump,

@@ -31,6 +31,10 @@ int lien_dump_release(struct lien_dump *dump, struct lien_event *event, size_t s
 int lien_dump_asked(struct lien_dump *dump, struct lien_event *event,
 	const struct lien_allocation *allocation, const struct lien_process *process);
 
+/* What was found out of it, if it is older than the agent; the process holds one reference. */
+int lien_dump_adopted(struct lien_dump *dump, const struct lien_allocation *allocation,
+	const struct lien_process *process, uint64_t handle);
+
 /* The dead, who are made here, come back to make and export what others still have, and die in the
  * end; unless another one has the number now: then nothing can be told of the owner (NULL). */
 const struct lien_process *lien_dump_owner(const struct lien_dump *dump,

@@ -104,6 +104,17 @@ const struct lien_share *lien_dump_share(const struct lien_allocation *allocatio
 	return best;
 }
 
+int lien_dump_adopted(struct lien_dump *dump, const struct lien_allocation *allocation,
+	const struct lien_process *process, uint64_t handle)
+{
+	struct lien_event event = lien_dump_event(process, LIEN_EVENT_ADOPT);
+
+	event.adopt.handle = handle;
+	event.adopt.references = 1;
+	event.adopt.round = allocation->round;
+	return allocation->adopted ? lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(adopt)) : 0;
+}
+
 int lien_dump_import(struct lien_dump *dump, const struct lien_allocation *allocation,
 	const struct lien_process *process, uint64_t handle)
 {
@@ -118,7 +129,9 @@ int lien_dump_import(struct lien_dump *dump, const struct lien_allocation *alloc
 		return tell_share(dump, &event, share);
 	/* Then it is all that is known of the memory. */
 	err = lien_dump_asked(dump, &event, allocation, process);
-	return err ? err : lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(share));
+	if (!err)
+		err = lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(share));
+	return err ? err : lien_dump_adopted(dump, allocation, process, handle);
 }
 
 /* The imports of a process: one for each handle, and one for what is mapped and has none any more.

@@ -47,6 +47,7 @@ struct lien_graph {
 	struct lien_allocation **let_go; /* a ring of LIEN_LET_GO_MAX; NULL: not needed yet */
 	unsigned next_let_go;
 	uint32_t next_comm;
+	uint32_t round; /* of the last adoption */
 	void (*on_process_end)(void *context, struct lien_process *process);
 	void *on_process_end_context;
 	void (*on_site)(void *context, struct lien_process *, const struct lien_site *);
@@ -191,6 +192,7 @@ lien_apply_fn lien_graph_apply_comm_shrink;
 lien_apply_fn lien_graph_apply_comm_finalize;
 lien_apply_fn lien_graph_apply_register;
 lien_apply_fn lien_graph_apply_property;
+lien_apply_fn lien_graph_apply_adopt;
 lien_apply_fn lien_graph_apply_reread;
 lien_apply_fn lien_graph_apply_capture_begin;
 lien_apply_fn lien_graph_apply_capture_end;

@@ -14,6 +14,33 @@ int lien_graph_apply_property(
 	return 0;
 }
 
+uint32_t lien_graph_round(const struct lien_graph *graph)
+{
+	return graph->round;
+}
+
+bool lien_process_whole(const struct lien_process *process)
+{
+	return !(process->incomplete & ~LIEN_INCOMPLETE_ADOPTED);
+}
+
+int lien_graph_apply_adopt(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	struct lien_handle *handle = lien_handle_find(process, event->adopt.handle);
+
+	if (!handle) {
+		lien_graph_odd(graph, process);
+		return 0;
+	}
+	handle->references = event->adopt.references;
+	handle->allocation->adopted = true;
+	handle->allocation->round = event->adopt.round;
+	if (graph->round < event->adopt.round)
+		graph->round = event->adopt.round;
+	return 0;
+}
+
 int lien_graph_apply_reread(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {

@@ -9,6 +9,7 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
+#include "agent/adopt.h"
 #include "agent/gate.h"
 #include "agent/level.h"
 #include "agent/node.h"
@@ -106,6 +107,11 @@ static void on_done(void *context, struct lien_transaction *transaction)
 		lien_log(6, "%s: %llu bytes of %u processes in %llu ms", kind,
 			(unsigned long long)result->bytes, result->processes_count,
 			(unsigned long long)(result->ns / 1000000));
+	if (!strcmp(kind, "adoption")) {
+		lien_adopt_done(agent, result);
+		agent->transaction_ended = true;
+		return;
+	}
 	if (!result->error && lien_transaction_is_offload(transaction))
 		lien_gate_set_on_use(agent, agent->wish.how.on_use);
 	lien_agent_consume(
@@ -221,7 +227,7 @@ static void fd_close(int fd)
 
 static int replan(void *context, const struct lien_plan **out, char *why, size_t size);
 
-static struct lien_transaction_ops ops_of(struct lien_agent *agent)
+struct lien_transaction_ops lien_orders_ops(struct lien_agent *agent)
 {
 	bool gate = lien_probes_can_gate(agent->probes);
 
@@ -229,6 +235,7 @@ static struct lien_transaction_ops ops_of(struct lien_agent *agent)
 		.gate = gate ? lien_gate_step : NULL,
 		.at_rest = gate ? lien_gate_at_rest : NULL,
 		.replan = replan,
+		.adopt = lien_adopt_plan,
 		.send = send_order,
 		.progress = on_progress,
 		.done = on_done,
@@ -270,7 +277,7 @@ void lien_orders_wait_for_walks(struct lien_agent *agent)
 	agent->walks_held = false;
 }
 
-static int busy(struct lien_agent *agent, char *error, size_t size)
+int lien_orders_ready(struct lien_agent *agent, char *error, size_t size)
 {
 	if (!agent->transaction) {
 		lien_orders_wait_for_walks(agent);
@@ -394,6 +401,12 @@ static int replan(void *context, const struct lien_plan **out, char *why, size_t
 
 void lien_orders_end(struct lien_agent *agent)
 {
+	lien_adoption_clear(&agent->adoption);
+	free(agent->at_rest);
+	free(agent->adopted);
+	agent->at_rest = agent->adopted = NULL;
+	agent->at_rest_count = agent->adopted_count = 0;
+	agent->adopting = false;
 	lien_transaction_free(agent->transaction);
 	lien_plan_clear(&agent->plan);
 	lien_wish_clear(&agent->wish);
@@ -404,8 +417,8 @@ void lien_orders_end(struct lien_agent *agent)
 int lien_orders_offload(struct lien_agent *agent, const struct lien_selection *selection,
 	const struct lien_offload_how *how, bool *nothing, char *error, size_t error_size)
 {
-	struct lien_transaction_ops ops = ops_of(agent);
-	int err = busy(agent, error, error_size);
+	struct lien_transaction_ops ops = lien_orders_ops(agent);
+	int err = lien_orders_ready(agent, error, error_size);
 	uint64_t events;
 	bool all;
 
@@ -497,10 +510,10 @@ int lien_orders_restore(struct lien_agent *agent, const struct lien_selection *s
 {
 	const unsigned pids_count = selection->pids_count;
 	const uint32_t *pids = selection->pids;
-	struct lien_transaction_ops ops = ops_of(agent);
+	struct lien_transaction_ops ops = lien_orders_ops(agent);
 	unsigned count;
 	uint32_t *all;
-	int err = busy(agent, error, error_size);
+	int err = lien_orders_ready(agent, error, error_size);
 
 	if (err)
 		return err;
@@ -534,12 +547,12 @@ int lien_orders_restore(struct lien_agent *agent, const struct lien_selection *s
 int lien_orders_release(struct lien_agent *agent, const struct lien_selection *selection,
 	bool *nothing, char *error, size_t error_size)
 {
-	struct lien_transaction_ops ops = ops_of(agent);
+	struct lien_transaction_ops ops = lien_orders_ops(agent);
 	struct lien_process *process;
 	uint64_t held = 0, used = 0;
 	unsigned count = 0;
 	uint32_t *chosen;
-	int err = busy(agent, error, error_size);
+	int err = lien_orders_ready(agent, error, error_size);
 
 	if (!err)
 		err = check_pids(agent, selection, error, error_size);

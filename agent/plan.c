@@ -15,6 +15,10 @@ struct planner {
 	struct lien_plan *plan;
 	char *error;
 	size_t error_size;
+	/* Who may have imported what was there before the agent; NULL: nobody. */
+	const struct lien_process *late;    /* ran before it was watched, and was not read */
+	const struct lien_process *unknown; /* imported something of an owner that is not known, */
+	uint32_t round;			    /* which was compared in this round last */
 };
 
 __attribute__((format(printf, 3, 4))) static int refuse(
@@ -31,15 +35,17 @@ __attribute__((format(printf, 3, 4))) static int refuse(
 const char *lien_plan_unreachable(const struct lien_process *process)
 {
 	if (process->incomplete & LIEN_INCOMPLETE_LATE)
-		return "the process may have used CUDA before it was watched";
+		return "the process may have used CUDA before it was watched: `lien attach` reads "
+		       "what it has";
 	if (process->incomplete & LIEN_INCOMPLETE_LOST)
 		return "events of the process were lost";
-	if (process->incomplete & LIEN_INCOMPLETE_SHARE)
+	if (process->incomplete & LIEN_INCOMPLETE_SHARE &&
+		!(process->incomplete & LIEN_INCOMPLETE_ADOPTED))
 		return "the process imported memory whose export was not seen";
 	if (process->incomplete & LIEN_INCOMPLETE_CARDS)
 		return "the process may have registered memory with a network card before that was "
 		       "watched";
-	if (process->incomplete & ~LIEN_INCOMPLETE_NCCL)
+	if (process->incomplete & (LIEN_INCOMPLETE_ODD | LIEN_INCOMPLETE_ARGS))
 		return "the process did something lien could not follow";
 	if (process->presence == LIEN_CONTROL_NONE)
 		return "the process has no control library: `lien attach` gives it one";
@@ -199,6 +205,19 @@ static bool by_fabric(const struct lien_allocation *allocation)
 	return false;
 }
 
+/* Windows that were registered before the agent are not known as such. */
+static bool may_be_window(const struct lien_allocation *allocation)
+{
+	const struct lien_mapping *mapping;
+	unsigned n = 0;
+
+	if (!allocation->found || !(allocation->owner->incomplete & LIEN_INCOMPLETE_NCCL))
+		return false;
+	LIST_FOREACH (mapping, &allocation->mappings, of_allocation)
+		n += mapping->process == allocation->owner;
+	return n > 1;
+}
+
 /* *holder: the process because of which it is, if another one than the owner. */
 static const char *unmovable(const struct lien_allocation *allocation, uint32_t *holder)
 {
@@ -214,8 +233,15 @@ static const char *unmovable(const struct lien_allocation *allocation, uint32_t 
 		return unmovable_origin(allocation);
 	if (!allocation->owner)
 		return allocation->owner_pid ? "its owner has exited" : "its owner is not known";
-	if (allocation->found)
-		return "found by re-reading: how many references are held to it is not known";
+	if (allocation->found && !allocation->adopted)
+		return "found by re-reading: how many references are held to it is not known "
+		       "(`lien attach` counts them)";
+	if (may_be_window(allocation))
+		return "mapped twice before it was watched, as NCCL maps windows, of which it "
+		       "keeps "
+		       "the handle";
+	if (allocation->found && allocation->prop.handle_types & CU_MEM_HANDLE_TYPE_FABRIC)
+		return "may have been exported by a fabric handle before it was watched";
 	if (!handles_plain(allocation))
 		return "imported by its own process";
 	process = handle_unmapped(allocation);
@@ -584,6 +610,44 @@ static int add_allocation(struct planner *planner, const struct lien_allocation 
 	return err;
 }
 
+/* Those who may have imported memory without being seen. */
+static void look_for_importers(struct planner *planner)
+{
+	const struct lien_allocation *allocation;
+	struct lien_process *process;
+
+	for (process = lien_graph_first(planner->graph); process;
+		process = lien_graph_next(process))
+		if (process->cuda && process->incomplete & LIEN_INCOMPLETE_LATE)
+			planner->late = process;
+	for (allocation = lien_graph_first_allocation(planner->graph); allocation;
+		allocation = lien_graph_next_allocation((struct lien_allocation *)allocation)) {
+		if (allocation->origin != LIEN_ORIGIN_IMPORT || LIST_EMPTY(&allocation->mappings) ||
+			(planner->unknown && allocation->round >= planner->round))
+			continue;
+		planner->unknown = LIST_FIRST(&allocation->mappings)->process;
+		planner->round = allocation->round;
+	}
+}
+
+/* NULL, or that others may have what was handed out before the agent was there. */
+static const char *imported_unseen(
+	const struct planner *planner, const struct lien_allocation *allocation, uint32_t *holder)
+{
+	if (!allocation->found || !allocation->prop.handle_types)
+		return NULL;
+	if (planner->late) {
+		*holder = planner->late->pid;
+		return "it can be exported, and a process may have imported it before that was "
+		       "watched: `lien attach` reads what that one has";
+	}
+	if (!planner->unknown || (allocation->round && planner->round >= allocation->round))
+		return NULL;
+	*holder = planner->unknown->pid;
+	return "it can be exported, and a process has imported memory of an owner that is not "
+	       "known: `lien attach` finds out";
+}
+
 /* NULL, or why it stays where it is. */
 static const char *reason_to_leave(
 	struct planner *planner, const struct lien_allocation *allocation, uint32_t *holder)
@@ -594,6 +658,8 @@ static const char *reason_to_leave(
 
 	if (!reason)
 		reason = lien_plan_open(allocation, selection->open, selection->open_count, holder);
+	if (!reason)
+		reason = imported_unseen(planner, allocation, holder);
 	process = reason ? NULL : may_import(planner->graph, allocation);
 	if (!process)
 		return reason;
@@ -659,7 +725,7 @@ static int by_pid(const void *a, const void *b)
 int lien_plan_offload(struct lien_graph *graph, const struct lien_selection *selection,
 	struct lien_plan *plan, char *error, size_t error_size)
 {
-	struct planner planner = {graph, selection, plan, error, error_size};
+	struct planner planner = {graph, selection, plan, error, error_size, NULL, NULL, 0};
 	struct lien_allocation *allocation;
 	struct lien_process *process;
 	unsigned i;
@@ -671,6 +737,7 @@ int lien_plan_offload(struct lien_graph *graph, const struct lien_selection *sel
 		if (!process || !lien_sees(&selection->viewer, process))
 			return refuse(&planner, -ESRCH, LIEN_UNKNOWN_PROCESS, selection->pids[i]);
 	}
+	look_for_importers(&planner);
 	err = check_discards(&planner);
 	for (allocation = lien_graph_first_allocation(graph); allocation && !err;
 		allocation = lien_graph_next_allocation(allocation))

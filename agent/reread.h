@@ -11,6 +11,7 @@
 #define LIEN_REREAD_H
 
 #include "agent/graph.h"
+#include "agent/tell.h"
 #include <lien/wire.h>
 
 enum lien_difference_kind {
@@ -57,8 +58,6 @@ unsigned lien_reread_unsettled(const struct lien_reread *reread);
 /* Mappings and plain memory that the first pass found. */
 unsigned lien_reread_mappings(const struct lien_reread *reread);
 
-typedef void lien_reread_tell(void *context, struct lien_event *event);
-
 /*
  * Makes up the events that make the graph what the driver says, and tells them; they carry
  * LIEN_EVENT_FOUND and times from now_ns on. What is unmapped and was not mapped elsewhere is taken
@@ -67,9 +66,9 @@ typedef void lien_reread_tell(void *context, struct lien_event *event);
  * (LIEN_INCOMPLETE_SHARE). -ENOMEM.
  */
 int lien_reread_repair(const struct lien_reread *reread, struct lien_graph *graph,
-	struct lien_process *process, uint64_t now_ns, lien_reread_tell *tell, void *context);
+	struct lien_process *process, uint64_t now_ns, lien_tell_fn *tell, void *context);
 /* Tells the devices of plain memory that the graph does not know. */
 void lien_reread_learn(const struct lien_reread *reread, struct lien_process *process,
-	uint64_t now_ns, lien_reread_tell *tell, void *context);
+	uint64_t now_ns, lien_tell_fn *tell, void *context);
 
 #endif

@@ -6,46 +6,28 @@
 
 #include <lien/cuda_abi.h>
 #include "agent/reread_internal.h"
+#include "agent/tell.h"
 
 struct repair {
+	struct lien_telling telling;
 	const struct lien_reread *reread;
 	struct lien_graph *graph;
 	struct lien_process *process;
-	uint64_t now_ns;
-	lien_reread_tell *tell;
-	void *context;
 };
 
 static struct lien_event event_of(struct repair *repair, unsigned type)
 {
-	struct lien_event event;
-
-	memset(&event, 0, sizeof(event));
-	event.type = type;
-	event.flags = LIEN_EVENT_FOUND;
-	event.pid = event.tid = repair->process->pid;
-	event.start = repair->process->start;
-	event.t_entry = event.t_return = ++repair->now_ns;
-	if (type >= LIEN_CALL_CU_INIT)
-		event.outer = type;
-	return event;
+	return lien_tell_event(&repair->telling, repair->process, type);
 }
 
 static void tell(struct repair *repair, struct lien_event *event, size_t size)
 {
-	event->size = size;
-	repair->tell(repair->context, event);
+	lien_tell(&repair->telling, event, size);
 }
 
-/* A call that gives something back is announced first. */
 static void tell_given_back(struct repair *repair, struct lien_event *event, size_t size)
 {
-	struct lien_event entry = *event;
-
-	entry.flags |= LIEN_EVENT_ENTRY;
-	entry.t_return = 0;
-	tell(repair, &entry, size);
-	tell(repair, event, size);
+	lien_tell_given_back(&repair->telling, event, size);
 }
 
 static struct lien_handle *handle_find(struct lien_process *process, uint64_t value)
@@ -68,14 +50,7 @@ static bool mapped_here(
 
 static void release_all(struct repair *repair, struct lien_handle *handle)
 {
-	struct lien_event event = event_of(repair, LIEN_CALL_CU_MEM_RELEASE);
-	uint32_t references = handle->references;
-
-	event.release.handle = handle->value;
-	for (; references; references--) {
-		tell_given_back(repair, &event, LIEN_EVENT_SIZE(release));
-		event.t_entry = event.t_return = ++repair->now_ns;
-	}
+	lien_tell_release_all(&repair->telling, handle);
 }
 
 /* Is a handle of that value seen again, as a name of what can be the same memory? */
@@ -146,8 +121,9 @@ static bool may_be_imported(const struct repair *repair, const struct lien_wire_
 	const struct lien_allocation *allocation;
 	const struct lien_process *process;
 
-	if (!found->handle_types)
-		return false; /* cannot be handed out */
+	/* The driver (580) tells none of what was imported. */
+	if (found->handle_types)
+		return false;
 	for (process = lien_graph_first(repair->graph); process;
 		process = lien_graph_next((struct lien_process *)process))
 		if (process != repair->process && process->cuda &&
@@ -285,9 +261,9 @@ static bool takes_away(const struct lien_difference *difference)
 }
 
 int lien_reread_repair(const struct lien_reread *reread, struct lien_graph *graph,
-	struct lien_process *process, uint64_t now_ns, lien_reread_tell *tell_fn, void *context)
+	struct lien_process *process, uint64_t now_ns, lien_tell_fn *tell_fn, void *context)
 {
-	struct repair repair = {reread, graph, process, now_ns, tell_fn, context};
+	struct repair repair = {{now_ns, tell_fn, context}, reread, graph, process};
 	unsigned i;
 	int err = 0;
 
@@ -300,9 +276,9 @@ int lien_reread_repair(const struct lien_reread *reread, struct lien_graph *grap
 }
 
 void lien_reread_learn(const struct lien_reread *reread, struct lien_process *process,
-	uint64_t now_ns, lien_reread_tell *tell_fn, void *context)
+	uint64_t now_ns, lien_tell_fn *tell_fn, void *context)
 {
-	struct repair repair = {reread, NULL, process, now_ns, tell_fn, context};
+	struct repair repair = {{now_ns, tell_fn, context}, reread, NULL, process};
 	const struct lien_wire_found *found;
 	struct lien_mapping *mapping;
 	struct lien_prop prop;

@@ -136,7 +136,7 @@ json_t *lien_agent_status(struct lien_agent *agent, const struct lien_viewer *vi
 		if (!lien_sees(viewer, process))
 			continue;
 		processes += process->cuda;
-		if (process->cuda && process->incomplete)
+		if (process->cuda && !lien_process_whole(process))
 			json_array_append_new(incomplete, json_integer(process->pid));
 	}
 	return json_pack("{s:s, s:i, s:f, s:I, s:I, s:I, s:I, s:I, s:i, s:I, s:I, s:o, s:I, s:I, "

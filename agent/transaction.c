@@ -29,6 +29,11 @@ static const struct {
 	[LIEN_PHASE_IMPORT] = {"import", LIEN_WIRE_IMPORT, 30000, 0, 50},
 	[LIEN_PHASE_FINISH] = {"finish", LIEN_WIRE_FINISH, 30000, 5, 0},
 	[LIEN_PHASE_RELEASE] = {"release", LIEN_WIRE_RELEASE, 60000, 0, 0},
+	[LIEN_PHASE_ADOPT_COUNT] = {"count", LIEN_WIRE_COUNT, 10000, 0, 10},
+	[LIEN_PHASE_MARKS] = {"marks", LIEN_WIRE_MARKS, 10000, 0, 1},
+	[LIEN_PHASE_MARK] = {"mark", LIEN_WIRE_MARK, 10000, 0, 10},
+	[LIEN_PHASE_LOOK] = {"look", LIEN_WIRE_LOOK, 10000, 0, 10},
+	[LIEN_PHASE_UNMARK] = {"unmark", LIEN_WIRE_UNMARK, 10000, 0, 10},
 	[LIEN_PHASE_OPEN] = {"open", LIEN_WIRE_GATE, 10000, 0, 0},
 };
 
@@ -192,6 +197,23 @@ int lien_transaction_release(struct lien_transaction **out, const uint32_t *pids
 	return err;
 }
 
+int lien_transaction_adopt(struct lien_transaction **out, const uint32_t *pids, unsigned pids_count,
+	unsigned timeout_ms, const struct lien_transaction_ops *ops)
+{
+	struct lien_transaction *t = transaction_new(pids_count, timeout_ms, ops);
+	unsigned i;
+
+	if (!t)
+		return -ENOMEM;
+	t->adopting = true;
+	for (i = 0; i < pids_count; i++) {
+		t->processes[i].pid = pids[i];
+		t->participants[i].member = true;
+	}
+	*out = t;
+	return 0;
+}
+
 void lien_transaction_set(struct lien_transaction *t, uint32_t flags)
 {
 	t->flags = flags;
@@ -329,10 +351,12 @@ void lien_transaction_end(struct lien_transaction *t)
 				t->participants[n - 1] = other;
 			}
 		}
-	t->result.all_back = !t->offload && !t->release && !t->pids_count && !t->result.error;
+	t->result.all_back =
+		!t->offload && !t->release && !t->adopting && !t->pids_count && !t->result.error;
 	t->result.processes = t->processes;
 	t->result.processes_count = n;
 	t->result.ns = t->ops.now_ns(t->ops.context) - t->t_start;
+	t->result.pause_ns = t->t_shut ? t->ops.now_ns(t->ops.context) - t->t_shut : 0;
 	t->ended = true;
 	t->ops.done(t->ops.context, t);
 }
@@ -356,7 +380,7 @@ static void stage_more(struct lien_transaction *t, unsigned index)
 		n * sizeof(participant->items[0]), NULL, 0);
 }
 
-static void phase_begin(struct lien_transaction *t, enum lien_phase phase)
+void lien_transaction_phase_begin(struct lien_transaction *t, enum lien_phase phase)
 {
 	uint32_t flags = phase == LIEN_PHASE_SAVE   ? t->flags & LIEN_WIRE_VERIFY
 			 : phase == LIEN_PHASE_LIST ? LIEN_WIRE_ROOM
@@ -373,6 +397,8 @@ static void phase_begin(struct lien_transaction *t, enum lien_phase phase)
 			continue;
 		if (phase == LIEN_PHASE_STAGE)
 			stage_more(t, i);
+		else if (t->adopting && phase != LIEN_PHASE_OPEN)
+			lien_adopt_order(t, i, phase);
 		else
 			lien_transaction_order(t, i, phase, flags, NULL, 0, NULL, 0);
 	}
@@ -416,18 +442,19 @@ static void gate_begin(struct lien_transaction *t)
 		return;
 	gate_each(t, LIEN_GATE_MAKE);
 	if (!t->stopping)
-		phase_begin(t, LIEN_PHASE_GATE);
+		lien_transaction_phase_begin(t, LIEN_PHASE_GATE);
 }
 
 static void drain_begin(struct lien_transaction *t)
 {
+	t->t_shut = t->ops.now_ns(t->ops.context);
 	if (t->ops.gate)
 		gate_each(t, LIEN_GATE_SHUT);
 	if (t->stopping || captures(t))
 		return;
 	t->t_drain = t->ops.now_ns(t->ops.context);
 	t->rested = t->waiting = false;
-	phase_begin(t, LIEN_PHASE_DRAIN);
+	lien_transaction_phase_begin(t, LIEN_PHASE_DRAIN);
 }
 
 static int index_of(const struct lien_transaction *t, uint32_t pid);
@@ -449,7 +476,7 @@ static void drain_again(struct lien_transaction *t)
 	if (!t->waiting || !lien_transaction_idle(t) || t->ops.now_ns(t->ops.context) < t->t_again)
 		return;
 	t->waiting = false;
-	phase_begin(t, LIEN_PHASE_DRAIN);
+	lien_transaction_phase_begin(t, LIEN_PHASE_DRAIN);
 }
 
 /* A process that has nothing to move any more still takes part. */
@@ -477,10 +504,16 @@ static void at_rest(struct lien_transaction *t)
 {
 	const struct lien_plan *plan;
 	char why[400] = "";
-	int err = t->ops.replan ? t->ops.replan(t->ops.context, &plan, why, sizeof(why)) : 0;
+	int err;
+
+	if (t->adopting) {
+		lien_adopt_rest(t);
+		return;
+	}
+	err = t->ops.replan ? t->ops.replan(t->ops.context, &plan, why, sizeof(why)) : 0;
 
 	if (!err) {
-		phase_begin(t, LIEN_PHASE_CHECK);
+		lien_transaction_phase_begin(t, LIEN_PHASE_CHECK);
 		return;
 	}
 	if (err > 0) {
@@ -496,7 +529,7 @@ static void at_rest(struct lien_transaction *t)
 	t->restaged = true;
 	gate_each(t, LIEN_GATE_SHUT); /* the memory may lie elsewhere */
 	if (!t->stopping)
-		phase_begin(t, LIEN_PHASE_STAGE);
+		lien_transaction_phase_begin(t, LIEN_PHASE_STAGE);
 }
 
 /*
@@ -546,7 +579,7 @@ static void drained(struct lien_transaction *t)
 static void discard(struct lien_transaction *t)
 {
 	t->stopping = false;
-	phase_begin(t, LIEN_PHASE_DISCARD);
+	lien_transaction_phase_begin(t, LIEN_PHASE_DISCARD);
 }
 
 /* Puts back what was dropped. */
@@ -564,7 +597,7 @@ void lien_transaction_open(struct lien_transaction *t)
 		return;
 	}
 	t->stopping = false;
-	phase_begin(t, LIEN_PHASE_OPEN);
+	lien_transaction_phase_begin(t, LIEN_PHASE_OPEN);
 	if (lien_transaction_idle(t))
 		lien_transaction_end(t);
 }
@@ -579,7 +612,7 @@ static void open_untouched(struct lien_transaction *t)
 static void phase_next(struct lien_transaction *t)
 {
 	if (t->phase == LIEN_PHASE_STAGE && t->restaged)
-		phase_begin(t, LIEN_PHASE_CHECK);
+		lien_transaction_phase_begin(t, LIEN_PHASE_CHECK);
 	else if (t->phase == LIEN_PHASE_STAGE && t->ops.gate)
 		gate_begin(t);
 	else if (t->phase == LIEN_PHASE_STAGE || t->phase == LIEN_PHASE_GATE)
@@ -587,7 +620,7 @@ static void phase_next(struct lien_transaction *t)
 	else if (t->phase == LIEN_PHASE_DRAIN && t->ops.gate)
 		drained(t);
 	else
-		phase_begin(t, t->phase + 1);
+		lien_transaction_phase_begin(t, t->phase + 1);
 }
 
 /* Called whenever something changed: goes on when every order has been answered. */
@@ -597,6 +630,8 @@ static void offload_advance(struct lien_transaction *t)
 		return;
 	if (t->phase == LIEN_PHASE_OPEN) {
 		lien_transaction_end(t);
+	} else if (t->adopting && (t->stopping || t->adoption)) {
+		lien_adopt_advance(t);
 	} else if (t->phase == LIEN_PHASE_DISCARD) {
 		lien_transaction_open(t);
 	} else if (t->stopping && t->phase < LIEN_PHASE_UNMAP) {
@@ -643,16 +678,22 @@ static void advance(struct lien_transaction *t);
 void lien_transaction_start(struct lien_transaction *t)
 {
 	t->t_start = t->ops.now_ns(t->ops.context);
+	if (t->adopting) {
+		gate_begin(t);
+		if (t->stopping)
+			offload_advance(t);
+		return;
+	}
 	if (t->offload) {
 		t->generation = t->t_start | 1;
-		phase_begin(t, LIEN_PHASE_STAGE);
+		lien_transaction_phase_begin(t, LIEN_PHASE_STAGE);
 		if (t->stopping)
 			offload_advance(t);
 		return;
 	}
 	for (unsigned i = 0; i < t->count; i++)
 		t->participants[i].member = true;
-	phase_begin(t, t->release ? LIEN_PHASE_RELEASE : LIEN_PHASE_LIST);
+	lien_transaction_phase_begin(t, t->release ? LIEN_PHASE_RELEASE : LIEN_PHASE_LIST);
 	if (lien_transaction_idle(t))
 		advance(t);
 }
@@ -700,7 +741,7 @@ static void opened(struct lien_transaction *t, unsigned index, const struct lien
 {
 	char why[200];
 
-	if (!reply->result)
+	if (!reply->result || t->adopting)
 		t->ops.gate(
 			t->ops.context, t->processes[index].pid, LIEN_GATE_OPEN, why, sizeof(why));
 	t->participants[index].finished = true;
@@ -752,7 +793,9 @@ void lien_transaction_reply(struct lien_transaction *t, uint32_t pid,
 	} else {
 		for (i = 0; i < fds_count; i++)
 			t->ops.fd_close(fds[i]);
-		if (reply->flags & LIEN_WIRE_LAST)
+		if (t->adopting && t->adoption && phase == t->phase)
+			lien_adopt_reply(t, index, reply, body);
+		else if (reply->flags & LIEN_WIRE_LAST)
 			offload_reply(t, index, reply);
 	}
 	advance(t);
@@ -816,7 +859,7 @@ void lien_transaction_tick(struct lien_transaction *t)
 	else if (t->waiting && !t->stopping)
 		drain_again(t);
 	else if (t->ops.gate && !t->restoring && (t->phase >= LIEN_PHASE_GATE || t->restaged) &&
-		 t->phase <= LIEN_PHASE_DROP)
+		 (t->phase <= LIEN_PHASE_DROP || t->adopting))
 		keep_alive(t, now);
 }
 
@@ -832,7 +875,10 @@ bool lien_transaction_is_offload(const struct lien_transaction *t)
 
 const char *lien_transaction_kind(const struct lien_transaction *t)
 {
-	return t->offload ? "offload" : t->release ? "release" : "restore";
+	return t->offload    ? "offload"
+	       : t->adopting ? "adoption"
+	       : t->release  ? "release"
+			     : "restore";
 }
 
 enum lien_phase lien_transaction_phase(const struct lien_transaction *t)

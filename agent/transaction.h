@@ -14,6 +14,9 @@
  * when all have done what they could.
  *
  * Release: each process gives back the part of its host arena that nothing needs.
+ *
+ * Adoption: GATE, DRAIN, and at rest COUNT; where owners are looked for also MARKS, MARK, LOOK.
+ * Then UNMARK, whatever comes, and OPEN.
  */
 #ifndef LIEN_TRANSACTION_H
 #define LIEN_TRANSACTION_H
@@ -23,6 +26,7 @@
 #include <stdint.h>
 
 #include <lien/wire.h>
+#include "agent/adoption.h"
 #include "agent/plan.h"
 
 struct lien_transaction;
@@ -42,6 +46,11 @@ enum lien_phase {
 	LIEN_PHASE_IMPORT,
 	LIEN_PHASE_FINISH,
 	LIEN_PHASE_RELEASE,
+	LIEN_PHASE_ADOPT_COUNT, /* references */
+	LIEN_PHASE_MARKS,	/* telling all of them to all */
+	LIEN_PHASE_MARK,
+	LIEN_PHASE_LOOK,
+	LIEN_PHASE_UNMARK,
 	LIEN_PHASE_OPEN, /* letting them go, when everything is where it was */
 	LIEN_PHASE_COUNT,
 };
@@ -83,6 +92,9 @@ struct lien_transaction_ops {
 	/* All are at rest. 0: what is to be moved is still what was planned; 1: *plan is what it is
 	 * now, valid until the transaction's end; -errno and why. NULL: it is as it was. */
 	int (*replan)(void *context, const struct lien_plan **plan, char *why, size_t size);
+	/* All are at rest: what is to be asked, valid until the transaction's end; answers are put
+	 * into it. 0 or -errno and why. */
+	int (*adopt)(void *context, struct lien_adoption **adoption, char *why, size_t size);
 	/* Can these two have memory in common, other than by their own word? NULL: any can. */
 	bool (*may_share)(void *context, uint32_t pid, uint32_t other);
 	/* May this process take part for who asked? NULL: any may. */
@@ -117,6 +129,8 @@ struct lien_transaction_result {
 	bool rolled_back;    /* it failed half-way and everything was put back */
 	bool undo_failed;    /* it failed half-way and not everything could be put back */
 	uint64_t ns;
+	uint64_t pause_ns; /* adoption: while threads were held back */
+	uint64_t match_ns; /* and of that, while owners were looked for */
 	uint64_t bytes, discarded, verified;
 	const struct lien_transaction_process *processes;
 	unsigned processes_count;
@@ -133,6 +147,9 @@ int lien_transaction_restore(struct lien_transaction **out, const uint32_t *all,
 	const struct lien_transaction_ops *ops);
 int lien_transaction_release(struct lien_transaction **out, const uint32_t *pids,
 	unsigned pids_count, const struct lien_transaction_ops *ops);
+/* Asks these processes what ops->adopt says. */
+int lien_transaction_adopt(struct lien_transaction **out, const uint32_t *pids, unsigned pids_count,
+	unsigned timeout_ms, const struct lien_transaction_ops *ops);
 /* Before the start: an offload with LIEN_WIRE_VERIFY and LIEN_WIRE_ALL, a restore with
  * LIEN_WIRE_UNVERIFIED. */
 void lien_transaction_set(struct lien_transaction *transaction, uint32_t flags);
@@ -150,7 +167,7 @@ void lien_transaction_tick(struct lien_transaction *transaction);
 const struct lien_transaction_result *lien_transaction_result(
 	const struct lien_transaction *transaction);
 bool lien_transaction_is_offload(const struct lien_transaction *transaction);
-/* "offload", "restore", "release". */
+/* "offload", "restore", "release", "adoption". */
 const char *lien_transaction_kind(const struct lien_transaction *transaction);
 enum lien_phase lien_transaction_phase(const struct lien_transaction *transaction);
 

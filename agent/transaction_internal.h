@@ -25,8 +25,9 @@ struct participant {
 	bool finished; /* the present phase (offload), or all of it (restore) */
 	uint64_t free_before;
 	bool created, exported;
-	bool busy;		 /* its devices were when they were drained last */
-	struct share_in *shares; /* exports of others that wait to be imported here */
+	unsigned asked, answered; /* entries of an adoption, in the present phase */
+	bool busy;		  /* its devices were when they were drained last */
+	struct share_in *shares;  /* exports of others that wait to be imported here */
 	unsigned shares_count, shares_room;
 	unsigned batch;					/* shares in the import under way */
 	struct lien_wire_room rooms[LIEN_WIRE_DEVICES]; /* what its devices need, and have */
@@ -43,6 +44,8 @@ struct lien_transaction {
 	unsigned pids_count;
 	bool offload;
 	bool release;
+	struct lien_adoption *adoption; /* of an adoption, at rest */
+	bool adopting;
 	bool restoring; /* a restore, or an offload that is being undone */
 	bool stopping;	/* an offload failed: no new orders, then discard or undo */
 	bool finishing; /* a restore: nothing more will be exported or imported */
@@ -53,6 +56,8 @@ struct lien_transaction {
 	uint64_t token_base;
 	uint64_t generation; /* of an offload: an undo means its items and no earlier one's */
 	uint64_t t_start;
+	uint64_t t_shut;     /* adoption: when the gate was */
+	uint64_t t_marks;    /* when owners began to be looked for */
 	uint64_t t_drain;    /* when the draining began */
 	bool untouched_only; /* opening, when all has gone well */
 	bool restaged;	     /* at rest, after which nothing changes */
@@ -87,6 +92,17 @@ void lien_restore_listed(struct lien_transaction *t);
 void lien_restore_reply(struct lien_transaction *t, unsigned index,
 	const struct lien_wire_header *reply, const void *body, const int *fds, unsigned fds_count);
 void lien_restore_advance(struct lien_transaction *t);
+
+/* Begins a phase in all processes that take part; with no order in those that have nothing to do.
+ */
+void lien_transaction_phase_begin(struct lien_transaction *t, enum lien_phase phase);
+
+/* Adoption's part (transaction_adopt.c), from the moment when all are at rest. */
+void lien_adopt_rest(struct lien_transaction *t);
+void lien_adopt_order(struct lien_transaction *t, unsigned index, enum lien_phase phase);
+void lien_adopt_reply(struct lien_transaction *t, unsigned index,
+	const struct lien_wire_header *reply, const void *body);
+void lien_adopt_advance(struct lien_transaction *t);
 
 /* Is there room for what is to be made again? (transaction_room.c) */
 void lien_room_reply(

@@ -127,7 +127,7 @@ static json_t *view_process(struct lien_process *process)
 		state = sums.bytes || sums.imported ? "partly offloaded" : "offloaded";
 	return json_pack("{s:I, s:s, s:I, s:s, s:b, s:s, s:o, s:o, s:I, s:I, s:I, s:I, s:o, s:o}",
 		"pid", (json_int_t)process->pid, "command", process->command, "uid",
-		(json_int_t)process->uid, "state", state, "complete", !process->incomplete,
+		(json_int_t)process->uid, "state", state, "complete", lien_process_whole(process),
 		"control", presence(process), "devices", view_devices(sums.devices), "ranks",
 		view_ranks(process), "bytes", (json_int_t)sums.bytes, "nccl_bytes",
 		(json_int_t)sums.nccl, "imported_bytes", (json_int_t)sums.imported,

@@ -17,7 +17,8 @@
 struct lien_walk {
 	struct lien_tracked *tracked;
 	struct lien_reread *reread;
-	struct lien_compare *compare; /* NULL: it was begun by itself */
+	lien_walked_fn *done; /* NULL: it was begun by itself */
+	void *done_for;
 	bool repair;
 	bool begun;		  /* the pass */
 	unsigned next;		  /* range of the pass */
@@ -71,7 +72,7 @@ static void walk_free(struct lien_walk *walk)
 }
 
 int lien_walk_start(struct lien_agent *agent, struct lien_process *process, bool repair,
-	struct lien_compare *compare)
+	lien_walked_fn *done, void *done_for)
 {
 	struct lien_tracked *tracked = process->agent;
 	struct lien_walk *walk;
@@ -83,7 +84,8 @@ int lien_walk_start(struct lien_agent *agent, struct lien_process *process, bool
 	if (!walk)
 		return -ENOMEM;
 	walk->tracked = tracked;
-	walk->compare = compare;
+	walk->done = done;
+	walk->done_for = done_for;
 	walk->repair = repair;
 	walk->t_start = lien_now_ns();
 	err = lien_reread_new(&walk->reread);
@@ -182,10 +184,10 @@ static void conclude(struct lien_agent *agent, struct lien_process *process, str
 	}
 	if (!err && (!differences || walk->repair) && !lien_reread_unsettled(walk->reread))
 		settle(agent, process);
-	if (!walk->compare)
+	if (walk->done)
+		walk->done(walk->done_for, process, &walked);
+	else
 		log_reread(process, walk, differences);
-	if (walk->compare)
-		lien_compare_walked(walk->compare, process, &walked);
 	if (!(process->incomplete & LIEN_INCOMPLETE_REREAD))
 		tracked->reread_delay = 0;
 	walk_free(walk);
@@ -200,8 +202,8 @@ void lien_walk_end(struct lien_agent *agent, struct lien_process *process, const
 	(void)agent;
 	if (!walk)
 		return;
-	if (walk->compare)
-		lien_compare_walked(walk->compare, process, &walked);
+	if (walk->done)
+		walk->done(walk->done_for, process, &walked);
 	else if (!process->ended)
 		lien_log(
 			4, "process %u could not be read from the driver: %s", process->pid, error);
@@ -343,6 +345,8 @@ bool lien_walks_own(struct lien_agent *agent, const struct lien_event *event)
 	if (!(event->flags & LIEN_EVENT_CONTROL) ||
 		(event->type != LIEN_CALL_CU_MEM_RETAIN && event->type != LIEN_CALL_CU_MEM_RELEASE))
 		return false;
+	if (agent->adopting)
+		return true; /* it counts references by giving them back */
 	process = tracked_process(agent, event->pid);
 	return process && ((struct lien_tracked *)process->agent)->walking;
 }
@@ -380,7 +384,7 @@ void lien_walks_tick(struct lien_agent *agent)
 		if (tracked->reread_delay > DELAY_MAX_NS)
 			tracked->reread_delay = DELAY_MAX_NS;
 		tracked->t_reread = now + tracked->reread_delay;
-		if (!lien_walk_start(agent, process, true, NULL))
+		if (!lien_walk_start(agent, process, true, NULL, NULL))
 			proceed(agent, process);
 	}
 }

@@ -24,9 +24,11 @@ struct lien_walked {
 
 /* NULL, or why it cannot be read now. */
 const char *lien_walk_impossible(const struct lien_process *process);
-/* Begins; `compare` is told of the end. -EBUSY: it is being read; -errno. */
+typedef void lien_walked_fn(
+	void *to, struct lien_process *process, const struct lien_walked *walked);
+/* Begins; `done` (NULL: nobody) is told of the end. -EBUSY: it is being read; -errno. */
 int lien_walk_start(struct lien_agent *agent, struct lien_process *process, bool repair,
-	struct lien_compare *compare);
+	lien_walked_fn *done, void *to);
 /* Ends it before its time. */
 void lien_walk_end(struct lien_agent *agent, struct lien_process *process, const char *error);
 
@@ -43,8 +45,6 @@ void lien_compare_start(struct lien_client *client, const uint32_t *pids, unsign
 	bool repair, unsigned timeout_ms);
 /* The client is gone. */
 void lien_compare_drop(struct lien_compare *compare);
-void lien_compare_walked(struct lien_compare *compare, struct lien_process *process,
-	const struct lien_walked *walked);
 void lien_compare_tick(struct lien_agent *agent);
 /* At the agent's end, when there are no clients and no processes any more. */
 void lien_compare_stop(struct lien_agent *agent);

@@ -316,6 +316,28 @@ bool lien_watch_cards(void)
 	return any;
 }
 
+bool lien_watch_uses_cards(uint32_t pid)
+{
+	char path[40], link[64];
+	struct dirent *entry;
+	bool any = false;
+	ssize_t n;
+	DIR *fds;
+
+	if (!lien_watch_cards())
+		return false;
+	snprintf(path, sizeof(path), "/proc/%u/fd", pid);
+	fds = opendir(path);
+	while (fds && !any && (entry = readdir(fds))) {
+		n = readlinkat(dirfd(fds), entry->d_name, link, sizeof(link) - 1);
+		link[n < 0 ? 0 : n] = '\0';
+		any = !strncmp(link, "/dev/infiniband/uverbs", 22);
+	}
+	if (fds)
+		closedir(fds);
+	return any || !fds; /* not to be seen: it may */
+}
+
 /* The process may have called this library before it was probed. */
 static void doubt(
 	struct lien_agent *agent, struct lien_process *process, const struct lien_library_map *map)

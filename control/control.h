@@ -22,6 +22,13 @@ struct lien_device {
 	CUstream stream;
 };
 
+/* Marks that are written, or about to be: until they are put back the gate stays shut. */
+struct lien_marks {
+	struct lien_wire_adopt *mark;
+	unsigned count, room;
+	int written; /* here or elsewhere, as far as is known */
+};
+
 struct lien_control {
 	const struct lien_driver *driver;
 	struct lien_items items;
@@ -32,7 +39,8 @@ struct lien_control {
 	uint64_t generation; /* of CREATE, EXPORT, FINISH: what they mean; 0: all */
 	uint32_t flags;	     /* of the order */
 	uint64_t staged;     /* the generation of what was staged last */
-	int expired;	     /* the agent was not heard of: what was staged for it was forgotten */
+	struct lien_marks marks;
+	int expired; /* the agent was not heard of: what was staged for it was forgotten */
 };
 
 /*
@@ -64,6 +72,16 @@ int lien_order_finish(struct lien_control *control, uint32_t flags);
 /* Asks the driver what is mapped in the ranges, and sends it to fd; stops after limit_us. */
 int lien_order_walk(struct lien_control *control, int fd, const struct lien_wire_range *ranges,
 	unsigned count, uint64_t limit_us);
+
+/* What the driver does not tell of memory that was there before the agent (adopt.c). */
+int lien_order_count(
+	struct lien_control *control, int fd, struct lien_wire_adopt *adopt, unsigned count);
+int lien_order_marks(
+	struct lien_control *control, const struct lien_wire_adopt *adopt, unsigned count);
+int lien_order_mark(struct lien_control *control);
+int lien_order_look(struct lien_control *control, int fd);
+/* Also when the agent is not heard of any more. What cannot be put back is tried again. */
+int lien_order_unmark(struct lien_control *control);
 
 /* Pins a chunk more of host memory, for that device, if the arena has not as many bytes. */
 int lien_order_prepare(struct lien_control *control, uint64_t bytes, uint64_t ordinal);

@@ -330,6 +330,7 @@ static int gate(struct lien_control *control, const struct message *message)
 {
 	switch (message->header.arg) {
 	case LIEN_WIRE_GATE_OPEN:
+		lien_order_unmark(control);
 		if (anything_away(control))
 			return lien_control_fail(
 				control, -EBUSY, 0, "memory is still away: the gate stays shut");
@@ -370,6 +371,28 @@ static int may_order(const struct ucred *sender)
 {
 	return !sender->uid || sender->uid == getuid() ||
 	       (sender->uid == OVERFLOW_UID && in_user_namespace());
+}
+
+/* The job must not see the marks, nor have fewer references than it knows of. */
+static int adopt(struct lien_control *control, int fd, struct message *message)
+{
+	struct lien_wire_adopt *list = (void *)(message->bytes + sizeof(message->header));
+	unsigned count = message->body / sizeof(*list);
+
+	if (message->header.type == LIEN_WIRE_UNMARK)
+		return lien_order_unmark(control);
+	if (!lien_gate_is_shut())
+		return expired(control);
+	switch (message->header.type) {
+	case LIEN_WIRE_COUNT:
+		return lien_order_count(control, fd, list, count);
+	case LIEN_WIRE_MARKS:
+		return lien_order_marks(control, list, count);
+	case LIEN_WIRE_MARK:
+		return lien_order_mark(control);
+	default:
+		return lien_order_look(control, fd);
+	}
 }
 
 static int obey(struct lien_control *control, int fd, struct message *message)
@@ -431,6 +454,12 @@ static int obey(struct lien_control *control, int fd, struct message *message)
 		return lien_order_prepare(control, message->header.arg, message->header.arg2);
 	case LIEN_WIRE_RELEASE:
 		return lien_order_release(control);
+	case LIEN_WIRE_COUNT:
+	case LIEN_WIRE_MARKS:
+	case LIEN_WIRE_MARK:
+	case LIEN_WIRE_LOOK:
+	case LIEN_WIRE_UNMARK:
+		return adopt(control, fd, message);
 	}
 	return lien_control_fail(control, -EPROTO, 0, "unknown order");
 }
@@ -457,6 +486,7 @@ static void wait_for_order(int fd)
 		lien_handles_settle(kept.driver);
 	if (!lien_gate_is_shut() || anything_away(&kept) || poll(&order, 1, LIEN_GATE_LEASE_MS))
 		return;
+	lien_order_unmark(&kept);
 	lien_order_forget(&kept, LIEN_ITEMS_UNTOUCHED);
 	kept.expired = 1;
 	lien_gate_open();

@@ -8,20 +8,22 @@
 #include "tools/output.h"
 #include "tools/query.h"
 
-#define TIMEOUT_MS 60000
+#define TIMEOUT_MS 150000
 
 static const char *const examples[] = {"lien attach 812 813",
 	"processes that were started without `lien run`", "lien attach --all",
-	"every process that uses CUDA and has no control library", NULL};
+	"every process that uses CUDA and needs it", NULL};
 
 static const struct lien_usage usage = {
 	.command = "lien attach",
 	.arguments = "PID... | --all",
 	.summary =
-		"Puts the control library into processes that run already, and reads from the\n"
-		"driver what memory they have. The process waits for about a millisecond. What\n"
+		"Makes processes that run already like those that lien has seen from the start:\n"
+		"puts the control library into them, reads from the driver what memory they have,\n"
+		"and, while the job is at rest for a moment, counts references and finds out who\n"
+		"imported what from whom. All ranks of a job have to be attached together. What\n"
 		"cannot be done safely is refused, and the process is as it was. Exit code 1: one\n"
-		"was refused, or could not be read.",
+		"was refused, or not adopted.",
 	.max = -1,
 	.examples = examples,
 };
@@ -34,75 +36,79 @@ static bool read_pids(int argc, char **argv, struct lien_pids *pids)
 	return true;
 }
 
-static const json_t *find(const json_t *processes, uint64_t pid)
+static void print_process(const json_t *process)
 {
-	const json_t *process;
-	size_t i;
+	const char *command = lien_get_text(process, "command");
+	uint64_t pid = lien_get_number(process, "pid");
 
-	json_array_foreach (processes, i, process)
-		if (lien_get_number(process, "pid") == pid)
-			return process;
-	return NULL;
-}
-
-static void print_read(const json_t *read)
-{
-	if (!read)
+	if (json_is_string(json_object_get(process, "error"))) {
+		lien_print_wrapped(stdout, 2, "%" PRIu64 " %s: refused: %s", pid, command,
+			lien_get_text(process, "error"));
 		return;
-	if (json_is_string(json_object_get(read, "error")))
-		lien_print_wrapped(stdout, 4, "    its memory could not be read: %s",
-			lien_get_text(read, "error"));
+	}
+	if (json_is_true(json_object_get(process, "present")))
+		printf("%" PRIu64 " %s: has the control library already\n", pid, command);
 	else
+		printf("%" PRIu64 " %s: attached in %s, of which it waited %s\n", pid, command,
+			lien_time(lien_get_real(process, "ms")).text,
+			lien_time(lien_get_real(process, "pause_ms")).text);
+	if (lien_get_true(process, "read"))
 		lien_print_wrapped(stdout, 4,
-			"    %" PRIu64 " %s read from the driver in %s, %zu of them new to lien",
-			LIEN_PLURAL(lien_get_number(read, "mappings"), "mapping", "mappings"),
-			lien_time(lien_get_real(read, "ms")).text,
-			json_array_size(json_object_get(read, "differences")));
+			"    %" PRIu64 " %s read from the driver in %s, %" PRIu64
+			" of them new to lien",
+			LIEN_PLURAL(lien_get_number(process, "mappings"), "mapping", "mappings"),
+			lien_time(lien_get_real(process, "read_ms")).text,
+			lien_get_number(process, "new"));
 }
 
-static void print(const json_t *attached, const json_t *read)
+/* What was found out while the job was at rest. */
+static void print_adoption(const json_t *adoption)
+{
+	uint64_t outsider = lien_get_number(adoption, "outsider");
+	uint64_t unmatched = lien_get_number(adoption, "unmatched");
+
+	if (!json_is_object(adoption))
+		return;
+	if (json_is_string(json_object_get(adoption, "error"))) {
+		lien_print_wrapped(stdout, 2,
+			"not adopted: %s; what was there before the agent is shown, and not moved",
+			lien_get_text(adoption, "error"));
+		return;
+	}
+	lien_print_wrapped(stdout, 2,
+		"adopted: %" PRIu64 " %s waited %s; the references of %" PRIu64
+		" %s were counted, %" PRIu64 " of %" PRIu64 " %s found by %" PRIu64 " marks in %s",
+		LIEN_PLURAL(lien_get_number(adoption, "processes"), "process", "processes"),
+		lien_time(lien_get_real(adoption, "pause_ms")).text,
+		LIEN_PLURAL(lien_get_number(adoption, "counted"), "allocation", "allocations"),
+		lien_get_number(adoption, "matched"),
+		lien_get_number(adoption, "matched") + unmatched,
+		unmatched + lien_get_number(adoption, "matched") == 1 ? "import's owner was"
+								      : "imports' owners were",
+		lien_get_number(adoption, "marked"),
+		lien_time(lien_get_real(adoption, "match_ms")).text);
+	if (outsider)
+		lien_print_wrapped(stdout, 2,
+			"owners were not looked for: process %" PRIu64
+			" ran before the agent and is not attached, so what can be exported stays "
+			"where it is: `lien attach --all`",
+			outsider);
+	else if (unmatched)
+		lien_print_wrapped(stdout, 2,
+			"%" PRIu64 " %s no owner that could be found: that memory is not moved",
+			LIEN_PLURAL(unmatched, "import has", "imports have"));
+}
+
+static void print(const json_t *attached)
 {
 	const json_t *process, *processes = json_object_get(attached, "processes");
 	size_t i;
 
-	json_array_foreach (processes, i, process) {
-		uint64_t pid = lien_get_number(process, "pid");
-		const char *command = lien_get_text(process, "command");
-
-		if (json_is_string(json_object_get(process, "error"))) {
-			lien_print_wrapped(stdout, 2, "%" PRIu64 " %s: refused: %s", pid, command,
-				lien_get_text(process, "error"));
-			continue;
-		}
-		if (json_is_true(json_object_get(process, "present")))
-			printf("%" PRIu64 " %s: has the control library already\n", pid, command);
-		else
-			printf("%" PRIu64 " %s: attached in %s, of which it waited %s\n", pid,
-				command, lien_time(lien_get_real(process, "ms")).text,
-				lien_time(lien_get_real(process, "pause_ms")).text);
-		print_read(find(json_object_get(read, "processes"), pid));
-	}
+	json_array_foreach (processes, i, process)
+		print_process(process);
 	if (!json_array_size(processes))
-		printf("no process that uses CUDA lacks the control library\n");
-}
-
-/* Of those that have it now, what they have mapped. NULL: there are none, or after a message. */
-static json_t *read_memory(const char *socket, const json_t *attached)
-{
-	struct lien_query query = {
-		.command = usage.command, .socket = socket, .timeout_ms = 2 * TIMEOUT_MS};
-	json_t *pids = json_array(), *process;
-	size_t i;
-
-	json_array_foreach (json_object_get(attached, "processes"), i, process)
-		if (!json_is_string(json_object_get(process, "error")))
-			json_array_append(pids, json_object_get(process, "pid"));
-	if (!json_array_size(pids)) {
-		json_decref(pids);
-		return NULL;
-	}
-	return lien_query(&query, json_pack("{s:s, s:b, s:i, s:o}", "op", "compare", "repair", 1,
-					  "timeout_ms", TIMEOUT_MS, "pids", pids));
+		printf("no process that uses CUDA needs to be attached\n");
+	print_adoption(json_object_get(attached, "adoption"));
 }
 
 int lien_cmd_attach(int argc, char **argv)
@@ -111,10 +117,10 @@ int lien_cmd_attach(int argc, char **argv)
 	const char *socket = NULL;
 	bool json = false, all = false;
 	const struct lien_option options[] = {
-		{"all", LIEN_OPTION_FLAG, &all, NULL, "all that have no control library yet", 0},
+		{"all", LIEN_OPTION_FLAG, &all, NULL, "all that need it", 0},
 		LIEN_CLIENT_OPTIONS(&json, &socket), {}};
-	struct lien_query query = {.command = usage.command};
-	json_t *request, *attached, *read;
+	struct lien_query query = {.command = usage.command, .timeout_ms = TIMEOUT_MS};
+	json_t *request, *attached;
 	int code;
 
 	if (!lien_options_read(&usage, options, &argc, &argv, &code))
@@ -129,19 +135,15 @@ int lien_cmd_attach(int argc, char **argv)
 	attached = lien_query(&query, request);
 	if (!attached)
 		return LIEN_EXIT_FAILURE;
-	read = read_memory(socket, attached);
 	code = lien_get_number(attached, "refused") ||
-			       (lien_get_number(attached, "attached") &&
-				       (!read || lien_get_number(read, "not_compared")))
+			       json_is_string(json_object_get(
+				       json_object_get(attached, "adoption"), "error"))
 		       ? LIEN_EXIT_FAILURE
 		       : LIEN_EXIT_OK;
-	if (json && read)
-		json_object_set(attached, "read", json_object_get(read, "processes"));
 	if (json)
 		lien_print_json(stdout, attached);
 	else
-		print(attached, read);
-	json_decref(read);
+		print(attached);
 	json_decref(attached);
 	return code;
 }

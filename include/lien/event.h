@@ -44,6 +44,7 @@ enum lien_event_type {
 	LIEN_EVENT_PROP,	/* the driver was asked what memory is like: body .property */
 	LIEN_EVENT_REREAD,	/* the process is now as the driver says it is: body .reread */
 	LIEN_EVENT_INCOMPLETE,	/* the agent's: what is not known of a process: body .incomplete */
+	LIEN_EVENT_ADOPT,	/* what was found out of memory older than the agent: body .adopt */
 };
 
 #define LIEN_EVENT_ENTRY   0x1 /* announcement of a releasing call; .result is not set */
@@ -78,6 +79,9 @@ enum lien_event_type {
 #define LIEN_INCOMPLETE_ARGS  0x10 /* an argument could not be read */
 #define LIEN_INCOMPLETE_NCCL  0x20 /* communicators may have been made before NCCL was probed */
 #define LIEN_INCOMPLETE_CARDS 0x40 /* memory may have been registered with network cards unseen */
+/* It ran before it was watched, and has been adopted since: what it has mapped is known, and whose
+ * that is. What it may have besides (handles without a mapping, reservations) is not. */
+#define LIEN_INCOMPLETE_ADOPTED 0x80
 
 /* CUmemAllocationProp without what is meaningless on Linux. */
 struct lien_prop {
@@ -148,6 +152,14 @@ struct lien_event {
 			__lien_u32 reasons; /* LIEN_INCOMPLETE_* from now on; 0: known whole */
 			__lien_u32 zero;
 		} incomplete;
+		struct {
+			__lien_u64 handle;
+			__lien_u32 references; /* that the application holds */
+			/* Of memory whose exports, or whose owner, were not seen: when it was
+			 * compared with all other such memory last (of imports), or first; from 1.
+			 * 0: not. */
+			__lien_u32 round;
+		} adopt;
 		struct {
 			__lien_u64 handle, bytes;
 			struct lien_prop prop;

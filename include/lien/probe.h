@@ -47,7 +47,7 @@ struct lien_probe_layout {
 
 /* lien_control_state.magic and .version (wire.h). */
 #define LIEN_PROBE_CONTROL_MAGIC   0x6c69656e43544c31ull
-#define LIEN_PROBE_CONTROL_VERSION 4
+#define LIEN_PROBE_CONTROL_VERSION 5
 
 /* Process start times are clock ticks of 1/100 s, as /proc/PID/stat shows them to the agent. */
 #define LIEN_TICK_NS 10000000ull

@@ -14,7 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define LIEN_WIRE_VERSION 4
+#define LIEN_WIRE_VERSION 5
 #define LIEN_WIRE_MAGIC	  0x6c69656e43544c31ull /* "lienCTL1" */
 
 /* Published by the control library; read by the agent from outside, never written by it. */
@@ -51,6 +51,13 @@ enum lien_wire_type {
 			      .arg2: ordinal of the device that it is for */
 	LIEN_WIRE_RELEASE, /* give back what of the arena nothing lies in or behind */
 	LIEN_WIRE_GATE,	   /* .arg: enum lien_wire_gate; of PASS the body: uint32_t tids[] */
+	/* Of memory that was there before the agent, while the gate is shut. Bodies and replies:
+	 * lien_wire_adopt[]. */
+	LIEN_WIRE_COUNT,  /* how many references are held, and what the first bytes are */
+	LIEN_WIRE_MARKS,  /* which marks are about to be written; .flags FIRST clears the list */
+	LIEN_WIRE_MARK,	  /* write this process's */
+	LIEN_WIRE_LOOK,	  /* reply: the first bytes of all that MARKS has named here */
+	LIEN_WIRE_UNMARK, /* put back what the marks were written over; the list is cleared */
 };
 
 enum lien_wire_gate {
@@ -204,6 +211,26 @@ struct lien_wire_found {
 	struct lien_wire_place place[LIEN_WIRE_PLACES];
 };
 
+#define LIEN_WIRE_MARK_BYTES 16
+
+#define LIEN_WIRE_ADOPT_COUNT 0x1 /* its references are to be counted */
+#define LIEN_WIRE_ADOPT_OWN   0x2 /* made here, and may have been handed out: it gets the mark */
+#define LIEN_WIRE_ADOPT_LOOK  0x4 /* may have been imported: which mark is there? */
+
+/*
+ * One allocation, by an address where it is mapped. In a list of MARKS: also what others write,
+ * with .va 0, for memory whose owner dies is put right by those who imported it.
+ */
+struct lien_wire_adopt {
+	uint64_t va;
+	uint64_t handle;     /* of COUNT's reply, as .references */
+	uint32_t references; /* that the application holds */
+	uint32_t device;     /* by whose context it is read and written: an ordinal */
+	uint32_t flags, zero;
+	uint8_t bytes[LIEN_WIRE_MARK_BYTES]; /* of replies: what is there; of MARKS: what was */
+	uint8_t mark[LIEN_WIRE_MARK_BYTES];
+};
+
 /* A message never exceeds this, nor carries more fds. */
 #define LIEN_WIRE_MESSAGE_MAX 65536
 #define LIEN_WIRE_FDS_MAX     64
@@ -214,6 +241,7 @@ _Static_assert(sizeof(struct lien_wire_item) == 216, "wire layout");
 _Static_assert(sizeof(struct lien_wire_range) == 24, "wire layout");
 _Static_assert(sizeof(struct lien_wire_room) == 40, "wire layout");
 _Static_assert(sizeof(struct lien_wire_found) == 184, "wire layout");
+_Static_assert(sizeof(struct lien_wire_adopt) == 64, "wire layout");
 _Static_assert(sizeof(struct lien_wire_hello) == 1064, "wire layout");
 
 #endif

@@ -104,9 +104,10 @@ static void role_importer(int sock)
 	handle = import(fd);
 	CHECK(!close(fd));
 	CHECK(!cuMemGetAllocationPropertiesFromHandle(&prop, handle));
-	CHECK(prop.type == CU_MEM_ALLOCATION_TYPE_PINNED && prop.requestedHandleTypes == FD);
+	CHECK(prop.type == CU_MEM_ALLOCATION_TYPE_PINNED && !prop.requestedHandleTypes);
 	CHECK(prop.location.type == CU_MEM_LOCATION_TYPE_DEVICE && prop.location.id == 0);
 	CHECK(prop.allocFlags.gpuDirectRDMACapable == 1);
+	CHECK(cuMemExportToShareableHandle(&fd, handle, FD, 0) == CUDA_ERROR_INVALID_VALUE);
 	ptr = map_somewhere(handle, 4 * PIECE);
 	CHECK(cuMemMap(ptr, 5 * PIECE, 0, handle, 0) == CUDA_ERROR_INVALID_VALUE);
 	CHECK(!cuMemRelease(handle));

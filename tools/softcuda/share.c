@@ -61,6 +61,8 @@ static CUresult import_memory(int fd, CUmemAllocationHandleType type, struct sof
 	size_t size;
 	int own = soft_backing_import(fd, type, &prop, &size);
 
+	/* NVIDIA's (580) tells none of what was imported, and exports none of it. */
+	prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_NONE;
 	return own < 0 ? soft_result(own) : soft_allocation_wrap(made, own, size, &prop);
 }
 

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "agent/adopt.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/attach.h"
+#include "loader/libraries.h"
+
+/* Until all are at rest. */
+#define REST_MS 10000
+
+static bool holds_away(struct lien_process *process)
+{
+	struct lien_mapping *mapping;
+
+	RB_FOREACH (mapping, lien_mapping_tree, &process->mappings)
+		if (mapping->parked)
+			return true;
+	return process->held_items != 0;
+}
+
+/* What the driver cannot tell of a process that is adopted. */
+static uint32_t doubts_of(struct lien_process *process)
+{
+	struct lien_library_map *map;
+	uint32_t doubts = 0;
+
+	RB_FOREACH (map, lien_library_tree, &process->libraries)
+		if (lien_library_of(map->file->text) == LIEN_LIB_NCCL)
+			doubts |= LIEN_INCOMPLETE_NCCL;
+	if (lien_watch_uses_cards(process->pid))
+		doubts |= LIEN_INCOMPLETE_CARDS;
+	return doubts;
+}
+
+/* Nothing changes any more: what is to be found out? */
+int lien_adopt_plan(void *context, struct lien_adoption **out, char *why, size_t size)
+{
+	struct lien_agent *agent = context;
+	struct lien_process *process;
+	unsigned i;
+	int err;
+
+	lien_agent_consume(agent);
+	err = lien_adoption_plan(agent->graph, agent->adopted, agent->adopted_count, agent->at_rest,
+		agent->at_rest_count, &agent->adoption);
+	if (err) {
+		snprintf(why, size, "%s", strerror(-err));
+		return err;
+	}
+	for (i = 0; i < agent->adoption.count; i++) {
+		process = lien_graph_process(agent->graph, agent->adoption.processes[i].pid);
+		agent->adoption.processes[i].doubts = doubts_of(process);
+	}
+	*out = &agent->adoption;
+	return 0;
+}
+
+static void tell_adopted(void *agent, struct lien_event *event)
+{
+	lien_agent_event(agent, event);
+}
+
+/* Its end: the answers go into the graph. */
+void lien_adopt_done(struct lien_agent *agent, const struct lien_transaction_result *result)
+{
+	struct lien_telling telling = {lien_now_ns(), tell_adopted, agent};
+
+	/* What the control libraries did for it, which is not the application's, comes first. */
+	lien_agent_consume(agent);
+	if (!result->error)
+		lien_adoption_tell(&agent->adoption, agent->graph, &telling);
+	agent->adopting = false;
+	lien_attach_adopted(agent, result);
+}
+
+/* Others' jobs are not brought to rest for a user's. */
+static unsigned those_owned(
+	struct lien_agent *agent, const struct lien_viewer *viewer, uint32_t *pids, unsigned count)
+{
+	unsigned i, n = 0;
+
+	for (i = 0; i < count; i++)
+		if (lien_watch_owned(lien_graph_process(agent->graph, pids[i]), viewer))
+			pids[n++] = pids[i];
+	return n;
+}
+
+int lien_adopt_start(struct lien_agent *agent, const struct lien_viewer *viewer,
+	const uint32_t *pids, unsigned count, bool *nothing, char *error, size_t error_size)
+{
+	struct lien_transaction_ops ops = lien_orders_ops(agent);
+	struct lien_process *process;
+	struct lien_tracked *tracked;
+	unsigned i;
+	int err = lien_orders_ready(agent, error, error_size);
+
+	*nothing = false;
+	if (err)
+		return err;
+	lien_agent_consume(agent);
+	agent->at_rest = calloc(lien_graph_stats(agent->graph)->processes + 1, sizeof(uint32_t));
+	agent->adopted = calloc(count + 1, sizeof(uint32_t));
+	if (!agent->at_rest || !agent->adopted) {
+		lien_orders_end(agent);
+		return -ENOMEM;
+	}
+	for (i = 0; i < count; i++)
+		agent->adopted[i] = pids[i];
+	agent->adopted_count = count;
+	agent->at_rest_count = lien_adoption_pids(agent->graph, pids, count, agent->at_rest);
+	agent->at_rest_count = those_owned(agent, viewer, agent->at_rest, agent->at_rest_count);
+	*nothing = !agent->at_rest_count;
+	if (!*nothing && !ops.gate) {
+		snprintf(error, error_size,
+			"this kernel cannot hold threads back (6.10 is needed), so memory that was "
+			"there before the agent is shown, and not moved");
+		err = -EOPNOTSUPP;
+	}
+	for (i = 0; i < agent->at_rest_count && !err; i++) {
+		process = lien_graph_process(agent->graph, agent->at_rest[i]);
+		if (!holds_away(process))
+			continue;
+		snprintf(error, error_size,
+			"process %u has memory away, and has to take part: `lien restore` first",
+			process->pid);
+		err = -EBUSY;
+	}
+	if (!err && !*nothing)
+		err = lien_transaction_adopt(
+			&agent->transaction, agent->at_rest, agent->at_rest_count, REST_MS, &ops);
+	if (err || *nothing) {
+		if (err == -ENOMEM)
+			snprintf(error, error_size, "out of memory");
+		lien_orders_end(agent);
+		return err;
+	}
+	for (i = 0; i < agent->at_rest_count; i++) {
+		tracked = lien_graph_process(agent->graph, agent->at_rest[i])->agent;
+		tracked->gate_all = true;
+	}
+	agent->adopting = true;
+	agent->t_transaction = lien_now_ns();
+	agent->transaction_of = *viewer;
+	lien_transaction_start(agent->transaction);
+	return 0;
+}

@@ -1,0 +1,552 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "agent/adoption.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include <lien/cuda_abi.h>
+
+static bool listed(const uint32_t *pids, unsigned count, uint32_t pid)
+{
+	unsigned i;
+
+	for (i = 0; i < count; i++)
+		if (pids[i] == pid)
+			return true;
+	return false;
+}
+
+/* Imported by that process, and nobody knows from whom. */
+static bool unknown_in(const struct lien_allocation *allocation, const struct lien_process *process)
+{
+	const struct lien_mapping *mapping = LIST_FIRST(&allocation->mappings);
+
+	return allocation->origin == LIEN_ORIGIN_IMPORT && mapping && mapping->process == process &&
+	       !mapping->opens;
+}
+
+/* It has, or imported, memory that was there before the agent. */
+static bool concerned(struct lien_process *process)
+{
+	struct lien_mapping *mapping;
+
+	if (process->incomplete & (LIEN_INCOMPLETE_LATE | LIEN_INCOMPLETE_ADOPTED))
+		return true;
+	RB_FOREACH (mapping, lien_mapping_tree, &process->mappings)
+		if (mapping->allocation->found || unknown_in(mapping->allocation, process))
+			return true;
+	return false;
+}
+
+static bool open_question(struct lien_process *process)
+{
+	const struct lien_allocation *allocation;
+	struct lien_mapping *mapping;
+
+	RB_FOREACH (mapping, lien_mapping_tree, &process->mappings) {
+		allocation = mapping->allocation;
+		if (unknown_in(allocation, process) ||
+			(allocation->found && !allocation->adopted &&
+				!lien_allocation_by_address(allocation)))
+			return true;
+	}
+	return false;
+}
+
+unsigned lien_adoption_pids(
+	struct lien_graph *graph, const uint32_t *pids, unsigned count, uint32_t *all)
+{
+	struct lien_process *process;
+	unsigned n = 0;
+	bool any = false;
+
+	for (process = lien_graph_first(graph); process; process = lien_graph_next(process)) {
+		if (!process->cuda || process->ended || !concerned(process) ||
+			process->presence != LIEN_CONTROL_READY)
+			continue;
+		all[n++] = process->pid;
+		any |= open_question(process) || listed(pids, count, process->pid);
+	}
+	return any ? n : 0;
+}
+
+/* One through which it can be read, and written if that is possible. -1: none. */
+static int device_of(const struct lien_mapping *mapping, bool write)
+{
+	const struct lien_access *access;
+	int device = -1;
+	unsigned i;
+
+	for (i = 0; mapping->access && i < mapping->access->count; i++) {
+		access = &mapping->access->access[i];
+		if (access->location_type != CU_MEM_LOCATION_TYPE_DEVICE || !access->flags)
+			continue;
+		if (access->flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
+			return access->location_id;
+		if (!write)
+			device = access->location_id;
+	}
+	return device;
+}
+
+/* Others may have imported it before that was watched. */
+static bool handed_out(const struct lien_allocation *allocation, const struct lien_process *process)
+{
+	return allocation->found && allocation->owner == process && allocation->prop.handle_types;
+}
+
+/* What is to be asked of it in a process; 0: nothing. */
+static uint32_t questions(const struct lien_allocation *allocation,
+	const struct lien_process *process, const struct lien_mapping *mapping)
+{
+	uint32_t flags = 0;
+
+	if (lien_allocation_by_address(allocation) || mapping->parked ||
+		allocation->origin == LIEN_ORIGIN_MULTICAST)
+		return 0;
+	if (allocation->found && !allocation->adopted &&
+		(allocation->owner == process || unknown_in(allocation, process)))
+		flags |= LIEN_WIRE_ADOPT_COUNT;
+	if (unknown_in(allocation, process)) {
+		if (!allocation->adopted) /* or its import was seen: the graph has counted */
+			flags |= LIEN_WIRE_ADOPT_COUNT;
+		return flags | LIEN_WIRE_ADOPT_LOOK;
+	}
+	if (handed_out(allocation, process) && device_of(mapping, true) >= 0)
+		flags |= LIEN_WIRE_ADOPT_OWN;
+	return flags;
+}
+
+static int entry_add(
+	struct lien_adoption_process *process, const struct lien_mapping *mapping, uint32_t flags)
+{
+	unsigned room = process->room ? 2 * process->room : 64;
+	struct lien_wire_adopt *entry, *grown;
+	int device = device_of(mapping, false);
+
+	if (process->count == process->room) {
+		grown = realloc(process->entries, room * sizeof(*grown));
+		if (!grown)
+			return -ENOMEM;
+		process->entries = grown;
+		process->room = room;
+	}
+	entry = &process->entries[process->count++];
+	memset(entry, 0, sizeof(*entry));
+	entry->va = mapping->va;
+	entry->device = device;
+	entry->flags = device < 0 ? flags & LIEN_WIRE_ADOPT_COUNT : flags;
+	if (flags & LIEN_WIRE_ADOPT_OWN &&
+		getrandom(entry->mark, sizeof(entry->mark), 0) != sizeof(entry->mark))
+		return -EIO;
+	return 0;
+}
+
+/* The lowest mapping of an allocation in a process stands for it. */
+static bool stands_for(const struct lien_mapping *mapping)
+{
+	const struct lien_mapping *other;
+
+	LIST_FOREACH (other, &mapping->allocation->mappings, of_allocation)
+		if (other->process == mapping->process && other->va < mapping->va)
+			return false;
+	return true;
+}
+
+static int plan_process(struct lien_adoption *adoption, struct lien_adoption_process *part,
+	struct lien_process *process)
+{
+	struct lien_mapping *mapping;
+	uint32_t flags;
+	int err = 0;
+
+	RB_FOREACH (mapping, lien_mapping_tree, &process->mappings) {
+		flags = questions(mapping->allocation, process, mapping);
+		if (handed_out(mapping->allocation, process) && mapping->allocation->round &&
+			!(flags & LIEN_WIRE_ADOPT_OWN))
+			adoption->outsider = process->pid; /* once it could be marked */
+		if (!flags || !stands_for(mapping) || err)
+			continue;
+		err = entry_add(part, mapping, flags);
+		adoption->marked += (flags & LIEN_WIRE_ADOPT_OWN) != 0;
+		adoption->looked += (flags & LIEN_WIRE_ADOPT_LOOK) != 0;
+	}
+	return err;
+}
+
+/* Nobody may be at work who could see a mark, or have imported what gets one. */
+static void look_for_outsiders(struct lien_adoption *adoption, struct lien_graph *graph)
+{
+	const struct lien_adoption_process *part;
+	struct lien_process *process;
+
+	for (process = lien_graph_first(graph); process && !adoption->outsider;
+		process = lien_graph_next(process)) {
+		if (!process->cuda || process->ended)
+			continue;
+		part = lien_adoption_process(adoption, process->pid);
+		if (process->incomplete & LIEN_INCOMPLETE_LATE ? !part || !part->read
+							       : !part && concerned(process))
+			adoption->outsider = process->pid;
+	}
+}
+
+int lien_adoption_plan(struct lien_graph *graph, const uint32_t *pids, unsigned count,
+	const uint32_t *all, unsigned all_count, struct lien_adoption *adoption)
+{
+	struct lien_adoption_process *part;
+	struct lien_process *process;
+	unsigned i;
+	int err = 0;
+
+	memset(adoption, 0, sizeof(*adoption));
+	adoption->processes = calloc(all_count + 1, sizeof(*adoption->processes));
+	if (!adoption->processes)
+		return -ENOMEM;
+	for (i = 0; i < all_count && !err; i++) {
+		process = lien_graph_process(graph, all[i]);
+		if (!process)
+			continue;
+		part = &adoption->processes[adoption->count++];
+		part->pid = process->pid;
+		part->start = process->start;
+		part->read = listed(pids, count, process->pid);
+		err = plan_process(adoption, part, process);
+	}
+	look_for_outsiders(adoption, graph);
+	adoption->marks = adoption->marked && adoption->looked && !adoption->outsider;
+	if (err)
+		lien_adoption_clear(adoption);
+	return err;
+}
+
+void lien_adoption_clear(struct lien_adoption *adoption)
+{
+	unsigned i;
+
+	for (i = 0; i < adoption->count; i++)
+		free(adoption->processes[i].entries);
+	free(adoption->processes);
+	memset(adoption, 0, sizeof(*adoption));
+}
+
+struct lien_adoption_process *lien_adoption_process(
+	const struct lien_adoption *adoption, uint32_t pid)
+{
+	unsigned i;
+
+	for (i = 0; i < adoption->count; i++)
+		if (adoption->processes[i].pid == pid)
+			return &adoption->processes[i];
+	return NULL;
+}
+
+/* --- the answers ------------------------------------------------------------------------------ */
+
+struct mark {
+	const struct lien_wire_adopt *entry;
+	struct lien_process *owner;
+};
+
+struct answers {
+	struct lien_adoption *adoption;
+	struct lien_graph *graph;
+	struct lien_telling *telling;
+	uint32_t round;	    /* 0: nothing was compared */
+	struct mark *marks; /* by their bytes */
+	unsigned count;
+};
+
+static int by_mark(const void *a, const void *b)
+{
+	const struct mark *x = a, *y = b;
+
+	return memcmp(x->entry->mark, y->entry->mark, sizeof(x->entry->mark));
+}
+
+static void collect_marks(struct answers *answers)
+{
+	const struct lien_adoption *adoption = answers->adoption;
+	const struct lien_adoption_process *part;
+	struct lien_process *process;
+	unsigned i, j;
+
+	answers->marks = calloc(adoption->marked + 1, sizeof(*answers->marks));
+	for (i = 0; answers->marks && adoption->marks && i < adoption->count; i++) {
+		part = &adoption->processes[i];
+		process = lien_graph_process(answers->graph, part->pid);
+		for (j = 0; process && j < part->count; j++)
+			if (part->entries[j].flags & LIEN_WIRE_ADOPT_OWN)
+				answers->marks[answers->count++] =
+					(struct mark){&part->entries[j], process};
+	}
+	if (answers->count)
+		qsort(answers->marks, answers->count, sizeof(answers->marks[0]), by_mark);
+}
+
+static const struct mark *mark_seen(
+	const struct answers *answers, const struct lien_wire_adopt *entry)
+{
+	struct lien_wire_adopt seen = {0};
+	const struct mark key = {.entry = &seen};
+
+	memcpy(seen.mark, entry->bytes, sizeof(seen.mark));
+	return answers->count ? bsearch(&key, answers->marks, answers->count, sizeof(key), by_mark)
+			      : NULL;
+}
+
+static struct lien_allocation *allocation_at(struct lien_process *process, uint64_t va)
+{
+	struct lien_mapping *mapping = lien_process_mapping(process, va);
+
+	return mapping && mapping->va == va ? mapping->allocation : NULL;
+}
+
+static struct lien_handle *handle_of(
+	const struct lien_allocation *allocation, const struct lien_process *process)
+{
+	struct lien_handle *handle;
+
+	LIST_FOREACH (handle, &allocation->handles, of_allocation)
+		if (handle->process == process)
+			return handle;
+	return NULL;
+}
+
+static void tell_references(struct answers *answers, struct lien_process *process, uint64_t handle,
+	uint32_t references, uint32_t round)
+{
+	struct lien_event event = lien_tell_event(answers->telling, process, LIEN_EVENT_ADOPT);
+
+	event.adopt.handle = handle;
+	event.adopt.references = references;
+	event.adopt.round = round;
+	lien_tell(answers->telling, &event, LIEN_EVENT_SIZE(adopt));
+}
+
+/* A place where an import is mapped. */
+struct place {
+	uint64_t va, bytes;
+	const struct lien_access_set *access;
+};
+
+static struct place *places_of(const struct lien_allocation *allocation, unsigned *count)
+{
+	const struct lien_mapping *mapping;
+	struct place *places;
+	unsigned n = 0;
+
+	LIST_FOREACH (mapping, &allocation->mappings, of_allocation)
+		n++;
+	places = calloc(n + 1, sizeof(*places));
+	*count = 0;
+	LIST_FOREACH (mapping, &allocation->mappings, of_allocation)
+		if (places)
+			places[(*count)++] =
+				(struct place){mapping->va, mapping->bytes, mapping->access};
+	return places;
+}
+
+static void tell_taken_away(struct answers *answers, struct lien_process *process,
+	const struct place *places, unsigned count, uint64_t value)
+{
+	struct lien_handle key = {.value = value}, *handle;
+	struct lien_event event;
+	unsigned i;
+
+	for (i = 0; i < count; i++) {
+		event = lien_tell_event(answers->telling, process, LIEN_CALL_CU_MEM_UNMAP);
+		event.range.va = places[i].va;
+		event.range.bytes = places[i].bytes;
+		lien_tell_given_back(answers->telling, &event, LIEN_EVENT_SIZE(range));
+	}
+	handle = SPLAY_FIND(lien_handle_tree, &process->handles, &key);
+	if (handle)
+		lien_tell_release_all(answers->telling, handle);
+}
+
+/* Exports of an application have small numbers: these lie apart, and are not given out twice. */
+#define SHARE_FOUND (1ull << 62)
+
+static uint64_t tell_export(struct answers *answers, struct lien_process *owner, uint64_t handle)
+{
+	struct lien_event event = lien_tell_event(answers->telling, owner, LIEN_CALL_CU_MEM_EXPORT);
+
+	event.share.handle = handle;
+	event.share.handle_type = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+	event.share.share = SHARE_FOUND | event.t_entry;
+	event.share.fd = -1;
+	lien_tell(answers->telling, &event, LIEN_EVENT_SIZE(share));
+	return event.share.share;
+}
+
+static void tell_import(struct answers *answers, struct lien_process *process, uint64_t handle,
+	uint64_t share, const struct place *places, unsigned count)
+{
+	struct lien_event event =
+		lien_tell_event(answers->telling, process, LIEN_CALL_CU_MEM_IMPORT);
+	unsigned i;
+
+	event.share.handle = handle;
+	event.share.handle_type = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+	event.share.share = share;
+	event.share.fd = -1;
+	lien_tell(answers->telling, &event, LIEN_EVENT_SIZE(share));
+	for (i = 0; i < count; i++) {
+		event = lien_tell_event(answers->telling, process, LIEN_CALL_CU_MEM_MAP);
+		event.map.va = places[i].va;
+		event.map.bytes = places[i].bytes;
+		event.map.handle = handle;
+		lien_tell(answers->telling, &event, LIEN_EVENT_SIZE(map));
+		if (!places[i].access || places[i].access->count > LIEN_ACCESS_MAX)
+			continue;
+		event = lien_tell_event(answers->telling, process, LIEN_CALL_CU_MEM_SET_ACCESS);
+		event.access.va = places[i].va;
+		event.access.bytes = places[i].bytes;
+		event.access.count = places[i].access->count;
+		memcpy(event.access.access, places[i].access->access,
+			places[i].access->count * sizeof(event.access.access[0]));
+		lien_tell(answers->telling, &event, LIEN_EVENT_SIZE(access));
+	}
+}
+
+/* What was an import of nobody's is one of the owner's from now on. */
+static bool tell_match(struct answers *answers, struct lien_process *process,
+	const struct lien_wire_adopt *entry, const struct mark *mark)
+{
+	struct lien_allocation *unknown = allocation_at(process, entry->va);
+	struct lien_allocation *memory = allocation_at(mark->owner, mark->entry->va);
+	struct lien_handle *own = memory ? handle_of(memory, mark->owner) : NULL;
+	struct lien_handle *handle = unknown ? handle_of(unknown, process) : NULL;
+	uint32_t references;
+	struct place *places;
+	uint64_t value;
+	unsigned count;
+
+	if (!own || !handle || memory->owner != mark->owner)
+		return false;
+	places = places_of(unknown, &count);
+	if (!places)
+		return false;
+	value = handle->value;
+	references = entry->flags & LIEN_WIRE_ADOPT_COUNT ? entry->references : handle->references;
+	tell_taken_away(answers, process, places, count, value);
+	tell_import(answers, process, value, tell_export(answers, mark->owner, own->value), places,
+		count);
+	tell_references(answers, process, value, references, memory->round);
+	free(places);
+	return true;
+}
+
+/* Owners first: what imports are matched with is adopted then. */
+static void tell_own(struct answers *answers, const struct lien_adoption_process *part,
+	struct lien_process *process)
+{
+	const struct lien_wire_adopt *entry;
+	struct lien_allocation *allocation;
+	struct lien_handle *handle;
+	uint32_t round;
+	unsigned i;
+
+	for (i = 0; i < part->count; i++) {
+		entry = &part->entries[i];
+		allocation = allocation_at(process, entry->va);
+		handle = allocation ? handle_of(allocation, process) : NULL;
+		if (!handle || allocation->owner != process)
+			continue;
+		round = allocation->round;
+		if (entry->flags & LIEN_WIRE_ADOPT_OWN && answers->round && !round)
+			round = answers->round;
+		if (entry->flags & LIEN_WIRE_ADOPT_OWN && answers->adoption->marks &&
+			memcmp(entry->bytes, entry->mark, sizeof(entry->mark))) {
+			answers->adoption->disputed++;
+			round = 0;
+		}
+		answers->adoption->counted += (entry->flags & LIEN_WIRE_ADOPT_COUNT) != 0;
+		tell_references(answers, process, handle->value,
+			entry->flags & LIEN_WIRE_ADOPT_COUNT ? entry->references
+							     : handle->references,
+			round);
+	}
+}
+
+static void tell_imports(struct answers *answers, const struct lien_adoption_process *part,
+	struct lien_process *process)
+{
+	const struct lien_wire_adopt *entry;
+	struct lien_allocation *allocation;
+	const struct mark *mark;
+	struct lien_handle *handle;
+	unsigned i;
+
+	for (i = 0; i < part->count; i++) {
+		entry = &part->entries[i];
+		allocation = allocation_at(process, entry->va);
+		handle = allocation ? handle_of(allocation, process) : NULL;
+		if (!handle || !unknown_in(allocation, process))
+			continue;
+		answers->adoption->counted += (entry->flags & LIEN_WIRE_ADOPT_COUNT) != 0;
+		mark = entry->flags & LIEN_WIRE_ADOPT_LOOK && answers->adoption->marks
+			       ? mark_seen(answers, entry)
+			       : NULL;
+		if (mark && tell_match(answers, process, entry, mark)) {
+			answers->adoption->matched++;
+			continue;
+		}
+		tell_references(answers, process, handle->value,
+			entry->flags & LIEN_WIRE_ADOPT_COUNT ? entry->references
+							     : handle->references,
+			mark ? 0 : answers->round);
+	}
+}
+
+static bool any_unknown(struct lien_process *process)
+{
+	struct lien_mapping *mapping;
+
+	RB_FOREACH (mapping, lien_mapping_tree, &process->mappings)
+		if (mapping->allocation->origin == LIEN_ORIGIN_IMPORT)
+			return true;
+	return false;
+}
+
+static void tell_known(struct answers *answers, const struct lien_adoption_process *part,
+	struct lien_process *process)
+{
+	struct lien_event event = lien_tell_event(answers->telling, process, LIEN_EVENT_INCOMPLETE);
+	uint32_t reasons = process->incomplete;
+
+	if (part->read) {
+		reasons &= ~(LIEN_INCOMPLETE_LATE | LIEN_INCOMPLETE_REREAD);
+		reasons |= LIEN_INCOMPLETE_ADOPTED | part->doubts;
+	}
+	if (!any_unknown(process))
+		reasons &= ~LIEN_INCOMPLETE_SHARE;
+	event.incomplete.reasons = reasons;
+	if (reasons != process->incomplete)
+		lien_tell(answers->telling, &event, LIEN_EVENT_SIZE(incomplete));
+}
+
+void lien_adoption_tell(
+	struct lien_adoption *adoption, struct lien_graph *graph, struct lien_telling *telling)
+{
+	struct answers answers = {adoption, graph, telling, 0, NULL, 0};
+	void (*const steps[])(struct answers *, const struct lien_adoption_process *,
+		struct lien_process *) = {tell_own, tell_imports, tell_known};
+	struct lien_process *process;
+	unsigned i, step;
+
+	/* Where there is nothing to look at, or nothing to mark, all has been compared as well. */
+	if (!adoption->outsider)
+		answers.round = lien_graph_round(graph) + 1;
+	collect_marks(&answers);
+	for (step = 0; answers.marks && step < sizeof(steps) / sizeof(steps[0]); step++)
+		for (i = 0; i < adoption->count; i++) {
+			process = lien_graph_process(graph, adoption->processes[i].pid);
+			if (process && process->start == adoption->processes[i].start)
+				steps[step](&answers, &adoption->processes[i], process);
+		}
+	free(answers.marks);
+}

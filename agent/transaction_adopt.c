@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/* Adoption, from the moment when all processes are at rest. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/transaction_internal.h"
+
+#define CHUNK                                                                                      \
+	((LIEN_WIRE_MESSAGE_MAX - sizeof(struct lien_wire_header)) / sizeof(struct lien_wire_adopt))
+
+static struct lien_adoption_process *part_of(const struct lien_transaction *t, unsigned index)
+{
+	return lien_adoption_process(t->adoption, t->processes[index].pid);
+}
+
+/* The marks of all others, and what is looked at or marked here: what MARKS tells a process. */
+static struct lien_wire_adopt *table_of(
+	const struct lien_transaction *t, unsigned index, unsigned *count)
+{
+	const struct lien_adoption_process *own = part_of(t, index), *part;
+	struct lien_wire_adopt *table;
+	unsigned i, j, n = 0;
+
+	for (i = 0; i < t->adoption->count; i++)
+		n += t->adoption->processes[i].count;
+	table = calloc(n + 1, sizeof(*table));
+	*count = 0;
+	for (i = 0; table && i < t->adoption->count; i++) {
+		part = &t->adoption->processes[i];
+		for (j = 0; j < part->count; j++) {
+			if (!(part->entries[j].flags & LIEN_WIRE_ADOPT_OWN) &&
+				(part != own || !(part->entries[j].flags & LIEN_WIRE_ADOPT_LOOK)))
+				continue;
+			table[*count] = part->entries[j];
+			if (part != own)
+				table[*count].va = 0;
+			++*count;
+		}
+	}
+	return table;
+}
+
+static void send_table(struct lien_transaction *t, unsigned index)
+{
+	struct participant *participant = &t->participants[index];
+	unsigned count, n, first = participant->asked;
+	struct lien_wire_adopt *table = table_of(t, index, &count);
+
+	if (!table) {
+		lien_transaction_fail(t, -ENOMEM, "out of memory");
+		return;
+	}
+	n = count - first < CHUNK ? count - first : CHUNK;
+	participant->asked += n;
+	lien_transaction_order(t, index, LIEN_PHASE_MARKS,
+		(first ? 0 : LIEN_WIRE_FIRST) | (participant->asked == count ? LIEN_WIRE_LAST : 0),
+		table + first, n * sizeof(*table), NULL, 0);
+	participant->finished = participant->asked == count;
+	free(table);
+}
+
+static void send_questions(struct lien_transaction *t, unsigned index)
+{
+	struct participant *participant = &t->participants[index];
+	const struct lien_adoption_process *part = part_of(t, index);
+	unsigned first = participant->asked, n = part->count - first;
+
+	if (n > CHUNK)
+		n = CHUNK;
+	participant->asked += n;
+	participant->finished = participant->asked == part->count;
+	lien_transaction_order(t, index, LIEN_PHASE_ADOPT_COUNT, 0, part->entries + first,
+		n * sizeof(part->entries[0]), NULL, 0);
+}
+
+void lien_adopt_order(struct lien_transaction *t, unsigned index, enum lien_phase phase)
+{
+	struct participant *participant = &t->participants[index];
+
+	if (phase == LIEN_PHASE_GATE || phase == LIEN_PHASE_DRAIN) {
+		lien_transaction_order(t, index, phase, 0, NULL, 0, NULL, 0);
+		return;
+	}
+	participant->finished = true;
+	participant->asked = participant->answered = 0;
+	if (!part_of(t, index) || !part_of(t, index)->count)
+		return;
+	participant->finished = false;
+	participant->count = part_of(t, index)->count; /* how long it may take */
+	if (phase == LIEN_PHASE_ADOPT_COUNT)
+		send_questions(t, index);
+	else if (phase == LIEN_PHASE_MARKS)
+		send_table(t, index);
+	else
+		lien_transaction_order(t, index, phase, 0, NULL, 0, NULL, 0);
+}
+
+void lien_adopt_rest(struct lien_transaction *t)
+{
+	char why[400] = "";
+	int err = t->ops.adopt(t->ops.context, &t->adoption, why, sizeof(why));
+
+	if (err)
+		lien_transaction_fail(t, err, "%s", why);
+	else
+		lien_transaction_phase_begin(t, LIEN_PHASE_ADOPT_COUNT);
+	if (!err && lien_transaction_idle(t))
+		lien_adopt_advance(t);
+}
+
+/* In the order in which they were asked about; of LOOK, in any. */
+static int take_answers(struct lien_transaction *t, unsigned index, enum lien_phase phase,
+	const struct lien_wire_adopt *answers, unsigned count)
+{
+	struct participant *participant = &t->participants[index];
+	struct lien_adoption_process *part = part_of(t, index);
+	struct lien_wire_adopt *entry;
+	unsigned i, low, high, mid;
+
+	for (i = 0; i < count; i++) {
+		low = 0;
+		high = part->count;
+		while (low < high) {
+			mid = low + (high - low) / 2;
+			if (part->entries[mid].va < answers[i].va)
+				low = mid + 1;
+			else
+				high = mid;
+		}
+		if (low == part->count || part->entries[low].va != answers[i].va)
+			return -EPROTO;
+		entry = &part->entries[low];
+		memcpy(entry->bytes, answers[i].bytes, sizeof(entry->bytes));
+		if (phase == LIEN_PHASE_ADOPT_COUNT) {
+			entry->handle = answers[i].handle;
+			entry->references = answers[i].references;
+		}
+		participant->answered++;
+	}
+	return 0;
+}
+
+void lien_adopt_reply(struct lien_transaction *t, unsigned index,
+	const struct lien_wire_header *reply, const void *body)
+{
+	struct participant *participant = &t->participants[index];
+	unsigned count = (reply->length - sizeof(*reply)) / sizeof(struct lien_wire_adopt);
+	struct lien_adoption_process *part = part_of(t, index);
+	bool answers = t->phase == LIEN_PHASE_ADOPT_COUNT || t->phase == LIEN_PHASE_LOOK;
+
+	if (answers && part && take_answers(t, index, t->phase, body, count))
+		lien_transaction_fail(t, -EPROTO,
+			"process %u answered for memory that it was not asked about",
+			t->processes[index].pid);
+	if (!(reply->flags & LIEN_WIRE_LAST))
+		return;
+	if (participant->finished || t->stopping || reply->result) {
+		participant->finished = true;
+		if (t->phase == LIEN_PHASE_ADOPT_COUNT && !t->stopping &&
+			participant->answered != part->count)
+			lien_transaction_fail(t, -EPROTO,
+				"process %u did not answer for all of its memory",
+				t->processes[index].pid);
+		lien_transaction_progress(t);
+	} else if (t->phase == LIEN_PHASE_ADOPT_COUNT) {
+		send_questions(t, index);
+	} else if (t->phase == LIEN_PHASE_MARKS) {
+		send_table(t, index);
+	} else {
+		participant->finished = true;
+		lien_transaction_progress(t);
+	}
+}
+
+/* Nobody has an order left. */
+void lien_adopt_advance(struct lien_transaction *t)
+{
+	bool marked = t->adoption && t->adoption->marks && t->phase >= LIEN_PHASE_MARKS &&
+		      t->phase <= LIEN_PHASE_LOOK;
+
+	if (t->phase == LIEN_PHASE_MARKS || (t->phase == LIEN_PHASE_ADOPT_COUNT && t->t_marks == 0))
+		t->t_marks = t->t_marks ? t->t_marks : t->ops.now_ns(t->ops.context);
+	if (t->stopping && !marked) {
+		lien_transaction_open(t);
+	} else if (t->stopping || t->phase == LIEN_PHASE_LOOK) {
+		t->stopping = false;
+		lien_transaction_phase_begin(t, LIEN_PHASE_UNMARK);
+		if (lien_transaction_idle(t))
+			lien_transaction_open(t);
+	} else if (t->phase == LIEN_PHASE_UNMARK ||
+		   (t->phase == LIEN_PHASE_ADOPT_COUNT && !t->adoption->marks)) {
+		t->result.match_ns = t->ops.now_ns(t->ops.context) - t->t_marks;
+		lien_transaction_open(t);
+	} else {
+		lien_transaction_phase_begin(t, t->phase + 1);
+		if (lien_transaction_idle(t))
+			lien_adopt_advance(t);
+	}
+}

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * What the driver does not tell of memory that was there before the agent. Threads that could use
+ * it are held back meanwhile.
+ *
+ * References: they are given back until the driver refuses, and taken again as often. The mapping
+ * keeps the memory, and the handle's value, when none is left (driver 580).
+ *
+ * Whose it is: the owner writes a mark where it begins, an importer finds it there. Every process
+ * that takes part knows all marks and what was there before, so any one that is left puts it right.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "control/control.h"
+#include "control/handles.h"
+
+static int transfer(struct lien_control *control, uint32_t ordinal, uint64_t va,
+	uint8_t bytes[LIEN_WIRE_MARK_BYTES], int write)
+{
+	const struct lien_driver *driver = control->driver;
+	struct lien_device *device;
+	int result = lien_device_use(control, ordinal, &device);
+
+	if (result)
+		return result;
+	result = write ? driver->cuMemcpyHtoDAsync_v2(
+				 va, bytes, LIEN_WIRE_MARK_BYTES, device->stream)
+		       : driver->cuMemcpyDtoHAsync_v2(
+				 bytes, va, LIEN_WIRE_MARK_BYTES, device->stream);
+	if (result)
+		return result;
+	return driver->cuStreamSynchronize(device->stream);
+}
+
+/* The control thread's own reference, that of asking, is one of those that are given back. */
+static int count_references(struct lien_control *control, struct lien_wire_adopt *adopt)
+{
+	const struct lien_driver *driver = control->driver;
+	CUmemGenericAllocationHandle handle, again;
+	unsigned n = 0, i;
+	int result;
+
+	result = driver->cuMemRetainAllocationHandle(&handle, (void *)adopt->va);
+	if (result)
+		return lien_control_fail(control, result, adopt->va, "not mapped here any more");
+	while (n <= LIEN_WIRE_REFERENCES_MAX && !driver->cuMemRelease(handle))
+		n++;
+	for (i = 1; i < n && !result; i++) {
+		result = lien_handle_retain(driver, &again, adopt->va);
+		if (!result && again != handle)
+			result = -ESTALE;
+	}
+	if (result)
+		return lien_control_fail(
+			control, result, adopt->va, "its references could not be taken again");
+	if (!n || n > LIEN_WIRE_REFERENCES_MAX)
+		return lien_control_fail(
+			control, -E2BIG, adopt->va, "its references cannot be counted");
+	adopt->handle = handle;
+	adopt->references = n - 1;
+	return 0;
+}
+
+int lien_order_count(
+	struct lien_control *control, int fd, struct lien_wire_adopt *adopt, unsigned count)
+{
+	unsigned i;
+	int result = 0;
+
+	for (i = 0; i < count && !result; i++) {
+		if (adopt[i].flags & LIEN_WIRE_ADOPT_COUNT)
+			result = count_references(control, &adopt[i]);
+		if (!result && adopt[i].flags & LIEN_WIRE_ADOPT_OWN &&
+			(result = transfer(
+				 control, adopt[i].device, adopt[i].va, adopt[i].bytes, 0)))
+			lien_control_fail(
+				control, result, adopt[i].va, "its first bytes cannot be read");
+	}
+	lien_devices_close(control);
+	if (!result && count)
+		result = lien_control_send(control, fd, adopt, count * sizeof(*adopt));
+	return result;
+}
+
+static int by_mark(const void *a, const void *b)
+{
+	const struct lien_wire_adopt *x = a, *y = b;
+
+	return memcmp(x->mark, y->mark, sizeof(x->mark));
+}
+
+int lien_order_marks(
+	struct lien_control *control, const struct lien_wire_adopt *adopt, unsigned count)
+{
+	struct lien_marks *marks = &control->marks;
+	struct lien_wire_adopt *grown;
+	unsigned room = marks->room;
+
+	if (marks->written)
+		return lien_control_fail(control, -EBUSY, 0, "earlier marks are not put back yet");
+	if (control->flags & LIEN_WIRE_FIRST)
+		marks->count = 0;
+	if (count > LIEN_WIRE_ITEMS_MAX - marks->count)
+		return lien_control_fail(control, -E2BIG, 0, "too many marks");
+	while (room < marks->count + count)
+		room = room ? 2 * room : 256;
+	if (room != marks->room) {
+		grown = realloc(marks->mark, room * sizeof(*grown));
+		if (!grown)
+			return lien_control_fail(control, -ENOMEM, 0, "out of memory");
+		marks->mark = grown;
+		marks->room = room;
+	}
+	memcpy(marks->mark + marks->count, adopt, count * sizeof(*adopt));
+	marks->count += count;
+	if (control->flags & LIEN_WIRE_LAST && marks->count) {
+		qsort(marks->mark, marks->count, sizeof(marks->mark[0]), by_mark);
+		marks->written = 1; /* others may write theirs from now on */
+	}
+	return 0;
+}
+
+int lien_order_mark(struct lien_control *control)
+{
+	struct lien_marks *marks = &control->marks;
+	uint8_t now[LIEN_WIRE_MARK_BYTES];
+	struct lien_wire_adopt *mark;
+	unsigned i;
+	int result = 0;
+
+	for (i = 0; marks->written && i < marks->count && !result; i++) {
+		mark = &marks->mark[i];
+		if (!mark->va || !(mark->flags & LIEN_WIRE_ADOPT_OWN))
+			continue;
+		result = transfer(control, mark->device, mark->va, now, 0);
+		if (!result && memcmp(now, mark->bytes, sizeof(now)))
+			result = -ESTALE;
+		if (!result)
+			result = transfer(control, mark->device, mark->va, mark->mark, 1);
+		if (result)
+			lien_control_fail(control, result, mark->va,
+				result == -ESTALE ? "it changed while the job was at rest"
+						  : "a mark cannot be written");
+	}
+	lien_devices_close(control);
+	return result;
+}
+
+int lien_order_look(struct lien_control *control, int fd)
+{
+	struct lien_wire_adopt seen[LIEN_WIRE_MESSAGE_MAX / 4 / sizeof(struct lien_wire_adopt)];
+	const unsigned room = sizeof(seen) / sizeof(seen[0]);
+	struct lien_marks *marks = &control->marks;
+	unsigned i, n = 0;
+	int result = 0;
+
+	for (i = 0; i < marks->count && !result; i++) {
+		if (!marks->mark[i].va)
+			continue;
+		seen[n] = marks->mark[i];
+		result = transfer(control, seen[n].device, seen[n].va, seen[n].bytes, 0);
+		if (result)
+			lien_control_fail(
+				control, result, seen[n].va, "its first bytes cannot be read");
+		else if (++n == room) {
+			result = lien_control_send(control, fd, seen, n * sizeof(seen[0]));
+			n = 0;
+		}
+	}
+	if (!result && n)
+		result = lien_control_send(control, fd, seen, n * sizeof(seen[0]));
+	lien_devices_close(control);
+	return result;
+}
+
+/* Where a mark is found, whoever wrote it, comes what was there. */
+static int put_back(struct lien_control *control, const struct lien_wire_adopt *at)
+{
+	const struct lien_marks *marks = &control->marks;
+	static const uint8_t none[LIEN_WIRE_MARK_BYTES]; /* what is only looked at has no mark */
+	struct lien_wire_adopt key, *mark;
+	int result = transfer(control, at->device, at->va, key.mark, 0);
+
+	if (result || !memcmp(key.mark, none, sizeof(none)))
+		return result;
+	mark = bsearch(&key, marks->mark, marks->count, sizeof(key), by_mark);
+	return mark ? transfer(control, at->device, at->va, mark->bytes, 1) : 0;
+}
+
+int lien_order_unmark(struct lien_control *control)
+{
+	struct lien_marks *marks = &control->marks;
+	int result, first = 0;
+	unsigned i;
+
+	for (i = 0; i < marks->count; i++) {
+		if (!marks->mark[i].va || !marks->written)
+			continue;
+		result = put_back(control, &marks->mark[i]);
+		if (result)
+			result = put_back(control, &marks->mark[i]);
+		if (result && !first)
+			first = lien_control_fail(
+				control, result, marks->mark[i].va, "a mark was not put back");
+	}
+	lien_devices_close(control);
+	if (first)
+		return first;
+	marks->written = 0;
+	marks->count = 0;
+	free(marks->mark);
+	marks->mark = NULL;
+	marks->room = 0;
+	return 0;
+}
