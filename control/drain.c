@@ -59,6 +59,10 @@ static void *drain_main(void *arg)
 		pass = drain->wanted;
 		pthread_mutex_unlock(&drain->lock);
 		result = drain->driver->cuDeviceGetCount(&count);
+		if (result == CUDA_ERROR_NOT_INITIALIZED) {
+			result = CUDA_SUCCESS; /* nobody has used any */
+			count = 0;
+		}
 		for (i = 0; !result && i < count && i < LIEN_DEVICES_MAX; i++) {
 			__atomic_store_n(&drain->device, i, __ATOMIC_RELAXED);
 			result = drain_device(drain, i);

@@ -22,6 +22,7 @@ struct walk {
 		CUcontext context;
 	} context[LIEN_DEVICES_MAX]; /* the primary contexts that the application has made */
 	unsigned contexts, current;
+	int empty; /* the driver is not initialised: there is no memory */
 	uint64_t until_ns;
 	unsigned steps;
 	unsigned found_count;
@@ -43,6 +44,10 @@ static int contexts_open(struct walk *walk)
 	CUdevice device;
 	int i, active, result = driver->cuDeviceGetCount(&walk->devices);
 
+	if (result == CUDA_ERROR_NOT_INITIALIZED) {
+		walk->empty = 1; /* libcuda is there, and nobody has used it */
+		return 0;
+	}
 	if (result)
 		return lien_control_fail(walk->control, result, 0, "cuDeviceGetCount");
 	for (i = 0; i < walk->devices && i < LIEN_DEVICES_MAX; i++) {
@@ -53,10 +58,8 @@ static int contexts_open(struct walk *walk)
 		walk->context[walk->contexts].device = device;
 		walk->context[walk->contexts++].context = context;
 	}
-	/* Without one the driver does not tell how large a mapping is. */
 	if (!walk->contexts)
-		return lien_control_fail(
-			walk->control, -ENODEV, 0, "no device has a primary context");
+		return 0;
 	result = driver->cuCtxSetCurrent(walk->context[0].context);
 	if (result)
 		contexts_close(walk);
@@ -156,6 +159,21 @@ static int take_mapping(
 	return 0;
 }
 
+/* Without a context the driver does not tell how large a mapping is, but whether there is one. */
+static int step_blindly(struct walk *walk, uint64_t *va)
+{
+	CUmemGenericAllocationHandle handle;
+	int result = walk->driver->cuMemRetainAllocationHandle(&handle, (void *)*va);
+
+	if (!result)
+		walk->driver->cuMemRelease(handle);
+	if (result != CUDA_ERROR_INVALID_VALUE)
+		return lien_control_fail(
+			walk->control, -ENODEV, *va, "no device has a primary context");
+	*va += LIEN_WIRE_STEP;
+	return 0;
+}
+
 /* One step in an area: *va is then where the next one is. */
 static int step(struct walk *walk, const struct lien_wire_range *range, uint64_t *va)
 {
@@ -188,8 +206,10 @@ static int walk_area(struct walk *walk, const struct lien_wire_range *range, uin
 	int result;
 
 	*va = (range->va + LIEN_WIRE_STEP - 1) & ~(LIEN_WIRE_STEP - 1);
+	if (walk->empty)
+		*va = end;
 	while (*va < end) {
-		result = step(walk, range, va);
+		result = walk->contexts ? step(walk, range, va) : step_blindly(walk, va);
 		if (result)
 			return result;
 		if (++walk->steps % CLOCK_EVERY == 0 && *va < end &&

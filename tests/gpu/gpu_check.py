@@ -18,6 +18,7 @@ from pathlib import Path
 
 sys.dont_write_bytecode = True
 
+import cases_join  # noqa: E402
 import cases_move  # noqa: E402
 import cases_see  # noqa: E402
 import harness  # noqa: E402
@@ -446,6 +447,7 @@ CASES = {
     "refusals": (refusals, 240),
     **cases_see.CASES,
     **cases_move.CASES,
+    **cases_join.CASES,
 }
 
 
