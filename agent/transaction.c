@@ -294,6 +294,7 @@ void lien_transaction_order(struct lien_transaction *t, unsigned index, enum lie
 		.flags = flags,
 		.seq = t->next_seq++,
 		.arg = argument(t, phase, body),
+		.arg2 = t->adopting && phase == LIEN_PHASE_GATE ? t->generation : 0,
 	};
 
 	participant->seq = order.seq;
@@ -679,6 +680,7 @@ void lien_transaction_start(struct lien_transaction *t)
 {
 	t->t_start = t->ops.now_ns(t->ops.context);
 	if (t->adopting) {
+		t->generation = t->t_start | 1;
 		gate_begin(t);
 		if (t->stopping)
 			offload_advance(t);

@@ -45,7 +45,10 @@ static int count_references(struct lien_control *control, struct lien_wire_adopt
 	result = driver->cuMemRetainAllocationHandle(&handle, (void *)adopt->va);
 	if (result)
 		return lien_control_fail(control, result, adopt->va, "not mapped here any more");
-	while (n <= LIEN_WIRE_REFERENCES_MAX && !driver->cuMemRelease(handle))
+	/* Refused twice, or it would be taken for refused when the driver fails for another reason.
+	 */
+	while (n <= LIEN_WIRE_REFERENCES_MAX &&
+		(!driver->cuMemRelease(handle) || !driver->cuMemRelease(handle)))
 		n++;
 	for (i = 1; i < n && !result; i++) {
 		result = lien_handle_retain(driver, &again, adopt->va);

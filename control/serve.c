@@ -337,6 +337,10 @@ static int gate(struct lien_control *control, const struct message *message)
 		lien_gate_open();
 		return 0;
 	case LIEN_WIRE_GATE_SHUT:
+		if (message->header.arg2 && message->header.arg2 != control->staged) {
+			control->staged = message->header.arg2;
+			control->expired = 0;
+		}
 		lien_gate_shut();
 		return 0;
 	case LIEN_WIRE_GATE_PASS:
@@ -381,7 +385,7 @@ static int adopt(struct lien_control *control, int fd, struct message *message)
 
 	if (message->header.type == LIEN_WIRE_UNMARK)
 		return lien_order_unmark(control);
-	if (!lien_gate_is_shut())
+	if (control->expired || !lien_gate_is_shut())
 		return expired(control);
 	switch (message->header.type) {
 	case LIEN_WIRE_COUNT:

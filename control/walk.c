@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "control/control.h"
+#include "control/handles.h"
 
 #define CLOCK_EVERY 64 /* steps */
 
@@ -146,7 +147,7 @@ static int take_mapping(
 	if (driver->cuMemRetainAllocationHandle(&handle, (void *)va))
 		return 0; /* it vanished, or has none: memory of cuMemAlloc, or the host's */
 	result = driver->cuMemGetAllocationPropertiesFromHandle(&prop, handle);
-	driver->cuMemRelease(handle);
+	lien_handle_release(driver, handle);
 	found = result ? NULL : add(walk, range);
 	if (!found)
 		return result ? 0 : -EPIPE;
@@ -166,7 +167,7 @@ static int step_blindly(struct walk *walk, uint64_t *va)
 	int result = walk->driver->cuMemRetainAllocationHandle(&handle, (void *)*va);
 
 	if (!result)
-		walk->driver->cuMemRelease(handle);
+		lien_handle_release(walk->driver, handle);
 	if (result != CUDA_ERROR_INVALID_VALUE)
 		return lien_control_fail(
 			walk->control, -ENODEV, *va, "no device has a primary context");

@@ -62,7 +62,9 @@ enum lien_wire_type {
 
 enum lien_wire_gate {
 	LIEN_WIRE_GATE_OPEN, /* -EBUSY while something is away */
-	LIEN_WIRE_GATE_SHUT, /* threads that are signalled wait; also: the agent is still there */
+	/* Threads that are signalled wait; also: the agent is still there. .arg2: the transaction
+	 * that begins with it, nothing being staged; or 0. */
+	LIEN_WIRE_GATE_SHUT,
 	LIEN_WIRE_GATE_PASS, /* these threads do the one call that they are held at */
 };
 

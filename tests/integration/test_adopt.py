@@ -4,13 +4,16 @@
 out which references are held to it and who imported it from whom."""
 
 import os
-import signal
+import random
 import sys
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
-from lien_test import LIEN, MIB, Session, case, check, equal, main, wait_for  # noqa: E402
+import faults  # noqa: E402
+from faults import COUNT, DELAY, FAIL, KILL, Faults  # noqa: E402
+from lien_test import (  # noqa: E402
+    MIB, Session, alive, case, check, equal, main, recording, start_pairs, wait_for)
 
 SIZE = 2 * MIB
 
@@ -122,6 +125,202 @@ def test_references_are_counted():
         for va in pair.views:
             pair.importer("unmap", va, SIZE)
         equal(session.used(), 0, "device memory in use")
+
+
+@case()
+def test_one_rank_is_not_enough():
+    """A process that was not read may have imported what can be handed out: that stays, by name."""
+    with Session() as session:
+        pair = Pair(session)
+        private = session.driver(control=False)
+        session.start_agent()
+        known(session, *pair.pids)
+        said = session.lien("attach", pair.owner.pid).out
+        check("owners were not looked for" in said, said)
+        answer = session.ask("offload", "--owner", "all")
+        equal(answer["bytes"], 0, "moved")
+        check([left for left in answer["left"] if left["holder"] in (pair.importer.pid, private.pid) and
+               "lien attach" in left["reason"]], answer["left"])
+        pair.verify()
+        # What it makes from now on is its own business.
+        _, va = pair.owner("make", SIZE, 0)
+        pair.owner("fill", va, SIZE, 0x11)
+        equal(session.ask("offload", "--owner", "all")["bytes"], SIZE, "moved")
+        session.ask("restore")
+        equal(pair.owner("check", va, SIZE, 0x11), 0, "wrong bytes")
+        adoption = session.ask("attach", "--all")["adoption"]
+        equal((adoption["matched"], adoption["outsider"]), (3, None), "all of them")
+        rounds(session, pair, 1, 4 * SIZE)
+        pair.shared()
+
+
+@case()
+def test_what_nobody_owns():
+    """An import whose owner has exited stays, and nothing else does."""
+    with Session() as session:
+        pair, gone = Pair(session), session.driver(control=False)
+        handle, _ = gone("make", SIZE, 0)
+        fd = gone("export", handle)
+        taken = pair.importer.take(gone, fd)
+        orphan = pair.importer("show", SIZE, taken, 0)
+        pair.importer("fill", orphan, SIZE, 0x66)
+        gone.end()
+        session.start_agent()
+        known(session, *pair.pids)
+        answer = session.ask("attach", "--all")
+        equal((answer["adoption"]["matched"], answer["adoption"]["unmatched"]), (3, 1), "adoption")
+        said = session.lien("mem").out
+        check("unknown" in said, said)
+        for _ in range(2):
+            answer = session.ask("offload", "--owner", "all")
+            equal((answer["bytes"], [(left["bytes"], left["reason"]) for left in answer["left"]]),
+                  (3 * SIZE, [(SIZE, "its owner is not known")]), "moved")
+            equal(session.used(), SIZE, "device memory in use")
+            equal(pair.importer("check", orphan, SIZE, 0x66), 0, "wrong bytes of nobody's")
+            session.ask("restore")
+            pair.verify()
+
+
+@case()
+def test_imported_later():
+    """Exported before the agent came, imported after: found out by the next `lien attach`."""
+    with Session() as session:
+        pair = Pair(session, 1)
+        handle, va = pair.owner("make", SIZE, 0)
+        pair.owner("fill", va, SIZE, 0x21)
+        fd = pair.owner("export", handle)
+        session.start_agent()
+        known(session, *pair.pids)
+        equal(session.ask("attach", "--all")["adoption"]["matched"], 1, "matched")
+        taken = pair.importer.take(pair.owner, fd)
+        view = pair.importer("show", SIZE, taken, 0)
+        wait_for("the import is seen", lambda: session.ask("status")["unmatched_imports"])
+        answer = session.ask("offload", "--owner", "all")
+        equal(answer["bytes"], 0, "moved: which of the two it is, is not known")
+        pair.verify()
+        adoption = session.ask("attach", "--all")["adoption"]
+        equal((adoption["matched"], adoption["unmatched"]), (1, 0), "adoption")
+        pair.owner("close", fd)
+        rounds(session, pair, 2, 2 * SIZE)
+        equal(pair.importer("check", view, SIZE, 0x21), 0, "wrong bytes")
+
+
+@case()
+def test_the_next_agent_knows():
+    with Session() as session:
+        pair = Pair(session)
+        session.start_agent()
+        known(session, *pair.pids)
+        session.ask("attach", "--all")
+        session.kill_agent()
+        session.start_agent()
+        session.ready(*pair.pids)
+        equal([session.process(pid)["complete"] for pid in pair.pids], [True] * 2, "complete")
+        rounds(session, pair, 2)
+        session.stop_agent()
+        session.start_agent()
+        session.ready(*pair.pids)
+        rounds(session, pair, 1)
+        pair.shared()
+
+
+def fresh_agent(session, pair):
+    """One that knows nothing of what was found out before."""
+    session.stop_agent()
+    session.clean()
+    session.start_agent("--no-journal")
+    session.ready(*pair.pids)
+
+
+@case()
+def test_calls_fail():
+    """Whatever call of the control library fails: no byte and no reference is lost, nobody waits for
+    ever, and the next try succeeds. ADOPT_STEP=1 tries every call."""
+    step = int(os.environ.get("ADOPT_STEP", "4"))
+    first = random.randrange(step)
+    print("from the call %d on, every %d" % (first, step))
+    with Session() as session:
+        faults.folder(session)
+        pair = Pair(session, 2)
+        pair.owner("retain", pair.places[0])
+        points = [Faults(session, driver.inner_pid) for driver in (pair.owner, pair.importer)]
+        session.start_agent("--no-journal")
+        known(session, *pair.pids)
+        for point in points:
+            point.arm(COUNT)
+        equal(session.ask("attach", "--all")["adoption"]["matched"], 2, "matched")
+        # From the first one at rest on; what fails while a process is read is read once more.
+        logs = [point.log() for point in points]
+        calls = [(log.index("cuCtxSynchronize") + 1, len(log)) for log in logs]
+        failed = 0
+        for point, (nth, count) in zip(points, calls):
+            check(count - nth > 15, logs)
+            again, nth = True, nth + first
+            while nth <= count:
+                if again:
+                    fresh_agent(session, pair)
+                point.arm(FAIL, nth)
+                outcome = session.lien("attach", "--all")
+                hit = point.disarm()
+                again = outcome.code == 0
+                failed += not again
+                check(again or "not adopted" in outcome.out or "refused" in outcome.out, outcome)
+                pair.verify()
+                nth += step if hit else count
+        check(failed > 20 / step, "only %d failed" % failed)
+        if not again:
+            equal(session.lien("attach", "--all").code, 0, "without a fault")
+        pair.shared()
+        for driver, places, want in ((pair.owner, pair.places, (2, 1)),
+                                     (pair.importer, pair.views, (1, 1))):
+            for va, expected in zip(places, want):
+                equal(references(driver, driver("retain", va)) - 1, expected, "references")
+
+
+@case()
+def test_death_while_marks_are_there():
+    """The owner dies: who imported puts back what was there. An importer dies: the owner does."""
+    for victim, function, nth in ((0, b"cuMemcpyHtoDAsync_v2", 1), (0, b"cuMemcpyHtoDAsync_v2", 2),
+                                  (0, b"cuMemcpyDtoHAsync_v2", 6), (1, b"cuMemcpyDtoHAsync_v2", 1),
+                                  (1, b"cuMemcpyDtoHAsync_v2", 2), (0, b"cuMemRelease", 1)):
+        with Session() as session:
+            faults.folder(session)
+            pair = Pair(session, 2)
+            session.start_agent()
+            known(session, *pair.pids)
+            drivers = pair.owner, pair.importer
+            point = Faults(session, drivers[victim].inner_pid)
+            point.arm(KILL, nth, function=function.decode())
+            outcome = session.lien("attach", "--all")
+            equal((outcome.code, point.record.hit), (1, 1), "%s: %s" % (function, outcome))
+            check(not alive(drivers[victim].pid), "it lives")
+            for i, place in enumerate(pair.views if victim == 0 else pair.places):
+                equal(drivers[1 - victim]("check", place, SIZE, 0x40 + i), 0,
+                      "wrong bytes after %s, %d" % (function, nth))
+
+
+@case()
+def test_the_agent_dies_while_marks_are_there():
+    with Session() as session:
+        faults.folder(session)
+        pair = Pair(session, 2)
+        session.start_agent()
+        known(session, *pair.pids)
+        owner, importer = (Faults(session, d.inner_pid) for d in (pair.owner, pair.importer))
+        owner.arm(COUNT, function="cuMemcpyHtoDAsync_v2")
+        importer.arm(DELAY, function="cuMemcpyDtoHAsync_v2", delay_ms=3000)
+        client = session.spawn([os.environ.get("LIEN", "build/lien"), "attach", "--all"])
+        wait_for("the marks are written", lambda: owner.record.calls == 2)
+        wait_for("they are looked at", lambda: importer.record.hit)
+        session.kill_agent()
+        client.wait()
+        importer.disarm()
+        wait_for("they are put back", lambda: owner.record.calls == 4, 20)
+        pair.verify()  # which waits until the gate is open
+        session.start_agent()
+        session.ready(*pair.pids)
+        equal(session.ask("attach", "--all")["adoption"]["matched"], 2, "matched by the next agent")
+        rounds(session, pair, 1, 2 * SIZE)
 
 
 if __name__ == "__main__":
