@@ -21,10 +21,11 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from lien_test import (  # noqa: E402
     CONTROL, MIB, ROOT, SOFTCUDA, Driver, Failure, Process, Session, case, check, equal, main,
     program, wait_for)
-from train_job import children_of  # noqa: E402
+from train_job import SYNC, Train, children_of  # noqa: E402
 
 BOB = 54322
 LIBRARIES = "/usr/local/nvidia/lib64"
+NCCL = "/opt/nccl/libnccl.so.2"
 INSIDE = "/opt/lien/liblien-control.so"  # where an image has it
 # One that other users may run, too.
 PYTHON = "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else sys.executable
@@ -32,14 +33,17 @@ NAMESPACES = ["--mount", "--pid", "--net", "--ipc", "--uts", "--cgroup"]
 
 
 class Kind:
-    """namespaces: unshare's options; uid: who makes the container; user: container.py's"""
+    """namespaces: unshare's options; uid: who makes the container; network: the file of a namespace
+    that others are in, too; user: container.py's"""
 
-    def __init__(self, *namespaces, uid=0, user=None):
+    def __init__(self, *namespaces, uid=0, user=None, network=None):
         self.namespaces, self.uid, self.user = namespaces, uid, user
+        self.before = ["nsenter", "--net=" + network] if network else []
+        if uid:
+            self.before = ["setpriv", "--reuid", str(uid), "--regid", str(uid), "--clear-groups"]
 
     def argv(self):
-        who = ["setpriv", "--reuid", str(self.uid), "--regid", str(self.uid), "--clear-groups"]
-        return [*(who if self.uid else []), "unshare", "--fork", "--kill-child", *self.namespaces]
+        return [*self.before, "unshare", "--fork", "--kill-child", *self.namespaces]
 
     def why_not(self):
         """Why there are no such containers here, or None."""
@@ -128,15 +132,22 @@ class Containers(Session):
     def image(self, name):
         return Image(self, name)
 
+    def probed(self, path):
+        """Files of that name that are probed."""
+        return [library for library in self.ask("status")["libraries"] if library["path"] == path]
+
     def drivers(self):
-        return [library for library in self.ask("status")["libraries"]
-                if library["path"] == LIBRARIES + "/libcuda.so.1"]
+        return self.probed(LIBRARIES + "/libcuda.so.1")
 
     def probed_image(self, name, kind):
-        """Whose driver is probed before the container of the test begins."""
-        image, before = self.image(name), len(self.drivers())
+        """Whose libraries are probed before the container of the test begins."""
+        image = self.image(name)
+        image.add(SYNC, NCCL)
+        counts = len(self.drivers()), len(self.probed(NCCL))
         first = image.driver(kind, init=False)
-        wait_for("its copy of the driver is probed", lambda: len(self.drivers()) > before)
+        first.attempt("nccl", NCCL)
+        wait_for("its copies are probed", lambda: len(self.drivers()) > counts[0] and
+                 len(self.probed(NCCL)) > counts[1])
         self.ended(first)
         return image
 
@@ -307,6 +318,51 @@ def test_ranks_in_two_containers():
             importer.end(session)
             owner.end(session)
         equal([f for f in session.ask("check")["findings"]], [], "findings")
+
+
+class Pod(Train):
+    """A training job whose ranks are in containers of their own, with one network, as a Pod's."""
+
+    def __init__(self, session, images, preload):  # pylint: disable=super-init-not-called
+        self.nranks, self.seed, self.within = len(images), 1, True
+        network = session.path("network")
+        with open(network, "w"):
+            pass
+        subprocess.run(["unshare", "--net=" + network, "true"], check=True)
+        kind = Kind(*[word for word in NAMESPACES if word != "--net"], network=network)
+        self.ranks = []
+        for rank, image in enumerate(images):
+            image.add(program("prog_train"), "/usr/bin/prog_train")
+            self.ranks.append(image.run(kind, [
+                "/usr/bin/prog_train", NCCL, str(rank), str(len(images)),
+                str(rank % session.device_count), "1", "0", "300"], preload=preload[rank]))
+        self.meet()
+
+
+@case(90)
+def test_training_in_a_pod():
+    """It is moved while it trains: threads are held in libraries that only their container has."""
+    with Containers() as session:
+        session.start_agent()
+        images = [session.probed_image("rank-%d" % rank, KINDS["root's"]) for rank in range(2)]
+        job = Pod(session, images, preload=(True, False))
+        for pid in job.pids:
+            check(session.known(pid)["complete"], "rank %d is incomplete" % pid)
+        equal(session.ask("attach", job.pids[1])["attached"], 1, "attached")
+        session.ready(*job.pids)
+        for _ in range(2):
+            before = job.status()
+            moved = session.ask("offload", "--timeout", 20000)
+            equal(sorted(p["pid"] for p in moved["processes"]), sorted(job.pids), "who takes part")
+            check(moved["bytes"], "nothing was moved")
+            equal(session.ask("restore")["bytes"], moved["bytes"], "restored")
+            wait_for("it trains on", lambda last=before: all(
+                now[0] > then[0] + 10 for now, then in zip(job.status(), last)), 30)
+        pids = job.pids
+        job.stop()
+        job.finish()
+        session.forgotten(*pids)
+        equal(session.used(), 0, "device memory in use")
 
 
 @case(60)
