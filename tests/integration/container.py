@@ -4,8 +4,8 @@
     container.py OPTIONS PROGRAM...
 
 OPTIONS is JSON: `root`, the directory that becomes the root; `layers`, null or a folder, with which the
-root becomes the lower layer of an overlay; `binds`, what is mounted inside at the same place;
-`proc`, `readonly`, `noexec` (of /tmp), `filter` (Docker's, more or less); `user`, null or who makes a
+root becomes the lower layer of an overlay; `binds`, pairs of what is mounted inside, and where; `proc`,
+`sys`, `readonly`, `noexec` (of /tmp), `filter` (Docker's, more or less); `user`, null or who makes a
 user namespace in which no id is mapped; `environment`.
 """
 
@@ -65,10 +65,12 @@ def main():
         root = overlay(root, options["layers"])
     else:
         mount(root, root, None, MS_BIND | MS_REC)
-    for path in options["binds"]:
-        mount(path, root + path, None, MS_BIND | MS_REC)
     if options["proc"]:
         mount("proc", root + "/proc", b"proc", 0)
+    if options["sys"]:
+        mount("sysfs", root + "/sys", b"sysfs", 0)
+    for source, target in options["binds"]:
+        mount(source, root + target, None, MS_BIND | MS_REC)
     if options["noexec"]:
         mount(root + "/tmp", root + "/tmp", None, MS_BIND)
         mount("none", root + "/tmp", None, MS_REMOUNT | MS_BIND | MS_NOEXEC)
