@@ -3,9 +3,9 @@
 
     container.py OPTIONS PROGRAM...
 
-OPTIONS is JSON: `root`, the directory that becomes the root; `layers`, null or a folder, with which the
-root becomes the lower layer of an overlay; `binds`, pairs of what is mounted inside, and where; `proc`,
-`sys`, `readonly`, `noexec` (of /tmp), `filter` (Docker's, more or less); `user`, null or who makes a
+OPTIONS is JSON: `root`, the directory that becomes the root; `layers`, null or a folder, with which
+the root becomes the lower layer of an overlay; `binds`, pairs of what is mounted inside, and where;
+`proc`, `sys`, `readonly`, `noexec` (of /tmp), `filter` (Docker's, more or less); `user`, null or who makes a
 user namespace in which no id is mapped; `environment`.
 """
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""What the tests in containers share: kinds of containers, images to make them of (container.py), and
-jobs in them."""
+"""What the tests in containers share: kinds of containers, images to make them of (container.py),
+and jobs in them."""
 
 import contextlib
 import json

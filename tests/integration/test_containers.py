@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
-"""Jobs in containers (container.py): in namespaces of their own, with a root that has its own copies of
-the driver, libc and the program, and neither lien nor its agent's socket.
+"""Jobs in containers (container.py): in namespaces of their own, with a root that has its own
+copies of the driver, libc and the program, and neither lien nor its agent's socket.
 
 See lien_test.py for what it needs.
 """
@@ -43,8 +43,8 @@ def test_traced_and_moved():
 
 @case(60)
 def test_layers():
-    """Containers of one image, as Docker makes them: an overlay each, over one file. It is probed once,
-    for all, also by the next agent."""
+    """Containers of one image, as Docker makes them: an overlay each, over one file. It is probed
+    once, for all, also by the next agent."""
     if why_no_overlay():
         print("   skipped: %s" % why_no_overlay())
         return
@@ -83,8 +83,8 @@ def test_layers():
 
 @case(60)
 def test_ranks_in_two_containers():
-    """They share memory by descriptors, through a socket that both have, and nothing else: neither sees
-    the other's processes, files or network. One is attached to, one brings the library."""
+    """They share memory by descriptors, through a socket that both have, and nothing else: neither
+    sees the other's processes, files or network. One is attached to, one brings the library."""
     with Containers() as session:
         session.start_agent()
         for names in (("root's", "root's"), ("a user's", "with a user namespace")):
