@@ -5,8 +5,8 @@
 
 OPTIONS is JSON: `root`, the directory that becomes the root; `layers`, null or a folder, with which
 the root becomes the lower layer of an overlay; `binds`, pairs of what is mounted inside, and where;
-`proc`, `sys`, `readonly`, `noexec` (of /tmp), `filter` (Docker's, more or less); `user`, null or who makes a
-user namespace in which no id is mapped; `environment`.
+`proc`, `sys`, `readonly`, `noexec` (of /tmp), `filter` (Docker's, more or less); `user`, null or who
+makes a user namespace in which no id is mapped; `environment`.
 """
 
 import ctypes

@@ -158,7 +158,7 @@ class Containers(Session):
         return image
 
     def takes_orders(self, job):
-        """It makes calls meanwhile, as jobs do: a new copy of the control library is woken at one."""
+        """It makes calls meanwhile, as jobs do: a new copy of the library is woken at one."""
         def is_ready():
             job.driver("info", 0)
             return self.process(job.pid)["control"] == "ready"
