@@ -140,6 +140,9 @@ install: all
 	install -D -m 755 $(REPLAY_SOFTNCCL) $(DESTDIR)$(PREFIX)/lib/lien/replay/libnccl.so.2
 	install -D -m 644 docs/lien.1 $(DESTDIR)$(PREFIX)/share/man/man1/lien.1
 	install -D -m 644 include/lien/client.h $(DESTDIR)$(PREFIX)/include/lien/client.h
+	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
+	sed 's|^ExecStart=/usr/local/|ExecStart=$(PREFIX)/|' tools/deploy/lien-agent.service \
+		> $(DESTDIR)$(PREFIX)/lib/systemd/system/lien-agent.service
 
 clean:
 	rm -rf $(BUILD)

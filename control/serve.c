@@ -188,6 +188,9 @@ static int stage(struct lien_control *control, const struct message *message)
 	int result;
 
 	if (message->header.flags & LIEN_WIRE_FIRST) {
+		if (access("/proc/self/maps", R_OK)) /* which lien_translate_install() reads */
+			return lien_control_fail(control, -ENOENT, 0,
+				"it sees no /proc: mount one in its container");
 		if (cut_short(control))
 			return lien_control_fail(control, -EBUSY, 0,
 				"an earlier offload was cut short here: `lien restore` first");

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /* Putting probes on a library's calls, once per file. */
 #include <errno.h>
+#include <linux/magic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "loader/calls.h"
@@ -41,6 +43,7 @@ void lien_attached_free(struct lien_attached *attached)
 		if (attached->multi[i] >= 0)
 			close(attached->multi[i]);
 	free(attached->file.path);
+	free(attached->aliases);
 	free(attached);
 }
 
@@ -172,16 +175,68 @@ static int find_calls(const struct lien_probes *probes, struct lien_attached *at
 	return set->count ? 0 : -ENODATA;
 }
 
+static bool is_shown_by(const struct lien_attached *attached, dev_t device)
+{
+	unsigned i;
+
+	for (i = 0; i < attached->aliases_count; i++)
+		if (attached->aliases[i] == device)
+			return true;
+	return attached->file.device == device;
+}
+
 struct lien_attached *lien_attached_find(
 	const struct lien_probes *probes, dev_t device, ino_t inode)
 {
 	unsigned i;
 
 	for (i = 0; i < probes->files.count; i++)
-		if (probes->files.items[i]->file.device == device &&
-			probes->files.items[i]->file.inode == inode)
+		if (probes->files.items[i]->file.inode == inode &&
+			is_shown_by(probes->files.items[i], device))
 			return probes->files.items[i];
 	return NULL;
+}
+
+static void identify(struct lien_probed_file *file, int fd, const struct stat *st)
+{
+	struct statfs fs;
+
+	file->device = st->st_dev;
+	file->inode = st->st_ino;
+	file->overlay = !fstatfs(fd, &fs) && fs.f_type == OVERLAYFS_SUPER_MAGIC;
+	file->size = st->st_size;
+	file->t_changed = st->st_ctim.tv_sec * 1000000000ull + st->st_ctim.tv_nsec;
+}
+
+/*
+ * The same file below an overlay, and so the same uprobes. The change time is the real file's: a
+ * copy that a container made differs in it.
+ */
+static bool is_same(const struct lien_probed_file *a, const struct lien_probed_file *b)
+{
+	return (a->overlay || b->overlay) && a->library == b->library && a->inode == b->inode &&
+	       a->size == b->size && a->t_changed == b->t_changed && a->t_changed;
+}
+
+/* Whether it is attached by another overlay, or below. 1, 0 or -ENOMEM. */
+static int note_alias(struct lien_probes *probes, const struct lien_probed_file *file)
+{
+	struct lien_attached *attached = NULL;
+	dev_t *aliases;
+	unsigned i;
+
+	for (i = 0; i < probes->files.count && !attached; i++)
+		if (is_same(&probes->files.items[i]->file, file))
+			attached = probes->files.items[i];
+	if (!attached)
+		return 0;
+	aliases = reallocarray(
+		attached->aliases, attached->aliases_count + 1, sizeof(attached->aliases[0]));
+	if (!aliases)
+		return -ENOMEM;
+	attached->aliases = aliases;
+	aliases[attached->aliases_count++] = file->device;
+	return 1;
 }
 
 const struct lien_probed_file *lien_probes_file(
@@ -200,8 +255,10 @@ static uint64_t t_attached(const struct lien_probes *probes, const struct lien_a
 
 	for (i = 0; i < probes->old.count; i++) {
 		old = probes->old.items[i];
-		if (old->file.device == attached->file.device &&
-			old->file.inode == attached->file.inode && old->probes == attached->probes)
+		if (old->probes == attached->probes &&
+			((old->file.device == attached->file.device &&
+				 old->file.inode == attached->file.inode) ||
+				is_same(&old->file, &attached->file)))
 			return old->file.t_attached;
 	}
 	return lien_clock_ns();
@@ -266,10 +323,14 @@ int lien_probes_attach(
 	attached = lien_attached_new(name);
 	if (!attached)
 		goto out;
-	attached->number = ++probes->next_attachment;
 	attached->file.library = library;
-	attached->file.device = st.st_dev;
-	attached->file.inode = st.st_ino;
+	identify(&attached->file, fd, &st);
+	err = note_alias(probes, &attached->file);
+	if (err) {
+		err = err > 0 ? 0 : err;
+		goto out;
+	}
+	attached->number = ++probes->next_attachment;
 	err = find_calls(probes, attached, fd, &set);
 	if (err)
 		goto out;

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -42,12 +43,21 @@ int lien_inject_read(const struct lien_inject *inject, uint64_t address, void *t
 	return n == (ssize_t)size ? 0 : -EFAULT;
 }
 
+/*
+ * Not through the open memory: to open that for writing, other users' takes CAP_DAC_OVERRIDE, which
+ * the agent gives up. But it can be read only while it is the process's: another program has not
+ * begun in its place.
+ */
 int lien_inject_write(
 	const struct lien_inject *inject, uint64_t address, const void *from, size_t size)
 {
-	ssize_t n = pwrite(inject->mem, from, size, address);
+	struct iovec local = {(void *)from, size}, remote = {(void *)address, size};
+	char byte;
 
-	return n == (ssize_t)size ? 0 : -EFAULT;
+	if (lien_inject_read(inject, address, &byte, 1))
+		return -EFAULT;
+	return process_vm_writev(inject->pid, &local, 1, &remote, 1, 0) == (ssize_t)size ? 0
+											 : -EFAULT;
 }
 
 bool lien_inject_over(const struct lien_inject *inject)
@@ -111,7 +121,7 @@ static int open_memory(struct lien_inject *inject)
 
 	inject->auxv = auxv_of(inject->pid);
 	snprintf(path, sizeof(path), "/proc/%u/mem", inject->pid);
-	inject->mem = open(path, O_RDWR | O_CLOEXEC);
+	inject->mem = open(path, O_RDONLY | O_CLOEXEC);
 	if (inject->mem >= 0)
 		return 0;
 	return lien_inject_over(inject)

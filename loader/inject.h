@@ -30,8 +30,9 @@ struct lien_inject_result {
  * another call sees whether it did.
  *
  * -ESRCH the process has ended; -EPERM not allowed, or confined by seccomp; -EBUSY traced, stopped,
- * or being injected into; -ENOEXEC 32-bit, no glibc, or too old; -ENODEV no CUDA process; -EAGAIN
- * no room for another thread or file; -ETIMEDOUT; -EPROTO another version of the library.
+ * or being injected into; -ENOEXEC 32-bit, no glibc, or too old; -ENODEV no CUDA process; -ENOENT
+ * no /proc in its container; -EAGAIN no room for another thread or file; -ETIMEDOUT; -EPROTO
+ * another version of the library.
  *
  * `pidfd`: of that process, so that no other one is meant that has got its number since; -1:
  * whoever has it now. library_fd is open for reading at any position. Both stay the caller's. Takes

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -114,7 +115,8 @@ static int check_rights(struct lien_inject *inject, const char *text)
 	if (confined > 0)
 		return lien_inject_fail(inject, -EPERM,
 			"process %u is confined by seccomp, which could kill it for lien's system "
-			"calls: start it with `lien run`",
+			"calls: start it with `lien run` (a container: with LD_PRELOAD), or "
+			"without the filter (seccomp=unconfined)",
 			pid);
 	if (shadow && !strncmp(shadow, "shstk", 5))
 		return lien_inject_fail(inject, -EPERM,
@@ -154,6 +156,22 @@ static int check_vfork(struct lien_inject *inject, const char *text)
 			"it has started its program",
 			inject->pid, parent);
 	return 0;
+}
+
+/* The library is opened by a path in it. */
+static int check_proc(struct lien_inject *inject)
+{
+	struct stat st;
+	char path[48];
+
+	snprintf(path, sizeof(path), "/proc/%u/root/proc/self", inject->pid);
+	if (!lstat(path, &st) || errno != ENOENT)
+		return 0;
+	return lien_inject_fail(inject, -ENOENT,
+		"process %u sees no /proc, through which the control library is loaded: mount it "
+		"in "
+		"its container",
+		inject->pid);
 }
 
 /* One that could not finish in its time is waiting for the loader, with the library open. */
@@ -197,5 +215,7 @@ int lien_inject_check(struct lien_inject *inject)
 		err = check_class(inject);
 	if (!err)
 		err = check_vfork(inject, text);
+	if (!err)
+		err = check_proc(inject);
 	return err ? err : check_other(inject);
 }

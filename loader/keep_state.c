@@ -69,12 +69,14 @@ static json_t *of_attached(const struct lien_attached *attached, bool old)
 
 	for (i = 0; file->missing[i]; i++)
 		json_array_append_new(missing, json_string(file->missing[i]));
-	return json_pack("{s:i, s:b, s:i, s:o, s:i, s:s, s:o, s:o, s:s, s:I, s:i, s:o}", "number",
-		attached->number, "old", old, "links", attached->pins, "probes",
+	return json_pack(
+		"{s:i, s:b, s:i, s:o, s:i, s:s, s:o, s:o, s:b, s:I, s:I, s:s, s:I, s:i, s:o}",
+		"number", attached->number, "old", old, "links", attached->pins, "probes",
 		hex(attached->probes), "library", file->library, "path", file->path, "device",
-		hex(file->device), "inode", hex(file->inode), "build_id", file->build_id,
-		"t_attached", (json_int_t)file->t_attached, "calls", file->calls, "missing",
-		missing);
+		hex(file->device), "inode", hex(file->inode), "overlay", file->overlay, "size",
+		(json_int_t)file->size, "t_changed", (json_int_t)file->t_changed, "build_id",
+		file->build_id, "t_attached", (json_int_t)file->t_attached, "calls", file->calls,
+		"missing", missing);
 }
 
 static int read_attached(const json_t *object, struct lien_attached_list *list)
@@ -106,6 +108,9 @@ static int read_attached(const json_t *object, struct lien_attached_list *list)
 	}
 	attached->file.device = device;
 	attached->file.inode = inode;
+	attached->file.overlay = json_is_true(json_object_get(object, "overlay"));
+	attached->file.size = json_integer_value(json_object_get(object, "size"));
+	attached->file.t_changed = json_integer_value(json_object_get(object, "t_changed"));
 	json_array_foreach (json_object_get(object, "missing"), i, value) {
 		const char *symbol = lien_calls_symbol(json_string_value(value) ?: "");
 

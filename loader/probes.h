@@ -23,6 +23,9 @@ struct lien_probed_file {
 	char *path;
 	dev_t device;
 	ino_t inode;
+	/* Containers of one image show one file under a device number each. */
+	bool overlay;
+	uint64_t size, t_changed; /* ns; 0: not known */
 	char build_id[41];
 	uint64_t t_attached; /* CLOCK_MONOTONIC ns: from then on every call is seen */
 	unsigned calls;	     /* probed */
@@ -76,9 +79,10 @@ void lien_probes_unpin(struct lien_probes *probes);
 int lien_probes_clean(const char *socket);
 
 /*
- * Attaches to all calls that the file has, once per inode; cuInit last. 0 also when it was attached
- * before. -ENOEXEC, -EBADMSG: no x86-64 library; -ENODATA: none of the calls; those of
- * lien_library_open(); -errno. The file is then one of lien_probes_skipped().
+ * Attaches to all calls that the file has, once per inode, also of one that several overlays show;
+ * cuInit last. 0 also when it was attached before. -ENOEXEC, -EBADMSG: no x86-64 library; -ENODATA:
+ * none of the calls; those of lien_library_open(); -errno. The file is then one of
+ * lien_probes_skipped().
  */
 int lien_probes_attach(
 	struct lien_probes *probes, enum lien_library library, const char *path, const char *name);

@@ -46,7 +46,9 @@ struct lien_attached {
 	uint64_t probes; /* a hash of what is probed, and where */
 	int multi[2];	 /* link fds: returns, entries */
 	bool old;	 /* of a build before the one that wrote the state file */
-	unsigned quick;	 /* calls, the first ones, that are seen entering only */
+	dev_t *aliases;	 /* other overlays that show the file, under the same inode number */
+	unsigned aliases_count;
+	unsigned quick; /* calls, the first ones, that are seen entering only */
 	/* Calls with LIEN_CALL_CONTEXT, if they are probed in single processes. */
 	bool contexts_known;
 	struct lien_call_place contexts[LIEN_CONTEXT_CALLS];

@@ -25,6 +25,7 @@
 #include <unistd.h>
 
 #include <lien/cuda_abi.h>
+#include <lien/pass_fds.h>
 
 #define ARGS_MAX 8
 
@@ -223,6 +224,26 @@ static void do_getfd(const uint64_t *arg)
 static void do_close(const uint64_t *arg)
 {
 	say_errno(close(arg[0]));
+}
+
+static void do_send(const uint64_t *arg)
+{
+	struct iovec part = {"", 1};
+	int fd = arg[1], err = lien_pass_send(arg[0], &part, 1, &fd, 1);
+
+	errno = -err;
+	say_errno(err ? -1 : 0);
+}
+
+static void do_receive(const uint64_t *arg)
+{
+	unsigned count = 0;
+	char byte;
+	int fd = -1;
+	ssize_t n = lien_pass_receive(arg[0], &byte, 1, &fd, &count, 0);
+
+	errno = n < 0 ? -n : ENODATA;
+	say_errno(count ? fd : -1);
 }
 
 static void do_alloc(const uint64_t *arg)
@@ -544,6 +565,8 @@ static const struct {
 	{"import", do_import, 1},   /* FD */
 	{"getfd", do_getfd, 2},	    /* PID FD: a copy of another process's */
 	{"close", do_close, 1},	    /* FD */
+	{"send", do_send, 2},	    /* SOCKET FD: hands a copy to who has the other end */
+	{"receive", do_receive, 1}, /* SOCKET: what was sent */
 	{"alloc", do_alloc, 1},	    /* BYTES */
 	{"memfree", do_memfree, 1}, /* ADDRESS */
 	{"fill", do_fill, 3},	    /* ADDRESS BYTES VALUE */

@@ -179,6 +179,27 @@ def test_memory_shared_with_another_user():
 
 
 @case(60)
+def test_attached_by_root_and_by_their_user():
+    """With what the agent keeps of root's rights it gives other users' processes the library."""
+    with Shared() as session:
+        session.start_agent()
+        processes = [session.spawn_as(BOB, [program("prog_driver")]) for _ in range(2)]
+        bobs = [Driver(process) for process in processes]
+        for driver in bobs:
+            driver("init", 0)
+        places = [with_memory(driver, 0x49)[1] for driver in bobs]
+        session.refused_as(ALICE, "is not known", "attach", bobs[0].pid)
+        equal(session.ask_as(BOB, "attach", bobs[0].pid)["attached"], 1, "he attaches to his")
+        equal(session.ask("attach", bobs[1].pid)["attached"], 1, "root attaches to his")
+        used = session.used()
+        equal(session.ask_as(BOB, "offload", "--owner", "all")["bytes"], 4 * MIB, "he moves his")
+        equal(session.used(), used - 4 * MIB, "device memory in use")
+        session.ask("restore")
+        for driver, va in zip(bobs, places):
+            equal(driver("check", va, 2 * MIB, 0x49), 0, "wrong bytes")
+
+
+@case(60)
 def test_host_memory_of_other_users():
     with Shared() as session:
         session.start_agent()

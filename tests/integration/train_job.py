@@ -29,6 +29,9 @@ class Train:
             session.spawn([*prefix, program("prog_train"), library, rank, nranks,
                            rank % session.device_count, seed, iterations, pace], **environment)
             for rank in range(nranks)]
+        self.meet()
+
+    def meet(self):
         line = self.ranks[0].line()
         check(line and line.startswith("id "), "rank 0: %s" % (line or self.said()))
         for rank in self.ranks[1:]:

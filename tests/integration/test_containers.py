@@ -1,0 +1,244 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-2-Clause
+"""Jobs in containers (container.py): in namespaces of their own, with a root that has its own
+copies of the driver, libc and the program, and neither lien nor its agent's socket.
+
+See lien_test.py for what it needs.
+"""
+
+import os
+import shutil
+import sys
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+
+from in_containers import (  # noqa: E402
+    KINDS, LIBRARIES, Containers, Job, Pod, kinds, sockets, why_no_overlay)
+from lien_test import MIB, case, check, equal, main, wait_for  # noqa: E402
+
+
+@case(90)
+def test_traced_and_moved():
+    """Containers of each kind, with the control library in the image, and attached to."""
+    with Containers() as session:
+        session.start_agent()
+        for name, kind in kinds():
+            image = session.probed_image(name.replace(" ", "-"), kind)
+            for preload in (True, False):
+                job = Job(image.driver(kind, preload=preload))
+                process = session.known(job.pid)
+                equal((process["command"], process["complete"], process["bytes"]),
+                      ("prog_driver", True, job.size), name)
+                if not preload:
+                    session.refused("offload", "--owner", "all", "--pid", job.pid,
+                                    text="no control library")
+                    attached, = session.ask("attach", job.pid)["processes"]
+                    equal((attached["pid"], attached["error"]), (job.pid, None), name)
+                session.takes_orders(job)
+                session.moved_twice(job, size=job.size)
+                job.end(session)
+        equal(session.used(), 0, "device memory in use")
+
+
+@case(60)
+def test_layers():
+    """Containers of one image, as Docker makes them: an overlay each, over one file. It is probed
+    once, for all, also by the next agent."""
+    if why_no_overlay():
+        print("   skipped: %s" % why_no_overlay())
+        return
+    with Containers() as session:
+        session.start_agent()
+        kind = KINDS["root's"]
+        image = session.image("image")
+        os.mkdir(session.path("layers"))
+
+        def layers(number):
+            return session.path("layers/%d" % number)
+        first = image.driver(kind, init=False, layers=layers(0))
+        wait_for("its copy of the driver is probed", session.drivers)
+        session.ended(first)
+        job = Job(image.driver(kind, layers=layers(1)))
+        check(session.known(job.pid)["complete"], "the second one is incomplete")
+        session.kill_agent()
+        session.start_agent()
+        late = Job(image.driver(kind, layers=layers(2)))
+        equal([session.known(j.pid)["complete"] for j in (job, late)], [True, True],
+              "complete, with the next agent")
+        equal(len(session.drivers()), 1, "drivers that are probed")
+        equal(session.ask("attach", "--all")["attached"], 2, "attached")
+        session.moved_twice(job, late, size=job.size + late.size)
+        # A copy in a container's own layer is another file.
+        shutil.copytree(image.root + LIBRARIES, layers(3) + "/upper" + LIBRARIES)
+        other = image.driver(kind, init=False, layers=layers(3))
+        wait_for("the copy is probed", lambda: len(session.drivers()) == 2)
+        other("init", 0)
+        own = Job(other)
+        equal(session.known(own.pid)["bytes"], own.size, "bytes of its process")
+        own.end(session)
+        for each in (job, late):
+            each.end(session)
+
+
+@case(60)
+def test_ranks_in_two_containers():
+    """They share memory by descriptors, through a socket that both have, and nothing else: neither
+    sees the other's processes, files or network. One is attached to, one brings the library."""
+    with Containers() as session:
+        session.start_agent()
+        for names in (("root's", "root's"), ("a user's", "with a user namespace")):
+            chosen = [kind for _, kind in kinds(*names)]
+            if len(chosen) < 2:
+                continue
+            images = [session.probed_image("%s-%d" % (names[0][0], number), kind)
+                      for number, kind in enumerate(chosen)]
+            with sockets() as ends:
+                drivers = [image.driver(kind, preload=bool(number), pass_fds=[end.fileno()])
+                           for number, (image, kind, end) in enumerate(
+                               zip(images, chosen, ends))]
+                here, there = (end.fileno() for end in ends)
+                owner = Job(drivers[0])
+                fd = owner.driver("export", owner.handle)
+                owner.driver("send", here, fd)
+                owner.driver("close", fd)
+                taken = drivers[1]("receive", there)
+                importer = Job(drivers[1], handle=drivers[1]("import", taken))
+                importer.driver("close", taken)
+                own = Job(drivers[1])
+            equal(session.known(importer.pid)["imported_bytes"], owner.size, "imported")
+            equal({(h["pid"], h["kind"]) for h in session.ask(
+                "holders", owner.pid, hex(owner.va))["holders"]} >= {
+                    (owner.pid, "mapping"), (importer.pid, "mapping"), (importer.pid, "import")},
+                True, "holders")
+            session.takes_orders(importer)
+            session.refused("offload", "--owner", "all", "--pid", owner.pid,
+                            text="%d.*no control library" % owner.pid)
+            session.ask("attach", owner.pid)
+            for value in (0x11, 0x22):
+                owner.fill(value)
+                own.fill(value + 1)
+                equal(session.ask("offload", "--owner", "all")["bytes"], 2 * owner.size, "moved")
+                equal(session.used(), 0, "device memory in use")
+                equal(session.ask("restore")["bytes"], 2 * owner.size, "restored")
+                importer.verify(value)
+                importer.fill(value + 2)  # they are one memory again
+                owner.verify(value + 2)
+                own.verify(value + 1)
+            own.driver("unmap", own.va, own.size)
+            own.driver("release", own.handle)
+            importer.end(session)
+            owner.end(session)
+        equal([f for f in session.ask("check")["findings"]], [], "findings")
+
+
+@case(90)
+def test_training_in_a_pod():
+    """It is moved while it trains: threads are held in libraries that only their container has."""
+    with Containers() as session:
+        session.start_agent()
+        images = [session.probed_image("rank-%d" % rank, KINDS["root's"]) for rank in range(2)]
+        job = Pod(session, images, preload=(True, False))
+        for pid in job.pids:
+            check(session.known(pid)["complete"], "rank %d is incomplete" % pid)
+        equal(session.ask("attach", job.pids[1])["attached"], 1, "attached")
+        session.ready(*job.pids)
+        for _ in range(2):
+            before = job.status()
+            moved = session.ask("offload", "--timeout", 20000)
+            equal(sorted(p["pid"] for p in moved["processes"]), sorted(job.pids), "who takes part")
+            check(moved["bytes"], "nothing was moved")
+            equal(session.ask("restore")["bytes"], moved["bytes"], "restored")
+            wait_for("it trains on", lambda last=before: all(
+                now[0] > then[0] + 10 for now, then in zip(job.status(), last)), 30)
+        pids = job.pids
+        job.stop()
+        job.finish()
+        session.forgotten(*pids)
+        equal(session.used(), 0, "device memory in use")
+
+
+@case(60)
+def test_what_ran_before_the_agent():
+    with Containers() as session:
+        jobs = []
+        for name, kind in kinds():
+            job = Job(session.image(name.replace(" ", "-")).driver(kind))
+            job.fill(0x77)
+            jobs.append(job)
+        session.start_agent()
+        for job in jobs:
+            process = session.known(job.pid)
+            equal((process["complete"], process["bytes"]), (False, 0), "before")
+        answer = session.ask("attach", "--all")
+        equal([p["error"] for p in answer["processes"]], [None] * len(jobs), "errors")
+        equal([r["mappings"] for r in answer["read"]], [1] * len(jobs), "mappings that were read")
+
+        def seen(job):
+            process = session.process(job.pid)
+            return process["control"], process["bytes"] + process["imported_bytes"]
+        for job in jobs:
+            equal(seen(job), ("ready", job.size), "after")
+            # What it makes from now on is seen. Whether what it had is moved: test_attach.py.
+            more = Job(job.driver, size=2 * MIB)
+            equal(seen(job), ("ready", job.size + more.size), "and more")
+            more.driver("unmap", more.va, more.size)
+            more.driver("release", more.handle)
+            job.verify(0x77)
+            job.end(session)
+
+
+@case(60)
+def test_confined():
+    """A root that cannot be written to and a /tmp without programs; a filter like Docker's."""
+    with Containers() as session:
+        session.start_agent()
+        kind = KINDS["root's"]
+        image = session.probed_image("image", kind)
+        for preload, how in ((True, {"readonly": True, "noexec": True}),
+                             (False, {"readonly": True, "noexec": True}), (True, {"filter": True})):
+            job = Job(image.driver(kind, preload=preload, **how))
+            if not preload:
+                equal(session.ask("attach", job.pid)["attached"], 1, "attached")
+            session.takes_orders(job)
+            session.moved_twice(job, size=job.size)
+            job.end(session)
+        job = Job(image.driver(kind, filter=True))
+        job.fill(0x3c)
+        outcome = session.lien("attach", job.pid)
+        words = " ".join(outcome.out.split())
+        check(outcome.code == 1 and "refused: process %d is confined by seccomp" % job.pid in words
+              and "LD_PRELOAD" in words and "seccomp=unconfined" in words, outcome)
+        job.verify(0x3c)
+        job.end(session)
+
+
+@case(60)
+def test_without_proc():
+    """Handles cannot be translated there, so nothing is moved."""
+    with Containers() as session:
+        session.start_agent()
+        for name, kind in kinds():
+            image = session.probed_image(name.replace(" ", "-"), kind)
+            job = Job(image.driver(kind, proc=False))
+            outcome = session.lien("attach", job.pid)
+            words = " ".join(outcome.out.split())
+            check(outcome.code == 1 and
+                  "process %d sees no /proc, through which the control library is loaded: mount it "
+                  "in its container" % job.pid in words, outcome)
+            job.end(session)
+            job = Job(image.driver(kind, proc=False, preload=True))
+            job.fill(0x2d)
+            if kind.uid:  # nor can it tell there who gives orders
+                session.refused("offload", "--owner", "all", "--pid", job.pid,
+                                text="process %d cannot take part" % job.pid)
+            else:
+                session.takes_orders(job)
+                session.refused("offload", "--owner", "all", "--pid", job.pid, text="process %d, "
+                                "stage: it sees no /proc: mount one in its container" % job.pid)
+            job.verify(0x2d)
+            job.end(session)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
