@@ -269,6 +269,7 @@ struct lien_allocation *lien_allocation_new(struct lien_graph *graph, enum lien_
 	LIST_INIT(&allocation->bindings);
 	TAILQ_INSERT_TAIL(&graph->allocations, allocation, of_graph);
 	graph->stats.allocations++;
+	graph->stats.unmatched_imports += origin == LIEN_ORIGIN_IMPORT;
 	return allocation;
 }
 
@@ -348,6 +349,7 @@ static void allocation_free(struct lien_graph *graph, struct lien_allocation *al
 	struct lien_share *share;
 
 	unbind_all(graph, allocation);
+	graph->stats.unmatched_imports -= allocation->origin == LIEN_ORIGIN_IMPORT;
 	while ((share = LIST_FIRST(&allocation->shares)))
 		lien_share_drop(graph, share);
 	if (allocation->owner)

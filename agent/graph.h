@@ -280,7 +280,8 @@ struct lien_process {
 };
 
 struct lien_graph_stats {
-	uint64_t events, lost, odd, unmatched_imports;
+	uint64_t events, lost, odd;
+	uint64_t unmatched_imports; /* that are held, and nobody knows whose they are */
 	uint64_t processes, allocations, mappings;
 };
 

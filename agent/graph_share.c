@@ -86,7 +86,6 @@ static struct lien_allocation *import_unmatched(
 
 	if (!allocation || lien_allocation_asked(graph, process, allocation, event))
 		return NULL;
-	graph->stats.unmatched_imports++;
 	process->incomplete |= LIEN_INCOMPLETE_SHARE;
 	return allocation;
 }

@@ -197,7 +197,7 @@ static void slot_import(struct slot *slot, uint64_t *random)
 	int fd;
 
 	to = &slot->names[1 + next(random) % (NAMES - 1)];
-	if (!imports || !from->references || to->references || to->mapped)
+	if (!imports || !from->references || from->imported || to->references || to->mapped)
 		return;
 	DO(cuMemExportToShareableHandle, &fd, from->handle,
 		CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);

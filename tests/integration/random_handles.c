@@ -196,12 +196,13 @@ static void import(struct slot *slot)
 	struct name *from = slot_usable(slot), *to = &slot->name[1 + below(NAMES - 1)];
 	int fd;
 
-	if (!from || to->references || to->mapped || !(slot->types & FD))
+	if (!from || from->imported || to->references || to->mapped || !(slot->types & FD))
 		return;
 	DO(cuMemExportToShareableHandle, &fd, from->handle, FD, 0);
 	DO(cuMemImportFromShareableHandle, &to->handle, (void *)(intptr_t)fd, FD);
 	close(fd);
 	to->references = 1;
+	to->imported = !slot->multicast;
 }
 
 static void send_out(struct slot *slot)
@@ -213,7 +214,7 @@ static void send_out(struct slot *slot)
 	struct name *name = slot_usable(slot);
 	int fd = -1;
 
-	if (!name || !slot->types)
+	if (!name || name->imported || !slot->types)
 		return;
 	parcel.kind = slot->types & FABRIC && below(2) ? PARCEL_FABRIC : PARCEL_FD;
 	if (parcel.kind == PARCEL_FD)
@@ -247,6 +248,7 @@ void handles_receive(const struct parcel *parcel, int fd)
 	if (!result) {
 		slot_begin(slot, parcel->bytes, parcel->types);
 		slot->name[0].handle = handle;
+		slot->name[0].imported = !parcel->multicast;
 		slot->multicast = parcel->multicast;
 		slot->device = parcel->device;
 	}

@@ -14,6 +14,7 @@ struct name {
 	CUmemGenericAllocationHandle handle;
 	unsigned int references; /* that we hold */
 	unsigned int mapped;	 /* mappings made from it keep the name valid without any */
+	bool imported;		 /* the driver exports it no more */
 };
 
 struct part {

@@ -190,7 +190,7 @@ static inline char *allocation_text(const struct lien_allocation *allocation)
 	assert_true(
 		asprintf(&text,
 			"allocation by %u of %u " H "%s bytes " H " prop " H " site %s comm %s " H
-			"%s context " H " devices " H " dmabufs %u exports %u%s: %s",
+			"%s context " H " devices " H " dmabufs %u exports %u%s%s %u: %s",
 			allocation->origin, allocation->owner_pid, LLX(allocation->owner_start),
 			allocation->owner ? "" : " dead", LLX(allocation->bytes),
 			LLX(key_sum((const uint8_t *)&allocation->prop, sizeof(allocation->prop))),
@@ -198,7 +198,7 @@ static inline char *allocation_text(const struct lien_allocation *allocation)
 			allocation->comm_inferred ? " inferred" : "",
 			LLX(context_named(allocation)), LLX(allocation->devices),
 			allocation->dmabufs, allocation->exports, allocation->found ? " found" : "",
-			holders) >= 0);
+			allocation->adopted ? " adopted" : "", allocation->round, holders) >= 0);
 	free(holders);
 	return text;
 }

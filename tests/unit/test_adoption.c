@@ -1,0 +1,351 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/* What is asked of processes that ran before the agent, and what the answers do to the graph. */
+#include <agent/adoption.h>
+#include <agent/plan.h>
+#include "canonical.h"
+
+#define OWNER	 1
+#define IMPORTER 2
+#define OTHER	 3
+#define VIEW	 (VA + (1ull << 32))
+
+static struct lien_adoption adoption;
+
+static void apply_told(void *context, struct lien_event *event)
+{
+	assert_ptr_equal(context, &adoption);
+	apply(event);
+}
+
+static void late(uint32_t pid)
+{
+	TELL(LIEN_EVENT_PROCESS, pid, .process = {.uid = 1000, .comm = "python3"});
+	process(pid)->presence = LIEN_CONTROL_READY;
+}
+
+/* As re-reading tells it. */
+static void found(uint32_t pid, uint64_t handle, uint64_t va, unsigned types)
+{
+	struct lien_prop prop = device_prop(0);
+
+	prop.handle_types = types;
+	tell.flags = LIEN_EVENT_FOUND;
+	create_on(pid, handle, PIECE, prop);
+	map_rw(pid, va, PIECE, handle);
+	tell.flags = 0;
+}
+
+static void found_import(uint32_t pid, uint64_t handle, uint64_t va)
+{
+	tell.flags = LIEN_EVENT_FOUND;
+	TELL(LIEN_CALL_CU_MEM_IMPORT, pid,
+		.share = {.handle = handle,
+			.handle_type = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+			.fd = -1});
+	map_rw(pid, va, PIECE, handle);
+	tell.flags = 0;
+}
+
+/* Two that ran before the agent: one owns three, of which the other imported two, one of them twice
+ * mapped. */
+static void pair(void)
+{
+	late(OWNER);
+	late(IMPORTER);
+	for (unsigned i = 0; i < 3; i++)
+		found(OWNER, 10 + i, VA + i * PIECE, 1);
+	for (unsigned i = 0; i < 2; i++)
+		found_import(IMPORTER, 20 + i, VIEW + i * PIECE);
+	map_rw(IMPORTER, VIEW + 8 * PIECE, PIECE, 20);
+}
+
+static struct lien_wire_adopt *entry_at(uint32_t pid, uint64_t va)
+{
+	struct lien_adoption_process *part = lien_adoption_process(&adoption, pid);
+
+	for (unsigned i = 0; part && i < part->count; i++)
+		if (part->entries[i].va == va)
+			return &part->entries[i];
+	return NULL;
+}
+
+static unsigned plan_adoption(const uint32_t *pids, unsigned count)
+{
+	uint32_t all[8];
+	unsigned n = lien_adoption_pids(graph, pids, count, all);
+
+	lien_adoption_clear(&adoption);
+	if (n)
+		assert_int_equal(lien_adoption_plan(graph, pids, count, all, n, &adoption), 0);
+	return n;
+}
+
+/* Every process has so many references, and an owner reads its own mark. */
+static void answer(uint32_t references)
+{
+	for (unsigned i = 0; i < adoption.count; i++)
+		for (unsigned j = 0; j < adoption.processes[i].count; j++) {
+			struct lien_wire_adopt *entry = &adoption.processes[i].entries[j];
+
+			entry->references = references;
+			if (entry->flags & LIEN_WIRE_ADOPT_OWN)
+				memcpy(entry->bytes, entry->mark, sizeof(entry->bytes));
+		}
+}
+
+static void reads(uint32_t pid, uint64_t va, uint32_t owner, uint64_t at)
+{
+	assert_non_null(entry_at(pid, va));
+	assert_non_null(entry_at(owner, at));
+	memcpy(entry_at(pid, va)->bytes, entry_at(owner, at)->mark, LIEN_WIRE_MARK_BYTES);
+}
+
+static void conclude(void)
+{
+	struct lien_telling telling = {now += 1000, apply_told, &adoption};
+
+	lien_adoption_tell(&adoption, graph, &telling);
+	now = telling.now_ns;
+}
+
+static const uint32_t both[] = {OWNER, IMPORTER};
+
+static void adopt_pair(void)
+{
+	assert_int_equal(plan_adoption(both, 2), 2);
+	assert_true(adoption.marks);
+	answer(1);
+	reads(IMPORTER, VIEW, OWNER, VA);
+	reads(IMPORTER, VIEW + PIECE, OWNER, VA + PIECE);
+	conclude();
+}
+
+/* What an offload of everything moves; why what stays does is in `left`. */
+static uint64_t movable(struct lien_plan *plan)
+{
+	const struct lien_selection all = {0};
+	char error[300];
+
+	assert_int_equal(lien_plan_offload(graph, &all, plan, error, sizeof(error)), 0);
+	return plan->bytes;
+}
+
+static void expect_moved(uint64_t bytes, uint64_t left, const char *reason)
+{
+	struct lien_plan plan;
+	uint64_t sum = 0;
+
+	assert_int_equal(movable(&plan), bytes);
+	for (unsigned i = 0; i < plan.left_count; i++) {
+		sum += plan.left[i].bytes;
+		if (reason && !strstr(plan.left[i].reason, reason))
+			fail_msg("\"%s\" is not in \"%s\"", reason, plan.left[i].reason);
+	}
+	assert_int_equal(sum, left);
+	lien_plan_clear(&plan);
+}
+
+static int adoption_teardown(void **state)
+{
+	lien_adoption_clear(&adoption);
+	return teardown(state);
+}
+
+static void test_matched(void **state)
+{
+	(void)state;
+	pair();
+	expect_moved(0, 5 * PIECE, NULL);
+	adopt_pair();
+	assert_int_equal(adoption.counted, 5);
+	assert_int_equal(adoption.matched, 2);
+	assert_int_equal(adoption.disputed, 0);
+	assert_counts(2, 3, 6);
+	assert_true(lien_process_whole(process(OWNER)));
+	assert_true(lien_process_whole(process(IMPORTER)));
+	assert_ptr_equal(lien_process_mapping(process(IMPORTER), VIEW)->allocation,
+		lien_process_mapping(process(OWNER), VA)->allocation);
+	assert_ptr_equal(lien_process_mapping(process(IMPORTER), VIEW + 8 * PIECE)->allocation,
+		lien_process_mapping(process(OWNER), VA)->allocation);
+	assert_int_equal(references_of(IMPORTER, 20), 1);
+	expect_moved(3 * PIECE, 0, NULL);
+	assert_int_equal(plan_adoption(NULL, 0), 0); /* nothing is open any more */
+}
+
+static void test_references(void **state)
+{
+	(void)state;
+	pair();
+	assert_int_equal(plan_adoption(both, 2), 2);
+	answer(3);
+	reads(IMPORTER, VIEW, OWNER, VA);
+	reads(IMPORTER, VIEW + PIECE, OWNER, VA + PIECE);
+	entry_at(OWNER, VA)->references = 0;
+	entry_at(IMPORTER, VIEW)->references = 0;
+	conclude();
+	assert_int_equal(references_of(OWNER, 10), 0);
+	assert_int_equal(references_of(OWNER, 11), 3);
+	assert_int_equal(references_of(IMPORTER, 20), 0);
+	assert_int_equal(references_of(IMPORTER, 21), 3);
+	/* What it never had is given back: not odd, for its beginning was not seen. */
+	release(OWNER, 10);
+	release(OWNER, 99);
+	unmap(OWNER, VA + 70 * PIECE, PIECE);
+	assert_int_equal(lien_graph_stats(graph)->odd, 0);
+}
+
+/* One import has no owner: it stays, and nothing else does. */
+static void test_unmatched(void **state)
+{
+	(void)state;
+	pair();
+	assert_int_equal(plan_adoption(both, 2), 2);
+	answer(1);
+	reads(IMPORTER, VIEW, OWNER, VA);
+	conclude();
+	assert_int_equal(adoption.matched, 1);
+	expect_moved(3 * PIECE, PIECE, "its owner is not known");
+	/* Another one, of which nobody has asked, may be any of them. */
+	TELL(LIEN_CALL_CU_MEM_IMPORT, IMPORTER, .share = {.handle = 30, .handle_type = 1, .fd = 5});
+	map_rw(IMPORTER, VIEW + 20 * PIECE, PIECE, 30);
+	expect_moved(0, 5 * PIECE, NULL);
+	assert_int_equal(plan_adoption(NULL, 0), 2);
+	assert_null(entry_at(OWNER, VA + 70 * PIECE));
+	assert_int_equal(entry_at(OWNER, VA)->flags, LIEN_WIRE_ADOPT_OWN);
+	answer(9);
+	reads(IMPORTER, VIEW + 20 * PIECE, OWNER, VA + 2 * PIECE);
+	conclude();
+	assert_int_equal(references_of(OWNER, 10), 1); /* it was not counted again */
+	expect_moved(3 * PIECE, PIECE, "its owner is not known");
+}
+
+static void test_outsider(void **state)
+{
+	static const uint32_t owner[] = {OWNER};
+
+	(void)state;
+	pair();
+	assert_int_equal(plan_adoption(owner, 1), 2);
+	assert_int_equal(adoption.outsider, IMPORTER);
+	assert_false(adoption.marks);
+	answer(1);
+	conclude();
+	assert_true(lien_process_whole(process(OWNER)));
+	assert_true(process(IMPORTER)->incomplete & LIEN_INCOMPLETE_LATE);
+	expect_moved(0, 5 * PIECE, NULL);
+	adopt_pair();
+	expect_moved(3 * PIECE, 0, NULL);
+	/* One that comes to light later, and takes no orders. */
+	late(OTHER);
+	process(OTHER)->presence = LIEN_CONTROL_NONE;
+	expect_moved(0, 3 * PIECE, "`lien attach`");
+}
+
+/* What cannot be handed out is nobody else's. */
+static void test_not_exportable(void **state)
+{
+	(void)state;
+	late(OWNER);
+	late(OTHER);
+	found(OWNER, 10, VA, 0);
+	assert_int_equal(plan_adoption(both, 1), 2);
+	assert_int_equal(adoption.outsider, OTHER);
+	assert_int_equal(entry_at(OWNER, VA)->flags, LIEN_WIRE_ADOPT_COUNT);
+	answer(1);
+	conclude();
+	expect_moved(PIECE, 0, NULL);
+}
+
+/* Two that say they own the same are both not believed. */
+static void test_disputed(void **state)
+{
+	(void)state;
+	pair();
+	assert_int_equal(plan_adoption(both, 2), 2);
+	answer(1);
+	reads(IMPORTER, VIEW, OWNER, VA);
+	reads(IMPORTER, VIEW + PIECE, OWNER, VA + PIECE);
+	reads(OWNER, VA + 2 * PIECE, OWNER, VA + PIECE);
+	conclude();
+	assert_int_equal(adoption.disputed, 1);
+	TELL(LIEN_CALL_CU_MEM_IMPORT, IMPORTER, .share = {.handle = 30, .handle_type = 1, .fd = 5});
+	map_rw(IMPORTER, VIEW + 20 * PIECE, PIECE, 30);
+	expect_moved(0, 4 * PIECE, NULL);
+}
+
+static void test_maybe_a_window(void **state)
+{
+	struct lien_event event;
+
+	(void)state;
+	pair();
+	map_rw(OWNER, VA + 40 * PIECE, PIECE, 12);
+	adopt_pair();
+	expect_moved(3 * PIECE, 0, NULL);
+	event = EVENT(LIEN_EVENT_INCOMPLETE, OWNER,
+		.incomplete = {LIEN_INCOMPLETE_ADOPTED | LIEN_INCOMPLETE_NCCL});
+	apply(&event);
+	expect_moved(2 * PIECE, PIECE, "as NCCL maps windows");
+}
+
+static void test_fabric(void **state)
+{
+	(void)state;
+	late(OWNER);
+	found(OWNER, 10, VA, CU_MEM_HANDLE_TYPE_FABRIC);
+	assert_int_equal(plan_adoption(both, 1), 1);
+	answer(1);
+	conclude();
+	expect_moved(0, PIECE, "fabric");
+}
+
+static int keep(void *other, const struct lien_event *event)
+{
+	return lien_graph_apply(other, event);
+}
+
+/* The next agent knows it from the journal. */
+static void test_dump(void **state)
+{
+	struct lien_graph *other, *mine = graph;
+	char *before, *after;
+
+	(void)state;
+	pair();
+	assert_int_equal(plan_adoption(both, 2), 2);
+	answer(2);
+	reads(IMPORTER, VIEW, OWNER, VA);
+	conclude();
+	before = canonical(graph);
+	assert_int_equal(lien_graph_new(&other), 0);
+	assert_int_equal(lien_graph_dump(graph, keep, other), 0);
+	graph = other;
+	process(OWNER)->presence = process(IMPORTER)->presence = LIEN_CONTROL_READY;
+	after = canonical(graph);
+	assert_string_equal(before, after);
+	assert_int_equal(lien_graph_round(graph), 1);
+	expect_moved(3 * PIECE, PIECE, "its owner is not known");
+	free(before);
+	free(after);
+	graph = mine;
+	lien_graph_free(other);
+}
+
+#define ADOPTION(name) cmocka_unit_test_setup_teardown(name, setup, adoption_teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		ADOPTION(test_matched),
+		ADOPTION(test_references),
+		ADOPTION(test_unmatched),
+		ADOPTION(test_outsider),
+		ADOPTION(test_not_exportable),
+		ADOPTION(test_disputed),
+		ADOPTION(test_maybe_a_window),
+		ADOPTION(test_fabric),
+		ADOPTION(test_dump),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
