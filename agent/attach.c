@@ -89,6 +89,8 @@ static void end_part(struct lien_attach *attach, struct part *part, const char *
 	attach->attached += !error;
 	if (error && attach->then)
 		lien_log(5, "process %u gets no control library: %s", part->pid, error);
+	if (!error && process)
+		process->detached = false;
 	if (!error && !part->result.present)
 		lien_log(6, "process %u has got a control library", part->pid);
 	json_array_append_new(attach->processes,
@@ -174,6 +176,10 @@ static void start_part(struct lien_attach *attach, unsigned i)
 	char why[300];
 	int err;
 
+	if (process->agent && ((struct lien_tracked *)process->agent)->ending) {
+		end_part(attach, part, "it is being detached: try again");
+		return;
+	}
 	if (process->presence == LIEN_CONTROL_READY) {
 		part->result.present = true;
 		end_part(attach, part, NULL);
@@ -206,11 +212,12 @@ static bool wanted(const struct lien_client *client, const struct lien_process *
 	return !count && process->presence == LIEN_CONTROL_NONE;
 }
 
-/* It has memory of which all is known: a control library is all that it lacks. */
+/* It has memory of which all is known: a control library is all that it lacks, and nobody has taken
+ * that away from it on purpose. */
 static bool lacks_nothing_else(const struct lien_process *process)
 {
-	return process->presence == LIEN_CONTROL_NONE && !process->incomplete &&
-	       !RB_EMPTY(&process->mappings);
+	return process->presence == LIEN_CONTROL_NONE && !process->detached &&
+	       !process->incomplete && !RB_EMPTY(&process->mappings);
 }
 
 /* `only`: of those wanted. NULL: out of memory. */

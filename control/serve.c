@@ -378,6 +378,8 @@ static int obey(struct lien_control *control, int fd, struct message *message)
 
 	if (message->header.type == LIEN_WIRE_GATE)
 		return gate(control, message);
+	if (message->header.type == LIEN_WIRE_END)
+		return lien_order_end(control);
 	if (control->expired && message->header.type >= LIEN_WIRE_DRAIN &&
 		message->header.type <= LIEN_WIRE_DROP)
 		return expired(control);
@@ -462,6 +464,15 @@ static void wait_for_order(int fd)
 	lien_gate_open();
 }
 
+/* The agent has its own copy of its end, and has the answer. */
+static void close_pair(int fd, uint64_t ino)
+{
+	if (still(fd, ino))
+		close(fd);
+	if (kept.agent_end >= 0)
+		close(kept.agent_end);
+}
+
 void lien_control_serve(int fd, uint64_t ino)
 {
 	static pthread_mutex_t serving = PTHREAD_MUTEX_INITIALIZER;
@@ -498,7 +509,13 @@ void lien_control_serve(int fd, uint64_t ino)
 		send_reply(fd, &kept.reply, &who,
 			allowed && message.header.type == LIEN_WIRE_HELLO ? sizeof(who) : 0, NULL,
 			0);
+		if (kept.ended)
+			break;
 		wait_for_order(fd);
+	}
+	if (kept.ended) {
+		close_pair(fd, ino);
+		memset(&kept, 0, sizeof(kept));
 	}
 	pthread_mutex_unlock(&serving);
 }
