@@ -141,7 +141,7 @@ static void drop(struct lien_job *job)
 	free(eject);
 }
 
-/* The graph is to look for it there no more, nor this agent's successors. */
+/* Nobody is to look for it there any more, and the next agent is to know. */
 static void forget_library(struct lien_agent *agent, const struct eject *eject)
 {
 	struct lien_process *process = process_of(agent, eject->pid, eject->start);
@@ -155,6 +155,7 @@ static void forget_library(struct lien_agent *agent, const struct eject *eject)
 	event.t_entry = event.t_return = 0;
 	event.library.start = eject->library.text;
 	event.library.length = eject->library.text_end - eject->library.text;
+	strcpy(event.library.name, "liblien-control.so");
 	lien_agent_event(agent, &event);
 	if (tracked)
 		memset(&tracked->place, 0, sizeof(tracked->place));

@@ -221,8 +221,33 @@ def test_remembered():
             session.known(driver.pid)
         session.ask("attach", driver.pid)
         move(session, driver, va)
+        # It also knows of a library that is gone: by the journal.
+        other, place = bare(session, 2 * MIB)
+        session.ask("attach", other.pid)
+        detached(session, other, "gone")
+        for stop in (session.kill_agent, session.stop_agent):
+            stop()
+            session.start_agent(attach=True)
+            session.known(other.pid)
+            session.refused("offload", "--owner", "all", "--pid", other.pid,
+                            text="detached by `lien detach`: `lien attach` gives it the library again")
+        session.ready(driver.pid)
+        session.ask("attach", other.pid)
+        move(session, other, place, 2 * MIB)
         # Watched all the time.
         check(session.process(driver.pid)["complete"], "it is not complete")
+
+
+@case(90)
+def test_transaction_under_way():
+    """And afterwards it is possible."""
+    with training(TRAIN_BLOCKS_SIGNALS="1") as (session, job):
+        client = session.spawn([LIEN, "offload", "--timeout", "4000"])
+        wait_for("it has begun", lambda: session.ask("status")["transaction"])
+        session.refused("detach", job.pids[0], text="a transaction is under way: see `lien status`")
+        session.refused("detach", "--all", text="a transaction is under way: see `lien status`")
+        equal(client.wait(), 1, "exit status of the offload")
+        equal(session.ask("detach", "--all")["detached"], 2, "detached")
 
 
 @case()
