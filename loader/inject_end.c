@@ -52,13 +52,14 @@ static bool is_clear_regs(const struct lien_inject *inject, const struct user_re
 	return is_clear(inject, regs->rip, regs->rsp);
 }
 
-static ssize_t read_waiting(const struct lien_inject *inject, pid_t tid, char *line, size_t size)
+static ssize_t read_line(
+	const struct lien_inject *inject, pid_t tid, const char *file, char *line, size_t size)
 {
 	char path[64];
 	ssize_t n;
 	int fd;
 
-	snprintf(path, sizeof(path), "/proc/%u/task/%d/syscall", inject->pid, tid);
+	snprintf(path, sizeof(path), "/proc/%u/task/%d/%s", inject->pid, tid, file);
 	fd = open(path, O_RDONLY | O_CLOEXEC);
 	if (fd < 0)
 		return -errno;
@@ -66,6 +67,16 @@ static ssize_t read_waiting(const struct lien_inject *inject, pid_t tid, char *l
 	line[n < 0 ? 0 : n] = 0;
 	close(fd);
 	return n < 0 ? -errno : n;
+}
+
+/* For something from outside. One that waits for a page may be half-way into a handler. */
+static bool is_interruptible(const struct lien_inject *inject, pid_t tid)
+{
+	char line[256];
+	const char *at =
+		read_line(inject, tid, "stat", line, sizeof(line)) > 0 ? strrchr(line, ')') : NULL;
+
+	return at && !strncmp(at, ") S", 3);
 }
 
 /* While it waits in one and the same system call. 1: clear, 0: not known, -ESRCH: it has ended. */
@@ -76,16 +87,16 @@ static int look_waiting(const struct lien_inject *inject, pid_t tid)
 	long number;
 	ssize_t n;
 
-	n = read_waiting(inject, tid, before, sizeof(before));
+	n = read_line(inject, tid, "syscall", before, sizeof(before));
 	if (n == -ENOENT || n == -ESRCH)
 		return -ESRCH;
 	if (n < 0 ||
 		sscanf(before, "%ld %*x %*x %*x %*x %*x %*x %llx %llx", &number, &sp, &pc) != 3 ||
 		number < 0)
 		return 0;
-	if (!is_clear(inject, pc, sp))
+	if (!is_interruptible(inject, tid) || !is_clear(inject, pc, sp))
 		return 0;
-	n = read_waiting(inject, tid, after, sizeof(after));
+	n = read_line(inject, tid, "syscall", after, sizeof(after));
 	return n > 0 && !strcmp(before, after);
 }
 
