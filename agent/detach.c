@@ -5,15 +5,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
+#include "agent/eject.h"
 #include "agent/walks.h"
-#include "agent/worker.h"
 #include "loader/gate.h"
-#include "loader/inject.h"
 
-#define EJECT_MS     5000
 #define ANSWER_NS    10000000000ull
 #define NS_PER_CHUNK 100000000ull /* that an answer may take, for each chunk of the arena */
 #define CHUNK	     (128ull << 20)
@@ -31,16 +27,6 @@ struct lien_detach {
 	json_t *processes;
 	unsigned count, detached;
 	struct part part[];
-};
-
-struct eject {
-	struct lien_job job;
-	uint32_t pid;
-	uint64_t start;
-	int pidfd, err;
-	struct lien_inject_library library;
-	struct lien_inject_result result;
-	char why[300];
 };
 
 static struct lien_process *process_of(struct lien_agent *agent, uint32_t pid, uint64_t start)
@@ -120,83 +106,14 @@ static void conclude(struct lien_agent *agent, uint32_t pid, uint64_t start, int
 	answer_if_done(detach);
 }
 
-/* --- the library is taken away ------------------------------------------------------------------
- */
-
-/* In the worker's thread. */
-static void work(struct lien_job *job)
+void lien_detach_ejected(
+	struct lien_agent *agent, uint32_t pid, uint64_t start, int err, const char *why)
 {
-	struct eject *eject = (struct eject *)job;
-
-	eject->err = lien_eject(eject->pid, eject->pidfd, &eject->library, EJECT_MS, &eject->result,
-		eject->why, sizeof(eject->why));
-}
-
-static void drop(struct lien_job *job)
-{
-	struct eject *eject = (struct eject *)job;
-
-	if (eject->pidfd >= 0)
-		close(eject->pidfd);
-	free(eject);
-}
-
-/* Nobody is to look for it there any more, and the next agent is to know. */
-static void forget_library(struct lien_agent *agent, const struct eject *eject)
-{
-	struct lien_process *process = process_of(agent, eject->pid, eject->start);
-	struct lien_tracked *tracked = process ? process->agent : NULL;
-	struct lien_event event;
-
-	if (!process)
-		return;
-	event = lien_agent_event_of(eject->pid, eject->start, LIEN_EVENT_LIBRARY);
-	event.size = LIEN_EVENT_SIZE(library);
-	event.t_entry = event.t_return = 0;
-	event.library.start = eject->library.text;
-	event.library.length = eject->library.text_end - eject->library.text;
-	strcpy(event.library.name, "liblien-control.so");
-	lien_agent_event(agent, &event);
-	if (tracked)
-		memset(&tracked->place, 0, sizeof(tracked->place));
-}
-
-static void done(struct lien_agent *agent, struct lien_job *job)
-{
-	struct eject *eject = (struct eject *)job;
-
-	if (!eject->err)
-		forget_library(agent, eject);
-	else
-		lien_log(5, "process %u keeps the control library, which does nothing: %s",
-			eject->pid, eject->why);
-	conclude(agent, eject->pid, eject->start, PART_EJECTED,
-		eject->err == -ESRCH ? "it has ended" : NULL, eject->err ? eject->why : NULL);
-	drop(job);
-}
-
-static int submit(struct lien_agent *agent, const struct lien_process *process,
-	const struct lien_inject_library *library)
-{
-	struct eject *eject = calloc(1, sizeof(*eject));
-	int err = 0;
-
-	if (!eject)
-		return -ENOMEM;
-	*eject = (struct eject){.job = {.work = work, .done = done, .drop = drop},
-		.pid = process->pid,
-		.start = process->start,
-		.pidfd = syscall(SYS_pidfd_open, process->pid, 0),
-		.library = *library};
-	if (eject->pidfd < 0 || lien_watch_has_ended(process->pid, process->start))
-		err = -ESRCH;
-	else if (!agent->injector)
-		err = lien_worker_new(agent, &agent->injector);
-	if (!err)
-		err = lien_worker_submit(agent->injector, &eject->job);
 	if (err)
-		drop(&eject->job);
-	return err;
+		lien_log(5, "process %u keeps the control library, which does nothing: %s", pid,
+			why);
+	conclude(agent, pid, start, PART_EJECTED, err == -ESRCH ? "it has ended" : NULL,
+		err ? why : NULL);
 }
 
 /* --- the order, and its answer ------------------------------------------------------------------
@@ -236,7 +153,7 @@ static void ended(struct lien_agent *agent, struct lien_process *process,
 	process = process_of(agent, pid, start);
 	if (!process) /* its end was among what was consumed */
 		return;
-	if (!reply->arg || submit(agent, process, &library)) {
+	if (!reply->arg || lien_eject_submit(agent, process, &library)) {
 		conclude(agent, pid, start, PART_ORDERED, NULL,
 			reply->arg ? "nothing could be started to take it away"
 				   : "it came with the program, or its functions were in use");

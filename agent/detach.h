@@ -14,6 +14,9 @@
 void lien_detach_start(struct lien_client *client, const uint32_t *pids, unsigned count);
 /* The last reply to an order of ours (lien_tracked.ending). May end the link. */
 void lien_detach_reply(struct lien_agent *agent, uint32_t pid, const struct lien_reply *reply);
+/* eject.c has ended: err and why are lien_eject()'s. */
+void lien_detach_ejected(
+	struct lien_agent *agent, uint32_t pid, uint64_t start, int err, const char *why);
 /* The client is gone: what has begun goes on. */
 void lien_detach_drop(struct lien_detach *detach);
 void lien_detach_tick(struct lien_agent *agent);

@@ -49,13 +49,15 @@ enum lien_wire_type {
 	LIEN_WIRE_LIST, /* reply: lien_wire_item[] of what is offloaded here, or half so (HERE) */
 	LIEN_WIRE_WALK, /* body: lien_wire_range[]; .arg: limit in us, no more than
 			   LIEN_WIRE_WALK_US_MAX count; reply: lien_wire_found[] */
-	LIEN_WIRE_PREPARE,  /* make the host arena larger by one chunk, if it has not .arg bytes;
-			       .arg2: ordinal of the device that it is for */
-	LIEN_WIRE_RELEASE,  /* give back what of the arena nothing lies in or behind */
-	LIEN_WIRE_GATE,	    /* .arg: enum lien_wire_gate; of PASS the body: uint32_t tids[] */
-	LIEN_WIRE_END = 32, /* leave the process as it was, and end; refused (-EBUSY) with nothing
-			       changed. Reply: .arg, a dlopen() handle that may be closed once
-			       thread .arg2 has ended; 0: the library has to stay */
+	LIEN_WIRE_PREPARE, /* make the host arena larger by one chunk, if it has not .arg bytes;
+			      .arg2: ordinal of the device that it is for */
+	LIEN_WIRE_RELEASE, /* give back what of the arena nothing lies in or behind */
+	LIEN_WIRE_GATE,	   /* .arg: enum lien_wire_gate; of PASS the body: uint32_t tids[] */
+
+	/* Leave the process as it was, and end; refused (-EBUSY) with nothing changed. Reply: .arg,
+	 * a dlopen() handle that may be closed once thread .arg2 has ended; 0: the library has to
+	 * stay. */
+	LIEN_WIRE_END = 32,
 };
 
 enum lien_wire_gate {
@@ -104,8 +106,8 @@ struct lien_wire_header {
 	int32_t result; /* replies: 0, -errno, or a positive CUresult */
 	uint64_t arg;	/* STAGE: the transaction; CREATE, EXPORT, FINISH: whose items, 0: all;
 			   replies: bytes moved, or the address that failed; of FINISH: bytes that
-			   were compared; of RELEASE: bytes given back; of END: see there; of WALK:
-			   where to go on in   the first range that is not done */
+			   were compared; of RELEASE: bytes given back; of WALK: where to go on in
+			   the first range that is not done */
 	uint64_t arg2;	/* SAVE, DROP: free bytes of the devices used; FINISH: mappings forgotten;
 			   WALK: ranges done */
 	uint64_t ns;	/* replies: time the order took */

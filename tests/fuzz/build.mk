@@ -14,7 +14,7 @@ FUZZ_NAMES	:= $(patsubst tests/fuzz/%.c,%,$(sort $(wildcard tests/fuzz/fuzz_*.c)
 FUZZ_TARGETS	:= $(FUZZ_NAMES:%=$(FUZZ)/%)
 FUZZ_FLAGS	:= -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined \
 	-fno-omit-frame-pointer
-FUZZ_AGENT	:= tests/fuzz/fake_agent.c $(addprefix agent/, attach.c comms.c compare.c detach.c link.c orders.c \
+FUZZ_AGENT	:= tests/fuzz/fake_agent.c $(addprefix agent/, attach.c comms.c compare.c detach.c eject.c link.c orders.c \
 	prepare.c requests.c status.c server.c walks.c wish.c) loader/elf_symbols.c loader/libraries.c loader/maps.c
 
 FUZZ_SRCS_fuzz_client	 := $(FUZZ_AGENT)

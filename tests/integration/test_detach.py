@@ -373,7 +373,8 @@ def test_any_moment():
 def test_any_moment_of_lien_run():
     dice = random.Random(SEED)
     with training() as (session, job):
-        for number in range(8):
+        session.ready(*job.pids)
+        for _ in range(8):
             for process in session.ask("detach", *job.pids)["processes"]:
                 equal((process["error"], process["library"]), (None, "mapped"), "detached")
             time.sleep(dice.random() * 0.03)
