@@ -114,7 +114,7 @@ $(BUILD)/obj/pic/control/translate.o: CFLAGS += -fno-omit-frame-pointer -fno-opt
 
 $(BUILD)/stubs/%: control/stubs/%.map
 	$(Q)mkdir -p $(@D)
-	$(Q)sed -n 's/^\t\([a-z_]*\);$$/void \1(void) {}/p' $< | \
+	$(Q)sed -n 's/^\t\([a-z_0-9]*\);$$/void \1(void) {}/p' $< | \
 		$(CC) -w -fno-builtin -x c -shared -nostdlib -fPIC -Wl,-soname,$* \
 		-Wl,--version-script=$< -o $@ -
 

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "agent/attach.h"
+#include "agent/detach.h"
 #include "agent/contexts.h"
 #include "agent/event_check.h"
 #include "agent/gate.h"
@@ -228,6 +229,7 @@ static void tick(struct lien_agent *agent)
 	lien_orders_tick(agent);
 	lien_walks_tick(agent);
 	lien_attach_tick(agent);
+	lien_detach_tick(agent);
 	lien_contexts_tick(agent);
 	lien_gate_tick(agent);
 	lien_prepare_tick(agent);
@@ -245,7 +247,7 @@ static int tick_ms(const struct lien_agent *agent)
 		return TICK_REST_MS;
 	return agent->waking || agent->transaction || agent->walks ||
 			       !LIST_EMPTY(&agent->compares) || !LIST_EMPTY(&agent->attaches) ||
-			       lien_probes_gates(agent->probes)
+			       !LIST_EMPTY(&agent->detaches) || lien_probes_gates(agent->probes)
 		       ? TICK_FAST_MS
 		       : TICK_MS;
 }
@@ -397,6 +399,7 @@ int lien_agent_run(const struct lien_agent_config *config)
 	lien_graph_free(agent->graph);
 	lien_compare_stop(agent);
 	lien_attach_stop(agent);
+	lien_detach_stop(agent);
 	lien_probes_close(agent->probes);
 	lien_host_files_free(&agent->host);
 	if (agent->control >= 0)

@@ -43,6 +43,7 @@ struct lien_tracked {
 	uint64_t t_lost;		 /* last time that events of it were lost */
 	uint64_t t_reread, reread_delay; /* not to be read by itself before; and then */
 	struct lien_ordinals *ordinals;	 /* NULL: not known */
+	bool ending;			 /* the order to end is under way */
 	bool preparing;			 /* an order for its host arena is under way */
 	uint64_t preparing_bytes;	 /* then: what is missing, of which it adds a part */
 	bool arena_released;		 /* on request: not prepared before its next offload */
@@ -58,6 +59,7 @@ struct lien_tracked {
 struct lien_walk;
 struct lien_compare;
 struct lien_attach;
+struct lien_detach;
 struct lien_worker;
 
 struct lien_server;
@@ -103,6 +105,7 @@ struct lien_agent {
 	struct lien_host_files host;
 	LIST_HEAD(, lien_compare) compares;
 	LIST_HEAD(, lien_attach) attaches;
+	LIST_HEAD(, lien_detach) detaches;
 	struct lien_worker *injector; /* NULL: not needed yet */
 	int control;		      /* the control library's file; -1: not installed */
 

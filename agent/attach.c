@@ -208,10 +208,14 @@ static void go_on(struct lien_attach *attach)
 
 static void end_part(struct lien_attach *attach, struct part *part, const char *error)
 {
+	struct lien_process *process = process_of(attach, part);
+
 	part->state = PART_DONE;
 	snprintf(part->error, sizeof(part->error), "%s", error ? error : "");
 	if (error && attach->then)
 		lien_log(5, "process %u is not attached: %s", part->pid, error);
+	if (!error && process)
+		process->detached = false;
 }
 
 static void on_walked(void *to, struct lien_process *process, const struct lien_walked *walked)
@@ -338,6 +342,10 @@ static void start_part(struct lien_attach *attach, unsigned i)
 	int err;
 
 	snprintf(part->command, sizeof(part->command), "%s", process->command);
+	if (process->agent && ((struct lien_tracked *)process->agent)->ending) {
+		end_part(attach, part, "it is being detached: try again");
+		return;
+	}
 	if (process->presence == LIEN_CONTROL_READY) {
 		part->result.present = true;
 		read_part(attach, part, process);
@@ -372,9 +380,12 @@ static bool wanted(const struct lien_client *client, const struct lien_process *
 		       process->incomplete & (LIEN_INCOMPLETE_LATE | LIEN_INCOMPLETE_SHARE));
 }
 
-/* All that it lacks is a control library, or to be asked what it had before it was watched. */
+/* All that it lacks is a control library, or to be asked what it had before it was watched; and
+ * nobody has taken the library away from it on purpose. */
 static bool lacks_nothing_else(const struct lien_process *process)
 {
+	if (process->detached)
+		return false;
 	if (process->incomplete & LIEN_INCOMPLETE_LATE)
 		return true;
 	return process->presence == LIEN_CONTROL_NONE && lien_process_whole(process) &&

@@ -259,6 +259,8 @@ struct lien_process {
 	bool cuda; /* made a driver call or may have: false for those that only mapped a library */
 	unsigned incomplete;
 	enum lien_control_presence presence;
+	bool detached; /* by `lien detach`, and not attached since: told by a LIBRARY event without
+			  an inode that has the control library's name; and by the agent */
 	uint64_t held_bytes, held_items;  /* offloaded by an agent before this one; the agent's */
 	uint64_t arena_bytes, arena_used; /* of the host, as its control library said last */
 	void *agent;			  /* the agent's, not the graph's */

@@ -164,6 +164,15 @@ static int apply_released(
 	return lien_event_succeeded(event) ? releases[event->type](graph, process, event) : 0;
 }
 
+/* What the agent tells when it has had it taken away, and what tells of the next one. */
+static void note_control(struct lien_process *process, const struct lien_event *event)
+{
+	static const char name[] = "liblien-control.so";
+
+	if (!strncmp(event->library.name, name, sizeof(name) - 1))
+		process->detached = !event->library.inode;
+}
+
 static int apply_library(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
@@ -176,6 +185,7 @@ static int apply_library(
 		return 0; /* told twice: the time of the first one counts */
 	if (event->library.start >= LIEN_ADDRESS_END)
 		return 0;
+	note_control(process, event);
 	map = calloc(1, sizeof(*map));
 	if (!map)
 		return -ENOMEM;

@@ -145,6 +145,17 @@ static int tell_contexts(struct lien_dump *dump, const struct lien_process *proc
 	return err;
 }
 
+/* A control library that is not there any more. */
+static int tell_detached(struct lien_dump *dump, const struct lien_process *process)
+{
+	struct lien_event event = lien_dump_event(process, LIEN_EVENT_LIBRARY);
+
+	event.library.start = LIEN_DUMP_CODE;
+	event.library.length = 1;
+	strcpy(event.library.name, "liblien-control.so");
+	return lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(library));
+}
+
 static int tell_libraries(struct lien_dump *dump, struct lien_process *process)
 {
 	struct lien_library_map *map;
@@ -153,7 +164,7 @@ static int tell_libraries(struct lien_dump *dump, struct lien_process *process)
 	RB_FOREACH (map, lien_library_tree, &process->libraries)
 		if (!err)
 			err = tell_library(dump, process, map);
-	return err;
+	return err || !process->detached ? err : tell_detached(dump, process);
 }
 
 static int tell_process(struct lien_dump *dump, struct lien_process *process)

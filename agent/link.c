@@ -37,6 +37,8 @@ int lien_link_state(
 
 	if (n != sizeof(*state))
 		return n < 0 ? -errno : -EFAULT;
+	if (state->magic == LIEN_WIRE_MAGIC_ENDED)
+		return -ENOTCONN;
 	if (state->magic != LIEN_WIRE_MAGIC)
 		return -EAGAIN;
 	return state->version == LIEN_WIRE_VERSION ? 0 : -EPROTO;

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "agent/adopt.h"
+#include "agent/detach.h"
 #include "agent/gate.h"
 #include "agent/level.h"
 #include "agent/node.h"
@@ -602,7 +603,7 @@ void lien_orders_unlink(struct lien_tracked *tracked)
 	tracked->link = NULL;
 	tracked->hello = false;
 	tracked->walking = false;
-	tracked->preparing = false;
+	tracked->preparing = tracked->ending = false;
 }
 
 static void unlink_process(struct lien_tracked *tracked)
@@ -678,6 +679,11 @@ static void orders_ready(struct lien_source *source, uint32_t events)
 	while ((tracked = tracked_of(agent, pid)) && tracked->link && handled++ < REPLIES_AT_ONCE &&
 		(n = lien_link_receive(tracked->link, &reply)) > 0) {
 		note_arena(agent, pid, &reply.header);
+		if (tracked->ending) {
+			lien_link_discard(&reply);
+			lien_detach_reply(agent, pid, &reply);
+			continue;
+		}
 		if (tracked->preparing) {
 			lien_link_discard(&reply);
 			if (reply.header.flags & LIEN_WIRE_LAST)

@@ -47,6 +47,9 @@ const char *lien_plan_unreachable(const struct lien_process *process)
 		       "watched";
 	if (process->incomplete & (LIEN_INCOMPLETE_ODD | LIEN_INCOMPLETE_ARGS))
 		return "the process did something lien could not follow";
+	if (process->presence == LIEN_CONTROL_NONE && process->detached)
+		return "the process was detached by `lien detach`: `lien attach` gives it the "
+		       "library again";
 	if (process->presence == LIEN_CONTROL_NONE)
 		return "the process has no control library: `lien attach` gives it one";
 	if (process->presence == LIEN_CONTROL_OTHER)

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "agent/attach.h"
+#include "agent/detach.h"
 #include "agent/findings.h"
 #include "agent/gate.h"
 #include "agent/requests.h"
@@ -456,6 +457,15 @@ static void request_attach(struct lien_client *client, json_t *request)
 		lien_attach_start(client, transfer.pids, transfer.selection.pids_count);
 }
 
+static void request_detach(struct lien_client *client, json_t *request)
+{
+	static struct transfer transfer;
+
+	memset(&transfer, 0, sizeof(transfer));
+	if (read_transfer(client, request, &transfer) && all_known(client, &transfer))
+		lien_detach_start(client, transfer.pids, transfer.selection.pids_count);
+}
+
 static void request_compare(struct lien_client *client, json_t *request)
 {
 	static struct transfer transfer;
@@ -550,6 +560,7 @@ static const struct request {
 	{"restore", request_restore, {"pids", "timeout_ms", "ignore_damage"}},
 	{"arena", request_arena, {"release", "pids"}},
 	{"attach", request_attach, {"pids"}},
+	{"detach", request_detach, {"pids"}},
 	{"compare", request_compare, {"pids", "repair", "timeout_ms"}},
 	{"status", request_status, {NULL}},
 	{"record", request_record, {"follow"}},

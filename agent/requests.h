@@ -19,7 +19,8 @@ struct lien_client {
 	size_t out_sent; /* of out_length: what is left follows */
 	bool waiting;	 /* for the transaction: its requests after that one wait too */
 	struct lien_compare *compare; /* or for this, not NULL then, */
-	struct lien_attach *attach;   /* or this */
+	struct lien_attach *attach;   /* or this, */
+	struct lien_detach *detach;   /* or this */
 	bool recording;		      /* gets every event, binary */
 	bool ended;		      /* will ask no more; to be closed when it has its answer */
 	bool broken;		      /* to be closed */

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "agent/attach.h"
+#include "agent/detach.h"
 #include "agent/requests.h"
 #include "agent/walks.h"
 
@@ -37,6 +38,8 @@ static void client_close(struct lien_client *client)
 		lien_compare_drop(client->compare);
 	if (client->attach)
 		lien_attach_drop(client->attach);
+	if (client->detach)
+		lien_detach_drop(client->detach);
 	close(client->source.fd);
 	free(client->in);
 	free(client->out);
@@ -435,7 +438,7 @@ void lien_server_event(
 
 static bool waits_for_transaction(const struct lien_client *client)
 {
-	return client->waiting && !client->compare && !client->attach;
+	return client->waiting && !client->compare && !client->attach && !client->detach;
 }
 
 void lien_server_progress(

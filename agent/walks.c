@@ -33,6 +33,9 @@ const char *lien_walk_impossible(const struct lien_process *process)
 {
 	switch (process->presence) {
 	case LIEN_CONTROL_NONE:
+		if (process->detached)
+			return "it was detached by `lien detach`: `lien attach` gives it the "
+			       "library again";
 		return "it has no control library: `lien attach` gives it one";
 	case LIEN_CONTROL_LOADED:
 		return "it has made no CUDA call since the agent started, so its control thread "

@@ -388,7 +388,7 @@ struct finding {
 	uint64_t base;
 	char path[512];
 	uint32_t pid;
-	bool found;
+	bool found, memfd;
 };
 
 static int find_control(const struct lien_maps_entry *entry, void *arg)
@@ -399,6 +399,7 @@ static int find_control(const struct lien_maps_entry *entry, void *arg)
 		return 0;
 	if (!finding->found && !entry->offset) {
 		finding->base = entry->start;
+		finding->memfd = !strncmp(entry->path, "/memfd:", strlen("/memfd:"));
 		finding->found = !lien_maps_open_path(
 			finding->pid, entry, finding->path, sizeof(finding->path));
 	}
@@ -427,7 +428,8 @@ static int control_place(struct lien_tracked *tracked, const struct lien_library
 	lien_elf_close(elf);
 	if (err)
 		return err;
-	lien_probes_add_control_file(tracked->agent->probes, finding.path); /* for those to come */
+	if (!finding.memfd) /* for those to come; nobody else will map that */
+		lien_probes_add_control_file(tracked->agent->probes, finding.path);
 	tracked->place.text = map->start;
 	tracked->place.text_end = map->end;
 	tracked->place.state = finding.base + value;
@@ -480,9 +482,10 @@ static void look_for_control(struct lien_agent *agent, struct lien_process *proc
 		return;
 	if (!tracked->place.state) {
 		RB_FOREACH (map, lien_library_tree, &process->libraries)
-			if (lien_library_of(map->file->text) == LIEN_LIB_CONTROL)
+			if (lien_library_of(map->file->text) == LIEN_LIB_CONTROL &&
+				!control_place(tracked, map))
 				break;
-		if (!map || control_place(tracked, map))
+		if (!map)
 			return;
 	}
 	err = lien_link_state(process->pid, &tracked->place, &state);
@@ -491,6 +494,10 @@ static void look_for_control(struct lien_agent *agent, struct lien_process *proc
 			process->pid);
 	if (err == -EPROTO)
 		process->presence = LIEN_CONTROL_OTHER;
+	if (err == -ENOTCONN) {
+		process->presence = LIEN_CONTROL_NONE;
+		process->detached = true;
+	}
 	if (err)
 		return;
 	process->presence = LIEN_CONTROL_LOADED;

@@ -40,12 +40,16 @@ struct lien_control {
 	uint32_t flags;	     /* of the order */
 	uint64_t staged;     /* the generation of what was staged last */
 	struct lien_marks marks;
-	int expired; /* the agent was not heard of: what was staged for it was forgotten */
+	int expired;   /* the agent was not heard of: what was staged for it was forgotten */
+	long relaxed;  /* the thread whose calls leave captures alone */
+	int ended;     /* by END: nothing is left but to say so, */
+	int agent_end; /* and to close this socket of ours */
 };
 
 /*
  * Obeys orders that come in at fd. Returns when that is no longer the socket it was (`ino`): the
  * application may close descriptors that it does not know. What is away is kept for the next call.
+ * Also after END, with both sockets closed.
  */
 void lien_control_serve(int fd, uint64_t ino);
 /* By which a socket is known again; 0: not open. Older glibc has fstat() elsewhere. */
@@ -53,6 +57,10 @@ uint64_t lien_control_inode(int fd);
 
 /* Orders. 0, -errno or a CUresult; on failure reply.text says what, and reply.arg where. */
 int lien_order_drain(struct lien_control *control, unsigned limit_ms);
+/* Its thread still waits for a device; ends that thread, which then must not, and frees. NULL:
+ * there is none. */
+int lien_drain_busy(struct lien_drain *drain);
+void lien_drain_end(struct lien_drain *drain);
 int lien_order_check(struct lien_control *control);
 int lien_order_save(struct lien_control *control);
 /* UNMAP with LIEN_WIRE_IMPORTED, DROP with LIEN_WIRE_OWNED. */
@@ -87,6 +95,20 @@ int lien_order_unmark(struct lien_control *control);
 int lien_order_prepare(struct lien_control *control, uint64_t bytes, uint64_t ordinal);
 /* Gives back the part of the arena that nothing needs. */
 int lien_order_release(struct lien_control *control);
+
+/* end.c: leaves the process as it was before there was a control library, but for the library
+ * itself. On success reply.arg and .arg2 are as wire.h says of END, and the thread is to end. Else
+ * nothing is changed, or a part of the arena given back. */
+int lien_order_end(struct lien_control *control);
+/* start.c. No control thread is started any more, by whoever: 0, or -EBUSY. Until
+ * lien_start_allow().
+ */
+int lien_start_forbid(void);
+void lien_start_allow(void);
+/* Gives back the signal, and says so in lien_control_state. Returns the agent's end of the sockets,
+ * to be closed; *handle is what dlclose() takes the library away with, NULL where it has to stay.
+ */
+int lien_start_undo(void **handle);
 
 /* --verify. After SAVE: what is in the arena is what has to come back. */
 void lien_verify_keep(struct lien_control *control);

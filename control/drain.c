@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "control/control.h"
 #include "control/translate.h"
@@ -16,7 +17,10 @@ struct lien_drain {
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
 	const struct lien_driver *driver;
-	int started, wanted, done; /* a pass over all devices: asked for, finished */
+	pthread_t thread;
+	pid_t pid; /* a forked child has a copy, and not the thread */
+	int stop;
+	int wanted, done; /* a pass over all devices: asked for, finished */
 	CUresult result;
 	int device; /* being waited for */
 };
@@ -54,10 +58,12 @@ static void *drain_main(void *arg)
 	drain->driver->cuThreadExchangeStreamCaptureMode(&mode);
 	for (;;) {
 		pthread_mutex_lock(&drain->lock);
-		while (drain->wanted == drain->done)
+		while (drain->wanted == drain->done && !drain->stop)
 			pthread_cond_wait(&drain->changed, &drain->lock);
 		pass = drain->wanted;
 		pthread_mutex_unlock(&drain->lock);
+		if (drain->stop)
+			return NULL;
 		result = drain->driver->cuDeviceGetCount(&count);
 		if (result == CUDA_ERROR_NOT_INITIALIZED) {
 			result = CUDA_SUCCESS; /* nobody has used any */
@@ -73,29 +79,53 @@ static void *drain_main(void *arg)
 		pthread_cond_broadcast(&drain->changed);
 		pthread_mutex_unlock(&drain->lock);
 	}
-	return NULL;
 }
 
 static struct lien_drain *drain_start(const struct lien_driver *driver)
 {
 	struct lien_drain *drain = calloc(1, sizeof(*drain));
 	pthread_condattr_t monotonic;
-	pthread_t thread;
 
 	if (!drain)
 		return NULL;
 	drain->driver = driver;
+	drain->pid = getpid();
 	pthread_mutex_init(&drain->lock, NULL);
 	pthread_condattr_init(&monotonic);
 	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
 	pthread_cond_init(&drain->changed, &monotonic);
 	pthread_condattr_destroy(&monotonic);
-	if (pthread_create(&thread, NULL, drain_main, drain)) {
+	if (pthread_create(&drain->thread, NULL, drain_main, drain)) {
 		free(drain);
 		return NULL;
 	}
-	pthread_detach(thread);
 	return drain;
+}
+
+int lien_drain_busy(struct lien_drain *drain)
+{
+	int busy;
+
+	if (!drain || drain->pid != getpid())
+		return 0;
+	pthread_mutex_lock(&drain->lock);
+	busy = drain->wanted != drain->done;
+	pthread_mutex_unlock(&drain->lock);
+	return busy;
+}
+
+void lien_drain_end(struct lien_drain *drain)
+{
+	if (!drain || drain->pid != getpid())
+		return;
+	pthread_mutex_lock(&drain->lock);
+	drain->stop = 1;
+	pthread_cond_broadcast(&drain->changed);
+	pthread_mutex_unlock(&drain->lock);
+	pthread_join(drain->thread, NULL);
+	pthread_cond_destroy(&drain->changed);
+	pthread_mutex_destroy(&drain->lock);
+	free(drain);
 }
 
 int lien_order_drain(struct lien_control *control, unsigned limit_ms)

@@ -51,4 +51,9 @@ void lien_handles_settle(const struct lien_driver *driver)
 {
 	while (owed_count && !driver->cuMemRelease(owed[owed_count - 1]))
 		owed_count--;
+	if (owed_count)
+		return;
+	free(owed);
+	owed = NULL;
+	owed_room = 0;
 }

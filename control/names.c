@@ -174,6 +174,18 @@ uint64_t lien_names_retained(uint64_t real)
 	return real;
 }
 
+unsigned lien_names_renamed(void)
+{
+	struct name *name;
+	unsigned count = 0;
+
+	pthread_mutex_lock(&lock);
+	RB_FOREACH (name, names, &names)
+		count += name->parked || name->name != name->target;
+	pthread_mutex_unlock(&lock);
+	return count;
+}
+
 void lien_names_released(uint64_t value)
 {
 	struct name *name;

@@ -25,5 +25,8 @@ uint64_t lien_names_made(uint64_t real);
 uint64_t lien_names_retained(uint64_t real);
 /* The application released a name. */
 void lien_names_released(uint64_t name);
+/* How many names mean another handle than the one that they look like: without translation they
+ * would mean the wrong memory, or none. Where there are none, none comes to be but by park(). */
+unsigned lien_names_renamed(void);
 
 #endif

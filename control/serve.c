@@ -225,17 +225,20 @@ static int stage(struct lien_control *control, const struct message *message)
 static int driver_ready(struct lien_control *control)
 {
 	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+	const long tid = syscall(SYS_gettid);
 	const char *missing;
 
 	if (control->driver) {
 		lien_handles_settle(control->driver);
-		return 0;
+	} else {
+		control->driver = lien_driver_find(&missing);
+		if (!control->driver)
+			return lien_control_fail(control, -ENOSYS, 0, missing);
+		lien_translate_prepare(control->driver);
 	}
-	control->driver = lien_driver_find(&missing);
-	if (!control->driver)
-		return lien_control_fail(control, -ENOSYS, 0, missing);
-	lien_translate_prepare(control->driver);
-	control->driver->cuThreadExchangeStreamCaptureMode(&mode);
+	if (control->relaxed != tid) /* it may be another thread than it was */
+		control->driver->cuThreadExchangeStreamCaptureMode(&mode);
+	control->relaxed = tid;
 	return 0;
 }
 
@@ -408,6 +411,8 @@ static int obey(struct lien_control *control, int fd, struct message *message)
 
 	if (message->header.type == LIEN_WIRE_GATE)
 		return gate(control, message);
+	if (message->header.type == LIEN_WIRE_END)
+		return lien_order_end(control);
 	if (control->expired && message->header.type >= LIEN_WIRE_DRAIN &&
 		message->header.type <= LIEN_WIRE_DROP)
 		return expired(control);
@@ -499,6 +504,15 @@ static void wait_for_order(int fd)
 	lien_gate_open();
 }
 
+/* The agent has its own copy of its end, and has the answer. */
+static void close_pair(int fd, uint64_t ino)
+{
+	if (still(fd, ino))
+		close(fd);
+	if (kept.agent_end >= 0)
+		close(kept.agent_end);
+}
+
 void lien_control_serve(int fd, uint64_t ino)
 {
 	static pthread_mutex_t serving = PTHREAD_MUTEX_INITIALIZER;
@@ -535,7 +549,13 @@ void lien_control_serve(int fd, uint64_t ino)
 		send_reply(fd, &kept.reply, &who,
 			allowed && message.header.type == LIEN_WIRE_HELLO ? sizeof(who) : 0, NULL,
 			0);
+		if (kept.ended)
+			break;
 		wait_for_order(fd);
+	}
+	if (kept.ended) {
+		close_pair(fd, ino);
+		memset(&kept, 0, sizeof(kept));
 	}
 	pthread_mutex_unlock(&serving);
 }

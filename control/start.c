@@ -7,8 +7,10 @@
  * whatever a called function may do. Without an agent nothing ever happens. A library that is put
  * into a live process is opened by a thread made for that, which starts the control thread at once.
  */
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/membarrier.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -24,6 +26,10 @@
 
 /* Out of the way of programs that count their descriptors from below. */
 #define FD_FLOOR 900
+
+#define FORBID_US    1000
+#define FORBID_TRIES 1000
+#define QUIET_US     200000
 
 __attribute__((visibility("default"))) struct lien_control_state lien_control_state = {
 	.version = LIEN_WIRE_VERSION,
@@ -107,9 +113,10 @@ static void start(void)
 	__atomic_store_n(&state->agent_fd, pair[0], __ATOMIC_RELEASE);
 }
 
+static int starting; /* somebody is in start(), or nobody may be */
+
 static void woken(int signal)
 {
-	static int starting;
 	int saved = errno;
 
 	(void)signal;
@@ -121,7 +128,10 @@ static void woken(int signal)
 	errno = saved;
 }
 
-__attribute__((constructor)) static void load(void)
+static int by_injection; /* dlopen() was called for it */
+
+/* 0, or -EAGAIN: no signal is free. */
+static int install(void)
 {
 	struct sigaction old, action = {.sa_handler = woken, .sa_flags = SA_RESTART};
 	int signal;
@@ -131,15 +141,106 @@ __attribute__((constructor)) static void load(void)
 		if (!sigaction(signal, NULL, &old) && old.sa_handler == SIG_DFL)
 			break;
 	if (signal == SIGRTMIN)
-		return;
+		return -EAGAIN;
 	sigemptyset(&action.sa_mask);
 	if (sigaction(signal, &action, NULL))
-		return;
+		return -errno;
 	lien_control_state.translate = (uintptr_t)__start_lien_translate;
 	lien_control_state.translate_end = (uintptr_t)__stop_lien_translate;
 	lien_control_state.signal = signal;
 	lien_control_state.handler = (uintptr_t)woken;
-	if (syscall(SYS_gettid) != getpid())
+	return 0;
+}
+
+__attribute__((constructor)) static void load(void)
+{
+	if (install())
+		return;
+	by_injection = syscall(SYS_gettid) != getpid();
+	if (by_injection)
 		start();
 	__atomic_store_n(&lien_control_state.magic, LIEN_WIRE_MAGIC, __ATOMIC_RELEASE);
 }
+
+/* --- the end, and what may follow it ------------------------------------------------------------
+ */
+
+int lien_start_forbid(void)
+{
+	int tries;
+
+	/* Whoever is in start() makes two sockets and a thread. */
+	for (tries = 0; __atomic_exchange_n(&starting, 1, __ATOMIC_ACQUIRE); tries++) {
+		if (tries == FORBID_TRIES)
+			return -EBUSY;
+		usleep(FORBID_US);
+	}
+	return 0;
+}
+
+void lien_start_allow(void)
+{
+	__atomic_store_n(&starting, 0, __ATOMIC_RELEASE);
+}
+
+/*
+ * The agent's BPF program looks whether our handler is installed, and then sends. A signal that
+ * comes when it is the default's would end the process. So it is ignored first, which also drops
+ * those that wait, until every program that was on its way has come to its end. 0, or -EBUSY: the
+ * handler is not ours any more; whoever has taken the signal may have kept ours, to put it back.
+ */
+static int give_back_signal(int signal)
+{
+	struct sigaction old, ignore = {.sa_handler = SIG_IGN}, normal = {.sa_handler = SIG_DFL};
+
+	if (sigaction(signal, NULL, &old) || old.sa_handler != woken)
+		return -EBUSY;
+	sigemptyset(&ignore.sa_mask);
+	sigemptyset(&normal.sa_mask);
+	sigaction(signal, &ignore, NULL);
+	if (syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0))
+		usleep(QUIET_US); /* not on this kernel, or not allowed here */
+	sigaction(signal, &normal, NULL);
+	return 0;
+}
+
+int lien_start_undo(void **handle)
+{
+	struct lien_control_state *state = &lien_control_state;
+	int fd = state->agent_fd, stays;
+	Dl_info info;
+
+	stays = give_back_signal(state->signal) || !by_injection;
+	if (fd >= 0 && lien_control_inode(fd) != state->agent_ino)
+		fd = -1; /* the application's, by now */
+	state->agent_fd = -1;
+	if (stays || !dladdr1(state, &info, handle, RTLD_DL_LINKMAP))
+		*handle = NULL;
+	__atomic_store_n(&state->magic, LIEN_WIRE_MAGIC_ENDED, __ATOMIC_RELEASE);
+	return fd;
+}
+
+/*
+ * Called instead of dlopen() by a thread that was made for it (loader/inject.h), when the library
+ * is there already, and at its end. NULL: there is no free signal, or it is not at its end.
+ */
+static void *again(const char *path, int mode)
+{
+	uint64_t ended = LIEN_WIRE_MAGIC_ENDED;
+
+	(void)path, (void)mode;
+	if (!__atomic_compare_exchange_n(
+		    &lien_control_state.magic, &ended, 0, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+		return NULL;
+	if (install()) {
+		__atomic_store_n(
+			&lien_control_state.magic, LIEN_WIRE_MAGIC_ENDED, __ATOMIC_RELEASE);
+		return NULL;
+	}
+	start();
+	lien_start_allow();
+	__atomic_store_n(&lien_control_state.magic, LIEN_WIRE_MAGIC, __ATOMIC_RELEASE);
+	return &lien_control_state;
+}
+
+__attribute__((visibility("default"))) void *(*const lien_control_again)(const char *, int) = again;

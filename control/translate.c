@@ -193,17 +193,27 @@ struct replacement {
 static struct replacement replacements[REPLACEMENTS];
 
 struct scan {
-	uintptr_t low, high; /* of the real ones: most words are outside */
+	uintptr_t low, high; /* of those that are looked for: most words are outside */
+	int back;	     /* ours are looked for, to be replaced by the real ones */
 	int pagemap;
 	int anew;  /* objects have been loaded since the last time: look also where nobody writes */
 	int again; /* something was left out */
 	unsigned long long loaded; /* how many objects there have been */
 };
 
+static int placed;		   /* ours was put somewhere, once */
+static unsigned long long scanned; /* lien_translate_install(): how many objects there were */
+
 /* Unless somebody has written there meanwhile: that one means something else. */
-static void replace_word(uintptr_t *word, uintptr_t was, uintptr_t ours)
+static void replace_word(uintptr_t *word, uintptr_t was, uintptr_t becomes)
 {
-	__atomic_compare_exchange_n(word, &was, ours, 0, __ATOMIC_RELEASE, __ATOMIC_RELAXED);
+	placed = 1; /* before: somebody may copy it at once */
+	__atomic_compare_exchange_n(word, &was, becomes, 0, __ATOMIC_RELEASE, __ATOMIC_RELAXED);
+}
+
+static uintptr_t looked_for(const struct scan *scan, unsigned i)
+{
+	return scan->back ? replacements[i].ours : replacements[i].real;
 }
 
 /* How many words are to be replaced; with `replace`, they are. */
@@ -217,11 +227,12 @@ static unsigned scan_words(const struct scan *scan, uintptr_t from, uintptr_t to
 		if (value < scan->low || value > scan->high)
 			continue;
 		for (i = 0; i < REPLACEMENTS; i++) {
-			if (value != replacements[i].real)
+			if (value != looked_for(scan, i))
 				continue;
 			found++;
 			if (replace)
-				replace_word(word, value, replacements[i].ours);
+				replace_word(word, value,
+					scan->back ? replacements[i].real : replacements[i].ours);
 		}
 	}
 	return found;
@@ -402,7 +413,7 @@ static int scan_object(struct dl_phdr_info *info, size_t size, void *arg)
 	for (i = 0; i < info->dlpi_phnum; i++) {
 		const ElfW(Phdr) *segment = &info->dlpi_phdr[i];
 
-		if (segment->p_type == PT_DYNAMIC && scan->anew)
+		if (segment->p_type == PT_DYNAMIC && scan->anew && !scan->back)
 			bind_calls(info, segment);
 		if (segment->p_type != PT_LOAD || !(segment->p_flags & PF_W))
 			continue;
@@ -457,29 +468,46 @@ void lien_translate_prepare(const struct lien_driver *found)
 	}
 }
 
+static void scan_all(struct scan *scan)
+{
+	unsigned i;
+
+	scan->low = UINTPTR_MAX;
+	for (i = 0; i < REPLACEMENTS; i++) {
+		uintptr_t value = looked_for(scan, i);
+
+		if (replacements[i].real == UINTPTR_MAX)
+			continue;
+		scan->low = value < scan->low ? value : scan->low;
+		scan->high = value > scan->high ? value : scan->high;
+	}
+	scan->pagemap = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+	dl_iterate_phdr(scan_object, scan);
+	if (scan->pagemap >= 0)
+		close(scan->pagemap);
+}
+
 void lien_translate_install(int always)
 {
-	static unsigned long long scanned;
-	struct scan scan = {.low = UINTPTR_MAX};
+	struct scan scan = {0};
 	unsigned long long loaded = 0;
-	unsigned i;
 
 	dl_iterate_phdr(count_loaded, &loaded);
 	scan.anew = !loaded || loaded != scanned;
 	if (!scan.anew && !always)
 		return;
-	for (i = 0; i < REPLACEMENTS; i++) {
-		uintptr_t real = replacements[i].real;
-
-		if (real == UINTPTR_MAX)
-			continue;
-		scan.low = real < scan.low ? real : scan.low;
-		scan.high = real > scan.high ? real : scan.high;
-	}
-	scan.pagemap = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
-	dl_iterate_phdr(scan_object, &scan);
-	if (scan.pagemap >= 0)
-		close(scan.pagemap);
+	scan_all(&scan);
 	if (!scan.again)
 		scanned = scan.loaded;
+}
+
+int lien_translate_remove(void)
+{
+	struct scan scan = {.back = 1, .anew = 1};
+
+	lien_translate_hold_all(0);
+	if (placed)
+		scan_all(&scan);
+	scanned = 0; /* all is to be looked at, should it be installed again */
+	return !placed;
 }

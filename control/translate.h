@@ -28,5 +28,10 @@ void lien_translate_prepare(const struct lien_driver *driver);
 /* Replaces what has been cached since the last time, or, unless `always`, only if something was
  * loaded since then. Takes about 20 ms in a process with PyTorch. */
 void lien_translate_install(int always);
+/* Puts the driver's functions back where ours stand. 1: no pointer of ours was ever given to
+ * anybody; 0: somebody may have copied one, so the code must stay, and passes handles on as they
+ * are. To be called when no name means anything else than it looks like. As prepare(), it may wait.
+ */
+int lien_translate_remove(void);
 
 #endif

@@ -144,6 +144,7 @@ static void fill_stub(const struct lien_inject *inject, const struct lien_remote
 	stub->errno_location = inject->errno_location;
 	stub->munmap = inject->munmap;
 	stub->mode = inject->dlopen_mode;
+	stub->handle = inject->library ? inject->library->handle : 0;
 	stub->restore_rt = inject->restore_rt;
 	stub->frame = remote->frame + sizeof(uint64_t);
 	stub->start = region + LIEN_STUB_LABEL(lien_stub_start);
@@ -271,31 +272,65 @@ out:
 	return err;
 }
 
-static int inject_now(struct lien_inject *inject)
+/* In several attempts, if threads wait for locks: 0, and the new one runs. */
+static int start(struct lien_inject *inject, uint64_t *region)
 {
-	uint64_t region = 0;
-	int err;
+	int err = -EDEADLK;
 
-	err = open_process(inject);
+	for (int tries = 0; tries < TRIES; tries++) {
+		err = borrow(inject, region);
+		if (err != -EDEADLK || lien_inject_late(inject))
+			break;
+		inject->locked = inject->result->thread;
+	}
+	return err;
+}
+
+static int open_all(struct lien_inject *inject)
+{
+	int err = open_process(inject);
+
 	if (!err)
 		err = lien_inject_check(inject);
-	if (!err)
-		err = open_memory(inject);
+	return err ? err : open_memory(inject);
+}
+
+static int inject_now(struct lien_inject *inject)
+{
+	uint64_t region = 0, again;
+	int err;
+
+	err = open_all(inject);
 	if (!err)
 		err = lien_inject_present(inject);
 	inject->result->present = err > 0;
 	if (err)
 		return err > 0 ? 0 : err;
+	again = inject->again;
 	err = lien_inject_find(inject);
 	if (err)
 		return err;
-	for (int tries = 0; tries < TRIES; tries++) {
-		err = borrow(inject, &region);
-		if (err != -EDEADLK || lien_inject_late(inject))
-			break;
-		inject->locked = inject->result->thread;
-	}
-	return err ? err : lien_inject_load(inject, region);
+	if (again)
+		inject->dlopen = again;
+	err = start(inject, &region);
+	if (err)
+		return err;
+	return again ? lien_inject_again(inject, region) : lien_inject_load(inject, region);
+}
+
+static int eject_now(struct lien_inject *inject)
+{
+	uint64_t region = 0;
+	int err;
+
+	err = open_all(inject);
+	if (!err)
+		err = lien_inject_find(inject);
+	if (!err)
+		err = lien_inject_clear(inject);
+	if (!err)
+		err = start(inject, &region);
+	return err ? err : lien_inject_unload(inject, region);
 }
 
 struct job {
@@ -308,40 +343,58 @@ static void *work(void *arg)
 {
 	struct job *job = arg;
 
-	job->err = inject_now(&job->inject);
+	job->err = job->inject.library ? eject_now(&job->inject) : inject_now(&job->inject);
 	return NULL;
+}
+
+static int run(struct job *job, int pidfd, unsigned limit_ms)
+{
+	struct lien_inject *inject = &job->inject;
+	uint64_t begun = lien_clock_ns();
+	pthread_t thread;
+	int err;
+
+	inject->deadline_ns = begun + limit_ms * 1000000ull;
+	inject->pidfd = pidfd >= 0 ? fcntl(pidfd, F_DUPFD_CLOEXEC, 0) : -1;
+	inject->mem = -1;
+	memset(inject->result, 0, sizeof(*inject->result));
+	if (inject->why_size)
+		inject->why[0] = 0;
+	err = pthread_create(&thread, NULL, work, job);
+	if (err)
+		job->err =
+			lien_inject_fail(inject, -err, "cannot start a thread: %s", strerror(err));
+	else
+		pthread_join(thread, NULL);
+	if (inject->pidfd >= 0)
+		close(inject->pidfd);
+	if (inject->mem >= 0)
+		close(inject->mem);
+	inject->result->total_ns = lien_clock_ns() - begun;
+	return job->err;
 }
 
 int lien_inject(uint32_t pid, int pidfd, int library_fd, unsigned limit_ms,
 	struct lien_inject_result *result, char *why, size_t size)
 {
-	uint64_t begun = lien_clock_ns();
-	struct job job = {.inject = {
-				  .pid = pid,
+	struct job job = {.inject = {.pid = pid,
 				  .library_fd = library_fd,
-				  .deadline_ns = begun + limit_ms * 1000000ull,
 				  .result = result,
 				  .why = why,
-				  .why_size = size,
-				  .pidfd = pidfd >= 0 ? fcntl(pidfd, F_DUPFD_CLOEXEC, 0) : -1,
-				  .mem = -1,
-			  }};
-	pthread_t thread;
-	int err;
+				  .why_size = size}};
 
-	memset(result, 0, sizeof(*result));
-	if (size)
-		why[0] = 0;
-	err = pthread_create(&thread, NULL, work, &job);
-	if (err)
-		job.err = lien_inject_fail(
-			&job.inject, -err, "cannot start a thread: %s", strerror(err));
-	else
-		pthread_join(thread, NULL);
-	if (job.inject.pidfd >= 0)
-		close(job.inject.pidfd);
-	if (job.inject.mem >= 0)
-		close(job.inject.mem);
-	result->total_ns = lien_clock_ns() - begun;
-	return job.err;
+	return run(&job, pidfd, limit_ms);
+}
+
+int lien_eject(uint32_t pid, int pidfd, const struct lien_inject_library *library,
+	unsigned limit_ms, struct lien_inject_result *result, char *why, size_t size)
+{
+	struct job job = {.inject = {.pid = pid,
+				  .library_fd = -1,
+				  .library = library,
+				  .result = result,
+				  .why = why,
+				  .why_size = size}};
+
+	return run(&job, pidfd, limit_ms);
 }

@@ -24,7 +24,8 @@ struct lien_inject_result {
 };
 
 /*
- * 0: the library is in process `pid` and its handler is installed. Else -errno, with one line in
+ * 0: the library is in process `pid` and its handler is installed; one that is at its end there
+ * (LIEN_WIRE_END) is begun again. Else -errno, with one line in
  * `why` that names the process, the cause and the remedy; nothing is left in the process then,
  * but for -ETIMEDOUT while the loader is busy: the library may come still, `why` says so, and
  * another call sees whether it did.
@@ -44,5 +45,22 @@ struct lien_inject_result {
  */
 int lien_inject(uint32_t pid, int pidfd, int library_fd, unsigned limit_ms,
 	struct lien_inject_result *result, char *why, size_t size);
+
+/* A control library that is at its end, and may be taken away. */
+struct lien_inject_library {
+	uint64_t handle;	 /* for dlclose() */
+	uint64_t text, text_end; /* its code */
+	uint32_t thread;	 /* its last one, by its id there: to be waited for */
+};
+
+/*
+ * Has the process close it, in the same way, once no thread has anything of its code on its stack:
+ * nobody comes back to it then, for its signal was given back and its functions were never handed
+ * out. Threads that wait in a system call are looked at as they are; others are stopped for some
+ * us. 0: it is gone. Else as above, also -EBUSY: a thread is in it, or somebody else holds it; it
+ * is still there then, and does nothing.
+ */
+int lien_eject(uint32_t pid, int pidfd, const struct lien_inject_library *library,
+	unsigned limit_ms, struct lien_inject_result *result, char *why, size_t size);
 
 #endif

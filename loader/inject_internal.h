@@ -44,6 +44,8 @@ struct lien_inject {
 	struct lien_inject_range unsafe[LIEN_INJECT_RANGES];
 	unsigned unsafe_count;
 	uint64_t control; /* lien_control_state of a library that is there; 0: none */
+	uint64_t again;	  /* its lien_control_again, if it is at its end */
+	const struct lien_inject_library *library; /* to be taken away; NULL: to be put there */
 	uint32_t libc_minor;
 	uint32_t locked; /* a thread that waited for a lock when it was borrowed; 0: none */
 };
@@ -70,13 +72,33 @@ long long lien_inject_status(uint32_t pid, uint32_t tid, const char *field, int 
 
 /* inject_libc.c: finds the addresses above. 0 or -errno. */
 int lien_inject_find(struct lien_inject *inject);
-/* Finds the library, if it is mapped: inject->control. 0 or -errno. */
+/* Finds the library, if it is mapped: inject->control and ->again. 0 or -errno. */
 int lien_inject_find_control(struct lien_inject *inject);
 
-/* inject_load.c: is the library there, and has it started? 0 no, 1 yes, -errno. */
+struct lien_stub;
+
+/* inject_load.c: is the library there, and has it started? 0 no, or it is at its end: then
+ * inject->again is what begins it; 1 yes, -errno. */
 int lien_inject_present(struct lien_inject *inject);
 /* Has the new thread load it. 0 or -errno. */
 int lien_inject_load(struct lien_inject *inject, uint64_t region);
+/* Until the new thread is that far. -ESRCH, -ETIMEDOUT. */
+int lien_inject_wait_for(
+	struct lien_inject *inject, uint64_t region, uint32_t step, struct lien_stub *stub);
+/* It was not that far in time: it stops if it has not begun. Returns err. */
+int lien_inject_give_up(
+	struct lien_inject *inject, uint64_t region, const struct lien_stub *stub, int err);
+/* Until the new thread has taken its memory away, and ended. */
+void lien_inject_see_off(
+	struct lien_inject *inject, uint64_t region, uint32_t inner, uint32_t last);
+/* A thread of the process by the number that it has there; 0: none. */
+uint32_t lien_inject_thread_of(const struct lien_inject *inject, uint32_t inner);
+
+/* inject_end.c: has the new thread call inject->again, or dlclose(). 0 or -errno. */
+int lien_inject_again(struct lien_inject *inject, uint64_t region);
+int lien_inject_unload(struct lien_inject *inject, uint64_t region);
+/* Until nobody is in the library's code, or comes back to it. 0 or -errno. */
+int lien_inject_clear(struct lien_inject *inject);
 
 /* A thread under our control. All calls are for the thread that seized it. */
 struct lien_remote {
@@ -101,6 +123,10 @@ struct lien_remote {
  * stop, and goes on when the calling thread ends.
  */
 int lien_remote_stop(struct lien_remote *remote, const struct lien_inject *inject, pid_t tid);
+typedef bool lien_remote_fn(const struct lien_inject *inject, const struct user_regs_struct *regs);
+/* Stops any thread for as long as it takes to look at it: what fn says, in *found. As above, but
+ * for -EAGAIN. */
+int lien_remote_look(const struct lien_inject *inject, pid_t tid, lien_remote_fn *fn, bool *found);
 /* Takes its registers. From here on it comes back by itself should we be killed. -EFAULT: it has no
  * room in its stack, -errno. */
 int lien_remote_borrow(struct lien_remote *remote);

@@ -319,11 +319,11 @@ int lien_inject_find_control(struct lien_inject *inject)
 {
 	struct layout *layout;
 	struct lien_elf *elf;
-	uint64_t value;
+	uint64_t value, again = 0;
 	struct stat st;
 	int fd, err;
 
-	inject->control = 0;
+	inject->control = inject->again = 0;
 	err = look_at_maps(inject, &layout);
 	if (err)
 		return err;
@@ -335,6 +335,8 @@ int lien_inject_find_control(struct lien_inject *inject)
 		close(fd);
 	if (!err) {
 		err = lien_elf_object(elf, "lien_control_state", &value);
+		if (lien_elf_object(elf, "lien_control_again", &again))
+			again = 0;
 		lien_elf_close(elf);
 	}
 	if (err)
@@ -342,6 +344,10 @@ int lien_inject_find_control(struct lien_inject *inject)
 			inject->pid, strerror(-err));
 	else
 		inject->control = layout->control.start + value;
+	if (!err && again &&
+		lien_inject_read(inject, layout->control.start + again, &inject->again,
+			sizeof(inject->again)))
+		inject->again = 0;
 out:
 	free(layout);
 	return err;

@@ -37,6 +37,10 @@ int lien_inject_present(struct lien_inject *inject)
 		return err;
 	if (lien_inject_read(inject, inject->control, &state, sizeof(state)))
 		return lien_inject_fail_gone(inject);
+	if (state.magic == LIEN_WIRE_MAGIC_ENDED && state.version == LIEN_WIRE_VERSION &&
+		inject->again)
+		return 0;
+	inject->again = 0;
 	if (state.magic != LIEN_WIRE_MAGIC)
 		return lien_inject_fail(inject, -EBUSY,
 			"process %u has a control library that has not started: it is being "
@@ -52,8 +56,7 @@ int lien_inject_present(struct lien_inject *inject)
 	return 1;
 }
 
-/* Until the new thread is that far. */
-static int wait_for(
+int lien_inject_wait_for(
 	struct lien_inject *inject, uint64_t region, uint32_t step, struct lien_stub *stub)
 {
 	const struct timespec nap = {.tv_nsec = LIEN_STUB_NAP_NS};
@@ -171,8 +174,7 @@ static int loaded(struct lien_inject *inject, const struct lien_stub *stub)
 	return err;
 }
 
-/* A thread of the process by the number that it has there; 0: none. */
-static uint32_t thread_of(struct lien_inject *inject, uint32_t inner)
+uint32_t lien_inject_thread_of(const struct lien_inject *inject, uint32_t inner)
 {
 	struct dirent *entry;
 	uint32_t tid, found = 0;
@@ -191,12 +193,11 @@ static uint32_t thread_of(struct lien_inject *inject, uint32_t inner)
 	return found;
 }
 
-/* Until the new thread has taken its memory away, and ended. */
-static void see_off(struct lien_inject *inject, uint64_t region, uint32_t inner, uint32_t last)
+void lien_inject_see_off(struct lien_inject *inject, uint64_t region, uint32_t inner, uint32_t last)
 {
 	uint64_t end = lien_clock_ns() + CLEAR_UP_NS;
 	const struct timespec nap = {.tv_nsec = LIEN_STUB_NAP_NS};
-	uint32_t tid = thread_of(inject, inner);
+	uint32_t tid = lien_inject_thread_of(inject, inner);
 	char byte;
 
 	lien_inject_write(inject, LIEN_STUB_AT(region, last), &last, sizeof(last));
@@ -213,6 +214,24 @@ static bool may_serve(int err)
 	return err == -EPROTO || err == -EMFILE || err == -ENFILE || err == -ENOMEM;
 }
 
+int lien_inject_give_up(
+	struct lien_inject *inject, uint64_t region, const struct lien_stub *stub, int err)
+{
+	uint32_t go = LIEN_STUB_GO, stop = LIEN_STUB_STOP;
+
+	if (err == -ESRCH)
+		return err;
+	/* It closes nothing that somebody may use by then. */
+	lien_inject_write(inject, LIEN_STUB_AT(region, last), &go, sizeof(go));
+	if (!stub->word)
+		lien_inject_write(inject, LIEN_STUB_AT(region, word), &stop, sizeof(stop));
+	return lien_inject_fail(inject, err,
+		"the loader of process %u is busy: the control library may %s when it is done; "
+		"look "
+		"again",
+		inject->pid, inject->library ? "be gone" : "be there");
+}
+
 /* What the new thread is told, and what it says. */
 int lien_inject_load(struct lien_inject *inject, uint64_t region)
 {
@@ -220,7 +239,7 @@ int lien_inject_load(struct lien_inject *inject, uint64_t region)
 	struct lien_stub stub;
 	int err, copied = 0;
 
-	err = wait_for(inject, region, LIEN_STUB_READY, &stub);
+	err = lien_inject_wait_for(inject, region, LIEN_STUB_READY, &stub);
 	if (!err && stub.fd >= 0) {
 		snprintf(stub.path, sizeof(stub.path), FD_PATH "%d", stub.fd);
 		copied = copy_library(inject, stub.fd);
@@ -229,25 +248,15 @@ int lien_inject_load(struct lien_inject *inject, uint64_t region)
 				inject, LIEN_STUB_AT(region, path), stub.path, sizeof(stub.path));
 		lien_inject_write(
 			inject, LIEN_STUB_AT(region, word), copied ? &stop : &go, sizeof(go));
-		err = wait_for(inject, region, LIEN_STUB_DONE, &stub);
+		err = lien_inject_wait_for(inject, region, LIEN_STUB_DONE, &stub);
 	}
-	if (err == -ESRCH)
-		return err;
-	if (err) {
-		/* It stops if it has not begun; it closes nothing that somebody may use by then. */
-		lien_inject_write(inject, LIEN_STUB_AT(region, last), &go, sizeof(go));
-		if (!stub.word)
-			lien_inject_write(inject, LIEN_STUB_AT(region, word), &stop, sizeof(stop));
-		return lien_inject_fail(inject, err,
-			"the loader of process %u is busy: the control library may be there when "
-			"it "
-			"is done; look again",
-			inject->pid);
-	}
+	if (err)
+		return lien_inject_give_up(inject, region, &stub, err);
 	err = copied ? lien_inject_fail(inject, copied,
 			       "cannot give the control library to process %u: %s", inject->pid,
 			       strerror(-copied))
 		     : loaded(inject, &stub);
-	see_off(inject, region, stub.tid, err && !may_serve(err) ? LIEN_STUB_STOP : LIEN_STUB_GO);
+	lien_inject_see_off(
+		inject, region, stub.tid, err && !may_serve(err) ? LIEN_STUB_STOP : LIEN_STUB_GO);
 	return err;
 }

@@ -130,5 +130,7 @@ int lien_probes_add_control_file(struct lien_probes *probes, const char *path);
 /* Where the process's control library is, and whether it is to be woken. */
 int lien_probes_set_control(
 	struct lien_probes *probes, uint32_t pid, const struct lien_probe_control *control);
+/* It has none any more. */
+void lien_probes_remove_control(struct lien_probes *probes, uint32_t pid);
 
 #endif

@@ -13,6 +13,7 @@
 #include <elf.h>
 #include <errno.h>
 #include <sched.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
@@ -156,10 +157,10 @@ static int let_go(struct lien_remote *remote)
 	return trace(remote, PTRACE_DETACH, NULL, NULL);
 }
 
-int lien_remote_stop(struct lien_remote *remote, const struct lien_inject *inject, pid_t tid)
+/* Stopped, with a call that is restarted as if nothing had been; as it was when it stopped. */
+static int seize(struct lien_remote *remote, const struct lien_inject *inject, pid_t tid,
+	struct user_regs_struct *regs)
 {
-	struct user_regs_struct regs;
-	uint16_t code;
 	int err;
 
 	memset(remote, 0, sizeof(*remote));
@@ -175,18 +176,44 @@ int lien_remote_stop(struct lien_remote *remote, const struct lien_inject *injec
 		return -EBUSY;
 	}
 	if (!err)
-		err = trace(remote, PTRACE_GETREGS, NULL, &regs);
+		err = trace(remote, PTRACE_GETREGS, NULL, regs);
 	if (err)
 		return err;
-	remote->before = regs;
+	remote->before = *regs;
 	mend(&remote->before);
-	if (remote->before.rax != regs.rax)
+	if (remote->before.rax != regs->rax)
 		trace(remote, PTRACE_SETREGS, NULL, &remote->before);
+	return 0;
+}
+
+int lien_remote_stop(struct lien_remote *remote, const struct lien_inject *inject, pid_t tid)
+{
+	struct user_regs_struct regs;
+	uint16_t code;
+	int err;
+
+	err = seize(remote, inject, tid, &regs);
+	if (err)
+		return err;
 	if ((long)regs.orig_rax >= 0 && restarts(&remote->before) && regs.cs == USER_CS &&
 		!lien_inject_read(inject, regs.rip - 2, &code, sizeof(code)) && code == 0x050f)
 		return 0;
 	let_go(remote);
 	return -EAGAIN;
+}
+
+int lien_remote_look(const struct lien_inject *inject, pid_t tid, lien_remote_fn *fn, bool *found)
+{
+	struct lien_remote *remote = calloc(1, sizeof(*remote));
+	struct user_regs_struct regs;
+	int err = remote ? seize(remote, inject, tid, &regs) : -ENOMEM;
+
+	if (!err) {
+		*found = fn(inject, &regs);
+		err = let_go(remote);
+	}
+	free(remote);
+	return err;
 }
 
 /* Begins at code, with the frame to return by. */

@@ -26,6 +26,8 @@ INJECT_SRCS		     := $(sort $(wildcard loader/inject*.c loader/remote*.c)) \
 	$(addprefix loader/, elf_symbols.c libraries.c maps.c)
 UNIT_SRCS_test_inject_choice := $(INJECT_SRCS)
 UNIT_LIBS_test_inject_choice := -lelf
+UNIT_SRCS_test_inject_clear  := $(INJECT_SRCS)
+UNIT_LIBS_test_inject_clear  := -lelf
 UNIT_SRCS_test_replay_script := $(REPLAY_SCRIPT_SRCS)
 UNIT_SRCS_test_replay_order  := $(REPLAY_SCRIPT_SRCS)
 UNIT_SRCS_test_items	     := control/items.c

@@ -11,6 +11,7 @@ int lien_cmd_arena(int argc, char **argv);
 int lien_cmd_attach(int argc, char **argv);
 int lien_cmd_check(int argc, char **argv);
 int lien_cmd_comms(int argc, char **argv);
+int lien_cmd_detach(int argc, char **argv);
 int lien_cmd_doctor(int argc, char **argv);
 int lien_cmd_events(int argc, char **argv);
 int lien_cmd_graph(int argc, char **argv);

@@ -17,6 +17,7 @@ static const struct command {
 	{"agent", "watch this node's GPU processes; the other commands ask it", lien_cmd_agent},
 	{"run", "start a program so that its memory can be offloaded", lien_cmd_run},
 	{"attach", "put the control library into processes that run already", lien_cmd_attach},
+	{"detach", "take it out of them again: the process is as it was", lien_cmd_detach},
 	{"ps", "list the processes that use CUDA", lien_cmd_ps},
 	{"mem", "show who owns how much GPU memory, and what offload would free", lien_cmd_mem},
 	{"check", "find leaks and oddities; --deep: compare with the driver", lien_cmd_check},

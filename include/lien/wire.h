@@ -16,6 +16,8 @@
 
 #define LIEN_WIRE_VERSION 5
 #define LIEN_WIRE_MAGIC	  0x6c69656e43544c31ull /* "lienCTL1" */
+/* Instead, after END: it takes no orders and does nothing, until lien_control_again is called. */
+#define LIEN_WIRE_MAGIC_ENDED 0x6c69656e454e4431ull /* "lienEND1" */
 
 /* Published by the control library; read by the agent from outside, never written by it. */
 struct lien_control_state {
@@ -58,6 +60,10 @@ enum lien_wire_type {
 	LIEN_WIRE_MARK,	  /* write this process's */
 	LIEN_WIRE_LOOK,	  /* reply: the first bytes of all that MARKS has named here */
 	LIEN_WIRE_UNMARK, /* put back what the marks were written over; the list is cleared */
+	/* Leave the process as it was, and end; refused (-EBUSY) with nothing changed. Reply: .arg,
+	 * a dlopen() handle that may be closed once thread .arg2 has ended; 0: the library has to
+	 * stay. */
+	LIEN_WIRE_END,
 };
 
 enum lien_wire_gate {

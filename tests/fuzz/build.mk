@@ -14,14 +14,14 @@ FUZZ_NAMES	:= $(patsubst tests/fuzz/%.c,%,$(sort $(wildcard tests/fuzz/fuzz_*.c)
 FUZZ_TARGETS	:= $(FUZZ_NAMES:%=$(FUZZ)/%)
 FUZZ_FLAGS	:= -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined \
 	-fno-omit-frame-pointer
-FUZZ_AGENT	:= tests/fuzz/fake_agent.c $(addprefix agent/, adopt.c attach.c comms.c compare.c link.c orders.c \
+FUZZ_AGENT	:= tests/fuzz/fake_agent.c $(addprefix agent/, adopt.c attach.c comms.c compare.c detach.c eject.c link.c orders.c \
 	prepare.c requests.c status.c server.c walks.c wish.c) loader/elf_symbols.c loader/libraries.c loader/maps.c
 
 FUZZ_SRCS_fuzz_client	 := $(FUZZ_AGENT)
 FUZZ_SRCS_fuzz_replies	 := $(FUZZ_AGENT)
 FUZZ_LD_fuzz_client	 := -Wl,--wrap=poll,--wrap=getsockopt,--wrap=lien_maps_read
 FUZZ_LD_fuzz_replies	 := -Wl,--wrap=poll,--wrap=getsockopt,--wrap=lien_maps_read
-FUZZ_SRCS_fuzz_orders	 := $(addprefix control/, adopt.c arena.c checksum.c drain.c gate.c handles.c items.c memory.c \
+FUZZ_SRCS_fuzz_orders	 := $(addprefix control/, adopt.c arena.c checksum.c drain.c end.c gate.c handles.c items.c memory.c \
 	numa.c reserve.c verify.c walk.c)
 FUZZ_LD_fuzz_orders	 := -Wl,--wrap=poll,--wrap=madvise
 FUZZ_SRCS_fuzz_symbols	 := $(addprefix loader/, demangle.c elf_symbols.c symbols.c)

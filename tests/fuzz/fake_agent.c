@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "agent/attach.h"
+#include "agent/detach.h"
 #include "agent/gate.h"
 #include "agent/level.h"
 #include "agent/node.h"
@@ -293,6 +294,24 @@ int lien_inject(uint32_t pid, int pidfd, int library_fd, unsigned limit_ms,
 	return -EPERM;
 }
 
+int lien_eject(uint32_t pid, int pidfd, const struct lien_inject_library *library,
+	unsigned limit_ms, struct lien_inject_result *result, char *why, size_t size)
+{
+	(void)pid, (void)pidfd, (void)library, (void)limit_ms, (void)result;
+	snprintf(why, size, "not here");
+	return -EPERM;
+}
+
+void lien_probes_remove_control(struct lien_probes *probes, uint32_t pid)
+{
+	(void)probes, (void)pid;
+}
+
+void lien_probes_ungate(struct lien_probes *probes, uint32_t pid)
+{
+	(void)probes, (void)pid;
+}
+
 int lien_worker_new(struct lien_agent *agent, struct lien_worker **out)
 {
 	(void)agent, (void)out;
@@ -486,6 +505,7 @@ void fake_agent_clear(struct fake_agent *fake)
 	struct lien_agent *agent = &fake->agent;
 
 	fake_agent_run(fake);
+	lien_detach_stop(agent);
 	lien_graph_free(graph);
 	agent->graph = graph = NULL;
 	lien_orders_end(agent);
@@ -526,6 +546,7 @@ void fake_agent_run(struct fake_agent *fake)
 	lien_orders_tick(agent);
 	lien_walks_tick(agent);
 	lien_attach_tick(agent);
+	lien_detach_tick(agent);
 	lien_prepare_tick(agent);
 	lien_server_tick(agent);
 }

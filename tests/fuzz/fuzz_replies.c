@@ -39,6 +39,7 @@ static const char *const asked[] = {
 	"{\"op\":\"compare\",\"repair\":true}\n",
 	"{\"op\":\"ps\"}\n{\"op\":\"status\"}\n",
 	"{\"op\":\"mem\",\"by\":\"owner\"}\n{\"op\":\"check\"}\n",
+	"{\"op\":\"detach\"}\n",
 };
 
 int LLVMFuzzerInitialize(int *argc, char ***argv)

@@ -21,6 +21,7 @@ VA = 0x7E0000000000
 STEP = 2 << 20
 (HELLO, STAGE, DRAIN, CHECK, SAVE, UNMAP, DROP, DISCARD, CREATE, EXPORT, IMPORT, FINISH, LIST, WALK,
  PREPARE, RELEASE, GATE) = range(1, 18)
+END = 32
 FIRST, LAST = 1, 2
 OWNED, IMPORTED, SHARED, WORTHLESS = 1, 2, 4, 8
 LOST, KEEP, VERIFY, UNVERIFIED, ROOM = 4, 8, 0x10, 0x20, 0x40
@@ -36,7 +37,7 @@ def client():
         '{"op":"compare","repair":true,"timeout_ms":100}', '{"op":"record","follow":false}', '{"op":"record"}',
         '{"op":"offload","owner":"all","verify":true,"discard":["nccl","1:0x7e0000000000"],"host_limit_bytes":9}',
         '{"op":"offload","on_use":"restore"}\n{"op":"status"}', '{"op":"offload","on_use":"fail","owner":"all"}',
-        '{"op":"offload","on_use":"panic"}', '{"op":"offload","discard":["1:0x1","all"],"pids":[1]}', '{"op":"attach"}', '{"op":"attach","pids":[1,2,9]}', '{"op":"arena"}', '{"op":"arena","release":true,"pids":[1]}', '{"op":"restore","ignore_damage":true}',
+        '{"op":"offload","on_use":"panic"}', '{"op":"offload","discard":["1:0x1","all"],"pids":[1]}', '{"op":"attach"}', '{"op":"attach","pids":[1,2,9]}', '{"op":"detach"}', '{"op":"detach","pids":[1,2]}', '{"op":"arena"}', '{"op":"arena","release":true,"pids":[1]}', '{"op":"restore","ignore_damage":true}',
         '{"op":"nothing"}', 'no JSON', '{"op":"ps","what":1}', '{"op":"mem","by":"device"}\n{"op":"mem","by":"rank"}',
     ]
     for line in lines:
@@ -58,6 +59,9 @@ def replies():
         yield well + offload + well * 10 + restore + answer * 2 + well * 10
         yield well + offload + well * 10 + restore + well + answer * 3 + well * 10
     yield well + offload + well * 3 + bytes([3, 1, 2, 2, 0xFE, 1, 1]) + bytes(16) + well * 8
+    detach = bytes([6, 7])
+    yield well + detach + well * 4
+    yield well + detach + bytes([4, 1, 40, 0, 7, 0x84, 0, 5, 0, 9]) + detach + bytes([7, 200]) + well * 4
     yield well + offload + well * 5 + bytes([8, 1]) + well * 8
     yield well + offload + well * 4 + bytes([7, 200]) + well * 4
     yield well + offload + well * 8 + restore + bytes([4, 1, 40, 0, 7, 0x84, 0, 5, 0, 9]) + well * 10
@@ -101,6 +105,8 @@ def orders():
     yield bytes(16) + order(PREPARE, arg=1 << 60) + order(PREPARE, arg=1, arg2=1 << 40)
     yield bytes(16) + order(WALK, ranges, arg=20000) + order(WALK, ranges * 8, arg=1) + order(99)
     yield bytes(16) + order(HELLO)[:40]
+    yield bytes(16) + b"".join(away[:5]) + order(END) + b"".join(away[5:]) + order(END) + b"".join(back) + order(END)
+    yield bytes(16) + order(PREPARE, arg=40 << 20) + order(WALK, ranges, arg=20000) + order(END) + order(HELLO)
     # Sizes and limits that no agent has in mind.
     for size, references in ((1 << 63, 1), ((1 << 64) - STEP, 1), (STEP, 1 << 31)):
         huge = b"".join(item(n, VA + n * STEP, OWNED, references=references, size=size) for n in (0, 1))

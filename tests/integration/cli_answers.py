@@ -200,6 +200,12 @@ ATTACH = {"processes": [
     {"pid": 813, "command": "python3", "error": None, "present": True, "pause_ms": 0.0, "ms": 0.0},
     {"pid": 814, "command": "sleep", "error": "process 814 is stopped: let it go on first",
      "present": False, "pause_ms": 0.0, "ms": 0.0}], "attached": 2, "refused": 1}
+DETACH = {"processes": [
+    {"pid": 812, "command": "python3", "error": None, "library": "gone", "why": None, "ms": 54.1},
+    {"pid": 813, "command": "python3", "error": None, "library": "mapped",
+     "why": "it came with the program, or its functions were in use", "ms": 31.0},
+    {"pid": 814, "command": "sleep", "error": "memory of it is offloaded: `lien restore` first",
+     "library": None, "why": None, "ms": 0.0}], "detached": 2, "refused": 1}
 ATTACH_READ = {"processes": [
     {"pid": 812, "command": "python3", "error": None, "mappings": 966, "differences": [
         {"kind": "missing", "address": "0x7f2a4c000000", "bytes": 10485760, "driver": {}}],

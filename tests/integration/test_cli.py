@@ -14,12 +14,12 @@ import subprocess
 import sys
 
 from cli_answers import (
-    ATTACH, ATTACH_READ, COMMS, EXPLAINED, GRAPH, HOLDERS, MEM, OFFLOAD, PROGRESS, RESULTS, STATUS,
+    ATTACH, ATTACH_READ, COMMS, DETACH, EXPLAINED, GRAPH, HOLDERS, MEM, OFFLOAD, PROGRESS, RESULTS, STATUS,
     make_graph, mem_by, process)
 from cli_fixture import LIEN, Agent, fits, run_cases, variants
 
 COMMANDS = ["run", "ps", "mem", "comms", "holders", "graph", "offload", "restore", "check", "status",
-            "doctor", "record", "snapshot", "events", "top", "arena", "attach"]
+            "doctor", "record", "snapshot", "events", "top", "arena", "attach", "detach"]
 FROM = ["ps", "mem", "comms", "holders", "graph", "check", "events"]  # can answer from a recording
 QUERIES = {
     "ps": ["ps"],
@@ -86,7 +86,7 @@ def case_wrong_arguments(context):
     wrong += [["comms", "--group"], ["comms", "--group", ""], ["comms", "--pid", "x"],
               ["comms", "--pid", "1", "--pid", "2"]]
     wrong += [["attach"], ["attach", "--all", "812"], ["attach", "0"], ["attach", "812", "+1"],
-              ["attach"] + ["1"] * 1025]
+              ["attach"] + ["1"] * 1025, ["detach"], ["detach", "--all", "812"], ["detach", "x"]]
     for command in ("offload", "restore"):
         wrong += [[command, "--pid", "me"], [command, "--pid", "0"], [command, "--pid"],
                   [command, "--timeout", "0"], [command, "--timeout", "1s"],
@@ -414,6 +414,24 @@ def case_attach(context):
     results["attach"] = {"processes": [], "attached": 0, "refused": 0}
     out, _ = context.run("attach", "--all")
     assert out == "no process that uses CUDA lacks the control library\n", out
+
+
+def case_detach(context):
+    """detach: each process with what came of it"""
+    results = {"detach": DETACH}
+    agent = context.agent(lambda r: [{"ok": True, "result": results[r["op"]]}])
+    out, _ = context.run("detach", "812", "813", "814", code=1)
+    fits(out)
+    assert "812 python3: detached in 54.1 ms\n" in out, out
+    assert "813 python3: detached in 31.0 ms; the library's file stays mapped" in out, out
+    assert "814 sleep: refused: memory of it is offloaded" in out, out
+    assert agent.requests == [{"op": "detach", "pids": [812, 813, 814]}], agent.requests
+    out, _ = context.run("detach", "--all", "--json", code=1)
+    assert json.loads(out) == DETACH, out
+    assert agent.requests[1] == {"op": "detach"}, agent.requests
+    results["detach"] = {"processes": [], "detached": 0, "refused": 0}
+    out, _ = context.run("detach", "--all")
+    assert out == "no process has a control library that takes orders\n", out
 
 
 def case_offload_options(context):

@@ -14,7 +14,9 @@
 #include <cmocka.h>
 
 #include "control/control.h"
+#include "control/gate.h"
 #include "control/handles.h"
+#include "control/names.h"
 #include "tests/unit/no_translate.h"
 
 #define BYTES	(2ul << 20)
@@ -22,7 +24,7 @@
 #define TOKEN	7
 #define HANDLES 16
 
-enum call { CREATE, RELEASE, RETAIN, MAP, UNMAP, ACCESS, COPY, CLEAR, SYNC, CALLS };
+enum call { CREATE, RELEASE, RETAIN, MAP, UNMAP, ACCESS, COPY, CLEAR, SYNC, UNPIN, CALLS };
 
 static struct {
 	unsigned spare[CALLS];		      /* so many of the next ones succeed, */
@@ -178,6 +180,12 @@ static CUresult host_register(void *memory, size_t bytes, unsigned int flags)
 	return CUDA_SUCCESS;
 }
 
+static CUresult host_unregister(void *memory)
+{
+	(void)memory;
+	return call(UNPIN);
+}
+
 static CUresult get_info(size_t *free_bytes, size_t *total)
 {
 	*free_bytes = *total = 3 * BYTES;
@@ -282,6 +290,7 @@ static const struct lien_driver driver = {
 	.cuStreamDestroy_v2 = stream_destroy,
 	.cuStreamSynchronize = stream_synchronize,
 	.cuMemHostRegister_v2 = host_register,
+	.cuMemHostUnregister = host_unregister,
 	.cuMemcpyHtoDAsync_v2 = copy_in,
 	.cuMemcpyDtoHAsync_v2 = copy_out,
 	.cuMemsetD8Async = clear,
@@ -608,6 +617,76 @@ static void test_room(void **state)
 	assert_int_equal(lien_order_room(&control, rooms), 0);
 }
 
+static void refused(int result, const char *words)
+{
+	order();
+	assert_int_equal(lien_order_end(&control), result);
+	assert_non_null(strstr(control.reply.text, words));
+	assert_false(control.ended);
+	assert_true(control.arena.bytes);
+}
+
+/* Refused while anybody needs what would go; then nothing is left. */
+static void test_end(void **state)
+{
+	(void)state;
+	for (unsigned i = 0; i < HANDLES * HANDLES; i++) /* what earlier tests kept */
+		lien_names_released(i % HANDLES);
+	assert_int_equal(lien_names_renamed(), 0);
+	away(2);
+	assert_int_equal(lien_names_renamed(), 1);
+	refused(-EBUSY, "is offloaded");
+	order();
+	assert_int_equal(lien_order_create(&control), 0);
+	refused(-EBUSY, "is offloaded");
+	restore(2);
+	refused(-EBUSY, "from before a restore");
+	lien_names_released(1);
+	refused(-EBUSY, "from before a restore");
+	lien_names_released(1);
+	lien_gate_shut();
+	refused(-EBUSY, "gate");
+	lien_gate_open();
+	w.fail[UNPIN] = 99;
+	refused(CUDA_ERROR_UNKNOWN, "cuMemHostUnregister");
+	w.fail[UNPIN] = 0;
+	order();
+	assert_int_equal(lien_order_end(&control), 0);
+	assert_true(control.ended);
+	assert_int_equal(control.arena.bytes, 0);
+	assert_null(control.arena.chunks);
+	assert_null(control.items.item);
+	assert_int_equal(control.reply.arg, 1);
+	control.ended = 0;
+}
+
+/* An agent died after the save: an importer may have let go, and needs an export. */
+static void test_end_cut_short(void **state)
+{
+	(void)state;
+	saved_as(0, LIEN_WIRE_SHARED);
+	refused(-EBUSY, "cut short");
+	saved(0); /* nobody else needs this: it is forgotten */
+	order();
+	assert_int_equal(lien_order_end(&control), 0);
+	control.ended = 0;
+}
+
+/* A name that means what it looks like needs no translation. */
+static void test_renamed(void **state)
+{
+	(void)state;
+	assert_int_equal(lien_names_park(0x77, 99, 1), 0);
+	assert_int_equal(lien_names_renamed(), 1);
+	lien_names_revive(99, 0x77);
+	assert_int_equal(lien_names_renamed(), 0);
+	assert_int_equal(lien_names_made(0x78), 0x78);
+	assert_int_equal(lien_names_renamed(), 0);
+	lien_names_released(0x77);
+	assert_int_equal(lien_names_park(0x79, 98, 0), 0); /* nobody knows it */
+	assert_int_equal(lien_names_renamed(), 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -623,6 +702,9 @@ int main(void)
 		cmocka_unit_test(test_damage_in_arena),
 		cmocka_unit_test(test_copies_under_way),
 		cmocka_unit_test(test_room),
+		cmocka_unit_test(test_end),
+		cmocka_unit_test(test_end_cut_short),
+		cmocka_unit_test(test_renamed),
 	};
 
 	return cmocka_run_group_tests_name("control", tests, NULL, NULL);

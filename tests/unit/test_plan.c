@@ -652,6 +652,20 @@ static void test_unreachable_owner(void **state)
 	}
 }
 
+/* On purpose: no offload is to attach it. */
+static void test_detached(void **state)
+{
+	uint32_t pid = 1;
+	struct lien_selection one = {.pids = &pid, .pids_count = 1};
+
+	(void)state;
+	started(1);
+	buffer(1, 10, VA, PIECE);
+	process(1)->presence = LIEN_CONTROL_NONE;
+	process(1)->detached = true;
+	expect_refusal(&one, -EBUSY, "detached by `lien detach`: `lien attach`");
+}
+
 static void test_unreachable_holder(void **state)
 {
 	(void)state;
@@ -874,6 +888,7 @@ int main(void)
 		PLAN(test_left_many_places),
 		PLAN(test_left_summed),
 		PLAN(test_unreachable_owner),
+		PLAN(test_detached),
 		PLAN(test_unreachable_holder),
 		PLAN(test_open_export),
 		PLAN(test_lost_import),
