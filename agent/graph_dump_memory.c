@@ -104,15 +104,21 @@ const struct lien_share *lien_dump_share(const struct lien_allocation *allocatio
 	return best;
 }
 
-int lien_dump_adopted(struct lien_dump *dump, const struct lien_allocation *allocation,
-	const struct lien_process *process, uint64_t handle)
+static int tell_adopted(struct lien_dump *dump, const struct lien_allocation *allocation,
+	const struct lien_process *process, uint64_t handle, uint32_t references)
 {
 	struct lien_event event = lien_dump_event(process, LIEN_EVENT_ADOPT);
 
 	event.adopt.handle = handle;
-	event.adopt.references = 1;
+	event.adopt.references = references;
 	event.adopt.round = allocation->round;
-	return allocation->adopted ? lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(adopt)) : 0;
+	return lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(adopt));
+}
+
+int lien_dump_adopted(struct lien_dump *dump, const struct lien_allocation *allocation,
+	const struct lien_process *process, uint64_t handle)
+{
+	return allocation->adopted ? tell_adopted(dump, allocation, process, handle, 1) : 0;
 }
 
 int lien_dump_import(struct lien_dump *dump, const struct lien_allocation *allocation,
@@ -180,6 +186,11 @@ static int tell_references(struct lien_dump *dump, const struct lien_allocation 
 	LIST_FOREACH (handle, &allocation->handles, of_allocation) {
 		if (handle->process != process)
 			continue;
+		if (allocation->adopted && handle->references && !err) {
+			err = tell_adopted(dump, allocation, process, handle->value,
+				handle->references);
+			continue;
+		}
 		for (told = handle == own || handle->imported; told < handle->references && !err;
 			told++) {
 			event = lien_dump_event(process, LIEN_CALL_CU_MEM_RETAIN);

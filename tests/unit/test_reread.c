@@ -25,6 +25,7 @@ struct slot {
 static struct {
 	struct slot slot[SLOTS];
 	struct slot plain[PLAIN];
+	bool imported[SLOTS]; /* the driver tells no types of handles */
 	uint64_t last_handle;
 } truth;
 
@@ -66,7 +67,7 @@ static void answer(struct lien_reread *reread)
 				.handle = slot->handle,
 				.kind = LIEN_WIRE_AREA,
 				.prop_type = 1,
-				.handle_types = 1,
+				.handle_types = !truth.imported[j],
 				.location_type = 1,
 				.location_id = slot->device};
 			for (k = 0; k < 2; k++)
@@ -522,6 +523,7 @@ static void test_may_be_imported(void **state)
 	buffer(PID + 1, 0x77, VA, 2 * PIECE);
 	export(PID + 1, 0x77, 5);
 	truth.slot[1] = (struct slot){PIECE, 0x11, 0, {3, 0}};
+	truth.imported[1] = true;
 	reread = read_all(NULL);
 	repair(reread);
 	lien_reread_free(reread);
@@ -539,10 +541,26 @@ static void test_others_incomplete(void **state)
 	one_job();
 	TELL(LIEN_EVENT_PROCESS, PID + 1, .process = {.complete = 0, .comm = "late"});
 	truth.slot[1] = (struct slot){PIECE, 0x11, 0, {3, 0}};
+	truth.imported[1] = true;
 	reread = read_all(NULL);
 	repair(reread);
 	lien_reread_free(reread);
 	assert_null(allocation_at(PID, va_of(1))->owner);
+}
+
+/* What can be handed out was made here, whoever else is there. */
+static void test_cannot_be_imported(void **state)
+{
+	struct lien_reread *reread;
+
+	(void)state;
+	one_job();
+	TELL(LIEN_EVENT_PROCESS, PID + 1, .process = {.complete = 0, .comm = "late"});
+	truth.slot[1] = (struct slot){PIECE, 0x11, 0, {3, 0}};
+	reread = read_all(NULL);
+	repair(reread);
+	lien_reread_free(reread);
+	assert_ptr_equal(allocation_at(PID, va_of(1))->owner, process(PID));
 }
 
 /* A mapping that goes is no end of what others still import. */
@@ -589,6 +607,7 @@ int main(void)
 		TEST(test_found_aliases),
 		TEST(test_may_be_imported),
 		TEST(test_others_incomplete),
+		TEST(test_cannot_be_imported),
 		TEST(test_imports_stay),
 		TEST(test_reread_event),
 	};
