@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "agent/attach.h"
+#include "agent/node.h"
 #include "loader/libraries.h"
 
 /* Until all are at rest. */
@@ -22,15 +23,50 @@ static bool holds_away(struct lien_process *process)
 	return process->held_items != 0;
 }
 
-/* What the driver cannot tell of a process that is adopted. */
-static uint32_t doubts_of(struct lien_process *process)
+static bool maps_nccl(struct lien_process *process)
 {
 	struct lien_library_map *map;
-	uint32_t doubts = 0;
 
 	RB_FOREACH (map, lien_library_tree, &process->libraries)
 		if (lien_library_of(map->file->text) == LIEN_LIB_NCCL)
-			doubts |= LIEN_INCOMPLETE_NCCL;
+			return true;
+	return false;
+}
+
+/* By its environment, as it was when it began. */
+static bool nvls_is_off(uint32_t pid)
+{
+	static const char off[] = "NCCL_NVLS_ENABLE=0";
+	char path[40], *word = NULL;
+	size_t room = 0;
+	bool found = false;
+	FILE *environ;
+
+	snprintf(path, sizeof(path), "/proc/%u/environ", pid);
+	environ = fopen(path, "re");
+	while (environ && !found && getdelim(&word, &room, '\0', environ) > 0)
+		found = !strcmp(word, off);
+	free(word);
+	if (environ)
+		fclose(environ);
+	return found;
+}
+
+/*
+ * What the driver cannot tell of a process that is adopted. Memory that is bound to a multicast
+ * object looks like any other. NCCL (2.17 to 2.30) binds some where the devices support it and the
+ * node has two or more, unless it is told not to.
+ */
+static uint32_t doubts_of(struct lien_agent *agent, struct lien_process *process)
+{
+	const struct lien_node *node = lien_node_now(agent);
+	const struct lien_tracked *tracked = process->agent;
+	bool nccl = maps_nccl(process);
+	uint32_t doubts = nccl ? LIEN_INCOMPLETE_NCCL : 0;
+
+	if (tracked->strange || (nccl && tracked->multicast && !(node && node->count == 1) &&
+					!nvls_is_off(process->pid)))
+		doubts |= LIEN_INCOMPLETE_MULTICAST;
 	if (lien_watch_uses_cards(process->pid))
 		doubts |= LIEN_INCOMPLETE_CARDS;
 	return doubts;
@@ -53,7 +89,7 @@ int lien_adopt_plan(void *context, struct lien_adoption **out, char *why, size_t
 	}
 	for (i = 0; i < agent->adoption.count; i++) {
 		process = lien_graph_process(agent->graph, agent->adoption.processes[i].pid);
-		agent->adoption.processes[i].doubts = doubts_of(process);
+		agent->adoption.processes[i].doubts = doubts_of(agent, process);
 	}
 	*out = &agent->adoption;
 	return 0;

@@ -50,6 +50,8 @@ struct lien_tracked {
 	uint64_t prepare_bytes;		 /* what it could offload, when that was last looked at */
 	uint64_t prepared_at;		 /* events of all processes, and 1, when it had enough */
 	uint64_t t_prepare;		 /* not before */
+	unsigned multicast;		 /* devices of it that support that */
+	bool strange;			 /* it maps what is no memory of cuMemCreate's */
 	bool gate_all;			 /* more than NCCL's memory is moved, or away */
 	enum lien_on_use on_use;	 /* of the last offload */
 	uint64_t t_use;	 /* not to be looked at before: whether it needs what is away */

@@ -343,9 +343,11 @@ static void all_open_exports(
 
 static void not_known_whole(json_t *list, const struct lien_process *process)
 {
-	const char *reason = process->incomplete & ~(LIEN_INCOMPLETE_NCCL | LIEN_INCOMPLETE_ADOPTED)
-				     ? lien_plan_unreachable(process)
-				     : NULL;
+	const char *reason =
+		process->incomplete & ~(LIEN_INCOMPLETE_NCCL | LIEN_INCOMPLETE_ADOPTED |
+					      LIEN_INCOMPLETE_MULTICAST)
+			? lien_plan_unreachable(process)
+			: NULL;
 
 	if (lien_process_whole(process))
 		return;

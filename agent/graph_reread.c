@@ -21,7 +21,7 @@ uint32_t lien_graph_round(const struct lien_graph *graph)
 
 bool lien_process_whole(const struct lien_process *process)
 {
-	return !(process->incomplete & ~LIEN_INCOMPLETE_ADOPTED);
+	return !(process->incomplete & ~(LIEN_INCOMPLETE_ADOPTED | LIEN_INCOMPLETE_MULTICAST));
 }
 
 int lien_graph_apply_adopt(

@@ -642,6 +642,7 @@ static void hello_reply(struct lien_tracked *tracked, const struct lien_reply *r
 	process->presence = LIEN_CONTROL_READY;
 	process->held_bytes = hello->bytes;
 	process->held_items = hello->items;
+	tracked->multicast = hello->multicast;
 	hello_devices(tracked->agent, process, hello);
 	lien_gate_found(tracked->agent, process, hello->shut);
 	if (hello->items)

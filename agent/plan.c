@@ -239,6 +239,10 @@ static const char *unmovable(const struct lien_allocation *allocation, uint32_t 
 	if (allocation->found && !allocation->adopted)
 		return "found by re-reading: how many references are held to it is not known "
 		       "(`lien attach` counts them)";
+	if (allocation->found && allocation->owner->incomplete & LIEN_INCOMPLETE_MULTICAST)
+		return "made before it was watched, and may be bound to a multicast object "
+		       "(NVLS), which would keep the old memory: start the job after the agent, "
+		       "or with NCCL_NVLS_ENABLE=0";
 	if (may_be_window(allocation))
 		return "mapped twice before it was watched, as NCCL maps windows, of which it "
 		       "keeps "

@@ -140,10 +140,16 @@ int lien_reread_found(
 	unsigned i;
 	int err = 0;
 
-	for (i = 0; i < count && !err; i++)
-		if (found[i].places <= LIEN_WIRE_PLACES &&
-			found[i].va + found[i].bytes >= found[i].va)
+	for (i = 0; i < count && !err; i++) {
+		if (found[i].places > LIEN_WIRE_PLACES ||
+			found[i].va + found[i].bytes < found[i].va)
+			continue;
+		if (found[i].kind == LIEN_WIRE_AREA &&
+			found[i].prop_type != CU_MEM_ALLOCATION_TYPE_PINNED)
+			reread->strange = true;
+		else
 			err = lien_founds_add(&reread->found, &found[i]);
+	}
 	return err;
 }
 
@@ -389,6 +395,11 @@ const struct lien_difference *lien_reread_differences(
 unsigned lien_reread_unsettled(const struct lien_reread *reread)
 {
 	return reread->open.count;
+}
+
+bool lien_reread_strange(const struct lien_reread *reread)
+{
+	return reread->strange;
 }
 
 unsigned lien_reread_mappings(const struct lien_reread *reread)

@@ -55,6 +55,8 @@ int lien_reread_end(struct lien_reread *reread, struct lien_process *process);
 const struct lien_difference *lien_reread_differences(
 	const struct lien_reread *reread, unsigned *count);
 unsigned lien_reread_unsettled(const struct lien_reread *reread);
+/* Has it mapped what is no memory of cuMemCreate's (a multicast object)? */
+bool lien_reread_strange(const struct lien_reread *reread);
 /* Mappings and plain memory that the first pass found. */
 unsigned lien_reread_mappings(const struct lien_reread *reread);
 

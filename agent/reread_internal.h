@@ -23,6 +23,7 @@ struct lien_differences {
 struct lien_reread {
 	unsigned passes; /* that have ended */
 	unsigned mappings;
+	bool strange; /* a mapping that is none of memory */
 	struct lien_ranges wanted;
 	struct lien_ranges touched; /* since the pass before ended */
 	struct lien_founds found;   /* by this pass */

@@ -177,6 +177,7 @@ static void conclude(struct lien_agent *agent, struct lien_process *process, str
 	int err = 0;
 
 	lien_reread_differences(walk->reread, &differences);
+	tracked->strange = lien_reread_strange(walk->reread);
 	tracked->walk = NULL; /* what is told now is no touch */
 	agent->walks--;
 	lien_reread_learn(walk->reread, process, lien_now_ns(), tell, agent);

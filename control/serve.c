@@ -284,6 +284,17 @@ static void list(struct lien_control *control, int fd, uint32_t flags)
 	lien_devices_close(control);
 }
 
+static int supports_multicast(const struct lien_driver *driver, CUdevice device)
+{
+	int supported = 0;
+
+	if (driver->cuDeviceGetAttribute &&
+		driver->cuDeviceGetAttribute(
+			&supported, CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED, device))
+		return 0;
+	return supported != 0;
+}
+
 /* By the calls that make no context. A driver without the call, or one that is not initialised,
  * leaves the list empty. */
 static void hello_devices(struct lien_wire_hello *hello)
@@ -302,6 +313,7 @@ static void hello_devices(struct lien_wire_hello *hello)
 		if (driver->cuDeviceGet(&device, i) || driver->cuDeviceGetUuid_v2(&uuid, device))
 			return;
 		memcpy(hello->uuids[i], uuid.bytes, sizeof(hello->uuids[i]));
+		hello->multicast += supports_multicast(driver, device);
 	}
 	hello->devices = count;
 }

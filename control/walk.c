@@ -148,12 +148,14 @@ static int take_mapping(
 		return 0; /* it vanished, or has none: memory of cuMemAlloc, or the host's */
 	result = driver->cuMemGetAllocationPropertiesFromHandle(&prop, handle);
 	lien_handle_release(driver, handle);
-	found = result ? NULL : add(walk, range);
+	found = add(walk, range);
 	if (!found)
-		return result ? 0 : -EPIPE;
+		return -EPIPE;
 	found->va = va;
 	found->bytes = bytes;
 	found->handle = handle;
+	if (result)
+		return 0; /* no allocation: a multicast object, or what a later driver has */
 	take_properties(found, &prop);
 	if (!take_access(walk, found))
 		walk->found_count--;

@@ -82,6 +82,8 @@ enum lien_event_type {
 /* It ran before it was watched, and has been adopted since: what it has mapped is known, and whose
  * that is. What it may have besides (handles without a mapping, reservations) is not. */
 #define LIEN_INCOMPLETE_ADOPTED 0x80
+/* Then: what it had before may be bound to a multicast object, which cannot be asked. */
+#define LIEN_INCOMPLETE_MULTICAST 0x100
 
 /* CUmemAllocationProp without what is meaningless on Linux. */
 struct lien_prop {

@@ -132,7 +132,8 @@ struct lien_wire_hello {
 	uint64_t bytes;
 	/* What the process may use, by ordinal: as the driver says if it is initialised. */
 	uint32_t devices;
-	uint32_t shut; /* its gate is */
+	uint32_t multicast;  /* so many of them support it */
+	uint32_t shut, zero; /* its gate is */
 	uint8_t uuids[LIEN_WIRE_DEVICES][16];
 };
 
@@ -210,7 +211,8 @@ struct lien_wire_found {
 	uint64_t va, bytes; /* of the mapping, or of the plain memory; bytes 0: there is none */
 	uint64_t handle;    /* of an area's; equal values in a process are aliases */
 	uint32_t kind;	    /* of the range that it was found for */
-	uint32_t prop_type, handle_types, location_type;
+	uint32_t prop_type; /* 0: no memory of cuMemCreate's, but mapped: a multicast object */
+	uint32_t handle_types, location_type;
 	int32_t location_id;
 	uint8_t compression, rdma;
 	uint16_t usage;
@@ -250,6 +252,6 @@ _Static_assert(sizeof(struct lien_wire_range) == 24, "wire layout");
 _Static_assert(sizeof(struct lien_wire_room) == 40, "wire layout");
 _Static_assert(sizeof(struct lien_wire_found) == 184, "wire layout");
 _Static_assert(sizeof(struct lien_wire_adopt) == 64, "wire layout");
-_Static_assert(sizeof(struct lien_wire_hello) == 1064, "wire layout");
+_Static_assert(sizeof(struct lien_wire_hello) == 1072, "wire layout");
 
 #endif

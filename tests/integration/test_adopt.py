@@ -13,7 +13,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import faults  # noqa: E402
 from faults import COUNT, DELAY, FAIL, KILL, Faults  # noqa: E402
 from lien_test import (  # noqa: E402
-    MIB, Session, alive, case, check, equal, main, recording, start_pairs, wait_for)
+    MIB, SOFTNCCL, Session, alive, case, check, equal, main, recording, start_pairs, wait_for)
 
 SIZE = 2 * MIB
 
@@ -179,6 +179,25 @@ def test_what_nobody_owns():
             equal(pair.importer("check", orphan, SIZE, 0x66), 0, "wrong bytes of nobody's")
             session.ask("restore")
             pair.verify()
+
+
+@case()
+def test_nccl_may_have_bound_it():
+    """Where NCCL may use multicast (NVLS), what it has bound cannot be told from other memory."""
+    for variables, moved in (({}, 0), ({"NCCL_NVLS_ENABLE": "0"}, SIZE)):
+        with Session() as session:
+            driver = session.driver(control=False, **variables)
+            driver("nccl", SOFTNCCL)
+            _, va = driver("make", SIZE, 0)
+            driver("fill", va, SIZE, 0x31)
+            session.start_agent()
+            known(session, driver.pid)
+            equal(session.ask("attach", "--all")["adoption"]["error"], None, "adoption")
+            answer = session.ask("offload", "--owner", "all")
+            equal(answer["bytes"], moved, "moved")
+            check(moved or "NVLS" in answer["left"][0]["reason"], answer["left"])
+            session.ask("restore")
+            equal(driver("check", va, SIZE, 0x31), 0, "wrong bytes")
 
 
 @case()

@@ -288,6 +288,21 @@ static void test_maybe_a_window(void **state)
 	expect_moved(2 * PIECE, PIECE, "as NCCL maps windows");
 }
 
+static void test_maybe_multicast(void **state)
+{
+	(void)state;
+	pair();
+	assert_int_equal(plan_adoption(both, 2), 2);
+	answer(1);
+	reads(IMPORTER, VIEW, OWNER, VA);
+	reads(IMPORTER, VIEW + PIECE, OWNER, VA + PIECE);
+	lien_adoption_process(&adoption, OWNER)->doubts = LIEN_INCOMPLETE_MULTICAST;
+	conclude();
+	expect_moved(0, 3 * PIECE, "NVLS");
+	buffer(OWNER, 50, VA + 50 * PIECE, PIECE); /* all of this one has been seen */
+	expect_moved(PIECE, 3 * PIECE, "NVLS");
+}
+
 static void test_fabric(void **state)
 {
 	(void)state;
@@ -343,6 +358,7 @@ int main(void)
 		ADOPTION(test_not_exportable),
 		ADOPTION(test_disputed),
 		ADOPTION(test_maybe_a_window),
+		ADOPTION(test_maybe_multicast),
 		ADOPTION(test_fabric),
 		ADOPTION(test_dump),
 	};
