@@ -106,8 +106,12 @@ void lien_process_caller(
 {
 	const struct lien_library_map *map = lien_process_library(process, event->caller);
 	const char *file = map ? map->file->text : "unknown", *suffix;
-	int length = strlen(file);
+	const char *folder = strrchr(file, '/'); /* files without a path may be named so */
+	int length;
 
+	if (folder)
+		file = folder + 1;
+	length = strlen(file);
 	if (lien_event_library(event->outer) == LIEN_LIB_NCCL) {
 		file = "nccl";
 		length = strlen(file);

@@ -675,14 +675,29 @@ static const char *reason_to_leave(
 	       "check --deep --repair` reads that one again";
 }
 
+/* What would be selected, and could be moved, if it were known who asked for it. */
+static uint64_t nameless(struct planner *planner, const struct lien_allocation *allocation)
+{
+	struct lien_selection any = *planner->selection;
+	uint32_t holder;
+
+	any.owner = NULL;
+	return planner->selection->owner && allocation->found && selected(&any, allocation) &&
+			       !reason_to_leave(planner, allocation, &holder)
+		       ? allocation->bytes
+		       : 0;
+}
+
 static int consider(struct planner *planner, const struct lien_allocation *allocation)
 {
 	const char *reason;
 	uint32_t holder;
 	int err;
 
-	if (!selected(planner->selection, allocation))
+	if (!selected(planner->selection, allocation)) {
+		planner->plan->nameless += nameless(planner, allocation);
 		return 0;
+	}
 	reason = reason_to_leave(planner, allocation, &holder);
 	if (reason)
 		return leave(planner, allocation, reason, holder);

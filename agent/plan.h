@@ -64,6 +64,7 @@ struct lien_plan {
 	struct lien_left *left; /* by pid and reason */
 	unsigned left_count;
 	uint64_t bytes, discarded;
+	uint64_t nameless; /* not selected: older than the agent, so its owner has no name */
 };
 
 /*

@@ -295,7 +295,7 @@ static int compare(struct lien_reread *reread, struct lien_process *process,
 	for (i = 0; i < reread->found.count && !err; i++) {
 		found = &reread->found.found[i];
 		mapping = lien_process_mapping(process, found->va);
-		if (found->kind != LIEN_WIRE_AREA || (mapping && mapping->va == found->va))
+		if (!found->bytes || (mapping && mapping->va == found->va))
 			continue;
 		memset(&difference, 0, sizeof(difference));
 		difference.kind = LIEN_DIFFERENCE_MISSING;

@@ -33,10 +33,11 @@ json_t *lien_view_plan(const struct lien_plan *plan)
 				      "bytes", (json_int_t)part->bytes, "discarded_bytes",
 				      (json_int_t)part->discarded, "freed_bytes", "ms"));
 	}
-	return json_pack("{s:s, s:I, s:I, s:f, s:o, s:o}", "outcome",
+	return json_pack("{s:s, s:I, s:I, s:I, s:f, s:o, s:o}", "outcome",
 		plan->processes_count ? "dry run" : "nothing to do", "bytes",
-		(json_int_t)plan->bytes, "discarded_bytes", (json_int_t)plan->discarded, "ms", 0.0,
-		"processes", list, "left", lien_view_left(plan->left, plan->left_count));
+		(json_int_t)plan->bytes, "discarded_bytes", (json_int_t)plan->discarded,
+		"nameless_bytes", (json_int_t)plan->nameless, "ms", 0.0, "processes", list, "left",
+		lien_view_left(plan->left, plan->left_count));
 }
 
 json_t *lien_view_result(const struct lien_transaction *transaction, const struct lien_plan *plan)
@@ -68,10 +69,10 @@ json_t *lien_view_result(const struct lien_transaction *transaction, const struc
 				      is_offload ? json_integer(process->freed_bytes) : json_null(),
 				      "ms", ms));
 	}
-	return json_pack("{s:s, s:I, s:I, s:I, s:f, s:o, s:o}", "outcome",
+	return json_pack("{s:s, s:I, s:I, s:I, s:I, s:f, s:o, s:o}", "outcome",
 		result->processes_count ? "done" : "nothing to do", "bytes",
 		(json_int_t)result->bytes, "discarded_bytes", (json_int_t)result->discarded,
-		"verified_bytes", (json_int_t)result->verified, "ms", result->ns / 1e6, "processes",
-		list, "left",
+		"nameless_bytes", (json_int_t)(plan ? plan->nameless : 0), "verified_bytes",
+		(json_int_t)result->verified, "ms", result->ns / 1e6, "processes", list, "left",
 		lien_view_left(plan ? plan->left : NULL, plan ? plan->left_count : 0));
 }

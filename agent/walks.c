@@ -20,6 +20,7 @@ struct lien_walk {
 	lien_walked_fn *done; /* NULL: it was begun by itself */
 	void *done_for;
 	bool repair;
+	bool plain;		  /* memory that was there before the agent is looked for, too */
 	bool begun;		  /* the pass */
 	unsigned next;		  /* range of the pass */
 	uint64_t at;		  /* in it; 0: from its beginning */
@@ -90,6 +91,7 @@ int lien_walk_start(struct lien_agent *agent, struct lien_process *process, bool
 	walk->done = done;
 	walk->done_for = done_for;
 	walk->repair = repair;
+	walk->plain = process->incomplete & LIEN_INCOMPLETE_LATE;
 	walk->t_start = lien_now_ns();
 	err = lien_reread_new(&walk->reread);
 	if (!err)
@@ -217,7 +219,10 @@ void lien_walk_end(struct lien_agent *agent, struct lien_process *process, const
 static int send_chunk(struct lien_walk *walk)
 {
 	static struct lien_wire_range chunk[CHUNK_RANGES];
-	struct lien_wire_header order = {.type = LIEN_WIRE_WALK, .seq = 1, .arg = CHUNK_US};
+	struct lien_wire_header order = {.type = LIEN_WIRE_WALK,
+		.flags = walk->plain ? LIEN_WIRE_ALL : 0,
+		.seq = 1,
+		.arg = CHUNK_US};
 	const struct lien_wire_range *ranges;
 	unsigned count, n;
 	int err;

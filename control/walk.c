@@ -11,7 +11,8 @@
 #include "control/control.h"
 #include "control/handles.h"
 
-#define CLOCK_EVERY 64 /* steps */
+#define CLOCK_EVERY 64	/* steps */
+#define PLAIN_STEP  512 /* cuMemAlloc aligns to no less */
 
 struct walk {
 	struct lien_control *control;
@@ -134,8 +135,8 @@ static int take_access(struct walk *walk, struct lien_wire_found *found)
 }
 
 /* The reference that asking for the handle takes is given back at once, whatever comes. */
-static int take_mapping(
-	struct walk *walk, const struct lien_wire_range *range, uint64_t va, uint64_t bytes)
+static int take_mapping(struct walk *walk, const struct lien_wire_range *range, uint64_t va,
+	uint64_t bytes, int *plain)
 {
 	const struct lien_driver *driver = walk->driver;
 	CUmemGenericAllocationHandle handle;
@@ -144,8 +145,10 @@ static int take_mapping(
 	CUresult result;
 
 	memset(&prop, 0, sizeof(prop));
-	if (driver->cuMemRetainAllocationHandle(&handle, (void *)va))
-		return 0; /* it vanished, or has none: memory of cuMemAlloc, or the host's */
+	if (driver->cuMemRetainAllocationHandle(&handle, (void *)va)) {
+		*plain = 1; /* it vanished, or has none: memory of cuMemAlloc, or the host's */
+		return 0;
+	}
 	result = driver->cuMemGetAllocationPropertiesFromHandle(&prop, handle);
 	lien_handle_release(driver, handle);
 	found = add(walk, range);
@@ -177,6 +180,36 @@ static int step_blindly(struct walk *walk, uint64_t *va)
 	return 0;
 }
 
+/* Memory without a handle, if it is one that cuMemAlloc made here: what was opened by IPC, pools
+ * and managed memory cannot be handed out by legacy IPC. */
+static int take_plain(struct walk *walk, uint64_t va, uint64_t bytes)
+{
+	struct lien_wire_found *found;
+	int ours = 0, device;
+
+	if (walk->driver->cuPointerGetAttribute(
+		    &ours, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, va) ||
+		!ours ||
+		walk->driver->cuPointerGetAttribute(
+			&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, va))
+		return 0;
+	found = add(walk, &(struct lien_wire_range){.kind = LIEN_WIRE_PLAIN});
+	if (!found)
+		return -EPIPE;
+	found->va = va;
+	found->bytes = bytes;
+	found->location_type = CU_MEM_LOCATION_TYPE_DEVICE;
+	found->location_id = device;
+	return 0;
+}
+
+/* Small ones lie side by side in what the driver maps for them. */
+static uint64_t next_step(const struct walk *walk, uint64_t va)
+{
+	return walk->control->flags & LIEN_WIRE_ALL && va % LIEN_WIRE_STEP ? va + PLAIN_STEP
+									   : va + LIEN_WIRE_STEP;
+}
+
 /* One step in an area: *va is then where the next one is. */
 static int step(struct walk *walk, const struct lien_wire_range *range, uint64_t *va)
 {
@@ -185,19 +218,24 @@ static int step(struct walk *walk, const struct lien_wire_range *range, uint64_t
 	uint64_t end;
 	CUdeviceptr base;
 	size_t bytes;
-	int mapped, result;
+	int mapped, result, plain = 0;
 
 	mapped = !walk->driver->cuMemGetAccess(&flags, &any, *va);
 	if (!range_of(walk, *va, mapped, &base, &bytes)) {
-		*va += LIEN_WIRE_STEP;
+		*va = next_step(walk, *va);
 		return 0;
 	}
 	end = base + bytes;
 	if (end <= *va) { /* not to be trusted with where it ends */
-		*va += LIEN_WIRE_STEP;
+		*va = next_step(walk, *va);
 		return 0;
 	}
-	result = take_mapping(walk, range, base, bytes);
+	result = take_mapping(walk, range, base, bytes, &plain);
+	if (!result && plain && walk->control->flags & LIEN_WIRE_ALL) {
+		result = take_plain(walk, base, bytes);
+		*va = (end + PLAIN_STEP - 1) & ~(uint64_t)(PLAIN_STEP - 1);
+		return result;
+	}
 	*va = (end + LIEN_WIRE_STEP - 1) & ~(LIEN_WIRE_STEP - 1);
 	return result;
 }

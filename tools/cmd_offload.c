@@ -145,6 +145,19 @@ static void print_processes(const struct words *words, const json_t *processes)
 	printf("\n");
 }
 
+/* Who asked for what was there before the agent is not known, so no name selects it. */
+static void print_nameless(const json_t *result)
+{
+	uint64_t bytes = lien_get_number(result, "nameless_bytes");
+
+	if (bytes)
+		lien_print_wrapped(stdout, 2,
+			"%s more could be moved: made before the agent was there, so that it is "
+			"not "
+			"known by which library: --owner unknown, or --owner all",
+			lien_size(bytes).text);
+}
+
 static void print_result(const struct words *words, const json_t *result)
 {
 	const json_t *processes = json_object_get(result, "processes");
@@ -154,6 +167,7 @@ static void print_result(const struct words *words, const json_t *result)
 	if (!strcmp(outcome, "nothing to do")) {
 		printf("%s\n", words->nothing);
 		lien_print_left("not movable:", json_object_get(result, "left"));
+		print_nameless(result);
 		return;
 	}
 	if (count)
@@ -171,6 +185,7 @@ static void print_result(const struct words *words, const json_t *result)
 		printf(" in %s", lien_time(lien_get_real(result, "ms")).text);
 	printf("\n");
 	lien_print_left("left on the GPUs:", json_object_get(result, "left"));
+	print_nameless(result);
 }
 
 /* SELECTOR,SELECTOR: what is wrong with one the agent says. */

@@ -96,7 +96,8 @@ enum lien_wire_gate {
 /* LIST, CREATE: also say how much room there is; of a reply to these: the body is lien_wire_room[].
  */
 #define LIEN_WIRE_ROOM 0x40
-/* STAGE: memory of others than NCCL moves, or is away. Calls that pass handles are held, too. */
+/* STAGE: memory of others than NCCL moves, or is away. Calls that pass handles are held, too.
+ * WALK: memory of cuMemAlloc that lies in the areas is told as well (kind PLAIN). */
 #define LIEN_WIRE_ALL 0x80
 
 /* Chunks of the arena are multiples of it, so that much may be pinned for a byte. */

@@ -97,6 +97,10 @@ def test_owners_are_found():
         pair.shared()
         again = session.ask("attach", "--all")
         equal((again["processes"], again["adoption"]), ([], None), "a second time")
+        said = session.lien("offload").out  # NCCL's
+        check("6 MiB more could be moved" in said.replace(".0", "") and "--owner unknown" in said, said)
+        equal(session.ask("offload", "--owner", "unknown")["bytes"], 3 * SIZE, "by no name")
+        session.ask("restore")
 
 
 @case()
@@ -179,6 +183,32 @@ def test_what_nobody_owns():
             equal(pair.importer("check", orphan, SIZE, 0x66), 0, "wrong bytes of nobody's")
             session.ask("restore")
             pair.verify()
+
+
+@case()
+def test_plain_memory_is_shown():
+    """Of cuMemAlloc: where it is, how large, on which device; it stays."""
+    with Session() as session:
+        driver = session.driver(control=False)
+        sizes = 100, 3 * SIZE, 5000, 700
+        places = [driver("alloc", size) for size in sizes]
+        _, va = driver("make", SIZE, 0)
+        session.start_agent()
+        known(session, driver.pid)
+        session.ask("attach", "--all")
+        found = {int(m["address"], 16): a["bytes"] for a in session.ask("graph", "--format", "json")[
+            "allocations"] for m in a["mappings"]}
+        equal({place: found.get(place, 0) >= size for place, size in zip(places, sizes)},
+              dict.fromkeys(places, True), "found")
+        equal(len(found), 5, "mappings")
+        answer = session.ask("offload", "--owner", "all")
+        equal((answer["bytes"], [left["allocations"] for left in answer["left"]]), (SIZE, [4]), "moved")
+        session.ask("restore")
+        for place in places:
+            driver("memfree", place)
+        driver("unmap", va, SIZE)
+        wait_for("it is freed", lambda: sum(a["device"] == 0 for a in session.ask(
+            "graph", "--format", "json")["allocations"]) == 1)
 
 
 @case()

@@ -343,6 +343,7 @@ static void test_caller(void **state)
 		{"lib", ""},
 		{"libbar", "bar"},
 		{"tool.so", "tool.so"},
+		{"memfd:lien/libbar.so", "bar"},
 	};
 
 	(void)state;
