@@ -187,8 +187,8 @@ static int tell_references(struct lien_dump *dump, const struct lien_allocation 
 		if (handle->process != process)
 			continue;
 		if (allocation->adopted && handle->references && !err) {
-			err = tell_adopted(dump, allocation, process, handle->value,
-				handle->references);
+			err = tell_adopted(
+				dump, allocation, process, handle->value, handle->references);
 			continue;
 		}
 		for (told = handle == own || handle->imported; told < handle->references && !err;

@@ -852,7 +852,8 @@ static void test_plan(void **state)
 	assert_int_equal(lien_plan_offload(graph, &all, &plan, error, sizeof(error)), 0);
 	see(lien_view_plan(&plan));
 	lien_plan_clear(&plan);
-	assert_members(view, "outcome:s bytes:i discarded_bytes:i nameless_bytes:i ms:r processes:a left:a");
+	assert_members(view,
+		"outcome:s bytes:i discarded_bytes:i nameless_bytes:i ms:r processes:a left:a");
 	STRING("dry run", "outcome");
 	INTEGER(3 * PIECE, "bytes");
 	assert_members(at("processes[1]"), PART);
@@ -932,8 +933,8 @@ static void test_result(void **state)
 		lien_transaction_reply(transaction, 1, &reply, NULL, NULL, 0);
 	}
 	see(lien_view_result(transaction, &plan));
-	assert_members(view,
-		"outcome:s bytes:i discarded_bytes:i nameless_bytes:i verified_bytes:i ms:r processes:a left:a");
+	assert_members(view, "outcome:s bytes:i discarded_bytes:i nameless_bytes:i "
+			     "verified_bytes:i ms:r processes:a left:a");
 	STRING("done", "outcome");
 	INTEGER(PIECE, "bytes");
 	assert_true(json_real_value(at("ms")) >= 2);
