@@ -90,6 +90,11 @@ def joined(context) -> dict:
         for rank, (was, now) in enumerate(zip(undisturbed, disturbed)):
             require(was["losses"] == now["losses"], f"rank {rank}: the losses are not the same")
         job.ask("check", 90)
+        left = session.lien.json("detach", "--all")
+        require(not left["refused"], f"detach: {left}")
+        job.ask("train 100", 60)
+        again = session.lien.json("attach", "--all", timeout=200)
+        require(not again["refused"] and again["adoption"] is None, f"attached again: {again}")
         done = rounds(session.lien, job, observer, True)
         finish(job)
         session.lien.check_agent()
@@ -115,7 +120,27 @@ def joined_expandable(context) -> dict:
         return {"attach": answer, "rounds": done}
 
 
+def joined_by_offload(context) -> dict:
+    """Nobody attaches: the first offload of a job that ran before the agent does."""
+    with context.session("joined_by_offload") as session:
+        lien = session.lien
+        job = session.job(with_lien=False)
+        observer = Observer(job.ask("setup 2", 150))
+        lien.start_agent(attach=True)
+        began = time.monotonic()
+        out = lien.json("offload", "--owner", "unknown", "--timeout", 60000, timeout=150)
+        took = (time.monotonic() - began) * 1e3
+        require(out["outcome"] == "done" and out["bytes"] > 1 << 30, f"{out}")
+        print(f"  {mib(out['bytes'])} MiB in {took:.0f} ms with all that attaching takes, "
+              f"{out['ms']:.0f} ms of it the offload's; in use then: {mib(observer.used())} MiB")
+        require(lien.json("restore", timeout=150)["outcome"] == "done", "restore")
+        job.ask("check", 90)
+        finish(job)
+        return {"ms": took, "offload_ms": out["ms"]}
+
+
 CASES = {
+    "joined_by_offload": (joined_by_offload, 180),
     "joined": (joined, 240),
     "joined_expandable": (joined_expandable, 240),
 }

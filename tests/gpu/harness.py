@@ -226,11 +226,12 @@ class Lien:
                             "LIEN_SOCKET": str(self.socket)}
         self.agent: subprocess.Popen | None = None
 
-    def start_agent(self, limit_s: float = 30) -> float:
+    def start_agent(self, limit_s: float = 30, attach: bool = False) -> float:
         """Returns the ms until it answered."""
         began = time.monotonic()
         with open(self.log, "ab") as log:
-            self.agent = spawn([self.binary, "agent", "--no-journal", "--no-attach", "--socket", self.socket],
+            options = ["--no-journal", *([] if attach else ["--no-attach"])]
+            self.agent = spawn([self.binary, "agent", *options, "--socket", self.socket],
                                env=self.environment, stdin=subprocess.DEVNULL, stdout=log,
                                stderr=log)
 

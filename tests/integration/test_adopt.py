@@ -13,7 +13,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import faults  # noqa: E402
 from faults import COUNT, DELAY, FAIL, KILL, Faults  # noqa: E402
 from lien_test import (  # noqa: E402
-    MIB, SOFTNCCL, Session, alive, case, check, equal, main, recording, start_pairs, wait_for)
+    MIB, SOFTNCCL, Session, alive, case, check, equal, main, program, wait_for)
 
 SIZE = 2 * MIB
 
@@ -101,6 +101,41 @@ def test_owners_are_found():
         check("6 MiB more could be moved" in said.replace(".0", "") and "--owner unknown" in said, said)
         equal(session.ask("offload", "--owner", "unknown")["bytes"], 3 * SIZE, "by no name")
         session.ask("restore")
+
+
+@case()
+def test_by_the_first_offload():
+    """Nobody has to attach: an offload does, and brings the job back to where it was."""
+    with Session() as session:
+        pair = Pair(session)
+        session.start_agent(attach=True)
+        known(session, *pair.pids)
+        equal([session.process(pid)["control"] for pid in pair.pids], ["none"] * 2, "control")
+        rounds(session, pair, 2)
+        equal([session.process(pid)["complete"] for pid in pair.pids], [True] * 2, "complete")
+        session.lien("detach", "--all")
+        pair.shared()
+
+
+@case()
+def test_while_it_works():
+    """Beside others that never rest: whether these come to rest long enough to be read or not, nobody is
+    harmed."""
+    with Session() as session:
+        pair = Pair(session, 2)
+        churn = [session.spawn([program("prog_churn"), 2, 100000000, *more]) for more in ([], ["imports"])]
+        session.start_agent()
+        known(session, *pair.pids, *[process.pid for process in churn])
+        for _ in range(6):
+            print(session.lien("attach", "--all").out, flush=True)
+            pair.verify()
+            for process in churn:
+                check(process.popen.poll() is None, process.said())
+        print(session.lien("ps").out)
+        for process in churn:
+            process.end()
+        session.ask("attach", "--all")
+        rounds(session, pair, 2, 2 * SIZE)
 
 
 @case()
