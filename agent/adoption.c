@@ -47,7 +47,7 @@ static bool open_question(struct lien_process *process)
 
 	RB_FOREACH (mapping, lien_mapping_tree, &process->mappings) {
 		allocation = mapping->allocation;
-		if (unknown_in(allocation, process) ||
+		if (unknown_in(allocation, process) || allocation->open ||
 			(allocation->found && !allocation->adopted &&
 				!lien_allocation_by_address(allocation)))
 			return true;
@@ -216,7 +216,7 @@ int lien_adoption_plan(struct lien_graph *graph, const uint32_t *pids, unsigned 
 		err = plan_process(adoption, part, process);
 	}
 	look_for_outsiders(adoption, graph);
-	adoption->marks = adoption->marked && adoption->looked && !adoption->outsider;
+	adoption->marks = adoption->marked && !adoption->outsider;
 	if (err)
 		lien_adoption_clear(adoption);
 	return err;
@@ -226,8 +226,10 @@ void lien_adoption_clear(struct lien_adoption *adoption)
 {
 	unsigned i;
 
-	for (i = 0; i < adoption->count; i++)
+	for (i = 0; i < adoption->count; i++) {
 		free(adoption->processes[i].entries);
+		free(adoption->processes[i].open);
+	}
 	free(adoption->processes);
 	memset(adoption, 0, sizeof(*adoption));
 }
@@ -243,11 +245,25 @@ struct lien_adoption_process *lien_adoption_process(
 	return NULL;
 }
 
+int lien_adoption_open(
+	struct lien_adoption_process *process, const uint8_t bytes[LIEN_WIRE_MARK_BYTES])
+{
+	uint8_t(*grown)[LIEN_WIRE_MARK_BYTES] =
+		realloc(process->open, (process->open_count + 1) * sizeof(*grown));
+
+	if (!grown)
+		return -ENOMEM;
+	process->open = grown;
+	memcpy(grown[process->open_count++], bytes, sizeof(*grown));
+	return 0;
+}
+
 /* --- the answers ------------------------------------------------------------------------------ */
 
 struct mark {
 	const struct lien_wire_adopt *entry;
 	struct lien_process *owner;
+	bool open; /* a descriptor that exports it is */
 };
 
 struct answers {
@@ -280,21 +296,39 @@ static void collect_marks(struct answers *answers)
 		for (j = 0; process && j < part->count; j++)
 			if (part->entries[j].flags & LIEN_WIRE_ADOPT_OWN)
 				answers->marks[answers->count++] =
-					(struct mark){&part->entries[j], process};
+					(struct mark){&part->entries[j], process, false};
 	}
 	if (answers->count)
 		qsort(answers->marks, answers->count, sizeof(answers->marks[0]), by_mark);
 }
 
-static const struct mark *mark_seen(
-	const struct answers *answers, const struct lien_wire_adopt *entry)
+static struct mark *mark_seen(
+	const struct answers *answers, const uint8_t bytes[LIEN_WIRE_MARK_BYTES])
 {
 	struct lien_wire_adopt seen = {0};
 	const struct mark key = {.entry = &seen};
 
-	memcpy(seen.mark, entry->bytes, sizeof(seen.mark));
+	memcpy(seen.mark, bytes, sizeof(seen.mark));
 	return answers->count ? bsearch(&key, answers->marks, answers->count, sizeof(key), by_mark)
 			      : NULL;
+}
+
+static void note_open(struct answers *answers)
+{
+	const struct lien_adoption_process *part;
+	struct mark *mark;
+	unsigned i, j;
+
+	for (i = 0; i < answers->adoption->count; i++) {
+		part = &answers->adoption->processes[i];
+		for (j = 0; j < part->open_count; j++) {
+			mark = mark_seen(answers, part->open[j]);
+			if (!mark)
+				continue;
+			mark->open = true;
+			answers->adoption->open++;
+		}
+	}
 }
 
 static struct lien_allocation *allocation_at(struct lien_process *process, uint64_t va)
@@ -316,13 +350,14 @@ static struct lien_handle *handle_of(
 }
 
 static void tell_references(struct answers *answers, struct lien_process *process, uint64_t handle,
-	uint32_t references, uint32_t round)
+	uint32_t references, uint32_t round, bool open)
 {
 	struct lien_event event = lien_tell_event(answers->telling, process, LIEN_EVENT_ADOPT);
 
 	event.adopt.handle = handle;
 	event.adopt.references = references;
 	event.adopt.round = round;
+	event.adopt.open = open;
 	lien_tell(answers->telling, &event, LIEN_EVENT_SIZE(adopt));
 }
 
@@ -435,7 +470,7 @@ static bool tell_match(struct answers *answers, struct lien_process *process,
 	tell_taken_away(answers, process, places, count, value);
 	tell_import(answers, process, value, tell_export(answers, mark->owner, own->value), places,
 		count);
-	tell_references(answers, process, value, references, memory->round);
+	tell_references(answers, process, value, references, memory->round, memory->open);
 	free(places);
 	return true;
 }
@@ -447,6 +482,7 @@ static void tell_own(struct answers *answers, const struct lien_adoption_process
 	const struct lien_wire_adopt *entry;
 	struct lien_allocation *allocation;
 	struct lien_handle *handle;
+	const struct mark *own;
 	uint32_t round;
 	unsigned i;
 
@@ -456,6 +492,7 @@ static void tell_own(struct answers *answers, const struct lien_adoption_process
 		handle = allocation ? handle_of(allocation, process) : NULL;
 		if (!handle || allocation->owner != process)
 			continue;
+		own = entry->flags & LIEN_WIRE_ADOPT_OWN ? mark_seen(answers, entry->mark) : NULL;
 		round = allocation->round;
 		if (entry->flags & LIEN_WIRE_ADOPT_OWN && answers->round && !round)
 			round = answers->round;
@@ -468,7 +505,7 @@ static void tell_own(struct answers *answers, const struct lien_adoption_process
 		tell_references(answers, process, handle->value,
 			entry->flags & LIEN_WIRE_ADOPT_COUNT ? entry->references
 							     : handle->references,
-			round);
+			round, own && own->open);
 	}
 }
 
@@ -489,7 +526,7 @@ static void tell_imports(struct answers *answers, const struct lien_adoption_pro
 			continue;
 		answers->adoption->counted += (entry->flags & LIEN_WIRE_ADOPT_COUNT) != 0;
 		mark = entry->flags & LIEN_WIRE_ADOPT_LOOK && answers->adoption->marks
-			       ? mark_seen(answers, entry)
+			       ? mark_seen(answers, entry->bytes)
 			       : NULL;
 		if (mark && tell_match(answers, process, entry, mark)) {
 			answers->adoption->matched++;
@@ -498,7 +535,7 @@ static void tell_imports(struct answers *answers, const struct lien_adoption_pro
 		tell_references(answers, process, handle->value,
 			entry->flags & LIEN_WIRE_ADOPT_COUNT ? entry->references
 							     : handle->references,
-			mark ? 0 : answers->round);
+			mark ? 0 : answers->round, false);
 	}
 }
 
@@ -542,6 +579,7 @@ void lien_adoption_tell(
 	if (!adoption->outsider)
 		answers.round = lien_graph_round(graph) + 1;
 	collect_marks(&answers);
+	note_open(&answers);
 	for (step = 0; answers.marks && step < sizeof(steps) / sizeof(steps[0]); step++)
 		for (i = 0; i < adoption->count; i++) {
 			process = lien_graph_process(graph, adoption->processes[i].pid);

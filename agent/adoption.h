@@ -25,6 +25,9 @@ struct lien_adoption_process {
 	uint32_t doubts; /* the caller's: LIEN_INCOMPLETE_* that stay then */
 	unsigned count, room;
 	struct lien_wire_adopt *entries; /* answers are put into them; by address */
+	/* What its open descriptors export begins with these. */
+	uint8_t (*open)[LIEN_WIRE_MARK_BYTES];
+	unsigned open_count;
 };
 
 struct lien_adoption {
@@ -34,6 +37,7 @@ struct lien_adoption {
 	uint32_t outsider; /* a process that cannot be asked, so they are not; 0: none */
 	/* What came of it: lien_adoption_tell(). */
 	unsigned counted, marked, looked, matched;
+	unsigned open;	   /* descriptors of exports */
 	unsigned disputed; /* handed out, it seems, by two processes: neither is believed */
 };
 
@@ -53,6 +57,10 @@ void lien_adoption_clear(struct lien_adoption *adoption);
 /* The part of one process; NULL: it has none. */
 struct lien_adoption_process *lien_adoption_process(
 	const struct lien_adoption *adoption, uint32_t pid);
+
+/* An answer that is no entry: an open descriptor's. 0 or -ENOMEM. */
+int lien_adoption_open(
+	struct lien_adoption_process *process, const uint8_t bytes[LIEN_WIRE_MARK_BYTES]);
 
 /* The answers, as events. A process that has been read is not LIEN_INCOMPLETE_LATE any more. */
 void lien_adoption_tell(

@@ -114,13 +114,13 @@ static json_t *adoption_json(
 {
 	const struct lien_adoption *adoption = &agent->adoption;
 
-	return json_pack("{s:s?, s:f, s:f, s:f, s:i, s:i, s:i, s:i, s:i, s:i, s:o}", "error", error,
-		"ms", result ? result->ns / 1e6 : 0, "pause_ms",
+	return json_pack("{s:s?, s:f, s:f, s:f, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:o}", "error",
+		error, "ms", result ? result->ns / 1e6 : 0, "pause_ms",
 		result ? result->pause_ns / 1e6 : 0, "match_ms",
 		result ? result->match_ns / 1e6 : 0, "processes", adoption->count, "counted",
 		adoption->counted, "marked", adoption->marks ? adoption->marked : 0, "matched",
 		adoption->matched, "unmatched", adoption->looked - adoption->matched, "disputed",
-		adoption->disputed, "outsider",
+		adoption->disputed, "open", adoption->open, "outsider",
 		adoption->outsider ? json_integer(adoption->outsider) : json_null());
 }
 

@@ -112,6 +112,7 @@ static int tell_adopted(struct lien_dump *dump, const struct lien_allocation *al
 	event.adopt.handle = handle;
 	event.adopt.references = references;
 	event.adopt.round = allocation->round;
+	event.adopt.open = allocation->open;
 	return lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(adopt));
 }
 

@@ -36,6 +36,7 @@ int lien_graph_apply_adopt(
 	handle->references = event->adopt.references;
 	handle->allocation->adopted = true;
 	handle->allocation->round = event->adopt.round;
+	handle->allocation->open = event->adopt.open;
 	if (graph->round < event->adopt.round)
 		graph->round = event->adopt.round;
 	return 0;

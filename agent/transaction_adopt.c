@@ -9,6 +9,9 @@
 #define CHUNK                                                                                      \
 	((LIEN_WIRE_MESSAGE_MAX - sizeof(struct lien_wire_header)) / sizeof(struct lien_wire_adopt))
 
+/* Descriptors of one process that are believed to be exports. */
+#define OPEN_MAX 4096
+
 static struct lien_adoption_process *part_of(const struct lien_transaction *t, unsigned index)
 {
 	return lien_adoption_process(t->adoption, t->processes[index].pid);
@@ -119,6 +122,12 @@ static int take_answers(struct lien_transaction *t, unsigned index, enum lien_ph
 	unsigned i, low, high, mid;
 
 	for (i = 0; i < count; i++) {
+		if (phase == LIEN_PHASE_LOOK && answers[i].flags & LIEN_WIRE_ADOPT_OPEN) {
+			if (part->open_count >= OPEN_MAX ||
+				lien_adoption_open(part, answers[i].bytes))
+				return -ENOMEM;
+			continue;
+		}
 		low = 0;
 		high = part->count;
 		while (low < high) {

@@ -351,11 +351,13 @@ bool lien_walks_own(struct lien_agent *agent, const struct lien_event *event)
 {
 	struct lien_process *process;
 
-	if (!(event->flags & LIEN_EVENT_CONTROL) ||
-		(event->type != LIEN_CALL_CU_MEM_RETAIN && event->type != LIEN_CALL_CU_MEM_RELEASE))
+	if (!(event->flags & LIEN_EVENT_CONTROL))
 		return false;
+	/* It counts references by giving them back, and maps what descriptors export. */
 	if (agent->adopting)
-		return true; /* it counts references by giving them back */
+		return true;
+	if ((event->type != LIEN_CALL_CU_MEM_RETAIN && event->type != LIEN_CALL_CU_MEM_RELEASE))
+		return false;
 	process = tracked_process(agent, event->pid);
 	return process && ((struct lien_tracked *)process->agent)->walking;
 }

@@ -16,7 +16,7 @@
 #include "control/control.h"
 #include "control/handles.h"
 
-static int transfer(struct lien_control *control, uint32_t ordinal, uint64_t va,
+int lien_adopt_transfer(struct lien_control *control, uint32_t ordinal, uint64_t va,
 	uint8_t bytes[LIEN_WIRE_MARK_BYTES], int write)
 {
 	const struct lien_driver *driver = control->driver;
@@ -76,7 +76,7 @@ int lien_order_count(
 		if (adopt[i].flags & LIEN_WIRE_ADOPT_COUNT)
 			result = count_references(control, &adopt[i]);
 		if (!result && adopt[i].flags & LIEN_WIRE_ADOPT_OWN &&
-			(result = transfer(
+			(result = lien_adopt_transfer(
 				 control, adopt[i].device, adopt[i].va, adopt[i].bytes, 0)))
 			lien_control_fail(
 				control, result, adopt[i].va, "its first bytes cannot be read");
@@ -137,11 +137,12 @@ int lien_order_mark(struct lien_control *control)
 		mark = &marks->mark[i];
 		if (!mark->va || !(mark->flags & LIEN_WIRE_ADOPT_OWN))
 			continue;
-		result = transfer(control, mark->device, mark->va, now, 0);
+		result = lien_adopt_transfer(control, mark->device, mark->va, now, 0);
 		if (!result && memcmp(now, mark->bytes, sizeof(now)))
 			result = -ESTALE;
 		if (!result)
-			result = transfer(control, mark->device, mark->va, mark->mark, 1);
+			result =
+				lien_adopt_transfer(control, mark->device, mark->va, mark->mark, 1);
 		if (result)
 			lien_control_fail(control, result, mark->va,
 				result == -ESTALE ? "it changed while the job was at rest"
@@ -163,7 +164,7 @@ int lien_order_look(struct lien_control *control, int fd)
 		if (!marks->mark[i].va)
 			continue;
 		seen[n] = marks->mark[i];
-		result = transfer(control, seen[n].device, seen[n].va, seen[n].bytes, 0);
+		result = lien_adopt_transfer(control, seen[n].device, seen[n].va, seen[n].bytes, 0);
 		if (result)
 			lien_control_fail(
 				control, result, seen[n].va, "its first bytes cannot be read");
@@ -173,6 +174,9 @@ int lien_order_look(struct lien_control *control, int fd)
 		}
 	}
 	if (!result && n)
+		result = lien_control_send(control, fd, seen, n * sizeof(seen[0]));
+	n = result ? 0 : lien_descriptors_look(control, seen, room);
+	if (n)
 		result = lien_control_send(control, fd, seen, n * sizeof(seen[0]));
 	lien_devices_close(control);
 	return result;
@@ -184,12 +188,12 @@ static int put_back(struct lien_control *control, const struct lien_wire_adopt *
 	const struct lien_marks *marks = &control->marks;
 	static const uint8_t none[LIEN_WIRE_MARK_BYTES]; /* what is only looked at has no mark */
 	struct lien_wire_adopt key, *mark;
-	int result = transfer(control, at->device, at->va, key.mark, 0);
+	int result = lien_adopt_transfer(control, at->device, at->va, key.mark, 0);
 
 	if (result || !memcmp(key.mark, none, sizeof(none)))
 		return result;
 	mark = bsearch(&key, marks->mark, marks->count, sizeof(key), by_mark);
-	return mark ? transfer(control, at->device, at->va, mark->bytes, 1) : 0;
+	return mark ? lien_adopt_transfer(control, at->device, at->va, mark->bytes, 1) : 0;
 }
 
 int lien_order_unmark(struct lien_control *control)

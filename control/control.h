@@ -88,6 +88,12 @@ int lien_order_marks(
 	struct lien_control *control, const struct lien_wire_adopt *adopt, unsigned count);
 int lien_order_mark(struct lien_control *control);
 int lien_order_look(struct lien_control *control, int fd);
+/* The first bytes of what the process's own descriptors export, at most `room`. How many. */
+unsigned lien_descriptors_look(
+	struct lien_control *control, struct lien_wire_adopt *seen, unsigned room);
+/* Between a mapping's first bytes and `bytes`. */
+int lien_adopt_transfer(struct lien_control *control, uint32_t ordinal, uint64_t va,
+	uint8_t bytes[LIEN_WIRE_MARK_BYTES], int write);
 /* Also when the agent is not heard of any more. What cannot be put back is tried again. */
 int lien_order_unmark(struct lien_control *control);
 

@@ -34,6 +34,8 @@
 	X(cuMemCreate)                                                                             \
 	X(cuMemRelease)                                                                            \
 	X(cuMemRetainAllocationHandle)                                                             \
+	X(cuMemAddressReserve)                                                                     \
+	X(cuMemAddressFree)                                                                        \
 	X(cuMemMap)                                                                                \
 	X(cuMemUnmap)                                                                              \
 	X(cuMemSetAccess)                                                                          \

@@ -161,6 +161,8 @@ struct lien_event {
 			 * compared with all other such memory last (of imports), or first; from 1.
 			 * 0: not. */
 			__lien_u32 round;
+			__lien_u32 open; /* 1: a descriptor that exports it was open then */
+			__lien_u32 zero;
 		} adopt;
 		struct {
 			__lien_u64 handle, bytes;

@@ -275,7 +275,13 @@ def test_imported_later():
         fd = pair.owner("export", handle)
         session.start_agent()
         known(session, *pair.pids)
-        equal(session.ask("attach", "--all")["adoption"]["matched"], 1, "matched")
+        adoption = session.ask("attach", "--all")["adoption"]
+        equal((adoption["matched"], adoption["open"]), (1, 1), "matched, and open")
+        answer = session.ask("offload", "--owner", "all")
+        equal((answer["bytes"], [left["bytes"] for left in answer["left"]]), (SIZE, [SIZE]), "moved")
+        check("a descriptor" in answer["left"][0]["reason"], answer["left"])
+        session.ask("restore")
+        pair.owner("check", va, SIZE, 0x21)
         taken = pair.importer.take(pair.owner, fd)
         view = pair.importer("show", SIZE, taken, 0)
         wait_for("the import is seen", lambda: session.ask("status")["unmatched_imports"])
@@ -284,7 +290,10 @@ def test_imported_later():
         pair.verify()
         adoption = session.ask("attach", "--all")["adoption"]
         equal((adoption["matched"], adoption["unmatched"]), (1, 0), "adoption")
+        equal(session.ask("offload", "--owner", "all")["bytes"], SIZE, "the descriptor is open still")
+        session.ask("restore")
         pair.owner("close", fd)
+        equal(session.ask("attach", "--all")["adoption"]["open"], 0, "open")
         rounds(session, pair, 2, 2 * SIZE)
         equal(pair.importer("check", view, SIZE, 0x21), 0, "wrong bytes")
 

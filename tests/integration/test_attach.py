@@ -42,7 +42,7 @@ def test_what_ran_before():
         check(attached["ms"] > 0, attached)
         equal((attached["read"], attached["mappings"], attached["new"]), (True, 1, 1), "read")
         adoption = answer["adoption"]
-        equal((adoption["error"], adoption["counted"], adoption["marked"]), (None, 1, 0), "adoption")
+        equal((adoption["error"], adoption["counted"], adoption["marked"]), (None, 1, 1), "adoption")
         process = session.process(driver.pid)
         equal((process["control"], process["bytes"], process["complete"]), ("ready", 2 * MIB, True),
               "after")

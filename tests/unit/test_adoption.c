@@ -288,6 +288,32 @@ static void test_maybe_a_window(void **state)
 	expect_moved(2 * PIECE, PIECE, "as NCCL maps windows");
 }
 
+/* What an open descriptor exports stays until it is closed. */
+static void test_open_descriptor(void **state)
+{
+	(void)state;
+	pair();
+	assert_int_equal(plan_adoption(both, 2), 2);
+	answer(1);
+	reads(IMPORTER, VIEW, OWNER, VA);
+	reads(IMPORTER, VIEW + PIECE, OWNER, VA + PIECE);
+	for (unsigned i = 0; i < 2; i++) /* two of one memory, in any process */
+		assert_int_equal(lien_adoption_open(lien_adoption_process(&adoption, both[i]),
+					 entry_at(OWNER, VA + 2 * PIECE)->mark),
+			0);
+	assert_int_equal(lien_adoption_open(lien_adoption_process(&adoption, OWNER),
+				 (const uint8_t[LIEN_WIRE_MARK_BYTES]){1}),
+		0);
+	conclude();
+	assert_int_equal(adoption.open, 2);
+	expect_moved(2 * PIECE, PIECE, "a descriptor");
+	assert_int_equal(plan_adoption(NULL, 0), 2);
+	answer(1);
+	conclude();
+	expect_moved(3 * PIECE, 0, NULL);
+	assert_int_equal(plan_adoption(NULL, 0), 0);
+}
+
 static void test_maybe_multicast(void **state)
 {
 	(void)state;
@@ -358,6 +384,7 @@ int main(void)
 		ADOPTION(test_not_exportable),
 		ADOPTION(test_disputed),
 		ADOPTION(test_maybe_a_window),
+		ADOPTION(test_open_descriptor),
 		ADOPTION(test_maybe_multicast),
 		ADOPTION(test_fabric),
 		ADOPTION(test_dump),

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * Descriptors of exports that are open in this process, from before the agent. The driver is asked
+ * to import each that may be one, and maps it at an address of ours for as long as it takes to read
+ * what it begins with. It refuses what is none (NVIDIA's, 580, in 3 us).
+ */
+#include <dirent.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "control/control.h"
+#include "control/handles.h"
+
+/* NVIDIA's are of /dev/nvidiactl; the software driver's are files without a name. */
+static int may_be_export(int folder, const char *name)
+{
+	static const char device[] = "/dev/nvidiactl", gone[] = " (deleted)";
+	struct stat file;
+	char link[256];
+	ssize_t n = readlinkat(folder, name, link, sizeof(link) - 1);
+
+	if (n < (ssize_t)sizeof(gone))
+		return 0;
+	link[n] = '\0';
+	if (!strncmp(link, device, sizeof(device) - 1))
+		return 1;
+	return !strcmp(link + n - sizeof(gone) + 1, gone) && link[0] == '/' &&
+	       !fstatat(folder, name, &file, 0) && S_ISREG(file.st_mode) && file.st_size &&
+	       !(file.st_size % LIEN_WIRE_STEP);
+}
+
+/* A device whose context may reach it: the memory's own if that has one. */
+static int reach(struct lien_control *control, CUmemGenericAllocationHandle handle)
+{
+	struct lien_device *device;
+	CUmemAllocationProp prop;
+	int i;
+
+	memset(&prop, 0, sizeof(prop));
+	if (control->driver->cuMemGetAllocationPropertiesFromHandle(&prop, handle) ||
+		prop.location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+		return -1;
+	if (prop.location.id >= 0 && !lien_device_use(control, prop.location.id, &device))
+		return prop.location.id;
+	for (i = 0; i < LIEN_DEVICES_MAX; i++)
+		if (!lien_device_use(control, i, &device))
+			return i;
+	return -1;
+}
+
+static int read_mapped(struct lien_control *control, CUmemGenericAllocationHandle handle,
+	int ordinal, uint8_t bytes[LIEN_WIRE_MARK_BYTES])
+{
+	const CUmemAccessDesc access = {.location = {CU_MEM_LOCATION_TYPE_DEVICE, ordinal},
+		.flags = CU_MEM_ACCESS_FLAGS_PROT_READ};
+	const struct lien_driver *driver = control->driver;
+	CUdeviceptr va;
+	int result = driver->cuMemAddressReserve(&va, LIEN_WIRE_STEP, 0, 0, 0);
+
+	if (result)
+		return result;
+	result = driver->cuMemMap(va, LIEN_WIRE_STEP, 0, handle, 0);
+	if (!result) {
+		result = driver->cuMemSetAccess(va, LIEN_WIRE_STEP, &access, 1);
+		if (!result)
+			result = lien_adopt_transfer(control, ordinal, va, bytes, 0);
+		if (driver->cuMemUnmap(va, LIEN_WIRE_STEP) &&
+			driver->cuMemUnmap(va, LIEN_WIRE_STEP))
+			return -1; /* the address is not free either */
+	}
+	driver->cuMemAddressFree(va, LIEN_WIRE_STEP);
+	return result;
+}
+
+static int look(struct lien_control *control, int fd, struct lien_wire_adopt *seen)
+{
+	const struct lien_driver *driver = control->driver;
+	CUmemGenericAllocationHandle handle;
+	int ordinal, result = -1;
+
+	if (driver->cuMemImportFromShareableHandle(
+		    &handle, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR))
+		return 0;
+	memset(seen, 0, sizeof(*seen));
+	seen->flags = LIEN_WIRE_ADOPT_OPEN;
+	ordinal = reach(control, handle);
+	if (ordinal >= 0)
+		result = read_mapped(control, handle, ordinal, seen->bytes);
+	lien_handle_release(driver, handle);
+	return !result;
+}
+
+unsigned lien_descriptors_look(
+	struct lien_control *control, struct lien_wire_adopt *seen, unsigned room)
+{
+	DIR *folder = opendir("/proc/self/fd");
+	struct dirent *entry;
+	unsigned n = 0;
+
+	while (folder && n < room && (entry = readdir(folder)))
+		if (entry->d_name[0] != '.' && may_be_export(dirfd(folder), entry->d_name))
+			n += look(control, atoi(entry->d_name), &seen[n]);
+	if (folder)
+		closedir(folder);
+	return n;
+}
