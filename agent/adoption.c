@@ -144,14 +144,26 @@ static int entry_add(
 	return 0;
 }
 
-/* The lowest mapping of an allocation in a process stands for it. */
+/* What can be done through it: 2 read and write, 1 read, 0 nothing. */
+static int reach(const struct lien_mapping *mapping)
+{
+	return (device_of(mapping, false) >= 0) + (device_of(mapping, true) >= 0);
+}
+
+/* The mapping of an allocation in a process that stands for it: where it can be marked, or read;
+ * the lowest of these. */
 static bool stands_for(const struct lien_mapping *mapping)
 {
 	const struct lien_mapping *other;
+	int mine = reach(mapping), its;
 
-	LIST_FOREACH (other, &mapping->allocation->mappings, of_allocation)
-		if (other->process == mapping->process && other->va < mapping->va)
+	LIST_FOREACH (other, &mapping->allocation->mappings, of_allocation) {
+		if (other->process != mapping->process || other == mapping)
+			continue;
+		its = reach(other);
+		if (its > mine || (its == mine && other->va < mapping->va))
 			return false;
+	}
 	return true;
 }
 
@@ -163,13 +175,18 @@ static int plan_process(struct lien_adoption *adoption, struct lien_adoption_pro
 	int err = 0;
 
 	RB_FOREACH (mapping, lien_mapping_tree, &process->mappings) {
+		if (!stands_for(mapping) || err)
+			continue;
 		flags = questions(mapping->allocation, process, mapping);
 		if (handed_out(mapping->allocation, process) && mapping->allocation->round &&
 			!(flags & LIEN_WIRE_ADOPT_OWN))
 			adoption->outsider = process->pid; /* once it could be marked */
-		if (!flags || !stands_for(mapping) || err)
+		if (!flags)
 			continue;
 		err = entry_add(part, mapping, flags);
+		if (err)
+			continue;
+		flags = part->entries[part->count - 1].flags;
 		adoption->marked += (flags & LIEN_WIRE_ADOPT_OWN) != 0;
 		adoption->looked += (flags & LIEN_WIRE_ADOPT_LOOK) != 0;
 	}
@@ -516,6 +533,7 @@ static void tell_imports(struct answers *answers, const struct lien_adoption_pro
 	struct lien_allocation *allocation;
 	const struct mark *mark;
 	struct lien_handle *handle;
+	uint32_t round;
 	unsigned i;
 
 	for (i = 0; i < part->count; i++) {
@@ -532,10 +550,13 @@ static void tell_imports(struct answers *answers, const struct lien_adoption_pro
 			answers->adoption->matched++;
 			continue;
 		}
+		round = mark ? 0 : allocation->round;
+		if (entry->flags & LIEN_WIRE_ADOPT_LOOK && answers->round && !mark)
+			round = answers->round; /* what cannot be read was not compared */
 		tell_references(answers, process, handle->value,
 			entry->flags & LIEN_WIRE_ADOPT_COUNT ? entry->references
 							     : handle->references,
-			mark ? 0 : answers->round, false);
+			round, false);
 	}
 }
 

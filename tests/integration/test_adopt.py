@@ -299,6 +299,29 @@ def test_imported_later():
 
 
 @case()
+def test_imported_without_access():
+    """What cannot be read was not compared: what it may be of stays, and is found out later."""
+    with Session() as session:
+        pair = Pair(session, 1)
+        handle, va = pair.owner("make", SIZE, 0)
+        pair.owner("fill", va, SIZE, 0x21)
+        fd = pair.owner("export", handle)
+        taken = pair.importer.take(pair.owner, fd)
+        pair.owner("close", fd)
+        view = pair.importer("reserve", SIZE, 0)
+        pair.importer("map", view, SIZE, taken)
+        session.start_agent()
+        known(session, *pair.pids)
+        equal(session.ask("attach", "--all")["adoption"]["matched"], 1, "matched")
+        equal(session.ask("offload", "--owner", "all")["bytes"], 0, "moved")
+        pair.importer("access", view, SIZE, 0, 3)
+        equal(pair.importer("check", view, SIZE, 0x21), 0, "wrong bytes")
+        equal(session.ask("attach", "--all")["adoption"]["matched"], 1, "matched")
+        rounds(session, pair, 1, 2 * SIZE)
+        equal(pair.importer("check", view, SIZE, 0x21), 0, "wrong bytes")
+
+
+@case()
 def test_the_next_agent_knows():
     with Session() as session:
         pair = Pair(session)
