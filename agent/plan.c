@@ -620,10 +620,25 @@ static int add_allocation(struct planner *planner, const struct lien_allocation 
 	return err;
 }
 
+/* Who has imported this, of an owner that is not known; NULL: nobody, or it is no memory that has
+ * handles (legacy IPC, pools). Also a handle without a mapping will be mapped. */
+static const struct lien_process *importer_of(const struct lien_allocation *allocation)
+{
+	const struct lien_mapping *mapping = LIST_FIRST(&allocation->mappings);
+	const struct lien_handle *handle = LIST_FIRST(&allocation->handles);
+
+	if (allocation->origin != LIEN_ORIGIN_IMPORT)
+		return NULL;
+	if (mapping)
+		return mapping->opens ? NULL : mapping->process;
+	return handle ? handle->process : NULL;
+}
+
 /* Those who may have imported memory without being seen. */
 static void look_for_importers(struct planner *planner)
 {
 	const struct lien_allocation *allocation;
+	const struct lien_process *importer;
 	struct lien_process *process;
 
 	for (process = lien_graph_first(planner->graph); process;
@@ -632,10 +647,10 @@ static void look_for_importers(struct planner *planner)
 			planner->late = process;
 	for (allocation = lien_graph_first_allocation(planner->graph); allocation;
 		allocation = lien_graph_next_allocation((struct lien_allocation *)allocation)) {
-		if (allocation->origin != LIEN_ORIGIN_IMPORT || LIST_EMPTY(&allocation->mappings) ||
-			(planner->unknown && allocation->round >= planner->round))
+		importer = importer_of(allocation);
+		if (!importer || (planner->unknown && allocation->round >= planner->round))
 			continue;
-		planner->unknown = LIST_FIRST(&allocation->mappings)->process;
+		planner->unknown = importer;
 		planner->round = allocation->round;
 	}
 }

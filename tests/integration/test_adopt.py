@@ -322,6 +322,25 @@ def test_imported_without_access():
 
 
 @case()
+def test_imported_and_not_mapped():
+    """Exported before the agent came; imported after, and mapped when it suits."""
+    with Session() as session:
+        pair = Pair(session, 1)
+        handle, va = pair.owner("make", SIZE, 0)
+        pair.owner("fill", va, SIZE, 0x21)
+        fd = pair.owner("export", handle)
+        session.start_agent()
+        known(session, *pair.pids)
+        equal(session.ask("attach", "--all")["adoption"]["matched"], 1, "matched")
+        taken = pair.importer.take(pair.owner, fd)
+        pair.owner("close", fd)
+        wait_for("the import is seen", lambda: session.ask("status")["unmatched_imports"])
+        equal(session.ask("offload", "--owner", "all")["bytes"], 0, "moved")
+        view = pair.importer("show", SIZE, taken, 0)
+        equal(pair.importer("check", view, SIZE, 0x21), 0, "wrong bytes")
+
+
+@case()
 def test_the_next_agent_knows():
     with Session() as session:
         pair = Pair(session)
