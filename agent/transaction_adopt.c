@@ -142,6 +142,8 @@ static int take_answers(struct lien_transaction *t, unsigned index, enum lien_ph
 		entry = &part->entries[low];
 		memcpy(entry->bytes, answers[i].bytes, sizeof(entry->bytes));
 		if (phase == LIEN_PHASE_ADOPT_COUNT) {
+			if (answers[i].references > LIEN_WIRE_REFERENCES_MAX)
+				return -EPROTO;
 			entry->handle = answers[i].handle;
 			entry->references = answers[i].references;
 		}
@@ -160,7 +162,7 @@ void lien_adopt_reply(struct lien_transaction *t, unsigned index,
 
 	if (answers && part && take_answers(t, index, t->phase, body, count))
 		lien_transaction_fail(t, -EPROTO,
-			"process %u answered for memory that it was not asked about",
+			"process %u answered what it was not asked",
 			t->processes[index].pid);
 	if (!(reply->flags & LIEN_WIRE_LAST))
 		return;
