@@ -16,6 +16,10 @@
 #include "control/control.h"
 #include "control/handles.h"
 
+/* From MARKS on, for MARK. Less than LIEN_GATE_LEASE_MS, and than the agent waits for MARK: a thread
+ * that was stopped meanwhile must not write what nobody would look for any more. */
+#define MARK_NS 3000000000ull
+
 int lien_adopt_transfer(struct lien_control *control, uint32_t ordinal, uint64_t va,
 	uint8_t bytes[LIEN_WIRE_MARK_BYTES], int write)
 {
@@ -121,6 +125,7 @@ int lien_order_marks(
 	if (control->flags & LIEN_WIRE_LAST && marks->count) {
 		qsort(marks->mark, marks->count, sizeof(marks->mark[0]), by_mark);
 		marks->written = 1; /* others may write theirs from now on */
+		marks->until_ns = lien_control_now_ns() + MARK_NS;
 	}
 	return 0;
 }
@@ -140,13 +145,16 @@ int lien_order_mark(struct lien_control *control)
 		result = lien_adopt_transfer(control, mark->device, mark->va, now, 0);
 		if (!result && memcmp(now, mark->bytes, sizeof(now)))
 			result = -ESTALE;
+		if (!result && lien_control_now_ns() > marks->until_ns)
+			result = -ETIMEDOUT;
 		if (!result)
 			result =
 				lien_adopt_transfer(control, mark->device, mark->va, mark->mark, 1);
 		if (result)
 			lien_control_fail(control, result, mark->va,
-				result == -ESTALE ? "it changed while the job was at rest"
-						  : "a mark cannot be written");
+				result == -ESTALE      ? "it changed while the job was at rest"
+				: result == -ETIMEDOUT ? "it is too late to write marks"
+						       : "a mark cannot be written");
 	}
 	lien_devices_close(control);
 	return result;

@@ -6,6 +6,7 @@ out which references are held to it and who imported it from whom."""
 import os
 import random
 import sys
+import time
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -456,6 +457,27 @@ def test_the_agent_dies_while_marks_are_there():
         session.ready(*pair.pids)
         equal(session.ask("attach", "--all")["adoption"]["matched"], 2, "matched by the next agent")
         rounds(session, pair, 1, 2 * SIZE)
+
+
+
+@case()
+def test_too_late_to_mark():
+    """An owner that was stopped until the others were let go writes no mark any more."""
+    with Session() as session:
+        faults.folder(session)
+        pair = Pair(session, 2)
+        session.start_agent()
+        known(session, *pair.pids)
+        owner = Faults(session, pair.owner.inner_pid)
+        owner.arm(DELAY, 3, function="cuMemcpyDtoHAsync_v2", delay_ms=11500)
+        outcome = session.lien("attach", "--all", limit=60)
+        check(outcome.code == 1 and "did not answer `mark`" in outcome.out, outcome)
+        end, seen = time.monotonic() + 4, 0
+        while time.monotonic() < end:
+            seen += sum(pair.importer("check", view, SIZE, 0x40 + i) for i, view in enumerate(pair.views))
+        equal(seen, 0, "marks seen")
+        owner.disarm()
+        pair.verify()
 
 
 if __name__ == "__main__":
