@@ -228,6 +228,7 @@ int lien_adoption_plan(struct lien_graph *graph, const uint32_t *pids, unsigned 
 			continue;
 		part = &adoption->processes[adoption->count++];
 		part->pid = process->pid;
+		part->uid = process->uid;
 		part->start = process->start;
 		part->read = listed(pids, count, process->pid);
 		err = plan_process(adoption, part, process);

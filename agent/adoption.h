@@ -19,7 +19,7 @@
 #include "agent/tell.h"
 
 struct lien_adoption_process {
-	uint32_t pid;
+	uint32_t pid, uid; /* marks are told to processes of the same user alone */
 	uint64_t start;
 	bool read;	 /* all that it has mapped is in the graph: it is adopted now */
 	uint32_t doubts; /* the caller's: LIEN_INCOMPLETE_* that stay then */

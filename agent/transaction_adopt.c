@@ -17,7 +17,9 @@ static struct lien_adoption_process *part_of(const struct lien_transaction *t, u
 	return lien_adoption_process(t->adoption, t->processes[index].pid);
 }
 
-/* The marks of all others, and what is looked at or marked here: what MARKS tells a process. */
+/* The marks of all others of its user, and what is looked at or marked here: what MARKS tells a
+ * process. Another user's could be answered for memory that it does not have, and the bytes below
+ * them are not its to read; one that has such memory still finds the mark there. */
 static struct lien_wire_adopt *table_of(
 	const struct lien_transaction *t, unsigned index, unsigned *count)
 {
@@ -31,7 +33,7 @@ static struct lien_wire_adopt *table_of(
 	*count = 0;
 	for (i = 0; table && i < t->adoption->count; i++) {
 		part = &t->adoption->processes[i];
-		for (j = 0; j < part->count; j++) {
+		for (j = 0; part->uid == own->uid && j < part->count; j++) {
 			if (!(part->entries[j].flags & LIEN_WIRE_ADOPT_OWN) &&
 				(part != own || !(part->entries[j].flags & LIEN_WIRE_ADOPT_LOOK)))
 				continue;

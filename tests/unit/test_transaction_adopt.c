@@ -14,7 +14,8 @@ static struct {
 	unsigned told[FAKES], own;
 	bool ready[FAKES], shut[FAKES], opened[FAKES];
 	struct lien_adoption adoption;
-	bool refuse;
+	uint32_t references; /* that each says it has; 0: 7 */
+	bool refuse, foreign; /* the last process is another user's */
 } a;
 
 /* Own memory of p: p * 2^32 + i * 2^12; its view of what the next process owns: 2^11 further. */
@@ -36,6 +37,11 @@ static uint8_t *cell_at(unsigned p, uint64_t va)
 	return va & 1 << 11 ? a.cell[(p + 1) % w.n][i] : a.cell[p][i];
 }
 
+static unsigned uid_of(unsigned p)
+{
+	return 1000 + (a.foreign && p == w.n - 1);
+}
+
 static int obey_adopt(struct fake *fake, unsigned p)
 {
 	const struct lien_wire_adopt *wire = (const void *)fake->body;
@@ -51,7 +57,7 @@ static int obey_adopt(struct fake *fake, unsigned p)
 		reply = reply_new(fake);
 		for (i = 0; i < n; i++) {
 			one = wire[i];
-			one.references = 7;
+			one.references = a.references ? a.references : 7;
 			memcpy(one.bytes, cell_at(p, one.va), sizeof(one.bytes));
 			add_to_body(reply, &one, sizeof(one));
 		}
@@ -62,6 +68,9 @@ static int obey_adopt(struct fake *fake, unsigned p)
 		a.table[p] = realloc(a.table[p], (a.told[p] + n + 1) * sizeof(*wire));
 		memcpy(a.table[p] + a.told[p], wire, n * sizeof(*wire));
 		a.told[p] += n;
+		for (i = 0; i < n; i++)
+			if (wire[i].mark[0] && uid_of(wire[i].mark[0] - 1) != uid_of(p))
+				BROKEN("process %u is told another user's marks", PID(p));
 		a.ready[p] = fake->order.flags & LIEN_WIRE_LAST;
 		return 0;
 	case LIEN_WIRE_MARK:
@@ -159,6 +168,7 @@ static int adopt(void *context, struct lien_adoption **out, char *why, size_t si
 	for (p = 0; p < w.n; p++) {
 		part = &a.adoption.processes[p];
 		part->pid = PID(p);
+		part->uid = uid_of(p);
 		part->entries = calloc(a.own + LOOK_EACH, sizeof(*part->entries));
 		for (i = 0; i < a.own; i++)
 			memset(entry_new(
@@ -227,12 +237,13 @@ static void check_open(const char *when)
 
 static void test_all_is_well(void **state)
 {
-	const unsigned sizes[] = {OWN_EACH, LONG};
+	const unsigned sizes[] = {OWN_EACH, LONG, OWN_EACH};
 
 	(void)state;
-	for (unsigned s = 0; s < 2; s++) {
+	for (unsigned s = 0; s < 3; s++) {
 		memset(&w, 0, sizeof(w));
 		w.n = 3;
+		a.foreign = s > 0;
 		adoption_of(3, sizes[s]);
 		assert_int_equal(w.result.error, 0);
 		check_cells("after it");
@@ -257,6 +268,21 @@ static void test_all_is_well(void **state)
 		}
 		end();
 	}
+	assert_int_equal(w.broken, 0);
+}
+
+/* Its word for how many references it has is what so many releases may be told by. */
+static void test_too_many_references(void **state)
+{
+	(void)state;
+	memset(&w, 0, sizeof(w));
+	w.n = 2;
+	a.references = LIEN_WIRE_REFERENCES_MAX + 1;
+	adoption_of(2, OWN_EACH);
+	assert_int_equal(w.result.error, -EPROTO);
+	check_cells("refused");
+	check_open("refused");
+	end();
 	assert_int_equal(w.broken, 0);
 }
 
@@ -309,6 +335,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_all_is_well),
+		cmocka_unit_test(test_too_many_references),
 		cmocka_unit_test(test_refused),
 		cmocka_unit_test(test_every_fault),
 	};
