@@ -100,15 +100,21 @@ static void tell_adopted(void *agent, struct lien_event *event)
 	lien_agent_event(agent, event);
 }
 
-/* Its end: the answers go into the graph. */
-void lien_adopt_done(struct lien_agent *agent, const struct lien_transaction_result *result)
+/* The answers go into the graph before anybody goes on: addresses mean what they meant. */
+void lien_adopt_answered(void *context)
 {
-	struct lien_telling telling = {lien_now_ns(), tell_adopted, agent};
+	struct lien_agent *agent = context;
+	struct lien_telling telling = {0, tell_adopted, agent};
 
 	/* What the control libraries did for it, which is not the application's, comes first. */
 	lien_agent_consume(agent);
-	if (!result->error)
-		lien_adoption_tell(&agent->adoption, agent->graph, &telling);
+	telling.now_ns = lien_now_ns();
+	lien_adoption_tell(&agent->adoption, agent->graph, &telling);
+}
+
+void lien_adopt_done(struct lien_agent *agent, const struct lien_transaction_result *result)
+{
+	lien_agent_consume(agent);
 	agent->adopting = false;
 	lien_attach_adopted(agent, result);
 }

@@ -367,6 +367,17 @@ static struct lien_handle *handle_of(
 	return NULL;
 }
 
+/* What was asked about is what the driver was asked about. */
+static struct lien_handle *meant(const struct lien_wire_adopt *entry, struct lien_process *process)
+{
+	struct lien_allocation *allocation = allocation_at(process, entry->va);
+	struct lien_handle *handle = allocation ? handle_of(allocation, process) : NULL;
+
+	return handle && entry->flags & LIEN_WIRE_ADOPT_COUNT && entry->handle != handle->value
+		       ? NULL
+		       : handle;
+}
+
 static void tell_references(struct answers *answers, struct lien_process *process, uint64_t handle,
 	uint32_t references, uint32_t round, bool open)
 {
@@ -507,7 +518,7 @@ static void tell_own(struct answers *answers, const struct lien_adoption_process
 	for (i = 0; i < part->count; i++) {
 		entry = &part->entries[i];
 		allocation = allocation_at(process, entry->va);
-		handle = allocation ? handle_of(allocation, process) : NULL;
+		handle = meant(entry, process);
 		if (!handle || allocation->owner != process)
 			continue;
 		own = entry->flags & LIEN_WIRE_ADOPT_OWN ? mark_seen(answers, entry->mark) : NULL;
@@ -540,7 +551,7 @@ static void tell_imports(struct answers *answers, const struct lien_adoption_pro
 	for (i = 0; i < part->count; i++) {
 		entry = &part->entries[i];
 		allocation = allocation_at(process, entry->va);
-		handle = allocation ? handle_of(allocation, process) : NULL;
+		handle = meant(entry, process);
 		if (!handle || !unknown_in(allocation, process))
 			continue;
 		answers->adoption->counted += (entry->flags & LIEN_WIRE_ADOPT_COUNT) != 0;

@@ -237,6 +237,7 @@ struct lien_transaction_ops lien_orders_ops(struct lien_agent *agent)
 		.at_rest = gate ? lien_gate_at_rest : NULL,
 		.replan = replan,
 		.adopt = lien_adopt_plan,
+		.adopted = lien_adopt_answered,
 		.send = send_order,
 		.progress = on_progress,
 		.done = on_done,

@@ -246,6 +246,8 @@ void lien_transaction_fail(struct lien_transaction *t, int error, const char *fo
 	bool undo = t->restoring && (t->offload || t->result.lost);
 	va_list args;
 
+	if (t->adopting && t->phase == LIEN_PHASE_OPEN)
+		return; /* what is known stays known, whoever ends now */
 	if (!t->restoring)
 		t->stopping = true;
 	if (t->offload && t->restoring)

@@ -95,6 +95,8 @@ struct lien_transaction_ops {
 	/* All are at rest: what is to be asked, valid until the transaction's end; answers are put
 	 * into it. 0 or -errno and why. */
 	int (*adopt)(void *context, struct lien_adoption **adoption, char *why, size_t size);
+	/* All has been answered, and still nobody changes anything. NULL: nobody is told. */
+	void (*adopted)(void *context);
 	/* Can these two have memory in common, other than by their own word? NULL: any can. */
 	bool (*may_share)(void *context, uint32_t pid, uint32_t other);
 	/* May this process take part for who asked? NULL: any may. */

@@ -200,10 +200,12 @@ void lien_adopt_advance(struct lien_transaction *t)
 		t->stopping = false;
 		lien_transaction_phase_begin(t, LIEN_PHASE_UNMARK);
 		if (lien_transaction_idle(t))
-			lien_transaction_open(t);
+			lien_adopt_advance(t);
 	} else if (t->phase == LIEN_PHASE_UNMARK ||
 		   (t->phase == LIEN_PHASE_ADOPT_COUNT && !t->adoption->marks)) {
 		t->result.match_ns = t->ops.now_ns(t->ops.context) - t->t_marks;
+		if (!t->result.error && t->ops.adopted)
+			t->ops.adopted(t->ops.context);
 		lien_transaction_open(t);
 	} else {
 		lien_transaction_phase_begin(t, t->phase + 1);

@@ -80,6 +80,19 @@ static unsigned plan_adoption(const uint32_t *pids, unsigned count)
 	return n;
 }
 
+/* By which the graph knows what is mapped there. */
+static uint64_t handle_at(uint32_t pid, uint64_t va)
+{
+	const struct lien_mapping *mapping = lien_process_mapping(process(pid), va);
+	const struct lien_handle *handle;
+
+	assert_non_null(mapping);
+	LIST_FOREACH (handle, &mapping->allocation->handles, of_allocation)
+		if (handle->process->pid == pid)
+			return handle->value;
+	return 0;
+}
+
 /* Every process has so many references, and an owner reads its own mark. */
 static void answer(uint32_t references)
 {
@@ -87,6 +100,7 @@ static void answer(uint32_t references)
 		for (unsigned j = 0; j < adoption.processes[i].count; j++) {
 			struct lien_wire_adopt *entry = &adoption.processes[i].entries[j];
 
+			entry->handle = handle_at(adoption.processes[i].pid, entry->va);
 			entry->references = references;
 			if (entry->flags & LIEN_WIRE_ADOPT_OWN)
 				memcpy(entry->bytes, entry->mark, sizeof(entry->bytes));
@@ -273,6 +287,22 @@ static void test_disputed(void **state)
 	expect_moved(0, 4 * PIECE, NULL);
 }
 
+/* Where the driver and the graph do not mean the same, nothing is believed. */
+static void test_another_handle(void **state)
+{
+	(void)state;
+	pair();
+	assert_int_equal(plan_adoption(both, 2), 2);
+	answer(1);
+	reads(IMPORTER, VIEW, OWNER, VA);
+	reads(IMPORTER, VIEW + PIECE, OWNER, VA + PIECE);
+	entry_at(OWNER, VA)->handle++;
+	entry_at(IMPORTER, VIEW + PIECE)->handle++;
+	conclude();
+	assert_int_equal(adoption.matched, 1);
+	expect_moved(0, 4 * PIECE, NULL);
+}
+
 static void test_maybe_a_window(void **state)
 {
 	struct lien_event event;
@@ -383,6 +413,7 @@ int main(void)
 		ADOPTION(test_outsider),
 		ADOPTION(test_not_exportable),
 		ADOPTION(test_disputed),
+		ADOPTION(test_another_handle),
 		ADOPTION(test_maybe_a_window),
 		ADOPTION(test_open_descriptor),
 		ADOPTION(test_maybe_multicast),

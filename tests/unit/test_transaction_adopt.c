@@ -15,6 +15,7 @@ static struct {
 	bool ready[FAKES], shut[FAKES], opened[FAKES];
 	struct lien_adoption adoption;
 	uint32_t references; /* that each says it has; 0: 7 */
+	unsigned adopted;
 	bool refuse, foreign; /* the last process is another user's */
 } a;
 
@@ -185,6 +186,16 @@ static int adopt(void *context, struct lien_adoption **out, char *why, size_t si
 	return 0;
 }
 
+/* All are still held when the answers are taken. */
+static void adopted(void *context)
+{
+	assert_ptr_equal(context, &w);
+	a.adopted++;
+	for (unsigned p = 0; p < w.n; p++)
+		if (well(p) && !a.shut[p])
+			BROKEN("process %u goes on before what it has is known", PID(p));
+}
+
 static void adoption_of(unsigned n, unsigned own)
 {
 	struct lien_transaction_ops ops = fake_ops;
@@ -195,6 +206,7 @@ static void adoption_of(unsigned n, unsigned own)
 	ops.gate = gate;
 	ops.at_rest = at_rest;
 	ops.adopt = adopt;
+	ops.adopted = adopted;
 	a.own = own;
 	for (p = 0; p < n; p++) {
 		pids[p] = PID(p);
@@ -246,6 +258,7 @@ static void test_all_is_well(void **state)
 		a.foreign = s > 0;
 		adoption_of(3, sizes[s]);
 		assert_int_equal(w.result.error, 0);
+		assert_int_equal(a.adopted, 1);
 		check_cells("after it");
 		check_open("after it");
 		for (unsigned p = 0; p < 3; p++) {
@@ -323,6 +336,9 @@ static void test_every_fault(void **state)
 						kind, PID(p), order);
 					hit += w.fake[p].orders >= order;
 					check_cells(when);
+					if (!a.adopted != !!w.result.error)
+						BROKEN("%s: told %u times, and: %s", when,
+							a.adopted, w.result.text);
 					check_open(when);
 					if (w.broken)
 						fail_msg("%s", when);
