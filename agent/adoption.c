@@ -281,7 +281,8 @@ int lien_adoption_open(
 struct mark {
 	const struct lien_wire_adopt *entry;
 	struct lien_process *owner;
-	bool open; /* a descriptor that exports it is */
+	bool open;     /* a descriptor that exports it is */
+	bool disputed; /* another owner found it in what it says is its own */
 };
 
 struct answers {
@@ -314,7 +315,7 @@ static void collect_marks(struct answers *answers)
 		for (j = 0; process && j < part->count; j++)
 			if (part->entries[j].flags & LIEN_WIRE_ADOPT_OWN)
 				answers->marks[answers->count++] =
-					(struct mark){&part->entries[j], process, false};
+					(struct mark){.entry = &part->entries[j], .owner = process};
 	}
 	if (answers->count)
 		qsort(answers->marks, answers->count, sizeof(answers->marks[0]), by_mark);
@@ -347,6 +348,35 @@ static void note_open(struct answers *answers)
 			answers->adoption->open++;
 		}
 	}
+}
+
+static bool reads_another(const struct lien_wire_adopt *entry)
+{
+	return memcmp(entry->bytes, entry->mark, sizeof(entry->mark)) != 0;
+}
+
+static void find_disputes(struct answers *answers)
+{
+	struct mark *other;
+	unsigned i;
+
+	for (i = 0; i < answers->count; i++) {
+		if (!reads_another(answers->marks[i].entry))
+			continue;
+		answers->marks[i].disputed = true;
+		other = mark_seen(answers, answers->marks[i].entry->bytes);
+		if (other)
+			other->disputed = true;
+	}
+}
+
+static bool is_disputed(const struct answers *answers, const struct lien_wire_adopt *entry)
+{
+	const struct mark *mark = NULL;
+
+	if (entry->flags & LIEN_WIRE_ADOPT_OWN)
+		mark = mark_seen(answers, entry->mark);
+	return mark && mark->disputed;
 }
 
 static struct lien_allocation *allocation_at(struct lien_process *process, uint64_t va)
@@ -396,18 +426,19 @@ struct place {
 	const struct lien_access_set *access;
 };
 
-static struct place *places_of(const struct lien_allocation *allocation, unsigned *count)
+static struct place *places_of(const struct lien_allocation *allocation,
+	const struct lien_process *process, unsigned *count)
 {
 	const struct lien_mapping *mapping;
 	struct place *places;
 	unsigned n = 0;
 
 	LIST_FOREACH (mapping, &allocation->mappings, of_allocation)
-		n++;
+		n += mapping->process == process;
 	places = calloc(n + 1, sizeof(*places));
 	*count = 0;
 	LIST_FOREACH (mapping, &allocation->mappings, of_allocation)
-		if (places)
+		if (places && mapping->process == process)
 			places[(*count)++] =
 				(struct place){mapping->va, mapping->bytes, mapping->access};
 	return places;
@@ -491,7 +522,7 @@ static bool tell_match(struct answers *answers, struct lien_process *process,
 
 	if (!own || !handle || memory->owner != mark->owner)
 		return false;
-	places = places_of(unknown, &count);
+	places = places_of(unknown, process, &count);
 	if (!places)
 		return false;
 	value = handle->value;
@@ -502,6 +533,26 @@ static bool tell_match(struct answers *answers, struct lien_process *process,
 	tell_references(answers, process, value, references, memory->round, memory->open);
 	free(places);
 	return true;
+}
+
+/* It may be anybody's: an import, of an owner that is not known. */
+static void tell_disputed(struct answers *answers, struct lien_process *process,
+	const struct lien_wire_adopt *entry, struct lien_handle *handle)
+{
+	uint32_t references =
+		entry->flags & LIEN_WIRE_ADOPT_COUNT ? entry->references : handle->references;
+	uint64_t value = handle->value;
+	struct place *places;
+	unsigned count;
+
+	answers->adoption->disputed++;
+	places = places_of(handle->allocation, process, &count);
+	if (!places)
+		return;
+	tell_taken_away(answers, process, places, count, value);
+	tell_import(answers, process, value, 0, places, count);
+	tell_references(answers, process, value, references, 0, false);
+	free(places);
 }
 
 /* Owners first: what imports are matched with is adopted then. */
@@ -521,15 +572,14 @@ static void tell_own(struct answers *answers, const struct lien_adoption_process
 		handle = meant(entry, process);
 		if (!handle || allocation->owner != process)
 			continue;
+		if (is_disputed(answers, entry)) {
+			tell_disputed(answers, process, entry, handle);
+			continue;
+		}
 		own = entry->flags & LIEN_WIRE_ADOPT_OWN ? mark_seen(answers, entry->mark) : NULL;
 		round = allocation->round;
 		if (entry->flags & LIEN_WIRE_ADOPT_OWN && answers->round && !round)
 			round = answers->round;
-		if (entry->flags & LIEN_WIRE_ADOPT_OWN && answers->adoption->marks &&
-			memcmp(entry->bytes, entry->mark, sizeof(entry->mark))) {
-			answers->adoption->disputed++;
-			round = 0;
-		}
 		answers->adoption->counted += (entry->flags & LIEN_WIRE_ADOPT_COUNT) != 0;
 		tell_references(answers, process, handle->value,
 			entry->flags & LIEN_WIRE_ADOPT_COUNT ? entry->references
@@ -552,7 +602,8 @@ static void tell_imports(struct answers *answers, const struct lien_adoption_pro
 		entry = &part->entries[i];
 		allocation = allocation_at(process, entry->va);
 		handle = meant(entry, process);
-		if (!handle || !unknown_in(allocation, process))
+		if (!handle || !unknown_in(allocation, process) ||
+			entry->flags & LIEN_WIRE_ADOPT_OWN) /* disputed */
 			continue;
 		answers->adoption->counted += (entry->flags & LIEN_WIRE_ADOPT_COUNT) != 0;
 		mark = entry->flags & LIEN_WIRE_ADOPT_LOOK && answers->adoption->marks
@@ -613,6 +664,7 @@ void lien_adoption_tell(
 		answers.round = lien_graph_round(graph) + 1;
 	collect_marks(&answers);
 	note_open(&answers);
+	find_disputes(&answers);
 	for (step = 0; answers.marks && step < sizeof(steps) / sizeof(steps[0]); step++)
 		for (i = 0; i < adoption->count; i++) {
 			process = lien_graph_process(graph, adoption->processes[i].pid);

@@ -38,7 +38,7 @@ struct lien_adoption {
 	/* What came of it: lien_adoption_tell(). */
 	unsigned counted, marked, looked, matched;
 	unsigned open;	   /* descriptors of exports */
-	unsigned disputed; /* handed out, it seems, by two processes: neither is believed */
+	unsigned disputed; /* that two processes say they own: imports of nobody's, from now on */
 };
 
 /*

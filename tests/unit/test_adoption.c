@@ -281,10 +281,34 @@ static void test_disputed(void **state)
 	reads(IMPORTER, VIEW + PIECE, OWNER, VA + PIECE);
 	reads(OWNER, VA + 2 * PIECE, OWNER, VA + PIECE);
 	conclude();
-	assert_int_equal(adoption.disputed, 1);
+	assert_int_equal(adoption.disputed, 2);
 	TELL(LIEN_CALL_CU_MEM_IMPORT, IMPORTER, .share = {.handle = 30, .handle_type = 1, .fd = 5});
 	map_rw(IMPORTER, VIEW + 20 * PIECE, PIECE, 30);
-	expect_moved(0, 4 * PIECE, NULL);
+	expect_moved(0, 5 * PIECE, NULL);
+}
+
+/* As where the driver tells the types of what was imported, too: nothing is unknown, it seems. */
+static void test_disputed_and_nothing_else(void **state)
+{
+	(void)state;
+	late(OWNER);
+	late(IMPORTER);
+	found(OWNER, 10, VA, 1);
+	found(IMPORTER, 20, VIEW, 1);
+	map_rw(IMPORTER, VIEW + 4 * PIECE, PIECE, 20);
+	found(IMPORTER, 21, VIEW + PIECE, 1);
+	assert_int_equal(plan_adoption(both, 2), 2);
+	assert_true(adoption.marks);
+	answer(2);
+	reads(OWNER, VA, IMPORTER, VIEW);
+	conclude();
+	assert_int_equal(adoption.disputed, 2);
+	expect_moved(0, 3 * PIECE, NULL);
+	assert_int_equal(plan_adoption(both, 2), 2); /* both are looked at, and are nobody's */
+	answer(2);
+	conclude();
+	assert_int_equal(adoption.disputed, 0);
+	expect_moved(PIECE, 2 * PIECE, "its owner is not known");
 }
 
 /* Where the driver and the graph do not mean the same, nothing is believed. */
@@ -413,6 +437,7 @@ int main(void)
 		ADOPTION(test_outsider),
 		ADOPTION(test_not_exportable),
 		ADOPTION(test_disputed),
+		ADOPTION(test_disputed_and_nothing_else),
 		ADOPTION(test_another_handle),
 		ADOPTION(test_maybe_a_window),
 		ADOPTION(test_open_descriptor),
