@@ -316,7 +316,7 @@ static const struct lien_process *may_import(
 {
 	struct lien_process *process;
 
-	if (allocation->exports)
+	if (allocation->exports || (allocation->found && allocation->prop.handle_types))
 		for (process = lien_graph_first(graph); process; process = lien_graph_next(process))
 			if (process != allocation->owner && process->cuda &&
 				process->incomplete & LIEN_INCOMPLETE_LOST &&

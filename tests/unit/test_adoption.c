@@ -311,6 +311,21 @@ static void test_disputed_and_nothing_else(void **state)
 	expect_moved(PIECE, 2 * PIECE, "its owner is not known");
 }
 
+/* What was exported before the agent may have been imported in a call that was lost. */
+static void test_imported_in_a_lost_call(void **state)
+{
+	struct lien_event event;
+
+	(void)state;
+	pair();
+	adopt_pair();
+	expect_moved(3 * PIECE, 0, NULL);
+	create_on(OTHER, 40, PIECE, device_prop(0));
+	event = EVENT(LIEN_EVENT_INCOMPLETE, OTHER, .incomplete = {LIEN_INCOMPLETE_LOST});
+	apply(&event);
+	expect_moved(0, 4 * PIECE, NULL);
+}
+
 /* Where the driver and the graph do not mean the same, nothing is believed. */
 static void test_another_handle(void **state)
 {
@@ -438,6 +453,7 @@ int main(void)
 		ADOPTION(test_not_exportable),
 		ADOPTION(test_disputed),
 		ADOPTION(test_disputed_and_nothing_else),
+		ADOPTION(test_imported_in_a_lost_call),
 		ADOPTION(test_another_handle),
 		ADOPTION(test_maybe_a_window),
 		ADOPTION(test_open_descriptor),
