@@ -163,8 +163,7 @@ void lien_adopt_reply(struct lien_transaction *t, unsigned index,
 	bool answers = t->phase == LIEN_PHASE_ADOPT_COUNT || t->phase == LIEN_PHASE_LOOK;
 
 	if (answers && part && take_answers(t, index, t->phase, body, count))
-		lien_transaction_fail(t, -EPROTO,
-			"process %u answered what it was not asked",
+		lien_transaction_fail(t, -EPROTO, "process %u answered what it was not asked",
 			t->processes[index].pid);
 	if (!(reply->flags & LIEN_WIRE_LAST))
 		return;

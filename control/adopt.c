@@ -16,8 +16,8 @@
 #include "control/control.h"
 #include "control/handles.h"
 
-/* From MARKS on, for MARK. Less than LIEN_GATE_LEASE_MS, and than the agent waits for MARK: a thread
- * that was stopped meanwhile must not write what nobody would look for any more. */
+/* From MARKS on, for MARK. Less than LIEN_GATE_LEASE_MS, and than the agent waits for MARK: a
+ * thread that was stopped meanwhile must not write what nobody would look for any more. */
 #define MARK_NS 3000000000ull
 
 int lien_adopt_transfer(struct lien_control *control, uint32_t ordinal, uint64_t va,

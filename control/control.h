@@ -26,7 +26,7 @@ struct lien_device {
 struct lien_marks {
 	struct lien_wire_adopt *mark;
 	unsigned count, room;
-	int written; /* here or elsewhere, as far as is known */
+	int written;	   /* here or elsewhere, as far as is known */
 	uint64_t until_ns; /* none is written later: others may have been let go */
 };
 
