@@ -179,13 +179,12 @@ static void answered(struct lien_agent *agent, struct lien_job *base)
 /* --- asking ----------------------------------------------------------------------------------- */
 
 /* NCCL is better left alone while it makes a communicator. */
-static bool is_making(const struct lien_graph *graph, struct lien_process *process, uint64_t now)
+static bool is_making(struct lien_process *process, uint64_t now)
 {
 	const struct lien_init *init;
 	struct lien_comm *comm;
 	uint64_t since;
 
-	(void)graph;
 	LIST_FOREACH (init, &process->inits, next) {
 		since = init->scope & ~LIEN_SCOPE_INIT;
 		if (now < since || now - since > MAKING_NS)
@@ -253,7 +252,7 @@ static struct lien_ras_job *job_new(struct lien_agent *agent, const struct lien_
 	lien_agent_counted(agent, &counted, &count);
 	for (process = lien_graph_first(agent->graph); process && job->subject;
 		process = lien_graph_next(process)) {
-		if (is_making(agent->graph, process, now)) {
+		if (is_making(process, now)) {
 			lien_ras_job_free(&job->job);
 			job = NULL;
 			break;

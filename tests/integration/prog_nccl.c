@@ -354,10 +354,10 @@ static void do_hash(const struct order *order)
 		offsetof(struct ncclComm, hash));
 }
 
-/* damage COMM: as if the structure had no end */
+/* damage COMM: the structure has no end, for nothing is like its beginning */
 static void do_damage(const struct order *order)
 {
-	COMM(order, 0)->end_magic = 0;
+	COMM(order, 0)->start_magic = 0x1234567;
 	printf("ok 0\n");
 }
 

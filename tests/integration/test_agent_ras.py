@@ -11,6 +11,7 @@ import json
 import os
 import socket
 import sys
+import time
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -97,6 +98,15 @@ def answered(session, rank, state="answered"):
         entry = late_of(session, rank)
         return entry if entry["ras"] == state else None
     return wait_for("NCCL's RAS has %s for %d" % (state, rank.pid), is_so, LIMIT)
+
+
+def searched(session, rank):
+    """Waits until what is used now has been looked for: a question was asked, and done, after this.
+    One that is under way may have begun before."""
+    for _ in range(2):
+        since = time.monotonic()
+        wait_for("another question about %d" % rank.pid, lambda since=since: late_of(
+            session, rank)["age_ms"] < (time.monotonic() - since) * 1000, LIMIT)
 
 
 def members(entry, *names):
@@ -266,6 +276,8 @@ def refused(server_says, prepare=None, options=(), agent_options=(), problem=Non
         session.start_agent(*agent_options)
         for rank, comm in zip(ranks, used):
             rank.call("all_reduce", comm)
+        if not problem:
+            searched(session, ranks[0])
         for rank, comm in zip(ranks, used):
             late = answered(session, rank, "silent" if problem else "answered")
             equal(members(comm_of(session, rank, comm), "group", "rank", "by"),
