@@ -75,10 +75,11 @@ $(BUILD)/%.skel.h: $(BUILD)/%.bpf.o
 PURE_SRCS := $(addprefix agent/, adoption.c devices.c event_check.c findings.c graph.c \
 	graph_alloc.c graph_apply.c graph_comm.c graph_dump.c graph_dump_comm.c graph_dump_memory.c \
 	graph_dump_shapes.c graph_memory.c graph_multicast.c graph_nccl.c graph_reread.c \
-	graph_share.c graph_split.c host.c journal.c names.c plan.c recording.c reread.c \
-	reread_ranges.c reread_repair.c slab.c tell.c transaction.c transaction_adopt.c \
-	transaction_restore.c transaction_room.c viewer.c views.c views_comms.c views_devices.c \
-	views_holders.c views_mem.c views_mem_by.c views_mem_words.c views_result.c)
+	graph_share.c graph_split.c host.c journal.c names.c plan.c ras_match.c ras_parse.c \
+	ras_parse_text.c recording.c reread.c reread_ranges.c reread_repair.c slab.c tell.c \
+	transaction.c transaction_adopt.c transaction_restore.c transaction_room.c viewer.c views.c \
+	views_comms.c views_devices.c views_holders.c views_late.c views_mem.c views_mem_by.c \
+	views_mem_words.c views_result.c)
 LIEN_SRCS := $(sort $(wildcard agent/*.c loader/*.c tools/*.c tools/top/*.c) $(REPLAY_SRCS))
 LIEN_OBJS := $(LIEN_SRCS:%.c=$(BUILD)/obj/%.o)
 

@@ -21,6 +21,7 @@
 #include "agent/node.h"
 #include "agent/prepare.h"
 #include "agent/privileges.h"
+#include "agent/ras.h"
 #include "agent/sites.h"
 #include "agent/walks.h"
 #include "loader/gate.h"
@@ -234,6 +235,7 @@ static void tick(struct lien_agent *agent)
 	lien_gate_tick(agent);
 	lien_prepare_tick(agent);
 	lien_sites_tick(agent);
+	lien_ras_tick(agent);
 	lien_server_tick(agent);
 }
 
@@ -311,6 +313,9 @@ static int start(struct lien_agent *agent, const struct lien_agent_config *confi
 		return err;
 	lien_graph_on_process_end(agent->graph, lien_watch_process_end, agent);
 	err = watch_signals(agent);
+	if (err)
+		return err;
+	err = lien_ras_start(agent, config);
 	if (err)
 		return err;
 	err = lien_sites_start(agent);
@@ -395,6 +400,7 @@ int lien_agent_run(const struct lien_agent_config *config)
 	lien_resume_stop(agent, !err);
 	lien_sites_stop(agent);
 	lien_node_stop(agent);
+	lien_ras_stop(agent);
 	agent->ended = true;
 	lien_graph_free(agent->graph);
 	lien_compare_stop(agent);

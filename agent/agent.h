@@ -67,6 +67,7 @@ struct lien_worker;
 struct lien_server;
 struct lien_sites;
 struct lien_agent_node;
+struct lien_ras;
 
 struct lien_agent {
 	int epoll;
@@ -81,6 +82,7 @@ struct lien_agent {
 	struct lien_server *server;
 	struct lien_sites *sites;
 	struct lien_agent_node *node;
+	struct lien_ras *ras;		      /* NULL: NCCL's RAS is not asked */
 	bool ended;			      /* what is known of processes is for the next agent */
 	uint64_t t_contexts;		      /* when those that are followed were looked at */
 	struct lien_transaction *transaction; /* NULL: none */
@@ -130,6 +132,8 @@ struct lien_agent_config {
 	uint64_t journal_limit; /* bytes, from which on a snapshot replaces it */
 	uint64_t host_limit;	/* bytes of all host arenas together; 0: none but the host's own */
 	bool no_prepare;	/* none is made before it is needed */
+	bool no_ras;		/* NCCL's RAS is not asked; */
+	bool ras_text;		/* it is, also of versions that answer in words only */
 	bool no_attach;		/* control libraries are put into processes on request alone */
 };
 

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "agent/ras.h"
 #include "agent/requests.h"
 
 struct counting {
@@ -28,22 +29,38 @@ static int count_one(
 	return 0;
 }
 
-json_t *lien_agent_comms(struct lien_agent *agent, const struct lien_viewer *viewer)
+int lien_agent_counted(struct lien_agent *agent, struct lien_counted **counted, size_t *count)
 {
 	struct counting counting = {.room = 64};
-	json_t *view = NULL;
-	int err;
+	int err = -ENOMEM;
 
 	counting.counted = malloc(counting.room * sizeof(*counting.counted));
-	if (!counting.counted)
-		return NULL;
-	err = lien_probes_traffic(agent->probes, count_one, &counting);
+	if (counting.counted)
+		err = lien_probes_traffic(agent->probes, count_one, &counting);
+	if (err) {
+		free(counting.counted);
+		counting.counted = NULL;
+		counting.count = 0;
+	}
+	*counted = counting.counted;
+	*count = counting.count;
+	return err;
+}
+
+json_t *lien_agent_comms(struct lien_agent *agent, const struct lien_viewer *viewer)
+{
+	struct lien_view_ras ras = lien_ras_refresh(agent, viewer);
+	struct lien_counted *counted;
+	json_t *view = NULL;
+	size_t count;
+	int err;
+
+	err = lien_agent_counted(agent, &counted, &count);
 	if (err)
 		lien_log(4, "cannot read what was counted of collectives: %s", strerror(-err));
 	if (err != -ENOMEM)
-		view = lien_view_comms(agent->graph, viewer, err ? NULL : counting.counted,
-			counting.count, lien_now_ns());
-	free(counting.counted);
+		view = lien_view_comms(agent->graph, viewer, counted, count, &ras, lien_now_ns());
+	free(counted);
 	return view;
 }
 

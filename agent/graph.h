@@ -176,7 +176,8 @@ struct lien_comm {
 	uint8_t id[128];
 	int32_t rank, nranks; /* -1: not known (yet: a split's ranks follow from all its members) */
 	int32_t device;	      /* -1: not known */
-	uint32_t made_by;     /* enum lien_call; 0: seen only when it was used */
+	uint32_t made_by;     /* enum lien_call; 0: seen only when it was used, or found */
+	uint64_t hash;	      /* NCCL's name for the group, if its RAS has told it; 0: not known */
 	unsigned splits, shrinks;
 	uint64_t t_init; /* CLOCK_MONOTONIC ns: when it had been made */
 	bool finalized;
@@ -353,6 +354,12 @@ bool lien_allocation_by_address(const struct lien_allocation *allocation);
 const char *lien_allocation_library(const struct lien_allocation *allocation);
 /* NULL when it has been destroyed, or belongs to none. */
 struct lien_comm *lien_allocation_comm(const struct lien_allocation *allocation);
+/* Which others are of its group is not known. */
+bool lien_comm_unnamed(const struct lien_comm *comm);
+/* What is known of its group comes from NCCL's RAS: its making was not seen. */
+bool lien_comm_is_found(const struct lien_comm *comm);
+/* The name of a group that is known by the hashes that NCCL has for it. */
+void lien_comm_found_id(uint8_t id[128], uint64_t hash, uint64_t host_hash, uint64_t pid_hash);
 /* True for memory of a device, as against the host's (NCCL's HOST_NUMA buffers) and multicast
  * objects, which have none. */
 bool lien_allocation_on_device(const struct lien_allocation *allocation);

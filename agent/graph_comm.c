@@ -116,6 +116,58 @@ struct lien_comm *lien_comm_made(
 	return comm;
 }
 
+bool lien_comm_unnamed(const struct lien_comm *comm)
+{
+	static const uint8_t none[sizeof(comm->id)];
+
+	return !memcmp(comm->id, none, sizeof(none));
+}
+
+/* Behind the hashes. No ncclUniqueId has it there: it is zero behind a socket's address. */
+#define FOUND_AT   64
+#define FOUND_MARK "by NCCL's RAS"
+
+void lien_comm_found_id(uint8_t id[128], uint64_t hash, uint64_t host_hash, uint64_t pid_hash)
+{
+	memset(id, 0, sizeof(((struct lien_comm *)0)->id));
+	memcpy(id, &hash, sizeof(hash));
+	memcpy(id + 16, &host_hash, sizeof(host_hash));
+	memcpy(id + 24, &pid_hash, sizeof(pid_hash));
+	memcpy(id + FOUND_AT, FOUND_MARK, sizeof(FOUND_MARK));
+}
+
+bool lien_comm_is_found(const struct lien_comm *comm)
+{
+	return !memcmp(comm->id + FOUND_AT, FOUND_MARK, sizeof(FOUND_MARK));
+}
+
+/* NCCL's RAS names it. Whoever saw it being made knows more. */
+static int comm_found(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	struct lien_comm *comm = lien_comm_find(process, event->comm.comm);
+
+	if (!comm)
+		comm = lien_comm_new(graph, process, event->comm.comm);
+	if (!comm)
+		return -ENOMEM;
+	memcpy(&comm->hash, event->comm.id, sizeof(comm->hash));
+	if (!lien_comm_unnamed(comm))
+		return 0;
+	memcpy(comm->id, event->comm.id, sizeof(comm->id));
+	comm->nranks = event->comm.nranks;
+	if (event->comm.rank >= 0)
+		comm->rank = event->comm.rank;
+	if (event->comm.device >= 0)
+		comm->device = event->comm.device;
+	return 0;
+}
+
+bool lien_comm_has_count(const struct lien_comm *comm)
+{
+	return !lien_comm_unnamed(comm) && !lien_comm_is_found(comm);
+}
+
 struct lien_comm *lien_comm_parent(struct lien_process *process, const struct lien_event *event)
 {
 	return event->comm.parent != event->comm.comm ? lien_comm_find(process, event->comm.parent)
@@ -143,6 +195,8 @@ int lien_comm_told(
 int lien_graph_apply_comm_init(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
+	if (event->flags & LIEN_EVENT_FOUND)
+		return event->comm.comm ? comm_found(graph, process, event) : 0;
 	if (event->flags & LIEN_EVENT_IMPORTED)
 		return lien_comm_told(graph, process, event);
 	if (!event->comm.comm)
@@ -190,7 +244,9 @@ int lien_graph_apply_comm_shrink(
 	if (!parent)
 		return 0;
 	comm->parent = parent->number;
-	lien_comm_derive_id(comm->id, parent, event->type, ++parent->shrinks);
+	parent->shrinks++;
+	if (lien_comm_has_count(parent))
+		lien_comm_derive_id(comm->id, parent, event->type, parent->shrinks);
 	shrink_rank(comm, parent, event);
 	return 0;
 }

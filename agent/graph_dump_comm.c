@@ -51,6 +51,16 @@ static int tell_comm(
 	event.comm.excluded = comm->shrinks;
 	memcpy(event.comm.id, comm->id, sizeof(event.comm.id));
 	err = lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(comm));
+	if (!err && comm->hash) {
+		event = lien_dump_event(process, LIEN_CALL_NCCL_INIT_RANK);
+		event.flags = LIEN_EVENT_FOUND;
+		event.comm.comm = comm->address;
+		event.comm.rank = comm->rank;
+		event.comm.nranks = comm->nranks;
+		event.comm.device = comm->device;
+		lien_comm_found_id(event.comm.id, comm->hash, 0, 0);
+		err = lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(comm));
+	}
 	if (err || !comm->finalized)
 		return err;
 	event = lien_dump_event(process, LIEN_CALL_NCCL_FINALIZE);

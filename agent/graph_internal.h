@@ -119,7 +119,9 @@ int lien_comm_told(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event);
 /* That the event's communicator was made of. NULL: not known, or itself (a forged recording). */
 struct lien_comm *lien_comm_parent(struct lien_process *process, const struct lien_event *event);
-/* The name of a group that NCCL gives none. */
+/* Is it known how many were split off it, and so which split of it is which? */
+bool lien_comm_has_count(const struct lien_comm *comm);
+/* The name of a group that NCCL gives none; of a parent that has a count. */
 void lien_comm_derive_id(
 	uint8_t *id, const struct lien_comm *parent, unsigned call, unsigned number);
 /* The communicator's number for an event's scope; 0: none that is known. */

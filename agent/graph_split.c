@@ -167,7 +167,7 @@ static int split_join(struct lien_graph *graph, const struct lien_process *proce
 	struct lien_split *split;
 	uint8_t id[sizeof(parent->id)];
 
-	if (parent->rank < 0 || parent->rank >= parent->nranks)
+	if (parent->rank < 0 || parent->rank >= parent->nranks || !lien_comm_has_count(parent))
 		return 0; /* then it is not known who its members are */
 	lien_comm_derive_id(id, parent, LIEN_CALL_NCCL_SPLIT, number);
 	split = split_of(graph, id, parent, number);
@@ -216,8 +216,11 @@ int lien_graph_apply_comm_split(
 	if (!parent)
 		return 0;
 	parent->splits++;
-	if (comm) {
+	if (comm)
 		comm->parent = parent->number;
+	if (!lien_comm_has_count(parent))
+		return 0; /* NCCL's RAS may name it later */
+	if (comm) {
 		lien_comm_derive_id(comm->id, parent, event->type, parent->splits);
 		add_color(comm->id, event->comm.color);
 	}

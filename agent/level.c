@@ -244,7 +244,10 @@ static void compare_standings(struct rest *rest)
 
 	for (standing = rest->standings; standing < end; standing++)
 		for (other = rest->standings; other < end && !standing->lags; other++)
-			standing->lags = other != standing &&
+			/* Counts of those that were in use before they were watched began at
+			 * different calls. */
+			standing->lags = other != standing && other->comm->made_by &&
+					 standing->comm->made_by &&
 					 !memcmp(other->comm->id, standing->comm->id,
 						 sizeof(other->comm->id)) &&
 					 is_ahead(rest, other, standing);

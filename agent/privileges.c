@@ -83,6 +83,11 @@ int lien_privileges_drop(void)
 	return keep(KEPT);
 }
 
+int lien_privileges_keep_netns(void)
+{
+	return keep(BIT(CAP_SYS_ADMIN));
+}
+
 static int load(bool multi)
 {
 	struct bpf_insn program[] = {

@@ -12,8 +12,10 @@
 void lien_privileges_begin(void);
 /* Of the calling thread, for good, bounding set included; others drop their own. 0 or -errno. */
 int lien_privileges_drop(void);
-/* The same, and keeps CAP_SYS_ADMIN if probes of that kind turn out to need it: then 1. (Single
- * ones do from Linux 6.16 on, uprobe-multi links do not.) */
+/* The same, but CAP_SYS_ADMIN is what is kept, and nothing else: agent/netns.h. */
+int lien_privileges_keep_netns(void);
+/* Of the agent: as lien_privileges_drop(), and keeps CAP_SYS_ADMIN if probes of that kind turn out
+ * to need it: then 1. (Single ones do from Linux 6.16 on, uprobe-multi links do not.) */
 int lien_privileges_try_drop(bool multi);
 
 #endif

@@ -48,5 +48,7 @@ json_t *lien_agent_host(struct lien_agent *agent);
 /* comms.c: the answer, NULL without memory; and how many communicators the kernel side counts. */
 json_t *lien_agent_comms(struct lien_agent *agent, const struct lien_viewer *viewer);
 unsigned lien_agent_comms_counted(struct lien_agent *agent);
+/* What the kernel side has counted; the caller frees. -errno: nothing of it, and *counted NULL. */
+int lien_agent_counted(struct lien_agent *agent, struct lien_counted **counted, size_t *count);
 
 #endif

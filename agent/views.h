@@ -12,6 +12,7 @@
 #include "agent/devices.h"
 #include "agent/graph.h"
 #include "agent/plan.h"
+#include "agent/ras_said.h"
 #include "agent/transaction.h"
 #include "agent/viewer.h"
 
@@ -34,9 +35,14 @@ struct lien_counted {
 	struct lien_probe_traffic traffic;
 };
 
-/* `counted` is sorted in passing; NULL: nothing is known of it. now_ns: CLOCK_MONOTONIC. */
+/* `counted` is sorted in passing; NULL: nothing is known of it. `ras` NULL: nobody asks NCCL's RAS.
+ * now_ns: CLOCK_MONOTONIC. */
 json_t *lien_view_comms(struct lien_graph *graph, const struct lien_viewer *viewer,
-	struct lien_counted *counted, size_t count, uint64_t now_ns);
+	struct lien_counted *counted, size_t count, const struct lien_view_ras *ras,
+	uint64_t now_ns);
+/* Part of comms: the processes that may have others than those that are known. */
+json_t *lien_view_late(struct lien_graph *graph, const struct lien_viewer *viewer,
+	const struct lien_view_ras *ras, uint64_t now_ns);
 /* NULL also when there is no such process or address: `error` then says which, else it is "". */
 json_t *lien_view_holders(struct lien_graph *graph, const struct lien_viewer *viewer, uint32_t pid,
 	uint64_t address, const struct lien_view_files *files, char *error, size_t error_size);

@@ -51,14 +51,6 @@ static int entry_by_comm(const void *a, const void *b)
 	return (x->comm > y->comm) - (x->comm < y->comm);
 }
 
-/* Its making was not seen, so it is not known which others are of its group. */
-static bool unnamed(const struct lien_comm *comm)
-{
-	static const uint8_t none[sizeof(comm->id)];
-
-	return !memcmp(comm->id, none, sizeof(none));
-}
-
 static bool same_group(const struct entry *a, const struct entry *b)
 {
 	return !memcmp(a->comm->id, b->comm->id, sizeof(a->comm->id));
@@ -241,13 +233,16 @@ static json_t *view_comm(const struct entries *entries, const struct entry *entr
 	json_t *view;
 	unsigned i;
 
-	view = json_pack("{s:o, s:I, s:s, s:o, s:o, s:o, s:o, s:s, s:b, s:I, s:I, s:I, s:I, s:I, "
-			 "s:o}",
-		"group", lien_view_group(comm), "pid", (json_int_t)entry->process->pid, "command",
-		entry->process->command, "address", lien_view_hex(comm->address), "rank",
-		known(comm->rank), "nranks", known(comm->nranks), "device", known(comm->device),
-		"state", comm->finalized ? "finalized" : "active", "complete", comm->made_by != 0,
-		"bytes", (json_int_t)entry->exact, "inferred_bytes", (json_int_t)entry->inferred,
+	view = json_pack("{s:o, s:o, s:s?, s:I, s:s, s:o, s:o, s:o, s:o, s:s, s:b, s:I, s:I, s:I, "
+			 "s:I, s:I, s:o}",
+		"group", lien_view_group(comm), "hash",
+		comm->hash ? lien_view_hex(comm->hash) : json_null(), "by",
+		lien_comm_is_found(comm) ? "NCCL RAS" : NULL, "pid",
+		(json_int_t)entry->process->pid, "command", entry->process->command, "address",
+		lien_view_hex(comm->address), "rank", known(comm->rank), "nranks",
+		known(comm->nranks), "device", known(comm->device), "state",
+		comm->finalized ? "finalized" : "active", "complete", comm->made_by != 0, "bytes",
+		(json_int_t)entry->exact, "inferred_bytes", (json_int_t)entry->inferred,
 		"host_bytes", (json_int_t)entry->host, "inferred_host_bytes",
 		(json_int_t)entry->host_inferred, "offloaded_bytes", (json_int_t)entry->offloaded,
 		"registrations", view_registered(comm));
@@ -340,11 +335,15 @@ static json_t *view_group(
 	uint64_t sends = 0, receives = 0;
 	const struct entry *entry;
 	json_t *behind = json_array();
+	bool comparable = !lien_comm_unnamed(first->comm);
 	int32_t nranks = -1;
 	unsigned kind;
 
+	/* Who was in use before it was watched is counted from another call on. */
+	for (entry = first; entry < end; entry++)
+		comparable &= entry->comm->made_by != 0;
 	for (kind = 0; kind < LIEN_TRAFFIC_KINDS; kind++)
-		if (!LIEN_CALL_IS_TRANSFER(LIEN_TRAFFIC_FIRST + kind) && !unnamed(first->comm))
+		if (!LIEN_CALL_IS_TRANSFER(LIEN_TRAFFIC_FIRST + kind) && comparable)
 			add_behind(behind, first, end, kind);
 	for (entry = first; entry < end; entry++) {
 		if (entry->comm->nranks > nranks)
@@ -352,9 +351,10 @@ static json_t *view_group(
 		sends += calls_of(entry, LIEN_CALL_NCCL_SEND - LIEN_TRAFFIC_FIRST);
 		receives += calls_of(entry, LIEN_CALL_NCCL_RECV - LIEN_TRAFFIC_FIRST);
 	}
-	return json_pack("{s:o, s:o, s:I, s:o, s:o, s:o, s:o, s:o, s:o}", "group",
-		lien_view_group(first->comm), "nranks", known(nranks), "here",
-		(json_int_t)(end - first), "made_by",
+	return json_pack("{s:o, s:s?, s:o, s:I, s:o, s:o, s:o, s:o, s:o, s:o}", "group",
+		lien_view_group(first->comm), "by",
+		lien_comm_is_found(first->comm) ? "NCCL RAS" : NULL, "nranks", known(nranks),
+		"here", (json_int_t)(end - first), "made_by",
 		first->comm->made_by ? json_string(call_name(first->comm->made_by)) : json_null(),
 		"id", view_id(first->comm), "parent", view_parent(first), "behind",
 		entries->counted ? behind : (json_decref(behind), json_null()), "sends",
@@ -363,7 +363,8 @@ static json_t *view_group(
 }
 
 json_t *lien_view_comms(struct lien_graph *graph, const struct lien_viewer *viewer,
-	struct lien_counted *counted, size_t count, uint64_t now_ns)
+	struct lien_counted *counted, size_t count, const struct lien_view_ras *ras,
+	uint64_t now_ns)
 {
 	struct entries entries = {.viewer = viewer, .counted = counted, .now_ns = now_ns};
 	const struct entry *entry, *end, *last;
@@ -381,7 +382,8 @@ json_t *lien_view_comms(struct lien_graph *graph, const struct lien_viewer *view
 	}
 	for (entry = entries.entry; entry < last; entry++)
 		json_array_append_new(comms, view_comm(&entries, entry));
-	view = json_pack("{s:o, s:o}", "groups", groups, "communicators", comms);
+	view = json_pack("{s:o, s:o, s:o, s:b}", "groups", groups, "communicators", comms, "late",
+		lien_view_late(graph, viewer, ras, now_ns), "pending", ras && ras->pending);
 out:
 	free(entries.entry);
 	free(entries.unseen);

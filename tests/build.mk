@@ -30,6 +30,7 @@ UNIT_SRCS_test_inject_clear  := $(INJECT_SRCS)
 UNIT_LIBS_test_inject_clear  := -lelf
 UNIT_SRCS_test_replay_script := $(REPLAY_SCRIPT_SRCS)
 UNIT_SRCS_test_replay_order  := $(REPLAY_SCRIPT_SRCS)
+UNIT_SRCS_test_ras_tcp	     := agent/ras_tcp.c
 UNIT_SRCS_test_items	     := control/items.c
 UNIT_SRCS_test_arena	     := $(addprefix control/, arena.c checksum.c items.c numa.c reserve.c \
 	verify.c)

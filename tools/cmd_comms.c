@@ -3,10 +3,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <unistd.h>
+
 #include "tools/commands.h"
+#include "tools/comms_late.h"
 #include "tools/options.h"
 #include "tools/output.h"
 #include "tools/query.h"
+
+#define PENDING_MS	3000
+#define PENDING_STEP_MS 50
 
 static const char *const examples[] = {"lien comms",
 	"every communicator: its ranks, what it costs, who is behind",
@@ -80,6 +86,29 @@ static json_t *select_behind(const json_t *behind, const struct selection *selec
 	return kept;
 }
 
+/* Of a group: what NCCL's RAS names of it. */
+static json_t *select_late(const json_t *late, const struct selection *selection)
+{
+	json_t *kept = json_array(), *process, *unmatched, *copy;
+	size_t i;
+
+	json_array_foreach (late, i, process) {
+		struct selection group = {.group = selection->group};
+
+		if (!of_process(selection, process))
+			continue;
+		unmatched = select_comms(json_object_get(process, "unmatched"), &group);
+		copy = json_copy(process);
+		json_object_set_new(copy, "unmatched", unmatched);
+		if (selection->group)
+			json_object_set_new(copy, "others", json_false());
+		if (!selection->group || json_array_size(unmatched))
+			json_array_append(kept, copy);
+		json_decref(copy);
+	}
+	return kept;
+}
+
 /* The agent answers with all; this leaves of its result what was asked for. */
 static void select_from(json_t *result, const struct selection *selection)
 {
@@ -97,6 +126,8 @@ static void select_from(json_t *result, const struct selection *selection)
 	}
 	json_object_set_new(result, "groups", groups);
 	json_object_set_new(result, "communicators", comms);
+	json_object_set_new(
+		result, "late", select_late(json_object_get(result, "late"), selection));
 }
 
 /* --- output ----------------------------------------------------------------------------------- */
@@ -174,9 +205,8 @@ static void print_title(const json_t *group)
 	uint64_t here = lien_get_number(group, "here");
 	char *text;
 
-	if (!made_by[0]) {
-		lien_print_wrapped(stdout, 2,
-			"of groups that are not known: %" PRIu64 " %s, made before lien watched",
+	if (!strcmp(lien_get_text(group, "group"), "0000000000000000")) {
+		lien_print_wrapped(stdout, 2, "%" PRIu64 " unknown %s, made before lien watched",
 			LIEN_PLURAL(here, "communicator", "communicators"));
 		return;
 	}
@@ -187,7 +217,10 @@ static void print_title(const json_t *group)
 	else
 		text = lien_append(text, "", "%" PRIu64 " %s on this node, size not known",
 			LIEN_PLURAL(here, "rank", "ranks"));
-	text = lien_append(text, ", ", "made by %s", made_by);
+	if (lien_get_text(group, "by")[0])
+		text = lien_append(text, ", ", "named by NCCL's RAS");
+	text = lien_append(
+		text, ", ", "made %s%s", made_by[0] ? "by " : "before lien watched", made_by);
 	if (address[0])
 		text = lien_append(text, ", ", "set up at %s", address);
 	if (!strcmp(made_by, "ncclCommSplit") || !strcmp(made_by, "ncclCommShrink")) {
@@ -326,8 +359,10 @@ static void print_groups(const json_t *result)
 			"* was in use before lien watched: its calls are counted from then on");
 }
 
-static int nothing(const struct selection *selection)
+static int nothing(const json_t *result, const struct selection *selection)
 {
+	if (lien_print_late(json_object_get(result, "late"), false))
+		return LIEN_EXIT_OK;
 	if (selection->group)
 		return lien_complain(usage.command,
 			"no communicator here is of a group %s: see lien comms", selection->group);
@@ -337,6 +372,21 @@ static int nothing(const struct selection *selection)
 	else
 		printf("no process has a communicator, as far as the agent has seen\n");
 	return LIEN_EXIT_OK;
+}
+
+/* What NCCL's RAS is asked for comes later: the agent says so, and is asked again. */
+static json_t *ask(const struct lien_query *query)
+{
+	unsigned waited_ms = 0;
+	json_t *result;
+
+	for (;; waited_ms += PENDING_STEP_MS) {
+		result = lien_query(query, json_pack("{s:s}", "op", "comms"));
+		if (!result || !lien_get_true(result, "pending") || waited_ms >= PENDING_MS)
+			return result;
+		json_decref(result);
+		usleep(PENDING_STEP_MS * 1000);
+	}
 }
 
 int lien_cmd_comms(int argc, char **argv)
@@ -362,7 +412,7 @@ int lien_cmd_comms(int argc, char **argv)
 		return lien_usage_error(&usage, "--group needs a name");
 	query.socket = socket;
 	query.from = from;
-	result = lien_query(&query, json_pack("{s:s}", "op", "comms"));
+	result = ask(&query);
 	if (!result)
 		return LIEN_EXIT_FAILURE;
 	selection.pid = pids.count ? pids.pid[0] : 0;
@@ -372,9 +422,11 @@ int lien_cmd_comms(int argc, char **argv)
 	if (json)
 		lien_print_json(stdout, result);
 	else if (!json_array_size(json_object_get(result, "communicators")))
-		code = nothing(&selection);
-	else
+		code = nothing(result, &selection);
+	else {
 		print_groups(result);
+		lien_print_late(json_object_get(result, "late"), true);
+	}
 	json_decref(result);
 	return code;
 }

@@ -87,7 +87,7 @@ static json_t *view_comms(struct lien_graph *graph, const json_t *request, char 
 {
 	(void)request;
 	(void)error;
-	return lien_view_comms(graph, NULL, NULL, 0, 0);
+	return lien_view_comms(graph, NULL, NULL, 0, NULL, 0);
 }
 
 /* Of a communicator's last call and of open files nothing is known, so neither is judged. */

@@ -60,7 +60,9 @@ enum lien_event_type {
 #define LIEN_COMM_AWAITED (-2)
 /* .scope is a guess: see there. */
 #define LIEN_EVENT_INFERRED 0x10
-/* Not seen being called: told after the fact, because the driver says that it must have been. */
+/* Not seen being called: told after the fact, because the driver says that it must have been. Of a
+ * communicator (LIEN_CALL_NCCL_INIT_RANK), because NCCL's RAS names it: .comm.id is then made by
+ * lien_comm_found_id(), and what is known of it already stays. */
 #define LIEN_EVENT_FOUND 0x20
 
 /* lien_event.scope of what a communicator's own making asks for: it has no address yet. The rest is

@@ -16,6 +16,7 @@
 #include "agent/level.h"
 #include "agent/node.h"
 #include "agent/prepare.h"
+#include "agent/ras.h"
 #include "agent/sites.h"
 #include "agent/worker.h"
 #include "loader/files.h"
@@ -136,6 +137,12 @@ const struct lien_node *lien_node_now(struct lien_agent *agent)
 
 	(void)agent;
 	return &none;
+}
+
+struct lien_view_ras lien_ras_refresh(struct lien_agent *agent, const struct lien_viewer *viewer)
+{
+	(void)agent, (void)viewer;
+	return (struct lien_view_ras){0};
 }
 
 bool lien_node_refresh(struct lien_agent *agent)

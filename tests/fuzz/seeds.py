@@ -156,11 +156,26 @@ def symbols():
     yield b"\x7fELF\2\1\1" + bytes(80)
 
 
+def ras():
+    rank = '{"rank": %d, "host": "%s", "pid": %d, "cuda_dev": 1, "nvml_dev": 1%s "status": {"init_state": 0}}'
+    comm = '{"hash": "0x%x", "secondary_hash": "0x7:0x8", "size": 2, "ranks": [%s, %s], "missing_ranks": [%s]}'
+    one = comm % (0xae94423cfbb2ef4a, rank % (0, "10.0.0.1", 7, ","), rank % (1, "::1", 8, ","), rank % (0, "", 9, ""))
+    yield ('{"nccl_version": "2.28.9", "communicators_count": 1, "communicators": [%s], "ras": {}}' % one).encode()
+    words = "NCCL version 2.26.2 compiled with CUDA 12.8\nGroup     Comms\n    #  in group\n" \
+        "    0         1         4       7-8        32        32   RUNNING  MISMATCH\n\nErrors\n======\n\n" \
+        "#0-0 (cf264af53edbe986) MISMATCH\n  Rank 2 has status FINALIZE -- GPU 2 (NVML 3) managed by process 48 " \
+        "on node 172.16.64.210\n\nWarnings\n========\n"
+    yield words.encode()
+    yield b"NCCL version 2.24.3\nNo communicator data collected!\n"
+    magic = struct.pack("<Q", 0x0280028002800280)
+    yield magic + struct.pack("<5Q", 1, 2, 0xae94423cfbb2ef4a, 2 << 32, 0) + magic
+
+
 HEADER = struct.calcsize("<8sIIQ")
 if len(sys.argv) != 2:
     sys.exit(__doc__)
 for name, made in (("client", client()), ("replies", replies()), ("orders", orders()), ("recording", events()),
-                   ("symbols", symbols())):
+                   ("symbols", symbols()), ("ras", ras())):
     folder = pathlib.Path(sys.argv[1], f"fuzz_{name}")
     folder.mkdir(parents=True, exist_ok=True)
     for n, seed in enumerate(made):

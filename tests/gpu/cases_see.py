@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Cases of gpu_check.py about what is seen: registrations, counters, the graph against the driver."""
+import socket
+import struct
+
 from harness import Failure, wait_for
 from observe import mem_bytes
 
 COMMUNICATORS = 4
+RAS_PORT = 28028  # of NCCL's RAS, unless NCCL_RAS_ADDR says otherwise
+STRUCTURE_MAX = 1 << 20
 
 
 def require(condition, text: str) -> None:
@@ -185,10 +190,88 @@ def explanations(lien, pid: int) -> list:
             if p["pid"] == pid and p["total_bytes"] and p["traced_bytes"]]
 
 
+def ask_ras(form: str) -> str:
+    """What NCCL's RAS says itself, for the parser (agent/ras_parse.c)."""
+    with socket.create_connection(("127.0.0.1", RAS_PORT), timeout=15) as ras:
+        stream = ras.makefile("rw", newline="\n")
+        for line in ("CLIENT PROTOCOL 2", f"SET FORMAT {form}"):
+            stream.write(line + "\n")
+            stream.flush()
+            reply = stream.readline().strip()
+            print(f"  NCCL's RAS, asked {line}: {reply}")
+            if reply.startswith("ERROR"):
+                return ""
+        stream.write("STATUS\n")
+        stream.flush()
+        return stream.read()
+
+
+def structure_of(pid: int, address: int) -> tuple:
+    """The words of an ncclComm, which ends with the value with which it begins."""
+    with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
+        memory.seek(address)
+        data = b""
+        while len(data) < STRUCTURE_MAX:
+            piece = memory.read(4096 - (address + len(data)) % 4096)
+            if not piece:
+                break
+            data += piece
+            words = struct.unpack(f"<{len(data) // 8}Q", data[:len(data) // 8 * 8])
+            if words[0] in words[1:]:
+                return words[:words.index(words[0], 1) + 1]
+    return ()
+
+
+def adopted_comms(context) -> dict:
+    """A job that ran before the agent: NCCL's RAS names its communicators, and the hashes that it
+    tells are in the communicators' structures."""
+    with context.session("adopted_comms") as session:
+        lien = session.lien
+        job = session.job(with_lien=False)
+        job.ask(f"setup {COMMUNICATORS}", 150)
+        said = ask_ras("json")
+        print("\n".join("    " + line for line in said.splitlines()))
+        lien.start_agent()
+        job.ask("check", 90)
+
+        def named():
+            result = lien.json("comms")
+            mine = [c for c in result["communicators"] if c["pid"] in job.pids]
+            return result if len([c for c in mine if c["by"] == "NCCL RAS"]) == \
+                COMMUNICATORS * len(job.pids) else None
+        try:
+            result = wait_for("NCCL's RAS to name every communicator", 60, named, 1)
+        except Failure:
+            print(lien.command("comms").out)
+            print([late for late in lien.json("comms")["late"]])
+            raise
+        print(lien.command("comms").out)
+        figures = {"bytes of an answer": len(said)}
+        for entry in result["communicators"]:
+            words = structure_of(entry["pid"], int(entry["address"], 16))
+            number = int(entry["hash"], 16)
+            require(number in words, f"{entry}: no hash in {len(words)} words")
+            at = [i for i, word in enumerate(words) if word == number]
+            behind = struct.unpack("<2i", struct.pack("<Q", words[at[-1] + 1]))
+            require(behind == (entry["rank"], entry["nranks"]), f"{entry}: {behind} behind the hash")
+            require(entry["rank"] == job.pids.index(entry["pid"]), f"{entry}: of another rank")
+            figures["bytes of a structure"] = 8 * len(words)
+            figures["offsets of the hash"] = [8 * i for i in at]
+        for late in result["late"]:
+            require(late["ras"] == "answered" and not late["others"] and not late["unmatched"],
+                    f"late: {late}")
+        print(f"  {figures}")
+        job.ask("check", 90)
+        job.ask("destroy", 90)
+        job.quit()
+        return figures
+
+
 CASES = {
     "registered": (registered, 120),
     "memory_pool": (memory_pool, 120),
     "counted": (counted, 120),
     "deep": (deep, 120),
     "explained": (explained, 120),
+    "adopted_comms": (adopted_comms, 240),
 }

@@ -81,7 +81,19 @@ COMMS = {
         communicator(812, None, group="0000000000000000", complete=False, device=None, nranks=None,
                      last_ms=None),
         communicator(812, 0), communicator(4194304, 1, state="finalized"),
-        communicator(812, 0, group="77aa00000000bb01", nranks=1, inferred_bytes=0)]}
+        communicator(812, 0, group="77aa00000000bb01", nranks=1, inferred_bytes=0)],
+    "late": [
+        {"pid": pid, "command": "python3", "ras": "silent" if problem else "answered",
+         "problem": problem, "version": None, "age_ms": 812.5, "job": 3, "named": 2, "matched": 1,
+         "unmatched": [{"group": "27a079b828ff1a75", "hash": "0x27a079b828ff1a75", "rank": rank,
+                        "nranks": 2, "device": None}] if rank is not None else [],
+         "others": others}
+        for pid, rank, others, problem in (
+            (812, 0, False, None), (813, 1, True, None), (814, None, True, " ".join(["nobody listens"] * 6)),
+            (4194304, None, True, " ".join(["nobody listens"] * 6)))],
+    "pending": False}
+
+
 def mem_by(by, *keys, **more):
     """Each row half as large as the one before."""
     return {"by": by, "bytes": 2 << 30, "offload_frees": 1 << 30, "host_bytes": 0, "pending": False,

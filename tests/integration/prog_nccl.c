@@ -347,6 +347,20 @@ static void do_hammer(const struct order *order)
 	printf("ok 0\n");
 }
 
+/* What NCCL's RAS tells of it, and where it is in the structure. */
+static void do_hash(const struct order *order)
+{
+	printf("ok %#lx %zu\n", (unsigned long)COMM(order, 0)->hash,
+		offsetof(struct ncclComm, hash));
+}
+
+/* damage COMM: the structure has no end, for nothing is like its beginning */
+static void do_damage(const struct order *order)
+{
+	COMM(order, 0)->start_magic = 0x1234567;
+	printf("ok 0\n");
+}
+
 /* Memory of the application's own: its address. */
 static void do_buffer(const struct order *order)
 {
@@ -393,6 +407,8 @@ static const struct {
 	{"mem-free", do_mem_free},   /* ADDRESS */
 	{"call", do_call},	     /* KIND COMM COUNT TYPE TIMES */
 	{"hammer", do_hammer},	     /* COMM THREADS CALLS */
+	{"hash", do_hash},	     /* COMM */
+	{"damage", do_damage},	     /* COMM */
 	{"buffer", do_buffer},	     /* BYTES */
 	{"exec", do_exec},
 };

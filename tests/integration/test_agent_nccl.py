@@ -109,7 +109,8 @@ def test_failed_init_makes_nothing():
         session.start_agent()
         rank = Rank(session)
         equal(rank.refused("init-rank", 2, 5, unique_id(1)), 4, "result")
-        equal(session.ask("comms"), {"groups": [], "communicators": []}, "comms")
+        equal(session.ask("comms"), {"groups": [], "communicators": [], "late": [],
+                                     "pending": False}, "comms")
         check("no process has a communicator" in session.lien("comms").out, "words")
 
 

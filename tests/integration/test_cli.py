@@ -229,7 +229,13 @@ def case_comms(context):
     out, _ = context.run("comms")
     text = " ".join(out.split())
     for words in (
-            "of groups that are not known: 1 communicator, made before lien watched",
+            "1 unknown communicator, made before lien watched",
+            "named by NCCL's RAS and not used since lien watches: GROUP RANK OF PID DEVICE "
+            "27a079b828ff1a75 0 2 812 - 27a079b828ff1a75 1 2 813 -",
+            "unknown communicators: process 813 ran before lien watched, and may have others: "
+            "NCCL's RAS does not name all",
+            "unknown communicators: processes 814, 4194304 ran before lien watched, and may have "
+            "others: nobody listens nobody",
             "group 5ac1d2e0b7f0a133: 2 of 4 ranks on this node, made by ncclCommInitRankScalable, "
             "set up at [2001:db8:1111:2222:3333::17]:65535",
             "group 77aa00000000bb01: 1 of 1 rank on this node, made by ncclCommSplit from group "
@@ -245,10 +251,15 @@ def case_comms(context):
     out, _ = context.run("comms", "--group", "77")
     assert "77aa" in out and "\ngroup 5ac1" not in "\n" + out and "inferred:" not in out, out
     out, _ = context.run("comms", "--pid", "812")
-    assert "4194304" not in out and "77aa" in out and "behind" not in out, out
+    assert "4194304" not in out and "unknown communicators" not in out and "77aa" in out and "behind" not in out, out
     result = json.loads(context.run("comms", "--pid", "4194304", "--json")[0])
     assert list(result) == list(COMMS) and len(result["groups"]) == 1, result
     assert [c["pid"] for c in result["communicators"]] == [4194304], result
+    assert [c["pid"] for c in result["late"]] == [4194304], result
+    result = json.loads(context.run("comms", "--group", "27a0", "--pid", "813", "--json")[0])
+    assert [(c["pid"], len(c["unmatched"])) for c in result["late"]] == [(813, 1)], result
+    out, _ = context.run("comms", "--group", "27a0")
+    assert "27a079b828ff1a75" in out and "unknown" not in out, out
     context.fails("comms", "--group", "5ac1e", words=["no communicator here is of a group 5ac1e"])
     assert "process 7 has no communicator" in context.run("comms", "--pid", "7")[0]
     uncounted = json.loads(json.dumps(COMMS))

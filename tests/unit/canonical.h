@@ -92,12 +92,13 @@ static inline void comm_lines(struct lines *lines, struct lien_process *process)
 		parent = comm->parent ? lien_process_comm(process, comm->parent) : NULL;
 		text = registrations_text(&comm->registrations);
 		add_line(lines,
-			"process %u comm " H " id " H " rank %d/%d device %d call %u splits %u "
+			"process %u comm " H " hash " H " id " H
+			" rank %d/%d device %d call %u splits %u "
 			"shrinks %u made " H " final %d parent " H " scope " H " [%s]",
-			process->pid, LLX(comm->address), LLX(key_sum(comm->id, 128)), comm->rank,
-			comm->nranks, comm->device, comm->made_by, comm->splits, comm->shrinks,
-			LLX(comm->t_init), comm->finalized, LLX(parent ? parent->address : 0),
-			LLX(scope), text);
+			process->pid, LLX(comm->address), LLX(comm->hash),
+			LLX(key_sum(comm->id, 128)), comm->rank, comm->nranks, comm->device,
+			comm->made_by, comm->splits, comm->shrinks, LLX(comm->t_init),
+			comm->finalized, LLX(parent ? parent->address : 0), LLX(scope), text);
 		free(text);
 	}
 }

@@ -617,6 +617,86 @@ static void test_forged_sizes(void **state)
 		}
 }
 
+/* --- named by NCCL's RAS ---------------------------------------------------------------------- */
+
+static void named(uint32_t pid, uint64_t comm, uint64_t hash, int32_t rank, int32_t nranks)
+{
+	struct lien_event ev = EVENT(LIEN_CALL_NCCL_INIT_RANK, pid,
+		.comm = {.comm = comm, .rank = rank, .nranks = nranks, .device = 3});
+
+	ev.flags = LIEN_EVENT_FOUND;
+	ev.t_entry = ev.t_return = 0;
+	lien_comm_found_id(ev.comm.id, hash, 5, 6);
+	apply(&ev);
+}
+
+static void test_named(void **state)
+{
+	(void)state;
+	started(1);
+	started(2);
+	comm_register(1, 0x100, VA, PIECE, 7); /* it is used, and was not seen being made */
+	assert_true(lien_comm_unnamed(comm_at(1, 0x100)));
+	named(1, 0x100, 0xabc, 0, 2);
+	named(2, 0x200, 0xabc, 1, 2);
+	assert_rank(1, 0x100, 0, 2);
+	assert_rank(2, 0x200, 1, 2);
+	assert_true(same_group(comm_at(1, 0x100), comm_at(2, 0x200)));
+	assert_true(lien_comm_is_found(comm_at(1, 0x100)));
+	assert_int_equal(comm_at(1, 0x100)->made_by, 0);
+	assert_int_equal(comm_at(1, 0x100)->device, 3);
+	assert_false(LIST_EMPTY(&comm_at(1, 0x100)->registrations));
+	assert_round_trip();
+	/* The same once more; then what is made at that address is another one. */
+	named(1, 0x100, 0xabc, 0, 2);
+	assert_false(LIST_EMPTY(&comm_at(1, 0x100)->registrations));
+	comm_init(1, 0x100, 0xaa, 1, 4);
+	assert_rank(1, 0x100, 1, 4);
+	assert_true(comm_at(1, 0x100)->hash == 0);
+	assert_false(lien_comm_is_found(comm_at(1, 0x100)));
+	comm_destroy(2, 0x200);
+	assert_null(comm_at(2, 0x200));
+	named(2, 0, 0xabc, 0, 2);
+	assert_null(comm_at(2, 0));
+}
+
+/* Who saw it being made knows more than RAS does. */
+static void test_named_and_known(void **state)
+{
+	(void)state;
+	started(1);
+	comm_init(1, 0x100, 0xaa, 1, 4);
+	named(1, 0x100, 0xabc, 0, 2);
+	assert_rank(1, 0x100, 1, 4);
+	assert_true(comm_at(1, 0x100)->hash == 0xabc);
+	assert_int_equal(comm_at(1, 0x100)->id[0], 0xaa);
+	assert_false(lien_comm_is_found(comm_at(1, 0x100)));
+}
+
+/* Two unknown ones, split alike: these are not one group. How many there were before, nobody saw.
+ */
+static void test_split_of_unknown(void **state)
+{
+	(void)state;
+	started(1);
+	comm_register(1, 0x100, VA, PIECE, 7);
+	comm_register(1, 0x200, VA, PIECE, 8);
+	named(1, 0x300, 0xabc, 0, 1);
+	split(1, 0x100, 0x110, 0, 0);
+	split(1, 0x200, 0x210, 0, 0);
+	split(1, 0x300, 0x310, 0, 0);
+	shrink(1, 0x300, 0x320, 0, (int32_t[32]){0});
+	for (uint64_t comm = 0x110; comm <= 0x310; comm += 0x100)
+		assert_true(lien_comm_unnamed(comm_at(1, comm)));
+	assert_true(lien_comm_unnamed(comm_at(1, 0x320)));
+	assert_int_equal(splits_waiting(), 0);
+	assert_int_equal(comm_at(1, 0x310)->parent, comm_at(1, 0x300)->number);
+	named(1, 0x310, 0xdef, 0, 1);
+	assert_rank(1, 0x310, 0, 1);
+	assert_int_equal(comm_at(1, 0x310)->made_by, LIEN_CALL_NCCL_SPLIT);
+	assert_true(lien_comm_is_found(comm_at(1, 0x310)));
+}
+
 /* The members do not agree on how many they are, or come twice. */
 static void test_forged_members(void **state)
 {
@@ -716,6 +796,9 @@ int main(void)
 		COMM(test_memory_of_init_dumped),
 		COMM(test_memory_of_init_all),
 		COMM(test_memory_of_failed_init),
+		COMM(test_named),
+		COMM(test_named_and_known),
+		COMM(test_split_of_unknown),
 		COMM(test_forged_sizes),
 		COMM(test_forged_members),
 		COMM(test_forged_exclusions),

@@ -8,6 +8,7 @@
 
 static struct lien_counted counted[8];
 static size_t counts;
+static const struct lien_view_ras *ras; /* NULL but where a test sets it */
 
 static struct lien_probe_traffic *count(uint32_t pid, uint64_t comm)
 {
@@ -19,12 +20,13 @@ static struct lien_probe_traffic *count(uint32_t pid, uint64_t comm)
 
 static json_t *see_comms(void)
 {
-	return see(lien_view_comms(graph, NULL, counted, counts, 9000000));
+	return see(lien_view_comms(graph, NULL, counted, counts, ras, 9000000));
 }
 
 static int comms_setup(void **state)
 {
 	counts = 0;
+	ras = NULL;
 	return setup(state);
 }
 
@@ -34,7 +36,8 @@ static void test_nothing(void **state)
 {
 	(void)state;
 	see_comms();
-	assert_members(view, "groups:a communicators:a");
+	assert_members(view, "groups:a communicators:a late:a pending:b");
+	LENGTH(0, "late");
 	LENGTH(0, "groups");
 	LENGTH(0, "communicators");
 }
@@ -54,7 +57,7 @@ static void test_members(void **state)
 	LENGTH(1, "groups");
 	LENGTH(2, "communicators");
 	assert_members(at("groups[0]"),
-		"group:s nranks:i here:i made_by:s id:o parent:n behind:a sends:i receives:i");
+		"group:s by:n nranks:i here:i made_by:s id:o parent:n behind:a sends:i receives:i");
 	STRING("00000000000000aa", "groups[0].group");
 	INTEGER(4, "groups[0].nranks");
 	INTEGER(2, "groups[0].here");
@@ -69,7 +72,8 @@ static void test_members(void **state)
 	INTEGER(3, "groups[0].behind[0].calls");
 	STRING("ncclAllReduce", "groups[0].behind[0].call");
 	assert_members(at("communicators[0]"),
-		"group:s pid:i command:s address:s rank:i nranks:i device:? state:s complete:b "
+		"group:s hash:n by:n pid:i command:s address:s rank:i nranks:i device:? state:s "
+		"complete:b "
 		"bytes:i inferred_bytes:i host_bytes:i inferred_host_bytes:i offloaded_bytes:i "
 		"registrations:o calls:o calls_total:i moved_bytes:i last_ms:r");
 	INTEGER(1, "communicators[0].pid"); /* by rank */
@@ -93,9 +97,9 @@ static void test_not_counted(void **state)
 	(void)state;
 	started(1);
 	comm_init(1, 0x100, 0xaa, 0, 2);
-	see(lien_view_comms(graph, NULL, NULL, 0, 0));
+	see(lien_view_comms(graph, NULL, NULL, 0, NULL, 0));
 	assert_members(at("groups[0]"),
-		"group:s nranks:i here:i made_by:s id:o parent:n behind:n sends:n receives:n");
+		"group:s by:n nranks:i here:i made_by:s id:o parent:n behind:n sends:n receives:n");
 	assert_true(json_is_null(at("communicators[0].calls")));
 	assert_true(json_is_null(at("communicators[0].calls_total")));
 	assert_true(json_is_null(at("communicators[0].moved_bytes")));
@@ -245,6 +249,89 @@ static void test_no_handle(void **state)
 	assert_nothing_odd();
 }
 
+/* --- processes that ran before they were watched ---------------------------------------------- */
+
+static struct lien_ras_row rows[2];
+static struct lien_ras_said said;
+
+static const struct lien_ras_said *said_of(void *context, const struct lien_process *of)
+{
+	(void)context;
+	return of->pid == 1 ? &said : NULL;
+}
+
+static void late(uint32_t pid)
+{
+	struct lien_event ev = EVENT(LIEN_CALL_NCCL_INIT_RANK, pid,
+		.comm = {.comm = 0x100, .rank = pid - 1, .nranks = 2, .device = 0});
+
+	started(pid);
+	ev.flags = LIEN_EVENT_FOUND;
+	lien_comm_found_id(ev.comm.id, 0xabc, 0, 0);
+	apply(&ev);
+}
+
+static void test_late(void **state)
+{
+	static const struct lien_view_ras asked = {.of = said_of, .pending = true};
+
+	(void)state;
+	late(1);
+	late(2);
+	started(3);
+	rows[0] = (struct lien_ras_row){
+		.hash = 0xabc, .rank = 0, .nranks = 2, .device = 0, .address = 0x100};
+	rows[1] = (struct lien_ras_row){.hash = 0xdef, .rank = 1, .nranks = 4, .device = -1};
+	said = (struct lien_ras_said){.t_asked = 8000000,
+		.version = "2.28.9",
+		.job = 3,
+		.whole = true,
+		.row = rows,
+		.rows = 2};
+	ras = &asked;
+	*count(1, 0x100) = (struct lien_probe_traffic){.calls = {[REDUCES] = 3}};
+	*count(2, 0x100) = (struct lien_probe_traffic){.calls = {[REDUCES] = 4}};
+	see_comms();
+	assert_true(json_is_true(at("pending")));
+	assert_members(at("communicators[0]"),
+		"group:s hash:s by:s pid:i command:s address:s rank:i nranks:i device:? state:s "
+		"complete:b bytes:i inferred_bytes:i host_bytes:i inferred_host_bytes:i "
+		"offloaded_bytes:i registrations:o calls:o calls_total:i moved_bytes:i last_ms:?");
+	STRING("0xabc", "communicators[0].hash");
+	STRING("NCCL RAS", "communicators[1].by");
+	assert_true(json_is_false(at("communicators[0].complete")));
+	STRING("NCCL RAS", "groups[0].by");
+	INTEGER(2, "groups[0].here");
+	LENGTH(0, "groups[0].behind"); /* counted from different calls on */
+	LENGTH(2, "late");
+	assert_members(at("late[0]"),
+		"pid:i command:s ras:s problem:n version:s age_ms:r job:i named:i matched:i "
+		"unmatched:a others:b");
+	INTEGER(1, "late[0].pid");
+	STRING("answered", "late[0].ras");
+	assert_true(json_real_value(at("late[0].age_ms")) == 1);
+	INTEGER(3, "late[0].job");
+	INTEGER(2, "late[0].named");
+	INTEGER(1, "late[0].matched");
+	assert_true(json_is_false(at("late[0].others")));
+	LENGTH(1, "late[0].unmatched");
+	assert_members(at("late[0].unmatched[0]"), "group:s hash:s rank:i nranks:i device:n");
+	STRING("0000000000000def", "late[0].unmatched[0].group");
+	assert_members(at("late[1]"),
+		"pid:i command:s ras:s problem:n version:n age_ms:n job:n named:n matched:n "
+		"unmatched:a others:b");
+	STRING("not asked", "late[1].ras");
+	assert_true(json_is_true(at("late[1].others")));
+	/* What it said before it fell silent is still there, and not all. */
+	strcpy(said.problem, "it does not answer");
+	said.whole = false;
+	see_comms();
+	STRING("silent", "late[0].ras");
+	STRING("it does not answer", "late[0].problem");
+	INTEGER(2, "late[0].named");
+	assert_true(json_is_true(at("late[0].others")));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -257,6 +344,7 @@ int main(void)
 		COMMS(test_made_before),
 		COMMS(test_memory),
 		COMMS(test_no_handle),
+		COMMS(test_late),
 	};
 
 	return cmocka_run_group_tests_name("views_comms", tests, NULL, NULL);

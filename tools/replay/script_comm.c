@@ -16,6 +16,8 @@ static int init(struct lien_replay_build *b, const struct lien_event *ev)
 
 	if (!ev->comm.comm || ev->flags & LIEN_EVENT_PARTIAL)
 		return lien_replay_skip(b, LIEN_SKIP_PARTIAL);
+	if (ev->flags & LIEN_EVENT_FOUND && comm_name(b, ev->comm.comm))
+		return 0; /* it is there, and only named */
 	/* A communicator is host memory, whose address can come again like a handle's value. */
 	if (comm_name(b, ev->comm.comm)) {
 		if (lien_replay_pending_find(&b->pending, LIEN_CALL_NCCL_ABORT, ev->comm.comm))

@@ -15,6 +15,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 typedef enum {
 	ncclSuccess = 0,
@@ -47,12 +48,24 @@ typedef struct {
 struct softnccl_buffer;
 struct softnccl_proxy;
 
+/*
+ * As in the real one the first and the last eight bytes are equal, and somewhere in between is the
+ * 64-bit hash that names the communicator, with rank and size behind it.
+ */
+#define SOFTNCCL_MAGIC 0x0280028002800280ull
+
 struct ncclComm {
-	int nranks, rank;
+	uint64_t start_magic;
+	char channels[8192]; /* what the real one has there */
+	uint64_t magic;	     /* the same as the hash in those that are split off */
+	uint64_t hash;
+	int rank, nranks;
 	bool blocking;
 	bool connected;			 /* its first collective has been */
 	struct softnccl_buffer *buffers; /* its own */
 	struct softnccl_proxy *proxy;	 /* NULL: none yet */
+	unsigned children;		 /* that were split off it or shrunk from it */
+	uint64_t end_magic;
 };
 
 /* softnccl.c: what is left to do when a group ends, or when a non-blocking call is asked for. */

@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* The "late" list of comms: processes that ran before lien watched. */
+#ifndef LIEN_TOOLS_COMMS_LATE_H
+#define LIEN_TOOLS_COMMS_LATE_H
+
+#include <stdbool.h>
+
+#include <jansson.h>
+
+/* What NCCL's RAS names and nobody has used since, then of whom others may be unknown. True when it
+ * has printed anything; begins with an empty line if `more`. */
+bool lien_print_late(const json_t *late, bool more);
+
+#endif
