@@ -123,6 +123,7 @@ struct standing {
 struct rest {
 	struct lien_agent *agent;
 	const uint32_t *pids;
+	bool *busy; /* each: a device, or a thread in a call */
 	unsigned count;
 	struct waiting *waiting;
 	unsigned waiting_count, waiting_room;
@@ -342,13 +343,30 @@ static bool is_meeting(uint32_t call)
 	return false;
 }
 
+/* On a communicator that was in use before it was watched: no count says how far it is. Who waits
+ * for others has something to do; so those are behind who have not, or nobody can tell. */
+static bool uncounted_and_idle(const struct rest *rest, const struct waiting *waiting)
+{
+	const struct standing *standing = standing_of(rest, waiting);
+	bool others_idle = false, own_busy = false;
+	unsigned i;
+
+	if (!standing || standing->comm->made_by)
+		return false;
+	for (i = 0; i < rest->count; i++)
+		if (rest->pids[i] == waiting->who.pid)
+			own_busy = rest->busy[i];
+		else
+			others_idle |= !rest->busy[i] && held_in(rest, rest->pids[i]);
+	return !own_busy || !others_idle;
+}
+
 /* Nobody is known to be behind, and yet a device stays busy, or a thread in a call: so somebody is,
  * of whom it cannot be known, and one call of each is let in. */
 static bool may_be_behind(const struct rest *rest, const struct waiting *waiting)
 {
-	(void)rest;
-	return (waiting->held.unsure || is_graph(waiting->held.call) ||
-		       is_meeting(waiting->held.call)) &&
+	return (waiting->held.unsure || uncounted_and_idle(rest, waiting) ||
+		       is_graph(waiting->held.call) || is_meeting(waiting->held.call)) &&
 	       lien_now_ns() - waiting->held.t > PATIENCE_NS;
 }
 
@@ -427,12 +445,15 @@ static bool is_quiet(const struct rest *rest, uint32_t pid, bool *busy, char *wh
 	return false;
 }
 
-bool lien_gate_at_rest(void *context, const uint32_t *pids, unsigned count, bool busy,
+bool lien_gate_at_rest(void *context, const uint32_t *pids, const bool *busy, unsigned count,
 	lien_pass_fn *pass, void *to, char *why, size_t size)
 {
 	struct lien_agent *agent = context;
-	struct rest rest = {.agent = agent, .pids = pids, .count = count};
-	bool quiet = true;
+	struct rest rest = {.agent = agent,
+		.pids = pids,
+		.busy = calloc(count + 1, sizeof(bool)),
+		.count = count};
+	bool quiet = rest.busy != NULL, any_busy = false;
 	unsigned i;
 
 	lien_agent_consume(agent);
@@ -440,11 +461,16 @@ bool lien_gate_at_rest(void *context, const uint32_t *pids, unsigned count, bool
 	if (!take_standings(&rest))
 		quiet = false;
 	say_who(&rest, why, size);
-	for (i = 0; i < count; i++)
-		if (!is_quiet(&rest, pids[i], &busy, why, size))
+	for (i = 0; i < count && rest.busy; i++) {
+		rest.busy[i] = busy[i];
+		if (!is_quiet(&rest, pids[i], &rest.busy[i], why, size))
 			quiet = false;
-	if (let_in(&rest, pass, to, is_behind) || (busy && let_in(&rest, pass, to, may_be_behind)))
+		any_busy |= rest.busy[i];
+	}
+	if (let_in(&rest, pass, to, is_behind) ||
+		(any_busy && let_in(&rest, pass, to, may_be_behind)))
 		quiet = false;
+	free(rest.busy);
 	free(rest.waiting);
 	free(rest.standings);
 	return quiet;

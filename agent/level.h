@@ -5,7 +5,7 @@
 #include "agent/transaction.h"
 
 /* For struct lien_transaction_ops; the processes' gates are shut. */
-bool lien_gate_at_rest(void *agent, const uint32_t *pids, unsigned count, bool busy,
+bool lien_gate_at_rest(void *agent, const uint32_t *pids, const bool *busy, unsigned count,
 	lien_pass_fn *pass, void *to, char *why, size_t size);
 
 #endif

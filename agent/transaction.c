@@ -544,13 +544,15 @@ static void drained(struct lien_transaction *t)
 {
 	uint64_t now = t->ops.now_ns(t->ops.context);
 	uint32_t *pids = calloc(t->count + 1, sizeof(*pids));
+	bool *devices = calloc(t->count + 1, sizeof(*devices));
 	const char *busy = NULL;
 	char why[200] = "", device[64];
 	unsigned i, n = 0;
 
-	for (i = 0; pids && i < t->count; i++) {
+	for (i = 0; pids && devices && i < t->count; i++) {
 		if (t->participants[i].gone)
 			continue;
+		devices[n] = t->participants[i].busy;
 		if (t->participants[i].busy) {
 			snprintf(device, sizeof(device),
 				"process %u, drain: the device is still busy", t->processes[i].pid);
@@ -560,14 +562,16 @@ static void drained(struct lien_transaction *t)
 	}
 	if (t->rested && !busy) {
 		free(pids);
+		free(devices);
 		if (!captures(t))
 			at_rest(t);
 		return;
 	}
 	t->passed = false;
-	t->rested =
-		pids && t->ops.at_rest(t->ops.context, pids, n, busy, pass, t, why, sizeof(why));
+	t->rested = pids && devices &&
+		    t->ops.at_rest(t->ops.context, pids, devices, n, pass, t, why, sizeof(why));
 	free(pids);
+	free(devices);
 	if (now - t->t_drain >= t->timeout_ms * 1000000ull) {
 		lien_transaction_fail(
 			t, -EBUSY, "%s%s%s", busy ? busy : "not at rest", why[0] ? ": " : "", why);

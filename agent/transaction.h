@@ -85,9 +85,9 @@ struct lien_transaction_ops {
 	/* A process's gate. NULL: nobody can be held back. 0, or -errno and why. */
 	int (*gate)(void *context, uint32_t pid, enum lien_gate_step step, char *why, size_t size);
 	/* Is nobody in a call any more that may start work, in none of these processes? Calls pass
-	 * for threads that others wait for: those are behind. `busy`: a device is. If not true: who
-	 * is waited for. */
-	bool (*at_rest)(void *context, const uint32_t *pids, unsigned count, bool busy,
+	 * for threads that others wait for: those are behind. `busy`: for each process, is a device
+	 * of it? If not true: who is waited for. */
+	bool (*at_rest)(void *context, const uint32_t *pids, const bool *busy, unsigned count,
 		lien_pass_fn *pass, void *to, char *why, size_t size);
 	/* All are at rest. 0: what is to be moved is still what was planned; 1: *plan is what it is
 	 * now, valid until the transaction's end; -errno and why. NULL: it is as it was. */

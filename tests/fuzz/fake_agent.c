@@ -267,7 +267,7 @@ int lien_gate_step(void *agent, uint32_t pid, enum lien_gate_step step, char *wh
 	return 0;
 }
 
-bool lien_gate_at_rest(void *agent, const uint32_t *pids, unsigned count, bool busy,
+bool lien_gate_at_rest(void *agent, const uint32_t *pids, const bool *busy, unsigned count,
 	lien_pass_fn *pass, void *to, char *why, size_t size)
 {
 	(void)agent, (void)pids, (void)count, (void)busy, (void)pass, (void)to, (void)why;

@@ -8,7 +8,7 @@ from observe import mem_bytes
 
 COMMUNICATORS = 4
 RAS_PORT = 28028  # of NCCL's RAS, unless NCCL_RAS_ADDR says otherwise
-STRUCTURE_MAX = 1 << 20
+STRUCTURE_MAX = 16 << 20
 
 
 def require(condition, text: str) -> None:
@@ -222,6 +222,17 @@ def structure_of(pid: int, address: int) -> tuple:
     return ()
 
 
+def describe_memory(pid: int, address: int, hashes: set) -> None:
+    """What is where a communicator is, for when the agent makes nothing of it."""
+    with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
+        memory.seek(address)
+        data = memory.read(STRUCTURE_MAX)
+    words = struct.unpack(f"<{len(data) // 8}Q", data[:len(data) // 8 * 8])
+    again = [8 * i for i, word in enumerate(words) if word == words[0]][:6]
+    print(f"  {pid} {address:#x}: {len(data)} bytes, the first word {words[0]:#x} is at {again}; "
+          f"hashes at {[8 * i for i, word in enumerate(words) if word in hashes][:8]}")
+
+
 def adopted_comms(context) -> dict:
     """A job that ran before the agent: NCCL's RAS names its communicators, and the hashes that it
     tells are in the communicators' structures."""
@@ -243,7 +254,11 @@ def adopted_comms(context) -> dict:
             result = wait_for("NCCL's RAS to name every communicator", 60, named, 1)
         except Failure:
             print(lien.command("comms").out)
-            print([late for late in lien.json("comms")["late"]])
+            found = lien.json("comms")
+            print(found["late"])
+            hashes = {int(row["hash"], 16) for late in found["late"] for row in late["unmatched"]}
+            for entry in found["communicators"]:
+                describe_memory(entry["pid"], int(entry["address"], 16), hashes)
             raise
         print(lien.command("comms").out)
         figures = {"bytes of an answer": len(said)}

@@ -44,7 +44,7 @@ static int gate(void *context, uint32_t pid, enum lien_gate_step step, char *why
 	return 0;
 }
 
-static bool at_rest(void *context, const uint32_t *pids, unsigned count, bool busy,
+static bool at_rest(void *context, const uint32_t *pids, const bool *busy, unsigned count,
 	lien_pass_fn *pass, void *to, char *why, size_t size)
 {
 	const uint32_t tid = 77;
