@@ -26,6 +26,7 @@ void must(CUresult result, const char *what);
 unsigned int below(unsigned int n);
 
 extern CUcontext primary[2];
+extern bool no_multicast; /* no such objects are made */
 
 /* --- what processes send each other --- */
 
@@ -70,5 +71,9 @@ void contexts_print(void);
  * freed before the importer has freed it, which nobody here knows.
  */
 CUdeviceptr pool_alloc(uint64_t bytes, bool *keep);
+
+/* --- random_contents.c: what is in memory with handles --- */
+void contents_paint(uint64_t seed);
+void contents_print(void);
 
 #endif

@@ -298,7 +298,7 @@ void handles_turn(void)
 		multicast_turn(slot);
 	else if (slot->bytes)
 		kinds[i].take(slot);
-	else if (below(6))
+	else if (below(6) || no_multicast)
 		create(slot);
 	else
 		multicast_create(slot);
