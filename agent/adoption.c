@@ -138,20 +138,33 @@ static int entry_add(
 	entry->va = mapping->va;
 	entry->device = device;
 	entry->flags = device < 0 ? flags & LIEN_WIRE_ADOPT_COUNT : flags;
+	if (device_of(mapping, true) < 0)
+		entry->flags |= LIEN_WIRE_ADOPT_READ_ONLY;
 	if (flags & LIEN_WIRE_ADOPT_OWN &&
 		getrandom(entry->mark, sizeof(entry->mark), 0) != sizeof(entry->mark))
 		return -EIO;
 	return 0;
 }
 
-/* The lowest mapping of an allocation in a process stands for it. */
+/* How much can be found out through it: marks can be written, read, or neither. */
+static unsigned worth(const struct lien_mapping *mapping)
+{
+	return (device_of(mapping, true) >= 0) + (device_of(mapping, false) >= 0);
+}
+
+/* The mapping of an allocation in a process that stands for it: of the best ones the lowest. */
 static bool stands_for(const struct lien_mapping *mapping)
 {
+	unsigned own = worth(mapping), others;
 	const struct lien_mapping *other;
 
-	LIST_FOREACH (other, &mapping->allocation->mappings, of_allocation)
-		if (other->process == mapping->process && other->va < mapping->va)
+	LIST_FOREACH (other, &mapping->allocation->mappings, of_allocation) {
+		if (other == mapping || other->process != mapping->process)
+			continue;
+		others = worth(other);
+		if (others > own || (others == own && other->va < mapping->va))
 			return false;
+	}
 	return true;
 }
 
@@ -160,14 +173,16 @@ static int plan_process(struct lien_adoption *adoption, struct lien_adoption_pro
 {
 	struct lien_mapping *mapping;
 	uint32_t flags;
+	bool marked_once;
 	int err = 0;
 
 	RB_FOREACH (mapping, lien_mapping_tree, &process->mappings) {
+		if (err || !stands_for(mapping))
+			continue;
 		flags = questions(mapping->allocation, process, mapping);
-		if (handed_out(mapping->allocation, process) && mapping->allocation->round &&
-			!(flags & LIEN_WIRE_ADOPT_OWN))
-			adoption->outsider = process->pid; /* once it could be marked */
-		if (!flags || !stands_for(mapping) || err)
+		marked_once =
+			handed_out(mapping->allocation, process) && mapping->allocation->round;
+		if (!flags && !marked_once)
 			continue;
 		err = entry_add(part, mapping, flags);
 		adoption->marked += (flags & LIEN_WIRE_ADOPT_OWN) != 0;
@@ -315,6 +330,20 @@ static struct lien_handle *handle_of(
 	return NULL;
 }
 
+/* The one that was asked about: a process may have several, by imports of its own. */
+static struct lien_handle *handle_asked(const struct lien_allocation *allocation,
+	const struct lien_process *process, const struct lien_wire_adopt *entry)
+{
+	struct lien_handle *handle;
+
+	if (!(entry->flags & LIEN_WIRE_ADOPT_COUNT))
+		return handle_of(allocation, process);
+	LIST_FOREACH (handle, &allocation->handles, of_allocation)
+		if (handle->process == process && handle->value == entry->handle)
+			return handle;
+	return NULL;
+}
+
 static void tell_references(struct answers *answers, struct lien_process *process, uint64_t handle,
 	uint32_t references, uint32_t round)
 {
@@ -419,7 +448,7 @@ static bool tell_match(struct answers *answers, struct lien_process *process,
 	struct lien_allocation *unknown = allocation_at(process, entry->va);
 	struct lien_allocation *memory = allocation_at(mark->owner, mark->entry->va);
 	struct lien_handle *own = memory ? handle_of(memory, mark->owner) : NULL;
-	struct lien_handle *handle = unknown ? handle_of(unknown, process) : NULL;
+	struct lien_handle *handle = unknown ? handle_asked(unknown, process, entry) : NULL;
 	uint32_t references;
 	struct place *places;
 	uint64_t value;
@@ -453,12 +482,14 @@ static void tell_own(struct answers *answers, const struct lien_adoption_process
 	for (i = 0; i < part->count; i++) {
 		entry = &part->entries[i];
 		allocation = allocation_at(process, entry->va);
-		handle = allocation ? handle_of(allocation, process) : NULL;
+		handle = allocation ? handle_asked(allocation, process, entry) : NULL;
 		if (!handle || allocation->owner != process)
 			continue;
 		round = allocation->round;
 		if (entry->flags & LIEN_WIRE_ADOPT_OWN && answers->round && !round)
 			round = answers->round;
+		if (!(entry->flags & LIEN_WIRE_ADOPT_OWN))
+			round = 0; /* it cannot be marked any more */
 		if (entry->flags & LIEN_WIRE_ADOPT_OWN && answers->adoption->marks &&
 			memcmp(entry->bytes, entry->mark, sizeof(entry->mark))) {
 			answers->adoption->disputed++;
@@ -484,7 +515,7 @@ static void tell_imports(struct answers *answers, const struct lien_adoption_pro
 	for (i = 0; i < part->count; i++) {
 		entry = &part->entries[i];
 		allocation = allocation_at(process, entry->va);
-		handle = allocation ? handle_of(allocation, process) : NULL;
+		handle = allocation ? handle_asked(allocation, process, entry) : NULL;
 		if (!handle || !unknown_in(allocation, process))
 			continue;
 		answers->adoption->counted += (entry->flags & LIEN_WIRE_ADOPT_COUNT) != 0;
@@ -495,10 +526,11 @@ static void tell_imports(struct answers *answers, const struct lien_adoption_pro
 			answers->adoption->matched++;
 			continue;
 		}
+		/* What could not be looked at may still be anybody's. */
 		tell_references(answers, process, handle->value,
 			entry->flags & LIEN_WIRE_ADOPT_COUNT ? entry->references
 							     : handle->references,
-			mark ? 0 : answers->round);
+			mark || !(entry->flags & LIEN_WIRE_ADOPT_LOOK) ? 0 : answers->round);
 	}
 }
 

@@ -221,9 +221,10 @@ struct lien_wire_found {
 
 #define LIEN_WIRE_MARK_BYTES 16
 
-#define LIEN_WIRE_ADOPT_COUNT 0x1 /* its references are to be counted */
-#define LIEN_WIRE_ADOPT_OWN   0x2 /* made here, and may have been handed out: it gets the mark */
-#define LIEN_WIRE_ADOPT_LOOK  0x4 /* may have been imported: which mark is there? */
+#define LIEN_WIRE_ADOPT_COUNT	  0x1 /* its references are to be counted */
+#define LIEN_WIRE_ADOPT_OWN	  0x2 /* made here, and may have been handed out: it gets the mark */
+#define LIEN_WIRE_ADOPT_LOOK	  0x4 /* may have been imported: which mark is there? */
+#define LIEN_WIRE_ADOPT_READ_ONLY 0x8 /* no device may write there */
 
 /*
  * One allocation, by an address where it is mapped. In a list of MARKS: also what others write,

@@ -80,6 +80,18 @@ static unsigned plan_adoption(const uint32_t *pids, unsigned count)
 	return n;
 }
 
+/* By which handle it is mapped there. */
+static uint64_t handle_at(uint32_t pid, uint64_t va)
+{
+	struct lien_mapping *mapping = lien_process_mapping(process(pid), va);
+	struct lien_handle *handle;
+
+	LIST_FOREACH (handle, &mapping->allocation->handles, of_allocation)
+		if (handle->process == mapping->process)
+			return handle->value;
+	return 0;
+}
+
 /* Every process has so many references, and an owner reads its own mark. */
 static void answer(uint32_t references)
 {
@@ -87,6 +99,7 @@ static void answer(uint32_t references)
 		for (unsigned j = 0; j < adoption.processes[i].count; j++) {
 			struct lien_wire_adopt *entry = &adoption.processes[i].entries[j];
 
+			entry->handle = handle_at(adoption.processes[i].pid, entry->va);
 			entry->references = references;
 			if (entry->flags & LIEN_WIRE_ADOPT_OWN)
 				memcpy(entry->bytes, entry->mark, sizeof(entry->bytes));
@@ -273,6 +286,85 @@ static void test_disputed(void **state)
 	expect_moved(0, 4 * PIECE, NULL);
 }
 
+/* Of several mappings one is asked that can be written, or read; where none can, it is said. */
+static void test_access(void **state)
+{
+	(void)state;
+	pair();
+	map_rw(OWNER, VA + 40 * PIECE, PIECE, 10);
+	set_access(OWNER, VA, PIECE, 0, CU_MEM_ACCESS_FLAGS_PROT_READ);
+	set_access(IMPORTER, VIEW, PIECE, 0, CU_MEM_ACCESS_FLAGS_PROT_NONE);
+	set_access(IMPORTER, VIEW + 8 * PIECE, PIECE, 0, CU_MEM_ACCESS_FLAGS_PROT_READ);
+	assert_int_equal(plan_adoption(both, 2), 2);
+	assert_null(entry_at(OWNER, VA));
+	assert_int_equal(entry_at(OWNER, VA + 40 * PIECE)->flags,
+		LIEN_WIRE_ADOPT_COUNT | LIEN_WIRE_ADOPT_OWN);
+	assert_null(entry_at(IMPORTER, VIEW));
+	assert_int_equal(entry_at(IMPORTER, VIEW + 8 * PIECE)->flags,
+		LIEN_WIRE_ADOPT_COUNT | LIEN_WIRE_ADOPT_LOOK | LIEN_WIRE_ADOPT_READ_ONLY);
+	answer(1);
+	reads(IMPORTER, VIEW + 8 * PIECE, OWNER, VA + 40 * PIECE);
+	reads(IMPORTER, VIEW + PIECE, OWNER, VA + PIECE);
+	conclude();
+	assert_int_equal(adoption.matched, 2);
+	expect_moved(3 * PIECE, 0, NULL);
+}
+
+/* An import that no device may read can be of anything that was handed out. */
+static void test_not_readable(void **state)
+{
+	(void)state;
+	pair();
+	set_access(IMPORTER, VIEW + PIECE, PIECE, 0, CU_MEM_ACCESS_FLAGS_PROT_NONE);
+	assert_int_equal(plan_adoption(both, 2), 2);
+	assert_int_equal(entry_at(IMPORTER, VIEW + PIECE)->flags,
+		LIEN_WIRE_ADOPT_COUNT | LIEN_WIRE_ADOPT_READ_ONLY);
+	answer(1);
+	reads(IMPORTER, VIEW, OWNER, VA);
+	conclude();
+	assert_int_equal(adoption.matched, 1);
+	expect_moved(0, 4 * PIECE, NULL);
+	set_access(IMPORTER, VIEW + PIECE, PIECE, 0, CU_MEM_ACCESS_FLAGS_PROT_READ);
+	assert_int_equal(plan_adoption(NULL, 0), 2);
+	answer(1);
+	reads(IMPORTER, VIEW + PIECE, OWNER, VA + PIECE);
+	conclude();
+	expect_moved(3 * PIECE, 0, NULL);
+}
+
+/* What was marked once, and cannot be any more, may be what is imported since; others are marked.
+ */
+static void test_not_writable_any_more(void **state)
+{
+	(void)state;
+	pair();
+	adopt_pair();
+	set_access(OWNER, VA + 2 * PIECE, PIECE, 0, CU_MEM_ACCESS_FLAGS_PROT_READ);
+	TELL(LIEN_CALL_CU_MEM_IMPORT, IMPORTER, .share = {.handle = 30, .handle_type = 1, .fd = 5});
+	map_rw(IMPORTER, VIEW + 20 * PIECE, PIECE, 30);
+	assert_int_equal(plan_adoption(NULL, 0), 2);
+	assert_int_equal(adoption.outsider, 0);
+	assert_true(adoption.marks);
+	answer(1);
+	conclude();
+	expect_moved(2 * PIECE, 2 * PIECE, NULL);
+}
+
+/* A process may have imported what it has, too: references are of the handle that was asked. */
+static void test_two_handles(void **state)
+{
+	(void)state;
+	pair();
+	export(OWNER, 12, 77);
+	import(OWNER, 40, 77);
+	assert_int_equal(plan_adoption(both, 2), 2);
+	answer(3);
+	entry_at(OWNER, VA + 2 * PIECE)->handle = 12;
+	conclude();
+	assert_int_equal(references_of(OWNER, 12), 3);
+	assert_int_equal(references_of(OWNER, 40), 1);
+}
+
 static void test_maybe_a_window(void **state)
 {
 	struct lien_event event;
@@ -342,6 +434,10 @@ int main(void)
 		ADOPTION(test_outsider),
 		ADOPTION(test_not_exportable),
 		ADOPTION(test_disputed),
+		ADOPTION(test_access),
+		ADOPTION(test_not_readable),
+		ADOPTION(test_not_writable_any_more),
+		ADOPTION(test_two_handles),
 		ADOPTION(test_maybe_a_window),
 		ADOPTION(test_fabric),
 		ADOPTION(test_dump),
