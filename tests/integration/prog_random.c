@@ -3,12 +3,13 @@
  * One of several processes that make random legal calls in several threads and share memory with
  * each other:
  *
- *   prog_random FOLDER NUMBER COUNT [no-multicast]
+ *   prog_random FOLDER NUMBER COUNT [no-multicast] [whole]
  *
  * It is process NUMBER of COUNT; their sockets lie in FOLDER. Says "ready", then obeys lines:
  *
  *   burst THREADS TURNS SEED   that many threads take so many turns each; the answer is what the
  *                              software driver then holds for this process, as a line of JSON
+ *   open                       gives both devices access to all memory with handles
  *   paint SEED                 fills memory with handles where it is mapped and can be written
  *   sums                       the answer is what is there, as a line of JSON
  *   mark                       a call that fails, with a handle that nobody else names
@@ -36,7 +37,7 @@
 #define MARK	    0x6d61726bull
 
 CUcontext primary[2];
-bool no_multicast;
+bool no_multicast, only_whole;
 static __thread uint64_t state;
 static int own_socket;
 static unsigned int own_number, process_count;
@@ -243,6 +244,9 @@ static void obey(const char *line)
 	} else if (sscanf(line, "paint %" SCNu64, &seed) == 1) {
 		contents_paint(seed);
 		printf("painted\n");
+	} else if (!strcmp(line, "open\n")) {
+		contents_open();
+		printf("opened\n");
 	} else if (!strcmp(line, "sums\n")) {
 		contents_print();
 	} else if (!strcmp(line, "mark\n")) {
@@ -267,10 +271,13 @@ int main(int argc, char **argv)
 {
 	char line[128];
 
-	if (argc != 4 && argc != 5)
+	if (argc < 4)
 		return 2;
 	arguments = argv;
-	no_multicast = argc == 5 && !strcmp(argv[4], "no-multicast");
+	for (int i = 4; i < argc; i++) {
+		no_multicast |= !strcmp(argv[i], "no-multicast");
+		only_whole |= !strcmp(argv[i], "whole");
+	}
 	folder = argv[1];
 	own_number = atoi(argv[2]);
 	process_count = atoi(argv[3]);

@@ -50,6 +50,18 @@ static CUdeviceptr place_of(const struct softcuda_object *mapping, unsigned int 
 	return mapping->va + (mapping->bytes - PAGE) / (PLACES - 1) / PAGE * PAGE * i;
 }
 
+void contents_open(void)
+{
+	CUmemAccessDesc access[2];
+
+	for (int i = 0; i < 2; i++)
+		access[i] = (CUmemAccessDesc){
+			{CU_MEM_LOCATION_TYPE_DEVICE, i}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+	collect_all();
+	for (unsigned int i = 0; i < count; i++)
+		DO(cuMemSetAccess, mappings[i].va, mappings[i].bytes, access, 2);
+}
+
 void contents_paint(uint64_t seed)
 {
 	uint64_t page[PAGE / sizeof(uint64_t)];

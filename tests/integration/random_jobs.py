@@ -59,14 +59,14 @@ class Connection:
 
 
 class Job:
-    """The processes, by number; one that is killed is followed by another. multicast: they make such
-    objects, too."""
+    """The processes, by number; one that is killed is followed by another. options:
+    prog_random's."""
 
-    def __init__(self, session, rng, multicast=True):
+    def __init__(self, session, rng, *options):
         self.session, self.rng = session, rng
         self.lives = collections.Counter()  # programs that a pid has run
         self.argv = [program("prog_random"), session.folder]
-        self.options = [] if multicast else ["no-multicast"]
+        self.options = options
         self.members = [self.start(number) for number in range(PROCESSES)]
         for member in self.members:
             self.is_ready(member)
@@ -128,6 +128,13 @@ class Job:
         """Of each process: {address: sum of what is mapped there, or the driver's error}."""
         return {member.pid: json.loads(member.ask("sums")) for member in self.members
                 if member.popen.poll() is None}
+
+    def open(self):
+        """Both devices get access to all memory with handles."""
+        for member in self.members:
+            if member.popen.poll() is None:
+                said = member.ask("open")
+                check(said == "opened", said)
 
     def paint(self):
         """Other contents where they can be written."""
