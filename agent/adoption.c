@@ -138,6 +138,8 @@ static int entry_add(
 	entry->va = mapping->va;
 	entry->device = device;
 	entry->flags = device < 0 ? flags & LIEN_WIRE_ADOPT_COUNT : flags;
+	if (device_of(mapping, true) < 0)
+		entry->flags |= LIEN_WIRE_ADOPT_READ_ONLY;
 	if (flags & LIEN_WIRE_ADOPT_OWN &&
 		getrandom(entry->mark, sizeof(entry->mark), 0) != sizeof(entry->mark))
 		return -EIO;
@@ -172,16 +174,16 @@ static int plan_process(struct lien_adoption *adoption, struct lien_adoption_pro
 {
 	struct lien_mapping *mapping;
 	uint32_t flags;
+	bool marked_once;
 	int err = 0;
 
 	RB_FOREACH (mapping, lien_mapping_tree, &process->mappings) {
-		if (!stands_for(mapping) || err)
+		if (err || !stands_for(mapping))
 			continue;
 		flags = questions(mapping->allocation, process, mapping);
-		if (handed_out(mapping->allocation, process) && mapping->allocation->round &&
-			!(flags & LIEN_WIRE_ADOPT_OWN))
-			adoption->outsider = process->pid; /* once it could be marked */
-		if (!flags)
+		marked_once =
+			handed_out(mapping->allocation, process) && mapping->allocation->round;
+		if (!flags && !marked_once)
 			continue;
 		err = entry_add(part, mapping, flags);
 		if (err)
@@ -397,15 +399,18 @@ static struct lien_handle *handle_of(
 	return NULL;
 }
 
-/* What was asked about is what the driver was asked about. */
+/* The one that was asked about: a process may have several, by imports of its own. */
 static struct lien_handle *meant(const struct lien_wire_adopt *entry, struct lien_process *process)
 {
 	struct lien_allocation *allocation = allocation_at(process, entry->va);
-	struct lien_handle *handle = allocation ? handle_of(allocation, process) : NULL;
+	struct lien_handle *handle;
 
-	return handle && entry->flags & LIEN_WIRE_ADOPT_COUNT && entry->handle != handle->value
-		       ? NULL
-		       : handle;
+	if (!allocation || !(entry->flags & LIEN_WIRE_ADOPT_COUNT))
+		return allocation ? handle_of(allocation, process) : NULL;
+	LIST_FOREACH (handle, &allocation->handles, of_allocation)
+		if (handle->process == process && handle->value == entry->handle)
+			return handle;
+	return NULL;
 }
 
 static void tell_references(struct answers *answers, struct lien_process *process, uint64_t handle,
@@ -514,7 +519,7 @@ static bool tell_match(struct answers *answers, struct lien_process *process,
 	struct lien_allocation *unknown = allocation_at(process, entry->va);
 	struct lien_allocation *memory = allocation_at(mark->owner, mark->entry->va);
 	struct lien_handle *own = memory ? handle_of(memory, mark->owner) : NULL;
-	struct lien_handle *handle = unknown ? handle_of(unknown, process) : NULL;
+	struct lien_handle *handle = meant(entry, process);
 	uint32_t references;
 	struct place *places;
 	uint64_t value;
@@ -580,6 +585,8 @@ static void tell_own(struct answers *answers, const struct lien_adoption_process
 		round = allocation->round;
 		if (entry->flags & LIEN_WIRE_ADOPT_OWN && answers->round && !round)
 			round = answers->round;
+		if (!(entry->flags & LIEN_WIRE_ADOPT_OWN))
+			round = 0; /* it cannot be marked any more */
 		answers->adoption->counted += (entry->flags & LIEN_WIRE_ADOPT_COUNT) != 0;
 		tell_references(answers, process, handle->value,
 			entry->flags & LIEN_WIRE_ADOPT_COUNT ? entry->references

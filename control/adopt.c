@@ -200,6 +200,8 @@ static int put_back(struct lien_control *control, const struct lien_wire_adopt *
 
 	if (result || !memcmp(key.mark, none, sizeof(none)))
 		return result;
+	if (at->flags & LIEN_WIRE_ADOPT_READ_ONLY)
+		return 0; /* whoever wrote it puts it right */
 	mark = bsearch(&key, marks->mark, marks->count, sizeof(key), by_mark);
 	return mark ? lien_adopt_transfer(control, at->device, at->va, mark->bytes, 1) : 0;
 }

@@ -76,8 +76,8 @@ PROG_SRCS_prog_train := $(addprefix tests/integration/, train_plan.c train_work.
 PROG_SRCS_prog_shapes := $(addprefix tests/integration/, shapes_memory.c shapes_pool.c)
 PROG_SRCS_prog_inject := $(INJECT_SRCS)
 PROG_LIBS_prog_inject := -lelf
-PROG_SRCS_prog_random := $(addprefix tests/integration/, random_handles.c random_multicast.c \
-	random_plain.c random_pools.c)
+PROG_SRCS_prog_random := $(addprefix tests/integration/, random_contents.c random_handles.c \
+	random_multicast.c random_plain.c random_pools.c)
 
 $(SOFTCUDA_TEST): $(SOFTCUDA_TEST_SRCS:%.c=$(BUILD)/obj/%.o) $(SOFTCUDA)
 	$(call say,LINK,$@)

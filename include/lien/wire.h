@@ -229,6 +229,7 @@ struct lien_wire_found {
 #define LIEN_WIRE_ADOPT_LOOK  0x4 /* may have been imported: which mark is there? */
 #define LIEN_WIRE_ADOPT_OPEN                                                                       \
 	0x8 /* of LOOK's reply: no mapping, but what an open descriptor exports */
+#define LIEN_WIRE_ADOPT_READ_ONLY 0x10 /* no device may write there */
 
 /*
  * One allocation, by an address where it is mapped. In a list of MARKS: also what others write,

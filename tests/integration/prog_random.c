@@ -3,12 +3,15 @@
  * One of several processes that make random legal calls in several threads and share memory with
  * each other:
  *
- *   prog_random FOLDER NUMBER COUNT
+ *   prog_random FOLDER NUMBER COUNT [no-multicast] [whole]
  *
  * It is process NUMBER of COUNT; their sockets lie in FOLDER. Says "ready", then obeys lines:
  *
  *   burst THREADS TURNS SEED   that many threads take so many turns each; the answer is what the
  *                              software driver then holds for this process, as a line of JSON
+ *   open                       gives both devices access to all memory with handles
+ *   paint SEED                 fills memory with handles where it is mapped and can be written
+ *   sums                       the answer is what is there, as a line of JSON
  *   mark                       a call that fails, with a handle that nobody else names
  *   fork                       a child that does nothing, and ends a little later
  *   exec                       becomes a new one of itself, in a thread other than the first
@@ -34,6 +37,7 @@
 #define MARK	    0x6d61726bull
 
 CUcontext primary[2];
+bool no_multicast, only_whole;
 static __thread uint64_t state;
 static int own_socket;
 static unsigned int own_number, process_count;
@@ -237,6 +241,14 @@ static void obey(const char *line)
 		if (threads > THREADS_MAX)
 			exit(2);
 		burst(threads, seed);
+	} else if (sscanf(line, "paint %" SCNu64, &seed) == 1) {
+		contents_paint(seed);
+		printf("painted\n");
+	} else if (!strcmp(line, "open\n")) {
+		contents_open();
+		printf("opened\n");
+	} else if (!strcmp(line, "sums\n")) {
+		contents_print();
 	} else if (!strcmp(line, "mark\n")) {
 		if (!cuMemRelease(MARK))
 			exit(1);
@@ -259,9 +271,13 @@ int main(int argc, char **argv)
 {
 	char line[128];
 
-	if (argc != 4)
+	if (argc < 4)
 		return 2;
 	arguments = argv;
+	for (int i = 4; i < argc; i++) {
+		no_multicast |= !strcmp(argv[i], "no-multicast");
+		only_whole |= !strcmp(argv[i], "whole");
+	}
 	folder = argv[1];
 	own_number = atoi(argv[2]);
 	process_count = atoi(argv[3]);

@@ -113,7 +113,7 @@ static void map(struct slot *slot)
 		DO(cuMemAddressReserve, &place->va, 2 * slot->bytes, 0,
 			below(3) ? HINT_BASE + below(HINTS) * HINT_STEP : 0, 0);
 	va = place->va + at * slot->bytes;
-	part->bytes = below(4) ? slot->bytes : PIECE;
+	part->bytes = below(4) || only_whole ? slot->bytes : PIECE;
 	part->name = name - slot->name;
 	DO(cuMemMap, va, part->bytes, 0, name->handle, 0);
 	name->mapped++;
@@ -169,14 +169,18 @@ static void retain(struct slot *slot)
 	struct place *place = &slot->place[below(PLACES)];
 	unsigned int at = below(2);
 	struct part *part = &place->part[at];
+	struct name *name = &slot->name[part->name];
 	CUmemGenericAllocationHandle handle;
 	CUdeviceptr va = place->va + at * slot->bytes;
 
 	if (!part->bytes)
 		return;
 	DO(cuMemRetainAllocationHandle, &handle, (void *)(uintptr_t)(va + below(part->bytes)));
-	must(handle != slot->name[part->name].handle, "retained handle");
-	slot->name[part->name].references++;
+	/* Of memory that is mapped and has no reference, the value may be another after a restore.
+	 */
+	must(name->references && handle != name->handle, "retained handle");
+	name->handle = handle;
+	name->references++;
 }
 
 static void release(struct slot *slot)
@@ -298,7 +302,7 @@ void handles_turn(void)
 		multicast_turn(slot);
 	else if (slot->bytes)
 		kinds[i].take(slot);
-	else if (below(6))
+	else if (below(6) || no_multicast)
 		create(slot);
 	else
 		multicast_create(slot);

@@ -20,7 +20,6 @@ import os
 import random
 import shutil
 import signal
-import socket
 import sys
 import time
 
@@ -29,182 +28,13 @@ os.environ.setdefault("TEST_BIN", os.path.join(os.environ.get("BUILD", "build"),
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 from lien_test import (  # noqa: E402
-    BUILD, CALLS, HEADER, LIEN, Event, Failure, Session, brief, case, check, main, program, wait_for)
+    BUILD, CALLS, HEADER, LIEN, Event, Failure, Session, brief, case, check, main, wait_for)
+from random_jobs import (  # noqa: E402
+    SEED, Connection, Job, entries_of, sorted_tuple, text, truth_of)
 
-SEED = int(os.environ.get("LIEN_SEED") or random.SystemRandom().randrange(1 << 32))
 SEQUENCES = int(os.environ.get("LIEN_SEQUENCES", "20000"))
-PROCESSES = 4
 MARK = 0x6d61726b  # prog_random.c
 RECORDED_BURSTS = 40
-
-# tools/softcuda/dump.h
-(HANDLE, RANGE, MAPPING, PLAIN, PITCH, MANAGED, ASYNC, ASYNC_IMPORT, IPC, POOL, HOST, REGISTERED,
- MULTICAST, BINDING) = range(1, 15)
-ORIGINS = {HANDLE: "cuMemCreate", MULTICAST: "cuMulticastCreate", PLAIN: "cuMemAlloc",
-           PITCH: "cuMemAllocPitch", MANAGED: "cuMemAllocManaged", ASYNC: "cuMemAllocAsync",
-           HOST: "cuMemHostAlloc", REGISTERED: "cuMemHostRegister"}
-FLAGS = {"none": 0, "read": 1, "write": 2, "read-write": 3}
-Thing = collections.namedtuple(
-    "Thing", "kind number value references va bytes place where imported multicast offset access")
-HOST_SLOT = -1
-
-
-class Connection:
-    """To the agent's socket, for any number of requests."""
-
-    def __init__(self, session):
-        self.socket = socket.socket(socket.AF_UNIX)
-        self.socket.settimeout(20)
-        self.socket.connect(session.socket)
-        self.rest = b""
-
-    def line(self):
-        pieces = [self.rest]
-        while b"\n" not in pieces[-1]:
-            pieces.append(self.more())
-        line, _, self.rest = b"".join(pieces).partition(b"\n")
-        return line
-
-    def more(self):
-        piece = self.socket.recv(1 << 20)
-        check(piece, "the agent hung up")
-        return piece
-
-    def ask(self, op):
-        self.socket.sendall(b'{"op": "%s"}\n' % op.encode())
-        answer = json.loads(self.line())
-        check(answer["ok"], "the agent refused", op, brief(answer))
-        return answer["result"]
-
-    def close(self):
-        self.socket.close()
-
-
-class Job:
-    """The processes, by number; one that is killed is followed by another."""
-
-    def __init__(self, session, rng):
-        self.session, self.rng = session, rng
-        self.lives = collections.Counter()  # programs that a pid has run
-        self.argv = [program("prog_random"), session.folder]
-        self.members = [self.start(number) for number in range(PROCESSES)]
-        for member in self.members:
-            self.is_ready(member)
-
-    def start(self, number):
-        return self.session.spawn([*self.argv, number, PROCESSES])
-
-    def is_ready(self, member):
-        check(member.line() == "started", "prog_random:", brief(member.said()))
-        self.go_on(member)
-
-    def go_on(self, member):
-        self.session.followed(member.pid)
-        check(member.ask("go") == "ready", "prog_random:", brief(member.said()))
-
-    def kill(self, number):
-        member = self.members[number]
-        member.signal(signal.SIGKILL)
-        member.wait()
-        self.session.processes.remove(member)
-        member.end()
-
-    def replace(self, number):
-        self.members[number] = self.start(number)
-        self.is_ready(self.members[number])
-
-    def alive(self):
-        return next(member for member in self.members if member.popen.poll() is None)
-
-    def burst(self):
-        """The state of each process, by pid; how many sequences that were."""
-        sequences, running = 0, {}
-        for number, member in enumerate(self.members):
-            threads = self.rng.choice((1, 2, 4, 4, 8))
-            member.send("burst %d %d %d" % (
-                threads, self.rng.choice((4, 24, 60)), self.rng.randrange(1 << 62)))
-            running[number] = threads
-        if self.rng.random() < 0.08:  # in the middle of it
-            time.sleep(self.rng.random() * 0.01)
-            victim = self.rng.randrange(PROCESSES)
-            self.kill(victim)
-            del running[victim]
-        states = {}
-        for number, threads in running.items():
-            member = self.members[number]
-            line = member.line(60)
-            check(line, "prog_random ended:", brief(member.said()))
-            states[member.pid] = json.loads(line)
-            sequences += threads
-        return states, sequences
-
-    def between(self):
-        """What happens to processes when they are quiet. Those that died are followed."""
-        for number, member in enumerate(self.members):
-            if member.popen.poll() is not None:
-                self.replace(number)
-        chance, number = self.rng.random(), self.rng.randrange(PROCESSES)
-        member = self.members[number]
-        if chance < 0.08:
-            self.kill(number)
-            self.replace(number)
-        elif chance < 0.12:
-            check(member.ask("fork") == "forked", "fork")
-        elif chance < 0.16:
-            check(member.ask("exec") == "started", "exec:", brief(member.said()))
-            self.go_on(member)
-            self.lives[member.pid] += 1
-
-
-def truth_of(states):
-    """What the driver says: entries by allocation, facts of allocations, and what is beside them."""
-    entries, facts = collections.defaultdict(list), {}
-    beside, bindings, host = collections.Counter(), [], []
-    for pid, state in states.items():
-        for thing in map(Thing._make, state["objects"]):
-            kind, number = thing.kind, thing.number
-            if kind == RANGE:
-                beside["reservation", pid, thing.va, thing.bytes] += 1
-            elif kind == POOL:
-                if thing.value not in state["default_pools"]:
-                    beside["pool", pid, thing.value, bool(thing.imported)] += 1
-            elif kind == BINDING:
-                bindings.append((thing.multicast, number, thing.offset, thing.bytes))
-                entries[number] += []
-            elif kind in (HANDLE, MULTICAST):
-                entries[number].append(
-                    ("handle", pid, thing.value, thing.references, bool(thing.imported)))
-            else:
-                access = tuple(sorted(map(tuple, thing.access))) if kind == MAPPING else ()
-                entry = ("mapping", pid, thing.va, thing.bytes, access)
-                if kind in (HOST, REGISTERED):
-                    host.append((entry, (pid, ORIGINS[kind], None, thing.bytes)))
-                else:
-                    entries[number].append(entry)
-                if kind == IPC:
-                    beside["opened", pid, thing.va] += thing.references
-            if not thing.imported and kind in ORIGINS and number:
-                where = thing.where if thing.place == 1 and kind != MULTICAST else None
-                facts[number] = (pid, ORIGINS[kind], where, thing.bytes)
-        for value, device in state["contexts"]:
-            beside["context", pid, value, device >= 0] += 1
-    return entries, facts, beside, bindings, host
-
-
-def access_of(mapping):
-    flags = {}
-    for place in mapping["access"]:
-        slot = place.get("device", HOST_SLOT)
-        flags[slot] = FLAGS[place["access"]]
-    return tuple(sorted((slot, flag) for slot, flag in flags.items() if flag))
-
-
-def entries_of(allocation):
-    entries = [("handle", row["pid"], int(row["handle"], 16), row["references"], row["imported"])
-               for row in allocation["handles"]]
-    entries += [("mapping", row["pid"], int(row["address"], 16), row["bytes"], access_of(row))
-                for row in allocation["mappings"]]
-    return entries
 
 
 def beside_of(connection, member):
@@ -242,10 +72,6 @@ def beside_of(connection, member):
 NAMES = {CALLS[name]: name for name in (
     "CU_MEM_RELEASE", "CU_MEM_RESERVE", "CU_IPC_OPEN", "CU_POOL_CREATE", "CU_POOL_IMPORT",
     "CU_CONTEXT_CREATE", "CU_CONTEXT_PRIMARY")}
-
-
-def sorted_tuple(entries):
-    return tuple(sorted(entries))
 
 
 class Truth:
@@ -317,11 +143,6 @@ def compare_bindings(entries, bindings, graph, groups):
         for multicast, memory, offset, size in left:
             yield "%s the binding of %s to %s at %#x, %d bytes" % (
                 what, text(memory), text(multicast), offset, size)
-
-
-def text(group):
-    return "; ".join(" ".join("%#x" % word if type(word) is int and word > 1 << 20 else str(word)
-                              for word in entry) for entry in group) or "bound memory"
 
 
 class Recording:

@@ -81,6 +81,22 @@ def test_layers():
             each.end(session)
 
 
+def share(images, chosen, preload=(False, False)):
+    """Two ranks in containers of these kinds: the second one imports what the first one has."""
+    with sockets() as ends:
+        drivers = [image.driver(kind, preload=library, pass_fds=[end.fileno()])
+                   for image, kind, library, end in zip(images, chosen, preload, ends)]
+        here, there = (end.fileno() for end in ends)
+        owner = Job(drivers[0])
+        fd = owner.driver("export", owner.handle)
+        owner.driver("send", here, fd)
+        owner.driver("close", fd)
+        taken = drivers[1]("receive", there)
+        importer = Job(drivers[1], handle=drivers[1]("import", taken))
+        importer.driver("close", taken)
+    return owner, importer
+
+
 @case(60)
 def test_ranks_in_two_containers():
     """They share memory by descriptors, through a socket that both have, and nothing else: neither
@@ -93,19 +109,8 @@ def test_ranks_in_two_containers():
                 continue
             images = [session.probed_image("%s-%d" % (names[0][0], number), kind)
                       for number, kind in enumerate(chosen)]
-            with sockets() as ends:
-                drivers = [image.driver(kind, preload=bool(number), pass_fds=[end.fileno()])
-                           for number, (image, kind, end) in enumerate(
-                               zip(images, chosen, ends))]
-                here, there = (end.fileno() for end in ends)
-                owner = Job(drivers[0])
-                fd = owner.driver("export", owner.handle)
-                owner.driver("send", here, fd)
-                owner.driver("close", fd)
-                taken = drivers[1]("receive", there)
-                importer = Job(drivers[1], handle=drivers[1]("import", taken))
-                importer.driver("close", taken)
-                own = Job(drivers[1])
+            owner, importer = share(images, chosen, (False, True))
+            own = Job(importer.driver)
             equal(session.known(importer.pid)["imported_bytes"], owner.size, "imported")
             equal({(h["pid"], h["kind"]) for h in session.ask(
                 "holders", owner.pid, hex(owner.va))["holders"]} >= {
@@ -158,34 +163,55 @@ def test_training_in_a_pod():
         equal(session.used(), 0, "device memory in use")
 
 
-@case(60)
+@case(90)
 def test_what_ran_before_the_agent():
+    """Containers of each kind, and pairs of ranks that have shared memory before: all is adopted, moved
+    and still shared."""
     with Containers() as session:
-        jobs = []
+        jobs, pairs = [], []
         for name, kind in kinds():
-            job = Job(session.image(name.replace(" ", "-")).driver(kind))
-            job.fill(0x77)
-            jobs.append(job)
+            jobs.append(Job(session.image(name.replace(" ", "-")).driver(kind)))
+        for names in (("root's", "root's"), ("a user's", "with a user namespace")):
+            chosen = [kind for _, kind in kinds(*names)]
+            if len(chosen) == 2:
+                pairs.append(share([session.image("pair-%d-%d" % (len(pairs), number))
+                                    for number in range(2)], chosen))
+        owners = [owner for owner, _ in pairs]
+        importers = [importer for _, importer in pairs]
+        for number, job in enumerate(jobs + owners):
+            job.fill(0x40 + number)
         session.start_agent()
-        for job in jobs:
+        for job in jobs + owners + importers:
             process = session.known(job.pid)
             equal((process["complete"], process["bytes"]), (False, 0), "before")
         answer = session.ask("attach", "--all")
-        equal([p["error"] for p in answer["processes"]], [None] * len(jobs), "errors")
-        equal([r["mappings"] for r in answer["read"]], [1] * len(jobs), "mappings that were read")
-
-        def seen(job):
-            process = session.process(job.pid)
-            return process["control"], process["bytes"] + process["imported_bytes"]
-        for job in jobs:
-            equal(seen(job), ("ready", job.size), "after")
-            # What it makes from now on is seen. Whether what it had is moved: test_attach.py.
+        equal([(p["error"], p["mappings"], p["complete"]) for p in answer["processes"]],
+              [(None, 1, True)] * len(jobs + owners + importers), "errors, mappings, complete")
+        adoption = answer["adoption"]
+        equal((adoption["error"], adoption["matched"], adoption["unmatched"]),
+              (None, len(pairs), 0), "adoption")
+        for owner, importer in pairs:
+            holders = session.ask("holders", importer.pid, hex(importer.va))
+            equal(holders["allocation"]["pid"], owner.pid, "owner")
+        size = sum(job.size for job in jobs + owners)
+        for value in (0x40, 0x60):
+            answer = session.ask("offload", "--owner", "all")
+            equal((answer["bytes"], answer["left"]), (size, []), "moved")
+            equal(session.used(), 0, "device memory in use")
+            equal(session.ask("restore")["bytes"], size, "restored")
+            for number, job in enumerate(jobs + owners):
+                job.verify(value + number)
+                job.fill(0x60 + number)
+            for number, importer in enumerate(importers, len(jobs)):
+                importer.verify(0x60 + number)  # they are one memory again
+        for job in jobs:  # what it makes from now on is seen
             more = Job(job.driver, size=2 * MIB)
-            equal(seen(job), ("ready", job.size + more.size), "and more")
+            equal(session.process(job.pid)["bytes"], job.size + more.size, "and more")
             more.driver("unmap", more.va, more.size)
             more.driver("release", more.handle)
-            job.verify(0x77)
+        for job in jobs + importers + owners:
             job.end(session)
+        equal(session.used(), 0, "device memory in use at the end")
 
 
 @case(60)

@@ -342,6 +342,85 @@ static void test_another_handle(void **state)
 	expect_moved(0, 4 * PIECE, NULL);
 }
 
+/* Of several mappings one is asked that can be written, or read; where none can, it is said. */
+static void test_access(void **state)
+{
+	(void)state;
+	pair();
+	map_rw(OWNER, VA + 40 * PIECE, PIECE, 10);
+	set_access(OWNER, VA, PIECE, 0, CU_MEM_ACCESS_FLAGS_PROT_READ);
+	set_access(IMPORTER, VIEW, PIECE, 0, CU_MEM_ACCESS_FLAGS_PROT_NONE);
+	set_access(IMPORTER, VIEW + 8 * PIECE, PIECE, 0, CU_MEM_ACCESS_FLAGS_PROT_READ);
+	assert_int_equal(plan_adoption(both, 2), 2);
+	assert_null(entry_at(OWNER, VA));
+	assert_int_equal(entry_at(OWNER, VA + 40 * PIECE)->flags,
+		LIEN_WIRE_ADOPT_COUNT | LIEN_WIRE_ADOPT_OWN);
+	assert_null(entry_at(IMPORTER, VIEW));
+	assert_int_equal(entry_at(IMPORTER, VIEW + 8 * PIECE)->flags,
+		LIEN_WIRE_ADOPT_COUNT | LIEN_WIRE_ADOPT_LOOK | LIEN_WIRE_ADOPT_READ_ONLY);
+	answer(1);
+	reads(IMPORTER, VIEW + 8 * PIECE, OWNER, VA + 40 * PIECE);
+	reads(IMPORTER, VIEW + PIECE, OWNER, VA + PIECE);
+	conclude();
+	assert_int_equal(adoption.matched, 2);
+	expect_moved(3 * PIECE, 0, NULL);
+}
+
+/* An import that no device may read can be of anything that was handed out. */
+static void test_not_readable(void **state)
+{
+	(void)state;
+	pair();
+	set_access(IMPORTER, VIEW + PIECE, PIECE, 0, CU_MEM_ACCESS_FLAGS_PROT_NONE);
+	assert_int_equal(plan_adoption(both, 2), 2);
+	assert_int_equal(entry_at(IMPORTER, VIEW + PIECE)->flags,
+		LIEN_WIRE_ADOPT_COUNT | LIEN_WIRE_ADOPT_READ_ONLY);
+	answer(1);
+	reads(IMPORTER, VIEW, OWNER, VA);
+	conclude();
+	assert_int_equal(adoption.matched, 1);
+	expect_moved(0, 4 * PIECE, NULL);
+	set_access(IMPORTER, VIEW + PIECE, PIECE, 0, CU_MEM_ACCESS_FLAGS_PROT_READ);
+	assert_int_equal(plan_adoption(NULL, 0), 2);
+	answer(1);
+	reads(IMPORTER, VIEW + PIECE, OWNER, VA + PIECE);
+	conclude();
+	expect_moved(3 * PIECE, 0, NULL);
+}
+
+/* What was marked once, and cannot be any more, may be what is imported since; others are marked.
+ */
+static void test_not_writable_any_more(void **state)
+{
+	(void)state;
+	pair();
+	adopt_pair();
+	set_access(OWNER, VA + 2 * PIECE, PIECE, 0, CU_MEM_ACCESS_FLAGS_PROT_READ);
+	TELL(LIEN_CALL_CU_MEM_IMPORT, IMPORTER, .share = {.handle = 30, .handle_type = 1, .fd = 5});
+	map_rw(IMPORTER, VIEW + 20 * PIECE, PIECE, 30);
+	assert_int_equal(plan_adoption(NULL, 0), 2);
+	assert_int_equal(adoption.outsider, 0);
+	assert_true(adoption.marks);
+	answer(1);
+	conclude();
+	expect_moved(2 * PIECE, 2 * PIECE, NULL);
+}
+
+/* A process may have imported what it has, too: references are of the handle that was asked. */
+static void test_two_handles(void **state)
+{
+	(void)state;
+	pair();
+	export(OWNER, 12, 77);
+	import(OWNER, 40, 77);
+	assert_int_equal(plan_adoption(both, 2), 2);
+	answer(3);
+	entry_at(OWNER, VA + 2 * PIECE)->handle = 12;
+	conclude();
+	assert_int_equal(references_of(OWNER, 12), 3);
+	assert_int_equal(references_of(OWNER, 40), 1);
+}
+
 static void test_maybe_a_window(void **state)
 {
 	struct lien_event event;
@@ -455,6 +534,10 @@ int main(void)
 		ADOPTION(test_disputed_and_nothing_else),
 		ADOPTION(test_imported_in_a_lost_call),
 		ADOPTION(test_another_handle),
+		ADOPTION(test_access),
+		ADOPTION(test_not_readable),
+		ADOPTION(test_not_writable_any_more),
+		ADOPTION(test_two_handles),
 		ADOPTION(test_maybe_a_window),
 		ADOPTION(test_open_descriptor),
 		ADOPTION(test_maybe_multicast),

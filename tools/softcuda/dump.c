@@ -89,6 +89,7 @@ static int dump_mappings(const struct dump *dump)
 		mapping = soft_mapping_next(mapping)) {
 		struct softcuda_object object = {.kind = kinds[mapping->kind],
 			.number = mapping->allocation->number,
+			.value = mapping->kind == SOFT_VMM ? mapping->allocation->handle : 0,
 			.references = mapping->opens,
 			.va = mapping->base,
 			.bytes = mapping->bytes,

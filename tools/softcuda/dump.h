@@ -39,7 +39,10 @@ struct softcuda_object {
 	 * for BINDING. 0 for RANGE and HOST.
 	 */
 	uint64_t number;
-	/* HANDLE, MULTICAST: the handle; BINDING: the memory's, if it has one; POOL: its pointer */
+	/*
+	 * HANDLE, MULTICAST: the handle; MAPPING: the one that it was mapped by; BINDING: the
+	 * memory's, if it has one; POOL: its pointer
+	 */
 	uint64_t value;
 	uint64_t references; /* HANDLE, MULTICAST: of the handle; IPC: times opened */
 	uint64_t va;
