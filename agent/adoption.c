@@ -414,7 +414,7 @@ static struct lien_handle *meant(const struct lien_wire_adopt *entry, struct lie
 }
 
 static void tell_references(struct answers *answers, struct lien_process *process, uint64_t handle,
-	uint32_t references, uint32_t round, bool open)
+	uint32_t references, uint32_t round, bool open, bool part)
 {
 	struct lien_event event = lien_tell_event(answers->telling, process, LIEN_EVENT_ADOPT);
 
@@ -422,6 +422,7 @@ static void tell_references(struct answers *answers, struct lien_process *proces
 	event.adopt.references = references;
 	event.adopt.round = round;
 	event.adopt.open = open;
+	event.adopt.part = part;
 	lien_tell(answers->telling, &event, LIEN_EVENT_SIZE(adopt));
 }
 
@@ -535,7 +536,7 @@ static bool tell_match(struct answers *answers, struct lien_process *process,
 	tell_taken_away(answers, process, places, count, value);
 	tell_import(answers, process, value, tell_export(answers, mark->owner, own->value), places,
 		count);
-	tell_references(answers, process, value, references, memory->round, memory->open);
+	tell_references(answers, process, value, references, memory->round, memory->open, false);
 	free(places);
 	return true;
 }
@@ -556,7 +557,7 @@ static void tell_disputed(struct answers *answers, struct lien_process *process,
 		return;
 	tell_taken_away(answers, process, places, count, value);
 	tell_import(answers, process, value, 0, places, count);
-	tell_references(answers, process, value, references, 0, false);
+	tell_references(answers, process, value, references, 0, false, false);
 	free(places);
 }
 
@@ -591,7 +592,10 @@ static void tell_own(struct answers *answers, const struct lien_adoption_process
 		tell_references(answers, process, handle->value,
 			entry->flags & LIEN_WIRE_ADOPT_COUNT ? entry->references
 							     : handle->references,
-			round, own && own->open);
+			round, own && own->open,
+			entry->flags & LIEN_WIRE_ADOPT_COUNT
+				? (entry->flags & LIEN_WIRE_ADOPT_PART) != 0
+				: allocation->part);
 	}
 }
 
@@ -626,7 +630,7 @@ static void tell_imports(struct answers *answers, const struct lien_adoption_pro
 		tell_references(answers, process, handle->value,
 			entry->flags & LIEN_WIRE_ADOPT_COUNT ? entry->references
 							     : handle->references,
-			round, false);
+			round, false, false);
 	}
 }
 

@@ -121,6 +121,7 @@ struct lien_allocation {
 	bool found;	    /* by asking the driver: it was made before it was watched */
 	bool adopted;	 /* then: the references that its owner, or an importer, holds are known */
 	bool open;	 /* then: a descriptor that exports it was, somewhere */
+	bool part;	 /* then: there is more of it than is mapped */
 	uint32_t round;	 /* then: see lien_event.adopt; 0: it may be what others imported */
 	uint16_t let_go; /* handed out and held no more: its place in graph.let_go, from 1 */
 	bool importing;	 /* a process takes it in at this moment */

@@ -113,6 +113,7 @@ static int tell_adopted(struct lien_dump *dump, const struct lien_allocation *al
 	event.adopt.references = references;
 	event.adopt.round = allocation->round;
 	event.adopt.open = allocation->open;
+	event.adopt.part = allocation->part;
 	return lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(adopt));
 }
 

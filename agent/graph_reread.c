@@ -37,6 +37,8 @@ int lien_graph_apply_adopt(
 	handle->allocation->adopted = true;
 	handle->allocation->round = event->adopt.round;
 	handle->allocation->open = event->adopt.open;
+	if (!handle->imported) /* an importer may map less than there is */
+		handle->allocation->part = event->adopt.part;
 	if (graph->round < event->adopt.round)
 		graph->round = event->adopt.round;
 	return 0;

@@ -243,6 +243,8 @@ static const char *unmovable(const struct lien_allocation *allocation, uint32_t 
 		return "made before it was watched, and may be bound to a multicast object "
 		       "(NVLS), which would keep the old memory: start the job after the agent, "
 		       "or with NCCL_NVLS_ENABLE=0";
+	if (allocation->part)
+		return "only a part of it was mapped when it was adopted";
 	if (allocation->open)
 		return "a descriptor that exports it was open when it was adopted, and would keep "
 		       "the old memory: once it is closed, `lien attach` looks again";

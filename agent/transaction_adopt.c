@@ -148,6 +148,7 @@ static int take_answers(struct lien_transaction *t, unsigned index, enum lien_ph
 				return -EPROTO;
 			entry->handle = answers[i].handle;
 			entry->references = answers[i].references;
+			entry->flags |= answers[i].flags & LIEN_WIRE_ADOPT_PART;
 		}
 		participant->answered++;
 	}

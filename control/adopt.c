@@ -39,7 +39,59 @@ int lien_adopt_transfer(struct lien_control *control, uint32_t ordinal, uint64_t
 }
 
 /* The control thread's own reference, that of asking, is one of those that are given back. */
-static int count_references(struct lien_control *control, struct lien_wire_adopt *adopt)
+/* An address that is large enough for any of them and one step more. 0: none was to be had. */
+static int reserve_scratch(struct lien_control *control, const struct lien_wire_adopt *adopt,
+	unsigned count, CUdeviceptr *scratch, size_t *size)
+{
+	struct lien_device *device;
+	CUdeviceptr base;
+	size_t bytes;
+	unsigned i;
+	int result;
+
+	*size = 0;
+	for (i = 0; i < count; i++) {
+		if (!(adopt[i].flags & LIEN_WIRE_ADOPT_COUNT) ||
+			lien_device_use(control, adopt[i].device, &device) ||
+			control->driver->cuMemGetAddressRange_v2(&base, &bytes, adopt[i].va))
+			continue;
+		if (bytes + LIEN_WIRE_STEP > *size)
+			*size = bytes + LIEN_WIRE_STEP;
+	}
+	result = *size ? control->driver->cuMemAddressReserve(scratch, *size, 0, 0, 0) : 0;
+	if (result)
+		*size = 0;
+	return result ? lien_control_fail(control, result, 0, "cuMemAddressReserve") : 0;
+}
+
+/*
+ * Is there more of it than is mapped? The driver does not tell how large an allocation is, but maps
+ * no more of it than there is (580: NOT_SUPPORTED).
+ */
+static int look_for_more(struct lien_control *control, struct lien_wire_adopt *adopt,
+	CUmemGenericAllocationHandle handle, CUdeviceptr scratch, size_t room)
+{
+	const struct lien_driver *driver = control->driver;
+	CUdeviceptr base;
+	size_t bytes;
+	int result = driver->cuMemGetAddressRange_v2(&base, &bytes, adopt->va);
+
+	if (result || bytes + LIEN_WIRE_STEP > room) {
+		adopt->flags |= LIEN_WIRE_ADOPT_PART; /* not known to be whole */
+		return 0;
+	}
+	result = driver->cuMemMap(scratch, bytes + LIEN_WIRE_STEP, 0, handle, 0);
+	if (result == CUDA_ERROR_INVALID_VALUE || result == CUDA_ERROR_NOT_SUPPORTED)
+		return 0;
+	adopt->flags |= LIEN_WIRE_ADOPT_PART;
+	if (!result && driver->cuMemUnmap(scratch, bytes + LIEN_WIRE_STEP) &&
+		(result = driver->cuMemUnmap(scratch, bytes + LIEN_WIRE_STEP)))
+		return lien_control_fail(control, result, adopt->va, "cuMemUnmap");
+	return 0;
+}
+
+static int count_references(struct lien_control *control, struct lien_wire_adopt *adopt,
+	CUdeviceptr scratch, size_t room)
 {
 	const struct lien_driver *driver = control->driver;
 	CUmemGenericAllocationHandle handle, again;
@@ -49,6 +101,11 @@ static int count_references(struct lien_control *control, struct lien_wire_adopt
 	result = driver->cuMemRetainAllocationHandle(&handle, (void *)adopt->va);
 	if (result)
 		return lien_control_fail(control, result, adopt->va, "not mapped here any more");
+	result = look_for_more(control, adopt, handle, scratch, room);
+	if (result) {
+		lien_handle_release(driver, handle);
+		return result;
+	}
 	/* Refused twice, or it would be taken for refused when the driver fails for another reason.
 	 */
 	while (n <= LIEN_WIRE_REFERENCES_MAX &&
@@ -62,6 +119,8 @@ static int count_references(struct lien_control *control, struct lien_wire_adopt
 	if (result)
 		return lien_control_fail(
 			control, result, adopt->va, "its references could not be taken again");
+	if (!n)
+		lien_handle_release(driver, handle); /* the one of asking */
 	if (!n || n > LIEN_WIRE_REFERENCES_MAX)
 		return lien_control_fail(
 			control, -E2BIG, adopt->va, "its references cannot be counted");
@@ -73,18 +132,22 @@ static int count_references(struct lien_control *control, struct lien_wire_adopt
 int lien_order_count(
 	struct lien_control *control, int fd, struct lien_wire_adopt *adopt, unsigned count)
 {
+	CUdeviceptr scratch = 0;
 	unsigned i;
-	int result = 0;
+	size_t room;
+	int result = reserve_scratch(control, adopt, count, &scratch, &room);
 
 	for (i = 0; i < count && !result; i++) {
 		if (adopt[i].flags & LIEN_WIRE_ADOPT_COUNT)
-			result = count_references(control, &adopt[i]);
+			result = count_references(control, &adopt[i], scratch, room);
 		if (!result && adopt[i].flags & LIEN_WIRE_ADOPT_OWN &&
 			(result = lien_adopt_transfer(
 				 control, adopt[i].device, adopt[i].va, adopt[i].bytes, 0)))
 			lien_control_fail(
 				control, result, adopt[i].va, "its first bytes cannot be read");
 	}
+	if (room)
+		control->driver->cuMemAddressFree(scratch, room);
 	lien_devices_close(control);
 	if (!result && count)
 		result = lien_control_send(control, fd, adopt, count * sizeof(*adopt));

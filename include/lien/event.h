@@ -164,7 +164,7 @@ struct lien_event {
 			 * 0: not. */
 			__lien_u32 round;
 			__lien_u32 open; /* 1: a descriptor that exports it was open then */
-			__lien_u32 zero;
+			__lien_u32 part; /* 1: there is more of it than was mapped */
 		} adopt;
 		struct {
 			__lien_u64 handle, bytes;

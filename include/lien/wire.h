@@ -230,6 +230,7 @@ struct lien_wire_found {
 #define LIEN_WIRE_ADOPT_OPEN                                                                       \
 	0x8 /* of LOOK's reply: no mapping, but what an open descriptor exports */
 #define LIEN_WIRE_ADOPT_READ_ONLY 0x10 /* no device may write there */
+#define LIEN_WIRE_ADOPT_PART	  0x20 /* of COUNT's reply: there is more of it than is mapped there */
 
 /*
  * One allocation, by an address where it is mapped. In a list of MARKS: also what others write,

@@ -267,6 +267,30 @@ def test_nccl_may_have_bound_it():
 
 
 @case()
+def test_mapped_in_part():
+    """The driver does not tell how large it is, only how much of it is mapped: it stays."""
+    with Session() as session:
+        driver = session.driver(control=False)
+        handle, va = driver("make", 3 * SIZE, 0)
+        driver("fill", va, 3 * SIZE, 0x51)
+        driver("unmap", va, 3 * SIZE)
+        part = driver("show", SIZE, handle, 0)
+        whole, other = driver("make", SIZE, 0)
+        session.start_agent()
+        known(session, driver.pid)
+        session.ask("attach", "--all")
+        answer = session.ask("offload", "--owner", "all")
+        equal((answer["bytes"], [left["reason"] for left in answer["left"]]),
+              (SIZE, ["only a part of it was mapped when it was adopted"]), "moved")
+        session.ask("restore")
+        driver("unmap", part, SIZE)
+        again = driver("show", 3 * SIZE, handle, 0)
+        equal(driver("check", again, 3 * SIZE, 0x51), 0, "wrong bytes")
+        driver("release", whole)
+        driver("unmap", other, SIZE)
+
+
+@case()
 def test_imported_later():
     """Exported before the agent came, imported after: found out by the next `lien attach`."""
     with Session() as session:

@@ -199,7 +199,10 @@ static inline char *allocation_text(const struct lien_allocation *allocation)
 			allocation->comm_inferred ? " inferred" : "",
 			LLX(context_named(allocation)), LLX(allocation->devices),
 			allocation->dmabufs, allocation->exports, allocation->found ? " found" : "",
-			allocation->adopted ? allocation->open ? " open" : " adopted" : "",
+			allocation->adopted ? allocation->open	 ? " open"
+					      : allocation->part ? " part"
+								 : " adopted"
+					    : "",
 			allocation->round, holders) >= 0);
 	free(holders);
 	return text;
