@@ -21,6 +21,7 @@ static void role_stale(int sock)
 	CHECK(!cuMemRelease(handle));
 	switch (receive_number(sock, NULL)) {
 	case 0:
+		CHECK(!cuMemUnmap(ptr, PIECE));
 		cuMemRelease(handle);
 		break;
 	case 1:
@@ -30,6 +31,7 @@ static void role_stale(int sock)
 		cuMemMap(ptr, PIECE, 0, 77, 0);
 		break;
 	default: /* no fault: must not abort */
+		CHECK(cuMemRelease(handle) == CUDA_ERROR_INVALID_VALUE); /* and mapped */
 		CHECK(!cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)ptr));
 		CHECK(!cuMemRelease(handle));
 	}
