@@ -67,9 +67,27 @@ static uint32_t doubts_of(struct lien_agent *agent, struct lien_process *process
 	if (tracked->strange || (nccl && tracked->multicast && !(node && node->count == 1) &&
 					!nvls_is_off(process->pid)))
 		doubts |= LIEN_INCOMPLETE_MULTICAST;
-	if (lien_watch_uses_cards(process->pid))
-		doubts |= LIEN_INCOMPLETE_CARDS;
 	return doubts;
+}
+
+/* Memory that cards may reach gets no marks: it has to be known before. */
+static void doubt_cards(struct lien_agent *agent)
+{
+	struct lien_process *process;
+	struct lien_event event;
+	unsigned i;
+
+	for (i = 0; i < agent->at_rest_count; i++) {
+		process = lien_graph_process(agent->graph, agent->at_rest[i]);
+		if (!process || !(process->incomplete & LIEN_INCOMPLETE_LATE) ||
+			process->incomplete & LIEN_INCOMPLETE_CARDS ||
+			!lien_watch_uses_cards(process->pid))
+			continue;
+		event = lien_agent_event_of(process->pid, process->start, LIEN_EVENT_INCOMPLETE);
+		event.size = LIEN_EVENT_SIZE(incomplete);
+		event.incomplete.reasons = process->incomplete | LIEN_INCOMPLETE_CARDS;
+		lien_agent_event(agent, &event);
+	}
 }
 
 /* Nothing changes any more: what is to be found out? */
@@ -81,6 +99,7 @@ int lien_adopt_plan(void *context, struct lien_adoption **out, char *why, size_t
 	int err;
 
 	lien_agent_consume(agent);
+	doubt_cards(agent);
 	err = lien_adoption_plan(agent->graph, agent->adopted, agent->adopted_count, agent->at_rest,
 		agent->at_rest_count, &agent->adoption);
 	if (err) {

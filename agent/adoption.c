@@ -97,6 +97,19 @@ static bool handed_out(const struct lien_allocation *allocation, const struct li
 	return allocation->found && allocation->owner == process && allocation->prop.handle_types;
 }
 
+/* A card may send or write it at any moment, at rest or not. */
+static bool on_card(const struct lien_mapping *mapping, const struct lien_process *process)
+{
+	const struct lien_registration *registration;
+
+	if (process->incomplete & LIEN_INCOMPLETE_CARDS)
+		return true;
+	LIST_FOREACH (registration, &process->cards, next)
+		if (lien_registration_touches(registration, mapping))
+			return true;
+	return false;
+}
+
 /* What is to be asked of it in a process; 0: nothing. */
 static uint32_t questions(const struct lien_allocation *allocation,
 	const struct lien_process *process, const struct lien_mapping *mapping)
@@ -114,7 +127,8 @@ static uint32_t questions(const struct lien_allocation *allocation,
 			flags |= LIEN_WIRE_ADOPT_COUNT;
 		return flags | LIEN_WIRE_ADOPT_LOOK;
 	}
-	if (handed_out(allocation, process) && device_of(mapping, true) >= 0)
+	if (handed_out(allocation, process) && device_of(mapping, true) >= 0 &&
+		!on_card(mapping, process))
 		flags |= LIEN_WIRE_ADOPT_OWN;
 	return flags;
 }

@@ -24,6 +24,7 @@ static struct lien_control kept;
 /* How often the driver is offered a reference that it did not take back, between two orders. */
 #define SETTLE_MS    100
 #define SETTLE_TRIES 600
+#define UNMARK_TRIES 10 /* of SETTLE_MS each, in which the job waits */
 
 struct message {
 	union {
@@ -506,11 +507,14 @@ static void wait_for_order(int fd)
 	struct pollfd order = {.fd = fd, .events = POLLIN};
 	unsigned tries = 0;
 
+	if (kept.marks.written && !lien_gate_is_shut())
+		lien_order_unmark(&kept); /* it could not be done before */
 	while (lien_handles_owed() && tries++ < SETTLE_TRIES && !poll(&order, 1, SETTLE_MS))
 		lien_handles_settle(kept.driver);
 	if (!lien_gate_is_shut() || anything_away(&kept) || poll(&order, 1, LIEN_GATE_LEASE_MS))
 		return;
-	lien_order_unmark(&kept);
+	for (tries = 0; lien_order_unmark(&kept) && tries < UNMARK_TRIES; tries++)
+		usleep(SETTLE_MS * 1000);
 	lien_order_forget(&kept, LIEN_ITEMS_UNTOUCHED);
 	kept.expired = 1;
 	lien_gate_open();
