@@ -150,6 +150,7 @@ static int entry_add(
 	entry = &process->entries[process->count++];
 	memset(entry, 0, sizeof(*entry));
 	entry->va = mapping->va;
+	entry->steps = mapping->bytes / LIEN_WIRE_STEP;
 	entry->device = device;
 	entry->flags = device < 0 ? flags & LIEN_WIRE_ADOPT_COUNT : flags;
 	if (device_of(mapping, true) < 0)

@@ -15,7 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A structure that is longer is none. 2.28.9's takes 3.9 MiB. */
+/* A structure that is longer is none. 2.28.9's takes 1.03 MiB. */
 #define LIEN_RAS_STRUCTURE_MAX (16u << 20)
 
 /* A communicator that may be a process's. */

@@ -14,6 +14,8 @@
 #include "control/control.h"
 #include "control/handles.h"
 
+#define SIZES 256 /* different ones */
+
 /* NVIDIA's are of /dev/nvidiactl; the software driver's are files without a name. */
 static int may_be_export(int folder, const char *name)
 {
@@ -51,35 +53,52 @@ static int reach(struct lien_control *control, CUmemGenericAllocationHandle hand
 	return -1;
 }
 
+/* 0: it is not of that size, or cannot be read. */
 static int read_mapped(struct lien_control *control, CUmemGenericAllocationHandle handle,
-	int ordinal, uint8_t bytes[LIEN_WIRE_MARK_BYTES])
+	int ordinal, uint64_t size, uint8_t bytes[LIEN_WIRE_MARK_BYTES])
 {
 	const CUmemAccessDesc access = {.location = {CU_MEM_LOCATION_TYPE_DEVICE, ordinal},
 		.flags = CU_MEM_ACCESS_FLAGS_PROT_READ};
 	const struct lien_driver *driver = control->driver;
 	CUdeviceptr va;
-	int result = driver->cuMemAddressReserve(&va, LIEN_WIRE_STEP, 0, 0, 0);
+	int read = 0;
 
-	if (result)
-		return result;
-	result = driver->cuMemMap(va, LIEN_WIRE_STEP, 0, handle, 0);
-	if (!result) {
-		result = driver->cuMemSetAccess(va, LIEN_WIRE_STEP, &access, 1);
-		if (!result)
-			result = lien_adopt_transfer(control, ordinal, va, bytes, 0);
-		if (driver->cuMemUnmap(va, LIEN_WIRE_STEP) &&
-			driver->cuMemUnmap(va, LIEN_WIRE_STEP))
-			return -1; /* the address is not free either */
+	if (driver->cuMemAddressReserve(&va, size, 0, 0, 0))
+		return 0;
+	if (!driver->cuMemMap(va, size, 0, handle, 0)) {
+		read = !driver->cuMemSetAccess(va, size, &access, 1) &&
+		       !lien_adopt_transfer(control, ordinal, va, bytes, 0);
+		if (driver->cuMemUnmap(va, size) && driver->cuMemUnmap(va, size))
+			return 0; /* the address is not free either */
 	}
-	driver->cuMemAddressFree(va, LIEN_WIRE_STEP);
-	return result;
+	driver->cuMemAddressFree(va, size);
+	return read;
+}
+
+/*
+ * The sizes of what has a mark: the driver (580) maps all of an import or nothing, and does not
+ * tell how large it is. What is of another size has no mark.
+ */
+static unsigned sizes_of(const struct lien_marks *marks, uint32_t steps[SIZES])
+{
+	unsigned i, j, n = 0;
+
+	for (i = 0; i < marks->count && n < SIZES; i++) {
+		for (j = 0; j < n && steps[j] != marks->mark[i].steps; j++)
+			;
+		if (j == n && marks->mark[i].flags & LIEN_WIRE_ADOPT_OWN && marks->mark[i].steps)
+			steps[n++] = marks->mark[i].steps;
+	}
+	return n;
 }
 
 static int look(struct lien_control *control, int fd, struct lien_wire_adopt *seen)
 {
 	const struct lien_driver *driver = control->driver;
 	CUmemGenericAllocationHandle handle;
-	int ordinal, result = -1;
+	uint32_t steps[SIZES];
+	unsigned sizes = sizes_of(&control->marks, steps), i;
+	int ordinal, read = 0;
 
 	if (driver->cuMemImportFromShareableHandle(
 		    &handle, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR))
@@ -87,10 +106,11 @@ static int look(struct lien_control *control, int fd, struct lien_wire_adopt *se
 	memset(seen, 0, sizeof(*seen));
 	seen->flags = LIEN_WIRE_ADOPT_OPEN;
 	ordinal = reach(control, handle);
-	if (ordinal >= 0)
-		result = read_mapped(control, handle, ordinal, seen->bytes);
+	for (i = 0; ordinal >= 0 && i < sizes && !read; i++)
+		read = read_mapped(
+			control, handle, ordinal, steps[i] * LIEN_WIRE_STEP, seen->bytes);
 	lien_handle_release(driver, handle);
-	return !result;
+	return read;
 }
 
 unsigned lien_descriptors_look(

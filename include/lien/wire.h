@@ -241,7 +241,8 @@ struct lien_wire_adopt {
 	uint64_t handle;     /* of COUNT's reply, as .references */
 	uint32_t references; /* that the application holds */
 	uint32_t device;     /* by whose context it is read and written: an ordinal */
-	uint32_t flags, zero;
+	uint32_t flags;
+	uint32_t steps;			     /* how large the mapping is, in LIEN_WIRE_STEP */
 	uint8_t bytes[LIEN_WIRE_MARK_BYTES]; /* of replies: what is there; of MARKS: what was */
 	uint8_t mark[LIEN_WIRE_MARK_BYTES];
 };

@@ -297,16 +297,18 @@ def test_imported_later():
         pair = Pair(session, 1)
         handle, va = pair.owner("make", SIZE, 0)
         pair.owner("fill", va, SIZE, 0x21)
-        fd = pair.owner("export", handle)
+        large, _ = pair.owner("make", 5 * SIZE, 0)
+        fd, other = pair.owner("export", handle), pair.owner("export", large)
         session.start_agent()
         known(session, *pair.pids)
         adoption = session.ask("attach", "--all")["adoption"]
-        equal((adoption["matched"], adoption["open"]), (1, 1), "matched, and open")
+        equal((adoption["matched"], adoption["open"]), (1, 2), "matched, and open")
         answer = session.ask("offload", "--owner", "all")
-        equal((answer["bytes"], [left["bytes"] for left in answer["left"]]), (SIZE, [SIZE]), "moved")
+        equal((answer["bytes"], [left["bytes"] for left in answer["left"]]), (SIZE, [6 * SIZE]), "moved")
         check("a descriptor" in answer["left"][0]["reason"], answer["left"])
         session.ask("restore")
         pair.owner("check", va, SIZE, 0x21)
+        pair.owner("close", other)
         taken = pair.importer.take(pair.owner, fd)
         view = pair.importer("show", SIZE, taken, 0)
         wait_for("the import is seen", lambda: session.ask("status")["unmatched_imports"])
@@ -315,11 +317,12 @@ def test_imported_later():
         pair.verify()
         adoption = session.ask("attach", "--all")["adoption"]
         equal((adoption["matched"], adoption["unmatched"]), (1, 0), "adoption")
-        equal(session.ask("offload", "--owner", "all")["bytes"], SIZE, "the descriptor is open still")
+        equal(session.ask("offload", "--owner", "all")["bytes"], 6 * SIZE,
+              "the descriptor is open still")
         session.ask("restore")
         pair.owner("close", fd)
         equal(session.ask("attach", "--all")["adoption"]["open"], 0, "open")
-        rounds(session, pair, 2, 2 * SIZE)
+        rounds(session, pair, 2, 7 * SIZE)
         equal(pair.importer("check", view, SIZE, 0x21), 0, "wrong bytes")
 
 
