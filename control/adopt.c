@@ -72,10 +72,13 @@ static int look_for_more(struct lien_control *control, struct lien_wire_adopt *a
 	CUmemGenericAllocationHandle handle, CUdeviceptr scratch, size_t room)
 {
 	const struct lien_driver *driver = control->driver;
+	struct lien_device *device;
 	CUdeviceptr base;
 	size_t bytes;
-	int result = driver->cuMemGetAddressRange_v2(&base, &bytes, adopt->va);
+	int result = lien_device_use(control, adopt->device, &device);
 
+	if (!result)
+		result = driver->cuMemGetAddressRange_v2(&base, &bytes, adopt->va);
 	if (result || bytes + LIEN_WIRE_STEP > room) {
 		adopt->flags |= LIEN_WIRE_ADOPT_PART; /* not known to be whole */
 		return 0;

@@ -126,6 +126,6 @@ SOFT_EXPORT CUresult cuMemImportFromShareableHandle(
 	if (type == CU_MEM_HANDLE_TYPE_FABRIC)
 		return import_fabric(handle, os_handle);
 	if (is_own((int)(uintptr_t)os_handle))
-		return CUDA_ERROR_UNKNOWN;
+		return CUDA_ERROR_INVALID_VALUE;
 	return import(handle, (int)(uintptr_t)os_handle, type);
 }
