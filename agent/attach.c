@@ -109,10 +109,21 @@ static void answer(struct lien_attach *attach)
 	attach_free(attach);
 }
 
-static json_t *adoption_json(
-	struct lien_agent *agent, const struct lien_transaction_result *result, const char *error)
+/* The pid because of which owners were not looked for; 0: one that the client may not know of. */
+static uint32_t outsider_of(const struct lien_attach *attach, const struct lien_adoption *adoption)
 {
-	const struct lien_adoption *adoption = &agent->adoption;
+	const struct lien_process *process =
+		lien_graph_process(attach->agent->graph, adoption->outsider);
+
+	return process && attach->client && lien_sees(&attach->client->viewer, process)
+		       ? adoption->outsider
+		       : 0;
+}
+
+static json_t *adoption_json(
+	struct lien_attach *attach, const struct lien_transaction_result *result, const char *error)
+{
+	const struct lien_adoption *adoption = &attach->agent->adoption;
 
 	return json_pack("{s:s?, s:f, s:f, s:f, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:o}", "error",
 		error, "ms", result ? result->ns / 1e6 : 0, "pause_ms",
@@ -121,13 +132,13 @@ static json_t *adoption_json(
 		adoption->counted, "marked", adoption->marks ? adoption->marked : 0, "matched",
 		adoption->matched, "unmatched", adoption->looked - adoption->matched, "disputed",
 		adoption->disputed, "open", adoption->open, "outsider",
-		adoption->outsider ? json_integer(adoption->outsider) : json_null());
+		adoption->outsider ? json_integer(outsider_of(attach, adoption)) : json_null());
 }
 
 /* Those that could be attached are not adopted: they are as before, and the next try may do it. */
 static void adoption_failed(struct lien_attach *attach, const char *error)
 {
-	attach->adoption = adoption_json(attach->agent, NULL, error);
+	attach->adoption = adoption_json(attach, NULL, error);
 	lien_log(4, "what was there before the agent cannot be adopted: %s", error);
 	attach->state = ATTACH_DONE;
 }
@@ -177,7 +188,7 @@ void lien_attach_adopted(struct lien_agent *agent, const struct lien_transaction
 		adoption_failed(attach, result->text);
 		return;
 	}
-	attach->adoption = adoption_json(agent, result, NULL);
+	attach->adoption = adoption_json(attach, result, NULL);
 	attach->state = ATTACH_DONE;
 	lien_log(5,
 		"%u processes were at rest for %.1f ms: %u allocations of before the agent have "

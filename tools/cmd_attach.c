@@ -87,7 +87,13 @@ static void print_adoption(const json_t *adoption)
 								      : "imports' owners were",
 		lien_get_number(adoption, "marked"),
 		lien_time(lien_get_real(adoption, "match_ms")).text);
-	if (outsider)
+	if (json_is_integer(json_object_get(adoption, "outsider")) && !outsider)
+		lien_print_wrapped(stdout, 2,
+			"owners were not looked for: another user's process ran before the agent "
+			"and is "
+			"not attached, so what can be exported stays where it is: root can attach "
+			"all");
+	else if (outsider)
 		lien_print_wrapped(stdout, 2,
 			"owners were not looked for: process %" PRIu64
 			" ran before the agent and is not attached, so what can be exported stays "
