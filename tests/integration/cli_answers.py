@@ -208,23 +208,22 @@ def make_graph(ranks, local, shared, communicators):
 GRAPH = make_graph(2, 294, 336, 4)
 
 ATTACH = {"processes": [
-    {"pid": 812, "command": "python3", "error": None, "present": False, "pause_ms": 0.8, "ms": 8.1},
-    {"pid": 813, "command": "python3", "error": None, "present": True, "pause_ms": 0.0, "ms": 0.0},
+    {"pid": 812, "command": "python3", "error": None, "present": False, "pause_ms": 0.8, "ms": 8.1,
+     "read": True, "mappings": 966, "new": 961, "read_ms": 31.0, "complete": True},
+    {"pid": 813, "command": "python3", "error": None, "present": True, "pause_ms": 0.0, "ms": 0.0,
+     "read": False, "mappings": 0, "new": 0, "read_ms": 0.0, "complete": True},
     {"pid": 814, "command": "sleep", "error": "process 814 is stopped: let it go on first",
-     "present": False, "pause_ms": 0.0, "ms": 0.0}], "attached": 2, "refused": 1}
+     "present": False, "pause_ms": 0.0, "ms": 0.0, "read": False, "mappings": 0, "new": 0,
+     "read_ms": 0.0, "complete": False}], "attached": 2, "refused": 1,
+    "adoption": {"error": None, "ms": 280.0, "pause_ms": 251.9, "match_ms": 51.4, "processes": 2,
+                 "counted": 2576, "marked": 1680, "matched": 895, "unmatched": 1, "open": 0,
+                 "disputed": 0, "outsider": None}}
 DETACH = {"processes": [
     {"pid": 812, "command": "python3", "error": None, "library": "gone", "why": None, "ms": 54.1},
     {"pid": 813, "command": "python3", "error": None, "library": "mapped",
      "why": "it came with the program, or its functions were in use", "ms": 31.0},
     {"pid": 814, "command": "sleep", "error": "memory of it is offloaded: `lien restore` first",
      "library": None, "why": None, "ms": 0.0}], "detached": 2, "refused": 1}
-ATTACH_READ = {"processes": [
-    {"pid": 812, "command": "python3", "error": None, "mappings": 966, "differences": [
-        {"kind": "missing", "address": "0x7f2a4c000000", "bytes": 10485760, "driver": {}}],
-     "unsettled": 0, "repaired": True, "complete": False, "orders": 2, "ms": 31.0, "walk_ms": 24.2},
-    {"pid": 813, "command": "python3", "error": "it was not read within 60000 ms", "mappings": 0,
-     "differences": [], "unsettled": 0, "repaired": False, "complete": False, "orders": 0,
-     "ms": 0.0, "walk_ms": 0.0}], "differences": 1, "compared": 1, "not_compared": 1}
 
 RESULTS = {"ps": PS, "mem": MEM, "comms": COMMS, "holders": HOLDERS, "graph": GRAPH,
            "offload": OFFLOAD, "restore": RESTORE, "status": STATUS,

@@ -14,7 +14,7 @@ import subprocess
 import sys
 
 from cli_answers import (
-    ATTACH, ATTACH_READ, COMMS, DETACH, EXPLAINED, GRAPH, HOLDERS, MEM, OFFLOAD, PROGRESS, RESULTS, STATUS,
+    ATTACH, COMMS, DETACH, EXPLAINED, GRAPH, HOLDERS, MEM, OFFLOAD, PROGRESS, RESULTS, STATUS,
     make_graph, mem_by, process)
 from cli_fixture import LIEN, Agent, fits, run_cases, variants
 
@@ -407,24 +407,36 @@ def case_arena(context):
 
 
 def case_attach(context):
-    """attach: each process with what came of it, and what was read"""
-    results = {"attach": ATTACH, "compare": ATTACH_READ}
+    """attach: each process with what came of it, what was read, and what was found out"""
+    results = {"attach": ATTACH}
     agent = context.agent(lambda r: [{"ok": True, "result": results[r["op"]]}])
     out, _ = context.run("attach", "812", "813", "814", code=1)
     fits(out)
     assert "812 python3: attached in 8.10 ms, of which it waited 0.80 ms\n" in out, out
-    assert "    966 mappings read from the driver in 31.0 ms, 1 of them new to lien" in out, out
+    assert "    966 mappings read from the driver in 31.0 ms, 961 of them new to lien" in out, out
     assert "813 python3: has the control library already\n" in out, out
-    assert "could not be read: it was not read within 60000 ms" in out, out
     assert "814 sleep: refused: process 814 is stopped" in out, out
-    assert agent.requests == [
-        {"op": "attach", "pids": [812, 813, 814]},
-        {"op": "compare", "repair": True, "timeout_ms": 60000, "pids": [812, 813]}], agent.requests
+    words = " ".join(out.split())
+    assert "adopted: 2 processes waited 251.9 ms; the references of 2576 allocations" in words, out
+    assert "895 of 896 imports' owners were found by 1680 marks in 51.4 ms" in words, out
+    assert "1 import has no owner that could be found: that memory is not moved" in words, out
+    assert agent.requests == [{"op": "attach", "pids": [812, 813, 814]}], agent.requests
     out, _ = context.run("attach", "--all", "--json", code=1)
-    assert json.loads(out)["read"] == ATTACH_READ["processes"], out
-    results["attach"] = {"processes": [], "attached": 0, "refused": 0}
+    assert json.loads(out) == ATTACH, out
+    for outsider, said in ((815, "process 815 ran before the agent and is not attached"),
+                           (0, "another user's process ran before the agent")):
+        results["attach"] = dict(ATTACH, refused=0, adoption=dict(
+            ATTACH["adoption"], marked=0, matched=0, unmatched=3, outsider=outsider))
+        out, _ = context.run("attach", "--all")
+        fits(out)
+        assert said in " ".join(out.split()), out
+    results["attach"] = dict(ATTACH, refused=0, adoption=dict(ATTACH["adoption"], error="not at rest"))
+    out, _ = context.run("attach", "--all", code=1)
+    assert "not adopted: not at rest; what was there before the agent is shown" in " ".join(
+        out.split()), out
+    results["attach"] = {"processes": [], "attached": 0, "refused": 0, "adoption": None}
     out, _ = context.run("attach", "--all")
-    assert out == "no process that uses CUDA lacks the control library\n", out
+    assert out == "no process that uses CUDA needs to be attached\n", out
 
 
 def case_detach(context):
