@@ -8,30 +8,10 @@
 
 #include "agent/attach.h"
 #include "agent/node.h"
-#include "loader/libraries.h"
+#include "agent/walks.h"
 
 /* Until all are at rest. */
 #define REST_MS 10000
-
-static bool holds_away(struct lien_process *process)
-{
-	struct lien_mapping *mapping;
-
-	RB_FOREACH (mapping, lien_mapping_tree, &process->mappings)
-		if (mapping->parked)
-			return true;
-	return process->held_items != 0;
-}
-
-static bool maps_nccl(struct lien_process *process)
-{
-	struct lien_library_map *map;
-
-	RB_FOREACH (map, lien_library_tree, &process->libraries)
-		if (lien_library_of(map->file->text) == LIEN_LIB_NCCL)
-			return true;
-	return false;
-}
 
 /* By its environment, as it was when it began. */
 static bool nvls_is_off(uint32_t pid)
@@ -61,7 +41,7 @@ static uint32_t doubts_of(struct lien_agent *agent, struct lien_process *process
 {
 	const struct lien_node *node = lien_node_now(agent);
 	const struct lien_tracked *tracked = process->agent;
-	bool nccl = maps_nccl(process);
+	bool nccl = lien_walk_maps(process, LIEN_LIB_NCCL);
 	uint32_t doubts = nccl ? LIEN_INCOMPLETE_NCCL : 0;
 
 	if (tracked->strange || (nccl && tracked->multicast && !(node && node->count == 1) &&
@@ -183,7 +163,7 @@ int lien_adopt_start(struct lien_agent *agent, const struct lien_viewer *viewer,
 	}
 	for (i = 0; i < agent->at_rest_count && !err; i++) {
 		process = lien_graph_process(agent->graph, agent->at_rest[i]);
-		if (!holds_away(process))
+		if (!process->held_items && !lien_plan_holds_parked(process))
 			continue;
 		snprintf(error, error_size,
 			"process %u has memory away, and has to take part: `lien restore` first",

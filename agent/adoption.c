@@ -7,16 +7,7 @@
 #include <sys/random.h>
 
 #include <lien/cuda_abi.h>
-
-static bool listed(const uint32_t *pids, unsigned count, uint32_t pid)
-{
-	unsigned i;
-
-	for (i = 0; i < count; i++)
-		if (pids[i] == pid)
-			return true;
-	return false;
-}
+#include "agent/pids.h"
 
 /* Imported by that process, and nobody knows from whom. */
 static bool unknown_in(const struct lien_allocation *allocation, const struct lien_process *process)
@@ -67,7 +58,7 @@ unsigned lien_adoption_pids(
 			process->presence != LIEN_CONTROL_READY)
 			continue;
 		all[n++] = process->pid;
-		any |= open_question(process) || listed(pids, count, process->pid);
+		any |= open_question(process) || lien_pids_have(pids, count, process->pid);
 	}
 	return any ? n : 0;
 }
@@ -247,7 +238,7 @@ int lien_adoption_plan(struct lien_graph *graph, const uint32_t *pids, unsigned 
 		part->pid = process->pid;
 		part->uid = process->uid;
 		part->start = process->start;
-		part->read = listed(pids, count, process->pid);
+		part->read = lien_pids_have(pids, count, process->pid);
 		err = plan_process(adoption, part, process);
 	}
 	look_for_outsiders(adoption, graph);

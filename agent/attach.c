@@ -12,6 +12,7 @@
 #include "agent/adopt.h"
 #include "agent/walks.h"
 #include "agent/worker.h"
+#include "agent/pids.h"
 #include "loader/inject.h"
 
 #define INJECT_MS 5000
@@ -55,9 +56,7 @@ struct inject {
 
 static struct lien_process *process_of(struct lien_attach *attach, const struct part *part)
 {
-	struct lien_process *process = lien_graph_process(attach->agent->graph, part->pid);
-
-	return process && process->start == part->start && !process->ended ? process : NULL;
+	return lien_graph_living(attach->agent->graph, part->pid, part->start);
 }
 
 static void attach_free(struct lien_attach *attach)
@@ -379,16 +378,12 @@ static void start_part(struct lien_attach *attach, unsigned i)
 static bool wanted(const struct lien_client *client, const struct lien_process *process,
 	const uint32_t *pids, unsigned count)
 {
-	unsigned i;
-
 	if (!process->cuda || !lien_watch_owned(process, &client->viewer))
 		return false;
-	for (i = 0; i < count; i++)
-		if (pids[i] == process->pid)
-			return true;
-	return !count &&
-	       (process->presence == LIEN_CONTROL_NONE ||
-		       process->incomplete & (LIEN_INCOMPLETE_LATE | LIEN_INCOMPLETE_SHARE));
+	if (count)
+		return lien_pids_have(pids, count, process->pid);
+	return process->presence == LIEN_CONTROL_NONE ||
+	       process->incomplete & (LIEN_INCOMPLETE_LATE | LIEN_INCOMPLETE_SHARE);
 }
 
 /* All that it lacks is a control library, or to be asked what it had before it was watched; and

@@ -7,6 +7,7 @@
 
 #include "agent/requests.h"
 #include "agent/walks.h"
+#include "agent/pids.h"
 
 struct part {
 	uint32_t pid;
@@ -125,9 +126,7 @@ static void answer_if_done(struct lien_compare *compare)
 
 static struct lien_process *process_of(struct lien_compare *compare, const struct part *part)
 {
-	struct lien_process *process = lien_graph_process(compare->agent->graph, part->pid);
-
-	return process && process->start == part->start && !process->ended ? process : NULL;
+	return lien_graph_living(compare->agent->graph, part->pid, part->start);
 }
 
 static void fail(struct lien_compare *compare, struct part *part, const char *error)
@@ -225,7 +224,7 @@ void lien_compare_start(struct lien_client *client, const uint32_t *pids, unsign
 	bool repair, unsigned timeout_ms)
 {
 	struct lien_agent *agent = client->agent;
-	unsigned room = lien_graph_stats(agent->graph)->processes, i;
+	unsigned room = lien_graph_stats(agent->graph)->processes;
 	struct lien_compare *compare;
 	struct lien_process *process;
 
@@ -237,9 +236,8 @@ void lien_compare_start(struct lien_client *client, const uint32_t *pids, unsign
 	}
 	for (process = lien_graph_first(agent->graph); process;
 		process = lien_graph_next(process)) {
-		for (i = 0; i < pids_count && pids[i] != process->pid; i++)
-			;
-		if (process->cuda && (!pids_count || i < pids_count) &&
+		if (process->cuda &&
+			(!pids_count || lien_pids_have(pids, pids_count, process->pid)) &&
 			lien_watch_owned(process, &client->viewer))
 			compare->part[compare->count++] =
 				(struct part){.pid = process->pid, .start = process->start};

@@ -8,6 +8,7 @@
 
 #include "agent/eject.h"
 #include "agent/walks.h"
+#include "agent/pids.h"
 #include "loader/gate.h"
 
 #define ANSWER_NS    10000000000ull
@@ -28,13 +29,6 @@ struct lien_detach {
 	unsigned count, detached;
 	struct part part[];
 };
-
-static struct lien_process *process_of(struct lien_agent *agent, uint32_t pid, uint64_t start)
-{
-	struct lien_process *process = lien_graph_process(agent->graph, pid);
-
-	return process && process->start == start && !process->ended ? process : NULL;
-}
 
 static void detach_free(struct lien_detach *detach)
 {
@@ -66,7 +60,8 @@ static void answer_if_done(struct lien_detach *detach)
 static void end_part(
 	struct lien_detach *detach, struct part *part, const char *error, const char *stays)
 {
-	struct lien_process *process = process_of(detach->agent, part->pid, part->start);
+	struct lien_process *process =
+		lien_graph_living(detach->agent->graph, part->pid, part->start);
 
 	part->state = PART_DONE;
 	detach->detached += !error;
@@ -150,7 +145,7 @@ static void ended(struct lien_agent *agent, struct lien_process *process,
 	struct part *part;
 
 	let_go(agent, process);
-	process = process_of(agent, pid, start);
+	process = lien_graph_living(agent->graph, pid, start);
 	if (!process) /* its end was among what was consumed */
 		return;
 	if (!reply->arg || lien_eject_submit(agent, process, &library)) {
@@ -225,7 +220,8 @@ static const char *order(struct lien_agent *agent, struct lien_process *process)
 
 static void start_part(struct lien_detach *detach, struct part *part)
 {
-	struct lien_process *process = process_of(detach->agent, part->pid, part->start);
+	struct lien_process *process =
+		lien_graph_living(detach->agent->graph, part->pid, part->start);
 	const char *why;
 
 	part->t_start = lien_now_ns();
@@ -244,12 +240,9 @@ static void start_part(struct lien_detach *detach, struct part *part)
 static bool wanted(const struct lien_client *client, const struct lien_process *process,
 	const uint32_t *pids, unsigned count)
 {
-	unsigned i;
-
-	for (i = 0; i < count; i++)
-		if (pids[i] == process->pid)
-			return true;
-	return !count && process->presence == LIEN_CONTROL_READY &&
+	if (count)
+		return lien_pids_have(pids, count, process->pid);
+	return process->presence == LIEN_CONTROL_READY &&
 	       lien_watch_owned(process, &client->viewer);
 }
 
@@ -321,7 +314,8 @@ static void look_closer(struct lien_detach *detach, struct part *part, struct li
 
 static void look_at(struct lien_detach *detach, struct part *part)
 {
-	struct lien_process *process = process_of(detach->agent, part->pid, part->start);
+	struct lien_process *process =
+		lien_graph_living(detach->agent->graph, part->pid, part->start);
 	struct lien_tracked *tracked = process ? process->agent : NULL;
 
 	if (!process)

@@ -95,6 +95,13 @@ struct lien_process *lien_graph_process(struct lien_graph *graph, uint32_t pid)
 	return RB_FIND(lien_process_tree, &graph->processes, &key);
 }
 
+struct lien_process *lien_graph_living(struct lien_graph *graph, uint32_t pid, uint64_t start)
+{
+	struct lien_process *process = lien_graph_process(graph, pid);
+
+	return process && process->start == start && !process->ended ? process : NULL;
+}
+
 struct lien_process *lien_graph_first(struct lien_graph *graph)
 {
 	return RB_MIN(lien_process_tree, &graph->processes);

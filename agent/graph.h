@@ -314,6 +314,8 @@ uint32_t lien_graph_round(const struct lien_graph *graph);
 
 /* NULL when there is none. */
 struct lien_process *lien_graph_process(struct lien_graph *graph, uint32_t pid);
+/* That very process, and it has not ended. */
+struct lien_process *lien_graph_living(struct lien_graph *graph, uint32_t pid, uint64_t start);
 struct lien_process *lien_graph_first(struct lien_graph *graph);
 struct lien_process *lien_graph_next(struct lien_process *process);
 /* The first one with a greater pid. */

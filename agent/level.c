@@ -15,6 +15,7 @@
 
 #include "agent/agent.h"
 #include "agent/event_check.h"
+#include "agent/pids.h"
 #include "loader/gate.h"
 
 #define PASSES_MAX 256
@@ -147,22 +148,12 @@ static bool grow(void **array, unsigned count, unsigned *room, size_t size)
 	return true;
 }
 
-static bool takes_part(const struct rest *rest, uint32_t pid)
-{
-	unsigned i;
-
-	for (i = 0; i < rest->count; i++)
-		if (rest->pids[i] == pid)
-			return true;
-	return false;
-}
-
 static int gather(
 	void *context, const struct lien_probe_held_key *who, const struct lien_probe_held *held)
 {
 	struct rest *rest = context;
 
-	if (!takes_part(rest, who->pid))
+	if (!lien_pids_have(rest->pids, rest->count, who->pid))
 		return 0;
 	if (!grow((void **)&rest->waiting, rest->waiting_count, &rest->waiting_room,
 		    sizeof(*rest->waiting)))

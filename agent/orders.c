@@ -16,6 +16,7 @@
 #include "agent/node.h"
 #include "agent/prepare.h"
 #include "agent/walks.h"
+#include "agent/pids.h"
 #include "loader/files.h"
 #include "loader/gate.h"
 
@@ -460,12 +461,9 @@ int lien_orders_offload(struct lien_agent *agent, const struct lien_selection *s
 
 static bool wanted(const struct lien_selection *selection, const struct lien_process *process)
 {
-	unsigned i;
-
-	for (i = 0; i < selection->pids_count; i++)
-		if (selection->pids[i] == process->pid)
-			return true;
-	return !selection->pids_count && lien_sees(&selection->viewer, process);
+	return selection->pids_count
+		       ? lien_pids_have(selection->pids, selection->pids_count, process->pid)
+		       : lien_sees(&selection->viewer, process);
 }
 
 /* Leaves those of `all` that are wanted or may share with these: no others can hold them up. */

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include <lien/cuda_abi.h>
+#include "agent/pids.h"
 #include "agent/plan.h"
 
 struct planner {
@@ -344,19 +345,10 @@ uint64_t lien_plan_address(const struct lien_allocation *allocation)
 	return any != UINT64_MAX ? any : 0;
 }
 
-static bool listed(const uint32_t *pids, unsigned count, uint32_t pid)
-{
-	unsigned i;
-
-	for (i = 0; i < count; i++)
-		if (pids[i] == pid)
-			return true;
-	return false;
-}
-
 static bool pid_selected(const struct lien_selection *selection, uint32_t pid)
 {
-	return !selection->pids_count || listed(selection->pids, selection->pids_count, pid);
+	return !selection->pids_count ||
+	       lien_pids_have(selection->pids, selection->pids_count, pid);
 }
 
 static bool mapped_at(const struct lien_allocation *allocation, uint64_t address)
@@ -815,13 +807,13 @@ static unsigned add_partners(struct lien_process *process, uint32_t *all, unsign
 		if (!mapping->parked)
 			continue;
 		LIST_FOREACH (other, &mapping->allocation->mappings, of_allocation)
-			if (!listed(all, count, other->process->pid))
+			if (!lien_pids_have(all, count, other->process->pid))
 				all[count++] = other->process->pid;
 	}
 	return count;
 }
 
-static bool holds_parked(struct lien_process *process)
+bool lien_plan_holds_parked(struct lien_process *process)
 {
 	struct lien_mapping *mapping;
 
@@ -839,8 +831,8 @@ unsigned lien_plan_restore(
 
 	for (process = lien_graph_first(graph); process; process = lien_graph_next(process))
 		if (process->held_items ||
-			(holds_parked(process) &&
-				(!pids_count || listed(pids, pids_count, process->pid))))
+			(lien_plan_holds_parked(process) &&
+				(!pids_count || lien_pids_have(pids, pids_count, process->pid))))
 			all[count++] = process->pid;
 	for (i = 0; i < count; i++)
 		count = add_partners(lien_graph_process(graph, all[i]), all, count);

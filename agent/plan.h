@@ -81,6 +81,8 @@ void lien_plan_clear(struct lien_plan *plan);
 unsigned lien_plan_restore(
 	struct lien_graph *graph, const uint32_t *pids, unsigned pids_count, uint32_t *all);
 
+/* Is anything of it offloaded, as far as the graph knows? */
+bool lien_plan_holds_parked(struct lien_process *process);
 /* NULL when the allocation can be moved as far as its own nature goes; else why not. */
 const char *lien_plan_unmovable(const struct lien_allocation *allocation);
 /* Where its owner has it, or else anybody; 0: nobody maps it. */

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "agent/transaction_internal.h"
+#include "agent/pids.h"
 
 static bool may_share(const struct lien_transaction *t, unsigned i, unsigned j)
 {
@@ -27,12 +28,7 @@ bool lien_restore_related(const struct lien_transaction *t, unsigned from, unsig
 
 static bool asked_for(const struct lien_transaction *t, uint32_t pid)
 {
-	unsigned i;
-
-	for (i = 0; i < t->pids_count; i++)
-		if (t->pids[i] == pid)
-			return true;
-	return !t->pids_count;
+	return !t->pids_count || lien_pids_have(t->pids, t->pids_count, pid);
 }
 
 static bool is_allowed(const struct lien_transaction *t, unsigned i)

@@ -112,22 +112,27 @@ static void tell(void *agent, struct lien_event *event)
 	lien_agent_event(agent, event);
 }
 
+bool lien_walk_maps(struct lien_process *process, enum lien_library library)
+{
+	struct lien_library_map *map;
+
+	RB_FOREACH (map, lien_library_tree, &process->libraries)
+		if (lien_library_of(map->file->text) == library)
+			return true;
+	return false;
+}
+
 /* What the driver cannot tell and may have been lost as well. */
 static uint32_t doubts_of(struct lien_process *process)
 {
-	struct lien_library_map *map;
 	uint32_t doubts = 0;
 
 	if (!(process->incomplete & LIEN_INCOMPLETE_LOST))
 		return 0;
-	RB_FOREACH (map, lien_library_tree, &process->libraries) {
-		enum lien_library library = lien_library_of(map->file->text);
-
-		if (library == LIEN_LIB_NCCL)
-			doubts |= LIEN_INCOMPLETE_NCCL;
-		if (library == LIEN_LIB_IBVERBS && lien_watch_cards())
-			doubts |= LIEN_INCOMPLETE_CARDS;
-	}
+	if (lien_walk_maps(process, LIEN_LIB_NCCL))
+		doubts |= LIEN_INCOMPLETE_NCCL;
+	if (lien_walk_maps(process, LIEN_LIB_IBVERBS) && lien_watch_cards())
+		doubts |= LIEN_INCOMPLETE_CARDS;
 	return doubts;
 }
 

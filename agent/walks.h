@@ -22,6 +22,8 @@ struct lien_walked {
 	uint64_t ns, walk_ns; /* wall time, and what the process spent on it */
 };
 
+/* Has the process mapped such a library? */
+bool lien_walk_maps(struct lien_process *process, enum lien_library library);
 /* NULL, or why it cannot be read now. */
 const char *lien_walk_impossible(const struct lien_process *process);
 typedef void lien_walked_fn(
