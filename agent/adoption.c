@@ -110,14 +110,10 @@ static uint32_t questions(const struct lien_allocation *allocation,
 	if (lien_allocation_by_address(allocation) || mapping->parked ||
 		allocation->origin == LIEN_ORIGIN_MULTICAST)
 		return 0;
-	if (allocation->found && !allocation->adopted &&
-		(allocation->owner == process || unknown_in(allocation, process)))
+	if (unknown_in(allocation, process))
+		return LIEN_WIRE_ADOPT_LOOK | (allocation->adopted ? 0 : LIEN_WIRE_ADOPT_COUNT);
+	if (allocation->found && !allocation->adopted && allocation->owner == process)
 		flags |= LIEN_WIRE_ADOPT_COUNT;
-	if (unknown_in(allocation, process)) {
-		if (!allocation->adopted) /* or its import was seen: the graph has counted */
-			flags |= LIEN_WIRE_ADOPT_COUNT;
-		return flags | LIEN_WIRE_ADOPT_LOOK;
-	}
 	if (handed_out(allocation, process) && device_of(mapping, true) >= 0 &&
 		!on_card(mapping, process))
 		flags |= LIEN_WIRE_ADOPT_OWN;
@@ -358,33 +354,21 @@ static void note_open(struct answers *answers)
 	}
 }
 
-static bool reads_another(const struct lien_wire_adopt *entry)
-{
-	return memcmp(entry->bytes, entry->mark, sizeof(entry->mark)) != 0;
-}
-
 static void find_disputes(struct answers *answers)
 {
+	const struct lien_wire_adopt *entry;
 	struct mark *other;
 	unsigned i;
 
 	for (i = 0; i < answers->count; i++) {
-		if (!reads_another(answers->marks[i].entry))
+		entry = answers->marks[i].entry;
+		if (!memcmp(entry->bytes, entry->mark, sizeof(entry->mark)))
 			continue;
 		answers->marks[i].disputed = true;
-		other = mark_seen(answers, answers->marks[i].entry->bytes);
+		other = mark_seen(answers, entry->bytes);
 		if (other)
 			other->disputed = true;
 	}
-}
-
-static bool is_disputed(const struct answers *answers, const struct lien_wire_adopt *entry)
-{
-	const struct mark *mark = NULL;
-
-	if (entry->flags & LIEN_WIRE_ADOPT_OWN)
-		mark = mark_seen(answers, entry->mark);
-	return mark && mark->disputed;
 }
 
 static struct lien_allocation *allocation_at(struct lien_process *process, uint64_t va)
@@ -417,6 +401,12 @@ static struct lien_handle *meant(const struct lien_wire_adopt *entry, struct lie
 		if (handle->process == process && handle->value == entry->handle)
 			return handle;
 	return NULL;
+}
+
+/* That the application holds: as counted, or, of what was not, as the graph has it. */
+static uint32_t references_of(const struct lien_wire_adopt *entry, const struct lien_handle *handle)
+{
+	return entry->flags & LIEN_WIRE_ADOPT_COUNT ? entry->references : handle->references;
 }
 
 static void tell_references(struct answers *answers, struct lien_process *process, uint64_t handle,
@@ -538,7 +528,7 @@ static bool tell_match(struct answers *answers, struct lien_process *process,
 	if (!places)
 		return false;
 	value = handle->value;
-	references = entry->flags & LIEN_WIRE_ADOPT_COUNT ? entry->references : handle->references;
+	references = references_of(entry, handle);
 	tell_taken_away(answers, process, places, count, value);
 	tell_import(answers, process, value, tell_export(answers, mark->owner, own->value), places,
 		count);
@@ -551,8 +541,7 @@ static bool tell_match(struct answers *answers, struct lien_process *process,
 static void tell_disputed(struct answers *answers, struct lien_process *process,
 	const struct lien_wire_adopt *entry, struct lien_handle *handle)
 {
-	uint32_t references =
-		entry->flags & LIEN_WIRE_ADOPT_COUNT ? entry->references : handle->references;
+	uint32_t references = references_of(entry, handle);
 	uint64_t value = handle->value;
 	struct place *places;
 	unsigned count;
@@ -584,20 +573,16 @@ static void tell_own(struct answers *answers, const struct lien_adoption_process
 		handle = meant(entry, process);
 		if (!handle || allocation->owner != process)
 			continue;
-		if (is_disputed(answers, entry)) {
+		own = entry->flags & LIEN_WIRE_ADOPT_OWN ? mark_seen(answers, entry->mark) : NULL;
+		if (own && own->disputed) {
 			tell_disputed(answers, process, entry, handle);
 			continue;
 		}
-		own = entry->flags & LIEN_WIRE_ADOPT_OWN ? mark_seen(answers, entry->mark) : NULL;
-		round = allocation->round;
-		if (entry->flags & LIEN_WIRE_ADOPT_OWN && answers->round && !round)
-			round = answers->round;
+		round = allocation->round ? allocation->round : answers->round;
 		if (!(entry->flags & LIEN_WIRE_ADOPT_OWN))
 			round = 0; /* it cannot be marked any more */
 		answers->adoption->counted += (entry->flags & LIEN_WIRE_ADOPT_COUNT) != 0;
-		tell_references(answers, process, handle->value,
-			entry->flags & LIEN_WIRE_ADOPT_COUNT ? entry->references
-							     : handle->references,
+		tell_references(answers, process, handle->value, references_of(entry, handle),
 			round, own && own->open,
 			entry->flags & LIEN_WIRE_ADOPT_COUNT
 				? (entry->flags & LIEN_WIRE_ADOPT_PART) != 0
@@ -633,9 +618,7 @@ static void tell_imports(struct answers *answers, const struct lien_adoption_pro
 		round = mark ? 0 : allocation->round;
 		if (entry->flags & LIEN_WIRE_ADOPT_LOOK && answers->round && !mark)
 			round = answers->round; /* what cannot be read was not compared */
-		tell_references(answers, process, handle->value,
-			entry->flags & LIEN_WIRE_ADOPT_COUNT ? entry->references
-							     : handle->references,
+		tell_references(answers, process, handle->value, references_of(entry, handle),
 			round, false, false);
 	}
 }

@@ -114,14 +114,20 @@ void lien_adopt_rest(struct lien_transaction *t)
 		lien_adopt_advance(t);
 }
 
-/* In the order in which they were asked about; of LOOK, in any. */
+static int by_address(const void *a, const void *b)
+{
+	const struct lien_wire_adopt *x = a, *y = b;
+
+	return (x->va > y->va) - (x->va < y->va);
+}
+
 static int take_answers(struct lien_transaction *t, unsigned index, enum lien_phase phase,
 	const struct lien_wire_adopt *answers, unsigned count)
 {
 	struct participant *participant = &t->participants[index];
 	struct lien_adoption_process *part = part_of(t, index);
 	struct lien_wire_adopt *entry;
-	unsigned i, low, high, mid;
+	unsigned i;
 
 	for (i = 0; i < count; i++) {
 		if (phase == LIEN_PHASE_LOOK && answers[i].flags & LIEN_WIRE_ADOPT_OPEN) {
@@ -130,18 +136,11 @@ static int take_answers(struct lien_transaction *t, unsigned index, enum lien_ph
 				return -ENOMEM;
 			continue;
 		}
-		low = 0;
-		high = part->count;
-		while (low < high) {
-			mid = low + (high - low) / 2;
-			if (part->entries[mid].va < answers[i].va)
-				low = mid + 1;
-			else
-				high = mid;
-		}
-		if (low == part->count || part->entries[low].va != answers[i].va)
+		entry = part->count ? bsearch(&answers[i], part->entries, part->count,
+					      sizeof(*entry), by_address)
+				    : NULL;
+		if (!entry)
 			return -EPROTO;
-		entry = &part->entries[low];
 		memcpy(entry->bytes, answers[i].bytes, sizeof(entry->bytes));
 		if (phase == LIEN_PHASE_ADOPT_COUNT) {
 			if (answers[i].references > LIEN_WIRE_REFERENCES_MAX)
@@ -192,8 +191,8 @@ void lien_adopt_advance(struct lien_transaction *t)
 	bool marked = t->adoption && t->adoption->marks && t->phase >= LIEN_PHASE_MARKS &&
 		      t->phase <= LIEN_PHASE_LOOK;
 
-	if (t->phase == LIEN_PHASE_MARKS || (t->phase == LIEN_PHASE_ADOPT_COUNT && t->t_marks == 0))
-		t->t_marks = t->t_marks ? t->t_marks : t->ops.now_ns(t->ops.context);
+	if (!t->t_marks) /* all has been counted */
+		t->t_marks = t->ops.now_ns(t->ops.context);
 	if (t->stopping && !marked) {
 		lien_transaction_open(t);
 	} else if (t->stopping || t->phase == LIEN_PHASE_LOOK) {

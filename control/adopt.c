@@ -38,7 +38,6 @@ int lien_adopt_transfer(struct lien_control *control, uint32_t ordinal, uint64_t
 	return driver->cuStreamSynchronize(device->stream);
 }
 
-/* The control thread's own reference, that of asking, is one of those that are given back. */
 /* An address that is large enough for any of them and one step more. 0: none was to be had. */
 static int reserve_scratch(struct lien_control *control, const struct lien_wire_adopt *adopt,
 	unsigned count, CUdeviceptr *scratch, size_t *size)
@@ -93,6 +92,7 @@ static int look_for_more(struct lien_control *control, struct lien_wire_adopt *a
 	return 0;
 }
 
+/* The control thread's own reference, that of asking, is one of those that are given back. */
 static int count_references(struct lien_control *control, struct lien_wire_adopt *adopt,
 	CUdeviceptr scratch, size_t room)
 {
@@ -278,8 +278,8 @@ int lien_order_unmark(struct lien_control *control)
 	int result, first = 0;
 	unsigned i;
 
-	for (i = 0; i < marks->count; i++) {
-		if (!marks->mark[i].va || !marks->written)
+	for (i = 0; marks->written && i < marks->count; i++) {
+		if (!marks->mark[i].va)
 			continue;
 		result = put_back(control, &marks->mark[i]);
 		if (result)

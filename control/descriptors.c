@@ -92,13 +92,13 @@ static unsigned sizes_of(const struct lien_marks *marks, uint32_t steps[SIZES])
 	return n;
 }
 
-static int look(struct lien_control *control, int fd, struct lien_wire_adopt *seen)
+static int look(struct lien_control *control, int fd, const uint32_t *steps, unsigned sizes,
+	struct lien_wire_adopt *seen)
 {
 	const struct lien_driver *driver = control->driver;
 	CUmemGenericAllocationHandle handle;
-	uint32_t steps[SIZES];
-	unsigned sizes = sizes_of(&control->marks, steps), i;
 	int ordinal, read = 0;
+	unsigned i;
 
 	if (driver->cuMemImportFromShareableHandle(
 		    &handle, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR))
@@ -118,11 +118,12 @@ unsigned lien_descriptors_look(
 {
 	DIR *folder = opendir("/proc/self/fd");
 	struct dirent *entry;
-	unsigned n = 0;
+	uint32_t steps[SIZES];
+	unsigned sizes = sizes_of(&control->marks, steps), n = 0;
 
 	while (folder && n < room && (entry = readdir(folder)))
 		if (entry->d_name[0] != '.' && may_be_export(dirfd(folder), entry->d_name))
-			n += look(control, atoi(entry->d_name), &seen[n]);
+			n += look(control, atoi(entry->d_name), steps, sizes, &seen[n]);
 	if (folder)
 		closedir(folder);
 	return n;

@@ -23,14 +23,6 @@ static const struct lien_usage usage = {
 	.examples = examples,
 };
 
-static bool read_pids(int argc, char **argv, struct lien_pids *pids)
-{
-	for (; argc--; argv++, pids->count++)
-		if (pids->count == LIEN_PIDS_MAX || !lien_parse_pid(*argv, &pids->pid[pids->count]))
-			return false;
-	return true;
-}
-
 static void print(const json_t *detached)
 {
 	const json_t *process, *processes = json_object_get(detached, "processes");
@@ -73,7 +65,7 @@ int lien_cmd_detach(int argc, char **argv)
 		return code;
 	if (!argc == !all)
 		return lien_usage_error(&usage, "name processes, or give --all");
-	if (!read_pids(argc, argv, &pids))
+	if (!lien_parse_pids(argc, argv, &pids))
 		return lien_usage_error(&usage, "a PID is a number");
 	query.socket = socket;
 	request = json_pack("{s:s}", "op", "detach");

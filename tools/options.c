@@ -54,6 +54,14 @@ bool lien_parse_pid(const char *text, pid_t *pid)
 	return true;
 }
 
+bool lien_parse_pids(int argc, char **argv, struct lien_pids *pids)
+{
+	for (; argc--; argv++, pids->count++)
+		if (pids->count == LIEN_PIDS_MAX || !lien_parse_pid(*argv, &pids->pid[pids->count]))
+			return false;
+	return true;
+}
+
 bool lien_parse_size(const char *text, uint64_t *bytes)
 {
 	static const char units[] = "KMGT";

@@ -69,6 +69,8 @@ int lien_usage_error(const struct lien_usage *usage, const char *format, ...)
 /* Whole strings only; false for anything else. Numbers are decimal, addresses decimal or 0x hex. */
 bool lien_parse_number(const char *text, unsigned long max, unsigned long *value);
 bool lien_parse_pid(const char *text, pid_t *pid);
+/* All the arguments. False: one is none, or there are too many. */
+bool lien_parse_pids(int argc, char **argv, struct lien_pids *pids);
 /* "512M": 1024 each. False also for 0 and for more than 2^57. */
 bool lien_parse_size(const char *text, uint64_t *bytes);
 bool lien_parse_address(const char *text, unsigned long *address);
