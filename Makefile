@@ -62,7 +62,7 @@ $(BUILD)/.deps: tools/deps.sh Makefile
 # Not by $(wildcard): what is missing is installed while make runs.
 BPF_INCLUDES := -Iinclude -Ibpf -I/usr/include/x86_64-linux-gnu
 
-$(BUILD)/%.bpf.o: bpf/%.bpf.c bpf/gate.h bpf/kernel.h bpf/pids.h $(wildcard include/lien/*.h) | $(BUILD)/.deps
+$(BUILD)/%.bpf.o: bpf/%.bpf.c $(wildcard bpf/*.h) $(wildcard include/lien/*.h) | $(BUILD)/.deps
 	$(call say,BPF,$@)
 	$(Q)$(CLANG) -O2 -g -mcpu=v3 -target bpf $(WARN) $(BPF_INCLUDES) -c $< -o $@
 

@@ -298,6 +298,7 @@ static int start(struct lien_agent *agent, const struct lien_agent_config *confi
 	struct lien_probes_config probes = {
 		.no_multi = config->no_multi,
 		.ring_bytes = config->ring_mib << 20,
+		.threads = config->threads,
 		.on_event = on_event,
 		.on_skipped = on_skipped,
 		.context = agent,

@@ -53,6 +53,8 @@ struct lien_tracked {
 	unsigned multicast;		 /* devices of it that support that */
 	bool strange;			 /* it maps what is no memory of cuMemCreate's */
 	bool gate_all;			 /* more than NCCL's memory is moved, or away */
+	uint32_t gate_mapped;		 /* libraries mapped, when the gate was attached to them */
+	uint32_t gate_unheld;		 /* threads that the log has named as not held */
 	enum lien_on_use on_use;	 /* of the last offload */
 	uint64_t t_use;	 /* not to be looked at before: whether it needs what is away */
 	uint64_t t_told; /* those that were held up to then have been named in the log */
@@ -127,6 +129,7 @@ struct lien_agent_config {
 	const char *const *libraries; /* more files to probe; NULL-terminated or NULL */
 	const char *control; /* the control library that `lien run` uses; NULL: not installed */
 	bool no_multi;
+	unsigned threads;	/* that use CUDA and are followed; 0: the usual number */
 	unsigned ring_mib;	/* of the ring buffer, a power of 2; 0: the usual size */
 	bool no_journal;	/* all that is known goes with the agent */
 	uint64_t journal_limit; /* bytes, from which on a snapshot replaces it */
@@ -178,8 +181,9 @@ void lien_resume_stop(struct lien_agent *agent, bool started);
 
 /* watch.c: processes and their libraries. */
 int lien_watch_start(struct lien_agent *agent, const char *const *libraries);
-/* Start time in clock ticks; 0: there is no such process. */
-uint64_t lien_watch_start_of(uint32_t pid);
+/* Is the pid still that of the process that began then? It may run another program by now: that is
+ * told by events. */
+bool lien_watch_runs(uint32_t pid, uint64_t start);
 /* What may have been missed of the processes that the journal tells of. */
 void lien_watch_resume(struct lien_agent *agent);
 /* After the graph has taken in an event that tells of a process or a library. */

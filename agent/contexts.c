@@ -43,7 +43,7 @@ static void follow(struct lien_agent *agent, const struct lien_process *process)
 	if (!place.found)
 		return;
 	err = lien_probes_follow(agent->probes, process->pid, process->start, place.path);
-	if (lien_watch_start_of(process->pid) != process->start)
+	if (!lien_watch_runs(process->pid, process->start))
 		lien_probes_unfollow(
 			agent->probes, process->pid); /* another one has its number by now */
 	else if (err)

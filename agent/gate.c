@@ -6,7 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "agent/event_check.h"
+#include "loader/calls.h"
+#include "loader/follow.h"
 #include "loader/gate.h"
 
 #define RESTORE_MS 10000
@@ -30,8 +31,10 @@ struct attaching {
 	uint32_t pid;
 	bool all;
 	int err;
+	char path[256]; /* of the first that failed */
 };
 
+/* A library whose calls cannot be held is a hole in the gate. */
 static int attach_file(const struct lien_maps_entry *entry, void *arg)
 {
 	enum lien_library library = lien_library_of(entry->path);
@@ -39,21 +42,68 @@ static int attach_file(const struct lien_maps_entry *entry, void *arg)
 	char path[512];
 	int err;
 
-	if (!entry->executable || (library != LIEN_LIB_CUDA && library != LIEN_LIB_NCCL) ||
-		lien_maps_open_path(attaching->pid, entry, path, sizeof(path)))
+	if (!entry->executable || (library != LIEN_LIB_CUDA && library != LIEN_LIB_NCCL))
 		return 0;
-	err = lien_probes_gate_file(
-		attaching->agent->probes, attaching->pid, library, path, attaching->all);
-	if (err && err != -ENODATA && !attaching->err)
+	err = lien_maps_open_path(attaching->pid, entry, path, sizeof(path));
+	if (!err)
+		err = lien_probes_gate_file(
+			attaching->agent->probes, attaching->pid, library, path, attaching->all);
+	if (err && err != -ENODATA && !attaching->err) {
 		attaching->err = err;
+		snprintf(attaching->path, sizeof(attaching->path), "%s", entry->path);
+	}
 	return 0;
+}
+
+/* Puts the gate on all libraries that the process has mapped. */
+static int attach_libraries(
+	struct lien_agent *agent, struct lien_tracked *tracked, char *why, size_t size)
+{
+	struct attaching attaching = {
+		.agent = agent, .pid = tracked->pid, .all = tracked->gate_all};
+	struct lien_probe_gate gate;
+	int err;
+
+	if (!lien_probes_gate_get(agent->probes, tracked->pid, &gate))
+		return -ENOENT;
+	tracked->gate_mapped = gate.mapped; /* before: what is mapped from now on is seen again */
+	err = lien_maps_read(tracked->pid, attach_file, &attaching);
+	if (attaching.err) {
+		snprintf(why, size, "its threads cannot be held back in %s: %s", attaching.path,
+			strerror(-attaching.err));
+		return attaching.err;
+	}
+	if (err)
+		snprintf(why, size, "its mappings cannot be read: %s", strerror(-err));
+	return err;
+}
+
+/* What a gate of this process would not see. 0, or -EBUSY and why. */
+static int check_known(struct lien_agent *agent, uint32_t pid, char *why, size_t size)
+{
+	struct lien_probe_process known;
+
+	if (!lien_probes_process(agent->probes, pid, &known)) {
+		snprintf(why, size,
+			"its user has more processes that use CUDA than lien follows: it is not "
+			"one of those");
+		return -EBUSY;
+	}
+	if (known.untracked)
+		snprintf(why, size,
+			"its user has more threads that use CUDA than lien follows, and some of "
+			"this process are not among those: try again with fewer threads");
+	else if (known.uncounted)
+		snprintf(why, size,
+			"its user has more communicators than lien counts, and some of this "
+			"process are not among those");
+	return known.untracked || known.uncounted ? -EBUSY : 0;
 }
 
 static int make(struct lien_agent *agent, struct lien_process *process, char *why, size_t size)
 {
-	struct attaching attaching = {.agent = agent, .pid = process->pid};
-	struct lien_control_state state;
 	struct lien_tracked *tracked = process->agent;
+	struct lien_control_state state;
 	int err;
 
 	if (!tracked || lien_link_state(process->pid, &tracked->place, &state)) {
@@ -63,15 +113,54 @@ static int make(struct lien_agent *agent, struct lien_process *process, char *wh
 			"library cannot be read");
 		return -EOPNOTSUPP;
 	}
-	attaching.all = tracked->gate_all;
+	err = check_known(agent, process->pid, why, size);
+	if (err)
+		return err;
 	err = lien_probes_gate(agent->probes, process->pid, process->start);
-	if (!err)
-		lien_maps_read(process->pid, attach_file, &attaching);
-	if (!err)
-		err = attaching.err;
 	if (err)
 		snprintf(why, size, "its threads cannot be held back: %s", strerror(-err));
-	return err;
+	return err ? err : attach_libraries(agent, tracked, why, size);
+}
+
+bool lien_gate_covers(struct lien_agent *agent, uint32_t pid, const struct lien_probe_gate *gate,
+	char *why, size_t size)
+{
+	struct lien_tracked *tracked = tracked_of(agent, pid);
+
+	if (tracked && gate->mapped != tracked->gate_mapped) {
+		if (!attach_libraries(agent, tracked, why, size))
+			snprintf(why, size, "process %u has just loaded a library", pid);
+		return false;
+	}
+	if (gate->unheld)
+		snprintf(why, size,
+			"thread %u of process %u blocks the signal that would hold it back, or the "
+			"process handles that otherwise; it has entered %s",
+			gate->unheld_tid, pid, lien_calls_name(gate->unheld_call));
+	else if (gate->untracked || gate->unlisted)
+		snprintf(why, size,
+			"more threads of process %u, or of its user, use CUDA than lien follows",
+			pid);
+	return !gate->unheld && !gate->untracked && !gate->unlisted;
+}
+
+/* Since all were at rest. Threads that are held without being known wait for the end like others.
+ */
+static int still_holds(struct lien_agent *agent, uint32_t pid, char *why, size_t size)
+{
+	struct lien_tracked *tracked = tracked_of(agent, pid);
+	struct lien_probe_gate gate;
+
+	if (!tracked || !lien_probes_gate_get(agent->probes, pid, &gate))
+		return 0; /* it has ended */
+	if (gate.unheld)
+		snprintf(why, size,
+			"thread %u, which blocks the signal that would hold it back, has entered "
+			"%s",
+			gate.unheld_tid, lien_calls_name(gate.unheld_call));
+	else if (gate.mapped != tracked->gate_mapped)
+		snprintf(why, size, "it has loaded another library of CUDA's or NCCL's");
+	return gate.unheld || gate.mapped != tracked->gate_mapped ? -EAGAIN : 0;
 }
 
 static int shut_gate(
@@ -133,8 +222,10 @@ static void open_gate(struct lien_agent *agent, uint32_t pid)
 	struct lien_tracked *tracked = tracked_of(agent, pid);
 
 	lien_probes_ungate(agent->probes, pid);
-	if (tracked)
+	if (tracked) {
 		tracked->gate_all = false;
+		tracked->gate_unheld = 0;
+	}
 }
 
 int lien_gate_step(void *context, uint32_t pid, enum lien_gate_step step, char *why, size_t size)
@@ -153,6 +244,8 @@ int lien_gate_step(void *context, uint32_t pid, enum lien_gate_step step, char *
 		open_gate(agent, pid);
 		return 0;
 	}
+	if (step == LIEN_GATE_HOLDS)
+		return still_holds(agent, pid, why, size);
 	range_of(agent, pid, &low, &high);
 	return shut_gate(agent, pid, low, high, why, size);
 }
@@ -195,13 +288,35 @@ static int find_use(
 			return 0;
 		tracked->t_told = held->t;
 		lien_log(5, "process %u waits in %s for a restore", who->pid,
-			lien_call_name(held->call));
+			lien_calls_name(held->call));
 	} else if (!first->tracked || held->t < first->held.t) {
 		first->tracked = tracked;
 		first->held = *held;
 		first->on_use = on_use;
 	}
 	return 0;
+}
+
+/* Nothing stops a thread that the signal does not reach: what comes of it can only be told. */
+static void name_unheld(struct lien_agent *agent)
+{
+	struct lien_process *process;
+	struct lien_tracked *tracked;
+	struct lien_probe_gate gate;
+
+	for (process = lien_graph_first(agent->graph); process;
+		process = lien_graph_next(process)) {
+		tracked = process->agent;
+		if (!tracked || !lien_probes_gate_get(agent->probes, process->pid, &gate) ||
+			gate.unheld == tracked->gate_unheld)
+			continue;
+		tracked->gate_unheld = gate.unheld;
+		lien_log(3,
+			"process %u: thread %u has entered %s while memory is away, and blocks the "
+			"signal that would have held it back: if it uses that memory, the call "
+			"fails",
+			process->pid, gate.unheld_tid, lien_calls_name(gate.unheld_call));
+	}
 }
 
 void lien_gate_tick(struct lien_agent *agent)
@@ -216,11 +331,12 @@ void lien_gate_tick(struct lien_agent *agent)
 
 	if (agent->transaction || !lien_probes_gates(agent->probes))
 		return;
+	name_unheld(agent);
 	lien_probes_held(agent->probes, find_use, &first);
 	if (!first.tracked)
 		return;
 	pid = first.tracked->pid;
-	call = lien_call_name(first.held.call);
+	call = lien_calls_name(first.held.call);
 	first.tracked->t_use = lien_now_ns() + AGAIN_NS;
 	if (first.on_use == LIEN_ON_USE_FAIL) {
 		err = kill(pid, SIGABRT) ? errno : 0;
@@ -253,7 +369,7 @@ static int view_held(
 	if (tracked && lien_sees(view->viewer, process))
 		json_array_append_new(
 			view->list, json_pack("{s:i, s:i, s:s, s:f, s:s}", "pid", who->pid, "tid",
-					    held->tid, "call", lien_call_name(held->call), "ms",
+					    held->tid, "call", lien_calls_name(held->call), "ms",
 					    (lien_now_ns() - held->t) / 1e6, "on_use",
 					    lien_on_use_names[on_use_of(tracked, held->call)]));
 	return 0;

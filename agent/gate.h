@@ -14,6 +14,12 @@
 void lien_gate_set(struct lien_agent *agent, bool all);
 /* It has been: what is to happen to who needs the memory until it is back. */
 void lien_gate_set_on_use(struct lien_agent *agent, enum lien_on_use on_use);
+/*
+ * Before all are at rest: does the gate of the process hold everybody back, and know whom? Attaches
+ * to libraries that the process has mapped since. False and why.
+ */
+bool lien_gate_covers(struct lien_agent *agent, uint32_t pid, const struct lien_probe_gate *gate,
+	char *why, size_t size);
 /* For struct lien_transaction_ops. */
 int lien_gate_step(void *agent, uint32_t pid, enum lien_gate_step step, char *why, size_t size);
 

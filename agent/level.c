@@ -13,9 +13,10 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#include "agent/agent.h"
-#include "agent/event_check.h"
+#include "agent/gate.h"
 #include "agent/pids.h"
+#include "loader/calls.h"
+#include "loader/follow.h"
 #include "loader/gate.h"
 
 #define PASSES_MAX 256
@@ -389,6 +390,24 @@ static bool let_in(struct rest *rest, lien_pass_fn *pass, void *to,
 	return any;
 }
 
+unsigned lien_gate_background(void *context, uint32_t pid, uint64_t *comms, unsigned max)
+{
+	struct lien_agent *agent = context;
+	struct lien_probe_process known;
+	struct lien_process *process;
+	struct lien_comm *comm;
+	unsigned n = 0;
+
+	lien_agent_consume(agent);
+	process = lien_graph_process(agent->graph, pid);
+	if (!process || !lien_probes_process(agent->probes, pid, &known) || !known.nonblocking)
+		return 0;
+	RB_FOREACH (comm, lien_comm_tree, &process->comms)
+		if (n < max)
+			comms[n++] = comm->address;
+	return n;
+}
+
 static void say_who(const struct rest *rest, char *why, size_t size)
 {
 	const struct waiting *first = rest->waiting;
@@ -400,10 +419,10 @@ static void say_who(const struct rest *rest, char *why, size_t size)
 	if (standing && standing->comm->rank >= 0)
 		snprintf(why, size,
 			"rank %d (process %u) waits before %s, which others may wait for",
-			standing->comm->rank, first->who.pid, lien_call_name(first->held.call));
+			standing->comm->rank, first->who.pid, lien_calls_name(first->held.call));
 	else
 		snprintf(why, size, "process %u waits before %s, which others may wait for",
-			first->who.pid, lien_call_name(first->held.call));
+			first->who.pid, lien_calls_name(first->held.call));
 }
 
 /* Is no thread of the process in a call? */
@@ -415,6 +434,8 @@ static bool is_quiet(const struct rest *rest, uint32_t pid, bool *busy, char *wh
 
 	if (!lien_probes_gate_get(rest->agent->probes, pid, &gate))
 		return true;
+	if (!lien_gate_covers(rest->agent, pid, &gate, why, size))
+		return false;
 	if (gate.inside > held_in(rest, pid)) {
 		*busy = true;
 		snprintf(why, size, "a thread of process %u is in a call of NCCL or the driver",
@@ -427,13 +448,7 @@ static bool is_quiet(const struct rest *rest, uint32_t pid, bool *busy, char *wh
 			pid);
 		quiet = false;
 	}
-	if (!gate.unheld)
-		return quiet;
-	snprintf(why, size,
-		"thread %u of process %u blocks the signal that would hold it back, or the process "
-		"handles that otherwise; it has entered %s",
-		gate.unheld_tid, pid, lien_call_name(gate.unheld_call));
-	return false;
+	return quiet;
 }
 
 bool lien_gate_at_rest(void *context, const uint32_t *pids, const bool *busy, unsigned count,

@@ -8,4 +8,7 @@
 bool lien_gate_at_rest(void *agent, const uint32_t *pids, const bool *busy, unsigned count,
 	lien_pass_fn *pass, void *to, char *why, size_t size);
 
+/* Likewise: what NCCL may be at work on in the background. */
+unsigned lien_gate_background(void *agent, uint32_t pid, uint64_t *comms, unsigned max);
+
 #endif

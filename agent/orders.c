@@ -236,6 +236,7 @@ struct lien_transaction_ops lien_orders_ops(struct lien_agent *agent)
 	return (struct lien_transaction_ops){
 		.gate = gate ? lien_gate_step : NULL,
 		.at_rest = gate ? lien_gate_at_rest : NULL,
+		.background = lien_gate_background,
 		.replan = replan,
 		.adopt = lien_adopt_plan,
 		.adopted = lien_adopt_answered,
@@ -741,8 +742,7 @@ int lien_orders_link(struct lien_agent *agent, struct lien_process *process,
 		return err;
 	/* The pid may have been given to another process meanwhile: of the one that is held now, it
 	 * is known that it lives. */
-	if (lien_watch_start_of(process->pid) != process->start ||
-		!lien_link_alive(tracked->link)) {
+	if (!lien_watch_runs(process->pid, process->start) || !lien_link_alive(tracked->link)) {
 		lien_link_close(tracked->link);
 		tracked->link = NULL;
 		return -ESRCH;

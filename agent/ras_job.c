@@ -42,7 +42,7 @@ static int32_t own_pid(uint32_t pid)
 
 static void look_at(struct lien_ras_subject *subject)
 {
-	subject->gone = lien_watch_start_of(subject->pid) != subject->start;
+	subject->gone = !lien_watch_runs(subject->pid, subject->start);
 	subject->netns = lien_netns_of(subject->pid);
 	subject->own_pid = own_pid(subject->pid);
 	if (lien_ras_port_of(subject->pid, &subject->port))
@@ -378,7 +378,7 @@ void lien_ras_job_run(struct lien_job *base)
 		if (memory && !subject->gone)
 			find_places(subject, memory);
 		drop_doubtful(subject);
-		subject->gone |= lien_watch_start_of(subject->pid) != subject->start;
+		subject->gone |= !lien_watch_runs(subject->pid, subject->start);
 	}
 	free(memory);
 }

@@ -159,7 +159,7 @@ void lien_resume_ends(struct lien_agent *agent)
 		return;
 	for (process = lien_graph_first(agent->graph); process; process = next) {
 		next = lien_graph_next(process);
-		if (lien_watch_start_of(process->pid) == process->start)
+		if (lien_watch_runs(process->pid, process->start))
 			continue;
 		event = lien_agent_event_of(process->pid, process->start, LIEN_EVENT_EXIT);
 		lien_agent_event(agent, &event);

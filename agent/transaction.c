@@ -383,6 +383,17 @@ static void stage_more(struct lien_transaction *t, unsigned index)
 		n * sizeof(participant->items[0]), NULL, 0);
 }
 
+static void drain_one(struct lien_transaction *t, unsigned index)
+{
+	uint64_t comms[LIEN_WIRE_COMMS_MAX];
+	unsigned n = 0;
+
+	if (t->ops.background)
+		n = t->ops.background(
+			t->ops.context, t->processes[index].pid, comms, LIEN_WIRE_COMMS_MAX);
+	lien_transaction_order(t, index, LIEN_PHASE_DRAIN, 0, comms, n * sizeof(comms[0]), NULL, 0);
+}
+
 void lien_transaction_phase_begin(struct lien_transaction *t, enum lien_phase phase)
 {
 	uint32_t flags = phase == LIEN_PHASE_SAVE   ? t->flags & LIEN_WIRE_VERIFY
@@ -400,6 +411,8 @@ void lien_transaction_phase_begin(struct lien_transaction *t, enum lien_phase ph
 			continue;
 		if (phase == LIEN_PHASE_STAGE)
 			stage_more(t, i);
+		else if (phase == LIEN_PHASE_DRAIN)
+			drain_one(t, i);
 		else if (t->adopting && phase != LIEN_PHASE_OPEN)
 			lien_adopt_order(t, i, phase);
 		else
@@ -432,7 +445,12 @@ static void gate_each(struct lien_transaction *t, enum lien_gate_step step)
 		if (!t->participants[i].member || t->participants[i].gone)
 			continue;
 		err = t->ops.gate(t->ops.context, t->processes[i].pid, step, why, sizeof(why));
-		if (err && step != LIEN_GATE_OPEN)
+		if (err && step == LIEN_GATE_HOLDS && t->phase == LIEN_PHASE_DROP)
+			lien_transaction_fail(t, err,
+				"process %u, gate: %s after memory was saved; if it has written to "
+				"that memory, what it wrote is lost",
+				t->processes[i].pid, why);
+		else if (err && step != LIEN_GATE_OPEN)
 			lien_transaction_fail(
 				t, err, "process %u, gate: %s", t->processes[i].pid, why);
 	}
@@ -546,7 +564,7 @@ static void drained(struct lien_transaction *t)
 	uint32_t *pids = calloc(t->count + 1, sizeof(*pids));
 	bool *devices = calloc(t->count + 1, sizeof(*devices));
 	const char *busy = NULL;
-	char why[200] = "", device[64];
+	char why[200] = "", device[128];
 	unsigned i, n = 0;
 
 	for (i = 0; pids && devices && i < t->count; i++) {
@@ -554,8 +572,8 @@ static void drained(struct lien_transaction *t)
 			continue;
 		devices[n] = t->participants[i].busy;
 		if (t->participants[i].busy) {
-			snprintf(device, sizeof(device),
-				"process %u, drain: the device is still busy", t->processes[i].pid);
+			snprintf(device, sizeof(device), "process %u, drain: %s",
+				t->processes[i].pid, t->participants[i].busy_text);
 			busy = device;
 		}
 		pids[n++] = t->processes[i].pid;
@@ -631,10 +649,24 @@ static void phase_next(struct lien_transaction *t)
 }
 
 /* Called whenever something changed: goes on when every order has been answered. */
+/*
+ * Whether nobody has come through the gates since all were at rest. Asked before anything is taken
+ * away on the strength of what was saved; and once more at the end, for a thread that came through
+ * in between may have written to memory that was already saved.
+ */
+static bool gates_hold(struct lien_transaction *t)
+{
+	if (t->ops.gate && t->phase >= LIEN_PHASE_SAVE && t->phase <= LIEN_PHASE_DROP)
+		gate_each(t, LIEN_GATE_HOLDS);
+	return !t->stopping;
+}
+
 static void offload_advance(struct lien_transaction *t)
 {
 	if (!lien_transaction_idle(t))
 		return;
+	if (!t->stopping)
+		gates_hold(t);
 	if (t->phase == LIEN_PHASE_OPEN) {
 		lien_transaction_end(t);
 	} else if (t->adopting && (t->stopping || t->adoption)) {
@@ -665,8 +697,11 @@ static void offload_reply(
 
 	if (participant->phase != t->phase)
 		return; /* it was let in, or told that we are alive */
-	if (t->phase == LIEN_PHASE_DRAIN)
+	if (t->phase == LIEN_PHASE_DRAIN) {
 		participant->busy = reply->result;
+		snprintf(participant->busy_text, sizeof(participant->busy_text), "%.*s",
+			(int)sizeof(reply->text), reply->text);
+	}
 	if (t->phase == LIEN_PHASE_STAGE && participant->staged < participant->count &&
 		!t->stopping) {
 		stage_more(t, index);

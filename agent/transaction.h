@@ -61,6 +61,9 @@ enum lien_gate_step {
 	LIEN_GATE_MAKE, /* calls are counted while they run */
 	LIEN_GATE_SHUT, /* no more calls are let in */
 	LIEN_GATE_OPEN, /* and gone */
+	/* Nothing is changed: does it still hold everybody back since all were at rest? -EAGAIN and
+	 * who was not. */
+	LIEN_GATE_HOLDS,
 };
 
 /* Whom the gate is to let do the call that they are held at. */
@@ -84,6 +87,10 @@ struct lien_transaction_ops {
 	bool (*alive)(void *context, uint32_t pid, uint64_t start);
 	/* A process's gate. NULL: nobody can be held back. 0, or -errno and why. */
 	int (*gate)(void *context, uint32_t pid, enum lien_gate_step step, char *why, size_t size);
+	/* Communicators of the process that NCCL may be at work on in the background: it is to be
+	 * asked whether they are idle. Fills at most `max`, returns how many. NULL: there are none.
+	 */
+	unsigned (*background)(void *context, uint32_t pid, uint64_t *comms, unsigned max);
 	/* Is nobody in a call any more that may start work, in none of these processes? Calls pass
 	 * for threads that others wait for: those are behind. `busy`: for each process, is a device
 	 * of it? If not true: who is waited for. */

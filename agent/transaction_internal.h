@@ -26,8 +26,9 @@ struct participant {
 	uint64_t free_before;
 	bool created, exported;
 	unsigned asked, answered; /* entries of an adoption, in the present phase */
-	bool busy;		  /* its devices were when they were drained last */
-	struct share_in *shares;  /* exports of others that wait to be imported here */
+	bool busy;		  /* when it was drained last, and why */
+	char busy_text[80];
+	struct share_in *shares; /* exports of others that wait to be imported here */
 	unsigned shares_count, shares_room;
 	unsigned batch;					/* shares in the import under way */
 	struct lien_wire_room rooms[LIEN_WIRE_DEVICES]; /* what its devices need, and have */

@@ -394,9 +394,9 @@ static void finished(
 		t->result.lost = true;
 		t->processes[index].lost_mappings = reply->arg2;
 		lien_transaction_fail(t, -EOWNERDEAD,
-			"memory of process %u, which has ended, is gone for good: process %u "
-			"mapped it at "
-			"%" PRIu64 " places, which are empty now; all else is back",
+			"memory of process %u, which has ended or become another program, is gone "
+			"for good: process %u mapped it at %" PRIu64
+			" places, which are empty now; all else is back",
 			owner, t->processes[index].pid, reply->arg2);
 	}
 	lien_transaction_progress(t);

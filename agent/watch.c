@@ -53,11 +53,11 @@ static int read_stat(uint32_t pid, struct stat_line *stat)
 		       : -ESRCH;
 }
 
-uint64_t lien_watch_start_of(uint32_t pid)
+bool lien_watch_runs(uint32_t pid, uint64_t start)
 {
 	struct stat_line stat;
 
-	return read_stat(pid, &stat) ? 0 : stat.start;
+	return !read_stat(pid, &stat) && stat.start == LIEN_START_TICKS(start);
 }
 
 /* No thread of it runs any more. A process whose first thread has ended may go on, and looks like
@@ -66,7 +66,7 @@ bool lien_watch_has_ended(uint32_t pid, uint64_t start)
 {
 	struct stat_line stat;
 
-	return read_stat(pid, &stat) || stat.start != start ||
+	return read_stat(pid, &stat) || stat.start != LIEN_START_TICKS(start) ||
 	       ((stat.state == 'Z' || stat.state == 'X') && stat.threads <= 1);
 }
 
@@ -230,11 +230,26 @@ static bool seen_whole(struct lien_agent *agent, struct lien_process *process)
 	return false;
 }
 
+/* As the kernel side names the process; 0: there is none. */
+static uint64_t start_of(struct lien_agent *agent, uint32_t pid)
+{
+	const struct lien_process *process = lien_graph_process(agent->graph, pid);
+	struct stat_line stat;
+	uint64_t start;
+
+	if (read_stat(pid, &stat))
+		return 0;
+	if (process && LIEN_START_TICKS(process->start) == stat.start)
+		return process->start;
+	start = lien_probes_start_of(agent->probes, pid);
+	return LIEN_START_TICKS(start) == stat.start ? start : stat.start;
+}
+
 /* A process that ran before the agent did: what it did until now is not known. */
 static void adopt(struct lien_agent *agent, uint32_t pid)
 {
 	struct reading reading = {agent, pid, 0, false, false};
-	uint64_t start = lien_watch_start_of(pid);
+	uint64_t start = start_of(agent, pid);
 	struct lien_process *process;
 	struct lien_event event;
 	int err;

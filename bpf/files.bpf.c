@@ -1,21 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-/* Which open files of which processes are exported GPU memory, now: an iterator, run when asked. */
+/*
+ * Iterators, run when the agent asks: which open files of which processes are exported GPU memory,
+ * and which program each process runs.
+ */
 #define LIEN_BPF
-#include "kernel.h"
-#include <bpf/bpf_helpers.h>
-#include <bpf/bpf_core_read.h>
+#include "exports.h"
 #include "pids.h"
-#include <lien/probe.h>
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
-
-/* That of trace.bpf.c. */
-struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, 131072);
-	__type(key, struct lien_probe_share);
-	__type(value, __u64);
-} shares SEC(".maps");
 
 SEC("iter/task_file")
 int lien_files(struct bpf_iter__task_file *ctx)
@@ -26,18 +18,29 @@ int lien_files(struct bpf_iter__task_file *ctx)
 	struct file *file = ctx->file;
 	__u64 *number;
 
-	if (!task || !file)
+	if (!task || file_key(&key, file))
 		return 0;
-	key.file = (__u64)file;
-	key.private_data = (__u64)BPF_CORE_READ(file, private_data);
-	key.inode = BPF_CORE_READ(file, f_inode, i_ino);
-	key.device = BPF_CORE_READ(file, f_inode, i_sb, s_dev);
 	number = bpf_map_lookup_elem(&shares, &key);
 	if (!number)
 		return 0;
 	found.share = *number;
 	found.pid = pid_in_agent(BPF_CORE_READ(task, group_leader));
 	found.fd = ctx->fd;
+	if (found.pid)
+		bpf_seq_write(ctx->meta->seq, &found, sizeof(found));
+	return 0;
+}
+
+SEC("iter/task")
+int lien_images(struct bpf_iter__task *ctx)
+{
+	struct task_struct *task = ctx->task;
+	struct lien_probe_image found = {};
+
+	if (!task || BPF_CORE_READ(task, group_leader) != task)
+		return 0;
+	found.pid = pid_in_agent(task);
+	found.start = image_of(task);
 	if (found.pid)
 		bpf_seq_write(ctx->meta->seq, &found, sizeof(found));
 	return 0;

@@ -1,12 +1,37 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * The gate: while memory is being moved or is away, threads that would work on it are stopped at
- * the first instruction of the call. Included by trace.bpf.c, whose maps and threads it uses.
- * Attached to one process at a time (loader/gate.c). A call that was let in is counted until it
- * returns, for what it starts may be started at its end.
+ * the first instruction of the call. Attached to one process at a time (loader/gate.c). A call that
+ * was let in is counted until it returns, for what it starts may be started at its end.
+ *
+ * Whatever goes wrong here is counted in struct lien_probe_gate, and the agent refuses or undoes
+ * the transaction: a thread is never let in because something found no room.
  */
 #ifndef LIEN_BPF_GATE_H
 #define LIEN_BPF_GATE_H
+
+#include "nccl.h"
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, PROCESSES_MAX);
+	__type(key, __u32);
+	__type(value, struct lien_probe_gate);
+} gates SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, PROCESSES_MAX);
+	__type(key, __u32);
+	__type(value, struct lien_probe_shut);
+} shut SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, THREADS_MAX);
+	__type(key, struct lien_probe_held_key);
+	__type(value, struct lien_probe_held);
+} held SEC(".maps");
 
 static __always_inline void held_key(struct lien_probe_held_key *key, const struct thread *thread)
 {
@@ -71,6 +96,15 @@ static __always_inline void gate_end(__u32 pid)
 		bpf_for_each_map_elem(&held, held_drop, &pid, 0);
 }
 
+/* The process has mapped one of the libraries, which may be a copy without the gate's probes. */
+static __always_inline void gate_library_mapped(__u32 pid)
+{
+	struct lien_probe_gate *gate = bpf_map_lookup_elem(&gates, &pid);
+
+	if (gate)
+		__sync_fetch_and_add(&gate->mapped, 1);
+}
+
 /* The communicator that a gated call is about; 0: none that could be told by its arguments. */
 static __always_inline __u64 gated_comm(const struct arguments *arguments, __u32 call)
 {
@@ -98,18 +132,6 @@ static __always_inline __u64 gated_comm(const struct arguments *arguments, __u32
 	return 0;
 }
 
-/* Does the control library call, or has it been asked to call for the application? */
-static __always_inline int of_control(const struct thread *thread, __u64 sp)
-{
-	struct lien_probe_control *control = bpf_map_lookup_elem(&controls, &thread->pid);
-	__u64 caller = 0;
-
-	if (!control || bpf_probe_read_user(&caller, sizeof(caller), (void *)sp))
-		return 0;
-	return caller >= control->text && caller < control->text_end &&
-	       !(caller >= control->translate && caller < control->translate_end);
-}
-
 /* Inside a group whose first calls were let in, the others must follow: none of them starts before
  * the last. What ends a group holds nothing up that is not held already, if it was seen to begin.
  */
@@ -120,64 +142,122 @@ static __always_inline int let_in(struct thread *thread, __u32 call)
 	       (thread->group && thread->group_calls);
 }
 
-/*
- * A copy between places that do not move, or a value written to one, or a call about the memory at
- * one. What names memory by handle waits before the handle is looked up (control/translate.c): it
- * would be another one after a restore. Those that wait there are held at handle 0.
- */
-static __always_inline int elsewhere(
-	const struct arguments *arguments, const struct lien_probe_shut *range, __u32 call)
+/* Does [from, from + bytes) reach into what is moved? A range that wraps around does. */
+static __always_inline int reaches(const struct lien_probe_shut *range, __u64 from, __u64 bytes)
 {
-	__u64 to = arguments->arg[0], from = to;
+	__u64 end = from + bytes;
 
-	switch (call) {
-	case LIEN_CALL_CU_MEM_RETAIN:
-		return arguments->arg[1] < range->low || arguments->arg[1] >= range->high;
-	case LIEN_CALL_CU_MEM_UNMAP:
-	case LIEN_CALL_CU_MEM_SET_ACCESS:
-		return to + arguments->arg[1] <= range->low || to >= range->high;
-	case LIEN_CALL_CU_MEM_RELEASE:
-		return arguments->arg[0] != 0;
-	case LIEN_CALL_CU_MEM_EXPORT:
-		return arguments->arg[1] != 0;
-	case LIEN_CALL_CU_MEM_MAP:
-		return 1;
-	}
-	if (call < LIEN_CALL_CU_COPY || call > LIEN_CALL_CU_SET_32_ASYNC_PTSZ ||
-		(call >= LIEN_CALL_CU_COPY_2D && call <= LIEN_CALL_CU_COPY_2D_ASYNC_PTSZ))
-		return 0;
-	if (call < LIEN_CALL_CU_COPY_PEER)
-		from = arguments->arg[1];
-	else if (call < LIEN_CALL_CU_COPY_2D)
-		from = arguments->arg[2];
-	return (to < range->low || to >= range->high) && (from < range->low || from >= range->high);
+	return end < from || (from < range->high && end > range->low);
 }
 
-static __noinline void hold(struct thread *thread, const struct arguments *arguments,
-	struct lien_probe_gate *gate, __u32 call)
+/*
+ * May the call work on what is moved, or ask about it? What the arguments do not tell is taken for
+ * a yes. `translated`: the control library makes the call for the application. If it names memory
+ * by handle, it has waited before the handle was looked up (control/translate.c), for that is
+ * another one after a restore; and where it has to wait, it calls with handle 0 and is held.
+ */
+static __noinline int concerns(const struct arguments *arguments,
+	const struct lien_probe_shut *range, __u32 flags, int translated)
 {
-	struct lien_probe_control *control = bpf_map_lookup_elem(&controls, &thread->pid);
-	struct lien_probe_held_key key;
+	const __u64 *arg = arguments->arg;
+	__u64 bytes;
+
+	switch (LIEN_CALL_TOUCHES(flags)) {
+	case LIEN_TOUCHES_COPY:
+		return reaches(range, arg[0], arg[2]) || reaches(range, arg[1], arg[2]);
+	case LIEN_TOUCHES_COPY_PEER:
+		return reaches(range, arg[0], arg[4]) || reaches(range, arg[2], arg[4]);
+	case LIEN_TOUCHES_SET_8:
+		return reaches(range, arg[0], arg[2]);
+	case LIEN_TOUCHES_SET_16:
+	case LIEN_TOUCHES_SET_32:
+		bytes = arg[2] * (LIEN_CALL_TOUCHES(flags) == LIEN_TOUCHES_SET_16 ? 2 : 4);
+		return arg[2] >> 56 || reaches(range, arg[0], bytes);
+	case LIEN_TOUCHES_RANGE:
+		return reaches(range, arg[0], arg[1]);
+	case LIEN_TOUCHES_AT_1:
+		return reaches(range, arg[1], 8);
+	case LIEN_TOUCHES_AT_2:
+		return reaches(range, arg[2], 1);
+	case LIEN_TOUCHES_AT_3:
+		return reaches(range, arg[3], 1);
+	case LIEN_TOUCHES_HANDLE_0:
+		return !translated || !arg[0];
+	case LIEN_TOUCHES_HANDLE_1:
+		return !translated || !arg[1];
+	case LIEN_TOUCHES_HANDLE_3:
+	case LIEN_TOUCHES_HANDLES:
+		return !translated;
+	}
+	return 1;
+}
+
+/* Stops the thread before the call. Where that cannot be done, says so. */
+static __noinline void hold(struct lien_probe_gate *gate, const struct lien_probe_held_key *key,
+	const struct lien_probe_held *value)
+{
+	struct lien_probe_control *control = bpf_map_lookup_elem(&controls, &key->pid);
+	int listed;
+
+	if (control && takes_signal(control)) {
+		listed = !bpf_map_update_elem(&held, key, value, BPF_ANY);
+		if (!bpf_send_signal_thread(control->signal)) {
+			/* It waits until the gate opens: nobody can let it in before. */
+			if (!listed)
+				__sync_fetch_and_add(&gate->unlisted, 1);
+			return;
+		}
+		bpf_map_delete_elem(&held, key);
+	}
+	gate->unheld_tid = key->tid;
+	gate->unheld_call = value->call;
+	__sync_fetch_and_add(&gate->unheld, 1);
+}
+
+/* A gate that has not seen the thread yet knows nothing of its groups. */
+static __always_inline void meet(struct thread *thread, const struct lien_probe_gate *gate)
+{
+	if (thread->gate_turn == gate->turn)
+		return;
+	thread->gate_turn = gate->turn;
+	thread->gate_sp = 0;
+	thread->group = thread->group_calls = thread->group_known = 0;
+	thread->group_inside = 0;
+}
+
+/* Counts the call, and holds the thread before it if it must be. `thread` NULL: it finds no room
+ * among those that are followed. */
+static __noinline void gate_enter(struct lien_probe_gate *gate, struct thread *thread,
+	const struct arguments *arguments, __u64 cookie, int translated)
+{
+	__u32 call = LIEN_COOKIE_CALL(cookie), flags = LIEN_COOKIE_FLAGS(cookie);
+	struct task_struct *task = (void *)bpf_get_current_task();
+	struct lien_probe_held_key key = {.pid = leader_pid(task), .tid = pid_in_agent(task)};
 	struct lien_probe_held value = {
 		.comm = gated_comm(arguments, call),
 		.t = bpf_ktime_get_ns(),
 		.call = call,
 		.peer = arguments->arg[3],
-		.unsure = !thread->group_known,
-		.tid = own_tid((void *)bpf_get_current_task()),
+		.unsure = !thread || !thread->group_known,
+		.tid = own_tid(task),
 	};
+	struct lien_probe_shut *range = bpf_map_lookup_elem(&shut, &key.pid);
 
-	if (control && takes_signal(control)) {
-		held_key(&key, thread);
-		if (!bpf_map_update_elem(&held, &key, &value, BPF_ANY)) {
-			if (!bpf_send_signal_thread(control->signal))
-				return;
-			bpf_map_delete_elem(&held, &key);
-		}
+	if (thread) {
+		thread->gate_sp = arguments->sp;
+		__sync_fetch_and_add(&gate->inside, 1);
+	} else {
+		__sync_fetch_and_add(&gate->untracked, 1);
 	}
-	gate->unheld_tid = thread->tid;
-	gate->unheld_call = call;
-	__sync_fetch_and_add(&gate->unheld, 1);
+	if (range && !(thread && let_in(thread, call)) &&
+		concerns(arguments, range, flags, translated))
+		hold(gate, &key, &value);
+	if (!thread)
+		return;
+	if (call == LIEN_CALL_NCCL_GROUP_START)
+		thread->group_known = ++thread->group;
+	else if (thread->group && LIEN_CALL_IS_TRAFFIC(call))
+		thread->group_calls++;
 }
 
 SEC("uprobe")
@@ -185,34 +265,31 @@ int lien_gate_entry(struct pt_regs *ctx)
 {
 	struct arguments arguments = {
 		.arg = {ctx->di, ctx->si, ctx->dx, ctx->cx, ctx->r8, ctx->r9}, .sp = ctx->sp};
-	__u32 call = LIEN_COOKIE_CALL(bpf_get_attach_cookie(ctx));
-	struct thread *thread = thread_get();
+	struct task_struct *task = (void *)bpf_get_current_task();
+	struct lien_probe_control *control;
 	struct lien_probe_gate *gate;
-	struct lien_probe_shut *range;
+	struct thread *thread;
+	__u64 caller = 0;
+	__u32 pid = leader_pid(task);
 
-	gate = thread ? bpf_map_lookup_elem(&gates, &thread->pid) : 0;
-	if (!gate || gate->start != thread->start || of_control(thread, arguments.sp))
+	gate = bpf_map_lookup_elem(&gates, &pid);
+	if (!gate || gate->start != image_of(task))
 		return 0;
-	if (thread->gate_turn != gate->turn) {
-		thread->gate_turn = gate->turn;
-		thread->gate_sp = 0;
-		thread->group = thread->group_calls = thread->group_known = 0;
-		thread->group_inside = 0;
+	bpf_probe_read_user(&caller, sizeof(caller), (void *)arguments.sp);
+	control = bpf_map_lookup_elem(&controls, &pid);
+	if (called_by_control(control, caller))
+		return 0;
+	thread = thread_get();
+	if (thread) {
+		meet(thread, gate);
+		/* Within a call that was let in; or seen by the probes of an earlier gate as well,
+		 * which take their time to go. */
+		if (thread->gate_sp && arguments.sp <= thread->gate_sp)
+			return 0;
+		gate_leave(thread);
 	}
-	/* Within a call that was let in; or seen by the probes of an earlier gate as well, which
-	 * take their time to go. */
-	if (thread->gate_sp && arguments.sp <= thread->gate_sp)
-		return 0;
-	gate_leave(thread);
-	thread->gate_sp = arguments.sp;
-	__sync_fetch_and_add(&gate->inside, 1);
-	range = bpf_map_lookup_elem(&shut, &thread->pid);
-	if (range && !let_in(thread, call) && !elsewhere(&arguments, range, call))
-		hold(thread, &arguments, gate, call);
-	if (call == LIEN_CALL_NCCL_GROUP_START)
-		thread->group_known = ++thread->group;
-	else if (thread->group && LIEN_CALL_IS_TRAFFIC(call))
-		thread->group_calls++;
+	gate_enter(gate, thread, &arguments, bpf_get_attach_cookie(ctx),
+		control && caller >= control->translate && caller < control->translate_end);
 	return 0;
 }
 
@@ -227,6 +304,8 @@ int lien_gate_return(struct pt_regs *ctx)
 		return 0;
 	if (thread->last_sp == ctx->sp - 8)
 		thread->last_sp = 0;
+	if (LIEN_CALL_IS_NCCL(call))
+		note_progress(thread, ctx->ax);
 	if (thread->gate_sp != ctx->sp - 8)
 		return 0;
 	gate_enter_group(thread);

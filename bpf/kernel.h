@@ -22,6 +22,22 @@ struct pid_namespace {
 	struct ns_common ns;
 };
 
+typedef struct {
+	unsigned int val;
+} kuid_t;
+
+struct user_namespace {
+	struct user_namespace *parent;
+	int level;
+	kuid_t owner;
+	struct ns_common ns;
+};
+
+struct cred {
+	kuid_t uid;
+	struct user_namespace *user_ns;
+};
+
 struct upid {
 	int nr;
 	struct pid_namespace *ns;
@@ -101,6 +117,11 @@ struct bpf_iter_meta {
 
 struct task_struct;
 
+struct bpf_iter__task {
+	struct bpf_iter_meta *meta;
+	struct task_struct *task;
+};
+
 struct bpf_iter__task_file {
 	struct bpf_iter_meta *meta;
 	struct task_struct *task;
@@ -124,8 +145,10 @@ struct task_struct {
 	struct mm_struct *mm;
 	int pid, tgid;
 	__u64 start_boottime;
+	__u64 self_exec_id;
 	struct task_struct *group_leader;
 	struct pid *thread_pid;
+	const struct cred *cred;
 	struct files_struct *files;
 	struct signal_struct *signal;
 	struct sighand_struct *sighand;
@@ -137,12 +160,6 @@ struct task_struct {
 
 /* Tracepoint records (/sys/kernel/tracing/events/syscalls): a stable user interface, one word each.
  */
-struct syscall_enter {
-	__u64 common;
-	__u64 number;
-	__u64 arg[6];
-};
-
 struct syscall_exit {
 	__u64 common;
 	__u64 number;

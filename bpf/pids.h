@@ -6,9 +6,23 @@
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_core_read.h>
+#include <lien/probe.h>
 
 /* Pid namespace of the agent: pids are reported as it sees them. */
 const volatile __u32 lien_pidns = 0;
+/* The agent knows how often the processes that it found have called exec. */
+const volatile __u32 lien_exec_known = 0;
+
+/* Which program a process runs: see lien_event.start. */
+static __always_inline __u64 image_of(struct task_struct *task)
+{
+	__u64 ticks = BPF_CORE_READ(task, group_leader, start_boottime) / LIEN_TICK_NS;
+	__u64 execs = 0;
+
+	if (lien_exec_known && bpf_core_field_exists(task->self_exec_id))
+		execs = BPF_CORE_READ(task, group_leader, self_exec_id);
+	return LIEN_START(ticks, execs);
+}
 
 /* Pid of a task as the agent sees it; 0 for tasks outside the agent's pid namespace. */
 static __noinline __u32 pid_in_agent(struct task_struct *task)

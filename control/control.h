@@ -58,6 +58,11 @@ uint64_t lien_control_inode(int fd);
 
 /* Orders. 0, -errno or a CUresult; on failure reply.text says what, and reply.arg where. */
 int lien_order_drain(struct lien_control *control, unsigned limit_ms);
+/* nccl.c: looks for NCCL in the process. Takes the loader's lock. */
+void lien_nccl_find(void);
+/* Whether NCCL is done with what it does on these communicators in the background: 0, -ETIMEDOUT,
+ * or -ENOSYS where it cannot be asked. */
+int lien_nccl_idle(struct lien_control *control, const uint64_t *comms, unsigned count);
 /* Its thread still waits for a device; ends that thread, which then must not, and frees. NULL:
  * there is none. */
 int lien_drain_busy(struct lien_drain *drain);

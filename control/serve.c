@@ -360,6 +360,7 @@ static int gate(struct lien_control *control, const struct message *message)
 			control->staged = message->header.arg2;
 			control->expired = 0;
 		}
+		lien_nccl_find(); /* while no thread is held that may have the loader's lock */
 		lien_gate_shut();
 		return 0;
 	case LIEN_WIRE_GATE_PASS:
@@ -436,7 +437,11 @@ static int obey(struct lien_control *control, int fd, struct message *message)
 	case LIEN_WIRE_STAGE:
 		return stage(control, message);
 	case LIEN_WIRE_DRAIN:
-		return lien_order_drain(control, message->header.arg);
+		result = lien_order_drain(control, message->header.arg);
+		return result ? result
+			      : lien_nccl_idle(control,
+					(const void *)(message->bytes + sizeof(message->header)),
+					message->body / sizeof(uint64_t));
 	case LIEN_WIRE_CHECK:
 		if (!lien_translate_settle())
 			return lien_control_fail(control, -EBUSY, 0,

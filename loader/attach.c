@@ -162,7 +162,7 @@ static int find_calls(const struct lien_probes *probes, struct lien_attached *at
 	for (pass = 0; pass < 3; pass++) {
 		for (i = 0; i < places.count; i++) {
 			place = &places.places[i];
-			if (!place->call->traced || pass_of(place->call) != pass)
+			if (pass_of(place->call) != pass)
 				continue;
 			if (place->offset == UINT64_MAX)
 				attached->file.missing[missing++] = place->call->symbol;

@@ -1,31 +1,38 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "loader/calls.h"
 
+#include <errno.h>
 #include <string.h>
 #include <unistd.h>
 
 #include <lien/probe.h>
 #include "loader/elf_symbols.h"
+#include "loader/gated.h"
 
 static const struct lien_probed_call calls[] = {
 #define CALL_ROW(name, number, lib, symbol, flags)                                                 \
-	{symbol, LIEN_CALL_##name, LIEN_LIB_##lib, flags, true},
+	{symbol, LIEN_CALL_##name, LIEN_LIB_##lib, flags},
 	LIEN_CALLS(CALL_ROW)
-#undef CALL_ROW
-#define CALL_ROW(name, number, lib, symbol, flags)                                                 \
-	{symbol, LIEN_CALL_##name, LIEN_LIB_##lib, flags, false},
-		LIEN_GATE_CALLS(CALL_ROW)
 #undef CALL_ROW
 };
 
-#define CALLS (sizeof(calls) / sizeof(calls[0]))
+/* Those that the gate alone knows by number. */
+static const struct lien_probed_call gate_calls[] = {
+#define CALL_ROW(name, number, lib, symbol, flags)                                                 \
+	{symbol, LIEN_CALL_##name, LIEN_LIB_##lib, flags},
+	LIEN_GATE_CALLS(CALL_ROW)
+#undef CALL_ROW
+};
+
+#define CALLS	   (sizeof(calls) / sizeof(calls[0]))
+#define GATE_CALLS (sizeof(gate_calls) / sizeof(gate_calls[0]))
 
 const char *lien_calls_symbol(const char *name)
 {
 	unsigned i;
 
 	for (i = 0; i < CALLS; i++)
-		if (calls[i].traced && !strcmp(calls[i].symbol, name))
+		if (!strcmp(calls[i].symbol, name))
 			return calls[i].symbol;
 	return NULL;
 }
@@ -71,16 +78,100 @@ int lien_calls_look_up(struct lien_call_places *places, int fd, enum lien_librar
 	return err < 0 ? err : 0;
 }
 
-bool lien_probe_set_add(
-	struct lien_probe_set *set, const struct lien_call_place *place, unsigned attachment)
+/* False: it is there already, under another name. */
+static bool add(struct lien_probe_set *set, uint64_t offset, uint64_t cookie)
 {
 	unsigned i;
 
 	for (i = 0; i < set->count; i++)
-		if (set->offsets[i] == place->offset)
+		if (set->offsets[i] == offset)
 			return false;
-	set->offsets[set->count] = place->offset;
-	set->cookies[set->count++] =
-		LIEN_COOKIE(place->call->number, place->call->flags, attachment);
+	set->offsets[set->count] = offset;
+	set->cookies[set->count++] = cookie;
 	return true;
+}
+
+bool lien_probe_set_add(
+	struct lien_probe_set *set, const struct lien_call_place *place, unsigned attachment)
+{
+	return add(set, place->offset,
+		LIEN_COOKIE(place->call->number, place->call->flags, attachment));
+}
+
+static const struct lien_probed_call *find(
+	const struct lien_probed_call *among, unsigned count, const char *symbol)
+{
+	unsigned i;
+
+	for (i = 0; i < count; i++)
+		if (!strcmp(among[i].symbol, symbol))
+			return &among[i];
+	return NULL;
+}
+
+static unsigned number_of(const char *symbol)
+{
+	const struct lien_probed_call *call = find(calls, CALLS, symbol);
+
+	if (!call)
+		call = find(gate_calls, GATE_CALLS, symbol);
+	return call ? call->number : lien_gated_number(symbol);
+}
+
+struct gating {
+	struct lien_probe_set *set;
+	int fd;
+	enum lien_library library;
+	bool all;
+	unsigned attachment;
+};
+
+static int add_gated(void *context, const char *symbol, uint64_t offset)
+{
+	struct gating *gating = context;
+	unsigned touches;
+	enum lien_gating how = lien_gated(gating->library, symbol, &touches);
+
+	if (how == LIEN_GATING_NONE || (how == LIEN_GATING_ALL && !gating->all))
+		return 0;
+	if (offset == UINT64_MAX)
+		return -EOPNOTSUPP;
+	if (gating->set->count == LIEN_PROBE_SET_MAX)
+		return -E2BIG;
+	add(gating->set, behind_endbr(gating->fd, offset),
+		LIEN_COOKIE(
+			number_of(symbol), LIEN_CALL_TOUCHES_FLAG(touches), gating->attachment));
+	return 0;
+}
+
+int lien_calls_gated(struct lien_probe_set *set, int fd, enum lien_library library, bool all,
+	unsigned attachment)
+{
+	struct gating gating = {set, fd, library, all, attachment};
+	struct lien_elf *elf;
+	int err;
+
+	set->count = 0;
+	err = lien_elf_open(fd, &elf);
+	if (err)
+		return err;
+	err = lien_elf_exports(elf, add_gated, &gating);
+	lien_elf_close(elf);
+	return err;
+}
+
+const char *lien_calls_name(unsigned number)
+{
+	const char *name = NULL;
+	unsigned i;
+
+	for (i = 0; i < CALLS && !name; i++)
+		if (calls[i].number == number)
+			name = calls[i].symbol;
+	for (i = 0; i < GATE_CALLS && !name; i++)
+		if (gate_calls[i].number == number)
+			name = gate_calls[i].symbol;
+	if (!name)
+		name = lien_gated_name(number);
+	return name ? name : "a call of the driver or NCCL";
 }

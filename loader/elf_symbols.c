@@ -163,8 +163,6 @@ static bool fits(const struct search *search, const GElf_Sym *symbol)
 {
 	int type = GELF_ST_TYPE(symbol->st_info);
 
-	if (symbol->st_shndx == SHN_UNDEF || symbol->st_shndx == SHN_ABS || !symbol->st_name)
-		return false;
 	return search->functions ? type == STT_FUNC : type == STT_OBJECT || type == STT_NOTYPE;
 }
 
@@ -212,15 +210,21 @@ static const uint16_t *versions_of(Elf *elf, Elf_Scn *table, uint64_t count)
 
 #define VERSION_HIDDEN 0x8000
 
-static int search_table(struct search *search, Elf_Scn *section, const GElf_Shdr *header)
+/* A symbol of a table. `old`: for programs that were linked long ago. */
+typedef int symbol_fn(
+	void *context, const char *name, const GElf_Sym *symbol, bool exported, bool old);
+
+/* Each named symbol of a table, until fn returns something else than 0, which is returned. */
+static int walk_table(
+	Elf *elf, Elf_Scn *section, const GElf_Shdr *header, symbol_fn *fn, void *context)
 {
 	bool exported = header->sh_type == SHT_DYNSYM;
-	Elf *elf = search->elf->elf;
 	GElf_Shdr names_header;
 	Elf_Data *data, *names;
 	const uint16_t *versions;
 	Elf_Scn *names_section;
 	uint64_t count;
+	int err = 0;
 
 	names_section = elf_getscn(elf, header->sh_link);
 	if (!names_section || !gelf_getshdr(names_section, &names_header) ||
@@ -234,26 +238,50 @@ static int search_table(struct search *search, Elf_Scn *section, const GElf_Shdr
 		return -EBADMSG;
 	count = data->d_buf ? data->d_size / sizeof(Elf64_Sym) : 0;
 	versions = exported ? versions_of(elf, section, count) : NULL;
-	for (uint64_t i = 1; i < count; i++) {
+	for (uint64_t i = 1; i < count && !err; i++) {
 		GElf_Sym symbol;
-		bool local;
 
 		if (!gelf_getsym(data, i, &symbol))
 			return -EBADMSG;
-		if (!fits(search, &symbol))
+		if (symbol.st_shndx == SHN_UNDEF || symbol.st_shndx == SHN_ABS || !symbol.st_name)
 			continue;
 		if (symbol.st_name >= names->d_size)
 			return -EBADMSG;
-		local = GELF_ST_BIND(symbol.st_info) == STB_LOCAL;
-		if (local && exported)
-			continue;
-		offer(search, (const char *)names->d_buf + symbol.st_name,
-			versions && versions[i] & VERSION_HIDDEN ? RANK_OLD_VERSION
-			: exported				 ? RANK_EXPORTED
-			: local					 ? RANK_LOCAL
-								 : RANK_GLOBAL,
-			symbol.st_value);
+		err = fn(context, (const char *)names->d_buf + symbol.st_name, &symbol, exported,
+			versions && versions[i] & VERSION_HIDDEN);
 	}
+	return err;
+}
+
+static int walk_tables(Elf *elf, unsigned type, symbol_fn *fn, void *context)
+{
+	Elf_Scn *section = NULL;
+	int err = 0;
+
+	while (!err && (section = elf_nextscn(elf, section))) {
+		GElf_Shdr header;
+
+		if (!gelf_getshdr(section, &header))
+			return -EBADMSG;
+		if (header.sh_type == type)
+			err = walk_table(elf, section, &header, fn, context);
+	}
+	return err;
+}
+
+static int offer_symbol(
+	void *context, const char *name, const GElf_Sym *symbol, bool exported, bool old)
+{
+	bool local = GELF_ST_BIND(symbol->st_info) == STB_LOCAL;
+	struct search *search = context;
+
+	if (fits(search, symbol) && !(local && exported))
+		offer(search, name,
+			old	   ? RANK_OLD_VERSION
+			: exported ? RANK_EXPORTED
+			: local	   ? RANK_LOCAL
+				   : RANK_GLOBAL,
+			symbol->st_value);
 	return 0;
 }
 
@@ -266,34 +294,15 @@ static bool all_exported(const struct search *search)
 	return true;
 }
 
-static int search_tables(struct search *search, unsigned type)
-{
-	Elf_Scn *section = NULL;
-
-	while ((section = elf_nextscn(search->elf->elf, section))) {
-		GElf_Shdr header;
-		int err;
-
-		if (!gelf_getshdr(section, &header))
-			return -EBADMSG;
-		if (header.sh_type != type)
-			continue;
-		err = search_table(search, section, &header);
-		if (err)
-			return err;
-	}
-	return 0;
-}
-
 static int search_all(struct search *search)
 {
 	int err;
 
 	qsort(search->wanted, search->count, sizeof(*search->wanted), compare_wanted);
-	err = search_tables(search, SHT_DYNSYM);
+	err = walk_tables(search->elf->elf, SHT_DYNSYM, offer_symbol, search);
 	if (err || all_exported(search))
 		return err;
-	return search_tables(search, SHT_SYMTAB);
+	return walk_tables(search->elf->elf, SHT_SYMTAB, offer_symbol, search);
 }
 
 static int segment_of(struct lien_elf *elf, uint64_t address, GElf_Phdr *segment)
@@ -357,6 +366,43 @@ int lien_elf_function(struct lien_elf *elf, const char *name, uint64_t *file_off
 	if (!lookup.result)
 		*file_offset = lookup.file_offset;
 	return lookup.result;
+}
+
+struct exports {
+	struct lien_elf *elf;
+	int (*fn)(void *context, const char *name, uint64_t file_offset);
+	void *context;
+};
+
+#define NAME_SIZE 256 /* no function of a library of ours has a longer name */
+
+static int give_export(
+	void *context, const char *name, const GElf_Sym *symbol, bool exported, bool old)
+{
+	unsigned type = GELF_ST_TYPE(symbol->st_info);
+	const struct exports *exports = context;
+	uint64_t offset = UINT64_MAX;
+	char plain[NAME_SIZE];
+	size_t length = strcspn(name, "@");
+
+	(void)exported;
+	(void)old;
+	if ((type != STT_FUNC && type != STT_GNU_IFUNC) ||
+		GELF_ST_BIND(symbol->st_info) == STB_LOCAL || length >= sizeof(plain))
+		return 0;
+	memcpy(plain, name, length);
+	plain[length] = '\0';
+	if (type == STT_FUNC && function_offset(exports->elf, symbol->st_value, &offset))
+		return 0;
+	return exports->fn(exports->context, plain, offset);
+}
+
+int lien_elf_exports(struct lien_elf *elf,
+	int (*fn)(void *context, const char *name, uint64_t file_offset), void *context)
+{
+	struct exports exports = {elf, fn, context};
+
+	return walk_tables(elf->elf, SHT_DYNSYM, give_export, &exports);
 }
 
 int lien_elf_object(struct lien_elf *elf, const char *name, uint64_t *value)

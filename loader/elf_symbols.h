@@ -35,6 +35,14 @@ int lien_elf_function(struct lien_elf *elf, const char *name, uint64_t *file_off
 /* The same for many names, in one pass. Returns how many were found, or an error. */
 int lien_elf_functions(struct lien_elf *elf, struct lien_elf_lookup *lookups, unsigned count);
 
+/*
+ * Each exported function: its name without a version, and where its first instruction is in the
+ * file; UINT64_MAX of one that is chosen at load time (ifunc). Until fn returns something else than
+ * 0, which is returned; or an error.
+ */
+int lien_elf_exports(struct lien_elf *elf,
+	int (*fn)(void *context, const char *name, uint64_t file_offset), void *context);
+
 /* A data symbol's address, counted from the address at which the file's first segment is mapped. */
 int lien_elf_object(struct lien_elf *elf, const char *name, uint64_t *value);
 

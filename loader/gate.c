@@ -102,28 +102,14 @@ static bool has_file(const struct lien_gate *gate, const struct stat *st, bool a
 	return false;
 }
 
-/* The file's gated calls. 0 or -errno. */
-static int find_calls(struct lien_probe_set *set, int fd, enum lien_library library,
-	const struct lien_gate_file *file)
-{
-	unsigned flags = LIEN_CALL_GATED | (file->all ? LIEN_CALL_GATED_ALL : 0), i;
-	struct lien_call_places places;
-	int err = lien_calls_look_up(&places, fd, library);
-
-	for (i = 0; !err && i < places.count; i++)
-		if (places.places[i].call->flags & flags && places.places[i].offset != UINT64_MAX)
-			lien_probe_set_add(set, &places.places[i], file->number);
-	return err;
-}
-
 /* How many calls there are, or -errno. */
 static int attach(struct lien_probes *probes, uint32_t pid, struct lien_gate_file *file, int fd,
 	enum lien_library library)
 {
 	struct lien_uprobe_multi_how how = {.pid = pid, .at_return = true};
-	struct lien_probe_set set = {.count = 0};
+	struct lien_probe_set set;
 	char path[32];
-	int err = find_calls(&set, fd, library, file);
+	int err = lien_calls_gated(&set, fd, library, file->all, file->number);
 
 	if (err || !set.count)
 		return err;

@@ -56,13 +56,17 @@ static bool is_kept(const struct bpf_map *map)
 	return !strstr(bpf_map__name(map), ".rodata");
 }
 
-/* How the kept maps are laid out, down to the members of what is in them. */
-/* A ring is gone on with whatever its size (--ring). */
+/* 0: the user chooses it, and what is there is gone on with (--ring, --threads). */
 static uint32_t entries_of(const struct bpf_map *map)
 {
-	return bpf_map__type(map) == BPF_MAP_TYPE_RINGBUF ? 0 : bpf_map__max_entries(map);
+	const char *name = bpf_map__name(map);
+
+	return !strcmp(name, "events") || !strcmp(name, "threads") || !strcmp(name, "held")
+		       ? 0
+		       : bpf_map__max_entries(map);
 }
 
+/* How the kept maps are laid out, down to the members of what is in them. */
 static uint64_t layout_of(struct bpf_object *object)
 {
 	const struct btf *btf = bpf_object__btf(object);

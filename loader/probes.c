@@ -62,8 +62,15 @@ static int open_and_load(struct lien_probes *probes, char *error, size_t size)
 	if (!probes->skel)
 		return explain(-errno, "cannot open the BPF programs", error, size);
 	probes->skel->rodata->lien_pidns = pidns.st_ino;
+	probes->skel->rodata->lien_exec_known = !lien_images_read(&probes->images);
+	lien_images_free(&probes->images); /* they are read when they are needed */
 	if (probes->config.ring_bytes)
 		bpf_map__set_max_entries(probes->skel->maps.events, probes->config.ring_bytes);
+	if (probes->config.threads) {
+		bpf_map__set_max_entries(probes->skel->maps.threads, probes->config.threads);
+		bpf_map__set_max_entries(probes->skel->maps.held, probes->config.threads);
+		probes->skel->rodata->lien_threads_max = probes->config.threads;
+	}
 	probes->multi = !probes->config.no_multi && lien_uprobe_multi_supported();
 	probes->can_follow = probes->multi && lien_uprobe_multi_of_process_supported();
 	probes->skel->rodata->lien_all_contexts = !probes->can_follow;
@@ -100,7 +107,6 @@ static int attach_system(struct lien_probes *probes, char *error, size_t size)
 		{skel->progs.lien_exec, "process exec"},
 		{skel->progs.lien_exit, "process exit"},
 		{skel->progs.lien_fork, "process fork"},
-		{skel->progs.lien_mmap_enter, "mmap"},
 		{skel->progs.lien_mmap_exit, "mmap"},
 	};
 	struct lien_attached *system;
@@ -184,6 +190,7 @@ void lien_probes_close(struct lien_probes *probes)
 		lien_attached_free(probes->system);
 	lien_pins_close(probes->pins);
 	lien_skipped_clear(&probes->skipped);
+	lien_images_free(&probes->images);
 	ring_buffer__free(probes->ring);
 	trace_bpf__destroy(probes->skel);
 	free(probes);
@@ -263,6 +270,15 @@ int lien_probes_traffic(struct lien_probes *probes,
 		from = &at;
 	}
 	return 0;
+}
+
+uint64_t lien_probes_start_of(struct lien_probes *probes, uint32_t pid)
+{
+	uint64_t start = lien_images_find(&probes->images, pid);
+
+	if (start || !probes->skel->rodata->lien_exec_known)
+		return start;
+	return lien_images_read(&probes->images) ? 0 : lien_images_find(&probes->images, pid);
 }
 
 int lien_probes_add_process(struct lien_probes *probes, uint32_t pid, uint64_t start)

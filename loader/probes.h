@@ -34,6 +34,7 @@ struct lien_probed_file {
 
 struct lien_probes_config {
 	unsigned ring_bytes; /* of the ring buffer, a power of 2; 0: as the programs say */
+	unsigned threads; /* that use CUDA and are followed, of all users; 0: as the programs say */
 	bool no_multi; /* attach each probe through perf even where the kernel has uprobe-multi */
 	/* The agent's: maps and links are pinned under a name made from it, and SOCKET.state says
 	 * what is attached. NULL: all goes when the probes are closed. */
@@ -122,6 +123,9 @@ int lien_probes_traffic(struct lien_probes *probes,
 		const struct lien_probe_traffic *traffic),
 	void *context);
 
+/* As the kernel side names the program that a process runs (LIEN_START()); 0: it cannot be asked,
+ * or there is no such process. */
+uint64_t lien_probes_start_of(struct lien_probes *probes, uint32_t pid);
 /* Tells the kernel side of a process that ran before it was watched: see struct lien_probe_process.
  */
 int lien_probes_add_process(struct lien_probes *probes, uint32_t pid, uint64_t start);

@@ -6,6 +6,7 @@
 #include <bpf/libbpf.h>
 
 #include "loader/calls.h"
+#include "loader/images.h"
 #include "loader/pins.h"
 #include "loader/probes.h"
 #include "trace.skel.h"
@@ -67,6 +68,7 @@ struct lien_probes {
 	struct ring_buffer *ring;
 	struct lien_probes_config config;
 	bool multi, can_follow;
+	struct lien_images images; /* when they were read last */
 	struct lien_following *following;
 	unsigned following_count;
 	struct lien_gate *gates;

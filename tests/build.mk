@@ -20,6 +20,7 @@ UNIT_SRCS_test_elf_symbols   := loader/elf_symbols.c
 UNIT_LIBS_test_elf_symbols   := -lelf
 UNIT_SRCS_test_symbols	     := $(addprefix loader/, symbols.c demangle.c)
 UNIT_LIBS_test_symbols	     := -l:libiberty.a
+UNIT_SRCS_test_gated	     := loader/gated.c
 UNIT_SRCS_test_libraries     := $(addprefix loader/, elf_symbols.c libraries.c maps.c)
 UNIT_LIBS_test_libraries     := -lelf
 INJECT_SRCS		     := $(sort $(wildcard loader/inject*.c loader/remote*.c)) \
@@ -109,6 +110,19 @@ $(SYNCNCCL): $(SYNCNCCL_SRCS) tests/integration/softnccl_sync.h tests/integratio
 		-fno-ipa-icf -shared -Wl,-soname,libnccl.so.2 -Wl,--build-id -o $@ $(SYNCNCCL_SRCS) \
 		$(LDFLAGS) -ldl
 
+# The software driver with all that CUDA 13.0's exports, and a function that nobody knows: what it does
+# not have of its own does nothing.
+NEXTCUDA := $(TESTS)/integration/next/libcuda.so.1
+$(TESTS)/integration/next/next_calls.h: tests/data/cuda-13.0.gated $(SOFTCUDA)
+	$(Q)mkdir -p $(@D)
+	$(Q)nm -D $(SOFTCUDA) | awk 'NR == FNR { has[$$3]; next } !($$1 in has) { print "CALL(" $$1 ")" }' \
+		- $< > $@
+
+$(NEXTCUDA): tests/integration/softcuda_next.c $(TESTS)/integration/next/next_calls.h $(SOFTCUDA)
+	$(call say,LINK,$@)
+	$(Q)$(CC) $(CFLAGS) -I$(@D) -fno-ipa-icf -fPIC -shared -pthread -Wl,-soname,libcuda.so.1 \
+		-Wl,-Bsymbolic -o $@ $< $(SOFTCUDA_OBJ) $(LDFLAGS)
+
 # The calls of one library each, by the name that the library has.
 HOSTILE_DIR := $(TESTS)/integration/hostile
 HOSTILE	    := $(addprefix $(HOSTILE_DIR)/, libcuda.so.1 libcudart.so.12 libnccl.so.2 libibverbs.so.1)
@@ -147,7 +161,7 @@ TEST_RUN    = BUILD=$(BUILD) ASAN_BUILD=$(ASAN_BUILD) LIEN=$(LIEN) CONTROL=$(CON
 .PHONY: chaos unit-tests asan-tests integration-tests check-unit check-asan check-valgrind
 unit-tests: $(UNIT_TESTS)
 integration-tests: all $(SOFTCUDA_TEST) $(MAKE_RECORDING) $(SOFTIBVERBS) $(HOSTILE) $(SYNCNCCL) \
-	$(PROGS)
+	$(NEXTCUDA) $(PROGS)
 asan-tests: $(BUILD)/trace.skel.h $(BUILD)/files.skel.h
 	$(Q)mkdir -p $(ASAN_BUILD)
 	$(Q)touch $(ASAN_BUILD)/.deps && cp -u $^ $(ASAN_BUILD)/

@@ -12,6 +12,7 @@
 
 #define JOURNAL_MIB	64
 #define JOURNAL_MIB_MAX 65536
+#define THREADS_MAX	1048576
 
 static const char *const examples[] = {"lien agent", "watch this node until Ctrl-C",
 	"lien agent --library /opt/cuda/libcuda.so.1", "also a driver in an unusual place",
@@ -48,7 +49,7 @@ static bool machine_lacks(void)
 int lien_cmd_agent(int argc, char **argv)
 {
 	const char *socket = NULL, *library = NULL;
-	unsigned long ring = 0, journal_size = JOURNAL_MIB;
+	unsigned long ring = 0, threads = 0, journal_size = JOURNAL_MIB;
 	bool no_multi = false, no_journal = false, clean = false, no_prepare = false,
 	     no_attach = false, no_ras = false, ras_text = false;
 	uint64_t host_limit = 0;
@@ -59,6 +60,8 @@ int lien_cmd_agent(int argc, char **argv)
 			"attach each probe by itself, as on kernels before 6.6", 0},
 		{"ring", LIEN_OPTION_NUMBER, &ring, "MIB",
 			"room for events that wait to be read, a power of 2 (default 16)", 1024},
+		{"threads", LIEN_OPTION_NUMBER, &threads, "N",
+			"threads that use CUDA and can be followed (default 32768)", THREADS_MAX},
 		{"no-journal", LIEN_OPTION_FLAG, &no_journal, NULL,
 			"leave nothing to the next agent when this one ends", 0},
 		{"journal-size", LIEN_OPTION_NUMBER, &journal_size, "MIB",
@@ -98,6 +101,7 @@ int lien_cmd_agent(int argc, char **argv)
 	if (!lien_preload_find(control, sizeof(control)))
 		config.control = control;
 	config.ring_mib = ring;
+	config.threads = threads;
 	config.no_journal = no_journal;
 	config.journal_limit = (uint64_t)journal_size << 20;
 	config.host_limit = host_limit;

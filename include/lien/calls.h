@@ -33,25 +33,18 @@ enum lien_library {
 /* Made several times for each collective, and told by nothing else where a process has several
  * contexts: probed in one process at a time, where the kernel can (loader/follow.c). */
 #define LIEN_CALL_CONTEXT 0x10
-/* May start work on NCCL's memory, or change what of it there is: held back by the gate while that
- * memory is being moved or is away (loader/gate.c). */
-#define LIEN_CALL_GATED 0x20
-/* May start work on any memory, or change what of it there is: held back as well where more than
- * NCCL's is moved. */
-#define LIEN_CALL_GATED_ALL 0x40
-
 /* clang-format off */
 #define LIEN_CALLS(X) \
 	X(CU_INIT,              16, CUDA,   "cuInit",                        LIEN_CALL_FIRST) \
 	X(CU_MEM_CREATE,        17, CUDA,   "cuMemCreate",                   0) \
-	X(CU_MEM_RELEASE,       18, CUDA,   "cuMemRelease",                  LIEN_CALL_RELEASES | LIEN_CALL_GATED_ALL) \
-	X(CU_MEM_RETAIN,        19, CUDA,   "cuMemRetainAllocationHandle",   LIEN_CALL_GATED_ALL) \
+	X(CU_MEM_RELEASE,       18, CUDA,   "cuMemRelease",                  LIEN_CALL_RELEASES) \
+	X(CU_MEM_RETAIN,        19, CUDA,   "cuMemRetainAllocationHandle",   0) \
 	X(CU_MEM_RESERVE,       20, CUDA,   "cuMemAddressReserve",           0) \
 	X(CU_MEM_ADDRESS_FREE,  21, CUDA,   "cuMemAddressFree",              LIEN_CALL_RELEASES) \
-	X(CU_MEM_MAP,           22, CUDA,   "cuMemMap",                      LIEN_CALL_GATED_ALL) \
-	X(CU_MEM_UNMAP,         23, CUDA,   "cuMemUnmap",                    LIEN_CALL_RELEASES | LIEN_CALL_GATED_ALL) \
-	X(CU_MEM_SET_ACCESS,    24, CUDA,   "cuMemSetAccess",                LIEN_CALL_GATED_ALL) \
-	X(CU_MEM_EXPORT,        25, CUDA,   "cuMemExportToShareableHandle",  LIEN_CALL_GATED_ALL) \
+	X(CU_MEM_MAP,           22, CUDA,   "cuMemMap",                      0) \
+	X(CU_MEM_UNMAP,         23, CUDA,   "cuMemUnmap",                    LIEN_CALL_RELEASES) \
+	X(CU_MEM_SET_ACCESS,    24, CUDA,   "cuMemSetAccess",                0) \
+	X(CU_MEM_EXPORT,        25, CUDA,   "cuMemExportToShareableHandle",  0) \
 	X(CU_MEM_IMPORT,        26, CUDA,   "cuMemImportFromShareableHandle", 0) \
 	X(CU_MEM_ALLOC,         27, CUDA,   "cuMemAlloc_v2",                 0) \
 	X(CU_MEM_FREE,          28, CUDA,   "cuMemFree_v2",                  LIEN_CALL_RELEASES) \
@@ -103,22 +96,22 @@ enum lien_library {
 	X(CUDA_HOST_REGISTER,   74, CUDART, "cudaHostRegister",              LIEN_CALL_FRAME) \
 	X(CUDA_IPC_OPEN,        75, CUDART, "cudaIpcOpenMemHandle",          LIEN_CALL_FRAME) \
 	X(CUDA_FREE_ASYNC,      76, CUDART, "cudaFreeAsync",                 LIEN_CALL_FRAME) \
-	X(NCCL_INIT_RANK,       96, NCCL,   "ncclCommInitRank",              LIEN_CALL_GATED) \
-	X(NCCL_INIT_RANK_CONFIG, 97, NCCL,  "ncclCommInitRankConfig",        LIEN_CALL_GATED) \
-	X(NCCL_INIT_RANK_SCALABLE, 98, NCCL, "ncclCommInitRankScalable",     LIEN_CALL_GATED) \
-	X(NCCL_DESTROY,         99, NCCL,   "ncclCommDestroy",               LIEN_CALL_RELEASES | LIEN_CALL_GATED) \
-	X(NCCL_ABORT,          100, NCCL,   "ncclCommAbort",                 LIEN_CALL_RELEASES | LIEN_CALL_GATED) \
-	X(NCCL_REGISTER,       101, NCCL,   "ncclCommRegister",              LIEN_CALL_GATED) \
-	X(NCCL_DEREGISTER,     102, NCCL,   "ncclCommDeregister",            LIEN_CALL_RELEASES | LIEN_CALL_GATED) \
-	X(NCCL_WINDOW_REGISTER, 103, NCCL,  "ncclCommWindowRegister",        LIEN_CALL_GATED) \
-	X(NCCL_WINDOW_DEREGISTER, 104, NCCL, "ncclCommWindowDeregister",     LIEN_CALL_RELEASES | LIEN_CALL_GATED) \
-	X(NCCL_INIT_ALL,       105, NCCL,   "ncclCommInitAll",               LIEN_CALL_GATED) \
-	X(NCCL_SPLIT,          106, NCCL,   "ncclCommSplit",                 LIEN_CALL_GATED) \
-	X(NCCL_SHRINK,         107, NCCL,   "ncclCommShrink",                LIEN_CALL_GATED) \
-	X(NCCL_FINALIZE,       108, NCCL,   "ncclCommFinalize",              LIEN_CALL_GATED) \
-	X(NCCL_MEM_ALLOC,      109, NCCL,   "ncclMemAlloc",                  LIEN_CALL_FRAME | LIEN_CALL_GATED) \
-	X(NCCL_MEM_FREE,       110, NCCL,   "ncclMemFree",                   LIEN_CALL_FRAME | LIEN_CALL_GATED) \
-	X(NCCL_GROUP_END,      111, NCCL,   "ncclGroupEnd",                  LIEN_CALL_FRAME | LIEN_CALL_GATED) \
+	X(NCCL_INIT_RANK,       96, NCCL,   "ncclCommInitRank",              0) \
+	X(NCCL_INIT_RANK_CONFIG, 97, NCCL,  "ncclCommInitRankConfig",        0) \
+	X(NCCL_INIT_RANK_SCALABLE, 98, NCCL, "ncclCommInitRankScalable",     0) \
+	X(NCCL_DESTROY,         99, NCCL,   "ncclCommDestroy",               LIEN_CALL_RELEASES) \
+	X(NCCL_ABORT,          100, NCCL,   "ncclCommAbort",                 LIEN_CALL_RELEASES) \
+	X(NCCL_REGISTER,       101, NCCL,   "ncclCommRegister",              0) \
+	X(NCCL_DEREGISTER,     102, NCCL,   "ncclCommDeregister",            LIEN_CALL_RELEASES) \
+	X(NCCL_WINDOW_REGISTER, 103, NCCL,  "ncclCommWindowRegister",        0) \
+	X(NCCL_WINDOW_DEREGISTER, 104, NCCL, "ncclCommWindowDeregister",     LIEN_CALL_RELEASES) \
+	X(NCCL_INIT_ALL,       105, NCCL,   "ncclCommInitAll",               0) \
+	X(NCCL_SPLIT,          106, NCCL,   "ncclCommSplit",                 0) \
+	X(NCCL_SHRINK,         107, NCCL,   "ncclCommShrink",                0) \
+	X(NCCL_FINALIZE,       108, NCCL,   "ncclCommFinalize",              0) \
+	X(NCCL_MEM_ALLOC,      109, NCCL,   "ncclMemAlloc",                  LIEN_CALL_FRAME) \
+	X(NCCL_MEM_FREE,       110, NCCL,   "ncclMemFree",                   LIEN_CALL_FRAME) \
+	X(NCCL_GROUP_END,      111, NCCL,   "ncclGroupEnd",                  LIEN_CALL_FRAME) \
 	X(IBV_REG_MR,          112, IBVERBS, "ibv_reg_mr",                   0) \
 	X(IBV_REG_MR_IOVA,     113, IBVERBS, "ibv_reg_mr_iova",              0) \
 	X(IBV_REG_MR_IOVA2,    114, IBVERBS, "ibv_reg_mr_iova2",             0) \
@@ -132,59 +125,24 @@ enum lien_library {
 	X(CU_CONTEXT_CREATE_V4, 133, CUDA,  "cuCtxCreate_v4",                0) \
 	X(CU_CONTEXT_PRIMARY,  134, CUDA,   "cuDevicePrimaryCtxRetain",      0) \
 	X(CU_CONTEXT_DESTROY,  135, CUDA,   "cuCtxDestroy_v2",               LIEN_CALL_RELEASES) \
-	X(NCCL_ALL_REDUCE,     144, NCCL,   "ncclAllReduce",                 LIEN_CALL_QUICK | LIEN_CALL_GATED) \
-	X(NCCL_BROADCAST,      145, NCCL,   "ncclBroadcast",                 LIEN_CALL_QUICK | LIEN_CALL_GATED) \
-	X(NCCL_REDUCE,         146, NCCL,   "ncclReduce",                    LIEN_CALL_QUICK | LIEN_CALL_GATED) \
-	X(NCCL_ALL_GATHER,     147, NCCL,   "ncclAllGather",                 LIEN_CALL_QUICK | LIEN_CALL_GATED) \
-	X(NCCL_REDUCE_SCATTER, 148, NCCL,   "ncclReduceScatter",             LIEN_CALL_QUICK | LIEN_CALL_GATED) \
-	X(NCCL_SEND,           149, NCCL,   "ncclSend",                      LIEN_CALL_QUICK | LIEN_CALL_GATED) \
-	X(NCCL_RECV,           150, NCCL,   "ncclRecv",                      LIEN_CALL_QUICK | LIEN_CALL_GATED) \
-	X(NCCL_ALL_TO_ALL,     151, NCCL,   "ncclAlltoAll",                  LIEN_CALL_QUICK | LIEN_CALL_GATED) \
-	X(NCCL_GATHER,         152, NCCL,   "ncclGather",                    LIEN_CALL_QUICK | LIEN_CALL_GATED) \
-	X(NCCL_SCATTER,        153, NCCL,   "ncclScatter",                   LIEN_CALL_QUICK | LIEN_CALL_GATED)
+	X(NCCL_ALL_REDUCE,     144, NCCL,   "ncclAllReduce",                 LIEN_CALL_QUICK) \
+	X(NCCL_BROADCAST,      145, NCCL,   "ncclBroadcast",                 LIEN_CALL_QUICK) \
+	X(NCCL_REDUCE,         146, NCCL,   "ncclReduce",                    LIEN_CALL_QUICK) \
+	X(NCCL_ALL_GATHER,     147, NCCL,   "ncclAllGather",                 LIEN_CALL_QUICK) \
+	X(NCCL_REDUCE_SCATTER, 148, NCCL,   "ncclReduceScatter",             LIEN_CALL_QUICK) \
+	X(NCCL_SEND,           149, NCCL,   "ncclSend",                      LIEN_CALL_QUICK) \
+	X(NCCL_RECV,           150, NCCL,   "ncclRecv",                      LIEN_CALL_QUICK) \
+	X(NCCL_ALL_TO_ALL,     151, NCCL,   "ncclAlltoAll",                  LIEN_CALL_QUICK) \
+	X(NCCL_GATHER,         152, NCCL,   "ncclGather",                    LIEN_CALL_QUICK) \
+	X(NCCL_SCATTER,        153, NCCL,   "ncclScatter",                   LIEN_CALL_QUICK)
 /* 154 was ncclCommGetAsyncError, which every collective calls. */
 
-/* What only the gate probes, beside the calls above that are gated. */
+/* Not traced, and held back by the gate; other calls that it holds back have numbers made from their
+ * names (loader/gated.h). */
 #define LIEN_GATE_CALLS(X) \
-	X(NCCL_GROUP_START,    155, NCCL,   "ncclGroupStart",                LIEN_CALL_GATED) \
-	X(CU_GRAPH_LAUNCH,     160, CUDA,   "cuGraphLaunch",                 LIEN_CALL_GATED) \
-	X(CU_GRAPH_LAUNCH_PTSZ, 161, CUDA,  "cuGraphLaunch_ptsz",            LIEN_CALL_GATED) \
-	X(CU_LAUNCH, 162, CUDA, "cuLaunchKernel", LIEN_CALL_GATED_ALL) \
-	X(CU_LAUNCH_PTSZ, 163, CUDA, "cuLaunchKernel_ptsz", LIEN_CALL_GATED_ALL) \
-	X(CU_LAUNCH_EX, 164, CUDA, "cuLaunchKernelEx", LIEN_CALL_GATED_ALL) \
-	X(CU_LAUNCH_EX_PTSZ, 165, CUDA, "cuLaunchKernelEx_ptsz", LIEN_CALL_GATED_ALL) \
-	X(CU_LAUNCH_COOPERATIVE, 166, CUDA, "cuLaunchCooperativeKernel", LIEN_CALL_GATED_ALL) \
-	X(CU_LAUNCH_COOPERATIVE_PTSZ, 167, CUDA, "cuLaunchCooperativeKernel_ptsz", LIEN_CALL_GATED_ALL) \
-	X(CU_COPY, 168, CUDA, "cuMemcpy", LIEN_CALL_GATED_ALL) \
-	X(CU_COPY_PTDS, 169, CUDA, "cuMemcpy_ptds", LIEN_CALL_GATED_ALL) \
-	X(CU_COPY_ASYNC, 170, CUDA, "cuMemcpyAsync", LIEN_CALL_GATED_ALL) \
-	X(CU_COPY_ASYNC_PTSZ, 171, CUDA, "cuMemcpyAsync_ptsz", LIEN_CALL_GATED_ALL) \
-	X(CU_COPY_HTOD, 172, CUDA, "cuMemcpyHtoD_v2", LIEN_CALL_GATED_ALL) \
-	X(CU_COPY_HTOD_PTDS, 173, CUDA, "cuMemcpyHtoD_v2_ptds", LIEN_CALL_GATED_ALL) \
-	X(CU_COPY_DTOH, 174, CUDA, "cuMemcpyDtoH_v2", LIEN_CALL_GATED_ALL) \
-	X(CU_COPY_DTOH_PTDS, 175, CUDA, "cuMemcpyDtoH_v2_ptds", LIEN_CALL_GATED_ALL) \
-	X(CU_COPY_DTOD, 176, CUDA, "cuMemcpyDtoD_v2", LIEN_CALL_GATED_ALL) \
-	X(CU_COPY_DTOD_PTDS, 177, CUDA, "cuMemcpyDtoD_v2_ptds", LIEN_CALL_GATED_ALL) \
-	X(CU_COPY_HTOD_ASYNC, 178, CUDA, "cuMemcpyHtoDAsync_v2", LIEN_CALL_GATED_ALL) \
-	X(CU_COPY_HTOD_ASYNC_PTSZ, 179, CUDA, "cuMemcpyHtoDAsync_v2_ptsz", LIEN_CALL_GATED_ALL) \
-	X(CU_COPY_DTOH_ASYNC, 180, CUDA, "cuMemcpyDtoHAsync_v2", LIEN_CALL_GATED_ALL) \
-	X(CU_COPY_DTOH_ASYNC_PTSZ, 181, CUDA, "cuMemcpyDtoHAsync_v2_ptsz", LIEN_CALL_GATED_ALL) \
-	X(CU_COPY_DTOD_ASYNC, 182, CUDA, "cuMemcpyDtoDAsync_v2", LIEN_CALL_GATED_ALL) \
-	X(CU_COPY_DTOD_ASYNC_PTSZ, 183, CUDA, "cuMemcpyDtoDAsync_v2_ptsz", LIEN_CALL_GATED_ALL) \
-	X(CU_COPY_PEER, 184, CUDA, "cuMemcpyPeer", LIEN_CALL_GATED_ALL) \
-	X(CU_COPY_PEER_ASYNC, 185, CUDA, "cuMemcpyPeerAsync", LIEN_CALL_GATED_ALL) \
-	X(CU_COPY_PEER_ASYNC_PTSZ, 186, CUDA, "cuMemcpyPeerAsync_ptsz", LIEN_CALL_GATED_ALL) \
-	X(CU_COPY_2D, 187, CUDA, "cuMemcpy2D_v2", LIEN_CALL_GATED_ALL) \
-	X(CU_COPY_2D_ASYNC, 188, CUDA, "cuMemcpy2DAsync_v2", LIEN_CALL_GATED_ALL) \
-	X(CU_COPY_2D_ASYNC_PTSZ, 189, CUDA, "cuMemcpy2DAsync_v2_ptsz", LIEN_CALL_GATED_ALL) \
-	X(CU_SET_8, 190, CUDA, "cuMemsetD8_v2", LIEN_CALL_GATED_ALL) \
-	X(CU_SET_8_ASYNC, 191, CUDA, "cuMemsetD8Async", LIEN_CALL_GATED_ALL) \
-	X(CU_SET_8_ASYNC_PTSZ, 192, CUDA, "cuMemsetD8Async_ptsz", LIEN_CALL_GATED_ALL) \
-	X(CU_SET_16_ASYNC, 193, CUDA, "cuMemsetD16Async", LIEN_CALL_GATED_ALL) \
-	X(CU_SET_16_ASYNC_PTSZ, 194, CUDA, "cuMemsetD16Async_ptsz", LIEN_CALL_GATED_ALL) \
-	X(CU_SET_32, 195, CUDA, "cuMemsetD32_v2", LIEN_CALL_GATED_ALL) \
-	X(CU_SET_32_ASYNC, 196, CUDA, "cuMemsetD32Async", LIEN_CALL_GATED_ALL) \
-	X(CU_SET_32_ASYNC_PTSZ, 197, CUDA, "cuMemsetD32Async_ptsz", LIEN_CALL_GATED_ALL)
+	X(NCCL_GROUP_START,    155, NCCL,   "ncclGroupStart",                0) \
+	X(CU_GRAPH_LAUNCH,     160, CUDA,   "cuGraphLaunch",                 0) \
+	X(CU_GRAPH_LAUNCH_PTSZ, 161, CUDA,  "cuGraphLaunch_ptsz",            0)
 /* clang-format on */
 
 enum lien_call {
@@ -192,7 +150,14 @@ enum lien_call {
 	LIEN_CALLS(LIEN_CALL_ENUM) LIEN_GATE_CALLS(LIEN_CALL_ENUM)
 #undef LIEN_CALL_ENUM
 		LIEN_CALL_MAX = 200,
+	LIEN_CALL_GATED_FIRST = 1024,
+	LIEN_CALL_GATED_LAST = 0xffff, /* all of a cookie's bits */
 };
+
+/* Of NCCL's functions, whose result says ncclInProgress while they go on in the background. */
+#define LIEN_CALL_IS_NCCL(call)                                                                    \
+	(((call) >= LIEN_CALL_NCCL_INIT_RANK && (call) <= LIEN_CALL_NCCL_GROUP_END) ||             \
+		((call) >= LIEN_CALL_NCCL_ALL_REDUCE && (call) <= LIEN_CALL_NCCL_GROUP_START))
 
 /* The calls that move data over a communicator; LIEN_TRAFFIC(call) counts from 0. */
 #define LIEN_TRAFFIC_FIRST LIEN_CALL_NCCL_ALL_REDUCE

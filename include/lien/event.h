@@ -114,9 +114,9 @@ struct lien_event {
 	__lien_u16 flags;
 	__lien_u32 pid;
 	__lien_u32 tid;
-	__lien_u64 start;   /* clock ticks since boot, /proc/PID/stat: with pid, names a process for
-			       good */
-	__lien_u64 t_entry; /* when the call was entered */
+	__lien_u64 start;    /* which program the process runs (LIEN_START() of probe.h): with pid,
+				names it for good */
+	__lien_u64 t_entry;  /* when the call was entered */
 	__lien_u64 t_return; /* when it returned; of an announcement: 0 */
 	__lien_s32 result;   /* CUresult, ncclResult_t; of ibverbs 0 or -1 */
 	__lien_u32 outer;    /* enum lien_call: outermost traced call of the thread, often itself */

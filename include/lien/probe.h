@@ -20,6 +20,33 @@
 #define LIEN_COOKIE_ATTACHMENT(cookie) ((unsigned int)((cookie) >> 32))
 
 /*
+ * A call that the gate probes has in its cookie how its arguments say which memory it works on, or
+ * asks about. Numbers count arguments from 0.
+ */
+enum lien_touches {
+	LIEN_TOUCHES_ANY,	/* that is not known: held wherever it works */
+	LIEN_TOUCHES_COPY,	/* to 0, from 1, bytes 2 */
+	LIEN_TOUCHES_COPY_PEER, /* to 0, from 2, bytes 4 */
+	LIEN_TOUCHES_SET_8,	/* at 0; 2 says how many bytes, */
+	LIEN_TOUCHES_SET_16,	/* pairs of them, */
+	LIEN_TOUCHES_SET_32,	/* or fours */
+	LIEN_TOUCHES_RANGE,	/* at 0, bytes 1 */
+	LIEN_TOUCHES_AT_1,	/* an address: 1, */
+	LIEN_TOUCHES_AT_2,	/* 2, */
+	LIEN_TOUCHES_AT_3,	/* or 3 */
+	/* Names memory by handle, in argument 0, 1 or 3, or in several places. The control library
+	 * makes such calls for the application, and has waited by then; but with handle 0 it has
+	 * the thread wait. */
+	LIEN_TOUCHES_HANDLE_0,
+	LIEN_TOUCHES_HANDLE_1,
+	LIEN_TOUCHES_HANDLE_3,
+	LIEN_TOUCHES_HANDLES,
+};
+
+#define LIEN_CALL_TOUCHES_FLAG(touches) ((touches) << 8)
+#define LIEN_CALL_TOUCHES(flags)	((flags) >> 8 & 0xff)
+
+/*
  * Value of map `controls`, key: pid. Made by the kernel side when a control library that the agent
  * has told it of (map `control_files`) is mapped, and at fork; written anew by the agent once it
  * knows the process.
@@ -49,20 +76,37 @@ struct lien_probe_layout {
 #define LIEN_PROBE_CONTROL_MAGIC   0x6c69656e43544c31ull
 #define LIEN_PROBE_CONTROL_VERSION 5
 
-/* Process start times are clock ticks of 1/100 s, as /proc/PID/stat shows them to the agent. */
-#define LIEN_TICK_NS 10000000ull
+/*
+ * What tells programs apart that one pid has run: when the process began, in clock ticks of 1/100 s
+ * as /proc/PID/stat shows them, and how often it has called exec, as the kernel counts.
+ */
+#define LIEN_TICK_NS		 10000000ull
+#define LIEN_START(ticks, execs) ((unsigned long long)(execs) << 48 | (ticks))
+#define LIEN_START_TICKS(start)	 ((start) & ((1ull << 48) - 1))
+
+/* What the iterator over processes reports: which program each one runs. */
+struct lien_probe_image {
+	unsigned int pid, zero;
+	unsigned long long start; /* LIEN_START() */
+};
 
 /* Value of map `processes`, key: pid. */
 struct lien_probe_process {
-	unsigned long long start;
-	unsigned int announced;	  /* its first call was seen, or it may have called before */
-	unsigned int comms;	  /* entries that map `traffic` has of it, about */
-	unsigned long long scope; /* lien_event.scope of the NCCL call that it entered last */
-	unsigned int whole;	  /* its first call was seen, so are all its contexts */
+	unsigned long long start;   /* LIEN_START() */
+	unsigned long long account; /* whose share of the maps it has its entries from */
+	unsigned int announced;	    /* its first call was seen, or it may have called before */
+	unsigned int whole;	    /* its first call was seen, so are all its contexts */
+	unsigned int comms;	    /* entries that map `traffic` has of it */
 	unsigned int unmade; /* communicators that it asked for, without an address yet, ever */
-	unsigned long long context; /* the first that it made; 0: none */
+	unsigned long long scope;   /* lien_event.scope of the NCCL call that it entered last */
 	unsigned int contexts_many; /* it has made another one, or made another one current */
 	unsigned int contexts_set;  /* how often one was seen to be made current */
+	/* What a gate must know before it is of use: */
+	unsigned int untracked;	  /* calls by threads that found no room in map `threads` */
+	unsigned int uncounted;	  /* 1: collectives or transfers that found no room */
+	unsigned int nonblocking; /* 1: NCCL goes on with calls that have returned */
+	unsigned int zero;
+	unsigned long long context; /* the first that it made; 0: none */
 };
 
 /*
@@ -112,17 +156,21 @@ struct lien_probe_pair {
 };
 
 /*
- * Value of map `gates`, key: pid. While it is shut (map `shut`), threads that enter a
- * gated call are sent the control library's signal, whose handler parks them (control/gate.c)
- * before the call has done anything.
+ * Value of map `gates`, key: pid. While it is shut (map `shut`), threads that enter a gated call
+ * are sent the control library's signal, whose handler parks them (control/gate.c) before the call
+ * has done anything. The counters below `turn` only grow: each step means that the gate does not
+ * hold, or that what it holds is not known.
  */
 struct lien_probe_gate {
 	unsigned long long start;
 	unsigned int inside; /* threads in gated calls, held ones too, of those seen to enter */
+	unsigned int turn;   /* of this gate: threads that it has seen are known by it */
 	unsigned int
-		unheld;	   /* threads that entered although it was shut: they cannot be signalled */
-	unsigned int turn; /* of this gate: threads that it has seen are known by it */
-	unsigned int unheld_tid, unheld_call;
+		unheld; /* threads that entered although it was shut: they cannot be signalled */
+	unsigned int unheld_tid, unheld_call; /* the last of them */
+	unsigned int untracked;		      /* calls that are not counted among those inside */
+	unsigned int unlisted;		      /* threads that wait and are not in map `held` */
+	unsigned int mapped; /* libraries that the process has mapped since there is the gate */
 };
 
 /* Value of map `shut`, key: pid. All that is moved, or away, lies between: copies from and to
@@ -146,16 +194,13 @@ struct lien_probe_held {
 	unsigned int tid; /* as the process itself knows it */
 };
 
-/* No process may fill the map: as many communicators of one are counted. */
-#define LIEN_PROBE_COMMS_MAX 4096
-
 /* Index of map `counters`. */
 enum lien_probe_counter {
 	LIEN_COUNTER_LOST = 0, /* records that found the ring full, or frames that found no room */
 	LIEN_COUNTER_UNREADABLE, /* arguments that could not be read */
 	LIEN_COUNTER_WOKEN,	 /* signals sent to start control threads */
-	LIEN_COUNTER_UNCOUNTED,	 /* collectives for which map `traffic` had no room, or of processes
-				    that are not known */
+	LIEN_COUNTER_UNCOUNTED,	 /* collectives and transfers that found no room in the maps, or of
+				    processes that are not known */
 	LIEN_COUNTER_COUNT,
 };
 

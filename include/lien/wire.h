@@ -36,7 +36,9 @@ struct lien_control_state {
 enum lien_wire_type {
 	LIEN_WIRE_HELLO = 1, /* who are you, what is offloaded: reply body lien_wire_hello */
 	LIEN_WIRE_STAGE,   /* body: lien_wire_item[]; .flags FIRST clears what was staged before */
-	LIEN_WIRE_DRAIN,   /* wait till all devices are idle; .arg: limit in ms */
+	LIEN_WIRE_DRAIN,   /* wait till all devices are idle; .arg: limit in ms; body: uint64_t[],
+			      ncclComm_t that NCCL may be at work on in the background. -ETIMEDOUT:
+			      something is busy still */
 	LIEN_WIRE_CHECK,   /* compare the staged items with the driver */
 	LIEN_WIRE_SAVE,	   /* copy staged allocations to the host arena */
 	LIEN_WIRE_UNMAP,   /* unmap and release staged imports */
@@ -75,6 +77,8 @@ enum lien_wire_gate {
 };
 
 #define LIEN_WIRE_WALK_US_MAX 1000000
+/* Of one process, in a DRAIN. */
+#define LIEN_WIRE_COMMS_MAX 4096
 /* No address and no size is larger: x86-64 has no more. */
 #define LIEN_WIRE_BYTES_MAX (1ull << 57)
 /* Each is taken by a call of its own. */

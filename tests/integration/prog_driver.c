@@ -13,6 +13,7 @@
 #include <inttypes.h>
 #include <poll.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -200,6 +201,22 @@ static void do_export(const uint64_t *arg)
 		CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0, 0);
 
 	say(result, fd);
+}
+
+/* And closes it again, so many times. */
+static void do_export_often(const uint64_t *arg)
+{
+	CUresult result = CUDA_SUCCESS;
+	uint64_t i;
+	int fd;
+
+	for (i = 0; i < arg[1] && !result; i++) {
+		result = CALL(cuMemExportToShareableHandle, &fd, arg[0],
+			CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0, 0);
+		if (!result)
+			close(fd);
+	}
+	say(result, i);
 }
 
 static void do_import(const uint64_t *arg)
@@ -441,6 +458,33 @@ static void *go_on(void *unused)
 	exit(0);
 }
 
+static void *call_and_stay(void *arg)
+{
+	sem_t *called = arg;
+
+	cuInit(0);
+	sem_post(called);
+	for (;;)
+		pause();
+	return NULL;
+}
+
+static void do_thread(const uint64_t *arg)
+{
+	pthread_t thread;
+	sem_t called;
+
+	(void)arg;
+	sem_init(&called, 0, 0);
+	if (pthread_create(&thread, NULL, call_and_stay, &called)) {
+		printf("error 0 no thread\n");
+		return;
+	}
+	while (sem_wait(&called)) /* for a signal, perhaps */
+		;
+	say(0, 0);
+}
+
 /* Another thread goes on, and the first one ends. */
 static void do_leave(const uint64_t *arg)
 {
@@ -562,17 +606,18 @@ static const struct {
 	{"show", do_show, 3},	    /* BYTES HANDLE DEVICE: reserve, map, access */
 	{"make", do_make, 2},	    /* BYTES DEVICE: create and show; handle and address */
 	{"export", do_export, 1},   /* HANDLE */
-	{"import", do_import, 1},   /* FD */
-	{"getfd", do_getfd, 2},	    /* PID FD: a copy of another process's */
-	{"close", do_close, 1},	    /* FD */
-	{"send", do_send, 2},	    /* SOCKET FD: hands a copy to who has the other end */
-	{"receive", do_receive, 1}, /* SOCKET: what was sent */
-	{"alloc", do_alloc, 1},	    /* BYTES */
-	{"memfree", do_memfree, 1}, /* ADDRESS */
-	{"fill", do_fill, 3},	    /* ADDRESS BYTES VALUE */
-	{"check", do_check, 3},	    /* ADDRESS BYTES VALUE */
-	{"burn", do_burn, 2},	    /* ADDRESS TIMES */
-	{"many", do_many, 2},	    /* HOW-MANY DEVICE: the first one's address */
+	{"export-often", do_export_often, 2}, /* HANDLE TIMES */
+	{"import", do_import, 1},	      /* FD */
+	{"getfd", do_getfd, 2},		      /* PID FD: a copy of another process's */
+	{"close", do_close, 1},		      /* FD */
+	{"send", do_send, 2},		      /* SOCKET FD: hands a copy to who has the other end */
+	{"receive", do_receive, 1},	      /* SOCKET: what was sent */
+	{"alloc", do_alloc, 1},		      /* BYTES */
+	{"memfree", do_memfree, 1},	      /* ADDRESS */
+	{"fill", do_fill, 3},		      /* ADDRESS BYTES VALUE */
+	{"check", do_check, 3},		      /* ADDRESS BYTES VALUE */
+	{"burn", do_burn, 2},		      /* ADDRESS TIMES */
+	{"many", do_many, 2},		      /* HOW-MANY DEVICE: the first one's address */
 	{"loop", do_loop, 1},	    /* DEVICE: two answers, the second with the next command */
 	{"info", do_info, 1},	    /* DEVICE: free and total */
 	{"capture", do_capture, 1}, /* MODE */
@@ -581,6 +626,7 @@ static const struct {
 	{"nccl-close", do_nccl_close, -1}, /* FILE */
 	{"nccl-drop", do_nccl_drop, -1},   /* FILE: unloads it; where it was */
 	{"stream-destroy", do_stream, 0},  /* that of `capture` */
+	{"thread", do_thread, 0},	   /* that has made a traced call, and stays */
 	{"leave", do_leave, 0},
 	{"become", do_become, -1}, /* PROGRAM */
 	{"fork", do_fork, 0},

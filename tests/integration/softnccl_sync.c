@@ -32,7 +32,8 @@ EXPORT ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
 	return ncclSuccess;
 }
 
-static ncclResult_t init(ncclComm_t *comm, int nranks, const ncclUniqueId *id, int rank)
+static ncclResult_t init(
+	ncclComm_t *comm, int nranks, const ncclUniqueId *id, int rank, bool blocking)
 {
 	uint64_t magic;
 
@@ -42,19 +43,19 @@ static ncclResult_t init(ncclComm_t *comm, int nranks, const ncclUniqueId *id, i
 		return ncclSystemError;
 	sync_catch_faults();
 	memcpy(&magic, id, sizeof(magic));
-	return sync_comm_make(comm, magic, nranks, rank);
+	return blocking ? sync_comm_make(comm, magic, nranks, rank)
+			: sync_comm_make_later(comm, magic, nranks, rank);
 }
 
 EXPORT ncclResult_t ncclCommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId id, int rank)
 {
-	return init(comm, nranks, &id, rank);
+	return init(comm, nranks, &id, rank, true);
 }
 
 EXPORT ncclResult_t ncclCommInitRankConfig(
 	ncclComm_t *comm, int nranks, ncclUniqueId id, int rank, ncclConfig_t *config)
 {
-	(void)config;
-	return init(comm, nranks, &id, rank);
+	return init(comm, nranks, &id, rank, !config || config->blocking);
 }
 
 /* A rank's place among those of its color: by key, then by rank. */

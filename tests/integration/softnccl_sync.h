@@ -4,7 +4,7 @@
  * that one rank has made and exported and its peer has imported, as through NCCL's P2P buffers; a
  * thread of the stream it is put into (cuLaunchHostFunc) plays the GPU. It is busy from the call,
  * or the end of the outermost group, until all peers have done their part, however long that takes.
- * One process per rank; all communicators are blocking.
+ * One process per rank. Only making a communicator can be non-blocking.
  *
  * When a rank dies its peers' ncclCommGetAsyncError() says so, and what they have under way goes on
  * for ever, or until ncclCommAbort(). Memory that is not there when it is to be touched is a GPU
@@ -83,12 +83,18 @@ struct ncclComm {
 
 /* softnccl_meet.c: ranks meet. Both give and take nothing where they fail. */
 ncclResult_t sync_comm_make(ncclComm_t *comm, uint64_t id, int nranks, int rank);
+/* The same in a thread, with the caller's context: *comm is there at once, and its error is
+ * ncclInProgress until it can be used. */
+ncclResult_t sync_comm_make_later(ncclComm_t *comm, uint64_t id, int nranks, int rank);
 void sync_comm_free(ncclComm_t comm);
 /* A word for each peer of each: words[] has one per rank, ours is filled in. */
 ncclResult_t sync_exchange(ncclComm_t comm, uint64_t *words);
 
 /* softnccl_sync_memory.c */
 bool sync_driver_bind(void);
+/* The thread's; NULL: it has none. */
+CUcontext sync_context(void);
+void sync_context_set(CUcontext context);
 ncclResult_t sync_launch(cudaStream_t stream, CUhostFn function, void *data);
 /* Makes device memory and a descriptor of it; maps that of others, and closes the descriptor. */
 ncclResult_t sync_buffer_make(struct buffer *buffer, size_t bytes, int *fd);

@@ -267,32 +267,79 @@ static ncclResult_t watch_start(ncclComm_t comm)
 	return ncclSystemError;
 }
 
-ncclResult_t sync_comm_make(ncclComm_t *out, uint64_t id, int nranks, int rank)
+static ncclComm_t comm_new(uint64_t id, int nranks, int rank)
 {
 	ncclComm_t comm = calloc(1, sizeof(*comm));
-	ncclResult_t result;
 	int i;
 
 	if (!comm)
-		return ncclSystemError;
+		return NULL;
 	*comm = (struct ncclComm){.id = id, .rank = rank, .nranks = nranks, .stop = {-1, -1}};
 	pthread_mutex_init(&comm->lock, NULL);
 	for (i = 0; i < RANKS_MAX; i++)
 		comm->peers[i].socket = -1;
-	result = connect_all(comm) ? ncclSuccess : ncclRemoteError;
+	return comm;
+}
+
+static ncclResult_t comm_connect(ncclComm_t comm)
+{
+	ncclResult_t result = connect_all(comm) ? ncclSuccess : ncclRemoteError;
+
 	if (!result)
 		result = share(comm);
 	if (!result)
 		result = sync_buffer_make(&comm->own, 2ul << 20, NULL);
 	if (!result)
-		result = sync_buffer_fill(&comm->own, id ^ rank);
+		result = sync_buffer_fill(&comm->own, comm->id ^ comm->rank);
+	return result ? result : watch_start(comm);
+}
+
+ncclResult_t sync_comm_make(ncclComm_t *out, uint64_t id, int nranks, int rank)
+{
+	ncclComm_t comm = comm_new(id, nranks, rank);
+	ncclResult_t result = comm ? comm_connect(comm) : ncclSystemError;
+
 	if (!result)
-		result = watch_start(comm);
-	if (result)
-		sync_comm_free(comm);
-	else
 		*out = comm;
+	else if (comm)
+		sync_comm_free(comm);
 	return result;
+}
+
+struct later {
+	ncclComm_t comm;
+	CUcontext context;
+};
+
+static void *connect_later(void *arg)
+{
+	struct later later = *(struct later *)arg;
+
+	free(arg);
+	sync_context_set(later.context);
+	atomic_store(&later.comm->error, comm_connect(later.comm));
+	return NULL;
+}
+
+ncclResult_t sync_comm_make_later(ncclComm_t *out, uint64_t id, int nranks, int rank)
+{
+	struct later *later = calloc(1, sizeof(*later));
+	pthread_t thread;
+
+	if (!later)
+		return ncclSystemError;
+	later->comm = comm_new(id, nranks, rank);
+	later->context = sync_context();
+	if (!later->comm) {
+		free(later);
+		return ncclSystemError;
+	}
+	atomic_store(&later->comm->error, ncclInProgress);
+	*out = later->comm;
+	if (pthread_create(&thread, NULL, connect_later, later))
+		return ncclSystemError;
+	pthread_detach(thread);
+	return ncclInProgress;
 }
 
 void sync_comm_free(ncclComm_t comm)

@@ -11,6 +11,8 @@
 /* As in NCCL, pointers in the library's data. */
 static struct {
 	__typeof__(&cuCtxGetDevice) get_device;
+	__typeof__(&cuCtxGetCurrent) get_context;
+	__typeof__(&cuCtxSetCurrent) set_context;
 	__typeof__(&cuLaunchHostFunc) launch;
 	__typeof__(&cuMemCreate) create;
 	__typeof__(&cuMemRelease) release;
@@ -32,11 +34,11 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static bool bind_all(void)
 {
-	static const char *const names[] = {"cuCtxGetDevice", "cuLaunchHostFunc", "cuMemCreate",
-		"cuMemRelease", "cuMemRetainAllocationHandle", "cuMemGetAddressRange_v2",
-		"cuMemAddressReserve", "cuMemAddressFree", "cuMemMap", "cuMemUnmap",
-		"cuMemSetAccess", "cuMemExportToShareableHandle", "cuMemImportFromShareableHandle",
-		"cuMemcpyHtoD_v2", "cuMemcpyDtoH_v2"};
+	static const char *const names[] = {"cuCtxGetDevice", "cuCtxGetCurrent", "cuCtxSetCurrent",
+		"cuLaunchHostFunc", "cuMemCreate", "cuMemRelease", "cuMemRetainAllocationHandle",
+		"cuMemGetAddressRange_v2", "cuMemAddressReserve", "cuMemAddressFree", "cuMemMap",
+		"cuMemUnmap", "cuMemSetAccess", "cuMemExportToShareableHandle",
+		"cuMemImportFromShareableHandle", "cuMemcpyHtoD_v2", "cuMemcpyDtoH_v2"};
 	void *library = dlopen("libcuda.so.1", RTLD_NOW), **functions = (void **)&driver;
 
 	_Static_assert(sizeof(driver) == sizeof(names), "a name for each");
@@ -55,6 +57,18 @@ bool sync_driver_bind(void)
 		bound = bind_all();
 	pthread_mutex_unlock(&lock);
 	return bound;
+}
+
+CUcontext sync_context(void)
+{
+	CUcontext context;
+
+	return driver.get_context(&context) ? NULL : context;
+}
+
+void sync_context_set(CUcontext context)
+{
+	driver.set_context(context);
 }
 
 ncclResult_t sync_launch(cudaStream_t stream, CUhostFn function, void *data)

@@ -31,7 +31,11 @@ typedef enum {
 } ncclRedOp_t;
 
 typedef struct ncclComm *ncclComm_t;
-typedef struct ncclConfig ncclConfig_t; /* nothing of it is read */
+typedef struct {
+	size_t size;
+	unsigned int magic, version;
+	int blocking; /* 0: ncclCommInitRankConfig() returns before it is done */
+} ncclConfig_t;
 typedef struct CUstream_st *cudaStream_t;
 
 typedef struct {

@@ -19,7 +19,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 from lien_test import (  # noqa: E402
-    LIEN, MIB, Session, alive, case, check, equal, main, wait_for)
+    LIEN, MIB, Session, alive, case, check, equal, main, program, wait_for)
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 with open(os.path.join(ROOT, "include", "lien", "wire.h")) as _wire:
@@ -274,6 +274,44 @@ def test_client_killed_in_each_phase():
             wait_for("the transaction ends", lambda: session.ask("status")["transaction"] is None)
             whole_again(session, pair)
             equal(session.used(), used, "device memory in use after %s" % phase)
+
+
+@case(90)
+def test_owner_starts_another_program():
+    """exec keeps the process's number and start time; what the old program had is gone all the same.
+    Whoever imported it is told so, and has all else back, before an agent's end and after it."""
+    for program_name, agent_ends in ((program("prog_driver"), False), ("/bin/cat", True)):
+        with Session(devices=1) as session:
+            session.start_agent()
+            owner, importer = session.driver(), session.driver()
+            handle, _ = owner("make", 2 * MIB, 0)
+            _, own = importer("make", 2 * MIB, 0)
+            importer("fill", own, 2 * MIB, 7)
+            shared = owner("export", handle)
+            importer("show", 2 * MIB, importer.take(owner, shared), 0)
+            owner("close", shared)
+            session.ready(owner.pid, importer.pid)
+            equal(session.ask("offload", "--owner", "all")["bytes"], 4 * MIB, "moved")
+            owner.process.send("become " + program_name)
+            wait_for("it is another program", lambda: os.readlink(
+                "/proc/%d/exe" % owner.pid) == os.path.realpath(program_name))
+            if program_name != "/bin/cat":
+                check((owner.process.line() or "").startswith("ready"), "no other program")
+                owner("init", 0)
+                owner("make", 2 * MIB, 0)
+                session.ready(owner.pid)
+            if agent_ends:
+                session.kill_agent()
+                session.start_agent()
+                session.ready(importer.pid)
+            said = session.lien("restore")
+            check("memory of process %d" % owner.pid in said.err and
+                  "is gone for good" in said.err, said)
+            equal(importer("check", own, 2 * MIB, 7), 0, "wrong bytes")
+            equal(session.process(importer.pid)["state"], "running", "the importer")
+            session.ask("offload", "--owner", "all")
+            session.ask("restore")
+            equal(importer("check", own, 2 * MIB, 7), 0, "wrong bytes")
 
 
 def another_build(session):

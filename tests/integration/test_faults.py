@@ -225,7 +225,7 @@ class Job:
         extra = [group for group in found[1] if group not in own and
                  not any(all(words in rest for words in group) for rest in lost)]
         equal(extra, [], "survivors have what they had not")
-        check(not gone or "memory of process %d, which has ended, is gone for good" %
+        check(not gone or "memory of process %d, which has ended or become another program, is gone for good" %
               self.ranks[dead].pid in said, "lost, and not named:", brief(sorted(gone)), said)
         self.check_bytes(gone)
         return found

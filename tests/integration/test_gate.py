@@ -16,7 +16,8 @@ import time
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
-from lien_test import LIEN, MIB, Session, case, check, equal, main, wait_for  # noqa: E402
+import faults  # noqa: E402
+from lien_test import LIEN, MIB, Session, case, check, equal, main, program, wait_for  # noqa: E402
 from nccl_rank import Rank, unique_id  # noqa: E402
 from shapes import shapes  # noqa: E402
 from train_job import SYNC, Train, children_of  # noqa: E402
@@ -275,6 +276,167 @@ def test_agent_dies_while_the_job_is_brought_to_rest():
         session.ready(*job.pids)
         equal(held(session, job), set(), "held")
         goes_on(job)
+
+
+NEXT = os.path.join(os.path.dirname(SYNC), "..", "next")
+
+
+class Gated:
+    """prog_gated.c, on a driver that exports all that CUDA 13.0's does."""
+
+    def __init__(self, session, size=2 * MIB):
+        self.session = session
+        self.process = session.spawn([LIEN, "run", "--", program("prog_gated"), "0", size],
+                                     LD_LIBRARY_PATH=os.path.realpath(NEXT))
+        check((self.process.line() or "").startswith("ready"), self.process.said())
+        self.pid = self.process.pid
+        session.ready(self.pid)
+
+    def __call__(self, command, *args):
+        return int(self.process.ask(" ".join(map(str, (command, *args)))).split()[1])
+
+    def begin(self, name, address=None):
+        """A thread that calls the function: its number."""
+        self.process.send("at %d %s" % (address, name) if address else "call " + name)
+        return int(self.process.line().split()[1])
+
+    def held(self):
+        return sorted(thread["call"] for thread in self.session.ask("status")["held"]
+                      if thread["pid"] == self.pid)
+
+
+def decided():
+    """{function: free, all or nccl}: what was decided of all that CUDA 13.0 exports."""
+    with open("tests/data/cuda-13.0.gated", encoding="ascii") as file:
+        return dict(line.split() for line in file)
+
+
+@case(120)
+def test_every_function_of_the_driver():
+    """While all memory is away each is held, but for those of which it is known that they do no harm; and
+    so is a function that no table knows."""
+    own = subprocess.run(["nm", "-D", os.path.join(os.environ.get("SOFTCUDA") or "build/softcuda",
+                                                   "libcuda.so.1")],
+                         stdout=subprocess.PIPE, text=True, check=True).stdout
+    real = {line.split()[-1] for line in own.splitlines() if " T " in line}
+    functions = {name: kind for name, kind in decided().items() if name not in real}
+    functions["cuFutureFill"] = "all"
+    check(len(functions) > 400, "only %d functions" % len(functions))
+    with Session() as session:
+        session.start_agent("--library", os.path.join(os.path.realpath(NEXT), "libcuda.so.1"))
+        job = Gated(session)
+        job("fill", 42)
+        session.ask("offload", "--owner", "all")
+        for name in functions:
+            job.begin(name)
+        wait_for("each has returned or is held",
+                 lambda: job("count") + len(job.held()) == len(functions), 30)
+        held_now = set(job.held())
+        equal(sorted(name for name in held_now if functions[name] == "free"), [],
+              "held, and harmless")
+        # Calls whose arguments name memory: with zeros for arguments it is none of that.
+        named = re.compile(r"cu(Mem(cpy(HtoD|DtoH|DtoD|Peer)?(Async)?|set(D8|D16|D32)(Async)?|"
+                           r"Advise|PrefetchAsync)|Stream(Write|Wait)Value(32|64)|"
+                           r"PointerSetAttribute)(_v2)?(_ptds|_ptsz)?")
+        equal(sorted(name for name, kind in functions.items() if kind != "free" and
+                     name not in held_now and not named.fullmatch(name)), [],
+              "not held, and of unknown effect")
+        check("cuFutureFill" in held_now and len(held_now) > 150, "held: %d" % len(held_now))
+        session.ask("restore")
+        wait_for("they go on", lambda: job("count") == len(functions), 30)
+        equal(job("check", 42), 0, "wrong bytes")
+
+
+@case(60)
+def test_whole_ranges_are_compared():
+    """A call that begins below the memory that is away, and reaches into it, is held."""
+    with Session() as session:
+        session.start_agent("--library", os.path.join(os.path.realpath(NEXT), "libcuda.so.1"))
+        job = Gated(session)
+        at = job("address")
+        names = ["cuMemsetD8_v2", "cuMemsetD16_v2", "cuMemsetD32_v2", "cuMemcpyDtoD_v2",
+                 "cuMemsetD32Async", "cuMemsetD16Async", "cuMemPrefetchAsync"]
+        session.ask("offload", "--owner", "all")
+        for name in names:
+            job.begin(name, at - 32)  # 64 of something
+        wait_for("held", lambda: job.held() == sorted(names))
+        # D8 and copies: 64 bytes, that end where it begins; pairs and fours of bytes reach further.
+        for name in names:
+            job.begin(name, at - 64)
+        reach = ["cuMemsetD16_v2", "cuMemsetD32_v2", "cuMemsetD16Async", "cuMemsetD32Async"]
+        wait_for("the others return", lambda: job("count") == len(names) - len(reach))
+        wait_for("held", lambda: job.held() == sorted(names + reach))
+        session.ask("restore")
+        wait_for("they go on", lambda: job("count") == 2 * len(names))
+
+
+@case(60)
+def test_thread_that_blocks_the_signal_while_memory_is_moved():
+    """It is not there when the job is brought to rest, and comes when all is saved."""
+    with Session() as session:
+        faults.folder(session)
+        session.start_agent("--library", os.path.join(os.path.realpath(NEXT), "libcuda.so.1"))
+        job = Gated(session)
+        job("fill", 42)
+        job("block")
+        at = job("address")
+        fault = faults.Faults(session, job.pid)
+        fault.arm(faults.DELAY, function="cuMemUnmap", delay_ms=3000)
+        client = session.spawn([LIEN, "offload", "--owner", "all"])
+        wait_for("its memory is saved, and not yet unmapped", lambda: fault.record.hit)
+        job.begin("cuMemsetD8_v2", at)
+        check(client.wait() not in (0, None), "exit status of an offload that lost a write")
+        said = client.said()
+        check("cuMemsetD8_v2" in said and "blocks the signal" in said and "is lost" in said, said)
+
+
+@case(60)
+def test_more_threads_than_can_be_followed():
+    """Those beyond are held like others, and nothing is moved while it is not known what they do."""
+    with Session() as session:
+        session.start_agent("--threads", "64", "--library",
+                            os.path.join(os.path.realpath(NEXT), "libcuda.so.1"))
+        job = Gated(session)
+        job("fill", 42)
+        session.ask("offload", "--owner", "all")
+        for _ in range(80):
+            job.begin("cuFutureFill")
+        wait_for("as many as can be listed are held", lambda: len(job.held()) >= 40)
+        equal(job("count"), 0, "threads that were not held")
+        session.ask("restore")
+        wait_for("they go on", lambda: job("count") == 80)
+        equal(job("check", 42), 0, "wrong bytes")
+        # What they did is not known, until the driver is asked; that they were too many, it is.
+        check("events of the process were lost" in session.lien("offload", "--owner", "all").out)
+        session.lien("check", "--deep", "--repair")
+        session.refused("offload", "--owner", "all", text="more threads")
+
+
+@case(60)
+def test_nccl_at_work_in_the_background():
+    """A communicator that is being made is no communicator at rest, though no call is under way."""
+    with Session() as session:
+        session.start_agent("--library", SYNC)
+        ranks = [session.spawn([LIEN, "run", "--", program("prog_background"), SYNC, number])
+                 for number in range(2)]
+        for rank in ranks:
+            check((rank.line() or "").startswith("ready"), rank.said())
+            equal(rank.ask("alone"), "ok 0", "a communicator of its own")
+        session.ready(*(rank.pid for rank in ranks))
+        group = unique_id(77)
+        equal(ranks[0].ask("make %s 0 2" % group), "ok 7", "ncclInProgress")
+        equal(ranks[0].ask("poll"), "ok 7", "ncclCommGetAsyncError")
+        said = session.refused("offload", "--timeout", "1000", text="still at work")
+        check("the job runs on" in said, said)
+        equal(ranks[1].ask("make %s 1 2" % group), "ok 7", "ncclInProgress")
+        for rank in ranks:
+            wait_for("it is made", lambda rank=rank: rank.ask("poll") == "ok 0")
+        session.ask("offload")
+        session.ask("restore")
+        for rank in ranks:
+            rank.send("reduce")
+        for rank in ranks:
+            equal(rank.line(), "ok 2", "the sum")
 
 
 if __name__ == "__main__":

@@ -14,6 +14,9 @@ static struct {
 	unsigned members;      /* of these processes; 0: none is made */
 	bool allocates;	       /* the first process, before it is held */
 	unsigned replans;
+	enum lien_wire_type slips; /* once this has been ordered, somebody comes through, */
+	unsigned slips_by;	   /* the gate of this process; FAKES: nobody */
+	bool slipped;
 } g;
 
 static int gate(void *context, uint32_t pid, enum lien_gate_step step, char *why, size_t size)
@@ -34,6 +37,12 @@ static int gate(void *context, uint32_t pid, enum lien_gate_step step, char *why
 		assert_true(g.parked[p]); /* else a thread that is signalled would not wait */
 		g.shut[p] = true;
 		break;
+	case LIEN_GATE_HOLDS:
+		assert_true(g.shut[p]);
+		if (!g.slipped || p != g.slips_by)
+			break;
+		snprintf(why, size, "thread 7 has entered cuMemsetD8Async");
+		return -EAGAIN;
 	case LIEN_GATE_OPEN:
 		/* Those that are let go may work at once, with everybody whose memory they have. */
 		for (unsigned i = 0; i < w.n && w.fake[p].count; i++)
@@ -79,6 +88,10 @@ static int send(void *context, uint32_t pid, const struct lien_wire_header *orde
 			assert_true(w.fake[i].dead || (g.shut[i] && g.parked[i]));
 	if (order->type == LIEN_WIRE_SAVE)
 		assert_true(g.looks > g.rest_after);
+	/* What was saved is not all that there is: nothing more may be dropped. */
+	if (g.slipped && g.slips != LIEN_WIRE_DROP)
+		assert_int_not_equal(order->type, LIEN_WIRE_DROP);
+	g.slipped |= order->type == g.slips;
 	return fake_send(context, pid, order, body, fds, count);
 }
 
@@ -108,6 +121,7 @@ static struct lien_transaction_ops gated(void)
 	struct lien_transaction_ops ops = fake_ops;
 
 	memset(&g, 0, sizeof(g));
+	g.slips_by = FAKES;
 	timeout_ms = 3600000; /* the world's clock makes large steps */
 	ops.gate = gate;
 	ops.at_rest = at_rest;
@@ -328,6 +342,32 @@ static void test_no_plan_at_rest(void **state)
 	assert_int_equal(w.broken, 0);
 }
 
+/* A thread that nothing can hold, after all were at rest. */
+static void test_somebody_comes_through(void **state)
+{
+	static const enum lien_wire_type moments[] = {
+		LIEN_WIRE_SAVE, LIEN_WIRE_UNMAP, LIEN_WIRE_DROP};
+	struct lien_transaction_ops ops;
+
+	(void)state;
+	for (unsigned i = 0; i < 3 * 3; i++) {
+		ops = gated();
+		job(3, 2);
+		g.slips = moments[i / 3];
+		g.slips_by = i % 3;
+		offload_gated(&ops);
+		assert_true(g.slipped);
+		assert_int_equal(w.result.error, -EAGAIN);
+		assert_non_null(strstr(w.result.text, "thread 7 has entered"));
+		/* Only then may something be missing, and only then it is said. */
+		assert_int_equal(g.slips == LIEN_WIRE_DROP,
+			strstr(w.result.text, "what it wrote is lost") != NULL);
+		all_are(false);
+		check_back("after somebody came through");
+		assert_int_equal(w.broken, 0);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -339,6 +379,7 @@ int main(void)
 		cmocka_unit_test(test_planned_again_at_rest),
 		cmocka_unit_test(test_nothing_left_to_move),
 		cmocka_unit_test(test_no_plan_at_rest),
+		cmocka_unit_test(test_somebody_comes_through),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The maps serve all users of the node, and what a user's processes do fills them. Each user has a
+ * share of each map, so that nobody can fill one up for the others. An account is what the kernel
+ * holds responsible: a user, or for processes in user namespaces whoever made the outermost of
+ * them, however many users are mapped inside.
+ */
+#ifndef LIEN_BPF_ACCOUNT_H
+#define LIEN_BPF_ACCOUNT_H
+
+#include "kernel.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
+
+/* Entries of the maps, which hold all users' together. */
+#define THREADS_MAX   32768
+#define PROCESSES_MAX 16384
+#define COMMS_MAX     65536
+#define PAIRS_MAX     65536
+#define UNMADE_MAX    4096
+
+/* What one user may have of a map: an eighth, root three quarters. */
+#define SHARE_OF_USER(entries) ((entries) / 8)
+#define SHARE_OF_ROOT(entries) ((entries) / 4 * 3)
+
+enum share {
+	SHARE_THREADS,
+	SHARE_PROCESSES,
+	SHARE_COMMS,
+	SHARE_PAIRS,
+	SHARE_UNMADE,
+	SHARE_COUNT,
+};
+
+/* As map `threads` was made. */
+const volatile __u32 lien_threads_max = THREADS_MAX;
+
+struct account {
+	__u32 used[SHARE_COUNT];
+	__u32 exports;	/* made ever: they go round in the user's share */
+	__u32 window;	/* of the ring, in which... */
+	__u32 reported; /* so many bytes were written for the user */
+};
+
+/* The least recently used go first; one that is begun anew has used nothing, and never falls below
+ * that. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 16384);
+	__type(key, __u64);
+	__type(value, struct account);
+} accounts SEC(".maps");
+
+#define ACCOUNT_ROOT	  0
+#define ACCOUNT_NAMESPACE (1ull << 32) /* made by root: told from others by its number */
+#define NAMESPACES_MAX	  32	       /* the kernel's limit of nesting */
+
+static const struct account no_account;
+
+static __noinline __u64 account_of(struct task_struct *task)
+{
+	struct user_namespace *ns = BPF_CORE_READ(task, cred, user_ns);
+	int level = BPF_CORE_READ(ns, level), i;
+	__u32 owner;
+
+	if (!level)
+		return BPF_CORE_READ(task, cred, uid.val);
+	for (i = 0; i < NAMESPACES_MAX; i++) {
+		if (level <= 1)
+			break;
+		ns = BPF_CORE_READ(ns, parent);
+		level--;
+	}
+	owner = BPF_CORE_READ(ns, owner.val);
+	return owner ? owner : ACCOUNT_NAMESPACE | BPF_CORE_READ(ns, ns.inum);
+}
+
+static __always_inline __u32 share_max(enum share share, __u64 account)
+{
+	__u32 entries = share == SHARE_THREADS	   ? lien_threads_max
+			: share == SHARE_PROCESSES ? PROCESSES_MAX
+			: share == SHARE_COMMS	   ? COMMS_MAX
+			: share == SHARE_PAIRS	   ? PAIRS_MAX
+						   : UNMADE_MAX;
+
+	return account == ACCOUNT_ROOT ? SHARE_OF_ROOT(entries) : SHARE_OF_USER(entries);
+}
+
+static __always_inline struct account *account_get(__u64 account)
+{
+	struct account *found = bpf_map_lookup_elem(&accounts, &account);
+
+	if (found)
+		return found;
+	bpf_map_update_elem(&accounts, &account, &no_account, BPF_NOEXIST);
+	return bpf_map_lookup_elem(&accounts, &account);
+}
+
+/* Takes one more entry of a map. -1: the user has its share. */
+static __always_inline int share_take(__u64 account, enum share share)
+{
+	struct account *user = account_get(account);
+
+	if (!user)
+		return -1;
+	if (__sync_fetch_and_add(&user->used[share], 1) < share_max(share, account))
+		return 0;
+	__sync_fetch_and_add(&user->used[share], -1);
+	return -1;
+}
+
+static __always_inline void share_give(__u64 account, enum share share, __u32 entries)
+{
+	struct account *user = bpf_map_lookup_elem(&accounts, &account);
+
+	if (user && user->used[share] >= entries)
+		__sync_fetch_and_add(&user->used[share], -entries);
+}
+
+#endif

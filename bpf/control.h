@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* The control library in a process: where it is, and the signal that its handler takes. */
+#ifndef LIEN_BPF_CONTROL_H
+#define LIEN_BPF_CONTROL_H
+
+#include "thread.h"
+
+/* By pid; an entry goes with its process in map `processes`. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, PROCESSES_MAX);
+	__type(key, __u32);
+	__type(value, struct lien_probe_control);
+} controls SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1024);
+	__type(key, __u64); /* inode */
+	__type(value, struct lien_probe_layout);
+} control_files SEC(".maps");
+
+/* lien_control_state in the process's memory (wire.h). */
+struct user_state {
+	__u64 magic;
+	__u32 version, pid;
+	__u64 handler;
+	__u32 signal, agent_fd;
+	__u64 agent_ino, translate, translate_end;
+};
+
+/* The control library's constructor has run, if it ever does, before the program uses CUDA. */
+static __noinline int read_state(struct lien_probe_control *control)
+{
+	struct user_state state;
+
+	if (bpf_probe_read_user(&state, sizeof(state), (void *)control->state) ||
+		state.magic != LIEN_PROBE_CONTROL_MAGIC ||
+		state.version != LIEN_PROBE_CONTROL_VERSION)
+		return -1;
+	control->handler = state.handler;
+	control->signal = state.signal;
+	control->translate = state.translate;
+	control->translate_end = state.translate_end;
+	control->state = 0;
+	return 0;
+}
+
+/*
+ * Will this thread run the control library's handler, now, if it is sent the signal? Nothing else
+ * may come of it: the process says which signal that is, and may have changed its mind.
+ */
+static __noinline int takes_signal(struct lien_probe_control *control)
+{
+	struct task_struct *task = (void *)bpf_get_current_task();
+	struct sighand_struct *sighand = BPF_CORE_READ(task, sighand);
+	__u32 index = control->signal - 1;
+	__u64 blocked, handler = 0;
+	void *action;
+
+	if (index >= 64 || control->handler < control->text ||
+		control->handler >= control->text_end)
+		return 0;
+	blocked = BPF_CORE_READ(task, blocked.sig[0]);
+	if (blocked >> index & 1)
+		return 0;
+	action = (void *)sighand + bpf_core_field_offset(struct sighand_struct, action) +
+		 index * bpf_core_type_size(struct k_sigaction) +
+		 bpf_core_field_offset(struct k_sigaction, sa) +
+		 bpf_core_field_offset(struct sigaction, sa_handler);
+	bpf_probe_read_kernel(&handler, sizeof(handler), action);
+	return handler == control->handler;
+}
+
+/*
+ * Starts the control thread: the signal's handler runs in this thread before the traced function's
+ * first instruction, which is a point where it may do what a called function may do.
+ */
+static __noinline void wake(struct lien_probe_control *control)
+{
+	__u32 armed;
+
+	if (!takes_signal(control))
+		return;
+	armed = __sync_lock_test_and_set(&control->wake, 0);
+	if (!armed)
+		return;
+	if (bpf_send_signal_thread(control->signal))
+		control->wake = armed;
+	else
+		count(LIEN_COUNTER_WOKEN);
+}
+
+/* Of the process, once its state could be read. NULL: it has none, or it has not begun. */
+static __always_inline struct lien_probe_control *control_of(__u32 pid)
+{
+	struct lien_probe_control *control = bpf_map_lookup_elem(&controls, &pid);
+
+	return control && control->state && read_state(control) ? 0 : control;
+}
+
+/* Does the control library call for itself? (Not where it passes on the application's calls.) */
+static __always_inline int called_by_control(
+	const struct lien_probe_control *control, __u64 return_address)
+{
+	return control && return_address >= control->text && return_address < control->text_end &&
+	       !(return_address >= control->translate && return_address < control->translate_end);
+}
+
+#endif

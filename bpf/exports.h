@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* The map of exported files, which the iterator over open files reads as well. */
+#ifndef LIEN_BPF_EXPORTS_H
+#define LIEN_BPF_EXPORTS_H
+
+#include "kernel.h"
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
+#include <lien/probe.h>
+
+#define EXPORTS_MAX 131072
+
+/* Exported files to the number of their export. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, EXPORTS_MAX);
+	__type(key, struct lien_probe_share);
+	__type(value, __u64);
+} shares SEC(".maps");
+
+/* -1: there is no file. */
+static __always_inline int file_key(struct lien_probe_share *key, const struct file *file)
+{
+	key->file = (__u64)file;
+	key->private_data = file ? (__u64)BPF_CORE_READ(file, private_data) : 0;
+	key->inode = file ? BPF_CORE_READ(file, f_inode, i_ino) : 0;
+	key->device = file ? BPF_CORE_READ(file, f_inode, i_sb, s_dev) : 0;
+	return file ? 0 : -1;
+}
+
+#endif

@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* How processes come, change and go, and which libraries they map. */
+#ifndef LIEN_BPF_LIFECYCLE_H
+#define LIEN_BPF_LIFECYCLE_H
+
+#include "gate.h"
+#include "nccl.h"
+#include "process.h"
+#include "sharing.h"
+
+/* The process is gone or has become another program. */
+static __always_inline void process_end(struct task_struct *task, __u16 type)
+{
+	__u32 pid = leader_pid(task);
+	struct lien_probe_process *process;
+	struct lien_event event;
+	__u64 account;
+
+	bpf_map_delete_elem(&controls, &pid);
+	bpf_map_delete_elem(&followed, &pid);
+	gate_end(pid);
+	process = bpf_map_lookup_elem(&processes, &pid);
+	if (!process)
+		return;
+	account = process->account;
+	__builtin_memset(&event, 0, sizeof(event));
+	event.type = type;
+	event.pid = event.tid = pid;
+	event.start = process->start;
+	event.t_entry = event.t_return = bpf_ktime_get_ns();
+	nccl_forget(pid, process);
+	bpf_map_delete_elem(&lost, &pid);
+	bpf_map_delete_elem(&contexts, &pid);
+	if (!bpf_map_delete_elem(&processes, &pid))
+		share_give(account, SHARE_PROCESSES, 1);
+	emit(&event, LIEN_EVENT_HEADER, account);
+}
+
+SEC("raw_tp/sched_process_exec")
+int lien_exec(struct bpf_raw_tracepoint_args *ctx)
+{
+	__u32 ktid = (__u32)bpf_get_current_pid_tgid(), old = (__u32)ctx->args[1];
+
+	/* A thread other than the first takes over the first one's number. */
+	thread_forget(old);
+	thread_forget(ktid);
+	process_end((void *)ctx->args[0], LIEN_EVENT_EXEC);
+	return 0;
+}
+
+#define SIGNAL_GROUP_EXIT 4
+
+SEC("raw_tp/sched_process_exit")
+int lien_exit(struct bpf_raw_tracepoint_args *ctx)
+{
+	struct task_struct *task = (void *)ctx->args[0];
+	__u32 ktid = (__u32)bpf_get_current_pid_tgid();
+	struct thread *thread = bpf_map_lookup_elem(&threads, &ktid);
+
+	/* In the middle of a call, while the process goes on. */
+	if (thread && !(BPF_CORE_READ(task, signal, flags) & SIGNAL_GROUP_EXIT))
+		frames_left(thread, ~0ull);
+	if (thread) {
+		gate_leave(thread);
+		gate_leave_group(thread);
+		thread_forget(ktid);
+	}
+	if (!BPF_CORE_READ(task, signal, live.counter))
+		process_end(task, LIEN_EVENT_EXIT);
+	return 0;
+}
+
+/* A child has its parent's libraries; the thread that served them it has not. */
+SEC("raw_tp/sched_process_fork")
+int lien_fork(struct bpf_raw_tracepoint_args *ctx)
+{
+	struct task_struct *child = (void *)ctx->args[1];
+	struct lien_probe_control control, *of_parent;
+	struct lien_probe_process process = {};
+	__u32 pid;
+
+	if (BPF_CORE_READ(child, pid) != BPF_CORE_READ(child, tgid))
+		return 0;
+	pid = leader_pid((void *)ctx->args[0]);
+	of_parent = pid ? bpf_map_lookup_elem(&controls, &pid) : 0;
+	pid = pid_in_agent(child);
+	if (!of_parent || !pid)
+		return 0;
+	control = *of_parent;
+	control.wake = LIEN_PROBE_WAKE;
+	process.start = image_of(child);
+	process.account = account_of(child);
+	if (process_add(pid, &process))
+		bpf_map_update_elem(&controls, &pid, &control, BPF_ANY);
+	return 0;
+}
+
+#define PROT_EXEC 4
+
+static __always_inline int starts(const char *name, const char *with, int n)
+{
+	int i;
+
+	for (i = 0; i < n; i++)
+		if (name[i] != with[i])
+			return 0;
+	return 1;
+}
+
+/* Without waiting for the agent to look: the program may make all its calls before that. */
+static __always_inline void control_mapped(__u32 pid, const struct lien_event *event)
+{
+	__u64 inode = event->library.inode;
+	struct lien_probe_layout *layout = bpf_map_lookup_elem(&control_files, &inode);
+	struct lien_probe_control control = {
+		.text = event->library.start,
+		.text_end = event->library.start + event->library.length,
+		.wake = LIEN_PROBE_WAKE,
+	};
+
+	if (!layout || layout->text_offset != event->library.offset)
+		return;
+	control.state = event->library.start + layout->state;
+	bpf_map_update_elem(&controls, &pid, &control, BPF_ANY);
+}
+
+/* mmap()'s arguments, as they lie in the registers of a thread that is leaving the call. */
+struct mmap_arguments {
+	unsigned long offset, fd, ax, cx, prot, length;
+};
+
+static __always_inline int read_mmap(struct mmap_arguments *arguments)
+{
+	struct pt_regs *regs = (void *)bpf_task_pt_regs(bpf_get_current_task_btf());
+
+	return bpf_probe_read_kernel(arguments, sizeof(*arguments), &regs->r9);
+}
+
+SEC("tracepoint/syscalls/sys_exit_mmap")
+int lien_mmap_exit(struct syscall_exit *ctx)
+{
+	struct task_struct *task = (void *)bpf_get_current_task();
+	struct lien_probe_process process = {};
+	struct mmap_arguments arguments;
+	struct lien_event event;
+	struct file *file;
+	__u32 pid, dev;
+	int known, ours;
+
+	if ((ctx->result < 0 && ctx->result > -4096) || read_mmap(&arguments) ||
+		!(arguments.prot & PROT_EXEC) || (__s32)arguments.fd < 0)
+		return 0;
+	__builtin_memset(&event, 0, sizeof(event));
+	event.library.start = ctx->result;
+	event.library.length = arguments.length;
+	event.library.offset = arguments.offset;
+	file = file_of_fd((__s32)arguments.fd);
+	pid = leader_pid(task);
+	if (!file || !pid)
+		return 0;
+	BPF_CORE_READ_INTO(&event.library.inode, file, f_inode, i_ino);
+	dev = BPF_CORE_READ(file, f_inode, i_sb, s_dev);
+	event.library.dev_major = dev >> 20;
+	event.library.dev_minor = dev & 0xfffff;
+	bpf_probe_read_kernel_str(event.library.name, sizeof(event.library.name),
+		BPF_CORE_READ(file, f_path.dentry, d_name.name));
+	process.start = image_of(task);
+	process.account = account_of(task);
+	known = bpf_map_lookup_elem(&processes, &pid) != 0;
+	ours = starts(event.library.name, "libcuda", 7) ||
+	       starts(event.library.name, "libnccl", 7) || starts(event.library.name, "liblien", 7);
+	if (!known && ours)
+		known = process_add(pid, &process) != 0;
+	if (!known && !ours && !starts(event.library.name, "libibverbs", 10))
+		return 0;
+	event.type = LIEN_EVENT_LIBRARY;
+	event.pid = pid;
+	event.tid = pid_in_agent(task);
+	event.start = process.start;
+	event.t_entry = event.t_return = bpf_ktime_get_ns();
+	if (known && starts(event.library.name, "liblien", 7))
+		control_mapped(pid, &event);
+	if (ours)
+		gate_library_mapped(pid);
+	emit(&event, LIEN_EVENT_SIZE(library), process.account);
+	return 0;
+}
+
+#endif

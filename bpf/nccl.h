@@ -1,0 +1,550 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* NCCL's communicators: how they come to be, and what is asked of them. */
+#ifndef LIEN_BPF_NCCL_H
+#define LIEN_BPF_NCCL_H
+
+#include "context.h"
+
+#define NCCL_IN_PROGRESS 7
+
+/* Of live communicators of live processes: an entry goes when either ends. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, COMMS_MAX);
+	__type(key, struct lien_probe_comm);
+	__type(value, struct lien_probe_traffic);
+} traffic SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, PAIRS_MAX);
+	__type(key, struct lien_probe_pair);
+	__type(value, __u64);
+} pairs SEC(".maps");
+
+static const struct lien_probe_traffic no_traffic;
+
+static __always_inline int succeeded(__s32 result)
+{
+	return !result || result == NCCL_IN_PROGRESS;
+}
+
+/* NCCL goes on with a call that it has returned from: only it knows for how long. */
+static __always_inline void note_progress(struct thread *thread, __u64 returned)
+{
+	struct lien_probe_process *process;
+
+	if ((__s32)returned != NCCL_IN_PROGRESS)
+		return;
+	process = bpf_map_lookup_elem(&processes, &thread->pid);
+	if (process)
+		process->nonblocking = 1;
+}
+
+/* ncclConfig_t: size, magic, version, blocking. A communicator that is made in a group says by
+ * nothing else that it does not block. */
+struct user_config {
+	__u64 size;
+	__u32 magic, version;
+	__s32 blocking;
+};
+
+#define NCCL_CONFIG_MAGIC 0xcafebeef
+
+static __always_inline void note_config(struct thread *thread, __u64 from)
+{
+	struct lien_probe_process *process;
+	struct user_config config = {};
+
+	if (!from || bpf_probe_read_user(&config, sizeof(config), (void *)from) ||
+		config.magic != NCCL_CONFIG_MAGIC || config.blocking)
+		return;
+	process = bpf_map_lookup_elem(&processes, &thread->pid);
+	if (process)
+		process->nonblocking = 1;
+}
+
+/* --- communicators that have no address yet ----------------------------------------------------
+ */
+
+/* ncclCommSplit and ncclCommShrink in a group, or non-blocking, say what they made when it is made.
+ */
+struct unmade_key {
+	__u32 pid;
+	__u32 slot; /* below UNMADE */
+};
+
+struct unmade {
+	__u64 where; /* the ncclComm_t of the caller */
+	struct lien_event event;
+};
+
+#define UNMADE 32
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, UNMADE_MAX);
+	__type(key, struct unmade_key);
+	__type(value, struct unmade);
+} unmades SEC(".maps");
+
+static const struct unmade no_unmade;
+
+/* Where the address of a communicator will be. */
+static __always_inline __u64 made_at(const struct frame *frame)
+{
+	return frame->call == LIEN_CALL_NCCL_SPLIT || frame->call == LIEN_CALL_NCCL_SHRINK
+		       ? frame->arg[3]
+		       : frame->arg[0];
+}
+
+static __always_inline struct unmade *unmade_add(
+	struct unmade_key *key, struct lien_probe_process *process)
+{
+	struct unmade *unmade;
+
+	key->slot = __sync_fetch_and_add(&process->unmade, 1) % UNMADE;
+	unmade = bpf_map_lookup_elem(&unmades, key);
+	if (unmade)
+		return unmade; /* the oldest one makes room */
+	if (share_take(process->account, SHARE_UNMADE))
+		return 0;
+	if (bpf_map_update_elem(&unmades, key, &no_unmade, BPF_NOEXIST))
+		share_give(process->account, SHARE_UNMADE, 1);
+	return bpf_map_lookup_elem(&unmades, key);
+}
+
+static __always_inline void unmade_drop(struct unmade_key *key, __u64 account)
+{
+	if (!bpf_map_delete_elem(&unmades, key))
+		share_give(account, SHARE_UNMADE, 1);
+}
+
+/* The event of a communicator that is being made: true if that has no address yet, and its record
+ * waits for it. */
+static __always_inline int unmade_keep(struct thread *thread, const struct frame *frame)
+{
+	struct unmade_key key = {.pid = thread->pid};
+	struct lien_event *event = &thread->event;
+	struct lien_probe_process *process;
+	struct unmade *unmade;
+
+	if ((frame->call != LIEN_CALL_NCCL_SPLIT && frame->call != LIEN_CALL_NCCL_SHRINK) ||
+		!succeeded(event->result) || event->comm.comm ||
+		event->flags & LIEN_EVENT_PARTIAL ||
+		(frame->call == LIEN_CALL_NCCL_SPLIT && event->comm.color < 0))
+		return 0;
+	process = bpf_map_lookup_elem(&processes, &thread->pid);
+	unmade = process ? unmade_add(&key, process) : 0;
+	if (!unmade)
+		return 0;
+	unmade->where = made_at(frame);
+	__builtin_memcpy(&unmade->event, event, sizeof(*event));
+	return 1;
+}
+
+/* Another one is to be at that place: what was asked for there before has failed. */
+__noinline int unmade_forget(__u32 pid, __u64 where)
+{
+	struct lien_probe_process *process = bpf_map_lookup_elem(&processes, &pid);
+	struct unmade_key key = {.pid = pid};
+	struct unmade *unmade;
+	__u32 i;
+
+	if (!process || !process->unmade)
+		return 0;
+	for (i = 0; i < UNMADE; i++) {
+		key.slot = i;
+		unmade = bpf_map_lookup_elem(&unmades, &key);
+		if (unmade && unmade->where == where)
+			unmade_drop(&key, process->account);
+	}
+	return 0;
+}
+
+/* One of those that unmade_report() is about. */
+__noinline int unmade_report_one(struct thread *thread, __u32 slot, __u64 comm, __s32 result)
+{
+	struct unmade_key key = {.slot = slot};
+	struct unmade *unmade;
+	__u64 made = 0;
+
+	if (!thread)
+		return 0;
+	key.pid = thread->pid;
+	unmade = bpf_map_lookup_elem(&unmades, &key);
+	if (!unmade || unmade->event.start != thread->start ||
+		(!comm && (unmade->event.tid != thread->tid || unmade->event.result)))
+		return 0;
+	bpf_probe_read_user(&made, sizeof(made), (void *)unmade->where);
+	if (comm ? made != comm : !made && succeeded(result))
+		return 0;
+	__builtin_memcpy(&thread->event, &unmade->event, sizeof(thread->event));
+	unmade_drop(&key, thread->account);
+	thread->event.comm.comm = made;
+	thread->event.t_return = bpf_ktime_get_ns();
+	if (made)
+		emit(&thread->event, LIEN_EVENT_SIZE(comm), thread->account);
+	return 0;
+}
+
+/*
+ * Reports communicators that have an address now: `comm`, when it is used for the first time, or
+ * (0) those that the thread asked for in the group that has ended.
+ */
+static __always_inline void unmade_report(struct thread *thread, __u64 comm, __s32 result)
+{
+	struct lien_probe_process *process = bpf_map_lookup_elem(&processes, &thread->pid);
+	__u32 first, i;
+
+	if (!process || !process->unmade)
+		return;
+	first = process->unmade; /* the oldest one first */
+	for (i = 0; i < UNMADE; i++)
+		unmade_report_one(thread, (first + i) % UNMADE, comm, result);
+}
+
+/* --- for whom NCCL is at work ------------------------------------------------------------------
+ */
+
+/* The communicator that a call of NCCL is about: see lien_event.scope. */
+static __always_inline __u64 scope_of(const struct frame *frame)
+{
+	switch (frame->call) {
+	case LIEN_CALL_NCCL_INIT_RANK:
+	case LIEN_CALL_NCCL_INIT_RANK_CONFIG:
+	case LIEN_CALL_NCCL_INIT_RANK_SCALABLE:
+	case LIEN_CALL_NCCL_INIT_ALL:
+	case LIEN_CALL_NCCL_SPLIT:
+	case LIEN_CALL_NCCL_SHRINK:
+		return LIEN_SCOPE_INIT | frame->t_entry;
+	case LIEN_CALL_NCCL_FINALIZE:
+	case LIEN_CALL_NCCL_DESTROY:
+	case LIEN_CALL_NCCL_ABORT:
+	case LIEN_CALL_NCCL_REGISTER:
+	case LIEN_CALL_NCCL_DEREGISTER:
+	case LIEN_CALL_NCCL_WINDOW_REGISTER:
+	case LIEN_CALL_NCCL_WINDOW_DEREGISTER:
+		return frame->arg[0];
+	}
+	return 0;
+}
+
+/* Returns the process, if it is known. */
+static __always_inline struct lien_probe_process *scope_enter(struct thread *thread, __u64 scope)
+{
+	struct lien_probe_process *process;
+
+	thread->scope = scope;
+	process = bpf_map_lookup_elem(&processes, &thread->pid);
+	if (process)
+		process->scope = scope;
+	return process;
+}
+
+static __always_inline void scope_fill(struct lien_event *event, struct thread *thread)
+{
+	struct lien_probe_process *process;
+
+	if (thread->frame[0].call == LIEN_CALL_NCCL_MEM_ALLOC)
+		return; /* the application's, for no communicator */
+	event->scope = scope_of(&thread->frame[0]);
+	if (event->scope)
+		return;
+	event->scope = thread->scope;
+	if (!event->scope) {
+		process = bpf_map_lookup_elem(&processes, &thread->pid);
+		event->scope = process ? process->scope : 0;
+	}
+	if (event->scope)
+		event->flags |= LIEN_EVENT_INFERRED;
+}
+
+/* --- records -----------------------------------------------------------------------------------
+ */
+
+static __always_inline __u32 comm_body(struct thread *thread, struct lien_event *event,
+	const struct frame *frame, const struct given *given)
+{
+	event->comm.nranks = event->comm.rank = -1;
+	event->comm.device = device_of(thread);
+	switch (frame->call) {
+	case LIEN_CALL_NCCL_INIT_RANK:
+	case LIEN_CALL_NCCL_INIT_RANK_CONFIG:
+		/* (comm *, nranks, id by value on the stack, rank): the id takes no register */
+	case LIEN_CALL_NCCL_INIT_RANK_SCALABLE:
+		/* (comm *, nranks, rank, nids, id *): the first id names the group */
+		event->comm.comm = read_user_u64(event, frame->arg[0]);
+		event->comm.nranks = frame->arg[1];
+		event->comm.rank = frame->arg[2];
+		if (given)
+			__builtin_memcpy(event->comm.id, given->bytes, sizeof(event->comm.id));
+		else
+			event->flags |= LIEN_EVENT_PARTIAL;
+		break;
+	case LIEN_CALL_NCCL_SPLIT:
+		/* (comm, color, key, new comm *, config *) */
+		event->comm.parent = frame->arg[0];
+		event->comm.color = frame->arg[1];
+		event->comm.key = frame->arg[2];
+		event->comm.comm = read_user_u64(event, frame->arg[3]);
+		break;
+	case LIEN_CALL_NCCL_SHRINK:
+		/* (comm, ranks left out *, how many, new comm *, config *, flags) */
+		event->comm.parent = frame->arg[0];
+		event->comm.excluded = frame->arg[2];
+		event->comm.comm = read_user_u64(event, frame->arg[3]);
+		if (given)
+			__builtin_memcpy(event->comm.id, given->bytes, sizeof(event->comm.id));
+		break;
+	}
+	return LIEN_EVENT_SIZE(comm);
+}
+
+static __always_inline __u32 registration_body(
+	struct lien_event *event, const struct frame *frame, __u64 returned)
+{
+	switch (frame->call) {
+	case LIEN_CALL_NCCL_REGISTER:
+	case LIEN_CALL_NCCL_WINDOW_REGISTER:
+		event->reg.comm = frame->arg[0];
+		event->reg.va = frame->arg[1];
+		event->reg.bytes = frame->arg[2];
+		event->reg.handle = read_user_u64(event, frame->arg[3]);
+		break;
+	case LIEN_CALL_NCCL_DEREGISTER:
+	case LIEN_CALL_NCCL_WINDOW_DEREGISTER:
+		event->reg.comm = frame->arg[0];
+		event->reg.handle = frame->arg[1];
+		break;
+	case LIEN_CALL_IBV_REG_DMABUF_MR:
+		/* (pd, offset, length, iova, fd, access): by iova the card knows the address */
+		event->reg.va = frame->arg[3];
+		event->reg.bytes = frame->arg[2];
+		event->reg.handle = returned;
+		event->result = returned ? 0 : -1;
+		break;
+	case LIEN_CALL_IBV_DEREG_MR:
+		event->reg.handle = frame->arg[0];
+		break;
+	default:
+		/* ibv_reg_mr and its kin: (pd, address, length, ...), a pointer, NULL for failure
+		 */
+		event->reg.va = frame->arg[1];
+		event->reg.bytes = frame->arg[2];
+		event->reg.handle = returned;
+		event->result = returned ? 0 : -1;
+		break;
+	}
+	return LIEN_EVENT_SIZE(reg);
+}
+
+#define INIT_ALL_MAX 16
+
+/* ncclCommInitAll(comm *, devices, device *): one record for each communicator, under an id made up
+ * of what no other group has. */
+static __always_inline void emit_all(
+	struct thread *thread, struct lien_event *event, const struct frame *frame)
+{
+	__u64 id[2] = {frame->t_entry, event->pid};
+	__s32 device;
+	__u32 i;
+
+	event->comm.nranks = frame->arg[1];
+	__builtin_memcpy(event->comm.id, id, sizeof(id));
+	if (frame->arg[1] > INIT_ALL_MAX)
+		event->flags |= LIEN_EVENT_PARTIAL;
+#pragma clang loop unroll(disable)
+	for (i = 0; i < INIT_ALL_MAX; i++) {
+		if (i >= frame->arg[1])
+			break;
+		device = i;
+		event->comm.comm = read_user_u64(event, frame->arg[0] + i * 8);
+		if (frame->arg[2])
+			read_user(event, &device, sizeof(device), frame->arg[2] + i * 4);
+		event->comm.rank = i;
+		event->comm.device = device;
+		emit(event, LIEN_EVENT_SIZE(comm), thread->account);
+	}
+}
+
+/* --- collectives -------------------------------------------------------------------------------
+ */
+
+/* Where each collective has its communicator: the number of an argument; 6 is the first on the
+ * stack. */
+static __always_inline __u32 comm_argument(__u32 call)
+{
+	switch (call) {
+	case LIEN_CALL_NCCL_REDUCE:
+		return 6;
+	case LIEN_CALL_NCCL_ALL_GATHER:
+	case LIEN_CALL_NCCL_ALL_TO_ALL:
+	case LIEN_CALL_NCCL_SEND:
+	case LIEN_CALL_NCCL_RECV:
+		return 4;
+	}
+	return 5;
+}
+
+/* Bytes of ncclDataType_t 0 to 11, four bits each. */
+#define TYPE_SIZES 0x112842884411ull
+
+/* What is counted of the communicator; NULL: no room. */
+static __always_inline struct lien_probe_traffic *traffic_of(struct thread *thread,
+	const struct lien_probe_comm *key, struct lien_probe_process *process)
+{
+	struct lien_probe_traffic *sums = bpf_map_lookup_elem(&traffic, key);
+
+	if (sums)
+		return sums;
+	unmade_report(thread, key->comm, 0);
+	if (share_take(process->account, SHARE_COMMS))
+		return 0;
+	if (bpf_map_update_elem(&traffic, key, &no_traffic, BPF_NOEXIST))
+		share_give(process->account, SHARE_COMMS, 1);
+	else
+		__sync_fetch_and_add(&process->comms, 1);
+	return bpf_map_lookup_elem(&traffic, key);
+}
+
+static __always_inline void count_pair(
+	const struct lien_probe_comm *comm, struct lien_probe_process *process, __u32 peer)
+{
+	struct lien_probe_pair key = {.comm = comm->comm, .pid = comm->pid, .peer = peer};
+	__u64 one = 1, *value = bpf_map_lookup_elem(&pairs, &key);
+
+	if (value) {
+		__sync_fetch_and_add(value, 1);
+		return;
+	}
+	if (share_take(process->account, SHARE_PAIRS)) {
+		count(LIEN_COUNTER_UNCOUNTED);
+		process->uncounted = 1;
+	} else if (bpf_map_update_elem(&pairs, &key, &one, BPF_NOEXIST)) {
+		share_give(process->account, SHARE_PAIRS, 1);
+		process->uncounted = 1;
+	}
+}
+
+/* Processes that are not known have no end at which their entries would go. */
+__noinline int count_traffic(struct thread *thread, const struct arguments *arguments, __u32 call)
+{
+	__u32 kind = call - LIEN_TRAFFIC_FIRST, at = comm_argument(call), type;
+	int pair = LIEN_CALL_IS_TRANSFER(call);
+	struct lien_probe_process *process;
+	struct lien_probe_traffic *sums;
+	struct lien_probe_comm key = {};
+	__u64 elements;
+
+	if (!thread || !arguments)
+		return 0;
+	elements = arguments->arg[pair ? 1 : 2];
+	type = arguments->arg[pair ? 2 : 3];
+	key.pid = thread->pid;
+	key.comm = arguments->arg[at == 4 ? 4 : 5];
+	if (at == 6 &&
+		bpf_probe_read_user(&key.comm, sizeof(key.comm), (void *)(arguments->sp + 8))) {
+		count(LIEN_COUNTER_UNREADABLE);
+		return 0;
+	}
+	if (!key.comm || kind >= LIEN_TRAFFIC_KINDS)
+		return 0;
+	process = scope_enter(thread, key.comm);
+	sums = process ? traffic_of(thread, &key, process) : 0;
+	if (!sums) {
+		count(LIEN_COUNTER_UNCOUNTED);
+		if (process)
+			process->uncounted = 1;
+		return 0;
+	}
+	__sync_fetch_and_add(&sums->calls[kind], 1);
+	thread->last_sp = arguments->sp;
+	bpf_probe_read_user(
+		&thread->last_caller, sizeof(thread->last_caller), (void *)arguments->sp);
+	if (pair)
+		count_pair(&key, process, arguments->arg[3] * 2 + (call == LIEN_CALL_NCCL_RECV));
+	if (type < 12)
+		__sync_fetch_and_add(&sums->bytes, elements * (TYPE_SIZES >> (type * 4) & 15));
+	sums->t_last = bpf_ktime_get_ns();
+	return 0;
+}
+
+struct dropping {
+	struct lien_probe_comm comm; /* .comm 0: all of the process */
+	__u32 dropped;
+};
+
+static long pairs_drop(
+	void *map, struct lien_probe_pair *key, __u64 *value, struct dropping *dropping)
+{
+	(void)value;
+	if (key->pid == dropping->comm.pid &&
+		(!dropping->comm.comm || key->comm == dropping->comm.comm) &&
+		!bpf_map_delete_elem(map, key))
+		dropping->dropped++;
+	return 0;
+}
+
+/*
+ * When the call that ends a communicator is entered: once it has returned, another one may have the
+ * address, and counts of its own.
+ */
+__noinline int traffic_end(struct thread *thread, __u64 comm)
+{
+	struct dropping dropping = {};
+	struct lien_probe_process *process;
+	struct lien_probe_traffic *sums;
+
+	if (!thread)
+		return 0;
+	dropping.comm.comm = comm;
+	dropping.comm.pid = thread->pid;
+	sums = bpf_map_lookup_elem(&traffic, &dropping.comm);
+	if (!sums)
+		return 0;
+	process = bpf_map_lookup_elem(&processes, &thread->pid);
+	if (sums->calls[LIEN_CALL_NCCL_SEND - LIEN_TRAFFIC_FIRST] ||
+		sums->calls[LIEN_CALL_NCCL_RECV - LIEN_TRAFFIC_FIRST]) {
+		bpf_for_each_map_elem(&pairs, pairs_drop, &dropping, 0);
+		if (process)
+			share_give(process->account, SHARE_PAIRS, dropping.dropped);
+	}
+	if (bpf_map_delete_elem(&traffic, &dropping.comm) || !process)
+		return 0;
+	share_give(process->account, SHARE_COMMS, 1);
+	if (process->comms)
+		__sync_fetch_and_add(&process->comms, -1);
+	return 0;
+}
+
+static long traffic_drop(void *map, struct lien_probe_comm *key, struct lien_probe_traffic *sums,
+	struct dropping *dropping)
+{
+	(void)sums;
+	if (key->pid == dropping->comm.pid && !bpf_map_delete_elem(map, key))
+		dropping->dropped++;
+	return 0;
+}
+
+/* The process has ended. */
+static __always_inline void nccl_forget(__u32 pid, const struct lien_probe_process *process)
+{
+	struct dropping dropping = {.comm = {.pid = pid}};
+	struct unmade_key key = {.pid = pid};
+	__u32 i;
+
+	if (process->comms) {
+		bpf_for_each_map_elem(&traffic, traffic_drop, &dropping, 0);
+		share_give(process->account, SHARE_COMMS, dropping.dropped);
+		dropping.dropped = 0;
+		bpf_for_each_map_elem(&pairs, pairs_drop, &dropping, 0);
+		share_give(process->account, SHARE_PAIRS, dropping.dropped);
+	}
+	for (i = 0; process->unmade && i < UNMADE; i++) {
+		key.slot = i;
+		unmade_drop(&key, process->account);
+	}
+}
+
+#endif

@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* How records reach the agent, and what is counted when one does not. */
+#ifndef LIEN_BPF_REPORT_H
+#define LIEN_BPF_REPORT_H
+
+#include "kernel.h"
+#include <bpf/bpf_helpers.h>
+#include <lien/event.h>
+#include <lien/probe.h>
+#include "account.h"
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 16 << 20);
+} events SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, LIEN_COUNTER_COUNT);
+	__type(key, __u32);
+	__type(value, __u64);
+} counters SEC(".maps");
+
+/* Processes that mapped the driver, by pid. The agent enters those that ran before it did. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, PROCESSES_MAX);
+	__type(key, __u32);
+	__type(value, struct lien_probe_process);
+} processes SEC(".maps");
+
+/* Lost records of known processes, by pid, for the agent to mark them incomplete. An entry goes
+ * with its process, so that there is room for each. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, PROCESSES_MAX);
+	__type(key, __u32);
+	__type(value, __u64);
+} lost SEC(".maps");
+
+static __always_inline void count(__u32 counter)
+{
+	__u64 *value = bpf_map_lookup_elem(&counters, &counter);
+
+	if (value)
+		__sync_fetch_and_add(value, 1);
+}
+
+static __always_inline void count_lost(__u32 pid)
+{
+	__u64 one = 1, *value;
+
+	count(LIEN_COUNTER_LOST);
+	value = bpf_map_lookup_elem(&lost, &pid);
+	if (value)
+		__sync_fetch_and_add(value, 1);
+	else if (bpf_map_lookup_elem(&processes, &pid))
+		bpf_map_update_elem(&lost, &pid, &one, BPF_NOEXIST);
+}
+
+/* Counts the times that the agent has nearly read all: a user's part of what waits for it is what
+ * was written since. */
+__u32 ring_window = 0;
+
+/* May more be written for this user? Always while the ring is less than half full; then only for
+ * those who have not filled their share of it. */
+static __always_inline int ring_admits(__u64 account, __u32 size)
+{
+	__u64 waiting = bpf_ringbuf_query(&events, BPF_RB_AVAIL_DATA);
+	__u64 all = bpf_ringbuf_query(&events, BPF_RB_RING_SIZE);
+	struct account *user = account_get(account);
+	__u64 share = account == ACCOUNT_ROOT ? SHARE_OF_ROOT(all) : SHARE_OF_USER(all);
+
+	if (waiting < all / 16)
+		ring_window++;
+	if (!user)
+		return waiting < all / 2;
+	if (user->window != ring_window) {
+		user->window = ring_window;
+		user->reported = 0;
+	}
+	if (waiting >= all / 2 && user->reported >= share)
+		return 0;
+	__sync_fetch_and_add(&user->reported, size);
+	return 1;
+}
+
+/* Reports an event, which belongs to a user. -1: it is lost, and counted. */
+__noinline int emit(struct lien_event *event, __u32 size, __u64 account)
+{
+	if (!event || size > sizeof(*event))
+		return -1;
+	event->size = size;
+	if (!ring_admits(account, size) || bpf_ringbuf_output(&events, event, size, 0)) {
+		count_lost(event->pid);
+		return -1;
+	}
+	return 0;
+}
+
+static __always_inline void read_user(struct lien_event *event, void *to, __u32 size, __u64 from)
+{
+	if (bpf_probe_read_user(to, size, (void *)from)) {
+		__builtin_memset(to, 0, size);
+		event->flags |= LIEN_EVENT_PARTIAL;
+		count(LIEN_COUNTER_UNREADABLE);
+	}
+}
+
+static __always_inline __u64 read_user_u64(struct lien_event *event, __u64 from)
+{
+	__u64 value = 0;
+
+	read_user(event, &value, sizeof(value), from);
+	return value;
+}
+
+#endif

@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Exports and the imports they are joined to. An exported descriptor has another number in the
+ * importer, and is the same file in the kernel. A file's address is reused once it is closed, so
+ * the join is made here, at the moment of the import, and a new export replaces what was there.
+ */
+#ifndef LIEN_BPF_SHARING_H
+#define LIEN_BPF_SHARING_H
+
+#include "exports.h"
+#include "thread.h"
+
+#define HANDLE_FD     1 /* CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR */
+#define HANDLE_FABRIC 8 /* CU_MEM_HANDLE_TYPE_FABRIC */
+
+/* A user's exports go round in as many slots as its share; the oldest is forgotten. */
+struct export_slot {
+	__u64 account;
+	__u32 slot, zero;
+};
+
+struct export
+{
+	struct lien_probe_share file;
+	__u64 number;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, EXPORTS_MAX);
+	__type(key, struct export_slot);
+	__type(value, struct export);
+} export_slots SEC(".maps");
+
+__u64 next_share = 0;
+
+static __noinline struct file *file_of_fd(__s64 fd)
+{
+	struct task_struct *task = (void *)bpf_get_current_task();
+	struct fdtable *fdt = BPF_CORE_READ(task, files, fdt);
+	struct file **table, *file = 0;
+
+	if (fd < 0 || !fdt || fd >= BPF_CORE_READ(fdt, max_fds))
+		return 0;
+	table = BPF_CORE_READ(fdt, fd);
+	bpf_probe_read_kernel(&file, sizeof(file), table + fd);
+	return file;
+}
+
+/* Makes room for one more export of the user: where it is noted, or -1. */
+static __always_inline int export_slot(struct export_slot *key, __u64 account)
+{
+	struct account *user = account_get(account);
+	struct export *oldest;
+	__u64 *number;
+
+	if (!user)
+		return -1;
+	key->account = account;
+	key->slot = __sync_fetch_and_add(&user->exports, 1);
+	key->slot %=
+		account == ACCOUNT_ROOT ? SHARE_OF_ROOT(EXPORTS_MAX) : SHARE_OF_USER(EXPORTS_MAX);
+	oldest = bpf_map_lookup_elem(&export_slots, key);
+	number = oldest ? bpf_map_lookup_elem(&shares, &oldest->file) : 0;
+	if (number && *number == oldest->number)
+		bpf_map_delete_elem(&shares, &oldest->file);
+	return 0;
+}
+
+/* The number of a new export by that descriptor; 0: it cannot be joined to an import. */
+__noinline __u64 export_add(__u64 account, __s32 fd)
+{
+	struct export_slot slot = {};
+	struct export export = {};
+
+	if (file_key(&export.file, file_of_fd(fd)) || export_slot(&slot, account))
+		return 0;
+	export.number = __sync_fetch_and_add(&next_share, 1) + 1;
+	if (bpf_map_update_elem(&export_slots, &slot, &export, BPF_ANY) ||
+		bpf_map_update_elem(&shares, &export.file, &export.number, BPF_ANY))
+		return 0;
+	return export.number;
+}
+
+/* The export that a descriptor is of; 0: none that is known. */
+static __noinline __u64 export_find(__s32 fd)
+{
+	struct lien_probe_share key;
+	__u64 *number;
+
+	if (file_key(&key, file_of_fd(fd)))
+		return 0;
+	number = bpf_map_lookup_elem(&shares, &key);
+	return number ? *number : 0;
+}
+
+/* A descriptor that the call has made for others. */
+static __always_inline __u64 share_of(
+	const struct thread *thread, struct lien_event *event, __u64 from, __s32 *fd)
+{
+	read_user(event, fd, sizeof(*fd), from);
+	return event->flags & LIEN_EVENT_PARTIAL ? 0 : export_add(thread->account, *fd);
+}
+
+/* The size of an export's or import's record: only fabric handles are told. */
+#define SHARE_SIZE (LIEN_EVENT_SIZE(share) - LIEN_KEY_BYTES)
+
+static __always_inline __u32 export_body(
+	const struct thread *thread, struct lien_event *event, const struct frame *frame)
+{
+	__s32 fd = -1;
+
+	event->share.handle = frame->arg[1];
+	event->share.handle_type = frame->arg[2];
+	if (event->share.handle_type == HANDLE_FABRIC && !event->result) {
+		event->share.fd = -1;
+		read_user(event, event->share.key, LIEN_KEY_BYTES, frame->arg[0]);
+		return LIEN_EVENT_SIZE(share);
+	}
+	if (event->share.handle_type == HANDLE_FD && !event->result)
+		event->share.share = share_of(thread, event, frame->arg[0], &fd);
+	event->share.fd = fd;
+	return SHARE_SIZE;
+}
+
+static __always_inline __u32 import_body(
+	struct lien_event *event, const struct frame *frame, const struct given *given)
+{
+	event->share.handle = read_user_u64(event, frame->arg[0]);
+	event->share.handle_type = frame->arg[2];
+	event->share.fd = -1;
+	event->share.share = frame->share;
+	if (event->share.handle_type == HANDLE_FABRIC) {
+		if (given)
+			__builtin_memcpy(event->share.key, given->bytes, LIEN_KEY_BYTES);
+		return LIEN_EVENT_SIZE(share);
+	}
+	if (event->share.handle_type == HANDLE_FD)
+		event->share.fd = (__s32)frame->arg[1];
+	return SHARE_SIZE;
+}
+
+static __always_inline __u32 pool_body(
+	const struct thread *thread, struct lien_event *event, const struct frame *frame)
+{
+	__s32 location[2], fd = -1;
+
+	switch (frame->call) {
+	case LIEN_CALL_CU_POOL_CREATE:
+		/* CUmemPoolProps: allocType, handleTypes, location { type, id } */
+		read_user(event, location, sizeof(location), frame->arg[1] + 8);
+		event->pool.pool = read_user_u64(event, frame->arg[0]);
+		event->pool.device = location[0] == 1 ? location[1] : -1;
+		break;
+	case LIEN_CALL_CU_POOL_DESTROY:
+		event->pool.pool = frame->arg[0];
+		break;
+	case LIEN_CALL_CU_POOL_EXPORT:
+		event->pool.pool = frame->arg[1];
+		event->pool.handle_type = frame->arg[2];
+		if (event->pool.handle_type == HANDLE_FD && !event->result)
+			event->pool.share = share_of(thread, event, frame->arg[0], &fd);
+		event->pool.fd = fd;
+		break;
+	case LIEN_CALL_CU_POOL_IMPORT:
+		event->pool.pool = read_user_u64(event, frame->arg[0]);
+		event->pool.handle_type = frame->arg[2];
+		event->pool.fd = (__s32)frame->arg[1];
+		event->pool.share = frame->share;
+		break;
+	}
+	return LIEN_EVENT_SIZE(pool);
+}
+
+/* Memory that is named by 64 bytes. */
+static __always_inline __u32 key_body(
+	struct lien_event *event, const struct frame *frame, const struct given *given)
+{
+	switch (frame->call) {
+	case LIEN_CALL_CU_IPC_GET:
+	case LIEN_CALL_CU_POOL_EXPORT_POINTER:
+		event->key.va = frame->arg[1];
+		if (!event->result)
+			read_user(event, event->key.key, LIEN_KEY_BYTES, frame->arg[0]);
+		break;
+	case LIEN_CALL_CU_IPC_OPEN:
+	case LIEN_CALL_CU_POOL_IMPORT_POINTER:
+		event->key.va = read_user_u64(event, frame->arg[0]);
+		if (given)
+			__builtin_memcpy(event->key.key, given->bytes, LIEN_KEY_BYTES);
+		else
+			event->flags |= LIEN_EVENT_PARTIAL;
+		break;
+	}
+	return LIEN_EVENT_SIZE(key);
+}
+
+static __always_inline __u32 multicast_body(struct lien_event *event, const struct frame *frame)
+{
+	event->multicast.handle = frame->arg[0];
+	switch (frame->call) {
+	case LIEN_CALL_CU_MULTICAST_CREATE:
+		/* CUmulticastObjectProp: numDevices, size */
+		event->multicast.handle = read_user_u64(event, frame->arg[0]);
+		event->multicast.device = (__s32)read_user_u64(event, frame->arg[1]);
+		event->multicast.bytes = read_user_u64(event, frame->arg[1] + 8);
+		break;
+	case LIEN_CALL_CU_MULTICAST_DEVICE:
+		event->multicast.device = (__s32)frame->arg[1];
+		break;
+	case LIEN_CALL_CU_MULTICAST_BIND:
+		event->multicast.offset = frame->arg[1];
+		event->multicast.memory = frame->arg[2];
+		event->multicast.memory_offset = frame->arg[3];
+		event->multicast.bytes = frame->arg[4];
+		break;
+	case LIEN_CALL_CU_MULTICAST_BIND_ADDRESS:
+		event->multicast.offset = frame->arg[1];
+		event->multicast.memory = frame->arg[2];
+		event->multicast.bytes = frame->arg[3];
+		break;
+	case LIEN_CALL_CU_MULTICAST_UNBIND:
+		event->multicast.device = (__s32)frame->arg[1];
+		event->multicast.offset = frame->arg[2];
+		event->multicast.bytes = frame->arg[3];
+		break;
+	}
+	return LIEN_EVENT_SIZE(multicast);
+}
+
+#endif

@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Threads that make traced calls. A call's arguments are kept from entry to return in a small stack
+ * of frames per thread, matched by stack pointer, which also tells who called whom.
+ */
+#ifndef LIEN_BPF_THREAD_H
+#define LIEN_BPF_THREAD_H
+
+#include "pids.h"
+#include "report.h"
+
+#define FRAMES	 4
+#define CONTEXTS 4
+#define GIVEN	 2
+
+/* Registers and stack at a call's first instruction. */
+struct arguments {
+	__u64 arg[6];
+	__u64 sp; /* where the return address lies; the seventh argument is above it */
+};
+
+struct frame {
+	__u64 sp; /* at entry: where the return address lies */
+	__u64 t_entry;
+	__u64 caller;
+	__u64 arg[6];
+	__u32 call;
+	__u32 attachment;
+	__u32 flags; /* LIEN_CALL_* */
+	__u32 control;
+	__u32 given; /* thread.given[given - 1] is this call's; 0: none is */
+	__u32 zero;
+	__u64 share; /* import: the export it was joined to, at entry */
+};
+
+/* What a call was given in memory that may change until it returns. */
+struct given {
+	__u8 bytes[128];
+};
+
+struct thread {
+	__u32 pid, tid;
+	__u64 start;
+	__u64 account;
+	__u32 announced;
+	__u32 depth;
+	__u64 context[CONTEXTS]; /* pushed one over the other; the last one is current */
+	__u32 contexts;
+	__u64 t_context; /* when that was seen to change */
+	/* The last call that is seen entering only, to know it again if it is probed twice. */
+	__u32 quick_call, quick_attachment;
+	__u64 quick_sp;
+	__u64 scope; /* of the NCCL call that it entered last */
+	/* The last collective or transfer: where its return address lies, and which it is. While it
+	 * has not returned, that word does not change. */
+	__u64 last_sp, last_caller;
+	__u64 gate_sp;	    /* the gated call that it is in; 0: none */
+	__u32 gate_turn;    /* the gate that has seen it */
+	__u32 group;	    /* NCCL groups that it has opened, as the gate has seen */
+	__u32 group_calls;  /* in them, that were let in */
+	__u32 group_known;  /* no other is open */
+	__u32 group_inside; /* it counts as inside until it has closed them */
+	struct frame frame[FRAMES];
+	struct given given[GIVEN];
+	struct lien_event event; /* being made: too large for the stack */
+};
+
+/* By kernel tid; an entry goes when its thread exits. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, THREADS_MAX);
+	__type(key, __u32);
+	__type(value, struct thread);
+} threads SEC(".maps");
+
+static const struct thread no_thread;
+
+static __always_inline __u32 leader_pid(struct task_struct *task)
+{
+	return pid_in_agent(BPF_CORE_READ(task, group_leader));
+}
+
+/* A call whose thread finds no room is lost, and cannot be counted by a gate. */
+static __noinline void count_untracked(__u32 pid)
+{
+	struct lien_probe_process *process = bpf_map_lookup_elem(&processes, &pid);
+
+	count_lost(pid);
+	if (process)
+		__sync_fetch_and_add(&process->untracked, 1);
+}
+
+/* The record of the calling thread, made at its first traced call. NULL: there is no room. */
+static __noinline struct thread *thread_get(void)
+{
+	__u32 ktid = (__u32)bpf_get_current_pid_tgid();
+	struct thread *thread = bpf_map_lookup_elem(&threads, &ktid);
+	struct task_struct *task;
+	__u64 account;
+	__u32 pid;
+
+	if (thread)
+		return thread;
+	task = (void *)bpf_get_current_task();
+	pid = leader_pid(task);
+	if (!pid)
+		return 0;
+	account = account_of(task);
+	if (share_take(account, SHARE_THREADS)) {
+		count_untracked(pid);
+		return 0;
+	}
+	if (bpf_map_update_elem(&threads, &ktid, &no_thread, BPF_NOEXIST)) {
+		share_give(account, SHARE_THREADS, 1);
+		count_untracked(pid);
+		return 0;
+	}
+	thread = bpf_map_lookup_elem(&threads, &ktid);
+	if (!thread)
+		return 0;
+	thread->pid = pid;
+	thread->tid = pid_in_agent(task);
+	thread->start = image_of(task);
+	thread->account = account;
+	return thread;
+}
+
+static __always_inline void thread_forget(__u32 ktid)
+{
+	struct thread *thread = bpf_map_lookup_elem(&threads, &ktid);
+	__u64 account = thread ? thread->account : 0;
+
+	if (thread && !bpf_map_delete_elem(&threads, &ktid))
+		share_give(account, SHARE_THREADS, 1);
+}
+
+/*
+ * Calls whose frames lie below `sp` on the machine stack were left without a return (longjmp,
+ * exceptions): whether the driver did what they asked for will not be known. Returns how many
+ * frames remain.
+ */
+static __noinline __u32 frames_left(struct thread *thread, __u64 sp)
+{
+	__u32 depth = thread->depth, i, unknown = 0;
+	struct frame *frame;
+
+	for (i = 0; i < FRAMES; i++) {
+		if (!depth || depth > FRAMES)
+			break;
+		frame = &thread->frame[(depth - 1) & (FRAMES - 1)];
+		if (frame->sp >= sp)
+			break;
+		unknown |= !(frame->flags & LIEN_CALL_FRAME);
+		depth--;
+	}
+	if (unknown)
+		count_lost(thread->pid);
+	return depth;
+}
+
+/* Where a function returns to whose return is probed, which is what the stack holds then. A
+ * function that begins with it was jumped to from the end of a traced one. */
+static __noinline __u64 trampoline(void)
+{
+	struct task_struct *task = (void *)bpf_get_current_task();
+
+	return bpf_core_field_exists(struct xol_area, vaddr)
+		       ? BPF_CORE_READ(task, mm, uprobes_state.xol_area, vaddr)
+		       : 0;
+}
+
+static __always_inline struct lien_event *event_init(struct thread *thread, __u16 type)
+{
+	struct lien_event *event = &thread->event;
+
+	__builtin_memset(event, 0, sizeof(*event));
+	event->type = type;
+	event->pid = thread->pid;
+	event->tid = thread->tid;
+	event->start = thread->start;
+	return event;
+}
+
+#endif

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * Communicators that do not block: NCCL returns ncclInProgress from making, splitting, finalizing
+ * them and from collectives, and goes on in a thread of its own. Only NCCL knows when it is done
+ * (ncclCommGetAsyncError, which any thread may call; NCCL 2.14 and later).
+ */
+#include <dlfcn.h>
+#include <errno.h>
+
+#include "control/control.h"
+
+#define NCCL_IN_PROGRESS 7
+
+typedef int async_error_fn(void *comm, int *error);
+
+static async_error_fn *async_error;
+
+void lien_nccl_find(void)
+{
+	void *library, *symbol;
+
+	if (async_error)
+		return;
+	library = dlopen("libnccl.so.2", RTLD_NOLOAD | RTLD_NOW);
+	symbol = library ? dlsym(library, "ncclCommGetAsyncError")
+			 : dlsym(RTLD_DEFAULT, "ncclCommGetAsyncError");
+	__atomic_store_n(&async_error, (async_error_fn *)symbol, __ATOMIC_RELEASE);
+	/* The reference stays: the function must not go. */
+}
+
+int lien_nccl_idle(struct lien_control *control, const uint64_t *comms, unsigned count)
+{
+	unsigned i;
+	int error;
+
+	if (!count)
+		return 0;
+	if (!async_error)
+		return lien_control_fail(control, -ENOSYS, comms[0],
+			"NCCL cannot be asked whether it is still at work");
+	for (i = 0; i < count; i++) {
+		error = 0;
+		if (!async_error((void *)comms[i], &error) && error == NCCL_IN_PROGRESS)
+			return lien_control_fail(control, -ETIMEDOUT, comms[i],
+				"NCCL is still at work on a communicator");
+	}
+	return 0;
+}

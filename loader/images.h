@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * Which program each process runs, as the kernel counts: LIEN_START() of include/lien/probe.h. Read
+ * by an iterator over all processes.
+ */
+#ifndef LIEN_IMAGES_H
+#define LIEN_IMAGES_H
+
+#include <lien/probe.h>
+
+struct lien_images {
+	struct lien_probe_image *image; /* by pid */
+	unsigned count;
+};
+
+/* Replaces what *images has, which is zero at first. 0; -EOPNOTSUPP: this kernel has no iterators,
+ * or does not let us; -errno. */
+int lien_images_read(struct lien_images *images);
+/* 0: there was no such process. */
+unsigned long long lien_images_find(const struct lien_images *images, unsigned pid);
+void lien_images_free(struct lien_images *images);
+
+#endif

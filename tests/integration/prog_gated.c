@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * Calls functions of the driver by name, each in a thread of its own, with zeros for arguments:
+ * prog_gated DEVICE BYTES. It has that much memory of cuMemCreate's. Commands on standard input:
+ *
+ *	call NAME	begins; "began TID" once the thread is about to call
+ *	count		"ok N": so many calls have returned
+ *	at ADDRESS NAME	as call, with the address as first argument and 64 as second and third
+ *	address		"ok ADDRESS" of the memory
+ *	fill VALUE	"ok 0": all bytes of it are that now, written by cuMemsetD8
+ *	check VALUE	"ok WRONG": bytes that are not
+ *	block		from now on threads block all signals
+ */
+#include <dlfcn.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <lien/cuda_abi.h>
+
+typedef long any_fn(long, long, long, long, long, long);
+
+struct call {
+	any_fn *function;
+	long address;
+};
+
+static _Atomic unsigned returned;
+static CUcontext context;
+static CUdeviceptr memory;
+static size_t bytes;
+static bool blocks;
+
+static void say(long value)
+{
+	printf("ok %ld\n", value);
+	fflush(stdout);
+}
+
+static void *run(void *arg)
+{
+	struct call call = *(struct call *)arg;
+
+	free(arg);
+	cuCtxSetCurrent(context);
+	printf("began %d\n", gettid());
+	fflush(stdout);
+	if (call.address)
+		call.function(call.address, 64, 64, 0, 0, 0);
+	else
+		call.function(0, 0, 0, 0, 0, 0);
+	atomic_fetch_add(&returned, 1);
+	return NULL;
+}
+
+static void begin(const char *name, long address)
+{
+	struct call *call = malloc(sizeof(*call));
+	sigset_t all, before;
+	pthread_t thread;
+
+	*call = (struct call){(any_fn *)dlsym(RTLD_DEFAULT, name), address};
+	if (!call->function) {
+		say(-1);
+		return;
+	}
+	sigfillset(&all);
+	pthread_sigmask(blocks ? SIG_BLOCK : SIG_UNBLOCK, &all, &before);
+	pthread_create(&thread, NULL, run, call);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	pthread_detach(thread);
+}
+
+static int make(int device)
+{
+	CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+		.location = {CU_MEM_LOCATION_TYPE_DEVICE, device}};
+	CUmemAccessDesc access = {prop.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+	CUmemGenericAllocationHandle handle;
+
+	return cuInit(0) || cuDevicePrimaryCtxRetain(&context, device) ||
+	       cuCtxSetCurrent(context) || cuMemCreate(&handle, bytes, &prop, 0) ||
+	       cuMemAddressReserve(&memory, bytes, 0, 0, 0) ||
+	       cuMemMap(memory, bytes, 0, handle, 0) || cuMemSetAccess(memory, bytes, &access, 1);
+}
+
+static long wrong(int value)
+{
+	unsigned char *copy = malloc(bytes);
+	long n = 0;
+
+	cuMemcpyDtoH_v2(copy, memory, bytes);
+	for (size_t i = 0; i < bytes; i++)
+		n += copy[i] != value;
+	free(copy);
+	return n;
+}
+
+int main(int argc, char **argv)
+{
+	char line[200], name[100];
+	unsigned long address;
+
+	bytes = argc == 3 ? strtoul(argv[2], NULL, 0) : 0;
+	if (argc != 3 || make(atoi(argv[1])))
+		return 2;
+	printf("ready %d\n", getpid());
+	fflush(stdout);
+	while (fgets(line, sizeof(line), stdin)) {
+		if (sscanf(line, "call %99s", name) == 1)
+			begin(name, 0);
+		else if (sscanf(line, "at %lu %99s", &address, name) == 2)
+			begin(name, address);
+		else if (!strcmp(line, "count\n"))
+			say(atomic_load(&returned));
+		else if (!strcmp(line, "address\n"))
+			say(memory);
+		else if (!strncmp(line, "fill ", 5))
+			say(cuMemsetD8_v2(memory, atoi(line + 5), bytes));
+		else if (!strncmp(line, "check ", 6))
+			say(wrong(atoi(line + 6)));
+		else if (!strcmp(line, "block\n"))
+			say(!(blocks = true));
+		else
+			say(-2);
+	}
+	return 0;
+}

@@ -1,0 +1,162 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-2-Clause
+"""What all users share in the kernel: one of them fills what there is room for, and the others do not
+notice. See lien_test.py for what it needs.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+
+from lien_test import (  # noqa: E402
+    LIEN, MIB, SOFTNCCL, Driver, case, check, equal, main, program, wait_for)
+from nccl_rank import Rank, unique_id  # noqa: E402
+from users import ALICE, BOB, Shared  # noqa: E402
+
+# An eighth of bpf/account.h's maps
+COMMS, EXPORTS = 8192, 16384
+
+
+def moves(session, uid, *drivers, owners=1):
+    """All memory of these processes of the user, of which so many have 2 MiB."""
+    pids = [word for driver in drivers for word in ("--pid", str(driver.pid))]
+    moved = session.ask_as(uid, "offload", "--owner", "all", *pids)
+    equal(moved["bytes"], 2 * MIB * owners, "moved of user %d: %s" % (uid, moved["left"]))
+    session.ask_as(uid, "restore")
+
+
+def threads_of(driver, count):
+    """Threads of a process that each make a traced call, and stay."""
+    for _ in range(count):
+        driver("thread")
+
+
+@case(60)
+def test_threads():
+    with Shared() as session:
+        session.start_agent("--threads", "64")
+        alice, bob = session.of_user(ALICE), session.of_user(BOB)
+        for driver in (alice, bob):
+            driver("make", 2 * MIB, 0)
+        session.ready(alice.pid, bob.pid)
+        threads_of(alice, 40)
+        threads_of(bob, 4)
+        moves(session, BOB, bob)
+        left = session.ask_as(ALICE, "offload", "--owner", "all")
+        equal((left["bytes"], [entry["reason"] for entry in left["left"]]),
+              (0, ["events of the process were lost"]), "Alice's")
+        alice.end()
+        session.forgotten(alice.pid)
+        again = session.of_user(ALICE)
+        again("make", 2 * MIB, 0)
+        session.ready(again.pid)
+        moves(session, ALICE, again)
+
+
+@case(60)
+def test_users_of_a_namespace_are_one_account():
+    """Who makes a user namespace answers for all users in it."""
+    with Shared() as session:
+        session.start_agent("--threads", "64")
+        drivers = [Driver(session.spawn_as(ALICE, [
+            "/usr/bin/unshare", "--user", "--map-root-user", LIEN, "run", "--", program("prog_driver")]))
+            for _ in range(2)]
+        for driver in drivers:
+            driver("init", 0)
+            threads_of(driver, 6)
+        incomplete = session.ask("status")["incomplete"]
+        check(set(incomplete) & {driver.pid for driver in drivers}, incomplete)
+        bob = session.of_user(BOB)
+        bob("make", 2 * MIB, 0)
+        threads_of(bob, 6)
+        session.ready(bob.pid)
+        moves(session, BOB, bob)
+
+
+@case(120)
+def test_communicators():
+    with Shared() as session:
+        session.start_agent()
+        alice = Driver(session.spawn_as(ALICE, [
+            LIEN, "run", "--", program("prog_nccl"), SOFTNCCL]))
+        bob = Driver(session.spawn_as(BOB, [
+            LIEN, "run", "--", program("prog_nccl"), SOFTNCCL]))
+        made = []
+        for driver, count in ((alice, COMMS + 8), (bob, 1)):
+            driver("init", 0)
+            driver("allocate", 2 * MIB)
+            for number in range(count):
+                made.append(driver("init-rank", 1, 0, unique_id(number))[1])
+                driver("allocate", 0)
+                Rank.call(driver, "all_reduce", made[-1])
+        session.ready(alice.pid, bob.pid)
+        status = session.ask("status")
+        equal((status["counted_communicators"], status["uncounted"]), (COMMS + 1, 8), "(counted, not counted)")
+        equal([comm["calls_total"] for comm in session.ask_as(BOB, "comms")["communicators"]], [1],
+              "Bob's calls")
+        session.refused_as(ALICE, "more communicators than lien counts", "offload", "--timeout",
+                           "2000", "--pid", alice.pid)
+        session.ask_as(BOB, "offload", "--pid", bob.pid)
+        session.ask_as(BOB, "restore")
+
+
+@case(120)
+def test_exports():
+    """One user makes more than there is room for; another's are known, those of before and later ones."""
+    with Shared() as session:
+        session.start_agent()
+        alice, owner, importer = (session.of_user(uid) for uid in (ALICE, BOB, BOB))
+        handle, _ = owner("make", 2 * MIB, 0)
+        descriptor = owner("export", handle)
+        own, _ = alice("make", 2 * MIB, 0)
+        alice("export-often", own, 9 * EXPORTS, limit=100)
+        later, _ = owner("make", 2 * MIB, 0)
+        for shared in (descriptor, owner("export", later)):
+            importer("show", 2 * MIB, importer.take(owner, shared), 0)
+            owner("close", shared)
+        equal(session.ask("status")["unmatched_imports"], 0, "imports without an owner")
+        session.ready(owner.pid, importer.pid)
+        moves(session, BOB, owner, importer, owners=2)
+
+
+@case(120)
+def test_ring():
+    """While the agent does not read, one user's calls take the room of that user alone."""
+    with Shared(memory="2G") as session:
+        session.start_agent("--ring", "1")
+        bob = session.of_user(BOB)
+        session.ready(bob.pid)
+        burst = session.spawn_as(ALICE, [LIEN, "run", "--", program("prog_burst"), "4", "100000"])
+        equal(burst.line(), "ready", "prog_burst")
+        session.ready(burst.pid)
+        os.kill(session.agent.pid, signal.SIGSTOP)
+        try:
+            burst.ask("go", 100)
+            bob("make", 2 * MIB, 0)
+        finally:
+            os.kill(session.agent.pid, signal.SIGCONT)
+        wait_for("losses are seen", lambda: session.ask("status")["events_lost"])
+        check(bob.pid not in session.ask("status")["incomplete"], "Bob's process is incomplete")
+        moves(session, BOB, bob)
+
+
+@case(60)
+def test_processes():
+    """Each is entered as it maps the driver, and makes room when it ends."""
+    with Shared() as session:
+        session.start_agent()
+        for _ in range(40):
+            subprocess.run(["true"], env=session.env(LD_PRELOAD=os.path.join(
+                session.environment["LD_LIBRARY_PATH"], "libcuda.so.1")), check=True)
+        bob = session.of_user(BOB)
+        bob("make", 2 * MIB, 0)
+        session.ready(bob.pid)
+        moves(session, BOB, bob)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * Which functions of the driver and of NCCL the gate holds: tests/data/NAME.gated has the functions
+ * that CUDA 13.0's libcuda and NCCL 2.30 export, and what was decided of each (free, all, nccl).
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "loader/gated.h"
+
+static const char *const decided[] = {
+	[LIEN_GATING_NONE] = "free", [LIEN_GATING_ALL] = "all", [LIEN_GATING_NCCL] = "nccl"};
+
+static void each(const char *path, void (*fn)(const char *symbol, const char *decision))
+{
+	FILE *file = fopen(path, "re");
+	char symbol[128], decision[16];
+	unsigned n = 0;
+
+	assert_non_null(file);
+	while (fscanf(file, "%127s %15s", symbol, decision) == 2) {
+		fn(symbol, decision);
+		n++;
+	}
+	fclose(file);
+	assert_true(n > 50);
+}
+
+static void is_decided_in_cuda(const char *symbol, const char *decision)
+{
+	unsigned touches;
+
+	if (strcmp(decided[lien_gated(LIEN_LIB_CUDA, symbol, &touches)], decision))
+		fail_msg("%s is not %s", symbol, decision);
+}
+
+static void is_decided_in_nccl(const char *symbol, const char *decision)
+{
+	if (strcmp(decided[lien_gated(LIEN_LIB_NCCL, symbol, NULL)], decision))
+		fail_msg("%s is not %s", symbol, decision);
+}
+
+static void as_decided(void **state)
+{
+	(void)state;
+	each("tests/data/cuda-13.0.gated", is_decided_in_cuda);
+	each("tests/data/nccl-2.30.gated", is_decided_in_nccl);
+}
+
+/* What a later CUDA or NCCL may add. */
+static void unknown_functions_are_held(void **state)
+{
+	unsigned touches;
+
+	(void)state;
+	assert_int_equal(lien_gated(LIEN_LIB_CUDA, "cuMemcpySideways", &touches), LIEN_GATING_ALL);
+	assert_int_equal(touches, LIEN_TOUCHES_ANY);
+	assert_int_equal(lien_gated(LIEN_LIB_CUDA, "cuDeviceGetMuch", NULL), LIEN_GATING_ALL);
+	assert_int_equal(lien_gated(LIEN_LIB_NCCL, "ncclAllShuffle", NULL), LIEN_GATING_NCCL);
+	assert_int_equal(lien_gated(LIEN_LIB_NCCL, "pncclAllShuffle", NULL), LIEN_GATING_NCCL);
+	/* Its arguments may be others. */
+	assert_int_equal(lien_gated(LIEN_LIB_CUDA, "cuMemcpyHtoD_v3", &touches), LIEN_GATING_ALL);
+	assert_int_equal(touches, LIEN_TOUCHES_ANY);
+	lien_gated(LIEN_LIB_CUDA, "cuMemcpyHtoD_v2_ptds", &touches);
+	assert_int_equal(touches, LIEN_TOUCHES_COPY);
+}
+
+static void what_is_no_interface_is_free(void **state)
+{
+	(void)state;
+	assert_int_equal(lien_gated(LIEN_LIB_CUDA, "custom", NULL), LIEN_GATING_NONE);
+	assert_int_equal(lien_gated(LIEN_LIB_CUDA, "_init", NULL), LIEN_GATING_NONE);
+	assert_int_equal(lien_gated(LIEN_LIB_NCCL, "nccl_socket", NULL), LIEN_GATING_NONE);
+	assert_int_equal(lien_gated(LIEN_LIB_CUDART, "cudaMemcpy", NULL), LIEN_GATING_NONE);
+}
+
+static bool found;
+static const char *wanted;
+
+static void compare(const char *symbol, const char *decision)
+{
+	size_t length = strlen(wanted);
+
+	(void)decision;
+	if (!strncmp(symbol, wanted, length) && (!symbol[length] || symbol[length] == '_'))
+		found = true;
+}
+
+/* A misspelt name in a table would be no use, and nobody would see it. */
+static void tables_name_what_there_is(void **state)
+{
+	static const struct {
+		enum lien_library library;
+		const char *path;
+	} lists[] = {{LIEN_LIB_CUDA, "tests/data/cuda-13.0.gated"},
+		{LIEN_LIB_NCCL, "tests/data/nccl-2.30.gated"}};
+	unsigned i, j;
+
+	(void)state;
+	for (i = 0; i < 2; i++)
+		for (j = 0; (wanted = lien_gated_listed(lists[i].library, j)); j++) {
+			found = false;
+			each(lists[i].path, compare);
+			if (!found)
+				fail_msg("%s has no %s", lists[i].path, wanted);
+		}
+}
+
+static void numbers_are_names(void **state)
+{
+	unsigned number = lien_gated_number("cuMemcpy3D_v2");
+
+	(void)state;
+	assert_in_range(number, LIEN_CALL_GATED_FIRST, LIEN_CALL_GATED_LAST);
+	assert_int_equal(number, lien_gated_number("cuMemcpy3D_v2"));
+	assert_int_not_equal(number, lien_gated_number("cuMemcpy2D_v2"));
+	assert_string_equal(lien_gated_name(number), "cuMemcpy3D_v2");
+	assert_null(lien_gated_name(LIEN_CALL_CU_INIT));
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(as_decided),
+		cmocka_unit_test(unknown_functions_are_held),
+		cmocka_unit_test(what_is_no_interface_is_free),
+		cmocka_unit_test(tables_name_what_there_is),
+		cmocka_unit_test(numbers_are_names),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
