@@ -58,11 +58,16 @@ $(BUILD)/.deps: tools/deps.sh Makefile
 	$(Q)tools/deps.sh $(PACKAGES)
 	$(Q)mkdir -p $(@D) && touch $@
 
+# Before anything else is made, and once: make begins anew when it has made what it includes.
+ifneq ($(MAKECMDGOALS),clean)
+include $(BUILD)/.deps
+endif
+
 # --- BPF -----------------------------------------------------------------------------------------
 # Not by $(wildcard): what is missing is installed while make runs.
 BPF_INCLUDES := -Iinclude -Ibpf -I/usr/include/x86_64-linux-gnu
 
-$(BUILD)/%.bpf.o: bpf/%.bpf.c $(wildcard bpf/*.h) $(wildcard include/lien/*.h) | $(BUILD)/.deps
+$(BUILD)/%.bpf.o: bpf/%.bpf.c $(wildcard bpf/*.h) $(wildcard include/lien/*.h)
 	$(call say,BPF,$@)
 	$(Q)$(CLANG) -O2 -g -mcpu=v3 -target bpf $(WARN) $(BPF_INCLUDES) -c $< -o $@
 
@@ -88,7 +93,7 @@ STATIC_LIBS = -l:libbpf.a -l:libelf.a -l:libjansson.a -l:libz.a -l:libiberty.a \
 	-l:libncurses.a -l:libtinfo.a \
 	$(shell test -e /usr/lib/x86_64-linux-gnu/libzstd.a && echo -l:libzstd.a)
 
-$(BUILD)/obj/%.o: %.c | $(BUILD)/.deps $(BUILD)/trace.skel.h $(BUILD)/files.skel.h
+$(BUILD)/obj/%.o: %.c | $(BUILD)/trace.skel.h $(BUILD)/files.skel.h
 	$(call say,CC,$@)
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS) $(LIEN_CFLAGS) $(SANITIZE) -MMD -MP -c $< -o $@
@@ -105,7 +110,7 @@ CONTROL_SRCS := $(wildcard control/*.c)
 CONTROL_OBJS := $(CONTROL_SRCS:%.c=$(BUILD)/obj/pic/%.o)
 STUBS	     := $(BUILD)/stubs/libpthread.so.0 $(BUILD)/stubs/libdl.so.2
 
-$(BUILD)/obj/pic/%.o: %.c | $(BUILD)/.deps
+$(BUILD)/obj/pic/%.o: %.c
 	$(call say,CC,$@)
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS) $(LIEN_CFLAGS) -fPIC -fvisibility=hidden -MMD -MP -c $< -o $@

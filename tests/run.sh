@@ -8,6 +8,7 @@
 # A test program is one of cmocka's, or prints "N passed, N failed[, N skipped]" as its last line; exit
 # status 77 says that it cannot run here. Logs stay in $BUILD/tests/log, those of failures are shown.
 # JOBS of them (as many as there are processors) run at a time: their agents do not see each other.
+# A program that fails has failed. It runs once more, alone, to show whether it needs company to fail.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 
@@ -38,11 +39,11 @@ count_summary() {
 	sed -n '$s/^\([0-9]*\) passed, \([0-9]*\) failed\(, \([0-9]*\) skipped\)\{0,1\}$/\1 \2 \4/p' "$1"
 }
 
-# one NAME SECONDS COMMAND...
+# one NAME SECONDS COMMAND...		AGAIN=1: a second run, which counts for nothing
 one() {
 	name=$1 limit=$2
 	shift 2
-	log=$LOGS/$(echo "$name" | tr / -)
+	log=$LOGS/$(echo "$name" | tr / -)${AGAIN:+.again}
 	begin=$(date +%s)
 	timeout -k 10 "$limit" "$@" >"$log.log" 2>&1 </dev/null
 	status=$?
@@ -66,7 +67,7 @@ one() {
 	elif [ "$ok$bad$left" = 000 ]; then
 		bad=1 why=": no test in it"
 	fi
-	echo "$ok $bad $left" >"$log.counts"
+	[ -n "${AGAIN:-}" ] || echo "$ok $bad $left" >"$log.counts"
 	if [ "$bad" != 0 ]; then
 		sed 's/^/    /' "$log.log" | grep -v -e '\[       OK \]' | tail -n 200
 		echo "FAILED  $name ($ok passed, $bad failed, $took s)$why"
@@ -133,7 +134,7 @@ fi
 
 [ $# -gt 0 ] || set -- unit asan integration fuzz static
 begun=$(date +%s)
-rm -f "$LOGS"/*.counts
+rm -f "$LOGS"/*.counts "$LOGS"/*.again.log
 for part in "$@"; do
 	case $part in
 	unit | asan | valgrind | integration | fuzz | static) "list_$part" ;;
@@ -141,14 +142,13 @@ for part in "$@"; do
 	esac
 done >"$LOGS/list" || exit
 xargs -P "$JOBS" -L 1 "$0" one <"$LOGS/list"
-# Real processes beside others may be slow beyond what a case waits for. What fails alone has failed.
 while read -r line; do
 	counts=$LOGS/$(echo "${line%% *}" | tr / -).counts
 	case $line in integration/*) ;; *) continue ;; esac
 	[ ! -f "$counts" ] || [ "$(cut -d ' ' -f 2 "$counts")" = 0 ] && continue
-	echo "again, alone: ${line%% *}"
+	echo "${line%% *} has failed; alone, for diagnosis:"
 	# shellcheck disable=SC2086
-	"$0" one $line
+	AGAIN=1 "$0" one $line
 done <"$LOGS/list"
 # shellcheck disable=SC2046
 set -- $(cat "$LOGS"/*.counts | awk '{ ok += $1; bad += $2; left += $3 }

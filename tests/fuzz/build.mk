@@ -26,7 +26,7 @@ FUZZ_SRCS_fuzz_orders	 := $(addprefix control/, adopt.c arena.c checksum.c descr
 FUZZ_LD_fuzz_orders	 := -Wl,--wrap=poll,--wrap=madvise
 FUZZ_SRCS_fuzz_symbols	 := $(addprefix loader/, demangle.c elf_symbols.c symbols.c)
 
-$(FUZZ)/obj/%.o: %.c | $(BUILD)/.deps
+$(FUZZ)/obj/%.o: %.c
 	$(call say,FUZZ CC,$@)
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CLANG) $(FUZZ_FLAGS) $(LIEN_CFLAGS) -MMD -MP -c $< -o $@
