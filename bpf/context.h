@@ -43,20 +43,28 @@ static const struct contexts no_contexts;
 /* The kernel cannot probe one process alone: contexts are seen in all. */
 const volatile __u32 lien_all_contexts = 0;
 
+static __always_inline struct contexts *contexts_of(const struct thread *thread)
+{
+	__u32 pid = thread->pid;
+
+	return bpf_map_lookup_elem(&contexts, &pid);
+}
+
 static __always_inline int is_followed(const struct thread *thread, __u64 t)
 {
 	struct lien_probe_followed *since;
+	__u32 pid = thread->pid;
 
 	if (lien_all_contexts)
 		return 1;
-	since = bpf_map_lookup_elem(&followed, &thread->pid);
+	since = bpf_map_lookup_elem(&followed, &pid);
 	return since && since->start == thread->start && since->t_since <= t;
 }
 
 /* The thread's current one; 0: not known. */
 static __noinline __u64 context_of(struct thread *thread)
 {
-	struct lien_probe_process *process = bpf_map_lookup_elem(&processes, &thread->pid);
+	struct lien_probe_process *process = process_of(thread);
 	__u32 top = thread->contexts - 1;
 
 	if (process && process->whole && !process->contexts_many)
@@ -69,7 +77,7 @@ static __noinline __u64 context_of(struct thread *thread)
 /* Of the thread's current context; -1: not known. */
 static __noinline __s32 device_of(struct thread *thread)
 {
-	struct contexts *known = bpf_map_lookup_elem(&contexts, &thread->pid);
+	struct contexts *known = contexts_of(thread);
 	__u64 context = context_of(thread);
 	__u32 i;
 
@@ -151,7 +159,7 @@ static __always_inline void context_made(
 /* A context that is current is popped when it is destroyed. Its address may be given out again. */
 static __always_inline void context_destroyed(struct thread *thread, __u64 context)
 {
-	struct contexts *known = bpf_map_lookup_elem(&contexts, &thread->pid);
+	struct contexts *known = contexts_of(thread);
 	__u32 i;
 
 	if (context_of(thread) == context)
@@ -165,7 +173,7 @@ static __always_inline void context_destroyed(struct thread *thread, __u64 conte
 static __noinline int context_call(
 	struct thread *thread, const struct arguments *arguments, __u32 call)
 {
-	struct lien_probe_process *process = bpf_map_lookup_elem(&processes, &thread->pid);
+	struct lien_probe_process *process = process_of(thread);
 	__u64 context = arguments->arg[0];
 	__u32 top;
 

@@ -42,7 +42,8 @@ static __always_inline void held_key(struct lien_probe_held_key *key, const stru
 /* Adds to who is inside, if the gate that has seen the thread is still there. */
 static __noinline int gate_count(struct thread *thread, int by)
 {
-	struct lien_probe_gate *gate = bpf_map_lookup_elem(&gates, &thread->pid);
+	__u32 pid = thread->pid;
+	struct lien_probe_gate *gate = bpf_map_lookup_elem(&gates, &pid);
 
 	if (!gate || gate->start != thread->start || gate->turn != thread->gate_turn)
 		return 0;

@@ -36,7 +36,7 @@ static __always_inline void note_progress(struct thread *thread, __u64 returned)
 
 	if ((__s32)returned != NCCL_IN_PROGRESS)
 		return;
-	process = bpf_map_lookup_elem(&processes, &thread->pid);
+	process = process_of(thread);
 	if (process)
 		process->nonblocking = 1;
 }
@@ -59,7 +59,7 @@ static __always_inline void note_config(struct thread *thread, __u64 from)
 	if (!from || bpf_probe_read_user(&config, sizeof(config), (void *)from) ||
 		config.magic != NCCL_CONFIG_MAGIC || config.blocking)
 		return;
-	process = bpf_map_lookup_elem(&processes, &thread->pid);
+	process = process_of(thread);
 	if (process)
 		process->nonblocking = 1;
 }
@@ -134,7 +134,7 @@ static __always_inline int unmade_keep(struct thread *thread, const struct frame
 		event->flags & LIEN_EVENT_PARTIAL ||
 		(frame->call == LIEN_CALL_NCCL_SPLIT && event->comm.color < 0))
 		return 0;
-	process = bpf_map_lookup_elem(&processes, &thread->pid);
+	process = process_of(thread);
 	unmade = process ? unmade_add(&key, process) : 0;
 	if (!unmade)
 		return 0;
@@ -194,7 +194,7 @@ __noinline int unmade_report_one(struct thread *thread, __u32 slot, __u64 comm, 
  */
 static __always_inline void unmade_report(struct thread *thread, __u64 comm, __s32 result)
 {
-	struct lien_probe_process *process = bpf_map_lookup_elem(&processes, &thread->pid);
+	struct lien_probe_process *process = process_of(thread);
 	__u32 first, i;
 
 	if (!process || !process->unmade)
@@ -236,7 +236,7 @@ static __always_inline struct lien_probe_process *scope_enter(struct thread *thr
 	struct lien_probe_process *process;
 
 	thread->scope = scope;
-	process = bpf_map_lookup_elem(&processes, &thread->pid);
+	process = process_of(thread);
 	if (process)
 		process->scope = scope;
 	return process;
@@ -253,7 +253,7 @@ static __always_inline void scope_fill(struct lien_event *event, struct thread *
 		return;
 	event->scope = thread->scope;
 	if (!event->scope) {
-		process = bpf_map_lookup_elem(&processes, &thread->pid);
+		process = process_of(thread);
 		event->scope = process ? process->scope : 0;
 	}
 	if (event->scope)
@@ -503,7 +503,7 @@ __noinline int traffic_end(struct thread *thread, __u64 comm)
 	sums = bpf_map_lookup_elem(&traffic, &dropping.comm);
 	if (!sums)
 		return 0;
-	process = bpf_map_lookup_elem(&processes, &thread->pid);
+	process = process_of(thread);
 	if (sums->calls[LIEN_CALL_NCCL_SEND - LIEN_TRAFFIC_FIRST] ||
 		sums->calls[LIEN_CALL_NCCL_RECV - LIEN_TRAFFIC_FIRST]) {
 		bpf_for_each_map_elem(&pairs, pairs_drop, &dropping, 0);

@@ -80,6 +80,14 @@ static __always_inline __u32 leader_pid(struct task_struct *task)
 	return pid_in_agent(BPF_CORE_READ(task, group_leader));
 }
 
+/* The key is copied: before Linux 6.2, what a global function was given cannot be one. */
+static __always_inline struct lien_probe_process *process_of(const struct thread *thread)
+{
+	__u32 pid = thread->pid;
+
+	return bpf_map_lookup_elem(&processes, &pid);
+}
+
 /* A call whose thread finds no room is lost, and cannot be counted by a gate. */
 static __noinline void count_untracked(__u32 pid)
 {
