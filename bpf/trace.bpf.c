@@ -362,8 +362,7 @@ int lien_entry(struct pt_regs *ctx)
 	if (!thread)
 		return 0;
 	/* Others than users of CUDA register memory with network cards, too. */
-	if (call >= LIEN_CALL_IBV_REG_MR && call <= LIEN_CALL_IBV_DEREG_MR &&
-		!process_of(thread))
+	if (call >= LIEN_CALL_IBV_REG_MR && call <= LIEN_CALL_IBV_DEREG_MR && !process_of(thread))
 		return 0;
 	if (LIEN_COOKIE_FLAGS(cookie) & LIEN_CALL_QUICK) {
 		if (quick_again(thread, arguments.sp, cookie))

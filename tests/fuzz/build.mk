@@ -21,7 +21,7 @@ FUZZ_SRCS_fuzz_client	 := $(FUZZ_AGENT)
 FUZZ_SRCS_fuzz_replies	 := $(FUZZ_AGENT)
 FUZZ_LD_fuzz_client	 := -Wl,--wrap=poll,--wrap=getsockopt,--wrap=lien_maps_read
 FUZZ_LD_fuzz_replies	 := -Wl,--wrap=poll,--wrap=getsockopt,--wrap=lien_maps_read
-FUZZ_SRCS_fuzz_orders	 := $(addprefix control/, adopt.c arena.c checksum.c descriptors.c drain.c end.c gate.c handles.c items.c memory.c \
+FUZZ_SRCS_fuzz_orders	 := $(addprefix control/, adopt.c arena.c checksum.c descriptors.c drain.c end.c gate.c handles.c items.c memory.c nccl.c \
 	numa.c reserve.c verify.c walk.c)
 FUZZ_LD_fuzz_orders	 := -Wl,--wrap=poll,--wrap=madvise
 FUZZ_SRCS_fuzz_symbols	 := $(addprefix loader/, demangle.c elf_symbols.c symbols.c)
