@@ -110,6 +110,11 @@ int lien_item_in(const struct lien_item *item, unsigned states)
 	return (1u << item->state & states) != 0;
 }
 
+int lien_item_shared(const struct lien_item *item)
+{
+	return item->wire.flags & LIEN_WIRE_OWNED && item->wire.flags & LIEN_WIRE_SHARED;
+}
+
 int lien_items_any(struct lien_items *items, unsigned states)
 {
 	struct lien_item *item = NULL;

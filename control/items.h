@@ -34,6 +34,7 @@ struct lien_item {
 	uint64_t checksum;	    /* of its bytes in the arena, if it is checked */
 	int checked;		    /* --verify */
 	int stuck; /* the driver did not unmap it: it must, before anything else comes here */
+	int held;  /* a reference of ours to the handle keeps memory that others import */
 };
 
 struct lien_items {
@@ -51,6 +52,8 @@ int lien_items_seal(struct lien_items *items);
 /* Forgets the allocations in these states (bits of 1 << state), and all that is not sealed. */
 void lien_items_forget(struct lien_items *items, unsigned states);
 int lien_item_in(const struct lien_item *item, unsigned states);
+/* Owned, and others import it. */
+int lien_item_shared(const struct lien_item *item);
 /* Is any allocation in one of these states? */
 int lien_items_any(struct lien_items *items, unsigned states);
 /* The first item of an allocation, or NULL. */

@@ -171,7 +171,7 @@ static int check_properties(struct lien_control *control, const struct lien_wire
 static int check_named(struct lien_control *control, const struct lien_wire_item *wire,
 	struct lien_item *first, CUmemGenericAllocationHandle handle)
 {
-	if (wire->index == 0)
+	if (wire->index == 0 && !first->held)
 		first->handle = handle;
 	if (handle != first->handle)
 		return lien_control_fail(control, -ESTALE, wire->va,
@@ -186,7 +186,7 @@ static int check_mapping(
 {
 	const struct lien_driver *driver = control->driver;
 	CUmemGenericAllocationHandle handle;
-	int result, released;
+	int result, released = 0;
 	CUdeviceptr base;
 	size_t size;
 
@@ -194,7 +194,10 @@ static int check_mapping(
 	if (result)
 		return lien_control_fail(control, result, wire->va, "not mapped here any more");
 	result = check_named(control, wire, first, handle);
-	released = lien_handle_release(driver, handle);
+	if (!result && lien_item_shared(first) && !first->held)
+		first->held = 1;
+	else
+		released = lien_handle_release(driver, handle);
 	if (result)
 		return result;
 	if (released)
@@ -382,17 +385,17 @@ static int unmap_places(
 	return -EUCLEAN;
 }
 
-/* Unmaps one allocation and gives back every reference the application holds to it. On failure it
- * is as it was, or, as its state says, away. */
+/* Unmaps one allocation and gives back every reference to it, ours and the application's. On
+ * failure it is as it was, or, as its state says, away. */
 static int detach(struct lien_control *control, struct lien_item *item)
 {
 	const struct lien_driver *driver = control->driver;
 	CUmemGenericAllocationHandle handle = item->handle;
-	unsigned i, references = item->wire.references;
-	int result, released;
+	unsigned i, references = item->wire.references + item->held;
+	int result, released, borrowed = !references;
 
-	/* Without a reference of the application's the handle would end with the last mapping. */
-	if (!references) {
+	/* Without any reference the handle would end with the last mapping. */
+	if (borrowed) {
 		result = lien_handle_retain(driver, &handle, item->wire.va);
 		if (result)
 			return lien_control_fail(
@@ -406,11 +409,12 @@ static int detach(struct lien_control *control, struct lien_item *item)
 		result = unmap_places(control, item, handle);
 	if (result && result != -EUCLEAN) {
 		lien_names_revive(item->wire.token, handle);
-		if (!item->wire.references)
+		if (borrowed)
 			lien_handle_release(driver, handle);
 		return result;
 	}
 	item->state = LIEN_ITEM_AWAY;
+	item->held = 0;
 	for (i = 0; i < references; i++) {
 		released = lien_handle_release(driver, handle);
 		if (released && !result)
@@ -461,19 +465,20 @@ static CUresult unstick(struct lien_control *control, struct lien_item *item)
 }
 
 /* Puts memory behind the allocation's addresses again, and leaves the handle with as many
- * references as the application holds; the caller brings one. On failure it is away as before. */
+ * references as the application holds, and ours if others import it; the caller brings one. On
+ * failure it is away as before. */
 static int attach(
 	struct lien_control *control, struct lien_item *item, CUmemGenericAllocationHandle handle)
 {
 	const struct lien_driver *driver = control->driver;
 	CUmemGenericAllocationHandle again;
-	unsigned i, references = 1;
+	unsigned i, references = 1, wanted = item->wire.references + lien_item_shared(item);
 	CUresult result;
 
 	result = unstick(control, item);
 	if (!result)
 		result = map_places(control, item, 0, item->wire.mappings, handle);
-	while (!result && references < item->wire.references) {
+	while (!result && references < wanted) {
 		result = lien_handle_retain(driver, &again, item->wire.va);
 		if (!result) {
 			references++;
@@ -483,7 +488,7 @@ static int attach(
 		for (i = 0; i < item->wire.mappings; i++)
 			unmap_place(control, &item[i]);
 	}
-	if (!result && !item->wire.references)
+	if (!result && !wanted)
 		lien_handle_release(driver, handle);
 	while (result && references--)
 		lien_handle_release(driver, handle);
@@ -491,6 +496,7 @@ static int attach(
 		return result;
 	lien_names_revive(item->wire.token, handle);
 	item->handle = handle;
+	item->held = lien_item_shared(item);
 	item->state = LIEN_ITEM_BACK;
 	return 0;
 }
@@ -643,19 +649,16 @@ int lien_order_create(struct lien_control *control)
 	return first;
 }
 
+/* By the handle that is held: the application may have other memory at the address by now. */
 static int export_once(struct lien_control *control, struct lien_item *item, int *fd)
 {
-	const struct lien_driver *driver = control->driver;
-	CUmemGenericAllocationHandle handle;
 	CUresult result;
 
-	result = lien_handle_retain(driver, &handle, item->wire.va);
-	if (result)
+	if (!item->held)
 		return lien_control_fail(
-			control, result, item->wire.va, "not there to be exported");
-	result = driver->cuMemExportToShareableHandle(
-		fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
-	lien_handle_release(driver, handle);
+			control, -ENOENT, item->wire.va, "not there to be exported");
+	result = control->driver->cuMemExportToShareableHandle(
+		fd, item->handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
 	if (result)
 		return lien_control_fail(
 			control, result, item->wire.va, "cuMemExportToShareableHandle");
@@ -710,6 +713,11 @@ void lien_order_forget(struct lien_control *control, unsigned states)
 	struct lien_item *item = NULL;
 	uint64_t end;
 
+	while ((item = lien_items_next(&control->items, item)))
+		if (item->held && lien_item_in(item, states)) {
+			lien_handle_release(control->driver, item->handle);
+			item->held = 0;
+		}
 	lien_items_forget(&control->items, states);
 	control->arena.used = 0;
 	while ((item = lien_items_next(&control->items, item))) {

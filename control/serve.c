@@ -120,8 +120,7 @@ static int export_all(struct lien_control *control, int fd)
 
 	do {
 		item = lien_items_next(&control->items, item);
-		if (item && item->wire.flags & LIEN_WIRE_SHARED &&
-			!lien_item_in(item, LIEN_ITEMS_MISSING) &&
+		if (item && lien_item_shared(item) && !lien_item_in(item, LIEN_ITEMS_MISSING) &&
 			lien_order_means(control, item)) {
 			failed = lien_order_export(control, item, &fds[n]);
 			if (!failed)
@@ -163,7 +162,7 @@ static int import_all(struct lien_control *control, struct message *message)
 /* Saved by an agent that died before the drop: importers may wait for it. */
 static int half_away(const struct lien_item *item)
 {
-	return item->state == LIEN_ITEM_SAVED && item->wire.flags & LIEN_WIRE_SHARED;
+	return item->state == LIEN_ITEM_SAVED && lien_item_shared(item);
 }
 
 static int cut_short(struct lien_control *control)

@@ -24,7 +24,7 @@
 #define TOKEN	7
 #define HANDLES 16
 
-enum call { CREATE, RELEASE, RETAIN, MAP, UNMAP, ACCESS, COPY, CLEAR, SYNC, UNPIN, CALLS };
+enum call { CREATE, RELEASE, RETAIN, MAP, UNMAP, ACCESS, COPY, CLEAR, SYNC, UNPIN, EXPORT, CALLS };
 
 static struct {
 	unsigned spare[CALLS];		      /* so many of the next ones succeed, */
@@ -279,6 +279,42 @@ static CUresult set_access(
 	return call(ACCESS);
 }
 
+static CUresult get_range(CUdeviceptr *base, size_t *size, CUdeviceptr va)
+{
+	*base = va;
+	*size = BYTES;
+	return CUDA_SUCCESS;
+}
+
+static CUresult get_access(unsigned long long *flags, const CUmemLocation *location, CUdeviceptr va)
+{
+	(void)location;
+	(void)va;
+	*flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+	return CUDA_SUCCESS;
+}
+
+static CUresult get_properties(CUmemAllocationProp *prop, CUmemGenericAllocationHandle handle)
+{
+	assert_true(handle < HANDLES && w.references[handle]);
+	memset(prop, 0, sizeof(*prop));
+	prop->location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+	return CUDA_SUCCESS;
+}
+
+/* The descriptor tells which memory it is of. */
+static CUresult export(void *fd, CUmemGenericAllocationHandle handle,
+	CUmemAllocationHandleType type, unsigned long long flags)
+{
+	CUresult result = call(EXPORT);
+
+	(void)type;
+	(void)flags;
+	assert_true(handle < HANDLES && w.references[handle]);
+	*(int *)fd = handle;
+	return result;
+}
+
 static const struct lien_driver driver = {
 	.cuGetErrorName = error_name,
 	.cuDeviceGet = device_get,
@@ -295,12 +331,16 @@ static const struct lien_driver driver = {
 	.cuMemcpyDtoHAsync_v2 = copy_out,
 	.cuMemsetD8Async = clear,
 	.cuMemGetInfo_v2 = get_info,
+	.cuMemGetAddressRange_v2 = get_range,
+	.cuMemGetAccess = get_access,
+	.cuMemGetAllocationPropertiesFromHandle = get_properties,
 	.cuMemCreate = create,
 	.cuMemRelease = release,
 	.cuMemRetainAllocationHandle = retain,
 	.cuMemMap = map,
 	.cuMemUnmap = unmap,
 	.cuMemSetAccess = set_access,
+	.cuMemExportToShareableHandle = export,
 };
 
 static struct lien_item *item(void)
@@ -308,8 +348,8 @@ static struct lien_item *item(void)
 	return lien_items_find(&control.items, TOKEN);
 }
 
-/* On the device, with bytes and so many references of the application's; staged and saved. */
-static void saved_as(unsigned references, uint32_t flags)
+/* On the device, with bytes and so many references of the application's. */
+static void staged_as(unsigned references, uint32_t flags)
 {
 	struct lien_wire_item wire[ALIASES] = {0};
 
@@ -335,14 +375,21 @@ static void saved_as(unsigned references, uint32_t flags)
 	}
 	assert_int_equal(lien_items_add(&control.items, wire, ALIASES, 1), 0);
 	assert_int_equal(lien_items_seal(&control.items), 0);
-	item()->handle = w.handle;
+	assert_int_equal(lien_order_check(&control), 0);
+}
+
+static void saved_as(unsigned references, uint32_t flags)
+{
+	staged_as(references, flags);
 	assert_int_equal(lien_order_save(&control), 0);
 	control.flags = 0;
 }
 
+static uint32_t shared; /* or LIEN_WIRE_SHARED, where a test is about both */
+
 static void saved(unsigned references)
 {
-	saved_as(references, 0);
+	saved_as(references, shared);
 }
 
 static void away(unsigned references)
@@ -360,12 +407,12 @@ static void order(void)
 
 static void check_back(unsigned references)
 {
-	unsigned handle = w.mapped[0], i;
+	unsigned handle = w.mapped[0], ours = item() ? item()->held : 0, i;
 
 	assert_true(handle);
 	assert_int_equal(w.mapped[1], handle);
 	for (i = 0; i < HANDLES; i++)
-		assert_int_equal(w.references[i], i == handle ? references : 0);
+		assert_int_equal(w.references[i], i == handle ? references + ours : 0);
 	assert_null(w.to);
 	for (i = 0; i < BYTES; i++)
 		if (w.memory[handle][i] != (unsigned char)(i * 31 + references))
@@ -485,7 +532,8 @@ static void test_drop_and_undo_fail(void **state)
 	w.fail[UNMAP] = w.fail[MAP] = w.fail[RELEASE] = 99;
 	order();
 	assert_int_not_equal(lien_order_detach(&control, LIEN_WIRE_OWNED), 0);
-	assert_true(!w.mapped[0] && w.mapped[1] && w.references[1] == 2);
+	assert_true(!w.mapped[0] && w.mapped[1]);
+	assert_int_equal(w.references[1], shared ? 3 : 2);
 	restore(2);
 }
 
@@ -617,6 +665,105 @@ static void test_room(void **state)
 	assert_int_equal(lien_order_room(&control, rooms), 0);
 }
 
+/* As the application would: its memory is given back, and other memory lies at its address. */
+static void free_and_use_again(unsigned references)
+{
+	unsigned handle = w.mapped[0];
+
+	assert_true(w.references[handle] >= references);
+	w.references[handle] -= references;
+	w.mapped[0] = w.mapped[1] = ++w.handle;
+	w.references[w.handle] = 1;
+}
+
+static void check_export(unsigned handle)
+{
+	int fd = -1;
+
+	order();
+	assert_int_equal(lien_order_export(&control, item(), &fd), 0);
+	assert_int_equal(fd, handle);
+}
+
+/* From CHECK until it is dropped, and from CREATE until FINISH, there is a reference of our own to
+ * what others import: it is exported, whatever the application does meanwhile. */
+static void test_shared_is_held(void **state)
+{
+	(void)state;
+	for (unsigned references = 0; references < 3; references++) {
+		saved_as(references, LIEN_WIRE_SHARED);
+		assert_int_equal(w.references[1], references + 1);
+		free_and_use_again(references);
+		check_export(1);
+		lien_order_forget(&control, LIEN_ITEMS_UNTOUCHED);
+		assert_int_equal(w.references[1], 0);
+
+		saved_as(references, LIEN_WIRE_SHARED);
+		assert_int_equal(lien_order_detach(&control, LIEN_WIRE_OWNED), 0);
+		assert_false(held());
+		assert_int_equal(lien_order_create(&control), 0);
+		assert_int_equal(w.references[2], references + 1);
+		check_export(2);
+		free_and_use_again(references);
+		check_export(2);
+		order();
+		w.to = NULL; /* the copy went where the memory was */
+		assert_int_equal(lien_order_finish(&control, 0), 0);
+		assert_int_equal(w.references[2], 0);
+		assert_null(item());
+	}
+}
+
+/* Nobody else needs it: no reference is taken. */
+static void test_unshared_is_not_held(void **state)
+{
+	int fd;
+
+	(void)state;
+	saved(2);
+	assert_int_equal(w.references[1], 2);
+	order();
+	assert_int_equal(lien_order_export(&control, item(), &fd), -ENOENT);
+}
+
+/* An export that fails once is made again; for good: the next one succeeds. */
+static void test_export_fails(void **state)
+{
+	int fd;
+
+	(void)state;
+	saved_as(0, LIEN_WIRE_SHARED);
+	w.fail[EXPORT] = 1;
+	check_export(1);
+	assert_int_equal(control.reply.text[0], 0);
+	w.fail[EXPORT] = 2;
+	order();
+	assert_int_equal(lien_order_export(&control, item(), &fd), CUDA_ERROR_UNKNOWN);
+	check_export(1);
+}
+
+/* What CHECK holds is given back if the offload ends there, and by the driver's leave. */
+static void test_check_fails(void **state)
+{
+	(void)state;
+	for (unsigned i = 0; i < 2; i++) {
+		staged_as(1, LIEN_WIRE_SHARED);
+		assert_int_equal(w.references[1], 2);
+		assert_int_equal(lien_order_check(&control), 0); /* once more: it is held once */
+		assert_int_equal(w.references[1], 2);
+		w.fail[RETAIN] = 1;
+		order();
+		assert_int_not_equal(lien_order_check(&control), 0);
+		w.fail[RELEASE] = i ? 99 : 0;
+		lien_order_forget(&control, LIEN_ITEMS_UNTOUCHED);
+		assert_int_equal(lien_handles_owed(), i);
+		w.fail[RELEASE] = 0;
+		order();
+		assert_false(lien_handles_owed());
+		assert_int_equal(w.references[1], 1);
+	}
+}
+
 static void refused(int result, const char *words)
 {
 	order();
@@ -687,21 +834,45 @@ static void test_renamed(void **state)
 	assert_int_equal(lien_names_renamed(), 0);
 }
 
+static int setup_shared(void **state)
+{
+	(void)state;
+	shared = LIEN_WIRE_SHARED;
+	return 0;
+}
+
+static int teardown_shared(void **state)
+{
+	(void)state;
+	shared = 0;
+	return 0;
+}
+
+#define BOTH(test)                                                                                 \
+	cmocka_unit_test(test),                                                                    \
+	{                                                                                          \
+#test "(shared)", test, setup_shared, teardown_shared, NULL                        \
+	}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_round),
-		cmocka_unit_test(test_copy_does_not_arrive),
-		cmocka_unit_test(test_create_fails),
-		cmocka_unit_test(test_create_and_undo_fail),
-		cmocka_unit_test(test_drop_fails),
-		cmocka_unit_test(test_drop_and_undo_fail),
+		BOTH(test_round),
+		BOTH(test_copy_does_not_arrive),
+		BOTH(test_create_fails),
+		BOTH(test_create_and_undo_fail),
+		BOTH(test_drop_fails),
+		BOTH(test_drop_and_undo_fail),
 		cmocka_unit_test(test_worthless),
 		cmocka_unit_test(test_damage_on_device),
 		cmocka_unit_test(test_damage_and_failure),
 		cmocka_unit_test(test_damage_in_arena),
 		cmocka_unit_test(test_copies_under_way),
 		cmocka_unit_test(test_room),
+		cmocka_unit_test(test_shared_is_held),
+		cmocka_unit_test(test_unshared_is_not_held),
+		cmocka_unit_test(test_export_fails),
+		cmocka_unit_test(test_check_fails),
 		cmocka_unit_test(test_end),
 		cmocka_unit_test(test_end_cut_short),
 		cmocka_unit_test(test_renamed),
