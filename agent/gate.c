@@ -384,7 +384,7 @@ json_t *lien_gate_view(struct lien_agent *agent, const struct lien_viewer *viewe
 	return view.list;
 }
 
-void lien_gate_found(struct lien_agent *agent, struct lien_process *process, bool shut)
+bool lien_gate_found(struct lien_agent *agent, struct lien_process *process, bool away, bool shut)
 {
 	struct lien_wire_header open = {
 		.length = sizeof(open), .type = LIEN_WIRE_GATE, .arg = LIEN_WIRE_GATE_OPEN};
@@ -392,16 +392,15 @@ void lien_gate_found(struct lien_agent *agent, struct lien_process *process, boo
 	char why[200];
 
 	if (!lien_probes_can_gate(agent->probes))
-		return;
-	if (process->held_items) {
+		return false;
+	if (away) {
 		tracked->gate_all = true; /* of what, only the one who asked knew */
 		if (make(agent, process, why, sizeof(why)) ||
 			shut_gate(agent, process->pid, 0, UINT64_MAX, why, sizeof(why)))
 			lien_log(4, "process %u: %s", process->pid, why);
-		return;
+		return false;
 	}
 	open_gate(agent, process->pid);
-	/* An agent before this one has shut it. The answer is of no interest. */
-	if (shut)
-		lien_link_send(tracked->link, &open, NULL, NULL, 0);
+	/* An agent before this one has shut it. */
+	return shut && !lien_link_send(tracked->link, &open, NULL, NULL, 0);
 }

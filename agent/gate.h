@@ -25,9 +25,10 @@ int lien_gate_step(void *agent, uint32_t pid, enum lien_gate_step step, char *wh
 
 /* Looks whether somebody waits for memory that is away, and does about it what was asked for. */
 void lien_gate_tick(struct lien_agent *agent);
-/* A control library has said what it holds: shuts the gate of a process from which an earlier agent
- * has moved memory, or opens one that is shut for no reason. */
-void lien_gate_found(struct lien_agent *agent, struct lien_process *process, bool shut);
+/* A control library has said whether memory of its process is away, and whether its gate is shut:
+ * shuts the gate of a process from which an earlier agent has moved memory, or opens one that is
+ * shut for no reason. True: the control library has been ordered to, and will answer. */
+bool lien_gate_found(struct lien_agent *agent, struct lien_process *process, bool away, bool shut);
 /* The threads that are held, as `status` tells them. */
 json_t *lien_gate_view(struct lien_agent *agent, const struct lien_viewer *viewer);
 extern const char *const lien_on_use_names[LIEN_ON_USE_FAIL + 1];

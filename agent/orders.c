@@ -636,20 +636,33 @@ static void hello_reply(struct lien_tracked *tracked, const struct lien_reply *r
 	struct lien_process *process = lien_graph_process(tracked->agent->graph, tracked->pid);
 	const struct lien_wire_hello *hello = reply->body;
 
-	if (reply->header.length < sizeof(reply->header) + sizeof(*hello) || !process)
+	if (!process)
 		return;
-	tracked->hello = false;
-	process->presence = LIEN_CONTROL_READY;
+	if (reply->header.type == LIEN_WIRE_GATE) { /* ordered below: its gate is open now */
+		tracked->hello = false;
+		process->presence = LIEN_CONTROL_READY;
+		return;
+	}
+	if (reply->header.length < sizeof(reply->header) + sizeof(*hello))
+		return;
 	process->held_bytes = hello->bytes;
 	process->held_items = hello->items;
 	tracked->multicast = hello->multicast;
 	hello_devices(tracked->agent, process, hello);
-	lien_gate_found(tracked->agent, process, hello->shut);
-	if (hello->items)
+	tracked->hello =
+		lien_gate_found(tracked->agent, process, hello->items > hello->here, hello->shut);
+	if (!tracked->hello)
+		process->presence = LIEN_CONTROL_READY;
+	if (hello->items > hello->here)
 		lien_log(5,
 			"process %u holds %llu bytes offloaded by an earlier agent: `lien restore` "
 			"puts them back",
 			tracked->pid, (unsigned long long)hello->bytes);
+	else if (hello->items)
+		lien_log(5,
+			"process %u keeps memory that others may lack, for an offload or a restore "
+			"was cut short: `lien restore`",
+			tracked->pid);
 }
 
 /* Every last reply tells it. */

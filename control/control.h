@@ -31,6 +31,7 @@ struct lien_marks {
 };
 
 struct lien_control {
+	long pid; /* whose it is: a forked child has a copy, and nothing of what it tells of */
 	const struct lien_driver *driver;
 	struct lien_items items;
 	struct lien_arena arena;
@@ -41,7 +42,7 @@ struct lien_control {
 	uint32_t flags;	     /* of the order */
 	uint64_t staged;     /* the generation of what was staged last */
 	struct lien_marks marks;
-	int expired;   /* the agent was not heard of: what was staged for it was forgotten */
+	int expired;   /* the agent was not heard of: what was staged for it was let go */
 	long relaxed;  /* the thread whose calls leave captures alone */
 	int ended;     /* by END: nothing is left but to say so, */
 	int agent_end; /* and to close this socket of ours */
@@ -78,9 +79,13 @@ unsigned lien_order_room(struct lien_control *control, struct lien_wire_room *ro
 int lien_order_means(const struct lien_control *control, const struct lien_item *item);
 /* Exports one allocation. */
 int lien_order_export(struct lien_control *control, struct lien_item *item, int *fd);
+/* Maps an import again, if it is away. */
 int lien_order_import(struct lien_control *control, uint64_t token, int fd);
-/* Items that are no longer needed; makes their place in the arena free. */
+/* Items that are no longer needed; makes their place in the arena free, and gives back what is held
+ * of them. */
 void lien_order_forget(struct lien_control *control, unsigned states);
+/* What others import of these stays exportable, whatever the application does from now on. */
+void lien_order_lend(struct lien_control *control, unsigned states);
 /* With the order's flags. */
 int lien_order_finish(struct lien_control *control, uint32_t flags);
 /* Asks the driver what is mapped in the ranges, and sends it to fd; stops after limit_us. */

@@ -21,23 +21,12 @@ static int refuse(struct lien_control *control, const char *why)
 	return lien_control_fail(control, -EBUSY, 0, why);
 }
 
-/* Saved by an agent that died before the drop: importers may wait for it. */
-static int cut_short(struct lien_control *control)
-{
-	struct lien_item *item = NULL;
-
-	while ((item = lien_items_next(&control->items, item)))
-		if (item->state == LIEN_ITEM_SAVED && item->wire.flags & LIEN_WIRE_SHARED)
-			return 1;
-	return 0;
-}
-
 /* Whether the process needs what would go. */
 static int check(struct lien_control *control)
 {
 	if (lien_items_any(&control->items, LIEN_ITEMS_MISSING | LIEN_ITEMS_RETURNED))
 		return refuse(control, "memory of it is offloaded: `lien restore` first");
-	if (cut_short(control))
+	if (lien_items_any_awaited(&control->items))
 		return refuse(control, "an offload was cut short here: `lien restore` first");
 	if (lien_gate_is_shut())
 		return refuse(control, "its gate is shut: try again when that is open");

@@ -6,7 +6,8 @@
  * that the control thread could need. Safe in a signal handler: futexes and nothing else.
  *
  * A gate whose agent is not heard of for LIEN_GATE_LEASE_MS opens by itself, as long as nothing is
- * away: what was saved until then is forgotten, so that it can't be taken for what is there later.
+ * away. What was saved until then is not dropped any more, for the application may change it; what
+ * of it others import stays exportable (LIEN_ITEM_LENT).
  */
 #ifndef LIEN_CONTROL_GATE_H
 #define LIEN_CONTROL_GATE_H

@@ -47,13 +47,17 @@ int lien_handles_owed(void)
 	return owed_count != 0;
 }
 
+void lien_handles_forget(void)
+{
+	free(owed);
+	owed = NULL;
+	owed_count = owed_room = 0;
+}
+
 void lien_handles_settle(const struct lien_driver *driver)
 {
 	while (owed_count && !driver->cuMemRelease(owed[owed_count - 1]))
 		owed_count--;
-	if (owed_count)
-		return;
-	free(owed);
-	owed = NULL;
-	owed_room = 0;
+	if (!owed_count)
+		lien_handles_forget();
 }

@@ -16,5 +16,7 @@ CUresult lien_handle_release(const struct lien_driver *driver, CUmemGenericAlloc
 /* Offers what is remembered once more. Stops at the first refusal. */
 void lien_handles_settle(const struct lien_driver *driver);
 int lien_handles_owed(void);
+/* In a child of fork(): they are the parent's. */
+void lien_handles_forget(void);
 
 #endif

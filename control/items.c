@@ -115,6 +115,22 @@ int lien_item_shared(const struct lien_item *item)
 	return item->wire.flags & LIEN_WIRE_OWNED && item->wire.flags & LIEN_WIRE_SHARED;
 }
 
+int lien_item_awaited(const struct lien_item *item)
+{
+	return lien_item_shared(item) &&
+	       lien_item_in(item, 1 << LIEN_ITEM_SAVED | 1 << LIEN_ITEM_LENT);
+}
+
+int lien_items_any_awaited(struct lien_items *items)
+{
+	struct lien_item *item = NULL;
+
+	while ((item = lien_items_next(items, item)))
+		if (lien_item_awaited(item))
+			return 1;
+	return 0;
+}
+
 int lien_items_any(struct lien_items *items, unsigned states)
 {
 	struct lien_item *item = NULL;

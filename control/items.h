@@ -15,7 +15,9 @@ enum lien_item_state {
 	LIEN_ITEM_AWAY,	   /* not mapped; an owned one's bytes are in the host arena alone */
 	LIEN_ITEM_EMPTY,   /* mapped again, without its bytes: the arena alone has them */
 	LIEN_ITEM_FILLING, /* a copy is under way, and may fail */
-	LIEN_ITEM_BACK,	   /* on the device again, and kept to be exported once more */
+	LIEN_ITEM_BACK,	   /* on the device again, and the restore has not ended */
+	LIEN_ITEM_LENT,	   /* on the device, and the application's again; we hold a reference, for
+			      importers that may wait for it */
 };
 
 /* The application still has it as it was. */
@@ -54,6 +56,9 @@ void lien_items_forget(struct lien_items *items, unsigned states);
 int lien_item_in(const struct lien_item *item, unsigned states);
 /* Owned, and others import it. */
 int lien_item_shared(const struct lien_item *item);
+/* Still or again on the device, while importers may lack it: a restore has to export it. */
+int lien_item_awaited(const struct lien_item *item);
+int lien_items_any_awaited(struct lien_items *items);
 /* Is any allocation in one of these states? */
 int lien_items_any(struct lien_items *items, unsigned states);
 /* The first item of an allocation, or NULL. */

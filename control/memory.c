@@ -10,6 +10,8 @@
 #include "control/numa.h"
 #include "control/translate.h"
 
+/* The arena has bytes of these that are still needed. */
+#define IN_ARENA (1u << LIEN_ITEM_SAVED | LIEN_ITEMS_MISSING | 1u << LIEN_ITEM_FILLING)
 /* How long another job may take to give memory back, once. */
 #define CREATE_AGAIN_US 50000
 
@@ -695,10 +697,10 @@ int lien_order_import(struct lien_control *control, uint64_t token, int fd)
 	struct lien_item *item = lien_items_find(&control->items, token);
 	int told = control->reply.text[0], result;
 
-	if (!item || !(item->wire.flags & LIEN_WIRE_IMPORTED))
-		return lien_control_fail(control, -ENOENT, token, "no such import here");
-	if (item->state != LIEN_ITEM_AWAY)
-		return 0;
+	if (item && !(item->wire.flags & LIEN_WIRE_IMPORTED))
+		return lien_control_fail(control, -ENOENT, token, "not an import here");
+	if (!item || item->state != LIEN_ITEM_AWAY)
+		return 0; /* it was let go before it was unmapped */
 	result = import_once(control, item, fd);
 	if (!result)
 		return 0;
@@ -722,10 +724,19 @@ void lien_order_forget(struct lien_control *control, unsigned states)
 	control->arena.used = 0;
 	while ((item = lien_items_next(&control->items, item))) {
 		end = item->arena + item->wire.allocation_bytes;
-		if (item->wire.flags & LIEN_WIRE_OWNED && item->state != LIEN_ITEM_STAGED &&
+		if (item->wire.flags & LIEN_WIRE_OWNED && lien_item_in(item, IN_ARENA) &&
 			!(item->wire.flags & LIEN_WIRE_WORTHLESS) && end > control->arena.used)
 			control->arena.used = end;
 	}
+}
+
+void lien_order_lend(struct lien_control *control, unsigned states)
+{
+	struct lien_item *item = NULL;
+
+	while ((item = lien_items_next(&control->items, item)))
+		if (item->held && lien_item_in(item, states))
+			item->state = LIEN_ITEM_LENT;
 }
 
 /* Copies once more what did not arrive. */
@@ -743,6 +754,7 @@ static int fill_again(struct lien_control *control)
 
 int lien_order_finish(struct lien_control *control, uint32_t flags)
 {
+	unsigned kept = LIEN_ITEMS_MISSING;
 	struct lien_item *item = NULL;
 	int result = fill_end(control), differs;
 
@@ -760,12 +772,11 @@ int lien_order_finish(struct lien_control *control, uint32_t flags)
 			control->reply.arg2 += item->wire.mappings;
 			item->state = LIEN_ITEM_STAGED; /* nothing will ever be there */
 		}
-	/* Others lack some of what is shared: all of it stays here to be exported once more. */
-	while (flags & LIEN_WIRE_KEEP && (item = lien_items_next(&control->items, item)))
-		if (item->wire.flags & LIEN_WIRE_SHARED && !lien_item_in(item, LIEN_ITEMS_MISSING))
-			item->state = LIEN_ITEM_BACK;
-	lien_order_forget(
-		control, flags & LIEN_WIRE_KEEP ? LIEN_ITEMS_UNTOUCHED : ~LIEN_ITEMS_MISSING);
+	if (flags & LIEN_WIRE_KEEP) {
+		lien_order_lend(control, 1 << LIEN_ITEM_SAVED | 1 << LIEN_ITEM_BACK);
+		kept |= 1 << LIEN_ITEM_LENT;
+	}
+	lien_order_forget(control, ~kept);
 	if (differs)
 		return differs;
 	while ((item = lien_items_next(&control->items, item)))

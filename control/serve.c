@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -159,22 +160,6 @@ static int import_all(struct lien_control *control, struct message *message)
 	return first;
 }
 
-/* Saved by an agent that died before the drop: importers may wait for it. */
-static int half_away(const struct lien_item *item)
-{
-	return item->state == LIEN_ITEM_SAVED && lien_item_shared(item);
-}
-
-static int cut_short(struct lien_control *control)
-{
-	struct lien_item *item = NULL;
-
-	while ((item = lien_items_next(&control->items, item)))
-		if (half_away(item))
-			return 1;
-	return 0;
-}
-
 static int expired(struct lien_control *control)
 {
 	return lien_control_fail(
@@ -191,7 +176,7 @@ static int stage(struct lien_control *control, const struct message *message)
 		if (access("/proc/self/maps", R_OK)) /* which lien_translate_install() reads */
 			return lien_control_fail(control, -ENOENT, 0,
 				"it sees no /proc: mount one in its container");
-		if (cut_short(control))
+		if (lien_items_any_awaited(&control->items))
 			return lien_control_fail(control, -EBUSY, 0,
 				"an earlier offload was cut short here: `lien restore` first");
 		if (lien_items_any(&control->items, LIEN_ITEMS_RETURNED))
@@ -207,6 +192,8 @@ static int stage(struct lien_control *control, const struct message *message)
 		control->staged = message->header.arg;
 		control->expired = 0;
 		lien_order_forget(control, LIEN_ITEMS_UNTOUCHED);
+	} else if (control->expired) {
+		return expired(control);
 	}
 	result = lien_items_add(
 		&control->items, items, message->body / sizeof(*items), message->header.arg);
@@ -254,6 +241,13 @@ static void send_room(struct lien_control *control, int fd)
 		send_reply(fd, &reply, rooms, n * sizeof(rooms[0]), NULL, 0);
 }
 
+/* What the agent has to know of: it needs a restore. */
+static int told_of(const struct lien_item *item)
+{
+	return lien_item_in(item, LIEN_ITEMS_MISSING | LIEN_ITEMS_RETURNED) ||
+	       lien_item_awaited(item);
+}
+
 static void list(struct lien_control *control, int fd, uint32_t flags)
 {
 	struct lien_wire_item batch[LIEN_WIRE_MESSAGE_MAX / 2 / sizeof(struct lien_wire_item)];
@@ -262,11 +256,9 @@ static void list(struct lien_control *control, int fd, uint32_t flags)
 	unsigned n = 0, i;
 
 	while ((item = lien_items_next(&control->items, item)))
-		for (i = 0; i < item->wire.mappings &&
-			    (item->state >= LIEN_ITEM_AWAY || half_away(item));
-			i++) {
+		for (i = 0; i < item->wire.mappings && told_of(item); i++) {
 			batch[n] = item[i].wire;
-			if (half_away(item))
+			if (lien_item_awaited(item))
 				batch[n].flags |= LIEN_WIRE_HERE;
 			n++;
 			if (n == room) {
@@ -329,19 +321,27 @@ static void hello(struct lien_control *control, struct lien_wire_hello *hello)
 	hello->uid = getuid();
 	hello->shut = lien_gate_is_shut();
 	hello_devices(hello);
-	while ((item = lien_items_next(&control->items, item)))
-		if (half_away(item)) {
-			hello->items += item->wire.mappings;
-		} else if (item->state >= LIEN_ITEM_AWAY) {
-			hello->items += item->wire.mappings;
-			if (item->wire.flags & LIEN_WIRE_OWNED)
-				hello->bytes += item->wire.allocation_bytes;
-		}
+	while ((item = lien_items_next(&control->items, item))) {
+		if (!told_of(item))
+			continue;
+		hello->items += item->wire.mappings;
+		if (lien_item_awaited(item))
+			hello->here += item->wire.mappings;
+		else if (item->wire.flags & LIEN_WIRE_OWNED)
+			hello->bytes += item->wire.allocation_bytes;
+	}
 }
 
 static int anything_away(struct lien_control *control)
 {
 	return lien_items_any(&control->items, LIEN_ITEMS_MISSING | LIEN_ITEMS_RETURNED);
+}
+
+/* The application may change what has been saved: nothing of it is dropped any more. */
+static void let_go(struct lien_control *control)
+{
+	lien_order_lend(control, 1 << LIEN_ITEM_SAVED);
+	lien_order_forget(control, LIEN_ITEMS_UNTOUCHED);
 }
 
 static int gate(struct lien_control *control, const struct message *message)
@@ -352,6 +352,7 @@ static int gate(struct lien_control *control, const struct message *message)
 		if (anything_away(control))
 			return lien_control_fail(
 				control, -EBUSY, 0, "memory is still away: the gate stays shut");
+		let_go(control);
 		lien_gate_open();
 		return 0;
 	case LIEN_WIRE_GATE_SHUT:
@@ -454,8 +455,8 @@ static int obey(struct lien_control *control, int fd, struct message *message)
 		result = lien_order_detach(control, LIEN_WIRE_OWNED);
 		lien_translate_hold_all(result != 0);
 		return result;
-	case LIEN_WIRE_DISCARD:
-		lien_order_forget(control, LIEN_ITEMS_UNTOUCHED);
+	case LIEN_WIRE_DISCARD: /* no import was unmapped: nobody waits for what is lent */
+		lien_order_forget(control, LIEN_ITEMS_UNTOUCHED | 1 << LIEN_ITEM_LENT);
 		lien_translate_hold_all(0);
 		return 0;
 	case LIEN_WIRE_CREATE:
@@ -519,9 +520,25 @@ static void wait_for_order(int fd)
 		return;
 	for (tries = 0; lien_order_unmark(&kept) && tries < UNMARK_TRIES; tries++)
 		usleep(SETTLE_MS * 1000);
-	lien_order_forget(&kept, LIEN_ITEMS_UNTOUCHED);
+	let_go(&kept);
 	kept.expired = 1;
 	lien_gate_open();
+}
+
+/* In a child of fork() what is kept is the parent's, and the child's driver knows nothing of it.
+ * The arena is not mapped there. */
+static void forget_parent(void)
+{
+	const long pid = getpid();
+
+	if (kept.pid && kept.pid != pid) {
+		lien_handles_forget();
+		free(kept.arena.chunks);
+		free(kept.items.item);
+		free(kept.marks.mark);
+		memset(&kept, 0, sizeof(kept));
+	}
+	kept.pid = pid;
 }
 
 /* The agent has its own copy of its end, and has the answer. */
@@ -542,6 +559,7 @@ void lien_control_serve(int fd, uint64_t ino)
 	int allowed;
 
 	pthread_mutex_lock(&serving);
+	forget_parent();
 	wait_for_order(fd);
 	while (still(fd, ino) && !receive(fd, &message) && still(fd, ino)) {
 		start = lien_control_now_ns();

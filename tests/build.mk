@@ -36,6 +36,8 @@ UNIT_SRCS_test_items	     := control/items.c
 UNIT_SRCS_test_arena	     := $(addprefix control/, arena.c checksum.c items.c numa.c reserve.c \
 	verify.c)
 UNIT_SRCS_test_control	     := $(filter-out control/start.c control/translate.c,$(wildcard control/*.c))
+UNIT_SRCS_test_serve	     := $(filter-out control/serve.c,$(UNIT_SRCS_test_control))
+UNIT_LIBS_test_serve	     := -Wl,--wrap=poll
 
 # The two headers cannot be included together: ours goes into a file of its own, its prototypes into
 # one that the compiler reads behind the real cuda.h.

@@ -14,7 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define LIEN_WIRE_VERSION 5
+#define LIEN_WIRE_VERSION 6
 #define LIEN_WIRE_MAGIC	  0x6c69656e43544c31ull /* "lienCTL1" */
 /* Instead, after END: it takes no orders and does nothing, until lien_control_again is called. */
 #define LIEN_WIRE_MAGIC_ENDED 0x6c69656e454e4431ull /* "lienEND1" */
@@ -69,7 +69,9 @@ enum lien_wire_type {
 };
 
 enum lien_wire_gate {
-	LIEN_WIRE_GATE_OPEN, /* -EBUSY while something is away */
+	/* -EBUSY while something is away. What is saved and not dropped is the application's again,
+	 * as when the agent is silent for too long. */
+	LIEN_WIRE_GATE_OPEN,
 	/* Threads that are signalled wait; also: the agent is still there. .arg2: the transaction
 	 * that begins with it, nothing being staged; or 0. */
 	LIEN_WIRE_GATE_SHUT,
@@ -91,7 +93,7 @@ enum lien_wire_gate {
 #define LIEN_WIRE_LAST	0x2
 /* FINISH: the owners of imports that are still away are dead: forget them. */
 #define LIEN_WIRE_LOST 0x4
-/* FINISH: others lack what is exported here: it will be asked for again. */
+/* FINISH: others may lack what is exported here: it will be asked for again. */
 #define LIEN_WIRE_KEEP 0x8
 /* SAVE: keep a checksum of what has arrived in the arena. CREATE and FINISH compare with it. */
 #define LIEN_WIRE_VERIFY 0x10
@@ -133,12 +135,13 @@ struct lien_wire_header {
 
 struct lien_wire_hello {
 	uint32_t version, pid, tid, uid;
-	uint64_t items; /* offloaded here */
-	uint64_t bytes;
+	uint64_t items; /* mappings of what LIST tells */
+	uint64_t bytes; /* offloaded here */
 	/* What the process may use, by ordinal: as the driver says if it is initialised. */
 	uint32_t devices;
 	uint32_t multicast;  /* so many of them support it */
-	uint32_t shut, zero; /* its gate is */
+	uint32_t shut; /* its gate is */
+	uint32_t here; /* so many of .items are HERE: they keep no gate shut */
 	uint8_t uuids[LIEN_WIRE_DEVICES][16];
 };
 
@@ -147,8 +150,8 @@ struct lien_wire_hello {
 #define LIEN_WIRE_SHARED   0x4 /* owned and imported elsewhere: export it on restore */
 /* Owned, and not to be saved: it comes back with zeros in it. */
 #define LIEN_WIRE_WORTHLESS 0x8
-/* Replies to LIST: saved, shared and still on the device, for the agent died before the drop: an
- * importer may have let go of it, and needs it exported. */
+/* Replies to LIST: shared and on the device, but an importer may have let go of it, and needs it
+ * exported: the agent was gone before the drop, or a restore could not give it to all. */
 #define LIEN_WIRE_HERE 0x10
 
 struct lien_wire_place {

@@ -353,9 +353,10 @@ void lien_watch_look(struct lien_agent *agent, struct lien_process *process)
 	(void)agent, (void)process;
 }
 
-void lien_gate_found(struct lien_agent *agent, struct lien_process *process, bool shut)
+bool lien_gate_found(struct lien_agent *agent, struct lien_process *process, bool away, bool shut)
 {
-	(void)agent, (void)process, (void)shut;
+	(void)agent, (void)process, (void)away, (void)shut;
+	return false;
 }
 
 const char *lien_probes_pinned(const struct lien_probes *probes)

@@ -714,6 +714,77 @@ static void test_shared_is_held(void **state)
 	}
 }
 
+/* Lent: its bytes in the arena are of no use any more, and a restore does not fill it with them. */
+static void test_lent(void **state)
+{
+	(void)state;
+	for (unsigned references = 0; references < 3; references++) {
+		saved_as(references, LIEN_WIRE_SHARED);
+		lien_order_lend(&control, 1 << LIEN_ITEM_SAVED);
+		lien_order_forget(&control, LIEN_ITEMS_UNTOUCHED);
+		assert_int_equal(item()->state, LIEN_ITEM_LENT);
+		assert_int_equal(control.arena.used, 0);
+		w.memory[1][5] = 0xcc; /* the application goes on */
+		order();
+		assert_int_equal(lien_order_create(&control), 0);
+		check_export(1);
+		w.references[1] += 5 - references; /* and counts as it likes */
+		order();
+		assert_int_equal(lien_order_finish(&control, LIEN_WIRE_KEEP), 0);
+		check_export(1);
+		order();
+		assert_int_equal(lien_order_finish(&control, 0), 0);
+		assert_null(item());
+		assert_int_equal(w.references[1], 5);
+		assert_int_equal(w.memory[1][5], 0xcc);
+		assert_int_equal(w.calls[CREATE], 0);
+	}
+}
+
+/* A restore that could not give it to all lends it; what is not shared is forgotten then. */
+static void test_kept(void **state)
+{
+	(void)state;
+	for (unsigned i = 0; i < 2; i++) {
+		saved_as(1, i ? LIEN_WIRE_SHARED : 0);
+		assert_int_equal(lien_order_detach(&control, LIEN_WIRE_OWNED), 0);
+		order();
+		assert_int_equal(lien_order_create(&control), 0);
+		order();
+		assert_int_equal(lien_order_finish(&control, LIEN_WIRE_KEEP), 0);
+		check_back(1);
+		if (!i) {
+			assert_null(item());
+			continue;
+		}
+		assert_int_equal(item()->state, LIEN_ITEM_LENT);
+		assert_int_equal(control.arena.used, 0);
+		free_and_use_again(1);
+		check_export(2);
+		order();
+		assert_int_equal(lien_order_finish(&control, 0), 0);
+		assert_int_equal(w.references[2], 0);
+	}
+}
+
+/* The copy did not arrive: it is not lent before it has. */
+static void test_kept_and_empty(void **state)
+{
+	(void)state;
+	shared = LIEN_WIRE_SHARED;
+	away(2);
+	order();
+	assert_int_equal(lien_order_create(&control), 0);
+	w.fail[SYNC] = 99;
+	order();
+	assert_int_equal(lien_order_finish(&control, LIEN_WIRE_KEEP), CUDA_ERROR_UNKNOWN);
+	assert_int_equal(item()->state, LIEN_ITEM_EMPTY);
+	assert_true(control.arena.used >= BYTES);
+	restore(2);
+	shared = 0;
+	assert_null(item());
+}
+
 /* Nobody else needs it: no reference is taken. */
 static void test_unshared_is_not_held(void **state)
 {
@@ -813,6 +884,8 @@ static void test_end_cut_short(void **state)
 	(void)state;
 	saved_as(0, LIEN_WIRE_SHARED);
 	refused(-EBUSY, "cut short");
+	lien_order_lend(&control, 1 << LIEN_ITEM_SAVED);
+	refused(-EBUSY, "cut short");
 	saved(0); /* nobody else needs this: it is forgotten */
 	order();
 	assert_int_equal(lien_order_end(&control), 0);
@@ -870,6 +943,9 @@ int main(void)
 		cmocka_unit_test(test_copies_under_way),
 		cmocka_unit_test(test_room),
 		cmocka_unit_test(test_shared_is_held),
+		cmocka_unit_test(test_lent),
+		cmocka_unit_test(test_kept),
+		cmocka_unit_test(test_kept_and_empty),
 		cmocka_unit_test(test_unshared_is_not_held),
 		cmocka_unit_test(test_export_fails),
 		cmocka_unit_test(test_check_fails),

@@ -198,6 +198,38 @@ static void test_states(void **state)
 	assert_int_equal(items.count, 0);
 }
 
+static void test_shared(void **state)
+{
+	static const struct {
+		enum lien_item_state state;
+		int awaited; /* if others import it */
+	} states[] = {{LIEN_ITEM_STAGED, 0}, {LIEN_ITEM_SAVED, 1}, {LIEN_ITEM_AWAY, 0},
+		{LIEN_ITEM_EMPTY, 0}, {LIEN_ITEM_FILLING, 0}, {LIEN_ITEM_BACK, 0},
+		{LIEN_ITEM_LENT, 1}};
+	static const uint32_t flags[] = {LIEN_WIRE_OWNED, LIEN_WIRE_OWNED | LIEN_WIRE_SHARED,
+		LIEN_WIRE_IMPORTED, LIEN_WIRE_IMPORTED | LIEN_WIRE_SHARED};
+	struct lien_wire_item wire;
+
+	(void)state;
+	for (unsigned i = 0; i < 4; i++) {
+		wire = first(1, 1);
+		wire.flags = flags[i];
+		add(wire);
+		seal();
+		assert_int_equal(lien_item_shared(lien_items_find(&items, 1)), i == 1);
+		for (unsigned j = 0; j < sizeof(states) / sizeof(states[0]); j++) {
+			set_state(1, states[j].state);
+			assert_int_equal(
+				lien_item_awaited(items.item), i == 1 && states[j].awaited);
+			assert_int_equal(
+				lien_items_any_awaited(&items), i == 1 && states[j].awaited);
+		}
+		lien_items_forget(&items, ~(1u << LIEN_ITEM_LENT));
+		assert_int_equal(items.count, 1); /* it is none of the others */
+		lien_items_forget(&items, ~0u);
+	}
+}
+
 /* A bad list is forgotten, whatever is in it, and nothing else: what is away is known here alone.
  */
 static void test_forget_nonsense(void **state)
@@ -312,6 +344,7 @@ int main(void)
 		TEST(test_imports),
 		TEST(test_nonsense),
 		TEST(test_states),
+		TEST(test_shared),
 		TEST(test_forget_nonsense),
 		TEST(test_staged_twice),
 		TEST(test_unsealed),

@@ -1,0 +1,258 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-2-Clause
+"""What an importer may still need stays exportable until it has it back, however long the agent is away.
+
+Memory is shared one way: the owner imports nothing, so nothing of its own is away when the agent is killed
+or stopped before the drop. After 5 s without orders (control/gate.h) the owner's threads go on. A test
+waits for that by the owner's next write, which is held until then. See lien_test.py for what else this
+needs.
+"""
+
+import contextlib
+import os
+import signal
+import sys
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+
+import faults  # noqa: E402
+from faults import FAIL, Faults  # noqa: E402
+from held import Held  # noqa: E402
+from lien_test import (  # noqa: E402
+    LIEN, MIB, Session, case, check, equal, main, state_of, wait_for)
+
+SIZE = 4 * MIB
+
+
+class OneWay:
+    """An owner, and importers of its memory."""
+
+    def __init__(self, session, importers=1):
+        self.session = session
+        self.owner = session.driver(device=0)
+        self.importers = [session.driver(device=1) for _ in range(importers)]
+        self.handle, self.va = self.owner("make", SIZE, 0)
+        fd = self.owner("export", self.handle)
+        self.there = [importer("show", SIZE, importer.take(self.owner, fd), 1)
+                      for importer in self.importers]
+        self.owner("close", fd)
+        self.write(0x11)
+        self.ready()
+
+    @property
+    def importer(self):
+        return self.importers[0]
+
+    @property
+    def pids(self):
+        return [driver.pid for driver in [self.owner, *self.importers]]
+
+    def ready(self):
+        self.session.ready(*self.pids)
+
+    def write(self, value):
+        self.value = value
+        self.owner("fill", self.va, SIZE, value)
+
+    def begin_to_write(self, value):
+        """It is done when the owner's threads go on."""
+        self.value = value
+        self.owner.process.send("fill %d %d %d" % (self.va, SIZE, value))
+
+    def end_to_write(self, limit=20):
+        equal(self.owner.process.line(limit), "ok 0", "the owner's write")
+
+    def check_importers(self):
+        for importer, va in zip(self.importers, self.there):
+            equal(importer("check", va, SIZE, self.value), 0, "wrong bytes in process %d" % importer.pid)
+
+    def check(self):
+        equal(self.owner("check", self.va, SIZE, self.value), 0, "wrong bytes in the owner")
+        self.check_importers()
+
+    def runs(self):
+        for pid in self.pids:
+            process = self.session.process(pid)
+            equal((process["state"], process["offloaded_bytes"]), ("running", 0), "state of %d" % pid)
+        equal(self.session.ask("restore")["outcome"], "nothing to do", "another restore")
+
+    def restore(self):
+        self.session.ask("restore")
+        self.check()
+        self.runs()
+
+    def round_trip(self, moved=SIZE):
+        equal(self.session.ask("offload", "--owner", "all")["bytes"], moved, "moved")
+        self.restore()
+
+
+@contextlib.contextmanager
+def one_way(importers=1, agent=(), **more):
+    with Session(**more) as session:
+        faults.folder(session)
+        session.start_agent(*agent)
+        yield session, OneWay(session, importers)
+
+
+@contextlib.contextmanager
+def held_at(session, driver, phase, op="offload"):
+    """A client whose transaction waits for that process, which is about to answer the order."""
+    holds = Held(driver.pid)
+    try:
+        more = ["--owner", "all"] if op == "offload" else []
+        client = session.spawn([LIEN, op, *more])
+        holds.until(phase, True)
+        yield client
+    finally:
+        holds.let_go()
+
+
+def put_back(client):
+    equal(client.wait(30), 1, "exit status of the offload")
+    said = client.said()
+    check("the agent was silent for too long" in said, said)
+    check("everything was put back" in said or "nothing was moved" in said, said)
+
+
+def killed(phase, value):
+    """The next agent is there long after the owner's threads went on."""
+    with one_way() as (session, job):
+        with held_at(session, job.owner if phase == "save" else job.importer, phase):
+            job.begin_to_write(value)
+            session.kill_agent()
+        job.end_to_write()
+        job.write(value + 1)
+        session.start_agent()
+        job.ready()
+        said = session.lien("offload", "--owner", "all")
+        check("`lien restore` first" in said.out + said.err, said)
+        job.restore()
+        job.round_trip()
+
+
+@case(60)
+def test_agent_killed_before_the_drop():
+    killed("unmap", 0x21)
+
+
+@case(60)
+def test_agent_killed_before_the_unmap():
+    killed("save", 0x23)
+
+
+@case(60)
+def test_restore_long_after_the_next_agent():
+    """It is there at once, and is asked for a restore when the lease is long over."""
+    with one_way(importers=2) as (session, job):
+        with held_at(session, job.importer, "unmap"):
+            job.begin_to_write(0x31)
+            session.kill_agent()
+        session.start_agent()
+        job.ready()
+        job.end_to_write()
+        session.kill_agent()  # what the owner lent outlives this one as well
+        session.start_agent()
+        job.ready()
+        job.write(0x32)
+        job.restore()
+        job.round_trip()
+
+
+def stopped(phase, value):
+    """It goes on where it was, and finds that the job did as well."""
+    with one_way() as (session, job):
+        with held_at(session, job.owner if phase == "save" else job.importer, phase) as client:
+            job.begin_to_write(value)
+            session.agent.signal(signal.SIGSTOP)
+            wait_for("it is stopped", lambda: state_of(session.agent.pid) == "T")
+        job.end_to_write()
+        job.write(value + 1)
+        session.agent.signal(signal.SIGCONT)
+        put_back(client)
+        job.check()
+        job.runs()
+        job.round_trip()
+
+
+@case(60)
+def test_agent_stopped_before_the_drop():
+    stopped("unmap", 0x41)
+
+
+@case(60)
+def test_agent_stopped_before_the_unmap():
+    stopped("save", 0x43)
+
+
+def free_and_use_again(job, value):
+    """The owner gives its memory back, and has other memory at the same address."""
+    owner = job.owner
+    owner("unmap", job.va, SIZE)
+    owner("release", job.handle)
+    handle = owner("create", SIZE, 0)
+    owner("map", job.va, SIZE, handle)
+    owner("access", job.va, SIZE, 0, 3)
+    owner("fill", job.va, SIZE, value)
+
+
+@case(60)
+def test_owner_frees_what_it_lent():
+    """The importer gets the memory that was shared, and nothing that lies at its address since."""
+    with one_way(importers=2) as (session, job):
+        with held_at(session, job.importer, "unmap"):
+            job.begin_to_write(0x51)
+            session.kill_agent()
+        job.end_to_write()
+        free_and_use_again(job, 0x52)
+        session.start_agent()
+        job.ready()
+        session.ask("restore")
+        job.check_importers()
+        equal(job.owner("check", job.va, SIZE, 0x52), 0, "wrong bytes in the owner's other memory")
+        job.runs()
+        for importer in job.importers:  # nobody holds it any more but they
+            importer.end()
+        session.forgotten(*[importer.pid for importer in job.importers])
+        wait_for("the memory is free", lambda: session.used(0) == SIZE)
+
+
+@case(60)
+def test_owner_frees_while_an_import_fails():
+    """The same after a restore that could not give it to the importer."""
+    with one_way() as (session, job):
+        importer = Faults(session, job.importer.inner_pid)
+        session.ask("offload", "--owner", "all")
+        importer.arm(FAIL, times=0, function="cuMemImportFromShareableHandle")
+        session.refused("restore", text="cuMemImportFromShareableHandle.*nothing is lost")
+        check(importer.disarm(), "no call was hit")
+        job.write(0x61)  # all of the owner's is there: it goes on
+        free_and_use_again(job, 0x62)
+        session.kill_agent()
+        session.start_agent()
+        job.ready()
+        session.ask("restore")
+        job.check_importers()
+        equal(job.owner("check", job.va, SIZE, 0x62), 0, "wrong bytes in the owner's other memory")
+        job.runs()
+
+
+@case(90)
+def test_undo_without_an_agent():
+    """It is killed in the undo, whose rest is done by a restore after the lease."""
+    with one_way() as (session, job):
+        owner = Faults(session, job.owner.inner_pid)
+        owner.arm(FAIL, times=0, function="cuMemUnmap")
+        with held_at(session, job.importer, "create"):
+            owner.disarm()
+            job.begin_to_write(0x75)
+            session.kill_agent()
+        job.end_to_write()
+        session.start_agent()
+        job.ready()
+        job.restore()
+        job.round_trip()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
