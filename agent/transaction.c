@@ -35,11 +35,13 @@ static const struct {
 	[LIEN_PHASE_LOOK] = {"look", LIEN_WIRE_LOOK, 10000, 0, 10},
 	[LIEN_PHASE_UNMARK] = {"unmark", LIEN_WIRE_UNMARK, 10000, 0, 10},
 	[LIEN_PHASE_OPEN] = {"open", LIEN_WIRE_GATE, 10000, 0, 0},
+	[LIEN_PHASE_ALIVE] = {"alive", LIEN_WIRE_GATE, 10000, 0, 0},
 };
 
 #define ROUND_MS 10	    /* of draining; 1, while others wait for those that are let in */
 #define AGAIN_NS 1000000ull /* before who is in a call is looked at again */
-/* A control library that hears nothing for a while lets its threads go (control/gate.h). */
+/* A control library that hears nothing for a while lets its threads go, and what it has saved
+ * (control/gate.h). */
 #define ALIVE_NS 1000000000ull
 /* However much a process says it has. */
 #define LIMIT_MS 600000
@@ -281,6 +283,8 @@ static uint64_t argument(const struct lien_transaction *t, enum lien_phase phase
 		return body ? LIEN_WIRE_GATE_PASS : LIEN_WIRE_GATE_SHUT;
 	case LIEN_PHASE_OPEN:
 		return LIEN_WIRE_GATE_OPEN;
+	case LIEN_PHASE_ALIVE:
+		return LIEN_WIRE_GATE_ALIVE;
 	default:
 		return t->generation;
 	}
@@ -696,7 +700,7 @@ static void offload_reply(
 	struct participant *participant = &t->participants[index];
 
 	if (participant->phase != t->phase)
-		return; /* it was let in, or told that we are alive */
+		return; /* somebody was let in, or it was told that we are alive */
 	if (t->phase == LIEN_PHASE_DRAIN) {
 		participant->busy = reply->result;
 		snprintf(participant->busy_text, sizeof(participant->busy_text), "%.*s",
@@ -858,15 +862,24 @@ void lien_transaction_gone(struct lien_transaction *t, uint32_t pid)
 	advance(t);
 }
 
+/* Are there processes that would let go of something if they heard nothing? */
+static bool holds_any(const struct lien_transaction *t)
+{
+	if (t->restoring)
+		return t->phase >= LIEN_PHASE_CREATE && t->phase <= LIEN_PHASE_FINISH;
+	return t->adopting || t->restaged ||
+	       (t->phase >= LIEN_PHASE_GATE && t->phase <= LIEN_PHASE_DROP);
+}
+
 /* Those that wait for others hear that we are there. */
 static void keep_alive(struct lien_transaction *t, uint64_t now)
 {
 	unsigned i;
 
 	for (i = 0; i < t->count; i++)
-		if (!t->participants[i].gone && !t->participants[i].seq &&
-			now - t->participants[i].t_sent > ALIVE_NS)
-			lien_transaction_order(t, i, LIEN_PHASE_GATE, 0, NULL, 0, NULL, 0);
+		if (t->participants[i].member && !t->participants[i].gone &&
+			!t->participants[i].seq && now - t->participants[i].t_sent > ALIVE_NS)
+			lien_transaction_order(t, i, LIEN_PHASE_ALIVE, 0, NULL, 0, NULL, 0);
 }
 
 void lien_transaction_tick(struct lien_transaction *t)
@@ -901,8 +914,7 @@ void lien_transaction_tick(struct lien_transaction *t)
 		advance(t); /* which may be the end of the transaction */
 	else if (t->waiting && !t->stopping)
 		drain_again(t);
-	else if (t->ops.gate && !t->restoring && (t->phase >= LIEN_PHASE_GATE || t->restaged) &&
-		 (t->phase <= LIEN_PHASE_DROP || t->adopting))
+	else if (holds_any(t))
 		keep_alive(t, now);
 }
 

@@ -51,7 +51,8 @@ enum lien_phase {
 	LIEN_PHASE_MARK,
 	LIEN_PHASE_LOOK,
 	LIEN_PHASE_UNMARK,
-	LIEN_PHASE_OPEN, /* letting them go, when everything is where it was */
+	LIEN_PHASE_OPEN,  /* letting them go, when everything is where it was */
+	LIEN_PHASE_ALIVE, /* no phase: those that wait for others hear that we are there */
 	LIEN_PHASE_COUNT,
 };
 

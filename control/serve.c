@@ -367,6 +367,8 @@ static int gate(struct lien_control *control, const struct message *message)
 		lien_gate_pass((const void *)(message->bytes + sizeof(message->header)),
 			message->body / sizeof(uint32_t));
 		return 0;
+	case LIEN_WIRE_GATE_ALIVE:
+		return 0;
 	}
 	return lien_control_fail(control, -EPROTO, 0, "unknown order to the gate");
 }
@@ -506,7 +508,22 @@ static int still(int fd, uint64_t ino)
 	return lien_control_inode(fd) == ino;
 }
 
-/* Until there is an order. A transaction whose agent has gone must not hold the application up. */
+/* Does the agent's silence matter? It must not hold the application up; and without a gate, nothing
+ * that was saved long ago is to be dropped. */
+static int under_way(struct lien_control *control)
+{
+	struct lien_item *item = NULL;
+
+	if (lien_gate_is_shut())
+		return !anything_away(control);
+	while ((item = lien_items_next(&control->items, item)))
+		if (lien_item_in(item, LIEN_ITEMS_UNTOUCHED) &&
+			(item->held || item->state == LIEN_ITEM_SAVED))
+			return 1;
+	return 0;
+}
+
+/* Until there is an order, or it has not come for too long. */
 static void wait_for_order(int fd)
 {
 	struct pollfd order = {.fd = fd, .events = POLLIN};
@@ -516,13 +533,14 @@ static void wait_for_order(int fd)
 		lien_order_unmark(&kept); /* it could not be done before */
 	while (lien_handles_owed() && tries++ < SETTLE_TRIES && !poll(&order, 1, SETTLE_MS))
 		lien_handles_settle(kept.driver);
-	if (!lien_gate_is_shut() || anything_away(&kept) || poll(&order, 1, LIEN_GATE_LEASE_MS))
+	if (!under_way(&kept) || poll(&order, 1, LIEN_GATE_LEASE_MS))
 		return;
 	for (tries = 0; lien_order_unmark(&kept) && tries < UNMARK_TRIES; tries++)
 		usleep(SETTLE_MS * 1000);
 	let_go(&kept);
 	kept.expired = 1;
-	lien_gate_open();
+	if (!anything_away(&kept))
+		lien_gate_open();
 }
 
 /* In a child of fork() what is kept is the parent's, and the child's driver knows nothing of it.

@@ -72,10 +72,11 @@ enum lien_wire_gate {
 	/* -EBUSY while something is away. What is saved and not dropped is the application's again,
 	 * as when the agent is silent for too long. */
 	LIEN_WIRE_GATE_OPEN,
-	/* Threads that are signalled wait; also: the agent is still there. .arg2: the transaction
-	 * that begins with it, nothing being staged; or 0. */
+	/* Threads that are signalled wait. .arg2: the transaction that begins with it, nothing
+	 * being staged; or 0. */
 	LIEN_WIRE_GATE_SHUT,
-	LIEN_WIRE_GATE_PASS, /* these threads do the one call that they are held at */
+	LIEN_WIRE_GATE_PASS,  /* these threads do the one call that they are held at */
+	LIEN_WIRE_GATE_ALIVE, /* changes nothing: the agent is still there */
 };
 
 #define LIEN_WIRE_WALK_US_MAX 1000000
@@ -139,9 +140,9 @@ struct lien_wire_hello {
 	uint64_t bytes; /* offloaded here */
 	/* What the process may use, by ordinal: as the driver says if it is initialised. */
 	uint32_t devices;
-	uint32_t multicast;  /* so many of them support it */
-	uint32_t shut; /* its gate is */
-	uint32_t here; /* so many of .items are HERE: they keep no gate shut */
+	uint32_t multicast; /* so many of them support it */
+	uint32_t shut;	    /* its gate is */
+	uint32_t here;	    /* so many of .items are HERE: they keep no gate shut */
 	uint8_t uuids[LIEN_WIRE_DEVICES][16];
 };
 

@@ -17,12 +17,13 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 import faults  # noqa: E402
-from faults import FAIL, Faults  # noqa: E402
+from faults import DELAY, FAIL, Faults  # noqa: E402
 from held import Held  # noqa: E402
 from lien_test import (  # noqa: E402
     LIEN, MIB, Session, case, check, equal, main, state_of, wait_for)
 
 SIZE = 4 * MIB
+LEASE_S = 5  # LIEN_GATE_LEASE_MS
 
 
 class OneWay:
@@ -235,6 +236,32 @@ def test_owner_frees_while_an_import_fails():
         job.check_importers()
         equal(job.owner("check", job.va, SIZE, 0x62), 0, "wrong bytes in the owner's other memory")
         job.runs()
+
+
+@case(90)
+def test_undo_that_outlasts_the_lease():
+    """A process that waits for the others is not let go meanwhile, and loses nothing if an import fails."""
+    with one_way(importers=2) as (session, job):
+        slow, other = job.importers
+        _, own = slow("make", SIZE, 1)
+        slow("fill", own, SIZE, 0x71)
+        job.ready()
+        armed = [Faults(session, driver.inner_pid) for driver in (job.owner, slow, other)]
+        armed[0].arm(FAIL, times=0, function="cuMemUnmap")  # the drop
+        armed[1].arm(DELAY, times=0, function="cuMemCreate", delay_ms=1000 * (LEASE_S + 2))
+        armed[2].arm(FAIL, times=0, function="cuMemImportFromShareableHandle")
+        client = session.spawn([LIEN, "offload", "--owner", "all"])
+        wait_for("the undo waits", lambda: armed[1].record.hit)
+        job.begin_to_write(0x72)
+        job.end_to_write(30)
+        equal(session.used(1), SIZE, "the owner went on, and what the others had on their device is there")
+        equal(client.wait(30), 1, "exit status of the offload")
+        check("cuMemUnmap" in client.said() and "putting it back failed as well" in client.said(),
+              client.said())
+        equal(slow("check", own, SIZE, 0x71), 0, "wrong bytes in the slow one")
+        check(all([fault.disarm() for fault in armed]), "no call was hit")
+        job.restore()
+        job.round_trip(2 * SIZE)
 
 
 @case(90)

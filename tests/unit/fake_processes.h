@@ -64,7 +64,7 @@ struct fake {
 	bool late;		    /* what is in `reply` is for later */
 	unsigned withholds;	    /* exports that it does not make, and says nothing */
 	struct lien_wire_room room; /* what it says of its device when it lists, if it needs any */
-	unsigned orders;	    /* received */
+	unsigned orders, alive;	    /* received; and so often that the agent is there */
 	bool busy;
 	struct lien_wire_header order;
 	char body[LIEN_WIRE_MESSAGE_MAX];
@@ -401,10 +401,18 @@ static int obey(struct fake *fake, unsigned p, unsigned limit, uint64_t *arg2)
 	}
 }
 
+/* Sent whenever others take long: it is none of those that are counted. */
+static bool is_alive(const struct lien_wire_header *order)
+{
+	return order->type == LIEN_WIRE_GATE && order->arg == LIEN_WIRE_GATE_ALIVE;
+}
+
 static const struct fault *fault_now(unsigned p)
 {
 	static const struct fault none;
 
+	if (is_alive(&w.fake[p].order))
+		return &none;
 	for (unsigned i = 0; i < 2; i++)
 		if (w.fault[i].kind && w.fault[i].process == p &&
 			w.fault[i].order == w.fake[p].orders)
@@ -473,7 +481,9 @@ static int fake_send(void *context, uint32_t pid, const struct lien_wire_header 
 	assert_true(order->length >= sizeof(*order) && order->length <= LIEN_WIRE_MESSAGE_MAX);
 	assert_true(fds_count <= SHARES);
 	check_promises(order->type);
-	fake->orders++;
+	fake->orders += !is_alive(order);
+	fake->alive += is_alive(order);
+	fake->order = *order;
 	if (fault_now(pid - PID(0))->kind == UNREACHABLE)
 		fake->dead = true;
 	if (fake->dead)
@@ -483,7 +493,6 @@ static int fake_send(void *context, uint32_t pid, const struct lien_wire_header 
 	fake->given[order->type]++;
 	fake->flags[order->type] = order->flags;
 	fake->busy = true;
-	fake->order = *order;
 	fake->replies = fake->next = 0;
 	if (size)
 		memcpy(fake->body, body, size);
@@ -771,7 +780,7 @@ static void transaction_begins(void)
 		memset(w.fake[p].given, 0, sizeof(w.fake[p].given));
 		memset(w.fake[p].flags, 0, sizeof(w.fake[p].flags));
 		memset(w.fake[p].answered, 0, sizeof(w.fake[p].answered));
-		w.fake[p].orders = 0;
+		w.fake[p].orders = w.fake[p].alive = 0;
 	}
 }
 

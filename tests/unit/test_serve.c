@@ -577,6 +577,49 @@ static void test_silent_and_discarded(void **state)
 	}
 }
 
+/* A transaction of an agent that cannot shut the gate ends as well, when that is not heard of. */
+static void test_silent_without_a_gate(void **state)
+{
+	(void)state;
+	for (unsigned last = LIEN_WIRE_STAGE; last <= LIEN_WIRE_SAVE; last++) {
+		offload(FIRST + last, 0, 3, last);
+		lien_gate_open();
+		agent_is_silent();
+		assert_int_equal(
+			ASK(SAVE, .arg = FIRST + last), last >= LIEN_WIRE_CHECK ? -ESTALE : 0);
+		assert_int_equal(ASK(DISCARD, .arg = FIRST + last), 0);
+		check_forgotten();
+	}
+	offload(SECOND, 0, 3,
+		LIEN_WIRE_UNMAP); /* its import is away, and its own may have changed */
+	lien_gate_open();
+	agent_is_silent();
+	assert_int_equal(ASK(DROP, .arg = SECOND), -ESTALE);
+	assert_int_equal(ASK(EXPORT), 0);
+	assert_int_equal(told.shares, 1);
+	import(2, 12);
+	assert_int_equal(ASK(FINISH), 0);
+	check_forgotten();
+}
+
+/* An agent that is there is not silent: what it says changes nothing. */
+static void test_alive(void **state)
+{
+	(void)state;
+	assert_int_equal(GATE(ALIVE), 0);
+	assert_false(lien_gate_is_shut());
+	offload(FIRST, 0, 3, LIEN_WIRE_UNMAP);
+	assert_int_equal(GATE(ALIVE), 0);
+	assert_true(lien_gate_is_shut());
+	assert_int_equal(ASK(DROP, .arg = FIRST), 0);
+	assert_int_equal(ASK(CREATE), 0);
+	import(2, 12);
+	assert_int_equal(GATE(ALIVE), 0);
+	assert_int_equal(ASK(FINISH), 0);
+	assert_int_equal(GATE(OPEN), 0);
+	check_forgotten();
+}
+
 /* An import that was let go is mapped still: an undo that brings it changes nothing. */
 static void test_silent_and_imported(void **state)
 {
@@ -658,6 +701,8 @@ int main(void)
 		TEST(test_saved_and_silent),
 		TEST(test_silent_and_undone),
 		TEST(test_silent_and_discarded),
+		TEST(test_silent_without_a_gate),
+		TEST(test_alive),
 		TEST(test_silent_and_imported),
 		TEST(test_saved_and_opened),
 		TEST(test_silent_while_staging),

@@ -881,6 +881,72 @@ static void test_out_of_descriptors(void **state)
 	assert_int_equal(w.broken, 0);
 }
 
+/* All but the last process have obeyed, and wait for that one in an order of this type. */
+static void all_wait_in(enum lien_wire_type type)
+{
+	for (unsigned p = 0; p < w.n; p++)
+		while (w.fake[p].busy && (p + 1 < w.n || w.fake[p].order.type != type)) {
+			happen(p);
+			p = 0;
+		}
+	assert_true(w.fake[w.n - 1].busy);
+	assert_int_equal(w.fake[w.n - 1].order.type, type);
+}
+
+static void check_told_alive(void)
+{
+	for (unsigned i = 1; i <= 5; i++) {
+		w.now_ms += 1500;
+		lien_transaction_tick(w.transaction);
+		for (unsigned p = 0; p + 1 < w.n; p++) {
+			assert_int_equal(w.fake[p].alive, i);
+			assert_true(w.fake[p].busy);
+			happen(p);
+			assert_false(w.fake[p].busy);
+		}
+		assert_int_equal(w.fake[w.n - 1].alive, 0);
+	}
+}
+
+/* Those who wait hear of the agent: in an offload, in its undo, and in a restore. */
+static void test_alive(void **state)
+{
+	struct lien_plan plan;
+
+	(void)state;
+	for (unsigned undo = 0; undo < 2; undo++) {
+		job(3, 2);
+		w.fault[0] = (struct fault){undo ? HALF : NO_FAULT, 0, 6};
+		plan = plan_of(~0u);
+		transaction_begins();
+		assert_int_equal(
+			lien_transaction_offload(&w.transaction, &plan, BASE, 1000, &fake_ops), 0);
+		lien_plan_clear(&plan);
+		lien_transaction_start(w.transaction);
+		all_wait_in(undo ? LIEN_WIRE_CREATE : LIEN_WIRE_SAVE);
+		check_told_alive();
+		play();
+		transaction_ends();
+		assert_int_equal(!w.result.error, !undo);
+		assert_int_equal(w.result.rolled_back, undo);
+	}
+	job(3, 2);
+	offload();
+	transaction_begins();
+	assert_int_equal(
+		lien_transaction_restore(&w.transaction, (const uint32_t[]){PID(0), PID(1), PID(2)},
+			3, NULL, 0, 1000, &fake_ops),
+		0);
+	lien_transaction_start(w.transaction);
+	all_wait_in(LIEN_WIRE_CREATE);
+	check_told_alive();
+	play();
+	transaction_ends();
+	assert_int_equal(w.result.error, 0);
+	check_back("after a restore");
+	assert_int_equal(w.broken, 0);
+}
+
 /* Limits grow with what there is to do, and the drain's with what the caller allows. */
 static void test_limits(void **state)
 {
@@ -974,6 +1040,7 @@ int main(void)
 		cmocka_unit_test(test_stray_descriptors),
 		cmocka_unit_test(test_withheld_export),
 		cmocka_unit_test(test_out_of_descriptors),
+		cmocka_unit_test(test_alive),
 		cmocka_unit_test(test_limits),
 		cmocka_unit_test(test_foreign_replies),
 		cmocka_unit_test(test_freed_in_done),

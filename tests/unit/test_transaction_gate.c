@@ -80,7 +80,7 @@ static int send(void *context, uint32_t pid, const struct lien_wire_header *orde
 		assert_int_equal(order->length - sizeof(*order), sizeof(uint32_t));
 		assert_int_equal(*(const uint32_t *)body, 77);
 		assert_true(g.parked[p]);
-	} else if (order->type == LIEN_WIRE_GATE) {
+	} else if (order->type == LIEN_WIRE_GATE && order->arg != LIEN_WIRE_GATE_ALIVE) {
 		g.parked[p] = order->arg == LIEN_WIRE_GATE_SHUT;
 	}
 	if (order->type >= LIEN_WIRE_CHECK && order->type <= LIEN_WIRE_DROP)
