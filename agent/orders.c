@@ -59,38 +59,28 @@ static void note_use(struct lien_tracked *tracked, const char *kind)
 	tracked->arena_released = !strcmp(kind, "release");
 }
 
-static struct lien_mapping *given_up(struct lien_process *process)
+/* An import that nobody has any more is not away, but gone: as if it had been unmapped by the
+ * program, to which the address is free. */
+static void give_up(void *context, uint32_t pid, uint64_t va)
 {
-	struct lien_mapping *mapping;
-
-	RB_FOREACH (mapping, lien_mapping_tree, &process->mappings)
-		if (mapping->parked && !mapping->allocation->owner)
-			return mapping;
-	return NULL;
-}
-
-/* What was imported from a process that has ended is not away any more, but gone: as if it had been
- * unmapped by the program, to which the addresses are free. */
-static void give_up(struct lien_agent *agent, struct lien_process *process)
-{
+	struct lien_agent *agent = context;
+	struct lien_process *process = lien_graph_process(agent->graph, pid);
+	struct lien_mapping *mapping = process ? lien_process_mapping(process, va) : NULL;
 	struct lien_event event, entry;
-	struct lien_mapping *mapping;
 
-	while ((mapping = given_up(process))) {
-		event = lien_agent_event_of(process->pid, process->start, LIEN_CALL_CU_MEM_UNMAP);
-		event.size = LIEN_EVENT_SIZE(range);
-		event.outer = LIEN_CALL_CU_MEM_UNMAP;
-		event.range.va = mapping->va;
-		event.range.bytes = mapping->bytes;
-		event.flags = LIEN_EVENT_FOUND;
-		entry = event;
-		entry.flags |= LIEN_EVENT_ENTRY;
-		entry.t_return = 0;
-		lien_agent_event(agent, &entry);
-		lien_agent_event(agent, &event);
-		if (given_up(process) == mapping)
-			break;
-	}
+	if (!mapping || !mapping->parked || mapping->va != va)
+		return;
+	event = lien_agent_event_of(process->pid, process->start, LIEN_CALL_CU_MEM_UNMAP);
+	event.size = LIEN_EVENT_SIZE(range);
+	event.outer = LIEN_CALL_CU_MEM_UNMAP;
+	event.range.va = mapping->va;
+	event.range.bytes = mapping->bytes;
+	event.flags = LIEN_EVENT_FOUND;
+	entry = event;
+	entry.flags |= LIEN_EVENT_ENTRY;
+	entry.t_return = 0;
+	lien_agent_event(agent, &entry);
+	lien_agent_event(agent, &event);
 }
 
 static void on_done(void *context, struct lien_transaction *transaction)
@@ -125,11 +115,7 @@ static void on_done(void *context, struct lien_transaction *transaction)
 		if (process && !strcmp(kind, "restore") && !result->processes[i].failed)
 			process->held_bytes = process->held_items = 0;
 	}
-	for (i = 0; i < result->processes_count; i++) {
-		process = lien_graph_process(agent->graph, result->processes[i].pid);
-		if (process && result->processes[i].lost_mappings)
-			give_up(agent, process);
-	}
+	lien_transaction_lost(transaction, give_up, agent);
 	/* They may hold what no event tells of: bytes that were not copied back, exports that
 	 * somebody lacks. The next restore asks them. */
 	for (i = 0; unfinished && i < result->processes_count; i++) {

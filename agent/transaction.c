@@ -65,9 +65,9 @@ int lien_participant_sort(struct participant *participant)
 	if (participant->count)
 		qsort(participant->items, participant->count, sizeof(participant->items[0]),
 			item_cmp);
-	free(participant->arrived);
-	participant->arrived = calloc(participant->count + 1, sizeof(bool));
-	return participant->arrived ? 0 : -ENOMEM;
+	free(participant->imports);
+	participant->imports = calloc(participant->count + 1, sizeof(*participant->imports));
+	return participant->imports ? 0 : -ENOMEM;
 }
 
 struct lien_wire_item *lien_participant_find(const struct participant *participant, uint64_t token)
@@ -233,7 +233,7 @@ void lien_transaction_free(struct lien_transaction *t)
 				t->ops.fd_close(t->participants[i].shares[j].fd);
 		free(t->participants[i].shares);
 		free(t->participants[i].items);
-		free(t->participants[i].arrived);
+		free(t->participants[i].imports);
 	}
 	free(t->participants);
 	free(t->processes);

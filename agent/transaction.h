@@ -176,6 +176,9 @@ void lien_transaction_tick(struct lien_transaction *transaction);
 
 const struct lien_transaction_result *lien_transaction_result(
 	const struct lien_transaction *transaction);
+/* At the end: calls `each` for every mapping of imports that are gone for good. */
+void lien_transaction_lost(const struct lien_transaction *transaction,
+	void (*each)(void *context, uint32_t pid, uint64_t va), void *context);
 bool lien_transaction_is_offload(const struct lien_transaction *transaction);
 /* "offload", "restore", "release", "adoption". */
 const char *lien_transaction_kind(const struct lien_transaction *transaction);

@@ -10,9 +10,19 @@ struct share_in {
 	int fd;
 };
 
+/* Of an import, in a restore or an undo. */
+enum import_state {
+	IMPORT_MISSING,
+	IMPORT_ARRIVED, /* it is mapped again */
+	IMPORT_NAMED,	/* the process is told that it will never be there again, */
+	IMPORT_LOST,	/* and has answered */
+};
+
 struct participant {
 	struct lien_wire_item *items; /* sorted by token and index */
-	bool *arrived;		      /* of an import: it is mapped again */
+	enum import_state *imports;   /* parallel to them: of first items */
+	unsigned named;		      /* so many items have been looked at for what is lost */
+	uint32_t lost_owner;	      /* of such a one */
 	unsigned count, room;
 	unsigned staged;       /* items sent so far */
 	uint32_t seq;	       /* of the order under way; 0: none */

@@ -160,30 +160,39 @@ void lien_restore_begin(struct lien_transaction *t)
 	lien_restore_advance(t);
 }
 
-/* Where the imports of a process stand when no more will come. */
-enum missing {
-	NOTHING_MISSING,
-	MISSING_LOST,	   /* their owner is dead */
-	MISSING_ELSEWHERE, /* their owner lives, and could not give them now */
-};
-
-static enum missing imports_missing(
-	const struct lien_transaction *t, const struct participant *participant, uint32_t *owner)
+/* An import that has not come. */
+static bool is_missing(const struct participant *participant, unsigned i)
 {
-	enum missing missing = NOTHING_MISSING;
-	unsigned i;
+	const struct lien_wire_item *item = &participant->items[i];
 
-	for (i = 0; i < participant->count; i++) {
-		const struct lien_wire_item *item = &participant->items[i];
+	return !item->index && item->flags & LIEN_WIRE_IMPORTED &&
+	       participant->imports[i] == IMPORT_MISSING;
+}
 
-		if (item->index || !(item->flags & LIEN_WIRE_IMPORTED) || participant->arrived[i])
-			continue;
-		if (t->ops.alive(t->ops.context, item->owner_pid, item->owner_start))
-			return MISSING_ELSEWHERE;
-		missing = MISSING_LOST;
-		*owner = item->owner_pid;
+/* Whether nobody has the memory of a missing import any more. */
+static bool is_lost(struct lien_transaction *t, unsigned index, const struct lien_wire_item *item)
+{
+	if (t->ops.alive(t->ops.context, item->owner_pid, item->owner_start))
+		return false;
+	t->participants[index].lost_owner = item->owner_pid;
+	return true;
+}
+
+void lien_transaction_lost(const struct lien_transaction *t,
+	void (*each)(void *context, uint32_t pid, uint64_t va), void *context)
+{
+	const struct participant *participant;
+	unsigned i, j, first;
+
+	for (i = 0; i < t->count; i++) {
+		participant = &t->participants[i];
+		for (j = first = 0; participant->imports && j < participant->count; j++) {
+			if (!participant->items[j].index)
+				first = j;
+			if (participant->imports[first] == IMPORT_LOST)
+				each(context, t->processes[i].pid, participant->items[j].va);
+		}
 	}
-	return missing;
 }
 
 /* Whether somebody who is alive still lacks what this process exports: then it has to be able to do
@@ -202,7 +211,7 @@ static bool exports_wanted(const struct lien_transaction *t, const struct partic
 			if (other == owner || (other->gone && !other->stuck))
 				continue;
 			item = lien_participant_find(other, owner->items[i].token);
-			if (item && !other->arrived[item - other->items])
+			if (item && other->imports[item - other->items] == IMPORT_MISSING)
 				return true;
 		}
 	}
@@ -247,16 +256,27 @@ static void import_batch(struct lien_transaction *t, unsigned index)
 	}
 }
 
+/* Names what is lost, some at a time; with the last of it the process finishes. */
 static void finish(struct lien_transaction *t, unsigned index)
 {
 	struct participant *participant = &t->participants[index];
-	uint32_t flags = t->flags & LIEN_WIRE_UNVERIFIED, owner;
+	uint32_t flags = t->flags & LIEN_WIRE_UNVERIFIED;
+	struct lien_wire_share lost[LIEN_WIRE_LOST_MAX];
+	unsigned n = 0, i;
 
+	while (participant->named < participant->count && n < LIEN_WIRE_LOST_MAX) {
+		i = participant->named++;
+		if (!is_missing(participant, i) || !is_lost(t, index, &participant->items[i]))
+			continue;
+		participant->imports[i] = IMPORT_NAMED;
+		lost[n++].token = participant->items[i].token;
+	}
+	if (participant->named == participant->count)
+		flags |= LIEN_WIRE_LAST;
 	if (exports_wanted(t, participant))
 		flags |= LIEN_WIRE_KEEP;
-	if (imports_missing(t, participant, &owner) == MISSING_LOST)
-		flags |= LIEN_WIRE_LOST;
-	lien_transaction_order(t, index, LIEN_PHASE_FINISH, flags, NULL, 0, NULL, 0);
+	lien_transaction_order(
+		t, index, LIEN_PHASE_FINISH, flags, lost, n * sizeof(lost[0]), NULL, 0);
 }
 
 /* The next order for a process that has none. */
@@ -369,7 +389,7 @@ static void imported(struct participant *participant, bool success)
 			lien_participant_find(participant, participant->shares[i].token);
 
 		if (item)
-			participant->arrived[item - participant->items] = true;
+			participant->imports[item - participant->items] = IMPORT_ARRIVED;
 	}
 	participant->shares_count -= participant->batch;
 	memmove(participant->shares, participant->shares + participant->batch,
@@ -377,28 +397,40 @@ static void imported(struct participant *participant, bool success)
 	participant->batch = 0;
 }
 
+/* To be told whatever else has failed. */
+static void tell_lost(struct lien_transaction *t, unsigned index)
+{
+	const struct lien_transaction_process *process = &t->processes[index];
+	const struct participant *participant = &t->participants[index];
+
+	if (!t->result.lost)
+		t->result.undo_text[0] = 0;
+	t->result.lost = true;
+	lien_transaction_fail(t, -EOWNERDEAD,
+		"memory of process %u, which has ended or become another program, is gone for "
+		"good: "
+		"process %u mapped it at %" PRIu64 " places, which are empty now",
+		participant->lost_owner, process->pid, process->lost_mappings);
+}
+
 static void finished(
 	struct lien_transaction *t, unsigned index, const struct lien_wire_header *reply)
 {
 	struct participant *participant = &t->participants[index];
-	uint32_t owner = 0;
+	unsigned i;
 
+	for (i = 0; i < participant->named; i++)
+		if (participant->imports[i] == IMPORT_NAMED)
+			participant->imports[i] = IMPORT_LOST;
+	t->processes[index].lost_mappings += reply->arg2;
+	if (participant->named < participant->count && !reply->result)
+		return; /* there is more to be named */
 	participant->finished = true;
 	t->phase = LIEN_PHASE_FINISH;
 	if (!reply->result)
 		t->processes[index].verified = reply->arg;
-	if (reply->arg2 && imports_missing(t, participant, &owner) == MISSING_LOST) {
-		/* To be told whatever else has failed. */
-		if (!t->result.lost)
-			t->result.undo_text[0] = 0;
-		t->result.lost = true;
-		t->processes[index].lost_mappings = reply->arg2;
-		lien_transaction_fail(t, -EOWNERDEAD,
-			"memory of process %u, which has ended or become another program, is gone "
-			"for good: process %u mapped it at %" PRIu64
-			" places, which are empty now; all else is back",
-			owner, t->processes[index].pid, reply->arg2);
-	}
+	if (t->processes[index].lost_mappings)
+		tell_lost(t, index);
 	lien_transaction_progress(t);
 }
 

@@ -38,7 +38,7 @@ struct lien_control {
 	struct lien_device devices[LIEN_DEVICES_MAX]; /* open while memory is being copied */
 	struct lien_drain *drain;
 	struct lien_wire_header reply;
-	uint64_t generation; /* of CREATE, EXPORT, FINISH: what they mean; 0: all */
+	uint64_t generation; /* whose items the order means; 0: all */
 	uint32_t flags;	     /* of the order */
 	uint64_t staged;     /* the generation of what was staged last */
 	struct lien_marks marks;
@@ -81,11 +81,14 @@ int lien_order_means(const struct lien_control *control, const struct lien_item 
 int lien_order_export(struct lien_control *control, struct lien_item *item, int *fd);
 /* Maps an import again, if it is away. */
 int lien_order_import(struct lien_control *control, uint64_t token, int fd);
-/* Items that are no longer needed; makes their place in the arena free, and gives back what is held
- * of them. */
-void lien_order_forget(struct lien_control *control, unsigned states);
+/* Items that are no longer needed, of a transaction (0: of all); makes their place in the arena
+ * free, and gives back what is held of them. */
+void lien_order_forget(struct lien_control *control, unsigned states, uint64_t generation);
 /* What others import of these stays exportable, whatever the application does from now on. */
-void lien_order_lend(struct lien_control *control, unsigned states);
+void lien_order_lend(struct lien_control *control, unsigned states, uint64_t generation);
+/* Imports that will never be there again: those of them that are away are forgotten. */
+void lien_order_give_up(
+	struct lien_control *control, const struct lien_wire_share *shares, unsigned count);
 /* With the order's flags. */
 int lien_order_finish(struct lien_control *control, uint32_t flags);
 /* Asks the driver what is mapped in the ranges, and sends it to fd; stops after limit_us. */

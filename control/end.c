@@ -49,7 +49,7 @@ static int give_back_arena(struct lien_control *control)
 {
 	int result;
 
-	lien_order_forget(control, LIEN_ITEMS_UNTOUCHED);
+	lien_order_forget(control, LIEN_ITEMS_UNTOUCHED, 0);
 	result = control->arena.bytes ? lien_order_release(control) : 0;
 	if (result)
 		return result;

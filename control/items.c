@@ -91,13 +91,14 @@ int lien_items_seal(struct lien_items *items)
 	return 0;
 }
 
-void lien_items_forget(struct lien_items *items, unsigned states)
+void lien_items_forget(struct lien_items *items, unsigned states, uint64_t generation)
 {
 	unsigned i, n, kept = 0;
 
 	for (i = 0; i < items->sealed; i += n) {
 		n = items->item[i].wire.mappings;
-		if (lien_item_in(&items->item[i], states))
+		if (lien_item_in(&items->item[i], states) &&
+			lien_item_of(&items->item[i], generation))
 			continue;
 		memmove(&items->item[kept], &items->item[i], n * sizeof(items->item[0]));
 		kept += n;
@@ -108,6 +109,11 @@ void lien_items_forget(struct lien_items *items, unsigned states)
 int lien_item_in(const struct lien_item *item, unsigned states)
 {
 	return (1u << item->state & states) != 0;
+}
+
+int lien_item_of(const struct lien_item *item, uint64_t generation)
+{
+	return !generation || item->generation == generation;
 }
 
 int lien_item_shared(const struct lien_item *item)

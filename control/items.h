@@ -16,6 +16,7 @@ enum lien_item_state {
 	LIEN_ITEM_EMPTY,   /* mapped again, without its bytes: the arena alone has them */
 	LIEN_ITEM_FILLING, /* a copy is under way, and may fail */
 	LIEN_ITEM_BACK,	   /* on the device again, and the restore has not ended */
+	LIEN_ITEM_LOST,	   /* an import that will never be there again */
 	LIEN_ITEM_LENT,	   /* on the device, and the application's again; we hold a reference, for
 			      importers that may wait for it */
 };
@@ -51,9 +52,12 @@ int lien_items_add(struct lien_items *items, const struct lien_wire_item *wire, 
 /* Takes in what was added. -EINVAL: not what wire.h promises (missing or double mappings, nonsense
  * sizes), or an allocation that is here already; what was sealed before is unchanged. */
 int lien_items_seal(struct lien_items *items);
-/* Forgets the allocations in these states (bits of 1 << state), and all that is not sealed. */
-void lien_items_forget(struct lien_items *items, unsigned states);
+/* Forgets the allocations in these states (bits of 1 << state) that a transaction has staged (0:
+ * any), and all that is not sealed. */
+void lien_items_forget(struct lien_items *items, unsigned states, uint64_t generation);
 int lien_item_in(const struct lien_item *item, unsigned states);
+/* Of this transaction; of 0 are all. */
+int lien_item_of(const struct lien_item *item, uint64_t generation);
 /* Owned, and others import it. */
 int lien_item_shared(const struct lien_item *item);
 /* Still or again on the device, while importers may lack it: a restore has to export it. */

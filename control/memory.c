@@ -221,7 +221,7 @@ int lien_order_check(struct lien_control *control)
 	int result = 0;
 
 	while ((item = lien_items_next(&control->items, item))) {
-		if (item->state != LIEN_ITEM_STAGED)
+		if (item->state != LIEN_ITEM_STAGED || !lien_order_means(control, item))
 			continue;
 		result = lien_device_use(control, context_device(&item->wire), &device);
 		if (result)
@@ -259,10 +259,10 @@ static int copy(struct lien_control *control, struct lien_item *item, int to_hos
 }
 
 /* Its bytes go to the arena. */
-static int to_be_saved(const struct lien_item *item)
+static int to_be_saved(const struct lien_control *control, const struct lien_item *item)
 {
-	return item->state == LIEN_ITEM_STAGED && item->wire.flags & LIEN_WIRE_OWNED &&
-	       !(item->wire.flags & LIEN_WIRE_WORTHLESS);
+	return item->state == LIEN_ITEM_STAGED && lien_order_means(control, item) &&
+	       item->wire.flags & LIEN_WIRE_OWNED && !(item->wire.flags & LIEN_WIRE_WORTHLESS);
 }
 
 int lien_order_save(struct lien_control *control)
@@ -273,7 +273,7 @@ int lien_order_save(struct lien_control *control)
 	int result = 0;
 
 	while ((item = lien_items_next(&control->items, item)))
-		if (to_be_saved(item)) {
+		if (to_be_saved(control, item)) {
 			if (bytes <= LIEN_WIRE_BYTES_MAX) /* more is too much, and overflows */
 				bytes += item->wire.allocation_bytes;
 			result = result ? result
@@ -289,7 +289,7 @@ int lien_order_save(struct lien_control *control)
 	if (result)
 		goto out;
 	while ((item = lien_items_next(&control->items, item))) {
-		if (!to_be_saved(item))
+		if (!to_be_saved(control, item))
 			continue;
 		item->arena = lien_arena_take(&control->arena, item->wire.allocation_bytes);
 		result = copy(control, item, 1);
@@ -303,7 +303,7 @@ int lien_order_save(struct lien_control *control)
 	if (devices_synchronize(control) && !result)
 		result = lien_control_fail(control, -EIO, 0, "copy to the host did not complete");
 	while (!result && (item = lien_items_next(&control->items, item)))
-		if (item->state == LIEN_ITEM_STAGED)
+		if (item->state == LIEN_ITEM_STAGED && lien_order_means(control, item))
 			item->state = LIEN_ITEM_SAVED;
 	if (!result) {
 		if (bounce)
@@ -433,7 +433,8 @@ int lien_order_detach(struct lien_control *control, uint32_t kind)
 	int result = 0;
 
 	while (!result && (item = lien_items_next(&control->items, item))) {
-		if (!(item->wire.flags & kind) || item->state == LIEN_ITEM_AWAY)
+		if (!(item->wire.flags & kind) || item->state == LIEN_ITEM_AWAY ||
+			!lien_order_means(control, item))
 			continue;
 		if (item->state != LIEN_ITEM_SAVED) {
 			result = lien_control_fail(
@@ -594,7 +595,7 @@ static int create_again(struct lien_control *control, struct lien_item *item, in
 
 int lien_order_means(const struct lien_control *control, const struct lien_item *item)
 {
-	return !control->generation || control->generation == item->generation;
+	return lien_item_of(item, control->generation);
 }
 
 static int room_of(struct lien_control *control, int ordinal, struct lien_wire_room *room)
@@ -623,7 +624,8 @@ unsigned lien_order_room(struct lien_control *control, struct lien_wire_room *ro
 
 	while ((item = lien_items_next(&control->items, item)))
 		if (item->wire.flags & LIEN_WIRE_OWNED && item->state == LIEN_ITEM_AWAY &&
-			item->wire.location_id >= 0 && item->wire.location_id < LIEN_DEVICES_MAX)
+			lien_order_means(control, item) && item->wire.location_id >= 0 &&
+			item->wire.location_id < LIEN_DEVICES_MAX)
 			needed[item->wire.location_id] += item->wire.allocation_bytes;
 	for (i = 0; i < LIEN_DEVICES_MAX; i++)
 		if (needed[i] && !room_of(control, i, &rooms[n]))
@@ -710,17 +712,17 @@ int lien_order_import(struct lien_control *control, uint64_t token, int fd)
 	return result;
 }
 
-void lien_order_forget(struct lien_control *control, unsigned states)
+void lien_order_forget(struct lien_control *control, unsigned states, uint64_t generation)
 {
 	struct lien_item *item = NULL;
 	uint64_t end;
 
 	while ((item = lien_items_next(&control->items, item)))
-		if (item->held && lien_item_in(item, states)) {
+		if (item->held && lien_item_in(item, states) && lien_item_of(item, generation)) {
 			lien_handle_release(control->driver, item->handle);
 			item->held = 0;
 		}
-	lien_items_forget(&control->items, states);
+	lien_items_forget(&control->items, states, generation);
 	control->arena.used = 0;
 	while ((item = lien_items_next(&control->items, item))) {
 		end = item->arena + item->wire.allocation_bytes;
@@ -730,13 +732,30 @@ void lien_order_forget(struct lien_control *control, unsigned states)
 	}
 }
 
-void lien_order_lend(struct lien_control *control, unsigned states)
+void lien_order_lend(struct lien_control *control, unsigned states, uint64_t generation)
 {
 	struct lien_item *item = NULL;
 
 	while ((item = lien_items_next(&control->items, item)))
-		if (item->held && lien_item_in(item, states))
+		if (item->held && lien_item_in(item, states) && lien_item_of(item, generation))
 			item->state = LIEN_ITEM_LENT;
+}
+
+void lien_order_give_up(
+	struct lien_control *control, const struct lien_wire_share *shares, unsigned count)
+{
+	struct lien_item *item;
+	unsigned i;
+
+	for (i = 0; i < count; i++) {
+		item = lien_items_find(&control->items, shares[i].token);
+		if (!item || !(item->wire.flags & LIEN_WIRE_IMPORTED) ||
+			item->state != LIEN_ITEM_AWAY)
+			continue;
+		item->state = LIEN_ITEM_LOST;
+		control->reply.arg2 += item->wire.mappings;
+	}
+	lien_order_forget(control, 1 << LIEN_ITEM_LOST, 0);
 }
 
 /* Copies once more what did not arrive. */
@@ -746,7 +765,8 @@ static int fill_again(struct lien_control *control)
 	int result = 0, ended;
 
 	while (!result && (item = lien_items_next(&control->items, item)))
-		if (item->state == LIEN_ITEM_EMPTY && !(result = fill(control, item)))
+		if (item->state == LIEN_ITEM_EMPTY && lien_order_means(control, item) &&
+			!(result = fill(control, item)))
 			item->state = LIEN_ITEM_FILLING;
 	ended = fill_end(control);
 	return result ? result : ended;
@@ -766,17 +786,12 @@ int lien_order_finish(struct lien_control *control, uint32_t flags)
 	lien_devices_close(control);
 	if (result)
 		return result;
-	while ((item = lien_items_next(&control->items, item)))
-		if (flags & LIEN_WIRE_LOST && item->state == LIEN_ITEM_AWAY &&
-			item->wire.flags & LIEN_WIRE_IMPORTED) {
-			control->reply.arg2 += item->wire.mappings;
-			item->state = LIEN_ITEM_STAGED; /* nothing will ever be there */
-		}
 	if (flags & LIEN_WIRE_KEEP) {
-		lien_order_lend(control, 1 << LIEN_ITEM_SAVED | 1 << LIEN_ITEM_BACK);
+		lien_order_lend(
+			control, 1 << LIEN_ITEM_SAVED | 1 << LIEN_ITEM_BACK, control->generation);
 		kept |= 1 << LIEN_ITEM_LENT;
 	}
-	lien_order_forget(control, ~kept);
+	lien_order_forget(control, ~kept, control->generation);
 	if (differs)
 		return differs;
 	while ((item = lien_items_next(&control->items, item)))

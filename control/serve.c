@@ -191,7 +191,7 @@ static int stage(struct lien_control *control, const struct message *message)
 		}
 		control->staged = message->header.arg;
 		control->expired = 0;
-		lien_order_forget(control, LIEN_ITEMS_UNTOUCHED);
+		lien_order_forget(control, LIEN_ITEMS_UNTOUCHED, 0);
 	} else if (control->expired) {
 		return expired(control);
 	}
@@ -200,7 +200,7 @@ static int stage(struct lien_control *control, const struct message *message)
 	if (!result && message->header.flags & LIEN_WIRE_LAST)
 		result = lien_items_seal(&control->items);
 	if (result) {
-		lien_order_forget(control, LIEN_ITEMS_UNTOUCHED);
+		lien_order_forget(control, LIEN_ITEMS_UNTOUCHED, message->header.arg);
 		return lien_control_fail(
 			control, result, 0, "the list of memory to move is not valid");
 	}
@@ -340,8 +340,8 @@ static int anything_away(struct lien_control *control)
 /* The application may change what has been saved: nothing of it is dropped any more. */
 static void let_go(struct lien_control *control)
 {
-	lien_order_lend(control, 1 << LIEN_ITEM_SAVED);
-	lien_order_forget(control, LIEN_ITEMS_UNTOUCHED);
+	lien_order_lend(control, 1 << LIEN_ITEM_SAVED, 0);
+	lien_order_forget(control, LIEN_ITEMS_UNTOUCHED, 0);
 }
 
 static int gate(struct lien_control *control, const struct message *message)
@@ -458,7 +458,8 @@ static int obey(struct lien_control *control, int fd, struct message *message)
 		lien_translate_hold_all(result != 0);
 		return result;
 	case LIEN_WIRE_DISCARD: /* no import was unmapped: nobody waits for what is lent */
-		lien_order_forget(control, LIEN_ITEMS_UNTOUCHED | 1 << LIEN_ITEM_LENT);
+		lien_order_forget(
+			control, LIEN_ITEMS_UNTOUCHED | 1 << LIEN_ITEM_LENT, control->generation);
 		lien_translate_hold_all(0);
 		return 0;
 	case LIEN_WIRE_CREATE:
@@ -472,6 +473,11 @@ static int obey(struct lien_control *control, int fd, struct message *message)
 	case LIEN_WIRE_IMPORT:
 		return import_all(control, message);
 	case LIEN_WIRE_FINISH:
+		lien_order_give_up(control,
+			(const void *)(message->bytes + sizeof(message->header)),
+			message->body / sizeof(struct lien_wire_share));
+		if (!(message->header.flags & LIEN_WIRE_LAST))
+			return 0;
 		result = lien_order_finish(control, message->header.flags);
 		lien_translate_hold_all(0);
 		return result;

@@ -35,7 +35,8 @@ void lien_verify_keep(struct lien_control *control)
 	struct lien_item *item = NULL;
 
 	while ((item = lien_items_next(&control->items, item)))
-		if (item->state == LIEN_ITEM_SAVED && saved(item)) {
+		if (item->state == LIEN_ITEM_SAVED && lien_item_of(item, control->generation) &&
+			saved(item)) {
 			item->checksum = checksum_of_host(control, item);
 			item->checked = 1;
 		}

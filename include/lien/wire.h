@@ -47,7 +47,9 @@ enum lien_wire_type {
 	LIEN_WIRE_CREATE,  /* make, map and fill again what was dropped; copies may still run */
 	LIEN_WIRE_EXPORT,  /* reply: batches of lien_wire_share[] with as many fds */
 	LIEN_WIRE_IMPORT,  /* body: lien_wire_share[] with as many fds; LAST batch has flag LAST */
-	LIEN_WIRE_FINISH,  /* wait for the copies; then the items are forgotten */
+	LIEN_WIRE_FINISH,  /* body: lien_wire_share[]: imports to forget, for nobody has their
+			      memory any more. With LAST: wait for the copies; then the items are
+			      forgotten */
 	LIEN_WIRE_LIST, /* reply: lien_wire_item[] of what is offloaded here, or half so (HERE) */
 	LIEN_WIRE_WALK, /* body: lien_wire_range[]; .arg: limit in us, no more than
 			   LIEN_WIRE_WALK_US_MAX count; reply: lien_wire_found[] */
@@ -92,8 +94,7 @@ enum lien_wire_gate {
 
 #define LIEN_WIRE_FIRST 0x1
 #define LIEN_WIRE_LAST	0x2
-/* FINISH: the owners of imports that are still away are dead: forget them. */
-#define LIEN_WIRE_LOST 0x4
+/* 0x4 is free. */
 /* FINISH: others may lack what is exported here: it will be asked for again. */
 #define LIEN_WIRE_KEEP 0x8
 /* SAVE: keep a checksum of what has arrived in the arena. CREATE and FINISH compare with it. */
@@ -120,7 +121,8 @@ struct lien_wire_header {
 	uint16_t flags;
 	uint32_t seq;	/* of the order; replies carry it back; an agent ignores others */
 	int32_t result; /* replies: 0, -errno, or a positive CUresult */
-	uint64_t arg;	/* STAGE: the transaction; CREATE, EXPORT, FINISH: whose items, 0: all;
+	uint64_t arg;	/* STAGE: the transaction; CHECK, SAVE, UNMAP, DROP, DISCARD, CREATE,
+			   EXPORT, FINISH: whose items, 0: all;
 			   replies: bytes moved, or the address that failed; of FINISH: bytes that
 			   were compared; of RELEASE: bytes given back; of WALK: where to go on in
 			   the first range that is not done */
@@ -187,6 +189,9 @@ struct lien_wire_item {
 struct lien_wire_share {
 	uint64_t token;
 };
+
+/* In one FINISH. */
+#define LIEN_WIRE_LOST_MAX 256
 
 /* A device on which memory of this process is to be made again. Told after what is listed, and by a
  * CREATE for which a device had too little. Without a primary context nothing is told. */

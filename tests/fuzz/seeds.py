@@ -24,8 +24,8 @@ STEP = 2 << 20
 END = 32
 FIRST, LAST = 1, 2
 OWNED, IMPORTED, SHARED, WORTHLESS = 1, 2, 4, 8
-LOST, KEEP, VERIFY, UNVERIFIED, ROOM = 4, 8, 0x10, 0x20, 0x40
-OPEN, SHUT, PASS = range(3)
+KEEP, VERIFY, UNVERIFIED, ROOM = 8, 0x10, 0x20, 0x40
+OPEN, SHUT, PASS, ALIVE = range(4)
 
 
 def client():
@@ -86,20 +86,29 @@ def orders():
     ranges = struct.pack("<QQII", VA, 8 * STEP, 1, 0) + struct.pack("<QQII", VA + STEP, 10, 2, 0)
     away = [order(HELLO), order(STAGE, moved, FIRST | LAST, 9), order(DRAIN, arg=10000), order(CHECK), order(SAVE),
             order(UNMAP), order(DROP)]
-    back = [order(LIST), order(CREATE), order(EXPORT), order(IMPORT, struct.pack("<Q", 2), LAST, fds=1), order(FINISH)]
+    back = [order(LIST), order(CREATE), order(EXPORT), order(IMPORT, struct.pack("<Q", 2), LAST, fds=1), order(FINISH, flags=LAST)]
+    lost = struct.pack("<QQQ", 2, 1, 99)
     for fail in (bytes(16), bytes([0, 1]) + bytes(14), bytes([0, 0, 16, 0, 2]) + bytes(11), bytes(4) + b"\4" * 12):
         yield fail + b"".join(away + back)
-        yield fail + b"".join(away[:5]) + order(DISCARD) + b"".join(away[1:]) + order(FINISH, flags=4)
+        yield fail + b"".join(away[:5]) + order(DISCARD) + b"".join(away[1:]) + order(
+            FINISH, lost) + order(FINISH, lost, LAST)
         yield (fail + order(PREPARE, arg=40 << 20) + order(PREPARE, arg=400 << 20, arg2=1) + order(RELEASE) +
                b"".join(away[:4]) + order(SAVE, flags=VERIFY) + b"".join(away[5:]) + order(RELEASE) + b"".join(back) +
                order(RELEASE))
         yield (fail + order(STAGE, moved + item(4, VA + 4 * STEP, OWNED | WORTHLESS), FIRST | LAST) +
                order(SAVE, flags=VERIFY) + order(UNMAP) + order(DROP) + order(CREATE, flags=UNVERIFIED) +
-               order(FINISH, flags=UNVERIFIED))
+               order(FINISH, flags=UNVERIFIED | LAST))
     gate = [order(GATE, arg=SHUT), order(GATE, struct.pack("<III", 1, 2, 1), arg=PASS)]
     yield bytes(16) + b"".join(away[:2] + gate + away[2:]) + order(GATE, arg=OPEN) + order(
         LIST, flags=ROOM) + order(CREATE, flags=ROOM) + b"".join(back[2:4]) + order(
-            FINISH, flags=KEEP) + order(GATE, arg=OPEN) + order(FINISH, flags=LOST)
+            FINISH, flags=KEEP | LAST) + order(GATE, arg=OPEN) + order(EXPORT) + order(FINISH, lost, LAST)
+    # Saved, and let go; two transactions.
+    yield bytes(16) + b"".join(away[:5]) + order(GATE, arg=ALIVE) + order(GATE, arg=OPEN) + order(LIST) + order(
+        HELLO) + order(STAGE, moved, FIRST | LAST, 11) + order(DISCARD, arg=11) + order(EXPORT) + order(FINISH, flags=LAST)
+    other = item(5, VA + 4 * STEP, OWNED | SHARED) + item(6, VA + 5 * STEP, IMPORTED)
+    yield bytes(16) + b"".join(away) + order(STAGE, other, FIRST | LAST, 11) + b"".join(
+        order(kind, arg=arg) for kind in (CHECK, SAVE, UNMAP, DROP) for arg in (9, 11)) + order(
+            CREATE, arg=11) + order(FINISH, struct.pack("<Q", 6), LAST, arg=11) + b"".join(back)
     yield bytes(16) + b"".join(away[:2] + gate) + b"".join(away[1:5]) + order(DISCARD) + order(GATE, arg=OPEN) + order(
         GATE, b"abc", arg=PASS) + order(GATE, arg=7)
     yield bytes(16) + order(PREPARE, arg=1 << 60) + order(PREPARE, arg=1, arg2=1 << 40)
@@ -110,7 +119,7 @@ def orders():
     # Sizes and limits that no agent has in mind.
     for size, references in ((1 << 63, 1), ((1 << 64) - STEP, 1), (STEP, 1 << 31)):
         huge = b"".join(item(n, VA + n * STEP, OWNED, references=references, size=size) for n in (0, 1))
-        yield bytes(16) + order(STAGE, huge, FIRST | LAST) + order(SAVE) + order(DROP) + order(CREATE) + order(FINISH)
+        yield bytes(16) + order(STAGE, huge, FIRST | LAST) + order(SAVE) + order(DROP) + order(CREATE) + order(FINISH, flags=LAST)
     yield bytes(16) + order(WALK, struct.pack("<QQII", STEP, (1 << 64) - 2 * STEP, 1, 0), arg=1 << 40)
     yield bytes(16) + order(WALK, struct.pack("<QQII", (1 << 64) - STEP, STEP - 1, 1, 0), arg=1 << 40)
 

@@ -17,7 +17,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 import faults  # noqa: E402
-from faults import DELAY, FAIL, Faults  # noqa: E402
+from faults import DELAY, FAIL, KILL, Faults  # noqa: E402
 from held import Held  # noqa: E402
 from lien_test import (  # noqa: E402
     LIEN, MIB, Session, case, check, equal, main, state_of, wait_for)
@@ -279,6 +279,76 @@ def test_undo_without_an_agent():
         job.ready()
         job.restore()
         job.round_trip()
+
+
+class Nested:
+    """A process that imports from two owners, whose memory goes away in two offloads."""
+
+    def __init__(self, session):
+        self.session = session
+        self.first, self.second = session.driver(device=0), session.driver(device=0)
+        self.user = session.driver(device=1)
+        self.places = []  # (owner, its address, the user's)
+        for number, owner in enumerate([self.first, self.second]):
+            handle, va = owner("make", SIZE, 0)
+            fd = owner("export", handle)
+            self.places.append((owner, va, self.user("show", SIZE, self.user.take(owner, fd), 1)))
+            owner("close", fd)
+            owner("fill", va, SIZE, 0x81 + number)
+        _, self.own = self.user("make", SIZE, 1)
+        self.user("fill", self.own, SIZE, 0x83)
+        session.ready(self.first.pid, self.second.pid, self.user.pid)
+
+    def offload(self, *drivers):
+        words = [word for driver in drivers for word in ("--pid", driver.pid)]
+        return self.session.lien("offload", "--owner", "all", "--with-closure", *words)
+
+
+@case(60)
+def test_owner_dies_in_the_undo_of_the_second_offload():
+    """What the first offload moved has an owner who lives, and comes back."""
+    with Session() as session:
+        faults.folder(session)
+        session.start_agent()
+        job = Nested(session)
+        equal(job.offload(job.first).code, 0, "exit status of the first offload")
+        user, second = Faults(session, job.user.inner_pid), Faults(session, job.second.inner_pid)
+        user.arm(FAIL, nth=2, times=2, function="cuMemUnmap")  # the drop of its own, after the import
+        second.arm(KILL, function="cuMemCreate")
+        outcome = job.offload(job.second, job.user)
+        equal(user.disarm(), 2, "calls hit")
+        check(outcome.code == 1 and "cuMemUnmap" in outcome.err, outcome)
+        check("memory of process %d, which has ended" % job.second.pid in outcome.err,
+              outcome)
+        wait_for("it is seen to be gone", lambda: not session.process(job.second.pid))
+        session.ask("restore")
+        _, va, there = job.places[0]
+        equal(job.first("check", va, SIZE, 0x81), 0, "wrong bytes in the first owner")
+        equal(job.user("check", there, SIZE, 0x81), 0, "wrong bytes of the first owner in the importer")
+        equal(job.user("check", job.own, SIZE, 0x83), 0, "wrong bytes of the importer's own")
+        equal(session.ask("restore")["outcome"], "nothing to do", "another restore")
+
+
+@case(60)
+def test_one_owner_is_dead_and_one_cannot_export():
+    """The dead one's memory is given up, whatever else is missing; the other's is not."""
+    with Session() as session:
+        faults.folder(session)
+        session.start_agent()
+        job = Nested(session)
+        first = Faults(session, job.first.inner_pid)
+        equal(job.offload(job.first, job.second).code, 0, "exit status of the offload")
+        job.second.end()
+        wait_for("it is seen to be gone", lambda: not session.process(job.second.pid))
+        first.arm(FAIL, times=0, function="cuMemExportToShareableHandle")
+        outcome = session.lien("restore")
+        check(first.disarm(), "no call was hit")
+        check(outcome.code == 1 and "cuMemExportToShareableHandle" in outcome.err, outcome)
+        check("memory of process %d, which has ended" % job.second.pid in outcome.err,
+              outcome)
+        session.ask("restore")
+        equal(job.user("check", job.places[0][2], SIZE, 0x81), 0, "wrong bytes of the first owner")
+        equal(session.ask("restore")["outcome"], "nothing to do", "another restore")
 
 
 if __name__ == "__main__":

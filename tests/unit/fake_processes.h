@@ -27,7 +27,11 @@
 #define MIB	 (1ull << 20)
 #define SHARES	 LIEN_WIRE_FDS_MAX
 
-enum state { STAGED, SAVED, AWAY, BACK };
+enum state { STAGED, SAVED, AWAY, BACK, LENT };
+
+#define IN(state)  (1u << (state))
+#define UNTOUCHED  (IN(STAGED) | IN(SAVED))
+#define ALL_STATES (~0u)
 
 enum fault_kind {
 	NO_FAULT,
@@ -58,8 +62,11 @@ struct fake {
 	struct {
 		struct lien_wire_item wire;
 		enum state state;
+		uint64_t transaction; /* that staged it */
 	} item[ITEMS];
 	unsigned count;
+	uint64_t staged;    /* the transaction that staged last */
+	bool shut, expired; /* its gate; it has let go, for nobody was heard of */
 	bool dead, hung;
 	bool late;		    /* what is in `reply` is for later */
 	unsigned withholds;	    /* exports that it does not make, and says nothing */
@@ -83,6 +90,9 @@ static struct {
 		bool device, arena;
 		unsigned mapped; /* bits of processes */
 		uint64_t bytes;
+		bool freed; /* by its owner, which others may map */
+		/* What was written last, and what of that is where. */
+		unsigned written, on_device, in_arena;
 	} memory[MEMORIES];
 	unsigned memories;
 	struct fault fault[2];
@@ -163,28 +173,52 @@ static void keep_bytes(const char *when)
 	for (unsigned m = 0; m < w.memories; m++) {
 		struct memory *memory = &w.memory[m];
 
-		if (memory->device || memory->arena || w.fake[memory->owner].dead)
+		if (memory->device || memory->arena || w.fake[memory->owner].dead || memory->freed)
 			continue;
 		BROKEN("%s: the bytes of memory %u are lost", when, m);
 		memory->device = true;
 	}
 }
 
-static void item_forget(struct fake *fake, unsigned states)
+/* Whether a process's order means an item. */
+static bool is_meant(const struct fake *fake, unsigned i)
+{
+	return !fake->order.arg || fake->order.arg == fake->item[i].transaction;
+}
+
+static bool is_shared(const struct fake *fake, unsigned i)
+{
+	return fake->item[i].wire.flags & LIEN_WIRE_SHARED;
+}
+
+static bool is_awaited(const struct fake *fake, unsigned i)
+{
+	return is_shared(fake, i) && IN(fake->item[i].state) & (IN(SAVED) | IN(LENT));
+}
+
+static void item_forget_of(struct fake *fake, unsigned states, uint64_t transaction)
 {
 	unsigned kept = 0;
 
 	for (unsigned i = 0; i < fake->count; i++) {
-		if (1u << fake->item[i].state & states) {
-			if (fake->item[i].wire.flags & LIEN_WIRE_OWNED &&
-				(fake->item[i].state == AWAY ||
-					memory_of(&fake->item[i].wire)->device))
-				memory_of(&fake->item[i].wire)->arena = false;
+		struct memory *memory = memory_of(&fake->item[i].wire);
+
+		if (!(IN(fake->item[i].state) & states) ||
+			(transaction && transaction != fake->item[i].transaction)) {
+			fake->item[kept++] = fake->item[i];
 			continue;
 		}
-		fake->item[kept++] = fake->item[i];
+		if (!(fake->item[i].wire.flags & LIEN_WIRE_OWNED))
+			continue;
+		memory->arena &= fake->item[i].state != AWAY && !memory->device;
+		memory->device &= !memory->freed || memory->mapped; /* a reference less */
 	}
 	fake->count = kept;
+}
+
+static void item_forget(struct fake *fake, unsigned states)
+{
+	item_forget_of(fake, states, 0);
 }
 
 static bool any_in(const struct fake *fake, enum state state)
@@ -220,12 +254,18 @@ static int obey_stage(struct fake *fake)
 	unsigned n = (fake->order.length - sizeof(fake->order)) / sizeof(*wire), i;
 
 	if (fake->order.flags & LIEN_WIRE_FIRST) {
-		if (any_in(fake, BACK))
-			return -EBUSY;
-		item_forget(fake, 1 << STAGED | 1 << SAVED);
+		for (i = 0; i < fake->count; i++)
+			if (is_awaited(fake, i) || fake->item[i].state == BACK)
+				return -EBUSY;
+		if (fake->expired && fake->staged == fake->order.arg)
+			return -ESTALE;
+		fake->staged = fake->order.arg;
+		fake->expired = false;
+		item_forget(fake, UNTOUCHED);
 	}
 	for (i = 0; i < n; i++) {
 		fake->item[fake->count].wire = wire[i];
+		fake->item[fake->count].transaction = fake->order.arg;
 		fake->item[fake->count++].state = STAGED;
 	}
 	for (i = 0; fake->order.flags & LIEN_WIRE_LAST && i < fake->count; i++) {
@@ -240,13 +280,20 @@ static int obey_stage(struct fake *fake)
 	return 0;
 }
 
-/* UNMAP, DROP: stops after `limit` items. */
+/* An order that ends in the middle does whole allocations. */
+static bool ends_here(const struct fake *fake, unsigned i, unsigned *limit)
+{
+	return !fake->item[i].wire.index && !(*limit)--;
+}
+
+/* UNMAP, DROP: stops after `limit` allocations. */
 static int obey_detach(struct fake *fake, unsigned p, unsigned kind, unsigned limit)
 {
-	for (unsigned i = 0; i < fake->count && limit--; i++) {
+	for (unsigned i = 0; i < fake->count && !ends_here(fake, i, &limit); i++) {
 		struct memory *memory = memory_of(&fake->item[i].wire);
 
-		if (!(fake->item[i].wire.flags & kind) || fake->item[i].state == AWAY)
+		if (!(fake->item[i].wire.flags & kind) || fake->item[i].state == AWAY ||
+			!is_meant(fake, i))
 			continue;
 		if (fake->item[i].state != SAVED)
 			return -EPROTO;
@@ -255,6 +302,8 @@ static int obey_detach(struct fake *fake, unsigned p, unsigned kind, unsigned li
 		if (kind == LIEN_WIRE_OWNED) {
 			if (memory->mapped)
 				BROKEN("dropped while others map it: it frees nothing");
+			if (memory->in_arena != memory->written)
+				BROKEN("dropped, and what was written last is not saved");
 			memory->device = false;
 		}
 	}
@@ -263,12 +312,14 @@ static int obey_detach(struct fake *fake, unsigned p, unsigned kind, unsigned li
 
 static int obey_create(struct fake *fake, unsigned p, unsigned limit)
 {
-	for (unsigned i = 0; i < fake->count && limit--; i++) {
+	for (unsigned i = 0; i < fake->count && !ends_here(fake, i, &limit); i++) {
 		struct memory *memory = memory_of(&fake->item[i].wire);
 
-		if (!(fake->item[i].wire.flags & LIEN_WIRE_OWNED) || fake->item[i].state != AWAY)
+		if (!(fake->item[i].wire.flags & LIEN_WIRE_OWNED) || fake->item[i].state != AWAY ||
+			!is_meant(fake, i))
 			continue;
 		memory->device = true;
+		memory->on_device = memory->in_arena;
 		memory->mapped |= 1u << p;
 		fake->item[i].state = BACK;
 	}
@@ -279,12 +330,11 @@ static int obey_export(struct fake *fake, unsigned limit)
 {
 	struct reply *reply = NULL;
 
-	for (unsigned i = 0; i < fake->count && limit--; i++) {
+	for (unsigned i = 0; i < fake->count && !ends_here(fake, i, &limit); i++) {
 		struct lien_wire_share share = {fake->item[i].wire.token};
 
-		if (!(fake->item[i].wire.flags & LIEN_WIRE_SHARED) || fake->item[i].wire.index)
-			continue;
-		if (fake->item[i].state == AWAY)
+		if (!is_shared(fake, i) || fake->item[i].wire.index || !is_meant(fake, i) ||
+			IN(fake->item[i].state) & (IN(AWAY) | IN(STAGED)))
 			continue;
 		if (fake->withholds && fake->withholds--)
 			continue;
@@ -302,24 +352,18 @@ static int obey_import(struct fake *fake, unsigned p, unsigned limit)
 	unsigned n = (fake->order.length - sizeof(fake->order)) / sizeof(*shares), i, j;
 
 	for (i = 0; i < n && limit--; i++) {
-		bool found = false;
-
 		if (fake->shares[i] != shares[i].token)
 			BROKEN("process %u is sent memory %u for memory %u", PID(p),
 				(unsigned)(fake->shares[i] - BASE),
 				(unsigned)(shares[i].token - BASE));
 		for (j = 0; j < fake->count; j++) {
 			if (fake->item[j].wire.token != shares[i].token ||
-				!(fake->item[j].wire.flags & LIEN_WIRE_IMPORTED))
+				fake->item[j].state != AWAY)
 				continue;
-			found = true;
-			if (fake->item[j].state != AWAY)
-				continue;
+			assert_true(fake->item[j].wire.flags & LIEN_WIRE_IMPORTED);
 			fake->item[j].state = BACK;
 			memory_of(&fake->item[j].wire)->mapped |= 1u << p;
 		}
-		if (!found)
-			return -ENOENT;
 	}
 	return 0;
 }
@@ -329,17 +373,102 @@ static void obey_list(struct fake *fake)
 	struct reply *reply = NULL;
 
 	for (unsigned i = 0; i < fake->count; i++) {
-		if (fake->item[i].state < AWAY)
+		struct lien_wire_item wire = fake->item[i].wire;
+
+		if (fake->item[i].state < AWAY && !is_awaited(fake, i))
 			continue;
+		if (is_awaited(fake, i))
+			wire.flags |= LIEN_WIRE_HERE;
 		if (!reply || reply->header.length > LIEN_WIRE_MESSAGE_MAX / 2)
 			reply = reply_new(fake);
-		add_to_body(reply, &fake->item[i].wire, sizeof(fake->item[i].wire));
+		add_to_body(reply, &wire, sizeof(wire));
 	}
 	if (fake->room.needed) {
 		reply = reply_new(fake);
 		reply->header.flags = LIEN_WIRE_ROOM;
 		add_to_body(reply, &fake->room, sizeof(fake->room));
 	}
+}
+
+static void lend(struct fake *fake, unsigned states, uint64_t transaction)
+{
+	for (unsigned i = 0; i < fake->count; i++) {
+		if (!is_shared(fake, i) || !(IN(fake->item[i].state) & states) ||
+			(transaction && transaction != fake->item[i].transaction))
+			continue;
+		fake->item[i].state = LENT;
+		memory_of(&fake->item[i].wire)->arena = false;
+	}
+}
+
+/* What is saved is the application's again. */
+static void let_go(struct fake *fake)
+{
+	lend(fake, IN(SAVED), 0);
+	item_forget(fake, UNTOUCHED);
+	fake->shut = any_in(fake, AWAY) || any_in(fake, BACK);
+}
+
+static int obey_gate(struct fake *fake)
+{
+	if (fake->order.arg == LIEN_WIRE_GATE_SHUT)
+		fake->shut = true;
+	if (fake->order.arg != LIEN_WIRE_GATE_OPEN)
+		return 0;
+	if (any_in(fake, AWAY) || any_in(fake, BACK))
+		return -EBUSY;
+	let_go(fake);
+	return 0;
+}
+
+/* Its owner lives, and can export it or will be able to. */
+static bool holds(const struct memory *memory)
+{
+	const struct fake *owner = &w.fake[memory->owner];
+
+	for (unsigned i = 0; i < owner->count && !owner->dead; i++)
+		if (memory_of(&owner->item[i].wire) == memory && owner->item[i].state != STAGED)
+			return true;
+	return false;
+}
+
+/* The imports that are named; how many mappings of them were away. */
+static unsigned give_up(struct fake *fake, unsigned p)
+{
+	const struct lien_wire_share *lost = (const void *)fake->body;
+	unsigned n = (fake->order.length - sizeof(fake->order)) / sizeof(*lost), mappings = 0;
+	unsigned kept = 0, i, j;
+
+	for (i = 0; i < fake->count; i++) {
+		for (j = 0; j < n && lost[j].token != fake->item[i].wire.token; j++)
+			;
+		if (j == n || fake->item[i].state != AWAY) {
+			fake->item[kept++] = fake->item[i];
+			continue;
+		}
+		if (holds(memory_of(&fake->item[i].wire)))
+			BROKEN("process %u forgets memory of one that lives", PID(p));
+		mappings++;
+	}
+	fake->count = kept;
+	return mappings;
+}
+
+static int obey_finish(struct fake *fake, unsigned p, uint64_t *arg2)
+{
+	bool keep = fake->order.flags & LIEN_WIRE_KEEP;
+	unsigned i;
+
+	*arg2 = give_up(fake, p);
+	if (!(fake->order.flags & LIEN_WIRE_LAST))
+		return 0;
+	if (keep)
+		lend(fake, IN(SAVED) | IN(BACK), fake->order.arg);
+	item_forget_of(fake, ~(IN(AWAY) | (keep ? IN(LENT) : 0)), fake->order.arg);
+	for (i = 0; i < fake->count; i++)
+		if (fake->item[i].state == AWAY && is_meant(fake, i))
+			return -EBUSY;
+	return 0;
 }
 
 /* What a test's processes know besides. */
@@ -349,16 +478,29 @@ static int obey(struct fake *fake, unsigned p, unsigned limit, uint64_t *arg2)
 {
 	unsigned i;
 
+	if (fake->expired && fake->order.type >= LIEN_WIRE_DRAIN &&
+		fake->order.type <= LIEN_WIRE_DROP)
+		return -ESTALE;
 	switch (fake->order.type) {
 	case LIEN_WIRE_STAGE:
 		return obey_stage(fake);
+	case LIEN_WIRE_CHECK:
+		for (i = 0; i < fake->count; i++)
+			if (is_meant(fake, i) && fake->item[i].wire.flags & LIEN_WIRE_OWNED &&
+				memory_of(&fake->item[i].wire)->freed)
+				return -ESTALE;
+		return 0;
 	case LIEN_WIRE_SAVE:
-		for (i = 0; i < fake->count && limit--; i++) {
-			if (fake->item[i].state != STAGED)
+		for (i = 0; i < fake->count && !ends_here(fake, i, &limit); i++) {
+			struct memory *memory = memory_of(&fake->item[i].wire);
+
+			if (fake->item[i].state != STAGED || !is_meant(fake, i))
 				continue;
 			fake->item[i].state = SAVED;
-			if (fake->item[i].wire.flags & LIEN_WIRE_OWNED)
-				memory_of(&fake->item[i].wire)->arena = true;
+			if (!(fake->item[i].wire.flags & LIEN_WIRE_OWNED))
+				continue;
+			memory->arena = true;
+			memory->in_arena = memory->on_device;
 		}
 		*arg2 = 5 * MIB;
 		return 0;
@@ -368,7 +510,7 @@ static int obey(struct fake *fake, unsigned p, unsigned limit, uint64_t *arg2)
 		*arg2 = 5 * MIB + (p + 1) * MIB;
 		return obey_detach(fake, p, LIEN_WIRE_OWNED, limit);
 	case LIEN_WIRE_DISCARD:
-		item_forget(fake, 1 << STAGED | 1 << SAVED);
+		item_forget_of(fake, UNTOUCHED | IN(LENT), fake->order.arg);
 		return 0;
 	case LIEN_WIRE_CREATE:
 		return obey_create(fake, p, limit);
@@ -380,24 +522,11 @@ static int obey(struct fake *fake, unsigned p, unsigned limit, uint64_t *arg2)
 		obey_list(fake);
 		return 0;
 	case LIEN_WIRE_FINISH:
-		for (i = 0; fake->order.flags & LIEN_WIRE_LOST && i < fake->count; i++)
-			if (fake->item[i].state == AWAY &&
-				fake->item[i].wire.flags & LIEN_WIRE_IMPORTED) {
-				if (!w.fake[memory_of(&fake->item[i].wire)->owner].dead)
-					BROKEN("process %u forgets memory of one that lives",
-						PID(p));
-				fake->item[i].state = STAGED;
-				++*arg2;
-			}
-		for (i = 0; fake->order.flags & LIEN_WIRE_KEEP && i < fake->count; i++)
-			if (fake->item[i].wire.flags & LIEN_WIRE_SHARED &&
-				fake->item[i].state != AWAY)
-				fake->item[i].state = BACK;
-		item_forget(fake, fake->order.flags & LIEN_WIRE_KEEP ? 1 << STAGED | 1 << SAVED
-								     : ~(1u << AWAY));
-		return any_in(fake, AWAY) ? -EBUSY : 0;
+		return obey_finish(fake, p, arg2);
 	default:
-		return obey_more ? obey_more(fake, p) : 0;
+		if (obey_more)
+			return obey_more(fake, p);
+		return fake->order.type == LIEN_WIRE_GATE ? obey_gate(fake) : 0;
 	}
 }
 
@@ -446,9 +575,14 @@ static void answer(struct fake *fake, unsigned p, enum fault_kind kind)
 
 /* --- the transaction's side ------------------------------------------------------------------- */
 
+static bool well(unsigned p)
+{
+	return !w.fake[p].dead && !w.fake[p].hung;
+}
+
 static bool takes_part(unsigned p)
 {
-	return w.fake[p].given[LIEN_WIRE_STAGE] && !w.fake[p].dead && !w.fake[p].hung;
+	return w.fake[p].given[LIEN_WIRE_STAGE] && well(p);
 }
 
 /* Each phase everywhere before the next one anywhere; above all, everything saved before anything
@@ -731,6 +865,7 @@ static void plan_item(struct lien_plan_process *part, unsigned p, unsigned m)
 	bool owned = memory->owner == p;
 	struct lien_wire_item item = {
 		.token = m,
+		.va = (m + 1ull) << 24,
 		.bytes = memory->bytes,
 		.allocation_bytes = memory->bytes,
 		.flags = !owned		     ? LIEN_WIRE_IMPORTED
@@ -740,7 +875,7 @@ static void plan_item(struct lien_plan_process *part, unsigned p, unsigned m)
 		.owner_pid = PID(memory->owner),
 	};
 
-	for (; item.index < item.mappings; item.index++)
+	for (; item.index < item.mappings; item.index++, item.va++)
 		part->items[part->items_count++] = item;
 	if (owned) {
 		part->allocations++;
@@ -776,6 +911,7 @@ static void transaction_begins(void)
 {
 	w.done = 0;
 	w.progress = 0;
+	w.now_ms++; /* each is another one */
 	for (unsigned p = 0; p < w.n; p++) {
 		memset(w.fake[p].given, 0, sizeof(w.fake[p].given));
 		memset(w.fake[p].flags, 0, sizeof(w.fake[p].flags));
@@ -837,11 +973,6 @@ __attribute__((unused)) static void restore(void)
 __attribute__((unused)) static void no_faults(void)
 {
 	memset(w.fault, 0, sizeof(w.fault));
-}
-
-static bool well(unsigned p)
-{
-	return !w.fake[p].dead && !w.fake[p].hung;
 }
 
 /* All that living owners own is on the device again, and mapped by all who are well. */

@@ -353,7 +353,7 @@ static void staged_as(unsigned references, uint32_t flags)
 {
 	struct lien_wire_item wire[ALIASES] = {0};
 
-	lien_order_forget(&control, ~0u);
+	lien_order_forget(&control, ~0u, 0);
 	memset(&w, 0, sizeof(w));
 	control.driver = &driver;
 	for (unsigned i = 0; i < BYTES; i++)
@@ -661,6 +661,9 @@ static void test_room(void **state)
 	assert_int_equal(rooms[0].device, 0);
 	assert_int_equal(rooms[0].needed, BYTES);
 	assert_int_equal(rooms[0].free_bytes, 3 * BYTES);
+	control.generation = 2; /* an undo of another offload needs none of it */
+	assert_int_equal(lien_order_room(&control, rooms), 0);
+	control.generation = 0;
 	restore(1);
 	assert_int_equal(lien_order_room(&control, rooms), 0);
 }
@@ -695,7 +698,7 @@ static void test_shared_is_held(void **state)
 		assert_int_equal(w.references[1], references + 1);
 		free_and_use_again(references);
 		check_export(1);
-		lien_order_forget(&control, LIEN_ITEMS_UNTOUCHED);
+		lien_order_forget(&control, LIEN_ITEMS_UNTOUCHED, 0);
 		assert_int_equal(w.references[1], 0);
 
 		saved_as(references, LIEN_WIRE_SHARED);
@@ -720,8 +723,8 @@ static void test_lent(void **state)
 	(void)state;
 	for (unsigned references = 0; references < 3; references++) {
 		saved_as(references, LIEN_WIRE_SHARED);
-		lien_order_lend(&control, 1 << LIEN_ITEM_SAVED);
-		lien_order_forget(&control, LIEN_ITEMS_UNTOUCHED);
+		lien_order_lend(&control, 1 << LIEN_ITEM_SAVED, 0);
+		lien_order_forget(&control, LIEN_ITEMS_UNTOUCHED, 0);
 		assert_int_equal(item()->state, LIEN_ITEM_LENT);
 		assert_int_equal(control.arena.used, 0);
 		w.memory[1][5] = 0xcc; /* the application goes on */
@@ -826,7 +829,7 @@ static void test_check_fails(void **state)
 		order();
 		assert_int_not_equal(lien_order_check(&control), 0);
 		w.fail[RELEASE] = i ? 99 : 0;
-		lien_order_forget(&control, LIEN_ITEMS_UNTOUCHED);
+		lien_order_forget(&control, LIEN_ITEMS_UNTOUCHED, 0);
 		assert_int_equal(lien_handles_owed(), i);
 		w.fail[RELEASE] = 0;
 		order();
@@ -884,7 +887,7 @@ static void test_end_cut_short(void **state)
 	(void)state;
 	saved_as(0, LIEN_WIRE_SHARED);
 	refused(-EBUSY, "cut short");
-	lien_order_lend(&control, 1 << LIEN_ITEM_SAVED);
+	lien_order_lend(&control, 1 << LIEN_ITEM_SAVED, 0);
 	refused(-EBUSY, "cut short");
 	saved(0); /* nobody else needs this: it is forgotten */
 	order();

@@ -180,11 +180,11 @@ static void test_states(void **state)
 	set_state(4, LIEN_ITEM_BACK);
 	assert_true(lien_items_any(&items, 1 << LIEN_ITEM_SAVED));
 	assert_true(lien_items_any(&items, 1 << LIEN_ITEM_BACK));
-	lien_items_forget(&items, 1 << LIEN_ITEM_SAVED);
+	lien_items_forget(&items, 1 << LIEN_ITEM_SAVED, 0);
 	assert_int_equal(items.count, 1 + 3 + 4);
 	assert_null(lien_items_find(&items, 2));
 	assert_int_equal(lien_items_find(&items, 3)->state, LIEN_ITEM_AWAY);
-	lien_items_forget(&items, LIEN_ITEMS_UNTOUCHED);
+	lien_items_forget(&items, LIEN_ITEMS_UNTOUCHED, 0);
 	assert_int_equal(items.count, 3 + 4);
 	/* What comes in later stands beside what is away. */
 	add_all(1, 2);
@@ -192,9 +192,9 @@ static void test_states(void **state)
 	seal();
 	assert_int_equal(lien_items_find(&items, 3)->state, LIEN_ITEM_AWAY);
 	assert_int_equal(lien_items_find(&items, 9)->state, LIEN_ITEM_STAGED);
-	lien_items_forget(&items, LIEN_ITEMS_UNTOUCHED);
+	lien_items_forget(&items, LIEN_ITEMS_UNTOUCHED, 0);
 	assert_int_equal(items.count, 3 + 4);
-	lien_items_forget(&items, ~0u);
+	lien_items_forget(&items, ~0u, 0);
 	assert_int_equal(items.count, 0);
 }
 
@@ -224,9 +224,9 @@ static void test_shared(void **state)
 			assert_int_equal(
 				lien_items_any_awaited(&items), i == 1 && states[j].awaited);
 		}
-		lien_items_forget(&items, ~(1u << LIEN_ITEM_LENT));
+		lien_items_forget(&items, ~(1u << LIEN_ITEM_LENT), 0);
 		assert_int_equal(items.count, 1); /* it is none of the others */
-		lien_items_forget(&items, ~0u);
+		lien_items_forget(&items, ~0u, 0);
 	}
 }
 
@@ -250,12 +250,12 @@ static void test_forget_nonsense(void **state)
 			wire.flags = 0;
 			add(wire);
 			assert_int_equal(lien_items_seal(&items), -EINVAL);
-			lien_items_forget(&items, LIEN_ITEMS_UNTOUCHED);
+			lien_items_forget(&items, LIEN_ITEMS_UNTOUCHED, 0);
 			assert_int_equal(items.count, 5);
 			assert_int_equal(lien_items_find(&items, 4)->state, LIEN_ITEM_AWAY);
 			assert_int_equal(lien_items_find(&items, 6)->state, LIEN_ITEM_AWAY);
 			assert_int_equal(lien_items_find(&items, 6)[2].wire.index, 2);
-			lien_items_forget(&items, ~0u);
+			lien_items_forget(&items, ~0u, 0);
 			assert_int_equal(items.count, 0);
 		}
 }
@@ -273,10 +273,10 @@ static void test_staged_twice(void **state)
 		add_all(3, 1);
 		add_all(5, mappings);
 		assert_int_equal(lien_items_seal(&items), -EINVAL);
-		lien_items_forget(&items, LIEN_ITEMS_UNTOUCHED);
+		lien_items_forget(&items, LIEN_ITEMS_UNTOUCHED, 0);
 		assert_int_equal(items.count, 1 + mappings);
 		assert_int_equal(lien_items_find(&items, 5)->state, LIEN_ITEM_AWAY);
-		lien_items_forget(&items, ~0u);
+		lien_items_forget(&items, ~0u, 0);
 	}
 }
 
@@ -298,7 +298,7 @@ static void test_unsealed(void **state)
 		assert_true(item->wire.token == 4 || item->state != LIEN_ITEM_AWAY);
 	assert_true(n < 10);
 	assert_true(lien_items_any(&items, 1 << LIEN_ITEM_AWAY));
-	lien_items_forget(&items, LIEN_ITEMS_UNTOUCHED);
+	lien_items_forget(&items, LIEN_ITEMS_UNTOUCHED, 0);
 	assert_int_equal(items.count, 2);
 	assert_int_equal(lien_items_find(&items, 4)->state, LIEN_ITEM_AWAY);
 }
@@ -328,7 +328,7 @@ static void test_many(void **state)
 	assert_int_equal(n, 5000);
 	for (unsigned i = 1; i <= 5000; i++)
 		assert_int_equal(lien_items_find(&items, i)->wire.token, i);
-	lien_items_forget(&items, LIEN_ITEMS_UNTOUCHED);
+	lien_items_forget(&items, LIEN_ITEMS_UNTOUCHED, 0);
 	assert_int_equal(items.count, 5000);
 	for (item = NULL, n = 0; (item = lien_items_next(&items, item)); n++)
 		assert_true(item->state >= LIEN_ITEM_AWAY);

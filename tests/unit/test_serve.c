@@ -378,6 +378,8 @@ static int ask_with(enum lien_wire_type type, struct asked asked)
 
 #define ASK(type, ...) ask_with(LIEN_WIRE_##type, (struct asked){__VA_ARGS__})
 #define GATE(step)     ASK(GATE, .arg = LIEN_WIRE_GATE_##step)
+#define FINISH(transaction, more)                                                                  \
+	ASK(FINISH, .arg = (transaction), .flags = LIEN_WIRE_LAST | (more))
 
 static void agent_is_silent(void)
 {
@@ -419,7 +421,7 @@ static int begin(void **state)
 
 	(void)state;
 	kept.driver = kept.driver ? kept.driver : &driver;
-	lien_order_forget(&kept, ~0u);
+	lien_order_forget(&kept, ~0u, 0);
 	free(kept.items.item);
 	memset(&kept, 0, sizeof(kept));
 	memset(&w, 0, sizeof(w));
@@ -526,7 +528,7 @@ static void test_saved_and_silent(void **state)
 		assert_int_equal(told.shares, 1);
 		assert_int_equal(told.share[0].token, token_of(1));
 		assert_int_equal(told.share[0].value, 77);
-		assert_int_equal(ASK(FINISH, .flags = i ? 0 : LIEN_WIRE_KEEP), 0);
+		assert_int_equal(FINISH(0, i ? 0 : LIEN_WIRE_KEEP), 0);
 		assert_int_equal(w.references[shared], 1 - i);
 		assert_int_equal(GATE(OPEN), 0);
 	}
@@ -546,7 +548,7 @@ static void test_silent_and_undone(void **state)
 	assert_int_equal(ASK(DROP, .arg = FIRST), 0);
 	assert_int_equal(ASK(CREATE, .arg = FIRST), 0);
 	import(2, 12);
-	assert_int_equal(ASK(FINISH, .arg = FIRST), 0);
+	assert_int_equal(FINISH(FIRST, 0), 0);
 	assert_int_equal(GATE(OPEN), 0);
 	check_forgotten();
 	offload(SECOND, 0, 2, LIEN_WIRE_UNMAP); /* no import: it is let go */
@@ -556,7 +558,7 @@ static void test_silent_and_undone(void **state)
 	assert_int_equal(ASK(CREATE, .arg = SECOND), 0);
 	assert_int_equal(ASK(EXPORT, .arg = SECOND), 0);
 	assert_int_equal(told.shares, 1);
-	assert_int_equal(ASK(FINISH, .arg = SECOND), 0);
+	assert_int_equal(FINISH(SECOND, 0), 0);
 	assert_int_equal(GATE(OPEN), 0);
 	check_forgotten();
 }
@@ -598,7 +600,7 @@ static void test_silent_without_a_gate(void **state)
 	assert_int_equal(ASK(EXPORT), 0);
 	assert_int_equal(told.shares, 1);
 	import(2, 12);
-	assert_int_equal(ASK(FINISH), 0);
+	assert_int_equal(FINISH(0, 0), 0);
 	check_forgotten();
 }
 
@@ -615,7 +617,7 @@ static void test_alive(void **state)
 	assert_int_equal(ASK(CREATE), 0);
 	import(2, 12);
 	assert_int_equal(GATE(ALIVE), 0);
-	assert_int_equal(ASK(FINISH), 0);
+	assert_int_equal(FINISH(0, 0), 0);
 	assert_int_equal(GATE(OPEN), 0);
 	check_forgotten();
 }
@@ -631,7 +633,7 @@ static void test_silent_and_imported(void **state)
 	assert_int_equal(ASK(UNMAP, .arg = FIRST), -ESTALE);
 	import(2, 55);
 	assert_int_equal(w.place[2], there);
-	assert_int_equal(ASK(FINISH, .arg = FIRST), 0);
+	assert_int_equal(FINISH(FIRST, 0), 0);
 	check_forgotten();
 }
 
@@ -646,7 +648,7 @@ static void test_saved_and_opened(void **state)
 	assert_int_equal(told.item[0].flags, kinds[1] | LIEN_WIRE_HERE);
 	assert_int_equal(ASK(EXPORT), 0);
 	assert_int_equal(told.shares, 1);
-	assert_int_equal(ASK(FINISH), 0);
+	assert_int_equal(FINISH(0, 0), 0);
 	check_forgotten();
 }
 
@@ -688,9 +690,127 @@ static void test_forked(void **state)
 	assert_int_equal(ASK(DROP, .arg = FIRST), 0);
 	assert_int_equal(ASK(CREATE), 0);
 	import(2, 12);
-	assert_int_equal(ASK(FINISH), 0);
+	assert_int_equal(FINISH(0, 0), 0);
 	assert_int_equal(GATE(OPEN), 0);
 	check_forgotten();
+}
+
+/* --- orders mean one transaction's items ---------------------------------------------------------
+ */
+
+/* A second offload is refused, and discarded: what the first one has saved is none of its. */
+static void test_discard_means_its_own(void **state)
+{
+	(void)state;
+	offload(FIRST, 0, 3, LIEN_WIRE_SAVE);
+	assert_int_equal(
+		ASK(STAGE, .flags = LIEN_WIRE_FIRST | LIEN_WIRE_LAST, .arg = SECOND), -EBUSY);
+	assert_int_equal(ASK(DISCARD, .arg = SECOND), 0);
+	assert_int_equal(GATE(OPEN), 0);
+	assert_int_equal(ASK(EXPORT), 0);
+	assert_int_equal(told.shares, 1);
+	assert_int_equal(
+		ASK(STAGE, .flags = LIEN_WIRE_FIRST | LIEN_WIRE_LAST, .arg = SECOND + 1), -EBUSY);
+	assert_int_equal(ASK(DISCARD, .arg = SECOND + 1), 0);
+	assert_int_equal(ASK(EXPORT), 0);
+	assert_int_equal(told.shares, 1);
+	assert_int_equal(FINISH(0, 0), 0);
+	check_forgotten();
+}
+
+static int listed(unsigned place)
+{
+	for (unsigned i = 0; i < told.items; i++)
+		if (told.item[i].token == token_of(place))
+			return 1;
+	return 0;
+}
+
+/* Two offloads are away. Undoing the second one, whose import is lost, changes nothing of the
+ * first. */
+static void test_undo_means_its_own(void **state)
+{
+	struct lien_wire_share lost = {token_of(5)};
+	uint64_t used;
+
+	(void)state;
+	offload(FIRST, 0, 3, LIEN_WIRE_DROP);
+	used = told.last.arena_used;
+	offload(SECOND, 3, 6, LIEN_WIRE_DROP);
+	assert_true(told.last.arena_used > used);
+	assert_int_equal(ASK(CREATE, .arg = SECOND), 0);
+	assert_int_equal(ASK(EXPORT, .arg = SECOND), 0);
+	assert_int_equal(told.shares, 1);
+	assert_int_equal(told.share[0].token, token_of(4));
+	assert_int_equal(ASK(FINISH, .arg = SECOND, .flags = LIEN_WIRE_LAST, .body = &lost,
+				 .size = sizeof(lost)),
+		0);
+	assert_int_equal(told.last.arg2, 1);
+	assert_int_equal(told.last.arena_used, used);
+	assert_int_equal(GATE(OPEN), -EBUSY);
+	assert_int_equal(ASK(LIST), 0);
+	assert_int_equal(told.items, 3);
+	for (unsigned i = 0; i < PLACES; i++) {
+		assert_int_equal(listed(i), i < 3);
+		assert_int_equal(w.place[i] != 0, i == 3 || i == 4);
+	}
+	assert_int_equal(w.value[w.place[3]], 13);
+	assert_int_equal(w.value[w.place[4]], 14);
+	assert_int_equal(ASK(CREATE), 0);
+	import(2, 12);
+	assert_int_equal(FINISH(0, 0), 0);
+	assert_int_equal(GATE(OPEN), 0);
+	for (unsigned i = 0; i < 5; i++)
+		assert_int_equal(w.value[w.place[i]], 10 + i);
+}
+
+/* The phases of the second one, while the first is away. */
+static void test_offload_means_its_own(void **state)
+{
+	(void)state;
+	offload(FIRST, 0, 3, LIEN_WIRE_DROP);
+	stage_all(SECOND, 3, 6);
+	for (unsigned type = LIEN_WIRE_CHECK; type <= LIEN_WIRE_DROP; type++) {
+		assert_int_equal(ask_with(type, (struct asked){.arg = FIRST}), 0);
+		for (unsigned i = 3; i < PLACES; i++) {
+			assert_true(w.place[i]);
+			assert_int_equal(
+				lien_items_find(&kept.items, token_of(i))->state, LIEN_ITEM_STAGED);
+		}
+	}
+	assert_int_equal(FINISH(FIRST, LIEN_WIRE_KEEP), -EBUSY);
+	assert_int_equal(ASK(DISCARD, .arg = FIRST), 0);
+	for (unsigned i = 3; i < PLACES; i++)
+		assert_non_null(lien_items_find(&kept.items, token_of(i)));
+	assert_int_equal(ASK(DISCARD, .arg = SECOND), 0);
+	assert_int_equal(ASK(CREATE), 0);
+	import(2, 12);
+	assert_int_equal(FINISH(0, 0), 0);
+	assert_int_equal(GATE(OPEN), 0);
+	check_forgotten();
+}
+
+/* Only imports that are away can be lost; in several orders, of which the last one finishes. */
+static void test_lost(void **state)
+{
+	struct lien_wire_share shares[] = {{token_of(0)}, {token_of(1)}, {token_of(2)}, {77}};
+
+	(void)state;
+	offload(FIRST, 0, 3, LIEN_WIRE_DROP);
+	for (unsigned i = 0; i < 2; i++) {
+		assert_int_equal(ASK(FINISH, .body = shares, .size = sizeof(shares)), 0);
+		assert_int_equal(told.last.arg2, 1 - i);
+		assert_int_equal(ASK(LIST), 0);
+		assert_int_equal(told.items, 2);
+		assert_false(listed(2));
+	}
+	assert_int_equal(FINISH(0, 0), -EBUSY);
+	assert_int_equal(ASK(CREATE), 0);
+	assert_int_equal(
+		ASK(FINISH, .flags = LIEN_WIRE_LAST, .body = shares, .size = sizeof(shares)), 0);
+	assert_int_equal(told.last.arg2, 0);
+	assert_int_equal(GATE(OPEN), 0);
+	assert_false(w.place[2]);
 }
 
 #define TEST(name) cmocka_unit_test_setup(name, begin)
@@ -707,6 +827,10 @@ int main(void)
 		TEST(test_saved_and_opened),
 		TEST(test_silent_while_staging),
 		TEST(test_forked),
+		TEST(test_discard_means_its_own),
+		TEST(test_undo_means_its_own),
+		TEST(test_offload_means_its_own),
+		TEST(test_lost),
 	};
 
 	return cmocka_run_group_tests_name("serve", tests, NULL, NULL);

@@ -141,7 +141,7 @@ static void test_verify_flags(void **state)
 	play();
 	transaction_ends();
 	assert_int_equal(flags_of(LIEN_WIRE_CREATE), LIEN_WIRE_ROOM | LIEN_WIRE_UNVERIFIED);
-	assert_int_equal(flags_of(LIEN_WIRE_FINISH), LIEN_WIRE_UNVERIFIED);
+	assert_int_equal(flags_of(LIEN_WIRE_FINISH), LIEN_WIRE_UNVERIFIED | LIEN_WIRE_LAST);
 	check_back("after all");
 	assert_int_equal(w.broken, 0);
 }
@@ -406,6 +406,85 @@ static void test_owner_dies_while_away(void **state)
 	}
 }
 
+static void restore_with(const struct lien_transaction_ops *ops, unsigned n)
+{
+	const uint32_t all[] = {PID(0), PID(1), PID(2), PID(3)};
+
+	transaction_begins();
+	assert_int_equal(lien_transaction_restore(&w.transaction, all, n, NULL, 0, 1000, ops), 0);
+	lien_transaction_start(w.transaction);
+	play();
+	transaction_ends();
+}
+
+static struct {
+	uint32_t pid[ITEMS];
+	uint64_t va[ITEMS];
+	unsigned count;
+} lost;
+
+static void note_lost(void *context, uint32_t pid, uint64_t va)
+{
+	assert_ptr_equal(context, &lost);
+	lost.pid[lost.count] = pid;
+	lost.va[lost.count++] = va;
+}
+
+/* Which places are lost is told, each once; of many imports it takes several orders to name them.
+ */
+static void test_lost_places(void **state)
+{
+	(void)state;
+	memset(&w, 0, sizeof(w));
+	w.n = 2;
+	for (unsigned i = 0; i < MEMORIES - 1; i++)
+		memory_new(0, 2, 0);
+	memory_new(1, 1, 2);
+	offload();
+	die(0);
+	transaction_begins();
+	assert_int_equal(lien_transaction_restore(&w.transaction, (const uint32_t[]){PID(1)}, 1,
+				 NULL, 0, 1000, &fake_ops),
+		0);
+	lien_transaction_start(w.transaction);
+	play();
+	memset(&lost, 0, sizeof(lost));
+	lien_transaction_lost(w.transaction, note_lost, &lost);
+	transaction_ends();
+	assert_int_equal(w.result.error, -EOWNERDEAD);
+	assert_int_equal(w.result.processes[0].lost_mappings, MEMORIES - 1);
+	assert_int_equal(w.fake[1].given[LIEN_WIRE_FINISH], 2);
+	assert_int_equal(lost.count, MEMORIES - 1);
+	for (unsigned i = 0; i < lost.count; i++) {
+		assert_int_equal(lost.pid[i], PID(1));
+		assert_true(!i || lost.va[i] > lost.va[i - 1]);
+	}
+	check_forgotten("after the loss");
+	assert_int_equal(w.broken, 0);
+}
+
+/* What a dead owner had is given up, whatever else is missing. */
+static void test_one_owner_is_dead(void **state)
+{
+	(void)state;
+	memset(&w, 0, sizeof(w));
+	w.n = 3;
+	memory_new(0, 4, 0);
+	memory_new(1, 4, 1);
+	offload();
+	die(0);
+	w.fake[1].withholds = 1;
+	restore();
+	assert_true(w.result.error && w.result.lost);
+	assert_int_equal(w.fake[2].count, 2); /* the other one's import, and its alias */
+	assert_int_equal(w.fake[1].flags[LIEN_WIRE_FINISH], LIEN_WIRE_KEEP | LIEN_WIRE_LAST);
+	restore();
+	assert_int_equal(w.result.error, 0);
+	check_back("after another restore");
+	check_forgotten("after another restore");
+	assert_int_equal(w.broken, 0);
+}
+
 /* All of them die, one after the other. */
 static void test_all_die(void **state)
 {
@@ -604,17 +683,6 @@ static bool not_the_second(void *context, uint32_t pid)
 {
 	(void)context;
 	return pid != PID(1);
-}
-
-static void restore_with(const struct lien_transaction_ops *ops, unsigned n)
-{
-	const uint32_t all[] = {PID(0), PID(1), PID(2), PID(3)};
-
-	transaction_begins();
-	assert_int_equal(lien_transaction_restore(&w.transaction, all, n, NULL, 0, 1000, ops), 0);
-	lien_transaction_start(w.transaction);
-	play();
-	transaction_ends();
 }
 
 /* A process says that it holds what is others', as its owner or as an importer. */
@@ -1026,6 +1094,8 @@ int main(void)
 		cmocka_unit_test(test_hang_alone),
 		cmocka_unit_test(test_capture),
 		cmocka_unit_test(test_owner_dies_while_away),
+		cmocka_unit_test(test_lost_places),
+		cmocka_unit_test(test_one_owner_is_dead),
 		cmocka_unit_test(test_all_die),
 		cmocka_unit_test(test_texts),
 		cmocka_unit_test(test_restore_texts),

@@ -52,7 +52,7 @@ static int obey_adopt(struct fake *fake, unsigned p)
 
 	if (fake->order.type >= LIEN_WIRE_COUNT && fake->order.type <= LIEN_WIRE_LOOK)
 		for (i = 0; i < w.n; i++) /* all are held */
-			assert_true(a.shut[i] || w.fake[i].dead || w.fake[i].hung);
+			assert_true(a.shut[i] || !well(i));
 	switch (fake->order.type) {
 	case LIEN_WIRE_COUNT:
 		reply = reply_new(fake);
@@ -76,7 +76,7 @@ static int obey_adopt(struct fake *fake, unsigned p)
 		return 0;
 	case LIEN_WIRE_MARK:
 		for (i = 0; i < w.n; i++) /* whoever may have to put them back knows them */
-			if (!a.ready[i] && !w.fake[i].dead && !w.fake[i].hung)
+			if (!a.ready[i] && well(i))
 				BROKEN("marks are written, and process %u does not know them",
 					PID(i));
 		for (i = 0; i < a.told[p]; i++)

@@ -5,7 +5,6 @@
 
 static struct {
 	bool made[FAKES], shut[FAKES]; /* as the kernel side has it */
-	bool parked[FAKES];	       /* as the control library has it */
 	unsigned passes, looks;
 	unsigned rest_after;   /* looks, before nobody is in a call */
 	unsigned pass_to;      /* as often somebody is behind */
@@ -34,7 +33,7 @@ static int gate(void *context, uint32_t pid, enum lien_gate_step step, char *why
 		break;
 	case LIEN_GATE_SHUT:
 		assert_true(g.made[p]);
-		assert_true(g.parked[p]); /* else a thread that is signalled would not wait */
+		assert_true(w.fake[p].shut); /* else a thread that is signalled would not wait */
 		g.shut[p] = true;
 		break;
 	case LIEN_GATE_HOLDS:
@@ -79,13 +78,11 @@ static int send(void *context, uint32_t pid, const struct lien_wire_header *orde
 	if (order->type == LIEN_WIRE_GATE && order->arg == LIEN_WIRE_GATE_PASS) {
 		assert_int_equal(order->length - sizeof(*order), sizeof(uint32_t));
 		assert_int_equal(*(const uint32_t *)body, 77);
-		assert_true(g.parked[p]);
-	} else if (order->type == LIEN_WIRE_GATE && order->arg != LIEN_WIRE_GATE_ALIVE) {
-		g.parked[p] = order->arg == LIEN_WIRE_GATE_SHUT;
+		assert_true(w.fake[p].shut);
 	}
 	if (order->type >= LIEN_WIRE_CHECK && order->type <= LIEN_WIRE_DROP)
 		for (unsigned i = 0; i < w.n; i++)
-			assert_true(w.fake[i].dead || (g.shut[i] && g.parked[i]));
+			assert_true(w.fake[i].dead || (g.shut[i] && w.fake[i].shut));
 	if (order->type == LIEN_WIRE_SAVE)
 		assert_true(g.looks > g.rest_after);
 	/* What was saved is not all that there is: nothing more may be dropped. */
@@ -161,7 +158,7 @@ static void all_are(bool shut)
 		if (w.fake[p].dead)
 			continue;
 		assert_int_equal(g.shut[p], shut);
-		assert_int_equal(g.parked[p], shut);
+		assert_int_equal(w.fake[p].shut, shut);
 	}
 }
 
@@ -251,12 +248,12 @@ static void test_failures(void **state)
 		offload_gated(&ops);
 		for (unsigned p = 0; p < w.n; p++)
 			if (!w.fake[p].dead)
-				assert_int_equal(g.parked[p], any_in(&w.fake[p], AWAY));
+				assert_int_equal(w.fake[p].shut, any_in(&w.fake[p], AWAY));
 		no_faults();
 		restore_gated(&ops);
 		for (unsigned p = 0; p < w.n; p++)
 			if (!w.fake[p].dead)
-				assert_false(g.parked[p]);
+				assert_false(w.fake[p].shut);
 	}
 }
 
@@ -303,8 +300,8 @@ static void test_nothing_left_to_move(void **state)
 	assert_int_equal(w.result.error, 0);
 	assert_false(w.memory[0].device);
 	assert_true(w.memory[1].device);
-	assert_true(g.shut[0] && g.parked[0]);
-	assert_false(g.shut[1] || g.parked[1]);
+	assert_true(g.shut[0] && w.fake[0].shut);
+	assert_false(g.shut[1] || w.fake[1].shut);
 	assert_int_equal(w.result.bytes, w.memory[0].bytes);
 	lien_plan_clear(&g.plan);
 	assert_int_equal(w.broken, 0);
