@@ -35,6 +35,7 @@ struct lien_tracked {
 	struct lien_link *link;
 	struct lien_source orders;	 /* the link's socket */
 	struct lien_source life;	 /* its pidfd */
+	bool started;			 /* its control thread has run, as far as was seen */
 	bool hello;			 /* that question is under way */
 	uint64_t t_first;		 /* first time it was looked for */
 	uint64_t t_woken;		 /* last time a signal was ordered for it */
@@ -191,6 +192,8 @@ void lien_watch_event(struct lien_agent *agent, const struct lien_event *event);
 void lien_watch_tick(struct lien_agent *agent);
 /* The process that had the pid then. */
 bool lien_watch_has_ended(uint32_t pid, uint64_t start);
+/* The same, or it is about to: its first thread is in exit. */
+bool lien_watch_is_ending(uint32_t pid, uint64_t start);
 /* Looks for a control library that the process may have got a moment ago. */
 void lien_watch_look(struct lien_agent *agent, struct lien_process *process);
 /* The agent's part of a process, made if it is not there. NULL: out of memory. */

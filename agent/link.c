@@ -147,6 +147,11 @@ static int take_socket(int pidfd, uint32_t pid, const struct lien_control_state 
 	return -ESTALE;
 }
 
+bool lien_link_started(uint32_t pid, const struct lien_control_state *state)
+{
+	return state->agent_fd >= 0 && state->pid == inner_pid(pid);
+}
+
 int lien_link_open(struct lien_link **out, uint32_t pid, const struct lien_control_state *state)
 {
 	struct lien_link *link;
@@ -155,7 +160,7 @@ int lien_link_open(struct lien_link **out, uint32_t pid, const struct lien_contr
 
 	if (state->agent_fd < 0)
 		return -EAGAIN;
-	if (state->pid != inner_pid(pid))
+	if (!lien_link_started(pid, state))
 		return -ESTALE;
 	link = calloc(1, sizeof(*link));
 	if (!link)

@@ -27,6 +27,9 @@ struct lien_control_place {
 int lien_link_state(
 	uint32_t pid, const struct lien_control_place *place, struct lien_control_state *state);
 
+/* Whether a control thread has run in it: then memory of the process may be away. */
+bool lien_link_started(uint32_t pid, const struct lien_control_state *state);
+
 /* Takes the socket. -EBUSY: another agent has it; -EAGAIN: the control thread does not run (yet);
  * -ESTALE: what the process shows is not its own (a forked copy) or the socket is not the one it
  * made; -errno. */

@@ -127,6 +127,11 @@ static void on_done(void *context, struct lien_transaction *transaction)
 		process = lien_graph_next(process))
 		if (lien_watch_owned(process, &agent->transaction_of))
 			process->held_bytes = process->held_items = 0;
+	for (i = 0; i < result->processes_count; i++) {
+		process = lien_graph_process(agent->graph, result->processes[i].pid);
+		if (process && result->processes[i].lends)
+			process->held_items = 1;
+	}
 	lien_server_transaction_done(agent);
 	agent->transaction_ended = true;
 }
@@ -145,12 +150,17 @@ static const char *not_now(void *context, uint32_t pid)
 		       : NULL;
 }
 
+/* One whose socket has just closed may be on its way out: its end is told later. */
 static bool alive(void *context, uint32_t pid, uint64_t start)
 {
 	struct lien_agent *agent = context;
 	struct lien_process *process = lien_graph_process(agent->graph, pid);
+	const struct lien_tracked *tracked;
 
-	return process && (!start || process->start == start) && !process->ended;
+	if (!process || process->ended || (start && process->start != start))
+		return false;
+	tracked = process->agent;
+	return (tracked && tracked->link) || !lien_watch_is_ending(pid, process->start);
 }
 
 /* Memory that this graph has seen both of them map. */
@@ -175,6 +185,24 @@ static bool may_share(void *context, uint32_t pid, uint32_t other)
 	struct lien_process *b = lien_graph_process(agent->graph, other);
 
 	return a && b && (a->uid == b->uid || share_memory(a, b));
+}
+
+/* It may hold imports that are away, and this agent does not know of them: it has stopped, or has
+ * closed its sockets, since the one before was there. */
+static bool unheard(void *context, uint32_t pid)
+{
+	struct lien_agent *agent = context;
+	const struct lien_tracked *tracked;
+	struct lien_process *process;
+
+	for (process = lien_graph_first(agent->graph); process;
+		process = lien_graph_next(process)) {
+		tracked = process->agent;
+		if (tracked && tracked->started && process->presence == LIEN_CONTROL_LOADED &&
+			may_share(agent, pid, process->pid))
+			return true;
+	}
+	return false;
 }
 
 /* The user of a transaction may order this process about. */
@@ -232,6 +260,7 @@ struct lien_transaction_ops lien_orders_ops(struct lien_agent *agent)
 		.not_now = not_now,
 		.alive = alive,
 		.may_share = may_share,
+		.unheard = unheard,
 		.allowed = allowed,
 		.now_ns = now_ns,
 		.gpu = gpu,

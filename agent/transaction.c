@@ -851,14 +851,18 @@ void lien_transaction_reply(struct lien_transaction *t, uint32_t pid,
 void lien_transaction_gone(struct lien_transaction *t, uint32_t pid)
 {
 	int index = index_of(t, pid);
+	bool lives;
 
 	if (t->ended || index < 0 || t->participants[index].gone)
 		return;
+	lives = t->ops.alive(t->ops.context, pid, 0);
 	drop_out(t, index);
-	/* It holds nothing that could be restored, put back, or given back. */
-	if (t->phase != LIEN_PHASE_LIST && !t->release && !(t->offload && t->restoring))
-		lien_transaction_fail(
-			t, -ESRCH, "process %u ended in `%s`", pid, phases[t->phase].name);
+	/* The dead hold nothing that could be restored, put back, or given back. */
+	if (lives || (t->phase != LIEN_PHASE_LIST && !t->release && !(t->offload && t->restoring)))
+		lien_transaction_fail(t, -ESRCH,
+			lives ? "process %u takes no orders any more, in `%s`"
+			      : "process %u ended in `%s`",
+			pid, phases[t->phase].name);
 	advance(t);
 }
 

@@ -107,6 +107,9 @@ struct lien_transaction_ops {
 	void (*adopted)(void *context);
 	/* Can these two have memory in common, other than by their own word? NULL: any can. */
 	bool (*may_share)(void *context, uint32_t pid, uint32_t other);
+	/* Is there a process that can have memory in common with this one, and has not said yet
+	 * what it holds? NULL: all have. */
+	bool (*unheard)(void *context, uint32_t pid);
 	/* May this process take part for who asked? NULL: any may. */
 	bool (*allowed)(void *context, uint32_t pid);
 	uint64_t (*now_ns)(void *context);
@@ -128,6 +131,7 @@ struct lien_transaction_process {
 	uint64_t lost_mappings;		     /* restore: of memory whose owner has ended */
 	uint64_t phase_ns[LIEN_PHASE_COUNT]; /* as the process measured it */
 	bool failed;			     /* restore: something of it is still away */
+	bool lends; /* it keeps what others may lack, for a restore to come */
 };
 
 struct lien_transaction_result {
@@ -170,6 +174,7 @@ void lien_transaction_free(struct lien_transaction *transaction);
 /* A reply of a process; descriptors become the transaction's. */
 void lien_transaction_reply(struct lien_transaction *transaction, uint32_t pid,
 	const struct lien_wire_header *reply, const void *body, const int *fds, unsigned fds_count);
+/* It has ended, or (ops->alive) can only not be reached any more. */
 void lien_transaction_gone(struct lien_transaction *transaction, uint32_t pid);
 /* To be called from time to time: ends waits that have lasted too long. */
 void lien_transaction_tick(struct lien_transaction *transaction);

@@ -195,20 +195,31 @@ void lien_transaction_lost(const struct lien_transaction *t,
 	}
 }
 
-/* Whether somebody who is alive still lacks what this process exports: then it has to be able to do
- * so once more. */
-static bool exports_wanted(const struct lien_transaction *t, const struct participant *owner)
+/* Not one that only takes no orders. */
+static bool is_dead(const struct lien_transaction *t, unsigned index)
 {
-	const struct participant *other;
+	return t->participants[index].gone &&
+	       !t->ops.alive(t->ops.context, t->processes[index].pid, 0);
+}
+
+/* Whether somebody who is alive may still lack what this process exports: then it has to be able to
+ * do so once more. */
+static bool exports_wanted(const struct lien_transaction *t, unsigned index)
+{
+	const struct participant *owner = &t->participants[index], *other;
 	struct lien_wire_item *item;
 	unsigned i, j;
 
 	for (i = 0; i < owner->count; i++) {
 		if (owner->items[i].index || !(owner->items[i].flags & LIEN_WIRE_SHARED))
 			continue;
+		/* In an undo all take part. */
+		if (!t->offload && t->ops.unheard &&
+			t->ops.unheard(t->ops.context, t->processes[index].pid))
+			return true;
 		for (j = 0; j < t->count; j++) {
 			other = &t->participants[j];
-			if (other == owner || (other->gone && !other->stuck))
+			if (other == owner || is_dead(t, j))
 				continue;
 			item = lien_participant_find(other, owner->items[i].token);
 			if (item && other->imports[item - other->items] == IMPORT_MISSING)
@@ -273,7 +284,8 @@ static void finish(struct lien_transaction *t, unsigned index)
 	}
 	if (participant->named == participant->count)
 		flags |= LIEN_WIRE_LAST;
-	if (exports_wanted(t, participant))
+	t->processes[index].lends = exports_wanted(t, index);
+	if (t->processes[index].lends)
 		flags |= LIEN_WIRE_KEEP;
 	lien_transaction_order(
 		t, index, LIEN_PHASE_FINISH, flags, lost, n * sizeof(lost[0]), NULL, 0);
@@ -302,7 +314,8 @@ static void restore_end(struct lien_transaction *t)
 	unsigned i;
 
 	for (i = 0; i < t->count; i++)
-		if (t->participants[i].stuck && t->offload)
+		if (t->offload &&
+			(t->participants[i].stuck || (t->participants[i].gone && !is_dead(t, i))))
 			t->result.undo_failed = true;
 	t->result.rolled_back = t->offload && !t->result.undo_failed;
 	lien_transaction_open(t);

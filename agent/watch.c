@@ -24,10 +24,12 @@ _Static_assert(LIEN_PROBE_CONTROL_VERSION == LIEN_WIRE_VERSION, "two names of on
 #define WAKE_AGAIN_NS 1000000000ull
 #define WAKE_SOON_NS  5000000000ull /* then it is looked at now and then only: it makes no calls */
 
-/* Fields 3, 20 and 22 of /proc/PID/stat, counted after the command's last ')'. */
+#define FLAG_EXITING 0x4 /* PF_EXITING: set before its files are closed */
+
+/* Fields 3, 9, 20 and 22 of /proc/PID/stat, counted after the command's last ')'. */
 struct stat_line {
 	char state;
-	unsigned threads;
+	unsigned flags, threads;
 	unsigned long long start; /* clock ticks */
 };
 
@@ -46,9 +48,9 @@ static int read_stat(uint32_t pid, struct stat_line *stat)
 		at = strrchr(line, ')');
 	fclose(file);
 	return at && sscanf(at + 1,
-			     " %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s "
+			     " %c %*s %*s %*s %*s %*s %u %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s "
 			     "%u %*s %llu",
-			     &stat->state, &stat->threads, &stat->start) == 3
+			     &stat->state, &stat->flags, &stat->threads, &stat->start) == 4
 		       ? 0
 		       : -ESRCH;
 }
@@ -68,6 +70,13 @@ bool lien_watch_has_ended(uint32_t pid, uint64_t start)
 
 	return read_stat(pid, &stat) || stat.start != LIEN_START_TICKS(start) ||
 	       ((stat.state == 'Z' || stat.state == 'X') && stat.threads <= 1);
+}
+
+bool lien_watch_is_ending(uint32_t pid, uint64_t start)
+{
+	struct stat_line stat;
+
+	return read_stat(pid, &stat) || stat.start != start || stat.flags & FLAG_EXITING;
 }
 
 struct reading {
@@ -516,6 +525,7 @@ static void look_for_control(struct lien_agent *agent, struct lien_process *proc
 	if (err)
 		return;
 	process->presence = LIEN_CONTROL_LOADED;
+	tracked->started = lien_link_started(process->pid, &state);
 	err = lien_orders_link(agent, process, &state);
 	if (!err || err == -EBUSY) {
 		tell_kernel(agent, tracked, &state, false);

@@ -281,6 +281,47 @@ def test_undo_without_an_agent():
         job.round_trip()
 
 
+@case(60)
+def test_importer_that_was_not_heard():
+    """The next agent restores the owner while the importer does not say what it lacks."""
+    with one_way() as (session, job):
+        session.ask("offload", "--owner", "all")
+        session.kill_agent()
+        session.lien("agent", "--clean")  # the next one knows nothing
+        job.importer.process.signal(signal.SIGSTOP)
+        wait_for("it is stopped", lambda: state_of(job.importer.pid) == "T")
+        session.start_agent()
+        session.ready(job.owner.pid)
+        session.lien("restore")
+        job.importer.process.signal(signal.SIGCONT)
+        job.ready()
+        job.restore()
+
+
+@case(60)
+def test_importer_closes_its_sockets_in_a_restore():
+    """It lives, and takes no orders for a while: what it lacks can be exported once more."""
+    with one_way() as (session, job):
+        session.ask("offload", "--owner", "all")
+        with held_at(session, job.importer, "create", "restore") as client:
+            job.importer("closeall")
+            wait_for("it takes no orders", lambda: session.process(job.importer.pid)["control"] != "ready")
+        equal(client.wait(20), 1, "exit status of the restore")
+        check("process %d takes no orders any more" % job.importer.pid in client.said(), client.said())
+        job.write(0x78)
+        calls = []
+
+        def takes_orders():  # a call starts its thread again, and is held then
+            calls.append(job.importer.process.send("reserve %d 0" % SIZE))
+            return session.process(job.importer.pid)["control"] == "ready"
+        wait_for("it takes orders again", takes_orders, step=0.2)
+        session.ask("restore")
+        for _ in calls:
+            check(job.importer.process.line().startswith("ok "), "it is held still")
+        job.check()
+        job.runs()
+
+
 class Nested:
     """A process that imports from two owners, whose memory goes away in two offloads."""
 

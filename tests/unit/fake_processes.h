@@ -43,6 +43,7 @@ enum fault_kind {
 	UNREACHABLE,  /* dead, and nobody has noticed */
 	HANGS_BEFORE,
 	HANGS_AFTER, /* having done it; answers when it has been given up */
+	CUT_OFF,     /* having done it, it loses its sockets, for the rest of the transaction */
 	FAULT_KINDS,
 };
 
@@ -67,7 +68,7 @@ struct fake {
 	unsigned count;
 	uint64_t staged;    /* the transaction that staged last */
 	bool shut, expired; /* its gate; it has let go, for nobody was heard of */
-	bool dead, hung;
+	bool dead, hung, cut;
 	bool late;		    /* what is in `reply` is for later */
 	unsigned withholds;	    /* exports that it does not make, and says nothing */
 	struct lien_wire_room room; /* what it says of its device when it lists, if it needs any */
@@ -577,7 +578,7 @@ static void answer(struct fake *fake, unsigned p, enum fault_kind kind)
 
 static bool well(unsigned p)
 {
-	return !w.fake[p].dead && !w.fake[p].hung;
+	return !w.fake[p].dead && !w.fake[p].hung && !w.fake[p].cut;
 }
 
 static bool takes_part(unsigned p)
@@ -620,7 +621,7 @@ static int fake_send(void *context, uint32_t pid, const struct lien_wire_header 
 	fake->order = *order;
 	if (fault_now(pid - PID(0))->kind == UNREACHABLE)
 		fake->dead = true;
-	if (fake->dead)
+	if (fake->dead || fake->cut)
 		return -ESRCH;
 	if (fake->hung || fake->busy)
 		BROKEN("process %u is sent order %u while it obeys another", pid, order->type);
@@ -714,6 +715,20 @@ static void die(unsigned p)
 		lien_transaction_gone(w.transaction, PID(p));
 }
 
+/* What it has answered is lost. */
+static void cut_off(unsigned p)
+{
+	struct fake *fake = &w.fake[p];
+
+	for (; fake->next < fake->replies; fake->next++)
+		for (unsigned i = 0; i < fake->reply[fake->next].fds_count; i++)
+			fake_fd_close(fake->reply[fake->next].fds[i]);
+	fake->busy = false;
+	fake->cut = true;
+	if (w.transaction && !w.done)
+		lien_transaction_gone(w.transaction, PID(p));
+}
+
 static void deliver_reply(unsigned p)
 {
 	struct fake *fake = &w.fake[p];
@@ -757,6 +772,10 @@ static void happen(unsigned p)
 		}
 		if (kind == DIES_AFTER) {
 			die(p);
+			return;
+		}
+		if (kind == CUT_OFF) {
+			cut_off(p);
 			return;
 		}
 	}
@@ -917,6 +936,7 @@ static void transaction_begins(void)
 		memset(w.fake[p].flags, 0, sizeof(w.fake[p].flags));
 		memset(w.fake[p].answered, 0, sizeof(w.fake[p].answered));
 		w.fake[p].orders = w.fake[p].alive = 0;
+		w.fake[p].cut = false; /* it has new ones */
 	}
 }
 

@@ -216,6 +216,7 @@ static const char *const fault_names[FAULT_KINDS] = {
 	[DIES_AFTER] = "dies after",
 	[DIES_BETWEEN] = "dies between replies",
 	[UNREACHABLE] = "cannot be reached",
+	[CUT_OFF] = "is cut off after",
 	[HANGS_BEFORE] = "hangs before",
 	[HANGS_AFTER] = "hangs after",
 };
@@ -482,6 +483,38 @@ static void test_one_owner_is_dead(void **state)
 	assert_int_equal(w.result.error, 0);
 	check_back("after another restore");
 	check_forgotten("after another restore");
+	assert_int_equal(w.broken, 0);
+}
+
+static bool is_unheard;
+
+static bool unheard(void *context, uint32_t pid)
+{
+	(void)context, (void)pid;
+	return is_unheard;
+}
+
+/* As long as somebody may turn up who lacks it, what is shared stays exportable. */
+static void test_unheard(void **state)
+{
+	struct lien_transaction_ops ops = fake_ops;
+
+	(void)state;
+	ops.unheard = unheard;
+	job(2, 2);
+	offload();
+	for (unsigned round = 0; round < 3; round++) {
+		is_unheard = round < 2;
+		restore_with(&ops, 2);
+		assert_int_equal(w.result.error, 0);
+		for (unsigned p = 0; p < 2; p++) {
+			assert_int_equal(w.process[p].lends, is_unheard);
+			assert_true(!w.fake[p].count == !is_unheard);
+			assert_true(!any_in(&w.fake[p], BACK) && !any_in(&w.fake[p], AWAY));
+		}
+		check_back("after a restore");
+	}
+	check_forgotten("when all have been heard");
 	assert_int_equal(w.broken, 0);
 }
 
@@ -1077,7 +1110,7 @@ static void test_freed_in_done(void **state)
 #define FAULTS(test)                                                                               \
 	FAULT(test, REFUSES), FAULT(test, HALF), FAULT(test, DIES_BEFORE),                         \
 		FAULT(test, DIES_AFTER), FAULT(test, DIES_BETWEEN), FAULT(test, UNREACHABLE),      \
-		FAULT(test, HANGS_BEFORE), FAULT(test, HANGS_AFTER)
+		FAULT(test, CUT_OFF), FAULT(test, HANGS_BEFORE), FAULT(test, HANGS_AFTER)
 
 int main(void)
 {
@@ -1096,6 +1129,7 @@ int main(void)
 		cmocka_unit_test(test_owner_dies_while_away),
 		cmocka_unit_test(test_lost_places),
 		cmocka_unit_test(test_one_owner_is_dead),
+		cmocka_unit_test(test_unheard),
 		cmocka_unit_test(test_all_die),
 		cmocka_unit_test(test_texts),
 		cmocka_unit_test(test_restore_texts),
