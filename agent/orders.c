@@ -199,6 +199,7 @@ static bool unheard(void *context, uint32_t pid)
 		process = lien_graph_next(process)) {
 		tracked = process->agent;
 		if (tracked && tracked->started && process->presence == LIEN_CONTROL_LOADED &&
+			alive(agent, process->pid, process->start) &&
 			may_share(agent, pid, process->pid))
 			return true;
 	}

@@ -479,6 +479,24 @@ static void request_compare(struct lien_client *client, json_t *request)
 		client, transfer.pids, transfer.selection.pids_count, repair, transfer.timeout_ms);
 }
 
+static const char *how_it_stands(const struct lien_transaction_result *result, bool offload)
+{
+	if (result->only_lost)
+		return "; all else is back";
+	if (result->lost)
+		return "; `lien restore` again for the rest, once that is mended";
+	if (result->error == -EBADMSG && !offload)
+		return "; `lien restore` again tries again, `lien restore --ignore-damage` puts "
+		       "back what is there";
+	if (!offload)
+		return "; nothing is lost: `lien restore` again once that is mended";
+	if (result->rolled_back)
+		return "; everything was put back, the job runs on";
+	return result->undo_failed
+		       ? "; putting it back failed as well: `lien restore` once that is mended"
+		       : "; nothing was moved, the job runs on";
+}
+
 void lien_request_done(struct lien_client *client)
 {
 	struct lien_agent *agent = client->agent;
@@ -500,15 +518,7 @@ void lien_request_done(struct lien_client *client)
 	}
 	snprintf(error, sizeof(error), "%s%s%s%s", result->text,
 		result->undo_text[0] ? "; then: " : "", result->undo_text,
-		result->lost ? ""
-		: result->error == -EBADMSG && !offload
-			? "; `lien restore` again tries again, `lien restore --ignore-damage` "
-			  "puts back what is there"
-		: !offload ? "; nothing is lost: `lien restore` again once that is mended"
-		: result->rolled_back ? "; everything was put back, the job runs on"
-		: result->undo_failed
-			? "; putting it back failed as well: `lien restore` once that is mended"
-			: "; nothing was moved, the job runs on");
+		how_it_stands(result, offload));
 	if (result->error == -EBUSY)
 		lien_reply_busy(client, error);
 	else

@@ -254,6 +254,7 @@ void lien_transaction_fail(struct lien_transaction *t, int error, const char *fo
 		t->stopping = true;
 	if (t->offload && t->restoring)
 		t->result.undo_failed = true;
+	t->failing |= t->restoring && error != -EOWNERDEAD;
 	if (t->result.error && (!undo || t->result.undo_text[0]))
 		return;
 	if (!t->result.error)
@@ -360,6 +361,7 @@ void lien_transaction_end(struct lien_transaction *t)
 		}
 	t->result.all_back =
 		!t->offload && !t->release && !t->adopting && !t->pids_count && !t->result.error;
+	t->result.only_lost = t->result.lost && !t->failing;
 	t->result.processes = t->processes;
 	t->result.processes_count = n;
 	t->result.ns = t->ops.now_ns(t->ops.context) - t->t_start;

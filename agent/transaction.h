@@ -128,7 +128,7 @@ struct lien_transaction_process {
 	uint64_t discarded;		     /* dropped without being saved */
 	uint64_t verified;		     /* restore: compared with what was saved */
 	int64_t freed_bytes;		     /* device-wide, by the driver; offload only */
-	uint64_t lost_mappings;		     /* restore: of memory whose owner has ended */
+	uint64_t lost_mappings;		     /* restore: of memory that nobody has any more */
 	uint64_t phase_ns[LIEN_PHASE_COUNT]; /* as the process measured it */
 	bool failed;			     /* restore: something of it is still away */
 	bool lends; /* it keeps what others may lack, for a restore to come */
@@ -138,7 +138,8 @@ struct lien_transaction_result {
 	int error; /* 0, or -errno with one line in text */
 	char text[400];
 	char undo_text[200]; /* after that: why the undo failed, or what is lost */
-	bool lost;	     /* restore: memory of a process that has ended is gone for good */
+	bool lost;	     /* restore: some memory is gone for good, */
+	bool only_lost;	     /* and all else is back */
 	bool all_back;	     /* a restore of everything succeeded: nobody holds anything any more */
 	bool rolled_back;    /* it failed half-way and everything was put back */
 	bool undo_failed;    /* it failed half-way and not everything could be put back */

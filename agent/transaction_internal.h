@@ -22,7 +22,8 @@ struct participant {
 	struct lien_wire_item *items; /* sorted by token and index */
 	enum import_state *imports;   /* parallel to them: of first items */
 	unsigned named;		      /* so many items have been looked at for what is lost */
-	uint32_t lost_owner;	      /* of such a one */
+	uint32_t lost_owner;	      /* of such a one, */
+	bool owner_lives;	      /* which runs, and has it no more */
 	unsigned count, room;
 	unsigned staged;       /* items sent so far */
 	uint32_t seq;	       /* of the order under way; 0: none */
@@ -60,6 +61,7 @@ struct lien_transaction {
 	bool restoring; /* a restore, or an offload that is being undone */
 	bool stopping;	/* an offload failed: no new orders, then discard or undo */
 	bool finishing; /* a restore: nothing more will be exported or imported */
+	bool failing;	/* while something is put back: not by a loss alone */
 	bool ended;
 	enum lien_phase phase;
 	unsigned timeout_ms;

@@ -13,6 +13,16 @@ static bool may_share(const struct lien_transaction *t, unsigned i, unsigned j)
 	       t->ops.may_share(t->ops.context, t->processes[i].pid, t->processes[j].pid);
 }
 
+static int index_of(const struct lien_transaction *t, uint32_t pid)
+{
+	unsigned i;
+
+	for (i = 0; i < t->count; i++)
+		if (t->processes[i].pid == pid)
+			return i;
+	return -1;
+}
+
 bool lien_restore_related(const struct lien_transaction *t, unsigned from, unsigned to)
 {
 	const struct participant *a = &t->participants[from], *b = &t->participants[to];
@@ -122,6 +132,53 @@ static void describe(
 	}
 }
 
+static int add_participant(struct lien_transaction *t, uint32_t pid)
+{
+	struct lien_transaction_process *processes;
+	struct participant *participants;
+
+	processes = realloc(t->processes, (t->count + 2) * sizeof(*processes));
+	if (!processes)
+		return -ENOMEM;
+	t->processes = processes;
+	participants = realloc(t->participants, (t->count + 2) * sizeof(*participants));
+	if (!participants)
+		return -ENOMEM;
+	t->participants = participants;
+	memset(&processes[t->count], 0, 2 * sizeof(*processes));
+	memset(&participants[t->count], 0, 2 * sizeof(*participants));
+	processes[t->count].pid = pid;
+	participants[t->count++].member = true;
+	return 0;
+}
+
+/* An owner that was not asked yet: nobody knew that it holds something. */
+static bool is_unasked(
+	const struct lien_transaction *t, unsigned index, const struct lien_wire_item *item)
+{
+	return !item->index && item->flags & LIEN_WIRE_IMPORTED &&
+	       index_of(t, item->owner_pid) < 0 &&
+	       t->ops.alive(t->ops.context, item->owner_pid, item->owner_start) &&
+	       (!t->ops.may_share ||
+		       t->ops.may_share(t->ops.context, t->processes[index].pid, item->owner_pid));
+}
+
+/* True: there are some, and they will answer. */
+static bool ask_owners(struct lien_transaction *t)
+{
+	const unsigned known = t->count;
+	unsigned i, j;
+
+	for (i = 0; i < known; i++)
+		for (j = 0; j < t->participants[i].count; j++)
+			if (is_unasked(t, i, &t->participants[i].items[j]) &&
+				add_participant(t, t->participants[i].items[j].owner_pid))
+				lien_transaction_fail(t, -ENOMEM, "out of memory");
+	for (i = known; i < t->count; i++)
+		lien_transaction_order(t, i, LIEN_PHASE_LIST, LIEN_WIRE_ROOM, NULL, 0, NULL, 0);
+	return !lien_transaction_idle(t);
+}
+
 void lien_restore_listed(struct lien_transaction *t)
 {
 	unsigned i, members = 0;
@@ -134,6 +191,8 @@ void lien_restore_listed(struct lien_transaction *t)
 		lien_transaction_end(t);
 		return;
 	}
+	if (ask_owners(t))
+		return;
 	choose_members(t);
 	withhold(t);
 	lien_room_check(t);
@@ -169,12 +228,29 @@ static bool is_missing(const struct participant *participant, unsigned i)
 	       participant->imports[i] == IMPORT_MISSING;
 }
 
+/* Its owner runs, and has listed all that it holds, and this is not among it: it will never be. In
+ * an undo owners do not list. */
+static bool owner_lacks(
+	const struct lien_transaction *t, unsigned index, const struct lien_wire_item *item)
+{
+	const int owner = index_of(t, item->owner_pid);
+	const struct lien_wire_item *there;
+
+	if (t->offload || owner < 0 || t->participants[owner].gone || !may_share(t, index, owner))
+		return false;
+	there = lien_participant_find(&t->participants[owner], item->token);
+	return !there || !(there->flags & LIEN_WIRE_SHARED);
+}
+
 /* Whether nobody has the memory of a missing import any more. */
 static bool is_lost(struct lien_transaction *t, unsigned index, const struct lien_wire_item *item)
 {
-	if (t->ops.alive(t->ops.context, item->owner_pid, item->owner_start))
+	bool lives = t->ops.alive(t->ops.context, item->owner_pid, item->owner_start);
+
+	if (lives && !owner_lacks(t, index, item))
 		return false;
 	t->participants[index].lost_owner = item->owner_pid;
+	t->participants[index].owner_lives = lives;
 	return true;
 }
 
@@ -420,10 +496,12 @@ static void tell_lost(struct lien_transaction *t, unsigned index)
 		t->result.undo_text[0] = 0;
 	t->result.lost = true;
 	lien_transaction_fail(t, -EOWNERDEAD,
-		"memory of process %u, which has ended or become another program, is gone for "
-		"good: "
-		"process %u mapped it at %" PRIu64 " places, which are empty now",
-		participant->lost_owner, process->pid, process->lost_mappings);
+		"memory of process %u, which %s, is gone for good: process %u mapped it at "
+		"%" PRIu64 " places, which are empty now",
+		participant->lost_owner,
+		participant->owner_lives ? "does not have it any more"
+					 : "has ended or become another program",
+		process->pid, process->lost_mappings);
 }
 
 static void finished(

@@ -76,7 +76,8 @@ bool lien_watch_is_ending(uint32_t pid, uint64_t start)
 {
 	struct stat_line stat;
 
-	return read_stat(pid, &stat) || stat.start != start || stat.flags & FLAG_EXITING;
+	return read_stat(pid, &stat) || stat.start != LIEN_START_TICKS(start) ||
+	       stat.flags & FLAG_EXITING;
 }
 
 struct reading {

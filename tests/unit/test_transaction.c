@@ -418,6 +418,83 @@ static void restore_with(const struct lien_transaction_ops *ops, unsigned n)
 	transaction_ends();
 }
 
+/* A restore that the owner is not known to have a part in. */
+static void restore_without(unsigned owner)
+{
+	uint32_t all[FAKES];
+	unsigned n = 0;
+
+	transaction_begins();
+	for (unsigned p = 0; p < w.n; p++)
+		if (p != owner)
+			all[n++] = PID(p);
+	assert_int_equal(
+		lien_transaction_restore(&w.transaction, all, n, NULL, 0, 1000, &fake_ops), 0);
+	lien_transaction_start(w.transaction);
+	play();
+	transaction_ends();
+}
+
+/* The importers name it: it is asked, and all comes back. */
+static void test_owner_is_not_known(void **state)
+{
+	(void)state;
+	for (unsigned owner = 0; owner < 3; owner++)
+		for (unsigned order = 0; order < 3; order++) {
+			job(3, 2);
+			w.order = order;
+			offload();
+			restore_without(owner);
+			assert_int_equal(w.result.error, 0);
+			assert_int_equal(w.result.processes_count, 3);
+			check_back("after a restore");
+			check_forgotten("after a restore");
+			assert_int_equal(w.broken, 0);
+		}
+	/* It cannot be: those who share with it are left as they are. */
+	job(3, 2);
+	offload();
+	w.fault[0] = (struct fault){HANGS_BEFORE, 1, 1};
+	restore_without(1);
+	assert_int_equal(w.result.error, -ETIMEDOUT);
+	assert_false(w.result.lost);
+	no_faults();
+	wake(1);
+	restore();
+	assert_int_equal(w.result.error, 0);
+	check_back("after another restore");
+	assert_int_equal(w.broken, 0);
+}
+
+/* It lives and does not have its memory any more: it runs another program. That is gone for good,
+ * and holds up nobody. */
+static void test_owner_forgets(void **state)
+{
+	(void)state;
+	for (unsigned known = 0; known < 2; known++) {
+		job(3, 2);
+		offload();
+		for (unsigned m = 0; m < w.memories; m++)
+			w.memory[m].freed |= w.memory[m].owner == 1;
+		w.fake[1].count = 0;
+		if (known)
+			restore();
+		else
+			restore_without(1);
+		assert_int_equal(w.result.error, -EOWNERDEAD);
+		assert_true(w.result.lost && w.result.only_lost);
+		assert_non_null(
+			strstr(w.result.text, "process 101, which does not have it any more"));
+		for (unsigned m = 0; m < w.memories; m++)
+			if (w.memory[m].owner != 1)
+				assert_true(w.memory[m].device);
+		check_forgotten("after the loss");
+		restore();
+		assert_int_equal(w.result.error, 0);
+		assert_int_equal(w.broken, 0);
+	}
+}
+
 static struct {
 	uint32_t pid[ITEMS];
 	uint64_t va[ITEMS];
@@ -476,7 +553,7 @@ static void test_one_owner_is_dead(void **state)
 	die(0);
 	w.fake[1].withholds = 1;
 	restore();
-	assert_true(w.result.error && w.result.lost);
+	assert_true(w.result.error && w.result.lost && !w.result.only_lost);
 	assert_int_equal(w.fake[2].count, 2); /* the other one's import, and its alias */
 	assert_int_equal(w.fake[1].flags[LIEN_WIRE_FINISH], LIEN_WIRE_KEEP | LIEN_WIRE_LAST);
 	restore();
@@ -1127,6 +1204,8 @@ int main(void)
 		cmocka_unit_test(test_hang_alone),
 		cmocka_unit_test(test_capture),
 		cmocka_unit_test(test_owner_dies_while_away),
+		cmocka_unit_test(test_owner_is_not_known),
+		cmocka_unit_test(test_owner_forgets),
 		cmocka_unit_test(test_lost_places),
 		cmocka_unit_test(test_one_owner_is_dead),
 		cmocka_unit_test(test_unheard),
