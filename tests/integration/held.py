@@ -2,6 +2,7 @@
 """A process's control thread, stopped at an order: by tracing it, when it has received that order or when
 it is about to answer it. So a test can end an agent in any phase of a transaction."""
 
+import contextlib
 import ctypes
 import os
 import re
@@ -86,6 +87,10 @@ class Held:
         if self.tid:
             try:
                 ptrace(PTRACE_DETACH, self.tid)
-            except OSError:
-                os.waitpid(self.tid, WALL)  # it was killed
+            except OSError:  # it runs, or was killed
+                with contextlib.suppress(OSError):
+                    ptrace(PTRACE_INTERRUPT, self.tid)
+                os.waitpid(self.tid, WALL)
+                with contextlib.suppress(OSError):
+                    ptrace(PTRACE_DETACH, self.tid)
         self.tid = 0

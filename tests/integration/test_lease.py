@@ -9,6 +9,7 @@ needs.
 """
 
 import contextlib
+import itertools
 import os
 import signal
 import sys
@@ -17,7 +18,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 import faults  # noqa: E402
-from faults import DELAY, FAIL, KILL, Faults  # noqa: E402
+from faults import COUNT, DELAY, FAIL, KILL, Faults  # noqa: E402
 from held import Held  # noqa: E402
 from lien_test import (  # noqa: E402
     LIEN, MIB, Session, case, check, equal, main, state_of, wait_for)
@@ -89,10 +90,10 @@ class OneWay:
 
 
 @contextlib.contextmanager
-def one_way(importers=1, agent=(), **more):
-    with Session(**more) as session:
+def one_way(importers=1):
+    with Session() as session:
         faults.folder(session)
-        session.start_agent(*agent)
+        session.start_agent()
         yield session, OneWay(session, importers)
 
 
@@ -236,6 +237,75 @@ def test_owner_frees_while_an_import_fails():
         job.check_importers()
         equal(job.owner("check", job.va, SIZE, 0x62), 0, "wrong bytes in the owner's other memory")
         job.runs()
+
+
+def lend(session, job):
+    """The agent is killed before the drop; the next one finds nothing of the owner's away."""
+    with held_at(session, job.importer, "unmap"):
+        session.kill_agent()
+    session.start_agent()
+    job.ready()
+
+
+@case(240)
+def test_each_call_fails_when_lent_memory_is_brought_back():
+    """Once, or until the restore has failed: then the next one succeeds, with all counts right."""
+    with one_way() as (session, job):
+        drivers = [job.owner, job.importer]
+        armed = [Faults(session, driver.inner_pid) for driver in drivers]
+        lend(session, job)
+        for fault in armed:
+            fault.arm(COUNT)
+        job.restore()
+        logs = [fault.log() for fault in armed if not fault.disarm()]
+        check("cuMemExportToShareableHandle" in logs[0] and "cuMemRelease" in logs[0], logs)
+        check("cuMemMap" in logs[1], logs)
+        for number, nth, times in itertools.product((0, 1), range(1, 99), (1, 0)):
+            if nth > len(logs[number]):
+                continue
+            what = "call %d of %s of process %d" % (nth, logs[number], drivers[number].pid)
+            lend(session, job)
+            job.write(nth + 100 * times)
+            armed[number].arm(FAIL, nth, times)
+            outcome = session.lien("restore")
+            check(armed[number].disarm(), what, "was not made")
+            check(outcome.code == 0 or "nothing is lost: `lien restore` again" in outcome.err, what, outcome)
+            session.ask("restore")
+            job.check()
+            job.runs()
+        print("   %d calls failed, once and for good" % sum(map(len, logs)))
+        job.owner("unmap", job.va, SIZE)
+        job.owner("release", job.handle)
+        job.importer.end()
+        wait_for("the memory is free", lambda: not session.used())
+
+
+@case(120)
+def test_each_call_kills_when_lent_memory_is_brought_back():
+    """The other one runs on, and what it has lost is named."""
+    points = [(0, nth) for nth in (1, 2)] + [(1, nth) for nth in (1, 2, 3)]
+    with Session() as session:
+        faults.folder(session)
+        session.start_agent()
+        for number, nth in points:
+            job = OneWay(session)
+            victim, other = [job.owner, job.importer][::-1 if number else 1]
+            lend(session, job)
+            fault = Faults(session, victim.inner_pid)
+            fault.arm(KILL, nth)
+            session.lien("restore")
+            victim.process.wait()
+            equal(fault.record.hit, 1, "calls hit")
+            wait_for("it is seen to be gone", lambda v=victim: not session.process(v.pid))
+            outcome = session.lien("restore")
+            check(outcome.code == 0 or "gone for good" in outcome.err, outcome)
+            equal(session.ask("restore")["outcome"], "nothing to do", "another restore")
+            _, va = other("make", SIZE, 1 - number)  # it is not held
+            other("fill", va, SIZE, 0x91)
+            if number:
+                equal(other("check", job.va, SIZE, job.value), 0, "wrong bytes in the owner")
+            other.end()
+            wait_for("the memory is free", lambda: not session.used())
 
 
 @case(90)
