@@ -86,6 +86,11 @@ bool lien_watch_runs(uint32_t pid, uint64_t start)
 	return process(pid)->start == start;
 }
 
+bool lien_watch_is_ending(uint32_t pid, uint64_t start)
+{
+	return !lien_watch_runs(pid, start);
+}
+
 unsigned lien_gate_background(void *agent, uint32_t pid, uint64_t *comms, unsigned max)
 {
 	(void)agent, (void)pid, (void)comms, (void)max;
