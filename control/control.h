@@ -16,7 +16,8 @@ struct lien_drain;
 
 /* A device whose primary context the application has made. */
 struct lien_device {
-	int open;
+	int open; /* it is current, and has a stream of ours */
+	int held; /* a reference of ours keeps its primary context: longer, while memory is away */
 	CUdevice device;
 	CUcontext context;
 	CUstream stream;
@@ -35,7 +36,7 @@ struct lien_control {
 	const struct lien_driver *driver;
 	struct lien_items items;
 	struct lien_arena arena;
-	struct lien_device devices[LIEN_DEVICES_MAX]; /* open while memory is being copied */
+	struct lien_device devices[LIEN_DEVICES_MAX];
 	struct lien_drain *drain;
 	struct lien_wire_header reply;
 	uint64_t generation; /* whose items the order means; 0: all */
@@ -142,7 +143,9 @@ int lien_verify_device(struct lien_control *control);
 int lien_item_device(const struct lien_wire_item *wire);
 /* Makes the device's primary context current and gives it a stream. -ENODEV when the application
  * has not made that context: it is never made for it. */
+/* -ENODEV: the application has no primary context there, and none is made. */
 int lien_device_use(struct lien_control *control, int ordinal, struct lien_device **out);
+/* While memory is away the application cannot end a context into which it is to come back. */
 void lien_devices_close(struct lien_control *control);
 
 /* Sends a reply that is not the last one. 0, or why it did not get to the agent. */

@@ -15,19 +15,35 @@
 /* How long another job may take to give memory back, once. */
 #define CREATE_AGAIN_US 50000
 
-static void context_release(const struct lien_driver *driver, CUdevice device)
+static void context_release(const struct lien_driver *driver, struct lien_device *device)
 {
-	if (driver->cuDevicePrimaryCtxRelease_v2(device))
-		driver->cuDevicePrimaryCtxRelease_v2(device);
+	if (driver->cuDevicePrimaryCtxRelease_v2(device->device))
+		driver->cuDevicePrimaryCtxRelease_v2(device->device);
+	device->held = 0;
+}
+
+static CUresult context_hold(
+	const struct lien_driver *driver, struct lien_device *device, int ordinal)
+{
+	unsigned int flags;
+	CUresult result;
+	int active;
+
+	if ((result = driver->cuDeviceGet(&device->device, ordinal)) ||
+		(result = driver->cuDevicePrimaryCtxGetState(device->device, &flags, &active)))
+		return result;
+	if (!active)
+		return -ENODEV;
+	result = driver->cuDevicePrimaryCtxRetain(&device->context, device->device);
+	device->held = !result;
+	return result;
 }
 
 int lien_device_use(struct lien_control *control, int ordinal, struct lien_device **out)
 {
 	const struct lien_driver *driver = control->driver;
 	struct lien_device *device;
-	unsigned int flags;
 	CUresult result;
-	int active;
 
 	if (ordinal < 0 || ordinal >= LIEN_DEVICES_MAX)
 		return -ENODEV;
@@ -35,16 +51,12 @@ int lien_device_use(struct lien_control *control, int ordinal, struct lien_devic
 	*out = device;
 	if (device->open)
 		return driver->cuCtxSetCurrent(device->context);
-	if ((result = driver->cuDeviceGet(&device->device, ordinal)) ||
-		(result = driver->cuDevicePrimaryCtxGetState(device->device, &flags, &active)))
-		return result;
-	if (!active)
-		return -ENODEV;
-	if ((result = driver->cuDevicePrimaryCtxRetain(&device->context, device->device)))
+	if (!device->held && (result = context_hold(driver, device, ordinal)))
 		return result;
 	if ((result = driver->cuCtxSetCurrent(device->context)) ||
 		(result = driver->cuStreamCreate(&device->stream, CU_STREAM_NON_BLOCKING))) {
-		context_release(driver, device->device);
+		if (!lien_items_any(&control->items, LIEN_ITEMS_MISSING))
+			context_release(driver, device);
 		return result;
 	}
 	device->open = 1;
@@ -53,22 +65,22 @@ int lien_device_use(struct lien_control *control, int ordinal, struct lien_devic
 
 void lien_devices_close(struct lien_control *control)
 {
+	const int away = lien_items_any(&control->items, LIEN_ITEMS_MISSING);
 	const struct lien_driver *driver = control->driver;
-	unsigned i;
+	struct lien_device *device;
 
 	if (lien_items_any(&control->items, 1 << LIEN_ITEM_FILLING))
 		return; /* copies are under way: an agent ended before FINISH */
-	for (i = 0; i < LIEN_DEVICES_MAX; i++) {
-		struct lien_device *device = &control->devices[i];
-
-		if (!device->open)
-			continue;
-		driver->cuCtxSetCurrent(device->context);
-		if (driver->cuStreamDestroy_v2(device->stream))
-			driver->cuStreamDestroy_v2(device->stream);
-		driver->cuCtxSetCurrent(NULL);
-		context_release(driver, device->device);
-		device->open = 0;
+	for (device = control->devices; device < control->devices + LIEN_DEVICES_MAX; device++) {
+		if (device->open) {
+			driver->cuCtxSetCurrent(device->context);
+			if (driver->cuStreamDestroy_v2(device->stream))
+				driver->cuStreamDestroy_v2(device->stream);
+			driver->cuCtxSetCurrent(NULL);
+			device->open = 0;
+		}
+		if (device->held && !away)
+			context_release(driver, device);
 	}
 }
 
@@ -442,15 +454,18 @@ int lien_order_detach(struct lien_control *control, uint32_t kind)
 			break;
 		}
 		result = detach(control, item);
-		if (result || kind != LIEN_WIRE_OWNED)
+		if (result)
 			continue;
-		control->reply.arg += item->wire.allocation_bytes;
-		lien_device_use(control, item->wire.location_id, &device);
+		lien_device_use(control,
+			kind == LIEN_WIRE_OWNED ? item->wire.location_id
+						: context_device(&item->wire),
+			&device);
+		if (kind == LIEN_WIRE_OWNED)
+			control->reply.arg += item->wire.allocation_bytes;
 	}
-	if (kind == LIEN_WIRE_OWNED) {
+	if (kind == LIEN_WIRE_OWNED)
 		control->reply.arg2 = devices_free(control);
-		lien_devices_close(control);
-	}
+	lien_devices_close(control);
 	return result;
 }
 

@@ -36,6 +36,7 @@ static struct {
 	void *to; /* a copy that is under way */
 	const void *from;
 	unsigned flip; /* so many of the next copies to the device arrive with a byte changed */
+	int contexts;  /* so often the primary context is retained */
 } w;
 
 static struct lien_control control;
@@ -83,12 +84,15 @@ static CUresult context_retain(CUcontext *context, CUdevice device)
 {
 	(void)device;
 	*context = (CUcontext)&w;
+	w.contexts++;
 	return CUDA_SUCCESS;
 }
 
-static CUresult device_fine(CUdevice device)
+static CUresult context_release(CUdevice device)
 {
 	(void)device;
+	assert_true(w.contexts > 0);
+	w.contexts--;
 	return CUDA_SUCCESS;
 }
 
@@ -320,7 +324,7 @@ static const struct lien_driver driver = {
 	.cuDeviceGet = device_get,
 	.cuDevicePrimaryCtxGetState = context_state,
 	.cuDevicePrimaryCtxRetain = context_retain,
-	.cuDevicePrimaryCtxRelease_v2 = device_fine,
+	.cuDevicePrimaryCtxRelease_v2 = context_release,
 	.cuCtxSetCurrent = context_fine,
 	.cuStreamCreate = stream_create,
 	.cuStreamDestroy_v2 = stream_destroy,
@@ -431,12 +435,16 @@ static void restore(unsigned references)
 	assert_null(item());
 }
 
+/* The application may let go of its context while its memory is away: ours is there till the end.
+ */
 static void test_round(void **state)
 {
 	(void)state;
 	for (unsigned references = 0; references < 4; references++) {
 		away(references);
+		assert_int_equal(w.contexts, 1);
 		restore(references);
+		assert_int_equal(w.contexts, 0);
 	}
 }
 
