@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Cases of gpu_check.py about what is seen: registrations, counters, the graph against the driver."""
+import re
 import socket
 import struct
+import time
 
-from harness import Failure, wait_for
-from observe import mem_bytes
+from harness import ROOT, Failure, run_command, wait_for
+from observe import mem_bytes, phases
 
 COMMUNICATORS = 4
 RAS_PORT = 28028  # of NCCL's RAS, unless NCCL_RAS_ADDR says otherwise
@@ -282,7 +284,61 @@ def adopted_comms(context) -> dict:
         return figures
 
 
+def decided(name: str) -> dict[str, str]:
+    """What the gate does with each function, as far as somebody has looked at it."""
+    lines = (ROOT / "tests/data" / name).read_text().splitlines()
+    return dict(line.split() for line in lines)
+
+
+def exports(pid: int, library: str, prefix: str) -> tuple:
+    """The path of a library that a process has mapped, and the functions of its interface."""
+    with open(f"/proc/{pid}/maps", encoding="ascii", errors="replace") as maps:
+        paths = {line.split(None, 5)[5].strip() for line in maps if f"/{library}" in line}
+    require(len(paths) == 1, f"process {pid} has {library} from {paths}")
+    path = paths.pop()
+    listed = run_command(["nm", "-D", "--defined-only", f"/proc/{pid}/root{path}"], 60)
+    require(listed.code == 0, listed.text()[-300:])
+    names = re.findall(rf" T ({prefix}\w*)(?:@\S*)?$", listed.out, re.M)
+    return path, set(names)
+
+
+def exported(context) -> dict:
+    """The gate's tables against what this machine's libraries export, and what holding it all
+    costs: a function that the tables do not have is held, and named here."""
+    figures = {}
+    with context.session("exported") as session:
+        lien = session.lien
+        lien.start_agent()
+        job = session.job()
+        job.ask("setup 1", 150)
+        for library, prefix, data in (("libcuda.so", "cu[A-Z]", "cuda-13.0.gated"),
+                                      ("libnccl.so", "p?nccl[A-Z]", "nccl-2.30.gated")):
+            path, names = exports(job.pids[0], library, prefix)
+            table = decided(data)
+            new = sorted(names - table.keys())
+            held = [name for name in names if table.get(name) != "free"]
+            require(len(names) > 50 and held, f"{path} exports {len(names)} functions")
+            figures[library] = {"exported": len(names), "held": len(held), "new": new,
+                                "not there": len(table.keys() - names)}
+            print(f"  {path}: {len(names)} functions, {len(held)} of them held, not in our table "
+                  f"(so held): {' '.join(new) or 'none'}")
+        for turn in ("first", "second", "third"):
+            began = time.monotonic()
+            out = lien.json("offload", "--owner", "all", timeout=150)
+            wall = (time.monotonic() - began) * 1e3
+            require(out["outcome"] == "done", f"{out}")
+            back = lien.json("restore", timeout=150)
+            figures[turn] = {"offload": out["ms"], "as called": wall, "phases": phases(out),
+                             "restore": back["ms"]}
+            print(f"  {turn} offload of all: {figures[turn]}")
+        job.ask("check", 90)
+        job.ask("destroy", 90)
+        job.quit()
+    return figures
+
+
 CASES = {
+    "exported": (exported, 180),
     "registered": (registered, 120),
     "memory_pool": (memory_pool, 120),
     "counted": (counted, 120),
