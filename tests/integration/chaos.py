@@ -5,8 +5,9 @@
     make chaos CHAOS_SECONDS=600
 
 CHAOS_SEED repeats what was chosen, though not when the kernel ran whom. CHAOS_LIVE=1: jobs that
-never rest are among them. The last line says in JSON what was; the exit status is 1 where bytes were
-lost, something hung or failed, or less was done than LEAST says for a minute.
+never rest are among them. A hostile user floods the agent meanwhile. The last line says in JSON what
+was, with the longest turn of the agent's loop; the exit status is 1 where bytes were lost, something
+hung or failed, or less was done than LEAST says for a minute.
 """
 
 import contextlib
@@ -27,21 +28,24 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import faults  # noqa: E402
 import lien_test  # noqa: E402
 from chaos_jobs import Lost, any_job  # noqa: E402
-from lien_test import LIEN, Failure, Late, Session, brief, wait_for  # noqa: E402
+from lien_test import (  # noqa: E402
+    LIEN, SOFTCUDA, Failure, Late, alive, brief, program, wait_for)
 from train_job import SYNC  # noqa: E402
+from users import ALICE, Shared  # noqa: E402
 
 LEAST = {"transactions": 200, "rollbacks": 20, "kills": 20}
 LIMIT_S = 30.0  # for whatever is asked: more is a hang
 IN_OFFLOAD = ["cuMemUnmap", "cuMemUnmap", "cuMemUnmap", "cuMemRelease", "cuMemcpyDtoHAsync_v2", "cuMemGetAccess", ""]
 IN_RESTORE = ["cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemcpyHtoDAsync_v2",
               "cuMemExportToShareableHandle", "cuMemImportFromShareableHandle", ""]
+AWAY_S = [0, 0.5, 1, 3, 4.5, 5.5, 8, 15]  # no agent; the control library waits 5 s for one
 
 
 class Tally(dict):
     def __init__(self, seed):
         super().__init__(seed=seed, seconds=0, transactions=0, rollbacks=0, refusals=0, kills=0,
                          faults=0, jobs=0, agents=0, bytes_verified=0, bytes_lost=0, hangs=0,
-                         failures=0)
+                         failures=0, longest_turn_ms=0)
 
     def add(self, name, count=1):
         self[name] += count
@@ -53,8 +57,9 @@ class Chaos:
         self.rng = random.Random(seed)
         self.tally = Tally(seed)
         self.seconds = seconds
-        self.waited = 0.0  # for agents of others
+        self.waited = 0.0  # in which nothing could be done
         self.jobs = []
+        self.hostile = None
         self.steps = []  # what was done last, for the report
 
     # What is asked of the agent
@@ -259,8 +264,73 @@ class Chaos:
         for other in self.jobs:
             self.settle(other)
 
+    def do_agent_away(self, job):
+        """In a phase: stopped for a while, or killed and another one comes only then."""
+        op = self.rng.choice(["offload", "restore"])
+        if op == "restore":
+            self.ask("offload", **self.wish(job))
+        fault = self.rng.choice(job.faults)
+        fault.arm(faults.DELAY, nth=self.rng.randint(1, 4), delay_ms=300,
+                  function=self.rng.choice(IN_OFFLOAD if op == "offload" else IN_RESTORE))
+        client = self.spawn(op, job)
+        end = time.monotonic() + 1
+        while client.poll() is None and not fault.record.hit and time.monotonic() < end:
+            time.sleep(0.001)
+        away, killed = self.rng.choice(AWAY_S), self.rng.random() < 0.5
+        self.steps.append("  in %s: %s for %g s" % (op, "killed" if killed else "stopped", away))
+        self.waited += away
+        if killed:
+            self.tally.add("kills")
+            self.session.kill_agent()
+            time.sleep(away)
+            self.start_agent()
+        else:
+            self.session.agent.signal(signal.SIGSTOP)
+            time.sleep(away)
+            self.session.agent.signal(signal.SIGCONT)
+        self.end_client(client, op)
+        for other in self.jobs:
+            self.settle(other)
+
+    def do_nest(self, job):
+        """What is left is moved while something is away, and that may fail."""
+        first = {"pids": [self.rng.choice(job.living)], "owner": "all"} if job.leaves else \
+            {"pids": job.living, "owner": "nccl"}
+        self.ask("offload", **first)
+        number = self.rng.randrange(len(job.faults))
+        how = self.rng.choice(["well", "fails", "dies"])
+        if how != "well":
+            job.faults[number].arm(faults.FAIL if how == "fails" else faults.KILL,
+                                   nth=self.rng.randint(1, 20), function=self.rng.choice(IN_OFFLOAD))
+        pid = job.pids[number]
+        self.ask("offload", **self.wish(job))
+        self.tally.add("faults", sum(fault.disarm() > 0 for fault in job.faults))
+        if how != "dies" or alive(pid):
+            return self.settle(job)
+        job.kill(number)
+        self.tally.add("kills")
+        if not job.others_end(10):
+            self.settle(job, [pid])
+        return self.renew(job)
+
+    def do_leave(self, job):
+        """A process ends, becomes another program or has a child while its memory is away."""
+        if not job.leaves:
+            return self.do_rounds(job)
+        number, how = self.rng.randrange(len(job.pids)), self.rng.choice(["exit", "exec", "fork"])
+        self.ask("offload", **self.wish(job))
+        if how == "exit" and self.rng.random() < 0.5:
+            self.ask("restore", pids=job.living)
+        pid = job.pids[number]
+        job.leave(number, how)
+        if how == "fork":
+            return self.settle(job)
+        self.settle(job, [pid])
+        return self.renew(job)
+
     STEPS = [(do_rounds, 6), (do_run, 3), (do_fail, 6), (do_delay, 2), (do_kill_client, 3),
-             (do_stop, 1), (do_kill_rank, 2), (do_kill_agent, 1)]
+             (do_stop, 1), (do_kill_rank, 2), (do_kill_agent, 1), (do_agent_away, 1), (do_nest, 3),
+             (do_leave, 2)]
 
     # The whole
 
@@ -278,6 +348,21 @@ class Chaos:
         self.steps.append("%s of %s" % (type(job).__name__, job.pids))
         wait_for("all take orders", lambda: job.poke() or not self.away(job), LIMIT_S, 0.05)
 
+    def note_turns(self):
+        reply = self.ask("status")
+        if reply and reply["ok"]:
+            self.tally["longest_turn_ms"] = max(
+                self.tally["longest_turn_ms"], reply["result"].get("longest_turn_ms", 0))
+
+    def flood(self):
+        folder = self.session.path("hostile")
+        os.mkdir(folder)
+        os.chown(folder, ALICE, ALICE)
+        hostile = os.path.join(os.path.dirname(os.path.abspath(__file__)), "chaos_hostile.py")
+        self.hostile = self.session.spawn_as(ALICE, [
+            "/usr/bin/python3", hostile, self.tally["seed"], folder, LIEN, program("prog_driver"),
+            os.path.join(SOFTCUDA, "libcuda.so.1")], env=self.session.env())
+
     def renew(self, job):
         self.jobs.remove(job)
         job.end()
@@ -291,8 +376,12 @@ class Chaos:
             time.monotonic() - self.began, function.__name__, job.pids))
         del self.steps[:-40]
         function(self, job)
+        self.note_turns()
+        if not alive(self.hostile.pid):
+            raise Failure("the hostile user's process has ended: %s" % self.hostile.said())
 
     def finish(self):
+        self.hostile.end()
         for job in self.jobs:
             self.settle(job)
             job.stop()
@@ -306,6 +395,7 @@ class Chaos:
         self.add_job()
         if self.live:
             self.add_job(True)
+        self.flood()
         while time.monotonic() - self.began - self.waited < self.seconds:
             self.step()
         self.tally["seconds"] = round(time.monotonic() - self.began - self.waited, 1)
@@ -337,7 +427,7 @@ def main():
     print("seed %d, %g s" % (seed, seconds), flush=True)
     lien_test.enter()
     with contextlib.ExitStack() as stack:
-        session = stack.enter_context(Session(devices=4, memory="1G"))
+        session = stack.enter_context(Shared(devices=4, memory="1G"))
         faults.folder(session)
         chaos = Chaos(session, seed, seconds, os.environ.get("CHAOS_LIVE"))
         try:

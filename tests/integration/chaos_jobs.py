@@ -4,8 +4,9 @@
 import signal
 
 from faults import Faults
-from lien_test import LIEN, MIB, Driver, Failure, alive, check, program, wait_for
-from train_job import GONE, Train
+from lien_test import LIEN, MIB, Driver, Failure, alive, check, equal, program, wait_for
+from nccl_rank import unique_id
+from train_job import GONE, SYNC, Train
 
 
 class Lost(Failure):
@@ -13,22 +14,26 @@ class Lost(Failure):
 
 
 class Holder:
-    """Processes that hold memory: each some of its own, and some that the next one maps as well."""
-    rests = True
+    """Processes that hold memory: each some of its own, and some that another one maps as well: in a
+    circle, or the first one's alone, which imports nothing itself."""
+    rests = leaves = True
 
     def __init__(self, session, rng, nranks):
         self.session, self.rng = session, rng
+        self.gone = set()  # they run another program
         self.drivers = [Driver(session.spawn([LIEN, "run", "--", program("prog_driver")]))
                         for _ in range(nranks)]
         self.own = [[] for _ in self.drivers]     # (address, bytes, allocation) of each
         self.theirs = [[] for _ in self.drivers]  # the same, imported
-        self.owner, self.value = {}, {}           # of an allocation
+        self.owner, self.value, self.handle = {}, {}, {}  # of an allocation
         for number, driver in enumerate(self.drivers):
             driver("init", number % session.device_count)
             for _ in range(rng.randint(1, 3)):
                 self._make(number, rng.randint(1, 2) * 2 * MIB)
+        circle = rng.random() < 0.5
         for number in range(nranks):
-            self._share(number, (number + 1) % nranks)
+            if circle or number:
+                self._share(number if circle else 0, (number + 1) % nranks if circle else number)
         self.faults = [Faults(session, driver.inner_pid) for driver in self.drivers]
         self.refill()
 
@@ -37,6 +42,7 @@ class Holder:
         key = len(self.owner)
         self.owner[key] = number
         self.own[number].append((address, size, key))
+        self.handle[key] = handle
         return handle, key
 
     def _share(self, number, other):
@@ -56,7 +62,7 @@ class Holder:
 
     @property
     def living(self):
-        return [pid for pid in self.pids if alive(pid)]
+        return [pid for pid in self.pids if alive(pid) and pid not in self.gone]
 
     def refill(self):
         for number, mine in enumerate(self.own):
@@ -67,14 +73,14 @@ class Holder:
     def poke(self):
         """A driver call in each: whoever waits for one wakes."""
         for driver in self.drivers:
-            if alive(driver.pid):
+            if driver.pid in self.living:
                 driver("free", driver("reserve", 2 * MIB, 0), 2 * MIB)
 
     def look(self, lost=()):
         """Bytes that are right; lost: processes whose memory the others may have lost."""
         total = 0
         for number, driver in enumerate(self.drivers):
-            if not alive(driver.pid):
+            if driver.pid not in self.living:
                 continue
             places = self.own[number] + [
                 place for place in self.theirs[number]
@@ -88,7 +94,28 @@ class Holder:
         return total
 
     def run(self):
+        """Some memory goes, and other memory is made, which gets the handles and addresses of that."""
+        for number, driver in enumerate(self.drivers):
+            shared = {key for theirs in self.theirs for _, _, key in theirs}
+            for place in [place for place in self.own[number] if place[2] not in shared]:
+                if self.rng.random() < 0.5:
+                    continue
+                address, size, key = place
+                driver("unmap", address, size)
+                driver("free", address, size)
+                driver("release", self.handle[key])
+                self.own[number].remove(place)
+                self._make(number, size)
         self.refill()
+
+    def leave(self, number, how):
+        """As the rank itself does it, not knowing that its memory is away."""
+        driver = self.drivers[number]
+        driver(*(("exit", 0) if how == "exit" else (how,)))
+        if how == "exit":
+            driver.process.wait(20)
+        elif how == "exec":
+            self.gone.add(driver.pid)
 
     def said(self):
         return " | ".join(driver.process.said()[-300:] for driver in self.drivers)
@@ -111,8 +138,82 @@ class Holder:
             driver.end()
 
 
+class Background:
+    """Ranks whose communicators are made and ended in the background."""
+    rests, leaves = True, False
+
+    def __init__(self, session, rng, nranks):
+        self.rng, self.number = rng, 0
+        self.ranks = [session.spawn([LIEN, "run", "--", program("prog_background"), SYNC,
+                                     number % session.device_count]) for number in range(nranks)]
+        for rank in self.ranks:
+            check((rank.line() or "").startswith("ready"), rank.said())
+        self._make()
+        self.faults = [Faults(session, rank.pid) for rank in self.ranks]
+
+    def _make(self):
+        self.number += 1
+        group = unique_id(self.rng.randrange(1 << 30))
+        for number, rank in enumerate(self.ranks):
+            equal(rank.ask("make %s %d %d" % (group, number, len(self.ranks))), "ok 7", "make")
+
+    def _made(self):
+        return all(rank.ask("poll") == "ok 0" for rank in self.ranks)
+
+    @property
+    def pids(self):
+        return [rank.pid for rank in self.ranks]
+
+    @property
+    def living(self):
+        return [pid for pid in self.pids if alive(pid)]
+
+    def poke(self):
+        for rank in self.ranks:
+            if alive(rank.pid):
+                rank.ask("poll")
+
+    def look(self, lost=()):
+        if lost:
+            return 0
+        wait_for("the communicators are made", self._made, 20)
+        for rank in self.ranks:
+            rank.send("reduce")
+        for rank in self.ranks:
+            if rank.line() != "ok %d" % len(self.ranks):
+                raise Lost("process %d has another sum" % rank.pid)
+        return 4 * len(self.ranks)
+
+    def run(self):
+        """What follows comes while they are made anew."""
+        for rank in self.ranks:
+            rank.send("destroy")
+        for rank in self.ranks:
+            equal(rank.line(), "ok 0", "destroy")
+        self._make()
+
+    def said(self):
+        return " | ".join(rank.said()[-300:] for rank in self.ranks)
+
+    def kill(self, number):
+        self.ranks[number].signal(signal.SIGKILL)
+        self.ranks[number].wait()
+
+    def others_end(self, _limit):
+        return False
+
+    def stop(self):
+        for rank in self.ranks:
+            check(alive(rank.pid), "process %d has ended: %s" % (rank.pid, rank.said()[-300:]))
+
+    def end(self):
+        for rank in self.ranks:
+            rank.end()
+
+
 class Trainer:
     """A training job that rests between the steps of the test, or never."""
+    leaves = False
 
     def __init__(self, session, rng, nranks, rests=True):
         self.session, self.rng, self.rests = session, rng, rests
@@ -194,6 +295,9 @@ def any_job(session, rng, lively=False):
     nranks = rng.choice([2, 2, 2, 3, 4, 4, 8])
     if lively:
         return Trainer(session, rng, min(nranks, 4), rests=False)
-    if rng.random() < 0.7:
+    kind = rng.random()
+    if kind < 0.6:
         return Holder(session, rng, nranks)
+    if kind < 0.75:
+        return Background(session, rng, min(nranks, 4))
     return Trainer(session, rng, nranks if rng.random() < 0.3 else min(nranks, 3))

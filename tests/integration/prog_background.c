@@ -7,6 +7,7 @@
  *	make ID RANK NRANKS	one that does not block; "ok RESULT"
  *	poll		what ncclCommGetAsyncError says of it; "ok RESULT"
  *	reduce		all ranks' 1 over it; "ok SUM"
+ *	destroy		"ok RESULT"
  */
 #include <dlfcn.h>
 #include <stdio.h>
@@ -80,6 +81,14 @@ static int reduce(void)
 	return one;
 }
 
+static int destroy(void)
+{
+	ncclResult_t result = nccl.ncclCommDestroy(comm);
+
+	comm = NULL;
+	return result;
+}
+
 int main(int argc, char **argv)
 {
 	char line[400], hex[300];
@@ -102,6 +111,8 @@ int main(int argc, char **argv)
 			answer = poll_comm();
 		else if (!strcmp(line, "reduce\n"))
 			answer = reduce();
+		else if (!strcmp(line, "destroy\n"))
+			answer = destroy();
 		printf("ok %d\n", answer);
 		fflush(stdout);
 	}
