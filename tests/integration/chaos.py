@@ -33,7 +33,7 @@ from lien_test import (  # noqa: E402
 from train_job import SYNC  # noqa: E402
 from users import ALICE, Shared  # noqa: E402
 
-LEAST = {"transactions": 200, "rollbacks": 20, "kills": 20}
+LEAST = {"transactions": 60, "rollbacks": 4, "kills": 8}  # a minute, however busy the machine is
 LIMIT_S = 30.0  # for whatever is asked: more is a hang
 IN_OFFLOAD = ["cuMemUnmap", "cuMemUnmap", "cuMemUnmap", "cuMemRelease", "cuMemcpyDtoHAsync_v2", "cuMemGetAccess", ""]
 IN_RESTORE = ["cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemcpyHtoDAsync_v2",

@@ -16,6 +16,7 @@
 #include <semaphore.h>
 #include <signal.h>
 #include <stdbool.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -485,6 +486,33 @@ static void do_thread(const uint64_t *arg)
 	say(0, 0);
 }
 
+static void *reserve_and_free(void *poked)
+{
+	CUdeviceptr at;
+
+	if (!cuMemAddressReserve(&at, 2 << 20, 0, 0, 0))
+		cuMemAddressFree(at, 2 << 20);
+	atomic_store((atomic_int *)poked, 0);
+	return NULL;
+}
+
+/* Traced calls in another thread, unless one is at them: they may be held. */
+static void do_poke(const uint64_t *arg)
+{
+	static atomic_int poked;
+	pthread_t thread;
+
+	(void)arg;
+	if (!atomic_exchange(&poked, 1)) {
+		if (pthread_create(&thread, NULL, reserve_and_free, &poked)) {
+			printf("error 0 no thread\n");
+			return;
+		}
+		pthread_detach(thread);
+	}
+	say(0, 0);
+}
+
 /* Another thread goes on, and the first one ends. */
 static void do_leave(const uint64_t *arg)
 {
@@ -627,6 +655,7 @@ static const struct {
 	{"nccl-drop", do_nccl_drop, -1},   /* FILE: unloads it; where it was */
 	{"stream-destroy", do_stream, 0},  /* that of `capture` */
 	{"thread", do_thread, 0},	   /* that has made a traced call, and stays */
+	{"poke", do_poke, 0},		   /* traced calls, now or when the gate opens */
 	{"leave", do_leave, 0},
 	{"become", do_become, -1}, /* PROGRAM */
 	{"fork", do_fork, 0},
