@@ -52,11 +52,6 @@ static bool stack_of(uint32_t pid, uint32_t tid, uint64_t *sp)
 	return true;
 }
 
-struct looking {
-	uint32_t pid, tid;
-	bool found;
-};
-
 struct area {
 	uint64_t address;
 	bool found;
@@ -85,24 +80,17 @@ static bool is_trampoline(uint32_t pid, uint64_t address)
  * the stack is shorter than it was then, or its return address has been overwritten by another
  * than that of an earlier gate's probe.
  */
-static int look_at_thread(void *context, const struct lien_probe_thread *thread)
+static bool may_be_inside(uint32_t pid, const struct lien_probe_thread *thread)
 {
-	struct looking *looking = context;
 	uint64_t sp, word = 0;
 	struct iovec to = {&word, sizeof(word)}, from = {(void *)thread->sp, sizeof(word)};
 
-	if (!thread->inside) {
-		if (!thread->sp)
-			return 0;
-		if (stack_of(looking->pid, thread->tid, &sp) && sp > thread->sp)
-			return 0;
-		if (process_vm_readv(looking->pid, &to, 1, &from, 1, 0) != sizeof(word) ||
-			(word != thread->caller && !is_trampoline(looking->pid, word)))
-			return 0;
-	}
-	looking->tid = thread->tid;
-	looking->found = true;
-	return 1;
+	if (thread->inside)
+		return true;
+	if (!thread->sp || (stack_of(pid, thread->tid, &sp) && sp > thread->sp))
+		return false;
+	return process_vm_readv(pid, &to, 1, &from, 1, 0) == sizeof(word) &&
+	       (word == thread->caller || is_trampoline(pid, word));
 }
 
 /* --- levels ----------------------------------------------------------------------------------- */
@@ -425,30 +413,64 @@ static void say_who(const struct rest *rest, char *why, size_t size)
 			first->who.pid, lien_calls_name(first->held.call));
 }
 
+struct looking {
+	const struct rest *rest;
+	uint32_t pid;
+	bool all_seen; /* the gate has seen the threads that are inside */
+	char *why;     /* where it says so */
+	size_t size;
+};
+
+static bool is_held(const struct looking *looking, uint32_t tid)
+{
+	unsigned i;
+
+	for (i = 0; i < looking->rest->waiting_count; i++)
+		if (looking->rest->waiting[i].who.pid == looking->pid &&
+			looking->rest->waiting[i].who.tid == tid)
+			return true;
+	return false;
+}
+
+static int look_at_thread(void *context, const struct lien_probe_thread *thread)
+{
+	struct looking *looking = context;
+
+	if (!thread->seen) {
+		if (!may_be_inside(looking->pid, thread))
+			return 0;
+		looking->all_seen = false;
+		snprintf(looking->why, looking->size,
+			"thread %u of process %u may be in a call of NCCL", thread->tid,
+			looking->pid);
+		return 1;
+	}
+	if (thread->inside && !is_held(looking, thread->tid))
+		snprintf(looking->why, looking->size, "thread %u of process %u %s %s", thread->tid,
+			looking->pid, thread->call ? "is in" : "has opened",
+			thread->call ? lien_calls_name(thread->call) : "an NCCL group");
+	return 0;
+}
+
 /* Is no thread of the process in a call? */
 static bool is_quiet(const struct rest *rest, uint32_t pid, bool *busy, char *why, size_t size)
 {
-	struct looking looking = {.pid = pid};
+	struct looking looking = {rest, pid, true, why, size};
 	struct lien_probe_gate gate;
-	bool quiet = true;
+	bool quiet;
 
 	if (!lien_probes_gate_get(rest->agent->probes, pid, &gate))
 		return true;
 	if (!lien_gate_covers(rest->agent, pid, &gate, why, size))
 		return false;
-	if (gate.inside > held_in(rest, pid)) {
+	quiet = gate.inside <= held_in(rest, pid);
+	if (!quiet) {
 		*busy = true;
 		snprintf(why, size, "a thread of process %u is in a call of NCCL or the driver",
 			pid);
-		quiet = false;
 	}
-	lien_probes_unseen(rest->agent->probes, pid, look_at_thread, &looking);
-	if (looking.found) {
-		snprintf(why, size, "thread %u of process %u may be in a call of NCCL", looking.tid,
-			pid);
-		quiet = false;
-	}
-	return quiet;
+	lien_probes_threads(rest->agent->probes, pid, look_at_thread, &looking);
+	return quiet && looking.all_seen;
 }
 
 bool lien_gate_at_rest(void *context, const uint32_t *pids, const bool *busy, unsigned count,

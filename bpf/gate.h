@@ -246,6 +246,7 @@ static __noinline void gate_enter(struct lien_probe_gate *gate, struct thread *t
 
 	if (thread) {
 		thread->gate_sp = arguments->sp;
+		thread->gate_call = call;
 		__sync_fetch_and_add(&gate->inside, 1);
 	} else {
 		__sync_fetch_and_add(&gate->untracked, 1);

@@ -55,6 +55,7 @@ struct thread {
 	 * has not returned, that word does not change. */
 	__u64 last_sp, last_caller;
 	__u64 gate_sp;	    /* the gated call that it is in; 0: none */
+	__u32 gate_call;    /* which one that is */
 	__u32 gate_turn;    /* the gate that has seen it */
 	__u32 group;	    /* NCCL groups that it has opened, as the gate has seen */
 	__u32 group_calls;  /* in them, that were let in */

@@ -227,7 +227,7 @@ uint64_t lien_probes_pair(
 	return count;
 }
 
-struct unseen {
+struct of_process {
 	uint32_t pid, turn;
 	int (*fn)(void *context, const struct lien_probe_thread *thread);
 	void *context;
@@ -235,28 +235,34 @@ struct unseen {
 
 static int look_at(void *context, uint32_t ktid, const struct lien_thread *thread)
 {
-	const struct unseen *unseen = context;
+	const struct of_process *of = context;
 	struct lien_probe_thread found;
 
 	(void)ktid;
-	if (lien_thread_get(thread, LIEN_THREAD_PID) != unseen->pid ||
-		lien_thread_get(thread, LIEN_THREAD_GATE_TURN) == unseen->turn)
+	if (lien_thread_get(thread, LIEN_THREAD_PID) != of->pid)
 		return 0;
 	found = (struct lien_probe_thread){.tid = lien_thread_get(thread, LIEN_THREAD_TID),
+		.seen = lien_thread_get(thread, LIEN_THREAD_GATE_TURN) == of->turn,
 		.inside = lien_thread_get(thread, LIEN_THREAD_DEPTH),
 		.sp = lien_thread_get(thread, LIEN_THREAD_LAST_SP),
 		.caller = lien_thread_get(thread, LIEN_THREAD_LAST_CALLER)};
-	return unseen->fn(unseen->context, &found);
+	if (found.seen) {
+		found.group = lien_thread_get(thread, LIEN_THREAD_GROUP_INSIDE);
+		if (lien_thread_get(thread, LIEN_THREAD_GATE_SP))
+			found.call = lien_thread_get(thread, LIEN_THREAD_GATE_CALL);
+		found.inside = found.call || found.group;
+	}
+	return of->fn(of->context, &found);
 }
 
-int lien_probes_unseen(struct lien_probes *probes, uint32_t pid,
+int lien_probes_threads(struct lien_probes *probes, uint32_t pid,
 	int (*fn)(void *context, const struct lien_probe_thread *thread), void *context)
 {
-	struct unseen unseen = {pid, 0, fn, context};
+	struct of_process of = {pid, 0, fn, context};
 	struct lien_probe_gate gate;
 
 	if (!lien_probes_gate_get(probes, pid, &gate))
 		return -ENOENT;
-	unseen.turn = gate.turn;
-	return lien_threads_each(probes, look_at, &unseen);
+	of.turn = gate.turn;
+	return lien_threads_each(probes, look_at, &of);
 }

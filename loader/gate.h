@@ -41,17 +41,20 @@ void lien_probes_let_in(struct lien_probes *probes, uint32_t pid, uint32_t tid);
 uint64_t lien_probes_pair(const struct lien_probes *probes, uint32_t pid, uint64_t comm,
 	uint32_t peer, bool receives);
 
-/* What is known of a thread that the gate has not seen yet. */
+/* A thread that has made traced calls. */
 struct lien_probe_thread {
 	uint32_t tid;
-	bool inside;	     /* a call that is seen returning is under way */
+	bool seen;     /* it has entered a gated call since there is the gate */
+	bool inside;   /* seen: it counts as inside, or is held; else: a call that is seen returning
+			  is under way */
+	bool group;    /* seen: it counts as inside until it closes an NCCL group */
+	uint32_t call; /* seen: the gated call that it is in; 0: none */
 	uint64_t sp, caller; /* of the last collective: it is under way as long as its return
 				address lies there, below what the thread's stack has become */
 };
 
-/* The process's threads that have made traced calls and have not entered a gated one since there is
- * the gate. As lien_probes_held(). */
-int lien_probes_unseen(struct lien_probes *probes, uint32_t pid,
+/* The process's threads that have made traced calls, if it has a gate. As lien_probes_held(). */
+int lien_probes_threads(struct lien_probes *probes, uint32_t pid,
 	int (*fn)(void *context, const struct lien_probe_thread *thread), void *context);
 
 #endif

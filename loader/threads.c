@@ -15,6 +15,9 @@ static const char *const names[LIEN_THREAD_MEMBERS] = {
 	[LIEN_THREAD_LAST_SP] = "last_sp",
 	[LIEN_THREAD_LAST_CALLER] = "last_caller",
 	[LIEN_THREAD_GATE_TURN] = "gate_turn",
+	[LIEN_THREAD_GATE_SP] = "gate_sp",
+	[LIEN_THREAD_GATE_CALL] = "gate_call",
+	[LIEN_THREAD_GROUP_INSIDE] = "group_inside",
 };
 
 struct place {
