@@ -9,6 +9,7 @@
 #include "agent/attach.h"
 #include "agent/node.h"
 #include "agent/walks.h"
+#include "loader/environ.h"
 
 /* Until all are at rest. */
 #define REST_MS 10000
@@ -16,20 +17,13 @@
 /* By its environment, as it was when it began. */
 static bool nvls_is_off(uint32_t pid)
 {
-	static const char off[] = "NCCL_NVLS_ENABLE=0";
-	char path[40], *word = NULL;
-	size_t room = 0;
-	bool found = false;
-	FILE *environ;
+	size_t size;
+	char *text = lien_environ_read(pid, &size);
+	const char *value = lien_environ_variable(text, size, "NCCL_NVLS_ENABLE");
+	bool off = value && !strcmp(value, "0");
 
-	snprintf(path, sizeof(path), "/proc/%u/environ", pid);
-	environ = fopen(path, "re");
-	while (environ && !found && getdelim(&word, &room, '\0', environ) > 0)
-		found = !strcmp(word, off);
-	free(word);
-	if (environ)
-		fclose(environ);
-	return found;
+	free(text);
+	return off;
 }
 
 /*

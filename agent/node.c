@@ -1,20 +1,18 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "agent/node.h"
 
-#include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "agent/worker.h"
+#include "loader/environ.h"
 #include "loader/nvml.h"
+#include "loader/untrusted.h"
 
 #define FRESH_NS	1000000000ull
 #define ABSENT_NS	30000000000ull /* before it is looked for again */
-#define ENVIRON_MAX	(1u << 20)
 #define INFORMATION_MAX 4096
 
 struct lien_agent_node {
@@ -87,65 +85,28 @@ const struct lien_node *lien_node_now(struct lien_agent *agent)
 	return &node->now;
 }
 
-/* The beginning of a file, as a string, or NULL. The caller frees. */
-static char *read_text(const char *path, size_t max, size_t *length)
-{
-	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-	char *text = fd < 0 ? NULL : malloc(max + 1);
-	ssize_t n;
-
-	*length = 0;
-	while (text && *length < max && (n = read(fd, text + *length, max - *length)) > 0)
-		*length += n;
-	if (text)
-		text[*length] = '\0';
-	if (fd >= 0)
-		close(fd);
-	return text;
-}
-
-/* The value of a variable in the text of /proc/PID/environ. */
-static const char *variable(const char *environ, size_t length, const char *name)
-{
-	const char *at = environ;
-	size_t n = strlen(name);
-
-	for (; at < environ + length; at += strlen(at) + 1)
-		if (!strncmp(at, name, n) && at[n] == '=')
-			return at + n + 1;
-	return NULL;
-}
-
-static int is_device(const struct dirent *entry)
-{
-	return entry->d_name[0] != '.';
-}
-
 /* The GPUs that the process's container shows, in the order of their PCI addresses. */
 static unsigned gpus_of(uint32_t pid, struct lien_uuid *gpus, unsigned max)
 {
-	struct dirent **entries = NULL;
-	char folder[64], path[400], *text;
+	char folder[64], path[400], text[INFORMATION_MAX], **names;
 	unsigned count = 0;
 	const char *line;
-	size_t length;
 	int n, i;
 
 	snprintf(folder, sizeof(folder), "/proc/%u/root/proc/driver/nvidia/gpus", pid);
-	n = scandir(folder, &entries, is_device, alphasort);
+	n = lien_untrusted_list(folder, &names, max);
 	for (i = 0; i < n; i++) {
-		snprintf(path, sizeof(path), "%s/%s/information", folder, entries[i]->d_name);
-		text = count < max ? read_text(path, INFORMATION_MAX, &length) : NULL;
-		line = text ? strstr(text, "GPU UUID:") : NULL;
-		if (line) {
-			line += strlen("GPU UUID:");
-			line += strspn(line, " \t");
-			count += lien_uuid_parse(line, strcspn(line, " \t\n"), &gpus[count]) == 16;
-		}
-		free(text);
-		free(entries[i]);
+		snprintf(path, sizeof(path), "%s/%s/information", folder, names[i]);
+		line = lien_untrusted_read(path, text, sizeof(text)) > 0 ? strstr(text, "GPU UUID:")
+									 : NULL;
+		if (!line)
+			continue;
+		line += strlen("GPU UUID:");
+		line += strspn(line, " \t");
+		count += lien_uuid_parse(line, strcspn(line, " \t\n"), &gpus[count]) == 16;
 	}
-	free(entries);
+	if (n >= 0)
+		lien_untrusted_list_free(names, n);
 	return count;
 }
 
@@ -168,19 +129,19 @@ void lien_node_process(struct lien_agent *agent, struct lien_process *process)
 {
 	struct lien_uuid gpus[LIEN_ORDINALS_MAX];
 	struct lien_ordinals ordinals;
-	const char *order;
-	char path[32], *text;
-	size_t length;
+	const char *order, *visible;
 	unsigned count;
+	size_t size;
+	char *text;
 
-	snprintf(path, sizeof(path), "/proc/%u/environ", process->pid);
-	text = read_text(path, ENVIRON_MAX, &length);
+	text = lien_environ_read(process->pid, &size);
 	if (!text)
 		return;
 	count = gpus_of(process->pid, gpus, LIEN_ORDINALS_MAX);
-	order = variable(text, length, "CUDA_DEVICE_ORDER");
-	if (lien_visible_devices(variable(text, length, "CUDA_VISIBLE_DEVICES"),
-		    order && !strcmp(order, "PCI_BUS_ID"), gpus, count, &ordinals))
+	order = lien_environ_variable(text, size, "CUDA_DEVICE_ORDER");
+	visible = lien_environ_variable(text, size, "CUDA_VISIBLE_DEVICES");
+	if (lien_visible_devices(
+		    visible, order && !strcmp(order, "PCI_BUS_ID"), gpus, count, &ordinals))
 		lien_node_ordinals(agent, process, &ordinals);
 	free(text);
 }

@@ -11,12 +11,12 @@
 #include <unistd.h>
 
 #include "agent/ras_ask.h"
+#include "loader/environ.h"
 
 #define STATE_ESTABLISHED 1
 #define STATE_CLOSE_WAIT  8
 #define STATE_LISTEN	  10
 #define ROWS_MAX	  2000000 /* of a table: more connections than a node has */
-#define ENVIRON_MAX	  (1u << 20)
 
 /* --- the table -------------------------------------------------------------------------------- */
 
@@ -183,38 +183,12 @@ unsigned lien_ras_doors(uint32_t pid, uint32_t uid, uint16_t port,
 
 /* --- what the process and its node are like --------------------------------------------------- */
 
-static char *read_environment(uint32_t pid, size_t *size)
-{
-	char path[48], *text = malloc(ENVIRON_MAX + 1);
-	FILE *file;
-
-	snprintf(path, sizeof(path), "/proc/%u/environ", pid);
-	file = text ? fopen(path, "re") : NULL;
-	*size = file ? fread(text, 1, ENVIRON_MAX, file) : 0;
-	if (file)
-		fclose(file);
-	if (text)
-		text[*size] = '\0';
-	return text;
-}
-
-static const char *variable(const char *text, size_t size, const char *name)
-{
-	size_t length = strlen(name);
-	const char *at;
-
-	for (at = text; at && at < text + size; at += strlen(at) + 1)
-		if (!strncmp(at, name, length) && at[length] == '=')
-			return at + length + 1;
-	return NULL;
-}
-
 bool lien_ras_port_of(uint32_t pid, uint16_t *port)
 {
 	size_t size;
-	char *text = read_environment(pid, &size);
-	const char *enable = variable(text, size, "NCCL_RAS_ENABLE"),
-		   *address = variable(text, size, "NCCL_RAS_ADDR"),
+	char *text = lien_environ_read(pid, &size);
+	const char *enable = lien_environ_variable(text, size, "NCCL_RAS_ENABLE"),
+		   *address = lien_environ_variable(text, size, "NCCL_RAS_ADDR"),
 		   *colon = address ? strrchr(address, ':') : NULL;
 	int32_t number = colon ? lien_ras_number(colon + 1) : -1;
 	bool on = !enable || strcmp(enable, "0");

@@ -12,6 +12,7 @@
 #include "agent/worker.h"
 #include "loader/libraries.h"
 #include "loader/symbols.h"
+#include "loader/untrusted.h"
 
 /* Open at a time. Callers in more files than that are shown by their offsets. */
 #define OPEN_MAX_FILES 256
@@ -82,11 +83,11 @@ static int open_same(const struct lien_maps_entry *entry, void *arg)
 		entry->dev_minor != opening->file->dev_minor ||
 		lien_maps_open_path(opening->pid, entry, path, sizeof(path)))
 		return 0;
-	opening->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+	opening->fd = lien_untrusted_open(path, &st);
 	if (opening->fd < 0)
 		return 0;
 	/* The path is not what names the file: it may lead to another by now. */
-	if (!fstat(opening->fd, &st) && S_ISREG(st.st_mode) && st.st_ino == entry->inode)
+	if (st.st_ino == entry->inode)
 		return 1;
 	close(opening->fd);
 	opening->fd = -1;

@@ -17,10 +17,12 @@
 #include "loader/elf_symbols.h"
 #include "loader/follow.h"
 #include "loader/gate.h"
+#include "loader/untrusted.h"
 
 _Static_assert(LIEN_PROBE_CONTROL_MAGIC == LIEN_WIRE_MAGIC, "two names of one number");
 _Static_assert(LIEN_PROBE_CONTROL_VERSION == LIEN_WIRE_VERSION, "two names of one number");
 
+#define FDS_MAX	      65536 /* a process that has more may have a card open */
 #define WAKE_AGAIN_NS 1000000000ull
 #define WAKE_SOON_NS  5000000000ull /* then it is looked at now and then only: it makes no calls */
 
@@ -345,6 +347,7 @@ bool lien_watch_uses_cards(uint32_t pid)
 {
 	char path[40], link[64];
 	struct dirent *entry;
+	unsigned count = 0;
 	bool any = false;
 	ssize_t n;
 	DIR *fds;
@@ -356,7 +359,7 @@ bool lien_watch_uses_cards(uint32_t pid)
 	while (fds && !any && (entry = readdir(fds))) {
 		n = readlinkat(dirfd(fds), entry->d_name, link, sizeof(link) - 1);
 		link[n < 0 ? 0 : n] = '\0';
-		any = !strncmp(link, "/dev/infiniband/uverbs", 22);
+		any = !strncmp(link, "/dev/infiniband/uverbs", 22) || ++count > FDS_MAX;
 	}
 	if (fds)
 		closedir(fds);
@@ -442,7 +445,7 @@ static int control_place(struct lien_tracked *tracked, const struct lien_library
 	lien_maps_read(tracked->pid, find_control, &finding);
 	if (!finding.found)
 		return -ENOENT;
-	fd = lien_library_open(finding.path, &st);
+	fd = lien_untrusted_open(finding.path, &st);
 	if (fd < 0)
 		return fd;
 	err = lien_elf_open(fd, &elf);

@@ -13,6 +13,7 @@
 #include "loader/clock.h"
 #include "loader/hash.h"
 #include "loader/probes_internal.h"
+#include "loader/untrusted.h"
 #include "loader/uprobe_multi.h"
 
 struct lien_attached *lien_attached_new(const char *name)
@@ -313,7 +314,7 @@ int lien_probes_attach(
 	char fd_path[32];
 	int fd, err;
 
-	fd = lien_library_open(path, &st);
+	fd = lien_untrusted_open(path, &st);
 	if (fd < 0)
 		return skip(probes, name, &st, fd);
 	err = refused_before(probes, name, &st);

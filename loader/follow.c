@@ -12,6 +12,7 @@
 #include "loader/clock.h"
 #include "loader/close_later.h"
 #include "loader/probes_internal.h"
+#include "loader/untrusted.h"
 #include "loader/uprobe_multi.h"
 
 #define NEVER UINT64_MAX
@@ -104,7 +105,7 @@ int lien_probes_follow(struct lien_probes *probes, uint32_t pid, uint64_t start,
 	following = add(probes);
 	if (!following)
 		return -ENOMEM;
-	fd = lien_library_open(path, &st);
+	fd = lien_untrusted_open(path, &st);
 	if (fd < 0)
 		return fd;
 	*following = (struct lien_following){pid, ++probes->next_attachment, -1};

@@ -13,6 +13,7 @@
 #include "loader/close_later.h"
 #include "loader/probes_internal.h"
 #include "loader/threads.h"
+#include "loader/untrusted.h"
 #include "loader/uprobe_multi.h"
 
 bool lien_probes_can_gate(const struct lien_probes *probes)
@@ -140,7 +141,7 @@ int lien_probes_gate_file(struct lien_probes *probes, uint32_t pid, enum lien_li
 
 	if (!gate)
 		return -ENOENT;
-	fd = lien_library_open(path, &st);
+	fd = lien_untrusted_open(path, &st);
 	if (fd < 0)
 		return fd;
 	file.device = st.st_dev;

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "loader/inject_internal.h"
+#include "loader/untrusted.h"
 
 #define KCMP_VM 1
 
@@ -127,15 +128,15 @@ static int check_rights(struct lien_inject *inject, const char *text)
 static int check_class(struct lien_inject *inject)
 {
 	unsigned char head[EI_NIDENT];
+	struct stat st;
 	char path[32];
 	ssize_t n;
 	int fd;
 
 	snprintf(path, sizeof(path), "/proc/%u/exe", inject->pid);
-	fd = open(path, O_RDONLY | O_CLOEXEC);
+	fd = lien_untrusted_open(path, &st);
 	if (fd < 0)
-		return lien_inject_fail(
-			inject, -errno, "cannot open %s: %s", path, strerror(errno));
+		return lien_inject_fail(inject, fd, "cannot open %s: %s", path, strerror(-fd));
 	n = pread(fd, head, sizeof(head), 0);
 	close(fd);
 	if (n == sizeof(head) && !memcmp(head, ELFMAG, SELFMAG) && head[EI_CLASS] == ELFCLASS64)
@@ -165,7 +166,7 @@ static int check_proc(struct lien_inject *inject)
 	char path[48];
 
 	snprintf(path, sizeof(path), "/proc/%u/root/proc/self", inject->pid);
-	if (!lstat(path, &st) || errno != ENOENT)
+	if (lien_untrusted_lstat(path, &st) != -ENOENT)
 		return 0;
 	return lien_inject_fail(inject, -ENOENT,
 		"process %u sees no /proc, through which the control library is loaded: mount it "

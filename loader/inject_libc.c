@@ -16,6 +16,7 @@
 #include "loader/elf_symbols.h"
 #include "loader/inject_internal.h"
 #include "loader/libraries.h"
+#include "loader/untrusted.h"
 
 #define LIBC_MINOR_MIN 31
 #define LIBC_SIZE_MAX  (64 << 20)
@@ -162,7 +163,7 @@ static int find_in(const struct mapped *mapped, const struct wanted *wanted, uns
 
 	if (!mapped->start)
 		return 0;
-	fd = lien_library_open(mapped->path, &st);
+	fd = lien_untrusted_open(mapped->path, &st);
 	if (fd < 0)
 		return fd;
 	err = lien_elf_open(fd, &elf);
@@ -208,7 +209,7 @@ static int find_pieces(struct lien_inject *inject, const struct mapped *libc, ui
 		return -ENOENT;
 	at = memmem(head, sizeof(head), call, sizeof(call));
 	inject->syscall_ret = at ? getpid_at + ((unsigned char *)at - head) : 0;
-	fd = lien_library_open(libc->path, &st);
+	fd = lien_untrusted_open(libc->path, &st);
 	if (fd < 0)
 		return fd;
 	image = st.st_size < LIBC_SIZE_MAX ? malloc(st.st_size) : NULL;
@@ -329,7 +330,7 @@ int lien_inject_find_control(struct lien_inject *inject)
 		return err;
 	if (!layout->control.start)
 		goto out;
-	fd = lien_library_open(layout->control.path, &st);
+	fd = lien_untrusted_open(layout->control.path, &st);
 	err = fd < 0 ? fd : lien_elf_open(fd, &elf);
 	if (fd >= 0)
 		close(fd);

@@ -16,6 +16,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "loader/untrusted.h"
+
 extern char **environ;
 
 /* The stem's hash is what auditwheel appends to libraries that it copies into a Python wheel. */
@@ -118,32 +120,6 @@ char *lien_library_text(const char *path)
 	return text;
 }
 
-/*
- * What is no file is not even opened, and nothing is waited for: a process may give our names to a
- * pipe that nobody writes to, or hold a lease on the file.
- */
-int lien_library_open(const char *path, struct stat *st)
-{
-	char fd_path[32];
-	int fd, place;
-
-	place = open(path, O_PATH | O_CLOEXEC);
-	if (place < 0)
-		return -errno;
-	snprintf(fd_path, sizeof(fd_path), "/proc/self/fd/%d", place);
-	if (fstat(place, st)) {
-		fd = -errno;
-	} else if (!S_ISREG(st->st_mode)) {
-		fd = -ESPIPE;
-	} else {
-		fd = open(fd_path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-		if (fd < 0)
-			fd = -errno;
-	}
-	close(place);
-	return fd;
-}
-
 static bool same(const struct identity *a, const struct identity *b)
 {
 	if (a->inode != b->inode)
@@ -187,7 +163,7 @@ static int consider(struct search *search, const char *path, const char *open_pa
 	int fresh;
 
 	file.library = lien_library_of(path);
-	if (!file.library || stat(open_path, &st))
+	if (!file.library || lien_untrusted_stat(open_path, &st))
 		return 0;
 	fresh = remember(search, open_path, &st);
 	if (fresh <= 0)

@@ -8,7 +8,6 @@
 
 #include <stdbool.h>
 #include <stdint.h>
-#include <sys/stat.h>
 #include <sys/types.h>
 
 #include <lien/calls.h>
@@ -26,10 +25,6 @@ const char *lien_library_name(enum lien_library library);
 /* A copy of a path that can be shown: what is no ASCII becomes '?'. To be freed; NULL: no memory.
  */
 char *lien_library_text(const char *path);
-
-/* Opens a file for reading and says what it is; never waits. -ESPIPE: not a regular file;
- * -EWOULDBLOCK: a process holds a lease on it; -errno. */
-int lien_library_open(const char *path, struct stat *st);
 
 struct lien_library_file {
 	enum lien_library library;

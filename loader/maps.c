@@ -9,6 +9,8 @@
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 
+#include "loader/untrusted.h"
+
 static bool take_number(char **at, int base, char end, uint64_t *value)
 {
 	char *stop;
@@ -117,7 +119,8 @@ static bool same_file(const char *path, const struct lien_maps_entry *mapping)
 {
 	struct stat st;
 
-	return !stat(path, &st) && S_ISREG(st.st_mode) && st.st_ino == mapping->inode;
+	return !lien_untrusted_stat(path, &st) && S_ISREG(st.st_mode) &&
+	       st.st_ino == mapping->inode;
 }
 
 static int open_path(pid_t pid, const struct lien_maps_entry *mapping, char *path, size_t size)
@@ -129,7 +132,7 @@ static int open_path(pid_t pid, const struct lien_maps_entry *mapping, char *pat
 		(unsigned long long)mapping->start, (unsigned long long)mapping->end);
 	if (n >= (int)size)
 		return -ENAMETOOLONG;
-	if (!stat(path, &st) && S_ISREG(st.st_mode))
+	if (!lien_untrusted_stat(path, &st) && S_ISREG(st.st_mode))
 		return 0;
 	if (mapping->path[0] != '/')
 		return -ENOENT;

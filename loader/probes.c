@@ -13,6 +13,7 @@
 
 #include "loader/elf_symbols.h"
 #include "loader/probes_internal.h"
+#include "loader/untrusted.h"
 #include "loader/uprobe_multi.h"
 
 static int on_record(void *context, void *data, size_t size)
@@ -331,7 +332,7 @@ int lien_probes_add_control_file(struct lien_probes *probes, const char *path)
 	uint64_t inode;
 	int fd, err;
 
-	fd = lien_library_open(path, &st);
+	fd = lien_untrusted_open(path, &st);
 	if (fd < 0)
 		return fd;
 	err = control_layout(fd, &layout);

@@ -82,7 +82,7 @@ int lien_probes_clean(const char *socket);
 /*
  * Attaches to all calls that the file has, once per inode, also of one that several overlays show;
  * cuInit last. 0 also when it was attached before. -ENOEXEC, -EBADMSG: no x86-64 library; -ENODATA:
- * none of the calls; those of lien_library_open(); -errno. The file is then one of
+ * none of the calls; those of lien_untrusted_open(); -errno. The file is then one of
  * lien_probes_skipped().
  */
 int lien_probes_attach(

@@ -106,14 +106,14 @@ class JobImage(Image):
             LIBRARIES + "/libcuda.so.1": os.path.join(SOFTCUDA, "libcuda.so.1"),
             "/usr/bin/prog_driver": program("prog_driver"), INSIDE: CONTROL}, [session.devices])
 
-    def job(self, kind, argv, preload=False, **more):
+    def job(self, kind, argv, preload=False, bind=(), **more):
         environment = {name: value for name, value in self.session.environment.items()
                        if name.startswith("LIEN_SOFTCUDA_")}
         environment["LD_LIBRARY_PATH"] = LIBRARIES
         if preload:
             environment["LD_PRELOAD"] = INSIDE
         devices = self.session.devices
-        return self.run(kind, argv, environment, binds=[[devices, devices]], **more)
+        return self.run(kind, argv, environment, binds=[[devices, devices], *bind], **more)
 
     def driver(self, kind, init=True, **more):
         driver = Driver(self.job(kind, ["/usr/bin/prog_driver"], **more))

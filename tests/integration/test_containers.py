@@ -9,6 +9,7 @@ See lien_test.py for what it needs.
 import os
 import shutil
 import sys
+import tty
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -264,6 +265,79 @@ def test_without_proc():
                                 "stage: it sees no /proc: mount one in its container" % job.pid)
             job.verify(0x2d)
             job.end(session)
+
+
+GPU = "GPU-11111111-2222-3333-4444-555555555555"
+
+
+def driver_folder(session, name, plant):
+    """What the user of a container has there as /proc/driver: plant(path) makes the file that tells
+    a GPU's name."""
+    folder = session.path(name)
+    gpu = folder + "/nvidia/gpus/0000:01:00.0"
+    os.makedirs(gpu)
+    plant(gpu + "/information")
+    return [folder, "/proc/driver"]
+
+
+def terminal_of(pid):
+    with open("/proc/%d/stat" % pid) as stat:
+        return int(stat.read().rsplit(")", 1)[1].split()[4])
+
+
+@case(90)
+def test_files_that_a_container_plants():
+    """Where the driver tells the names of its GPUs, a container has pipes, terminals and links: the
+    agent reads files alone, and none outside of that container."""
+    with Containers() as session:
+        secret = session.path("root's.fifo")
+        os.mkfifo(secret, 0o600)
+        pipe = os.open(secret, os.O_RDWR | os.O_NONBLOCK)
+        own = session.path("user's.fifo")
+        os.mkfifo(own, 0o666)
+        own_pipe = os.open(own, os.O_RDWR | os.O_NONBLOCK)
+        master, slave = os.openpty()
+        tty.setraw(slave)
+        os.chmod(os.ttyname(slave), 0o666)
+        outside = session.path("outside")
+        told = "Model: \t\t H200\nGPU UUID: \t\t %s\n" % GPU
+
+        def file(path):
+            with open(path, "w") as information:
+                information.write(told)
+        file(outside)
+
+        def link_to(target):
+            return lambda path: os.symlink(target, path)
+
+        def empty(path):
+            with open(path, "w"):
+                pass
+        session.start_agent()
+        for name, kind in kinds("a user's", "root's"):
+            image = session.probed_image(name.replace(" ", "-"), kind)
+            for what, plant, binds, read in (
+                    ("a file", file, [], True), ("a link", link_to(outside), [], False),
+                    ("a link to a pipe", link_to(secret), [], False),
+                    ("a pipe", empty, [own], False),
+                    ("a terminal", empty, [os.ttyname(slave)], False),
+                    ("a link to nothing", link_to("information"), [], False)):
+                os.write(pipe, b"root's")
+                os.write(own_pipe, b"user's")
+                os.write(master, b"GPU UUID: %s\n" % GPU.encode())
+                place = driver_folder(session, "%s %s" % (name, what), plant)
+                inside = place[1] + "/nvidia/gpus/0000:01:00.0/information"
+                job = Job(image.driver(kind, bind=[place, *[[path, inside] for path in binds]]))
+                session.known(job.pid)
+                names = [gpu["uuid"] for gpu in session.ask("mem", "--explain")["gpus"]]
+                equal(GPU in names, read, "%s, %s: the name is known, of %s" % (name, what, names))
+                equal(terminal_of(session.agent.pid), 0, "the agent's controlling terminal")
+                equal((os.read(pipe, 100), os.read(own_pipe, 100), os.read(slave, 100)[:3]),
+                      (b"root's", b"user's", b"GPU"), "what was to be read, after %s" % what)
+                job.end(session)
+        os.close(slave)
+        os.close(master)
+        session.ask("ps")
 
 
 if __name__ == "__main__":
