@@ -200,13 +200,21 @@ static void signal_ready(struct lien_source *source, uint32_t events)
 
 static int watch_signals(struct lien_agent *agent)
 {
+	/* What a terminal, a limit or a mistake sends must not end the agent: it holds the state of
+	 * every job on the node. SIGTSTP and SIGQUIT are left to those who type them. */
+	static const int ignored[] = {SIGHUP, SIGPIPE, SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM,
+		SIGPROF, SIGIO, SIGPWR, SIGSTKFLT, SIGTTIN, SIGTTOU, SIGXFSZ};
 	sigset_t set;
+	size_t i;
 
 	sigemptyset(&set);
 	sigaddset(&set, SIGTERM);
 	sigaddset(&set, SIGINT);
 	sigprocmask(SIG_BLOCK, &set, NULL);
-	signal(SIGPIPE, SIG_IGN);
+	for (i = 0; i < sizeof(ignored) / sizeof(ignored[0]); i++)
+		signal(ignored[i], SIG_IGN);
+	for (i = SIGRTMIN; i <= (size_t)SIGRTMAX; i++)
+		signal(i, SIG_IGN);
 	agent->signals.fd = signalfd(-1, &set, SFD_CLOEXEC);
 	agent->signals.ready = signal_ready;
 	return agent->signals.fd < 0 ? -errno : lien_agent_watch(agent, &agent->signals, EPOLLIN);

@@ -13,7 +13,7 @@ import sys
 os.environ.setdefault("TEST_BIN", os.path.join(os.environ.get("BUILD", "build"), "tests/integration"))
 
 from lien_test import (  # noqa: E402
-    MIB, SOFTNCCL, Driver, Session, alive, case, check, equal, main, program, state_of,
+    LIEN, MIB, SOFTNCCL, Driver, Session, alive, case, check, equal, main, program, state_of,
     wait_for)
 
 
@@ -379,6 +379,44 @@ def is_probed(session):
 def in_root(session, root, *prefix):
     return session.driver(control=False, init=False, prefix=[*prefix, "chroot", root],
                           LD_LIBRARY_PATH="/usr/lib/x86_64-linux-gnu")
+
+
+# Sent by a terminal that is closed, by limits or by mistake.
+HARMLESS = [signal.SIGHUP, signal.SIGPIPE, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM,
+            signal.SIGVTALRM, signal.SIGPROF, signal.SIGIO, signal.SIGPWR, signal.SIGSTKFLT,
+            signal.SIGTTIN, signal.SIGTTOU, signal.SIGXFSZ, signal.SIGCHLD, signal.SIGWINCH,
+            signal.SIGURG, signal.SIGCONT, *range(signal.SIGRTMIN, signal.SIGRTMAX + 1)]
+
+
+@case(30)
+def test_signals_to_the_agent():
+    with Session() as session:
+        agent = session.start_agent()
+        for number in HARMLESS:
+            agent.signal(number)
+            session.ask("status")
+            check(agent.popen.poll() is None and state_of(agent.pid) in "SR", "after", number)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            agent.signal(number)
+            equal(agent.wait(), 0, "exit status after %s: %s" % (number, agent.said()))
+            agent = session.start_agent()
+
+
+@case(30)
+def test_terminal_of_the_agent_is_closed():
+    """As when the window is closed in which it runs."""
+    with Session() as session:
+        master, slave = os.openpty()
+        session.agent = session.spawn([
+            sys.executable, "-c", "import os,sys; os.open(sys.argv[1], os.O_RDWR); "
+            "os.execv(sys.argv[2], sys.argv[2:])", os.ttyname(slave), LIEN, "agent", "--no-prepare"])
+        wait_for("it is ready", lambda: " ready: " in session.agent.said())
+        with open("/proc/%d/stat" % session.agent.pid) as stat:
+            check(stat.read().rsplit(")", 1)[1].split()[4] != "0", "it has no controlling terminal")
+        os.close(slave)
+        os.close(master)
+        session.ask("status")
+        check(session.agent.popen.poll() is None, "it ended with its terminal")
 
 
 @case(60)
