@@ -25,7 +25,9 @@
 #include "agent/sites.h"
 #include "agent/walks.h"
 #include "loader/gate.h"
+#include "loader/timeout.h"
 
+#define LOOP_WAIT_MS 20 /* for what a job can hold up */
 #define TICK_MS	     1000
 #define TICK_FAST_MS 20 /* while something is awaited */
 #define TICK_REST_MS 1	/* while a job is being brought to rest */
@@ -364,8 +366,10 @@ static int start(struct lien_agent *agent, const struct lien_agent_config *confi
 /* What was needed to begin is not needed to go on. */
 static void give_up_rights(const struct lien_agent *agent)
 {
-	int kept = lien_privileges_try_drop(
-		!strcmp(lien_probes_method(agent->probes), "uprobe-multi"));
+	int kept;
+
+	lien_timeout_dismiss();
+	kept = lien_privileges_try_drop(!strcmp(lien_probes_method(agent->probes), "uprobe-multi"));
 
 	if (kept == 1)
 		lien_log(5, "this kernel lets nobody attach probes one by one without "
@@ -397,6 +401,7 @@ int lien_agent_run(const struct lien_agent_config *config)
 	err = start(agent, config);
 	if (!err) {
 		give_up_rights(agent);
+		lien_timeout_set(LOOP_WAIT_MS);
 		lien_log(6, "ready: pid %d, socket %s, probes by %s", getpid(), config->socket,
 			lien_probes_method(agent->probes));
 		loop(agent);

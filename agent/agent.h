@@ -44,6 +44,7 @@ struct lien_tracked {
 	uint64_t t_lost;		 /* last time that events of it were lost */
 	uint64_t t_reread, reread_delay; /* not to be read by itself before; and then */
 	struct lien_ordinals *ordinals;	 /* NULL: not known */
+	bool unread;			 /* its mappings could not be read in time */
 	bool ending;			 /* the order to end is under way */
 	bool preparing;			 /* an order for its host arena is under way */
 	uint64_t preparing_bytes;	 /* then: what is missing, of which it adds a part */

@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include "agent/gate.h"
@@ -18,6 +17,7 @@
 #include "loader/calls.h"
 #include "loader/follow.h"
 #include "loader/gate.h"
+#include "loader/untrusted.h"
 
 #define PASSES_MAX 256
 
@@ -83,13 +83,12 @@ static bool is_trampoline(uint32_t pid, uint64_t address)
 static bool may_be_inside(uint32_t pid, const struct lien_probe_thread *thread)
 {
 	uint64_t sp, word = 0;
-	struct iovec to = {&word, sizeof(word)}, from = {(void *)thread->sp, sizeof(word)};
 
 	if (thread->inside)
 		return true;
 	if (!thread->sp || (stack_of(pid, thread->tid, &sp) && sp > thread->sp))
 		return false;
-	return process_vm_readv(pid, &to, 1, &from, 1, 0) == sizeof(word) &&
+	return lien_untrusted_memory(pid, thread->sp, &word, sizeof(word)) == sizeof(word) &&
 	       (word == thread->caller || is_trampoline(pid, word));
 }
 

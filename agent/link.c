@@ -16,6 +16,7 @@
 
 #include <lien/pass_fds.h>
 #include "agent/link.h"
+#include "loader/untrusted.h"
 
 #define DROPPED_AT_ONCE 64
 
@@ -31,12 +32,10 @@ struct lien_link {
 int lien_link_state(
 	uint32_t pid, const struct lien_control_place *place, struct lien_control_state *state)
 {
-	struct iovec local = {state, sizeof(*state)};
-	struct iovec remote = {(void *)place->state, sizeof(*state)};
-	ssize_t n = process_vm_readv(pid, &local, 1, &remote, 1, 0);
+	ssize_t n = lien_untrusted_memory(pid, place->state, state, sizeof(*state));
 
 	if (n != sizeof(*state))
-		return n < 0 ? -errno : -EFAULT;
+		return n < 0 ? (int)n : -EFAULT;
 	if (state->magic == LIEN_WIRE_MAGIC_ENDED)
 		return -ENOTCONN;
 	if (state->magic != LIEN_WIRE_MAGIC)

@@ -23,7 +23,7 @@ struct lien_control_place {
 
 /* Reads lien_control_state. -EAGAIN: its constructor has not run yet; -EPROTO: another version;
  * -ENOTCONN: it is at its end (LIEN_WIRE_END);
- * -ESRCH, -EPERM. */
+ * -ESRCH, -EPERM, -ETIMEDOUT: see loader/untrusted.h. */
 int lien_link_state(
 	uint32_t pid, const struct lien_control_place *place, struct lien_control_state *state);
 

@@ -6,17 +6,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "agent/agent.h"
+#include "loader/untrusted.h"
 
-#define TRIES	 4  /* the kernel chooses which process answers, perhaps one of another job */
-#define TRIES_S	 15 /* none is begun later */
-#define PAGE	 4096u
-#define PAGES	 16    /* that are read at a time */
-#define ROWS_MAX 16384 /* of one process */
+#define TRIES	 4	/* the kernel chooses which process answers, perhaps one of another job */
+#define TRIES_S	 15	/* none is begun later */
+#define PIECE	 65536u /* of memory, that is read at a time */
+#define ROWS_MAX 16384	/* of one process */
 
 /* --- the subjects ----------------------------------------------------------------------------- */
 
@@ -266,28 +265,18 @@ static void ask_round(struct round *round)
 
 /* --- the processes' memory -------------------------------------------------------------------- */
 
-/* How much of it can be read, from the beginning; whole pages, so that what can is. */
+/* How much of it can be read, from the beginning; no more than the structure has. */
 static size_t read_memory(uint32_t pid, uint64_t address, uint8_t *memory, size_t size)
 {
-	struct iovec from[PAGES], to;
-	size_t done = 0, asked, piece;
-	unsigned n;
+	size_t done = 0, piece;
 	ssize_t got;
 
 	while (done < size) {
-		for (n = 0, asked = 0; n < PAGES && done + asked < size; n++) {
-			piece = PAGE - (address + done + asked) % PAGE;
-			if (piece > size - done - asked)
-				piece = size - done - asked;
-			from[n] =
-				(struct iovec){(void *)(uintptr_t)(address + done + asked), piece};
-			asked += piece;
-		}
-		to = (struct iovec){memory + done, asked};
-		got = process_vm_readv(pid, &to, 1, from, n, 0);
+		piece = size - done < PIECE ? size - done : PIECE;
+		got = lien_untrusted_memory(pid, address + done, memory + done, piece);
 		if (got > 0)
 			done += got;
-		if (got != (ssize_t)asked || lien_ras_structure(memory, done))
+		if (got != (ssize_t)piece || lien_ras_structure(memory, done))
 			break;
 	}
 	return done;

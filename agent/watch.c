@@ -161,11 +161,14 @@ static int read_entry(const struct lien_maps_entry *entry, void *arg)
 
 /* The libraries that were mapped before the process came to our notice. Those that the kernel side
  * has told of keep the time at which they were mapped. */
-static void read_libraries(struct lien_agent *agent, const struct lien_process *process)
+static void read_libraries(struct lien_agent *agent, struct lien_process *process)
 {
 	struct reading reading = {agent, process->pid, process->start, false, false};
+	bool late = lien_maps_read(process->pid, read_entry, &reading) == -ETIMEDOUT;
+	struct lien_tracked *tracked = late ? lien_watch_track(agent, process) : process->agent;
 
-	lien_maps_read(process->pid, read_entry, &reading);
+	if (tracked)
+		tracked->unread = late;
 }
 
 static void command_of(uint32_t pid, char *command, size_t size)
@@ -663,6 +666,9 @@ void lien_watch_tick(struct lien_agent *agent)
 	agent->waking = 0;
 	for (process = lien_graph_first(agent->graph); process;
 		process = lien_graph_next(process)) {
+		tracked = process->agent;
+		if (tracked && tracked->unread)
+			read_libraries(agent, process);
 		if (process->presence == LIEN_CONTROL_READY || !process->cuda)
 			continue;
 		look_for_control(agent, process);

@@ -60,8 +60,8 @@ typedef int (*lien_maps_fn)(const struct lien_maps_entry *mapping, void *arg);
 /*
  * The mappings of one process, also of one whose first thread has ended, in the order of their
  * addresses; pid 0 is the caller. Returns 0,
- * what fn returned, -ESRCH when the process is gone (it may have gone in the middle), or another
- * -errno.
+ * what fn returned, -ESRCH when the process is gone (it may have gone in the middle), -ETIMEDOUT
+ * when it holds up whoever reads them (loader/timeout.h), or another -errno.
  */
 int lien_maps_read(pid_t pid, lien_maps_fn fn, void *arg);
 

@@ -75,29 +75,19 @@ static pid_t other_thread(pid_t pid)
 static int read_maps(pid_t pid, lien_maps_fn fn, void *arg, unsigned *lines)
 {
 	struct lien_maps_entry mapping;
-	char path[32], *line = NULL;
-	size_t size = 0;
-	FILE *file;
+	char *text = NULL, *rest, *line;
+	ssize_t length = lien_untrusted_maps(pid, &text);
 	int err = 0;
 
-	if (pid)
-		snprintf(path, sizeof(path), "/proc/%d/maps", pid);
-	else
-		strcpy(path, "/proc/self/maps");
-	file = fopen(path, "re");
-	if (!file)
-		return errno == ENOENT ? -ESRCH : -errno;
-	errno = 0;
-	while (!err && getline(&line, &size, file) >= 0) {
+	if (length < 0)
+		return length == -ENOENT ? -ESRCH : (int)length;
+	rest = text;
+	while (!err && (line = strsep(&rest, "\n")) && *line) {
 		(*lines)++;
 		if (lien_maps_parse(line, &mapping))
 			err = fn(&mapping, arg);
-		errno = 0;
 	}
-	if (!err && !feof(file))
-		err = errno ? -errno : -EIO;
-	free(line);
-	fclose(file);
+	free(text);
 	return err;
 }
 

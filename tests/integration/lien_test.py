@@ -104,6 +104,10 @@ def foreign_agents():
     found = []
     for entry in filter(str.isdigit, os.listdir(OUTSIDE)) if OUTSIDE else ():
         try:
+            # Its name first: a process can keep readers of its command line waiting.
+            with open("%s/%s/comm" % (OUTSIDE, entry), "rb") as file:
+                if file.read() != b"lien\n":
+                    continue
             with open("%s/%s/cmdline" % (OUTSIDE, entry), "rb") as file:
                 words = file.read().split(b"\0")
             if len(words) < 2 or os.path.basename(words[0]) != b"lien" or words[1] != b"agent":

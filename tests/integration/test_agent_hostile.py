@@ -518,6 +518,75 @@ def test_library_deleted_while_mapped():
               (False, 2 * MIB), "a process that ran before the agent, its library deleted")
 
 
+# File systems of users
+
+USER = 54323
+CONTROL_LIBRARY = """
+char lien_control_state[8192] __attribute__((aligned(4096))) = {1};
+"""
+
+
+def fuse(session, *how):
+    """A process of USER that holds up whoever looks at it (prog_fuse.c)."""
+    place = session.path("fuse-" + how[0])
+    os.makedirs(place, exist_ok=True)
+    os.chmod(session.folder, 0o755)
+    os.chown(place, USER, USER)
+    process = session.spawn([program("prog_fuse"), place, USER, *how])
+    equal(process.line(), "ready", "prog_fuse: " + process.said())
+    return process
+
+
+def no_fuse():
+    """Why there is none here, or None."""
+    with open("/proc/filesystems") as known:
+        return None if "\tfuse\n" in known.read() else "the kernel has no FUSE"
+
+
+def moved(session, driver, va):
+    """Others are served as ever."""
+    session.ready(driver.pid)
+    for kind in ("offload", "restore"):
+        more = ["--owner", "all", "--pid", driver.pid] if kind == "offload" else []
+        equal(session.ask(kind, *more)["bytes"], 2 * MIB, kind)
+    equal(driver("check", va, 2 * MIB, 0x5c), 0, "wrong bytes")
+
+
+@case(120)
+def test_memory_that_a_user_serves():
+    """The page where the control library says how to reach it is never delivered."""
+    if no_fuse():
+        print("   skipped: %s" % no_fuse())
+        return
+    with Session() as session:
+        os.mkdir(session.path("lib"))
+        library = session.path("lib/liblien-control.so")
+        subprocess.run([os.environ.get("CC") or "cc", "-x", "c", "-", "-shared", "-fPIC", "-o",
+                        library], input=CONTROL_LIBRARY, text=True, check=True)
+        for before in (False, True):  # the agent
+            if not before:
+                start(session)
+            hostile = [fuse(session, "state", library, CUDA) for _ in range(6)]
+            if not before:
+                for process in hostile:
+                    session.known(process.pid)
+            if before:
+                start(session)
+            driver = session.driver()
+            _, va = driver("make", 2 * MIB, 0)
+            driver("fill", va, 2 * MIB, 0x5c)
+            moved(session, driver, va)
+            outcome = session.lien("attach", hostile[0].pid)
+            check(outcome.code == 1, outcome)
+            views(session)
+            moved(session, driver, va)
+            for process in hostile:
+                process.end()
+            session.forgotten(*[process.pid for process in hostile])
+            driver.end()
+            session.stop_agent()
+
+
 # Many processes
 
 STORM = """
