@@ -114,8 +114,8 @@ struct lien_agent {
 	LIST_HEAD(, lien_compare) compares;
 	LIST_HEAD(, lien_attach) attaches;
 	LIST_HEAD(, lien_detach) detaches;
-	struct lien_worker *injector; /* NULL: not needed yet */
-	int control;		      /* the control library's file; -1: not installed */
+	LIST_HEAD(, lien_injector) injectors; /* attach.c */
+	int control;			      /* the control library's file; -1: not installed */
 
 	struct lien_journal *journal; /* NULL: none is kept */
 	char *journal_path;

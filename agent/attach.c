@@ -44,6 +44,14 @@ struct lien_attach {
 	struct part part[];
 };
 
+/* A user's processes are injected into one after the other: one that takes its time keeps those of
+ * others waiting no longer. */
+struct lien_injector {
+	LIST_ENTRY(lien_injector) next;
+	uint32_t uid;
+	struct lien_worker *worker;
+};
+
 struct inject {
 	struct lien_job job;
 	struct lien_attach *attach;
@@ -316,6 +324,27 @@ static void done(struct lien_agent *agent, struct lien_job *job)
 	drop(job);
 }
 
+int lien_attach_submit(struct lien_agent *agent, uint32_t uid, struct lien_job *job)
+{
+	struct lien_injector *injector;
+	int err;
+
+	LIST_FOREACH (injector, &agent->injectors, next)
+		if (injector->uid == uid)
+			return lien_worker_submit(injector->worker, job);
+	injector = calloc(1, sizeof(*injector));
+	if (!injector)
+		return -ENOMEM;
+	injector->uid = uid;
+	err = lien_worker_new(agent, &injector->worker);
+	if (err) {
+		free(injector);
+		return err;
+	}
+	LIST_INSERT_HEAD(&agent->injectors, injector, next);
+	return lien_worker_submit(injector->worker, job);
+}
+
 static int submit(struct lien_attach *attach, unsigned part)
 {
 	struct lien_agent *agent = attach->agent;
@@ -336,9 +365,8 @@ static int submit(struct lien_attach *attach, unsigned part)
 	else if (inject->library < 0)
 		err = agent->control < 0 ? -ENOENT : -EMFILE;
 	else
-		err = agent->injector ? 0 : lien_worker_new(agent, &agent->injector);
-	if (!err)
-		err = lien_worker_submit(agent->injector, &inject->job);
+		err = lien_attach_submit(
+			agent, process_of(attach, &attach->part[part])->uid, &inject->job);
 	if (err)
 		drop(&inject->job);
 	return err;
@@ -496,10 +524,15 @@ void lien_attach_tick(struct lien_agent *agent)
 
 void lien_attach_stop(struct lien_agent *agent)
 {
+	struct lien_injector *injector;
 	struct lien_attach *attach;
 
-	lien_worker_free(agent->injector); /* its jobs name what follows */
-	agent->injector = NULL;
+	/* Their jobs name what follows. */
+	while ((injector = LIST_FIRST(&agent->injectors))) {
+		LIST_REMOVE(injector, next);
+		lien_worker_free(injector->worker);
+		free(injector);
+	}
 	while ((attach = LIST_FIRST(&agent->attaches)))
 		attach_free(attach);
 }

@@ -7,6 +7,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "agent/attach.h"
 #include "agent/detach.h"
 #include "agent/worker.h"
 
@@ -85,10 +86,8 @@ int lien_eject_submit(struct lien_agent *agent, const struct lien_process *proce
 		.library = *library};
 	if (eject->pidfd < 0 || lien_watch_has_ended(process->pid, process->start))
 		err = -ESRCH;
-	else if (!agent->injector)
-		err = lien_worker_new(agent, &agent->injector);
-	if (!err)
-		err = lien_worker_submit(agent->injector, &eject->job);
+	else
+		err = lien_attach_submit(agent, process->uid, &eject->job);
 	if (err)
 		drop(&eject->job);
 	return err;

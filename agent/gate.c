@@ -5,6 +5,8 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "loader/calls.h"
 #include "loader/follow.h"
@@ -319,6 +321,21 @@ static void name_unheld(struct lien_agent *agent)
 	}
 }
 
+/* By descriptor: the number may be another process's by now. 0 or -errno. */
+static int end_process(const struct lien_process *process)
+{
+	int pidfd = syscall(SYS_pidfd_open, process->pid, 0), err = 0;
+
+	if (pidfd < 0)
+		return -errno;
+	if (!lien_watch_runs(process->pid, process->start))
+		err = -ESRCH;
+	else if (syscall(SYS_pidfd_send_signal, pidfd, SIGABRT, NULL, 0))
+		err = -errno;
+	close(pidfd);
+	return err;
+}
+
 void lien_gate_tick(struct lien_agent *agent)
 {
 	struct lien_selection selection = {.pids_count = 1};
@@ -339,10 +356,10 @@ void lien_gate_tick(struct lien_agent *agent)
 	call = lien_calls_name(first.held.call);
 	first.tracked->t_use = lien_now_ns() + AGAIN_NS;
 	if (first.on_use == LIEN_ON_USE_FAIL) {
-		err = kill(pid, SIGABRT) ? errno : 0;
+		err = end_process(lien_graph_process(agent->graph, pid));
 		lien_log(4, "process %u needs memory that is away, in %s: %s%s", pid, call,
 			err ? "it cannot be ended: " : "ended by SIGABRT, as asked",
-			err ? strerror(err) : "");
+			err ? strerror(-err) : "");
 		return;
 	}
 	lien_log(5, "process %u needs memory that is away, in %s: restoring", pid, call);

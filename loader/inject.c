@@ -4,22 +4,22 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
-#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "loader/clock.h"
 #include "loader/inject_internal.h"
+#include "loader/timeout.h"
 
-#define AUXV_SIZE 1024
-#define TRIES	  3
+#define AUXV_SIZE   1024
+#define TRIES	    3
+#define CLEAR_UP_MS 3000 /* what was begun may end later than it should */
 
 bool lien_inject_late(const struct lien_inject *inject)
 {
@@ -41,23 +41,6 @@ int lien_inject_read(const struct lien_inject *inject, uint64_t address, void *t
 	ssize_t n = pread(inject->mem, to, size, address);
 
 	return n == (ssize_t)size ? 0 : -EFAULT;
-}
-
-/*
- * Not through the open memory: to open that for writing, other users' takes CAP_DAC_OVERRIDE, which
- * the agent gives up. But it can be read only while it is the process's: another program has not
- * begun in its place.
- */
-int lien_inject_write(
-	const struct lien_inject *inject, uint64_t address, const void *from, size_t size)
-{
-	struct iovec local = {(void *)from, size}, remote = {(void *)address, size};
-	char byte;
-
-	if (lien_inject_read(inject, address, &byte, 1))
-		return -EFAULT;
-	return process_vm_writev(inject->pid, &local, 1, &remote, 1, 0) == (ssize_t)size ? 0
-											 : -EFAULT;
 }
 
 bool lien_inject_over(const struct lien_inject *inject)
@@ -172,8 +155,8 @@ static uint64_t make_region(struct lien_inject *inject, struct lien_remote *remo
 	}
 	region = result;
 	fill_stub(inject, remote, region, &stub);
-	if (lien_inject_write(inject, region, lien_stub_code, code) ||
-		lien_inject_write(inject, region + LIEN_STUB_CODE, &stub, sizeof(stub)))
+	if (lien_remote_write(remote, region, lien_stub_code, code) ||
+		lien_remote_write(remote, region + LIEN_STUB_CODE, &stub, sizeof(stub)))
 		result = -EFAULT;
 	else
 		result = lien_remote_syscall(remote, failed, SYS_mprotect, region, LIEN_STUB_CODE,
@@ -240,6 +223,7 @@ static int borrow(struct lien_inject *inject, uint64_t *region)
 	struct lien_inject_result *result = inject->result;
 	struct lien_remote *remote = calloc(1, sizeof(*remote));
 	const uint32_t left = 1;
+	struct lien_remote_words words = {.from = &left, .size = sizeof(left)};
 	bool failed = false;
 	int err;
 
@@ -259,12 +243,9 @@ static int borrow(struct lien_inject *inject, uint64_t *region)
 	}
 	if (!err)
 		err = start_thread(inject, remote, region, &failed);
-	if (failed || lien_remote_release(remote)) {
-		if (!err)
-			err = lien_inject_fail_gone(inject);
-	} else if (!err) {
-		lien_inject_write(inject, LIEN_STUB_AT(*region, left), &left, sizeof(left));
-	}
+	words.address = LIEN_STUB_AT(*region, left);
+	if ((failed || lien_remote_release(remote, err ? NULL : &words)) && !err)
+		err = lien_inject_fail_gone(inject);
 	result->thread = remote->tid;
 	result->pause_ns = lien_clock_ns() - remote->borrowed_ns;
 out:
@@ -333,68 +314,104 @@ static int eject_now(struct lien_inject *inject)
 	return err ? err : lien_inject_unload(inject, region);
 }
 
+/* An injection, with all that the thread needs that does it. */
 struct job {
+	struct lien_timeout_work work;
 	struct lien_inject inject;
+	struct lien_inject_result result;
+	struct lien_inject_library library;
+	char why[300];
+	unsigned limit_ms;
+	bool has_pidfd;
 	int err;
 };
 
 /* A thread's tracees go when it ends, also those that it could not let go. */
-static void *work(void *arg)
+static void work(struct lien_timeout_work *work)
 {
-	struct job *job = arg;
-
-	job->err = job->inject.library ? eject_now(&job->inject) : inject_now(&job->inject);
-	return NULL;
-}
-
-static int run(struct job *job, int pidfd, unsigned limit_ms)
-{
+	struct job *job = (struct job *)work;
 	struct lien_inject *inject = &job->inject;
 	uint64_t begun = lien_clock_ns();
-	pthread_t thread;
-	int err;
 
-	inject->deadline_ns = begun + limit_ms * 1000000ull;
-	inject->pidfd = pidfd >= 0 ? fcntl(pidfd, F_DUPFD_CLOEXEC, 0) : -1;
+	inject->deadline_ns = begun + job->limit_ms * 1000000ull;
+	inject->pidfd = job->has_pidfd ? work->fds[0] : -1;
+	inject->library_fd = work->fds_count > job->has_pidfd ? work->fds[job->has_pidfd] : -1;
+	work->fds_count = 0;
 	inject->mem = -1;
-	memset(inject->result, 0, sizeof(*inject->result));
-	if (inject->why_size)
-		inject->why[0] = 0;
-	err = pthread_create(&thread, NULL, work, job);
-	if (err)
-		job->err =
-			lien_inject_fail(inject, -err, "cannot start a thread: %s", strerror(err));
-	else
-		pthread_join(thread, NULL);
+	job->err = inject->library ? eject_now(inject) : inject_now(inject);
+	if (inject->library_fd >= 0)
+		close(inject->library_fd);
 	if (inject->pidfd >= 0)
 		close(inject->pidfd);
 	if (inject->mem >= 0)
 		close(inject->mem);
-	inject->result->total_ns = lien_clock_ns() - begun;
-	return job->err;
+	job->result.total_ns = lien_clock_ns() - begun;
+}
+
+static void drop(struct lien_timeout_work *work)
+{
+	free(work);
+}
+
+static struct job *job_new(uint32_t pid, int pidfd, int library_fd, unsigned limit_ms)
+{
+	struct job *job = calloc(1, sizeof(*job));
+
+	if (!job)
+		return NULL;
+	job->work.run = work;
+	job->work.drop = drop;
+	job->work.ends_thread = true;
+	job->work.more_ms = limit_ms + CLEAR_UP_MS;
+	job->has_pidfd = pidfd >= 0;
+	if (pidfd >= 0)
+		job->work.fds[job->work.fds_count++] = pidfd;
+	if (library_fd >= 0)
+		job->work.fds[job->work.fds_count++] = library_fd;
+	job->limit_ms = limit_ms;
+	job->inject.pid = pid;
+	job->inject.result = &job->result;
+	job->inject.why = job->why;
+	job->inject.why_size = sizeof(job->why);
+	return job;
+}
+
+static int run(struct job *job, struct lien_inject_result *result, char *why, size_t size)
+{
+	uint32_t pid = job->inject.pid;
+	int err;
+
+	memset(result, 0, sizeof(*result));
+	if (!lien_timeout_run(&job->work, pid)) {
+		snprintf(why, size,
+			"process %u keeps whoever looks at its memory waiting, as a file system of "
+			"its user's could: start it with `lien run`",
+			pid);
+		return -ETIMEDOUT;
+	}
+	*result = job->result;
+	snprintf(why, size, "%s", job->why);
+	err = job->err;
+	free(job);
+	return err;
 }
 
 int lien_inject(uint32_t pid, int pidfd, int library_fd, unsigned limit_ms,
 	struct lien_inject_result *result, char *why, size_t size)
 {
-	struct job job = {.inject = {.pid = pid,
-				  .library_fd = library_fd,
-				  .result = result,
-				  .why = why,
-				  .why_size = size}};
+	struct job *job = job_new(pid, pidfd, library_fd, limit_ms);
 
-	return run(&job, pidfd, limit_ms);
+	return job ? run(job, result, why, size) : -ENOMEM;
 }
 
 int lien_eject(uint32_t pid, int pidfd, const struct lien_inject_library *library,
 	unsigned limit_ms, struct lien_inject_result *result, char *why, size_t size)
 {
-	struct job job = {.inject = {.pid = pid,
-				  .library_fd = -1,
-				  .library = library,
-				  .result = result,
-				  .why = why,
-				  .why_size = size}};
+	struct job *job = job_new(pid, pidfd, -1, limit_ms);
 
-	return run(&job, pidfd, limit_ms);
+	if (!job)
+		return -ENOMEM;
+	job->library = *library;
+	job->inject.library = &job->library;
+	return run(job, result, why, size);
 }

@@ -203,14 +203,15 @@ int lien_inject_clear(struct lien_inject *inject)
 int lien_inject_again(struct lien_inject *inject, uint64_t region)
 {
 	uint32_t go = LIEN_STUB_GO;
-	struct lien_stub stub;
+	struct lien_remote_words words = {LIEN_STUB_AT(region, word), &go, sizeof(go)};
+	struct lien_stub stub = {.tid = 0};
 	int err;
 
 	err = lien_inject_wait_for(inject, region, LIEN_STUB_READY, &stub);
-	if (!err) {
-		lien_inject_write(inject, LIEN_STUB_AT(region, word), &go, sizeof(go));
+	if (!err)
+		err = lien_inject_tell(inject, &stub, &words, 1);
+	if (!err)
 		err = lien_inject_wait_for(inject, region, LIEN_STUB_DONE, &stub);
-	}
 	if (err)
 		return lien_inject_give_up(inject, region, &stub, err);
 	if (stub.fd < 0)
@@ -220,24 +221,25 @@ int lien_inject_again(struct lien_inject *inject, uint64_t region)
 		err = lien_inject_fail(inject, -EAGAIN,
 			"process %u has no real-time signal left for the control library",
 			inject->pid);
-	lien_inject_see_off(inject, region, stub.tid, LIEN_STUB_GO);
+	lien_inject_see_off(inject, region, &stub, LIEN_STUB_GO);
 	return err;
 }
 
 int lien_inject_unload(struct lien_inject *inject, uint64_t region)
 {
 	uint32_t stop = LIEN_STUB_STOP; /* load nothing */
-	struct lien_stub stub;
+	struct lien_remote_words words = {LIEN_STUB_AT(region, word), &stop, sizeof(stop)};
+	struct lien_stub stub = {.tid = 0};
 	int err;
 
 	err = lien_inject_wait_for(inject, region, LIEN_STUB_READY, &stub);
-	if (!err) {
-		lien_inject_write(inject, LIEN_STUB_AT(region, word), &stop, sizeof(stop));
+	if (!err)
+		err = lien_inject_tell(inject, &stub, &words, 1);
+	if (!err)
 		err = lien_inject_wait_for(inject, region, LIEN_STUB_DONE, &stub);
-	}
 	if (err)
 		return lien_inject_give_up(inject, region, &stub, err);
-	lien_inject_see_off(inject, region, stub.tid, LIEN_STUB_STOP);
+	lien_inject_see_off(inject, region, &stub, LIEN_STUB_STOP);
 	err = lien_inject_find_control(inject);
 	if (!err && inject->control)
 		err = lien_inject_fail(inject, -EBUSY,

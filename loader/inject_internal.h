@@ -48,6 +48,7 @@ struct lien_inject {
 	const struct lien_inject_library *library; /* to be taken away; NULL: to be put there */
 	uint32_t libc_minor;
 	uint32_t locked; /* a thread that waited for a lock when it was borrowed; 0: none */
+	uint32_t helper; /* the new thread; 0: not known */
 };
 
 bool lien_inject_late(const struct lien_inject *inject);
@@ -55,8 +56,6 @@ bool lien_inject_late(const struct lien_inject *inject);
 int lien_inject_fail(struct lien_inject *inject, int err, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
 int lien_inject_read(const struct lien_inject *inject, uint64_t address, void *to, size_t size);
-int lien_inject_write(
-	const struct lien_inject *inject, uint64_t address, const void *from, size_t size);
 
 /* Has the process ended? */
 bool lien_inject_over(const struct lien_inject *inject);
@@ -77,6 +76,13 @@ int lien_inject_find_control(struct lien_inject *inject);
 
 struct lien_stub;
 
+/* What is to be written where. */
+struct lien_remote_words {
+	uint64_t address;
+	const void *from;
+	size_t size;
+};
+
 /* inject_load.c: is the library there, and has it started? 0 no, or it is at its end: then
  * inject->again is what begins it; 1 yes, -errno. */
 int lien_inject_present(struct lien_inject *inject);
@@ -88,9 +94,12 @@ int lien_inject_wait_for(
 /* It was not that far in time: it stops if it has not begun. Returns err. */
 int lien_inject_give_up(
 	struct lien_inject *inject, uint64_t region, const struct lien_stub *stub, int err);
+/* Writes these for the new thread, which has to have said its number. -ESRCH, -ETIMEDOUT. */
+int lien_inject_tell(struct lien_inject *inject, const struct lien_stub *stub,
+	const struct lien_remote_words *words, unsigned count);
 /* Until the new thread has taken its memory away, and ended. */
 void lien_inject_see_off(
-	struct lien_inject *inject, uint64_t region, uint32_t inner, uint32_t last);
+	struct lien_inject *inject, uint64_t region, const struct lien_stub *stub, uint32_t last);
 /* A thread of the process by the number that it has there; 0: none. */
 uint32_t lien_inject_thread_of(const struct lien_inject *inject, uint32_t inner);
 
@@ -141,8 +150,20 @@ long lien_remote_syscall(struct lien_remote *remote, bool *failed, long number, 
  * -EDEADLK: it waits for a lock that nobody gives back; -EFAULT: it crashed; -ESRCH, -ETIMEDOUT. */
 int lien_remote_run(
 	struct lien_remote *remote, uint64_t code, uint64_t stack, uint64_t data, uint64_t until);
-/* Gives everything back and lets it go. */
-int lien_remote_release(struct lien_remote *remote);
+/*
+ * Writes into the memory of a thread that is stopped for us. Everything that is written into a
+ * process is written so: to start another program, one that may have other rights, all of its
+ * threads but one have to end, and one that is stopped is not written to any more once it ends.
+ * -ESRCH, -EFAULT, -EIO.
+ */
+int lien_remote_write(struct lien_remote *remote, uint64_t address, const void *from, size_t size);
+
+/* Gives everything back, writes these words, if there are any, and lets it go. */
+int lien_remote_release(struct lien_remote *remote, const struct lien_remote_words *words);
+/* Stops a thread of the process for as long as it takes to write these. inner: its number there.
+ * -EBUSY: its process is stopped. */
+int lien_remote_tell(const struct lien_inject *inject, pid_t tid, uint32_t inner,
+	const struct lien_remote_words *words, unsigned count);
 
 /*
  * inject_point.c: is a thread to be borrowed that waits in this system call, with these second to

@@ -78,23 +78,20 @@ int lien_inject_wait_for(
 
 /*
  * The file that the process says is its memfd. It may say any: so this is not opened anew, with our
- * rights, but taken as it is open there, and is nothing but memory.
+ * rights, but taken as it is open there, and is nothing but memory, by the name that we gave it.
  */
 static int take_memfd(struct lien_inject *inject, int fd)
 {
+	int taken = syscall(SYS_pidfd_getfd, inject->pidfd, fd, 0);
 	char path[64], target[64];
 	ssize_t n;
-	int taken;
 
-	snprintf(path, sizeof(path), "/proc/%u/fd/%d", inject->pid, fd);
-	n = readlink(path, target, sizeof(target) - 1);
-	target[n < 0 ? 0 : n] = 0;
-	if (strncmp(target, MEMFD_PATH, strlen(MEMFD_PATH)))
-		return -EBADF;
-	taken = syscall(SYS_pidfd_getfd, inject->pidfd, fd, 0);
 	if (taken < 0)
 		return -errno;
-	if (fcntl(taken, F_GET_SEALS) >= 0)
+	snprintf(path, sizeof(path), "/proc/thread-self/fd/%d", taken);
+	n = readlink(path, target, sizeof(target) - 1);
+	target[n < 0 ? 0 : n] = 0;
+	if (!strncmp(target, MEMFD_PATH, strlen(MEMFD_PATH)) && fcntl(taken, F_GET_SEALS) >= 0)
 		return taken;
 	close(taken);
 	return -EBADF;
@@ -128,15 +125,18 @@ static int copy_library(struct lien_inject *inject, int fd)
 }
 
 /* The handle's name was a path that will mean another file, or none. */
-static void rename_library(const struct lien_inject *inject, const struct lien_stub *stub)
+static void rename_library(struct lien_inject *inject, const struct lien_stub *stub)
 {
+	struct lien_remote_words words = {.from = LIBRARY_NAME, .size = sizeof(LIBRARY_NAME)};
 	struct link_map_head head;
 	char name[sizeof(stub->path)];
 
-	if (!lien_inject_read(inject, stub->handle, &head, sizeof(head)) &&
-		!lien_inject_read(inject, head.name, name, strlen(stub->path) + 1) &&
-		!strcmp(name, stub->path))
-		lien_inject_write(inject, head.name, LIBRARY_NAME, sizeof(LIBRARY_NAME));
+	if (lien_inject_read(inject, stub->handle, &head, sizeof(head)) ||
+		lien_inject_read(inject, head.name, name, strlen(stub->path) + 1) ||
+		strcmp(name, stub->path))
+		return;
+	words.address = head.name;
+	lien_inject_tell(inject, stub, &words, 1);
 }
 
 static int fail_load(struct lien_inject *inject, const struct lien_stub *stub)
@@ -193,17 +193,38 @@ uint32_t lien_inject_thread_of(const struct lien_inject *inject, uint32_t inner)
 	return found;
 }
 
-void lien_inject_see_off(struct lien_inject *inject, uint64_t region, uint32_t inner, uint32_t last)
+int lien_inject_tell(struct lien_inject *inject, const struct lien_stub *stub,
+	const struct lien_remote_words *words, unsigned count)
 {
+	const struct timespec nap = {.tv_nsec = LIEN_STUB_NAP_NS};
+	int err;
+
+	if (!inject->helper)
+		inject->helper = lien_inject_thread_of(inject, stub->tid);
+	if (!inject->helper)
+		return -ESRCH;
+	do {
+		err = lien_remote_tell(inject, inject->helper, stub->tid, words, count);
+		if (err == -EBUSY)
+			nanosleep(&nap, NULL);
+	} while (err == -EBUSY && !lien_inject_late(inject));
+	return err == -EBUSY ? -ETIMEDOUT : err;
+}
+
+void lien_inject_see_off(
+	struct lien_inject *inject, uint64_t region, const struct lien_stub *stub, uint32_t last)
+{
+	struct lien_remote_words words = {LIEN_STUB_AT(region, last), &last, sizeof(last)};
 	uint64_t end = lien_clock_ns() + CLEAR_UP_NS;
 	const struct timespec nap = {.tv_nsec = LIEN_STUB_NAP_NS};
-	uint32_t tid = lien_inject_thread_of(inject, inner);
+	uint32_t tid;
 	char byte;
 
-	lien_inject_write(inject, LIEN_STUB_AT(region, last), &last, sizeof(last));
+	lien_inject_tell(inject, stub, &words, 1);
+	tid = inject->helper;
 	while (!lien_inject_over(inject) && lien_clock_ns() < end &&
 		(!lien_inject_read(inject, region, &byte, 1) ||
-			(tid && lien_inject_status(inject->pid, tid, "NSpid", 10) == inner)))
+			(tid && lien_inject_status(inject->pid, tid, "NSpid", 10) == stub->tid)))
 		nanosleep(&nap, NULL);
 }
 
@@ -218,13 +239,14 @@ int lien_inject_give_up(
 	struct lien_inject *inject, uint64_t region, const struct lien_stub *stub, int err)
 {
 	uint32_t go = LIEN_STUB_GO, stop = LIEN_STUB_STOP;
+	/* It closes nothing that somebody may use by then; and loads nothing, if it has not begun.
+	 * Told or not, it ends when it has waited long enough. */
+	const struct lien_remote_words words[] = {{LIEN_STUB_AT(region, last), &go, sizeof(go)},
+		{LIEN_STUB_AT(region, word), &stop, sizeof(stop)}};
 
 	if (err == -ESRCH)
-		return err;
-	/* It closes nothing that somebody may use by then. */
-	lien_inject_write(inject, LIEN_STUB_AT(region, last), &go, sizeof(go));
-	if (!stub->word)
-		lien_inject_write(inject, LIEN_STUB_AT(region, word), &stop, sizeof(stop));
+		return lien_inject_fail_gone(inject);
+	lien_inject_tell(inject, stub, words, stub->word ? 1 : 2);
 	return lien_inject_fail(inject, err,
 		"the loader of process %u is busy: the control library may %s when it is done; "
 		"look "
@@ -236,19 +258,21 @@ int lien_inject_give_up(
 int lien_inject_load(struct lien_inject *inject, uint64_t region)
 {
 	uint32_t go = LIEN_STUB_GO, stop = LIEN_STUB_STOP;
-	struct lien_stub stub;
+	struct lien_stub stub = {.tid = 0};
+	struct lien_remote_words words[] = {
+		{LIEN_STUB_AT(region, path), stub.path, sizeof(stub.path)},
+		{LIEN_STUB_AT(region, word), &go, sizeof(go)}};
 	int err, copied = 0;
 
 	err = lien_inject_wait_for(inject, region, LIEN_STUB_READY, &stub);
 	if (!err && stub.fd >= 0) {
 		snprintf(stub.path, sizeof(stub.path), FD_PATH "%d", stub.fd);
 		copied = copy_library(inject, stub.fd);
-		if (!copied)
-			copied = lien_inject_write(
-				inject, LIEN_STUB_AT(region, path), stub.path, sizeof(stub.path));
-		lien_inject_write(
-			inject, LIEN_STUB_AT(region, word), copied ? &stop : &go, sizeof(go));
-		err = lien_inject_wait_for(inject, region, LIEN_STUB_DONE, &stub);
+		if (copied)
+			words[1].from = &stop;
+		err = lien_inject_tell(inject, &stub, words, 2);
+		if (!err)
+			err = lien_inject_wait_for(inject, region, LIEN_STUB_DONE, &stub);
 	}
 	if (err)
 		return lien_inject_give_up(inject, region, &stub, err);
@@ -257,6 +281,6 @@ int lien_inject_load(struct lien_inject *inject, uint64_t region)
 			       strerror(-copied))
 		     : loaded(inject, &stub);
 	lien_inject_see_off(
-		inject, region, stub.tid, err && !may_serve(err) ? LIEN_STUB_STOP : LIEN_STUB_GO);
+		inject, region, &stub, err && !may_serve(err) ? LIEN_STUB_STOP : LIEN_STUB_GO);
 	return err;
 }

@@ -203,7 +203,7 @@ static int try_thread(struct lien_inject *inject, struct lien_remote *remote, pi
 		is_free(inject, regs) && is_libcs(inject, regs->fs_base, tid) &&
 		lien_inject_status(inject->pid, tid, "Seccomp", 10) <= 0)
 		return 0;
-	lien_remote_release(remote);
+	lien_remote_release(remote, NULL);
 	return -EAGAIN;
 }
 

@@ -157,9 +157,36 @@ static int let_go(struct lien_remote *remote)
 	return trace(remote, PTRACE_DETACH, NULL, NULL);
 }
 
+static int write_word(struct lien_remote *remote, uint64_t address, uint64_t word)
+{
+	return trace(remote, PTRACE_POKEDATA, (void *)address, (void *)word);
+}
+
+int lien_remote_write(struct lien_remote *remote, uint64_t address, const void *from, size_t size)
+{
+	const size_t whole = sizeof(uint64_t);
+	size_t into, part;
+	uint64_t word;
+	int err = 0;
+
+	while (size && !err) {
+		into = address % whole;
+		part = whole - into < size ? whole - into : size;
+		if (part < whole &&
+			lien_inject_read(remote->inject, address - into, &word, sizeof(word)))
+			return -EFAULT;
+		memcpy((char *)&word + into, from, part);
+		err = write_word(remote, address - into, word);
+		address += part;
+		from = (const char *)from + part;
+		size -= part;
+	}
+	return err;
+}
+
 /* Stopped, with a call that is restarted as if nothing had been; as it was when it stopped. */
 static int seize(struct lien_remote *remote, const struct lien_inject *inject, pid_t tid,
-	struct user_regs_struct *regs)
+	uint64_t deadline, struct user_regs_struct *regs)
 {
 	int err;
 
@@ -169,7 +196,7 @@ static int seize(struct lien_remote *remote, const struct lien_inject *inject, p
 	err = trace(remote, PTRACE_SEIZE, NULL, (void *)PTRACE_O_TRACESYSGOOD);
 	if (err)
 		return err;
-	err = trap(remote, inject->deadline_ns);
+	err = trap(remote, deadline);
 	remote->borrowed_ns = lien_clock_ns();
 	if (!err && remote->group_stop) {
 		let_go(remote);
@@ -192,7 +219,7 @@ int lien_remote_stop(struct lien_remote *remote, const struct lien_inject *injec
 	uint16_t code;
 	int err;
 
-	err = seize(remote, inject, tid, &regs);
+	err = seize(remote, inject, tid, inject->deadline_ns, &regs);
 	if (err)
 		return err;
 	if ((long)regs.orig_rax >= 0 && restarts(&remote->before) && regs.cs == USER_CS &&
@@ -206,7 +233,7 @@ int lien_remote_look(const struct lien_inject *inject, pid_t tid, lien_remote_fn
 {
 	struct lien_remote *remote = calloc(1, sizeof(*remote));
 	struct user_regs_struct regs;
-	int err = remote ? seize(remote, inject, tid, &regs) : -ENOMEM;
+	int err = remote ? seize(remote, inject, tid, inject->deadline_ns, &regs) : -ENOMEM;
 
 	if (!err) {
 		*found = fn(inject, &regs);
@@ -320,7 +347,39 @@ int lien_remote_run(
 	return err;
 }
 
-int lien_remote_release(struct lien_remote *remote)
+/* Its number may have been another process's by the time it was stopped; while it is stopped, no
+ * thread of its process starts another program. */
+static bool is_of_process(const struct lien_remote *remote, uint32_t inner)
+{
+	return lien_inject_status(remote->inject->pid, remote->tid, "NSpid", 10) == inner &&
+	       lien_inject_same(remote->inject);
+}
+
+int lien_remote_tell(const struct lien_inject *inject, pid_t tid, uint32_t inner,
+	const struct lien_remote_words *words, unsigned count)
+{
+	struct lien_remote *remote = calloc(1, sizeof(*remote));
+	uint64_t deadline = lien_clock_ns() + STUCK_NS;
+	struct user_regs_struct regs;
+	unsigned i;
+	int err;
+
+	/* Also when it is late: what was begun is ended. */
+	if (deadline < inject->deadline_ns)
+		deadline = inject->deadline_ns;
+	err = remote ? seize(remote, inject, tid, deadline, &regs) : -ENOMEM;
+
+	if (!err && !is_of_process(remote, inner))
+		err = -ESRCH;
+	for (i = 0; i < count && !err; i++)
+		err = lien_remote_write(remote, words[i].address, words[i].from, words[i].size);
+	if (remote && remote->stopped)
+		let_go(remote);
+	free(remote);
+	return err;
+}
+
+int lien_remote_release(struct lien_remote *remote, const struct lien_remote_words *words)
 {
 	struct iovec xstate = {remote->xstate, remote->xstate_size};
 	int err;
@@ -333,6 +392,8 @@ int lien_remote_release(struct lien_remote *remote)
 		trace(remote, PTRACE_SETREGSET, (void *)NT_X86_XSTATE, &xstate);
 		trace(remote, PTRACE_SETSIGMASK, (void *)sizeof(uint64_t), &remote->signals);
 	}
-	trace(remote, PTRACE_SETREGS, NULL, &remote->before);
+	err = trace(remote, PTRACE_SETREGS, NULL, &remote->before);
+	if (!err && words)
+		lien_remote_write(remote, words->address, words->from, words->size);
 	return let_go(remote);
 }

@@ -100,8 +100,8 @@ int lien_remote_write_frame(struct lien_remote *remote)
 	regs[REG_RIP] = before->rip - 2;
 	regs[REG_EFL] = before->eflags;
 	regs[REG_CSGSFS] = before->cs | before->ss << 48;
-	err = lien_inject_write(remote->inject, xstate, area, size);
+	err = lien_remote_write(remote, xstate, area, size);
 	if (!err)
-		err = lien_inject_write(remote->inject, xstate + size, &magic2, sizeof(magic2));
-	return err ? err : lien_inject_write(remote->inject, remote->frame, &frame, sizeof(frame));
+		err = lien_remote_write(remote, xstate + size, &magic2, sizeof(magic2));
+	return err ? err : lien_remote_write(remote, remote->frame, &frame, sizeof(frame));
 }

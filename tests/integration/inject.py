@@ -5,17 +5,20 @@ a process from outside."""
 import os
 import random
 import re
+import signal
 import subprocess
 import sys
 import time
 
-from lien_test import (CONTROL, SOFTCUDA, Failure, Session, brief, check, equal, program, wait_for)
+from lien_test import (CONTROL, SOFTCUDA, Failure, Session, brief, check, equal, program, state_of,
+                       wait_for)
 
 LIMIT_MS = 10000  # the machine may be busy
 LOAD = ["malloc", "malloc", "malloc", "fork", "vfork", "load", "start"]
 WAITS = ["nanosleep", "clock", "poll", "ppoll", "select", "futex", "cond", "read", "epoll", "wait",
          "handler", "errno"]
 SEED = int(os.environ.get("INJECT_SEED") or random.randrange(1 << 30))
+ANY_SIGNAL = 1 << signal.SIGWINCH - 1  # that nobody here blocks for itself
 COUNT = int(os.environ.get("INJECT_COUNT") or 100)
 
 # Loads the driver, and modules again and again, in two threads.
@@ -182,12 +185,19 @@ def state_of_library(pid):
             int.from_bytes(state[24:28], "little"), int.from_bytes(state[16:24], "little"))
 
 
-def settled(pid):
-    """Seen, once it does not change: threads that have only just begun block signals."""
+def settled(pid, begun=True):
+    """Seen, once it does not change, and its threads have begun: until then they block all signals.
+    Those of a process that is stopped go on doing so, and those of an injection do to their end."""
     def same():
-        before = Seen(pid)
-        time.sleep(0.01)
-        after = Seen(pid)
+        try:
+            before = Seen(pid)
+            time.sleep(0.01)
+            after = Seen(pid)
+        except FileNotFoundError:  # of a thread that has ended
+            return None
+        beginning = [mask for mask in after.blocked.values() if int(mask, 16) & ANY_SIGNAL]
+        if begun and beginning and state_of(pid) not in "Tt":
+            return None
         return vars(before) == vars(after) and after
     return wait_for("process %d is as it will be" % pid, same)
 

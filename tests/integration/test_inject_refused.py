@@ -12,7 +12,7 @@ import struct
 import subprocess
 import time
 
-from lien_test import CONTROL, SOFTCUDA, case, check, main, state_of, wait_for
+from lien_test import CONTROL, SOFTCUDA, case, check, main, program, state_of, wait_for
 from inject import (Seen, Session, attempt, compiled, content, has_library, inject, maps, ready,
                     refused, settled)
 
@@ -289,6 +289,27 @@ for line in sys.stdin:
 """)
         untouched(process, errno.EAGAIN, "no real-time signal", library=CONTROL)
         content(process)
+
+
+@case()
+def test_memory_that_a_user_serves():
+    """A thread keeps the lock of its process's address space while it waits for a page that is never
+    delivered (prog_fuse.c): whoever looks at it waits, and cannot be ended."""
+    with open("/proc/filesystems") as known:
+        if "\tfuse\n" not in known.read():
+            print("   skipped: the kernel has no FUSE")
+            return
+    with Session() as session:
+        os.chmod(session.folder, 0o755)
+        place = session.path("fuse")
+        os.mkdir(place)
+        os.chown(place, NOBODY, NOBODY)
+        process = session.spawn([program("prog_fuse"), place, NOBODY, "lock",
+                                 os.path.join(SOFTCUDA, "libcuda.so.1")])
+        ready(process)
+        refused(process.pid, errno.ETIMEDOUT, "keeps whoever looks at its memory waiting",
+                limit_ms=300)
+        process.end()
 
 
 if __name__ == "__main__":
