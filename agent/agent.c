@@ -21,6 +21,7 @@
 #include "agent/node.h"
 #include "agent/prepare.h"
 #include "agent/privileges.h"
+#include "agent/probing.h"
 #include "agent/ras.h"
 #include "agent/sites.h"
 #include "agent/walks.h"
@@ -245,6 +246,7 @@ static void tick(struct lien_agent *agent)
 	lien_gate_tick(agent);
 	lien_prepare_tick(agent);
 	lien_sites_tick(agent);
+	lien_probing_tick(agent);
 	lien_ras_tick(agent);
 	lien_server_tick(agent);
 }
@@ -264,17 +266,25 @@ static int tick_ms(const struct lien_agent *agent)
 		       : TICK_MS;
 }
 
+/* Until the next tick, the ring or a file that waits to be probed. */
+static int sleep_ms(const struct lien_agent *agent, int wait, int probing)
+{
+	if (agent->t_ring && RING_REST_MS < wait)
+		wait = RING_REST_MS;
+	return probing >= 0 && probing < wait ? probing : wait;
+}
+
 static void loop(struct lien_agent *agent)
 {
 	uint64_t last_tick = 0, now;
 	struct epoll_event event;
 	struct lien_source *source;
-	int n, wait;
+	int n, wait, probing = 0;
 
 	while (!agent->stopping || agent->transaction) {
 		wait = tick_ms(agent);
 		/* One at a time: what is done about an event may free the source of another. */
-		n = epoll_wait(agent->epoll, &event, 1, agent->t_ring ? RING_REST_MS : wait);
+		n = epoll_wait(agent->epoll, &event, 1, sleep_ms(agent, wait, probing));
 		if (n > 0) {
 			source = event.data.ptr;
 			source->ready(source, event.events);
@@ -286,6 +296,7 @@ static void loop(struct lien_agent *agent)
 			tick(agent);
 			last_tick = now;
 		}
+		probing = lien_probing_turn(agent);
 		if (agent->transaction_ended) {
 			lien_orders_end(agent);
 			agent->resume = true;
@@ -314,6 +325,7 @@ static int start(struct lien_agent *agent, const struct lien_agent_config *confi
 		.context = agent,
 	};
 	char error[400];
+	ino_t control;
 	int err;
 
 	agent->epoll = epoll_create1(EPOLL_CLOEXEC);
@@ -335,6 +347,9 @@ static int start(struct lien_agent *agent, const struct lien_agent_config *confi
 	err = lien_node_start(agent);
 	if (err)
 		return err;
+	err = lien_probing_start(agent);
+	if (err)
+		return err;
 	err = lien_server_start(agent, config->socket);
 	if (err)
 		return err;
@@ -349,13 +364,14 @@ static int start(struct lien_agent *agent, const struct lien_agent_config *confi
 	err = lien_resume_begin(agent, probes.new_journal);
 	if (err)
 		return err;
+	lien_probes_forget_control_files(agent->probes);
 	agent->ring.fd = lien_probes_fd(agent->probes);
 	agent->ring.ready = ring_ready;
 	err = lien_agent_watch(agent, &agent->ring, EPOLLIN);
 	/* Of this build, whatever is installed later. */
 	agent->control = config->control ? open(config->control, O_RDONLY | O_CLOEXEC) : -1;
 	if (!err && config->control)
-		lien_probes_add_control_file(agent->probes, config->control);
+		lien_probes_add_control_file(agent->probes, config->control, &control);
 	if (!err)
 		err = lien_watch_start(agent, config->libraries);
 	if (!err)
@@ -414,6 +430,7 @@ int lien_agent_run(const struct lien_agent_config *config)
 	lien_resume_stop(agent, !err);
 	lien_sites_stop(agent);
 	lien_node_stop(agent);
+	lien_probing_stop(agent);
 	lien_ras_stop(agent);
 	agent->ended = true;
 	lien_graph_free(agent->graph);

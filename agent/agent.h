@@ -71,6 +71,7 @@ struct lien_worker;
 struct lien_server;
 struct lien_sites;
 struct lien_agent_node;
+struct lien_probing;
 struct lien_ras;
 
 struct lien_agent {
@@ -86,6 +87,7 @@ struct lien_agent {
 	struct lien_server *server;
 	struct lien_sites *sites;
 	struct lien_agent_node *node;
+	struct lien_probing *probing;
 	struct lien_ras *ras;		      /* NULL: NCCL's RAS is not asked */
 	bool ended;			      /* what is known of processes is for the next agent */
 	uint64_t t_contexts;		      /* when those that are followed were looked at */
@@ -186,6 +188,8 @@ int lien_watch_start(struct lien_agent *agent, const char *const *libraries);
 /* Is the pid still that of the process that began then? It may run another program by now: that is
  * told by events. */
 bool lien_watch_runs(uint32_t pid, uint64_t start);
+/* The start time of the process, as its events have it; 0: there is no such process. */
+uint64_t lien_watch_start_of(struct lien_agent *agent, uint32_t pid);
 /* What may have been missed of the processes that the journal tells of. */
 void lien_watch_resume(struct lien_agent *agent);
 /* After the graph has taken in an event that tells of a process or a library. */
@@ -202,6 +206,16 @@ struct lien_tracked *lien_watch_track(struct lien_agent *agent, struct lien_proc
 void lien_watch_process_end(void *agent, struct lien_process *process);
 /* May this viewer order the process about? All its user ids, now, are the viewer's. */
 bool lien_watch_owned(const struct lien_process *process, const struct lien_viewer *viewer);
+/* Probes the file that the event tells of, where its process still maps it, on this user's account.
+ * 0, -ETIMEDOUT: the process keeps whoever looks waiting; -errno: it cannot be probed. */
+int lien_watch_attach(struct lien_agent *agent, const struct lien_event *event, uint32_t user);
+/* That has been done, or is not to be done. */
+void lien_watch_probed(struct lien_agent *agent, const struct lien_event *event);
+/* There is no room for that: the process is incomplete. */
+void lien_watch_unprobed(struct lien_agent *agent, const struct lien_event *event);
+/* The file that the process has mapped; NULL: it is not probed. */
+const struct lien_probed_file *lien_watch_probed_file(
+	const struct lien_agent *agent, const struct lien_library_map *map);
 /* Has the process a network card open that reaches memory by itself? */
 bool lien_watch_uses_cards(uint32_t pid);
 /* Has this machine network cards that reach memory by themselves? */

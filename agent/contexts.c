@@ -6,6 +6,7 @@
  */
 #include "agent/contexts.h"
 
+#include <errno.h>
 #include <string.h>
 
 #include "agent/agent.h"
@@ -46,7 +47,7 @@ static void follow(struct lien_agent *agent, const struct lien_process *process)
 	if (!lien_watch_runs(process->pid, process->start))
 		lien_probes_unfollow(
 			agent->probes, process->pid); /* another one has its number by now */
-	else if (err)
+	else if (err && err != -ENOENT) /* it is not probed; when it is, this comes again */
 		lien_log(4,
 			"the contexts of process %u cannot be followed: %s; of memory that it "
 			"allocates in several contexts the device may not be known",

@@ -35,6 +35,10 @@ __attribute__((format(printf, 3, 4))) static int refuse(
 
 const char *lien_plan_unreachable(const struct lien_process *process)
 {
+	if (process->incomplete & LIEN_INCOMPLETE_UNPROBED)
+		return "the process has a copy of CUDA or NCCL that is not probed, because its "
+		       "user "
+		       "has too many copies: see `lien status`";
 	if (process->incomplete & LIEN_INCOMPLETE_LATE)
 		return "the process may have used CUDA before it was watched: `lien attach` reads "
 		       "what it has";

@@ -6,6 +6,7 @@
 #include <lien/version.h>
 #include "agent/gate.h"
 #include "agent/prepare.h"
+#include "agent/probing.h"
 #include "agent/requests.h"
 #include "loader/follow.h"
 
@@ -68,7 +69,7 @@ static json_t *status_skipped(struct lien_agent *agent, const struct lien_viewer
 	json_t *list = json_array();
 	unsigned i;
 
-	for (i = 0; lien_sees(viewer, NULL) && i < skipped->count && i < LIEN_SKIPPED_MAX; i++)
+	for (i = 0; lien_sees(viewer, NULL) && i < skipped->kept; i++)
 		json_array_append_new(list, json_pack("{s:s, s:s}", "path", skipped->files[i].path,
 						    "reason", skipped->files[i].reason));
 	return list;
@@ -140,7 +141,7 @@ json_t *lien_agent_status(struct lien_agent *agent, const struct lien_viewer *vi
 			json_array_append_new(incomplete, json_integer(process->pid));
 	}
 	return json_pack("{s:s, s:i, s:f, s:I, s:I, s:I, s:I, s:I, s:i, s:I, s:I, s:o, s:I, s:I, "
-			 "s:i, s:s, s:o, s:o, s:o, s:i, s:o, s:o, s:o, s:o}",
+			 "s:i, s:s, s:o, s:o, s:o, s:i, s:o, s:o, s:o, s:o, s:o}",
 		"version", LIEN_VERSION, "pid", getpid(), "uptime_ms",
 		(lien_now_ns() - agent->t_start) / 1e6, "rss_bytes", (json_int_t)rss_bytes(),
 		"events", (json_int_t)stats->events, "events_lost", (json_int_t)stats->lost,
@@ -155,7 +156,8 @@ json_t *lien_agent_status(struct lien_agent *agent, const struct lien_viewer *vi
 		lien_probes_method(agent->probes), "contexts_followed",
 		status_followed(agent, viewer), "libraries", status_libraries(agent, viewer),
 		"skipped", status_skipped(agent, viewer), "skipped_files",
-		(int)lien_probes_skipped(agent->probes)->count, "transaction",
-		status_transaction(agent), "journal", status_journal(agent), "host",
-		lien_agent_host(agent), "held", lien_gate_view(agent, viewer));
+		(int)lien_probes_skipped(agent->probes)->count, "unprobed",
+		lien_probing_view(agent, viewer), "transaction", status_transaction(agent),
+		"journal", status_journal(agent), "host", lien_agent_host(agent), "held",
+		lien_gate_view(agent, viewer));
 }

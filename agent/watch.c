@@ -11,7 +11,9 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
+#include "agent/contexts.h"
 #include "agent/node.h"
+#include "agent/probing.h"
 #include "agent/sites.h"
 #include "agent/walks.h"
 #include "loader/elf_symbols.h"
@@ -39,16 +41,17 @@ struct stat_line {
 static int read_stat(uint32_t pid, struct stat_line *stat)
 {
 	char path[32], line[1024];
-	const char *at = NULL;
+	const char *at;
 	FILE *file;
 
 	snprintf(path, sizeof(path), "/proc/%u/stat", pid);
 	file = fopen(path, "re");
 	if (!file)
 		return -ESRCH;
-	if (fgets(line, sizeof(line), file))
-		at = strrchr(line, ')');
+	/* The command may contain newlines. */
+	line[fread(line, 1, sizeof(line) - 1, file)] = 0;
 	fclose(file);
+	at = strrchr(line, ')');
 	return at && sscanf(at + 1,
 			     " %c %*s %*s %*s %*s %*s %u %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s "
 			     "%u %*s %llu",
@@ -97,18 +100,19 @@ static const char *last_component(const char *path)
 }
 
 /* Probes a file that a process has mapped, unless that was done. */
-static void attach_mapped(
-	struct lien_agent *agent, uint32_t pid, const struct lien_maps_entry *entry)
+static int attach_mapped(
+	struct lien_agent *agent, uint32_t pid, const struct lien_maps_entry *entry, uint32_t user)
 {
 	enum lien_library library = lien_library_of(entry->path);
 	char path[512];
+	int err;
 
 	if (!library || library == LIEN_LIB_CONTROL ||
 		lien_probes_file(
-			agent->probes, makedev(entry->dev_major, entry->dev_minor), entry->inode) ||
-		lien_maps_open_path(pid, entry, path, sizeof(path)))
-		return;
-	lien_probes_attach(agent->probes, library, path, entry->path);
+			agent->probes, makedev(entry->dev_major, entry->dev_minor), entry->inode))
+		return 0;
+	err = lien_maps_open_path(pid, entry, path, sizeof(path));
+	return err ? err : lien_probes_attach(agent->probes, library, path, entry->path, user);
 }
 
 static bool is_known(const struct reading *reading, const struct lien_maps_entry *entry)
@@ -214,39 +218,42 @@ bool lien_watch_owned(const struct lien_process *process, const struct lien_view
 	       saved == real;
 }
 
-static const struct lien_probed_file *probed_file(
-	struct lien_agent *agent, const struct lien_library_map *map)
+const struct lien_probed_file *lien_watch_probed_file(
+	const struct lien_agent *agent, const struct lien_library_map *map)
 {
-	const struct lien_probed_file *file;
+	const struct lien_probed_file *file, *other;
 	unsigned i;
 
 	file = lien_probes_file(agent->probes, makedev(map->dev_major, map->dev_minor), map->inode);
 	/* Some file systems number their devices otherwise in maps and in stat(). */
-	for (i = 0; !file && (file = lien_probes_each(agent->probes, i)); i++)
-		if (file->inode == map->inode)
-			break;
+	for (i = 0; !file && (other = lien_probes_each(agent->probes, i)); i++)
+		if (other->inode == map->inode)
+			file = other;
 	return file;
 }
 
-/* Seen from its first call on, or to be: it mapped the driver when that was probed already. */
+/* Seen from its first call on, or to be: it mapped the driver, each copy that it has, when that was
+ * probed already. */
 static bool seen_whole(struct lien_agent *agent, struct lien_process *process)
 {
 	const struct lien_probed_file *file;
 	struct lien_library_map *map;
+	bool any = false;
 
 	if (process->cuda)
 		return !(process->incomplete & LIEN_INCOMPLETE_LATE);
 	RB_FOREACH (map, lien_library_tree, &process->libraries) {
 		if (lien_library_of(map->file->text) != LIEN_LIB_CUDA)
 			continue;
-		file = probed_file(agent, map);
-		return file && map->t_mapped && map->t_mapped >= file->t_attached;
+		file = lien_watch_probed_file(agent, map);
+		if (!file || !map->t_mapped || map->t_mapped < file->t_attached)
+			return false;
+		any = true;
 	}
-	return false;
+	return any;
 }
 
-/* As the kernel side names the process; 0: there is none. */
-static uint64_t start_of(struct lien_agent *agent, uint32_t pid)
+uint64_t lien_watch_start_of(struct lien_agent *agent, uint32_t pid)
 {
 	const struct lien_process *process = lien_graph_process(agent->graph, pid);
 	struct stat_line stat;
@@ -264,7 +271,7 @@ static uint64_t start_of(struct lien_agent *agent, uint32_t pid)
 static void adopt(struct lien_agent *agent, uint32_t pid)
 {
 	struct reading reading = {agent, pid, 0, false, false};
-	uint64_t start = start_of(agent, pid);
+	uint64_t start = lien_watch_start_of(agent, pid);
 	struct lien_process *process;
 	struct lien_event event;
 	int err;
@@ -290,7 +297,7 @@ static int attach_found(const struct lien_library_file *file, void *arg)
 	struct lien_agent *agent = arg;
 
 	if (file->library != LIEN_LIB_CONTROL)
-		lien_probes_attach(agent->probes, file->library, file->open_path, file->path);
+		lien_probing_found(agent, file);
 	return 0;
 }
 
@@ -306,7 +313,9 @@ int lien_watch_start(struct lien_agent *agent, const char *const *libraries)
 	for (path = libraries; path && *path; path++) {
 		enum lien_library library = lien_library_of(*path);
 
-		err = library ? lien_probes_attach(agent->probes, library, *path, *path) : -EINVAL;
+		err = library ? lien_probes_attach(
+					agent->probes, library, *path, *path, LIEN_PROBES_SYSTEM)
+			      : -EINVAL;
 		if (!library)
 			lien_log(3, "cannot probe %s: not named like libcuda, libcudart or libnccl",
 				*path);
@@ -385,7 +394,7 @@ static void doubt(
 	since = map->t_mapped;
 	if (library != LIEN_LIB_CUDA && process->t_first > since)
 		since = process->t_first;
-	file = probed_file(agent, map);
+	file = lien_watch_probed_file(agent, map);
 	if (file && since >= file->t_attached)
 		return;
 	if (library == LIEN_LIB_NCCL)
@@ -460,7 +469,7 @@ static int control_place(struct lien_tracked *tracked, const struct lien_library
 	if (err)
 		return err;
 	if (!finding.memfd) /* for those to come; nobody else will map that */
-		lien_probes_add_control_file(tracked->agent->probes, finding.path);
+		lien_probing_control(tracked->agent, tracked->pid, finding.path);
 	tracked->place.text = map->start;
 	tracked->place.text_end = map->end;
 	tracked->place.state = finding.base + value;
@@ -547,28 +556,37 @@ static void look_for_control(struct lien_agent *agent, struct lien_process *proc
 struct mapped_file {
 	struct lien_agent *agent;
 	const struct lien_event *event;
+	uint32_t user;
+	int err;
 };
 
 static int attach_same(const struct lien_maps_entry *entry, void *arg)
 {
-	const struct mapped_file *file = arg;
+	struct mapped_file *file = arg;
 
 	if (!entry->executable || entry->inode != file->event->library.inode)
 		return 0;
-	attach_mapped(file->agent, file->event->pid, entry);
+	file->err = attach_mapped(file->agent, file->event->pid, entry, file->user);
 	return 1;
 }
 
 /* The kernel side tells of a file by its name and inode; the path is in the process's maps. */
-static void new_library(struct lien_agent *agent, const struct lien_event *event)
+int lien_watch_attach(struct lien_agent *agent, const struct lien_event *event, uint32_t user)
 {
-	struct mapped_file file = {agent, event};
+	struct mapped_file file = {agent, event, user, 0};
+	int err = lien_maps_read(event->pid, attach_same, &file);
 
-	if (lien_library_of(event->library.name) &&
-		!lien_probes_file(agent->probes,
-			makedev(event->library.dev_major, event->library.dev_minor),
-			event->library.inode))
-		lien_maps_read(event->pid, attach_same, &file);
+	return err < 0 ? err : file.err;
+}
+
+static bool needs_probing(struct lien_agent *agent, const struct lien_event *event)
+{
+	enum lien_library library = lien_library_of(event->library.name);
+
+	return library && library != LIEN_LIB_CONTROL &&
+	       !lien_probes_file(agent->probes,
+		       makedev(event->library.dev_major, event->library.dev_minor),
+		       event->library.inode);
 }
 
 /* It mapped a driver that was not probed yet, and may have made all its calls by now. */
@@ -583,18 +601,61 @@ static void meet_early(struct lien_agent *agent, const struct lien_event *event)
 		adopt(agent, event->pid);
 }
 
-void lien_watch_event(struct lien_agent *agent, const struct lien_event *event)
+static void set_incomplete(
+	struct lien_agent *agent, const struct lien_process *process, uint32_t reasons)
+{
+	struct lien_event event;
+
+	if (process->incomplete == reasons)
+		return;
+	event = lien_agent_event_of(process->pid, process->start, LIEN_EVENT_INCOMPLETE);
+	event.size = LIEN_EVENT_SIZE(incomplete);
+	event.incomplete.reasons = reasons;
+	lien_agent_event(agent, &event);
+}
+
+void lien_watch_unprobed(struct lien_agent *agent, const struct lien_event *event)
+{
+	enum lien_library library = lien_library_of(event->library.name);
+	struct lien_process *process;
+
+	if (library != LIEN_LIB_CUDA && library != LIEN_LIB_NCCL)
+		return;
+	/* None of its calls will tell of it. */
+	process = lien_graph_process(agent->graph, event->pid);
+	if (library == LIEN_LIB_CUDA && (!process || !process->cuda))
+		adopt(agent, event->pid);
+	process = lien_graph_process(agent->graph, event->pid);
+	if (process && process->start == event->start)
+		set_incomplete(agent, process, process->incomplete | LIEN_INCOMPLETE_UNPROBED);
+}
+
+void lien_watch_probed(struct lien_agent *agent, const struct lien_event *event)
 {
 	struct lien_process *process;
 	struct lien_library_map *map;
 
+	meet_early(agent, event);
+	process = lien_graph_process(agent->graph, event->pid);
+	if (!process || process->start != event->start)
+		return;
+	map = lien_process_library(process, event->library.start);
+	if (map && process->cuda)
+		doubt(agent, process, map);
+	lien_contexts_event(agent, event);
+	if (process->incomplete & LIEN_INCOMPLETE_UNPROBED && !lien_probing_refuses(agent, process))
+		set_incomplete(agent, process, process->incomplete & ~LIEN_INCOMPLETE_UNPROBED);
+}
+
+void lien_watch_event(struct lien_agent *agent, const struct lien_event *event)
+{
+	struct lien_process *process;
+
 	if (event->type == LIEN_EVENT_LIBRARY && event->t_return) {
-		new_library(agent, event);
-		meet_early(agent, event);
-		process = lien_graph_process(agent->graph, event->pid);
-		map = process ? lien_process_library(process, event->library.start) : NULL;
-		if (map && process->cuda)
-			doubt(agent, process, map);
+		if (needs_probing(agent, event))
+			lien_probing_mapped(agent, event);
+		else
+			lien_watch_probed(agent, event);
 	}
 	if (event->type != LIEN_EVENT_PROCESS)
 		return;
@@ -604,6 +665,8 @@ void lien_watch_event(struct lien_agent *agent, const struct lien_event *event)
 	if (event->process.complete)
 		doubt_all(agent, process);
 	read_libraries(agent, process);
+	if (lien_probing_refuses(agent, process))
+		set_incomplete(agent, process, process->incomplete | LIEN_INCOMPLETE_UNPROBED);
 	lien_node_process(agent, process);
 	look_for_control(agent, process);
 }
@@ -693,6 +756,7 @@ void lien_watch_process_end(void *context, struct lien_process *process)
 	if (agent->transaction)
 		lien_transaction_gone(agent->transaction, process->pid);
 	lien_sites_process_end(agent);
+	lien_probing_process_end(agent);
 	if (agent->probes && !agent->ended) {
 		lien_probes_unfollow(agent->probes, process->pid);
 		lien_probes_ungate(agent->probes, process->pid);

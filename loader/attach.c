@@ -16,6 +16,9 @@
 #include "loader/untrusted.h"
 #include "loader/uprobe_multi.h"
 
+/* Overlays that are remembered of a file. One that is not is found again when it is mapped. */
+#define ALIASES_MAX 256
+
 struct lien_attached *lien_attached_new(const char *name)
 {
 	struct lien_attached *attached = calloc(1, sizeof(*attached));
@@ -23,6 +26,7 @@ struct lien_attached *lien_attached_new(const char *name)
 	if (!attached)
 		return NULL;
 	attached->multi[0] = attached->multi[1] = -1;
+	attached->file.user = LIEN_PROBES_UNKNOWN;
 	attached->file.path = lien_library_text(name);
 	if (attached->file.path)
 		return attached;
@@ -231,6 +235,9 @@ static int note_alias(struct lien_probes *probes, const struct lien_probed_file 
 			attached = probes->files.items[i];
 	if (!attached)
 		return 0;
+	if (attached->aliases_count == ALIASES_MAX) /* the first one goes */
+		memmove(attached->aliases, attached->aliases + 1,
+			--attached->aliases_count * sizeof(attached->aliases[0]));
 	aliases = reallocarray(
 		attached->aliases, attached->aliases_count + 1, sizeof(attached->aliases[0]));
 	if (!aliases)
@@ -283,13 +290,14 @@ static uint64_t hash_probes(const struct lien_probe_set *set)
 }
 
 /* Remembers why, and says so once. */
-static int skip(struct lien_probes *probes, const char *name, const struct stat *st, int err)
+static int skip(
+	struct lien_probes *probes, const char *name, const struct stat *st, int err, uint32_t user)
 {
 	const struct lien_skipped_file *file;
 
 	if (lien_skipped_find(&probes->skipped, name, st))
 		return err;
-	file = lien_skipped_add(&probes->skipped, name, st, err);
+	file = lien_skipped_add(&probes->skipped, name, st, err, user);
 	if (file)
 		probes->config.on_skipped(probes->config.context, file);
 	return err;
@@ -305,26 +313,37 @@ static int refused_before(const struct lien_probes *probes, const char *name, co
 		       : 0;
 }
 
-int lien_probes_attach(
-	struct lien_probes *probes, enum lien_library library, const char *path, const char *name)
+/* It is the system's, if the system names it; else of the first user who asks for it. */
+static void note_user(struct lien_attached *attached, uint32_t user)
+{
+	if (user == LIEN_PROBES_SYSTEM || attached->file.user == LIEN_PROBES_UNKNOWN)
+		attached->file.user = user;
+}
+
+int lien_probes_attach(struct lien_probes *probes, enum lien_library library, const char *path,
+	const char *name, uint32_t user)
 {
 	struct lien_probe_set set = {.count = 0};
-	struct lien_attached *attached = NULL;
+	struct lien_attached *attached = NULL, *known;
 	struct stat st = {0};
 	char fd_path[32];
 	int fd, err;
 
 	fd = lien_untrusted_open(path, &st);
 	if (fd < 0)
-		return skip(probes, name, &st, fd);
+		return fd == -ETIMEDOUT ? fd : skip(probes, name, &st, fd, user);
 	err = refused_before(probes, name, &st);
-	if (err || lien_probes_file(probes, st.st_dev, st.st_ino))
+	known = lien_attached_find(probes, st.st_dev, st.st_ino);
+	if (known)
+		note_user(known, user);
+	if (err || known)
 		goto out;
 	err = -ENOMEM;
 	attached = lien_attached_new(name);
 	if (!attached)
 		goto out;
 	attached->file.library = library;
+	attached->file.user = user;
 	identify(&attached->file, fd, &st);
 	err = note_alias(probes, &attached->file);
 	if (err) {
@@ -354,7 +373,7 @@ out:
 	if (attached)
 		lien_attached_free(attached);
 	close(fd);
-	return err ? skip(probes, name, &st, err) : 0;
+	return err ? skip(probes, name, &st, err, user) : 0;
 }
 
 const struct lien_skipped *lien_probes_skipped(const struct lien_probes *probes)

@@ -328,6 +328,17 @@ void lien_keep_links(struct lien_probes *probes, struct lien_attached *attached)
 	attached->pins = i;
 }
 
+void lien_keep_drop(struct lien_probes *probes, struct lien_attached *attached, int *fds)
+{
+	char name[64];
+	unsigned i;
+
+	for (i = 0; probes->pins && i < attached->pins; i++) {
+		link_pin(attached, i, name, sizeof(name));
+		fds[i] = lien_pins_take(probes->pins, name);
+	}
+}
+
 static void following_pin(const struct lien_following *following, char *name, size_t size)
 {
 	snprintf(name, size, "link-%u-process", following->number);

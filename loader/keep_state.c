@@ -70,13 +70,13 @@ static json_t *of_attached(const struct lien_attached *attached, bool old)
 	for (i = 0; file->missing[i]; i++)
 		json_array_append_new(missing, json_string(file->missing[i]));
 	return json_pack(
-		"{s:i, s:b, s:i, s:o, s:i, s:s, s:o, s:o, s:b, s:I, s:I, s:s, s:I, s:i, s:o}",
+		"{s:i, s:b, s:i, s:o, s:i, s:s, s:o, s:o, s:b, s:I, s:I, s:s, s:I, s:i, s:I, s:o}",
 		"number", attached->number, "old", old, "links", attached->pins, "probes",
 		hex(attached->probes), "library", file->library, "path", file->path, "device",
 		hex(file->device), "inode", hex(file->inode), "overlay", file->overlay, "size",
 		(json_int_t)file->size, "t_changed", (json_int_t)file->t_changed, "build_id",
 		file->build_id, "t_attached", (json_int_t)file->t_attached, "calls", file->calls,
-		"missing", missing);
+		"user", (json_int_t)file->user, "missing", missing);
 }
 
 static int read_attached(const json_t *object, struct lien_attached_list *list)
@@ -96,6 +96,8 @@ static int read_attached(const json_t *object, struct lien_attached_list *list)
 	attached->old = json_is_true(json_object_get(object, "old"));
 	attached->file.library = json_integer_value(json_object_get(object, "library"));
 	attached->file.calls = json_integer_value(json_object_get(object, "calls"));
+	if (json_is_integer(json_object_get(object, "user")))
+		attached->file.user = json_integer_value(json_object_get(object, "user"));
 	attached->file.t_attached = json_integer_value(json_object_get(object, "t_attached"));
 	if (!attached->number || attached->file.library >= LIEN_LIB_COUNT ||
 		!read_hex(object, "probes", &attached->probes) ||

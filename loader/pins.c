@@ -140,13 +140,20 @@ bool lien_pins_has(const struct lien_pins *pins, const char *name)
 	return !access(path, F_OK);
 }
 
-void lien_pins_drop(struct lien_pins *pins, const char *name)
+int lien_pins_take(struct lien_pins *pins, const char *name)
 {
 	int fd = lien_pins_get(pins, name);
 	char path[512];
 
 	path_of(pins, name, path, sizeof(path));
 	unlink(path);
+	return fd;
+}
+
+void lien_pins_drop(struct lien_pins *pins, const char *name)
+{
+	int fd = lien_pins_take(pins, name);
+
 	/* The last reference goes here, at once; unlink() may leave that to a worker. */
 	if (fd >= 0)
 		close(fd);

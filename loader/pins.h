@@ -29,6 +29,8 @@ int lien_pins_put(struct lien_pins *pins, const char *name, int fd);
 /* The map or link, -ENOENT. The caller closes it. */
 int lien_pins_get(const struct lien_pins *pins, const char *name);
 bool lien_pins_has(const struct lien_pins *pins, const char *name);
+/* Removes the name: the map or link, which the caller closes, or -errno. */
+int lien_pins_take(struct lien_pins *pins, const char *name);
 /* Of a link that nobody else has open: it is detached when this returns. */
 void lien_pins_drop(struct lien_pins *pins, const char *name);
 /* Calls fn for each name until it returns false; it may drop that one. */

@@ -325,7 +325,23 @@ static int control_layout(int fd, struct lien_probe_layout *layout)
 	return err;
 }
 
-int lien_probes_add_control_file(struct lien_probes *probes, const char *path)
+void lien_probes_remove_control_file(struct lien_probes *probes, ino_t inode)
+{
+	uint64_t key = inode;
+
+	bpf_map_delete_elem(bpf_map__fd(probes->skel->maps.control_files), &key);
+}
+
+void lien_probes_forget_control_files(struct lien_probes *probes)
+{
+	int fd = bpf_map__fd(probes->skel->maps.control_files);
+	uint64_t inode;
+
+	while (!bpf_map_get_next_key(fd, NULL, &inode) && !bpf_map_delete_elem(fd, &inode))
+		;
+}
+
+int lien_probes_add_control_file(struct lien_probes *probes, const char *path, ino_t *number)
 {
 	struct lien_probe_layout layout;
 	struct stat st;
@@ -339,7 +355,7 @@ int lien_probes_add_control_file(struct lien_probes *probes, const char *path)
 	close(fd);
 	if (err)
 		return err;
-	inode = st.st_ino;
+	inode = *number = st.st_ino;
 	return bpf_map_update_elem(
 		bpf_map__fd(probes->skel->maps.control_files), &inode, &layout, BPF_ANY);
 }

@@ -17,6 +17,11 @@
 
 struct lien_probes;
 
+/* Nobody's: the dynamic linker's cache or the administrator names it. */
+#define LIEN_PROBES_SYSTEM (UINT32_MAX - 1)
+/* Probed by an earlier agent, and not asked for since. */
+#define LIEN_PROBES_UNKNOWN (UINT32_MAX - 2)
+
 /* A file whose calls are probed. Strings live as long as the struct. */
 struct lien_probed_file {
 	enum lien_library library;
@@ -29,6 +34,7 @@ struct lien_probed_file {
 	char build_id[41];
 	uint64_t t_attached; /* CLOCK_MONOTONIC ns: from then on every call is seen */
 	unsigned calls;	     /* probed */
+	uint32_t user;	     /* who had it probed (loader/user.h), LIEN_PROBES_SYSTEM or _UNKNOWN */
 	const char *missing[LIEN_CALL_MAX]; /* symbols the file does not have; NULL-terminated */
 };
 
@@ -83,10 +89,12 @@ int lien_probes_clean(const char *socket);
  * Attaches to all calls that the file has, once per inode, also of one that several overlays show;
  * cuInit last. 0 also when it was attached before. -ENOEXEC, -EBADMSG: no x86-64 library; -ENODATA:
  * none of the calls; those of lien_untrusted_open(); -errno. The file is then one of
- * lien_probes_skipped().
+ * lien_probes_skipped(). user: on whose account, or LIEN_PROBES_SYSTEM.
  */
-int lien_probes_attach(
-	struct lien_probes *probes, enum lien_library library, const char *path, const char *name);
+int lien_probes_attach(struct lien_probes *probes, enum lien_library library, const char *path,
+	const char *name, uint32_t user);
+/* Takes the file's probes away, and what is pinned of them. Does not wait for the kernel. */
+void lien_probes_drop(struct lien_probes *probes, dev_t device, ino_t inode);
 
 const struct lien_skipped *lien_probes_skipped(const struct lien_probes *probes);
 
@@ -129,8 +137,12 @@ uint64_t lien_probes_start_of(struct lien_probes *probes, uint32_t pid);
 /* Tells the kernel side of a process that ran before it was watched: see struct lien_probe_process.
  */
 int lien_probes_add_process(struct lien_probes *probes, uint32_t pid, uint64_t start);
-/* A copy of the control library: processes that map it from now on are known to have it. */
-int lien_probes_add_control_file(struct lien_probes *probes, const char *path);
+/* A copy of the control library: processes that map it from now on are known to have it, until it
+ * is removed. */
+int lien_probes_add_control_file(struct lien_probes *probes, const char *path, ino_t *inode);
+void lien_probes_remove_control_file(struct lien_probes *probes, ino_t inode);
+/* All of them, which agents before this one knew. */
+void lien_probes_forget_control_files(struct lien_probes *probes);
 /* Where the process's control library is, and whether it is to be woken. */
 int lien_probes_set_control(
 	struct lien_probes *probes, uint32_t pid, const struct lien_probe_control *control);

@@ -106,6 +106,9 @@ int lien_keep_begin(struct lien_probes *probes);
 void lien_keep_maps(struct lien_probes *probes);
 /* Pins the links of what was just attached; fds in the order of their making. */
 void lien_keep_links(struct lien_probes *probes, struct lien_attached *attached);
+/* Removes the pins; fds: attached->pins of them, the caller's to close, negative where there is
+ * none. */
+void lien_keep_drop(struct lien_probes *probes, struct lien_attached *attached, int *fds);
 void lien_keep_following(struct lien_probes *probes, const struct lien_following *following);
 void lien_keep_gate(struct lien_probes *probes, const struct lien_gate *gate,
 	const struct lien_gate_file *file);

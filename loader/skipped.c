@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "loader/libraries.h"
+#include "loader/probes.h"
 
 static bool same(const struct lien_skipped_file *file, const char *path, const struct stat *st)
 {
@@ -21,7 +22,7 @@ const struct lien_skipped_file *lien_skipped_find(
 {
 	unsigned i;
 
-	for (i = 0; i < skipped->count && i < LIEN_SKIPPED_MAX; i++)
+	for (i = 0; i < skipped->kept; i++)
 		if (same(&skipped->files[i], path, st))
 			return &skipped->files[i];
 	return NULL;
@@ -44,19 +45,30 @@ static const char *reason_of(int err)
 	return strerror(-err);
 }
 
-const struct lien_skipped_file *lien_skipped_add(
-	struct lien_skipped *skipped, const char *path, const struct stat *st, int err)
+/* Is there room for another one of this user? */
+static bool has_room(const struct lien_skipped *skipped, uint32_t user)
 {
-	struct lien_skipped_file *file;
+	unsigned i, of_user = 0;
 
-	if (skipped->count++ >= LIEN_SKIPPED_MAX)
+	for (i = 0; i < skipped->kept; i++)
+		of_user += skipped->files[i].user == user;
+	return skipped->kept < LIEN_SKIPPED_MAX &&
+	       (!user || user == LIEN_PROBES_SYSTEM || of_user < LIEN_SKIPPED_OF_USER);
+}
+
+const struct lien_skipped_file *lien_skipped_add(struct lien_skipped *skipped, const char *path,
+	const struct stat *st, int err, uint32_t user)
+{
+	struct lien_skipped_file *file = &skipped->files[skipped->kept];
+
+	skipped->count++;
+	if (!has_room(skipped, user))
 		return NULL;
-	file = &skipped->files[skipped->count - 1];
 	file->path = lien_library_text(path);
-	if (!file->path) {
-		skipped->count--;
+	if (!file->path)
 		return NULL;
-	}
+	skipped->kept++;
+	file->user = user;
 	file->reason = reason_of(err);
 	file->err = err;
 	file->device = st->st_dev;
@@ -69,7 +81,7 @@ void lien_skipped_clear(struct lien_skipped *skipped)
 {
 	unsigned i;
 
-	for (i = 0; i < skipped->count && i < LIEN_SKIPPED_MAX; i++)
+	for (i = 0; i < skipped->kept; i++)
 		free(skipped->files[i].path);
-	skipped->count = 0;
+	skipped->kept = skipped->count = 0;
 }

@@ -6,7 +6,6 @@
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -16,6 +15,7 @@
 
 #include <lien/pass_fds.h>
 #include "loader/clock.h"
+#include "loader/user.h"
 
 #define USUAL_MS     1000
 #define STACK	     (1 << 20)
@@ -46,7 +46,7 @@ struct helper {
 /* A process that was too slow. */
 struct slow {
 	uint32_t pid;
-	uint32_t uid;
+	uint32_t user;
 	unsigned stuck;	   /* threads that were left behind, and are still there */
 	uint64_t t, delay; /* when that was last, and how long it is left alone */
 };
@@ -79,22 +79,6 @@ static void helper_let_go(struct helper *helper)
 
 /* --- who was too slow ------------------------------------------------------------------------- */
 
-/* The real user: of a set-user-id program its caller. -1: it is gone. */
-static uint32_t uid_of(uint32_t pid)
-{
-	char path[32], line[128];
-	unsigned uid = -1;
-	FILE *file;
-
-	snprintf(path, sizeof(path), "/proc/%u/status", pid);
-	file = fopen(path, "re");
-	while (file && fgets(line, sizeof(line), file) && sscanf(line, "Uid: %u", &uid) != 1)
-		;
-	if (file)
-		fclose(file);
-	return uid;
-}
-
 static struct slow *find(uint32_t pid)
 {
 	unsigned i;
@@ -120,7 +104,7 @@ static bool is_welcome(uint32_t pid)
 	uint64_t now = lien_clock_ns();
 	unsigned i, of_user = 0;
 	const struct slow *known;
-	uint32_t uid;
+	uint32_t user;
 
 	forget_old(now);
 	if (!slow_count)
@@ -128,10 +112,10 @@ static bool is_welcome(uint32_t pid)
 	known = find(pid);
 	if (slow_count == SLOW_MAX || (known && (known->stuck || now - known->t < known->delay)))
 		return false;
-	uid = uid_of(pid);
+	user = lien_user_of(pid);
 	for (i = 0; i < slow_count; i++)
-		of_user += slow[i].uid == uid && (slow[i].stuck || now - slow[i].t < WINDOW_NS);
-	return of_user < (uid ? USER_MAX : ROOT_MAX);
+		of_user += slow[i].user == user && (slow[i].stuck || now - slow[i].t < WINDOW_NS);
+	return of_user < (user ? USER_MAX : ROOT_MAX);
 }
 
 static void note_returned(uint32_t pid)
@@ -150,7 +134,8 @@ static void note_slow(uint32_t pid)
 		return; /* several callers at once */
 	if (!known) {
 		known = &slow[slow_count++];
-		*known = (struct slow){.pid = pid, .uid = uid_of(pid), .delay = AGAIN_NS / 2};
+		*known =
+			(struct slow){.pid = pid, .user = lien_user_of(pid), .delay = AGAIN_NS / 2};
 	}
 	known->stuck++;
 	known->t = lien_clock_ns();
@@ -176,14 +161,18 @@ static void close_fds(struct lien_timeout_work *work)
 		close(work->fds[--work->fds_count]);
 }
 
-static int reply(struct helper *helper, struct lien_timeout_work *work)
+/* With the files of the work, which may be gone once that is sent. */
+static int reply(struct helper *helper, const struct lien_timeout_work *work)
 {
-	struct iovec byte = {"", 1};
 	unsigned count = work ? work->fds_count : 0;
-	int err = lien_pass_send(helper->theirs, &byte, 1, work ? work->fds : NULL, count);
+	struct iovec byte = {"", 1};
+	int fds[LIEN_TIMEOUT_FDS] = {-1, -1}, err;
 
+	if (count)
+		memcpy(fds, work->fds, count * sizeof(fds[0]));
+	err = lien_pass_send(helper->theirs, &byte, 1, fds, count);
 	while (count)
-		close(work->fds[--count]);
+		close(fds[--count]);
 	return err;
 }
 

@@ -21,19 +21,19 @@ UNIT_LIBS_test_elf_symbols   := -lelf
 UNIT_SRCS_test_symbols	     := $(addprefix loader/, symbols.c demangle.c)
 UNIT_LIBS_test_symbols	     := -l:libiberty.a
 UNIT_SRCS_test_gated	     := loader/gated.c
-UNIT_SRCS_test_libraries     := $(addprefix loader/, elf_symbols.c libraries.c maps.c timeout.c untrusted.c)
+UNIT_SRCS_test_libraries     := $(addprefix loader/, elf_symbols.c libraries.c maps.c timeout.c untrusted.c user.c)
 UNIT_LIBS_test_libraries     := -lelf
 INJECT_SRCS		     := $(sort $(wildcard loader/inject*.c loader/remote*.c)) \
-	$(addprefix loader/, elf_symbols.c libraries.c maps.c timeout.c untrusted.c)
+	$(addprefix loader/, elf_symbols.c libraries.c maps.c timeout.c untrusted.c user.c)
 UNIT_SRCS_test_inject_choice := $(INJECT_SRCS)
 UNIT_LIBS_test_inject_choice := -lelf
 UNIT_SRCS_test_inject_clear  := $(INJECT_SRCS)
 UNIT_LIBS_test_inject_clear  := -lelf
 UNIT_SRCS_test_replay_script := $(REPLAY_SCRIPT_SRCS)
 UNIT_SRCS_test_replay_order  := $(REPLAY_SCRIPT_SRCS)
-UNIT_SRCS_test_ras_tcp	     := agent/ras_tcp.c $(addprefix loader/, environ.c timeout.c untrusted.c)
-UNIT_SRCS_test_untrusted     := $(addprefix loader/, environ.c timeout.c untrusted.c)
-UNIT_SRCS_test_timeout	     := loader/timeout.c
+UNIT_SRCS_test_ras_tcp	     := agent/ras_tcp.c $(addprefix loader/, environ.c timeout.c untrusted.c user.c)
+UNIT_SRCS_test_untrusted     := $(addprefix loader/, environ.c timeout.c untrusted.c user.c)
+UNIT_SRCS_test_timeout	     := $(addprefix loader/, timeout.c user.c)
 UNIT_SRCS_test_items	     := control/items.c
 UNIT_SRCS_test_arena	     := $(addprefix control/, arena.c checksum.c items.c numa.c reserve.c \
 	verify.c)

@@ -196,6 +196,26 @@ static void print_skipped(const json_t *status)
 			all - json_array_size(list));
 }
 
+static void print_unprobed(const json_t *unprobed)
+{
+	char *pids = list_numbers(json_object_get(unprobed, "processes"));
+	const json_t *user;
+	size_t i;
+
+	json_array_foreach (json_object_get(unprobed, "users"), i, user)
+		lien_print_wrapped(stdout, 2,
+			"WARNING: user %" PRIu64 " maps %" PRIu64
+			" more copies of CUDA's and NCCL's libraries than the %" PRIu64
+			" that are probed of one user: let the processes share files (one virtual "
+			"environment, one image), and start them anew",
+			lien_get_number(user, "uid"), lien_get_number(user, "others"),
+			lien_get_number(user, "limit"));
+	if (pids)
+		lien_print_wrapped(stdout, 2,
+			"WARNING: incomplete because of that: %s: what they do is not seen", pids);
+	free(pids);
+}
+
 /* What makes the graph less than the truth: last, so that it is what stays on the screen. */
 static void print_warnings(const json_t *status)
 {
@@ -254,6 +274,7 @@ int lien_cmd_status(int argc, char **argv)
 		print_skipped(result);
 		print_held(json_object_get(result, "held"));
 		print_warnings(result);
+		print_unprobed(json_object_get(result, "unprobed"));
 	}
 	json_decref(result);
 	return LIEN_EXIT_OK;

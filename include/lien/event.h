@@ -86,6 +86,9 @@ enum lien_event_type {
 #define LIEN_INCOMPLETE_ADOPTED 0x80
 /* Then: what it had before may be bound to a multicast object, which cannot be asked. */
 #define LIEN_INCOMPLETE_MULTICAST 0x100
+/* It maps a copy of CUDA or NCCL whose calls are not seen, because its user has too many of them.
+ */
+#define LIEN_INCOMPLETE_UNPROBED 0x200
 
 /* CUmemAllocationProp without what is meaningless on Linux. */
 struct lien_prop {

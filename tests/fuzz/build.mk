@@ -16,7 +16,7 @@ FUZZ_FLAGS	:= -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=u
 	-fno-omit-frame-pointer
 FUZZ_AGENT	:= tests/fuzz/fake_agent.c $(addprefix agent/, adopt.c attach.c comms.c compare.c detach.c eject.c link.c orders.c \
 	prepare.c requests.c status.c server.c walks.c wish.c) \
-	$(addprefix loader/, elf_symbols.c environ.c libraries.c maps.c timeout.c untrusted.c)
+	$(addprefix loader/, elf_symbols.c environ.c libraries.c maps.c timeout.c untrusted.c user.c)
 
 FUZZ_SRCS_fuzz_client	 := $(FUZZ_AGENT)
 FUZZ_SRCS_fuzz_replies	 := $(FUZZ_AGENT)

@@ -16,6 +16,7 @@
 #include "agent/level.h"
 #include "agent/node.h"
 #include "agent/prepare.h"
+#include "agent/probing.h"
 #include "agent/ras.h"
 #include "agent/sites.h"
 #include "agent/worker.h"
@@ -302,6 +303,12 @@ json_t *lien_gate_view(struct lien_agent *agent, const struct lien_viewer *viewe
 {
 	(void)agent, (void)viewer;
 	return json_array();
+}
+
+json_t *lien_probing_view(const struct lien_agent *agent, const struct lien_viewer *viewer)
+{
+	(void)agent, (void)viewer;
+	return json_pack("{s:[], s:[]}", "users", "processes");
 }
 
 int lien_inject(uint32_t pid, int pidfd, int library_fd, unsigned limit_ms,

@@ -19,7 +19,7 @@ import time
 os.environ.setdefault("TEST_BIN", os.path.join(os.environ.get("BUILD", "build"), "tests/integration"))
 
 from lien_test import (  # noqa: E402
-    CALLS, EVENT_ENTRY, MIB, SOFTCUDA, Session, Stream, brief, case, check,
+    CALLS, EVENT_ENTRY, MIB, SOFTCUDA, Late, Session, Stream, brief, case, check,
     equal, main, program, wait_for)
 
 HOSTILE = os.path.abspath(os.path.join(os.environ["TEST_BIN"], "hostile"))
@@ -32,8 +32,8 @@ F_SETLEASE = 1024
 class Hostile:
     """prog_hostile, with these libraries; cuInit was called unless init is False."""
 
-    def __init__(self, session, *libraries, init=True):
-        self.process = session.spawn([program("prog_hostile")])
+    def __init__(self, session, *libraries, init=True, prefix=()):
+        self.process = session.spawn([*prefix, program("prog_hostile")])
         check(self.process.line().startswith("ready "), "prog_hostile: " + self.process.said())
         self.pid = self.process.pid
         for path in libraries:
@@ -518,9 +518,123 @@ def test_library_deleted_while_mapped():
               (False, 2 * MIB), "a process that ran before the agent, its library deleted")
 
 
-# File systems of users
+# Copies of libraries
 
 USER = 54323
+AS_USER = ("setpriv", "--reuid", str(USER), "--regid", str(USER), "--clear-groups")
+OF_USER = 64  # agent/probing.c
+
+
+def copies(session, name, count):
+    """So many files called like the driver."""
+    folder = session.path(name)
+    os.mkdir(folder)
+    paths = []
+    for number in range(count):
+        os.mkdir("%s/%d" % (folder, number))
+        paths.append("%s/%d/libcuda.so.1" % (folder, number))
+        shutil.copy(CUDA, paths[-1])
+    return paths
+
+
+def probed_below(session, folder):
+    return sorted(library["path"] for library in session.ask("status")["libraries"]
+                  if library["path"].startswith(session.path(folder) + "/"))
+
+
+def pins(session):
+    return len(os.listdir(session.ask("status")["journal"]["pinned"]))
+
+
+@case(240)
+def test_many_copies_of_the_driver():
+    """A user maps any number of files that are called libcuda.so.1: others are not harmed, and all goes
+    when nobody maps them any more."""
+    with Session() as session:
+        os.chmod(session.folder, 0o755)
+        session.start_agent(LD_LIBRARY_PATH="%s:%s" % (HOSTILE, SOFTCUDA))
+        before = agent_fds(session), pins(session), len(session.ask("status")["libraries"])
+        hostile = Hostile(session, init=False, prefix=AS_USER)
+        for path in copies(session, "many", 3 * OF_USER):
+            hostile("map", path)
+        # Another user's, mapped while those wait.
+        own = Hostile(session, *copies(session, "own", 1))
+        wait_for("another user's is probed", lambda: len(probed_below(session, "own")) == 1, 20)
+        expected = [{"uid": USER, "probed": OF_USER, "limit": OF_USER, "others": 2 * OF_USER}]
+        try:
+            wait_for("they are counted", lambda: session.ask("status")["unprobed"][
+                "users"] == expected, 60)
+        except Late:
+            equal(session.ask("status")["unprobed"]["users"], expected, "users with too many")
+        equal(len(probed_below(session, "many")), OF_USER, "that are probed")
+        equal(session.ask("status")["unprobed"]["processes"], [hostile.pid], "who is incomplete")
+        process = session.process(hostile.pid)
+        check(process and not process["complete"], "the process: %s" % process)
+        text = " ".join(session.lien("status").out.split())
+        check("user %d maps %d more copies" % (USER, 2 * OF_USER) in text, text)
+        check("incomplete because of that: %d:" % hostile.pid in text, text)
+        # The next agent begins with as many.
+        session.stop_agent()
+        session.start_agent(LD_LIBRARY_PATH="%s:%s" % (HOSTILE, SOFTCUDA))
+        equal(len(probed_below(session, "many")), OF_USER, "that are probed by the next agent")
+        wait_for("it says so, too", lambda: session.ask("status")["unprobed"]["users"], 20)
+        # They go, and there is room for others.
+        hostile.end()
+        wait_for("they are probed no longer", lambda: not probed_below(session, "many"), 60)
+        shutil.rmtree(session.path("many"))
+        own.end()
+        wait_for("nor is the other one", lambda: not probed_below(session, "own"), 60)
+        wait_for("nothing of them is left", lambda: (
+            agent_fds(session) <= before[0], pins(session), len(
+                session.ask("status")["libraries"])) == (True, *before[1:]), 20)
+        with open(session.socket + ".state") as state:
+            check(session.path("many") not in state.read(), "the state file names them")
+        equal(session.ask("status")["unprobed"], {"users": [], "processes": []}, "unprobed")
+        later = Hostile(session, init=False, prefix=AS_USER)
+        path, = copies(session, "later", 1)
+        later("map", path)
+        wait_for("a later one is probed", lambda: probed_below(session, "later"))
+        later.end()
+
+
+@case(60)
+def test_second_driver_that_cannot_be_probed():
+    """A process that is known whole maps another file that is called like the driver, whose calls are
+    not seen."""
+    with Session() as session:
+        start(session)
+        hostile = Hostile(session, *ALL)
+        equal(session.known(hostile.pid)["complete"], True, "complete")
+        bare = session.path("libcuda.so.1")
+        with open(bare, "wb") as file:
+            file.write(elf() + bytes(8192))
+        hostile("map", bare)
+        wait_for("it is incomplete", lambda: not session.process(hostile.pid)["complete"])
+
+
+@case(120)
+def test_room_for_another_copy():
+    """A process that was incomplete for want of room is attached to once there is some."""
+    with Session() as session:
+        os.chmod(session.folder, 0o755)
+        session.start_agent("--no-journal", LD_LIBRARY_PATH="%s:%s" % (HOSTILE, SOFTCUDA))
+        first = Hostile(session, init=False, prefix=AS_USER)
+        for path in copies(session, "first", OF_USER):
+            first("map", path)
+        wait_for("all are probed", lambda: len(probed_below(session, "first")) == OF_USER, 40)
+        second = Hostile(session, init=False, prefix=AS_USER)
+        path, = copies(session, "second", 1)
+        second("map", path)
+        wait_for("it is not", lambda: session.ask("status")["unprobed"]["processes"] == [second.pid])
+        first.end()
+        wait_for("it is", lambda: probed_below(session, "second") == [path], 60)
+        wait_for("it is told no more", lambda: session.ask("status")["unprobed"] == {
+            "users": [], "processes": []})
+        second.end()
+
+
+# File systems of users
+
 CONTROL_LIBRARY = """
 char lien_control_state[8192] __attribute__((aligned(4096))) = {1};
 """
