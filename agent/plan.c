@@ -397,38 +397,52 @@ static bool selected(
 	return pid_selected(selection, allocation->owner_pid);
 }
 
+static int refuse_to_leave(struct planner *planner, const struct lien_allocation *allocation,
+	const struct lien_left *left)
+{
+	char by[40] = "";
+
+	if (left->holder)
+		snprintf(by, sizeof(by), " (process %u)", left->holder);
+	return refuse(planner, -EBUSY,
+		"--strict: %" PRIu64 " bytes of process %u at 0x%" PRIx64
+		" would be left behind: %s%s: without --strict all else is moved",
+		allocation->bytes, left->pid, left->address, left->reason,
+		left->other_user ? " (a process of another user)" : by);
+}
+
+static bool same_left(const struct lien_left *a, const struct lien_left *b)
+{
+	return a->pid == b->pid && a->holder == b->holder && a->other_user == b->other_user &&
+	       !strcmp(a->reason, b->reason);
+}
+
 static int leave(struct planner *planner, const struct lien_allocation *allocation,
 	const char *reason, uint32_t holder)
 {
+	struct lien_left *grown, left = {.pid = allocation->owner_pid,
+					 .holder = holder == allocation->owner_pid ? 0 : holder,
+					 .reason = reason,
+					 .address = lien_plan_address(allocation)};
 	struct lien_plan *plan = planner->plan;
-	char by[40] = "";
-	struct lien_left *left;
 	unsigned i;
 
-	if (holder == allocation->owner_pid)
-		holder = 0;
-	if (holder)
-		snprintf(by, sizeof(by), " (process %u)", holder);
+	if (left.holder && !lien_sees(&planner->selection->viewer,
+				   lien_graph_process(planner->graph, left.holder))) {
+		left.other_user = true;
+		left.holder = 0;
+	}
 	if (planner->selection->strict)
-		return refuse(planner, -EBUSY,
-			"--strict: %" PRIu64 " bytes of process %u at 0x%" PRIx64
-			" would be left behind: %s%s: without --strict all else is moved",
-			allocation->bytes, allocation->owner_pid, lien_plan_address(allocation),
-			reason, by);
+		return refuse_to_leave(planner, allocation, &left);
 	for (i = 0; i < plan->left_count; i++)
-		if (plan->left[i].pid == allocation->owner_pid && plan->left[i].holder == holder &&
-			!strcmp(plan->left[i].reason, reason))
+		if (same_left(&plan->left[i], &left))
 			break;
 	if (i == plan->left_count) {
-		left = realloc(plan->left, (i + 1) * sizeof(*left));
-		if (!left)
+		grown = realloc(plan->left, (i + 1) * sizeof(*grown));
+		if (!grown)
 			return -ENOMEM;
-		plan->left = left;
-		left[i] = (struct lien_left){.pid = allocation->owner_pid,
-			.holder = holder,
-			.reason = reason,
-			.address = lien_plan_address(allocation)};
-		plan->left_count++;
+		plan->left = grown;
+		plan->left[plan->left_count++] = left;
 	}
 	plan->left[i].allocations++;
 	plan->left[i].bytes += allocation->bytes;
@@ -446,18 +460,18 @@ static int check_holders(struct planner *planner, const struct lien_allocation *
 	LIST_FOREACH (mapping, &allocation->mappings, of_allocation) {
 		const struct lien_process *holder = mapping->process;
 
+		if (!lien_sees(&selection->viewer, holder))
+			return refuse(planner, -EPERM,
+				"%" PRIu64 " bytes of process %u at 0x%" PRIx64
+				" are mapped by a process of another user (see `lien holders`): "
+				"only root can move what is shared with it",
+				allocation->bytes, allocation->owner_pid,
+				lien_plan_address(allocation));
 		snprintf(what, sizeof(what),
 			"%" PRIu64 " bytes of process %u at 0x%" PRIx64
 			" are mapped by process %u at 0x%" PRIx64,
 			allocation->bytes, allocation->owner_pid, lien_plan_address(allocation),
 			holder->pid, mapping->va);
-		if (!lien_sees(&selection->viewer, holder))
-			return refuse(planner, -EPERM,
-				"%" PRIu64 " bytes of process %u at 0x%" PRIx64
-				" are mapped by process %u, which is another user's: only root can "
-				"move what is shared with it",
-				allocation->bytes, allocation->owner_pid,
-				lien_plan_address(allocation), holder->pid);
 		reason = holder == allocation->owner ? NULL : lien_plan_unreachable(holder);
 		if (reason)
 			return refuse(

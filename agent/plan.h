@@ -52,7 +52,8 @@ struct lien_plan_process {
 
 struct lien_left {
 	uint32_t pid;
-	uint32_t holder;    /* the process that keeps it there; 0: itself */
+	uint32_t holder;    /* the process that keeps it there; 0: itself, or: */
+	bool other_user;    /* a process that whoever asked does not see */
 	const char *reason; /* static text */
 	uint64_t address;   /* of the first of them: where its owner, or a holder, maps it; or 0 */
 	uint64_t allocations, bytes;

@@ -93,9 +93,8 @@ static void withhold(struct lien_transaction *t)
 			continue;
 		participant->withheld = true;
 		lien_transaction_fail(t, -EPERM,
-			"process %u, which is another user's, shares what is to be restored: only "
-			"root can do that",
-			t->processes[i].pid);
+			"a process of another user shares what is to be restored: only root can do "
+			"that");
 	}
 	while (grown) {
 		grown = false;

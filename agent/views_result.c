@@ -8,13 +8,14 @@ json_t *lien_view_left(const struct lien_left *left, unsigned count)
 
 	for (i = 0; i < count; i++)
 		json_array_append_new(list,
-			json_pack("{s:I, s:s, s:I, s:I, s:o, s:o}", "pid", (json_int_t)left[i].pid,
-				"reason", left[i].reason, "allocations",
+			json_pack("{s:I, s:s, s:I, s:I, s:o, s:o, s:b}", "pid",
+				(json_int_t)left[i].pid, "reason", left[i].reason, "allocations",
 				(json_int_t)left[i].allocations, "bytes", (json_int_t)left[i].bytes,
 				"address",
 				left[i].address ? lien_view_hex(left[i].address) : json_null(),
 				"holder",
-				left[i].holder ? json_integer(left[i].holder) : json_null()));
+				left[i].holder ? json_integer(left[i].holder) : json_null(),
+				"other_user", left[i].other_user));
 	return list;
 }
 

@@ -58,14 +58,15 @@ static char *example(const struct reason *reason)
 {
 	const char *address = lien_get_text(reason->first, "address");
 	uint64_t holder = lien_get_number(reason->first, "holder");
+	const char *at = reason->allocations == 1 ? "at" : "first at";
 
 	if (!*address)
 		return lien_format("%s", "");
+	if (lien_get_true(reason->first, "other_user"))
+		return lien_format(" (%s %s, because of a process of another user)", at, address);
 	if (!holder)
-		return lien_format(
-			" (%s %s)", reason->allocations == 1 ? "at" : "first at", address);
-	return lien_format(" (%s %s, because of process %" PRIu64 ")",
-		reason->allocations == 1 ? "at" : "first at", address, holder);
+		return lien_format(" (%s %s)", at, address);
+	return lien_format(" (%s %s, because of process %" PRIu64 ")", at, address, holder);
 }
 
 void lien_print_left(const char *title, const json_t *left)

@@ -46,10 +46,10 @@ MEM = {
     "bytes": 1621098496, "offload_frees": 1614807040, "host_bytes": 8 << 30, "pending": False,
     "left": [{"pid": pid, "reason": "cudaMalloc memory cannot be put back at the same address, and "
               "the program may hold pointers into it", "allocations": 3, "bytes": 6291456,
-              "address": "0x7f00%04x0000" % pid, "holder": None}
+              "address": "0x7f00%04x0000" % pid, "holder": None, "other_user": False}
              for pid in range(813, 833)] +
             [{"pid": 812, "reason": "registered with the network card", "allocations": 1,
-              "bytes": 4194304, "address": None, "holder": 813}]}
+              "bytes": 4194304, "address": None, "holder": 813, "other_user": False}]}
 
 
 

@@ -115,11 +115,13 @@ def test_memory_shared_with_another_user():
         check("another user" in session.lien_as(ALICE, "holders", alice.pid, hex(va)).stdout,
               "the words")
         for more in ([], ["--with-closure", "--pid", alice.pid], ["--dry-run"]):
-            session.refused_as(ALICE, "mapped by process %d, which is another user's" % bob.pid,
-                               "offload", "--owner", "all", *more)
+            said = session.refused_as(ALICE, "mapped by a process of another user",
+                                      "offload", "--owner", "all", *more)
+            check(str(bob.pid) not in said, "it names the process:", said)
         equal(session.ask("offload", "--owner", "all")["bytes"], 2 * MIB, "root may")
         for more in ([], ["--pid", alice.pid]):
-            session.refused_as(ALICE, "only root can", "restore", *more)
+            said = session.refused_as(ALICE, "only root can", "restore", *more)
+            check(str(bob.pid) not in said, "it names the process:", said)
         equal(session.process(bob.pid)["state"], "offloaded", "state")
         session.kill_agent()  # what the next one knows of it is what these say, and the journal
         session.start_agent()
@@ -127,6 +129,42 @@ def test_memory_shared_with_another_user():
         session.ask("restore")
         equal(bob("check", place, 2 * MIB, 0x55), 0, "wrong bytes")
         equal(alice("check", va, 2 * MIB, 0x55), 0, "wrong bytes")
+
+
+@case(60)
+def test_who_keeps_memory_back_is_not_named():
+    """Another user's process has a descriptor of her memory open."""
+    with Shared() as session:
+        session.start_agent()
+        alice, hers, other = session.of_user(ALICE), session.of_user(ALICE), session.driver()
+        handle, va = with_memory(alice, 0x56)
+        fd = alice("export", handle)
+        taken, imported = (driver("getfd", alice.pid, fd) for driver in (other, hers))
+        hers("show", 2 * MIB, hers("import", imported), 0)
+        alice("close", fd)
+        hers("close", imported)
+        session.ready(alice.pid, hers.pid, other.pid)
+
+        def says(pid, dry_run):
+            """Of the process, for her; root is told its pid."""
+            answer = session.ask_as(ALICE, "offload", "--owner", "all", *dry_run)
+            equal([(left["pid"], left["holder"], left["other_user"]) for left in answer["left"]],
+                  [(alice.pid, None, True)], "what she is told: %s" % answer["left"])
+            said = session.lien_as(ALICE, "offload", "--owner", "all", *dry_run).stdout
+            check("because of a process of another user" in said, said)
+            said += session.refused_as(ALICE, "(a process of another user)", "offload",
+                                       "--owner", "all", "--strict", *dry_run)
+            check("process %d" % pid not in said, "it names the process:", said)
+            answer = session.ask("offload", "--owner", "all", "--with-closure", "--pid", alice.pid,
+                                 "--dry-run")
+            equal([left["holder"] for left in answer["left"]], [pid], "what root is told")
+
+        for dry_run in (["--dry-run"], []):
+            says(other.pid, dry_run)
+        other("close", taken)
+        equal(session.ask_as(ALICE, "offload", "--owner", "all")["bytes"], 2 * MIB, "moved")
+        session.ask_as(ALICE, "restore")
+        equal(alice("check", va, 2 * MIB, 0x56), 0, "wrong bytes")
 
 
 @case(60)

@@ -60,3 +60,4 @@ class Shared(Session):
         outcome = self.lien_as(uid, *args)
         check(outcome.returncode in (1, 2) and text in outcome.stderr, "%s as %d: %d %s%s" % (
             args, uid, outcome.returncode, outcome.stdout, outcome.stderr))
+        return outcome.stderr

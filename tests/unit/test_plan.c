@@ -742,13 +742,51 @@ static void test_users(void **state)
 	mine.pids_count = 0;
 	process(3)->uid = 8;
 	mine.with_closure = true;
-	expect_refusal(&mine, -EPERM, "process 3, which is another user's");
-	assert_null(strstr(error, "by process 3 at"));
+	expect_refusal(&mine, -EPERM, "mapped by a process of another user");
+	assert_null(strstr(error, "process 3"));
 	process(1)->uid = 0; /* an importer does not move what is another's */
 	assert_int_equal(make(&mine), 0);
 	assert_int_equal(plan.processes_count, 0);
 	assert_int_equal(make(&all), 0);
 	assert_int_equal(plan.bytes, 3 * PIECE);
+}
+
+/* What a process of another user keeps where it is: said without its pid. */
+static void expect_no_pid(struct lien_selection *mine, const char *words)
+{
+	mine->strict = false;
+	assert_int_equal(make(mine), 0);
+	assert_int_equal(plan.left_count, 1);
+	assert_int_equal(plan.left[0].pid, 1);
+	assert_int_equal(plan.left[0].holder, 0);
+	assert_true(plan.left[0].other_user);
+	assert_non_null(strstr(plan.left[0].reason, words));
+	mine->strict = true;
+	expect_refusal(mine, -EBUSY, "(a process of another user)");
+	assert_null(strstr(error, "process 4"));
+}
+
+static void test_pids_of_other_users(void **state)
+{
+	const struct lien_probe_open_file open = {.share = 5, .pid = 4};
+	struct lien_selection mine = {.viewer = {.one_user = true, .uid = 7}};
+
+	(void)state;
+	shared_by_three();
+	started(4);
+	for (unsigned p = 1; p <= 4; p++)
+		process(p)->uid = p < 4 ? 7 : 8;
+	process(4)->incomplete = LIEN_INCOMPLETE_LOST;
+	expect_no_pid(&mine, "may have imported it");
+	process(4)->incomplete = 0;
+	mine.open = &open;
+	mine.open_count = 1;
+	expect_no_pid(&mine, "still open");
+	process(4)->uid = 7;
+	mine.strict = false;
+	assert_int_equal(make(&mine), 0);
+	assert_int_equal(plan.left[0].holder, 4);
+	assert_false(plan.left[0].other_user);
 }
 
 static void test_capture(void **state)
@@ -893,6 +931,7 @@ int main(void)
 		PLAN(test_open_export),
 		PLAN(test_lost_import),
 		PLAN(test_users),
+		PLAN(test_pids_of_other_users),
 		PLAN(test_capture),
 		PLAN(test_second_offload),
 		PLAN(test_left_partly_away),

@@ -179,7 +179,8 @@ static void test_mem(void **state)
 	INTEGER(3 * PIECE + 1000, "bytes"); /* the imported one once */
 	INTEGER(3 * PIECE, "offload_frees");
 	LENGTH(1, "left");
-	assert_members(at("left[0]"), "pid:i reason:s allocations:i bytes:i address:s holder:n");
+	assert_members(at("left[0]"),
+		"pid:i reason:s allocations:i bytes:i address:s holder:n other_user:b");
 	INTEGER(2, "left[0].pid");
 	INTEGER(1, "left[0].allocations");
 	INTEGER(1000, "left[0].bytes");
