@@ -410,6 +410,7 @@ int lien_agent_run(const struct lien_agent_config *config)
 	agent->token_base = (uint64_t)random << 32;
 	agent->no_prepare = config->no_prepare;
 	agent->no_attach = config->no_attach;
+	agent->on_stop = config->on_stop;
 	agent->host_limit = config->host_limit;
 	lien_host_files_find(&agent->host);
 	raise_file_limit();

@@ -74,6 +74,12 @@ struct lien_agent_node;
 struct lien_probing;
 struct lien_ras;
 
+/* What an orderly stop does with the probes in running jobs, unless memory is away. */
+enum lien_on_stop {
+	LIEN_ON_STOP_DETACH, /* takes them off: jobs pay nothing; the next agent begins anew */
+	LIEN_ON_STOP_KEEP,   /* leaves them, and the journal, for the next agent */
+};
+
 struct lien_agent {
 	int epoll;
 	bool stopping;
@@ -125,7 +131,8 @@ struct lien_agent {
 	char journal_problem[300]; /* why none is kept, or not all was taken over; "": all is well
 				    */
 	uint64_t taken_over;	   /* events that an earlier agent saw */
-	bool ring_resumed;	   /* the ring's next record may be in the journal */
+	enum lien_on_stop on_stop;
+	bool ring_resumed; /* the ring's next record may be in the journal */
 };
 
 struct lien_agent_config {
@@ -142,6 +149,7 @@ struct lien_agent_config {
 	bool no_ras;		/* NCCL's RAS is not asked; */
 	bool ras_text;		/* it is, also of versions that answer in words only */
 	bool no_attach;		/* control libraries are put into processes on request alone */
+	enum lien_on_stop on_stop;
 };
 
 /* Runs until SIGTERM or SIGINT. 0, or -errno after a message on stderr. */

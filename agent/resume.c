@@ -12,7 +12,9 @@
 
 #include "agent/agent.h"
 #include "agent/contexts.h"
+#include "agent/plan.h"
 #include "agent/sites.h"
+#include "loader/gate.h"
 
 static char *journal_path(const char *socket)
 {
@@ -195,18 +197,48 @@ void lien_resume_settle(struct lien_agent *agent)
 	lien_watch_resume(agent);
 }
 
+/* A restore needs the journal, and the gates hold threads back until then. */
+static bool memory_is_away(const struct lien_agent *agent)
+{
+	struct lien_process *process;
+
+	for (process = lien_graph_first(agent->graph); process; process = lien_graph_next(process))
+		if (process->held_items || lien_plan_holds_parked(process))
+			return true;
+	return lien_probes_gates(agent->probes);
+}
+
+/* After an orderly stop; a start that failed leaves what it found. */
+static bool leaves_probes(const struct lien_agent *agent, bool started)
+{
+	if (!agent->journal || !agent->probes)
+		return false;
+	if (!started)
+		return lien_probes_resumed(agent->probes);
+	if (agent->on_stop == LIEN_ON_STOP_KEEP) {
+		lien_log(6,
+			"probes stay in running jobs for the next agent (--on-stop keep): `lien "
+			"agent --clean` takes them off");
+		return true;
+	}
+	if (memory_is_away(agent)) {
+		lien_log(5, "memory is offloaded: probes stay in running jobs, and threads that "
+			    "need it wait, until the next agent restores it");
+		return true;
+	}
+	lien_log(6, "probes are taken off running jobs: `lien attach` makes them known to the next "
+		    "agent");
+	return false;
+}
+
 void lien_resume_stop(struct lien_agent *agent, bool started)
 {
-	bool left =
-		agent->journal && agent->probes && (started || lien_probes_resumed(agent->probes));
+	bool left = leaves_probes(agent, started);
 
 	if (agent->probes && !left)
 		lien_probes_unpin(agent->probes);
 	if (agent->journal && agent->probes && !left)
 		unlink(agent->journal_path);
-	if (started && left)
-		lien_log(6, "calls go on being noted for the next agent: `lien agent --clean` ends "
-			    "that");
 	lien_journal_close(agent->journal);
 	agent->journal = NULL;
 	free(agent->journal_path);

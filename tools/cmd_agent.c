@@ -2,6 +2,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <lien/client.h>
 #include "agent/agent.h"
@@ -16,7 +17,8 @@
 
 static const char *const examples[] = {"lien agent", "watch this node until Ctrl-C",
 	"lien agent --library /opt/cuda/libcuda.so.1", "also a driver in an unusual place",
-	"lien agent --clean", "after the last agent: the kernel stops noting calls for the next",
+	"lien agent --on-stop keep", "for an upgrade: the next agent goes on where this one stops",
+	"lien agent --clean", "after an agent that was killed: take its probes off running jobs",
 	NULL};
 
 static const struct lien_usage usage = {
@@ -26,8 +28,9 @@ static const struct lien_usage usage = {
 		"Watches every process that uses CUDA on this node and serves the other commands\n"
 		"on its socket, root everything, others what is theirs. Runs in the foreground, "
 		"as\n"
-		"root, and gives up most rights once it has started; one per node. The next agent\n"
-		"knows what this one knew, and what happened while none ran.",
+		"root, and gives up most rights once it has started; one per node. It takes its\n"
+		"probes off running jobs when it is stopped; with --on-stop keep, or if it was\n"
+		"killed, the next agent knows what this one knew and what happened since.",
 	.examples = examples,
 };
 
@@ -48,7 +51,7 @@ static bool machine_lacks(void)
 
 int lien_cmd_agent(int argc, char **argv)
 {
-	const char *socket = NULL, *library = NULL;
+	const char *socket = NULL, *library = NULL, *on_stop = NULL;
 	unsigned long ring = 0, threads = 0, journal_size = JOURNAL_MIB;
 	bool no_multi = false, no_journal = false, clean = false, no_prepare = false,
 	     no_attach = false, no_ras = false, ras_text = false;
@@ -64,6 +67,10 @@ int lien_cmd_agent(int argc, char **argv)
 			"threads that use CUDA and can be followed (default 32768)", THREADS_MAX},
 		{"no-journal", LIEN_OPTION_FLAG, &no_journal, NULL,
 			"leave nothing to the next agent when this one ends", 0},
+		{"on-stop", LIEN_OPTION_STRING, &on_stop, "WHAT",
+			"detach: take the probes off running jobs (default); keep: the next agent "
+			"goes on",
+			0},
 		{"journal-size", LIEN_OPTION_NUMBER, &journal_size, "MIB",
 			"a snapshot replaces a longer journal (default 64)", JOURNAL_MIB_MAX},
 		{"host-limit", LIEN_OPTION_SIZE, &host_limit, "SIZE",
@@ -89,6 +96,13 @@ int lien_cmd_agent(int argc, char **argv)
 		return code;
 	if (ring & (ring - 1))
 		return lien_usage_error(&usage, "--ring must be a power of 2: 1, 2, 4, ...");
+	if (on_stop && !strcmp(on_stop, "keep"))
+		config.on_stop = LIEN_ON_STOP_KEEP;
+	else if (on_stop && strcmp(on_stop, "detach"))
+		return lien_usage_error(&usage, "--on-stop must be detach or keep");
+	if (no_journal && config.on_stop == LIEN_ON_STOP_KEEP)
+		return lien_usage_error(
+			&usage, "--on-stop keep needs the journal: leave --no-journal away");
 	config.socket = socket ? socket : getenv("LIEN_SOCKET");
 	if (!config.socket || !config.socket[0])
 		config.socket = LIEN_CLIENT_SOCKET;

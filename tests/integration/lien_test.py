@@ -344,10 +344,13 @@ class Session:
 
     # The agent
 
-    def start_agent(self, *args, limit=20.0, prepare=False, attach=False, **environment):
+    def start_agent(self, *args, limit=20.0, prepare=False, attach=False, keep=True, **environment):
         """Starts it and waits until it answers. It knows the driver, by LD_LIBRARY_PATH, and the
-        stand-in libnccl: the first job that maps one it does not know is incomplete."""
+        stand-in libnccl: the first job that maps one it does not know is incomplete. keep: when it
+        is stopped, the next one goes on."""
         wait_for_foreign()
+        if keep and "--no-journal" not in args:
+            args += ("--on-stop", "keep")
         if not prepare:
             args += ("--no-prepare",)
         if not attach:

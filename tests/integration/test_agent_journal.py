@@ -559,6 +559,61 @@ def test_clean():
 
 
 @case(60)
+def test_on_stop_detach():
+    """The default: after an orderly stop nothing is left in the kernel for jobs to pay for."""
+    with Session() as session:
+        files = [session.socket + ".journal", session.socket + ".state"]
+        session.start_agent(keep=False)
+        driver = session.driver()
+        handle, va = driver("make", 2 * MIB, 0)
+        driver("fill", va, 2 * MIB, 0x42)
+        session.ready(driver.pid)
+        check(pins_of(session) and all(map(os.path.exists, files)), "nothing is kept for a crash")
+        agent = session.agent
+        session.stop_agent()
+        check("probes are taken off running jobs" in agent.said(), agent.said())
+        equal((pins_of(session), list(map(os.path.exists, files))), (None, [False] * 2), "left")
+        for _ in range(1000):
+            driver("unmap", va, 2 * MIB)
+            va = driver("show", 2 * MIB, handle, 0)
+        driver("fill", va, 2 * MIB, 0x43)
+        session.start_agent(keep=False)
+        session.known(driver.pid)
+        check(not session.process(driver.pid)["complete"], "it knows calls that nobody saw")
+        equal(session.ask("status")["events_lost"], 0, "events lost")
+        session.ask("attach", driver.pid)
+        equal(session.ask("offload", "--owner", "all")["bytes"], 2 * MIB, "moved")
+        # What is away needs the journal, and gates: these stay.
+        agent = session.agent
+        session.stop_agent()
+        check("memory is offloaded: probes stay" in agent.said(), agent.said())
+        check(pins_of(session) and all(map(os.path.exists, files)), "the journal is gone")
+        session.start_agent(keep=False)
+        session.ask("restore")
+        equal(driver("check", va, 2 * MIB, 0x43), 0, "wrong bytes")
+        session.stop_agent()
+        equal((pins_of(session), list(map(os.path.exists, files))), (None, [False] * 2), "left")
+
+
+@case(30)
+def test_on_stop_keep():
+    with Session() as session:
+        session.start_agent("--on-stop", "keep", keep=False)
+        driver = session.driver(control=False)
+        session.known(driver.pid)
+        session.stop_agent()
+        driver("make", 2 * MIB, 0)
+        session.start_agent("--on-stop", "keep", keep=False)
+        taken_over(session)
+        process = session.process(driver.pid)
+        equal((process["complete"], process["bytes"]), (True, 2 * MIB), "what it knows")
+        for args, text in ((["keep", "--no-journal"], "needs the journal"),
+                           (["never"], "must be detach or keep")):
+            outcome = session.lien("agent", "--on-stop", *args)
+            check(outcome.code == 2 and text in outcome.err, outcome)
+
+
+@case(60)
 def test_no_bpffs():
     """Where nothing can be pinned the agent does without, and says so."""
     with Session() as session:
