@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include <dlfcn.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "control/driver.h"
@@ -40,10 +41,46 @@ const struct lien_driver *lien_driver_find(const char **missing)
 	return &driver;
 }
 
-const char *lien_driver_error(const struct lien_driver *driver, CUresult result)
+/* The driver has no names any more once the process is ending. */
+static const char *known_name(CUresult result)
 {
-	const char *name = NULL;
+#define NAME(error)                                                                                \
+	case error:                                                                                \
+		return #error
+	switch (result) {
+	case CUDA_ERROR_DEINITIALIZED:
+		return "the process is ending";
+		NAME(CUDA_ERROR_INVALID_VALUE);
+		NAME(CUDA_ERROR_OUT_OF_MEMORY);
+		NAME(CUDA_ERROR_NOT_INITIALIZED);
+		NAME(CUDA_ERROR_NO_DEVICE);
+		NAME(CUDA_ERROR_INVALID_DEVICE);
+		NAME(CUDA_ERROR_INVALID_CONTEXT);
+		NAME(CUDA_ERROR_MAP_FAILED);
+		NAME(CUDA_ERROR_ALREADY_MAPPED);
+		NAME(CUDA_ERROR_NOT_MAPPED);
+		NAME(CUDA_ERROR_OPERATING_SYSTEM);
+		NAME(CUDA_ERROR_INVALID_HANDLE);
+		NAME(CUDA_ERROR_ILLEGAL_STATE);
+		NAME(CUDA_ERROR_ILLEGAL_ADDRESS);
+		NAME(CUDA_ERROR_CONTEXT_IS_DESTROYED);
+		NAME(CUDA_ERROR_NOT_PERMITTED);
+		NAME(CUDA_ERROR_NOT_SUPPORTED);
+		NAME(CUDA_ERROR_UNKNOWN);
+	default:
+		return NULL;
+	}
+#undef NAME
+}
 
-	driver->cuGetErrorName(result, &name);
-	return name ? name : "unknown CUDA error";
+void lien_driver_error(const struct lien_driver *driver, CUresult result, char *text, size_t size)
+{
+	const char *name = known_name(result);
+
+	if (!name && driver->cuGetErrorName(result, &name))
+		name = NULL;
+	if (name)
+		snprintf(text, size, "%s", name);
+	else
+		snprintf(text, size, "CUDA error %d", result);
 }

@@ -7,6 +7,8 @@
 #ifndef LIEN_CONTROL_DRIVER_H
 #define LIEN_CONTROL_DRIVER_H
 
+#include <stddef.h>
+
 #include <lien/cuda_abi.h>
 
 #define LIEN_DRIVER_FUNCTIONS(X)                                                                   \
@@ -60,7 +62,7 @@ struct lien_driver {
  * Valid for the life of the process. */
 const struct lien_driver *lien_driver_find(const char **missing);
 
-/* "CUDA_ERROR_...", never NULL. */
-const char *lien_driver_error(const struct lien_driver *driver, CUresult result);
+/* "CUDA_ERROR_...", a number that has no name, or that the process is ending. */
+void lien_driver_error(const struct lien_driver *driver, CUresult result, char *text, size_t size);
 
 #endif

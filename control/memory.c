@@ -282,7 +282,7 @@ int lien_order_save(struct lien_control *control)
 	uint64_t bytes = 0, bounce = control->flags & LIEN_WIRE_VERIFY ? LIEN_WIRE_ARENA_BOUNCE : 0;
 	struct lien_item *item = NULL;
 	struct lien_device *device = NULL;
-	int result = 0;
+	int result = 0, ended;
 
 	while ((item = lien_items_next(&control->items, item)))
 		if (to_be_saved(control, item)) {
@@ -312,8 +312,9 @@ int lien_order_save(struct lien_control *control)
 	}
 	/* Soon the driver will give out handles that the application still knows as others. */
 	lien_translate_install(1); /* while the copies run */
-	if (devices_synchronize(control) && !result)
-		result = lien_control_fail(control, -EIO, 0, "copy to the host did not complete");
+	ended = devices_synchronize(control);
+	if (ended && !result)
+		result = lien_control_fail(control, ended, 0, "copy to the host");
 	while (!result && (item = lien_items_next(&control->items, item)))
 		if (item->state == LIEN_ITEM_STAGED && lien_order_means(control, item))
 			item->state = LIEN_ITEM_SAVED;

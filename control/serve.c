@@ -55,15 +55,17 @@ void lien_control_forgive(struct lien_control *control)
 int lien_control_fail(struct lien_control *control, int result, uint64_t where, const char *what)
 {
 	struct lien_wire_header *reply = &control->reply;
-	const char *error = result > 0 ? lien_driver_error(control->driver, result) : NULL;
+	char error[64] = "";
 	size_t length;
 
 	if (reply->text[0])
 		return result; /* the first failure is the one to tell */
+	if (result > 0)
+		lien_driver_error(control->driver, result, error, sizeof(error));
 	reply->arg = where;
 	strncpy(reply->text, what, sizeof(reply->text) - 1);
 	length = strlen(reply->text);
-	if (error && length + 2 + strlen(error) < sizeof(reply->text)) {
+	if (error[0] && length + 2 + strlen(error) < sizeof(reply->text)) {
 		strcpy(reply->text + length, ": ");
 		strcpy(reply->text + length + 2, error);
 	}

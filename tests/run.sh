@@ -123,6 +123,7 @@ list_fuzz() {
 list_static() {
 	echo "symbols 60 tests/check_symbols.sh $LIEN $CONTROL"
 	echo "format 120 tests/check_format.sh"
+	echo "seeds 60 tests/check_seeds.sh"
 }
 
 if [ "${1:-}" = one ]; then

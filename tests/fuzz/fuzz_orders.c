@@ -6,6 +6,7 @@
  */
 #include <fcntl.h>
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
@@ -338,12 +339,10 @@ const struct lien_driver *lien_driver_find(const char **missing)
 	return &driver;
 }
 
-const char *lien_driver_error(const struct lien_driver *driver, CUresult result)
+void lien_driver_error(const struct lien_driver *driver, CUresult result, char *text, size_t size)
 {
-	const char *name = NULL;
-
-	driver->cuGetErrorName(result, &name);
-	return name ? name : "unknown CUDA error";
+	(void)driver;
+	snprintf(text, size, "CUDA error %d", result);
 }
 
 /* --- the agent's end ----------------------------------------------------------------------------

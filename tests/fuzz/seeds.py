@@ -11,6 +11,7 @@ What is committed in tests/fuzz/corpus is the least that reaches all that these 
 """
 import gzip
 import pathlib
+import re
 import struct
 import subprocess
 import sys
@@ -19,13 +20,32 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 VA = 0x7E0000000000
 STEP = 2 << 20
+
+
+def enumerators(enum, prefix):
+    """{name without the prefix: value} of an enum in include/lien/wire.h."""
+    text = re.sub(r"/\*.*?\*/", "", (ROOT / "include/lien/wire.h").read_text(), flags=re.S)
+    value, found = -1, {}
+    for part in re.search(r"enum %s \{(.*?)\}" % enum, text, re.S)[1].split(","):
+        name, _, given = (word.strip() for word in part.partition("="))
+        if name:
+            value = int(given, 0) if given else value + 1
+            found[name.removeprefix(prefix)] = value
+    return found
+
+
+TYPES = enumerators("lien_wire_type", "LIEN_WIRE_")
 (HELLO, STAGE, DRAIN, CHECK, SAVE, UNMAP, DROP, DISCARD, CREATE, EXPORT, IMPORT, FINISH, LIST, WALK,
- PREPARE, RELEASE, GATE) = range(1, 18)
-END = 32
+ PREPARE, RELEASE, GATE, COUNT, MARKS, MARK, LOOK, UNMARK, END) = (TYPES[name] for name in (
+     "HELLO STAGE DRAIN CHECK SAVE UNMAP DROP DISCARD CREATE EXPORT IMPORT FINISH LIST WALK PREPARE "
+     "RELEASE GATE COUNT MARKS MARK LOOK UNMARK END").split())
+SEEN = set()  # types of orders that a seed has
 FIRST, LAST = 1, 2
 OWNED, IMPORTED, SHARED, WORTHLESS = 1, 2, 4, 8
 KEEP, VERIFY, UNVERIFIED, ROOM = 8, 0x10, 0x20, 0x40
-OPEN, SHUT, PASS, ALIVE = range(4)
+GATES = enumerators("lien_wire_gate", "LIEN_WIRE_GATE_")
+OPEN, SHUT, PASS, ALIVE = (GATES[name] for name in ("OPEN", "SHUT", "PASS", "ALIVE"))
+ADOPT_COUNT, ADOPT_OWN, ADOPT_LOOK = 1, 2, 4
 
 
 def client():
@@ -76,8 +96,14 @@ def item(token, va, flags, index=0, mappings=1, references=1, size=STEP):
 
 
 def order(kind, body=b"", flags=0, arg=0, fds=0, arg2=0):
+    SEEN.add(kind)
     header = struct.pack("<IHHIiQQQ88s", 0, kind, flags, 1, 0, arg, arg2, 0, b"")
     return struct.pack("<BBH", fds, 1, len(header) + len(body)) + header + body
+
+
+def adopt(va, flags, number):
+    """struct lien_wire_adopt"""
+    return struct.pack("<QQIIII16s16s", va, 0, 1, 0, flags, 1, b"", bytes([number] * 16))
 
 
 def orders():
@@ -116,6 +142,13 @@ def orders():
     yield bytes(16) + order(HELLO)[:40]
     yield bytes(16) + b"".join(away[:5]) + order(END) + b"".join(away[5:]) + order(END) + b"".join(back) + order(END)
     yield bytes(16) + order(PREPARE, arg=40 << 20) + order(WALK, ranges, arg=20000) + order(END) + order(HELLO)
+    # Memory that was there before: counted, marked, looked at, put back.
+    adopted = adopt(VA, ADOPT_COUNT | ADOPT_OWN, 1) + adopt(VA + STEP, ADOPT_COUNT | ADOPT_LOOK, 2)
+    marks = order(MARKS, adopted, FIRST | LAST)
+    yield bytes(16) + gate[0] + order(COUNT, adopted) + marks + order(MARK) + order(LOOK) + order(UNMARK) + order(END)
+    yield bytes(16) + gate[0] + marks + order(MARK) + marks + order(END) + order(UNMARK) + marks + order(LOOK)
+    yield bytes(4) + b"\4" * 12 + gate[0] + order(COUNT, adopted * 3) + marks + order(MARK) + order(UNMARK)
+    yield bytes(16) + order(COUNT, adopted[:70]) + order(MARKS, adopted) + order(LOOK) + order(MARK) + order(UNMARK)
     # Sizes and limits that no agent has in mind.
     for size, references in ((1 << 63, 1), ((1 << 64) - STEP, 1), (STEP, 1 << 31)):
         huge = b"".join(item(n, VA + n * STEP, OWNED, references=references, size=size) for n in (0, 1))
@@ -189,3 +222,6 @@ for name, made in (("client", client()), ("replies", replies()), ("orders", orde
     folder.mkdir(parents=True, exist_ok=True)
     for n, seed in enumerate(made):
         (folder / f"seed{n:02}").write_bytes(seed)
+missing = [name for name, kind in TYPES.items() if kind not in SEEN]
+if missing:
+    sys.exit("no seed has an order of these types: " + ", ".join(missing))

@@ -664,5 +664,27 @@ def test_device_is_filled_during_the_restore():
         the.round_trip()
 
 
+@case(60)
+def test_errors_have_names():
+    """A driver that is at its end has no names for errors, and the process is ending."""
+    ending, unnamed = 4, 12345
+    with Session() as session:
+        faults.folder(session)
+        session.start_agent("--no-journal")
+        driver = session.driver()
+        driver("make", PIECE, 0)
+        session.ready(driver.pid)
+        fault = Faults(session, driver.pid)
+        for function, result, text in (
+                ("cuCtxSynchronize", ending, "drain: cuCtxSynchronize: the process is ending"),
+                ("cuStreamSynchronize", ending, "save: copy to the host: the process is ending"),
+                ("cuCtxSynchronize", unnamed, "drain: cuCtxSynchronize: CUDA error 12345")):
+            fault.arm(FAIL, times=0, function=function, result=result)
+            session.refused("offload", "--owner", "all", text=text)
+            check(fault.disarm(), function, "was not called")
+        equal(session.ask("offload", "--owner", "all")["bytes"], PIECE, "moved")
+        session.ask("restore")
+
+
 if __name__ == "__main__":
     sys.exit(main())
