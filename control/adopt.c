@@ -186,7 +186,8 @@ int lien_order_marks(
 		marks->mark = grown;
 		marks->room = room;
 	}
-	memcpy(marks->mark + marks->count, adopt, count * sizeof(*adopt));
+	if (count) /* without any before, there is no list */
+		memcpy(marks->mark + marks->count, adopt, count * sizeof(*adopt));
 	marks->count += count;
 	if (control->flags & LIEN_WIRE_LAST && marks->count) {
 		qsort(marks->mark, marks->count, sizeof(marks->mark[0]), by_mark);
