@@ -298,6 +298,21 @@ static CUresult set_bytes(CUdeviceptr va, unsigned char value, size_t bytes, CUs
 	return place_of(va) < 0 || !bytes ? CUDA_ERROR_INVALID_VALUE : may_fail();
 }
 
+/* Where nothing is ever mapped. */
+static CUresult address_reserve(
+	CUdeviceptr *va, size_t bytes, size_t alignment, CUdeviceptr wish, unsigned long long flags)
+{
+	(void)bytes, (void)alignment, (void)wish, (void)flags;
+	*va = BASE + PLACES * LIEN_WIRE_STEP;
+	return may_fail();
+}
+
+static CUresult address_free(CUdeviceptr va, size_t bytes)
+{
+	(void)va, (void)bytes;
+	return may_fail();
+}
+
 const struct lien_driver *lien_driver_find(const char **missing)
 {
 	static const struct lien_driver driver = {
@@ -325,6 +340,8 @@ const struct lien_driver *lien_driver_find(const char **missing)
 		.cuMemCreate = mem_create,
 		.cuMemRelease = mem_release,
 		.cuMemRetainAllocationHandle = mem_retain,
+		.cuMemAddressReserve = address_reserve,
+		.cuMemAddressFree = address_free,
 		.cuMemMap = mem_map,
 		.cuMemUnmap = mem_unmap,
 		.cuMemSetAccess = set_access,
@@ -434,6 +451,7 @@ static void forget_all(void)
 		munmap(kept.arena.chunks[i].memory, kept.arena.chunks[i].bytes);
 	free(kept.arena.chunks);
 	free(kept.items.item);
+	free(kept.marks.mark);
 	memset(&kept, 0, sizeof(kept));
 	kept.drain = drain;
 	while (!RB_EMPTY(&names))
