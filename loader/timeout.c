@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -20,13 +21,15 @@
 #define USUAL_MS     1000
 #define STACK	     (1 << 20)
 #define S_NS	     1000000000ull
-#define AGAIN_NS     S_NS	 /* a process that was too slow is left alone so long, then */
+#define WINDOW_NS    (10 * S_NS) /* in which a process, and all of a user, may be too slow */
+#define PROCESS_MAX  2		 /* times: any is, on a busy machine */
+#define USER_MAX     12
+#define ROOT_MAX     48
+#define AGAIN_NS     S_NS	 /* one that is so more often is left alone so long, then */
 #define AGAIN_NS_MAX (60 * S_NS) /* twice as long each time */
-#define WINDOW_NS    (10 * S_NS) /* in which so many processes of a user may be too slow: */
-#define USER_MAX     4
-#define ROOT_MAX     16
-#define SLOW_MAX     64 /* that are remembered; beyond that nobody is waited for */
+#define SLOW_MAX     64		 /* that are remembered; beyond that nobody is waited for */
 #define FORGET_NS    (120 * S_NS)
+#define STARVED	     5 /* times the limit that a thread gets that has work and no processor */
 
 enum state {
 	STATE_RUNS,
@@ -41,6 +44,7 @@ struct helper {
 	unsigned users; /* the thread, and who has it work */
 	bool own_files;
 	uint32_t pid; /* that it works on */
+	pid_t tid;
 };
 
 /* A process that was too slow. */
@@ -48,6 +52,7 @@ struct slow {
 	uint32_t pid;
 	uint32_t user;
 	unsigned stuck;	   /* threads that were left behind, and are still there */
+	unsigned times;	   /* that it was too slow, not more than WINDOW_NS apart */
 	uint64_t t, delay; /* when that was last, and how long it is left alone */
 };
 
@@ -114,7 +119,8 @@ static bool is_welcome(uint32_t pid)
 		return false;
 	user = lien_user_of(pid);
 	for (i = 0; i < slow_count; i++)
-		of_user += slow[i].user == user && (slow[i].stuck || now - slow[i].t < WINDOW_NS);
+		if (slow[i].user == user && (slow[i].stuck || now - slow[i].t < WINDOW_NS))
+			of_user += slow[i].times;
 	return of_user < (user ? USER_MAX : ROOT_MAX);
 }
 
@@ -129,17 +135,22 @@ static void note_returned(uint32_t pid)
 static void note_slow(uint32_t pid)
 {
 	struct slow *known = find(pid);
+	uint64_t now = lien_clock_ns();
 
 	if (!known && slow_count == SLOW_MAX)
 		return; /* several callers at once */
 	if (!known) {
 		known = &slow[slow_count++];
-		*known =
-			(struct slow){.pid = pid, .user = lien_user_of(pid), .delay = AGAIN_NS / 2};
+		*known = (struct slow){.pid = pid, .user = lien_user_of(pid), .t = now};
 	}
+	if (!known->stuck && now - known->t > WINDOW_NS + known->delay)
+		known->times = known->delay = 0;
 	known->stuck++;
-	known->t = lien_clock_ns();
-	known->delay = 2 * known->delay < AGAIN_NS_MAX ? 2 * known->delay : AGAIN_NS_MAX;
+	known->t = now;
+	if (++known->times > PROCESS_MAX)
+		known->delay = known->delay ? 2 * known->delay : AGAIN_NS;
+	if (known->delay > AGAIN_NS_MAX)
+		known->delay = AGAIN_NS_MAX;
 }
 
 /* --- the thread ------------------------------------------------------------------------------- */
@@ -197,6 +208,7 @@ static void *help(void *arg)
 	bool ends = false;
 
 	is_helper = true;
+	helper->tid = gettid();
 	leave_files(helper);
 	if (reply(helper, NULL))
 		ends = true;
@@ -275,7 +287,7 @@ static struct helper *helper_get(uint32_t pid)
 	return helper;
 }
 
-static bool wait_for_reply(struct helper *helper, unsigned ms)
+static bool replies_in(struct helper *helper, unsigned ms)
 {
 	struct pollfd readable = {.fd = helper->ours, .events = POLLIN};
 	uint64_t end = lien_clock_ns() + ms * 1000000ull, now;
@@ -289,6 +301,35 @@ static bool wait_for_reply(struct helper *helper, unsigned ms)
 		n = ppoll(&readable, 1, &left, NULL);
 	} while (n < 0 && errno == EINTR);
 	return n > 0;
+}
+
+/* It waits for a processor, or has one; nothing holds it up. */
+static bool is_runnable(const struct helper *helper)
+{
+	char path[48], line[64] = "", state = 0;
+	FILE *file;
+
+	snprintf(path, sizeof(path), "/proc/self/task/%d/stat", helper->tid);
+	file = fopen(path, "re");
+	if (!file)
+		return false;
+	if (fgets(line, sizeof(line), file))
+		sscanf(line, "%*d (%*[^)]) %c", &state);
+	fclose(file);
+	return state == 'R';
+}
+
+static bool wait_for_reply(struct helper *helper, unsigned ms)
+{
+	unsigned i;
+
+	for (i = 0; i < STARVED; i++) {
+		if (replies_in(helper, ms))
+			return true;
+		if (!is_runnable(helper))
+			return false;
+	}
+	return false;
 }
 
 static void take_reply(struct helper *helper, struct lien_timeout_work *work)

@@ -6,8 +6,9 @@
  * behind when it takes too long. That thread has a table of open files of its own, so that nothing
  * of the caller's stays open with it when the caller's process ends.
  *
- * Nobody is waited for often: a process that was too slow is left alone for a second, then longer
- * and longer, and with several such processes within 10 s all processes of that user are.
+ * Nobody is waited for often: a process that was too slow for the third time within 10 s is left
+ * alone for a second, then longer and longer, and if that happens to processes of one user too
+ * often all of that user's are. A thread that only lacks a processor is waited for longer.
  */
 #ifndef LIEN_TIMEOUT_H
 #define LIEN_TIMEOUT_H
