@@ -220,4 +220,7 @@ struct lien_stub {
 extern const unsigned char lien_stub_code[], lien_stub_start[], lien_stub_created[],
 	lien_stub_end[];
 
+/* Of the file's "GNU C Library (...) stable release version 2.36.": 36. 0: it is another one. */
+uint32_t lien_inject_libc_minor(const char *image, size_t size);
+
 #endif

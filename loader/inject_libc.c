@@ -180,16 +180,18 @@ static int find_in(const struct mapped *mapped, const struct wanted *wanted, uns
 	return err < 0 ? err : 0;
 }
 
-/* "GNU C Library (...) stable release version 2.36." 0: it is another one. */
-static uint32_t minor_of(const char *image, size_t size)
+uint32_t lien_inject_libc_minor(const char *image, size_t size)
 {
-	const char *banner = memmem(image, size, "GNU C Library", 13), *version;
-	size_t left = banner ? size - (banner - image) : 0;
+	const char *banner = memmem(image, size, "GNU C Library", 13), *end = image + size, *at;
+	size_t left = banner ? end - banner : 0;
+	uint32_t minor = 0;
 
-	version = banner ? memmem(banner, left < 256 ? left : 256, " version 2.", 11) : NULL;
-	if (!version || left - (version - banner) < 16)
+	at = banner ? memmem(banner, left < 256 ? left : 256, " version 2.", 11) : NULL;
+	if (!at)
 		return 0;
-	return strtoul(version + 11, NULL, 10);
+	for (at += 11; at < end && *at >= '0' && *at <= '9' && minor < 1000; at++)
+		minor = 10 * minor + (*at - '0');
+	return minor;
 }
 
 /* What has no name of its own in libc: a system call with a return behind it, of which getpid() is
@@ -216,7 +218,7 @@ static int find_pieces(struct lien_inject *inject, const struct mapped *libc, ui
 	n = image ? pread(fd, image, st.st_size, 0) : -1;
 	close(fd);
 	if (n > 0) {
-		inject->libc_minor = minor_of(image, n);
+		inject->libc_minor = lien_inject_libc_minor(image, n);
 		at = memmem(image, n, back, sizeof(back));
 		inject->restore_rt = at ? address_of(libc, at - image) : 0;
 	}
