@@ -20,49 +20,50 @@ static struct lien_adoption_process *part_of(const struct lien_transaction *t, u
 /* The marks of all others of its user, and what is looked at or marked here: what MARKS tells a
  * process. Another user's could be answered for memory that it does not have, and the bytes below
  * them are not its to read; one that has such memory still finds the mark there. */
-static struct lien_wire_adopt *table_of(
-	const struct lien_transaction *t, unsigned index, unsigned *count)
+static bool is_told(const struct lien_adoption_process *own,
+	const struct lien_adoption_process *part, const struct lien_wire_adopt *entry)
+{
+	return part->uid == own->uid &&
+	       (entry->flags & LIEN_WIRE_ADOPT_OWN ||
+		       (part == own && entry->flags & LIEN_WIRE_ADOPT_LOOK));
+}
+
+/* The next one that the process is told, and where it is; NULL: it has been told all. */
+static const struct lien_wire_adopt *next_told(struct lien_transaction *t, unsigned index)
 {
 	const struct lien_adoption_process *own = part_of(t, index), *part;
-	struct lien_wire_adopt *table;
-	unsigned i, j, n = 0;
+	struct participant *participant = &t->participants[index];
 
-	for (i = 0; i < t->adoption->count; i++)
-		n += t->adoption->processes[i].count;
-	table = calloc(n + 1, sizeof(*table));
-	*count = 0;
-	for (i = 0; table && i < t->adoption->count; i++) {
-		part = &t->adoption->processes[i];
-		for (j = 0; part->uid == own->uid && j < part->count; j++) {
-			if (!(part->entries[j].flags & LIEN_WIRE_ADOPT_OWN) &&
-				(part != own || !(part->entries[j].flags & LIEN_WIRE_ADOPT_LOOK)))
-				continue;
-			table[*count] = part->entries[j];
-			if (part != own)
-				table[*count].va = 0;
-			++*count;
-		}
+	for (; participant->part < t->adoption->count; participant->part++) {
+		part = &t->adoption->processes[participant->part];
+		for (; participant->asked < part->count; participant->asked++)
+			if (is_told(own, part, &part->entries[participant->asked]))
+				return &part->entries[participant->asked];
+		participant->asked = 0;
 	}
-	return table;
+	return NULL;
 }
 
 static void send_table(struct lien_transaction *t, unsigned index)
 {
+	const struct lien_adoption_process *own = part_of(t, index);
 	struct participant *participant = &t->participants[index];
-	unsigned count, n, first = participant->asked;
-	struct lien_wire_adopt *table = table_of(t, index, &count);
+	bool first = !participant->part && !participant->asked;
+	struct lien_wire_adopt table[CHUNK];
+	const struct lien_wire_adopt *next;
+	unsigned n = 0;
 
-	if (!table) {
-		lien_transaction_fail(t, -ENOMEM, "out of memory");
-		return;
+	while ((next = next_told(t, index)) && n < CHUNK) {
+		table[n] = *next;
+		if (&t->adoption->processes[participant->part] != own)
+			table[n].va = 0;
+		n++;
+		participant->asked++;
 	}
-	n = count - first < CHUNK ? count - first : CHUNK;
-	participant->asked += n;
+	participant->finished = !next;
 	lien_transaction_order(t, index, LIEN_PHASE_MARKS,
-		(first ? 0 : LIEN_WIRE_FIRST) | (participant->asked == count ? LIEN_WIRE_LAST : 0),
-		table + first, n * sizeof(*table), NULL, 0);
-	participant->finished = participant->asked == count;
-	free(table);
+		(first ? LIEN_WIRE_FIRST : 0) | (next ? 0 : LIEN_WIRE_LAST), table,
+		n * sizeof(table[0]), NULL, 0);
 }
 
 static void send_questions(struct lien_transaction *t, unsigned index)
@@ -88,7 +89,7 @@ void lien_adopt_order(struct lien_transaction *t, unsigned index, enum lien_phas
 		return;
 	}
 	participant->finished = true;
-	participant->asked = participant->answered = 0;
+	participant->part = participant->asked = participant->answered = 0;
 	if (!part_of(t, index) || !part_of(t, index)->count)
 		return;
 	participant->finished = false;

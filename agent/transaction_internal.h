@@ -36,8 +36,8 @@ struct participant {
 	bool finished; /* the present phase (offload), or all of it (restore) */
 	uint64_t free_before;
 	bool created, exported;
-	unsigned asked, answered; /* entries of an adoption, in the present phase */
-	bool busy;		  /* when it was drained last, and why */
+	unsigned part, asked, answered; /* of an adoption, in the present phase: entries */
+	bool busy;			/* when it was drained last, and why */
 	char busy_text[80];
 	struct share_in *shares; /* exports of others that wait to be imported here */
 	unsigned shares_count, shares_room;
