@@ -60,41 +60,36 @@ def held(session, job):
 
 
 def rounds(nranks, count, *options, pause=0.1):
-    """Of `count` offloads at any moment: how many succeeded. The others were refused cleanly."""
-    done, said = 0, []
+    """Offloads at any moment. A rank that does not come to rest within the timeout has one refused,
+    as on a busy machine; --retry tries again, so that all succeed."""
     moments = random.Random(SEED)
     with training(nranks) as (session, job):
         for _ in range(count):
             time.sleep(moments.random() * pause)
-            outcome = session.lien("offload", "--json", "--timeout", "3000", *options)
-            if outcome.code == 0:
-                check(json.loads(outcome.out)["bytes"] > 0, "nothing was moved")
-                done += 1
-                session.ask("restore")
-            else:
-                check("the job runs on" in outcome.err, outcome)
-                said.append(outcome.err.strip())
+            outcome = session.lien("offload", "--json", "--timeout", "3000", "--retry", "40000",
+                                   *options)
+            check(outcome.code == 0, "LIEN_SEED=%d:" % SEED, outcome)
+            check(json.loads(outcome.out)["bytes"] > 0, "nothing was moved")
+            # A rank that unmaps what is away has the agent restore it.
+            wait_for("the memory is back", lambda: session.lien("restore").code == 0)
             goes_on(job)
         equal(session.ask("status")["incomplete"], [], "incomplete")
-    print("   LIEN_SEED=%d: %d of %d offloads succeeded%s" % (
-        SEED, done, count, "".join("\n   " + line for line in sorted(set(said)))))
-    return done
 
 
-@case(120)
+@case(240)
 def test_two_ranks_never_pause():
-    check(rounds(2, 20) >= 16, "too few offloads succeeded")
+    rounds(2, 20)
 
 
-@case(120)
+@case(240)
 def test_four_ranks_never_pause():
-    check(rounds(4, 12) >= 9, "too few offloads succeeded")
+    rounds(4, 12)
 
 
-@case(120)
+@case(240)
 def test_all_memory_of_ranks_that_never_pause():
     """They map, fill, compare and unmap memory of their own all the time."""
-    check(rounds(2, 12, "--owner", "all") >= 9, "too few offloads succeeded")
+    rounds(2, 12, "--owner", "all")
 
 
 @case(60)
