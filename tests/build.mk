@@ -21,6 +21,8 @@ UNIT_LIBS_test_elf_symbols   := -lelf
 UNIT_SRCS_test_symbols	     := $(addprefix loader/, symbols.c demangle.c)
 UNIT_LIBS_test_symbols	     := -l:libiberty.a
 UNIT_SRCS_test_gated	     := loader/gated.c
+UNIT_SRCS_test_calls	     := $(addprefix loader/, calls.c elf_symbols.c gated.c)
+UNIT_LIBS_test_calls	     := -lelf -rdynamic
 UNIT_SRCS_test_libraries     := $(addprefix loader/, elf_symbols.c libraries.c maps.c)
 UNIT_LIBS_test_libraries     := -lelf
 INJECT_SRCS		     := $(sort $(wildcard loader/inject*.c loader/remote*.c)) \
@@ -101,16 +103,18 @@ $(SOFTIBVERBS): tests/integration/softibverbs.c
 	$(Q)$(CC) $(LIEN_CFLAGS) $(CFLAGS) -fcf-protection=branch -fPIC -fvisibility=hidden -fno-optimize-sibling-calls -shared \
 		-pthread -Wl,-soname,libibverbs.so.1 -o $@ $< $(LDFLAGS)
 
-# A libnccl whose ranks wait for each other.
+# A libnccl whose ranks wait for each other. As in NCCL's own each function has two names; which of them
+# comes first in the table of symbols is chance.
 SYNCNCCL      := $(TESTS)/integration/sync/libnccl.so.2
 SYNCNCCL_SRCS := $(addprefix tests/integration/softnccl_sync, .c _meet.c _memory.c _play.c)
+SYNCNCCL_NAMES := $(shell sed -n 's/^EXPORT ncclResult_t \(nccl[A-Za-z]*\).*/\1/p' $(SYNCNCCL_SRCS))
 $(SYNCNCCL): $(SYNCNCCL_SRCS) tests/integration/softnccl_sync.h tests/integration/sync_nccl.h \
 		include/lien/cuda_abi.h
 	$(call say,LINK,$@)
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(LIEN_CFLAGS) $(CFLAGS) -fPIC -fvisibility=hidden -fno-optimize-sibling-calls \
 		-fno-ipa-icf -shared -Wl,-soname,libnccl.so.2 -Wl,--build-id -o $@ $(SYNCNCCL_SRCS) \
-		$(LDFLAGS) -ldl
+		$(foreach name,$(SYNCNCCL_NAMES),-Wl,--defsym=p$(name)=$(name)) $(LDFLAGS) -ldl
 
 # The software driver with all that CUDA 13.0's exports, and a function that nobody knows: what it does
 # not have of its own does nothing.
