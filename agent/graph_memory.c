@@ -143,6 +143,22 @@ static bool apply_pending_unmap(struct lien_graph *graph, struct lien_handle *ha
 	return false;
 }
 
+/*
+ * A process that imported the same memory twice has two handles to it. Which of them a mapping was
+ * made by is not known, so one that has no references may have gone with a mapping before.
+ */
+static bool may_have_gone(const struct lien_handle *handle)
+{
+	const struct lien_handle *other;
+
+	if (handle->references)
+		return false;
+	LIST_FOREACH (other, &handle->allocation->handles, of_allocation)
+		if (other != handle && other->process == handle->process)
+			return true;
+	return false;
+}
+
 void lien_handle_vacate(struct lien_graph *graph, struct lien_process *process, uint64_t value)
 {
 	struct lien_handle *handle;
@@ -151,7 +167,8 @@ void lien_handle_vacate(struct lien_graph *graph, struct lien_process *process, 
 		if (lien_graph_apply_pending(graph, process, LIEN_CALL_CU_MEM_RELEASE, value, 0) ||
 			apply_pending_unmap(graph, handle))
 			continue;
-		lien_graph_odd(graph, process);
+		if (!may_have_gone(handle))
+			lien_graph_odd(graph, process);
 		lien_handle_drop(graph, handle);
 	}
 }

@@ -181,6 +181,28 @@ static void test_share_twice(void **state)
 	assert_nothing_odd();
 }
 
+/* Imported twice into one process: a handle goes with the mapping that was made by it, and the
+ * driver gives its value out again. */
+static void test_import_twice(void **state)
+{
+	(void)state;
+	started(1);
+	started(2);
+	buffer(1, 10, VA, PIECE);
+	export(1, 10, 5);
+	imported_buffer(2, 20, 5, VA, PIECE);
+	imported_buffer(2, 21, 5, VA + PIECE, PIECE);
+	release(2, 20);
+	release(2, 21);
+	unmap(2, VA + PIECE, PIECE);
+	create(2, 21, PIECE);
+	assert_int_equal(lien_graph_stats(graph)->odd, 0);
+	assert_true(lien_process_whole(process(2)));
+	/* One that has a reference cannot have gone. */
+	create(2, 21, PIECE);
+	assert_int_equal(lien_graph_stats(graph)->odd, 1);
+}
+
 static void test_unmatched_import(void **state)
 {
 	(void)state;
@@ -639,6 +661,7 @@ int main(void)
 		TEST(test_share),
 		TEST(test_share_in_flight),
 		TEST(test_share_twice),
+		TEST(test_import_twice),
 		TEST(test_unmatched_import),
 		TEST(test_failed_calls),
 		TEST(test_in_progress),
