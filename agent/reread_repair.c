@@ -53,27 +53,10 @@ static void release_all(struct repair *repair, struct lien_handle *handle)
 	lien_tell_release_all(&repair->telling, handle);
 }
 
-/* Is a handle of that value seen again, as a name of what can be the same memory? */
-static bool seen_again(const struct repair *repair, const struct lien_handle *handle)
-{
-	const struct lien_allocation *allocation = handle->allocation;
-	const struct lien_wire_found *found;
-	unsigned i;
-
-	for (i = 0; i < repair->reread->certain.count; i++) {
-		found = &repair->reread->certain.difference[i].found;
-		if (found->bytes && found->handle == handle->value)
-			return found->bytes <= allocation->bytes &&
-			       (allocation->origin != LIEN_ORIGIN_CREATE ||
-				       allocation->owner != repair->process ||
-				       lien_reread_same_prop(allocation, found));
-	}
-	return false;
-}
-
 /*
  * Takes away what is not there any more. A handle whose last mapping is gone was probably released
  * as well; if not, its next use shows it, while a handle that is kept for nothing would never go.
+ * Where its value is seen again, that may be other memory: the driver gives values out again.
  */
 static int take_away(struct repair *repair, const struct lien_difference *difference)
 {
@@ -107,8 +90,7 @@ static int take_away(struct repair *repair, const struct lien_difference *differ
 	tell_given_back(repair, &event, LIEN_EVENT_SIZE(range));
 	for (i = 0; i < n; i++) {
 		handle = handle_find(repair->process, values[i]);
-		if (handle && !mapped_here(handle->allocation, repair->process) &&
-			!seen_again(repair, handle))
+		if (handle && !mapped_here(handle->allocation, repair->process))
 			release_all(repair, handle);
 	}
 	free(values);
@@ -215,9 +197,8 @@ static void put_there(struct repair *repair, const struct lien_wire_found *found
 		return;
 	}
 	handle = handle_find(repair->process, found->handle);
-	if (handle && !mapped_here(handle->allocation, repair->process) &&
-		!seen_again(repair, handle)) {
-		release_all(repair, handle); /* its value has been given out again */
+	if (handle && !mapped_here(handle->allocation, repair->process)) {
+		release_all(repair, handle);
 		handle = NULL;
 	}
 	if (!handle)
