@@ -78,6 +78,7 @@ int lien_order_end(struct lien_control *control)
 	lien_drain_end(control->drain);
 	control->drain = NULL;
 	unused = lien_translate_remove();
+	lien_names_clear();
 	control->agent_end = lien_start_undo(&handle);
 	control->reply.arg = unused ? (uintptr_t)handle : 0;
 	control->reply.arg2 = syscall(SYS_gettid);

@@ -418,7 +418,10 @@ static int detach(struct lien_control *control, struct lien_item *item)
 	}
 	result = lien_names_park(handle, item->wire.token, item->wire.references);
 	if (result)
-		lien_control_fail(control, result, item->wire.va, "out of memory");
+		lien_control_fail(control, result, item->wire.va,
+			result == -EEXIST
+				? "the application has it by a handle that means other memory"
+				: "out of memory");
 	else
 		result = unmap_places(control, item, handle);
 	if (result && result != -EUCLEAN) {

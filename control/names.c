@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
+#include <bsd/sys/queue.h>
 #include <bsd/sys/tree.h>
 #include <errno.h>
 #include <pthread.h>
@@ -6,15 +7,18 @@
 
 #include "control/names.h"
 
-/* Told to the application when a new handle's value is a name that still means something else. */
+/* The application is told one of these when a new handle's value is a name of something else. */
 #define FRESH_NAMES 0x4c69656e00000000ull
+/* More spent names than these are not kept. */
+#define SPENT_MAX 16384
 
 struct name {
 	RB_ENTRY(name) by_name, by_target;
+	TAILQ_ENTRY(name) of_spent;
 	uint64_t name;
 	uint64_t target; /* the real handle, or the token */
 	uint32_t parked;
-	uint32_t references;
+	uint32_t references; /* 0: spent */
 };
 
 static int compare_name(const struct name *a, const struct name *b)
@@ -41,7 +45,18 @@ RB_GENERATE(targets, name, by_target, compare_target)
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct names names = RB_INITIALIZER(&names);
 static struct targets targets = RB_INITIALIZER(&targets);
+static TAILQ_HEAD(, name) spent = TAILQ_HEAD_INITIALIZER(spent); /* the oldest first */
+static unsigned count, spent_count;
 static uint64_t fresh;
+
+/*
+ * Where there is no name, none can be missed: one is added before the memory that it was the handle
+ * of is given back, and the driver gives out no value twice before that.
+ */
+static int none(void)
+{
+	return !__atomic_load_n(&count, __ATOMIC_ACQUIRE);
+}
 
 static struct name *find(uint64_t value)
 {
@@ -59,6 +74,14 @@ static struct name *find_target(uint32_t parked, uint64_t target)
 	return name && name->parked == parked && name->target == target ? name : NULL;
 }
 
+static int is_only(const struct name *name)
+{
+	struct name *next = RB_NEXT(targets, &targets, (struct name *)name);
+
+	return find_target(name->parked, name->target) == name &&
+	       (!next || next->parked != name->parked || next->target != name->target);
+}
+
 static void retarget(struct name *name, uint32_t parked, uint64_t target)
 {
 	RB_REMOVE(targets, &targets, name);
@@ -69,9 +92,21 @@ static void retarget(struct name *name, uint32_t parked, uint64_t target)
 
 static void forget(struct name *name)
 {
+	if (!name->references) {
+		TAILQ_REMOVE(&spent, name, of_spent);
+		spent_count--;
+	}
 	RB_REMOVE(names, &names, name);
 	RB_REMOVE(targets, &targets, name);
 	free(name);
+	__atomic_fetch_sub(&count, 1, __ATOMIC_RELEASE);
+}
+
+static void spend(struct name *name)
+{
+	TAILQ_INSERT_TAIL(&spent, name, of_spent);
+	if (++spent_count > SPENT_MAX)
+		forget(TAILQ_FIRST(&spent));
 }
 
 static struct name *add(uint64_t value, uint32_t parked, uint64_t target, uint32_t references)
@@ -84,12 +119,24 @@ static struct name *add(uint64_t value, uint32_t parked, uint64_t target, uint32
 	name->parked = parked;
 	name->target = target;
 	name->references = references;
-	if (RB_INSERT(names, &names, name)) {
-		free(name);
-		return NULL;
-	}
+	RB_INSERT(names, &names, name);
 	RB_INSERT(targets, &targets, name);
+	__atomic_fetch_add(&count, 1, __ATOMIC_RELEASE);
+	if (!references)
+		spend(name);
 	return name;
+}
+
+/* Another handle has the value now: a spent name is forgotten. True: it is free. */
+static int is_free(uint64_t value)
+{
+	struct name *name = find(value);
+
+	if (name && name->references)
+		return 0;
+	if (name)
+		forget(name);
+	return 1;
 }
 
 int lien_names_park(uint64_t real, uint64_t token, uint32_t references)
@@ -99,8 +146,11 @@ int lien_names_park(uint64_t real, uint64_t token, uint32_t references)
 
 	pthread_mutex_lock(&lock);
 	if (!find_target(0, real)) {
-		/* Known by the driver's own value until now. */
-		if (references && !find(real) && !add(real, 1, token, references))
+		/* The application knows it by the driver's own value, unless that is a name of
+		 * something else: then the driver told it behind our back. */
+		if (!is_free(real))
+			err = references ? -EEXIST : 0;
+		else if (!add(real, 1, token, references))
 			err = -ENOMEM;
 	} else {
 		while ((name = find_target(0, real)))
@@ -115,21 +165,37 @@ void lien_names_revive(uint64_t token, uint64_t real)
 	struct name *name;
 
 	pthread_mutex_lock(&lock);
-	while ((name = find_target(1, token)))
-		retarget(name, 0, real);
+	while ((name = find_target(1, token))) {
+		if (name->name == real && is_only(name))
+			forget(name); /* it means what it looks like */
+		else
+			retarget(name, 0, real);
+	}
 	pthread_mutex_unlock(&lock);
+}
+
+static uint64_t real_of(uint64_t value, int spent_too)
+{
+	struct name *name;
+
+	if (none())
+		return value;
+	pthread_mutex_lock(&lock);
+	name = find(value);
+	if (name && (name->references || spent_too))
+		value = name->parked ? 0 : name->target; /* the driver refuses 0 */
+	pthread_mutex_unlock(&lock);
+	return value;
 }
 
 uint64_t lien_names_real(uint64_t value)
 {
-	struct name *name;
+	return real_of(value, 0);
+}
 
-	pthread_mutex_lock(&lock);
-	name = find(value);
-	if (name) /* what is away has no handle: the driver refuses 0 */
-		value = name->parked ? 0 : name->target;
-	pthread_mutex_unlock(&lock);
-	return value;
+uint64_t lien_names_real_to_release(uint64_t value)
+{
+	return real_of(value, 1);
 }
 
 /* A value that means nothing else. With the lock held. */
@@ -137,7 +203,7 @@ static uint64_t tell(uint64_t real)
 {
 	uint64_t value = real;
 
-	if (!find(real))
+	if (is_free(real))
 		return real;
 	do
 		value = FRESH_NAMES + ++fresh;
@@ -149,6 +215,8 @@ uint64_t lien_names_made(uint64_t real)
 {
 	struct name *name;
 
+	if (none())
+		return real;
 	pthread_mutex_lock(&lock);
 	/* Names that meant an earlier handle of this value were given back behind our back. */
 	while ((name = find_target(0, real)))
@@ -162,10 +230,15 @@ uint64_t lien_names_retained(uint64_t real)
 {
 	struct name *name;
 
+	if (none())
+		return real;
 	pthread_mutex_lock(&lock);
 	name = find_target(0, real);
 	if (name) {
-		name->references++;
+		if (!name->references++) {
+			TAILQ_REMOVE(&spent, name, of_spent);
+			spent_count--;
+		}
 		real = name->name;
 	} else {
 		real = tell(real);
@@ -177,22 +250,34 @@ uint64_t lien_names_retained(uint64_t real)
 unsigned lien_names_renamed(void)
 {
 	struct name *name;
-	unsigned count = 0;
+	unsigned renamed = 0;
 
 	pthread_mutex_lock(&lock);
 	RB_FOREACH (name, names, &names)
-		count += name->parked || name->name != name->target;
+		renamed += name->references && (name->parked || name->name != name->target);
 	pthread_mutex_unlock(&lock);
-	return count;
+	return renamed;
 }
 
 void lien_names_released(uint64_t value)
 {
 	struct name *name;
 
+	if (none())
+		return;
 	pthread_mutex_lock(&lock);
 	name = find(value);
-	if (name && !name->parked && !--name->references)
+	if (name && name->references && !name->parked && !--name->references)
+		spend(name);
+	pthread_mutex_unlock(&lock);
+}
+
+void lien_names_clear(void)
+{
+	struct name *name;
+
+	pthread_mutex_lock(&lock);
+	while ((name = RB_ROOT(&names)))
 		forget(name);
 	pthread_mutex_unlock(&lock);
 }

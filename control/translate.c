@@ -91,7 +91,7 @@ static uint64_t enter(uint64_t name, int frees)
 
 	for (;;) {
 		__atomic_fetch_add(&inside, 1, __ATOMIC_SEQ_CST);
-		real = lien_names_real(name);
+		real = frees ? lien_names_real_to_release(name) : lien_names_real(name);
 		/* One that comes back while the gate is shut was let in: others wait for it. */
 		if (!must_wait(name, real) ||
 			(asked && real && !__atomic_load_n(&settled, __ATOMIC_SEQ_CST)))
