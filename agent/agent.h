@@ -198,6 +198,9 @@ bool lien_watch_is_ending(uint32_t pid, uint64_t start);
 void lien_watch_look(struct lien_agent *agent, struct lien_process *process);
 /* The agent's part of a process, made if it is not there. NULL: out of memory. */
 struct lien_tracked *lien_watch_track(struct lien_agent *agent, struct lien_process *process);
+/* The control library at the known place takes no orders: all driver calls that it makes are the
+ * application's. */
+void lien_watch_passes_on(struct lien_agent *agent, struct lien_process *process);
 void lien_watch_process_end(void *agent, struct lien_process *process);
 /* May this viewer order the process about? All its user ids, now, are the viewer's. */
 bool lien_watch_owned(const struct lien_process *process, const struct lien_viewer *viewer);

@@ -122,7 +122,7 @@ static void let_go(struct lien_agent *agent, struct lien_process *process)
 	lien_agent_consume(agent); /* its last calls are known as its own */
 	lien_orders_unlink(tracked);
 	lien_probes_ungate(agent->probes, process->pid);
-	lien_probes_remove_control(agent->probes, process->pid);
+	lien_watch_passes_on(agent, process);
 	tracked->t_woken = 0;
 	process->presence = LIEN_CONTROL_NONE;
 	process->detached = true;

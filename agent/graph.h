@@ -134,7 +134,11 @@ struct lien_handle {
 	struct lien_allocation *allocation;
 	uint64_t value;
 	uint32_t references; /* 0: released, but a mapping in this process keeps the name valid */
-	bool imported;
+	/* References that the application got from the driver itself, not through the control
+	 * library, which may have renamed the handle (LIEN_EVENT_TRANSLATED). */
+	uint32_t raw : 31;
+	bool imported : 1;
+	const struct lien_name *raw_to; /* the library that was told last, as allocations name it */
 };
 
 struct lien_mapping {

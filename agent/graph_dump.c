@@ -215,6 +215,7 @@ static int tell_create(struct lien_dump *dump, const struct lien_allocation *all
 
 	if (allocation->origin == LIEN_ORIGIN_MULTICAST)
 		return lien_dump_multicast(dump, allocation, owner);
+	event.flags = lien_dump_made_flags(allocation, owner);
 	err = lien_dump_asked(dump, &event, allocation, owner);
 	event.create.handle = lien_dump_handle(allocation, owner, false);
 	event.create.bytes = allocation->bytes;

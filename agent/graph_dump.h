@@ -55,6 +55,9 @@ const struct lien_share *lien_dump_share(const struct lien_allocation *allocatio
  * theirs; what is chosen from them is not to depend on it. */
 const struct lien_mapping *lien_dump_mapping(
 	const struct lien_allocation *allocation, const struct lien_process *process);
+/* Flags of the event by which the process's own handle came to be. */
+unsigned lien_dump_made_flags(
+	const struct lien_allocation *allocation, const struct lien_process *process);
 int lien_dump_exports(struct lien_dump *dump, const struct lien_allocation *allocation,
 	const struct lien_process *owner);
 int lien_dump_import(struct lien_dump *dump, const struct lien_allocation *allocation,

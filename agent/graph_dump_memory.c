@@ -18,12 +18,37 @@ static const struct lien_handle *handle_in(
 	return best;
 }
 
+static const struct lien_handle *handle_of(const struct lien_allocation *allocation,
+	const struct lien_process *process, uint64_t value)
+{
+	const struct lien_handle *handle;
+
+	LIST_FOREACH (handle, &allocation->handles, of_allocation)
+		if (handle->process == process && handle->value == value)
+			break;
+	return handle;
+}
+
 uint64_t lien_dump_handle(
 	const struct lien_allocation *allocation, const struct lien_process *process, bool imported)
 {
 	const struct lien_handle *handle = handle_in(allocation, process, imported);
 
 	return handle ? handle->value : LIEN_DUMP_HANDLE | allocation->id;
+}
+
+/* Flags of the event of the nth reference, from 0. Raw references come last. */
+static unsigned taken_flags(const struct lien_handle *handle, uint32_t nth)
+{
+	return handle && handle->raw && nth >= handle->references - handle->raw
+		       ? 0
+		       : LIEN_EVENT_TRANSLATED;
+}
+
+unsigned lien_dump_made_flags(
+	const struct lien_allocation *allocation, const struct lien_process *process)
+{
+	return taken_flags(handle_in(allocation, process, false), 0);
 }
 
 static int tell_mapping(struct lien_dump *dump, const struct lien_mapping *mapping)
@@ -58,8 +83,8 @@ static int tell_share(
 {
 	struct lien_event event = *of;
 
-	event.flags = (share->control ? LIEN_EVENT_CONTROL : 0) |
-		      (share->imports ? LIEN_EVENT_IMPORTED : 0);
+	event.flags |= (share->control ? LIEN_EVENT_CONTROL : 0) |
+		       (share->imports ? LIEN_EVENT_IMPORTED : 0);
 	event.share.fd = share->fd;
 	if (share->number & LIEN_SHARE_BY_KEY) {
 		event.share.handle_type = CU_MEM_HANDLE_TYPE_FABRIC;
@@ -130,6 +155,7 @@ int lien_dump_import(struct lien_dump *dump, const struct lien_allocation *alloc
 	const struct lien_share *share = lien_dump_share(allocation);
 	int err;
 
+	event.flags = taken_flags(handle_of(allocation, process, handle), 0);
 	event.share.handle = handle;
 	event.share.handle_type = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 	event.share.fd = -1;
@@ -196,6 +222,7 @@ static int tell_references(struct lien_dump *dump, const struct lien_allocation 
 		for (told = handle == own || handle->imported; told < handle->references && !err;
 			told++) {
 			event = lien_dump_event(process, LIEN_CALL_CU_MEM_RETAIN);
+			event.flags = taken_flags(handle, told);
 			event.retain.handle = handle->value;
 			event.retain.va = mapping ? mapping->va : 0;
 			err = lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(retain));

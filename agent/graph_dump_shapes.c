@@ -151,8 +151,10 @@ int lien_dump_multicast(struct lien_dump *dump, const struct lien_allocation *ob
 {
 	struct lien_event event = lien_dump_event(owner, LIEN_CALL_CU_MULTICAST_CREATE);
 	unsigned device;
-	int err = lien_dump_asked(dump, &event, object, owner);
+	int err;
 
+	event.flags = lien_dump_made_flags(object, owner);
+	err = lien_dump_asked(dump, &event, object, owner);
 	event.multicast.handle = lien_dump_handle(object, owner, false);
 	event.multicast.bytes = object->bytes;
 	if (!err)

@@ -77,6 +77,9 @@ struct lien_allocation *lien_allocation_new(struct lien_graph *graph, enum lien_
 void lien_allocation_own(struct lien_allocation *allocation, struct lien_process *process);
 struct lien_handle *lien_handle_new(struct lien_graph *graph, struct lien_process *process,
 	struct lien_allocation *allocation, uint64_t value);
+/* Counts the reference that the event's caller got. -ENOMEM. */
+int lien_handle_take(
+	struct lien_graph *graph, struct lien_handle *handle, const struct lien_event *event);
 void lien_handle_drop(struct lien_graph *graph, struct lien_handle *handle);
 /* Processes may say anything of their memory. Nothing of theirs lies from here on; */
 #define LIEN_ADDRESS_END (1ull << 63)

@@ -57,6 +57,32 @@ static void handles_settle(
 			handle_settle(graph, handle);
 }
 
+int lien_handle_take(
+	struct lien_graph *graph, struct lien_handle *handle, const struct lien_event *event)
+{
+	char library[LIEN_CALLER_SIZE];
+
+	handle->references++;
+	if (event->flags & (LIEN_EVENT_CONTROL | LIEN_EVENT_TRANSLATED | LIEN_EVENT_FOUND))
+		return 0;
+	handle->raw++;
+	lien_process_caller(handle->process, event, library);
+	handle->raw_to = lien_graph_name(graph, library, sizeof(library));
+	return handle->raw_to ? 0 : -ENOMEM;
+}
+
+/* It is not known whether a raw reference was released. A raw release is taken for one of those. */
+static void handle_give_back(struct lien_handle *handle, const struct lien_event *event)
+{
+	handle->references--;
+	if (by_control(event))
+		return; /* its own reference, which is not counted as raw */
+	if (handle->raw && !(event->flags & LIEN_EVENT_TRANSLATED))
+		handle->raw--;
+	if (handle->raw > handle->references)
+		handle->raw = handle->references;
+}
+
 int lien_graph_apply_release(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
@@ -66,7 +92,7 @@ int lien_graph_apply_release(
 		lien_graph_odd(graph, process);
 		return 0;
 	}
-	handle->references--;
+	handle_give_back(handle, event);
 	handle_settle(graph, handle);
 	return 0;
 }
@@ -144,8 +170,9 @@ static bool apply_pending_unmap(struct lien_graph *graph, struct lien_handle *ha
 }
 
 /*
- * A process that imported the same memory twice has two handles to it. Which of them a mapping was
- * made by is not known, so one that has no references may have gone with a mapping before.
+ * A process that imported the same memory twice has two handles to it. It is not known which of
+ * them a mapping was made with, so a handle without references may have gone with an earlier
+ * mapping.
  */
 static bool may_have_gone(const struct lien_handle *handle)
 {
@@ -229,10 +256,7 @@ int lien_graph_apply_create(
 	if (lien_allocation_asked(graph, process, allocation, event))
 		return -ENOMEM;
 	handle = lien_handle_new(graph, process, allocation, event->create.handle);
-	if (!handle)
-		return -ENOMEM;
-	handle->references = 1;
-	return 0;
+	return handle ? lien_handle_take(graph, handle, event) : -ENOMEM;
 }
 
 int lien_graph_apply_retain(
@@ -255,8 +279,7 @@ int lien_graph_apply_retain(
 			return -ENOMEM;
 		handle->imported = mapping->imported;
 	}
-	handle->references++;
-	return 0;
+	return lien_handle_take(graph, handle, event);
 }
 
 int lien_graph_apply_reserve(

@@ -21,10 +21,7 @@ int lien_graph_apply_multicast_create(
 	if (lien_allocation_asked(graph, process, object, event))
 		return -ENOMEM;
 	handle = lien_handle_new(graph, process, object, event->multicast.handle);
-	if (!handle)
-		return -ENOMEM;
-	handle->references = 1;
-	return 0;
+	return handle ? lien_handle_take(graph, handle, event) : -ENOMEM;
 }
 
 /* The object that a call is about; a process may have imported it. */

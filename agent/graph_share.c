@@ -117,9 +117,8 @@ int lien_graph_apply_import(
 	handle = lien_handle_new(graph, process, allocation, event->share.handle);
 	if (!handle)
 		return -ENOMEM;
-	handle->references = 1;
 	handle->imported = true;
-	return 0;
+	return lien_handle_take(graph, handle, event);
 }
 
 int lien_graph_apply_key_export(

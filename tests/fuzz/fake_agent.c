@@ -358,6 +358,11 @@ void lien_watch_look(struct lien_agent *agent, struct lien_process *process)
 	(void)agent, (void)process;
 }
 
+void lien_watch_passes_on(struct lien_agent *agent, struct lien_process *process)
+{
+	(void)agent, (void)process;
+}
+
 bool lien_gate_found(struct lien_agent *agent, struct lien_process *process, bool away, bool shut)
 {
 	(void)agent, (void)process, (void)away, (void)shut;

@@ -148,8 +148,9 @@ static inline char *holders_text(const struct lien_allocation *allocation)
 	struct lines lines = {0};
 
 	LIST_FOREACH (handle, &allocation->handles, of_allocation)
-		add_line(&lines, "handle %u:" H " x%u%s", handle->process->pid, LLX(handle->value),
-			handle->references, handle->imported ? " imported" : "");
+		add_line(&lines, "handle %u:" H " x%u raw %u%s", handle->process->pid,
+			LLX(handle->value), handle->references, handle->raw,
+			handle->imported ? " imported" : "");
 	LIST_FOREACH (mapping, &allocation->mappings, of_allocation)
 		add_line(&lines, "mapping %u:" H "+" H " from " H " access " H " opens %u%s%s",
 			mapping->process->pid, LLX(mapping->va), LLX(mapping->bytes),

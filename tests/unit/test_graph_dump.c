@@ -260,6 +260,28 @@ static void test_references(void **state)
 	assert_int_equal(lien_graph_stats(copy)->allocations, 1);
 }
 
+/* Some by the driver's own word, some by the control library's. */
+static void test_raw_references(void **state)
+{
+	(void)state;
+	started(1);
+	started(2);
+	buffer(1, 10, VA, PIECE);
+	export(1, 10, 5);
+	tell.flags = LIEN_EVENT_TRANSLATED;
+	retain(1, 10, VA);
+	buffer(1, 11, VA + PIECE, PIECE);
+	import(2, 20, 5);
+	TELL(LIEN_CALL_CU_MULTICAST_CREATE, 1, .multicast = {.handle = 12, .bytes = PIECE});
+	tell.flags = 0;
+	retain(1, 11, VA + PIECE);
+	retain(1, 11, VA + PIECE);
+	import(2, 21, 5);
+	TELL(LIEN_CALL_CU_MULTICAST_CREATE, 2, .multicast = {.handle = 22, .bytes = PIECE});
+	dump();
+	assert_equal_graphs();
+}
+
 static void shared_by_three(void)
 {
 	for (unsigned pid = 1; pid <= 3; pid++)
@@ -554,6 +576,7 @@ int main(void)
 		DUMP(test_detached),
 		DUMP(test_memory),
 		DUMP(test_references),
+		DUMP(test_raw_references),
 		DUMP(test_imports),
 		DUMP(test_import_not_mapped),
 		DUMP(test_own_import),
