@@ -7,9 +7,9 @@
 
 #include "control/names.h"
 
-/* The application is told one of these when a new handle's value is a name of something else. */
+/* The application gets one of these if a new handle's value is a name of something else. */
 #define FRESH_NAMES 0x4c69656e00000000ull
-/* More spent names than these are not kept. */
+/* So many spent names are kept. */
 #define SPENT_MAX 16384
 
 struct name {
@@ -49,10 +49,8 @@ static TAILQ_HEAD(, name) spent = TAILQ_HEAD_INITIALIZER(spent); /* the oldest f
 static unsigned count, spent_count;
 static uint64_t fresh;
 
-/*
- * Where there is no name, none can be missed: one is added before the memory that it was the handle
- * of is given back, and the driver gives out no value twice before that.
- */
+/* Safe without the lock: park() adds a name before the memory is given back, and until then the
+ * driver does not reuse the handle's value. */
 static int none(void)
 {
 	return !__atomic_load_n(&count, __ATOMIC_ACQUIRE);
@@ -109,6 +107,15 @@ static void spend(struct name *name)
 		forget(TAILQ_FIRST(&spent));
 }
 
+static void add_references(struct name *name, uint32_t references)
+{
+	if (!name->references && references) {
+		TAILQ_REMOVE(&spent, name, of_spent);
+		spent_count--;
+	}
+	name->references += references;
+}
+
 static struct name *add(uint64_t value, uint32_t parked, uint64_t target, uint32_t references)
 {
 	struct name *name = calloc(1, sizeof(*name));
@@ -127,7 +134,7 @@ static struct name *add(uint64_t value, uint32_t parked, uint64_t target, uint32
 	return name;
 }
 
-/* Another handle has the value now: a spent name is forgotten. True: it is free. */
+/* Can the value of a new handle be given to the application? Forgets a spent name of that value. */
 static int is_free(uint64_t value)
 {
 	struct name *name = find(value);
@@ -198,8 +205,8 @@ uint64_t lien_names_real_to_release(uint64_t value)
 	return real_of(value, 1);
 }
 
-/* A value that means nothing else. With the lock held. */
-static uint64_t tell(uint64_t real)
+/* A value that means nothing else; 0: out of memory. */
+static uint64_t name_for(uint64_t real)
 {
 	uint64_t value = real;
 
@@ -208,7 +215,7 @@ static uint64_t tell(uint64_t real)
 	do
 		value = FRESH_NAMES + ++fresh;
 	while (find(value));
-	return add(value, 0, real, 1) ? value : real;
+	return add(value, 0, real, 1) ? value : 0;
 }
 
 uint64_t lien_names_made(uint64_t real)
@@ -221,7 +228,7 @@ uint64_t lien_names_made(uint64_t real)
 	/* Names that meant an earlier handle of this value were given back behind our back. */
 	while ((name = find_target(0, real)))
 		forget(name);
-	real = tell(real);
+	real = name_for(real);
 	pthread_mutex_unlock(&lock);
 	return real;
 }
@@ -235,13 +242,10 @@ uint64_t lien_names_retained(uint64_t real)
 	pthread_mutex_lock(&lock);
 	name = find_target(0, real);
 	if (name) {
-		if (!name->references++) {
-			TAILQ_REMOVE(&spent, name, of_spent);
-			spent_count--;
-		}
+		add_references(name, 1);
 		real = name->name;
 	} else {
-		real = tell(real);
+		real = name_for(real);
 	}
 	pthread_mutex_unlock(&lock);
 	return real;

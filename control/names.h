@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * The handles that the application knows, and the driver's present ones. Restored memory has a new
- * handle, and the driver may have given the old value to something else since; an application that
- * kept the old one (PyTorch's expandable segments, NCCL's windows) still means its memory by it. A
- * name is a value that the application was told. It means a real handle or, while its memory is
- * away, the allocation's token. A value that is no name means itself.
+ * Maps the handles that the application knows to the driver's. Restored memory has a new handle,
+ * and the driver may have reused the old value since; an application that kept the old one
+ * (PyTorch's expandable segments, NCCL's windows) still means its memory by it. A name is a
+ * handle's value as the application knows it. It stands for a real handle or, while the memory is
+ * away, for the allocation's token. A value that is no name stands for itself.
  *
- * A name whose references the application has given back is spent. The driver keeps a handle's
- * value while the memory is mapped, and refuses a release too many; so a spent name still shields
- * whatever has that value now from such a release. Nothing else looks at it.
+ * A name is spent when the application has released all its references. The driver keeps a handle's
+ * value while the memory is mapped, and refuses a release too many. So a release of a spent name
+ * still goes to the memory that it stood for, not to whatever has that value now. All other calls
+ * ignore spent names.
  *
  * Thread-safe. No lock is taken while there are no names.
  */
@@ -28,8 +29,8 @@ void lien_names_revive(uint64_t token, uint64_t real);
 uint64_t lien_names_real(uint64_t name);
 /* The same for a release. */
 uint64_t lien_names_real_to_release(uint64_t name);
-/* What to tell the application: of a handle that the driver has just made, or of one that it had.
- */
+/* What the application gets for a handle that the driver has just made, or for one that it had. 0:
+ * out of memory; the handle's value means something else. */
 uint64_t lien_names_made(uint64_t real);
 uint64_t lien_names_retained(uint64_t real);
 /* The application released a name. */
@@ -37,7 +38,7 @@ void lien_names_released(uint64_t name);
 /* How many names mean another handle than the one that they look like: without translation they
  * would mean the wrong memory, or none. Where there are none, none comes to be but by park(). */
 unsigned lien_names_renamed(void);
-/* Forgets all, when nothing is translated any more. */
+/* Forgets all names. */
 void lien_names_clear(void);
 
 #endif

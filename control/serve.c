@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <lien/pass_fds.h>
+#include "control/cached.h"
 #include "control/control.h"
 #include "control/gate.h"
 #include "control/handles.h"
@@ -170,10 +171,11 @@ static int stage(struct lien_control *control, const struct message *message)
 {
 	const struct lien_wire_item *items =
 		(const void *)(message->bytes + sizeof(message->header));
+	char why[sizeof(message->header.text)];
 	int result;
 
 	if (message->header.flags & LIEN_WIRE_FIRST) {
-		if (access("/proc/self/maps", R_OK)) /* which lien_translate_install() reads */
+		if (access("/proc/self/maps", R_OK)) /* which lien_cached_replace() reads */
 			return lien_control_fail(control, -ENOENT, 0,
 				"it sees no /proc: mount one in its container");
 		if (lien_items_any_awaited(&control->items))
@@ -187,7 +189,9 @@ static int stage(struct lien_control *control, const struct message *message)
 			return expired(control);
 		if (control->staged != message->header.arg) { /* while the job still runs */
 			lien_translate_hold_all(message->header.flags & LIEN_WIRE_ALL);
-			lien_translate_install(1);
+			result = lien_cached_replace(why, sizeof(why));
+			if (result)
+				return lien_control_fail(control, result, 0, why);
 		}
 		control->staged = message->header.arg;
 		control->expired = 0;
@@ -221,7 +225,7 @@ static int driver_ready(struct lien_control *control)
 		control->driver = lien_driver_find(&missing);
 		if (!control->driver)
 			return lien_control_fail(control, -ENOSYS, 0, missing);
-		lien_translate_prepare(control->driver);
+		lien_cached_prepare();
 	}
 	if (control->relaxed != tid) /* it may be another thread than it was */
 		control->driver->cuThreadExchangeStreamCaptureMode(&mode);

@@ -4,7 +4,7 @@
  * signal: no thread (it would break unshare -U, and be lost in forked children), no file. The
  * agent's BPF program sends that signal to a thread that enters a driver call, once there is
  * something to control; the handler then runs at a function's first instruction, where it may do
- * whatever a called function may do. Without an agent nothing ever happens. A library that is put
+ * whatever a called function may do. Without an agent that never happens. A library that is put
  * into a live process is opened by a thread made for that, which starts the control thread at once.
  */
 #include <dlfcn.h>
@@ -57,7 +57,6 @@ static void *serve(void *arg)
 
 	free(arg);
 	prctl(PR_SET_NAME, "lien-control");
-	/* A child of fork() that has the lock of a thread it does not have never gets here. */
 	lien_control_serve(place.fd, place.ino);
 	return NULL;
 }
@@ -154,6 +153,7 @@ static int install(void)
 
 __attribute__((constructor)) static void load(void)
 {
+	pthread_atfork(NULL, NULL, lien_translate_forked);
 	if (install())
 		return;
 	by_injection = syscall(SYS_gettid) != getpid();

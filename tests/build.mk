@@ -36,16 +36,18 @@ UNIT_SRCS_test_replay_order  := $(REPLAY_SCRIPT_SRCS)
 UNIT_SRCS_test_ras_tcp	     := agent/ras_tcp.c
 UNIT_SRCS_test_items	     := control/items.c
 UNIT_SRCS_test_names	     := control/names.c
+UNIT_SRCS_test_translate     := $(addprefix control/, gate.c names.c translate.c)
 UNIT_SRCS_test_arena	     := $(addprefix control/, arena.c checksum.c items.c numa.c reserve.c \
 	verify.c)
-UNIT_SRCS_test_control	     := $(filter-out control/start.c control/translate.c,$(wildcard control/*.c))
+UNIT_SRCS_test_control	     := $(filter-out $(addprefix control/, cached.c genuine.c \
+	interpose.c start.c translate.c),$(wildcard control/*.c))
 UNIT_SRCS_test_serve	     := $(filter-out control/serve.c,$(UNIT_SRCS_test_control))
 UNIT_LIBS_test_serve	     := -Wl,--wrap=poll
 
 # The two headers cannot be included together: ours goes into a file of its own, its prototypes into
 # one that the compiler reads behind the real cuda.h.
 ifeq ($(wildcard $(CUDA_HOME)/include/cuda.h),)
-UNIT_NAMES := $(filter-out test_cuda_abi,$(UNIT_NAMES))
+UNIT_NAMES := $(filter-out test_cuda_abi test_cuda_handles,$(UNIT_NAMES))
 else
 UNIT_SRCS_test_cuda_abi := tests/unit/cuda_abi_ours.c
 $(TESTS)/unit/cuda_abi_prototypes.h: include/lien/cuda_abi.h
@@ -54,6 +56,13 @@ $(TESTS)/unit/cuda_abi_prototypes.h: include/lien/cuda_abi.h
 $(BUILD)/obj/tests/unit/test_cuda_abi.o: $(TESTS)/unit/cuda_abi_prototypes.h
 $(BUILD)/obj/tests/unit/test_cuda_abi.o: LIEN_CFLAGS += -isystem $(CUDA_HOME)/include \
 	-I$(TESTS)/unit -DLIEN_CUDA_ABI_PATH='"$(abspath include/lien/cuda_abi.h)"'
+$(TESTS)/unit/cuda_preprocessed: $(CUDA_HOME)/include/cuda.h
+	$(Q)mkdir -p $(@D)
+	$(Q)echo '#include <cuda.h>' | $(CC) -E -P -D__CUDA_API_VERSION_INTERNAL \
+		-I$(CUDA_HOME)/include -x c - > $@
+$(BUILD)/obj/tests/unit/test_cuda_handles.o: $(TESTS)/unit/cuda_preprocessed
+$(BUILD)/obj/tests/unit/test_cuda_handles.o: LIEN_CFLAGS += \
+	-DLIEN_CUDA_PREPROCESSED='"$(abspath $(TESTS)/unit/cuda_preprocessed)"'
 endif
 
 UNIT_TESTS := $(UNIT_NAMES:%=$(TESTS)/unit/%)
@@ -130,6 +139,22 @@ $(NEXTCUDA): tests/integration/softcuda_next.c $(TESTS)/integration/next/next_ca
 	$(Q)$(CC) $(CFLAGS) -I$(@D) -fno-ipa-icf -fPIC -shared -pthread -Wl,-soname,libcuda.so.1 \
 		-Wl,-Bsymbolic -o $@ $< $(SOFTCUDA_OBJ) $(LDFLAGS)
 
+# Libraries that come by the driver's functions in different ways.
+LATE_DIR := $(TESTS)/integration/late
+LATE	 := $(addprefix $(LATE_DIR)/liblate_, direct.so now.so dlsym.so proc.so proc_v1.so heap.so)
+$(LATE_DIR)/liblate_direct.so:	LATE_FLAGS := -DLATE_DIRECT -Wl,-z,lazy
+$(LATE_DIR)/liblate_now.so:	LATE_FLAGS := -DLATE_DIRECT -Wl,-z,relro,-z,now
+$(LATE_DIR)/liblate_dlsym.so:	LATE_FLAGS := -DLATE_DLSYM
+$(LATE_DIR)/liblate_proc.so:	LATE_FLAGS := -DLATE_PROC
+$(LATE_DIR)/liblate_proc_v1.so: LATE_FLAGS := -DLATE_PROC_V1
+$(LATE_DIR)/liblate_heap.so:	LATE_FLAGS := -DLATE_HEAP
+$(LATE): tests/integration/late.c tests/integration/late.h include/lien/cuda_abi.h | $(SOFTCUDA)
+	$(call say,LINK,$@)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) $(LIEN_CFLAGS) $(CFLAGS) -fPIC -fvisibility=hidden -fno-optimize-sibling-calls \
+		-shared -Wl,-soname,$(@F) -o $@ $< $(LATE_FLAGS) $(LDFLAGS) -Wl,--as-needed \
+		$(SOFTCUDA) -ldl
+
 # The calls of one library each, by the name that the library has.
 HOSTILE_DIR := $(TESTS)/integration/hostile
 HOSTILE	    := $(addprefix $(HOSTILE_DIR)/, libcuda.so.1 libcudart.so.12 libnccl.so.2 libibverbs.so.1)
@@ -168,7 +193,7 @@ TEST_RUN    = BUILD=$(BUILD) ASAN_BUILD=$(ASAN_BUILD) LIEN=$(LIEN) CONTROL=$(CON
 .PHONY: chaos unit-tests asan-tests integration-tests check-unit check-asan check-valgrind
 unit-tests: $(UNIT_TESTS)
 integration-tests: all $(SOFTCUDA_TEST) $(MAKE_RECORDING) $(SOFTIBVERBS) $(HOSTILE) $(SYNCNCCL) \
-	$(NEXTCUDA) $(PROGS)
+	$(NEXTCUDA) $(LATE) $(PROGS)
 asan-tests: $(BUILD)/trace.skel.h $(BUILD)/files.skel.h
 	$(Q)mkdir -p $(ASAN_BUILD)
 	$(Q)touch $(ASAN_BUILD)/.deps && cp -u $^ $(ASAN_BUILD)/

@@ -22,6 +22,7 @@ from lien_test import GOLDEN, MIB, Session, check, equal  # noqa: E402
 
 from attaching import attaching  # noqa: E402
 from traced import KINDS, cost, programs  # noqa: E402
+from translated import translated  # noqa: E402
 
 ANSWERS = (("mem",), ("ps",), ("comms",), ("graph",), ("graph", "--format", "svg"),
            ("check",), ("top", "--once"))
@@ -144,8 +145,16 @@ def attach_table(found):
         row("agent's end", "%.0f ms" % entry["detach_ms"])
 
 
+def handle_table(found):
+    for kind, each in found.items():
+        for threads, (direct, ours) in each.items():
+            row("%s of handles, %d threads" % (kind, threads), "%.0f ns" % direct,
+                "%.0f ns by way of the control library" % ours)
+
+
 def table(figures):
     call_table(figures)
+    handle_table(figures["translated"])
     attach_table(figures["attaching"])
     graph = figures["scale"]
     what = "%d mappings, %d processes: " % (graph["mappings"], graph["processes"])
@@ -197,6 +206,7 @@ def main():
                "calls": cost(options.calls, options.rounds),
                "programs": {"idle": programs(options.calls),
                             "recording": programs(options.calls, recording=True)},
+               "translated": translated(options.rounds),
                "attaching": attaching(5, options.calls),
                "scale": scale(options.mappings)}
     if os.path.exists(GOLDEN) and options.tries:

@@ -336,7 +336,7 @@ def test_every_function_of_the_driver():
               "held, and harmless")
         # Calls whose arguments name memory: with zeros for arguments it is none of that.
         named = re.compile(r"cu(Mem(cpy(HtoD|DtoH|DtoD|Peer)?(Async)?|set(D8|D16|D32)(Async)?|"
-                           r"Advise|PrefetchAsync)|Stream(Write|Wait)Value(32|64)|"
+                           r"Advise|PrefetchAsync|MapArrayAsync)|Stream(Write|Wait)Value(32|64)|"
                            r"PointerSetAttribute)(_v2)?(_ptds|_ptsz)?")
         equal(sorted(name for name, kind in functions.items() if kind != "free" and
                      name not in held_now and not named.fullmatch(name)), [],
