@@ -42,7 +42,9 @@ RB_PROTOTYPE(targets, name, by_target, compare_target);
 RB_GENERATE(names, name, by_name, compare_name)
 RB_GENERATE(targets, name, by_target, compare_target)
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+/* Held across fork(), while other libraries' handlers may call us in the same thread. */
+#define LOCK_FREE PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP
+static pthread_mutex_t lock = LOCK_FREE;
 static struct names names = RB_INITIALIZER(&names);
 static struct targets targets = RB_INITIALIZER(&targets);
 static TAILQ_HEAD(, name) spent = TAILQ_HEAD_INITIALIZER(spent); /* the oldest first */
@@ -284,4 +286,19 @@ void lien_names_clear(void)
 	while ((name = RB_ROOT(&names)))
 		forget(name);
 	pthread_mutex_unlock(&lock);
+}
+
+void lien_names_before_fork(void)
+{
+	pthread_mutex_lock(&lock);
+}
+
+void lien_names_after_fork(int is_child)
+{
+	const pthread_mutex_t free = LOCK_FREE;
+
+	if (is_child)
+		lock = free; /* its owner was the parent's thread */
+	else
+		pthread_mutex_unlock(&lock);
 }

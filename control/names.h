@@ -41,4 +41,9 @@ unsigned lien_names_renamed(void);
 /* Forgets all names. */
 void lien_names_clear(void);
 
+/* fork(): the child's names are as consistent as the parent's. In between the parent's
+ * thread may call everything above: other libraries have handlers, too. */
+void lien_names_before_fork(void);
+void lien_names_after_fork(int is_child);
+
 #endif

@@ -20,6 +20,7 @@
 
 /* What is away outlives sockets and threads. */
 static struct lien_control kept;
+static pthread_mutex_t serving = PTHREAD_MUTEX_INITIALIZER;
 
 /* An agent that does not read for so long is gone; its successor asks anew. */
 #define SEND_LIMIT_MS 30000
@@ -553,22 +554,6 @@ static void wait_for_order(int fd)
 		lien_gate_open();
 }
 
-/* In a child of fork() what is kept is the parent's, and the child's driver knows nothing of it.
- * The arena is not mapped there. */
-static void forget_parent(void)
-{
-	const long pid = getpid();
-
-	if (kept.pid && kept.pid != pid) {
-		lien_handles_forget();
-		free(kept.arena.chunks);
-		free(kept.items.item);
-		free(kept.marks.mark);
-		memset(&kept, 0, sizeof(kept));
-	}
-	kept.pid = pid;
-}
-
 /* The agent has its own copy of its end, and has the answer. */
 static void close_pair(int fd, uint64_t ino)
 {
@@ -578,16 +563,24 @@ static void close_pair(int fd, uint64_t ino)
 		close(kept.agent_end);
 }
 
+void lien_control_forked(void)
+{
+	const pthread_mutex_t free = PTHREAD_MUTEX_INITIALIZER;
+
+	/* Nothing is freed: the parent's thread may have been changing it. The arena is not mapped.
+	 */
+	memset(&kept, 0, sizeof(kept));
+	serving = free;
+}
+
 void lien_control_serve(int fd, uint64_t ino)
 {
-	static pthread_mutex_t serving = PTHREAD_MUTEX_INITIALIZER;
 	static struct message message;
 	struct lien_wire_hello who;
 	uint64_t start;
 	int allowed;
 
 	pthread_mutex_lock(&serving);
-	forget_parent();
 	wait_for_order(fd);
 	while (still(fd, ino) && !receive(fd, &message) && still(fd, ino)) {
 		start = lien_control_now_ns();

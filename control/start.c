@@ -22,6 +22,7 @@
 
 #include "control/control.h"
 #include "control/gate.h"
+#include "control/fork.h"
 #include "control/translate.h"
 
 /* Out of the way of programs that count their descriptors from below. */
@@ -153,7 +154,7 @@ static int install(void)
 
 __attribute__((constructor)) static void load(void)
 {
-	pthread_atfork(NULL, NULL, lien_translate_forked);
+	lien_fork_prepare();
 	if (install())
 		return;
 	by_injection = syscall(SYS_gettid) != getpid();
@@ -181,6 +182,16 @@ int lien_start_forbid(void)
 void lien_start_allow(void)
 {
 	__atomic_store_n(&starting, 0, __ATOMIC_RELEASE);
+}
+
+void lien_start_forked(void)
+{
+	struct lien_control_state *state = &lien_control_state;
+
+	state->agent_fd = -1;
+	/* The thread that was in start() is not in the child. After END it stays forbidden. */
+	if (__atomic_load_n(&state->magic, __ATOMIC_ACQUIRE) != LIEN_WIRE_MAGIC_ENDED)
+		__atomic_store_n(&starting, 0, __ATOMIC_RELEASE);
 }
 
 /*

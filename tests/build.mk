@@ -36,10 +36,10 @@ UNIT_SRCS_test_replay_order  := $(REPLAY_SCRIPT_SRCS)
 UNIT_SRCS_test_ras_tcp	     := agent/ras_tcp.c
 UNIT_SRCS_test_items	     := control/items.c
 UNIT_SRCS_test_names	     := control/names.c
-UNIT_SRCS_test_translate     := $(addprefix control/, gate.c names.c translate.c)
+UNIT_SRCS_test_translate     := $(addprefix control/, fork.c gate.c handles.c names.c translate.c)
 UNIT_SRCS_test_arena	     := $(addprefix control/, arena.c checksum.c items.c numa.c reserve.c \
 	verify.c)
-UNIT_SRCS_test_control	     := $(filter-out $(addprefix control/, cached.c genuine.c \
+UNIT_SRCS_test_control	     := $(filter-out $(addprefix control/, cached.c fork.c genuine.c \
 	interpose.c start.c translate.c),$(wildcard control/*.c))
 UNIT_SRCS_test_serve	     := $(filter-out control/serve.c,$(UNIT_SRCS_test_control))
 UNIT_LIBS_test_serve	     := -Wl,--wrap=poll

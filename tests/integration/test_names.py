@@ -253,6 +253,70 @@ def test_sealed():
             job.whole("now", *first)
 
 
+# Children
+
+@case(40)
+def test_child_of_an_idle_parent():
+    """The parent's control thread runs, but it has made no context: its child may, and takes orders."""
+    with Session() as session:
+        session.start_agent()
+        driver = Driver(session.spawn([LIEN, "run", "--", program("prog_late")]))
+        late = driver("load", library("direct"))
+        driver.refused("create", late, SIZE, 0)  # wakes the control thread
+        session.ready(driver.pid)
+        child = driver("fork")
+        driver("init", late, 0)
+        handle = driver("create", late, SIZE, 0)
+        va = driver("show", late, SIZE, handle, 0)
+        driver("fill", late, va, SIZE, 0x11)
+        session.ready(child)
+        session.ask("offload", "--owner", "all")
+        equal(session.used(), 0, "device memory in use")
+        other = driver("create", late, SIZE, 0)
+        session.ask("restore")
+        equal(driver("check", late, va, SIZE, 0x11), 0, "wrong bytes")
+        driver("release", late, other)
+        driver("release", late, handle)
+        driver("unmap", late, va, SIZE)
+        equal(session.used(), 0, "device memory in use")
+
+
+@case(40)
+def test_child_of_a_renamed_parent():
+    """CUDA calls fail in it, as without lien; the program that it executes has names of its own."""
+    with Session() as session:
+        session.start_agent()
+        job = Job(session, "direct")
+        handle, _ = job.rename("direct")
+        child = job.driver("fork")
+        late = job.libraries["direct"]
+        for command in (("create", late, SIZE, 0), ("release", late, handle), ("show", late, SIZE, handle, 0)):
+            equal(job.driver.refused(*command), 3, "CUDA_ERROR_NOT_INITIALIZED of %s" % command[0])
+        job.driver.process.send("exec %s" % program("prog_late"))
+        equal(job.driver.process.line(), "ready %d" % child, "the new program")
+        job.libraries.clear()
+        job.pid = child
+        job.load("now")
+        first = job.rename("now")
+        separate(job, first, "now", (*job.make("now", 0x22), 0x22), "now")
+
+
+@case(60)
+def test_forks_of_busy_threads():
+    """Whatever locks the parent's threads hold at that moment."""
+    with Session() as session:
+        session.start_agent()
+        idle = session.spawn([LIEN, "run", "--", program("prog_fork"), 200])
+        idle.line()
+        equal(idle.ask("go", 40), "ok 200", "children of a parent that has no context")
+        used = session.spawn([LIEN, "run", "--", program("prog_fork"), 400, "init"])
+        used.line()
+        session.ready(used.pid)
+        session.ask("offload", "--owner", "all")
+        session.ask("restore")  # what was freed last is made first: the two handles change places
+        equal(used.ask("go", 40), "ok 400", "children of a parent that has")
+
+
 # What the linker says
 
 def lookups(driver, place, name="cuMemCreate"):

@@ -682,6 +682,7 @@ static void test_forked(void **state)
 	offload(FIRST, 0, 3, LIEN_WIRE_UNMAP);
 	child = fork();
 	if (!child) {
+		lien_control_forked(); /* control/fork.c */
 		ASK(HELLO);
 		_exit(told.hello.items || told.hello.shut || ASK(LIST) || told.items ? 1 : 0);
 	}

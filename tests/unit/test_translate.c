@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include <control/control.h>
+#include <control/fork.h>
 #include <control/gate.h>
 #include <control/handles.h>
 #include <control/names.h>
@@ -187,6 +188,18 @@ void *lien_driver_symbol(const char *name)
 	return only && !strcmp(name, only) ? (void *)release : NULL;
 }
 
+static unsigned serve_forked, start_forked;
+
+void lien_control_forked(void)
+{
+	serve_forked++;
+}
+
+void lien_start_forked(void)
+{
+	start_forked++;
+}
+
 /* --- handles ---------------------------------------------------------------------------------- */
 
 static int setup(void **state)
@@ -310,6 +323,109 @@ static void test_no_driver(void **state)
 	assert_true(lien_translate_idle());
 }
 
+/* --- fork() ----------------------------------------------------------------------------------- */
+
+#define THREADS 4
+#define FORKS	200
+#define HANG_S	10 /* what does not come to its end is ended */
+
+static bool over;
+
+/* As the control thread: lets threads pass that never come. */
+static void *pass(void *arg)
+{
+	const uint32_t tid = syscall(SYS_gettid);
+
+	while (!__atomic_load_n(&over, __ATOMIC_RELAXED))
+		lien_gate_pass(&tid, 1);
+	return arg;
+}
+
+/* Looks names up, adds and forgets some. */
+static void *call(void *arg)
+{
+	const uint64_t base = 1000 + 1000 * (uintptr_t)arg;
+	CUmemGenericAllocationHandle handle;
+
+	while (!__atomic_load_n(&over, __ATOMIC_RELAXED)) {
+		next = base;
+		lien_translate_cuMemCreate(&handle, 1, NULL, 0);
+		lien_translate_cuMemMap(0, 0, 0, handle, 0);
+		lien_names_park(base, base, 1);
+		lien_names_revive(base, base + 1);
+		lien_translate_cuMemRelease(handle);
+	}
+	return NULL;
+}
+
+/* A failure by its number. */
+static int child(void)
+{
+	const uint32_t tid = syscall(SYS_gettid);
+	CUmemGenericAllocationHandle handle;
+
+	alarm(HANG_S);
+	if (serve_forked != 1 || start_forked != 1)
+		return 1;
+	if (!lien_translate_idle() || lien_gate_is_shut())
+		return 2;
+	next = 77777;
+	if (lien_translate_cuMemCreate(&handle, 1, NULL, 0) || handle != 77777)
+		return 3;
+	if (lien_translate_cuMemMap(0, 0, 0, handle, 0) || given[0] != handle)
+		return 4;
+	/* What the parent was told the child was told as well. */
+	if (lien_translate_cuMemMap(0, 0, 0, 1, 0) || given[0] != 2)
+		return 5;
+	if (lien_translate_cuMemRelease(handle) || given[0] != handle)
+		return 6;
+	lien_gate_shut();
+	lien_gate_pass(&tid, 1);
+	lien_gate_wait();
+	lien_gate_open();
+	return 0;
+}
+
+/* Another library gives something back when its process forks: its handlers run while ours hold
+ * the locks. */
+static void release_in_handler(void)
+{
+	alarm(HANG_S);
+	lien_translate_cuMemRelease(3);
+	alarm(0);
+}
+
+static void test_fork(void **state)
+{
+	pthread_t threads[THREADS];
+	unsigned i, failed = 0;
+	int status;
+
+	(void)state;
+	exchange();
+	pthread_atfork(release_in_handler, release_in_handler, NULL);
+	lien_fork_prepare();
+	for (i = 0; i < THREADS; i++)
+		assert_int_equal(
+			pthread_create(&threads[i], NULL, i ? call : pass, (void *)(uintptr_t)i),
+			0);
+	for (i = 0; i < FORKS && !failed; i++) {
+		pid_t pid = fork();
+
+		if (!pid)
+			_exit(child());
+		assert_int_equal(waitpid(pid, &status, 0), pid);
+		if (status)
+			print_error("fork %u: status %#x\n", i, status);
+		failed += status != 0;
+	}
+	__atomic_store_n(&over, true, __ATOMIC_RELAXED);
+	for (i = 0; i < THREADS; i++)
+		pthread_join(threads[i], NULL);
+	assert_int_equal(failed, 0);
+	assert_int_equal(serve_forked, 0); /* not in the parent */
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -317,6 +433,7 @@ int main(void)
 		cmocka_unit_test_setup(test_told, setup),
 		cmocka_unit_test_setup(test_released_too_often, setup),
 		cmocka_unit_test_setup(test_no_driver, setup),
+		cmocka_unit_test_setup(test_fork, setup),
 	};
 
 	return cmocka_run_group_tests_name("translate", tests, NULL, NULL);
