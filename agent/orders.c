@@ -242,6 +242,23 @@ static void fd_close(int fd)
 	close(fd);
 }
 
+static int raw(void *context, uint32_t pid, struct lien_wire_raw **list, unsigned *count)
+{
+	struct lien_agent *agent = context;
+	struct lien_process *process = lien_graph_process(agent->graph, pid);
+
+	*list = NULL;
+	*count = 0;
+	return process ? lien_plan_raw(process, list, count) : 0;
+}
+
+static const char *raw_to(void *context, uint32_t pid, uint64_t handle)
+{
+	struct lien_agent *agent = context;
+
+	return lien_plan_raw_to(lien_graph_process(agent->graph, pid), handle);
+}
+
 static int replan(void *context, const struct lien_plan **out, char *why, size_t size);
 
 struct lien_transaction_ops lien_orders_ops(struct lien_agent *agent)
@@ -252,6 +269,8 @@ struct lien_transaction_ops lien_orders_ops(struct lien_agent *agent)
 		.gate = gate ? lien_gate_step : NULL,
 		.at_rest = gate ? lien_gate_at_rest : NULL,
 		.background = lien_gate_background,
+		.raw = raw,
+		.raw_to = raw_to,
 		.replan = replan,
 		.adopt = lien_adopt_plan,
 		.adopted = lien_adopt_answered,

@@ -787,6 +787,40 @@ int lien_plan_offload(struct lien_graph *graph, const struct lien_selection *sel
 	return 0;
 }
 
+/* It is not known which library made memory that was found by asking the driver. */
+static bool may_be_raw(const struct lien_handle *handle)
+{
+	return handle->references && (handle->raw || handle->allocation->found);
+}
+
+int lien_plan_raw(struct lien_process *process, struct lien_wire_raw **list, unsigned *count)
+{
+	struct lien_handle *handle;
+	unsigned n = 0;
+
+	SPLAY_FOREACH (handle, lien_handle_tree, &process->handles)
+		n += may_be_raw(handle);
+	*count = 0;
+	*list = calloc(n + 1, sizeof(**list));
+	if (!*list)
+		return -ENOMEM;
+	SPLAY_FOREACH (handle, lien_handle_tree, &process->handles)
+		if (may_be_raw(handle))
+			(*list)[(*count)++] = (struct lien_wire_raw){
+				.handle = handle->value, .certain = handle->raw != 0};
+	return 0;
+}
+
+const char *lien_plan_raw_to(struct lien_process *process, uint64_t value)
+{
+	struct lien_handle key = {.value = value}, *handle;
+
+	handle = process ? SPLAY_FIND(lien_handle_tree, &process->handles, &key) : NULL;
+	return handle && handle->raw_to && strcmp(handle->raw_to->text, "unknown")
+		       ? handle->raw_to->text
+		       : "a library";
+}
+
 void lien_plan_clear(struct lien_plan *plan)
 {
 	unsigned i;

@@ -90,6 +90,11 @@ uint64_t lien_plan_address(const struct lien_allocation *allocation);
 /* NULL, or that an export of it is open somewhere; *holder is then the process's pid. */
 const char *lien_plan_open(const struct lien_allocation *allocation,
 	const struct lien_probe_open_file *open, unsigned count, uint32_t *holder);
+/* The handles that a process got from the driver itself, or may have. The caller frees the list.
+ * -ENOMEM. */
+int lien_plan_raw(struct lien_process *process, struct lien_wire_raw **list, unsigned *count);
+/* The library that got such a handle last; "a library" if that is not known. */
+const char *lien_plan_raw_to(struct lien_process *process, uint64_t handle);
 /* NULL when the process can be given orders; else why not. */
 const char *lien_plan_unreachable(const struct lien_process *process);
 

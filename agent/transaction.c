@@ -232,6 +232,7 @@ void lien_transaction_free(struct lien_transaction *t)
 			if (t->participants[i].shares[j].fd >= 0)
 				t->ops.fd_close(t->participants[i].shares[j].fd);
 		free(t->participants[i].shares);
+		free(t->participants[i].raw);
 		free(t->participants[i].items);
 		free(t->participants[i].imports);
 	}
@@ -371,6 +372,19 @@ void lien_transaction_end(struct lien_transaction *t)
 }
 
 #define STAGE_ITEMS ((LIEN_WIRE_MESSAGE_MAX / 2) / sizeof(struct lien_wire_item))
+#define STAGE_RAW   ((LIEN_WIRE_MESSAGE_MAX / 2) / sizeof(struct lien_wire_raw))
+
+static void stage_raw(struct lien_transaction *t, unsigned index)
+{
+	struct participant *participant = &t->participants[index];
+	unsigned first = participant->raw_sent, n = participant->raw_count - first;
+
+	if (n > STAGE_RAW)
+		n = STAGE_RAW;
+	participant->raw_sent += n;
+	lien_transaction_order(t, index, LIEN_PHASE_STAGE, LIEN_WIRE_RAW, participant->raw + first,
+		n * sizeof(participant->raw[0]), NULL, 0);
+}
 
 static void stage_more(struct lien_transaction *t, unsigned index)
 {
@@ -378,8 +392,13 @@ static void stage_more(struct lien_transaction *t, unsigned index)
 	unsigned first = participant->staged, n = participant->count - first;
 	uint32_t flags = t->flags & LIEN_WIRE_ALL;
 
+	if (participant->raw_sent < participant->raw_count) {
+		stage_raw(t, index);
+		return;
+	}
 	if (n > STAGE_ITEMS)
 		n = STAGE_ITEMS;
+	participant->staging = true;
 	participant->staged += n;
 	if (!first)
 		flags |= LIEN_WIRE_FIRST;
@@ -387,6 +406,34 @@ static void stage_more(struct lien_transaction *t, unsigned index)
 		flags |= LIEN_WIRE_LAST;
 	lien_transaction_order(t, index, LIEN_PHASE_STAGE, flags, participant->items + first,
 		n * sizeof(participant->items[0]), NULL, 0);
+}
+
+static void stage_begin(struct lien_transaction *t, unsigned index)
+{
+	struct participant *participant = &t->participants[index];
+
+	free(participant->raw);
+	participant->raw = NULL;
+	participant->raw_count = participant->raw_sent = 0;
+	participant->staging = false;
+	if (t->ops.raw && t->ops.raw(t->ops.context, t->processes[index].pid, &participant->raw,
+				  &participant->raw_count))
+		lien_transaction_fail(t, -ENOMEM, "out of memory");
+	else
+		stage_more(t, index);
+}
+
+/* -ENOTUNIQ: the process means two allocations by one value. */
+static void raw_clashes(struct lien_transaction *t, unsigned index, uint64_t handle)
+{
+	uint32_t pid = t->processes[index].pid;
+	const char *to = t->ops.raw_to ? t->ops.raw_to(t->ops.context, pid, handle) : "a library";
+
+	lien_transaction_fail(t, -EBUSY,
+		"process %u: %s has handle 0x%" PRIx64 " from the driver itself, and since a "
+		"restore that means other memory to the rest of the process: try again when %s "
+		"has released it, or start the process with `lien run`",
+		pid, to, handle, to);
 }
 
 static void drain_one(struct lien_transaction *t, unsigned index)
@@ -416,7 +463,7 @@ void lien_transaction_phase_begin(struct lien_transaction *t, enum lien_phase ph
 			(t->untouched_only && t->participants[i].count))
 			continue;
 		if (phase == LIEN_PHASE_STAGE)
-			stage_more(t, i);
+			stage_begin(t, i);
 		else if (phase == LIEN_PHASE_DRAIN)
 			drain_one(t, i);
 		else if (t->adopting && phase != LIEN_PHASE_OPEN)
@@ -708,8 +755,8 @@ static void offload_reply(
 		snprintf(participant->busy_text, sizeof(participant->busy_text), "%.*s",
 			(int)sizeof(reply->text), reply->text);
 	}
-	if (t->phase == LIEN_PHASE_STAGE && participant->staged < participant->count &&
-		!t->stopping) {
+	if (t->phase == LIEN_PHASE_STAGE && !t->stopping &&
+		(!participant->staging || participant->staged < participant->count)) {
 		stage_more(t, index);
 		return;
 	}
@@ -816,9 +863,11 @@ void lien_transaction_reply(struct lien_transaction *t, uint32_t pid,
 		t->processes[index].failed |= reply->result && is_failure(t, phase, reply);
 		if (reply->result && phase == LIEN_PHASE_LIST)
 			drop_out(t, index);
-		if (reply->result && is_failure(t, phase, reply) &&
-			!(reply->result == CUDA_ERROR_OUT_OF_MEMORY && phase == LIEN_PHASE_CREATE &&
-				lien_room_failed(t, index)))
+		if (reply->result == -ENOTUNIQ && phase == LIEN_PHASE_STAGE)
+			raw_clashes(t, index, reply->arg);
+		else if (reply->result && is_failure(t, phase, reply) &&
+			 !(reply->result == CUDA_ERROR_OUT_OF_MEMORY &&
+				 phase == LIEN_PHASE_CREATE && lien_room_failed(t, index)))
 			lien_transaction_fail(t, reply->result < 0 ? reply->result : -EIO,
 				reply->arg > LIEN_PHASE_COUNT
 					? "process %u, %s: %.*s (at 0x%" PRIx64 ")"

@@ -148,23 +148,37 @@ static int is_free(uint64_t value)
 	return 1;
 }
 
+/* References that no name of the handle accounts for are known by the driver's own value: the
+ * driver returned it without us. 0; -EEXIST: that value is a name of something else; -ENOMEM. */
+static int name_the_rest(uint64_t real, uint32_t references)
+{
+	struct name *name = find_target(0, real), *own;
+	const int named = name != NULL;
+
+	for (; name && !name->parked && name->target == real;
+		name = RB_NEXT(targets, &targets, name))
+		references -= name->references < references ? name->references : references;
+	if (named && !references)
+		return 0;
+	own = find(real);
+	if (own && !own->parked && own->target == real)
+		add_references(own, references);
+	else if (!is_free(real))
+		return references ? -EEXIST : 0;
+	else if (!add(real, 0, real, references))
+		return -ENOMEM;
+	return 0;
+}
+
 int lien_names_park(uint64_t real, uint64_t token, uint32_t references)
 {
 	struct name *name;
-	int err = 0;
+	int err;
 
 	pthread_mutex_lock(&lock);
-	if (!find_target(0, real)) {
-		/* The application knows it by the driver's own value, unless that is a name of
-		 * something else: then the driver told it behind our back. */
-		if (!is_free(real))
-			err = references ? -EEXIST : 0;
-		else if (!add(real, 1, token, references))
-			err = -ENOMEM;
-	} else {
-		while ((name = find_target(0, real)))
-			retarget(name, 1, token);
-	}
+	err = name_the_rest(real, references);
+	while (!err && (name = find_target(0, real)))
+		retarget(name, 1, token);
 	pthread_mutex_unlock(&lock);
 	return err;
 }
@@ -251,6 +265,21 @@ uint64_t lien_names_retained(uint64_t real)
 	}
 	pthread_mutex_unlock(&lock);
 	return real;
+}
+
+int lien_names_clash(uint64_t real, int certain)
+{
+	struct name *name;
+	int clash;
+
+	if (none())
+		return 0;
+	pthread_mutex_lock(&lock);
+	name = find(real);
+	clash = !is_free(real) && (name->parked || name->target != real) &&
+		(certain || !find_target(0, real));
+	pthread_mutex_unlock(&lock);
+	return clash;
 }
 
 unsigned lien_names_renamed(void)

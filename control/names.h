@@ -18,9 +18,9 @@
 
 #include <stdint.h>
 
-/* The allocation with this real handle goes away; the application holds references to it. 0;
- * -EEXIST: the application has it by a name of something else; -ENOMEM. On failure nothing is
- * changed. */
+/* The allocation with this real handle goes away; the application holds so many references to it.
+ * Those that came without us are by the driver's own value, which becomes a name. 0; -EEXIST: that
+ * value is a name of something else; -ENOMEM. On failure nothing is changed. */
 int lien_names_park(uint64_t real, uint64_t token, uint32_t references);
 /* It is back. */
 void lien_names_revive(uint64_t token, uint64_t real);
@@ -35,6 +35,9 @@ uint64_t lien_names_made(uint64_t real);
 uint64_t lien_names_retained(uint64_t real);
 /* The application released a name. */
 void lien_names_released(uint64_t name);
+/* The application got the handle `real` from the driver itself, or (not `certain`) may have. Is
+ * that value a name of something else? */
+int lien_names_clash(uint64_t real, int certain);
 /* How many names mean another handle than the one that they look like: without translation they
  * would mean the wrong memory, or none. Where there are none, none comes to be but by park(). */
 unsigned lien_names_renamed(void);

@@ -16,6 +16,7 @@
 #include "control/control.h"
 #include "control/gate.h"
 #include "control/handles.h"
+#include "control/names.h"
 #include "control/translate.h"
 
 /* What is away outlives sockets and threads. */
@@ -168,6 +169,20 @@ static int expired(struct lien_control *control)
 		control, -ESTALE, 0, "the agent was silent for too long, and the job runs on");
 }
 
+/* A library that got the driver's functions without us knows the driver's own values. Soon its
+ * calls are translated as well: none of these values may be a name of something else. */
+static int check_raw(struct lien_control *control, const struct message *message)
+{
+	const struct lien_wire_raw *raw = (const void *)(message->bytes + sizeof(message->header));
+	unsigned count = message->body / sizeof(*raw), i;
+
+	for (i = 0; i < count; i++)
+		if (lien_names_clash(raw[i].handle, raw[i].certain))
+			return lien_control_fail(control, -ENOTUNIQ, raw[i].handle,
+				"a handle means other memory here");
+	return 0;
+}
+
 static int stage(struct lien_control *control, const struct message *message)
 {
 	const struct lien_wire_item *items =
@@ -175,6 +190,8 @@ static int stage(struct lien_control *control, const struct message *message)
 	char why[sizeof(message->header.text)];
 	int result;
 
+	if (message->header.flags & LIEN_WIRE_RAW)
+		return check_raw(control, message);
 	if (message->header.flags & LIEN_WIRE_FIRST) {
 		if (access("/proc/self/maps", R_OK)) /* which lien_cached_replace() reads */
 			return lien_control_fail(control, -ENOENT, 0,

@@ -208,6 +208,118 @@ def test_lazy_calls():
         separate(job, first, "now", second, "direct")
 
 
+def clash(session, job, way, handle):
+    """The offload is refused, names the library that has the handle, and changes nothing."""
+    said = session.refused("offload", "--owner", "all", text=r"process %d: late_%s has handle %#x from the driver"
+                           " itself.* try again when late_%s has released it, or start the process with "
+                           "`lien run`.*nothing was moved" % (job.pid, way, handle, way))
+    equal(said.count("lien offload: "), 1, "lines of: " + said)
+
+
+@case(90)
+def test_late_libraries_of_attached():
+    """They get the driver's own handles, which are names of other memory: nothing is moved until they are
+    released."""
+    for way in ("now", "dlsym", "proc", "proc_v1", "heap"):
+        with Session() as session:
+            session.start_agent()
+            job = attached(session, "direct")
+            first = job.rename("direct")
+            job.load(way)
+            handle, va = job.make(way, 0x22)
+            equal(handle, first[0], "what the driver gave out again")
+            clash(session, job, way, handle)
+            job.whole("direct", *first)
+            job.whole(way, handle, va, 0x22)
+            job("release", way, handle)
+            job("unmap", way, va, SIZE)
+            # Nothing of it is left; now its functions are replaced, and it is one as any other.
+            job.offload()
+            job.restore()
+            job.whole("direct", *first)
+            if way != "heap":
+                second = (*job.make(way, 0x33), 0x33)
+                separate(job, first, "direct", second, way)
+
+
+@case(40)
+def test_retained_late():
+    """It asks the driver for the handle of memory that another library made."""
+    with Session() as session:
+        session.start_agent()
+        job = attached(session, "direct")
+        # Two that change places: what the one is called, the other is.
+        one, two = job.make("direct", 0x11), job.make("direct", 0x22)
+        session.ready(job.pid)
+        while True:
+            job.offload()
+            job.restore()
+            job.load("now")
+            if job("retain", "now", one[1]) != one[0]:
+                break
+            job("release", "now", one[0])
+        clash(session, job, "now", two[0])
+        job("release", "now", two[0])
+        job.offload()
+        job.restore()
+        job.whole("direct", *one)
+        job.whole("direct", *two, 0x22)
+
+
+@case(40)
+def test_loaded_while_away():
+    """It gets a handle that is the name of memory that is away. The restore does not touch it."""
+    with Session() as session:
+        session.start_agent()
+        job = attached(session, "direct")
+        first = job.make("direct", 0x11)
+        session.ready(job.pid)
+        job.offload()
+        job.load("now")
+        handle = job("create", "now", SIZE, 0)
+        equal(handle, first[0], "what the driver gave out again")
+        job.restore()
+        va = job("show", "now", SIZE, handle, 0)
+        job("fill", "now", va, SIZE, 0x22)
+        job.whole("direct", *first)
+        job.whole("now", handle, va, 0x22)
+        clash(session, job, "now", handle)
+
+
+@case(40)
+def test_heap_pointers():
+    """Pointers from before, on the heap, which are not found."""
+    with Session() as session:
+        session.start_agent()
+        job = Job(session, "direct", "heap", preloaded=False)
+        early = job.make("heap", 0x33)
+        session.ask("attach", job.pid)
+        job("unmap", "heap", early[1], SIZE)
+        job("release", "heap", early[0])
+        first = job.rename("direct")
+        handle, va = job.make("heap", 0x22)
+        equal(handle, first[0], "what the driver gave out again")
+        clash(session, job, "heap", handle)
+        job.whole("heap", handle, va, 0x22)
+        job.whole("direct", *first)
+
+
+@case(60)
+def test_next_agent_knows():
+    """The journal has which handles came from the driver itself."""
+    with Session() as session:
+        session.start_agent()
+        job = attached(session, "direct")
+        first = job.rename("direct")
+        job.load("now")
+        handle, _ = job.make("now", 0x22)
+        equal(handle, first[0], "what the driver gave out again")
+        session.kill_agent()
+        session.start_agent()
+        session.ready(job.pid)
+        clash(session, job, "now", handle)
+
+
 @case(40)
 def test_loaded_during_an_offload():
     """Between the replacing of pointers and the copies: that offload fails, and the next one succeeds."""

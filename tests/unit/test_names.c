@@ -182,6 +182,47 @@ static void test_told_unseen(void **state)
 	assert_int_equal(lien_names_real(1), 2);
 }
 
+/* The application knows one handle by a name, and by the driver's own value, which it has from the
+ * driver itself: both mean the memory when that has moved. */
+static void test_known_two_ways(void **state)
+{
+	uint64_t name;
+
+	(void)state;
+	moved(1, 2, 101, 1);
+	name = lien_names_made(1);
+	assert_true(name != 1);
+	lien_names_released(1); /* so that 1 means nothing else; then somebody asks the driver */
+	moved(1, 5, 103, 2);
+	assert_int_equal(lien_names_real(name), 5);
+	assert_int_equal(lien_names_real(1), 5);
+	lien_names_released(name);
+	moved(5, 1, 104, 1);
+	assert_int_equal(lien_names_real(1), 1);
+	/* One reference more of the same kind. */
+	lien_names_clear();
+	moved(1, 2, 101, 1);
+	name = lien_names_made(1);
+	lien_names_released(1);
+	moved(1, 1, 103, 2);
+	moved(1, 5, 104, 3);
+	lien_names_released(1);
+	assert_int_equal(lien_names_real(1), 5);
+	lien_names_released(1);
+	assert_int_equal(lien_names_real(1), 1);
+	assert_int_equal(lien_names_real(name), 5);
+	/* Where the value means other memory, the offload fails and changes nothing. */
+	lien_names_clear();
+	moved(1, 2, 101, 1);
+	name = lien_names_made(1);
+	assert_int_equal(lien_names_park(1, 103, 2), -EEXIST);
+	assert_int_equal(lien_names_real(name), 1);
+	assert_int_equal(lien_names_real(1), 2);
+	assert_int_equal(lien_names_park(1, 103, 1), 0);
+	assert_int_equal(lien_names_real(name), 0);
+	assert_int_equal(lien_names_real(1), 2);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -195,6 +236,7 @@ int main(void)
 		cmocka_unit_test_setup(test_new_handle_has_an_old_name, setup),
 		cmocka_unit_test_setup(test_given_back_unseen, setup),
 		cmocka_unit_test_setup(test_told_unseen, setup),
+		cmocka_unit_test_setup(test_known_two_ways, setup),
 	};
 
 	return cmocka_run_group_tests_name("names", tests, NULL, NULL);
