@@ -16,6 +16,17 @@ void lien_graph_odd(struct lien_graph *graph, struct lien_process *process)
 	process->incomplete |= LIEN_INCOMPLETE_ODD;
 }
 
+bool lien_process_visits(struct lien_graph *graph, struct lien_process *process)
+{
+	if (process->visits) {
+		process->visits--;
+		return true;
+	}
+	graph->stats.lost++;
+	process->incomplete |= LIEN_INCOMPLETE_LOST;
+	return false;
+}
+
 static lien_apply_fn *const releases[LIEN_CALL_MAX] = {
 	[LIEN_CALL_CU_MEM_RELEASE] = lien_graph_apply_release,
 	[LIEN_CALL_CU_MEM_UNMAP] = lien_graph_apply_unmap,
@@ -173,6 +184,16 @@ static void note_control(struct lien_process *process, const struct lien_event *
 		process->detached = !event->library.inode;
 }
 
+/* The last one that begins below. */
+static struct lien_library_map *library_below(struct lien_process *process, uint64_t address)
+{
+	struct lien_library_map key = {.start = address}, *map;
+
+	map = RB_NFIND(lien_library_tree, &process->libraries, &key);
+	return map ? RB_PREV(lien_library_tree, &process->libraries, map)
+		   : RB_MAX(lien_library_tree, &process->libraries);
+}
+
 static int apply_library(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
@@ -201,15 +222,16 @@ static int apply_library(
 		free(map);
 		return -ENOMEM;
 	}
-	RB_FOREACH_SAFE (old, lien_library_tree, &process->libraries, next)
-		if (old->start < map->end && map->start < old->end) {
-			RB_REMOVE(lien_library_tree, &process->libraries, old);
-			free(old);
-		}
-	if (map->inode)
+	for (old = library_below(process, map->end); old && old->end > map->start; old = next) {
+		next = RB_PREV(lien_library_tree, &process->libraries, old);
+		lien_library_drop(process, old);
+	}
+	if (map->inode) {
 		RB_INSERT(lien_library_tree, &process->libraries, map);
-	else
+		RB_INSERT(lien_place_tree, &process->places, map);
+	} else {
 		free(map);
+	}
 	return 0;
 }
 
@@ -284,6 +306,9 @@ int lien_graph_apply(struct lien_graph *graph, const struct lien_event *event)
 	process = process_of(graph, event);
 	if (!process)
 		return tells_nothing(event->type) ? 0 : -ENOMEM;
+	process->visits += LIEN_VISITS_EVENT;
+	if (process->visits > LIEN_VISITS_MAX)
+		process->visits = LIEN_VISITS_MAX;
 	switch (event->type) {
 	case LIEN_EVENT_PROCESS:
 		apply_process(process, event);

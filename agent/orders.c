@@ -144,7 +144,7 @@ static const char *not_now(void *context, uint32_t pid)
 
 	lien_agent_consume(agent);
 	process = lien_graph_process(agent->graph, pid);
-	return process && !LIST_EMPTY(&process->captures)
+	return process && !RB_EMPTY(&process->captures)
 		       ? "is capturing a CUDA graph: try again when "
 			 "it is done"
 		       : NULL;
@@ -166,13 +166,14 @@ static bool alive(void *context, uint32_t pid, uint64_t start)
 /* Memory that this graph has seen both of them map. */
 static bool share_memory(const struct lien_process *a, const struct lien_process *b)
 {
-	const struct lien_mapping *other;
+	const struct lien_holding *other;
 	struct lien_mapping *mapping;
 
-	RB_FOREACH (mapping, lien_mapping_tree, (struct lien_mapping_tree *)&a->mappings)
-		LIST_FOREACH (other, &mapping->allocation->mappings, of_allocation)
-			if (other->process == b)
-				return true;
+	RB_FOREACH (mapping, lien_mapping_tree, (struct lien_mapping_tree *)&a->mappings) {
+		other = lien_allocation_holding(mapping->holding->allocation, b);
+		if (other && other->mapped)
+			return true;
+	}
 	return false;
 }
 
@@ -547,8 +548,8 @@ int lien_orders_restore(struct lien_agent *agent, const struct lien_selection *s
 	const unsigned pids_count = selection->pids_count;
 	const uint32_t *pids = selection->pids;
 	struct lien_transaction_ops ops = lien_orders_ops(agent);
-	unsigned count;
 	uint32_t *all;
+	int count;
 	int err = lien_orders_ready(agent, error, error_size);
 
 	if (err)
@@ -561,11 +562,12 @@ int lien_orders_restore(struct lien_agent *agent, const struct lien_selection *s
 	if (!all)
 		return -ENOMEM;
 	count = lien_plan_restore(agent->graph, pids, pids_count, all);
-	count = narrow(agent, selection, all, count);
+	if (count > 0)
+		count = narrow(agent, selection, all, count);
 	*nothing = !count;
-	err = !count ? 0
-		     : lien_transaction_restore(
-			       &agent->transaction, all, count, pids, pids_count, timeout_ms, &ops);
+	err = count <= 0 ? count
+			 : lien_transaction_restore(&agent->transaction, all, count, pids,
+				   pids_count, timeout_ms, &ops);
 	free(all);
 	if (err)
 		snprintf(error, error_size, "%s", strerror(-err));

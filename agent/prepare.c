@@ -61,7 +61,7 @@ static bool possible(struct lien_agent *agent, const struct lien_process *proces
 	       tracked->link && !tracked->hello && !tracked->walk && !tracked->walking &&
 	       !tracked->preparing && !tracked->arena_released && process->cuda &&
 	       process->presence == LIEN_CONTROL_READY && !lien_plan_unreachable(process) &&
-	       LIST_EMPTY(&process->captures);
+	       RB_EMPTY(&process->captures);
 }
 
 /* Within the limit, and the host has twice that: nobody has asked for it yet. */

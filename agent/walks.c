@@ -375,7 +375,7 @@ static bool wants_reading(const struct lien_process *process, uint64_t now)
 	return tracked && !tracked->walk && !tracked->walking && process->cuda &&
 	       process->presence == LIEN_CONTROL_READY &&
 	       process->incomplete & LIEN_INCOMPLETE_REREAD &&
-	       !(process->incomplete & LIEN_INCOMPLETE_LATE) && LIST_EMPTY(&process->captures) &&
+	       !(process->incomplete & LIEN_INCOMPLETE_LATE) && RB_EMPTY(&process->captures) &&
 	       now - tracked->t_lost > CALM_NS && now >= tracked->t_reread;
 }
 

@@ -68,9 +68,17 @@ endif
 UNIT_TESTS := $(UNIT_NAMES:%=$(TESTS)/unit/%)
 PURE_OBJS  := $(PURE_SRCS:%.c=$(BUILD)/obj/%.o)
 
+# Counts the basic blocks that run: test_steps alone is linked with these.
+STEPS_OBJS := $(PURE_SRCS:%.c=$(BUILD)/obj/steps/%.o)
+$(BUILD)/obj/steps/%.o: %.c | $(BUILD)/.deps
+	$(call say,CC,$@)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) $(CFLAGS) -fsanitize-coverage=trace-pc $(LIEN_CFLAGS) $(SANITIZE) -MMD -MP -c $< -o $@
+
 define unit_test
 $(TESTS)/unit/$(1): $(BUILD)/obj/tests/unit/$(1).o \
-		$(sort $(PURE_OBJS) $(UNIT_SRCS_$(1):%.c=$(BUILD)/obj/%.o))
+		$(sort $(if $(filter test_steps,$(1)),$(STEPS_OBJS),$(PURE_OBJS)) \
+		$(UNIT_SRCS_$(1):%.c=$(BUILD)/obj/%.o))
 	$$(call say,LINK,$$@)
 	$$(Q)mkdir -p $$(@D)
 	$$(Q)$$(CC) $$(CFLAGS) $$(SANITIZE) -pthread -o $$@ $$^ $$(LDFLAGS) $(TEST_LIBS) \

@@ -130,9 +130,9 @@ static void assert_equal_graphs(void)
 			b = SPLAY_NEXT(lien_reservation_tree, &theirs->reservations, b);
 		}
 		assert_null(b);
-		LIST_FOREACH (capture, &ours->captures, next)
+		RB_FOREACH (capture, lien_capture_tree, &ours->captures)
 			captures++;
-		LIST_FOREACH (capture, &theirs->captures, next)
+		RB_FOREACH (capture, lien_capture_tree, &theirs->captures)
 			captures--;
 		assert_int_equal(captures, 0);
 	}
@@ -419,7 +419,7 @@ static void test_offloaded(void **state)
 	control_release(1, 11);
 	dump();
 	assert_string_equal(lien_process_mapping(lien_graph_process(copy, 2), VA)
-				    ->allocation->site->library->text,
+				    ->holding->allocation->site->library->text,
 		"nccl");
 	/* The restore, in both. */
 	tell.flags = LIEN_EVENT_CONTROL;

@@ -489,9 +489,10 @@ static void test_found_stays(void **state)
 	assert_int_equal(lien_graph_new(&other), 0);
 	lien_graph_dump(graph, apply_to, other);
 	again = lien_graph_process(other, PID);
-	assert_true(lien_process_mapping(again, va_of(1))->allocation->found);
-	assert_false(lien_process_mapping(again, va_of(0))->allocation->found);
-	assert_int_equal(lien_process_mapping(again, plain_va(0))->allocation->prop.location_id, 1);
+	assert_true(lien_process_mapping(again, va_of(1))->holding->allocation->found);
+	assert_false(lien_process_mapping(again, va_of(0))->holding->allocation->found);
+	assert_int_equal(
+		lien_process_mapping(again, plain_va(0))->holding->allocation->prop.location_id, 1);
 	lien_graph_free(other);
 }
 
