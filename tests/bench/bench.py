@@ -106,6 +106,13 @@ def golden(tries):
     return best
 
 
+def aliases(mappings):
+    """Half as many, then so many mappings of one allocation."""
+    found = subprocess.run([program("aliases", "tests/bench"), str(mappings // 2)],
+                           stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(found.stdout)
+
+
 def scale(mappings):
     """The graph alone, in a process of its own."""
     found = subprocess.run([program("scale", "tests/bench"), str(mappings)],
@@ -164,6 +171,10 @@ def table(figures):
         "%.1f when full" % (graph["events_per_second_when_full"] / 1e6))
     row(what + "lien mem", "%.0f ms" % graph["mem_ms"])
     row(what + "dump", "%.2f s" % graph["dump_s"], "%d records" % graph["dump_events"])
+    many = figures["aliases"]
+    for step in ("apply", "plan", "holders", "mem", "check", "unmap", "exit"):
+        row("%d mappings of one allocation: %s" % (many["mappings"], step),
+            "%.1f ms" % many[step]["ms"], "x %.2f for twice as many" % many[step]["ratio"])
     job = figures.get("golden")
     if not job:
         return
@@ -195,6 +206,7 @@ def main():
     parser.add_argument("--calls", type=int, default=10000, help="in each of five parts")
     parser.add_argument("--rounds", type=int, default=5, help="without probes, with lien's, ...")
     parser.add_argument("--mappings", type=int, default=1000000, help="in the largest graph")
+    parser.add_argument("--aliases", type=int, default=300000, help="of one allocation")
     parser.add_argument("--tries", type=int, default=2, help="set-ups with and without an agent")
     options = parser.parse_args()
     output = open(options.json, "w") if options.json else None
@@ -208,7 +220,7 @@ def main():
                             "recording": programs(options.calls, recording=True)},
                "translated": translated(options.rounds),
                "attaching": attaching(5, options.calls),
-               "scale": scale(options.mappings)}
+               "scale": scale(options.mappings), "aliases": aliases(options.aliases)}
     if os.path.exists(GOLDEN) and options.tries:
         figures["golden"] = golden(options.tries)
     table(figures)
