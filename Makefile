@@ -79,7 +79,7 @@ $(BUILD)/%.skel.h: $(BUILD)/%.bpf.o
 # The agent's pure part: no BPF, no CUDA, no root. Unit tests link it alone.
 PURE_SRCS := $(addprefix agent/, adoption.c devices.c event_check.c findings.c graph.c \
 	graph_alloc.c graph_apply.c graph_capture.c graph_comm.c graph_dump.c graph_dump_comm.c \
-	graph_dump_memory.c graph_dump_shapes.c graph_memory.c graph_multicast.c graph_registration.c \
+	graph_dump_memory.c graph_dump_shapes.c graph_end.c graph_memory.c graph_multicast.c graph_registration.c \
 	graph_reread.c graph_share.c graph_split.c host.c journal.c names.c plan.c plan_choice.c \
 	plan_movable.c plan_restore.c ras_match.c ras_parse.c \
 	ras_parse_text.c recording.c reread.c reread_ranges.c reread_repair.c slab.c tell.c \

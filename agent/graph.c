@@ -80,6 +80,8 @@ int lien_graph_new(struct lien_graph **out)
 		return -ENOMEM;
 	RB_INIT(&graph->processes);
 	TAILQ_INIT(&graph->allocations);
+	TAILQ_INIT(&graph->freed);
+	TAILQ_INIT(&graph->ending);
 	SPLAY_INIT(&graph->shares);
 	RB_INIT(&graph->names);
 	RB_INIT(&graph->access_sets);
@@ -103,6 +105,7 @@ void lien_graph_free(struct lien_graph *graph)
 
 	if (!graph)
 		return;
+	graph->patient = false;
 	while ((process = RB_ROOT(&graph->processes)))
 		lien_process_end(graph, process);
 	for (i = 0; graph->let_go && i < LIEN_LET_GO_MAX; i++)
@@ -403,10 +406,10 @@ static void allocation_free(struct lien_graph *graph, struct lien_allocation *al
 {
 	struct lien_share *share;
 
+	unsigned i;
+
 	unbind_all(graph, allocation);
 	graph->stats.unmatched_imports -= allocation->origin == LIEN_ORIGIN_IMPORT;
-	while ((share = LIST_FIRST(&allocation->shares)))
-		lien_share_drop(graph, share);
 	if (allocation->owner)
 		LIST_REMOVE(allocation, of_owner);
 	if (allocation->let_go)
@@ -414,7 +417,15 @@ static void allocation_free(struct lien_graph *graph, struct lien_allocation *al
 	else
 		graph->stats.allocations--;
 	TAILQ_REMOVE(&graph->allocations, allocation, of_graph);
-	lien_slab_put(&graph->slabs.allocations, allocation);
+	for (i = 0; !graph->patient || i < LIEN_AT_ONCE; i++) {
+		share = LIST_FIRST(&allocation->shares);
+		if (!share) {
+			lien_slab_put(&graph->slabs.allocations, allocation);
+			return;
+		}
+		lien_share_drop(graph, share);
+	}
+	TAILQ_INSERT_TAIL(&graph->freed, allocation, of_graph);
 }
 
 /* Its place is that of the one that was let go longest ago. */
@@ -684,7 +695,8 @@ void lien_comm_drop(struct lien_graph *graph, struct lien_process *process, stru
 	struct lien_init key = {.number = comm->number}, *init;
 
 	lien_splits_forget(graph, process, comm->number);
-	lien_registrations_free(&comm->registrations);
+	while (!RB_EMPTY(&comm->registrations))
+		lien_registration_drop(&comm->registrations, RB_ROOT(&comm->registrations));
 	process->window_spans.known = false;
 	while ((init = RB_FIND(lien_init_number_tree, &process->init_numbers, &key)))
 		lien_init_drop(process, init);
@@ -715,71 +727,9 @@ void lien_allocation_own(struct lien_allocation *allocation, struct lien_process
 	LIST_INSERT_HEAD(&process->owned, allocation, of_owner);
 }
 
-static void allocation_disown(struct lien_graph *graph, struct lien_allocation *allocation)
+void lien_allocation_disown(struct lien_graph *graph, struct lien_allocation *allocation)
 {
 	LIST_REMOVE(allocation, of_owner);
 	allocation->owner = NULL;
 	allocation_settle(graph, allocation);
-}
-
-/* What it has besides memory. */
-static void process_clear(struct lien_graph *graph, struct lien_process *process)
-{
-	struct lien_context *context;
-	struct lien_pending *pending;
-	struct lien_capture *capture;
-	struct lien_pool *pool;
-
-	while (!RB_EMPTY(&process->comms))
-		lien_comm_drop(graph, process, RB_ROOT(&process->comms));
-	lien_registrations_free(&process->cards);
-	free(process->card_spans.span);
-	free(process->window_spans.span);
-	while (!RB_EMPTY(&process->libraries))
-		lien_library_drop(process, RB_ROOT(&process->libraries));
-	while ((pending = TAILQ_FIRST(&process->pending))) {
-		TAILQ_REMOVE(&process->pending, pending, next);
-		free(pending);
-	}
-	while ((capture = RB_ROOT(&process->captures))) {
-		RB_REMOVE(lien_capture_tree, &process->captures, capture);
-		free(capture);
-	}
-	while ((pool = RB_ROOT(&process->pools))) {
-		RB_REMOVE(lien_pool_tree, &process->pools, pool);
-		free(pool);
-	}
-	while ((context = RB_ROOT(&process->contexts))) {
-		RB_REMOVE(lien_context_tree, &process->contexts, context);
-		free(context);
-	}
-	while (!RB_EMPTY(&process->inits))
-		lien_init_drop(process, RB_ROOT(&process->inits));
-	lien_splits_drop(graph, process);
-}
-
-void lien_process_end(struct lien_graph *graph, struct lien_process *process)
-{
-	struct lien_reservation *reservation;
-	struct lien_allocation *allocation;
-	struct lien_mapping *mapping;
-	struct lien_handle *handle;
-
-	process->ended = true;
-	if (graph->on_process_end)
-		graph->on_process_end(graph->on_process_end_context, process);
-	while ((mapping = RB_ROOT(&process->mappings)))
-		lien_mapping_drop(graph, mapping);
-	while ((handle = SPLAY_ROOT(&process->handles)))
-		lien_handle_drop(graph, handle);
-	while ((reservation = SPLAY_ROOT(&process->reservations))) {
-		SPLAY_REMOVE(lien_reservation_tree, &process->reservations, reservation);
-		lien_slab_put(&graph->slabs.reservations, reservation);
-	}
-	process_clear(graph, process);
-	while ((allocation = LIST_FIRST(&process->owned)))
-		allocation_disown(graph, allocation);
-	RB_REMOVE(lien_process_tree, &graph->processes, process);
-	graph->stats.processes--;
-	free(process);
 }

@@ -320,6 +320,7 @@ enum lien_control_presence {
 
 struct lien_process {
 	RB_ENTRY(lien_process) by_pid;
+	TAILQ_ENTRY(lien_process) of_ending; /* instead, when it has ended */
 	uint32_t pid, uid;
 	uint64_t start;
 	uint64_t t_first; /* when its first driver call was entered; 0: before it was watched */
@@ -380,6 +381,16 @@ void lien_graph_on_site(struct lien_graph *graph,
 /* Gives a place of this graph its function's name. -ENOMEM. */
 int lien_graph_name_site(
 	struct lien_graph *graph, const struct lien_site *site, const char *symbol, uint64_t into);
+
+/*
+ * From now on an event whose effect is large (the end of a process with many mappings) has a part
+ * of it only, and lien_graph_finish() the rest, in so many steps; true: there is no more. What is
+ * in the graph until then is not to be looked at. An event that is applied before finishes it
+ * first.
+ */
+void lien_graph_be_patient(struct lien_graph *graph);
+bool lien_graph_unfinished(const struct lien_graph *graph);
+bool lien_graph_finish(struct lien_graph *graph, unsigned steps);
 
 /* Applies one event. -EBADMSG when the record is malformed (the graph is unchanged), -ENOMEM. */
 int lien_graph_apply(struct lien_graph *graph, const struct lien_event *event);

@@ -69,7 +69,8 @@ int lien_graph_apply_alloc(
 		lien_graph_odd(graph, process);
 		return 0;
 	}
-	lien_range_vacate(graph, process, event->alloc.va, event->alloc.bytes);
+	if (!lien_range_vacate(graph, process, event->alloc.va, event->alloc.bytes))
+		return 0;
 	allocation = lien_allocation_new(graph, origin_of(event->type));
 	if (!allocation)
 		return -ENOMEM;

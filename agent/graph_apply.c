@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include <errno.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -67,6 +68,7 @@ static bool acquired_by_register(unsigned call)
 bool lien_graph_apply_pending(struct lien_graph *graph, struct lien_process *process, unsigned call,
 	uint64_t name, uint64_t bytes)
 {
+	const bool patient = graph->patient;
 	struct lien_pending *pending;
 	uint64_t at;
 
@@ -85,7 +87,9 @@ bool lien_graph_apply_pending(struct lien_graph *graph, struct lien_process *pro
 	if (!pending)
 		return false;
 	pending_take(process, pending);
+	graph->patient = false; /* what it takes away is in the way */
 	releases[call](graph, process, &pending->event);
+	graph->patient = patient;
 	free(pending);
 	return true;
 }
@@ -298,6 +302,7 @@ int lien_graph_apply(struct lien_graph *graph, const struct lien_event *event)
 
 	if (!lien_event_valid(event))
 		return -EBADMSG;
+	lien_graph_finish(graph, UINT_MAX);
 	graph->stats.events++;
 	if (event->type == LIEN_EVENT_END)
 		return 0;

@@ -21,7 +21,7 @@ struct lien_split_member {
 	RB_ENTRY(lien_split_member) by_parent;
 	struct lien_split *split;
 	uint64_t serial;
-	uint32_t pid;
+	struct lien_process *process;
 	uint32_t number, parent; /* of the communicators; 0: takes no part, or destroyed */
 	int32_t color, key, parent_rank;
 	uint64_t comm; /* its address */
@@ -44,6 +44,13 @@ struct lien_split {
 struct lien_graph {
 	struct lien_process_tree processes;
 	TAILQ_HEAD(lien_allocation_list, lien_allocation) allocations; /* by id */
+	bool patient;
+	TAILQ_HEAD(, lien_allocation) freed; /* all but their shares */
+	TAILQ_HEAD(, lien_process) ending;
+	struct {
+		struct lien_process *process; /* NULL: none is under way */
+		uint64_t va, end;
+	} unmapping;
 	struct lien_share_tree shares;
 	struct lien_name_tree names;
 	struct lien_access_tree access_sets;
@@ -87,6 +94,11 @@ void lien_graph_free_sets(struct lien_graph *graph);
 struct lien_process *lien_process_new(struct lien_graph *graph, uint32_t pid, uint64_t start);
 /* Drops all it holds; allocations that others still hold stay. */
 void lien_process_end(struct lien_graph *graph, struct lien_process *process);
+/* Parts that a patient graph takes away in one go. */
+#define LIEN_AT_ONCE 1024
+/* Takes away the next mapping of the range under way. */
+void lien_graph_unmap_step(struct lien_graph *graph);
+void lien_allocation_disown(struct lien_graph *graph, struct lien_allocation *allocation);
 
 struct lien_allocation *lien_allocation_new(struct lien_graph *graph, enum lien_origin origin);
 void lien_allocation_own(struct lien_allocation *allocation, struct lien_process *process);
@@ -134,7 +146,8 @@ void lien_share_drop_control(struct lien_graph *graph, struct lien_allocation *a
 void lien_comm_drop(struct lien_graph *graph, struct lien_process *process, struct lien_comm *comm);
 void lien_init_drop(struct lien_process *process, struct lien_init *init);
 void lien_library_drop(struct lien_process *process, struct lien_library_map *map);
-void lien_registrations_free(struct lien_registration_tree *registrations);
+void lien_registration_drop(
+	struct lien_registration_tree *list, struct lien_registration *registration);
 struct lien_comm *lien_comm_find(struct lien_process *process, uint64_t address);
 /* Made of what is known of it: its address. NULL: out of memory. */
 struct lien_comm *lien_comm_new(
@@ -154,8 +167,8 @@ void lien_comm_derive_id(
 	uint8_t *id, const struct lien_comm *parent, unsigned call, unsigned number);
 /* The communicator's number for an event's scope; 0: none that is known. */
 uint32_t lien_comm_of_scope(struct lien_graph *graph, struct lien_process *process, uint64_t scope);
-/* A process ends: splits that it took part in will not be complete. */
-void lien_splits_drop(struct lien_graph *graph, struct lien_process *process);
+/* A process ends: splits that it took part in will not be complete. False: there are no more. */
+bool lien_splits_drop_one(struct lien_graph *graph, struct lien_process *process);
 /* A communicator is destroyed. A split of which nothing is left will never be complete. */
 void lien_splits_forget(struct lien_graph *graph, struct lien_process *process, uint32_t number);
 void lien_binding_drop(struct lien_graph *graph, struct lien_binding *binding);
@@ -170,7 +183,8 @@ uint32_t lien_context_number(struct lien_process *process, uint64_t value);
 struct lien_handle *lien_handle_find(struct lien_process *process, uint64_t value);
 /* Makes room for a name that the driver has just given out. */
 void lien_handle_vacate(struct lien_graph *graph, struct lien_process *process, uint64_t value);
-void lien_range_vacate(
+/* False: too much is in the way of what a call has put there. */
+bool lien_range_vacate(
 	struct lien_graph *graph, struct lien_process *process, uint64_t va, uint64_t bytes);
 
 /* Applies a release of what is at the mapping's address that was entered. False: there is none. */

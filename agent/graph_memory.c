@@ -96,28 +96,49 @@ static void mapping_remove(struct lien_graph *graph, struct lien_mapping *mappin
 	lien_mapping_drop(graph, mapping);
 }
 
+/* What the application unmaps is gone; the control library's leaves its place. */
+static void unmap_one(struct lien_graph *graph, struct lien_mapping *mapping, bool control)
+{
+	if (!control || lien_allocation_by_address(mapping->holding->allocation)) {
+		mapping_remove(graph, mapping);
+		return;
+	}
+	lien_mapping_park(mapping, true);
+	names_settle(graph, mapping->holding);
+}
+
+void lien_graph_unmap_step(struct lien_graph *graph)
+{
+	uint64_t va = graph->unmapping.va, end = graph->unmapping.end;
+	struct lien_mapping *mapping = lien_process_overlap(graph->unmapping.process, va, end - va);
+
+	if (mapping)
+		unmap_one(graph, mapping, false);
+	else
+		graph->unmapping.process = NULL;
+}
+
 int lien_graph_apply_unmap(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
 	uint64_t va = event->range.va, end = va + event->range.bytes;
 	struct lien_mapping *mapping, *next;
-	bool any = false;
+	unsigned n = 0;
 
 	for (mapping = lien_process_overlap(process, va, event->range.bytes);
 		mapping && mapping->va < end; mapping = next) {
 		next = RB_NEXT(lien_mapping_tree, &process->mappings, mapping);
-		any = true;
 		if (by_control(event) && !lien_process_visits(graph, process))
 			break;
-		if (!by_control(event) ||
-			lien_allocation_by_address(mapping->holding->allocation)) {
-			mapping_remove(graph, mapping);
-			continue;
+		if (++n > LIEN_AT_ONCE && graph->patient && !by_control(event)) {
+			graph->unmapping.process = process;
+			graph->unmapping.va = mapping->va;
+			graph->unmapping.end = end;
+			break;
 		}
-		lien_mapping_park(mapping, true);
-		names_settle(graph, mapping->holding);
+		unmap_one(graph, mapping, by_control(event));
 	}
-	if (!any)
+	if (!n)
 		lien_graph_odd(graph, process);
 	return 0;
 }
@@ -221,7 +242,7 @@ static bool apply_pending_context(struct lien_graph *graph, const struct lien_ma
 				  LIEN_CALL_CU_CONTEXT_DESTROY, context, 0);
 }
 
-void lien_range_vacate(
+bool lien_range_vacate(
 	struct lien_graph *graph, struct lien_process *process, uint64_t va, uint64_t bytes)
 {
 	struct lien_mapping *mapping;
@@ -231,9 +252,12 @@ void lien_range_vacate(
 		if (lien_mapping_apply_pending(graph, mapping) ||
 			apply_pending_context(graph, mapping))
 			continue;
+		if (!lien_process_visits(graph, process))
+			return false;
 		lien_graph_odd(graph, process);
 		mapping_remove(graph, mapping);
 	}
+	return true;
 }
 
 int lien_graph_apply_create(
@@ -360,7 +384,8 @@ int lien_graph_apply_map(
 		mapping_revive(graph, mapping, handle);
 		return 0;
 	}
-	lien_range_vacate(graph, process, event->map.va, event->map.bytes);
+	if (!lien_range_vacate(graph, process, event->map.va, event->map.bytes))
+		return 0;
 	handle = lien_handle_find(process, event->map.handle);
 	if (!handle) { /* made before this process was watched, or its event was lost */
 		lien_graph_odd(graph, process);

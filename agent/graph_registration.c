@@ -38,17 +38,11 @@ static void spans_forget(struct lien_process *process, const struct lien_event *
 		process->window_spans.known = false;
 }
 
-static void registration_drop(
+void lien_registration_drop(
 	struct lien_registration_tree *list, struct lien_registration *registration)
 {
 	RB_REMOVE(lien_registration_tree, list, registration);
 	free(registration);
-}
-
-void lien_registrations_free(struct lien_registration_tree *registrations)
-{
-	while (!RB_EMPTY(registrations))
-		registration_drop(registrations, RB_ROOT(registrations));
 }
 
 int lien_graph_apply_deregister(
@@ -59,7 +53,7 @@ int lien_graph_apply_deregister(
 
 	registration = list ? registration_find(list, event->reg.handle) : NULL;
 	if (registration)
-		registration_drop(list, registration);
+		lien_registration_drop(list, registration);
 	spans_forget(process, event);
 	return 0;
 }
@@ -95,7 +89,7 @@ int lien_graph_apply_register(
 		/* One entry point of libibverbs may call another: the same region, told twice. */
 		if (registration->va == event->reg.va && registration->bytes == event->reg.bytes)
 			return 0;
-		registration_drop(list, registration); /* its end was missed */
+		lien_registration_drop(list, registration); /* its end was missed */
 	}
 	registration = calloc(1, sizeof(*registration));
 	if (!registration)

@@ -145,6 +145,7 @@ int lien_graph_apply_key_import(
 	struct lien_allocation *allocation = share ? share->allocation : NULL;
 	struct lien_mapping *mapping;
 	uint64_t bytes;
+	bool vacated;
 
 	mapping = opened(process, event->key.va, allocation);
 	if (mapping && event->type == LIEN_CALL_CU_IPC_OPEN) {
@@ -158,10 +159,12 @@ int lien_graph_apply_key_import(
 	}
 	if (allocation)
 		allocation->importing = true;
-	lien_range_vacate(graph, process, event->key.va, bytes);
+	vacated = lien_range_vacate(graph, process, event->key.va, bytes);
 	if (allocation)
 		allocation->importing = false;
-	else
+	if (!vacated)
+		return 0;
+	if (!allocation)
 		allocation = import_unmatched(graph, process, event);
 	if (!allocation)
 		return -ENOMEM;

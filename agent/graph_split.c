@@ -101,14 +101,12 @@ static void forget_parent(struct lien_process *process, struct lien_split_member
 	member->split->known -= !member->number;
 }
 
-static void member_free(struct lien_graph *graph, struct lien_split_member *member)
+static void member_free(struct lien_split_member *member)
 {
-	struct lien_process *process = lien_graph_process(graph, member->pid);
-
 	if (member->number)
-		forget_comm(process, member);
+		forget_comm(member->process, member);
 	if (member->parent)
-		forget_parent(process, member);
+		forget_parent(member->process, member);
 	LIST_REMOVE(member, of_process);
 	RB_REMOVE(lien_split_rank_tree, &member->split->members, member);
 	member->split->members_count--;
@@ -119,7 +117,7 @@ static void member_free(struct lien_graph *graph, struct lien_split_member *memb
 static __attribute__((noinline)) void split_free(struct lien_graph *graph, struct lien_split *split)
 {
 	while (!RB_EMPTY(&split->members))
-		member_free(graph, RB_ROOT(&split->members));
+		member_free(RB_ROOT(&split->members));
 	RB_REMOVE(lien_split_tree, &graph->splits, split);
 	free(split);
 }
@@ -134,10 +132,10 @@ static int member_add(struct lien_graph *graph, struct lien_process *process,
 		return -ENOMEM;
 	stale = RB_FIND(lien_split_rank_tree, &split->members, (struct lien_split_member *)wanted);
 	if (stale)
-		member_free(graph, stale);
+		member_free(stale);
 	*member = *wanted;
 	member->split = split;
-	member->pid = process->pid;
+	member->process = process;
 	member->serial = ++graph->next_split_member;
 	split->members_count++;
 	split->known += member->number || member->parent;
@@ -163,11 +161,9 @@ static int member_cmp(const void *a, const void *b)
 }
 
 /* NULL: it takes no part, or has been destroyed (lien_splits_forget()). */
-static struct lien_comm *comm_of(struct lien_graph *graph, const struct lien_split_member *member)
+static struct lien_comm *comm_of(const struct lien_split_member *member)
 {
-	struct lien_process *process = lien_graph_process(graph, member->pid);
-
-	return process && member->number ? lien_comm_find(process, member->comm) : NULL;
+	return member->number ? lien_comm_find(member->process, member->comm) : NULL;
 }
 
 /* All have called: by color, then key, then their rank in the parent (ncclCommSplit()). */
@@ -188,7 +184,7 @@ static int split_finish(struct lien_graph *graph, struct lien_split *split)
 			if (members[end]->color != members[first]->color)
 				break;
 		for (i = first; i < end; i++) {
-			comm = comm_of(graph, members[i]);
+			comm = comm_of(members[i]);
 			if (!comm)
 				continue;
 			comm->rank = i - first;
@@ -200,12 +196,12 @@ static int split_finish(struct lien_graph *graph, struct lien_split *split)
 	return 0;
 }
 
-void lien_splits_drop(struct lien_graph *graph, struct lien_process *process)
+bool lien_splits_drop_one(struct lien_graph *graph, struct lien_process *process)
 {
-	struct lien_split_member *member;
-
-	while ((member = LIST_FIRST(&process->splits)))
-		split_free(graph, member->split);
+	if (LIST_EMPTY(&process->splits))
+		return false;
+	split_free(graph, LIST_FIRST(&process->splits)->split);
+	return true;
 }
 
 void lien_splits_forget(struct lien_graph *graph, struct lien_process *process, uint32_t number)

@@ -252,7 +252,7 @@ static inline void split_lines(struct lines *lines, struct lien_graph *of)
 
 	RB_FOREACH (split, lien_split_tree, &of->splits)
 		RB_FOREACH (member, lien_split_rank_tree, &split->members) {
-			struct lien_process *process = lien_graph_process(of, member->pid);
+			struct lien_process *process = member->process;
 
 			parent = member->parent ? lien_process_comm(process, member->parent) : NULL;
 			comm = member->number ? lien_process_comm(process, member->number) : NULL;
@@ -261,7 +261,7 @@ static inline void split_lines(struct lines *lines, struct lien_graph *of)
 			add_line(lines,
 				"split %u of %d " H ": %u " H " -> " H " color %d key %d %d",
 				split->number, split->nranks, LLX(key_sum(split->id, 128)),
-				member->pid, LLX(parent->address), LLX(comm ? comm->address : 0),
+				process->pid, LLX(parent->address), LLX(comm ? comm->address : 0),
 				member->color, member->key, member->parent_rank);
 		}
 }

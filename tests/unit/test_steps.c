@@ -4,7 +4,7 @@
  * object has. Twice as many may cost twice the work, and no more. Work is counted, not timed: the
  * agent's pure part is compiled so that each basic block counts itself (tests/build.mk).
  */
-#include "events.h"
+#include "canonical.h"
 
 #include <jansson.h>
 
@@ -26,7 +26,7 @@ void __sanitizer_cov_trace_pc(void)
 	steps++;
 }
 
-static struct lien_probe_open_file files[4 * FEW];
+static struct lien_probe_open_file files[16 * FEW];
 static unsigned files_count;
 
 static uint64_t at(unsigned i)
@@ -766,9 +766,129 @@ static void test_work_grows_with_what_is_there(void **state)
 	assert_int_equal(bad, 0);
 }
 
+/* --- one event ----------------------------------------------------------------------------------
+ */
+
+static void exit_at_once(unsigned n)
+{
+	(void)n;
+	ended(1);
+}
+
+static void unmap_at_once(unsigned n)
+{
+	unmap(1, VA, n * PIECE);
+}
+
+static void release_at_once(unsigned n)
+{
+	(void)n;
+	release(1, 10);
+}
+
+static void create_exported(unsigned handle, unsigned first, unsigned n)
+{
+	unsigned i;
+
+	create(1, handle, PIECE);
+	tell.flags = LIEN_EVENT_IMPORTED;
+	for (i = 0; i < n; i++)
+		export(1, handle, first + i);
+	tell.flags = 0;
+}
+
+/* It was handed out and let go, and is about to be forgotten. */
+static void let_go_long_ago(unsigned n)
+{
+	unsigned i;
+
+	started(1);
+	create_exported(11, 5, n);
+	release(1, 11);
+	for (i = 1; i < LIEN_LET_GO_MAX; i++) {
+		create_exported(11, 5 + n + i, 1);
+		release(1, 11);
+	}
+	create_exported(10, 5 + n + i, 1);
+}
+
+static const struct {
+	const char *name;
+	void (*make)(unsigned n);
+	void (*event)(unsigned n);
+} large[] = {
+	{"exit", aliases, exit_at_once},
+	{"exit with buffers", buffers, exit_at_once},
+	{"exit with registrations", cards, exit_at_once},
+	{"unmap", aliases, unmap_at_once},
+	{"release, by which exports are forgotten", let_go_long_ago, release_at_once},
+};
+
+#define SLICE 256
+
+static void test_no_event_is_long(void **state)
+{
+	uint64_t first, most;
+	unsigned i, slices;
+
+	(void)state;
+	for (i = 0; i < COUNT(large); i++) {
+		assert_int_equal(setup(NULL), 0);
+		large[i].make(16 * FEW);
+		lien_graph_be_patient(graph);
+		first = counted(large[i].event, 16 * FEW);
+		most = 0;
+		for (slices = 0; lien_graph_unfinished(graph); slices++) {
+			steps = 0;
+			lien_graph_finish(graph, SLICE);
+			most = steps > most ? steps : most;
+		}
+		print_message("%s: %llu steps, then %u times up to %llu\n", large[i].name,
+			(unsigned long long)first, slices, (unsigned long long)most);
+		/* Logarithms, and what a tree does to stay level. */
+		assert_true(first < 200 * LIEN_AT_ONCE);
+		assert_true(most < 200 * SLICE);
+		teardown(NULL);
+	}
+}
+
+/* It is the same in the end; also if the next event comes before that. */
+static void test_finished_or_not(void **state)
+{
+	char *whole, *text;
+	unsigned i, j;
+
+	(void)state;
+	for (i = 0; i < COUNT(large); i++)
+		for (j = 0, whole = NULL; j < 3; j++) {
+			assert_int_equal(setup(NULL), 0);
+			large[i].make(8 * FEW);
+			if (j)
+				lien_graph_be_patient(graph);
+			large[i].event(8 * FEW);
+			while (j == 1 && !lien_graph_finish(graph, 100))
+				;
+			started(9);
+			text = canonical(graph);
+			if (!whole)
+				whole = text;
+			else
+				assert_string_equal(text, whole);
+			if (j)
+				free(text);
+			if (j == 2)
+				free(whole);
+			teardown(NULL);
+		}
+}
+
 int main(void)
 {
-	const struct CMUnitTest tests[] = {cmocka_unit_test(test_work_grows_with_what_is_there)};
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_work_grows_with_what_is_there),
+		cmocka_unit_test(test_no_event_is_long),
+		cmocka_unit_test(test_finished_or_not),
+	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
