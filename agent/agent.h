@@ -16,6 +16,7 @@
 #include "agent/host.h"
 #include "agent/journal.h"
 #include "agent/link.h"
+#include "agent/loop.h"
 #include "agent/plan.h"
 #include "agent/transaction.h"
 #include "agent/wish.h"
@@ -25,6 +26,8 @@
 struct lien_source {
 	int fd;
 	void (*ready)(struct lien_source *source, uint32_t events);
+	const char *name;
+	bool reacts; /* the graph is to have all that was reported before, first */
 };
 
 /* The agent's part of a process (struct lien_process.agent). */
@@ -75,8 +78,12 @@ struct lien_ras;
 struct lien_agent {
 	int epoll;
 	bool stopping;
-	bool consuming;	 /* the ring: not to be entered again */
-	uint64_t t_ring; /* until then it is not waited for; 0: it is */
+	bool consuming;	       /* the ring: not to be entered again */
+	uint64_t t_ring;       /* until then it is not waited for; 0: it is */
+	uint64_t ring_until;   /* the graph is to have all up to this position; 0: any will do */
+	unsigned records_left; /* to be taken from the ring in this turn */
+	uint64_t t_records;    /* when that began */
+	struct lien_turns turns;
 	uint64_t t_start;
 	uint64_t token_base;
 	struct lien_graph *graph;
@@ -106,7 +113,6 @@ struct lien_agent {
 	unsigned waking; /* processes whose control thread is to start */
 	unsigned walks;	 /* processes that are being read from the driver */
 	bool walks_held; /* a transaction is about to begin: no more orders of walks */
-	bool resume;	 /* clients that waited may go on */
 	bool no_prepare, no_attach;
 	uint64_t host_limit; /* of all processes' host arenas together; 0: none */
 	struct lien_host_files host;
@@ -250,7 +256,9 @@ void lien_server_progress(
 void lien_server_transaction_done(struct lien_agent *agent);
 /* Lets go of clients that do not read what they asked for. */
 void lien_server_tick(struct lien_agent *agent);
-/* Requests that waited for it are taken up. */
-void lien_server_resume(struct lien_agent *agent);
+/* Does a client wait for an answer to its next request? */
+bool lien_server_has_requests(const struct lien_agent *agent);
+/* Handles one request: users in turn, and the clients of a user in turn. */
+void lien_server_request(struct lien_agent *agent);
 
 #endif

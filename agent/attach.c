@@ -97,14 +97,14 @@ static void answer(struct lien_attach *attach)
 	struct lien_client *client = attach->client;
 
 	if (client) {
-		client->waiting = false;
 		client->attach = NULL;
-		attach->agent->resume = true;
+		if (attach->then)
+			lien_request_attached(client, attach->then);
+		else
+			lien_reply_result(client, view(attach));
 	}
-	if (client && attach->then)
-		lien_request_attached(client, attach->then);
-	else if (client)
-		lien_reply_result(client, view(attach));
+	if (client && !attach->then)
+		lien_client_go_on(client);
 	attach_free(attach);
 }
 

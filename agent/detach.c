@@ -46,12 +46,11 @@ static void answer_if_done(struct lien_detach *detach)
 		if (detach->part[i].state != PART_DONE)
 			return;
 	if (client) {
-		client->waiting = false;
 		client->detach = NULL;
-		detach->agent->resume = true;
 		lien_reply_result(client,
 			json_pack("{s:O, s:i, s:i}", "processes", detach->processes, "detached",
 				detach->detached, "refused", detach->count - detach->detached));
+		lien_client_go_on(client);
 	}
 	detach_free(detach);
 }

@@ -797,8 +797,10 @@ int lien_orders_link(struct lien_agent *agent, struct lien_process *process,
 		tracked->link = NULL;
 		return -ESRCH;
 	}
-	tracked->orders = (struct lien_source){lien_link_fd(tracked->link), orders_ready};
-	tracked->life = (struct lien_source){lien_link_pidfd(tracked->link), life_ready};
+	tracked->orders = (struct lien_source){
+		lien_link_fd(tracked->link), orders_ready, "control library", true};
+	tracked->life = (struct lien_source){
+		lien_link_pidfd(tracked->link), life_ready, "process's end", true};
 	err = lien_agent_watch(agent, &tracked->orders, EPOLLIN);
 	if (!err)
 		err = lien_agent_watch(agent, &tracked->life, EPOLLIN);

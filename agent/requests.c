@@ -350,7 +350,10 @@ static void request_offload(struct lien_client *client, json_t *request)
 
 void lien_request_attached(struct lien_client *client, json_t *request)
 {
+	client->waiting = false;
 	offload(client, request, false);
+	if (!client->waiting)
+		lien_client_go_on(client);
 }
 
 static void request_restore(struct lien_client *client, json_t *request)
@@ -548,7 +551,8 @@ static void request_record(struct lien_client *client, json_t *request)
 		end = lien_agent_event_of(0, 0, LIEN_EVENT_END);
 		write_event(client, &end);
 	}
-	client->recording = follow || !marked;
+	if (follow || !marked)
+		lien_client_record(client);
 }
 
 #define MEMBERS_MAX 12
@@ -595,15 +599,13 @@ static const char *unknown_member(const struct request *known, json_t *request)
 	return NULL;
 }
 
-void lien_request(struct lien_client *client, const char *line, size_t length)
+void lien_request(struct lien_client *client, json_t *request)
 {
 	const struct request *known = NULL;
 	const char *op, *unknown;
 	char error[300];
-	json_t *request;
 	unsigned i;
 
-	request = json_loadb(line, length, JSON_REJECT_DUPLICATES, NULL);
 	op = json_string_value(json_object_get(request, "op"));
 	for (i = 0; op && i < sizeof(requests) / sizeof(requests[0]); i++)
 		if (!strcmp(op, requests[i].op))
@@ -618,8 +620,7 @@ void lien_request(struct lien_client *client, const char *line, size_t length)
 		snprintf(error, sizeof(error), "`%s` has no member %.100s", op, unknown);
 		lien_reply_error(client, error);
 	} else {
-		lien_agent_consume(client->agent);
+		lien_loop_part(client->agent, "request", known->op);
 		known->handle(client, request);
 	}
-	json_decref(request);
 }

@@ -111,6 +111,17 @@ static json_t *status_followed(struct lien_agent *agent, const struct lien_viewe
 	return pids;
 }
 
+/* How long the agent has had no eye for others, and why. */
+static json_t *status_loop(const struct lien_agent *agent)
+{
+	const struct lien_turns *turns = &agent->turns;
+
+	return json_pack("{s:I, s:f, s:s, s:I, s:i, s:i}", "turns", (json_int_t)turns->count,
+		"longest_turn_ms", turns->longest_ns / 1e6, "longest_turn_in", turns->longest_in,
+		"requests", (json_int_t)turns->requests, "most_requests", turns->most_requests,
+		"most_records", turns->most_records);
+}
+
 json_t *lien_agent_host(struct lien_agent *agent)
 {
 	struct lien_process *process;
@@ -140,7 +151,7 @@ json_t *lien_agent_status(struct lien_agent *agent, const struct lien_viewer *vi
 			json_array_append_new(incomplete, json_integer(process->pid));
 	}
 	return json_pack("{s:s, s:i, s:f, s:I, s:I, s:I, s:I, s:I, s:i, s:I, s:I, s:o, s:I, s:I, "
-			 "s:i, s:s, s:o, s:o, s:o, s:i, s:o, s:o, s:o, s:o}",
+			 "s:i, s:s, s:o, s:o, s:o, s:i, s:o, s:o, s:o, s:o, s:o}",
 		"version", LIEN_VERSION, "pid", getpid(), "uptime_ms",
 		(lien_now_ns() - agent->t_start) / 1e6, "rss_bytes", (json_int_t)rss_bytes(),
 		"events", (json_int_t)stats->events, "events_lost", (json_int_t)stats->lost,
@@ -157,5 +168,6 @@ json_t *lien_agent_status(struct lien_agent *agent, const struct lien_viewer *vi
 		"skipped", status_skipped(agent, viewer), "skipped_files",
 		(int)lien_probes_skipped(agent->probes)->count, "transaction",
 		status_transaction(agent), "journal", status_journal(agent), "host",
-		lien_agent_host(agent), "held", lien_gate_view(agent, viewer));
+		lien_agent_host(agent), "held", lien_gate_view(agent, viewer), "loop",
+		status_loop(agent));
 }

@@ -81,6 +81,11 @@ void lien_agent_consume(struct lien_agent *agent)
 	(void)agent;
 }
 
+void lien_loop_part(struct lien_agent *agent, const char *kind, const char *name)
+{
+	(void)agent, (void)kind, (void)name;
+}
+
 bool lien_watch_runs(uint32_t pid, uint64_t start)
 {
 	return process(pid)->start == start;
@@ -553,19 +558,17 @@ void fake_agent_run(struct fake_agent *fake)
 	struct lien_source *source;
 
 	for (;;) {
-		if (agent->transaction_ended) {
+		if (agent->transaction_ended)
 			lien_orders_end(agent);
-			agent->resume = true;
-		}
-		if (agent->resume) {
-			agent->resume = false;
-			lien_server_resume(agent);
-		}
 		/* One at a time: what one does may end another. */
-		if (epoll_wait(agent->epoll, &event, 1, 0) != 1)
+		if (epoll_wait(agent->epoll, &event, 1, 0) == 1) {
+			source = event.data.ptr;
+			source->ready(source, event.events);
+		} else if (lien_server_has_requests(agent)) {
+			lien_server_request(agent);
+		} else if (!agent->transaction_ended) {
 			break;
-		source = event.data.ptr;
-		source->ready(source, event.events);
+		}
 	}
 	lien_orders_tick(agent);
 	lien_walks_tick(agent);

@@ -1,0 +1,140 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-2-Clause
+"""No client and no job holds the agent's loop up (docs/security.md, "Time").
+
+How long a turn of the loop takes is printed, and not asserted: what is, is how much work is done in one.
+See lien_test.py for what it needs.
+"""
+
+import json
+import os
+import socket
+import sys
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+
+from lien_test import MIB, case, check, equal, main  # noqa: E402
+from users import ALICE, BOB, Shared  # noqa: E402
+
+# Sends so many requests at once, as another user, and says when there is an answer, and how many.
+FLOOD = """
+import os, socket, sys, threading
+os.setgroups([])
+os.setgid(int(sys.argv[4]))
+os.setuid(int(sys.argv[4]))
+s = socket.socket(socket.AF_UNIX)
+s.connect(sys.argv[1])
+sent = sys.argv[2].encode() * int(sys.argv[3])
+s.settimeout(60)
+threading.Thread(target=s.sendall, args=(sent,), daemon=True).start()
+got = 0
+while got < int(sys.argv[3]):
+    piece = s.recv(1 << 20)
+    if not piece:
+        break
+    if not got:
+        print("first", flush=True)
+    got += piece.count(b"\\n")
+print(got, flush=True)
+sys.stdin.read()
+"""
+
+
+def flood(session, uid, request, count):
+    process = session.spawn([sys.executable, "-c", FLOOD, session.socket,
+                             json.dumps(request) + "\n", count, uid])
+    equal(process.line(), "first", "an answer")
+    return process
+
+
+def pipelined(session, lines):
+    """The answers to requests that are sent at once."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(60)
+        connection.connect(session.socket)
+        connection.sendall(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
+        got = b""
+        while got.count(b"\n") < len(lines):
+            piece = connection.recv(1 << 20)
+            check(piece, "the agent closed the connection")
+            got += piece
+    return [json.loads(line)["result"] for line in got.splitlines()]
+
+
+def print_turns(session, what):
+    loop = session.ask("status")["loop"]
+    print("%s: longest turn %.1f ms, in: %s; %d turns, up to %d records in one" % (
+        what, loop["longest_turn_ms"], loop["longest_turn_in"], loop["turns"],
+        loop["most_records"]))
+    equal(loop["most_requests"], 1, "requests handled in one turn")
+    return loop
+
+
+def with_memory(driver, value):
+    handle, va = driver("make", 2 * MIB, 0)
+    driver("fill", va, 2 * MIB, value)
+    return handle, va
+
+
+@case(120)
+def test_pipelined_requests_wait_for_their_turn():
+    """400 requests of another user do not keep root's offload waiting, nor harm it."""
+    with Shared() as session:
+        session.start_agent()
+        driver = session.driver()
+        handle, va = with_memory(driver, 0x51)
+        driver("close", driver("export", handle))  # the offload looks at open files
+        session.ready(driver.pid)
+        bob = flood(session, BOB, {"op": "check"}, 400)
+        before = [answer["loop"]["requests"] for answer in pipelined(
+            session, [{"op": "status"}] * 20)]
+        for earlier, later in zip(before, before[1:]):
+            check(later - earlier <= 2, "root's turn came after others':", before)
+        for _ in range(3):
+            session.ask("offload", "--owner", "all", "--pid", driver.pid)
+            session.ask("restore")
+        equal(driver("check", va, 2 * MIB, 0x51), 0, "wrong bytes")
+        equal(bob.line(60), "400", "answers to the flood")
+        print_turns(session, "400 pipelined checks")
+
+
+@case(60)
+def test_users_take_turns():
+    """Also a user with all the connections that one may have."""
+    with Shared() as session:
+        session.start_agent()
+        floods = [flood(session, BOB, {"op": "status"}, 300) for _ in range(20)]
+        counts = [answer["loop"]["requests"] for answer in pipelined(
+            session, [{"op": "status"}] * 50)]
+        alice = flood(session, ALICE, {"op": "status"}, 300)
+        for earlier, later in zip(counts, counts[1:]):
+            check(later - earlier <= 2, "one user had more turns than another:", counts)
+        for process in [*floods, alice]:
+            equal(process.line(60), "300", "answers")
+        print_turns(session, "21 clients that pipeline")
+
+
+@case(60)
+def test_lines_in_pieces():
+    """Requests that come in pieces, together, and behind one that is not whole."""
+    with Shared() as session:
+        session.start_agent()
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(20)
+            connection.connect(session.socket)
+            answers = connection.makefile("rb")
+            connection.sendall(b'{"op": "ps"}\n{"op": "sta')
+            check("processes" in json.loads(answers.readline())["result"], "ps")
+            connection.sendall(b'tus"}\n\n{"op": ')
+            check("loop" in json.loads(answers.readline())["result"], "status")
+            check(not json.loads(answers.readline())["ok"], "an empty line is a request")
+            connection.sendall(b'"ps"}\n' + b'{"op": "mem"}\n' * 3)
+            connection.shutdown(socket.SHUT_WR)
+            for _ in range(4):
+                check(json.loads(answers.readline())["ok"], "the last ones")
+            equal(answers.read(), b"", "behind the last answer")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
