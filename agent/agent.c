@@ -208,7 +208,7 @@ int lien_agent_run(const struct lien_agent_config *config)
 			lien_probes_method(agent->probes));
 		lien_loop_run(agent);
 		/* Their calls must not be taken for the application's by the next agent. */
-		lien_orders_wait_for_walks(agent);
+		lien_orders_finish(agent);
 		lien_agent_consume(agent);
 		lien_log(6, "stopped");
 	}

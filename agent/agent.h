@@ -39,29 +39,27 @@ struct lien_tracked {
 	struct lien_source orders;	 /* the link's socket */
 	struct lien_source life;	 /* its pidfd */
 	bool started;			 /* its control thread has run, as far as was seen */
-	bool hello;			 /* that question is under way */
 	uint64_t t_first;		 /* first time it was looked for */
 	uint64_t t_woken;		 /* last time a signal was ordered for it */
 	struct lien_walk *walk;		 /* it is being read from the driver */
-	bool walking;			 /* an order of that is under way */
 	uint64_t t_lost;		 /* last time that events of it were lost */
 	uint64_t t_reread, reread_delay; /* not to be read by itself before; and then */
 	struct lien_ordinals *ordinals;	 /* NULL: not known */
-	bool ending;			 /* the order to end is under way */
-	bool preparing;			 /* an order for its host arena is under way */
-	uint64_t preparing_bytes;	 /* then: what is missing, of which it adds a part */
-	bool arena_released;		 /* on request: not prepared before its next offload */
-	uint64_t prepare_bytes;		 /* what it could offload, when that was last looked at */
-	uint64_t prepared_at;		 /* events of all processes, and 1, when it had enough */
-	uint64_t t_prepare;		 /* not before */
-	unsigned multicast;		 /* devices of it that support that */
-	bool strange;			 /* it maps what is no memory of cuMemCreate's */
-	bool gate_all;			 /* more than NCCL's memory is moved, or away */
-	uint32_t gate_mapped;		 /* libraries mapped, when the gate was attached to them */
-	uint32_t gate_unheld;		 /* threads that the log has named as not held */
-	enum lien_on_use on_use;	 /* of the last offload */
-	uint64_t t_use;	 /* not to be looked at before: whether it needs what is away */
-	uint64_t t_told; /* those that were held up to then have been named in the log */
+	/* While an order for its host arena is under way: what is missing, of which it adds a part.
+	 */
+	uint64_t preparing_bytes;
+	bool arena_released;	 /* on request: not prepared before its next offload */
+	uint64_t prepare_bytes;	 /* what it could offload, when that was last looked at */
+	uint64_t prepared_at;	 /* events of all processes, and 1, when it had enough */
+	uint64_t t_prepare;	 /* not before */
+	unsigned multicast;	 /* devices of it that support that */
+	bool strange;		 /* it maps what is no memory of cuMemCreate's */
+	bool gate_all;		 /* more than NCCL's memory is moved, or away */
+	uint32_t gate_mapped;	 /* libraries mapped, when the gate was attached to them */
+	uint32_t gate_unheld;	 /* threads that the log has named as not held */
+	enum lien_on_use on_use; /* of the last offload */
+	uint64_t t_use;		 /* not to be looked at before: whether it needs what is away */
+	uint64_t t_told;	 /* those that were held up to then have been named in the log */
 };
 
 struct lien_walk;
@@ -78,6 +76,7 @@ struct lien_ras;
 struct lien_agent {
 	int epoll;
 	bool stopping;
+	bool finishing;	       /* the loop has ended: no more short orders */
 	bool consuming;	       /* the ring: not to be entered again */
 	uint64_t t_ring;       /* until then it is not waited for; 0: it is */
 	uint64_t ring_until;   /* the graph is to have all up to this position; 0: any will do */
@@ -112,7 +111,6 @@ struct lien_agent {
 	uint32_t swept;	 /* the last process of which it was asked whether it still lives */
 	unsigned waking; /* processes whose control thread is to start */
 	unsigned walks;	 /* processes that are being read from the driver */
-	bool walks_held; /* a transaction is about to begin: no more orders of walks */
 	bool no_prepare, no_attach;
 	uint64_t host_limit; /* of all processes' host arenas together; 0: none */
 	struct lien_host_files host;
@@ -231,17 +229,21 @@ int lien_orders_release(struct lien_agent *agent, const struct lien_selection *s
 	bool *nothing, char *error, size_t error_size);
 /* What a transaction acts through. */
 struct lien_transaction_ops lien_orders_ops(struct lien_agent *agent);
-/* No other transaction is under way; nor are readings, afterwards. 0, or -EBUSY and why. */
+/* No other transaction is under way. 0, or -EBUSY and why. */
 int lien_orders_ready(struct lien_agent *agent, char *error, size_t size);
+/* Whose order a process has under way, or waits for its turn. */
+enum lien_asker lien_orders_asked(const struct lien_tracked *tracked);
+enum lien_asker lien_orders_waiting(const struct lien_tracked *tracked);
+/* What such an order does: "reading its memory". */
+const char *lien_orders_words(enum lien_asker asker);
 /* Forgets the transaction, which has ended. */
 void lien_orders_end(struct lien_agent *agent);
 void lien_orders_unlink(struct lien_tracked *tracked);
 int lien_orders_link(struct lien_agent *agent, struct lien_process *process,
 	const struct lien_control_state *state);
 void lien_orders_tick(struct lien_agent *agent);
-/* The orders of walks are short: a transaction, or the end, waits for those under way, and no
- * others follow. */
-void lien_orders_wait_for_walks(struct lien_agent *agent);
+/* At the agent's end: waits, not long, for the short orders that are under way. */
+void lien_orders_finish(struct lien_agent *agent);
 
 /* server.c */
 int lien_server_start(struct lien_agent *agent, const char *path);

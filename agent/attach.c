@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "agent/adopt.h"
+#include "agent/detach.h"
 #include "agent/walks.h"
 #include "agent/worker.h"
 #include "agent/pids.h"
@@ -352,7 +353,7 @@ static void start_part(struct lien_attach *attach, unsigned i)
 	int err;
 
 	snprintf(part->command, sizeof(part->command), "%s", process->command);
-	if (process->agent && ((struct lien_tracked *)process->agent)->ending) {
+	if (process->agent && lien_detach_under_way(process->agent)) {
 		end_part(attach, part, "it is being detached: try again");
 		return;
 	}

@@ -402,5 +402,5 @@ bool lien_gate_found(struct lien_agent *agent, struct lien_process *process, boo
 	}
 	open_gate(agent, process->pid);
 	/* An agent before this one has shut it. */
-	return shut && !lien_link_send(tracked->link, &open, NULL, NULL, 0);
+	return shut && !lien_link_send(tracked->link, LIEN_ASK_GATE, &open, NULL, NULL, 0);
 }

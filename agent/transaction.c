@@ -268,6 +268,8 @@ void lien_transaction_fail(struct lien_transaction *t, int error, const char *fo
 /* A process takes no further part. */
 static void drop_out(struct lien_transaction *t, unsigned index)
 {
+	if (t->participants[index].seq && t->ops.cancel)
+		t->ops.cancel(t->ops.context, t->processes[index].pid);
 	t->participants[index].gone = true;
 	t->participants[index].seq = 0;
 	t->processes[index].failed = true;
@@ -937,32 +939,44 @@ static void keep_alive(struct lien_transaction *t, uint64_t now)
 			lien_transaction_order(t, i, LIEN_PHASE_ALIVE, 0, NULL, 0, NULL, 0);
 }
 
+static uint64_t limit_ms_of(const struct lien_transaction *t, unsigned index)
+{
+	const struct participant *participant = &t->participants[index];
+	uint64_t limit_ms =
+		phases[participant->phase].limit_ms +
+		phases[participant->phase].limit_ms_per_mib * (t->processes[index].bytes >> 20) +
+		phases[participant->phase].limit_ms_per_item * participant->count;
+
+	if (participant->phase == LIEN_PHASE_DRAIN)
+		limit_ms += t->timeout_ms;
+	return limit_ms < LIMIT_MS ? limit_ms : LIMIT_MS;
+}
+
+static void no_answer(struct lien_transaction *t, unsigned index)
+{
+	struct participant *participant = &t->participants[index];
+	uint32_t pid = t->processes[index].pid;
+	const char *busy = t->ops.busy_with ? t->ops.busy_with(t->ops.context, pid) : NULL;
+
+	drop_out(t, index);
+	participant->stuck = true;
+	lien_transaction_fail(t, -ETIMEDOUT,
+		"process %u did not answer `%s` within %" PRIu64 " ms%s%s", pid,
+		phases[participant->phase].name, limit_ms_of(t, index),
+		busy ? ": it was busy all the time with " : "", busy ? busy : "");
+}
+
 void lien_transaction_tick(struct lien_transaction *t)
 {
-	uint64_t now = t->ops.now_ns(t->ops.context), limit_ms;
+	uint64_t now = t->ops.now_ns(t->ops.context);
 	bool any = false;
 	unsigned i;
 
 	for (i = 0; i < t->count && !t->ended; i++) {
-		struct participant *participant = &t->participants[i];
-
-		if (!participant->seq)
+		if (!t->participants[i].seq ||
+			now - t->participants[i].t_sent < limit_ms_of(t, i) * 1000000)
 			continue;
-		limit_ms = phases[participant->phase].limit_ms +
-			   phases[participant->phase].limit_ms_per_mib *
-				   (t->processes[i].bytes >> 20) +
-			   phases[participant->phase].limit_ms_per_item * participant->count;
-		if (participant->phase == LIEN_PHASE_DRAIN)
-			limit_ms += t->timeout_ms;
-		if (limit_ms > LIMIT_MS)
-			limit_ms = LIMIT_MS;
-		if (now - participant->t_sent < limit_ms * 1000000)
-			continue;
-		drop_out(t, i);
-		participant->stuck = true;
-		lien_transaction_fail(t, -ETIMEDOUT,
-			"process %u did not answer `%s` within %" PRIu64 " ms", t->processes[i].pid,
-			phases[participant->phase].name, limit_ms);
+		no_answer(t, i);
 		any = true;
 	}
 	if (any)

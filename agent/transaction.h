@@ -76,6 +76,10 @@ struct lien_transaction_ops {
 	 */
 	int (*send)(void *context, uint32_t pid, const struct lien_wire_header *order,
 		const void *body, const int *fds, unsigned fds_count);
+	/* What the process is busy with that has not got its order yet; NULL: it has it. And: an
+	 * order that it has not got yet is not sent any more. NULL: orders are sent at once. */
+	const char *(*busy_with)(void *context, uint32_t pid);
+	void (*cancel)(void *context, uint32_t pid);
 	/* A phase has begun or a process finished it: for those who watch. */
 	void (*progress)(void *context, enum lien_phase phase, unsigned done, unsigned of);
 	/* The end, success or not. The transaction may be freed in it. */

@@ -37,6 +37,7 @@ UNIT_SRCS_test_ras_tcp	     := agent/ras_tcp.c
 UNIT_SRCS_test_items	     := control/items.c
 UNIT_SRCS_test_names	     := control/names.c
 UNIT_SRCS_test_translate     := $(addprefix control/, fork.c gate.c handles.c names.c translate.c)
+UNIT_SRCS_test_link	     := agent/link.c
 UNIT_SRCS_test_arena	     := $(addprefix control/, arena.c checksum.c items.c numa.c reserve.c \
 	verify.c)
 UNIT_SRCS_test_control	     := $(filter-out $(addprefix control/, cached.c fork.c genuine.c \

@@ -14,8 +14,8 @@ import sys
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
-from lien_test import MIB, case, check, equal, main  # noqa: E402
-from users import ALICE, BOB, Shared  # noqa: E402
+from lien_test import LIEN, MIB, SOFTNCCL, case, check, equal, main, wait_for  # noqa: E402
+from users import ALICE, BOB, Shared, impostor, with_memory  # noqa: E402
 
 # Sends so many requests at once, as another user, and says when there is an answer, and how many.
 FLOOD = """
@@ -69,12 +69,6 @@ def print_turns(session, what):
         loop["most_records"]))
     equal(loop["most_requests"], 1, "requests handled in one turn")
     return loop
-
-
-def with_memory(driver, value):
-    handle, va = driver("make", 2 * MIB, 0)
-    driver("fill", va, 2 * MIB, value)
-    return handle, va
 
 
 @case(120)
@@ -134,6 +128,40 @@ def test_lines_in_pieces():
             for _ in range(4):
                 check(json.loads(answers.readline())["ok"], "the last ones")
             equal(answers.read(), b"", "behind the last answer")
+
+
+@case(60)
+def test_nobody_waits_for_a_short_order():
+    """A process that does not answer while it prepares host memory holds up what is its own alone, and it is
+    named."""
+    with Shared() as session:
+        session.start_agent(prepare=True)
+        driver = session.driver()
+        va = with_memory(driver, 0x52)[1]
+        session.ready(driver.pid)
+        folder = session.path("said")
+        os.mkdir(folder)
+        os.chmod(folder, 0o777)
+        asked = os.path.join(folder, "asked")
+        busy = impostor(session, "unprepared", IMPOSTOR_PATH=asked)
+        session.ready(busy.pid)
+        busy("nccl", SOFTNCCL)
+        with_memory(busy, 0x53)
+        wait_for("it is to prepare its host memory", lambda: os.path.exists(asked))
+        turns = session.ask("status")["loop"]["turns"]
+        offload = session.spawn([LIEN, "offload", "--owner", "all", "--json"])
+        wait_for("the offload is under way", lambda: session.ask("status")["transaction"])
+        asked_again = pipelined(session, [{"op": "status"}] * 50)
+        check(asked_again[-1]["transaction"], "the offload did not wait for its process")
+        check(asked_again[-1]["loop"]["turns"] >= turns + 50, "turns", turns, asked_again[-1]["loop"])
+        equal(offload.line(30), None, "an answer")
+        answer = offload.said()
+        check("process %d did not answer `stage`" % busy.pid in answer and
+              "busy all the time with preparing host memory" in answer, answer)
+        session.ask("offload", "--owner", "all", "--pid", driver.pid, limit=10)
+        session.ask("restore", "--pid", driver.pid)
+        equal(driver("check", va, 2 * MIB, 0x52), 0, "wrong bytes")
+        print_turns(session, "a process that does not answer")
 
 
 if __name__ == "__main__":

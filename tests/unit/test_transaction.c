@@ -1219,6 +1219,56 @@ static void test_limits(void **state)
 	assert_int_equal(w.broken, 0);
 }
 
+static bool first_is_busy;
+static unsigned cancelled;
+
+static const char *is_busy(void *context, uint32_t pid)
+{
+	(void)context;
+	return first_is_busy && pid == PID(0) ? "reading a long book" : NULL;
+}
+
+static void cancel(void *context, uint32_t pid)
+{
+	(void)context;
+	assert_int_equal(pid, PID(0));
+	cancelled++;
+}
+
+/* Its order has not been sent in time: it is told why, and it will not be sent any more. */
+static void test_busy(void **state)
+{
+	struct lien_transaction_ops ops = fake_ops;
+	struct lien_plan plan;
+
+	(void)state;
+	ops.busy_with = is_busy;
+	ops.cancel = cancel;
+	for (unsigned busy = 0; busy < 2; busy++) {
+		job(1, 0);
+		plan = plan_of(1);
+		first_is_busy = busy;
+		cancelled = 0;
+		transaction_begins();
+		assert_int_equal(
+			lien_transaction_offload(&w.transaction, &plan, BASE, 1000, &ops), 0);
+		lien_plan_clear(&plan);
+		lien_transaction_start(w.transaction);
+		assert_int_equal(cancelled, 0);
+		w.now_ms += 20000;
+		lien_transaction_tick(w.transaction);
+		assert_int_equal(cancelled, 1);
+		assert_int_equal(w.done, 1);
+		assert_int_equal(w.result.error, -ETIMEDOUT);
+		assert_non_null(strstr(w.result.text, "did not answer `stage` within"));
+		assert_int_equal(
+			!!strstr(w.result.text, "busy all the time with reading a long book"),
+			busy);
+		w.fake[0].hung = true;
+		transaction_ends();
+	}
+}
+
 /* `done` may free the transaction; whoever called it may not touch it then. */
 static void test_freed_in_done(void **state)
 {
@@ -1285,6 +1335,7 @@ int main(void)
 		cmocka_unit_test(test_out_of_descriptors),
 		cmocka_unit_test(test_alive),
 		cmocka_unit_test(test_limits),
+		cmocka_unit_test(test_busy),
 		cmocka_unit_test(test_foreign_replies),
 		cmocka_unit_test(test_freed_in_done),
 	};
