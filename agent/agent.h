@@ -104,6 +104,7 @@ struct lien_agent {
 	uint32_t *at_rest; /* and those that are brought to rest */
 	unsigned at_rest_count;
 	bool transaction_ended; /* to be freed by the loop */
+	bool transaction_own;	/* the agent has started it by itself: others wait for it */
 	uint64_t t_transaction;
 	struct lien_viewer transaction_of; /* who asked for it */
 	uint64_t lost_seen;
@@ -256,6 +257,10 @@ void lien_server_progress(
 	struct lien_agent *agent, enum lien_phase phase, unsigned done, unsigned of);
 /* The transaction has ended: its client gets the answer. */
 void lien_server_transaction_done(struct lien_agent *agent);
+/* There is none any more: requests that wait for the end of one have their turn. */
+void lien_server_resume(struct lien_agent *agent);
+/* Does a request that has waited for the end of a transaction wait for its turn? */
+bool lien_server_has_postponed(const struct lien_agent *agent);
 /* Lets go of clients that do not read what they asked for. */
 void lien_server_tick(struct lien_agent *agent);
 /* Does a client wait for an answer to its next request? */

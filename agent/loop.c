@@ -98,12 +98,20 @@ static const struct {
 	{"server", lien_server_tick},
 };
 
+static void end_transaction(struct lien_agent *agent)
+{
+	if (agent->transaction_ended)
+		lien_orders_end(agent);
+}
+
 static void tick(struct lien_agent *agent)
 {
 	unsigned i;
 
 	lien_loop_part(agent, "tick", "orders"); /* jobs that are held hear that we are there */
 	lien_orders_tick(agent);
+	/* Before whoever waits for its end begins one. */
+	end_transaction(agent);
 	/* The others look at the graph, which is not whole then. */
 	for (i = 0; i < sizeof(ticks) / sizeof(ticks[0]) && !lien_graph_unfinished(agent->graph);
 		i++) {
@@ -182,8 +190,7 @@ void lien_loop_run(struct lien_agent *agent)
 			tick(agent);
 			last_tick = now;
 		}
-		if (agent->transaction_ended)
-			lien_orders_end(agent);
+		end_transaction(agent);
 		turn_end(&agent->turns);
 	}
 }

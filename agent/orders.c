@@ -533,7 +533,8 @@ void lien_orders_end(struct lien_agent *agent)
 	lien_plan_clear(&agent->plan);
 	lien_wish_clear(&agent->wish);
 	agent->transaction = NULL;
-	agent->transaction_ended = false;
+	agent->transaction_ended = agent->transaction_own = false;
+	lien_server_resume(agent);
 }
 
 int lien_orders_offload(struct lien_agent *agent, const struct lien_selection *selection,

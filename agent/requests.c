@@ -296,6 +296,16 @@ static bool read_on_use(struct lien_client *client, json_t *request, enum lien_o
 	return !value;
 }
 
+/* A user cannot know of a transaction that the agent has started by itself, and did not ask for it:
+ * the request is handled after it. True: it will be. */
+static bool postpone(struct lien_client *client, json_t *request)
+{
+	if (!client->agent->transaction || !client->agent->transaction_own)
+		return false;
+	lien_client_postpone(client, request);
+	return true;
+}
+
 /* `attach`: first to processes that lack nothing but a control library. */
 static void offload(struct lien_client *client, json_t *request, bool attach)
 {
@@ -328,6 +338,8 @@ static void offload(struct lien_client *client, json_t *request, bool attach)
 	}
 	if (attach &&
 		lien_attach_before(client, transfer.pids, transfer.selection.pids_count, request))
+		return;
+	if (postpone(client, request))
 		return;
 	client->waiting = true; /* before: it may end while it is being started */
 	how.flags = verify ? LIEN_WIRE_VERIFY : 0;
@@ -364,7 +376,7 @@ static void request_restore(struct lien_client *client, json_t *request)
 
 	memset(&transfer, 0, sizeof(transfer));
 	if (!read_transfer(client, request, &transfer) ||
-		!read_flag(client, request, "ignore_damage", &ignore))
+		!read_flag(client, request, "ignore_damage", &ignore) || postpone(client, request))
 		return;
 	client->waiting = true;
 	if (lien_orders_restore(client->agent, &transfer.selection,
@@ -422,6 +434,8 @@ static void request_arena(struct lien_client *client, json_t *request)
 		lien_reply_result(client, view_arena(client, NULL, true));
 		return;
 	}
+	if (postpone(client, request))
+		return;
 	client->waiting = true;
 	if (lien_orders_release(
 		    client->agent, &transfer.selection, &nothing, error, sizeof(error))) {
@@ -465,7 +479,8 @@ static void request_detach(struct lien_client *client, json_t *request)
 	static struct transfer transfer;
 
 	memset(&transfer, 0, sizeof(transfer));
-	if (read_transfer(client, request, &transfer) && all_known(client, &transfer))
+	if (read_transfer(client, request, &transfer) && all_known(client, &transfer) &&
+		!postpone(client, request))
 		lien_detach_start(client, transfer.pids, transfer.selection.pids_count);
 }
 

@@ -25,6 +25,7 @@ struct lien_client {
 	size_t line_end; /* behind its newline; 0: it is not whole yet */
 	size_t searched; /* no newline before */
 	size_t out_sent; /* of out_length: what is left follows */
+	json_t *postponed; /* a request that is handled after the transaction under way; NULL: none */
 	bool waiting;	 /* for the transaction: its requests after that one wait too */
 	struct lien_compare *compare; /* or for this, not NULL then, */
 	struct lien_attach *attach;   /* or this, */
@@ -36,6 +37,8 @@ struct lien_client {
 
 /* The client has its answer: its next request may be handled. */
 void lien_client_go_on(struct lien_client *client);
+/* The request is handled after the transaction that is under way. */
+void lien_client_postpone(struct lien_client *client, json_t *request);
 /* It gets every event from now on. */
 void lien_client_record(struct lien_client *client);
 

@@ -42,7 +42,7 @@ struct lien_server {
 	LIST_HEAD(, lien_client) clients;
 	LIST_HEAD(, lien_user) users;
 	TAILQ_HEAD(, lien_user) turns;
-	unsigned count, recorders;
+	unsigned count, recorders, postponed;
 };
 
 /* --- whose turn it is ---------------------------------------------------------------------------
@@ -77,7 +77,8 @@ static void user_put(struct lien_user *user)
 /* It can go on with the next line that it has sent. */
 static bool is_ready(const struct lien_client *client)
 {
-	return client->line_end && !client->waiting && !client->recording && !client->broken;
+	return (client->postponed || client->line_end) && !client->waiting && !client->recording &&
+	       !client->broken;
 }
 
 static void queue_leave(struct lien_client *client)
@@ -115,6 +116,8 @@ static void client_close(struct lien_client *client)
 	LIST_REMOVE(client, next);
 	client->agent->server->count--;
 	client->agent->server->recorders -= client->recording;
+	client->agent->server->postponed -= !!client->postponed;
+	json_decref(client->postponed);
 	client->user->waiting_bytes -= client->out_room;
 	client->user->clients--;
 	user_put(client->user);
@@ -267,7 +270,8 @@ static bool find_line(struct lien_client *client)
 /* It will ask no more, and has its answers. */
 static bool is_over(const struct lien_client *client)
 {
-	return client->ended && !client->waiting && !client->line_end && !client->out_length;
+	return client->ended && !client->waiting && !client->postponed && !client->line_end &&
+	       !client->out_length;
 }
 
 void lien_client_go_on(struct lien_client *client)
@@ -275,6 +279,13 @@ void lien_client_go_on(struct lien_client *client)
 	client->waiting = false;
 	queue_join(client);
 	client_watch(client);
+}
+
+void lien_client_postpone(struct lien_client *client, json_t *request)
+{
+	client->agent->server->postponed++;
+	client->postponed = json_incref(request);
+	client->waiting = true;
 }
 
 void lien_client_record(struct lien_client *client)
@@ -288,11 +299,26 @@ bool lien_server_has_requests(const struct lien_agent *agent)
 	return !TAILQ_EMPTY(&agent->server->turns);
 }
 
+/* NULL: it is no JSON. False: the client broke the rules with what follows it. */
+static bool next_request(struct lien_client *client, json_t **request)
+{
+	*request = client->postponed;
+	if (*request) {
+		client->postponed = NULL;
+		client->agent->server->postponed--;
+		return true;
+	}
+	*request = json_loadb(client->in + client->in_at, client->line_end - 1,
+		JSON_REJECT_DUPLICATES, NULL);
+	take_line(client);
+	/* The next line before this one is handled: it may be answered within. */
+	return find_line(client);
+}
+
 void lien_server_request(struct lien_agent *agent)
 {
 	struct lien_user *user = TAILQ_FIRST(&agent->server->turns);
 	struct lien_client *client = TAILQ_FIRST(&user->ready);
-	const char *line = client->in + client->in_at;
 	json_t *request;
 	bool good;
 
@@ -301,10 +327,7 @@ void lien_server_request(struct lien_agent *agent)
 		TAILQ_REMOVE(&agent->server->turns, user, turn);
 		TAILQ_INSERT_TAIL(&agent->server->turns, user, turn);
 	}
-	/* The next line before this one is handled: it may be answered within. */
-	request = json_loadb(line, client->line_end - 1, JSON_REJECT_DUPLICATES, NULL);
-	take_line(client);
-	good = find_line(client);
+	good = next_request(client, &request);
 	lien_request(client, request);
 	json_decref(request);
 	if (!good || client->broken || !client_flush(client) || is_over(client)) {
@@ -581,7 +604,8 @@ void lien_server_event(
 
 static bool waits_for_transaction(const struct lien_client *client)
 {
-	return client->waiting && !client->compare && !client->attach && !client->detach;
+	return client->waiting && !client->postponed && !client->compare && !client->attach &&
+	       !client->detach;
 }
 
 void lien_server_progress(
@@ -605,6 +629,22 @@ void lien_server_transaction_done(struct lien_agent *agent)
 			lien_request_done(client);
 			lien_client_go_on(client);
 		}
+}
+
+void lien_server_resume(struct lien_agent *agent)
+{
+	struct lien_client *client;
+
+	if (!lien_server_has_postponed(agent))
+		return;
+	LIST_FOREACH (client, &agent->server->clients, next)
+		if (client->postponed)
+			lien_client_go_on(client);
+}
+
+bool lien_server_has_postponed(const struct lien_agent *agent)
+{
+	return agent->server->postponed;
 }
 
 void lien_server_tick(struct lien_agent *agent)
