@@ -13,6 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "agent/answers.h"
 #include "agent/attach.h"
 #include "agent/detach.h"
 #include "agent/contexts.h"
@@ -213,6 +214,7 @@ int lien_agent_run(const struct lien_agent_config *config)
 		lien_log(6, "stopped");
 	}
 	lien_server_stop(agent);
+	lien_answers_stop(agent);
 	lien_resume_stop(agent, !err);
 	lien_sites_stop(agent);
 	lien_node_stop(agent);

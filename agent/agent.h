@@ -115,6 +115,8 @@ struct lien_agent {
 	bool no_prepare, no_attach;
 	uint64_t host_limit; /* of all processes' host arenas together; 0: none */
 	struct lien_host_files host;
+	bool is_copy; /* answers.h: not to act, nor to read what is reported */
+	LIST_HEAD(, lien_answer) answers;
 	LIST_HEAD(, lien_compare) compares;
 	LIST_HEAD(, lien_attach) attaches;
 	LIST_HEAD(, lien_detach) detaches;
@@ -249,6 +251,8 @@ void lien_orders_finish(struct lien_agent *agent);
 /* server.c */
 int lien_server_start(struct lien_agent *agent, const char *path);
 void lien_server_stop(struct lien_agent *agent);
+/* In a copy of the agent: closes the sockets, which are the agent's. */
+void lien_server_close_inherited(struct lien_agent *agent);
 bool lien_server_recording(const struct lien_agent *agent);
 /* uid: of its process; NULL: not known, so root's alone. */
 void lien_server_event(

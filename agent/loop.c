@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <sys/epoll.h>
 
+#include "agent/answers.h"
 #include "agent/attach.h"
 #include "agent/contexts.h"
 #include "agent/detach.h"
@@ -96,6 +97,7 @@ static const struct {
 	{"sites", lien_sites_tick},
 	{"ras", lien_ras_tick},
 	{"server", lien_server_tick},
+	{"answers", lien_answers_tick},
 };
 
 static void end_transaction(struct lien_agent *agent)

@@ -22,6 +22,8 @@ struct lien_turns {
 	char longest_in[48];	/* the part of it that took longest: "source orders" */
 	unsigned most_requests; /* handled in one turn */
 	unsigned most_records;	/* taken from the ring in one turn */
+	uint64_t answers;	/* that copies of the agent have made (answers.h) */
+	unsigned most_answers;	/* at a time, for one user who is not root */
 	/* Of the turn under way. */
 	uint64_t t_begun, t_part, longest_part_ns;
 	const char *part[2], *longest_part[2];

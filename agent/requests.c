@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "agent/answers.h"
 #include "agent/attach.h"
 #include "agent/detach.h"
 #include "agent/findings.h"
@@ -21,6 +22,9 @@
 #define PIDS_MAX       4096
 
 #define DISCARD_MAX 1024
+
+/* Objects in a graph: to go through these takes some milliseconds. */
+#define LARGE 4096
 
 #define IDLE_MINUTES	 10
 #define IDLE_MINUTES_MAX 525600
@@ -572,27 +576,31 @@ static void request_record(struct lien_client *client, json_t *request)
 
 #define MEMBERS_MAX 12
 
+/* What an answer costs: little; a look at all of the graph; a look at all open files. */
+enum cost { LITTLE, GRAPH, FILES };
+
 static const struct request {
 	const char *op;
 	void (*handle)(struct lien_client *client, json_t *request);
+	enum cost cost;
 	const char *members[MEMBERS_MAX];
 } requests[] = {
-	{"ps", request_ps, {NULL}},
-	{"mem", request_mem, {"by", "pid", "explain"}},
-	{"comms", request_comms, {NULL}},
-	{"graph", request_graph, {NULL}},
-	{"holders", request_holders, {"pid", "address"}},
-	{"check", request_check, {"idle_minutes"}},
-	{"offload", request_offload,
+	{"ps", request_ps, GRAPH, {NULL}},
+	{"mem", request_mem, GRAPH, {"by", "pid", "explain"}},
+	{"comms", request_comms, LITTLE, {NULL}},
+	{"graph", request_graph, GRAPH, {NULL}},
+	{"holders", request_holders, FILES, {"pid", "address"}},
+	{"check", request_check, FILES, {"idle_minutes"}},
+	{"offload", request_offload, LITTLE,
 		{"owner", "pids", "timeout_ms", "dry_run", "strict", "with_closure", "verify",
 			"discard", "host_limit_bytes", "on_use"}},
-	{"restore", request_restore, {"pids", "timeout_ms", "ignore_damage"}},
-	{"arena", request_arena, {"release", "pids"}},
-	{"attach", request_attach, {"pids"}},
-	{"detach", request_detach, {"pids"}},
-	{"compare", request_compare, {"pids", "repair", "timeout_ms"}},
-	{"status", request_status, {NULL}},
-	{"record", request_record, {"follow"}},
+	{"restore", request_restore, LITTLE, {"pids", "timeout_ms", "ignore_damage"}},
+	{"arena", request_arena, LITTLE, {"release", "pids"}},
+	{"attach", request_attach, LITTLE, {"pids"}},
+	{"detach", request_detach, LITTLE, {"pids"}},
+	{"compare", request_compare, LITTLE, {"pids", "repair", "timeout_ms"}},
+	{"status", request_status, LITTLE, {NULL}},
+	{"record", request_record, LITTLE, {"follow"}},
 };
 
 /* The first member that the operation does not have. */
@@ -612,6 +620,39 @@ static const char *unknown_member(const struct request *known, json_t *request)
 			return name;
 	}
 	return NULL;
+}
+
+/* What a copy of the agent could not begin. */
+static void before_copy(struct lien_agent *agent, json_t *request)
+{
+	const char *by = json_string_value(json_object_get(request, "by"));
+
+	if (json_is_true(json_object_get(request, "explain")))
+		lien_node_refresh(agent);
+	if (by && !strcmp(by, "callsite"))
+		lien_sites_resolve(agent);
+}
+
+static bool is_costly(const struct lien_agent *agent, const struct request *known, json_t *request)
+{
+	const struct lien_graph_stats *stats = lien_graph_stats(agent->graph);
+
+	if (known->cost == GRAPH)
+		return stats->allocations + stats->mappings + stats->processes > LARGE;
+	return known->cost == FILES || (known->handle == request_offload &&
+					       json_is_true(json_object_get(request, "dry_run")));
+}
+
+static void handle(struct lien_client *client, const struct request *known, json_t *request)
+{
+	if (is_costly(client->agent, known, request)) {
+		lien_loop_part(client->agent, "copy for", known->op);
+		before_copy(client->agent, request);
+		if (lien_answer_start(client, request, known->handle))
+			return;
+	}
+	lien_loop_part(client->agent, "request", known->op);
+	known->handle(client, request);
 }
 
 void lien_request(struct lien_client *client, json_t *request)
@@ -635,7 +676,6 @@ void lien_request(struct lien_client *client, json_t *request)
 		snprintf(error, sizeof(error), "`%s` has no member %.100s", op, unknown);
 		lien_reply_error(client, error);
 	} else {
-		lien_loop_part(client->agent, "request", known->op);
-		known->handle(client, request);
+		handle(client, known, request);
 	}
 }

@@ -131,7 +131,7 @@ void lien_agent_consume(struct lien_agent *agent)
 
 	/* A record can end a transaction, whose end asks for all records: those after it will
 	 * follow. */
-	if (agent->consuming)
+	if (agent->consuming || agent->is_copy)
 		return;
 	agent->consuming = true;
 	/* Not all that is there: a job may go on reporting as fast as it is read. */

@@ -12,6 +12,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "agent/answers.h"
 #include "agent/attach.h"
 #include "agent/detach.h"
 #include "agent/requests.h"
@@ -27,10 +28,11 @@
 /* One user's clients, or root's. */
 struct lien_user {
 	LIST_ENTRY(lien_user) next;
-	TAILQ_ENTRY(lien_user) turn; /* of those with clients in `ready` */
-	bool one_user;
+	TAILQ_ENTRY(lien_user) turn;
+	bool in_turns, one_user;
 	uint32_t uid;
 	unsigned clients;
+	unsigned answers;		 /* that copies of the agent make (answers.h) */
 	size_t waiting_bytes;		 /* room of what waits to be sent to them */
 	TAILQ_HEAD(, lien_client) ready; /* that have sent a request */
 };
@@ -81,30 +83,49 @@ static bool is_ready(const struct lien_client *client)
 	       !client->broken;
 }
 
+/* A user has a turn while a client has sent a request; all but root wait for their answer first. */
+static void user_turn(struct lien_server *server, struct lien_user *user)
+{
+	bool wanted = !TAILQ_EMPTY(&user->ready) && !(user->one_user && user->answers);
+
+	if (wanted == user->in_turns)
+		return;
+	user->in_turns = wanted;
+	if (wanted)
+		TAILQ_INSERT_TAIL(&server->turns, user, turn);
+	else
+		TAILQ_REMOVE(&server->turns, user, turn);
+}
+
 static void queue_leave(struct lien_client *client)
 {
-	struct lien_server *server = client->agent->server;
-	struct lien_user *user = client->user;
-
 	if (!client->queued)
 		return;
 	client->queued = false;
-	TAILQ_REMOVE(&user->ready, client, turn);
-	if (TAILQ_EMPTY(&user->ready))
-		TAILQ_REMOVE(&server->turns, user, turn);
+	TAILQ_REMOVE(&client->user->ready, client, turn);
+	user_turn(client->agent->server, client->user);
 }
 
 static void queue_join(struct lien_client *client)
 {
-	struct lien_server *server = client->agent->server;
-	struct lien_user *user = client->user;
-
 	if (client->queued || !is_ready(client))
 		return;
 	client->queued = true;
-	if (TAILQ_EMPTY(&user->ready))
-		TAILQ_INSERT_TAIL(&server->turns, user, turn);
-	TAILQ_INSERT_TAIL(&user->ready, client, turn);
+	TAILQ_INSERT_TAIL(&client->user->ready, client, turn);
+	user_turn(client->agent->server, client->user);
+}
+
+unsigned lien_client_answers(struct lien_client *client, int more)
+{
+	struct lien_turns *turns = &client->agent->turns;
+	struct lien_user *user = client->user;
+
+	user->answers += more;
+	turns->answers += more > 0;
+	if (user->one_user && user->answers > turns->most_answers)
+		turns->most_answers = user->answers;
+	user_turn(client->agent->server, user);
+	return user->answers;
 }
 
 /* --- a client -----------------------------------------------------------------------------------
@@ -112,6 +133,8 @@ static void queue_join(struct lien_client *client)
 
 static void client_close(struct lien_client *client)
 {
+	if (client->answer)
+		lien_answer_drop(client->answer);
 	queue_leave(client);
 	LIST_REMOVE(client, next);
 	client->agent->server->count--;
@@ -127,6 +150,8 @@ static void client_close(struct lien_client *client)
 		lien_attach_drop(client->attach);
 	if (client->detach)
 		lien_detach_drop(client->detach);
+	/* A copy may have it as well: closing ours does not take it out of the epoll set. */
+	epoll_ctl(client->agent->epoll, EPOLL_CTL_DEL, client->source.fd, NULL);
 	close(client->source.fd);
 	free(client->in);
 	free(client->out);
@@ -308,8 +333,8 @@ static bool next_request(struct lien_client *client, json_t **request)
 		client->agent->server->postponed--;
 		return true;
 	}
-	*request = json_loadb(client->in + client->in_at, client->line_end - 1,
-		JSON_REJECT_DUPLICATES, NULL);
+	*request = json_loadb(
+		client->in + client->in_at, client->line_end - 1, JSON_REJECT_DUPLICATES, NULL);
 	take_line(client);
 	/* The next line before this one is handled: it may be answered within. */
 	return find_line(client);
@@ -323,7 +348,7 @@ void lien_server_request(struct lien_agent *agent)
 	bool good;
 
 	queue_leave(client);
-	if (!TAILQ_EMPTY(&user->ready)) { /* others first */
+	if (user->in_turns) { /* others first */
 		TAILQ_REMOVE(&agent->server->turns, user, turn);
 		TAILQ_INSERT_TAIL(&agent->server->turns, user, turn);
 	}
@@ -584,6 +609,15 @@ void lien_server_stop(struct lien_agent *agent)
 	agent->server = NULL;
 }
 
+void lien_server_close_inherited(struct lien_agent *agent)
+{
+	struct lien_client *client;
+
+	close(agent->server->listener.fd);
+	LIST_FOREACH (client, &agent->server->clients, next)
+		close(client->source.fd);
+}
+
 bool lien_server_recording(const struct lien_agent *agent)
 {
 	return agent->server->recorders > 0;
@@ -604,8 +638,8 @@ void lien_server_event(
 
 static bool waits_for_transaction(const struct lien_client *client)
 {
-	return client->waiting && !client->postponed && !client->compare && !client->attach &&
-	       !client->detach;
+	return client->waiting && !client->postponed && !client->answer && !client->compare &&
+	       !client->attach && !client->detach;
 }
 
 void lien_server_progress(

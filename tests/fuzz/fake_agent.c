@@ -10,6 +10,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "agent/answers.h"
 #include "agent/attach.h"
 #include "agent/detach.h"
 #include "agent/gate.h"
@@ -79,6 +80,19 @@ void lien_agent_event(struct lien_agent *agent, const struct lien_event *event)
 void lien_agent_consume(struct lien_agent *agent)
 {
 	(void)agent;
+}
+
+/* There are no copies of a fuzzer. */
+bool lien_answer_start(struct lien_client *client, json_t *request,
+	void (*handle)(struct lien_client *client, json_t *request))
+{
+	(void)client, (void)request, (void)handle;
+	return false;
+}
+
+void lien_answer_drop(struct lien_answer *answer)
+{
+	(void)answer;
 }
 
 void lien_loop_part(struct lien_agent *agent, const char *kind, const char *name)

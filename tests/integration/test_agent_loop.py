@@ -77,8 +77,8 @@ def test_pipelined_requests_wait_for_their_turn():
     with Shared() as session:
         session.start_agent()
         driver = session.driver()
-        handle, va = with_memory(driver, 0x51)
-        driver("close", driver("export", handle))  # the offload looks at open files
+        va = with_memory(driver, 0x51)[1]
+        driver("close", driver("export", driver("make", 2 * MIB, 0)[0]))  # open files are looked at
         session.ready(driver.pid)
         bob = flood(session, BOB, {"op": "check"}, 400)
         before = [answer["loop"]["requests"] for answer in pipelined(
@@ -86,7 +86,8 @@ def test_pipelined_requests_wait_for_their_turn():
         for earlier, later in zip(before, before[1:]):
             check(later - earlier <= 2, "root's turn came after others':", before)
         for _ in range(3):
-            session.ask("offload", "--owner", "all", "--pid", driver.pid)
+            moved = session.ask("offload", "--owner", "all", "--pid", driver.pid)
+            equal(moved["bytes"], 2 * MIB, "bytes")
             session.ask("restore")
         equal(driver("check", va, 2 * MIB, 0x51), 0, "wrong bytes")
         equal(bob.line(60), "400", "answers to the flood")
@@ -128,6 +129,67 @@ def test_lines_in_pieces():
             for _ in range(4):
                 check(json.loads(answers.readline())["ok"], "the last ones")
             equal(answers.read(), b"", "behind the last answer")
+
+
+def children(pid):
+    found = []
+    for task in os.listdir("/proc/%d/task" % pid):
+        with open("/proc/%d/task/%s/children" % (pid, task), encoding="ascii") as file:
+            found += file.read().split()
+    return found
+
+
+@case(120)
+def test_costly_answers_are_made_by_copies():
+    """One at a time for each user, whatever they ask for; who goes away leaves none behind."""
+    with Shared() as session:
+        session.start_agent()
+        driver = session.driver()
+        va = with_memory(driver, 0x54)[1]
+        session.ready(driver.pid)
+        helpers = children(session.agent.pid)
+        before = session.ask("status")["loop"]["answers"]
+        asked = [{"op": "check"}, {"op": "offload", "owner": "all", "dry_run": True},
+                 {"op": "holders", "pid": driver.pid, "address": hex(va)}]
+        answers = pipelined(session, asked)
+        equal([len(answers[1]["processes"]), len(answers[2]["holders"])], [1, 2], answers)
+        equal(session.ask("status")["loop"]["answers"], before + len(asked), "answers")
+        floods = [flood(session, BOB, {"op": "check"}, 20) for _ in range(10)]
+        for process in floods:
+            equal(process.line(60), "20", "answers")
+        loop = print_turns(session, "10 clients that ask for what is costly")
+        equal(loop["answers"], before + len(asked) + 200, "answers")
+        equal(loop["most_answers"], 1, "of one user, at a time")
+        for _ in range(50):
+            with socket.socket(socket.AF_UNIX) as connection:
+                connection.connect(session.socket)
+                connection.sendall(b'{"op": "check"}\n')
+        wait_for("no copy is left", lambda: children(session.agent.pid) == helpers)
+        equal(session.agent.popen.poll(), None, "the agent has ended")
+
+
+@case(120)
+def test_large_graphs_are_told_by_copies():
+    """And in whole; what a copy cannot begin, such as looking up symbols, the agent has begun."""
+    with Shared() as session:
+        session.start_agent()
+        driver = session.driver()
+        handle, va = with_memory(driver, 0x55)
+        for _ in range(41):
+            at = driver("reserve", 100 * 2 * MIB, 0)
+            for index in range(100):
+                driver.process.send("map %d %d %d" % (at + index * 2 * MIB, 2 * MIB, handle))
+            for index in range(100):
+                equal(driver.process.line(10).split()[0], "ok", "map")
+        session.ready(driver.pid)
+        wait_for("all is known", lambda: session.ask("status")["mappings"] == 4101)
+        before = session.ask("status")["loop"]["answers"]
+        graph = session.ask("graph")
+        check(len(json.dumps(graph)) > 100000, "a short graph")
+        equal(session.ask("mem")["rows"][0]["mappings"], 4101, "mappings")
+        wait_for("calls have names", lambda: not session.ask("mem", "--by", "callsite")["pending"])
+        check(session.ask("status")["loop"]["answers"] >= before + 3, "answers")
+        print_turns(session, "4,101 mappings")
 
 
 @case(60)
