@@ -18,8 +18,8 @@
  */
 #define RING_REST_MS 1
 
-/* In one turn. A record takes half a microsecond, but the first one of a process some milliseconds:
- * its mappings are read. */
+/* In one turn. A call takes half a microsecond, but what is new in a process takes some
+ * milliseconds: its mappings are read. */
 #define RECORDS_AT_ONCE 4096
 #define RECORDS_NS	5000000ull
 #define CLOCK_EVERY	16
@@ -70,7 +70,7 @@ void lien_agent_event(struct lien_agent *agent, const struct lien_event *event)
 }
 
 /* Enough for one turn? */
-static bool is_enough(struct lien_agent *agent)
+static bool is_enough(struct lien_agent *agent, uint32_t type)
 {
 	struct lien_turns *turns = &agent->turns;
 
@@ -80,7 +80,7 @@ static bool is_enough(struct lien_agent *agent)
 		return true;
 	if (!agent->records_left || !--agent->records_left)
 		return true;
-	return agent->records_left % CLOCK_EVERY == 0 &&
+	return (type < LIEN_CALL_CU_INIT || agent->records_left % CLOCK_EVERY == 0) &&
 	       lien_now_ns() - agent->t_records > RECORDS_NS;
 }
 
@@ -90,12 +90,12 @@ int lien_ring_record(void *context, const struct lien_event *event, size_t size)
 	struct lien_event copy; /* the ring's memory is not ours to rely on */
 
 	if (size < LIEN_EVENT_HEADER || size > sizeof(copy))
-		return is_enough(agent);
+		return is_enough(agent, 0);
 	memcpy(&copy, event, size);
 	if (copy.size == size && lien_event_valid(&copy) && !lien_walks_own(context, &copy) &&
 		lien_resume_record(context, &copy))
 		lien_agent_event(context, &copy);
-	return is_enough(agent);
+	return is_enough(agent, copy.type);
 }
 
 /* What did not reach us is told to the graph, so that nothing relies on these processes. */

@@ -21,6 +21,7 @@
 #define LINE_MAX_BYTES	(1u << 20)
 #define CLIENTS_MAX	1024
 #define CLIENTS_OF_USER 64 /* of each but root */
+#define SENDS_AT_ONCE	8
 #define OUTPUT_MAX_BYTES                                                                           \
 	(256u << 20) /* a recorder that reads slower than events come is let go                    \
 		      */
@@ -170,12 +171,14 @@ static void client_watch(struct lien_client *client)
 	epoll_ctl(client->agent->epoll, EPOLL_CTL_MOD, client->source.fd, &event);
 }
 
-/* Sends what the socket takes now. False: the client is gone. */
+/* Sends what the socket takes now; a client that reads as fast as it is sent to has the rest later.
+ * False: the client is gone. */
 static bool client_flush(struct lien_client *client)
 {
+	unsigned sends = 0;
 	ssize_t n;
 
-	while (client->out_sent < client->out_length) {
+	while (client->out_sent < client->out_length && sends++ < SENDS_AT_ONCE) {
 		n = send(client->source.fd, client->out + client->out_sent,
 			client->out_length - client->out_sent, MSG_DONTWAIT | MSG_NOSIGNAL);
 		if (n < 0 && errno == EAGAIN)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /* The agent's own state, for `lien status`. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #include <lien/version.h>
@@ -22,34 +23,60 @@ static uint64_t rss_bytes(void)
 	return pages * sysconf(_SC_PAGESIZE);
 }
 
-/* Paths of other users' files are not told. */
-static bool file_seen(struct lien_agent *agent, const struct lien_viewer *viewer,
-	const struct lien_probed_file *file)
+static int by_number(const void *a, const void *b)
 {
-	struct lien_process *process;
-	struct lien_library_map *map;
+	const uint64_t *one = a, *other = b;
 
-	if (lien_sees(viewer, NULL))
-		return true;
+	return (*one > *other) - (*one < *other);
+}
+
+/* The inodes of what the viewer's processes have mapped; how many. NULL: only that. */
+static size_t list_inodes(
+	struct lien_agent *agent, const struct lien_viewer *viewer, uint64_t *inodes)
+{
+	struct lien_library_map *map;
+	struct lien_process *process;
+	size_t count = 0;
+
 	for (process = lien_graph_first(agent->graph); process;
 		process = lien_graph_next(process)) {
 		if (!lien_sees(viewer, process))
 			continue;
-		RB_FOREACH (map, lien_library_tree, &process->libraries)
-			if (map->inode == file->inode)
-				return true;
+		RB_FOREACH (map, lien_library_tree, &process->libraries) {
+			if (inodes)
+				inodes[count] = map->inode;
+			count++;
+		}
 	}
-	return false;
+	return count;
+}
+
+/* Sorted; NULL: out of memory. */
+static uint64_t *mapped_inodes(
+	struct lien_agent *agent, const struct lien_viewer *viewer, size_t *count)
+{
+	uint64_t *inodes = calloc(list_inodes(agent, viewer, NULL) + 1, sizeof(*inodes));
+
+	*count = inodes ? list_inodes(agent, viewer, inodes) : 0;
+	if (inodes)
+		qsort(inodes, *count, sizeof(*inodes), by_number);
+	return inodes;
 }
 
 static json_t *status_libraries(struct lien_agent *agent, const struct lien_viewer *viewer)
 {
 	json_t *list = json_array(), *missing;
 	const struct lien_probed_file *file;
+	uint64_t *inodes, inode;
 	unsigned i, j;
+	size_t count;
 
-	for (i = 0; (file = lien_probes_each(agent->probes, i)); i++) {
-		if (!file_seen(agent, viewer, file))
+	inodes = mapped_inodes(agent, viewer, &count);
+	for (i = 0; inodes && (file = lien_probes_each(agent->probes, i)); i++) {
+		inode = file->inode;
+		/* Paths of other users' files are not told. */
+		if (!lien_sees(viewer, NULL) &&
+			!bsearch(&inode, inodes, count, sizeof(*inodes), by_number))
 			continue;
 		missing = json_array();
 		for (j = 0; file->missing[j]; j++)
@@ -59,6 +86,7 @@ static json_t *status_libraries(struct lien_agent *agent, const struct lien_view
 				      lien_library_name(file->library), "build_id", file->build_id,
 				      "calls", file->calls, "missing", missing));
 	}
+	free(inodes);
 	return list;
 }
 
