@@ -78,9 +78,10 @@ $(BUILD)/%.skel.h: $(BUILD)/%.bpf.o
 # --- lien ----------------------------------------------------------------------------------------
 # The agent's pure part: no BPF, no CUDA, no root. Unit tests link it alone.
 PURE_SRCS := $(addprefix agent/, adoption.c devices.c event_check.c findings.c graph.c \
-	graph_alloc.c graph_apply.c graph_comm.c graph_dump.c graph_dump_comm.c graph_dump_memory.c \
-	graph_dump_shapes.c graph_memory.c graph_multicast.c graph_nccl.c graph_reread.c \
-	graph_share.c graph_split.c host.c journal.c names.c plan.c ras_match.c ras_parse.c \
+	graph_alloc.c graph_apply.c graph_capture.c graph_comm.c graph_dump.c graph_dump_comm.c \
+	graph_dump_memory.c graph_dump_shapes.c graph_end.c graph_memory.c graph_multicast.c graph_registration.c \
+	graph_reread.c graph_share.c graph_split.c host.c journal.c names.c plan.c plan_choice.c \
+	plan_movable.c plan_restore.c ras_match.c ras_parse.c \
 	ras_parse_text.c recording.c reread.c reread_ranges.c reread_repair.c slab.c tell.c \
 	transaction.c transaction_adopt.c transaction_restore.c transaction_room.c viewer.c views.c \
 	views_comms.c views_devices.c views_holders.c views_late.c views_mem.c views_mem_by.c \
@@ -116,7 +117,8 @@ $(BUILD)/obj/pic/%.o: %.c
 	$(Q)$(CC) $(CFLAGS) $(LIEN_CFLAGS) -fPIC -fvisibility=hidden -MMD -MP -c $< -o $@
 
 # The probes find the caller of a translated call through its frame pointer.
-$(BUILD)/obj/pic/control/translate.o: CFLAGS += -fno-omit-frame-pointer -fno-optimize-sibling-calls
+$(BUILD)/obj/pic/control/translate.o: LIEN_CFLAGS += -fno-omit-frame-pointer \
+	-fno-optimize-sibling-calls
 
 $(BUILD)/stubs/%: control/stubs/%.map
 	$(Q)mkdir -p $(@D)

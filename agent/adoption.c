@@ -12,10 +12,14 @@
 /* Imported by that process, and nobody knows from whom. */
 static bool unknown_in(const struct lien_allocation *allocation, const struct lien_process *process)
 {
-	const struct lien_mapping *mapping = LIST_FIRST(&allocation->mappings);
+	const struct lien_holding *holding;
+	const struct lien_mapping *mapping;
 
-	return allocation->origin == LIEN_ORIGIN_IMPORT && mapping && mapping->process == process &&
-	       !mapping->opens;
+	if (allocation->origin != LIEN_ORIGIN_IMPORT)
+		return false;
+	holding = LIST_FIRST(&allocation->holdings);
+	mapping = holding && holding->process == process ? LIST_FIRST(&holding->mappings) : NULL;
+	return mapping && !mapping->opened;
 }
 
 /* It has, or imported, memory that was there before the agent. */
@@ -26,7 +30,8 @@ static bool concerned(struct lien_process *process)
 	if (process->incomplete & (LIEN_INCOMPLETE_LATE | LIEN_INCOMPLETE_ADOPTED))
 		return true;
 	RB_FOREACH (mapping, lien_mapping_tree, &process->mappings)
-		if (mapping->allocation->found || unknown_in(mapping->allocation, process))
+		if (mapping->holding->allocation->found ||
+			unknown_in(mapping->holding->allocation, process))
 			return true;
 	return false;
 }
@@ -37,7 +42,7 @@ static bool open_question(struct lien_process *process)
 	struct lien_mapping *mapping;
 
 	RB_FOREACH (mapping, lien_mapping_tree, &process->mappings) {
-		allocation = mapping->allocation;
+		allocation = mapping->holding->allocation;
 		if (unknown_in(allocation, process) || allocation->open ||
 			(allocation->found && !allocation->adopted &&
 				!lien_allocation_by_address(allocation)))
@@ -50,28 +55,31 @@ unsigned lien_adoption_pids(
 	struct lien_graph *graph, const uint32_t *pids, unsigned count, uint32_t *all)
 {
 	struct lien_process *process;
+	uint32_t *sorted = lien_pids_sorted(pids, count);
 	unsigned n = 0;
-	bool any = false;
+	bool any = !sorted; /* without memory for a look, it is as if there were something */
 
 	for (process = lien_graph_first(graph); process; process = lien_graph_next(process)) {
 		if (!process->cuda || process->ended || !concerned(process) ||
 			process->presence != LIEN_CONTROL_READY)
 			continue;
 		all[n++] = process->pid;
-		any |= open_question(process) || lien_pids_have(pids, count, process->pid);
+		any = any || lien_pids_find(sorted, count, process->pid) || open_question(process);
 	}
+	free(sorted);
 	return any ? n : 0;
 }
 
 /* One through which it can be read, and written if that is possible. -1: none. */
 static int device_of(const struct lien_mapping *mapping, bool write)
 {
+	const struct lien_access_set *set = lien_mapping_access(mapping);
 	const struct lien_access *access;
 	int device = -1;
 	unsigned i;
 
-	for (i = 0; mapping->access && i < mapping->access->count; i++) {
-		access = &mapping->access->access[i];
+	for (i = 0; set && i < set->count; i++) {
+		access = &set->access[i];
 		if (access->location_type != CU_MEM_LOCATION_TYPE_DEVICE || !access->flags)
 			continue;
 		if (access->flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
@@ -91,14 +99,7 @@ static bool handed_out(const struct lien_allocation *allocation, const struct li
 /* A card may send or write it at any moment, at rest or not. */
 static bool on_card(const struct lien_mapping *mapping, const struct lien_process *process)
 {
-	const struct lien_registration *registration;
-
-	if (process->incomplete & LIEN_INCOMPLETE_CARDS)
-		return true;
-	LIST_FOREACH (registration, &process->cards, next)
-		if (lien_registration_touches(registration, mapping))
-			return true;
-	return false;
+	return process->incomplete & LIEN_INCOMPLETE_CARDS || lien_mapping_on_card(mapping);
 }
 
 /* What is to be asked of it in a process; 0: nothing. */
@@ -156,44 +157,56 @@ static int reach(const struct lien_mapping *mapping)
 
 /* The mapping of an allocation in a process that stands for it: where it can be marked, or read;
  * the lowest of these. */
-static bool stands_for(const struct lien_mapping *mapping)
+static const struct lien_mapping *standing_for(const struct lien_holding *holding)
 {
-	const struct lien_mapping *other;
-	int mine = reach(mapping), its;
+	const struct lien_mapping *mapping, *best = NULL;
+	int reaches, most = -1;
 
-	LIST_FOREACH (other, &mapping->allocation->mappings, of_allocation) {
-		if (other->process != mapping->process || other == mapping)
+	LIST_FOREACH (mapping, &holding->mappings, of_holding) {
+		reaches = reach(mapping);
+		if (reaches < most || (reaches == most && mapping->va > best->va))
 			continue;
-		its = reach(other);
-		if (its > mine || (its == mine && other->va < mapping->va))
-			return false;
+		best = mapping;
+		most = reaches;
 	}
-	return true;
+	return best;
+}
+
+static int by_address(const void *a, const void *b)
+{
+	const struct lien_wire_adopt *x = a, *y = b;
+
+	return (x->va > y->va) - (x->va < y->va);
 }
 
 static int plan_process(struct lien_adoption *adoption, struct lien_adoption_process *part,
 	struct lien_process *process)
 {
+	const struct lien_allocation *allocation;
+	const struct lien_mapping *standing;
 	struct lien_mapping *mapping;
 	uint32_t flags;
 	bool marked_once;
 	int err = 0;
 
 	RB_FOREACH (mapping, lien_mapping_tree, &process->mappings) {
-		if (err || !stands_for(mapping))
-			continue;
-		flags = questions(mapping->allocation, process, mapping);
-		marked_once =
-			handed_out(mapping->allocation, process) && mapping->allocation->round;
+		if (err || mapping != LIST_FIRST(&mapping->holding->mappings))
+			continue; /* once for all mappings of an allocation */
+		allocation = mapping->holding->allocation;
+		standing = standing_for(mapping->holding);
+		flags = questions(allocation, process, standing);
+		marked_once = handed_out(allocation, process) && allocation->round;
 		if (!flags && !marked_once)
 			continue;
-		err = entry_add(part, mapping, flags);
+		err = entry_add(part, standing, flags);
 		if (err)
 			continue;
 		flags = part->entries[part->count - 1].flags;
 		adoption->marked += (flags & LIEN_WIRE_ADOPT_OWN) != 0;
 		adoption->looked += (flags & LIEN_WIRE_ADOPT_LOOK) != 0;
 	}
+	if (part->count)
+		qsort(part->entries, part->count, sizeof(part->entries[0]), by_address);
 	return err;
 }
 
@@ -214,18 +227,30 @@ static void look_for_outsiders(struct lien_adoption *adoption, struct lien_graph
 	}
 }
 
+static int by_pid(const void *a, const void *b)
+{
+	const struct lien_adoption_process *x = a, *y = b;
+
+	return (x->pid > y->pid) - (x->pid < y->pid);
+}
+
 int lien_adoption_plan(struct lien_graph *graph, const uint32_t *pids, unsigned count,
 	const uint32_t *all, unsigned all_count, struct lien_adoption *adoption)
 {
 	struct lien_adoption_process *part;
 	struct lien_process *process;
+	uint32_t *sorted;
 	unsigned i;
 	int err = 0;
 
 	memset(adoption, 0, sizeof(*adoption));
+	sorted = lien_pids_sorted(pids, count);
 	adoption->processes = calloc(all_count + 1, sizeof(*adoption->processes));
-	if (!adoption->processes)
+	if (!adoption->processes || !sorted) {
+		free(sorted);
+		lien_adoption_clear(adoption);
 		return -ENOMEM;
+	}
 	for (i = 0; i < all_count && !err; i++) {
 		process = lien_graph_process(graph, all[i]);
 		if (!process)
@@ -234,9 +259,12 @@ int lien_adoption_plan(struct lien_graph *graph, const uint32_t *pids, unsigned 
 		part->pid = process->pid;
 		part->uid = process->uid;
 		part->start = process->start;
-		part->read = lien_pids_have(pids, count, process->pid);
+		part->read = lien_pids_find(sorted, count, process->pid);
 		err = plan_process(adoption, part, process);
 	}
+	free(sorted);
+	if (adoption->count)
+		qsort(adoption->processes, adoption->count, sizeof(adoption->processes[0]), by_pid);
 	look_for_outsiders(adoption, graph);
 	adoption->marks = adoption->marked && !adoption->outsider;
 	if (err)
@@ -259,12 +287,11 @@ void lien_adoption_clear(struct lien_adoption *adoption)
 struct lien_adoption_process *lien_adoption_process(
 	const struct lien_adoption *adoption, uint32_t pid)
 {
-	unsigned i;
+	const struct lien_adoption_process key = {.pid = pid};
 
-	for (i = 0; i < adoption->count; i++)
-		if (adoption->processes[i].pid == pid)
-			return &adoption->processes[i];
-	return NULL;
+	return adoption->count
+		       ? bsearch(&key, adoption->processes, adoption->count, sizeof(key), by_pid)
+		       : NULL;
 }
 
 int lien_adoption_open(
@@ -375,32 +402,27 @@ static struct lien_allocation *allocation_at(struct lien_process *process, uint6
 {
 	struct lien_mapping *mapping = lien_process_mapping(process, va);
 
-	return mapping && mapping->va == va ? mapping->allocation : NULL;
+	return mapping && mapping->va == va ? mapping->holding->allocation : NULL;
 }
 
 static struct lien_handle *handle_of(
 	const struct lien_allocation *allocation, const struct lien_process *process)
 {
-	struct lien_handle *handle;
+	const struct lien_holding *holding = lien_allocation_holding(allocation, process);
 
-	LIST_FOREACH (handle, &allocation->handles, of_allocation)
-		if (handle->process == process)
-			return handle;
-	return NULL;
+	return holding ? TAILQ_LAST(&holding->handles, lien_handle_list) : NULL;
 }
 
 /* The one that was asked about: a process may have several, by imports of its own. */
 static struct lien_handle *meant(const struct lien_wire_adopt *entry, struct lien_process *process)
 {
 	struct lien_allocation *allocation = allocation_at(process, entry->va);
-	struct lien_handle *handle;
+	struct lien_handle key = {.value = entry->handle}, *handle;
 
 	if (!allocation || !(entry->flags & LIEN_WIRE_ADOPT_COUNT))
 		return allocation ? handle_of(allocation, process) : NULL;
-	LIST_FOREACH (handle, &allocation->handles, of_allocation)
-		if (handle->process == process && handle->value == entry->handle)
-			return handle;
-	return NULL;
+	handle = SPLAY_FIND(lien_handle_tree, &process->handles, &key);
+	return handle && handle->holding->allocation == allocation ? handle : NULL;
 }
 
 /* That the application holds: as counted, or, of what was not, as the graph has it. */
@@ -428,21 +450,16 @@ struct place {
 	const struct lien_access_set *access;
 };
 
-static struct place *places_of(const struct lien_allocation *allocation,
-	const struct lien_process *process, unsigned *count)
+static struct place *places_of(const struct lien_holding *holding, unsigned *count)
 {
+	struct place *places = calloc(holding->mapped + 1, sizeof(*places));
 	const struct lien_mapping *mapping;
-	struct place *places;
-	unsigned n = 0;
 
-	LIST_FOREACH (mapping, &allocation->mappings, of_allocation)
-		n += mapping->process == process;
-	places = calloc(n + 1, sizeof(*places));
 	*count = 0;
-	LIST_FOREACH (mapping, &allocation->mappings, of_allocation)
-		if (places && mapping->process == process)
-			places[(*count)++] =
-				(struct place){mapping->va, mapping->bytes, mapping->access};
+	LIST_FOREACH (mapping, &holding->mappings, of_holding)
+		if (places)
+			places[(*count)++] = (struct place){
+				mapping->va, mapping->bytes, lien_mapping_access(mapping)};
 	return places;
 }
 
@@ -513,7 +530,6 @@ static void tell_import(struct answers *answers, struct lien_process *process, u
 static bool tell_match(struct answers *answers, struct lien_process *process,
 	const struct lien_wire_adopt *entry, const struct mark *mark)
 {
-	struct lien_allocation *unknown = allocation_at(process, entry->va);
 	struct lien_allocation *memory = allocation_at(mark->owner, mark->entry->va);
 	struct lien_handle *own = memory ? handle_of(memory, mark->owner) : NULL;
 	struct lien_handle *handle = meant(entry, process);
@@ -524,7 +540,7 @@ static bool tell_match(struct answers *answers, struct lien_process *process,
 
 	if (!own || !handle || memory->owner != mark->owner)
 		return false;
-	places = places_of(unknown, process, &count);
+	places = places_of(handle->holding, &count);
 	if (!places)
 		return false;
 	value = handle->value;
@@ -547,7 +563,7 @@ static void tell_disputed(struct answers *answers, struct lien_process *process,
 	unsigned count;
 
 	answers->adoption->disputed++;
-	places = places_of(handle->allocation, process, &count);
+	places = places_of(handle->holding, &count);
 	if (!places)
 		return;
 	tell_taken_away(answers, process, places, count, value);
@@ -628,7 +644,7 @@ static bool any_unknown(struct lien_process *process)
 	struct lien_mapping *mapping;
 
 	RB_FOREACH (mapping, lien_mapping_tree, &process->mappings)
-		if (mapping->allocation->origin == LIEN_ORIGIN_IMPORT)
+		if (mapping->holding->allocation->origin == LIEN_ORIGIN_IMPORT)
 			return true;
 	return false;
 }

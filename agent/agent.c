@@ -13,31 +13,20 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "agent/answers.h"
 #include "agent/attach.h"
 #include "agent/detach.h"
 #include "agent/contexts.h"
-#include "agent/event_check.h"
-#include "agent/gate.h"
+#include "agent/loop.h"
 #include "agent/node.h"
-#include "agent/prepare.h"
 #include "agent/privileges.h"
 #include "agent/probing.h"
 #include "agent/ras.h"
 #include "agent/sites.h"
 #include "agent/walks.h"
-#include "loader/gate.h"
 #include "loader/timeout.h"
 
 #define LOOP_WAIT_MS 20 /* for what a job can hold up */
-#define TICK_MS	     1000
-#define TICK_FAST_MS 20 /* while something is awaited */
-#define TICK_REST_MS 1	/* while a job is being brought to rest */
-/*
- * The ring is left alone this long after it was read. Writing to it wakes a reader that has read
- * all, which costs the traced process more than all else that a probe does: not for each event,
- * then. Those who need what has been reported until now (lien_agent_consume()) do not wait.
- */
-#define RING_REST_MS 1
 
 void lien_log(int level, const char *format, ...)
 {
@@ -80,116 +69,6 @@ struct lien_event lien_agent_event_of(uint32_t pid, uint64_t start, unsigned typ
 	return event;
 }
 
-/* Anybody maps libibverbs. The end of such a process is not told, so it is not one of ours before
- * it uses CUDA; its mappings are read then. */
-static bool of_stranger(struct lien_agent *agent, const struct lien_event *event)
-{
-	return event->type == LIEN_EVENT_LIBRARY &&
-	       lien_library_of(event->library.name) == LIEN_LIB_IBVERBS &&
-	       !lien_graph_process(agent->graph, event->pid);
-}
-
-void lien_agent_event(struct lien_agent *agent, const struct lien_event *event)
-{
-	struct lien_process *process;
-	bool recording, known;
-	uint32_t uid;
-	int err;
-
-	if (of_stranger(agent, event)) {
-		lien_server_event(agent, event, NULL);
-		lien_watch_event(agent, event);
-		return;
-	}
-	lien_resume_note(agent, event);
-	/* Before, if it ends with this; after, if it is new. */
-	recording = lien_server_recording(agent);
-	process = recording ? lien_graph_process(agent->graph, event->pid) : NULL;
-	known = process && process->start == event->start;
-	uid = known ? process->uid : 0;
-	err = lien_graph_apply(agent->graph, event);
-	if (err)
-		lien_log(3, "event %u of process %u was not applied: %s", event->type, event->pid,
-			strerror(-err));
-	process = recording && !known ? lien_graph_process(agent->graph, event->pid) : NULL;
-	if (process) {
-		known = true;
-		uid = process->uid;
-	}
-	if (recording)
-		lien_server_event(agent, event, known ? &uid : NULL);
-	lien_watch_event(agent, event);
-	lien_contexts_event(agent, event);
-	lien_walks_event(agent, event);
-}
-
-static void on_event(void *context, const struct lien_event *event, size_t size)
-{
-	struct lien_event copy; /* the ring's memory is not ours to rely on */
-
-	if (size < LIEN_EVENT_HEADER || size > sizeof(copy))
-		return;
-	memcpy(&copy, event, size);
-	if (copy.size == size && lien_event_valid(&copy) && !lien_walks_own(context, &copy) &&
-		lien_resume_record(context, &copy))
-		lien_agent_event(context, &copy);
-}
-
-/* What did not reach us is told to the graph, so that nothing relies on these processes. */
-static void note_losses(struct lien_agent *agent)
-{
-	uint64_t lost = lien_probes_counter(agent->probes, LIEN_COUNTER_LOST), count;
-	struct lien_process *process;
-	struct lien_event event;
-	uint32_t pid;
-
-	if (lost == agent->lost_seen)
-		return;
-	agent->lost_seen = lost;
-	while (lien_probes_lost(agent->probes, &pid, &count)) {
-		process = lien_graph_process(agent->graph, pid);
-		lien_log(4, "%llu events of process %u were lost: it is incomplete now",
-			(unsigned long long)count, pid);
-		event = lien_agent_event_of(pid, process ? process->start : 0, LIEN_EVENT_LOST);
-		event.size = LIEN_EVENT_SIZE(lost);
-		do {
-			event.lost.count = count;
-			lien_agent_event(agent, &event);
-			count = lien_probes_lost_noted(agent->probes, pid, count);
-		} while (count);
-	}
-}
-
-void lien_agent_consume(struct lien_agent *agent)
-{
-	/* A record can end a transaction, whose end asks for all records: those after it will
-	 * follow. */
-	if (agent->consuming)
-		return;
-	agent->consuming = true;
-	lien_probes_consume(agent->probes);
-	agent->consuming = false;
-	note_losses(agent);
-}
-
-static void ring_rest(struct lien_agent *agent, bool rest)
-{
-	struct epoll_event event = {.events = rest ? 0 : EPOLLIN, .data.ptr = &agent->ring};
-
-	epoll_ctl(agent->epoll, EPOLL_CTL_MOD, agent->ring.fd, &event);
-	agent->t_ring = rest ? lien_now_ns() + RING_REST_MS * 1000000ull : 0;
-}
-
-static void ring_ready(struct lien_source *source, uint32_t events)
-{
-	struct lien_agent *agent =
-		(void *)((char *)source - __builtin_offsetof(struct lien_agent, ring));
-
-	(void)events;
-	lien_agent_consume(agent);
-	ring_rest(agent, true);
-}
-
 static void signal_ready(struct lien_source *source, uint32_t events)
 {
 	struct lien_agent *agent =
@@ -197,7 +76,8 @@ static void signal_ready(struct lien_source *source, uint32_t events)
 	struct signalfd_siginfo info;
 
 	(void)events;
-	if (read(source->fd, &info, sizeof(info)) == sizeof(info))
+	/* SIGCONT is there to be seen (was_stopped()). */
+	if (read(source->fd, &info, sizeof(info)) == sizeof(info) && info.ssi_signo != SIGCONT)
 		agent->stopping = true;
 }
 
@@ -213,6 +93,7 @@ static int watch_signals(struct lien_agent *agent)
 	sigemptyset(&set);
 	sigaddset(&set, SIGTERM);
 	sigaddset(&set, SIGINT);
+	sigaddset(&set, SIGCONT);
 	sigprocmask(SIG_BLOCK, &set, NULL);
 	for (i = 0; i < sizeof(ignored) / sizeof(ignored[0]); i++)
 		signal(ignored[i], SIG_IGN);
@@ -220,6 +101,7 @@ static int watch_signals(struct lien_agent *agent)
 		signal(i, SIG_IGN);
 	agent->signals.fd = signalfd(-1, &set, SFD_CLOEXEC);
 	agent->signals.ready = signal_ready;
+	agent->signals.name = "signals";
 	return agent->signals.fd < 0 ? -errno : lien_agent_watch(agent, &agent->signals, EPOLLIN);
 }
 
@@ -231,80 +113,6 @@ static void raise_file_limit(void)
 	if (!getrlimit(RLIMIT_NOFILE, &limit)) {
 		limit.rlim_cur = limit.rlim_max;
 		setrlimit(RLIMIT_NOFILE, &limit);
-	}
-}
-
-static void tick(struct lien_agent *agent)
-{
-	note_losses(agent);
-	lien_watch_tick(agent);
-	lien_orders_tick(agent);
-	lien_walks_tick(agent);
-	lien_attach_tick(agent);
-	lien_detach_tick(agent);
-	lien_contexts_tick(agent);
-	lien_gate_tick(agent);
-	lien_prepare_tick(agent);
-	lien_sites_tick(agent);
-	lien_probing_tick(agent);
-	lien_ras_tick(agent);
-	lien_server_tick(agent);
-}
-
-static int tick_ms(const struct lien_agent *agent)
-{
-	enum lien_phase phase = LIEN_PHASE_COUNT;
-
-	if (agent->transaction && !agent->transaction_ended)
-		phase = lien_transaction_phase(agent->transaction);
-	if (phase == LIEN_PHASE_GATE || phase == LIEN_PHASE_DRAIN)
-		return TICK_REST_MS;
-	return agent->waking || agent->transaction || agent->walks ||
-			       !LIST_EMPTY(&agent->compares) || !LIST_EMPTY(&agent->attaches) ||
-			       !LIST_EMPTY(&agent->detaches) || lien_probes_gates(agent->probes)
-		       ? TICK_FAST_MS
-		       : TICK_MS;
-}
-
-/* Until the next tick, the ring or a file that waits to be probed. */
-static int sleep_ms(const struct lien_agent *agent, int wait, int probing)
-{
-	if (agent->t_ring && RING_REST_MS < wait)
-		wait = RING_REST_MS;
-	return probing >= 0 && probing < wait ? probing : wait;
-}
-
-static void loop(struct lien_agent *agent)
-{
-	uint64_t last_tick = 0, now;
-	struct epoll_event event;
-	struct lien_source *source;
-	int n, wait, probing = 0;
-
-	while (!agent->stopping || agent->transaction) {
-		wait = tick_ms(agent);
-		/* One at a time: what is done about an event may free the source of another. */
-		n = epoll_wait(agent->epoll, &event, 1, sleep_ms(agent, wait, probing));
-		if (n > 0) {
-			source = event.data.ptr;
-			source->ready(source, event.events);
-		}
-		now = lien_now_ns();
-		if (agent->t_ring && now >= agent->t_ring)
-			ring_rest(agent, false);
-		if (now - last_tick >= wait * 1000000ull) {
-			tick(agent);
-			last_tick = now;
-		}
-		probing = lien_probing_turn(agent);
-		if (agent->transaction_ended) {
-			lien_orders_end(agent);
-			agent->resume = true;
-		}
-		if (agent->resume) {
-			agent->resume = false;
-			lien_server_resume(agent);
-		}
 	}
 }
 
@@ -320,7 +128,7 @@ static int start(struct lien_agent *agent, const struct lien_agent_config *confi
 		.no_multi = config->no_multi,
 		.ring_bytes = config->ring_mib << 20,
 		.threads = config->threads,
-		.on_event = on_event,
+		.on_event = lien_ring_record,
 		.on_skipped = on_skipped,
 		.context = agent,
 	};
@@ -365,9 +173,7 @@ static int start(struct lien_agent *agent, const struct lien_agent_config *confi
 	if (err)
 		return err;
 	lien_probes_forget_control_files(agent->probes);
-	agent->ring.fd = lien_probes_fd(agent->probes);
-	agent->ring.ready = ring_ready;
-	err = lien_agent_watch(agent, &agent->ring, EPOLLIN);
+	err = lien_ring_start(agent);
 	/* Of this build, whatever is installed later. */
 	agent->control = config->control ? open(config->control, O_RDONLY | O_CLOEXEC) : -1;
 	if (!err && config->control)
@@ -419,15 +225,17 @@ int lien_agent_run(const struct lien_agent_config *config)
 	if (!err) {
 		give_up_rights(agent);
 		lien_timeout_set(LOOP_WAIT_MS);
+		lien_graph_be_patient(agent->graph);
 		lien_log(6, "ready: pid %d, socket %s, probes by %s", getpid(), config->socket,
 			lien_probes_method(agent->probes));
-		loop(agent);
+		lien_loop_run(agent);
 		/* Their calls must not be taken for the application's by the next agent. */
-		lien_orders_wait_for_walks(agent);
+		lien_orders_finish(agent);
 		lien_agent_consume(agent);
 		lien_log(6, "stopped");
 	}
 	lien_server_stop(agent);
+	lien_answers_stop(agent);
 	lien_resume_stop(agent, !err);
 	lien_sites_stop(agent);
 	lien_node_stop(agent);

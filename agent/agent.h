@@ -16,6 +16,7 @@
 #include "agent/host.h"
 #include "agent/journal.h"
 #include "agent/link.h"
+#include "agent/loop.h"
 #include "agent/plan.h"
 #include "agent/transaction.h"
 #include "agent/wish.h"
@@ -25,6 +26,8 @@
 struct lien_source {
 	int fd;
 	void (*ready)(struct lien_source *source, uint32_t events);
+	const char *name;
+	bool reacts; /* the graph is to have all that was reported before, first */
 };
 
 /* The agent's part of a process (struct lien_process.agent). */
@@ -36,30 +39,28 @@ struct lien_tracked {
 	struct lien_source orders;	 /* the link's socket */
 	struct lien_source life;	 /* its pidfd */
 	bool started;			 /* its control thread has run, as far as was seen */
-	bool hello;			 /* that question is under way */
 	uint64_t t_first;		 /* first time it was looked for */
 	uint64_t t_woken;		 /* last time a signal was ordered for it */
 	struct lien_walk *walk;		 /* it is being read from the driver */
-	bool walking;			 /* an order of that is under way */
 	uint64_t t_lost;		 /* last time that events of it were lost */
 	uint64_t t_reread, reread_delay; /* not to be read by itself before; and then */
 	struct lien_ordinals *ordinals;	 /* NULL: not known */
 	bool unread;			 /* its mappings could not be read in time */
-	bool ending;			 /* the order to end is under way */
-	bool preparing;			 /* an order for its host arena is under way */
-	uint64_t preparing_bytes;	 /* then: what is missing, of which it adds a part */
-	bool arena_released;		 /* on request: not prepared before its next offload */
-	uint64_t prepare_bytes;		 /* what it could offload, when that was last looked at */
-	uint64_t prepared_at;		 /* events of all processes, and 1, when it had enough */
-	uint64_t t_prepare;		 /* not before */
-	unsigned multicast;		 /* devices of it that support that */
-	bool strange;			 /* it maps what is no memory of cuMemCreate's */
-	bool gate_all;			 /* more than NCCL's memory is moved, or away */
-	uint32_t gate_mapped;		 /* libraries mapped, when the gate was attached to them */
-	uint32_t gate_unheld;		 /* threads that the log has named as not held */
-	enum lien_on_use on_use;	 /* of the last offload */
-	uint64_t t_use;	 /* not to be looked at before: whether it needs what is away */
-	uint64_t t_told; /* those that were held up to then have been named in the log */
+	/* While an order for its host arena is under way: what is missing, of which it adds a part.
+	 */
+	uint64_t preparing_bytes;
+	bool arena_released;	 /* on request: not prepared before its next offload */
+	uint64_t prepare_bytes;	 /* what it could offload, when that was last looked at */
+	uint64_t prepared_at;	 /* events of all processes, and 1, when it had enough */
+	uint64_t t_prepare;	 /* not before */
+	unsigned multicast;	 /* devices of it that support that */
+	bool strange;		 /* it maps what is no memory of cuMemCreate's */
+	bool gate_all;		 /* more than NCCL's memory is moved, or away */
+	uint32_t gate_mapped;	 /* libraries mapped, when the gate was attached to them */
+	uint32_t gate_unheld;	 /* threads that the log has named as not held */
+	enum lien_on_use on_use; /* of the last offload */
+	uint64_t t_use;		 /* not to be looked at before: whether it needs what is away */
+	uint64_t t_told;	 /* those that were held up to then have been named in the log */
 };
 
 struct lien_walk;
@@ -83,8 +84,13 @@ enum lien_on_stop {
 struct lien_agent {
 	int epoll;
 	bool stopping;
-	bool consuming;	 /* the ring: not to be entered again */
-	uint64_t t_ring; /* until then it is not waited for; 0: it is */
+	bool finishing;	       /* the loop has ended: no more short orders */
+	bool consuming;	       /* the ring: not to be entered again */
+	uint64_t t_ring;       /* until then it is not waited for; 0: it is */
+	uint64_t ring_until;   /* the graph is to have all up to this position; 0: any will do */
+	unsigned records_left; /* to be taken from the ring in this turn */
+	uint64_t t_records;    /* when that began */
+	struct lien_turns turns;
 	uint64_t t_start;
 	uint64_t token_base;
 	struct lien_graph *graph;
@@ -107,6 +113,7 @@ struct lien_agent {
 	uint32_t *at_rest; /* and those that are brought to rest */
 	unsigned at_rest_count;
 	bool transaction_ended; /* to be freed by the loop */
+	bool transaction_own;	/* the agent has started it by itself: others wait for it */
 	uint64_t t_transaction;
 	struct lien_viewer transaction_of; /* who asked for it */
 	uint64_t lost_seen;
@@ -114,11 +121,11 @@ struct lien_agent {
 	uint32_t swept;	 /* the last process of which it was asked whether it still lives */
 	unsigned waking; /* processes whose control thread is to start */
 	unsigned walks;	 /* processes that are being read from the driver */
-	bool walks_held; /* a transaction is about to begin: no more orders of walks */
-	bool resume;	 /* clients that waited may go on */
 	bool no_prepare, no_attach;
 	uint64_t host_limit; /* of all processes' host arenas together; 0: none */
 	struct lien_host_files host;
+	bool is_copy; /* answers.h: not to act, nor to read what is reported */
+	LIST_HEAD(, lien_answer) answers;
 	LIST_HEAD(, lien_compare) compares;
 	LIST_HEAD(, lien_attach) attaches;
 	LIST_HEAD(, lien_detach) detaches;
@@ -211,6 +218,9 @@ bool lien_watch_is_ending(uint32_t pid, uint64_t start);
 void lien_watch_look(struct lien_agent *agent, struct lien_process *process);
 /* The agent's part of a process, made if it is not there. NULL: out of memory. */
 struct lien_tracked *lien_watch_track(struct lien_agent *agent, struct lien_process *process);
+/* The control library at the known place takes no orders: all driver calls that it makes are the
+ * application's. */
+void lien_watch_passes_on(struct lien_agent *agent, struct lien_process *process);
 void lien_watch_process_end(void *agent, struct lien_process *process);
 /* May this viewer order the process about? All its user ids, now, are the viewer's. */
 bool lien_watch_owned(const struct lien_process *process, const struct lien_viewer *viewer);
@@ -245,21 +255,27 @@ int lien_orders_release(struct lien_agent *agent, const struct lien_selection *s
 	bool *nothing, char *error, size_t error_size);
 /* What a transaction acts through. */
 struct lien_transaction_ops lien_orders_ops(struct lien_agent *agent);
-/* No other transaction is under way; nor are readings, afterwards. 0, or -EBUSY and why. */
+/* No other transaction is under way. 0, or -EBUSY and why. */
 int lien_orders_ready(struct lien_agent *agent, char *error, size_t size);
+/* Whose order a process has under way, or waits for its turn. */
+enum lien_asker lien_orders_asked(const struct lien_tracked *tracked);
+enum lien_asker lien_orders_waiting(const struct lien_tracked *tracked);
+/* What such an order does: "reading its memory". */
+const char *lien_orders_words(enum lien_asker asker);
 /* Forgets the transaction, which has ended. */
 void lien_orders_end(struct lien_agent *agent);
 void lien_orders_unlink(struct lien_tracked *tracked);
 int lien_orders_link(struct lien_agent *agent, struct lien_process *process,
 	const struct lien_control_state *state);
 void lien_orders_tick(struct lien_agent *agent);
-/* The orders of walks are short: a transaction, or the end, waits for those under way, and no
- * others follow. */
-void lien_orders_wait_for_walks(struct lien_agent *agent);
+/* At the agent's end: waits, not long, for the short orders that are under way. */
+void lien_orders_finish(struct lien_agent *agent);
 
 /* server.c */
 int lien_server_start(struct lien_agent *agent, const char *path);
 void lien_server_stop(struct lien_agent *agent);
+/* In a copy of the agent: closes the sockets, which are the agent's. */
+void lien_server_close_inherited(struct lien_agent *agent);
 bool lien_server_recording(const struct lien_agent *agent);
 /* uid: of its process; NULL: not known, so root's alone. */
 void lien_server_event(
@@ -268,9 +284,15 @@ void lien_server_progress(
 	struct lien_agent *agent, enum lien_phase phase, unsigned done, unsigned of);
 /* The transaction has ended: its client gets the answer. */
 void lien_server_transaction_done(struct lien_agent *agent);
+/* There is none any more: requests that wait for the end of one have their turn. */
+void lien_server_resume(struct lien_agent *agent);
+/* Does a request that has waited for the end of a transaction wait for its turn? */
+bool lien_server_has_postponed(const struct lien_agent *agent);
 /* Lets go of clients that do not read what they asked for. */
 void lien_server_tick(struct lien_agent *agent);
-/* Requests that waited for it are taken up. */
-void lien_server_resume(struct lien_agent *agent);
+/* Does a client wait for an answer to its next request? */
+bool lien_server_has_requests(const struct lien_agent *agent);
+/* Handles one request: users in turn, and the clients of a user in turn. */
+void lien_server_request(struct lien_agent *agent);
 
 #endif

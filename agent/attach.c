@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "agent/adopt.h"
+#include "agent/detach.h"
 #include "agent/walks.h"
 #include "agent/worker.h"
 #include "agent/pids.h"
@@ -105,14 +106,14 @@ static void answer(struct lien_attach *attach)
 	struct lien_client *client = attach->client;
 
 	if (client) {
-		client->waiting = false;
 		client->attach = NULL;
-		attach->agent->resume = true;
+		if (attach->then)
+			lien_request_attached(client, attach->then);
+		else
+			lien_reply_result(client, view(attach));
 	}
-	if (client && attach->then)
-		lien_request_attached(client, attach->then);
-	else if (client)
-		lien_reply_result(client, view(attach));
+	if (client && !attach->then)
+		lien_client_go_on(client);
 	attach_free(attach);
 }
 
@@ -380,7 +381,7 @@ static void start_part(struct lien_attach *attach, unsigned i)
 	int err;
 
 	snprintf(part->command, sizeof(part->command), "%s", process->command);
-	if (process->agent && ((struct lien_tracked *)process->agent)->ending) {
+	if (process->agent && lien_detach_under_way(process->agent)) {
 		end_part(attach, part, "it is being detached: try again");
 		return;
 	}

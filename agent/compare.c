@@ -113,13 +113,12 @@ static void answer_if_done(struct lien_compare *compare)
 		if (compare->part[i].state != PART_DONE)
 			return;
 	if (client) {
-		client->waiting = false;
 		client->compare = NULL;
 		lien_reply_result(client,
 			json_pack("{s:O, s:i, s:i, s:i}", "processes", compare->processes,
 				"differences", compare->differences, "compared", compare->compared,
 				"not_compared", compare->count - compare->compared));
-		compare->agent->resume = true;
+		lien_client_go_on(client);
 	}
 	compare_free(compare);
 }

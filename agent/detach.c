@@ -46,12 +46,11 @@ static void answer_if_done(struct lien_detach *detach)
 		if (detach->part[i].state != PART_DONE)
 			return;
 	if (client) {
-		client->waiting = false;
 		client->detach = NULL;
-		detach->agent->resume = true;
 		lien_reply_result(client,
 			json_pack("{s:O, s:i, s:i}", "processes", detach->processes, "detached",
 				detach->detached, "refused", detach->count - detach->detached));
+		lien_client_go_on(client);
 	}
 	detach_free(detach);
 }
@@ -122,7 +121,7 @@ static void let_go(struct lien_agent *agent, struct lien_process *process)
 	lien_agent_consume(agent); /* its last calls are known as its own */
 	lien_orders_unlink(tracked);
 	lien_probes_ungate(agent->probes, process->pid);
-	lien_probes_remove_control(agent->probes, process->pid);
+	lien_watch_passes_on(agent, process);
 	tracked->t_woken = 0;
 	process->presence = LIEN_CONTROL_NONE;
 	process->detached = true;
@@ -163,11 +162,9 @@ static void ended(struct lien_agent *agent, struct lien_process *process,
 static void refused(struct lien_agent *agent, struct lien_process *process,
 	const struct lien_wire_header *reply)
 {
-	struct lien_tracked *tracked = process->agent;
 	char text[sizeof(reply->text) + 1];
 
 	snprintf(text, sizeof(text), "%.*s", (int)sizeof(reply->text), reply->text);
-	tracked->ending = false;
 	process->detached = false;
 	process->presence = LIEN_CONTROL_READY;
 	conclude(agent, process->pid, process->start, PART_ORDERED,
@@ -190,6 +187,12 @@ void lien_detach_reply(struct lien_agent *agent, uint32_t pid, const struct lien
 		ended(agent, process, &header);
 }
 
+bool lien_detach_under_way(const struct lien_tracked *tracked)
+{
+	return lien_orders_asked(tracked) == LIEN_ASK_END ||
+	       lien_orders_waiting(tracked) == LIEN_ASK_END;
+}
+
 /* NULL: the order is under way. */
 static const char *order(struct lien_agent *agent, struct lien_process *process)
 {
@@ -197,7 +200,7 @@ static const char *order(struct lien_agent *agent, struct lien_process *process)
 		.length = sizeof(end), .type = LIEN_WIRE_END, .seq = 1};
 	struct lien_tracked *tracked = process->agent;
 
-	if (tracked && tracked->ending)
+	if (tracked && lien_detach_under_way(tracked))
 		return "it is being detached already";
 	if (process->presence == LIEN_CONTROL_NONE)
 		return process->detached ? "it is detached already" : "it has no control library";
@@ -205,14 +208,11 @@ static const char *order(struct lien_agent *agent, struct lien_process *process)
 		return lien_walk_impossible(process);
 	if (!tracked || !tracked->link)
 		return "its control library does not answer: see `lien ps`";
-	if (tracked->walking || tracked->preparing || tracked->hello)
-		return "its control library is busy: try again";
 	if (process->held_items)
 		return "memory of it is offloaded: `lien restore` first";
 	lien_walk_end(agent, process, "it is being detached");
-	if (lien_link_send(tracked->link, &end, NULL, NULL, 0))
+	if (lien_link_send(tracked->link, LIEN_ASK_END, &end, NULL, NULL, 0))
 		return "its control library is busy: try again";
-	tracked->ending = true;
 	process->presence = LIEN_CONTROL_NONE; /* for whoever has orders meanwhile */
 	process->detached = true;
 	return NULL;
@@ -279,7 +279,6 @@ void lien_detach_start(struct lien_client *client, const uint32_t *pids, unsigne
 		lien_reply_busy(client, "a transaction is under way: see `lien status`");
 		return;
 	}
-	lien_orders_wait_for_walks(agent);
 	detach = detach_new(client, pids, count);
 	if (!detach) {
 		lien_reply_error(client, "out of memory");
@@ -312,6 +311,26 @@ static void look_closer(struct lien_detach *detach, struct part *part, struct li
 	}
 }
 
+/* An order that it has not got yet, it will not get. */
+static void give_up(struct lien_detach *detach, struct part *part, struct lien_process *process)
+{
+	struct lien_tracked *tracked = process->agent;
+	char busy[200];
+
+	if (lien_orders_waiting(tracked) != LIEN_ASK_END) {
+		end_part(detach, part,
+			"its control library does not answer; it may still leave: see `lien ps`",
+			NULL);
+		return;
+	}
+	lien_link_cancel(tracked->link, LIEN_ASK_END);
+	process->detached = false;
+	process->presence = LIEN_CONTROL_READY;
+	snprintf(busy, sizeof(busy), "its control library is still busy (%s): try again",
+		lien_orders_words(lien_orders_asked(tracked)));
+	end_part(detach, part, busy, NULL);
+}
+
 static void look_at(struct lien_detach *detach, struct part *part)
 {
 	struct lien_process *process =
@@ -320,12 +339,10 @@ static void look_at(struct lien_detach *detach, struct part *part)
 
 	if (!process)
 		end_part(detach, part, "it has ended", NULL);
-	else if (part->state == PART_ORDERED && (!tracked || !tracked->ending))
+	else if (part->state == PART_ORDERED && (!tracked || !lien_detach_under_way(tracked)))
 		look_closer(detach, part, process);
 	else if (part->state == PART_ORDERED && lien_now_ns() >= part->until)
-		end_part(detach, part,
-			"its control library does not answer; it may still leave: see `lien ps`",
-			NULL);
+		give_up(detach, part, process);
 }
 
 void lien_detach_tick(struct lien_agent *agent)

@@ -57,6 +57,7 @@ static void forget_library(struct lien_agent *agent, const struct eject *eject)
 	event.library.length = eject->library.text_end - eject->library.text;
 	strcpy(event.library.name, "liblien-control.so");
 	lien_agent_event(agent, &event);
+	lien_probes_remove_control(agent->probes, eject->pid);
 	if (tracked)
 		memset(&tracked->place, 0, sizeof(tracked->place));
 }

@@ -141,7 +141,8 @@ static bool ends(const char *string, size_t room)
 bool lien_event_valid(const struct lien_event *ev)
 {
 	const uint16_t known = LIEN_EVENT_ENTRY | LIEN_EVENT_CONTROL | LIEN_EVENT_PARTIAL |
-			       LIEN_EVENT_IMPORTED | LIEN_EVENT_INFERRED | LIEN_EVENT_FOUND;
+			       LIEN_EVENT_IMPORTED | LIEN_EVENT_INFERRED | LIEN_EVENT_FOUND |
+			       LIEN_EVENT_TRANSLATED;
 	const struct shape *shape;
 
 	if (ev->size < LIEN_EVENT_HEADER || ev->size > sizeof(*ev) || ev->size % 8)

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "agent/findings.h"
@@ -62,12 +63,7 @@ static double mib(uint64_t bytes)
 /* The one mapping that stands for an allocation in a process. */
 static bool first_in_process(const struct lien_mapping *mapping)
 {
-	const struct lien_mapping *other;
-
-	LIST_FOREACH (other, &mapping->allocation->mappings, of_allocation)
-		if (other->process == mapping->process)
-			break;
-	return other == mapping;
+	return mapping == LIST_FIRST(&mapping->holding->mappings);
 }
 
 /* Told of each process that keeps it. */
@@ -78,7 +74,7 @@ static void held_for_the_dead(json_t *list, struct lien_process *process)
 
 	sum_begin(&sum);
 	RB_FOREACH (mapping, lien_mapping_tree, &process->mappings) {
-		const struct lien_allocation *allocation = mapping->allocation;
+		const struct lien_allocation *allocation = mapping->holding->allocation;
 
 		if (!allocation->owner && allocation->owner_pid &&
 			lien_allocation_on_device(allocation) && first_in_process(mapping))
@@ -95,20 +91,13 @@ static void held_for_the_dead(json_t *list, struct lien_process *process)
 
 static void imports_unmapped(json_t *list, struct lien_process *process)
 {
-	const struct lien_mapping *mapping;
 	struct lien_handle *handle;
 	struct sum sum;
 
 	sum_begin(&sum);
-	SPLAY_FOREACH (handle, lien_handle_tree, &process->handles) {
-		if (!handle->imported || !handle->references)
-			continue;
-		LIST_FOREACH (mapping, &handle->allocation->mappings, of_allocation)
-			if (mapping->process == process)
-				break;
-		if (!mapping)
-			sum_add(&sum, handle->allocation->bytes, handle->value);
-	}
+	SPLAY_FOREACH (handle, lien_handle_tree, &process->handles)
+		if (handle->imported && handle->references && !handle->holding->mapped)
+			sum_add(&sum, handle->holding->allocation->bytes, handle->value);
 	sum_end(&sum, list, "import not mapped", "warning", process,
 		json_sprintf("process %u (%s) has imported %" PRIu64
 			     " allocation%s (%.1f MiB) that it does not map",
@@ -118,15 +107,15 @@ static void imports_unmapped(json_t *list, struct lien_process *process)
 }
 
 static void registered_but_freed(json_t *list, struct lien_process *process,
-	const struct lien_registration_list *registrations, const struct lien_comm *comm)
+	struct lien_registration_tree *registrations, const struct lien_comm *comm)
 {
-	const struct lien_registration *registration;
+	struct lien_registration *registration;
 	struct sum sum;
 
 	if (!lien_process_whole(process))
 		return; /* the memory may be there and not be known */
 	sum_begin(&sum);
-	LIST_FOREACH (registration, registrations, next)
+	RB_FOREACH (registration, lien_registration_tree, registrations)
 		/* Any buffer of the host may be registered with a card. */
 		if ((comm || registration->of_gpu) &&
 			!lien_registration_lies(process, registration))
@@ -141,38 +130,56 @@ static void registered_but_freed(json_t *list, struct lien_process *process,
 		     : "ibv_dereg_mr before the buffer is freed: the card keeps its pages");
 }
 
-/* The first of those with the same range. */
-static bool first_of_range(const struct lien_registration_list *registrations,
-	const struct lien_registration *registration, uint64_t *times)
+static int by_range(const void *a, const void *b)
 {
-	const struct lien_registration *other, *first = NULL;
+	const struct lien_registration *const *x = a, *const *y = b;
 
-	*times = 0;
-	LIST_FOREACH (other, registrations, next)
-		if (other->va == registration->va && other->bytes == registration->bytes &&
-			other->window == registration->window) {
-			if (!first)
-				first = other;
-			++*times;
-		}
-	return first == registration;
+	if ((*x)->va != (*y)->va)
+		return (*x)->va < (*y)->va ? -1 : 1;
+	if ((*x)->bytes != (*y)->bytes)
+		return (*x)->bytes < (*y)->bytes ? -1 : 1;
+	return (*x)->window - (*y)->window;
+}
+
+/* Sorted by range; the caller frees. NULL: there are none, or out of memory. */
+static struct lien_registration **sorted_registrations(
+	struct lien_registration_tree *registrations, unsigned *count)
+{
+	struct lien_registration *registration, **sorted;
+	unsigned n = 0;
+
+	*count = 0;
+	RB_FOREACH (registration, lien_registration_tree, registrations)
+		n++;
+	sorted = n ? calloc(n, sizeof(*sorted)) : NULL;
+	if (!sorted)
+		return NULL;
+	RB_FOREACH (registration, lien_registration_tree, registrations)
+		sorted[(*count)++] = registration;
+	qsort(sorted, n, sizeof(*sorted), by_range);
+	return sorted;
 }
 
 static void registered_again(json_t *list, struct lien_process *process,
-	const struct lien_registration_list *registrations, const struct lien_comm *comm)
+	struct lien_registration_tree *registrations, const struct lien_comm *comm)
 {
-	const struct lien_registration *registration;
-	uint64_t times, most = 0;
+	unsigned count, first, end;
+	struct lien_registration **sorted = sorted_registrations(registrations, &count);
+	uint64_t most = 0;
 	struct sum sum;
 
 	sum_begin(&sum);
-	LIST_FOREACH (registration, registrations, next) {
-		if (!first_of_range(registrations, registration, &times) || times < 2)
+	for (first = 0; first < count; first = end) {
+		for (end = first + 1; end < count; end++)
+			if (by_range(&sorted[first], &sorted[end]))
+				break;
+		if (end - first < 2)
 			continue;
-		sum_add(&sum, registration->bytes, registration->va);
-		if (times > most)
-			most = times;
+		sum_add(&sum, sorted[first]->bytes, sorted[first]->va);
+		if (end - first > most)
+			most = end - first;
 	}
+	free(sorted);
 	sum_end(&sum, list, "registered again", most > 2 ? "leak" : "warning", process,
 		json_sprintf("process %u (%s) has registered %" PRIu64
 			     " buffer%s more than once with %s (up to %" PRIu64 " times)",
@@ -184,21 +191,60 @@ static void registered_again(json_t *list, struct lien_process *process,
 			   "registered");
 }
 
-static uint64_t comm_bytes(const struct lien_process *process, const struct lien_comm *comm)
+/* What the communicators of a process hold on its devices. */
+struct comm_bytes {
+	uint32_t number;
+	uint64_t bytes;
+};
+
+struct comms_bytes {
+	struct comm_bytes *comm; /* by number */
+	unsigned count;
+};
+
+static int by_number(const void *a, const void *b)
+{
+	const struct comm_bytes *x = a, *y = b;
+
+	return (x->number > y->number) - (x->number < y->number);
+}
+
+static struct comm_bytes *bytes_of(const struct comms_bytes *comms, uint32_t number)
+{
+	const struct comm_bytes key = {.number = number};
+
+	return comms->count ? bsearch(&key, comms->comm, comms->count, sizeof(key), by_number)
+			    : NULL;
+}
+
+static struct comms_bytes sum_comms(struct lien_process *process)
 {
 	const struct lien_allocation *allocation;
-	uint64_t bytes = 0;
+	struct comms_bytes comms = {NULL, 0};
+	struct comm_bytes *found;
+	struct lien_comm *comm;
+	unsigned n = 0;
 
-	LIST_FOREACH (allocation, &process->owned, of_owner)
-		if (allocation->comm == comm->number && lien_allocation_on_device(allocation) &&
+	RB_FOREACH (comm, lien_comm_tree, &process->comms)
+		n++;
+	comms.comm = n ? calloc(n, sizeof(*comms.comm)) : NULL;
+	if (!comms.comm)
+		return comms;
+	RB_FOREACH (comm, lien_comm_number_tree, &process->comm_numbers)
+		comms.comm[comms.count++].number = comm->number;
+	LIST_FOREACH (allocation, &process->owned, of_owner) {
+		found = allocation->comm ? bytes_of(&comms, allocation->comm) : NULL;
+		if (found && lien_allocation_on_device(allocation) &&
 			!lien_allocation_offloaded(allocation))
-			bytes += allocation->bytes;
-	return bytes;
+			found->bytes += allocation->bytes;
+	}
+	return comms;
 }
 
 static void idle(json_t *list, const struct lien_findings_input *input,
-	struct lien_process *process, struct lien_comm *comm)
+	struct lien_process *process, struct lien_comm *comm, const struct comms_bytes *comms)
 {
+	const struct comm_bytes *held = bytes_of(comms, comm->number);
 	struct lien_probe_traffic traffic = {0};
 	uint64_t last = comm->t_init, bytes;
 	json_t *evidence;
@@ -210,7 +256,7 @@ static void idle(json_t *list, const struct lien_findings_input *input,
 		last = traffic.t_last;
 	if (input->now_ns < last || input->now_ns - last < input->idle_ns)
 		return;
-	bytes = comm_bytes(process, comm);
+	bytes = held ? held->bytes : 0;
 	evidence = json_pack("[{s:o, s:o, s:i, s:f}]", "address", lien_view_hex(comm->address),
 		"group", lien_view_group(comm), "rank", comm->rank, "idle_ms",
 		(input->now_ns - last) / 1e6);
@@ -237,7 +283,7 @@ static void without_vmm(json_t *list, struct lien_process *process)
 
 	sum_begin(&sum);
 	RB_FOREACH (mapping, lien_mapping_tree, &process->mappings) {
-		const struct lien_allocation *allocation = mapping->allocation;
+		const struct lien_allocation *allocation = mapping->holding->allocation;
 
 		if (!mapping->imported && allocation->origin == LIEN_ORIGIN_ALLOC &&
 			!strcmp(lien_allocation_library(allocation), "nccl"))
@@ -269,7 +315,9 @@ static void legacy_ipc(json_t *list, struct lien_process *process)
 
 	sum_begin(&sum);
 	RB_FOREACH (mapping, lien_mapping_tree, &process->mappings)
-		if (!mapping->imported && by_ipc(mapping->allocation))
+		if (!mapping->imported &&
+			lien_allocation_by_address(mapping->holding->allocation) &&
+			by_ipc(mapping->holding->allocation))
 			sum_add(&sum, mapping->bytes, mapping->va);
 	sum_end(&sum, list, "legacy IPC", "note", process,
 		json_sprintf("process %u (%s) shares %" PRIu64
@@ -280,65 +328,116 @@ static void legacy_ipc(json_t *list, struct lien_process *process)
 		"expandable_segments:True; NCCL: NCCL_CUMEM_ENABLE=1)");
 }
 
-static bool share_known(struct lien_graph *graph, uint64_t number)
+/* Exports that are open, by process; and those of pools, which no allocation has, by number. */
+struct open_exports {
+	const struct lien_probe_open_file **file;
+	unsigned count;
+	uint64_t *pools;
+	unsigned pools_count;
+};
+
+static int by_process(const void *a, const void *b)
+{
+	const struct lien_probe_open_file *const *x = a, *const *y = b;
+
+	if ((*x)->pid != (*y)->pid)
+		return (*x)->pid < (*y)->pid ? -1 : 1;
+	return (*x > *y) - (*x < *y);
+}
+
+static int by_value(const void *a, const void *b)
+{
+	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+	return (x > y) - (x < y);
+}
+
+static unsigned list_pools(struct lien_graph *graph, uint64_t *shares)
 {
 	struct lien_process *process;
+	struct lien_pool *pool;
+	unsigned n = 0;
+
+	for (process = lien_graph_first(graph); process; process = lien_graph_next(process))
+		RB_FOREACH (pool, lien_pool_tree, &process->pools) {
+			if (shares)
+				shares[n] = pool->share;
+			n++;
+		}
+	return n;
+}
+
+static bool open_exports_list(struct open_exports *open, struct lien_graph *graph,
+	const struct lien_findings_input *input)
+{
+	const struct lien_view_files *files = &input->files;
+	unsigned i;
+
+	*open = (struct open_exports){.file = calloc(files->count + 1, sizeof(*open->file)),
+		.pools = calloc(list_pools(graph, NULL) + 1, sizeof(*open->pools))};
+	if (!open->file || !open->pools)
+		return false;
+	for (i = 0; i < files->count; i++)
+		if (lien_sees(input->viewer, lien_graph_process(graph, files->file[i].pid)))
+			open->file[open->count++] = &files->file[i];
+	qsort(open->file, open->count, sizeof(*open->file), by_process);
+	open->pools_count = list_pools(graph, open->pools);
+	qsort(open->pools, open->pools_count, sizeof(*open->pools), by_value);
+	return true;
+}
+
+static bool share_known(const struct open_exports *open, struct lien_graph *graph, uint64_t number)
+{
 	const struct lien_share *share = lien_share_find(graph, number);
-	const struct lien_pool *pool;
 
 	if (share)
 		return lien_allocation_held(share->allocation);
-	for (process = lien_graph_first(graph); process; process = lien_graph_next(process))
-		LIST_FOREACH (pool, &process->pools, next)
-			if (pool->share == number)
-				return true;
-	return false;
+	return bsearch(&number, open->pools, open->pools_count, sizeof(number), by_value);
 }
 
 /* A descriptor holds memory like a handle; NCCL closes its own once they are handed over. */
-static void open_exports(
-	json_t *list, struct lien_graph *graph, const struct lien_view_files *files, uint32_t pid)
+static void open_in_process(json_t *list, struct lien_graph *graph, const struct open_exports *open,
+	unsigned first, unsigned end)
 {
+	uint32_t pid = open->file[first]->pid;
 	struct lien_process *process = lien_graph_process(graph, pid);
-	uint64_t open = 0, alone = 0;
 	json_t *evidence = json_array();
+	uint64_t alone = 0;
 	unsigned i;
 
-	for (i = 0; i < files->count; i++) {
-		if (files->file[i].pid != pid)
-			continue;
-		if (open++ < EVIDENCE_MAX)
+	for (i = first; i < end; i++) {
+		if (i - first < EVIDENCE_MAX)
 			json_array_append_new(
-				evidence, json_pack("{s:i}", "fd", (int)files->file[i].fd));
-		alone += !share_known(graph, files->file[i].share);
+				evidence, json_pack("{s:i}", "fd", (int)open->file[i]->fd));
+		alone += !share_known(open, graph, open->file[i]->share);
 	}
-	json_array_append_new(
-		list, finding("export not closed", alone ? "leak" : "warning", pid, 0, open,
-			      json_sprintf("process %u (%s) has %" PRIu64
-					   " exported descriptor%s open; the memory of %" PRIu64
-					   " of them is held by nothing else",
-				      pid, process ? process->command : "not a user of CUDA", open,
-				      plural(open), alone),
-			      "close() a shareable handle's descriptor once it has been sent or "
-			      "imported: "
-			      "it keeps the memory alive",
-			      evidence));
+	json_array_append_new(list,
+		finding("export not closed", alone ? "leak" : "warning", pid, 0, end - first,
+			json_sprintf("process %u (%s) has %u exported descriptor%s open; "
+				     "the memory of %" PRIu64 " of them is held by nothing else",
+				pid, process ? process->command : "not a user of CUDA", end - first,
+				plural(end - first), alone),
+			"close() a shareable handle's descriptor once it has been sent or "
+			"imported: "
+			"it keeps the memory alive",
+			evidence));
 }
 
 static void all_open_exports(
 	json_t *list, struct lien_graph *graph, const struct lien_findings_input *input)
 {
-	const struct lien_view_files *files = &input->files;
-	unsigned i, j;
+	struct open_exports open;
+	unsigned first, end;
 
-	for (i = 0; i < files->count; i++) {
-		for (j = 0; j < i; j++)
-			if (files->file[j].pid == files->file[i].pid)
-				break;
-		if (i == j &&
-			lien_sees(input->viewer, lien_graph_process(graph, files->file[i].pid)))
-			open_exports(list, graph, files, files->file[i].pid);
-	}
+	if (open_exports_list(&open, graph, input))
+		for (first = 0; first < open.count; first = end) {
+			for (end = first + 1; end < open.count; end++)
+				if (open.file[end]->pid != open.file[first]->pid)
+					break;
+			open_in_process(list, graph, &open, first, end);
+		}
+	free(open.file);
+	free(open.pools);
 }
 
 static void not_known_whole(json_t *list, const struct lien_process *process)
@@ -365,6 +464,7 @@ static void not_known_whole(json_t *list, const struct lien_process *process)
 static void check_process(
 	json_t *list, const struct lien_findings_input *input, struct lien_process *process)
 {
+	struct comms_bytes comms = sum_comms(process);
 	struct lien_comm *comm;
 
 	not_known_whole(list, process);
@@ -373,8 +473,9 @@ static void check_process(
 	RB_FOREACH (comm, lien_comm_tree, &process->comms) {
 		registered_but_freed(list, process, &comm->registrations, comm);
 		registered_again(list, process, &comm->registrations, comm);
-		idle(list, input, process, comm);
+		idle(list, input, process, comm, &comms);
 	}
+	free(comms.comm);
 	registered_but_freed(list, process, &process->cards, NULL);
 	registered_again(list, process, &process->cards, NULL);
 	without_vmm(list, process);

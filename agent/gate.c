@@ -346,7 +346,8 @@ void lien_gate_tick(struct lien_agent *agent)
 	uint32_t pid;
 	int err;
 
-	if (agent->transaction || !lien_probes_gates(agent->probes))
+	if (agent->transaction || lien_server_has_postponed(agent) ||
+		!lien_probes_gates(agent->probes))
 		return;
 	name_unheld(agent);
 	lien_probes_held(agent->probes, find_use, &first);
@@ -365,6 +366,7 @@ void lien_gate_tick(struct lien_agent *agent)
 	lien_log(5, "process %u needs memory that is away, in %s: restoring", pid, call);
 	selection.pids = &pid;
 	err = lien_orders_restore(agent, &selection, 0, RESTORE_MS, &nothing, error, sizeof(error));
+	agent->transaction_own = !err && !nothing;
 	if (err || nothing)
 		lien_log(4, "no restore for process %u: %s", pid,
 			err ? error : "nothing of it is away");
@@ -419,5 +421,5 @@ bool lien_gate_found(struct lien_agent *agent, struct lien_process *process, boo
 	}
 	open_gate(agent, process->pid);
 	/* An agent before this one has shut it. */
-	return shut && !lien_link_send(tracked->link, &open, NULL, NULL, 0);
+	return shut && !lien_link_send(tracked->link, LIEN_ASK_GATE, &open, NULL, NULL, 0);
 }

@@ -27,7 +27,50 @@ SPLAY_TREE(lien_handle, lien_handle, value, by_value);
 SPLAY_TREE(lien_reservation, lien_reservation, va, by_va);
 TREE(lien_mapping, lien_mapping, va, by_va);
 TREE(lien_comm, lien_comm, address, by_address);
+TREE(lien_comm_number, lien_comm, number, by_number);
 TREE(lien_library, lien_library_map, start, by_start);
+TREE(lien_pool, lien_pool, value, by_value);
+TREE(lien_context, lien_context, value, by_value);
+TREE(lien_context_number, lien_context, number, by_number);
+TREE(lien_init, lien_init, scope, by_scope);
+TREE(lien_init_number, lien_init, number, by_number);
+TREE(lien_capture, lien_capture, stream, by_stream);
+
+static int lien_registration_cmp(
+	const struct lien_registration *a, const struct lien_registration *b)
+{
+	if (a->handle != b->handle)
+		return a->handle < b->handle ? -1 : 1;
+	return a->number < b->number ? -1 : a->number > b->number;
+}
+RB_GENERATE(lien_registration_tree, lien_registration, by_handle, lien_registration_cmp)
+
+static int lien_binding_cmp(const struct lien_binding *a, const struct lien_binding *b)
+{
+	if (a->device != b->device)
+		return a->device < b->device ? -1 : 1;
+	if (a->offset != b->offset)
+		return a->offset < b->offset ? -1 : 1;
+	return a->number < b->number ? -1 : a->number > b->number;
+}
+RB_GENERATE(lien_binding_tree, lien_binding, of_object, lien_binding_cmp)
+
+/* By file, and where in it they begin. */
+static int lien_place_cmp(const struct lien_library_map *a, const struct lien_library_map *b)
+{
+	if (a->inode != b->inode)
+		return a->inode < b->inode ? -1 : 1;
+	if (a->dev_major != b->dev_major)
+		return a->dev_major < b->dev_major ? -1 : 1;
+	if (a->dev_minor != b->dev_minor)
+		return a->dev_minor < b->dev_minor ? -1 : 1;
+	if (a->file != b->file)
+		return a->file < b->file ? -1 : 1;
+	if (a->offset != b->offset)
+		return a->offset < b->offset ? -1 : 1;
+	return a->start < b->start ? -1 : a->start > b->start;
+}
+RB_GENERATE(lien_place_tree, lien_library_map, by_place, lien_place_cmp)
 
 int lien_graph_new(struct lien_graph **out)
 {
@@ -37,14 +80,16 @@ int lien_graph_new(struct lien_graph **out)
 		return -ENOMEM;
 	RB_INIT(&graph->processes);
 	TAILQ_INIT(&graph->allocations);
+	TAILQ_INIT(&graph->freed);
+	TAILQ_INIT(&graph->ending);
 	SPLAY_INIT(&graph->shares);
 	RB_INIT(&graph->names);
 	RB_INIT(&graph->access_sets);
 	RB_INIT(&graph->sites);
-	LIST_INIT(&graph->splits);
 	lien_slab_init(&graph->slabs.allocations, sizeof(struct lien_allocation));
 	lien_slab_init(&graph->slabs.mappings, sizeof(struct lien_mapping));
 	lien_slab_init(&graph->slabs.handles, sizeof(struct lien_handle));
+	lien_slab_init(&graph->slabs.holdings, sizeof(struct lien_holding));
 	lien_slab_init(&graph->slabs.reservations, sizeof(struct lien_reservation));
 	lien_slab_init(&graph->slabs.shares, sizeof(struct lien_share));
 	*out = graph;
@@ -60,17 +105,18 @@ void lien_graph_free(struct lien_graph *graph)
 
 	if (!graph)
 		return;
+	graph->patient = false;
 	while ((process = RB_ROOT(&graph->processes)))
 		lien_process_end(graph, process);
 	for (i = 0; graph->let_go && i < LIEN_LET_GO_MAX; i++)
 		if (graph->let_go[i])
 			allocation_free(graph, graph->let_go[i]);
 	free(graph->let_go);
-	lien_splits_drop(graph, 0);
 	lien_graph_free_sets(graph);
 	lien_slab_clear(&graph->slabs.allocations);
 	lien_slab_clear(&graph->slabs.mappings);
 	lien_slab_clear(&graph->slabs.handles);
+	lien_slab_clear(&graph->slabs.holdings);
 	lien_slab_clear(&graph->slabs.reservations);
 	lien_slab_clear(&graph->slabs.shares);
 	free(graph);
@@ -119,14 +165,22 @@ struct lien_process *lien_graph_process_after(struct lien_graph *graph, uint32_t
 	return RB_NFIND(lien_process_tree, &graph->processes, &key);
 }
 
+/* Those that were let go stay where they are: they may come back. */
+static struct lien_allocation *first_shown(struct lien_allocation *allocation)
+{
+	while (allocation && allocation->let_go)
+		allocation = TAILQ_NEXT(allocation, of_graph);
+	return allocation;
+}
+
 struct lien_allocation *lien_graph_first_allocation(struct lien_graph *graph)
 {
-	return TAILQ_FIRST(&graph->allocations);
+	return first_shown(TAILQ_FIRST(&graph->allocations));
 }
 
 struct lien_allocation *lien_graph_next_allocation(struct lien_allocation *allocation)
 {
-	return TAILQ_NEXT(allocation, of_graph);
+	return first_shown(TAILQ_NEXT(allocation, of_graph));
 }
 
 bool lien_range_sane(uint64_t va, uint64_t bytes)
@@ -169,23 +223,30 @@ struct lien_library_map *lien_process_library(struct lien_process *process, uint
 	return NULL;
 }
 
-bool lien_registration_lies(
-	struct lien_process *process, const struct lien_registration *registration)
+struct lien_holding *lien_allocation_holding(
+	const struct lien_allocation *allocation, const struct lien_process *process)
 {
-	return lien_process_mapping(process, registration->va) ||
-	       lien_process_mapping(process, registration->va + registration->bytes - 1);
+	struct lien_holding *holding;
+
+	LIST_FOREACH (holding, &allocation->holdings, of_allocation)
+		if (holding->process == process)
+			break;
+	return holding;
 }
 
-bool lien_registration_touches(
-	const struct lien_registration *registration, const struct lien_mapping *mapping)
+const struct lien_access_set *lien_mapping_access(const struct lien_mapping *mapping)
 {
-	return registration->va < mapping->va + mapping->bytes &&
-	       mapping->va < registration->va + registration->bytes;
+	return mapping->opened ? NULL : mapping->access;
+}
+
+unsigned lien_mapping_opens(const struct lien_mapping *mapping)
+{
+	return mapping->opened ? mapping->opens : 0;
 }
 
 bool lien_allocation_held(const struct lien_allocation *allocation)
 {
-	if (!LIST_EMPTY(&allocation->handles) || !LIST_EMPTY(&allocation->mappings))
+	if (!LIST_EMPTY(&allocation->holdings))
 		return true;
 	/* Bound memory is held by the object; the object is not held by what is bound to it. */
 	return allocation->origin != LIEN_ORIGIN_MULTICAST && !LIST_EMPTY(&allocation->bindings);
@@ -193,17 +254,12 @@ bool lien_allocation_held(const struct lien_allocation *allocation)
 
 bool lien_allocation_offloaded(const struct lien_allocation *allocation)
 {
-	const struct lien_mapping *mapping;
-	bool parked = false;
+	const struct lien_holding *holding;
 
-	if (!LIST_EMPTY(&allocation->handles))
-		return false;
-	LIST_FOREACH (mapping, &allocation->mappings, of_allocation) {
-		if (!mapping->parked)
+	LIST_FOREACH (holding, &allocation->holdings, of_allocation)
+		if (holding->live || !TAILQ_EMPTY(&holding->handles))
 			return false;
-		parked = true;
-	}
-	return parked;
+	return !LIST_EMPTY(&allocation->holdings);
 }
 
 bool lien_allocation_on_device(const struct lien_allocation *allocation)
@@ -245,17 +301,7 @@ struct lien_process *lien_process_new(struct lien_graph *graph, uint32_t pid, ui
 		return NULL;
 	process->pid = pid;
 	process->start = start;
-	SPLAY_INIT(&process->handles);
-	RB_INIT(&process->mappings);
-	SPLAY_INIT(&process->reservations);
-	RB_INIT(&process->comms);
-	RB_INIT(&process->libraries);
 	TAILQ_INIT(&process->pending);
-	LIST_INIT(&process->captures);
-	LIST_INIT(&process->pools);
-	LIST_INIT(&process->contexts);
-	LIST_INIT(&process->inits);
-	LIST_INIT(&process->cards);
 	LIST_INIT(&process->owned);
 	RB_INSERT(lien_process_tree, &graph->processes, process);
 	graph->stats.processes++;
@@ -270,10 +316,8 @@ struct lien_allocation *lien_allocation_new(struct lien_graph *graph, enum lien_
 		return NULL;
 	allocation->id = ++graph->next_id;
 	allocation->origin = origin;
-	LIST_INIT(&allocation->handles);
-	LIST_INIT(&allocation->mappings);
+	LIST_INIT(&allocation->holdings);
 	LIST_INIT(&allocation->shares);
-	LIST_INIT(&allocation->bindings);
 	TAILQ_INSERT_TAIL(&graph->allocations, allocation, of_graph);
 	graph->stats.allocations++;
 	graph->stats.unmatched_imports += origin == LIEN_ORIGIN_IMPORT;
@@ -288,12 +332,47 @@ static void share_free(struct lien_graph *graph, struct lien_share *share)
 		lien_slab_put(&graph->slabs.shares, share);
 }
 
+static bool is_awaited(const struct lien_share *share)
+{
+	return !share->control && !(share->number & LIEN_SHARE_BY_KEY) && !share->imports;
+}
+
+static void share_unlink(struct lien_share *share)
+{
+	share->allocation->awaited -= is_awaited(share);
+	LIST_REMOVE(share, of_allocation);
+}
+
 void lien_share_drop(struct lien_graph *graph, struct lien_share *share)
 {
-	LIST_REMOVE(share, of_allocation);
+	share_unlink(share);
 	if (!share->stale)
 		SPLAY_REMOVE(lien_share_tree, &graph->shares, share);
 	share_free(graph, share);
+}
+
+void lien_share_drop_control(struct lien_graph *graph, struct lien_allocation *allocation)
+{
+	struct lien_share *first = LIST_FIRST(&allocation->shares);
+
+	if (first && first->control)
+		lien_share_drop(graph, first);
+}
+
+static void share_link(
+	struct lien_graph *graph, struct lien_allocation *allocation, struct lien_share *share)
+{
+	struct lien_share *first;
+
+	if (share->control)
+		lien_share_drop_control(graph, allocation);
+	first = LIST_FIRST(&allocation->shares);
+	share->allocation = allocation;
+	allocation->awaited += is_awaited(share);
+	if (first && first->control)
+		LIST_INSERT_AFTER(first, share, of_allocation);
+	else
+		LIST_INSERT_HEAD(&allocation->shares, share, of_allocation);
 }
 
 void lien_share_outdate(struct lien_graph *graph, struct lien_share *share)
@@ -302,22 +381,13 @@ void lien_share_outdate(struct lien_graph *graph, struct lien_share *share)
 	share->stale = true;
 }
 
-void lien_shares_drop_control(struct lien_graph *graph, struct lien_allocation *allocation)
-{
-	struct lien_share *share, *next;
-
-	LIST_FOREACH_SAFE (share, &allocation->shares, of_allocation, next)
-		if (share->control)
-			lien_share_drop(graph, share);
-}
-
 static void allocation_settle(struct lien_graph *graph, struct lien_allocation *allocation);
 
 void lien_binding_drop(struct lien_graph *graph, struct lien_binding *binding)
 {
 	struct lien_allocation *memory = binding->memory;
 
-	LIST_REMOVE(binding, of_object);
+	RB_REMOVE(lien_binding_tree, &binding->object->bound, binding);
 	LIST_REMOVE(binding, of_memory);
 	free(binding);
 	allocation_settle(graph, memory);
@@ -328,44 +398,34 @@ static void unbind_all(struct lien_graph *graph, struct lien_allocation *object)
 	struct lien_binding *binding;
 
 	if (object->origin == LIEN_ORIGIN_MULTICAST)
-		while ((binding = LIST_FIRST(&object->bindings)))
+		while ((binding = RB_ROOT(&object->bound)))
 			lien_binding_drop(graph, binding);
-}
-
-static void hide(struct lien_graph *graph, struct lien_allocation *allocation)
-{
-	TAILQ_REMOVE(&graph->allocations, allocation, of_graph);
-	graph->stats.allocations--;
-}
-
-static void show(struct lien_graph *graph, struct lien_allocation *allocation)
-{
-	struct lien_allocation *before = TAILQ_LAST(&graph->allocations, lien_allocation_list);
-
-	while (before && before->id > allocation->id)
-		before = TAILQ_PREV(before, lien_allocation_list, of_graph);
-	if (before)
-		TAILQ_INSERT_AFTER(&graph->allocations, before, allocation, of_graph);
-	else
-		TAILQ_INSERT_HEAD(&graph->allocations, allocation, of_graph);
-	graph->stats.allocations++;
 }
 
 static void allocation_free(struct lien_graph *graph, struct lien_allocation *allocation)
 {
 	struct lien_share *share;
 
+	unsigned i;
+
 	unbind_all(graph, allocation);
 	graph->stats.unmatched_imports -= allocation->origin == LIEN_ORIGIN_IMPORT;
-	while ((share = LIST_FIRST(&allocation->shares)))
-		lien_share_drop(graph, share);
 	if (allocation->owner)
 		LIST_REMOVE(allocation, of_owner);
 	if (allocation->let_go)
 		graph->let_go[allocation->let_go - 1] = NULL;
 	else
-		hide(graph, allocation);
-	lien_slab_put(&graph->slabs.allocations, allocation);
+		graph->stats.allocations--;
+	TAILQ_REMOVE(&graph->allocations, allocation, of_graph);
+	for (i = 0; !graph->patient || i < LIEN_AT_ONCE; i++) {
+		share = LIST_FIRST(&allocation->shares);
+		if (!share) {
+			lien_slab_put(&graph->slabs.allocations, allocation);
+			return;
+		}
+		lien_share_drop(graph, share);
+	}
+	TAILQ_INSERT_TAIL(&graph->freed, allocation, of_graph);
 }
 
 /* Its place is that of the one that was let go longest ago. */
@@ -384,7 +444,7 @@ static void let_go(struct lien_graph *graph, struct lien_allocation *allocation)
 	while (graph->let_go[place] && graph->let_go[place]->importing);
 	if (graph->let_go[place])
 		allocation_free(graph, graph->let_go[place]);
-	hide(graph, allocation);
+	graph->stats.allocations--;
 	graph->let_go[place] = allocation;
 	allocation->let_go = place + 1;
 }
@@ -393,11 +453,12 @@ struct lien_allocation *lien_share_taken(struct lien_graph *graph, struct lien_s
 {
 	struct lien_allocation *allocation = share->allocation;
 
+	allocation->awaited -= is_awaited(share);
 	share->imports++;
 	if (allocation->let_go) {
 		graph->let_go[allocation->let_go - 1] = NULL;
 		allocation->let_go = 0;
-		show(graph, allocation);
+		graph->stats.allocations++;
 	}
 	return allocation;
 }
@@ -406,28 +467,23 @@ struct lien_allocation *lien_share_taken(struct lien_graph *graph, struct lien_s
  * that nobody has imported at all is expected as long as its owner lives. */
 static void allocation_settle(struct lien_graph *graph, struct lien_allocation *allocation)
 {
-	bool handed_out = false, awaited = false;
-	const struct lien_share *share;
+	const struct lien_share *share = LIST_FIRST(&allocation->shares);
 
 	if (allocation->importing || lien_allocation_held(allocation))
 		return;
-	LIST_FOREACH (share, &allocation->shares, of_allocation)
-		if (!share->control) {
-			handed_out = true;
-			if (!(share->number & LIEN_SHARE_BY_KEY))
-				awaited |= !share->imports;
-		}
-	if ((awaited && allocation->owner) || allocation->let_go)
+	if ((allocation->awaited && allocation->owner) || allocation->let_go)
 		return;
 	unbind_all(graph, allocation);
-	if (handed_out)
+	if (share && share->control)
+		share = LIST_NEXT(share, of_allocation);
+	if (share)
 		let_go(graph, allocation);
 	else
 		allocation_free(graph, allocation);
 }
 
 struct lien_share *lien_share_new(struct lien_graph *graph, struct lien_allocation *allocation,
-	uint64_t number, const uint8_t *key)
+	const struct lien_event *event, uint64_t number, const uint8_t *key)
 {
 	struct lien_share *share = key ? calloc(1, sizeof(*share) + LIEN_KEY_BYTES)
 				       : lien_slab_get(&graph->slabs.shares);
@@ -438,38 +494,87 @@ struct lien_share *lien_share_new(struct lien_graph *graph, struct lien_allocati
 	share->has_key = key;
 	if (key)
 		memcpy(share->key, key, LIEN_KEY_BYTES);
-	share->allocation = allocation;
+	share->call = event->type;
+	share->fd = key ? -1 : event->share.fd;
+	share->control = !key && event->flags & LIEN_EVENT_CONTROL;
+	share->imports = !!(event->flags & LIEN_EVENT_IMPORTED);
 	if (SPLAY_INSERT(lien_share_tree, &graph->shares, share)) {
 		share_free(graph, share);
 		return NULL;
 	}
-	LIST_INSERT_HEAD(&allocation->shares, share, of_allocation);
+	share_link(graph, allocation, share);
 	return share;
+}
+
+struct lien_holding *lien_holding_get(
+	struct lien_graph *graph, struct lien_process *process, struct lien_allocation *allocation)
+{
+	struct lien_holding *holding = lien_allocation_holding(allocation, process);
+
+	if (holding)
+		return holding;
+	holding = lien_slab_get(&graph->slabs.holdings);
+	if (!holding)
+		return NULL;
+	holding->process = process;
+	holding->allocation = allocation;
+	LIST_INIT(&holding->mappings);
+	TAILQ_INIT(&holding->handles);
+	LIST_INSERT_HEAD(&allocation->holdings, holding, of_allocation);
+	return holding;
+}
+
+static void holding_settle(struct lien_graph *graph, struct lien_holding *holding)
+{
+	struct lien_allocation *allocation = holding->allocation;
+
+	if (holding->mapped || !TAILQ_EMPTY(&holding->handles))
+		return;
+	LIST_REMOVE(holding, of_allocation);
+	lien_slab_put(&graph->slabs.holdings, holding);
+	allocation_settle(graph, allocation);
 }
 
 struct lien_handle *lien_handle_new(struct lien_graph *graph, struct lien_process *process,
 	struct lien_allocation *allocation, uint64_t value)
 {
-	struct lien_handle *handle = lien_slab_get(&graph->slabs.handles);
+	struct lien_holding *holding = lien_holding_get(graph, process, allocation);
+	struct lien_handle *handle = holding ? lien_slab_get(&graph->slabs.handles) : NULL;
 
-	if (!handle)
+	if (!handle) {
+		if (holding)
+			holding_settle(graph, holding);
 		return NULL;
-	handle->process = process;
-	handle->allocation = allocation;
+	}
+	handle->holding = holding;
 	handle->value = value;
 	SPLAY_INSERT(lien_handle_tree, &process->handles, handle);
-	LIST_INSERT_HEAD(&allocation->handles, handle, of_allocation);
+	TAILQ_INSERT_HEAD(&holding->handles, handle, of_holding);
 	return handle;
+}
+
+void lien_handle_refer(struct lien_handle *handle, uint32_t references)
+{
+	struct lien_handle_list *handles = &handle->holding->handles;
+
+	if (!handle->references != !references) {
+		TAILQ_REMOVE(handles, handle, of_holding);
+		if (references)
+			TAILQ_INSERT_TAIL(handles, handle, of_holding);
+		else
+			TAILQ_INSERT_HEAD(handles, handle, of_holding);
+	}
+	handle->references = references;
 }
 
 void lien_handle_drop(struct lien_graph *graph, struct lien_handle *handle)
 {
-	struct lien_allocation *allocation = handle->allocation;
+	struct lien_holding *holding = handle->holding;
 
-	SPLAY_REMOVE(lien_handle_tree, &handle->process->handles, handle);
-	LIST_REMOVE(handle, of_allocation);
+	SPLAY_REMOVE(lien_handle_tree, &holding->process->handles, handle);
+	TAILQ_REMOVE(&holding->handles, handle, of_holding);
 	lien_slab_put(&graph->slabs.handles, handle);
-	allocation_settle(graph, allocation);
+	holding_settle(graph, holding);
 }
 
 uint64_t lien_range_bytes(uint64_t va, uint64_t bytes)
@@ -479,93 +584,139 @@ uint64_t lien_range_bytes(uint64_t va, uint64_t bytes)
 	return bytes ? bytes : 1;
 }
 
-struct lien_mapping *lien_mapping_new(struct lien_graph *graph, struct lien_process *process,
-	struct lien_allocation *allocation, uint64_t va, uint64_t bytes)
+struct lien_mapping *lien_mapping_new(
+	struct lien_graph *graph, struct lien_holding *holding, uint64_t va, uint64_t bytes)
 {
-	struct lien_mapping *mapping = lien_slab_get(&graph->slabs.mappings);
+	struct lien_mapping *mapping = holding ? lien_slab_get(&graph->slabs.mappings) : NULL;
 
-	if (!mapping)
+	if (!mapping) {
+		if (holding)
+			holding_settle(graph, holding);
 		return NULL;
-	mapping->process = process;
-	mapping->allocation = allocation;
+	}
+	mapping->holding = holding;
 	mapping->va = va;
 	mapping->bytes = lien_range_bytes(va, bytes);
-	RB_INSERT(lien_mapping_tree, &process->mappings, mapping);
-	LIST_INSERT_HEAD(&allocation->mappings, mapping, of_allocation);
+	holding->mapped++;
+	holding->live++;
+	RB_INSERT(lien_mapping_tree, &holding->process->mappings, mapping);
+	LIST_INSERT_HEAD(&holding->mappings, mapping, of_holding);
 	graph->stats.mappings++;
 	return mapping;
 }
 
+void lien_mapping_park(struct lien_mapping *mapping, bool parked)
+{
+	if (mapping->parked == parked)
+		return;
+	mapping->parked = parked;
+	mapping->holding->live += parked ? -1 : 1;
+	mapping->holding->process->parked += parked ? 1 : -1;
+}
+
 void lien_mapping_drop(struct lien_graph *graph, struct lien_mapping *mapping)
 {
-	struct lien_allocation *allocation = mapping->allocation;
+	struct lien_holding *holding = mapping->holding;
 
-	RB_REMOVE(lien_mapping_tree, &mapping->process->mappings, mapping);
-	LIST_REMOVE(mapping, of_allocation);
+	RB_REMOVE(lien_mapping_tree, &holding->process->mappings, mapping);
+	LIST_REMOVE(mapping, of_holding);
+	holding->mapped--;
+	holding->live -= !mapping->parked;
+	holding->process->parked -= mapping->parked;
 	graph->stats.mappings--;
 	lien_slab_put(&graph->slabs.mappings, mapping);
-	allocation_settle(graph, allocation);
+	holding_settle(graph, holding);
+}
+
+/* Moves what it has to another holding of its process, and frees it. */
+static void holding_merge(
+	struct lien_graph *graph, struct lien_holding *from, struct lien_holding *to)
+{
+	struct lien_handle *handle;
+	struct lien_mapping *mapping;
+
+	while ((handle = TAILQ_FIRST(&from->handles))) {
+		TAILQ_REMOVE(&from->handles, handle, of_holding);
+		handle->holding = to;
+		if (handle->references)
+			TAILQ_INSERT_TAIL(&to->handles, handle, of_holding);
+		else
+			TAILQ_INSERT_HEAD(&to->handles, handle, of_holding);
+	}
+	while ((mapping = LIST_FIRST(&from->mappings))) {
+		LIST_REMOVE(mapping, of_holding);
+		mapping->holding = to;
+		LIST_INSERT_HEAD(&to->mappings, mapping, of_holding);
+	}
+	to->mapped += from->mapped;
+	to->live += from->live;
+	LIST_REMOVE(from, of_allocation);
+	lien_slab_put(&graph->slabs.holdings, from);
+}
+
+static void holdings_move(
+	struct lien_graph *graph, struct lien_allocation *from, struct lien_allocation *to)
+{
+	struct lien_holding *holding, *same;
+
+	while ((holding = LIST_FIRST(&from->holdings))) {
+		same = lien_allocation_holding(to, holding->process);
+		if (same) {
+			holding_merge(graph, holding, same);
+			continue;
+		}
+		LIST_REMOVE(holding, of_allocation);
+		holding->allocation = to;
+		LIST_INSERT_HEAD(&to->holdings, holding, of_allocation);
+	}
 }
 
 void lien_allocation_merge(
 	struct lien_graph *graph, struct lien_allocation *from, struct lien_allocation *to)
 {
 	struct lien_binding *binding;
-	struct lien_handle *handle;
-	struct lien_mapping *mapping;
 	struct lien_share *share;
 
-	while ((handle = LIST_FIRST(&from->handles))) {
-		LIST_REMOVE(handle, of_allocation);
-		handle->allocation = to;
-		LIST_INSERT_HEAD(&to->handles, handle, of_allocation);
-	}
-	while ((mapping = LIST_FIRST(&from->mappings))) {
-		LIST_REMOVE(mapping, of_allocation);
-		mapping->allocation = to;
-		LIST_INSERT_HEAD(&to->mappings, mapping, of_allocation);
-	}
-	while (from->origin != LIEN_ORIGIN_MULTICAST && (binding = LIST_FIRST(&from->bindings))) {
-		LIST_REMOVE(binding, of_memory);
-		binding->memory = to;
-		LIST_INSERT_HEAD(&to->bindings, binding, of_memory);
-	}
-	while ((share = LIST_FIRST(&from->shares))) {
-		LIST_REMOVE(share, of_allocation);
-		share->allocation = to;
-		LIST_INSERT_HEAD(&to->shares, share, of_allocation);
-	}
+	holdings_move(graph, from, to);
 	while ((binding = LIST_FIRST(&from->bindings))) {
 		LIST_REMOVE(binding, of_memory);
 		binding->memory = to;
 		LIST_INSERT_HEAD(&to->bindings, binding, of_memory);
 	}
-	allocation_free(graph, from);
-}
-
-static void registrations_free(struct lien_registration_list *list)
-{
-	struct lien_registration *registration;
-
-	while ((registration = LIST_FIRST(list))) {
-		LIST_REMOVE(registration, next);
-		free(registration);
+	while ((share = LIST_FIRST(&from->shares))) {
+		share_unlink(share);
+		share_link(graph, to, share);
 	}
+	allocation_free(graph, from);
 }
 
 void lien_comm_drop(struct lien_graph *graph, struct lien_process *process, struct lien_comm *comm)
 {
-	struct lien_init *init, *next;
+	struct lien_init key = {.number = comm->number}, *init;
 
-	lien_splits_forget(graph, comm->number);
-	registrations_free(&comm->registrations);
-	LIST_FOREACH_SAFE (init, &process->inits, next, next)
-		if (init->number == comm->number) {
-			LIST_REMOVE(init, next);
-			free(init);
-		}
+	lien_splits_forget(graph, process, comm->number);
+	while (!RB_EMPTY(&comm->registrations))
+		lien_registration_drop(&comm->registrations, RB_ROOT(&comm->registrations));
+	process->window_spans.known = false;
+	while ((init = RB_FIND(lien_init_number_tree, &process->init_numbers, &key)))
+		lien_init_drop(process, init);
 	RB_REMOVE(lien_comm_tree, &process->comms, comm);
+	RB_REMOVE(lien_comm_number_tree, &process->comm_numbers, comm);
 	free(comm);
+}
+
+void lien_init_drop(struct lien_process *process, struct lien_init *init)
+{
+	RB_REMOVE(lien_init_tree, &process->inits, init);
+	RB_REMOVE(lien_init_number_tree, &process->init_numbers, init);
+	free(init);
+}
+
+void lien_library_drop(struct lien_process *process, struct lien_library_map *map)
+{
+	RB_REMOVE(lien_library_tree, &process->libraries, map);
+	RB_REMOVE(lien_place_tree, &process->places, map);
+	free(map);
 }
 
 void lien_allocation_own(struct lien_allocation *allocation, struct lien_process *process)
@@ -576,69 +727,9 @@ void lien_allocation_own(struct lien_allocation *allocation, struct lien_process
 	LIST_INSERT_HEAD(&process->owned, allocation, of_owner);
 }
 
-static void allocation_disown(struct lien_graph *graph, struct lien_allocation *allocation)
+void lien_allocation_disown(struct lien_graph *graph, struct lien_allocation *allocation)
 {
 	LIST_REMOVE(allocation, of_owner);
 	allocation->owner = NULL;
 	allocation_settle(graph, allocation);
-}
-
-void lien_process_end(struct lien_graph *graph, struct lien_process *process)
-{
-	struct lien_reservation *reservation;
-	struct lien_allocation *allocation;
-	struct lien_library_map *library;
-	struct lien_context *context;
-	struct lien_init *init;
-	struct lien_pool *pool;
-	struct lien_pending *pending;
-	struct lien_capture *capture;
-	struct lien_mapping *mapping;
-	struct lien_handle *handle;
-	struct lien_comm *comm;
-
-	process->ended = true;
-	if (graph->on_process_end)
-		graph->on_process_end(graph->on_process_end_context, process);
-	while ((mapping = RB_ROOT(&process->mappings)))
-		lien_mapping_drop(graph, mapping);
-	while ((handle = SPLAY_ROOT(&process->handles)))
-		lien_handle_drop(graph, handle);
-	while ((reservation = SPLAY_ROOT(&process->reservations))) {
-		SPLAY_REMOVE(lien_reservation_tree, &process->reservations, reservation);
-		lien_slab_put(&graph->slabs.reservations, reservation);
-	}
-	while ((comm = RB_ROOT(&process->comms)))
-		lien_comm_drop(graph, process, comm);
-	registrations_free(&process->cards);
-	while ((library = RB_ROOT(&process->libraries))) {
-		RB_REMOVE(lien_library_tree, &process->libraries, library);
-		free(library);
-	}
-	while ((pending = TAILQ_FIRST(&process->pending))) {
-		TAILQ_REMOVE(&process->pending, pending, next);
-		free(pending);
-	}
-	while ((capture = LIST_FIRST(&process->captures))) {
-		LIST_REMOVE(capture, next);
-		free(capture);
-	}
-	while ((pool = LIST_FIRST(&process->pools))) {
-		LIST_REMOVE(pool, next);
-		free(pool);
-	}
-	while ((context = LIST_FIRST(&process->contexts))) {
-		LIST_REMOVE(context, next);
-		free(context);
-	}
-	while ((init = LIST_FIRST(&process->inits))) {
-		LIST_REMOVE(init, next);
-		free(init);
-	}
-	lien_splits_drop(graph, process->pid);
-	while ((allocation = LIST_FIRST(&process->owned)))
-		allocation_disown(graph, allocation);
-	RB_REMOVE(lien_process_tree, &graph->processes, process);
-	graph->stats.processes--;
-	free(process);
 }

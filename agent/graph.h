@@ -67,8 +67,10 @@ struct lien_site {
 
 struct lien_mapping;
 struct lien_handle;
+struct lien_holding;
 LIST_HEAD(lien_mapping_list, lien_mapping);
-LIST_HEAD(lien_handle_list, lien_handle);
+TAILQ_HEAD(lien_handle_list, lien_handle);
+LIST_HEAD(lien_holding_list, lien_holding);
 
 /* Memory that is named by 64 bytes has a number made of them, with this bit. */
 #define LIEN_SHARE_BY_KEY 0x8000000000000000ull
@@ -90,64 +92,104 @@ struct lien_share {
 
 /* Memory that a multicast object reaches. */
 struct lien_binding {
-	LIST_ENTRY(lien_binding) of_object, of_memory;
+	RB_ENTRY(lien_binding) of_object; /* by the memory's device and the offset */
+	LIST_ENTRY(lien_binding) of_memory;
 	struct lien_allocation *object, *memory;
+	uint64_t number;
 	uint64_t offset, bytes; /* in the object */
 	uint64_t memory_offset;
+	int32_t device;
 };
+RB_HEAD(lien_binding_tree, lien_binding);
 
 /* There may be a million: the order leaves no holes. */
 struct lien_allocation {
-	TAILQ_ENTRY(lien_allocation) of_graph;
-	uint64_t id; /* never used again; the graph's are in its order */
+	TAILQ_ENTRY(lien_allocation) of_graph; /* lien_graph_first_allocation(), ..._next_...() */
+	uint64_t id;			       /* never used again; the graph's are in its order */
 	LIST_ENTRY(lien_allocation) of_owner;
 	struct lien_process *owner; /* NULL: unknown or dead */
 	uint64_t owner_start;
 	uint64_t bytes;
-	const struct lien_site *site; /* that asked for it; NULL: not known */
-	uint64_t devices;	      /* multicast: bit n, device n was added */
-	LIST_HEAD(, lien_share) shares;
-	struct lien_handle_list handles;
-	struct lien_mapping_list mappings;  /* in all processes */
-	LIST_HEAD(, lien_binding) bindings; /* multicast: what it reaches; else what reaches it */
-	struct lien_prop prop;		    /* by address: only the location, as far as known */
-	uint32_t owner_pid;		    /* stays when the owner has died; 0: unknown */
-	uint32_t comm;	    /* lien_comm.number: NCCL needs it for that one; 0: none, not known */
-	uint32_t context;   /* lien_context.number; 0: not known, or made without one */
-	unsigned dmabufs;   /* descriptors given out by cuMemGetHandleForAddressRange */
-	unsigned exports;   /* by the application; restores export again without counting */
-	uint8_t origin;	    /* enum lien_origin */
-	bool comm_inferred; /* see lien_event.scope */
-	bool found;	    /* by asking the driver: it was made before it was watched */
-	bool adopted;	 /* then: the references that its owner, or an importer, holds are known */
-	bool open;	 /* then: a descriptor that exports it was, somewhere */
-	bool part;	 /* then: there is more of it than is mapped */
-	uint32_t round;	 /* then: see lien_event.adopt; 0: it may be what others imported */
-	uint16_t let_go; /* handed out and held no more: its place in graph.let_go, from 1 */
-	bool importing;	 /* a process takes it in at this moment */
+	const struct lien_site *site;	   /* that asked for it; NULL: not known */
+	LIST_HEAD(, lien_share) shares;	   /* first the one of a restore, if there is one */
+	struct lien_holding_list holdings; /* of the processes that have handles or mappings */
+	union {
+		LIST_HEAD(, lien_binding) bindings; /* the objects that reach it */
+		struct lien_binding_tree bound;	    /* multicast: what it reaches */
+	};
+	struct lien_prop prop; /* by address: only the location, as far as known */
+	uint32_t owner_pid;    /* stays when the owner has died; 0: unknown */
+	uint32_t comm; /* lien_comm.number: NCCL needs it for that one; 0: none, not known */
+	union {
+		uint64_t devices; /* multicast: bit n, device n was added */
+		struct {
+			uint32_t context; /* lien_context.number; 0: not known, or none */
+			/* Descriptors given out by cuMemGetHandleForAddressRange. */
+			uint32_t dmabufs;
+		};
+	};
+	unsigned exports; /* by the application; restores export again without counting */
+	unsigned awaited; /* exported descriptors that nobody has imported yet */
+	uint32_t round;	  /* if adopted: see lien_event.adopt; 0: others may have imported it */
+	uint16_t let_go;  /* handed out and held no more: its place in graph.let_go, from 1 */
+	uint8_t origin;	  /* enum lien_origin */
+	bool comm_inferred : 1; /* see lien_event.scope */
+	bool found : 1;		/* by asking the driver: it was made before it was watched */
+	/* Then: the references that its owner, or an importer, holds are known; */
+	bool adopted : 1;
+	bool open : 1;	    /* a descriptor that exports it was, somewhere; */
+	bool part : 1;	    /* there is more of it than is mapped. */
+	bool importing : 1; /* a process takes it in at this moment */
+};
+
+/*
+ * What one process has of one allocation. A job may map or import one allocation as often as it
+ * likes: what has to be known of all its mappings or handles at once is counted here.
+ */
+struct lien_holding {
+	LIST_ENTRY(lien_holding) of_allocation;
+	struct lien_process *process;
+	struct lien_allocation *allocation;
+	struct lien_mapping_list mappings;
+	struct lien_handle_list handles; /* those without references first */
+	uint32_t mapped, live;		 /* mappings; those that are not parked */
 };
 
 struct lien_handle {
 	SPLAY_ENTRY(lien_handle) by_value;
-	LIST_ENTRY(lien_handle) of_allocation;
-	struct lien_process *process;
-	struct lien_allocation *allocation;
+	TAILQ_ENTRY(lien_handle) of_holding;
+	struct lien_holding *holding;
 	uint64_t value;
 	uint32_t references; /* 0: released, but a mapping in this process keeps the name valid */
-	bool imported;
+	/* References that the application got from the driver itself, not through the control
+	 * library, which may have renamed the handle (LIEN_EVENT_TRANSLATED). */
+	uint32_t raw : 31;
+	bool imported : 1;
+	const struct lien_name *raw_to; /* the library that was told last, as allocations name it */
 };
 
+/* RB_ENTRY() without the hole behind the color. */
+#define LIEN_RB_ENTRY(type)                                                                        \
+	struct {                                                                                   \
+		struct type *rbe_left, *rbe_right, *rbe_parent;                                    \
+		int rbe_color;                                                                     \
+	} __attribute__((packed, aligned(4)))
+
+/* There may be a million: the order leaves no holes. */
 struct lien_mapping {
-	RB_ENTRY(lien_mapping) by_va;
-	LIST_ENTRY(lien_mapping) of_allocation;
-	struct lien_process *process;
-	struct lien_allocation *allocation;
-	uint64_t va, bytes, offset;
-	const struct lien_access_set *access;
-	unsigned opens;	  /* legacy IPC: one address for all openings */
-	uint32_t context; /* of these: lien_context.number; 0: not known */
+	LIEN_RB_ENTRY(lien_mapping) by_va;
 	bool imported;
 	bool parked; /* unmapped by the control library: offloaded */
+	bool opened; /* legacy IPC, which gives one address for all openings */
+	LIST_ENTRY(lien_mapping) of_holding;
+	struct lien_holding *holding;
+	uint64_t va, bytes;
+	union { /* lien_mapping_access(), lien_mapping_opens() */
+		const struct lien_access_set *access;
+		struct {
+			uint32_t opens, context; /* lien_context.number; 0: not known */
+		};
+	};
 };
 
 struct lien_reservation {
@@ -157,16 +199,28 @@ struct lien_reservation {
 
 /* Of a buffer with a communicator, or with a network card. */
 struct lien_registration {
-	LIST_ENTRY(lien_registration) next;
+	RB_ENTRY(lien_registration) by_handle;
+	uint64_t number; /* NCCL gives one handle for a buffer that is registered twice */
 	uint64_t va, bytes, handle;
 	bool window;
 	bool of_gpu; /* memory that was known lay there when it was registered, not just the host's
 		      */
 };
-LIST_HEAD(lien_registration_list, lien_registration);
+RB_HEAD(lien_registration_tree, lien_registration);
+
+/* What registrations cover: disjoint ranges in order, made when they are asked for. */
+struct lien_span {
+	uint64_t va, end;
+};
+struct lien_spans {
+	struct lien_span *span;
+	unsigned count;
+	bool known; /* false: to be made again */
+};
 
 struct lien_comm {
 	RB_ENTRY(lien_comm) by_address;
+	RB_ENTRY(lien_comm) by_number;
 	uint64_t address;
 	uint32_t number; /* in the graph; never used again */
 	uint32_t parent; /* number of the one that it was split or shrunk from; 0: none */
@@ -182,12 +236,13 @@ struct lien_comm {
 	unsigned splits, shrinks;
 	uint64_t t_init; /* CLOCK_MONOTONIC ns: when it had been made */
 	bool finalized;
-	struct lien_registration_list registrations;
+	struct lien_registration_tree registrations;
 };
 
 /* An executable mapping of a file: where calls come from. */
 struct lien_library_map {
 	RB_ENTRY(lien_library_map) by_start;
+	RB_ENTRY(lien_library_map) by_place; /* in the file */
 	uint64_t start, end, offset, inode, t_mapped;
 	uint32_t dev_major, dev_minor;
 	const struct lien_name *file; /* last component of the path */
@@ -201,7 +256,7 @@ struct lien_pending {
 };
 
 struct lien_pool {
-	LIST_ENTRY(lien_pool) next;
+	RB_ENTRY(lien_pool) by_value;
 	uint64_t value;
 	uint64_t share; /* the last export, or the import; 0: neither */
 	int32_t device; /* -1: not known */
@@ -209,7 +264,8 @@ struct lien_pool {
 };
 
 struct lien_context {
-	LIST_ENTRY(lien_context) next;
+	RB_ENTRY(lien_context) by_value;
+	RB_ENTRY(lien_context) by_number;
 	uint64_t value;
 	uint32_t number; /* in the process; from 1, never used again */
 	int32_t device;
@@ -218,13 +274,14 @@ struct lien_context {
 
 /* The call that makes, or made, a communicator: how NCCL's own threads name it. */
 struct lien_init {
-	LIST_ENTRY(lien_init) next;
+	RB_ENTRY(lien_init) by_scope;
+	RB_ENTRY(lien_init) by_number;
 	uint64_t scope;
 	uint32_t number; /* the communicator's */
 };
 
 struct lien_capture {
-	LIST_ENTRY(lien_capture) next;
+	RB_ENTRY(lien_capture) by_stream;
 	uint64_t stream;
 };
 
@@ -234,7 +291,17 @@ SPLAY_HEAD(lien_handle_tree, lien_handle);
 RB_HEAD(lien_mapping_tree, lien_mapping);
 SPLAY_HEAD(lien_reservation_tree, lien_reservation);
 RB_HEAD(lien_comm_tree, lien_comm);
+RB_HEAD(lien_comm_number_tree, lien_comm);
 RB_HEAD(lien_library_tree, lien_library_map);
+RB_HEAD(lien_place_tree, lien_library_map);
+RB_HEAD(lien_pool_tree, lien_pool);
+RB_HEAD(lien_context_tree, lien_context);
+RB_HEAD(lien_context_number_tree, lien_context);
+RB_HEAD(lien_init_tree, lien_init);
+RB_HEAD(lien_init_number_tree, lien_init);
+RB_HEAD(lien_capture_tree, lien_capture);
+RB_HEAD(lien_split_comm_tree, lien_split_member);
+RB_HEAD(lien_split_parent_tree, lien_split_member);
 RB_HEAD(lien_process_tree, lien_process);
 SPLAY_HEAD(lien_share_tree, lien_share);
 
@@ -253,6 +320,7 @@ enum lien_control_presence {
 
 struct lien_process {
 	RB_ENTRY(lien_process) by_pid;
+	TAILQ_ENTRY(lien_process) of_ending; /* instead, when it has ended */
 	uint32_t pid, uid;
 	uint64_t start;
 	uint64_t t_first; /* when its first driver call was entered; 0: before it was watched */
@@ -264,6 +332,8 @@ struct lien_process {
 	enum lien_control_presence presence;
 	bool detached; /* by `lien detach`, and not attached since: told by a LIBRARY event without
 			  an inode that has the control library's name; and by the agent */
+	unsigned parked;		  /* mappings */
+	uint32_t visits;		  /* that it may still cost: lien_process_visits() */
 	uint64_t held_bytes, held_items;  /* offloaded by an agent before this one; the agent's */
 	uint64_t arena_bytes, arena_used; /* of the host, as its control library said last */
 	void *agent;			  /* the agent's, not the graph's */
@@ -272,15 +342,23 @@ struct lien_process {
 	struct lien_mapping_tree mappings;
 	struct lien_reservation_tree reservations;
 	struct lien_comm_tree comms;
-	struct lien_registration_list cards; /* memory registered with network cards */
+	struct lien_comm_number_tree comm_numbers;
+	struct lien_registration_tree cards; /* memory registered with network cards */
+	struct lien_spans card_spans, window_spans;
 	struct lien_library_tree libraries;
+	struct lien_place_tree places; /* of the libraries */
 	TAILQ_HEAD(, lien_pending) pending;
 	unsigned pending_count;
-	LIST_HEAD(, lien_capture) captures;
-	LIST_HEAD(, lien_pool) pools;
-	LIST_HEAD(, lien_context) contexts;
+	struct lien_capture_tree captures;
+	struct lien_pool_tree pools;
+	struct lien_context_tree contexts;
+	struct lien_context_number_tree context_numbers;
 	uint32_t next_context;
-	LIST_HEAD(, lien_init) inits;
+	struct lien_init_tree inits;
+	struct lien_init_number_tree init_numbers;
+	LIST_HEAD(, lien_split_member) splits; /* under way, in which it takes part */
+	struct lien_split_comm_tree split_comms;
+	struct lien_split_parent_tree split_parents;
 	LIST_HEAD(, lien_allocation) owned;
 };
 
@@ -303,6 +381,16 @@ void lien_graph_on_site(struct lien_graph *graph,
 /* Gives a place of this graph its function's name. -ENOMEM. */
 int lien_graph_name_site(
 	struct lien_graph *graph, const struct lien_site *site, const char *symbol, uint64_t into);
+
+/*
+ * From now on an event whose effect is large (the end of a process with many mappings) has a part
+ * of it only, and lien_graph_finish() the rest, in so many steps; true: there is no more. What is
+ * in the graph until then is not to be looked at. An event that is applied before finishes it
+ * first.
+ */
+void lien_graph_be_patient(struct lien_graph *graph);
+bool lien_graph_unfinished(const struct lien_graph *graph);
+bool lien_graph_finish(struct lien_graph *graph, unsigned steps);
 
 /* Applies one event. -EBADMSG when the record is malformed (the graph is unchanged), -ENOMEM. */
 int lien_graph_apply(struct lien_graph *graph, const struct lien_event *event);
@@ -343,9 +431,17 @@ void lien_process_caller(
 /* True while the first or the last byte of it is memory that is known. */
 bool lien_registration_lies(
 	struct lien_process *process, const struct lien_registration *registration);
-/* True when the registered range has a byte of the mapping. */
-bool lien_registration_touches(
-	const struct lien_registration *registration, const struct lien_mapping *mapping);
+/* True when a registration with a network card, or an NCCL window, has a byte of the mapping; or
+ * when that cannot be known, for lack of memory. */
+bool lien_mapping_on_card(const struct lien_mapping *mapping);
+bool lien_mapping_in_window(const struct lien_mapping *mapping);
+/* What the process has of it; NULL: nothing. */
+struct lien_holding *lien_allocation_holding(
+	const struct lien_allocation *allocation, const struct lien_process *process);
+/* Who may reach it; NULL: nobody, or not known. */
+const struct lien_access_set *lien_mapping_access(const struct lien_mapping *mapping);
+/* How often it was opened by legacy IPC. */
+unsigned lien_mapping_opens(const struct lien_mapping *mapping);
 /* True while anything holds it; false for one that only an export not yet imported may keep alive.
  */
 bool lien_allocation_held(const struct lien_allocation *allocation);
@@ -381,6 +477,14 @@ SPLAY_PROTOTYPE(lien_handle_tree, lien_handle, by_value, lien_handle_cmp)
 SPLAY_PROTOTYPE(lien_reservation_tree, lien_reservation, by_va, lien_reservation_cmp)
 RB_PROTOTYPE(lien_mapping_tree, lien_mapping, by_va, lien_mapping_cmp);
 RB_PROTOTYPE(lien_comm_tree, lien_comm, by_address, lien_comm_cmp);
+RB_PROTOTYPE(lien_comm_number_tree, lien_comm, by_number, lien_comm_number_cmp);
 RB_PROTOTYPE(lien_library_tree, lien_library_map, by_start, lien_library_cmp);
+RB_PROTOTYPE(lien_registration_tree, lien_registration, by_handle, lien_registration_cmp);
+RB_PROTOTYPE(lien_pool_tree, lien_pool, by_value, lien_pool_cmp);
+RB_PROTOTYPE(lien_context_tree, lien_context, by_value, lien_context_cmp);
+RB_PROTOTYPE(lien_context_number_tree, lien_context, by_number, lien_context_number_cmp);
+RB_PROTOTYPE(lien_init_tree, lien_init, by_scope, lien_init_cmp);
+RB_PROTOTYPE(lien_capture_tree, lien_capture, by_stream, lien_capture_cmp);
+RB_PROTOTYPE(lien_binding_tree, lien_binding, of_object, lien_binding_cmp);
 
 #endif

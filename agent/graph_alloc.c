@@ -30,22 +30,16 @@ static enum lien_origin origin_of(unsigned call)
 
 static struct lien_context *context_find(struct lien_process *process, uint64_t value)
 {
-	struct lien_context *context;
+	struct lien_context key = {.value = value};
 
-	LIST_FOREACH (context, &process->contexts, next)
-		if (context->value == value)
-			break;
-	return context;
+	return RB_FIND(lien_context_tree, &process->contexts, &key);
 }
 
 static struct lien_pool *pool_find(struct lien_process *process, uint64_t value)
 {
-	struct lien_pool *pool;
+	struct lien_pool key = {.value = value};
 
-	LIST_FOREACH (pool, &process->pools, next)
-		if (pool->value == value)
-			break;
-	return pool;
+	return RB_FIND(lien_pool_tree, &process->pools, &key);
 }
 
 uint32_t lien_context_number(struct lien_process *process, uint64_t value)
@@ -75,7 +69,8 @@ int lien_graph_apply_alloc(
 		lien_graph_odd(graph, process);
 		return 0;
 	}
-	lien_range_vacate(graph, process, event->alloc.va, event->alloc.bytes);
+	if (!lien_range_vacate(graph, process, event->alloc.va, event->alloc.bytes))
+		return 0;
 	allocation = lien_allocation_new(graph, origin_of(event->type));
 	if (!allocation)
 		return -ENOMEM;
@@ -87,7 +82,8 @@ int lien_graph_apply_alloc(
 	allocation->context = lien_context_number(process, event->alloc.context);
 	if (lien_allocation_asked(graph, process, allocation, event))
 		return -ENOMEM;
-	return lien_mapping_new(graph, process, allocation, event->alloc.va, event->alloc.bytes)
+	return lien_mapping_new(graph, lien_holding_get(graph, process, allocation),
+		       event->alloc.va, event->alloc.bytes)
 		       ? 0
 		       : -ENOMEM;
 }
@@ -100,9 +96,9 @@ static int free_at(struct lien_graph *graph, struct lien_process *process, uint6
 
 	if (!va)
 		return 0;
-	origin = mapping ? mapping->allocation->origin : 0;
+	origin = mapping ? mapping->holding->allocation->origin : 0;
 	if (!mapping || mapping->va != va ||
-		(!lien_allocation_by_address(mapping->allocation) && !mapping->opens) ||
+		(!lien_allocation_by_address(mapping->holding->allocation) && !mapping->opened) ||
 		(origin == LIEN_ORIGIN_HOST) != host ||
 		(origin == LIEN_ORIGIN_REGISTERED) != registered)
 		lien_graph_odd(graph, process);
@@ -129,9 +125,9 @@ int lien_graph_apply_unregister_host(
 	return free_at(graph, process, event->range.va, false, true);
 }
 
-static void pool_drop(struct lien_pool *pool)
+static void pool_drop(struct lien_process *process, struct lien_pool *pool)
 {
-	LIST_REMOVE(pool, next);
+	RB_REMOVE(lien_pool_tree, &process->pools, pool);
 	free(pool);
 }
 
@@ -144,7 +140,7 @@ int lien_graph_apply_pool_create(
 	while ((pool = pool_find(process, event->pool.pool)))
 		if (!lien_graph_apply_pending(
 			    graph, process, LIEN_CALL_CU_POOL_DESTROY, pool->value, 0))
-			pool_drop(pool);
+			pool_drop(process, pool);
 	pool = calloc(1, sizeof(*pool));
 	if (!pool)
 		return -ENOMEM;
@@ -152,7 +148,7 @@ int lien_graph_apply_pool_create(
 	pool->imported = event->type == LIEN_CALL_CU_POOL_IMPORT;
 	pool->device = pool->imported ? -1 : event->pool.device;
 	pool->share = event->pool.share;
-	LIST_INSERT_HEAD(&process->pools, pool, next);
+	RB_INSERT(lien_pool_tree, &process->pools, pool);
 	return 0;
 }
 
@@ -176,7 +172,7 @@ int lien_graph_apply_pool_destroy(
 	if (!pool)
 		lien_graph_odd(graph, process);
 	else
-		pool_drop(pool);
+		pool_drop(process, pool);
 	return 0;
 }
 
@@ -184,34 +180,34 @@ int lien_graph_apply_pool_destroy(
  * belongs to none, nor do pools. */
 static uint32_t in_context(const struct lien_mapping *mapping)
 {
-	const struct lien_allocation *allocation = mapping->allocation;
+	const struct lien_allocation *allocation = mapping->holding->allocation;
 
 	if (mapping->imported)
-		return mapping->context;
-	return allocation->owner == mapping->process && allocation->origin != LIEN_ORIGIN_POOL
+		return mapping->opened ? mapping->context : 0;
+	return lien_allocation_by_address(allocation) && allocation->origin != LIEN_ORIGIN_POOL &&
+			       allocation->owner == mapping->holding->process
 		       ? allocation->context
 		       : 0;
 }
 
 uint64_t lien_context_of(const struct lien_mapping *mapping)
 {
-	const struct lien_context *context;
-	uint32_t number = in_context(mapping);
+	struct lien_context key = {.number = in_context(mapping)};
+	const struct lien_context *context = RB_FIND(
+		lien_context_number_tree, &mapping->holding->process->context_numbers, &key);
 
-	if (number)
-		LIST_FOREACH (context, &mapping->process->contexts, next)
-			if (context->number == number)
-				return context->value;
-	return 0;
+	return context ? context->value : 0;
 }
 
-static struct lien_mapping *next_in_context(
-	struct lien_process *process, uint64_t from, const struct lien_context *context)
+static struct lien_mapping *next_in_context(struct lien_graph *graph, struct lien_process *process,
+	uint64_t from, const struct lien_context *context)
 {
 	struct lien_mapping *mapping = lien_process_overlap(process, from, UINT64_MAX - from);
 
 	while (mapping && in_context(mapping) != context->number)
-		mapping = RB_NEXT(lien_mapping_tree, &process->mappings, mapping);
+		mapping = lien_process_visits(graph, process)
+				  ? RB_NEXT(lien_mapping_tree, &process->mappings, mapping)
+				  : NULL;
 	return mapping;
 }
 
@@ -222,12 +218,13 @@ static void context_drop(
 	struct lien_mapping *mapping;
 	uint64_t from = 0;
 
-	while ((mapping = next_in_context(process, from, context))) {
+	while ((mapping = next_in_context(graph, process, from, context))) {
 		from = mapping->va;
 		if (!lien_mapping_apply_pending(graph, mapping))
 			lien_mapping_drop(graph, mapping);
 	}
-	LIST_REMOVE(context, next);
+	RB_REMOVE(lien_context_tree, &process->contexts, context);
+	RB_REMOVE(lien_context_number_tree, &process->context_numbers, context);
 	free(context);
 }
 
@@ -249,7 +246,8 @@ int lien_graph_apply_context(
 			return -ENOMEM;
 		context->value = event->context.context;
 		context->number = ++process->next_context;
-		LIST_INSERT_HEAD(&process->contexts, context, next);
+		RB_INSERT(lien_context_tree, &process->contexts, context);
+		RB_INSERT(lien_context_number_tree, &process->context_numbers, context);
 	}
 	context->device = event->context.device;
 	context->primary = primary;
@@ -277,8 +275,9 @@ int lien_graph_apply_range_handle(
 
 	if (!mapping)
 		lien_graph_odd(graph, process);
-	for (; mapping && mapping->va < end;
+	for (; mapping && mapping->va < end && lien_process_visits(graph, process);
 		mapping = RB_NEXT(lien_mapping_tree, &process->mappings, mapping))
-		mapping->allocation->dmabufs++;
+		if (mapping->holding->allocation->origin != LIEN_ORIGIN_MULTICAST)
+			mapping->holding->allocation->dmabufs++;
 	return 0;
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include <errno.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,6 +15,17 @@ void lien_graph_odd(struct lien_graph *graph, struct lien_process *process)
 		return;
 	graph->stats.odd++;
 	process->incomplete |= LIEN_INCOMPLETE_ODD;
+}
+
+bool lien_process_visits(struct lien_graph *graph, struct lien_process *process)
+{
+	if (process->visits) {
+		process->visits--;
+		return true;
+	}
+	graph->stats.lost++;
+	process->incomplete |= LIEN_INCOMPLETE_LOST;
+	return false;
 }
 
 static lien_apply_fn *const releases[LIEN_CALL_MAX] = {
@@ -56,6 +68,7 @@ static bool acquired_by_register(unsigned call)
 bool lien_graph_apply_pending(struct lien_graph *graph, struct lien_process *process, unsigned call,
 	uint64_t name, uint64_t bytes)
 {
+	const bool patient = graph->patient;
 	struct lien_pending *pending;
 	uint64_t at;
 
@@ -74,7 +87,9 @@ bool lien_graph_apply_pending(struct lien_graph *graph, struct lien_process *pro
 	if (!pending)
 		return false;
 	pending_take(process, pending);
+	graph->patient = false; /* what it takes away is in the way */
 	releases[call](graph, process, &pending->event);
+	graph->patient = patient;
 	free(pending);
 	return true;
 }
@@ -173,6 +188,16 @@ static void note_control(struct lien_process *process, const struct lien_event *
 		process->detached = !event->library.inode;
 }
 
+/* The last one that begins below. */
+static struct lien_library_map *library_below(struct lien_process *process, uint64_t address)
+{
+	struct lien_library_map key = {.start = address}, *map;
+
+	map = RB_NFIND(lien_library_tree, &process->libraries, &key);
+	return map ? RB_PREV(lien_library_tree, &process->libraries, map)
+		   : RB_MAX(lien_library_tree, &process->libraries);
+}
+
 static int apply_library(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
@@ -201,15 +226,16 @@ static int apply_library(
 		free(map);
 		return -ENOMEM;
 	}
-	RB_FOREACH_SAFE (old, lien_library_tree, &process->libraries, next)
-		if (old->start < map->end && map->start < old->end) {
-			RB_REMOVE(lien_library_tree, &process->libraries, old);
-			free(old);
-		}
-	if (map->inode)
+	for (old = library_below(process, map->end); old && old->end > map->start; old = next) {
+		next = RB_PREV(lien_library_tree, &process->libraries, old);
+		lien_library_drop(process, old);
+	}
+	if (map->inode) {
 		RB_INSERT(lien_library_tree, &process->libraries, map);
-	else
+		RB_INSERT(lien_place_tree, &process->places, map);
+	} else {
 		free(map);
+	}
 	return 0;
 }
 
@@ -276,6 +302,7 @@ int lien_graph_apply(struct lien_graph *graph, const struct lien_event *event)
 
 	if (!lien_event_valid(event))
 		return -EBADMSG;
+	lien_graph_finish(graph, UINT_MAX);
 	graph->stats.events++;
 	if (event->type == LIEN_EVENT_END)
 		return 0;
@@ -284,6 +311,9 @@ int lien_graph_apply(struct lien_graph *graph, const struct lien_event *event)
 	process = process_of(graph, event);
 	if (!process)
 		return tells_nothing(event->type) ? 0 : -ENOMEM;
+	process->visits += LIEN_VISITS_EVENT;
+	if (process->visits > LIEN_VISITS_MAX)
+		process->visits = LIEN_VISITS_MAX;
 	switch (event->type) {
 	case LIEN_EVENT_PROCESS:
 		apply_process(process, event);

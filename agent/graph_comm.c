@@ -23,29 +23,31 @@ struct lien_comm *lien_comm_new(
 	comm->address = address;
 	comm->number = ++graph->next_comm;
 	comm->rank = comm->nranks = comm->device = -1;
-	LIST_INIT(&comm->registrations);
 	RB_INSERT(lien_comm_tree, &process->comms, comm);
+	RB_INSERT(lien_comm_number_tree, &process->comm_numbers, comm);
 	return comm;
 }
 
 struct lien_comm *lien_process_comm(struct lien_process *process, uint32_t number)
 {
-	struct lien_comm *comm;
+	struct lien_comm key = {.number = number};
 
-	RB_FOREACH (comm, lien_comm_tree, &process->comms)
-		if (comm->number == number)
-			break;
-	return comm;
+	return RB_FIND(lien_comm_number_tree, &process->comm_numbers, &key);
+}
+
+const struct lien_init *lien_process_init(const struct lien_process *process, uint32_t number)
+{
+	struct lien_init key = {.number = number};
+
+	return RB_FIND(lien_init_number_tree,
+		(struct lien_init_number_tree *)&process->init_numbers, &key);
 }
 
 static struct lien_init *init_find(struct lien_process *process, uint64_t scope)
 {
-	struct lien_init *init;
+	struct lien_init key = {.scope = scope};
 
-	LIST_FOREACH (init, &process->inits, next)
-		if (init->scope == scope)
-			break;
-	return init;
+	return RB_FIND(lien_init_tree, &process->inits, &key);
 }
 
 static int init_new(struct lien_process *process, uint64_t scope, uint32_t number)
@@ -56,7 +58,8 @@ static int init_new(struct lien_process *process, uint64_t scope, uint32_t numbe
 		return -ENOMEM;
 	init->scope = scope;
 	init->number = number;
-	LIST_INSERT_HEAD(&process->inits, init, next);
+	RB_INSERT(lien_init_tree, &process->inits, init);
+	RB_INSERT(lien_init_number_tree, &process->init_numbers, init);
 	return 0;
 }
 
@@ -89,8 +92,11 @@ static int adopt_number(struct lien_comm *comm, struct lien_process *process, ui
 	if (!init)
 		return init_new(process, LIEN_SCOPE_INIT | t_entry, comm->number);
 	/* ncclCommInitAll: the first one stands for all. */
-	if (!lien_process_comm(process, init->number))
+	if (!lien_process_comm(process, init->number)) {
+		RB_REMOVE(lien_comm_number_tree, &process->comm_numbers, comm);
 		comm->number = init->number;
+		RB_INSERT(lien_comm_number_tree, &process->comm_numbers, comm);
+	}
 	return 0;
 }
 

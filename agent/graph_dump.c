@@ -51,14 +51,21 @@ static bool map_has_site(const struct lien_library_map *map, const struct lien_s
 /* Where the site is in the process; 0: in a file that is not mapped there any more. */
 static uint64_t site_address(const struct lien_process *process, const struct lien_site *site)
 {
+	struct lien_place_tree *places = (struct lien_place_tree *)&process->places;
+	struct lien_library_map key = {.inode = site->inode,
+		.dev_major = site->dev_major,
+		.dev_minor = site->dev_minor,
+		.file = site->file,
+		.offset = site->offset,
+		.start = UINT64_MAX};
 	struct lien_library_map *map;
 
 	if (!site->file)
 		return site->offset;
-	RB_FOREACH (map, lien_library_tree, (struct lien_library_tree *)&process->libraries)
-		if (map_has_site(map, site))
-			return map->start + (site->offset - map->offset);
-	return 0;
+	/* The last one that begins at or before it: those of one file seldom overlap. */
+	map = RB_NFIND(lien_place_tree, places, &key);
+	map = map ? RB_PREV(lien_place_tree, places, map) : RB_MAX(lien_place_tree, places);
+	return map && map_has_site(map, site) ? map->start + (site->offset - map->offset) : 0;
 }
 
 static int tell_hidden(struct lien_dump *dump)
@@ -109,22 +116,23 @@ int lien_dump_asked(struct lien_dump *dump, struct lien_event *event,
 			event->flags |= LIEN_EVENT_INFERRED;
 		/* Of one that has been destroyed, a time that no call was made at. */
 		event->scope = comm ? comm->address : LIEN_SCOPE_INIT | allocation->comm;
-		LIST_FOREACH (init, &process->inits, next)
-			if (init->number == allocation->comm && !comm)
-				event->scope = init->scope;
+		init = comm ? NULL : lien_process_init(process, allocation->comm);
+		if (init)
+			event->scope = init->scope;
 	}
 	return allocation->site ? tell_site(dump, event, process, allocation->site) : 0;
 }
 
 /* What a process has besides memory. */
-static int tell_contexts(struct lien_dump *dump, const struct lien_process *process)
+static int tell_contexts(struct lien_dump *dump, struct lien_process *process)
 {
-	const struct lien_context *context;
-	const struct lien_pool *pool;
+	struct lien_context *context;
+	struct lien_pool *pool;
 	struct lien_event event;
 	int err = 0;
 
-	LIST_FOREACH (context, &process->contexts, next) {
+	/* In the order in which they got their numbers. */
+	RB_FOREACH (context, lien_context_number_tree, &process->context_numbers) {
 		event = lien_dump_event(process, context->primary ? LIEN_CALL_CU_CONTEXT_PRIMARY
 								  : LIEN_CALL_CU_CONTEXT_CREATE);
 		event.context.context = context->value;
@@ -132,7 +140,7 @@ static int tell_contexts(struct lien_dump *dump, const struct lien_process *proc
 		if (!err)
 			err = lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(context));
 	}
-	LIST_FOREACH (pool, &process->pools, next) {
+	RB_FOREACH (pool, lien_pool_tree, &process->pools) {
 		event = lien_dump_event(process,
 			pool->imported ? LIEN_CALL_CU_POOL_IMPORT : LIEN_CALL_CU_POOL_CREATE);
 		event.pool.pool = pool->value;
@@ -215,8 +223,9 @@ static int tell_create(struct lien_dump *dump, const struct lien_allocation *all
 
 	if (allocation->origin == LIEN_ORIGIN_MULTICAST)
 		return lien_dump_multicast(dump, allocation, owner);
+	event.flags = lien_dump_made_flags(dump, allocation, owner);
 	err = lien_dump_asked(dump, &event, allocation, owner);
-	event.create.handle = lien_dump_handle(allocation, owner, false);
+	event.create.handle = lien_dump_handle(dump, allocation, owner, false);
 	event.create.bytes = allocation->bytes;
 	event.create.prop = allocation->prop;
 	if (!err)
@@ -255,10 +264,24 @@ static int tell_deaths(struct lien_dump *dump)
 /* Who has it; NULL: nobody (it is bound, and its owner is not known any more). */
 static const struct lien_process *holder(const struct lien_allocation *allocation)
 {
-	if (!LIST_EMPTY(&allocation->handles))
-		return LIST_FIRST(&allocation->handles)->process;
-	return LIST_EMPTY(&allocation->mappings) ? NULL
-						 : LIST_FIRST(&allocation->mappings)->process;
+	const struct lien_holding *holding;
+
+	LIST_FOREACH (holding, &allocation->holdings, of_allocation)
+		if (!TAILQ_EMPTY(&holding->handles))
+			return holding->process;
+	holding = LIST_FIRST(&allocation->holdings);
+	return holding ? holding->process : NULL;
+}
+
+/* Legacy IPC: it is known by its mapping alone. */
+static bool was_opened(const struct lien_allocation *allocation)
+{
+	const struct lien_holding *holding;
+
+	LIST_FOREACH (holding, &allocation->holdings, of_allocation)
+		if (!TAILQ_EMPTY(&holding->handles))
+			return false;
+	return LIST_FIRST(&LIST_FIRST(&allocation->holdings)->mappings)->opened;
 }
 
 /* What was given back is told last: until then everybody else has taken the memory in, and
@@ -274,7 +297,7 @@ static int tell_allocation(struct lien_dump *dump, const struct lien_allocation 
 		return 0;
 	if (lien_allocation_by_address(allocation))
 		return owner ? lien_dump_by_address(dump, allocation, owner) : 0;
-	if (!owner && LIST_EMPTY(&allocation->handles) && LIST_FIRST(&allocation->mappings)->opens)
+	if (!owner && was_opened(allocation))
 		return lien_dump_opened(dump, allocation);
 	if (owner)
 		err = tell_create(dump, allocation, owner);
@@ -282,11 +305,11 @@ static int tell_allocation(struct lien_dump *dump, const struct lien_allocation 
 		err = lien_dump_exports(dump, allocation, owner);
 	if (!err)
 		err = lien_dump_part_of_all(dump, allocation, lien_dump_holder);
-	if (!err)
-		err = lien_dump_dmabufs(dump, allocation, by);
 	if (err || allocation->origin == LIEN_ORIGIN_MULTICAST)
 		return err;
-	err = lien_dump_bindings(dump, allocation, by);
+	err = lien_dump_dmabufs(dump, allocation, by);
+	if (!err)
+		err = lien_dump_bindings(dump, allocation, by);
 	return err ? err : lien_dump_part_of_all(dump, allocation, lien_dump_releases);
 }
 
@@ -330,14 +353,14 @@ static int tell_allocations(struct lien_dump *dump)
 	return err;
 }
 
-static int tell_under_way(struct lien_dump *dump, const struct lien_process *process)
+static int tell_under_way(struct lien_dump *dump, struct lien_process *process)
 {
 	const struct lien_pending *pending;
-	const struct lien_capture *capture;
+	struct lien_capture *capture;
 	struct lien_event event;
 	int err = 0;
 
-	LIST_FOREACH (capture, &process->captures, next) {
+	RB_FOREACH (capture, lien_capture_tree, &process->captures) {
 		event = lien_dump_event(process, LIEN_CALL_CU_CAPTURE_BEGIN);
 		event.capture.stream = capture->stream;
 		if (!err)

@@ -6,6 +6,19 @@
 
 #include "agent/graph_internal.h"
 
+/* What a process calls an allocation: its own handle, and an imported one; 0: it has none. */
+struct lien_dump_names {
+	const struct lien_holding *holding;
+	uint64_t own, imported;
+};
+
+struct lien_dump_share {
+	const struct lien_allocation *allocation;
+	const struct lien_share *share;
+};
+
+#define LIEN_DUMP_REMEMBERED 64
+
 struct lien_dump {
 	int (*fn)(void *context, const struct lien_event *event);
 	void *context;
@@ -13,6 +26,9 @@ struct lien_dump {
 	/* Not where an allocation was asked for: told away, to be told back. NULL: none is. */
 	const struct lien_library_map *hidden;
 	const struct lien_process *hidden_in;
+	/* What was found out of one that has many: it is asked for again and again. */
+	struct lien_dump_names names[LIEN_DUMP_REMEMBERED];
+	struct lien_dump_share shares[LIEN_DUMP_REMEMBERED];
 };
 
 /* What is gone has names that no driver gives out. */
@@ -46,15 +62,17 @@ int lien_dump_registered(struct lien_dump *dump, struct lien_process *process);
 
 /* graph_dump_memory.c. The process's own or imported handle to it; one made up if it has none any
  * more. */
-uint64_t lien_dump_handle(const struct lien_allocation *allocation,
+uint64_t lien_dump_handle(struct lien_dump *dump, const struct lien_allocation *allocation,
 	const struct lien_process *process, bool imported);
-bool lien_dump_holds(const struct lien_allocation *allocation, const struct lien_process *process);
 /* An export by which it can have been imported; NULL: none is known. */
-const struct lien_share *lien_dump_share(const struct lien_allocation *allocation);
-/* Its first mapping in the process, or in any (NULL). Lists tell in another order what was told in
- * theirs; what is chosen from them is not to depend on it. */
-const struct lien_mapping *lien_dump_mapping(
-	const struct lien_allocation *allocation, const struct lien_process *process);
+const struct lien_share *lien_dump_share(
+	struct lien_dump *dump, const struct lien_allocation *allocation);
+/* Its lowest mapping in the process with the lowest pid. Lists tell in another order what was told
+ * in theirs; what is chosen from them is not to depend on it. */
+const struct lien_mapping *lien_dump_mapping(const struct lien_allocation *allocation);
+/* Flags of the event by which the process's own handle came to be. */
+unsigned lien_dump_made_flags(struct lien_dump *dump, const struct lien_allocation *allocation,
+	const struct lien_process *process);
 int lien_dump_exports(struct lien_dump *dump, const struct lien_allocation *allocation,
 	const struct lien_process *owner);
 int lien_dump_import(struct lien_dump *dump, const struct lien_allocation *allocation,
@@ -62,9 +80,10 @@ int lien_dump_import(struct lien_dump *dump, const struct lien_allocation *alloc
 int lien_dump_handle_release(struct lien_dump *dump, const struct lien_process *process,
 	uint64_t handle, unsigned flags);
 
-/* What one of its holders has to do with an allocation. */
+/* What one of its holders has to do with an allocation. holding NULL: it is the owner, and has
+ * nothing of it any more. */
 typedef int lien_dump_part(struct lien_dump *dump, const struct lien_allocation *allocation,
-	struct lien_process *process);
+	struct lien_process *process, const struct lien_holding *holding);
 /* Exports, imports, mappings, references. */
 lien_dump_part lien_dump_holder;
 /* What the control library took away, and the references that the application gave back. */

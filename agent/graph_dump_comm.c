@@ -4,16 +4,6 @@
 
 #include "agent/graph_dump.h"
 
-static struct lien_comm *comm_after(struct lien_process *process, uint32_t number)
-{
-	struct lien_comm *comm, *best = NULL;
-
-	RB_FOREACH (comm, lien_comm_tree, &process->comms)
-		if (comm->number > number && (!best || comm->number < best->number))
-			best = comm;
-	return best;
-}
-
 static uint64_t comm_address(struct lien_process *process, uint32_t number)
 {
 	struct lien_comm *comm = number ? lien_process_comm(process, number) : NULL;
@@ -24,12 +14,9 @@ static uint64_t comm_address(struct lien_process *process, uint32_t number)
 /* When the call that makes it was entered: NCCL's threads name it by that. 0: not known. */
 static uint64_t comm_entered(const struct lien_process *process, uint32_t number)
 {
-	const struct lien_init *init;
+	const struct lien_init *init = lien_process_init(process, number);
 
-	LIST_FOREACH (init, &process->inits, next)
-		if (init->number == number)
-			return init->scope & ~LIEN_SCOPE_INIT;
-	return 0;
+	return init ? init->scope & ~LIEN_SCOPE_INIT : 0;
 }
 
 static int tell_comm(
@@ -69,7 +56,7 @@ static int tell_comm(
 }
 
 static int tell_split(struct lien_dump *dump, struct lien_process *process,
-	const struct lien_split *split, const struct lien_split_member *member)
+	const struct lien_split_member *member)
 {
 	struct lien_event event = lien_dump_event(process, LIEN_CALL_NCCL_SPLIT);
 
@@ -81,35 +68,34 @@ static int tell_split(struct lien_dump *dump, struct lien_process *process,
 	event.comm.comm = comm_address(process, member->number);
 	event.comm.color = member->color;
 	event.comm.key = member->key;
-	event.comm.excluded = split->number;
+	event.comm.excluded = member->split->number;
 	return lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(comm));
 }
 
 /* In the order in which they were made: a parent before those that were split off it. */
 int lien_dump_comms(struct lien_dump *dump, struct lien_process *process)
 {
-	const struct lien_split *split;
+	const struct lien_split_member *member;
 	struct lien_comm *comm;
 	int err = 0;
-	unsigned i;
 
-	for (comm = comm_after(process, 0); comm && !err; comm = comm_after(process, comm->number))
-		err = tell_comm(dump, process, comm);
-	LIST_FOREACH (split, &dump->graph->splits, next)
-		for (i = 0; i < split->members_count; i++)
-			if (split->members[i].pid == process->pid && !err)
-				err = tell_split(dump, process, split, &split->members[i]);
+	RB_FOREACH (comm, lien_comm_number_tree, &process->comm_numbers)
+		if (!err)
+			err = tell_comm(dump, process, comm);
+	LIST_FOREACH (member, &process->splits, of_process)
+		if (!err)
+			err = tell_split(dump, process, member);
 	return err;
 }
 
 static int tell_registrations(struct lien_dump *dump, struct lien_process *process,
-	const struct lien_registration_list *list, uint64_t comm)
+	struct lien_registration_tree *list, uint64_t comm)
 {
-	const struct lien_registration *registration;
+	struct lien_registration *registration;
 	struct lien_event event;
 	int err = 0;
 
-	LIST_FOREACH (registration, list, next) {
+	RB_FOREACH (registration, lien_registration_tree, list) {
 		event = lien_dump_event(process, !comm ? LIEN_CALL_IBV_REG_MR
 						 : registration->window
 							 ? LIEN_CALL_NCCL_WINDOW_REGISTER

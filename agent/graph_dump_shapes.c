@@ -24,12 +24,11 @@ static unsigned alloc_call(enum lien_origin origin)
 
 static uint64_t context_value(const struct lien_process *owner, uint32_t number)
 {
-	const struct lien_context *context;
+	struct lien_context key = {.number = number};
+	const struct lien_context *context = RB_FIND(lien_context_number_tree,
+		(struct lien_context_number_tree *)&owner->context_numbers, &key);
 
-	LIST_FOREACH (context, &owner->contexts, next)
-		if (context->number == number)
-			return context->value;
-	return 0;
+	return context ? context->value : 0;
 }
 
 static int tell_alloc(struct lien_dump *dump, const struct lien_allocation *allocation,
@@ -59,7 +58,8 @@ static int tell_key(struct lien_dump *dump, const struct lien_process *process, 
 
 static int tell_openings(struct lien_dump *dump, const struct lien_allocation *allocation)
 {
-	const struct lien_share *share = lien_dump_share(allocation);
+	const struct lien_share *share = lien_dump_share(dump, allocation);
+	const struct lien_holding *holding;
 	const struct lien_mapping *mapping;
 	unsigned call, told;
 	int err = 0;
@@ -68,10 +68,11 @@ static int tell_openings(struct lien_dump *dump, const struct lien_allocation *a
 		return 0;
 	call = share->call == LIEN_CALL_CU_IPC_GET ? LIEN_CALL_CU_IPC_OPEN
 						   : LIEN_CALL_CU_POOL_IMPORT_POINTER;
-	LIST_FOREACH (mapping, &allocation->mappings, of_allocation)
-		for (told = 0; mapping->imported && told < mapping->opens && !err; told++)
-			err = tell_key(
-				dump, mapping->process, call, mapping->va, share, mapping->context);
+	LIST_FOREACH (holding, &allocation->holdings, of_allocation)
+		LIST_FOREACH (mapping, &holding->mappings, of_holding)
+			for (told = 0; told < lien_mapping_opens(mapping) && !err; told++)
+				err = tell_key(dump, holding->process, call, mapping->va, share,
+					mapping->context);
 	return err;
 }
 
@@ -95,14 +96,15 @@ static int tell_renamed(
 
 int lien_dump_opened(struct lien_dump *dump, const struct lien_allocation *allocation)
 {
-	const struct lien_mapping *mapping = LIST_FIRST(&allocation->mappings);
-	struct lien_event event = lien_dump_event(mapping->process, LIEN_CALL_CU_IPC_OPEN);
-	int err = lien_dump_asked(dump, &event, allocation, mapping->process);
+	const struct lien_holding *holding = LIST_FIRST(&allocation->holdings);
+	const struct lien_mapping *mapping = LIST_FIRST(&holding->mappings);
+	struct lien_event event = lien_dump_event(holding->process, LIEN_CALL_CU_IPC_OPEN);
+	int err = lien_dump_asked(dump, &event, allocation, holding->process);
 	uint64_t name = LIEN_DUMP_HANDLE | allocation->id;
 	unsigned told;
 
 	event.key.va = mapping->va;
-	event.key.context = context_value(mapping->process, mapping->context);
+	event.key.context = context_value(holding->process, mapping->context);
 	memcpy(event.key.key, &name, sizeof(name));
 	for (told = 0; told < mapping->opens && !err; told++)
 		err = lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(key));
@@ -112,12 +114,14 @@ int lien_dump_opened(struct lien_dump *dump, const struct lien_allocation *alloc
 /* Its mapping by the owner; NULL: freed there, and opened or bound elsewhere. */
 static const struct lien_mapping *owners_mapping(const struct lien_allocation *allocation)
 {
+	const struct lien_holding *holding = lien_allocation_holding(allocation, allocation->owner);
 	const struct lien_mapping *mapping;
 
-	LIST_FOREACH (mapping, &allocation->mappings, of_allocation)
-		if (!mapping->imported)
-			break;
-	return mapping;
+	if (holding)
+		LIST_FOREACH (mapping, &holding->mappings, of_holding)
+			if (!mapping->imported)
+				return mapping;
+	return NULL;
 }
 
 int lien_dump_by_address(struct lien_dump *dump, const struct lien_allocation *allocation,
@@ -151,14 +155,16 @@ int lien_dump_multicast(struct lien_dump *dump, const struct lien_allocation *ob
 {
 	struct lien_event event = lien_dump_event(owner, LIEN_CALL_CU_MULTICAST_CREATE);
 	unsigned device;
-	int err = lien_dump_asked(dump, &event, object, owner);
+	int err;
 
-	event.multicast.handle = lien_dump_handle(object, owner, false);
+	event.flags = lien_dump_made_flags(dump, object, owner);
+	err = lien_dump_asked(dump, &event, object, owner);
+	event.multicast.handle = lien_dump_handle(dump, object, owner, false);
 	event.multicast.bytes = object->bytes;
 	if (!err)
 		err = lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(multicast));
 	event = lien_dump_event(owner, LIEN_CALL_CU_MULTICAST_DEVICE);
-	event.multicast.handle = lien_dump_handle(object, owner, false);
+	event.multicast.handle = lien_dump_handle(dump, object, owner, false);
 	for (device = 0; device < 64 && !err; device++) {
 		event.multicast.device = device;
 		if (object->devices >> device & 1)
@@ -176,12 +182,12 @@ static bool same(const struct lien_process *process, uint32_t pid, uint64_t star
 static bool has(const struct lien_allocation *allocation, const struct lien_process *process)
 {
 	return same(process, allocation->owner_pid, allocation->owner_start) ||
-	       lien_dump_holds(allocation, process);
+	       lien_allocation_holding(allocation, process);
 }
 
-static bool was_imported(const struct lien_allocation *allocation)
+static bool was_imported(struct lien_dump *dump, const struct lien_allocation *allocation)
 {
-	const struct lien_share *share = lien_dump_share(allocation);
+	const struct lien_share *share = lien_dump_share(dump, allocation);
 
 	return share && share->imports;
 }
@@ -193,17 +199,18 @@ static const struct lien_process *binder(struct lien_dump *dump, const struct li
 	const struct lien_process *process, struct lien_process *dead)
 {
 	const struct lien_process *owner = lien_dump_owner(dump, binding->object, dead);
-	const struct lien_handle *handle;
+	const struct lien_holding *holding;
 
 	if (lien_allocation_by_address(binding->memory) || has(binding->object, process))
 		return process;
 	if (owner && has(binding->memory, owner))
 		return owner;
-	LIST_FOREACH (handle, &binding->memory->handles, of_allocation)
-		if (has(binding->object, handle->process))
-			return handle->process;
-	return owner && !was_imported(binding->object) && was_imported(binding->memory) ? owner
-											: process;
+	LIST_FOREACH (holding, &binding->memory->holdings, of_allocation)
+		if (!TAILQ_EMPTY(&holding->handles) && has(binding->object, holding->process))
+			return holding->process;
+	return owner && !was_imported(dump, binding->object) && was_imported(dump, binding->memory)
+		       ? owner
+		       : process;
 }
 
 /* Imports it if the process does not have it; to be released if so. */
@@ -212,7 +219,7 @@ static int borrow(struct lien_dump *dump, const struct lien_allocation *allocati
 {
 	bool own = same(process, allocation->owner_pid, allocation->owner_start);
 
-	*handle = lien_dump_handle(allocation, process, !own);
+	*handle = lien_dump_handle(dump, allocation, process, !own);
 	*borrowed = !has(allocation, process);
 	return *borrowed ? lien_dump_import(dump, allocation, process, *handle) : 0;
 }
@@ -228,7 +235,7 @@ static int tell_binding(struct lien_dump *dump, const struct lien_binding *bindi
 {
 	const struct lien_allocation *object = binding->object, *memory = binding->memory;
 	struct lien_event event = lien_dump_event(process, LIEN_CALL_CU_MULTICAST_BIND);
-	const struct lien_mapping *mapping = owners_mapping(memory);
+	const struct lien_mapping *mapping;
 	bool object_borrowed, memory_borrowed = false;
 	uint64_t handle, bound = 0;
 	int err;
@@ -236,6 +243,7 @@ static int tell_binding(struct lien_dump *dump, const struct lien_binding *bindi
 	err = borrow(dump, object, process, &handle, &object_borrowed);
 	if (lien_allocation_by_address(memory)) {
 		event.type = LIEN_CALL_CU_MULTICAST_BIND_ADDRESS;
+		mapping = owners_mapping(memory);
 		bound = (mapping ? mapping->va : LIEN_DUMP_VA) + binding->memory_offset;
 	} else {
 		event.multicast.memory_offset = binding->memory_offset;
@@ -269,7 +277,7 @@ int lien_dump_bindings(struct lien_dump *dump, const struct lien_allocation *mem
 int lien_dump_dmabufs(struct lien_dump *dump, const struct lien_allocation *allocation,
 	const struct lien_process *process)
 {
-	const struct lien_mapping *mapping = lien_dump_mapping(allocation, NULL);
+	const struct lien_mapping *mapping = lien_dump_mapping(allocation);
 	bool mapped = mapping || lien_allocation_by_address(allocation);
 	struct lien_event event = lien_dump_event(process, LIEN_CALL_CU_MEM_MAP);
 	unsigned told;
@@ -277,11 +285,12 @@ int lien_dump_dmabufs(struct lien_dump *dump, const struct lien_allocation *allo
 
 	event.map.va = LIEN_DUMP_VA;
 	event.map.bytes = allocation->bytes;
-	event.map.handle = lien_dump_handle(allocation, process,
+	event.map.handle = lien_dump_handle(dump, allocation, process,
 		!same(process, allocation->owner_pid, allocation->owner_start));
 	if (allocation->dmabufs && !mapped)
 		err = lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(map));
-	event = lien_dump_event(mapping ? mapping->process : process, LIEN_CALL_CU_RANGE_HANDLE);
+	event = lien_dump_event(
+		mapping ? mapping->holding->process : process, LIEN_CALL_CU_RANGE_HANDLE);
 	event.range_handle.va = mapping ? mapping->va : LIEN_DUMP_VA;
 	event.range_handle.bytes = mapping ? mapping->bytes : allocation->bytes;
 	event.range_handle.handle_type = 1;

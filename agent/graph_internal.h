@@ -9,10 +9,19 @@
 RB_HEAD(lien_name_tree, lien_name);
 RB_HEAD(lien_access_tree, lien_access_set);
 RB_HEAD(lien_site_tree, lien_site);
+RB_HEAD(lien_split_tree, lien_split);
+RB_HEAD(lien_split_rank_tree, lien_split_member);
 
 /* What one rank of the parent asked for. */
 struct lien_split_member {
-	uint32_t pid;
+	RB_ENTRY(lien_split_member) by_rank; /* of the parent */
+	/* Of its process: all, those of a communicator, those of a parent. */
+	LIST_ENTRY(lien_split_member) of_process;
+	RB_ENTRY(lien_split_member) by_number;
+	RB_ENTRY(lien_split_member) by_parent;
+	struct lien_split *split;
+	uint64_t serial;
+	struct lien_process *process;
 	uint32_t number, parent; /* of the communicators; 0: takes no part, or destroyed */
 	int32_t color, key, parent_rank;
 	uint64_t comm; /* its address */
@@ -20,12 +29,13 @@ struct lien_split_member {
 
 /* A split under way: its ranks are known when all of the parent's have called. */
 struct lien_split {
-	LIST_ENTRY(lien_split) next;
+	RB_ENTRY(lien_split) by_id;
 	uint8_t id[128]; /* before the color is added */
 	unsigned number; /* which of the parent's */
 	int32_t nranks;	 /* of the parent */
 	unsigned members_count;
-	struct lien_split_member *members;
+	unsigned known; /* members whose communicator, or its parent, is still there */
+	struct lien_split_rank_tree members;
 };
 
 /* Remembered after they were let go. */
@@ -34,16 +44,24 @@ struct lien_split {
 struct lien_graph {
 	struct lien_process_tree processes;
 	TAILQ_HEAD(lien_allocation_list, lien_allocation) allocations; /* by id */
+	bool patient;
+	TAILQ_HEAD(, lien_allocation) freed; /* all but their shares */
+	TAILQ_HEAD(, lien_process) ending;
+	struct {
+		struct lien_process *process; /* NULL: none is under way */
+		uint64_t va, end;
+	} unmapping;
 	struct lien_share_tree shares;
 	struct lien_name_tree names;
 	struct lien_access_tree access_sets;
 	struct lien_site_tree sites;
-	LIST_HEAD(, lien_split) splits;
+	struct lien_split_tree splits;
+	uint64_t next_split_member;
 	struct {
-		struct lien_slab allocations, mappings, handles, reservations, shares;
+		struct lien_slab allocations, holdings, mappings, handles, reservations, shares;
 	} slabs;
 	struct lien_graph_stats stats;
-	uint64_t next_id;
+	uint64_t next_id, next_registration, next_binding;
 	struct lien_allocation **let_go; /* a ring of LIEN_LET_GO_MAX; NULL: not needed yet */
 	unsigned next_let_go;
 	uint32_t next_comm;
@@ -55,6 +73,10 @@ struct lien_graph {
 };
 
 RB_PROTOTYPE(lien_process_tree, lien_process, by_pid, lien_process_cmp);
+RB_PROTOTYPE(lien_init_number_tree, lien_init, by_number, lien_init_number_cmp);
+RB_PROTOTYPE(lien_place_tree, lien_library_map, by_place, lien_place_cmp);
+RB_PROTOTYPE(lien_split_tree, lien_split, by_id, lien_split_cmp);
+RB_PROTOTYPE(lien_split_rank_tree, lien_split_member, by_rank, lien_split_rank_cmp);
 int lien_share_cmp(const struct lien_share *a, const struct lien_share *b);
 SPLAY_PROTOTYPE(lien_share_tree, lien_share, by_number, lien_share_cmp)
 
@@ -72,27 +94,42 @@ void lien_graph_free_sets(struct lien_graph *graph);
 struct lien_process *lien_process_new(struct lien_graph *graph, uint32_t pid, uint64_t start);
 /* Drops all it holds; allocations that others still hold stay. */
 void lien_process_end(struct lien_graph *graph, struct lien_process *process);
+/* Parts that a patient graph takes away in one go. */
+#define LIEN_AT_ONCE 1024
+/* Takes away the next mapping of the range under way. */
+void lien_graph_unmap_step(struct lien_graph *graph);
+void lien_allocation_disown(struct lien_graph *graph, struct lien_allocation *allocation);
 
 struct lien_allocation *lien_allocation_new(struct lien_graph *graph, enum lien_origin origin);
 void lien_allocation_own(struct lien_allocation *allocation, struct lien_process *process);
 struct lien_handle *lien_handle_new(struct lien_graph *graph, struct lien_process *process,
 	struct lien_allocation *allocation, uint64_t value);
+/* Counts the reference that the event's caller got. -ENOMEM. */
+int lien_handle_take(
+	struct lien_graph *graph, struct lien_handle *handle, const struct lien_event *event);
+/* Sets how many references the application holds. */
+void lien_handle_refer(struct lien_handle *handle, uint32_t references);
 void lien_handle_drop(struct lien_graph *graph, struct lien_handle *handle);
 /* Processes may say anything of their memory. Nothing of theirs lies from here on; */
 #define LIEN_ADDRESS_END (1ull << 63)
 /* and no range that begins before is empty or ends behind: its bytes, cut. */
 uint64_t lien_range_bytes(uint64_t va, uint64_t bytes);
-/* At a place that has been vacated. */
-struct lien_mapping *lien_mapping_new(struct lien_graph *graph, struct lien_process *process,
-	struct lien_allocation *allocation, uint64_t va, uint64_t bytes);
+/* What the process has of the allocation, made if it has nothing yet: to be given a handle or a
+ * mapping. NULL: out of memory. */
+struct lien_holding *lien_holding_get(
+	struct lien_graph *graph, struct lien_process *process, struct lien_allocation *allocation);
+/* At a place that has been vacated. NULL: out of memory, or the holding is NULL. */
+struct lien_mapping *lien_mapping_new(
+	struct lien_graph *graph, struct lien_holding *holding, uint64_t va, uint64_t bytes);
+void lien_mapping_park(struct lien_mapping *mapping, bool parked);
 void lien_mapping_drop(struct lien_graph *graph, struct lien_mapping *mapping);
 /* Moves everything that `from` has to `to`; frees `from`. Not for multicast objects. */
 void lien_allocation_merge(
 	struct lien_graph *graph, struct lien_allocation *from, struct lien_allocation *to);
-/* NULL: out of memory. There must be no export of that number. The key is NULL unless the number is
- * made of it. */
+/* As the event of its export says. NULL: out of memory. There must be no export of that number. The
+ * key is NULL unless the number is made of it. */
 struct lien_share *lien_share_new(struct lien_graph *graph, struct lien_allocation *allocation,
-	uint64_t number, const uint8_t *key);
+	const struct lien_event *event, uint64_t number, const uint8_t *key);
 /* What a share is of, to be held again by an import. */
 struct lien_allocation *lien_share_taken(struct lien_graph *graph, struct lien_share *share);
 void lien_share_drop(struct lien_graph *graph, struct lien_share *share);
@@ -103,10 +140,14 @@ uint64_t lien_share_number(unsigned call, const uint8_t *key);
 /* The memory is handed out under a name of 64 bytes, once more or for the first time. */
 int lien_share_by_key(struct lien_graph *graph, struct lien_allocation *allocation,
 	const struct lien_event *event, const uint8_t *key);
-/* Those of the restore before this one: each has been imported, and closed. */
-void lien_shares_drop_control(struct lien_graph *graph, struct lien_allocation *allocation);
+/* That of the restore before this one: it has been imported, and closed. */
+void lien_share_drop_control(struct lien_graph *graph, struct lien_allocation *allocation);
 
 void lien_comm_drop(struct lien_graph *graph, struct lien_process *process, struct lien_comm *comm);
+void lien_init_drop(struct lien_process *process, struct lien_init *init);
+void lien_library_drop(struct lien_process *process, struct lien_library_map *map);
+void lien_registration_drop(
+	struct lien_registration_tree *list, struct lien_registration *registration);
 struct lien_comm *lien_comm_find(struct lien_process *process, uint64_t address);
 /* Made of what is known of it: its address. NULL: out of memory. */
 struct lien_comm *lien_comm_new(
@@ -126,11 +167,13 @@ void lien_comm_derive_id(
 	uint8_t *id, const struct lien_comm *parent, unsigned call, unsigned number);
 /* The communicator's number for an event's scope; 0: none that is known. */
 uint32_t lien_comm_of_scope(struct lien_graph *graph, struct lien_process *process, uint64_t scope);
-/* A process ends: splits that it took part in will not be complete. */
-void lien_splits_drop(struct lien_graph *graph, uint32_t pid);
+/* A process ends: splits that it took part in will not be complete. False: there are no more. */
+bool lien_splits_drop_one(struct lien_graph *graph, struct lien_process *process);
 /* A communicator is destroyed. A split of which nothing is left will never be complete. */
-void lien_splits_forget(struct lien_graph *graph, uint32_t number);
+void lien_splits_forget(struct lien_graph *graph, struct lien_process *process, uint32_t number);
 void lien_binding_drop(struct lien_graph *graph, struct lien_binding *binding);
+/* The device of memory has turned out to be another one. */
+void lien_bindings_moved(struct lien_allocation *memory);
 
 /* Fills in who asked, and for which communicator. -ENOMEM. */
 int lien_allocation_asked(struct lien_graph *graph, struct lien_process *process,
@@ -140,7 +183,8 @@ uint32_t lien_context_number(struct lien_process *process, uint64_t value);
 struct lien_handle *lien_handle_find(struct lien_process *process, uint64_t value);
 /* Makes room for a name that the driver has just given out. */
 void lien_handle_vacate(struct lien_graph *graph, struct lien_process *process, uint64_t value);
-void lien_range_vacate(
+/* False: too much is in the way of what a call has put there. */
+bool lien_range_vacate(
 	struct lien_graph *graph, struct lien_process *process, uint64_t va, uint64_t bytes);
 
 /* Applies a release of what is at the mapping's address that was entered. False: there is none. */
@@ -149,6 +193,8 @@ bool lien_mapping_apply_pending(struct lien_graph *graph, const struct lien_mapp
 uint64_t lien_context_of(const struct lien_mapping *mapping);
 /* The communicator of that number. NULL: it has been destroyed, or is being made. */
 struct lien_comm *lien_process_comm(struct lien_process *process, uint32_t number);
+/* The call that makes, or made, it. NULL: not known. */
+const struct lien_init *lien_process_init(const struct lien_process *process, uint32_t number);
 /* True of a range that has bytes and does not wrap: forged recordings have others. */
 bool lien_range_sane(uint64_t va, uint64_t bytes);
 /* The first mapping that has a byte in [va, va + bytes). */
@@ -199,6 +245,15 @@ lien_apply_fn lien_graph_apply_reread;
 lien_apply_fn lien_graph_apply_capture_begin;
 lien_apply_fn lien_graph_apply_capture_end;
 lien_apply_fn lien_graph_apply_stream_destroy;
+
+/*
+ * One call may be about all that a process maps, and be made again and again. Each event that a
+ * process causes lets it cost so many visits of mappings that do not go with it, up to so many at
+ * once. False: it has no more left. The rest of the event is then left out, as if it were lost.
+ */
+#define LIEN_VISITS_EVENT 64
+#define LIEN_VISITS_MAX	  (1u << 18)
+bool lien_process_visits(struct lien_graph *graph, struct lien_process *process);
 
 /* The driver did something that does not fit what is known of the process. */
 void lien_graph_odd(struct lien_graph *graph, struct lien_process *process);

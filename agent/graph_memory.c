@@ -35,26 +35,41 @@ int lien_allocation_asked(struct lien_graph *graph, struct lien_process *process
 }
 
 /* A handle without references stays the driver's name for memory that is mapped in its process. */
-static void handle_settle(struct lien_graph *graph, struct lien_handle *handle)
+static void names_settle(struct lien_graph *graph, struct lien_holding *holding)
 {
-	const struct lien_mapping *mapping;
+	struct lien_handle *handle = TAILQ_FIRST(&holding->handles), *next;
 
-	if (handle->references)
-		return;
-	LIST_FOREACH (mapping, &handle->allocation->mappings, of_allocation)
-		if (mapping->process == handle->process && !mapping->parked)
-			return;
-	lien_handle_drop(graph, handle);
+	/* The last one takes the holding with it. */
+	for (; handle && !handle->references && !holding->live; handle = next) {
+		next = TAILQ_NEXT(handle, of_holding);
+		lien_handle_drop(graph, handle);
+	}
 }
 
-static void handles_settle(
-	struct lien_graph *graph, struct lien_process *process, struct lien_allocation *allocation)
+int lien_handle_take(
+	struct lien_graph *graph, struct lien_handle *handle, const struct lien_event *event)
 {
-	struct lien_handle *handle, *next;
+	char library[LIEN_CALLER_SIZE];
 
-	LIST_FOREACH_SAFE (handle, &allocation->handles, of_allocation, next)
-		if (handle->process == process)
-			handle_settle(graph, handle);
+	lien_handle_refer(handle, handle->references + 1);
+	if (event->flags & (LIEN_EVENT_CONTROL | LIEN_EVENT_TRANSLATED | LIEN_EVENT_FOUND))
+		return 0;
+	handle->raw++;
+	lien_process_caller(handle->holding->process, event, library);
+	handle->raw_to = lien_graph_name(graph, library, sizeof(library));
+	return handle->raw_to ? 0 : -ENOMEM;
+}
+
+/* It is not known whether a raw reference was released. A raw release is taken for one of those. */
+static void handle_give_back(struct lien_handle *handle, const struct lien_event *event)
+{
+	lien_handle_refer(handle, handle->references - 1);
+	if (by_control(event))
+		return; /* its own reference, which is not counted as raw */
+	if (handle->raw && !(event->flags & LIEN_EVENT_TRANSLATED))
+		handle->raw--;
+	if (handle->raw > handle->references)
+		handle->raw = handle->references;
 }
 
 int lien_graph_apply_release(
@@ -66,29 +81,41 @@ int lien_graph_apply_release(
 		lien_graph_odd(graph, process);
 		return 0;
 	}
-	handle->references--;
-	handle_settle(graph, handle);
+	handle_give_back(handle, event);
+	names_settle(graph, handle->holding);
 	return 0;
 }
 
 static void mapping_remove(struct lien_graph *graph, struct lien_mapping *mapping)
 {
-	struct lien_allocation *allocation = mapping->allocation;
-	struct lien_process *process = mapping->process;
-	struct lien_handle *handle, *next;
+	struct lien_holding *holding = mapping->holding;
 
 	/* The handles first: with the last of both, the allocation goes as well. */
-	LIST_FOREACH_SAFE (handle, &allocation->handles, of_allocation, next) {
-		const struct lien_mapping *other;
-		bool mapped = handle->process != process || handle->references;
-
-		LIST_FOREACH (other, &allocation->mappings, of_allocation)
-			if (other != mapping && other->process == process && !other->parked)
-				mapped = true;
-		if (!mapped)
-			lien_handle_drop(graph, handle);
-	}
+	lien_mapping_park(mapping, true);
+	names_settle(graph, holding);
 	lien_mapping_drop(graph, mapping);
+}
+
+/* What the application unmaps is gone; the control library's leaves its place. */
+static void unmap_one(struct lien_graph *graph, struct lien_mapping *mapping, bool control)
+{
+	if (!control || lien_allocation_by_address(mapping->holding->allocation)) {
+		mapping_remove(graph, mapping);
+		return;
+	}
+	lien_mapping_park(mapping, true);
+	names_settle(graph, mapping->holding);
+}
+
+void lien_graph_unmap_step(struct lien_graph *graph)
+{
+	uint64_t va = graph->unmapping.va, end = graph->unmapping.end;
+	struct lien_mapping *mapping = lien_process_overlap(graph->unmapping.process, va, end - va);
+
+	if (mapping)
+		unmap_one(graph, mapping, false);
+	else
+		graph->unmapping.process = NULL;
 }
 
 int lien_graph_apply_unmap(
@@ -96,20 +123,22 @@ int lien_graph_apply_unmap(
 {
 	uint64_t va = event->range.va, end = va + event->range.bytes;
 	struct lien_mapping *mapping, *next;
-	bool any = false;
+	unsigned n = 0;
 
 	for (mapping = lien_process_overlap(process, va, event->range.bytes);
 		mapping && mapping->va < end; mapping = next) {
 		next = RB_NEXT(lien_mapping_tree, &process->mappings, mapping);
-		any = true;
-		if (!by_control(event) || lien_allocation_by_address(mapping->allocation)) {
-			mapping_remove(graph, mapping);
-			continue;
+		if (by_control(event) && !lien_process_visits(graph, process))
+			break;
+		if (++n > LIEN_AT_ONCE && graph->patient && !by_control(event)) {
+			graph->unmapping.process = process;
+			graph->unmapping.va = mapping->va;
+			graph->unmapping.end = end;
+			break;
 		}
-		mapping->parked = true;
-		handles_settle(graph, process, mapping->allocation);
+		unmap_one(graph, mapping, by_control(event));
 	}
-	if (!any)
+	if (!n)
 		lien_graph_odd(graph, process);
 	return 0;
 }
@@ -129,18 +158,49 @@ int lien_graph_apply_address_free(
 	return 0;
 }
 
+/* A mapping of it that has a byte in the range. */
+static const struct lien_mapping *mapped_within(
+	struct lien_graph *graph, const struct lien_holding *holding, uint64_t va, uint64_t bytes)
+{
+	struct lien_process *process = holding->process;
+	struct lien_mapping *mapping = lien_process_overlap(process, va, bytes);
+
+	for (; mapping && mapping->va < va + bytes && lien_process_visits(graph, process);
+		mapping = RB_NEXT(lien_mapping_tree, &process->mappings, mapping))
+		if (mapping->holding == holding)
+			return mapping;
+	return NULL;
+}
+
 /* Memory whose handle was released goes with its last mapping: an unmap under way may have done it.
  */
 static bool apply_pending_unmap(struct lien_graph *graph, struct lien_handle *handle)
 {
+	struct lien_process *process = handle->holding->process;
+	const struct lien_pending *pending;
 	const struct lien_mapping *mapping;
 
-	LIST_FOREACH (mapping, &handle->allocation->mappings, of_allocation)
-		if (mapping->process == handle->process &&
-			lien_graph_apply_pending(graph, handle->process, LIEN_CALL_CU_MEM_UNMAP,
-				mapping->va, mapping->bytes))
-			return true;
+	TAILQ_FOREACH (pending, &process->pending, next) {
+		if (pending->event.type != LIEN_CALL_CU_MEM_UNMAP)
+			continue;
+		mapping = mapped_within(graph, handle->holding, pending->event.range.va,
+			pending->event.range.bytes);
+		if (mapping)
+			return lien_graph_apply_pending(graph, process, LIEN_CALL_CU_MEM_UNMAP,
+				mapping->va, mapping->bytes);
+	}
 	return false;
+}
+
+/*
+ * A process that imported the same memory twice has two handles to it. It is not known which of
+ * them a mapping was made with, so a handle without references may have gone with an earlier
+ * mapping.
+ */
+static bool may_have_gone(const struct lien_handle *handle)
+{
+	return !handle->references &&
+	       (TAILQ_NEXT(handle, of_holding) || TAILQ_FIRST(&handle->holding->handles) != handle);
 }
 
 void lien_handle_vacate(struct lien_graph *graph, struct lien_process *process, uint64_t value)
@@ -151,7 +211,8 @@ void lien_handle_vacate(struct lien_graph *graph, struct lien_process *process, 
 		if (lien_graph_apply_pending(graph, process, LIEN_CALL_CU_MEM_RELEASE, value, 0) ||
 			apply_pending_unmap(graph, handle))
 			continue;
-		lien_graph_odd(graph, process);
+		if (!may_have_gone(handle))
+			lien_graph_odd(graph, process);
 		lien_handle_drop(graph, handle);
 	}
 }
@@ -166,7 +227,7 @@ bool lien_mapping_apply_pending(struct lien_graph *graph, const struct lien_mapp
 	unsigned i;
 
 	for (i = 0; i < sizeof(range_releases) / sizeof(range_releases[0]); i++)
-		if (lien_graph_apply_pending(graph, mapping->process, range_releases[i],
+		if (lien_graph_apply_pending(graph, mapping->holding->process, range_releases[i],
 			    mapping->va, mapping->bytes))
 			return true;
 	return false;
@@ -177,11 +238,11 @@ static bool apply_pending_context(struct lien_graph *graph, const struct lien_ma
 {
 	uint64_t context = lien_context_of(mapping);
 
-	return context && lien_graph_apply_pending(graph, mapping->process,
+	return context && lien_graph_apply_pending(graph, mapping->holding->process,
 				  LIEN_CALL_CU_CONTEXT_DESTROY, context, 0);
 }
 
-void lien_range_vacate(
+bool lien_range_vacate(
 	struct lien_graph *graph, struct lien_process *process, uint64_t va, uint64_t bytes)
 {
 	struct lien_mapping *mapping;
@@ -191,9 +252,12 @@ void lien_range_vacate(
 		if (lien_mapping_apply_pending(graph, mapping) ||
 			apply_pending_context(graph, mapping))
 			continue;
+		if (!lien_process_visits(graph, process))
+			return false;
 		lien_graph_odd(graph, process);
 		mapping_remove(graph, mapping);
 	}
+	return true;
 }
 
 int lien_graph_apply_create(
@@ -212,10 +276,7 @@ int lien_graph_apply_create(
 	if (lien_allocation_asked(graph, process, allocation, event))
 		return -ENOMEM;
 	handle = lien_handle_new(graph, process, allocation, event->create.handle);
-	if (!handle)
-		return -ENOMEM;
-	handle->references = 1;
-	return 0;
+	return handle ? lien_handle_take(graph, handle, event) : -ENOMEM;
 }
 
 int lien_graph_apply_retain(
@@ -224,7 +285,7 @@ int lien_graph_apply_retain(
 	struct lien_mapping *mapping = lien_process_mapping(process, event->retain.va);
 	struct lien_handle *handle = lien_handle_find(process, event->retain.handle);
 
-	if (handle && mapping && handle->allocation != mapping->allocation)
+	if (handle && mapping && handle->holding != mapping->holding)
 		lien_handle_vacate(graph, process, event->retain.handle);
 	handle = lien_handle_find(process, event->retain.handle);
 	mapping = lien_process_mapping(process, event->retain.va);
@@ -233,13 +294,13 @@ int lien_graph_apply_retain(
 			lien_graph_odd(graph, process);
 			return 0;
 		}
-		handle = lien_handle_new(graph, process, mapping->allocation, event->retain.handle);
+		handle = lien_handle_new(
+			graph, process, mapping->holding->allocation, event->retain.handle);
 		if (!handle)
 			return -ENOMEM;
 		handle->imported = mapping->imported;
 	}
-	handle->references++;
-	return 0;
+	return lien_handle_take(graph, handle, event);
 }
 
 int lien_graph_apply_reserve(
@@ -262,13 +323,43 @@ int lien_graph_apply_reserve(
 	return 0;
 }
 
+#define MADE_JUST_NOW 64
+
+/* What is put back behind a parked mapping has just been made, and is not all over the place. */
+static bool made_just_now(const struct lien_allocation *allocation)
+{
+	const struct lien_holding *holding;
+	const struct lien_binding *binding;
+	const struct lien_handle *handle;
+	const struct lien_share *share;
+	unsigned n = 0;
+
+	LIST_FOREACH (holding, &allocation->holdings, of_allocation) {
+		n += 1 + holding->mapped;
+		TAILQ_FOREACH (handle, &holding->handles, of_holding)
+			if (++n > MADE_JUST_NOW)
+				return false;
+		if (n > MADE_JUST_NOW)
+			return false;
+	}
+	LIST_FOREACH (share, &allocation->shares, of_allocation)
+		if (++n > MADE_JUST_NOW)
+			return false;
+	LIST_FOREACH (binding, &allocation->bindings, of_memory)
+		if (++n > MADE_JUST_NOW)
+			return false;
+	return true;
+}
+
 /* The control library puts memory back behind a parked mapping. */
 static void mapping_revive(
 	struct lien_graph *graph, struct lien_mapping *mapping, struct lien_handle *handle)
 {
-	if (handle->allocation != mapping->allocation)
-		lien_allocation_merge(graph, handle->allocation, mapping->allocation);
-	mapping->parked = false;
+	if (handle->holding->allocation != mapping->holding->allocation)
+		lien_allocation_merge(
+			graph, handle->holding->allocation, mapping->holding->allocation);
+	lien_mapping_park(mapping, false);
+	mapping->opened = false;
 	mapping->access = NULL;
 }
 
@@ -284,14 +375,17 @@ int lien_graph_apply_map(
 		return 0;
 	}
 	if (handle && by_control(event) && mapping && mapping->parked &&
-		!lien_allocation_by_address(mapping->allocation) && mapping->va == event->map.va &&
-		mapping->bytes == event->map.bytes &&
-		handle->allocation->origin != LIEN_ORIGIN_MULTICAST &&
-		mapping->allocation->origin != LIEN_ORIGIN_MULTICAST) {
+		!lien_allocation_by_address(mapping->holding->allocation) &&
+		mapping->va == event->map.va && mapping->bytes == event->map.bytes &&
+		handle->holding->allocation->origin != LIEN_ORIGIN_MULTICAST &&
+		mapping->holding->allocation->origin != LIEN_ORIGIN_MULTICAST &&
+		(handle->holding->allocation == mapping->holding->allocation ||
+			made_just_now(handle->holding->allocation))) {
 		mapping_revive(graph, mapping, handle);
 		return 0;
 	}
-	lien_range_vacate(graph, process, event->map.va, event->map.bytes);
+	if (!lien_range_vacate(graph, process, event->map.va, event->map.bytes))
+		return 0;
 	handle = lien_handle_find(process, event->map.handle);
 	if (!handle) { /* made before this process was watched, or its event was lost */
 		lien_graph_odd(graph, process);
@@ -304,18 +398,16 @@ int lien_graph_apply_map(
 		handle = lien_handle_new(graph, process, allocation, event->map.handle);
 		if (!handle)
 			return -ENOMEM;
-		handle->references = 1;
+		lien_handle_refer(handle, 1);
 		handle->imported = true;
 	}
-	mapping = lien_mapping_new(
-		graph, process, handle->allocation, event->map.va, event->map.bytes);
+	allocation = handle->holding->allocation;
+	mapping = lien_mapping_new(graph, handle->holding, event->map.va, event->map.bytes);
 	if (!mapping)
 		return -ENOMEM;
-	mapping->offset = event->map.offset;
 	mapping->imported = handle->imported;
-	if (handle->allocation->bytes < event->map.bytes)
-		handle->allocation->bytes =
-			event->map.bytes; /* unmatched import: first known now */
+	if (allocation->bytes < event->map.bytes)
+		allocation->bytes = event->map.bytes; /* unmatched import: first known now */
 	return 0;
 }
 
@@ -323,16 +415,23 @@ int lien_graph_apply_access(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
 	uint64_t va = event->access.va, end = va + event->access.bytes;
+	const struct lien_access_set *base = NULL, *set = NULL;
 	struct lien_mapping *mapping = lien_process_overlap(process, va, event->access.bytes);
 
 	if (!mapping)
 		lien_graph_odd(graph, process);
-	for (; mapping && mapping->va < end;
+	for (; mapping && mapping->va < end && lien_process_visits(graph, process);
 		mapping = RB_NEXT(lien_mapping_tree, &process->mappings, mapping)) {
-		mapping->access = lien_graph_access(
-			graph, mapping->access, event->access.access, event->access.count);
-		if (!mapping->access)
+		if (mapping->opened)
+			continue;
+		if (!set || mapping->access != base) { /* neighbours mostly have the same */
+			base = mapping->access;
+			set = lien_graph_access(
+				graph, base, event->access.access, event->access.count);
+		}
+		if (!set)
 			return -ENOMEM;
+		mapping->access = set;
 	}
 	return 0;
 }

@@ -21,10 +21,7 @@ int lien_graph_apply_multicast_create(
 	if (lien_allocation_asked(graph, process, object, event))
 		return -ENOMEM;
 	handle = lien_handle_new(graph, process, object, event->multicast.handle);
-	if (!handle)
-		return -ENOMEM;
-	handle->references = 1;
-	return 0;
+	return handle ? lien_handle_take(graph, handle, event) : -ENOMEM;
 }
 
 /* The object that a call is about; a process may have imported it. */
@@ -33,8 +30,8 @@ static struct lien_allocation *object_of(
 {
 	struct lien_handle *handle = lien_handle_find(process, event->multicast.handle);
 
-	if (handle && handle->allocation->origin == LIEN_ORIGIN_MULTICAST)
-		return handle->allocation;
+	if (handle && handle->holding->allocation->origin == LIEN_ORIGIN_MULTICAST)
+		return handle->holding->allocation;
 	lien_graph_odd(graph, process);
 	return NULL;
 }
@@ -58,11 +55,11 @@ static struct lien_allocation *memory_of(
 	if (event->type == LIEN_CALL_CU_MULTICAST_BIND) {
 		handle = lien_handle_find(process, event->multicast.memory);
 		*offset = event->multicast.memory_offset;
-		return handle ? handle->allocation : NULL;
+		return handle ? handle->holding->allocation : NULL;
 	}
 	mapping = lien_process_mapping(process, event->multicast.memory);
 	*offset = mapping ? event->multicast.memory - mapping->va : 0;
-	return mapping ? mapping->allocation : NULL;
+	return mapping ? mapping->holding->allocation : NULL;
 }
 
 int lien_graph_apply_multicast_bind(
@@ -87,9 +84,22 @@ int lien_graph_apply_multicast_bind(
 	binding->offset = event->multicast.offset;
 	binding->bytes = event->multicast.bytes;
 	binding->memory_offset = offset;
-	LIST_INSERT_HEAD(&object->bindings, binding, of_object);
+	binding->device = memory->prop.location_id;
+	binding->number = ++graph->next_binding;
+	RB_INSERT(lien_binding_tree, &object->bound, binding);
 	LIST_INSERT_HEAD(&memory->bindings, binding, of_memory);
 	return 0;
+}
+
+void lien_bindings_moved(struct lien_allocation *memory)
+{
+	struct lien_binding *binding;
+
+	LIST_FOREACH (binding, &memory->bindings, of_memory) {
+		RB_REMOVE(lien_binding_tree, &binding->object->bound, binding);
+		binding->device = memory->prop.location_id;
+		RB_INSERT(lien_binding_tree, &binding->object->bound, binding);
+	}
 }
 
 /* The device names which of the memories at that place of the object is meant. */
@@ -98,15 +108,15 @@ int lien_graph_apply_multicast_unbind(
 {
 	struct lien_allocation *object = object_of(graph, process, event);
 	uint64_t from = event->multicast.offset, to = from + event->multicast.bytes;
+	struct lien_binding key = {.device = event->multicast.device, .offset = from};
 	struct lien_binding *binding, *next;
 	bool any = false;
 
 	if (!object)
 		return 0;
-	LIST_FOREACH_SAFE (binding, &object->bindings, of_object, next) {
-		if (binding->memory->prop.location_id != event->multicast.device ||
-			binding->offset < from || binding->offset >= to)
-			continue;
+	for (binding = RB_NFIND(lien_binding_tree, &object->bound, &key);
+		binding && binding->device == key.device && binding->offset < to; binding = next) {
+		next = RB_NEXT(lien_binding_tree, &object->bound, binding);
 		any = true;
 		lien_binding_drop(graph, binding);
 	}

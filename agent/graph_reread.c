@@ -7,10 +7,15 @@ int lien_graph_apply_property(
 {
 	struct lien_mapping *mapping = lien_process_mapping(process, event->property.va);
 
-	if (mapping)
-		mapping->allocation->prop = event->property.prop;
-	else
+	struct lien_allocation *allocation = mapping ? mapping->holding->allocation : NULL;
+
+	if (!mapping) {
 		lien_graph_odd(graph, process);
+		return 0;
+	}
+	allocation->prop = event->property.prop;
+	if (allocation->origin != LIEN_ORIGIN_MULTICAST)
+		lien_bindings_moved(allocation);
 	return 0;
 }
 
@@ -28,17 +33,18 @@ int lien_graph_apply_adopt(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
 	struct lien_handle *handle = lien_handle_find(process, event->adopt.handle);
+	struct lien_allocation *allocation = handle ? handle->holding->allocation : NULL;
 
 	if (!handle) {
 		lien_graph_odd(graph, process);
 		return 0;
 	}
-	handle->references = event->adopt.references;
-	handle->allocation->adopted = true;
-	handle->allocation->round = event->adopt.round;
-	handle->allocation->open = event->adopt.open;
+	lien_handle_refer(handle, event->adopt.references);
+	allocation->adopted = true;
+	allocation->round = event->adopt.round;
+	allocation->open = event->adopt.open;
 	if (!handle->imported) /* an importer may map less than there is */
-		handle->allocation->part = event->adopt.part;
+		allocation->part = event->adopt.part;
 	if (graph->round < event->adopt.round)
 		graph->round = event->adopt.round;
 	return 0;

@@ -34,12 +34,8 @@ int lien_share_by_key(struct lien_graph *graph, struct lien_allocation *allocati
 		return 0; /* asked for again */
 	if (share)	  /* the driver gives names of freed memory to other memory */
 		lien_share_outdate(graph, share);
-	share = lien_share_new(graph, allocation, number, key);
-	if (!share)
+	if (!lien_share_new(graph, allocation, event, number, key))
 		return -ENOMEM;
-	share->call = event->type;
-	share->fd = -1;
-	share->imports = !!(event->flags & LIEN_EVENT_IMPORTED);
 	allocation->exports++;
 	return 0;
 }
@@ -48,34 +44,27 @@ int lien_graph_apply_export(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
 	struct lien_handle *handle = lien_handle_find(process, event->share.handle);
-	bool control = event->flags & LIEN_EVENT_CONTROL;
-	struct lien_share *share;
+	struct lien_allocation *allocation;
 
 	/* Memory that has an address at once has no handles that the driver would export. */
-	if (!handle || lien_allocation_by_address(handle->allocation)) {
+	if (!handle || lien_allocation_by_address(handle->holding->allocation)) {
 		lien_graph_odd(graph, process);
 		return 0;
 	}
+	allocation = handle->holding->allocation;
 	if (event->share.handle_type == CU_MEM_HANDLE_TYPE_FABRIC &&
 		event->size >= LIEN_EVENT_SIZE(share))
-		return lien_share_by_key(graph, handle->allocation, event, event->share.key);
-	if (control)
-		lien_shares_drop_control(graph, handle->allocation);
+		return lien_share_by_key(graph, allocation, event, event->share.key);
+	if (event->flags & LIEN_EVENT_CONTROL)
+		lien_share_drop_control(graph, allocation);
 	else
-		handle->allocation->exports++;
+		allocation->exports++;
 	if (!event->share.share)
 		return 0;
 	if (event->share.share & LIEN_SHARE_BY_KEY || lien_share_find(graph, event->share.share))
 		return -EBADMSG; /* numbers are never reused; a forged recording may say otherwise
 				  */
-	share = lien_share_new(graph, handle->allocation, event->share.share, NULL);
-	if (!share)
-		return -ENOMEM;
-	share->call = event->type;
-	share->fd = event->share.fd;
-	share->control = control;
-	share->imports = !!(event->flags & LIEN_EVENT_IMPORTED);
-	return 0;
+	return lien_share_new(graph, allocation, event, event->share.share, NULL) ? 0 : -ENOMEM;
 }
 
 /* Imported, and the export was not seen: all that is known is who has it. NULL: out of memory. */
@@ -117,9 +106,8 @@ int lien_graph_apply_import(
 	handle = lien_handle_new(graph, process, allocation, event->share.handle);
 	if (!handle)
 		return -ENOMEM;
-	handle->references = 1;
 	handle->imported = true;
-	return 0;
+	return lien_handle_take(graph, handle, event);
 }
 
 int lien_graph_apply_key_export(
@@ -127,11 +115,11 @@ int lien_graph_apply_key_export(
 {
 	struct lien_mapping *mapping = lien_process_mapping(process, event->key.va);
 
-	if (!mapping || !lien_allocation_by_address(mapping->allocation)) {
+	if (!mapping || !lien_allocation_by_address(mapping->holding->allocation)) {
 		lien_graph_odd(graph, process);
 		return 0;
 	}
-	return lien_share_by_key(graph, mapping->allocation, event, event->key.key);
+	return lien_share_by_key(graph, mapping->holding->allocation, event, event->key.key);
 }
 
 /* Legacy IPC: a process that opens a name twice has one address for both, also of memory whose
@@ -141,11 +129,11 @@ static struct lien_mapping *opened(
 {
 	struct lien_mapping *mapping = lien_process_mapping(process, va);
 
-	if (!mapping || !mapping->opens || mapping->va != va)
+	if (!mapping || !mapping->opened || mapping->va != va)
 		return NULL;
 	if (allocation)
-		return mapping->allocation == allocation ? mapping : NULL;
-	return mapping->allocation->origin == LIEN_ORIGIN_IMPORT ? mapping : NULL;
+		return mapping->holding->allocation == allocation ? mapping : NULL;
+	return mapping->holding->allocation->origin == LIEN_ORIGIN_IMPORT ? mapping : NULL;
 }
 
 int lien_graph_apply_key_import(
@@ -157,6 +145,7 @@ int lien_graph_apply_key_import(
 	struct lien_allocation *allocation = share ? share->allocation : NULL;
 	struct lien_mapping *mapping;
 	uint64_t bytes;
+	bool vacated;
 
 	mapping = opened(process, event->key.va, allocation);
 	if (mapping && event->type == LIEN_CALL_CU_IPC_OPEN) {
@@ -170,19 +159,22 @@ int lien_graph_apply_key_import(
 	}
 	if (allocation)
 		allocation->importing = true;
-	lien_range_vacate(graph, process, event->key.va, bytes);
+	vacated = lien_range_vacate(graph, process, event->key.va, bytes);
 	if (allocation)
 		allocation->importing = false;
-	else
+	if (!vacated)
+		return 0;
+	if (!allocation)
 		allocation = import_unmatched(graph, process, event);
 	if (!allocation)
 		return -ENOMEM;
 	if (share)
 		lien_share_taken(graph, share);
-	mapping = lien_mapping_new(graph, process, allocation, event->key.va, bytes);
+	mapping = lien_mapping_new(
+		graph, lien_holding_get(graph, process, allocation), event->key.va, bytes);
 	if (!mapping)
 		return -ENOMEM;
-	mapping->imported = true;
+	mapping->imported = mapping->opened = true;
 	mapping->opens = 1;
 	mapping->context = lien_context_number(process, event->key.context);
 	return 0;
@@ -193,7 +185,7 @@ int lien_graph_apply_ipc_close(
 {
 	struct lien_mapping *mapping = lien_process_mapping(process, event->range.va);
 
-	if (!mapping || !mapping->imported || !mapping->opens)
+	if (!mapping || !mapping->imported || !mapping->opened)
 		lien_graph_odd(graph, process);
 	else if (!--mapping->opens)
 		lien_mapping_drop(graph, mapping);

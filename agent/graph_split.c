@@ -37,54 +37,121 @@ static void add_color(uint8_t *id, int32_t color)
 	memcpy(id, &hash, sizeof(hash));
 }
 
+static int lien_split_cmp(const struct lien_split *a, const struct lien_split *b)
+{
+	int order = memcmp(a->id, b->id, sizeof(a->id));
+
+	return order ? order : (a->nranks > b->nranks) - (a->nranks < b->nranks);
+}
+RB_GENERATE(lien_split_tree, lien_split, by_id, lien_split_cmp)
+
+static int lien_split_rank_cmp(const struct lien_split_member *a, const struct lien_split_member *b)
+{
+	return (a->parent_rank > b->parent_rank) - (a->parent_rank < b->parent_rank);
+}
+RB_GENERATE(lien_split_rank_tree, lien_split_member, by_rank, lien_split_rank_cmp)
+
+static int by_number_cmp(const struct lien_split_member *a, const struct lien_split_member *b)
+{
+	if (a->number != b->number)
+		return a->number < b->number ? -1 : 1;
+	return a->serial < b->serial ? -1 : a->serial > b->serial;
+}
+RB_PROTOTYPE(lien_split_comm_tree, lien_split_member, by_number, by_number_cmp);
+RB_GENERATE(lien_split_comm_tree, lien_split_member, by_number, by_number_cmp)
+
+static int by_parent_cmp(const struct lien_split_member *a, const struct lien_split_member *b)
+{
+	if (a->parent != b->parent)
+		return a->parent < b->parent ? -1 : 1;
+	return a->serial < b->serial ? -1 : a->serial > b->serial;
+}
+RB_PROTOTYPE(lien_split_parent_tree, lien_split_member, by_parent, by_parent_cmp);
+RB_GENERATE(lien_split_parent_tree, lien_split_member, by_parent, by_parent_cmp)
+
 static struct lien_split *split_of(struct lien_graph *graph, const uint8_t *id,
 	const struct lien_comm *parent, unsigned number)
 {
-	struct lien_split *split;
+	struct lien_split *split = calloc(1, sizeof(*split)), *known;
 
-	LIST_FOREACH (split, &graph->splits, next)
-		if (split->nranks == parent->nranks && !memcmp(split->id, id, sizeof(split->id)))
-			return split;
-	split = calloc(1, sizeof(*split));
 	if (!split)
 		return NULL;
 	memcpy(split->id, id, sizeof(split->id));
 	split->number = number;
 	split->nranks = parent->nranks;
-	LIST_INSERT_HEAD(&graph->splits, split, next);
-	return split;
+	known = RB_INSERT(lien_split_tree, &graph->splits, split);
+	if (!known)
+		return split;
+	free(split);
+	return known;
 }
 
-static void split_free(struct lien_split *split)
+/* It names no communicator any more that it took part in. */
+static void forget_comm(struct lien_process *process, struct lien_split_member *member)
 {
-	LIST_REMOVE(split, next);
-	free(split->members);
+	RB_REMOVE(lien_split_comm_tree, &process->split_comms, member);
+	member->number = 0;
+	member->split->known -= !member->parent;
+}
+
+static void forget_parent(struct lien_process *process, struct lien_split_member *member)
+{
+	RB_REMOVE(lien_split_parent_tree, &process->split_parents, member);
+	member->parent = 0;
+	member->split->known -= !member->number;
+}
+
+static void member_free(struct lien_split_member *member)
+{
+	if (member->number)
+		forget_comm(member->process, member);
+	if (member->parent)
+		forget_parent(member->process, member);
+	LIST_REMOVE(member, of_process);
+	RB_REMOVE(lien_split_rank_tree, &member->split->members, member);
+	member->split->members_count--;
+	free(member);
+}
+
+/* Not inline: gcc 12 would not see that this takes the members out of their processes' lists. */
+static __attribute__((noinline)) void split_free(struct lien_graph *graph, struct lien_split *split)
+{
+	while (!RB_EMPTY(&split->members))
+		member_free(RB_ROOT(&split->members));
+	RB_REMOVE(lien_split_tree, &graph->splits, split);
 	free(split);
 }
 
-/* Its place among the members; a rank calls once, so an earlier one of that rank is stale. NULL:
- * out of memory. */
-static struct lien_split_member *member_of(struct lien_split *split, int32_t parent_rank)
+/* A rank calls once, so an earlier one of that rank is stale. -ENOMEM. */
+static int member_add(struct lien_graph *graph, struct lien_process *process,
+	struct lien_split *split, const struct lien_split_member *wanted)
 {
-	struct lien_split_member *members;
-	unsigned i;
+	struct lien_split_member *member = malloc(sizeof(*member)), *stale;
 
-	for (i = 0; i < split->members_count; i++)
-		if (split->members[i].parent_rank == parent_rank)
-			return &split->members[i];
-	if (!(i & (i - 1))) { /* full at every power of two */
-		members = realloc(split->members, (i ? 2 * i : 1) * sizeof(*members));
-		if (!members)
-			return NULL;
-		split->members = members;
-	}
+	if (!member)
+		return -ENOMEM;
+	stale = RB_FIND(lien_split_rank_tree, &split->members, (struct lien_split_member *)wanted);
+	if (stale)
+		member_free(stale);
+	*member = *wanted;
+	member->split = split;
+	member->process = process;
+	member->serial = ++graph->next_split_member;
 	split->members_count++;
-	return &split->members[i];
+	split->known += member->number || member->parent;
+	RB_INSERT(lien_split_rank_tree, &split->members, member);
+	LIST_INSERT_HEAD(&process->splits, member, of_process);
+	if (member->number)
+		RB_INSERT(lien_split_comm_tree, &process->split_comms, member);
+	if (member->parent)
+		RB_INSERT(lien_split_parent_tree, &process->split_parents, member);
+	return 0;
 }
 
 static int member_cmp(const void *a, const void *b)
 {
-	const struct lien_split_member *x = a, *y = b;
+	const struct lien_split_member *x = *(struct lien_split_member *const *)a;
+	const struct lien_split_member *y = *(struct lien_split_member *const *)b;
 
 	if (x->color != y->color)
 		return x->color < y->color ? -1 : 1;
@@ -94,88 +161,76 @@ static int member_cmp(const void *a, const void *b)
 }
 
 /* NULL: it takes no part, or has been destroyed (lien_splits_forget()). */
-static struct lien_comm *comm_of(struct lien_graph *graph, const struct lien_split_member *member)
+static struct lien_comm *comm_of(const struct lien_split_member *member)
 {
-	struct lien_process *process = lien_graph_process(graph, member->pid);
-
-	return process && member->number ? lien_comm_find(process, member->comm) : NULL;
+	return member->number ? lien_comm_find(member->process, member->comm) : NULL;
 }
 
 /* All have called: by color, then key, then their rank in the parent (ncclCommSplit()). */
-static void split_finish(struct lien_graph *graph, struct lien_split *split)
+static int split_finish(struct lien_graph *graph, struct lien_split *split)
 {
-	unsigned i, first, end;
+	struct lien_split_member **members = calloc(split->members_count, sizeof(*members));
+	unsigned count = 0, i, first, end;
+	struct lien_split_member *member;
 	struct lien_comm *comm;
 
-	qsort(split->members, split->members_count, sizeof(split->members[0]), member_cmp);
-	for (first = 0; first < split->members_count; first = end) {
-		for (end = first; end < split->members_count; end++)
-			if (split->members[end].color != split->members[first].color)
+	if (!members)
+		return -ENOMEM;
+	RB_FOREACH (member, lien_split_rank_tree, &split->members)
+		members[count++] = member;
+	qsort(members, count, sizeof(*members), member_cmp);
+	for (first = 0; first < count; first = end) {
+		for (end = first; end < count; end++)
+			if (members[end]->color != members[first]->color)
 				break;
 		for (i = first; i < end; i++) {
-			comm = comm_of(graph, &split->members[i]);
+			comm = comm_of(members[i]);
 			if (!comm)
 				continue;
 			comm->rank = i - first;
 			comm->nranks = end - first;
 		}
 	}
-	split_free(split);
+	free(members);
+	split_free(graph, split);
+	return 0;
 }
 
-void lien_splits_drop(struct lien_graph *graph, uint32_t pid)
+bool lien_splits_drop_one(struct lien_graph *graph, struct lien_process *process)
 {
-	struct lien_split *split, *next;
-	unsigned i;
-
-	LIST_FOREACH_SAFE (split, &graph->splits, next, next)
-		for (i = 0; i < split->members_count; i++)
-			if (!pid || split->members[i].pid == pid) {
-				split_free(split);
-				break;
-			}
+	if (LIST_EMPTY(&process->splits))
+		return false;
+	split_free(graph, LIST_FIRST(&process->splits)->split);
+	return true;
 }
 
-void lien_splits_forget(struct lien_graph *graph, uint32_t number)
+void lien_splits_forget(struct lien_graph *graph, struct lien_process *process, uint32_t number)
 {
-	struct lien_split *split, *next;
-	bool known;
-	unsigned i;
+	struct lien_split_member key = {.number = number, .parent = number}, *member;
+	struct lien_split *split;
 
-	LIST_FOREACH_SAFE (split, &graph->splits, next, next) {
-		known = false;
-		for (i = 0; i < split->members_count; i++) {
-			struct lien_split_member *member = &split->members[i];
-
-			if (member->number == number)
-				member->number = 0;
-			if (member->parent == number)
-				member->parent = 0;
-			known |= member->number || member->parent;
-		}
-		if (!known)
-			split_free(split);
+	while ((member = RB_NFIND(lien_split_comm_tree, &process->split_comms, &key)) &&
+		member->number == number) {
+		split = member->split;
+		forget_comm(process, member);
+		if (!split->known)
+			split_free(graph, split);
+	}
+	while ((member = RB_NFIND(lien_split_parent_tree, &process->split_parents, &key)) &&
+		member->parent == number) {
+		split = member->split;
+		forget_parent(process, member);
+		if (!split->known)
+			split_free(graph, split);
 	}
 }
 
 /* Of the process's communicator that the split is of, its part in it. */
-static int split_join(struct lien_graph *graph, const struct lien_process *process,
+static int split_join(struct lien_graph *graph, struct lien_process *process,
 	const struct lien_event *event, const struct lien_comm *parent,
 	const struct lien_comm *comm, unsigned number)
 {
-	struct lien_split_member *member;
-	struct lien_split *split;
-	uint8_t id[sizeof(parent->id)];
-
-	if (parent->rank < 0 || parent->rank >= parent->nranks || !lien_comm_has_count(parent))
-		return 0; /* then it is not known who its members are */
-	lien_comm_derive_id(id, parent, LIEN_CALL_NCCL_SPLIT, number);
-	split = split_of(graph, id, parent, number);
-	member = split ? member_of(split, parent->rank) : NULL;
-	if (!member)
-		return -ENOMEM;
-	*member = (struct lien_split_member){
-		.pid = process->pid,
+	const struct lien_split_member member = {
 		.comm = comm ? comm->address : 0,
 		.number = comm ? comm->number : 0,
 		.parent = parent->number,
@@ -183,9 +238,20 @@ static int split_join(struct lien_graph *graph, const struct lien_process *proce
 		.key = event->comm.key,
 		.parent_rank = parent->rank,
 	};
-	if (split->members_count == (unsigned)split->nranks)
-		split_finish(graph, split);
-	return 0;
+	struct lien_split *split;
+	uint8_t id[sizeof(parent->id)];
+	int err;
+
+	if (parent->rank < 0 || parent->rank >= parent->nranks || !lien_comm_has_count(parent))
+		return 0; /* then it is not known who its members are */
+	lien_comm_derive_id(id, parent, LIEN_CALL_NCCL_SPLIT, number);
+	split = split_of(graph, id, parent, number);
+	err = split ? member_add(graph, process, split, &member) : -ENOMEM;
+	if (split && !split->members_count)
+		split_free(graph, split);
+	if (err)
+		return err;
+	return split->members_count == (unsigned)split->nranks ? split_finish(graph, split) : 0;
 }
 
 static int split_told(

@@ -20,13 +20,23 @@
 
 #define DROPPED_AT_ONCE 64
 
+/* An order that waits until the one under way has been answered. */
+struct waiting {
+	enum lien_asker asker; /* LIEN_ASK_NOBODY: there is none */
+	struct lien_wire_header header;
+	void *body;
+	int *fds;
+	unsigned fds_count;
+};
+
 struct lien_link {
 	int fd, pidfd;
-	int mem;	    /* of the process, locked: one agent at a time has it */
-	uint16_t order;	    /* its type */
-	uint32_t seq;	    /* of the last order on the wire */
-	uint32_t order_seq; /* as its sender numbered it */
-	bool under_way;
+	int mem;	       /* of the process, locked: one agent at a time has it */
+	uint16_t order;	       /* its type */
+	uint32_t seq;	       /* of the last order on the wire */
+	uint32_t order_seq;    /* as its sender numbered it */
+	enum lien_asker asked; /* LIEN_ASK_NOBODY: none is under way */
+	struct waiting waiting;
 };
 
 int lien_link_state(
@@ -185,10 +195,50 @@ int lien_link_open(struct lien_link **out, uint32_t pid, const struct lien_contr
 	return 0;
 }
 
+static void waiting_drop(struct waiting *waiting)
+{
+	while (waiting->fds_count)
+		close(waiting->fds[--waiting->fds_count]);
+	free(waiting->fds);
+	free(waiting->body);
+	*waiting = (struct waiting){.asker = LIEN_ASK_NOBODY};
+}
+
+/* Body and descriptors are the caller's again when this returns. */
+static int wait_for_turn(struct lien_link *link, enum lien_asker asker,
+	const struct lien_wire_header *order, const void *body, const int *fds, unsigned fds_count)
+{
+	struct waiting *waiting = &link->waiting;
+	size_t size = order->length - sizeof(*order);
+
+	waiting->header = *order;
+	waiting->body = malloc(size + 1);
+	waiting->fds = calloc(fds_count + 1, sizeof(*fds));
+	if (!waiting->body || !waiting->fds) {
+		waiting_drop(waiting);
+		return -ENOMEM;
+	}
+	if (size)
+		memcpy(waiting->body, body, size);
+	while (waiting->fds_count < fds_count) {
+		int copy = fcntl(fds[waiting->fds_count], F_DUPFD_CLOEXEC, 3);
+		int err = errno;
+
+		if (copy < 0) {
+			waiting_drop(waiting);
+			return -err;
+		}
+		waiting->fds[waiting->fds_count++] = copy;
+	}
+	waiting->asker = asker;
+	return 0;
+}
+
 void lien_link_close(struct lien_link *link)
 {
 	if (!link)
 		return;
+	waiting_drop(&link->waiting);
 	if (link->fd >= 0)
 		close(link->fd);
 	if (link->pidfd >= 0)
@@ -215,16 +265,24 @@ int lien_link_pidfd(const struct lien_link *link)
 	return link->pidfd;
 }
 
-int lien_link_send(struct lien_link *link, const struct lien_wire_header *order, const void *body,
-	const int *fds, unsigned fds_count)
+enum lien_asker lien_link_asked(const struct lien_link *link)
+{
+	return link->asked;
+}
+
+enum lien_asker lien_link_waiting(const struct lien_link *link)
+{
+	return link->waiting.asker;
+}
+
+static int send_now(struct lien_link *link, enum lien_asker asker,
+	const struct lien_wire_header *order, const void *body, const int *fds, unsigned fds_count)
 {
 	struct lien_wire_header head = *order;
 	struct iovec parts[2] = {
 		{&head, sizeof(head)}, {(void *)body, order->length - sizeof(head)}};
 	int err;
 
-	if (link->under_way)
-		return -EBUSY;
 	if (!++link->seq)
 		link->seq = 1;
 	head.seq = link->seq;
@@ -233,8 +291,41 @@ int lien_link_send(struct lien_link *link, const struct lien_wire_header *order,
 		return err;
 	link->order_seq = order->seq;
 	link->order = order->type;
-	link->under_way = true;
+	link->asked = asker;
 	return 0;
+}
+
+int lien_link_send(struct lien_link *link, enum lien_asker asker,
+	const struct lien_wire_header *order, const void *body, const int *fds, unsigned fds_count)
+{
+	bool patient = asker == LIEN_ASK_TRANSACTION || asker == LIEN_ASK_END;
+
+	if (link->waiting.asker)
+		return -EBUSY;
+	if (!link->asked)
+		return send_now(link, asker, order, body, fds, fds_count);
+	return patient && asker != link->asked
+		       ? wait_for_turn(link, asker, order, body, fds, fds_count)
+		       : -EBUSY;
+}
+
+int lien_link_next(struct lien_link *link)
+{
+	struct waiting *waiting = &link->waiting;
+	int err;
+
+	if (link->asked || !waiting->asker)
+		return 0;
+	err = send_now(link, waiting->asker, &waiting->header, waiting->body, waiting->fds,
+		waiting->fds_count);
+	waiting_drop(waiting);
+	return err;
+}
+
+void lien_link_cancel(struct lien_link *link, enum lien_asker asker)
+{
+	if (link->waiting.asker == asker)
+		waiting_drop(&link->waiting);
 }
 
 void lien_link_discard(struct lien_reply *reply)
@@ -273,7 +364,7 @@ int lien_link_receive(struct lien_link *link, struct lien_reply *reply)
 	ssize_t n;
 
 	for (;;) {
-		bool fds = link->under_way && link->order == LIEN_WIRE_EXPORT;
+		bool fds = link->asked && link->order == LIEN_WIRE_EXPORT;
 
 		n = fds ? lien_pass_receive(link->fd, message.bytes, sizeof(message.bytes),
 				  reply->fds, &reply->fds_count, MSG_DONTWAIT)
@@ -288,8 +379,8 @@ int lien_link_receive(struct lien_link *link, struct lien_reply *reply)
 		if (!n)
 			return -EPIPE;
 		if (n >= (ssize_t)sizeof(message.header) && message.header.length == (size_t)n &&
-			all_ask_nobody(reply) && link->under_way &&
-			message.header.seq == link->seq && message.header.type == link->order)
+			all_ask_nobody(reply) && link->asked && message.header.seq == link->seq &&
+			message.header.type == link->order)
 			break;
 		lien_link_discard(reply);
 		if (++dropped == DROPPED_AT_ONCE)
@@ -299,7 +390,8 @@ int lien_link_receive(struct lien_link *link, struct lien_reply *reply)
 	make_plain(reply->header.text, sizeof(reply->header.text));
 	reply->header.seq = link->order_seq;
 	reply->body = message.bytes + sizeof(message.header);
+	reply->asker = link->asked;
 	if (message.header.flags & LIEN_WIRE_LAST)
-		link->under_way = false;
+		link->asked = LIEN_ASK_NOBODY;
 	return 1;
 }

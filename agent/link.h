@@ -2,7 +2,8 @@
 /*
  * The agent's end of a control library: orders out, replies in. Takes the socket from the process
  * with pidfd_getfd(), so it needs no path, no namespace and no credentials to be agreed on: whoever
- * may trace a process may order it. One order at a time.
+ * may trace a process may order it. One order at a time: a transaction's waits
+ * for a short one that is under way, without holding up the agent.
  */
 #ifndef LIEN_LINK_H
 #define LIEN_LINK_H
@@ -42,12 +43,36 @@ bool lien_link_alive(const struct lien_link *link);
 /* Readable when the process has ended. */
 int lien_link_pidfd(const struct lien_link *link);
 
-/* Sends; order->seq is remembered and put into the replies, so that late replies to others are told
- * apart. -EBUSY: an order is under way; -EAGAIN: the process does not read. */
-int lien_link_send(struct lien_link *link, const struct lien_wire_header *order, const void *body,
-	const int *fds, unsigned fds_count);
+/* Who gives an order, and gets the replies. */
+enum lien_asker {
+	LIEN_ASK_NOBODY,
+	LIEN_ASK_HELLO,	  /* the first question */
+	LIEN_ASK_GATE,	  /* opening what an agent before this one has shut */
+	LIEN_ASK_WALK,	  /* walks.c */
+	LIEN_ASK_PREPARE, /* prepare.c */
+	/* These two wait for the order under way: */
+	LIEN_ASK_END, /* detach.c */
+	LIEN_ASK_TRANSACTION,
+};
+
+/*
+ * Sends, or keeps a copy until the order under way has been answered (lien_link_next()).
+ * order->seq is remembered and put into the replies, so that late replies to others are told apart.
+ * -EBUSY: another order is under way, or waits; -EAGAIN: the process does not read; -ENOMEM.
+ */
+int lien_link_send(struct lien_link *link, enum lien_asker asker,
+	const struct lien_wire_header *order, const void *body, const int *fds, unsigned fds_count);
+/* Whose order is under way. */
+enum lien_asker lien_link_asked(const struct lien_link *link);
+/* Whose order waits for that. */
+enum lien_asker lien_link_waiting(const struct lien_link *link);
+/* After the last reply to an order: sends the one that waits. 0, also if there is none; -errno. */
+int lien_link_next(struct lien_link *link);
+/* Forgets an order that waits; one that is on the wire is not taken back. */
+void lien_link_cancel(struct lien_link *link, enum lien_asker asker);
 
 struct lien_reply {
+	enum lien_asker asker;
 	struct lien_wire_header header; /* .seq is the order's */
 	const void *body;		/* valid until the next receive on any link */
 	int fds[LIEN_WIRE_FDS_MAX];	/* the receiver's */

@@ -61,6 +61,8 @@ bool lien_node_refresh(struct lien_agent *agent)
 	struct lien_agent_node *node = agent->node;
 	struct asking *asking;
 
+	if (agent->is_copy)
+		return node->asking;
 	if (!node->asking && node->t_now &&
 		lien_now_ns() - node->t_now < (node->now.nvml ? FRESH_NS : ABSENT_NS))
 		return false;

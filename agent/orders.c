@@ -23,11 +23,9 @@
 /* Of one process, before others have their turn. */
 #define REPLIES_AT_ONCE 64
 
-/* A process that has not answered a walk by then is stopped, or busier than a transaction can use.
- */
-#define WALKS_NS 500000000ull
-/* Pinning one chunk, on a machine whose memory is being made as it is touched. */
-#define PREPARES_NS 3000000000ull
+/* At the agent's end, for all processes together: pinning one chunk takes that long on a machine
+ * whose memory is being made as it is touched. */
+#define FINISH_NS 3000000000ull
 
 static struct lien_tracked *tracked_of(struct lien_agent *agent, uint32_t pid)
 {
@@ -43,7 +41,50 @@ static int send_order(void *context, uint32_t pid, const struct lien_wire_header
 
 	if (!tracked || !tracked->link)
 		return -ESRCH;
-	return lien_link_send(tracked->link, order, body, fds, fds_count);
+	return lien_link_send(tracked->link, LIEN_ASK_TRANSACTION, order, body, fds, fds_count);
+}
+
+enum lien_asker lien_orders_asked(const struct lien_tracked *tracked)
+{
+	return tracked->link ? lien_link_asked(tracked->link) : LIEN_ASK_NOBODY;
+}
+
+enum lien_asker lien_orders_waiting(const struct lien_tracked *tracked)
+{
+	return tracked->link ? lien_link_waiting(tracked->link) : LIEN_ASK_NOBODY;
+}
+
+const char *lien_orders_words(enum lien_asker asker)
+{
+	static const char *const words[] = {
+		[LIEN_ASK_NOBODY] = "nothing",
+		[LIEN_ASK_HELLO] = "saying what it is",
+		[LIEN_ASK_GATE] = "letting its threads go",
+		[LIEN_ASK_WALK] = "reading its memory from the driver",
+		[LIEN_ASK_PREPARE] = "preparing host memory",
+		[LIEN_ASK_END] = "being detached",
+		[LIEN_ASK_TRANSACTION] = "an order of a transaction",
+	};
+
+	return words[asker];
+}
+
+/* Why the process has not got its order yet; NULL: it has. */
+static const char *busy_with(void *context, uint32_t pid)
+{
+	const struct lien_tracked *tracked = tracked_of(context, pid);
+
+	return tracked && lien_orders_waiting(tracked) == LIEN_ASK_TRANSACTION
+		       ? lien_orders_words(lien_orders_asked(tracked))
+		       : NULL;
+}
+
+static void cancel(void *context, uint32_t pid)
+{
+	struct lien_tracked *tracked = tracked_of(context, pid);
+
+	if (tracked && tracked->link)
+		lien_link_cancel(tracked->link, LIEN_ASK_TRANSACTION);
 }
 
 static void on_progress(void *context, enum lien_phase phase, unsigned done, unsigned of)
@@ -144,7 +185,7 @@ static const char *not_now(void *context, uint32_t pid)
 
 	lien_agent_consume(agent);
 	process = lien_graph_process(agent->graph, pid);
-	return process && !LIST_EMPTY(&process->captures)
+	return process && !RB_EMPTY(&process->captures)
 		       ? "is capturing a CUDA graph: try again when "
 			 "it is done"
 		       : NULL;
@@ -166,13 +207,14 @@ static bool alive(void *context, uint32_t pid, uint64_t start)
 /* Memory that this graph has seen both of them map. */
 static bool share_memory(const struct lien_process *a, const struct lien_process *b)
 {
-	const struct lien_mapping *other;
+	const struct lien_holding *other;
 	struct lien_mapping *mapping;
 
-	RB_FOREACH (mapping, lien_mapping_tree, (struct lien_mapping_tree *)&a->mappings)
-		LIST_FOREACH (other, &mapping->allocation->mappings, of_allocation)
-			if (other->process == b)
-				return true;
+	RB_FOREACH (mapping, lien_mapping_tree, (struct lien_mapping_tree *)&a->mappings) {
+		other = lien_allocation_holding(mapping->holding->allocation, b);
+		if (other && other->mapped)
+			return true;
+	}
 	return false;
 }
 
@@ -242,6 +284,23 @@ static void fd_close(int fd)
 	close(fd);
 }
 
+static int raw(void *context, uint32_t pid, struct lien_wire_raw **list, unsigned *count)
+{
+	struct lien_agent *agent = context;
+	struct lien_process *process = lien_graph_process(agent->graph, pid);
+
+	*list = NULL;
+	*count = 0;
+	return process ? lien_plan_raw(process, list, count) : 0;
+}
+
+static const char *raw_to(void *context, uint32_t pid, uint64_t handle)
+{
+	struct lien_agent *agent = context;
+
+	return lien_plan_raw_to(lien_graph_process(agent->graph, pid), handle);
+}
+
 static int replan(void *context, const struct lien_plan **out, char *why, size_t size);
 
 struct lien_transaction_ops lien_orders_ops(struct lien_agent *agent)
@@ -252,10 +311,14 @@ struct lien_transaction_ops lien_orders_ops(struct lien_agent *agent)
 		.gate = gate ? lien_gate_step : NULL,
 		.at_rest = gate ? lien_gate_at_rest : NULL,
 		.background = lien_gate_background,
+		.raw = raw,
+		.raw_to = raw_to,
 		.replan = replan,
 		.adopt = lien_adopt_plan,
 		.adopted = lien_adopt_answered,
 		.send = send_order,
+		.busy_with = busy_with,
+		.cancel = cancel,
 		.progress = on_progress,
 		.done = on_done,
 		.not_now = not_now,
@@ -273,44 +336,83 @@ struct lien_transaction_ops lien_orders_ops(struct lien_agent *agent)
 
 static void orders_ready(struct lien_source *source, uint32_t events);
 
-void lien_orders_wait_for_walks(struct lien_agent *agent)
+/* Whose calls the next agent would take for the application's. */
+static bool is_short(const struct lien_tracked *tracked)
 {
-	uint64_t begin = lien_now_ns(), end, now;
-	struct lien_process *process, *next;
-	struct lien_tracked *tracked;
-	struct pollfd reply = {.events = POLLIN};
+	enum lien_asker asked = tracked ? lien_orders_asked(tracked) : LIEN_ASK_NOBODY;
 
-	agent->walks_held = true;
-	for (process = lien_graph_first(agent->graph); process; process = next) {
-		next = lien_graph_next(process);
-		tracked = process->agent;
-		now = lien_now_ns();
-		end = begin + (tracked && tracked->preparing ? PREPARES_NS : WALKS_NS);
-		if (!tracked || (!tracked->walking && !tracked->preparing) || !tracked->link ||
-			now >= end)
+	return asked == LIEN_ASK_WALK || asked == LIEN_ASK_PREPARE;
+}
+
+/* How many there are; as far as there is room, which they are. */
+static unsigned short_orders(
+	struct lien_agent *agent, struct pollfd *fds, uint32_t *pids, unsigned room)
+{
+	struct lien_process *process;
+	unsigned count = 0;
+
+	for (process = lien_graph_first(agent->graph); process && count < room;
+		process = lien_graph_next(process)) {
+		if (!is_short(process->agent))
 			continue;
-		reply.fd = lien_link_fd(tracked->link);
-		if (poll(&reply, 1, (end - now) / 1000000 + 1) > 0)
-			orders_ready(&tracked->orders, EPOLLIN);
-		next = lien_graph_first(agent->graph); /* any may have ended meanwhile */
+		fds[count].fd = lien_link_fd(((struct lien_tracked *)process->agent)->link);
+		fds[count].events = POLLIN;
+		pids[count++] = process->pid;
 	}
-	agent->walks_held = false;
+	return count;
+}
+
+void lien_orders_finish(struct lien_agent *agent)
+{
+	uint64_t room = lien_graph_stats(agent->graph)->processes, end, now;
+	struct pollfd *fds = calloc(room + 1, sizeof(*fds));
+	uint32_t *pids = calloc(room + 1, sizeof(*pids));
+	struct lien_tracked *tracked;
+	unsigned count, i;
+
+	end = lien_now_ns() + FINISH_NS;
+	agent->finishing = true; /* no more of them */
+	while (fds && pids && (count = short_orders(agent, fds, pids, room)) &&
+		(now = lien_now_ns()) < end) {
+		if (poll(fds, count, (end - now) / 1000000 + 1) <= 0)
+			continue;
+		for (i = 0; i < count; i++) {
+			tracked = fds[i].revents ? tracked_of(agent, pids[i]) : NULL;
+			if (tracked && tracked->link) /* any may have ended meanwhile */
+				orders_ready(&tracked->orders, EPOLLIN);
+		}
+	}
+	free(fds);
+	free(pids);
 }
 
 int lien_orders_ready(struct lien_agent *agent, char *error, size_t size)
 {
-	if (!agent->transaction) {
-		lien_orders_wait_for_walks(agent);
+	if (!agent->transaction)
 		return 0;
-	}
 	snprintf(error, size, "another transaction is under way: see `lien status`");
 	return -EBUSY;
+}
+
+/* What is being added to the arenas of those that take part: it is a part of what they need. */
+static uint64_t being_prepared(struct lien_agent *agent)
+{
+	const struct lien_tracked *tracked;
+	uint64_t bytes = 0;
+	unsigned i;
+
+	for (i = 0; i < agent->plan.processes_count; i++) {
+		tracked = tracked_of(agent, agent->plan.processes[i].pid);
+		if (tracked && lien_orders_asked(tracked) == LIEN_ASK_PREPARE)
+			bytes += tracked->preparing_bytes;
+	}
+	return bytes;
 }
 
 static int check_limit(struct lien_agent *agent, uint64_t limit, uint64_t need, uint64_t all,
 	char *error, size_t size)
 {
-	uint64_t held = lien_prepare_held(agent);
+	uint64_t held = lien_prepare_held(agent) - being_prepared(agent);
 
 	if (agent->host_limit && (!limit || limit > agent->host_limit))
 		limit = agent->host_limit;
@@ -431,7 +533,8 @@ void lien_orders_end(struct lien_agent *agent)
 	lien_plan_clear(&agent->plan);
 	lien_wish_clear(&agent->wish);
 	agent->transaction = NULL;
-	agent->transaction_ended = false;
+	agent->transaction_ended = agent->transaction_own = false;
+	lien_server_resume(agent);
 }
 
 int lien_orders_offload(struct lien_agent *agent, const struct lien_selection *selection,
@@ -528,8 +631,8 @@ int lien_orders_restore(struct lien_agent *agent, const struct lien_selection *s
 	const unsigned pids_count = selection->pids_count;
 	const uint32_t *pids = selection->pids;
 	struct lien_transaction_ops ops = lien_orders_ops(agent);
-	unsigned count;
 	uint32_t *all;
+	int count;
 	int err = lien_orders_ready(agent, error, error_size);
 
 	if (err)
@@ -542,11 +645,12 @@ int lien_orders_restore(struct lien_agent *agent, const struct lien_selection *s
 	if (!all)
 		return -ENOMEM;
 	count = lien_plan_restore(agent->graph, pids, pids_count, all);
-	count = narrow(agent, selection, all, count);
+	if (count > 0)
+		count = narrow(agent, selection, all, count);
 	*nothing = !count;
-	err = !count ? 0
-		     : lien_transaction_restore(
-			       &agent->transaction, all, count, pids, pids_count, timeout_ms, &ops);
+	err = count <= 0 ? count
+			 : lien_transaction_restore(&agent->transaction, all, count, pids,
+				   pids_count, timeout_ms, &ops);
 	free(all);
 	if (err)
 		snprintf(error, error_size, "%s", strerror(-err));
@@ -617,9 +721,6 @@ void lien_orders_unlink(struct lien_tracked *tracked)
 	epoll_ctl(tracked->agent->epoll, EPOLL_CTL_DEL, tracked->life.fd, NULL);
 	lien_link_close(tracked->link);
 	tracked->link = NULL;
-	tracked->hello = false;
-	tracked->walking = false;
-	tracked->preparing = tracked->ending = false;
 }
 
 static void unlink_process(struct lien_tracked *tracked)
@@ -652,22 +753,13 @@ static void hello_reply(struct lien_tracked *tracked, const struct lien_reply *r
 	struct lien_process *process = lien_graph_process(tracked->agent->graph, tracked->pid);
 	const struct lien_wire_hello *hello = reply->body;
 
-	if (!process)
-		return;
-	if (reply->header.type == LIEN_WIRE_GATE) { /* ordered below: its gate is open now */
-		tracked->hello = false;
-		process->presence = LIEN_CONTROL_READY;
-		return;
-	}
-	if (reply->header.length < sizeof(reply->header) + sizeof(*hello))
+	if (reply->header.length < sizeof(reply->header) + sizeof(*hello) || !process)
 		return;
 	process->held_bytes = hello->bytes;
 	process->held_items = hello->items;
 	tracked->multicast = hello->multicast;
 	hello_devices(tracked->agent, process, hello);
-	tracked->hello =
-		lien_gate_found(tracked->agent, process, hello->items > hello->here, hello->shut);
-	if (!tracked->hello)
+	if (!lien_gate_found(tracked->agent, process, hello->items > hello->here, hello->shut))
 		process->presence = LIEN_CONTROL_READY;
 	if (hello->items > hello->here)
 		lien_log(5,
@@ -694,6 +786,39 @@ static void note_arena(struct lien_agent *agent, uint32_t pid, const struct lien
 		reply->arena_used < process->arena_bytes ? reply->arena_used : process->arena_bytes;
 }
 
+/* To whoever has given the order. */
+static void route(struct lien_agent *agent, uint32_t pid, struct lien_reply *reply)
+{
+	struct lien_tracked *tracked = tracked_of(agent, pid);
+
+	if (reply->asker == LIEN_ASK_TRANSACTION && agent->transaction) {
+		lien_transaction_reply(agent->transaction, pid, &reply->header, reply->body,
+			reply->fds, reply->fds_count);
+		return;
+	}
+	lien_link_discard(reply);
+	switch (reply->asker) {
+	case LIEN_ASK_HELLO:
+		hello_reply(tracked, reply);
+		break;
+	case LIEN_ASK_GATE:
+		lien_graph_process(agent->graph, pid)->presence = LIEN_CONTROL_READY;
+		break;
+	case LIEN_ASK_WALK:
+		lien_walks_reply(agent, pid, reply);
+		break;
+	case LIEN_ASK_PREPARE:
+		if (reply->header.flags & LIEN_WIRE_LAST)
+			lien_prepare_reply(agent, pid, reply);
+		break;
+	case LIEN_ASK_END:
+		lien_detach_reply(agent, pid, reply);
+		break;
+	default:
+		break;
+	}
+}
+
 static void orders_ready(struct lien_source *source, uint32_t events)
 {
 	struct lien_tracked *tracked =
@@ -702,38 +827,21 @@ static void orders_ready(struct lien_source *source, uint32_t events)
 	uint32_t pid = tracked->pid;
 	struct lien_reply reply;
 	unsigned handled = 0;
+	bool last = false;
 	int n = 0;
 
 	(void)events;
-	/* A reply can end the transaction, and with it this process's part in it. */
-	while ((tracked = tracked_of(agent, pid)) && tracked->link && handled++ < REPLIES_AT_ONCE &&
-		(n = lien_link_receive(tracked->link, &reply)) > 0) {
+	/* A reply can end the transaction, and with it this process's part in it. Those to the next
+	 * order are handled when the graph has what was done for it. */
+	while (!last && (tracked = tracked_of(agent, pid)) && tracked->link &&
+		handled++ < REPLIES_AT_ONCE && (n = lien_link_receive(tracked->link, &reply)) > 0) {
 		note_arena(agent, pid, &reply.header);
-		if (tracked->ending) {
-			lien_link_discard(&reply);
-			lien_detach_reply(agent, pid, &reply);
-			continue;
-		}
-		if (tracked->preparing) {
-			lien_link_discard(&reply);
-			if (reply.header.flags & LIEN_WIRE_LAST)
-				lien_prepare_reply(agent, pid, &reply);
-			continue;
-		}
-		if (reply.header.type == LIEN_WIRE_WALK) {
-			lien_link_discard(&reply);
-			lien_walks_reply(agent, pid, &reply);
-			continue;
-		}
-		if (!tracked->hello && agent->transaction) {
-			lien_transaction_reply(agent->transaction, pid, &reply.header, reply.body,
-				reply.fds, reply.fds_count);
-			continue;
-		}
-		lien_link_discard(&reply);
-		if (tracked->hello)
-			hello_reply(tracked, &reply);
+		last = reply.header.flags & LIEN_WIRE_LAST;
+		route(agent, pid, &reply);
 	}
+	tracked = tracked_of(agent, pid);
+	if (n > 0 && tracked && tracked->link)
+		n = lien_link_next(tracked->link);
 	if (n < 0 && tracked)
 		unlink_process(tracked);
 }
@@ -776,14 +884,15 @@ int lien_orders_link(struct lien_agent *agent, struct lien_process *process,
 		tracked->link = NULL;
 		return -ESRCH;
 	}
-	tracked->orders = (struct lien_source){lien_link_fd(tracked->link), orders_ready};
-	tracked->life = (struct lien_source){lien_link_pidfd(tracked->link), life_ready};
+	tracked->orders = (struct lien_source){
+		lien_link_fd(tracked->link), orders_ready, "control library", true};
+	tracked->life = (struct lien_source){
+		lien_link_pidfd(tracked->link), life_ready, "process's end", true};
 	err = lien_agent_watch(agent, &tracked->orders, EPOLLIN);
 	if (!err)
 		err = lien_agent_watch(agent, &tracked->life, EPOLLIN);
 	if (!err)
-		err = lien_link_send(tracked->link, &hello, NULL, NULL, 0);
-	tracked->hello = !err;
+		err = lien_link_send(tracked->link, LIEN_ASK_HELLO, &hello, NULL, NULL, 0);
 	if (err)
 		lien_orders_unlink(tracked);
 	return err;

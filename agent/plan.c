@@ -8,18 +8,25 @@
 
 #include <lien/cuda_abi.h>
 #include "agent/pids.h"
-#include "agent/plan.h"
+#include "agent/plan_internal.h"
 
 struct planner {
 	struct lien_graph *graph;
 	const struct lien_selection *selection;
+	struct lien_choice choice;
 	struct lien_plan *plan;
+	struct lien_places processes, left; /* of the plan */
+	unsigned processes_room, left_room;
 	char *error;
 	size_t error_size;
 	/* Who may have imported what was there before the agent; NULL: nobody. */
 	const struct lien_process *late;    /* ran before it was watched, and was not read */
 	const struct lien_process *unknown; /* imported something of an owner that is not known, */
 	uint32_t round;			    /* which was compared in this round last */
+	/* Processes of which events were lost, by address. */
+	const struct lien_process **lost;
+	bool *lost_holds; /* each: the allocation at hand */
+	unsigned lost_count;
 };
 
 __attribute__((format(printf, 3, 4))) static int refuse(
@@ -33,492 +40,221 @@ __attribute__((format(printf, 3, 4))) static int refuse(
 	return code;
 }
 
-const char *lien_plan_unreachable(const struct lien_process *process)
+static int process_cmp(const void *a, const void *b)
 {
-	if (process->incomplete & LIEN_INCOMPLETE_UNPROBED)
-		return "the process has a copy of CUDA or NCCL that is not probed, because its "
-		       "user "
-		       "has too many copies: see `lien status`";
-	if (process->incomplete & LIEN_INCOMPLETE_LATE)
-		return "the process may have used CUDA before it was watched: `lien attach` reads "
-		       "what it has";
-	if (process->incomplete & LIEN_INCOMPLETE_LOST)
-		return "events of the process were lost";
-	if (process->incomplete & LIEN_INCOMPLETE_SHARE &&
-		!(process->incomplete & LIEN_INCOMPLETE_ADOPTED))
-		return "the process imported memory whose export was not seen";
-	if (process->incomplete & LIEN_INCOMPLETE_CARDS)
-		return "the process may have registered memory with a network card before that was "
-		       "watched";
-	if (process->incomplete & (LIEN_INCOMPLETE_ODD | LIEN_INCOMPLETE_ARGS))
-		return "the process did something lien could not follow";
-	if (process->presence == LIEN_CONTROL_NONE && process->detached)
-		return "the process was detached by `lien detach`: `lien attach` gives it the "
-		       "library again";
-	if (process->presence == LIEN_CONTROL_NONE)
-		return "the process has no control library: `lien attach` gives it one";
-	if (process->presence == LIEN_CONTROL_OTHER)
-		return "the process has a control library of another version of lien: use the "
-		       "agent "
-		       "of that version";
-	if (process->presence == LIEN_CONTROL_TAKEN)
-		return "the process takes orders from another agent on this node: stop that one";
-	if (process->presence == LIEN_CONTROL_LOADED)
-		return "the process has made no CUDA call since the agent started, so its control "
-		       "thread does not run yet";
-	return NULL;
+	uintptr_t x = *(const uintptr_t *)a, y = *(const uintptr_t *)b;
+
+	return (x > y) - (x < y);
 }
 
-/* One handle at most per process, or names and references cannot be told apart afterwards. */
-static bool handles_plain(const struct lien_allocation *allocation)
+static int look_for_lost(struct planner *planner)
 {
-	const struct lien_handle *handle, *other;
+	uint64_t room = lien_graph_stats(planner->graph)->processes + 1;
+	struct lien_process *process;
 
-	LIST_FOREACH (handle, &allocation->handles, of_allocation)
-		for (other = LIST_NEXT(handle, of_allocation); other;
-			other = LIST_NEXT(other, of_allocation))
-			if (other->process == handle->process)
-				return false;
-	return true;
+	planner->lost = calloc(room, sizeof(*planner->lost));
+	planner->lost_holds = calloc(room, sizeof(*planner->lost_holds));
+	if (!planner->lost || !planner->lost_holds)
+		return -ENOMEM;
+	for (process = lien_graph_first(planner->graph); process;
+		process = lien_graph_next(process))
+		if (process->cuda && process->incomplete & LIEN_INCOMPLETE_LOST)
+			planner->lost[planner->lost_count++] = process;
+	qsort(planner->lost, planner->lost_count, sizeof(*planner->lost), process_cmp);
+	return 0;
 }
 
-static bool mapped_in(const struct lien_allocation *allocation, const struct lien_process *process)
+/* Marks the lost process, if it is one, and returns its place; -1: it is none. */
+static int mark_lost(struct planner *planner, const struct lien_process *process, bool holds)
 {
-	const struct lien_mapping *mapping;
+	const struct lien_process **found = bsearch(
+		&process, planner->lost, planner->lost_count, sizeof(*planner->lost), process_cmp);
 
-	LIST_FOREACH (mapping, &allocation->mappings, of_allocation)
-		if (mapping->process == process)
-			return true;
-	return false;
+	if (!found)
+		return -1;
+	planner->lost_holds[found - planner->lost] = holds;
+	return found - planner->lost;
 }
 
-/* A process with a handle that it does not map; NULL: there is none. */
-static const struct lien_process *handle_unmapped(const struct lien_allocation *allocation)
+static void mark_holders(
+	struct planner *planner, const struct lien_allocation *allocation, bool holds)
 {
-	const struct lien_handle *handle;
+	const struct lien_holding *holding;
 
-	LIST_FOREACH (handle, &allocation->handles, of_allocation)
-		if (!mapped_in(allocation, handle->process))
-			return handle->process;
-	return NULL;
-}
-
-static bool copyable(const struct lien_mapping *mapping)
-{
-	unsigned i;
-
-	for (i = 0; mapping->access && i < mapping->access->count; i++)
-		if (mapping->access->access[i].location_type == CU_MEM_LOCATION_TYPE_DEVICE &&
-			mapping->access->access[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
-			return true;
-	return false;
-}
-
-/* The owner's mapping through which all bytes can be copied. */
-static const struct lien_mapping *whole_mapping(const struct lien_allocation *allocation)
-{
-	const struct lien_mapping *mapping;
-
-	LIST_FOREACH (mapping, &allocation->mappings, of_allocation)
-		if (mapping->process == allocation->owner && mapping->bytes == allocation->bytes &&
-			copyable(mapping))
-			return mapping;
-	return NULL;
-}
-
-static bool in_window(const struct lien_mapping *mapping)
-{
-	const struct lien_registration *registration;
-	struct lien_comm *comm;
-
-	RB_FOREACH (comm, lien_comm_tree, &mapping->process->comms)
-		LIST_FOREACH (registration, &comm->registrations, next)
-			if (registration->window &&
-				lien_registration_touches(registration, mapping))
-				return true;
-	return false;
-}
-
-static bool on_card(const struct lien_mapping *mapping)
-{
-	const struct lien_registration *registration;
-
-	LIST_FOREACH (registration, &mapping->process->cards, next)
-		if (lien_registration_touches(registration, mapping))
-			return true;
-	return false;
-}
-
-static bool too_many_references(const struct lien_allocation *allocation)
-{
-	const struct lien_handle *handle;
-
-	LIST_FOREACH (handle, &allocation->handles, of_allocation)
-		if (handle->references > LIEN_WIRE_REFERENCES_MAX)
-			return true;
-	return false;
-}
-
-/* NULL, or why it is not known who has the memory that was exported. */
-static const char *exports_unknown(const struct lien_allocation *allocation)
-{
-	const struct lien_share *share;
-	unsigned followed = 0;
-
-	LIST_FOREACH (share, &allocation->shares, of_allocation) {
-		if (share->control)
-			continue;
-		if (!share->imports)
-			return "exported, and not imported by anybody yet";
-		followed++;
-	}
-	return followed < allocation->exports
-		       ? "exported by a handle that cannot be followed (fabric)"
-		       : NULL;
-}
-
-static bool partly_away(const struct lien_allocation *allocation)
-{
-	const struct lien_mapping *mapping;
-
-	LIST_FOREACH (mapping, &allocation->mappings, of_allocation)
-		if (mapping->parked)
-			return !lien_allocation_offloaded(allocation);
-	return false;
-}
-
-/* The driver chooses the address of these. */
-static const char *unmovable_origin(const struct lien_allocation *allocation)
-{
-	const struct lien_share *share = LIST_FIRST(&allocation->shares);
-
-	if (allocation->origin == LIEN_ORIGIN_MANAGED)
-		return "managed memory: the driver itself moves it, and cannot put it back at the "
-		       "same address";
-	if (allocation->origin == LIEN_ORIGIN_POOL)
-		return "memory of a stream-ordered pool cannot be put back at the same address";
-	if (share && share->call == LIEN_CALL_CU_IPC_GET)
-		return "cudaMalloc memory shared by legacy IPC cannot be put back at the same "
-		       "address";
-	return "cudaMalloc memory cannot be put back at the same address";
-}
-
-static bool by_fabric(const struct lien_allocation *allocation)
-{
-	const struct lien_share *share;
-
-	LIST_FOREACH (share, &allocation->shares, of_allocation)
-		if (share->number & LIEN_SHARE_BY_KEY)
-			return true;
-	return false;
-}
-
-/* Windows that were registered before the agent are not known as such. */
-static bool may_be_window(const struct lien_allocation *allocation)
-{
-	const struct lien_mapping *mapping;
-	unsigned n = 0;
-
-	if (!allocation->found || !(allocation->owner->incomplete & LIEN_INCOMPLETE_NCCL))
-		return false;
-	LIST_FOREACH (mapping, &allocation->mappings, of_allocation)
-		n += mapping->process == allocation->owner;
-	return n > 1;
-}
-
-/* *holder: the process because of which it is, if another one than the owner. */
-static const char *unmovable(const struct lien_allocation *allocation, uint32_t *holder)
-{
-	const struct lien_process *process;
-	const struct lien_mapping *mapping;
-	const char *reason;
-
-	*holder = 0;
-	if (!lien_allocation_on_device(allocation))
-		return allocation->origin == LIEN_ORIGIN_MULTICAST ? "a multicast object"
-								   : "host memory";
-	if (lien_allocation_by_address(allocation))
-		return unmovable_origin(allocation);
-	if (!allocation->owner)
-		return allocation->owner_pid ? "its owner has exited" : "its owner is not known";
-	if (allocation->found && !allocation->adopted)
-		return "found by re-reading: how many references are held to it is not known "
-		       "(`lien attach` counts them)";
-	if (allocation->found && allocation->owner->incomplete & LIEN_INCOMPLETE_MULTICAST)
-		return "made before it was watched, and may be bound to a multicast object "
-		       "(NVLS), which would keep the old memory: start the job after the agent, "
-		       "or with NCCL_NVLS_ENABLE=0";
-	if (allocation->part)
-		return "only a part of it was mapped when it was adopted";
-	if (allocation->open)
-		return "a descriptor that exports it was open when it was adopted, and would keep "
-		       "the old memory: once it is closed, `lien attach` looks again";
-	if (may_be_window(allocation))
-		return "mapped twice before it was watched, as NCCL maps windows, of which it "
-		       "keeps "
-		       "the handle";
-	if (allocation->found && allocation->prop.handle_types & CU_MEM_HANDLE_TYPE_FABRIC)
-		return "may have been exported by a fabric handle before it was watched";
-	if (!handles_plain(allocation))
-		return "imported by its own process";
-	process = handle_unmapped(allocation);
-	if (process) {
-		*holder = process->pid;
-		return "a process holds a handle to it without mapping it";
-	}
-	if (too_many_references(allocation))
-		return "more references are held to it than can be restored";
-	if (!whole_mapping(allocation))
-		return "no mapping through which all of it can be copied";
-	if (!LIST_EMPTY(&allocation->bindings))
-		return "bound to a multicast object, which keeps the old memory";
-	if (allocation->dmabufs)
-		return "handed out as a dma-buf, which keeps the old memory";
-	if (by_fabric(allocation))
-		return "exported by a fabric handle, which cannot be made again";
-	reason = exports_unknown(allocation);
-	if (reason)
-		return reason;
-	if (partly_away(allocation))
-		return "an earlier offload of it was not put back whole: `lien restore` first";
-	LIST_FOREACH (mapping, &allocation->mappings, of_allocation) {
-		*holder = mapping->process->pid;
-		if (on_card(mapping))
-			return "registered with a network card (RDMA), which keeps the old memory";
-		if (in_window(mapping))
-			return "registered as an NCCL window, which keeps its handle";
-		if (mapping->access && mapping->access->count > LIEN_WIRE_PLACES)
-			return "access for more places than can be restored";
-	}
-	*holder = 0;
-	return NULL;
-}
-
-const char *lien_plan_unmovable(const struct lien_allocation *allocation)
-{
-	uint32_t holder;
-
-	return unmovable(allocation, &holder);
-}
-
-const char *lien_plan_open(const struct lien_allocation *allocation,
-	const struct lien_probe_open_file *open, unsigned count, uint32_t *holder)
-{
-	const struct lien_share *share;
-	unsigned i;
-
-	LIST_FOREACH (share, &allocation->shares, of_allocation)
-		for (i = 0; i < count; i++)
-			if (open[i].share == share->number) {
-				*holder = open[i].pid;
-				return "an exported descriptor of it is still open, which keeps "
-				       "the old memory: close it once it is imported";
-			}
-	return NULL;
+	mark_lost(planner, allocation->owner, holds);
+	LIST_FOREACH (holding, &allocation->holdings, of_allocation)
+		if (holding->mapped)
+			mark_lost(planner, holding->process, holds);
 }
 
 /* A process that may have imported it in a call that was lost; NULL: there is none. */
 static const struct lien_process *may_import(
-	struct lien_graph *graph, const struct lien_allocation *allocation)
-{
-	struct lien_process *process;
-
-	if (allocation->exports || (allocation->found && allocation->prop.handle_types))
-		for (process = lien_graph_first(graph); process; process = lien_graph_next(process))
-			if (process != allocation->owner && process->cuda &&
-				process->incomplete & LIEN_INCOMPLETE_LOST &&
-				!mapped_in(allocation, process))
-				return process;
-	return NULL;
-}
-
-uint64_t lien_plan_address(const struct lien_allocation *allocation)
-{
-	uint64_t own = UINT64_MAX, any = UINT64_MAX;
-	const struct lien_mapping *mapping;
-
-	/* The lowest: lists have no order that lasts. */
-	LIST_FOREACH (mapping, &allocation->mappings, of_allocation) {
-		if (mapping->process == allocation->owner && mapping->va < own)
-			own = mapping->va;
-		if (mapping->va < any)
-			any = mapping->va;
-	}
-	if (own != UINT64_MAX)
-		return own;
-	return any != UINT64_MAX ? any : 0;
-}
-
-static bool pid_selected(const struct lien_selection *selection, uint32_t pid)
-{
-	return !selection->pids_count ||
-	       lien_pids_have(selection->pids, selection->pids_count, pid);
-}
-
-static bool mapped_at(const struct lien_allocation *allocation, uint64_t address)
-{
-	const struct lien_mapping *mapping;
-
-	LIST_FOREACH (mapping, &allocation->mappings, of_allocation)
-		if (mapping->process == allocation->owner && address - mapping->va < mapping->bytes)
-			return true;
-	return false;
-}
-
-static bool meant(const struct lien_discard *discard, const struct lien_allocation *allocation)
-{
-	if (discard->owner)
-		return !strcmp(discard->owner, lien_allocation_library(allocation));
-	return allocation->owner && allocation->owner->pid == discard->pid &&
-	       mapped_at(allocation, discard->address);
-}
-
-static bool worthless(
-	const struct lien_selection *selection, const struct lien_allocation *allocation)
+	struct planner *planner, const struct lien_allocation *allocation)
 {
 	unsigned i;
 
-	for (i = 0; i < selection->discard_count; i++)
-		if (meant(&selection->discard[i], allocation))
-			return true;
-	return false;
+	if (!allocation->exports && !(allocation->found && allocation->prop.handle_types))
+		return NULL;
+	mark_holders(planner, allocation, true);
+	for (i = 0; i < planner->lost_count && planner->lost_holds[i]; i++)
+		;
+	mark_holders(planner, allocation, false);
+	return i < planner->lost_count ? planner->lost[i] : NULL;
 }
 
-static bool selected(
-	const struct lien_selection *selection, const struct lien_allocation *allocation)
+struct left_key {
+	uint32_t pid, holder;
+	bool other_user;
+	const char *reason;
+};
+
+static bool is_left(const void *rows, unsigned row, const void *key)
 {
-	if (!lien_allocation_held(allocation) || !lien_allocation_on_device(allocation) ||
-		lien_allocation_offloaded(allocation) ||
-		!lien_sees_owned(&selection->viewer, allocation))
-		return false;
-	if (selection->owner && strcmp(selection->owner, lien_allocation_library(allocation)) &&
-		!worthless(selection, allocation))
-		return false;
-	return pid_selected(selection, allocation->owner_pid);
+	const struct lien_left *left = (const struct lien_left *)rows + row;
+	const struct left_key *wanted = key;
+
+	return left->pid == wanted->pid && left->holder == wanted->holder &&
+	       left->other_user == wanted->other_user && !strcmp(left->reason, wanted->reason);
 }
 
-static int refuse_to_leave(struct planner *planner, const struct lien_allocation *allocation,
-	const struct lien_left *left)
+/* NULL: out of memory. */
+static struct lien_left *left_of(
+	struct planner *planner, const struct lien_allocation *allocation, struct left_key key)
+{
+	struct lien_plan *plan = planner->plan;
+	unsigned room = planner->left_room ? 2 * planner->left_room : 16;
+	struct lien_left *grown;
+	int row;
+
+	if (plan->left_count == planner->left_room) {
+		grown = realloc(plan->left, room * sizeof(*grown));
+		if (!grown)
+			return NULL;
+		plan->left = grown;
+		planner->left_room = room;
+	}
+	row = lien_places_find(&planner->left,
+		lien_places_mix(lien_places_mix(0, key.pid), key.holder), is_left, plan->left,
+		&key);
+	if (row < 0)
+		return NULL;
+	if ((unsigned)row == plan->left_count) {
+		plan->left[row] = (struct lien_left){.pid = key.pid,
+			.holder = key.holder,
+			.other_user = key.other_user,
+			.reason = key.reason,
+			.address = lien_plan_address(allocation)};
+		plan->left_count++;
+	}
+	return &plan->left[row];
+}
+
+static int refuse_to_leave(
+	struct planner *planner, const struct lien_allocation *allocation, struct left_key key)
 {
 	char by[40] = "";
 
-	if (left->holder)
-		snprintf(by, sizeof(by), " (process %u)", left->holder);
+	if (key.holder)
+		snprintf(by, sizeof(by), " (process %u)", key.holder);
 	return refuse(planner, -EBUSY,
 		"--strict: %" PRIu64 " bytes of process %u at 0x%" PRIx64
 		" would be left behind: %s%s: without --strict all else is moved",
-		allocation->bytes, left->pid, left->address, left->reason,
-		left->other_user ? " (a process of another user)" : by);
-}
-
-static bool same_left(const struct lien_left *a, const struct lien_left *b)
-{
-	return a->pid == b->pid && a->holder == b->holder && a->other_user == b->other_user &&
-	       !strcmp(a->reason, b->reason);
+		allocation->bytes, key.pid, lien_plan_address(allocation), key.reason,
+		key.other_user ? " (a process of another user)" : by);
 }
 
 static int leave(struct planner *planner, const struct lien_allocation *allocation,
 	const char *reason, uint32_t holder)
 {
-	struct lien_left *grown, left = {.pid = allocation->owner_pid,
-					 .holder = holder == allocation->owner_pid ? 0 : holder,
-					 .reason = reason,
-					 .address = lien_plan_address(allocation)};
-	struct lien_plan *plan = planner->plan;
-	unsigned i;
+	struct left_key key = {.pid = allocation->owner_pid, .reason = reason};
+	struct lien_left *left;
 
-	if (left.holder && !lien_sees(&planner->selection->viewer,
-				   lien_graph_process(planner->graph, left.holder))) {
-		left.other_user = true;
-		left.holder = 0;
+	if (holder && holder != allocation->owner_pid) {
+		key.other_user = !lien_sees(
+			&planner->selection->viewer, lien_graph_process(planner->graph, holder));
+		key.holder = key.other_user ? 0 : holder;
 	}
 	if (planner->selection->strict)
-		return refuse_to_leave(planner, allocation, &left);
-	for (i = 0; i < plan->left_count; i++)
-		if (same_left(&plan->left[i], &left))
-			break;
-	if (i == plan->left_count) {
-		grown = realloc(plan->left, (i + 1) * sizeof(*grown));
-		if (!grown)
-			return -ENOMEM;
-		plan->left = grown;
-		plan->left[plan->left_count++] = left;
-	}
-	plan->left[i].allocations++;
-	plan->left[i].bytes += allocation->bytes;
+		return refuse_to_leave(planner, allocation, key);
+	left = left_of(planner, allocation, key);
+	if (!left)
+		return -ENOMEM;
+	left->allocations++;
+	left->bytes += allocation->bytes;
 	return 0;
 }
 
 /* Everybody else who holds the allocation has to act as well. */
-static int check_holders(struct planner *planner, const struct lien_allocation *allocation)
+static int check_holder(struct planner *planner, const struct lien_holding *holding)
 {
+	const struct lien_allocation *allocation = holding->allocation;
 	const struct lien_selection *selection = planner->selection;
-	const struct lien_mapping *mapping;
+	const struct lien_process *holder = holding->process;
+	bool in = selection->with_closure || lien_choice_has_pid(&planner->choice, holder->pid);
 	const char *reason;
 	char what[160];
 
-	LIST_FOREACH (mapping, &allocation->mappings, of_allocation) {
-		const struct lien_process *holder = mapping->process;
-
-		if (!lien_sees(&selection->viewer, holder))
-			return refuse(planner, -EPERM,
-				"%" PRIu64 " bytes of process %u at 0x%" PRIx64
-				" are mapped by a process of another user (see `lien holders`): "
-				"only root can move what is shared with it",
-				allocation->bytes, allocation->owner_pid,
-				lien_plan_address(allocation));
+	if (!lien_sees(&selection->viewer, holder))
+		return refuse(planner, -EPERM,
+			"%" PRIu64 " bytes of process %u at 0x%" PRIx64
+			" are mapped by a process of another user (see `lien holders`): "
+			"only root can move what is shared with it",
+			allocation->bytes, allocation->owner_pid, lien_plan_address(allocation));
+	reason = holder == allocation->owner ? NULL : lien_plan_unreachable(holder);
+	if (reason || !in)
 		snprintf(what, sizeof(what),
 			"%" PRIu64 " bytes of process %u at 0x%" PRIx64
 			" are mapped by process %u at 0x%" PRIx64,
 			allocation->bytes, allocation->owner_pid, lien_plan_address(allocation),
-			holder->pid, mapping->va);
-		reason = holder == allocation->owner ? NULL : lien_plan_unreachable(holder);
-		if (reason)
-			return refuse(
-				planner, -EBUSY, "%s, which cannot take part: %s", what, reason);
-		if (!pid_selected(selection, holder->pid) && !selection->with_closure)
-			return refuse(planner, -EBUSY,
-				"%s, which is not selected: add --pid %u or --with-closure", what,
-				holder->pid);
-		if (!LIST_EMPTY(&holder->captures))
-			return refuse(planner, -EBUSY,
-				"process %u is capturing a CUDA graph: try again when it is done",
-				holder->pid);
+			holder->pid, LIST_FIRST(&holding->mappings)->va);
+	if (reason)
+		return refuse(planner, -EBUSY, "%s, which cannot take part: %s", what, reason);
+	if (!in)
+		return refuse(planner, -EBUSY,
+			"%s, which is not selected: add --pid %u or --with-closure", what,
+			holder->pid);
+	if (!RB_EMPTY(&holder->captures))
+		return refuse(planner, -EBUSY,
+			"process %u is capturing a CUDA graph: try again when it is done",
+			holder->pid);
+	return 0;
+}
+
+static bool is_process(const void *rows, unsigned row, const void *key)
+{
+	const struct lien_plan_process *process = (const struct lien_plan_process *)rows + row;
+
+	return process->pid == *(const uint32_t *)key;
+}
+
+/* NULL: out of memory. */
+static struct lien_plan_process *plan_process(struct planner *planner, uint32_t pid)
+{
+	unsigned room = planner->processes_room ? 2 * planner->processes_room : 16;
+	struct lien_plan *plan = planner->plan;
+	struct lien_plan_process *grown;
+	int row;
+
+	if (plan->processes_count == planner->processes_room) {
+		grown = realloc(plan->processes, room * sizeof(*grown));
+		if (!grown)
+			return NULL;
+		plan->processes = grown;
+		planner->processes_room = room;
 	}
-	return 0;
-}
-
-static struct lien_plan_process *plan_process(struct lien_plan *plan, uint32_t pid)
-{
-	struct lien_plan_process *processes;
-	unsigned i;
-
-	for (i = 0; i < plan->processes_count; i++)
-		if (plan->processes[i].pid == pid)
-			return &plan->processes[i];
-	processes = realloc(plan->processes, (i + 1) * sizeof(*processes));
-	if (!processes)
+	row = lien_places_find(
+		&planner->processes, lien_places_mix(0, pid), is_process, plan->processes, &pid);
+	if (row < 0)
 		return NULL;
-	plan->processes = processes;
-	plan->processes_count++;
-	processes[i] = (struct lien_plan_process){.pid = pid};
-	return &processes[i];
-}
-
-static uint32_t references(
-	const struct lien_allocation *allocation, const struct lien_process *process)
-{
-	const struct lien_handle *handle;
-
-	LIST_FOREACH (handle, &allocation->handles, of_allocation)
-		if (handle->process == process)
-			return handle->references;
-	return 0;
+	if ((unsigned)row == plan->processes_count)
+		plan->processes[plan->processes_count++] = (struct lien_plan_process){.pid = pid};
+	return &plan->processes[row];
 }
 
 static void describe(struct lien_wire_item *item, const struct lien_allocation *allocation,
 	const struct lien_mapping *mapping)
 {
+	const struct lien_access_set *set = lien_mapping_access(mapping);
 	const struct lien_prop *prop = &allocation->prop;
 	unsigned i;
 
@@ -527,7 +263,6 @@ static void describe(struct lien_wire_item *item, const struct lien_allocation *
 	item->va = mapping->va;
 	item->bytes = mapping->bytes;
 	item->allocation_bytes = allocation->bytes;
-	item->references = references(allocation, mapping->process);
 	item->prop_type = prop->type;
 	item->handle_types = prop->handle_types;
 	item->location_type = prop->location_type;
@@ -535,10 +270,10 @@ static void describe(struct lien_wire_item *item, const struct lien_allocation *
 	item->compression = prop->compression;
 	item->rdma = prop->rdma;
 	item->usage = prop->usage;
-	for (i = 0; mapping->access && i < mapping->access->count; i++) {
-		item->place[i].location_type = mapping->access->access[i].location_type;
-		item->place[i].location_id = mapping->access->access[i].location_id;
-		item->place[i].flags = mapping->access->access[i].flags;
+	for (i = 0; set && i < set->count; i++) {
+		item->place[i].location_type = set->access[i].location_type;
+		item->place[i].location_id = set->access[i].location_id;
+		item->place[i].flags = set->access[i].flags;
 	}
 	item->places = i;
 	item->owner_pid = allocation->owner_pid;
@@ -547,88 +282,107 @@ static void describe(struct lien_wire_item *item, const struct lien_allocation *
 
 static bool shared(const struct lien_allocation *allocation)
 {
-	const struct lien_mapping *mapping;
+	const struct lien_holding *holding;
 
-	LIST_FOREACH (mapping, &allocation->mappings, of_allocation)
-		if (mapping->process != allocation->owner)
+	LIST_FOREACH (holding, &allocation->holdings, of_allocation)
+		if (holding->process != allocation->owner)
 			return true;
 	return false;
 }
 
-/* Adds the mappings of an allocation in one process, `first` before the others. */
-static int add_items(struct planner *planner, const struct lien_allocation *allocation,
-	const struct lien_process *process, const struct lien_mapping *first)
+/* What all items of a holding have in common. */
+static uint32_t flags_of(const struct lien_holding *holding, bool discarded)
 {
-	struct lien_plan_process *part = plan_process(planner->plan, process->pid);
-	const bool discarded = worthless(planner->selection, allocation);
-	const struct lien_mapping *mapping;
-	unsigned n = 0, i;
+	const struct lien_allocation *allocation = holding->allocation;
 
-	if (!part)
-		return -ENOMEM;
-	LIST_FOREACH (mapping, &allocation->mappings, of_allocation)
-		n += mapping->process == process;
-	if (part->items_count + n > LIEN_WIRE_ITEMS_MAX)
+	if (holding->process != allocation->owner)
+		return LIEN_WIRE_IMPORTED;
+	return LIEN_WIRE_OWNED | (shared(allocation) ? LIEN_WIRE_SHARED : 0) |
+	       (discarded ? LIEN_WIRE_WORTHLESS : 0);
+}
+
+static int items_grow(struct planner *planner, struct lien_plan_process *part, unsigned more)
+{
+	struct lien_wire_item *items;
+	unsigned room;
+
+	if (more > LIEN_WIRE_ITEMS_MAX - part->items_count)
 		return refuse(planner, -EBUSY,
 			"process %u has more than %u mappings to move: select less of it "
 			"(--owner)",
-			process->pid, LIEN_WIRE_ITEMS_MAX);
-	if (part->items_count + n > part->items_room) {
-		unsigned room = 2 * part->items_room + n;
-		struct lien_wire_item *items = realloc(part->items, room * sizeof(*items));
+			part->pid, LIEN_WIRE_ITEMS_MAX);
+	if (part->items_count + more <= part->items_room)
+		return 0;
+	room = 2 * part->items_room + more;
+	items = realloc(part->items, room * sizeof(*items));
+	if (!items)
+		return -ENOMEM;
+	part->items = items;
+	part->items_room = room;
+	return 0;
+}
 
-		if (!items)
-			return -ENOMEM;
-		part->items = items;
-		part->items_room = room;
-	}
-	describe(&part->items[part->items_count], allocation, first);
-	i = 1;
-	LIST_FOREACH (mapping, &allocation->mappings, of_allocation)
-		if (mapping->process == process && mapping != first)
-			describe(&part->items[part->items_count + i++], allocation, mapping);
-	for (i = 0; i < n; i++) {
-		struct lien_wire_item *item = &part->items[part->items_count++];
+static void add_item(struct lien_plan_process *part, const struct lien_holding *holding,
+	const struct lien_mapping *mapping, unsigned index, uint32_t flags)
+{
+	const struct lien_handle *handle = TAILQ_FIRST(&holding->handles);
+	struct lien_wire_item *item = &part->items[part->items_count++];
 
-		item->index = i;
-		item->mappings = n;
-		item->flags = process != allocation->owner ? LIEN_WIRE_IMPORTED
-			      : shared(allocation)	   ? LIEN_WIRE_OWNED | LIEN_WIRE_SHARED
-							   : LIEN_WIRE_OWNED;
-		if (process == allocation->owner && discarded)
-			item->flags |= LIEN_WIRE_WORTHLESS;
+	describe(item, holding->allocation, mapping);
+	item->references = handle ? handle->references : 0;
+	item->index = index;
+	item->mappings = holding->mapped;
+	item->flags = flags;
+}
+
+/* Adds the mappings of an allocation in one process, `first` before the others. */
+static int add_items(struct planner *planner, const struct lien_holding *holding,
+	const struct lien_mapping *first)
+{
+	struct lien_plan_process *part = plan_process(planner, holding->process->pid);
+	const struct lien_allocation *allocation = holding->allocation;
+	const bool discarded = lien_choice_discards(&planner->choice, allocation);
+	const uint32_t flags = flags_of(holding, discarded);
+	const struct lien_mapping *mapping;
+	unsigned index = 0;
+	int err = part ? items_grow(planner, part, holding->mapped) : -ENOMEM;
+
+	if (err)
+		return err;
+	add_item(part, holding, first, index++, flags);
+	LIST_FOREACH (mapping, &holding->mappings, of_holding)
+		if (mapping != first)
+			add_item(part, holding, mapping, index++, flags);
+	if (holding->process != allocation->owner) {
+		part->imports++;
+		return 0;
 	}
-	if (process == allocation->owner && discarded) {
-		part->allocations++;
+	part->allocations++;
+	if (discarded) {
 		part->discarded += allocation->bytes;
 		planner->plan->discarded += allocation->bytes;
-	} else if (process == allocation->owner) {
-		part->allocations++;
+	} else {
 		part->bytes += allocation->bytes;
 		planner->plan->bytes += allocation->bytes;
-	} else {
-		part->imports++;
 	}
 	return 0;
 }
 
 static int add_allocation(struct planner *planner, const struct lien_allocation *allocation)
 {
-	const struct lien_mapping *mapping, *earlier;
+	const struct lien_mapping *whole = lien_plan_whole(allocation);
+	const struct lien_holding *holding;
 	int err;
 
-	err = add_items(planner, allocation, allocation->owner, whole_mapping(allocation));
-	LIST_FOREACH (mapping, &allocation->mappings, of_allocation) {
+	LIST_FOREACH (holding, &allocation->holdings, of_allocation) {
+		err = check_holder(planner, holding);
 		if (err)
-			break;
-		if (mapping->process == allocation->owner)
-			continue;
-		LIST_FOREACH (earlier, &allocation->mappings, of_allocation)
-			if (earlier == mapping || earlier->process == mapping->process)
-				break;
-		if (earlier == mapping)
-			err = add_items(planner, allocation, mapping->process, mapping);
+			return err;
 	}
+	err = add_items(planner, whole->holding, whole);
+	LIST_FOREACH (holding, &allocation->holdings, of_allocation)
+		if (!err && holding != whole->holding)
+			err = add_items(planner, holding, LIST_FIRST(&holding->mappings));
 	return err;
 }
 
@@ -636,14 +390,12 @@ static int add_allocation(struct planner *planner, const struct lien_allocation 
  * handles (legacy IPC, pools). Also a handle without a mapping will be mapped. */
 static const struct lien_process *importer_of(const struct lien_allocation *allocation)
 {
-	const struct lien_mapping *mapping = LIST_FIRST(&allocation->mappings);
-	const struct lien_handle *handle = LIST_FIRST(&allocation->handles);
+	const struct lien_holding *holding = LIST_FIRST(&allocation->holdings);
+	const struct lien_mapping *mapping = holding ? LIST_FIRST(&holding->mappings) : NULL;
 
-	if (allocation->origin != LIEN_ORIGIN_IMPORT)
+	if (allocation->origin != LIEN_ORIGIN_IMPORT || !holding)
 		return NULL;
-	if (mapping)
-		return mapping->opens ? NULL : mapping->process;
-	return handle ? handle->process : NULL;
+	return mapping && mapping->opened ? NULL : holding->process;
 }
 
 /* Those who may have imported memory without being seen. */
@@ -689,15 +441,14 @@ static const char *imported_unseen(
 static const char *reason_to_leave(
 	struct planner *planner, const struct lien_allocation *allocation, uint32_t *holder)
 {
-	const struct lien_selection *selection = planner->selection;
-	const char *reason = unmovable(allocation, holder);
+	const char *reason = lien_plan_reason(allocation, holder);
 	const struct lien_process *process;
 
 	if (!reason)
-		reason = lien_plan_open(allocation, selection->open, selection->open_count, holder);
+		reason = lien_choice_open(&planner->choice, allocation, holder);
 	if (!reason)
 		reason = imported_unseen(planner, allocation, holder);
-	process = reason ? NULL : may_import(planner->graph, allocation);
+	process = reason ? NULL : may_import(planner, allocation);
 	if (!process)
 		return reason;
 	*holder = process->pid;
@@ -708,11 +459,10 @@ static const char *reason_to_leave(
 /* What would be selected, and could be moved, if it were known who asked for it. */
 static uint64_t nameless(struct planner *planner, const struct lien_allocation *allocation)
 {
-	struct lien_selection any = *planner->selection;
 	uint32_t holder;
 
-	any.owner = NULL;
-	return planner->selection->owner && allocation->found && selected(&any, allocation) &&
+	return planner->selection->owner && allocation->found &&
+			       lien_choice_has(&planner->choice, allocation, true) &&
 			       !reason_to_leave(planner, allocation, &holder)
 		       ? allocation->bytes
 		       : 0;
@@ -722,9 +472,8 @@ static int consider(struct planner *planner, const struct lien_allocation *alloc
 {
 	const char *reason;
 	uint32_t holder;
-	int err;
 
-	if (!selected(planner->selection, allocation)) {
+	if (!lien_choice_has(&planner->choice, allocation, false)) {
 		planner->plan->nameless += nameless(planner, allocation);
 		return 0;
 	}
@@ -739,26 +488,22 @@ static int consider(struct planner *planner, const struct lien_allocation *alloc
 			lien_plan_address(allocation));
 	if (reason)
 		return leave(planner, allocation, reason, 0);
-	err = check_holders(planner, allocation);
-	return err ? err : add_allocation(planner, allocation);
+	return add_allocation(planner, allocation);
 }
 
 /* Who names an address means something that is there. */
 static int check_discards(struct planner *planner)
 {
+	const struct lien_allocation *allocation;
 	const struct lien_discard *discard;
-	struct lien_allocation *allocation;
 	unsigned i;
 
 	for (i = 0; i < planner->selection->discard_count; i++) {
 		discard = &planner->selection->discard[i];
 		if (discard->owner)
 			continue;
-		allocation = lien_graph_first_allocation(planner->graph);
-		while (allocation &&
-			!(meant(discard, allocation) && selected(planner->selection, allocation)))
-			allocation = lien_graph_next_allocation(allocation);
-		if (!allocation)
+		allocation = lien_choice_named(planner->graph, discard);
+		if (!allocation || !lien_choice_has(&planner->choice, allocation, false))
 			return refuse(planner, -ESRCH,
 				"--discard %u:0x%" PRIx64 ": process %u has no memory of its own "
 				"on a GPU there that is selected (see `lien holders`)",
@@ -774,14 +519,39 @@ static int by_pid(const void *a, const void *b)
 	return (x->pid > y->pid) - (x->pid < y->pid);
 }
 
+static int make(struct planner *planner)
+{
+	struct lien_allocation *allocation;
+	int err = lien_choice_make(&planner->choice, planner->graph, planner->selection);
+
+	if (err)
+		return err;
+	err = look_for_lost(planner);
+	look_for_importers(planner);
+	if (!err)
+		err = check_discards(planner);
+	for (allocation = lien_graph_first_allocation(planner->graph); allocation && !err;
+		allocation = lien_graph_next_allocation(allocation))
+		err = consider(planner, allocation);
+	lien_choice_clear(&planner->choice);
+	lien_places_free(&planner->processes);
+	lien_places_free(&planner->left);
+	free(planner->lost);
+	free(planner->lost_holds);
+	return err;
+}
+
 int lien_plan_offload(struct lien_graph *graph, const struct lien_selection *selection,
 	struct lien_plan *plan, char *error, size_t error_size)
 {
-	struct planner planner = {graph, selection, plan, error, error_size, NULL, NULL, 0};
-	struct lien_allocation *allocation;
+	struct planner planner = {.graph = graph,
+		.selection = selection,
+		.plan = plan,
+		.error = error,
+		.error_size = error_size};
 	struct lien_process *process;
 	unsigned i;
-	int err = 0;
+	int err;
 
 	memset(plan, 0, sizeof(*plan));
 	for (i = 0; i < selection->pids_count; i++) {
@@ -789,11 +559,7 @@ int lien_plan_offload(struct lien_graph *graph, const struct lien_selection *sel
 		if (!process || !lien_sees(&selection->viewer, process))
 			return refuse(&planner, -ESRCH, LIEN_UNKNOWN_PROCESS, selection->pids[i]);
 	}
-	look_for_importers(&planner);
-	err = check_discards(&planner);
-	for (allocation = lien_graph_first_allocation(graph); allocation && !err;
-		allocation = lien_graph_next_allocation(allocation))
-		err = consider(&planner, allocation);
+	err = make(&planner);
 	if (err) {
 		lien_plan_clear(plan);
 		if (err == -ENOMEM)
@@ -805,6 +571,40 @@ int lien_plan_offload(struct lien_graph *graph, const struct lien_selection *sel
 	return 0;
 }
 
+/* It is not known which library made memory that was found by asking the driver. */
+static bool may_be_raw(const struct lien_handle *handle)
+{
+	return handle->references && (handle->raw || handle->holding->allocation->found);
+}
+
+int lien_plan_raw(struct lien_process *process, struct lien_wire_raw **list, unsigned *count)
+{
+	struct lien_handle *handle;
+	unsigned n = 0;
+
+	SPLAY_FOREACH (handle, lien_handle_tree, &process->handles)
+		n += may_be_raw(handle);
+	*count = 0;
+	*list = calloc(n + 1, sizeof(**list));
+	if (!*list)
+		return -ENOMEM;
+	SPLAY_FOREACH (handle, lien_handle_tree, &process->handles)
+		if (may_be_raw(handle))
+			(*list)[(*count)++] = (struct lien_wire_raw){
+				.handle = handle->value, .certain = handle->raw != 0};
+	return 0;
+}
+
+const char *lien_plan_raw_to(struct lien_process *process, uint64_t value)
+{
+	struct lien_handle key = {.value = value}, *handle;
+
+	handle = process ? SPLAY_FIND(lien_handle_tree, &process->handles, &key) : NULL;
+	return handle && handle->raw_to && strcmp(handle->raw_to->text, "unknown")
+		       ? handle->raw_to->text
+		       : "a library";
+}
+
 void lien_plan_clear(struct lien_plan *plan)
 {
 	unsigned i;
@@ -814,45 +614,4 @@ void lien_plan_clear(struct lien_plan *plan)
 	free(plan->processes);
 	free(plan->left);
 	memset(plan, 0, sizeof(*plan));
-}
-
-/* Adds those who hold the same offloaded memory as a process does. */
-static unsigned add_partners(struct lien_process *process, uint32_t *all, unsigned count)
-{
-	struct lien_mapping *mapping, *other;
-
-	RB_FOREACH (mapping, lien_mapping_tree, &process->mappings) {
-		if (!mapping->parked)
-			continue;
-		LIST_FOREACH (other, &mapping->allocation->mappings, of_allocation)
-			if (!lien_pids_have(all, count, other->process->pid))
-				all[count++] = other->process->pid;
-	}
-	return count;
-}
-
-bool lien_plan_holds_parked(struct lien_process *process)
-{
-	struct lien_mapping *mapping;
-
-	RB_FOREACH (mapping, lien_mapping_tree, &process->mappings)
-		if (mapping->parked)
-			return true;
-	return false;
-}
-
-unsigned lien_plan_restore(
-	struct lien_graph *graph, const uint32_t *pids, unsigned pids_count, uint32_t *all)
-{
-	struct lien_process *process;
-	unsigned count = 0, i;
-
-	for (process = lien_graph_first(graph); process; process = lien_graph_next(process))
-		if (process->held_items ||
-			(lien_plan_holds_parked(process) &&
-				(!pids_count || lien_pids_have(pids, pids_count, process->pid))))
-			all[count++] = process->pid;
-	for (i = 0; i < count; i++)
-		count = add_partners(lien_graph_process(graph, all[i]), all, count);
-	return count;
 }

@@ -78,19 +78,24 @@ void lien_plan_clear(struct lien_plan *plan);
 
 /* The processes that hold something offloaded, of these pids (none: of all) and of all that share
  * such memory with them; those of which only their control libraries know are always among them.
- * Fills `all`, which has room for every process, and returns how many. */
-unsigned lien_plan_restore(
+ * Fills `all`, which has room for every process, and returns how many; -ENOMEM. */
+int lien_plan_restore(
 	struct lien_graph *graph, const uint32_t *pids, unsigned pids_count, uint32_t *all);
 
 /* Is anything of it offloaded, as far as the graph knows? */
-bool lien_plan_holds_parked(struct lien_process *process);
+bool lien_plan_holds_parked(const struct lien_process *process);
 /* NULL when the allocation can be moved as far as its own nature goes; else why not. */
 const char *lien_plan_unmovable(const struct lien_allocation *allocation);
 /* Where its owner has it, or else anybody; 0: nobody maps it. */
 uint64_t lien_plan_address(const struct lien_allocation *allocation);
-/* NULL, or that an export of it is open somewhere; *holder is then the process's pid. */
-const char *lien_plan_open(const struct lien_allocation *allocation,
-	const struct lien_probe_open_file *open, unsigned count, uint32_t *holder);
+/* NULL, or that an export of it is open somewhere. */
+const char *lien_plan_open(struct lien_graph *graph, const struct lien_allocation *allocation,
+	const struct lien_probe_open_file *open, unsigned count);
+/* The handles that a process got from the driver itself, or may have. The caller frees the list.
+ * -ENOMEM. */
+int lien_plan_raw(struct lien_process *process, struct lien_wire_raw **list, unsigned *count);
+/* The library that got such a handle last; "a library" if that is not known. */
+const char *lien_plan_raw_to(struct lien_process *process, uint64_t handle);
 /* NULL when the process can be given orders; else why not. */
 const char *lien_plan_unreachable(const struct lien_process *process);
 

@@ -23,7 +23,7 @@ uint64_t lien_prepare_held(struct lien_agent *agent)
 		process = lien_graph_next(process)) {
 		tracked = process->agent;
 		held += process->arena_bytes;
-		if (tracked && tracked->preparing)
+		if (tracked && lien_orders_asked(tracked) == LIEN_ASK_PREPARE)
 			held += tracked->preparing_bytes;
 	}
 	return held;
@@ -57,11 +57,11 @@ static bool possible(struct lien_agent *agent, const struct lien_process *proces
 {
 	const struct lien_tracked *tracked = process->agent;
 
-	return !agent->no_prepare && !agent->transaction && !agent->walks_held && tracked &&
-	       tracked->link && !tracked->hello && !tracked->walk && !tracked->walking &&
-	       !tracked->preparing && !tracked->arena_released && process->cuda &&
+	return !agent->no_prepare && !agent->transaction && !agent->finishing && tracked &&
+	       tracked->link && !tracked->walk && !lien_orders_asked(tracked) &&
+	       !lien_orders_waiting(tracked) && !tracked->arena_released && process->cuda &&
 	       process->presence == LIEN_CONTROL_READY && !lien_plan_unreachable(process) &&
-	       LIST_EMPTY(&process->captures);
+	       RB_EMPTY(&process->captures);
 }
 
 /* Within the limit, and the host has twice that: nobody has asked for it yet. */
@@ -85,7 +85,7 @@ static void send(struct lien_process *process, uint64_t missing, int device)
 	struct lien_tracked *tracked = process->agent;
 
 	tracked->preparing_bytes = missing;
-	tracked->preparing = !lien_link_send(tracked->link, &order, NULL, NULL, 0);
+	lien_link_send(tracked->link, LIEN_ASK_PREPARE, &order, NULL, NULL, 0);
 }
 
 /* The next order, if it is time for one. */
@@ -121,7 +121,6 @@ void lien_prepare_reply(struct lien_agent *agent, uint32_t pid, const struct lie
 	struct lien_process *process = lien_graph_process(agent->graph, pid);
 	struct lien_tracked *tracked = process->agent;
 
-	tracked->preparing = false;
 	if (reply->header.result) {
 		lien_log(5, "process %u: host memory could not be prepared: %.*s", pid,
 			(int)sizeof(reply->header.text), reply->header.text);

@@ -181,18 +181,19 @@ static void answered(struct lien_agent *agent, struct lien_job *base)
 /* NCCL is better left alone while it makes a communicator. */
 static bool is_making(struct lien_process *process, uint64_t now)
 {
-	const struct lien_init *init;
-	struct lien_comm *comm;
+	struct lien_comm key = {.number = 0};
+	struct lien_init *init;
 	uint64_t since;
 
-	LIST_FOREACH (init, &process->inits, next) {
+	/* Scopes are times: the last ones come last. */
+	RB_FOREACH_REVERSE (init, lien_init_tree, &process->inits) {
 		since = init->scope & ~LIEN_SCOPE_INIT;
-		if (now < since || now - since > MAKING_NS)
+		if (now < since)
 			continue;
-		RB_FOREACH (comm, lien_comm_tree, &process->comms)
-			if (comm->number == init->number)
-				break;
-		if (!comm)
+		if (now - since > MAKING_NS)
+			break;
+		key.number = init->number;
+		if (!RB_FIND(lien_comm_number_tree, &process->comm_numbers, &key))
 			return true;
 	}
 	return false;

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "agent/answers.h"
 #include "agent/attach.h"
 #include "agent/detach.h"
 #include "agent/findings.h"
@@ -21,6 +22,9 @@
 #define PIDS_MAX       4096
 
 #define DISCARD_MAX 1024
+
+/* Objects in a graph: to go through these takes some milliseconds. */
+#define LARGE 4096
 
 #define IDLE_MINUTES	 10
 #define IDLE_MINUTES_MAX 525600
@@ -296,6 +300,16 @@ static bool read_on_use(struct lien_client *client, json_t *request, enum lien_o
 	return !value;
 }
 
+/* A user cannot know of a transaction that the agent has started by itself, and did not ask for it:
+ * the request is handled after it. True: it will be. */
+static bool postpone(struct lien_client *client, json_t *request)
+{
+	if (!client->agent->transaction || !client->agent->transaction_own)
+		return false;
+	lien_client_postpone(client, request);
+	return true;
+}
+
 /* `attach`: first to processes that lack nothing but a control library. */
 static void offload(struct lien_client *client, json_t *request, bool attach)
 {
@@ -329,6 +343,8 @@ static void offload(struct lien_client *client, json_t *request, bool attach)
 	if (attach &&
 		lien_attach_before(client, transfer.pids, transfer.selection.pids_count, request))
 		return;
+	if (postpone(client, request))
+		return;
 	client->waiting = true; /* before: it may end while it is being started */
 	how.flags = verify ? LIEN_WIRE_VERIFY : 0;
 	how.timeout_ms = transfer.timeout_ms;
@@ -350,7 +366,10 @@ static void request_offload(struct lien_client *client, json_t *request)
 
 void lien_request_attached(struct lien_client *client, json_t *request)
 {
+	client->waiting = false;
 	offload(client, request, false);
+	if (!client->waiting)
+		lien_client_go_on(client);
 }
 
 static void request_restore(struct lien_client *client, json_t *request)
@@ -361,7 +380,7 @@ static void request_restore(struct lien_client *client, json_t *request)
 
 	memset(&transfer, 0, sizeof(transfer));
 	if (!read_transfer(client, request, &transfer) ||
-		!read_flag(client, request, "ignore_damage", &ignore))
+		!read_flag(client, request, "ignore_damage", &ignore) || postpone(client, request))
 		return;
 	client->waiting = true;
 	if (lien_orders_restore(client->agent, &transfer.selection,
@@ -419,6 +438,8 @@ static void request_arena(struct lien_client *client, json_t *request)
 		lien_reply_result(client, view_arena(client, NULL, true));
 		return;
 	}
+	if (postpone(client, request))
+		return;
 	client->waiting = true;
 	if (lien_orders_release(
 		    client->agent, &transfer.selection, &nothing, error, sizeof(error))) {
@@ -462,7 +483,8 @@ static void request_detach(struct lien_client *client, json_t *request)
 	static struct transfer transfer;
 
 	memset(&transfer, 0, sizeof(transfer));
-	if (read_transfer(client, request, &transfer) && all_known(client, &transfer))
+	if (read_transfer(client, request, &transfer) && all_known(client, &transfer) &&
+		!postpone(client, request))
 		lien_detach_start(client, transfer.pids, transfer.selection.pids_count);
 }
 
@@ -548,32 +570,37 @@ static void request_record(struct lien_client *client, json_t *request)
 		end = lien_agent_event_of(0, 0, LIEN_EVENT_END);
 		write_event(client, &end);
 	}
-	client->recording = follow || !marked;
+	if (follow || !marked)
+		lien_client_record(client);
 }
 
 #define MEMBERS_MAX 12
 
+/* What an answer costs: little; a look at all of the graph; a look at all open files. */
+enum cost { LITTLE, GRAPH, FILES };
+
 static const struct request {
 	const char *op;
 	void (*handle)(struct lien_client *client, json_t *request);
+	enum cost cost;
 	const char *members[MEMBERS_MAX];
 } requests[] = {
-	{"ps", request_ps, {NULL}},
-	{"mem", request_mem, {"by", "pid", "explain"}},
-	{"comms", request_comms, {NULL}},
-	{"graph", request_graph, {NULL}},
-	{"holders", request_holders, {"pid", "address"}},
-	{"check", request_check, {"idle_minutes"}},
-	{"offload", request_offload,
+	{"ps", request_ps, GRAPH, {NULL}},
+	{"mem", request_mem, GRAPH, {"by", "pid", "explain"}},
+	{"comms", request_comms, LITTLE, {NULL}},
+	{"graph", request_graph, GRAPH, {NULL}},
+	{"holders", request_holders, FILES, {"pid", "address"}},
+	{"check", request_check, FILES, {"idle_minutes"}},
+	{"offload", request_offload, LITTLE,
 		{"owner", "pids", "timeout_ms", "dry_run", "strict", "with_closure", "verify",
 			"discard", "host_limit_bytes", "on_use"}},
-	{"restore", request_restore, {"pids", "timeout_ms", "ignore_damage"}},
-	{"arena", request_arena, {"release", "pids"}},
-	{"attach", request_attach, {"pids"}},
-	{"detach", request_detach, {"pids"}},
-	{"compare", request_compare, {"pids", "repair", "timeout_ms"}},
-	{"status", request_status, {NULL}},
-	{"record", request_record, {"follow"}},
+	{"restore", request_restore, LITTLE, {"pids", "timeout_ms", "ignore_damage"}},
+	{"arena", request_arena, LITTLE, {"release", "pids"}},
+	{"attach", request_attach, LITTLE, {"pids"}},
+	{"detach", request_detach, LITTLE, {"pids"}},
+	{"compare", request_compare, LITTLE, {"pids", "repair", "timeout_ms"}},
+	{"status", request_status, LITTLE, {NULL}},
+	{"record", request_record, LITTLE, {"follow"}},
 };
 
 /* The first member that the operation does not have. */
@@ -595,15 +622,46 @@ static const char *unknown_member(const struct request *known, json_t *request)
 	return NULL;
 }
 
-void lien_request(struct lien_client *client, const char *line, size_t length)
+/* What a copy of the agent could not begin. */
+static void before_copy(struct lien_agent *agent, json_t *request)
+{
+	const char *by = json_string_value(json_object_get(request, "by"));
+
+	if (json_is_true(json_object_get(request, "explain")))
+		lien_node_refresh(agent);
+	if (by && !strcmp(by, "callsite"))
+		lien_sites_resolve(agent);
+}
+
+static bool is_costly(const struct lien_agent *agent, const struct request *known, json_t *request)
+{
+	const struct lien_graph_stats *stats = lien_graph_stats(agent->graph);
+
+	if (known->cost == GRAPH)
+		return stats->allocations + stats->mappings + stats->processes > LARGE;
+	return known->cost == FILES || (known->handle == request_offload &&
+					       json_is_true(json_object_get(request, "dry_run")));
+}
+
+static void handle(struct lien_client *client, const struct request *known, json_t *request)
+{
+	if (is_costly(client->agent, known, request)) {
+		lien_loop_part(client->agent, "copy for", known->op);
+		before_copy(client->agent, request);
+		if (lien_answer_start(client, request, known->handle))
+			return;
+	}
+	lien_loop_part(client->agent, "request", known->op);
+	known->handle(client, request);
+}
+
+void lien_request(struct lien_client *client, json_t *request)
 {
 	const struct request *known = NULL;
 	const char *op, *unknown;
 	char error[300];
-	json_t *request;
 	unsigned i;
 
-	request = json_loadb(line, length, JSON_REJECT_DUPLICATES, NULL);
 	op = json_string_value(json_object_get(request, "op"));
 	for (i = 0; op && i < sizeof(requests) / sizeof(requests[0]); i++)
 		if (!strcmp(op, requests[i].op))
@@ -618,8 +676,6 @@ void lien_request(struct lien_client *client, const char *line, size_t length)
 		snprintf(error, sizeof(error), "`%s` has no member %.100s", op, unknown);
 		lien_reply_error(client, error);
 	} else {
-		lien_agent_consume(client->agent);
-		known->handle(client, request);
+		handle(client, known, request);
 	}
-	json_decref(request);
 }

@@ -9,16 +9,27 @@
 #include "agent/agent.h"
 #include "agent/views.h"
 
+struct lien_user;
+
 struct lien_client {
 	LIST_ENTRY(lien_client) next;
 	struct lien_source source;
 	struct lien_agent *agent;
 	struct lien_viewer viewer; /* who it is, as the kernel says (SO_PEERCRED) */
+	struct lien_user *user;	   /* all clients of that user */
+	TAILQ_ENTRY(lien_client) turn;
+	bool queued; /* among those whose request is to be handled */
 	char *in, *out;
 	size_t in_length, out_length, out_room;
-	size_t out_sent; /* of out_length: what is left follows */
-	bool waiting;	 /* for the transaction: its requests after that one wait too */
-	struct lien_compare *compare; /* or for this, not NULL then, */
+	size_t in_at;	   /* where the next line begins; these two count from there: */
+	size_t line_end;   /* behind its newline; 0: it is not whole yet */
+	size_t searched;   /* no newline before */
+	size_t out_sent;   /* of out_length: what is left follows */
+	json_t *postponed; /* a request that is handled after the transaction under way; NULL: none
+			    */
+	bool waiting;	   /* for the transaction: its requests after that one wait too */
+	struct lien_answer *answer;   /* or for this, not NULL then, */
+	struct lien_compare *compare; /* or this, */
 	struct lien_attach *attach;   /* or this, */
 	struct lien_detach *detach;   /* or this */
 	bool recording;		      /* gets every event, binary */
@@ -26,8 +37,17 @@ struct lien_client {
 	bool broken;		      /* to be closed */
 };
 
-/* Answers one line, or begins what will be answered later. */
-void lien_request(struct lien_client *client, const char *line, size_t length);
+/* The client has its answer: its next request may be handled. */
+void lien_client_go_on(struct lien_client *client);
+/* The request is handled after the transaction that is under way. */
+void lien_client_postpone(struct lien_client *client, json_t *request);
+/* So many more of its user's answers are being made by copies of the agent; how many there are. */
+unsigned lien_client_answers(struct lien_client *client, int more);
+/* It gets every event from now on. */
+void lien_client_record(struct lien_client *client);
+
+/* Answers a request (NULL: no JSON), or begins what will be answered later. */
+void lien_request(struct lien_client *client, json_t *request);
 /* An offload that has waited until processes had control libraries. */
 void lien_request_attached(struct lien_client *client, json_t *request);
 /* The transaction that the client waits for has ended. */

@@ -34,11 +34,11 @@ int lien_reread_want(struct lien_reread *reread, uint64_t va, uint64_t bytes, ui
 
 uint32_t lien_reread_kind(const struct lien_mapping *mapping)
 {
-	if (!lien_allocation_by_address(mapping->allocation))
-		return mapping->allocation->origin == LIEN_ORIGIN_MULTICAST ? 0 : LIEN_WIRE_AREA;
-	return mapping->allocation->origin == LIEN_ORIGIN_ALLOC && !mapping->imported
-		       ? LIEN_WIRE_PLAIN
-		       : 0;
+	const struct lien_allocation *allocation = mapping->holding->allocation;
+
+	if (!lien_allocation_by_address(allocation))
+		return allocation->origin == LIEN_ORIGIN_MULTICAST ? 0 : LIEN_WIRE_AREA;
+	return allocation->origin == LIEN_ORIGIN_ALLOC && !mapping->imported ? LIEN_WIRE_PLAIN : 0;
 }
 
 int lien_reread_want_known(struct lien_reread *reread, struct lien_process *process)
@@ -156,18 +156,20 @@ int lien_reread_found(
 static unsigned graph_access(
 	const struct lien_mapping *mapping, const struct lien_wire_place *place)
 {
+	const struct lien_access_set *set = lien_mapping_access(mapping);
 	unsigned i;
 
-	for (i = 0; mapping->access && i < mapping->access->count; i++)
-		if (mapping->access->access[i].location_type == place->location_type &&
-			mapping->access->access[i].location_id == place->location_id)
-			return mapping->access->access[i].flags;
+	for (i = 0; set && i < set->count; i++)
+		if (set->access[i].location_type == place->location_type &&
+			set->access[i].location_id == place->location_id)
+			return set->access[i].flags;
 	return 0;
 }
 
 /* Of devices; the driver was not asked about others. */
 static bool same_access(const struct lien_mapping *mapping, const struct lien_wire_found *found)
 {
+	const struct lien_access_set *set = lien_mapping_access(mapping);
 	unsigned i, with = 0;
 
 	if (found->places == LIEN_WIRE_PLACES)
@@ -175,9 +177,9 @@ static bool same_access(const struct lien_mapping *mapping, const struct lien_wi
 	for (i = 0; i < found->places; i++)
 		if (graph_access(mapping, &found->place[i]) != found->place[i].flags)
 			return false;
-	for (i = 0; mapping->access && i < mapping->access->count; i++)
-		with += mapping->access->access[i].location_type == CU_MEM_LOCATION_TYPE_DEVICE &&
-			mapping->access->access[i].flags;
+	for (i = 0; set && i < set->count; i++)
+		with += set->access[i].location_type == CU_MEM_LOCATION_TYPE_DEVICE &&
+			set->access[i].flags;
 	return with == found->places;
 }
 
@@ -196,15 +198,15 @@ static bool same_handle(const struct lien_mapping *mapping, const struct lien_wi
 {
 	struct lien_handle key = {.value = found->handle}, *handle;
 
-	handle = SPLAY_FIND(lien_handle_tree, &mapping->process->handles, &key);
-	return handle && handle->allocation == mapping->allocation;
+	handle = SPLAY_FIND(lien_handle_tree, &mapping->holding->process->handles, &key);
+	return handle && handle->holding == mapping->holding;
 }
 
 /* 0: none. The gravest one only: what mends it mends the rest. */
 static enum lien_difference_kind differs(
 	const struct lien_mapping *mapping, const struct lien_wire_found *found)
 {
-	const struct lien_allocation *allocation = mapping->allocation;
+	const struct lien_allocation *allocation = mapping->holding->allocation;
 
 	if (mapping->parked)
 		return found ? LIEN_DIFFERENCE_MISSING : 0;
@@ -223,7 +225,8 @@ static enum lien_difference_kind differs(
 	if (!same_handle(mapping, found))
 		return LIEN_DIFFERENCE_HANDLE;
 	/* An importer numbers the devices its own way, and knows nothing of what it imports. */
-	if (allocation->origin == LIEN_ORIGIN_CREATE && allocation->owner == mapping->process &&
+	if (allocation->origin == LIEN_ORIGIN_CREATE &&
+		allocation->owner == mapping->holding->process &&
 		!lien_reread_same_prop(allocation, found))
 		return LIEN_DIFFERENCE_PROPERTIES;
 	return same_access(mapping, found) ? 0 : LIEN_DIFFERENCE_ACCESS;
@@ -253,17 +256,20 @@ static uint64_t extent(const struct lien_difference *difference)
 							   : difference->found.bytes;
 }
 
+static int difference_same(const void *a, const void *b)
+{
+	return memcmp(a, b, sizeof(struct lien_difference));
+}
+
 /* Puts it where it belongs: certain when the pass before showed the same and nothing happened. */
 static int note(struct lien_reread *reread, const struct lien_differences *before,
 	struct lien_differences *open, const struct lien_difference *difference)
 {
-	unsigned i;
-
 	if (lien_ranges_touch(&reread->touched, difference->va, extent(difference)))
 		return 0; /* asked about again */
-	for (i = 0; i < before->count; i++)
-		if (!memcmp(&before->difference[i], difference, sizeof(*difference)))
-			return differences_add(&reread->certain, difference);
+	if (before->count && bsearch(difference, before->difference, before->count,
+				     sizeof(*difference), difference_same))
+		return differences_add(&reread->certain, difference);
 	return differences_add(open, difference);
 }
 
@@ -362,6 +368,9 @@ int lien_reread_end(struct lien_reread *reread, struct lien_process *process)
 	if (!reread->passes++)
 		reread->mappings = reread->found.count;
 	forget_touched(reread);
+	if (before.count)
+		qsort(before.difference, before.count, sizeof(before.difference[0]),
+			difference_same);
 	err = compare(reread, process, &before, &open);
 	free(before.difference);
 	reread->open = open;

@@ -8,11 +8,19 @@
 #include "agent/reread_internal.h"
 #include "agent/tell.h"
 
+/* Memory that another process has exported. */
+struct exported {
+	uint64_t location_type, bytes;
+};
+
 struct repair {
 	struct lien_telling telling;
 	const struct lien_reread *reread;
 	struct lien_graph *graph;
 	struct lien_process *process;
+	struct exported *exported; /* by location and size */
+	unsigned exported_count;
+	bool others_unknown; /* what another process has exported is not all known */
 };
 
 static struct lien_event event_of(struct repair *repair, unsigned type)
@@ -37,15 +45,42 @@ static struct lien_handle *handle_find(struct lien_process *process, uint64_t va
 	return SPLAY_FIND(lien_handle_tree, &process->handles, &key);
 }
 
-static bool mapped_here(
-	const struct lien_allocation *allocation, const struct lien_process *process)
+static int exported_cmp(const void *a, const void *b)
 {
-	const struct lien_mapping *mapping;
+	const struct exported *x = a, *y = b;
 
-	LIST_FOREACH (mapping, &allocation->mappings, of_allocation)
-		if (mapping->process == process)
-			return true;
-	return false;
+	if (x->location_type != y->location_type)
+		return x->location_type < y->location_type ? -1 : 1;
+	return (x->bytes > y->bytes) - (x->bytes < y->bytes);
+}
+
+static void list_exported(struct repair *repair)
+{
+	struct lien_allocation *allocation;
+
+	for (allocation = lien_graph_first_allocation(repair->graph); allocation;
+		allocation = lien_graph_next_allocation(allocation))
+		if (allocation->owner != repair->process && allocation->exports)
+			repair->exported[repair->exported_count++] = (struct exported){
+				allocation->prop.location_type, allocation->bytes};
+	qsort(repair->exported, repair->exported_count, sizeof(*repair->exported), exported_cmp);
+}
+
+/* What is looked up for each difference. 0 or -ENOMEM. */
+static int prepare(struct repair *repair)
+{
+	struct lien_process *process;
+
+	repair->exported =
+		calloc(lien_graph_stats(repair->graph)->allocations + 1, sizeof(*repair->exported));
+	if (!repair->exported)
+		return -ENOMEM;
+	list_exported(repair);
+	for (process = lien_graph_first(repair->graph); process; process = lien_graph_next(process))
+		repair->others_unknown |=
+			process != repair->process && process->cuda &&
+			process->incomplete & ~LIEN_INCOMPLETE_NCCL & ~LIEN_INCOMPLETE_CARDS;
+	return 0;
 }
 
 static void release_all(struct repair *repair, struct lien_handle *handle)
@@ -53,64 +88,56 @@ static void release_all(struct repair *repair, struct lien_handle *handle)
 	lien_tell_release_all(&repair->telling, handle);
 }
 
-/* Is a handle of that value seen again, as a name of what can be the same memory? */
-static bool seen_again(const struct repair *repair, const struct lien_handle *handle)
+/* Its handles to what it does not map any more. */
+static void release_names(struct repair *repair, const uint64_t *values, unsigned count)
 {
-	const struct lien_allocation *allocation = handle->allocation;
-	const struct lien_wire_found *found;
+	struct lien_handle *handle;
 	unsigned i;
 
-	for (i = 0; i < repair->reread->certain.count; i++) {
-		found = &repair->reread->certain.difference[i].found;
-		if (found->bytes && found->handle == handle->value)
-			return found->bytes <= allocation->bytes &&
-			       (allocation->origin != LIEN_ORIGIN_CREATE ||
-				       allocation->owner != repair->process ||
-				       lien_reread_same_prop(allocation, found));
+	for (i = 0; i < count; i++) {
+		handle = handle_find(repair->process, values[i]);
+		if (handle && !handle->holding->mapped)
+			release_all(repair, handle);
 	}
-	return false;
 }
 
 /*
  * Takes away what is not there any more. A handle whose last mapping is gone was probably released
  * as well; if not, its next use shows it, while a handle that is kept for nothing would never go.
+ * Where its value is seen again, that may be other memory: the driver gives values out again.
  */
 static int take_away(struct repair *repair, const struct lien_difference *difference)
 {
 	struct lien_mapping *mapping = lien_process_mapping(repair->process, difference->va);
-	struct lien_allocation *allocation = mapping ? mapping->allocation : NULL;
+	struct lien_holding *holding = mapping ? mapping->holding : NULL;
 	struct lien_handle *handle;
 	struct lien_event event;
 	uint64_t *values;
-	unsigned n = 0, i;
+	unsigned n = 0;
 
 	if (!mapping || mapping->va != difference->va)
 		return 0;
-	if (allocation->origin == LIEN_ORIGIN_ALLOC) {
+	if (holding->allocation->origin == LIEN_ORIGIN_ALLOC) {
 		event = event_of(repair, LIEN_CALL_CU_MEM_FREE);
 		event.range.va = mapping->va;
 		tell_given_back(repair, &event, LIEN_EVENT_SIZE(range));
 		return 0;
 	}
-	LIST_FOREACH (handle, &allocation->handles, of_allocation)
-		n++;
+	if (holding->mapped == 1)
+		TAILQ_FOREACH (handle, &holding->handles, of_holding)
+			n++;
 	values = calloc(n + 1, sizeof(*values));
 	if (!values)
 		return -ENOMEM;
 	n = 0;
-	LIST_FOREACH (handle, &allocation->handles, of_allocation)
-		if (handle->process == repair->process)
+	if (holding->mapped == 1)
+		TAILQ_FOREACH (handle, &holding->handles, of_holding)
 			values[n++] = handle->value;
 	event = event_of(repair, LIEN_CALL_CU_MEM_UNMAP);
 	event.range.va = mapping->va;
 	event.range.bytes = mapping->bytes;
 	tell_given_back(repair, &event, LIEN_EVENT_SIZE(range));
-	for (i = 0; i < n; i++) {
-		handle = handle_find(repair->process, values[i]);
-		if (handle && !mapped_here(handle->allocation, repair->process) &&
-			!seen_again(repair, handle))
-			release_all(repair, handle);
-	}
+	release_names(repair, values, n);
 	free(values);
 	return 0;
 }
@@ -118,24 +145,23 @@ static int take_away(struct repair *repair, const struct lien_difference *differ
 /* Another process whose exports are not all known may have made it. */
 static bool may_be_imported(const struct repair *repair, const struct lien_wire_found *found)
 {
-	const struct lien_allocation *allocation;
-	const struct lien_process *process;
+	const struct exported *exported = repair->exported;
+	unsigned low = 0, high = repair->exported_count, mid;
 
 	/* The driver (580) tells none of what was imported. */
 	if (found->handle_types)
 		return false;
-	for (process = lien_graph_first(repair->graph); process;
-		process = lien_graph_next((struct lien_process *)process))
-		if (process != repair->process && process->cuda &&
-			process->incomplete & ~LIEN_INCOMPLETE_NCCL & ~LIEN_INCOMPLETE_CARDS)
-			return true;
-	for (allocation = lien_graph_first_allocation(repair->graph); allocation;
-		allocation = lien_graph_next_allocation((struct lien_allocation *)allocation))
-		if (allocation->owner != repair->process && allocation->exports &&
-			allocation->bytes >= found->bytes &&
-			allocation->prop.location_type == found->location_type)
-			return true;
-	return false;
+	if (repair->others_unknown)
+		return true;
+	while (low < high) { /* behind the largest one there */
+		mid = low + (high - low) / 2;
+		if (exported[mid].location_type <= found->location_type)
+			low = mid + 1;
+		else
+			high = mid;
+	}
+	return low && exported[low - 1].location_type == found->location_type &&
+	       exported[low - 1].bytes >= found->bytes;
 }
 
 static struct lien_prop prop_of(const struct lien_wire_found *found)
@@ -174,6 +200,7 @@ static void make_known(struct repair *repair, const struct lien_wire_found *foun
 static void give_access(struct repair *repair, const struct lien_wire_found *found)
 {
 	const struct lien_mapping *mapping = lien_process_mapping(repair->process, found->va);
+	const struct lien_access_set *set = mapping ? lien_mapping_access(mapping) : NULL;
 	struct lien_event event = event_of(repair, LIEN_CALL_CU_MEM_SET_ACCESS);
 	unsigned i, j, n;
 
@@ -182,8 +209,8 @@ static void give_access(struct repair *repair, const struct lien_wire_found *fou
 	for (n = 0; n < found->places && n < LIEN_ACCESS_MAX; n++)
 		event.access.access[n] = (struct lien_access){found->place[n].location_type,
 			found->place[n].location_id, found->place[n].flags};
-	for (i = 0; mapping && mapping->access && i < mapping->access->count; i++) {
-		const struct lien_access *known = &mapping->access->access[i];
+	for (i = 0; set && i < set->count; i++) {
+		const struct lien_access *known = &set->access[i];
 
 		for (j = 0; j < found->places; j++)
 			if (found->place[j].location_type == known->location_type &&
@@ -215,9 +242,8 @@ static void put_there(struct repair *repair, const struct lien_wire_found *found
 		return;
 	}
 	handle = handle_find(repair->process, found->handle);
-	if (handle && !mapped_here(handle->allocation, repair->process) &&
-		!seen_again(repair, handle)) {
-		release_all(repair, handle); /* its value has been given out again */
+	if (handle && !handle->holding->mapped) {
+		release_all(repair, handle);
 		handle = NULL;
 	}
 	if (!handle)
@@ -263,22 +289,27 @@ static bool takes_away(const struct lien_difference *difference)
 int lien_reread_repair(const struct lien_reread *reread, struct lien_graph *graph,
 	struct lien_process *process, uint64_t now_ns, lien_tell_fn *tell_fn, void *context)
 {
-	struct repair repair = {{now_ns, tell_fn, context}, reread, graph, process};
+	struct repair repair = {.telling = {now_ns, tell_fn, context},
+		.reread = reread,
+		.graph = graph,
+		.process = process};
+	int err = prepare(&repair);
 	unsigned i;
-	int err = 0;
 
 	for (i = 0; i < reread->certain.count && !err; i++)
 		if (takes_away(&reread->certain.difference[i]))
 			err = take_away(&repair, &reread->certain.difference[i]);
 	for (i = 0; i < reread->certain.count && !err; i++)
 		mend(&repair, &reread->certain.difference[i]);
+	free(repair.exported);
 	return err;
 }
 
 void lien_reread_learn(const struct lien_reread *reread, struct lien_process *process,
 	uint64_t now_ns, lien_tell_fn *tell_fn, void *context)
 {
-	struct repair repair = {{now_ns, tell_fn, context}, reread, NULL, process};
+	struct repair repair = {
+		.telling = {now_ns, tell_fn, context}, .reread = reread, .process = process};
 	const struct lien_wire_found *found;
 	struct lien_mapping *mapping;
 	struct lien_prop prop;
@@ -288,10 +319,10 @@ void lien_reread_learn(const struct lien_reread *reread, struct lien_process *pr
 		found = &reread->plain.found[i];
 		mapping = lien_process_mapping(process, found->va);
 		if (!found->bytes || !mapping || mapping->va != found->va ||
-			mapping->allocation->origin != LIEN_ORIGIN_ALLOC ||
-			mapping->allocation->prop.location_id >= 0)
+			mapping->holding->allocation->origin != LIEN_ORIGIN_ALLOC ||
+			mapping->holding->allocation->prop.location_id >= 0)
 			continue;
-		prop = mapping->allocation->prop;
+		prop = mapping->holding->allocation->prop;
 		prop.location_type = found->location_type;
 		prop.location_id = found->location_id;
 		tell_property(&repair, found, prop);

@@ -12,6 +12,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "agent/answers.h"
 #include "agent/attach.h"
 #include "agent/detach.h"
 #include "agent/requests.h"
@@ -20,26 +21,138 @@
 #define LINE_MAX_BYTES	(1u << 20)
 #define CLIENTS_MAX	1024
 #define CLIENTS_OF_USER 64 /* of each but root */
+#define SENDS_AT_ONCE	8
 #define OUTPUT_MAX_BYTES                                                                           \
 	(256u << 20) /* a recorder that reads slower than events come is let go                    \
 		      */
+
+/* One user's clients, or root's. */
+struct lien_user {
+	LIST_ENTRY(lien_user) next;
+	TAILQ_ENTRY(lien_user) turn;
+	bool in_turns, one_user;
+	uint32_t uid;
+	unsigned clients;
+	unsigned answers;		 /* that copies of the agent make (answers.h) */
+	size_t waiting_bytes;		 /* room of what waits to be sent to them */
+	TAILQ_HEAD(, lien_client) ready; /* that have sent a request */
+};
 
 struct lien_server {
 	struct lien_source listener;
 	struct lien_agent *agent;
 	char path[sizeof(((struct sockaddr_un *)0)->sun_path)];
 	LIST_HEAD(, lien_client) clients;
+	LIST_HEAD(, lien_user) users;
+	TAILQ_HEAD(, lien_user) turns;
+	unsigned count, recorders, postponed;
 };
+
+/* --- whose turn it is ---------------------------------------------------------------------------
+ */
+
+static struct lien_user *user_get(struct lien_server *server, const struct lien_viewer *viewer)
+{
+	struct lien_user *user;
+
+	LIST_FOREACH (user, &server->users, next)
+		if (user->one_user == viewer->one_user &&
+			(!user->one_user || user->uid == viewer->uid))
+			return user;
+	user = calloc(1, sizeof(*user));
+	if (!user)
+		return NULL;
+	user->one_user = viewer->one_user;
+	user->uid = viewer->uid;
+	TAILQ_INIT(&user->ready);
+	LIST_INSERT_HEAD(&server->users, user, next);
+	return user;
+}
+
+static void user_put(struct lien_user *user)
+{
+	if (user->clients)
+		return;
+	LIST_REMOVE(user, next);
+	free(user);
+}
+
+/* It can go on with the next line that it has sent. */
+static bool is_ready(const struct lien_client *client)
+{
+	return (client->postponed || client->line_end) && !client->waiting && !client->recording &&
+	       !client->broken;
+}
+
+/* A user has a turn while a client has sent a request; all but root wait for their answer first. */
+static void user_turn(struct lien_server *server, struct lien_user *user)
+{
+	bool wanted = !TAILQ_EMPTY(&user->ready) && !(user->one_user && user->answers);
+
+	if (wanted == user->in_turns)
+		return;
+	user->in_turns = wanted;
+	if (wanted)
+		TAILQ_INSERT_TAIL(&server->turns, user, turn);
+	else
+		TAILQ_REMOVE(&server->turns, user, turn);
+}
+
+static void queue_leave(struct lien_client *client)
+{
+	if (!client->queued)
+		return;
+	client->queued = false;
+	TAILQ_REMOVE(&client->user->ready, client, turn);
+	user_turn(client->agent->server, client->user);
+}
+
+static void queue_join(struct lien_client *client)
+{
+	if (client->queued || !is_ready(client))
+		return;
+	client->queued = true;
+	TAILQ_INSERT_TAIL(&client->user->ready, client, turn);
+	user_turn(client->agent->server, client->user);
+}
+
+unsigned lien_client_answers(struct lien_client *client, int more)
+{
+	struct lien_turns *turns = &client->agent->turns;
+	struct lien_user *user = client->user;
+
+	user->answers += more;
+	turns->answers += more > 0;
+	if (user->one_user && user->answers > turns->most_answers)
+		turns->most_answers = user->answers;
+	user_turn(client->agent->server, user);
+	return user->answers;
+}
+
+/* --- a client -----------------------------------------------------------------------------------
+ */
 
 static void client_close(struct lien_client *client)
 {
+	if (client->answer)
+		lien_answer_drop(client->answer);
+	queue_leave(client);
 	LIST_REMOVE(client, next);
+	client->agent->server->count--;
+	client->agent->server->recorders -= client->recording;
+	client->agent->server->postponed -= !!client->postponed;
+	json_decref(client->postponed);
+	client->user->waiting_bytes -= client->out_room;
+	client->user->clients--;
+	user_put(client->user);
 	if (client->compare)
 		lien_compare_drop(client->compare);
 	if (client->attach)
 		lien_attach_drop(client->attach);
 	if (client->detach)
 		lien_detach_drop(client->detach);
+	/* A copy may have it as well: closing ours does not take it out of the epoll set. */
+	epoll_ctl(client->agent->epoll, EPOLL_CTL_DEL, client->source.fd, NULL);
 	close(client->source.fd);
 	free(client->in);
 	free(client->out);
@@ -49,19 +162,23 @@ static void client_close(struct lien_client *client)
 static void client_watch(struct lien_client *client)
 {
 	struct epoll_event event = {
-		.events = (client->ended ? 0 : EPOLLIN) | (client->out_length ? EPOLLOUT : 0),
+		/* Whoever has a request here may wait with the next one. */
+		.events = (client->ended || client->line_end ? 0 : EPOLLIN) |
+			  (client->out_length ? EPOLLOUT : 0),
 		.data.ptr = &client->source,
 	};
 
 	epoll_ctl(client->agent->epoll, EPOLL_CTL_MOD, client->source.fd, &event);
 }
 
-/* Sends what the socket takes now. False: the client is gone. */
+/* Sends what the socket takes now; a client that reads as fast as it is sent to has the rest later.
+ * False: the client is gone. */
 static bool client_flush(struct lien_client *client)
 {
+	unsigned sends = 0;
 	ssize_t n;
 
-	while (client->out_sent < client->out_length) {
+	while (client->out_sent < client->out_length && sends++ < SENDS_AT_ONCE) {
 		n = send(client->source.fd, client->out + client->out_sent,
 			client->out_length - client->out_sent, MSG_DONTWAIT | MSG_NOSIGNAL);
 		if (n < 0 && errno == EAGAIN)
@@ -80,20 +197,6 @@ static bool client_flush(struct lien_client *client)
 	return true;
 }
 
-/* What waits for a user's clients, root's apart, together. */
-static size_t waiting_bytes(const struct lien_client *client)
-{
-	struct lien_client *other;
-	size_t bytes = 0;
-
-	if (!client->viewer.one_user)
-		return client->out_room;
-	LIST_FOREACH (other, &client->agent->server->clients, next)
-		if (other->viewer.one_user && other->viewer.uid == client->viewer.uid)
-			bytes += other->out_room;
-	return bytes;
-}
-
 void lien_reply_write(struct lien_client *client, const void *data, size_t size)
 {
 	size_t room = client->out_room ? client->out_room : 4096;
@@ -103,8 +206,11 @@ void lien_reply_write(struct lien_client *client, const void *data, size_t size)
 		return;
 	while (room < client->out_length + size)
 		room *= 2;
+	/* Of one client of root's, or of all clients of a user together. */
 	if (room != client->out_room &&
-		waiting_bytes(client) - client->out_room + room > OUTPUT_MAX_BYTES) {
+		(client->user->one_user ? client->user->waiting_bytes - client->out_room : 0) +
+				room >
+			OUTPUT_MAX_BYTES) {
 		client->broken = true; /* closed by lien_server_tick() */
 		return;
 	}
@@ -115,6 +221,7 @@ void lien_reply_write(struct lien_client *client, const void *data, size_t size)
 			return;
 		}
 		client->out = grown;
+		client->user->waiting_bytes += room - client->out_room;
 		client->out_room = room;
 	}
 	memcpy(client->out + client->out_length, data, size);
@@ -155,21 +262,31 @@ void lien_reply_result(struct lien_client *client, json_t *result)
 		lien_reply_error(client, "out of memory");
 }
 
-/* Handles whole lines; false: the client broke the rules. */
-static bool client_lines(struct lien_client *client)
+/* The bytes that were taken are made room of now and then. */
+static void take_line(struct lien_client *client)
 {
-	char *end;
-	size_t length;
+	client->in_at += client->line_end;
+	client->line_end = client->searched = 0;
+	if (client->in_at < LINE_MAX_BYTES / 2 && client->in_at < client->in_length)
+		return;
+	client->in_length -= client->in_at;
+	memmove(client->in, client->in + client->in_at, client->in_length);
+	client->in_at = 0;
+}
 
-	while (!client->waiting && !client->recording &&
-		(end = memchr(client->in, '\n', client->in_length))) {
-		length = end - client->in + 1;
-		*end = '\0';
-		lien_request(client, client->in, length - 1);
-		client->in_length -= length;
-		memmove(client->in, client->in + length, client->in_length);
-	}
-	if (client->in_length < LINE_MAX_BYTES)
+/* Looks for the end of the next line, once at each byte. False: the client broke the rules. */
+static bool find_line(struct lien_client *client)
+{
+	const char *from = client->in + client->in_at;
+	size_t left = client->in_length - client->in_at;
+	const char *end = NULL;
+
+	if (!client->line_end && left > client->searched)
+		end = memchr(from + client->searched, '\n', left - client->searched);
+	client->searched = left;
+	if (end)
+		client->line_end = end - from + 1;
+	if (client->line_end || left < LINE_MAX_BYTES)
 		return true;
 	if (client->waiting)
 		return false;
@@ -178,10 +295,85 @@ static bool client_lines(struct lien_client *client)
 	return false;
 }
 
+/* It will ask no more, and has its answers. */
+static bool is_over(const struct lien_client *client)
+{
+	return client->ended && !client->waiting && !client->postponed && !client->line_end &&
+	       !client->out_length;
+}
+
+void lien_client_go_on(struct lien_client *client)
+{
+	client->waiting = false;
+	queue_join(client);
+	client_watch(client);
+}
+
+void lien_client_postpone(struct lien_client *client, json_t *request)
+{
+	client->agent->server->postponed++;
+	client->postponed = json_incref(request);
+	client->waiting = true;
+}
+
+void lien_client_record(struct lien_client *client)
+{
+	client->agent->server->recorders += !client->recording;
+	client->recording = true;
+}
+
+bool lien_server_has_requests(const struct lien_agent *agent)
+{
+	return !TAILQ_EMPTY(&agent->server->turns);
+}
+
+/* NULL: it is no JSON. False: the client broke the rules with what follows it. */
+static bool next_request(struct lien_client *client, json_t **request)
+{
+	*request = client->postponed;
+	if (*request) {
+		client->postponed = NULL;
+		client->agent->server->postponed--;
+		return true;
+	}
+	*request = json_loadb(
+		client->in + client->in_at, client->line_end - 1, JSON_REJECT_DUPLICATES, NULL);
+	take_line(client);
+	/* The next line before this one is handled: it may be answered within. */
+	return find_line(client);
+}
+
+void lien_server_request(struct lien_agent *agent)
+{
+	struct lien_user *user = TAILQ_FIRST(&agent->server->turns);
+	struct lien_client *client = TAILQ_FIRST(&user->ready);
+	json_t *request;
+	bool good;
+
+	queue_leave(client);
+	if (user->in_turns) { /* others first */
+		TAILQ_REMOVE(&agent->server->turns, user, turn);
+		TAILQ_INSERT_TAIL(&agent->server->turns, user, turn);
+	}
+	good = next_request(client, &request);
+	lien_request(client, request);
+	json_decref(request);
+	if (!good || client->broken || !client_flush(client) || is_over(client)) {
+		client_close(client);
+		return;
+	}
+	queue_join(client);
+}
+
 static bool client_read(struct lien_client *client)
 {
 	ssize_t n;
 
+	if (client->in_length == LINE_MAX_BYTES && client->in_at) {
+		client->in_length -= client->in_at;
+		memmove(client->in, client->in + client->in_at, client->in_length);
+		client->in_at = 0;
+	}
 	n = recv(client->source.fd, client->in + client->in_length,
 		LINE_MAX_BYTES - client->in_length, MSG_DONTWAIT);
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
@@ -190,7 +382,10 @@ static bool client_read(struct lien_client *client)
 		return false;
 	client->ended = !n;
 	client->in_length += n;
-	return client_lines(client);
+	if (!find_line(client))
+		return false;
+	queue_join(client);
+	return true;
 }
 
 static void client_ready(struct lien_source *source, uint32_t events)
@@ -199,16 +394,13 @@ static void client_ready(struct lien_source *source, uint32_t events)
 		(void *)((char *)source - __builtin_offsetof(struct lien_client, source));
 
 	if ((events & EPOLLIN && !client_read(client)) || events & (EPOLLHUP | EPOLLERR) ||
-		client->broken || !client_flush(client) ||
-		(client->ended && !client->waiting && !client->out_length))
+		client->broken || !client_flush(client) || is_over(client))
 		client_close(client);
 }
 
 /* Whom the kernel says the client is. False: there are too many of that user already. */
 static bool identify(struct lien_server *server, struct lien_client *client)
 {
-	unsigned all = 0, of_user = 0;
-	struct lien_client *other;
 	struct ucred peer;
 	socklen_t size = sizeof(peer);
 
@@ -216,11 +408,10 @@ static bool identify(struct lien_server *server, struct lien_client *client)
 		return false;
 	client->viewer.uid = peer.uid;
 	client->viewer.one_user = peer.uid && peer.uid != geteuid();
-	LIST_FOREACH (other, &server->clients, next) {
-		all++;
-		of_user += other->viewer.one_user && other->viewer.uid == peer.uid;
-	}
-	return !client->viewer.one_user || (of_user < CLIENTS_OF_USER && all < CLIENTS_MAX);
+	client->user = user_get(server, &client->viewer);
+	return client->user &&
+	       (!client->viewer.one_user ||
+		       (client->user->clients < CLIENTS_OF_USER && server->count < CLIENTS_MAX));
 }
 
 static void listener_ready(struct lien_source *source, uint32_t events)
@@ -236,13 +427,17 @@ static void listener_ready(struct lien_source *source, uint32_t events)
 		return;
 	client = calloc(1, sizeof(*client));
 	if (client)
-		client->source = (struct lien_source){fd, client_ready};
+		client->source = (struct lien_source){fd, client_ready, "client", false};
 	if (!client || !identify(server, client) || !(client->in = malloc(LINE_MAX_BYTES))) {
+		if (client && client->user)
+			user_put(client->user);
 		free(client);
 		close(fd);
 		return;
 	}
 	client->agent = server->agent;
+	client->user->clients++;
+	server->count++;
 	LIST_INSERT_HEAD(&server->clients, client, next);
 	if (lien_agent_watch(server->agent, &client->source, EPOLLIN))
 		client_close(client);
@@ -328,7 +523,7 @@ static int server_bind(struct lien_server *server, const struct sockaddr_un *add
 
 	if (fd < 0)
 		return -errno;
-	server->listener = (struct lien_source){fd, listener_ready};
+	server->listener = (struct lien_source){fd, listener_ready, "listener", false};
 	if (!lstat(address->sun_path, &st) && !S_ISSOCK(st.st_mode)) {
 		lien_log(3,
 			"%s is in the way: it is %s, and no socket: remove it, or give another "
@@ -387,6 +582,8 @@ int lien_server_start(struct lien_agent *agent, const char *path)
 	server->agent = agent;
 	server->listener.fd = -1;
 	LIST_INIT(&server->clients);
+	LIST_INIT(&server->users);
+	TAILQ_INIT(&server->turns);
 	agent->server = server;
 	err = server_bind(server, &address);
 	if (!err) {
@@ -415,14 +612,18 @@ void lien_server_stop(struct lien_agent *agent)
 	agent->server = NULL;
 }
 
-bool lien_server_recording(const struct lien_agent *agent)
+void lien_server_close_inherited(struct lien_agent *agent)
 {
 	struct lien_client *client;
 
+	close(agent->server->listener.fd);
 	LIST_FOREACH (client, &agent->server->clients, next)
-		if (client->recording)
-			return true;
-	return false;
+		close(client->source.fd);
+}
+
+bool lien_server_recording(const struct lien_agent *agent)
+{
+	return agent->server->recorders > 0;
 }
 
 void lien_server_event(
@@ -430,6 +631,8 @@ void lien_server_event(
 {
 	struct lien_client *client;
 
+	if (!agent->server->recorders)
+		return;
 	LIST_FOREACH (client, &agent->server->clients, next)
 		if (client->recording &&
 			(!client->viewer.one_user || (uid && *uid == client->viewer.uid)))
@@ -438,7 +641,8 @@ void lien_server_event(
 
 static bool waits_for_transaction(const struct lien_client *client)
 {
-	return client->waiting && !client->compare && !client->attach && !client->detach;
+	return client->waiting && !client->postponed && !client->answer && !client->compare &&
+	       !client->attach && !client->detach;
 }
 
 void lien_server_progress(
@@ -459,20 +663,25 @@ void lien_server_transaction_done(struct lien_agent *agent)
 
 	LIST_FOREACH (client, &agent->server->clients, next)
 		if (waits_for_transaction(client)) {
-			client->waiting = false;
 			lien_request_done(client);
+			lien_client_go_on(client);
 		}
 }
 
 void lien_server_resume(struct lien_agent *agent)
 {
-	struct lien_client *client, *next;
+	struct lien_client *client;
 
-	LIST_FOREACH_SAFE (client, &agent->server->clients, next, next)
-		if (!client_lines(client))
-			client_close(client);
-		else
-			client_watch(client);
+	if (!lien_server_has_postponed(agent))
+		return;
+	LIST_FOREACH (client, &agent->server->clients, next)
+		if (client->postponed)
+			lien_client_go_on(client);
+}
+
+bool lien_server_has_postponed(const struct lien_agent *agent)
+{
+	return agent->server->postponed;
 }
 
 void lien_server_tick(struct lien_agent *agent)

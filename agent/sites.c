@@ -233,8 +233,9 @@ bool lien_sites_resolve(struct lien_agent *agent)
 {
 	struct site_file *file;
 
-	RB_FOREACH (file, site_file_tree, &agent->sites->files)
-		file_resolve(agent->sites, file);
+	if (!agent->is_copy)
+		RB_FOREACH (file, site_file_tree, &agent->sites->files)
+			file_resolve(agent->sites, file);
 	return agent->sites->busy > 0;
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /* The agent's own state, for `lien status`. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #include <lien/version.h>
@@ -23,34 +24,60 @@ static uint64_t rss_bytes(void)
 	return pages * sysconf(_SC_PAGESIZE);
 }
 
-/* Paths of other users' files are not told. */
-static bool file_seen(struct lien_agent *agent, const struct lien_viewer *viewer,
-	const struct lien_probed_file *file)
+static int by_number(const void *a, const void *b)
 {
-	struct lien_process *process;
-	struct lien_library_map *map;
+	const uint64_t *one = a, *other = b;
 
-	if (lien_sees(viewer, NULL))
-		return true;
+	return (*one > *other) - (*one < *other);
+}
+
+/* The inodes of what the viewer's processes have mapped; how many. NULL: only that. */
+static size_t list_inodes(
+	struct lien_agent *agent, const struct lien_viewer *viewer, uint64_t *inodes)
+{
+	struct lien_library_map *map;
+	struct lien_process *process;
+	size_t count = 0;
+
 	for (process = lien_graph_first(agent->graph); process;
 		process = lien_graph_next(process)) {
 		if (!lien_sees(viewer, process))
 			continue;
-		RB_FOREACH (map, lien_library_tree, &process->libraries)
-			if (map->inode == file->inode)
-				return true;
+		RB_FOREACH (map, lien_library_tree, &process->libraries) {
+			if (inodes)
+				inodes[count] = map->inode;
+			count++;
+		}
 	}
-	return false;
+	return count;
+}
+
+/* Sorted; NULL: out of memory. */
+static uint64_t *mapped_inodes(
+	struct lien_agent *agent, const struct lien_viewer *viewer, size_t *count)
+{
+	uint64_t *inodes = calloc(list_inodes(agent, viewer, NULL) + 1, sizeof(*inodes));
+
+	*count = inodes ? list_inodes(agent, viewer, inodes) : 0;
+	if (inodes)
+		qsort(inodes, *count, sizeof(*inodes), by_number);
+	return inodes;
 }
 
 static json_t *status_libraries(struct lien_agent *agent, const struct lien_viewer *viewer)
 {
 	json_t *list = json_array(), *missing;
 	const struct lien_probed_file *file;
+	uint64_t *inodes, inode;
 	unsigned i, j;
+	size_t count;
 
-	for (i = 0; (file = lien_probes_each(agent->probes, i)); i++) {
-		if (!file_seen(agent, viewer, file))
+	inodes = mapped_inodes(agent, viewer, &count);
+	for (i = 0; inodes && (file = lien_probes_each(agent->probes, i)); i++) {
+		inode = file->inode;
+		/* Paths of other users' files are not told. */
+		if (!lien_sees(viewer, NULL) &&
+			!bsearch(&inode, inodes, count, sizeof(*inodes), by_number))
 			continue;
 		missing = json_array();
 		for (j = 0; file->missing[j]; j++)
@@ -60,6 +87,7 @@ static json_t *status_libraries(struct lien_agent *agent, const struct lien_view
 				      lien_library_name(file->library), "build_id", file->build_id,
 				      "calls", file->calls, "missing", missing));
 	}
+	free(inodes);
 	return list;
 }
 
@@ -69,7 +97,7 @@ static json_t *status_skipped(struct lien_agent *agent, const struct lien_viewer
 	json_t *list = json_array();
 	unsigned i;
 
-	for (i = 0; lien_sees(viewer, NULL) && i < skipped->kept; i++)
+	for (i = 0; lien_sees(viewer, NULL) && i < skipped->count && i < LIEN_SKIPPED_MAX; i++)
 		json_array_append_new(list, json_pack("{s:s, s:s}", "path", skipped->files[i].path,
 						    "reason", skipped->files[i].reason));
 	return list;
@@ -112,6 +140,18 @@ static json_t *status_followed(struct lien_agent *agent, const struct lien_viewe
 	return pids;
 }
 
+/* How long the agent has had no eye for others, and why. */
+static json_t *status_loop(const struct lien_agent *agent)
+{
+	const struct lien_turns *turns = &agent->turns;
+
+	return json_pack("{s:I, s:f, s:s, s:I, s:i, s:i, s:I, s:i}", "turns",
+		(json_int_t)turns->count, "longest_turn_ms", turns->longest_ns / 1e6,
+		"longest_turn_in", turns->longest_in, "requests", (json_int_t)turns->requests,
+		"most_requests", turns->most_requests, "most_records", turns->most_records,
+		"answers", (json_int_t)turns->answers, "most_answers", turns->most_answers);
+}
+
 json_t *lien_agent_host(struct lien_agent *agent)
 {
 	struct lien_process *process;
@@ -141,7 +181,7 @@ json_t *lien_agent_status(struct lien_agent *agent, const struct lien_viewer *vi
 			json_array_append_new(incomplete, json_integer(process->pid));
 	}
 	return json_pack("{s:s, s:i, s:f, s:I, s:I, s:I, s:I, s:I, s:i, s:I, s:I, s:o, s:I, s:I, "
-			 "s:i, s:s, s:o, s:o, s:o, s:i, s:o, s:o, s:o, s:o, s:o}",
+			 "s:i, s:s, s:o, s:o, s:o, s:i, s:o, s:o, s:o, s:o, s:o, s:o}",
 		"version", LIEN_VERSION, "pid", getpid(), "uptime_ms",
 		(lien_now_ns() - agent->t_start) / 1e6, "rss_bytes", (json_int_t)rss_bytes(),
 		"events", (json_int_t)stats->events, "events_lost", (json_int_t)stats->lost,
@@ -159,5 +199,5 @@ json_t *lien_agent_status(struct lien_agent *agent, const struct lien_viewer *vi
 		(int)lien_probes_skipped(agent->probes)->count, "unprobed",
 		lien_probing_view(agent, viewer), "transaction", status_transaction(agent),
 		"journal", status_journal(agent), "host", lien_agent_host(agent), "held",
-		lien_gate_view(agent, viewer));
+		lien_gate_view(agent, viewer), "loop", status_loop(agent));
 }

@@ -38,7 +38,7 @@ void lien_tell_given_back(struct lien_telling *telling, struct lien_event *event
 void lien_tell_release_all(struct lien_telling *telling, struct lien_handle *handle)
 {
 	struct lien_event event =
-		lien_tell_event(telling, handle->process, LIEN_CALL_CU_MEM_RELEASE);
+		lien_tell_event(telling, handle->holding->process, LIEN_CALL_CU_MEM_RELEASE);
 	uint32_t references = handle->references;
 
 	event.release.handle = handle->value;

@@ -232,6 +232,7 @@ void lien_transaction_free(struct lien_transaction *t)
 			if (t->participants[i].shares[j].fd >= 0)
 				t->ops.fd_close(t->participants[i].shares[j].fd);
 		free(t->participants[i].shares);
+		free(t->participants[i].raw);
 		free(t->participants[i].items);
 		free(t->participants[i].imports);
 	}
@@ -267,6 +268,8 @@ void lien_transaction_fail(struct lien_transaction *t, int error, const char *fo
 /* A process takes no further part. */
 static void drop_out(struct lien_transaction *t, unsigned index)
 {
+	if (t->participants[index].seq && t->ops.cancel)
+		t->ops.cancel(t->ops.context, t->processes[index].pid);
 	t->participants[index].gone = true;
 	t->participants[index].seq = 0;
 	t->processes[index].failed = true;
@@ -371,6 +374,19 @@ void lien_transaction_end(struct lien_transaction *t)
 }
 
 #define STAGE_ITEMS ((LIEN_WIRE_MESSAGE_MAX / 2) / sizeof(struct lien_wire_item))
+#define STAGE_RAW   ((LIEN_WIRE_MESSAGE_MAX / 2) / sizeof(struct lien_wire_raw))
+
+static void stage_raw(struct lien_transaction *t, unsigned index)
+{
+	struct participant *participant = &t->participants[index];
+	unsigned first = participant->raw_sent, n = participant->raw_count - first;
+
+	if (n > STAGE_RAW)
+		n = STAGE_RAW;
+	participant->raw_sent += n;
+	lien_transaction_order(t, index, LIEN_PHASE_STAGE, LIEN_WIRE_RAW, participant->raw + first,
+		n * sizeof(participant->raw[0]), NULL, 0);
+}
 
 static void stage_more(struct lien_transaction *t, unsigned index)
 {
@@ -378,8 +394,13 @@ static void stage_more(struct lien_transaction *t, unsigned index)
 	unsigned first = participant->staged, n = participant->count - first;
 	uint32_t flags = t->flags & LIEN_WIRE_ALL;
 
+	if (participant->raw_sent < participant->raw_count) {
+		stage_raw(t, index);
+		return;
+	}
 	if (n > STAGE_ITEMS)
 		n = STAGE_ITEMS;
+	participant->staging = true;
 	participant->staged += n;
 	if (!first)
 		flags |= LIEN_WIRE_FIRST;
@@ -387,6 +408,34 @@ static void stage_more(struct lien_transaction *t, unsigned index)
 		flags |= LIEN_WIRE_LAST;
 	lien_transaction_order(t, index, LIEN_PHASE_STAGE, flags, participant->items + first,
 		n * sizeof(participant->items[0]), NULL, 0);
+}
+
+static void stage_begin(struct lien_transaction *t, unsigned index)
+{
+	struct participant *participant = &t->participants[index];
+
+	free(participant->raw);
+	participant->raw = NULL;
+	participant->raw_count = participant->raw_sent = 0;
+	participant->staging = false;
+	if (t->ops.raw && t->ops.raw(t->ops.context, t->processes[index].pid, &participant->raw,
+				  &participant->raw_count))
+		lien_transaction_fail(t, -ENOMEM, "out of memory");
+	else
+		stage_more(t, index);
+}
+
+/* -ENOTUNIQ: the process means two allocations by one value. */
+static void raw_clashes(struct lien_transaction *t, unsigned index, uint64_t handle)
+{
+	uint32_t pid = t->processes[index].pid;
+	const char *to = t->ops.raw_to ? t->ops.raw_to(t->ops.context, pid, handle) : "a library";
+
+	lien_transaction_fail(t, -EBUSY,
+		"process %u: %s has handle 0x%" PRIx64 " from the driver itself, and since a "
+		"restore that means other memory to the rest of the process: try again when %s "
+		"has released it, or start the process with `lien run`",
+		pid, to, handle, to);
 }
 
 static void drain_one(struct lien_transaction *t, unsigned index)
@@ -416,7 +465,7 @@ void lien_transaction_phase_begin(struct lien_transaction *t, enum lien_phase ph
 			(t->untouched_only && t->participants[i].count))
 			continue;
 		if (phase == LIEN_PHASE_STAGE)
-			stage_more(t, i);
+			stage_begin(t, i);
 		else if (phase == LIEN_PHASE_DRAIN)
 			drain_one(t, i);
 		else if (t->adopting && phase != LIEN_PHASE_OPEN)
@@ -708,8 +757,8 @@ static void offload_reply(
 		snprintf(participant->busy_text, sizeof(participant->busy_text), "%.*s",
 			(int)sizeof(reply->text), reply->text);
 	}
-	if (t->phase == LIEN_PHASE_STAGE && participant->staged < participant->count &&
-		!t->stopping) {
+	if (t->phase == LIEN_PHASE_STAGE && !t->stopping &&
+		(!participant->staging || participant->staged < participant->count)) {
 		stage_more(t, index);
 		return;
 	}
@@ -816,9 +865,11 @@ void lien_transaction_reply(struct lien_transaction *t, uint32_t pid,
 		t->processes[index].failed |= reply->result && is_failure(t, phase, reply);
 		if (reply->result && phase == LIEN_PHASE_LIST)
 			drop_out(t, index);
-		if (reply->result && is_failure(t, phase, reply) &&
-			!(reply->result == CUDA_ERROR_OUT_OF_MEMORY && phase == LIEN_PHASE_CREATE &&
-				lien_room_failed(t, index)))
+		if (reply->result == -ENOTUNIQ && phase == LIEN_PHASE_STAGE)
+			raw_clashes(t, index, reply->arg);
+		else if (reply->result && is_failure(t, phase, reply) &&
+			 !(reply->result == CUDA_ERROR_OUT_OF_MEMORY &&
+				 phase == LIEN_PHASE_CREATE && lien_room_failed(t, index)))
 			lien_transaction_fail(t, reply->result < 0 ? reply->result : -EIO,
 				reply->arg > LIEN_PHASE_COUNT
 					? "process %u, %s: %.*s (at 0x%" PRIx64 ")"
@@ -888,32 +939,44 @@ static void keep_alive(struct lien_transaction *t, uint64_t now)
 			lien_transaction_order(t, i, LIEN_PHASE_ALIVE, 0, NULL, 0, NULL, 0);
 }
 
+static uint64_t limit_ms_of(const struct lien_transaction *t, unsigned index)
+{
+	const struct participant *participant = &t->participants[index];
+	uint64_t limit_ms =
+		phases[participant->phase].limit_ms +
+		phases[participant->phase].limit_ms_per_mib * (t->processes[index].bytes >> 20) +
+		phases[participant->phase].limit_ms_per_item * participant->count;
+
+	if (participant->phase == LIEN_PHASE_DRAIN)
+		limit_ms += t->timeout_ms;
+	return limit_ms < LIMIT_MS ? limit_ms : LIMIT_MS;
+}
+
+static void no_answer(struct lien_transaction *t, unsigned index)
+{
+	struct participant *participant = &t->participants[index];
+	uint32_t pid = t->processes[index].pid;
+	const char *busy = t->ops.busy_with ? t->ops.busy_with(t->ops.context, pid) : NULL;
+
+	drop_out(t, index);
+	participant->stuck = true;
+	lien_transaction_fail(t, -ETIMEDOUT,
+		"process %u did not answer `%s` within %" PRIu64 " ms%s%s", pid,
+		phases[participant->phase].name, limit_ms_of(t, index),
+		busy ? ": it was busy all the time with " : "", busy ? busy : "");
+}
+
 void lien_transaction_tick(struct lien_transaction *t)
 {
-	uint64_t now = t->ops.now_ns(t->ops.context), limit_ms;
+	uint64_t now = t->ops.now_ns(t->ops.context);
 	bool any = false;
 	unsigned i;
 
 	for (i = 0; i < t->count && !t->ended; i++) {
-		struct participant *participant = &t->participants[i];
-
-		if (!participant->seq)
+		if (!t->participants[i].seq ||
+			now - t->participants[i].t_sent < limit_ms_of(t, i) * 1000000)
 			continue;
-		limit_ms = phases[participant->phase].limit_ms +
-			   phases[participant->phase].limit_ms_per_mib *
-				   (t->processes[i].bytes >> 20) +
-			   phases[participant->phase].limit_ms_per_item * participant->count;
-		if (participant->phase == LIEN_PHASE_DRAIN)
-			limit_ms += t->timeout_ms;
-		if (limit_ms > LIMIT_MS)
-			limit_ms = LIMIT_MS;
-		if (now - participant->t_sent < limit_ms * 1000000)
-			continue;
-		drop_out(t, i);
-		participant->stuck = true;
-		lien_transaction_fail(t, -ETIMEDOUT,
-			"process %u did not answer `%s` within %" PRIu64 " ms", t->processes[i].pid,
-			phases[participant->phase].name, limit_ms);
+		no_answer(t, i);
 		any = true;
 	}
 	if (any)

@@ -76,6 +76,10 @@ struct lien_transaction_ops {
 	 */
 	int (*send)(void *context, uint32_t pid, const struct lien_wire_header *order,
 		const void *body, const int *fds, unsigned fds_count);
+	/* What the process is busy with that has not got its order yet; NULL: it has it. And: an
+	 * order that it has not got yet is not sent any more. NULL: orders are sent at once. */
+	const char *(*busy_with)(void *context, uint32_t pid);
+	void (*cancel)(void *context, uint32_t pid);
 	/* A phase has begun or a process finished it: for those who watch. */
 	void (*progress)(void *context, enum lien_phase phase, unsigned done, unsigned of);
 	/* The end, success or not. The transaction may be freed in it. */
@@ -92,6 +96,12 @@ struct lien_transaction_ops {
 	 * asked whether they are idle. Fills at most `max`, returns how many. NULL: there are none.
 	 */
 	unsigned (*background)(void *context, uint32_t pid, uint64_t *comms, unsigned max);
+	/* Handles that the process may have got without its control library, which must not know
+	 * their values as names of other memory. The transaction frees the list. -ENOMEM. NULL:
+	 * there are none. */
+	int (*raw)(void *context, uint32_t pid, struct lien_wire_raw **list, unsigned *count);
+	/* The library of the process that has such a handle. */
+	const char *(*raw_to)(void *context, uint32_t pid, uint64_t handle);
 	/* Is nobody in a call any more that may start work, in none of these processes? Calls pass
 	 * for threads that others wait for: those are behind. `busy`: for each process, is a device
 	 * of it? If not true: who is waited for. */

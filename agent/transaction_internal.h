@@ -25,7 +25,10 @@ struct participant {
 	uint32_t lost_owner;	      /* of such a one, */
 	bool owner_lives;	      /* which runs, and has it no more */
 	unsigned count, room;
-	unsigned staged;       /* items sent so far */
+	unsigned staged; /* items sent so far; before the first of them, */
+	bool staging;
+	struct lien_wire_raw *raw; /* all of these */
+	unsigned raw_count, raw_sent;
 	uint32_t seq;	       /* of the order under way; 0: none */
 	enum lien_phase phase; /* of that order */
 	uint64_t t_sent;

@@ -8,14 +8,10 @@ bool lien_sees(const struct lien_viewer *viewer, const struct lien_process *proc
 
 static bool sees_holder(const struct lien_viewer *viewer, const struct lien_allocation *allocation)
 {
-	const struct lien_mapping *mapping;
-	const struct lien_handle *handle;
+	const struct lien_holding *holding;
 
-	LIST_FOREACH (mapping, &allocation->mappings, of_allocation)
-		if (lien_sees(viewer, mapping->process))
-			return true;
-	LIST_FOREACH (handle, &allocation->handles, of_allocation)
-		if (lien_sees(viewer, handle->process))
+	LIST_FOREACH (holding, &allocation->holdings, of_allocation)
+		if (lien_sees(viewer, holding->process))
 			return true;
 	return false;
 }

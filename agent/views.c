@@ -45,24 +45,20 @@ struct process_sums {
 };
 
 /* An import with aliases is the same memory. */
-static bool first_mapped(const struct lien_mapping *mapping)
+static void sum_holding(struct process_sums *sums, const struct lien_holding *holding)
 {
-	const struct lien_mapping *other;
+	const struct lien_mapping *mapping, *here = NULL;
 
-	LIST_FOREACH (other, &mapping->allocation->mappings, of_allocation)
-		if (other->process == mapping->process && other->imported && !other->parked)
-			break;
-	return other == mapping;
-}
-
-static void sum_mapping(struct process_sums *sums, const struct lien_mapping *mapping)
-{
-	if (!mapping->imported || !lien_allocation_on_device(mapping->allocation))
+	if (!lien_allocation_on_device(holding->allocation))
 		return;
-	if (mapping->parked)
-		sums->imports_away |= mapping->allocation->owner != NULL; /* else it is lost */
-	else if (first_mapped(mapping))
-		sums->imported += mapping->bytes;
+	LIST_FOREACH (mapping, &holding->mappings, of_holding) {
+		if (mapping->imported && mapping->parked)
+			sums->imports_away |= holding->allocation->owner != NULL; /* else lost */
+		else if (mapping->imported && !here)
+			here = mapping;
+	}
+	if (here)
+		sums->imported += here->bytes;
 }
 
 static void sum_allocation(struct process_sums *sums, const struct lien_allocation *allocation)
@@ -120,7 +116,8 @@ static json_t *view_process(struct lien_process *process)
 	LIST_FOREACH (allocation, &process->owned, of_owner)
 		sum_allocation(&sums, allocation);
 	RB_FOREACH (mapping, lien_mapping_tree, &process->mappings)
-		sum_mapping(&sums, mapping);
+		if (mapping == LIST_FIRST(&mapping->holding->mappings))
+			sum_holding(&sums, mapping->holding);
 	if (!sums.offloaded)
 		sums.offloaded = process->held_bytes; /* known from its control library alone */
 	if (sums.offloaded || sums.imports_away)
@@ -157,10 +154,11 @@ static json_t *view_access(const struct lien_mapping *mapping)
 {
 	static const char *const names[] = {"none", "read", "write", "read-write"};
 	json_t *list = json_array();
+	const struct lien_access_set *set = lien_mapping_access(mapping);
 	unsigned i;
 
-	for (i = 0; mapping->access && i < mapping->access->count; i++) {
-		const struct lien_access *access = &mapping->access->access[i];
+	for (i = 0; set && i < set->count; i++) {
+		const struct lien_access *access = &set->access[i];
 		/* CU_MEM_LOCATION_TYPE_DEVICE */
 		json_t *place = access->location_type == 1
 					? json_pack("{s:i}", "device", access->location_id)
@@ -229,61 +227,73 @@ json_t *lien_view_allocation(const struct lien_allocation *allocation)
 json_t *lien_view_handles(
 	const struct lien_allocation *allocation, const struct lien_viewer *viewer)
 {
+	const struct lien_holding *holding;
 	const struct lien_handle *handle;
 	json_t *list = json_array();
 
-	LIST_FOREACH (handle, &allocation->handles, of_allocation)
-		if (handle->references && lien_sees(viewer, handle->process))
-			json_array_append_new(
-				list, json_pack("{s:I, s:o, s:I, s:b}", "pid",
-					      (json_int_t)handle->process->pid, "handle",
-					      lien_view_hex(handle->value), "references",
-					      (json_int_t)handle->references, "imported",
-					      handle->imported));
+	LIST_FOREACH (holding, &allocation->holdings, of_allocation) {
+		if (!lien_sees(viewer, holding->process))
+			continue;
+		TAILQ_FOREACH (handle, &holding->handles, of_holding)
+			if (handle->references)
+				json_array_append_new(
+					list, json_pack("{s:I, s:o, s:I, s:b}", "pid",
+						      (json_int_t)holding->process->pid, "handle",
+						      lien_view_hex(handle->value), "references",
+						      (json_int_t)handle->references, "imported",
+						      handle->imported));
+	}
 	return list;
 }
 
 json_t *lien_view_mapping(const struct lien_mapping *mapping)
 {
-	return json_pack("{s:I, s:o, s:I, s:o}", "pid", (json_int_t)mapping->process->pid,
+	return json_pack("{s:I, s:o, s:I, s:o}", "pid", (json_int_t)mapping->holding->process->pid,
 		"address", lien_view_hex(mapping->va), "bytes", (json_int_t)mapping->bytes,
 		"access", view_access(mapping));
 }
 
+static json_t *view_binding(const struct lien_binding *binding, const struct lien_allocation *other)
+{
+	return json_pack("{s:I, s:I, s:I}", "id", (json_int_t)other->id, "offset",
+		(json_int_t)binding->offset, "bytes", (json_int_t)binding->bytes);
+}
+
 json_t *lien_view_bindings(const struct lien_allocation *allocation)
 {
-	bool object = allocation->origin == LIEN_ORIGIN_MULTICAST;
-	const struct lien_binding *binding;
+	struct lien_binding_tree *bound = (struct lien_binding_tree *)&allocation->bound;
+	struct lien_binding *binding;
 	json_t *list = json_array();
 
-	for (binding = LIST_FIRST(&allocation->bindings); binding;
-		binding = object ? LIST_NEXT(binding, of_object) : LIST_NEXT(binding, of_memory))
-		json_array_append_new(
-			list, json_pack("{s:I, s:I, s:I}", "id",
-				      (json_int_t)(object ? binding->memory : binding->object)->id,
-				      "offset", (json_int_t)binding->offset, "bytes",
-				      (json_int_t)binding->bytes));
+	if (allocation->origin == LIEN_ORIGIN_MULTICAST)
+		RB_FOREACH (binding, lien_binding_tree, bound)
+			json_array_append_new(list, view_binding(binding, binding->memory));
+	else
+		LIST_FOREACH (binding, &allocation->bindings, of_memory)
+			json_array_append_new(list, view_binding(binding, binding->object));
 	return list;
 }
 
 static json_t *view_mappings(
 	const struct lien_allocation *allocation, const struct lien_viewer *viewer)
 {
+	const struct lien_holding *holding;
 	const struct lien_mapping *mapping;
 	json_t *list = json_array();
 
-	LIST_FOREACH (mapping, &allocation->mappings, of_allocation)
-		if (lien_sees(viewer, mapping->process))
-			json_array_append_new(list, lien_view_mapping(mapping));
+	LIST_FOREACH (holding, &allocation->holdings, of_allocation)
+		if (lien_sees(viewer, holding->process))
+			LIST_FOREACH (mapping, &holding->mappings, of_holding)
+				json_array_append_new(list, lien_view_mapping(mapping));
 	return list;
 }
 
-static json_t *view_registrations(const struct lien_comm *comm)
+static json_t *view_registrations(struct lien_comm *comm)
 {
-	const struct lien_registration *registration;
+	struct lien_registration *registration;
 	json_t *list = json_array();
 
-	LIST_FOREACH (registration, &comm->registrations, next)
+	RB_FOREACH (registration, lien_registration_tree, &comm->registrations)
 		json_array_append_new(list,
 			json_pack("{s:o, s:I, s:b}", "address", lien_view_hex(registration->va),
 				"bytes", (json_int_t)registration->bytes, "window",
@@ -314,7 +324,7 @@ static json_t *view_comms(struct lien_graph *graph, const struct lien_viewer *vi
 json_t *lien_view_graph(struct lien_graph *graph, const struct lien_viewer *viewer)
 {
 	struct lien_allocation *allocation;
-	json_t *list = json_array(), *entry;
+	json_t *list = json_array(), *entry, *bindings;
 
 	for (allocation = lien_graph_first_allocation(graph); allocation;
 		allocation = lien_graph_next_allocation(allocation)) {
@@ -324,8 +334,10 @@ json_t *lien_view_graph(struct lien_graph *graph, const struct lien_viewer *view
 		json_object_set_new(entry, "exports", json_integer(allocation->exports));
 		json_object_set_new(entry, "handles", lien_view_handles(allocation, viewer));
 		json_object_set_new(entry, "mappings", view_mappings(allocation, viewer));
-		if (!LIST_EMPTY(&allocation->bindings))
-			json_object_set_new(entry, "multicast", lien_view_bindings(allocation));
+		bindings = lien_view_bindings(allocation);
+		if (json_array_size(bindings))
+			json_object_set(entry, "multicast", bindings);
+		json_decref(bindings);
 		json_array_append_new(list, entry);
 	}
 	return json_pack("{s:o, s:o, s:o}", "processes", view_processes(graph, viewer),

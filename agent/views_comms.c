@@ -127,7 +127,6 @@ static void add_unseen(struct entries *entries, struct lien_graph *graph,
 		comm = &entries->unseen[entries->unseen_count++];
 		comm->address = counted[i].comm.comm;
 		comm->rank = comm->nranks = comm->device = -1;
-		LIST_INIT(&comm->registrations);
 		entries->entry[entries->count++] = (struct entry){
 			.process = process, .comm = comm, .traffic = &counted[i].traffic};
 	}
@@ -189,11 +188,12 @@ static json_t *known(int32_t value)
 
 static json_t *view_registered(const struct lien_comm *comm)
 {
-	const struct lien_registration *registration;
+	struct lien_registration_tree *list = (struct lien_registration_tree *)&comm->registrations;
+	struct lien_registration *registration;
 	uint64_t bytes = 0;
 	int count = 0, windows = 0;
 
-	LIST_FOREACH (registration, &comm->registrations, next) {
+	RB_FOREACH (registration, lien_registration_tree, list) {
 		count++;
 		windows += registration->window;
 		bytes += registration->bytes;
@@ -295,13 +295,12 @@ static json_t *view_id(const struct lien_comm *comm)
 
 static json_t *view_parent(const struct entry *entry)
 {
-	struct lien_comm *comm;
+	struct lien_comm key = {.number = entry->comm->parent};
+	const struct lien_comm *comm = NULL;
 
-	if (entry->comm->parent)
-		RB_FOREACH (comm, lien_comm_tree, &entry->process->comms)
-			if (comm->number == entry->comm->parent)
-				return lien_view_group(comm);
-	return json_null();
+	if (key.number)
+		comm = RB_FIND(lien_comm_number_tree, &entry->process->comm_numbers, &key);
+	return comm ? lien_view_group(comm) : json_null();
 }
 
 static uint64_t calls_of(const struct entry *entry, unsigned kind)

@@ -145,31 +145,28 @@ static int count_mappings(struct rows *rows, const struct lien_viewer *viewer,
 	const struct lien_allocation *allocation, struct row *owned)
 {
 	unsigned owned_index = owned ? owned - rows->row : 0;
-	const struct lien_mapping *mapping, *earlier;
+	const struct lien_holding *holding;
+	const struct lien_mapping *first;
 	struct row *row;
 
-	LIST_FOREACH (mapping, &allocation->mappings, of_allocation) {
-		if (owned && mapping->process == allocation->owner) {
-			rows->row[owned_index].mappings++;
+	LIST_FOREACH (holding, &allocation->holdings, of_allocation) {
+		if (owned && holding->process == allocation->owner) {
+			rows->row[owned_index].mappings += holding->mapped;
 			continue;
 		}
-		if (!lien_sees(viewer, mapping->process))
+		first = LIST_FIRST(&holding->mappings);
+		if (!first || !lien_sees(viewer, holding->process))
 			continue;
-		row = row_of(rows, mapping->process->pid, lien_allocation_library(allocation),
+		row = row_of(rows, holding->process->pid, lien_allocation_library(allocation),
 			lien_host_kind(allocation) ? lien_kind_imported_host : kind_imported);
 		if (!row)
 			return -1;
-		row->mappings++;
-		LIST_FOREACH (earlier, &allocation->mappings, of_allocation)
-			if (earlier == mapping || earlier->process == mapping->process)
-				break;
-		if (earlier != mapping)
-			continue;
+		row->mappings += holding->mapped;
 		row->allocations++;
-		if (mapping->parked)
-			row->offloaded += mapping->bytes;
+		if (first->parked)
+			row->offloaded += first->bytes;
 		else
-			row->bytes += mapping->bytes;
+			row->bytes += first->bytes;
 	}
 	return 0;
 }

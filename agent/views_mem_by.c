@@ -87,33 +87,30 @@ static struct row *row_of(struct grouping *grouping, const struct lien_mem_key *
 /* Mappings of other processes: by rank they are these processes' own. */
 static bool count_imports(struct grouping *grouping, const struct lien_allocation *allocation)
 {
-	const struct lien_mapping *mapping, *earlier;
+	const struct lien_holding *holding;
+	const struct lien_mapping *first;
 	struct row *row;
 
-	LIST_FOREACH (mapping, &allocation->mappings, of_allocation) {
-		struct lien_mem_key key = {
-			mapping->process->pid, mapping->process->start, kind_imported, false};
+	LIST_FOREACH (holding, &allocation->holdings, of_allocation) {
+		struct lien_process *process = holding->process;
+		struct lien_mem_key key = {process->pid, process->start, kind_imported, false};
 
-		if (mapping->process == allocation->owner ||
-			!lien_sees(grouping->viewer, mapping->process) ||
-			(grouping->pid && grouping->pid != mapping->process->pid))
+		first = LIST_FIRST(&holding->mappings);
+		if (!first || process == allocation->owner ||
+			!lien_sees(grouping->viewer, process) ||
+			(grouping->pid && grouping->pid != process->pid))
 			continue;
 		if (!lien_allocation_on_device(allocation))
 			key.kind = lien_kind_imported_host;
-		row = row_of(grouping, &key, allocation, mapping->process);
+		row = row_of(grouping, &key, allocation, process);
 		if (!row)
 			return false;
-		row->mappings++;
-		LIST_FOREACH (earlier, &allocation->mappings, of_allocation)
-			if (earlier->process == mapping->process)
-				break;
-		if (earlier != mapping)
-			continue;
+		row->mappings += holding->mapped;
 		row->allocations++;
-		if (mapping->parked)
-			row->offloaded += mapping->bytes;
+		if (first->parked)
+			row->offloaded += first->bytes;
 		else
-			row->bytes += mapping->bytes;
+			row->bytes += first->bytes;
 	}
 	return true;
 }
@@ -122,7 +119,7 @@ static bool count_owned(struct grouping *grouping, const struct lien_allocation 
 {
 	const char *kind = lien_host_kind(allocation);
 	struct lien_mem_key key = lien_mem_key(grouping->by, allocation, kind ? kind : kind_device);
-	const struct lien_mapping *mapping;
+	const struct lien_holding *holding;
 	struct row *row;
 
 	if ((grouping->pid && grouping->pid != allocation->owner_pid) ||
@@ -132,9 +129,9 @@ static bool count_owned(struct grouping *grouping, const struct lien_allocation 
 	if (!row)
 		return false;
 	row->allocations++;
-	LIST_FOREACH (mapping, &allocation->mappings, of_allocation)
-		row->mappings +=
-			grouping->by != LIEN_MEM_BY_RANK || mapping->process == allocation->owner;
+	LIST_FOREACH (holding, &allocation->holdings, of_allocation)
+		if (grouping->by != LIEN_MEM_BY_RANK || holding->process == allocation->owner)
+			row->mappings += holding->mapped;
 	if (lien_allocation_offloaded(allocation)) {
 		row->offloaded += allocation->bytes;
 		return true;

@@ -82,7 +82,7 @@ int lien_walk_start(struct lien_agent *agent, struct lien_process *process, bool
 	struct lien_walk *walk;
 	int err;
 
-	if (tracked->walk || tracked->walking)
+	if (tracked->walk || lien_orders_asked(tracked) == LIEN_ASK_WALK)
 		return -EBUSY;
 	walk = calloc(1, sizeof(*walk));
 	if (!walk)
@@ -240,12 +240,11 @@ static int send_chunk(struct lien_walk *walk)
 		chunk[0].va = walk->at;
 	}
 	order.length = sizeof(order) + n * sizeof(*chunk);
-	err = lien_link_send(walk->tracked->link, &order, chunk, NULL, 0);
+	err = lien_link_send(walk->tracked->link, LIEN_ASK_WALK, &order, chunk, NULL, 0);
 	if (err)
 		return err;
 	walk->sent = n;
 	walk->orders++;
-	walk->tracked->walking = true;
 	return 0;
 }
 
@@ -273,8 +272,9 @@ static void proceed(struct lien_agent *agent, struct lien_process *process)
 	unsigned count;
 	int err = 0;
 
-	if (!walk || tracked->walking || tracked->preparing || agent->transaction ||
-		agent->walks_held || (!walk->begun && lien_now_ns() < walk->t_pass))
+	if (!walk || lien_orders_asked(tracked) || lien_orders_waiting(tracked) ||
+		agent->transaction || agent->finishing ||
+		(!walk->begun && lien_now_ns() < walk->t_pass))
 		return;
 	if (!tracked->link) {
 		lien_walk_end(agent, process, "its control thread has ended");
@@ -321,7 +321,6 @@ void lien_walks_reply(struct lien_agent *agent, uint32_t pid, const struct lien_
 	if (!process)
 		return;
 	tracked = process->agent;
-	tracked->walking = false;
 	walk = tracked->walk;
 	if (!walk)
 		return;
@@ -364,7 +363,7 @@ bool lien_walks_own(struct lien_agent *agent, const struct lien_event *event)
 	if ((event->type != LIEN_CALL_CU_MEM_RETAIN && event->type != LIEN_CALL_CU_MEM_RELEASE))
 		return false;
 	process = tracked_process(agent, event->pid);
-	return process && ((struct lien_tracked *)process->agent)->walking;
+	return process && lien_orders_asked(process->agent) == LIEN_ASK_WALK;
 }
 
 /* Something was lost, and it is calm now. What was there before the agent is another matter. */
@@ -372,10 +371,10 @@ static bool wants_reading(const struct lien_process *process, uint64_t now)
 {
 	const struct lien_tracked *tracked = process->agent;
 
-	return tracked && !tracked->walk && !tracked->walking && process->cuda &&
-	       process->presence == LIEN_CONTROL_READY &&
+	return tracked && !tracked->walk && lien_orders_asked(tracked) != LIEN_ASK_WALK &&
+	       process->cuda && process->presence == LIEN_CONTROL_READY &&
 	       process->incomplete & LIEN_INCOMPLETE_REREAD &&
-	       !(process->incomplete & LIEN_INCOMPLETE_LATE) && LIST_EMPTY(&process->captures) &&
+	       !(process->incomplete & LIEN_INCOMPLETE_LATE) && RB_EMPTY(&process->captures) &&
 	       now - tracked->t_lost > CALM_NS && now >= tracked->t_reread;
 }
 

@@ -511,6 +511,19 @@ static void tell_kernel(struct lien_agent *agent, struct lien_tracked *tracked,
 		tracked->t_woken = lien_now_ns();
 }
 
+void lien_watch_passes_on(struct lien_agent *agent, struct lien_process *process)
+{
+	const struct lien_tracked *tracked = process->agent;
+	const struct lien_probe_control control = {
+		.text = tracked->place.text,
+		.text_end = tracked->place.text_end,
+		.translate = tracked->place.text,
+		.translate_end = tracked->place.text_end,
+	};
+
+	lien_probes_set_control(agent->probes, process->pid, &control);
+}
+
 static void look_for_control(struct lien_agent *agent, struct lien_process *process)
 {
 	struct lien_tracked *tracked = lien_watch_track(agent, process);
@@ -529,12 +542,15 @@ static void look_for_control(struct lien_agent *agent, struct lien_process *proc
 			return;
 	}
 	err = lien_link_state(process->pid, &tracked->place, &state);
-	if (err == -EPROTO && process->presence != LIEN_CONTROL_OTHER)
+	if (err == -EPROTO && process->presence != LIEN_CONTROL_OTHER) {
 		lien_log(4, "process %u has a control library of another version of lien",
 			process->pid);
-	if (err == -EPROTO)
+		lien_watch_passes_on(agent, process);
 		process->presence = LIEN_CONTROL_OTHER;
+	}
 	if (err == -ENOTCONN) {
+		if (!process->detached)
+			lien_watch_passes_on(agent, process);
 		process->presence = LIEN_CONTROL_NONE;
 		process->detached = true;
 	}

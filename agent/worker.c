@@ -89,6 +89,8 @@ int lien_worker_new(struct lien_agent *agent, struct lien_worker **out)
 	pthread_cond_init(&worker->more, NULL);
 	worker->finished.fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	worker->finished.ready = finished_ready;
+	worker->finished.name = "worker";
+	worker->finished.reacts = true;
 	err = worker->finished.fd < 0 ? -errno
 				      : lien_agent_watch(agent, &worker->finished, EPOLLIN);
 	if (err)

@@ -107,7 +107,11 @@ static __always_inline int starts(const char *name, const char *with, int n)
 	return 1;
 }
 
-/* Without waiting for the agent to look: the program may make all its calls before that. */
+/*
+ * Does not wait until the agent looks: the program may make all its calls before that. The agent
+ * has given no layout of an unknown copy of the library; until the agent finds that, it makes no
+ * calls of its own, so all its calls are the application's.
+ */
 static __always_inline void control_mapped(__u32 pid, const struct lien_event *event)
 {
 	__u64 inode = event->library.inode;
@@ -118,7 +122,13 @@ static __always_inline void control_mapped(__u32 pid, const struct lien_event *e
 		.wake = LIEN_PROBE_WAKE,
 	};
 
-	if (!layout || layout->text_offset != event->library.offset)
+	if (!layout) {
+		control.translate = control.text;
+		control.translate_end = control.text_end;
+		bpf_map_update_elem(&controls, &pid, &control, BPF_NOEXIST);
+		return;
+	}
+	if (layout->text_offset != event->library.offset)
 		return;
 	control.state = event->library.start + layout->state;
 	bpf_map_update_elem(&controls, &pid, &control, BPF_ANY);

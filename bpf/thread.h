@@ -28,9 +28,9 @@ struct frame {
 	__u32 attachment;
 	__u32 flags; /* LIEN_CALL_* */
 	__u32 control;
-	__u32 given; /* thread.given[given - 1] is this call's; 0: none is */
-	__u32 zero;
-	__u64 share; /* import: the export it was joined to, at entry */
+	__u32 given;	  /* thread.given[given - 1] is this call's; 0: none is */
+	__u32 translated; /* the control library makes the application's call */
+	__u64 share;	  /* import: the export it was joined to, at entry */
 };
 
 /* What a call was given in memory that may change until it returns. */

@@ -215,7 +215,8 @@ __noinline int emit_call(
 		return 0;
 	frame = &thread->frame[depth & (FRAMES - 1)];
 	event = event_init(thread, frame->call);
-	event->flags = flags | (frame->control ? LIEN_EVENT_CONTROL : 0);
+	event->flags = flags | (frame->control ? LIEN_EVENT_CONTROL : 0) |
+		       (frame->translated ? LIEN_EVENT_TRANSLATED : 0);
 	event->t_entry = frame->t_entry;
 	event->t_return = t_return;
 	event->result = (__s32)returned;
@@ -306,8 +307,10 @@ __noinline int frame_caller(struct thread *thread, __u32 depth, __u64 bp)
 	if (!control)
 		return 0;
 	/* The control library passes on a call of the application: its frame tells whose. */
-	if (frame->caller >= control->translate && frame->caller < control->translate_end)
+	if (frame->caller >= control->translate && frame->caller < control->translate_end) {
 		bpf_probe_read_user(&frame->caller, sizeof(frame->caller), (void *)(bp + 8));
+		frame->translated = 1;
+	}
 	frame->control = frame->caller >= control->text && frame->caller < control->text_end;
 	/* A program may only have looked whether there is a GPU, before it forks. */
 	if (control->wake && !frame->control &&

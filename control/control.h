@@ -32,7 +32,6 @@ struct lien_marks {
 };
 
 struct lien_control {
-	long pid; /* whose it is: a forked child has a copy, and nothing of what it tells of */
 	const struct lien_driver *driver;
 	struct lien_items items;
 	struct lien_arena arena;
@@ -55,6 +54,8 @@ struct lien_control {
  * Also after END, with both sockets closed.
  */
 void lien_control_serve(int fd, uint64_t ino);
+/* In a child of fork(): what is away is the parent's, and the child's driver does not know it. */
+void lien_control_forked(void);
 /* By which a socket is known again; 0: not open. Older glibc has fstat() elsewhere. */
 uint64_t lien_control_inode(int fd);
 
@@ -126,6 +127,8 @@ int lien_order_end(struct lien_control *control);
  */
 int lien_start_forbid(void);
 void lien_start_allow(void);
+/* In a child of fork(): its control thread does not run. */
+void lien_start_forked(void);
 /* Gives back the signal, and says so in lien_control_state. Returns the agent's end of the sockets,
  * to be closed; *handle is what dlclose() takes the library away with, NULL where it has to stay.
  */

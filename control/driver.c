@@ -1,44 +1,86 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include <dlfcn.h>
+#include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "control/driver.h"
+#include "control/interpose.h"
 
-const struct lien_driver *lien_driver_find(const char **missing)
+static const struct lien_driver *found;
+
+static const struct {
+	const char *name;
+	size_t offset;
+	int optional;
+} functions[] = {
+#define FUNCTION_ROW(name) {#name, offsetof(struct lien_driver, name), 0},
+	LIEN_DRIVER_FUNCTIONS(FUNCTION_ROW)
+#undef FUNCTION_ROW
+#define FUNCTION_ROW(name) {#name, offsetof(struct lien_driver, name), 1},
+		LIEN_DRIVER_OPTIONAL(FUNCTION_ROW)
+#undef FUNCTION_ROW
+};
+
+static void *loaded(void)
 {
-	static struct lien_driver driver;
-	static int found;
-	struct {
-		const char *name;
-		void *place;
-		int optional;
-	} functions[] = {
-#define FUNCTION_ROW(name) {#name, &driver.name, 0},
-		LIEN_DRIVER_FUNCTIONS(FUNCTION_ROW)
-#undef FUNCTION_ROW
-#define FUNCTION_ROW(name) {#name, &driver.name, 1},
-			LIEN_DRIVER_OPTIONAL(FUNCTION_ROW)
-#undef FUNCTION_ROW
-	};
-	void *library, *symbol;
+	return dlopen("libcuda.so.1", RTLD_NOLOAD | RTLD_NOW);
+}
+
+/* NULL, or the function that it lacks. */
+static const char *fill(struct lien_driver *driver, void *library)
+{
+	void *symbol;
 	unsigned i;
 
-	if (found)
-		return &driver;
-	library = dlopen("libcuda.so.1", RTLD_NOLOAD | RTLD_NOW);
+	for (i = 0; i < sizeof(functions) / sizeof(functions[0]); i++) {
+		symbol = lien_genuine_dlsym(library, functions[i].name);
+		if (!symbol && !functions[i].optional)
+			return functions[i].name;
+		memcpy((char *)driver + functions[i].offset, &symbol, sizeof(symbol));
+	}
+	return NULL;
+}
+
+const struct lien_driver *lien_driver_found(void)
+{
+	return __atomic_load_n(&found, __ATOMIC_ACQUIRE);
+}
+
+/* Takes no lock: dlopen() may wait for a thread that loads a library whose constructor calls us.
+ * Each thread looks for itself, and the first result is kept. */
+const struct lien_driver *lien_driver_find(const char **missing)
+{
+	const struct lien_driver *first = lien_driver_found();
+	struct lien_driver *driver;
+	void *library;
+
+	if (first)
+		return first;
 	*missing = "libcuda.so.1";
+	library = loaded();
 	if (!library)
 		return NULL;
-	for (i = 0; i < sizeof(functions) / sizeof(functions[0]); i++) {
-		*missing = functions[i].name;
-		symbol = dlsym(library, functions[i].name);
-		if (!symbol && !functions[i].optional)
-			return NULL;
-		memcpy(functions[i].place, &symbol, sizeof(symbol));
+	driver = malloc(sizeof(*driver));
+	*missing = driver ? fill(driver, library) : "memory";
+	if (!*missing && __atomic_compare_exchange_n(
+				 &found, &first, driver, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+		return driver;
+	free(driver);
+	dlclose(library);
+	return *missing ? NULL : first;
+}
+
+void *lien_driver_symbol(const char *name)
+{
+	void *library = loaded(), *symbol = NULL;
+
+	if (library) {
+		symbol = lien_genuine_dlsym(library, name);
+		dlclose(library);
 	}
-	found = 1;
-	return &driver;
+	return symbol;
 }
 
 /* The driver has no names any more once the process is ending. */

@@ -46,7 +46,17 @@
 
 /* Not in every driver that lien works with; NULL there. */
 #define LIEN_DRIVER_OPTIONAL(X)                                                                    \
+	X(cuGetProcAddress)                                                                        \
+	X(cuGetProcAddress_v2)                                                                     \
+	X(cuMemMapArrayAsync)                                                                      \
+	X(cuMemMapArrayAsync_ptsz)                                                                 \
+	X(cuMulticastCreate)                                                                       \
+	X(cuMulticastAddDevice)                                                                    \
 	X(cuMulticastBindMem)                                                                      \
+	X(cuMulticastBindMem_v2)                                                                   \
+	X(cuMulticastBindAddr)                                                                     \
+	X(cuMulticastBindAddr_v2)                                                                  \
+	X(cuMulticastUnbind)                                                                       \
 	X(cuDeviceGetUuid_v2)                                                                      \
 	X(cuDeviceGetAttribute)                                                                    \
 	X(cuMemsetD8Async)
@@ -58,9 +68,13 @@ struct lien_driver {
 #undef LIEN_DRIVER_MEMBER
 };
 
-/* The driver that the process has loaded, or NULL with its missing part in *missing. Loads nothing.
- * Valid for the life of the process. */
+/* The driver that the process has loaded; NULL: there is none, or *missing names the function that
+ * it lacks. Loads nothing, but keeps the driver loaded. Thread-safe, without a lock. */
 const struct lien_driver *lien_driver_find(const char **missing);
+/* The driver if lien_driver_find() has found it before, else NULL. */
+const struct lien_driver *lien_driver_found(void);
+/* A function of the driver that is loaded now; NULL: there is none. Does not keep it loaded. */
+void *lien_driver_symbol(const char *name);
 
 /* "CUDA_ERROR_...", a number that has no name, or that the process is ending. */
 void lien_driver_error(const struct lien_driver *driver, CUresult result, char *text, size_t size);

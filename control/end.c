@@ -10,6 +10,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "control/cached.h"
 #include "control/control.h"
 #include "control/gate.h"
 #include "control/handles.h"
@@ -77,7 +78,9 @@ int lien_order_end(struct lien_control *control)
 	}
 	lien_drain_end(control->drain);
 	control->drain = NULL;
-	unused = lien_translate_remove();
+	lien_translate_hold_all(0);
+	unused = lien_cached_restore();
+	lien_names_clear();
 	control->agent_end = lien_start_undo(&handle);
 	control->reply.arg = unused ? (uintptr_t)handle : 0;
 	control->reply.arg2 = syscall(SYS_gettid);

@@ -6,6 +6,7 @@
 #include <linux/futex.h>
 #include <sched.h>
 #include <stddef.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -114,6 +115,11 @@ void lien_gate_open(void)
 int lien_gate_is_shut(void)
 {
 	return __atomic_load_n(&gate.shut, __ATOMIC_SEQ_CST) && gate.pid == (uint32_t)getpid();
+}
+
+void lien_gate_forked(void)
+{
+	memset(&gate, 0, sizeof(gate));
 }
 
 void lien_gate_pass(const uint32_t *tids, unsigned count)

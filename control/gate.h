@@ -22,6 +22,8 @@ void lien_gate_wait(void);
 void lien_gate_shut(void);
 void lien_gate_open(void);
 int lien_gate_is_shut(void);
+/* In a child of fork(), whose gate is open. */
+void lien_gate_forked(void);
 /* Lets some threads, by tid, do the one call that they are held at. */
 void lien_gate_pass(const uint32_t *tids, unsigned count);
 

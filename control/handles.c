@@ -47,10 +47,9 @@ int lien_handles_owed(void)
 	return owed_count != 0;
 }
 
-void lien_handles_forget(void)
+void lien_handles_forked(void)
 {
-	free(owed);
-	owed = NULL;
+	owed = NULL; /* the parent may just have been at it */
 	owed_count = owed_room = 0;
 }
 
@@ -58,6 +57,9 @@ void lien_handles_settle(const struct lien_driver *driver)
 {
 	while (owed_count && !driver->cuMemRelease(owed[owed_count - 1]))
 		owed_count--;
-	if (!owed_count)
-		lien_handles_forget();
+	if (!owed_count) {
+		free(owed);
+		owed = NULL;
+		owed_room = 0;
+	}
 }

@@ -17,6 +17,6 @@ CUresult lien_handle_release(const struct lien_driver *driver, CUmemGenericAlloc
 void lien_handles_settle(const struct lien_driver *driver);
 int lien_handles_owed(void);
 /* In a child of fork(): they are the parent's. */
-void lien_handles_forget(void);
+void lien_handles_forked(void);
 
 #endif

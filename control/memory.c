@@ -4,11 +4,11 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "control/cached.h"
 #include "control/control.h"
 #include "control/handles.h"
 #include "control/names.h"
 #include "control/numa.h"
-#include "control/translate.h"
 
 /* The arena has bytes of these that are still needed. */
 #define IN_ARENA (1u << LIEN_ITEM_SAVED | LIEN_ITEMS_MISSING | 1u << LIEN_ITEM_FILLING)
@@ -282,7 +282,8 @@ int lien_order_save(struct lien_control *control)
 	uint64_t bytes = 0, bounce = control->flags & LIEN_WIRE_VERIFY ? LIEN_WIRE_ARENA_BOUNCE : 0;
 	struct lien_item *item = NULL;
 	struct lien_device *device = NULL;
-	int result = 0, ended;
+	char why[sizeof(control->reply.text)];
+	int result = 0, unseen, ended;
 
 	while ((item = lien_items_next(&control->items, item)))
 		if (to_be_saved(control, item)) {
@@ -311,10 +312,12 @@ int lien_order_save(struct lien_control *control)
 		}
 	}
 	/* Soon the driver will give out handles that the application still knows as others. */
-	lien_translate_install(1); /* while the copies run */
+	unseen = lien_cached_none_new(why, sizeof(why)); /* while the copies run */
 	ended = devices_synchronize(control);
 	if (ended && !result)
 		result = lien_control_fail(control, ended, 0, "copy to the host");
+	if (unseen && !result)
+		result = lien_control_fail(control, unseen, 0, why);
 	while (!result && (item = lien_items_next(&control->items, item)))
 		if (item->state == LIEN_ITEM_STAGED && lien_order_means(control, item))
 			item->state = LIEN_ITEM_SAVED;
@@ -419,7 +422,10 @@ static int detach(struct lien_control *control, struct lien_item *item)
 	}
 	result = lien_names_park(handle, item->wire.token, item->wire.references);
 	if (result)
-		lien_control_fail(control, result, item->wire.va, "out of memory");
+		lien_control_fail(control, result, item->wire.va,
+			result == -EEXIST
+				? "the application has it by a handle that means other memory"
+				: "out of memory");
 	else
 		result = unmap_places(control, item, handle);
 	if (result && result != -EUCLEAN) {
@@ -655,7 +661,6 @@ int lien_order_create(struct lien_control *control)
 	int result, first = 0, waited = 0;
 	uint64_t bytes = 0;
 
-	lien_translate_install(0);
 	while ((item = lien_items_next(&control->items, item)))
 		if (item->wire.flags & LIEN_WIRE_OWNED && lien_item_in(item, LIEN_ITEMS_MISSING) &&
 			lien_order_means(control, item)) {

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
+#include <bsd/sys/queue.h>
 #include <bsd/sys/tree.h>
 #include <errno.h>
 #include <pthread.h>
@@ -6,15 +7,18 @@
 
 #include "control/names.h"
 
-/* Told to the application when a new handle's value is a name that still means something else. */
+/* The application gets one of these if a new handle's value is a name of something else. */
 #define FRESH_NAMES 0x4c69656e00000000ull
+/* So many spent names are kept. */
+#define SPENT_MAX 16384
 
 struct name {
 	RB_ENTRY(name) by_name, by_target;
+	TAILQ_ENTRY(name) of_spent;
 	uint64_t name;
 	uint64_t target; /* the real handle, or the token */
 	uint32_t parked;
-	uint32_t references;
+	uint32_t references; /* 0: spent */
 };
 
 static int compare_name(const struct name *a, const struct name *b)
@@ -38,10 +42,21 @@ RB_PROTOTYPE(targets, name, by_target, compare_target);
 RB_GENERATE(names, name, by_name, compare_name)
 RB_GENERATE(targets, name, by_target, compare_target)
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+/* Held across fork(), while other libraries' handlers may call us in the same thread. */
+#define LOCK_FREE PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP
+static pthread_mutex_t lock = LOCK_FREE;
 static struct names names = RB_INITIALIZER(&names);
 static struct targets targets = RB_INITIALIZER(&targets);
+static TAILQ_HEAD(, name) spent = TAILQ_HEAD_INITIALIZER(spent); /* the oldest first */
+static unsigned count, spent_count;
 static uint64_t fresh;
+
+/* Safe without the lock: park() adds a name before the memory is given back, and until then the
+ * driver does not reuse the handle's value. */
+static int none(void)
+{
+	return !__atomic_load_n(&count, __ATOMIC_ACQUIRE);
+}
 
 static struct name *find(uint64_t value)
 {
@@ -59,6 +74,14 @@ static struct name *find_target(uint32_t parked, uint64_t target)
 	return name && name->parked == parked && name->target == target ? name : NULL;
 }
 
+static int is_only(const struct name *name)
+{
+	struct name *next = RB_NEXT(targets, &targets, (struct name *)name);
+
+	return find_target(name->parked, name->target) == name &&
+	       (!next || next->parked != name->parked || next->target != name->target);
+}
+
 static void retarget(struct name *name, uint32_t parked, uint64_t target)
 {
 	RB_REMOVE(targets, &targets, name);
@@ -69,9 +92,30 @@ static void retarget(struct name *name, uint32_t parked, uint64_t target)
 
 static void forget(struct name *name)
 {
+	if (!name->references) {
+		TAILQ_REMOVE(&spent, name, of_spent);
+		spent_count--;
+	}
 	RB_REMOVE(names, &names, name);
 	RB_REMOVE(targets, &targets, name);
 	free(name);
+	__atomic_fetch_sub(&count, 1, __ATOMIC_RELEASE);
+}
+
+static void spend(struct name *name)
+{
+	TAILQ_INSERT_TAIL(&spent, name, of_spent);
+	if (++spent_count > SPENT_MAX)
+		forget(TAILQ_FIRST(&spent));
+}
+
+static void add_references(struct name *name, uint32_t references)
+{
+	if (!name->references && references) {
+		TAILQ_REMOVE(&spent, name, of_spent);
+		spent_count--;
+	}
+	name->references += references;
 }
 
 static struct name *add(uint64_t value, uint32_t parked, uint64_t target, uint32_t references)
@@ -84,28 +128,57 @@ static struct name *add(uint64_t value, uint32_t parked, uint64_t target, uint32
 	name->parked = parked;
 	name->target = target;
 	name->references = references;
-	if (RB_INSERT(names, &names, name)) {
-		free(name);
-		return NULL;
-	}
+	RB_INSERT(names, &names, name);
 	RB_INSERT(targets, &targets, name);
+	__atomic_fetch_add(&count, 1, __ATOMIC_RELEASE);
+	if (!references)
+		spend(name);
 	return name;
+}
+
+/* Can the value of a new handle be given to the application? Forgets a spent name of that value. */
+static int is_free(uint64_t value)
+{
+	struct name *name = find(value);
+
+	if (name && name->references)
+		return 0;
+	if (name)
+		forget(name);
+	return 1;
+}
+
+/* References that no name of the handle accounts for are known by the driver's own value: the
+ * driver returned it without us. 0; -EEXIST: that value is a name of something else; -ENOMEM. */
+static int name_the_rest(uint64_t real, uint32_t references)
+{
+	struct name *name = find_target(0, real), *own;
+	const int named = name != NULL;
+
+	for (; name && !name->parked && name->target == real;
+		name = RB_NEXT(targets, &targets, name))
+		references -= name->references < references ? name->references : references;
+	if (named && !references)
+		return 0;
+	own = find(real);
+	if (own && !own->parked && own->target == real)
+		add_references(own, references);
+	else if (!is_free(real))
+		return references ? -EEXIST : 0;
+	else if (!add(real, 0, real, references))
+		return -ENOMEM;
+	return 0;
 }
 
 int lien_names_park(uint64_t real, uint64_t token, uint32_t references)
 {
 	struct name *name;
-	int err = 0;
+	int err;
 
 	pthread_mutex_lock(&lock);
-	if (!find_target(0, real)) {
-		/* Known by the driver's own value until now. */
-		if (references && !find(real) && !add(real, 1, token, references))
-			err = -ENOMEM;
-	} else {
-		while ((name = find_target(0, real)))
-			retarget(name, 1, token);
-	}
+	err = name_the_rest(real, references);
+	while (!err && (name = find_target(0, real)))
+		retarget(name, 1, token);
 	pthread_mutex_unlock(&lock);
 	return err;
 }
@@ -115,45 +188,63 @@ void lien_names_revive(uint64_t token, uint64_t real)
 	struct name *name;
 
 	pthread_mutex_lock(&lock);
-	while ((name = find_target(1, token)))
-		retarget(name, 0, real);
+	while ((name = find_target(1, token))) {
+		if (name->name == real && is_only(name))
+			forget(name); /* it means what it looks like */
+		else
+			retarget(name, 0, real);
+	}
 	pthread_mutex_unlock(&lock);
 }
 
-uint64_t lien_names_real(uint64_t value)
+static uint64_t real_of(uint64_t value, int spent_too)
 {
 	struct name *name;
 
+	if (none())
+		return value;
 	pthread_mutex_lock(&lock);
 	name = find(value);
-	if (name) /* what is away has no handle: the driver refuses 0 */
-		value = name->parked ? 0 : name->target;
+	if (name && (name->references || spent_too))
+		value = name->parked ? 0 : name->target; /* the driver refuses 0 */
 	pthread_mutex_unlock(&lock);
 	return value;
 }
 
-/* A value that means nothing else. With the lock held. */
-static uint64_t tell(uint64_t real)
+uint64_t lien_names_real(uint64_t value)
+{
+	return real_of(value, 0);
+}
+
+uint64_t lien_names_real_to_release(uint64_t value)
+{
+	return real_of(value, 1);
+}
+
+/* A value that means nothing else; 0: out of memory. */
+static uint64_t name_for(uint64_t real)
 {
 	uint64_t value = real;
 
-	if (!find(real))
+	if (is_free(real))
 		return real;
 	do
 		value = FRESH_NAMES + ++fresh;
 	while (find(value));
-	return add(value, 0, real, 1) ? value : real;
+	return add(value, 0, real, 1) ? value : 0;
 }
 
 uint64_t lien_names_made(uint64_t real)
 {
 	struct name *name;
 
+	if (none())
+		return real;
 	pthread_mutex_lock(&lock);
 	/* Names that meant an earlier handle of this value were given back behind our back. */
 	while ((name = find_target(0, real)))
 		forget(name);
-	real = tell(real);
+	real = name_for(real);
 	pthread_mutex_unlock(&lock);
 	return real;
 }
@@ -162,37 +253,81 @@ uint64_t lien_names_retained(uint64_t real)
 {
 	struct name *name;
 
+	if (none())
+		return real;
 	pthread_mutex_lock(&lock);
 	name = find_target(0, real);
 	if (name) {
-		name->references++;
+		add_references(name, 1);
 		real = name->name;
 	} else {
-		real = tell(real);
+		real = name_for(real);
 	}
 	pthread_mutex_unlock(&lock);
 	return real;
 }
 
+int lien_names_clash(uint64_t real, int certain)
+{
+	struct name *name;
+	int clash;
+
+	if (none())
+		return 0;
+	pthread_mutex_lock(&lock);
+	name = find(real);
+	clash = !is_free(real) && (name->parked || name->target != real) &&
+		(certain || !find_target(0, real));
+	pthread_mutex_unlock(&lock);
+	return clash;
+}
+
 unsigned lien_names_renamed(void)
 {
 	struct name *name;
-	unsigned count = 0;
+	unsigned renamed = 0;
 
 	pthread_mutex_lock(&lock);
 	RB_FOREACH (name, names, &names)
-		count += name->parked || name->name != name->target;
+		renamed += name->references && (name->parked || name->name != name->target);
 	pthread_mutex_unlock(&lock);
-	return count;
+	return renamed;
 }
 
 void lien_names_released(uint64_t value)
 {
 	struct name *name;
 
+	if (none())
+		return;
 	pthread_mutex_lock(&lock);
 	name = find(value);
-	if (name && !name->parked && !--name->references)
+	if (name && name->references && !name->parked && !--name->references)
+		spend(name);
+	pthread_mutex_unlock(&lock);
+}
+
+void lien_names_clear(void)
+{
+	struct name *name;
+
+	pthread_mutex_lock(&lock);
+	while ((name = RB_ROOT(&names)))
 		forget(name);
 	pthread_mutex_unlock(&lock);
+}
+
+void lien_names_before_fork(void)
+{
+	pthread_mutex_lock(&lock);
+}
+
+void lien_names_after_fork(int is_child)
+{
+	const pthread_mutex_t free = LOCK_FREE;
+
+	if (is_child)
+		lock = free; /* its owner was the parent's thread */
+	else
+		pthread_mutex_unlock(&lock);
 }

@@ -12,13 +12,16 @@
 #include <unistd.h>
 
 #include <lien/pass_fds.h>
+#include "control/cached.h"
 #include "control/control.h"
 #include "control/gate.h"
 #include "control/handles.h"
+#include "control/names.h"
 #include "control/translate.h"
 
 /* What is away outlives sockets and threads. */
 static struct lien_control kept;
+static pthread_mutex_t serving = PTHREAD_MUTEX_INITIALIZER;
 
 /* An agent that does not read for so long is gone; its successor asks anew. */
 #define SEND_LIMIT_MS 30000
@@ -168,14 +171,31 @@ static int expired(struct lien_control *control)
 		control, -ESTALE, 0, "the agent was silent for too long, and the job runs on");
 }
 
+/* A library that got the driver's functions without us knows the driver's own values. Soon its
+ * calls are translated as well: none of these values may be a name of something else. */
+static int check_raw(struct lien_control *control, const struct message *message)
+{
+	const struct lien_wire_raw *raw = (const void *)(message->bytes + sizeof(message->header));
+	unsigned count = message->body / sizeof(*raw), i;
+
+	for (i = 0; i < count; i++)
+		if (lien_names_clash(raw[i].handle, raw[i].certain))
+			return lien_control_fail(control, -ENOTUNIQ, raw[i].handle,
+				"a handle means other memory here");
+	return 0;
+}
+
 static int stage(struct lien_control *control, const struct message *message)
 {
 	const struct lien_wire_item *items =
 		(const void *)(message->bytes + sizeof(message->header));
+	char why[sizeof(message->header.text)];
 	int result;
 
+	if (message->header.flags & LIEN_WIRE_RAW)
+		return check_raw(control, message);
 	if (message->header.flags & LIEN_WIRE_FIRST) {
-		if (access("/proc/self/maps", R_OK)) /* which lien_translate_install() reads */
+		if (access("/proc/self/maps", R_OK)) /* which lien_cached_replace() reads */
 			return lien_control_fail(control, -ENOENT, 0,
 				"it sees no /proc: mount one in its container");
 		if (lien_items_any_awaited(&control->items))
@@ -189,7 +209,9 @@ static int stage(struct lien_control *control, const struct message *message)
 			return expired(control);
 		if (control->staged != message->header.arg) { /* while the job still runs */
 			lien_translate_hold_all(message->header.flags & LIEN_WIRE_ALL);
-			lien_translate_install(1);
+			result = lien_cached_replace(why, sizeof(why));
+			if (result)
+				return lien_control_fail(control, result, 0, why);
 		}
 		control->staged = message->header.arg;
 		control->expired = 0;
@@ -223,7 +245,7 @@ static int driver_ready(struct lien_control *control)
 		control->driver = lien_driver_find(&missing);
 		if (!control->driver)
 			return lien_control_fail(control, -ENOSYS, 0, missing);
-		lien_translate_prepare(control->driver);
+		lien_cached_prepare();
 	}
 	if (control->relaxed != tid) /* it may be another thread than it was */
 		control->driver->cuThreadExchangeStreamCaptureMode(&mode);
@@ -551,22 +573,6 @@ static void wait_for_order(int fd)
 		lien_gate_open();
 }
 
-/* In a child of fork() what is kept is the parent's, and the child's driver knows nothing of it.
- * The arena is not mapped there. */
-static void forget_parent(void)
-{
-	const long pid = getpid();
-
-	if (kept.pid && kept.pid != pid) {
-		lien_handles_forget();
-		free(kept.arena.chunks);
-		free(kept.items.item);
-		free(kept.marks.mark);
-		memset(&kept, 0, sizeof(kept));
-	}
-	kept.pid = pid;
-}
-
 /* The agent has its own copy of its end, and has the answer. */
 static void close_pair(int fd, uint64_t ino)
 {
@@ -576,16 +582,24 @@ static void close_pair(int fd, uint64_t ino)
 		close(kept.agent_end);
 }
 
+void lien_control_forked(void)
+{
+	const pthread_mutex_t free = PTHREAD_MUTEX_INITIALIZER;
+
+	/* Nothing is freed: the parent's thread may have been changing it. The arena is not mapped.
+	 */
+	memset(&kept, 0, sizeof(kept));
+	serving = free;
+}
+
 void lien_control_serve(int fd, uint64_t ino)
 {
-	static pthread_mutex_t serving = PTHREAD_MUTEX_INITIALIZER;
 	static struct message message;
 	struct lien_wire_hello who;
 	uint64_t start;
 	int allowed;
 
 	pthread_mutex_lock(&serving);
-	forget_parent();
 	wait_for_order(fd);
 	while (still(fd, ino) && !receive(fd, &message) && still(fd, ino)) {
 		start = lien_control_now_ns();

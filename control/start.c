@@ -4,7 +4,7 @@
  * signal: no thread (it would break unshare -U, and be lost in forked children), no file. The
  * agent's BPF program sends that signal to a thread that enters a driver call, once there is
  * something to control; the handler then runs at a function's first instruction, where it may do
- * whatever a called function may do. Without an agent nothing ever happens. A library that is put
+ * whatever a called function may do. Without an agent that never happens. A library that is put
  * into a live process is opened by a thread made for that, which starts the control thread at once.
  */
 #include <dlfcn.h>
@@ -22,6 +22,7 @@
 
 #include "control/control.h"
 #include "control/gate.h"
+#include "control/fork.h"
 #include "control/translate.h"
 
 /* Out of the way of programs that count their descriptors from below. */
@@ -57,7 +58,6 @@ static void *serve(void *arg)
 
 	free(arg);
 	prctl(PR_SET_NAME, "lien-control");
-	/* A child of fork() that has the lock of a thread it does not have never gets here. */
 	lien_control_serve(place.fd, place.ino);
 	return NULL;
 }
@@ -154,6 +154,7 @@ static int install(void)
 
 __attribute__((constructor)) static void load(void)
 {
+	lien_fork_prepare();
 	if (install())
 		return;
 	by_injection = syscall(SYS_gettid) != getpid();
@@ -181,6 +182,16 @@ int lien_start_forbid(void)
 void lien_start_allow(void)
 {
 	__atomic_store_n(&starting, 0, __ATOMIC_RELEASE);
+}
+
+void lien_start_forked(void)
+{
+	struct lien_control_state *state = &lien_control_state;
+
+	state->agent_fd = -1;
+	/* The thread that was in start() is not in the child. After END it stays forbidden. */
+	if (__atomic_load_n(&state->magic, __ATOMIC_ACQUIRE) != LIEN_WIRE_MAGIC_ENDED)
+		__atomic_store_n(&starting, 0, __ATOMIC_RELEASE);
 }
 
 /*

@@ -78,14 +78,20 @@ int lien_calls_look_up(struct lien_call_places *places, int fd, enum lien_librar
 	return err < 0 ? err : 0;
 }
 
-/* False: it is there already, under another name. */
-static bool add(struct lien_probe_set *set, uint64_t offset, uint64_t cookie)
+static unsigned place_in(const struct lien_probe_set *set, uint64_t offset)
 {
 	unsigned i;
 
-	for (i = 0; i < set->count; i++)
-		if (set->offsets[i] == offset)
-			return false;
+	for (i = 0; i < set->count && set->offsets[i] != offset; i++)
+		;
+	return i;
+}
+
+/* False: it is there already, under another name. */
+static bool add(struct lien_probe_set *set, uint64_t offset, uint64_t cookie)
+{
+	if (place_in(set, offset) < set->count)
+		return false;
 	set->offsets[set->count] = offset;
 	set->cookies[set->count++] = cookie;
 	return true;
@@ -109,13 +115,12 @@ static const struct lien_probed_call *find(
 	return NULL;
 }
 
-static unsigned number_of(const char *symbol)
+/* The call with this symbol; NULL: it has a number only by its name. */
+static const struct lien_probed_call *known(const char *symbol)
 {
 	const struct lien_probed_call *call = find(calls, CALLS, symbol);
 
-	if (!call)
-		call = find(gate_calls, GATE_CALLS, symbol);
-	return call ? call->number : lien_gated_number(symbol);
+	return call ? call : find(gate_calls, GATE_CALLS, symbol);
 }
 
 struct gating {
@@ -126,22 +131,65 @@ struct gating {
 	unsigned attachment;
 };
 
+/* A function has several names (NCCL's all have two): it is the call that we know by one of them,
+ * and touches what all of them say. */
+static void merge(uint64_t *cookie, const char *symbol, unsigned touches, unsigned attachment)
+{
+	const struct lien_probed_call *call = known(symbol);
+	unsigned before = LIEN_CALL_TOUCHES(LIEN_COOKIE_FLAGS(*cookie));
+
+	*cookie = LIEN_COOKIE(call ? call->number : LIEN_COOKIE_CALL(*cookie),
+		LIEN_CALL_TOUCHES_FLAG(touches == before ? touches : LIEN_TOUCHES_ANY), attachment);
+}
+
 static int add_gated(void *context, const char *symbol, uint64_t offset)
 {
 	struct gating *gating = context;
-	unsigned touches;
+	struct lien_probe_set *set = gating->set;
+	const struct lien_probed_call *call = known(symbol);
+	unsigned touches, i;
 	enum lien_gating how = lien_gated(gating->library, symbol, &touches);
 
 	if (how == LIEN_GATING_NONE || (how == LIEN_GATING_ALL && !gating->all))
 		return 0;
 	if (offset == UINT64_MAX)
 		return -EOPNOTSUPP;
-	if (gating->set->count == LIEN_PROBE_SET_MAX)
+	offset = behind_endbr(gating->fd, offset);
+	i = place_in(set, offset);
+	if (i < set->count) {
+		merge(&set->cookies[i], symbol, touches, gating->attachment);
+		return 0;
+	}
+	if (set->count == LIEN_PROBE_SET_MAX)
 		return -E2BIG;
-	add(gating->set, behind_endbr(gating->fd, offset),
-		LIEN_COOKIE(
-			number_of(symbol), LIEN_CALL_TOUCHES_FLAG(touches), gating->attachment));
+	add(set, offset,
+		LIEN_COOKIE(call ? call->number : lien_gated_number(symbol),
+			LIEN_CALL_TOUCHES_FLAG(touches), gating->attachment));
 	return 0;
+}
+
+static void swap(struct lien_probe_set *set, unsigned a, unsigned b)
+{
+	uint64_t offset = set->offsets[a], cookie = set->cookies[a];
+
+	set->offsets[a] = set->offsets[b];
+	set->cookies[a] = set->cookies[b];
+	set->offsets[b] = offset;
+	set->cookies[b] = cookie;
+}
+
+/* Probes are put in one after the other while the process runs: a group that is seen to begin must
+ * be seen to end. */
+static void order_groups(struct lien_probe_set *set)
+{
+	unsigned i;
+
+	for (i = 0; i < set->count; i++)
+		if (LIEN_COOKIE_CALL(set->cookies[i]) == LIEN_CALL_NCCL_GROUP_END)
+			swap(set, i, 0);
+	for (i = 0; i < set->count; i++)
+		if (LIEN_COOKIE_CALL(set->cookies[i]) == LIEN_CALL_NCCL_GROUP_START)
+			swap(set, i, set->count - 1);
 }
 
 int lien_calls_gated(struct lien_probe_set *set, int fd, enum lien_library library, bool all,
@@ -157,6 +205,7 @@ int lien_calls_gated(struct lien_probe_set *set, int fd, enum lien_library libra
 		return err;
 	err = lien_elf_exports(elf, add_gated, &gating);
 	lien_elf_close(elf);
+	order_groups(set);
 	return err;
 }
 

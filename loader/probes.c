@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
@@ -20,8 +21,8 @@ static int on_record(void *context, void *data, size_t size)
 {
 	struct lien_probes *probes = context;
 
-	probes->config.on_event(probes->config.context, data, size);
-	return 0;
+	/* libbpf counts the record as read, and stops. */
+	return probes->config.on_event(probes->config.context, data, size) ? -EAGAIN : 0;
 }
 
 /* libbpf's chatter is for us, not for users; LIEN_DEBUG=1 shows it. */
@@ -135,6 +136,9 @@ static int attach_system(struct lien_probes *probes, char *error, size_t size)
 	return 0;
 }
 
+static int map_positions(struct lien_probes *probes);
+static void unmap_positions(struct lien_probes *probes);
+
 int lien_probes_open(struct lien_probes **out, const struct lien_probes_config *config, char *error,
 	size_t error_size)
 {
@@ -152,6 +156,11 @@ int lien_probes_open(struct lien_probes **out, const struct lien_probes_config *
 		ring_buffer__new(bpf_map__fd(probes->skel->maps.events), on_record, probes, NULL);
 	if (!probes->ring) {
 		err = explain(-errno, "cannot map the ring buffer", error, error_size);
+		goto failed;
+	}
+	err = map_positions(probes);
+	if (err) {
+		explain(err, "cannot map the ring buffer", error, error_size);
 		goto failed;
 	}
 	err = attach_system(probes, error, error_size);
@@ -192,6 +201,7 @@ void lien_probes_close(struct lien_probes *probes)
 	lien_pins_close(probes->pins);
 	lien_skipped_clear(&probes->skipped);
 	lien_images_free(&probes->images);
+	unmap_positions(probes);
 	ring_buffer__free(probes->ring);
 	trace_bpf__destroy(probes->skel);
 	free(probes);
@@ -204,7 +214,47 @@ int lien_probes_fd(const struct lien_probes *probes)
 
 int lien_probes_consume(struct lien_probes *probes)
 {
-	return ring_buffer__consume(probes->ring);
+	int n = ring_buffer__consume(probes->ring);
+
+	return n == -EAGAIN ? 1 : n < 0 ? n : 0;
+}
+
+/* The first page of a ring has the reader's position, the second one the writers'. */
+static int map_positions(struct lien_probes *probes)
+{
+	int fd = bpf_map__fd(probes->skel->maps.events);
+	size_t page = sysconf(_SC_PAGESIZE);
+	void *consumed, *produced;
+
+	consumed = mmap(NULL, page, PROT_READ, MAP_SHARED, fd, 0);
+	if (consumed == MAP_FAILED)
+		return -errno;
+	probes->consumed = consumed;
+	produced = mmap(NULL, page, PROT_READ, MAP_SHARED, fd, page);
+	if (produced == MAP_FAILED)
+		return -errno;
+	probes->produced = produced;
+	return 0;
+}
+
+static void unmap_positions(struct lien_probes *probes)
+{
+	size_t page = sysconf(_SC_PAGESIZE);
+
+	if (probes->consumed)
+		munmap((void *)probes->consumed, page);
+	if (probes->produced)
+		munmap((void *)probes->produced, page);
+}
+
+uint64_t lien_probes_produced(const struct lien_probes *probes)
+{
+	return __atomic_load_n(probes->produced, __ATOMIC_ACQUIRE);
+}
+
+uint64_t lien_probes_consumed(const struct lien_probes *probes)
+{
+	return __atomic_load_n(probes->consumed, __ATOMIC_ACQUIRE);
 }
 
 uint64_t lien_probes_counter(const struct lien_probes *probes, enum lien_probe_counter counter)

@@ -47,8 +47,9 @@ struct lien_probes_config {
 	const char *socket;
 	uint64_t journal; /* number of the journal that an earlier agent left; 0: there is none */
 	uint64_t new_journal; /* number of the one that is begun if nothing is taken over */
-	/* Called by lien_probes_consume() for each record, in order. The record is not checked. */
-	void (*on_event)(void *context, const struct lien_event *event, size_t size);
+	/* Called by lien_probes_consume() for each record, in order. The record is not checked. Not
+	 * 0: the next one is left for the next call. */
+	int (*on_event)(void *context, const struct lien_event *event, size_t size);
 	/* Called once for each file that cannot be probed, as long as there is room for more. */
 	void (*on_skipped)(void *context, const struct lien_skipped_file *file);
 	void *context;
@@ -108,8 +109,11 @@ const char *lien_probes_method(const struct lien_probes *probes);
 
 /* Readable when records wait. */
 int lien_probes_fd(const struct lien_probes *probes);
-/* Hands all waiting records to on_event. Returns how many, or -errno. */
+/* Hands waiting records to on_event. 0: all of them; 1: on_event has ended it; -errno. */
 int lien_probes_consume(struct lien_probes *probes);
+/* Bytes that were reported, and handed out, since there is the ring. */
+uint64_t lien_probes_produced(const struct lien_probes *probes);
+uint64_t lien_probes_consumed(const struct lien_probes *probes);
 uint64_t lien_probes_counter(const struct lien_probes *probes, enum lien_probe_counter counter);
 /* A process of which records were lost, and how many; the same one until that was noted. False:
  * there is none. */

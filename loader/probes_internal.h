@@ -66,6 +66,7 @@ struct lien_attached_list {
 struct lien_probes {
 	struct trace_bpf *skel;
 	struct ring_buffer *ring;
+	const uint64_t *consumed, *produced; /* its positions, mapped */
 	struct lien_probes_config config;
 	bool multi, can_follow;
 	struct lien_images images; /* when they were read last */

@@ -21,6 +21,8 @@ UNIT_LIBS_test_elf_symbols   := -lelf
 UNIT_SRCS_test_symbols	     := $(addprefix loader/, symbols.c demangle.c)
 UNIT_LIBS_test_symbols	     := -l:libiberty.a
 UNIT_SRCS_test_gated	     := loader/gated.c
+UNIT_SRCS_test_calls	     := $(addprefix loader/, calls.c elf_symbols.c gated.c)
+UNIT_LIBS_test_calls	     := -lelf -rdynamic
 UNIT_SRCS_test_libraries     := $(addprefix loader/, elf_symbols.c libraries.c maps.c timeout.c untrusted.c user.c)
 UNIT_LIBS_test_libraries     := -lelf
 INJECT_SRCS		     := $(sort $(wildcard loader/inject*.c loader/remote*.c)) \
@@ -37,16 +39,20 @@ UNIT_SRCS_test_ras_tcp	     := agent/ras_tcp.c $(addprefix loader/, environ.c ti
 UNIT_SRCS_test_untrusted     := $(addprefix loader/, environ.c timeout.c untrusted.c user.c)
 UNIT_SRCS_test_timeout	     := $(addprefix loader/, timeout.c user.c)
 UNIT_SRCS_test_items	     := control/items.c
+UNIT_SRCS_test_names	     := control/names.c
+UNIT_SRCS_test_translate     := $(addprefix control/, fork.c gate.c handles.c names.c translate.c)
+UNIT_SRCS_test_link	     := agent/link.c $(addprefix loader/, timeout.c untrusted.c user.c)
 UNIT_SRCS_test_arena	     := $(addprefix control/, arena.c checksum.c items.c numa.c reserve.c \
 	verify.c)
-UNIT_SRCS_test_control	     := $(filter-out control/start.c control/translate.c,$(wildcard control/*.c))
+UNIT_SRCS_test_control	     := $(filter-out $(addprefix control/, cached.c fork.c genuine.c \
+	interpose.c start.c translate.c),$(wildcard control/*.c))
 UNIT_SRCS_test_serve	     := $(filter-out control/serve.c,$(UNIT_SRCS_test_control))
 UNIT_LIBS_test_serve	     := -Wl,--wrap=poll
 
 # The two headers cannot be included together: ours goes into a file of its own, its prototypes into
 # one that the compiler reads behind the real cuda.h.
 ifeq ($(wildcard $(CUDA_HOME)/include/cuda.h),)
-UNIT_NAMES := $(filter-out test_cuda_abi,$(UNIT_NAMES))
+UNIT_NAMES := $(filter-out test_cuda_abi test_cuda_handles,$(UNIT_NAMES))
 else
 UNIT_SRCS_test_cuda_abi := tests/unit/cuda_abi_ours.c
 $(TESTS)/unit/cuda_abi_prototypes.h: include/lien/cuda_abi.h
@@ -55,14 +61,29 @@ $(TESTS)/unit/cuda_abi_prototypes.h: include/lien/cuda_abi.h
 $(BUILD)/obj/tests/unit/test_cuda_abi.o: $(TESTS)/unit/cuda_abi_prototypes.h
 $(BUILD)/obj/tests/unit/test_cuda_abi.o: LIEN_CFLAGS += -isystem $(CUDA_HOME)/include \
 	-I$(TESTS)/unit -DLIEN_CUDA_ABI_PATH='"$(abspath include/lien/cuda_abi.h)"'
+$(TESTS)/unit/cuda_preprocessed: $(CUDA_HOME)/include/cuda.h
+	$(Q)mkdir -p $(@D)
+	$(Q)echo '#include <cuda.h>' | $(CC) -E -P -D__CUDA_API_VERSION_INTERNAL \
+		-I$(CUDA_HOME)/include -x c - > $@
+$(BUILD)/obj/tests/unit/test_cuda_handles.o: $(TESTS)/unit/cuda_preprocessed
+$(BUILD)/obj/tests/unit/test_cuda_handles.o: LIEN_CFLAGS += \
+	-DLIEN_CUDA_PREPROCESSED='"$(abspath $(TESTS)/unit/cuda_preprocessed)"'
 endif
 
 UNIT_TESTS := $(UNIT_NAMES:%=$(TESTS)/unit/%)
 PURE_OBJS  := $(PURE_SRCS:%.c=$(BUILD)/obj/%.o)
 
+# Counts the basic blocks that run: test_steps alone is linked with these.
+STEPS_OBJS := $(PURE_SRCS:%.c=$(BUILD)/obj/steps/%.o)
+$(BUILD)/obj/steps/%.o: %.c | $(BUILD)/.deps
+	$(call say,CC,$@)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) $(CFLAGS) -fsanitize-coverage=trace-pc $(LIEN_CFLAGS) $(SANITIZE) -MMD -MP -c $< -o $@
+
 define unit_test
 $(TESTS)/unit/$(1): $(BUILD)/obj/tests/unit/$(1).o \
-		$(sort $(PURE_OBJS) $(UNIT_SRCS_$(1):%.c=$(BUILD)/obj/%.o))
+		$(sort $(if $(filter test_steps,$(1)),$(STEPS_OBJS),$(PURE_OBJS)) \
+		$(UNIT_SRCS_$(1):%.c=$(BUILD)/obj/%.o))
 	$$(call say,LINK,$$@)
 	$$(Q)mkdir -p $$(@D)
 	$$(Q)$$(CC) $$(CFLAGS) $$(SANITIZE) -pthread -o $$@ $$^ $$(LDFLAGS) $(TEST_LIBS) \
@@ -105,16 +126,18 @@ $(SOFTIBVERBS): tests/integration/softibverbs.c
 	$(Q)$(CC) $(LIEN_CFLAGS) $(CFLAGS) -fcf-protection=branch -fPIC -fvisibility=hidden -fno-optimize-sibling-calls -shared \
 		-pthread -Wl,-soname,libibverbs.so.1 -o $@ $< $(LDFLAGS)
 
-# A libnccl whose ranks wait for each other.
+# A libnccl whose ranks wait for each other. As in NCCL's own each function has two names; which of them
+# comes first in the table of symbols is chance.
 SYNCNCCL      := $(TESTS)/integration/sync/libnccl.so.2
 SYNCNCCL_SRCS := $(addprefix tests/integration/softnccl_sync, .c _meet.c _memory.c _play.c)
+SYNCNCCL_NAMES := $(shell sed -n 's/^EXPORT ncclResult_t \(nccl[A-Za-z]*\).*/\1/p' $(SYNCNCCL_SRCS))
 $(SYNCNCCL): $(SYNCNCCL_SRCS) tests/integration/softnccl_sync.h tests/integration/sync_nccl.h \
 		include/lien/cuda_abi.h
 	$(call say,LINK,$@)
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(LIEN_CFLAGS) $(CFLAGS) -fPIC -fvisibility=hidden -fno-optimize-sibling-calls \
 		-fno-ipa-icf -shared -Wl,-soname,libnccl.so.2 -Wl,--build-id -o $@ $(SYNCNCCL_SRCS) \
-		$(LDFLAGS) -ldl
+		$(foreach name,$(SYNCNCCL_NAMES),-Wl,--defsym=p$(name)=$(name)) $(LDFLAGS) -ldl
 
 # The software driver with all that CUDA 13.0's exports, and a function that nobody knows: what it does
 # not have of its own does nothing.
@@ -128,6 +151,22 @@ $(NEXTCUDA): tests/integration/softcuda_next.c $(TESTS)/integration/next/next_ca
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(CFLAGS) -I$(@D) -fno-ipa-icf -fPIC -shared -pthread -Wl,-soname,libcuda.so.1 \
 		-Wl,-Bsymbolic -o $@ $< $(SOFTCUDA_OBJ) $(LDFLAGS)
+
+# Libraries that come by the driver's functions in different ways.
+LATE_DIR := $(TESTS)/integration/late
+LATE	 := $(addprefix $(LATE_DIR)/liblate_, direct.so now.so dlsym.so proc.so proc_v1.so heap.so)
+$(LATE_DIR)/liblate_direct.so:	LATE_FLAGS := -DLATE_DIRECT -Wl,-z,lazy
+$(LATE_DIR)/liblate_now.so:	LATE_FLAGS := -DLATE_DIRECT -Wl,-z,relro,-z,now
+$(LATE_DIR)/liblate_dlsym.so:	LATE_FLAGS := -DLATE_DLSYM
+$(LATE_DIR)/liblate_proc.so:	LATE_FLAGS := -DLATE_PROC
+$(LATE_DIR)/liblate_proc_v1.so: LATE_FLAGS := -DLATE_PROC_V1
+$(LATE_DIR)/liblate_heap.so:	LATE_FLAGS := -DLATE_HEAP
+$(LATE): tests/integration/late.c tests/integration/late.h include/lien/cuda_abi.h | $(SOFTCUDA)
+	$(call say,LINK,$@)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) $(LIEN_CFLAGS) $(CFLAGS) -fPIC -fvisibility=hidden -fno-optimize-sibling-calls \
+		-shared -Wl,-soname,$(@F) -o $@ $< $(LATE_FLAGS) $(LDFLAGS) -Wl,--as-needed \
+		$(SOFTCUDA) -ldl
 
 # The calls of one library each, by the name that the library has.
 HOSTILE_DIR := $(TESTS)/integration/hostile
@@ -167,7 +206,7 @@ TEST_RUN    = BUILD=$(BUILD) ASAN_BUILD=$(ASAN_BUILD) LIEN=$(LIEN) CONTROL=$(CON
 .PHONY: chaos unit-tests asan-tests integration-tests check-unit check-asan check-valgrind
 unit-tests: $(UNIT_TESTS)
 integration-tests: all $(SOFTCUDA_TEST) $(MAKE_RECORDING) $(SOFTIBVERBS) $(HOSTILE) $(SYNCNCCL) \
-	$(NEXTCUDA) $(PROGS)
+	$(NEXTCUDA) $(LATE) $(PROGS)
 asan-tests: $(BUILD)/trace.skel.h $(BUILD)/files.skel.h
 	$(Q)mkdir -p $(ASAN_BUILD)
 	$(Q)touch $(ASAN_BUILD)/.deps && cp -u $^ $(ASAN_BUILD)/

@@ -64,6 +64,13 @@ static void print_host(const json_t *host)
 		printf("no limit\n");
 }
 
+static void print_loop(const json_t *loop)
+{
+	printf("longest turn %s of %" PRIu64 ", in: %s\n",
+		lien_time(lien_get_real(loop, "longest_turn_ms")).text,
+		lien_get_number(loop, "turns"), lien_get_text(loop, "longest_turn_in"));
+}
+
 static void print_numbers(const json_t *status)
 {
 	const json_t *transaction = json_object_get(status, "transaction");
@@ -72,6 +79,8 @@ static void print_numbers(const json_t *status)
 	printf("agent        version %s, pid %" PRIu64 ", up for %s, %s of memory\n",
 		lien_get_text(status, "version"), lien_get_number(status, "pid"), up,
 		lien_size(lien_get_number(status, "rss_bytes")).text);
+	if (json_object_get(status, "loop"))
+		print_loop(json_object_get(status, "loop"));
 	printf("graph        %" PRIu64 " %s, ",
 		LIEN_PLURAL(lien_get_number(status, "processes"), "process", "processes"));
 	printf("%" PRIu64 " %s, ",

@@ -89,6 +89,11 @@ typedef enum CUmemPool_attribute_enum {
 	CU_MEMPOOL_ATTR_USED_MEM_HIGH = 8,
 } CUmemPool_attribute;
 
+typedef enum CUmemOperationType_enum {
+	CU_MEM_OPERATION_TYPE_MAP = 1,
+	CU_MEM_OPERATION_TYPE_UNMAP = 2,
+} CUmemOperationType;
+
 typedef enum CUmulticastGranularity_flags_enum {
 	CU_MULTICAST_GRANULARITY_MINIMUM = 0x0,
 	CU_MULTICAST_GRANULARITY_RECOMMENDED = 0x1,
@@ -243,6 +248,20 @@ typedef struct CUmulticastObjectProp_st {
 	unsigned long long flags;
 } CUmulticastObjectProp;
 
+/* Of what lies before memOperationType lien knows the size alone. */
+typedef struct CUarrayMapInfo_st {
+	uint64_t subresource[7];
+	CUmemOperationType memOperationType;
+	uint32_t memHandleType;
+	union {
+		CUmemGenericAllocationHandle memHandle;
+	} memHandle;
+	unsigned long long offset;
+	unsigned int deviceBitMask;
+	unsigned int flags;
+	unsigned int reserved[2];
+} CUarrayMapInfo;
+
 typedef struct CUipcMemHandle_st {
 	char reserved[CU_IPC_HANDLE_SIZE];
 } CUipcMemHandle;
@@ -255,6 +274,7 @@ CUresult cuInit(unsigned int flags);
 CUresult cuDriverGetVersion(int *version);
 CUresult cuGetErrorName(CUresult error, const char **name);
 CUresult cuGetErrorString(CUresult error, const char **text);
+CUresult cuGetProcAddress(const char *symbol, void **pfn, int version, uint64_t flags);
 CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int version, uint64_t flags,
 	CUdriverProcAddressQueryResult *status);
 
@@ -357,6 +377,8 @@ CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment, CU
 CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size);
 CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
 	unsigned long long flags);
+CUresult cuMemMapArrayAsync(CUarrayMapInfo *list, unsigned int count, CUstream stream);
+CUresult cuMemMapArrayAsync_ptsz(CUarrayMapInfo *list, unsigned int count, CUstream stream);
 CUresult cuMemUnmap(CUdeviceptr ptr, size_t size);
 CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *desc, size_t count);
 CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location, CUdeviceptr ptr);
@@ -376,6 +398,12 @@ CUresult cuMulticastUnbind(
 	CUmemGenericAllocationHandle multicast, CUdevice device, size_t offset, size_t size);
 CUresult cuMulticastBindMem(CUmemGenericAllocationHandle multicast, size_t offset,
 	CUmemGenericAllocationHandle memory, size_t memory_offset, size_t size,
+	unsigned long long flags);
+/* CUDA 13.1 */
+CUresult cuMulticastBindAddr_v2(CUmemGenericAllocationHandle multicast, CUdevice device,
+	size_t offset, CUdeviceptr ptr, size_t size, unsigned long long flags);
+CUresult cuMulticastBindMem_v2(CUmemGenericAllocationHandle multicast, CUdevice device,
+	size_t offset, CUmemGenericAllocationHandle memory, size_t memory_offset, size_t size,
 	unsigned long long flags);
 
 CUresult cuStreamCreate(CUstream *stream, unsigned int flags);

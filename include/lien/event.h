@@ -65,6 +65,10 @@ enum lien_event_type {
  * lien_comm_found_id(), and what is known of it already stays. */
 #define LIEN_EVENT_FOUND 0x20
 
+/* The application called through the control library (control/translate.h), and may know the
+ * handles of the record by other values. */
+#define LIEN_EVENT_TRANSLATED 0x40
+
 /* lien_event.scope of what a communicator's own making asks for: it has no address yet. The rest is
  * .t_entry of the call that makes it. */
 #define LIEN_SCOPE_INIT 0x8000000000000000ull

@@ -74,7 +74,7 @@ struct lien_probe_layout {
 
 /* lien_control_state.magic and .version (wire.h). */
 #define LIEN_PROBE_CONTROL_MAGIC   0x6c69656e43544c31ull
-#define LIEN_PROBE_CONTROL_VERSION 6
+#define LIEN_PROBE_CONTROL_VERSION 7
 
 /*
  * What tells programs apart that one pid has run: when the process began, in clock ticks of 1/100 s

@@ -14,7 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define LIEN_WIRE_VERSION 6
+#define LIEN_WIRE_VERSION 7
 #define LIEN_WIRE_MAGIC	  0x6c69656e43544c31ull /* "lienCTL1" */
 /* Instead, after END: it takes no orders and does nothing, until lien_control_again is called. */
 #define LIEN_WIRE_MAGIC_ENDED 0x6c69656e454e4431ull /* "lienEND1" */
@@ -108,6 +108,9 @@ enum lien_wire_gate {
  * WALK: memory of cuMemAlloc that lies in the areas is told as well (kind PLAIN). */
 #define LIEN_WIRE_ALL 0x80
 
+/* STAGE, before FIRST: the body is lien_wire_raw[]. -ENOTUNIQ: handle .arg means other memory. */
+#define LIEN_WIRE_RAW 0x100
+
 /* Chunks of the arena are multiples of it, so that much may be pinned for a byte. */
 #define LIEN_WIRE_ARENA_STEP (16ull << 20)
 #define LIEN_WIRE_ARENA_ROUND(size)                                                                \
@@ -184,6 +187,13 @@ struct lien_wire_item {
 	struct lien_wire_place place[LIEN_WIRE_PLACES];
 	uint64_t owner_start; /* the owner's pid and start, as the agent names it */
 	uint32_t owner_pid, zero;
+};
+
+/* A handle that the application may have got from the driver without the control library. */
+struct lien_wire_raw {
+	uint64_t handle;
+	uint32_t certain; /* 0: perhaps through the control library after all */
+	uint32_t zero;
 };
 
 struct lien_wire_share {
@@ -267,6 +277,7 @@ struct lien_wire_adopt {
 _Static_assert(sizeof(struct lien_control_state) == 56, "wire layout");
 _Static_assert(sizeof(struct lien_wire_header) == 128, "wire layout");
 _Static_assert(sizeof(struct lien_wire_item) == 216, "wire layout");
+_Static_assert(sizeof(struct lien_wire_raw) == 16, "wire layout");
 _Static_assert(sizeof(struct lien_wire_range) == 24, "wire layout");
 _Static_assert(sizeof(struct lien_wire_room) == 40, "wire layout");
 _Static_assert(sizeof(struct lien_wire_found) == 184, "wire layout");

@@ -22,6 +22,7 @@ from lien_test import GOLDEN, MIB, Session, check, equal  # noqa: E402
 
 from attaching import attaching  # noqa: E402
 from traced import KINDS, cost, programs  # noqa: E402
+from translated import translated  # noqa: E402
 
 ANSWERS = (("mem",), ("ps",), ("comms",), ("graph",), ("graph", "--format", "svg"),
            ("check",), ("top", "--once"))
@@ -105,6 +106,13 @@ def golden(tries):
     return best
 
 
+def aliases(mappings):
+    """Half as many, then so many mappings of one allocation."""
+    found = subprocess.run([program("aliases", "tests/bench"), str(mappings // 2)],
+                           stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(found.stdout)
+
+
 def scale(mappings):
     """The graph alone, in a process of its own."""
     found = subprocess.run([program("scale", "tests/bench"), str(mappings)],
@@ -144,8 +152,16 @@ def attach_table(found):
         row("agent's end", "%.0f ms" % entry["detach_ms"])
 
 
+def handle_table(found):
+    for kind, each in found.items():
+        for threads, (direct, ours) in each.items():
+            row("%s of handles, %d threads" % (kind, threads), "%.0f ns" % direct,
+                "%.0f ns by way of the control library" % ours)
+
+
 def table(figures):
     call_table(figures)
+    handle_table(figures["translated"])
     attach_table(figures["attaching"])
     graph = figures["scale"]
     what = "%d mappings, %d processes: " % (graph["mappings"], graph["processes"])
@@ -155,6 +171,10 @@ def table(figures):
         "%.1f when full" % (graph["events_per_second_when_full"] / 1e6))
     row(what + "lien mem", "%.0f ms" % graph["mem_ms"])
     row(what + "dump", "%.2f s" % graph["dump_s"], "%d records" % graph["dump_events"])
+    many = figures["aliases"]
+    for step in ("apply", "plan", "holders", "mem", "check", "unmap", "exit"):
+        row("%d mappings of one allocation: %s" % (many["mappings"], step),
+            "%.1f ms" % many[step]["ms"], "x %.2f for twice as many" % many[step]["ratio"])
     job = figures.get("golden")
     if not job:
         return
@@ -186,6 +206,7 @@ def main():
     parser.add_argument("--calls", type=int, default=10000, help="in each of five parts")
     parser.add_argument("--rounds", type=int, default=5, help="without probes, with lien's, ...")
     parser.add_argument("--mappings", type=int, default=1000000, help="in the largest graph")
+    parser.add_argument("--aliases", type=int, default=300000, help="of one allocation")
     parser.add_argument("--tries", type=int, default=2, help="set-ups with and without an agent")
     options = parser.parse_args()
     output = open(options.json, "w") if options.json else None
@@ -197,8 +218,9 @@ def main():
                "calls": cost(options.calls, options.rounds),
                "programs": {"idle": programs(options.calls),
                             "recording": programs(options.calls, recording=True)},
+               "translated": translated(options.rounds),
                "attaching": attaching(5, options.calls),
-               "scale": scale(options.mappings)}
+               "scale": scale(options.mappings), "aliases": aliases(options.aliases)}
     if os.path.exists(GOLDEN) and options.tries:
         figures["golden"] = golden(options.tries)
     table(figures)

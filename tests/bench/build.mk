@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # make bench: what lien costs, on the software driver; BENCH_ARGS='--json FILE' keeps the figures.
 
-SCALE := $(TESTS)/bench/scale
+GRAPH_BENCHES := $(addprefix $(TESTS)/bench/, scale aliases)
 
-$(SCALE): $(BUILD)/obj/tests/bench/scale.o $(PURE_OBJS)
+$(GRAPH_BENCHES): $(TESTS)/bench/%: $(BUILD)/obj/tests/bench/%.o $(PURE_OBJS)
 	$(call say,LINK,$@)
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS) $(SANITIZE) -o $@ $^ $(LDFLAGS) -l:libjansson.a -lz
@@ -15,7 +15,7 @@ $(BENCH_NCCL): tests/bench/nccl.c
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(LIEN_CFLAGS) $(CFLAGS) -fPIC -shared -Wl,-soname,libnccl.so.2 -Wl,--build-id -o $@ $<
 
-bench: all $(SCALE) $(BENCH_NCCL)
+bench: all $(GRAPH_BENCHES) $(BENCH_NCCL)
 	$(Q)BUILD=$(BUILD) CC='$(CC)' $(PYTHON) tests/bench/bench.py $(BENCH_ARGS)
 
--include $(BUILD)/obj/tests/bench/scale.d
+-include $(GRAPH_BENCHES:$(TESTS)/%=$(BUILD)/obj/tests/%.d)

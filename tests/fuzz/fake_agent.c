@@ -10,6 +10,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "agent/answers.h"
 #include "agent/attach.h"
 #include "agent/detach.h"
 #include "agent/gate.h"
@@ -80,6 +81,24 @@ void lien_agent_event(struct lien_agent *agent, const struct lien_event *event)
 void lien_agent_consume(struct lien_agent *agent)
 {
 	(void)agent;
+}
+
+/* There are no copies of a fuzzer. */
+bool lien_answer_start(struct lien_client *client, json_t *request,
+	void (*handle)(struct lien_client *client, json_t *request))
+{
+	(void)client, (void)request, (void)handle;
+	return false;
+}
+
+void lien_answer_drop(struct lien_answer *answer)
+{
+	(void)answer;
+}
+
+void lien_loop_part(struct lien_agent *agent, const char *kind, const char *name)
+{
+	(void)agent, (void)kind, (void)name;
 }
 
 bool lien_watch_runs(uint32_t pid, uint64_t start)
@@ -365,6 +384,11 @@ void lien_watch_look(struct lien_agent *agent, struct lien_process *process)
 	(void)agent, (void)process;
 }
 
+void lien_watch_passes_on(struct lien_agent *agent, struct lien_process *process)
+{
+	(void)agent, (void)process;
+}
+
 bool lien_gate_found(struct lien_agent *agent, struct lien_process *process, bool away, bool shut)
 {
 	(void)agent, (void)process, (void)away, (void)shut;
@@ -555,19 +579,17 @@ void fake_agent_run(struct fake_agent *fake)
 	struct lien_source *source;
 
 	for (;;) {
-		if (agent->transaction_ended) {
+		if (agent->transaction_ended)
 			lien_orders_end(agent);
-			agent->resume = true;
-		}
-		if (agent->resume) {
-			agent->resume = false;
-			lien_server_resume(agent);
-		}
 		/* One at a time: what one does may end another. */
-		if (epoll_wait(agent->epoll, &event, 1, 0) != 1)
+		if (epoll_wait(agent->epoll, &event, 1, 0) == 1) {
+			source = event.data.ptr;
+			source->ready(source, event.events);
+		} else if (lien_server_has_requests(agent)) {
+			lien_server_request(agent);
+		} else if (!agent->transaction_ended) {
 			break;
-		source = event.data.ptr;
-		source->ready(source, event.events);
+		}
 	}
 	lien_orders_tick(agent);
 	lien_walks_tick(agent);

@@ -298,7 +298,7 @@ def exports(pid: int, library: str, prefix: str) -> tuple:
     path = paths.pop()
     listed = run_command(["nm", "-D", "--defined-only", f"/proc/{pid}/root{path}"], 60)
     require(listed.code == 0, listed.text()[-300:])
-    names = re.findall(rf" T ({prefix}\w*)(?:@\S*)?$", listed.out, re.M)
+    names = re.findall(rf" [TW] ({prefix}\w*)(?:@\S*)?$", listed.out, re.M)
     return path, set(names)
 
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
  * A liblien-control.so that lies (IMPOSTOR: how), for a test of what the agent believes. Built by
- * test_permissions.py.
+ * users.py.
  */
 #include <fcntl.h>
 #include <pthread.h>
@@ -61,6 +61,8 @@ static void obey(const struct lien_wire_header *order)
 			answer(order, 0, 0, items, sizeof(items));
 	} else if (is("text")) {
 		answer(order, LIEN_WIRE_LAST, -EIO, NULL, 0);
+	} else if (is("unprepared") && order->type == LIEN_WIRE_PREPARE) {
+		close(open(getenv("IMPOSTOR_PATH"), O_CREAT | O_WRONLY, 0644));
 	} else if (!is("silent")) {
 		answer(order, LIEN_WIRE_LAST, 0, NULL, 0);
 	}

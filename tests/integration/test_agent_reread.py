@@ -138,11 +138,12 @@ def test_lost_events():
                  for m in a["mappings"]}
         for _, va in kept:
             equal(places[va]["id"], known[va], "the allocation that was known")
-        equal(places[again]["id"], known[moved], "the allocation that was mapped elsewhere")
+        # The driver may have given its handle to something else: nobody knows what it is.
+        check(places[again]["id"] != known[moved], "what was mapped elsewhere is taken for what was there")
         result = session.ask("offload", "--owner", "all")
-        equal(result["processes"][0]["bytes"], 7 * PIECE, "bytes moved")
+        equal(result["processes"][0]["bytes"], 6 * PIECE, "bytes moved")
         equal([(left["allocations"], left["bytes"]) for left in result["left"]],
-              [(1, 2 * PIECE)], "what is found by reading stays")
+              [(2, 3 * PIECE)], "what is found by reading stays")
         equal(compare(session)["differences"], 0, "differences while it is offloaded")
         session.ask("restore")
         for number, (_, va) in enumerate(kept):

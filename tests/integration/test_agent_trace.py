@@ -5,6 +5,7 @@
 See lien_test.py for what it needs. Prints a line per case, and "N passed, N failed" at the end.
 """
 
+import collections
 import json
 import os
 import resource
@@ -23,6 +24,7 @@ from lien_test import (  # noqa: E402
 from told import compare, graph_of, nothing_lost, reservations_of  # noqa: E402
 
 CHURN_CALLS = int(os.environ.get("CHURN_CALLS", "36000"))  # of a round; there are six
+CHANNELS = 4
 SHARES = int(os.environ.get("SHARES", "1600"))
 
 
@@ -84,8 +86,9 @@ def test_two_churns_at_once():
 # Sharing
 
 def shares_of(stream, owner, importer):
-    """The owner's handle by the importer's, as the kernel side joined them."""
-    exported, joined = {}, {}
+    """The owner's handles and the importer's, as the kernel side joined them: a list for each thread that
+    imports. (Values are given out again: one names many in turn.)"""
+    exported, joined = {}, collections.defaultdict(list)
     for event in stream.events():
         if event.result or event.type not in (CALLS["CU_MEM_EXPORT"], CALLS["CU_MEM_IMPORT"]):
             continue
@@ -95,8 +98,8 @@ def shares_of(stream, owner, importer):
             check(number not in exported, "export %d twice" % number)
             exported[number] = handle
         elif event.type == CALLS["CU_MEM_IMPORT"] and event.pid == importer:
-            joined[handle] = exported.get(number)
-    return joined
+            joined[event.tid].append((exported.get(number), handle))
+    return list(joined.values())
 
 
 @case(60)
@@ -104,16 +107,19 @@ def test_shares_of_reused_files():
     with Session(memory="4G") as session:
         session.start_agent()
         stream = Stream(session)
-        job = session.spawn([program("prog_share"), 4, SHARES])
+        job = session.spawn([program("prog_share"), CHANNELS, SHARES])
         state = json.loads(job.line(50) or "null")
         check(state, "prog_share ended:", job.said())
         owner, importer = state["owner"], state["importer"]
         joined = shares_of(stream, owner, importer)
         stream.close()
         equal(len(state["shares"]), SHARES, "shares")
-        wrong = [(here, there, joined.get(there)) for here, there, _ in state["shares"]
-                 if joined.get(there) != here]
-        check(not wrong, "%d of %d joined wrongly: %s" % (len(wrong), SHARES, brief(wrong)))
+        told = [(here, there) for here, there, _ in state["shares"]]
+        each = SHARES // CHANNELS  # of a channel, which is a thread on either side
+        channels = sorted(told[i * each:][:each] for i in range(CHANNELS))
+        wrong = [pairs for pairs in zip(sorted(joined), channels) if pairs[0] != pairs[1]]
+        equal(len(joined), CHANNELS, "threads that imported")
+        check(not wrong, "%d of %d channels joined wrongly: %s" % (len(wrong), CHANNELS, brief(wrong)))
         kept = {(here, there) for here, there, va in state["shares"] if va}
         found = set()
         for allocation in session.ask("graph")["allocations"]:

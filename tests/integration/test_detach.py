@@ -242,6 +242,7 @@ def test_remembered():
 def test_transaction_under_way():
     """And afterwards it is possible."""
     with training(TRAIN_BLOCKS_SIGNALS="1") as (session, job):
+        session.ready(*job.pids)
         client = session.spawn([LIEN, "offload", "--timeout", "4000"])
         wait_for("it has begun", lambda: session.ask("status")["transaction"])
         session.refused("detach", job.pids[0], text="a transaction is under way: see `lien status`")
@@ -413,7 +414,8 @@ def test_deaths_in_the_middle():
         driver, va = bare(session)
         before = Before(driver.pid)
         for number in range(8):
-            session.ask("attach", driver.pid)
+            # Whoever has ended may have left somebody behind who finishes.
+            wait_for("it is attached", lambda: not session.lien("attach", driver.pid).code)
             client = session.spawn([LIEN, "detach", driver.pid])
             time.sleep(dice.random() * 0.1)
             if number % 2:

@@ -33,7 +33,7 @@ FD = 1
 OUT_OF_MEMORY = 2
 TRIES = 5  # a drain may take fewer calls than when they were counted
 BROKEN_MAX = int(os.environ.get("FAULTS_MAX", "5"))  # so many findings, then it ends
-HANDLE, RANGE, MAPPING, HOST_REGISTERED = 1, 2, 3, 12  # enum softcuda_kind
+RANGE, MAPPING, HOST_REGISTERED = 2, 3, 12  # enum softcuda_kind
 
 
 class Rank:
@@ -69,18 +69,17 @@ class Rank:
         return handle
 
     def clear(self):
-        """Gives everything back; what is left is none of the program's."""
-        found = self.dump()
-        for kind in (MAPPING, HANDLE, RANGE):
-            for thing in found:
-                if thing["kind"] != kind:
-                    continue
-                if kind == MAPPING:
-                    self("unmap", thing["va"], thing["size"])
-                elif kind == RANGE:
-                    self("free", thing["va"], thing["size"])
-                for _ in range(thing["references"] if kind == HANDLE else 0):
-                    self("release", thing["value"])
+        """Gives everything back; what is left is none of the program's. What the driver calls a handle is
+        not what the program knows it by: that is asked for by address."""
+        for thing in self.dump():
+            if thing["kind"] == MAPPING:
+                handle = self("retain", thing["va"])
+                while self.driver.attempt("release", handle)[0]:
+                    pass
+                self("unmap", thing["va"], thing["size"])
+        for thing in self.dump():
+            if thing["kind"] == RANGE:
+                self("free", thing["va"], thing["size"])
         left = [thing for thing in self.dump() if thing["kind"] != HOST_REGISTERED]
         equal(left, [], "left in process %d when it gave everything back" % self.pid)
 

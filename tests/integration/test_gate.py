@@ -215,6 +215,55 @@ def test_handles_while_away():
         equal(session.ask("status")["held"], [], "held")
 
 
+def asked(session):
+    return session.ask("status")["loop"]["requests"]
+
+
+@case(60)
+def test_request_during_the_agents_own_restore():
+    """It is handled after that; one that meets what another client asked for is refused."""
+    with Session(devices=1, memory="256M") as session:
+        session.start_agent()
+        driver, other = session.driver(), session.driver()
+        handle, va = driver("make", 2 * MIB, 0)
+        driver("fill", va, 2 * MIB, 0x2b)
+        fd = driver("export", handle)
+        seen = other("show", 2 * MIB, other.take(driver, fd), 0)
+        driver("close", fd)
+        session.ready(driver.pid, other.pid)
+        for args in (["restore"], ["offload", "--owner", "all"], ["arena", "--release"],
+                     ["detach", other.pid]):
+            moved = session.ask("offload", "--owner", "all")
+            equal(moved["bytes"], 2 * MIB, moved)
+            os.kill(other.pid, signal.SIGSTOP)
+            driver.process.send("release %d" % handle)
+            wait_for("the agent restores", lambda: (
+                session.ask("status")["transaction"] or {}).get("kind") == "restore")
+            before, polls = asked(session), 0
+            client = session.spawn([LIEN, *args])
+            while asked(session) - before <= polls + 1 and client.popen.poll() is None:
+                polls += 1
+            equal(client.popen.poll(), None, "%s did not wait: %s" % (args, client.said()))
+            os.kill(other.pid, signal.SIGCONT)
+            code = client.wait(20)
+            if args[0] == "detach":  # by a later rule: it has names of before a restore
+                check("under way" not in (client.line() or client.said()), client.said())
+            else:
+                equal(code, 0, "%s: %s" % (args, client.said()))
+            equal(driver.process.line(10).split()[0], "ok", "release")
+            session.ask("restore")
+            for process, address in ((driver, va), (other, seen)):
+                equal(process("check", address, 2 * MIB, 0x2b), 0, "wrong bytes")
+            handle = driver("retain", va)
+        session.ask("offload", "--owner", "all")
+        os.kill(other.pid, signal.SIGSTOP)
+        client = session.spawn([LIEN, "restore"])
+        wait_for("a user's restore", lambda: session.ask("status")["transaction"])
+        session.refused("restore", text="another transaction is under way")
+        os.kill(other.pid, signal.SIGCONT)
+        equal(client.wait(20), 0, client.said())
+
+
 @case(60)
 def test_signal_blocked():
     """What cannot be held back is named, and nothing is touched."""
@@ -331,7 +380,7 @@ def test_every_function_of_the_driver():
               "held, and harmless")
         # Calls whose arguments name memory: with zeros for arguments it is none of that.
         named = re.compile(r"cu(Mem(cpy(HtoD|DtoH|DtoD|Peer)?(Async)?|set(D8|D16|D32)(Async)?|"
-                           r"Advise|PrefetchAsync)|Stream(Write|Wait)Value(32|64)|"
+                           r"Advise|PrefetchAsync|MapArrayAsync)|Stream(Write|Wait)Value(32|64)|"
                            r"PointerSetAttribute)(_v2)?(_ptds|_ptsz)?")
         equal(sorted(name for name, kind in functions.items() if kind != "free" and
                      name not in held_now and not named.fullmatch(name)), [],

@@ -19,16 +19,10 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 from lien_test import (  # noqa: E402
     LIEN, MIB, ROOT, Driver, Session, alive, brief, case, check, equal, main, program, wait_for)
-from users import ALICE, BOB, Shared  # noqa: E402
+from users import ALICE, BOB, Shared, impostor, with_memory  # noqa: E402
 
 KEPT = sum(1 << cap for cap in (2, 5, 19, 24, 38, 39, 40))  # agent/privileges.c
 
-
-
-def with_memory(driver, value):
-    handle, va = driver("make", 2 * MIB, 0)
-    driver("fill", va, 2 * MIB, value)
-    return handle, va
 
 
 def mentions(value, pid):
@@ -253,25 +247,6 @@ def test_rights_are_given_up():
 
 
 # Control libraries that lie
-
-def impostor(session, how, **more):
-    """A process with such a library, of another user; root's is honest."""
-    folder = session.path("impostor")
-    library = folder + "/liblien-control.so"
-    if not os.path.exists(library):
-        os.mkdir(folder, 0o755)
-        subprocess.run([os.environ.get("CC") or "cc", "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-Wall",
-                        "-Werror", "-shared", "-fPIC", "-pthread", "-Iinclude",
-                        "tests/integration/impostor.c", "-o", library],
-                       cwd=ROOT, check=True, timeout=60)
-    process = session.spawn_as(BOB, ["/usr/bin/env", "LD_PRELOAD=" + library, "IMPOSTOR=" + how,
-                                     *("%s=%s" % pair for pair in more.items()),
-                                     program("prog_driver")])
-    driver = Driver(process)
-    driver("init", 0)
-    with_memory(driver, 1)
-    return driver
-
 
 def control_of(session, pid):
     process = session.process(pid)

@@ -63,6 +63,47 @@ static void test_strict(void **state)
 	actor_ok(&actor);
 }
 
+/* Strict: nothing is given out twice. */
+static void role_unique(int sock)
+{
+	CUmemGenericAllocationHandle last = 0, handle;
+	CUdeviceptr ptr, before = 0;
+	CUstream stream, stale = NULL;
+
+	CHECK(!cuInit(0));
+	use_device(0);
+	for (int i = 0; i < 1000; i++) {
+		handle = make(PIECE, FD);
+		CHECK(handle > last);
+		last = handle;
+		ptr = map_somewhere(handle, PIECE);
+		CHECK(ptr != before);
+		before = ptr;
+		unmap_and_free(ptr, PIECE);
+		CHECK(!cuMemRelease(handle));
+		CHECK(!cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) && stream != stale);
+		CHECK(!stale || cuStreamQuery(stale) == CUDA_ERROR_INVALID_HANDLE);
+		stale = stream;
+		CHECK(!cuStreamDestroy_v2(stream));
+	}
+	send_number(sock, 0, -1);
+	*(volatile char *)ptr = 1;
+}
+
+static void test_strict_unique(void **state)
+{
+	static const char *const strict[] = {"LIEN_SOFTCUDA_STRICT=1", NULL};
+	struct actor actor;
+	char output[512];
+	int status;
+
+	(void)state;
+	actor_start_captured(&actor, "unique", strict);
+	receive_number(actor.sock, NULL);
+	status = actor_wait(&actor, output, sizeof(output));
+	assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV);
+}
+
 static size_t available_memory(void)
 {
 	FILE *file = fopen("/proc/meminfo", "re");
@@ -191,6 +232,7 @@ static void test_threads(void **state)
 
 const struct role load_roles[] = {
 	{"stale", role_stale},
+	{"unique", role_unique},
 	{"many", role_many},
 	{NULL, NULL},
 };
@@ -199,6 +241,7 @@ int load_tests(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_strict),
+		cmocka_unit_test(test_strict_unique),
 		cmocka_unit_test(test_many),
 		cmocka_unit_test(test_threads),
 	};

@@ -59,6 +59,9 @@ static void test_proc_address(void **state)
 	}
 	OK(cuGetProcAddress_v2("cuDeviceGetUuid", &pfn, 11000, 0, NULL));
 	assert_ptr_equal(pfn, dlsym(RTLD_DEFAULT, "cuDeviceGetUuid"));
+	OK(cuGetProcAddress("cuGetProcAddress", &pfn, 11080, 0));
+	assert_ptr_equal(pfn, dlsym(RTLD_DEFAULT, "cuGetProcAddress"));
+	FAILS(NOT_FOUND, cuGetProcAddress("cuNoSuchCall", &pfn, 11080, 0));
 	FAILS(NOT_FOUND, cuGetProcAddress_v2("cuNoSuchCall", &pfn, 13000, 0, &status));
 	assert_int_equal(status, CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND);
 	assert_null(pfn);

@@ -47,7 +47,7 @@ static void test_create(void **state)
 	FAILS(INVALID_VALUE, cuMemGetAllocationPropertiesFromHandle(&read, handle));
 	FAILS(INVALID_VALUE, cuMulticastBindMem(0, 0, handle, 0, PIECE, 0));
 	next = make(3 * PIECE, NONE);
-	assert_true(next != handle);
+	assert_true(next == handle); /* and means other memory now */
 	assert_int_equal(free_bytes(), before - 3 * PIECE);
 	OK(cuMemRelease(next));
 	assert_int_equal(free_bytes(), before);
@@ -242,18 +242,48 @@ static void test_lifetime(void **state)
 	assert_int_equal(free_bytes(), before);
 }
 
-/* Handle values do not come back, though everything else about the allocation does. */
-static void test_handles_unique(void **state)
+/* What was freed last is given out first. */
+static void test_given_again(void **state)
 {
-	CUmemGenericAllocationHandle last = 0, handle;
+	CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+		.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+	CUmemGenericAllocationHandle first = make(PIECE, NONE), second = make(PIECE, NONE), again;
+	CUdeviceptr low = map_somewhere(first, PIECE), high = map_somewhere(second, PIECE), ptr;
+	CUmemoryPool pool, next_pool;
+	CUstream stream, next_stream;
+	CUevent event, next_event;
 
 	(void)state;
-	for (int i = 0; i < 1000; i++) {
-		handle = make(PIECE, NONE);
-		assert_true(handle > last);
-		last = handle;
-		OK(cuMemRelease(handle));
-	}
+	unmap_and_free(high, PIECE);
+	unmap_and_free(low, PIECE);
+	OK(cuMemAddressReserve(&ptr, PIECE, 0, 0, 0));
+	assert_int_equal(ptr, low);
+	OK(cuMemAddressFree(ptr, PIECE));
+
+	OK(cuMemRelease(first));
+	OK(cuMemRelease(second));
+	again = make(2 * PIECE, FD);
+	assert_true(again == second);
+	second = make(PIECE, NONE);
+	assert_true(second == first);
+	OK(cuMemRelease(again));
+	OK(cuMemRelease(second));
+
+	OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+	OK(cuStreamDestroy_v2(stream));
+	OK(cuStreamCreate(&next_stream, CU_STREAM_NON_BLOCKING));
+	assert_ptr_equal(next_stream, stream);
+	OK(cuStreamDestroy_v2(stream));
+	OK(cuEventCreate(&event, 0));
+	OK(cuEventDestroy_v2(event));
+	OK(cuEventCreate(&next_event, 0));
+	assert_ptr_equal(next_event, event);
+	OK(cuEventDestroy_v2(event));
+	OK(cuMemPoolCreate(&pool, &props));
+	OK(cuMemPoolDestroy(pool));
+	OK(cuMemPoolCreate(&next_pool, &props));
+	assert_ptr_equal(next_pool, pool);
+	OK(cuMemPoolDestroy(pool));
 }
 
 int vmm_tests(void)
@@ -266,7 +296,7 @@ int vmm_tests(void)
 		cmocka_unit_test(test_map),
 		cmocka_unit_test(test_map_across_ranges),
 		cmocka_unit_test(test_lifetime),
-		cmocka_unit_test(test_handles_unique),
+		cmocka_unit_test(test_given_again),
 	};
 
 	return cmocka_run_group_tests_name("softcuda vmm", tests, NULL, NULL);

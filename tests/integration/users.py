@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 
-from lien_test import LIEN, Driver, Session, check, program
+from lien_test import LIEN, MIB, ROOT, Driver, Session, check, program
 
 ALICE, BOB = 54321, 54322
 
@@ -61,3 +61,28 @@ class Shared(Session):
         check(outcome.returncode in (1, 2) and text in outcome.stderr, "%s as %d: %d %s%s" % (
             args, uid, outcome.returncode, outcome.stdout, outcome.stderr))
         return outcome.stderr
+
+
+def with_memory(driver, value):
+    handle, va = driver("make", 2 * MIB, 0)
+    driver("fill", va, 2 * MIB, value)
+    return handle, va
+
+
+def impostor(session, how, **more):
+    """A process with such a library, of another user; root's is honest."""
+    folder = session.path("impostor")
+    library = folder + "/liblien-control.so"
+    if not os.path.exists(library):
+        os.mkdir(folder, 0o755)
+        subprocess.run([os.environ.get("CC") or "cc", "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-Wall",
+                        "-Werror", "-shared", "-fPIC", "-pthread", "-Iinclude",
+                        "tests/integration/impostor.c", "-o", library],
+                       cwd=ROOT, check=True, timeout=60)
+    process = session.spawn_as(BOB, ["/usr/bin/env", "LD_PRELOAD=" + library, "IMPOSTOR=" + how,
+                                     *("%s=%s" % pair for pair in more.items()),
+                                     program("prog_driver")])
+    driver = Driver(process)
+    driver("init", 0)
+    with_memory(driver, 1)
+    return driver

@@ -65,12 +65,12 @@ static inline uint64_t key_sum(const uint8_t *bytes, size_t n)
 	return sum;
 }
 
-static inline char *registrations_text(const struct lien_registration_list *list)
+static inline char *registrations_text(struct lien_registration_tree *list)
 {
-	const struct lien_registration *registration;
+	struct lien_registration *registration;
 	struct lines lines = {0};
 
-	LIST_FOREACH (registration, list, next)
+	RB_FOREACH (registration, lien_registration_tree, list)
 		add_line(&lines, H "+" H "=" H "%s", LLX(registration->va),
 			LLX(registration->bytes), LLX(registration->handle),
 			registration->window ? "w" : "");
@@ -85,10 +85,8 @@ static inline void comm_lines(struct lines *lines, struct lien_process *process)
 	char *text;
 
 	RB_FOREACH (comm, lien_comm_tree, &process->comms) {
-		scope = 0;
-		LIST_FOREACH (init, &process->inits, next)
-			if (init->number == comm->number)
-				scope = init->scope;
+		init = lien_process_init(process, comm->number);
+		scope = init ? init->scope : 0;
 		parent = comm->parent ? lien_process_comm(process, comm->parent) : NULL;
 		text = registrations_text(&comm->registrations);
 		add_line(lines,
@@ -106,11 +104,11 @@ static inline void comm_lines(struct lines *lines, struct lien_process *process)
 static inline void process_lines(struct lines *lines, struct lien_process *process)
 {
 	struct lien_reservation *reservation;
-	const struct lien_context *context;
+	struct lien_context *context;
 	const struct lien_pending *pending;
-	const struct lien_capture *capture;
+	struct lien_capture *capture;
 	struct lien_library_map *map;
-	const struct lien_pool *pool;
+	struct lien_pool *pool;
 	unsigned pid = process->pid;
 	char *text = registrations_text(&process->cards);
 
@@ -126,13 +124,13 @@ static inline void process_lines(struct lines *lines, struct lien_process *proce
 	SPLAY_FOREACH (reservation, lien_reservation_tree, &process->reservations)
 		add_line(lines, "process %u reserved " H "+" H, pid, LLX(reservation->va),
 			LLX(reservation->bytes));
-	LIST_FOREACH (context, &process->contexts, next)
+	RB_FOREACH (context, lien_context_tree, &process->contexts)
 		add_line(lines, "process %u context " H " device %d primary %d", pid,
 			LLX(context->value), context->device, context->primary);
-	LIST_FOREACH (pool, &process->pools, next)
+	RB_FOREACH (pool, lien_pool_tree, &process->pools)
 		add_line(lines, "process %u pool " H " share " H " device %d imported %d", pid,
 			LLX(pool->value), LLX(pool->share), pool->device, pool->imported);
-	LIST_FOREACH (capture, &process->captures, next)
+	RB_FOREACH (capture, lien_capture_tree, &process->captures)
 		add_line(lines, "process %u capture " H, pid, LLX(capture->stream));
 	TAILQ_FOREACH (pending, &process->pending, next)
 		add_line(lines, "process %u pending %u of %u entered " H, pid, pending->event.type,
@@ -140,26 +138,44 @@ static inline void process_lines(struct lines *lines, struct lien_process *proce
 	comm_lines(lines, process);
 }
 
-static inline char *holders_text(const struct lien_allocation *allocation)
+static inline void holding_lines(struct lines *lines, const struct lien_holding *holding)
 {
+	unsigned pid = holding->process->pid, mapped = 0, live = 0;
+	const struct lien_access_set *set;
 	const struct lien_mapping *mapping;
 	const struct lien_handle *handle;
+	bool referred = false;
+
+	TAILQ_FOREACH (handle, &holding->handles, of_holding) {
+		assert_false(referred && !handle->references);
+		referred = handle->references;
+		add_line(lines, "handle %u:" H " x%u raw %u%s", pid, LLX(handle->value),
+			handle->references, handle->raw, handle->imported ? " imported" : "");
+	}
+	LIST_FOREACH (mapping, &holding->mappings, of_holding) {
+		mapped++;
+		live += !mapping->parked;
+		set = lien_mapping_access(mapping);
+		add_line(lines, "mapping %u:" H "+" H " access " H " opens %u%s%s", pid,
+			LLX(mapping->va), LLX(mapping->bytes),
+			LLX(set ? key_sum((const uint8_t *)set->access,
+					  set->count * sizeof(struct lien_access))
+				: 0),
+			lien_mapping_opens(mapping), mapping->imported ? " imported" : "",
+			mapping->parked ? " parked" : "");
+	}
+	assert_int_equal(holding->mapped, mapped);
+	assert_int_equal(holding->live, live);
+}
+
+static inline char *holders_text(const struct lien_allocation *allocation)
+{
+	const struct lien_holding *holding;
 	const struct lien_share *share;
 	struct lines lines = {0};
 
-	LIST_FOREACH (handle, &allocation->handles, of_allocation)
-		add_line(&lines, "handle %u:" H " x%u%s", handle->process->pid, LLX(handle->value),
-			handle->references, handle->imported ? " imported" : "");
-	LIST_FOREACH (mapping, &allocation->mappings, of_allocation)
-		add_line(&lines, "mapping %u:" H "+" H " from " H " access " H " opens %u%s%s",
-			mapping->process->pid, LLX(mapping->va), LLX(mapping->bytes),
-			LLX(mapping->offset),
-			LLX(mapping->access ? key_sum((const uint8_t *)mapping->access->access,
-						      mapping->access->count *
-							      sizeof(struct lien_access))
-					    : 0),
-			mapping->opens, mapping->imported ? " imported" : "",
-			mapping->parked ? " parked" : "");
+	LIST_FOREACH (holding, &allocation->holdings, of_allocation)
+		holding_lines(&lines, holding);
 	LIST_FOREACH (share, &allocation->shares, of_allocation)
 		add_line(&lines, "share " H " by %u fd %d%s%s%s", LLX(share->number), share->call,
 			share->fd, share->imports ? " imported" : "",
@@ -169,19 +185,20 @@ static inline char *holders_text(const struct lien_allocation *allocation)
 
 static inline uint64_t context_named(const struct lien_allocation *allocation)
 {
-	const struct lien_context *context;
+	struct lien_context key = {.number = allocation->context};
+	const struct lien_context *context =
+		allocation->owner ? RB_FIND(lien_context_number_tree,
+					    &allocation->owner->context_numbers, &key)
+				  : NULL;
 
-	if (allocation->owner)
-		LIST_FOREACH (context, &allocation->owner->contexts, next)
-			if (context->number == allocation->context)
-				return context->value;
-	return 0;
+	return context ? context->value : 0;
 }
 
 static inline char *allocation_text(const struct lien_allocation *allocation)
 {
 	struct lien_comm *comm = lien_allocation_comm(allocation);
 	const struct lien_site *site = allocation->site;
+	bool object = allocation->origin == LIEN_ORIGIN_MULTICAST;
 	char *text, *holders = holders_text(allocation), file[200] = "";
 
 	if (site)
@@ -197,8 +214,9 @@ static inline char *allocation_text(const struct lien_allocation *allocation)
 			LLX(key_sum((const uint8_t *)&allocation->prop, sizeof(allocation->prop))),
 			file, allocation->comm ? "known" : "none", LLX(comm ? comm->address : 0),
 			allocation->comm_inferred ? " inferred" : "",
-			LLX(context_named(allocation)), LLX(allocation->devices),
-			allocation->dmabufs, allocation->exports, allocation->found ? " found" : "",
+			LLX(object ? 0 : context_named(allocation)),
+			LLX(object ? allocation->devices : 0), object ? 0 : allocation->dmabufs,
+			allocation->exports, allocation->found ? " found" : "",
 			allocation->adopted ? allocation->open	 ? " open"
 					      : allocation->part ? " part"
 								 : " adopted"
@@ -229,13 +247,12 @@ static inline void binding_lines(struct lines *lines, const struct lien_allocati
 static inline void split_lines(struct lines *lines, struct lien_graph *of)
 {
 	struct lien_comm *comm, *parent;
-	const struct lien_split *split;
-	unsigned i;
+	struct lien_split_member *member;
+	struct lien_split *split;
 
-	LIST_FOREACH (split, &of->splits, next)
-		for (i = 0; i < split->members_count; i++) {
-			const struct lien_split_member *member = &split->members[i];
-			struct lien_process *process = lien_graph_process(of, member->pid);
+	RB_FOREACH (split, lien_split_tree, &of->splits)
+		RB_FOREACH (member, lien_split_rank_tree, &split->members) {
+			struct lien_process *process = member->process;
 
 			parent = member->parent ? lien_process_comm(process, member->parent) : NULL;
 			comm = member->number ? lien_process_comm(process, member->number) : NULL;
@@ -244,7 +261,7 @@ static inline void split_lines(struct lines *lines, struct lien_graph *of)
 			add_line(lines,
 				"split %u of %d " H ": %u " H " -> " H " color %d key %d %d",
 				split->number, split->nranks, LLX(key_sum(split->id, 128)),
-				member->pid, LLX(parent->address), LLX(comm ? comm->address : 0),
+				process->pid, LLX(parent->address), LLX(comm ? comm->address : 0),
 				member->color, member->key, member->parent_rank);
 		}
 }

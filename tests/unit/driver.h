@@ -634,6 +634,8 @@ struct comparison {
 static inline void compare_memory(
 	struct comparison *c, const struct lien_allocation *allocation, unsigned memory)
 {
+	bool object;
+
 	if (!allocation) {
 		DIFFERS(c, "memory %u: no allocation", memory);
 		return;
@@ -643,10 +645,11 @@ static inline void compare_memory(
 			(int)((int64_t)(allocation->bytes - PIECE) / 8));
 	if (c->allocations[memory] && c->allocations[memory] != allocation)
 		DIFFERS(c, "memory %u is two allocations", memory);
-	if (allocation->dmabufs != c->driver->dmabufs[memory])
+	object = allocation->origin == LIEN_ORIGIN_MULTICAST; /* nobody asks for those of one */
+	if (!object && allocation->dmabufs != c->driver->dmabufs[memory])
 		DIFFERS(c, "memory %u: %u dma-bufs, not %u", memory, allocation->dmabufs,
 			c->driver->dmabufs[memory]);
-	if (allocation->devices != c->driver->devices[memory])
+	if (object && allocation->devices != c->driver->devices[memory])
 		DIFFERS(c, "memory %u: devices 0x%x, not 0x%x", memory,
 			(unsigned)allocation->devices, c->driver->devices[memory]);
 	c->allocations[memory] = allocation;
@@ -678,7 +681,7 @@ static inline void compare_handles(struct comparison *c, unsigned p, struct lien
 		if (handle->imported != real->imported)
 			DIFFERS(c, "process %u, handle %u: imported %d", p + 1, h,
 				handle->imported);
-		compare_memory(c, handle->allocation, real->memory);
+		compare_memory(c, handle->holding->allocation, real->memory);
 	}
 	if (count)
 		DIFFERS(c, "process %u: %u handles of unknown value", p + 1, count);
@@ -696,7 +699,7 @@ static inline void compare_place(struct comparison *c, unsigned p, uint64_t va, 
 		return;
 	if (mapping->va != va || mapping->bytes != MEMORY_BYTES(memory))
 		DIFFERS(c, "process %u, 0x%llx: another mapping", p + 1, (unsigned long long)va);
-	compare_memory(c, mapping->allocation, memory);
+	compare_memory(c, mapping->holding->allocation, memory);
 }
 
 static inline void compare_ranges(struct comparison *c, unsigned p, struct lien_process *known)
@@ -732,13 +735,13 @@ static inline void compare_ranges(struct comparison *c, unsigned p, struct lien_
 			if (mapping && mapping->imported != real->place[i].imported &&
 				real->place[i].memory)
 				DIFFERS(c, "process %u, range %u: imported", p + 1, r);
-			if (mapping && !i && mapping->opens != real->opens)
+			if (mapping && !i && lien_mapping_opens(mapping) != real->opens)
 				DIFFERS(c, "process %u, range %u: opened %u times, not %u", p + 1,
-					r, mapping->opens, real->opens);
+					r, lien_mapping_opens(mapping), real->opens);
 			if (mapping && !i && real->allocated &&
-				mapping->allocation->origin != ways[real->way].origin)
+				mapping->holding->allocation->origin != ways[real->way].origin)
 				DIFFERS(c, "process %u, range %u: origin %u", p + 1, r,
-					mapping->allocation->origin);
+					mapping->holding->allocation->origin);
 		}
 	}
 	if (mapped || reserved)
@@ -768,7 +771,7 @@ static inline void compare_comms(struct comparison *c, unsigned p, struct lien_p
 		}
 		if (!comm)
 			continue;
-		LIST_FOREACH (registration, &comm->registrations, next) {
+		RB_FOREACH (registration, lien_registration_tree, &comm->registrations) {
 			registered++;
 			r = (registration->handle - REGISTER_NAME(0)) / 16;
 			if (registration->bytes != real->registered[r])
@@ -787,17 +790,17 @@ static inline void compare_comms(struct comparison *c, unsigned p, struct lien_p
 
 static inline void compare_pools(struct comparison *c, unsigned p, struct lien_process *known)
 {
-	const struct lien_context *context;
-	const struct lien_pool *pool;
+	struct lien_context *context;
+	struct lien_pool *pool;
 	unsigned pools = 0, contexts = 0, i;
 
-	LIST_FOREACH (pool, &known->pools, next) {
+	RB_FOREACH (pool, lien_pool_tree, &known->pools) {
 		i = (pool->value - POOL_NAME(0)) / 16;
 		pools++;
 		if (pool->device != (int)c->driver->process[p].pool[i])
 			DIFFERS(c, "process %u, pool %u: another one", p + 1, i);
 	}
-	LIST_FOREACH (context, &known->contexts, next) {
+	RB_FOREACH (context, lien_context_tree, &known->contexts) {
 		i = (context->value - CONTEXT_NAME(0)) / 16;
 		contexts++;
 		if (context->device != (int)c->driver->process[p].context[i])
@@ -815,14 +818,15 @@ static inline void compare_pools(struct comparison *c, unsigned p, struct lien_p
 /* Each of the driver's is in the graph, and no more are. */
 static inline void compare_bindings(struct comparison *c)
 {
-	const struct lien_allocation *object;
-	const struct lien_binding *binding;
+	struct lien_allocation *object;
+	struct lien_binding *binding;
 	unsigned count = 0;
 
-	TAILQ_FOREACH (object, &c->graph->allocations, of_graph) {
+	for (object = lien_graph_first_allocation(c->graph); object;
+		object = lien_graph_next_allocation(object)) {
 		if (object->origin != LIEN_ORIGIN_MULTICAST)
 			continue;
-		LIST_FOREACH (binding, &object->bindings, of_object) {
+		RB_FOREACH (binding, lien_binding_tree, &object->bound) {
 			unsigned made = (object->bytes - PIECE) / 8;
 			unsigned memory = (binding->memory->bytes - PIECE) / 8;
 			int i = binding_at(c->driver, made, binding->offset / PIECE,

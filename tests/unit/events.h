@@ -327,7 +327,7 @@ static inline struct lien_allocation *allocation_at(uint32_t pid, uint64_t va)
 {
 	struct lien_mapping *mapping = mapping_at(pid, va);
 
-	return mapping ? mapping->allocation : NULL;
+	return mapping ? mapping->holding->allocation : NULL;
 }
 
 static inline struct lien_handle *handle_of(uint32_t pid, uint64_t value)

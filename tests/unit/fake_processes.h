@@ -73,6 +73,8 @@ struct fake {
 	unsigned withholds;	    /* exports that it does not make, and says nothing */
 	struct lien_wire_room room; /* what it says of its device when it lists, if it needs any */
 	unsigned orders, alive;	    /* received; and so often that the agent is there */
+	unsigned raw;		    /* handles sent to it that may be raw, */
+	uint64_t clashes;	    /* and which of them means other memory; 0: none does */
 	bool busy;
 	struct lien_wire_header order;
 	char body[LIEN_WIRE_MESSAGE_MAX];
@@ -249,11 +251,26 @@ static void add_to_body(struct reply *reply, const void *data, size_t size)
 	reply->header.length += size;
 }
 
+static int obey_raw(struct fake *fake)
+{
+	const struct lien_wire_raw *raw = (const void *)fake->body;
+	unsigned n = (fake->order.length - sizeof(fake->order)) / sizeof(*raw), i;
+
+	for (i = 0; i < n; i++) {
+		fake->raw++;
+		if (fake->clashes && raw[i].handle == fake->clashes)
+			return -ENOTUNIQ;
+	}
+	return 0;
+}
+
 static int obey_stage(struct fake *fake)
 {
 	const struct lien_wire_item *wire = (const void *)fake->body;
 	unsigned n = (fake->order.length - sizeof(fake->order)) / sizeof(*wire), i;
 
+	if (fake->order.flags & LIEN_WIRE_RAW)
+		return obey_raw(fake);
 	if (fake->order.flags & LIEN_WIRE_FIRST) {
 		for (i = 0; i < fake->count; i++)
 			if (is_awaited(fake, i) || fake->item[i].state == BACK)
@@ -566,7 +583,9 @@ static void answer(struct fake *fake, unsigned p, enum fault_kind kind)
 	reply->header.flags = LIEN_WIRE_LAST;
 	reply->header.result = result;
 	reply->header.arg2 = arg2;
-	reply->header.arg = fake->order.type == LIEN_WIRE_RELEASE ? MIB : 0;
+	reply->header.arg = fake->order.type == LIEN_WIRE_RELEASE ? MIB
+			    : result == -ENOTUNIQ		  ? fake->clashes
+								  : 0;
 	reply->header.ns = 1000;
 	if (result)
 		strcpy(reply->header.text, "said no");

@@ -87,10 +87,8 @@ static uint64_t handle_at(uint32_t pid, uint64_t va)
 	const struct lien_handle *handle;
 
 	assert_non_null(mapping);
-	LIST_FOREACH (handle, &mapping->allocation->handles, of_allocation)
-		if (handle->process->pid == pid)
-			return handle->value;
-	return 0;
+	handle = TAILQ_FIRST(&mapping->holding->handles);
+	return handle ? handle->value : 0;
 }
 
 /* Every process has so many references, and an owner reads its own mark. */
@@ -177,10 +175,11 @@ static void test_matched(void **state)
 	assert_counts(2, 3, 6);
 	assert_true(lien_process_whole(process(OWNER)));
 	assert_true(lien_process_whole(process(IMPORTER)));
-	assert_ptr_equal(lien_process_mapping(process(IMPORTER), VIEW)->allocation,
-		lien_process_mapping(process(OWNER), VA)->allocation);
-	assert_ptr_equal(lien_process_mapping(process(IMPORTER), VIEW + 8 * PIECE)->allocation,
-		lien_process_mapping(process(OWNER), VA)->allocation);
+	assert_ptr_equal(lien_process_mapping(process(IMPORTER), VIEW)->holding->allocation,
+		lien_process_mapping(process(OWNER), VA)->holding->allocation);
+	assert_ptr_equal(
+		lien_process_mapping(process(IMPORTER), VIEW + 8 * PIECE)->holding->allocation,
+		lien_process_mapping(process(OWNER), VA)->holding->allocation);
 	assert_int_equal(references_of(IMPORTER, 20), 1);
 	expect_moved(3 * PIECE, 0, NULL);
 	assert_int_equal(plan_adoption(NULL, 0), 0); /* nothing is open any more */

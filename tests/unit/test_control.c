@@ -358,6 +358,7 @@ static void staged_as(unsigned references, uint32_t flags)
 	struct lien_wire_item wire[ALIASES] = {0};
 
 	lien_order_forget(&control, ~0u, 0);
+	lien_names_clear();
 	memset(&w, 0, sizeof(w));
 	control.driver = &driver;
 	for (unsigned i = 0; i < BYTES; i++)
@@ -859,9 +860,6 @@ static void refused(int result, const char *words)
 static void test_end(void **state)
 {
 	(void)state;
-	for (unsigned i = 0; i < HANDLES * HANDLES; i++) /* what earlier tests kept */
-		lien_names_released(i % HANDLES);
-	assert_int_equal(lien_names_renamed(), 0);
 	away(2);
 	assert_int_equal(lien_names_renamed(), 1);
 	refused(-EBUSY, "is offloaded");
@@ -901,21 +899,6 @@ static void test_end_cut_short(void **state)
 	order();
 	assert_int_equal(lien_order_end(&control), 0);
 	control.ended = 0;
-}
-
-/* A name that means what it looks like needs no translation. */
-static void test_renamed(void **state)
-{
-	(void)state;
-	assert_int_equal(lien_names_park(0x77, 99, 1), 0);
-	assert_int_equal(lien_names_renamed(), 1);
-	lien_names_revive(99, 0x77);
-	assert_int_equal(lien_names_renamed(), 0);
-	assert_int_equal(lien_names_made(0x78), 0x78);
-	assert_int_equal(lien_names_renamed(), 0);
-	lien_names_released(0x77);
-	assert_int_equal(lien_names_park(0x79, 98, 0), 0); /* nobody knows it */
-	assert_int_equal(lien_names_renamed(), 0);
 }
 
 static int setup_shared(void **state)
@@ -962,7 +945,6 @@ int main(void)
 		cmocka_unit_test(test_check_fails),
 		cmocka_unit_test(test_end),
 		cmocka_unit_test(test_end_cut_short),
-		cmocka_unit_test(test_renamed),
 	};
 
 	return cmocka_run_group_tests_name("control", tests, NULL, NULL);

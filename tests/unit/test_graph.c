@@ -7,12 +7,12 @@ static void test_lifetime(void **state)
 	started(1);
 	create(1, 10, PIECE);
 	assert_counts(1, 1, 0);
-	assert_int_equal(handle_of(1, 10)->allocation->bytes, PIECE);
-	assert_int_equal(handle_of(1, 10)->allocation->prop.location_id, 0);
+	assert_int_equal(handle_of(1, 10)->holding->allocation->bytes, PIECE);
+	assert_int_equal(handle_of(1, 10)->holding->allocation->prop.location_id, 0);
 	reserve(1, VA, PIECE);
 	map_rw(1, VA, PIECE, 10);
 	assert_counts(1, 1, 1);
-	assert_ptr_equal(allocation_at(1, VA), handle_of(1, 10)->allocation);
+	assert_ptr_equal(allocation_at(1, VA), handle_of(1, 10)->holding->allocation);
 	assert_ptr_equal(mapping_at(1, VA + PIECE - 1), mapping_at(1, VA));
 	assert_null(mapping_at(1, VA + PIECE));
 	assert_null(mapping_at(1, VA - 1));
@@ -181,6 +181,28 @@ static void test_share_twice(void **state)
 	assert_nothing_odd();
 }
 
+/* Imported twice into one process: a handle goes with the mapping that was made by it, and the
+ * driver gives its value out again. */
+static void test_import_twice(void **state)
+{
+	(void)state;
+	started(1);
+	started(2);
+	buffer(1, 10, VA, PIECE);
+	export(1, 10, 5);
+	imported_buffer(2, 20, 5, VA, PIECE);
+	imported_buffer(2, 21, 5, VA + PIECE, PIECE);
+	release(2, 20);
+	release(2, 21);
+	unmap(2, VA + PIECE, PIECE);
+	create(2, 21, PIECE);
+	assert_int_equal(lien_graph_stats(graph)->odd, 0);
+	assert_true(lien_process_whole(process(2)));
+	/* One that has a reference cannot have gone. */
+	create(2, 21, PIECE);
+	assert_int_equal(lien_graph_stats(graph)->odd, 1);
+}
+
 static void test_unmatched_import(void **state)
 {
 	(void)state;
@@ -223,12 +245,11 @@ static void test_failed_calls(void **state)
 	assert_int_equal(references_of(1, 10), 1);
 	assert_int_equal(mapping_at(1, VA)->access->count, 1);
 	assert_int_equal(allocation_at(1, VA)->exports, 0);
-	assert_true(LIST_EMPTY(&process(1)->captures));
+	assert_true(RB_EMPTY(&process(1)->captures));
 	assert_true(TAILQ_EMPTY(&process(1)->pending));
 	assert_int_equal(RB_MIN(lien_comm_tree, &process(1)->comms)->address, 0x100);
 	assert_int_equal(
-		LIST_FIRST(&RB_MIN(lien_comm_tree, &process(1)->comms)->registrations)->handle,
-		0x200);
+		RB_ROOT(&RB_MIN(lien_comm_tree, &process(1)->comms)->registrations)->handle, 0x200);
 	assert_false(process(1)->incomplete);
 	assert_nothing_odd();
 }
@@ -243,7 +264,7 @@ static void test_in_progress(void **state)
 	comm_register(1, 0x100, VA, PIECE, 0x200);
 	create(1, 10, PIECE);
 	assert_int_equal(RB_MIN(lien_comm_tree, &process(1)->comms)->nranks, 2);
-	assert_false(LIST_EMPTY(&RB_MIN(lien_comm_tree, &process(1)->comms)->registrations));
+	assert_false(RB_EMPTY(&RB_MIN(lien_comm_tree, &process(1)->comms)->registrations));
 	assert_counts(1, 0, 0);
 	comm_destroy(1, 0x100);
 	assert_true(RB_EMPTY(&process(1)->comms));
@@ -269,6 +290,7 @@ static void test_alloc(void **state)
 
 static void test_comms(void **state)
 {
+	struct lien_registration *registration;
 	struct lien_comm *comm;
 
 	(void)state;
@@ -282,16 +304,18 @@ static void test_comms(void **state)
 	assert_int_equal(comm->address, 0x100);
 	assert_int_equal(comm->id[0], 0xaa);
 	assert_int_equal(comm->rank, 1);
-	assert_true(LIST_FIRST(&comm->registrations)->window);
+	assert_true(RB_MAX(lien_registration_tree, &comm->registrations)->window);
 	comm_deregister(1, 0x100, 0x900);
-	assert_int_equal(LIST_FIRST(&comm->registrations)->handle, 0x901);
-	assert_null(LIST_NEXT(LIST_FIRST(&comm->registrations), next));
+	registration = RB_ROOT(&comm->registrations);
+	assert_int_equal(registration->handle, 0x901);
+	assert_ptr_equal(RB_MIN(lien_registration_tree, &comm->registrations), registration);
+	assert_null(RB_NEXT(lien_registration_tree, &comm->registrations, registration));
 	RELEASE(LIEN_CALL_NCCL_WINDOW_DEREGISTER, 1, .reg = {.comm = 0x100, .handle = 0x901});
-	assert_true(LIST_EMPTY(&comm->registrations));
+	assert_true(RB_EMPTY(&comm->registrations));
 	RELEASE(LIEN_CALL_NCCL_ABORT, 1, .comm_end = {0x100});
 	comm = RB_MIN(lien_comm_tree, &process(1)->comms);
 	assert_int_equal(comm->address, 0x200);
-	assert_false(LIST_EMPTY(&comm->registrations));
+	assert_false(RB_EMPTY(&comm->registrations));
 	comm_destroy(1, 0x200);
 	assert_true(RB_EMPTY(&process(1)->comms));
 	/* A communicator of before, and one that did not come to be. */
@@ -306,6 +330,8 @@ static void test_comms(void **state)
 static void test_captures(void **state)
 {
 	static const int goes_on[] = {1, 400, 903, 908};
+	struct lien_capture *capture;
+	unsigned captures = 0;
 
 	(void)state;
 	started(1);
@@ -317,14 +343,16 @@ static void test_captures(void **state)
 		capture_end(1, 3);
 	}
 	tell.result = 0;
-	assert_non_null(LIST_NEXT(LIST_NEXT(LIST_FIRST(&process(1)->captures), next), next));
+	RB_FOREACH (capture, lien_capture_tree, &process(1)->captures)
+		captures++;
+	assert_int_equal(captures, 3);
 	tell.result = 901; /* STREAM_CAPTURE_INVALIDATED: ends it, without a graph */
 	capture_end(1, 3);
 	tell.result = 0;
 	capture_end(1, 4);
 	TELL(LIEN_CALL_CU_CAPTURE_END_PTSZ, 1, .capture = {5});
 	capture_end(1, 5);
-	assert_true(LIST_EMPTY(&process(1)->captures));
+	assert_true(RB_EMPTY(&process(1)->captures));
 }
 
 static const char *owner_at(uint64_t va)
@@ -454,7 +482,7 @@ static void test_odd(void **state)
 	create(1, 10, 2 * PIECE); /* the release was missed */
 	assert_int_equal(process(1)->incomplete, LIEN_INCOMPLETE_ODD);
 	assert_int_equal(lien_graph_stats(graph)->odd, 1);
-	assert_int_equal(handle_of(1, 10)->allocation->bytes, 2 * PIECE);
+	assert_int_equal(handle_of(1, 10)->holding->allocation->bytes, 2 * PIECE);
 	assert_counts(1, 1, 0);
 	map(1, VA, PIECE, 10);
 	map(1, VA, PIECE, 11); /* of an unknown handle, over a mapping */
@@ -639,6 +667,7 @@ int main(void)
 		TEST(test_share),
 		TEST(test_share_in_flight),
 		TEST(test_share_twice),
+		TEST(test_import_twice),
 		TEST(test_unmatched_import),
 		TEST(test_failed_calls),
 		TEST(test_in_progress),

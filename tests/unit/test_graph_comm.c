@@ -18,10 +18,10 @@ static struct lien_comm *comm_at(uint32_t pid, uint64_t address)
 
 static unsigned splits_waiting(void)
 {
-	const struct lien_split *split;
+	struct lien_split *split;
 	unsigned n = 0;
 
-	LIST_FOREACH (split, &graph->splits, next)
+	RB_FOREACH (split, lien_split_tree, &graph->splits)
 		n++;
 	return n;
 }
@@ -417,7 +417,7 @@ static void test_addresses_again(void **state)
 				apply(&ev);
 			assert_rank(1, 0x200, 0, 1);
 			assert_int_not_equal(comm_at(1, 0x200)->number, old);
-			assert_true(LIST_EMPTY(&comm_at(1, 0x200)->registrations));
+			assert_true(RB_EMPTY(&comm_at(1, 0x200)->registrations));
 			assert_nothing_odd();
 			ended(1);
 		}
@@ -440,7 +440,7 @@ static void nccl_buffer(uint32_t pid, uint64_t handle, uint64_t scope, unsigned 
 
 static uint64_t comm_holding(uint32_t pid, uint64_t handle)
 {
-	struct lien_comm *comm = lien_allocation_comm(handle_of(pid, handle)->allocation);
+	struct lien_comm *comm = lien_allocation_comm(handle_of(pid, handle)->holding->allocation);
 
 	return comm ? comm->address : 0;
 }
@@ -469,16 +469,16 @@ static void test_memory_in_calls(void **state)
 	assert_int_equal(comm_holding(1, 11), 0x100);
 	assert_int_equal(comm_holding(1, 12), 0);
 	assert_int_equal(comm_holding(1, 13), 0);
-	assert_false(handle_of(1, 10)->allocation->comm_inferred);
-	assert_true(handle_of(1, 11)->allocation->comm_inferred);
+	assert_false(handle_of(1, 10)->holding->allocation->comm_inferred);
+	assert_true(handle_of(1, 11)->holding->allocation->comm_inferred);
 	/* What others ask for is not the communicator's, whatever NCCL was called last for. */
 	create(1, 14, PIECE);
-	assert_int_equal(handle_of(1, 14)->allocation->comm, 0);
+	assert_int_equal(handle_of(1, 14)->holding->allocation->comm, 0);
 	tell.outer = 0;
 	assert_round_trip();
 	comm_destroy(1, 0x200);
 	assert_int_equal(comm_holding(1, 10), 0);
-	assert_int_not_equal(handle_of(1, 10)->allocation->comm, 0);
+	assert_int_not_equal(handle_of(1, 10)->holding->allocation->comm, 0);
 	comm_init(1, 0x200, 3, 0, 1);
 	assert_int_equal(comm_holding(1, 10), 0); /* another one */
 }
@@ -496,7 +496,7 @@ static void test_other_memory_has_no_scope(void **state)
 	ev.scope = 0x100;
 	ev.flags = LIEN_EVENT_INFERRED;
 	apply(&ev);
-	assert_int_equal(handle_of(1, 9)->allocation->comm, 0);
+	assert_int_equal(handle_of(1, 9)->holding->allocation->comm, 0);
 	/* The same from a thread of NCCL itself. */
 	library(1, IN_TORCH + 8 * MIB, "libnccl.so.2");
 	ev = EVENT(LIEN_CALL_CU_MEM_CREATE, 1, .create = {10, PIECE, device_prop(0)});
@@ -645,11 +645,11 @@ static void test_named(void **state)
 	assert_true(lien_comm_is_found(comm_at(1, 0x100)));
 	assert_int_equal(comm_at(1, 0x100)->made_by, 0);
 	assert_int_equal(comm_at(1, 0x100)->device, 3);
-	assert_false(LIST_EMPTY(&comm_at(1, 0x100)->registrations));
+	assert_false(RB_EMPTY(&comm_at(1, 0x100)->registrations));
 	assert_round_trip();
 	/* The same once more; then what is made at that address is another one. */
 	named(1, 0x100, 0xabc, 0, 2);
-	assert_false(LIST_EMPTY(&comm_at(1, 0x100)->registrations));
+	assert_false(RB_EMPTY(&comm_at(1, 0x100)->registrations));
 	comm_init(1, 0x100, 0xaa, 1, 4);
 	assert_rank(1, 0x100, 1, 4);
 	assert_true(comm_at(1, 0x100)->hash == 0);

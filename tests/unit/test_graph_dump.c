@@ -130,9 +130,9 @@ static void assert_equal_graphs(void)
 			b = SPLAY_NEXT(lien_reservation_tree, &theirs->reservations, b);
 		}
 		assert_null(b);
-		LIST_FOREACH (capture, &ours->captures, next)
+		RB_FOREACH (capture, lien_capture_tree, &ours->captures)
 			captures++;
-		LIST_FOREACH (capture, &theirs->captures, next)
+		RB_FOREACH (capture, lien_capture_tree, &theirs->captures)
 			captures--;
 		assert_int_equal(captures, 0);
 	}
@@ -258,6 +258,28 @@ static void test_references(void **state)
 	assert_equal_graphs();
 	assert_int_equal(lien_graph_stats(copy)->odd, 0);
 	assert_int_equal(lien_graph_stats(copy)->allocations, 1);
+}
+
+/* Some by the driver's own word, some by the control library's. */
+static void test_raw_references(void **state)
+{
+	(void)state;
+	started(1);
+	started(2);
+	buffer(1, 10, VA, PIECE);
+	export(1, 10, 5);
+	tell.flags = LIEN_EVENT_TRANSLATED;
+	retain(1, 10, VA);
+	buffer(1, 11, VA + PIECE, PIECE);
+	import(2, 20, 5);
+	TELL(LIEN_CALL_CU_MULTICAST_CREATE, 1, .multicast = {.handle = 12, .bytes = PIECE});
+	tell.flags = 0;
+	retain(1, 11, VA + PIECE);
+	retain(1, 11, VA + PIECE);
+	import(2, 21, 5);
+	TELL(LIEN_CALL_CU_MULTICAST_CREATE, 2, .multicast = {.handle = 22, .bytes = PIECE});
+	dump();
+	assert_equal_graphs();
 }
 
 static void shared_by_three(void)
@@ -397,7 +419,7 @@ static void test_offloaded(void **state)
 	control_release(1, 11);
 	dump();
 	assert_string_equal(lien_process_mapping(lien_graph_process(copy, 2), VA)
-				    ->allocation->site->library->text,
+				    ->holding->allocation->site->library->text,
 		"nccl");
 	/* The restore, in both. */
 	tell.flags = LIEN_EVENT_CONTROL;
@@ -554,6 +576,7 @@ int main(void)
 		DUMP(test_detached),
 		DUMP(test_memory),
 		DUMP(test_references),
+		DUMP(test_raw_references),
 		DUMP(test_imports),
 		DUMP(test_import_not_mapped),
 		DUMP(test_own_import),

@@ -99,6 +99,7 @@ static void look(void)
 static void whole(void)
 {
 	struct lien_allocation *allocation;
+	struct lien_holding *holding;
 	struct lien_process *process;
 	struct lien_mapping *mapping;
 	struct lien_handle *handle;
@@ -114,13 +115,17 @@ static void whole(void)
 	}
 	for (allocation = lien_graph_first_allocation(graph); allocation;
 		allocation = lien_graph_next_allocation(allocation)) {
-		LIST_FOREACH (mapping, &allocation->mappings, of_allocation)
-			assert_ptr_equal(
-				lien_process_mapping(mapping->process, mapping->va), mapping);
-		LIST_FOREACH (handle, &allocation->handles, of_allocation)
-			assert_ptr_equal(
-				SPLAY_FIND(lien_handle_tree, &handle->process->handles, handle),
-				handle);
+		LIST_FOREACH (holding, &allocation->holdings, of_allocation) {
+			assert_ptr_equal(holding->allocation, allocation);
+			LIST_FOREACH (mapping, &holding->mappings, of_holding)
+				assert_ptr_equal(
+					lien_process_mapping(holding->process, mapping->va),
+					mapping);
+			TAILQ_FOREACH (handle, &holding->handles, of_holding)
+				assert_ptr_equal(SPLAY_FIND(lien_handle_tree,
+							 &holding->process->handles, handle),
+					handle);
+		}
 	}
 }
 

@@ -466,12 +466,12 @@ static void test_late_return(void **state)
 	entry = entry_of(first);
 	apply(&entry);
 	create(1, 10, 2 * PIECE);
-	assert_int_equal(handle_of(1, 10)->allocation->bytes, 2 * PIECE);
+	assert_int_equal(handle_of(1, 10)->holding->allocation->bytes, 2 * PIECE);
 	release(1, 10);
 	create(1, 10, 3 * PIECE);
 	apply(&first);
 	assert_int_equal(references_of(1, 10), 1);
-	assert_int_equal(handle_of(1, 10)->allocation->bytes, 3 * PIECE);
+	assert_int_equal(handle_of(1, 10)->holding->allocation->bytes, 3 * PIECE);
 	apply(&first); /* a return without an entry */
 	assert_counts(1, 1, 0);
 	assert_nothing_odd();

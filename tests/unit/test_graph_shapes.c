@@ -60,13 +60,16 @@ static void unbind(uint32_t pid, uint64_t object, int32_t device, uint64_t offse
 
 static unsigned bindings_of(const struct lien_allocation *allocation)
 {
-	const struct lien_binding *binding;
+	struct lien_binding_tree *bound = (struct lien_binding_tree *)&allocation->bound;
+	struct lien_binding *binding;
 	unsigned n = 0;
-	bool object = allocation->origin == LIEN_ORIGIN_MULTICAST;
 
-	for (binding = LIST_FIRST(&allocation->bindings); binding;
-		binding = object ? LIST_NEXT(binding, of_object) : LIST_NEXT(binding, of_memory))
-		n++;
+	if (allocation->origin == LIEN_ORIGIN_MULTICAST)
+		RB_FOREACH (binding, lien_binding_tree, bound)
+			n++;
+	else
+		LIST_FOREACH (binding, &allocation->bindings, of_memory)
+			n++;
 	return n;
 }
 
@@ -335,7 +338,7 @@ static void test_context_address_again(void **state)
 	alloc_by(LIEN_CALL_CU_MEM_ALLOC, 1, VA + PIECE, 0x20);
 	apply(&ev); /* late: it is the old one's */
 	assert_counts(1, 1, 1);
-	assert_non_null(LIST_FIRST(&process(1)->contexts));
+	assert_non_null(RB_ROOT(&process(1)->contexts));
 	/* An address of the context's memory comes back before the destruction has returned. */
 	ev = destroy(1, 0x20);
 	entry = entry_of(ev);
@@ -343,7 +346,7 @@ static void test_context_address_again(void **state)
 	alloc_by(LIEN_CALL_CU_MEM_ALLOC, 1, VA + PIECE, 0);
 	apply(&ev);
 	assert_counts(1, 1, 1);
-	assert_null(LIST_FIRST(&process(1)->contexts));
+	assert_null(RB_ROOT(&process(1)->contexts));
 	assert_nothing_odd();
 	/* The destruction was missed. */
 	context_by(LIEN_CALL_CU_CONTEXT_CREATE, 1, 0x20);
@@ -547,12 +550,9 @@ static void test_last_opening_again(void **state)
 
 static const struct lien_pool *pool_at(uint32_t pid, uint64_t value)
 {
-	const struct lien_pool *pool;
+	struct lien_pool key = {.value = value};
 
-	LIST_FOREACH (pool, &process(pid)->pools, next)
-		if (pool->value == value)
-			break;
-	return pool;
+	return RB_FIND(lien_pool_tree, &process(pid)->pools, &key);
 }
 
 static void pool_create(uint32_t pid, uint64_t pool, int32_t device)
@@ -678,7 +678,7 @@ static void test_last_handle_again(void **state)
 
 static struct lien_allocation *allocation_of(uint32_t pid, uint64_t handle)
 {
-	return handle_of(pid, handle) ? handle_of(pid, handle)->allocation : NULL;
+	return handle_of(pid, handle) ? handle_of(pid, handle)->holding->allocation : NULL;
 }
 
 /* An object of two processes with one device each, a piece of memory of both bound. */

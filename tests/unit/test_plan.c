@@ -897,6 +897,59 @@ static void test_many(void **state)
 	assert_int_equal(plan.bytes, 3000 * PIECE);
 }
 
+static unsigned raw_of(uint32_t pid, uint64_t handle)
+{
+	struct lien_wire_raw *list;
+	unsigned count, found = 0;
+
+	assert_int_equal(lien_plan_raw(process(pid), &list, &count), 0);
+	for (unsigned i = 0; i < count; i++)
+		if (list[i].handle == handle)
+			found = list[i].certain ? 2 : 1;
+	free(list);
+	return found;
+}
+
+/* Which handles the application may know by the driver's own value: 2 if it does, 1 if it may. */
+static void test_raw(void **state)
+{
+	(void)state;
+	started(1);
+	library(1, IN_TORCH - 0x1000, "libtorch.so.2");
+	tell.caller = IN_TORCH;
+	buffer(1, 10, VA, PIECE);
+	assert_int_equal(raw_of(1, 10), 2);
+	assert_string_equal(lien_plan_raw_to(process(1), 10), "torch");
+	release(1, 10);
+	assert_int_equal(raw_of(1, 10), 0); /* mapped, and nobody has a handle */
+	tell.flags = LIEN_EVENT_TRANSLATED;
+	buffer(1, 11, VA + PIECE, PIECE);
+	assert_int_equal(raw_of(1, 11), 0);
+	tell.flags = LIEN_EVENT_CONTROL;
+	retain(1, 11, VA + PIECE);
+	assert_int_equal(raw_of(1, 11), 0);
+	release(1, 11);
+	/* A second reference, by the driver's word; which of the two is given back is known by how.
+	 */
+	tell.flags = 0;
+	tell.caller = 0;
+	retain(1, 11, VA + PIECE);
+	assert_int_equal(raw_of(1, 11), 2);
+	assert_string_equal(lien_plan_raw_to(process(1), 11), "a library");
+	tell.flags = LIEN_EVENT_TRANSLATED;
+	release(1, 11);
+	assert_int_equal(raw_of(1, 11), 2);
+	retain(1, 11, VA + PIECE);
+	tell.flags = 0;
+	release(1, 11);
+	assert_int_equal(raw_of(1, 11), 0);
+	/* What was found by asking the driver. */
+	tell.flags = LIEN_EVENT_FOUND;
+	buffer(1, 12, VA + 2 * PIECE, PIECE);
+	tell.flags = 0;
+	assert_int_equal(raw_of(1, 12), 1);
+}
+
 #define PLAN(name) cmocka_unit_test_setup_teardown(name, plan_setup, plan_teardown)
 
 int main(void)
@@ -937,6 +990,7 @@ int main(void)
 		PLAN(test_left_partly_away),
 		PLAN(test_restore),
 		PLAN(test_many),
+		PLAN(test_raw),
 	};
 
 	return cmocka_run_group_tests_name("plan", tests, NULL, NULL);

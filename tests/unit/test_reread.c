@@ -489,10 +489,35 @@ static void test_found_stays(void **state)
 	assert_int_equal(lien_graph_new(&other), 0);
 	lien_graph_dump(graph, apply_to, other);
 	again = lien_graph_process(other, PID);
-	assert_true(lien_process_mapping(again, va_of(1))->allocation->found);
-	assert_false(lien_process_mapping(again, va_of(0))->allocation->found);
-	assert_int_equal(lien_process_mapping(again, plain_va(0))->allocation->prop.location_id, 1);
+	assert_true(lien_process_mapping(again, va_of(1))->holding->allocation->found);
+	assert_false(lien_process_mapping(again, va_of(0))->holding->allocation->found);
+	assert_int_equal(
+		lien_process_mapping(again, plain_va(0))->holding->allocation->prop.location_id, 1);
 	lien_graph_free(other);
+}
+
+/* While events were lost memory was freed, and the driver gave its handle's value to other memory,
+ * of which less is mapped. That is not taken for what it was. */
+static void test_handle_given_again(void **state)
+{
+	struct lien_allocation *allocation;
+	struct lien_reread *reread;
+
+	(void)state;
+	memset(&truth, 0, sizeof(truth));
+	started(PID);
+	reserve(PID, VA, SLOTS * ROOM);
+	truth.slot[0] = (struct slot){3 * PIECE, 0x10, 0, {3, 0}};
+	tell_slot(0);
+	truth.slot[0].bytes = 0;
+	truth.slot[2] = (struct slot){PIECE, 0x10, 0, {3, 0}};
+	reread = read_all(NULL);
+	repair(reread);
+	lien_reread_free(reread);
+	allocation = allocation_at(PID, va_of(2));
+	assert_int_equal(allocation->bytes, PIECE);
+	assert_non_null(strstr(lien_plan_unmovable(allocation), "re-reading"));
+	assert_graph_is_truth();
 }
 
 /* Aliases may be shorter than the allocation, and come first. */
@@ -604,6 +629,7 @@ int main(void)
 		TEST(test_pending_touches),
 		TEST(test_offloaded),
 		TEST(test_found_stays),
+		TEST(test_handle_given_again),
 		TEST(test_found_aliases),
 		TEST(test_may_be_imported),
 		TEST(test_others_incomplete),

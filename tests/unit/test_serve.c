@@ -14,6 +14,7 @@
 
 /* Its state outlives sockets; a test begins with none. */
 #include "control/serve.c"
+#include "control/names.h"
 #include "tests/unit/no_translate.h"
 
 #define BASE	0x7e0000000000ull
@@ -424,6 +425,7 @@ static int begin(void **state)
 	lien_order_forget(&kept, ~0u, 0);
 	free(kept.items.item);
 	memset(&kept, 0, sizeof(kept));
+	lien_names_clear();
 	memset(&w, 0, sizeof(w));
 	kept.driver = &driver;
 	lien_gate_open();
@@ -680,6 +682,7 @@ static void test_forked(void **state)
 	offload(FIRST, 0, 3, LIEN_WIRE_UNMAP);
 	child = fork();
 	if (!child) {
+		lien_control_forked(); /* control/fork.c */
 		ASK(HELLO);
 		_exit(told.hello.items || told.hello.shut || ASK(LIST) || told.items ? 1 : 0);
 	}

@@ -97,6 +97,65 @@ static void test_orders(void **state)
 	assert_int_equal(w.broken, 0);
 }
 
+#define RAW 5000 /* more than one message has room for */
+
+static int raw(void *context, uint32_t pid, struct lien_wire_raw **list, unsigned *count)
+{
+	assert_ptr_equal(context, &w);
+	*count = pid == PID(1) ? RAW : 0;
+	*list = calloc(*count + 1, sizeof(**list));
+	for (unsigned i = 0; i < *count; i++)
+		(*list)[i] = (struct lien_wire_raw){.handle = 0x1000 + i, .certain = 1};
+	return *list ? 0 : -ENOMEM;
+}
+
+static const char *raw_to(void *context, uint32_t pid, uint64_t handle)
+{
+	assert_ptr_equal(context, &w);
+	assert_true(pid == PID(1) && handle == 0x1000 + RAW - 1);
+	return "late";
+}
+
+static void offload_raw(void)
+{
+	struct lien_transaction_ops ops = fake_ops;
+	struct lien_plan plan = plan_of(~0u);
+
+	ops.raw = raw;
+	ops.raw_to = raw_to;
+	transaction_begins();
+	assert_int_equal(lien_transaction_offload(&w.transaction, &plan, BASE, 1000, &ops), 0);
+	lien_plan_clear(&plan);
+	lien_transaction_start(w.transaction);
+	play();
+	transaction_ends();
+}
+
+/* The handles that a process has from the driver itself are told before anything is staged; one
+ * that means other memory is a refusal that names it. */
+static void test_raw(void **state)
+{
+	(void)state;
+	job(3, 2);
+	offload_raw();
+	assert_int_equal(w.result.error, 0);
+	assert_int_equal(w.fake[0].raw, 0);
+	assert_int_equal(w.fake[1].raw, RAW);
+	check_away();
+	restore();
+	w.fake[1].raw = 0;
+	w.fake[1].clashes = 0x1000 + RAW - 1;
+	offload_raw();
+	assert_int_equal(w.result.error, -EBUSY);
+	assert_non_null(
+		strstr(w.result.text, "process 101: late has handle 0x2387 from the driver"));
+	assert_false(w.result.rolled_back || w.result.undo_failed);
+	assert_int_equal(w.fake[1].raw, RAW);
+	assert_int_equal(w.fake[1].count, 0); /* nothing of it was staged */
+	check_back("after a refusal");
+	assert_int_equal(w.broken, 0);
+}
+
 /* What each order of a type was sent with. */
 static unsigned flags_of(enum lien_wire_type type)
 {
@@ -1160,6 +1219,56 @@ static void test_limits(void **state)
 	assert_int_equal(w.broken, 0);
 }
 
+static bool first_is_busy;
+static unsigned cancelled;
+
+static const char *is_busy(void *context, uint32_t pid)
+{
+	(void)context;
+	return first_is_busy && pid == PID(0) ? "reading a long book" : NULL;
+}
+
+static void cancel(void *context, uint32_t pid)
+{
+	(void)context;
+	assert_int_equal(pid, PID(0));
+	cancelled++;
+}
+
+/* Its order has not been sent in time: it is told why, and it will not be sent any more. */
+static void test_busy(void **state)
+{
+	struct lien_transaction_ops ops = fake_ops;
+	struct lien_plan plan;
+
+	(void)state;
+	ops.busy_with = is_busy;
+	ops.cancel = cancel;
+	for (unsigned busy = 0; busy < 2; busy++) {
+		job(1, 0);
+		plan = plan_of(1);
+		first_is_busy = busy;
+		cancelled = 0;
+		transaction_begins();
+		assert_int_equal(
+			lien_transaction_offload(&w.transaction, &plan, BASE, 1000, &ops), 0);
+		lien_plan_clear(&plan);
+		lien_transaction_start(w.transaction);
+		assert_int_equal(cancelled, 0);
+		w.now_ms += 20000;
+		lien_transaction_tick(w.transaction);
+		assert_int_equal(cancelled, 1);
+		assert_int_equal(w.done, 1);
+		assert_int_equal(w.result.error, -ETIMEDOUT);
+		assert_non_null(strstr(w.result.text, "did not answer `stage` within"));
+		assert_int_equal(
+			!!strstr(w.result.text, "busy all the time with reading a long book"),
+			busy);
+		w.fake[0].hung = true;
+		transaction_ends();
+	}
+}
+
 /* `done` may free the transaction; whoever called it may not touch it then. */
 static void test_freed_in_done(void **state)
 {
@@ -1196,6 +1305,7 @@ int main(void)
 		cmocka_unit_test(test_large),
 		cmocka_unit_test(test_result),
 		cmocka_unit_test(test_orders),
+		cmocka_unit_test(test_raw),
 		cmocka_unit_test(test_verify_flags),
 		cmocka_unit_test(test_release),
 		FAULTS(test_failed_offload),
@@ -1225,6 +1335,7 @@ int main(void)
 		cmocka_unit_test(test_out_of_descriptors),
 		cmocka_unit_test(test_alive),
 		cmocka_unit_test(test_limits),
+		cmocka_unit_test(test_busy),
 		cmocka_unit_test(test_foreign_replies),
 		cmocka_unit_test(test_freed_in_done),
 	};

@@ -97,7 +97,7 @@ void soft_capture_drop(CUstream stream)
 
 static CUgraph graph_new(void)
 {
-	CUgraph graph = calloc(1, sizeof(*graph));
+	CUgraph graph = soft_block_new(sizeof(*graph));
 
 	if (graph)
 		soft_object_add(&graph->object, SOFT_GRAPH, NULL);
@@ -308,7 +308,7 @@ SOFT_EXPORT CUresult cuGraphDestroy(CUgraph graph)
 	pthread_mutex_lock(&soft.objects);
 	if (soft_object_is(graph, SOFT_GRAPH)) {
 		soft_object_remove(&graph->object);
-		free(graph);
+		soft_block_free(graph, sizeof(*graph));
 		result = CUDA_SUCCESS;
 	}
 	pthread_mutex_unlock(&soft.objects);

@@ -2,8 +2,9 @@
 /*
  * Allocations, the handles that name them, and their export and import.
  *
- * A handle value is given out once in a process's life, so that the use of a stale one is seen: it
- * fails with CUDA_ERROR_INVALID_VALUE, and with LIEN_SOFTCUDA_STRICT=1 the process says so and
+ * A handle's value is given out again at once when nothing is left of the allocation (reuse.c), and
+ * a stale one fails with CUDA_ERROR_INVALID_VALUE only until then. With LIEN_SOFTCUDA_STRICT=1 a
+ * value is given out once in a process's life, and a process that uses a stale one says so and
  * aborts. (The real driver leaves it undefined, and reuses values.) All processes count alike, so
  * that whoever takes a value for unique on a machine is found out.
  */
@@ -24,6 +25,7 @@ static struct soft_handles handles = RB_INITIALIZER(&handles);
 static LIST_HEAD(soft_allocations, soft_allocation) allocations = LIST_HEAD_INITIALIZER(
 	allocations);
 static CUmemGenericAllocationHandle last_handle = HANDLE_BASE;
+static struct soft_freed freed_handles;
 
 static int compare_handles(struct soft_allocation *a, struct soft_allocation *b)
 {
@@ -51,11 +53,14 @@ struct soft_allocation *soft_handle_use(CUmemGenericAllocationHandle handle, con
 
 CUmemGenericAllocationHandle soft_allocation_adopt(struct soft_allocation *allocation)
 {
-	last_handle += HANDLE_STEP;
-	allocation->handle = last_handle;
+	uint64_t value;
+
+	if (!soft_freed_pop(&freed_handles, &value))
+		value = last_handle += HANDLE_STEP;
+	allocation->handle = value;
 	allocation->references = 1;
 	RB_INSERT(soft_handles, &handles, allocation);
-	return last_handle;
+	return value;
 }
 
 CUresult soft_allocation_wrap(
@@ -105,8 +110,10 @@ void soft_allocation_put(struct soft_allocation *allocation)
 {
 	if (allocation->references || allocation->mappings || allocation->bindings)
 		return;
-	if (allocation->handle)
+	if (allocation->handle) {
 		RB_REMOVE(soft_handles, &handles, allocation);
+		soft_freed_push(&freed_handles, allocation->handle);
+	}
 	LIST_REMOVE(allocation, entry);
 	if (allocation->multicast)
 		soft_multicast_free(allocation);

@@ -45,7 +45,7 @@ void soft_pools_forked(void)
 
 CUresult soft_pool_new(CUmemoryPool *made, const CUmemPoolProps *props)
 {
-	CUmemoryPool pool = calloc(1, sizeof(*pool));
+	CUmemoryPool pool = soft_block_new(sizeof(*pool));
 	int own = SOFT_MAX_DEVICES;
 
 	if (!pool)
@@ -78,7 +78,7 @@ void soft_pool_put(CUmemoryPool pool)
 	LIST_REMOVE(pool, entry);
 	if (pool->fd >= 0)
 		close(pool->fd);
-	free(pool);
+	soft_block_free(pool, sizeof(*pool));
 }
 
 CUresult soft_pool_current(CUmemoryPool *pool, int device, bool its_default)

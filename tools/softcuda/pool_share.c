@@ -34,7 +34,7 @@ CUresult soft_pool_make_shareable(CUmemoryPool pool)
 	if (!file) {
 		if (pool->fd >= 0)
 			close(pool->fd);
-		free(pool);
+		soft_block_free(pool, sizeof(*pool));
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	file->props = pool->props;

@@ -30,6 +30,7 @@ static const struct symbol symbols[] = {
 	SAME(2020, cuDriverGetVersion),
 	SAME(6000, cuGetErrorName),
 	SAME(6000, cuGetErrorString),
+	NAMED(cuGetProcAddress, 11030, 12000, cuGetProcAddress, NULL),
 	V2(12000, cuGetProcAddress),
 	SAME(2000, cuDeviceGet),
 	SAME(2000, cuDeviceGetCount),
@@ -162,13 +163,12 @@ static CUdriverProcAddressQueryResult find(
 	return status;
 }
 
-SOFT_EXPORT CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int version,
-	uint64_t flags, CUdriverProcAddressQueryResult *status)
+static CUresult get(const char *symbol, void **pfn, int version, uint64_t flags,
+	CUdriverProcAddressQueryResult *status)
 {
 	CUdriverProcAddressQueryResult found;
 	const void *function = NULL;
 
-	SOFT_FAULT();
 	if (!symbol || !pfn || version > SOFT_DRIVER_VERSION ||
 		flags > CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM)
 		return CUDA_ERROR_INVALID_VALUE;
@@ -178,4 +178,18 @@ SOFT_EXPORT CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int ver
 	if (status)
 		*status = found;
 	return found == CU_GET_PROC_ADDRESS_SUCCESS ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}
+
+SOFT_EXPORT CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int version,
+	uint64_t flags, CUdriverProcAddressQueryResult *status)
+{
+	SOFT_FAULT();
+	return get(symbol, pfn, version, flags, status);
+}
+
+/* CUDA 11.3 to 11.8. */
+SOFT_EXPORT CUresult cuGetProcAddress(const char *symbol, void **pfn, int version, uint64_t flags)
+{
+	SOFT_FAULT();
+	return get(symbol, pfn, version, flags, NULL);
 }

@@ -2,10 +2,12 @@
 /*
  * Reserved addresses and mappings, kept in two trees by address. A reservation is an inaccessible
  * anonymous mapping; a mapping lies over a part of it and is the allocation's file, inaccessible
- * until access is set. So a wild pointer faults, as it does on a GPU.
+ * until access is set. So a wild pointer faults, as it does on a GPU. A range that was freed is the
+ * first to be given out to whoever reserves as much; when strict, its addresses stay inaccessible.
  */
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 
 #include "softcuda.h"
@@ -129,6 +131,56 @@ static uintptr_t reserve_aligned(size_t size, size_t alignment)
 	return aligned;
 }
 
+/* 0: something else is there. */
+static uintptr_t reserve_at(uintptr_t address, size_t size)
+{
+	uintptr_t base = (uintptr_t)reserve((void *)address, size, MAP_FIXED_NOREPLACE);
+
+	if (base == address)
+		return base;
+	/* Kernels older than 4.17 take the flag for a mere hint. */
+	if (base != (uintptr_t)MAP_FAILED)
+		munmap((void *)base, size);
+	return 0;
+}
+
+/* The last ones, the latest at the end. */
+static struct {
+	uintptr_t base;
+	size_t size;
+} freed[256];
+static unsigned freed_count;
+
+static void freed_drop(unsigned i)
+{
+	memmove(&freed[i], &freed[i + 1], (--freed_count - i) * sizeof(freed[0]));
+}
+
+static void freed_add(const struct soft_range *range)
+{
+	if (freed_count == sizeof(freed) / sizeof(freed[0]))
+		freed_drop(0);
+	freed[freed_count].base = range->base;
+	freed[freed_count++].size = range->size;
+}
+
+/* Of that size; 0: there is none. */
+static uintptr_t reserve_freed(size_t size, size_t alignment)
+{
+	uintptr_t base;
+	unsigned i;
+
+	for (i = freed_count; i-- > 0;) {
+		if (freed[i].size != size || freed[i].base & (alignment - 1))
+			continue;
+		base = reserve_at(freed[i].base, size);
+		freed_drop(i);
+		if (base)
+			return base;
+	}
+	return 0;
+}
+
 CUresult soft_range_reserve(
 	struct soft_range **made, size_t size, size_t alignment, uintptr_t hint, bool internal)
 {
@@ -138,14 +190,10 @@ CUresult soft_range_reserve(
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	if (alignment < SOFT_GRANULARITY)
 		alignment = SOFT_GRANULARITY;
-	if (hint && !(hint & (alignment - 1))) {
-		range->base = (uintptr_t)reserve((void *)hint, size, MAP_FIXED_NOREPLACE);
-		/* Kernels older than 4.17 take the flag for a mere hint. */
-		if (range->base != (uintptr_t)MAP_FAILED && range->base != hint)
-			munmap((void *)range->base, size);
-		if (range->base != hint)
-			range->base = 0;
-	}
+	if (hint && !(hint & (alignment - 1)))
+		range->base = reserve_at(hint, size);
+	if (!range->base)
+		range->base = reserve_freed(size, alignment);
 	if (!range->base)
 		range->base = reserve_aligned(size, alignment);
 	if (!range->base) {
@@ -161,8 +209,12 @@ CUresult soft_range_reserve(
 
 CUresult soft_range_release(struct soft_range *range)
 {
-	if (munmap((void *)range->base, range->size))
-		return soft_result(errno);
+	/* When strict it stays reserved, without an owner. */
+	if (!soft.config.strict) {
+		if (munmap((void *)range->base, range->size))
+			return soft_result(errno);
+		freed_add(range);
+	}
 	RB_REMOVE(soft_ranges, &ranges, range);
 	free(range);
 	return CUDA_SUCCESS;

@@ -82,6 +82,21 @@ static inline bool soft_device_ok(int device)
 	return device >= 0 && device < soft.count;
 }
 
+/*
+ * reuse.c: values that were freed, the last one on top. When strict, none is ever given out again:
+ * push() keeps nothing.
+ */
+struct soft_freed {
+	uint64_t *value;
+	size_t count, room;
+};
+
+bool soft_freed_push(struct soft_freed *freed, uint64_t value); /* false: not kept */
+bool soft_freed_pop(struct soft_freed *freed, uint64_t *value); /* false: there is none */
+/* Memory for what callers know by pointer, zeroed. */
+void *soft_block_new(size_t size);
+void soft_block_free(void *block, size_t size);
+
 /* CUresult of an errno or a negative errno of a file or memory operation. */
 CUresult soft_result(int error);
 

@@ -75,13 +75,13 @@ void soft_stream_free(CUstream stream)
 	soft_work_stream_gone(stream);
 	soft_capture_drop(stream);
 	soft_object_remove(&stream->object);
-	free(stream);
+	soft_block_free(stream, sizeof(*stream));
 }
 
 void soft_event_free(CUevent event)
 {
 	soft_object_remove(&event->object);
-	free(event);
+	soft_block_free(event, sizeof(*event));
 }
 
 static CUresult stream_create(CUstream *stream, unsigned int flags)
@@ -97,7 +97,7 @@ static CUresult stream_create(CUstream *stream, unsigned int flags)
 		return result;
 	if (!stream || flags & ~CU_STREAM_NON_BLOCKING)
 		return CUDA_ERROR_INVALID_VALUE;
-	made = calloc(1, sizeof(*made));
+	made = soft_block_new(sizeof(*made));
 	if (!made)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	made->flags = flags;
@@ -226,7 +226,7 @@ SOFT_EXPORT CUresult cuEventCreate(CUevent *event, unsigned int flags)
 		return result;
 	if (!event || flags & ~7u) /* blocking sync, disable timing, interprocess */
 		return CUDA_ERROR_INVALID_VALUE;
-	made = calloc(1, sizeof(*made));
+	made = soft_block_new(sizeof(*made));
 	if (!made)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	pthread_mutex_lock(&soft.objects);

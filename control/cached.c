@@ -1,0 +1,447 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <link.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "control/cached.h"
+#include "control/genuine.h"
+#include "control/interpose.h"
+
+/* While another thread loads a library, the linker still relocates it. */
+#define LOADING_TRIES 200
+#define LOADING_US    1000
+
+#define REPLACEMENTS 32
+
+static struct replacement {
+	const char *name;
+	uintptr_t real, ours;
+	int binds; /* the linker binds the name to the genuine function or to ours */
+} replacements[REPLACEMENTS];
+
+static unsigned count;
+static int placed;		   /* a pointer of ours has been stored somewhere */
+static unsigned long long scanned; /* dlpi_adds when everything was replaced last */
+
+/* One each for the driver's functions and for glibc's. Most words lie outside of both. */
+struct bounds {
+	uintptr_t low, high;
+};
+
+struct scan {
+	struct bounds bounds[2];
+	int back;  /* replace ours by the genuine functions */
+	int count; /* replace nothing, and look for the driver's functions only */
+	int anew;  /* objects have been loaded since: look also at what is read-only by now */
+	int pagemap;
+	unsigned long long loaded; /* dlpi_adds */
+	unsigned found;		   /* in this object */
+	int loading;		   /* the first error is that `object` is being loaded */
+	int error;
+	char object[24]; /* short, as replies have little room */
+};
+
+static uintptr_t looked_for(const struct scan *scan, const struct replacement *replacement)
+{
+	return scan->back ? replacement->ours : replacement->real;
+}
+
+/* Leaves the word alone if somebody has changed it meanwhile. */
+static void replace_word(
+	const struct scan *scan, uintptr_t *word, const struct replacement *replacement)
+{
+	uintptr_t was = looked_for(scan, replacement);
+
+	if (!scan->back)
+		placed = 1; /* before: somebody may copy it at once */
+	__atomic_compare_exchange_n(word, &was, scan->back ? replacement->real : replacement->ours,
+		0, __ATOMIC_RELEASE, __ATOMIC_RELAXED);
+}
+
+static int within(const struct scan *scan, uintptr_t value)
+{
+	return (value >= scan->bounds[0].low && value <= scan->bounds[0].high) ||
+	       (value >= scan->bounds[1].low && value <= scan->bounds[1].high);
+}
+
+/* Counts the words that are to be replaced; with `replace`, replaces them. */
+static unsigned scan_words(const struct scan *scan, uintptr_t from, uintptr_t to, int replace)
+{
+	unsigned i, found = 0;
+	uintptr_t *word, value;
+
+	for (word = (uintptr_t *)from; word + 1 <= (uintptr_t *)to; word++) {
+		value = *word;
+		if (!within(scan, value))
+			continue;
+		for (i = 0; i < count; i++) {
+			if (value != looked_for(scan, &replacements[i]))
+				continue;
+			found++;
+			if (replace)
+				replace_word(scan, word, &replacements[i]);
+			break;
+		}
+	}
+	return found;
+}
+
+#define PAGEMAP_PRESENT (3ull << 62) /* in memory, or swapped out */
+#define PAGEMAP_FILE	(1ull << 61) /* still the file's: never written to */
+#define PAGEMAP_PAGES	512
+
+/* Looks only at pages that have been written to. Reading the others would bring them in, and some
+ * libraries have hundreds of MiB of them. */
+static void scan_written(struct scan *scan, uintptr_t from, uintptr_t to)
+{
+	uint64_t entries[PAGEMAP_PAGES];
+	uintptr_t page = sysconf(_SC_PAGESIZE), at = from & ~(page - 1), end;
+	ssize_t n, i;
+
+	while (at < to) {
+		n = pread(scan->pagemap, entries, sizeof(entries), at / page * sizeof(entries[0]));
+		n /= (ssize_t)sizeof(entries[0]);
+		if (n <= 0) { /* no pagemap here */
+			scan->found += scan_words(scan, at < from ? from : at, to, !scan->count);
+			return;
+		}
+		for (i = 0; i < n && at < to; i++, at += page) {
+			if (!(entries[i] & PAGEMAP_PRESENT) || entries[i] & PAGEMAP_FILE)
+				continue;
+			end = at + page < to ? at + page : to;
+			scan->found += scan_words(scan, at < from ? from : at, end, !scan->count);
+		}
+	}
+}
+
+static const char *base_name(const char *path)
+{
+	const char *name = strrchr(path, '/');
+
+	return name ? name + 1 : path;
+}
+
+static int nvidia(const char *path)
+{
+	const char *name = base_name(path);
+
+	return !strncmp(name, "libcuda", 7) || !strncmp(name, "libnvidia", 9);
+}
+
+static void fail(struct scan *scan, const struct dl_phdr_info *info, int error, int loading)
+{
+	const char *name = base_name(info->dlpi_name);
+
+	if (scan->error)
+		return;
+	scan->error = error;
+	scan->loading = loading;
+	snprintf(scan->object, sizeof(scan->object), "%s", *name ? name : "the program");
+}
+
+/* It is writable while another thread loads the object and the linker relocates it. */
+static int is_read_only(uintptr_t from, uintptr_t to)
+{
+	FILE *maps = fopen("/proc/self/maps", "re");
+	unsigned long start, end;
+	char rights[5] = "";
+	int read_only = maps != NULL;
+
+	while (maps && fscanf(maps, "%lx-%lx %4s%*[^\n]", &start, &end, rights) == 3)
+		if (start < to && from < end && rights[1] == 'w')
+			read_only = 0;
+	if (maps)
+		fclose(maps);
+	return read_only;
+}
+
+/* The part that the linker makes read-only after relocation. */
+static void scan_relro(
+	struct scan *scan, const struct dl_phdr_info *info, uintptr_t from, uintptr_t to)
+{
+	uintptr_t page = sysconf(_SC_PAGESIZE);
+	unsigned found;
+
+	from &= ~(page - 1);
+	to &= ~(page - 1);
+	found = from < to ? scan_words(scan, from, to, 0) : 0;
+	scan->found += found;
+	if (!found || scan->count) /* no page is made writable for nothing */
+		return;
+	if (!is_read_only(from, to)) {
+		fail(scan, info, EAGAIN, 1);
+	} else if (mprotect((void *)from, to - from, PROT_READ | PROT_WRITE)) {
+		fail(scan, info, errno, 0);
+	} else {
+		scan_words(scan, from, to, 1);
+		mprotect((void *)from, to - from, PROT_READ);
+	}
+}
+
+/* --- calls that are bound when they are first made -------------------------------------------- */
+
+struct dynamic {
+	uintptr_t symbols, names, calls;
+	size_t calls_size;
+	int with_addend;
+};
+
+static struct dynamic read_dynamic(const struct dl_phdr_info *info, const ElfW(Phdr) * segment)
+{
+	const ElfW(Dyn) *entry = (const void *)(info->dlpi_addr + segment->p_vaddr);
+	struct dynamic dynamic = {0};
+
+	for (; entry->d_tag != DT_NULL; entry++) {
+		/* glibc keeps addresses there, others what the file says. */
+		uintptr_t value = entry->d_un.d_ptr, at = value;
+
+		if (at < info->dlpi_addr)
+			at += info->dlpi_addr;
+		switch (entry->d_tag) {
+		case DT_SYMTAB:
+			dynamic.symbols = at;
+			break;
+		case DT_STRTAB:
+			dynamic.names = at;
+			break;
+		case DT_JMPREL:
+			dynamic.calls = at;
+			break;
+		case DT_PLTRELSZ:
+			dynamic.calls_size = value;
+			break;
+		case DT_PLTREL:
+			dynamic.with_addend = value == DT_RELA;
+			break;
+		}
+	}
+	return dynamic;
+}
+
+/* Before the first call a slot points back into its own object, at the code that asks the linker.
+ */
+static int is_unbound(const struct dl_phdr_info *info, uintptr_t value)
+{
+	unsigned i;
+
+	for (i = 0; i < info->dlpi_phnum; i++) {
+		const ElfW(Phdr) *segment = &info->dlpi_phdr[i];
+		uintptr_t from = info->dlpi_addr + segment->p_vaddr;
+
+		if (segment->p_type == PT_LOAD && segment->p_flags & PF_X && value >= from &&
+			value < from + segment->p_memsz)
+			return 1;
+	}
+	return 0;
+}
+
+static int is_drivers(const char *name)
+{
+	return name[0] == 'c';
+}
+
+/* What replaces the function if the linker would bind it; NULL: nothing does. */
+static const struct replacement *binding(const struct scan *scan, const char *name)
+{
+	unsigned i;
+
+	if (!is_drivers(name) && (name[0] != 'd' || scan->count))
+		return NULL;
+	for (i = 0; i < count; i++)
+		if (!strcmp(name, replacements[i].name))
+			return replacements[i].binds ? &replacements[i] : NULL;
+	return NULL;
+}
+
+/* Slots that were bound before are among the words that scan_written() finds. */
+static void bind_calls(
+	struct scan *scan, const struct dl_phdr_info *info, const ElfW(Phdr) * segment)
+{
+	struct dynamic dynamic = read_dynamic(info, segment);
+	const ElfW(Rela) *call = (const void *)dynamic.calls, *end;
+	const ElfW(Sym) *symbols = (const void *)dynamic.symbols, *symbol;
+	const struct replacement *replacement;
+	uintptr_t *slot, value;
+
+	if (!call || !symbols || !dynamic.names || !dynamic.with_addend)
+		return;
+	end = call + dynamic.calls_size / sizeof(*call);
+	for (; call < end; call++) {
+		if (ELF64_R_TYPE(call->r_info) != R_X86_64_JUMP_SLOT)
+			continue;
+		symbol = &symbols[ELF64_R_SYM(call->r_info)];
+		if (symbol->st_shndx != SHN_UNDEF)
+			continue;
+		replacement = binding(scan, (const char *)dynamic.names + symbol->st_name);
+		slot = (uintptr_t *)(info->dlpi_addr + call->r_offset);
+		value = replacement ? __atomic_load_n(slot, __ATOMIC_ACQUIRE) : 0;
+		if (!replacement || !is_unbound(info, value))
+			continue;
+		scan->found++;
+		if (scan->count)
+			continue;
+		placed = 1;
+		__atomic_compare_exchange_n(
+			slot, &value, replacement->ours, 0, __ATOMIC_RELEASE, __ATOMIC_RELAXED);
+	}
+}
+
+/* This library, glibc and NVIDIA's libraries. */
+static int is_left_alone(const struct dl_phdr_info *info)
+{
+	const uintptr_t self = (uintptr_t)&placed,
+			libc = (uintptr_t)lien_genuine(LIEN_GENUINE_DLSYM);
+	unsigned i;
+
+	for (i = 0; i < info->dlpi_phnum; i++) {
+		const ElfW(Phdr) *segment = &info->dlpi_phdr[i];
+		uintptr_t from = info->dlpi_addr + segment->p_vaddr, to = from + segment->p_memsz;
+
+		if (segment->p_type == PT_LOAD &&
+			((self >= from && self < to) || (libc >= from && libc < to)))
+			return 1;
+	}
+	return nvidia(info->dlpi_name);
+}
+
+static int scan_object(struct dl_phdr_info *info, size_t size, void *arg)
+{
+	uintptr_t from, to, relro_from = 0, relro_to = 0, page = sysconf(_SC_PAGESIZE);
+	struct scan *scan = arg;
+	unsigned i;
+
+	if (size >= offsetof(struct dl_phdr_info, dlpi_adds) + sizeof(info->dlpi_adds))
+		scan->loaded = info->dlpi_adds;
+	if (is_left_alone(info))
+		return 0;
+	for (i = 0; i < info->dlpi_phnum; i++)
+		if (info->dlpi_phdr[i].p_type == PT_GNU_RELRO) {
+			relro_from = info->dlpi_addr + info->dlpi_phdr[i].p_vaddr;
+			relro_to = (relro_from + info->dlpi_phdr[i].p_memsz) & ~(page - 1);
+		}
+	scan->found = 0;
+	for (i = 0; i < info->dlpi_phnum; i++) {
+		const ElfW(Phdr) *segment = &info->dlpi_phdr[i];
+
+		if (segment->p_type == PT_DYNAMIC && scan->anew && !scan->back)
+			bind_calls(scan, info, segment);
+		if (segment->p_type != PT_LOAD || !(segment->p_flags & PF_W))
+			continue;
+		from = info->dlpi_addr + segment->p_vaddr;
+		to = from + segment->p_memsz;
+		if (relro_from >= from && relro_from < to) {
+			if (scan->anew)
+				scan_relro(scan, info, relro_from, relro_to);
+			from = relro_to > from ? relro_to : from;
+		}
+		scan_written(scan, (from + 7) & ~7ul, to);
+	}
+	if (scan->count && scan->found)
+		fail(scan, info, EAGAIN, 0);
+	return 0;
+}
+
+static int count_loaded(struct dl_phdr_info *info, size_t size, void *arg)
+{
+	if (size >= offsetof(struct dl_phdr_info, dlpi_adds) + sizeof(info->dlpi_adds))
+		*(unsigned long long *)arg = info->dlpi_adds;
+	return 1; /* the same in every object */
+}
+
+static void widen(struct bounds *bounds, uintptr_t value)
+{
+	if (value < bounds->low)
+		bounds->low = value;
+	if (value > bounds->high)
+		bounds->high = value;
+}
+
+static void scan_all(struct scan *scan)
+{
+	unsigned long long loaded = 0;
+	unsigned i;
+
+	dl_iterate_phdr(count_loaded, &loaded);
+	scan->anew = scan->back || !loaded || loaded != scanned;
+	for (i = 0; i < 2; i++)
+		scan->bounds[i] = (struct bounds){.low = UINTPTR_MAX}; /* nothing lies within */
+	for (i = 0; i < count; i++)
+		if (is_drivers(replacements[i].name) || !scan->count)
+			widen(&scan->bounds[is_drivers(replacements[i].name)],
+				looked_for(scan, &replacements[i]));
+	scan->pagemap = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+	dl_iterate_phdr(scan_object, scan);
+	if (scan->pagemap >= 0)
+		close(scan->pagemap);
+}
+
+void lien_cached_prepare(void)
+{
+	const struct lien_interposed *interposed;
+	void *first, *real;
+	unsigned i, n = 0;
+
+	if (count)
+		return;
+	for (i = 0; i < lien_interposed_count && n < REPLACEMENTS; i++) {
+		interposed = &lien_interposed[i];
+		real = lien_interposed_real(interposed);
+		if (!real)
+			continue; /* the driver has no such function */
+		first = lien_genuine_dlsym(RTLD_DEFAULT, interposed->name);
+		replacements[n++] = (struct replacement){.name = interposed->name,
+			.real = (uintptr_t)real,
+			.ours = (uintptr_t)interposed->ours,
+			/* Ours is found where nobody but its caller sees the driver. */
+			.binds = !first || first == real || first == interposed->ours};
+	}
+	count = n; /* now: a child that was forked before then begins anew */
+}
+
+int lien_cached_replace(char *why, size_t size)
+{
+	struct scan scan;
+	unsigned tries = 0;
+
+	do {
+		if (tries)
+			usleep(LOADING_US);
+		memset(&scan, 0, sizeof(scan));
+		scan_all(&scan);
+	} while (scan.loading && ++tries < LOADING_TRIES);
+	if (!scan.error)
+		scanned = scan.loaded;
+	if (scan.loading)
+		snprintf(why, size, "%s is being loaded: try again", scan.object);
+	else if (scan.error)
+		snprintf(why, size, "cannot replace pointers in %s: %s", scan.object,
+			strerror(scan.error));
+	return -scan.error;
+}
+
+int lien_cached_none_new(char *why, size_t size)
+{
+	struct scan scan = {.count = 1};
+
+	scan_all(&scan);
+	if (scan.error)
+		snprintf(why, size, "%s has just looked up driver functions: try again",
+			scan.object);
+	return -scan.error;
+}
+
+int lien_cached_restore(void)
+{
+	struct scan scan = {.back = 1};
+
+	if (placed)
+		scan_all(&scan);
+	scanned = 0; /* all is to be looked at, should it be replaced again */
+	return !placed;
+}

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include <pthread.h>
+
+#include "control/control.h"
+#include "control/fork.h"
+#include "control/gate.h"
+#include "control/handles.h"
+#include "control/names.h"
+#include "control/translate.h"
+
+static void after_in_parent(void)
+{
+	lien_names_after_fork(0);
+}
+
+static void after_in_child(void)
+{
+	lien_names_after_fork(1);
+	lien_translate_forked();
+	lien_gate_forked();
+	lien_handles_forked();
+	lien_control_forked();
+	lien_start_forked();
+}
+
+void lien_fork_prepare(void)
+{
+	pthread_atfork(lien_names_before_fork, after_in_parent, after_in_child);
+}

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include <dlfcn.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "control/genuine.h"
+#include "control/interpose.h"
+#include "control/translate.h"
+
+__attribute__((visibility("hidden"))) extern char lien_dlsym[], lien_dlvsym[];
+
+static __typeof__(cuGetProcAddress) get_proc_address;
+static __typeof__(cuGetProcAddress_v2) get_proc_address_v2;
+
+/* clang-format off */
+const struct lien_interposed lien_interposed[] = {
+	{"dlsym", lien_dlsym, LIEN_NOT_THE_DRIVERS},
+	{"dlvsym", lien_dlvsym, LIEN_NOT_THE_DRIVERS},
+	{"cuGetProcAddress", get_proc_address, offsetof(struct lien_driver, cuGetProcAddress)},
+	{"cuGetProcAddress_v2", get_proc_address_v2,
+		offsetof(struct lien_driver, cuGetProcAddress_v2)},
+#define ROW(name) {#name, lien_translate_##name, offsetof(struct lien_driver, name)},
+	LIEN_INTERPOSED_HANDLES(ROW)
+#undef ROW
+};
+/* clang-format on */
+
+const unsigned lien_interposed_count = sizeof(lien_interposed) / sizeof(lien_interposed[0]);
+
+void *lien_genuine_dlsym(void *handle, const char *name)
+{
+	void *(*dlsym)(void *, const char *) = lien_genuine(LIEN_GENUINE_DLSYM);
+
+	return dlsym ? dlsym(handle, name) : NULL;
+}
+
+void *lien_genuine_dlvsym(void *handle, const char *name, const char *version)
+{
+	void *(*dlvsym)(void *, const char *, const char *) = lien_genuine(LIEN_GENUINE_DLVSYM);
+
+	return dlvsym ? dlvsym(handle, name, version) : NULL;
+}
+
+void *lien_interposed_real(const struct lien_interposed *interposed)
+{
+	const struct lien_driver *driver = lien_driver_found();
+
+	if (interposed->member == LIEN_NOT_THE_DRIVERS)
+		return lien_genuine(
+			interposed->ours == lien_dlsym ? LIEN_GENUINE_DLSYM : LIEN_GENUINE_DLVSYM);
+	return driver ? *(void *const *)((const char *)driver + interposed->member)
+		      : lien_driver_symbol(interposed->name);
+}
+
+static const struct lien_interposed *find(const char *name)
+{
+	unsigned i;
+
+	for (i = 0; i < lien_interposed_count; i++)
+		if (!strcmp(lien_interposed[i].name, name))
+			return &lien_interposed[i];
+	return NULL;
+}
+
+/* --- dlsym() and dlvsym() --------------------------------------------------------------------- */
+
+/* The caller gets `value`, or, if `pass_on` is set, whatever that function returns. It is jumped
+ * to, because glibc begins its search at the object that its return address lies in. */
+struct answer {
+	void *pass_on, *value;
+};
+
+static void *ask(void *handle, const char *name, const char *version)
+{
+	return version ? lien_genuine_dlvsym(handle, name, version)
+		       : lien_genuine_dlsym(handle, name);
+}
+
+/* glibc found ours, but there is no driver: it must say that it found nothing. */
+static void *not_there(const char *name)
+{
+	return lien_genuine_dlsym(RTLD_NEXT, name);
+}
+
+/*
+ * If ours and the driver's are the only ones, it does not matter where a search begins: every
+ * caller gets ours, even if the driver was loaded with RTLD_LOCAL. The lookup that succeeds comes
+ * last, so that dlerror() reports nothing.
+ */
+static int is_only(const struct lien_interposed *interposed, const void *real, const char *version)
+{
+	const void *next = ask(RTLD_NEXT, interposed->name, version),
+		   *first = ask(RTLD_DEFAULT, interposed->name, version);
+
+	return first && (first == interposed->ours || first == real) && (!next || next == real);
+}
+
+/* The assembly below calls it. */
+__attribute__((used, visibility("hidden"))) struct answer lien_interpose_answer(
+	void *handle, const char *name, const char *version)
+{
+	struct answer answer = {
+		lien_genuine(version ? LIEN_GENUINE_DLVSYM : LIEN_GENUINE_DLSYM), NULL};
+	const struct lien_interposed *interposed = name ? find(name) : NULL;
+	const void *real;
+
+	if (!interposed || !answer.pass_on)
+		return answer;
+	real = lien_interposed_real(interposed);
+	if (handle == RTLD_DEFAULT || handle == RTLD_NEXT) {
+		if (!is_only(interposed, real, version))
+			return answer;
+		answer.value = interposed->ours;
+	} else {
+		answer.value = ask(handle, name, version);
+		if (real && answer.value == real)
+			answer.value = interposed->ours;
+	}
+	answer.pass_on = NULL;
+	if (answer.value == interposed->ours && !real)
+		answer.value = not_there(name);
+	return answer;
+}
+
+/* clang-format off */
+#define LOOKUP(name, version)                                                                      \
+	"	.p2align 4\n"                                                                      \
+	"	.globl " name "\n"                                                                 \
+	"	.hidden lien_" name "\n"                                                           \
+	"	.type " name ", @function\n"                                                       \
+	name ":\n"                                                                                 \
+	"lien_" name ":\n"                                                                         \
+	"	.cfi_startproc\n"                                                                  \
+	"	endbr64\n"                                                                         \
+	"	push %rdi\n"                                                                       \
+	"	.cfi_adjust_cfa_offset 8\n"                                                        \
+	"	push %rsi\n"                                                                       \
+	"	.cfi_adjust_cfa_offset 8\n"                                                        \
+	"	push %rdx\n"                                                                       \
+	"	.cfi_adjust_cfa_offset 8\n"                                                        \
+	version                                                                                    \
+	"	call lien_interpose_answer\n"                                                      \
+	"	mov %rdx, %rcx\n"                                                                  \
+	"	pop %rdx\n"                                                                        \
+	"	.cfi_adjust_cfa_offset -8\n"                                                       \
+	"	pop %rsi\n"                                                                        \
+	"	.cfi_adjust_cfa_offset -8\n"                                                       \
+	"	pop %rdi\n"                                                                        \
+	"	.cfi_adjust_cfa_offset -8\n"                                                       \
+	"	test %rax, %rax\n"                                                                 \
+	"	jz 1f\n"                                                                           \
+	"	jmp *%rax\n"                                                                       \
+	"1:	mov %rcx, %rax\n"                                                                  \
+	"	ret\n"                                                                             \
+	"	.cfi_endproc\n"                                                                    \
+	"	.size " name ", . - " name "\n"
+
+/* At the jump to glibc's function, arguments and stack are the caller's. */
+__asm__("	.pushsection .text\n"
+	LOOKUP("dlsym", "	xor %edx, %edx\n")
+	LOOKUP("dlvsym", "")
+	"	.popsection\n");
+/* clang-format on */
+
+/* --- cuGetProcAddress() ----------------------------------------------------------------------- */
+
+/* An exported name is the name that was asked for, perhaps with a version behind it. */
+static void *ours_of(const char *symbol, void *function)
+{
+	size_t length = strlen(symbol);
+	unsigned i;
+
+	for (i = 0; i < lien_interposed_count; i++)
+		if (!strncmp(lien_interposed[i].name, symbol, length) &&
+			lien_interposed[i].member != LIEN_NOT_THE_DRIVERS &&
+			lien_interposed_real(&lien_interposed[i]) == function)
+			return lien_interposed[i].ours;
+	return function;
+}
+
+static CUresult get_proc_address_v2(const char *symbol, void **pfn, int version, uint64_t flags,
+	CUdriverProcAddressQueryResult *status)
+{
+	__typeof__(cuGetProcAddress_v2) *real = lien_interposed_real(find("cuGetProcAddress_v2"));
+	CUresult result =
+		real ? real(symbol, pfn, version, flags, status) : CUDA_ERROR_NOT_INITIALIZED;
+
+	if (!result && *pfn)
+		*pfn = ours_of(symbol, *pfn);
+	return result;
+}
+
+static CUresult get_proc_address(const char *symbol, void **pfn, int version, uint64_t flags)
+{
+	__typeof__(cuGetProcAddress) *real = lien_interposed_real(find("cuGetProcAddress"));
+	CUresult result = real ? real(symbol, pfn, version, flags) : CUDA_ERROR_NOT_INITIALIZED;
+
+	if (!result && *pfn)
+		*pfn = ours_of(symbol, *pfn);
+	return result;
+}
+
+LIEN_EXPORT_AS(cuGetProcAddress, get_proc_address);
+LIEN_EXPORT_AS(cuGetProcAddress_v2, get_proc_address_v2);

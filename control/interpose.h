@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * Replaces some of the driver's functions by ours, which call the driver's. The application gets
+ * ours in whatever way it looks them up:
+ *
+ * - By linking to libcuda. This library exports ours under the driver's names. If it is preloaded
+ *   (`lien run`), the linker finds them before libcuda's.
+ * - By dlsym() or dlvsym(), which this library exports as well.
+ * - By cuGetProcAddress(). Both of its versions are in the table.
+ *
+ * If the library comes into a process later, cached.h replaces the pointers that others have
+ * cached. Functions that are not in the table remain the driver's own.
+ *
+ * This library never loads libcuda, which may come and go: dlsym() returns ours only while glibc's
+ * dlsym() finds the driver's. Once one of ours has been called, libcuda stays loaded. The
+ * application can see one difference: a weak reference to one of these functions is never NULL.
+ */
+#ifndef LIEN_CONTROL_INTERPOSE_H
+#define LIEN_CONTROL_INTERPOSE_H
+
+#include "control/driver.h"
+
+/* All functions of cuda.h that take or return a handle (translate.h);
+ * tests/unit/test_cuda_handles.c compares the list with cuda.h. */
+#define LIEN_INTERPOSED_HANDLES(X)                                                                 \
+	X(cuMemCreate)                                                                             \
+	X(cuMemRelease)                                                                            \
+	X(cuMemRetainAllocationHandle)                                                             \
+	X(cuMemMap)                                                                                \
+	X(cuMemMapArrayAsync)                                                                      \
+	X(cuMemMapArrayAsync_ptsz)                                                                 \
+	X(cuMemExportToShareableHandle)                                                            \
+	X(cuMemImportFromShareableHandle)                                                          \
+	X(cuMemGetAllocationPropertiesFromHandle)                                                  \
+	X(cuMulticastCreate)                                                                       \
+	X(cuMulticastAddDevice)                                                                    \
+	X(cuMulticastBindMem)                                                                      \
+	X(cuMulticastBindMem_v2)                                                                   \
+	X(cuMulticastBindAddr)                                                                     \
+	X(cuMulticastBindAddr_v2)                                                                  \
+	X(cuMulticastUnbind)
+
+/* Exports the function as `name`. Nothing in this library uses that name: another library's may be
+ * found first. */
+#define LIEN_EXPORT_AS(name, function)                                                             \
+	extern __typeof__(name) name __attribute__((alias(#function), visibility("default")))
+
+struct lien_interposed {
+	const char *name; /* the driver's or glibc's name of it */
+	void *ours;
+	size_t member; /* of struct lien_driver; LIEN_NOT_THE_DRIVERS for dlsym() and dlvsym() */
+};
+
+#define LIEN_NOT_THE_DRIVERS ((size_t)-1)
+
+extern const struct lien_interposed lien_interposed[];
+extern const unsigned lien_interposed_count;
+
+/* The genuine function. NULL: there is no driver, or it lacks the function. */
+void *lien_interposed_real(const struct lien_interposed *interposed);
+
+/* glibc's own functions, called by this library. NULL: not found, or no glibc. */
+void *lien_genuine_dlsym(void *handle, const char *name);
+void *lien_genuine_dlvsym(void *handle, const char *name, const char *version);
+
+#endif

@@ -1,0 +1,447 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-2-Clause
+"""Random jobs, and random offloads, restores, kills, delays and failures, for CHAOS_SECONDS (60).
+
+    make chaos CHAOS_SECONDS=600
+
+CHAOS_SEED repeats what was chosen, though not when the kernel ran whom. CHAOS_LIVE=1: jobs that
+never rest are among them. A hostile user floods the agent meanwhile. The last line says in JSON what
+was, with the longest turn of the agent's loop; the exit status is 1 where bytes were lost, something
+hung or failed, or less was done than LEAST says for a minute.
+"""
+
+import contextlib
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import traceback
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+
+import faults  # noqa: E402
+import lien_test  # noqa: E402
+from chaos_jobs import Lost, any_job  # noqa: E402
+from lien_test import (  # noqa: E402
+    LIEN, SOFTCUDA, Failure, Late, alive, brief, program, wait_for)
+from train_job import SYNC  # noqa: E402
+from users import ALICE, Shared  # noqa: E402
+
+LEAST = {"transactions": 200, "rollbacks": 20, "kills": 20}
+LIMIT_S = 30.0  # for whatever is asked: more is a hang
+IN_OFFLOAD = ["cuMemUnmap", "cuMemUnmap", "cuMemUnmap", "cuMemRelease", "cuMemcpyDtoHAsync_v2", "cuMemGetAccess", ""]
+IN_RESTORE = ["cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemcpyHtoDAsync_v2",
+              "cuMemExportToShareableHandle", "cuMemImportFromShareableHandle", ""]
+AWAY_S = [0, 0.5, 1, 3, 4.5, 5.5, 8, 15]  # no agent; the control library waits 5 s for one
+
+
+class Tally(dict):
+    def __init__(self, seed):
+        super().__init__(seed=seed, seconds=0, transactions=0, rollbacks=0, refusals=0, kills=0,
+                         faults=0, jobs=0, agents=0, bytes_verified=0, bytes_lost=0, hangs=0,
+                         failures=0, longest_turn_ms=0)
+
+    def add(self, name, count=1):
+        self[name] += count
+
+
+class Chaos:
+    def __init__(self, session, seed, seconds, live):
+        self.session, self.live = session, live
+        self.rng = random.Random(seed)
+        self.tally = Tally(seed)
+        self.seconds = seconds
+        self.waited = 0.0  # in which nothing could be done
+        self.jobs = []
+        self.hostile = None
+        self.steps = []  # what was done last, for the report
+
+    # What is asked of the agent
+
+    def ask(self, op, **more):
+        """Its reply; None: it hung up."""
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(LIMIT_S)
+            try:
+                connection.connect(self.session.socket)
+                connection.sendall((json.dumps({"op": op, **more}) + "\n").encode())
+                for line in connection.makefile():
+                    reply = json.loads(line)
+                    if "ok" in reply:
+                        return self.note(op, reply)
+            except socket.timeout:
+                raise Late("no answer to %s within %g s" % (op, LIMIT_S)) from None
+            except OSError:
+                pass
+        return None
+
+    def note(self, op, reply):
+        """Counts an answer to an offload or a restore."""
+        if op not in ("offload", "restore"):
+            return reply
+        if reply["ok"]:
+            self.tally.add("transactions", reply["result"]["outcome"] == "done")
+            return reply
+        self.steps.append("  " + brief(reply["error"], 400))
+        if "everything was put back" in reply["error"]:
+            self.tally.add("rollbacks")
+        if "nothing was moved" in reply["error"] or "gone for good" in reply["error"] or \
+                "; " not in reply["error"]:
+            self.tally.add("refusals")
+        else:
+            self.tally.add("transactions")
+        return reply
+
+    def wish(self, job):
+        """The arguments of an offload."""
+        more = {"pids": job.living, "owner": "nccl" if not job.rests else "all"}
+        if self.rng.random() < 0.2:
+            more["verify"] = True
+        if self.rng.random() < 0.1:
+            more["pids"] = [self.rng.choice(more["pids"])]
+            more["with_closure"] = True
+        return more
+
+    def spawn(self, op, job):
+        """A client of its own, that can be killed."""
+        words = [word for pid in job.living for word in ("--pid", str(pid))]
+        if op == "offload" and job.rests:
+            words += ["--owner", "all"]
+        return subprocess.Popen([LIEN, op, "--json", *words], env=self.session.env(),
+                                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                stderr=subprocess.STDOUT, text=True)
+
+    def end_client(self, client, op):
+        try:
+            out, _ = client.communicate(timeout=LIMIT_S)
+        except subprocess.TimeoutExpired:
+            client.kill()
+            raise Late("`lien %s` took more than %g s" % (op, LIMIT_S)) from None
+        if client.returncode == 0:
+            self.tally.add("transactions", '"done"' in out)
+        elif client.returncode > 0:
+            error = [line for line in out.splitlines() if line.startswith("lien ")]
+            self.note(op, {"ok": False, "error": error[-1] if error else out})
+
+    # What is so at rest
+
+    def away(self, job):
+        """What of a job's living processes is not as it was."""
+        reply = self.ask("ps")
+        if reply is None or not reply["ok"]:
+            return "no agent"
+        found = {p["pid"]: p for p in reply["result"]["processes"]}
+        return [(pid, found[pid]["state"], found[pid]["control"]) if pid in found else (pid, "unknown")
+                for pid in job.living
+                if pid not in found or found[pid]["state"] != "running" or
+                found[pid]["offloaded_bytes"] or found[pid]["control"] != "ready"]
+
+    def settle(self, job, dead=()):
+        """Everything comes back, whatever was done to it; then it is looked at."""
+        for fault in job.faults:
+            fault.disarm()
+        end = time.monotonic() + LIMIT_S
+        while True:
+            job.poke()
+            reply = self.ask("restore", pids=job.living)
+            left = self.away(job)
+            if not left and reply and reply["ok"]:
+                break
+            if time.monotonic() > end:
+                raise Late("not put back within %g s: %s" % (LIMIT_S, left))
+            time.sleep(0.02)
+        self.tally.add("bytes_verified", job.look(dead))
+
+    # Steps
+
+    def do_rounds(self, job):
+        for _ in range(self.rng.randint(1, 4)):
+            self.ask("offload", **self.wish(job))
+            if self.rng.random() < 0.3:
+                time.sleep(self.rng.random() * 0.05)
+            self.ask("restore", pids=job.living)
+        self.settle(job)
+
+    def do_run(self, job):
+        job.run()
+        self.settle(job)
+
+    def do_fail(self, job):
+        """A driver call fails, in one process, once or from then on."""
+        for _ in range(self.rng.randint(2, 5)):
+            op = self.rng.choice(["offload", "offload", "offload", "restore"])
+            if op == "restore":
+                self.ask("offload", **self.wish(job))
+            self.rng.choice(job.faults).arm(
+                faults.FAIL, nth=self.rng.choice([1, 1, 1, 2, 3, 5]),
+                times=self.rng.choice([0, 0, 0, 1, 3]),
+                function=self.rng.choice(IN_OFFLOAD if op == "offload" else IN_RESTORE),
+                result=self.rng.choice([2, 999]))
+            self.ask(op, **(self.wish(job) if op == "offload" else {"pids": job.living}))
+            self.tally.add("faults", sum(fault.disarm() > 0 for fault in job.faults))
+            self.settle(job)
+
+    def do_delay(self, job):
+        """Driver calls are slow, and two clients ask at once."""
+        for fault in job.faults:
+            if self.rng.random() < 0.5:
+                fault.arm(faults.DELAY, nth=self.rng.randint(1, 9), times=self.rng.randint(1, 4),
+                          delay_ms=self.rng.randint(1, 60))
+        ops = [self.rng.choice(["offload", "restore"]) for _ in range(self.rng.randint(2, 3))]
+        clients = [(self.spawn(op, job), op) for op in ops]
+        for client, op in clients:
+            self.end_client(client, op)
+        self.tally.add("faults", sum(fault.disarm() > 0 for fault in job.faults))
+        self.settle(job)
+
+    def do_kill_client(self, job):
+        for _ in range(self.rng.randint(1, 3)):
+            op = self.rng.choice(["offload", "restore"])
+            if op == "restore":
+                self.ask("offload", **self.wish(job))
+            client = self.spawn(op, job)
+            time.sleep(self.rng.random() * 0.06)
+            client.kill()
+            self.tally.add("kills")
+            self.end_client(client, op)
+            time.sleep(0.03)  # for an agent that has not read yet what it was asked
+        self.settle(job)
+
+    def do_stop(self, job):
+        """A process does not run for a while."""
+        pid = self.rng.choice(job.living)
+        os.kill(pid, signal.SIGSTOP)
+        again = threading.Timer(self.rng.random() * 0.5, os.kill, (pid, signal.SIGCONT))
+        again.start()
+        try:
+            self.ask("offload", timeout_ms=self.rng.choice([50, 300, 10000]), **self.wish(job))
+        finally:
+            again.join()
+        self.settle(job)
+
+    def do_kill_rank(self, job):
+        """In the middle of something, or when nothing is going on."""
+        number = self.rng.randrange(len(job.pids))
+        how = self.rng.choice(["at rest", "away", "fault", "while"])
+        op = self.rng.choice(["offload", "restore"])
+        if how == "away" or op == "restore":
+            self.ask("offload", **self.wish(job))
+        if how == "fault":
+            job.faults[number].arm(faults.KILL, nth=self.rng.randint(1, 30))
+            self.ask(op, **(self.wish(job) if op == "offload" else {"pids": job.living}))
+        if how == "while":
+            client = self.spawn(op, job)
+            time.sleep(self.rng.random() * 0.06)
+        pid = job.pids[number]
+        job.kill(number)
+        self.tally.add("kills")
+        if how == "while":
+            self.end_client(client, op)
+        if not job.others_end(10):
+            self.settle(job, [pid])
+        self.renew(job)
+
+    def do_kill_agent(self, job):
+        """With or without an order under way; the next one finds what there is."""
+        op = self.rng.choice(["offload", "restore", None])
+        client = None
+        if op == "restore":
+            self.ask("offload", **self.wish(job))
+        if op:
+            client = self.spawn(op, job)
+            time.sleep(self.rng.random() * 0.06)
+        self.session.kill_agent()
+        self.tally.add("kills")
+        if client:
+            self.end_client(client, op)
+        self.start_agent()
+        for other in self.jobs:
+            self.settle(other)
+
+    def do_agent_away(self, job):
+        """In a phase: stopped for a while, or killed and another one comes only then."""
+        op = self.rng.choice(["offload", "restore"])
+        if op == "restore":
+            self.ask("offload", **self.wish(job))
+        fault = self.rng.choice(job.faults)
+        fault.arm(faults.DELAY, nth=self.rng.randint(1, 4), delay_ms=300,
+                  function=self.rng.choice(IN_OFFLOAD if op == "offload" else IN_RESTORE))
+        client = self.spawn(op, job)
+        end = time.monotonic() + 1
+        while client.poll() is None and not fault.record.hit and time.monotonic() < end:
+            time.sleep(0.001)
+        away, killed = self.rng.choice(AWAY_S), self.rng.random() < 0.5
+        self.steps.append("  in %s: %s for %g s" % (op, "killed" if killed else "stopped", away))
+        self.waited += away
+        if killed:
+            self.tally.add("kills")
+            self.session.kill_agent()
+            time.sleep(away)
+            self.start_agent()
+        else:
+            self.session.agent.signal(signal.SIGSTOP)
+            time.sleep(away)
+            self.session.agent.signal(signal.SIGCONT)
+        self.end_client(client, op)
+        for other in self.jobs:
+            self.settle(other)
+
+    def do_nest(self, job):
+        """What is left is moved while something is away, and that may fail."""
+        first = {"pids": [self.rng.choice(job.living)], "owner": "all"} if job.leaves else \
+            {"pids": job.living, "owner": "nccl"}
+        self.ask("offload", **first)
+        number = self.rng.randrange(len(job.faults))
+        how = self.rng.choice(["well", "fails", "dies"])
+        if how != "well":
+            job.faults[number].arm(faults.FAIL if how == "fails" else faults.KILL,
+                                   nth=self.rng.randint(1, 20), function=self.rng.choice(IN_OFFLOAD))
+        pid = job.pids[number]
+        self.ask("offload", **self.wish(job))
+        self.tally.add("faults", sum(fault.disarm() > 0 for fault in job.faults))
+        if how != "dies" or alive(pid):
+            return self.settle(job)
+        job.kill(number)
+        self.tally.add("kills")
+        if not job.others_end(10):
+            self.settle(job, [pid])
+        return self.renew(job)
+
+    def do_leave(self, job):
+        """A process ends, becomes another program or has a child while its memory is away."""
+        if not job.leaves:
+            return self.do_rounds(job)
+        number, how = self.rng.randrange(len(job.pids)), self.rng.choice(["exit", "exec", "fork"])
+        self.ask("offload", **self.wish(job))
+        if how == "exit" and self.rng.random() < 0.5:
+            self.ask("restore", pids=job.living)
+        pid = job.pids[number]
+        job.leave(number, how)
+        if how == "fork":
+            return self.settle(job)
+        self.settle(job, [pid])
+        return self.renew(job)
+
+    STEPS = [(do_rounds, 6), (do_run, 3), (do_fail, 6), (do_delay, 2), (do_kill_client, 3),
+             (do_stop, 1), (do_kill_rank, 2), (do_kill_agent, 1), (do_agent_away, 1), (do_nest, 3),
+             (do_leave, 2)]
+
+    # The whole
+
+    def start_agent(self):
+        began = time.monotonic()
+        lien_test.wait_for_foreign()  # they see our processes as well
+        self.waited += time.monotonic() - began
+        self.session.start_agent("--library", SYNC)
+        self.tally.add("agents")
+
+    def add_job(self, lively=False):
+        job = any_job(self.session, self.rng, lively)
+        self.tally.add("jobs")
+        self.jobs.append(job)
+        self.steps.append("%s of %s" % (type(job).__name__, job.pids))
+        wait_for("all take orders", lambda: job.poke() or not self.away(job), LIMIT_S, 0.05)
+
+    def note_turns(self):
+        reply = self.ask("status")
+        if reply and reply["ok"]:
+            self.tally["longest_turn_ms"] = max(
+                self.tally["longest_turn_ms"], reply["result"].get("longest_turn_ms", 0))
+
+    def flood(self):
+        folder = self.session.path("hostile")
+        os.mkdir(folder)
+        os.chown(folder, ALICE, ALICE)
+        hostile = os.path.join(os.path.dirname(os.path.abspath(__file__)), "chaos_hostile.py")
+        self.hostile = self.session.spawn_as(ALICE, [
+            "/usr/bin/python3", hostile, self.tally["seed"], folder, LIEN, program("prog_driver"),
+            os.path.join(SOFTCUDA, "libcuda.so.1")], env=self.session.env())
+
+    def renew(self, job):
+        self.jobs.remove(job)
+        job.end()
+        self.add_job(not job.rests)
+
+    def step(self):
+        functions, weights = zip(*self.STEPS)
+        function = self.rng.choices(functions, weights)[0]
+        job = self.rng.choice(self.jobs)
+        self.steps.append("%.1f s: %s %s" % (
+            time.monotonic() - self.began, function.__name__, job.pids))
+        del self.steps[:-40]
+        function(self, job)
+        self.note_turns()
+        if not alive(self.hostile.pid):
+            raise Failure("the hostile user's process has ended: %s" % self.hostile.said())
+
+    def finish(self):
+        self.hostile.end()
+        for job in self.jobs:
+            self.settle(job)
+            job.stop()
+            job.end()
+        wait_for("device memory is free", lambda: not self.session.used(), 10)
+
+    def run(self):
+        self.began = time.monotonic()
+        self.start_agent()
+        self.add_job()
+        self.add_job()
+        if self.live:
+            self.add_job(True)
+        self.hostile = type("H", (), {"pid": os.getpid(), "end": lambda s: None, "said": lambda s: ""})()
+        while time.monotonic() - self.began - self.waited < self.seconds:
+            self.step()
+        self.tally["seconds"] = round(time.monotonic() - self.began - self.waited, 1)
+        self.finish()
+
+    def report(self, error):
+        if isinstance(error, Lost):
+            self.tally.add("bytes_lost")
+        elif isinstance(error, Late):
+            self.tally.add("hangs")
+        else:
+            self.tally.add("failures")
+        print("\n".join(self.steps))
+        for job in self.jobs:
+            print("job %s, living %s: %s" % (job.pids, job.living, job.said()))
+        with contextlib.suppress(Failure, AttributeError):
+            print("agent: %s" % brief(self.session.agent.said()[-1500:], 1500))
+        print("%s: %s" % (type(error).__name__, error))
+        if not isinstance(error, Failure):
+            traceback.print_exception(error)
+
+
+def main():
+    seed = int(os.environ.get("CHAOS_SEED") or random.SystemRandom().randrange(1 << 32))
+    seconds = float(os.environ.get("CHAOS_SECONDS") or 60)
+    if os.geteuid():
+        print("skipped: the agent needs root")
+        return 77
+    print("seed %d, %g s" % (seed, seconds), flush=True)
+    lien_test.enter()
+    with contextlib.ExitStack() as stack:
+        session = stack.enter_context(Shared(devices=4, memory="1G"))
+        faults.folder(session)
+        chaos = Chaos(session, seed, seconds, os.environ.get("CHAOS_LIVE"))
+        try:
+            chaos.run()
+        except Exception as error:  # pylint: disable=broad-except
+            chaos.report(error)
+    tally = chaos.tally
+    few = [name for name, least in LEAST.items()
+           if tally[name] < least * tally["seconds"] / 60]
+    if few:
+        print("too few for %g s: %s" % (tally["seconds"], ", ".join(few)))
+    print(json.dumps(tally), flush=True)
+    return 1 if few or tally["bytes_lost"] or tally["hangs"] or tally["failures"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

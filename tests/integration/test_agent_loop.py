@@ -1,0 +1,230 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-2-Clause
+"""No client and no job holds the agent's loop up (docs/security.md, "Time").
+
+How long a turn of the loop takes is printed, and not asserted: what is, is how much work is done in one.
+See lien_test.py for what it needs.
+"""
+
+import json
+import os
+import socket
+import sys
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+
+from lien_test import LIEN, MIB, SOFTNCCL, case, check, equal, main, wait_for  # noqa: E402
+from users import ALICE, BOB, Shared, impostor, with_memory  # noqa: E402
+
+# Sends so many requests at once, as another user, and says when there is an answer, and how many.
+FLOOD = """
+import os, socket, sys, threading
+os.setgroups([])
+os.setgid(int(sys.argv[4]))
+os.setuid(int(sys.argv[4]))
+s = socket.socket(socket.AF_UNIX)
+s.connect(sys.argv[1])
+sent = sys.argv[2].encode() * int(sys.argv[3])
+s.settimeout(60)
+threading.Thread(target=s.sendall, args=(sent,), daemon=True).start()
+got = 0
+while got < int(sys.argv[3]):
+    piece = s.recv(1 << 20)
+    if not piece:
+        break
+    if not got:
+        print("first", flush=True)
+    got += piece.count(b"\\n")
+print(got, flush=True)
+sys.stdin.read()
+"""
+
+
+def flood(session, uid, request, count):
+    process = session.spawn([sys.executable, "-c", FLOOD, session.socket,
+                             json.dumps(request) + "\n", count, uid])
+    equal(process.line(), "first", "an answer")
+    return process
+
+
+def pipelined(session, lines):
+    """The answers to requests that are sent at once."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(60)
+        connection.connect(session.socket)
+        connection.sendall(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
+        got = b""
+        while got.count(b"\n") < len(lines):
+            piece = connection.recv(1 << 20)
+            check(piece, "the agent closed the connection")
+            got += piece
+    return [json.loads(line)["result"] for line in got.splitlines()]
+
+
+def print_turns(session, what):
+    loop = session.ask("status")["loop"]
+    print("%s: longest turn %.1f ms, in: %s; %d turns, up to %d records in one" % (
+        what, loop["longest_turn_ms"], loop["longest_turn_in"], loop["turns"],
+        loop["most_records"]))
+    equal(loop["most_requests"], 1, "requests handled in one turn")
+    return loop
+
+
+@case(120)
+def test_pipelined_requests_wait_for_their_turn():
+    """400 requests of another user do not keep root's offload waiting, nor harm it."""
+    with Shared() as session:
+        session.start_agent()
+        driver = session.driver()
+        va = with_memory(driver, 0x51)[1]
+        driver("close", driver("export", driver("make", 2 * MIB, 0)[0]))  # open files are looked at
+        session.ready(driver.pid)
+        bob = flood(session, BOB, {"op": "check"}, 400)
+        before = [answer["loop"]["requests"] for answer in pipelined(
+            session, [{"op": "status"}] * 20)]
+        for earlier, later in zip(before, before[1:]):
+            check(later - earlier <= 2, "root's turn came after others':", before)
+        for _ in range(3):
+            moved = session.ask("offload", "--owner", "all", "--pid", driver.pid)
+            equal(moved["bytes"], 2 * MIB, "bytes")
+            session.ask("restore")
+        equal(driver("check", va, 2 * MIB, 0x51), 0, "wrong bytes")
+        equal(bob.line(60), "400", "answers to the flood")
+        print_turns(session, "400 pipelined checks")
+
+
+@case(60)
+def test_users_take_turns():
+    """Also a user with all the connections that one may have."""
+    with Shared() as session:
+        session.start_agent()
+        floods = [flood(session, BOB, {"op": "status"}, 300) for _ in range(20)]
+        counts = [answer["loop"]["requests"] for answer in pipelined(
+            session, [{"op": "status"}] * 50)]
+        alice = flood(session, ALICE, {"op": "status"}, 300)
+        for earlier, later in zip(counts, counts[1:]):
+            check(later - earlier <= 2, "one user had more turns than another:", counts)
+        for process in [*floods, alice]:
+            equal(process.line(60), "300", "answers")
+        print_turns(session, "21 clients that pipeline")
+
+
+@case(60)
+def test_lines_in_pieces():
+    """Requests that come in pieces, together, and behind one that is not whole."""
+    with Shared() as session:
+        session.start_agent()
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(20)
+            connection.connect(session.socket)
+            answers = connection.makefile("rb")
+            connection.sendall(b'{"op": "ps"}\n{"op": "sta')
+            check("processes" in json.loads(answers.readline())["result"], "ps")
+            connection.sendall(b'tus"}\n\n{"op": ')
+            check("loop" in json.loads(answers.readline())["result"], "status")
+            check(not json.loads(answers.readline())["ok"], "an empty line is a request")
+            connection.sendall(b'"ps"}\n' + b'{"op": "mem"}\n' * 3)
+            connection.shutdown(socket.SHUT_WR)
+            for _ in range(4):
+                check(json.loads(answers.readline())["ok"], "the last ones")
+            equal(answers.read(), b"", "behind the last answer")
+
+
+def children(pid):
+    found = []
+    for task in os.listdir("/proc/%d/task" % pid):
+        with open("/proc/%d/task/%s/children" % (pid, task), encoding="ascii") as file:
+            found += file.read().split()
+    return found
+
+
+@case(120)
+def test_costly_answers_are_made_by_copies():
+    """One at a time for each user, whatever they ask for; who goes away leaves none behind."""
+    with Shared() as session:
+        session.start_agent()
+        driver = session.driver()
+        va = with_memory(driver, 0x54)[1]
+        session.ready(driver.pid)
+        helpers = children(session.agent.pid)
+        before = session.ask("status")["loop"]["answers"]
+        asked = [{"op": "check"}, {"op": "offload", "owner": "all", "dry_run": True},
+                 {"op": "holders", "pid": driver.pid, "address": hex(va)}]
+        answers = pipelined(session, asked)
+        equal([len(answers[1]["processes"]), len(answers[2]["holders"])], [1, 2], answers)
+        equal(session.ask("status")["loop"]["answers"], before + len(asked), "answers")
+        floods = [flood(session, BOB, {"op": "check"}, 20) for _ in range(10)]
+        for process in floods:
+            equal(process.line(60), "20", "answers")
+        loop = print_turns(session, "10 clients that ask for what is costly")
+        equal(loop["answers"], before + len(asked) + 200, "answers")
+        equal(loop["most_answers"], 1, "of one user, at a time")
+        for _ in range(50):
+            with socket.socket(socket.AF_UNIX) as connection:
+                connection.connect(session.socket)
+                connection.sendall(b'{"op": "check"}\n')
+        wait_for("no copy is left", lambda: children(session.agent.pid) == helpers)
+        equal(session.agent.popen.poll(), None, "the agent has ended")
+
+
+@case(120)
+def test_large_graphs_are_told_by_copies():
+    """And in whole; what a copy cannot begin, such as looking up symbols, the agent has begun."""
+    with Shared() as session:
+        session.start_agent()
+        driver = session.driver()
+        handle, va = with_memory(driver, 0x55)
+        for _ in range(41):
+            at = driver("reserve", 100 * 2 * MIB, 0)
+            for index in range(100):
+                driver.process.send("map %d %d %d" % (at + index * 2 * MIB, 2 * MIB, handle))
+            for index in range(100):
+                equal(driver.process.line(10).split()[0], "ok", "map")
+        session.ready(driver.pid)
+        wait_for("all is known", lambda: session.ask("status")["mappings"] == 4101)
+        before = session.ask("status")["loop"]["answers"]
+        graph = session.ask("graph")
+        check(len(json.dumps(graph)) > 100000, "a short graph")
+        equal(session.ask("mem")["rows"][0]["mappings"], 4101, "mappings")
+        wait_for("calls have names", lambda: not session.ask("mem", "--by", "callsite")["pending"])
+        check(session.ask("status")["loop"]["answers"] >= before + 3, "answers")
+        print_turns(session, "4,101 mappings")
+
+
+@case(60)
+def test_nobody_waits_for_a_short_order():
+    """A process that does not answer while it prepares host memory holds up what is its own alone, and it is
+    named."""
+    with Shared() as session:
+        session.start_agent(prepare=True)
+        driver = session.driver()
+        va = with_memory(driver, 0x52)[1]
+        session.ready(driver.pid)
+        folder = session.path("said")
+        os.mkdir(folder)
+        os.chmod(folder, 0o777)
+        asked = os.path.join(folder, "asked")
+        busy = impostor(session, "unprepared", IMPOSTOR_PATH=asked)
+        session.ready(busy.pid)
+        busy("nccl", SOFTNCCL)
+        with_memory(busy, 0x53)
+        wait_for("it is to prepare its host memory", lambda: os.path.exists(asked))
+        turns = session.ask("status")["loop"]["turns"]
+        offload = session.spawn([LIEN, "offload", "--owner", "all", "--json"])
+        wait_for("the offload is under way", lambda: session.ask("status")["transaction"])
+        asked_again = pipelined(session, [{"op": "status"}] * 50)
+        check(asked_again[-1]["transaction"], "the offload did not wait for its process")
+        check(asked_again[-1]["loop"]["turns"] >= turns + 50, "turns", turns, asked_again[-1]["loop"])
+        equal(offload.line(30), None, "an answer")
+        answer = offload.said()
+        check("process %d did not answer `stage`" % busy.pid in answer and
+              "busy all the time with preparing host memory" in answer, answer)
+        session.ask("offload", "--owner", "all", "--pid", driver.pid, limit=10)
+        session.ask("restore", "--pid", driver.pid)
+        equal(driver("check", va, 2 * MIB, 0x52), 0, "wrong bytes")
+        print_turns(session, "a process that does not answer")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
