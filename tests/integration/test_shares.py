@@ -57,6 +57,44 @@ def test_threads():
         moves(session, ALICE, again)
 
 
+def gated(session, uid):
+    """A process of the user with memory, of which each call is made by a thread of its own."""
+    process = session.spawn_as(uid, [LIEN, "run", "--", program("prog_gated"), "0", 2 * MIB])
+    check((process.line() or "").startswith("ready"), process.said())
+    session.ready(process.pid)
+    return process, "at %s cuMemsetD8_v2" % process.ask("address").split()[1]
+
+
+@case(60)
+def test_threads_that_wait():
+    """One user's threads wait at a gate, more than are followed; another's is seen to wait."""
+    with Shared() as session:
+        session.start_agent("--threads", "64")
+        (alice, hers), (bob, his) = gated(session, ALICE), gated(session, BOB)
+        session.ask_as(ALICE, "offload", "--owner", "all")
+        session.ask_as(BOB, "offload", "--owner", "all")
+        for _ in range(100):
+            alice.ask(hers)
+        bob.ask(his)
+        wait_for("Bob's thread is listed", lambda: bob.pid in [
+            thread["pid"] for thread in session.ask("status")["held"]])
+        for job in (alice, bob):
+            equal(job.ask("count"), "ok 0", "calls that have returned")
+
+
+@case(60)
+def test_thread_beyond_the_share_waits():
+    """Which call it waits in is not known; that it needs what is away is."""
+    with Shared() as session:
+        session.start_agent("--threads", "64")
+        alice, hers = gated(session, ALICE)
+        other = session.of_user(ALICE)
+        session.ask_as(ALICE, "offload", "--owner", "all", "--on-use", "restore", "--pid", alice.pid)
+        threads_of(other, 16)
+        alice.ask(hers)
+        wait_for("it is restored", lambda: alice.ask("count") == "ok 1")
+
+
 @case(60)
 def test_users_of_a_namespace_are_one_account():
     """Who makes a user namespace answers for all users in it."""
