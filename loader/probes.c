@@ -281,6 +281,22 @@ uint64_t lien_probes_start_of(struct lien_probes *probes, uint32_t pid)
 	return lien_images_read(&probes->images) ? 0 : lien_images_find(&probes->images, pid);
 }
 
+bool lien_probes_is_another(
+	struct lien_probes *probes, uint32_t pid, uint64_t start, struct lien_images *images)
+{
+	int fd = bpf_map__fd(probes->skel->maps.processes);
+	struct lien_probe_process known;
+	uint64_t now;
+
+	if (!probes->skel->rodata->lien_exec_known ||
+		(!bpf_map_lookup_elem(fd, &pid, &known) && known.start == start))
+		return false;
+	if (!images->count && lien_images_read(images))
+		return false;
+	now = lien_images_find(images, pid);
+	return now && now != start;
+}
+
 int lien_probes_add_process(struct lien_probes *probes, uint32_t pid, uint64_t start)
 {
 	int fd = bpf_map__fd(probes->skel->maps.processes);
