@@ -297,6 +297,15 @@ bool lien_probes_is_another(
 	return now && now != start;
 }
 
+static uint64_t account_of(struct lien_probes *probes, uint32_t pid)
+{
+	const struct lien_probe_image *image = lien_images_of(&probes->images, pid);
+
+	if (!image && !lien_images_read(&probes->images))
+		image = lien_images_of(&probes->images, pid);
+	return image ? image->account : LIEN_ACCOUNT_UNKNOWN;
+}
+
 int lien_probes_add_process(struct lien_probes *probes, uint32_t pid, uint64_t start)
 {
 	int fd = bpf_map__fd(probes->skel->maps.processes);
@@ -304,7 +313,8 @@ int lien_probes_add_process(struct lien_probes *probes, uint32_t pid, uint64_t s
 
 	/* What an agent before this one, or the kernel side, knows of it stays. */
 	if (bpf_map_lookup_elem(fd, &pid, &process) || process.start != start)
-		process = (struct lien_probe_process){.start = start};
+		process = (struct lien_probe_process){
+			.start = start, .account = account_of(probes, pid), .entered = 1};
 	process.announced = 1;
 	return bpf_map_update_elem(fd, &pid, &process, BPF_ANY);
 }

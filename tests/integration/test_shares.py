@@ -143,6 +143,24 @@ def test_communicators():
 
 
 @case(120)
+def test_communicators_of_a_process_older_than_the_agent():
+    """It has its own user's share, not root's."""
+    with Shared() as session:
+        session.start_agent()
+        alice = Driver(session.spawn_as(ALICE, [
+            LIEN, "run", "--", program("prog_nccl"), SOFTNCCL]))
+        alice("init", 0)
+        session.kill_agent()
+        session.lien("agent", "--clean")
+        session.start_agent()
+        session.ready(alice.pid)
+        for number in range(COMMS + 8):
+            Rank.call(alice, "all_reduce", alice("init-rank", 1, 0, unique_id(number))[1])
+        status = session.ask("status")
+        equal((status["counted_communicators"], status["uncounted"]), (COMMS, 8), "(counted, not counted)")
+
+
+@case(120)
 def test_exports():
     """One user makes more than there is room for; another's are known, those of before and later ones."""
     with Shared() as session:
