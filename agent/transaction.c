@@ -264,8 +264,8 @@ void lien_transaction_fail(struct lien_transaction *t, int error, const char *fo
 	va_end(args);
 }
 
-/* A process takes no further part. If it was saving, it may have saved by now, and keeps what others
- * import until a restore asks it. */
+/* A process takes no further part. If it was saving, it may have saved by now, and keeps what
+ * others import until a restore asks it. */
 static void drop_out(struct lien_transaction *t, unsigned index)
 {
 	if (t->offload && t->participants[index].phase == LIEN_PHASE_SAVE)

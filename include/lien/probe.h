@@ -109,7 +109,7 @@ struct lien_probe_process {
 	unsigned int untracked;	  /* calls by threads that found no room in map `threads` */
 	unsigned int uncounted;	  /* 1: collectives or transfers that found no room */
 	unsigned int nonblocking; /* 1: NCCL goes on with calls that have returned */
-	unsigned int entered;	  /* 1: by the agent; it takes none of its user's share of processes */
+	unsigned int entered; /* 1: by the agent; it takes none of its user's share of processes */
 	unsigned long long context; /* the first that it made; 0: none */
 };
 

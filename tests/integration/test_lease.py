@@ -392,6 +392,25 @@ def test_importer_closes_its_sockets_in_a_restore():
         job.runs()
 
 
+@case(60)
+def test_importer_waits_for_the_bytes():
+    """The owner's copies do not complete: who maps that memory must not read it yet."""
+    with one_way() as (session, job):
+        owner = Faults(session, job.owner.inner_pid)
+        session.ask("offload", "--owner", "all")
+        job.importer.process.send("check %d %d %d" % (job.there[0], SIZE, job.value))
+        wait_for("it is held", lambda: session.ask("status")["held"])
+        owner.arm(FAIL, times=0, function="cuStreamSynchronize")
+        session.refused("restore", text="copies to the device did not complete")
+        check(owner.disarm(), "no call was hit")
+        equal([thread["pid"] for thread in session.ask("status")["held"]], [job.importer.pid], "held")
+        session.ask("restore")
+        equal(job.importer.process.line(), "ok 0", "wrong bytes in the importer")
+        job.check()
+        job.runs()
+        job.round_trip()
+
+
 @case(120)
 def test_owner_becomes_another_program_and_nobody_hears_of_it():
     """The record of that was lost. Its pid and start time are what they were."""
