@@ -33,9 +33,9 @@ const volatile __u32 lien_threads_max = THREADS_MAX;
 
 struct account {
 	__u32 used[SHARE_COUNT];
-	__u32 exports;	/* made ever: they go round in the user's share */
-	__u32 window;	/* of the ring, in which... */
-	__u32 reported; /* so many bytes were written for the user */
+	__u32 exports[2]; /* made ever, by the job and by restores (sharing.h) */
+	__u32 window;	  /* of the ring, in which... */
+	__u32 reported;	  /* so many bytes were written for the user */
 };
 
 /* The least recently used go first; one that is begun anew has used nothing, and never falls below

@@ -179,6 +179,29 @@ def test_exports():
         moves(session, BOB, owner, importer, owners=2)
 
 
+@case(240)
+def test_exports_of_restores():
+    """A restore exports all that is shared once more. What the job exported itself stays known: memory that
+    an open descriptor keeps is not moved."""
+    many = 512
+    with Shared() as session:
+        session.start_agent()
+        owner, importer, later = (session.of_user(BOB) for _ in range(3))
+        for number in range(many):
+            handle, _ = owner("make", 2 * MIB, 0)
+            descriptor = owner("export", handle)
+            importer("show", 2 * MIB, importer.take(owner, descriptor), 0)
+            if number:
+                owner("close", descriptor)
+            else:
+                kept = descriptor
+        for _ in range(EXPORTS // many + 1):
+            equal(session.ask("offload", "--owner", "all")["bytes"], (many - 1) * 2 * MIB, "moved")
+            session.ask("restore")
+        later("show", 2 * MIB, later.take(owner, kept), 0)
+        equal(session.ask("status")["unmatched_imports"], 0, "imports without an owner")
+
+
 @case(120)
 def test_ring():
     """While the agent does not read, one user's calls take the room of that user alone."""
