@@ -299,6 +299,26 @@ static int find_use(
 	return 0;
 }
 
+/* A thread that waits, of which no more is known, for its user has more than are followed. */
+static void find_unlisted(struct use *first)
+{
+	struct lien_process *process;
+	struct lien_tracked *tracked;
+	struct lien_probe_gate gate;
+
+	for (process = lien_graph_first(first->agent->graph); process && !first->tracked;
+		process = lien_graph_next(process)) {
+		tracked = process->agent;
+		if (!tracked || tracked->on_use == LIEN_ON_USE_WAIT ||
+			lien_now_ns() < tracked->t_use ||
+			!lien_probes_gate_get(first->agent->probes, process->pid, &gate) ||
+			!gate.unlisted)
+			continue;
+		first->tracked = tracked;
+		first->on_use = tracked->on_use;
+	}
+}
+
 /* Nothing stops a thread that the signal does not reach: what comes of it can only be told. */
 static void name_unheld(struct lien_agent *agent)
 {
@@ -351,6 +371,8 @@ void lien_gate_tick(struct lien_agent *agent)
 		return;
 	name_unheld(agent);
 	lien_probes_held(agent->probes, find_use, &first);
+	if (!first.tracked)
+		find_unlisted(&first);
 	if (!first.tracked)
 		return;
 	pid = first.tracked->pid;

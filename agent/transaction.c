@@ -265,11 +265,14 @@ void lien_transaction_fail(struct lien_transaction *t, int error, const char *fo
 	va_end(args);
 }
 
-/* A process takes no further part. */
+/* A process takes no further part. If it was saving, it may have saved by now, and keeps what
+ * others import until a restore asks it. */
 static void drop_out(struct lien_transaction *t, unsigned index)
 {
 	if (t->participants[index].seq && t->ops.cancel)
 		t->ops.cancel(t->ops.context, t->processes[index].pid);
+	if (t->offload && t->participants[index].phase == LIEN_PHASE_SAVE)
+		t->processes[index].lends = true;
 	t->participants[index].gone = true;
 	t->participants[index].seq = 0;
 	t->processes[index].failed = true;

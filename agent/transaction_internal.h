@@ -39,6 +39,8 @@ struct participant {
 	bool finished; /* the present phase (offload), or all of it (restore) */
 	uint64_t free_before;
 	bool created, exported;
+	bool filled;			/* its copies have arrived, or failed; */
+	bool unfilled;			/* they have failed */
 	unsigned part, asked, answered; /* of an adoption, in the present phase: entries */
 	bool busy;			/* when it was drained last, and why */
 	char busy_text[80];

@@ -206,14 +206,28 @@ void lien_restore_listed(struct lien_transaction *t)
 		lien_restore_begin(t);
 }
 
+/* What it owns is copied to the device. */
+static bool has_copies(const struct participant *participant)
+{
+	unsigned i;
+
+	for (i = 0; i < participant->count; i++)
+		if (participant->items[i].flags & LIEN_WIRE_OWNED &&
+			!(participant->items[i].flags & LIEN_WIRE_HERE))
+			return true;
+	return false;
+}
+
 void lien_restore_begin(struct lien_transaction *t)
 {
 	unsigned i;
 
 	t->phase = LIEN_PHASE_CREATE;
 	t->finishing = false;
-	for (i = 0; i < t->count; i++)
+	for (i = 0; i < t->count; i++) {
 		t->participants[i].finished = false;
+		t->participants[i].filled = !has_copies(&t->participants[i]);
+	}
 	lien_transaction_progress(t);
 	lien_restore_advance(t);
 }
@@ -366,6 +380,66 @@ static void finish(struct lien_transaction *t, unsigned index)
 		t, index, LIEN_PHASE_FINISH, flags, lost, n * sizeof(lost[0]), NULL, 0);
 }
 
+/* Everybody else's word for who owns the memory counts, not the exporter's. */
+static bool imports_from(const struct lien_transaction *t, unsigned index, unsigned from,
+	const struct lien_wire_item *item)
+{
+	return item && item->flags & LIEN_WIRE_IMPORTED &&
+	       item->owner_pid == t->processes[from].pid && may_share(t, index, from);
+}
+
+/* All copies of those who take part have arrived, or have failed. */
+static bool all_filled(const struct lien_transaction *t)
+{
+	unsigned i;
+
+	for (i = 0; i < t->count; i++)
+		if (t->participants[i].member && !t->participants[i].gone &&
+			!t->participants[i].filled)
+			return false;
+	return true;
+}
+
+/* Its own copies have failed, or it lives and does not say whether they have arrived. */
+static bool is_unfilled(const struct lien_transaction *t, unsigned index)
+{
+	const struct participant *participant = &t->participants[index];
+
+	return participant->unfilled || (participant->member && participant->gone &&
+						!participant->filled && !is_dead(t, index));
+}
+
+/* Memory that it maps may not have its bytes: it stays as it is, and its threads wait, for a
+ * restore to come. */
+static bool lacks_bytes(const struct lien_transaction *t, unsigned index)
+{
+	const struct participant *participant = &t->participants[index];
+	unsigned i, j;
+
+	for (i = 0; i < t->count; i++) {
+		if (!is_unfilled(t, i))
+			continue;
+		if (i == index)
+			return true;
+		for (j = 0; j < participant->count; j++)
+			if (imports_from(t, index, i, &participant->items[j]))
+				return true;
+	}
+	return false;
+}
+
+static void finish_or_wait(struct lien_transaction *t, unsigned index)
+{
+	if (!all_filled(t))
+		return;
+	if (!lacks_bytes(t, index)) {
+		finish(t, index);
+		return;
+	}
+	t->participants[index].finished = true;
+	t->processes[index].failed = true;
+}
+
 /* The next order for a process that has none. */
 static void next_order(struct lien_transaction *t, unsigned index)
 {
@@ -379,8 +453,11 @@ static void next_order(struct lien_transaction *t, unsigned index)
 		lien_transaction_order(t, index, LIEN_PHASE_EXPORT, 0, NULL, 0, NULL, 0);
 	else if (participant->shares_count)
 		import_batch(t, index);
+	else if (t->finishing && !participant->filled)
+		lien_transaction_order(t, index, LIEN_PHASE_FINISH,
+			LIEN_WIRE_FILLED | (t->flags & LIEN_WIRE_UNVERIFIED), NULL, 0, NULL, 0);
 	else if (t->finishing)
-		finish(t, index);
+		finish_or_wait(t, index);
 }
 
 /* An undo is whole when everybody who is alive has everything back. */
@@ -415,16 +492,8 @@ void lien_restore_advance(struct lien_transaction *t)
 			all = false;
 	if (all)
 		restore_end(t);
-	else if (!t->finishing && settled(t))
+	else if (t->finishing ? lien_transaction_idle(t) : settled(t))
 		lien_restore_advance(t); /* the last one that was waited for could not be reached */
-}
-
-/* Everybody else's word for who owns the memory counts, not the exporter's. */
-static bool imports_from(const struct lien_transaction *t, unsigned index, unsigned from,
-	const struct lien_wire_item *item)
-{
-	return item && item->flags & LIEN_WIRE_IMPORTED &&
-	       item->owner_pid == t->processes[from].pid && may_share(t, index, from);
 }
 
 /* Hands an exported allocation to everyone who imports it. */
@@ -509,6 +578,12 @@ static void finished(
 	struct participant *participant = &t->participants[index];
 	unsigned i;
 
+	if (!participant->filled) {
+		participant->filled = true;
+		participant->unfilled = reply->result;
+		t->processes[index].verified = reply->result ? 0 : reply->arg;
+		return;
+	}
 	for (i = 0; i < participant->named; i++)
 		if (participant->imports[i] == IMPORT_NAMED)
 			participant->imports[i] = IMPORT_LOST;
@@ -518,7 +593,7 @@ static void finished(
 	participant->finished = true;
 	t->phase = LIEN_PHASE_FINISH;
 	if (!reply->result)
-		t->processes[index].verified = reply->arg;
+		t->processes[index].verified += reply->arg;
 	if (t->processes[index].lost_mappings)
 		tell_lost(t, index);
 	lien_transaction_progress(t);

@@ -708,9 +708,18 @@ void lien_watch_resume(struct lien_agent *agent)
 #define SWEEP	 64 /* processes at a time */
 #define SWEEP_NS 1000000000ull
 
+/* Or has become another program. */
+static bool is_over(
+	struct lien_agent *agent, const struct lien_process *process, struct lien_images *images)
+{
+	return lien_watch_has_ended(process->pid, process->start) ||
+	       lien_probes_is_another(agent->probes, process->pid, process->start, images);
+}
+
 /* Ends processes that have ended without a word, their last record lost. */
 static void sweep(struct lien_agent *agent)
 {
+	struct lien_images images = {};
 	struct lien_process *process;
 	struct lien_event event;
 	unsigned i;
@@ -722,16 +731,17 @@ static void sweep(struct lien_agent *agent)
 		process = lien_graph_process_after(agent->graph, agent->swept);
 		agent->swept = process ? process->pid : 0;
 		if (!process)
-			return;
-		if (!lien_watch_has_ended(process->pid, process->start))
+			break;
+		if (!is_over(agent, process, &images))
 			continue;
 		lien_agent_consume(agent); /* its end may be on its way */
 		process = lien_graph_process(agent->graph, agent->swept);
-		if (!process || !lien_watch_has_ended(process->pid, process->start))
+		if (!process || !is_over(agent, process, &images))
 			continue;
 		event = lien_agent_event_of(process->pid, process->start, LIEN_EVENT_EXIT);
 		lien_agent_event(agent, &event);
 	}
+	lien_images_free(&images);
 }
 
 void lien_watch_tick(struct lien_agent *agent)

@@ -1,16 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The maps serve all users of the node, and what a user's processes do fills them. Each user has a
- * share of each map, so that nobody can fill one up for the others. An account is what the kernel
- * holds responsible: a user, or for processes in user namespaces whoever made the outermost of
- * them, however many users are mapped inside.
+ * The maps serve all users of the node, and what a user's processes do fills them. Each user
+ * (users.h) has a share of each map, so that nobody can fill one up for the others.
  */
 #ifndef LIEN_BPF_ACCOUNT_H
 #define LIEN_BPF_ACCOUNT_H
 
-#include "kernel.h"
-#include <bpf/bpf_helpers.h>
-#include <bpf/bpf_core_read.h>
+#include "users.h"
 
 /* Entries of the maps, which hold all users' together. */
 #define THREADS_MAX   32768
@@ -37,9 +33,9 @@ const volatile __u32 lien_threads_max = THREADS_MAX;
 
 struct account {
 	__u32 used[SHARE_COUNT];
-	__u32 exports;	/* made ever: they go round in the user's share */
-	__u32 window;	/* of the ring, in which... */
-	__u32 reported; /* so many bytes were written for the user */
+	__u32 exports[2]; /* made ever, by the job and by restores (sharing.h) */
+	__u32 window;	  /* of the ring, in which... */
+	__u32 reported;	  /* so many bytes were written for the user */
 };
 
 /* The least recently used go first; one that is begun anew has used nothing, and never falls below
@@ -51,29 +47,7 @@ struct {
 	__type(value, struct account);
 } accounts SEC(".maps");
 
-#define ACCOUNT_ROOT	  0
-#define ACCOUNT_NAMESPACE (1ull << 32) /* made by root: told from others by its number */
-#define NAMESPACES_MAX	  32	       /* the kernel's limit of nesting */
-
 static const struct account no_account;
-
-static __noinline __u64 account_of(struct task_struct *task)
-{
-	struct user_namespace *ns = BPF_CORE_READ(task, cred, user_ns);
-	int level = BPF_CORE_READ(ns, level), i;
-	__u32 owner;
-
-	if (!level)
-		return BPF_CORE_READ(task, cred, uid.val);
-	for (i = 0; i < NAMESPACES_MAX; i++) {
-		if (level <= 1)
-			break;
-		ns = BPF_CORE_READ(ns, parent);
-		level--;
-	}
-	owner = BPF_CORE_READ(ns, owner.val);
-	return owner ? owner : ACCOUNT_NAMESPACE | BPF_CORE_READ(ns, ns.inum);
-}
 
 static __always_inline __u32 share_max(enum share share, __u64 account)
 {

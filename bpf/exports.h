@@ -8,12 +8,14 @@
 #include <bpf/bpf_core_read.h>
 #include <lien/probe.h>
 
-#define EXPORTS_MAX 131072
+/* Of jobs; and half as many that restores make. */
+#define EXPORTS_MAX	131072
+#define EXPORTS_ALL_MAX (EXPORTS_MAX / 2 * 3)
 
 /* Exported files to the number of their export. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, EXPORTS_MAX);
+	__uint(max_entries, EXPORTS_ALL_MAX);
 	__type(key, struct lien_probe_share);
 	__type(value, __u64);
 } shares SEC(".maps");

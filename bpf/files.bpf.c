@@ -6,6 +6,7 @@
 #define LIEN_BPF
 #include "exports.h"
 #include "pids.h"
+#include "users.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
@@ -41,6 +42,7 @@ int lien_images(struct bpf_iter__task *ctx)
 		return 0;
 	found.pid = pid_in_agent(task);
 	found.start = image_of(task);
+	found.account = account_of(task);
 	if (found.pid)
 		bpf_seq_write(ctx->meta->seq, &found, sizeof(found));
 	return 0;

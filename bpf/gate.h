@@ -193,15 +193,18 @@ static __noinline int concerns(const struct arguments *arguments,
 	return 1;
 }
 
-/* Stops the thread before the call. Where that cannot be done, says so. */
+/*
+ * Stops the thread before the call. Where that cannot be done, says so. Threads that find no room
+ * in map `threads` are not listed: they would take the room of other users' threads.
+ */
 static __noinline void hold(struct lien_probe_gate *gate, const struct lien_probe_held_key *key,
-	const struct lien_probe_held *value)
+	const struct lien_probe_held *value, int tracked)
 {
 	struct lien_probe_control *control = bpf_map_lookup_elem(&controls, &key->pid);
 	int listed;
 
 	if (control && takes_signal(control)) {
-		listed = !bpf_map_update_elem(&held, key, value, BPF_ANY);
+		listed = tracked && !bpf_map_update_elem(&held, key, value, BPF_ANY);
 		if (!bpf_send_signal_thread(control->signal)) {
 			/* It waits until the gate opens: nobody can let it in before. */
 			if (!listed)
@@ -253,7 +256,7 @@ static __noinline void gate_enter(struct lien_probe_gate *gate, struct thread *t
 	}
 	if (range && !(thread && let_in(thread, call)) &&
 		concerns(arguments, range, flags, translated))
-		hold(gate, &key, &value);
+		hold(gate, &key, &value, thread != 0);
 	if (!thread)
 		return;
 	if (call == LIEN_CALL_NCCL_GROUP_START)

@@ -14,6 +14,7 @@ static __always_inline void process_end(struct task_struct *task, __u16 type)
 	__u32 pid = leader_pid(task);
 	struct lien_probe_process *process;
 	struct lien_event event;
+	__u32 entered;
 	__u64 account;
 
 	bpf_map_delete_elem(&controls, &pid);
@@ -23,6 +24,7 @@ static __always_inline void process_end(struct task_struct *task, __u16 type)
 	if (!process)
 		return;
 	account = process->account;
+	entered = process->entered;
 	__builtin_memset(&event, 0, sizeof(event));
 	event.type = type;
 	event.pid = event.tid = pid;
@@ -31,7 +33,7 @@ static __always_inline void process_end(struct task_struct *task, __u16 type)
 	nccl_forget(pid, process);
 	bpf_map_delete_elem(&lost, &pid);
 	bpf_map_delete_elem(&contexts, &pid);
-	if (!bpf_map_delete_elem(&processes, &pid))
+	if (!bpf_map_delete_elem(&processes, &pid) && !entered)
 		share_give(account, SHARE_PROCESSES, 1);
 	emit(&event, LIEN_EVENT_HEADER, account);
 }

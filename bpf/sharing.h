@@ -13,10 +13,12 @@
 #define HANDLE_FD     1 /* CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR */
 #define HANDLE_FABRIC 8 /* CU_MEM_HANDLE_TYPE_FABRIC */
 
-/* A user's exports go round in as many slots as its share; the oldest is forgotten. */
+/* A user's exports go round in as many slots as its share; the oldest is forgotten. Those that the
+ * control library makes for a restore are closed soon, and go round in half as many of their own:
+ * those of the job may stay open. */
 struct export_slot {
 	__u64 account;
-	__u32 slot, zero;
+	__u32 slot, control;
 };
 
 struct export
@@ -27,7 +29,7 @@ struct export
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, EXPORTS_MAX);
+	__uint(max_entries, EXPORTS_ALL_MAX);
 	__type(key, struct export_slot);
 	__type(value, struct export);
 } export_slots SEC(".maps");
@@ -48,8 +50,9 @@ static __noinline struct file *file_of_fd(__s64 fd)
 }
 
 /* Makes room for one more export of the user: where it is noted, or -1. */
-static __always_inline int export_slot(struct export_slot *key, __u64 account)
+static __always_inline int export_slot(struct export_slot *key, __u64 account, __u32 control)
 {
+	__u32 entries = control ? EXPORTS_MAX / 2 : EXPORTS_MAX;
 	struct account *user = account_get(account);
 	struct export *oldest;
 	__u64 *number;
@@ -57,9 +60,9 @@ static __always_inline int export_slot(struct export_slot *key, __u64 account)
 	if (!user)
 		return -1;
 	key->account = account;
-	key->slot = __sync_fetch_and_add(&user->exports, 1);
-	key->slot %=
-		account == ACCOUNT_ROOT ? SHARE_OF_ROOT(EXPORTS_MAX) : SHARE_OF_USER(EXPORTS_MAX);
+	key->control = control;
+	key->slot = __sync_fetch_and_add(&user->exports[control & 1], 1);
+	key->slot %= account == ACCOUNT_ROOT ? SHARE_OF_ROOT(entries) : SHARE_OF_USER(entries);
 	oldest = bpf_map_lookup_elem(&export_slots, key);
 	number = oldest ? bpf_map_lookup_elem(&shares, &oldest->file) : 0;
 	if (number && *number == oldest->number)
@@ -68,12 +71,12 @@ static __always_inline int export_slot(struct export_slot *key, __u64 account)
 }
 
 /* The number of a new export by that descriptor; 0: it cannot be joined to an import. */
-__noinline __u64 export_add(__u64 account, __s32 fd)
+__noinline __u64 export_add(__u64 account, __s32 fd, __u32 control)
 {
 	struct export_slot slot = {};
 	struct export export = {};
 
-	if (file_key(&export.file, file_of_fd(fd)) || export_slot(&slot, account))
+	if (file_key(&export.file, file_of_fd(fd)) || export_slot(&slot, account, control & 1))
 		return 0;
 	export.number = __sync_fetch_and_add(&next_share, 1) + 1;
 	if (bpf_map_update_elem(&export_slots, &slot, &export, BPF_ANY) ||
@@ -99,7 +102,9 @@ static __always_inline __u64 share_of(
 	const struct thread *thread, struct lien_event *event, __u64 from, __s32 *fd)
 {
 	read_user(event, fd, sizeof(*fd), from);
-	return event->flags & LIEN_EVENT_PARTIAL ? 0 : export_add(thread->account, *fd);
+	return event->flags & LIEN_EVENT_PARTIAL
+		       ? 0
+		       : export_add(thread->account, *fd, !!(event->flags & LIEN_EVENT_CONTROL));
 }
 
 /* The size of an export's or import's record: only fabric handles are told. */

@@ -91,6 +91,8 @@ void lien_order_lend(struct lien_control *control, unsigned states, uint64_t gen
 /* Imports that will never be there again: those of them that are away are forgotten. */
 void lien_order_give_up(
 	struct lien_control *control, const struct lien_wire_share *shares, unsigned count);
+/* FINISH with FILLED: is all that was copied on the device, as it was saved? */
+int lien_order_filled(struct lien_control *control);
 /* With the order's flags. */
 int lien_order_finish(struct lien_control *control, uint32_t flags);
 /* Asks the driver what is mapped in the ranges, and sends it to fd; stops after limit_us. */

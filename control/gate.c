@@ -127,6 +127,8 @@ void lien_gate_pass(const uint32_t *tids, unsigned count)
 	struct place *place;
 	unsigned i;
 
+	if (!lien_gate_is_shut())
+		return; /* it has opened by itself: the next one must not let them in */
 	for (i = 0; i < count; i++) {
 		place = place_take(tids[i]);
 		if (place)

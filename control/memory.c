@@ -793,17 +793,33 @@ static int fill_again(struct lien_control *control)
 	return result ? result : ended;
 }
 
-int lien_order_finish(struct lien_control *control, uint32_t flags)
+/* 0, or why the copies did not complete; *differs: what arrived is not what was saved. */
+static int wait_for_copies(struct lien_control *control, int *differs)
 {
-	unsigned kept = LIEN_ITEMS_MISSING;
-	struct lien_item *item = NULL;
-	int result = fill_end(control), differs;
+	int result = fill_end(control);
 
 	if (result)
 		result = fill_again(control);
 	if (result)
 		lien_control_fail(control, result, 0, "copies to the device did not complete");
-	differs = lien_verify_device(control); /* now what was filled is back */
+	*differs = lien_verify_device(control); /* now what was filled is back */
+	return result;
+}
+
+int lien_order_filled(struct lien_control *control)
+{
+	int differs, result = wait_for_copies(control, &differs);
+
+	lien_devices_close(control);
+	return result ? result : differs;
+}
+
+int lien_order_finish(struct lien_control *control, uint32_t flags)
+{
+	unsigned kept = LIEN_ITEMS_MISSING;
+	struct lien_item *item = NULL;
+	int differs, result = wait_for_copies(control, &differs);
+
 	lien_devices_close(control);
 	if (result)
 		return result;

@@ -497,6 +497,8 @@ static int obey(struct lien_control *control, int fd, struct message *message)
 	case LIEN_WIRE_IMPORT:
 		return import_all(control, message);
 	case LIEN_WIRE_FINISH:
+		if (message->header.flags & LIEN_WIRE_FILLED)
+			return lien_order_filled(control);
 		lien_order_give_up(control,
 			(const void *)(message->bytes + sizeof(message->header)),
 			message->body / sizeof(struct lien_wire_share));

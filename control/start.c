@@ -50,7 +50,10 @@ static int raise_fd(int fd)
 struct place {
 	int fd;
 	uint64_t ino;
+	uint64_t agent_ino; /* of the other end */
 };
+
+static void replace(const struct place *place);
 
 static void *serve(void *arg)
 {
@@ -59,6 +62,7 @@ static void *serve(void *arg)
 	free(arg);
 	prctl(PR_SET_NAME, "lien-control");
 	lien_control_serve(place.fd, place.ino);
+	replace(&place);
 	return NULL;
 }
 
@@ -77,6 +81,7 @@ static int start_thread(int pair[2])
 	}
 	place->fd = pair[1];
 	place->ino = lien_control_inode(pair[1]);
+	place->agent_ino = lien_control_inode(pair[0]);
 	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -114,6 +119,37 @@ static void start(void)
 }
 
 static int starting; /* somebody is in start(), or nobody may be */
+
+#define REPLACE_US 100000
+
+static int is_served(void)
+{
+	const struct lien_control_state *state = &lien_control_state;
+
+	return state->agent_fd >= 0 && lien_control_inode(state->agent_fd) == state->agent_ino;
+}
+
+/*
+ * The application has closed the sockets. The next call that it makes would start another thread;
+ * but if all its threads wait at the gate, none makes one, and nobody else opens the gate.
+ */
+static void replace(const struct place *place)
+{
+	struct lien_control_state *state = &lien_control_state;
+
+	if (!lien_gate_is_shut())
+		return;
+	if (is_served() && state->agent_ino == place->agent_ino)
+		close(state->agent_fd);
+	while (lien_gate_is_shut() && !is_served()) {
+		if (!__atomic_exchange_n(&starting, 1, __ATOMIC_ACQUIRE)) {
+			start();
+			__atomic_store_n(&starting, 0, __ATOMIC_RELEASE);
+		}
+		if (!is_served())
+			usleep(REPLACE_US); /* there are too many files, or threads */
+	}
+}
 
 static void woken(int signal)
 {

@@ -88,12 +88,18 @@ int lien_images_read(struct lien_images *images)
 	return err;
 }
 
+const struct lien_probe_image *lien_images_of(const struct lien_images *images, unsigned pid)
+{
+	struct lien_probe_image key = {.pid = pid};
+
+	return images->count ? bsearch(&key, images->image, images->count, sizeof(key), by_pid)
+			     : NULL;
+}
+
 unsigned long long lien_images_find(const struct lien_images *images, unsigned pid)
 {
-	struct lien_probe_image key = {.pid = pid}, *found;
+	const struct lien_probe_image *found = lien_images_of(images, pid);
 
-	found = images->count ? bsearch(&key, images->image, images->count, sizeof(key), by_pid)
-			      : NULL;
 	return found ? found->start : 0;
 }
 

@@ -332,6 +332,31 @@ uint64_t lien_probes_start_of(struct lien_probes *probes, uint32_t pid)
 	return lien_images_read(&probes->images) ? 0 : lien_images_find(&probes->images, pid);
 }
 
+bool lien_probes_is_another(
+	struct lien_probes *probes, uint32_t pid, uint64_t start, struct lien_images *images)
+{
+	int fd = bpf_map__fd(probes->skel->maps.processes);
+	struct lien_probe_process known;
+	uint64_t now;
+
+	if (!probes->skel->rodata->lien_exec_known ||
+		(!bpf_map_lookup_elem(fd, &pid, &known) && known.start == start))
+		return false;
+	if (!images->count && lien_images_read(images))
+		return false;
+	now = lien_images_find(images, pid);
+	return now && now != start;
+}
+
+static uint64_t account_of(struct lien_probes *probes, uint32_t pid)
+{
+	const struct lien_probe_image *image = lien_images_of(&probes->images, pid);
+
+	if (!image && !lien_images_read(&probes->images))
+		image = lien_images_of(&probes->images, pid);
+	return image ? image->account : LIEN_ACCOUNT_UNKNOWN;
+}
+
 int lien_probes_add_process(struct lien_probes *probes, uint32_t pid, uint64_t start)
 {
 	int fd = bpf_map__fd(probes->skel->maps.processes);
@@ -339,7 +364,8 @@ int lien_probes_add_process(struct lien_probes *probes, uint32_t pid, uint64_t s
 
 	/* What an agent before this one, or the kernel side, knows of it stays. */
 	if (bpf_map_lookup_elem(fd, &pid, &process) || process.start != start)
-		process = (struct lien_probe_process){.start = start};
+		process = (struct lien_probe_process){
+			.start = start, .account = account_of(probes, pid), .entered = 1};
 	process.announced = 1;
 	return bpf_map_update_elem(fd, &pid, &process, BPF_ANY);
 }

@@ -12,6 +12,7 @@
 
 #include <lien/event.h>
 #include <lien/probe.h>
+#include "loader/images.h"
 #include "loader/libraries.h"
 #include "loader/skipped.h"
 
@@ -138,6 +139,10 @@ int lien_probes_traffic(struct lien_probes *probes,
 /* As the kernel side names the program that a process runs (LIEN_START()); 0: it cannot be asked,
  * or there is no such process. */
 uint64_t lien_probes_start_of(struct lien_probes *probes, uint32_t pid);
+/* Does that pid run another program than the one that is known by `start`? *images is read if it is
+ * empty and needed. */
+bool lien_probes_is_another(
+	struct lien_probes *probes, uint32_t pid, uint64_t start, struct lien_images *images);
 /* Tells the kernel side of a process that ran before it was watched: see struct lien_probe_process.
  */
 int lien_probes_add_process(struct lien_probes *probes, uint32_t pid, uint64_t start);

@@ -84,11 +84,15 @@ struct lien_probe_layout {
 #define LIEN_START(ticks, execs) ((unsigned long long)(execs) << 48 | (ticks))
 #define LIEN_START_TICKS(start)	 ((start) & ((1ull << 48) - 1))
 
-/* What the iterator over processes reports: which program each one runs. */
+/* What the iterator over processes reports: which program each one runs, and for whom. */
 struct lien_probe_image {
 	unsigned int pid, zero;
 	unsigned long long start; /* LIEN_START() */
+	unsigned long long account;
 };
+
+/* lien_probe_process.account where that cannot be found out: no user's (bpf/users.h). */
+#define LIEN_ACCOUNT_UNKNOWN (2ull << 32)
 
 /* Value of map `processes`, key: pid. */
 struct lien_probe_process {
@@ -105,7 +109,7 @@ struct lien_probe_process {
 	unsigned int untracked;	  /* calls by threads that found no room in map `threads` */
 	unsigned int uncounted;	  /* 1: collectives or transfers that found no room */
 	unsigned int nonblocking; /* 1: NCCL goes on with calls that have returned */
-	unsigned int zero;
+	unsigned int entered; /* 1: by the agent; it takes none of its user's share of processes */
 	unsigned long long context; /* the first that it made; 0: none */
 };
 

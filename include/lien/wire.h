@@ -49,7 +49,7 @@ enum lien_wire_type {
 	LIEN_WIRE_IMPORT,  /* body: lien_wire_share[] with as many fds; LAST batch has flag LAST */
 	LIEN_WIRE_FINISH,  /* body: lien_wire_share[]: imports to forget, for nobody has their
 			      memory any more. With LAST: wait for the copies; then the items are
-			      forgotten */
+			      forgotten. With FILLED: only wait */
 	LIEN_WIRE_LIST, /* reply: lien_wire_item[] of what is offloaded here, or half so (HERE) */
 	LIEN_WIRE_WALK, /* body: lien_wire_range[]; .arg: limit in us, no more than
 			   LIEN_WIRE_WALK_US_MAX count; reply: lien_wire_found[] */
@@ -94,7 +94,8 @@ enum lien_wire_gate {
 
 #define LIEN_WIRE_FIRST 0x1
 #define LIEN_WIRE_LAST	0x2
-/* 0x4 is free. */
+/* FINISH, without LAST: wait for the copies, compare what is to be compared, and forget nothing. */
+#define LIEN_WIRE_FILLED 0x4
 /* FINISH: others may lack what is exported here: it will be asked for again. */
 #define LIEN_WIRE_KEEP 0x8
 /* SAVE: keep a checksum of what has arrived in the arena. CREATE and FINISH compare with it. */

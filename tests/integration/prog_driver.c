@@ -571,6 +571,13 @@ static void do_exec(const uint64_t *arg)
 	_exit(127);
 }
 
+/* Without our environment, and so without the control library. */
+static void do_exec_bare(const uint64_t *arg)
+{
+	clearenv();
+	do_exec(arg);
+}
+
 static void do_closeall(const uint64_t *arg)
 {
 	(void)arg;
@@ -660,6 +667,7 @@ static const struct {
 	{"become", do_become, -1}, /* PROGRAM */
 	{"fork", do_fork, 0},
 	{"exec", do_exec, 0},
+	{"exec-bare", do_exec_bare, 0},
 	{"closeall", do_closeall, 0}, /* every descriptor above standard error's */
 	{"mask", do_mask, 0},	      /* blocks all signals */
 	{"unmask", do_unmask, 0},

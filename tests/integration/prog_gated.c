@@ -10,6 +10,7 @@
  *	fill VALUE	"ok 0": all bytes of it are that now, written by cuMemsetD8
  *	check VALUE	"ok WRONG": bytes that are not
  *	block		from now on threads block all signals
+ *	close		"ok 0": the descriptors of the control library
  */
 #include <dlfcn.h>
 #include <pthread.h>
@@ -19,6 +20,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <lien/cuda_abi.h>
@@ -124,6 +126,8 @@ int main(int argc, char **argv)
 			say(cuMemsetD8_v2(memory, atoi(line + 5), bytes));
 		else if (!strncmp(line, "check ", 6))
 			say(wrong(atoi(line + 6)));
+		else if (!strcmp(line, "close\n"))
+			say(syscall(SYS_close_range, 900u, ~0u, 0u)); /* control/start.c */
 		else if (!strcmp(line, "block\n"))
 			say(!(blocks = true));
 		else

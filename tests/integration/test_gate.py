@@ -17,6 +17,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 import faults  # noqa: E402
+from held import Held  # noqa: E402
 from lien_test import LIEN, MIB, Session, case, check, equal, main, program, wait_for  # noqa: E402
 from nccl_rank import Rank, unique_id  # noqa: E402
 from shapes import shapes  # noqa: E402
@@ -432,6 +433,39 @@ def test_thread_that_blocks_the_signal_while_memory_is_moved():
         check(client.wait() not in (0, None), "exit status of an offload that lost a write")
         said = client.said()
         check("cuMemsetD8_v2" in said and "blocks the signal" in said and "is lost" in said, said)
+
+
+def closes_its_sockets(session, job, phase, op):
+    """While an order is obeyed, and the one thread that uses the driver is held."""
+    holds = Held(job.pid)
+    try:
+        client = session.spawn([LIEN, op, *(["--owner", "all"] if op == "offload" else [])])
+        holds.until(phase, True)
+        if not job.held():
+            job.begin("cuMemsetD8_v2", job.at)
+            wait_for("its thread is held", job.held)
+        equal(job("close"), 0, "closed")
+    finally:
+        holds.let_go()
+    equal(client.wait(30), 1, "exit status of the client")
+
+
+@case(90)
+def test_sockets_are_closed_while_all_threads_are_held():
+    """None of them makes a call that would start another control thread: they must not wait for ever."""
+    with Session() as session:
+        session.start_agent("--library", os.path.join(os.path.realpath(NEXT), "libcuda.so.1"))
+        job = Gated(session)
+        job.at = job("address")
+        closes_its_sockets(session, job, "save", "offload")
+        wait_for("the thread goes on", lambda: job("count") == 1, 20)
+        session.ready(job.pid)
+        job("fill", 42)
+        session.ask("offload", "--owner", "all")
+        closes_its_sockets(session, job, "list", "restore")
+        session.ready(job.pid)
+        session.ask("restore")
+        wait_for("the thread goes on", lambda: job("count") == 2, 20)
 
 
 @case(60)

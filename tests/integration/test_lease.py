@@ -21,7 +21,7 @@ import faults  # noqa: E402
 from faults import COUNT, DELAY, FAIL, KILL, Faults  # noqa: E402
 from held import Held  # noqa: E402
 from lien_test import (  # noqa: E402
-    LIEN, MIB, Session, case, check, equal, main, state_of, wait_for)
+    LIEN, MIB, Session, case, check, equal, main, program, state_of, wait_for)
 
 SIZE = 4 * MIB
 LEASE_S = 5  # LIEN_GATE_LEASE_MS
@@ -390,6 +390,49 @@ def test_importer_closes_its_sockets_in_a_restore():
             check(job.importer.process.line().startswith("ok "), "it is held still")
         job.check()
         job.runs()
+
+
+@case(60)
+def test_importer_waits_for_the_bytes():
+    """The owner's copies do not complete: who maps that memory must not read it yet."""
+    with one_way() as (session, job):
+        owner = Faults(session, job.owner.inner_pid)
+        session.ask("offload", "--owner", "all")
+        job.importer.process.send("check %d %d %d" % (job.there[0], SIZE, job.value))
+        wait_for("it is held", lambda: session.ask("status")["held"])
+        owner.arm(FAIL, times=0, function="cuStreamSynchronize")
+        session.refused("restore", text="copies to the device did not complete")
+        check(owner.disarm(), "no call was hit")
+        equal([thread["pid"] for thread in session.ask("status")["held"]], [job.importer.pid], "held")
+        session.ask("restore")
+        equal(job.importer.process.line(), "ok 0", "wrong bytes in the importer")
+        job.check()
+        job.runs()
+        job.round_trip()
+
+
+@case(120)
+def test_owner_becomes_another_program_and_nobody_hears_of_it():
+    """The record of that was lost. Its pid and start time are what they were."""
+    with Session(memory="2G") as session:
+        session.start_agent("--ring", "1")
+        job = OneWay(session)
+        burst = session.spawn([LIEN, "run", "--", program("prog_burst"), "4", "100000"])
+        equal(burst.line(), "ready", "prog_burst")
+        session.ready(burst.pid)
+        session.ask("offload", "--owner", "all", "--with-closure", "--pid", job.owner.pid)
+        session.agent.signal(signal.SIGSTOP)
+        try:
+            burst.ask("go", 100)
+            job.owner("exec-bare")
+        finally:
+            session.agent.signal(signal.SIGCONT)
+        wait_for("it is seen to be gone", lambda: not session.process(job.owner.pid))
+        outcome = session.lien("restore")
+        check(outcome.code == 1 and "memory of process %d, which has ended or become another program" %
+              job.owner.pid in outcome.err, outcome)
+        _, va = job.importer("make", SIZE, 1)  # it is not held
+        job.importer("fill", va, SIZE, 0x95)
 
 
 class Nested:

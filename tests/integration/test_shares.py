@@ -57,6 +57,44 @@ def test_threads():
         moves(session, ALICE, again)
 
 
+def gated(session, uid):
+    """A process of the user with memory, of which each call is made by a thread of its own."""
+    process = session.spawn_as(uid, [LIEN, "run", "--", program("prog_gated"), "0", 2 * MIB])
+    check((process.line() or "").startswith("ready"), process.said())
+    session.ready(process.pid)
+    return process, "at %s cuMemsetD8_v2" % process.ask("address").split()[1]
+
+
+@case(60)
+def test_threads_that_wait():
+    """One user's threads wait at a gate, more than are followed; another's is seen to wait."""
+    with Shared() as session:
+        session.start_agent("--threads", "64")
+        (alice, hers), (bob, his) = gated(session, ALICE), gated(session, BOB)
+        session.ask_as(ALICE, "offload", "--owner", "all")
+        session.ask_as(BOB, "offload", "--owner", "all")
+        for _ in range(100):
+            alice.ask(hers)
+        bob.ask(his)
+        wait_for("Bob's thread is listed", lambda: bob.pid in [
+            thread["pid"] for thread in session.ask("status")["held"]])
+        for job in (alice, bob):
+            equal(job.ask("count"), "ok 0", "calls that have returned")
+
+
+@case(60)
+def test_thread_beyond_the_share_waits():
+    """Which call it waits in is not known; that it needs what is away is."""
+    with Shared() as session:
+        session.start_agent("--threads", "64")
+        alice, hers = gated(session, ALICE)
+        other = session.of_user(ALICE)
+        session.ask_as(ALICE, "offload", "--owner", "all", "--on-use", "restore", "--pid", alice.pid)
+        threads_of(other, 16)
+        alice.ask(hers)
+        wait_for("it is restored", lambda: alice.ask("count") == "ok 1")
+
+
 @case(60)
 def test_users_of_a_namespace_are_one_account():
     """Who makes a user namespace answers for all users in it."""
@@ -105,6 +143,24 @@ def test_communicators():
 
 
 @case(120)
+def test_communicators_of_a_process_older_than_the_agent():
+    """It has its own user's share, not root's."""
+    with Shared() as session:
+        session.start_agent()
+        alice = Driver(session.spawn_as(ALICE, [
+            LIEN, "run", "--", program("prog_nccl"), SOFTNCCL]))
+        alice("init", 0)
+        session.kill_agent()
+        session.lien("agent", "--clean")
+        session.start_agent()
+        session.ready(alice.pid)
+        for number in range(COMMS + 8):
+            Rank.call(alice, "all_reduce", alice("init-rank", 1, 0, unique_id(number))[1])
+        status = session.ask("status")
+        equal((status["counted_communicators"], status["uncounted"]), (COMMS, 8), "(counted, not counted)")
+
+
+@case(120)
 def test_exports():
     """One user makes more than there is room for; another's are known, those of before and later ones."""
     with Shared() as session:
@@ -121,6 +177,29 @@ def test_exports():
         equal(session.ask("status")["unmatched_imports"], 0, "imports without an owner")
         session.ready(owner.pid, importer.pid)
         moves(session, BOB, owner, importer, owners=2)
+
+
+@case(240)
+def test_exports_of_restores():
+    """A restore exports all that is shared once more. What the job exported itself stays known: memory that
+    an open descriptor keeps is not moved."""
+    many = 512
+    with Shared() as session:
+        session.start_agent()
+        owner, importer, later = (session.of_user(BOB) for _ in range(3))
+        for number in range(many):
+            handle, _ = owner("make", 2 * MIB, 0)
+            descriptor = owner("export", handle)
+            importer("show", 2 * MIB, importer.take(owner, descriptor), 0)
+            if number:
+                owner("close", descriptor)
+            else:
+                kept = descriptor
+        for _ in range(EXPORTS // many + 1):
+            equal(session.ask("offload", "--owner", "all")["bytes"], (many - 1) * 2 * MIB, "moved")
+            session.ask("restore")
+        later("show", 2 * MIB, later.take(owner, kept), 0)
+        equal(session.ask("status")["unmatched_imports"], 0, "imports without an owner")
 
 
 @case(120)

@@ -5,12 +5,16 @@
  * cannot show. Any function can be made to fail.
  */
 #include <errno.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #include <cmocka.h>
 
 #include "control/control.h"
@@ -887,6 +891,60 @@ static void test_end(void **state)
 	control.ended = 0;
 }
 
+static struct {
+	_Atomic int tid, go, shut; /* shut: how the gate was when the thread had come through */
+} visitor;
+
+static void *visit(void *arg)
+{
+	visitor.tid = syscall(SYS_gettid);
+	while (!visitor.go)
+		;
+	lien_gate_wait();
+	visitor.shut = lien_gate_is_shut();
+	visitor.go = 0;
+	return arg;
+}
+
+/* It has come through, or sleeps, which it does at the gate alone. */
+static bool has_decided(void)
+{
+	char path[64], line[256] = "";
+	FILE *file;
+
+	snprintf(path, sizeof(path), "/proc/self/task/%d/stat", visitor.tid);
+	file = fopen(path, "re");
+	if (file) {
+		assert_non_null(fgets(line, sizeof(line), file));
+		fclose(file);
+	}
+	return !visitor.go || strstr(line, ") S ");
+}
+
+/* An agent that was silent for too long lets a thread in after the gate has opened by itself. That
+ * is not for the gate of the next transaction. */
+static void test_pass_comes_late(void **state)
+{
+	pthread_t thread;
+	uint32_t tid;
+
+	(void)state;
+	assert_int_equal(pthread_create(&thread, NULL, visit, NULL), 0);
+	while (!visitor.tid)
+		;
+	tid = visitor.tid;
+	lien_gate_shut();
+	lien_gate_open();
+	lien_gate_pass(&tid, 1);
+	lien_gate_shut();
+	visitor.go = 1;
+	while (!has_decided())
+		;
+	lien_gate_open();
+	pthread_join(thread, NULL);
+	assert_int_equal(visitor.shut, 0);
+}
+
 /* An agent died after the save: an importer may have let go, and needs an export. */
 static void test_end_cut_short(void **state)
 {
@@ -944,6 +1002,7 @@ int main(void)
 		cmocka_unit_test(test_export_fails),
 		cmocka_unit_test(test_check_fails),
 		cmocka_unit_test(test_end),
+		cmocka_unit_test(test_pass_comes_late),
 		cmocka_unit_test(test_end_cut_short),
 	};
 

@@ -417,6 +417,30 @@ static void test_hang_alone(void **state)
 		}
 }
 
+/* It hangs while it saves, and is given up: nobody tells it to forget what it has saved for others.
+ * So the next restore has to ask it, or it would refuse all that is to come. */
+static void test_hang_in_save(void **state)
+{
+	(void)state;
+	for (unsigned kind = HANGS_BEFORE; kind <= HANGS_AFTER; kind++) {
+		job(3, 1);
+		w.fault[0] = (struct fault){kind, 1, 4};
+		offload();
+		assert_int_equal(w.fake[1].order.type, LIEN_WIRE_SAVE);
+		assert_int_equal(w.result.error, -ETIMEDOUT);
+		assert_false(w.result.undo_failed);
+		for (unsigned p = 0; p < 3; p++)
+			assert_int_equal(w.process[p].lends, p == 1);
+		no_faults();
+		let_go(&w.fake[1]);
+		wake(1);
+		restore();
+		assert_int_equal(w.result.error, 0);
+		check_forgotten("after the restore");
+		assert_int_equal(w.broken, 0);
+	}
+}
+
 /* A capture that began since the plan was made: nobody is drained. */
 static void test_capture(void **state)
 {
@@ -590,7 +614,7 @@ static void test_lost_places(void **state)
 	transaction_ends();
 	assert_int_equal(w.result.error, -EOWNERDEAD);
 	assert_int_equal(w.result.processes[0].lost_mappings, MEMORIES - 1);
-	assert_int_equal(w.fake[1].given[LIEN_WIRE_FINISH], 2);
+	assert_int_equal(w.fake[1].given[LIEN_WIRE_FINISH], 3); /* the first waits for copies */
 	assert_int_equal(lost.count, MEMORIES - 1);
 	for (unsigned i = 0; i < lost.count; i++) {
 		assert_int_equal(lost.pid[i], PID(1));
@@ -1312,6 +1336,7 @@ int main(void)
 		FAULTS(test_failed_restore),
 		cmocka_unit_test(test_failed_undo),
 		cmocka_unit_test(test_hang_alone),
+		cmocka_unit_test(test_hang_in_save),
 		cmocka_unit_test(test_capture),
 		cmocka_unit_test(test_owner_dies_while_away),
 		cmocka_unit_test(test_owner_is_not_known),
