@@ -529,29 +529,6 @@ def test_nothing_is_left_of_processes():
 
 
 @case(60)
-def test_one_process_cannot_fill_the_map():
-    with Session() as session:
-        session.start_agent()
-        rank, other = Rank(session), Rank(session)
-        comm = other.made("init-rank", 1, 0, unique_id(16))
-        held = [rank.made("init-rank", 1, 0, unique_id(n)) for n in range(4100)]
-        for one in held:
-            rank.call("all_reduce", one)
-        equal(counted(session), 4096, "communicators of one process")
-        status = session.ask("status")
-        equal(status["uncounted"], 4, "calls that are not counted")
-        check("4 NCCL calls were not counted" in session.lien("status").out, "words")
-        other.call("all_reduce", comm)
-        equal(comm_of(session, other, comm)["calls_total"], 1, "calls of another process")
-        rank("destroy", held[0])
-        rank.call("all_reduce", held[-1])
-        equal(comm_of(session, rank, held[-1])["calls_total"], 1, "once there is room")
-        rank.end()
-        session.forgotten(rank.pid)
-        equal(counted(session), 1, "communicators")
-
-
-@case(60)
 def test_joined_late():
     with Session() as session:
         rank = Rank(session)

@@ -140,6 +140,13 @@ def test_communicators():
                            "2000", "--pid", alice.pid)
         session.ask_as(BOB, "offload", "--pid", bob.pid)
         session.ask_as(BOB, "restore")
+        check("8 NCCL calls were not counted" in session.lien("status").out, "words")
+        alice("destroy", made[0])
+        Rank.call(alice, "all_reduce", made[COMMS])
+        equal(session.ask("status")["counted_communicators"], COMMS + 1, "once there is room")
+        alice.end()
+        session.forgotten(alice.pid)
+        equal(session.ask("status")["counted_communicators"], 1, "Alice's are gone")
 
 
 @case(120)
