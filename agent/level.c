@@ -322,15 +322,30 @@ static bool is_meeting(uint32_t call)
 	return false;
 }
 
-/* On a communicator that was in use before it was watched: no count says how far it is. Who waits
- * for others has something to do; so those are behind who have not, or nobody can tell. */
-static bool uncounted_and_idle(const struct rest *rest, const struct waiting *waiting)
+/* Does no count say how far the thread is? Not on a communicator that was in use before it was
+ * watched; nor before a call that is not of NCCL, in a process that has such a communicator. */
+static bool is_uncounted(const struct rest *rest, const struct waiting *waiting)
 {
 	const struct standing *standing = standing_of(rest, waiting);
+	unsigned i;
+
+	if (standing)
+		return !standing->comm->made_by;
+	for (i = 0; !waiting->held.comm && i < rest->standings_count; i++)
+		if (rest->standings[i].process->pid == waiting->who.pid &&
+			!rest->standings[i].comm->made_by)
+			return true;
+	return false;
+}
+
+/* Who waits for others has something to do; so those are behind who have not, or nobody can tell.
+ */
+static bool uncounted_and_idle(const struct rest *rest, const struct waiting *waiting)
+{
 	bool others_idle = false, own_busy = false;
 	unsigned i;
 
-	if (!standing || standing->comm->made_by)
+	if (!is_uncounted(rest, waiting))
 		return false;
 	for (i = 0; i < rest->count; i++)
 		if (rest->pids[i] == waiting->who.pid)
