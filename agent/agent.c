@@ -220,6 +220,7 @@ int lien_agent_run(const struct lien_agent_config *config)
 	agent->host_limit = config->host_limit;
 	lien_host_files_find(&agent->host);
 	raise_file_limit();
+	setpriority(PRIO_PROCESS, 0, LIEN_NICE);
 	lien_privileges_begin();
 	err = start(agent, config);
 	if (!err) {

@@ -142,6 +142,10 @@ struct lien_agent {
 	bool ring_resumed; /* the ring's next record may be in the journal */
 };
 
+/* Jobs wait for the agent's main thread, and for those that look for it: these come before whatever
+ * keeps the processors busy. What takes long has the usual rank (setpriority()). */
+#define LIEN_NICE (-10)
+
 struct lien_agent_config {
 	const char *socket;
 	const char *const *libraries; /* more files to probe; NULL-terminated or NULL */

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -67,6 +68,7 @@ static void __attribute__((noreturn)) make(struct lien_client *client, json_t *r
 	if (getppid() != agent)
 		_exit(1);
 	alarm(LIMIT_S);
+	setpriority(PRIO_PROCESS, 0, 0);
 	client->agent->is_copy = true;
 	close_inherited(client);
 	client->out_length = client->out_sent = 0;

@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <sys/epoll.h>
+#include <time.h>
 
 #include "agent/answers.h"
 #include "agent/attach.h"
@@ -16,11 +17,13 @@
 #include "agent/sites.h"
 #include "agent/walks.h"
 #include "loader/gate.h"
+#include "loader/timeout.h"
 
 #define TICK_MS	     1000
 #define TICK_FAST_MS 20 /* while something is awaited */
 #define TICK_REST_MS 1	/* while a job is being brought to rest */
 #define RING_MS	     1	/* while the ring is left alone */
+#define WAITS_MS     60 /* in a turn, for all processes that are looked at */
 /* Sources that are handled before a request is, if any waits. */
 #define SOURCES_FIRST 16
 
@@ -48,8 +51,19 @@ void lien_loop_part(struct lien_agent *agent, const char *kind, const char *name
 	turns->part[1] = name;
 }
 
+/* That the agent's main thread has used. */
+static uint64_t cpu_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+	return t.tv_sec * 1000000000ull + t.tv_nsec;
+}
+
 static void turn_begin(struct lien_turns *turns)
 {
+	lien_timeout_allow(WAITS_MS);
+	turns->cpu_begun = cpu_ns();
 	turns->t_begun = lien_now_ns();
 	turns->longest_part_ns = 0;
 	turns->longest_part[0] = NULL;
@@ -76,6 +90,7 @@ static void turn_end(struct lien_turns *turns)
 	if (took <= turns->longest_ns || !turns->longest_part[0] || was_stopped())
 		return;
 	turns->longest_ns = took;
+	turns->longest_cpu_ns = cpu_ns() - turns->cpu_begun;
 	snprintf(turns->longest_in, sizeof(turns->longest_in), "%s %s", turns->longest_part[0],
 		turns->longest_part[1]);
 }

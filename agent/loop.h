@@ -18,14 +18,14 @@ struct lien_event;
 /* How long turns took, since the start. */
 struct lien_turns {
 	uint64_t count, requests;
-	uint64_t longest_ns;
-	char longest_in[48];	/* the part of it that took longest: "source orders" */
-	unsigned most_requests; /* handled in one turn */
-	unsigned most_records;	/* taken from the ring in one turn */
-	uint64_t answers;	/* that copies of the agent have made (answers.h) */
-	unsigned most_answers;	/* at a time, for one user who is not root */
+	uint64_t longest_ns, longest_cpu_ns; /* as others wait; the agent's own part of that */
+	char longest_in[48];		     /* the part of it that took longest: "source orders" */
+	unsigned most_requests;		     /* handled in one turn */
+	unsigned most_records;		     /* taken from the ring in one turn */
+	uint64_t answers;		     /* that copies of the agent have made (answers.h) */
+	unsigned most_answers;		     /* at a time, for one user who is not root */
 	/* Of the turn under way. */
-	uint64_t t_begun, t_part, longest_part_ns;
+	uint64_t t_begun, cpu_begun, t_part, longest_part_ns;
 	const char *part[2], *longest_part[2];
 	unsigned turn_requests, turn_records;
 };

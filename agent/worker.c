@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -34,6 +35,7 @@ static void *work(void *arg)
 	struct lien_job *job;
 
 	lien_privileges_drop(); /* each thread has its own */
+	setpriority(PRIO_PROCESS, 0, 0);
 	pthread_mutex_lock(&worker->lock);
 	while (!worker->stopping) {
 		job = STAILQ_FIRST(&worker->todo);

@@ -62,11 +62,17 @@ static struct slow slow[SLOW_MAX];
 static unsigned slow_count;
 
 static _Thread_local unsigned limit_ms = USUAL_MS;
+static _Thread_local uint64_t left_ns = UINT64_MAX; /* that the thread may wait, in all */
 static _Thread_local bool is_helper;
 
 void lien_timeout_set(unsigned ms)
 {
 	limit_ms = ms;
+}
+
+void lien_timeout_allow(unsigned ms)
+{
+	left_ns = ms * (S_NS / 1000);
 }
 
 static void helper_put(struct helper *helper)
@@ -132,7 +138,8 @@ static void note_returned(uint32_t pid)
 		known->stuck--;
 }
 
-static void note_slow(uint32_t pid)
+/* `fault`: it has had its time. */
+static void note_slow(uint32_t pid, bool fault)
 {
 	struct slow *known = find(pid);
 	uint64_t now = lien_clock_ns();
@@ -147,7 +154,8 @@ static void note_slow(uint32_t pid)
 		known->times = known->delay = 0;
 	known->stuck++;
 	known->t = now;
-	if (++known->times > PROCESS_MAX)
+	known->times += fault;
+	if (fault && known->times > PROCESS_MAX)
 		known->delay = known->delay ? 2 * known->delay : AGAIN_NS;
 	if (known->delay > AGAIN_NS_MAX)
 		known->delay = AGAIN_NS_MAX;
@@ -290,16 +298,19 @@ static struct helper *helper_get(uint32_t pid)
 static bool replies_in(struct helper *helper, unsigned ms)
 {
 	struct pollfd readable = {.fd = helper->ours, .events = POLLIN};
-	uint64_t end = lien_clock_ns() + ms * 1000000ull, now;
+	uint64_t begun = lien_clock_ns(), wait = ms * 1000000ull, took = 0;
 	struct timespec left;
 	int n;
 
+	if (wait > left_ns)
+		wait = left_ns;
 	do {
-		now = lien_clock_ns();
-		now = now < end ? end - now : 0;
-		left = (struct timespec){now / S_NS, now % S_NS};
+		left = (struct timespec){(wait - took) / S_NS, (wait - took) % S_NS};
 		n = ppoll(&readable, 1, &left, NULL);
-	} while (n < 0 && errno == EINTR);
+		took = lien_clock_ns() - begun;
+	} while (n < 0 && errno == EINTR && took < wait);
+	if (left_ns != UINT64_MAX)
+		left_ns -= took < left_ns ? took : left_ns;
 	return n > 0;
 }
 
@@ -326,7 +337,7 @@ static bool wait_for_reply(struct helper *helper, unsigned ms)
 	for (i = 0; i < STARVED; i++) {
 		if (replies_in(helper, ms))
 			return true;
-		if (!is_runnable(helper))
+		if (!left_ns || !is_runnable(helper))
 			return false;
 	}
 	return false;
@@ -382,7 +393,7 @@ bool lien_timeout_run(struct lien_timeout_work *work, uint32_t pid)
 		run_here(work);
 		return true;
 	}
-	helper = helper_get(pid);
+	helper = left_ns ? helper_get(pid) : NULL;
 	work->state = STATE_RUNS;
 	if (!helper || lien_pass_send(helper->ours, &pointer, 1, work->fds, work->fds_count)) {
 		if (helper)
@@ -393,7 +404,7 @@ bool lien_timeout_run(struct lien_timeout_work *work, uint32_t pid)
 	if (!wait_for_reply(helper, limit_ms + work->more_ms)) {
 		/* It counts before it can be over. */
 		pthread_mutex_lock(&lock);
-		note_slow(pid);
+		note_slow(pid, left_ns != 0);
 		if (__atomic_exchange_n(&work->state, STATE_ABANDONED, __ATOMIC_ACQ_REL) !=
 			STATE_DONE) {
 			pthread_mutex_unlock(&lock);

@@ -39,6 +39,10 @@ bool lien_timeout_run(struct lien_timeout_work *work, uint32_t pid);
 /* How long the calling thread waits, 1 s unless told. */
 void lien_timeout_set(unsigned ms);
 
+/* And in all, from now on: once that is used up nothing is tried any more, and no process is to
+ * blame. No limit unless told. */
+void lien_timeout_allow(unsigned ms);
+
 /* Threads that wait for work end: later ones have the rights that their caller has then. */
 void lien_timeout_dismiss(void);
 

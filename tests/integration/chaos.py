@@ -45,7 +45,8 @@ class Tally(dict):
     def __init__(self, seed):
         super().__init__(seed=seed, seconds=0, transactions=0, rollbacks=0, refusals=0, kills=0,
                          faults=0, jobs=0, agents=0, bytes_verified=0, bytes_lost=0, hangs=0,
-                         failures=0, longest_turn_ms=0, longest_turn_in="")
+                         failures=0, longest_turn_ms=0, longest_turn_cpu_ms=0,
+                         longest_turn_in="")
 
     def add(self, name, count=1):
         self[name] += count
@@ -354,6 +355,7 @@ class Chaos:
             loop = reply["result"]["loop"]
             if loop["longest_turn_ms"] > self.tally["longest_turn_ms"]:
                 self.tally["longest_turn_ms"] = round(loop["longest_turn_ms"], 1)
+                self.tally["longest_turn_cpu_ms"] = round(loop["longest_turn_cpu_ms"], 1)
                 self.tally["longest_turn_in"] = loop["longest_turn_in"]
 
     def flood(self):

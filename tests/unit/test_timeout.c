@@ -145,6 +145,26 @@ static void test_files_are_passed(void **state)
 	}
 }
 
+/* Whoever uses it up: others are not to blame, and are looked at as soon as there is more. */
+static void test_all_waits_together_are_limited(void **state)
+{
+	int release_fd;
+	bool dropped;
+
+	(void)state;
+	lien_timeout_set(10000);
+	for (unsigned i = 0; i <= PROCESS_MAX + 1; i++) {
+		lien_timeout_allow(30);
+		get_stuck(PID(3), &release_fd, &dropped);
+		assert_false(adds(PID(4)));
+		release(&release_fd, &dropped);
+	}
+	lien_timeout_allow(10000);
+	assert_true(adds(PID(4)));
+	assert_true(adds(PID(3)));
+	lien_timeout_allow(UINT32_MAX);
+}
+
 static void test_who_is_stuck_is_left_behind(void **state)
 {
 	int release_fd, ends[2];
@@ -210,6 +230,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_work_is_done),
 		cmocka_unit_test(test_files_are_passed),
+		cmocka_unit_test(test_all_waits_together_are_limited),
 		cmocka_unit_test(test_who_is_stuck_is_left_behind),
 		cmocka_unit_test(test_a_user_is_waited_for_some_times_only),
 		cmocka_unit_test(test_idle_threads_are_dismissed),
