@@ -292,6 +292,8 @@ void lien_server_transaction_done(struct lien_agent *agent);
 void lien_server_resume(struct lien_agent *agent);
 /* Does a request that has waited for the end of a transaction wait for its turn? */
 bool lien_server_has_postponed(const struct lien_agent *agent);
+/* Does one wait until no probes are being taken away? */
+bool lien_server_waits_for_quiet(const struct lien_agent *agent);
 /* Lets go of clients that do not read what they asked for. */
 void lien_server_tick(struct lien_agent *agent);
 /* Does a client wait for an answer to its next request? */

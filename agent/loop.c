@@ -147,9 +147,10 @@ static int tick_ms(const struct lien_agent *agent)
 		phase = lien_transaction_phase(agent->transaction);
 	if (phase == LIEN_PHASE_GATE || phase == LIEN_PHASE_DRAIN)
 		return TICK_REST_MS;
-	return agent->waking || agent->transaction || agent->walks ||
-			       !LIST_EMPTY(&agent->compares) || !LIST_EMPTY(&agent->attaches) ||
-			       !LIST_EMPTY(&agent->detaches) || lien_probes_gates(agent->probes)
+	return agent->waking || lien_server_waits_for_quiet(agent) || agent->transaction ||
+			       agent->walks || !LIST_EMPTY(&agent->compares) ||
+			       !LIST_EMPTY(&agent->attaches) || !LIST_EMPTY(&agent->detaches) ||
+			       lien_probes_gates(agent->probes)
 		       ? TICK_FAST_MS
 		       : TICK_MS;
 }

@@ -15,6 +15,7 @@
 #include "agent/prepare.h"
 #include "agent/sites.h"
 #include "agent/walks.h"
+#include "loader/close_later.h"
 #include "loader/files.h"
 
 #define TIMEOUT_MS     10000
@@ -306,7 +307,7 @@ static bool postpone(struct lien_client *client, json_t *request)
 {
 	if (!client->agent->transaction || !client->agent->transaction_own)
 		return false;
-	lien_client_postpone(client, request);
+	lien_client_postpone(client, request, false);
 	return true;
 }
 
@@ -643,9 +644,28 @@ static bool is_costly(const struct lien_agent *agent, const struct request *know
 					       json_is_true(json_object_get(request, "dry_run")));
 }
 
+#define QUIET_NS 1000000000ull
+
+/* The kernel lets no process fork() while it takes probes away: the loop would wait with it. */
+static bool wait_for_quiet(struct lien_client *client, json_t *request)
+{
+	const uint64_t now = lien_now_ns();
+
+	if (!client->t_quiet)
+		client->t_quiet = now;
+	if (!lien_close_later_busy() || now - client->t_quiet > QUIET_NS) {
+		client->t_quiet = 0;
+		return false;
+	}
+	lien_client_postpone(client, request, true);
+	return true;
+}
+
 static void handle(struct lien_client *client, const struct request *known, json_t *request)
 {
 	if (is_costly(client->agent, known, request)) {
+		if (wait_for_quiet(client, request))
+			return;
 		lien_loop_part(client->agent, "copy for", known->op);
 		before_copy(client->agent, request);
 		if (lien_answer_start(client, request, known->handle))

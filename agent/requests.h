@@ -21,14 +21,16 @@ struct lien_client {
 	bool queued; /* among those whose request is to be handled */
 	char *in, *out;
 	size_t in_length, out_length, out_room;
-	size_t in_at;	   /* where the next line begins; these two count from there: */
-	size_t line_end;   /* behind its newline; 0: it is not whole yet */
-	size_t searched;   /* no newline before */
-	size_t out_sent;   /* of out_length: what is left follows */
-	json_t *postponed; /* a request that is handled after the transaction under way; NULL: none
-			    */
-	bool waiting;	   /* for the transaction: its requests after that one wait too */
-	struct lien_answer *answer;   /* or for this, not NULL then, */
+	size_t in_at;		    /* where the next line begins; these two count from there: */
+	size_t line_end;	    /* behind its newline; 0: it is not whole yet */
+	size_t searched;	    /* no newline before */
+	size_t out_sent;	    /* of out_length: what is left follows */
+	json_t *postponed;	    /* a request that is handled later; NULL: none */
+	bool until_quiet;	    /* then: when no probes are being taken away, or else after the
+				       transaction that is under way */
+	uint64_t t_quiet;	    /* since when that is waited for; 0: it is not */
+	bool waiting;		    /* for the transaction: its requests after that one wait too */
+	struct lien_answer *answer; /* or for this, not NULL then, */
 	struct lien_compare *compare; /* or this, */
 	struct lien_attach *attach;   /* or this, */
 	struct lien_detach *detach;   /* or this */
@@ -39,8 +41,9 @@ struct lien_client {
 
 /* The client has its answer: its next request may be handled. */
 void lien_client_go_on(struct lien_client *client);
-/* The request is handled after the transaction that is under way. */
-void lien_client_postpone(struct lien_client *client, json_t *request);
+/* The request is handled after the transaction that is under way; or when no probes are being taken
+ * away. */
+void lien_client_postpone(struct lien_client *client, json_t *request, bool until_quiet);
 /* So many more of its user's answers are being made by copies of the agent; how many there are. */
 unsigned lien_client_answers(struct lien_client *client, int more);
 /* It gets every event from now on. */

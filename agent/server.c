@@ -45,7 +45,7 @@ struct lien_server {
 	LIST_HEAD(, lien_client) clients;
 	LIST_HEAD(, lien_user) users;
 	TAILQ_HEAD(, lien_user) turns;
-	unsigned count, recorders, postponed;
+	unsigned count, recorders, postponed[2]; /* by lien_client.until_quiet */
 };
 
 /* --- whose turn it is ---------------------------------------------------------------------------
@@ -140,7 +140,7 @@ static void client_close(struct lien_client *client)
 	LIST_REMOVE(client, next);
 	client->agent->server->count--;
 	client->agent->server->recorders -= client->recording;
-	client->agent->server->postponed -= !!client->postponed;
+	client->agent->server->postponed[client->until_quiet] -= !!client->postponed;
 	json_decref(client->postponed);
 	client->user->waiting_bytes -= client->out_room;
 	client->user->clients--;
@@ -309,9 +309,10 @@ void lien_client_go_on(struct lien_client *client)
 	client_watch(client);
 }
 
-void lien_client_postpone(struct lien_client *client, json_t *request)
+void lien_client_postpone(struct lien_client *client, json_t *request, bool until_quiet)
 {
-	client->agent->server->postponed++;
+	client->until_quiet = until_quiet;
+	client->agent->server->postponed[until_quiet]++;
 	client->postponed = json_incref(request);
 	client->waiting = true;
 }
@@ -333,7 +334,7 @@ static bool next_request(struct lien_client *client, json_t **request)
 	*request = client->postponed;
 	if (*request) {
 		client->postponed = NULL;
-		client->agent->server->postponed--;
+		client->agent->server->postponed[client->until_quiet]--;
 		return true;
 	}
 	*request = json_loadb(
@@ -668,26 +669,37 @@ void lien_server_transaction_done(struct lien_agent *agent)
 		}
 }
 
-void lien_server_resume(struct lien_agent *agent)
+static void resume(struct lien_agent *agent, bool until_quiet)
 {
 	struct lien_client *client;
 
-	if (!lien_server_has_postponed(agent))
+	if (!agent->server->postponed[until_quiet])
 		return;
 	LIST_FOREACH (client, &agent->server->clients, next)
-		if (client->postponed)
+		if (client->postponed && client->until_quiet == until_quiet)
 			lien_client_go_on(client);
+}
+
+void lien_server_resume(struct lien_agent *agent)
+{
+	resume(agent, false);
 }
 
 bool lien_server_has_postponed(const struct lien_agent *agent)
 {
-	return agent->server->postponed;
+	return agent->server->postponed[false];
+}
+
+bool lien_server_waits_for_quiet(const struct lien_agent *agent)
+{
+	return agent->server->postponed[true];
 }
 
 void lien_server_tick(struct lien_agent *agent)
 {
 	struct lien_client *client, *next;
 
+	resume(agent, true);
 	LIST_FOREACH_SAFE (client, &agent->server->clients, next, next)
 		if (client->broken)
 			client_close(client);

@@ -7,9 +7,22 @@
 
 #define STACK 65536
 
+static unsigned under_way;
+
+void lien_close_later_count(int more)
+{
+	__atomic_add_fetch(&under_way, more, __ATOMIC_ACQ_REL);
+}
+
+bool lien_close_later_busy(void)
+{
+	return __atomic_load_n(&under_way, __ATOMIC_ACQUIRE);
+}
+
 static void *close_now(void *fd)
 {
 	close((int)(intptr_t)fd);
+	lien_close_later_count(-1);
 	return NULL;
 }
 
@@ -21,6 +34,7 @@ void lien_close_later(int fd)
 	pthread_t thread;
 	int err = pthread_attr_init(&attr);
 
+	lien_close_later_count(1);
 	if (!err) {
 		pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
 		pthread_attr_setstacksize(&attr, STACK);
@@ -28,5 +42,5 @@ void lien_close_later(int fd)
 		pthread_attr_destroy(&attr);
 	}
 	if (err)
-		close(fd);
+		close_now((void *)(intptr_t)fd);
 }

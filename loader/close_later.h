@@ -2,8 +2,15 @@
 #ifndef LIEN_CLOSE_LATER_H
 #define LIEN_CLOSE_LATER_H
 
+#include <stdbool.h>
+
 /* Closes a link, for which the kernel makes a thread wait until calls under way are over: 10 ms and
  * more. Not this thread. */
 void lien_close_later(int fd);
+
+/* Are links being closed? No process of the machine can fork() for the most of that time. */
+bool lien_close_later_busy(void);
+/* Somebody else begins (1) to close links, or has ended (-1). */
+void lien_close_later_count(int more);
 
 #endif

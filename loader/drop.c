@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "loader/probes_internal.h"
+#include "loader/close_later.h"
 
 #define STACK 65536
 
@@ -26,6 +27,7 @@ static void *free_dropped(void *arg)
 			close(dropped->fds[i]);
 	lien_attached_free(dropped->attached);
 	free(dropped);
+	lien_close_later_count(-1);
 	return NULL;
 }
 
@@ -35,6 +37,7 @@ static void free_later(struct dropped *dropped)
 	pthread_t thread;
 	int err = pthread_attr_init(&attr);
 
+	lien_close_later_count(1);
 	if (!err) {
 		pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
 		pthread_attr_setstacksize(&attr, STACK);
