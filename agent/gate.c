@@ -36,6 +36,8 @@ struct attaching {
 	char path[256]; /* of the first that failed */
 };
 
+#define TRIES 3
+
 /* A library whose calls cannot be held is a hole in the gate. */
 static int attach_file(const struct lien_maps_entry *entry, void *arg)
 {
@@ -64,12 +66,17 @@ static int attach_libraries(
 	struct attaching attaching = {
 		.agent = agent, .pid = tracked->pid, .all = tracked->gate_all};
 	struct lien_probe_gate gate;
+	unsigned tries = 0;
 	int err;
 
 	if (!lien_probes_gate_get(agent->probes, tracked->pid, &gate))
 		return -ENOENT;
 	tracked->gate_mapped = gate.mapped; /* before: what is mapped from now on is seen again */
-	err = lien_maps_read(tracked->pid, attach_file, &attaching);
+	/* A mapping that is changed after it was listed has another name (mprotect() of a part). */
+	do {
+		attaching.err = 0;
+		err = lien_maps_read(tracked->pid, attach_file, &attaching);
+	} while (attaching.err == -ENOENT && ++tries < TRIES);
 	if (attaching.err) {
 		snprintf(why, size, "its threads cannot be held back in %s: %s", attaching.path,
 			strerror(-attaching.err));

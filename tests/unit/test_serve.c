@@ -424,6 +424,7 @@ static int begin(void **state)
 	kept.driver = kept.driver ? kept.driver : &driver;
 	lien_order_forget(&kept, ~0u, 0);
 	free(kept.items.item);
+	free(kept.arena.chunks);
 	memset(&kept, 0, sizeof(kept));
 	lien_names_clear();
 	memset(&w, 0, sizeof(w));
