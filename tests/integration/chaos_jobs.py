@@ -1,12 +1,25 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """The jobs of chaos.py. All of a kind: they rest, and can then be moved, looked at and damaged."""
 
+import contextlib
+import os
 import signal
 
 from faults import Faults
-from lien_test import LIEN, MIB, Driver, Failure, alive, check, equal, program, wait_for
+from lien_test import LIEN, MIB, Driver, Failure, Late, alive, check, equal, program, wait_for
 from nccl_rank import unique_id
 from train_job import GONE, SYNC, Train
+
+
+def threads_of(pid):
+    """What each thread waits in, for the report of a hang."""
+    found = {}
+    for tid in os.listdir("/proc/%d/task" % pid):
+        with contextlib.suppress(OSError):
+            folder = "/proc/%d/task/%s/" % (pid, tid)
+            with open(folder + "wchan") as wchan, open(folder + "syscall") as call:
+                found[tid] = (wchan.read(), call.read().split()[:3])
+    return found
 
 
 class Lost(Failure):
@@ -176,7 +189,11 @@ class Background:
     def look(self, lost=()):
         if lost:
             return 0
-        wait_for("the communicators are made", self._made, 20)
+        try:
+            wait_for("the communicators are made", self._made, 20)
+        except Late as late:
+            raise Late("%s: %s" % (late, [
+                (rank.pid, rank.ask("poll"), threads_of(rank.pid)) for rank in self.ranks])) from None
         for rank in self.ranks:
             rank.send("reduce")
         for rank in self.ranks:
