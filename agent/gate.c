@@ -115,7 +115,12 @@ static int make(struct lien_agent *agent, struct lien_process *process, char *wh
 	struct lien_control_state state;
 	int err;
 
-	if (!tracked || lien_link_state(process->pid, &tracked->place, &state)) {
+	err = tracked ? lien_link_state(process->pid, &tracked->place, &state) : -ENOENT;
+	if (err == -ETIMEDOUT) {
+		snprintf(why, size, "its control library cannot be read in time");
+		return err;
+	}
+	if (err) {
 		snprintf(why, size,
 			"its threads cannot be held back: its first thread has ended, or its "
 			"control "

@@ -42,7 +42,8 @@ static const struct {
 #define AGAIN_NS 1000000ull /* before who is in a call is looked at again */
 /* A control library that hears nothing for a while lets its threads go, and what it has saved
  * (control/gate.h). */
-#define ALIVE_NS 1000000000ull
+#define ALIVE_NS  1000000000ull
+#define MAKING_NS 10000000000ull /* as a phase of which nobody says how long it takes */
 /* However much a process says it has. */
 #define LIMIT_MS 600000
 
@@ -493,6 +494,16 @@ static bool captures(struct lien_transaction *t)
 	return t->stopping;
 }
 
+/* A process can be too slow to be looked at: again with the next tick, for a while. */
+static bool may_make_later(struct lien_transaction *t)
+{
+	uint64_t now = t->ops.now_ns(t->ops.context);
+
+	if (!t->t_making)
+		t->t_making = now;
+	return now - t->t_making < MAKING_NS;
+}
+
 static void gate_each(struct lien_transaction *t, enum lien_gate_step step)
 {
 	char why[200];
@@ -503,6 +514,10 @@ static void gate_each(struct lien_transaction *t, enum lien_gate_step step)
 		if (!t->participants[i].member || t->participants[i].gone)
 			continue;
 		err = t->ops.gate(t->ops.context, t->processes[i].pid, step, why, sizeof(why));
+		if (err == -ETIMEDOUT && step == LIEN_GATE_MAKE && may_make_later(t)) {
+			t->making = true;
+			return;
+		}
 		if (err && step == LIEN_GATE_HOLDS && t->phase == LIEN_PHASE_DROP)
 			lien_transaction_fail(t, err,
 				"process %u, gate: %s after memory was saved; if it has written to "
@@ -519,8 +534,9 @@ static void gate_begin(struct lien_transaction *t)
 {
 	if (captures(t))
 		return;
+	t->making = false;
 	gate_each(t, LIEN_GATE_MAKE);
-	if (!t->stopping)
+	if (!t->stopping && !t->making)
 		lien_transaction_phase_begin(t, LIEN_PHASE_GATE);
 }
 
@@ -984,6 +1000,8 @@ void lien_transaction_tick(struct lien_transaction *t)
 	}
 	if (any)
 		advance(t); /* which may be the end of the transaction */
+	else if (t->making && !t->stopping)
+		advance(t);
 	else if (t->waiting && !t->stopping)
 		drain_again(t);
 	else if (holds_any(t))

@@ -63,10 +63,12 @@ struct lien_transaction {
 	bool release;
 	struct lien_adoption *adoption; /* of an adoption, at rest */
 	bool adopting;
-	bool restoring; /* a restore, or an offload that is being undone */
-	bool stopping;	/* an offload failed: no new orders, then discard or undo */
-	bool finishing; /* a restore: nothing more will be exported or imported */
-	bool failing;	/* while something is put back: not by a loss alone */
+	bool restoring;	   /* a restore, or an offload that is being undone */
+	bool stopping;	   /* an offload failed: no new orders, then discard or undo */
+	bool making;	   /* the gate of a process could not be made yet; */
+	uint64_t t_making; /* since when */
+	bool finishing;	   /* a restore: nothing more will be exported or imported */
+	bool failing;	   /* while something is put back: not by a loss alone */
 	bool ended;
 	enum lien_phase phase;
 	unsigned timeout_ms;

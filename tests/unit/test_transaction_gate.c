@@ -9,6 +9,7 @@ static struct {
 	unsigned rest_after;   /* looks, before nobody is in a call */
 	unsigned pass_to;      /* as often somebody is behind */
 	int refuse;	       /* step + 1 */
+	unsigned slow;	       /* so often the first process cannot be looked at */
 	struct lien_plan plan; /* at rest, */
 	unsigned members;      /* of these processes; 0: none is made */
 	bool allocates;	       /* the first process, before it is held */
@@ -29,6 +30,11 @@ static int gate(void *context, uint32_t pid, enum lien_gate_step step, char *why
 	}
 	switch (step) {
 	case LIEN_GATE_MAKE:
+		if (!p && g.slow) {
+			g.slow--;
+			snprintf(why, size, "too slow");
+			return -ETIMEDOUT;
+		}
 		g.made[p] = true;
 		break;
 	case LIEN_GATE_SHUT:
@@ -178,6 +184,27 @@ static void test_shut_while_away(void **state)
 		assert_int_equal(w.result.error, 0);
 		all_are(false);
 	}
+	assert_int_equal(w.broken, 0);
+}
+
+/* For a moment: it is looked at again. For good: nothing is moved. */
+static void test_slow_to_be_looked_at(void **state)
+{
+	struct lien_transaction_ops ops = gated();
+
+	(void)state;
+	job(3, 2);
+	g.slow = 1;
+	offload_gated(&ops);
+	assert_int_equal(w.result.error, 0);
+	assert_int_equal(g.slow, 0);
+	all_are(true);
+	restore_gated(&ops);
+	g.slow = ~0u;
+	offload_gated(&ops);
+	assert_int_equal(w.result.error, -ETIMEDOUT);
+	assert_non_null(strstr(w.result.text, "too slow"));
+	all_are(false);
 	assert_int_equal(w.broken, 0);
 }
 
@@ -369,6 +396,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_shut_while_away),
+		cmocka_unit_test(test_slow_to_be_looked_at),
 		cmocka_unit_test(test_those_behind_are_let_in),
 		cmocka_unit_test(test_never_at_rest),
 		cmocka_unit_test(test_no_gate_no_offload),
