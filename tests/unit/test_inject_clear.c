@@ -145,7 +145,7 @@ static int clear_of(pid_t pid, uint32_t thread)
 	snprintf(path, sizeof(path), "/proc/%d/mem", pid);
 	inject.mem = open(path, O_RDWR | O_CLOEXEC);
 	inject.pidfd = syscall(SYS_pidfd_open, pid, 0);
-	inject.deadline_ns = lien_clock_ns() + 300000000;
+	inject.deadline_ns = lien_clock_ns() + 1500000000;
 	assert_true(inject.mem >= 0 && inject.pidfd >= 0);
 	assert_int_equal(pthread_create(&worker, NULL, clear, &inject), 0);
 	pthread_join(worker, &err);
