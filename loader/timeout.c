@@ -29,6 +29,7 @@
 #define AGAIN_NS_MAX (60 * S_NS) /* twice as long each time */
 #define SLOW_MAX     64		 /* that are remembered; beyond that nobody is waited for */
 #define FORGET_NS    (120 * S_NS)
+#define IDLE_MAX     2 /* that are kept */
 #define STARVED	     5 /* times the limit that a thread gets that has work and no processor */
 
 enum state {
@@ -58,6 +59,7 @@ struct slow {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of what follows */
 static struct helper *idle;
+static unsigned idle_count;
 static struct slow slow[SLOW_MAX];
 static unsigned slow_count;
 
@@ -286,6 +288,7 @@ static struct helper *helper_get(uint32_t pid)
 	if (welcome && idle) {
 		helper = idle;
 		idle = helper->next;
+		idle_count--;
 	}
 	pthread_mutex_unlock(&lock);
 	if (welcome && !helper)
@@ -352,14 +355,16 @@ static void take_reply(struct helper *helper, struct lien_timeout_work *work)
 	lien_pass_receive(helper->ours, &byte, 1, fds, &count, 0);
 	memcpy(work->fds, fds, count * sizeof(fds[0]));
 	work->fds_count = count;
-	if (work->ends_thread) {
-		helper_let_go(helper);
-		return;
-	}
 	pthread_mutex_lock(&lock);
-	helper->next = idle;
-	idle = helper;
+	if (!work->ends_thread && idle_count < IDLE_MAX) {
+		helper->next = idle;
+		idle = helper;
+		idle_count++;
+		helper = NULL;
+	}
 	pthread_mutex_unlock(&lock);
+	if (helper)
+		helper_let_go(helper);
 }
 
 static void run_here(struct lien_timeout_work *work)
@@ -378,6 +383,7 @@ void lien_timeout_dismiss(void)
 	pthread_mutex_lock(&lock);
 	while ((helper = idle)) {
 		idle = helper->next;
+		idle_count--;
 		helper_let_go(helper);
 	}
 	pthread_mutex_unlock(&lock);
