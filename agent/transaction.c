@@ -722,7 +722,6 @@ static void phase_next(struct lien_transaction *t)
 		lien_transaction_phase_begin(t, t->phase + 1);
 }
 
-/* Called whenever something changed: goes on when every order has been answered. */
 /*
  * Whether nobody has come through the gates since all were at rest. Asked before anything is taken
  * away on the strength of what was saved; and once more at the end, for a thread that came through
@@ -735,6 +734,7 @@ static bool gates_hold(struct lien_transaction *t)
 	return !t->stopping;
 }
 
+/* Called whenever something changed: goes on when every order has been answered. */
 static void offload_advance(struct lien_transaction *t)
 {
 	if (!lien_transaction_idle(t))

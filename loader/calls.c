@@ -78,6 +78,7 @@ int lien_calls_look_up(struct lien_call_places *places, int fd, enum lien_librar
 	return err < 0 ? err : 0;
 }
 
+/* set->count: it is not in it. */
 static unsigned place_in(const struct lien_probe_set *set, uint64_t offset)
 {
 	unsigned i;
@@ -87,21 +88,19 @@ static unsigned place_in(const struct lien_probe_set *set, uint64_t offset)
 	return i;
 }
 
-/* False: it is there already, under another name. */
-static bool add(struct lien_probe_set *set, uint64_t offset, uint64_t cookie)
+static void add(struct lien_probe_set *set, uint64_t offset, uint64_t cookie)
 {
-	if (place_in(set, offset) < set->count)
-		return false;
 	set->offsets[set->count] = offset;
 	set->cookies[set->count++] = cookie;
-	return true;
 }
 
 bool lien_probe_set_add(
 	struct lien_probe_set *set, const struct lien_call_place *place, unsigned attachment)
 {
-	return add(set, place->offset,
-		LIEN_COOKIE(place->call->number, place->call->flags, attachment));
+	if (place_in(set, place->offset) < set->count)
+		return false; /* it is there already, under another name */
+	add(set, place->offset, LIEN_COOKIE(place->call->number, place->call->flags, attachment));
+	return true;
 }
 
 static const struct lien_probed_call *find(

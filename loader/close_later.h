@@ -10,7 +10,7 @@ void lien_close_later(int fd);
 
 /* Are links being closed? No process of the machine can fork() for the most of that time. */
 bool lien_close_later_busy(void);
-/* Somebody else begins (1) to close links, or has ended (-1). */
-void lien_close_later_count(int more);
+/* The same for many of them: work(arg) closes them, in a thread of its own. */
+void lien_close_later_by(void (*work)(void *arg), void *arg);
 
 #endif

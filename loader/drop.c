@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /* Taking the probes of a file away while others go on. */
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "loader/probes_internal.h"
 #include "loader/close_later.h"
-
-#define STACK 65536
+#include "loader/probes_internal.h"
 
 struct dropped {
 	struct lien_attached *attached;
@@ -17,7 +14,7 @@ struct dropped {
 };
 
 /* The kernel waits for all that run in the probes, for each link. */
-static void *free_dropped(void *arg)
+static void free_dropped(void *arg)
 {
 	struct dropped *dropped = arg;
 	unsigned i;
@@ -27,25 +24,6 @@ static void *free_dropped(void *arg)
 			close(dropped->fds[i]);
 	lien_attached_free(dropped->attached);
 	free(dropped);
-	lien_close_later_count(-1);
-	return NULL;
-}
-
-static void free_later(struct dropped *dropped)
-{
-	pthread_attr_t attr;
-	pthread_t thread;
-	int err = pthread_attr_init(&attr);
-
-	lien_close_later_count(1);
-	if (!err) {
-		pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-		pthread_attr_setstacksize(&attr, STACK);
-		err = pthread_create(&thread, &attr, free_dropped, dropped);
-		pthread_attr_destroy(&attr);
-	}
-	if (err)
-		free_dropped(dropped);
 }
 
 void lien_probes_drop(struct lien_probes *probes, dev_t device, ino_t inode)
@@ -67,5 +45,5 @@ void lien_probes_drop(struct lien_probes *probes, dev_t device, ino_t inode)
 	lien_keep_drop(probes, attached, dropped->fds);
 	attached->pins = 0; /* what is open now goes for good */
 	lien_keep_save(probes);
-	free_later(dropped);
+	lien_close_later_by(free_dropped, dropped);
 }
