@@ -303,11 +303,12 @@ int lien_graph_apply(struct lien_graph *graph, const struct lien_event *event)
 	if (!lien_event_valid(event))
 		return -EBADMSG;
 	lien_graph_finish(graph, UINT_MAX);
-	graph->stats.events++;
-	if (event->type == LIEN_EVENT_END)
-		return 0;
 	if (event->type == LIEN_EVENT_LOST)
 		graph->stats.lost += event->lost.count;
+	else
+		graph->stats.events++;
+	if (event->type == LIEN_EVENT_END)
+		return 0;
 	process = process_of(graph, event);
 	if (!process)
 		return tells_nothing(event->type) ? 0 : -ENOMEM;

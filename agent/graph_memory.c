@@ -203,7 +203,9 @@ static bool may_have_gone(const struct lien_handle *handle)
 	       (TAILQ_NEXT(handle, of_holding) || TAILQ_FIRST(&handle->holding->handles) != handle);
 }
 
-void lien_handle_vacate(struct lien_graph *graph, struct lien_process *process, uint64_t value)
+/* Calls under way that may have ended the name are taken as done. NULL: it names nothing now. */
+static struct lien_handle *handle_settle(
+	struct lien_graph *graph, struct lien_process *process, uint64_t value)
 {
 	struct lien_handle *handle;
 
@@ -212,7 +214,18 @@ void lien_handle_vacate(struct lien_graph *graph, struct lien_process *process, 
 			apply_pending_unmap(graph, handle))
 			continue;
 		if (!may_have_gone(handle))
-			lien_graph_odd(graph, process);
+			break;
+		lien_handle_drop(graph, handle);
+	}
+	return handle;
+}
+
+void lien_handle_vacate(struct lien_graph *graph, struct lien_process *process, uint64_t value)
+{
+	struct lien_handle *handle;
+
+	while ((handle = handle_settle(graph, process, value))) {
+		lien_graph_odd(graph, process);
 		lien_handle_drop(graph, handle);
 	}
 }
@@ -279,6 +292,27 @@ int lien_graph_apply_create(
 	return handle ? lien_handle_take(graph, handle, event) : -ENOMEM;
 }
 
+/*
+ * A name of one allocation is said to be that of another one, so records are missing. Which of the
+ * two is out of date cannot be told: the mapping is forgotten, and read again with its name. To
+ * move the name would make one allocation of two, which no reading could tell apart.
+ */
+static void retain_contradicts(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	struct lien_handle *handle = handle_settle(graph, process, event->retain.handle);
+	struct lien_mapping *mapping = lien_process_mapping(process, event->retain.va);
+
+	if (!handle || !mapping || handle->holding == mapping->holding)
+		return;
+	if (by_control(event) || mapping->parked) { /* what lien put there is known */
+		lien_handle_vacate(graph, process, event->retain.handle);
+		return;
+	}
+	lien_graph_odd(graph, process);
+	mapping_remove(graph, mapping);
+}
+
 int lien_graph_apply_retain(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
@@ -286,7 +320,7 @@ int lien_graph_apply_retain(
 	struct lien_handle *handle = lien_handle_find(process, event->retain.handle);
 
 	if (handle && mapping && handle->holding != mapping->holding)
-		lien_handle_vacate(graph, process, event->retain.handle);
+		retain_contradicts(graph, process, event);
 	handle = lien_handle_find(process, event->retain.handle);
 	mapping = lien_process_mapping(process, event->retain.va);
 	if (!handle) {

@@ -52,10 +52,13 @@ static __always_inline void count_lost(__u32 pid)
 
 	count(LIEN_COUNTER_LOST);
 	value = bpf_map_lookup_elem(&lost, &pid);
+	if (!value && bpf_map_lookup_elem(&processes, &pid)) {
+		if (!bpf_map_update_elem(&lost, &pid, &one, BPF_NOEXIST))
+			return;
+		value = bpf_map_lookup_elem(&lost, &pid); /* another thread was first */
+	}
 	if (value)
 		__sync_fetch_and_add(value, 1);
-	else if (bpf_map_lookup_elem(&processes, &pid))
-		bpf_map_update_elem(&lost, &pid, &one, BPF_NOEXIST);
 }
 
 /* Counts the times that the agent has nearly read all: a user's part of what waits for it is what

@@ -98,9 +98,8 @@ def test_what_a_small_ring_loses():
             os.kill(burst.pid, signal.SIGSTOP)  # it cannot be read again now
             deaf.close()
             wait_for("the loss is noticed", lambda: session.ask("status")["events_lost"])
-            # The loss itself is told to the graph as an event, perhaps before all of it is known.
             wait_for("records that came and records that were lost are all there are", lambda: (
-                burst.seen() - 1 + session.ask("status")["events_lost"] == state["records"]))
+                burst.seen() + session.ask("status")["events_lost"] == state["records"]))
             status = session.ask("status")
             mappings = status["mappings"]
             equal(status["incomplete"], [burst.pid], "incomplete processes")

@@ -51,6 +51,26 @@ static void test_released_handle(void **state)
 	assert_nothing_odd();
 }
 
+/* That VA was unmapped and mapped again was lost: two allocations do not become one. */
+static void test_retain_contradicts(void **state)
+{
+	(void)state;
+	started(1);
+	create(1, 10, PIECE);
+	create(1, 11, PIECE);
+	map(1, VA, PIECE, 10);
+	map(1, VA + PIECE, PIECE, 10);
+	map(1, VA + 2 * PIECE, PIECE, 11);
+	assert_nothing_odd();
+	retain(1, 11, VA);
+	assert_null(mapping_at(1, VA));
+	assert_ptr_equal(handle_of(1, 10)->holding->allocation, allocation_at(1, VA + PIECE));
+	assert_ptr_equal(handle_of(1, 11)->holding->allocation, allocation_at(1, VA + 2 * PIECE));
+	assert_int_equal(references_of(1, 11), 2);
+	assert_int_equal(process(1)->incomplete, LIEN_INCOMPLETE_ODD);
+	assert_counts(1, 2, 2);
+}
+
 static void test_one_unmap_many(void **state)
 {
 	(void)state;
@@ -662,6 +682,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		TEST(test_lifetime),
 		TEST(test_released_handle),
+		TEST(test_retain_contradicts),
 		TEST(test_one_unmap_many),
 		TEST(test_access),
 		TEST(test_share),
