@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "agent/link.h"
+#include "loader/close_later.h"
 
 #define AT_ONCE_OF_USER 1
 #define AT_ONCE_OF_ROOT 8
@@ -23,6 +24,7 @@ struct lien_answer {
 	struct lien_source pipe; /* .fd: -1: all has come, the copy is still to be reaped */
 	struct lien_client *client;
 	pid_t copy;
+	bool apart;	 /* it has given up its part in the agent's links */
 	bool any, whole; /* something has come; it ended with a newline */
 };
 
@@ -61,16 +63,24 @@ static void write_all(int fd, const char *data, size_t size)
 	}
 }
 
+/* A byte says that it keeps nothing of the agent's where it is; then the answer follows. */
 static void __attribute__((noreturn)) make(struct lien_client *client, json_t *request,
 	void (*handle)(struct lien_client *client, json_t *request), int to, pid_t agent)
 {
+	sigset_t end;
+
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	if (getppid() != agent)
 		_exit(1);
 	alarm(LIMIT_S);
-	setpriority(PRIO_PROCESS, 0, 0);
 	client->agent->is_copy = true;
 	close_inherited(client);
+	lien_close_inherited_links();
+	write_all(to, "", 1);
+	sigemptyset(&end);
+	sigaddset(&end, SIGTERM);
+	sigprocmask(SIG_UNBLOCK, &end, NULL);
+	setpriority(PRIO_PROCESS, 0, 0);
 	client->out_length = client->out_sent = 0;
 	handle(client, request);
 	if (!client->broken)
@@ -81,6 +91,13 @@ static void __attribute__((noreturn)) make(struct lien_client *client, json_t *r
 /* --- in the agent -------------------------------------------------------------------------------
  */
 
+static void is_apart(struct lien_answer *answer)
+{
+	if (!answer->apart)
+		lien_close_later_go_on();
+	answer->apart = true;
+}
+
 /* Nothing more will come. */
 static void close_pipe(struct lien_answer *answer)
 {
@@ -88,6 +105,7 @@ static void close_pipe(struct lien_answer *answer)
 
 	if (answer->pipe.fd < 0)
 		return;
+	is_apart(answer);
 	/* A copy may have it as well: closing ours does not take it out of the epoll set. */
 	epoll_ctl(client->agent->epoll, EPOLL_CTL_DEL, answer->pipe.fd, NULL);
 	close(answer->pipe.fd);
@@ -124,6 +142,7 @@ static void pipe_ready(struct lien_source *source, uint32_t events)
 		(void *)((char *)source - __builtin_offsetof(struct lien_answer, pipe));
 	static char piece[PIECE];
 	ssize_t n = read(source->fd, piece, sizeof(piece));
+	bool first;
 
 	(void)events;
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
@@ -132,9 +151,13 @@ static void pipe_ready(struct lien_source *source, uint32_t events)
 		finish(answer);
 		return;
 	}
+	first = !answer->apart;
+	is_apart(answer);
+	if (n == first)
+		return;
 	answer->any = true;
 	answer->whole = piece[n - 1] == '\n';
-	lien_reply_write(answer->client, piece, n);
+	lien_reply_write(answer->client, piece + first, n - first);
 }
 
 static unsigned most_of(const struct lien_client *client)
@@ -153,12 +176,14 @@ bool lien_answer_start(struct lien_client *client, json_t *request,
 	if (lien_client_answers(client, 0) >= most_of(client) || pipe2(ends, O_CLOEXEC))
 		return false;
 	answer = calloc(1, sizeof(*answer));
+	lien_close_later_hold();
 	if (answer)
 		answer->copy = fork();
 	if (answer && !answer->copy)
 		make(client, request, handle, ends[1], self);
 	close(ends[1]);
 	if (!answer || answer->copy < 0) {
+		lien_close_later_go_on();
 		close(ends[0]);
 		free(answer);
 		return false;
@@ -177,7 +202,7 @@ bool lien_answer_start(struct lien_client *client, json_t *request,
 
 void lien_answer_drop(struct lien_answer *answer)
 {
-	kill(answer->copy, SIGKILL);
+	kill(answer->copy, SIGTERM); /* it closes what is inherited first */
 	close_pipe(answer);
 }
 
@@ -198,6 +223,7 @@ void lien_answers_stop(struct lien_agent *agent)
 		kill(answer->copy, SIGKILL);
 		LIST_REMOVE(answer, next);
 		waitpid(answer->copy, NULL, 0);
+		is_apart(answer);
 		free(answer);
 	}
 }

@@ -305,10 +305,11 @@ class Chaos:
                                    nth=self.rng.randint(1, 20), function=self.rng.choice(IN_OFFLOAD))
         pid = job.pids[number]
         self.ask("offload", **self.wish(job))
-        self.tally.add("faults", sum(fault.disarm() > 0 for fault in job.faults))
-        if how != "dies" or alive(pid):
+        hits = [fault.disarm() > 0 for fault in job.faults]
+        self.tally.add("faults", sum(hits))
+        if how != "dies" or not hits[number]:
             return self.settle(job)
-        job.kill(number)
+        job.kill(number)  # it is ending
         self.tally.add("kills")
         if not job.others_end(10):
             self.settle(job, [pid])

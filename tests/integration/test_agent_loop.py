@@ -8,13 +8,14 @@ See lien_test.py for what it needs.
 
 import json
 import os
+import signal
 import socket
 import sys
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
-from lien_test import LIEN, MIB, SOFTNCCL, case, check, equal, main, wait_for  # noqa: E402
+from lien_test import LIEN, MIB, SOFTNCCL, Late, case, check, equal, main, wait_for  # noqa: E402
 from users import ALICE, BOB, Shared, impostor, with_memory  # noqa: E402
 
 # Sends so many requests at once, as another user, and says when there is an answer, and how many.
@@ -168,6 +169,36 @@ def test_costly_answers_are_made_by_copies():
         equal(session.agent.popen.poll(), None, "the agent has ended")
 
 
+def links_of(pid):
+    """How many BPF links a process keeps where they are."""
+    folder = "/proc/%s/fd" % pid
+    return sum(os.readlink(os.path.join(folder, fd)) == "anon_inode:bpf_link"
+               for fd in os.listdir(folder))
+
+
+def caught_copy(session, helpers):
+    """A copy that cannot end, for the agent does not take its answer; the agent is stopped."""
+    while True:
+        session.agent.signal(signal.SIGCONT)
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(session.socket)
+            connection.sendall(b'{"op": "graph"}\n')
+            copies = []
+            while not copies:
+                copies = [pid for pid in children(session.agent.pid) if pid not in helpers]
+            session.agent.signal(signal.SIGSTOP)
+            try:
+                wait_for("the copy has written what fits", lambda: in_call(copies[0], "pipe_write"), 2)
+                return copies[0]
+            except (Late, OSError):
+                continue  # it had ended by then
+
+
+def in_call(pid, function):
+    with open("/proc/%s/wchan" % pid, encoding="ascii") as file:
+        return function in file.read()
+
+
 @case(120)
 def test_large_graphs_are_told_by_copies():
     """And in whole; what a copy cannot begin, such as looking up symbols, the agent has begun."""
@@ -190,6 +221,12 @@ def test_large_graphs_are_told_by_copies():
         wait_for("calls have names", lambda: not session.ask("mem", "--by", "callsite")["pending"])
         check(session.ask("status")["loop"]["answers"] >= before + 3, "answers")
         print_turns(session, "4,101 mappings")
+        helpers = children(session.agent.pid)
+        copy = caught_copy(session, helpers)
+        # One that the agent takes away must not wait for the copy to end.
+        equal([bool(links_of(session.agent.pid)), links_of(copy)], [True, 0], "links")
+        session.agent.signal(signal.SIGCONT)
+        wait_for("the copy has ended", lambda: copy not in children(session.agent.pid))
 
 
 @case(60)
