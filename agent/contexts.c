@@ -35,6 +35,15 @@ static int find_driver(const struct lien_maps_entry *entry, void *arg)
 	return 1;
 }
 
+static void cannot_follow(void *context, uint32_t pid, int err)
+{
+	(void)context;
+	lien_log(4,
+		"the contexts of process %u cannot be followed: %s; of memory that it allocates in "
+		"several contexts the device may not be known",
+		pid, strerror(-err));
+}
+
 static void follow(struct lien_agent *agent, const struct lien_process *process)
 {
 	struct place place = {.pid = process->pid};
@@ -48,10 +57,7 @@ static void follow(struct lien_agent *agent, const struct lien_process *process)
 		lien_probes_unfollow(
 			agent->probes, process->pid); /* another one has its number by now */
 	else if (err && err != -ENOENT) /* it is not probed; when it is, this comes again */
-		lien_log(4,
-			"the contexts of process %u cannot be followed: %s; of memory that it "
-			"allocates in several contexts the device may not be known",
-			process->pid, strerror(-err));
+		cannot_follow(NULL, process->pid, err);
 }
 
 /* Nothing that happens in it would tell more than is known. */
@@ -105,6 +111,7 @@ void lien_contexts_tick(struct lien_agent *agent)
 	struct lien_process *process;
 	uint64_t now = lien_now_ns();
 
+	lien_probes_follow_tick(agent->probes, cannot_follow, NULL);
 	if (!lien_probes_followed_count(agent->probes) || now - agent->t_contexts < LOOK_NS)
 		return;
 	agent->t_contexts = now;

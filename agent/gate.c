@@ -56,7 +56,7 @@ static int attach_file(const struct lien_maps_entry *entry, void *arg)
 		attaching->err = err;
 		snprintf(attaching->path, sizeof(attaching->path), "%s", entry->path);
 	}
-	return 0;
+	return err == -EINPROGRESS; /* one after the other */
 }
 
 /* Puts the gate on all libraries that the process has mapped. */
@@ -77,6 +77,10 @@ static int attach_libraries(
 		attaching.err = 0;
 		err = lien_maps_read(tracked->pid, attach_file, &attaching);
 	} while (attaching.err == -ENOENT && ++tries < TRIES);
+	if (attaching.err == -EINPROGRESS) {
+		snprintf(why, size, "the kernel has not yet put its gate on %s", attaching.path);
+		return -ETIMEDOUT;
+	}
 	if (attaching.err) {
 		snprintf(why, size, "its threads cannot be held back in %s: %s", attaching.path,
 			strerror(-attaching.err));

@@ -17,6 +17,7 @@
 #include "agent/sites.h"
 #include "agent/walks.h"
 #include "loader/gate.h"
+#include "loader/make_link.h"
 #include "loader/timeout.h"
 
 #define TICK_MS	     1000
@@ -24,6 +25,7 @@
 #define TICK_REST_MS 1	/* while a job is being brought to rest */
 #define RING_MS	     1	/* while the ring is left alone */
 #define WAITS_MS     60 /* in a turn, for all processes that are looked at */
+#define MAKING_MS    20 /* the same, for probes */
 /* Sources that are handled before a request is, if any waits. */
 #define SOURCES_FIRST 16
 
@@ -63,6 +65,7 @@ static uint64_t cpu_ns(void)
 static void turn_begin(struct lien_turns *turns)
 {
 	lien_timeout_allow(WAITS_MS);
+	lien_making_allow(MAKING_MS);
 	turns->cpu_begun = cpu_ns();
 	turns->t_begun = lien_now_ns();
 	turns->longest_part_ns = 0;
@@ -150,7 +153,8 @@ static int tick_ms(const struct lien_agent *agent)
 	return agent->waking || lien_server_waits_for_quiet(agent) || agent->transaction ||
 			       agent->walks || !LIST_EMPTY(&agent->compares) ||
 			       !LIST_EMPTY(&agent->attaches) || !LIST_EMPTY(&agent->detaches) ||
-			       lien_probes_gates(agent->probes)
+			       lien_probes_gates(agent->probes) ||
+			       lien_probes_in_progress(agent->probes)
 		       ? TICK_FAST_MS
 		       : TICK_MS;
 }

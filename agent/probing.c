@@ -22,6 +22,7 @@
 #define BURST		16   /* files that a user may have probed at once; then */
 #define RATE		10   /* in a second */
 #define WAIT_MS		100  /* until somebody may have another one */
+#define GO_ON_MS	5    /* while the kernel puts probes where they belong */
 #define AGAIN_NS	S_NS /* after a process that held up whoever looked at it */
 #define SWEEP_NS	(10 * S_NS)
 #define YOUNG_NS	(10 * S_NS) /* not let go before */
@@ -99,9 +100,13 @@ static unsigned limit_of(uint32_t user)
 	return user ? FILES_OF_USER : FILES_OF_ROOT;
 }
 
+/* Whose the files in progress are is not told: they are anybody's, but for one that is asked for
+ * again. */
 static bool has_room(const struct lien_agent *agent, uint32_t user)
 {
-	return files_of(agent, user) < limit_of(user);
+	unsigned attaching = lien_probes_attaching(agent->probes);
+
+	return files_of(agent, user) + (attaching ? attaching - 1 : 0) < limit_of(user);
 }
 
 /* Reading a file's symbols takes its time, and everybody else waits for it. */
@@ -243,6 +248,7 @@ int lien_probing_turn(struct lien_agent *agent)
 	struct lien_probing *probing = agent->probing;
 	struct lien_event event;
 	struct waiting *waiting;
+	int err;
 
 	if (TAILQ_EMPTY(&probing->waiting))
 		return -1;
@@ -260,8 +266,11 @@ int lien_probing_turn(struct lien_agent *agent)
 			refuse(agent, waiting);
 			return 0;
 		}
+		err = lien_watch_attach(agent, &event, waiting->account->user);
+		if (err == -EINPROGRESS)
+			return GO_ON_MS;
 		waiting->account->tokens--;
-		if (lien_watch_attach(agent, &event, waiting->account->user) == -ETIMEDOUT) {
+		if (err == -ETIMEDOUT) {
 			try_again_later(probing, waiting);
 			return 0;
 		}
@@ -494,6 +503,7 @@ void lien_probing_tick(struct lien_agent *agent)
 {
 	struct lien_probing *probing = agent->probing;
 
+	lien_probes_attach_tick(agent->probes);
 	if (!probing->sweep || probing->scanning || lien_now_ns() - probing->t_sweep < SWEEP_NS)
 		return;
 	probing->t_sweep = lien_now_ns();

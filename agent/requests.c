@@ -16,6 +16,7 @@
 #include "agent/sites.h"
 #include "agent/walks.h"
 #include "loader/close_later.h"
+#include "loader/make_link.h"
 #include "loader/files.h"
 
 #define TIMEOUT_MS     10000
@@ -646,14 +647,15 @@ static bool is_costly(const struct lien_agent *agent, const struct request *know
 
 #define QUIET_NS 1000000000ull
 
-/* The kernel lets no process fork() while it takes probes away: the loop would wait with it. */
+/* The kernel lets no process fork() while it makes probes or takes them away: the loop would wait
+ * with it. */
 static bool wait_for_quiet(struct lien_client *client, json_t *request)
 {
 	const uint64_t now = lien_now_ns();
 
 	if (!client->t_quiet)
 		client->t_quiet = now;
-	if (!lien_close_later_busy() || now - client->t_quiet > QUIET_NS) {
+	if (!(lien_close_later_busy() || lien_making_busy()) || now - client->t_quiet > QUIET_NS) {
 		client->t_quiet = 0;
 		return false;
 	}

@@ -12,9 +12,9 @@
 #include "loader/calls.h"
 #include "loader/clock.h"
 #include "loader/hash.h"
+#include "loader/make_link.h"
 #include "loader/probes_internal.h"
 #include "loader/untrusted.h"
-#include "loader/uprobe_multi.h"
 
 /* Overlays that are remembered of a file. One that is not is found again when it is mapped. */
 #define ALIASES_MAX 256
@@ -38,6 +38,7 @@ void lien_attached_free(struct lien_attached *attached)
 {
 	unsigned i;
 
+	lien_making_abandon(&attached->making);
 	for (i = 0; i < attached->links_count; i++) {
 		/* Else libbpf would switch the event off, pinned or not. */
 		if (attached->pins)
@@ -72,34 +73,30 @@ void lien_attached_clear(struct lien_attached_list *list)
 	list->items = NULL;
 }
 
-static int attach_multi(struct lien_probes *probes, struct lien_attached *attached,
-	const char *path, const struct lien_probe_set *set)
+static int attach_multi(struct lien_probes *probes, struct lien_attached *attached, int fd,
+	const struct lien_probe_set *set)
 {
-	unsigned quick = attached->quick;
-	int fd = -1;
-
+	const unsigned quick = attached->quick;
 	/* Returns first: a call seen entering is then always seen returning. */
-	if (set->count > quick)
-		fd = lien_uprobe_multi_attach(bpf_program__fd(probes->skel->progs.lien_return),
-			path, set->offsets + quick, set->cookies + quick, set->count - quick,
-			LIEN_UPROBE_MULTI_RETURNS);
-	if (fd < 0 && set->count > quick)
-		return fd;
-	attached->multi[0] = fd;
-	fd = lien_uprobe_multi_attach(bpf_program__fd(probes->skel->progs.lien_entry), path,
-		set->offsets, set->cookies, set->count, LIEN_UPROBE_MULTI_ENTRIES);
-	if (fd < 0)
-		return fd;
-	attached->multi[1] = fd;
-	return 0;
+	const struct lien_link_wish wishes[] = {
+		{bpf_program__fd(probes->skel->progs.lien_return), set->offsets + quick,
+			set->cookies + quick, set->count - quick, LIEN_UPROBE_MULTI_RETURNS},
+		{bpf_program__fd(probes->skel->progs.lien_entry), set->offsets, set->cookies,
+			set->count, LIEN_UPROBE_MULTI_ENTRIES},
+	};
+
+	return lien_making_begin(&attached->making, fd, wishes, 2);
 }
 
-static int attach_each(struct lien_probes *probes, struct lien_attached *attached, const char *path,
+static int attach_each(struct lien_probes *probes, struct lien_attached *attached, int fd,
 	const struct lien_probe_set *set)
 {
 	struct bpf_link *link;
 	unsigned i, at_return;
+	char path[32];
 
+	/* By the open file: the path may lead elsewhere by now. */
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
 	for (i = 0; i < set->count; i++)
 		for (at_return = i >= attached->quick; at_return + 1 > 0; at_return--) {
 			LIBBPF_OPTS(bpf_uprobe_opts, options, .bpf_cookie = set->cookies[i],
@@ -320,13 +317,105 @@ static void note_user(struct lien_attached *attached, uint32_t user)
 		attached->file.user = user;
 }
 
+/* Its probes are where they belong. */
+static int add(struct lien_probes *probes, struct lien_attached *attached)
+{
+	int err;
+
+	attached->file.t_attached = t_attached(probes, attached);
+	err = lien_attached_add(&probes->files, attached);
+	if (err)
+		return err;
+	lien_keep_links(probes, attached);
+	lien_keep_save(probes);
+	return 0;
+}
+
+/* 0: it is in probes->files; -EINPROGRESS: in probes->attaching; else gone. */
+static int go_on(struct lien_probes *probes, struct lien_attached *attached)
+{
+	int err = attached->making ? lien_making_wait(&attached->making, attached->multi) : 0;
+
+	if (err == -EINPROGRESS && !lien_attached_add(&probes->attaching, attached))
+		return err;
+	if (!err)
+		err = add(probes, attached);
+	if (err)
+		lien_attached_free(attached);
+	return err;
+}
+
+static struct lien_attached *take(struct lien_attached_list *list, unsigned index)
+{
+	struct lien_attached *taken = list->items[index];
+
+	list->items[index] = list->items[--list->count];
+	return taken;
+}
+
+void lien_probes_attach_tick(struct lien_probes *probes)
+{
+	unsigned i;
+
+	for (i = probes->attaching.count; i-- > 0;)
+		go_on(probes, take(&probes->attaching, i));
+}
+
+unsigned lien_probes_attaching(const struct lien_probes *probes)
+{
+	return probes->attaching.count;
+}
+
+/* NULL: that has not begun. */
+static struct lien_attached *take_attaching(struct lien_probes *probes, const struct stat *st)
+{
+	const struct lien_probed_file *file;
+	unsigned i;
+
+	for (i = 0; i < probes->attaching.count; i++) {
+		file = &probes->attaching.items[i]->file;
+		if (file->device == st->st_dev && file->inode == st->st_ino)
+			return take(&probes->attaching, i);
+	}
+	return NULL;
+}
+
+/* 0: *attached can go on, or is NULL where there is nothing to be done. */
+static int begin(struct lien_probes *probes, enum lien_library library, int fd,
+	const struct stat *st, const char *name, struct lien_attached **attached)
+{
+	struct lien_attached *new = lien_attached_new(name);
+	struct lien_probe_set set = {.count = 0};
+	int err;
+
+	if (!new)
+		return -ENOMEM;
+	new->file.library = library;
+	identify(&new->file, fd, st);
+	err = note_alias(probes, &new->file);
+	if (err)
+		goto out;
+	new->number = ++probes->next_attachment;
+	err = find_calls(probes, new, fd, &set);
+	if (err)
+		goto out;
+	new->file.calls = set.count;
+	new->probes = hash_probes(&set);
+	err = probes->multi ? attach_multi(probes, new, fd, &set)
+			    : attach_each(probes, new, fd, &set);
+out:
+	if (!err)
+		*attached = new;
+	else
+		lien_attached_free(new);
+	return err < 0 ? err : 0;
+}
+
 int lien_probes_attach(struct lien_probes *probes, enum lien_library library, const char *path,
 	const char *name, uint32_t user)
 {
-	struct lien_probe_set set = {.count = 0};
 	struct lien_attached *attached = NULL, *known;
 	struct stat st = {0};
-	char fd_path[32];
 	int fd, err;
 
 	fd = lien_untrusted_open(path, &st);
@@ -336,44 +425,17 @@ int lien_probes_attach(struct lien_probes *probes, enum lien_library library, co
 	known = lien_attached_find(probes, st.st_dev, st.st_ino);
 	if (known)
 		note_user(known, user);
-	if (err || known)
-		goto out;
-	err = -ENOMEM;
-	attached = lien_attached_new(name);
-	if (!attached)
-		goto out;
-	attached->file.library = library;
-	attached->file.user = user;
-	identify(&attached->file, fd, &st);
-	err = note_alias(probes, &attached->file);
-	if (err) {
-		err = err > 0 ? 0 : err;
-		goto out;
+	if (!err && !known) {
+		attached = take_attaching(probes, &st);
+		if (!attached)
+			err = begin(probes, library, fd, &st, name, &attached);
 	}
-	attached->number = ++probes->next_attachment;
-	err = find_calls(probes, attached, fd, &set);
-	if (err)
-		goto out;
-	attached->file.calls = set.count;
-	attached->probes = hash_probes(&set);
-	/* By the open file: the path may lead elsewhere by now. */
-	snprintf(fd_path, sizeof(fd_path), "/proc/self/fd/%d", fd);
-	err = probes->multi ? attach_multi(probes, attached, fd_path, &set)
-			    : attach_each(probes, attached, fd_path, &set);
-	if (err)
-		goto out;
-	attached->file.t_attached = t_attached(probes, attached);
-	err = lien_attached_add(&probes->files, attached);
-	if (err)
-		goto out;
-	lien_keep_links(probes, attached);
-	lien_keep_save(probes);
-	attached = NULL;
-out:
-	if (attached)
-		lien_attached_free(attached);
+	if (attached) {
+		note_user(attached, user);
+		err = go_on(probes, attached);
+	}
 	close(fd);
-	return err ? skip(probes, name, &st, err, user) : 0;
+	return err && err != -EINPROGRESS ? skip(probes, name, &st, err, user) : err;
 }
 
 const struct lien_skipped *lien_probes_skipped(const struct lien_probes *probes)

@@ -3,7 +3,6 @@
 
 #include <bpf/bpf.h>
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -11,9 +10,9 @@
 
 #include "loader/clock.h"
 #include "loader/close_later.h"
+#include "loader/make_link.h"
 #include "loader/probes_internal.h"
 #include "loader/untrusted.h"
-#include "loader/uprobe_multi.h"
 
 #define NEVER UINT64_MAX
 
@@ -79,24 +78,47 @@ static struct lien_following *add(struct lien_probes *probes)
 	return &grown[probes->following_count];
 }
 
-static int attach(struct lien_probes *probes, const struct lien_attached *attached,
-	const char *path, const struct lien_following *following)
+static int begin(struct lien_probes *probes, const struct lien_attached *attached, int fd,
+	struct lien_following *following)
 {
 	struct lien_probe_set set = {.count = 0};
+	struct lien_link_wish wish;
 	unsigned i;
 
 	for (i = 0; i < attached->contexts_count; i++)
 		lien_probe_set_add(&set, &attached->contexts[i], following->number);
-	return lien_uprobe_multi_attach(bpf_program__fd(probes->skel->progs.lien_entry), path,
-		set.offsets, set.cookies, set.count, LIEN_UPROBE_MULTI_OF_PROCESS(following->pid));
+	wish = (struct lien_link_wish){bpf_program__fd(probes->skel->progs.lien_entry), set.offsets,
+		set.cookies, set.count, LIEN_UPROBE_MULTI_OF_PROCESS(following->pid)};
+	return lien_making_begin(&following->making, fd, &wish, 1);
+}
+
+static void forget(struct lien_probes *probes, struct lien_following *following)
+{
+	bpf_map_delete_elem(bpf_map__fd(probes->skel->maps.followed), &following->pid);
+	*following = probes->following[--probes->following_count];
+}
+
+/* 0: it is followed now, or will be; -errno: it is not, and forgotten. */
+static int go_on(struct lien_probes *probes, struct lien_following *following)
+{
+	int err = lien_making_wait(&following->making, &following->link);
+
+	if (err == -EINPROGRESS)
+		return 0;
+	if (err) {
+		forget(probes, following);
+		return err;
+	}
+	lien_keep_following(probes, following);
+	return following->since == NEVER
+		       ? set_since(probes, following->pid, following->start, lien_clock_ns())
+		       : 0;
 }
 
 int lien_probes_follow(struct lien_probes *probes, uint32_t pid, uint64_t start, const char *path)
 {
 	struct lien_attached *attached;
 	struct lien_following *following;
-	uint64_t since;
-	char fd_path[32];
 	struct stat st;
 	int fd, err;
 
@@ -108,21 +130,47 @@ int lien_probes_follow(struct lien_probes *probes, uint32_t pid, uint64_t start,
 	fd = lien_untrusted_open(path, &st);
 	if (fd < 0)
 		return fd;
-	*following = (struct lien_following){pid, ++probes->next_attachment, -1};
+	*following = (struct lien_following){.pid = pid,
+		.number = ++probes->next_attachment,
+		.link = -1,
+		.start = start,
+		.since = since_before(probes, pid, start)};
 	attached = lien_attached_find(probes, st.st_dev, st.st_ino);
 	err = attached ? lien_attached_contexts(attached, fd) : -ENOENT;
-	snprintf(fd_path, sizeof(fd_path), "/proc/self/fd/%d", fd);
-	since = since_before(probes, pid, start);
 	if (!err)
-		err = set_since(probes, pid, start, since);
+		err = set_since(probes, pid, start, following->since);
 	if (!err)
-		following->link = err = attach(probes, attached, fd_path, following);
+		err = begin(probes, attached, fd, following);
 	close(fd);
-	if (err < 0)
+	if (err)
 		return err;
 	probes->following_count++;
-	lien_keep_following(probes, following);
-	return since == NEVER ? set_since(probes, pid, start, lien_clock_ns()) : 0;
+	return go_on(probes, following);
+}
+
+bool lien_probes_in_progress(const struct lien_probes *probes)
+{
+	unsigned i;
+
+	for (i = 0; i < probes->following_count; i++)
+		if (probes->following[i].making)
+			return true;
+	return lien_probes_attaching(probes);
+}
+
+void lien_probes_follow_tick(struct lien_probes *probes,
+	void (*failed)(void *context, uint32_t pid, int err), void *context)
+{
+	uint32_t pid;
+	unsigned i;
+	int err;
+
+	for (i = probes->following_count; i-- > 0;) {
+		pid = probes->following[i].pid;
+		err = probes->following[i].making ? go_on(probes, &probes->following[i]) : 0;
+		if (err)
+			failed(context, pid, err);
+	}
 }
 
 void lien_probes_unfollow(struct lien_probes *probes, uint32_t pid)
@@ -131,8 +179,9 @@ void lien_probes_unfollow(struct lien_probes *probes, uint32_t pid)
 
 	if (!following)
 		return;
-	bpf_map_delete_elem(bpf_map__fd(probes->skel->maps.followed), &pid);
 	lien_keep_unfollow(probes, following);
-	lien_close_later(following->link);
-	*following = probes->following[--probes->following_count];
+	lien_making_abandon(&following->making);
+	if (following->link >= 0)
+		lien_close_later(following->link);
+	forget(probes, following);
 }

@@ -14,11 +14,14 @@
 /* Can processes be followed one by one? If not, all are, and nothing is to be done. */
 bool lien_probes_can_follow(const struct lien_probes *probes);
 /*
- * Begins: from now on the kernel side knows which context is current in a thread that changes it.
- * `path` leads to the driver that the process has mapped. 0 also if it is followed; -errno, as
- * lien_probes_attach().
+ * Begins: from now on, or from a tick after this, the kernel side knows which context is current in
+ * a thread that changes it. `path` leads to the driver that the process has mapped. 0 also if it is
+ * followed; -errno, as lien_probes_attach().
  */
 int lien_probes_follow(struct lien_probes *probes, uint32_t pid, uint64_t start, const char *path);
+/* To be called now and then, for those for which the probes were not made in time. */
+void lien_probes_follow_tick(struct lien_probes *probes,
+	void (*failed)(void *context, uint32_t pid, int err), void *context);
 /* Ends, of a process that lives or does not. */
 void lien_probes_unfollow(struct lien_probes *probes, uint32_t pid);
 bool lien_probes_is_followed(const struct lien_probes *probes, uint32_t pid);

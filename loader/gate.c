@@ -3,7 +3,6 @@
 
 #include <bpf/bpf.h>
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -11,10 +10,10 @@
 
 #include "loader/calls.h"
 #include "loader/close_later.h"
+#include "loader/make_link.h"
 #include "loader/probes_internal.h"
 #include "loader/threads.h"
 #include "loader/untrusted.h"
-#include "loader/uprobe_multi.h"
 
 bool lien_probes_can_gate(const struct lien_probes *probes)
 {
@@ -103,60 +102,73 @@ static bool has_file(const struct lien_gate *gate, const struct stat *st, bool a
 	return false;
 }
 
-/* How many calls there are, or -errno. */
-static int attach(struct lien_probes *probes, uint32_t pid, struct lien_gate_file *file, int fd,
-	enum lien_library library)
+/* Begins to make the links of gate->next; 1: there is nothing to be held. */
+static int begin(
+	struct lien_probes *probes, struct lien_gate *gate, int fd, enum lien_library library)
 {
-	struct lien_uprobe_multi_how how = {.pid = pid, .at_return = true};
+	struct lien_link_wish wishes[2];
 	struct lien_probe_set set;
-	char path[32];
-	int err = lien_calls_gated(&set, fd, library, file->all, file->number);
+	unsigned i;
+	int err;
 
+	gate->next.number = ++probes->next_attachment;
+	err = lien_calls_gated(&set, fd, library, gate->next.all, gate->next.number);
 	if (err || !set.count)
+		return err ? err : 1;
+	for (i = 0; i < 2; i++) /* returns first: who is counted in is counted out */
+		wishes[i] = (struct lien_link_wish){
+			bpf_program__fd(i ? probes->skel->progs.lien_gate_entry
+					  : probes->skel->progs.lien_gate_return),
+			set.offsets, set.cookies, set.count, {.at_return = !i, .pid = gate->pid}};
+	return lien_making_begin(&gate->making, fd, wishes, 2);
+}
+
+static bool is_next(const struct lien_gate *gate, const struct stat *st, bool all)
+{
+	return gate->making && gate->next.device == st->st_dev && gate->next.inode == st->st_ino &&
+	       gate->next.all == all;
+}
+
+static int make_file(struct lien_probes *probes, struct lien_gate *gate, int fd,
+	const struct stat *st, enum lien_library library, bool all)
+{
+	int err = 0;
+
+	if (has_file(gate, st, all))
+		return 0;
+	if (gate->files_count == LIEN_GATE_FILES)
+		return -EMFILE;
+	if (!is_next(gate, st, all)) {
+		lien_making_abandon(&gate->making);
+		gate->next = (struct lien_gate_file){
+			.all = all, .device = st->st_dev, .inode = st->st_ino};
+		err = begin(probes, gate, fd, library);
+	}
+	if (err)
+		return err > 0 ? 0 : err;
+	err = lien_making_wait(&gate->making, gate->next.link);
+	if (err)
 		return err;
-	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-	/* Returns first: who is counted in is counted out. */
-	file->link[0] =
-		lien_uprobe_multi_attach(bpf_program__fd(probes->skel->progs.lien_gate_return),
-			path, set.offsets, set.cookies, set.count, how);
-	if (file->link[0] < 0)
-		return file->link[0];
-	how.at_return = false;
-	file->link[1] =
-		lien_uprobe_multi_attach(bpf_program__fd(probes->skel->progs.lien_gate_entry), path,
-			set.offsets, set.cookies, set.count, how);
-	if (file->link[1] >= 0)
-		return set.count;
-	close(file->link[0]);
-	return file->link[1];
+	gate->files[gate->files_count++] = gate->next;
+	lien_keep_gate(probes, gate, &gate->next);
+	return 0;
 }
 
 int lien_probes_gate_file(struct lien_probes *probes, uint32_t pid, enum lien_library library,
 	const char *path, bool all)
 {
 	struct lien_gate *gate = find(probes, pid);
-	struct lien_gate_file file = {.all = all, .number = ++probes->next_attachment};
 	struct stat st;
-	int fd, n;
+	int fd, err;
 
 	if (!gate)
 		return -ENOENT;
 	fd = lien_untrusted_open(path, &st);
 	if (fd < 0)
 		return fd;
-	file.device = st.st_dev;
-	file.inode = st.st_ino;
-	if (has_file(gate, &st, all))
-		n = 0;
-	else
-		n = gate->files_count == LIEN_GATE_FILES ? -EMFILE
-							 : attach(probes, pid, &file, fd, library);
+	err = make_file(probes, gate, fd, &st, library, all);
 	close(fd);
-	if (n <= 0)
-		return n;
-	gate->files[gate->files_count++] = file;
-	lien_keep_gate(probes, gate, &file);
-	return 0;
+	return err;
 }
 
 int lien_probes_gate_shut(struct lien_probes *probes, uint32_t pid, uint64_t low, uint64_t high)
@@ -182,6 +194,7 @@ void lien_probes_ungate(struct lien_probes *probes, uint32_t pid)
 	bpf_map_delete_elem(gates_fd(probes), &pid);
 	lien_probes_held(probes, forget, gate);
 	lien_keep_ungate(probes, gate);
+	lien_making_abandon(&gate->making);
 	for (i = 0; i < gate->files_count; i++) {
 		lien_close_later(gate->files[i].link[0]);
 		lien_close_later(gate->files[i].link[1]);

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "loader/elf_symbols.h"
+#include "loader/make_link.h"
 #include "loader/probes_internal.h"
 #include "loader/untrusted.h"
 #include "loader/uprobe_multi.h"
@@ -176,25 +177,32 @@ failed:
 	return err;
 }
 
-static void close_gate(const struct lien_gate *gate)
+static void close_gate(struct lien_gate *gate)
 {
 	unsigned i;
 
+	lien_making_abandon(&gate->making);
 	for (i = 0; i < 2 * gate->files_count; i++)
 		close(gate->files[i / 2].link[i % 2]);
 }
 
 void lien_probes_close(struct lien_probes *probes)
 {
+	unsigned i;
+
 	if (!probes)
 		return;
-	while (probes->following_count)
-		close(probes->following[--probes->following_count].link);
+	for (i = 0; i < probes->following_count; i++) {
+		lien_making_abandon(&probes->following[i].making);
+		if (probes->following[i].link >= 0)
+			close(probes->following[i].link);
+	}
 	free(probes->following);
 	while (probes->gates_count)
 		close_gate(&probes->gates[--probes->gates_count]);
 	free(probes->gates);
 	lien_attached_clear(&probes->files);
+	lien_attached_clear(&probes->attaching);
 	lien_attached_clear(&probes->old);
 	if (probes->system)
 		lien_attached_free(probes->system);

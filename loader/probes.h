@@ -91,10 +91,16 @@ int lien_probes_clean(const char *socket);
  * Attaches to all calls that the file has, once per inode, also of one that several overlays show;
  * cuInit last. 0 also when it was attached before. -ENOEXEC, -EBADMSG: no x86-64 library; -ENODATA:
  * none of the calls; those of lien_untrusted_open(); -errno. The file is then one of
- * lien_probes_skipped(). user: on whose account, or LIEN_PROBES_SYSTEM.
+ * lien_probes_skipped(). -EINPROGRESS: the time of lien_making_allow() has not been enough; call it
+ * again, or lien_probes_attach_tick(). user: on whose account, or LIEN_PROBES_SYSTEM.
  */
 int lien_probes_attach(struct lien_probes *probes, enum lien_library library, const char *path,
 	const char *name, uint32_t user);
+/* Goes on with the files that are in progress, whoever still asks for them. */
+void lien_probes_attach_tick(struct lien_probes *probes);
+unsigned lien_probes_attaching(const struct lien_probes *probes);
+/* Are there such files, or processes that are to be followed? Ticks are due then. */
+bool lien_probes_in_progress(const struct lien_probes *probes);
 /* Takes the file's probes away, and what is pinned of them. Does not wait for the kernel. */
 void lien_probes_drop(struct lien_probes *probes, dev_t device, ino_t inode);
 

@@ -17,7 +17,9 @@
 struct lien_following {
 	uint32_t pid;
 	unsigned number; /* as an attachment's */
-	int link;
+	int link;	 /* -1: it is being made */
+	struct lien_making *making;
+	uint64_t start, since;
 };
 
 /* Three libraries, and two of some of them. */
@@ -37,6 +39,8 @@ struct lien_gate {
 	uint32_t pid;
 	struct lien_gate_file files[LIEN_GATE_FILES];
 	unsigned files_count;
+	struct lien_gate_file next; /* while it is being made */
+	struct lien_making *making;
 };
 
 /* Links that were made together: those of a file, or (file.library 0) the tracepoints. */
@@ -46,8 +50,9 @@ struct lien_attached {
 	unsigned pins;	 /* how many of its links are pinned */
 	uint64_t probes; /* a hash of what is probed, and where */
 	int multi[2];	 /* link fds: returns, entries */
-	bool old;	 /* of a build before the one that wrote the state file */
-	dev_t *aliases;	 /* other overlays that show the file, under the same inode number */
+	struct lien_making *making;
+	bool old;	/* of a build before the one that wrote the state file */
+	dev_t *aliases; /* other overlays that show the file, under the same inode number */
 	unsigned aliases_count;
 	unsigned quick; /* calls, the first ones, that are seen entering only */
 	/* Calls with LIEN_CALL_CONTEXT, if they are probed in single processes. */
@@ -75,7 +80,7 @@ struct lien_probes {
 	struct lien_gate *gates;
 	unsigned gates_count;
 	uint32_t next_gate;
-	struct lien_attached_list files;
+	struct lien_attached_list files, attaching;
 	struct lien_attached *system; /* the tracepoints */
 	unsigned next_attachment;
 	struct lien_skipped skipped;

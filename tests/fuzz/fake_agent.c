@@ -101,6 +101,11 @@ void lien_loop_part(struct lien_agent *agent, const char *kind, const char *name
 	(void)agent, (void)kind, (void)name;
 }
 
+bool lien_making_busy(void)
+{
+	return fake_now % 11 == 0;
+}
+
 bool lien_close_later_busy(void)
 {
 	return fake_now % 7 == 0;

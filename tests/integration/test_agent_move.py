@@ -701,7 +701,7 @@ def test_agent_killed_while_offloaded():
             equal(session.ask("restore")["outcome"], "nothing to do", "a second restore")
 
 
-@case(40)
+@case(120)
 def test_agent_ended_while_offloaded():
     with Session() as session:
         session.start_agent()
