@@ -21,6 +21,7 @@
 #define WAITING_OF_ROOT 1024
 #define BURST		16   /* files that a user may have probed at once; then */
 #define RATE		10   /* in a second */
+#define DROPS_AT_ONCE	16   /* files that are probed no longer: each is written down */
 #define WAIT_MS		100  /* until somebody may have another one */
 #define GO_ON_MS	5    /* while the kernel puts probes where they belong */
 #define AGAIN_NS	S_NS /* after a process that held up whoever looked at it */
@@ -414,7 +415,7 @@ static void scanned(struct lien_agent *agent, struct lien_job *job)
 {
 	struct scan *scan = (struct scan *)job;
 	const struct lien_probed_file *file;
-	unsigned i;
+	unsigned i, n = 0;
 
 	agent->probing->scanning = false;
 	lien_agent_consume(agent); /* who has mapped one meanwhile */
@@ -422,6 +423,11 @@ static void scanned(struct lien_agent *agent, struct lien_job *job)
 		file = &scan->found[i].file;
 		if (scan->found[i].used || is_mapped(agent, file->inode))
 			continue;
+		if (++n > DROPS_AT_ONCE) {
+			agent->probing->sweep = true; /* the others in a second */
+			agent->probing->t_sweep = lien_now_ns() - SWEEP_NS + S_NS;
+			break;
+		}
 		lien_log(6, "%s is probed no longer: no process maps it", file->path);
 		lien_probes_drop(agent->probes, file->device, file->inode);
 	}

@@ -91,6 +91,13 @@ static void *run(void *of)
 	return NULL;
 }
 
+static uint64_t *copy_places(uint64_t *to, const uint64_t *from, unsigned count)
+{
+	if (count)
+		memcpy(to, from, count * sizeof(*to));
+	return to + count;
+}
+
 static struct lien_making *copy_of(int file_fd, const struct lien_link_wish *wishes, unsigned count)
 {
 	struct lien_making *making;
@@ -108,11 +115,9 @@ static struct lien_making *copy_of(int file_fd, const struct lien_link_wish *wis
 		making->links[i] = -1;
 		making->wishes[i] = wishes[i];
 		making->wishes[i].offsets = to;
-		memcpy(to, wishes[i].offsets, wishes[i].count * sizeof(*to));
-		to += wishes[i].count;
+		to = copy_places(to, wishes[i].offsets, wishes[i].count);
 		making->wishes[i].cookies = to;
-		memcpy(to, wishes[i].cookies, wishes[i].count * sizeof(*to));
-		to += wishes[i].count;
+		to = copy_places(to, wishes[i].cookies, wishes[i].count);
 	}
 	making->file_fd = fcntl(file_fd, F_DUPFD_CLOEXEC, 0);
 	if (making->file_fd >= 0)
