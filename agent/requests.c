@@ -671,8 +671,7 @@ static void handle(struct lien_client *client, const struct request *known, json
 		lien_loop_part(client->agent, "copy for", known->op);
 		before_copy(client->agent, request);
 		/* A process can keep probes from being made for as long as it likes. */
-		if (!lien_making_busy() &&
-			lien_answer_start(client, request, known->handle))
+		if (!lien_making_busy() && lien_answer_start(client, request, known->handle))
 			return;
 	}
 	lien_loop_part(client->agent, "request", known->op);
