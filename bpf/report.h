@@ -46,19 +46,18 @@ static __always_inline void count(__u32 counter)
 		__sync_fetch_and_add(value, 1);
 }
 
+/* The counter last: the agent looks for the process when that has changed. */
 static __always_inline void count_lost(__u32 pid)
 {
 	__u64 one = 1, *value;
 
-	count(LIEN_COUNTER_LOST);
 	value = bpf_map_lookup_elem(&lost, &pid);
-	if (!value && bpf_map_lookup_elem(&processes, &pid)) {
-		if (!bpf_map_update_elem(&lost, &pid, &one, BPF_NOEXIST))
-			return;
+	if (!value && bpf_map_lookup_elem(&processes, &pid) &&
+		bpf_map_update_elem(&lost, &pid, &one, BPF_NOEXIST))
 		value = bpf_map_lookup_elem(&lost, &pid); /* another thread was first */
-	}
 	if (value)
 		__sync_fetch_and_add(value, 1);
+	count(LIEN_COUNTER_LOST);
 }
 
 /* Counts the times that the agent has nearly read all: a user's part of what waits for it is what
