@@ -91,7 +91,7 @@ static void __attribute__((noreturn)) make(struct lien_client *client, json_t *r
 /* --- in the agent -------------------------------------------------------------------------------
  */
 
-static void is_apart(struct lien_answer *answer)
+static void set_apart(struct lien_answer *answer)
 {
 	if (!answer->apart)
 		lien_close_later_go_on();
@@ -105,7 +105,7 @@ static void close_pipe(struct lien_answer *answer)
 
 	if (answer->pipe.fd < 0)
 		return;
-	is_apart(answer);
+	set_apart(answer);
 	/* A copy may have it as well: closing ours does not take it out of the epoll set. */
 	epoll_ctl(client->agent->epoll, EPOLL_CTL_DEL, answer->pipe.fd, NULL);
 	close(answer->pipe.fd);
@@ -152,7 +152,7 @@ static void pipe_ready(struct lien_source *source, uint32_t events)
 		return;
 	}
 	first = !answer->apart;
-	is_apart(answer);
+	set_apart(answer);
 	if (n == first)
 		return;
 	answer->any = true;
@@ -223,7 +223,7 @@ void lien_answers_stop(struct lien_agent *agent)
 		kill(answer->copy, SIGKILL);
 		LIST_REMOVE(answer, next);
 		waitpid(answer->copy, NULL, 0);
-		is_apart(answer);
+		set_apart(answer);
 		free(answer);
 	}
 }

@@ -319,10 +319,11 @@ int lien_graph_apply_retain(
 	struct lien_mapping *mapping = lien_process_mapping(process, event->retain.va);
 	struct lien_handle *handle = lien_handle_find(process, event->retain.handle);
 
-	if (handle && mapping && handle->holding != mapping->holding)
+	if (handle && mapping && handle->holding != mapping->holding) {
 		retain_contradicts(graph, process, event);
-	handle = lien_handle_find(process, event->retain.handle);
-	mapping = lien_process_mapping(process, event->retain.va);
+		handle = lien_handle_find(process, event->retain.handle);
+		mapping = lien_process_mapping(process, event->retain.va);
+	}
 	if (!handle) {
 		if (!mapping) {
 			lien_graph_odd(graph, process);

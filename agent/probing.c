@@ -101,13 +101,9 @@ static unsigned limit_of(uint32_t user)
 	return user ? FILES_OF_USER : FILES_OF_ROOT;
 }
 
-/* Whose the files in progress are is not told: they are anybody's, but for one that is asked for
- * again. */
 static bool has_room(const struct lien_agent *agent, uint32_t user)
 {
-	unsigned attaching = lien_probes_attaching(agent->probes);
-
-	return files_of(agent, user) + (attaching ? attaching - 1 : 0) < limit_of(user);
+	return files_of(agent, user) + lien_probes_attaching(agent->probes, user) < limit_of(user);
 }
 
 /* Reading a file's symbols takes its time, and everybody else waits for it. */
@@ -134,11 +130,22 @@ static bool is_gone(const struct waiting *waiting)
 	return !lien_watch_runs(waiting->event.pid, waiting->event.start);
 }
 
+static dev_t device_of(const struct lien_event *event)
+{
+	return makedev(event->library.dev_major, event->library.dev_minor);
+}
+
 static const struct lien_probed_file *file_of(
 	const struct lien_agent *agent, const struct lien_event *event)
 {
-	return lien_probes_file(agent->probes,
-		makedev(event->library.dev_major, event->library.dev_minor), event->library.inode);
+	return lien_probes_file(agent->probes, device_of(event), event->library.inode);
+}
+
+/* Its probes count already, on somebody's account. */
+static bool has_begun(const struct lien_agent *agent, dev_t device, ino_t inode)
+{
+	return lien_probes_file(agent->probes, device, inode) ||
+	       lien_probes_is_attaching(agent->probes, device, inode);
 }
 
 static void log_refusal(const struct account *account)
@@ -198,8 +205,7 @@ void lien_probing_found(struct lien_agent *agent, const struct lien_library_file
 
 	if (user == LIEN_USER_GONE)
 		return;
-	if (!file->pid || has_room(agent, user) ||
-		lien_probes_file(agent->probes, file->device, file->inode)) {
+	if (!file->pid || has_room(agent, user) || has_begun(agent, file->device, file->inode)) {
 		lien_probes_attach(agent->probes, file->library, file->open_path, file->path, user);
 		return;
 	}
@@ -211,6 +217,13 @@ void lien_probing_found(struct lien_agent *agent, const struct lien_library_file
 	name = strrchr(file->path, '/');
 	strncpy(event.library.name, name ? name + 1 : file->path, sizeof(event.library.name) - 1);
 	add(agent, &event, user);
+}
+
+static bool may_be_probed(const struct lien_agent *agent, const struct waiting *waiting)
+{
+	const struct lien_event *event = &waiting->event;
+
+	return waiting->account->room || has_begun(agent, device_of(event), event->library.inode);
 }
 
 /* Users take turns. */
@@ -227,7 +240,7 @@ static struct waiting *next_waiting(struct lien_agent *agent, uint64_t now)
 	TAILQ_FOREACH (waiting, &probing->waiting, next) {
 		account = waiting->account;
 		if (waiting->t > now || account->tokens < 1 ||
-			(waiting->refused && !account->room && !file_of(agent, &waiting->event)))
+			(waiting->refused && !may_be_probed(agent, waiting)))
 			continue;
 		if (account != probing->last)
 			return waiting;
@@ -263,7 +276,7 @@ int lien_probing_turn(struct lien_agent *agent)
 	}
 	event = waiting->event;
 	if (!file_of(agent, &event)) {
-		if (!waiting->account->room) {
+		if (!may_be_probed(agent, waiting)) {
 			refuse(agent, waiting);
 			return 0;
 		}

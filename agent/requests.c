@@ -16,8 +16,8 @@
 #include "agent/sites.h"
 #include "agent/walks.h"
 #include "loader/close_later.h"
-#include "loader/make_link.h"
 #include "loader/files.h"
+#include "loader/make_link.h"
 
 #define TIMEOUT_MS     10000
 #define TIMEOUT_MS_MAX 3600000

@@ -361,23 +361,32 @@ void lien_probes_attach_tick(struct lien_probes *probes)
 		go_on(probes, take(&probes->attaching, i));
 }
 
-unsigned lien_probes_attaching(const struct lien_probes *probes)
+unsigned lien_probes_attaching(const struct lien_probes *probes, uint32_t user)
 {
-	return probes->attaching.count;
+	unsigned i, count = 0;
+
+	for (i = 0; i < probes->attaching.count; i++)
+		count += probes->attaching.items[i]->file.user == user;
+	return count;
 }
 
-/* NULL: that has not begun. */
-static struct lien_attached *take_attaching(struct lien_probes *probes, const struct stat *st)
+/* -1: that has not begun. */
+static int find_attaching(const struct lien_probes *probes, dev_t device, ino_t inode)
 {
 	const struct lien_probed_file *file;
 	unsigned i;
 
 	for (i = 0; i < probes->attaching.count; i++) {
 		file = &probes->attaching.items[i]->file;
-		if (file->device == st->st_dev && file->inode == st->st_ino)
-			return take(&probes->attaching, i);
+		if (file->device == device && file->inode == inode)
+			return i;
 	}
-	return NULL;
+	return -1;
+}
+
+bool lien_probes_is_attaching(const struct lien_probes *probes, dev_t device, ino_t inode)
+{
+	return find_attaching(probes, device, inode) >= 0;
 }
 
 /* 0: *attached can go on, or is NULL where there is nothing to be done. */
@@ -416,7 +425,7 @@ int lien_probes_attach(struct lien_probes *probes, enum lien_library library, co
 {
 	struct lien_attached *attached = NULL, *known;
 	struct stat st = {0};
-	int fd, err;
+	int fd, err, at;
 
 	fd = lien_untrusted_open(path, &st);
 	if (fd < 0)
@@ -426,8 +435,10 @@ int lien_probes_attach(struct lien_probes *probes, enum lien_library library, co
 	if (known)
 		note_user(known, user);
 	if (!err && !known) {
-		attached = take_attaching(probes, &st);
-		if (!attached)
+		at = find_attaching(probes, st.st_dev, st.st_ino);
+		if (at >= 0)
+			attached = take(&probes->attaching, at);
+		else
 			err = begin(probes, library, fd, &st, name, &attached);
 	}
 	if (attached) {

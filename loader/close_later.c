@@ -8,6 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "loader/detached.h"
+
 #define STACK 65536
 
 static unsigned under_way; /* or held */
@@ -59,9 +61,6 @@ static void *close_now(void *of)
 void lien_close_later_by(void (*work)(void *arg), void *arg)
 {
 	struct closing *closing = malloc(sizeof(*closing));
-	pthread_attr_t attr;
-	pthread_t thread;
-	int err;
 
 	if (!closing) {
 		work(arg);
@@ -69,14 +68,7 @@ void lien_close_later_by(void (*work)(void *arg), void *arg)
 	}
 	*closing = (struct closing){work, arg};
 	__atomic_add_fetch(&under_way, 1, __ATOMIC_ACQ_REL);
-	err = pthread_attr_init(&attr);
-	if (!err) {
-		pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-		pthread_attr_setstacksize(&attr, STACK);
-		err = pthread_create(&thread, &attr, close_now, closing);
-		pthread_attr_destroy(&attr);
-	}
-	if (!err)
+	if (!lien_detached_start(STACK, close_now, closing))
 		return;
 	__atomic_sub_fetch(&under_way, 1, __ATOMIC_ACQ_REL);
 	work(arg);

@@ -16,8 +16,8 @@ void lien_close_later_by(void (*work)(void *arg), void *arg);
 /* Around a fork(): no closing begins from the first until the second, which comes once for each. */
 void lien_close_later_hold(void);
 void lien_close_later_go_on(void);
-/* In the process that fork() made: gives up its part in all links. One that was closed by us before
- * would go with it, where nobody knows that everybody waits. */
+/* In the process that fork() made: gives up its part in all links. Otherwise a link that the parent
+ * closes would only be taken away when the child ends, and the child would wait for the kernel. */
 void lien_close_inherited_links(void);
 
 #endif

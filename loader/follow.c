@@ -155,7 +155,7 @@ bool lien_probes_in_progress(const struct lien_probes *probes)
 	for (i = 0; i < probes->following_count; i++)
 		if (probes->following[i].making)
 			return true;
-	return lien_probes_attaching(probes);
+	return probes->attaching.count;
 }
 
 void lien_probes_follow_tick(struct lien_probes *probes,

@@ -12,6 +12,7 @@
 
 #include "loader/clock.h"
 #include "loader/close_later.h"
+#include "loader/detached.h"
 
 #define STACK  65536
 #define MS     1000000ull
@@ -25,6 +26,7 @@ struct lien_making {
 	int links[LIEN_LINKS_AT_ONCE];
 	int err;
 	bool done, abandoned; /* under the lock */
+	bool waited;	      /* as long as was allowed: it may be stuck */
 	uint64_t places[];    /* offsets and cookies of all */
 };
 
@@ -98,7 +100,7 @@ static uint64_t *copy_places(uint64_t *to, const uint64_t *from, unsigned count)
 	return to + count;
 }
 
-static struct lien_making *copy_of(int file_fd, const struct lien_link_wish *wishes, unsigned count)
+static struct lien_making *copy_of(const struct lien_link_wish *wishes, unsigned count)
 {
 	struct lien_making *making;
 	unsigned places = 0, i;
@@ -119,57 +121,49 @@ static struct lien_making *copy_of(int file_fd, const struct lien_link_wish *wis
 		making->wishes[i].cookies = to;
 		to = copy_places(to, wishes[i].cookies, wishes[i].count);
 	}
-	making->file_fd = fcntl(file_fd, F_DUPFD_CLOEXEC, 0);
-	if (making->file_fd >= 0)
-		return making;
-	free(making);
-	return NULL;
-}
-
-static int start(struct lien_making *making)
-{
-	pthread_attr_t attr;
-	pthread_t thread;
-	int err;
-
-	err = pthread_attr_init(&attr);
-	if (err)
-		return err;
-	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-	pthread_attr_setstacksize(&attr, STACK);
-	err = pthread_create(&thread, &attr, run, making);
-	pthread_attr_destroy(&attr);
-	return err;
+	return making;
 }
 
 int lien_making_begin(struct lien_making **making, int file_fd, const struct lien_link_wish *wishes,
 	unsigned count)
 {
+	int err;
+
 	pthread_once(&once, prepare);
-	*making = copy_of(file_fd, wishes, count);
+	*making = copy_of(wishes, count);
 	if (!*making)
 		return -ENOMEM;
+	(*making)->file_fd = fcntl(file_fd, F_DUPFD_CLOEXEC, 0);
+	if ((*making)->file_fd < 0) {
+		err = -errno;
+		free(*making);
+		*making = NULL;
+		return err;
+	}
 	pthread_mutex_lock(&lock);
 	under_way++;
 	pthread_mutex_unlock(&lock);
-	if (start(*making))
+	if (lien_detached_start(STACK, run, *making))
 		run(*making); /* here, then */
 	return 0;
 }
 
 /* Under the lock. */
-static void wait_for(const struct lien_making *making)
+static void wait_for(struct lien_making *making)
 {
 	uint64_t begun = lien_clock_ns(), until = begun + left_ns, waited;
 	struct timespec end = {.tv_sec = until / S_NS, .tv_nsec = until % S_NS};
 
-	while (!making->done && left_ns) {
+	if (left_ns != ALWAYS && (!left_ns || making->waited))
+		return;
+	while (!making->done) {
 		if (left_ns == ALWAYS)
 			pthread_cond_wait(&one_done, &lock);
 		else if (pthread_cond_timedwait(&one_done, &lock, &end))
 			break;
 	}
 	waited = lien_clock_ns() - begun;
+	making->waited = !making->done;
 	if (left_ns != ALWAYS)
 		left_ns -= waited < left_ns ? waited : left_ns;
 }

@@ -34,7 +34,8 @@ int lien_making_wait(struct lien_making **making, int *links);
 /* Whatever it has made, or will make, is taken away. NULL is allowed. */
 void lien_making_abandon(struct lien_making **making);
 
-/* From now on lien_making_wait() waits so long, in all; no limit unless told. For one thread. */
+/* From now on lien_making_wait() waits so long, in all, and only once for one that takes longer; no
+ * limit unless told. For one thread. */
 void lien_making_allow(unsigned ms);
 /* Are links being made? Nobody can fork() for much of that time. */
 bool lien_making_busy(void);

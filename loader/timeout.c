@@ -16,6 +16,7 @@
 
 #include <lien/pass_fds.h>
 #include "loader/clock.h"
+#include "loader/detached.h"
 #include "loader/user.h"
 
 #define USUAL_MS     1000
@@ -243,9 +244,7 @@ static void *help(void *arg)
 static struct helper *helper_new(void)
 {
 	struct helper *helper = calloc(1, sizeof(*helper));
-	pthread_attr_t attr;
-	int ends[2], err;
-	pthread_t thread;
+	int ends[2];
 	char byte;
 
 	if (!helper)
@@ -257,12 +256,7 @@ static struct helper *helper_new(void)
 	helper->ours = ends[0];
 	helper->theirs = ends[1];
 	helper->users = 2;
-	pthread_attr_init(&attr);
-	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-	pthread_attr_setstacksize(&attr, STACK);
-	err = pthread_create(&thread, &attr, help, helper);
-	pthread_attr_destroy(&attr);
-	if (err) {
+	if (lien_detached_start(STACK, help, helper)) {
 		close(ends[0]);
 		close(ends[1]);
 		free(helper);

@@ -8,6 +8,7 @@ See lien_test.py for what it needs.
 
 import json
 import os
+import select
 import signal
 import socket
 import sys
@@ -184,9 +185,11 @@ def caught_copy(session, helpers):
             connection.connect(session.socket)
             connection.sendall(b'{"op": "graph"}\n')
             copies = []
-            while not copies:
+            while not copies and not select.select([connection], [], [], 0)[0]:
                 copies = [pid for pid in children(session.agent.pid) if pid not in helpers]
             session.agent.signal(signal.SIGSTOP)
+            if not copies:
+                continue  # it has ended before it was seen
             try:
                 wait_for("the copy has written what fits", lambda: in_call(copies[0], "pipe_write"), 2)
                 return copies[0]

@@ -17,6 +17,7 @@
 #include "loader/make_link.h"
 
 #define FIRST_LINK 1000
+#define NEVER_MS   3600000 /* a test that waits so long hangs */
 
 /* The kernel: makes a link for each post of may_make, and fails from the fail_from-th on. */
 static sem_t may_make;
@@ -90,7 +91,7 @@ static void test_made(void **state)
 	lien_making_allow(1);
 	assert_int_equal(lien_making_wait(&making, links), -EINPROGRESS);
 	sem_post(&may_make);
-	lien_making_allow(60000);
+	wait_until_idle();
 	assert_int_equal(lien_making_wait(&making, links), 0);
 	assert_null(making);
 	assert_int_equal(links[0], FIRST_LINK);
@@ -101,6 +102,29 @@ static void test_made(void **state)
 	assert_int_equal(seen_cookie[1], 6);
 	assert_int_equal(closed, 0);
 	assert_false(lien_making_busy());
+}
+
+/* One that is stuck takes its user's time once, and is looked at after that. */
+static void test_waited_for_once(void **state)
+{
+	struct lien_making *stuck = begun(), *next;
+	int links[2];
+
+	(void)state;
+	lien_making_allow(0);
+	assert_int_equal(lien_making_wait(&stuck, links), -EINPROGRESS);
+	lien_making_allow(1); /* this is when it is waited for */
+	assert_int_equal(lien_making_wait(&stuck, links), -EINPROGRESS);
+	lien_making_allow(NEVER_MS);
+	assert_int_equal(lien_making_wait(&stuck, links), -EINPROGRESS);
+	sem_post(&may_make);
+	sem_post(&may_make);
+	wait_until_idle();
+	assert_int_equal(lien_making_wait(&stuck, links), 0);
+	next = begun();
+	sem_post(&may_make);
+	sem_post(&may_make);
+	assert_int_equal(lien_making_wait(&next, links), 0);
 }
 
 static void test_half_made(void **state)
@@ -157,6 +181,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup(test_made, setup),
+		cmocka_unit_test_setup(test_waited_for_once, setup),
 		cmocka_unit_test_setup(test_half_made, setup),
 		cmocka_unit_test_setup(test_nothing_to_make, setup),
 		cmocka_unit_test_setup(test_abandoned, setup),
