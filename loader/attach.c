@@ -300,6 +300,12 @@ static int skip(
 	return err;
 }
 
+/* Said of a path in /proc: whoever mapped the file has it no longer. */
+static bool is_gone(int err)
+{
+	return err == -ENOENT || err == -ESRCH;
+}
+
 /* Its contents are not worth reading again. */
 static int refused_before(const struct lien_probes *probes, const char *name, const struct stat *st)
 {
@@ -428,8 +434,10 @@ int lien_probes_attach(struct lien_probes *probes, enum lien_library library, co
 	int fd, err, at;
 
 	fd = lien_untrusted_open(path, &st);
+	if (fd == -ETIMEDOUT || (is_gone(fd) && user != LIEN_PROBES_SYSTEM))
+		return fd;
 	if (fd < 0)
-		return fd == -ETIMEDOUT ? fd : skip(probes, name, &st, fd, user);
+		return skip(probes, name, &st, fd, user);
 	err = refused_before(probes, name, &st);
 	known = lien_attached_find(probes, st.st_dev, st.st_ino);
 	if (known)

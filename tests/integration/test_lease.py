@@ -85,7 +85,8 @@ class OneWay:
         self.runs()
 
     def round_trip(self, moved=SIZE):
-        equal(self.session.ask("offload", "--owner", "all")["bytes"], moved, "moved")
+        answer = self.session.ask("offload", "--owner", "all")
+        equal(answer["bytes"], moved, "moved: %s" % answer)
         self.restore()
 
 
