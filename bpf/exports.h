@@ -12,13 +12,20 @@
 #define EXPORTS_MAX	131072
 #define EXPORTS_ALL_MAX (EXPORTS_MAX / 2 * 3)
 
-/* Exported files to the number of their export. */
+/* control: made for a restore, by the control library, which closes it. */
+struct export_known {
+	__u64 number, control;
+};
+
+/* Exported files to what is known of their export. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, EXPORTS_ALL_MAX);
 	__type(key, struct lien_probe_share);
-	__type(value, __u64);
+	__type(value, struct export_known);
 } shares SEC(".maps");
+
+#define MODE_READ_WRITE 3 /* FMODE_READ, FMODE_WRITE */
 
 /* -1: there is no file. */
 static __always_inline int file_key(struct lien_probe_share *key, const struct file *file)
@@ -27,6 +34,7 @@ static __always_inline int file_key(struct lien_probe_share *key, const struct f
 	key->private_data = file ? (__u64)BPF_CORE_READ(file, private_data) : 0;
 	key->inode = file ? BPF_CORE_READ(file, f_inode, i_ino) : 0;
 	key->device = file ? BPF_CORE_READ(file, f_inode, i_sb, s_dev) : 0;
+	key->mode = file ? BPF_CORE_READ(file, f_mode) & MODE_READ_WRITE : 0;
 	return file ? 0 : -1;
 }
 

@@ -17,14 +17,14 @@ int lien_files(struct bpf_iter__task_file *ctx)
 	struct task_struct *task = ctx->task;
 	struct lien_probe_share key = {};
 	struct file *file = ctx->file;
-	__u64 *number;
+	struct export_known *known;
 
 	if (!task || file_key(&key, file))
 		return 0;
-	number = bpf_map_lookup_elem(&shares, &key);
-	if (!number)
+	known = bpf_map_lookup_elem(&shares, &key);
+	if (!known || known->control)
 		return 0;
-	found.share = *number;
+	found.share = known->number;
 	found.pid = pid_in_agent(BPF_CORE_READ(task, group_leader));
 	found.fd = ctx->fd;
 	if (found.pid)

@@ -95,6 +95,7 @@ struct path {
 };
 
 struct file {
+	unsigned int f_mode;
 	struct path f_path;
 	struct inode *f_inode;
 	void *private_data;

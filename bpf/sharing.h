@@ -55,7 +55,7 @@ static __always_inline int export_slot(struct export_slot *key, __u64 account, _
 	__u32 entries = control ? EXPORTS_MAX / 2 : EXPORTS_MAX;
 	struct account *user = account_get(account);
 	struct export *oldest;
-	__u64 *number;
+	struct export_known *known;
 
 	if (!user)
 		return -1;
@@ -64,8 +64,8 @@ static __always_inline int export_slot(struct export_slot *key, __u64 account, _
 	key->slot = __sync_fetch_and_add(&user->exports[control & 1], 1);
 	key->slot %= account == ACCOUNT_ROOT ? SHARE_OF_ROOT(entries) : SHARE_OF_USER(entries);
 	oldest = bpf_map_lookup_elem(&export_slots, key);
-	number = oldest ? bpf_map_lookup_elem(&shares, &oldest->file) : 0;
-	if (number && *number == oldest->number)
+	known = oldest ? bpf_map_lookup_elem(&shares, &oldest->file) : 0;
+	if (known && known->number == oldest->number)
 		bpf_map_delete_elem(&shares, &oldest->file);
 	return 0;
 }
@@ -73,14 +73,15 @@ static __always_inline int export_slot(struct export_slot *key, __u64 account, _
 /* The number of a new export by that descriptor; 0: it cannot be joined to an import. */
 __noinline __u64 export_add(__u64 account, __s32 fd, __u32 control)
 {
+	struct export_known known = {.control = control & 1};
 	struct export_slot slot = {};
 	struct export export = {};
 
 	if (file_key(&export.file, file_of_fd(fd)) || export_slot(&slot, account, control & 1))
 		return 0;
-	export.number = __sync_fetch_and_add(&next_share, 1) + 1;
+	known.number = export.number = __sync_fetch_and_add(&next_share, 1) + 1;
 	if (bpf_map_update_elem(&export_slots, &slot, &export, BPF_ANY) ||
-		bpf_map_update_elem(&shares, &export.file, &export.number, BPF_ANY))
+		bpf_map_update_elem(&shares, &export.file, &known, BPF_ANY))
 		return 0;
 	return export.number;
 }
@@ -88,13 +89,13 @@ __noinline __u64 export_add(__u64 account, __s32 fd, __u32 control)
 /* The export that a descriptor is of; 0: none that is known. */
 static __noinline __u64 export_find(__s32 fd)
 {
+	struct export_known *known;
 	struct lien_probe_share key;
-	__u64 *number;
 
 	if (file_key(&key, file_of_fd(fd)))
 		return 0;
-	number = bpf_map_lookup_elem(&shares, &key);
-	return number ? *number : 0;
+	known = bpf_map_lookup_elem(&shares, &key);
+	return known ? known->number : 0;
 }
 
 /* A descriptor that the call has made for others. */

@@ -2,7 +2,8 @@
 /*
  * Who has exported GPU memory as an open file, now: read from the kernel's table of open files when
  * asked, because a close is not a call that is probed. Files on their way between processes, in a
- * socket, are in no table and are not seen.
+ * socket, are in no table and are not seen. What lien itself exports for a restore it closes
+ * itself; that is not told.
  */
 #ifndef LIEN_FILES_H
 #define LIEN_FILES_H

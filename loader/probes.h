@@ -92,8 +92,8 @@ int lien_probes_clean(const char *socket);
  * cuInit last. 0 also when it was attached before. -ENOEXEC, -EBADMSG: no x86-64 library; -ENODATA:
  * none of the calls; those of lien_untrusted_open(); -errno. The file is then one of
  * lien_probes_skipped(). -EINPROGRESS: the time of lien_making_allow() has not been enough; call it
- * again, or lien_probes_attach_tick(). user: on whose account, or LIEN_PROBES_SYSTEM; what is gone is
- * a skipped file only there.
+ * again, or lien_probes_attach_tick(). user: on whose account, or LIEN_PROBES_SYSTEM; what is gone
+ * is a skipped file only there.
  */
 int lien_probes_attach(struct lien_probes *probes, enum lien_library library, const char *path,
 	const char *name, uint32_t user);

@@ -126,8 +126,10 @@ struct lien_probe_followed {
 /* Key of map `shares`, whose value is the number of the export: an open file in the kernel. */
 struct lien_probe_share {
 	unsigned long long file, private_data;
-	/* Its number and its file system tell those apart whose file was closed since. */
-	unsigned long long inode, device;
+	/* Those that were closed since, and whose address another file has, differ in one of these,
+	 * but for another of the driver's own that has the same private data as well: rare. */
+	unsigned long long inode;
+	unsigned int device, mode;
 };
 
 /* What the iterator over open files tells of one that was exported. */

@@ -36,8 +36,9 @@ class OneWay:
         self.importers = [session.driver(device=1) for _ in range(importers)]
         self.handle, self.va = self.owner("make", SIZE, 0)
         fd = self.owner("export", self.handle)
-        self.there = [importer("show", SIZE, importer.take(self.owner, fd), 1)
-                      for importer in self.importers]
+        self.taken = [importer.take(self.owner, fd) for importer in self.importers]
+        self.there = [importer("show", SIZE, handle, 1)
+                      for importer, handle in zip(self.importers, self.taken)]
         self.owner("close", fd)
         self.write(0x11)
         self.ready()
@@ -504,6 +505,29 @@ def test_one_owner_is_dead_and_one_cannot_export():
         session.ask("restore")
         equal(job.user("check", job.places[0][2], SIZE, 0x81), 0, "wrong bytes of the first owner")
         equal(session.ask("restore")["outcome"], "nothing to do", "another restore")
+
+
+@case(60)
+def test_file_where_an_exported_one_was():
+    """The kernel gives the address of a closed file to the next one, here to that by which an importer has
+    the memory: it is no descriptor that is still open."""
+    with one_way() as (session, job):
+        owner, importer = job.owner, job.importer
+        importer("unmap", job.there[0], SIZE)
+        importer("release", job.taken[0])
+        for last in [False] * 8 + [True]:
+            fds = [owner("export", job.handle) for _ in range(2)]
+            taken = [importer("getfd", owner.pid, fd) for fd in fds]
+            for fd in fds:
+                owner("close", fd)
+            importer("release", importer("import", taken[0]))
+            importer("close", taken[0])
+            handle = importer("import", taken[1])
+            importer("close", taken[1])
+            if not last:
+                importer("release", handle)
+        job.there = [importer("show", SIZE, handle, 1)]
+        job.round_trip()
 
 
 if __name__ == "__main__":

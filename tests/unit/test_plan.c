@@ -426,7 +426,9 @@ static void test_left_own_import(void **state)
 	buffer(1, 10, VA, PIECE);
 	export(1, 10, 5);
 	imported_buffer(1, 11, 5, VA + PIECE, PIECE);
-	expect_left(1, PIECE, "imported by its own process");
+	expect_left(1, PIECE,
+		"a process has more than one handle to it: its owner has imported it "
+		"as well, or a process imported it twice");
 }
 
 static void test_left_not_mapped(void **state)

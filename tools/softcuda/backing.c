@@ -187,19 +187,30 @@ out_close:
 	return err;
 }
 
-/* A new struct file, as the driver's exports are: lien tells exports apart by it. */
-int soft_backing_reopen(int fd)
+static int open_again(int fd, int flags)
 {
 	char path[64];
-	int copy;
+	int again;
 
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-	copy = open(path, O_RDWR | O_CLOEXEC);
-	if (copy < 0 && errno == EMFILE) {
+	again = open(path, flags | O_CLOEXEC);
+	if (again < 0 && errno == EMFILE) {
 		soft_fd_limit_raise();
-		copy = open(path, O_RDWR | O_CLOEXEC);
+		again = open(path, flags | O_CLOEXEC);
 	}
-	return copy < 0 ? -errno : copy;
+	return again < 0 ? -errno : again;
+}
+
+int soft_backing_reopen(int fd)
+{
+	return open_again(fd, O_RDWR);
+}
+
+/* A new struct file, as the driver's exports are: lien tells exports apart by it. None that a
+ * driver keeps open itself looks the same. */
+int soft_backing_export(int fd)
+{
+	return open_again(fd, O_RDONLY);
 }
 
 /* The rest of a memfd's name behind this one, NULL if it has another or is none. */

@@ -71,7 +71,7 @@ SOFT_EXPORT CUresult cuMemPoolExportToShareableHandle(void *shareable, CUmemoryP
 	pthread_rwlock_rdlock(&soft.lock);
 	pool = soft_pool_use(handle);
 	if (pool && !pool->imported && (pool->props.handleTypes & type)) {
-		fd = soft_backing_reopen(pool->fd);
+		fd = soft_backing_export(pool->fd);
 		result = fd < 0 ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_SUCCESS;
 		if (!result)
 			*(int *)shareable = fd;

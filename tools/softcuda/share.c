@@ -14,7 +14,7 @@ static bool share_type_ok(CUmemAllocationHandleType type)
 
 static CUresult export_fd(const struct soft_allocation *allocation, int *out)
 {
-	int fd = soft_backing_reopen(allocation->fd);
+	int fd = soft_backing_export(allocation->fd);
 
 	/* An fd that the program closed behind our back is no bad argument of its. */
 	if (fd < 0)

@@ -109,6 +109,7 @@ int soft_mount_devices(const struct soft_config *config, int *dirs, char *where,
 void soft_fd_limit_raise(void);
 int soft_backing_create(const CUmemAllocationProp *prop, size_t size);
 int soft_backing_reopen(int fd);
+int soft_backing_export(int fd);
 /*
  * A file that came from elsewhere: our own fd for it, with size and properties as created. -EINVAL
  * for one that is not ours, or was not made to be shared by this type (NONE: any).
