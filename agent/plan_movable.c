@@ -213,8 +213,7 @@ const char *lien_plan_reason(const struct lien_allocation *allocation, uint32_t 
 	if (allocation->found && allocation->prop.handle_types & CU_MEM_HANDLE_TYPE_FABRIC)
 		return "may have been exported by a fabric handle before it was watched";
 	if (!handles_plain(allocation))
-		return "a process has more than one handle to it: its owner has imported it "
-		       "as well, or a process imported it twice";
+		return "imported by its own process, or twice by another one";
 	process = handle_unmapped(allocation);
 	if (process) {
 		*holder = process->pid;

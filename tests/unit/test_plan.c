@@ -426,9 +426,7 @@ static void test_left_own_import(void **state)
 	buffer(1, 10, VA, PIECE);
 	export(1, 10, 5);
 	imported_buffer(1, 11, 5, VA + PIECE, PIECE);
-	expect_left(1, PIECE,
-		"a process has more than one handle to it: its owner has imported it "
-		"as well, or a process imported it twice");
+	expect_left(1, PIECE, "imported by its own process, or twice by another one");
 }
 
 static void test_left_not_mapped(void **state)

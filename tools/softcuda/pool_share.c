@@ -18,9 +18,9 @@ struct pool_file {
 	int physical; /* the device as all processes number it, -1: host memory */
 };
 
-static struct pool_file *look_into(int fd)
+static struct pool_file *look_into(int fd, int protection)
 {
-	void *at = mmap(NULL, POOL_FILE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	void *at = mmap(NULL, POOL_FILE, protection, MAP_SHARED, fd, 0);
 
 	return at == MAP_FAILED ? NULL : at;
 }
@@ -30,7 +30,7 @@ CUresult soft_pool_make_shareable(CUmemoryPool pool)
 	struct pool_file *file;
 
 	pool->fd = soft_backing_memfd(POOL_NAME, getpid(), pool->props.handleTypes, POOL_FILE);
-	file = pool->fd < 0 ? NULL : look_into(pool->fd);
+	file = pool->fd < 0 ? NULL : look_into(pool->fd, PROT_READ | PROT_WRITE);
 	if (!file) {
 		if (pool->fd >= 0)
 			close(pool->fd);
@@ -104,7 +104,7 @@ static CUresult import_pool(CUmemoryPool *made, int fd)
 	if (!soft_backing_is_memfd(
 		    fd, POOL_NAME, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, POOL_FILE))
 		return CUDA_ERROR_INVALID_VALUE;
-	file = look_into(fd);
+	file = look_into(fd, PROT_READ);
 	if (!file)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	result = local_props(file, &props);
