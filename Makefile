@@ -40,7 +40,7 @@ LIEN_CFLAGS := -std=gnu11 -D_GNU_SOURCE -include tools/glibc_floor.h $(WARN) -Ii
 LIEN	:= $(BUILD)/lien
 CONTROL := $(BUILD)/liblien-control.so
 
-include tools/softcuda/build.mk
+include tests/softcuda/build.mk
 include tools/replay/build.mk
 
 .PHONY: all demo check gpu-check bench install clean deps
@@ -77,16 +77,10 @@ $(BUILD)/%.skel.h: $(BUILD)/%.bpf.o
 
 # --- lien ----------------------------------------------------------------------------------------
 # The agent's pure part: no BPF, no CUDA, no root. Unit tests link it alone.
-PURE_SRCS := $(addprefix agent/, adoption.c devices.c event_check.c findings.c graph.c \
-	graph_alloc.c graph_apply.c graph_capture.c graph_comm.c graph_dump.c graph_dump_comm.c \
-	graph_dump_memory.c graph_dump_shapes.c graph_end.c graph_memory.c graph_multicast.c graph_registration.c \
-	graph_reread.c graph_share.c graph_split.c host.c journal.c names.c plan.c plan_choice.c \
-	plan_movable.c plan_restore.c ras_match.c ras_parse.c \
-	ras_parse_text.c recording.c reread.c reread_ranges.c reread_repair.c slab.c tell.c \
-	transaction.c transaction_adopt.c transaction_restore.c transaction_room.c viewer.c views.c \
-	views_comms.c views_devices.c views_holders.c views_late.c views_mem.c views_mem_by.c \
-	views_mem_words.c views_result.c)
-LIEN_SRCS := $(sort $(wildcard agent/*.c loader/*.c tools/*.c tools/top/*.c) $(REPLAY_SRCS))
+PURE_DIRS := $(addprefix agent/, graph graph/dump journal offload ras reread views)
+PURE_SRCS := $(sort $(wildcard $(PURE_DIRS:%=%/*.c)))
+LIEN_SRCS := $(sort $(PURE_SRCS) $(wildcard agent/*/*.c loader/*.c loader/*/*.c \
+	tools/cli/*.c tools/picture/*.c tools/top/*.c) $(REPLAY_SRCS))
 LIEN_OBJS := $(LIEN_SRCS:%.c=$(BUILD)/obj/%.o)
 
 # Everything but libc is linked statically: lien runs on machines that have nothing installed.
@@ -107,7 +101,7 @@ $(LIEN): $(LIEN_OBJS)
 # It goes into other people's containers: glibc 2.31 must do. Symbols that newer versions of glibc
 # moved into libc.so.6 are bound, through stubs with their old versions, to where they were; newer
 # systems still have them there.
-CONTROL_SRCS := $(wildcard control/*.c)
+CONTROL_SRCS := $(sort $(wildcard control/*.c control/*/*.c))
 CONTROL_OBJS := $(CONTROL_SRCS:%.c=$(BUILD)/obj/pic/%.o)
 STUBS	     := $(BUILD)/stubs/libpthread.so.0 $(BUILD)/stubs/libdl.so.2
 

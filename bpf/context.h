@@ -2,7 +2,7 @@
 /*
  * Which context, and so which device, a thread allocates in. In a process with one context nothing
  * has to be watched for that. In others the calls that make a context current are probed
- * (loader/follow.h), and a thread's context is known from its next such call on.
+ * (loader/probes/follow.h), and a thread's context is known from its next such call on.
  */
 #ifndef LIEN_BPF_CONTEXT_H
 #define LIEN_BPF_CONTEXT_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * The gate: while memory is being moved or is away, threads that would work on it are stopped at
- * the first instruction of the call. Attached to one process at a time (loader/gate.c). A call that
+ * the first instruction of the call. Attached to one process at a time (loader/probes/gate.c). A call that
  * was let in is counted until it returns, for what it starts may be started at its end.
  *
  * Whatever goes wrong here is counted in struct lien_probe_gate, and the agent refuses or undoes

@@ -14,7 +14,7 @@
 #include <string.h>
 
 #include "control/control.h"
-#include "control/handles.h"
+#include "control/memory/handles.h"
 
 /* From MARKS on, for MARK. Less than LIEN_GATE_LEASE_MS, and than the agent waits for MARK: a
  * thread that was stopped meanwhile must not write what nobody would look for any more. */

@@ -7,8 +7,8 @@
 #ifndef LIEN_CONTROL_H
 #define LIEN_CONTROL_H
 
-#include "control/arena.h"
-#include "control/items.h"
+#include "control/memory/arena.h"
+#include "control/memory/items.h"
 
 struct lien_drain;
 

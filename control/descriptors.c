@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "control/control.h"
-#include "control/handles.h"
+#include "control/memory/handles.h"
 
 #define SIZES 256 /* different ones */
 

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "control/control.h"
-#include "control/handles.h"
+#include "control/memory/handles.h"
 
 #define CLOCK_EVERY 64	/* steps */
 #define PLAIN_STEP  512 /* cuMemAlloc aligns to no less */

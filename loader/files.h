@@ -8,7 +8,7 @@
 #ifndef LIEN_FILES_H
 #define LIEN_FILES_H
 
-#include "loader/probes.h"
+#include "loader/probes/probes.h"
 
 /*
  * *files is for the caller to free(). 0; -EOPNOTSUPP: this kernel does not let us (no iterators);

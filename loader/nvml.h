@@ -7,7 +7,7 @@
 #ifndef LIEN_NVML_H
 #define LIEN_NVML_H
 
-#include "agent/devices.h"
+#include "agent/graph/devices.h"
 
 /* Fills *node, which lien_node_clear() empties; .nvml is false when there is no NVML, or none that
  * works. -ENOMEM. One thread at a time. */

@@ -15,40 +15,43 @@ TESTS	   := $(BUILD)/tests
 TEST_LIBS  := -lcmocka -l:libjansson.a -lz
 UNIT_NAMES := $(patsubst tests/unit/%.c,%,$(sort $(wildcard tests/unit/test_*.c)))
 
-UNIT_SRCS_test_client	     := tools/client.c
-UNIT_SRCS_test_elf_symbols   := loader/elf_symbols.c
-UNIT_LIBS_test_elf_symbols   := -lelf
-UNIT_SRCS_test_symbols	     := $(addprefix loader/, symbols.c demangle.c)
-UNIT_LIBS_test_symbols	     := -l:libiberty.a
-UNIT_SRCS_test_gated	     := loader/gated.c
-UNIT_SRCS_test_calls	     := $(addprefix loader/, calls.c elf_symbols.c gated.c)
+# Reading files that are not to be trusted, and what is in them.
+UNTRUSTED := $(addprefix loader/discover/, timeout.c untrusted.c user.c)
+LIBRARIES := $(UNTRUSTED) $(addprefix loader/discover/, elf_symbols.c libraries.c maps.c)
+INJECT	  := $(LIBRARIES) $(sort $(wildcard loader/inject/*.c))
+ARENA	  := $(addprefix control/memory/, arena.c checksum.c items.c numa.c reserve.c verify.c)
+
+UNIT_SRCS_test_arena	     := $(ARENA)
+UNIT_SRCS_test_calls	     := $(addprefix loader/, probes/calls.c probes/gated.c discover/elf_symbols.c)
 UNIT_LIBS_test_calls	     := -lelf -rdynamic
-UNIT_SRCS_test_libraries     := $(addprefix loader/, elf_symbols.c libraries.c maps.c timeout.c untrusted.c user.c)
-UNIT_LIBS_test_libraries     := -lelf
-INJECT_SRCS		     := $(sort $(wildcard loader/inject*.c loader/remote*.c)) \
-	$(addprefix loader/, elf_symbols.c libraries.c maps.c timeout.c untrusted.c user.c)
-UNIT_SRCS_test_inject_choice := $(INJECT_SRCS)
-UNIT_LIBS_test_inject_choice := -lelf
-UNIT_SRCS_test_inject_clear  := $(INJECT_SRCS)
-UNIT_LIBS_test_inject_clear  := -lelf
-UNIT_SRCS_test_inject_libc   := $(INJECT_SRCS)
-UNIT_LIBS_test_inject_libc   := -lelf
-UNIT_SRCS_test_replay_script := $(REPLAY_SCRIPT_SRCS)
-UNIT_SRCS_test_replay_order  := $(REPLAY_SCRIPT_SRCS)
-UNIT_SRCS_test_ras_tcp	     := agent/ras_tcp.c $(addprefix loader/, environ.c timeout.c untrusted.c user.c)
-UNIT_SRCS_test_untrusted     := $(addprefix loader/, environ.c timeout.c untrusted.c user.c)
-UNIT_SRCS_test_make_link     := loader/make_link.c
-UNIT_SRCS_test_timeout	     := $(addprefix loader/, timeout.c user.c)
-UNIT_SRCS_test_items	     := control/items.c
-UNIT_SRCS_test_names	     := control/names.c
-UNIT_SRCS_test_translate     := $(addprefix control/, fork.c gate.c handles.c names.c translate.c)
-UNIT_SRCS_test_link	     := agent/link.c $(addprefix loader/, timeout.c untrusted.c user.c)
-UNIT_SRCS_test_arena	     := $(addprefix control/, arena.c checksum.c items.c numa.c reserve.c \
-	verify.c)
+UNIT_SRCS_test_client	     := tools/cli/client.c
 UNIT_SRCS_test_control	     := $(filter-out $(addprefix control/, cached.c fork.c genuine.c \
-	interpose.c start.c translate.c),$(wildcard control/*.c))
-UNIT_SRCS_test_serve	     := $(filter-out control/serve.c,$(UNIT_SRCS_test_control))
+	interpose.c start.c translate.c),$(CONTROL_SRCS))
+UNIT_SRCS_test_elf_symbols   := loader/discover/elf_symbols.c
+UNIT_LIBS_test_elf_symbols   := -lelf
+UNIT_SRCS_test_gated	     := loader/probes/gated.c
+UNIT_SRCS_test_inject_choice := $(INJECT)
+UNIT_LIBS_test_inject_choice := -lelf
+UNIT_SRCS_test_inject_clear  := $(INJECT)
+UNIT_LIBS_test_inject_clear  := -lelf
+UNIT_SRCS_test_inject_libc   := $(INJECT)
+UNIT_LIBS_test_inject_libc   := -lelf
+UNIT_SRCS_test_items	     := control/memory/items.c
+UNIT_SRCS_test_libraries     := $(LIBRARIES)
+UNIT_LIBS_test_libraries     := -lelf
+UNIT_SRCS_test_link	     := $(UNTRUSTED) agent/link/link.c
+UNIT_SRCS_test_make_link     := loader/probes/make_link.c
+UNIT_SRCS_test_names	     := control/names.c
+UNIT_SRCS_test_ras_tcp	     := $(UNTRUSTED) loader/discover/environ.c agent/join/ras_tcp.c
+UNIT_SRCS_test_replay_order  := $(REPLAY_SCRIPT_SRCS)
+UNIT_SRCS_test_replay_script := $(REPLAY_SCRIPT_SRCS)
+UNIT_SRCS_test_serve	     := $(filter-out control/protocol/serve.c,$(UNIT_SRCS_test_control))
 UNIT_LIBS_test_serve	     := -Wl,--wrap=poll
+UNIT_SRCS_test_symbols	     := $(addprefix loader/discover/, symbols.c demangle.c)
+UNIT_LIBS_test_symbols	     := -l:libiberty.a
+UNIT_SRCS_test_timeout	     := $(addprefix loader/discover/, timeout.c user.c)
+UNIT_SRCS_test_translate     := $(addprefix control/, fork.c gate.c memory/handles.c names.c translate.c)
+UNIT_SRCS_test_untrusted     := $(UNTRUSTED) loader/discover/environ.c
 
 # The two headers cannot be included together: ours goes into a file of its own, its prototypes into
 # one that the compiler reads behind the real cuda.h.
@@ -103,7 +106,7 @@ SOFTIBVERBS	   := $(TESTS)/integration/libibverbs.so.1
 
 PROG_SRCS_prog_train := $(addprefix tests/integration/, train_plan.c train_work.c)
 PROG_SRCS_prog_shapes := $(addprefix tests/integration/, shapes_memory.c shapes_pool.c)
-PROG_SRCS_prog_inject := $(INJECT_SRCS)
+PROG_SRCS_prog_inject := $(INJECT)
 PROG_LIBS_prog_inject := -lelf
 PROG_SRCS_prog_random := $(addprefix tests/integration/, random_contents.c random_handles.c \
 	random_multicast.c random_plain.c random_pools.c)
@@ -114,8 +117,8 @@ $(SOFTCUDA_TEST): $(SOFTCUDA_TEST_SRCS:%.c=$(BUILD)/obj/%.o) $(SOFTCUDA)
 	$(Q)$(CC) $(CFLAGS) -pthread -o $@ $^ -Wl,-rpath,$(abspath $(dir $(SOFTCUDA))) $(LDFLAGS) \
 		-lcmocka -ldl
 
-$(MAKE_RECORDING): $(addprefix $(BUILD)/obj/, tests/integration/make_recording.o agent/recording.o \
-		agent/event_check.o)
+$(MAKE_RECORDING): $(addprefix $(BUILD)/obj/, tests/integration/make_recording.o \
+		agent/journal/recording.o agent/graph/event_check.o)
 	$(call say,LINK,$@)
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS) -o $@ $^ $(LDFLAGS) -lz
@@ -236,6 +239,6 @@ check-valgrind:
 	$(Q)$(TEST_RUN) valgrind
 
 TEST_OBJS := $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard tests/unit/*.c tests/integration/*.c) \
-	$(addprefix control/, arena.c checksum.c items.c numa.c reserve.c verify.c))
+	$(ARENA))
 # Whatever has been compiled: unit tests compile the control library as well.
 -include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)

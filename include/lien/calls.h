@@ -31,7 +31,7 @@ enum lien_library {
  * calls that are made all the time. */
 #define LIEN_CALL_QUICK 0x8
 /* Made several times for each collective, and told by nothing else where a process has several
- * contexts: probed in one process at a time, where the kernel can (loader/follow.c). */
+ * contexts: probed in one process at a time, where the kernel can (loader/probes/follow.c). */
 #define LIEN_CALL_CONTEXT 0x10
 /* clang-format off */
 #define LIEN_CALLS(X) \
@@ -138,7 +138,7 @@ enum lien_library {
 /* 154 was ncclCommGetAsyncError, which every collective calls. */
 
 /* Not traced, and held back by the gate; other calls that it holds back have numbers made from their
- * names (loader/gated.h). */
+ * names (loader/probes/gated.h). */
 #define LIEN_GATE_CALLS(X) \
 	X(NCCL_GROUP_START,    155, NCCL,   "ncclGroupStart",                0) \
 	X(CU_GRAPH_LAUNCH,     160, CUDA,   "cuGraphLaunch",                 0) \

@@ -14,18 +14,20 @@ FUZZ_NAMES	:= $(patsubst tests/fuzz/%.c,%,$(sort $(wildcard tests/fuzz/fuzz_*.c)
 FUZZ_TARGETS	:= $(FUZZ_NAMES:%=$(FUZZ)/%)
 FUZZ_FLAGS	:= -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined \
 	-fno-omit-frame-pointer
-FUZZ_AGENT	:= tests/fuzz/fake_agent.c $(addprefix agent/, adopt.c attach.c comms.c compare.c detach.c eject.c link.c orders.c \
-	prepare.c requests.c status.c server.c walks.c wish.c) \
-	$(addprefix loader/, elf_symbols.c environ.c libraries.c maps.c timeout.c untrusted.c user.c)
+# What serves connections and takes orders and answers; the rest of the agent is fake_agent.c.
+FUZZ_AGENT	:= tests/fuzz/fake_agent.c $(LIBRARIES) loader/discover/environ.c $(addprefix agent/, \
+	join/adopt.c join/attach.c join/compare.c join/detach.c join/eject.c join/walks.c \
+	daemon/comms.c daemon/requests.c daemon/server.c daemon/status.c \
+	link/link.c link/orders.c link/prepare.c)
 
 FUZZ_SRCS_fuzz_client	 := $(FUZZ_AGENT)
 FUZZ_SRCS_fuzz_replies	 := $(FUZZ_AGENT)
 FUZZ_LD_fuzz_client	 := -Wl,--wrap=poll,--wrap=getsockopt,--wrap=lien_maps_read
 FUZZ_LD_fuzz_replies	 := -Wl,--wrap=poll,--wrap=getsockopt,--wrap=lien_maps_read
-FUZZ_SRCS_fuzz_orders	 := $(addprefix control/, adopt.c arena.c checksum.c descriptors.c drain.c end.c gate.c handles.c items.c memory.c nccl.c \
-	numa.c reserve.c verify.c walk.c)
+FUZZ_SRCS_fuzz_orders	 := $(ARENA) control/protocol/end.c control/memory/handles.c \
+	control/memory/memory.c $(addprefix control/, adopt.c descriptors.c drain.c gate.c nccl.c walk.c)
 FUZZ_LD_fuzz_orders	 := -Wl,--wrap=poll,--wrap=madvise
-FUZZ_SRCS_fuzz_symbols	 := $(addprefix loader/, demangle.c elf_symbols.c symbols.c)
+FUZZ_SRCS_fuzz_symbols	 := $(addprefix loader/discover/, demangle.c elf_symbols.c symbols.c)
 
 $(FUZZ)/obj/%.o: %.c
 	$(call say,FUZZ CC,$@)

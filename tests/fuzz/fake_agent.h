@@ -7,8 +7,8 @@
 #ifndef LIEN_FAKE_AGENT_H
 #define LIEN_FAKE_AGENT_H
 
-#include "agent/requests.h"
-#include "agent/walks.h"
+#include "agent/daemon/requests.h"
+#include "agent/join/walks.h"
 
 /* Two processes, RANKS of one communicator, that share memory. One is this process, the other a
  * child that does nothing: the agent takes the sockets of both with pidfd_getfd(). */

@@ -5,7 +5,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "agent/event_check.h"
+#include "agent/graph/event_check.h"
 #include "tests/fuzz/fake_agent.h"
 
 int LLVMFuzzerInitialize(int *argc, char ***argv);

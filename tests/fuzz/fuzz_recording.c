@@ -7,11 +7,11 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "agent/event_check.h"
-#include "agent/findings.h"
-#include "agent/journal.h"
-#include "agent/recording.h"
-#include "agent/views.h"
+#include "agent/graph/event_check.h"
+#include "agent/views/findings.h"
+#include "agent/journal/journal.h"
+#include "agent/journal/recording.h"
+#include "agent/views/views.h"
 
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

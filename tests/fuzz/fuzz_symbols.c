@@ -5,8 +5,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "loader/elf_symbols.h"
-#include "loader/symbols.h"
+#include "loader/discover/elf_symbols.h"
+#include "loader/discover/symbols.h"
 
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Faults of the software driver (tools/softcuda/fault.h), put into the calls of a process."""
+"""Faults of the software driver (tests/softcuda/fault.h), put into the calls of a process."""
 
 import ctypes
 import mmap

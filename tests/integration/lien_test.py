@@ -583,7 +583,7 @@ def recording(kind, *args):
         maker = os.path.join(tempfile.gettempdir(), "make_recording")
         subprocess.run(
             [os.environ.get("CC") or "cc", "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-Iinclude", "-I.",
-             "tests/integration/make_recording.c", "agent/recording.c", "agent/event_check.c",
+             "tests/integration/make_recording.c", "agent/journal/recording.c", "agent/graph/event_check.c",
              "-o", maker, "-lz"], cwd=ROOT, check=True, timeout=60)
         _programs["make_recording"] = maker
     path = os.path.join(tempfile.gettempdir(), "-".join([kind, *map(str, args)]) + ".lien")

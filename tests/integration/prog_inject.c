@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "loader/inject.h"
+#include "loader/inject/inject.h"
 
 #define LIMIT_MS 5000
 

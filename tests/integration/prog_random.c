@@ -30,7 +30,7 @@
 #include <unistd.h>
 
 #include <lien/pass_fds.h>
-#include "../../tools/softcuda/dump.h"
+#include "../../tests/softcuda/dump.h"
 #include "random.h"
 
 #define THREADS_MAX 32

@@ -16,7 +16,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../../tools/softcuda/dump.h"
+#include "../../tests/softcuda/dump.h"
 #include "shapes.h"
 
 #define ARGS_MAX   8

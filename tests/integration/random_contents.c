@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "../../tools/softcuda/dump.h"
+#include "../../tests/softcuda/dump.h"
 #include "random.h"
 
 #define PAGE	 4096

@@ -15,7 +15,7 @@ from lien_test import brief, check, program
 SEED = int(os.environ.get("LIEN_SEED") or random.SystemRandom().randrange(1 << 32))
 PROCESSES = 4
 
-# tools/softcuda/dump.h
+# tests/softcuda/dump.h
 (HANDLE, RANGE, MAPPING, PLAIN, PITCH, MANAGED, ASYNC, ASYNC_IMPORT, IPC, POOL, HOST, REGISTERED,
  MULTICAST, BINDING) = range(1, 15)
 ORIGINS = {HANDLE: "cuMemCreate", MULTICAST: "cuMulticastCreate", PLAIN: "cuMemAlloc",

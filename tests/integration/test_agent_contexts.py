@@ -14,7 +14,7 @@ from shapes import allocations, shapes  # noqa: E402
 MIB = 1 << 20
 PIECE = 2 * MIB
 
-ENOUGH = 1000  # agent/contexts.c
+ENOUGH = 1000  # agent/daemon/contexts.c
 
 
 def followed(session):
@@ -72,7 +72,7 @@ def test_another_context_after_a_long_time():
         driver("alloc", 3 * MIB)
         settle(driver, context)
         driver("alloc", 4 * MIB)
-        time.sleep(1.5)  # agent/contexts.c looks each second
+        time.sleep(1.5)  # agent/daemon/contexts.c looks each second
         is_so(session, driver, of=[driver])  # for good
         equal(devices(session, driver),
               [(MIB, None), (2 * MIB, 1), (3 * MIB, 0), (4 * MIB, 1)], "size and device")

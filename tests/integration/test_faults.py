@@ -4,7 +4,7 @@
 
 Three processes that share memory in every shape (`Job`). First the calls are counted that the control
 library makes in each process; each is a fault point. Then, for each, a transaction meets the fault
-(tools/softcuda/fault.h), and what DESIGN.md promises is checked: nobody who lives has lost a byte, an
+(tests/softcuda/fault.h), and what DESIGN.md promises is checked: nobody who lives has lost a byte, an
 address, an access or a reference; what is away comes back; errors name the process and what to do.
 """
 

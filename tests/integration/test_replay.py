@@ -31,7 +31,7 @@ def build_make_recording():
     path = os.path.join(WORK, "make_recording")
     subprocess.run(
         [os.environ.get("CC", "cc"), "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-Iinclude", "-I.",
-         "tests/integration/make_recording.c", "agent/recording.c", "agent/event_check.c", "-o", path,
+         "tests/integration/make_recording.c", "agent/journal/recording.c", "agent/graph/event_check.c", "-o", path,
          "-lz"], cwd=ROOT, check=True)
     return path
 

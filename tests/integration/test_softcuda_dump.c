@@ -3,7 +3,7 @@
 #include <dlfcn.h>
 #include <pthread.h>
 
-#include "../../tools/softcuda/dump.h"
+#include "../../tests/softcuda/dump.h"
 #include "test_softcuda.h"
 
 #define FD CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR

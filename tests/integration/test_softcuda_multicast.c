@@ -4,7 +4,7 @@
 #include <pthread.h>
 #include <signal.h>
 
-#include "../../tools/softcuda/dump.h"
+#include "../../tests/softcuda/dump.h"
 #include "test_softcuda.h"
 
 #define NONE CU_MEM_HANDLE_TYPE_NONE

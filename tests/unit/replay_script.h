@@ -10,7 +10,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include <agent/event_check.h>
+#include <agent/graph/event_check.h>
 #include <lien/cuda_abi.h>
 #include <tools/replay/script.h>
 

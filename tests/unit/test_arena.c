@@ -9,9 +9,9 @@
 #include <sys/mman.h>
 #include <cmocka.h>
 
-#include <control/checksum.h>
+#include <control/memory/checksum.h>
 #include <control/control.h>
-#include <control/numa.h>
+#include <control/memory/numa.h>
 
 #define MIB   (1ull << 20)
 #define STEP  LIEN_WIRE_ARENA_STEP
@@ -77,7 +77,7 @@ static struct lien_driver driver = {
 	.cuDeviceGetAttribute = attribute,
 };
 
-/* Of control/memory.c and control/serve.c, which are not linked. */
+/* Of control/memory/memory.c and control/protocol/serve.c, which are not linked. */
 int lien_device_use(struct lien_control *of, int ordinal, struct lien_device **out)
 {
 	*out = &of->devices[0];

@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include <lien/probe.h>
-#include "loader/calls.h"
+#include "loader/probes/calls.h"
 
 /* Not one function with several names, unless it is said to be. */
 #define FUNCTION(name)                                                                             \

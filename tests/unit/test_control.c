@@ -19,7 +19,7 @@
 
 #include "control/control.h"
 #include "control/gate.h"
-#include "control/handles.h"
+#include "control/memory/handles.h"
 #include "control/names.h"
 #include "tests/unit/no_translate.h"
 

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "agent/devices.h"
+#include "agent/graph/devices.h"
 
 #define A "GPU-5f0a21c4-0001-0203-0405-060708090a0b"
 #define B "GPU-5f0a99c4-0001-0203-0405-060708090a0b"

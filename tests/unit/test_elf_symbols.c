@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#include "loader/elf_symbols.h"
+#include "loader/discover/elf_symbols.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

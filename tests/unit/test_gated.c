@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 #include "control/interpose.h"
-#include "loader/gated.h"
+#include "loader/probes/gated.h"
 
 static const char *const decided[] = {
 	[LIEN_GATING_NONE] = "free", [LIEN_GATING_ALL] = "all", [LIEN_GATING_NCCL] = "nccl"};

@@ -5,8 +5,8 @@
  */
 #include "canonical.h"
 
-#include <agent/plan.h>
-#include <agent/views.h>
+#include <agent/offload/plan.h>
+#include <agent/views/views.h>
 
 static struct lien_graph *copy;
 

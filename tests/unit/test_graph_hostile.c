@@ -8,9 +8,9 @@
  */
 #include <time.h>
 
-#include "agent/findings.h"
-#include "agent/graph_dump.h"
-#include "agent/views.h"
+#include "agent/views/findings.h"
+#include "agent/graph/dump/dump.h"
+#include "agent/views/views.h"
 #include "events.h"
 
 #define PIDS   4

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "loader/inject_internal.h"
+#include "loader/inject/inject_internal.h"
 
 static void test_waits(void **state)
 {

@@ -21,7 +21,7 @@
 #include <cmocka.h>
 
 #include "loader/clock.h"
-#include "loader/inject_internal.h"
+#include "loader/inject/inject_internal.h"
 
 #define LIBRARY __attribute__((section("library"), noinline, used))
 

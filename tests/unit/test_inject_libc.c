@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "loader/inject_internal.h"
+#include "loader/inject/inject_internal.h"
 
 #define PAGE 4096
 

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include <control/items.h>
+#include <control/memory/items.h>
 
 #define PIECE (2ull << 20)
 

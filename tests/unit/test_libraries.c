@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#include "loader/libraries.h"
+#include "loader/discover/libraries.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

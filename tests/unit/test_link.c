@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /* A link to this very process: who may have an order under way, who waits, who gets the replies. */
-#include "agent/link.h"
+#include "agent/link/link.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* loader/make_link.c: links that are made while their user does something else. */
+/* loader/probes/make_link.c: links that are made while their user does something else. */
 #include <errno.h>
 #include <fcntl.h>
 #include <semaphore.h>
@@ -13,8 +13,8 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
-#include "loader/close_later.h"
-#include "loader/make_link.h"
+#include "loader/probes/close_later.h"
+#include "loader/probes/make_link.h"
 
 #define FIRST_LINK 1000
 #define NEVER_MS   3600000 /* a test that waits so long hangs */

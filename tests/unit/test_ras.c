@@ -8,8 +8,8 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include <agent/ras_match.h>
-#include <agent/ras_parse.h>
+#include <agent/ras/ras_match.h>
+#include <agent/ras/ras_parse.h>
 
 static struct lien_ras_answer answer;
 
@@ -124,7 +124,7 @@ static void test_json_cut(void **state)
 	assert_true(answer.whole);
 }
 
-/* A communicator that is being made while RAS is asked (see agent/ras_ask.h). */
+/* A communicator that is being made while RAS is asked (see agent/join/ras_ask.h). */
 static void test_json_of_nothing(void **state)
 {
 	(void)state;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "loader/symbols.h"
+#include "loader/discover/symbols.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

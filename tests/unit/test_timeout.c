@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* loader/timeout.c: work that does not come to an end is left behind. */
+/* loader/discover/timeout.c: work that does not come to an end is left behind. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -13,11 +13,11 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
-#include "loader/timeout.h"
+#include "loader/discover/timeout.h"
 
 /* No process has such pids; those that no user can be found of are one user's. */
 #define PID(n)	    (100000000u + (n))
-#define PROCESS_MAX 2 /* loader/timeout.c */
+#define PROCESS_MAX 2 /* loader/discover/timeout.c */
 #define USER_MAX    12
 
 struct sum {

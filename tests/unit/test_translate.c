@@ -16,7 +16,7 @@
 #include <control/control.h>
 #include <control/fork.h>
 #include <control/gate.h>
-#include <control/handles.h>
+#include <control/memory/handles.h>
 #include <control/names.h>
 #include <control/translate.h>
 

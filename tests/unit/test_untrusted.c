@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* loader/untrusted.c: nothing but regular files is opened, and none outside of the job's root. */
+/* loader/discover/untrusted.c: nothing but regular files is opened, and none outside of the job's root. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -16,8 +16,8 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
-#include "loader/environ.h"
-#include "loader/untrusted.h"
+#include "loader/discover/environ.h"
+#include "loader/discover/untrusted.h"
 
 static char folder[PATH_MAX];
 

@@ -12,7 +12,7 @@ REPLAY_SRCS := $(addprefix tools/replay/, \
 REPLAY_SCRIPT_SRCS := $(addprefix tools/replay/, \
 	script.c script_memory.c script_share.c script_comm.c \
 	op.c names.c space.c share.c pending.c owner.c) \
-	agent/recording.c agent/event_check.c
+	agent/journal/recording.c agent/graph/event_check.c
 
 REPLAY_SOFTNCCL := $(BUILD)/replay/libnccl.so.2
 

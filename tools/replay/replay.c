@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include <tools/preload.h>
+#include <tools/cli/preload.h>
 #include <tools/replay/console.h>
 #include <tools/replay/replay.h>
 #include <tools/replay/report.h>

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <agent/event_check.h>
-#include <agent/recording.h>
+#include <agent/graph/event_check.h>
+#include <agent/journal/recording.h>
 #include <tools/replay/build.h>
 
 /* libbsd's tree.h uses it and leaves it undefined. */

@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "agent/daemon/answers.h"
+#include "agent/join/attach.h"
+#include "agent/join/detach.h"
+#include "agent/daemon/contexts.h"
+#include "agent/daemon/loop.h"
+#include "agent/daemon/node.h"
+#include "agent/daemon/privileges.h"
+#include "agent/daemon/probing.h"
+#include "agent/join/ras.h"
+#include "agent/daemon/sites.h"
+#include "agent/join/walks.h"
+#include "loader/discover/timeout.h"
+
+#define LOOP_WAIT_MS 20 /* for what a job can hold up */
+
+void lien_log(int level, const char *format, ...)
+{
+	va_list args;
+
+	if (!isatty(STDERR_FILENO))
+		fprintf(stderr, "<%d>", level);
+	fputs("lien agent: ", stderr);
+	va_start(args, format);
+	vfprintf(stderr, format, args);
+	va_end(args);
+	fputc('\n', stderr);
+}
+
+uint64_t lien_now_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return ts.tv_sec * 1000000000ull + ts.tv_nsec;
+}
+
+int lien_agent_watch(struct lien_agent *agent, struct lien_source *source, uint32_t events)
+{
+	struct epoll_event event = {.events = events, .data.ptr = source};
+
+	return epoll_ctl(agent->epoll, EPOLL_CTL_ADD, source->fd, &event) ? -errno : 0;
+}
+
+struct lien_event lien_agent_event_of(uint32_t pid, uint64_t start, unsigned type)
+{
+	struct lien_event event;
+
+	memset(&event, 0, sizeof(event));
+	event.size = LIEN_EVENT_HEADER;
+	event.type = type;
+	event.pid = event.tid = pid;
+	event.start = start;
+	event.t_entry = event.t_return = lien_now_ns();
+	return event;
+}
+
+static void signal_ready(struct lien_source *source, uint32_t events)
+{
+	struct lien_agent *agent =
+		(void *)((char *)source - __builtin_offsetof(struct lien_agent, signals));
+	struct signalfd_siginfo info;
+
+	(void)events;
+	/* SIGCONT is there to be seen (was_stopped()). */
+	if (read(source->fd, &info, sizeof(info)) == sizeof(info) && info.ssi_signo != SIGCONT)
+		agent->stopping = true;
+}
+
+static int watch_signals(struct lien_agent *agent)
+{
+	/* What a terminal, a limit or a mistake sends must not end the agent: it holds the state of
+	 * every job on the node. SIGTSTP and SIGQUIT are left to those who type them. */
+	static const int ignored[] = {SIGHUP, SIGPIPE, SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM,
+		SIGPROF, SIGIO, SIGPWR, SIGSTKFLT, SIGTTIN, SIGTTOU, SIGXFSZ};
+	sigset_t set;
+	size_t i;
+
+	sigemptyset(&set);
+	sigaddset(&set, SIGTERM);
+	sigaddset(&set, SIGINT);
+	sigaddset(&set, SIGCONT);
+	sigprocmask(SIG_BLOCK, &set, NULL);
+	for (i = 0; i < sizeof(ignored) / sizeof(ignored[0]); i++)
+		signal(ignored[i], SIG_IGN);
+	for (i = SIGRTMIN; i <= (size_t)SIGRTMAX; i++)
+		signal(i, SIG_IGN);
+	agent->signals.fd = signalfd(-1, &set, SFD_CLOEXEC);
+	agent->signals.ready = signal_ready;
+	agent->signals.name = "signals";
+	return agent->signals.fd < 0 ? -errno : lien_agent_watch(agent, &agent->signals, EPOLLIN);
+}
+
+/* Exports of a whole job pass through here as open files. */
+static void raise_file_limit(void)
+{
+	struct rlimit limit;
+
+	if (!getrlimit(RLIMIT_NOFILE, &limit)) {
+		limit.rlim_cur = limit.rlim_max;
+		setrlimit(RLIMIT_NOFILE, &limit);
+	}
+}
+
+static void on_skipped(void *context, const struct lien_skipped_file *file)
+{
+	(void)context;
+	lien_log(4, "cannot probe %s: %s", file->path, file->reason);
+}
+
+static int start(struct lien_agent *agent, const struct lien_agent_config *config)
+{
+	struct lien_probes_config probes = {
+		.no_multi = config->no_multi,
+		.ring_bytes = config->ring_mib << 20,
+		.threads = config->threads,
+		.on_event = lien_ring_record,
+		.on_skipped = on_skipped,
+		.context = agent,
+	};
+	char error[400];
+	ino_t control;
+	int err;
+
+	agent->epoll = epoll_create1(EPOLL_CLOEXEC);
+	if (agent->epoll < 0)
+		return -errno;
+	err = lien_graph_new(&agent->graph);
+	if (err)
+		return err;
+	lien_graph_on_process_end(agent->graph, lien_watch_process_end, agent);
+	err = watch_signals(agent);
+	if (err)
+		return err;
+	err = lien_ras_start(agent, config);
+	if (err)
+		return err;
+	err = lien_sites_start(agent);
+	if (err)
+		return err;
+	err = lien_node_start(agent);
+	if (err)
+		return err;
+	err = lien_probing_start(agent);
+	if (err)
+		return err;
+	err = lien_server_start(agent, config->socket);
+	if (err)
+		return err;
+	err = lien_resume_read(agent, config, &probes);
+	if (err)
+		return err;
+	err = lien_probes_open(&agent->probes, &probes, error, sizeof(error));
+	if (err) {
+		lien_log(3, "%s", error);
+		return err;
+	}
+	err = lien_resume_begin(agent, probes.new_journal);
+	if (err)
+		return err;
+	lien_probes_forget_control_files(agent->probes);
+	err = lien_ring_start(agent);
+	/* Of this build, whatever is installed later. */
+	agent->control = config->control ? open(config->control, O_RDONLY | O_CLOEXEC) : -1;
+	if (!err && config->control)
+		lien_probes_add_control_file(agent->probes, config->control, &control);
+	if (!err)
+		err = lien_watch_start(agent, config->libraries);
+	if (!err)
+		lien_resume_settle(agent);
+	return err;
+}
+
+/* What was needed to begin is not needed to go on. */
+static void give_up_rights(const struct lien_agent *agent)
+{
+	int kept;
+
+	lien_timeout_dismiss();
+	kept = lien_privileges_try_drop(!strcmp(lien_probes_method(agent->probes), "uprobe-multi"));
+
+	if (kept == 1)
+		lien_log(5, "this kernel lets nobody attach probes one by one without "
+			    "CAP_SYS_ADMIN: it "
+			    "is kept");
+	if (kept < 0)
+		lien_log(4, "cannot give up the rights that are needed no more: %s",
+			strerror(-kept));
+}
+
+int lien_agent_run(const struct lien_agent_config *config)
+{
+	struct lien_agent *agent = calloc(1, sizeof(*agent));
+	uint32_t random;
+	int err;
+
+	if (!agent)
+		return -ENOMEM;
+	agent->t_start = lien_now_ns();
+	if (syscall(SYS_getrandom, &random, sizeof(random), 0) != sizeof(random))
+		random = agent->t_start;
+	agent->token_base = (uint64_t)random << 32;
+	agent->no_prepare = config->no_prepare;
+	agent->no_attach = config->no_attach;
+	agent->on_stop = config->on_stop;
+	agent->host_limit = config->host_limit;
+	lien_host_files_find(&agent->host);
+	raise_file_limit();
+	setpriority(PRIO_PROCESS, 0, LIEN_NICE);
+	lien_privileges_begin();
+	err = start(agent, config);
+	if (!err) {
+		give_up_rights(agent);
+		lien_timeout_set(LOOP_WAIT_MS);
+		lien_graph_be_patient(agent->graph);
+		lien_log(6, "ready: pid %d, socket %s, probes by %s", getpid(), config->socket,
+			lien_probes_method(agent->probes));
+		lien_loop_run(agent);
+		/* Their calls must not be taken for the application's by the next agent. */
+		lien_orders_finish(agent);
+		lien_agent_consume(agent);
+		lien_log(6, "stopped");
+	}
+	lien_server_stop(agent);
+	lien_answers_stop(agent);
+	lien_resume_stop(agent, !err);
+	lien_sites_stop(agent);
+	lien_node_stop(agent);
+	lien_probing_stop(agent);
+	lien_ras_stop(agent);
+	agent->ended = true;
+	lien_graph_free(agent->graph);
+	lien_compare_stop(agent);
+	lien_attach_stop(agent);
+	lien_detach_stop(agent);
+	lien_probes_close(agent->probes);
+	lien_host_files_free(&agent->host);
+	if (agent->control >= 0)
+		close(agent->control);
+	if (agent->signals.fd > 0)
+		close(agent->signals.fd);
+	if (agent->epoll > 0)
+		close(agent->epoll);
+	free(agent);
+	return err;
+}

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * Which processes' contexts are followed: those that have several, and those of which it is not
+ * known yet. Of a process with one context everything is known without, and following it would cost
+ * several traps for each collective.
+ */
+#include "agent/daemon/contexts.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "agent/daemon/agent.h"
+#include "loader/probes/follow.h"
+
+/* So often a process made its only context current, and no other: it will hardly have another one.
+ * Should it, it is followed from then on. */
+#define ENOUGH 1000
+
+#define LOOK_NS 1000000000ull
+
+struct place {
+	uint32_t pid;
+	bool found;
+	char path[512];
+};
+
+static int find_driver(const struct lien_maps_entry *entry, void *arg)
+{
+	struct place *place = arg;
+
+	if (!entry->executable || lien_library_of(entry->path) != LIEN_LIB_CUDA ||
+		lien_maps_open_path(place->pid, entry, place->path, sizeof(place->path)))
+		return 0;
+	place->found = true;
+	return 1;
+}
+
+static void cannot_follow(void *context, uint32_t pid, int err)
+{
+	(void)context;
+	lien_log(4,
+		"the contexts of process %u cannot be followed: %s; of memory that it allocates in "
+		"several contexts the device may not be known",
+		pid, strerror(-err));
+}
+
+static void follow(struct lien_agent *agent, const struct lien_process *process)
+{
+	struct place place = {.pid = process->pid};
+	int err;
+
+	lien_maps_read(process->pid, find_driver, &place);
+	if (!place.found)
+		return;
+	err = lien_probes_follow(agent->probes, process->pid, process->start, place.path);
+	if (!lien_watch_runs(process->pid, process->start))
+		lien_probes_unfollow(
+			agent->probes, process->pid); /* another one has its number by now */
+	else if (err && err != -ENOENT) /* it is not probed; when it is, this comes again */
+		cannot_follow(NULL, process->pid, err);
+}
+
+/* Nothing that happens in it would tell more than is known. */
+static bool is_settled(struct lien_agent *agent, uint32_t pid)
+{
+	struct lien_probe_process known;
+
+	return lien_probes_process(agent->probes, pid, &known) && !known.contexts_many &&
+	       known.contexts_set >= ENOUGH;
+}
+
+static void look_at(struct lien_agent *agent, const struct lien_process *process)
+{
+	bool followed = lien_probes_is_followed(agent->probes, process->pid);
+
+	if (is_settled(agent, process->pid) == !followed)
+		return;
+	if (followed)
+		lien_probes_unfollow(agent->probes, process->pid);
+	else
+		follow(agent, process);
+}
+
+void lien_contexts_event(struct lien_agent *agent, const struct lien_event *event)
+{
+	const struct lien_process *process;
+
+	if (!lien_probes_can_follow(agent->probes))
+		return;
+	switch (event->type) {
+	case LIEN_EVENT_LIBRARY:
+		if (lien_library_of(event->library.name) != LIEN_LIB_CUDA)
+			return;
+		break;
+	case LIEN_EVENT_PROCESS:
+	case LIEN_CALL_CU_CONTEXT_CREATE:
+	case LIEN_CALL_CU_CONTEXT_CREATE_V3:
+	case LIEN_CALL_CU_CONTEXT_CREATE_V4:
+	case LIEN_CALL_CU_CONTEXT_PRIMARY:
+		break;
+	default:
+		return;
+	}
+	process = lien_graph_process(agent->graph, event->pid);
+	if (process && process->start == event->start)
+		look_at(agent, process);
+}
+
+void lien_contexts_tick(struct lien_agent *agent)
+{
+	struct lien_process *process;
+	uint64_t now = lien_now_ns();
+
+	lien_probes_follow_tick(agent->probes, cannot_follow, NULL);
+	if (!lien_probes_followed_count(agent->probes) || now - agent->t_contexts < LOOK_NS)
+		return;
+	agent->t_contexts = now;
+	for (process = lien_graph_first(agent->graph); process; process = lien_graph_next(process))
+		if (lien_probes_is_followed(agent->probes, process->pid))
+			look_at(agent, process);
+}
+
+void lien_contexts_resume(struct lien_agent *agent)
+{
+	struct lien_process *process;
+
+	if (!lien_probes_can_follow(agent->probes))
+		return;
+	for (process = lien_graph_first(agent->graph); process; process = lien_graph_next(process))
+		look_at(agent, process);
+}

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "agent/daemon/loop.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <sys/epoll.h>
+#include <time.h>
+
+#include "agent/daemon/answers.h"
+#include "agent/join/attach.h"
+#include "agent/daemon/contexts.h"
+#include "agent/join/detach.h"
+#include "agent/quiesce/gate.h"
+#include "agent/link/prepare.h"
+#include "agent/daemon/probing.h"
+#include "agent/join/ras.h"
+#include "agent/daemon/sites.h"
+#include "agent/join/walks.h"
+#include "loader/probes/gate.h"
+#include "loader/probes/make_link.h"
+#include "loader/discover/timeout.h"
+
+#define TICK_MS	     1000
+#define TICK_FAST_MS 20 /* while something is awaited */
+#define TICK_REST_MS 1	/* while a job is being brought to rest */
+#define RING_MS	     1	/* while the ring is left alone */
+#define WAITS_MS     60 /* in a turn, for all processes that are looked at */
+#define MAKING_MS    20 /* the same, for probes */
+/* Sources that are handled before a request is, if any waits. */
+#define SOURCES_FIRST 16
+
+/* --- how long it takes --------------------------------------------------------------------------
+ */
+
+static void part_end(struct lien_turns *turns, uint64_t now)
+{
+	if (turns->part[0] && now - turns->t_part > turns->longest_part_ns) {
+		turns->longest_part_ns = now - turns->t_part;
+		turns->longest_part[0] = turns->part[0];
+		turns->longest_part[1] = turns->part[1];
+	}
+	turns->part[0] = NULL;
+}
+
+void lien_loop_part(struct lien_agent *agent, const char *kind, const char *name)
+{
+	struct lien_turns *turns = &agent->turns;
+	uint64_t now = lien_now_ns();
+
+	part_end(turns, now);
+	turns->t_part = now;
+	turns->part[0] = kind;
+	turns->part[1] = name;
+}
+
+/* That the agent's main thread has used. */
+static uint64_t cpu_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+	return t.tv_sec * 1000000000ull + t.tv_nsec;
+}
+
+static void turn_begin(struct lien_turns *turns)
+{
+	lien_timeout_allow(WAITS_MS);
+	lien_making_allow(MAKING_MS);
+	turns->cpu_begun = cpu_ns();
+	turns->t_begun = lien_now_ns();
+	turns->longest_part_ns = 0;
+	turns->longest_part[0] = NULL;
+	turns->turn_requests = turns->turn_records = 0;
+}
+
+/* Somebody has stopped the agent meanwhile: that is not its own time. */
+static bool was_stopped(void)
+{
+	sigset_t pending;
+
+	return !sigpending(&pending) && sigismember(&pending, SIGCONT);
+}
+
+static void turn_end(struct lien_turns *turns)
+{
+	uint64_t now = lien_now_ns(), took = now - turns->t_begun;
+
+	part_end(turns, now);
+	turns->count++;
+	turns->requests += turns->turn_requests;
+	if (turns->turn_requests > turns->most_requests)
+		turns->most_requests = turns->turn_requests;
+	if (took <= turns->longest_ns || !turns->longest_part[0] || was_stopped())
+		return;
+	turns->longest_ns = took;
+	turns->longest_cpu_ns = cpu_ns() - turns->cpu_begun;
+	snprintf(turns->longest_in, sizeof(turns->longest_in), "%s %s", turns->longest_part[0],
+		turns->longest_part[1]);
+}
+
+/* --- ticks --------------------------------------------------------------------------------------
+ */
+
+static const struct {
+	const char *name;
+	void (*tick)(struct lien_agent *agent);
+} ticks[] = {
+	{"ring", lien_ring_tick},
+	{"watch", lien_watch_tick},
+	{"walks", lien_walks_tick},
+	{"attach", lien_attach_tick},
+	{"detach", lien_detach_tick},
+	{"contexts", lien_contexts_tick},
+	{"gate", lien_gate_tick},
+	{"prepare", lien_prepare_tick},
+	{"sites", lien_sites_tick},
+	{"probing", lien_probing_tick},
+	{"ras", lien_ras_tick},
+	{"server", lien_server_tick},
+	{"answers", lien_answers_tick},
+};
+
+static void end_transaction(struct lien_agent *agent)
+{
+	if (agent->transaction_ended)
+		lien_orders_end(agent);
+}
+
+static void tick(struct lien_agent *agent)
+{
+	unsigned i;
+
+	lien_loop_part(agent, "tick", "orders"); /* jobs that are held hear that we are there */
+	lien_orders_tick(agent);
+	/* Before whoever waits for its end begins one. */
+	end_transaction(agent);
+	/* The others look at the graph, which is not whole then. */
+	for (i = 0; i < sizeof(ticks) / sizeof(ticks[0]) && !lien_graph_unfinished(agent->graph);
+		i++) {
+		lien_loop_part(agent, "tick", ticks[i].name);
+		ticks[i].tick(agent);
+	}
+}
+
+static int tick_ms(const struct lien_agent *agent)
+{
+	enum lien_phase phase = LIEN_PHASE_COUNT;
+
+	if (agent->transaction && !agent->transaction_ended)
+		phase = lien_transaction_phase(agent->transaction);
+	if (phase == LIEN_PHASE_GATE || phase == LIEN_PHASE_DRAIN)
+		return TICK_REST_MS;
+	return agent->waking || lien_server_waits_for_quiet(agent) || agent->transaction ||
+			       agent->walks || !LIST_EMPTY(&agent->compares) ||
+			       !LIST_EMPTY(&agent->attaches) || !LIST_EMPTY(&agent->detaches) ||
+			       lien_probes_gates(agent->probes) ||
+			       lien_probes_in_progress(agent->probes)
+		       ? TICK_FAST_MS
+		       : TICK_MS;
+}
+
+/* --- the loop -----------------------------------------------------------------------------------
+ */
+
+/* Until the next tick, the ring or a file that waits to be probed. */
+static int wait_ms(struct lien_agent *agent, int tick, int probing)
+{
+	if (lien_server_has_requests(agent) || agent->ring_until ||
+		lien_graph_unfinished(agent->graph))
+		return 0;
+	if (agent->t_ring && RING_MS < tick)
+		tick = RING_MS;
+	return probing >= 0 && probing < tick ? probing : tick;
+}
+
+static void handle(struct lien_agent *agent, const struct epoll_event *event)
+{
+	struct lien_source *source = event->data.ptr;
+
+	if (source->reacts && !lien_ring_caught_up(agent))
+		return; /* it is still ready in the next turn */
+	lien_loop_part(agent, "source", source->name);
+	source->ready(source, event->events);
+}
+
+static void take_request(struct lien_agent *agent)
+{
+	if (!lien_ring_caught_up(agent))
+		return;
+	agent->turns.turn_requests++;
+	lien_server_request(agent);
+}
+
+void lien_loop_run(struct lien_agent *agent)
+{
+	uint64_t last_tick = 0, now;
+	struct epoll_event event;
+	unsigned sources = 0;
+	int n, wait, probing = 0;
+
+	while (!agent->stopping || agent->transaction) {
+		wait = tick_ms(agent);
+		/* One at a time: what is done about an event may free the source of another. */
+		n = epoll_wait(agent->epoll, &event, 1, wait_ms(agent, wait, probing));
+		turn_begin(&agent->turns);
+		if (n > 0 && (++sources < SOURCES_FIRST || !lien_server_has_requests(agent))) {
+			handle(agent, &event);
+		} else if (lien_server_has_requests(agent)) {
+			sources = 0;
+			take_request(agent);
+		} else if (agent->ring_until || lien_graph_unfinished(agent->graph)) {
+			lien_ring_caught_up(agent);
+		}
+		now = lien_now_ns();
+		lien_ring_wake(agent, now);
+		if (now - last_tick >= wait * 1000000ull) {
+			tick(agent);
+			last_tick = now;
+		}
+		if (!lien_graph_unfinished(agent->graph)) {
+			lien_loop_part(agent, "probing", "a library");
+			probing = lien_probing_turn(agent);
+		}
+		end_transaction(agent);
+		turn_end(&agent->turns);
+	}
+}

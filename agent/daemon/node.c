@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "agent/daemon/node.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/daemon/worker.h"
+#include "loader/discover/environ.h"
+#include "loader/nvml.h"
+#include "loader/discover/untrusted.h"
+
+#define FRESH_NS	1000000000ull
+#define ABSENT_NS	30000000000ull /* before it is looked for again */
+#define INFORMATION_MAX 4096
+
+struct lien_agent_node {
+	struct lien_node now;
+	uint64_t t_now; /* 0: never asked */
+	bool asking;
+	struct lien_worker *worker; /* its own: NVML may hang */
+};
+
+struct asking {
+	struct lien_job job;
+	struct lien_node node;
+	uint64_t t;
+};
+
+static void ask_nvml(struct lien_job *job)
+{
+	struct asking *asking = (struct asking *)job;
+
+	asking->t = lien_now_ns();
+	lien_nvml_read(&asking->node);
+}
+
+static void asking_free(struct lien_job *job)
+{
+	struct asking *asking = (struct asking *)job;
+
+	lien_node_clear(&asking->node);
+	free(asking);
+}
+
+static void nvml_answered(struct lien_agent *agent, struct lien_job *job)
+{
+	struct asking *asking = (struct asking *)job;
+	struct lien_node before = agent->node->now;
+
+	agent->node->now = asking->node;
+	agent->node->t_now = asking->t;
+	agent->node->asking = false;
+	asking->node = before;
+	asking_free(job);
+}
+
+bool lien_node_refresh(struct lien_agent *agent)
+{
+	struct lien_agent_node *node = agent->node;
+	struct asking *asking;
+
+	if (agent->is_copy)
+		return node->asking;
+	if (!node->asking && node->t_now &&
+		lien_now_ns() - node->t_now < (node->now.nvml ? FRESH_NS : ABSENT_NS))
+		return false;
+	if (node->asking)
+		return true;
+	asking = calloc(1, sizeof(*asking));
+	if (!asking)
+		return false;
+	asking->job =
+		(struct lien_job){.work = ask_nvml, .done = nvml_answered, .drop = asking_free};
+	node->asking = !lien_worker_submit(node->worker, &asking->job);
+	if (!node->asking)
+		free(asking);
+	return node->asking;
+}
+
+const struct lien_node *lien_node_now(struct lien_agent *agent)
+{
+	struct lien_agent_node *node = agent->node;
+
+	node->now.age_ms = (lien_now_ns() - node->t_now) / 1e6;
+	return &node->now;
+}
+
+/* The GPUs that the process's container shows, in the order of their PCI addresses. */
+static unsigned gpus_of(uint32_t pid, struct lien_uuid *gpus, unsigned max)
+{
+	char folder[64], path[400], text[INFORMATION_MAX], **names;
+	unsigned count = 0;
+	const char *line;
+	int n, i;
+
+	snprintf(folder, sizeof(folder), "/proc/%u/root/proc/driver/nvidia/gpus", pid);
+	n = lien_untrusted_list(folder, &names, max);
+	for (i = 0; i < n; i++) {
+		snprintf(path, sizeof(path), "%s/%s/information", folder, names[i]);
+		line = lien_untrusted_read(path, text, sizeof(text)) > 0 ? strstr(text, "GPU UUID:")
+									 : NULL;
+		if (!line)
+			continue;
+		line += strlen("GPU UUID:");
+		line += strspn(line, " \t");
+		count += lien_uuid_parse(line, strcspn(line, " \t\n"), &gpus[count]) == 16;
+	}
+	if (n >= 0)
+		lien_untrusted_list_free(names, n);
+	return count;
+}
+
+void lien_node_ordinals(struct lien_agent *agent, struct lien_process *process,
+	const struct lien_ordinals *ordinals)
+{
+	struct lien_tracked *tracked = lien_watch_track(agent, process);
+	struct lien_ordinals *own;
+
+	if (!tracked || (tracked->ordinals && tracked->ordinals->by_driver))
+		return;
+	own = tracked->ordinals ? tracked->ordinals : malloc(sizeof(*own));
+	if (!own)
+		return;
+	*own = *ordinals;
+	process->ordinals = tracked->ordinals = own;
+}
+
+void lien_node_process(struct lien_agent *agent, struct lien_process *process)
+{
+	struct lien_uuid gpus[LIEN_ORDINALS_MAX];
+	struct lien_ordinals ordinals;
+	const char *order, *visible;
+	unsigned count;
+	size_t size;
+	char *text;
+
+	text = lien_environ_read(process->pid, &size);
+	if (!text)
+		return;
+	count = gpus_of(process->pid, gpus, LIEN_ORDINALS_MAX);
+	order = lien_environ_variable(text, size, "CUDA_DEVICE_ORDER");
+	visible = lien_environ_variable(text, size, "CUDA_VISIBLE_DEVICES");
+	if (lien_visible_devices(
+		    visible, order && !strcmp(order, "PCI_BUS_ID"), gpus, count, &ordinals))
+		lien_node_ordinals(agent, process, &ordinals);
+	free(text);
+}
+
+int lien_node_start(struct lien_agent *agent)
+{
+	struct lien_agent_node *node = calloc(1, sizeof(*node));
+	int err;
+
+	if (!node)
+		return -ENOMEM;
+	agent->node = node;
+	err = lien_worker_new(agent, &node->worker);
+	if (!err)
+		lien_node_refresh(agent);
+	return err;
+}
+
+void lien_node_stop(struct lien_agent *agent)
+{
+	if (!agent->node)
+		return;
+	lien_worker_free(agent->node->worker);
+	lien_node_clear(&agent->node->now);
+	free(agent->node);
+	agent->node = NULL;
+}

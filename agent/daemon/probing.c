@@ -1,0 +1,626 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "agent/daemon/probing.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/sysmacros.h>
+
+#include "agent/daemon/worker.h"
+#include "loader/discover/untrusted.h"
+#include "loader/discover/user.h"
+
+#define S_NS		1000000000ull
+#define FILES_OF_USER	64 /* that are probed of one user, */
+#define FILES_OF_ROOT	1024
+#define CONTROL_OF_USER 16 /* and copies of the control library that are known */
+#define CONTROL_OF_ROOT 256
+#define WAITING_OF_USER 64 /* for their turn */
+#define WAITING_OF_ROOT 1024
+#define BURST		16   /* files that a user may have probed at once; then */
+#define RATE		10   /* in a second */
+#define DROPS_AT_ONCE	16   /* files that are probed no longer: each is written down */
+#define WAIT_MS		100  /* until somebody may have another one */
+#define GO_ON_MS	5    /* while the kernel puts probes where they belong */
+#define AGAIN_NS	S_NS /* after a process that held up whoever looked at it */
+#define SWEEP_NS	(10 * S_NS)
+#define YOUNG_NS	(10 * S_NS) /* not let go before */
+
+/* A file that a process has mapped. */
+struct waiting {
+	TAILQ_ENTRY(waiting) next;
+	struct lien_event event; /* that told of it */
+	struct account *account;
+	uint64_t t; /* not to be tried before */
+	bool refused;
+};
+TAILQ_HEAD(waiting_list, waiting);
+
+/* A user who has had files probed. */
+struct account {
+	LIST_ENTRY(account) next;
+	uint32_t user;
+	unsigned waiting; /* in the list, those that were refused included */
+	unsigned refused; /* in the list */
+	unsigned more;	  /* that the list had no room for: their processes stay incomplete */
+	unsigned control; /* copies of the control library */
+	double tokens;	  /* files that may be probed now */
+	uint64_t t_tokens;
+	bool room; /* for another file: as of this turn */
+};
+
+struct control_copy {
+	LIST_ENTRY(control_copy) next;
+	ino_t inode;
+	struct account *account;
+};
+
+struct lien_probing {
+	struct waiting_list waiting;
+	LIST_HEAD(, account) accounts;
+	LIST_HEAD(, control_copy) copies;
+	const struct account *last; /* who had the last turn */
+	struct lien_worker *worker;
+	bool sweep, scanning;
+	uint64_t t_sweep;
+};
+
+/* --- accounts --------------------------------------------------------------------------------- */
+
+static struct account *account_of(struct lien_probing *probing, uint32_t user)
+{
+	struct account *account;
+
+	LIST_FOREACH (account, &probing->accounts, next)
+		if (account->user == user)
+			return account;
+	account = calloc(1, sizeof(*account));
+	if (!account)
+		return NULL;
+	account->user = user;
+	account->tokens = BURST;
+	account->t_tokens = lien_now_ns();
+	LIST_INSERT_HEAD(&probing->accounts, account, next);
+	return account;
+}
+
+static unsigned files_of(const struct lien_agent *agent, uint32_t user)
+{
+	const struct lien_probed_file *file;
+	unsigned i, count = 0;
+
+	for (i = 0; (file = lien_probes_each(agent->probes, i)); i++)
+		count += file->user == user;
+	return count;
+}
+
+static unsigned limit_of(uint32_t user)
+{
+	return user ? FILES_OF_USER : FILES_OF_ROOT;
+}
+
+static bool has_room(const struct lien_agent *agent, uint32_t user)
+{
+	return files_of(agent, user) + lien_probes_attaching(agent->probes, user) < limit_of(user);
+}
+
+/* Reading a file's symbols takes its time, and everybody else waits for it. */
+static void add_tokens(struct account *account, uint64_t now)
+{
+	account->tokens += (now - account->t_tokens) * (RATE / 1e9);
+	account->t_tokens = now;
+	if (account->tokens > BURST || !account->user)
+		account->tokens = BURST;
+}
+
+/* --- the files that wait ---------------------------------------------------------------------- */
+
+static void forget(struct lien_probing *probing, struct waiting *waiting)
+{
+	waiting->account->waiting--;
+	waiting->account->refused -= waiting->refused;
+	TAILQ_REMOVE(&probing->waiting, waiting, next);
+	free(waiting);
+}
+
+static bool is_gone(const struct waiting *waiting)
+{
+	return !lien_watch_runs(waiting->event.pid, waiting->event.start);
+}
+
+static dev_t device_of(const struct lien_event *event)
+{
+	return makedev(event->library.dev_major, event->library.dev_minor);
+}
+
+static const struct lien_probed_file *file_of(
+	const struct lien_agent *agent, const struct lien_event *event)
+{
+	return lien_probes_file(agent->probes, device_of(event), event->library.inode);
+}
+
+/* Its probes count already, on somebody's account. */
+static bool has_begun(const struct lien_agent *agent, dev_t device, ino_t inode)
+{
+	return lien_probes_file(agent->probes, device, inode) ||
+	       lien_probes_is_attaching(agent->probes, device, inode);
+}
+
+static void log_refusal(const struct account *account)
+{
+	if (!account->refused && !account->more)
+		lien_log(4,
+			"user %u has more copies of CUDA's and NCCL's libraries than are probed of "
+			"one user (%u): processes that map others are incomplete",
+			account->user, limit_of(account->user));
+}
+
+static void refuse(struct lien_agent *agent, struct waiting *waiting)
+{
+	struct account *account = waiting->account;
+
+	waiting->refused = true;
+	log_refusal(account);
+	account->refused++;
+	lien_watch_unprobed(agent, &waiting->event);
+}
+
+static void add(struct lien_agent *agent, const struct lien_event *event, uint32_t user)
+{
+	struct account *account = account_of(agent->probing, user);
+	struct waiting *waiting;
+
+	if (!account)
+		return;
+	if (account->waiting >= (user ? WAITING_OF_USER : WAITING_OF_ROOT)) {
+		log_refusal(account);
+		account->more++;
+		lien_watch_unprobed(agent, event);
+		return;
+	}
+	waiting = calloc(1, sizeof(*waiting));
+	if (!waiting)
+		return;
+	waiting->event = *event;
+	waiting->account = account;
+	account->waiting++;
+	TAILQ_INSERT_TAIL(&agent->probing->waiting, waiting, next);
+}
+
+void lien_probing_mapped(struct lien_agent *agent, const struct lien_event *event)
+{
+	uint32_t user = lien_user_of(event->pid);
+
+	if (user != LIEN_USER_GONE)
+		add(agent, event, user);
+}
+
+void lien_probing_found(struct lien_agent *agent, const struct lien_library_file *file)
+{
+	uint32_t user = file->pid ? lien_user_of(file->pid) : LIEN_PROBES_SYSTEM;
+	struct lien_event event;
+	const char *name;
+
+	if (user == LIEN_USER_GONE)
+		return;
+	if (!file->pid || has_room(agent, user) || has_begun(agent, file->device, file->inode)) {
+		lien_probes_attach(agent->probes, file->library, file->open_path, file->path, user);
+		return;
+	}
+	event = lien_agent_event_of(
+		file->pid, lien_watch_start_of(agent, file->pid), LIEN_EVENT_LIBRARY);
+	event.library.inode = file->inode;
+	event.library.dev_major = major(file->device);
+	event.library.dev_minor = minor(file->device);
+	name = strrchr(file->path, '/');
+	strncpy(event.library.name, name ? name + 1 : file->path, sizeof(event.library.name) - 1);
+	add(agent, &event, user);
+}
+
+static bool may_be_probed(const struct lien_agent *agent, const struct waiting *waiting)
+{
+	const struct lien_event *event = &waiting->event;
+
+	return waiting->account->room || has_begun(agent, device_of(event), event->library.inode);
+}
+
+/* Users take turns. */
+static struct waiting *next_waiting(struct lien_agent *agent, uint64_t now)
+{
+	struct lien_probing *probing = agent->probing;
+	struct waiting *waiting, *same = NULL;
+	struct account *account;
+
+	LIST_FOREACH (account, &probing->accounts, next) {
+		add_tokens(account, now);
+		account->room = account->waiting && has_room(agent, account->user);
+	}
+	TAILQ_FOREACH (waiting, &probing->waiting, next) {
+		account = waiting->account;
+		if (waiting->t > now || account->tokens < 1 ||
+			(waiting->refused && !may_be_probed(agent, waiting)))
+			continue;
+		if (account != probing->last)
+			return waiting;
+		if (!same)
+			same = waiting;
+	}
+	return same;
+}
+
+static void try_again_later(struct lien_probing *probing, struct waiting *waiting)
+{
+	waiting->t = lien_now_ns() + AGAIN_NS;
+	TAILQ_REMOVE(&probing->waiting, waiting, next);
+	TAILQ_INSERT_TAIL(&probing->waiting, waiting, next);
+}
+
+int lien_probing_turn(struct lien_agent *agent)
+{
+	struct lien_probing *probing = agent->probing;
+	struct lien_event event;
+	struct waiting *waiting;
+	int err;
+
+	if (TAILQ_EMPTY(&probing->waiting))
+		return -1;
+	waiting = next_waiting(agent, lien_now_ns());
+	if (!waiting)
+		return WAIT_MS;
+	probing->last = waiting->account;
+	if (is_gone(waiting)) {
+		forget(probing, waiting);
+		return 0;
+	}
+	event = waiting->event;
+	if (!file_of(agent, &event)) {
+		if (!may_be_probed(agent, waiting)) {
+			refuse(agent, waiting);
+			return 0;
+		}
+		err = lien_watch_attach(agent, &event, waiting->account->user);
+		if (err == -EINPROGRESS)
+			return GO_ON_MS;
+		waiting->account->tokens--;
+		if (err == -ETIMEDOUT) {
+			try_again_later(probing, waiting);
+			return 0;
+		}
+	}
+	forget(probing, waiting);
+	lien_watch_probed(agent, &event);
+	return 0;
+}
+
+static bool will_be_tried(const struct lien_agent *agent, const struct lien_process *process,
+	const struct lien_library_map *map)
+{
+	const struct waiting *waiting;
+
+	TAILQ_FOREACH (waiting, &agent->probing->waiting, next)
+		if (waiting->event.pid == process->pid && !waiting->refused &&
+			waiting->event.library.inode == map->inode)
+			return true;
+	return false;
+}
+
+bool lien_probing_refuses(const struct lien_agent *agent, const struct lien_process *process)
+{
+	const struct account *account = account_of(agent->probing, lien_user_of(process->pid));
+	struct lien_library_map *map;
+	enum lien_library library;
+
+	if (!account || !(account->refused + account->more))
+		return false;
+	RB_FOREACH (map, lien_library_tree, (struct lien_library_tree *)&process->libraries) {
+		library = lien_library_of(map->file->text);
+		if ((library == LIEN_LIB_CUDA || library == LIEN_LIB_NCCL) &&
+			!lien_watch_probed_file(agent, map) && !will_be_tried(agent, process, map))
+			return true;
+	}
+	return false;
+}
+
+/* --- files that nobody maps any more -----------------------------------------------------------
+ */
+
+/* Asks /proc, in a thread: not every process that maps a file is in the graph. */
+struct scan {
+	struct lien_job job;
+	unsigned count;
+	struct found {
+		struct lien_probed_file file; /* of its path a copy */
+		bool used;
+	} found[];
+};
+
+struct looking {
+	struct scan *scan;
+	uint32_t pid;
+};
+
+static int note_mapping(const struct lien_maps_entry *entry, void *arg)
+{
+	struct looking *looking = arg;
+	unsigned i;
+
+	for (i = 0; entry->inode && i < looking->scan->count; i++)
+		looking->scan->found[i].used |= looking->scan->found[i].file.inode == entry->inode;
+	return 0;
+}
+
+/* What cannot be read may map all that its user has. */
+static void note_unreadable(struct scan *scan, uint32_t pid)
+{
+	uint32_t user = lien_user_of(pid);
+	unsigned i;
+
+	for (i = 0; i < scan->count; i++)
+		scan->found[i].used |= scan->found[i].file.user == user ||
+				       scan->found[i].file.user == LIEN_PROBES_UNKNOWN;
+}
+
+static bool still_names(const struct lien_probed_file *file)
+{
+	struct stat st;
+
+	return !lien_untrusted_stat(file->path, &st) && st.st_ino == file->inode &&
+	       st.st_dev == file->device;
+}
+
+static void scan_processes(struct lien_job *job)
+{
+	struct looking looking = {.scan = (struct scan *)job};
+	struct scan *scan = looking.scan;
+	DIR *proc = opendir("/proc");
+	struct dirent *entry;
+	unsigned i;
+	int err;
+
+	for (i = 0; i < scan->count; i++)
+		scan->found[i].used = !proc || (scan->found[i].file.user == LIEN_PROBES_SYSTEM &&
+						       still_names(&scan->found[i].file));
+	while (proc && (entry = readdir(proc))) {
+		if (!isdigit((unsigned char)entry->d_name[0]))
+			continue;
+		looking.pid = strtoul(entry->d_name, NULL, 10);
+		err = lien_maps_read(looking.pid, note_mapping, &looking);
+		if (err && err != -ESRCH)
+			note_unreadable(scan, looking.pid);
+	}
+	if (proc)
+		closedir(proc);
+}
+
+static void scan_free(struct lien_job *job)
+{
+	struct scan *scan = (struct scan *)job;
+	unsigned i;
+
+	for (i = 0; i < scan->count; i++)
+		free(scan->found[i].file.path);
+	free(scan);
+}
+
+static bool is_mapped(const struct lien_agent *agent, ino_t inode)
+{
+	struct lien_process *process;
+	struct lien_library_map *map;
+
+	for (process = lien_graph_first(agent->graph); process; process = lien_graph_next(process))
+		RB_FOREACH (map, lien_library_tree, &process->libraries)
+			if (map->inode == inode)
+				return true;
+	return false;
+}
+
+static void drop_control(struct lien_agent *agent, struct control_copy *copy)
+{
+	copy->account->control--;
+	lien_probes_remove_control_file(agent->probes, copy->inode);
+	LIST_REMOVE(copy, next);
+	free(copy);
+}
+
+static void scanned(struct lien_agent *agent, struct lien_job *job)
+{
+	struct scan *scan = (struct scan *)job;
+	const struct lien_probed_file *file;
+	unsigned i, n = 0;
+
+	agent->probing->scanning = false;
+	lien_agent_consume(agent); /* who has mapped one meanwhile */
+	for (i = 0; i < scan->count; i++) {
+		file = &scan->found[i].file;
+		if (scan->found[i].used || is_mapped(agent, file->inode))
+			continue;
+		if (++n > DROPS_AT_ONCE) {
+			agent->probing->sweep = true; /* the others in a second */
+			agent->probing->t_sweep = lien_now_ns() - SWEEP_NS + S_NS;
+			break;
+		}
+		lien_log(6, "%s is probed no longer: no process maps it", file->path);
+		lien_probes_drop(agent->probes, file->device, file->inode);
+	}
+	scan_free(job);
+}
+
+/* Those that the graph knows nobody to map, as a question to /proc. NULL: there are none. */
+static struct scan *scan_new(struct lien_agent *agent)
+{
+	const struct lien_probed_file *file;
+	uint64_t now = lien_now_ns();
+	struct scan *scan;
+	unsigned i, count;
+
+	for (count = 0; lien_probes_each(agent->probes, count); count++)
+		;
+	scan = calloc(1, sizeof(*scan) + count * sizeof(scan->found[0]));
+	for (i = 0; scan && (file = lien_probes_each(agent->probes, i)); i++) {
+		if (is_mapped(agent, file->inode))
+			continue;
+		if (now - file->t_attached < YOUNG_NS) {
+			agent->probing->sweep = true; /* it is looked at again */
+			continue;
+		}
+		scan->found[scan->count].file = *file;
+		scan->found[scan->count].file.path = strdup(file->path);
+		scan->count += scan->found[scan->count].file.path != NULL;
+	}
+	if (scan && scan->count)
+		return scan;
+	free(scan);
+	return NULL;
+}
+
+static void sweep(struct lien_agent *agent)
+{
+	struct lien_probing *probing = agent->probing;
+	struct control_copy *copy, *next;
+	struct scan *scan;
+
+	LIST_FOREACH_SAFE (copy, &probing->copies, next, next)
+		if (!is_mapped(agent, copy->inode))
+			drop_control(agent, copy);
+	scan = scan_new(agent);
+	if (!scan)
+		return;
+	scan->job = (struct lien_job){.work = scan_processes, .done = scanned, .drop = scan_free};
+	probing->scanning = !lien_worker_submit(probing->worker, &scan->job);
+	if (!probing->scanning)
+		scan_free(&scan->job);
+}
+
+void lien_probing_process_end(struct lien_agent *agent)
+{
+	if (agent->probing)
+		agent->probing->sweep = true;
+}
+
+/* Users of whom no process is incomplete because of it any more, and files of the dead. */
+static void tidy(struct lien_agent *agent)
+{
+	struct waiting *waiting, *next_waiting;
+	struct lien_process *process;
+	struct account *account;
+	bool any = false;
+
+	TAILQ_FOREACH_SAFE(waiting, &agent->probing->waiting, next, next_waiting)
+	if (waiting->refused && is_gone(waiting))
+		forget(agent->probing, waiting);
+	for (process = lien_graph_first(agent->graph); process && !any;
+		process = lien_graph_next(process))
+		any = process->incomplete & LIEN_INCOMPLETE_UNPROBED;
+	LIST_FOREACH (account, &agent->probing->accounts, next)
+		if (!any)
+			account->more = 0;
+}
+
+void lien_probing_tick(struct lien_agent *agent)
+{
+	struct lien_probing *probing = agent->probing;
+
+	lien_probes_attach_tick(agent->probes);
+	if (!probing->sweep || probing->scanning || lien_now_ns() - probing->t_sweep < SWEEP_NS)
+		return;
+	probing->t_sweep = lien_now_ns();
+	probing->sweep = false;
+	tidy(agent);
+	sweep(agent);
+}
+
+/* --- the control library -----------------------------------------------------------------------
+ */
+
+void lien_probing_control(struct lien_agent *agent, uint32_t pid, const char *path)
+{
+	struct lien_probing *probing = agent->probing;
+	struct control_copy *copy;
+	struct account *account;
+	uint32_t user = lien_user_of(pid);
+	struct stat st;
+
+	if (user == LIEN_USER_GONE || lien_untrusted_stat(path, &st))
+		return;
+	LIST_FOREACH (copy, &probing->copies, next)
+		if (copy->inode == st.st_ino)
+			return;
+	account = account_of(probing, user);
+	if (!account || account->control >= (user ? CONTROL_OF_USER : CONTROL_OF_ROOT))
+		return;
+	copy = calloc(1, sizeof(*copy));
+	if (!copy)
+		return;
+	if (lien_probes_add_control_file(agent->probes, path, &copy->inode)) {
+		free(copy);
+		return;
+	}
+	copy->account = account;
+	account->control++;
+	LIST_INSERT_HEAD(&probing->copies, copy, next);
+}
+
+/* --- the rest ----------------------------------------------------------------------------------
+ */
+
+json_t *lien_probing_view(const struct lien_agent *agent, const struct lien_viewer *viewer)
+{
+	struct lien_process *process;
+	struct account *account;
+	json_t *users = json_array(), *pids = json_array();
+
+	LIST_FOREACH (account, &agent->probing->accounts, next)
+		if ((account->refused || account->more) &&
+			(lien_sees(viewer, NULL) || viewer->uid == account->user))
+			json_array_append_new(
+				users, json_pack("{s:i, s:i, s:i, s:i}", "uid", account->user,
+					       "probed", files_of(agent, account->user), "limit",
+					       limit_of(account->user), "others",
+					       account->refused + account->more));
+	for (process = lien_graph_first(agent->graph); process; process = lien_graph_next(process))
+		if (process->incomplete & LIEN_INCOMPLETE_UNPROBED && lien_sees(viewer, process))
+			json_array_append_new(pids, json_integer(process->pid));
+	return json_pack("{s:o, s:o}", "users", users, "processes", pids);
+}
+
+int lien_probing_start(struct lien_agent *agent)
+{
+	struct lien_probing *probing = calloc(1, sizeof(*probing));
+
+	if (!probing)
+		return -ENOMEM;
+	TAILQ_INIT(&probing->waiting);
+	LIST_INIT(&probing->accounts);
+	LIST_INIT(&probing->copies);
+	probing->sweep = true;
+	agent->probing = probing;
+	return lien_worker_new(agent, &probing->worker);
+}
+
+void lien_probing_stop(struct lien_agent *agent)
+{
+	struct lien_probing *probing = agent->probing;
+	struct control_copy *copy;
+	struct account *account;
+	struct waiting *waiting;
+
+	if (!probing)
+		return;
+	lien_worker_free(probing->worker);
+	while ((waiting = TAILQ_FIRST(&probing->waiting))) {
+		TAILQ_REMOVE(&probing->waiting, waiting, next);
+		free(waiting);
+	}
+	while ((copy = LIST_FIRST(&probing->copies))) {
+		LIST_REMOVE(copy, next);
+		free(copy);
+	}
+	while ((account = LIST_FIRST(&probing->accounts))) {
+		LIST_REMOVE(account, next);
+		free(account);
+	}
+	free(probing);
+	agent->probing = NULL;
+}

@@ -1,0 +1,704 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/daemon/answers.h"
+#include "agent/join/attach.h"
+#include "agent/join/detach.h"
+#include "agent/views/findings.h"
+#include "agent/quiesce/gate.h"
+#include "agent/daemon/requests.h"
+#include "agent/daemon/node.h"
+#include "agent/link/prepare.h"
+#include "agent/daemon/sites.h"
+#include "agent/join/walks.h"
+#include "loader/probes/close_later.h"
+#include "loader/files.h"
+#include "loader/probes/make_link.h"
+
+#define TIMEOUT_MS     10000
+#define TIMEOUT_MS_MAX 3600000
+#define PIDS_MAX       4096
+
+#define DISCARD_MAX 1024
+
+/* Objects in a graph: to go through these takes some milliseconds. */
+#define LARGE 4096
+
+#define IDLE_MINUTES	 10
+#define IDLE_MINUTES_MAX 525600
+static bool read_flag(struct lien_client *client, json_t *request, const char *name, bool *value)
+{
+	json_t *flag = json_object_get(request, name);
+	char error[64];
+
+	*value = json_is_true(flag);
+	if (!flag || json_is_boolean(flag))
+		return true;
+	snprintf(error, sizeof(error), "%s must be true or false", name);
+	lien_reply_error(client, error);
+	return false;
+}
+
+/* Takes the view, which may be NULL, and says which devices there are. */
+static void reply_with_gpus(struct lien_client *client, json_t *view, bool explained)
+{
+	const struct lien_node *node = lien_node_now(client->agent);
+
+	if (view) {
+		json_object_set_new(view, "gpus",
+			lien_view_gpus(client->agent->graph, &client->viewer, node, explained));
+		json_object_set_new(view, "nvml", lien_view_nvml(node));
+	}
+	lien_reply_result(client, view);
+}
+
+static void request_ps(struct lien_client *client, json_t *request)
+{
+	(void)request;
+	reply_with_gpus(client, lien_view_ps(client->agent->graph, &client->viewer), false);
+}
+
+static bool read_mem_by(struct lien_client *client, json_t *request, enum lien_mem_by *by)
+{
+	const char *name = json_string_value(json_object_get(request, "by"));
+
+	if (name && !lien_mem_by_parse(name, by))
+		return true;
+	lien_reply_error(client, "by must be owner, rank, comm, device or callsite");
+	return false;
+}
+
+static void request_mem(struct lien_client *client, json_t *request)
+{
+	json_t *pid = json_object_get(request, "pid"), *by_name = json_object_get(request, "by");
+	struct lien_agent *agent = client->agent;
+	bool explained, pending = false;
+	enum lien_mem_by by;
+	json_t *view;
+
+	if ((by_name && !read_mem_by(client, request, &by)) ||
+		!read_flag(client, request, "explain", &explained))
+		return;
+	if (pid && (!by_name || !json_is_integer(pid) || json_integer_value(pid) < 1 ||
+			   json_integer_value(pid) > UINT32_MAX)) {
+		lien_reply_error(client, "pid must be a process id, and needs by");
+		return;
+	}
+	if (explained)
+		pending = lien_node_refresh(agent);
+	if (by_name && by == LIEN_MEM_BY_CALLSITE)
+		pending |= lien_sites_resolve(agent);
+	view = by_name ? lien_view_mem_by(agent->graph, &client->viewer, by,
+				 json_integer_value(pid), lien_node_now(agent))
+		       : lien_view_mem(agent->graph, &client->viewer);
+	if (view)
+		json_object_set_new(view, "pending", json_boolean(pending));
+	reply_with_gpus(client, view, explained);
+}
+
+static void request_graph(struct lien_client *client, json_t *request)
+{
+	(void)request;
+	reply_with_gpus(client, lien_view_graph(client->agent->graph, &client->viewer), false);
+}
+
+static bool traffic_of(
+	void *context, uint32_t pid, uint64_t comm, struct lien_probe_traffic *traffic)
+{
+	struct lien_agent *agent = context;
+
+	return lien_probes_traffic_of(agent->probes, pid, comm, traffic);
+}
+
+/* Who has exported descriptors open; to be freed by free((void *)files.file). */
+static struct lien_view_files open_files(struct lien_agent *agent)
+{
+	struct lien_probe_open_file *file = NULL;
+	struct lien_view_files files = {0};
+	int err = lien_files_read(agent->probes, &file, &files.count);
+
+	files.file = file;
+	files.known = !err;
+	return files;
+}
+
+static void request_check(struct lien_client *client, json_t *request)
+{
+	json_t *idle = json_object_get(request, "idle_minutes");
+	struct lien_agent *agent = client->agent;
+	struct lien_findings_input input = {.viewer = &client->viewer,
+		.now_ns = lien_now_ns(),
+		.idle_ns = IDLE_MINUTES * 60000000000ull,
+		.traffic = traffic_of,
+		.context = agent};
+
+	if (idle && (!json_is_integer(idle) || json_integer_value(idle) < 0 ||
+			    json_integer_value(idle) > IDLE_MINUTES_MAX)) {
+		lien_reply_error(client, "idle_minutes must be between 0 and 525600");
+		return;
+	}
+	if (idle)
+		input.idle_ns = json_integer_value(idle) * 60000000000ull;
+	input.files = open_files(agent);
+	lien_reply_result(client, lien_findings(agent->graph, &input));
+	free((void *)input.files.file);
+}
+
+static void request_holders(struct lien_client *client, json_t *request)
+{
+	const char *text = json_string_value(json_object_get(request, "address"));
+	json_t *pid = json_object_get(request, "pid"), *view;
+	struct lien_view_files files;
+	char error[256], *end = NULL;
+	uint64_t address;
+
+	address = text ? strtoull(text, &end, 16) : 0;
+	if (!json_is_integer(pid) || !text || strncmp(text, "0x", 2) || !text[2] || *end) {
+		lien_reply_error(client,
+			"`holders` needs pid, a number, and address, a string such as \"0x7f00\"");
+		return;
+	}
+	files = open_files(client->agent);
+	view = lien_view_holders(client->agent->graph, &client->viewer, json_integer_value(pid),
+		address, &files, error, sizeof(error));
+	free((void *)files.file);
+	if (!view && error[0])
+		lien_reply_error(client, error);
+	else
+		lien_reply_result(client, view);
+}
+
+static void request_status(struct lien_client *client, json_t *request)
+{
+	(void)request;
+	lien_reply_result(client, lien_agent_status(client->agent, &client->viewer));
+}
+
+static void request_comms(struct lien_client *client, json_t *request)
+{
+	(void)request;
+	lien_reply_result(client, lien_agent_comms(client->agent, &client->viewer));
+}
+
+struct transfer {
+	struct lien_selection selection;
+	struct lien_discard discard[DISCARD_MAX];
+	uint32_t pids[PIDS_MAX];
+	unsigned timeout_ms;
+	int dry_run;
+};
+
+/* Reads the options that offload and restore share. */
+static bool read_transfer(struct lien_client *client, json_t *request, struct transfer *transfer)
+{
+	json_t *timeout = json_object_get(request, "timeout_ms"), *pid;
+	json_t *pids = json_object_get(request, "pids");
+	json_int_t ms = timeout ? json_integer_value(timeout) : TIMEOUT_MS;
+	size_t i;
+
+	if ((timeout && !json_is_integer(timeout)) || ms < 1 || ms > TIMEOUT_MS_MAX) {
+		lien_reply_error(client, "timeout_ms must be between 1 and 3600000");
+		return false;
+	}
+	transfer->timeout_ms = ms;
+	if (pids && (!json_is_array(pids) || json_array_size(pids) > PIDS_MAX)) {
+		lien_reply_error(client, "pids must be a list of at most 4096 numbers");
+		return false;
+	}
+	json_array_foreach (pids, i, pid) {
+		if (!json_is_integer(pid) || json_integer_value(pid) < 1 ||
+			json_integer_value(pid) > UINT32_MAX) {
+			lien_reply_error(client, "pids must be a list of process ids");
+			return false;
+		}
+		transfer->pids[i] = json_integer_value(pid);
+	}
+	transfer->selection.viewer = client->viewer;
+	transfer->selection.pids = transfer->pids;
+	transfer->selection.pids_count = json_array_size(pids);
+	return true;
+}
+
+/* "nccl", or "812:0x7f2a4c000000". The names are the request's. */
+static bool read_discards(struct lien_client *client, json_t *request, struct transfer *transfer)
+{
+	json_t *list = json_object_get(request, "discard"), *entry;
+	const char *text, *hex;
+	size_t i;
+
+	if (list && (!json_is_array(list) || json_array_size(list) > DISCARD_MAX)) {
+		lien_reply_error(client, "discard must be a list of at most 1024 selectors");
+		return false;
+	}
+	json_array_foreach (list, i, entry) {
+		struct lien_discard *discard = &transfer->discard[i];
+		char *end = NULL;
+
+		text = json_string_value(entry);
+		hex = text ? strchr(text, ':') : NULL;
+		if (text && text[0] && !hex) {
+			discard->owner = text;
+			continue;
+		}
+		if (hex && text[0] >= '1' && text[0] <= '9' && !strncmp(hex + 1, "0x", 2)) {
+			discard->pid = strtoul(text, &end, 10);
+			hex = end == hex && strspn(hex + 3, "0123456789abcdefABCDEF") ? hex : NULL;
+			discard->address = hex ? strtoull(hex + 1, &end, 16) : 0;
+		}
+		if (!hex || !end || *end || !discard->address) {
+			lien_reply_error(client, "each of discard must be an owner, such as "
+						 "\"nccl\", or a process and an address, such as "
+						 "\"812:0x7f00\"");
+			return false;
+		}
+	}
+	transfer->selection.discard = transfer->discard;
+	transfer->selection.discard_count = json_array_size(list);
+	return true;
+}
+
+static bool read_limit(struct lien_client *client, json_t *request, uint64_t *limit)
+{
+	json_t *bytes = json_object_get(request, "host_limit_bytes");
+
+	*limit = json_integer_value(bytes);
+	if (!bytes || (json_is_integer(bytes) && json_integer_value(bytes) > 0))
+		return true;
+	lien_reply_error(client, "host_limit_bytes must be a positive number");
+	return false;
+}
+
+static void dry_run(struct lien_client *client, const struct lien_selection *selection)
+{
+	struct lien_plan plan;
+	char error[512];
+
+	if (lien_orders_plan(client->agent, selection, &plan, error, sizeof(error))) {
+		lien_reply_error(client, error);
+		return;
+	}
+	lien_reply_result(client, lien_view_plan(&plan));
+	lien_plan_clear(&plan);
+}
+
+static bool read_on_use(struct lien_client *client, json_t *request, enum lien_on_use *on_use)
+{
+	const json_t *value = json_object_get(request, "on_use");
+	unsigned i;
+
+	*on_use = LIEN_ON_USE_WAIT;
+	for (i = 0; value && i <= LIEN_ON_USE_FAIL; i++)
+		if (json_is_string(value) &&
+			!strcmp(json_string_value(value), lien_on_use_names[i])) {
+			*on_use = i;
+			return true;
+		}
+	if (value)
+		lien_reply_error(client, "on_use must be \"wait\", \"restore\" or \"fail\"");
+	return !value;
+}
+
+/* A user cannot know of a transaction that the agent has started by itself, and did not ask for it:
+ * the request is handled after it. True: it will be. */
+static bool postpone(struct lien_client *client, json_t *request)
+{
+	if (!client->agent->transaction || !client->agent->transaction_own)
+		return false;
+	lien_client_postpone(client, request, false);
+	return true;
+}
+
+/* `attach`: first to processes that lack nothing but a control library. */
+static void offload(struct lien_client *client, json_t *request, bool attach)
+{
+	struct lien_offload_how how = {0};
+	json_t *owner = json_object_get(request, "owner");
+	static struct transfer transfer;
+	bool nothing = false, dry, verify;
+	char error[512];
+
+	memset(&transfer, 0, sizeof(transfer));
+	if (owner && !json_is_string(owner)) {
+		lien_reply_error(client, "owner must be the name of a library, or \"all\"");
+		return;
+	}
+	transfer.selection.owner = owner ? json_string_value(owner) : "nccl";
+	if (!strcmp(transfer.selection.owner, "all"))
+		transfer.selection.owner = NULL;
+	if (!read_transfer(client, request, &transfer) ||
+		!read_flag(client, request, "strict", &transfer.selection.strict) ||
+		!read_flag(client, request, "with_closure", &transfer.selection.with_closure) ||
+		!read_flag(client, request, "verify", &verify) ||
+		!read_discards(client, request, &transfer) ||
+		!read_limit(client, request, &how.host_limit) ||
+		!read_on_use(client, request, &how.on_use) ||
+		!read_flag(client, request, "dry_run", &dry))
+		return;
+	if (dry) {
+		dry_run(client, &transfer.selection);
+		return;
+	}
+	if (attach &&
+		lien_attach_before(client, transfer.pids, transfer.selection.pids_count, request))
+		return;
+	if (postpone(client, request))
+		return;
+	client->waiting = true; /* before: it may end while it is being started */
+	how.flags = verify ? LIEN_WIRE_VERIFY : 0;
+	how.timeout_ms = transfer.timeout_ms;
+	if (lien_orders_offload(
+		    client->agent, &transfer.selection, &how, &nothing, error, sizeof(error))) {
+		client->waiting = false;
+		lien_reply_error(client, error);
+	} else if (nothing) {
+		client->waiting = false;
+		lien_reply_result(client, lien_view_plan(&client->agent->plan));
+		lien_plan_clear(&client->agent->plan);
+	}
+}
+
+static void request_offload(struct lien_client *client, json_t *request)
+{
+	offload(client, request, client->agent->control >= 0 && !client->agent->no_attach);
+}
+
+void lien_request_attached(struct lien_client *client, json_t *request)
+{
+	client->waiting = false;
+	offload(client, request, false);
+	if (!client->waiting)
+		lien_client_go_on(client);
+}
+
+static void request_restore(struct lien_client *client, json_t *request)
+{
+	static struct transfer transfer;
+	bool nothing = false, ignore;
+	char error[512];
+
+	memset(&transfer, 0, sizeof(transfer));
+	if (!read_transfer(client, request, &transfer) ||
+		!read_flag(client, request, "ignore_damage", &ignore) || postpone(client, request))
+		return;
+	client->waiting = true;
+	if (lien_orders_restore(client->agent, &transfer.selection,
+		    ignore ? LIEN_WIRE_UNVERIFIED : 0, transfer.timeout_ms, &nothing, error,
+		    sizeof(error))) {
+		client->waiting = false;
+		lien_reply_error(client, error);
+	} else if (nothing) {
+		struct lien_plan none = {0};
+
+		client->waiting = false;
+		lien_reply_result(client, lien_view_plan(&none));
+	}
+}
+
+/* All that hold host memory, or those of a release, which is NULL if there is none. */
+static json_t *view_arena(
+	const struct lien_client *client, const struct lien_transaction_result *result, bool all)
+{
+	struct lien_agent *agent = client->agent;
+	json_t *list = json_array(), *row;
+	struct lien_process *process;
+	uint64_t released;
+	unsigned i;
+
+	for (process = lien_graph_first(agent->graph); process;
+		process = lien_graph_next(process)) {
+		for (i = 0, released = 0; result && i < result->processes_count; i++)
+			if (result->processes[i].pid == process->pid)
+				released = result->processes[i].bytes;
+		if (!lien_sees(&client->viewer, process) ||
+			(!(all && process->arena_bytes) && !released))
+			continue;
+		row = json_pack("{s:I, s:s, s:I, s:I, s:I}", "pid", (json_int_t)process->pid,
+			"command", process->command, "held_bytes", (json_int_t)process->arena_bytes,
+			"used_bytes", (json_int_t)process->arena_used, "released_bytes",
+			(json_int_t)released);
+		json_array_append_new(list, row);
+	}
+	return json_pack("{s:o, s:o, s:I}", "host", lien_agent_host(agent), "processes", list,
+		"released_bytes", (json_int_t)(result ? result->bytes : 0));
+}
+
+static void request_arena(struct lien_client *client, json_t *request)
+{
+	static struct transfer transfer;
+	bool nothing = false, release;
+	char error[512];
+
+	memset(&transfer, 0, sizeof(transfer));
+	if (!read_transfer(client, request, &transfer) ||
+		!read_flag(client, request, "release", &release))
+		return;
+	if (!release) {
+		lien_reply_result(client, view_arena(client, NULL, true));
+		return;
+	}
+	if (postpone(client, request))
+		return;
+	client->waiting = true;
+	if (lien_orders_release(
+		    client->agent, &transfer.selection, &nothing, error, sizeof(error))) {
+		client->waiting = false;
+		lien_reply_error(client, error);
+	} else if (nothing) {
+		client->waiting = false;
+		lien_reply_result(client, view_arena(client, NULL, true));
+	}
+}
+
+/* Answers if one of them is not there for the client. */
+static bool all_known(struct lien_client *client, const struct transfer *transfer)
+{
+	struct lien_process *process;
+	char error[200];
+	unsigned i;
+
+	for (i = 0; i < transfer->selection.pids_count; i++) {
+		process = lien_graph_process(client->agent->graph, transfer->pids[i]);
+		if (process && lien_sees(&client->viewer, process))
+			continue;
+		snprintf(error, sizeof(error), LIEN_UNKNOWN_PROCESS, transfer->pids[i]);
+		lien_reply_error(client, error);
+		return false;
+	}
+	return true;
+}
+
+static void request_attach(struct lien_client *client, json_t *request)
+{
+	static struct transfer transfer;
+
+	memset(&transfer, 0, sizeof(transfer));
+	if (read_transfer(client, request, &transfer) && all_known(client, &transfer))
+		lien_attach_start(client, transfer.pids, transfer.selection.pids_count);
+}
+
+static void request_detach(struct lien_client *client, json_t *request)
+{
+	static struct transfer transfer;
+
+	memset(&transfer, 0, sizeof(transfer));
+	if (read_transfer(client, request, &transfer) && all_known(client, &transfer) &&
+		!postpone(client, request))
+		lien_detach_start(client, transfer.pids, transfer.selection.pids_count);
+}
+
+static void request_compare(struct lien_client *client, json_t *request)
+{
+	static struct transfer transfer;
+	bool repair;
+
+	memset(&transfer, 0, sizeof(transfer));
+	if (!read_transfer(client, request, &transfer) ||
+		!read_flag(client, request, "repair", &repair) || !all_known(client, &transfer))
+		return;
+	lien_compare_start(
+		client, transfer.pids, transfer.selection.pids_count, repair, transfer.timeout_ms);
+}
+
+static const char *how_it_stands(const struct lien_transaction_result *result, bool offload)
+{
+	if (result->only_lost)
+		return "; all else is back";
+	if (result->lost)
+		return "; `lien restore` again for the rest, once that is mended";
+	if (result->error == -EBADMSG && !offload)
+		return "; `lien restore` again tries again, `lien restore --ignore-damage` puts "
+		       "back what is there";
+	if (!offload)
+		return "; nothing is lost: `lien restore` again once that is mended";
+	if (result->rolled_back)
+		return "; everything was put back, the job runs on";
+	return result->undo_failed
+		       ? "; putting it back failed as well: `lien restore` once that is mended"
+		       : "; nothing was moved, the job runs on";
+}
+
+void lien_request_done(struct lien_client *client)
+{
+	struct lien_agent *agent = client->agent;
+	const struct lien_transaction_result *result = lien_transaction_result(agent->transaction);
+	bool offload = lien_transaction_is_offload(agent->transaction);
+	char error[900];
+
+	if (!strcmp(lien_transaction_kind(agent->transaction), "release")) {
+		if (result->error)
+			lien_reply_error(client, result->text);
+		else
+			lien_reply_result(client, view_arena(client, result, true));
+		return;
+	}
+	if (!result->error) {
+		lien_reply_result(client,
+			lien_view_result(agent->transaction, offload ? &agent->plan : NULL));
+		return;
+	}
+	snprintf(error, sizeof(error), "%s%s%s%s", result->text,
+		result->undo_text[0] ? "; then: " : "", result->undo_text,
+		how_it_stands(result, offload));
+	if (result->error == -EBUSY)
+		lien_reply_busy(client, error);
+	else
+		lien_reply_error(client, error);
+}
+
+static int write_event(void *context, const struct lien_event *event)
+{
+	struct lien_client *client = context;
+
+	if (!event->pid ||
+		lien_sees(&client->viewer, lien_graph_process(client->agent->graph, event->pid)))
+		lien_reply_write(client, event, event->size);
+	return 0;
+}
+
+static void request_record(struct lien_client *client, json_t *request)
+{
+	bool marked = json_object_get(request, "follow"), follow;
+	struct lien_event end;
+
+	if (!read_flag(client, request, "follow", &follow))
+		return;
+	lien_reply_result(client, json_pack("{s:i}", "format", 1));
+	lien_graph_dump(client->agent->graph, write_event, client);
+	if (marked) {
+		end = lien_agent_event_of(0, 0, LIEN_EVENT_END);
+		write_event(client, &end);
+	}
+	if (follow || !marked)
+		lien_client_record(client);
+}
+
+#define MEMBERS_MAX 12
+
+/* What an answer costs: little; a look at all of the graph; a look at all open files. */
+enum cost { LITTLE, GRAPH, FILES };
+
+static const struct request {
+	const char *op;
+	void (*handle)(struct lien_client *client, json_t *request);
+	enum cost cost;
+	const char *members[MEMBERS_MAX];
+} requests[] = {
+	{"ps", request_ps, GRAPH, {NULL}},
+	{"mem", request_mem, GRAPH, {"by", "pid", "explain"}},
+	{"comms", request_comms, LITTLE, {NULL}},
+	{"graph", request_graph, GRAPH, {NULL}},
+	{"holders", request_holders, FILES, {"pid", "address"}},
+	{"check", request_check, FILES, {"idle_minutes"}},
+	{"offload", request_offload, LITTLE,
+		{"owner", "pids", "timeout_ms", "dry_run", "strict", "with_closure", "verify",
+			"discard", "host_limit_bytes", "on_use"}},
+	{"restore", request_restore, LITTLE, {"pids", "timeout_ms", "ignore_damage"}},
+	{"arena", request_arena, LITTLE, {"release", "pids"}},
+	{"attach", request_attach, LITTLE, {"pids"}},
+	{"detach", request_detach, LITTLE, {"pids"}},
+	{"compare", request_compare, LITTLE, {"pids", "repair", "timeout_ms"}},
+	{"status", request_status, LITTLE, {NULL}},
+	{"record", request_record, LITTLE, {"follow"}},
+};
+
+/* The first member that the operation does not have. */
+static const char *unknown_member(const struct request *known, json_t *request)
+{
+	const char *name;
+	unsigned i;
+	json_t *value;
+
+	json_object_foreach (request, name, value) {
+		if (!strcmp(name, "op"))
+			continue;
+		for (i = 0; i < MEMBERS_MAX && known->members[i]; i++)
+			if (!strcmp(name, known->members[i]))
+				break;
+		if (i == MEMBERS_MAX || !known->members[i])
+			return name;
+	}
+	return NULL;
+}
+
+/* What a copy of the agent could not begin. */
+static void before_copy(struct lien_agent *agent, json_t *request)
+{
+	const char *by = json_string_value(json_object_get(request, "by"));
+
+	if (json_is_true(json_object_get(request, "explain")))
+		lien_node_refresh(agent);
+	if (by && !strcmp(by, "callsite"))
+		lien_sites_resolve(agent);
+}
+
+static bool is_costly(const struct lien_agent *agent, const struct request *known, json_t *request)
+{
+	const struct lien_graph_stats *stats = lien_graph_stats(agent->graph);
+
+	if (known->cost == GRAPH)
+		return stats->allocations + stats->mappings + stats->processes > LARGE;
+	return known->cost == FILES || (known->handle == request_offload &&
+					       json_is_true(json_object_get(request, "dry_run")));
+}
+
+#define QUIET_NS 1000000000ull
+
+/* The kernel lets no process fork() while it makes probes or takes them away: the loop would wait
+ * with it. */
+static bool wait_for_quiet(struct lien_client *client, json_t *request)
+{
+	const uint64_t now = lien_now_ns();
+
+	if (!client->t_quiet)
+		client->t_quiet = now;
+	if (!(lien_close_later_busy() || lien_making_busy()) || now - client->t_quiet > QUIET_NS) {
+		client->t_quiet = 0;
+		return false;
+	}
+	lien_client_postpone(client, request, true);
+	return true;
+}
+
+static void handle(struct lien_client *client, const struct request *known, json_t *request)
+{
+	if (is_costly(client->agent, known, request)) {
+		if (wait_for_quiet(client, request))
+			return;
+		lien_loop_part(client->agent, "copy for", known->op);
+		before_copy(client->agent, request);
+		/* A process can keep probes from being made for as long as it likes. */
+		if (!lien_making_busy() && lien_answer_start(client, request, known->handle))
+			return;
+	}
+	lien_loop_part(client->agent, "request", known->op);
+	known->handle(client, request);
+}
+
+void lien_request(struct lien_client *client, json_t *request)
+{
+	const struct request *known = NULL;
+	const char *op, *unknown;
+	char error[300];
+	unsigned i;
+
+	op = json_string_value(json_object_get(request, "op"));
+	for (i = 0; op && i < sizeof(requests) / sizeof(requests[0]); i++)
+		if (!strcmp(op, requests[i].op))
+			known = &requests[i];
+	unknown = known ? unknown_member(known, request) : NULL;
+	if (!op) {
+		lien_reply_error(client, "a request is a JSON object on one line with a member op");
+	} else if (!known) {
+		snprintf(error, sizeof(error), "no such operation: %.100s", op);
+		lien_reply_error(client, error);
+	} else if (unknown) {
+		snprintf(error, sizeof(error), "`%s` has no member %.100s", op, unknown);
+		lien_reply_error(client, error);
+	} else {
+		handle(client, known, request);
+	}
+}

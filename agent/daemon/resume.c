@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * Going on where an earlier agent was stopped or killed: the journal gives its graph, the pinned
+ * ring what happened since. Where that cannot be done, all begins anew, as without a journal.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "agent/daemon/agent.h"
+#include "agent/daemon/contexts.h"
+#include "agent/offload/plan.h"
+#include "agent/daemon/sites.h"
+#include "loader/probes/gate.h"
+
+static char *journal_path(const char *socket)
+{
+	char *path = NULL;
+
+	return asprintf(&path, "%s.journal", socket) < 0 ? NULL : path;
+}
+
+static int apply_again(void *context, const struct lien_event *event)
+{
+	struct lien_agent *agent = context;
+
+	agent->taken_over++;
+	/* What could not be applied then cannot be now, either. */
+	return lien_graph_apply(agent->graph, event) == -ENOMEM ? -ENOMEM : 0;
+}
+
+static int graph_renew(struct lien_agent *agent)
+{
+	int err;
+
+	lien_sites_stop(agent); /* they belong to the graph */
+	lien_graph_free(agent->graph);
+	agent->graph = NULL;
+	agent->taken_over = 0;
+	err = lien_graph_new(&agent->graph);
+	return err ? err : lien_sites_start(agent);
+}
+
+int lien_resume_read(struct lien_agent *agent, const struct lien_agent_config *config,
+	struct lien_probes_config *probes)
+{
+	struct timespec now;
+	int err;
+
+	if (config->no_journal) {
+		snprintf(agent->journal_problem, sizeof(agent->journal_problem),
+			"not wanted (--no-journal)");
+		lien_agent_clean(config->socket);
+		return 0;
+	}
+	agent->journal_path = journal_path(config->socket);
+	if (!agent->journal_path)
+		return -ENOMEM;
+	agent->journal_limit = config->journal_limit;
+	clock_gettime(CLOCK_REALTIME, &now);
+	probes->socket = config->socket;
+	probes->new_journal = now.tv_sec * 1000000000ull + now.tv_nsec;
+	err = lien_journal_open(&agent->journal, agent->journal_path, apply_again, agent);
+	if (!err) {
+		probes->journal = lien_journal_number(agent->journal);
+	} else if (err != -ENOENT) {
+		lien_log(4, "the journal %s cannot be used: %s: what was before is not known",
+			agent->journal_path, err == -EBADMSG ? "it is damaged" : strerror(-err));
+		return graph_renew(agent);
+	}
+	return 0;
+}
+
+/* From now on the next agent would not know what this one knows. */
+static void journal_end(struct lien_agent *agent, const char *why)
+{
+	lien_journal_close(agent->journal);
+	agent->journal = NULL;
+	unlink(agent->journal_path);
+	snprintf(agent->journal_problem, sizeof(agent->journal_problem), "%s", why);
+	lien_log(4, "no journal is kept: %s: the next agent will not know what was before it", why);
+}
+
+int lien_resume_begin(struct lien_agent *agent, uint64_t new_journal)
+{
+	const char *problem = lien_probes_problem(agent->probes);
+	char why[300];
+	int err;
+
+	if (!agent->journal_path)
+		return 0;
+	if (lien_probes_resumed(agent->probes)) {
+		agent->ring_resumed = true;
+		lien_log(6, "goes on with %s: %llu events, %llu processes", agent->journal_path,
+			(unsigned long long)agent->taken_over,
+			(unsigned long long)lien_graph_stats(agent->graph)->processes);
+		return 0;
+	}
+	err = agent->journal ? graph_renew(agent) : 0;
+	lien_graph_on_process_end(agent->graph, lien_watch_process_end, agent);
+	lien_journal_close(agent->journal);
+	agent->journal = NULL;
+	if (err)
+		return err;
+	if (!lien_probes_pinned(agent->probes)) {
+		journal_end(agent, problem);
+		return 0;
+	}
+	if (problem)
+		lien_log(4, "%s", problem);
+	err = lien_journal_create(&agent->journal, agent->journal_path, new_journal);
+	if (err) {
+		snprintf(why, sizeof(why), "cannot write %s: %s", agent->journal_path,
+			strerror(-err));
+		journal_end(agent, why);
+	}
+	return 0;
+}
+
+bool lien_resume_record(struct lien_agent *agent, const struct lien_event *event)
+{
+	bool again =
+		agent->ring_resumed && agent->journal && lien_journal_has(agent->journal, event);
+	int err;
+
+	/* An agent that is killed has one record at most in both. */
+	agent->ring_resumed = false;
+	if (again || !agent->journal)
+		return !again;
+	/* Here, where the graph has every record that left the ring, and no other. */
+	err = lien_journal_bound(agent->journal, agent->graph, agent->journal_limit);
+	if (err)
+		lien_log(4, "cannot replace %s by a snapshot: %s: it goes on growing",
+			agent->journal_path, strerror(-err));
+	return true;
+}
+
+void lien_resume_note(struct lien_agent *agent, const struct lien_event *event)
+{
+	char why[300];
+	int err;
+
+	if (!agent->journal)
+		return;
+	err = lien_journal_append(agent->journal, event);
+	if (!err)
+		return;
+	snprintf(why, sizeof(why), "cannot write %s: %s", agent->journal_path, strerror(-err));
+	journal_end(agent, why);
+}
+
+void lien_resume_ends(struct lien_agent *agent)
+{
+	struct lien_process *process, *next;
+	struct lien_event event;
+
+	if (!agent->taken_over)
+		return;
+	for (process = lien_graph_first(agent->graph); process; process = next) {
+		next = lien_graph_next(process);
+		if (lien_watch_runs(process->pid, process->start))
+			continue;
+		event = lien_agent_event_of(process->pid, process->start, LIEN_EVENT_EXIT);
+		lien_agent_event(agent, &event);
+	}
+}
+
+static void stranded(void *context, uint32_t pid, uint64_t start)
+{
+	struct lien_agent *agent = context;
+	struct lien_process *process = lien_graph_process(agent->graph, pid);
+	struct lien_event event;
+
+	if (!process || process->start != start)
+		return;
+	lien_log(4, "process %u was in a call while probes were replaced: it is incomplete now",
+		pid);
+	event = lien_agent_event_of(pid, start, LIEN_EVENT_LOST);
+	event.size = LIEN_EVENT_SIZE(lost);
+	event.lost.count = 1;
+	lien_agent_event(agent, &event);
+}
+
+void lien_resume_settle(struct lien_agent *agent)
+{
+	int err;
+
+	if (!lien_probes_resumed(agent->probes))
+		return;
+	lien_contexts_resume(agent);
+	err = lien_probes_settle(agent->probes, stranded, agent);
+	if (err)
+		lien_log(4, "cannot tell which calls were under way meanwhile: %s", strerror(-err));
+	lien_watch_resume(agent);
+}
+
+/* A restore needs the journal, and the gates hold threads back until then. */
+static bool memory_is_away(const struct lien_agent *agent)
+{
+	struct lien_process *process;
+
+	for (process = lien_graph_first(agent->graph); process; process = lien_graph_next(process))
+		if (process->held_items || lien_plan_holds_parked(process))
+			return true;
+	return lien_probes_gates(agent->probes);
+}
+
+/* After an orderly stop; a start that failed leaves what it found. */
+static bool leaves_probes(const struct lien_agent *agent, bool started)
+{
+	if (!agent->journal || !agent->probes)
+		return false;
+	if (!started)
+		return lien_probes_resumed(agent->probes);
+	if (agent->on_stop == LIEN_ON_STOP_KEEP) {
+		lien_log(6,
+			"probes stay in running jobs for the next agent (--on-stop keep): `lien "
+			"agent --clean` takes them off");
+		return true;
+	}
+	if (memory_is_away(agent)) {
+		lien_log(5, "memory is offloaded: probes stay in running jobs, and threads that "
+			    "need it wait, until the next agent restores it");
+		return true;
+	}
+	lien_log(6, "probes are taken off running jobs: `lien attach` makes them known to the next "
+		    "agent");
+	return false;
+}
+
+void lien_resume_stop(struct lien_agent *agent, bool started)
+{
+	bool left = leaves_probes(agent, started);
+
+	if (agent->probes && !left)
+		lien_probes_unpin(agent->probes);
+	if (agent->journal && agent->probes && !left)
+		unlink(agent->journal_path);
+	lien_journal_close(agent->journal);
+	agent->journal = NULL;
+	free(agent->journal_path);
+}
+
+int lien_agent_clean(const char *socket)
+{
+	static const char *const more[] = {"", ".new"};
+	char *path = journal_path(socket), *name;
+	int err = path ? 0 : -ENOMEM;
+	unsigned i;
+
+	if (!err)
+		err = lien_probes_clean(socket);
+	if (err == -EBUSY)
+		lien_log(3, "an agent runs on %s: stop it first", socket);
+	else if (err)
+		lien_log(3, "cannot remove what agents on %s left: %s", socket, strerror(-err));
+	for (i = 0; i < 2 && !err; i++) {
+		if (asprintf(&name, "%s%s", path, more[i]) < 0)
+			break;
+		unlink(name);
+		free(name);
+	}
+	free(path);
+	return err;
+}

@@ -1,0 +1,706 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/* The agent's socket: lines in, lines out (docs/protocol.md). */
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "agent/daemon/answers.h"
+#include "agent/join/attach.h"
+#include "agent/join/detach.h"
+#include "agent/daemon/requests.h"
+#include "agent/join/walks.h"
+
+#define LINE_MAX_BYTES	(1u << 20)
+#define CLIENTS_MAX	1024
+#define CLIENTS_OF_USER 64 /* of each but root */
+#define SENDS_AT_ONCE	8
+#define OUTPUT_MAX_BYTES                                                                           \
+	(256u << 20) /* a recorder that reads slower than events come is let go                    \
+		      */
+
+/* One user's clients, or root's. */
+struct lien_user {
+	LIST_ENTRY(lien_user) next;
+	TAILQ_ENTRY(lien_user) turn;
+	bool in_turns, one_user;
+	uint32_t uid;
+	unsigned clients;
+	unsigned answers;		 /* that copies of the agent make (answers.h) */
+	size_t waiting_bytes;		 /* room of what waits to be sent to them */
+	TAILQ_HEAD(, lien_client) ready; /* that have sent a request */
+};
+
+struct lien_server {
+	struct lien_source listener;
+	struct lien_agent *agent;
+	char path[sizeof(((struct sockaddr_un *)0)->sun_path)];
+	LIST_HEAD(, lien_client) clients;
+	LIST_HEAD(, lien_user) users;
+	TAILQ_HEAD(, lien_user) turns;
+	unsigned count, recorders, postponed[2]; /* by lien_client.until_quiet */
+};
+
+/* --- whose turn it is ---------------------------------------------------------------------------
+ */
+
+static struct lien_user *user_get(struct lien_server *server, const struct lien_viewer *viewer)
+{
+	struct lien_user *user;
+
+	LIST_FOREACH (user, &server->users, next)
+		if (user->one_user == viewer->one_user &&
+			(!user->one_user || user->uid == viewer->uid))
+			return user;
+	user = calloc(1, sizeof(*user));
+	if (!user)
+		return NULL;
+	user->one_user = viewer->one_user;
+	user->uid = viewer->uid;
+	TAILQ_INIT(&user->ready);
+	LIST_INSERT_HEAD(&server->users, user, next);
+	return user;
+}
+
+static void user_put(struct lien_user *user)
+{
+	if (user->clients)
+		return;
+	LIST_REMOVE(user, next);
+	free(user);
+}
+
+/* It can go on with the next line that it has sent. */
+static bool is_ready(const struct lien_client *client)
+{
+	return (client->postponed || client->line_end) && !client->waiting && !client->recording &&
+	       !client->broken;
+}
+
+/* A user has a turn while a client has sent a request; all but root wait for their answer first. */
+static void user_turn(struct lien_server *server, struct lien_user *user)
+{
+	bool wanted = !TAILQ_EMPTY(&user->ready) && !(user->one_user && user->answers);
+
+	if (wanted == user->in_turns)
+		return;
+	user->in_turns = wanted;
+	if (wanted)
+		TAILQ_INSERT_TAIL(&server->turns, user, turn);
+	else
+		TAILQ_REMOVE(&server->turns, user, turn);
+}
+
+static void queue_leave(struct lien_client *client)
+{
+	if (!client->queued)
+		return;
+	client->queued = false;
+	TAILQ_REMOVE(&client->user->ready, client, turn);
+	user_turn(client->agent->server, client->user);
+}
+
+static void queue_join(struct lien_client *client)
+{
+	if (client->queued || !is_ready(client))
+		return;
+	client->queued = true;
+	TAILQ_INSERT_TAIL(&client->user->ready, client, turn);
+	user_turn(client->agent->server, client->user);
+}
+
+unsigned lien_client_answers(struct lien_client *client, int more)
+{
+	struct lien_turns *turns = &client->agent->turns;
+	struct lien_user *user = client->user;
+
+	user->answers += more;
+	turns->answers += more > 0;
+	if (user->one_user && user->answers > turns->most_answers)
+		turns->most_answers = user->answers;
+	user_turn(client->agent->server, user);
+	return user->answers;
+}
+
+/* --- a client -----------------------------------------------------------------------------------
+ */
+
+static void client_close(struct lien_client *client)
+{
+	if (client->answer)
+		lien_answer_drop(client->answer);
+	queue_leave(client);
+	LIST_REMOVE(client, next);
+	client->agent->server->count--;
+	client->agent->server->recorders -= client->recording;
+	client->agent->server->postponed[client->until_quiet] -= !!client->postponed;
+	json_decref(client->postponed);
+	client->user->waiting_bytes -= client->out_room;
+	client->user->clients--;
+	user_put(client->user);
+	if (client->compare)
+		lien_compare_drop(client->compare);
+	if (client->attach)
+		lien_attach_drop(client->attach);
+	if (client->detach)
+		lien_detach_drop(client->detach);
+	/* A copy may have it as well: closing ours does not take it out of the epoll set. */
+	epoll_ctl(client->agent->epoll, EPOLL_CTL_DEL, client->source.fd, NULL);
+	close(client->source.fd);
+	free(client->in);
+	free(client->out);
+	free(client);
+}
+
+static void client_watch(struct lien_client *client)
+{
+	struct epoll_event event = {
+		/* Whoever has a request here may wait with the next one. */
+		.events = (client->ended || client->line_end ? 0 : EPOLLIN) |
+			  (client->out_length ? EPOLLOUT : 0),
+		.data.ptr = &client->source,
+	};
+
+	epoll_ctl(client->agent->epoll, EPOLL_CTL_MOD, client->source.fd, &event);
+}
+
+/* Sends what the socket takes now; a client that reads as fast as it is sent to has the rest later.
+ * False: the client is gone. */
+static bool client_flush(struct lien_client *client)
+{
+	unsigned sends = 0;
+	ssize_t n;
+
+	while (client->out_sent < client->out_length && sends++ < SENDS_AT_ONCE) {
+		n = send(client->source.fd, client->out + client->out_sent,
+			client->out_length - client->out_sent, MSG_DONTWAIT | MSG_NOSIGNAL);
+		if (n < 0 && errno == EAGAIN)
+			break;
+		if (n <= 0)
+			return false;
+		client->out_sent += n;
+	}
+	/* What is left moves to the front when that is the smaller part. */
+	if (client->out_sent > client->out_length / 2) {
+		client->out_length -= client->out_sent;
+		memmove(client->out, client->out + client->out_sent, client->out_length);
+		client->out_sent = 0;
+	}
+	client_watch(client);
+	return true;
+}
+
+void lien_reply_write(struct lien_client *client, const void *data, size_t size)
+{
+	size_t room = client->out_room ? client->out_room : 4096;
+	char *grown;
+
+	if (client->broken)
+		return;
+	while (room < client->out_length + size)
+		room *= 2;
+	/* Of one client of root's, or of all clients of a user together. */
+	if (room != client->out_room &&
+		(client->user->one_user ? client->user->waiting_bytes - client->out_room : 0) +
+				room >
+			OUTPUT_MAX_BYTES) {
+		client->broken = true; /* closed by lien_server_tick() */
+		return;
+	}
+	if (room != client->out_room) {
+		grown = realloc(client->out, room);
+		if (!grown) {
+			client->broken = true;
+			return;
+		}
+		client->out = grown;
+		client->user->waiting_bytes += room - client->out_room;
+		client->out_room = room;
+	}
+	memcpy(client->out + client->out_length, data, size);
+	client->out_length += size;
+	if (client->out_length == size) /* nothing was waiting to be sent */
+		client_watch(client);
+}
+
+void lien_reply_send(struct lien_client *client, json_t *message)
+{
+	char *text = message ? json_dumps(message, JSON_COMPACT) : NULL;
+
+	if (text) {
+		lien_reply_write(client, text, strlen(text));
+		lien_reply_write(client, "\n", 1);
+	} else {
+		client->broken = true;
+	}
+	free(text);
+	json_decref(message);
+}
+
+void lien_reply_error(struct lien_client *client, const char *error)
+{
+	lien_reply_send(client, json_pack("{s:b, s:s}", "ok", 0, "error", error));
+}
+
+void lien_reply_busy(struct lien_client *client, const char *error)
+{
+	lien_reply_send(client, json_pack("{s:b, s:s, s:b}", "ok", 0, "error", error, "busy", 1));
+}
+
+void lien_reply_result(struct lien_client *client, json_t *result)
+{
+	if (result)
+		lien_reply_send(client, json_pack("{s:b, s:o}", "ok", 1, "result", result));
+	else
+		lien_reply_error(client, "out of memory");
+}
+
+/* The bytes that were taken are made room of now and then. */
+static void take_line(struct lien_client *client)
+{
+	client->in_at += client->line_end;
+	client->line_end = client->searched = 0;
+	if (client->in_at < LINE_MAX_BYTES / 2 && client->in_at < client->in_length)
+		return;
+	client->in_length -= client->in_at;
+	memmove(client->in, client->in + client->in_at, client->in_length);
+	client->in_at = 0;
+}
+
+/* Looks for the end of the next line, once at each byte. False: the client broke the rules. */
+static bool find_line(struct lien_client *client)
+{
+	const char *from = client->in + client->in_at;
+	size_t left = client->in_length - client->in_at;
+	const char *end = NULL;
+
+	if (!client->line_end && left > client->searched)
+		end = memchr(from + client->searched, '\n', left - client->searched);
+	client->searched = left;
+	if (end)
+		client->line_end = end - from + 1;
+	if (client->line_end || left < LINE_MAX_BYTES)
+		return true;
+	if (client->waiting)
+		return false;
+	lien_reply_error(client, "a request is longer than 1 MiB");
+	client_flush(client);
+	return false;
+}
+
+/* It will ask no more, and has its answers. */
+static bool is_over(const struct lien_client *client)
+{
+	return client->ended && !client->waiting && !client->postponed && !client->line_end &&
+	       !client->out_length;
+}
+
+void lien_client_go_on(struct lien_client *client)
+{
+	client->waiting = false;
+	queue_join(client);
+	client_watch(client);
+}
+
+void lien_client_postpone(struct lien_client *client, json_t *request, bool until_quiet)
+{
+	client->until_quiet = until_quiet;
+	client->agent->server->postponed[until_quiet]++;
+	client->postponed = json_incref(request);
+	client->waiting = true;
+}
+
+void lien_client_record(struct lien_client *client)
+{
+	client->agent->server->recorders += !client->recording;
+	client->recording = true;
+}
+
+bool lien_server_has_requests(const struct lien_agent *agent)
+{
+	return !TAILQ_EMPTY(&agent->server->turns);
+}
+
+/* NULL: it is no JSON. False: the client broke the rules with what follows it. */
+static bool next_request(struct lien_client *client, json_t **request)
+{
+	*request = client->postponed;
+	if (*request) {
+		client->postponed = NULL;
+		client->agent->server->postponed[client->until_quiet]--;
+		return true;
+	}
+	*request = json_loadb(
+		client->in + client->in_at, client->line_end - 1, JSON_REJECT_DUPLICATES, NULL);
+	take_line(client);
+	/* The next line before this one is handled: it may be answered within. */
+	return find_line(client);
+}
+
+void lien_server_request(struct lien_agent *agent)
+{
+	struct lien_user *user = TAILQ_FIRST(&agent->server->turns);
+	struct lien_client *client = TAILQ_FIRST(&user->ready);
+	json_t *request;
+	bool good;
+
+	queue_leave(client);
+	if (user->in_turns) { /* others first */
+		TAILQ_REMOVE(&agent->server->turns, user, turn);
+		TAILQ_INSERT_TAIL(&agent->server->turns, user, turn);
+	}
+	good = next_request(client, &request);
+	lien_request(client, request);
+	json_decref(request);
+	if (!good || client->broken || !client_flush(client) || is_over(client)) {
+		client_close(client);
+		return;
+	}
+	queue_join(client);
+}
+
+static bool client_read(struct lien_client *client)
+{
+	ssize_t n;
+
+	if (client->in_length == LINE_MAX_BYTES && client->in_at) {
+		client->in_length -= client->in_at;
+		memmove(client->in, client->in + client->in_at, client->in_length);
+		client->in_at = 0;
+	}
+	n = recv(client->source.fd, client->in + client->in_length,
+		LINE_MAX_BYTES - client->in_length, MSG_DONTWAIT);
+	if (n < 0 && (errno == EAGAIN || errno == EINTR))
+		return true;
+	if (n < 0)
+		return false;
+	client->ended = !n;
+	client->in_length += n;
+	if (!find_line(client))
+		return false;
+	queue_join(client);
+	return true;
+}
+
+static void client_ready(struct lien_source *source, uint32_t events)
+{
+	struct lien_client *client =
+		(void *)((char *)source - __builtin_offsetof(struct lien_client, source));
+
+	if ((events & EPOLLIN && !client_read(client)) || events & (EPOLLHUP | EPOLLERR) ||
+		client->broken || !client_flush(client) || is_over(client))
+		client_close(client);
+}
+
+/* Whom the kernel says the client is. False: there are too many of that user already. */
+static bool identify(struct lien_server *server, struct lien_client *client)
+{
+	struct ucred peer;
+	socklen_t size = sizeof(peer);
+
+	if (getsockopt(client->source.fd, SOL_SOCKET, SO_PEERCRED, &peer, &size))
+		return false;
+	client->viewer.uid = peer.uid;
+	client->viewer.one_user = peer.uid && peer.uid != geteuid();
+	client->user = user_get(server, &client->viewer);
+	return client->user &&
+	       (!client->viewer.one_user ||
+		       (client->user->clients < CLIENTS_OF_USER && server->count < CLIENTS_MAX));
+}
+
+static void listener_ready(struct lien_source *source, uint32_t events)
+{
+	struct lien_server *server =
+		(void *)((char *)source - __builtin_offsetof(struct lien_server, listener));
+	struct lien_client *client;
+	int fd;
+
+	(void)events;
+	fd = accept4(source->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+	if (fd < 0)
+		return;
+	client = calloc(1, sizeof(*client));
+	if (client)
+		client->source = (struct lien_source){fd, client_ready, "client", false};
+	if (!client || !identify(server, client) || !(client->in = malloc(LINE_MAX_BYTES))) {
+		if (client && client->user)
+			user_put(client->user);
+		free(client);
+		close(fd);
+		return;
+	}
+	client->agent = server->agent;
+	client->user->clients++;
+	server->count++;
+	LIST_INSERT_HEAD(&server->clients, client, next);
+	if (lien_agent_watch(server->agent, &client->source, EPOLLIN))
+		client_close(client);
+}
+
+/* Makes the socket's directories; they may be there. */
+static int make_parents(const char *path)
+{
+	char parent[sizeof(((struct sockaddr_un *)0)->sun_path)], *slash;
+
+	strcpy(parent, path);
+	for (slash = strchr(parent + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+		*slash = '\0';
+		if (mkdir(parent, 0755) && errno != EEXIST)
+			return -errno;
+		*slash = '/';
+	}
+	return 0;
+}
+
+/*
+ * Whoever may write to a folder of the path may put another socket, or a journal, in the place of
+ * ours: only root and this user may, and in folders like /tmp others only what is new.
+ */
+static int check_parents(const char *path)
+{
+	char parent[sizeof(((struct sockaddr_un *)0)->sun_path)], real[PATH_MAX], *slash;
+	struct stat st;
+
+	strcpy(parent, path);
+	slash = strrchr(parent, '/');
+	if (slash)
+		slash[slash == parent] = '\0';
+	if (!realpath(slash ? parent : ".", real))
+		return -errno;
+	for (;;) {
+		if (lstat(real, &st))
+			return -errno;
+		if ((st.st_uid && st.st_uid != geteuid()) ||
+			(st.st_mode & (S_IWGRP | S_IWOTH) && !(st.st_mode & S_ISVTX) &&
+				(st.st_mode & S_IWOTH || st.st_gid))) {
+			lien_log(3,
+				"others could put another socket in the place of %s: the folder %s "
+				"belongs to user %u and has mode %04o: give another --socket",
+				path, real, st.st_uid, st.st_mode & 07777);
+			return -EPERM;
+		}
+		slash = strrchr(real, '/');
+		if (slash == real && !real[1])
+			return 0;
+		slash[slash == real] = '\0';
+	}
+}
+
+/* Links on the way to the folder are the one thing that realpath() hides. */
+static int check_links(const char *path)
+{
+	char part[sizeof(((struct sockaddr_un *)0)->sun_path)], *slash;
+	struct stat st;
+
+	strcpy(part, path);
+	for (slash = strchr(part + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+		*slash = '\0';
+		if (!lstat(part, &st) && S_ISLNK(st.st_mode) && st.st_uid &&
+			st.st_uid != geteuid()) {
+			lien_log(3,
+				"%s on the way to %s is a symbolic link of user %u: give another "
+				"--socket",
+				part, path, st.st_uid);
+			return -EPERM;
+		}
+		*slash = '/';
+	}
+	return 0;
+}
+
+static int server_bind(struct lien_server *server, const struct sockaddr_un *address)
+{
+	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	struct stat st;
+	mode_t mask;
+	int err;
+
+	if (fd < 0)
+		return -errno;
+	server->listener = (struct lien_source){fd, listener_ready, "listener", false};
+	if (!lstat(address->sun_path, &st) && !S_ISSOCK(st.st_mode)) {
+		lien_log(3,
+			"%s is in the way: it is %s, and no socket: remove it, or give another "
+			"--socket",
+			address->sun_path, S_ISLNK(st.st_mode) ? "a symbolic link" : "a file");
+		return -EEXIST;
+	}
+	if (!connect(fd, (const void *)address, sizeof(*address))) {
+		lien_log(3,
+			"an agent listens on %s already: stop it first, or give another --socket",
+			address->sun_path);
+		return -EADDRINUSE;
+	}
+	if (errno != ENOENT && errno != ECONNREFUSED) {
+		err = -errno;
+		lien_log(3, "%s is in the way: %s", address->sun_path, strerror(-err));
+		return err;
+	}
+	if (errno == ECONNREFUSED)
+		unlink(address->sun_path); /* left by an agent that was killed */
+	mask = umask(0111);		   /* anybody: each is shown what is theirs */
+	err = bind(fd, (const void *)address, sizeof(*address)) || listen(fd, 64) ? -errno : 0;
+	umask(mask);
+	if (err)
+		lien_log(3, "cannot listen on %s: %s", address->sun_path, strerror(-err));
+	return err;
+}
+
+int lien_server_start(struct lien_agent *agent, const char *path)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	struct lien_server *server;
+	int err;
+
+	if (strlen(path) >= sizeof(address.sun_path)) {
+		lien_log(3, "the socket's path is longer than %zu characters: %s",
+			sizeof(address.sun_path) - 1, path);
+		return -ENAMETOOLONG;
+	}
+	strcpy(address.sun_path, path);
+	err = check_links(path);
+	if (err)
+		return err;
+	err = make_parents(path);
+	if (!err)
+		err = check_parents(path);
+	if (err == -EPERM)
+		return err;
+	if (err) {
+		lien_log(3, "cannot make the directory of %s: %s", path, strerror(-err));
+		return err;
+	}
+	server = calloc(1, sizeof(*server));
+	if (!server)
+		return -ENOMEM;
+	server->agent = agent;
+	server->listener.fd = -1;
+	LIST_INIT(&server->clients);
+	LIST_INIT(&server->users);
+	TAILQ_INIT(&server->turns);
+	agent->server = server;
+	err = server_bind(server, &address);
+	if (!err) {
+		strcpy(server->path, path);
+		err = lien_agent_watch(agent, &server->listener, EPOLLIN);
+	}
+	return err;
+}
+
+void lien_server_stop(struct lien_agent *agent)
+{
+	struct lien_server *server = agent->server;
+
+	if (!server)
+		return;
+	/* First: a client that is let go of looks whether anybody listens. */
+	if (server->listener.fd >= 0)
+		close(server->listener.fd);
+	if (server->path[0])
+		unlink(server->path);
+	while (!LIST_EMPTY(&server->clients)) {
+		client_flush(LIST_FIRST(&server->clients)); /* the end of a transaction, say */
+		client_close(LIST_FIRST(&server->clients));
+	}
+	free(server);
+	agent->server = NULL;
+}
+
+void lien_server_close_inherited(struct lien_agent *agent)
+{
+	struct lien_client *client;
+
+	close(agent->server->listener.fd);
+	LIST_FOREACH (client, &agent->server->clients, next)
+		close(client->source.fd);
+}
+
+bool lien_server_recording(const struct lien_agent *agent)
+{
+	return agent->server->recorders > 0;
+}
+
+void lien_server_event(
+	struct lien_agent *agent, const struct lien_event *event, const uint32_t *uid)
+{
+	struct lien_client *client;
+
+	if (!agent->server->recorders)
+		return;
+	LIST_FOREACH (client, &agent->server->clients, next)
+		if (client->recording &&
+			(!client->viewer.one_user || (uid && *uid == client->viewer.uid)))
+			lien_reply_write(client, event, event->size);
+}
+
+static bool waits_for_transaction(const struct lien_client *client)
+{
+	return client->waiting && !client->postponed && !client->answer && !client->compare &&
+	       !client->attach && !client->detach;
+}
+
+void lien_server_progress(
+	struct lien_agent *agent, enum lien_phase phase, unsigned done, unsigned of)
+{
+	struct lien_client *client;
+
+	LIST_FOREACH (client, &agent->server->clients, next)
+		if (waits_for_transaction(client))
+			lien_reply_send(
+				client, json_pack("{s:{s:s, s:i, s:i}}", "progress", "phase",
+						lien_phase_name(phase), "done", done, "of", of));
+}
+
+void lien_server_transaction_done(struct lien_agent *agent)
+{
+	struct lien_client *client;
+
+	LIST_FOREACH (client, &agent->server->clients, next)
+		if (waits_for_transaction(client)) {
+			lien_request_done(client);
+			lien_client_go_on(client);
+		}
+}
+
+static void resume(struct lien_agent *agent, bool until_quiet)
+{
+	struct lien_client *client;
+
+	if (!agent->server->postponed[until_quiet])
+		return;
+	LIST_FOREACH (client, &agent->server->clients, next)
+		if (client->postponed && client->until_quiet == until_quiet)
+			lien_client_go_on(client);
+}
+
+void lien_server_resume(struct lien_agent *agent)
+{
+	resume(agent, false);
+}
+
+bool lien_server_has_postponed(const struct lien_agent *agent)
+{
+	return agent->server->postponed[false];
+}
+
+bool lien_server_waits_for_quiet(const struct lien_agent *agent)
+{
+	return agent->server->postponed[true];
+}
+
+void lien_server_tick(struct lien_agent *agent)
+{
+	struct lien_client *client, *next;
+
+	resume(agent, true);
+	LIST_FOREACH_SAFE (client, &agent->server->clients, next, next)
+		if (client->broken)
+			client_close(client);
+}

@@ -1,0 +1,322 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "agent/daemon/sites.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "agent/views/views.h"
+#include "agent/daemon/worker.h"
+#include "loader/discover/libraries.h"
+#include "loader/discover/symbols.h"
+#include "loader/discover/untrusted.h"
+
+/* Open at a time. Callers in more files than that are shown by their offsets. */
+#define OPEN_MAX_FILES 256
+#define SWEEP_NS       2000000000ull
+
+/* A place that has no name yet. */
+struct unnamed {
+	LIST_ENTRY(unnamed) next;
+	const struct lien_site *site;
+};
+LIST_HEAD(unnamed_list, unnamed);
+
+struct site_file {
+	RB_ENTRY(site_file) by_inode;
+	uint64_t inode;
+	uint32_t dev_major, dev_minor;
+	int fd;	   /* -1: not open */
+	bool busy; /* its symbols are being read */
+	bool used; /* a process maps it, as of the sweep */
+	struct unnamed_list unnamed;
+};
+
+static int site_file_cmp(const struct site_file *a, const struct site_file *b)
+{
+	if (a->inode != b->inode)
+		return a->inode < b->inode ? -1 : 1;
+	if (a->dev_major != b->dev_major)
+		return a->dev_major < b->dev_major ? -1 : 1;
+	return (a->dev_minor > b->dev_minor) - (a->dev_minor < b->dev_minor);
+}
+
+RB_HEAD(site_file_tree, site_file);
+RB_PROTOTYPE(site_file_tree, site_file, by_inode, site_file_cmp);
+RB_GENERATE(site_file_tree, site_file, by_inode, site_file_cmp)
+
+struct lien_sites {
+	struct site_file_tree files;
+	struct lien_worker *worker;
+	unsigned open, busy;
+	bool sweep;
+	uint64_t t_sweep;
+};
+
+/* The reading of one file's symbols. */
+struct reading {
+	struct lien_job job;
+	struct site_file *file; /* the agent's, as are the sites: not for the worker */
+	struct unnamed_list unnamed;
+	int fd, err;
+	unsigned count;
+	struct lien_symbol_lookup lookups[];
+};
+
+struct opening {
+	uint32_t pid;
+	const struct site_file *file;
+	int fd;
+};
+
+static int open_same(const struct lien_maps_entry *entry, void *arg)
+{
+	struct opening *opening = arg;
+	char path[512];
+	struct stat st;
+
+	if (!entry->executable || entry->inode != opening->file->inode ||
+		entry->dev_major != opening->file->dev_major ||
+		entry->dev_minor != opening->file->dev_minor ||
+		lien_maps_open_path(opening->pid, entry, path, sizeof(path)))
+		return 0;
+	opening->fd = lien_untrusted_open(path, &st);
+	if (opening->fd < 0)
+		return 0;
+	/* The path is not what names the file: it may lead to another by now. */
+	if (st.st_ino == entry->inode)
+		return 1;
+	close(opening->fd);
+	opening->fd = -1;
+	return 0;
+}
+
+static void file_open(struct lien_sites *sites, struct site_file *file, uint32_t pid)
+{
+	struct opening opening = {pid, file, -1};
+
+	if (file->fd >= 0 || sites->open >= OPEN_MAX_FILES)
+		return;
+	lien_maps_read(pid, open_same, &opening);
+	file->fd = opening.fd;
+	sites->open += file->fd >= 0;
+}
+
+static void file_close(struct lien_sites *sites, struct site_file *file)
+{
+	if (file->fd < 0)
+		return;
+	close(file->fd);
+	file->fd = -1;
+	sites->open--;
+}
+
+static struct site_file *file_of(struct lien_sites *sites, const struct lien_site *site)
+{
+	struct site_file *file = calloc(1, sizeof(*file)), *known;
+
+	if (!file)
+		return NULL;
+	file->inode = site->inode;
+	file->dev_major = site->dev_major;
+	file->dev_minor = site->dev_minor;
+	file->fd = -1;
+	LIST_INIT(&file->unnamed);
+	known = RB_INSERT(site_file_tree, &sites->files, file);
+	if (!known)
+		return file;
+	free(file);
+	return known;
+}
+
+static void on_site(void *context, struct lien_process *process, const struct lien_site *site)
+{
+	struct lien_agent *agent = context;
+	struct unnamed *unnamed;
+	struct site_file *file;
+
+	if (!site->inode || !strcmp(site->library->text, LIEN_ARENA_LIBRARY) ||
+		!(file = file_of(agent->sites, site)))
+		return;
+	unnamed = malloc(sizeof(*unnamed));
+	if (!unnamed)
+		return;
+	unnamed->site = site;
+	LIST_INSERT_HEAD(&file->unnamed, unnamed, next);
+	file_open(agent->sites, file, process->pid);
+}
+
+static void reading_free(struct lien_job *job)
+{
+	struct reading *reading = (struct reading *)job;
+	struct unnamed *unnamed;
+	unsigned i;
+
+	for (i = 0; i < reading->count; i++)
+		free(reading->lookups[i].name);
+	while ((unnamed = LIST_FIRST(&reading->unnamed))) {
+		LIST_REMOVE(unnamed, next);
+		free(unnamed);
+	}
+	close(reading->fd);
+	free(reading);
+}
+
+static void read_symbols(struct lien_job *job)
+{
+	struct reading *reading = (struct reading *)job;
+
+	reading->err = lien_symbols_find(reading->fd, reading->lookups, reading->count);
+}
+
+static void symbols_read(struct lien_agent *agent, struct lien_job *job)
+{
+	struct reading *reading = (struct reading *)job;
+	struct unnamed *unnamed;
+	unsigned i = 0;
+
+	if (reading->err)
+		lien_log(5, "cannot read the symbols of %s: %s; its callers are shown by offsets",
+			LIST_FIRST(&reading->unnamed)->site->file->text, strerror(-reading->err));
+	LIST_FOREACH (unnamed, &reading->unnamed, next) {
+		struct lien_symbol_lookup *lookup = &reading->lookups[i++];
+
+		if (lookup->name)
+			lien_graph_name_site(
+				agent->graph, unnamed->site, lookup->name, lookup->into + 1);
+	}
+	reading->file->busy = false;
+	agent->sites->busy--;
+	agent->sites->sweep = true; /* it may have been kept open for this */
+	reading_free(job);
+}
+
+static void file_resolve(struct lien_sites *sites, struct site_file *file)
+{
+	struct reading *reading;
+	struct unnamed *unnamed;
+	unsigned count = 0;
+
+	if (file->fd < 0 || file->busy || LIST_EMPTY(&file->unnamed))
+		return;
+	LIST_FOREACH (unnamed, &file->unnamed, next)
+		count++;
+	reading = calloc(1, sizeof(*reading) + count * sizeof(reading->lookups[0]));
+	if (!reading)
+		return;
+	reading->fd = fcntl(file->fd, F_DUPFD_CLOEXEC, 0);
+	if (reading->fd < 0) {
+		free(reading);
+		return;
+	}
+	reading->job =
+		(struct lien_job){.work = read_symbols, .done = symbols_read, .drop = reading_free};
+	reading->file = file;
+	LIST_INIT(&reading->unnamed);
+	/* Return addresses: the call itself is before, and may be its function's last instruction.
+	 */
+	LIST_FOREACH (unnamed, &file->unnamed, next)
+		reading->lookups[reading->count++].offset = unnamed->site->offset - 1;
+	if (lien_worker_submit(sites->worker, &reading->job)) {
+		reading_free(&reading->job);
+		return;
+	}
+	LIST_SWAP(&reading->unnamed, &file->unnamed, unnamed, next);
+	file->busy = true;
+	sites->busy++;
+}
+
+bool lien_sites_resolve(struct lien_agent *agent)
+{
+	struct site_file *file;
+
+	if (!agent->is_copy)
+		RB_FOREACH (file, site_file_tree, &agent->sites->files)
+			file_resolve(agent->sites, file);
+	return agent->sites->busy > 0;
+}
+
+void lien_sites_process_end(struct lien_agent *agent)
+{
+	if (agent->sites)
+		agent->sites->sweep = true;
+}
+
+static void mark_used(struct lien_sites *sites, struct lien_process *process)
+{
+	struct lien_library_map *map;
+	struct site_file *file;
+
+	RB_FOREACH (map, lien_library_tree, &process->libraries) {
+		struct site_file key = {.inode = map->inode,
+			.dev_major = map->dev_major,
+			.dev_minor = map->dev_minor};
+
+		file = RB_FIND(site_file_tree, &sites->files, &key);
+		if (file)
+			file->used = true;
+	}
+}
+
+void lien_sites_tick(struct lien_agent *agent)
+{
+	struct lien_sites *sites = agent->sites;
+	struct lien_process *process;
+	struct site_file *file;
+
+	if (!sites->sweep || lien_now_ns() - sites->t_sweep < SWEEP_NS)
+		return;
+	sites->sweep = false;
+	sites->t_sweep = lien_now_ns();
+	RB_FOREACH (file, site_file_tree, &sites->files)
+		file->used = false;
+	for (process = lien_graph_first(agent->graph); process; process = lien_graph_next(process))
+		mark_used(sites, process);
+	RB_FOREACH (file, site_file_tree, &sites->files) {
+		if (file->used || file->busy)
+			continue;
+		file_resolve(sites, file);
+		if (!file->busy)
+			file_close(sites, file);
+	}
+}
+
+int lien_sites_start(struct lien_agent *agent)
+{
+	struct lien_sites *sites = calloc(1, sizeof(*sites));
+	int err;
+
+	if (!sites)
+		return -ENOMEM;
+	RB_INIT(&sites->files);
+	agent->sites = sites;
+	err = lien_worker_new(agent, &sites->worker);
+	if (!err)
+		lien_graph_on_site(agent->graph, on_site, agent);
+	return err;
+}
+
+void lien_sites_stop(struct lien_agent *agent)
+{
+	struct lien_sites *sites = agent->sites;
+	struct unnamed *unnamed;
+	struct site_file *file;
+
+	if (!sites)
+		return;
+	lien_worker_free(sites->worker);
+	while ((file = RB_ROOT(&sites->files))) {
+		RB_REMOVE(site_file_tree, &sites->files, file);
+		while ((unnamed = LIST_FIRST(&file->unnamed))) {
+			LIST_REMOVE(unnamed, next);
+			free(unnamed);
+		}
+		file_close(sites, file);
+		free(file);
+	}
+	free(sites);
+	agent->sites = NULL;
+}

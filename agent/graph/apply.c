@@ -1,0 +1,344 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include <errno.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/graph/event_check.h"
+#include "agent/graph/internal.h"
+
+/* The driver did something that does not fit what is known. Expected where the beginning was
+ * missed. */
+void lien_graph_odd(struct lien_graph *graph, struct lien_process *process)
+{
+	if (process->incomplete & (LIEN_INCOMPLETE_LATE | LIEN_INCOMPLETE_ADOPTED))
+		return;
+	graph->stats.odd++;
+	process->incomplete |= LIEN_INCOMPLETE_ODD;
+}
+
+bool lien_process_visits(struct lien_graph *graph, struct lien_process *process)
+{
+	if (process->visits) {
+		process->visits--;
+		return true;
+	}
+	graph->stats.lost++;
+	process->incomplete |= LIEN_INCOMPLETE_LOST;
+	return false;
+}
+
+static lien_apply_fn *const releases[LIEN_CALL_MAX] = {
+	[LIEN_CALL_CU_MEM_RELEASE] = lien_graph_apply_release,
+	[LIEN_CALL_CU_MEM_UNMAP] = lien_graph_apply_unmap,
+	[LIEN_CALL_CU_MEM_FREE] = lien_graph_apply_free,
+	[LIEN_CALL_CU_MEM_FREE_ASYNC] = lien_graph_apply_free,
+	[LIEN_CALL_CU_MEM_FREE_ASYNC_PTSZ] = lien_graph_apply_free,
+	[LIEN_CALL_CU_FREE_HOST] = lien_graph_apply_free_host,
+	[LIEN_CALL_CU_HOST_UNREGISTER] = lien_graph_apply_unregister_host,
+	[LIEN_CALL_CU_IPC_CLOSE] = lien_graph_apply_ipc_close,
+	[LIEN_CALL_CU_POOL_DESTROY] = lien_graph_apply_pool_destroy,
+	[LIEN_CALL_CU_CONTEXT_DESTROY] = lien_graph_apply_context_destroy,
+	[LIEN_CALL_CU_MEM_ADDRESS_FREE] = lien_graph_apply_address_free,
+	[LIEN_CALL_CU_STREAM_DESTROY] = lien_graph_apply_stream_destroy,
+	[LIEN_CALL_NCCL_DESTROY] = lien_graph_apply_comm_end,
+	[LIEN_CALL_NCCL_ABORT] = lien_graph_apply_comm_end,
+	[LIEN_CALL_NCCL_DEREGISTER] = lien_graph_apply_deregister,
+	[LIEN_CALL_NCCL_WINDOW_DEREGISTER] = lien_graph_apply_deregister,
+	[LIEN_CALL_IBV_DEREG_MR] = lien_graph_apply_deregister,
+};
+
+/* More threads than this are not inside a release at a time: the returns of the oldest were missed,
+ * or never came (longjmp). */
+#define PENDING_MAX 1024
+
+static struct lien_pending *pending_take(struct lien_process *process, struct lien_pending *pending)
+{
+	TAILQ_REMOVE(&process->pending, pending, next);
+	process->pending_count--;
+	return pending;
+}
+
+static bool acquired_by_register(unsigned call)
+{
+	return call == LIEN_CALL_IBV_DEREG_MR || call == LIEN_CALL_NCCL_DEREGISTER ||
+	       call == LIEN_CALL_NCCL_WINDOW_DEREGISTER;
+}
+
+bool lien_graph_apply_pending(struct lien_graph *graph, struct lien_process *process, unsigned call,
+	uint64_t name, uint64_t bytes)
+{
+	const bool patient = graph->patient;
+	struct lien_pending *pending;
+	uint64_t at;
+
+	TAILQ_FOREACH (pending, &process->pending, next) {
+		if (pending->event.type != call)
+			continue;
+		/* The name is the first member of every release's body but those of registrations.
+		 */
+		at = acquired_by_register(call) ? pending->event.reg.handle
+						: pending->event.release.handle;
+		if (call == LIEN_CALL_CU_MEM_UNMAP
+				? name < at + pending->event.range.bytes && at < name + bytes
+				: at == name)
+			break;
+	}
+	if (!pending)
+		return false;
+	pending_take(process, pending);
+	graph->patient = false; /* what it takes away is in the way */
+	releases[call](graph, process, &pending->event);
+	graph->patient = patient;
+	free(pending);
+	return true;
+}
+
+static lien_apply_fn *const acquires[LIEN_CALL_MAX] = {
+	[LIEN_CALL_CU_MEM_CREATE] = lien_graph_apply_create,
+	[LIEN_CALL_CU_MEM_RETAIN] = lien_graph_apply_retain,
+	[LIEN_CALL_CU_MEM_RESERVE] = lien_graph_apply_reserve,
+	[LIEN_CALL_CU_MEM_MAP] = lien_graph_apply_map,
+	[LIEN_CALL_CU_MEM_SET_ACCESS] = lien_graph_apply_access,
+	[LIEN_CALL_CU_MEM_EXPORT] = lien_graph_apply_export,
+	[LIEN_CALL_CU_MEM_IMPORT] = lien_graph_apply_import,
+	[LIEN_CALL_CU_MEM_ALLOC] = lien_graph_apply_alloc,
+	[LIEN_CALL_CU_MEM_ALLOC_PITCH] = lien_graph_apply_alloc,
+	[LIEN_CALL_CU_MEM_ALLOC_MANAGED] = lien_graph_apply_alloc,
+	[LIEN_CALL_CU_MEM_ALLOC_ASYNC] = lien_graph_apply_alloc,
+	[LIEN_CALL_CU_MEM_ALLOC_ASYNC_PTSZ] = lien_graph_apply_alloc,
+	[LIEN_CALL_CU_MEM_ALLOC_FROM_POOL] = lien_graph_apply_alloc,
+	[LIEN_CALL_CU_MEM_ALLOC_FROM_POOL_PTSZ] = lien_graph_apply_alloc,
+	[LIEN_CALL_CU_HOST_ALLOC] = lien_graph_apply_alloc,
+	[LIEN_CALL_CU_ALLOC_HOST] = lien_graph_apply_alloc,
+	[LIEN_CALL_CU_HOST_REGISTER] = lien_graph_apply_alloc,
+	[LIEN_CALL_CU_POOL_CREATE] = lien_graph_apply_pool_create,
+	[LIEN_CALL_CU_POOL_EXPORT] = lien_graph_apply_pool_share,
+	[LIEN_CALL_CU_POOL_IMPORT] = lien_graph_apply_pool_create,
+	[LIEN_CALL_CU_POOL_EXPORT_POINTER] = lien_graph_apply_key_export,
+	[LIEN_CALL_CU_POOL_IMPORT_POINTER] = lien_graph_apply_key_import,
+	[LIEN_CALL_CU_IPC_GET] = lien_graph_apply_key_export,
+	[LIEN_CALL_CU_IPC_OPEN] = lien_graph_apply_key_import,
+	[LIEN_CALL_CU_RANGE_HANDLE] = lien_graph_apply_range_handle,
+	[LIEN_CALL_CU_CONTEXT_CREATE] = lien_graph_apply_context,
+	[LIEN_CALL_CU_CONTEXT_CREATE_V3] = lien_graph_apply_context,
+	[LIEN_CALL_CU_CONTEXT_CREATE_V4] = lien_graph_apply_context,
+	[LIEN_CALL_CU_CONTEXT_PRIMARY] = lien_graph_apply_context,
+	[LIEN_CALL_CU_MULTICAST_CREATE] = lien_graph_apply_multicast_create,
+	[LIEN_CALL_CU_MULTICAST_DEVICE] = lien_graph_apply_multicast_device,
+	[LIEN_CALL_CU_MULTICAST_BIND] = lien_graph_apply_multicast_bind,
+	[LIEN_CALL_CU_MULTICAST_BIND_ADDRESS] = lien_graph_apply_multicast_bind,
+	[LIEN_CALL_CU_MULTICAST_UNBIND] = lien_graph_apply_multicast_unbind,
+	[LIEN_CALL_CU_CAPTURE_BEGIN] = lien_graph_apply_capture_begin,
+	[LIEN_CALL_CU_CAPTURE_BEGIN_PTSZ] = lien_graph_apply_capture_begin,
+	[LIEN_CALL_CU_CAPTURE_TO_GRAPH] = lien_graph_apply_capture_begin,
+	[LIEN_CALL_CU_CAPTURE_TO_GRAPH_PTSZ] = lien_graph_apply_capture_begin,
+	[LIEN_CALL_NCCL_INIT_RANK] = lien_graph_apply_comm_init,
+	[LIEN_CALL_NCCL_INIT_RANK_CONFIG] = lien_graph_apply_comm_init,
+	[LIEN_CALL_NCCL_INIT_RANK_SCALABLE] = lien_graph_apply_comm_init,
+	[LIEN_CALL_NCCL_INIT_ALL] = lien_graph_apply_comm_init,
+	[LIEN_CALL_NCCL_SPLIT] = lien_graph_apply_comm_split,
+	[LIEN_CALL_NCCL_SHRINK] = lien_graph_apply_comm_shrink,
+	[LIEN_CALL_NCCL_FINALIZE] = lien_graph_apply_comm_finalize,
+	[LIEN_CALL_NCCL_REGISTER] = lien_graph_apply_register,
+	[LIEN_CALL_NCCL_WINDOW_REGISTER] = lien_graph_apply_register,
+	[LIEN_CALL_IBV_REG_MR] = lien_graph_apply_register,
+	[LIEN_CALL_IBV_REG_MR_IOVA] = lien_graph_apply_register,
+	[LIEN_CALL_IBV_REG_MR_IOVA2] = lien_graph_apply_register,
+	[LIEN_CALL_IBV_REG_DMABUF_MR] = lien_graph_apply_register,
+};
+
+static int apply_released(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	struct lien_pending *pending;
+
+	if (event->flags & LIEN_EVENT_ENTRY) {
+		pending = calloc(1, sizeof(*pending));
+		if (!pending)
+			return -ENOMEM;
+		memcpy(&pending->event, event, event->size);
+		TAILQ_INSERT_TAIL(&process->pending, pending, next);
+		if (++process->pending_count > PENDING_MAX) {
+			free(pending_take(process, TAILQ_FIRST(&process->pending)));
+			process->incomplete |= LIEN_INCOMPLETE_LOST;
+		}
+		return 0;
+	}
+	TAILQ_FOREACH (pending, &process->pending, next)
+		if (pending->event.tid == event->tid && pending->event.t_entry == event->t_entry)
+			break;
+	if (!pending) {
+		/* Applied already, when its name was given out again. If the driver then refused
+		 * it, it was another one that made room. */
+		if (!lien_event_succeeded(event))
+			lien_graph_odd(graph, process);
+		return 0;
+	}
+	free(pending_take(process, pending));
+	return lien_event_succeeded(event) ? releases[event->type](graph, process, event) : 0;
+}
+
+/* What the agent tells when it has had it taken away, and what tells of the next one. */
+static void note_control(struct lien_process *process, const struct lien_event *event)
+{
+	static const char name[] = "liblien-control.so";
+
+	if (!strncmp(event->library.name, name, sizeof(name) - 1))
+		process->detached = !event->library.inode;
+}
+
+/* The last one that begins below. */
+static struct lien_library_map *library_below(struct lien_process *process, uint64_t address)
+{
+	struct lien_library_map key = {.start = address}, *map;
+
+	map = RB_NFIND(lien_library_tree, &process->libraries, &key);
+	return map ? RB_PREV(lien_library_tree, &process->libraries, map)
+		   : RB_MAX(lien_library_tree, &process->libraries);
+}
+
+static int apply_library(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	struct lien_library_map *map = lien_process_library(process, event->library.start), *old,
+				*next;
+
+	if (map && map->start == event->library.start && map->inode == event->library.inode &&
+		map->end == map->start + event->library.length &&
+		map->offset == event->library.offset)
+		return 0; /* told twice: the time of the first one counts */
+	if (event->library.start >= LIEN_ADDRESS_END)
+		return 0;
+	note_control(process, event);
+	map = calloc(1, sizeof(*map));
+	if (!map)
+		return -ENOMEM;
+	map->start = event->library.start;
+	map->end = map->start + lien_range_bytes(map->start, event->library.length);
+	map->offset = event->library.offset;
+	map->inode = event->library.inode;
+	map->dev_major = event->library.dev_major;
+	map->dev_minor = event->library.dev_minor;
+	map->t_mapped = event->t_return;
+	map->file = lien_graph_name(graph, event->library.name, sizeof(event->library.name));
+	if (!map->file) {
+		free(map);
+		return -ENOMEM;
+	}
+	for (old = library_below(process, map->end); old && old->end > map->start; old = next) {
+		next = RB_PREV(lien_library_tree, &process->libraries, old);
+		lien_library_drop(process, old);
+	}
+	if (map->inode) {
+		RB_INSERT(lien_library_tree, &process->libraries, map);
+		RB_INSERT(lien_place_tree, &process->places, map);
+	} else {
+		free(map);
+	}
+	return 0;
+}
+
+static void apply_process(struct lien_process *process, const struct lien_event *event)
+{
+	unsigned i;
+
+	process->uid = event->process.uid;
+	process->t_first = event->process.complete ? event->t_entry : 0;
+	for (i = 0; i < sizeof(process->command) - 1 && event->process.comm[i]; i++)
+		process->command[i] = lien_printable(event->process.comm[i]);
+	process->command[i] = '\0';
+	process->cuda = true;
+	if (event->process.complete)
+		process->incomplete &= ~LIEN_INCOMPLETE_LATE;
+	else
+		process->incomplete |= LIEN_INCOMPLETE_LATE;
+}
+
+/* Of a process that is not known. */
+static bool tells_nothing(unsigned type)
+{
+	return type == LIEN_EVENT_EXIT || type == LIEN_EVENT_EXEC || type == LIEN_EVENT_LOST;
+}
+
+/* The process of an event, made when this is the first one. A pid with another start time is
+ * another process: the old one's end was missed. */
+static struct lien_process *process_of(struct lien_graph *graph, const struct lien_event *event)
+{
+	struct lien_process *process = lien_graph_process(graph, event->pid);
+
+	if (process && process->start != event->start) {
+		lien_process_end(graph, process);
+		process = NULL;
+	}
+	if (process || tells_nothing(event->type))
+		return process;
+	process = lien_process_new(graph, event->pid, event->start);
+	if (process)
+		process->incomplete = LIEN_INCOMPLETE_LATE;
+	return process;
+}
+
+static int apply_call(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	if (lien_event_library(event->type) == LIEN_LIB_CUDA)
+		process->cuda = true;
+	if (releases[event->type])
+		return apply_released(graph, process, event);
+	if (event->type == LIEN_CALL_CU_CAPTURE_END || event->type == LIEN_CALL_CU_CAPTURE_END_PTSZ)
+		return lien_graph_apply_capture_end(graph, process, event);
+	if (!acquires[event->type] || !lien_event_succeeded(event))
+		return 0;
+	if (event->flags & LIEN_EVENT_PARTIAL)
+		process->incomplete |= LIEN_INCOMPLETE_ARGS;
+	return acquires[event->type](graph, process, event);
+}
+
+int lien_graph_apply(struct lien_graph *graph, const struct lien_event *event)
+{
+	struct lien_process *process;
+	struct lien_pending *pending;
+
+	if (!lien_event_valid(event))
+		return -EBADMSG;
+	lien_graph_finish(graph, UINT_MAX);
+	if (event->type == LIEN_EVENT_LOST)
+		graph->stats.lost += event->lost.count;
+	else
+		graph->stats.events++;
+	if (event->type == LIEN_EVENT_END)
+		return 0;
+	process = process_of(graph, event);
+	if (!process)
+		return tells_nothing(event->type) ? 0 : -ENOMEM;
+	process->visits += LIEN_VISITS_EVENT;
+	if (process->visits > LIEN_VISITS_MAX)
+		process->visits = LIEN_VISITS_MAX;
+	switch (event->type) {
+	case LIEN_EVENT_PROCESS:
+		apply_process(process, event);
+		return 0;
+	case LIEN_EVENT_EXEC:
+	case LIEN_EVENT_EXIT:
+		lien_process_end(graph, process);
+		return 0;
+	case LIEN_EVENT_LIBRARY:
+		return apply_library(graph, process, event);
+	case LIEN_EVENT_LOST:
+		TAILQ_FOREACH (pending, &process->pending, next)
+			pending->doubtful = true;
+		process->incomplete |= LIEN_INCOMPLETE_LOST;
+		return 0;
+	case LIEN_EVENT_PROP:
+		return lien_graph_apply_property(graph, process, event);
+	case LIEN_EVENT_REREAD:
+		return lien_graph_apply_reread(graph, process, event);
+	case LIEN_EVENT_INCOMPLETE:
+		process->incomplete = event->incomplete.reasons;
+		return 0;
+	case LIEN_EVENT_ADOPT:
+		return lien_graph_apply_adopt(graph, process, event);
+	}
+	return apply_call(graph, process, event);
+}

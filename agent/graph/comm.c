@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/* Communicators: who is in which group, at which rank, and whose memory is whose. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/graph/internal.h"
+
+struct lien_comm *lien_comm_find(struct lien_process *process, uint64_t address)
+{
+	struct lien_comm key = {.address = address};
+
+	return RB_FIND(lien_comm_tree, &process->comms, &key);
+}
+
+struct lien_comm *lien_comm_new(
+	struct lien_graph *graph, struct lien_process *process, uint64_t address)
+{
+	struct lien_comm *comm = calloc(1, sizeof(*comm));
+
+	if (!comm)
+		return NULL;
+	comm->address = address;
+	comm->number = ++graph->next_comm;
+	comm->rank = comm->nranks = comm->device = -1;
+	RB_INSERT(lien_comm_tree, &process->comms, comm);
+	RB_INSERT(lien_comm_number_tree, &process->comm_numbers, comm);
+	return comm;
+}
+
+struct lien_comm *lien_process_comm(struct lien_process *process, uint32_t number)
+{
+	struct lien_comm key = {.number = number};
+
+	return RB_FIND(lien_comm_number_tree, &process->comm_numbers, &key);
+}
+
+const struct lien_init *lien_process_init(const struct lien_process *process, uint32_t number)
+{
+	struct lien_init key = {.number = number};
+
+	return RB_FIND(lien_init_number_tree,
+		(struct lien_init_number_tree *)&process->init_numbers, &key);
+}
+
+static struct lien_init *init_find(struct lien_process *process, uint64_t scope)
+{
+	struct lien_init key = {.scope = scope};
+
+	return RB_FIND(lien_init_tree, &process->inits, &key);
+}
+
+static int init_new(struct lien_process *process, uint64_t scope, uint32_t number)
+{
+	struct lien_init *init = calloc(1, sizeof(*init));
+
+	if (!init)
+		return -ENOMEM;
+	init->scope = scope;
+	init->number = number;
+	RB_INSERT(lien_init_tree, &process->inits, init);
+	RB_INSERT(lien_init_number_tree, &process->init_numbers, init);
+	return 0;
+}
+
+uint32_t lien_comm_of_scope(struct lien_graph *graph, struct lien_process *process, uint64_t scope)
+{
+	struct lien_comm *comm;
+	struct lien_init *init;
+
+	if (!(scope & LIEN_SCOPE_INIT)) {
+		comm = lien_comm_find(process, scope);
+		return comm ? comm->number : 0;
+	}
+	init = init_find(process, scope);
+	if (init)
+		return init->number;
+	return init_new(process, scope, ++graph->next_comm) ? 0 : graph->next_comm;
+}
+
+/*
+ * NCCL's threads make memory for a communicator before and after the call that makes it has
+ * returned (non-blocking ones, and groups), and name it by that call: so the entry is there as long
+ * as the communicator.
+ */
+static int adopt_number(struct lien_comm *comm, struct lien_process *process, uint64_t t_entry)
+{
+	struct lien_init *init = init_find(process, LIEN_SCOPE_INIT | t_entry);
+
+	if (!t_entry)
+		return 0;
+	if (!init)
+		return init_new(process, LIEN_SCOPE_INIT | t_entry, comm->number);
+	/* ncclCommInitAll: the first one stands for all. */
+	if (!lien_process_comm(process, init->number)) {
+		RB_REMOVE(lien_comm_number_tree, &process->comm_numbers, comm);
+		comm->number = init->number;
+		RB_INSERT(lien_comm_number_tree, &process->comm_numbers, comm);
+	}
+	return 0;
+}
+
+struct lien_comm *lien_comm_made(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	struct lien_comm *comm = lien_comm_find(process, event->comm.comm);
+
+	if (comm &&
+		!lien_graph_apply_pending(
+			graph, process, LIEN_CALL_NCCL_DESTROY, comm->address, 0) &&
+		!lien_graph_apply_pending(graph, process, LIEN_CALL_NCCL_ABORT, comm->address, 0))
+		lien_comm_drop(graph, process, comm);
+	comm = lien_comm_new(graph, process, event->comm.comm);
+	if (!comm || adopt_number(comm, process, event->t_entry))
+		return NULL;
+	comm->made_by = event->type;
+	comm->rank = event->comm.rank;
+	comm->nranks = event->comm.nranks;
+	comm->device = event->comm.device;
+	comm->t_init = event->t_return;
+	memcpy(comm->id, event->comm.id, sizeof(comm->id));
+	return comm;
+}
+
+bool lien_comm_unnamed(const struct lien_comm *comm)
+{
+	static const uint8_t none[sizeof(comm->id)];
+
+	return !memcmp(comm->id, none, sizeof(none));
+}
+
+/* Behind the hashes. No ncclUniqueId has it there: it is zero behind a socket's address. */
+#define FOUND_AT   64
+#define FOUND_MARK "by NCCL's RAS"
+
+void lien_comm_found_id(uint8_t id[128], uint64_t hash, uint64_t host_hash, uint64_t pid_hash)
+{
+	memset(id, 0, sizeof(((struct lien_comm *)0)->id));
+	memcpy(id, &hash, sizeof(hash));
+	memcpy(id + 16, &host_hash, sizeof(host_hash));
+	memcpy(id + 24, &pid_hash, sizeof(pid_hash));
+	memcpy(id + FOUND_AT, FOUND_MARK, sizeof(FOUND_MARK));
+}
+
+bool lien_comm_is_found(const struct lien_comm *comm)
+{
+	return !memcmp(comm->id + FOUND_AT, FOUND_MARK, sizeof(FOUND_MARK));
+}
+
+/* NCCL's RAS names it. Whoever saw it being made knows more. */
+static int comm_found(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	struct lien_comm *comm = lien_comm_find(process, event->comm.comm);
+
+	if (!comm)
+		comm = lien_comm_new(graph, process, event->comm.comm);
+	if (!comm)
+		return -ENOMEM;
+	memcpy(&comm->hash, event->comm.id, sizeof(comm->hash));
+	if (!lien_comm_unnamed(comm))
+		return 0;
+	memcpy(comm->id, event->comm.id, sizeof(comm->id));
+	comm->nranks = event->comm.nranks;
+	if (event->comm.rank >= 0)
+		comm->rank = event->comm.rank;
+	if (event->comm.device >= 0)
+		comm->device = event->comm.device;
+	return 0;
+}
+
+bool lien_comm_has_count(const struct lien_comm *comm)
+{
+	return !lien_comm_unnamed(comm) && !lien_comm_is_found(comm);
+}
+
+struct lien_comm *lien_comm_parent(struct lien_process *process, const struct lien_event *event)
+{
+	return event->comm.parent != event->comm.comm ? lien_comm_find(process, event->comm.parent)
+						      : NULL;
+}
+
+int lien_comm_told(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	struct lien_comm *parent = lien_comm_parent(process, event), *comm;
+
+	if (!event->comm.comm)
+		return 0;
+	comm = lien_comm_made(graph, process, event);
+	if (!comm)
+		return -ENOMEM;
+	comm->parent = parent ? parent->number : 0;
+	comm->splits = event->comm.key;
+	comm->shrinks = event->comm.excluded;
+	if (!event->t_return)
+		comm->made_by = 0;
+	return 0;
+}
+
+int lien_graph_apply_comm_init(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	if (event->flags & LIEN_EVENT_FOUND)
+		return event->comm.comm ? comm_found(graph, process, event) : 0;
+	if (event->flags & LIEN_EVENT_IMPORTED)
+		return lien_comm_told(graph, process, event);
+	if (!event->comm.comm)
+		return 0;
+	return lien_comm_made(graph, process, event) ? 0 : -ENOMEM;
+}
+
+#define EXCLUDED_TOLD (sizeof(((struct lien_event *)0)->comm.id) / sizeof(int32_t))
+
+/* The ranks that are left close up. What makes no sense leaves the rank unknown. */
+static void shrink_rank(
+	struct lien_comm *comm, const struct lien_comm *parent, const struct lien_event *event)
+{
+	int32_t excluded[EXCLUDED_TOLD], count = event->comm.excluded, rank = parent->rank, i;
+
+	memcpy(excluded, event->comm.id, sizeof(excluded));
+	if (rank < 0 || count < 0 || count >= parent->nranks)
+		return;
+	comm->nranks = parent->nranks - count;
+	if (count > (int32_t)EXCLUDED_TOLD)
+		return;
+	for (i = 0; i < count; i++) {
+		if (excluded[i] < 0 || excluded[i] >= parent->nranks || excluded[i] == parent->rank)
+			return;
+		rank -= excluded[i] < parent->rank;
+	}
+	if (rank >= 0 && rank < comm->nranks)
+		comm->rank = rank;
+}
+
+int lien_graph_apply_comm_shrink(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	struct lien_comm *parent = lien_comm_parent(process, event), *comm;
+
+	if (event->flags & LIEN_EVENT_IMPORTED)
+		return lien_comm_told(graph, process, event);
+	if (!event->comm.comm)
+		return 0;
+	comm = lien_comm_made(graph, process, event);
+	if (!comm)
+		return -ENOMEM;
+	comm->rank = comm->nranks = -1;
+	memset(comm->id, 0, sizeof(comm->id));
+	if (!parent)
+		return 0;
+	comm->parent = parent->number;
+	parent->shrinks++;
+	if (lien_comm_has_count(parent))
+		lien_comm_derive_id(comm->id, parent, event->type, parent->shrinks);
+	shrink_rank(comm, parent, event);
+	return 0;
+}
+
+int lien_graph_apply_comm_finalize(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	struct lien_comm *comm = lien_comm_find(process, event->comm_end.comm);
+
+	(void)graph;
+	if (comm)
+		comm->finalized = true;
+	return 0;
+}
+
+int lien_graph_apply_comm_end(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	struct lien_comm *comm = lien_comm_find(process, event->comm_end.comm);
+
+	if (comm)
+		lien_comm_drop(graph, process, comm);
+	return 0;
+}

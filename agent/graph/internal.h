@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* Shared by the graph's own files: making and removing its parts. Nobody else includes this. */
+#ifndef LIEN_GRAPH_INTERNAL_H
+#define LIEN_GRAPH_INTERNAL_H
+
+#include "agent/graph/graph.h"
+#include "agent/graph/slab.h"
+
+RB_HEAD(lien_name_tree, lien_name);
+RB_HEAD(lien_access_tree, lien_access_set);
+RB_HEAD(lien_site_tree, lien_site);
+RB_HEAD(lien_split_tree, lien_split);
+RB_HEAD(lien_split_rank_tree, lien_split_member);
+
+/* What one rank of the parent asked for. */
+struct lien_split_member {
+	RB_ENTRY(lien_split_member) by_rank; /* of the parent */
+	/* Of its process: all, those of a communicator, those of a parent. */
+	LIST_ENTRY(lien_split_member) of_process;
+	RB_ENTRY(lien_split_member) by_number;
+	RB_ENTRY(lien_split_member) by_parent;
+	struct lien_split *split;
+	uint64_t serial;
+	struct lien_process *process;
+	uint32_t number, parent; /* of the communicators; 0: takes no part, or destroyed */
+	int32_t color, key, parent_rank;
+	uint64_t comm; /* its address */
+};
+
+/* A split under way: its ranks are known when all of the parent's have called. */
+struct lien_split {
+	RB_ENTRY(lien_split) by_id;
+	uint8_t id[128]; /* before the color is added */
+	unsigned number; /* which of the parent's */
+	int32_t nranks;	 /* of the parent */
+	unsigned members_count;
+	unsigned known; /* members whose communicator, or its parent, is still there */
+	struct lien_split_rank_tree members;
+};
+
+/* Remembered after they were let go. */
+#define LIEN_LET_GO_MAX 4096
+
+struct lien_graph {
+	struct lien_process_tree processes;
+	TAILQ_HEAD(lien_allocation_list, lien_allocation) allocations; /* by id */
+	bool patient;
+	TAILQ_HEAD(, lien_allocation) freed; /* all but their shares */
+	TAILQ_HEAD(, lien_process) ending;
+	struct {
+		struct lien_process *process; /* NULL: none is under way */
+		uint64_t va, end;
+	} unmapping;
+	struct lien_share_tree shares;
+	struct lien_name_tree names;
+	struct lien_access_tree access_sets;
+	struct lien_site_tree sites;
+	struct lien_split_tree splits;
+	uint64_t next_split_member;
+	struct {
+		struct lien_slab allocations, holdings, mappings, handles, reservations, shares;
+	} slabs;
+	struct lien_graph_stats stats;
+	uint64_t next_id, next_registration, next_binding;
+	struct lien_allocation **let_go; /* a ring of LIEN_LET_GO_MAX; NULL: not needed yet */
+	unsigned next_let_go;
+	uint32_t next_comm;
+	uint32_t round; /* of the last adoption */
+	void (*on_process_end)(void *context, struct lien_process *process);
+	void *on_process_end_context;
+	void (*on_site)(void *context, struct lien_process *, const struct lien_site *);
+	void *on_site_context;
+};
+
+RB_PROTOTYPE(lien_process_tree, lien_process, by_pid, lien_process_cmp);
+RB_PROTOTYPE(lien_init_number_tree, lien_init, by_number, lien_init_number_cmp);
+RB_PROTOTYPE(lien_place_tree, lien_library_map, by_place, lien_place_cmp);
+RB_PROTOTYPE(lien_split_tree, lien_split, by_id, lien_split_cmp);
+RB_PROTOTYPE(lien_split_rank_tree, lien_split_member, by_rank, lien_split_rank_cmp);
+int lien_share_cmp(const struct lien_share *a, const struct lien_share *b);
+SPLAY_PROTOTYPE(lien_share_tree, lien_share, by_number, lien_share_cmp)
+
+/* Names come from the job, which may call itself anything: what is no ASCII is shown as '?'. */
+char lien_printable(char c);
+const struct lien_name *lien_graph_name(struct lien_graph *graph, const char *text, size_t max);
+/* The set with n descriptions laid over base. NULL: out of memory. */
+const struct lien_access_set *lien_graph_access(struct lien_graph *graph,
+	const struct lien_access_set *base, const struct lien_access *over, unsigned n);
+/* Where the event's outermost call was made. NULL: out of memory. */
+const struct lien_site *lien_graph_site(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event);
+void lien_graph_free_sets(struct lien_graph *graph);
+
+struct lien_process *lien_process_new(struct lien_graph *graph, uint32_t pid, uint64_t start);
+/* Drops all it holds; allocations that others still hold stay. */
+void lien_process_end(struct lien_graph *graph, struct lien_process *process);
+/* Parts that a patient graph takes away in one go. */
+#define LIEN_AT_ONCE 1024
+/* Takes away the next mapping of the range under way. */
+void lien_graph_unmap_step(struct lien_graph *graph);
+void lien_allocation_disown(struct lien_graph *graph, struct lien_allocation *allocation);
+
+struct lien_allocation *lien_allocation_new(struct lien_graph *graph, enum lien_origin origin);
+void lien_allocation_own(struct lien_allocation *allocation, struct lien_process *process);
+struct lien_handle *lien_handle_new(struct lien_graph *graph, struct lien_process *process,
+	struct lien_allocation *allocation, uint64_t value);
+/* Counts the reference that the event's caller got. -ENOMEM. */
+int lien_handle_take(
+	struct lien_graph *graph, struct lien_handle *handle, const struct lien_event *event);
+/* Sets how many references the application holds. */
+void lien_handle_refer(struct lien_handle *handle, uint32_t references);
+void lien_handle_drop(struct lien_graph *graph, struct lien_handle *handle);
+/* Processes may say anything of their memory. Nothing of theirs lies from here on; */
+#define LIEN_ADDRESS_END (1ull << 63)
+/* and no range that begins before is empty or ends behind: its bytes, cut. */
+uint64_t lien_range_bytes(uint64_t va, uint64_t bytes);
+/* What the process has of the allocation, made if it has nothing yet: to be given a handle or a
+ * mapping. NULL: out of memory. */
+struct lien_holding *lien_holding_get(
+	struct lien_graph *graph, struct lien_process *process, struct lien_allocation *allocation);
+/* At a place that has been vacated. NULL: out of memory, or the holding is NULL. */
+struct lien_mapping *lien_mapping_new(
+	struct lien_graph *graph, struct lien_holding *holding, uint64_t va, uint64_t bytes);
+void lien_mapping_park(struct lien_mapping *mapping, bool parked);
+void lien_mapping_drop(struct lien_graph *graph, struct lien_mapping *mapping);
+/* Moves everything that `from` has to `to`; frees `from`. Not for multicast objects. */
+void lien_allocation_merge(
+	struct lien_graph *graph, struct lien_allocation *from, struct lien_allocation *to);
+/* As the event of its export says. NULL: out of memory. There must be no export of that number. The
+ * key is NULL unless the number is made of it. */
+struct lien_share *lien_share_new(struct lien_graph *graph, struct lien_allocation *allocation,
+	const struct lien_event *event, uint64_t number, const uint8_t *key);
+/* What a share is of, to be held again by an import. */
+struct lien_allocation *lien_share_taken(struct lien_graph *graph, struct lien_share *share);
+void lien_share_drop(struct lien_graph *graph, struct lien_share *share);
+/* Its key names other memory from now on; what was imported by it stays. */
+void lien_share_outdate(struct lien_graph *graph, struct lien_share *share);
+/* The number of what 64 bytes name; the call says what kind of name it is. */
+uint64_t lien_share_number(unsigned call, const uint8_t *key);
+/* The memory is handed out under a name of 64 bytes, once more or for the first time. */
+int lien_share_by_key(struct lien_graph *graph, struct lien_allocation *allocation,
+	const struct lien_event *event, const uint8_t *key);
+/* That of the restore before this one: it has been imported, and closed. */
+void lien_share_drop_control(struct lien_graph *graph, struct lien_allocation *allocation);
+
+void lien_comm_drop(struct lien_graph *graph, struct lien_process *process, struct lien_comm *comm);
+void lien_init_drop(struct lien_process *process, struct lien_init *init);
+void lien_library_drop(struct lien_process *process, struct lien_library_map *map);
+void lien_registration_drop(
+	struct lien_registration_tree *list, struct lien_registration *registration);
+struct lien_comm *lien_comm_find(struct lien_process *process, uint64_t address);
+/* Made of what is known of it: its address. NULL: out of memory. */
+struct lien_comm *lien_comm_new(
+	struct lien_graph *graph, struct lien_process *process, uint64_t address);
+/* A new one takes the place of whatever had its address. NULL: out of memory. */
+struct lien_comm *lien_comm_made(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event);
+/* Told after the fact (lien_graph_dump()), with everything that is known of it. */
+int lien_comm_told(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event);
+/* That the event's communicator was made of. NULL: not known, or itself (a forged recording). */
+struct lien_comm *lien_comm_parent(struct lien_process *process, const struct lien_event *event);
+/* Is it known how many were split off it, and so which split of it is which? */
+bool lien_comm_has_count(const struct lien_comm *comm);
+/* The name of a group that NCCL gives none; of a parent that has a count. */
+void lien_comm_derive_id(
+	uint8_t *id, const struct lien_comm *parent, unsigned call, unsigned number);
+/* The communicator's number for an event's scope; 0: none that is known. */
+uint32_t lien_comm_of_scope(struct lien_graph *graph, struct lien_process *process, uint64_t scope);
+/* A process ends: splits that it took part in will not be complete. False: there are no more. */
+bool lien_splits_drop_one(struct lien_graph *graph, struct lien_process *process);
+/* A communicator is destroyed. A split of which nothing is left will never be complete. */
+void lien_splits_forget(struct lien_graph *graph, struct lien_process *process, uint32_t number);
+void lien_binding_drop(struct lien_graph *graph, struct lien_binding *binding);
+/* The device of memory has turned out to be another one. */
+void lien_bindings_moved(struct lien_allocation *memory);
+
+/* Fills in who asked, and for which communicator. -ENOMEM. */
+int lien_allocation_asked(struct lien_graph *graph, struct lien_process *process,
+	struct lien_allocation *allocation, const struct lien_event *event);
+/* 0: no such context, or not known. */
+uint32_t lien_context_number(struct lien_process *process, uint64_t value);
+struct lien_handle *lien_handle_find(struct lien_process *process, uint64_t value);
+/* Makes room for a name that the driver has just given out. */
+void lien_handle_vacate(struct lien_graph *graph, struct lien_process *process, uint64_t value);
+/* False: too much is in the way of what a call has put there. */
+bool lien_range_vacate(
+	struct lien_graph *graph, struct lien_process *process, uint64_t va, uint64_t bytes);
+
+/* Applies a release of what is at the mapping's address that was entered. False: there is none. */
+bool lien_mapping_apply_pending(struct lien_graph *graph, const struct lien_mapping *mapping);
+/* The context that takes the mapping's memory with it; 0: none, or not known. */
+uint64_t lien_context_of(const struct lien_mapping *mapping);
+/* The communicator of that number. NULL: it has been destroyed, or is being made. */
+struct lien_comm *lien_process_comm(struct lien_process *process, uint32_t number);
+/* The call that makes, or made, it. NULL: not known. */
+const struct lien_init *lien_process_init(const struct lien_process *process, uint32_t number);
+/* True of a range that has bytes and does not wrap: forged recordings have others. */
+bool lien_range_sane(uint64_t va, uint64_t bytes);
+/* The first mapping that has a byte in [va, va + bytes). */
+struct lien_mapping *lien_process_overlap(
+	struct lien_process *process, uint64_t va, uint64_t bytes);
+
+/* An event's effect; -ENOMEM is the only failure. */
+typedef int lien_apply_fn(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event);
+
+lien_apply_fn lien_graph_apply_release;
+lien_apply_fn lien_graph_apply_unmap;
+lien_apply_fn lien_graph_apply_free;
+lien_apply_fn lien_graph_apply_free_host;
+lien_apply_fn lien_graph_apply_unregister_host;
+lien_apply_fn lien_graph_apply_ipc_close;
+lien_apply_fn lien_graph_apply_pool_destroy;
+lien_apply_fn lien_graph_apply_context_destroy;
+lien_apply_fn lien_graph_apply_address_free;
+lien_apply_fn lien_graph_apply_create;
+lien_apply_fn lien_graph_apply_alloc;
+lien_apply_fn lien_graph_apply_pool_create;
+lien_apply_fn lien_graph_apply_pool_share;
+lien_apply_fn lien_graph_apply_key_export;
+lien_apply_fn lien_graph_apply_key_import;
+lien_apply_fn lien_graph_apply_range_handle;
+lien_apply_fn lien_graph_apply_context;
+lien_apply_fn lien_graph_apply_multicast_create;
+lien_apply_fn lien_graph_apply_multicast_device;
+lien_apply_fn lien_graph_apply_multicast_bind;
+lien_apply_fn lien_graph_apply_multicast_unbind;
+lien_apply_fn lien_graph_apply_retain;
+lien_apply_fn lien_graph_apply_reserve;
+lien_apply_fn lien_graph_apply_map;
+lien_apply_fn lien_graph_apply_access;
+lien_apply_fn lien_graph_apply_export;
+lien_apply_fn lien_graph_apply_import;
+lien_apply_fn lien_graph_apply_comm_end;
+lien_apply_fn lien_graph_apply_deregister;
+lien_apply_fn lien_graph_apply_comm_init;
+lien_apply_fn lien_graph_apply_comm_split;
+lien_apply_fn lien_graph_apply_comm_shrink;
+lien_apply_fn lien_graph_apply_comm_finalize;
+lien_apply_fn lien_graph_apply_register;
+lien_apply_fn lien_graph_apply_property;
+lien_apply_fn lien_graph_apply_adopt;
+lien_apply_fn lien_graph_apply_reread;
+lien_apply_fn lien_graph_apply_capture_begin;
+lien_apply_fn lien_graph_apply_capture_end;
+lien_apply_fn lien_graph_apply_stream_destroy;
+
+/*
+ * One call may be about all that a process maps, and be made again and again. Each event that a
+ * process causes lets it cost so many visits of mappings that do not go with it, up to so many at
+ * once. False: it has no more left. The rest of the event is then left out, as if it were lost.
+ */
+#define LIEN_VISITS_EVENT 64
+#define LIEN_VISITS_MAX	  (1u << 18)
+bool lien_process_visits(struct lien_graph *graph, struct lien_process *process);
+
+/* The driver did something that does not fit what is known of the process. */
+void lien_graph_odd(struct lien_graph *graph, struct lien_process *process);
+
+/*
+ * A name is being acquired that still lives: a release of it that was entered must have happened.
+ * Applies the first such release; its late return will find nothing pending. False: there is none.
+ */
+bool lien_graph_apply_pending(struct lien_graph *graph, struct lien_process *process, unsigned call,
+	uint64_t name, uint64_t bytes);
+
+#endif

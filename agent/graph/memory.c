@@ -1,0 +1,472 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/* What the driver's memory calls do to the graph. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/graph/event_check.h"
+#include "agent/graph/internal.h"
+
+static bool by_control(const struct lien_event *event)
+{
+	return event->flags & LIEN_EVENT_CONTROL;
+}
+
+struct lien_handle *lien_handle_find(struct lien_process *process, uint64_t value)
+{
+	struct lien_handle key = {.value = value};
+
+	return SPLAY_FIND(lien_handle_tree, &process->handles, &key);
+}
+
+int lien_allocation_asked(struct lien_graph *graph, struct lien_process *process,
+	struct lien_allocation *allocation, const struct lien_event *event)
+{
+	allocation->found = event->flags & LIEN_EVENT_FOUND;
+	allocation->site = lien_graph_site(graph, process, event);
+	if (!allocation->site)
+		return -ENOMEM;
+	if (!event->scope || strcmp(allocation->site->library->text, "nccl"))
+		return 0;
+	allocation->comm = lien_comm_of_scope(graph, process, event->scope);
+	allocation->comm_inferred = event->flags & LIEN_EVENT_INFERRED;
+	return 0;
+}
+
+/* A handle without references stays the driver's name for memory that is mapped in its process. */
+static void names_settle(struct lien_graph *graph, struct lien_holding *holding)
+{
+	struct lien_handle *handle = TAILQ_FIRST(&holding->handles), *next;
+
+	/* The last one takes the holding with it. */
+	for (; handle && !handle->references && !holding->live; handle = next) {
+		next = TAILQ_NEXT(handle, of_holding);
+		lien_handle_drop(graph, handle);
+	}
+}
+
+int lien_handle_take(
+	struct lien_graph *graph, struct lien_handle *handle, const struct lien_event *event)
+{
+	char library[LIEN_CALLER_SIZE];
+
+	lien_handle_refer(handle, handle->references + 1);
+	if (event->flags & (LIEN_EVENT_CONTROL | LIEN_EVENT_TRANSLATED | LIEN_EVENT_FOUND))
+		return 0;
+	handle->raw++;
+	lien_process_caller(handle->holding->process, event, library);
+	handle->raw_to = lien_graph_name(graph, library, sizeof(library));
+	return handle->raw_to ? 0 : -ENOMEM;
+}
+
+/* It is not known whether a raw reference was released. A raw release is taken for one of those. */
+static void handle_give_back(struct lien_handle *handle, const struct lien_event *event)
+{
+	lien_handle_refer(handle, handle->references - 1);
+	if (by_control(event))
+		return; /* its own reference, which is not counted as raw */
+	if (handle->raw && !(event->flags & LIEN_EVENT_TRANSLATED))
+		handle->raw--;
+	if (handle->raw > handle->references)
+		handle->raw = handle->references;
+}
+
+int lien_graph_apply_release(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	struct lien_handle *handle = lien_handle_find(process, event->release.handle);
+
+	if (!handle || !handle->references) {
+		lien_graph_odd(graph, process);
+		return 0;
+	}
+	handle_give_back(handle, event);
+	names_settle(graph, handle->holding);
+	return 0;
+}
+
+static void mapping_remove(struct lien_graph *graph, struct lien_mapping *mapping)
+{
+	struct lien_holding *holding = mapping->holding;
+
+	/* The handles first: with the last of both, the allocation goes as well. */
+	lien_mapping_park(mapping, true);
+	names_settle(graph, holding);
+	lien_mapping_drop(graph, mapping);
+}
+
+/* What the application unmaps is gone; the control library's leaves its place. */
+static void unmap_one(struct lien_graph *graph, struct lien_mapping *mapping, bool control)
+{
+	if (!control || lien_allocation_by_address(mapping->holding->allocation)) {
+		mapping_remove(graph, mapping);
+		return;
+	}
+	lien_mapping_park(mapping, true);
+	names_settle(graph, mapping->holding);
+}
+
+void lien_graph_unmap_step(struct lien_graph *graph)
+{
+	uint64_t va = graph->unmapping.va, end = graph->unmapping.end;
+	struct lien_mapping *mapping = lien_process_overlap(graph->unmapping.process, va, end - va);
+
+	if (mapping)
+		unmap_one(graph, mapping, false);
+	else
+		graph->unmapping.process = NULL;
+}
+
+int lien_graph_apply_unmap(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	uint64_t va = event->range.va, end = va + event->range.bytes;
+	struct lien_mapping *mapping, *next;
+	unsigned n = 0;
+
+	for (mapping = lien_process_overlap(process, va, event->range.bytes);
+		mapping && mapping->va < end; mapping = next) {
+		next = RB_NEXT(lien_mapping_tree, &process->mappings, mapping);
+		if (by_control(event) && !lien_process_visits(graph, process))
+			break;
+		if (++n > LIEN_AT_ONCE && graph->patient && !by_control(event)) {
+			graph->unmapping.process = process;
+			graph->unmapping.va = mapping->va;
+			graph->unmapping.end = end;
+			break;
+		}
+		unmap_one(graph, mapping, by_control(event));
+	}
+	if (!n)
+		lien_graph_odd(graph, process);
+	return 0;
+}
+
+int lien_graph_apply_address_free(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	struct lien_reservation key = {.va = event->range.va}, *reservation;
+
+	reservation = SPLAY_FIND(lien_reservation_tree, &process->reservations, &key);
+	if (!reservation) {
+		lien_graph_odd(graph, process);
+		return 0;
+	}
+	SPLAY_REMOVE(lien_reservation_tree, &process->reservations, reservation);
+	lien_slab_put(&graph->slabs.reservations, reservation);
+	return 0;
+}
+
+/* A mapping of it that has a byte in the range. */
+static const struct lien_mapping *mapped_within(
+	struct lien_graph *graph, const struct lien_holding *holding, uint64_t va, uint64_t bytes)
+{
+	struct lien_process *process = holding->process;
+	struct lien_mapping *mapping = lien_process_overlap(process, va, bytes);
+
+	for (; mapping && mapping->va < va + bytes && lien_process_visits(graph, process);
+		mapping = RB_NEXT(lien_mapping_tree, &process->mappings, mapping))
+		if (mapping->holding == holding)
+			return mapping;
+	return NULL;
+}
+
+/* Memory whose handle was released goes with its last mapping: an unmap under way may have done it.
+ */
+static bool apply_pending_unmap(struct lien_graph *graph, struct lien_handle *handle)
+{
+	struct lien_process *process = handle->holding->process;
+	const struct lien_pending *pending;
+	const struct lien_mapping *mapping;
+
+	TAILQ_FOREACH (pending, &process->pending, next) {
+		if (pending->event.type != LIEN_CALL_CU_MEM_UNMAP)
+			continue;
+		mapping = mapped_within(graph, handle->holding, pending->event.range.va,
+			pending->event.range.bytes);
+		if (mapping)
+			return lien_graph_apply_pending(graph, process, LIEN_CALL_CU_MEM_UNMAP,
+				mapping->va, mapping->bytes);
+	}
+	return false;
+}
+
+/*
+ * A process that imported the same memory twice has two handles to it. It is not known which of
+ * them a mapping was made with, so a handle without references may have gone with an earlier
+ * mapping.
+ */
+static bool may_have_gone(const struct lien_handle *handle)
+{
+	return !handle->references &&
+	       (TAILQ_NEXT(handle, of_holding) || TAILQ_FIRST(&handle->holding->handles) != handle);
+}
+
+/* Calls under way that may have ended the name are taken as done. NULL: it names nothing now. */
+static struct lien_handle *handle_settle(
+	struct lien_graph *graph, struct lien_process *process, uint64_t value)
+{
+	struct lien_handle *handle;
+
+	while ((handle = lien_handle_find(process, value))) {
+		if (lien_graph_apply_pending(graph, process, LIEN_CALL_CU_MEM_RELEASE, value, 0) ||
+			apply_pending_unmap(graph, handle))
+			continue;
+		if (!may_have_gone(handle))
+			break;
+		lien_handle_drop(graph, handle);
+	}
+	return handle;
+}
+
+void lien_handle_vacate(struct lien_graph *graph, struct lien_process *process, uint64_t value)
+{
+	struct lien_handle *handle;
+
+	while ((handle = handle_settle(graph, process, value))) {
+		lien_graph_odd(graph, process);
+		lien_handle_drop(graph, handle);
+	}
+}
+
+/* The calls that take away what is at an address. */
+static const unsigned range_releases[] = {LIEN_CALL_CU_MEM_UNMAP, LIEN_CALL_CU_MEM_FREE,
+	LIEN_CALL_CU_MEM_FREE_ASYNC, LIEN_CALL_CU_MEM_FREE_ASYNC_PTSZ, LIEN_CALL_CU_FREE_HOST,
+	LIEN_CALL_CU_HOST_UNREGISTER, LIEN_CALL_CU_IPC_CLOSE};
+
+bool lien_mapping_apply_pending(struct lien_graph *graph, const struct lien_mapping *mapping)
+{
+	unsigned i;
+
+	for (i = 0; i < sizeof(range_releases) / sizeof(range_releases[0]); i++)
+		if (lien_graph_apply_pending(graph, mapping->holding->process, range_releases[i],
+			    mapping->va, mapping->bytes))
+			return true;
+	return false;
+}
+
+/* Its context may be going, with all that was allocated in it. */
+static bool apply_pending_context(struct lien_graph *graph, const struct lien_mapping *mapping)
+{
+	uint64_t context = lien_context_of(mapping);
+
+	return context && lien_graph_apply_pending(graph, mapping->holding->process,
+				  LIEN_CALL_CU_CONTEXT_DESTROY, context, 0);
+}
+
+bool lien_range_vacate(
+	struct lien_graph *graph, struct lien_process *process, uint64_t va, uint64_t bytes)
+{
+	struct lien_mapping *mapping;
+
+	bytes = lien_range_bytes(va, bytes);
+	while ((mapping = lien_process_overlap(process, va, bytes))) {
+		if (lien_mapping_apply_pending(graph, mapping) ||
+			apply_pending_context(graph, mapping))
+			continue;
+		if (!lien_process_visits(graph, process))
+			return false;
+		lien_graph_odd(graph, process);
+		mapping_remove(graph, mapping);
+	}
+	return true;
+}
+
+int lien_graph_apply_create(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	struct lien_allocation *allocation;
+	struct lien_handle *handle;
+
+	lien_handle_vacate(graph, process, event->create.handle);
+	allocation = lien_allocation_new(graph, LIEN_ORIGIN_CREATE);
+	if (!allocation)
+		return -ENOMEM;
+	lien_allocation_own(allocation, process);
+	allocation->bytes = event->create.bytes;
+	allocation->prop = event->create.prop;
+	if (lien_allocation_asked(graph, process, allocation, event))
+		return -ENOMEM;
+	handle = lien_handle_new(graph, process, allocation, event->create.handle);
+	return handle ? lien_handle_take(graph, handle, event) : -ENOMEM;
+}
+
+/*
+ * A name of one allocation is said to be that of another one, so records are missing. Which of the
+ * two is out of date cannot be told: the mapping is forgotten, and read again with its name. To
+ * move the name would make one allocation of two, which no reading could tell apart.
+ */
+static void retain_contradicts(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	struct lien_handle *handle = handle_settle(graph, process, event->retain.handle);
+	struct lien_mapping *mapping = lien_process_mapping(process, event->retain.va);
+
+	if (!handle || !mapping || handle->holding == mapping->holding)
+		return;
+	if (by_control(event) || mapping->parked) { /* what lien put there is known */
+		lien_handle_vacate(graph, process, event->retain.handle);
+		return;
+	}
+	lien_graph_odd(graph, process);
+	mapping_remove(graph, mapping);
+}
+
+int lien_graph_apply_retain(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	struct lien_mapping *mapping = lien_process_mapping(process, event->retain.va);
+	struct lien_handle *handle = lien_handle_find(process, event->retain.handle);
+
+	if (handle && mapping && handle->holding != mapping->holding) {
+		retain_contradicts(graph, process, event);
+		handle = lien_handle_find(process, event->retain.handle);
+		mapping = lien_process_mapping(process, event->retain.va);
+	}
+	if (!handle) {
+		if (!mapping) {
+			lien_graph_odd(graph, process);
+			return 0;
+		}
+		handle = lien_handle_new(
+			graph, process, mapping->holding->allocation, event->retain.handle);
+		if (!handle)
+			return -ENOMEM;
+		handle->imported = mapping->imported;
+	}
+	return lien_handle_take(graph, handle, event);
+}
+
+int lien_graph_apply_reserve(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	struct lien_reservation *reservation = lien_slab_get(&graph->slabs.reservations), *old;
+
+	if (!reservation)
+		return -ENOMEM;
+	reservation->va = event->reserve.va;
+	reservation->bytes = event->reserve.bytes;
+	while ((old = SPLAY_INSERT(lien_reservation_tree, &process->reservations, reservation))) {
+		if (lien_graph_apply_pending(
+			    graph, process, LIEN_CALL_CU_MEM_ADDRESS_FREE, old->va, 0))
+			continue;
+		lien_graph_odd(graph, process);
+		SPLAY_REMOVE(lien_reservation_tree, &process->reservations, old);
+		lien_slab_put(&graph->slabs.reservations, old);
+	}
+	return 0;
+}
+
+#define MADE_JUST_NOW 64
+
+/* What is put back behind a parked mapping has just been made, and is not all over the place. */
+static bool made_just_now(const struct lien_allocation *allocation)
+{
+	const struct lien_holding *holding;
+	const struct lien_binding *binding;
+	const struct lien_handle *handle;
+	const struct lien_share *share;
+	unsigned n = 0;
+
+	LIST_FOREACH (holding, &allocation->holdings, of_allocation) {
+		n += 1 + holding->mapped;
+		TAILQ_FOREACH (handle, &holding->handles, of_holding)
+			if (++n > MADE_JUST_NOW)
+				return false;
+		if (n > MADE_JUST_NOW)
+			return false;
+	}
+	LIST_FOREACH (share, &allocation->shares, of_allocation)
+		if (++n > MADE_JUST_NOW)
+			return false;
+	LIST_FOREACH (binding, &allocation->bindings, of_memory)
+		if (++n > MADE_JUST_NOW)
+			return false;
+	return true;
+}
+
+/* The control library puts memory back behind a parked mapping. */
+static void mapping_revive(
+	struct lien_graph *graph, struct lien_mapping *mapping, struct lien_handle *handle)
+{
+	if (handle->holding->allocation != mapping->holding->allocation)
+		lien_allocation_merge(
+			graph, handle->holding->allocation, mapping->holding->allocation);
+	lien_mapping_park(mapping, false);
+	mapping->opened = false;
+	mapping->access = NULL;
+}
+
+int lien_graph_apply_map(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	struct lien_handle *handle = lien_handle_find(process, event->map.handle);
+	struct lien_mapping *mapping = lien_process_mapping(process, event->map.va);
+	struct lien_allocation *allocation;
+
+	if (!lien_range_sane(event->map.va, event->map.bytes)) {
+		lien_graph_odd(graph, process);
+		return 0;
+	}
+	if (handle && by_control(event) && mapping && mapping->parked &&
+		!lien_allocation_by_address(mapping->holding->allocation) &&
+		mapping->va == event->map.va && mapping->bytes == event->map.bytes &&
+		handle->holding->allocation->origin != LIEN_ORIGIN_MULTICAST &&
+		mapping->holding->allocation->origin != LIEN_ORIGIN_MULTICAST &&
+		(handle->holding->allocation == mapping->holding->allocation ||
+			made_just_now(handle->holding->allocation))) {
+		mapping_revive(graph, mapping, handle);
+		return 0;
+	}
+	if (!lien_range_vacate(graph, process, event->map.va, event->map.bytes))
+		return 0;
+	handle = lien_handle_find(process, event->map.handle);
+	if (!handle) { /* made before this process was watched, or its event was lost */
+		lien_graph_odd(graph, process);
+		allocation = lien_allocation_new(graph, LIEN_ORIGIN_IMPORT);
+		if (!allocation)
+			return -ENOMEM;
+		allocation->bytes = event->map.bytes;
+		if (lien_allocation_asked(graph, process, allocation, event))
+			return -ENOMEM;
+		handle = lien_handle_new(graph, process, allocation, event->map.handle);
+		if (!handle)
+			return -ENOMEM;
+		lien_handle_refer(handle, 1);
+		handle->imported = true;
+	}
+	allocation = handle->holding->allocation;
+	mapping = lien_mapping_new(graph, handle->holding, event->map.va, event->map.bytes);
+	if (!mapping)
+		return -ENOMEM;
+	mapping->imported = handle->imported;
+	if (allocation->bytes < event->map.bytes)
+		allocation->bytes = event->map.bytes; /* unmatched import: first known now */
+	return 0;
+}
+
+int lien_graph_apply_access(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	uint64_t va = event->access.va, end = va + event->access.bytes;
+	const struct lien_access_set *base = NULL, *set = NULL;
+	struct lien_mapping *mapping = lien_process_overlap(process, va, event->access.bytes);
+
+	if (!mapping)
+		lien_graph_odd(graph, process);
+	for (; mapping && mapping->va < end && lien_process_visits(graph, process);
+		mapping = RB_NEXT(lien_mapping_tree, &process->mappings, mapping)) {
+		if (mapping->opened)
+			continue;
+		if (!set || mapping->access != base) { /* neighbours mostly have the same */
+			base = mapping->access;
+			set = lien_graph_access(
+				graph, base, event->access.access, event->access.count);
+		}
+		if (!set)
+			return -ENOMEM;
+		mapping->access = set;
+	}
+	return 0;
+}

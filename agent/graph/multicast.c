@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/* Multicast objects: handles without memory, to which memory of several devices is bound. */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "agent/graph/internal.h"
+
+int lien_graph_apply_multicast_create(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	struct lien_allocation *object;
+	struct lien_handle *handle;
+
+	lien_handle_vacate(graph, process, event->multicast.handle);
+	object = lien_allocation_new(graph, LIEN_ORIGIN_MULTICAST);
+	if (!object)
+		return -ENOMEM;
+	lien_allocation_own(object, process);
+	object->bytes = event->multicast.bytes;
+	object->prop.location_id = -1;
+	if (lien_allocation_asked(graph, process, object, event))
+		return -ENOMEM;
+	handle = lien_handle_new(graph, process, object, event->multicast.handle);
+	return handle ? lien_handle_take(graph, handle, event) : -ENOMEM;
+}
+
+/* The object that a call is about; a process may have imported it. */
+static struct lien_allocation *object_of(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	struct lien_handle *handle = lien_handle_find(process, event->multicast.handle);
+
+	if (handle && handle->holding->allocation->origin == LIEN_ORIGIN_MULTICAST)
+		return handle->holding->allocation;
+	lien_graph_odd(graph, process);
+	return NULL;
+}
+
+int lien_graph_apply_multicast_device(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	struct lien_allocation *object = object_of(graph, process, event);
+
+	if (object && event->multicast.device >= 0 && event->multicast.device < 64)
+		object->devices |= 1ull << event->multicast.device;
+	return 0;
+}
+
+static struct lien_allocation *memory_of(
+	struct lien_process *process, const struct lien_event *event, uint64_t *offset)
+{
+	struct lien_mapping *mapping;
+	struct lien_handle *handle;
+
+	if (event->type == LIEN_CALL_CU_MULTICAST_BIND) {
+		handle = lien_handle_find(process, event->multicast.memory);
+		*offset = event->multicast.memory_offset;
+		return handle ? handle->holding->allocation : NULL;
+	}
+	mapping = lien_process_mapping(process, event->multicast.memory);
+	*offset = mapping ? event->multicast.memory - mapping->va : 0;
+	return mapping ? mapping->holding->allocation : NULL;
+}
+
+int lien_graph_apply_multicast_bind(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	struct lien_allocation *object = object_of(graph, process, event), *memory;
+	struct lien_binding *binding;
+	uint64_t offset;
+
+	memory = memory_of(process, event, &offset);
+	if (!object)
+		return 0;
+	if (!memory || memory->origin == LIEN_ORIGIN_MULTICAST) {
+		lien_graph_odd(graph, process);
+		return 0;
+	}
+	binding = calloc(1, sizeof(*binding));
+	if (!binding)
+		return -ENOMEM;
+	binding->object = object;
+	binding->memory = memory;
+	binding->offset = event->multicast.offset;
+	binding->bytes = event->multicast.bytes;
+	binding->memory_offset = offset;
+	binding->device = memory->prop.location_id;
+	binding->number = ++graph->next_binding;
+	RB_INSERT(lien_binding_tree, &object->bound, binding);
+	LIST_INSERT_HEAD(&memory->bindings, binding, of_memory);
+	return 0;
+}
+
+void lien_bindings_moved(struct lien_allocation *memory)
+{
+	struct lien_binding *binding;
+
+	LIST_FOREACH (binding, &memory->bindings, of_memory) {
+		RB_REMOVE(lien_binding_tree, &binding->object->bound, binding);
+		binding->device = memory->prop.location_id;
+		RB_INSERT(lien_binding_tree, &binding->object->bound, binding);
+	}
+}
+
+/* The device names which of the memories at that place of the object is meant. */
+int lien_graph_apply_multicast_unbind(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	struct lien_allocation *object = object_of(graph, process, event);
+	uint64_t from = event->multicast.offset, to = from + event->multicast.bytes;
+	struct lien_binding key = {.device = event->multicast.device, .offset = from};
+	struct lien_binding *binding, *next;
+	bool any = false;
+
+	if (!object)
+		return 0;
+	for (binding = RB_NFIND(lien_binding_tree, &object->bound, &key);
+		binding && binding->device == key.device && binding->offset < to; binding = next) {
+		next = RB_NEXT(lien_binding_tree, &object->bound, binding);
+		any = true;
+		lien_binding_drop(graph, binding);
+	}
+	if (!any)
+		lien_graph_odd(graph, process);
+	return 0;
+}

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/graph/event_check.h"
+#include "agent/graph/internal.h"
+
+static int lien_name_cmp(const struct lien_name *a, const struct lien_name *b)
+{
+	return strcmp(a->text, b->text);
+}
+
+static int lien_access_cmp(const struct lien_access_set *a, const struct lien_access_set *b)
+{
+	if (a->count != b->count)
+		return a->count < b->count ? -1 : 1;
+	return memcmp(a->access, b->access, a->count * sizeof(a->access[0]));
+}
+
+#define ORDER(member)                                                                              \
+	if (a->member != b->member)                                                                \
+	return a->member < b->member ? -1 : 1
+
+/* Names are interned: their addresses tell them apart. */
+static int lien_site_cmp(const struct lien_site *a, const struct lien_site *b)
+{
+	ORDER(offset);
+	ORDER(inode);
+	ORDER(outer);
+	ORDER(dev_major);
+	ORDER(dev_minor);
+	ORDER(library);
+	ORDER(file);
+	return 0;
+}
+
+RB_PROTOTYPE(lien_name_tree, lien_name, by_text, lien_name_cmp);
+RB_PROTOTYPE(lien_access_tree, lien_access_set, by_value, lien_access_cmp);
+RB_GENERATE(lien_name_tree, lien_name, by_text, lien_name_cmp)
+RB_PROTOTYPE(lien_site_tree, lien_site, by_place, lien_site_cmp);
+RB_GENERATE(lien_site_tree, lien_site, by_place, lien_site_cmp)
+RB_GENERATE(lien_access_tree, lien_access_set, by_value, lien_access_cmp)
+
+char lien_printable(char c)
+{
+	return c >= ' ' && c <= '~' ? c : '?';
+}
+
+const struct lien_name *lien_graph_name(struct lien_graph *graph, const char *text, size_t max)
+{
+	size_t length = strnlen(text, max), i;
+	struct lien_name *name, *known;
+
+	name = calloc(1, sizeof(*name) + length + 1);
+	if (!name)
+		return NULL;
+	for (i = 0; i < length; i++)
+		name->text[i] = lien_printable(text[i]);
+	known = RB_INSERT(lien_name_tree, &graph->names, name);
+	if (!known)
+		return name;
+	free(name);
+	return known;
+}
+
+static int place_cmp(const void *a, const void *b)
+{
+	const struct lien_access *x = a, *y = b;
+
+	if (x->location_type != y->location_type)
+		return x->location_type < y->location_type ? -1 : 1;
+	return (x->location_id > y->location_id) - (x->location_id < y->location_id);
+}
+
+const struct lien_access_set *lien_graph_access(struct lien_graph *graph,
+	const struct lien_access_set *base, const struct lien_access *over, unsigned n)
+{
+	unsigned base_count = base ? base->count : 0, i, j;
+	struct lien_access_set *set, *known;
+
+	set = calloc(1, sizeof(*set) + (base_count + n) * sizeof(set->access[0]));
+	if (!set)
+		return NULL;
+	for (i = 0; i < base_count; i++)
+		set->access[set->count++] = base->access[i];
+	for (i = 0; i < n; i++) {
+		for (j = 0; j < set->count; j++)
+			if (!place_cmp(&set->access[j], &over[i]))
+				break;
+		set->access[j] = over[i];
+		if (j == set->count)
+			set->count++;
+	}
+	qsort(set->access, set->count, sizeof(set->access[0]), place_cmp);
+	known = RB_INSERT(lien_access_tree, &graph->access_sets, set);
+	if (!known)
+		return set;
+	free(set);
+	return known;
+}
+
+void lien_process_caller(
+	struct lien_process *process, const struct lien_event *event, char name[LIEN_CALLER_SIZE])
+{
+	const struct lien_library_map *map = lien_process_library(process, event->caller);
+	const char *file = map ? map->file->text : "unknown", *suffix;
+	const char *folder = strrchr(file, '/'); /* files without a path may be named so */
+	int length;
+
+	if (folder)
+		file = folder + 1;
+	length = strlen(file);
+	if (lien_event_library(event->outer) == LIEN_LIB_NCCL) {
+		file = "nccl";
+		length = strlen(file);
+	} else if (!strncmp(file, "lib", 3)) {
+		file += 3;
+		suffix = strstr(file, ".so");
+		length = suffix ? suffix - file : (int)strlen(file);
+	}
+	snprintf(name, LIEN_CALLER_SIZE, "%.*s", length, file);
+}
+
+const struct lien_site *lien_graph_site(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	const struct lien_library_map *map = lien_process_library(process, event->caller);
+	struct lien_site *site = calloc(1, sizeof(*site)), *known;
+	char library[LIEN_CALLER_SIZE];
+
+	if (!site)
+		return NULL;
+	lien_process_caller(process, event, library);
+	site->library = lien_graph_name(graph, library, sizeof(library));
+	site->outer = event->outer;
+	site->offset = event->caller;
+	if (map) {
+		site->file = map->file;
+		site->inode = map->inode;
+		site->dev_major = map->dev_major;
+		site->dev_minor = map->dev_minor;
+		site->offset = event->caller - map->start + map->offset;
+	}
+	known = site->library ? RB_INSERT(lien_site_tree, &graph->sites, site) : NULL;
+	if (site->library && !known) {
+		if (graph->on_site)
+			graph->on_site(graph->on_site_context, process, site);
+		return site;
+	}
+	free(site);
+	return known;
+}
+
+void lien_graph_on_site(struct lien_graph *graph,
+	void (*fn)(void *context, struct lien_process *, const struct lien_site *), void *context)
+{
+	graph->on_site = fn;
+	graph->on_site_context = context;
+}
+
+int lien_graph_name_site(
+	struct lien_graph *graph, const struct lien_site *site, const char *symbol, uint64_t into)
+{
+	struct lien_site *own = RB_FIND(lien_site_tree, &graph->sites, (struct lien_site *)site);
+	const struct lien_name *name = lien_graph_name(graph, symbol, strlen(symbol));
+
+	if (!own || !name)
+		return own ? -ENOMEM : 0;
+	own->symbol = name;
+	own->into = into;
+	return 0;
+}
+
+void lien_graph_free_sets(struct lien_graph *graph)
+{
+	struct lien_access_set *set, *next_set;
+	struct lien_name *name, *next_name;
+	struct lien_site *site, *next_site;
+
+	RB_FOREACH_SAFE (site, lien_site_tree, &graph->sites, next_site) {
+		RB_REMOVE(lien_site_tree, &graph->sites, site);
+		free(site);
+	}
+
+	RB_FOREACH_SAFE (name, lien_name_tree, &graph->names, next_name) {
+		RB_REMOVE(lien_name_tree, &graph->names, name);
+		free(name);
+	}
+	RB_FOREACH_SAFE (set, lien_access_tree, &graph->access_sets, next_set) {
+		RB_REMOVE(lien_access_tree, &graph->access_sets, set);
+		free(set);
+	}
+}

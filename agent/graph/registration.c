@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/* Buffers that are registered with communicators and with network cards. */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "agent/graph/event_check.h"
+#include "agent/graph/internal.h"
+
+/* NULL: out of memory, or a communicator that is not known and not to be made. */
+static struct lien_registration_tree *registrations_of(struct lien_graph *graph,
+	struct lien_process *process, const struct lien_event *event, bool make)
+{
+	struct lien_comm *comm;
+
+	if (lien_event_library(event->type) == LIEN_LIB_IBVERBS)
+		return &process->cards;
+	comm = lien_comm_find(process, event->reg.comm);
+	if (!comm && make) /* made before NCCL was probed */
+		comm = lien_comm_new(graph, process, event->reg.comm);
+	return comm ? &comm->registrations : NULL;
+}
+
+static struct lien_registration *registration_find(
+	struct lien_registration_tree *list, uint64_t handle)
+{
+	struct lien_registration key = {.handle = handle}, *registration;
+
+	registration = RB_NFIND(lien_registration_tree, list, &key);
+	return registration && registration->handle == handle ? registration : NULL;
+}
+
+/* They are to be looked at again. */
+static void spans_forget(struct lien_process *process, const struct lien_event *event)
+{
+	if (lien_event_library(event->type) == LIEN_LIB_IBVERBS)
+		process->card_spans.known = false;
+	else
+		process->window_spans.known = false;
+}
+
+void lien_registration_drop(
+	struct lien_registration_tree *list, struct lien_registration *registration)
+{
+	RB_REMOVE(lien_registration_tree, list, registration);
+	free(registration);
+}
+
+int lien_graph_apply_deregister(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	struct lien_registration_tree *list = registrations_of(graph, process, event, false);
+	struct lien_registration *registration;
+
+	registration = list ? registration_find(list, event->reg.handle) : NULL;
+	if (registration)
+		lien_registration_drop(list, registration);
+	spans_forget(process, event);
+	return 0;
+}
+
+/* The call that gives back what this one registered. */
+static unsigned end_of(unsigned call)
+{
+	switch (call) {
+	case LIEN_CALL_NCCL_REGISTER:
+		return LIEN_CALL_NCCL_DEREGISTER;
+	case LIEN_CALL_NCCL_WINDOW_REGISTER:
+		return LIEN_CALL_NCCL_WINDOW_DEREGISTER;
+	}
+	return LIEN_CALL_IBV_DEREG_MR;
+}
+
+int lien_graph_apply_register(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	struct lien_registration_tree *list = registrations_of(graph, process, event, true);
+	struct lien_registration *registration;
+
+	if (!list)
+		return -ENOMEM;
+	if (!event->reg.handle)
+		return 0; /* NCCL's success without a handle: it does not register such memory */
+	while ((registration = registration_find(list, event->reg.handle))) {
+		if (lien_graph_apply_pending(
+			    graph, process, end_of(event->type), event->reg.handle, 0))
+			continue;
+		if (list != &process->cards)
+			break; /* NCCL counts: one handle for a buffer that is registered twice */
+		/* One entry point of libibverbs may call another: the same region, told twice. */
+		if (registration->va == event->reg.va && registration->bytes == event->reg.bytes)
+			return 0;
+		lien_registration_drop(list, registration); /* its end was missed */
+	}
+	registration = calloc(1, sizeof(*registration));
+	if (!registration)
+		return -ENOMEM;
+	registration->number = ++graph->next_registration;
+	registration->va = event->reg.va;
+	registration->bytes = event->reg.bytes;
+	registration->handle = event->reg.handle;
+	registration->window = event->type == LIEN_CALL_NCCL_WINDOW_REGISTER;
+	registration->of_gpu = lien_registration_lies(process, registration);
+	RB_INSERT(lien_registration_tree, list, registration);
+	spans_forget(process, event);
+	return 0;
+}
+
+bool lien_registration_lies(
+	struct lien_process *process, const struct lien_registration *registration)
+{
+	return lien_process_mapping(process, registration->va) ||
+	       lien_process_mapping(process, registration->va + registration->bytes - 1);
+}
+
+/* --- what they cover ----------------------------------------------------------------------------
+ */
+
+static unsigned count_all(struct lien_registration_tree *list)
+{
+	struct lien_registration *registration;
+	unsigned count = 0;
+
+	RB_FOREACH (registration, lien_registration_tree, list)
+		count++;
+	return count;
+}
+
+static void add_spans(
+	struct lien_spans *spans, struct lien_registration_tree *list, bool windows_only)
+{
+	struct lien_registration *registration;
+
+	RB_FOREACH (registration, lien_registration_tree, list)
+		if ((registration->window || !windows_only) &&
+			lien_range_sane(registration->va, registration->bytes))
+			spans->span[spans->count++] = (struct lien_span){
+				registration->va, registration->va + registration->bytes};
+}
+
+static int span_cmp(const void *a, const void *b)
+{
+	const struct lien_span *x = a, *y = b;
+
+	return x->va < y->va ? -1 : x->va > y->va;
+}
+
+static void spans_join(struct lien_spans *spans)
+{
+	struct lien_span *last = spans->span;
+	unsigned i;
+
+	if (!spans->count)
+		return;
+	qsort(spans->span, spans->count, sizeof(spans->span[0]), span_cmp);
+	for (i = 1; i < spans->count; i++)
+		if (spans->span[i].va > last->end)
+			*++last = spans->span[i];
+		else if (spans->span[i].end > last->end)
+			last->end = spans->span[i].end;
+	spans->count = last - spans->span + 1;
+}
+
+static bool spans_renew(struct lien_spans *spans, unsigned room)
+{
+	free(spans->span);
+	spans->span = calloc(room + 1, sizeof(spans->span[0]));
+	spans->count = 0;
+	spans->known = spans->span != NULL;
+	return spans->known;
+}
+
+static bool spans_touch(const struct lien_spans *spans, const struct lien_mapping *mapping)
+{
+	unsigned low = 0, high = spans->count, mid;
+
+	while (low < high) { /* the first one that ends behind the mapping's beginning */
+		mid = low + (high - low) / 2;
+		if (spans->span[mid].end <= mapping->va)
+			low = mid + 1;
+		else
+			high = mid;
+	}
+	return low < spans->count && spans->span[low].va < mapping->va + mapping->bytes;
+}
+
+bool lien_mapping_on_card(const struct lien_mapping *mapping)
+{
+	struct lien_process *process = mapping->holding->process;
+	struct lien_spans *spans = &process->card_spans;
+
+	if (!spans->known) {
+		if (!spans_renew(spans, count_all(&process->cards)))
+			return true;
+		add_spans(spans, &process->cards, false);
+		spans_join(spans);
+	}
+	return spans_touch(spans, mapping);
+}
+
+bool lien_mapping_in_window(const struct lien_mapping *mapping)
+{
+	struct lien_process *process = mapping->holding->process;
+	struct lien_spans *spans = &process->window_spans;
+	struct lien_comm *comm;
+	unsigned room = 0;
+
+	if (!spans->known) {
+		RB_FOREACH (comm, lien_comm_tree, &process->comms)
+			room += count_all(&comm->registrations);
+		if (!spans_renew(spans, room))
+			return true;
+		RB_FOREACH (comm, lien_comm_tree, &process->comms)
+			add_spans(spans, &comm->registrations, true);
+		spans_join(spans);
+	}
+	return spans_touch(spans, mapping);
+}

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/* Memory that leaves its process, and arrives in another one. */
+#include <errno.h>
+#include <string.h>
+
+#include <lien/cuda_abi.h>
+#include "agent/graph/internal.h"
+
+struct lien_share *lien_share_find(struct lien_graph *graph, uint64_t number)
+{
+	struct lien_share key = {.number = number};
+
+	return SPLAY_FIND(lien_share_tree, &graph->shares, &key);
+}
+
+/* FNV-1a. Two of a node's names with one number would need some 2^31 of them. */
+uint64_t lien_share_number(unsigned call, const uint8_t *key)
+{
+	uint64_t hash = 0xcbf29ce484222325ull ^ call;
+	unsigned i;
+
+	for (i = 0; i < LIEN_KEY_BYTES; i++)
+		hash = (hash ^ key[i]) * 0x100000001b3ull;
+	return hash | LIEN_SHARE_BY_KEY;
+}
+
+int lien_share_by_key(struct lien_graph *graph, struct lien_allocation *allocation,
+	const struct lien_event *event, const uint8_t *key)
+{
+	uint64_t number = lien_share_number(event->type, key);
+	struct lien_share *share = lien_share_find(graph, number);
+
+	if (share && share->allocation == allocation)
+		return 0; /* asked for again */
+	if (share)	  /* the driver gives names of freed memory to other memory */
+		lien_share_outdate(graph, share);
+	if (!lien_share_new(graph, allocation, event, number, key))
+		return -ENOMEM;
+	allocation->exports++;
+	return 0;
+}
+
+int lien_graph_apply_export(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	struct lien_handle *handle = lien_handle_find(process, event->share.handle);
+	struct lien_allocation *allocation;
+
+	/* Memory that has an address at once has no handles that the driver would export. */
+	if (!handle || lien_allocation_by_address(handle->holding->allocation)) {
+		lien_graph_odd(graph, process);
+		return 0;
+	}
+	allocation = handle->holding->allocation;
+	if (event->share.handle_type == CU_MEM_HANDLE_TYPE_FABRIC &&
+		event->size >= LIEN_EVENT_SIZE(share))
+		return lien_share_by_key(graph, allocation, event, event->share.key);
+	if (event->flags & LIEN_EVENT_CONTROL)
+		lien_share_drop_control(graph, allocation);
+	else
+		allocation->exports++;
+	if (!event->share.share)
+		return 0;
+	if (event->share.share & LIEN_SHARE_BY_KEY || lien_share_find(graph, event->share.share))
+		return -EBADMSG; /* numbers are never reused; a forged recording may say otherwise
+				  */
+	return lien_share_new(graph, allocation, event, event->share.share, NULL) ? 0 : -ENOMEM;
+}
+
+/* Imported, and the export was not seen: all that is known is who has it. NULL: out of memory. */
+static struct lien_allocation *import_unmatched(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	struct lien_allocation *allocation = lien_allocation_new(graph, LIEN_ORIGIN_IMPORT);
+
+	if (!allocation || lien_allocation_asked(graph, process, allocation, event))
+		return NULL;
+	process->incomplete |= LIEN_INCOMPLETE_SHARE;
+	return allocation;
+}
+
+int lien_graph_apply_import(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	struct lien_allocation *allocation;
+	struct lien_share *share;
+	struct lien_handle *handle;
+
+	if (event->share.handle_type == CU_MEM_HANDLE_TYPE_FABRIC &&
+		event->size >= LIEN_EVENT_SIZE(share))
+		share = lien_share_find(
+			graph, lien_share_number(LIEN_CALL_CU_MEM_EXPORT, event->share.key));
+	else
+		share = lien_share_find(graph, event->share.share);
+	/* The name may have been the last that was known to hold just this memory. */
+	if (share)
+		share->allocation->importing = true;
+	lien_handle_vacate(graph, process, event->share.handle);
+	if (share) {
+		share->allocation->importing = false;
+	}
+	allocation =
+		share ? lien_share_taken(graph, share) : import_unmatched(graph, process, event);
+	if (!allocation)
+		return -ENOMEM;
+	handle = lien_handle_new(graph, process, allocation, event->share.handle);
+	if (!handle)
+		return -ENOMEM;
+	handle->imported = true;
+	return lien_handle_take(graph, handle, event);
+}
+
+int lien_graph_apply_key_export(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	struct lien_mapping *mapping = lien_process_mapping(process, event->key.va);
+
+	if (!mapping || !lien_allocation_by_address(mapping->holding->allocation)) {
+		lien_graph_odd(graph, process);
+		return 0;
+	}
+	return lien_share_by_key(graph, mapping->holding->allocation, event, event->key.key);
+}
+
+/* Legacy IPC: a process that opens a name twice has one address for both, also of memory whose
+ * export was not seen. */
+static struct lien_mapping *opened(
+	struct lien_process *process, uint64_t va, const struct lien_allocation *allocation)
+{
+	struct lien_mapping *mapping = lien_process_mapping(process, va);
+
+	if (!mapping || !mapping->opened || mapping->va != va)
+		return NULL;
+	if (allocation)
+		return mapping->holding->allocation == allocation ? mapping : NULL;
+	return mapping->holding->allocation->origin == LIEN_ORIGIN_IMPORT ? mapping : NULL;
+}
+
+int lien_graph_apply_key_import(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	unsigned by = event->type == LIEN_CALL_CU_IPC_OPEN ? LIEN_CALL_CU_IPC_GET
+							   : LIEN_CALL_CU_POOL_EXPORT_POINTER;
+	struct lien_share *share = lien_share_find(graph, lien_share_number(by, event->key.key));
+	struct lien_allocation *allocation = share ? share->allocation : NULL;
+	struct lien_mapping *mapping;
+	uint64_t bytes;
+	bool vacated;
+
+	mapping = opened(process, event->key.va, allocation);
+	if (mapping && event->type == LIEN_CALL_CU_IPC_OPEN) {
+		mapping->opens++;
+		return 0;
+	}
+	bytes = allocation ? allocation->bytes : 1; /* the driver tells no size */
+	if (!lien_range_sane(event->key.va, bytes)) {
+		lien_graph_odd(graph, process);
+		return 0;
+	}
+	if (allocation)
+		allocation->importing = true;
+	vacated = lien_range_vacate(graph, process, event->key.va, bytes);
+	if (allocation)
+		allocation->importing = false;
+	if (!vacated)
+		return 0;
+	if (!allocation)
+		allocation = import_unmatched(graph, process, event);
+	if (!allocation)
+		return -ENOMEM;
+	if (share)
+		lien_share_taken(graph, share);
+	mapping = lien_mapping_new(
+		graph, lien_holding_get(graph, process, allocation), event->key.va, bytes);
+	if (!mapping)
+		return -ENOMEM;
+	mapping->imported = mapping->opened = true;
+	mapping->opens = 1;
+	mapping->context = lien_context_number(process, event->key.context);
+	return 0;
+}
+
+int lien_graph_apply_ipc_close(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	struct lien_mapping *mapping = lien_process_mapping(process, event->range.va);
+
+	if (!mapping || !mapping->imported || !mapping->opened)
+		lien_graph_odd(graph, process);
+	else if (!--mapping->opens)
+		lien_mapping_drop(graph, mapping);
+	return 0;
+}

@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/* ncclCommSplit(): the new groups' names, and the ranks in them once all of the parent's have
+ * called.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/graph/internal.h"
+
+static uint64_t mix(uint64_t hash, const void *data, size_t size)
+{
+	const uint8_t *bytes = data;
+
+	while (size--)
+		hash = (hash ^ *bytes++) * 0x100000001b3ull;
+	return hash;
+}
+
+void lien_comm_derive_id(
+	uint8_t *id, const struct lien_comm *parent, unsigned call, unsigned number)
+{
+	uint64_t hash = mix(0xcbf29ce484222325ull, parent->id, sizeof(parent->id));
+
+	hash = mix(hash, &call, sizeof(call));
+	hash = mix(hash, &number, sizeof(number));
+	memset(id, 0, sizeof(parent->id));
+	memcpy(id, &hash, sizeof(hash));
+}
+
+static void add_color(uint8_t *id, int32_t color)
+{
+	uint64_t hash;
+
+	memcpy(&hash, id, sizeof(hash));
+	hash = mix(hash, &color, sizeof(color));
+	memcpy(id, &hash, sizeof(hash));
+}
+
+static int lien_split_cmp(const struct lien_split *a, const struct lien_split *b)
+{
+	int order = memcmp(a->id, b->id, sizeof(a->id));
+
+	return order ? order : (a->nranks > b->nranks) - (a->nranks < b->nranks);
+}
+RB_GENERATE(lien_split_tree, lien_split, by_id, lien_split_cmp)
+
+static int lien_split_rank_cmp(const struct lien_split_member *a, const struct lien_split_member *b)
+{
+	return (a->parent_rank > b->parent_rank) - (a->parent_rank < b->parent_rank);
+}
+RB_GENERATE(lien_split_rank_tree, lien_split_member, by_rank, lien_split_rank_cmp)
+
+static int by_number_cmp(const struct lien_split_member *a, const struct lien_split_member *b)
+{
+	if (a->number != b->number)
+		return a->number < b->number ? -1 : 1;
+	return a->serial < b->serial ? -1 : a->serial > b->serial;
+}
+RB_PROTOTYPE(lien_split_comm_tree, lien_split_member, by_number, by_number_cmp);
+RB_GENERATE(lien_split_comm_tree, lien_split_member, by_number, by_number_cmp)
+
+static int by_parent_cmp(const struct lien_split_member *a, const struct lien_split_member *b)
+{
+	if (a->parent != b->parent)
+		return a->parent < b->parent ? -1 : 1;
+	return a->serial < b->serial ? -1 : a->serial > b->serial;
+}
+RB_PROTOTYPE(lien_split_parent_tree, lien_split_member, by_parent, by_parent_cmp);
+RB_GENERATE(lien_split_parent_tree, lien_split_member, by_parent, by_parent_cmp)
+
+static struct lien_split *split_of(struct lien_graph *graph, const uint8_t *id,
+	const struct lien_comm *parent, unsigned number)
+{
+	struct lien_split *split = calloc(1, sizeof(*split)), *known;
+
+	if (!split)
+		return NULL;
+	memcpy(split->id, id, sizeof(split->id));
+	split->number = number;
+	split->nranks = parent->nranks;
+	known = RB_INSERT(lien_split_tree, &graph->splits, split);
+	if (!known)
+		return split;
+	free(split);
+	return known;
+}
+
+/* It names no communicator any more that it took part in. */
+static void forget_comm(struct lien_process *process, struct lien_split_member *member)
+{
+	RB_REMOVE(lien_split_comm_tree, &process->split_comms, member);
+	member->number = 0;
+	member->split->known -= !member->parent;
+}
+
+static void forget_parent(struct lien_process *process, struct lien_split_member *member)
+{
+	RB_REMOVE(lien_split_parent_tree, &process->split_parents, member);
+	member->parent = 0;
+	member->split->known -= !member->number;
+}
+
+static void member_free(struct lien_split_member *member)
+{
+	if (member->number)
+		forget_comm(member->process, member);
+	if (member->parent)
+		forget_parent(member->process, member);
+	LIST_REMOVE(member, of_process);
+	RB_REMOVE(lien_split_rank_tree, &member->split->members, member);
+	member->split->members_count--;
+	free(member);
+}
+
+/* Not inline: gcc 12 would not see that this takes the members out of their processes' lists. */
+static __attribute__((noinline)) void split_free(struct lien_graph *graph, struct lien_split *split)
+{
+	while (!RB_EMPTY(&split->members))
+		member_free(RB_ROOT(&split->members));
+	RB_REMOVE(lien_split_tree, &graph->splits, split);
+	free(split);
+}
+
+/* A rank calls once, so an earlier one of that rank is stale. -ENOMEM. */
+static int member_add(struct lien_graph *graph, struct lien_process *process,
+	struct lien_split *split, const struct lien_split_member *wanted)
+{
+	struct lien_split_member *member = malloc(sizeof(*member)), *stale;
+
+	if (!member)
+		return -ENOMEM;
+	stale = RB_FIND(lien_split_rank_tree, &split->members, (struct lien_split_member *)wanted);
+	if (stale)
+		member_free(stale);
+	*member = *wanted;
+	member->split = split;
+	member->process = process;
+	member->serial = ++graph->next_split_member;
+	split->members_count++;
+	split->known += member->number || member->parent;
+	RB_INSERT(lien_split_rank_tree, &split->members, member);
+	LIST_INSERT_HEAD(&process->splits, member, of_process);
+	if (member->number)
+		RB_INSERT(lien_split_comm_tree, &process->split_comms, member);
+	if (member->parent)
+		RB_INSERT(lien_split_parent_tree, &process->split_parents, member);
+	return 0;
+}
+
+static int member_cmp(const void *a, const void *b)
+{
+	const struct lien_split_member *x = *(struct lien_split_member *const *)a;
+	const struct lien_split_member *y = *(struct lien_split_member *const *)b;
+
+	if (x->color != y->color)
+		return x->color < y->color ? -1 : 1;
+	if (x->key != y->key)
+		return x->key < y->key ? -1 : 1;
+	return (x->parent_rank > y->parent_rank) - (x->parent_rank < y->parent_rank);
+}
+
+/* NULL: it takes no part, or has been destroyed (lien_splits_forget()). */
+static struct lien_comm *comm_of(const struct lien_split_member *member)
+{
+	return member->number ? lien_comm_find(member->process, member->comm) : NULL;
+}
+
+/* All have called: by color, then key, then their rank in the parent (ncclCommSplit()). */
+static int split_finish(struct lien_graph *graph, struct lien_split *split)
+{
+	struct lien_split_member **members = calloc(split->members_count, sizeof(*members));
+	unsigned count = 0, i, first, end;
+	struct lien_split_member *member;
+	struct lien_comm *comm;
+
+	if (!members)
+		return -ENOMEM;
+	RB_FOREACH (member, lien_split_rank_tree, &split->members)
+		members[count++] = member;
+	qsort(members, count, sizeof(*members), member_cmp);
+	for (first = 0; first < count; first = end) {
+		for (end = first; end < count; end++)
+			if (members[end]->color != members[first]->color)
+				break;
+		for (i = first; i < end; i++) {
+			comm = comm_of(members[i]);
+			if (!comm)
+				continue;
+			comm->rank = i - first;
+			comm->nranks = end - first;
+		}
+	}
+	free(members);
+	split_free(graph, split);
+	return 0;
+}
+
+bool lien_splits_drop_one(struct lien_graph *graph, struct lien_process *process)
+{
+	if (LIST_EMPTY(&process->splits))
+		return false;
+	split_free(graph, LIST_FIRST(&process->splits)->split);
+	return true;
+}
+
+void lien_splits_forget(struct lien_graph *graph, struct lien_process *process, uint32_t number)
+{
+	struct lien_split_member key = {.number = number, .parent = number}, *member;
+	struct lien_split *split;
+
+	while ((member = RB_NFIND(lien_split_comm_tree, &process->split_comms, &key)) &&
+		member->number == number) {
+		split = member->split;
+		forget_comm(process, member);
+		if (!split->known)
+			split_free(graph, split);
+	}
+	while ((member = RB_NFIND(lien_split_parent_tree, &process->split_parents, &key)) &&
+		member->parent == number) {
+		split = member->split;
+		forget_parent(process, member);
+		if (!split->known)
+			split_free(graph, split);
+	}
+}
+
+/* Of the process's communicator that the split is of, its part in it. */
+static int split_join(struct lien_graph *graph, struct lien_process *process,
+	const struct lien_event *event, const struct lien_comm *parent,
+	const struct lien_comm *comm, unsigned number)
+{
+	const struct lien_split_member member = {
+		.comm = comm ? comm->address : 0,
+		.number = comm ? comm->number : 0,
+		.parent = parent->number,
+		.color = event->comm.color,
+		.key = event->comm.key,
+		.parent_rank = parent->rank,
+	};
+	struct lien_split *split;
+	uint8_t id[sizeof(parent->id)];
+	int err;
+
+	if (parent->rank < 0 || parent->rank >= parent->nranks || !lien_comm_has_count(parent))
+		return 0; /* then it is not known who its members are */
+	lien_comm_derive_id(id, parent, LIEN_CALL_NCCL_SPLIT, number);
+	split = split_of(graph, id, parent, number);
+	err = split ? member_add(graph, process, split, &member) : -ENOMEM;
+	if (split && !split->members_count)
+		split_free(graph, split);
+	if (err)
+		return err;
+	return split->members_count == (unsigned)split->nranks ? split_finish(graph, split) : 0;
+}
+
+static int split_told(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	struct lien_comm *parent = lien_comm_parent(process, event), *comm;
+
+	if (event->comm.nranks != LIEN_COMM_AWAITED)
+		return lien_comm_told(graph, process, event);
+	comm = event->comm.color < 0 ? NULL : lien_comm_find(process, event->comm.comm);
+	return parent ? split_join(graph, process, event, parent, comm, event->comm.excluded) : 0;
+}
+
+int lien_graph_apply_comm_split(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	struct lien_comm *parent = lien_comm_parent(process, event), *comm = NULL;
+
+	if (event->flags & LIEN_EVENT_IMPORTED)
+		return split_told(graph, process, event);
+	if (event->comm.comm && event->comm.color >= 0) {
+		comm = lien_comm_made(graph, process, event);
+		if (!comm)
+			return -ENOMEM;
+		comm->rank = comm->nranks = -1;
+		memset(comm->id, 0, sizeof(comm->id));
+	}
+	if (!parent)
+		return 0;
+	parent->splits++;
+	if (comm)
+		comm->parent = parent->number;
+	if (!lien_comm_has_count(parent))
+		return 0; /* NCCL's RAS may name it later */
+	if (comm) {
+		lien_comm_derive_id(comm->id, parent, event->type, parent->splits);
+		add_color(comm->id, event->comm.color);
+	}
+	return split_join(graph, process, event, parent, comm, parent->splits);
+}

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * `attach`: makes processes that were started without lien, for a client, like any other. Those
+ * that lack the control library get it; of those that ran before they were watched, what they have
+ * mapped is read from the driver, and then they are adopted (adoption.h), all together.
+ */
+#ifndef LIEN_ATTACH_H
+#define LIEN_ATTACH_H
+
+#include "agent/daemon/requests.h"
+
+/* These processes (none: all of the viewer's that use CUDA and need it); answers when each has been
+ * adopted or cannot be. */
+void lien_attach_start(struct lien_client *client, const uint32_t *pids, unsigned count);
+/* The same before an offload, for processes that could be moved then. True: the request is taken up
+ * again when each is, or cannot; a reference is kept. False: there are none. */
+bool lien_attach_before(
+	struct lien_client *client, const uint32_t *pids, unsigned count, json_t *request);
+/* The client is gone: what has begun goes on. */
+void lien_attach_drop(struct lien_attach *attach);
+/* The adoption that one of them began has ended. */
+void lien_attach_adopted(struct lien_agent *agent, const struct lien_transaction_result *result);
+/* Injects, or takes a library away, in a thread for the processes of this user. 0, or -errno: the
+ * job is still the caller's. */
+struct lien_job;
+int lien_attach_submit(struct lien_agent *agent, uint32_t uid, struct lien_job *job);
+void lien_attach_tick(struct lien_agent *agent);
+void lien_attach_stop(struct lien_agent *agent);
+
+#endif

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "agent/join/netns.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "agent/daemon/privileges.h"
+
+#define WAIT_S 2
+
+struct lien_netns {
+	int fd; /* to the helper */
+	pid_t helper;
+	uint64_t own; /* the agent's namespace */
+	bool broken;  /* it did not answer once: what it says later is not what was asked */
+};
+
+/* With a descriptor, or without one if it is negative. The numbers are a family, or -errno. */
+static int tell(int to, int number, int fd)
+{
+	char control[CMSG_SPACE(sizeof(int))] = {0};
+	struct iovec iov = {&number, sizeof(number)};
+	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
+	struct cmsghdr *header;
+
+	if (fd >= 0) {
+		msg.msg_control = control;
+		msg.msg_controllen = sizeof(control);
+		header = CMSG_FIRSTHDR(&msg);
+		header->cmsg_level = SOL_SOCKET;
+		header->cmsg_type = SCM_RIGHTS;
+		header->cmsg_len = CMSG_LEN(sizeof(int));
+		memcpy(CMSG_DATA(header), &fd, sizeof(fd));
+	}
+	return sendmsg(to, &msg, MSG_NOSIGNAL) < 0 ? -errno : 0;
+}
+
+/* *fd: -1 if none came. False: nobody speaks there any more, or not in time. */
+static bool hear(int from, int *number, int *fd)
+{
+	char control[CMSG_SPACE(sizeof(int))];
+	struct iovec iov = {number, sizeof(*number)};
+	struct msghdr msg = {.msg_iov = &iov,
+		.msg_iovlen = 1,
+		.msg_control = control,
+		.msg_controllen = sizeof(control)};
+	struct cmsghdr *header;
+
+	*fd = -1;
+	if (recvmsg(from, &msg, MSG_CMSG_CLOEXEC) != sizeof(*number))
+		return false;
+	header = CMSG_FIRSTHDR(&msg);
+	if (header && header->cmsg_type == SCM_RIGHTS)
+		memcpy(fd, CMSG_DATA(header), sizeof(*fd));
+	return true;
+}
+
+static int open_socket(int family)
+{
+	int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+	return fd < 0 ? -errno : fd;
+}
+
+static void serve(int fd)
+{
+	int family, namespace, made;
+
+	while (hear(fd, &family, &namespace)) {
+		made = setns(namespace, CLONE_NEWNET) ? -errno : open_socket(family);
+		if (tell(fd, made < 0 ? made : 0, made))
+			break;
+		if (made >= 0)
+			close(made);
+		if (namespace >= 0)
+			close(namespace);
+	}
+}
+
+static void __attribute__((noreturn)) be_helper(int fd, pid_t agent)
+{
+	prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
+	prctl(PR_SET_NAME, "lien-netns", 0, 0, 0);
+	signal(SIGINT, SIG_IGN); /* a terminal's goes to all; the agent has the last word */
+	signal(SIGTERM, SIG_IGN);
+	/* Not the agent's pipes either: who waits for their end waits for the agent. */
+	if (fd != 0)
+		dup2(fd, 0);
+	syscall(SYS_close_range, 1, ~0u, 0);
+	if (!lien_privileges_keep_netns() && getppid() == agent)
+		serve(0);
+	_exit(0);
+}
+
+uint64_t lien_netns_of(uint32_t pid)
+{
+	struct stat status;
+	char path[48];
+
+	snprintf(path, sizeof(path), "/proc/%u/ns/net", pid);
+	return stat(path, &status) ? 0 : status.st_ino;
+}
+
+int lien_netns_start(struct lien_netns **out)
+{
+	const struct timeval limit = {.tv_sec = WAIT_S};
+	struct lien_netns *netns;
+	pid_t agent = getpid();
+	int pair[2], err;
+
+	netns = calloc(1, sizeof(*netns));
+	if (!netns)
+		return -ENOMEM;
+	netns->own = lien_netns_of(agent);
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair)) {
+		err = -errno;
+		free(netns);
+		return err;
+	}
+	netns->helper = fork();
+	if (!netns->helper)
+		be_helper(pair[1], agent);
+	err = netns->helper < 0 ? -errno : 0;
+	close(pair[1]);
+	netns->fd = pair[0];
+	setsockopt(netns->fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
+	setsockopt(netns->fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
+	if (err) {
+		close(netns->fd);
+		free(netns);
+		return err;
+	}
+	*out = netns;
+	return 0;
+}
+
+void lien_netns_stop(struct lien_netns *netns)
+{
+	if (!netns)
+		return;
+	shutdown(netns->fd, SHUT_RDWR);
+	waitpid(netns->helper, NULL, 0);
+}
+
+int lien_netns_socket(struct lien_netns *netns, uint32_t pid, int family)
+{
+	char path[48];
+	int namespace, number, fd = -1, err;
+
+	snprintf(path, sizeof(path), "/proc/%u/ns/net", pid);
+	namespace = open(path, O_RDONLY | O_CLOEXEC);
+	if (namespace < 0)
+		return -errno;
+	if (lien_netns_of(pid) == netns->own) {
+		close(namespace);
+		return open_socket(family);
+	}
+	err = netns->broken ? -ETIMEDOUT : tell(netns->fd, family, namespace);
+	close(namespace);
+	if (err)
+		return err;
+	if (!hear(netns->fd, &number, &fd)) {
+		netns->broken = true;
+		return -ETIMEDOUT;
+	}
+	return fd >= 0 ? fd : number < 0 ? number : -EPROTO;
+}

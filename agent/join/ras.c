@@ -1,0 +1,376 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "agent/join/ras.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/join/ras_job.h"
+#include "agent/daemon/requests.h"
+
+#define S_NS	     1000000000ull
+#define LOOK_NS	     S_NS
+#define FRESH_NS     (5 * S_NS)	  /* an answer is not asked for again on request */
+#define FIRST_NS     (10 * S_NS)  /* by itself, while something is not known; */
+#define LAST_NS	     (300 * S_NS) /* longer and longer, if nothing new comes */
+#define MAKING_NS    (60 * S_NS)  /* a communicator is being made: see agent/join/ras_ask.h */
+#define SUBJECTS_MAX 1024
+
+struct lien_ras {
+	struct lien_netns *netns;
+	struct lien_worker *worker; /* its own: whom it asks may not answer */
+	LIST_HEAD(, lien_ras_said) said;
+	bool asking, text;
+	uint64_t t_looked, t_asked, delay;
+};
+
+/* --- what has been said ----------------------------------------------------------------------- */
+
+static struct lien_ras_said *said_of(const struct lien_ras *ras, uint32_t pid, uint64_t start)
+{
+	struct lien_ras_said *said;
+
+	LIST_FOREACH (said, &ras->said, next)
+		if (said->pid == pid && said->start == start)
+			break;
+	return said;
+}
+
+static const struct lien_ras_said *said_of_process(
+	void *context, const struct lien_process *process)
+{
+	return said_of(context, process->pid, process->start);
+}
+
+static void said_free(struct lien_ras_said *said)
+{
+	LIST_REMOVE(said, next);
+	free(said->row);
+	free(said);
+}
+
+static void forget_ended(struct lien_agent *agent)
+{
+	struct lien_ras_said *said, *next;
+	struct lien_process *process;
+
+	LIST_FOREACH_SAFE (said, &agent->ras->said, next, next) {
+		process = lien_graph_process(agent->graph, said->pid);
+		if (!process || process->start != said->start)
+			said_free(said);
+	}
+}
+
+static void keep_said(struct lien_ras *ras, struct lien_ras_subject *subject, uint64_t now)
+{
+	struct lien_ras_said *said = said_of(ras, subject->pid, subject->start);
+
+	if (!said) {
+		said = calloc(1, sizeof(*said));
+		if (!said)
+			return;
+		LIST_INSERT_HEAD(&ras->said, said, next);
+		said->pid = subject->pid;
+		said->start = subject->start;
+	}
+	said->t_asked = now;
+	memcpy(said->problem, subject->problem, sizeof(said->problem));
+	if (said->problem[0] && said->rows) {
+		said->whole = false; /* what it said before is better than nothing */
+		return;
+	}
+	memcpy(said->version, subject->version, sizeof(said->version));
+	said->job = subject->job;
+	said->whole = subject->whole;
+	free(said->row);
+	said->row = subject->row;
+	said->rows = subject->rows;
+	subject->row = NULL;
+	subject->rows = 0;
+}
+
+/* --- what the graph is told ------------------------------------------------------------------- */
+
+static int counted_cmp(const void *a, const void *b)
+{
+	const struct lien_counted *x = a, *y = b;
+
+	if (x->comm.pid != y->comm.pid)
+		return x->comm.pid < y->comm.pid ? -1 : 1;
+	return (x->comm.comm > y->comm.comm) - (x->comm.comm < y->comm.comm);
+}
+
+/* Is it still there? It may have been destroyed since its memory was read. */
+static bool in_use(const struct lien_counted *counted, size_t count, struct lien_process *process,
+	uint64_t address)
+{
+	struct lien_counted key = {.comm = {.pid = process->pid, .comm = address}};
+	struct lien_comm comm = {.address = address};
+
+	return RB_FIND(lien_comm_tree, &process->comms, &comm) ||
+	       (count && bsearch(&key, counted, count, sizeof(key), counted_cmp));
+}
+
+static void tell(struct lien_agent *agent, const struct lien_ras_subject *subject,
+	const struct lien_ras_place *place)
+{
+	const struct lien_ras_row *row = &subject->row[place->row];
+	struct lien_event event =
+		lien_agent_event_of(subject->pid, subject->start, LIEN_CALL_NCCL_INIT_RANK);
+
+	event.flags = LIEN_EVENT_FOUND;
+	event.size = LIEN_EVENT_SIZE(comm);
+	event.t_entry = event.t_return = 0;
+	event.comm.comm = place->address;
+	event.comm.rank = place->rank;
+	event.comm.nranks = row->nranks;
+	event.comm.device = row->device;
+	lien_comm_found_id(event.comm.id, row->hash, row->host_hash, row->pid_hash);
+	lien_agent_event(agent, &event);
+}
+
+/* How many communicators it has found. */
+static unsigned take_subject(struct lien_agent *agent, struct lien_ras_subject *subject,
+	const struct lien_counted *counted, size_t count)
+{
+	struct lien_process *process = lien_graph_process(agent->graph, subject->pid);
+	unsigned i, found = 0;
+
+	if (!process || process->start != subject->start || subject->gone)
+		return 0;
+	for (i = 0; i < subject->places; i++) {
+		const struct lien_ras_place *place = &subject->place[i];
+
+		if (place->row < 0 || place->hash ||
+			!in_use(counted, count, process, place->address))
+			continue;
+		tell(agent, subject, place);
+		found++;
+	}
+	keep_said(agent->ras, subject, lien_now_ns());
+	return found;
+}
+
+static void answered(struct lien_agent *agent, struct lien_job *base)
+{
+	struct lien_ras_job *job = (struct lien_ras_job *)base;
+	struct lien_counted *counted = NULL;
+	unsigned i, found = 0;
+	size_t count = 0;
+
+	agent->ras->asking = false;
+	lien_agent_consume(agent);
+	if (!lien_agent_counted(agent, &counted, &count) && count)
+		qsort(counted, count, sizeof(*counted), counted_cmp);
+	for (i = 0; i < job->subjects; i++)
+		found += take_subject(agent, &job->subject[i], counted, count);
+	free(counted);
+	if (found) {
+		lien_log(6,
+			"NCCL's RAS names %u communicators that were made before they could be "
+			"seen",
+			found);
+		agent->ras->delay = FIRST_NS;
+	}
+	forget_ended(agent);
+	lien_ras_job_free(base);
+}
+
+/* --- asking ----------------------------------------------------------------------------------- */
+
+/* NCCL is better left alone while it makes a communicator. */
+static bool is_making(struct lien_process *process, uint64_t now)
+{
+	struct lien_comm key = {.number = 0};
+	struct lien_init *init;
+	uint64_t since;
+
+	/* Scopes are times: the last ones come last. */
+	RB_FOREACH_REVERSE (init, lien_init_tree, &process->inits) {
+		since = init->scope & ~LIEN_SCOPE_INIT;
+		if (now < since)
+			continue;
+		if (now - since > MAKING_NS)
+			break;
+		key.number = init->number;
+		if (!RB_FIND(lien_comm_number_tree, &process->comm_numbers, &key))
+			return true;
+	}
+	return false;
+}
+
+static bool add_place(struct lien_ras_subject *subject, uint64_t address, uint64_t hash, int rank)
+{
+	struct lien_ras_place *more;
+
+	if (subject->places == LIEN_RAS_PLACES_MAX)
+		return false;
+	if (!(subject->places & (subject->places - 1))) {
+		more = realloc(subject->place,
+			(subject->places ? 2 * subject->places : 1) * sizeof(*more));
+		if (!more)
+			return false;
+		subject->place = more;
+	}
+	subject->place[subject->places++] =
+		(struct lien_ras_place){.address = address, .hash = hash, .row = -1, .rank = rank};
+	return true;
+}
+
+static void fill_in(struct lien_ras_subject *subject, struct lien_process *process,
+	const struct lien_counted *counted, size_t count)
+{
+	struct lien_comm *comm;
+	size_t i;
+
+	*subject = (struct lien_ras_subject){
+		.pid = process->pid, .uid = process->uid, .start = process->start};
+	RB_FOREACH (comm, lien_comm_tree, &process->comms)
+		add_place(subject, comm->address, comm->hash, comm->hash ? comm->rank : -1);
+	for (i = 0; i < count; i++) {
+		struct lien_comm key = {.address = counted[i].comm.comm};
+
+		if (counted[i].comm.pid == process->pid &&
+			!RB_FIND(lien_comm_tree, &process->comms, &key))
+			add_place(subject, key.address, 0, -1);
+	}
+}
+
+/* NULL: there is nobody to ask about, or it is not the time. */
+static struct lien_ras_job *job_new(struct lien_agent *agent, const struct lien_viewer *viewer)
+{
+	struct lien_ras_job *job = calloc(1, sizeof(*job));
+	struct lien_counted *counted = NULL;
+	struct lien_process *process;
+	uint64_t now = lien_now_ns();
+	size_t count = 0;
+
+	if (!job)
+		return NULL;
+	job->netns = agent->ras->netns;
+	job->text = agent->ras->text;
+	job->subject = calloc(SUBJECTS_MAX, sizeof(*job->subject));
+	lien_agent_counted(agent, &counted, &count);
+	for (process = lien_graph_first(agent->graph); process && job->subject;
+		process = lien_graph_next(process)) {
+		if (is_making(process, now)) {
+			lien_ras_job_free(&job->job);
+			job = NULL;
+			break;
+		}
+		if (job->subjects < SUBJECTS_MAX && lien_comms_may_lack(process) &&
+			lien_sees(viewer, process))
+			fill_in(&job->subject[job->subjects++], process, counted, count);
+	}
+	free(counted);
+	if (job && job->subjects)
+		return job;
+	if (job)
+		lien_ras_job_free(&job->job);
+	return NULL;
+}
+
+static void ask(struct lien_agent *agent, const struct lien_viewer *viewer)
+{
+	struct lien_ras *ras = agent->ras;
+	struct lien_ras_job *job = job_new(agent, viewer);
+
+	if (!job)
+		return;
+	job->job = (struct lien_job){
+		.work = lien_ras_job_run, .done = answered, .drop = lien_ras_job_free};
+	ras->t_asked = lien_now_ns();
+	ras->asking = !lien_worker_submit(ras->worker, &job->job);
+	if (!ras->asking)
+		lien_ras_job_free(&job->job);
+}
+
+static bool all_is_found(const struct lien_ras_said *said)
+{
+	unsigned i;
+
+	for (i = 0; i < said->rows && said->row[i].address; i++)
+		;
+	return said->whole && i == said->rows;
+}
+
+/* Longer and longer, but at once when there is a new process. */
+static bool is_due(struct lien_agent *agent, uint64_t now)
+{
+	const struct lien_ras_said *said;
+	struct lien_process *process;
+	bool lacking = false;
+
+	for (process = lien_graph_first(agent->graph); process;
+		process = lien_graph_next(process)) {
+		if (!lien_comms_may_lack(process))
+			continue;
+		said = said_of(agent->ras, process->pid, process->start);
+		if (!said && now - agent->ras->t_asked >= FRESH_NS)
+			return true;
+		lacking |= !said || !all_is_found(said);
+	}
+	return lacking && now - agent->ras->t_asked >= agent->ras->delay;
+}
+
+void lien_ras_tick(struct lien_agent *agent)
+{
+	struct lien_ras *ras = agent->ras;
+	uint64_t now = lien_now_ns();
+
+	if (!ras || ras->asking || now - ras->t_looked < LOOK_NS)
+		return;
+	ras->t_looked = now;
+	forget_ended(agent);
+	if (!is_due(agent, now))
+		return;
+	ras->delay = 2 * ras->delay < LAST_NS ? 2 * ras->delay : LAST_NS;
+	ask(agent, NULL);
+}
+
+struct lien_view_ras lien_ras_refresh(struct lien_agent *agent, const struct lien_viewer *viewer)
+{
+	struct lien_ras *ras = agent->ras;
+
+	if (!ras)
+		return (struct lien_view_ras){0};
+	if (!ras->asking && (!ras->t_asked || lien_now_ns() - ras->t_asked >= FRESH_NS))
+		ask(agent, viewer);
+	return (struct lien_view_ras){
+		.of = said_of_process, .context = ras, .pending = ras->asking};
+}
+
+/* --- beginning and end ------------------------------------------------------------------------ */
+
+int lien_ras_start(struct lien_agent *agent, const struct lien_agent_config *config)
+{
+	struct lien_ras *ras;
+	int err;
+
+	if (config->no_ras)
+		return 0;
+	ras = calloc(1, sizeof(*ras));
+	if (!ras)
+		return -ENOMEM;
+	LIST_INIT(&ras->said);
+	ras->text = config->ras_text;
+	ras->delay = FIRST_NS;
+	agent->ras = ras;
+	err = lien_netns_start(&ras->netns);
+	return err ? err : lien_worker_new(agent, &ras->worker);
+}
+
+void lien_ras_stop(struct lien_agent *agent)
+{
+	struct lien_ras *ras = agent->ras;
+	struct lien_ras_said *said;
+
+	if (!ras)
+		return;
+	lien_worker_free(ras->worker);
+	lien_netns_stop(ras->netns);
+	while ((said = LIST_FIRST(&ras->said)))
+		said_free(said);
+	free(ras);
+	agent->ras = NULL;
+}

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * Pins host memory ahead of the first offload, in small orders between others, for what an offload
+ * of the usual selection would take now. Begins when a process has come to rest, so that it gets in
+ * the way of nobody's start, and never while it captures: pinning would wait for the device.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "agent/offload/host.h"
+#include "agent/link/prepare.h"
+
+#define CALM_NS	 1000000000ull	/* since what it could offload changed */
+#define AGAIN_NS 10000000000ull /* after it was not possible */
+
+uint64_t lien_prepare_held(struct lien_agent *agent)
+{
+	struct lien_process *process;
+	const struct lien_tracked *tracked;
+	uint64_t held = 0;
+
+	for (process = lien_graph_first(agent->graph); process;
+		process = lien_graph_next(process)) {
+		tracked = process->agent;
+		held += process->arena_bytes;
+		if (tracked && lien_orders_asked(tracked) == LIEN_ASK_PREPARE)
+			held += tracked->preparing_bytes;
+	}
+	return held;
+}
+
+/* Bytes that an offload of NCCL's memory would save, and the device that most of them are on. */
+static uint64_t wanted(const struct lien_process *process, int *device)
+{
+	uint64_t on[LIEN_WIRE_DEVICES] = {0}, bytes = 0;
+	const struct lien_allocation *allocation;
+	int id;
+
+	*device = 0;
+	LIST_FOREACH (allocation, &process->owned, of_owner) {
+		id = allocation->prop.location_id;
+		if (!lien_allocation_held(allocation) || !lien_allocation_on_device(allocation) ||
+			lien_allocation_offloaded(allocation) || id < 0 ||
+			id >= LIEN_WIRE_DEVICES ||
+			strcmp(lien_allocation_library(allocation), "nccl") ||
+			lien_plan_unmovable(allocation))
+			continue;
+		bytes += allocation->bytes;
+		on[id] += allocation->bytes;
+		if (on[id] > on[*device])
+			*device = id;
+	}
+	return bytes;
+}
+
+static bool possible(struct lien_agent *agent, const struct lien_process *process)
+{
+	const struct lien_tracked *tracked = process->agent;
+
+	return !agent->no_prepare && !agent->transaction && !agent->finishing && tracked &&
+	       tracked->link && !tracked->walk && !lien_orders_asked(tracked) &&
+	       !lien_orders_waiting(tracked) && !tracked->arena_released && process->cuda &&
+	       process->presence == LIEN_CONTROL_READY && !lien_plan_unreachable(process) &&
+	       RB_EMPTY(&process->captures);
+}
+
+/* Within the limit, and the host has twice that: nobody has asked for it yet. */
+static bool allowed(struct lien_agent *agent, const struct lien_process *process, uint64_t bytes)
+{
+	const struct lien_host_need need = {process->pid, 2 * bytes};
+	char error[400];
+
+	return (!agent->host_limit || lien_prepare_held(agent) + bytes <= agent->host_limit) &&
+	       !lien_host_check(&agent->host, &need, 1, error, sizeof(error));
+}
+
+static void send(struct lien_process *process, uint64_t missing, int device)
+{
+	struct lien_wire_header order = {.length = sizeof(order),
+		.type = LIEN_WIRE_PREPARE,
+		.seq = 1,
+		/* Not more than was allowed, whatever the process has by now. */
+		.arg = process->arena_bytes + missing,
+		.arg2 = device};
+	struct lien_tracked *tracked = process->agent;
+
+	tracked->preparing_bytes = missing;
+	lien_link_send(tracked->link, LIEN_ASK_PREPARE, &order, NULL, NULL, 0);
+}
+
+/* The next order, if it is time for one. */
+static void proceed(struct lien_agent *agent, struct lien_process *process)
+{
+	struct lien_tracked *tracked = process->agent;
+	uint64_t events = lien_graph_stats(agent->graph)->events, now = lien_now_ns();
+	uint64_t bytes, missing;
+	int device;
+
+	if (!possible(agent, process) || now < tracked->t_prepare ||
+		tracked->prepared_at == events + 1)
+		return;
+	bytes = wanted(process, &device);
+	if (bytes != tracked->prepare_bytes) {
+		tracked->prepare_bytes = bytes;
+		tracked->t_prepare = now + CALM_NS;
+		return;
+	}
+	missing = bytes ? lien_host_missing(process, bytes) : 0;
+	if (!missing) {
+		tracked->prepared_at = events + 1; /* until something happens */
+		tracked->t_prepare = now + CALM_NS;
+	} else if (allowed(agent, process, missing)) {
+		send(process, missing, device);
+	} else {
+		tracked->t_prepare = now + AGAIN_NS;
+	}
+}
+
+void lien_prepare_reply(struct lien_agent *agent, uint32_t pid, const struct lien_reply *reply)
+{
+	struct lien_process *process = lien_graph_process(agent->graph, pid);
+	struct lien_tracked *tracked = process->agent;
+
+	if (reply->header.result) {
+		lien_log(5, "process %u: host memory could not be prepared: %.*s", pid,
+			(int)sizeof(reply->header.text), reply->header.text);
+		tracked->t_prepare = lien_now_ns() + AGAIN_NS;
+		return;
+	}
+	lien_agent_consume(agent); /* a capture may have begun */
+	process = lien_graph_process(agent->graph, pid);
+	if (process && process->agent)
+		proceed(agent, process);
+}
+
+void lien_prepare_tick(struct lien_agent *agent)
+{
+	struct lien_process *process;
+
+	for (process = lien_graph_first(agent->graph); process; process = lien_graph_next(process))
+		proceed(agent, process);
+}

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "agent/offload/host.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <mntent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Of the machine's available memory this is left to others. */
+#define SPARE_BYTES (64ull << 20)
+
+static uint64_t mib(uint64_t bytes)
+{
+	return (bytes + (1 << 20) - 1) >> 20;
+}
+
+uint64_t lien_host_missing(const struct lien_process *process, uint64_t bytes)
+{
+	uint64_t wanted = process->arena_used + bytes;
+
+	return wanted > process->arena_bytes ? LIEN_WIRE_ARENA_ROUND(wanted - process->arena_bytes)
+					     : 0;
+}
+
+void lien_host_files_find(struct lien_host_files *files)
+{
+	FILE *mounts = setmntent("/proc/self/mounts", "re");
+	struct mntent *mount;
+
+	*files = (struct lien_host_files){.proc = "/proc"};
+	while (mounts && (mount = getmntent(mounts))) {
+		if (!files->cgroup2 && !strcmp(mount->mnt_type, "cgroup2"))
+			files->cgroup2 = strdup(mount->mnt_dir);
+		if (!files->cgroup1 && !strcmp(mount->mnt_type, "cgroup") &&
+			hasmntopt(mount, "memory"))
+			files->cgroup1 = strdup(mount->mnt_dir);
+	}
+	if (mounts)
+		endmntent(mounts);
+}
+
+void lien_host_files_free(struct lien_host_files *files)
+{
+	free(files->cgroup2);
+	free(files->cgroup1);
+}
+
+/* The number that follows `name` in a file, or that is all of it (""). False: it has none, "max"
+ * included. */
+static bool read_number(
+	const char *folder, const char *file, const char *name, unsigned long long *value)
+{
+	char path[PATH_MAX], line[256];
+	size_t length = strlen(name);
+	bool found = false;
+	FILE *stream;
+
+	if (snprintf(path, sizeof(path), "%s/%s", folder, file) >= (int)sizeof(path))
+		return false;
+	stream = fopen(path, "re");
+	while (stream && !found && fgets(line, sizeof(line), stream))
+		found = !strncmp(line, name, length) && sscanf(line + length, "%llu", value) == 1;
+	if (stream)
+		fclose(stream);
+	return found;
+}
+
+static int refuse(char *error, size_t size, const char *where, uint64_t need, uint64_t left)
+{
+	snprintf(error, size,
+		"host memory: %" PRIu64 " MiB more are needed, %s has %" PRIu64
+		" MiB left: free some, or move less (--owner, --pid)",
+		mib(need), where, left >> 20);
+	return -ENOMEM;
+}
+
+static int check_machine(const struct lien_host_files *files, const struct lien_host_need *needs,
+	unsigned count, char *error, size_t error_size)
+{
+	unsigned long long available;
+	uint64_t need = 0;
+	unsigned i;
+
+	for (i = 0; i < count; i++)
+		need += needs[i].bytes;
+	if (!need || !read_number(files->proc, "meminfo", "MemAvailable:", &available))
+		return 0;
+	available <<= 10;
+	available = available > SPARE_BYTES ? available - SPARE_BYTES : 0;
+	return need > available ? refuse(error, error_size, "the machine", need, available) : 0;
+}
+
+/* The two versions differ in names alone, for what is asked here. */
+struct hierarchy {
+	const char *mount;
+	const char *marker; /* of its line in /proc/PID/cgroup */
+	const char *limit, *usage;
+	const char *cache[2]; /* in memory.stat: what the kernel lets go of first */
+};
+
+/* The process's cgroup, as a path below the mount; "": it has none. */
+static void path_of(const struct lien_host_files *files, const struct hierarchy *hierarchy,
+	uint32_t pid, char *path, size_t size)
+{
+	char name[PATH_MAX], line[PATH_MAX + 64], *at, *second;
+	FILE *stream;
+
+	path[0] = '\0';
+	snprintf(name, sizeof(name), "%s/%u/cgroup", files->proc, pid);
+	stream = fopen(name, "re");
+	while (stream && !path[0] && fgets(line, sizeof(line), stream)) {
+		line[strcspn(line, "\n")] = '\0';
+		at = strchr(line, ':');
+		second = at ? strchr(at + 1, ':') : NULL;
+		if (!second)
+			continue;
+		*second = '\0';
+		/* "0::/path", "9:cpu,memory:/path"; outside of our namespace: "/../path". */
+		if ((hierarchy->marker[0] ? !strstr(at + 1, hierarchy->marker) : at[1] != '\0') ||
+			strstr(second + 1, "/.."))
+			continue;
+		snprintf(path, size, "%s", second + 1);
+	}
+	if (stream)
+		fclose(stream);
+}
+
+static bool below(const char *path, const char *group)
+{
+	size_t length = strlen(group);
+
+	return !strncmp(path, group, length) && (path[length] == '/' || !path[length]);
+}
+
+/* False: the cgroup sets no limit. */
+static bool room_in(const struct hierarchy *hierarchy, const char *group, uint64_t *left)
+{
+	unsigned long long limit, usage, cached;
+	char folder[2 * PATH_MAX];
+	unsigned i;
+
+	snprintf(folder, sizeof(folder), "%s%s", hierarchy->mount, group);
+	if (!read_number(folder, hierarchy->limit, "", &limit) ||
+		!read_number(folder, hierarchy->usage, "", &usage))
+		return false;
+	for (i = 0; i < 2; i++)
+		if (read_number(folder, "memory.stat", hierarchy->cache[i], &cached))
+			usage -= cached < usage ? cached : usage;
+	*left = limit > usage ? limit - usage : 0;
+	return true;
+}
+
+/* One cgroup, and all processes that are in it or below. */
+static int check_group(const struct hierarchy *hierarchy, const char *group,
+	char (*paths)[PATH_MAX], const struct lien_host_need *needs, unsigned count, char *error,
+	size_t error_size)
+{
+	uint64_t need = 0, left;
+	char where[PATH_MAX + 64];
+	unsigned i;
+
+	if (!room_in(hierarchy, group, &left))
+		return 0;
+	for (i = 0; i < count; i++)
+		if (paths[i][0] && below(paths[i], group))
+			need += needs[i].bytes;
+	if (need <= left)
+		return 0;
+	snprintf(where, sizeof(where), "the memory cgroup %.200s", group[0] ? group : "/");
+	return refuse(error, error_size, where, need, left);
+}
+
+static int check_hierarchy(const struct lien_host_files *files, const struct hierarchy *hierarchy,
+	const struct lien_host_need *needs, unsigned count, char *error, size_t error_size)
+{
+	char(*paths)[PATH_MAX] = calloc(count, sizeof(*paths));
+	char group[PATH_MAX], *slash;
+	int err = paths ? 0 : -ENOMEM;
+	unsigned i;
+
+	if (err)
+		snprintf(error, error_size, "out of memory");
+	for (i = 0; i < count && !err; i++)
+		path_of(files, hierarchy, needs[i].pid, paths[i], sizeof(paths[i]));
+	for (i = 0; i < count && !err; i++) {
+		strcpy(group, paths[i]);
+		/* Up to the mount itself, which in a container may be a cgroup with a limit. */
+		while (!err && needs[i].bytes && (slash = strrchr(group, '/'))) {
+			err = check_group(hierarchy, group, paths, needs, count, error, error_size);
+			*slash = '\0';
+		}
+		if (!err && needs[i].bytes && paths[i][0])
+			err = check_group(hierarchy, "", paths, needs, count, error, error_size);
+	}
+	free(paths);
+	return err;
+}
+
+int lien_host_check(const struct lien_host_files *files, const struct lien_host_need *needs,
+	unsigned count, char *error, size_t error_size)
+{
+	const struct hierarchy v2 = {files->cgroup2, "", "memory.max", "memory.current",
+		{"inactive_file ", "active_file "}};
+	const struct hierarchy v1 = {files->cgroup1, "memory", "memory.limit_in_bytes",
+		"memory.usage_in_bytes", {"total_inactive_file ", "total_active_file "}};
+	int err = files->proc ? check_machine(files, needs, count, error, error_size) : 0;
+
+	if (!err && files->cgroup2)
+		err = check_hierarchy(files, &v2, needs, count, error, error_size);
+	if (!err && files->cgroup1)
+		err = check_hierarchy(files, &v1, needs, count, error, error_size);
+	return err;
+}

@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/* What can be moved, as far as its own nature goes, and who can be given orders. */
+#include <lien/cuda_abi.h>
+#include "agent/offload/plan_internal.h"
+
+const char *lien_plan_unreachable(const struct lien_process *process)
+{
+	if (process->incomplete & LIEN_INCOMPLETE_UNPROBED)
+		return "the process has a copy of CUDA or NCCL that is not probed, because its "
+		       "user has too many copies: see `lien status`";
+	if (process->incomplete & LIEN_INCOMPLETE_LATE)
+		return "the process may have used CUDA before it was watched: `lien attach` reads "
+		       "what it has";
+	if (process->incomplete & LIEN_INCOMPLETE_LOST)
+		return "events of the process were lost";
+	if (process->incomplete & LIEN_INCOMPLETE_SHARE &&
+		!(process->incomplete & LIEN_INCOMPLETE_ADOPTED))
+		return "the process imported memory whose export was not seen";
+	if (process->incomplete & LIEN_INCOMPLETE_CARDS)
+		return "the process may have registered memory with a network card before that was "
+		       "watched";
+	if (process->incomplete & (LIEN_INCOMPLETE_ODD | LIEN_INCOMPLETE_ARGS))
+		return "the process did something lien could not follow";
+	if (process->presence == LIEN_CONTROL_NONE && process->detached)
+		return "the process was detached by `lien detach`: `lien attach` gives it the "
+		       "library again";
+	if (process->presence == LIEN_CONTROL_NONE)
+		return "the process has no control library: `lien attach` gives it one";
+	if (process->presence == LIEN_CONTROL_OTHER)
+		return "the process has a control library of another version of lien: use the "
+		       "agent "
+		       "of that version";
+	if (process->presence == LIEN_CONTROL_TAKEN)
+		return "the process takes orders from another agent on this node: stop that one";
+	if (process->presence == LIEN_CONTROL_LOADED)
+		return "the process has made no CUDA call since the agent started, so its control "
+		       "thread does not run yet";
+	return NULL;
+}
+
+/* One handle at most per process, or names and references cannot be told apart afterwards. */
+static bool handles_plain(const struct lien_allocation *allocation)
+{
+	const struct lien_holding *holding;
+
+	LIST_FOREACH (holding, &allocation->holdings, of_allocation)
+		if (TAILQ_FIRST(&holding->handles) !=
+			TAILQ_LAST(&holding->handles, lien_handle_list))
+			return false;
+	return true;
+}
+
+/* A process with a handle that it does not map; NULL: there is none. */
+static const struct lien_process *handle_unmapped(const struct lien_allocation *allocation)
+{
+	const struct lien_holding *holding;
+
+	LIST_FOREACH (holding, &allocation->holdings, of_allocation)
+		if (!holding->mapped)
+			return holding->process;
+	return NULL;
+}
+
+static bool copyable(const struct lien_mapping *mapping)
+{
+	const struct lien_access_set *set = lien_mapping_access(mapping);
+	unsigned i;
+
+	for (i = 0; set && i < set->count; i++)
+		if (set->access[i].location_type == CU_MEM_LOCATION_TYPE_DEVICE &&
+			set->access[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
+			return true;
+	return false;
+}
+
+const struct lien_mapping *lien_plan_whole(const struct lien_allocation *allocation)
+{
+	const struct lien_holding *holding = lien_allocation_holding(allocation, allocation->owner);
+	const struct lien_mapping *mapping;
+
+	if (holding)
+		LIST_FOREACH (mapping, &holding->mappings, of_holding)
+			if (mapping->bytes == allocation->bytes && copyable(mapping))
+				return mapping;
+	return NULL;
+}
+
+static bool too_many_references(const struct lien_allocation *allocation)
+{
+	const struct lien_holding *holding;
+	const struct lien_handle *handle;
+
+	LIST_FOREACH (holding, &allocation->holdings, of_allocation)
+		TAILQ_FOREACH (handle, &holding->handles, of_holding)
+			if (handle->references > LIEN_WIRE_REFERENCES_MAX)
+				return true;
+	return false;
+}
+
+/* NULL, or why it is not known who has the memory that was exported. */
+static const char *exports_unknown(const struct lien_allocation *allocation)
+{
+	const struct lien_share *share;
+	unsigned followed = 0;
+
+	LIST_FOREACH (share, &allocation->shares, of_allocation) {
+		if (share->control)
+			continue;
+		if (!share->imports)
+			return "exported, and not imported by anybody yet";
+		followed++;
+	}
+	return followed < allocation->exports
+		       ? "exported by a handle that cannot be followed (fabric)"
+		       : NULL;
+}
+
+static bool partly_away(const struct lien_allocation *allocation)
+{
+	const struct lien_holding *holding;
+
+	LIST_FOREACH (holding, &allocation->holdings, of_allocation)
+		if (holding->live != holding->mapped)
+			return !lien_allocation_offloaded(allocation);
+	return false;
+}
+
+/* The driver chooses the address of these. */
+static const char *unmovable_origin(const struct lien_allocation *allocation)
+{
+	const struct lien_share *share = LIST_FIRST(&allocation->shares);
+
+	if (allocation->origin == LIEN_ORIGIN_MANAGED)
+		return "managed memory: the driver itself moves it, and cannot put it back at the "
+		       "same address";
+	if (allocation->origin == LIEN_ORIGIN_POOL)
+		return "memory of a stream-ordered pool cannot be put back at the same address";
+	if (share && share->call == LIEN_CALL_CU_IPC_GET)
+		return "cudaMalloc memory shared by legacy IPC cannot be put back at the same "
+		       "address";
+	return "cudaMalloc memory cannot be put back at the same address";
+}
+
+static bool by_fabric(const struct lien_allocation *allocation)
+{
+	const struct lien_share *share;
+
+	LIST_FOREACH (share, &allocation->shares, of_allocation)
+		if (share->number & LIEN_SHARE_BY_KEY)
+			return true;
+	return false;
+}
+
+/* Windows that were registered before the agent are not known as such. */
+static bool may_be_window(const struct lien_allocation *allocation)
+{
+	const struct lien_holding *holding;
+
+	if (!allocation->found || !(allocation->owner->incomplete & LIEN_INCOMPLETE_NCCL))
+		return false;
+	holding = lien_allocation_holding(allocation, allocation->owner);
+	return holding && holding->mapped > 1;
+}
+
+/* Of its mappings in one process. */
+static const char *unmovable_there(const struct lien_holding *holding)
+{
+	const struct lien_access_set *set;
+	const struct lien_mapping *mapping;
+
+	LIST_FOREACH (mapping, &holding->mappings, of_holding) {
+		set = lien_mapping_access(mapping);
+		if (lien_mapping_on_card(mapping))
+			return "registered with a network card (RDMA), which keeps the old memory";
+		if (lien_mapping_in_window(mapping))
+			return "registered as an NCCL window, which keeps its handle";
+		if (set && set->count > LIEN_WIRE_PLACES)
+			return "access for more places than can be restored";
+	}
+	return NULL;
+}
+
+const char *lien_plan_reason(const struct lien_allocation *allocation, uint32_t *holder)
+{
+	const struct lien_process *process;
+	const struct lien_holding *holding;
+	const char *reason;
+
+	*holder = 0;
+	if (!lien_allocation_on_device(allocation))
+		return allocation->origin == LIEN_ORIGIN_MULTICAST ? "a multicast object"
+								   : "host memory";
+	if (lien_allocation_by_address(allocation))
+		return unmovable_origin(allocation);
+	if (!allocation->owner)
+		return allocation->owner_pid ? "its owner has exited" : "its owner is not known";
+	if (allocation->found && !allocation->adopted)
+		return "found by re-reading: how many references are held to it is not known "
+		       "(`lien attach` counts them)";
+	if (allocation->found && allocation->owner->incomplete & LIEN_INCOMPLETE_MULTICAST)
+		return "made before it was watched, and may be bound to a multicast object "
+		       "(NVLS), which would keep the old memory: start the job after the agent, "
+		       "or with NCCL_NVLS_ENABLE=0";
+	if (allocation->part)
+		return "only a part of it was mapped when it was adopted";
+	if (allocation->open)
+		return "a descriptor that exports it was open when it was adopted, and would keep "
+		       "the old memory: once it is closed, `lien attach` looks again";
+	if (may_be_window(allocation))
+		return "mapped twice before it was watched, as NCCL maps windows, of which it "
+		       "keeps "
+		       "the handle";
+	if (allocation->found && allocation->prop.handle_types & CU_MEM_HANDLE_TYPE_FABRIC)
+		return "may have been exported by a fabric handle before it was watched";
+	if (!handles_plain(allocation))
+		return "imported by its own process, or twice by another one";
+	process = handle_unmapped(allocation);
+	if (process) {
+		*holder = process->pid;
+		return "a process holds a handle to it without mapping it";
+	}
+	if (too_many_references(allocation))
+		return "more references are held to it than can be restored";
+	if (!lien_plan_whole(allocation))
+		return "no mapping through which all of it can be copied";
+	if (!LIST_EMPTY(&allocation->bindings))
+		return "bound to a multicast object, which keeps the old memory";
+	if (allocation->dmabufs)
+		return "handed out as a dma-buf, which keeps the old memory";
+	if (by_fabric(allocation))
+		return "exported by a fabric handle, which cannot be made again";
+	reason = exports_unknown(allocation);
+	if (reason)
+		return reason;
+	if (partly_away(allocation))
+		return "an earlier offload of it was not put back whole: `lien restore` first";
+	LIST_FOREACH (holding, &allocation->holdings, of_allocation) {
+		*holder = holding->process->pid;
+		reason = unmovable_there(holding);
+		if (reason)
+			return reason;
+	}
+	*holder = 0;
+	return NULL;
+}
+
+const char *lien_plan_unmovable(const struct lien_allocation *allocation)
+{
+	uint32_t holder;
+
+	return lien_plan_reason(allocation, &holder);
+}
+
+uint64_t lien_plan_address(const struct lien_allocation *allocation)
+{
+	uint64_t own = UINT64_MAX, any = UINT64_MAX;
+	const struct lien_holding *holding;
+	const struct lien_mapping *mapping;
+
+	/* The lowest: lists have no order that lasts. */
+	LIST_FOREACH (holding, &allocation->holdings, of_allocation)
+		LIST_FOREACH (mapping, &holding->mappings, of_holding) {
+			if (holding->process == allocation->owner && mapping->va < own)
+				own = mapping->va;
+			if (mapping->va < any)
+				any = mapping->va;
+		}
+	if (own != UINT64_MAX)
+		return own;
+	return any != UINT64_MAX ? any : 0;
+}

@@ -1,0 +1,643 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/offload/transaction_internal.h"
+#include "agent/graph/pids.h"
+
+static bool may_share(const struct lien_transaction *t, unsigned i, unsigned j)
+{
+	return !t->ops.may_share ||
+	       t->ops.may_share(t->ops.context, t->processes[i].pid, t->processes[j].pid);
+}
+
+static int index_of(const struct lien_transaction *t, uint32_t pid)
+{
+	unsigned i;
+
+	for (i = 0; i < t->count; i++)
+		if (t->processes[i].pid == pid)
+			return i;
+	return -1;
+}
+
+bool lien_restore_related(const struct lien_transaction *t, unsigned from, unsigned to)
+{
+	const struct participant *a = &t->participants[from], *b = &t->participants[to];
+	unsigned i;
+
+	if (!may_share(t, from, to))
+		return false;
+	for (i = 0; i < a->count; i++)
+		if (lien_participant_find(b, a->items[i].token))
+			return true;
+	return false;
+}
+
+static bool asked_for(const struct lien_transaction *t, uint32_t pid)
+{
+	return !t->pids_count || lien_pids_have(t->pids, t->pids_count, pid);
+}
+
+static bool is_allowed(const struct lien_transaction *t, unsigned i)
+{
+	return !t->ops.allowed || t->ops.allowed(t->ops.context, t->processes[i].pid);
+}
+
+/* Who takes part: those asked for that have something away, and all they share it with. */
+static void choose_members(struct lien_transaction *t)
+{
+	bool grown = true;
+	unsigned i, j;
+
+	for (i = 0; i < t->count; i++) {
+		struct participant *participant = &t->participants[i];
+
+		participant->member = participant->count && !participant->gone &&
+				      asked_for(t, t->processes[i].pid) && is_allowed(t, i);
+	}
+	while (grown) {
+		grown = false;
+		for (i = 0; i < t->count; i++)
+			for (j = 0; j < t->count; j++)
+				if (t->participants[i].member && !t->participants[j].member &&
+					!t->participants[j].gone && lien_restore_related(t, i, j))
+					grown = t->participants[j].member = true;
+	}
+}
+
+/*
+ * A process that lives and did not say what it holds may hold what others need; one that may not be
+ * told to put it back does. Those, and all that share with them, stay as they are.
+ */
+static bool withheld_by(const struct lien_transaction *t, unsigned i, unsigned j)
+{
+	if (t->participants[j].gone)
+		return t->participants[j].withheld && may_share(t, i, j);
+	return t->participants[j].withheld && lien_restore_related(t, i, j);
+}
+
+static void withhold(struct lien_transaction *t)
+{
+	bool grown = true;
+	unsigned i, j;
+
+	for (i = 0; i < t->count; i++) {
+		struct participant *participant = &t->participants[i];
+
+		participant->withheld =
+			participant->gone && t->ops.alive(t->ops.context, t->processes[i].pid, 0);
+		if (!participant->member || is_allowed(t, i))
+			continue;
+		participant->withheld = true;
+		lien_transaction_fail(t, -EPERM,
+			"a process of another user shares what is to be restored: only root can do "
+			"that");
+	}
+	while (grown) {
+		grown = false;
+		for (i = 0; i < t->count; i++)
+			for (j = 0; j < t->count && !t->participants[i].withheld; j++)
+				grown |= t->participants[i].withheld = withheld_by(t, i, j);
+	}
+	for (i = 0; i < t->count; i++)
+		t->participants[i].member &= !t->participants[i].withheld;
+}
+
+static void describe(
+	struct lien_transaction_process *process, const struct participant *participant)
+{
+	unsigned i;
+
+	for (i = 0; i < participant->count; i++) {
+		const struct lien_wire_item *item = &participant->items[i];
+
+		if (item->flags & LIEN_WIRE_HERE)
+			continue;
+		process->mappings++;
+		if (item->index)
+			continue;
+		if (item->flags & LIEN_WIRE_OWNED) {
+			process->allocations++;
+			if (item->flags & LIEN_WIRE_WORTHLESS)
+				process->discarded += item->allocation_bytes;
+			else
+				process->bytes += item->allocation_bytes;
+		} else {
+			process->imports++;
+		}
+	}
+}
+
+static int add_participant(struct lien_transaction *t, uint32_t pid)
+{
+	struct lien_transaction_process *processes;
+	struct participant *participants;
+
+	processes = realloc(t->processes, (t->count + 2) * sizeof(*processes));
+	if (!processes)
+		return -ENOMEM;
+	t->processes = processes;
+	participants = realloc(t->participants, (t->count + 2) * sizeof(*participants));
+	if (!participants)
+		return -ENOMEM;
+	t->participants = participants;
+	memset(&processes[t->count], 0, 2 * sizeof(*processes));
+	memset(&participants[t->count], 0, 2 * sizeof(*participants));
+	processes[t->count].pid = pid;
+	participants[t->count++].member = true;
+	return 0;
+}
+
+/* An owner that was not asked yet: nobody knew that it holds something. */
+static bool is_unasked(
+	const struct lien_transaction *t, unsigned index, const struct lien_wire_item *item)
+{
+	return !item->index && item->flags & LIEN_WIRE_IMPORTED &&
+	       index_of(t, item->owner_pid) < 0 &&
+	       t->ops.alive(t->ops.context, item->owner_pid, item->owner_start) &&
+	       (!t->ops.may_share ||
+		       t->ops.may_share(t->ops.context, t->processes[index].pid, item->owner_pid));
+}
+
+/* True: there are some, and they will answer. */
+static bool ask_owners(struct lien_transaction *t)
+{
+	const unsigned known = t->count;
+	unsigned i, j;
+
+	for (i = 0; i < known; i++)
+		for (j = 0; j < t->participants[i].count; j++)
+			if (is_unasked(t, i, &t->participants[i].items[j]) &&
+				add_participant(t, t->participants[i].items[j].owner_pid))
+				lien_transaction_fail(t, -ENOMEM, "out of memory");
+	for (i = known; i < t->count; i++)
+		lien_transaction_order(t, i, LIEN_PHASE_LIST, LIEN_WIRE_ROOM, NULL, 0, NULL, 0);
+	return !lien_transaction_idle(t);
+}
+
+void lien_restore_listed(struct lien_transaction *t)
+{
+	unsigned i, members = 0;
+	bool nomem = false;
+
+	for (i = 0; i < t->count && !nomem; i++)
+		nomem = lien_participant_sort(&t->participants[i]);
+	if (nomem) {
+		lien_transaction_fail(t, -ENOMEM, "out of memory");
+		lien_transaction_end(t);
+		return;
+	}
+	if (ask_owners(t))
+		return;
+	choose_members(t);
+	withhold(t);
+	lien_room_check(t);
+	for (i = 0; i < t->count; i++)
+		if (t->participants[i].member) {
+			describe(&t->processes[i], &t->participants[i]);
+			members++;
+		}
+	if (!members)
+		lien_transaction_end(t);
+	else
+		lien_restore_begin(t);
+}
+
+/* What it owns is copied to the device. */
+static bool has_copies(const struct participant *participant)
+{
+	unsigned i;
+
+	for (i = 0; i < participant->count; i++)
+		if (participant->items[i].flags & LIEN_WIRE_OWNED &&
+			!(participant->items[i].flags & LIEN_WIRE_HERE))
+			return true;
+	return false;
+}
+
+void lien_restore_begin(struct lien_transaction *t)
+{
+	unsigned i;
+
+	t->phase = LIEN_PHASE_CREATE;
+	t->finishing = false;
+	for (i = 0; i < t->count; i++) {
+		t->participants[i].finished = false;
+		t->participants[i].filled = !has_copies(&t->participants[i]);
+	}
+	lien_transaction_progress(t);
+	lien_restore_advance(t);
+}
+
+/* An import that has not come. */
+static bool is_missing(const struct participant *participant, unsigned i)
+{
+	const struct lien_wire_item *item = &participant->items[i];
+
+	return !item->index && item->flags & LIEN_WIRE_IMPORTED &&
+	       participant->imports[i] == IMPORT_MISSING;
+}
+
+/* Its owner runs, and has listed all that it holds, and this is not among it: it will never be. In
+ * an undo owners do not list. */
+static bool owner_lacks(
+	const struct lien_transaction *t, unsigned index, const struct lien_wire_item *item)
+{
+	const int owner = index_of(t, item->owner_pid);
+	const struct lien_wire_item *there;
+
+	if (t->offload || owner < 0 || t->participants[owner].gone || !may_share(t, index, owner))
+		return false;
+	there = lien_participant_find(&t->participants[owner], item->token);
+	return !there || !(there->flags & LIEN_WIRE_SHARED);
+}
+
+/* Whether nobody has the memory of a missing import any more. */
+static bool is_lost(struct lien_transaction *t, unsigned index, const struct lien_wire_item *item)
+{
+	bool lives = t->ops.alive(t->ops.context, item->owner_pid, item->owner_start);
+
+	if (lives && !owner_lacks(t, index, item))
+		return false;
+	t->participants[index].lost_owner = item->owner_pid;
+	t->participants[index].owner_lives = lives;
+	return true;
+}
+
+void lien_transaction_lost(const struct lien_transaction *t,
+	void (*each)(void *context, uint32_t pid, uint64_t va), void *context)
+{
+	const struct participant *participant;
+	unsigned i, j, first;
+
+	for (i = 0; i < t->count; i++) {
+		participant = &t->participants[i];
+		for (j = first = 0; participant->imports && j < participant->count; j++) {
+			if (!participant->items[j].index)
+				first = j;
+			if (participant->imports[first] == IMPORT_LOST)
+				each(context, t->processes[i].pid, participant->items[j].va);
+		}
+	}
+}
+
+/* Not one that only takes no orders. */
+static bool is_dead(const struct lien_transaction *t, unsigned index)
+{
+	return t->participants[index].gone &&
+	       !t->ops.alive(t->ops.context, t->processes[index].pid, 0);
+}
+
+/* Whether somebody who is alive may still lack what this process exports: then it has to be able to
+ * do so once more. */
+static bool exports_wanted(const struct lien_transaction *t, unsigned index)
+{
+	const struct participant *owner = &t->participants[index], *other;
+	struct lien_wire_item *item;
+	unsigned i, j;
+
+	for (i = 0; i < owner->count; i++) {
+		if (owner->items[i].index || !(owner->items[i].flags & LIEN_WIRE_SHARED))
+			continue;
+		/* In an undo all take part. */
+		if (!t->offload && t->ops.unheard &&
+			t->ops.unheard(t->ops.context, t->processes[index].pid))
+			return true;
+		for (j = 0; j < t->count; j++) {
+			other = &t->participants[j];
+			if (other == owner || is_dead(t, j))
+				continue;
+			item = lien_participant_find(other, owner->items[i].token);
+			if (item && other->imports[item - other->items] == IMPORT_MISSING)
+				return true;
+		}
+	}
+	return false;
+}
+
+/* Everybody has exported and imported what could be. */
+static bool settled(const struct lien_transaction *t)
+{
+	unsigned i;
+
+	for (i = 0; i < t->count; i++) {
+		const struct participant *participant = &t->participants[i];
+
+		if (participant->member && !participant->gone &&
+			(!participant->created || !participant->exported || participant->seq ||
+				participant->shares_count))
+			return false;
+	}
+	return true;
+}
+
+static void import_batch(struct lien_transaction *t, unsigned index)
+{
+	struct participant *participant = &t->participants[index];
+	struct lien_wire_share shares[LIEN_WIRE_FDS_MAX];
+	int fds[LIEN_WIRE_FDS_MAX];
+	unsigned n = participant->shares_count, i;
+
+	if (n > LIEN_WIRE_FDS_MAX)
+		n = LIEN_WIRE_FDS_MAX;
+	for (i = 0; i < n; i++) {
+		shares[i].token = participant->shares[i].token;
+		fds[i] = participant->shares[i].fd;
+	}
+	participant->batch = n;
+	lien_transaction_order(
+		t, index, LIEN_PHASE_IMPORT, 0, shares, n * sizeof(shares[0]), fds, n);
+	for (i = 0; i < n; i++) {
+		t->ops.fd_close(fds[i]);
+		participant->shares[i].fd = -1;
+	}
+}
+
+/* Names what is lost, some at a time; with the last of it the process finishes. */
+static void finish(struct lien_transaction *t, unsigned index)
+{
+	struct participant *participant = &t->participants[index];
+	uint32_t flags = t->flags & LIEN_WIRE_UNVERIFIED;
+	struct lien_wire_share lost[LIEN_WIRE_LOST_MAX];
+	unsigned n = 0, i;
+
+	while (participant->named < participant->count && n < LIEN_WIRE_LOST_MAX) {
+		i = participant->named++;
+		if (!is_missing(participant, i) || !is_lost(t, index, &participant->items[i]))
+			continue;
+		participant->imports[i] = IMPORT_NAMED;
+		lost[n++].token = participant->items[i].token;
+	}
+	if (participant->named == participant->count)
+		flags |= LIEN_WIRE_LAST;
+	t->processes[index].lends = exports_wanted(t, index);
+	if (t->processes[index].lends)
+		flags |= LIEN_WIRE_KEEP;
+	lien_transaction_order(
+		t, index, LIEN_PHASE_FINISH, flags, lost, n * sizeof(lost[0]), NULL, 0);
+}
+
+/* Everybody else's word for who owns the memory counts, not the exporter's. */
+static bool imports_from(const struct lien_transaction *t, unsigned index, unsigned from,
+	const struct lien_wire_item *item)
+{
+	return item && item->flags & LIEN_WIRE_IMPORTED &&
+	       item->owner_pid == t->processes[from].pid && may_share(t, index, from);
+}
+
+/* All copies of those who take part have arrived, or have failed. */
+static bool all_filled(const struct lien_transaction *t)
+{
+	unsigned i;
+
+	for (i = 0; i < t->count; i++)
+		if (t->participants[i].member && !t->participants[i].gone &&
+			!t->participants[i].filled)
+			return false;
+	return true;
+}
+
+/* Its own copies have failed, or it lives and does not say whether they have arrived. */
+static bool is_unfilled(const struct lien_transaction *t, unsigned index)
+{
+	const struct participant *participant = &t->participants[index];
+
+	return participant->unfilled || (participant->member && participant->gone &&
+						!participant->filled && !is_dead(t, index));
+}
+
+/* Memory that it maps may not have its bytes: it stays as it is, and its threads wait, for a
+ * restore to come. */
+static bool lacks_bytes(const struct lien_transaction *t, unsigned index)
+{
+	const struct participant *participant = &t->participants[index];
+	unsigned i, j;
+
+	for (i = 0; i < t->count; i++) {
+		if (!is_unfilled(t, i))
+			continue;
+		if (i == index)
+			return true;
+		for (j = 0; j < participant->count; j++)
+			if (imports_from(t, index, i, &participant->items[j]))
+				return true;
+	}
+	return false;
+}
+
+static void finish_or_wait(struct lien_transaction *t, unsigned index)
+{
+	if (!all_filled(t))
+		return;
+	if (!lacks_bytes(t, index)) {
+		finish(t, index);
+		return;
+	}
+	t->participants[index].finished = true;
+	t->processes[index].failed = true;
+}
+
+/* The next order for a process that has none. */
+static void next_order(struct lien_transaction *t, unsigned index)
+{
+	struct participant *participant = &t->participants[index];
+
+	if (!participant->created) {
+		participant->rooms_count = 0; /* it will say how it is then */
+		lien_transaction_order(t, index, LIEN_PHASE_CREATE,
+			LIEN_WIRE_ROOM | (t->flags & LIEN_WIRE_UNVERIFIED), NULL, 0, NULL, 0);
+	} else if (!participant->exported)
+		lien_transaction_order(t, index, LIEN_PHASE_EXPORT, 0, NULL, 0, NULL, 0);
+	else if (participant->shares_count)
+		import_batch(t, index);
+	else if (t->finishing && !participant->filled)
+		lien_transaction_order(t, index, LIEN_PHASE_FINISH,
+			LIEN_WIRE_FILLED | (t->flags & LIEN_WIRE_UNVERIFIED), NULL, 0, NULL, 0);
+	else if (t->finishing)
+		finish_or_wait(t, index);
+}
+
+/* An undo is whole when everybody who is alive has everything back. */
+static void restore_end(struct lien_transaction *t)
+{
+	unsigned i;
+
+	for (i = 0; i < t->count; i++)
+		if (t->offload &&
+			(t->participants[i].stuck || (t->participants[i].gone && !is_dead(t, i))))
+			t->result.undo_failed = true;
+	t->result.rolled_back = t->offload && !t->result.undo_failed;
+	lien_transaction_open(t);
+}
+
+void lien_restore_advance(struct lien_transaction *t)
+{
+	bool all = true;
+	unsigned i;
+
+	t->finishing |= settled(t);
+	for (i = 0; i < t->count; i++) {
+		struct participant *participant = &t->participants[i];
+
+		if (participant->member && !participant->gone && !participant->finished &&
+			!participant->seq)
+			next_order(t, i);
+	}
+	for (i = 0; i < t->count; i++)
+		if (t->participants[i].member && !t->participants[i].gone &&
+			!t->participants[i].finished)
+			all = false;
+	if (all)
+		restore_end(t);
+	else if (t->finishing ? lien_transaction_idle(t) : settled(t))
+		lien_restore_advance(t); /* the last one that was waited for could not be reached */
+}
+
+/* Hands an exported allocation to everyone who imports it. */
+static void route(struct lien_transaction *t, unsigned from, uint64_t token, int fd)
+{
+	struct lien_wire_item *item = lien_participant_find(&t->participants[from], token);
+	unsigned i;
+
+	if (!item || !(item->flags & LIEN_WIRE_SHARED))
+		return; /* not its own to hand out */
+	for (i = 0; i < t->count; i++) {
+		struct participant *participant = &t->participants[i];
+		struct share_in *shares;
+		int copy;
+
+		if (i == from || !participant->member || participant->gone)
+			continue;
+		item = lien_participant_find(participant, token);
+		if (!imports_from(t, i, from, item))
+			continue;
+		if (participant->shares_count == participant->shares_room) {
+			unsigned room =
+				participant->shares_room ? 2 * participant->shares_room : 64;
+
+			shares = realloc(participant->shares, room * sizeof(*shares));
+			if (!shares) {
+				lien_transaction_fail(t, -ENOMEM, "out of memory");
+				return;
+			}
+			participant->shares = shares;
+			participant->shares_room = room;
+		}
+		copy = t->ops.fd_dup(fd);
+		if (copy < 0) {
+			lien_transaction_fail(t, copy,
+				"the agent has too many open files: raise its limit (ulimit -n)");
+			return;
+		}
+		participant->shares[participant->shares_count++] =
+			(struct share_in){.token = token, .fd = copy};
+	}
+}
+
+static void imported(struct participant *participant, bool success)
+{
+	unsigned i;
+
+	for (i = 0; success && i < participant->batch; i++) {
+		struct lien_wire_item *item =
+			lien_participant_find(participant, participant->shares[i].token);
+
+		if (item)
+			participant->imports[item - participant->items] = IMPORT_ARRIVED;
+	}
+	participant->shares_count -= participant->batch;
+	memmove(participant->shares, participant->shares + participant->batch,
+		participant->shares_count * sizeof(participant->shares[0]));
+	participant->batch = 0;
+}
+
+/* To be told whatever else has failed. */
+static void tell_lost(struct lien_transaction *t, unsigned index)
+{
+	const struct lien_transaction_process *process = &t->processes[index];
+	const struct participant *participant = &t->participants[index];
+
+	if (!t->result.lost)
+		t->result.undo_text[0] = 0;
+	t->result.lost = true;
+	lien_transaction_fail(t, -EOWNERDEAD,
+		"memory of process %u, which %s, is gone for good: process %u mapped it at "
+		"%" PRIu64 " places, which are empty now",
+		participant->lost_owner,
+		participant->owner_lives ? "does not have it any more"
+					 : "has ended or become another program",
+		process->pid, process->lost_mappings);
+}
+
+static void finished(
+	struct lien_transaction *t, unsigned index, const struct lien_wire_header *reply)
+{
+	struct participant *participant = &t->participants[index];
+	unsigned i;
+
+	if (!participant->filled) {
+		participant->filled = true;
+		participant->unfilled = reply->result;
+		t->processes[index].verified = reply->result ? 0 : reply->arg;
+		return;
+	}
+	for (i = 0; i < participant->named; i++)
+		if (participant->imports[i] == IMPORT_NAMED)
+			participant->imports[i] = IMPORT_LOST;
+	t->processes[index].lost_mappings += reply->arg2;
+	if (participant->named < participant->count && !reply->result)
+		return; /* there is more to be named */
+	participant->finished = true;
+	t->phase = LIEN_PHASE_FINISH;
+	if (!reply->result)
+		t->processes[index].verified += reply->arg;
+	if (t->processes[index].lost_mappings)
+		tell_lost(t, index);
+	lien_transaction_progress(t);
+}
+
+void lien_restore_reply(struct lien_transaction *t, unsigned index,
+	const struct lien_wire_header *reply, const void *body, const int *fds, unsigned fds_count)
+{
+	struct participant *participant = &t->participants[index];
+	const struct lien_wire_share *shares = body;
+	unsigned i, n;
+
+	if (reply->flags & LIEN_WIRE_ROOM) {
+		lien_room_reply(participant, reply, body);
+	} else if (reply->type == LIEN_WIRE_LIST && !(reply->flags & LIEN_WIRE_LAST)) {
+		n = (reply->length - sizeof(*reply)) / sizeof(struct lien_wire_item);
+		if (lien_participant_add(participant, body, n)) {
+			participant->gone = true;
+			participant->seq = 0;
+			t->processes[index].failed = true;
+			lien_transaction_fail(t, -E2BIG,
+				"process %u lists more than can be away, or memory is short",
+				t->processes[index].pid);
+		}
+	}
+	for (i = 0; i < fds_count; i++) {
+		if (reply->type == LIEN_WIRE_EXPORT &&
+			(i + 1) * sizeof(*shares) <= reply->length - sizeof(*reply))
+			route(t, index, shares[i].token, fds[i]);
+		t->ops.fd_close(fds[i]);
+	}
+	if (!(reply->flags & LIEN_WIRE_LAST))
+		return;
+	if (reply->type == LIEN_WIRE_IMPORT)
+		imported(participant, !reply->result);
+	switch (reply->type) { /* also after a failure: what did succeed is of use to others */
+	case LIEN_WIRE_CREATE:
+		participant->created = true;
+		break;
+	case LIEN_WIRE_EXPORT:
+		participant->exported = true;
+		break;
+	case LIEN_WIRE_FINISH:
+		finished(t, index, reply);
+		break;
+	}
+}

@@ -1,0 +1,519 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * Bringing a job to rest: who is in a call, how far each rank is, and who of those that the gate
+ * holds must be let in for the others.
+ */
+#include "agent/quiesce/level.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "agent/quiesce/gate.h"
+#include "agent/graph/pids.h"
+#include "loader/probes/calls.h"
+#include "loader/probes/follow.h"
+#include "loader/probes/gate.h"
+#include "loader/discover/untrusted.h"
+
+#define PASSES_MAX 256
+
+/* --- who is inside ---------------------------------------------------------------------------- */
+
+/* Where the thread's stack ends while it does not run. False: it runs. */
+static bool stack_of(uint32_t pid, uint32_t tid, uint64_t *sp)
+{
+	char path[64], text[256], *space;
+	ssize_t n;
+	int fd;
+
+	snprintf(path, sizeof(path), "/proc/%u/task/%u/syscall", pid, tid);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	n = fd < 0 ? 0 : read(fd, text, sizeof(text) - 1);
+	if (fd >= 0)
+		close(fd);
+	if (n <= 0) {
+		*sp = UINT64_MAX; /* it has ended */
+		return true;
+	}
+	text[n] = '\0';
+	/* "NUMBER ARGUMENTS SP PC", "-1 SP PC", or "running" */
+	space = strrchr(text, ' ');
+	if (!space)
+		return false;
+	*space = '\0';
+	space = strrchr(text, ' ');
+	if (!space)
+		return false;
+	*sp = strtoull(space + 1, NULL, 16);
+	return true;
+}
+
+struct area {
+	uint64_t address;
+	bool found;
+};
+
+static int find_area(const struct lien_maps_entry *entry, void *arg)
+{
+	struct area *area = arg;
+
+	area->found = area->address >= entry->start && area->address < entry->end &&
+		      !strcmp(entry->path, "[uprobes]");
+	return area->found;
+}
+
+/* Is it where functions return to whose return is probed? */
+static bool is_trampoline(uint32_t pid, uint64_t address)
+{
+	struct area area = {.address = address};
+
+	lien_maps_read(pid, find_area, &area);
+	return area.found;
+}
+
+/*
+ * A collective that was entered before there was the gate is not seen returning. It has returned if
+ * the stack is shorter than it was then, or its return address has been overwritten by another
+ * than that of an earlier gate's probe.
+ */
+static bool may_be_inside(uint32_t pid, const struct lien_probe_thread *thread)
+{
+	uint64_t sp, word = 0;
+
+	if (thread->inside)
+		return true;
+	if (!thread->sp || (stack_of(pid, thread->tid, &sp) && sp > thread->sp))
+		return false;
+	return lien_untrusted_memory(pid, thread->sp, &word, sizeof(word)) == sizeof(word) &&
+	       (word == thread->caller || is_trampoline(pid, word));
+}
+
+/* --- levels ----------------------------------------------------------------------------------- */
+
+struct waiting {
+	struct lien_probe_held_key who;
+	struct lien_probe_held held;
+	bool let_in;
+};
+
+/* How far a process is on one of its communicators. */
+struct standing {
+	const struct lien_process *process;
+	const struct lien_comm *comm;
+	uint64_t collectives; /* that it has begun: those counted, without those that are held */
+	bool transfers;	      /* it has sent or received */
+	bool lags;	      /* another rank of the group, here, has gone further */
+};
+
+struct rest {
+	struct lien_agent *agent;
+	const uint32_t *pids;
+	bool *busy; /* each: a device, or a thread in a call */
+	unsigned count;
+	struct waiting *waiting;
+	unsigned waiting_count, waiting_room;
+	struct standing *standings;
+	unsigned standings_count, standings_room;
+};
+
+/* Makes room for one more. */
+static bool grow(void **array, unsigned count, unsigned *room, size_t size)
+{
+	unsigned more = *room ? 2 * *room : 64;
+	void *grown;
+
+	if (count < *room)
+		return true;
+	grown = realloc(*array, more * size);
+	if (!grown)
+		return false;
+	*array = grown;
+	*room = more;
+	return true;
+}
+
+static int gather(
+	void *context, const struct lien_probe_held_key *who, const struct lien_probe_held *held)
+{
+	struct rest *rest = context;
+
+	if (!lien_pids_have(rest->pids, rest->count, who->pid))
+		return 0;
+	if (!grow((void **)&rest->waiting, rest->waiting_count, &rest->waiting_room,
+		    sizeof(*rest->waiting)))
+		return -ENOMEM;
+	rest->waiting[rest->waiting_count++] = (struct waiting){*who, *held, false};
+	return 0;
+}
+
+static unsigned held_in(const struct rest *rest, uint32_t pid)
+{
+	unsigned i, n = 0;
+
+	for (i = 0; i < rest->waiting_count; i++)
+		n += rest->waiting[i].who.pid == pid;
+	return n;
+}
+
+static bool is_collective(uint32_t call)
+{
+	return LIEN_CALL_IS_TRAFFIC(call) && !LIEN_CALL_IS_TRANSFER(call);
+}
+
+static bool is_held_on(const struct waiting *waiting, const struct standing *standing)
+{
+	return waiting->who.pid == standing->process->pid &&
+	       waiting->held.comm == standing->comm->address;
+}
+
+static void count_standing(const struct rest *rest, struct standing *standing)
+{
+	struct lien_probe_traffic traffic;
+	unsigned i;
+
+	if (!lien_probes_traffic_of(
+		    rest->agent->probes, standing->process->pid, standing->comm->address, &traffic))
+		return;
+	for (i = 0; i < LIEN_TRAFFIC_KINDS; i++)
+		if (is_collective(LIEN_TRAFFIC_FIRST + i))
+			standing->collectives += traffic.calls[i];
+		else
+			standing->transfers |= traffic.calls[i] != 0;
+	for (i = 0; i < rest->waiting_count; i++)
+		if (is_held_on(&rest->waiting[i], standing) &&
+			is_collective(rest->waiting[i].held.call))
+			standing->collectives--;
+}
+
+/* Of one kind, to or from one rank. */
+static uint64_t transfers(
+	const struct rest *rest, const struct standing *standing, uint32_t call, uint32_t peer)
+{
+	uint64_t sum = lien_probes_pair(rest->agent->probes, standing->process->pid,
+		standing->comm->address, peer, call == LIEN_CALL_NCCL_RECV);
+	unsigned i;
+
+	for (i = 0; i < rest->waiting_count; i++)
+		if (is_held_on(&rest->waiting[i], standing) && rest->waiting[i].held.call == call &&
+			rest->waiting[i].held.peer == peer)
+			sum--;
+	return sum;
+}
+
+static bool is_ahead(
+	const struct rest *rest, const struct standing *other, const struct standing *standing)
+{
+	uint32_t own = standing->comm->rank, its = other->comm->rank;
+
+	if (other->collectives > standing->collectives)
+		return true;
+	return other->transfers &&
+	       (transfers(rest, other, LIEN_CALL_NCCL_SEND, own) >
+			       transfers(rest, standing, LIEN_CALL_NCCL_RECV, its) ||
+		       transfers(rest, other, LIEN_CALL_NCCL_RECV, own) >
+			       transfers(rest, standing, LIEN_CALL_NCCL_SEND, its));
+}
+
+static void compare_standings(struct rest *rest)
+{
+	struct standing *standing, *other, *end = rest->standings + rest->standings_count;
+
+	for (standing = rest->standings; standing < end; standing++)
+		for (other = rest->standings; other < end && !standing->lags; other++)
+			/* Counts of those that were in use before they were watched began at
+			 * different calls. */
+			standing->lags = other != standing && other->comm->made_by &&
+					 standing->comm->made_by &&
+					 !memcmp(other->comm->id, standing->comm->id,
+						 sizeof(other->comm->id)) &&
+					 is_ahead(rest, other, standing);
+}
+
+/* False: out of memory. */
+static bool take_standings(struct rest *rest)
+{
+	struct lien_process *process;
+	struct lien_comm *comm;
+	unsigned i;
+
+	for (i = 0; i < rest->count; i++) {
+		process = lien_graph_process(rest->agent->graph, rest->pids[i]);
+		if (!process)
+			continue;
+		RB_FOREACH (comm, lien_comm_tree, &process->comms) {
+			if (!grow((void **)&rest->standings, rest->standings_count,
+				    &rest->standings_room, sizeof(*rest->standings)))
+				return false;
+			rest->standings[rest->standings_count] =
+				(struct standing){.process = process, .comm = comm};
+			count_standing(rest, &rest->standings[rest->standings_count++]);
+		}
+	}
+	compare_standings(rest);
+	return true;
+}
+
+static const struct standing *standing_of(const struct rest *rest, const struct waiting *waiting)
+{
+	unsigned i;
+
+	for (i = 0; i < rest->standings_count; i++)
+		if (is_held_on(waiting, &rest->standings[i]))
+			return &rest->standings[i];
+	return NULL;
+}
+
+static bool lags_where_held(const struct rest *rest, const struct waiting *waiting)
+{
+	const struct standing *standing = standing_of(rest, waiting);
+
+	return standing && standing->lags;
+}
+
+/*
+ * Others may wait for this call, or for one that the thread makes after it: a process that lags
+ * behind on the communicator of a call that is held is let in there; one that lags only on others
+ * is let in everywhere, until it gets there. Whoever shares these communicators is behind then, and
+ * is let in, too. No rank gets further than the first one was, but for these.
+ */
+static bool is_behind(const struct rest *rest, const struct waiting *waiting)
+{
+	uint32_t pid = waiting->who.pid;
+	unsigned i;
+
+	if (lags_where_held(rest, waiting))
+		return true;
+	for (i = 0; i < rest->waiting_count; i++)
+		if (rest->waiting[i].who.pid == pid && lags_where_held(rest, &rest->waiting[i]))
+			return false; /* that one first */
+	for (i = 0; i < rest->standings_count; i++)
+		if (rest->standings[i].process->pid == pid && rest->standings[i].lags)
+			return true;
+	return false;
+}
+
+#define PATIENCE_NS 20000000ull
+
+/* No count is kept of graphs, which may have collectives in them. */
+static bool is_graph(uint32_t call)
+{
+	return call == LIEN_CALL_CU_GRAPH_LAUNCH || call == LIEN_CALL_CU_GRAPH_LAUNCH_PTSZ;
+}
+
+/* In these all ranks meet without a count of ours: one is inside as long as others are not. */
+static bool is_meeting(uint32_t call)
+{
+	switch (call) {
+	case LIEN_CALL_NCCL_INIT_RANK:
+	case LIEN_CALL_NCCL_INIT_RANK_CONFIG:
+	case LIEN_CALL_NCCL_INIT_RANK_SCALABLE:
+	case LIEN_CALL_NCCL_INIT_ALL:
+	case LIEN_CALL_NCCL_SPLIT:
+	case LIEN_CALL_NCCL_SHRINK:
+	case LIEN_CALL_NCCL_FINALIZE:
+	case LIEN_CALL_NCCL_DESTROY:
+	case LIEN_CALL_NCCL_ABORT:
+		return true;
+	}
+	return false;
+}
+
+/* Does no count say how far the thread is? Not on a communicator that was in use before it was
+ * watched; nor before a call that is not of NCCL, in a process that has such a communicator. */
+static bool is_uncounted(const struct rest *rest, const struct waiting *waiting)
+{
+	const struct standing *standing = standing_of(rest, waiting);
+	unsigned i;
+
+	if (standing)
+		return !standing->comm->made_by;
+	for (i = 0; !waiting->held.comm && i < rest->standings_count; i++)
+		if (rest->standings[i].process->pid == waiting->who.pid &&
+			!rest->standings[i].comm->made_by)
+			return true;
+	return false;
+}
+
+/* Who waits for others has something to do; so those are behind who have not, or nobody can tell.
+ */
+static bool uncounted_and_idle(const struct rest *rest, const struct waiting *waiting)
+{
+	bool others_idle = false, own_busy = false;
+	unsigned i;
+
+	if (!is_uncounted(rest, waiting))
+		return false;
+	for (i = 0; i < rest->count; i++)
+		if (rest->pids[i] == waiting->who.pid)
+			own_busy = rest->busy[i];
+		else
+			others_idle |= !rest->busy[i] && held_in(rest, rest->pids[i]);
+	return !own_busy || !others_idle;
+}
+
+/* Nobody is known to be behind, and yet a device stays busy, or a thread in a call: so somebody is,
+ * of whom it cannot be known, and one call of each is let in. */
+static bool may_be_behind(const struct rest *rest, const struct waiting *waiting)
+{
+	return (waiting->held.unsure || uncounted_and_idle(rest, waiting) ||
+		       is_graph(waiting->held.call) || is_meeting(waiting->held.call)) &&
+	       lien_now_ns() - waiting->held.t > PATIENCE_NS;
+}
+
+static bool let_in(struct rest *rest, lien_pass_fn *pass, void *to,
+	bool (*who)(const struct rest *, const struct waiting *))
+{
+	uint32_t tids[PASSES_MAX];
+	const struct waiting *waiting;
+	unsigned i, j, n;
+	bool any = false;
+
+	/* All are judged by the same counts. */
+	for (j = 0; j < rest->waiting_count; j++)
+		rest->waiting[j].let_in = who(rest, &rest->waiting[j]);
+	for (i = 0; i < rest->count; i++) {
+		n = 0;
+		for (j = 0; j < rest->waiting_count && n < PASSES_MAX; j++) {
+			waiting = &rest->waiting[j];
+			if (waiting->who.pid != rest->pids[i] || !waiting->let_in)
+				continue;
+			tids[n++] = waiting->held.tid;
+			/* It counts as inside from now on, until it returns. */
+			lien_probes_let_in(rest->agent->probes, waiting->who.pid, waiting->who.tid);
+		}
+		if (n)
+			pass(to, rest->pids[i], tids, n);
+		any |= n;
+	}
+	return any;
+}
+
+unsigned lien_gate_background(void *context, uint32_t pid, uint64_t *comms, unsigned max)
+{
+	struct lien_agent *agent = context;
+	struct lien_probe_process known;
+	struct lien_process *process;
+	struct lien_comm *comm;
+	unsigned n = 0;
+
+	lien_agent_consume(agent);
+	process = lien_graph_process(agent->graph, pid);
+	if (!process || !lien_probes_process(agent->probes, pid, &known) || !known.nonblocking)
+		return 0;
+	RB_FOREACH (comm, lien_comm_tree, &process->comms)
+		if (n < max)
+			comms[n++] = comm->address;
+	return n;
+}
+
+static void say_who(const struct rest *rest, char *why, size_t size)
+{
+	const struct waiting *first = rest->waiting;
+	const struct standing *standing;
+
+	if (!rest->waiting_count)
+		return;
+	standing = standing_of(rest, first);
+	if (standing && standing->comm->rank >= 0)
+		snprintf(why, size,
+			"rank %d (process %u) waits before %s, which others may wait for",
+			standing->comm->rank, first->who.pid, lien_calls_name(first->held.call));
+	else
+		snprintf(why, size, "process %u waits before %s, which others may wait for",
+			first->who.pid, lien_calls_name(first->held.call));
+}
+
+struct looking {
+	const struct rest *rest;
+	uint32_t pid;
+	bool all_seen; /* the gate has seen the threads that are inside */
+	char *why;     /* where it says so */
+	size_t size;
+};
+
+static bool is_held(const struct looking *looking, uint32_t tid)
+{
+	unsigned i;
+
+	for (i = 0; i < looking->rest->waiting_count; i++)
+		if (looking->rest->waiting[i].who.pid == looking->pid &&
+			looking->rest->waiting[i].who.tid == tid)
+			return true;
+	return false;
+}
+
+static int look_at_thread(void *context, const struct lien_probe_thread *thread)
+{
+	struct looking *looking = context;
+
+	if (!thread->seen) {
+		if (!may_be_inside(looking->pid, thread))
+			return 0;
+		looking->all_seen = false;
+		snprintf(looking->why, looking->size,
+			"thread %u of process %u may be in a call of NCCL", thread->tid,
+			looking->pid);
+		return 1;
+	}
+	if (thread->inside && !is_held(looking, thread->tid))
+		snprintf(looking->why, looking->size, "thread %u of process %u %s %s", thread->tid,
+			looking->pid, thread->call ? "is in" : "has opened",
+			thread->call ? lien_calls_name(thread->call) : "an NCCL group");
+	return 0;
+}
+
+/* Is no thread of the process in a call? */
+static bool is_quiet(const struct rest *rest, uint32_t pid, bool *busy, char *why, size_t size)
+{
+	struct looking looking = {rest, pid, true, why, size};
+	struct lien_probe_gate gate;
+	bool quiet;
+
+	if (!lien_probes_gate_get(rest->agent->probes, pid, &gate))
+		return true;
+	if (!lien_gate_covers(rest->agent, pid, &gate, why, size))
+		return false;
+	quiet = gate.inside <= held_in(rest, pid);
+	if (!quiet) {
+		*busy = true;
+		snprintf(why, size, "a thread of process %u is in a call of NCCL or the driver",
+			pid);
+	}
+	lien_probes_threads(rest->agent->probes, pid, look_at_thread, &looking);
+	return quiet && looking.all_seen;
+}
+
+bool lien_gate_at_rest(void *context, const uint32_t *pids, const bool *busy, unsigned count,
+	lien_pass_fn *pass, void *to, char *why, size_t size)
+{
+	struct lien_agent *agent = context;
+	struct rest rest = {.agent = agent,
+		.pids = pids,
+		.busy = calloc(count + 1, sizeof(bool)),
+		.count = count};
+	bool quiet = rest.busy != NULL, any_busy = false;
+	unsigned i;
+
+	lien_agent_consume(agent);
+	lien_probes_held(agent->probes, gather, &rest);
+	if (!take_standings(&rest))
+		quiet = false;
+	say_who(&rest, why, size);
+	for (i = 0; i < count && rest.busy; i++) {
+		rest.busy[i] = busy[i];
+		if (!is_quiet(&rest, pids[i], &rest.busy[i], why, size))
+			quiet = false;
+		any_busy |= rest.busy[i];
+	}
+	if (let_in(&rest, pass, to, is_behind) ||
+		(any_busy && let_in(&rest, pass, to, may_be_behind)))
+		quiet = false;
+	free(rest.busy);
+	free(rest.waiting);
+	free(rest.standings);
+	return quiet;
+}

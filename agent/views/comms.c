@@ -1,0 +1,390 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/* Communicators: what each holds, what it was asked for, and which rank is behind. */
+#include <arpa/inet.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "agent/graph/event_check.h"
+#include "agent/views/internal.h"
+
+struct entry {
+	struct lien_process *process;
+	const struct lien_comm *comm;
+	const struct lien_probe_traffic *traffic; /* NULL: not called so far, or not counted */
+	uint64_t exact, inferred, host, host_inferred, offloaded;
+};
+
+struct entries {
+	const struct lien_viewer *viewer;
+	struct entry *entry;
+	size_t count;
+	/* For those that were counted, but made before they could be seen. */
+	struct lien_comm *unseen;
+	size_t unseen_count;
+	bool counted; /* what is not counted was not called */
+	uint64_t now_ns;
+};
+
+static const char *call_name(unsigned call)
+{
+	const char *name = lien_call_name(call);
+
+	return name ? name : "unknown";
+}
+
+/* --- gathering -------------------------------------------------------------------------------- */
+
+static int counted_cmp(const void *a, const void *b)
+{
+	const struct lien_counted *x = a, *y = b;
+
+	if (x->comm.pid != y->comm.pid)
+		return x->comm.pid < y->comm.pid ? -1 : 1;
+	return (x->comm.comm > y->comm.comm) - (x->comm.comm < y->comm.comm);
+}
+
+static int entry_by_comm(const void *a, const void *b)
+{
+	const struct entry *x = a, *y = b;
+
+	return (x->comm > y->comm) - (x->comm < y->comm);
+}
+
+static bool same_group(const struct entry *a, const struct entry *b)
+{
+	return !memcmp(a->comm->id, b->comm->id, sizeof(a->comm->id));
+}
+
+static int entry_by_group(const void *a, const void *b)
+{
+	const struct entry *x = a, *y = b;
+	int order = memcmp(x->comm->id, y->comm->id, sizeof(x->comm->id));
+
+	if (order)
+		return order;
+	if (x->comm->rank != y->comm->rank)
+		return x->comm->rank < y->comm->rank ? -1 : 1;
+	if (x->process->pid != y->process->pid)
+		return x->process->pid < y->process->pid ? -1 : 1;
+	return (x->comm->address > y->comm->address) - (x->comm->address < y->comm->address);
+}
+
+static size_t comms_of(struct lien_graph *graph)
+{
+	struct lien_process *process;
+	struct lien_comm *comm;
+	size_t count = 0;
+
+	for (process = lien_graph_first(graph); process; process = lien_graph_next(process))
+		RB_FOREACH (comm, lien_comm_tree, &process->comms)
+			count++;
+	return count;
+}
+
+static void add_seen(struct entries *entries, struct lien_graph *graph,
+	const struct lien_counted *counted, size_t count)
+{
+	const struct lien_counted *found;
+	struct lien_process *process;
+	struct lien_comm *comm;
+
+	for (process = lien_graph_first(graph); process; process = lien_graph_next(process)) {
+		if (!lien_sees(entries->viewer, process))
+			continue;
+		RB_FOREACH (comm, lien_comm_tree, &process->comms) {
+			struct lien_counted key = {
+				.comm = {.pid = process->pid, .comm = comm->address}};
+
+			found = count ? bsearch(&key, counted, count, sizeof(key), counted_cmp)
+				      : NULL;
+			entries->entry[entries->count++] = (struct entry){.process = process,
+				.comm = comm,
+				.traffic = found ? &found->traffic : NULL};
+		}
+	}
+}
+
+static bool is_seen(struct lien_process *process, uint64_t address)
+{
+	struct lien_comm key = {.address = address};
+
+	return RB_FIND(lien_comm_tree, &process->comms, &key);
+}
+
+static void add_unseen(struct entries *entries, struct lien_graph *graph,
+	const struct lien_counted *counted, size_t count)
+{
+	struct lien_process *process;
+	struct lien_comm *comm;
+	size_t i;
+
+	for (i = 0; i < count; i++) {
+		process = lien_graph_process(graph, counted[i].comm.pid);
+		if (!process || !lien_sees(entries->viewer, process) ||
+			is_seen(process, counted[i].comm.comm))
+			continue;
+		comm = &entries->unseen[entries->unseen_count++];
+		comm->address = counted[i].comm.comm;
+		comm->rank = comm->nranks = comm->device = -1;
+		entries->entry[entries->count++] = (struct entry){
+			.process = process, .comm = comm, .traffic = &counted[i].traffic};
+	}
+}
+
+static void sum_allocation(struct entry *entry, const struct lien_allocation *allocation)
+{
+	bool inferred = allocation->comm_inferred;
+
+	if (lien_allocation_offloaded(allocation))
+		entry->offloaded += allocation->bytes;
+	else if (lien_allocation_on_device(allocation))
+		*(inferred ? &entry->inferred : &entry->exact) += allocation->bytes;
+	else
+		*(inferred ? &entry->host_inferred : &entry->host) += allocation->bytes;
+}
+
+static void sum_memory(struct entries *entries, struct lien_graph *graph)
+{
+	struct lien_allocation *allocation;
+	struct entry key = {0}, *entry;
+
+	qsort(entries->entry, entries->count, sizeof(key), entry_by_comm);
+	for (allocation = lien_graph_first_allocation(graph); allocation;
+		allocation = lien_graph_next_allocation(allocation)) {
+		key.comm = lien_allocation_comm(allocation);
+		if (!key.comm || !lien_allocation_held(allocation))
+			continue;
+		entry = bsearch(&key, entries->entry, entries->count, sizeof(key), entry_by_comm);
+		if (entry)
+			sum_allocation(entry, allocation);
+	}
+}
+
+static int gather(struct entries *entries, struct lien_graph *graph, struct lien_counted *counted,
+	size_t count)
+{
+	size_t room = comms_of(graph) + count;
+
+	if (count)
+		qsort(counted, count, sizeof(*counted), counted_cmp);
+	entries->entry = calloc(room + 1, sizeof(*entries->entry));
+	entries->unseen = calloc(count + 1, sizeof(*entries->unseen));
+	if (!entries->entry || !entries->unseen)
+		return -1;
+	add_seen(entries, graph, counted, count);
+	add_unseen(entries, graph, counted, count);
+	sum_memory(entries, graph);
+	qsort(entries->entry, entries->count, sizeof(*entries->entry), entry_by_group);
+	return 0;
+}
+
+/* --- one communicator ------------------------------------------------------------------------- */
+
+static json_t *known(int32_t value)
+{
+	return value >= 0 ? json_integer(value) : json_null();
+}
+
+static json_t *view_registered(const struct lien_comm *comm)
+{
+	struct lien_registration_tree *list = (struct lien_registration_tree *)&comm->registrations;
+	struct lien_registration *registration;
+	uint64_t bytes = 0;
+	int count = 0, windows = 0;
+
+	RB_FOREACH (registration, lien_registration_tree, list) {
+		count++;
+		windows += registration->window;
+		bytes += registration->bytes;
+	}
+	return json_pack(
+		"{s:i, s:i, s:I}", "count", count, "windows", windows, "bytes", (json_int_t)bytes);
+}
+
+static void add_traffic(json_t *to, const struct entries *entries, const struct entry *entry)
+{
+	static const struct lien_probe_traffic none;
+	const struct lien_probe_traffic *traffic = entry->traffic ? entry->traffic : &none;
+	json_t *calls = json_object();
+	uint64_t total = 0;
+	unsigned i;
+
+	for (i = 0; i < LIEN_TRAFFIC_KINDS; i++) {
+		total += traffic->calls[i];
+		if (traffic->calls[i])
+			json_object_set_new(calls, call_name(LIEN_TRAFFIC_FIRST + i),
+				json_integer(traffic->calls[i]));
+	}
+	json_object_set_new(to, "calls", calls);
+	json_object_set_new(to, "calls_total", json_integer(total));
+	json_object_set_new(to, "moved_bytes", json_integer(traffic->bytes));
+	json_object_set_new(to, "last_ms",
+		traffic->t_last ? json_real(entries->now_ns > traffic->t_last
+						    ? (entries->now_ns - traffic->t_last) / 1e6
+						    : 0)
+				: json_null());
+}
+
+static json_t *view_comm(const struct entries *entries, const struct entry *entry)
+{
+	static const char *const counts[] = {"calls", "calls_total", "moved_bytes", "last_ms"};
+	const struct lien_comm *comm = entry->comm;
+	json_t *view;
+	unsigned i;
+
+	view = json_pack("{s:o, s:o, s:s?, s:I, s:s, s:o, s:o, s:o, s:o, s:s, s:b, s:I, s:I, s:I, "
+			 "s:I, s:I, s:o}",
+		"group", lien_view_group(comm), "hash",
+		comm->hash ? lien_view_hex(comm->hash) : json_null(), "by",
+		lien_comm_is_found(comm) ? "NCCL RAS" : NULL, "pid",
+		(json_int_t)entry->process->pid, "command", entry->process->command, "address",
+		lien_view_hex(comm->address), "rank", known(comm->rank), "nranks",
+		known(comm->nranks), "device", known(comm->device), "state",
+		comm->finalized ? "finalized" : "active", "complete", comm->made_by != 0, "bytes",
+		(json_int_t)entry->exact, "inferred_bytes", (json_int_t)entry->inferred,
+		"host_bytes", (json_int_t)entry->host, "inferred_host_bytes",
+		(json_int_t)entry->host_inferred, "offloaded_bytes", (json_int_t)entry->offloaded,
+		"registrations", view_registered(comm));
+	if (entries->counted)
+		add_traffic(view, entries, entry);
+	else
+		for (i = 0; i < sizeof(counts) / sizeof(counts[0]); i++)
+			json_object_set_new(view, counts[i], json_null());
+	return view;
+}
+
+/* --- one group: the entries from first to end ------------------------------------------------- */
+
+/* ncclUniqueId: NCCL's magic, then where the first rank listens while the group is set up. */
+static json_t *view_address(const struct lien_comm *comm)
+{
+	char text[INET6_ADDRSTRLEN];
+	union {
+		struct sockaddr any;
+		struct sockaddr_in v4;
+		struct sockaddr_in6 v6;
+	} address;
+
+	memcpy(&address, comm->id + sizeof(uint64_t), sizeof(address));
+	switch (address.any.sa_family) {
+	case AF_INET:
+		inet_ntop(AF_INET, &address.v4.sin_addr, text, sizeof(text));
+		return json_sprintf("%s:%u", text, ntohs(address.v4.sin_port));
+	case AF_INET6:
+		inet_ntop(AF_INET6, &address.v6.sin6_addr, text, sizeof(text));
+		return json_sprintf("[%s]:%u", text, ntohs(address.v6.sin6_port));
+	}
+	return json_null();
+}
+
+static json_t *view_id(const struct lien_comm *comm)
+{
+	uint64_t magic;
+
+	switch (comm->made_by) {
+	case LIEN_CALL_NCCL_INIT_RANK:
+	case LIEN_CALL_NCCL_INIT_RANK_CONFIG:
+	case LIEN_CALL_NCCL_INIT_RANK_SCALABLE:
+		memcpy(&magic, comm->id, sizeof(magic));
+		return json_pack(
+			"{s:o, s:o}", "magic", lien_view_hex(magic), "address", view_address(comm));
+	}
+	return json_null(); /* made up: NCCL shows none for these */
+}
+
+static json_t *view_parent(const struct entry *entry)
+{
+	struct lien_comm key = {.number = entry->comm->parent};
+	const struct lien_comm *comm = NULL;
+
+	if (key.number)
+		comm = RB_FIND(lien_comm_number_tree, &entry->process->comm_numbers, &key);
+	return comm ? lien_view_group(comm) : json_null();
+}
+
+static uint64_t calls_of(const struct entry *entry, unsigned kind)
+{
+	return entry->traffic ? entry->traffic->calls[kind] : 0;
+}
+
+static void add_behind(
+	json_t *list, const struct entry *first, const struct entry *end, unsigned kind)
+{
+	const struct entry *entry;
+	uint64_t furthest = 0;
+
+	for (entry = first; entry < end; entry++)
+		if (calls_of(entry, kind) > furthest)
+			furthest = calls_of(entry, kind);
+	for (entry = first; entry < end; entry++)
+		if (calls_of(entry, kind) < furthest)
+			json_array_append_new(
+				list, json_pack("{s:I, s:o, s:o, s:s, s:I}", "pid",
+					      (json_int_t)entry->process->pid, "address",
+					      lien_view_hex(entry->comm->address), "rank",
+					      known(entry->comm->rank), "call",
+					      call_name(LIEN_TRAFFIC_FIRST + kind), "calls",
+					      (json_int_t)(furthest - calls_of(entry, kind))));
+}
+
+static json_t *view_group(
+	const struct entries *entries, const struct entry *first, const struct entry *end)
+{
+	uint64_t sends = 0, receives = 0;
+	const struct entry *entry;
+	json_t *behind = json_array();
+	bool comparable = !lien_comm_unnamed(first->comm);
+	int32_t nranks = -1;
+	unsigned kind;
+
+	/* Who was in use before it was watched is counted from another call on. */
+	for (entry = first; entry < end; entry++)
+		comparable &= entry->comm->made_by != 0;
+	for (kind = 0; kind < LIEN_TRAFFIC_KINDS; kind++)
+		if (!LIEN_CALL_IS_TRANSFER(LIEN_TRAFFIC_FIRST + kind) && comparable)
+			add_behind(behind, first, end, kind);
+	for (entry = first; entry < end; entry++) {
+		if (entry->comm->nranks > nranks)
+			nranks = entry->comm->nranks;
+		sends += calls_of(entry, LIEN_CALL_NCCL_SEND - LIEN_TRAFFIC_FIRST);
+		receives += calls_of(entry, LIEN_CALL_NCCL_RECV - LIEN_TRAFFIC_FIRST);
+	}
+	return json_pack("{s:o, s:s?, s:o, s:I, s:o, s:o, s:o, s:o, s:o, s:o}", "group",
+		lien_view_group(first->comm), "by",
+		lien_comm_is_found(first->comm) ? "NCCL RAS" : NULL, "nranks", known(nranks),
+		"here", (json_int_t)(end - first), "made_by",
+		first->comm->made_by ? json_string(call_name(first->comm->made_by)) : json_null(),
+		"id", view_id(first->comm), "parent", view_parent(first), "behind",
+		entries->counted ? behind : (json_decref(behind), json_null()), "sends",
+		entries->counted ? json_integer(sends) : json_null(), "receives",
+		entries->counted ? json_integer(receives) : json_null());
+}
+
+json_t *lien_view_comms(struct lien_graph *graph, const struct lien_viewer *viewer,
+	struct lien_counted *counted, size_t count, const struct lien_view_ras *ras,
+	uint64_t now_ns)
+{
+	struct entries entries = {.viewer = viewer, .counted = counted, .now_ns = now_ns};
+	const struct entry *entry, *end, *last;
+	json_t *groups, *comms, *view = NULL;
+
+	if (gather(&entries, graph, counted, counted ? count : 0))
+		goto out;
+	groups = json_array();
+	comms = json_array();
+	last = entries.entry + entries.count;
+	for (entry = entries.entry; entry < last; entry = end) {
+		for (end = entry + 1; end < last && same_group(entry, end); end++)
+			;
+		json_array_append_new(groups, view_group(&entries, entry, end));
+	}
+	for (entry = entries.entry; entry < last; entry++)
+		json_array_append_new(comms, view_comm(&entries, entry));
+	view = json_pack("{s:o, s:o, s:o, s:b}", "groups", groups, "communicators", comms, "late",
+		lien_view_late(graph, viewer, ras, now_ns), "pending", ras && ras->pending);
+out:
+	free(entries.entry);
+	free(entries.unseen);
+	return view;
+}

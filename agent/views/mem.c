@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/views/views.h"
+
+struct row {
+	uint32_t pid;
+	const char *owner, *kind;
+	uint64_t allocations, mappings, bytes, frees, offloaded;
+};
+
+/* Found by a hash table of their numbers, counted from 1, which is never more than half full. */
+struct rows {
+	struct row *row;
+	unsigned *place;
+	unsigned count, room;
+};
+
+/* Owners and kinds are interned: their addresses tell them apart. */
+static unsigned *place_of(const struct rows *rows, const struct row *key)
+{
+	uint64_t hash = key->pid * 0x9e3779b97f4a7c15ull;
+	unsigned at;
+
+	hash = (hash ^ (uintptr_t)key->owner) * 0x9e3779b97f4a7c15ull;
+	hash = (hash ^ (uintptr_t)key->kind) * 0x9e3779b97f4a7c15ull;
+	for (at = hash >> 32;; at++) {
+		unsigned *place = &rows->place[at & (2 * rows->room - 1)];
+		const struct row *row = &rows->row[*place - 1];
+
+		if (!*place || (row->pid == key->pid && row->owner == key->owner &&
+				       row->kind == key->kind))
+			return place;
+	}
+}
+
+/* Twice the room, a power of two. */
+static int rows_grow(struct rows *rows)
+{
+	unsigned room = rows->room ? 2 * rows->room : 64, i;
+	struct row *row = realloc(rows->row, room * sizeof(*row));
+	unsigned *place = calloc(2 * room, sizeof(*place));
+
+	rows->row = row ? row : rows->row;
+	if (!row || !place) {
+		free(place);
+		return -1;
+	}
+	free(rows->place);
+	rows->place = place;
+	rows->room = room;
+	for (i = 0; i < rows->count; i++)
+		*place_of(rows, &row[i]) = i + 1;
+	return 0;
+}
+
+/* NULL: out of memory. Moves the rows. */
+static struct row *row_of(struct rows *rows, uint32_t pid, const char *owner, const char *kind)
+{
+	const struct row key = {.pid = pid, .owner = owner, .kind = kind};
+	unsigned *place;
+
+	if (rows->count == rows->room && rows_grow(rows))
+		return NULL;
+	place = place_of(rows, &key);
+	if (!*place) {
+		rows->row[rows->count] = key;
+		*place = ++rows->count;
+	}
+	return &rows->row[*place - 1];
+}
+
+static void rows_free(struct rows *rows)
+{
+	free(rows->row);
+	free(rows->place);
+}
+
+static int row_cmp(const void *a, const void *b)
+{
+	const struct row *x = a, *y = b;
+	int order;
+
+	if (x->pid != y->pid)
+		return x->pid < y->pid ? -1 : 1;
+	order = strcmp(x->owner, y->owner);
+	return order ? order : strcmp(x->kind, y->kind);
+}
+
+static const char kind_local[] = "local", kind_exported[] = "exported",
+		  kind_imported[] = "imported", kind_dead[] = "dead";
+
+const char lien_kind_imported_host[] = "imported host";
+
+const char *lien_host_kind(const struct lien_allocation *allocation)
+{
+	static const char pinned[] = "pinned host", registered[] = "registered host",
+			  other[] = "host";
+
+	switch (allocation->origin) {
+	case LIEN_ORIGIN_HOST:
+		return pinned;
+	case LIEN_ORIGIN_REGISTERED:
+		return registered;
+	case LIEN_ORIGIN_MULTICAST:
+		return NULL;
+	default:
+		return lien_allocation_on_device(allocation) ? NULL : other;
+	}
+}
+
+bool lien_is_arena(const struct lien_allocation *allocation)
+{
+	return allocation->origin == LIEN_ORIGIN_REGISTERED &&
+	       !strcmp(lien_allocation_library(allocation), LIEN_ARENA_LIBRARY);
+}
+
+static struct row *count_owned(
+	struct rows *rows, const struct lien_allocation *allocation, const char *reason)
+{
+	const char *kind;
+	struct row *row;
+
+	kind = lien_host_kind(allocation);
+	if (!kind)
+		kind = !allocation->owner    ? kind_dead
+		       : allocation->exports ? kind_exported
+					     : kind_local;
+	row = row_of(rows, allocation->owner_pid, lien_allocation_library(allocation), kind);
+	if (!row)
+		return NULL;
+	row->allocations++;
+	if (lien_allocation_offloaded(allocation)) {
+		row->offloaded += allocation->bytes;
+		return row;
+	}
+	row->bytes += allocation->bytes;
+	if (!reason)
+		row->frees += allocation->bytes;
+	return row;
+}
+
+static int count_mappings(struct rows *rows, const struct lien_viewer *viewer,
+	const struct lien_allocation *allocation, struct row *owned)
+{
+	unsigned owned_index = owned ? owned - rows->row : 0;
+	const struct lien_holding *holding;
+	const struct lien_mapping *first;
+	struct row *row;
+
+	LIST_FOREACH (holding, &allocation->holdings, of_allocation) {
+		if (owned && holding->process == allocation->owner) {
+			rows->row[owned_index].mappings += holding->mapped;
+			continue;
+		}
+		first = LIST_FIRST(&holding->mappings);
+		if (!first || !lien_sees(viewer, holding->process))
+			continue;
+		row = row_of(rows, holding->process->pid, lien_allocation_library(allocation),
+			lien_host_kind(allocation) ? lien_kind_imported_host : kind_imported);
+		if (!row)
+			return -1;
+		row->mappings += holding->mapped;
+		row->allocations++;
+		if (first->parked)
+			row->offloaded += first->bytes;
+		else
+			row->bytes += first->bytes;
+	}
+	return 0;
+}
+
+/* Memory whose owner has exited, by owner: its importers keep it. */
+json_t *lien_view_dead(struct lien_graph *graph, const struct lien_viewer *viewer)
+{
+	struct lien_allocation *allocation;
+	json_t *list = json_array();
+	struct rows rows = {0};
+	unsigned i;
+
+	for (allocation = lien_graph_first_allocation(graph); allocation;
+		allocation = lien_graph_next_allocation(allocation))
+		if (!allocation->owner && allocation->owner_pid &&
+			lien_allocation_held(allocation) && lien_allocation_on_device(allocation) &&
+			lien_sees_owned(viewer, allocation))
+			count_owned(&rows, allocation, "its owner has exited");
+	if (rows.count)
+		qsort(rows.row, rows.count, sizeof(rows.row[0]), row_cmp);
+	for (i = 0; i < rows.count; i++)
+		json_array_append_new(
+			list, json_pack("{s:I, s:s, s:I, s:I}", "pid", (json_int_t)rows.row[i].pid,
+				      "owner", rows.row[i].owner, "allocations",
+				      (json_int_t)rows.row[i].allocations, "bytes",
+				      (json_int_t)rows.row[i].bytes));
+	rows_free(&rows);
+	return list;
+}
+
+struct lefts {
+	struct lien_left left[64];
+	unsigned count;
+};
+
+static void count_left(
+	struct lefts *lefts, const struct lien_allocation *allocation, const char *reason)
+{
+	unsigned i;
+
+	for (i = 0; i < lefts->count; i++)
+		if (lefts->left[i].pid == allocation->owner_pid && lefts->left[i].reason == reason)
+			break;
+	if (i == sizeof(lefts->left) / sizeof(lefts->left[0]))
+		return;
+	if (i == lefts->count)
+		lefts->left[lefts->count++] = (struct lien_left){.pid = allocation->owner_pid,
+			.reason = reason,
+			.address = lien_plan_address(allocation)};
+	lefts->left[i].allocations++;
+	lefts->left[i].bytes += allocation->bytes;
+}
+
+json_t *lien_view_mem(struct lien_graph *graph, const struct lien_viewer *viewer)
+{
+	struct lien_allocation *allocation;
+	uint64_t bytes = 0, frees = 0, host = 0, arena = 0;
+	struct lefts lefts = {0};
+	struct rows rows = {0};
+	json_t *list;
+	unsigned i;
+
+	for (allocation = lien_graph_first_allocation(graph); allocation;
+		allocation = lien_graph_next_allocation(allocation)) {
+		const char *reason = NULL;
+		struct row *row = NULL;
+
+		if (!lien_allocation_held(allocation) ||
+			allocation->origin == LIEN_ORIGIN_MULTICAST)
+			continue;
+		if (!lien_sees_owned(viewer, allocation)) {
+			if (count_mappings(&rows, viewer, allocation, NULL))
+				goto nomem;
+			continue;
+		}
+		if (lien_is_arena(allocation)) {
+			arena += allocation->bytes;
+			continue;
+		}
+		if (!lien_allocation_on_device(allocation)) {
+			reason = "host memory";
+			host += allocation->bytes;
+		} else if (!lien_allocation_offloaded(allocation)) {
+			reason = lien_plan_unmovable(allocation);
+			if (!reason)
+				reason = lien_plan_unreachable(allocation->owner);
+			if (reason)
+				count_left(&lefts, allocation, reason);
+			else
+				frees += allocation->bytes;
+			bytes += allocation->bytes;
+		}
+		if (allocation->owner_pid && !(row = count_owned(&rows, allocation, reason)))
+			goto nomem;
+		if (count_mappings(&rows, viewer, allocation, row))
+			goto nomem;
+	}
+	if (rows.count)
+		qsort(rows.row, rows.count, sizeof(rows.row[0]), row_cmp);
+	list = json_array();
+	for (i = 0; i < rows.count; i++) {
+		const struct row *row = &rows.row[i];
+
+		json_array_append_new(
+			list, json_pack("{s:I, s:s, s:s, s:I, s:I, s:I, s:I, s:I}", "pid",
+				      (json_int_t)row->pid, "owner", row->owner, "kind", row->kind,
+				      "allocations", (json_int_t)row->allocations, "mappings",
+				      (json_int_t)row->mappings, "bytes", (json_int_t)row->bytes,
+				      "offload_frees", (json_int_t)row->frees, "offloaded_bytes",
+				      (json_int_t)row->offloaded));
+	}
+	rows_free(&rows);
+	return json_pack("{s:o, s:I, s:I, s:I, s:I, s:o}", "rows", list, "bytes", (json_int_t)bytes,
+		"offload_frees", (json_int_t)frees, "host_bytes", (json_int_t)host, "arena_bytes",
+		(json_int_t)arena, "left", lien_view_left(lefts.left, lefts.count));
+nomem:
+	rows_free(&rows);
+	return NULL;
+}

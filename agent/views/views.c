@@ -1,0 +1,345 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/views/internal.h"
+
+json_t *lien_view_hex(uint64_t value)
+{
+	return json_sprintf("0x%" PRIx64, value);
+}
+
+json_t *lien_view_group(const struct lien_comm *comm)
+{
+	uint64_t magic;
+
+	memcpy(&magic, comm->id, sizeof(magic));
+	return json_sprintf("%016" PRIx64, magic);
+}
+
+static bool is_nccl(const struct lien_allocation *allocation)
+{
+	return !strcmp(lien_allocation_library(allocation), "nccl");
+}
+
+static const char *presence(const struct lien_process *process)
+{
+	static const char *const names[] = {
+		[LIEN_CONTROL_NONE] = "none",
+		[LIEN_CONTROL_LOADED] = "loaded",
+		[LIEN_CONTROL_TAKEN] = "taken",
+		[LIEN_CONTROL_OTHER] = "other",
+		[LIEN_CONTROL_READY] = "ready",
+		[LIEN_CONTROL_UNKNOWN] = "unknown",
+	};
+
+	return names[process->presence];
+}
+
+struct process_sums {
+	uint64_t bytes, nccl, imported, offloaded;
+	uint64_t devices; /* bit n: device n */
+	bool imports_away;
+};
+
+/* An import with aliases is the same memory. */
+static void sum_holding(struct process_sums *sums, const struct lien_holding *holding)
+{
+	const struct lien_mapping *mapping, *here = NULL;
+
+	if (!lien_allocation_on_device(holding->allocation))
+		return;
+	LIST_FOREACH (mapping, &holding->mappings, of_holding) {
+		if (mapping->imported && mapping->parked)
+			sums->imports_away |= holding->allocation->owner != NULL; /* else lost */
+		else if (mapping->imported && !here)
+			here = mapping;
+	}
+	if (here)
+		sums->imported += here->bytes;
+}
+
+static void sum_allocation(struct process_sums *sums, const struct lien_allocation *allocation)
+{
+	if (!lien_allocation_held(allocation) || !lien_allocation_on_device(allocation))
+		return;
+	if (allocation->prop.location_id >= 0 && allocation->prop.location_id < 64)
+		sums->devices |= 1ull << allocation->prop.location_id;
+	if (lien_allocation_offloaded(allocation)) {
+		sums->offloaded += allocation->bytes;
+		return;
+	}
+	sums->bytes += allocation->bytes;
+	if (is_nccl(allocation))
+		sums->nccl += allocation->bytes;
+}
+
+static json_t *view_devices(uint64_t devices)
+{
+	json_t *list = json_array();
+	int i;
+
+	for (i = 0; i < 64; i++)
+		if (devices >> i & 1)
+			json_array_append_new(list, json_integer(i));
+	return list;
+}
+
+static json_t *view_ranks(struct lien_process *process)
+{
+	json_t *list = json_array();
+	struct lien_comm *comm;
+
+	RB_FOREACH (comm, lien_comm_tree, &process->comms)
+		if (comm->rank >= 0)
+			json_array_append_new(
+				list, json_pack("{s:o, s:i, s:i}", "group", lien_view_group(comm),
+					      "rank", comm->rank, "nranks", comm->nranks));
+	return list;
+}
+
+/* A recording does not have what a control library says of itself. */
+static json_t *said(const struct lien_process *process, uint64_t bytes)
+{
+	return process->presence == LIEN_CONTROL_UNKNOWN ? json_null() : json_integer(bytes);
+}
+
+static json_t *view_process(struct lien_process *process)
+{
+	const struct lien_allocation *allocation;
+	struct process_sums sums = {0};
+	struct lien_mapping *mapping;
+	const char *state = "running";
+
+	LIST_FOREACH (allocation, &process->owned, of_owner)
+		sum_allocation(&sums, allocation);
+	RB_FOREACH (mapping, lien_mapping_tree, &process->mappings)
+		if (mapping == LIST_FIRST(&mapping->holding->mappings))
+			sum_holding(&sums, mapping->holding);
+	if (!sums.offloaded)
+		sums.offloaded = process->held_bytes; /* known from its control library alone */
+	if (sums.offloaded || sums.imports_away)
+		state = sums.bytes || sums.imported ? "partly offloaded" : "offloaded";
+	return json_pack("{s:I, s:s, s:I, s:s, s:b, s:s, s:o, s:o, s:I, s:I, s:I, s:I, s:o, s:o}",
+		"pid", (json_int_t)process->pid, "command", process->command, "uid",
+		(json_int_t)process->uid, "state", state, "complete", lien_process_whole(process),
+		"control", presence(process), "devices", view_devices(sums.devices), "ranks",
+		view_ranks(process), "bytes", (json_int_t)sums.bytes, "nccl_bytes",
+		(json_int_t)sums.nccl, "imported_bytes", (json_int_t)sums.imported,
+		"offloaded_bytes", (json_int_t)sums.offloaded, "arena_bytes",
+		said(process, process->arena_bytes), "arena_used_bytes",
+		said(process, process->arena_used));
+}
+
+static json_t *view_processes(struct lien_graph *graph, const struct lien_viewer *viewer)
+{
+	json_t *list = json_array();
+	struct lien_process *process;
+
+	for (process = lien_graph_first(graph); process; process = lien_graph_next(process))
+		if (process->cuda && lien_sees(viewer, process))
+			json_array_append_new(list, view_process(process));
+	return list;
+}
+
+json_t *lien_view_ps(struct lien_graph *graph, const struct lien_viewer *viewer)
+{
+	return json_pack("{s:o, s:o}", "processes", view_processes(graph, viewer), "dead",
+		lien_view_dead(graph, viewer));
+}
+
+static json_t *view_access(const struct lien_mapping *mapping)
+{
+	static const char *const names[] = {"none", "read", "write", "read-write"};
+	json_t *list = json_array();
+	const struct lien_access_set *set = lien_mapping_access(mapping);
+	unsigned i;
+
+	for (i = 0; set && i < set->count; i++) {
+		const struct lien_access *access = &set->access[i];
+		/* CU_MEM_LOCATION_TYPE_DEVICE */
+		json_t *place = access->location_type == 1
+					? json_pack("{s:i}", "device", access->location_id)
+					: json_pack("{s:i}", "host", access->location_id);
+
+		json_object_set_new(place, "access", json_string(names[access->flags & 3]));
+		json_array_append_new(list, place);
+	}
+	return list;
+}
+
+static const char *origin(const struct lien_allocation *allocation)
+{
+	static const char *const names[] = {
+		[LIEN_ORIGIN_CREATE] = "cuMemCreate",
+		[LIEN_ORIGIN_IMPORT] = "import",
+		[LIEN_ORIGIN_MULTICAST] = "cuMulticastCreate",
+		[LIEN_ORIGIN_ALLOC] = "cuMemAlloc",
+		[LIEN_ORIGIN_PITCH] = "cuMemAllocPitch",
+		[LIEN_ORIGIN_MANAGED] = "cuMemAllocManaged",
+		[LIEN_ORIGIN_POOL] = "cuMemAllocAsync",
+		[LIEN_ORIGIN_HOST] = "cuMemHostAlloc",
+		[LIEN_ORIGIN_REGISTERED] = "cuMemHostRegister",
+	};
+
+	return names[allocation->origin];
+}
+
+static const char *state(const struct lien_allocation *allocation)
+{
+	if (lien_allocation_offloaded(allocation))
+		return "offloaded";
+	if (allocation->origin == LIEN_ORIGIN_MULTICAST)
+		return "bound to others";
+	return lien_allocation_on_device(allocation) ? "on the device" : "in host memory";
+}
+
+/* For which NCCL made it; null: none, or not known. */
+static json_t *communicator(const struct lien_allocation *allocation)
+{
+	const struct lien_comm *comm = lien_allocation_comm(allocation);
+
+	if (!allocation->comm)
+		return json_null();
+	if (!comm) /* being made, or destroyed */
+		return json_pack(
+			"{s:n, s:n, s:b}", "group", "rank", "inferred", allocation->comm_inferred);
+	return json_pack("{s:o, s:i, s:b}", "group", lien_view_group(comm), "rank", comm->rank,
+		"inferred", allocation->comm_inferred);
+}
+
+json_t *lien_view_allocation(const struct lien_allocation *allocation)
+{
+	return json_pack("{s:I, s:o, s:o, s:I, s:s, s:s, s:s, s:b, s:o}", "id",
+		(json_int_t)allocation->id, "pid",
+		allocation->owner_pid ? json_integer(allocation->owner_pid) : json_null(), "device",
+		allocation->prop.location_type == 1 && lien_allocation_on_device(allocation)
+			? json_integer(allocation->prop.location_id)
+			: json_null(),
+		"bytes", (json_int_t)allocation->bytes, "owner",
+		lien_allocation_library(allocation), "origin", origin(allocation), "state",
+		state(allocation), "alive", allocation->owner != NULL, "communicator",
+		communicator(allocation));
+}
+
+json_t *lien_view_handles(
+	const struct lien_allocation *allocation, const struct lien_viewer *viewer)
+{
+	const struct lien_holding *holding;
+	const struct lien_handle *handle;
+	json_t *list = json_array();
+
+	LIST_FOREACH (holding, &allocation->holdings, of_allocation) {
+		if (!lien_sees(viewer, holding->process))
+			continue;
+		TAILQ_FOREACH (handle, &holding->handles, of_holding)
+			if (handle->references)
+				json_array_append_new(
+					list, json_pack("{s:I, s:o, s:I, s:b}", "pid",
+						      (json_int_t)holding->process->pid, "handle",
+						      lien_view_hex(handle->value), "references",
+						      (json_int_t)handle->references, "imported",
+						      handle->imported));
+	}
+	return list;
+}
+
+json_t *lien_view_mapping(const struct lien_mapping *mapping)
+{
+	return json_pack("{s:I, s:o, s:I, s:o}", "pid", (json_int_t)mapping->holding->process->pid,
+		"address", lien_view_hex(mapping->va), "bytes", (json_int_t)mapping->bytes,
+		"access", view_access(mapping));
+}
+
+static json_t *view_binding(const struct lien_binding *binding, const struct lien_allocation *other)
+{
+	return json_pack("{s:I, s:I, s:I}", "id", (json_int_t)other->id, "offset",
+		(json_int_t)binding->offset, "bytes", (json_int_t)binding->bytes);
+}
+
+json_t *lien_view_bindings(const struct lien_allocation *allocation)
+{
+	struct lien_binding_tree *bound = (struct lien_binding_tree *)&allocation->bound;
+	struct lien_binding *binding;
+	json_t *list = json_array();
+
+	if (allocation->origin == LIEN_ORIGIN_MULTICAST)
+		RB_FOREACH (binding, lien_binding_tree, bound)
+			json_array_append_new(list, view_binding(binding, binding->memory));
+	else
+		LIST_FOREACH (binding, &allocation->bindings, of_memory)
+			json_array_append_new(list, view_binding(binding, binding->object));
+	return list;
+}
+
+static json_t *view_mappings(
+	const struct lien_allocation *allocation, const struct lien_viewer *viewer)
+{
+	const struct lien_holding *holding;
+	const struct lien_mapping *mapping;
+	json_t *list = json_array();
+
+	LIST_FOREACH (holding, &allocation->holdings, of_allocation)
+		if (lien_sees(viewer, holding->process))
+			LIST_FOREACH (mapping, &holding->mappings, of_holding)
+				json_array_append_new(list, lien_view_mapping(mapping));
+	return list;
+}
+
+static json_t *view_registrations(struct lien_comm *comm)
+{
+	struct lien_registration *registration;
+	json_t *list = json_array();
+
+	RB_FOREACH (registration, lien_registration_tree, &comm->registrations)
+		json_array_append_new(list,
+			json_pack("{s:o, s:I, s:b}", "address", lien_view_hex(registration->va),
+				"bytes", (json_int_t)registration->bytes, "window",
+				registration->window));
+	return list;
+}
+
+static json_t *view_comms(struct lien_graph *graph, const struct lien_viewer *viewer)
+{
+	json_t *list = json_array();
+	struct lien_process *process;
+	struct lien_comm *comm;
+
+	for (process = lien_graph_first(graph); process; process = lien_graph_next(process)) {
+		if (!lien_sees(viewer, process))
+			continue;
+		RB_FOREACH (comm, lien_comm_tree, &process->comms)
+			json_array_append_new(list,
+				json_pack("{s:o, s:I, s:o, s:i, s:i, s:o}", "group",
+					lien_view_group(comm), "pid", (json_int_t)process->pid,
+					"address", lien_view_hex(comm->address), "rank", comm->rank,
+					"nranks", comm->nranks, "registrations",
+					view_registrations(comm)));
+	}
+	return list;
+}
+
+json_t *lien_view_graph(struct lien_graph *graph, const struct lien_viewer *viewer)
+{
+	struct lien_allocation *allocation;
+	json_t *list = json_array(), *entry, *bindings;
+
+	for (allocation = lien_graph_first_allocation(graph); allocation;
+		allocation = lien_graph_next_allocation(allocation)) {
+		if (!lien_allocation_held(allocation) || !lien_sees_part(viewer, allocation))
+			continue;
+		entry = lien_view_allocation(allocation);
+		json_object_set_new(entry, "exports", json_integer(allocation->exports));
+		json_object_set_new(entry, "handles", lien_view_handles(allocation, viewer));
+		json_object_set_new(entry, "mappings", view_mappings(allocation, viewer));
+		bindings = lien_view_bindings(allocation);
+		if (json_array_size(bindings))
+			json_object_set(entry, "multicast", bindings);
+		json_decref(bindings);
+		json_array_append_new(list, entry);
+	}
+	return json_pack("{s:o, s:o, s:o}", "processes", view_processes(graph, viewer),
+		"allocations", list, "communicators", view_comms(graph, viewer));
+}

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include <lien/wire.h>
+#include "control/memory/arena.h"
+#include "control/memory/numa.h"
+
+/* Of one chunk: the control thread can be asked for something else between two. */
+#define CHUNK_MAX (128ull << 20)
+
+#ifndef MADV_POPULATE_WRITE /* glibc 2.35 */
+#define MADV_POPULATE_WRITE 23
+#endif
+
+int lien_arena_grow(
+	struct lien_arena *arena, const struct lien_driver *driver, int node, uint64_t bytes)
+{
+	struct lien_arena_chunk *chunks;
+	CUresult result;
+	void *memory;
+
+	bytes = bytes < CHUNK_MAX ? LIEN_WIRE_ARENA_ROUND(bytes) : CHUNK_MAX;
+	chunks = realloc(arena->chunks, (arena->count + 1) * sizeof(*chunks));
+	if (!chunks)
+		return -ENOMEM;
+	arena->chunks = chunks;
+	memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (memory == MAP_FAILED)
+		return -ENOMEM;
+	madvise(memory, bytes, MADV_HUGEPAGE);
+	madvise(memory, bytes, MADV_DONTFORK);
+	lien_numa_prefer(memory, bytes, node);
+	/* Not in the driver's call, which holds up the application's. Kernels before 5.14 can't. */
+	madvise(memory, bytes, MADV_POPULATE_WRITE);
+	result = driver->cuMemHostRegister_v2(memory, bytes, CU_MEMHOSTREGISTER_PORTABLE);
+	if (result) {
+		munmap(memory, bytes);
+		return result;
+	}
+	chunks[arena->count].memory = memory;
+	chunks[arena->count++].bytes = bytes;
+	arena->bytes += bytes;
+	return 0;
+}
+
+static int drop_last(struct lien_arena *arena, const struct lien_driver *driver)
+{
+	struct lien_arena_chunk *last = &arena->chunks[arena->count - 1];
+	CUresult result = driver->cuMemHostUnregister(last->memory);
+
+	/* It ends with the context that it was made in. */
+	if (result && result != CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED)
+		return result;
+	munmap(last->memory, last->bytes);
+	arena->bytes -= last->bytes;
+	arena->count--;
+	return 0;
+}
+
+int lien_arena_reserve(
+	struct lien_arena *arena, const struct lien_driver *driver, int node, uint64_t bytes)
+{
+	unsigned before = arena->count;
+	int result = 0;
+
+	if (bytes > LIEN_WIRE_BYTES_MAX) /* no sum overflows */
+		return -ENOMEM;
+	while (!result && arena->used + bytes > arena->bytes)
+		result = lien_arena_grow(arena, driver, node, arena->used + bytes - arena->bytes);
+	while (result && arena->count > before && !drop_last(arena, driver))
+		;
+	return result;
+}
+
+int lien_arena_release(struct lien_arena *arena, const struct lien_driver *driver)
+{
+	int result = 0;
+
+	while (!result && arena->count &&
+		arena->bytes - arena->chunks[arena->count - 1].bytes >= arena->used)
+		result = drop_last(arena, driver);
+	return result;
+}
+
+uint64_t lien_arena_take(struct lien_arena *arena, uint64_t bytes)
+{
+	uint64_t offset = arena->used;
+
+	arena->used += bytes;
+	return offset;
+}
+
+void *lien_arena_at(const struct lien_arena *arena, uint64_t offset, uint64_t *length)
+{
+	unsigned i;
+
+	for (i = 0; i < arena->count; i++) {
+		if (offset < arena->chunks[i].bytes) {
+			if (*length > arena->chunks[i].bytes - offset)
+				*length = arena->chunks[i].bytes - offset;
+			return arena->chunks[i].memory + offset;
+		}
+		offset -= arena->chunks[i].bytes;
+	}
+	return NULL;
+}

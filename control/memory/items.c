@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "control/memory/items.h"
+
+int lien_items_add(struct lien_items *items, const struct lien_wire_item *wire, unsigned count,
+	uint64_t generation)
+{
+	unsigned room = items->room ? items->room : 256, i;
+	struct lien_item *grown;
+
+	while (room < items->count + count)
+		room *= 2;
+	if (room != items->room) {
+		grown = realloc(items->item, room * sizeof(*grown));
+		if (!grown)
+			return -ENOMEM;
+		items->item = grown;
+		items->room = room;
+	}
+	for (i = 0; i < count; i++) {
+		struct lien_item *item = &items->item[items->count++];
+
+		memset(item, 0, sizeof(*item));
+		item->wire = wire[i];
+		item->state = LIEN_ITEM_STAGED;
+		item->generation = generation;
+	}
+	return 0;
+}
+
+static int compare(const void *a, const void *b)
+{
+	const struct lien_item *x = a, *y = b;
+
+	if (x->wire.token != y->wire.token)
+		return x->wire.token < y->wire.token ? -1 : 1;
+	return (x->wire.index > y->wire.index) - (x->wire.index < y->wire.index);
+}
+
+static int sane(const struct lien_wire_item *wire)
+{
+	unsigned kind = wire->flags & (LIEN_WIRE_OWNED | LIEN_WIRE_IMPORTED);
+
+	if (kind != LIEN_WIRE_OWNED && kind != LIEN_WIRE_IMPORTED)
+		return 0;
+	if (wire->va > LIEN_WIRE_BYTES_MAX || wire->allocation_bytes > LIEN_WIRE_BYTES_MAX ||
+		wire->references > LIEN_WIRE_REFERENCES_MAX)
+		return 0;
+	if (!wire->bytes || wire->bytes > wire->allocation_bytes || wire->places > LIEN_WIRE_PLACES)
+		return 0;
+	return wire->index || wire->bytes == wire->allocation_bytes ||
+	       !(wire->flags & LIEN_WIRE_OWNED);
+}
+
+/* One allocation: its mappings follow each other and agree. */
+static int complete(const struct lien_item *items, unsigned count)
+{
+	const struct lien_wire_item *first = &items->wire, *wire;
+	unsigned i;
+
+	if (!first->mappings || first->mappings > count)
+		return 0;
+	for (i = 0; i < first->mappings; i++) {
+		wire = &items[i].wire;
+		if (wire->token != first->token || wire->index != i ||
+			wire->mappings != first->mappings || wire->flags != first->flags ||
+			wire->allocation_bytes != first->allocation_bytes || !sane(wire))
+			return 0;
+	}
+	return 1;
+}
+
+int lien_items_seal(struct lien_items *items)
+{
+	struct lien_item *added = items->item + items->sealed;
+	unsigned count = items->count - items->sealed, i;
+
+	if (!count)
+		return 0;
+	qsort(added, count, sizeof(added[0]), compare);
+	for (i = 0; i < count; i += added[i].wire.mappings)
+		if ((i && added[i].wire.token == added[i - 1].wire.token) ||
+			!complete(added + i, count - i) ||
+			lien_items_find(items, added[i].wire.token))
+			return -EINVAL;
+	qsort(items->item, items->count, sizeof(items->item[0]), compare);
+	items->sealed = items->count;
+	return 0;
+}
+
+void lien_items_forget(struct lien_items *items, unsigned states, uint64_t generation)
+{
+	unsigned i, n, kept = 0;
+
+	for (i = 0; i < items->sealed; i += n) {
+		n = items->item[i].wire.mappings;
+		if (lien_item_in(&items->item[i], states) &&
+			lien_item_of(&items->item[i], generation))
+			continue;
+		memmove(&items->item[kept], &items->item[i], n * sizeof(items->item[0]));
+		kept += n;
+	}
+	items->count = items->sealed = kept;
+}
+
+int lien_item_in(const struct lien_item *item, unsigned states)
+{
+	return (1u << item->state & states) != 0;
+}
+
+int lien_item_of(const struct lien_item *item, uint64_t generation)
+{
+	return !generation || item->generation == generation;
+}
+
+int lien_item_shared(const struct lien_item *item)
+{
+	return item->wire.flags & LIEN_WIRE_OWNED && item->wire.flags & LIEN_WIRE_SHARED;
+}
+
+int lien_item_awaited(const struct lien_item *item)
+{
+	return lien_item_shared(item) &&
+	       lien_item_in(item, 1 << LIEN_ITEM_SAVED | 1 << LIEN_ITEM_LENT);
+}
+
+int lien_items_any_awaited(struct lien_items *items)
+{
+	struct lien_item *item = NULL;
+
+	while ((item = lien_items_next(items, item)))
+		if (lien_item_awaited(item))
+			return 1;
+	return 0;
+}
+
+int lien_items_any(struct lien_items *items, unsigned states)
+{
+	struct lien_item *item = NULL;
+
+	while ((item = lien_items_next(items, item)))
+		if (lien_item_in(item, states))
+			return 1;
+	return 0;
+}
+
+struct lien_item *lien_items_find(struct lien_items *items, uint64_t token)
+{
+	struct lien_item key = {.wire.token = token};
+
+	return items->sealed ? bsearch(&key, items->item, items->sealed, sizeof(key), compare)
+			     : NULL;
+}
+
+struct lien_item *lien_items_next(struct lien_items *items, struct lien_item *item)
+{
+	item = item ? item + item->wire.mappings : items->item;
+	return item && item < items->item + items->sealed ? item : NULL;
+}

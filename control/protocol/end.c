@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * The last order: the process is to be as it was. What could still fail comes first, what cannot be
+ * undone last. The library itself stays, until the agent has it taken away from outside: a thread
+ * cannot unmap the code that it runs.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "control/cached.h"
+#include "control/control.h"
+#include "control/gate.h"
+#include "control/memory/handles.h"
+#include "control/names.h"
+#include "control/translate.h"
+
+static int refuse(struct lien_control *control, const char *why)
+{
+	return lien_control_fail(control, -EBUSY, 0, why);
+}
+
+/* Whether the process needs what would go. */
+static int check(struct lien_control *control)
+{
+	if (lien_items_any(&control->items, LIEN_ITEMS_MISSING | LIEN_ITEMS_RETURNED))
+		return refuse(control, "memory of it is offloaded: `lien restore` first");
+	if (lien_items_any_awaited(&control->items))
+		return refuse(control, "an offload was cut short here: `lien restore` first");
+	if (lien_gate_is_shut())
+		return refuse(control, "its gate is shut: try again when that is open");
+	if (control->marks.written)
+		return refuse(control, "marks lie in its memory: try again");
+	if (lien_handles_owed()) {
+		lien_handles_settle(control->driver);
+		if (lien_handles_owed())
+			return refuse(control, "the driver has not taken back a reference yet");
+	}
+	if (lien_names_renamed())
+		return refuse(
+			control, "it uses handles from before a restore, which are translated");
+	if (lien_drain_busy(control->drain))
+		return refuse(control, "a device is still waited for: try again when it is idle");
+	return 0;
+}
+
+static int give_back_arena(struct lien_control *control)
+{
+	int result;
+
+	lien_order_forget(control, LIEN_ITEMS_UNTOUCHED, 0);
+	result = control->arena.bytes ? lien_order_release(control) : 0;
+	if (result)
+		return result;
+	free(control->arena.chunks);
+	free(control->items.item);
+	memset(&control->arena, 0, sizeof(control->arena));
+	memset(&control->items, 0, sizeof(control->items));
+	return 0;
+}
+
+int lien_order_end(struct lien_control *control)
+{
+	void *handle = NULL;
+	int result, unused;
+
+	result = check(control);
+	if (result)
+		return result;
+	if (lien_start_forbid())
+		return refuse(control, "its control thread is being started: try again");
+	result = give_back_arena(control);
+	if (result) {
+		lien_start_allow();
+		return result;
+	}
+	lien_drain_end(control->drain);
+	control->drain = NULL;
+	lien_translate_hold_all(0);
+	unused = lien_cached_restore();
+	lien_names_clear();
+	control->agent_end = lien_start_undo(&handle);
+	control->reply.arg = unused ? (uintptr_t)handle : 0;
+	control->reply.arg2 = syscall(SYS_gettid);
+	control->ended = 1;
+	return 0;
+}

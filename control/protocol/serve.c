@@ -1,0 +1,641 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/* Orders in, replies out. */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <lien/pass_fds.h>
+#include "control/cached.h"
+#include "control/control.h"
+#include "control/gate.h"
+#include "control/memory/handles.h"
+#include "control/names.h"
+#include "control/translate.h"
+
+/* What is away outlives sockets and threads. */
+static struct lien_control kept;
+static pthread_mutex_t serving = PTHREAD_MUTEX_INITIALIZER;
+
+/* An agent that does not read for so long is gone; its successor asks anew. */
+#define SEND_LIMIT_MS 30000
+/* How often the driver is offered a reference that it did not take back, between two orders. */
+#define SETTLE_MS    100
+#define SETTLE_TRIES 600
+#define UNMARK_TRIES 10 /* of SETTLE_MS each, in which the job waits */
+
+struct message {
+	union {
+		struct lien_wire_header header;
+		char bytes[LIEN_WIRE_MESSAGE_MAX];
+	};
+	size_t body; /* bytes after the header */
+	int fds[LIEN_WIRE_FDS_MAX];
+	unsigned fds_count;
+	struct ucred sender;
+};
+
+uint64_t lien_control_now_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return ts.tv_sec * 1000000000ull + ts.tv_nsec;
+}
+
+void lien_control_forgive(struct lien_control *control)
+{
+	control->reply.text[0] = 0;
+	control->reply.arg = 0;
+}
+
+int lien_control_fail(struct lien_control *control, int result, uint64_t where, const char *what)
+{
+	struct lien_wire_header *reply = &control->reply;
+	char error[64] = "";
+	size_t length;
+
+	if (reply->text[0])
+		return result; /* the first failure is the one to tell */
+	if (result > 0)
+		lien_driver_error(control->driver, result, error, sizeof(error));
+	reply->arg = where;
+	strncpy(reply->text, what, sizeof(reply->text) - 1);
+	length = strlen(reply->text);
+	if (error[0] && length + 2 + strlen(error) < sizeof(reply->text)) {
+		strcpy(reply->text + length, ": ");
+		strcpy(reply->text + length + 2, error);
+	}
+	return result;
+}
+
+static int receive(int fd, struct message *message)
+{
+	ssize_t n;
+
+	message->sender.uid = -1;
+	n = lien_pass_receive_from(fd, message->bytes, sizeof(message->bytes), message->fds,
+		&message->fds_count, &message->sender, 0);
+	if (n <= 0 && n != -EMSGSIZE)
+		return -1;
+	message->body = n > (ssize_t)sizeof(message->header) ? n - sizeof(message->header) : 0;
+	if (n < (ssize_t)sizeof(message->header) || message->header.length != (size_t)n)
+		message->header.type = 0; /* answered as unknown */
+	return 0;
+}
+
+/* 0, or why the reply did not get to the agent. */
+static int send_reply(int fd, const struct lien_wire_header *header, const void *body, size_t size,
+	const int *fds, unsigned fds_count)
+{
+	struct lien_wire_header head = *header;
+	struct iovec parts[2] = {{&head, sizeof(head)}, {(void *)body, size}};
+	struct pollfd ready = {.fd = fd, .events = POLLOUT};
+	int err, waited_ms = 0;
+
+	head.length = sizeof(head) + size;
+	while ((err = lien_pass_send(fd, parts, size ? 2 : 1, fds, fds_count))) {
+		if (err == -ETOOMANYREFS && waited_ms < SEND_LIMIT_MS) {
+			waited_ms += 10; /* the agent is taking them out */
+			usleep(10000);
+		} else if (err != -EAGAIN || poll(&ready, 1, SEND_LIMIT_MS) <= 0) {
+			break;
+		}
+	}
+	return err;
+}
+
+int lien_control_send(struct lien_control *control, int fd, const void *body, size_t size)
+{
+	return send_reply(fd, &control->reply, body, size, NULL, 0);
+}
+
+/* What cannot be exported holds up nothing else. */
+static int export_all(struct lien_control *control, int fd)
+{
+	struct lien_wire_share shares[LIEN_WIRE_FDS_MAX];
+	int fds[LIEN_WIRE_FDS_MAX], result = 0, failed, first = 0;
+	struct lien_item *item = NULL;
+	unsigned n = 0;
+
+	do {
+		item = lien_items_next(&control->items, item);
+		if (item && lien_item_shared(item) && !lien_item_in(item, LIEN_ITEMS_MISSING) &&
+			lien_order_means(control, item)) {
+			failed = lien_order_export(control, item, &fds[n]);
+			if (!failed)
+				shares[n++].token = item->wire.token;
+			first = first ? first : failed;
+		}
+		if (n == LIEN_WIRE_FDS_MAX || (!item && n)) {
+			result = send_reply(
+				fd, &control->reply, shares, n * sizeof(shares[0]), fds, n);
+			if (result)
+				lien_control_fail(control, result, 0,
+					"exports could not be sent to the agent");
+			while (n)
+				close(fds[--n]);
+		}
+	} while (item && !result);
+	while (n)
+		close(fds[--n]);
+	return first ? first : result;
+}
+
+static int import_all(struct lien_control *control, struct message *message)
+{
+	const struct lien_wire_share *shares =
+		(const void *)(message->bytes + sizeof(message->header));
+	unsigned count = message->body / sizeof(*shares), i;
+	int result, first = 0;
+
+	if (count != message->fds_count)
+		return lien_control_fail(
+			control, -EPROTO, 0, "shares and descriptors do not match");
+	for (i = 0; i < count; i++) {
+		result = lien_order_import(control, shares[i].token, message->fds[i]);
+		first = first ? first : result;
+	}
+	return first;
+}
+
+static int expired(struct lien_control *control)
+{
+	return lien_control_fail(
+		control, -ESTALE, 0, "the agent was silent for too long, and the job runs on");
+}
+
+/* A library that got the driver's functions without us knows the driver's own values. Soon its
+ * calls are translated as well: none of these values may be a name of something else. */
+static int check_raw(struct lien_control *control, const struct message *message)
+{
+	const struct lien_wire_raw *raw = (const void *)(message->bytes + sizeof(message->header));
+	unsigned count = message->body / sizeof(*raw), i;
+
+	for (i = 0; i < count; i++)
+		if (lien_names_clash(raw[i].handle, raw[i].certain))
+			return lien_control_fail(control, -ENOTUNIQ, raw[i].handle,
+				"a handle means other memory here");
+	return 0;
+}
+
+static int stage(struct lien_control *control, const struct message *message)
+{
+	const struct lien_wire_item *items =
+		(const void *)(message->bytes + sizeof(message->header));
+	char why[sizeof(message->header.text)];
+	int result;
+
+	if (message->header.flags & LIEN_WIRE_RAW)
+		return check_raw(control, message);
+	if (message->header.flags & LIEN_WIRE_FIRST) {
+		if (access("/proc/self/maps", R_OK)) /* which lien_cached_replace() reads */
+			return lien_control_fail(control, -ENOENT, 0,
+				"it sees no /proc: mount one in its container");
+		if (lien_items_any_awaited(&control->items))
+			return lien_control_fail(control, -EBUSY, 0,
+				"an earlier offload was cut short here: `lien restore` first");
+		if (lien_items_any(&control->items, LIEN_ITEMS_RETURNED))
+			return lien_control_fail(
+				control, -EBUSY, 0, "an earlier restore is not finished here");
+		/* The same once more, at rest: not if the job has been let go meanwhile. */
+		if (control->expired && control->staged == message->header.arg)
+			return expired(control);
+		if (control->staged != message->header.arg) { /* while the job still runs */
+			lien_translate_hold_all(message->header.flags & LIEN_WIRE_ALL);
+			result = lien_cached_replace(why, sizeof(why));
+			if (result)
+				return lien_control_fail(control, result, 0, why);
+		}
+		control->staged = message->header.arg;
+		control->expired = 0;
+		lien_order_forget(control, LIEN_ITEMS_UNTOUCHED, 0);
+	} else if (control->expired) {
+		return expired(control);
+	}
+	result = lien_items_add(
+		&control->items, items, message->body / sizeof(*items), message->header.arg);
+	if (!result && message->header.flags & LIEN_WIRE_LAST)
+		result = lien_items_seal(&control->items);
+	if (result) {
+		lien_order_forget(control, LIEN_ITEMS_UNTOUCHED, message->header.arg);
+		return lien_control_fail(
+			control, result, 0, "the list of memory to move is not valid");
+	}
+	return 0;
+}
+
+/* The driver, when the order needs it. All calls of this thread are exempt from the rule that
+ * forbids "unsafe" calls while another thread captures: they must not spoil a capture. */
+static int driver_ready(struct lien_control *control)
+{
+	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+	const long tid = syscall(SYS_gettid);
+	const char *missing;
+
+	if (control->driver) {
+		lien_handles_settle(control->driver);
+	} else {
+		control->driver = lien_driver_find(&missing);
+		if (!control->driver)
+			return lien_control_fail(control, -ENOSYS, 0, missing);
+		lien_cached_prepare();
+	}
+	if (control->relaxed != tid) /* it may be another thread than it was */
+		control->driver->cuThreadExchangeStreamCaptureMode(&mode);
+	control->relaxed = tid;
+	return 0;
+}
+
+/* How much is needed, and there: asked before all is made, and when it was too little. */
+static void send_room(struct lien_control *control, int fd)
+{
+	struct lien_wire_room rooms[LIEN_DEVICES_MAX];
+	struct lien_wire_header reply = control->reply;
+	unsigned n = lien_order_room(control, rooms);
+
+	reply.flags = LIEN_WIRE_ROOM;
+	if (n)
+		send_reply(fd, &reply, rooms, n * sizeof(rooms[0]), NULL, 0);
+}
+
+/* What the agent has to know of: it needs a restore. */
+static int told_of(const struct lien_item *item)
+{
+	return lien_item_in(item, LIEN_ITEMS_MISSING | LIEN_ITEMS_RETURNED) ||
+	       lien_item_awaited(item);
+}
+
+static void list(struct lien_control *control, int fd, uint32_t flags)
+{
+	struct lien_wire_item batch[LIEN_WIRE_MESSAGE_MAX / 2 / sizeof(struct lien_wire_item)];
+	const unsigned room = sizeof(batch) / sizeof(batch[0]);
+	struct lien_item *item = NULL;
+	unsigned n = 0, i;
+
+	while ((item = lien_items_next(&control->items, item)))
+		for (i = 0; i < item->wire.mappings && told_of(item); i++) {
+			batch[n] = item[i].wire;
+			if (lien_item_awaited(item))
+				batch[n].flags |= LIEN_WIRE_HERE;
+			n++;
+			if (n == room) {
+				send_reply(
+					fd, &control->reply, batch, n * sizeof(batch[0]), NULL, 0);
+				n = 0;
+			}
+		}
+	if (n)
+		send_reply(fd, &control->reply, batch, n * sizeof(batch[0]), NULL, 0);
+	if (!(flags & LIEN_WIRE_ROOM) || !lien_items_any(&control->items, 1 << LIEN_ITEM_AWAY) ||
+		driver_ready(control))
+		return;
+	send_room(control, fd);
+	lien_devices_close(control);
+}
+
+static int supports_multicast(const struct lien_driver *driver, CUdevice device)
+{
+	int supported = 0;
+
+	if (driver->cuDeviceGetAttribute &&
+		driver->cuDeviceGetAttribute(
+			&supported, CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED, device))
+		return 0;
+	return supported != 0;
+}
+
+/* By the calls that make no context. A driver without the call, or one that is not initialised,
+ * leaves the list empty. */
+static void hello_devices(struct lien_wire_hello *hello)
+{
+	const char *missing;
+	const struct lien_driver *driver = lien_driver_find(&missing);
+	int count = 0, i;
+
+	if (!driver || !driver->cuDeviceGetUuid_v2 || driver->cuDeviceGetCount(&count) ||
+		count > LIEN_WIRE_DEVICES)
+		return;
+	for (i = 0; i < count; i++) {
+		CUuuid uuid;
+		CUdevice device;
+
+		if (driver->cuDeviceGet(&device, i) || driver->cuDeviceGetUuid_v2(&uuid, device))
+			return;
+		memcpy(hello->uuids[i], uuid.bytes, sizeof(hello->uuids[i]));
+		hello->multicast += supports_multicast(driver, device);
+	}
+	hello->devices = count;
+}
+
+static void hello(struct lien_control *control, struct lien_wire_hello *hello)
+{
+	struct lien_item *item = NULL;
+
+	memset(hello, 0, sizeof(*hello));
+	hello->version = LIEN_WIRE_VERSION;
+	hello->pid = getpid();
+	hello->tid = syscall(SYS_gettid);
+	hello->uid = getuid();
+	hello->shut = lien_gate_is_shut();
+	hello_devices(hello);
+	while ((item = lien_items_next(&control->items, item))) {
+		if (!told_of(item))
+			continue;
+		hello->items += item->wire.mappings;
+		if (lien_item_awaited(item))
+			hello->here += item->wire.mappings;
+		else if (item->wire.flags & LIEN_WIRE_OWNED)
+			hello->bytes += item->wire.allocation_bytes;
+	}
+}
+
+static int anything_away(struct lien_control *control)
+{
+	return lien_items_any(&control->items, LIEN_ITEMS_MISSING | LIEN_ITEMS_RETURNED);
+}
+
+/* The application may change what has been saved: nothing of it is dropped any more. */
+static void let_go(struct lien_control *control)
+{
+	lien_order_lend(control, 1 << LIEN_ITEM_SAVED, 0);
+	lien_order_forget(control, LIEN_ITEMS_UNTOUCHED, 0);
+}
+
+static int gate(struct lien_control *control, const struct message *message)
+{
+	switch (message->header.arg) {
+	case LIEN_WIRE_GATE_OPEN:
+		lien_order_unmark(control);
+		if (anything_away(control))
+			return lien_control_fail(
+				control, -EBUSY, 0, "memory is still away: the gate stays shut");
+		let_go(control);
+		lien_gate_open();
+		return 0;
+	case LIEN_WIRE_GATE_SHUT:
+		if (message->header.arg2 && message->header.arg2 != control->staged) {
+			control->staged = message->header.arg2;
+			control->expired = 0;
+		}
+		lien_nccl_find(); /* while no thread is held that may have the loader's lock */
+		lien_gate_shut();
+		return 0;
+	case LIEN_WIRE_GATE_PASS:
+		lien_gate_pass((const void *)(message->bytes + sizeof(message->header)),
+			message->body / sizeof(uint32_t));
+		return 0;
+	case LIEN_WIRE_GATE_ALIVE:
+		return 0;
+	}
+	return lien_control_fail(control, -EPROTO, 0, "unknown order to the gate");
+}
+
+/* Whether ids of other users are not all known here, and the host's root is nobody's. */
+static int in_user_namespace(void)
+{
+	static const char all[] = "         0          0 4294967295";
+	char map[64] = "";
+	int fd = open("/proc/self/uid_map", O_RDONLY | O_CLOEXEC);
+	ssize_t n = fd < 0 ? 0 : read(fd, map, sizeof(map) - 1);
+
+	if (fd >= 0)
+		close(fd);
+	return n > 0 && strncmp(map, all, sizeof(all) - 1) != 0;
+}
+
+#define OVERFLOW_UID 65534
+
+/*
+ * Orders are root's or this user's to give. Processes that were forked from this one have both ends
+ * of the pair, and may have given up rights since. In a user namespace whoever is not of it looks
+ * the same; to get hold of the agent's end takes the right to trace this process, though.
+ */
+static int may_order(const struct ucred *sender)
+{
+	return !sender->uid || sender->uid == getuid() ||
+	       (sender->uid == OVERFLOW_UID && in_user_namespace());
+}
+
+/* The job must not see the marks, nor have fewer references than it knows of. */
+static int adopt(struct lien_control *control, int fd, struct message *message)
+{
+	struct lien_wire_adopt *list = (void *)(message->bytes + sizeof(message->header));
+	unsigned count = message->body / sizeof(*list);
+
+	if (message->header.type == LIEN_WIRE_UNMARK)
+		return lien_order_unmark(control);
+	if (control->expired || !lien_gate_is_shut())
+		return expired(control);
+	switch (message->header.type) {
+	case LIEN_WIRE_COUNT:
+		return lien_order_count(control, fd, list, count);
+	case LIEN_WIRE_MARKS:
+		return lien_order_marks(control, list, count);
+	case LIEN_WIRE_MARK:
+		return lien_order_mark(control);
+	default:
+		return lien_order_look(control, fd);
+	}
+}
+
+static int obey(struct lien_control *control, int fd, struct message *message)
+{
+	int result = 0;
+
+	if (message->header.type == LIEN_WIRE_GATE)
+		return gate(control, message);
+	if (message->header.type == LIEN_WIRE_END)
+		return lien_order_end(control);
+	if (control->expired && message->header.type >= LIEN_WIRE_DRAIN &&
+		message->header.type <= LIEN_WIRE_DROP)
+		return expired(control);
+	if (message->header.type >= LIEN_WIRE_STAGE && message->header.type != LIEN_WIRE_LIST &&
+		(result = driver_ready(control)))
+		return result;
+	switch (message->header.type) {
+	case LIEN_WIRE_STAGE:
+		return stage(control, message);
+	case LIEN_WIRE_DRAIN:
+		result = lien_order_drain(control, message->header.arg);
+		return result ? result
+			      : lien_nccl_idle(control,
+					(const void *)(message->bytes + sizeof(message->header)),
+					message->body / sizeof(uint64_t));
+	case LIEN_WIRE_CHECK:
+		if (!lien_translate_settle())
+			return lien_control_fail(control, -EBUSY, 0,
+				"a thread is in a call that names memory by handle");
+		return lien_order_check(control);
+	case LIEN_WIRE_SAVE:
+		return lien_order_save(control);
+	case LIEN_WIRE_UNMAP:
+		return lien_order_detach(control, LIEN_WIRE_IMPORTED);
+	case LIEN_WIRE_DROP:
+		result = lien_order_detach(control, LIEN_WIRE_OWNED);
+		lien_translate_hold_all(result != 0);
+		return result;
+	case LIEN_WIRE_DISCARD: /* no import was unmapped: nobody waits for what is lent */
+		lien_order_forget(
+			control, LIEN_ITEMS_UNTOUCHED | 1 << LIEN_ITEM_LENT, control->generation);
+		lien_translate_hold_all(0);
+		return 0;
+	case LIEN_WIRE_CREATE:
+		lien_translate_hold_all(1);
+		result = lien_order_create(control);
+		if (result == CUDA_ERROR_OUT_OF_MEMORY && message->header.flags & LIEN_WIRE_ROOM)
+			send_room(control, fd);
+		return result;
+	case LIEN_WIRE_EXPORT:
+		return export_all(control, fd);
+	case LIEN_WIRE_IMPORT:
+		return import_all(control, message);
+	case LIEN_WIRE_FINISH:
+		if (message->header.flags & LIEN_WIRE_FILLED)
+			return lien_order_filled(control);
+		lien_order_give_up(control,
+			(const void *)(message->bytes + sizeof(message->header)),
+			message->body / sizeof(struct lien_wire_share));
+		if (!(message->header.flags & LIEN_WIRE_LAST))
+			return 0;
+		result = lien_order_finish(control, message->header.flags);
+		lien_translate_hold_all(0);
+		return result;
+	case LIEN_WIRE_LIST:
+		list(control, fd, message->header.flags);
+		return 0;
+	case LIEN_WIRE_WALK:
+		return lien_order_walk(control, fd,
+			(const void *)(message->bytes + sizeof(message->header)),
+			message->body / sizeof(struct lien_wire_range), message->header.arg);
+	case LIEN_WIRE_PREPARE:
+		return lien_order_prepare(control, message->header.arg, message->header.arg2);
+	case LIEN_WIRE_RELEASE:
+		return lien_order_release(control);
+	case LIEN_WIRE_COUNT:
+	case LIEN_WIRE_MARKS:
+	case LIEN_WIRE_MARK:
+	case LIEN_WIRE_LOOK:
+	case LIEN_WIRE_UNMARK:
+		return adopt(control, fd, message);
+	}
+	return lien_control_fail(control, -EPROTO, 0, "unknown order");
+}
+
+uint64_t lien_control_inode(int fd)
+{
+	struct stat st;
+
+	return syscall(SYS_fstat, fd, &st) ? 0 : st.st_ino;
+}
+
+static int still(int fd, uint64_t ino)
+{
+	return lien_control_inode(fd) == ino;
+}
+
+/* Does the agent's silence matter? It must not hold the application up; and without a gate, nothing
+ * that was saved long ago is to be dropped. */
+static int under_way(struct lien_control *control)
+{
+	struct lien_item *item = NULL;
+
+	if (lien_gate_is_shut())
+		return !anything_away(control);
+	while ((item = lien_items_next(&control->items, item)))
+		if (lien_item_in(item, LIEN_ITEMS_UNTOUCHED) &&
+			(item->held || item->state == LIEN_ITEM_SAVED))
+			return 1;
+	return 0;
+}
+
+/* Until there is an order, or it has not come for too long. */
+static void wait_for_order(int fd)
+{
+	struct pollfd order = {.fd = fd, .events = POLLIN};
+	unsigned tries = 0;
+
+	if (kept.marks.written && !lien_gate_is_shut())
+		lien_order_unmark(&kept); /* it could not be done before */
+	while (lien_handles_owed() && tries++ < SETTLE_TRIES && !poll(&order, 1, SETTLE_MS))
+		lien_handles_settle(kept.driver);
+	if (!under_way(&kept) || poll(&order, 1, LIEN_GATE_LEASE_MS))
+		return;
+	for (tries = 0; lien_order_unmark(&kept) && tries < UNMARK_TRIES; tries++)
+		usleep(SETTLE_MS * 1000);
+	let_go(&kept);
+	kept.expired = 1;
+	if (!anything_away(&kept))
+		lien_gate_open();
+}
+
+/* The agent has its own copy of its end, and has the answer. */
+static void close_pair(int fd, uint64_t ino)
+{
+	if (still(fd, ino))
+		close(fd);
+	if (kept.agent_end >= 0)
+		close(kept.agent_end);
+}
+
+void lien_control_forked(void)
+{
+	const pthread_mutex_t free = PTHREAD_MUTEX_INITIALIZER;
+
+	/* Nothing is freed: the parent's thread may have been changing it. The arena is not mapped.
+	 */
+	memset(&kept, 0, sizeof(kept));
+	serving = free;
+}
+
+void lien_control_serve(int fd, uint64_t ino)
+{
+	static struct message message;
+	struct lien_wire_hello who;
+	uint64_t start;
+	int allowed;
+
+	pthread_mutex_lock(&serving);
+	wait_for_order(fd);
+	while (still(fd, ino) && !receive(fd, &message) && still(fd, ino)) {
+		start = lien_control_now_ns();
+		memset(&kept.reply, 0, sizeof(kept.reply));
+		kept.reply.type = message.header.type;
+		kept.reply.seq = message.header.seq;
+		kept.generation = message.header.arg;
+		kept.flags = message.header.flags;
+		allowed = may_order(&message.sender);
+		if (!allowed)
+			kept.reply.result = lien_control_fail(&kept, -EPERM, 0,
+				"orders are taken from root and from this user alone");
+		else if (message.header.type == LIEN_WIRE_HELLO)
+			hello(&kept, &who);
+		else
+			kept.reply.result = obey(&kept, fd, &message);
+		while (message.fds_count)
+			close(message.fds[--message.fds_count]);
+		kept.reply.flags = LIEN_WIRE_LAST;
+		kept.reply.arena_bytes = kept.arena.bytes;
+		kept.reply.arena_used = kept.arena.used;
+		kept.reply.ns = lien_control_now_ns() - start;
+		if (!still(fd, ino))
+			break;
+		send_reply(fd, &kept.reply, &who,
+			allowed && message.header.type == LIEN_WIRE_HELLO ? sizeof(who) : 0, NULL,
+			0);
+		if (kept.ended)
+			break;
+		wait_for_order(fd);
+	}
+	if (kept.ended) {
+		close_pair(fd, ino);
+		memset(&kept, 0, sizeof(kept));
+	}
+	pthread_mutex_unlock(&serving);
+}

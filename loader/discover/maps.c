@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#include "loader/discover/libraries.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+
+#include "loader/discover/untrusted.h"
+
+static bool take_number(char **at, int base, char end, uint64_t *value)
+{
+	char *stop;
+
+	/* strtoull() also takes blanks and signs; the kernel writes neither. */
+	if (**at < '0' || **at > 'f')
+		return false;
+	errno = 0;
+	*value = strtoull(*at, &stop, base);
+	if (stop == *at || errno || *stop != end)
+		return false;
+	*at = stop + 1;
+	return true;
+}
+
+bool lien_maps_parse(char *line, struct lien_maps_entry *mapping)
+{
+	uint64_t major, minor;
+	char *at = line;
+
+	line[strcspn(line, "\n")] = 0;
+	if (!take_number(&at, 16, '-', &mapping->start) ||
+		!take_number(&at, 16, ' ', &mapping->end) || strnlen(at, 5) < 5 || at[4] != ' ')
+		return false;
+	mapping->readable = at[0] == 'r';
+	mapping->writable = at[1] == 'w';
+	mapping->executable = at[2] == 'x';
+	mapping->shared = at[3] == 's';
+	at += 5;
+	if (!take_number(&at, 16, ' ', &mapping->offset) || !take_number(&at, 16, ':', &major) ||
+		!take_number(&at, 16, ' ', &minor))
+		return false;
+	mapping->dev_major = major;
+	mapping->dev_minor = minor;
+	/* The blank after the inode is missing in mappings without a name on some kernels. */
+	if (*at < '0' || *at > '9')
+		return false;
+	mapping->inode = strtoull(at, &at, 10);
+	mapping->path = at + strspn(at, " ");
+	return mapping->end > mapping->start;
+}
+
+/* A thread that still has the process's memory, which a first thread that has ended has not. 0:
+ * none.
+ */
+static pid_t other_thread(pid_t pid)
+{
+	struct dirent *entry;
+	char path[32];
+	pid_t tid = 0;
+	DIR *tasks;
+
+	snprintf(path, sizeof(path), "/proc/%d/task", pid);
+	tasks = opendir(path);
+	while (tasks && (tid == 0 || tid == pid) && (entry = readdir(tasks)))
+		tid = atoi(entry->d_name);
+	if (tasks)
+		closedir(tasks);
+	return tid == pid ? 0 : tid;
+}
+
+static int read_maps(pid_t pid, lien_maps_fn fn, void *arg, unsigned *lines)
+{
+	struct lien_maps_entry mapping;
+	char *text = NULL, *rest, *line;
+	ssize_t length = lien_untrusted_maps(pid, &text);
+	int err = 0;
+
+	if (length < 0)
+		return length == -ENOENT ? -ESRCH : (int)length;
+	rest = text;
+	while (!err && (line = strsep(&rest, "\n")) && *line) {
+		(*lines)++;
+		if (lien_maps_parse(line, &mapping))
+			err = fn(&mapping, arg);
+	}
+	free(text);
+	return err;
+}
+
+int lien_maps_read(pid_t pid, lien_maps_fn fn, void *arg)
+{
+	unsigned lines = 0;
+	pid_t tid;
+	int err = read_maps(pid, fn, arg, &lines);
+
+	tid = pid && !err && !lines ? other_thread(pid) : 0;
+	return tid ? read_maps(tid, fn, arg, &lines) : err;
+}
+
+/*
+ * Overlay file systems show another device in maps than in stat(), so the inode number decides, and
+ * the device where it is the same kind of number.
+ */
+static bool same_file(const char *path, const struct lien_maps_entry *mapping)
+{
+	struct stat st;
+
+	return !lien_untrusted_stat(path, &st) && S_ISREG(st.st_mode) &&
+	       st.st_ino == mapping->inode;
+}
+
+static int open_path(pid_t pid, const struct lien_maps_entry *mapping, char *path, size_t size)
+{
+	struct stat st;
+	int n;
+
+	n = snprintf(path, size, "/proc/%d/map_files/%llx-%llx", pid,
+		(unsigned long long)mapping->start, (unsigned long long)mapping->end);
+	if (n >= (int)size)
+		return -ENAMETOOLONG;
+	if (!lien_untrusted_stat(path, &st) && S_ISREG(st.st_mode))
+		return 0;
+	if (mapping->path[0] != '/')
+		return -ENOENT;
+	n = snprintf(path, size, "/proc/%d/root%s", pid, mapping->path);
+	if (n >= (int)size)
+		return -ENAMETOOLONG;
+	return same_file(path, mapping) ? 0 : -ENOENT;
+}
+
+int lien_maps_open_path(pid_t pid, const struct lien_maps_entry *mapping, char *path, size_t size)
+{
+	int err = open_path(pid, mapping, path, size);
+	pid_t tid = err == -ENOENT ? other_thread(pid) : 0;
+
+	return tid ? open_path(tid, mapping, path, size) : err;
+}

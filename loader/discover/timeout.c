@@ -1,0 +1,419 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "loader/discover/timeout.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <lien/pass_fds.h>
+#include "loader/clock.h"
+#include "loader/discover/detached.h"
+#include "loader/discover/user.h"
+
+#define USUAL_MS     1000
+#define STACK	     (1 << 20)
+#define S_NS	     1000000000ull
+#define WINDOW_NS    (10 * S_NS) /* in which a process, and all of a user, may be too slow */
+#define PROCESS_MAX  2		 /* times: any is, on a busy machine */
+#define USER_MAX     12
+#define ROOT_MAX     48
+#define AGAIN_NS     S_NS	 /* one that is so more often is left alone so long, then */
+#define AGAIN_NS_MAX (60 * S_NS) /* twice as long each time */
+#define SLOW_MAX     64		 /* that are remembered; beyond that nobody is waited for */
+#define FORGET_NS    (120 * S_NS)
+#define IDLE_MAX     2 /* that are kept */
+#define STARVED	     5 /* times the limit that a thread gets that has work and no processor */
+
+enum state {
+	STATE_RUNS,
+	STATE_ABANDONED,
+	STATE_DONE,
+};
+
+/* A thread that works for others. Of its two sockets, `theirs` is in its own table of files. */
+struct helper {
+	struct helper *next;
+	int ours, theirs;
+	unsigned users; /* the thread, and who has it work */
+	bool own_files;
+	uint32_t pid; /* that it works on */
+	pid_t tid;
+};
+
+/* A process that was too slow. */
+struct slow {
+	uint32_t pid;
+	uint32_t user;
+	unsigned stuck;	   /* threads that were left behind, and are still there */
+	unsigned times;	   /* that it was too slow, not more than WINDOW_NS apart */
+	uint64_t t, delay; /* when that was last, and how long it is left alone */
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of what follows */
+static struct helper *idle;
+static unsigned idle_count;
+static struct slow slow[SLOW_MAX];
+static unsigned slow_count;
+
+static _Thread_local unsigned limit_ms = USUAL_MS;
+static _Thread_local uint64_t left_ns = UINT64_MAX; /* that the thread may wait, in all */
+static _Thread_local bool is_helper;
+
+void lien_timeout_set(unsigned ms)
+{
+	limit_ms = ms;
+}
+
+void lien_timeout_allow(unsigned ms)
+{
+	left_ns = ms * (S_NS / 1000);
+}
+
+static void helper_put(struct helper *helper)
+{
+	if (!__atomic_sub_fetch(&helper->users, 1, __ATOMIC_ACQ_REL))
+		free(helper);
+}
+
+/* Its thread ends when it has nothing to do any more. */
+static void helper_let_go(struct helper *helper)
+{
+	close(helper->ours);
+	helper_put(helper);
+}
+
+/* --- who was too slow ------------------------------------------------------------------------- */
+
+static struct slow *find(uint32_t pid)
+{
+	unsigned i;
+
+	for (i = 0; i < slow_count; i++)
+		if (slow[i].pid == pid)
+			return &slow[i];
+	return NULL;
+}
+
+static void forget_old(uint64_t now)
+{
+	unsigned i;
+
+	for (i = 0; i < slow_count; i++)
+		if (!slow[i].stuck && now - slow[i].t > FORGET_NS)
+			slow[i--] = slow[--slow_count];
+}
+
+/* Is it worth while to wait for this process? */
+static bool is_welcome(uint32_t pid)
+{
+	uint64_t now = lien_clock_ns();
+	unsigned i, of_user = 0;
+	const struct slow *known;
+	uint32_t user;
+
+	forget_old(now);
+	if (!slow_count)
+		return true;
+	known = find(pid);
+	if (slow_count == SLOW_MAX || (known && (known->stuck || now - known->t < known->delay)))
+		return false;
+	user = lien_user_of(pid);
+	for (i = 0; i < slow_count; i++)
+		if (slow[i].user == user && (slow[i].stuck || now - slow[i].t < WINDOW_NS))
+			of_user += slow[i].times;
+	return of_user < (user ? USER_MAX : ROOT_MAX);
+}
+
+static void note_returned(uint32_t pid)
+{
+	struct slow *known = find(pid);
+
+	if (known && known->stuck)
+		known->stuck--;
+}
+
+/* `fault`: it has had its time. */
+static void note_slow(uint32_t pid, bool fault)
+{
+	struct slow *known = find(pid);
+	uint64_t now = lien_clock_ns();
+
+	if (!known && slow_count == SLOW_MAX)
+		return; /* several callers at once */
+	if (!known) {
+		known = &slow[slow_count++];
+		*known = (struct slow){.pid = pid, .user = lien_user_of(pid), .t = now};
+	}
+	if (!known->stuck && now - known->t > WINDOW_NS + known->delay)
+		known->times = known->delay = 0;
+	known->stuck++;
+	known->t = now;
+	known->times += fault;
+	if (fault && known->times > PROCESS_MAX)
+		known->delay = known->delay ? 2 * known->delay : AGAIN_NS;
+	if (known->delay > AGAIN_NS_MAX)
+		known->delay = AGAIN_NS_MAX;
+}
+
+/* --- the thread ------------------------------------------------------------------------------- */
+
+/* What the caller has open is not kept open by a thread that cannot end. */
+static void leave_files(struct helper *helper)
+{
+	helper->own_files = !unshare(CLONE_FILES);
+	if (!helper->own_files)
+		return;
+	if (helper->theirs)
+		syscall(SYS_close_range, 0, helper->theirs - 1, 0);
+	syscall(SYS_close_range, helper->theirs + 1, ~0u, 0);
+}
+
+static void close_fds(struct lien_timeout_work *work)
+{
+	while (work->fds_count)
+		close(work->fds[--work->fds_count]);
+}
+
+/* With the files of the work, which may be gone once that is sent. */
+static int reply(struct helper *helper, const struct lien_timeout_work *work)
+{
+	unsigned count = work ? work->fds_count : 0;
+	struct iovec byte = {"", 1};
+	int fds[LIEN_TIMEOUT_FDS] = {-1, -1}, err;
+
+	if (count)
+		memcpy(fds, work->fds, count * sizeof(fds[0]));
+	err = lien_pass_send(helper->theirs, &byte, 1, fds, count);
+	while (count)
+		close(fds[--count]);
+	return err;
+}
+
+/* False: nobody waits for it any more. */
+static bool do_work(struct helper *helper, struct lien_timeout_work *work)
+{
+	work->run(work);
+	if (__atomic_exchange_n(&work->state, STATE_DONE, __ATOMIC_ACQ_REL) != STATE_ABANDONED)
+		return !reply(helper, work);
+	close_fds(work);
+	work->drop(work);
+	pthread_mutex_lock(&lock);
+	note_returned(helper->pid);
+	pthread_mutex_unlock(&lock);
+	return false;
+}
+
+static void *help(void *arg)
+{
+	struct helper *helper = arg;
+	struct lien_timeout_work *work;
+	bool ends = false;
+
+	is_helper = true;
+	helper->tid = gettid();
+	leave_files(helper);
+	if (reply(helper, NULL))
+		ends = true;
+	while (!ends) {
+		int fds[LIEN_PASS_FDS_MAX];
+		unsigned count;
+
+		if (lien_pass_receive(helper->theirs, &work, sizeof(work), fds, &count, 0) !=
+			sizeof(work))
+			break;
+		memcpy(work->fds, fds, count * sizeof(fds[0]));
+		work->fds_count = count;
+		ends = work->ends_thread;
+		if (!do_work(helper, work))
+			break;
+	}
+	close(helper->theirs);
+	helper_put(helper);
+	return NULL;
+}
+
+static struct helper *helper_new(void)
+{
+	struct helper *helper = calloc(1, sizeof(*helper));
+	int ends[2];
+	char byte;
+
+	if (!helper)
+		return NULL;
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends)) {
+		free(helper);
+		return NULL;
+	}
+	helper->ours = ends[0];
+	helper->theirs = ends[1];
+	helper->users = 2;
+	if (lien_detached_start(STACK, help, helper)) {
+		close(ends[0]);
+		close(ends[1]);
+		free(helper);
+		return NULL;
+	}
+	/* Its table of files is a copy of ours from then on. */
+	while (recv(helper->ours, &byte, 1, 0) < 0 && errno == EINTR)
+		;
+	if (helper->own_files)
+		close(ends[1]);
+	return helper;
+}
+
+/* --- the caller ------------------------------------------------------------------------------- */
+
+static struct helper *helper_get(uint32_t pid)
+{
+	struct helper *helper = NULL;
+	bool welcome;
+
+	pthread_mutex_lock(&lock);
+	welcome = is_welcome(pid);
+	if (welcome && idle) {
+		helper = idle;
+		idle = helper->next;
+		idle_count--;
+	}
+	pthread_mutex_unlock(&lock);
+	if (welcome && !helper)
+		helper = helper_new();
+	if (helper)
+		helper->pid = pid;
+	return helper;
+}
+
+static bool replies_in(struct helper *helper, unsigned ms)
+{
+	struct pollfd readable = {.fd = helper->ours, .events = POLLIN};
+	uint64_t begun = lien_clock_ns(), wait = ms * 1000000ull, took = 0;
+	struct timespec left;
+	int n;
+
+	if (wait > left_ns)
+		wait = left_ns;
+	do {
+		left = (struct timespec){(wait - took) / S_NS, (wait - took) % S_NS};
+		n = ppoll(&readable, 1, &left, NULL);
+		took = lien_clock_ns() - begun;
+	} while (n < 0 && errno == EINTR && took < wait);
+	if (left_ns != UINT64_MAX)
+		left_ns -= took < left_ns ? took : left_ns;
+	return n > 0;
+}
+
+/* It waits for a processor, or has one; nothing holds it up. */
+static bool is_runnable(const struct helper *helper)
+{
+	char path[48], line[64] = "", state = 0;
+	FILE *file;
+
+	snprintf(path, sizeof(path), "/proc/self/task/%d/stat", helper->tid);
+	file = fopen(path, "re");
+	if (!file)
+		return false;
+	if (fgets(line, sizeof(line), file))
+		sscanf(line, "%*d (%*[^)]) %c", &state);
+	fclose(file);
+	return state == 'R';
+}
+
+static bool wait_for_reply(struct helper *helper, unsigned ms)
+{
+	unsigned i;
+
+	for (i = 0; i < STARVED; i++) {
+		if (replies_in(helper, ms))
+			return true;
+		if (!left_ns || !is_runnable(helper))
+			return false;
+	}
+	return false;
+}
+
+static void take_reply(struct helper *helper, struct lien_timeout_work *work)
+{
+	int fds[LIEN_PASS_FDS_MAX];
+	unsigned count = 0;
+	char byte;
+
+	lien_pass_receive(helper->ours, &byte, 1, fds, &count, 0);
+	memcpy(work->fds, fds, count * sizeof(fds[0]));
+	work->fds_count = count;
+	pthread_mutex_lock(&lock);
+	if (!work->ends_thread && idle_count < IDLE_MAX) {
+		helper->next = idle;
+		idle = helper;
+		idle_count++;
+		helper = NULL;
+	}
+	pthread_mutex_unlock(&lock);
+	if (helper)
+		helper_let_go(helper);
+}
+
+static void run_here(struct lien_timeout_work *work)
+{
+	unsigned i;
+
+	for (i = 0; i < work->fds_count; i++)
+		work->fds[i] = fcntl(work->fds[i], F_DUPFD_CLOEXEC, 0);
+	work->run(work);
+}
+
+void lien_timeout_dismiss(void)
+{
+	struct helper *helper;
+
+	pthread_mutex_lock(&lock);
+	while ((helper = idle)) {
+		idle = helper->next;
+		idle_count--;
+		helper_let_go(helper);
+	}
+	pthread_mutex_unlock(&lock);
+}
+
+bool lien_timeout_run(struct lien_timeout_work *work, uint32_t pid)
+{
+	struct iovec pointer = {&work, sizeof(work)};
+	struct helper *helper;
+
+	/* A helper can be left behind with all that it does. */
+	if (!pid || is_helper) {
+		run_here(work);
+		return true;
+	}
+	helper = left_ns ? helper_get(pid) : NULL;
+	work->state = STATE_RUNS;
+	if (!helper || lien_pass_send(helper->ours, &pointer, 1, work->fds, work->fds_count)) {
+		if (helper)
+			helper_let_go(helper);
+		work->drop(work);
+		return false;
+	}
+	if (!wait_for_reply(helper, limit_ms + work->more_ms)) {
+		/* It counts before it can be over. */
+		pthread_mutex_lock(&lock);
+		note_slow(pid, left_ns != 0);
+		if (__atomic_exchange_n(&work->state, STATE_ABANDONED, __ATOMIC_ACQ_REL) !=
+			STATE_DONE) {
+			pthread_mutex_unlock(&lock);
+			helper_let_go(helper);
+			return false;
+		}
+		note_returned(pid);
+		pthread_mutex_unlock(&lock);
+	}
+	take_reply(helper, work);
+	return true;
+}

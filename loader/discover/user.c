@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "loader/discover/user.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/nsfs.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#define DEPTH_MAX 33 /* of user namespaces in each other; the kernel makes 32 */
+
+static uint32_t real_user_of(uint32_t pid)
+{
+	uint32_t uid = LIEN_USER_GONE;
+	char path[32], line[128];
+	FILE *file;
+
+	snprintf(path, sizeof(path), "/proc/%u/status", pid);
+	file = fopen(path, "re");
+	while (file && fgets(line, sizeof(line), file) && sscanf(line, "Uid: %u", &uid) != 1)
+		;
+	if (file)
+		fclose(file);
+	return uid;
+}
+
+static bool is_ours(int namespace)
+{
+	struct stat own, st;
+
+	return !stat("/proc/self/ns/user", &own) && !fstat(namespace, &st) &&
+	       st.st_dev == own.st_dev && st.st_ino == own.st_ino;
+}
+
+uint32_t lien_user_of(uint32_t pid)
+{
+	uint32_t user = LIEN_USER_GONE;
+	int namespace, parent, depth;
+	char path[32];
+	uid_t owner;
+
+	snprintf(path, sizeof(path), "/proc/%u/ns/user", pid);
+	namespace = open(path, O_RDONLY | O_CLOEXEC);
+	for (depth = 0; depth < DEPTH_MAX && namespace >= 0 && !is_ours(namespace); depth++) {
+		if (!ioctl(namespace, NS_GET_OWNER_UID, &owner))
+			user = owner;
+		parent = ioctl(namespace, NS_GET_PARENT);
+		close(namespace);
+		namespace = parent;
+	}
+	if (namespace >= 0)
+		close(namespace);
+	return user != LIEN_USER_GONE ? user : real_user_of(pid);
+}

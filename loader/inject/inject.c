@@ -1,0 +1,417 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "loader/inject/inject.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "loader/clock.h"
+#include "loader/inject/inject_internal.h"
+#include "loader/discover/timeout.h"
+
+#define AUXV_SIZE   1024
+#define TRIES	    3
+#define CLEAR_UP_MS 3000 /* what was begun may end later than it should */
+
+bool lien_inject_late(const struct lien_inject *inject)
+{
+	return lien_clock_ns() > inject->deadline_ns;
+}
+
+int lien_inject_fail(struct lien_inject *inject, int err, const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(inject->why, inject->why_size, format, args);
+	va_end(args);
+	return err;
+}
+
+int lien_inject_read(const struct lien_inject *inject, uint64_t address, void *to, size_t size)
+{
+	ssize_t n = pread(inject->mem, to, size, address);
+
+	return n == (ssize_t)size ? 0 : -EFAULT;
+}
+
+bool lien_inject_over(const struct lien_inject *inject)
+{
+	struct pollfd ended = {.fd = inject->pidfd, .events = POLLIN};
+
+	return poll(&ended, 1, 0) != 0;
+}
+
+int lien_inject_fail_gone(struct lien_inject *inject)
+{
+	return lien_inject_fail(
+		inject, -ESRCH, "process %u has ended, or started another program", inject->pid);
+}
+
+/* The kernel's words to the program: where it put things, at random. Another program has others. */
+static uint64_t auxv_of(uint32_t pid)
+{
+	uint64_t words[AUXV_SIZE / sizeof(uint64_t)] = {}, sum = 0;
+	char path[32];
+	ssize_t n;
+	int fd;
+
+	snprintf(path, sizeof(path), "/proc/%u/auxv", pid);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return 0;
+	n = read(fd, words, sizeof(words));
+	close(fd);
+	for (ssize_t i = 0; i < n / (ssize_t)sizeof(words[0]); i++)
+		sum = sum * 31 + words[i];
+	return n > 0 ? sum | 1 : 0;
+}
+
+bool lien_inject_same(const struct lien_inject *inject)
+{
+	return !lien_inject_over(inject) && auxv_of(inject->pid) == inject->auxv;
+}
+
+static int open_process(struct lien_inject *inject)
+{
+	int err, found;
+
+	if (inject->pidfd >= 0)
+		return lien_inject_over(inject) ? lien_inject_fail_gone(inject) : 0;
+	inject->pidfd = syscall(SYS_pidfd_open, inject->pid, 0);
+	if (inject->pidfd >= 0)
+		return 0;
+	err = -errno;
+	lien_inject_fail(inject, err, "cannot open process %u: %s", inject->pid, strerror(-err));
+	if (err == -EMFILE || err == -ENFILE)
+		return err;
+	/* It knows threads from processes, for which kernels have several words. */
+	found = lien_inject_check(inject);
+	return found ? found : err;
+}
+
+static int open_memory(struct lien_inject *inject)
+{
+	char path[32];
+
+	inject->auxv = auxv_of(inject->pid);
+	snprintf(path, sizeof(path), "/proc/%u/mem", inject->pid);
+	inject->mem = open(path, O_RDONLY | O_CLOEXEC);
+	if (inject->mem >= 0)
+		return 0;
+	return lien_inject_over(inject)
+		       ? lien_inject_fail_gone(inject)
+		       : lien_inject_fail(inject, -errno,
+				 "may not open the memory of process %u: %s; run as root, "
+				 "or with CAP_SYS_PTRACE (and see kernel.yama.ptrace_scope)",
+				 inject->pid, strerror(errno));
+}
+
+static void fill_stub(const struct lien_inject *inject, const struct lien_remote *remote,
+	uint64_t region, struct lien_stub *stub)
+{
+	memset(stub, 0, sizeof(*stub));
+	stub->pthread_create = inject->pthread_create;
+	stub->pthread_detach = inject->pthread_detach;
+	stub->dlopen = inject->dlopen;
+	stub->dlclose = inject->dlclose;
+	stub->dlerror = inject->dlerror;
+	stub->errno_location = inject->errno_location;
+	stub->munmap = inject->munmap;
+	stub->mode = inject->dlopen_mode;
+	stub->handle = inject->library ? inject->library->handle : 0;
+	stub->restore_rt = inject->restore_rt;
+	stub->frame = remote->frame + sizeof(uint64_t);
+	stub->start = region + LIEN_STUB_LABEL(lien_stub_start);
+	stub->region = region;
+	stub->region_size = LIEN_STUB_REGION;
+	stub->nap[1] = LIEN_STUB_NAP_NS;
+	stub->created = -1;
+	strcpy(stub->name, LIEN_INJECT_MEMFD);
+}
+
+/* Has the thread map memory for the code and its data; 0: it could not. */
+static uint64_t make_region(struct lien_inject *inject, struct lien_remote *remote, bool *failed)
+{
+	size_t code = LIEN_STUB_LABEL(lien_stub_end);
+	struct lien_stub stub;
+	uint64_t region;
+	long result;
+
+	result = lien_remote_syscall(
+		remote, failed, SYS_mmap, 0, LIEN_STUB_REGION, PROT_READ | PROT_WRITE);
+	if (result < 0) {
+		lien_inject_fail(inject, result, "process %u cannot map memory: %s", inject->pid,
+			strerror(-result));
+		return 0;
+	}
+	region = result;
+	fill_stub(inject, remote, region, &stub);
+	if (lien_remote_write(remote, region, lien_stub_code, code) ||
+		lien_remote_write(remote, region + LIEN_STUB_CODE, &stub, sizeof(stub)))
+		result = -EFAULT;
+	else
+		result = lien_remote_syscall(remote, failed, SYS_mprotect, region, LIEN_STUB_CODE,
+			PROT_READ | PROT_EXEC);
+	if (!result)
+		return region;
+	lien_inject_fail(
+		inject, result, "process %u cannot map code: %s", inject->pid, strerror(-result));
+	if (!*failed)
+		lien_remote_syscall(remote, failed, SYS_munmap, region, LIEN_STUB_REGION, 0);
+	return 0;
+}
+
+static int fail_create(struct lien_inject *inject, int err, int created)
+{
+	uint32_t pid = inject->pid;
+
+	if (err == -ESRCH)
+		return lien_inject_fail_gone(inject);
+	if (err == -ETIMEDOUT)
+		return lien_inject_fail(
+			inject, err, "process %u was too slow to start a thread: try again", pid);
+	if (err == -EDEADLK)
+		return lien_inject_fail(inject, err,
+			"a thread of process %u waits for a lock of its libc: try again", pid);
+	if (err)
+		return lien_inject_fail(inject, err,
+			"process %u could not start a thread: %s; start it with `lien run`", pid,
+			strerror(-err));
+	return lien_inject_fail(inject, -created,
+		"process %u has no room for another thread (%s): raise its limit of processes "
+		"(ulimit -u), of memory (ulimit -v) or its cgroup's pids.max",
+		pid, strerror(created));
+}
+
+/*
+ * Has the thread start the new one. Its registers are given back in any case. -EDEADLK: it was
+ * waiting for a lock, and no trace of that is left.
+ */
+static int start_thread(
+	struct lien_inject *inject, struct lien_remote *remote, uint64_t *region, bool *failed)
+{
+	struct lien_stub stub = {.created = -1};
+	int err;
+
+	*region = make_region(inject, remote, failed);
+	if (!*region)
+		return -ENOMEM;
+	err = lien_remote_run(remote, *region, *region + LIEN_STUB_REGION, *region + LIEN_STUB_CODE,
+		*region + LIEN_STUB_LABEL(lien_stub_created));
+	*failed = err && err != -EDEADLK && err != -EFAULT;
+	if (!*failed && lien_inject_read(inject, *region + LIEN_STUB_CODE, &stub, sizeof(stub)))
+		err = -EFAULT;
+	if (!*failed && (stub.tid || !stub.created)) /* the new one runs: it needs that memory */
+		return 0;
+	if (!*failed)
+		lien_remote_syscall(remote, failed, SYS_munmap, *region, LIEN_STUB_REGION, 0);
+	return fail_create(inject, err, stub.created);
+}
+
+/* One thread is borrowed and given back: 0, and the new one runs. */
+static int borrow(struct lien_inject *inject, uint64_t *region)
+{
+	struct lien_inject_result *result = inject->result;
+	struct lien_remote *remote = calloc(1, sizeof(*remote));
+	const uint32_t left = 1;
+	struct lien_remote_words words = {.from = &left, .size = sizeof(left)};
+	bool failed = false;
+	int err;
+
+	if (!remote)
+		return lien_inject_fail(inject, -ENOMEM, "out of memory");
+	err = lien_inject_stop(inject, remote);
+	if (err)
+		goto out;
+	if (!lien_inject_same(inject)) {
+		err = lien_inject_fail_gone(inject);
+	} else {
+		err = lien_remote_borrow(remote);
+		if (err)
+			lien_inject_fail(inject, err,
+				"a thread of process %u has no room in its stack: try again",
+				inject->pid);
+	}
+	if (!err)
+		err = start_thread(inject, remote, region, &failed);
+	words.address = LIEN_STUB_AT(*region, left);
+	if ((failed || lien_remote_release(remote, err ? NULL : &words)) && !err)
+		err = lien_inject_fail_gone(inject);
+	result->thread = remote->tid;
+	result->pause_ns = lien_clock_ns() - remote->borrowed_ns;
+out:
+	free(remote);
+	return err;
+}
+
+/* In several attempts, if threads wait for locks: 0, and the new one runs. */
+static int start(struct lien_inject *inject, uint64_t *region)
+{
+	int err = -EDEADLK;
+
+	for (int tries = 0; tries < TRIES; tries++) {
+		err = borrow(inject, region);
+		if (err != -EDEADLK || lien_inject_late(inject))
+			break;
+		inject->locked = inject->result->thread;
+	}
+	return err;
+}
+
+static int open_all(struct lien_inject *inject)
+{
+	int err = open_process(inject);
+
+	if (!err)
+		err = lien_inject_check(inject);
+	return err ? err : open_memory(inject);
+}
+
+static int inject_now(struct lien_inject *inject)
+{
+	uint64_t region = 0, again;
+	int err;
+
+	err = open_all(inject);
+	if (!err)
+		err = lien_inject_present(inject);
+	inject->result->present = err > 0;
+	if (err)
+		return err > 0 ? 0 : err;
+	again = inject->again;
+	err = lien_inject_find(inject);
+	if (err)
+		return err;
+	if (again)
+		inject->dlopen = again;
+	err = start(inject, &region);
+	if (err)
+		return err;
+	return again ? lien_inject_again(inject, region) : lien_inject_load(inject, region);
+}
+
+static int eject_now(struct lien_inject *inject)
+{
+	uint64_t region = 0;
+	int err;
+
+	err = open_all(inject);
+	if (!err)
+		err = lien_inject_find(inject);
+	if (!err)
+		err = lien_inject_clear(inject);
+	if (!err)
+		err = start(inject, &region);
+	return err ? err : lien_inject_unload(inject, region);
+}
+
+/* An injection, with all that the thread needs that does it. */
+struct job {
+	struct lien_timeout_work work;
+	struct lien_inject inject;
+	struct lien_inject_result result;
+	struct lien_inject_library library;
+	char why[300];
+	unsigned limit_ms;
+	bool has_pidfd;
+	int err;
+};
+
+/* A thread's tracees go when it ends, also those that it could not let go. */
+static void work(struct lien_timeout_work *work)
+{
+	struct job *job = (struct job *)work;
+	struct lien_inject *inject = &job->inject;
+	uint64_t begun = lien_clock_ns();
+
+	inject->deadline_ns = begun + job->limit_ms * 1000000ull;
+	inject->pidfd = job->has_pidfd ? work->fds[0] : -1;
+	inject->library_fd = work->fds_count > job->has_pidfd ? work->fds[job->has_pidfd] : -1;
+	work->fds_count = 0;
+	inject->mem = -1;
+	job->err = inject->library ? eject_now(inject) : inject_now(inject);
+	if (inject->library_fd >= 0)
+		close(inject->library_fd);
+	if (inject->pidfd >= 0)
+		close(inject->pidfd);
+	if (inject->mem >= 0)
+		close(inject->mem);
+	job->result.total_ns = lien_clock_ns() - begun;
+}
+
+static void drop(struct lien_timeout_work *work)
+{
+	free(work);
+}
+
+static struct job *job_new(uint32_t pid, int pidfd, int library_fd, unsigned limit_ms)
+{
+	struct job *job = calloc(1, sizeof(*job));
+
+	if (!job)
+		return NULL;
+	job->work.run = work;
+	job->work.drop = drop;
+	job->work.ends_thread = true;
+	job->work.more_ms = limit_ms + CLEAR_UP_MS;
+	job->has_pidfd = pidfd >= 0;
+	if (pidfd >= 0)
+		job->work.fds[job->work.fds_count++] = pidfd;
+	if (library_fd >= 0)
+		job->work.fds[job->work.fds_count++] = library_fd;
+	job->limit_ms = limit_ms;
+	job->inject.pid = pid;
+	job->inject.result = &job->result;
+	job->inject.why = job->why;
+	job->inject.why_size = sizeof(job->why);
+	return job;
+}
+
+static int run(struct job *job, struct lien_inject_result *result, char *why, size_t size)
+{
+	uint32_t pid = job->inject.pid;
+	int err;
+
+	memset(result, 0, sizeof(*result));
+	if (!lien_timeout_run(&job->work, pid)) {
+		snprintf(why, size,
+			"process %u keeps whoever looks at its memory waiting, as a file system of "
+			"its user's could: start it with `lien run`",
+			pid);
+		return -ETIMEDOUT;
+	}
+	*result = job->result;
+	snprintf(why, size, "%s", job->why);
+	err = job->err;
+	free(job);
+	return err;
+}
+
+int lien_inject(uint32_t pid, int pidfd, int library_fd, unsigned limit_ms,
+	struct lien_inject_result *result, char *why, size_t size)
+{
+	struct job *job = job_new(pid, pidfd, library_fd, limit_ms);
+
+	return job ? run(job, result, why, size) : -ENOMEM;
+}
+
+int lien_eject(uint32_t pid, int pidfd, const struct lien_inject_library *library,
+	unsigned limit_ms, struct lien_inject_result *result, char *why, size_t size)
+{
+	struct job *job = job_new(pid, pidfd, -1, limit_ms);
+
+	if (!job)
+		return -ENOMEM;
+	job->library = *library;
+	job->inject.library = &job->library;
+	return run(job, result, why, size);
+}

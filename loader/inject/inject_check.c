@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/* Which processes are left alone, and why, as far as that can be read without touching them. */
+#include <dirent.h>
+#include <elf.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "loader/inject/inject_internal.h"
+#include "loader/discover/untrusted.h"
+
+#define KCMP_VM 1
+
+/* What /proc/PID/status says; longer than it is. */
+#define STATUS_SIZE 8192
+
+static int read_status(uint32_t pid, uint32_t tid, char *text, size_t size)
+{
+	char path[48];
+	ssize_t n;
+	int fd;
+
+	if (tid)
+		snprintf(path, sizeof(path), "/proc/%u/task/%u/status", pid, tid);
+	else
+		snprintf(path, sizeof(path), "/proc/%u/status", pid);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return -errno;
+	n = read(fd, text, size - 1);
+	close(fd);
+	if (n < 0)
+		return -errno;
+	text[n] = 0;
+	return 0;
+}
+
+/* Behind "Field:" and blanks; NULL: it is not there. */
+static const char *field_of(const char *text, const char *field)
+{
+	size_t length = strlen(field);
+
+	for (const char *line = text; line; line = strchr(line, '\n')) {
+		line += *line == '\n';
+		if (!strncmp(line, field, length) && line[length] == ':')
+			return line + length + 1 + strspn(line + length + 1, " \t");
+	}
+	return NULL;
+}
+
+static long long number_of(const char *text, const char *field, int base)
+{
+	const char *value = field_of(text, field);
+	size_t length = value ? strcspn(value, "\n") : 0;
+
+	while (length && value[length - 1] != '\t' && value[length - 1] != ' ')
+		length--;
+	return value ? (long long)strtoull(value + length, NULL, base) : -1;
+}
+
+long long lien_inject_status(uint32_t pid, uint32_t tid, const char *field, int base)
+{
+	char text[STATUS_SIZE];
+
+	return read_status(pid, tid, text, sizeof(text)) ? -1 : number_of(text, field, base);
+}
+
+static int check_state(struct lien_inject *inject, const char *text)
+{
+	const char *state = field_of(text, "State");
+	uint32_t pid = inject->pid;
+	long long number;
+
+	number = number_of(text, "Tgid", 10);
+	if (number != pid)
+		return lien_inject_fail(inject, -EINVAL,
+			"%u is a thread of process %lld: name the process", pid, number);
+	if (state && *state == 'Z' && number_of(text, "Threads", 10) > 1)
+		return lien_inject_fail(inject, -EPERM,
+			"the first thread of process %u has ended, others run: start it with `lien "
+			"run`",
+			pid);
+	if (state && strchr("ZX", *state))
+		return lien_inject_fail(inject, -ESRCH,
+			"process %u has ended; its parent has not taken notice yet", pid);
+	if (!field_of(text, "VmSize"))
+		return lien_inject_fail(inject, -EINVAL,
+			"process %u is a thread of the kernel or about to end", pid);
+	number = number_of(text, "TracerPid", 10);
+	if (number > 0)
+		return lien_inject_fail(inject, -EBUSY,
+			"process %u is traced by process %lld (a debugger?): end that first", pid,
+			number);
+	if (state && strchr("Tt", *state))
+		return lien_inject_fail(inject, -EBUSY,
+			"process %u is stopped: let it go on first (kill -CONT %u)", pid, pid);
+	return 0;
+}
+
+static int check_rights(struct lien_inject *inject, const char *text)
+{
+	const char *uids = field_of(text, "Uid"), *shadow = field_of(text, "x86_Thread_features");
+	uint32_t pid = inject->pid;
+	long long confined;
+
+	if (geteuid() && (!uids || strtoul(uids, NULL, 10) != geteuid()))
+		return lien_inject_fail(inject, -EPERM,
+			"process %u is another user's (uid %lu): only root may do this", pid,
+			uids ? strtoul(uids, NULL, 10) : 0);
+	confined = number_of(text, "Seccomp", 10);
+	if (confined > 0)
+		return lien_inject_fail(inject, -EPERM,
+			"process %u is confined by seccomp, which could kill it for lien's system "
+			"calls: start it with `lien run` (a container: with LD_PRELOAD), or "
+			"without the filter (seccomp=unconfined)",
+			pid);
+	if (shadow && !strncmp(shadow, "shstk", 5))
+		return lien_inject_fail(inject, -EPERM,
+			"process %u has a shadow stack: start it with `lien run`", pid);
+	return 0;
+}
+
+static int check_class(struct lien_inject *inject)
+{
+	unsigned char head[EI_NIDENT];
+	struct stat st;
+	char path[32];
+	ssize_t n;
+	int fd;
+
+	snprintf(path, sizeof(path), "/proc/%u/exe", inject->pid);
+	fd = lien_untrusted_open(path, &st);
+	if (fd < 0)
+		return lien_inject_fail(inject, fd, "cannot open %s: %s", path, strerror(-fd));
+	n = pread(fd, head, sizeof(head), 0);
+	close(fd);
+	if (n == sizeof(head) && !memcmp(head, ELFMAG, SELFMAG) && head[EI_CLASS] == ELFCLASS64)
+		return 0;
+	return lien_inject_fail(
+		inject, -ENOEXEC, "process %u is a 32-bit process: CUDA has none", inject->pid);
+}
+
+/* A child of vfork() runs in its parent's memory and on its stack. */
+static int check_vfork(struct lien_inject *inject, const char *text)
+{
+	long long parent = number_of(text, "PPid", 10);
+
+	if (parent > 0 && !syscall(SYS_kcmp, (pid_t)parent, inject->pid, KCMP_VM, 0, 0))
+		return lien_inject_fail(inject, -EBUSY,
+			"process %u still has the memory of its parent %lld (vfork): try again "
+			"when "
+			"it has started its program",
+			inject->pid, parent);
+	return 0;
+}
+
+/* The library is opened by a path in it. */
+static int check_proc(struct lien_inject *inject)
+{
+	struct stat st;
+	char path[48];
+
+	snprintf(path, sizeof(path), "/proc/%u/root/proc/self", inject->pid);
+	if (lien_untrusted_lstat(path, &st) != -ENOENT)
+		return 0;
+	return lien_inject_fail(inject, -ENOENT,
+		"process %u sees no /proc, through which the control library is loaded: mount it "
+		"in "
+		"its container",
+		inject->pid);
+}
+
+/* One that could not finish in its time is waiting for the loader, with the library open. */
+static int check_other(struct lien_inject *inject)
+{
+	char path[64], target[64];
+	struct dirent *entry;
+	bool found = false;
+	ssize_t n;
+	DIR *fds;
+
+	snprintf(path, sizeof(path), "/proc/%u/fd", inject->pid);
+	fds = opendir(path);
+	while (fds && !found && (entry = readdir(fds))) {
+		n = readlinkat(dirfd(fds), entry->d_name, target, sizeof(target) - 1);
+		target[n < 0 ? 0 : n] = 0;
+		found = !strncmp(
+			target, "/memfd:" LIEN_INJECT_MEMFD, strlen("/memfd:" LIEN_INJECT_MEMFD));
+	}
+	if (fds)
+		closedir(fds);
+	return found ? lien_inject_fail(inject, -EBUSY,
+			       "another injection into process %u is not over: try again",
+			       inject->pid)
+		     : 0;
+}
+
+int lien_inject_check(struct lien_inject *inject)
+{
+	char text[STATUS_SIZE];
+	int err;
+
+	err = read_status(inject->pid, 0, text, sizeof(text));
+	if (err)
+		return lien_inject_fail(inject, err == -ENOENT ? -ESRCH : err,
+			"there is no process %u", inject->pid);
+	err = check_state(inject, text);
+	if (!err)
+		err = check_rights(inject, text);
+	if (!err)
+		err = check_class(inject);
+	if (!err)
+		err = check_vfork(inject, text);
+	if (!err)
+		err = check_proc(inject);
+	return err ? err : check_other(inject);
+}

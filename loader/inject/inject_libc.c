@@ -1,0 +1,357 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * Where the process has the functions that it will be made to call: found in its own files, by the
+ * names that these export.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <lien/wire.h>
+#include "loader/discover/elf_symbols.h"
+#include "loader/inject/inject_internal.h"
+#include "loader/discover/libraries.h"
+#include "loader/discover/untrusted.h"
+
+#define LIBC_MINOR_MIN 31
+#define LIBC_SIZE_MAX  (64 << 20)
+#define RTLD_NOW_MODE  2
+#define RTLD_DLOPEN    0x80000000u /* what dlopen() adds to it for __libc_dlopen_mode() */
+
+enum part {
+	PART_LIBC,
+	PART_PTHREAD,
+	PART_DL,
+	PART_LOADER,
+	PART_MUSL,
+	PART_CUDA,
+	PARTS,
+};
+
+/* A mapped file; of its executable part, but for the library's, which has its beginning in start.
+ */
+struct mapped {
+	uint64_t start, end, offset, inode;
+	char path[PATH_MAX]; /* that opens it */
+	unsigned copies;     /* other files of that name */
+};
+
+struct layout {
+	struct lien_inject *inject;
+	struct mapped parts[PARTS];
+	struct mapped control;
+};
+
+static const char *const allocators[] = {"jemalloc", "tcmalloc", "mimalloc", "tbbmalloc"};
+
+static bool begins(const char *name, const char *with)
+{
+	return !strncmp(name, with, strlen(with));
+}
+
+/* "libc.so.6", or "libc-2.31.so" as it was named up to 2.33. */
+static enum part part_of(const char *path)
+{
+	const char *name = strrchr(path, '/');
+
+	name = name ? name + 1 : path;
+	if (begins(name, "libc.so.6") || begins(name, "libc-2."))
+		return PART_LIBC;
+	if (begins(name, "libpthread.so.0") || begins(name, "libpthread-2."))
+		return PART_PTHREAD;
+	if (begins(name, "libdl.so.2") || begins(name, "libdl-2."))
+		return PART_DL;
+	if (begins(name, "ld-musl-") || begins(name, "libc.musl-"))
+		return PART_MUSL;
+	if (begins(name, "ld-linux-x86-64.so") || begins(name, "ld-2."))
+		return PART_LOADER;
+	return lien_library_of(path) == LIEN_LIB_CUDA ? PART_CUDA : PARTS;
+}
+
+static void take(struct layout *layout, struct mapped *mapped, const struct lien_maps_entry *entry)
+{
+	if (mapped->start) {
+		mapped->copies += mapped->inode != entry->inode;
+		return;
+	}
+	mapped->start = entry->start;
+	mapped->end = entry->end;
+	mapped->offset = entry->offset;
+	mapped->inode = entry->inode;
+	if (lien_maps_open_path(layout->inject->pid, entry, mapped->path, sizeof(mapped->path)))
+		mapped->path[0] = 0;
+}
+
+static void add_unsafe(
+	struct lien_inject *inject, const struct lien_maps_entry *entry, bool allocator)
+{
+	struct lien_inject_range *range = &inject->unsafe[inject->unsafe_count];
+
+	if (inject->unsafe_count == LIEN_INJECT_RANGES)
+		return;
+	range->start = entry->start;
+	range->end = entry->end;
+	range->allocator = allocator;
+	inject->unsafe_count++;
+}
+
+static int look(const struct lien_maps_entry *entry, void *arg)
+{
+	struct layout *layout = arg;
+	enum part part;
+
+	if (lien_library_of(entry->path) == LIEN_LIB_CONTROL)
+		take(layout, &layout->control, entry);
+	if (!entry->executable)
+		return 0;
+	part = part_of(entry->path);
+	if (part != PARTS)
+		take(layout, &layout->parts[part], entry);
+	if (part == PART_LOADER)
+		add_unsafe(layout->inject, entry, false);
+	for (size_t i = 0; i < sizeof(allocators) / sizeof(allocators[0]); i++)
+		if (strstr(entry->path, allocators[i]))
+			add_unsafe(layout->inject, entry, true);
+	return 0;
+}
+
+static int look_at_maps(struct lien_inject *inject, struct layout **out)
+{
+	struct layout *layout = calloc(1, sizeof(*layout));
+	int err;
+
+	if (!layout)
+		return lien_inject_fail(inject, -ENOMEM, "out of memory");
+	layout->inject = inject;
+	inject->unsafe_count = 0;
+	err = lien_maps_read(inject->pid, look, layout);
+	if (err) {
+		free(layout);
+		return lien_inject_fail(inject, err, "cannot read the mappings of process %u: %s",
+			inject->pid, strerror(-err));
+	}
+	*out = layout;
+	return 0;
+}
+
+/* 0 where the process has no such function. */
+static uint64_t address_of(const struct mapped *mapped, uint64_t file_offset)
+{
+	if (file_offset < mapped->offset ||
+		file_offset - mapped->offset >= mapped->end - mapped->start)
+		return 0;
+	return mapped->start + (file_offset - mapped->offset);
+}
+
+struct wanted {
+	const char *name;
+	uint64_t *address;
+};
+
+/* Fills in those that the file has and that are still 0. */
+static int find_in(const struct mapped *mapped, const struct wanted *wanted, unsigned count)
+{
+	struct lien_elf_lookup lookups[8] = {};
+	struct lien_elf *elf;
+	struct stat st;
+	int fd, err;
+
+	if (!mapped->start)
+		return 0;
+	fd = lien_untrusted_open(mapped->path, &st);
+	if (fd < 0)
+		return fd;
+	err = lien_elf_open(fd, &elf);
+	close(fd);
+	if (err)
+		return err;
+	for (unsigned i = 0; i < count; i++)
+		lookups[i].name = wanted[i].name;
+	err = lien_elf_functions(elf, lookups, count);
+	lien_elf_close(elf);
+	for (unsigned i = 0; i < count && err >= 0; i++)
+		if (!lookups[i].result && !*wanted[i].address)
+			*wanted[i].address = address_of(mapped, lookups[i].file_offset);
+	return err < 0 ? err : 0;
+}
+
+uint32_t lien_inject_libc_minor(const char *image, size_t size)
+{
+	const char *banner = memmem(image, size, "GNU C Library", 13), *end = image + size, *at;
+	size_t left = banner ? end - banner : 0;
+	uint32_t minor = 0;
+
+	at = banner ? memmem(banner, left < 256 ? left : 256, " version 2.", 11) : NULL;
+	if (!at)
+		return 0;
+	for (at += 11; at < end && *at >= '0' && *at <= '9' && minor < 1000; at++)
+		minor = 10 * minor + (*at - '0');
+	return minor;
+}
+
+/* What has no name of its own in libc: a system call with a return behind it, of which getpid() is
+ * made, and the return from a signal handler, whose bytes debuggers know it by. */
+static int find_pieces(struct lien_inject *inject, const struct mapped *libc, uint64_t getpid_at)
+{
+	static const unsigned char call[] = {0x0f, 0x05, 0xc3};
+	static const unsigned char back[] = {0x48, 0xc7, 0xc0, 15, 0, 0, 0, 0x0f, 0x05};
+	unsigned char head[24], seen[sizeof(back)];
+	const char *at;
+	struct stat st;
+	char *image;
+	ssize_t n;
+	int fd;
+
+	if (!getpid_at || lien_inject_read(inject, getpid_at, head, sizeof(head)))
+		return -ENOENT;
+	at = memmem(head, sizeof(head), call, sizeof(call));
+	inject->syscall_ret = at ? getpid_at + ((unsigned char *)at - head) : 0;
+	fd = lien_untrusted_open(libc->path, &st);
+	if (fd < 0)
+		return fd;
+	image = st.st_size < LIBC_SIZE_MAX ? malloc(st.st_size) : NULL;
+	n = image ? pread(fd, image, st.st_size, 0) : -1;
+	close(fd);
+	if (n > 0) {
+		inject->libc_minor = lien_inject_libc_minor(image, n);
+		at = memmem(image, n, back, sizeof(back));
+		inject->restore_rt = at ? address_of(libc, at - image) : 0;
+	}
+	free(image);
+	if (!inject->syscall_ret || !inject->restore_rt ||
+		lien_inject_read(inject, inject->restore_rt, seen, sizeof(seen)) ||
+		memcmp(seen, back, sizeof(back)))
+		return -ENOENT;
+	return 0;
+}
+
+static int check_parts(struct lien_inject *inject, const struct mapped *parts)
+{
+	uint32_t pid = inject->pid;
+
+	if (parts[PART_MUSL].start)
+		return lien_inject_fail(inject, -ENOEXEC,
+			"process %u has musl as its libc, for which NVIDIA has no driver", pid);
+	if (!parts[PART_LIBC].start && !parts[PART_LOADER].start)
+		return lien_inject_fail(inject, -ENOEXEC,
+			"process %u is a static executable: nothing can be loaded into it", pid);
+	if (!parts[PART_LIBC].start)
+		return lien_inject_fail(
+			inject, -ENOEXEC, "process %u has no glibc (libc.so.6), or not yet", pid);
+	if (!parts[PART_CUDA].start)
+		return lien_inject_fail(inject, -ENODEV,
+			"process %u is not a CUDA process: it has not loaded libcuda.so.1", pid);
+	if (parts[PART_LIBC].copies)
+		return lien_inject_fail(inject, -ENOEXEC,
+			"process %u has two copies of glibc: start it with `lien run`", pid);
+	return 0;
+}
+
+static int find_functions(struct lien_inject *inject, const struct mapped *parts)
+{
+	uint64_t getpid_at = 0, old_dlopen = 0, old_dlclose = 0;
+	const struct wanted threads[] = {{"pthread_create", &inject->pthread_create},
+		{"pthread_detach", &inject->pthread_detach}};
+	const struct wanted loader[] = {{"dlopen", &inject->dlopen}, {"dlclose", &inject->dlclose},
+		{"dlerror", &inject->dlerror}};
+	const struct wanted rest[] = {{"__errno_location", &inject->errno_location},
+		{"munmap", &inject->munmap}, {"getpid", &getpid_at},
+		{"__libc_dlopen_mode", &old_dlopen}, {"__libc_dlclose", &old_dlclose}};
+	const struct mapped *libc = &parts[PART_LIBC];
+	int err;
+
+	err = find_in(libc, rest, 5);
+	/* Up to glibc 2.33 in libraries of their own; libc then has stand-ins of some. */
+	if (!err)
+		err = find_in(&parts[PART_PTHREAD], threads, 2);
+	if (!err)
+		err = find_in(libc, threads, 2);
+	if (!err)
+		err = find_in(&parts[PART_DL], loader, 3);
+	if (!err)
+		err = find_in(libc, loader, 3);
+	if (!err)
+		err = find_pieces(inject, libc, getpid_at);
+	inject->dlopen_mode = RTLD_NOW_MODE;
+	if (!inject->dlopen) {
+		inject->dlopen = old_dlopen;
+		inject->dlclose = old_dlclose;
+		inject->dlopen_mode |= RTLD_DLOPEN;
+	}
+	return err;
+}
+
+int lien_inject_find(struct lien_inject *inject)
+{
+	uint32_t pid = inject->pid;
+	struct layout *layout;
+	int err;
+
+	err = look_at_maps(inject, &layout);
+	if (err)
+		return err;
+	err = check_parts(inject, layout->parts);
+	if (err)
+		goto out;
+	err = find_functions(inject, layout->parts);
+	if (inject->libc_minor && inject->libc_minor < LIBC_MINOR_MIN)
+		err = lien_inject_fail(inject, -ENOEXEC,
+			"process %u has glibc 2.%u, older than 2.%u: start it with `lien run`", pid,
+			inject->libc_minor, LIBC_MINOR_MIN);
+	else if (err)
+		err = lien_inject_fail(inject, err == -ENOMEM ? err : -ENOEXEC,
+			"cannot read the glibc of process %u (%s): start it with `lien run`", pid,
+			strerror(-err));
+	else if (!inject->libc_minor || !inject->pthread_create || !inject->pthread_detach ||
+		 !inject->dlopen || !inject->dlclose || !inject->errno_location || !inject->munmap)
+		err = lien_inject_fail(inject, -ENOEXEC,
+			"process %u has no glibc with threads and dlopen(): start it with `lien "
+			"run`",
+			pid);
+out:
+	free(layout);
+	return err;
+}
+
+int lien_inject_find_control(struct lien_inject *inject)
+{
+	struct layout *layout;
+	struct lien_elf *elf;
+	uint64_t value, again = 0;
+	struct stat st;
+	int fd, err;
+
+	inject->control = inject->again = 0;
+	err = look_at_maps(inject, &layout);
+	if (err)
+		return err;
+	if (!layout->control.start)
+		goto out;
+	fd = lien_untrusted_open(layout->control.path, &st);
+	err = fd < 0 ? fd : lien_elf_open(fd, &elf);
+	if (fd >= 0)
+		close(fd);
+	if (!err) {
+		err = lien_elf_object(elf, "lien_control_state", &value);
+		if (lien_elf_object(elf, "lien_control_again", &again))
+			again = 0;
+		lien_elf_close(elf);
+	}
+	if (err)
+		lien_inject_fail(inject, err, "cannot read the control library of process %u: %s",
+			inject->pid, strerror(-err));
+	else
+		inject->control = layout->control.start + value;
+	if (!err && again &&
+		lien_inject_read(inject, layout->control.start + again, &inject->again,
+			sizeof(inject->again)))
+		inject->again = 0;
+out:
+	free(layout);
+	return err;
+}

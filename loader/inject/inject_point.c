@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * Which thread, and when. One that waits in a system call in which nobody waits who has a lock that
+ * pthread_create() needs, of malloc, of thread stacks, or of the loader's tables. The calls are
+ * those that wait for something from outside; of futex() those that are not for a lock. Such a
+ * thread is known without stopping it, from /proc/PID/task/TID/syscall, and looked at again when it
+ * is stopped.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "loader/inject/inject_internal.h"
+
+#define PAGE		4096
+#define FRAME_BYTES	20480 /* that its stack must have room for */
+#define STACK_BYTES	65536 /* in which a handler's frame is looked for */
+#define ALLOCATOR_BYTES 4096  /* what waits in an allocator was called from not far above */
+#define THREADS_MAX	4096
+#define LOOK_NS		500000
+#define LOOK_NS_MAX	16000000
+#define SELF_AT		0x10  /* struct pthread: its own address, */
+#define TID_AT		0x2d0 /* and the thread's id; so since glibc 2.4 */
+
+int lien_inject_choice(long number, uint64_t a1, uint64_t a2, uint64_t a3)
+{
+	switch (number) {
+	case SYS_poll:
+	case SYS_ppoll:
+	case SYS_select:
+	case SYS_pselect6:
+	case SYS_nanosleep:
+	case SYS_clock_nanosleep:
+	case SYS_restart_syscall:
+	case SYS_read:
+	case SYS_recvfrom:
+	case SYS_recvmsg:
+	case SYS_accept:
+	case SYS_accept4:
+	case SYS_pause:
+	case SYS_rt_sigsuspend:
+	case SYS_flock:
+		return 1;
+	case SYS_futex:
+		/* 2 is what a lock of glibc's holds that others wait for. */
+		if ((a1 & FUTEX_CMD_MASK) == FUTEX_WAIT_BITSET)
+			return 2;
+		return (a1 & FUTEX_CMD_MASK) == FUTEX_WAIT && (uint32_t)a2 != 2 ? 2 : 0;
+	case SYS_wait4:
+	case SYS_waitid: /* while it is traced, its children's ends wake other threads */
+		return 3;
+	case SYS_epoll_wait:
+	case SYS_epoll_pwait:
+		return (int32_t)a3 == -1 ? 3 : 0;
+	}
+	return 0;
+}
+
+/* The process's memory is another's as well. */
+static bool is_vfork(long number)
+{
+	return number == SYS_vfork || number == SYS_clone || number == SYS_clone3;
+}
+
+struct thread {
+	pid_t tid;
+	int choice;
+};
+
+struct threads {
+	struct thread list[THREADS_MAX];
+	unsigned count, all;
+	bool vfork;
+};
+
+static void look_at(struct threads *threads, uint32_t pid, pid_t tid)
+{
+	unsigned long long a[4];
+	char path[64], line[256];
+	long number;
+	ssize_t n;
+	int fd, choice;
+
+	snprintf(path, sizeof(path), "/proc/%u/task/%d/syscall", pid, tid);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return;
+	n = read(fd, line, sizeof(line) - 1);
+	close(fd);
+	line[n < 0 ? 0 : n] = 0;
+	threads->all++;
+	if (sscanf(line, "%ld %llx %llx %llx %llx", &number, &a[0], &a[1], &a[2], &a[3]) != 5)
+		return; /* "running" */
+	threads->vfork |= is_vfork(number);
+	choice = lien_inject_choice(number, a[1], a[2], a[3]);
+	if (!choice || threads->count == THREADS_MAX)
+		return;
+	threads->list[threads->count].tid = tid;
+	threads->list[threads->count++].choice = choice;
+}
+
+static int compare(const void *a, const void *b)
+{
+	return ((const struct thread *)a)->choice - ((const struct thread *)b)->choice;
+}
+
+static int look(uint32_t pid, struct threads *threads)
+{
+	struct dirent *entry;
+	char path[32];
+	DIR *tasks;
+
+	threads->count = threads->all = 0;
+	threads->vfork = false;
+	snprintf(path, sizeof(path), "/proc/%u/task", pid);
+	tasks = opendir(path);
+	if (!tasks)
+		return -ESRCH;
+	while ((entry = readdir(tasks)))
+		if (entry->d_name[0] != '.')
+			look_at(threads, pid, atoi(entry->d_name));
+	closedir(tasks);
+	qsort(threads->list, threads->count, sizeof(threads->list[0]), compare);
+	return 0;
+}
+
+static bool is_unsafe(const struct lien_inject *inject, uint64_t address)
+{
+	for (unsigned i = 0; i < inject->unsafe_count; i++)
+		if (address >= inject->unsafe[i].start && address < inject->unsafe[i].end)
+			return true;
+	return false;
+}
+
+/* Threads that libc did not make, or that lend each other theirs, cannot call it. */
+static bool is_libcs(const struct lien_inject *inject, uint64_t self, pid_t tid)
+{
+	uint64_t own = 0;
+	uint32_t id = 0;
+
+	return !lien_inject_read(inject, self + SELF_AT, &own, sizeof(own)) && own == self &&
+	       !lien_inject_read(inject, self + TID_AT, &id, sizeof(id)) &&
+	       id == lien_inject_status(inject->pid, tid, "NSpid", 10);
+}
+
+/* Not below an allocator that sleeps where it waits for a lock; nor in the handler of a signal,
+ * which may have come in the middle of malloc(). Words that were left on the stack may look like
+ * either: then it is another thread's turn. */
+static bool is_free_word(const struct lien_inject *inject, uint64_t word, unsigned depth)
+{
+	if (word == inject->restore_rt)
+		return false;
+	for (unsigned i = 0; i < inject->unsafe_count && depth < ALLOCATOR_BYTES; i++)
+		if (inject->unsafe[i].allocator && word >= inject->unsafe[i].start &&
+			word < inject->unsafe[i].end)
+			return false;
+	return true;
+}
+
+static bool is_free(const struct lien_inject *inject, const struct user_regs_struct *regs)
+{
+	uint64_t words[PAGE / sizeof(uint64_t)], at = regs->rsp;
+	size_t size;
+
+	if (is_unsafe(inject, regs->rip) ||
+		lien_inject_read(inject, regs->rsp - FRAME_BYTES, words, sizeof(words[0])))
+		return false;
+	for (; at < regs->rsp + STACK_BYTES; at += size) {
+		size = PAGE - at % PAGE;
+		if (lien_inject_read(inject, at, words, size))
+			return at != regs->rsp;
+		for (unsigned i = 0; i < size / sizeof(words[0]); i++)
+			if (!is_free_word(inject, words[i], at + i * sizeof(words[0]) - regs->rsp))
+				return false;
+	}
+	return true;
+}
+
+/* 0; -EAGAIN: another one, or later. */
+static int try_thread(struct lien_inject *inject, struct lien_remote *remote, pid_t tid)
+{
+	const struct user_regs_struct *regs = &remote->before;
+	int err;
+
+	if ((uint32_t)tid == inject->locked)
+		return -EAGAIN;
+	inject->result->attempts++;
+	err = lien_remote_stop(remote, inject, tid);
+	/* That thread has ended, for which the kernel has two words. */
+	if (err == -ESRCH ||
+		(err == -EPERM && lien_inject_status(inject->pid, tid, "VmSize", 10) < 0))
+		return -EAGAIN;
+	if (err)
+		return err;
+	if (lien_inject_choice(regs->orig_rax, regs->rsi, regs->rdx, regs->r10) &&
+		is_free(inject, regs) && is_libcs(inject, regs->fs_base, tid) &&
+		lien_inject_status(inject->pid, tid, "Seccomp", 10) <= 0)
+		return 0;
+	lien_remote_release(remote, NULL);
+	return -EAGAIN;
+}
+
+static int fail_stop(struct lien_inject *inject, int err)
+{
+	uint32_t pid = inject->pid;
+	char yama[8] = "0";
+	int fd;
+
+	if (err == -EBUSY)
+		return lien_inject_fail(inject, err,
+			"process %u was stopped meanwhile: let it go on first (kill -CONT %u)", pid,
+			pid);
+	if (lien_inject_status(pid, 0, "TracerPid", 10) > 0)
+		return lien_inject_fail(
+			inject, -EBUSY, "process %u is traced (a debugger?): end that first", pid);
+	if (err != -EPERM)
+		return lien_inject_fail(
+			inject, err, "cannot stop a thread of process %u: %s", pid, strerror(-err));
+	fd = open("/proc/sys/kernel/yama/ptrace_scope", O_RDONLY | O_CLOEXEC);
+	if (fd >= 0 && read(fd, yama, sizeof(yama) - 1) < 1)
+		yama[0] = '0';
+	if (fd >= 0)
+		close(fd);
+	if (yama[0] != '0')
+		return lien_inject_fail(inject, err,
+			"may not trace process %u: kernel.yama.ptrace_scope is %c; run as root, or "
+			"set it to 0",
+			pid, yama[0]);
+	return lien_inject_fail(inject, err,
+		"may not trace process %u: this needs CAP_SYS_PTRACE in its user namespace", pid);
+}
+
+int lien_inject_stop(struct lien_inject *inject, struct lien_remote *remote)
+{
+	struct timespec nap = {.tv_nsec = LOOK_NS};
+	struct threads *threads = malloc(sizeof(*threads));
+	int err = threads ? -EAGAIN : -ENOMEM;
+
+	while (err == -EAGAIN) {
+		if (lien_inject_over(inject) || look(inject->pid, threads))
+			err = -ESRCH;
+		for (unsigned i = 0; i < threads->count && err == -EAGAIN && !threads->vfork; i++)
+			err = try_thread(inject, remote, threads->list[i].tid);
+		if (err != -EAGAIN)
+			break;
+		if (lien_inject_late(inject))
+			err = -ETIMEDOUT;
+		else
+			nanosleep(&nap, NULL);
+		inject->locked = 0; /* it may have its lock by now */
+		/* Threads are not to be stopped often to no end. */
+		if (nap.tv_nsec < LOOK_NS_MAX)
+			nap.tv_nsec *= 2;
+	}
+	if (err == -ESRCH)
+		lien_inject_fail(inject, err, "process %u has ended", inject->pid);
+	else if (err == -ETIMEDOUT && threads->vfork)
+		lien_inject_fail(inject, err,
+			"a thread of process %u is in a vfork() that does not end: try again",
+			inject->pid);
+	else if (err == -ETIMEDOUT)
+		lien_inject_fail(inject, err,
+			"none of the %u threads of process %u came to wait where it can be made to "
+			"load the library: try again when it is less busy, or start it with `lien "
+			"run`",
+			threads->all, inject->pid);
+	else if (err)
+		fail_stop(inject, err);
+	free(threads);
+	return err;
+}

@@ -1,0 +1,399 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * A thread of another process, made to do something for us.
+ *
+ * It is stopped in a system call that the kernel can restart. What is changed is put back in the
+ * same kind of stop, with orig_rax, so that the kernel does afterwards exactly what it would have
+ * done without us: restart the call, with the time that was left of it, or end it with EINTR for a
+ * signal that has a handler. Registers are borrowed only after a frame like that of a signal
+ * handler lies below the thread's stack, and everything that it is made to run ends in a return
+ * from that frame: should we be killed, the kernel lets it go, it runs on, and comes back by
+ * itself.
+ */
+#include <elf.h>
+#include <errno.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ptrace.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "loader/clock.h"
+#include "loader/inject/inject_internal.h"
+
+/* What a system call returns inside the kernel when it is to be restarted; <linux/errno.h> has them
+ * for the kernel alone. */
+#define ERESTARTSYS	      512
+#define ERESTARTNOINTR	      513
+#define ERESTARTNOHAND	      514
+#define ERESTART_RESTARTBLOCK 516
+
+#define USER_CS	    0x33
+#define FLAGS	    0x202 /* interrupts on, nothing else */
+#define SPIN_NS	    200000
+#define STUCK_NS    (200 * 1000000ull)
+#define BORROWED_NS (1000 * 1000000ull)
+
+/* Calls that end with EINTR when a thread is stopped, though nothing else happened. */
+static const int unfair[] = {SYS_epoll_wait, SYS_epoll_pwait, SYS_epoll_pwait2, SYS_rt_sigtimedwait,
+	SYS_semop, SYS_semtimedop, SYS_io_getevents, SYS_io_pgetevents, SYS_io_uring_enter,
+	SYS_recvfrom, SYS_recvmsg, SYS_recvmmsg, SYS_sendto, SYS_sendmsg, SYS_accept, SYS_accept4,
+	SYS_read, SYS_readv, SYS_write, SYS_writev};
+
+static long trace(struct lien_remote *remote, int request, void *address, void *data)
+{
+	return ptrace(request, remote->tid, address, data) < 0 ? -errno : 0;
+}
+
+/* Its next stop. -ESRCH: it has ended, -ETIMEDOUT. */
+static int await(struct lien_remote *remote, uint64_t deadline, int *status)
+{
+	const struct timespec nap = {.tv_nsec = 50000};
+	uint64_t begun = lien_clock_ns(), now = begun;
+	pid_t found;
+
+	for (;;) {
+		found = waitpid(remote->tid, status, __WALL | WNOHANG);
+		if (found < 0 && errno != EINTR)
+			return -ESRCH;
+		if (found > 0) {
+			remote->stopped = WIFSTOPPED(*status);
+			return remote->stopped ? 0 : -ESRCH;
+		}
+		if (now > deadline)
+			return -ETIMEDOUT;
+		if (now - begun < SPIN_NS)
+			sched_yield();
+		else
+			nanosleep(&nap, NULL);
+		now = lien_clock_ns();
+	}
+}
+
+static int event_of(int status)
+{
+	return status >> 16;
+}
+
+static bool is_crash(int signal)
+{
+	return signal == SIGSEGV || signal == SIGBUS || signal == SIGILL || signal == SIGFPE ||
+	       signal == SIGTRAP;
+}
+
+/* Goes on, as request says, if it is stopped. */
+static int resume(struct lien_remote *remote, int request, long signal)
+{
+	if (!remote->stopped)
+		return 0;
+	remote->stopped = remote->trapped = false;
+	return trace(remote, request, NULL, (void *)signal);
+}
+
+/* Of a stop for a signal: which one. */
+static int signal_of(int status)
+{
+	return event_of(status) || WSTOPSIG(status) & 0x80 ? 0 : WSTOPSIG(status);
+}
+
+/*
+ * Until it stands where the kernel decides about signals and restarts; it runs no instruction of
+ * its own before. Signals on the way there are its own.
+ */
+static int trap(struct lien_remote *remote, uint64_t deadline)
+{
+	long signal = 0;
+	int status, err;
+
+	if (remote->trapped)
+		return 0;
+	for (;;) {
+		/* Anew after each other stop: that takes the request for this one away. */
+		err = trace(remote, PTRACE_INTERRUPT, NULL, NULL);
+		if (!err)
+			err = resume(remote, PTRACE_CONT, signal);
+		if (!err)
+			err = await(remote, deadline, &status);
+		if (err)
+			return err;
+		if (event_of(status) == PTRACE_EVENT_STOP) {
+			remote->trapped = true;
+			remote->group_stop = WSTOPSIG(status) != SIGTRAP;
+			return 0;
+		}
+		signal = signal_of(status);
+	}
+}
+
+static bool restarts(const struct user_regs_struct *regs)
+{
+	switch (-(long)regs->rax) {
+	case ERESTARTSYS:
+	case ERESTARTNOINTR:
+	case ERESTARTNOHAND:
+	case ERESTART_RESTARTBLOCK:
+		return true;
+	}
+	return false;
+}
+
+/* The kernel then restarts it, unless a signal has a handler. */
+static void mend(struct user_regs_struct *regs)
+{
+	if ((long)regs->rax != -EINTR)
+		return;
+	for (size_t i = 0; i < sizeof(unfair) / sizeof(unfair[0]); i++)
+		if ((long)regs->orig_rax == unfair[i])
+			regs->rax = -ERESTARTNOHAND;
+}
+
+static int let_go(struct lien_remote *remote)
+{
+	remote->stopped = remote->trapped = remote->borrowed = false;
+	return trace(remote, PTRACE_DETACH, NULL, NULL);
+}
+
+static int write_word(struct lien_remote *remote, uint64_t address, uint64_t word)
+{
+	return trace(remote, PTRACE_POKEDATA, (void *)address, (void *)word);
+}
+
+int lien_remote_write(struct lien_remote *remote, uint64_t address, const void *from, size_t size)
+{
+	const size_t whole = sizeof(uint64_t);
+	size_t into, part;
+	uint64_t word;
+	int err = 0;
+
+	while (size && !err) {
+		into = address % whole;
+		part = whole - into < size ? whole - into : size;
+		if (part < whole &&
+			lien_inject_read(remote->inject, address - into, &word, sizeof(word)))
+			return -EFAULT;
+		memcpy((char *)&word + into, from, part);
+		err = write_word(remote, address - into, word);
+		address += part;
+		from = (const char *)from + part;
+		size -= part;
+	}
+	return err;
+}
+
+/* Stopped, with a call that is restarted as if nothing had been; as it was when it stopped. */
+static int seize(struct lien_remote *remote, const struct lien_inject *inject, pid_t tid,
+	uint64_t deadline, struct user_regs_struct *regs)
+{
+	int err;
+
+	memset(remote, 0, sizeof(*remote));
+	remote->inject = inject;
+	remote->tid = tid;
+	err = trace(remote, PTRACE_SEIZE, NULL, (void *)PTRACE_O_TRACESYSGOOD);
+	if (err)
+		return err;
+	err = trap(remote, deadline);
+	remote->borrowed_ns = lien_clock_ns();
+	if (!err && remote->group_stop) {
+		let_go(remote);
+		return -EBUSY;
+	}
+	if (!err)
+		err = trace(remote, PTRACE_GETREGS, NULL, regs);
+	if (err)
+		return err;
+	remote->before = *regs;
+	mend(&remote->before);
+	if (remote->before.rax != regs->rax)
+		trace(remote, PTRACE_SETREGS, NULL, &remote->before);
+	return 0;
+}
+
+int lien_remote_stop(struct lien_remote *remote, const struct lien_inject *inject, pid_t tid)
+{
+	struct user_regs_struct regs;
+	uint16_t code;
+	int err;
+
+	err = seize(remote, inject, tid, inject->deadline_ns, &regs);
+	if (err)
+		return err;
+	if ((long)regs.orig_rax >= 0 && restarts(&remote->before) && regs.cs == USER_CS &&
+		!lien_inject_read(inject, regs.rip - 2, &code, sizeof(code)) && code == 0x050f)
+		return 0;
+	let_go(remote);
+	return -EAGAIN;
+}
+
+int lien_remote_look(const struct lien_inject *inject, pid_t tid, lien_remote_fn *fn, bool *found)
+{
+	struct lien_remote *remote = calloc(1, sizeof(*remote));
+	struct user_regs_struct regs;
+	int err = remote ? seize(remote, inject, tid, inject->deadline_ns, &regs) : -ENOMEM;
+
+	if (!err) {
+		*found = fn(inject, &regs);
+		err = let_go(remote);
+	}
+	free(remote);
+	return err;
+}
+
+/* Begins at code, with the frame to return by. */
+static int set_regs(struct lien_remote *remote, struct user_regs_struct *regs, uint64_t code)
+{
+	regs->orig_rax = -1;
+	regs->rip = code;
+	regs->eflags = FLAGS;
+	remote->borrowed = true;
+	return trace(remote, PTRACE_SETREGS, NULL, regs);
+}
+
+int lien_remote_borrow(struct lien_remote *remote)
+{
+	struct iovec xstate = {remote->xstate, sizeof(remote->xstate)};
+	struct user_regs_struct regs = remote->before;
+	uint64_t all = ~0ull, now = lien_clock_ns();
+	int err;
+
+	remote->deadline_ns = remote->inject->deadline_ns;
+	if (remote->deadline_ns < now + BORROWED_NS)
+		remote->deadline_ns = now + BORROWED_NS;
+	err = trace(remote, PTRACE_GETREGSET, (void *)NT_X86_XSTATE, &xstate);
+	remote->xstate_size = xstate.iov_len;
+	if (!err)
+		err = trace(remote, PTRACE_GETSIGMASK, (void *)sizeof(uint64_t), &remote->signals);
+	if (!err)
+		err = lien_remote_write_frame(remote);
+	if (err)
+		return err;
+	/* Registers first: without them nothing would bring the signals back. */
+	regs.rsp = remote->frame + sizeof(uint64_t);
+	err = set_regs(remote, &regs, remote->inject->restore_rt);
+	return err ? err : trace(remote, PTRACE_SETSIGMASK, (void *)sizeof(uint64_t), &all);
+}
+
+/* Its next entry into a system call, or exit from one. May be called again after -ETIMEDOUT. */
+static int step(struct lien_remote *remote, uint64_t deadline, struct user_regs_struct *regs)
+{
+	long signal = 0;
+	int status, err;
+
+	for (;;) {
+		err = resume(remote, PTRACE_SYSCALL, signal);
+		if (!err)
+			err = await(remote, deadline, &status);
+		if (err)
+			return err;
+		if (WSTOPSIG(status) == (SIGTRAP | 0x80))
+			return trace(remote, PTRACE_GETREGS, NULL, regs);
+		/* What stops the process does so when this thread is let go. */
+		signal = signal_of(status);
+		if (is_crash(signal))
+			return -EFAULT;
+	}
+}
+
+long lien_remote_syscall(struct lien_remote *remote, bool *failed, long number, uint64_t a0,
+	uint64_t a1, uint64_t a2)
+{
+	struct user_regs_struct regs = remote->before;
+	int err;
+
+	err = trap(remote, remote->deadline_ns);
+	regs.rsp = remote->frame;
+	regs.rax = number;
+	regs.rdi = a0;
+	regs.rsi = a1;
+	regs.rdx = a2;
+	regs.r10 = 0x22; /* of mmap(): private, of no file */
+	regs.r8 = -1;
+	regs.r9 = 0;
+	if (!err)
+		err = set_regs(remote, &regs, remote->inject->syscall_ret);
+	for (int stop = 0; stop < 2 && !err; stop++)
+		err = step(remote, remote->deadline_ns, &regs);
+	*failed = err;
+	return err ? err : (long)regs.rax;
+}
+
+int lien_remote_run(
+	struct lien_remote *remote, uint64_t code, uint64_t stack, uint64_t data, uint64_t until)
+{
+	uint64_t stuck = lien_clock_ns() + STUCK_NS;
+	struct user_regs_struct regs = remote->before;
+	int err;
+
+	err = trap(remote, remote->deadline_ns);
+	regs.rsp = stack;
+	regs.r12 = data;
+	if (!err)
+		err = set_regs(remote, &regs, code);
+	while (!err) {
+		err = step(remote, stuck, &regs);
+		if (!err && regs.rip == until)
+			return 0;
+		if (err == -ETIMEDOUT && regs.orig_rax == SYS_futex && (long)regs.rax == -ENOSYS)
+			return -EDEADLK; /* it has entered that and not come out */
+		if (err == -ETIMEDOUT && stuck < remote->deadline_ns) {
+			stuck += STUCK_NS;
+			err = 0;
+		}
+	}
+	return err;
+}
+
+/* Its number may have been another process's by the time it was stopped; while it is stopped, no
+ * thread of its process starts another program. */
+static bool is_of_process(const struct lien_remote *remote, uint32_t inner)
+{
+	return lien_inject_status(remote->inject->pid, remote->tid, "NSpid", 10) == inner &&
+	       lien_inject_same(remote->inject);
+}
+
+int lien_remote_tell(const struct lien_inject *inject, pid_t tid, uint32_t inner,
+	const struct lien_remote_words *words, unsigned count)
+{
+	struct lien_remote *remote = calloc(1, sizeof(*remote));
+	uint64_t deadline = lien_clock_ns() + STUCK_NS;
+	struct user_regs_struct regs;
+	unsigned i;
+	int err;
+
+	/* Also when it is late: what was begun is ended. */
+	if (deadline < inject->deadline_ns)
+		deadline = inject->deadline_ns;
+	err = remote ? seize(remote, inject, tid, deadline, &regs) : -ENOMEM;
+
+	if (!err && !is_of_process(remote, inner))
+		err = -ESRCH;
+	for (i = 0; i < count && !err; i++)
+		err = lien_remote_write(remote, words[i].address, words[i].from, words[i].size);
+	if (remote && remote->stopped)
+		let_go(remote);
+	free(remote);
+	return err;
+}
+
+int lien_remote_release(struct lien_remote *remote, const struct lien_remote_words *words)
+{
+	struct iovec xstate = {remote->xstate, remote->xstate_size};
+	int err;
+
+	err = trap(remote, lien_clock_ns() + STUCK_NS);
+	if (err)
+		return err;
+	/* Registers last, as they were first. */
+	if (remote->borrowed) {
+		trace(remote, PTRACE_SETREGSET, (void *)NT_X86_XSTATE, &xstate);
+		trace(remote, PTRACE_SETSIGMASK, (void *)sizeof(uint64_t), &remote->signals);
+	}
+	err = trace(remote, PTRACE_SETREGS, NULL, &remote->before);
+	if (!err && words)
+		lien_remote_write(remote, words->address, words->from, words->size);
+	return let_go(remote);
+}

@@ -1,0 +1,473 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/* Putting probes on a library's calls, once per file. */
+#include <errno.h>
+#include <linux/magic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include "loader/probes/calls.h"
+#include "loader/clock.h"
+#include "loader/hash.h"
+#include "loader/probes/make_link.h"
+#include "loader/probes/probes_internal.h"
+#include "loader/discover/untrusted.h"
+
+/* Overlays that are remembered of a file. One that is not is found again when it is mapped. */
+#define ALIASES_MAX 256
+
+struct lien_attached *lien_attached_new(const char *name)
+{
+	struct lien_attached *attached = calloc(1, sizeof(*attached));
+
+	if (!attached)
+		return NULL;
+	attached->multi[0] = attached->multi[1] = -1;
+	attached->file.user = LIEN_PROBES_UNKNOWN;
+	attached->file.path = lien_library_text(name);
+	if (attached->file.path)
+		return attached;
+	free(attached);
+	return NULL;
+}
+
+void lien_attached_free(struct lien_attached *attached)
+{
+	unsigned i;
+
+	lien_making_abandon(&attached->making);
+	for (i = 0; i < attached->links_count; i++) {
+		/* Else libbpf would switch the event off, pinned or not. */
+		if (attached->pins)
+			bpf_link__disconnect(attached->links[i]);
+		bpf_link__destroy(attached->links[i]);
+	}
+	for (i = 0; i < 2; i++)
+		if (attached->multi[i] >= 0)
+			close(attached->multi[i]);
+	free(attached->file.path);
+	free(attached->aliases);
+	free(attached);
+}
+
+int lien_attached_add(struct lien_attached_list *list, struct lien_attached *attached)
+{
+	struct lien_attached **items =
+		realloc(list->items, (list->count + 1) * sizeof(*list->items));
+
+	if (!items)
+		return -ENOMEM;
+	list->items = items;
+	items[list->count++] = attached;
+	return 0;
+}
+
+void lien_attached_clear(struct lien_attached_list *list)
+{
+	while (list->count)
+		lien_attached_free(list->items[--list->count]);
+	free(list->items);
+	list->items = NULL;
+}
+
+static int attach_multi(struct lien_probes *probes, struct lien_attached *attached, int fd,
+	const struct lien_probe_set *set)
+{
+	const unsigned quick = attached->quick;
+	/* Returns first: a call seen entering is then always seen returning. */
+	const struct lien_link_wish wishes[] = {
+		{bpf_program__fd(probes->skel->progs.lien_return), set->offsets + quick,
+			set->cookies + quick, set->count - quick, LIEN_UPROBE_MULTI_RETURNS},
+		{bpf_program__fd(probes->skel->progs.lien_entry), set->offsets, set->cookies,
+			set->count, LIEN_UPROBE_MULTI_ENTRIES},
+	};
+
+	return lien_making_begin(&attached->making, fd, wishes, 2);
+}
+
+static int attach_each(struct lien_probes *probes, struct lien_attached *attached, int fd,
+	const struct lien_probe_set *set)
+{
+	struct bpf_link *link;
+	unsigned i, at_return;
+	char path[32];
+
+	/* By the open file: the path may lead elsewhere by now. */
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	for (i = 0; i < set->count; i++)
+		for (at_return = i >= attached->quick; at_return + 1 > 0; at_return--) {
+			LIBBPF_OPTS(bpf_uprobe_opts, options, .bpf_cookie = set->cookies[i],
+				.retprobe = at_return);
+
+			link = bpf_program__attach_uprobe_opts(
+				at_return ? probes->skel->progs.lien_return
+					  : probes->skel->progs.lien_entry,
+				-1, path, set->offsets[i], &options);
+			if (!link)
+				return -errno;
+			attached->links[attached->links_count++] = link;
+		}
+	return 0;
+}
+
+/* In which order calls are attached: returns are skipped for the first, cuInit comes last. */
+static unsigned pass_of(const struct lien_probed_call *call)
+{
+	return call->flags & LIEN_CALL_QUICK ? 0 : call->flags & LIEN_CALL_FIRST ? 2 : 1;
+}
+
+static void take_contexts(struct lien_attached *attached, const struct lien_call_places *places)
+{
+	const struct lien_call_place *place;
+	unsigned i;
+
+	attached->contexts_known = true;
+	for (i = 0; i < places->count && attached->contexts_count < LIEN_CONTEXT_CALLS; i++) {
+		place = &places->places[i];
+		if (place->call->flags & LIEN_CALL_CONTEXT && place->offset != UINT64_MAX)
+			attached->contexts[attached->contexts_count++] = *place;
+	}
+}
+
+int lien_attached_contexts(struct lien_attached *attached, int fd)
+{
+	struct lien_call_places places;
+	int err;
+
+	if (!attached->contexts_known) {
+		err = lien_calls_look_up(&places, fd, attached->file.library);
+		if (err)
+			return err;
+		take_contexts(attached, &places);
+	}
+	return attached->contexts_count ? 0 : -ENODATA;
+}
+
+/* Looks up the library's calls. 0, -ENODATA: it has none; -errno. */
+static int find_calls(const struct lien_probes *probes, struct lien_attached *attached, int fd,
+	struct lien_probe_set *set)
+{
+	const struct lien_call_place *place;
+	struct lien_call_places places;
+	unsigned missing = 0, pass, i;
+	int err;
+
+	err = lien_calls_look_up(&places, fd, attached->file.library);
+	if (err)
+		return err;
+	memcpy(attached->file.build_id, places.build_id, sizeof(attached->file.build_id));
+	if (probes->can_follow)
+		take_contexts(attached, &places);
+	for (pass = 0; pass < 3; pass++) {
+		for (i = 0; i < places.count; i++) {
+			place = &places.places[i];
+			if (pass_of(place->call) != pass)
+				continue;
+			if (place->offset == UINT64_MAX)
+				attached->file.missing[missing++] = place->call->symbol;
+			else if (!probes->can_follow || !(place->call->flags & LIEN_CALL_CONTEXT))
+				lien_probe_set_add(set, place, attached->number);
+		}
+		if (!pass)
+			attached->quick = set->count;
+	}
+	return set->count ? 0 : -ENODATA;
+}
+
+static bool is_shown_by(const struct lien_attached *attached, dev_t device)
+{
+	unsigned i;
+
+	for (i = 0; i < attached->aliases_count; i++)
+		if (attached->aliases[i] == device)
+			return true;
+	return attached->file.device == device;
+}
+
+struct lien_attached *lien_attached_find(
+	const struct lien_probes *probes, dev_t device, ino_t inode)
+{
+	unsigned i;
+
+	for (i = 0; i < probes->files.count; i++)
+		if (probes->files.items[i]->file.inode == inode &&
+			is_shown_by(probes->files.items[i], device))
+			return probes->files.items[i];
+	return NULL;
+}
+
+static void identify(struct lien_probed_file *file, int fd, const struct stat *st)
+{
+	struct statfs fs;
+
+	file->device = st->st_dev;
+	file->inode = st->st_ino;
+	file->overlay = !fstatfs(fd, &fs) && fs.f_type == OVERLAYFS_SUPER_MAGIC;
+	file->size = st->st_size;
+	file->t_changed = st->st_ctim.tv_sec * 1000000000ull + st->st_ctim.tv_nsec;
+}
+
+/*
+ * The same file below an overlay, and so the same uprobes. The change time is the real file's: a
+ * copy that a container made differs in it.
+ */
+static bool is_same(const struct lien_probed_file *a, const struct lien_probed_file *b)
+{
+	return (a->overlay || b->overlay) && a->library == b->library && a->inode == b->inode &&
+	       a->size == b->size && a->t_changed == b->t_changed && a->t_changed;
+}
+
+/* Whether it is attached by another overlay, or below. 1, 0 or -ENOMEM. */
+static int note_alias(struct lien_probes *probes, const struct lien_probed_file *file)
+{
+	struct lien_attached *attached = NULL;
+	dev_t *aliases;
+	unsigned i;
+
+	for (i = 0; i < probes->files.count && !attached; i++)
+		if (is_same(&probes->files.items[i]->file, file))
+			attached = probes->files.items[i];
+	if (!attached)
+		return 0;
+	if (attached->aliases_count == ALIASES_MAX) /* the first one goes */
+		memmove(attached->aliases, attached->aliases + 1,
+			--attached->aliases_count * sizeof(attached->aliases[0]));
+	aliases = reallocarray(
+		attached->aliases, attached->aliases_count + 1, sizeof(attached->aliases[0]));
+	if (!aliases)
+		return -ENOMEM;
+	attached->aliases = aliases;
+	aliases[attached->aliases_count++] = file->device;
+	return 1;
+}
+
+const struct lien_probed_file *lien_probes_file(
+	const struct lien_probes *probes, dev_t device, ino_t inode)
+{
+	const struct lien_attached *attached = lien_attached_find(probes, device, inode);
+
+	return attached ? &attached->file : NULL;
+}
+
+/* When these calls of the file began to be seen: by another build already, if it saw the same. */
+static uint64_t t_attached(const struct lien_probes *probes, const struct lien_attached *attached)
+{
+	const struct lien_attached *old;
+	unsigned i;
+
+	for (i = 0; i < probes->old.count; i++) {
+		old = probes->old.items[i];
+		if (old->probes == attached->probes &&
+			((old->file.device == attached->file.device &&
+				 old->file.inode == attached->file.inode) ||
+				is_same(&old->file, &attached->file)))
+			return old->file.t_attached;
+	}
+	return lien_clock_ns();
+}
+
+/* What is probed, whatever the attachment's number; contexts are followed in this way or that. */
+static uint64_t hash_probes(const struct lien_probe_set *set)
+{
+	uint64_t hash = LIEN_HASH_START;
+	uint32_t call;
+	unsigned i;
+
+	for (i = 0; i < set->count; i++) {
+		call = (uint32_t)set->cookies[i];
+		if (LIEN_COOKIE_FLAGS(set->cookies[i]) & LIEN_CALL_CONTEXT)
+			continue;
+		hash = lien_hash(hash, &set->offsets[i], sizeof(set->offsets[i]));
+		hash = lien_hash(hash, &call, sizeof(call));
+	}
+	return hash;
+}
+
+/* Remembers why, and says so once. */
+static int skip(
+	struct lien_probes *probes, const char *name, const struct stat *st, int err, uint32_t user)
+{
+	const struct lien_skipped_file *file;
+
+	if (lien_skipped_find(&probes->skipped, name, st))
+		return err;
+	file = lien_skipped_add(&probes->skipped, name, st, err, user);
+	if (file)
+		probes->config.on_skipped(probes->config.context, file);
+	return err;
+}
+
+/* Said of a path in /proc: whoever mapped the file has it no longer. */
+static bool is_gone(int err)
+{
+	return err == -ENOENT || err == -ESRCH;
+}
+
+/* Its contents are not worth reading again. */
+static int refused_before(const struct lien_probes *probes, const char *name, const struct stat *st)
+{
+	const struct lien_skipped_file *file = lien_skipped_find(&probes->skipped, name, st);
+
+	return file && (file->err == -ENOEXEC || file->err == -EBADMSG || file->err == -ENODATA)
+		       ? file->err
+		       : 0;
+}
+
+/* It is the system's, if the system names it; else of the first user who asks for it. */
+static void note_user(struct lien_attached *attached, uint32_t user)
+{
+	if (user == LIEN_PROBES_SYSTEM || attached->file.user == LIEN_PROBES_UNKNOWN)
+		attached->file.user = user;
+}
+
+/* Its probes are where they belong. */
+static int add(struct lien_probes *probes, struct lien_attached *attached)
+{
+	int err;
+
+	attached->file.t_attached = t_attached(probes, attached);
+	err = lien_attached_add(&probes->files, attached);
+	if (err)
+		return err;
+	lien_keep_links(probes, attached);
+	lien_keep_save(probes);
+	return 0;
+}
+
+/* 0: it is in probes->files; -EINPROGRESS: in probes->attaching; else gone. */
+static int go_on(struct lien_probes *probes, struct lien_attached *attached)
+{
+	int err = attached->making ? lien_making_wait(&attached->making, attached->multi) : 0;
+
+	if (err == -EINPROGRESS && !lien_attached_add(&probes->attaching, attached))
+		return err;
+	if (!err)
+		err = add(probes, attached);
+	if (err)
+		lien_attached_free(attached);
+	return err;
+}
+
+static struct lien_attached *take(struct lien_attached_list *list, unsigned index)
+{
+	struct lien_attached *taken = list->items[index];
+
+	list->items[index] = list->items[--list->count];
+	return taken;
+}
+
+void lien_probes_attach_tick(struct lien_probes *probes)
+{
+	unsigned i;
+
+	for (i = probes->attaching.count; i-- > 0;)
+		go_on(probes, take(&probes->attaching, i));
+}
+
+unsigned lien_probes_attaching(const struct lien_probes *probes, uint32_t user)
+{
+	unsigned i, count = 0;
+
+	for (i = 0; i < probes->attaching.count; i++)
+		count += probes->attaching.items[i]->file.user == user;
+	return count;
+}
+
+/* -1: that has not begun. */
+static int find_attaching(const struct lien_probes *probes, dev_t device, ino_t inode)
+{
+	const struct lien_probed_file *file;
+	unsigned i;
+
+	for (i = 0; i < probes->attaching.count; i++) {
+		file = &probes->attaching.items[i]->file;
+		if (file->device == device && file->inode == inode)
+			return i;
+	}
+	return -1;
+}
+
+bool lien_probes_is_attaching(const struct lien_probes *probes, dev_t device, ino_t inode)
+{
+	return find_attaching(probes, device, inode) >= 0;
+}
+
+/* 0: *attached can go on, or is NULL where there is nothing to be done. */
+static int begin(struct lien_probes *probes, enum lien_library library, int fd,
+	const struct stat *st, const char *name, struct lien_attached **attached)
+{
+	struct lien_attached *new = lien_attached_new(name);
+	struct lien_probe_set set = {.count = 0};
+	int err;
+
+	if (!new)
+		return -ENOMEM;
+	new->file.library = library;
+	identify(&new->file, fd, st);
+	err = note_alias(probes, &new->file);
+	if (err)
+		goto out;
+	new->number = ++probes->next_attachment;
+	err = find_calls(probes, new, fd, &set);
+	if (err)
+		goto out;
+	new->file.calls = set.count;
+	new->probes = hash_probes(&set);
+	err = probes->multi ? attach_multi(probes, new, fd, &set)
+			    : attach_each(probes, new, fd, &set);
+out:
+	if (!err)
+		*attached = new;
+	else
+		lien_attached_free(new);
+	return err < 0 ? err : 0;
+}
+
+int lien_probes_attach(struct lien_probes *probes, enum lien_library library, const char *path,
+	const char *name, uint32_t user)
+{
+	struct lien_attached *attached = NULL, *known;
+	struct stat st = {0};
+	int fd, err, at;
+
+	fd = lien_untrusted_open(path, &st);
+	if (fd == -ETIMEDOUT || (is_gone(fd) && user != LIEN_PROBES_SYSTEM))
+		return fd;
+	if (fd < 0)
+		return skip(probes, name, &st, fd, user);
+	err = refused_before(probes, name, &st);
+	known = lien_attached_find(probes, st.st_dev, st.st_ino);
+	if (known)
+		note_user(known, user);
+	if (!err && !known) {
+		at = find_attaching(probes, st.st_dev, st.st_ino);
+		if (at >= 0)
+			attached = take(&probes->attaching, at);
+		else
+			err = begin(probes, library, fd, &st, name, &attached);
+	}
+	if (attached) {
+		note_user(attached, user);
+		err = go_on(probes, attached);
+	}
+	close(fd);
+	return err && err != -EINPROGRESS ? skip(probes, name, &st, err, user) : err;
+}
+
+const struct lien_skipped *lien_probes_skipped(const struct lien_probes *probes)
+{
+	return &probes->skipped;
+}
+
+const struct lien_probed_file *lien_probes_each(const struct lien_probes *probes, unsigned index)
+{
+	return index < probes->files.count ? &probes->files.items[index]->file : NULL;
+}
+
+const char *lien_probes_method(const struct lien_probes *probes)
+{
+	return probes->multi ? "uprobe-multi" : "perf";
+}

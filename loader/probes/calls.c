@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "loader/probes/calls.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <lien/probe.h>
+#include "loader/discover/elf_symbols.h"
+#include "loader/probes/gated.h"
+
+static const struct lien_probed_call calls[] = {
+#define CALL_ROW(name, number, lib, symbol, flags)                                                 \
+	{symbol, LIEN_CALL_##name, LIEN_LIB_##lib, flags},
+	LIEN_CALLS(CALL_ROW)
+#undef CALL_ROW
+};
+
+/* Those that the gate alone knows by number. */
+static const struct lien_probed_call gate_calls[] = {
+#define CALL_ROW(name, number, lib, symbol, flags)                                                 \
+	{symbol, LIEN_CALL_##name, LIEN_LIB_##lib, flags},
+	LIEN_GATE_CALLS(CALL_ROW)
+#undef CALL_ROW
+};
+
+#define CALLS	   (sizeof(calls) / sizeof(calls[0]))
+#define GATE_CALLS (sizeof(gate_calls) / sizeof(gate_calls[0]))
+
+const char *lien_calls_symbol(const char *name)
+{
+	unsigned i;
+
+	for (i = 0; i < CALLS; i++)
+		if (!strcmp(calls[i].symbol, name))
+			return calls[i].symbol;
+	return NULL;
+}
+
+/*
+ * Behind an endbr64, which changes nothing. The kernel emulates most instructions that functions
+ * begin with; this one it would run in a copy, and trap once more.
+ */
+static uint64_t behind_endbr(int fd, uint64_t offset)
+{
+	static const unsigned char endbr64[] = {0xf3, 0x0f, 0x1e, 0xfa};
+	unsigned char first[sizeof(endbr64)];
+
+	if (pread(fd, first, sizeof(first), offset) == sizeof(first) &&
+		!memcmp(first, endbr64, sizeof(first)))
+		return offset + sizeof(first);
+	return offset;
+}
+
+int lien_calls_look_up(struct lien_call_places *places, int fd, enum lien_library library)
+{
+	struct lien_elf_lookup found[CALLS] = {0};
+	struct lien_elf *elf;
+	unsigned i;
+	int err;
+
+	memset(places, 0, sizeof(*places));
+	err = lien_elf_open(fd, &elf);
+	if (err)
+		return err;
+	for (i = 0; i < CALLS; i++)
+		if (calls[i].library == library) {
+			found[places->count].name = calls[i].symbol;
+			places->places[places->count++].call = &calls[i];
+		}
+	err = lien_elf_functions(elf, found, places->count);
+	if (lien_elf_build_id(elf, places->build_id, sizeof(places->build_id)))
+		places->build_id[0] = '\0';
+	lien_elf_close(elf);
+	for (i = 0; i < places->count; i++)
+		places->places[i].offset =
+			found[i].result ? UINT64_MAX : behind_endbr(fd, found[i].file_offset);
+	return err < 0 ? err : 0;
+}
+
+/* set->count: it is not in it. */
+static unsigned place_in(const struct lien_probe_set *set, uint64_t offset)
+{
+	unsigned i;
+
+	for (i = 0; i < set->count && set->offsets[i] != offset; i++)
+		;
+	return i;
+}
+
+static void add(struct lien_probe_set *set, uint64_t offset, uint64_t cookie)
+{
+	set->offsets[set->count] = offset;
+	set->cookies[set->count++] = cookie;
+}
+
+bool lien_probe_set_add(
+	struct lien_probe_set *set, const struct lien_call_place *place, unsigned attachment)
+{
+	if (place_in(set, place->offset) < set->count)
+		return false; /* it is there already, under another name */
+	add(set, place->offset, LIEN_COOKIE(place->call->number, place->call->flags, attachment));
+	return true;
+}
+
+static const struct lien_probed_call *find(
+	const struct lien_probed_call *among, unsigned count, const char *symbol)
+{
+	unsigned i;
+
+	for (i = 0; i < count; i++)
+		if (!strcmp(among[i].symbol, symbol))
+			return &among[i];
+	return NULL;
+}
+
+/* The call with this symbol; NULL: it has a number only by its name. */
+static const struct lien_probed_call *known(const char *symbol)
+{
+	const struct lien_probed_call *call = find(calls, CALLS, symbol);
+
+	return call ? call : find(gate_calls, GATE_CALLS, symbol);
+}
+
+struct gating {
+	struct lien_probe_set *set;
+	int fd;
+	enum lien_library library;
+	bool all;
+	unsigned attachment;
+};
+
+/* A function has several names (NCCL's all have two): it is the call that we know by one of them,
+ * and touches what all of them say. */
+static void merge(uint64_t *cookie, const char *symbol, unsigned touches, unsigned attachment)
+{
+	const struct lien_probed_call *call = known(symbol);
+	unsigned before = LIEN_CALL_TOUCHES(LIEN_COOKIE_FLAGS(*cookie));
+
+	*cookie = LIEN_COOKIE(call ? call->number : LIEN_COOKIE_CALL(*cookie),
+		LIEN_CALL_TOUCHES_FLAG(touches == before ? touches : LIEN_TOUCHES_ANY), attachment);
+}
+
+static int add_gated(void *context, const char *symbol, uint64_t offset)
+{
+	struct gating *gating = context;
+	struct lien_probe_set *set = gating->set;
+	const struct lien_probed_call *call = known(symbol);
+	unsigned touches, i;
+	enum lien_gating how = lien_gated(gating->library, symbol, &touches);
+
+	if (how == LIEN_GATING_NONE || (how == LIEN_GATING_ALL && !gating->all))
+		return 0;
+	if (offset == UINT64_MAX)
+		return -EOPNOTSUPP;
+	offset = behind_endbr(gating->fd, offset);
+	i = place_in(set, offset);
+	if (i < set->count) {
+		merge(&set->cookies[i], symbol, touches, gating->attachment);
+		return 0;
+	}
+	if (set->count == LIEN_PROBE_SET_MAX)
+		return -E2BIG;
+	add(set, offset,
+		LIEN_COOKIE(call ? call->number : lien_gated_number(symbol),
+			LIEN_CALL_TOUCHES_FLAG(touches), gating->attachment));
+	return 0;
+}
+
+static void swap(struct lien_probe_set *set, unsigned a, unsigned b)
+{
+	uint64_t offset = set->offsets[a], cookie = set->cookies[a];
+
+	set->offsets[a] = set->offsets[b];
+	set->cookies[a] = set->cookies[b];
+	set->offsets[b] = offset;
+	set->cookies[b] = cookie;
+}
+
+/* Probes are put in one after the other while the process runs: a group that is seen to begin must
+ * be seen to end. */
+static void order_groups(struct lien_probe_set *set)
+{
+	unsigned i;
+
+	for (i = 0; i < set->count; i++)
+		if (LIEN_COOKIE_CALL(set->cookies[i]) == LIEN_CALL_NCCL_GROUP_END)
+			swap(set, i, 0);
+	for (i = 0; i < set->count; i++)
+		if (LIEN_COOKIE_CALL(set->cookies[i]) == LIEN_CALL_NCCL_GROUP_START)
+			swap(set, i, set->count - 1);
+}
+
+int lien_calls_gated(struct lien_probe_set *set, int fd, enum lien_library library, bool all,
+	unsigned attachment)
+{
+	struct gating gating = {set, fd, library, all, attachment};
+	struct lien_elf *elf;
+	int err;
+
+	set->count = 0;
+	err = lien_elf_open(fd, &elf);
+	if (err)
+		return err;
+	err = lien_elf_exports(elf, add_gated, &gating);
+	lien_elf_close(elf);
+	order_groups(set);
+	return err;
+}
+
+const char *lien_calls_name(unsigned number)
+{
+	const char *name = NULL;
+	unsigned i;
+
+	for (i = 0; i < CALLS && !name; i++)
+		if (calls[i].number == number)
+			name = calls[i].symbol;
+	for (i = 0; i < GATE_CALLS && !name; i++)
+		if (gate_calls[i].number == number)
+			name = gate_calls[i].symbol;
+	if (!name)
+		name = lien_gated_name(number);
+	return name ? name : "a call of the driver or NCCL";
+}

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/* Taking the probes of a file away while others go on. */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "loader/probes/close_later.h"
+#include "loader/probes/probes_internal.h"
+
+struct dropped {
+	struct lien_attached *attached;
+	unsigned count;
+	int fds[];
+};
+
+/* The kernel waits for all that run in the probes, for each link. */
+static void free_dropped(void *arg)
+{
+	struct dropped *dropped = arg;
+	unsigned i;
+
+	for (i = 0; i < dropped->count; i++)
+		if (dropped->fds[i] >= 0)
+			close(dropped->fds[i]);
+	lien_attached_free(dropped->attached);
+	free(dropped);
+}
+
+void lien_probes_drop(struct lien_probes *probes, dev_t device, ino_t inode)
+{
+	struct lien_attached *attached = lien_attached_find(probes, device, inode);
+	struct lien_attached_list *list = &probes->files;
+	struct dropped *dropped;
+	unsigned i;
+
+	dropped = attached ? malloc(sizeof(*dropped) + attached->pins * sizeof(int)) : NULL;
+	if (!dropped)
+		return;
+	for (i = 0; list->items[i] != attached; i++)
+		;
+	list->items[i] = list->items[--list->count];
+	dropped->attached = attached;
+	dropped->count = attached->pins;
+	memset(dropped->fds, 0xff, attached->pins * sizeof(int));
+	lien_keep_drop(probes, attached, dropped->fds);
+	attached->pins = 0; /* what is open now goes for good */
+	lien_keep_save(probes);
+	lien_close_later_by(free_dropped, dropped);
+}

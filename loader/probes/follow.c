@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "loader/probes/follow.h"
+
+#include <bpf/bpf.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "loader/clock.h"
+#include "loader/probes/close_later.h"
+#include "loader/probes/make_link.h"
+#include "loader/probes/probes_internal.h"
+#include "loader/discover/untrusted.h"
+
+#define NEVER UINT64_MAX
+
+bool lien_probes_can_follow(const struct lien_probes *probes)
+{
+	return probes->can_follow;
+}
+
+static struct lien_following *find(const struct lien_probes *probes, uint32_t pid)
+{
+	unsigned i;
+
+	for (i = 0; i < probes->following_count; i++)
+		if (probes->following[i].pid == pid)
+			return &probes->following[i];
+	return NULL;
+}
+
+bool lien_probes_is_followed(const struct lien_probes *probes, uint32_t pid)
+{
+	return find(probes, pid);
+}
+
+unsigned lien_probes_followed_count(const struct lien_probes *probes)
+{
+	return probes->following_count;
+}
+
+bool lien_probes_process(
+	const struct lien_probes *probes, uint32_t pid, struct lien_probe_process *process)
+{
+	return !bpf_map_lookup_elem(bpf_map__fd(probes->skel->maps.processes), &pid, process);
+}
+
+static int set_since(struct lien_probes *probes, uint32_t pid, uint64_t start, uint64_t since)
+{
+	struct lien_probe_followed followed = {.start = start, .t_since = since};
+
+	return bpf_map_update_elem(
+		bpf_map__fd(probes->skel->maps.followed), &pid, &followed, BPF_ANY);
+}
+
+/* Is what an agent before this one knew still true? Its link is there until all is settled. */
+static uint64_t since_before(const struct lien_probes *probes, uint32_t pid, uint64_t start)
+{
+	struct lien_probe_followed followed;
+
+	if (probes->settled ||
+		bpf_map_lookup_elem(bpf_map__fd(probes->skel->maps.followed), &pid, &followed) ||
+		followed.start != start)
+		return NEVER;
+	return followed.t_since;
+}
+
+static struct lien_following *add(struct lien_probes *probes)
+{
+	struct lien_following *grown = realloc(
+		probes->following, (probes->following_count + 1) * sizeof(*probes->following));
+
+	if (!grown)
+		return NULL;
+	probes->following = grown;
+	return &grown[probes->following_count];
+}
+
+static int begin(struct lien_probes *probes, const struct lien_attached *attached, int fd,
+	struct lien_following *following)
+{
+	struct lien_probe_set set = {.count = 0};
+	struct lien_link_wish wish;
+	unsigned i;
+
+	for (i = 0; i < attached->contexts_count; i++)
+		lien_probe_set_add(&set, &attached->contexts[i], following->number);
+	wish = (struct lien_link_wish){bpf_program__fd(probes->skel->progs.lien_entry), set.offsets,
+		set.cookies, set.count, LIEN_UPROBE_MULTI_OF_PROCESS(following->pid)};
+	return lien_making_begin(&following->making, fd, &wish, 1);
+}
+
+static void forget(struct lien_probes *probes, struct lien_following *following)
+{
+	bpf_map_delete_elem(bpf_map__fd(probes->skel->maps.followed), &following->pid);
+	*following = probes->following[--probes->following_count];
+}
+
+/* 0: it is followed now, or will be; -errno: it is not, and forgotten. */
+static int go_on(struct lien_probes *probes, struct lien_following *following)
+{
+	int err = lien_making_wait(&following->making, &following->link);
+
+	if (err == -EINPROGRESS)
+		return 0;
+	if (err) {
+		forget(probes, following);
+		return err;
+	}
+	lien_keep_following(probes, following);
+	return following->since == NEVER
+		       ? set_since(probes, following->pid, following->start, lien_clock_ns())
+		       : 0;
+}
+
+int lien_probes_follow(struct lien_probes *probes, uint32_t pid, uint64_t start, const char *path)
+{
+	struct lien_attached *attached;
+	struct lien_following *following;
+	struct stat st;
+	int fd, err;
+
+	if (!probes->can_follow || find(probes, pid))
+		return 0;
+	following = add(probes);
+	if (!following)
+		return -ENOMEM;
+	fd = lien_untrusted_open(path, &st);
+	if (fd < 0)
+		return fd;
+	*following = (struct lien_following){.pid = pid,
+		.number = ++probes->next_attachment,
+		.link = -1,
+		.start = start,
+		.since = since_before(probes, pid, start)};
+	attached = lien_attached_find(probes, st.st_dev, st.st_ino);
+	err = attached ? lien_attached_contexts(attached, fd) : -ENOENT;
+	if (!err)
+		err = set_since(probes, pid, start, following->since);
+	if (!err)
+		err = begin(probes, attached, fd, following);
+	close(fd);
+	if (err)
+		return err;
+	probes->following_count++;
+	return go_on(probes, following);
+}
+
+bool lien_probes_in_progress(const struct lien_probes *probes)
+{
+	unsigned i;
+
+	for (i = 0; i < probes->following_count; i++)
+		if (probes->following[i].making)
+			return true;
+	return probes->attaching.count;
+}
+
+void lien_probes_follow_tick(struct lien_probes *probes,
+	void (*failed)(void *context, uint32_t pid, int err), void *context)
+{
+	uint32_t pid;
+	unsigned i;
+	int err;
+
+	for (i = probes->following_count; i-- > 0;) {
+		pid = probes->following[i].pid;
+		err = probes->following[i].making ? go_on(probes, &probes->following[i]) : 0;
+		if (err)
+			failed(context, pid, err);
+	}
+}
+
+void lien_probes_unfollow(struct lien_probes *probes, uint32_t pid)
+{
+	struct lien_following *following = find(probes, pid);
+
+	if (!following)
+		return;
+	lien_keep_unfollow(probes, following);
+	lien_making_abandon(&following->making);
+	if (following->link >= 0)
+		lien_close_later(following->link);
+	forget(probes, following);
+}

@@ -1,0 +1,445 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include <bpf/bpf.h>
+#include <bpf/libbpf.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include "loader/discover/elf_symbols.h"
+#include "loader/probes/make_link.h"
+#include "loader/probes/probes_internal.h"
+#include "loader/discover/untrusted.h"
+#include "loader/probes/uprobe_multi.h"
+
+static int on_record(void *context, void *data, size_t size)
+{
+	struct lien_probes *probes = context;
+
+	/* libbpf counts the record as read, and stops. */
+	return probes->config.on_event(probes->config.context, data, size) ? -EAGAIN : 0;
+}
+
+/* libbpf's chatter is for us, not for users; LIEN_DEBUG=1 shows it. */
+static int print(enum libbpf_print_level level, const char *format, va_list args)
+{
+	if (level == LIBBPF_DEBUG || !getenv("LIEN_DEBUG"))
+		return 0;
+	return vfprintf(stderr, format, args);
+}
+
+/* The syscall tracepoints are found through tracefs, which bare systems do not mount. */
+static void tracefs_mount(void)
+{
+	if (access("/sys/kernel/tracing/events", F_OK) &&
+		access("/sys/kernel/debug/tracing/events", F_OK))
+		mount("tracefs", "/sys/kernel/tracing", "tracefs", MS_NOSUID | MS_NODEV | MS_NOEXEC,
+			NULL);
+}
+
+static int explain(int err, const char *what, char *error, size_t size)
+{
+	const char *why = err == -EPERM || err == -EACCES
+				  ? "not permitted: run as root or with CAP_BPF, CAP_PERFMON and "
+				    "CAP_SYS_PTRACE"
+				  : strerror(-err);
+
+	snprintf(error, size, "%s: %s (`lien doctor` checks what this machine lacks)", what, why);
+	return err;
+}
+
+static int open_and_load(struct lien_probes *probes, char *error, size_t size)
+{
+	struct stat pidns;
+	int err;
+
+	if (stat("/proc/self/ns/pid", &pidns))
+		return explain(-errno, "cannot read /proc/self/ns/pid", error, size);
+	probes->skel = trace_bpf__open();
+	if (!probes->skel)
+		return explain(-errno, "cannot open the BPF programs", error, size);
+	probes->skel->rodata->lien_pidns = pidns.st_ino;
+	probes->skel->rodata->lien_exec_known = !lien_images_read(&probes->images);
+	lien_images_free(&probes->images); /* they are read when they are needed */
+	if (probes->config.ring_bytes)
+		bpf_map__set_max_entries(probes->skel->maps.events, probes->config.ring_bytes);
+	if (probes->config.threads) {
+		bpf_map__set_max_entries(probes->skel->maps.threads, probes->config.threads);
+		bpf_map__set_max_entries(probes->skel->maps.held, probes->config.threads);
+		probes->skel->rodata->lien_threads_max = probes->config.threads;
+	}
+	probes->multi = !probes->config.no_multi && lien_uprobe_multi_supported();
+	probes->can_follow = probes->multi && lien_uprobe_multi_of_process_supported();
+	probes->skel->rodata->lien_all_contexts = !probes->can_follow;
+	if (probes->multi) {
+		bpf_program__set_expected_attach_type(
+			probes->skel->progs.lien_entry, LIEN_UPROBE_MULTI_TYPE);
+		bpf_program__set_expected_attach_type(
+			probes->skel->progs.lien_return, LIEN_UPROBE_MULTI_TYPE);
+		bpf_program__set_expected_attach_type(
+			probes->skel->progs.lien_gate_entry, LIEN_UPROBE_MULTI_TYPE);
+		bpf_program__set_expected_attach_type(
+			probes->skel->progs.lien_gate_return, LIEN_UPROBE_MULTI_TYPE);
+	}
+	err = lien_keep_begin(probes);
+	if (err)
+		return explain(err,
+			"cannot go on with the pinned maps, which `lien agent --clean` removes",
+			error, size);
+	err = trace_bpf__load(probes->skel);
+	if (err)
+		return explain(err, "the kernel refused the BPF programs", error, size);
+	lien_keep_maps(probes);
+	lien_keep_take_gates(probes);
+	return 0;
+}
+
+static int attach_system(struct lien_probes *probes, char *error, size_t size)
+{
+	struct trace_bpf *skel = probes->skel;
+	struct {
+		struct bpf_program *program;
+		const char *name;
+	} parts[] = {
+		{skel->progs.lien_exec, "process exec"},
+		{skel->progs.lien_exit, "process exit"},
+		{skel->progs.lien_fork, "process fork"},
+		{skel->progs.lien_mmap_exit, "mmap"},
+	};
+	struct lien_attached *system;
+	struct bpf_link *link;
+	char what[64];
+	unsigned i;
+
+	if (probes->system)
+		return 0;
+	system = probes->system = lien_attached_new("tracepoints");
+	if (!system)
+		return explain(-ENOMEM, "cannot attach to tracepoints", error, size);
+	system->number = ++probes->next_attachment;
+	tracefs_mount();
+	for (i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
+		link = bpf_program__attach(parts[i].program);
+		if (!link) {
+			snprintf(what, sizeof(what), "cannot attach to the tracepoint of %s",
+				parts[i].name);
+			return explain(-errno, what, error, size);
+		}
+		system->links[system->links_count++] = link;
+	}
+	lien_keep_links(probes, system);
+	return 0;
+}
+
+static int map_positions(struct lien_probes *probes);
+static void unmap_positions(struct lien_probes *probes);
+
+int lien_probes_open(struct lien_probes **out, const struct lien_probes_config *config, char *error,
+	size_t error_size)
+{
+	struct lien_probes *probes = calloc(1, sizeof(*probes));
+	int err;
+
+	if (!probes)
+		return explain(-ENOMEM, "cannot start", error, error_size);
+	probes->config = *config;
+	libbpf_set_print(print);
+	err = open_and_load(probes, error, error_size);
+	if (err)
+		goto failed;
+	probes->ring =
+		ring_buffer__new(bpf_map__fd(probes->skel->maps.events), on_record, probes, NULL);
+	if (!probes->ring) {
+		err = explain(-errno, "cannot map the ring buffer", error, error_size);
+		goto failed;
+	}
+	err = map_positions(probes);
+	if (err) {
+		explain(err, "cannot map the ring buffer", error, error_size);
+		goto failed;
+	}
+	err = attach_system(probes, error, error_size);
+	if (err)
+		goto failed;
+	lien_keep_save(probes);
+	*out = probes;
+	return 0;
+failed:
+	if (!probes->resumed)
+		lien_probes_unpin(probes);
+	lien_probes_close(probes);
+	return err;
+}
+
+static void close_gate(struct lien_gate *gate)
+{
+	unsigned i;
+
+	lien_making_abandon(&gate->making);
+	for (i = 0; i < 2 * gate->files_count; i++)
+		close(gate->files[i / 2].link[i % 2]);
+}
+
+void lien_probes_close(struct lien_probes *probes)
+{
+	unsigned i;
+
+	if (!probes)
+		return;
+	for (i = 0; i < probes->following_count; i++) {
+		lien_making_abandon(&probes->following[i].making);
+		if (probes->following[i].link >= 0)
+			close(probes->following[i].link);
+	}
+	free(probes->following);
+	while (probes->gates_count)
+		close_gate(&probes->gates[--probes->gates_count]);
+	free(probes->gates);
+	lien_attached_clear(&probes->files);
+	lien_attached_clear(&probes->attaching);
+	lien_attached_clear(&probes->old);
+	if (probes->system)
+		lien_attached_free(probes->system);
+	lien_pins_close(probes->pins);
+	lien_skipped_clear(&probes->skipped);
+	lien_images_free(&probes->images);
+	unmap_positions(probes);
+	ring_buffer__free(probes->ring);
+	trace_bpf__destroy(probes->skel);
+	free(probes);
+}
+
+int lien_probes_fd(const struct lien_probes *probes)
+{
+	return ring_buffer__epoll_fd(probes->ring);
+}
+
+int lien_probes_consume(struct lien_probes *probes)
+{
+	int n = ring_buffer__consume(probes->ring);
+
+	return n == -EAGAIN ? 1 : n < 0 ? n : 0;
+}
+
+/* The first page of a ring has the reader's position, the second one the writers'. */
+static int map_positions(struct lien_probes *probes)
+{
+	int fd = bpf_map__fd(probes->skel->maps.events);
+	size_t page = sysconf(_SC_PAGESIZE);
+	void *consumed, *produced;
+
+	consumed = mmap(NULL, page, PROT_READ, MAP_SHARED, fd, 0);
+	if (consumed == MAP_FAILED)
+		return -errno;
+	probes->consumed = consumed;
+	produced = mmap(NULL, page, PROT_READ, MAP_SHARED, fd, page);
+	if (produced == MAP_FAILED)
+		return -errno;
+	probes->produced = produced;
+	return 0;
+}
+
+static void unmap_positions(struct lien_probes *probes)
+{
+	size_t page = sysconf(_SC_PAGESIZE);
+
+	if (probes->consumed)
+		munmap((void *)probes->consumed, page);
+	if (probes->produced)
+		munmap((void *)probes->produced, page);
+}
+
+uint64_t lien_probes_produced(const struct lien_probes *probes)
+{
+	return __atomic_load_n(probes->produced, __ATOMIC_ACQUIRE);
+}
+
+uint64_t lien_probes_consumed(const struct lien_probes *probes)
+{
+	return __atomic_load_n(probes->consumed, __ATOMIC_ACQUIRE);
+}
+
+uint64_t lien_probes_counter(const struct lien_probes *probes, enum lien_probe_counter counter)
+{
+	uint32_t key = counter;
+	uint64_t value = 0;
+
+	bpf_map_lookup_elem(bpf_map__fd(probes->skel->maps.counters), &key, &value);
+	return value;
+}
+
+bool lien_probes_lost(struct lien_probes *probes, uint32_t *pid, uint64_t *count)
+{
+	int fd = bpf_map__fd(probes->skel->maps.lost);
+
+	return !bpf_map_get_next_key(fd, NULL, pid) && !bpf_map_lookup_elem(fd, pid, count);
+}
+
+uint64_t lien_probes_lost_noted(struct lien_probes *probes, uint32_t pid, uint64_t count)
+{
+	uint64_t all;
+
+	return bpf_map_lookup_and_delete_elem(bpf_map__fd(probes->skel->maps.lost), &pid, &all)
+		       ? 0
+		       : all - count;
+}
+
+bool lien_probes_traffic_of(const struct lien_probes *probes, uint32_t pid, uint64_t comm,
+	struct lien_probe_traffic *traffic)
+{
+	struct lien_probe_comm key = {.comm = comm, .pid = pid};
+
+	return !bpf_map_lookup_elem(bpf_map__fd(probes->skel->maps.traffic), &key, traffic);
+}
+
+int lien_probes_shares_fd(const struct lien_probes *probes)
+{
+	return bpf_map__fd(probes->skel->maps.shares);
+}
+
+#define TRAFFIC_BATCH 512 /* no bucket of the map is as full */
+
+/* In batches: walking from key to key begins anew when the key at hand has gone meanwhile. */
+int lien_probes_traffic(struct lien_probes *probes,
+	int (*fn)(void *context, const struct lien_probe_comm *comm,
+		const struct lien_probe_traffic *traffic),
+	void *context)
+{
+	static struct lien_probe_comm keys[TRAFFIC_BATCH];
+	static struct lien_probe_traffic values[TRAFFIC_BATCH];
+	int fd = bpf_map__fd(probes->skel->maps.traffic), err = 0, result;
+	uint32_t count, at, *from = NULL, i;
+
+	while (!err) {
+		count = TRAFFIC_BATCH;
+		err = bpf_map_lookup_batch(fd, from, &at, keys, values, &count, NULL);
+		if (err && err != -ENOENT)
+			return err;
+		for (i = 0; i < count; i++) {
+			result = fn(context, &keys[i], &values[i]);
+			if (result)
+				return result;
+		}
+		from = &at;
+	}
+	return 0;
+}
+
+uint64_t lien_probes_start_of(struct lien_probes *probes, uint32_t pid)
+{
+	uint64_t start = lien_images_find(&probes->images, pid);
+
+	if (start || !probes->skel->rodata->lien_exec_known)
+		return start;
+	return lien_images_read(&probes->images) ? 0 : lien_images_find(&probes->images, pid);
+}
+
+bool lien_probes_is_another(
+	struct lien_probes *probes, uint32_t pid, uint64_t start, struct lien_images *images)
+{
+	int fd = bpf_map__fd(probes->skel->maps.processes);
+	struct lien_probe_process known;
+	uint64_t now;
+
+	if (!probes->skel->rodata->lien_exec_known ||
+		(!bpf_map_lookup_elem(fd, &pid, &known) && known.start == start))
+		return false;
+	if (!images->count && lien_images_read(images))
+		return false;
+	now = lien_images_find(images, pid);
+	return now && now != start;
+}
+
+static uint64_t account_of(struct lien_probes *probes, uint32_t pid)
+{
+	const struct lien_probe_image *image = lien_images_of(&probes->images, pid);
+
+	if (!image && !lien_images_read(&probes->images))
+		image = lien_images_of(&probes->images, pid);
+	return image ? image->account : LIEN_ACCOUNT_UNKNOWN;
+}
+
+int lien_probes_add_process(struct lien_probes *probes, uint32_t pid, uint64_t start)
+{
+	int fd = bpf_map__fd(probes->skel->maps.processes);
+	struct lien_probe_process process;
+
+	/* What an agent before this one, or the kernel side, knows of it stays. */
+	if (bpf_map_lookup_elem(fd, &pid, &process) || process.start != start)
+		process = (struct lien_probe_process){
+			.start = start, .account = account_of(probes, pid), .entered = 1};
+	process.announced = 1;
+	return bpf_map_update_elem(fd, &pid, &process, BPF_ANY);
+}
+
+int lien_probes_set_control(
+	struct lien_probes *probes, uint32_t pid, const struct lien_probe_control *control)
+{
+	return bpf_map_update_elem(
+		bpf_map__fd(probes->skel->maps.controls), &pid, control, BPF_ANY);
+}
+
+void lien_probes_remove_control(struct lien_probes *probes, uint32_t pid)
+{
+	bpf_map_delete_elem(bpf_map__fd(probes->skel->maps.controls), &pid);
+}
+
+/* Where lien_control_state is mapped, counted from where the code is. */
+static int control_layout(int fd, struct lien_probe_layout *layout)
+{
+	uint64_t state, text, offset;
+	struct lien_elf *elf;
+	int err;
+
+	err = lien_elf_open(fd, &elf);
+	if (err)
+		return err;
+	err = lien_elf_object(elf, "lien_control_state", &state);
+	if (!err)
+		err = lien_elf_text(elf, &text, &offset);
+	lien_elf_close(elf);
+	layout->text_offset = offset;
+	layout->state = state - text;
+	return err;
+}
+
+void lien_probes_remove_control_file(struct lien_probes *probes, ino_t inode)
+{
+	uint64_t key = inode;
+
+	bpf_map_delete_elem(bpf_map__fd(probes->skel->maps.control_files), &key);
+}
+
+void lien_probes_forget_control_files(struct lien_probes *probes)
+{
+	int fd = bpf_map__fd(probes->skel->maps.control_files);
+	uint64_t inode;
+
+	while (!bpf_map_get_next_key(fd, NULL, &inode) && !bpf_map_delete_elem(fd, &inode))
+		;
+}
+
+int lien_probes_add_control_file(struct lien_probes *probes, const char *path, ino_t *number)
+{
+	struct lien_probe_layout layout;
+	struct stat st;
+	uint64_t inode;
+	int fd, err;
+
+	fd = lien_untrusted_open(path, &st);
+	if (fd < 0)
+		return fd;
+	err = control_layout(fd, &layout);
+	close(fd);
+	if (err)
+		return err;
+	inode = *number = st.st_ino;
+	return bpf_map_update_elem(
+		bpf_map__fd(probes->skel->maps.control_files), &inode, &layout, BPF_ANY);
+}

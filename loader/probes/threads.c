@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "loader/probes/threads.h"
+
+#include <bpf/bpf.h>
+#include <bpf/btf.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const names[LIEN_THREAD_MEMBERS] = {
+	[LIEN_THREAD_PID] = "pid",
+	[LIEN_THREAD_TID] = "tid",
+	[LIEN_THREAD_START] = "start",
+	[LIEN_THREAD_DEPTH] = "depth",
+	[LIEN_THREAD_LAST_SP] = "last_sp",
+	[LIEN_THREAD_LAST_CALLER] = "last_caller",
+	[LIEN_THREAD_GATE_TURN] = "gate_turn",
+	[LIEN_THREAD_GATE_SP] = "gate_sp",
+	[LIEN_THREAD_GATE_CALL] = "gate_call",
+	[LIEN_THREAD_GROUP_INSIDE] = "group_inside",
+};
+
+struct place {
+	unsigned offset, size;
+};
+
+struct lien_thread {
+	struct place members[LIEN_THREAD_MEMBERS];
+	struct place frames, attachment; /* frames.size: of one */
+	size_t size;
+	unsigned char *value;
+};
+
+static bool find(const struct btf *btf, const char *of, const char *name, struct place *place)
+{
+	int id = btf__find_by_name_kind(btf, of, BTF_KIND_STRUCT);
+	const struct btf_type *outer = id < 0 ? NULL : btf__type_by_id(btf, id);
+	const struct btf_member *member;
+	unsigned i;
+
+	for (i = 0; outer && i < btf_vlen(outer); i++) {
+		member = &btf_members(outer)[i];
+		if (strcmp(btf__name_by_offset(btf, member->name_off), name))
+			continue;
+		place->offset = btf_member_bit_offset(outer, i) / 8;
+		place->size = btf__resolve_size(btf, member->type);
+		return true;
+	}
+	return false;
+}
+
+static bool find_all(const struct btf *btf, struct lien_thread *thread)
+{
+	int frame = btf__find_by_name_kind(btf, "frame", BTF_KIND_STRUCT);
+	unsigned i;
+
+	for (i = 0; i < LIEN_THREAD_MEMBERS; i++)
+		if (!find(btf, "thread", names[i], &thread->members[i]) ||
+			thread->members[i].size > sizeof(uint64_t))
+			return false;
+	if (frame < 0 || !find(btf, "thread", "frame", &thread->frames) ||
+		!find(btf, "frame", "attachment", &thread->attachment))
+		return false;
+	thread->frames.size = btf__resolve_size(btf, frame);
+	return true;
+}
+
+static uint64_t take(const struct lien_thread *thread, size_t offset, size_t size)
+{
+	uint64_t value = 0;
+
+	if (offset + size <= thread->size)
+		memcpy(&value, thread->value + offset, size);
+	return value;
+}
+
+uint64_t lien_thread_get(const struct lien_thread *thread, enum lien_thread_member member)
+{
+	return take(thread, thread->members[member].offset, thread->members[member].size);
+}
+
+unsigned lien_thread_attachment(const struct lien_thread *thread, unsigned depth)
+{
+	return take(thread,
+		thread->frames.offset + (size_t)depth * thread->frames.size +
+			thread->attachment.offset,
+		sizeof(uint32_t));
+}
+
+int lien_threads_each(struct lien_probes *probes,
+	int (*fn)(void *context, uint32_t ktid, const struct lien_thread *thread), void *context)
+{
+	const struct bpf_map *map = probes->skel->maps.threads;
+	unsigned rest = 2 * bpf_map__max_entries(map);
+	struct lien_thread thread = {.size = bpf_map__value_size(map)};
+	int fd = bpf_map__fd(map), more, result = 0;
+	uint32_t key, next;
+
+	if (!find_all(bpf_object__btf(probes->skel->obj), &thread))
+		return -ENOENT;
+	thread.value = malloc(thread.size);
+	if (!thread.value)
+		return -ENOMEM;
+	more = !bpf_map_get_next_key(fd, NULL, &next);
+	/* A walk whose key has gone begins anew. */
+	while (!result && more && rest--) {
+		key = next;
+		more = !bpf_map_get_next_key(fd, &key, &next);
+		if (!bpf_map_lookup_elem(fd, &key, thread.value))
+			result = fn(context, key, &thread);
+	}
+	free(thread.value);
+	return result;
+}
+
+void lien_threads_remove(struct lien_probes *probes, uint32_t ktid)
+{
+	bpf_map_delete_elem(bpf_map__fd(probes->skel->maps.threads), &ktid);
+}

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <lien/client.h>
+#include "agent/daemon/agent.h"
+#include "loader/features.h"
+#include "tools/cli/commands.h"
+#include "tools/cli/options.h"
+#include "tools/cli/preload.h"
+
+#define JOURNAL_MIB	64
+#define JOURNAL_MIB_MAX 65536
+#define THREADS_MAX	1048576
+
+static const char *const examples[] = {"lien agent", "watch this node until Ctrl-C",
+	"lien agent --library /opt/cuda/libcuda.so.1", "also a driver in an unusual place",
+	"lien agent --on-stop keep", "for an upgrade: the next agent goes on where this one stops",
+	"lien agent --clean", "after an agent that was killed: take its probes off running jobs",
+	NULL};
+
+static const struct lien_usage usage = {
+	.command = "lien agent",
+	.arguments = "",
+	.summary =
+		"Watches every process that uses CUDA on this node and serves the other commands\n"
+		"on its socket, root everything, others what is theirs. Runs in the foreground, "
+		"as\n"
+		"root, and gives up most rights once it has started; one per node. It takes its\n"
+		"probes off running jobs when it is stopped; with --on-stop keep, or if it was\n"
+		"killed, the next agent knows what this one knew and what happened since.",
+	.examples = examples,
+};
+
+/* The first thing that this machine lacks, in one line; `lien doctor` lists them all. */
+static bool machine_lacks(void)
+{
+	struct lien_feature features[LIEN_FEATURES_MAX];
+	int n = lien_features_check(features, LIEN_FEATURES_MAX), i;
+
+	for (i = 0; i < n; i++)
+		if (features[i].status == LIEN_FEATURE_FAIL) {
+			lien_log(3, "%s: %s: %s", features[i].name, features[i].found,
+				features[i].remedy);
+			return true;
+		}
+	return false;
+}
+
+int lien_cmd_agent(int argc, char **argv)
+{
+	const char *socket = NULL, *library = NULL, *on_stop = NULL;
+	unsigned long ring = 0, threads = 0, journal_size = JOURNAL_MIB;
+	bool no_multi = false, no_journal = false, clean = false, no_prepare = false,
+	     no_attach = false, no_ras = false, ras_text = false;
+	uint64_t host_limit = 0;
+	const struct lien_option options[] = {
+		{"library", LIEN_OPTION_STRING, &library, "FILE",
+			"probe this libcuda, libcudart or libnccl as well", 0},
+		{"no-uprobe-multi", LIEN_OPTION_FLAG, &no_multi, NULL,
+			"attach each probe by itself, as on kernels before 6.6", 0},
+		{"ring", LIEN_OPTION_NUMBER, &ring, "MIB",
+			"room for events that wait to be read, a power of 2 (default 16)", 1024},
+		{"threads", LIEN_OPTION_NUMBER, &threads, "N",
+			"threads that use CUDA and can be followed (default 32768)", THREADS_MAX},
+		{"no-journal", LIEN_OPTION_FLAG, &no_journal, NULL,
+			"leave nothing to the next agent when this one ends", 0},
+		{"on-stop", LIEN_OPTION_STRING, &on_stop, "WHAT",
+			"detach: take the probes off running jobs (default); keep: the next agent "
+			"goes on",
+			0},
+		{"journal-size", LIEN_OPTION_NUMBER, &journal_size, "MIB",
+			"a snapshot replaces a longer journal (default 64)", JOURNAL_MIB_MAX},
+		{"host-limit", LIEN_OPTION_SIZE, &host_limit, "SIZE",
+			"host memory for offloads, all processes together: 64G (default: no limit)",
+			0},
+		{"no-attach", LIEN_OPTION_FLAG, &no_attach, NULL,
+			"put the control library into processes on request alone", 0},
+		{"no-prepare", LIEN_OPTION_FLAG, &no_prepare, NULL,
+			"pin host memory at the first offload, not before", 0},
+		{"no-ras", LIEN_OPTION_FLAG, &no_ras, NULL,
+			"do not ask NCCL's RAS for communicators that were made before", 0},
+		{"ras-text", LIEN_OPTION_FLAG, &ras_text, NULL,
+			"ask that of NCCL 2.24 to 2.28.3, too: see lien(1)", 0},
+		{"clean", LIEN_OPTION_FLAG, &clean, NULL,
+			"remove what earlier agents left for the next one, and end", 0},
+		LIEN_SOCKET_OPTION(&socket), {}};
+	const char *libraries[] = {NULL, NULL};
+	char control[PATH_MAX];
+	struct lien_agent_config config = {.libraries = libraries};
+	int code;
+
+	if (!lien_options_read(&usage, options, &argc, &argv, &code))
+		return code;
+	if (ring & (ring - 1))
+		return lien_usage_error(&usage, "--ring must be a power of 2: 1, 2, 4, ...");
+	if (on_stop && !strcmp(on_stop, "keep"))
+		config.on_stop = LIEN_ON_STOP_KEEP;
+	else if (on_stop && strcmp(on_stop, "detach"))
+		return lien_usage_error(&usage, "--on-stop must be detach or keep");
+	if (no_journal && config.on_stop == LIEN_ON_STOP_KEEP)
+		return lien_usage_error(
+			&usage, "--on-stop keep needs the journal: leave --no-journal away");
+	config.socket = socket ? socket : getenv("LIEN_SOCKET");
+	if (!config.socket || !config.socket[0])
+		config.socket = LIEN_CLIENT_SOCKET;
+	if (clean)
+		return lien_agent_clean(config.socket) ? LIEN_EXIT_FAILURE : LIEN_EXIT_OK;
+	if (machine_lacks())
+		return LIEN_EXIT_FAILURE;
+	libraries[0] = library;
+	config.no_multi = no_multi;
+	if (!lien_preload_find(control, sizeof(control)))
+		config.control = control;
+	config.ring_mib = ring;
+	config.threads = threads;
+	config.no_journal = no_journal;
+	config.journal_limit = (uint64_t)journal_size << 20;
+	config.host_limit = host_limit;
+	config.no_prepare = no_prepare;
+	config.no_attach = no_attach;
+	config.no_ras = no_ras;
+	config.ras_text = ras_text;
+	return lien_agent_run(&config) ? LIEN_EXIT_FAILURE : LIEN_EXIT_OK;
+}

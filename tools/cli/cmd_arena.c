@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include <inttypes.h>
+
+#include "tools/cli/commands.h"
+#include "tools/cli/options.h"
+#include "tools/cli/output.h"
+#include "tools/cli/query.h"
+
+static const char *const examples[] = {"lien arena", "how much host memory which process holds",
+	"lien arena --release", "give back what holds nothing that is offloaded now",
+	"lien arena --release --pid 812", "of process 812", NULL};
+
+static const struct lien_usage usage = {
+	.command = "lien arena",
+	.arguments = "",
+	.summary =
+		"Shows the host memory that processes keep pinned for offloads: the first one\n"
+		"has it ready, and the next ones use it again. --release gives back what nothing\n"
+		"lies in; it is pinned anew when the process is offloaded the next time.",
+	.examples = examples,
+};
+
+static void print_rows(const json_t *processes, bool release)
+{
+	static const struct lien_column columns[] = {{"PID", LIEN_RIGHT}, {"COMMAND", LIEN_LEFT},
+		{"HELD", LIEN_RIGHT}, {"IN USE", LIEN_RIGHT}, {"GIVEN BACK", LIEN_RIGHT}};
+	struct lien_table *table = lien_table_new(columns, release ? 5 : 4);
+	const json_t *row;
+	size_t i;
+
+	json_array_foreach (processes, i, row) {
+		lien_table_add(table, "%" PRIu64, lien_get_number(row, "pid"));
+		lien_table_add(table, "%s", lien_get_text(row, "command"));
+		lien_table_add(table, "%s", lien_size(lien_get_number(row, "held_bytes")).text);
+		lien_table_add(table, "%s", lien_size(lien_get_number(row, "used_bytes")).text);
+		if (release)
+			lien_table_add(table, "%s",
+				lien_size(lien_get_number(row, "released_bytes")).text);
+	}
+	lien_table_end(table, stdout);
+	printf("\n");
+}
+
+static void print_arena(const json_t *result, bool release)
+{
+	const json_t *processes = json_object_get(result, "processes");
+	const json_t *host = json_object_get(result, "host");
+	uint64_t limit = lien_get_number(host, "limit_bytes");
+
+	if (json_array_size(processes))
+		print_rows(processes, release);
+	if (release)
+		printf("%s given back, ",
+			lien_size(lien_get_number(result, "released_bytes")).text);
+	printf("%s held, %s in use, ", lien_size(lien_get_number(host, "held_bytes")).text,
+		lien_size(lien_get_number(host, "used_bytes")).text);
+	if (limit)
+		printf("%s allowed\n", lien_size(limit).text);
+	else
+		printf("no limit\n");
+}
+
+int lien_cmd_arena(int argc, char **argv)
+{
+	static struct lien_pids pids;
+	const char *socket = NULL;
+	bool json = false, release = false;
+	const struct lien_option options[] = {
+		{"release", LIEN_OPTION_FLAG, &release, NULL,
+			"give back what holds nothing that is offloaded", 0},
+		{"pid", LIEN_OPTION_PIDS, &pids, "PID",
+			"only of this process; may be repeated; needs --release", 0},
+		LIEN_CLIENT_OPTIONS(&json, &socket), {}};
+	struct lien_query query = {.command = usage.command};
+	json_t *request, *result;
+	int code;
+
+	if (!lien_options_read(&usage, options, &argc, &argv, &code))
+		return code;
+	if (pids.count && !release)
+		return lien_usage_error(&usage, "--pid needs --release");
+	query.socket = socket;
+	request = json_pack("{s:s, s:b}", "op", "arena", "release", release);
+	lien_query_add_pids(request, &pids);
+	result = lien_query(&query, request);
+	if (!result)
+		return LIEN_EXIT_FAILURE;
+	if (json)
+		lien_print_json(stdout, result);
+	else
+		print_arena(result, release);
+	json_decref(result);
+	return LIEN_EXIT_OK;
+}

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/cli/commands.h"
+#include "tools/cli/options.h"
+#include "tools/cli/output.h"
+#include "tools/cli/query.h"
+
+#define TIMEOUT_MS 150000
+
+static const char *const examples[] = {"lien attach 812 813",
+	"processes that were started without `lien run`", "lien attach --all",
+	"every process that uses CUDA and needs it", NULL};
+
+static const struct lien_usage usage = {
+	.command = "lien attach",
+	.arguments = "PID... | --all",
+	.summary =
+		"Makes processes that run already like those that lien has seen from the start:\n"
+		"puts the control library into them, reads from the driver what memory they have,\n"
+		"and, while the job is at rest for a moment, counts references and finds out who\n"
+		"imported what from whom. All ranks of a job have to be attached together. What\n"
+		"cannot be done safely is refused, and the process is as it was. Exit code 1: one\n"
+		"was refused, or not adopted.",
+	.max = -1,
+	.examples = examples,
+};
+
+static void print_process(const json_t *process)
+{
+	const char *command = lien_get_text(process, "command");
+	uint64_t pid = lien_get_number(process, "pid");
+
+	if (json_is_string(json_object_get(process, "error"))) {
+		lien_print_wrapped(stdout, 2, "%" PRIu64 " %s: refused: %s", pid, command,
+			lien_get_text(process, "error"));
+		return;
+	}
+	if (json_is_true(json_object_get(process, "present")))
+		printf("%" PRIu64 " %s: has the control library already\n", pid, command);
+	else
+		printf("%" PRIu64 " %s: attached in %s, of which it waited %s\n", pid, command,
+			lien_time(lien_get_real(process, "ms")).text,
+			lien_time(lien_get_real(process, "pause_ms")).text);
+	if (lien_get_true(process, "read"))
+		lien_print_wrapped(stdout, 4,
+			"    %" PRIu64 " %s read from the driver in %s, %" PRIu64
+			" of them new to lien",
+			LIEN_PLURAL(lien_get_number(process, "mappings"), "mapping", "mappings"),
+			lien_time(lien_get_real(process, "read_ms")).text,
+			lien_get_number(process, "new"));
+}
+
+/* What was found out while the job was at rest. */
+static void print_adoption(const json_t *adoption)
+{
+	uint64_t outsider = lien_get_number(adoption, "outsider");
+	uint64_t unmatched = lien_get_number(adoption, "unmatched");
+
+	if (!json_is_object(adoption))
+		return;
+	if (json_is_string(json_object_get(adoption, "error"))) {
+		lien_print_wrapped(stdout, 2,
+			"not adopted: %s; what was there before the agent is shown, and not moved",
+			lien_get_text(adoption, "error"));
+		return;
+	}
+	lien_print_wrapped(stdout, 2,
+		"adopted: %" PRIu64 " %s waited %s; the references of %" PRIu64
+		" %s were counted, %" PRIu64 " of %" PRIu64 " %s found by %" PRIu64 " marks in %s",
+		LIEN_PLURAL(lien_get_number(adoption, "processes"), "process", "processes"),
+		lien_time(lien_get_real(adoption, "pause_ms")).text,
+		LIEN_PLURAL(lien_get_number(adoption, "counted"), "allocation", "allocations"),
+		lien_get_number(adoption, "matched"),
+		lien_get_number(adoption, "matched") + unmatched,
+		unmatched + lien_get_number(adoption, "matched") == 1 ? "import's owner was"
+								      : "imports' owners were",
+		lien_get_number(adoption, "marked"),
+		lien_time(lien_get_real(adoption, "match_ms")).text);
+	if (json_is_integer(json_object_get(adoption, "outsider")) && !outsider)
+		lien_print_wrapped(stdout, 2,
+			"owners were not looked for: another user's process ran before the agent "
+			"and is "
+			"not attached, so what can be exported stays where it is: root can attach "
+			"all");
+	else if (outsider)
+		lien_print_wrapped(stdout, 2,
+			"owners were not looked for: process %" PRIu64
+			" ran before the agent and is not attached, so what can be exported stays "
+			"where it is: `lien attach --all`",
+			outsider);
+	else if (unmatched)
+		lien_print_wrapped(stdout, 2,
+			"%" PRIu64 " %s no owner that could be found: that memory is not moved",
+			LIEN_PLURAL(unmatched, "import has", "imports have"));
+}
+
+static void print(const json_t *attached)
+{
+	const json_t *process, *processes = json_object_get(attached, "processes");
+	size_t i;
+
+	json_array_foreach (processes, i, process)
+		print_process(process);
+	if (!json_array_size(processes))
+		printf("no process that uses CUDA needs to be attached\n");
+	print_adoption(json_object_get(attached, "adoption"));
+}
+
+int lien_cmd_attach(int argc, char **argv)
+{
+	static struct lien_pids pids;
+	const char *socket = NULL;
+	bool json = false, all = false;
+	const struct lien_option options[] = {
+		{"all", LIEN_OPTION_FLAG, &all, NULL, "all that need it", 0},
+		LIEN_CLIENT_OPTIONS(&json, &socket), {}};
+	struct lien_query query = {.command = usage.command, .timeout_ms = TIMEOUT_MS};
+	json_t *request, *attached;
+	int code;
+
+	if (!lien_options_read(&usage, options, &argc, &argv, &code))
+		return code;
+	if (!argc == !all)
+		return lien_usage_error(&usage, "name processes, or give --all");
+	if (!lien_parse_pids(argc, argv, &pids))
+		return lien_usage_error(&usage, "a PID is a number");
+	query.socket = socket;
+	request = json_pack("{s:s}", "op", "attach");
+	lien_query_add_pids(request, &pids);
+	attached = lien_query(&query, request);
+	if (!attached)
+		return LIEN_EXIT_FAILURE;
+	code = lien_get_number(attached, "refused") ||
+			       json_is_string(json_object_get(
+				       json_object_get(attached, "adoption"), "error"))
+		       ? LIEN_EXIT_FAILURE
+		       : LIEN_EXIT_OK;
+	if (json)
+		lien_print_json(stdout, attached);
+	else
+		print(attached);
+	json_decref(attached);
+	return code;
+}

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/cli/commands.h"
+#include "tools/cli/findings.h"
+#include "tools/cli/options.h"
+#include "tools/cli/output.h"
+#include "tools/cli/query.h"
+
+#define TIMEOUT_MS   60000
+#define IDLE_MINUTES 10
+
+static const char *const examples[] = {"lien check",
+	"leaks and oddities: memory held by the dead, buffers registered twice, ...",
+	"lien check --idle 60", "communicators are idle after an hour, not after ten minutes",
+	"lien check --deep", "compare what lien knows with what the driver says",
+	"lien check --deep --pid 812 --repair", "and take the driver's word for process 812", NULL};
+
+static const struct lien_usage usage = {
+	.command = "lien check",
+	.arguments = "",
+	.summary =
+		"Looks for what is odd about the memory of this node, with evidence and remedy.\n"
+		"With --deep: asks the CUDA driver, in every process with the control library,\n"
+		"what is mapped and compares it with the graph. Exit code 1: something was found\n"
+		"that is more than a note, or there are differences.",
+	.examples = examples,
+};
+
+#define EXIT_DIFFERENT 1
+#define EXIT_ERROR     2
+
+/* What the driver has, in words. */
+static char *driver_says(const json_t *difference)
+{
+	const json_t *found = json_object_get(difference, "driver"), *place;
+	char *text;
+	size_t i;
+
+	if (!json_is_object(found))
+		return lien_format("nothing");
+	text = lien_format("%s, handle %s", lien_size(lien_get_number(found, "bytes")).text,
+		lien_get_text(found, "handle"));
+	if (json_is_integer(json_object_get(found, "device")))
+		text = lien_append(
+			text, ", ", "of device %" PRIu64, lien_get_number(found, "device"));
+	json_array_foreach (json_object_get(found, "access"), i, place)
+		text = lien_append(text, ", ", "%s by %" PRIu64, lien_get_text(place, "access"),
+			lien_get_number(place, "device"));
+	return text;
+}
+
+static const char *graph_has(const char *kind)
+{
+	static const struct {
+		const char *kind, *text;
+	} texts[] = {{"missing", "nothing there"}, {"gone", "memory there"},
+		{"size", "another size"}, {"allocation", "another allocation"},
+		{"properties", "other properties"}, {"access", "other access"}};
+	unsigned i;
+
+	for (i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)
+		if (!strcmp(texts[i].kind, kind))
+			return texts[i].text;
+	return kind;
+}
+
+static void print_differences(const json_t *processes)
+{
+	static const struct lien_column columns[] = {{"PID", LIEN_RIGHT}, {"ADDRESS", LIEN_LEFT},
+		{"SIZE", LIEN_RIGHT}, {"LIEN KNOWS", LIEN_LEFT}, {"THE DRIVER HAS", LIEN_LEFT}};
+	struct lien_table *table = lien_table_new(columns, 5);
+	const json_t *process, *difference;
+	size_t i, j;
+	char *says;
+
+	json_array_foreach (processes, i, process)
+		json_array_foreach (json_object_get(process, "differences"), j, difference) {
+			lien_table_add(table, "%" PRIu64, lien_get_number(process, "pid"));
+			lien_table_add(table, "%s", lien_get_text(difference, "address"));
+			lien_table_add(
+				table, "%s", lien_size(lien_get_number(difference, "bytes")).text);
+			lien_table_add(table, "%s", graph_has(lien_get_text(difference, "kind")));
+			says = driver_says(difference);
+			lien_table_add(table, "%s", says);
+			free(says);
+		}
+	lien_table_end(table, stdout);
+	printf("\n");
+}
+
+static void print_process(const json_t *process)
+{
+	size_t differences = json_array_size(json_object_get(process, "differences"));
+	uint64_t unsettled = lien_get_number(process, "unsettled");
+	const char *error = lien_get_text(process, "error");
+	uint64_t pid = lien_get_number(process, "pid");
+
+	if (error[0]) {
+		lien_print_wrapped(stdout, 2, "process %" PRIu64 " (%s) cannot be compared: %s",
+			pid, lien_get_text(process, "command"), error);
+		return;
+	}
+	printf("process %" PRIu64 " (%s): %" PRIu64 " %s, %" PRIu64 " %s", pid,
+		lien_get_text(process, "command"),
+		LIEN_PLURAL(lien_get_number(process, "mappings"), "mapping", "mappings"),
+		LIEN_PLURAL(differences, "difference", "differences"));
+	if (lien_get_true(process, "repaired"))
+		printf(", mended");
+	printf(", read in %s\n", lien_time(lien_get_real(process, "ms")).text);
+	if (unsettled)
+		lien_print_wrapped(stdout, 2, "  %" PRIu64 " %s changing all the time: not judged",
+			LIEN_PLURAL(unsettled, "address was", "addresses were"));
+	if (!lien_get_true(process, "complete"))
+		lien_print_wrapped(stdout, 2,
+			"  it stays incomplete (see `lien ps`): the driver cannot tell what is "
+			"missing");
+}
+
+static int exit_code(const json_t *result, bool named)
+{
+	if (lien_get_number(result, "differences"))
+		return EXIT_DIFFERENT;
+	return named && lien_get_number(result, "not_compared") ? EXIT_ERROR : LIEN_EXIT_OK;
+}
+
+static json_t *request_of(const struct lien_pids *pids, bool repair, unsigned long timeout)
+{
+	json_t *request = json_pack(
+		"{s:s, s:b, s:i}", "op", "compare", "repair", repair, "timeout_ms", (int)timeout);
+	json_t *list = json_array();
+	unsigned i;
+
+	for (i = 0; i < pids->count; i++)
+		json_array_append_new(list, json_integer(pids->pid[i]));
+	if (pids->count)
+		json_object_set(request, "pids", list);
+	json_decref(list);
+	return request;
+}
+
+static void print(const json_t *result)
+{
+	const json_t *processes = json_object_get(result, "processes"), *process;
+	size_t i;
+
+	if (lien_get_number(result, "differences"))
+		print_differences(processes);
+	json_array_foreach (processes, i, process)
+		print_process(process);
+	if (!json_array_size(processes))
+		printf("no process uses CUDA\n");
+}
+
+static int find(const struct lien_query *query, bool json, unsigned long idle)
+{
+	json_t *result = lien_query(
+		query, json_pack("{s:s, s:i}", "op", "check", "idle_minutes", (int)idle));
+	bool any;
+
+	if (!result)
+		return EXIT_ERROR;
+	if (json)
+		lien_print_json(stdout, result);
+	else
+		lien_findings_print(result, query->from);
+	any = lien_findings_any(result);
+	json_decref(result);
+	return any ? EXIT_DIFFERENT : LIEN_EXIT_OK;
+}
+
+int lien_cmd_check(int argc, char **argv)
+{
+	static struct lien_pids pids;
+	unsigned long timeout = TIMEOUT_MS, idle = IDLE_MINUTES;
+	const char *socket = NULL, *from = NULL;
+	bool json = false, deep = false, repair = false;
+	const struct lien_option options[] = {
+		{"idle", LIEN_OPTION_NUMBER, &idle, "MINUTES",
+			"after which a communicator is idle (default 10)", 525600},
+		{"deep", LIEN_OPTION_FLAG, &deep, NULL, "compare with the driver", 0},
+		{"pid", LIEN_OPTION_PIDS, &pids, "PID", "only this process; may be repeated", 0},
+		{"repair", LIEN_OPTION_FLAG, &repair, NULL, "make the graph what the driver says",
+			0},
+		{"timeout", LIEN_OPTION_NUMBER, &timeout, "MS",
+			"give up after this time (default 60000)", 3600000},
+		LIEN_CLIENT_OPTIONS(&json, &socket), LIEN_FROM_OPTION(&from), {}};
+	struct lien_query query = {.command = usage.command};
+	json_t *result;
+	int code;
+
+	pids.count = 0;
+	if (!lien_options_read(&usage, options, &argc, &argv, &code))
+		return code;
+	query.socket = socket;
+	query.from = from;
+	if (!deep && (pids.count || repair))
+		return lien_usage_error(&usage, "--pid and --repair need --deep");
+	if (!deep) {
+		query.timeout_ms = LIEN_QUERY_MS;
+		return find(&query, json, idle);
+	}
+	query.timeout_ms = timeout + LIEN_QUERY_MS;
+	result = lien_query(&query, request_of(&pids, repair, timeout));
+	if (!result)
+		return EXIT_ERROR;
+	if (json)
+		lien_print_json(stdout, result);
+	else
+		print(result);
+	code = exit_code(result, pids.count);
+	json_decref(result);
+	return code;
+}

@@ -1,0 +1,432 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <unistd.h>
+
+#include "tools/cli/commands.h"
+#include "tools/cli/comms_late.h"
+#include "tools/cli/options.h"
+#include "tools/cli/output.h"
+#include "tools/cli/query.h"
+
+#define PENDING_MS	3000
+#define PENDING_STEP_MS 50
+
+static const char *const examples[] = {"lien comms",
+	"every communicator: its ranks, what it costs, who is behind",
+	"lien comms --group 5ac1d2e0", "the group whose name begins so", "lien comms --pid 812",
+	"those of one process", "lien comms --json | jq '.groups[] | select(.behind != [])'",
+	"the groups in which a rank is behind", NULL};
+
+static const struct lien_usage usage = {
+	.command = "lien comms",
+	.arguments = "",
+	.summary = "Shows NCCL's communicators by group: where the group came from, which ranks of "
+		   "it are\n"
+		   "on this node, what memory and registrations each has, what it was asked for, "
+		   "and\n"
+		   "which rank is behind. Calls are counted when they are made, not when the GPU "
+		   "ends them.",
+	.examples = examples,
+};
+
+/* --- selection -------------------------------------------------------------------------------- */
+
+struct selection {
+	const char *group; /* the beginning of its name; NULL: all */
+	pid_t pid;	   /* 0: all */
+};
+
+static bool in_group(const struct selection *selection, const json_t *entry)
+{
+	return !selection->group ||
+	       !strncmp(lien_get_text(entry, "group"), selection->group, strlen(selection->group));
+}
+
+static bool of_process(const struct selection *selection, const json_t *entry)
+{
+	return !selection->pid || lien_get_number(entry, "pid") == (uint64_t)selection->pid;
+}
+
+static json_t *select_comms(const json_t *comms, const struct selection *selection)
+{
+	json_t *kept = json_array(), *comm;
+	size_t i;
+
+	json_array_foreach (comms, i, comm) {
+		if (in_group(selection, comm) && of_process(selection, comm))
+			json_array_append(kept, comm);
+	}
+	return kept;
+}
+
+static bool has_comm(const json_t *group, const json_t *comms)
+{
+	const json_t *comm;
+	size_t i;
+
+	json_array_foreach (comms, i, comm) {
+		if (!strcmp(lien_get_text(comm, "group"), lien_get_text(group, "group")))
+			return true;
+	}
+	return false;
+}
+
+static json_t *select_behind(const json_t *behind, const struct selection *selection)
+{
+	json_t *kept = json_array(), *one;
+	size_t i;
+
+	json_array_foreach (behind, i, one) {
+		if (of_process(selection, one))
+			json_array_append(kept, one);
+	}
+	return kept;
+}
+
+/* Of a group: what NCCL's RAS names of it. */
+static json_t *select_late(const json_t *late, const struct selection *selection)
+{
+	json_t *kept = json_array(), *process, *unmatched, *copy;
+	size_t i;
+
+	json_array_foreach (late, i, process) {
+		struct selection group = {.group = selection->group};
+
+		if (!of_process(selection, process))
+			continue;
+		unmatched = select_comms(json_object_get(process, "unmatched"), &group);
+		copy = json_copy(process);
+		json_object_set_new(copy, "unmatched", unmatched);
+		if (selection->group)
+			json_object_set_new(copy, "others", json_false());
+		if (!selection->group || json_array_size(unmatched))
+			json_array_append(kept, copy);
+		json_decref(copy);
+	}
+	return kept;
+}
+
+/* The agent answers with all; this leaves of its result what was asked for. */
+static void select_from(json_t *result, const struct selection *selection)
+{
+	json_t *comms = select_comms(json_object_get(result, "communicators"), selection);
+	json_t *groups = json_array(), *group, *behind;
+	size_t i;
+
+	json_array_foreach (json_object_get(result, "groups"), i, group) {
+		if (!has_comm(group, comms))
+			continue;
+		behind = json_object_get(group, "behind");
+		if (json_is_array(behind))
+			json_object_set_new(group, "behind", select_behind(behind, selection));
+		json_array_append(groups, group);
+	}
+	json_object_set_new(result, "groups", groups);
+	json_object_set_new(result, "communicators", comms);
+	json_object_set_new(
+		result, "late", select_late(json_object_get(result, "late"), selection));
+}
+
+/* --- output ----------------------------------------------------------------------------------- */
+
+/* A member that may be null. */
+static void add_number(
+	struct lien_table *table, const json_t *object, const char *key, const char *after)
+{
+	if (json_is_integer(json_object_get(object, key)))
+		lien_table_add(table, "%" PRIu64 "%s", lien_get_number(object, key), after);
+	else
+		lien_table_add(table, "-%s", after);
+}
+
+static void add_registered(struct lien_table *table, const json_t *comm)
+{
+	const json_t *registered = json_object_get(comm, "registrations");
+	uint64_t count = lien_get_number(registered, "count");
+
+	if (count)
+		lien_table_add(table, "%" PRIu64 ": %s", count,
+			lien_size(lien_get_number(registered, "bytes")).text);
+	else
+		lien_table_add(table, "-");
+}
+
+/* Short: communicators are used all the time, or not for hours. */
+static struct lien_text ago(double ms)
+{
+	unsigned long minutes = ms > 0 ? ms / 60000 : 0;
+	struct lien_text text;
+
+	if (!minutes)
+		text = lien_time(ms);
+	else if (minutes < 120)
+		snprintf(text.text, sizeof(text.text), "%lu min", minutes);
+	else if (minutes < 48 * 60)
+		snprintf(text.text, sizeof(text.text), "%lu h", minutes / 60);
+	else
+		snprintf(text.text, sizeof(text.text), "%lu d", minutes / 1440);
+	return text;
+}
+
+static void add_comm(struct lien_table *table, const json_t *comm)
+{
+	const json_t *last = json_object_get(comm, "last_ms");
+
+	add_number(table, comm, "rank", lien_get_true(comm, "complete") ? "" : "*");
+	lien_table_add(table, "%" PRIu64, lien_get_number(comm, "pid"));
+	add_number(table, comm, "device", "");
+	lien_table_add(table, "%s",
+		lien_size(lien_get_number(comm, "bytes") + lien_get_number(comm, "host_bytes"))
+			.text);
+	lien_table_add(table, "%s",
+		lien_size(lien_get_number(comm, "inferred_bytes") +
+			  lien_get_number(comm, "inferred_host_bytes"))
+			.text);
+	add_registered(table, comm);
+	add_number(table, comm, "calls_total", "");
+	if (json_is_integer(json_object_get(comm, "moved_bytes")))
+		lien_table_add(table, "%s", lien_size(lien_get_number(comm, "moved_bytes")).text);
+	else
+		lien_table_add(table, "-");
+	if (json_is_real(last))
+		lien_table_add(table, "%s ago", ago(json_real_value(last)).text);
+	else
+		lien_table_add(table, "-");
+}
+
+static void print_title(const json_t *group)
+{
+	const char *made_by = lien_get_text(group, "made_by"), *parent;
+	const json_t *id = json_object_get(group, "id");
+	const char *address = lien_get_text(id, "address");
+	uint64_t here = lien_get_number(group, "here");
+	char *text;
+
+	if (!strcmp(lien_get_text(group, "group"), "0000000000000000")) {
+		lien_print_wrapped(stdout, 2, "%" PRIu64 " unknown %s, made before lien watched",
+			LIEN_PLURAL(here, "communicator", "communicators"));
+		return;
+	}
+	text = lien_format("group %s: ", lien_get_text(group, "group"));
+	if (json_is_integer(json_object_get(group, "nranks")))
+		text = lien_append(text, "", "%" PRIu64 " of %" PRIu64 " %s on this node", here,
+			LIEN_PLURAL(lien_get_number(group, "nranks"), "rank", "ranks"));
+	else
+		text = lien_append(text, "", "%" PRIu64 " %s on this node, size not known",
+			LIEN_PLURAL(here, "rank", "ranks"));
+	if (lien_get_text(group, "by")[0])
+		text = lien_append(text, ", ", "named by NCCL's RAS");
+	text = lien_append(
+		text, ", ", "made %s%s", made_by[0] ? "by " : "before lien watched", made_by);
+	if (address[0])
+		text = lien_append(text, ", ", "set up at %s", address);
+	if (!strcmp(made_by, "ncclCommSplit") || !strcmp(made_by, "ncclCommShrink")) {
+		parent = lien_get_text(group, "parent");
+		text = lien_append(text, " ", "%s%s",
+			parent[0] ? "from group " : "from a group that is gone", parent);
+	}
+	lien_print_wrapped(stdout, 2, "%s", text);
+	free(text);
+}
+
+static char *calls_in_words(const char *call, uint64_t count)
+{
+	static const struct {
+		const char *call, *one, *many;
+	} words[] = {
+		{"ncclAllReduce", "all-reduce", "all-reduces"},
+		{"ncclBroadcast", "broadcast", "broadcasts"},
+		{"ncclReduce", "reduce", "reduces"},
+		{"ncclAllGather", "all-gather", "all-gathers"},
+		{"ncclReduceScatter", "reduce-scatter", "reduce-scatters"},
+		{"ncclAlltoAll", "all-to-all", "all-to-alls"},
+		{"ncclGather", "gather", "gathers"},
+		{"ncclScatter", "scatter", "scatters"},
+	};
+
+	for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
+		if (!strcmp(call, words[i].call))
+			return lien_format(
+				"%" PRIu64 " %s", LIEN_PLURAL(count, words[i].one, words[i].many));
+	return lien_format("%" PRIu64 " calls of %s", count, call);
+}
+
+/* All that one communicator is behind with, in one sentence. */
+static char *behind_of(const json_t *group, const json_t *comm)
+{
+	const char *address = lien_get_text(comm, "address");
+	char *text = NULL, *words;
+	const json_t *one;
+	size_t i;
+
+	json_array_foreach (json_object_get(group, "behind"), i, one) {
+		if (lien_get_number(one, "pid") != lien_get_number(comm, "pid") ||
+			strcmp(lien_get_text(one, "address"), address))
+			continue;
+		words = calls_in_words(lien_get_text(one, "call"), lien_get_number(one, "calls"));
+		text = lien_append(text, ", ", "%s", words);
+		free(words);
+	}
+	return text;
+}
+
+static void print_remarks(const json_t *group, const json_t *comm)
+{
+	char *behind = behind_of(group, comm), *who;
+
+	if (json_is_integer(json_object_get(comm, "rank")))
+		who = lien_format("rank %" PRIu64 " (process %" PRIu64 ")",
+			lien_get_number(comm, "rank"), lien_get_number(comm, "pid"));
+	else
+		who = lien_format("process %" PRIu64, lien_get_number(comm, "pid"));
+	if (behind)
+		lien_print_wrapped(stdout, 2, "%s is behind by %s", who, behind);
+	if (!strcmp(lien_get_text(comm, "state"), "finalized"))
+		lien_print_wrapped(stdout, 2, "%s has finalized its communicator", who);
+	free(behind);
+	free(who);
+}
+
+static void print_transfers(const json_t *group)
+{
+	uint64_t sends = lien_get_number(group, "sends"),
+		 receives = lien_get_number(group, "receives");
+
+	/* What other nodes send and receive is not seen here. */
+	if (lien_get_number(group, "here") != lien_get_number(group, "nranks"))
+		return;
+	if (sends > receives)
+		lien_print_wrapped(stdout, 2, "%" PRIu64 " %s without a receive so far",
+			LIEN_PLURAL(sends - receives, "send is", "sends are"));
+	else if (receives > sends)
+		lien_print_wrapped(stdout, 2, "%" PRIu64 " %s without a send so far",
+			LIEN_PLURAL(receives - sends, "receive is", "receives are"));
+}
+
+static void print_group(const json_t *group, const json_t *comms, bool *incomplete)
+{
+	static const struct lien_column columns[] = {{"RANK", LIEN_RIGHT}, {"PID", LIEN_RIGHT},
+		{"DEVICE", LIEN_RIGHT}, {"MEMORY", LIEN_RIGHT}, {"INFERRED", LIEN_RIGHT},
+		{"REGISTERED", LIEN_RIGHT}, {"CALLS", LIEN_RIGHT}, {"MOVED", LIEN_RIGHT},
+		{"LAST CALL", LIEN_RIGHT}};
+	struct lien_table *table = lien_table_new(columns, 9);
+	const char *name = lien_get_text(group, "group");
+	const json_t *comm;
+	size_t i;
+
+	print_title(group);
+	json_array_foreach (comms, i, comm) {
+		if (strcmp(lien_get_text(comm, "group"), name))
+			continue;
+		add_comm(table, comm);
+		*incomplete |= !lien_get_true(comm, "complete");
+	}
+	lien_table_end(table, stdout);
+	json_array_foreach (comms, i, comm) {
+		if (!strcmp(lien_get_text(comm, "group"), name))
+			print_remarks(group, comm);
+	}
+	print_transfers(group);
+}
+
+static void print_groups(const json_t *result)
+{
+	const json_t *comms = json_object_get(result, "communicators"), *group;
+	bool incomplete = false, inferred = false;
+	const json_t *comm;
+	size_t i;
+
+	json_array_foreach (json_object_get(result, "groups"), i, group) {
+		if (i)
+			printf("\n");
+		print_group(group, comms, &incomplete);
+	}
+	json_array_foreach (comms, i, comm)
+		inferred |= lien_get_number(comm, "inferred_bytes") ||
+			    lien_get_number(comm, "inferred_host_bytes");
+	if (inferred || incomplete)
+		printf("\n");
+	if (inferred)
+		lien_print_wrapped(stdout, 2,
+			"inferred: memory that NCCL's own threads, or calls that name no "
+			"communicator, asked for: "
+			"it is taken to be for the one that the thread or process had named last");
+	if (incomplete)
+		lien_print_wrapped(stdout, 2,
+			"* was in use before lien watched: its calls are counted from then on");
+}
+
+static int nothing(const json_t *result, const struct selection *selection)
+{
+	if (lien_print_late(json_object_get(result, "late"), false))
+		return LIEN_EXIT_OK;
+	if (selection->group)
+		return lien_complain(usage.command,
+			"no communicator here is of a group %s: see lien comms", selection->group);
+	if (selection->pid)
+		printf("process %d has no communicator, as far as the agent has seen\n",
+			selection->pid);
+	else
+		printf("no process has a communicator, as far as the agent has seen\n");
+	return LIEN_EXIT_OK;
+}
+
+/* What NCCL's RAS is asked for comes later: the agent says so, and is asked again. */
+static json_t *ask(const struct lien_query *query)
+{
+	unsigned waited_ms = 0;
+	json_t *result;
+
+	for (;; waited_ms += PENDING_STEP_MS) {
+		result = lien_query(query, json_pack("{s:s}", "op", "comms"));
+		if (!result || !lien_get_true(result, "pending") || waited_ms >= PENDING_MS)
+			return result;
+		json_decref(result);
+		usleep(PENDING_STEP_MS * 1000);
+	}
+}
+
+int lien_cmd_comms(int argc, char **argv)
+{
+	static struct lien_pids pids;
+	struct selection selection = {0};
+	const char *socket = NULL, *from = NULL;
+	bool json = false;
+	const struct lien_option options[] = {
+		{"group", LIEN_OPTION_STRING, &selection.group, "ID",
+			"only this group; the beginning of its name will do", 0},
+		{"pid", LIEN_OPTION_PIDS, &pids, "PID", "only communicators of this process", 0},
+		LIEN_CLIENT_OPTIONS(&json, &socket), LIEN_FROM_OPTION(&from), {}};
+	struct lien_query query = {.command = usage.command, .timeout_ms = LIEN_QUERY_MS};
+	json_t *result;
+	int code;
+
+	if (!lien_options_read(&usage, options, &argc, &argv, &code))
+		return code;
+	if (pids.count > 1)
+		return lien_usage_error(&usage, "--pid is given more than once");
+	if (selection.group && !selection.group[0])
+		return lien_usage_error(&usage, "--group needs a name");
+	query.socket = socket;
+	query.from = from;
+	result = ask(&query);
+	if (!result)
+		return LIEN_EXIT_FAILURE;
+	selection.pid = pids.count ? pids.pid[0] : 0;
+	if (selection.group || selection.pid)
+		select_from(result, &selection);
+	code = LIEN_EXIT_OK;
+	if (json)
+		lien_print_json(stdout, result);
+	else if (!json_array_size(json_object_get(result, "communicators")))
+		code = nothing(result, &selection);
+	else {
+		print_groups(result);
+		lien_print_late(json_object_get(result, "late"), true);
+	}
+	json_decref(result);
+	return code;
+}

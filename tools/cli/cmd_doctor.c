@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "loader/discover/elf_symbols.h"
+#include "loader/features.h"
+#include "loader/discover/libraries.h"
+#include "tools/cli/commands.h"
+#include "tools/cli/options.h"
+#include "tools/cli/output.h"
+#include "tools/cli/preload.h"
+#include "tools/cli/query.h"
+
+#define CHECKS_MAX	  (LIEN_FEATURES_MAX + 8)
+#define CONNECT_MS	  2000
+#define SOFTWARE_FUNCTION "soft_mount_devices"
+
+static const char *const examples[] = {"lien doctor",
+	"everything that the agent and the jobs need, with remedies",
+	"lien doctor --json | jq -r '.checks[] | select(.status != \"ok\") | .remedy'",
+	"only what is left to do", NULL};
+
+static const struct lien_usage usage = {
+	.command = "lien doctor",
+	.arguments = "",
+	.summary =
+		"Checks what this machine has and lacks: the kernel, permissions, libraries, the\n"
+		"control library, GPUs, the agent. Needs no agent and changes nothing. Exit code "
+		"1\n"
+		"when anything that lien can't work without is missing.",
+	.examples = examples,
+};
+
+struct libraries {
+	unsigned count[LIEN_LIB_COUNT];
+	char first[LIEN_LIB_COUNT][PATH_MAX];
+	char software[PATH_MAX]; /* the software CUDA driver */
+};
+
+/* Told by a function of its own that no other driver has. */
+static bool is_software_driver(const char *path)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	struct lien_elf *elf;
+	uint64_t offset;
+	bool is;
+
+	if (fd < 0 || lien_elf_open(fd, &elf)) {
+		if (fd >= 0)
+			close(fd);
+		return false;
+	}
+	close(fd);
+	is = !lien_elf_function(elf, SOFTWARE_FUNCTION, &offset);
+	lien_elf_close(elf);
+	return is;
+}
+
+static int note_library(const struct lien_library_file *file, void *arg)
+{
+	struct libraries *libraries = arg;
+
+	if (!libraries->count[file->library]++)
+		snprintf(libraries->first[file->library], PATH_MAX, "%s", file->path);
+	if (file->library == LIEN_LIB_CUDA && !*libraries->software &&
+		is_software_driver(file->open_path))
+		snprintf(libraries->software, PATH_MAX, "%s", file->path);
+	return 0;
+}
+
+static void check_library(struct lien_feature *f, const struct libraries *libraries,
+	enum lien_library library, const char *remedy)
+{
+	if (!libraries->count[library]) {
+		lien_feature_found(f, *remedy ? LIEN_FEATURE_WARN : LIEN_FEATURE_OK,
+			"none yet: noticed when a process maps one");
+		lien_feature_remedy(f, "%s", remedy);
+	} else if (libraries->count[library] == 1) {
+		lien_feature_found(f, LIEN_FEATURE_OK, "%s", libraries->first[library]);
+	} else {
+		lien_feature_found(f, LIEN_FEATURE_OK, "%s and %u more", libraries->first[library],
+			libraries->count[library] - 1);
+	}
+}
+
+static void check_control(struct lien_feature *f)
+{
+	char path[PATH_MAX];
+
+	f->name = "control";
+	if (!lien_preload_find(path, sizeof(path))) {
+		lien_feature_found(f, LIEN_FEATURE_OK, "%s", path);
+		return;
+	}
+	lien_feature_found(f, LIEN_FEATURE_FAIL, "%s is not in %s", LIEN_CONTROL_NAME, path);
+	lien_feature_remedy(f, "build it with `make`, or set LIEN_CONTROL to its path");
+}
+
+static void check_gpu(struct lien_feature *f, const struct libraries *libraries)
+{
+	f->name = "gpu";
+	if (!access("/dev/nvidiactl", F_OK)) {
+		lien_feature_found(f, LIEN_FEATURE_OK, "/dev/nvidiactl");
+		return;
+	}
+	if (*libraries->software) {
+		lien_feature_found(
+			f, LIEN_FEATURE_OK, "the software driver, %s", libraries->software);
+		return;
+	}
+	lien_feature_found(f, LIEN_FEATURE_WARN, "no /dev/nvidiactl and no software driver");
+	lien_feature_remedy(f,
+		"install the NVIDIA driver (or modprobe nvidia), or use the software "
+		"one: LD_LIBRARY_PATH=build/softcuda");
+}
+
+static void check_agent(struct lien_feature *f, const char *socket)
+{
+	struct lien_client *client = lien_client_new(socket);
+
+	f->name = "agent";
+	if (!client) {
+		lien_feature_found(f, LIEN_FEATURE_FAIL, "out of memory");
+		return;
+	}
+	lien_client_timeout(client, CONNECT_MS);
+	switch (lien_client_connect(client)) {
+	case 0:
+		lien_feature_found(f, LIEN_FEATURE_OK, "listens on %s", lien_client_path(client));
+		break;
+	case -ENOENT:
+	case -ECONNREFUSED:
+		lien_feature_found(f, LIEN_FEATURE_WARN, "none on %s", lien_client_path(client));
+		lien_feature_remedy(f, "start one with `lien agent` (as root)");
+		break;
+	default:
+		lien_feature_found(f, LIEN_FEATURE_WARN, "%s", lien_client_error(client));
+		lien_feature_remedy(f, "run this as root");
+	}
+	lien_client_free(client);
+}
+
+static unsigned check_all(struct lien_feature *checks, const char *socket)
+{
+	static struct libraries libraries;
+	unsigned n = lien_features_check(checks, LIEN_FEATURES_MAX);
+
+	lien_libraries_each(note_library, &libraries);
+	checks[n].name = "libcuda";
+	check_library(&checks[n++], &libraries, LIEN_LIB_CUDA,
+		"install the NVIDIA driver, unless jobs bring one (containers, the software "
+		"driver)");
+	checks[n].name = "libcudart";
+	check_library(&checks[n++], &libraries, LIEN_LIB_CUDART, "");
+	checks[n].name = "libnccl";
+	check_library(&checks[n++], &libraries, LIEN_LIB_NCCL, "");
+	check_control(&checks[n++]);
+	check_gpu(&checks[n++], &libraries);
+	check_agent(&checks[n++], socket);
+	return n;
+}
+
+static void print_plain(const struct lien_feature *checks, unsigned count)
+{
+	for (unsigned i = 0; i < count; i++) {
+		const struct lien_feature *f = &checks[i];
+
+		lien_print_wrapped(stdout, 6, "%-4s %s: %s%s%s",
+			lien_feature_status_name(f->status), f->name, f->found,
+			*f->remedy ? " — " : "", f->remedy);
+	}
+}
+
+static void print_json(const struct lien_feature *checks, unsigned count, bool ok)
+{
+	json_t *list = json_array(), *all;
+
+	for (unsigned i = 0; i < count; i++) {
+		const struct lien_feature *f = &checks[i];
+		json_t *check = json_pack("{s:s, s:s, s:s, s:s}", "name", f->name, "status",
+			lien_feature_status_name(f->status), "found", f->found, "remedy",
+			f->remedy);
+
+		/* A path that isn't UTF-8 has no place in JSON. */
+		if (!check)
+			check = json_pack("{s:s, s:s, s:s, s:s}", "name", f->name, "status",
+				lien_feature_status_name(f->status), "found", "not UTF-8", "remedy",
+				"");
+		json_array_append_new(list, check);
+	}
+	all = json_pack("{s:o, s:b}", "checks", list, "ok", ok);
+	lien_print_json(stdout, all);
+	json_decref(all);
+}
+
+int lien_cmd_doctor(int argc, char **argv)
+{
+	static struct lien_feature checks[CHECKS_MAX];
+	const char *socket = NULL;
+	bool json = false, ok = true;
+	const struct lien_option options[] = {LIEN_CLIENT_OPTIONS(&json, &socket), {}};
+	unsigned count;
+	int code;
+
+	if (!lien_options_read(&usage, options, &argc, &argv, &code))
+		return code;
+	count = check_all(checks, socket);
+	for (unsigned i = 0; i < count; i++)
+		ok &= checks[i].status != LIEN_FEATURE_FAIL;
+	if (json)
+		print_json(checks, count, ok);
+	else
+		print_plain(checks, count);
+	return ok ? LIEN_EXIT_OK : LIEN_EXIT_FAILURE;
+}

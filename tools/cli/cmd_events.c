@@ -1,0 +1,338 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include <errno.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "agent/graph/event_check.h"
+#include "agent/graph/graph.h"
+#include "agent/journal/recording.h"
+#include "loader/discover/libraries.h"
+#include "tools/cli/commands.h"
+#include "tools/cli/event_stream.h"
+#include "tools/cli/event_text.h"
+#include "tools/cli/interrupt.h"
+#include "tools/cli/offline.h"
+#include "tools/cli/options.h"
+#include "tools/cli/output.h"
+#include "tools/cli/query.h"
+
+#define INDENT 30 /* of what does not fit in the first line */
+
+static const char *const examples[] = {"lien events -f",
+	"every call that acquires, shares or gives back GPU memory, as it happens",
+	"lien events -f --library nccl --call 'cuMem*'", "what NCCL does with the driver's memory",
+	"lien events --pid 812 --call cuMemCreate", "what a process holds now, as it was made",
+	"lien events --from job.lien --json | jq .event", "a recording, one JSON object per line",
+	NULL};
+
+static const struct lien_usage usage = {
+	.command = "lien events",
+	.arguments = "",
+	.summary = "Prints events, one after the other: time, process, caller, call, arguments, "
+		   "result.\n"
+		   "The caller is the library that made the call, or NCCL if it was inside of it.\n"
+		   "Without -f: what leads to the present state. Times of recordings are seconds "
+		   "since\n"
+		   "that machine's boot; what was there before has none.",
+	.examples = examples,
+};
+
+struct printer {
+	struct lien_pids pids;
+	struct lien_names calls, libraries;
+	unsigned long count; /* to print; 0: all */
+	bool json, live;     /* live: times are of this machine */
+	uint64_t printed;
+	struct lien_graph *known; /* processes and the libraries in them, nothing else */
+};
+
+static bool any_pid(const struct lien_pids *pids, uint32_t pid)
+{
+	unsigned i;
+
+	for (i = 0; i < pids->count; i++)
+		if ((uint32_t)pids->pid[i] == pid)
+			return true;
+	return !pids->count;
+}
+
+/* Of all maps of a process only --call library tells. */
+static bool any_call(const struct lien_names *calls, unsigned type)
+{
+	unsigned i;
+
+	for (i = 0; i < calls->count; i++)
+		if (lien_event_is_named(type, calls->name[i]))
+			return true;
+	return !calls->count && type != LIEN_EVENT_LIBRARY;
+}
+
+/* The library that was called, or the one that called. */
+static bool any_library(const struct lien_names *libraries, unsigned type, const char *caller)
+{
+	int library = lien_event_library(type);
+	unsigned i;
+
+	for (i = 0; i < libraries->count; i++)
+		if (!strcmp(libraries->name[i], caller) ||
+			(library && !strcmp(libraries->name[i], lien_library_name(library))))
+			return true;
+	return !libraries->count;
+}
+
+static bool is_call(const struct lien_event *event)
+{
+	return event->type >= LIEN_CALL_CU_INIT;
+}
+
+/* Milliseconds since 1970 of an event that this machine has just seen. */
+static double unix_ms(uint64_t monotonic)
+{
+	struct timespec real, now;
+
+	clock_gettime(CLOCK_REALTIME, &real);
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (real.tv_sec - now.tv_sec) * 1e3 + (real.tv_nsec - now.tv_nsec) / 1e6 +
+	       monotonic / 1e6;
+}
+
+static json_t *time_of(const struct lien_event *event, bool known)
+{
+	return event->t_return && known ? json_real(unix_ms(event->t_return)) : json_null();
+}
+
+static void print_line_json(const struct printer *printer, const struct lien_event *event,
+	const struct lien_process *process, const char *caller)
+{
+	json_t *line = json_pack("{s:s, s:i, s:i, s:s}", "event", lien_event_name(event->type).text,
+		"pid", event->pid, "tid", event->tid, "command", process ? process->command : "");
+
+	json_object_set_new(line, "unix_ms", time_of(event, printer->live));
+	json_object_set_new(
+		line, "boot_ms", event->t_return ? json_real(event->t_return / 1e6) : json_null());
+	if (is_call(event)) {
+		json_object_set_new(line, "caller", json_string(caller));
+		json_object_set_new(line, "inside",
+			event->outer && event->outer != event->type
+				? json_string(lien_event_name(event->outer).text)
+				: json_null());
+		json_object_set_new(line, "result", json_integer(event->result));
+		json_object_set_new(
+			line, "control", json_boolean(event->flags & LIEN_EVENT_CONTROL));
+		json_object_set_new(
+			line, "partial", json_boolean(event->flags & LIEN_EVENT_PARTIAL));
+	}
+	json_object_set_new(line, "arguments", lien_event_arguments(event));
+	json_dumpf(line, stdout, JSON_COMPACT);
+	putchar('\n');
+	json_decref(line);
+}
+
+/* "12:01:33.123", "4711.123", or "-" for what was there before. */
+static void print_time(const struct lien_event *event, bool live, char *text, size_t size)
+{
+	double ms;
+	time_t seconds;
+	struct tm tm;
+
+	snprintf(text, size, "-");
+	if (event->t_return && live) {
+		ms = unix_ms(event->t_return);
+		seconds = ms / 1000;
+		localtime_r(&seconds, &tm);
+		snprintf(text, size, "%02d:%02d:%02d.%03d", tm.tm_hour, tm.tm_min, tm.tm_sec,
+			(int)(ms - seconds * 1e3));
+	} else if (event->t_return) {
+		snprintf(text, size, "%.3f", event->t_return / 1e9);
+	}
+}
+
+static char *result_text(const struct lien_event *event)
+{
+	const char *name = lien_event_result_name(event);
+
+	if (name)
+		return lien_format(" = %s (%d)", name, event->result);
+	return lien_format(" = %d", event->result);
+}
+
+static void print_line(const struct printer *printer, const struct lien_event *event,
+	const struct lien_process *process, const char *caller)
+{
+	char *arguments = lien_event_arguments_text(event), *result, time[24];
+	const char *details = *arguments || !process ? arguments : process->command;
+	struct lien_event_name name = lien_event_name(event->type);
+
+	print_time(event, printer->live, time, sizeof(time));
+	if (is_call(event)) {
+		result = result_text(event);
+		lien_print_wrapped(stdout, INDENT, "%12s %7u %-8s %s(%s)%s%s", time, event->pid,
+			caller, name.text, arguments, result,
+			event->flags & LIEN_EVENT_PARTIAL ? ", not all could be read" : "");
+		free(result);
+	} else {
+		lien_print_wrapped(stdout, INDENT, "%12s %7u %-8s %s%s%s", time, event->pid, "-",
+			name.text, *details ? " " : "", details);
+	}
+	free(arguments);
+}
+
+static void print_event(struct printer *printer, const struct lien_event *event)
+{
+	struct lien_process *process = lien_graph_process(printer->known, event->pid);
+	char caller[LIEN_CALLER_SIZE] = "-";
+
+	if (event->flags & LIEN_EVENT_ENTRY || event->type == LIEN_EVENT_END ||
+		!any_pid(&printer->pids, event->pid) || !any_call(&printer->calls, event->type))
+		return;
+	if (is_call(event) && process)
+		lien_process_caller(process, event, caller);
+	if (!any_library(&printer->libraries, event->type, caller))
+		return;
+	if (printer->json)
+		print_line_json(printer, event, process, caller);
+	else
+		print_line(printer, event, process, caller);
+	printer->printed++;
+}
+
+/* What it tells of processes is kept, then it is printed; the end of one the other way round. */
+static int take(struct printer *printer, const struct lien_event *event, bool print)
+{
+	bool ends = event->type == LIEN_EVENT_EXIT || event->type == LIEN_EVENT_EXEC;
+	bool kept = ends || event->type == LIEN_EVENT_PROCESS || event->type == LIEN_EVENT_LIBRARY;
+	int err = 0;
+
+	if (kept && !ends)
+		err = lien_graph_apply(printer->known, event);
+	if (print && !err)
+		print_event(printer, event);
+	if (ends)
+		err = lien_graph_apply(printer->known, event);
+	return err ? lien_complain(usage.command, "out of memory") : LIEN_EXIT_OK;
+}
+
+static bool enough(const struct printer *printer)
+{
+	return printer->count && printer->printed >= printer->count;
+}
+
+static int print_recording(struct printer *printer, const char *path)
+{
+	struct lien_recording *recording = lien_offline_open(usage.command, path);
+	struct lien_event event;
+	int code = LIEN_EXIT_OK, got = 0;
+
+	if (!recording)
+		return LIEN_EXIT_FAILURE;
+	while (!code && !enough(printer) && (got = lien_recording_read(recording, &event)) == 1)
+		code = take(printer, &event, true);
+	if (lien_recording_close(recording) ||
+		(got < 0 && !lien_offline_ended(usage.command, path, got)))
+		code = LIEN_EXIT_FAILURE;
+	return code;
+}
+
+/* Whoever reads the output, and Ctrl-C, come in between records only. */
+static int wait_for_more(struct lien_event_stream *stream, const sigset_t *waiting)
+{
+	struct pollfd fd = {.fd = stream->fd, .events = POLLIN};
+
+	if (fflush(stdout))
+		return LIEN_EXIT_FAILURE; /* main() says so */
+	if (ppoll(&fd, 1, NULL, waiting) < 0 || lien_interrupted())
+		return LIEN_EXIT_OK;
+	return lien_event_stream_receive(stream) ? LIEN_EXIT_OK : LIEN_EXIT_FAILURE;
+}
+
+static int print_stream(struct printer *printer, struct lien_event_stream *stream, bool follow,
+	const sigset_t *waiting)
+{
+	bool present = true;
+	struct lien_event event;
+	int got, code = LIEN_EXIT_OK;
+
+	while (!code && !lien_interrupted() && !enough(printer)) {
+		got = lien_event_stream_next(stream, &event);
+		if (got < 0)
+			return LIEN_EXIT_FAILURE;
+		if (!got) {
+			code = wait_for_more(stream, waiting);
+		} else if (event.type == LIEN_EVENT_END) {
+			if (!follow)
+				break;
+			present = false;
+		} else {
+			code = take(printer, &event, present != follow);
+		}
+	}
+	return code;
+}
+
+static int print_agent(struct printer *printer, const char *socket, bool follow)
+{
+	struct lien_event_stream stream = {.command = usage.command, .socket = socket};
+	sigset_t waiting;
+	int code;
+
+	if (!lien_event_stream_open(&stream, follow ? LIEN_FOLLOW_MARKED : LIEN_FOLLOW_NOT))
+		return LIEN_EXIT_FAILURE;
+	lien_interrupt_catch(&waiting);
+	code = print_stream(printer, &stream, follow, &waiting);
+	lien_event_stream_close(&stream);
+	return code;
+}
+
+/* The first pattern of --call that no event has. */
+static const char *unknown_call(const struct lien_names *calls)
+{
+	unsigned i, type;
+
+	for (i = 0; i < calls->count; i++) {
+		for (type = 0; type < LIEN_CALL_MAX; type++)
+			if (lien_event_is_named(type, calls->name[i]))
+				break;
+		if (type == LIEN_CALL_MAX)
+			return calls->name[i];
+	}
+	return NULL;
+}
+
+int lien_cmd_events(int argc, char **argv)
+{
+	static struct printer printer;
+	const char *socket = NULL, *from = NULL, *unknown;
+	bool follow = false;
+	const struct lien_option options[] = {
+		{"f,follow", LIEN_OPTION_FLAG, &follow, NULL,
+			"only what happens from now on, until Ctrl-C", 0},
+		{"pid", LIEN_OPTION_PIDS, &printer.pids, "PID",
+			"only this process; may be given several times", 0},
+		{"call", LIEN_OPTION_NAMES, &printer.calls, "NAME",
+			"only this call or event (process, exit, exec, library, lost), or pattern",
+			0},
+		{"library", LIEN_OPTION_NAMES, &printer.libraries, "NAME",
+			"only calls of this library, or made by it: cuda, nccl, c10_cuda, ...", 0},
+		{"count", LIEN_OPTION_NUMBER, &printer.count, "N", "end after so many", 0},
+		{"json", LIEN_OPTION_FLAG, &printer.json, NULL, "a JSON object per line", 0},
+		LIEN_SOCKET_OPTION(&socket), LIEN_FROM_OPTION(&from), {}};
+	int code;
+
+	if (!lien_options_read(&usage, options, &argc, &argv, &code))
+		return code;
+	unknown = unknown_call(&printer.calls);
+	if (unknown)
+		return lien_usage_error(&usage, "no event is called %s", unknown);
+	if (from && (follow || socket))
+		return lien_usage_error(
+			&usage, "--from and %s exclude each other", follow ? "-f" : "--socket");
+	if (lien_graph_new(&printer.known))
+		return lien_complain(usage.command, "out of memory");
+	printer.live = !from;
+	code = from ? print_recording(&printer, from) : print_agent(&printer, socket, follow);
+	lien_graph_free(printer.known);
+	return code;
+}

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "tools/cli/child.h"
+#include "tools/cli/commands.h"
+#include "tools/cli/event_stream.h"
+#include "tools/cli/options.h"
+#include "tools/cli/preload.h"
+#include "tools/cli/query.h"
+#include "tools/cli/record_file.h"
+
+#define QUIET_MS    300	 /* after the end: no event for so long, and it's over */
+#define DRAIN_MS    3000 /* after the end: over in any case */
+#define SECONDS_MAX 31536000ul
+
+static const char *const examples[] = {"lien record job.lien",
+	"everything until Ctrl-C, what is there now included",
+	"lien record job.lien --seconds 60 --force", "one minute, over a file that exists",
+	"lien record job.lien -- torchrun --nproc-per-node 2 train.py",
+	"from a job's beginning to its end (started as by `lien run`)", NULL};
+
+static const struct lien_usage usage = {
+	.command = "lien record",
+	.arguments = "FILE [-- COMMAND [ARGUMENTS]]",
+	.summary =
+		"Writes what every GPU process of the node does to a file that `lien replay` runs\n"
+		"again: first the present state, then each call as it happens. Ends with Ctrl-C,\n"
+		"SIGTERM, after --seconds, or with COMMAND. A command that fails is a warning.",
+	.min = 1,
+	.max = -1,
+	.examples = examples,
+};
+
+struct session {
+	struct lien_record_file file;
+	struct lien_event_stream stream;
+	int signals;
+	sigset_t old_mask;
+	pid_t child; /* 0: none, or it has ended */
+	int stopped_by;
+	bool over; /* the reason to stop has come; what is on its way is still written */
+	uint64_t deadline, over_since, last_event;
+};
+
+static uint64_t now_ms(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+static int take_records(struct session *session)
+{
+	struct lien_event event;
+	int got, code = 0;
+
+	while (!code && (got = lien_event_stream_next(&session->stream, &event)))
+		code = got < 0 ? LIEN_EXIT_FAILURE : lien_record_file_write(&session->file, &event);
+	return code;
+}
+
+static int take_stream(struct session *session)
+{
+	if (!lien_event_stream_receive(&session->stream))
+		return LIEN_EXIT_FAILURE;
+	session->last_event = now_ms();
+	return take_records(session);
+}
+
+static void stop(struct session *session)
+{
+	if (!session->over)
+		session->over_since = session->last_event = now_ms();
+	session->over = true;
+}
+
+static void take_signal(struct session *session, const char *program)
+{
+	struct signalfd_siginfo info;
+	int status;
+
+	if (read(session->signals, &info, sizeof(info)) != sizeof(info))
+		return;
+	if (info.ssi_signo != SIGCHLD) {
+		session->stopped_by = info.ssi_signo;
+		stop(session);
+	} else if (session->child && waitpid(session->child, &status, WNOHANG) == session->child) {
+		lien_child_warn(usage.command, program, status);
+		session->child = 0;
+		stop(session);
+	}
+}
+
+/* Milliseconds until something must be done without any event; 0: it is time to end. */
+static int time_left(struct session *session)
+{
+	uint64_t now = now_ms(), end;
+
+	if (!session->over && session->deadline && now >= session->deadline)
+		stop(session);
+	if (!session->over && !session->deadline)
+		return -1;
+	end = session->deadline;
+	if (session->over) {
+		end = session->last_event + QUIET_MS;
+		if (end > session->over_since + DRAIN_MS)
+			end = session->over_since + DRAIN_MS;
+	}
+	return now >= end ? 0 : (end - now > INT32_MAX ? INT32_MAX : (int)(end - now));
+}
+
+static int follow(struct session *session, const char *program)
+{
+	struct pollfd fds[] = {{.fd = session->stream.fd, .events = POLLIN},
+		{.fd = session->signals, .events = POLLIN}};
+	int left, code = 0;
+
+	while (!code && (left = time_left(session))) {
+		if (poll(fds, 2, left) <= 0)
+			continue;
+		if (fds[1].revents)
+			take_signal(session, program);
+		if (fds[0].revents)
+			code = take_stream(session);
+	}
+	return code;
+}
+
+/* The recording has ended before its command: that one runs on, and is waited for. */
+static void wait_for_child(struct session *session, const char *program)
+{
+	int status;
+
+	if (!session->child)
+		return;
+	if (session->stopped_by == SIGTERM)
+		kill(session->child, SIGTERM);
+	sigprocmask(SIG_SETMASK, &session->old_mask, NULL);
+	if (waitpid(session->child, &status, 0) == session->child)
+		lien_child_warn(usage.command, program, status);
+}
+
+static int record(struct session *session, char **program, bool force, bool json)
+{
+	int code;
+
+	code = lien_record_file_create(&session->file, force);
+	if (code)
+		return code;
+	if (*program)
+		code = lien_child_start(
+			usage.command, program, &session->old_mask, &session->child);
+	if (code) {
+		session->child = 0;
+	} else {
+		code = take_records(session); /* what came with the reply */
+		if (!code)
+			code = follow(session, *program);
+	}
+	code = lien_record_file_close(&session->file, code);
+	if (!code)
+		lien_record_file_print(&session->file, json);
+	fflush(stdout);
+	wait_for_child(session, *program);
+	return code;
+}
+
+static void catch_signals(struct session *session)
+{
+	sigset_t mask;
+
+	sigemptyset(&mask);
+	sigaddset(&mask, SIGINT);
+	sigaddset(&mask, SIGTERM);
+	sigaddset(&mask, SIGHUP);
+	sigaddset(&mask, SIGCHLD);
+	sigprocmask(SIG_BLOCK, &mask, &session->old_mask);
+	session->signals = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
+}
+
+/* A second word needs "--" before it, so that `lien record a b` does not run b. */
+static bool has_separator(int argc, char **argv)
+{
+	for (int i = 1; i < argc; i++) {
+		if (!strcmp(argv[i], "--"))
+			return true;
+	}
+	return false;
+}
+
+int lien_cmd_record(int argc, char **argv)
+{
+	struct session session = {.file.command = usage.command, .stream.command = usage.command};
+	bool json = false, force = false, separator = has_separator(argc, argv);
+	unsigned long seconds = 0;
+	const struct lien_option options[] = {
+		{"seconds", LIEN_OPTION_NUMBER, &seconds, "N", "end after this time", SECONDS_MAX},
+		{"force", LIEN_OPTION_FLAG, &force, NULL, "overwrite a file that exists", 0},
+		{"json", LIEN_OPTION_FLAG, &json, NULL, "print the summary as JSON", 0},
+		LIEN_SOCKET_OPTION(&session.stream.socket), {}};
+	int code;
+
+	if (!lien_options_read(&usage, options, &argc, &argv, &code))
+		return code;
+	if (argc > 1 && !separator)
+		return lien_usage_error(&usage, "'%s' is too much, or lacks -- before", argv[1]);
+	session.file.path = argv[0];
+	if (argc > 1 && lien_preload_set(usage.command))
+		return LIEN_EXIT_FAILURE;
+	catch_signals(&session);
+	if (!lien_event_stream_open(&session.stream, LIEN_FOLLOW_UNMARKED))
+		return LIEN_EXIT_FAILURE;
+	if (seconds)
+		session.deadline = now_ms() + seconds * 1000;
+	code = record(&session, argv + 1, force, json);
+	lien_event_stream_close(&session.stream);
+	close(session.signals);
+	return code;
+}

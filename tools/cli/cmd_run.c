@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include <stddef.h>
+
+#include "tools/cli/commands.h"
+#include "tools/cli/options.h"
+#include "tools/cli/preload.h"
+
+static const char *const examples[] = {"lien run -- torchrun --nproc-per-node 2 train.py",
+	"every rank can be told to offload",
+	"LIEN_CONTROL=/opt/lien/liblien-control.so lien run -- ./job",
+	"take the control library from there", NULL};
+
+static const struct lien_usage usage = {
+	.command = "lien run",
+	.arguments = "-- COMMAND [ARGUMENTS]",
+	.summary =
+		"Starts a program with the control library in it and in all its children, so that\n"
+		"the agent can offload and restore their memory. The library is $LIEN_CONTROL, or\n"
+		"liblien-control.so next to the lien program, or in ../lib/lien from there.",
+	.min = 1,
+	.max = -1,
+	.rest = true,
+	.examples = examples,
+};
+
+int lien_cmd_run(int argc, char **argv)
+{
+	const struct lien_option options[] = {{}};
+	int code;
+
+	if (!lien_options_read(&usage, options, &argc, &argv, &code))
+		return code;
+	if (lien_preload_set(usage.command))
+		return LIEN_EXIT_FAILURE;
+	return lien_preload_exec(usage.command, argv);
+}

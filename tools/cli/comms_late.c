@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "tools/cli/comms_late.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/cli/output.h"
+
+static void add_known(struct lien_table *table, const json_t *object, const char *key)
+{
+	if (json_is_integer(json_object_get(object, key)))
+		lien_table_add(table, "%" PRIu64, lien_get_number(object, key));
+	else
+		lien_table_add(table, "-");
+}
+
+static bool print_unmatched(const json_t *late, bool more)
+{
+	static const struct lien_column columns[] = {{"GROUP", LIEN_LEFT}, {"RANK", LIEN_RIGHT},
+		{"OF", LIEN_RIGHT}, {"PID", LIEN_RIGHT}, {"DEVICE", LIEN_RIGHT}};
+	const json_t *process, *comm;
+	struct lien_table *table = NULL;
+	size_t i, j;
+
+	json_array_foreach (late, i, process) {
+		json_array_foreach (json_object_get(process, "unmatched"), j, comm) {
+			if (!table) {
+				lien_print_wrapped(stdout, 2,
+					"%snamed by NCCL's RAS and not used since lien watches:",
+					more ? "\n" : "");
+				table = lien_table_new(columns, 5);
+			}
+			lien_table_add(table, "%s", lien_get_text(comm, "group"));
+			add_known(table, comm, "rank");
+			add_known(table, comm, "nranks");
+			lien_table_add(table, "%" PRIu64, lien_get_number(process, "pid"));
+			add_known(table, comm, "device");
+		}
+	}
+	if (table)
+		lien_table_end(table, stdout);
+	return table;
+}
+
+/* Why others than those that are named may be there. */
+static const char *reason(const json_t *process)
+{
+	const char *problem = lien_get_text(process, "problem");
+
+	if (problem[0])
+		return problem;
+	return strcmp(lien_get_text(process, "ras"), "answered") ? "NCCL's RAS was not asked"
+								 : "NCCL's RAS does not name all";
+}
+
+/* Those of the same reason together. */
+static bool told_before(const json_t *late, size_t end, const char *why)
+{
+	const json_t *process;
+	size_t i;
+
+	json_array_foreach (late, i, process) {
+		if (i >= end)
+			break;
+		if (lien_get_true(process, "others") && !strcmp(reason(process), why))
+			return true;
+	}
+	return false;
+}
+
+static void print_unknown(const json_t *late, const char *why)
+{
+	const json_t *process;
+	unsigned count = 0;
+	char *pids = NULL;
+	size_t i;
+
+	json_array_foreach (late, i, process) {
+		if (!lien_get_true(process, "others") || strcmp(reason(process), why))
+			continue;
+		count++;
+		pids = lien_append(pids, ", ", "%" PRIu64, lien_get_number(process, "pid"));
+	}
+	lien_print_wrapped(stdout, 2,
+		"unknown communicators: %s %s ran before lien watched, and may have others: %s",
+		count == 1 ? "process" : "processes", pids, why);
+	free(pids);
+}
+
+bool lien_print_late(const json_t *late, bool more)
+{
+	bool printed = print_unmatched(late, more), first = true;
+	const json_t *process;
+	size_t i;
+
+	json_array_foreach (late, i, process) {
+		if (!lien_get_true(process, "others") || told_before(late, i, reason(process)))
+			continue;
+		if (first && (printed || more))
+			printf("\n");
+		first = false;
+		printed = true;
+		print_unknown(late, reason(process));
+	}
+	return printed;
+}

@@ -1,0 +1,447 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "tools/cli/event_text.h"
+
+#include <fnmatch.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <lien/cuda_abi.h>
+
+#include "agent/graph/event_check.h"
+#include "tools/cli/output.h"
+
+/* How the bytes of an argument are shown. */
+enum kind {
+	HEX,	  /* address, handle, stream */
+	BYTES,	  /* a size */
+	OFFSET,	  /* a size that is 0 most of the time; lines leave it out then */
+	DETAIL,	  /* a size that only JSON has */
+	NUMBER,	  /* signed */
+	COUNT,	  /* unsigned */
+	TEXT,	  /* char[], NUL-terminated */
+	LOCATION, /* location_type and location_id, one behind the other */
+	GROUP,	  /* ncclUniqueId: its magic names the communicator in other views, too */
+	PLACES,	  /* .access */
+};
+
+struct field {
+	const char *name;
+	enum kind kind;
+	uint16_t offset, size;
+};
+
+#define FIELD(member, name, kind)                                                                  \
+	{                                                                                          \
+		name, kind, offsetof(struct lien_event, member),                                   \
+			sizeof(((struct lien_event *)0)->member)                                   \
+	}
+
+/* clang-format off */
+#define FIELDS(name, ...) static const struct field name[] = {__VA_ARGS__, {}}
+
+FIELDS(process, FIELD(process.comm, "command", TEXT), FIELD(process.uid, "uid", COUNT),
+	FIELD(process.complete, "complete", COUNT));
+FIELDS(library, FIELD(library.name, "name", TEXT), FIELD(library.start, "address", HEX),
+	FIELD(library.length, "length", BYTES));
+FIELDS(lost, FIELD(lost.count, "count", COUNT));
+FIELDS(create, FIELD(create.bytes, "size", BYTES),
+	FIELD(create.prop.location_type, "location", LOCATION),
+	FIELD(create.handle, "handle", HEX));
+FIELDS(release, FIELD(release.handle, "handle", HEX));
+FIELDS(retain, FIELD(retain.handle, "handle", HEX), FIELD(retain.va, "addr", HEX));
+FIELDS(reserve, FIELD(reserve.va, "ptr", HEX), FIELD(reserve.bytes, "size", BYTES),
+	FIELD(reserve.align, "alignment", DETAIL));
+FIELDS(range, FIELD(range.va, "ptr", HEX), FIELD(range.bytes, "size", BYTES));
+FIELDS(map, FIELD(map.va, "ptr", HEX), FIELD(map.bytes, "size", BYTES),
+	FIELD(map.offset, "offset", OFFSET), FIELD(map.handle, "handle", HEX));
+FIELDS(set_access, FIELD(access.va, "ptr", HEX), FIELD(access.bytes, "size", BYTES),
+	FIELD(access.access, "desc", PLACES));
+FIELDS(share, FIELD(share.handle, "handle", HEX), FIELD(share.fd, "fd", NUMBER));
+FIELDS(alloc, FIELD(alloc.va, "dptr", HEX), FIELD(alloc.bytes, "bytesize", BYTES),
+	FIELD(alloc.device, "device", NUMBER));
+FIELDS(pool_alloc, FIELD(alloc.va, "dptr", HEX), FIELD(alloc.bytes, "bytesize", BYTES),
+	FIELD(alloc.pool, "pool", HEX), FIELD(alloc.device, "device", NUMBER));
+FIELDS(host_alloc, FIELD(alloc.va, "p", HEX), FIELD(alloc.bytes, "bytesize", BYTES));
+FIELDS(host_free, FIELD(range.va, "p", HEX));
+FIELDS(pool, FIELD(pool.pool, "pool", HEX), FIELD(pool.device, "device", NUMBER));
+FIELDS(pool_share, FIELD(pool.pool, "pool", HEX), FIELD(pool.fd, "fd", NUMBER));
+FIELDS(pool_end, FIELD(pool.pool, "pool", HEX));
+FIELDS(key, FIELD(key.va, "dptr", HEX), FIELD(key.key, "handle", GROUP));
+FIELDS(multicast, FIELD(multicast.handle, "mcHandle", HEX), FIELD(multicast.bytes, "size", BYTES),
+	FIELD(multicast.device, "devices", NUMBER));
+FIELDS(multicast_device, FIELD(multicast.handle, "mcHandle", HEX),
+	FIELD(multicast.device, "dev", NUMBER));
+FIELDS(multicast_bind, FIELD(multicast.handle, "mcHandle", HEX),
+	FIELD(multicast.offset, "mcOffset", OFFSET), FIELD(multicast.memory, "mem", HEX),
+	FIELD(multicast.memory_offset, "memOffset", OFFSET),
+	FIELD(multicast.bytes, "size", BYTES));
+FIELDS(multicast_unbind, FIELD(multicast.handle, "mcHandle", HEX),
+	FIELD(multicast.device, "dev", NUMBER), FIELD(multicast.offset, "mcOffset", OFFSET),
+	FIELD(multicast.bytes, "size", BYTES));
+FIELDS(range_handle, FIELD(range_handle.va, "dptr", HEX), FIELD(range_handle.bytes, "size", BYTES),
+	FIELD(range_handle.fd, "fd", NUMBER));
+FIELDS(context, FIELD(context.context, "ctx", HEX), FIELD(context.device, "dev", NUMBER));
+FIELDS(context_end, FIELD(context.context, "ctx", HEX));
+FIELDS(free_, FIELD(range.va, "dptr", HEX));
+FIELDS(stream, FIELD(capture.stream, "hStream", HEX));
+FIELDS(comm_init, FIELD(comm.id, "commId", GROUP), FIELD(comm.rank, "rank", NUMBER),
+	FIELD(comm.nranks, "nranks", NUMBER), FIELD(comm.comm, "comm", HEX));
+FIELDS(comm_split, FIELD(comm.parent, "comm", HEX), FIELD(comm.color, "color", NUMBER),
+	FIELD(comm.key, "key", NUMBER), FIELD(comm.comm, "newcomm", HEX));
+FIELDS(comm_shrink, FIELD(comm.parent, "comm", HEX),
+	FIELD(comm.excluded, "excludeRanksCount", NUMBER), FIELD(comm.comm, "newcomm", HEX));
+FIELDS(comm, FIELD(comm_end.comm, "comm", HEX));
+FIELDS(reg, FIELD(reg.comm, "comm", HEX), FIELD(reg.va, "buff", HEX),
+	FIELD(reg.bytes, "size", BYTES), FIELD(reg.handle, "handle", HEX));
+FIELDS(dereg, FIELD(reg.comm, "comm", HEX), FIELD(reg.handle, "handle", HEX));
+FIELDS(mr, FIELD(reg.va, "addr", HEX), FIELD(reg.bytes, "length", BYTES),
+	FIELD(reg.handle, "mr", HEX));
+FIELDS(mr_end, FIELD(reg.handle, "mr", HEX));
+
+/* What each call shows of its arguments: a row per call. */
+static const struct field *const shown[LIEN_CALL_MAX] = {
+	[LIEN_EVENT_PROCESS] = process,
+	[LIEN_EVENT_LIBRARY] = library,
+	[LIEN_EVENT_LOST] = lost,
+	[LIEN_CALL_CU_MEM_CREATE] = create,
+	[LIEN_CALL_CU_MEM_RELEASE] = release,
+	[LIEN_CALL_CU_MEM_RETAIN] = retain,
+	[LIEN_CALL_CU_MEM_RESERVE] = reserve,
+	[LIEN_CALL_CU_MEM_ADDRESS_FREE] = range,
+	[LIEN_CALL_CU_MEM_MAP] = map,
+	[LIEN_CALL_CU_MEM_UNMAP] = range,
+	[LIEN_CALL_CU_MEM_SET_ACCESS] = set_access,
+	[LIEN_CALL_CU_MEM_EXPORT] = share,
+	[LIEN_CALL_CU_MEM_IMPORT] = share,
+	[LIEN_CALL_CU_MEM_ALLOC] = alloc,
+	[LIEN_CALL_CU_MEM_FREE] = free_,
+	[LIEN_CALL_CU_CAPTURE_BEGIN] = stream,
+	[LIEN_CALL_CU_CAPTURE_BEGIN_PTSZ] = stream,
+	[LIEN_CALL_CU_CAPTURE_TO_GRAPH] = stream,
+	[LIEN_CALL_CU_CAPTURE_TO_GRAPH_PTSZ] = stream,
+	[LIEN_CALL_CU_CAPTURE_END] = stream,
+	[LIEN_CALL_CU_CAPTURE_END_PTSZ] = stream,
+	[LIEN_CALL_CU_STREAM_DESTROY] = stream,
+	[LIEN_CALL_CU_MEM_ALLOC_PITCH] = alloc,
+	[LIEN_CALL_CU_MEM_ALLOC_MANAGED] = alloc,
+	[LIEN_CALL_CU_MEM_ALLOC_ASYNC] = alloc,
+	[LIEN_CALL_CU_MEM_ALLOC_ASYNC_PTSZ] = alloc,
+	[LIEN_CALL_CU_MEM_ALLOC_FROM_POOL] = pool_alloc,
+	[LIEN_CALL_CU_MEM_ALLOC_FROM_POOL_PTSZ] = pool_alloc,
+	[LIEN_CALL_CU_MEM_FREE_ASYNC] = free_,
+	[LIEN_CALL_CU_MEM_FREE_ASYNC_PTSZ] = free_,
+	[LIEN_CALL_CU_POOL_CREATE] = pool,
+	[LIEN_CALL_CU_POOL_DESTROY] = pool_end,
+	[LIEN_CALL_CU_POOL_EXPORT] = pool_share,
+	[LIEN_CALL_CU_POOL_IMPORT] = pool_share,
+	[LIEN_CALL_CU_POOL_EXPORT_POINTER] = key,
+	[LIEN_CALL_CU_POOL_IMPORT_POINTER] = key,
+	[LIEN_CALL_CU_HOST_ALLOC] = host_alloc,
+	[LIEN_CALL_CU_ALLOC_HOST] = host_alloc,
+	[LIEN_CALL_CU_FREE_HOST] = host_free,
+	[LIEN_CALL_CU_HOST_REGISTER] = host_alloc,
+	[LIEN_CALL_CU_HOST_UNREGISTER] = host_free,
+	[LIEN_CALL_CU_IPC_GET] = key,
+	[LIEN_CALL_CU_IPC_OPEN] = key,
+	[LIEN_CALL_CU_IPC_CLOSE] = free_,
+	[LIEN_CALL_CU_MULTICAST_CREATE] = multicast,
+	[LIEN_CALL_CU_MULTICAST_DEVICE] = multicast_device,
+	[LIEN_CALL_CU_MULTICAST_BIND] = multicast_bind,
+	[LIEN_CALL_CU_MULTICAST_BIND_ADDRESS] = multicast_bind,
+	[LIEN_CALL_CU_MULTICAST_UNBIND] = multicast_unbind,
+	[LIEN_CALL_CU_RANGE_HANDLE] = range_handle,
+	[LIEN_CALL_CU_CONTEXT_CREATE] = context,
+	[LIEN_CALL_CU_CONTEXT_CREATE_V3] = context,
+	[LIEN_CALL_CU_CONTEXT_CREATE_V4] = context,
+	[LIEN_CALL_CU_CONTEXT_PRIMARY] = context,
+	[LIEN_CALL_CU_CONTEXT_DESTROY] = context_end,
+	[LIEN_CALL_NCCL_INIT_RANK] = comm_init,
+	[LIEN_CALL_NCCL_INIT_RANK_CONFIG] = comm_init,
+	[LIEN_CALL_NCCL_INIT_RANK_SCALABLE] = comm_init,
+	[LIEN_CALL_NCCL_INIT_ALL] = comm_init,
+	[LIEN_CALL_NCCL_SPLIT] = comm_split,
+	[LIEN_CALL_NCCL_SHRINK] = comm_shrink,
+	[LIEN_CALL_NCCL_FINALIZE] = comm,
+	[LIEN_CALL_NCCL_DESTROY] = comm,
+	[LIEN_CALL_NCCL_ABORT] = comm,
+	[LIEN_CALL_NCCL_REGISTER] = reg,
+	[LIEN_CALL_NCCL_DEREGISTER] = dereg,
+	[LIEN_CALL_NCCL_WINDOW_REGISTER] = reg,
+	[LIEN_CALL_NCCL_WINDOW_DEREGISTER] = dereg,
+	[LIEN_CALL_IBV_REG_MR] = mr,
+	[LIEN_CALL_IBV_REG_MR_IOVA] = mr,
+	[LIEN_CALL_IBV_REG_MR_IOVA2] = mr,
+	[LIEN_CALL_IBV_REG_DMABUF_MR] = mr,
+	[LIEN_CALL_IBV_DEREG_MR] = mr_end,
+};
+/* clang-format on */
+
+static const char *const symbols[LIEN_CALL_MAX] = {[LIEN_EVENT_PROCESS] = "process",
+	[LIEN_EVENT_EXEC] = "exec",
+	[LIEN_EVENT_EXIT] = "exit",
+	[LIEN_EVENT_LIBRARY] = "library",
+	[LIEN_EVENT_LOST] = "lost",
+#define SYMBOL(name, number, library, symbol, flags) [number] = (symbol),
+	LIEN_CALLS(SYMBOL)
+#undef SYMBOL
+};
+
+struct lien_event_name lien_event_name(unsigned type)
+{
+	const char *symbol = type < LIEN_CALL_MAX && symbols[type] ? symbols[type] : "";
+	const char *version = strstr(symbol, "_v2");
+	int before = version ? version - symbol : (int)strlen(symbol);
+	struct lien_event_name name;
+
+	snprintf(name.text, sizeof(name.text), "%.*s%s", before, symbol,
+		version ? version + strlen("_v2") : "");
+	return name;
+}
+
+bool lien_event_is_named(unsigned type, const char *pattern)
+{
+	if (type >= LIEN_CALL_MAX || !symbols[type])
+		return false;
+	return !fnmatch(pattern, symbols[type], 0) ||
+	       !fnmatch(pattern, lien_event_name(type).text, 0);
+}
+
+static uint64_t number_at(const struct lien_event *event, const struct field *field)
+{
+	const char *at = (const char *)event + field->offset;
+	uint32_t narrow;
+	uint64_t wide;
+
+	if (field->size == sizeof(narrow)) {
+		memcpy(&narrow, at, sizeof(narrow));
+		return field->kind == NUMBER ? (uint64_t)(int32_t)narrow : narrow;
+	}
+	memcpy(&wide, at, sizeof(wide));
+	return wide;
+}
+
+/* "device 0", "host", "host node 1" */
+static char *location_text(unsigned type, int id)
+{
+	switch (type) {
+	case CU_MEM_LOCATION_TYPE_DEVICE:
+		return lien_format("device %d", id);
+	case CU_MEM_LOCATION_TYPE_HOST_NUMA:
+		return lien_format("host node %d", id);
+	default:
+		return lien_format("host");
+	}
+}
+
+static json_t *location_json(unsigned type, int id)
+{
+	return json_pack("{s:i}", type == CU_MEM_LOCATION_TYPE_DEVICE ? "device" : "host", id);
+}
+
+/* "device 0 rw, device 1 r" */
+static char *places_text(const struct lien_event *event)
+{
+	static const char *const names[] = {"none", "r", "w", "rw"};
+	char *text = NULL, *place;
+	uint32_t i;
+
+	for (i = 0; i < event->access.count; i++) {
+		const struct lien_access *access = &event->access.access[i];
+
+		place = location_text(access->location_type, access->location_id);
+		text = lien_append(text, ", ", "%s %s", place, names[access->flags & 3]);
+		free(place);
+	}
+	return text ? text : lien_format("nobody");
+}
+
+static json_t *places_json(const struct lien_event *event)
+{
+	static const char *const names[] = {"none", "read", "write", "read-write"};
+	json_t *list = json_array(), *place;
+	uint32_t i;
+
+	for (i = 0; i < event->access.count; i++) {
+		const struct lien_access *access = &event->access.access[i];
+
+		place = location_json(access->location_type, access->location_id);
+		json_object_set_new(place, "access", json_string(names[access->flags & 3]));
+		json_array_append_new(list, place);
+	}
+	return list;
+}
+
+/* Of another process, so no UTF-8 for sure. */
+struct text {
+	char text[sizeof(((struct lien_event *)0)->library.name)];
+};
+
+static struct text printable(const char *bytes, size_t size)
+{
+	struct text text = {""};
+	char *c;
+
+	memcpy(text.text, bytes, size);
+	for (c = text.text; *c; c++)
+		if (*c < ' ' || *c > '~')
+			*c = '?';
+	return text;
+}
+
+static json_t *json_of(const struct lien_event *event, const struct field *field)
+{
+	const char *at = (const char *)event + field->offset;
+	uint64_t value = number_at(event, field);
+	int32_t location[2];
+
+	switch (field->kind) {
+	case HEX:
+		return json_sprintf("0x%" PRIx64, value);
+	case TEXT:
+		return json_string(printable(at, field->size).text);
+	case GROUP:
+		return json_sprintf("%016" PRIx64, value);
+	case LOCATION:
+		memcpy(location, at, sizeof(location));
+		return location_json(location[0], location[1]);
+	case PLACES:
+		return places_json(event);
+	default:
+		return json_integer(value);
+	}
+}
+
+json_t *lien_event_arguments(const struct lien_event *event)
+{
+	const struct field *field = shown[event->type];
+	json_t *all = json_object();
+
+	for (; field && field->name; field++)
+		json_object_set_new(all, field->name, json_of(event, field));
+	return all;
+}
+
+/* Whole ones without a fraction, which is most of them. */
+static char *bytes_text(uint64_t bytes)
+{
+	if (bytes >= 1ull << 30 && bytes % (1ull << 30) == 0)
+		return lien_format("%" PRIu64 " GiB", bytes >> 30);
+	if (bytes >= 1ull << 20 && bytes < 1ull << 30 && bytes % (1ull << 20) == 0)
+		return lien_format("%" PRIu64 " MiB", bytes >> 20);
+	if (bytes < 1024)
+		return lien_format("%" PRIu64, bytes);
+	return lien_format("%s", lien_size(bytes).text);
+}
+
+/* NULL: a line has no room for it. */
+static char *text_of(const struct lien_event *event, const struct field *field)
+{
+	const char *at = (const char *)event + field->offset;
+	uint64_t value = number_at(event, field);
+	int32_t location[2];
+	char *text, *named;
+
+	switch (field->kind) {
+	case DETAIL:
+		return NULL;
+	case OFFSET:
+	case BYTES:
+		if (field->kind == OFFSET && !value)
+			return NULL;
+		text = bytes_text(value);
+		named = lien_format("%s=%s", field->name, text);
+		free(text);
+		return named;
+	case HEX:
+		return lien_format("%s=0x%" PRIx64, field->name, value);
+	case TEXT:
+		return lien_format("%s=%s", field->name, printable(at, field->size).text);
+	case GROUP:
+		return lien_format("%s=%016" PRIx64, field->name, value);
+	case LOCATION:
+		memcpy(location, at, sizeof(location));
+		return location_text(location[0], location[1]);
+	case PLACES:
+		return places_text(event);
+	case NUMBER:
+	case COUNT:
+		break;
+	}
+	return lien_format("%s=%" PRId64, field->name, (int64_t)value);
+}
+
+char *lien_event_arguments_text(const struct lien_event *event)
+{
+	const struct field *field = shown[event->type];
+	char *all = NULL, *text;
+
+	for (; field && field->name; field++) {
+		text = text_of(event, field);
+		if (text)
+			all = lien_append(all, ", ", "%s", text);
+		free(text);
+	}
+	return all ? all : lien_format("%s", "");
+}
+
+static const char *cuda_result(int result)
+{
+	switch (result) {
+#define NAME(error)                                                                                \
+	case error:                                                                                \
+		return #error
+		NAME(CUDA_ERROR_INVALID_VALUE);
+		NAME(CUDA_ERROR_OUT_OF_MEMORY);
+		NAME(CUDA_ERROR_NOT_INITIALIZED);
+		NAME(CUDA_ERROR_DEINITIALIZED);
+		NAME(CUDA_ERROR_NO_DEVICE);
+		NAME(CUDA_ERROR_INVALID_DEVICE);
+		NAME(CUDA_ERROR_INVALID_CONTEXT);
+		NAME(CUDA_ERROR_MAP_FAILED);
+		NAME(CUDA_ERROR_ALREADY_MAPPED);
+		NAME(CUDA_ERROR_NOT_MAPPED);
+		NAME(CUDA_ERROR_OPERATING_SYSTEM);
+		NAME(CUDA_ERROR_INVALID_HANDLE);
+		NAME(CUDA_ERROR_ILLEGAL_STATE);
+		NAME(CUDA_ERROR_NOT_FOUND);
+		NAME(CUDA_ERROR_NOT_READY);
+		NAME(CUDA_ERROR_ILLEGAL_ADDRESS);
+		NAME(CUDA_ERROR_CONTEXT_IS_DESTROYED);
+		NAME(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+		NAME(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
+		NAME(CUDA_ERROR_NOT_PERMITTED);
+		NAME(CUDA_ERROR_NOT_SUPPORTED);
+		NAME(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+		NAME(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+		NAME(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+		NAME(CUDA_ERROR_UNKNOWN);
+#undef NAME
+	default:
+		return NULL;
+	}
+}
+
+static const char *nccl_result(int result)
+{
+	/* ncclResult_t of nccl.h */
+	static const char *const names[] = {NULL, "ncclUnhandledCudaError", "ncclSystemError",
+		"ncclInternalError", "ncclInvalidArgument", "ncclInvalidUsage", "ncclRemoteError",
+		"ncclInProgress"};
+
+	return result > 0 && result < (int)(sizeof(names) / sizeof(names[0])) ? names[result]
+									      : NULL;
+}
+
+const char *lien_event_result_name(const struct lien_event *event)
+{
+	switch (lien_event_library(event->type)) {
+	case LIEN_LIB_CUDA:
+		return cuda_result(event->result);
+	case LIEN_LIB_NCCL:
+		return nccl_result(event->result);
+	default:
+		return NULL;
+	}
+}

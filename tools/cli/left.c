@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "tools/cli/left.h"
+
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/cli/output.h"
+
+#define PIDS_SHOWN 8
+
+struct reason {
+	const char *text; /* of the reply */
+	uint64_t bytes, allocations, processes;
+	const json_t *first;
+	char *pids;
+};
+
+static int by_bytes(const void *a, const void *b)
+{
+	const struct reason *x = a, *y = b;
+
+	if (x->bytes != y->bytes)
+		return x->bytes < y->bytes ? 1 : -1;
+	return strcmp(x->text, y->text);
+}
+
+static struct reason *find(
+	struct reason *reasons, size_t *count, const char *text, const json_t *entry)
+{
+	for (size_t i = 0; i < *count; i++) {
+		if (!strcmp(reasons[i].text, text))
+			return &reasons[i];
+	}
+	reasons[*count].text = text;
+	reasons[*count].first = entry;
+	return &reasons[(*count)++];
+}
+
+static void add(struct reason *reason, const json_t *entry)
+{
+	uint64_t pid = lien_get_number(entry, "pid");
+
+	reason->bytes += lien_get_number(entry, "bytes");
+	reason->allocations += lien_get_number(entry, "allocations");
+	reason->processes++;
+	if (reason->processes > PIDS_SHOWN)
+		return;
+	if (pid)
+		reason->pids = lien_append(reason->pids, ", ", "%" PRIu64, pid);
+	else
+		reason->pids = lien_append(reason->pids, ", ", "unknown");
+}
+
+/* " (at 0x7f00, because of process 813)": of one of them, for a look with `lien holders`. */
+static char *example(const struct reason *reason)
+{
+	const char *address = lien_get_text(reason->first, "address");
+	uint64_t holder = lien_get_number(reason->first, "holder");
+	const char *at = reason->allocations == 1 ? "at" : "first at";
+
+	if (!*address)
+		return lien_format("%s", "");
+	if (lien_get_true(reason->first, "other_user"))
+		return lien_format(" (%s %s, because of a process of another user)", at, address);
+	if (!holder)
+		return lien_format(" (%s %s)", at, address);
+	return lien_format(" (%s %s, because of process %" PRIu64 ")", at, address, holder);
+}
+
+void lien_print_left(const char *title, const json_t *left)
+{
+	struct reason *reasons;
+	const json_t *entry;
+	size_t i, count = 0;
+
+	if (!json_array_size(left))
+		return;
+	reasons = calloc(json_array_size(left), sizeof(*reasons));
+	if (!reasons)
+		return;
+	json_array_foreach (left, i, entry)
+		add(find(reasons, &count, lien_get_text(entry, "reason"), entry), entry);
+	qsort(reasons, count, sizeof(*reasons), by_bytes);
+	printf("\n%s\n", title);
+	for (i = 0; i < count; i++) {
+		const struct reason *r = &reasons[i];
+		char *where = example(r);
+
+		if (r->processes > PIDS_SHOWN)
+			reasons[i].pids = lien_append(
+				r->pids, " ", "and %" PRIu64 " more", r->processes - PIDS_SHOWN);
+		lien_print_wrapped(stdout, 4, "  %s in %" PRIu64 " %s of %s %s%s: %s",
+			lien_size(r->bytes).text,
+			LIEN_PLURAL(r->allocations, "allocation", "allocations"),
+			r->processes == 1 ? "process" : "processes", r->pids, where, r->text);
+		free(where);
+		free(reasons[i].pids);
+	}
+	free(reasons);
+}

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "tools/cli/mem_by.h"
+
+#include <ctype.h>
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/cli/output.h"
+
+static const char *size_of(const json_t *row, const char *key, struct lien_text *text)
+{
+	*text = lien_size(lien_get_number(row, key));
+	return text->text;
+}
+
+/* Names of functions may be long, and say all: they are not shortened. */
+static void print_sites(const json_t *rows)
+{
+	const json_t *row;
+	size_t i;
+
+	json_array_foreach (rows, i, row) {
+		uint64_t offloaded = lien_get_number(row, "offloaded_bytes");
+
+		lien_print_wrapped(stdout, 4, "%s in %" PRIu64 " %s of %s memory%s%s: %s",
+			lien_size(lien_get_number(row, "bytes")).text,
+			LIEN_PLURAL(
+				lien_get_number(row, "allocations"), "allocation", "allocations"),
+			lien_get_text(row, "kind"), offloaded ? ", offloaded " : "",
+			offloaded ? lien_size(offloaded).text : "", lien_get_text(row, "key"));
+	}
+}
+
+static void print_table(const char *by, const json_t *rows)
+{
+	char *title = lien_format("%s", by), *c;
+	const struct lien_column columns[] = {{title, LIEN_LEFT}, {"KIND", LIEN_LEFT},
+		{"ALLOCS", LIEN_RIGHT}, {"BYTES", LIEN_RIGHT}, {"FREES", LIEN_RIGHT},
+		{"OFFLOADED", LIEN_RIGHT}, {"INFERRED", LIEN_RIGHT}};
+	bool comm = !strcmp(by, "comm");
+	struct lien_table *table = lien_table_new(columns, comm ? 7 : 6);
+	struct lien_text text;
+	const json_t *row;
+	size_t i;
+
+	for (c = title; *c; c++)
+		*c = toupper((unsigned char)*c);
+	json_array_foreach (rows, i, row) {
+		lien_table_add(table, "%s", lien_get_text(row, "key"));
+		lien_table_add(table, "%s", lien_get_text(row, "kind"));
+		lien_table_add(table, "%" PRIu64, lien_get_number(row, "allocations"));
+		lien_table_add(table, "%s", size_of(row, "bytes", &text));
+		lien_table_add(table, "%s",
+			json_is_null(json_object_get(row, "offload_frees"))
+				? "-"
+				: size_of(row, "offload_frees", &text));
+		lien_table_add(table, "%s", size_of(row, "offloaded_bytes", &text));
+		if (comm)
+			lien_table_add(table, "%s", size_of(row, "inferred_bytes", &text));
+	}
+	lien_table_end(table, stdout);
+	free(title);
+}
+
+void lien_print_total(const json_t *result)
+{
+	printf("\ntotal: %s on the GPUs", lien_size(lien_get_number(result, "bytes")).text);
+	if (!json_is_null(json_object_get(result, "offload_frees")))
+		printf(", of which an offload frees %s",
+			lien_size(lien_get_number(result, "offload_frees")).text);
+}
+
+void lien_print_mem_by(const json_t *result)
+{
+	const char *by = lien_get_text(result, "by");
+	const json_t *rows = json_object_get(result, "rows");
+
+	if (!strcmp(by, "callsite"))
+		print_sites(rows);
+	else
+		print_table(by, rows);
+	lien_print_total(result);
+	printf("\n");
+	lien_print_host_bytes(result);
+}
+
+void lien_print_host_bytes(const json_t *result)
+{
+	uint64_t bytes = lien_get_number(result, "host_bytes");
+	uint64_t arena = lien_get_number(result, "arena_bytes");
+
+	if (bytes)
+		printf("and %s of the host's memory, pinned for the GPUs\n", lien_size(bytes).text);
+	if (arena)
+		printf("lien has %s of the host's memory pinned for what is offloaded\n",
+			lien_size(arena).text);
+}

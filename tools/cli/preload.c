@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "tools/cli/preload.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tools/cli/query.h"
+
+#define NOT_EXECUTABLE 126
+#define NOT_FOUND      127
+
+/* LD_PRELOAD is split at these, and knows no way to quote them. */
+#define SEPARATORS " :\t\n"
+
+static bool is_library(const char *path)
+{
+	return !access(path, R_OK);
+}
+
+static bool own_directory(char *directory, size_t size)
+{
+	ssize_t n = readlink("/proc/self/exe", directory, size - 1);
+	char *slash;
+
+	if (n < 0)
+		return false;
+	directory[n] = 0;
+	slash = strrchr(directory, '/');
+	if (!slash)
+		return false;
+	*slash = 0;
+	return true;
+}
+
+int lien_preload_find(char *path, size_t size)
+{
+	static const char *const places[] = {"", "/../lib/lien"};
+	const char *named = getenv("LIEN_CONTROL");
+	char directory[PATH_MAX], raw[PATH_MAX + 64], whole[PATH_MAX];
+
+	if (named && *named) {
+		snprintf(path, size, "%s", named);
+		if (!is_library(named) || !realpath(named, whole))
+			return -ENOENT;
+	} else {
+		snprintf(path, size, "the directory of lien, or ../lib/lien of that");
+		if (!own_directory(directory, sizeof(directory)))
+			return -ENOENT;
+		*raw = 0;
+		for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
+			snprintf(raw, sizeof(raw), "%s%s/%s", directory, places[i],
+				LIEN_CONTROL_NAME);
+			if (is_library(raw))
+				break;
+			*raw = 0;
+		}
+		if (!*raw || !realpath(raw, whole))
+			return -ENOENT;
+	}
+	snprintf(path, size, "%s", whole);
+	return strpbrk(whole, SEPARATORS) || strlen(whole) >= size ? -EINVAL : 0;
+}
+
+int lien_preload_set(const char *command)
+{
+	const char *before = getenv("LD_PRELOAD");
+	char path[PATH_MAX], *list;
+	int err;
+
+	err = lien_preload_find(path, sizeof(path));
+	if (err == -EINVAL)
+		return lien_complain(command,
+			"%s has a blank or a colon in its path, which LD_PRELOAD can't hold: "
+			"move it, or set LIEN_CONTROL",
+			path);
+	if (err)
+		return lien_complain(command,
+			"%s is not in %s: build it with `make`, or set LIEN_CONTROL to its path",
+			LIEN_CONTROL_NAME, path);
+	if (asprintf(&list, "%s%s%s", path, before && *before ? ":" : "",
+		    before && *before ? before : "") < 0)
+		return lien_complain(command, "out of memory");
+	err = setenv("LD_PRELOAD", list, 1);
+	free(list);
+	return err ? lien_complain(command, "out of memory") : 0;
+}
+
+int lien_preload_exec(const char *command, char **argv)
+{
+	int err;
+
+	execvp(argv[0], argv);
+	err = errno;
+	if (err == ENOENT)
+		lien_complain(command, "%s: command not found", argv[0]);
+	else
+		lien_complain(command, "cannot run %s: %s", argv[0], strerror(err));
+	return err == ENOENT ? NOT_FOUND : NOT_EXECUTABLE;
+}

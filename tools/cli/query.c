@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "tools/cli/query.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "tools/cli/offline.h"
+#include "tools/cli/options.h"
+#include "tools/cli/output.h"
+
+int lien_complain(const char *command, const char *format, ...)
+{
+	char *text = NULL, *line;
+	va_list args;
+
+	va_start(args, format);
+	if (vasprintf(&text, format, args) < 0)
+		text = NULL;
+	va_end(args);
+	line = lien_format("%s: %s", command, text ? text : "out of memory");
+	fprintf(stderr, "%s\n", line);
+	free(line);
+	free(text);
+	return LIEN_EXIT_FAILURE;
+}
+
+static json_t *query_file(const struct lien_query *query, json_t *request)
+{
+	json_t *result = NULL;
+
+	if (!request)
+		lien_complain(query->command, "out of memory");
+	else if (query->socket)
+		lien_complain(query->command, "--from asks no agent: leave --socket out");
+	else
+		result = lien_offline_query(query->command, query->from, request);
+	json_decref(request);
+	return result;
+}
+
+#define RETRY_MS 50
+
+static uint64_t now_ms(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return ts.tv_sec * 1000ull + ts.tv_nsec / 1000000;
+}
+
+/* Between two tries the job goes on. */
+static int call(const struct lien_query *query, struct lien_client *client, json_t *request,
+	json_t **result)
+{
+	uint64_t end = now_ms() + query->retry_ms;
+	int err;
+
+	while ((err = lien_client_call(client, request, result)) == -EBUSY && now_ms() < end)
+		usleep(RETRY_MS * 1000);
+	return err;
+}
+
+static json_t *query_agent(const struct lien_query *query, json_t *request)
+{
+	struct lien_client *client = lien_client_new(query->socket);
+	json_t *result = NULL;
+	int err;
+
+	if (!client || !request) {
+		lien_complain(query->command, "out of memory");
+		goto out;
+	}
+	lien_client_timeout(client, query->timeout_ms);
+	lien_client_on_progress(client, query->progress, query->progress_arg);
+	err = call(query, client, request, &result);
+	if (query->progress)
+		query->progress(NULL, query->progress_arg);
+	if (err) {
+		lien_complain(query->command, "%s", lien_client_error(client));
+	} else if (!json_is_object(result)) {
+		lien_complain(query->command,
+			"what answers on %s is not an agent of this version: the result is no "
+			"object",
+			lien_client_path(client));
+		json_decref(result);
+		result = NULL;
+	}
+out:
+	json_decref(request);
+	lien_client_free(client);
+	return result;
+}
+
+json_t *lien_query(const struct lien_query *query, json_t *request)
+{
+	return query->from ? query_file(query, request) : query_agent(query, request);
+}
+
+void lien_query_add_pids(json_t *request, const struct lien_pids *pids)
+{
+	json_t *list;
+
+	if (!pids->count)
+		return;
+	list = json_array();
+	for (unsigned i = 0; i < pids->count; i++)
+		json_array_append_new(list, json_integer(pids->pid[i]));
+	json_object_set_new(request, "pids", list);
+}

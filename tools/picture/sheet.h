@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* What the parts of the picture of lien_graph_svg() share: the sheet that they draw on. */
+#ifndef LIEN_TOOLS_GRAPH_SHEET_H
+#define LIEN_TOOLS_GRAPH_SHEET_H
+
+#include <stdio.h>
+
+#include "tools/picture/residents.h"
+#include "tools/picture/teams.h"
+#include "tools/picture/svg.h"
+
+#define LIEN_SHEET_MARGIN 24
+#define LIEN_SHEET_NARROW 760  /* the least width */
+#define LIEN_SHEET_WIDE	  1480 /* the greatest */
+
+#define LIEN_INK   "#1d2430"
+#define LIEN_MUTED "#5b6573"
+#define LIEN_FAINT "#c9d0d9"
+#define LIEN_RED   "#b3261e"
+#define LIEN_AMBER "#8a5a00"
+
+struct lien_sheet {
+	FILE *out; /* NULL: only measure */
+	struct lien_residents residents;
+	struct lien_teams teams;
+	int width;
+	int column;   /* width of a resident in its card */
+	int top;      /* height of the part that says who a resident is */
+	int *centers; /* of residents, when all cards are side by side; else NULL */
+};
+
+struct lien_shades {
+	const char *strong, *light;
+};
+
+/* The colours of a library. */
+struct lien_shades lien_sheet_shades(const struct lien_sheet *sheet, const char *library);
+
+/* "rank 3", "ranks 0-7", or NULL for a process that is in no communicator; the caller frees. */
+char *lien_sheet_rank(const struct lien_sheet *sheet, const struct lien_resident *resident);
+/* "A", "B", ... for teams; the caller frees. */
+char *lien_sheet_team(const struct lien_sheet *sheet, unsigned team);
+/* "GPU 3"; the caller frees. */
+char *lien_sheet_device(int device);
+
+/* The heading of a section; the y below it. */
+int lien_sheet_heading(const struct lien_sheet *sheet, int y, const char *title, const char *note);
+
+/* The sections: each draws from y on and returns the y below it. graph_cards.c, graph_lanes.c */
+void lien_cards_arrange(struct lien_sheet *sheet);
+int lien_cards_draw(struct lien_sheet *sheet, int y);
+int lien_lanes_draw(const struct lien_sheet *sheet, int y);
+
+#endif
