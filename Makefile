@@ -80,7 +80,7 @@ $(BUILD)/%.skel.h: $(BUILD)/%.bpf.o
 PURE_DIRS := $(addprefix agent/, graph graph/dump journal offload ras reread views)
 PURE_SRCS := $(sort $(wildcard $(PURE_DIRS:%=%/*.c)))
 LIEN_SRCS := $(sort $(PURE_SRCS) $(wildcard agent/*/*.c loader/*.c loader/*/*.c \
-	tools/cli/*.c tools/picture/*.c tools/top/*.c) $(REPLAY_SRCS))
+	$(addprefix tools/, cli/*.c picture/*.c text/*.c top/*.c)) $(REPLAY_SRCS))
 LIEN_OBJS := $(LIEN_SRCS:%.c=$(BUILD)/obj/%.o)
 
 # Everything but libc is linked statically: lien runs on machines that have nothing installed.
@@ -111,7 +111,7 @@ $(BUILD)/obj/pic/%.o: %.c
 	$(Q)$(CC) $(CFLAGS) $(LIEN_CFLAGS) -fPIC -fvisibility=hidden -MMD -MP -c $< -o $@
 
 # The probes find the caller of a translated call through its frame pointer.
-$(BUILD)/obj/pic/control/translate.o: LIEN_CFLAGS += -fno-omit-frame-pointer \
+$(BUILD)/obj/pic/control/driver/translate.o: LIEN_CFLAGS += -fno-omit-frame-pointer \
 	-fno-optimize-sibling-calls
 
 $(BUILD)/stubs/%: control/stubs/%.map

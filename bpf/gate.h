@@ -154,7 +154,7 @@ static __always_inline int reaches(const struct lien_probe_shut *range, __u64 fr
 /*
  * May the call work on what is moved, or ask about it? What the arguments do not tell is taken for
  * a yes. `translated`: the control library makes the call for the application. If it names memory
- * by handle, it has waited before the handle was looked up (control/translate.c), for that is
+ * by handle, it has waited before the handle was looked up (control/driver/translate.c), for that is
  * another one after a restore; and where it has to wait, it calls with handle 0 and is held.
  */
 static __noinline int concerns(const struct arguments *arguments,

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include <pthread.h>
 
-#include "control/control.h"
+#include "control/orders/control.h"
 #include "control/fork.h"
-#include "control/gate.h"
+#include "control/driver/gate.h"
 #include "control/memory/handles.h"
-#include "control/names.h"
-#include "control/translate.h"
+#include "control/driver/names.h"
+#include "control/driver/translate.h"
 
 static void after_in_parent(void)
 {

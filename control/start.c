@@ -20,10 +20,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "control/control.h"
-#include "control/gate.h"
+#include "control/orders/control.h"
+#include "control/driver/gate.h"
 #include "control/fork.h"
-#include "control/translate.h"
+#include "control/driver/translate.h"
 
 /* Out of the way of programs that count their descriptors from below. */
 #define FD_FLOOR 900

@@ -19,14 +19,15 @@ UNIT_NAMES := $(patsubst tests/unit/%.c,%,$(sort $(wildcard tests/unit/test_*.c)
 UNTRUSTED := $(addprefix loader/discover/, timeout.c untrusted.c user.c)
 LIBRARIES := $(UNTRUSTED) $(addprefix loader/discover/, elf_symbols.c libraries.c maps.c)
 INJECT	  := $(LIBRARIES) $(sort $(wildcard loader/inject/*.c))
-ARENA	  := $(addprefix control/memory/, arena.c checksum.c items.c numa.c reserve.c verify.c)
+ARENA	  := $(addprefix control/, memory/arena.c memory/checksum.c memory/items.c memory/numa.c \
+	orders/reserve.c orders/verify.c)
 
 UNIT_SRCS_test_arena	     := $(ARENA)
 UNIT_SRCS_test_calls	     := $(addprefix loader/, probes/calls.c probes/gated.c discover/elf_symbols.c)
 UNIT_LIBS_test_calls	     := -lelf -rdynamic
 UNIT_SRCS_test_client	     := tools/cli/client.c
-UNIT_SRCS_test_control	     := $(filter-out $(addprefix control/, cached.c fork.c genuine.c \
-	interpose.c start.c translate.c),$(CONTROL_SRCS))
+UNIT_SRCS_test_control	     := $(filter-out $(addprefix control/, fork.c start.c driver/cached.c \
+	driver/genuine.c driver/interpose.c driver/translate.c),$(CONTROL_SRCS))
 UNIT_SRCS_test_elf_symbols   := loader/discover/elf_symbols.c
 UNIT_LIBS_test_elf_symbols   := -lelf
 UNIT_SRCS_test_gated	     := loader/probes/gated.c
@@ -41,7 +42,7 @@ UNIT_SRCS_test_libraries     := $(LIBRARIES)
 UNIT_LIBS_test_libraries     := -lelf
 UNIT_SRCS_test_link	     := $(UNTRUSTED) agent/link/link.c
 UNIT_SRCS_test_make_link     := loader/probes/make_link.c
-UNIT_SRCS_test_names	     := control/names.c
+UNIT_SRCS_test_names	     := control/driver/names.c
 UNIT_SRCS_test_ras_tcp	     := $(UNTRUSTED) loader/discover/environ.c agent/join/ras_tcp.c
 UNIT_SRCS_test_replay_order  := $(REPLAY_SCRIPT_SRCS)
 UNIT_SRCS_test_replay_script := $(REPLAY_SCRIPT_SRCS)
@@ -50,7 +51,8 @@ UNIT_LIBS_test_serve	     := -Wl,--wrap=poll
 UNIT_SRCS_test_symbols	     := $(addprefix loader/discover/, symbols.c demangle.c)
 UNIT_LIBS_test_symbols	     := -l:libiberty.a
 UNIT_SRCS_test_timeout	     := $(addprefix loader/discover/, timeout.c user.c)
-UNIT_SRCS_test_translate     := $(addprefix control/, fork.c gate.c memory/handles.c names.c translate.c)
+UNIT_SRCS_test_translate     := control/fork.c control/memory/handles.c \
+	$(addprefix control/driver/, gate.c names.c translate.c)
 UNIT_SRCS_test_untrusted     := $(UNTRUSTED) loader/discover/environ.c
 
 # The two headers cannot be included together: ours goes into a file of its own, its prototypes into

@@ -16,7 +16,7 @@
 #include "agent/daemon/sites.h"
 #include "agent/join/walks.h"
 #include "loader/probes/close_later.h"
-#include "loader/files.h"
+#include "loader/probes/files.h"
 #include "loader/probes/make_link.h"
 
 #define TIMEOUT_MS     10000

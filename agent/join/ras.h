@@ -11,7 +11,7 @@
 #define LIEN_RAS_H
 
 #include "agent/daemon/agent.h"
-#include "agent/join/ras_said.h"
+#include "agent/ras/said.h"
 
 struct lien_ras;
 

@@ -17,7 +17,7 @@
 #include "agent/link/prepare.h"
 #include "agent/join/walks.h"
 #include "agent/graph/pids.h"
-#include "loader/files.h"
+#include "loader/probes/files.h"
 #include "loader/probes/gate.h"
 
 /* Of one process, before others have their turn. */

@@ -12,7 +12,7 @@
 
 #include <lien/probe.h>
 #include <lien/wire.h>
-#include "agent/views/viewer.h"
+#include "agent/graph/viewer.h"
 
 /* The same for a process that the asker may not see. */
 #define LIEN_UNKNOWN_PROCESS                                                                       \

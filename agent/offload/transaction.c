@@ -41,7 +41,7 @@ static const struct {
 #define ROUND_MS 10	    /* of draining; 1, while others wait for those that are let in */
 #define AGAIN_NS 1000000ull /* before who is in a call is looked at again */
 /* A control library that hears nothing for a while lets its threads go, and what it has saved
- * (control/gate.h). */
+ * (control/driver/gate.h). */
 #define ALIVE_NS  1000000000ull
 #define MAKING_NS 10000000000ull /* as a phase of which nobody says how long it takes */
 /* However much a process says it has. */

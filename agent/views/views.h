@@ -12,9 +12,9 @@
 #include "agent/graph/devices.h"
 #include "agent/graph/graph.h"
 #include "agent/offload/plan.h"
-#include "agent/join/ras_said.h"
+#include "agent/ras/said.h"
 #include "agent/offload/transaction.h"
-#include "agent/views/viewer.h"
+#include "agent/graph/viewer.h"
 
 /* Exports that are open files of some process now; none where that cannot be read. */
 struct lien_view_files {

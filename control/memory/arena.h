@@ -10,7 +10,7 @@
 
 #include <stdint.h>
 
-#include "control/driver.h"
+#include "control/driver/driver.h"
 
 struct lien_arena_chunk {
 	char *memory;

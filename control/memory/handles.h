@@ -7,7 +7,7 @@
 #ifndef LIEN_CONTROL_HANDLES_H
 #define LIEN_CONTROL_HANDLES_H
 
-#include "control/driver.h"
+#include "control/driver/driver.h"
 
 CUresult lien_handle_retain(
 	const struct lien_driver *driver, CUmemGenericAllocationHandle *handle, uint64_t va);

@@ -3,7 +3,7 @@
 #ifndef LIEN_CONTROL_NUMA_H
 #define LIEN_CONTROL_NUMA_H
 
-#include "control/driver.h"
+#include "control/driver/driver.h"
 
 /* The host's NUMA node that is nearest to a device, or -1: not known. */
 int lien_numa_node(const struct lien_driver *driver, CUdevice device);

@@ -10,12 +10,12 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "control/cached.h"
-#include "control/control.h"
-#include "control/gate.h"
+#include "control/driver/cached.h"
+#include "control/orders/control.h"
+#include "control/driver/gate.h"
 #include "control/memory/handles.h"
-#include "control/names.h"
-#include "control/translate.h"
+#include "control/driver/names.h"
+#include "control/driver/translate.h"
 
 static int refuse(struct lien_control *control, const char *why)
 {

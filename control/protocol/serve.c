@@ -12,12 +12,12 @@
 #include <unistd.h>
 
 #include <lien/pass_fds.h>
-#include "control/cached.h"
-#include "control/control.h"
-#include "control/gate.h"
+#include "control/driver/cached.h"
+#include "control/orders/control.h"
+#include "control/driver/gate.h"
 #include "control/memory/handles.h"
-#include "control/names.h"
-#include "control/translate.h"
+#include "control/driver/names.h"
+#include "control/driver/translate.h"
 
 /* What is away outlives sockets and threads. */
 static struct lien_control kept;

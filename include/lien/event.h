@@ -65,7 +65,7 @@ enum lien_event_type {
  * lien_comm_found_id(), and what is known of it already stays. */
 #define LIEN_EVENT_FOUND 0x20
 
-/* The application called through the control library (control/translate.h), and may know the
+/* The application called through the control library (control/driver/translate.h), and may know the
  * handles of the record by other values. */
 #define LIEN_EVENT_TRANSLATED 0x40
 

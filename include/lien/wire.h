@@ -29,7 +29,7 @@ struct lien_control_state {
 	int32_t agent_fd; /* the agent's end; -1: the thread does not run */
 	uint64_t agent_ino; /* inode of that socket, to be compared after pidfd_getfd */
 	/* Code that calls the driver for the application, with a frame pointer
-	 * (control/translate.h). */
+	 * (control/driver/translate.h). */
 	uint64_t translate, translate_end;
 };
 

@@ -12,7 +12,7 @@
 
 #include <lien/event.h>
 #include <lien/probe.h>
-#include "loader/images.h"
+#include "loader/probes/images.h"
 #include "loader/discover/libraries.h"
 #include "loader/probes/skipped.h"
 
@@ -134,7 +134,7 @@ uint64_t lien_probes_lost_noted(struct lien_probes *probes, uint32_t pid, uint64
 /* What the process asked of a communicator; false: nothing yet. */
 bool lien_probes_traffic_of(const struct lien_probes *probes, uint32_t pid, uint64_t comm,
 	struct lien_probe_traffic *traffic);
-/* Map `shares`, for loader/files.c. */
+/* Map `shares`, for loader/probes/files.c. */
 int lien_probes_shares_fd(const struct lien_probes *probes);
 
 /*

@@ -6,7 +6,7 @@
 #include <bpf/libbpf.h>
 
 #include "loader/probes/calls.h"
-#include "loader/images.h"
+#include "loader/probes/images.h"
 #include "loader/probes/pins.h"
 #include "loader/probes/probes.h"
 #include "trace.skel.h"

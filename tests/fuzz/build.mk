@@ -24,8 +24,8 @@ FUZZ_SRCS_fuzz_client	 := $(FUZZ_AGENT)
 FUZZ_SRCS_fuzz_replies	 := $(FUZZ_AGENT)
 FUZZ_LD_fuzz_client	 := -Wl,--wrap=poll,--wrap=getsockopt,--wrap=lien_maps_read
 FUZZ_LD_fuzz_replies	 := -Wl,--wrap=poll,--wrap=getsockopt,--wrap=lien_maps_read
-FUZZ_SRCS_fuzz_orders	 := $(ARENA) control/protocol/end.c control/memory/handles.c \
-	control/memory/memory.c $(addprefix control/, adopt.c descriptors.c drain.c gate.c nccl.c walk.c)
+FUZZ_SRCS_fuzz_orders	 := $(ARENA) control/protocol/end.c control/memory/handles.c control/driver/gate.c \
+	$(addprefix control/orders/, adopt.c descriptors.c drain.c memory.c nccl.c walk.c)
 FUZZ_LD_fuzz_orders	 := -Wl,--wrap=poll,--wrap=madvise
 FUZZ_SRCS_fuzz_symbols	 := $(addprefix loader/discover/, demangle.c elf_symbols.c symbols.c)
 

@@ -21,7 +21,7 @@
 #include "agent/join/ras.h"
 #include "agent/daemon/sites.h"
 #include "agent/daemon/worker.h"
-#include "loader/files.h"
+#include "loader/probes/files.h"
 #include "loader/probes/follow.h"
 #include "loader/probes/gate.h"
 #include "loader/inject/inject.h"

@@ -11,7 +11,7 @@
 #include <sys/mman.h>
 
 /* Their state outlives a socket, and is to be reset here. */
-#include "control/names.c"
+#include "control/driver/names.c"
 #include "control/protocol/serve.c"
 #include "tests/unit/no_translate.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * What a walk relies on (control/walk.c), asked of a driver; walk.py runs it.
+ * What a walk relies on (control/orders/walk.c), asked of a driver; walk.py runs it.
  *
  *	prog_walk facts       which calls tell what is mapped from what is not, and their cost
  *	prog_walk over        releases a mapped handle once too often, and says what came of it

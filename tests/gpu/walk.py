@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
-"""Walks on a real driver: what control/walk.c relies on, whether `lien check --deep` finds a job as
+"""Walks on a real driver: what control/orders/walk.c relies on, whether `lien check --deep` finds a job as
 tracing knows it, and what that costs.
 
     tests/gpu/walk.py --lien build/lien [--no-job]

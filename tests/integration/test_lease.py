@@ -3,7 +3,7 @@
 """What an importer may still need stays exportable until it has it back, however long the agent is away.
 
 Memory is shared one way: the owner imports nothing, so nothing of its own is away when the agent is killed
-or stopped before the drop. After 5 s without orders (control/gate.h) the owner's threads go on. A test
+or stopped before the drop. After 5 s without orders (control/driver/gate.h) the owner's threads go on. A test
 waits for that by the owner's next write, which is held until then. See lien_test.py for what else this
 needs.
 """

@@ -6,9 +6,9 @@
 
 #include <dlfcn.h>
 
-#include <control/cached.h>
-#include <control/control.h>
-#include <control/translate.h>
+#include <control/driver/cached.h>
+#include <control/orders/control.h>
+#include <control/driver/translate.h>
 
 void *lien_genuine_dlsym(void *handle, const char *name)
 {

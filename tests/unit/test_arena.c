@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include <control/memory/checksum.h>
-#include <control/control.h>
+#include <control/orders/control.h>
 #include <control/memory/numa.h>
 
 #define MIB   (1ull << 20)
@@ -77,7 +77,7 @@ static struct lien_driver driver = {
 	.cuDeviceGetAttribute = attribute,
 };
 
-/* Of control/memory/memory.c and control/protocol/serve.c, which are not linked. */
+/* Of control/orders/memory.c and control/protocol/serve.c, which are not linked. */
 int lien_device_use(struct lien_control *of, int ordinal, struct lien_device **out)
 {
 	*out = &of->devices[0];

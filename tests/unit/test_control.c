@@ -17,10 +17,10 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#include "control/control.h"
-#include "control/gate.h"
+#include "control/orders/control.h"
+#include "control/driver/gate.h"
 #include "control/memory/handles.h"
-#include "control/names.h"
+#include "control/driver/names.h"
 #include "tests/unit/no_translate.h"
 
 #define BYTES	(2ul << 20)

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "control/interpose.h"
+#include "control/driver/interpose.h"
 #include "loader/probes/gated.h"
 
 static const char *const decided[] = {
@@ -95,7 +95,7 @@ static bool is_among(const char *const *names, unsigned count, const char *name)
 	return false;
 }
 
-/* The control library waits before it calls the driver for the application (control/translate.c),
+/* The control library waits before it calls the driver for the application (control/driver/translate.c),
  * which must not be held there then; but for those that name no memory by handle. */
 static void what_is_translated_has_waited(void **state)
 {

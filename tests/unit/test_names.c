@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* control/names.c, with a driver that gives values out again as it likes: what the application
+/* control/driver/names.c, with a driver that gives values out again as it likes: what the application
  * passes must reach the memory that it means, and nothing else. */
 #include <errno.h>
 #include <setjmp.h>
@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include <control/names.h>
+#include <control/driver/names.h>
 
 static int setup(void **state)
 {

@@ -15,7 +15,7 @@
 
 /* Its state outlives sockets; a test begins with none. */
 #include "control/protocol/serve.c"
-#include "control/names.h"
+#include "control/driver/names.h"
 #include "tests/unit/no_translate.h"
 
 #define BASE	0x7e0000000000ull

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* control/translate.c with a driver of ours: each function gives it the handles that the
+/* control/driver/translate.c with a driver of ours: each function gives it the handles that the
  * application means. And fork() while threads are in these functions. */
 #include <pthread.h>
 #include <setjmp.h>
@@ -13,12 +13,12 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#include <control/control.h>
+#include <control/orders/control.h>
 #include <control/fork.h>
-#include <control/gate.h>
+#include <control/driver/gate.h>
 #include <control/memory/handles.h>
-#include <control/names.h>
-#include <control/translate.h>
+#include <control/driver/names.h>
+#include <control/driver/translate.h>
 
 /* --- the driver: it notes which handles it was given, and gives out `next` -------------------- */
 

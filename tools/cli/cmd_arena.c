@@ -3,7 +3,7 @@
 
 #include "tools/cli/commands.h"
 #include "tools/cli/options.h"
-#include "tools/cli/output.h"
+#include "tools/text/output.h"
 #include "tools/cli/query.h"
 
 static const char *const examples[] = {"lien arena", "how much host memory which process holds",

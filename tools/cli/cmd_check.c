@@ -6,7 +6,7 @@
 #include "tools/cli/commands.h"
 #include "tools/cli/findings.h"
 #include "tools/cli/options.h"
-#include "tools/cli/output.h"
+#include "tools/text/output.h"
 #include "tools/cli/query.h"
 
 #define TIMEOUT_MS   60000

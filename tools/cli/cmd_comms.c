@@ -8,7 +8,7 @@
 #include "tools/cli/commands.h"
 #include "tools/cli/comms_late.h"
 #include "tools/cli/options.h"
-#include "tools/cli/output.h"
+#include "tools/text/output.h"
 #include "tools/cli/query.h"
 
 #define PENDING_MS	3000

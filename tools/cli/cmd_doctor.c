@@ -11,7 +11,7 @@
 #include "loader/discover/libraries.h"
 #include "tools/cli/commands.h"
 #include "tools/cli/options.h"
-#include "tools/cli/output.h"
+#include "tools/text/output.h"
 #include "tools/cli/preload.h"
 #include "tools/cli/query.h"
 

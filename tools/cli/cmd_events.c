@@ -16,7 +16,7 @@
 #include "tools/cli/interrupt.h"
 #include "tools/cli/offline.h"
 #include "tools/cli/options.h"
-#include "tools/cli/output.h"
+#include "tools/text/output.h"
 #include "tools/cli/query.h"
 
 #define INDENT 30 /* of what does not fit in the first line */

@@ -10,7 +10,7 @@
 #include "tools/picture/dot.h"
 #include "tools/picture/graph_svg.h"
 #include "tools/cli/options.h"
-#include "tools/cli/output.h"
+#include "tools/text/output.h"
 #include "tools/cli/query.h"
 
 static const char *const examples[] = {"lien graph --format svg > job.svg",

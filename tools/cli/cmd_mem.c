@@ -10,7 +10,7 @@
 #include "tools/cli/left.h"
 #include "tools/cli/mem_by.h"
 #include "tools/cli/options.h"
-#include "tools/cli/output.h"
+#include "tools/text/output.h"
 #include "tools/cli/query.h"
 
 #define PENDING_MS	2000

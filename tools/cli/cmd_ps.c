@@ -5,8 +5,8 @@
 #include "tools/cli/commands.h"
 #include "tools/cli/gpus.h"
 #include "tools/cli/options.h"
-#include "tools/cli/output.h"
-#include "tools/cli/process_text.h"
+#include "tools/text/output.h"
+#include "tools/text/process_text.h"
 #include "tools/cli/query.h"
 
 #define RANKS_SHOWN 2

@@ -9,7 +9,7 @@
 #include "tools/cli/commands.h"
 #include "tools/cli/interrupt.h"
 #include "tools/cli/options.h"
-#include "tools/cli/output.h"
+#include "tools/text/output.h"
 #include "tools/cli/query.h"
 #include "tools/top/top.h"
 

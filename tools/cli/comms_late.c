@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/cli/output.h"
+#include "tools/text/output.h"
 
 static void add_known(struct lien_table *table, const json_t *object, const char *key)
 {

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "agent/graph/event_check.h"
-#include "tools/cli/output.h"
+#include "tools/text/output.h"
 #include "tools/cli/query.h"
 
 #define FORMAT 1 /* of the stream, in the agent's reply */

@@ -10,7 +10,7 @@
 #include <lien/cuda_abi.h>
 
 #include "agent/graph/event_check.h"
-#include "tools/cli/output.h"
+#include "tools/text/output.h"
 
 /* How the bytes of an argument are shown. */
 enum kind {

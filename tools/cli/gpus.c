@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/cli/output.h"
+#include "tools/text/output.h"
 
 /* "GPU 3 (GPU-5f0a...)", or as much of it as is known. */
 static char *name_of(const json_t *gpu)

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/cli/output.h"
+#include "tools/text/output.h"
 
 static const char *size_of(const json_t *row, const char *key, struct lien_text *text)
 {

@@ -9,7 +9,7 @@
 #include "agent/journal/recording.h"
 #include "agent/views/views.h"
 #include "tools/cli/options.h"
-#include "tools/cli/output.h"
+#include "tools/text/output.h"
 #include "tools/cli/query.h"
 
 #define ERROR_SIZE 256

@@ -10,7 +10,7 @@
 
 #include "tools/cli/offline.h"
 #include "tools/cli/options.h"
-#include "tools/cli/output.h"
+#include "tools/text/output.h"
 
 int lien_complain(const char *command, const char *format, ...)
 {

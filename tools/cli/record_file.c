@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "agent/journal/recording.h"
-#include "tools/cli/output.h"
+#include "tools/text/output.h"
 #include "tools/cli/query.h"
 
 static int cannot_write(const struct lien_record_file *file, int err)

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "tools/picture/residents.h"
-#include "tools/cli/output.h"
+#include "tools/text/output.h"
 
 struct bundles {
 	struct lien_residents *residents;

@@ -5,7 +5,7 @@
 
 #include "tools/picture/resident_column.h"
 #include "tools/picture/sheet.h"
-#include "tools/cli/output.h"
+#include "tools/text/output.h"
 
 #define COLUMNS	   8 /* side by side; more go below each other */
 #define COLUMN_MIN 160

@@ -8,7 +8,7 @@
 
 #include "tools/picture/groups.h"
 #include "tools/picture/teams.h"
-#include "tools/cli/output.h"
+#include "tools/text/output.h"
 
 #define ARROWS_MAX     8 /* more arrows between processes than this hide each other */
 #define PEERS_SHOWN    16

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "tools/picture/sheet.h"
-#include "tools/cli/output.h"
+#include "tools/text/output.h"
 
 #define LIBRARIES_SHOWN 12
 #define GAP		26

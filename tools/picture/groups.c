@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/cli/output.h"
+#include "tools/text/output.h"
 
 /* More boxes than this are no picture for humans. */
 #define GROUPS_MAX 16

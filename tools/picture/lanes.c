@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "tools/picture/sheet.h"
-#include "tools/cli/output.h"
+#include "tools/text/output.h"
 
 #define NODES_MAX  16
 #define PAIRS_MAX  (NODES_MAX * (NODES_MAX - 1) / 2)

@@ -4,7 +4,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "tools/cli/output.h"
+#include "tools/text/output.h"
 
 int lien_sheet_heading(const struct lien_sheet *sheet, int y, const char *title, const char *note)
 {

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/cli/output.h"
+#include "tools/text/output.h"
 
 #define FONTS	 "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
 #define ELLIPSIS "\xe2\x80\xa6"

@@ -4,7 +4,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "tools/cli/output.h"
+#include "tools/text/output.h"
 #include "tools/top/top.h"
 
 #define GRAPH_SHARE 10 /* the graph may take a tenth of the time */

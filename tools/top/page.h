@@ -3,7 +3,7 @@
 #ifndef LIEN_TOOLS_TOP_PAGE_H
 #define LIEN_TOOLS_TOP_PAGE_H
 
-#include "tools/cli/output.h"
+#include "tools/text/output.h"
 #include "tools/top/top.h"
 
 /* Takes text over. Without memory the line is left out. */

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/cli/process_text.h"
+#include "tools/text/process_text.h"
 #include "tools/top/page.h"
 
 #define LARGEST	  10 /* allocations that are shown */

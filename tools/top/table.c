@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/cli/output.h"
-#include "tools/cli/process_text.h"
+#include "tools/text/output.h"
+#include "tools/text/process_text.h"
 #include "tools/top/top.h"
 
 /* Four characters, or five: "784M", "3.4G", "1023M". */

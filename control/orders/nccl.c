@@ -7,7 +7,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 
-#include "control/control.h"
+#include "control/orders/control.h"
 
 #define NCCL_IN_PROGRESS 7
 

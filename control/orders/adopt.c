@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "control/control.h"
+#include "control/orders/control.h"
 #include "control/memory/handles.h"
 
 /* From MARKS on, for MARK. Less than LIEN_GATE_LEASE_MS, and than the agent waits for MARK: a

@@ -3,7 +3,7 @@
 #include <link.h>
 #include <string.h>
 
-#include "control/genuine.h"
+#include "control/driver/genuine.h"
 
 static const char *const names[LIEN_GENUINE_COUNT] = {"dlsym", "dlvsym"};
 static void *genuine[LIEN_GENUINE_COUNT];

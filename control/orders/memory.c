@@ -4,10 +4,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "control/cached.h"
-#include "control/control.h"
+#include "control/driver/cached.h"
+#include "control/orders/control.h"
 #include "control/memory/handles.h"
-#include "control/names.h"
+#include "control/driver/names.h"
 #include "control/memory/numa.h"
 
 /* The arena has bytes of these that are still needed. */

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "tools/cli/output.h"
+#include "tools/text/output.h"
 
 #include <inttypes.h>
 #include <stdarg.h>

@@ -8,7 +8,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "control/control.h"
+#include "control/orders/control.h"
 #include "control/memory/handles.h"
 
 #define CLOCK_EVERY 64	/* steps */

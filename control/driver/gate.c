@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "control/gate.h"
+#include "control/driver/gate.h"
 
 #include <errno.h>
 #include <limits.h>

@@ -5,7 +5,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-#include "control/names.h"
+#include "control/driver/names.h"
 
 /* The application gets one of these if a new handle's value is a name of something else. */
 #define FRESH_NAMES 0x4c69656e00000000ull

@@ -18,7 +18,7 @@
 #ifndef LIEN_CONTROL_INTERPOSE_H
 #define LIEN_CONTROL_INTERPOSE_H
 
-#include "control/driver.h"
+#include "control/driver/driver.h"
 
 /* All functions of cuda.h that take or return a handle (translate.h);
  * tests/unit/test_cuda_handles.c compares the list with cuda.h. */

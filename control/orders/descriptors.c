@@ -11,7 +11,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "control/control.h"
+#include "control/orders/control.h"
 #include "control/memory/handles.h"
 
 #define SIZES 256 /* different ones */

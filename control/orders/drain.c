@@ -10,8 +10,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "control/control.h"
-#include "control/translate.h"
+#include "control/orders/control.h"
+#include "control/driver/translate.h"
 
 struct lien_drain {
 	pthread_mutex_t lock;

@@ -2,7 +2,7 @@
 /* The host arena, ahead of its use and when it is not needed any more. */
 #include <errno.h>
 
-#include "control/control.h"
+#include "control/orders/control.h"
 #include "control/memory/numa.h"
 
 int lien_order_prepare(struct lien_control *control, uint64_t bytes, uint64_t ordinal)

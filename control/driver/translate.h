@@ -6,7 +6,7 @@
 #ifndef LIEN_CONTROL_TRANSLATE_H
 #define LIEN_CONTROL_TRANSLATE_H
 
-#include "control/interpose.h"
+#include "control/driver/interpose.h"
 
 /* The section of these functions: driver calls from here are the application's. */
 extern const char __start_lien_translate[] __attribute__((visibility("hidden"))),

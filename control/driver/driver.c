@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "control/driver.h"
-#include "control/interpose.h"
+#include "control/driver/driver.h"
+#include "control/driver/interpose.h"
 
 static const struct lien_driver *found;
 

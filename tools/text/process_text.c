@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "tools/cli/process_text.h"
+#include "tools/text/process_text.h"
 
 #include <inttypes.h>
 #include <string.h>
 
-#include "tools/cli/output.h"
+#include "tools/text/output.h"
 
 char *lien_ranks_text(const json_t *process, size_t max)
 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "agent/views/viewer.h"
+#include "agent/graph/viewer.h"
 
 bool lien_sees(const struct lien_viewer *viewer, const struct lien_process *process)
 {

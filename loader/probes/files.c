@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "files.skel.h"
-#include "loader/files.h"
+#include "loader/probes/files.h"
 
 static struct files_bpf *load(const struct lien_probes *probes)
 {

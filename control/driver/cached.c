@@ -9,9 +9,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "control/cached.h"
-#include "control/genuine.h"
-#include "control/interpose.h"
+#include "control/driver/cached.h"
+#include "control/driver/genuine.h"
+#include "control/driver/interpose.h"
 
 /* While another thread loads a library, the linker still relocates it. */
 #define LOADING_TRIES 200

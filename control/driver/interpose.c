@@ -3,9 +3,9 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "control/genuine.h"
-#include "control/interpose.h"
-#include "control/translate.h"
+#include "control/driver/genuine.h"
+#include "control/driver/interpose.h"
+#include "control/driver/translate.h"
 
 __attribute__((visibility("hidden"))) extern char lien_dlsym[], lien_dlvsym[];
 

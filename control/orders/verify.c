@@ -8,7 +8,7 @@
 #include <stdio.h>
 
 #include "control/memory/checksum.h"
-#include "control/control.h"
+#include "control/orders/control.h"
 
 static uint64_t checksum_of_host(const struct lien_control *control, const struct lien_item *item)
 {

@@ -8,9 +8,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "control/gate.h"
-#include "control/names.h"
-#include "control/translate.h"
+#include "control/driver/gate.h"
+#include "control/driver/names.h"
+#include "control/driver/translate.h"
 
 /* A section of their own, so that their calls can be told from the control library's. */
 #define TRANSLATE __attribute__((section("lien_translate"), noinline, used))

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "loader/images.h"
+#include "loader/probes/images.h"
 
 #include <bpf/bpf.h>
 #include <bpf/libbpf.h>
