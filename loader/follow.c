@@ -36,6 +36,13 @@ bool lien_probes_is_followed(const struct lien_probes *probes, uint32_t pid)
 	return find(probes, pid);
 }
 
+bool lien_probes_follows(const struct lien_probes *probes, uint32_t pid)
+{
+	const struct lien_following *following = find(probes, pid);
+
+	return following && !following->making;
+}
+
 unsigned lien_probes_followed_count(const struct lien_probes *probes)
 {
 	return probes->following_count;
