@@ -43,11 +43,6 @@ bool lien_probes_follows(const struct lien_probes *probes, uint32_t pid)
 	return following && !following->making;
 }
 
-unsigned lien_probes_followed_count(const struct lien_probes *probes)
-{
-	return probes->following_count;
-}
-
 bool lien_probes_process(
 	const struct lien_probes *probes, uint32_t pid, struct lien_probe_process *process)
 {

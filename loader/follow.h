@@ -28,7 +28,6 @@ void lien_probes_unfollow(struct lien_probes *probes, uint32_t pid);
 bool lien_probes_is_followed(const struct lien_probes *probes, uint32_t pid);
 /* It is: the probes are where they belong. */
 bool lien_probes_follows(const struct lien_probes *probes, uint32_t pid);
-unsigned lien_probes_followed_count(const struct lien_probes *probes);
 /* What the kernel side knows of a process; false: nothing. */
 bool lien_probes_process(
 	const struct lien_probes *probes, uint32_t pid, struct lien_probe_process *process);

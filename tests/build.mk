@@ -24,7 +24,7 @@ UNIT_SRCS_test_gated	     := loader/gated.c
 UNIT_SRCS_test_calls	     := $(addprefix loader/, calls.c elf_symbols.c gated.c)
 UNIT_LIBS_test_calls	     := -lelf -rdynamic
 UNIT_SRCS_test_libraries     := $(addprefix loader/, elf_symbols.c libraries.c maps.c timeout.c untrusted.c user.c)
-UNIT_LIBS_test_libraries     := -lelf
+UNIT_LIBS_test_libraries     := -lelf -Wl,--wrap=lien_untrusted_stat
 INJECT_SRCS		     := $(sort $(wildcard loader/inject*.c loader/remote*.c)) \
 	$(addprefix loader/, elf_symbols.c libraries.c maps.c timeout.c untrusted.c user.c)
 UNIT_SRCS_test_inject_choice := $(INJECT_SRCS)
