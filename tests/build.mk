@@ -39,7 +39,7 @@ UNIT_SRCS_test_inject_libc   := $(INJECT)
 UNIT_LIBS_test_inject_libc   := -lelf
 UNIT_SRCS_test_items	     := control/memory/items.c
 UNIT_SRCS_test_libraries     := $(LIBRARIES)
-UNIT_LIBS_test_libraries     := -lelf
+UNIT_LIBS_test_libraries     := -lelf -Wl,--wrap=lien_untrusted_stat
 UNIT_SRCS_test_link	     := $(UNTRUSTED) agent/link/link.c
 UNIT_SRCS_test_make_link     := loader/probes/make_link.c
 UNIT_SRCS_test_names	     := control/driver/names.c

@@ -46,6 +46,7 @@ struct lien_tracked {
 	uint64_t t_reread, reread_delay; /* not to be read by itself before; and then */
 	struct lien_ordinals *ordinals;	 /* NULL: not known */
 	bool unread;			 /* its mappings could not be read in time */
+	bool follow_later;		 /* nor be followed: see contexts.c */
 	/* While an order for its host arena is under way: what is missing, of which it adds a part.
 	 */
 	uint64_t preparing_bytes;

@@ -21,6 +21,7 @@
 struct place {
 	uint32_t pid;
 	bool found;
+	int err; /* why it was not */
 	char path[512];
 };
 
@@ -28,11 +29,11 @@ static int find_driver(const struct lien_maps_entry *entry, void *arg)
 {
 	struct place *place = arg;
 
-	if (!entry->executable || lien_library_of(entry->path) != LIEN_LIB_CUDA ||
-		lien_maps_open_path(place->pid, entry, place->path, sizeof(place->path)))
+	if (!entry->executable || lien_library_of(entry->path) != LIEN_LIB_CUDA)
 		return 0;
-	place->found = true;
-	return 1;
+	place->err = lien_maps_open_path(place->pid, entry, place->path, sizeof(place->path));
+	place->found = !place->err;
+	return place->found;
 }
 
 static void cannot_follow(void *context, uint32_t pid, int err)
@@ -44,18 +45,31 @@ static void cannot_follow(void *context, uint32_t pid, int err)
 		pid, strerror(-err));
 }
 
-static void follow(struct lien_agent *agent, const struct lien_process *process)
+/* The process was too slow to be looked at. */
+static void follow_later(struct lien_agent *agent, struct lien_process *process)
+{
+	struct lien_tracked *tracked = lien_watch_track(agent, process);
+
+	if (tracked)
+		tracked->follow_later = true;
+}
+
+static void follow(struct lien_agent *agent, struct lien_process *process)
 {
 	struct place place = {.pid = process->pid};
-	int err;
+	int err = lien_maps_read(process->pid, find_driver, &place);
 
-	lien_maps_read(process->pid, find_driver, &place);
-	if (!place.found)
+	if (!place.found) {
+		if (err == -ETIMEDOUT || place.err == -ETIMEDOUT)
+			follow_later(agent, process);
 		return;
+	}
 	err = lien_probes_follow(agent->probes, process->pid, process->start, place.path);
 	if (!lien_watch_runs(process->pid, process->start))
 		lien_probes_unfollow(
 			agent->probes, process->pid); /* another one has its number by now */
+	else if (err == -ETIMEDOUT)
+		follow_later(agent, process);
 	else if (err && err != -ENOENT) /* it is not probed; when it is, this comes again */
 		cannot_follow(NULL, process->pid, err);
 }
@@ -69,7 +83,7 @@ static bool is_settled(struct lien_agent *agent, uint32_t pid)
 	       known.contexts_set >= ENOUGH;
 }
 
-static void look_at(struct lien_agent *agent, const struct lien_process *process)
+static void look_at(struct lien_agent *agent, struct lien_process *process)
 {
 	bool followed = lien_probes_is_followed(agent->probes, process->pid);
 
@@ -81,9 +95,20 @@ static void look_at(struct lien_agent *agent, const struct lien_process *process
 		follow(agent, process);
 }
 
+static bool is_due(struct lien_agent *agent, const struct lien_process *process)
+{
+	struct lien_tracked *tracked = process->agent;
+	bool due = lien_probes_is_followed(agent->probes, process->pid) ||
+		   (tracked && tracked->follow_later);
+
+	if (tracked)
+		tracked->follow_later = false;
+	return due;
+}
+
 void lien_contexts_event(struct lien_agent *agent, const struct lien_event *event)
 {
-	const struct lien_process *process;
+	struct lien_process *process;
 
 	if (!lien_probes_can_follow(agent->probes))
 		return;
@@ -112,11 +137,11 @@ void lien_contexts_tick(struct lien_agent *agent)
 	uint64_t now = lien_now_ns();
 
 	lien_probes_follow_tick(agent->probes, cannot_follow, NULL);
-	if (!lien_probes_followed_count(agent->probes) || now - agent->t_contexts < LOOK_NS)
+	if (!lien_probes_can_follow(agent->probes) || now - agent->t_contexts < LOOK_NS)
 		return;
 	agent->t_contexts = now;
 	for (process = lien_graph_first(agent->graph); process; process = lien_graph_next(process))
-		if (lien_probes_is_followed(agent->probes, process->pid))
+		if (is_due(agent, process))
 			look_at(agent, process);
 }
 

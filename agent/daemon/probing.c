@@ -12,6 +12,7 @@
 #include "loader/discover/untrusted.h"
 #include "loader/discover/user.h"
 
+#define MS_NS		1000000ull
 #define S_NS		1000000000ull
 #define FILES_OF_USER	64 /* that are probed of one user, */
 #define FILES_OF_ROOT	1024
@@ -23,7 +24,8 @@
 #define RATE		10   /* in a second */
 #define DROPS_AT_ONCE	16   /* files that are probed no longer: each is written down */
 #define WAIT_MS		100  /* until somebody may have another one */
-#define GO_ON_MS	5    /* while the kernel puts probes where they belong */
+#define GO_ON_MS	20   /* while the kernel puts probes where they belong */
+#define TRIES		3    /* to find a file that is mapped */
 #define AGAIN_NS	S_NS /* after a process that held up whoever looked at it */
 #define SWEEP_NS	(10 * S_NS)
 #define YOUNG_NS	(10 * S_NS) /* not let go before */
@@ -33,7 +35,9 @@ struct waiting {
 	TAILQ_ENTRY(waiting) next;
 	struct lien_event event; /* that told of it */
 	struct account *account;
-	uint64_t t; /* not to be tried before */
+	uint64_t t;	/* not to be tried before */
+	bool begun;	/* the kernel is putting its probes where they belong */
+	unsigned tries; /* that have not found it */
 	bool refused;
 };
 TAILQ_HEAD(waiting_list, waiting);
@@ -63,6 +67,7 @@ struct lien_probing {
 	LIST_HEAD(, control_copy) copies;
 	const struct account *last; /* who had the last turn */
 	struct lien_worker *worker;
+	bool begun; /* some of those that wait are: as of this turn */
 	bool sweep, scanning;
 	uint64_t t_sweep;
 };
@@ -223,7 +228,8 @@ static bool may_be_probed(const struct lien_agent *agent, const struct waiting *
 {
 	const struct lien_event *event = &waiting->event;
 
-	return waiting->account->room || has_begun(agent, device_of(event), event->library.inode);
+	return waiting->account->room || waiting->begun ||
+	       has_begun(agent, device_of(event), event->library.inode);
 }
 
 /* Users take turns. */
@@ -237,9 +243,11 @@ static struct waiting *next_waiting(struct lien_agent *agent, uint64_t now)
 		add_tokens(account, now);
 		account->room = account->waiting && has_room(agent, account->user);
 	}
+	probing->begun = false;
 	TAILQ_FOREACH (waiting, &probing->waiting, next) {
 		account = waiting->account;
-		if (waiting->t > now || account->tokens < 1 ||
+		probing->begun |= waiting->begun;
+		if (waiting->t > now || (account->tokens < 1 && !waiting->begun) ||
 			(waiting->refused && !may_be_probed(agent, waiting)))
 			continue;
 		if (account != probing->last)
@@ -250,11 +258,45 @@ static struct waiting *next_waiting(struct lien_agent *agent, uint64_t now)
 	return same;
 }
 
-static void try_again_later(struct lien_probing *probing, struct waiting *waiting)
+static void try_again_later(struct lien_probing *probing, struct waiting *waiting, uint64_t ns)
 {
-	waiting->t = lien_now_ns() + AGAIN_NS;
+	waiting->t = lien_now_ns() + ns;
 	TAILQ_REMOVE(&probing->waiting, waiting, next);
 	TAILQ_INSERT_TAIL(&probing->waiting, waiting, next);
+}
+
+/* Errors that say nothing about the file. */
+static bool may_pass(struct waiting *waiting, int err)
+{
+	switch (err) {
+	case -ETIMEDOUT:
+	case -ENOMEM:
+	case -EMFILE:
+	case -ENFILE:
+	case -EAGAIN:
+		return true;
+	case -ENOENT: /* a mapping that is changed after it was listed has another name */
+	case -ESRCH:
+		return !is_gone(waiting) && ++waiting->tries < TRIES;
+	}
+	return false;
+}
+
+/* True: it is not to be asked for again. */
+static bool try_to_attach(struct lien_agent *agent, struct waiting *waiting)
+{
+	int err = lien_watch_attach(agent, &waiting->event, waiting->account->user);
+
+	if (!waiting->begun)
+		waiting->account->tokens--;
+	waiting->begun = err == -EINPROGRESS;
+	if (waiting->begun)
+		try_again_later(agent->probing, waiting, GO_ON_MS * MS_NS);
+	else if (may_pass(waiting, err))
+		try_again_later(agent->probing, waiting, AGAIN_NS);
+	else
+		return true;
+	return false;
 }
 
 int lien_probing_turn(struct lien_agent *agent)
@@ -262,13 +304,12 @@ int lien_probing_turn(struct lien_agent *agent)
 	struct lien_probing *probing = agent->probing;
 	struct lien_event event;
 	struct waiting *waiting;
-	int err;
 
 	if (TAILQ_EMPTY(&probing->waiting))
 		return -1;
 	waiting = next_waiting(agent, lien_now_ns());
 	if (!waiting)
-		return WAIT_MS;
+		return probing->begun ? GO_ON_MS : WAIT_MS;
 	probing->last = waiting->account;
 	if (is_gone(waiting)) {
 		forget(probing, waiting);
@@ -280,14 +321,8 @@ int lien_probing_turn(struct lien_agent *agent)
 			refuse(agent, waiting);
 			return 0;
 		}
-		err = lien_watch_attach(agent, &event, waiting->account->user);
-		if (err == -EINPROGRESS)
-			return GO_ON_MS;
-		waiting->account->tokens--;
-		if (err == -ETIMEDOUT) {
-			try_again_later(probing, waiting);
+		if (!try_to_attach(agent, waiting))
 			return 0;
-		}
 	}
 	forget(probing, waiting);
 	lien_watch_probed(agent, &event);

@@ -134,8 +134,7 @@ static json_t *status_followed(struct lien_agent *agent, const struct lien_viewe
 		return json_null();
 	pids = json_array();
 	for (process = lien_graph_first(agent->graph); process; process = lien_graph_next(process))
-		if (lien_sees(viewer, process) &&
-			lien_probes_is_followed(agent->probes, process->pid))
+		if (lien_sees(viewer, process) && lien_probes_follows(agent->probes, process->pid))
 			json_array_append_new(pids, json_integer(process->pid));
 	return pids;
 }

@@ -43,7 +43,7 @@ static const struct {
 /* A control library that hears nothing for a while lets its threads go, and what it has saved
  * (control/driver/gate.h). */
 #define ALIVE_NS  1000000000ull
-#define MAKING_NS 10000000000ull /* as a phase of which nobody says how long it takes */
+#define MAKING_NS 60000000000ull /* for the kernel to put the gate on: the job runs meanwhile */
 /* However much a process says it has. */
 #define LIMIT_MS 600000
 

@@ -127,7 +127,8 @@ struct lien_probe_followed {
 struct lien_probe_share {
 	unsigned long long file, private_data;
 	/* Those that were closed since, and whose address another file has, differ in one of these,
-	 * but for another of the driver's own that has the same private data as well: rare. */
+	 * but for another of the driver's own that has the same private data as well. Such a one is
+	 * taken for the export: its memory stays. */
 	unsigned long long inode;
 	unsigned int device, mode;
 };

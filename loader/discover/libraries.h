@@ -71,7 +71,7 @@ bool lien_maps_parse(char *line, struct lien_maps_entry *mapping);
 /*
  * A path that opens the file of a mapping that lien_maps_read() gave: /proc/PID/map_files, which
  * works for deleted and bind-mounted files too, or else /proc/PID/root/PATH if that is still the
- * same inode. Returns 0 or -ENOENT, -ENAMETOOLONG.
+ * same inode. Returns 0 or -ENOENT, -ENAMETOOLONG; -ETIMEDOUT, as above: it may be there.
  */
 int lien_maps_open_path(pid_t pid, const struct lien_maps_entry *mapping, char *path, size_t size);
 

@@ -105,31 +105,34 @@ int lien_maps_read(pid_t pid, lien_maps_fn fn, void *arg)
  * Overlay file systems show another device in maps than in stat(), so the inode number decides, and
  * the device where it is the same kind of number.
  */
-static bool same_file(const char *path, const struct lien_maps_entry *mapping)
+static int check_same(const char *path, const struct lien_maps_entry *mapping)
 {
 	struct stat st;
+	int err = lien_untrusted_stat(path, &st);
 
-	return !lien_untrusted_stat(path, &st) && S_ISREG(st.st_mode) &&
-	       st.st_ino == mapping->inode;
+	if (err == -ETIMEDOUT)
+		return err;
+	return !err && S_ISREG(st.st_mode) && st.st_ino == mapping->inode ? 0 : -ENOENT;
 }
 
 static int open_path(pid_t pid, const struct lien_maps_entry *mapping, char *path, size_t size)
 {
 	struct stat st;
-	int n;
+	int n, err;
 
 	n = snprintf(path, size, "/proc/%d/map_files/%llx-%llx", pid,
 		(unsigned long long)mapping->start, (unsigned long long)mapping->end);
 	if (n >= (int)size)
 		return -ENAMETOOLONG;
-	if (!lien_untrusted_stat(path, &st) && S_ISREG(st.st_mode))
-		return 0;
+	err = lien_untrusted_stat(path, &st);
+	if (err == -ETIMEDOUT || (!err && S_ISREG(st.st_mode)))
+		return err;
 	if (mapping->path[0] != '/')
 		return -ENOENT;
 	n = snprintf(path, size, "/proc/%d/root%s", pid, mapping->path);
 	if (n >= (int)size)
 		return -ENAMETOOLONG;
-	return same_file(path, mapping) ? 0 : -ENOENT;
+	return check_same(path, mapping);
 }
 
 int lien_maps_open_path(pid_t pid, const struct lien_maps_entry *mapping, char *path, size_t size)

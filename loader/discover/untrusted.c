@@ -314,7 +314,9 @@ int lien_untrusted_open(const char *path, struct stat *st)
 	if (!question)
 		return -ETIMEDOUT;
 	*st = question->st;
-	fd = question->result ? question->result : question->work.fds[0];
+	fd = question->result;
+	if (!fd) /* this process may have had no room for it */
+		fd = question->work.fds_count ? question->work.fds[0] : -EMFILE;
 	drop(&question->work);
 	return fd;
 }

@@ -18,6 +18,8 @@
 
 /* Overlays that are remembered of a file. One that is not is found again when it is mapped. */
 #define ALIASES_MAX 256
+#define S_NS	    1000000000ull
+#define TOLD_NS	    S_NS /* that who waits for a file has to ask for it */
 
 struct lien_attached *lien_attached_new(const char *name)
 {
@@ -220,7 +222,17 @@ static bool is_same(const struct lien_probed_file *a, const struct lien_probed_f
 	       a->size == b->size && a->t_changed == b->t_changed && a->t_changed;
 }
 
-/* Whether it is attached by another overlay, or below. 1, 0 or -ENOMEM. */
+static bool is_being_made(const struct lien_probes *probes, const struct lien_probed_file *file)
+{
+	unsigned i;
+
+	for (i = 0; i < probes->attaching.count; i++)
+		if (is_same(&probes->attaching.items[i]->file, file))
+			return true;
+	return false;
+}
+
+/* Whether it is attached by another overlay, or below. 1, 0, -EINPROGRESS or -ENOMEM. */
 static int note_alias(struct lien_probes *probes, const struct lien_probed_file *file)
 {
 	struct lien_attached *attached = NULL;
@@ -231,7 +243,7 @@ static int note_alias(struct lien_probes *probes, const struct lien_probed_file 
 		if (is_same(&probes->files.items[i]->file, file))
 			attached = probes->files.items[i];
 	if (!attached)
-		return 0;
+		return is_being_made(probes, file) ? -EINPROGRESS : 0;
 	if (attached->aliases_count == ALIASES_MAX) /* the first one goes */
 		memmove(attached->aliases, attached->aliases + 1,
 			--attached->aliases_count * sizeof(attached->aliases[0]));
@@ -337,16 +349,24 @@ static int add(struct lien_probes *probes, struct lien_attached *attached)
 	return 0;
 }
 
+/* 0: it is in probes->files; -EINPROGRESS: in probes->attaching; else it is the caller's. */
+static int proceed(struct lien_probes *probes, struct lien_attached *attached)
+{
+	int err = attached->err;
+
+	if (!err && attached->making)
+		err = lien_making_wait(&attached->making, attached->multi);
+	if (err == -EINPROGRESS && lien_attached_add(&probes->attaching, attached))
+		return -ENOMEM;
+	return err ? err : add(probes, attached);
+}
+
 /* 0: it is in probes->files; -EINPROGRESS: in probes->attaching; else gone. */
 static int go_on(struct lien_probes *probes, struct lien_attached *attached)
 {
-	int err = attached->making ? lien_making_wait(&attached->making, attached->multi) : 0;
+	int err = proceed(probes, attached);
 
-	if (err == -EINPROGRESS && !lien_attached_add(&probes->attaching, attached))
-		return err;
-	if (!err)
-		err = add(probes, attached);
-	if (err)
+	if (err && err != -EINPROGRESS)
 		lien_attached_free(attached);
 	return err;
 }
@@ -359,12 +379,36 @@ static struct lien_attached *take(struct lien_attached_list *list, unsigned inde
 	return taken;
 }
 
+/* It has failed: whoever asks for it next is told. If that is nobody, it is said here. */
+static void fail(struct lien_probes *probes, struct lien_attached *attached, int err)
+{
+	const struct lien_probed_file *file = &attached->file;
+	struct stat st = {.st_dev = file->device,
+		.st_ino = file->inode,
+		.st_ctim = {file->t_changed / S_NS, file->t_changed % S_NS}};
+	uint64_t now = lien_clock_ns();
+
+	if (!attached->err)
+		attached->t_failed = now;
+	attached->err = err;
+	if (now - attached->t_failed < TOLD_NS && !lien_attached_add(&probes->attaching, attached))
+		return;
+	skip(probes, file->path, &st, err, file->user);
+	lien_attached_free(attached);
+}
+
 void lien_probes_attach_tick(struct lien_probes *probes)
 {
+	struct lien_attached *attached;
 	unsigned i;
+	int err;
 
-	for (i = probes->attaching.count; i-- > 0;)
-		go_on(probes, take(&probes->attaching, i));
+	for (i = probes->attaching.count; i-- > 0;) {
+		attached = take(&probes->attaching, i);
+		err = proceed(probes, attached);
+		if (err && err != -EINPROGRESS)
+			fail(probes, attached, err);
+	}
 }
 
 unsigned lien_probes_attaching(const struct lien_probes *probes, uint32_t user)

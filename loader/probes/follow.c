@@ -36,9 +36,11 @@ bool lien_probes_is_followed(const struct lien_probes *probes, uint32_t pid)
 	return find(probes, pid);
 }
 
-unsigned lien_probes_followed_count(const struct lien_probes *probes)
+bool lien_probes_follows(const struct lien_probes *probes, uint32_t pid)
 {
-	return probes->following_count;
+	const struct lien_following *following = find(probes, pid);
+
+	return following && !following->making;
 }
 
 bool lien_probes_process(

@@ -24,8 +24,10 @@ void lien_probes_follow_tick(struct lien_probes *probes,
 	void (*failed)(void *context, uint32_t pid, int err), void *context);
 /* Ends, of a process that lives or does not. */
 void lien_probes_unfollow(struct lien_probes *probes, uint32_t pid);
+/* It is, or will be. */
 bool lien_probes_is_followed(const struct lien_probes *probes, uint32_t pid);
-unsigned lien_probes_followed_count(const struct lien_probes *probes);
+/* It is: the probes are where they belong. */
+bool lien_probes_follows(const struct lien_probes *probes, uint32_t pid);
 /* What the kernel side knows of a process; false: nothing. */
 bool lien_probes_process(
 	const struct lien_probes *probes, uint32_t pid, struct lien_probe_process *process);

@@ -51,6 +51,8 @@ struct lien_attached {
 	uint64_t probes; /* a hash of what is probed, and where */
 	int multi[2];	 /* link fds: returns, entries */
 	struct lien_making *making;
+	int err; /* of the making, until somebody asks: not for long after t_failed */
+	uint64_t t_failed;
 	bool old;	/* of a build before the one that wrote the state file */
 	dev_t *aliases; /* other overlays that show the file, under the same inode number */
 	unsigned aliases_count;

@@ -290,7 +290,7 @@ bool lien_probes_can_follow(const struct lien_probes *probes)
 	return true;
 }
 
-bool lien_probes_is_followed(const struct lien_probes *probes, uint32_t pid)
+bool lien_probes_follows(const struct lien_probes *probes, uint32_t pid)
 {
 	(void)probes;
 	return pid & 1;

@@ -137,21 +137,24 @@ class Seen:
     library has for its orders: a thread and two sockets."""
 
     def __init__(self, pid):
+        wait_for("a control thread and its two sockets, or neither", lambda: self.read(pid))
+
+    def read(self, pid):
+        """False: the control thread is just being started."""
         self.threads = sorted(os.listdir("/proc/%d/task" % pid))
         control = [tid for tid in self.threads if status(pid, "Name", int(tid)) == "lien-control"]
         check(len(control) <= 1, "control threads:", control)
         self.threads = [tid for tid in self.threads if tid not in control]
-        self.fds = {}
-        for fd in os.listdir("/proc/%d/fd" % pid):
-            self.fds[fd] = os.readlink("/proc/%d/fd/%s" % (pid, fd))
+        self.fds = {fd: os.readlink("/proc/%d/fd/%s" % (pid, fd))
+                    for fd in os.listdir("/proc/%d/fd" % pid)}
         sockets = [fd for fd, what in self.fds.items()
                    if int(fd) >= 900 and what.startswith("socket:")]
-        equal(len(sockets), 2 * len(control), "sockets for orders")
         for fd in sockets:
             del self.fds[fd]
         self.blocked = {tid: status(pid, "SigBlk", int(tid)) for tid in self.threads}
         self.caught = int(status(pid, "SigCgt"), 16)
         self.maps = {entry[0]: entry[1:] for entry in maps(pid)}
+        return len(sockets) == 2 * len(control)
 
     def equals(self, other):
         for what in ("fds", "threads", "blocked"):

@@ -45,18 +45,12 @@ struct ibv_mr *ibv_reg_dmabuf_mr(
 	struct ibv_pd *pd, uint64_t offset, size_t length, uint64_t iova, int fd, int access);
 int ibv_dereg_mr(struct ibv_mr *mr);
 
-/* mincore() fails where nothing is mapped. */
+/* msync() fails where nothing is mapped, and by MS_ASYNC does nothing else. */
 static bool is_memory(uintptr_t base, size_t length)
 {
-	uintptr_t page = sysconf(_SC_PAGESIZE), at = base & -page, end = base + length;
-	unsigned char resident[4096];
+	uintptr_t at = base & -sysconf(_SC_PAGESIZE), end = base + length;
 
-	for (size_t step; at < end; at += step) {
-		step = end - at < sizeof(resident) * page ? end - at : sizeof(resident) * page;
-		if (mincore((void *)at, step, resident))
-			return false;
-	}
-	return end > base;
+	return end > base && !msync((void *)at, end - at, MS_ASYNC);
 }
 
 static struct ibv_mr *add(struct ibv_pd *pd, void *addr, size_t length, unsigned int access)

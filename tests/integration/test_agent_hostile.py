@@ -565,7 +565,8 @@ def test_many_copies_of_the_driver():
             wait_for("they are counted", lambda: session.ask("status")["unprobed"][
                 "users"] == expected, 60)
         except Late:
-            equal(session.ask("status")["unprobed"]["users"], expected, "users with too many")
+            status = session.ask("status")
+            equal(status["unprobed"]["users"], expected, "users with too many; skipped: %s" % status["skipped"])
         equal(len(probed_below(session, "many")), OF_USER, "that are probed")
         equal(session.ask("status")["unprobed"]["processes"], [hostile.pid], "who is incomplete")
         process = session.process(hostile.pid)

@@ -180,20 +180,12 @@ SOFT_EXPORT CUresult cuMemHostUnregister(void *ptr)
 	return take_back((uintptr_t)ptr, true, CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
 }
 
-/* mincore() fails where nothing is mapped. */
+/* msync() fails where nothing is mapped, and by MS_ASYNC does nothing else. */
 static bool is_memory(uintptr_t base, size_t size)
 {
-	uintptr_t page = sysconf(_SC_PAGESIZE), at = base & -page, end = base + size;
-	unsigned char resident[4096];
+	uintptr_t at = base & -sysconf(_SC_PAGESIZE), end = base + size;
 
-	if (end <= base)
-		return false;
-	for (size_t step; at < end; at += step) {
-		step = end - at < sizeof(resident) * page ? end - at : sizeof(resident) * page;
-		if (mincore((void *)at, step, resident))
-			return false;
-	}
-	return true;
+	return end > base && !msync((void *)at, end - at, MS_ASYNC);
 }
 
 SOFT_EXPORT CUresult cuMemHostRegister_v2(void *ptr, size_t bytes, unsigned int flags)

@@ -20,6 +20,16 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+/* Of a process that holds up whoever looks at it. */
+static bool too_slow;
+
+int __real_lien_untrusted_stat(const char *path, struct stat *st);
+int __wrap_lien_untrusted_stat(const char *path, struct stat *st);
+int __wrap_lien_untrusted_stat(const char *path, struct stat *st)
+{
+	return too_slow ? -ETIMEDOUT : __real_lien_untrusted_stat(path, st);
+}
+
 static void knows_names(void **state)
 {
 	static const struct {
@@ -258,6 +268,30 @@ static void finds_in_processes(void **state)
 	munmap(at, 8192);
 }
 
+static int opens_first_file(const struct lien_maps_entry *mapping, void *arg)
+{
+	char path[512];
+
+	if (!mapping->executable || mapping->path[0] != '/')
+		return 0;
+	*(int *)arg = lien_maps_open_path(getpid(), mapping, path, sizeof(path));
+	return 1;
+}
+
+/* It is not taken for one that is not there. */
+static void tells_what_is_too_slow(void **state)
+{
+	int err = 1;
+
+	(void)state;
+	assert_int_equal(lien_maps_read(0, opens_first_file, &err), 1);
+	assert_int_equal(err, 0);
+	too_slow = true;
+	assert_int_equal(lien_maps_read(0, opens_first_file, &err), 1);
+	too_slow = false;
+	assert_int_equal(err, -ETIMEDOUT);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -268,6 +302,7 @@ int main(void)
 		cmocka_unit_test(copes_with_ended_processes),
 		cmocka_unit_test(finds_in_directories),
 		cmocka_unit_test(finds_in_processes),
+		cmocka_unit_test(tells_what_is_too_slow),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
