@@ -24,8 +24,8 @@
 #define TICK_FAST_MS 20 /* while something is awaited */
 #define TICK_REST_MS 1	/* while a job is being brought to rest */
 #define RING_MS	     1	/* while the ring is left alone */
-#define WAITS_MS     60 /* in a turn, for all processes that are looked at */
-#define MAKING_MS    20 /* the same, for probes */
+#define WAITS_MS     40 /* in a turn, for all processes that are looked at */
+#define MAKING_MS    10 /* the same, for probes */
 /* Sources that are handled before a request is, if any waits. */
 #define SOURCES_FIRST 16
 
@@ -191,35 +191,60 @@ static void take_request(struct lien_agent *agent)
 	lien_server_request(agent);
 }
 
+/* What a turn begins with. */
+struct turn {
+	struct epoll_event event;
+	bool has_event;
+	unsigned sources; /* that were handled while a request waits */
+	int probing;	  /* ms until the next file is tried; -1: none waits */
+};
+
+static bool has_work(struct lien_agent *agent, const struct turn *turn)
+{
+	return turn->has_event || lien_server_has_requests(agent) || agent->ring_until ||
+	       lien_graph_unfinished(agent->graph);
+}
+
+static void work(struct lien_agent *agent, struct turn *turn)
+{
+	if (turn->has_event &&
+		(++turn->sources < SOURCES_FIRST || !lien_server_has_requests(agent))) {
+		handle(agent, &turn->event);
+	} else if (lien_server_has_requests(agent)) {
+		turn->sources = 0;
+		take_request(agent);
+	} else if (agent->ring_until || lien_graph_unfinished(agent->graph)) {
+		lien_ring_caught_up(agent);
+	}
+	if (!lien_graph_unfinished(agent->graph)) {
+		lien_loop_part(agent, "probing", "a library");
+		turn->probing = lien_probing_turn(agent);
+	}
+}
+
+/* Ticks have turns of their own, and never two while there is something else to be done. */
 void lien_loop_run(struct lien_agent *agent)
 {
-	uint64_t last_tick = 0, now;
-	struct epoll_event event;
-	unsigned sources = 0;
-	int n, wait, probing = 0;
+	struct turn turn = {.probing = 0};
+	uint64_t last_tick = 0;
+	bool ticked = false;
+	int every, wait;
 
 	while (!agent->stopping || agent->transaction) {
-		wait = tick_ms(agent);
+		every = tick_ms(agent);
+		wait = ticked && turn.probing >= 0 ? 0 : wait_ms(agent, every, turn.probing);
 		/* One at a time: what is done about an event may free the source of another. */
-		n = epoll_wait(agent->epoll, &event, 1, wait_ms(agent, wait, probing));
+		turn.has_event = epoll_wait(agent->epoll, &turn.event, 1, wait) > 0;
 		turn_begin(&agent->turns);
-		if (n > 0 && (++sources < SOURCES_FIRST || !lien_server_has_requests(agent))) {
-			handle(agent, &event);
-		} else if (lien_server_has_requests(agent)) {
-			sources = 0;
-			take_request(agent);
-		} else if (agent->ring_until || lien_graph_unfinished(agent->graph)) {
-			lien_ring_caught_up(agent);
-		}
-		now = lien_now_ns();
-		lien_ring_wake(agent, now);
-		if (now - last_tick >= wait * 1000000ull) {
+		lien_ring_wake(agent, agent->turns.t_begun);
+		if (agent->turns.t_begun - last_tick >= every * 1000000ull &&
+			!(ticked && (has_work(agent, &turn) || turn.probing >= 0))) {
 			tick(agent);
-			last_tick = now;
-		}
-		if (!lien_graph_unfinished(agent->graph)) {
-			lien_loop_part(agent, "probing", "a library");
-			probing = lien_probing_turn(agent);
+			last_tick = agent->turns.t_begun;
+			ticked = true;
+		} else {
+			work(agent, &turn);
+			ticked = false;
 		}
 		end_transaction(agent);
 		turn_end(&agent->turns);
