@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "agent/loop.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <sys/epoll.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "agent/answers.h"
 #include "agent/attach.h"
@@ -62,11 +64,24 @@ static uint64_t cpu_ns(void)
 	return t.tv_sec * 1000000000ull + t.tv_nsec;
 }
 
+/* For which it has been ready to run, and no processor was free. 0 where the kernel does not count
+ * that. */
+static uint64_t ready_ns(const struct lien_turns *turns)
+{
+	unsigned long long ran, ready;
+	char line[80];
+	ssize_t n = pread(turns->schedstat, line, sizeof(line) - 1, 0);
+
+	line[n < 0 ? 0 : n] = 0;
+	return sscanf(line, "%llu %llu", &ran, &ready) == 2 ? ready : 0;
+}
+
 static void turn_begin(struct lien_turns *turns)
 {
 	lien_timeout_allow(WAITS_MS);
 	lien_making_allow(MAKING_MS);
 	turns->cpu_begun = cpu_ns();
+	turns->ready_begun = ready_ns(turns);
 	turns->t_begun = lien_now_ns();
 	turns->longest_part_ns = 0;
 	turns->longest_part[0] = NULL;
@@ -84,13 +99,19 @@ static bool was_stopped(void)
 static void turn_end(struct lien_turns *turns)
 {
 	uint64_t now = lien_now_ns(), took = now - turns->t_begun;
+	uint64_t ready = ready_ns(turns) - turns->ready_begun;
 
 	part_end(turns, now);
 	turns->count++;
 	turns->requests += turns->turn_requests;
 	if (turns->turn_requests > turns->most_requests)
 		turns->most_requests = turns->turn_requests;
-	if (took <= turns->longest_ns || !turns->longest_part[0] || was_stopped())
+	if (was_stopped())
+		return;
+	if (ready > turns->longest_ready_ns)
+		turns->longest_ready_ns = ready;
+	took -= ready < took ? ready : took;
+	if (took <= turns->longest_ns || !turns->longest_part[0])
 		return;
 	turns->longest_ns = took;
 	turns->longest_cpu_ns = cpu_ns() - turns->cpu_begun;
@@ -230,6 +251,7 @@ void lien_loop_run(struct lien_agent *agent)
 	bool ticked = false;
 	int every, wait;
 
+	agent->turns.schedstat = open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC);
 	while (!agent->stopping || agent->transaction) {
 		every = tick_ms(agent);
 		wait = ticked && turn.probing >= 0 ? 0 : wait_ms(agent, every, turn.probing);
@@ -249,4 +271,5 @@ void lien_loop_run(struct lien_agent *agent)
 		end_transaction(agent);
 		turn_end(&agent->turns);
 	}
+	close(agent->turns.schedstat);
 }
