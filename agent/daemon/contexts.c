@@ -20,8 +20,7 @@
 
 struct place {
 	uint32_t pid;
-	bool found;
-	int err; /* why it was not */
+	int err; /* 0: it was found */
 	char path[512];
 };
 
@@ -32,8 +31,7 @@ static int find_driver(const struct lien_maps_entry *entry, void *arg)
 	if (!entry->executable || lien_library_of(entry->path) != LIEN_LIB_CUDA)
 		return 0;
 	place->err = lien_maps_open_path(place->pid, entry, place->path, sizeof(place->path));
-	place->found = !place->err;
-	return place->found;
+	return !place->err;
 }
 
 static void cannot_follow(void *context, uint32_t pid, int err)
@@ -56,10 +54,10 @@ static void follow_later(struct lien_agent *agent, struct lien_process *process)
 
 static void follow(struct lien_agent *agent, struct lien_process *process)
 {
-	struct place place = {.pid = process->pid};
+	struct place place = {.pid = process->pid, .err = -ENOENT};
 	int err = lien_maps_read(process->pid, find_driver, &place);
 
-	if (!place.found) {
+	if (place.err) {
 		if (err == -ETIMEDOUT || place.err == -ETIMEDOUT)
 			follow_later(agent, process);
 		return;
@@ -95,7 +93,8 @@ static void look_at(struct lien_agent *agent, struct lien_process *process)
 		follow(agent, process);
 }
 
-static bool is_due(struct lien_agent *agent, const struct lien_process *process)
+/* Is it to be looked at? One that was too slow before is, once. */
+static bool take_due(struct lien_agent *agent, const struct lien_process *process)
 {
 	struct lien_tracked *tracked = process->agent;
 	bool due = lien_probes_is_followed(agent->probes, process->pid) ||
@@ -141,7 +140,7 @@ void lien_contexts_tick(struct lien_agent *agent)
 		return;
 	agent->t_contexts = now;
 	for (process = lien_graph_first(agent->graph); process; process = lien_graph_next(process))
-		if (is_due(agent, process))
+		if (take_due(agent, process))
 			look_at(agent, process);
 }
 

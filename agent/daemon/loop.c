@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "agent/daemon/loop.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <sys/epoll.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "agent/daemon/answers.h"
 #include "agent/join/attach.h"
@@ -24,8 +26,8 @@
 #define TICK_FAST_MS 20 /* while something is awaited */
 #define TICK_REST_MS 1	/* while a job is being brought to rest */
 #define RING_MS	     1	/* while the ring is left alone */
-#define WAITS_MS     60 /* in a turn, for all processes that are looked at */
-#define MAKING_MS    20 /* the same, for probes */
+#define WAITS_MS     40 /* in a turn, for all processes that are looked at */
+#define MAKING_MS    10 /* the same, for probes */
 /* Sources that are handled before a request is, if any waits. */
 #define SOURCES_FIRST 16
 
@@ -62,11 +64,24 @@ static uint64_t cpu_ns(void)
 	return t.tv_sec * 1000000000ull + t.tv_nsec;
 }
 
+/* For which it has been ready to run, and no processor was free. 0 where the kernel does not count
+ * that. */
+static uint64_t ready_ns(const struct lien_turns *turns)
+{
+	unsigned long long ran, ready;
+	char line[80];
+	ssize_t n = pread(turns->schedstat, line, sizeof(line) - 1, 0);
+
+	line[n < 0 ? 0 : n] = 0;
+	return sscanf(line, "%llu %llu", &ran, &ready) == 2 ? ready : 0;
+}
+
 static void turn_begin(struct lien_turns *turns)
 {
 	lien_timeout_allow(WAITS_MS);
 	lien_making_allow(MAKING_MS);
 	turns->cpu_begun = cpu_ns();
+	turns->ready_begun = ready_ns(turns);
 	turns->t_begun = lien_now_ns();
 	turns->longest_part_ns = 0;
 	turns->longest_part[0] = NULL;
@@ -84,13 +99,19 @@ static bool was_stopped(void)
 static void turn_end(struct lien_turns *turns)
 {
 	uint64_t now = lien_now_ns(), took = now - turns->t_begun;
+	uint64_t ready = ready_ns(turns) - turns->ready_begun;
 
 	part_end(turns, now);
 	turns->count++;
 	turns->requests += turns->turn_requests;
 	if (turns->turn_requests > turns->most_requests)
 		turns->most_requests = turns->turn_requests;
-	if (took <= turns->longest_ns || !turns->longest_part[0] || was_stopped())
+	if (was_stopped())
+		return;
+	if (ready > turns->longest_ready_ns)
+		turns->longest_ready_ns = ready;
+	took -= ready < took ? ready : took;
+	if (took <= turns->longest_ns || !turns->longest_part[0])
 		return;
 	turns->longest_ns = took;
 	turns->longest_cpu_ns = cpu_ns() - turns->cpu_begun;
@@ -191,37 +212,64 @@ static void take_request(struct lien_agent *agent)
 	lien_server_request(agent);
 }
 
+/* What a turn begins with. */
+struct turn {
+	struct epoll_event event;
+	bool has_event;
+	unsigned sources; /* that were handled while a request waits */
+	int probing;	  /* ms until the next file is tried; -1: none waits */
+};
+
+static bool has_work(struct lien_agent *agent, const struct turn *turn)
+{
+	return turn->has_event || lien_server_has_requests(agent) || agent->ring_until ||
+	       lien_graph_unfinished(agent->graph);
+}
+
+static void work(struct lien_agent *agent, struct turn *turn)
+{
+	if (turn->has_event &&
+		(++turn->sources < SOURCES_FIRST || !lien_server_has_requests(agent))) {
+		handle(agent, &turn->event);
+	} else if (lien_server_has_requests(agent)) {
+		turn->sources = 0;
+		take_request(agent);
+	} else if (agent->ring_until || lien_graph_unfinished(agent->graph)) {
+		lien_ring_caught_up(agent);
+	}
+	if (!lien_graph_unfinished(agent->graph)) {
+		lien_loop_part(agent, "probing", "a library");
+		turn->probing = lien_probing_turn(agent);
+	}
+}
+
+/* Ticks have turns of their own, and never two while there is something else to be done. */
 void lien_loop_run(struct lien_agent *agent)
 {
-	uint64_t last_tick = 0, now;
-	struct epoll_event event;
-	unsigned sources = 0;
-	int n, wait, probing = 0;
+	struct turn turn = {.probing = 0};
+	uint64_t last_tick = 0;
+	bool ticked = false;
+	int every, wait;
 
+	agent->turns.schedstat = open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC);
 	while (!agent->stopping || agent->transaction) {
-		wait = tick_ms(agent);
+		every = tick_ms(agent);
+		wait = ticked && turn.probing >= 0 ? 0 : wait_ms(agent, every, turn.probing);
 		/* One at a time: what is done about an event may free the source of another. */
-		n = epoll_wait(agent->epoll, &event, 1, wait_ms(agent, wait, probing));
+		turn.has_event = epoll_wait(agent->epoll, &turn.event, 1, wait) > 0;
 		turn_begin(&agent->turns);
-		if (n > 0 && (++sources < SOURCES_FIRST || !lien_server_has_requests(agent))) {
-			handle(agent, &event);
-		} else if (lien_server_has_requests(agent)) {
-			sources = 0;
-			take_request(agent);
-		} else if (agent->ring_until || lien_graph_unfinished(agent->graph)) {
-			lien_ring_caught_up(agent);
-		}
-		now = lien_now_ns();
-		lien_ring_wake(agent, now);
-		if (now - last_tick >= wait * 1000000ull) {
+		lien_ring_wake(agent, agent->turns.t_begun);
+		if (agent->turns.t_begun - last_tick >= every * 1000000ull &&
+			!(ticked && (has_work(agent, &turn) || turn.probing >= 0))) {
 			tick(agent);
-			last_tick = now;
-		}
-		if (!lien_graph_unfinished(agent->graph)) {
-			lien_loop_part(agent, "probing", "a library");
-			probing = lien_probing_turn(agent);
+			last_tick = agent->turns.t_begun;
+			ticked = true;
+		} else {
+			work(agent, &turn);
+			ticked = false;
 		}
 		end_transaction(agent);
 		turn_end(&agent->turns);
 	}
+	close(agent->turns.schedstat);
 }

@@ -144,12 +144,13 @@ static json_t *status_loop(const struct lien_agent *agent)
 {
 	const struct lien_turns *turns = &agent->turns;
 
-	return json_pack("{s:I, s:f, s:f, s:s, s:I, s:i, s:i, s:I, s:i}", "turns",
+	return json_pack("{s:I, s:f, s:f, s:s, s:f, s:I, s:i, s:i, s:I, s:i}", "turns",
 		(json_int_t)turns->count, "longest_turn_ms", turns->longest_ns / 1e6,
 		"longest_turn_cpu_ms", turns->longest_cpu_ns / 1e6, "longest_turn_in",
-		turns->longest_in, "requests", (json_int_t)turns->requests, "most_requests",
-		turns->most_requests, "most_records", turns->most_records, "answers",
-		(json_int_t)turns->answers, "most_answers", turns->most_answers);
+		turns->longest_in, "longest_turn_ready_ms", turns->longest_ready_ns / 1e6,
+		"requests", (json_int_t)turns->requests, "most_requests", turns->most_requests,
+		"most_records", turns->most_records, "answers", (json_int_t)turns->answers,
+		"most_answers", turns->most_answers);
 }
 
 json_t *lien_agent_host(struct lien_agent *agent)

@@ -476,9 +476,14 @@ int lien_orders_plan(struct lien_agent *agent, const struct lien_selection *sele
 	unsigned i;
 	int err;
 
-	/* Where the kernel does not tell, nothing is known to be open. */
-	if (any_exports(agent))
-		lien_files_read(agent->probes, &files, &with_files.open_count);
+	err = any_exports(agent) ? lien_files_read(agent->probes, &files, &with_files.open_count)
+				 : 0;
+	if (err) {
+		snprintf(error, error_size,
+			"cannot find out which exported memory is still open somewhere: %s",
+			strerror(-err));
+		return err;
+	}
 	with_files.open = files;
 	err = lien_plan_offload(agent->graph, &with_files, plan, error, error_size);
 	free(files);

@@ -126,9 +126,9 @@ struct lien_probe_followed {
 /* Key of map `shares`, whose value is the number of the export: an open file in the kernel. */
 struct lien_probe_share {
 	unsigned long long file, private_data;
-	/* Those that were closed since, and whose address another file has, differ in one of these,
-	 * but for another of the driver's own that has the same private data as well. Such a one is
-	 * taken for the export: its memory stays. */
+	/* The kernel gives the address of a closed file to another one. These tell the two apart,
+	 * unless the driver opened both and they have the same private data: the new file is then
+	 * taken for the export, and its memory stays. */
 	unsigned long long inode;
 	unsigned int device, mode;
 };

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/close_range.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
@@ -39,13 +40,12 @@ enum state {
 	STATE_DONE,
 };
 
-/* A thread that works for others. Of its two sockets, `theirs` is in its own table of files. */
+/* A thread that works for others. `theirs` is a number in its own table of files. */
 struct helper {
 	struct helper *next;
 	int ours, theirs;
 	unsigned users; /* the thread, and who has it work */
-	bool own_files;
-	uint32_t pid; /* that it works on */
+	uint32_t pid;	/* that it works on */
 	pid_t tid;
 };
 
@@ -61,6 +61,7 @@ struct slow {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of what follows */
 static struct helper *idle;
 static unsigned idle_count;
+static int door[2] = {-1, -1}; /* what a new thread gets its socket from: [0]; and by: [1] */
 static struct slow slow[SLOW_MAX];
 static unsigned slow_count;
 
@@ -166,15 +167,29 @@ static void note_slow(uint32_t pid, bool fault)
 
 /* --- the thread ------------------------------------------------------------------------------- */
 
-/* What the caller has open is not kept open by a thread that cannot end. */
-static void leave_files(struct helper *helper)
+/*
+ * What the caller has open is not kept open by a thread that cannot end. Nothing above the door is
+ * copied: of a link that the caller closes meanwhile the thread would have the last descriptor, and
+ * wait for the kernel before it did any work.
+ */
+static void leave_files(void)
 {
-	helper->own_files = !unshare(CLONE_FILES);
-	if (!helper->own_files)
-		return;
-	if (helper->theirs)
-		syscall(SYS_close_range, 0, helper->theirs - 1, 0);
-	syscall(SYS_close_range, helper->theirs + 1, ~0u, 0);
+	if (!syscall(SYS_close_range, door[0] + 1, ~0u, CLOSE_RANGE_UNSHARE) && door[0])
+		syscall(SYS_close_range, 0, door[0] - 1, 0);
+}
+
+/* The thread's own socket, and whose thread it is. */
+static struct helper *enter(void)
+{
+	struct helper *helper;
+	int fds[LIEN_PASS_FDS_MAX];
+	unsigned count;
+
+	if (lien_pass_receive(door[0], &helper, sizeof(helper), fds, &count, 0) != sizeof(helper))
+		return NULL;
+	helper->theirs = fds[0];
+	__atomic_store_n(&helper->tid, gettid(), __ATOMIC_RELEASE);
+	return helper;
 }
 
 static void close_fds(struct lien_timeout_work *work)
@@ -186,7 +201,7 @@ static void close_fds(struct lien_timeout_work *work)
 /* With the files of the work, which may be gone once that is sent. */
 static int reply(struct helper *helper, const struct lien_timeout_work *work)
 {
-	unsigned count = work ? work->fds_count : 0;
+	unsigned count = work->fds_count;
 	struct iovec byte = {"", 1};
 	int fds[LIEN_TIMEOUT_FDS] = {-1, -1}, err;
 
@@ -214,15 +229,16 @@ static bool do_work(struct helper *helper, struct lien_timeout_work *work)
 
 static void *help(void *arg)
 {
-	struct helper *helper = arg;
 	struct lien_timeout_work *work;
+	struct helper *helper;
 	bool ends = false;
 
+	(void)arg;
 	is_helper = true;
-	helper->tid = gettid();
-	leave_files(helper);
-	if (reply(helper, NULL))
-		ends = true;
+	leave_files();
+	helper = enter();
+	if (!helper)
+		return NULL;
 	while (!ends) {
 		int fds[LIEN_PASS_FDS_MAX];
 		unsigned count;
@@ -241,33 +257,62 @@ static void *help(void *arg)
 	return NULL;
 }
 
+/* The child has none of the threads. */
+static void forget_threads(void)
+{
+	pthread_mutex_init(&lock, NULL);
+	idle = NULL;
+	idle_count = 0;
+	close(door[0]);
+	close(door[1]);
+	door[0] = door[1] = -1;
+}
+
+static void prepare_fork(void)
+{
+	pthread_atfork(NULL, NULL, forget_threads);
+}
+
+/* Made when nothing is probed yet: links have higher numbers. */
+static bool has_door(void)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+	bool made;
+
+	pthread_once(&once, prepare_fork);
+	pthread_mutex_lock(&lock);
+	made = door[0] >= 0 || !socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, door);
+	pthread_mutex_unlock(&lock);
+	return made;
+}
+
 static struct helper *helper_new(void)
 {
-	struct helper *helper = calloc(1, sizeof(*helper));
-	int ends[2];
-	char byte;
+	struct helper *helper = NULL;
+	struct iovec pointer = {&helper, sizeof(helper)};
+	int ends[2], err;
 
-	if (!helper)
+	if (!has_door() || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends))
 		return NULL;
-	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends)) {
-		free(helper);
-		return NULL;
+	helper = calloc(1, sizeof(*helper));
+	if (helper) {
+		helper->ours = ends[0];
+		helper->users = 2;
 	}
-	helper->ours = ends[0];
-	helper->theirs = ends[1];
-	helper->users = 2;
-	if (lien_detached_start(STACK, help, helper)) {
+	if (!helper || lien_detached_start(STACK, help, NULL)) {
 		close(ends[0]);
 		close(ends[1]);
 		free(helper);
 		return NULL;
 	}
-	/* Its table of files is a copy of ours from then on. */
-	while (recv(helper->ours, &byte, 1, 0) < 0 && errno == EINTR)
-		;
-	if (helper->own_files)
-		close(ends[1]);
-	return helper;
+	err = lien_pass_send(door[1], &pointer, 1, &ends[1], 1);
+	close(ends[1]);
+	if (!err)
+		return helper;
+	/* The thread stays at the door, and lets the next one's helper in. */
+	close(ends[0]);
+	free(helper);
+	return NULL;
 }
 
 /* --- the caller ------------------------------------------------------------------------------- */
@@ -314,10 +359,13 @@ static bool replies_in(struct helper *helper, unsigned ms)
 /* It waits for a processor, or has one; nothing holds it up. */
 static bool is_runnable(const struct helper *helper)
 {
+	pid_t tid = __atomic_load_n(&helper->tid, __ATOMIC_ACQUIRE);
 	char path[48], line[64] = "", state = 0;
 	FILE *file;
 
-	snprintf(path, sizeof(path), "/proc/self/task/%d/stat", helper->tid);
+	if (!tid)
+		return true; /* it begins */
+	snprintf(path, sizeof(path), "/proc/self/task/%d/stat", tid);
 	file = fopen(path, "re");
 	if (!file)
 		return false;

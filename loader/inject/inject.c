@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -43,10 +44,21 @@ int lien_inject_read(const struct lien_inject *inject, uint64_t address, void *t
 	return n == (ssize_t)size ? 0 : -EFAULT;
 }
 
+/* A process has not ended before its tracer has taken note of each thread that did. */
+static void note_ends(void)
+{
+	siginfo_t ended;
+
+	do
+		ended.si_pid = 0;
+	while (!waitid(P_ALL, 0, &ended, WEXITED | WNOHANG | __WALL | __WNOTHREAD) && ended.si_pid);
+}
+
 bool lien_inject_over(const struct lien_inject *inject)
 {
 	struct pollfd ended = {.fd = inject->pidfd, .events = POLLIN};
 
+	note_ends();
 	return poll(&ended, 1, 0) != 0;
 }
 
@@ -138,36 +150,46 @@ static void fill_stub(const struct lien_inject *inject, const struct lien_remote
 	strcpy(stub->name, LIEN_INJECT_MEMFD);
 }
 
-/* Has the thread map memory for the code and its data; 0: it could not. */
-static uint64_t make_region(struct lien_inject *inject, struct lien_remote *remote, bool *failed)
+static int fail_region(struct lien_inject *inject, int err, const char *what)
+{
+	if (err == -ESRCH)
+		return lien_inject_fail_gone(inject);
+	return lien_inject_fail(
+		inject, err, "process %u cannot map %s: %s", inject->pid, what, strerror(-err));
+}
+
+static int fill_region(struct lien_inject *inject, struct lien_remote *remote, uint64_t region)
 {
 	size_t code = LIEN_STUB_LABEL(lien_stub_end);
 	struct lien_stub stub;
-	uint64_t region;
+	int err;
+
+	fill_stub(inject, remote, region, &stub);
+	err = lien_remote_write(remote, region, lien_stub_code, code);
+	return err ? err : lien_remote_write(remote, region + LIEN_STUB_CODE, &stub, sizeof(stub));
+}
+
+/* Has the thread map memory for the code and its data. 0 or -errno. */
+static int make_region(
+	struct lien_inject *inject, struct lien_remote *remote, uint64_t *region, bool *failed)
+{
 	long result;
+	int err;
 
 	result = lien_remote_syscall(
 		remote, failed, SYS_mmap, 0, LIEN_STUB_REGION, PROT_READ | PROT_WRITE);
-	if (result < 0) {
-		lien_inject_fail(inject, result, "process %u cannot map memory: %s", inject->pid,
-			strerror(-result));
-		return 0;
-	}
-	region = result;
-	fill_stub(inject, remote, region, &stub);
-	if (lien_remote_write(remote, region, lien_stub_code, code) ||
-		lien_remote_write(remote, region + LIEN_STUB_CODE, &stub, sizeof(stub)))
-		result = -EFAULT;
-	else
-		result = lien_remote_syscall(remote, failed, SYS_mprotect, region, LIEN_STUB_CODE,
+	if (result < 0)
+		return fail_region(inject, result, "memory");
+	*region = result;
+	err = fill_region(inject, remote, *region);
+	if (!err)
+		err = lien_remote_syscall(remote, failed, SYS_mprotect, *region, LIEN_STUB_CODE,
 			PROT_READ | PROT_EXEC);
-	if (!result)
-		return region;
-	lien_inject_fail(
-		inject, result, "process %u cannot map code: %s", inject->pid, strerror(-result));
+	if (!err)
+		return 0;
 	if (!*failed)
-		lien_remote_syscall(remote, failed, SYS_munmap, region, LIEN_STUB_REGION, 0);
-	return 0;
+		lien_remote_syscall(remote, failed, SYS_munmap, *region, LIEN_STUB_REGION, 0);
+	return fail_region(inject, err, "code");
 }
 
 static int fail_create(struct lien_inject *inject, int err, int created)
@@ -202,9 +224,9 @@ static int start_thread(
 	struct lien_stub stub = {.created = -1};
 	int err;
 
-	*region = make_region(inject, remote, failed);
-	if (!*region)
-		return -ENOMEM;
+	err = make_region(inject, remote, region, failed);
+	if (err)
+		return err;
 	err = lien_remote_run(remote, *region, *region + LIEN_STUB_REGION, *region + LIEN_STUB_CODE,
 		*region + LIEN_STUB_LABEL(lien_stub_created));
 	*failed = err && err != -EDEADLK && err != -EFAULT;
@@ -236,7 +258,9 @@ static int borrow(struct lien_inject *inject, uint64_t *region)
 		err = lien_inject_fail_gone(inject);
 	} else {
 		err = lien_remote_borrow(remote);
-		if (err)
+		if (err == -ESRCH)
+			lien_inject_fail_gone(inject);
+		else if (err)
 			lien_inject_fail(inject, err,
 				"a thread of process %u has no room in its stack: try again",
 				inject->pid);
@@ -339,6 +363,9 @@ static void work(struct lien_timeout_work *work)
 	work->fds_count = 0;
 	inject->mem = -1;
 	job->err = inject->library ? eject_now(inject) : inject_now(inject);
+	/* Whatever it was that failed. */
+	if (job->err && inject->mem >= 0 && !lien_inject_same(inject))
+		job->err = lien_inject_fail_gone(inject);
 	if (inject->library_fd >= 0)
 		close(inject->library_fd);
 	if (inject->pidfd >= 0)

@@ -222,28 +222,25 @@ static bool is_same(const struct lien_probed_file *a, const struct lien_probed_f
 	       a->size == b->size && a->t_changed == b->t_changed && a->t_changed;
 }
 
-static bool is_being_made(const struct lien_probes *probes, const struct lien_probed_file *file)
+static struct lien_attached *find_same(
+	const struct lien_attached_list *list, const struct lien_probed_file *file)
 {
 	unsigned i;
 
-	for (i = 0; i < probes->attaching.count; i++)
-		if (is_same(&probes->attaching.items[i]->file, file))
-			return true;
-	return false;
+	for (i = 0; i < list->count; i++)
+		if (is_same(&list->items[i]->file, file))
+			return list->items[i];
+	return NULL;
 }
 
 /* Whether it is attached by another overlay, or below. 1, 0, -EINPROGRESS or -ENOMEM. */
 static int note_alias(struct lien_probes *probes, const struct lien_probed_file *file)
 {
-	struct lien_attached *attached = NULL;
+	struct lien_attached *attached = find_same(&probes->files, file);
 	dev_t *aliases;
-	unsigned i;
 
-	for (i = 0; i < probes->files.count && !attached; i++)
-		if (is_same(&probes->files.items[i]->file, file))
-			attached = probes->files.items[i];
 	if (!attached)
-		return is_being_made(probes, file) ? -EINPROGRESS : 0;
+		return find_same(&probes->attaching, file) ? -EINPROGRESS : 0;
 	if (attached->aliases_count == ALIASES_MAX) /* the first one goes */
 		memmove(attached->aliases, attached->aliases + 1,
 			--attached->aliases_count * sizeof(attached->aliases[0]));

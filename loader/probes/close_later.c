@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "loader/probes/close_later.h"
 
+#include <bpf/bpf.h>
 #include <dirent.h>
 #include <pthread.h>
 #include <stdint.h>
@@ -85,12 +86,21 @@ void lien_close_later(int fd)
 	lien_close_later_by(close_one, (void *)(intptr_t)fd);
 }
 
+/* Iterators hold nobody up, and the child reads them. */
+static bool holds_up(int fd)
+{
+	struct bpf_link_info link = {};
+	unsigned size = sizeof(link);
+
+	return bpf_obj_get_info_by_fd(fd, &link, &size) || link.type != BPF_LINK_TYPE_ITER;
+}
+
 static bool is_link(int folder, const char *name)
 {
 	char to[32] = ""; /* "anon_inode:bpf_link", "anon_inode:[perf_event]" */
 
 	return readlinkat(folder, name, to, sizeof(to) - 1) > 0 &&
-	       (strstr(to, "bpf_link") || strstr(to, "perf_event"));
+	       (strstr(to, "perf_event") || (strstr(to, "bpf_link") && holds_up(atoi(name))));
 }
 
 void lien_close_inherited_links(void)

@@ -11,8 +11,8 @@
 #include "loader/probes/probes.h"
 
 /*
- * *files is for the caller to free(). 0; -EOPNOTSUPP: this kernel does not let us (no iterators);
- * -errno.
+ * *files is for the caller to free(). 0; -EOPNOTSUPP: this kernel has no iterators, or does not let
+ * us; -errno.
  */
 int lien_files_read(
 	const struct lien_probes *probes, struct lien_probe_open_file **files, unsigned *count);

@@ -8,14 +8,16 @@
 
 #include <lien/probe.h>
 
+#include "loader/probes/iterator.h"
+
 struct lien_images {
 	struct lien_probe_image *image; /* by pid */
 	unsigned count;
 };
 
-/* Replaces what *images has, which is zero at first. 0; -EOPNOTSUPP: this kernel has no iterators,
- * or does not let us; -errno. */
-int lien_images_read(struct lien_images *images);
+/* Replaces what *images has, which is zero at first. 0; -EOPNOTSUPP: the iterator is not loaded;
+ * -errno. */
+int lien_images_read(struct lien_images *images, const struct lien_iterator *iterator);
 /* NULL: there was no such process. */
 const struct lien_probe_image *lien_images_of(const struct lien_images *images, unsigned pid);
 /* Its .start; 0: there was no such process. */

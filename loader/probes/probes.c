@@ -65,8 +65,7 @@ static int open_and_load(struct lien_probes *probes, char *error, size_t size)
 	if (!probes->skel)
 		return explain(-errno, "cannot open the BPF programs", error, size);
 	probes->skel->rodata->lien_pidns = pidns.st_ino;
-	probes->skel->rodata->lien_exec_known = !lien_images_read(&probes->images);
-	lien_images_free(&probes->images); /* they are read when they are needed */
+	probes->skel->rodata->lien_exec_known = !lien_iterator_load_images(&probes->images_reader);
 	if (probes->config.ring_bytes)
 		bpf_map__set_max_entries(probes->skel->maps.events, probes->config.ring_bytes);
 	if (probes->config.threads) {
@@ -95,6 +94,8 @@ static int open_and_load(struct lien_probes *probes, char *error, size_t size)
 	err = trace_bpf__load(probes->skel);
 	if (err)
 		return explain(err, "the kernel refused the BPF programs", error, size);
+	/* Whoever reads it is told if there is none. */
+	lien_iterator_load_files(&probes->files_reader, lien_probes_shares_fd(probes));
 	lien_keep_maps(probes);
 	lien_keep_take_gates(probes);
 	return 0;
@@ -209,6 +210,8 @@ void lien_probes_close(struct lien_probes *probes)
 	lien_pins_close(probes->pins);
 	lien_skipped_clear(&probes->skipped);
 	lien_images_free(&probes->images);
+	lien_iterator_free(&probes->images_reader);
+	lien_iterator_free(&probes->files_reader);
 	unmap_positions(probes);
 	ring_buffer__free(probes->ring);
 	trace_bpf__destroy(probes->skel);
@@ -337,7 +340,9 @@ uint64_t lien_probes_start_of(struct lien_probes *probes, uint32_t pid)
 
 	if (start || !probes->skel->rodata->lien_exec_known)
 		return start;
-	return lien_images_read(&probes->images) ? 0 : lien_images_find(&probes->images, pid);
+	return lien_images_read(&probes->images, &probes->images_reader)
+		       ? 0
+		       : lien_images_find(&probes->images, pid);
 }
 
 bool lien_probes_is_another(
@@ -350,7 +355,7 @@ bool lien_probes_is_another(
 	if (!probes->skel->rodata->lien_exec_known ||
 		(!bpf_map_lookup_elem(fd, &pid, &known) && known.start == start))
 		return false;
-	if (!images->count && lien_images_read(images))
+	if (!images->count && lien_images_read(images, &probes->images_reader))
 		return false;
 	now = lien_images_find(images, pid);
 	return now && now != start;
@@ -360,7 +365,7 @@ static uint64_t account_of(struct lien_probes *probes, uint32_t pid)
 {
 	const struct lien_probe_image *image = lien_images_of(&probes->images, pid);
 
-	if (!image && !lien_images_read(&probes->images))
+	if (!image && !lien_images_read(&probes->images, &probes->images_reader))
 		image = lien_images_of(&probes->images, pid);
 	return image ? image->account : LIEN_ACCOUNT_UNKNOWN;
 }

@@ -99,7 +99,7 @@ int lien_probes_attach(struct lien_probes *probes, enum lien_library library, co
 	const char *name, uint32_t user);
 /* Goes on with the files that are in progress, whoever still asks for them. */
 void lien_probes_attach_tick(struct lien_probes *probes);
-/* Of the files in progress, those on the user's account, and whether a certain one is of them. */
+/* How many files in progress are on the user's account, and whether this file is in progress. */
 unsigned lien_probes_attaching(const struct lien_probes *probes, uint32_t user);
 bool lien_probes_is_attaching(const struct lien_probes *probes, dev_t device, ino_t inode);
 /* Are there such files, or processes that are to be followed? Ticks are due then. */

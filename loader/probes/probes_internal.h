@@ -76,6 +76,7 @@ struct lien_probes {
 	const uint64_t *consumed, *produced; /* its positions, mapped */
 	struct lien_probes_config config;
 	bool multi, can_follow;
+	struct lien_iterator images_reader, files_reader;
 	struct lien_images images; /* when they were read last */
 	struct lien_following *following;
 	unsigned following_count;

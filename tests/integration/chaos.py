@@ -46,7 +46,7 @@ class Tally(dict):
         super().__init__(seed=seed, seconds=0, transactions=0, rollbacks=0, refusals=0, kills=0,
                          faults=0, jobs=0, agents=0, bytes_verified=0, bytes_lost=0, hangs=0,
                          failures=0, longest_turn_ms=0, longest_turn_cpu_ms=0,
-                         longest_turn_in="")
+                         longest_turn_in="", longest_turn_ready_ms=0)
 
     def add(self, name, count=1):
         self[name] += count
@@ -354,6 +354,8 @@ class Chaos:
         reply = self.ask("status")
         if reply and reply["ok"]:
             loop = reply["result"]["loop"]
+            self.tally["longest_turn_ready_ms"] = round(max(
+                self.tally["longest_turn_ready_ms"], loop["longest_turn_ready_ms"]), 1)
             if loop["longest_turn_ms"] > self.tally["longest_turn_ms"]:
                 self.tally["longest_turn_ms"] = round(loop["longest_turn_ms"], 1)
                 self.tally["longest_turn_cpu_ms"] = round(loop["longest_turn_cpu_ms"], 1)

@@ -379,6 +379,28 @@ def test_what_keeps_the_old_memory_stays():
         driver("close", fd)
 
 
+@case()
+def test_open_files_that_cannot_be_read():
+    """Exported memory may still be open somewhere: who cannot find out refuses."""
+    with Session() as session:
+        session.start_agent()
+        driver = session.driver()
+        handle, va = driver("make", 2 * MIB, 0)
+        driver("export", handle)
+        driver("fill", va, 2 * MIB, 0x51)
+        session.ready(driver.pid)
+        taken = {int(fd) for fd in os.listdir("/proc/%d/fd" % session.agent.pid)}
+        _, second = [fd for fd in range(len(taken) + 2) if fd not in taken][:2]
+        before = resource.prlimit(session.agent.pid, resource.RLIMIT_NOFILE)
+        # One is left, for the connection.
+        resource.prlimit(session.agent.pid, resource.RLIMIT_NOFILE, (second, before[1]))
+        session.refused("offload", "--owner", "all", text="still open somewhere: Too many open files")
+        resource.prlimit(session.agent.pid, resource.RLIMIT_NOFILE, before)
+        session.ask("offload", "--owner", "all")
+        session.ask("restore")
+        equal(driver("check", va, 2 * MIB, 0x51), 0, "wrong bytes")
+
+
 # Who takes part
 
 @case(60)

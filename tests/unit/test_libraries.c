@@ -20,7 +20,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Of a process that holds up whoever looks at it. */
+/* The process holds up whoever looks at it. */
 static bool too_slow;
 
 int __real_lien_untrusted_stat(const char *path, struct stat *st);
