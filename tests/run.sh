@@ -124,6 +124,7 @@ list_static() {
 	echo "symbols 60 tests/check_symbols.sh $LIEN $CONTROL"
 	echo "format 120 tests/check_format.sh"
 	echo "seeds 60 tests/check_seeds.sh"
+	echo "layers 60 $PYTHON tests/check_layers.py"
 }
 
 if [ "${1:-}" = one ]; then

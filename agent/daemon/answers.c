@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "agent/daemon/answers.h"
+#include "agent/server/server.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -20,6 +21,7 @@
 #define PIECE		(1u << 16)
 
 struct lien_answer {
+	struct lien_client_job waited_for;
 	LIST_ENTRY(lien_answer) next;
 	struct lien_source pipe; /* .fd: -1: all has come, the copy is still to be reaped */
 	struct lien_client *client;
@@ -111,8 +113,17 @@ static void close_pipe(struct lien_answer *answer)
 	close(answer->pipe.fd);
 	answer->pipe.fd = -1;
 	answer->client = NULL;
-	client->answer = NULL;
+	client->job = NULL;
 	lien_client_answers(client, -1);
+}
+
+/* The client is gone. */
+static void drop(struct lien_client_job *job)
+{
+	struct lien_answer *answer = (struct lien_answer *)job;
+
+	kill(answer->copy, SIGTERM); /* it closes what is inherited first */
+	close_pipe(answer);
 }
 
 static void reap(struct lien_answer *answer, int how)
@@ -192,18 +203,13 @@ bool lien_answer_start(struct lien_client *client, json_t *request,
 	answer->pipe = (struct lien_source){ends[0], pipe_ready, "answer", false};
 	answer->client = client;
 	LIST_INSERT_HEAD(&agent->answers, answer, next);
-	client->answer = answer;
+	answer->waited_for.drop = drop;
+	client->job = &answer->waited_for;
 	client->waiting = true;
 	lien_client_answers(client, 1);
 	if (lien_agent_watch(agent, &answer->pipe, EPOLLIN))
 		finish(answer);
 	return true;
-}
-
-void lien_answer_drop(struct lien_answer *answer)
-{
-	kill(answer->copy, SIGTERM); /* it closes what is inherited first */
-	close_pipe(answer);
 }
 
 void lien_answers_tick(struct lien_agent *agent)

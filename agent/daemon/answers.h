@@ -9,14 +9,12 @@
 #ifndef LIEN_ANSWERS_H
 #define LIEN_ANSWERS_H
 
-#include "agent/daemon/requests.h"
+#include "agent/server/client.h"
 
 /* handle() answers the request at once, and changes nothing but its client. False: there can be no
  * copy now, and the caller is to call it. */
 bool lien_answer_start(struct lien_client *client, json_t *request,
 	void (*handle)(struct lien_client *client, json_t *request));
-/* The client has gone. */
-void lien_answer_drop(struct lien_answer *answer);
 void lien_answers_tick(struct lien_agent *agent);
 void lien_answers_stop(struct lien_agent *agent);
 

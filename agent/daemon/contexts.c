@@ -5,11 +5,12 @@
  * several traps for each collective.
  */
 #include "agent/daemon/contexts.h"
+#include "agent/core/proc.h"
 
 #include <errno.h>
 #include <string.h>
 
-#include "agent/daemon/agent.h"
+#include "agent/core/agent.h"
 #include "loader/probes/follow.h"
 
 /* So often a process made its only context current, and no other: it will hardly have another one.
@@ -46,7 +47,7 @@ static void cannot_follow(void *context, uint32_t pid, int err)
 /* The process was too slow to be looked at. */
 static void follow_later(struct lien_agent *agent, struct lien_process *process)
 {
-	struct lien_tracked *tracked = lien_watch_track(agent, process);
+	struct lien_tracked *tracked = lien_agent_track(agent, process);
 
 	if (tracked)
 		tracked->follow_later = true;
@@ -63,7 +64,7 @@ static void follow(struct lien_agent *agent, struct lien_process *process)
 		return;
 	}
 	err = lien_probes_follow(agent->probes, process->pid, process->start, place.path);
-	if (!lien_watch_runs(process->pid, process->start))
+	if (!lien_proc_runs(process->pid, process->start))
 		lien_probes_unfollow(
 			agent->probes, process->pid); /* another one has its number by now */
 	else if (err == -ETIMEDOUT)

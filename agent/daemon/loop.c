@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "agent/daemon/loop.h"
+#include "agent/daemon/watch.h"
+#include "agent/orders/orders.h"
+#include "agent/server/server.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -13,7 +16,7 @@
 #include "agent/daemon/contexts.h"
 #include "agent/join/detach.h"
 #include "agent/quiesce/gate.h"
-#include "agent/link/prepare.h"
+#include "agent/orders/prepare.h"
 #include "agent/daemon/probing.h"
 #include "agent/join/ras.h"
 #include "agent/daemon/sites.h"

@@ -15,25 +15,6 @@
 struct lien_agent;
 struct lien_event;
 
-/* How long turns took, since the start. */
-struct lien_turns {
-	uint64_t count, requests;
-	/* As others wait, but for the time in which the machine had no processor for the agent; and
-	 * what the agent's thread ran of it. */
-	uint64_t longest_ns, longest_cpu_ns;
-	uint64_t longest_ready_ns; /* that a turn has waited for a processor */
-	char longest_in[48];		     /* the part of it that took longest: "source orders" */
-	unsigned most_requests;		     /* handled in one turn */
-	unsigned most_records;		     /* taken from the ring in one turn */
-	uint64_t answers;		     /* that copies of the agent have made (answers.h) */
-	unsigned most_answers;		     /* at a time, for one user who is not root */
-	/* Of the turn under way. */
-	uint64_t t_begun, cpu_begun, ready_begun, t_part, longest_part_ns;
-	int schedstat; /* the thread's own */
-	const char *part[2], *longest_part[2];
-	unsigned turn_requests, turn_records;
-};
-
 /* Until the agent is told to stop, and no transaction is under way. */
 void lien_loop_run(struct lien_agent *agent);
 /* What the agent does from now on in this turn; static texts, such as "request" and "check". */
@@ -41,6 +22,9 @@ void lien_loop_part(struct lien_agent *agent, const char *kind, const char *name
 
 /* ring.c: reading what the kernel side reports. */
 
+/* For struct lien_above. */
+void lien_ring_event(struct lien_agent *agent, const struct lien_event *event);
+void lien_ring_consume(struct lien_agent *agent);
 /* For struct lien_probes_config. */
 int lien_ring_record(void *agent, const struct lien_event *event, size_t size);
 int lien_ring_start(struct lien_agent *agent);

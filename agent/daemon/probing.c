@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "agent/daemon/probing.h"
+#include "agent/core/proc.h"
+#include "agent/daemon/watch.h"
 
 #include <ctype.h>
 #include <dirent.h>
@@ -8,7 +10,7 @@
 #include <string.h>
 #include <sys/sysmacros.h>
 
-#include "agent/daemon/worker.h"
+#include "agent/core/worker.h"
 #include "loader/discover/untrusted.h"
 #include "loader/discover/user.h"
 
@@ -132,7 +134,7 @@ static void forget(struct lien_probing *probing, struct waiting *waiting)
 
 static bool is_gone(const struct waiting *waiting)
 {
-	return !lien_watch_runs(waiting->event.pid, waiting->event.start);
+	return !lien_proc_runs(waiting->event.pid, waiting->event.start);
 }
 
 static dev_t device_of(const struct lien_event *event)

@@ -11,7 +11,7 @@
 
 #include <jansson.h>
 
-#include "agent/daemon/agent.h"
+#include "agent/core/agent.h"
 
 int lien_probing_start(struct lien_agent *agent);
 void lien_probing_stop(struct lien_agent *agent);

@@ -6,13 +6,17 @@
 #include <string.h>
 
 #include "agent/daemon/answers.h"
+#include "agent/daemon/loop.h"
+#include "agent/orders/orders.h"
+#include "agent/server/server.h"
+#include "agent/views/views.h"
 #include "agent/join/attach.h"
 #include "agent/join/detach.h"
 #include "agent/views/findings.h"
 #include "agent/quiesce/gate.h"
 #include "agent/daemon/requests.h"
-#include "agent/daemon/node.h"
-#include "agent/link/prepare.h"
+#include "agent/core/node.h"
+#include "agent/orders/prepare.h"
 #include "agent/daemon/sites.h"
 #include "agent/join/walks.h"
 #include "loader/probes/close_later.h"
@@ -312,6 +316,8 @@ static bool postpone(struct lien_client *client, json_t *request)
 	return true;
 }
 
+static void go_on_attached(struct lien_client *client, json_t *request);
+
 /* `attach`: first to processes that lack nothing but a control library. */
 static void offload(struct lien_client *client, json_t *request, bool attach)
 {
@@ -343,7 +349,8 @@ static void offload(struct lien_client *client, json_t *request, bool attach)
 		return;
 	}
 	if (attach &&
-		lien_attach_before(client, transfer.pids, transfer.selection.pids_count, request))
+		lien_attach_before(client, transfer.pids, transfer.selection.pids_count, request,
+			go_on_attached))
 		return;
 	if (postpone(client, request))
 		return;
@@ -361,17 +368,18 @@ static void offload(struct lien_client *client, json_t *request, bool attach)
 	}
 }
 
-static void request_offload(struct lien_client *client, json_t *request)
-{
-	offload(client, request, client->agent->control >= 0 && !client->agent->no_attach);
-}
-
-void lien_request_attached(struct lien_client *client, json_t *request)
+/* Its processes have control libraries by now, or cannot. */
+static void go_on_attached(struct lien_client *client, json_t *request)
 {
 	client->waiting = false;
 	offload(client, request, false);
 	if (!client->waiting)
 		lien_client_go_on(client);
+}
+
+static void request_offload(struct lien_client *client, json_t *request)
+{
+	offload(client, request, client->agent->control >= 0 && !client->agent->no_attach);
 }
 
 static void request_restore(struct lien_client *client, json_t *request)

@@ -10,7 +10,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "agent/daemon/agent.h"
+#include "agent/daemon/resume.h"
+#include "agent/daemon/watch.h"
+#include "agent/core/proc.h"
 #include "agent/daemon/contexts.h"
 #include "agent/offload/plan.h"
 #include "agent/daemon/sites.h"
@@ -161,7 +163,7 @@ void lien_resume_ends(struct lien_agent *agent)
 		return;
 	for (process = lien_graph_first(agent->graph); process; process = next) {
 		next = lien_graph_next(process);
-		if (lien_watch_runs(process->pid, process->start))
+		if (lien_proc_runs(process->pid, process->start))
 			continue;
 		event = lien_agent_event_of(process->pid, process->start, LIEN_EVENT_EXIT);
 		lien_agent_event(agent, &event);
@@ -215,7 +217,7 @@ static bool leaves_probes(const struct lien_agent *agent, bool started)
 		return false;
 	if (!started)
 		return lien_probes_resumed(agent->probes);
-	if (agent->on_stop == LIEN_ON_STOP_KEEP) {
+	if (agent->keep_probes) {
 		lien_log(6,
 			"probes stay in running jobs for the next agent (--on-stop keep): `lien "
 			"agent --clean` takes them off");

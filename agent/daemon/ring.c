@@ -5,7 +5,10 @@
 #include <string.h>
 #include <sys/epoll.h>
 
-#include "agent/daemon/agent.h"
+#include "agent/core/agent.h"
+#include "agent/daemon/resume.h"
+#include "agent/daemon/watch.h"
+#include "agent/server/server.h"
 #include "agent/daemon/contexts.h"
 #include "agent/graph/event_check.h"
 #include "agent/daemon/loop.h"
@@ -35,7 +38,7 @@ static bool of_stranger(struct lien_agent *agent, const struct lien_event *event
 	       !lien_graph_process(agent->graph, event->pid);
 }
 
-void lien_agent_event(struct lien_agent *agent, const struct lien_event *event)
+void lien_ring_event(struct lien_agent *agent, const struct lien_event *event)
 {
 	struct lien_process *process;
 	bool recording, known;
@@ -125,7 +128,7 @@ static void note_losses(struct lien_agent *agent)
 		agent->lost_seen = lost;
 }
 
-void lien_agent_consume(struct lien_agent *agent)
+void lien_ring_consume(struct lien_agent *agent)
 {
 	uint64_t until;
 

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "agent/views/views.h"
-#include "agent/daemon/worker.h"
+#include "agent/core/worker.h"
 #include "loader/discover/libraries.h"
 #include "loader/discover/symbols.h"
 #include "loader/discover/untrusted.h"

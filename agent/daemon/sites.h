@@ -10,7 +10,7 @@
 
 #include <stdbool.h>
 
-#include "agent/daemon/agent.h"
+#include "agent/core/agent.h"
 
 struct lien_sites;
 

@@ -6,7 +6,7 @@
 
 #include <lien/version.h>
 #include "agent/quiesce/gate.h"
-#include "agent/link/prepare.h"
+#include "agent/orders/prepare.h"
 #include "agent/daemon/probing.h"
 #include "agent/daemon/requests.h"
 #include "loader/probes/follow.h"

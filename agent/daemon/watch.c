@@ -12,78 +12,22 @@
 #include <unistd.h>
 
 #include "agent/daemon/contexts.h"
-#include "agent/daemon/node.h"
+#include "agent/daemon/resume.h"
+#include "agent/core/node.h"
+#include "agent/core/proc.h"
 #include "agent/daemon/probing.h"
 #include "agent/daemon/sites.h"
+#include "agent/daemon/watch.h"
+#include "agent/link/link.h"
+#include "agent/orders/orders.h"
+#include "agent/orders/presence.h"
 #include "agent/join/walks.h"
 #include "loader/discover/elf_symbols.h"
 #include "loader/probes/follow.h"
 #include "loader/probes/gate.h"
 #include "loader/discover/untrusted.h"
 
-_Static_assert(LIEN_PROBE_CONTROL_MAGIC == LIEN_WIRE_MAGIC, "two names of one number");
-_Static_assert(LIEN_PROBE_CONTROL_VERSION == LIEN_WIRE_VERSION, "two names of one number");
-
-#define FDS_MAX	      65536 /* a process that has more may have a card open */
-#define WAKE_AGAIN_NS 1000000000ull
 #define WAKE_SOON_NS  5000000000ull /* then it is looked at now and then only: it makes no calls */
-
-#define FLAG_EXITING 0x4 /* PF_EXITING: set before its files are closed */
-
-/* Fields 3, 9, 20 and 22 of /proc/PID/stat, counted after the command's last ')'. */
-struct stat_line {
-	char state;
-	unsigned flags, threads;
-	unsigned long long start; /* clock ticks */
-};
-
-/* 0, or -ESRCH. */
-static int read_stat(uint32_t pid, struct stat_line *stat)
-{
-	char path[32], line[1024];
-	const char *at;
-	FILE *file;
-
-	snprintf(path, sizeof(path), "/proc/%u/stat", pid);
-	file = fopen(path, "re");
-	if (!file)
-		return -ESRCH;
-	/* The command may contain newlines. */
-	line[fread(line, 1, sizeof(line) - 1, file)] = 0;
-	fclose(file);
-	at = strrchr(line, ')');
-	return at && sscanf(at + 1,
-			     " %c %*s %*s %*s %*s %*s %u %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s "
-			     "%u %*s %llu",
-			     &stat->state, &stat->flags, &stat->threads, &stat->start) == 4
-		       ? 0
-		       : -ESRCH;
-}
-
-bool lien_watch_runs(uint32_t pid, uint64_t start)
-{
-	struct stat_line stat;
-
-	return !read_stat(pid, &stat) && stat.start == LIEN_START_TICKS(start);
-}
-
-/* No thread of it runs any more. A process whose first thread has ended may go on, and looks like
- * one that waits for its parent. */
-bool lien_watch_has_ended(uint32_t pid, uint64_t start)
-{
-	struct stat_line stat;
-
-	return read_stat(pid, &stat) || stat.start != LIEN_START_TICKS(start) ||
-	       ((stat.state == 'Z' || stat.state == 'X') && stat.threads <= 1);
-}
-
-bool lien_watch_is_ending(uint32_t pid, uint64_t start)
-{
-	struct stat_line stat;
-
-	return read_stat(pid, &stat) || stat.start != LIEN_START_TICKS(start) ||
-	       stat.flags & FLAG_EXITING;
-}
 
 struct reading {
 	struct lien_agent *agent;
@@ -169,53 +113,10 @@ static void read_libraries(struct lien_agent *agent, struct lien_process *proces
 {
 	struct reading reading = {agent, process->pid, process->start, false, false};
 	bool late = lien_maps_read(process->pid, read_entry, &reading) == -ETIMEDOUT;
-	struct lien_tracked *tracked = late ? lien_watch_track(agent, process) : process->agent;
+	struct lien_tracked *tracked = late ? lien_agent_track(agent, process) : process->agent;
 
 	if (tracked)
 		tracked->unread = late;
-}
-
-static void command_of(uint32_t pid, char *command, size_t size)
-{
-	char path[32];
-	ssize_t n;
-	int fd;
-
-	snprintf(path, sizeof(path), "/proc/%u/comm", pid);
-	fd = open(path, O_RDONLY | O_CLOEXEC);
-	n = fd < 0 ? 0 : read(fd, command, size - 1);
-	if (fd >= 0)
-		close(fd);
-	command[n > 0 ? n : 0] = '\0';
-	command[strcspn(command, "\n")] = '\0';
-}
-
-static uint32_t uid_of(uint32_t pid)
-{
-	struct stat st;
-	char path[32];
-
-	snprintf(path, sizeof(path), "/proc/%u", pid);
-	return stat(path, &st) ? 0 : st.st_uid;
-}
-
-bool lien_watch_owned(const struct lien_process *process, const struct lien_viewer *viewer)
-{
-	unsigned real = -1u, effective = -1u, saved = -1u;
-	char path[32], line[128];
-	FILE *file;
-
-	if (!process || !viewer->one_user)
-		return process;
-	snprintf(path, sizeof(path), "/proc/%u/status", process->pid);
-	file = fopen(path, "re");
-	while (file && fgets(line, sizeof(line), file))
-		if (sscanf(line, "Uid: %u %u %u", &real, &effective, &saved) == 3)
-			break;
-	if (file)
-		fclose(file);
-	return process->uid == viewer->uid && real == viewer->uid && effective == real &&
-	       saved == real;
 }
 
 const struct lien_probed_file *lien_watch_probed_file(
@@ -256,15 +157,14 @@ static bool seen_whole(struct lien_agent *agent, struct lien_process *process)
 uint64_t lien_watch_start_of(struct lien_agent *agent, uint32_t pid)
 {
 	const struct lien_process *process = lien_graph_process(agent->graph, pid);
-	struct stat_line stat;
-	uint64_t start;
+	uint64_t ticks = lien_proc_start(pid), start;
 
-	if (read_stat(pid, &stat))
+	if (!ticks)
 		return 0;
-	if (process && LIEN_START_TICKS(process->start) == stat.start)
+	if (process && LIEN_START_TICKS(process->start) == ticks)
 		return process->start;
 	start = lien_probes_start_of(agent->probes, pid);
-	return LIEN_START_TICKS(start) == stat.start ? start : stat.start;
+	return LIEN_START_TICKS(start) == ticks ? start : ticks;
 }
 
 /* A process that ran before the agent did: what it did until now is not known. */
@@ -287,8 +187,8 @@ static void adopt(struct lien_agent *agent, uint32_t pid)
 			4, "process %u cannot be told to the kernel side: %s", pid, strerror(-err));
 	event = lien_agent_event_of(pid, start, LIEN_EVENT_PROCESS);
 	event.size = LIEN_EVENT_SIZE(process);
-	event.process.uid = uid_of(pid);
-	command_of(pid, event.process.comm, sizeof(event.process.comm));
+	event.process.uid = lien_proc_uid(pid);
+	lien_proc_command(pid, event.process.comm, sizeof(event.process.comm));
 	lien_agent_event(agent, &event);
 }
 
@@ -341,43 +241,6 @@ int lien_watch_start(struct lien_agent *agent, const char *const *libraries)
 	return 0;
 }
 
-/* They can be told of memory only where there are some. */
-bool lien_watch_cards(void)
-{
-	DIR *cards = opendir("/sys/class/infiniband");
-	struct dirent *entry;
-	bool any = false;
-
-	while (cards && (entry = readdir(cards)))
-		any |= entry->d_name[0] != '.';
-	if (cards)
-		closedir(cards);
-	return any;
-}
-
-bool lien_watch_uses_cards(uint32_t pid)
-{
-	char path[40], link[64];
-	struct dirent *entry;
-	unsigned count = 0;
-	bool any = false;
-	ssize_t n;
-	DIR *fds;
-
-	if (!lien_watch_cards())
-		return false;
-	snprintf(path, sizeof(path), "/proc/%u/fd", pid);
-	fds = opendir(path);
-	while (fds && !any && (entry = readdir(fds))) {
-		n = readlinkat(dirfd(fds), entry->d_name, link, sizeof(link) - 1);
-		link[n < 0 ? 0 : n] = '\0';
-		any = !strncmp(link, "/dev/infiniband/uverbs", 22) || ++count > FDS_MAX;
-	}
-	if (fds)
-		closedir(fds);
-	return any || !fds; /* not to be seen: it may */
-}
-
 /* The process may have called this library before it was probed. */
 static void doubt(
 	struct lien_agent *agent, struct lien_process *process, const struct lien_library_map *map)
@@ -402,7 +265,7 @@ static void doubt(
 	else if (library == LIEN_LIB_CUDA)
 		reason = LIEN_INCOMPLETE_LATE;
 	else
-		reason = lien_watch_cards() ? LIEN_INCOMPLETE_CARDS : 0;
+		reason = lien_cards() ? LIEN_INCOMPLETE_CARDS : 0;
 	if (!(reason & ~process->incomplete))
 		return;
 	event = lien_agent_event_of(process->pid, process->start, LIEN_EVENT_INCOMPLETE);
@@ -421,152 +284,6 @@ static void doubt_all(struct lien_agent *agent, struct lien_process *process)
 
 	RB_FOREACH (map, lien_library_tree, &process->libraries)
 		doubt(agent, process, map);
-}
-
-struct finding {
-	const struct lien_library_map *map;
-	uint64_t base;
-	char path[512];
-	uint32_t pid;
-	bool found, memfd;
-};
-
-static int find_control(const struct lien_maps_entry *entry, void *arg)
-{
-	struct finding *finding = arg;
-
-	if (entry->inode != finding->map->inode || lien_library_of(entry->path) != LIEN_LIB_CONTROL)
-		return 0;
-	if (!finding->found && !entry->offset) {
-		finding->base = entry->start;
-		finding->memfd = !strncmp(entry->path, "/memfd:", strlen("/memfd:"));
-		finding->found = !lien_maps_open_path(
-			finding->pid, entry, finding->path, sizeof(finding->path));
-	}
-	return 0;
-}
-
-static int control_place(struct lien_tracked *tracked, const struct lien_library_map *map)
-{
-	struct finding finding = {.map = map, .pid = tracked->pid};
-	struct lien_elf *elf;
-	struct stat st;
-	uint64_t value;
-	int fd, err;
-
-	lien_maps_read(tracked->pid, find_control, &finding);
-	if (!finding.found)
-		return -ENOENT;
-	fd = lien_untrusted_open(finding.path, &st);
-	if (fd < 0)
-		return fd;
-	err = lien_elf_open(fd, &elf);
-	close(fd);
-	if (err)
-		return err;
-	err = lien_elf_object(elf, "lien_control_state", &value);
-	lien_elf_close(elf);
-	if (err)
-		return err;
-	if (!finding.memfd) /* for those to come; nobody else will map that */
-		lien_probing_control(tracked->agent, tracked->pid, finding.path);
-	tracked->place.text = map->start;
-	tracked->place.text_end = map->end;
-	tracked->place.state = finding.base + value;
-	return 0;
-}
-
-struct lien_tracked *lien_watch_track(struct lien_agent *agent, struct lien_process *process)
-{
-	struct lien_tracked *tracked = process->agent;
-
-	if (tracked)
-		return tracked;
-	tracked = calloc(1, sizeof(*tracked));
-	if (!tracked)
-		return NULL;
-	tracked->agent = agent;
-	tracked->pid = process->pid;
-	tracked->t_first = lien_now_ns();
-	process->agent = tracked;
-	return tracked;
-}
-
-/* Tells the kernel side where the control library is, and to wake it if its thread does not run. */
-static void tell_kernel(struct lien_agent *agent, struct lien_tracked *tracked,
-	const struct lien_control_state *state, bool wake)
-{
-	struct lien_probe_control control = {
-		.text = tracked->place.text,
-		.text_end = tracked->place.text_end,
-		.translate = state->translate,
-		.translate_end = state->translate_end,
-		.handler = state->handler,
-		.signal = state->signal,
-		.wake = wake ? LIEN_PROBE_WAKE_ANY : 0,
-	};
-
-	lien_probes_set_control(agent->probes, tracked->pid, &control);
-	if (wake)
-		tracked->t_woken = lien_now_ns();
-}
-
-void lien_watch_passes_on(struct lien_agent *agent, struct lien_process *process)
-{
-	const struct lien_tracked *tracked = process->agent;
-	const struct lien_probe_control control = {
-		.text = tracked->place.text,
-		.text_end = tracked->place.text_end,
-		.translate = tracked->place.text,
-		.translate_end = tracked->place.text_end,
-	};
-
-	lien_probes_set_control(agent->probes, process->pid, &control);
-}
-
-static void look_for_control(struct lien_agent *agent, struct lien_process *process)
-{
-	struct lien_tracked *tracked = lien_watch_track(agent, process);
-	struct lien_control_state state;
-	struct lien_library_map *map;
-	int err;
-
-	if (!tracked || tracked->link)
-		return;
-	if (!tracked->place.state) {
-		RB_FOREACH (map, lien_library_tree, &process->libraries)
-			if (lien_library_of(map->file->text) == LIEN_LIB_CONTROL &&
-				!control_place(tracked, map))
-				break;
-		if (!map)
-			return;
-	}
-	err = lien_link_state(process->pid, &tracked->place, &state);
-	if (err == -EPROTO && process->presence != LIEN_CONTROL_OTHER) {
-		lien_log(4, "process %u has a control library of another version of lien",
-			process->pid);
-		lien_watch_passes_on(agent, process);
-		process->presence = LIEN_CONTROL_OTHER;
-	}
-	if (err == -ENOTCONN) {
-		if (!process->detached)
-			lien_watch_passes_on(agent, process);
-		process->presence = LIEN_CONTROL_NONE;
-		process->detached = true;
-	}
-	if (err)
-		return;
-	process->presence = LIEN_CONTROL_LOADED;
-	tracked->started = lien_link_started(process->pid, &state);
-	err = lien_orders_link(agent, process, &state);
-	if (!err || err == -EBUSY) {
-		tell_kernel(agent, tracked, &state, false);
-		if (err)
-			process->presence = LIEN_CONTROL_TAKEN;
-		return; /* ready when it has answered the first question */
-	}
-	if (!tracked->t_woken || lien_now_ns() - tracked->t_woken > WAKE_AGAIN_NS)
-		tell_kernel(agent, tracked, &state, true);
 }
 
 struct mapped_file {
@@ -684,7 +401,7 @@ void lien_watch_event(struct lien_agent *agent, const struct lien_event *event)
 	if (lien_probing_refuses(agent, process))
 		set_incomplete(agent, process, process->incomplete | LIEN_INCOMPLETE_UNPROBED);
 	lien_node_process(agent, process);
-	look_for_control(agent, process);
+	lien_presence_look(agent, process);
 }
 
 void lien_watch_resume(struct lien_agent *agent)
@@ -712,7 +429,7 @@ void lien_watch_resume(struct lien_agent *agent)
 static bool is_over(
 	struct lien_agent *agent, const struct lien_process *process, struct lien_images *images)
 {
-	return lien_watch_has_ended(process->pid, process->start) ||
+	return lien_proc_has_ended(process->pid, process->start) ||
 	       lien_probes_is_another(agent->probes, process->pid, process->start, images);
 }
 
@@ -760,7 +477,7 @@ void lien_watch_tick(struct lien_agent *agent)
 			read_libraries(agent, process);
 		if (process->presence == LIEN_CONTROL_READY || !process->cuda)
 			continue;
-		look_for_control(agent, process);
+		lien_presence_look(agent, process);
 		tracked = process->agent;
 		if (process->presence == LIEN_CONTROL_LOADED &&
 			now - tracked->t_first < WAKE_SOON_NS)
@@ -771,7 +488,7 @@ void lien_watch_tick(struct lien_agent *agent)
 void lien_watch_look(struct lien_agent *agent, struct lien_process *process)
 {
 	read_libraries(agent, process);
-	look_for_control(agent, process);
+	lien_presence_look(agent, process);
 }
 
 void lien_watch_process_end(void *context, struct lien_process *process)

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "agent/join/adopt.h"
+#include "agent/core/proc.h"
+#include "agent/orders/orders.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -7,7 +9,7 @@
 #include <string.h>
 
 #include "agent/join/attach.h"
-#include "agent/daemon/node.h"
+#include "agent/core/node.h"
 #include "agent/join/walks.h"
 #include "loader/discover/environ.h"
 
@@ -55,7 +57,7 @@ static void doubt_cards(struct lien_agent *agent)
 		process = lien_graph_process(agent->graph, agent->at_rest[i]);
 		if (!process || !(process->incomplete & LIEN_INCOMPLETE_LATE) ||
 			process->incomplete & LIEN_INCOMPLETE_CARDS ||
-			!lien_watch_uses_cards(process->pid))
+			!lien_proc_uses_cards(process->pid))
 			continue;
 		event = lien_agent_event_of(process->pid, process->start, LIEN_EVENT_INCOMPLETE);
 		event.size = LIEN_EVENT_SIZE(incomplete);
@@ -119,7 +121,7 @@ static unsigned those_owned(
 	unsigned i, n = 0;
 
 	for (i = 0; i < count; i++)
-		if (lien_watch_owned(lien_graph_process(agent->graph, pids[i]), viewer))
+		if (lien_proc_owned(lien_graph_process(agent->graph, pids[i]), viewer))
 			pids[n++] = pids[i];
 	return n;
 }

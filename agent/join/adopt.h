@@ -3,7 +3,7 @@
 #ifndef LIEN_ADOPT_H
 #define LIEN_ADOPT_H
 
-#include "agent/daemon/agent.h"
+#include "agent/core/agent.h"
 
 /*
  * Adopts these processes, all that they have mapped being in the graph, and finds out what is still

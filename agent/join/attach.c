@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "agent/join/attach.h"
+#include "agent/core/proc.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -12,7 +13,7 @@
 #include "agent/join/adopt.h"
 #include "agent/join/detach.h"
 #include "agent/join/walks.h"
-#include "agent/daemon/worker.h"
+#include "agent/core/worker.h"
 #include "agent/graph/pids.h"
 #include "loader/inject/inject.h"
 
@@ -34,10 +35,12 @@ struct part {
 };
 
 struct lien_attach {
+	struct lien_client_job waited_for;
 	LIST_ENTRY(lien_attach) next;
 	struct lien_agent *agent;
 	struct lien_client *client; /* NULL: gone */
 	json_t *then; /* the offload that waits for this; NULL: the client asked for it alone */
+	void (*go_on)(struct lien_client *client, json_t *request); /* with that */
 	enum { ATTACH_PARTS, ATTACH_WAITS, ATTACH_ADOPTS, ATTACH_DONE } state;
 	uint64_t until;
 	json_t *adoption; /* what came of it; NULL: none was needed */
@@ -62,6 +65,14 @@ struct inject {
 	struct lien_inject_result result;
 	char why[300];
 };
+
+/* The client is gone: what has begun goes on. */
+static void drop_client(struct lien_client_job *job)
+{
+	struct lien_attach *attach = (struct lien_attach *)job;
+
+	attach->client = NULL;
+}
 
 static struct lien_process *process_of(struct lien_attach *attach, const struct part *part)
 {
@@ -106,9 +117,9 @@ static void answer(struct lien_attach *attach)
 	struct lien_client *client = attach->client;
 
 	if (client) {
-		client->attach = NULL;
+		client->job = NULL;
 		if (attach->then)
-			lien_request_attached(client, attach->then);
+			attach->go_on(client, attach->then);
 		else
 			lien_reply_result(client, view(attach));
 	}
@@ -318,7 +329,7 @@ static void done(struct lien_agent *agent, struct lien_job *job)
 	} else {
 		if (!part->result.present)
 			lien_log(6, "process %u has got a control library", part->pid);
-		lien_watch_look(agent, process);
+		agent->above->look(agent, process);
 		part->state = PART_STARTS;
 		part->until = lien_now_ns() + READY_NS;
 	}
@@ -361,7 +372,7 @@ static int submit(struct lien_attach *attach, unsigned part)
 		.pid = pid,
 		.pidfd = syscall(SYS_pidfd_open, pid, 0),
 		.library = agent->control < 0 ? -1 : fcntl(agent->control, F_DUPFD_CLOEXEC, 0)};
-	if (inject->pidfd < 0 || lien_watch_has_ended(pid, attach->part[part].start))
+	if (inject->pidfd < 0 || lien_proc_has_ended(pid, attach->part[part].start))
 		err = -ESRCH;
 	else if (inject->library < 0)
 		err = agent->control < 0 ? -ENOENT : -EMFILE;
@@ -407,7 +418,7 @@ static void start_part(struct lien_attach *attach, unsigned i)
 static bool wanted(const struct lien_client *client, const struct lien_process *process,
 	const uint32_t *pids, unsigned count)
 {
-	if (!process->cuda || !lien_watch_owned(process, &client->viewer))
+	if (!process->cuda || !lien_proc_owned(process, &client->viewer))
 		return false;
 	if (count)
 		return lien_pids_have(pids, count, process->pid);
@@ -454,7 +465,8 @@ static void begin(struct lien_attach *attach)
 {
 	unsigned i;
 
-	attach->client->attach = attach;
+	attach->waited_for.drop = drop_client;
+	attach->client->job = &attach->waited_for;
 	attach->client->waiting = true;
 	for (i = 0; i < attach->count; i++)
 		start_part(attach, i);
@@ -471,7 +483,8 @@ void lien_attach_start(struct lien_client *client, const uint32_t *pids, unsigne
 }
 
 bool lien_attach_before(
-	struct lien_client *client, const uint32_t *pids, unsigned count, json_t *request)
+	struct lien_client *client, const uint32_t *pids, unsigned count, json_t *request,
+	void (*go_on)(struct lien_client *client, json_t *request))
 {
 	struct lien_attach *attach = attach_new(client, pids, count, lacks_nothing_else);
 
@@ -482,13 +495,9 @@ bool lien_attach_before(
 		return false;
 	}
 	attach->then = json_incref(request);
+	attach->go_on = go_on;
 	begin(attach);
 	return true;
-}
-
-void lien_attach_drop(struct lien_attach *attach)
-{
-	attach->client = NULL;
 }
 
 static void look_at(struct lien_attach *attach, struct part *part)

@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/daemon/requests.h"
+#include "agent/core/proc.h"
+#include "agent/server/client.h"
 #include "agent/join/walks.h"
 #include "agent/graph/pids.h"
 
@@ -16,6 +17,7 @@ struct part {
 };
 
 struct lien_compare {
+	struct lien_client_job waited_for;
 	LIST_ENTRY(lien_compare) next;
 	struct lien_agent *agent;
 	struct lien_client *client; /* NULL: gone */
@@ -34,6 +36,15 @@ static const char *const kinds[] = {
 	[LIEN_DIFFERENCE_PROPERTIES] = "properties",
 	[LIEN_DIFFERENCE_ACCESS] = "access",
 };
+
+/* The client is gone. */
+static void drop(struct lien_client_job *job)
+{
+	struct lien_compare *compare = (struct lien_compare *)job;
+
+	compare->client = NULL;
+	compare->deadline = 0;
+}
 
 /* What the driver says of the address. */
 static json_t *found_json(const struct lien_wire_found *found)
@@ -113,7 +124,7 @@ static void answer_if_done(struct lien_compare *compare)
 		if (compare->part[i].state != PART_DONE)
 			return;
 	if (client) {
-		client->compare = NULL;
+		client->job = NULL;
 		lien_reply_result(client,
 			json_pack("{s:O, s:i, s:i, s:i}", "processes", compare->processes,
 				"differences", compare->differences, "compared", compare->compared,
@@ -167,12 +178,6 @@ static void start_part(struct lien_compare *compare, struct part *part)
 		fail(compare, part, error);
 	else if (!err)
 		part->state = PART_RUNS;
-}
-
-void lien_compare_drop(struct lien_compare *compare)
-{
-	compare->client = NULL;
-	compare->deadline = 0;
 }
 
 /* Those that have not come to an end in time. */
@@ -237,7 +242,7 @@ void lien_compare_start(struct lien_client *client, const uint32_t *pids, unsign
 		process = lien_graph_next(process)) {
 		if (process->cuda &&
 			(!pids_count || lien_pids_have(pids, pids_count, process->pid)) &&
-			lien_watch_owned(process, &client->viewer))
+			lien_proc_owned(process, &client->viewer))
 			compare->part[compare->count++] =
 				(struct part){.pid = process->pid, .start = process->start};
 	}
@@ -247,6 +252,7 @@ void lien_compare_start(struct lien_client *client, const uint32_t *pids, unsign
 	compare->timeout_ms = timeout_ms;
 	compare->deadline = lien_now_ns() + timeout_ms * 1000000ull;
 	LIST_INSERT_HEAD(&agent->compares, compare, next);
-	client->compare = compare;
+	compare->waited_for.drop = drop;
+	client->job = &compare->waited_for;
 	client->waiting = true;
 }

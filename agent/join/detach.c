@@ -7,6 +7,10 @@
 #include <string.h>
 
 #include "agent/join/eject.h"
+#include "agent/core/proc.h"
+#include "agent/link/link.h"
+#include "agent/orders/orders.h"
+#include "agent/orders/presence.h"
 #include "agent/join/walks.h"
 #include "agent/graph/pids.h"
 #include "loader/probes/gate.h"
@@ -22,6 +26,7 @@ struct part {
 };
 
 struct lien_detach {
+	struct lien_client_job waited_for;
 	LIST_ENTRY(lien_detach) next;
 	struct lien_agent *agent;
 	struct lien_client *client; /* NULL: gone */
@@ -29,6 +34,14 @@ struct lien_detach {
 	unsigned count, detached;
 	struct part part[];
 };
+
+/* The client is gone: what has begun goes on. */
+static void drop(struct lien_client_job *job)
+{
+	struct lien_detach *detach = (struct lien_detach *)job;
+
+	detach->client = NULL;
+}
 
 static void detach_free(struct lien_detach *detach)
 {
@@ -46,7 +59,7 @@ static void answer_if_done(struct lien_detach *detach)
 		if (detach->part[i].state != PART_DONE)
 			return;
 	if (client) {
-		client->detach = NULL;
+		client->job = NULL;
 		lien_reply_result(client,
 			json_pack("{s:O, s:i, s:i}", "processes", detach->processes, "detached",
 				detach->detached, "refused", detach->count - detach->detached));
@@ -121,7 +134,7 @@ static void let_go(struct lien_agent *agent, struct lien_process *process)
 	lien_agent_consume(agent); /* its last calls are known as its own */
 	lien_orders_unlink(tracked);
 	lien_probes_ungate(agent->probes, process->pid);
-	lien_watch_passes_on(agent, process);
+	lien_presence_passes_on(agent, process);
 	tracked->t_woken = 0;
 	process->presence = LIEN_CONTROL_NONE;
 	process->detached = true;
@@ -229,7 +242,7 @@ static void start_part(struct lien_detach *detach, struct part *part)
 		      (process ? process->arena_bytes / CHUNK * NS_PER_CHUNK : 0);
 	if (!process)
 		why = "it has ended";
-	else if (!lien_watch_owned(process, &detach->client->viewer))
+	else if (!lien_proc_owned(process, &detach->client->viewer))
 		why = "it does not run as you alone (set-user-id?): only root can detach it";
 	else
 		why = order(detach->agent, process);
@@ -243,7 +256,7 @@ static bool wanted(const struct lien_client *client, const struct lien_process *
 	if (count)
 		return lien_pids_have(pids, count, process->pid);
 	return process->presence == LIEN_CONTROL_READY &&
-	       lien_watch_owned(process, &client->viewer);
+	       lien_proc_owned(process, &client->viewer);
 }
 
 static struct lien_detach *detach_new(
@@ -284,16 +297,12 @@ void lien_detach_start(struct lien_client *client, const uint32_t *pids, unsigne
 		lien_reply_error(client, "out of memory");
 		return;
 	}
-	client->detach = detach;
+	detach->waited_for.drop = drop;
+	client->job = &detach->waited_for;
 	client->waiting = true;
 	for (i = 0; i < detach->count; i++)
 		start_part(detach, &detach->part[i]);
 	answer_if_done(detach);
-}
-
-void lien_detach_drop(struct lien_detach *detach)
-{
-	detach->client = NULL;
 }
 
 /* The link is gone, and no answer came by it. */
@@ -364,7 +373,7 @@ void lien_detach_stop(struct lien_agent *agent)
 
 	while ((detach = LIST_FIRST(&agent->detaches))) {
 		if (detach->client)
-			detach->client->detach = NULL;
+			detach->client->job = NULL;
 		detach_free(detach);
 	}
 }

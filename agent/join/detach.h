@@ -7,7 +7,7 @@
 #ifndef LIEN_DETACH_H
 #define LIEN_DETACH_H
 
-#include "agent/daemon/requests.h"
+#include "agent/server/client.h"
 
 /* These processes (none: all of the viewer's that take orders); answers when each is as it was, or
  * was refused. Answers at once, with an error, while a transaction is under way. */
@@ -19,8 +19,6 @@ void lien_detach_reply(struct lien_agent *agent, uint32_t pid, const struct lien
 /* eject.c has ended: err and why are lien_eject()'s. */
 void lien_detach_ejected(
 	struct lien_agent *agent, uint32_t pid, uint64_t start, int err, const char *why);
-/* The client is gone: what has begun goes on. */
-void lien_detach_drop(struct lien_detach *detach);
 void lien_detach_tick(struct lien_agent *agent);
 /* After lien_attach_stop(), which ends the worker that both use. */
 void lien_detach_stop(struct lien_agent *agent);

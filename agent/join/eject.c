@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "agent/join/eject.h"
+#include "agent/core/proc.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -9,7 +10,7 @@
 
 #include "agent/join/attach.h"
 #include "agent/join/detach.h"
-#include "agent/daemon/worker.h"
+#include "agent/core/worker.h"
 
 #define EJECT_MS 5000
 
@@ -85,7 +86,7 @@ int lien_eject_submit(struct lien_agent *agent, const struct lien_process *proce
 		.start = process->start,
 		.pidfd = syscall(SYS_pidfd_open, process->pid, 0),
 		.library = *library};
-	if (eject->pidfd < 0 || lien_watch_has_ended(process->pid, process->start))
+	if (eject->pidfd < 0 || lien_proc_has_ended(process->pid, process->start))
 		err = -ESRCH;
 	else
 		err = lien_attach_submit(agent, process->uid, &eject->job);

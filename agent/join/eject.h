@@ -4,7 +4,7 @@
 #ifndef LIEN_EJECT_H
 #define LIEN_EJECT_H
 
-#include "agent/daemon/agent.h"
+#include "agent/core/agent.h"
 #include "loader/inject/inject.h"
 
 /* 0: lien_detach_ejected() will be called; or -errno. */

@@ -16,7 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "agent/daemon/privileges.h"
+#include "agent/core/privileges.h"
 
 #define WAIT_S 2
 

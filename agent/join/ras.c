@@ -6,7 +6,8 @@
 #include <string.h>
 
 #include "agent/join/ras_job.h"
-#include "agent/daemon/requests.h"
+#include "agent/core/counted.h"
+#include "agent/views/views.h"
 
 #define S_NS	     1000000000ull
 #define LOOK_NS	     S_NS
@@ -342,18 +343,16 @@ struct lien_view_ras lien_ras_refresh(struct lien_agent *agent, const struct lie
 
 /* --- beginning and end ------------------------------------------------------------------------ */
 
-int lien_ras_start(struct lien_agent *agent, const struct lien_agent_config *config)
+int lien_ras_start(struct lien_agent *agent, bool text)
 {
 	struct lien_ras *ras;
 	int err;
 
-	if (config->no_ras)
-		return 0;
 	ras = calloc(1, sizeof(*ras));
 	if (!ras)
 		return -ENOMEM;
 	LIST_INIT(&ras->said);
-	ras->text = config->ras_text;
+	ras->text = text;
 	ras->delay = FIRST_NS;
 	agent->ras = ras;
 	err = lien_netns_start(&ras->netns);

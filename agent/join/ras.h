@@ -10,14 +10,14 @@
 #ifndef LIEN_RAS_H
 #define LIEN_RAS_H
 
-#include "agent/daemon/agent.h"
+#include "agent/core/agent.h"
 #include "agent/ras/said.h"
 
 struct lien_ras;
 
 /* Before there are threads, and before rights are given up. Nothing is asked with config->no_ras.
  */
-int lien_ras_start(struct lien_agent *agent, const struct lien_agent_config *config);
+int lien_ras_start(struct lien_agent *agent, bool text);
 void lien_ras_stop(struct lien_agent *agent);
 void lien_ras_tick(struct lien_agent *agent);
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "agent/join/ras_job.h"
+#include "agent/core/proc.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -9,7 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "agent/daemon/agent.h"
+#include "agent/core/agent.h"
 #include "loader/discover/untrusted.h"
 
 #define TRIES	 4	/* the kernel chooses which process answers, perhaps one of another job */
@@ -41,7 +42,7 @@ static int32_t own_pid(uint32_t pid)
 
 static void look_at(struct lien_ras_subject *subject)
 {
-	subject->gone = !lien_watch_runs(subject->pid, subject->start);
+	subject->gone = !lien_proc_runs(subject->pid, subject->start);
 	subject->netns = lien_netns_of(subject->pid);
 	subject->own_pid = own_pid(subject->pid);
 	if (lien_ras_port_of(subject->pid, &subject->port))
@@ -367,7 +368,7 @@ void lien_ras_job_run(struct lien_job *base)
 		if (memory && !subject->gone)
 			find_places(subject, memory);
 		drop_doubtful(subject);
-		subject->gone |= !lien_watch_runs(subject->pid, subject->start);
+		subject->gone |= !lien_proc_runs(subject->pid, subject->start);
 	}
 	free(memory);
 }

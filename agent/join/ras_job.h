@@ -6,7 +6,7 @@
 #include "agent/join/netns.h"
 #include "agent/join/ras_ask.h"
 #include "agent/ras/ras_match.h"
-#include "agent/daemon/worker.h"
+#include "agent/core/worker.h"
 
 /* Of a process more addresses are not looked at in one go. */
 #define LIEN_RAS_PLACES_MAX 256

@@ -5,6 +5,9 @@
 #include <string.h>
 
 #include "agent/join/walks.h"
+#include "agent/core/proc.h"
+#include "agent/link/link.h"
+#include "agent/orders/orders.h"
 
 #define CHUNK_US     20000	  /* of one order */
 #define AGAIN_NS     100000000ull /* between two looks at the same address */
@@ -131,7 +134,7 @@ static uint32_t doubts_of(struct lien_process *process)
 		return 0;
 	if (lien_walk_maps(process, LIEN_LIB_NCCL))
 		doubts |= LIEN_INCOMPLETE_NCCL;
-	if (lien_walk_maps(process, LIEN_LIB_IBVERBS) && lien_watch_cards())
+	if (lien_walk_maps(process, LIEN_LIB_IBVERBS) && lien_cards())
 		doubts |= LIEN_INCOMPLETE_CARDS;
 	return doubts;
 }

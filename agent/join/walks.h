@@ -7,7 +7,7 @@
 #ifndef LIEN_WALKS_H
 #define LIEN_WALKS_H
 
-#include "agent/daemon/agent.h"
+#include "agent/core/agent.h"
 #include "agent/reread/reread.h"
 
 struct lien_compare;
@@ -45,8 +45,6 @@ void lien_walks_tick(struct lien_agent *agent);
 /* compare.c: the request. Answers the client when all processes have been read. */
 void lien_compare_start(struct lien_client *client, const uint32_t *pids, unsigned pids_count,
 	bool repair, unsigned timeout_ms);
-/* The client is gone. */
-void lien_compare_drop(struct lien_compare *compare);
 void lien_compare_tick(struct lien_agent *agent);
 /* At the agent's end, when there are no clients and no processes any more. */
 void lien_compare_stop(struct lien_agent *agent);

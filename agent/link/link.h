@@ -14,13 +14,9 @@
 
 #include <lien/wire.h>
 
-struct lien_link;
+#include "agent/core/asker.h"
 
-/* What a control library shows of itself in its process's memory. */
-struct lien_control_place {
-	uint64_t text, text_end; /* its code */
-	uint64_t state;		 /* address of lien_control_state; 0: the library is not ours */
-};
+struct lien_link;
 
 /* Reads lien_control_state. -EAGAIN: its constructor has not run yet; -EPROTO: another version;
  * -ENOTCONN: it is at its end (LIEN_WIRE_END);
@@ -42,18 +38,6 @@ int lien_link_fd(const struct lien_link *link);
 bool lien_link_alive(const struct lien_link *link);
 /* Readable when the process has ended. */
 int lien_link_pidfd(const struct lien_link *link);
-
-/* Who gives an order, and gets the replies. */
-enum lien_asker {
-	LIEN_ASK_NOBODY,
-	LIEN_ASK_HELLO,	  /* the first question */
-	LIEN_ASK_GATE,	  /* opening what an agent before this one has shut */
-	LIEN_ASK_WALK,	  /* walks.c */
-	LIEN_ASK_PREPARE, /* prepare.c */
-	/* These two wait for the order under way: */
-	LIEN_ASK_END, /* detach.c */
-	LIEN_ASK_TRANSACTION,
-};
 
 /*
  * Sends, or keeps a copy until the order under way has been answered (lien_link_next()).

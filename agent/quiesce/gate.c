@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "agent/quiesce/gate.h"
+#include "agent/link/link.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -8,6 +9,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "agent/core/proc.h"
+#include "agent/server/server.h"
 #include "loader/probes/calls.h"
 #include "loader/probes/follow.h"
 #include "loader/probes/gate.h"
@@ -364,7 +367,7 @@ static int end_process(const struct lien_process *process)
 
 	if (pidfd < 0)
 		return -errno;
-	if (!lien_watch_runs(process->pid, process->start))
+	if (!lien_proc_runs(process->pid, process->start))
 		err = -ESRCH;
 	else if (syscall(SYS_pidfd_send_signal, pidfd, SIGABRT, NULL, 0))
 		err = -errno;
@@ -403,7 +406,7 @@ void lien_gate_tick(struct lien_agent *agent)
 	}
 	lien_log(5, "process %u needs memory that is away, in %s: restoring", pid, call);
 	selection.pids = &pid;
-	err = lien_orders_restore(agent, &selection, 0, RESTORE_MS, &nothing, error, sizeof(error));
+	err = agent->above->restore(agent, &selection, 0, RESTORE_MS, &nothing, error, sizeof(error));
 	agent->transaction_own = !err && !nothing;
 	if (err || nothing)
 		lien_log(4, "no restore for process %u: %s", pid,

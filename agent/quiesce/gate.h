@@ -8,7 +8,7 @@
 
 #include <jansson.h>
 
-#include "agent/daemon/agent.h"
+#include "agent/core/agent.h"
 
 /* The agent's plan is about to be carried out. `all`: more than NCCL's memory is moved. */
 void lien_gate_set(struct lien_agent *agent, bool all);

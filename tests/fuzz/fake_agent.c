@@ -10,17 +10,25 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "agent/core/proc.h"
+#include "agent/daemon/loop.h"
+#include "agent/daemon/requests.h"
+#include "agent/join/adopt.h"
+#include "agent/link/link.h"
+#include "agent/orders/orders.h"
+#include "agent/orders/presence.h"
+#include "agent/server/server.h"
 #include "agent/daemon/answers.h"
 #include "agent/join/attach.h"
 #include "agent/join/detach.h"
 #include "agent/quiesce/gate.h"
 #include "agent/quiesce/level.h"
-#include "agent/daemon/node.h"
-#include "agent/link/prepare.h"
+#include "agent/core/node.h"
+#include "agent/orders/prepare.h"
 #include "agent/daemon/probing.h"
 #include "agent/join/ras.h"
 #include "agent/daemon/sites.h"
-#include "agent/daemon/worker.h"
+#include "agent/core/worker.h"
 #include "loader/probes/files.h"
 #include "loader/probes/follow.h"
 #include "loader/probes/gate.h"
@@ -49,51 +57,12 @@ uint64_t lien_now_ns(void)
 	return fake_now += 1000;
 }
 
-int lien_agent_watch(struct lien_agent *agent, struct lien_source *source, uint32_t events)
-{
-	struct epoll_event event = {.events = events, .data.ptr = source};
-
-	return epoll_ctl(agent->epoll, EPOLL_CTL_ADD, source->fd, &event) ? -errno : 0;
-}
-
-struct lien_event lien_agent_event_of(uint32_t pid, uint64_t start, unsigned type)
-{
-	struct lien_event event;
-
-	memset(&event, 0, sizeof(event));
-	event.size = LIEN_EVENT_HEADER;
-	event.type = type;
-	event.pid = event.tid = pid;
-	event.start = start;
-	event.t_entry = event.t_return = lien_now_ns();
-	return event;
-}
-
-void lien_agent_event(struct lien_agent *agent, const struct lien_event *event)
-{
-	if (!lien_event_valid(event))
-		abort(); /* the agent tells itself no nonsense, whatever it was told */
-	(void)!lien_graph_apply(agent->graph, event);
-	lien_server_event(agent, event, NULL);
-	lien_walks_event(agent, event);
-}
-
-void lien_agent_consume(struct lien_agent *agent)
-{
-	(void)agent;
-}
-
 /* There are no copies of a fuzzer. */
 bool lien_answer_start(struct lien_client *client, json_t *request,
 	void (*handle)(struct lien_client *client, json_t *request))
 {
 	(void)client, (void)request, (void)handle;
 	return false;
-}
-
-void lien_answer_drop(struct lien_answer *answer)
-{
-	(void)answer;
 }
 
 void lien_loop_part(struct lien_agent *agent, const char *kind, const char *name)
@@ -111,14 +80,14 @@ bool lien_close_later_busy(void)
 	return fake_now % 7 == 0;
 }
 
-bool lien_watch_runs(uint32_t pid, uint64_t start)
+bool lien_proc_runs(uint32_t pid, uint64_t start)
 {
 	return process(pid)->start == start;
 }
 
-bool lien_watch_is_ending(uint32_t pid, uint64_t start)
+bool lien_proc_is_ending(uint32_t pid, uint64_t start)
 {
-	return !lien_watch_runs(pid, start);
+	return !lien_proc_runs(pid, start);
 }
 
 unsigned lien_gate_background(void *agent, uint32_t pid, uint64_t *comms, unsigned max)
@@ -127,7 +96,7 @@ unsigned lien_gate_background(void *agent, uint32_t pid, uint64_t *comms, unsign
 	return 0;
 }
 
-bool lien_watch_owned(const struct lien_process *of, const struct lien_viewer *viewer)
+bool lien_proc_owned(const struct lien_process *of, const struct lien_viewer *viewer)
 {
 	return lien_sees(viewer, of);
 }
@@ -145,12 +114,12 @@ int __wrap_getsockopt(int fd, int level, int name, void *value, socklen_t *size)
 	return result;
 }
 
-bool lien_watch_uses_cards(uint32_t pid)
+bool lien_proc_uses_cards(uint32_t pid)
 {
 	return pid % 2;
 }
 
-bool lien_watch_cards(void)
+bool lien_cards(void)
 {
 	return true;
 }
@@ -383,18 +352,13 @@ void lien_worker_free(struct lien_worker *worker)
 	(void)worker;
 }
 
-bool lien_watch_has_ended(uint32_t pid, uint64_t start)
+bool lien_proc_has_ended(uint32_t pid, uint64_t start)
 {
 	(void)pid, (void)start;
 	return true;
 }
 
-void lien_watch_look(struct lien_agent *agent, struct lien_process *process)
-{
-	(void)agent, (void)process;
-}
-
-void lien_watch_passes_on(struct lien_agent *agent, struct lien_process *process)
+void lien_presence_passes_on(struct lien_agent *agent, struct lien_process *process)
 {
 	(void)agent, (void)process;
 }
@@ -463,6 +427,37 @@ static void stop(void)
 	rmdir(started_agent->socket);
 }
 
+static void on_event(struct lien_agent *agent, const struct lien_event *event)
+{
+	if (!lien_event_valid(event))
+		abort(); /* the agent tells itself no nonsense, whatever it was told */
+	(void)!lien_graph_apply(agent->graph, event);
+	lien_server_event(agent, event, NULL);
+	lien_walks_event(agent, event);
+}
+
+static void consume(struct lien_agent *agent)
+{
+	(void)agent;
+}
+
+static void look(struct lien_agent *agent, struct lien_process *process)
+{
+	(void)agent, (void)process;
+}
+
+static const struct lien_above above = {
+	.event = on_event,
+	.consume = consume,
+	.look = look,
+	.reply = {[LIEN_ASK_WALK] = lien_walks_reply, [LIEN_ASK_END] = lien_detach_reply},
+	.restore = lien_orders_restore,
+	.adopt_plan = lien_adopt_plan,
+	.adopt_answered = lien_adopt_answered,
+	.adopt_done = lien_adopt_done,
+};
+static const struct lien_server_calls requests = {lien_request, lien_request_done};
+
 static int child_end; /* the agent's end of the child's pair, by the child's number */
 
 void fake_agent_start(struct fake_agent *fake)
@@ -478,11 +473,12 @@ void fake_agent_start(struct fake_agent *fake)
 	fake->control[1] = pair[1];
 	fake->pid[0] = getpid();
 	fake->pid[1] = idle_child();
+	agent->above = &above;
 	agent->epoll = epoll_create1(EPOLL_CLOEXEC);
 	agent->control = -1;
 	agent->token_base = 1ull << 40;
 	LIST_INIT(&agent->compares);
-	require(!lien_server_start(agent, fake->socket), fake->socket);
+	require(!lien_server_start(agent, fake->socket, &requests), fake->socket);
 	started_agent = fake;
 	atexit(stop);
 }

@@ -21,7 +21,7 @@ from lien_test import (  # noqa: E402
     LIEN, MIB, ROOT, Driver, Session, alive, brief, case, check, equal, main, program, wait_for)
 from users import ALICE, BOB, Shared, impostor, with_memory  # noqa: E402
 
-KEPT = sum(1 << cap for cap in (2, 5, 19, 24, 38, 39, 40))  # agent/daemon/privileges.c
+KEPT = sum(1 << cap for cap in (2, 5, 19, 24, 38, 39, 40))  # agent/core/privileges.c
 
 
 

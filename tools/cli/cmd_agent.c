@@ -5,7 +5,8 @@
 #include <string.h>
 
 #include <lien/client.h>
-#include "agent/daemon/agent.h"
+#include "agent/core/log.h"
+#include "agent/daemon/run.h"
 #include "loader/features.h"
 #include "tools/cli/commands.h"
 #include "tools/cli/options.h"

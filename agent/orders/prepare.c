@@ -8,7 +8,9 @@
 #include <string.h>
 
 #include "agent/offload/host.h"
-#include "agent/link/prepare.h"
+#include "agent/link/link.h"
+#include "agent/orders/orders.h"
+#include "agent/orders/prepare.h"
 
 #define CALM_NS	 1000000000ull	/* since what it could offload changed */
 #define AGAIN_NS 10000000000ull /* after it was not possible */

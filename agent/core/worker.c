@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "agent/daemon/worker.h"
+#include "agent/core/worker.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -10,8 +10,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "agent/daemon/agent.h"
-#include "agent/daemon/privileges.h"
+#include "agent/core/agent.h"
+#include "agent/core/privileges.h"
 
 #define STOP_LIMIT_S 1
 

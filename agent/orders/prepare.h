@@ -3,7 +3,7 @@
 #ifndef LIEN_PREPARE_H
 #define LIEN_PREPARE_H
 
-#include "agent/daemon/agent.h"
+#include "agent/core/agent.h"
 
 /* The host arenas of all processes, with what is being added to them. */
 uint64_t lien_prepare_held(struct lien_agent *agent);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "agent/daemon/node.h"
+#include "agent/core/node.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/daemon/worker.h"
+#include "agent/core/worker.h"
 #include "loader/discover/environ.h"
 #include "loader/nvml.h"
 #include "loader/discover/untrusted.h"
@@ -115,7 +115,7 @@ static unsigned gpus_of(uint32_t pid, struct lien_uuid *gpus, unsigned max)
 void lien_node_ordinals(struct lien_agent *agent, struct lien_process *process,
 	const struct lien_ordinals *ordinals)
 {
-	struct lien_tracked *tracked = lien_watch_track(agent, process);
+	struct lien_tracked *tracked = lien_agent_track(agent, process);
 	struct lien_ordinals *own;
 
 	if (!tracked || (tracked->ordinals && tracked->ordinals->by_driver))

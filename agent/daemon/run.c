@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
+#include "agent/daemon/run.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,16 +11,21 @@
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "agent/daemon/answers.h"
+#include "agent/join/adopt.h"
 #include "agent/join/attach.h"
 #include "agent/join/detach.h"
 #include "agent/daemon/contexts.h"
 #include "agent/daemon/loop.h"
-#include "agent/daemon/node.h"
-#include "agent/daemon/privileges.h"
+#include "agent/core/node.h"
+#include "agent/core/privileges.h"
+#include "agent/daemon/requests.h"
+#include "agent/daemon/resume.h"
+#include "agent/daemon/watch.h"
+#include "agent/orders/orders.h"
+#include "agent/server/server.h"
 #include "agent/daemon/probing.h"
 #include "agent/join/ras.h"
 #include "agent/daemon/sites.h"
@@ -28,46 +34,9 @@
 
 #define LOOP_WAIT_MS 20 /* for what a job can hold up */
 
-void lien_log(int level, const char *format, ...)
-{
-	va_list args;
-
-	if (!isatty(STDERR_FILENO))
-		fprintf(stderr, "<%d>", level);
-	fputs("lien agent: ", stderr);
-	va_start(args, format);
-	vfprintf(stderr, format, args);
-	va_end(args);
-	fputc('\n', stderr);
-}
-
-uint64_t lien_now_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return ts.tv_sec * 1000000000ull + ts.tv_nsec;
-}
-
-int lien_agent_watch(struct lien_agent *agent, struct lien_source *source, uint32_t events)
-{
-	struct epoll_event event = {.events = events, .data.ptr = source};
-
-	return epoll_ctl(agent->epoll, EPOLL_CTL_ADD, source->fd, &event) ? -errno : 0;
-}
-
-struct lien_event lien_agent_event_of(uint32_t pid, uint64_t start, unsigned type)
-{
-	struct lien_event event;
-
-	memset(&event, 0, sizeof(event));
-	event.size = LIEN_EVENT_HEADER;
-	event.type = type;
-	event.pid = event.tid = pid;
-	event.start = start;
-	event.t_entry = event.t_return = lien_now_ns();
-	return event;
-}
+/* Jobs wait for the agent's main thread, and for those that look for it: these come before whatever
+ * keeps the processors busy. What takes long has the usual rank (setpriority()). */
+#define NICE (-10)
 
 static void signal_ready(struct lien_source *source, uint32_t events)
 {
@@ -122,6 +91,8 @@ static void on_skipped(void *context, const struct lien_skipped_file *file)
 	lien_log(4, "cannot probe %s: %s", file->path, file->reason);
 }
 
+static const struct lien_server_calls requests = {lien_request, lien_request_done};
+
 static int start(struct lien_agent *agent, const struct lien_agent_config *config)
 {
 	struct lien_probes_config probes = {
@@ -146,7 +117,7 @@ static int start(struct lien_agent *agent, const struct lien_agent_config *confi
 	err = watch_signals(agent);
 	if (err)
 		return err;
-	err = lien_ras_start(agent, config);
+	err = config->no_ras ? 0 : lien_ras_start(agent, config->ras_text);
 	if (err)
 		return err;
 	err = lien_sites_start(agent);
@@ -158,7 +129,7 @@ static int start(struct lien_agent *agent, const struct lien_agent_config *confi
 	err = lien_probing_start(agent);
 	if (err)
 		return err;
-	err = lien_server_start(agent, config->socket);
+	err = lien_server_start(agent, config->socket, &requests);
 	if (err)
 		return err;
 	err = lien_resume_read(agent, config, &probes);
@@ -202,6 +173,18 @@ static void give_up_rights(const struct lien_agent *agent)
 			strerror(-kept));
 }
 
+static const struct lien_above above = {
+	.event = lien_ring_event,
+	.consume = lien_ring_consume,
+	.look = lien_watch_look,
+	.control_file = lien_probing_control,
+	.reply = {[LIEN_ASK_WALK] = lien_walks_reply, [LIEN_ASK_END] = lien_detach_reply},
+	.restore = lien_orders_restore,
+	.adopt_plan = lien_adopt_plan,
+	.adopt_answered = lien_adopt_answered,
+	.adopt_done = lien_adopt_done,
+};
+
 int lien_agent_run(const struct lien_agent_config *config)
 {
 	struct lien_agent *agent = calloc(1, sizeof(*agent));
@@ -210,17 +193,18 @@ int lien_agent_run(const struct lien_agent_config *config)
 
 	if (!agent)
 		return -ENOMEM;
+	agent->above = &above;
 	agent->t_start = lien_now_ns();
 	if (syscall(SYS_getrandom, &random, sizeof(random), 0) != sizeof(random))
 		random = agent->t_start;
 	agent->token_base = (uint64_t)random << 32;
 	agent->no_prepare = config->no_prepare;
 	agent->no_attach = config->no_attach;
-	agent->on_stop = config->on_stop;
+	agent->keep_probes = config->on_stop == LIEN_ON_STOP_KEEP;
 	agent->host_limit = config->host_limit;
 	lien_host_files_find(&agent->host);
 	raise_file_limit();
-	setpriority(PRIO_PROCESS, 0, LIEN_NICE);
+	setpriority(PRIO_PROCESS, 0, NICE);
 	lien_privileges_begin();
 	err = start(agent, config);
 	if (!err) {

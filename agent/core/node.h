@@ -3,7 +3,7 @@
 #ifndef LIEN_NODE_H
 #define LIEN_NODE_H
 
-#include "agent/daemon/agent.h"
+#include "agent/core/agent.h"
 #include "agent/graph/devices.h"
 
 int lien_node_start(struct lien_agent *agent);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "agent/daemon/privileges.h"
+#include "agent/core/privileges.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -9,14 +9,15 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
-#include "agent/join/adopt.h"
-#include "agent/join/detach.h"
 #include "agent/quiesce/gate.h"
 #include "agent/quiesce/level.h"
-#include "agent/daemon/node.h"
-#include "agent/link/prepare.h"
-#include "agent/join/walks.h"
+#include "agent/core/node.h"
+#include "agent/core/proc.h"
+#include "agent/link/link.h"
+#include "agent/orders/orders.h"
+#include "agent/orders/prepare.h"
 #include "agent/graph/pids.h"
+#include "agent/server/server.h"
 #include "loader/probes/files.h"
 #include "loader/probes/gate.h"
 
@@ -141,7 +142,7 @@ static void on_done(void *context, struct lien_transaction *transaction)
 			(unsigned long long)result->bytes, result->processes_count,
 			(unsigned long long)(result->ns / 1000000));
 	if (!strcmp(kind, "adoption")) {
-		lien_adopt_done(agent, result);
+		agent->above->adopt_done(agent, result);
 		agent->transaction_ended = true;
 		return;
 	}
@@ -166,7 +167,7 @@ static void on_done(void *context, struct lien_transaction *transaction)
 	}
 	for (process = lien_graph_first(agent->graph); result->all_back && process;
 		process = lien_graph_next(process))
-		if (lien_watch_owned(process, &agent->transaction_of))
+		if (lien_proc_owned(process, &agent->transaction_of))
 			process->held_bytes = process->held_items = 0;
 	for (i = 0; i < result->processes_count; i++) {
 		process = lien_graph_process(agent->graph, result->processes[i].pid);
@@ -201,7 +202,7 @@ static bool alive(void *context, uint32_t pid, uint64_t start)
 	if (!process || process->ended || (start && process->start != start))
 		return false;
 	tracked = process->agent;
-	return (tracked && tracked->link) || !lien_watch_is_ending(pid, process->start);
+	return (tracked && tracked->link) || !lien_proc_is_ending(pid, process->start);
 }
 
 /* Memory that this graph has seen both of them map. */
@@ -253,7 +254,7 @@ static bool allowed(void *context, uint32_t pid)
 {
 	struct lien_agent *agent = context;
 
-	return lien_watch_owned(lien_graph_process(agent->graph, pid), &agent->transaction_of);
+	return lien_proc_owned(lien_graph_process(agent->graph, pid), &agent->transaction_of);
 }
 
 static uint64_t now_ns(void *context)
@@ -314,8 +315,8 @@ struct lien_transaction_ops lien_orders_ops(struct lien_agent *agent)
 		.raw = raw,
 		.raw_to = raw_to,
 		.replan = replan,
-		.adopt = lien_adopt_plan,
-		.adopted = lien_adopt_answered,
+		.adopt = agent->above->adopt_plan,
+		.adopted = agent->above->adopt_answered,
 		.send = send_order,
 		.busy_with = busy_with,
 		.cancel = cancel,
@@ -489,7 +490,7 @@ int lien_orders_plan(struct lien_agent *agent, const struct lien_selection *sele
 	free(files);
 	for (i = 0; !err && i < plan->processes_count; i++) {
 		process = lien_graph_process(agent->graph, plan->processes[i].pid);
-		if (lien_watch_owned(process, &selection->viewer))
+		if (lien_proc_owned(process, &selection->viewer))
 			continue;
 		snprintf(error, error_size,
 			"process %u does not run as you alone (set-user-id?): only root can move "
@@ -690,7 +691,7 @@ int lien_orders_release(struct lien_agent *agent, const struct lien_selection *s
 	for (process = lien_graph_first(agent->graph); process;
 		process = lien_graph_next(process)) {
 		if (!process->arena_bytes || !wanted(selection, process) ||
-			!lien_watch_owned(process, &selection->viewer))
+			!lien_proc_owned(process, &selection->viewer))
 			continue;
 		held += process->arena_bytes;
 		used += process->arena_used;
@@ -809,17 +810,13 @@ static void route(struct lien_agent *agent, uint32_t pid, struct lien_reply *rep
 	case LIEN_ASK_GATE:
 		lien_graph_process(agent->graph, pid)->presence = LIEN_CONTROL_READY;
 		break;
-	case LIEN_ASK_WALK:
-		lien_walks_reply(agent, pid, reply);
-		break;
 	case LIEN_ASK_PREPARE:
 		if (reply->header.flags & LIEN_WIRE_LAST)
 			lien_prepare_reply(agent, pid, reply);
 		break;
-	case LIEN_ASK_END:
-		lien_detach_reply(agent, pid, reply);
-		break;
 	default:
+		if (agent->above->reply[reply->asker])
+			agent->above->reply[reply->asker](agent, pid, reply);
 		break;
 	}
 }
@@ -884,7 +881,7 @@ int lien_orders_link(struct lien_agent *agent, struct lien_process *process,
 		return err;
 	/* The pid may have been given to another process meanwhile: of the one that is held now, it
 	 * is known that it lives. */
-	if (!lien_watch_runs(process->pid, process->start) || !lien_link_alive(tracked->link)) {
+	if (!lien_proc_runs(process->pid, process->start) || !lien_link_alive(tracked->link)) {
 		lien_link_close(tracked->link);
 		tracked->link = NULL;
 		return -ESRCH;

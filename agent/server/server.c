@@ -12,11 +12,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "agent/daemon/answers.h"
-#include "agent/join/attach.h"
-#include "agent/join/detach.h"
-#include "agent/daemon/requests.h"
-#include "agent/join/walks.h"
+#include "agent/server/server.h"
 
 #define LINE_MAX_BYTES	(1u << 20)
 #define CLIENTS_MAX	1024
@@ -41,6 +37,7 @@ struct lien_user {
 struct lien_server {
 	struct lien_source listener;
 	struct lien_agent *agent;
+	const struct lien_server_calls *calls;
 	char path[sizeof(((struct sockaddr_un *)0)->sun_path)];
 	LIST_HEAD(, lien_client) clients;
 	LIST_HEAD(, lien_user) users;
@@ -134,8 +131,8 @@ unsigned lien_client_answers(struct lien_client *client, int more)
 
 static void client_close(struct lien_client *client)
 {
-	if (client->answer)
-		lien_answer_drop(client->answer);
+	if (client->job)
+		client->job->drop(client->job);
 	queue_leave(client);
 	LIST_REMOVE(client, next);
 	client->agent->server->count--;
@@ -145,12 +142,6 @@ static void client_close(struct lien_client *client)
 	client->user->waiting_bytes -= client->out_room;
 	client->user->clients--;
 	user_put(client->user);
-	if (client->compare)
-		lien_compare_drop(client->compare);
-	if (client->attach)
-		lien_attach_drop(client->attach);
-	if (client->detach)
-		lien_detach_drop(client->detach);
 	/* A copy may have it as well: closing ours does not take it out of the epoll set. */
 	epoll_ctl(client->agent->epoll, EPOLL_CTL_DEL, client->source.fd, NULL);
 	close(client->source.fd);
@@ -357,7 +348,7 @@ void lien_server_request(struct lien_agent *agent)
 		TAILQ_INSERT_TAIL(&agent->server->turns, user, turn);
 	}
 	good = next_request(client, &request);
-	lien_request(client, request);
+	client->agent->server->calls->request(client, request);
 	json_decref(request);
 	if (!good || client->broken || !client_flush(client) || is_over(client)) {
 		client_close(client);
@@ -553,7 +544,8 @@ static int server_bind(struct lien_server *server, const struct sockaddr_un *add
 	return err;
 }
 
-int lien_server_start(struct lien_agent *agent, const char *path)
+int lien_server_start(
+	struct lien_agent *agent, const char *path, const struct lien_server_calls *calls)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
 	struct lien_server *server;
@@ -581,6 +573,7 @@ int lien_server_start(struct lien_agent *agent, const char *path)
 	if (!server)
 		return -ENOMEM;
 	server->agent = agent;
+	server->calls = calls;
 	server->listener.fd = -1;
 	LIST_INIT(&server->clients);
 	LIST_INIT(&server->users);
@@ -642,8 +635,7 @@ void lien_server_event(
 
 static bool waits_for_transaction(const struct lien_client *client)
 {
-	return client->waiting && !client->postponed && !client->answer && !client->compare &&
-	       !client->attach && !client->detach;
+	return client->waiting && !client->postponed && !client->job;
 }
 
 void lien_server_progress(
@@ -664,7 +656,7 @@ void lien_server_transaction_done(struct lien_agent *agent)
 
 	LIST_FOREACH (client, &agent->server->clients, next)
 		if (waits_for_transaction(client)) {
-			lien_request_done(client);
+			agent->server->calls->done(client);
 			lien_client_go_on(client);
 		}
 }

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "agent/core/agent.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+
+int lien_agent_watch(struct lien_agent *agent, struct lien_source *source, uint32_t events)
+{
+	struct epoll_event event = {.events = events, .data.ptr = source};
+
+	return epoll_ctl(agent->epoll, EPOLL_CTL_ADD, source->fd, &event) ? -errno : 0;
+}
+
+struct lien_event lien_agent_event_of(uint32_t pid, uint64_t start, unsigned type)
+{
+	struct lien_event event;
+
+	memset(&event, 0, sizeof(event));
+	event.size = LIEN_EVENT_HEADER;
+	event.type = type;
+	event.pid = event.tid = pid;
+	event.start = start;
+	event.t_entry = event.t_return = lien_now_ns();
+	return event;
+}
+
+void lien_agent_event(struct lien_agent *agent, const struct lien_event *event)
+{
+	agent->above->event(agent, event);
+}
+
+void lien_agent_consume(struct lien_agent *agent)
+{
+	agent->above->consume(agent);
+}
+
+struct lien_tracked *lien_agent_track(struct lien_agent *agent, struct lien_process *process)
+{
+	struct lien_tracked *tracked = process->agent;
+
+	if (tracked)
+		return tracked;
+	tracked = calloc(1, sizeof(*tracked));
+	if (!tracked)
+		return NULL;
+	tracked->agent = agent;
+	tracked->pid = process->pid;
+	tracked->t_first = lien_now_ns();
+	process->agent = tracked;
+	return tracked;
+}

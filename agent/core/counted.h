@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef LIEN_COUNTED_H
+#define LIEN_COUNTED_H
+
+#include "agent/core/agent.h"
+
+struct lien_counted;
+
+/* What the kernel side has counted; the caller frees. -errno: nothing of it, and *counted NULL. */
+int lien_agent_counted(struct lien_agent *agent, struct lien_counted **counted, size_t *count);
+
+#endif

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "agent/core/proc.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <lien/probe.h>
+
+#include "agent/graph/graph.h"
+#include "agent/graph/viewer.h"
+
+#define FDS_MAX	      65536 /* a process that has more may have a card open */
+#define FLAG_EXITING 0x4 /* PF_EXITING: set before its files are closed */
+
+/* Fields 3, 9, 20 and 22 of /proc/PID/stat, counted after the command's last ')'. */
+struct stat_line {
+	char state;
+	unsigned flags, threads;
+	unsigned long long start; /* clock ticks */
+};
+
+/* 0, or -ESRCH. */
+static int read_stat(uint32_t pid, struct stat_line *stat)
+{
+	char path[32], line[1024];
+	const char *at;
+	FILE *file;
+
+	snprintf(path, sizeof(path), "/proc/%u/stat", pid);
+	file = fopen(path, "re");
+	if (!file)
+		return -ESRCH;
+	/* The command may contain newlines. */
+	line[fread(line, 1, sizeof(line) - 1, file)] = 0;
+	fclose(file);
+	at = strrchr(line, ')');
+	return at && sscanf(at + 1,
+			     " %c %*s %*s %*s %*s %*s %u %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s "
+			     "%u %*s %llu",
+			     &stat->state, &stat->flags, &stat->threads, &stat->start) == 4
+		       ? 0
+		       : -ESRCH;
+}
+
+uint64_t lien_proc_start(uint32_t pid)
+{
+	struct stat_line stat;
+
+	return read_stat(pid, &stat) ? 0 : stat.start;
+}
+
+bool lien_proc_runs(uint32_t pid, uint64_t start)
+{
+	struct stat_line stat;
+
+	return !read_stat(pid, &stat) && stat.start == LIEN_START_TICKS(start);
+}
+
+bool lien_proc_has_ended(uint32_t pid, uint64_t start)
+{
+	struct stat_line stat;
+
+	return read_stat(pid, &stat) || stat.start != LIEN_START_TICKS(start) ||
+	       ((stat.state == 'Z' || stat.state == 'X') && stat.threads <= 1);
+}
+
+bool lien_proc_is_ending(uint32_t pid, uint64_t start)
+{
+	struct stat_line stat;
+
+	return read_stat(pid, &stat) || stat.start != LIEN_START_TICKS(start) ||
+	       stat.flags & FLAG_EXITING;
+}
+
+void lien_proc_command(uint32_t pid, char *command, size_t size)
+{
+	char path[32];
+	ssize_t n;
+	int fd;
+
+	snprintf(path, sizeof(path), "/proc/%u/comm", pid);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	n = fd < 0 ? 0 : read(fd, command, size - 1);
+	if (fd >= 0)
+		close(fd);
+	command[n > 0 ? n : 0] = '\0';
+	command[strcspn(command, "\n")] = '\0';
+}
+
+uint32_t lien_proc_uid(uint32_t pid)
+{
+	struct stat st;
+	char path[32];
+
+	snprintf(path, sizeof(path), "/proc/%u", pid);
+	return stat(path, &st) ? 0 : st.st_uid;
+}
+
+bool lien_proc_owned(const struct lien_process *process, const struct lien_viewer *viewer)
+{
+	unsigned real = -1u, effective = -1u, saved = -1u;
+	char path[32], line[128];
+	FILE *file;
+
+	if (!process || !viewer->one_user)
+		return process;
+	snprintf(path, sizeof(path), "/proc/%u/status", process->pid);
+	file = fopen(path, "re");
+	while (file && fgets(line, sizeof(line), file))
+		if (sscanf(line, "Uid: %u %u %u", &real, &effective, &saved) == 3)
+			break;
+	if (file)
+		fclose(file);
+	return process->uid == viewer->uid && real == viewer->uid && effective == real &&
+	       saved == real;
+}
+
+/* They can be told of memory only where there are some. */
+bool lien_cards(void)
+{
+	DIR *cards = opendir("/sys/class/infiniband");
+	struct dirent *entry;
+	bool any = false;
+
+	while (cards && (entry = readdir(cards)))
+		any |= entry->d_name[0] != '.';
+	if (cards)
+		closedir(cards);
+	return any;
+}
+
+bool lien_proc_uses_cards(uint32_t pid)
+{
+	char path[40], link[64];
+	struct dirent *entry;
+	unsigned count = 0;
+	bool any = false;
+	ssize_t n;
+	DIR *fds;
+
+	if (!lien_cards())
+		return false;
+	snprintf(path, sizeof(path), "/proc/%u/fd", pid);
+	fds = opendir(path);
+	while (fds && !any && (entry = readdir(fds))) {
+		n = readlinkat(dirfd(fds), entry->d_name, link, sizeof(link) - 1);
+		link[n < 0 ? 0 : n] = '\0';
+		any = !strncmp(link, "/dev/infiniband/uverbs", 22) || ++count > FDS_MAX;
+	}
+	if (fds)
+		closedir(fds);
+	return any || !fds; /* not to be seen: it may */
+}

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef LIEN_ORDERS_H
+#define LIEN_ORDERS_H
+
+#include "agent/core/agent.h"
+
+/* orders.c: transactions over links. 0, or -errno with one line in error. `flags`: as of
+ * lien_transaction_set(). */
+int lien_orders_offload(struct lien_agent *agent, const struct lien_selection *selection,
+	const struct lien_offload_how *how, bool *nothing, char *error, size_t error_size);
+/* What an offload would do; `selection->open` is filled in. */
+int lien_orders_plan(struct lien_agent *agent, const struct lien_selection *selection,
+	struct lien_plan *plan, char *error, size_t error_size);
+/* Of the selection its pids and its viewer. */
+int lien_orders_restore(struct lien_agent *agent, const struct lien_selection *selection,
+	uint32_t flags, unsigned timeout_ms, bool *nothing, char *error, size_t error_size);
+/* The host arenas of these processes (none: of all that the viewer sees), as far as nothing lies in
+ * them. */
+int lien_orders_release(struct lien_agent *agent, const struct lien_selection *selection,
+	bool *nothing, char *error, size_t error_size);
+/* What a transaction acts through. */
+struct lien_transaction_ops lien_orders_ops(struct lien_agent *agent);
+/* No other transaction is under way. 0, or -EBUSY and why. */
+int lien_orders_ready(struct lien_agent *agent, char *error, size_t size);
+/* Whose order a process has under way, or waits for its turn. */
+enum lien_asker lien_orders_asked(const struct lien_tracked *tracked);
+enum lien_asker lien_orders_waiting(const struct lien_tracked *tracked);
+/* What such an order does: "reading its memory". */
+const char *lien_orders_words(enum lien_asker asker);
+/* Forgets the transaction, which has ended. */
+void lien_orders_end(struct lien_agent *agent);
+void lien_orders_unlink(struct lien_tracked *tracked);
+int lien_orders_link(struct lien_agent *agent, struct lien_process *process,
+	const struct lien_control_state *state);
+void lien_orders_tick(struct lien_agent *agent);
+/* At the agent's end: waits, not long, for the short orders that are under way. */
+void lien_orders_finish(struct lien_agent *agent);
+
+#endif
