@@ -117,7 +117,7 @@ static int start(struct lien_agent *agent, const struct lien_agent_config *confi
 	err = watch_signals(agent);
 	if (err)
 		return err;
-	err = config->no_ras ? 0 : lien_ras_start(agent, config->ras_text);
+	err = config->no_ras ? 0 : lien_ras_start(agent);
 	if (err)
 		return err;
 	err = lien_sites_start(agent);

@@ -23,8 +23,7 @@ struct lien_agent_config {
 	uint64_t journal_limit; /* bytes, from which on a snapshot replaces it */
 	uint64_t host_limit;	/* bytes of all host arenas together; 0: none but the host's own */
 	bool no_prepare;	/* none is made before it is needed */
-	bool no_ras;		/* NCCL's RAS is not asked; */
-	bool ras_text;		/* it is, also of versions that answer in words only */
+	bool no_ras;		/* NCCL's RAS is not asked */
 	bool no_attach;		/* control libraries are put into processes on request alone */
 	enum lien_on_stop on_stop;
 };

@@ -21,7 +21,7 @@ struct lien_ras {
 	struct lien_netns *netns;
 	struct lien_worker *worker; /* its own: whom it asks may not answer */
 	LIST_HEAD(, lien_ras_said) said;
-	bool asking, text;
+	bool asking;
 	uint64_t t_looked, t_asked, delay;
 };
 
@@ -249,7 +249,6 @@ static struct lien_ras_job *job_new(struct lien_agent *agent, const struct lien_
 	if (!job)
 		return NULL;
 	job->netns = agent->ras->netns;
-	job->text = agent->ras->text;
 	job->subject = calloc(SUBJECTS_MAX, sizeof(*job->subject));
 	lien_agent_counted(agent, &counted, &count);
 	for (process = lien_graph_first(agent->graph); process && job->subject;
@@ -343,7 +342,7 @@ struct lien_view_ras lien_ras_refresh(struct lien_agent *agent, const struct lie
 
 /* --- beginning and end ------------------------------------------------------------------------ */
 
-int lien_ras_start(struct lien_agent *agent, bool text)
+int lien_ras_start(struct lien_agent *agent)
 {
 	struct lien_ras *ras;
 	int err;
@@ -352,7 +351,6 @@ int lien_ras_start(struct lien_agent *agent, bool text)
 	if (!ras)
 		return -ENOMEM;
 	LIST_INIT(&ras->said);
-	ras->text = text;
 	ras->delay = FIRST_NS;
 	agent->ras = ras;
 	err = lien_netns_start(&ras->netns);

@@ -15,9 +15,8 @@
 
 struct lien_ras;
 
-/* Before there are threads, and before rights are given up. Nothing is asked with config->no_ras.
- */
-int lien_ras_start(struct lien_agent *agent, bool text);
+/* Before there are threads, and before rights are given up. */
+int lien_ras_start(struct lien_agent *agent);
 void lien_ras_stop(struct lien_agent *agent);
 void lien_ras_tick(struct lien_agent *agent);
 

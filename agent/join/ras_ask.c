@@ -153,39 +153,35 @@ static int greet(int fd, uint32_t pid, uint32_t uid, const struct lien_ras_door 
 	return 0;
 }
 
-static int ask(int fd, bool text, bool *json, char problem[LIEN_RAS_PROBLEM])
+static int ask(int fd, char problem[LIEN_RAS_PROBLEM])
 {
 	char reply[LINE_MAX_BYTES];
 	int err = order(fd, "SET FORMAT json\n", reply);
 
-	*json = !err && !strncmp(reply, "OK", 2);
-	if (!err && !*json && !text)
+	if (!err && strncmp(reply, "OK", 2))
 		return fail(problem, -ENOTSUP,
-			"NCCL's RAS does not speak JSON (NCCL before 2.28.7): see lien agent "
-			"--ras-text");
+			"NCCL's RAS does not speak JSON, as it does from NCCL 2.28.7 on");
 	if (!err)
-		err = say(fd, *json ? "STATUS\n" : "VERBOSE STATUS\n");
+		err = say(fd, "STATUS\n");
 	return err ? fail(problem, err, "NCCL's RAS broke off: %s", strerror(-err)) : 0;
 }
 
-int lien_ras_ask(int fd, uint32_t pid, uint32_t uid, const struct lien_ras_door *door, bool text,
+int lien_ras_ask(int fd, uint32_t pid, uint32_t uid, const struct lien_ras_door *door,
 	struct lien_ras_answer *answer, char problem[LIEN_RAS_PROBLEM])
 {
 	char *said = NULL;
-	bool json = false;
 	size_t size = 0;
 	int err, parsed;
 
 	memset(answer, 0, sizeof(*answer));
 	err = greet(fd, pid, uid, door, problem);
 	if (!err)
-		err = ask(fd, text, &json, problem);
+		err = ask(fd, problem);
 	if (err)
 		return err;
 	err = hear_all(fd, &said, &size);
 	/* Of what was cut off by the limits the beginning is as good. */
-	parsed = json ? lien_ras_parse_json(said, size, answer)
-		      : lien_ras_parse_text(said, size, answer);
+	parsed = lien_ras_parse_json(said, size, answer);
 	free(said);
 	answer->whole &= !err;
 	if (err == -ETIMEDOUT && parsed)

@@ -12,9 +12,9 @@
  * takes part. A client that goes away too early makes the asked thread spin until the answer is
  * there, 10 s at most: so it is waited for longer than that.
  *
- * STATUS in words is not asked for unless that was wished: from 2.27.3 on a communicator that is
- * being made can end up in the answer as one with no ranks, and printing its status in words then
- * reads outside of an array (rasClientRunComms()); in JSON it is a line of zeros.
+ * Versions before 2.28.7 answer in words only, and are not asked: their answer names few
+ * communicators, and from 2.27.3 on printing it can read outside of an array while a communicator is
+ * being made (rasClientRunComms()).
  *
  * Blocking, with limits: for a thread of its own.
  */
@@ -55,10 +55,10 @@ unsigned lien_ras_own_addresses(
 
 /*
  * Asks over a socket that is not connected; the answer is parsed. 0, or -errno with one line in
- * `problem`: who is at the other end is not the user, it is no RAS, it does not speak JSON (and
- * `text` was not wished), it did not answer in time. The caller calls lien_ras_answer_clear().
+ * `problem`: who is at the other end is not the user, it is no RAS, it does not speak JSON, it did
+ * not answer in time. The caller calls lien_ras_answer_clear().
  */
-int lien_ras_ask(int fd, uint32_t pid, uint32_t uid, const struct lien_ras_door *door, bool text,
+int lien_ras_ask(int fd, uint32_t pid, uint32_t uid, const struct lien_ras_door *door,
 	struct lien_ras_answer *answer, char problem[LIEN_RAS_PROBLEM]);
 
 #endif

@@ -100,7 +100,7 @@ static void add_row(struct lien_ras_subject *subject, const struct lien_ras_row 
 		if (subject->row[i].hash == row->hash &&
 			subject->row[i].host_hash == row->host_hash &&
 			subject->row[i].pid_hash == row->pid_hash &&
-			(subject->row[i].rank == row->rank || row->rank < 0))
+			subject->row[i].rank == row->rank)
 			return;
 	if (subject->rows == ROWS_MAX) {
 		subject->whole = false;
@@ -114,16 +114,6 @@ static void add_row(struct lien_ras_subject *subject, const struct lien_ras_row 
 		subject->row = more;
 	}
 	subject->row[subject->rows++] = *row;
-}
-
-static struct lien_ras_row row_of(const struct lien_ras_comm *comm)
-{
-	return (struct lien_ras_row){.hash = comm->hash,
-		.host_hash = comm->host_hash,
-		.pid_hash = comm->pid_hash,
-		.nranks = comm->nranks,
-		.rank = -1,
-		.device = -1};
 }
 
 /* True when the answer names the process: then it is its job's. */
@@ -147,27 +137,17 @@ static bool take_ranks(const struct round *round, struct lien_ras_subject *subje
 			subject->whole = false;
 			continue;
 		}
-		row = row_of(comm);
-		row.rank = rank->rank;
-		row.device = rank->device;
-		row.sure = !subject->shared_pid;
+		row = (struct lien_ras_row){.hash = comm->hash,
+			.host_hash = comm->host_hash,
+			.pid_hash = comm->pid_hash,
+			.nranks = comm->nranks,
+			.rank = rank->rank,
+			.device = rank->device,
+			.sure = !subject->shared_pid};
 		add_row(subject, &row);
 		named = true;
 	}
 	return named;
-}
-
-/* In words it may be without ranks: the memory will tell. */
-static void take_unranked(struct lien_ras_subject *subject, const struct lien_ras_answer *answer)
-{
-	struct lien_ras_row row;
-	unsigned i;
-
-	for (i = 0; i < answer->comms; i++) {
-		row = row_of(&answer->comm[i]);
-		if (row.hash && row.nranks > 0)
-			add_row(subject, &row);
-	}
 }
 
 /* True when it has named all that were asked about. */
@@ -175,15 +155,15 @@ static bool take(const struct round *round, const struct lien_ras_answer *answer
 {
 	struct lien_ras_subject *subject = round->job->subject,
 				*end = subject + round->job->subjects;
-	bool words = answer->in_words, all = true;
+	bool all = true;
 
 	for (; subject < end; subject++) {
 		if (!of_round(round, subject) || subject->done)
 			continue;
 		subject->problem[0] = '\0';
-		subject->whole = answer->whole && !words;
+		subject->whole = answer->whole;
 		if (take_ranks(round, subject, answer)) {
-			subject->done = !words;
+			subject->done = true;
 			subject->whole &= !subject->shared_pid;
 			subject->job = answer->named;
 			memcpy(subject->version, answer->version, sizeof(subject->version));
@@ -192,12 +172,7 @@ static bool take(const struct round *round, const struct lien_ras_answer *answer
 			snprintf(subject->problem, sizeof(subject->problem),
 				"NCCL's RAS was asked, and does not name it");
 		}
-		if (words) {
-			take_unranked(subject, answer);
-			subject->job = answer->named;
-			subject->problem[0] = '\0';
-		}
-		all &= subject->done || words;
+		all &= subject->done;
 	}
 	return all;
 }
@@ -233,7 +208,7 @@ static bool try_once(struct round *round, const struct lien_ras_door *door)
 		return true;
 	}
 	round->hosts = lien_ras_own_addresses(fd, first->pid, round->host);
-	err = lien_ras_ask(fd, first->pid, first->uid, door, round->job->text, &answer, problem);
+	err = lien_ras_ask(fd, first->pid, first->uid, door, &answer, problem);
 	close(fd);
 	if (err)
 		tell_problem(round, "%s", problem);

@@ -42,7 +42,6 @@ struct lien_ras_subject {
 struct lien_ras_job {
 	struct lien_job job;
 	struct lien_netns *netns;
-	bool text; /* ask older NCCL, too: see agent/join/ras_ask.h */
 	struct lien_ras_subject *subject;
 	unsigned subjects;
 };

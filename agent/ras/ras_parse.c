@@ -19,7 +19,7 @@ static void *grown(void *array, unsigned count, size_t size)
 	return count & (count - 1) ? array : realloc(array, (count ? 2 * count : 1) * size);
 }
 
-struct lien_ras_comm *lien_ras_add_comm(struct lien_ras_answer *answer, int *err)
+static struct lien_ras_comm *add_comm(struct lien_ras_answer *answer, int *err)
 {
 	void *more;
 
@@ -37,7 +37,7 @@ struct lien_ras_comm *lien_ras_add_comm(struct lien_ras_answer *answer, int *err
 	return &answer->comm[answer->comms++];
 }
 
-struct lien_ras_rank *lien_ras_add_rank(struct lien_ras_answer *answer, int *err)
+static struct lien_ras_rank *add_rank(struct lien_ras_answer *answer, int *err)
 {
 	void *more;
 
@@ -84,7 +84,7 @@ int lien_ras_host_parse(const char *text, struct lien_ras_host *host)
 	return host->family ? 0 : -EINVAL;
 }
 
-void lien_ras_set_version(struct lien_ras_answer *answer, const char *text, size_t size)
+static void set_version(struct lien_ras_answer *answer, const char *text, size_t size)
 {
 	size_t i;
 
@@ -210,10 +210,10 @@ static bool open_one(struct reader *reader)
 	reader->stack[reader->depth++] = place;
 	reader->key[0] = '\0';
 	if (place == COMM)
-		reader->comm = lien_ras_add_comm(reader->answer, &reader->err);
+		reader->comm = add_comm(reader->answer, &reader->err);
 	if (place != RANK && place != MISSING_RANK)
 		return !reader->err;
-	reader->rank = reader->comm ? lien_ras_add_rank(reader->answer, &reader->err) : NULL;
+	reader->rank = reader->comm ? add_rank(reader->answer, &reader->err) : NULL;
 	if (reader->rank)
 		reader->rank->missing = place == MISSING_RANK;
 	return !reader->err;
@@ -236,7 +236,7 @@ static void take_value(struct reader *reader)
 	const char *key = reader->key, *text = reader->text;
 
 	if (in == TOP && !strcmp(key, "nccl_version"))
-		lien_ras_set_version(reader->answer, text, strlen(text));
+		set_version(reader->answer, text, strlen(text));
 	else if (comm && !strcmp(key, "hash"))
 		comm->hash = strtoull(text, NULL, 16);
 	else if (comm && !strcmp(key, "secondary_hash"))

@@ -6,9 +6,8 @@
  *
  * NCCL 2.28.7 and later answer in JSON ("SET FORMAT json"): every communicator, every rank. Up to
  * 2.28.9 a comma is missing in what is told of ranks that did not answer
- * (src/ras/client_support.cc), so this reader does without commas. Versions from 2.24 on answer in
- * words, which name a communicator's hash, and some of its ranks, only where something is odd with
- * it (often: ranks with different counts of collectives); of the others there is only a number.
+ * (src/ras/client_support.cc), so this reader does without commas. Older versions answer
+ * in words, and are not asked (agent/join/ras_ask.h).
  */
 #ifndef LIEN_RAS_PARSE_H
 #define LIEN_RAS_PARSE_H
@@ -28,7 +27,7 @@ struct lien_ras_host {
 	uint8_t address[16];
 };
 
-/* NCCL says that the three hashes together name a communicator; in words it tells the first. */
+/* NCCL says that the three hashes together name a communicator. */
 struct lien_ras_comm {
 	uint64_t hash; /* 0: nonsense, or a communicator that is being made: none of interest */
 	uint64_t host_hash, pid_hash;
@@ -47,7 +46,6 @@ struct lien_ras_answer {
 	struct lien_ras_rank *rank;
 	unsigned comms, ranks;
 	unsigned named;			/* how many communicators it says there are */
-	bool in_words;			/* what has no name there may still be in it */
 	bool whole;			/* it has its end, and no limit was reached */
 	char version[LIEN_RAS_VERSION]; /* of NCCL, printable; "": not told */
 };
@@ -55,17 +53,12 @@ struct lien_ras_answer {
 /* Fills in what could be read, also of an answer that is cut off (then .whole is false). -EBADMSG:
  * it is nothing of the kind. -ENOMEM. The caller calls lien_ras_answer_clear() in any case. */
 int lien_ras_parse_json(const char *text, size_t size, struct lien_ras_answer *answer);
-int lien_ras_parse_text(const char *text, size_t size, struct lien_ras_answer *answer);
 void lien_ras_answer_clear(struct lien_ras_answer *answer);
 
 /* -EINVAL: not a numeric address. */
 int lien_ras_host_parse(const char *text, struct lien_ras_host *host);
 
-/* For the two readers. NULL: no room by the limits (.whole is false then), or -ENOMEM in *err. */
-struct lien_ras_comm *lien_ras_add_comm(struct lien_ras_answer *answer, int *err);
-struct lien_ras_rank *lien_ras_add_rank(struct lien_ras_answer *answer, int *err);
 /* The decimal number at the beginning; -1: none that fits and is not negative. */
 int32_t lien_ras_number(const char *text);
-void lien_ras_set_version(struct lien_ras_answer *answer, const char *text, size_t size);
 
 #endif

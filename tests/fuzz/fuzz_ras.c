@@ -33,19 +33,16 @@ static void look_for(const uint8_t *data, size_t size, const struct lien_ras_ans
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct lien_ras_answer answer;
-	unsigned i, way;
+	unsigned i;
 
-	for (way = 0; way < 2; way++) {
-		(way ? lien_ras_parse_text : lien_ras_parse_json)(
-			(const char *)data, size, &answer);
-		for (i = 0; i < answer.ranks; i++)
-			if (answer.rank[i].comm >= answer.comms || answer.rank[i].rank < -1 ||
-				answer.rank[i].pid < -1)
-				abort();
-		if (strnlen(answer.version, LIEN_RAS_VERSION) == LIEN_RAS_VERSION)
+	lien_ras_parse_json((const char *)data, size, &answer);
+	for (i = 0; i < answer.ranks; i++)
+		if (answer.rank[i].comm >= answer.comms || answer.rank[i].rank < -1 ||
+			answer.rank[i].pid < -1)
 			abort();
-		look_for(data, size, &answer);
-		lien_ras_answer_clear(&answer);
-	}
+	if (strnlen(answer.version, LIEN_RAS_VERSION) == LIEN_RAS_VERSION)
+		abort();
+	look_for(data, size, &answer);
+	lien_ras_answer_clear(&answer);
 	return 0;
 }

@@ -8,8 +8,7 @@ src/ras/client_support.cc in NVIDIA/nccl). FILE says, at the time of the questio
 [...]}]}, a rank being {"rank", "host", "pid", "device"}. Modes:
 
 json     as NCCL 2.28.9 writes it, without a comma after "nvml_dev" of missing ranks
-text     as before 2.28.7: it does not know SET FORMAT; every communicator has a mismatch
-quiet    the same, and no communicator has anything odd: none is named
+text     as before 2.28.7: it does not know SET FORMAT
 silent   takes connections and says nothing
 garbage  speaks another protocol
 cut      json that breaks off in the middle
@@ -23,7 +22,6 @@ With --unshare in a network namespace of its own, in which it makes the loopback
 import argparse
 import ctypes
 import fcntl
-import itertools
 import json
 import os
 import socket
@@ -75,36 +73,9 @@ def in_json(said):
             said.get("version", "2.28.9"), len(comms), ",\n".join(map(json_comm, comms)))
 
 
-def in_words(said, odd):
-    comms = said["comms"]
-    out = ["NCCL version %s compiled with CUDA 12.8" % said.get("version", "2.26.2"),
-           "CUDA runtime version 12080, driver version 13000", "", "Job summary", "===========", "",
-           "  Nodes  Processes         GPUs  Processes     GPUs",
-           "(total)   per node  per process    (total)  (total)",
-           "      1          2            1          2        2", "", "Communicators... (0.00s)",
-           "=============", "",
-           "Group     Comms     Nodes     Ranks     Ranks     Ranks    Status  Errors",
-           "    #  in group  per comm  per node  per comm  in group"]
-    sizes = [(size, list(alike)) for size, alike in itertools.groupby(
-        sorted(comms, key=lambda comm: -comm["size"]), lambda comm: comm["size"])]
-    for number, (size, alike) in enumerate(sizes):
-        out.append("%5d  %8d  %8d  %8s  %8d  %8d  %8s  %6s" % (
-            number, len(alike), 1, size, size, size, "RUNNING", "MISMATCH" if odd else "OK"))
-    out += ["", "Errors", "======", "", "Warnings", "========", ""]
-    for number, (_, alike) in enumerate(sizes if odd else []):
-        for index, comm in enumerate(alike):
-            out.append("#%d-%d (%016x) MISMATCH" % (number, index, comm["hash"]))
-            out.append("  Communicator ranks have different AllReduce operation counts")
-            out += ["  Rank %d has launched up to operation 7 -- GPU %d managed by process %d "
-                    "on node %s" % (rank["rank"], rank["device"], rank["pid"], rank["host"])
-                    for rank in comm.get("ranks", [])]
-            out.append("")
-    return "\n".join(out) + "\n"
-
-
-def answer(connection, said, form):
+def answer(connection, said):
     mode = said["mode"]
-    text = in_json(said) if form == "json" else in_words(said, mode != "quiet")
+    text = in_json(said)
     if mode == "cut":
         text = text[:len(text) // 2]
     elif mode == "deep":
@@ -121,7 +92,7 @@ def answer(connection, said, form):
 def serve(connection, path):
     with open(path, encoding="ascii") as file:
         said = json.load(file)
-    mode, form = said["mode"], "text"
+    mode = said["mode"]
     if mode == "silent":
         connection.recv(1)
         threading.Event().wait()
@@ -131,11 +102,10 @@ def serve(connection, path):
         words = line.strip().lower()
         if words.startswith("client protocol "):
             connection.sendall(b"SERVER PROTOCOL 2\n")
-        elif words == "set format json" and mode not in ("text", "quiet"):
-            form = "json"
+        elif words == "set format json" and mode != "text":
             connection.sendall(b"OK\n")
-        elif words in ("status", "verbose status"):
-            answer(connection, said, form)
+        elif words == "status":
+            answer(connection, said)
             return
         else:
             connection.sendall(b"ERROR: Unknown command %s\n" % line.strip().encode())

@@ -34,8 +34,7 @@ static int parse(int (*parser)(const char *, size_t, struct lien_ras_answer *), 
 	return err;
 }
 
-#define JSON(text)  parse(lien_ras_parse_json, text, strlen(text))
-#define WORDS(text) parse(lien_ras_parse_text, text, strlen(text))
+#define JSON(text) parse(lien_ras_parse_json, text, strlen(text))
 
 #define RANK(rank, pid, status)                                                                    \
 	"        {\n          \"rank\": " rank ",\n          \"host\": \"172.16.64.245\",\n"       \
@@ -82,7 +81,6 @@ static void test_json(void **state)
 	(void)state;
 	assert_int_equal(JSON(json), 0);
 	assert_true(answer.whole);
-	assert_false(answer.in_words);
 	assert_string_equal(answer.version, "2.28.9");
 	assert_int_equal(answer.comms, 2);
 	assert_int_equal(answer.named, 2);
@@ -186,106 +184,6 @@ static void test_json_limits(void **state)
 	assert_int_equal(answer.comms, LIEN_RAS_COMMS_MAX);
 	assert_int_equal(answer.ranks, LIEN_RAS_RANKS_MAX);
 	free(text);
-}
-
-#define TABLE                                                                                      \
-	"NCCL version 2.26.2 compiled with CUDA 12.8\n"                                            \
-	"CUDA runtime version 12080, driver version 12080\n\nJob summary\n===========\n\n"         \
-	"  Nodes  Processes         GPUs  Processes     GPUs\n"                                    \
-	"(total)   per node  per process    (total)  (total)\n"                                    \
-	"      4          8            1         32       32\n\nCommunicators... (0.00s)\n"        \
-	"=============\n\n"                                                                        \
-	"Group     Comms     Nodes     Ranks     Ranks     Ranks    Status  Errors\n"              \
-	"    #  in group  per comm  per node  per comm  in group\n"                                \
-	"    0         1         4       7-8        32        32   RUNNING  INCOMPLETE,MISMATCH\n" \
-	"    1         7         4         1         4        28   RUNNING      OK\n"
-
-static const char words[] = TABLE
-	"\nErrors\n======\n\n"
-	"INCOMPLETE\n  Missing communicator data from 1 job process\n"
-	"  Process 3487984 on node 172.16.64.213 managing GPU 5\n\n"
-	"#0-0 (cf264af53edbe986) INCOMPLETE\n  Missing communicator data from 1 rank\n"
-	"  Rank 21 -- GPU 5 managed by process 3487984 on node 172.16.64.213\n\n"
-	"Warnings\n========\n\n"
-	"#0-0 (cf264af53edbe986) MISMATCH\n"
-	"  Communicator ranks have different AllReduce operation counts\n"
-	"  26 ranks have launched up to operation 6650\n"
-	"  Rank 0 -- GPU 3 (NVML 7) managed by process 483072 on node fe80::1\n"
-	"  Rank 2 has status FINALIZE -- GPU 2 managed by process 483074 on node 172.16.64.210\n"
-	"  Rank 3 -- [process information not found]\n"
-	"  Rank 0 has launched up to operation 6649 -- GPU 3 managed by process 1 on node ::1\n\n"
-	"#1-6 (00000000000000ab) MISMATCH\n"
-	"  Rank 1 has not launched any operations -- GPU 1 managed by process 12 on node "
-	"10.0.0.1\n";
-
-static void test_words(void **state)
-{
-	(void)state;
-	assert_int_equal(WORDS(words), 0);
-	assert_true(answer.whole);
-	assert_true(answer.in_words);
-	assert_string_equal(answer.version, "2.26.2");
-	assert_int_equal(answer.named, 8);
-	assert_int_equal(answer.comms, 2);
-	assert_true(answer.comm[0].hash == 0xcf264af53edbe986ull);
-	assert_int_equal(answer.comm[0].nranks, 32);
-	assert_true(answer.comm[1].hash == 0xab);
-	assert_int_equal(answer.comm[1].nranks, 4);
-	assert_int_equal(answer.ranks, 4);
-	assert_int_equal(answer.rank[0].rank, 21);
-	assert_int_equal(answer.rank[1].pid, 483072);
-	assert_int_equal(answer.rank[1].device, 3);
-	assert_int_equal(answer.rank[1].host.family, 6);
-	assert_int_equal(answer.rank[2].rank, 2);
-	assert_int_equal(answer.rank[2].device, 2);
-	assert_int_equal(answer.rank[3].comm, 1);
-	assert_int_equal(answer.rank[3].pid, 12);
-}
-
-static void test_words_cut(void **state)
-{
-	size_t size, table = strlen(TABLE), full = strlen(words);
-
-	(void)state;
-	for (size = table; size <= full; size++) {
-		assert_int_equal(parse(lien_ras_parse_text, words, size), 0);
-		assert_int_equal(answer.named, 8);
-		assert_int_equal(answer.whole, strstr(words, "Warnings") + 8 <= words + size);
-	}
-	assert_int_equal(WORDS(TABLE "\nErrors\n======\n\nWarnings\n========\n\n"), 0);
-	assert_true(answer.whole);
-	assert_int_equal(answer.comms, 0);
-	assert_int_equal(WORDS("NCCL version 2.24.3\nNo communicator data collected!\n"), 0);
-	assert_true(answer.whole);
-}
-
-static void test_words_hostile(void **state)
-{
-	static const char head[] = "Group #\n    0 2147483647 1 1 2 2 RUNNING OK\n"
-				   "    1 2147483647 1 1 2 2 RUNNING OK\n"
-				   "    2 2147483647 1 1 2 2 RUNNING OK\n";
-	char line[4000];
-
-	(void)state;
-	assert_int_equal(WORDS(""), -EBADMSG);
-	assert_int_equal(WORDS("{\"communicators\": []}"), -EBADMSG);
-	assert_int_equal(WORDS(head), 0);
-	assert_true(answer.named == UINT32_MAX);
-	assert_int_equal(WORDS("Group \n    0 99999999999 1 1 2 2 R O\n    5 1 1 1 2 2 R O\n"), 0);
-	assert_int_equal(answer.named, 0);
-	assert_int_equal(
-		WORDS("Group \n#99999999999999999999-0 (zz) X\n#0-0 (5) X\n  Rank -1 -- GPU "
-		      "1 managed by process 1 on node 1.2.3.4\n  Rank 1 -- GPU x managed by "
-		      "process 2 on node nowhere\n"),
-		0);
-	assert_int_equal(answer.comms, 1);
-	assert_int_equal(answer.comm[0].nranks, -1);
-	assert_int_equal(answer.ranks, 1);
-	assert_int_equal(answer.rank[0].device, -1);
-	assert_int_equal(answer.rank[0].host.family, 0);
-	memset(line, '#', sizeof(line));
-	assert_int_equal(parse(lien_ras_parse_text, line, sizeof(line)), -EBADMSG);
-	assert_int_equal(answer.comms, 0);
 }
 
 /* --- in memory -------------------------------------------------------------------------------- */
@@ -428,9 +326,6 @@ int main(void)
 		cmocka_unit_test_teardown(test_json_of_nothing, teardown),
 		cmocka_unit_test_teardown(test_json_hostile, teardown),
 		cmocka_unit_test_teardown(test_json_limits, teardown),
-		cmocka_unit_test_teardown(test_words, teardown),
-		cmocka_unit_test_teardown(test_words_cut, teardown),
-		cmocka_unit_test_teardown(test_words_hostile, teardown),
 		cmocka_unit_test(test_structure),
 		cmocka_unit_test(test_match),
 		cmocka_unit_test(test_match_ranks_of_one_process),

@@ -55,7 +55,7 @@ int lien_cmd_agent(int argc, char **argv)
 	const char *socket = NULL, *library = NULL, *on_stop = NULL;
 	unsigned long ring = 0, threads = 0, journal_size = JOURNAL_MIB;
 	bool no_multi = false, no_journal = false, clean = false, no_prepare = false,
-	     no_attach = false, no_ras = false, ras_text = false;
+	     no_attach = false, no_ras = false;
 	uint64_t host_limit = 0;
 	const struct lien_option options[] = {
 		{"library", LIEN_OPTION_STRING, &library, "FILE",
@@ -83,8 +83,6 @@ int lien_cmd_agent(int argc, char **argv)
 			"pin host memory at the first offload, not before", 0},
 		{"no-ras", LIEN_OPTION_FLAG, &no_ras, NULL,
 			"do not ask NCCL's RAS for communicators that were made before", 0},
-		{"ras-text", LIEN_OPTION_FLAG, &ras_text, NULL,
-			"ask that of NCCL 2.24 to 2.28.3, too: see lien(1)", 0},
 		{"clean", LIEN_OPTION_FLAG, &clean, NULL,
 			"remove what earlier agents left for the next one, and end", 0},
 		LIEN_SOCKET_OPTION(&socket), {}};
@@ -123,6 +121,5 @@ int lien_cmd_agent(int argc, char **argv)
 	config.no_prepare = no_prepare;
 	config.no_attach = no_attach;
 	config.no_ras = no_ras;
-	config.ras_text = ras_text;
 	return lien_agent_run(&config) ? LIEN_EXIT_FAILURE : LIEN_EXIT_OK;
 }
