@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "loader/clock.h"
+#include <lien/clock.h>
 
 void lien_log(int level, const char *format, ...)
 {

@@ -10,6 +10,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <lien/clock.h>
+
 #include "agent/join/ras_tcp.h"
 
 #define GREET_MS       2000  /* to connect, and for each of the short replies */
@@ -27,14 +29,6 @@ static int fail(char problem[LIEN_RAS_PROBLEM], int err, const char *format, ...
 	return err;
 }
 
-static uint64_t now_ms(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return ts.tv_sec * 1000ull + ts.tv_nsec / 1000000;
-}
-
 /* 0, or -ETIMEDOUT. */
 static int wait_ready(int fd, short events, uint64_t deadline)
 {
@@ -43,7 +37,7 @@ static int wait_ready(int fd, short events, uint64_t deadline)
 	int n;
 
 	do {
-		now = now_ms();
+		now = lien_clock_ms();
 		n = now < deadline ? poll(&poll_fd, 1, deadline - now) : 0;
 	} while (n < 0 && errno == EINTR);
 	return n > 0 ? 0 : -ETIMEDOUT;
@@ -58,7 +52,7 @@ static int connect_to(int fd, const struct lien_ras_door *door)
 		return 0;
 	if (errno != EINPROGRESS)
 		return -errno;
-	err = wait_ready(fd, POLLOUT, now_ms() + GREET_MS);
+	err = wait_ready(fd, POLLOUT, lien_clock_ms() + GREET_MS);
 	if (!err && getsockopt(fd, SOL_SOCKET, SO_ERROR, &err, &size))
 		return -errno;
 	return err > 0 ? -err : err;
@@ -75,7 +69,7 @@ static int say(int fd, const char *line)
 /* A line without its end. Bytewise: what follows it is not for this reader. */
 static int hear_line(int fd, char line[LINE_MAX_BYTES])
 {
-	uint64_t deadline = now_ms() + GREET_MS;
+	uint64_t deadline = lien_clock_ms() + GREET_MS;
 	size_t n = 0;
 	ssize_t got;
 	int err;
@@ -107,7 +101,7 @@ static int order(int fd, const char *what, char reply[LINE_MAX_BYTES])
 /* Everything up to the end of the connection. */
 static int hear_all(int fd, char **text, size_t *size)
 {
-	uint64_t deadline = now_ms() + ANSWER_MS;
+	uint64_t deadline = lien_clock_ms() + ANSWER_MS;
 	size_t room = 0;
 	char *more;
 	ssize_t n;

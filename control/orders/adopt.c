@@ -13,6 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <lien/clock.h>
+
 #include "control/orders/control.h"
 #include "control/memory/handles.h"
 
@@ -192,7 +194,7 @@ int lien_order_marks(
 	if (control->flags & LIEN_WIRE_LAST && marks->count) {
 		qsort(marks->mark, marks->count, sizeof(marks->mark[0]), by_mark);
 		marks->written = 1; /* others may write theirs from now on */
-		marks->until_ns = lien_control_now_ns() + MARK_NS;
+		marks->until_ns = lien_clock_ns() + MARK_NS;
 	}
 	return 0;
 }
@@ -212,7 +214,7 @@ int lien_order_mark(struct lien_control *control)
 		result = lien_adopt_transfer(control, mark->device, mark->va, now, 0);
 		if (!result && memcmp(now, mark->bytes, sizeof(now)))
 			result = -ESTALE;
-		if (!result && lien_control_now_ns() > marks->until_ns)
+		if (!result && lien_clock_ns() > marks->until_ns)
 			result = -ETIMEDOUT;
 		if (!result)
 			result =

@@ -155,7 +155,6 @@ void lien_devices_close(struct lien_control *control);
 
 /* Sends a reply that is not the last one. 0, or why it did not get to the agent. */
 int lien_control_send(struct lien_control *control, int fd, const void *body, size_t size);
-uint64_t lien_control_now_ns(void);
 /* Notes a failure in the reply and returns result. The first one is kept. */
 int lien_control_fail(struct lien_control *control, int result, uint64_t where, const char *what);
 /* It has been tried again, with success. */

@@ -6,6 +6,8 @@
  * what vanishes between two calls is left out, and the agent asks again about what looks odd.
  */
 #include <errno.h>
+
+#include <lien/clock.h>
 #include <string.h>
 
 #include "control/orders/control.h"
@@ -254,7 +256,7 @@ static int walk_area(struct walk *walk, const struct lien_wire_range *range, uin
 		if (result)
 			return result;
 		if (++walk->steps % CLOCK_EVERY == 0 && *va < end &&
-			lien_control_now_ns() > walk->until_ns)
+			lien_clock_ns() > walk->until_ns)
 			return 1;
 	}
 	return 0;
@@ -303,7 +305,7 @@ static int walk_ranges(
 		} else {
 			result = -EPROTO;
 		}
-		if (!result && lien_control_now_ns() > walk->until_ns) {
+		if (!result && lien_clock_ns() > walk->until_ns) {
 			reply->arg = *done + 1 < count ? ranges[*done + 1].va : 0;
 			++*done;
 			return 0;
@@ -325,7 +327,7 @@ int lien_order_walk(struct lien_control *control, int fd, const struct lien_wire
 	walk.fd = fd;
 	if (limit_us > LIEN_WIRE_WALK_US_MAX)
 		limit_us = LIEN_WIRE_WALK_US_MAX;
-	walk.until_ns = lien_control_now_ns() + limit_us * 1000;
+	walk.until_ns = lien_clock_ns() + limit_us * 1000;
 	result = contexts_open(&walk);
 	if (result)
 		return result;

@@ -11,6 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <lien/clock.h>
 #include <lien/pass_fds.h>
 #include "control/driver/cached.h"
 #include "control/orders/control.h"
@@ -40,14 +41,6 @@ struct message {
 	unsigned fds_count;
 	struct ucred sender;
 };
-
-uint64_t lien_control_now_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return ts.tv_sec * 1000000000ull + ts.tv_nsec;
-}
 
 void lien_control_forgive(struct lien_control *control)
 {
@@ -604,7 +597,7 @@ void lien_control_serve(int fd, uint64_t ino)
 	pthread_mutex_lock(&serving);
 	wait_for_order(fd);
 	while (still(fd, ino) && !receive(fd, &message) && still(fd, ino)) {
-		start = lien_control_now_ns();
+		start = lien_clock_ns();
 		memset(&kept.reply, 0, sizeof(kept.reply));
 		kept.reply.type = message.header.type;
 		kept.reply.seq = message.header.seq;
@@ -623,7 +616,7 @@ void lien_control_serve(int fd, uint64_t ino)
 		kept.reply.flags = LIEN_WIRE_LAST;
 		kept.reply.arena_bytes = kept.arena.bytes;
 		kept.reply.arena_used = kept.arena.used;
-		kept.reply.ns = lien_control_now_ns() - start;
+		kept.reply.ns = lien_clock_ns() - start;
 		if (!still(fd, ino))
 			break;
 		send_reply(fd, &kept.reply, &who,

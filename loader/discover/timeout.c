@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 #include <lien/pass_fds.h>
-#include "loader/clock.h"
+#include <lien/clock.h>
 #include "loader/discover/detached.h"
 #include "loader/discover/user.h"
 

@@ -14,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "loader/clock.h"
+#include <lien/clock.h>
 #include "loader/inject/inject_internal.h"
 #include "loader/discover/timeout.h"
 

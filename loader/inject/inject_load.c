@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include <lien/wire.h>
-#include "loader/clock.h"
+#include <lien/clock.h>
 #include "loader/inject/inject_internal.h"
 
 #define CLEAR_UP_NS  (1000 * 1000000ull)

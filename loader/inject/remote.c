@@ -22,7 +22,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "loader/clock.h"
+#include <lien/clock.h>
 #include "loader/inject/inject_internal.h"
 
 /* What a system call returns inside the kernel when it is to be restarted; <linux/errno.h> has them

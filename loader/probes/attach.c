@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "loader/probes/calls.h"
-#include "loader/clock.h"
+#include <lien/clock.h>
 #include "loader/hash.h"
 #include "loader/probes/make_link.h"
 #include "loader/probes/probes_internal.h"

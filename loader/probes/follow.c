@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "loader/clock.h"
+#include <lien/clock.h>
 #include "loader/probes/close_later.h"
 #include "loader/probes/make_link.h"
 #include "loader/probes/probes_internal.h"

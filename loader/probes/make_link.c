@@ -10,7 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "loader/clock.h"
+#include <lien/clock.h>
 #include "loader/probes/close_later.h"
 #include "loader/discover/detached.h"
 

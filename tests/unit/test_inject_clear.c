@@ -20,7 +20,7 @@
 
 #include <cmocka.h>
 
-#include "loader/clock.h"
+#include <lien/clock.h>
 #include "loader/inject/inject_internal.h"
 
 #define LIBRARY __attribute__((section("library"), noinline, used))

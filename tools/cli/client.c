@@ -15,6 +15,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <lien/clock.h>
+
 /* The graph of a large job is some 10 MiB; this is only against a reply without end. */
 #define REPLY_MAX    ((size_t)1 << 30)
 #define READ_SIZE    ((size_t)65536)
@@ -103,17 +105,9 @@ fail(struct lien_client *client, int err, const char *format, ...)
 	return err;
 }
 
-static uint64_t now_ms(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
-
 static void start_clock(struct lien_client *client)
 {
-	client->deadline = client->timeout_ms ? now_ms() + client->timeout_ms : NEVER;
+	client->deadline = client->timeout_ms ? lien_clock_ms() + client->timeout_ms : NEVER;
 }
 
 static int late(struct lien_client *client)
@@ -129,7 +123,7 @@ static int wait_for(struct lien_client *client, short events)
 	struct pollfd pfd = {.fd = client->fd, .events = events};
 
 	for (;;) {
-		uint64_t now = now_ms(), left = client->deadline - now;
+		uint64_t now = lien_clock_ms(), left = client->deadline - now;
 		int n;
 
 		if (now >= client->deadline)

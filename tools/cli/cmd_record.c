@@ -8,6 +8,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <lien/clock.h>
+
 #include "tools/cli/child.h"
 #include "tools/cli/commands.h"
 #include "tools/cli/event_stream.h"
@@ -49,14 +51,6 @@ struct session {
 	uint64_t deadline, over_since, last_event;
 };
 
-static uint64_t now_ms(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
-
 static int take_records(struct session *session)
 {
 	struct lien_event event;
@@ -71,14 +65,14 @@ static int take_stream(struct session *session)
 {
 	if (!lien_event_stream_receive(&session->stream))
 		return LIEN_EXIT_FAILURE;
-	session->last_event = now_ms();
+	session->last_event = lien_clock_ms();
 	return take_records(session);
 }
 
 static void stop(struct session *session)
 {
 	if (!session->over)
-		session->over_since = session->last_event = now_ms();
+		session->over_since = session->last_event = lien_clock_ms();
 	session->over = true;
 }
 
@@ -102,7 +96,7 @@ static void take_signal(struct session *session, const char *program)
 /* Milliseconds until something must be done without any event; 0: it is time to end. */
 static int time_left(struct session *session)
 {
-	uint64_t now = now_ms(), end;
+	uint64_t now = lien_clock_ms(), end;
 
 	if (!session->over && session->deadline && now >= session->deadline)
 		stop(session);
@@ -219,7 +213,7 @@ int lien_cmd_record(int argc, char **argv)
 	if (!lien_event_stream_open(&session.stream, LIEN_FOLLOW_UNMARKED))
 		return LIEN_EXIT_FAILURE;
 	if (seconds)
-		session.deadline = now_ms() + seconds * 1000;
+		session.deadline = lien_clock_ms() + seconds * 1000;
 	code = record(&session, argv + 1, force, json);
 	lien_event_stream_close(&session.stream);
 	close(session.signals);

@@ -6,6 +6,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <lien/clock.h>
+
 #include "tools/cli/commands.h"
 #include "tools/cli/interrupt.h"
 #include "tools/cli/options.h"
@@ -43,10 +45,7 @@ struct session {
 
 static double now(void)
 {
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return ts.tv_sec + ts.tv_nsec / 1e9;
+	return lien_clock_ns() / 1e9;
 }
 
 /* The selected process's place in the list; that of the first one when it has ended. */

@@ -8,6 +8,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <lien/clock.h>
+
 #include "tools/cli/offline.h"
 #include "tools/cli/options.h"
 #include "tools/text/output.h"
@@ -44,22 +46,14 @@ static json_t *query_file(const struct lien_query *query, json_t *request)
 
 #define RETRY_MS 50
 
-static uint64_t now_ms(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return ts.tv_sec * 1000ull + ts.tv_nsec / 1000000;
-}
-
 /* Between two tries the job goes on. */
 static int call(const struct lien_query *query, struct lien_client *client, json_t *request,
 	json_t **result)
 {
-	uint64_t end = now_ms() + query->retry_ms;
+	uint64_t end = lien_clock_ms() + query->retry_ms;
 	int err;
 
-	while ((err = lien_client_call(client, request, result)) == -EBUSY && now_ms() < end)
+	while ((err = lien_client_call(client, request, result)) == -EBUSY && lien_clock_ms() < end)
 		usleep(RETRY_MS * 1000);
 	return err;
 }

@@ -13,17 +13,11 @@
 
 #include <tools/replay/job.h>
 
+#include <lien/clock.h>
+
 /* How often workers are looked at while they say nothing. */
 #define TICK_MS 250
 #define EXIT_MS 5000
-
-uint64_t lien_job_now(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return ts.tv_sec * 1000ull + ts.tv_nsec / 1000000;
-}
 
 int lien_job_complain(const struct lien_job_worker *worker, const char *format, ...)
 {
@@ -108,7 +102,7 @@ static int hear(struct lien_job *job, struct lien_job_worker *worker)
 			"raise the limit (ulimit -n)");
 	if (err)
 		return lien_job_complain(worker, "receiving from it: %s", strerror(-err));
-	worker->moved = lien_job_now();
+	worker->moved = lien_clock_ms();
 	switch (message.say) {
 	case LIEN_SAY_EXPORT:
 		return lien_job_take_export(job, &message, fd);
@@ -154,7 +148,7 @@ static int timed_out(const struct lien_job *job, const struct lien_job_worker *w
 static int check_progress(struct lien_job *job)
 {
 	struct lien_job_worker *worker;
-	uint64_t position, now = lien_job_now();
+	uint64_t position, now = lien_clock_ms();
 	size_t i;
 
 	for (i = 0; i < job->count; i++) {
@@ -249,7 +243,7 @@ int lien_job_tell(struct lien_job *job, const struct lien_replay_message *messag
 			worker->state = LIEN_JOB_BUSY;
 		if (err)
 			return err;
-		worker->moved = lien_job_now();
+		worker->moved = lien_clock_ms();
 	}
 	return lien_job_settle(job);
 }
@@ -310,7 +304,7 @@ int lien_job_start(struct lien_job *job, struct lien_script *script)
 		worker->process = script->processes[i];
 		worker->index = i;
 		worker->sock = -1;
-		worker->moved = lien_job_now();
+		worker->moved = lien_clock_ms();
 		err = lien_job_spawn(job, job->count - 1);
 		if (err)
 			return lien_job_complain(worker, "starting a worker: %s", strerror(-err));

@@ -71,8 +71,6 @@ void lien_job_end(struct lien_job *job, bool orderly);
 /* Frees what the job holds, but for the script. */
 void lien_job_free(struct lien_job *job);
 
-/* For the files of the job: ms of CLOCK_MONOTONIC. */
-uint64_t lien_job_now(void);
 
 /* One line on stderr about a worker. Returns -EIO. */
 int lien_job_complain(const struct lien_job_worker *worker, const char *format, ...)

@@ -7,6 +7,8 @@
 
 #include <tools/replay/job.h>
 
+#include <lien/clock.h>
+
 static int serve(
 	struct lien_job *job, struct lien_job_worker *worker, struct lien_replay_share *share)
 {
@@ -22,7 +24,7 @@ static int serve(
 		return lien_job_complain(worker, "cannot be sent share %" PRIu64 ": %s",
 			share->number, strerror(-err));
 	worker->state = LIEN_JOB_BUSY;
-	worker->moved = lien_job_now();
+	worker->moved = lien_clock_ms();
 	/* An open fd keeps the memory alive, so not one longer than needed. */
 	if (++share->served == share->imports && share->fd >= 0) {
 		close(share->fd);
@@ -66,6 +68,6 @@ int lien_job_take_import(struct lien_job *job, struct lien_job_worker *worker, u
 		return serve(job, worker, share);
 	worker->state = LIEN_JOB_WAITING;
 	worker->share = number;
-	worker->moved = lien_job_now();
+	worker->moved = lien_clock_ms();
 	return 0;
 }

@@ -4,6 +4,8 @@
 #include <string.h>
 #include <time.h>
 
+#include <lien/clock.h>
+
 #include "tools/text/output.h"
 #include "tools/top/top.h"
 
@@ -11,10 +13,7 @@
 
 static double now(void)
 {
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return ts.tv_sec + ts.tv_nsec / 1e9;
+	return lien_clock_ns() / 1e9;
 }
 
 json_t *lien_top_ask(struct lien_top *top, json_t *request)

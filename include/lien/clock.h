@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
+/* The time that events, limits and waits are told in. */
 #ifndef LIEN_CLOCK_H
 #define LIEN_CLOCK_H
 
@@ -12,6 +13,11 @@ static inline uint64_t lien_clock_ns(void)
 
 	clock_gettime(CLOCK_MONOTONIC, &ts);
 	return ts.tv_sec * 1000000000ull + ts.tv_nsec;
+}
+
+static inline uint64_t lien_clock_ms(void)
+{
+	return lien_clock_ns() / 1000000;
 }
 
 #endif
