@@ -13,6 +13,7 @@
 
 #include "agent/graph/graph.h"
 #include "agent/graph/viewer.h"
+#include "loader/discover/status.h"
 
 #define FDS_MAX	      65536 /* a process that has more may have a card open */
 #define FLAG_EXITING 0x4 /* PF_EXITING: set before its files are closed */
@@ -103,20 +104,15 @@ uint32_t lien_proc_uid(uint32_t pid)
 
 bool lien_proc_owned(const struct lien_process *process, const struct lien_viewer *viewer)
 {
-	unsigned real = -1u, effective = -1u, saved = -1u;
-	char path[32], line[128];
-	FILE *file;
+	unsigned real, effective, saved;
+	char text[LIEN_STATUS_SIZE];
+	const char *uids;
 
 	if (!process || !viewer->one_user)
 		return process;
-	snprintf(path, sizeof(path), "/proc/%u/status", process->pid);
-	file = fopen(path, "re");
-	while (file && fgets(line, sizeof(line), file))
-		if (sscanf(line, "Uid: %u %u %u", &real, &effective, &saved) == 3)
-			break;
-	if (file)
-		fclose(file);
-	return process->uid == viewer->uid && real == viewer->uid && effective == real &&
+	uids = lien_status_read(process->pid, 0, text) ? NULL : lien_status_field(text, "Uid");
+	return uids && sscanf(uids, "%u %u %u", &real, &effective, &saved) == 3 &&
+	       process->uid == viewer->uid && real == viewer->uid && effective == real &&
 	       saved == real;
 }
 

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "agent/core/agent.h"
+#include "loader/discover/status.h"
 #include "loader/discover/untrusted.h"
 
 #define TRIES	 4	/* the kernel chooses which process answers, perhaps one of another job */
@@ -20,31 +21,11 @@
 
 /* --- the subjects ----------------------------------------------------------------------------- */
 
-/* "NSpid:	4711	12": outermost first. */
-static int32_t own_pid(uint32_t pid)
-{
-	char path[48], line[256], *last;
-	int32_t found = -1;
-	FILE *status;
-
-	snprintf(path, sizeof(path), "/proc/%u/status", pid);
-	status = fopen(path, "re");
-	while (status && found < 0 && fgets(line, sizeof(line), status)) {
-		if (strncmp(line, "NSpid:", 6))
-			continue;
-		last = strrchr(line, '\t');
-		found = last ? lien_ras_number(last + 1) : -1;
-	}
-	if (status)
-		fclose(status);
-	return found;
-}
-
 static void look_at(struct lien_ras_subject *subject)
 {
 	subject->gone = !lien_proc_runs(subject->pid, subject->start);
 	subject->netns = lien_netns_of(subject->pid);
-	subject->own_pid = own_pid(subject->pid);
+	subject->own_pid = lien_status_of(subject->pid, 0, "NSpid", 10);
 	if (lien_ras_port_of(subject->pid, &subject->port))
 		return;
 	subject->done = true;

@@ -16,6 +16,7 @@
 
 #include <lien/pass_fds.h>
 #include "agent/link/link.h"
+#include "loader/discover/status.h"
 #include "loader/discover/untrusted.h"
 
 #define DROPPED_AT_ONCE 64
@@ -56,18 +57,9 @@ int lien_link_state(
 /* The pid the process itself sees: the last one of NSpid. */
 static uint32_t inner_pid(uint32_t pid)
 {
-	char path[32], line[256];
-	uint32_t inner = pid;
-	FILE *file;
+	long long inner = lien_status_of(pid, 0, "NSpid", 10);
 
-	snprintf(path, sizeof(path), "/proc/%u/status", pid);
-	file = fopen(path, "re");
-	while (file && fgets(line, sizeof(line), file))
-		if (!strncmp(line, "NSpid:", 6))
-			inner = strtoul(strrchr(line, '\t') + 1, NULL, 10);
-	if (file)
-		fclose(file);
-	return inner;
+	return inner < 0 ? pid : inner;
 }
 
 /*

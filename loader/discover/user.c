@@ -6,27 +6,23 @@
 #include <linux/nsfs.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/types.h>
 #include <unistd.h>
 
+#include "loader/discover/status.h"
+
 #define DEPTH_MAX 33 /* of user namespaces in each other; the kernel makes 32 */
 
 static uint32_t real_user_of(uint32_t pid)
 {
-	uint32_t uid = LIEN_USER_GONE;
-	char path[32], line[128];
-	FILE *file;
+	char text[LIEN_STATUS_SIZE];
+	const char *uids = lien_status_read(pid, 0, text) ? NULL : lien_status_field(text, "Uid");
 
-	snprintf(path, sizeof(path), "/proc/%u/status", pid);
-	file = fopen(path, "re");
-	while (file && fgets(line, sizeof(line), file) && sscanf(line, "Uid: %u", &uid) != 1)
-		;
-	if (file)
-		fclose(file);
-	return uid;
+	return uids ? strtoul(uids, NULL, 10) : LIEN_USER_GONE;
 }
 
 static bool is_ours(int namespace)

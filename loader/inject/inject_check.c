@@ -12,75 +12,22 @@
 #include <unistd.h>
 
 #include "loader/inject/inject_internal.h"
+#include "loader/discover/status.h"
 #include "loader/discover/untrusted.h"
 
 #define KCMP_VM 1
 
-/* What /proc/PID/status says; longer than it is. */
-#define STATUS_SIZE 8192
-
-static int read_status(uint32_t pid, uint32_t tid, char *text, size_t size)
-{
-	char path[48];
-	ssize_t n;
-	int fd;
-
-	if (tid)
-		snprintf(path, sizeof(path), "/proc/%u/task/%u/status", pid, tid);
-	else
-		snprintf(path, sizeof(path), "/proc/%u/status", pid);
-	fd = open(path, O_RDONLY | O_CLOEXEC);
-	if (fd < 0)
-		return -errno;
-	n = read(fd, text, size - 1);
-	close(fd);
-	if (n < 0)
-		return -errno;
-	text[n] = 0;
-	return 0;
-}
-
-/* Behind "Field:" and blanks; NULL: it is not there. */
-static const char *field_of(const char *text, const char *field)
-{
-	size_t length = strlen(field);
-
-	for (const char *line = text; line; line = strchr(line, '\n')) {
-		line += *line == '\n';
-		if (!strncmp(line, field, length) && line[length] == ':')
-			return line + length + 1 + strspn(line + length + 1, " \t");
-	}
-	return NULL;
-}
-
-static long long number_of(const char *text, const char *field, int base)
-{
-	const char *value = field_of(text, field);
-	size_t length = value ? strcspn(value, "\n") : 0;
-
-	while (length && value[length - 1] != '\t' && value[length - 1] != ' ')
-		length--;
-	return value ? (long long)strtoull(value + length, NULL, base) : -1;
-}
-
-long long lien_inject_status(uint32_t pid, uint32_t tid, const char *field, int base)
-{
-	char text[STATUS_SIZE];
-
-	return read_status(pid, tid, text, sizeof(text)) ? -1 : number_of(text, field, base);
-}
-
 static int check_state(struct lien_inject *inject, const char *text)
 {
-	const char *state = field_of(text, "State");
+	const char *state = lien_status_field(text, "State");
 	uint32_t pid = inject->pid;
 	long long number;
 
-	number = number_of(text, "Tgid", 10);
+	number = lien_status_last(text, "Tgid", 10);
 	if (number != pid)
 		return lien_inject_fail(inject, -EINVAL,
 			"%u is a thread of process %lld: name the process", pid, number);
-	if (state && *state == 'Z' && number_of(text, "Threads", 10) > 1)
+	if (state && *state == 'Z' && lien_status_last(text, "Threads", 10) > 1)
 		return lien_inject_fail(inject, -EPERM,
 			"the first thread of process %u has ended, others run: start it with `lien "
 			"run`",
@@ -88,10 +35,10 @@ static int check_state(struct lien_inject *inject, const char *text)
 	if (state && strchr("ZX", *state))
 		return lien_inject_fail(inject, -ESRCH,
 			"process %u has ended; its parent has not taken notice yet", pid);
-	if (!field_of(text, "VmSize"))
+	if (!lien_status_field(text, "VmSize"))
 		return lien_inject_fail(inject, -EINVAL,
 			"process %u is a thread of the kernel or about to end", pid);
-	number = number_of(text, "TracerPid", 10);
+	number = lien_status_last(text, "TracerPid", 10);
 	if (number > 0)
 		return lien_inject_fail(inject, -EBUSY,
 			"process %u is traced by process %lld (a debugger?): end that first", pid,
@@ -104,7 +51,7 @@ static int check_state(struct lien_inject *inject, const char *text)
 
 static int check_rights(struct lien_inject *inject, const char *text)
 {
-	const char *uids = field_of(text, "Uid"), *shadow = field_of(text, "x86_Thread_features");
+	const char *uids = lien_status_field(text, "Uid"), *shadow = lien_status_field(text, "x86_Thread_features");
 	uint32_t pid = inject->pid;
 	long long confined;
 
@@ -112,7 +59,7 @@ static int check_rights(struct lien_inject *inject, const char *text)
 		return lien_inject_fail(inject, -EPERM,
 			"process %u is another user's (uid %lu): only root may do this", pid,
 			uids ? strtoul(uids, NULL, 10) : 0);
-	confined = number_of(text, "Seccomp", 10);
+	confined = lien_status_last(text, "Seccomp", 10);
 	if (confined > 0)
 		return lien_inject_fail(inject, -EPERM,
 			"process %u is confined by seccomp, which could kill it for lien's system "
@@ -148,7 +95,7 @@ static int check_class(struct lien_inject *inject)
 /* A child of vfork() runs in its parent's memory and on its stack. */
 static int check_vfork(struct lien_inject *inject, const char *text)
 {
-	long long parent = number_of(text, "PPid", 10);
+	long long parent = lien_status_last(text, "PPid", 10);
 
 	if (parent > 0 && !syscall(SYS_kcmp, (pid_t)parent, inject->pid, KCMP_VM, 0, 0))
 		return lien_inject_fail(inject, -EBUSY,
@@ -202,10 +149,10 @@ static int check_other(struct lien_inject *inject)
 
 int lien_inject_check(struct lien_inject *inject)
 {
-	char text[STATUS_SIZE];
+	char text[LIEN_STATUS_SIZE];
 	int err;
 
-	err = read_status(inject->pid, 0, text, sizeof(text));
+	err = lien_status_read(inject->pid, 0, text);
 	if (err)
 		return lien_inject_fail(inject, err == -ENOENT ? -ESRCH : err,
 			"there is no process %u", inject->pid);

@@ -109,7 +109,7 @@ static int look_at(const struct lien_inject *inject, pid_t tid, bool stop)
 		return err;
 	err = lien_remote_look(inject, tid, is_clear_regs, &clear);
 	/* A thread that ends is not there to be traced, either. */
-	if (err == -EPERM && lien_inject_status(inject->pid, tid, "VmSize", 10) < 0)
+	if (err == -EPERM && lien_status_of(inject->pid, tid, "VmSize", 10) < 0)
 		err = -ESRCH;
 	return err ? err : clear;
 }

@@ -10,6 +10,7 @@
 #include <sys/types.h>
 #include <sys/user.h>
 
+#include "loader/discover/status.h"
 #include "loader/inject/inject.h"
 
 /* The library's name in the process: a memfd's may have a slash, and behind it is what
@@ -67,7 +68,7 @@ int lien_inject_fail_gone(struct lien_inject *inject);
 int lien_inject_check(struct lien_inject *inject);
 /* A number of /proc/PID/task/TID/status in base 10 or 16; the last of a list. tid 0: the process.
  * -1: there is none. */
-long long lien_inject_status(uint32_t pid, uint32_t tid, const char *field, int base);
+long long lien_status_of(uint32_t pid, uint32_t tid, const char *field, int base);
 
 /* inject_libc.c: finds the addresses above. 0 or -errno. */
 int lien_inject_find(struct lien_inject *inject);

@@ -185,7 +185,7 @@ uint32_t lien_inject_thread_of(const struct lien_inject *inject, uint32_t inner)
 	tasks = opendir(path);
 	while (tasks && !found && (entry = readdir(tasks))) {
 		tid = strtoul(entry->d_name, NULL, 10);
-		if (tid && lien_inject_status(inject->pid, tid, "NSpid", 10) == inner)
+		if (tid && lien_status_of(inject->pid, tid, "NSpid", 10) == inner)
 			found = tid;
 	}
 	if (tasks)
@@ -224,7 +224,7 @@ void lien_inject_see_off(
 	tid = inject->helper;
 	while (!lien_inject_over(inject) && lien_clock_ns() < end &&
 		(!lien_inject_read(inject, region, &byte, 1) ||
-			(tid && lien_inject_status(inject->pid, tid, "NSpid", 10) == stub->tid)))
+			(tid && lien_status_of(inject->pid, tid, "NSpid", 10) == stub->tid)))
 		nanosleep(&nap, NULL);
 }
 

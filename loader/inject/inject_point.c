@@ -147,7 +147,7 @@ static bool is_libcs(const struct lien_inject *inject, uint64_t self, pid_t tid)
 
 	return !lien_inject_read(inject, self + SELF_AT, &own, sizeof(own)) && own == self &&
 	       !lien_inject_read(inject, self + TID_AT, &id, sizeof(id)) &&
-	       id == lien_inject_status(inject->pid, tid, "NSpid", 10);
+	       id == lien_status_of(inject->pid, tid, "NSpid", 10);
 }
 
 /* Not below an allocator that sleeps where it waits for a lock; nor in the handler of a signal,
@@ -195,13 +195,13 @@ static int try_thread(struct lien_inject *inject, struct lien_remote *remote, pi
 	err = lien_remote_stop(remote, inject, tid);
 	/* That thread has ended, for which the kernel has two words. */
 	if (err == -ESRCH ||
-		(err == -EPERM && lien_inject_status(inject->pid, tid, "VmSize", 10) < 0))
+		(err == -EPERM && lien_status_of(inject->pid, tid, "VmSize", 10) < 0))
 		return -EAGAIN;
 	if (err)
 		return err;
 	if (lien_inject_choice(regs->orig_rax, regs->rsi, regs->rdx, regs->r10) &&
 		is_free(inject, regs) && is_libcs(inject, regs->fs_base, tid) &&
-		lien_inject_status(inject->pid, tid, "Seccomp", 10) <= 0)
+		lien_status_of(inject->pid, tid, "Seccomp", 10) <= 0)
 		return 0;
 	lien_remote_release(remote, NULL);
 	return -EAGAIN;
@@ -217,7 +217,7 @@ static int fail_stop(struct lien_inject *inject, int err)
 		return lien_inject_fail(inject, err,
 			"process %u was stopped meanwhile: let it go on first (kill -CONT %u)", pid,
 			pid);
-	if (lien_inject_status(pid, 0, "TracerPid", 10) > 0)
+	if (lien_status_of(pid, 0, "TracerPid", 10) > 0)
 		return lien_inject_fail(
 			inject, -EBUSY, "process %u is traced (a debugger?): end that first", pid);
 	if (err != -EPERM)

@@ -351,7 +351,7 @@ int lien_remote_run(
  * thread of its process starts another program. */
 static bool is_of_process(const struct lien_remote *remote, uint32_t inner)
 {
-	return lien_inject_status(remote->inject->pid, remote->tid, "NSpid", 10) == inner &&
+	return lien_status_of(remote->inject->pid, remote->tid, "NSpid", 10) == inner &&
 	       lien_inject_same(remote->inject);
 }
 

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "loader/discover/status.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+int lien_status_read(uint32_t pid, uint32_t tid, char text[LIEN_STATUS_SIZE])
+{
+	char path[48];
+	ssize_t n;
+	int fd;
+
+	if (tid)
+		snprintf(path, sizeof(path), "/proc/%u/task/%u/status", pid, tid);
+	else
+		snprintf(path, sizeof(path), "/proc/%u/status", pid);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return -errno;
+	n = read(fd, text, LIEN_STATUS_SIZE - 1);
+	close(fd);
+	if (n < 0)
+		return -errno;
+	text[n] = 0;
+	return 0;
+}
+
+const char *lien_status_field(const char *text, const char *field)
+{
+	size_t length = strlen(field);
+
+	for (const char *line = text; line; line = strchr(line, '\n')) {
+		line += *line == '\n';
+		if (!strncmp(line, field, length) && line[length] == ':')
+			return line + length + 1 + strspn(line + length + 1, " \t");
+	}
+	return NULL;
+}
+
+long long lien_status_last(const char *text, const char *field, int base)
+{
+	const char *value = lien_status_field(text, field);
+	size_t length = value ? strcspn(value, "\n") : 0;
+
+	while (length && value[length - 1] != '\t' && value[length - 1] != ' ')
+		length--;
+	return value ? (long long)strtoull(value + length, NULL, base) : -1;
+}
+
+long long lien_status_of(uint32_t pid, uint32_t tid, const char *field, int base)
+{
+	char text[LIEN_STATUS_SIZE];
+
+	return lien_status_read(pid, tid, text) ? -1 : lien_status_last(text, field, base);
+}
