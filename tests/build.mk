@@ -16,7 +16,7 @@ TEST_LIBS  := -lcmocka -l:libjansson.a -lz
 UNIT_NAMES := $(patsubst tests/unit/%.c,%,$(sort $(wildcard tests/unit/test_*.c)))
 
 # Reading files that are not to be trusted, and what is in them.
-UNTRUSTED := $(addprefix loader/discover/, timeout.c untrusted.c user.c)
+UNTRUSTED := $(addprefix loader/discover/, status.c timeout.c untrusted.c user.c)
 LIBRARIES := $(UNTRUSTED) $(addprefix loader/discover/, elf_symbols.c libraries.c maps.c)
 INJECT	  := $(LIBRARIES) $(sort $(wildcard loader/inject/*.c))
 ARENA	  := $(addprefix control/, memory/arena.c memory/checksum.c memory/items.c memory/numa.c \
@@ -50,7 +50,7 @@ UNIT_SRCS_test_serve	     := $(filter-out control/protocol/serve.c,$(UNIT_SRCS_t
 UNIT_LIBS_test_serve	     := -Wl,--wrap=poll
 UNIT_SRCS_test_symbols	     := $(addprefix loader/discover/, symbols.c demangle.c)
 UNIT_LIBS_test_symbols	     := -l:libiberty.a
-UNIT_SRCS_test_timeout	     := $(addprefix loader/discover/, timeout.c user.c)
+UNIT_SRCS_test_timeout	     := $(addprefix loader/discover/, status.c timeout.c user.c)
 UNIT_SRCS_test_translate     := control/fork.c control/memory/handles.c \
 	$(addprefix control/driver/, gate.c names.c translate.c)
 UNIT_SRCS_test_untrusted     := $(UNTRUSTED) loader/discover/environ.c
@@ -209,7 +209,7 @@ TEST_RUN    = BUILD=$(BUILD) ASAN_BUILD=$(ASAN_BUILD) LIEN=$(LIEN) CONTROL=$(CON
 	SOFTCUDA=$(dir $(SOFTCUDA)) MAKE_RECORDING=$(MAKE_RECORDING) PYTHON=$(PYTHON) CC=$(CC) \
 	tests/run.sh
 
-.PHONY: chaos unit-tests asan-tests integration-tests check-unit check-asan check-valgrind
+.PHONY: chaos check-fast unit-tests asan-tests integration-tests check-unit check-asan check-valgrind
 unit-tests: $(UNIT_TESTS)
 integration-tests: all $(SOFTCUDA_TEST) $(MAKE_RECORDING) $(SOFTIBVERBS) $(HOSTILE) $(SYNCNCCL) \
 	$(NEXTCUDA) $(LATE) $(PROGS)
@@ -222,6 +222,11 @@ asan-tests: $(BUILD)/trace.skel.h $(BUILD)/files.skel.h
 check:
 	$(Q)$(MAKE) --no-print-directory $(TEST_JOBS) unit-tests asan-tests integration-tests fuzz-targets
 	$(Q)$(TEST_RUN)
+
+# While one works: pure code, style, and one test with real BPF.
+check-fast:
+	$(Q)$(MAKE) --no-print-directory $(TEST_JOBS) unit-tests integration-tests
+	$(Q)$(TEST_RUN) unit static smoke
 
 chaos:
 	$(Q)$(MAKE) --no-print-directory $(TEST_JOBS) integration-tests

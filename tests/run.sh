@@ -3,7 +3,7 @@
 # Runs the tests that the build made and sums them up; the last line is "N passed, N failed", with
 # ", N skipped" if any were. `make check` calls it.
 #
-#   tests/run.sh [unit|asan|valgrind|integration|fuzz|static]...     default: all but valgrind
+#   tests/run.sh [unit|asan|valgrind|integration|smoke|fuzz|static]...     default: all but valgrind
 #
 # A test program is one of cmocka's, or prints "N passed, N failed[, N skipped]" as its last line; exit
 # status 77 says that it cannot run here. Logs stay in $BUILD/tests/log, those of failures are shown.
@@ -113,6 +113,10 @@ list_integration() {
 	done
 }
 
+list_smoke() {
+	echo "integration/test_agent_live 600 $PYTHON tests/integration/test_agent_live.py"
+}
+
 list_fuzz() {
 	for target in tests/fuzz/fuzz_*.c; do
 		name=$(basename "$target" .c)
@@ -139,8 +143,8 @@ begun=$(date +%s)
 rm -f "$LOGS"/*.counts "$LOGS"/*.again.log
 for part in "$@"; do
 	case $part in
-	unit | asan | valgrind | integration | fuzz | static) "list_$part" ;;
-	*) echo "usage: $0 [unit|asan|valgrind|integration|fuzz|static]..." >&2 && exit 2 ;;
+	unit | asan | valgrind | integration | smoke | fuzz | static) "list_$part" ;;
+	*) echo "usage: $0 [unit|asan|valgrind|integration|smoke|fuzz|static]..." >&2 && exit 2 ;;
 	esac
 done >"$LOGS/list" || exit
 xargs -P "$JOBS" -L 1 "$0" one <"$LOGS/list"
