@@ -156,6 +156,28 @@ static __always_inline void context_made(
 	}
 }
 
+/* Which argument names the device: they came with the versions. */
+static __always_inline __u64 context_device(const struct frame *frame)
+{
+	switch (frame->call) {
+	case LIEN_CALL_CU_CONTEXT_PRIMARY:
+		return frame->arg[1];
+	case LIEN_CALL_CU_CONTEXT_CREATE_V4:
+		return frame->arg[3];
+	case LIEN_CALL_CU_CONTEXT_CREATE_V3:
+		return frame->arg[4];
+	default:
+		return frame->arg[2];
+	}
+}
+
+static __always_inline __u32 context_body(
+	struct thread *thread, struct lien_event *event, const struct frame *frame)
+{
+	context_made(thread, event, frame, context_device(frame));
+	return LIEN_EVENT_SIZE(context);
+}
+
 /* A context that is current is popped when it is destroyed. Its address may be given out again. */
 static __always_inline void context_destroyed(struct thread *thread, __u64 context)
 {

@@ -15,81 +15,85 @@
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
+static const __u8 kinds[LIEN_CALL_MAX] = {
+#define KIND(name, number, library, symbol, flags, kind) [number] = LIEN_KIND_##kind,
+	LIEN_CALLS(KIND)
+#undef KIND
+};
+
 /* Fills the body of a returned call from the arguments kept at entry and what it wrote to the
  * caller's memory. Returns the record's size, 0 for a call that makes no record. */
 static __always_inline __u32 body(struct thread *thread, struct lien_event *event,
 	const struct frame *frame, const struct given *given, __u64 returned)
 {
-	switch (frame->call) {
-	case LIEN_CALL_CU_MEM_CREATE:
+	/* Each kind has its case: the compiler says which has not. */
+	switch ((enum lien_kind)(frame->call < LIEN_CALL_MAX ? kinds[frame->call] : 0)) {
+	case LIEN_KIND_none:
+	case LIEN_KIND_init: /* the process has been met by it */
+	case LIEN_KIND_COUNT:
+		return 0;
+	case LIEN_KIND_create:
 		event->create.handle = read_user_u64(event, frame->arg[0]);
 		event->create.bytes = frame->arg[1];
 		read_prop(event, frame->arg[2]);
 		return LIEN_EVENT_SIZE(create);
-	case LIEN_CALL_CU_MEM_RELEASE:
+	case LIEN_KIND_release:
 		event->release.handle = frame->arg[0];
 		return LIEN_EVENT_SIZE(release);
-	case LIEN_CALL_CU_MEM_RETAIN:
+	case LIEN_KIND_retain:
 		event->retain.handle = read_user_u64(event, frame->arg[0]);
 		event->retain.va = frame->arg[1];
 		return LIEN_EVENT_SIZE(retain);
-	case LIEN_CALL_CU_MEM_RESERVE:
+	case LIEN_KIND_reserve:
 		event->reserve.va = read_user_u64(event, frame->arg[0]);
 		event->reserve.bytes = frame->arg[1];
 		event->reserve.align = frame->arg[2];
 		return LIEN_EVENT_SIZE(reserve);
-	case LIEN_CALL_CU_MEM_FREE:
-	case LIEN_CALL_CU_MEM_FREE_ASYNC:
-	case LIEN_CALL_CU_MEM_FREE_ASYNC_PTSZ:
-	case LIEN_CALL_CU_FREE_HOST:
-	case LIEN_CALL_CU_HOST_UNREGISTER:
-	case LIEN_CALL_CU_IPC_CLOSE:
-	case LIEN_CALL_CU_MEM_ADDRESS_FREE:
-	case LIEN_CALL_CU_MEM_UNMAP:
+	case LIEN_KIND_free:
+	case LIEN_KIND_free_host:
+	case LIEN_KIND_unregister_host:
+	case LIEN_KIND_ipc_close:
+	case LIEN_KIND_address_free:
+	case LIEN_KIND_unmap:
 		return range_body(event, frame);
-	case LIEN_CALL_CU_MEM_MAP:
+	case LIEN_KIND_map:
 		event->map.va = frame->arg[0];
 		event->map.bytes = frame->arg[1];
 		event->map.offset = frame->arg[2];
 		event->map.handle = frame->arg[3];
 		return LIEN_EVENT_SIZE(map);
-	case LIEN_CALL_CU_MEM_SET_ACCESS:
+	case LIEN_KIND_access:
 		event->access.va = frame->arg[0];
 		event->access.bytes = frame->arg[1];
 		return read_access(event, frame->arg[2], frame->arg[3]);
-	case LIEN_CALL_CU_MEM_EXPORT:
+	case LIEN_KIND_export:
 		return export_body(thread, event, frame);
-	case LIEN_CALL_CU_MEM_IMPORT:
+	case LIEN_KIND_import:
 		return import_body(event, frame, given);
-	case LIEN_CALL_CU_MEM_ALLOC:
-	case LIEN_CALL_CU_MEM_ALLOC_ASYNC:
-	case LIEN_CALL_CU_MEM_ALLOC_ASYNC_PTSZ:
-	case LIEN_CALL_CU_ALLOC_HOST:
-	case LIEN_CALL_CU_MEM_ALLOC_MANAGED:
-	case LIEN_CALL_CU_HOST_ALLOC:
-	case LIEN_CALL_CU_MEM_ALLOC_FROM_POOL:
-	case LIEN_CALL_CU_MEM_ALLOC_FROM_POOL_PTSZ:
-	case LIEN_CALL_CU_MEM_ALLOC_PITCH:
-	case LIEN_CALL_CU_HOST_REGISTER:
+	case LIEN_KIND_alloc:
+	case LIEN_KIND_alloc_pitch:
+	case LIEN_KIND_alloc_managed:
+	case LIEN_KIND_alloc_async:
+	case LIEN_KIND_alloc_from_pool:
+	case LIEN_KIND_alloc_host:
+	case LIEN_KIND_register_host:
 		return alloc_body(thread, event, frame);
-	case LIEN_CALL_CU_POOL_CREATE:
-	case LIEN_CALL_CU_POOL_DESTROY:
-	case LIEN_CALL_CU_POOL_EXPORT:
-	case LIEN_CALL_CU_POOL_IMPORT:
+	case LIEN_KIND_pool_create:
+	case LIEN_KIND_pool_destroy:
+	case LIEN_KIND_pool_share:
+	case LIEN_KIND_pool_import:
 		return pool_body(thread, event, frame);
-	case LIEN_CALL_CU_IPC_OPEN:
-		event->key.context = context_of(thread);
-	case LIEN_CALL_CU_IPC_GET:
-	case LIEN_CALL_CU_POOL_EXPORT_POINTER:
-	case LIEN_CALL_CU_POOL_IMPORT_POINTER:
+	case LIEN_KIND_key_export:
+	case LIEN_KIND_key_import:
+		if (frame->call == LIEN_CALL_CU_IPC_OPEN)
+			event->key.context = context_of(thread);
 		return key_body(event, frame, given);
-	case LIEN_CALL_CU_MULTICAST_CREATE:
-	case LIEN_CALL_CU_MULTICAST_DEVICE:
-	case LIEN_CALL_CU_MULTICAST_BIND:
-	case LIEN_CALL_CU_MULTICAST_BIND_ADDRESS:
-	case LIEN_CALL_CU_MULTICAST_UNBIND:
+	case LIEN_KIND_multicast_create:
+	case LIEN_KIND_multicast_device:
+	case LIEN_KIND_multicast_bind:
+	case LIEN_KIND_multicast_unbind:
 		return multicast_body(event, frame);
-	case LIEN_CALL_CU_RANGE_HANDLE:
+	case LIEN_KIND_range_handle:
 		event->range_handle.va = frame->arg[1];
 		event->range_handle.bytes = frame->arg[2];
 		event->range_handle.handle_type = frame->arg[3];
@@ -97,52 +101,30 @@ static __always_inline __u32 body(struct thread *thread, struct lien_event *even
 		if (!event->result)
 			read_user(event, &event->range_handle.fd, sizeof(__s32), frame->arg[0]);
 		return LIEN_EVENT_SIZE(range_handle);
-	case LIEN_CALL_CU_CONTEXT_CREATE:
-		context_made(thread, event, frame, frame->arg[2]);
-		return LIEN_EVENT_SIZE(context);
-	case LIEN_CALL_CU_CONTEXT_CREATE_V3:
-		context_made(thread, event, frame, frame->arg[4]);
-		return LIEN_EVENT_SIZE(context);
-	case LIEN_CALL_CU_CONTEXT_CREATE_V4:
-		context_made(thread, event, frame, frame->arg[3]);
-		return LIEN_EVENT_SIZE(context);
-	case LIEN_CALL_CU_CONTEXT_PRIMARY:
-		context_made(thread, event, frame, frame->arg[1]);
-		return LIEN_EVENT_SIZE(context);
-	case LIEN_CALL_CU_CONTEXT_DESTROY:
+	case LIEN_KIND_context:
+		return context_body(thread, event, frame);
+	case LIEN_KIND_context_destroy:
 		event->context.context = frame->arg[0];
 		if (event->t_return && !event->result)
 			context_destroyed(thread, frame->arg[0]);
 		return LIEN_EVENT_SIZE(context);
-	case LIEN_CALL_CU_CAPTURE_BEGIN:
-	case LIEN_CALL_CU_CAPTURE_BEGIN_PTSZ:
-	case LIEN_CALL_CU_CAPTURE_TO_GRAPH:
-	case LIEN_CALL_CU_CAPTURE_TO_GRAPH_PTSZ:
-	case LIEN_CALL_CU_CAPTURE_END:
-	case LIEN_CALL_CU_CAPTURE_END_PTSZ:
-	case LIEN_CALL_CU_STREAM_DESTROY:
+	case LIEN_KIND_capture_begin:
+	case LIEN_KIND_capture_end:
+	case LIEN_KIND_stream_destroy:
 		event->capture.stream = frame->arg[0];
 		return LIEN_EVENT_SIZE(capture);
-	case LIEN_CALL_NCCL_INIT_RANK:
-	case LIEN_CALL_NCCL_INIT_RANK_CONFIG:
-	case LIEN_CALL_NCCL_INIT_RANK_SCALABLE:
-	case LIEN_CALL_NCCL_SPLIT:
-	case LIEN_CALL_NCCL_SHRINK:
+	case LIEN_KIND_comm_init:
+	case LIEN_KIND_comm_split:
+	case LIEN_KIND_comm_shrink:
 		return comm_body(thread, event, frame, given);
-	case LIEN_CALL_NCCL_DESTROY:
-	case LIEN_CALL_NCCL_ABORT:
-	case LIEN_CALL_NCCL_FINALIZE:
+	case LIEN_KIND_comm_finalize:
+	case LIEN_KIND_comm_end:
 		event->comm_end.comm = frame->arg[0];
 		return LIEN_EVENT_SIZE(comm_end);
-	case LIEN_CALL_NCCL_REGISTER:
-	case LIEN_CALL_NCCL_WINDOW_REGISTER:
-	case LIEN_CALL_NCCL_DEREGISTER:
-	case LIEN_CALL_NCCL_WINDOW_DEREGISTER:
-	case LIEN_CALL_IBV_REG_MR:
-	case LIEN_CALL_IBV_REG_MR_IOVA:
-	case LIEN_CALL_IBV_REG_MR_IOVA2:
-	case LIEN_CALL_IBV_REG_DMABUF_MR:
-	case LIEN_CALL_IBV_DEREG_MR:
+	case LIEN_KIND_register:
+	case LIEN_KIND_deregister:
+	case LIEN_KIND_register_mr:
+	case LIEN_KIND_deregister_mr:
 		return registration_body(event, frame, returned);
 	}
 	return 0;

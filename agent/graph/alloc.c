@@ -7,27 +7,6 @@
 #include <lien/cuda_abi.h>
 #include "agent/graph/internal.h"
 
-static enum lien_origin origin_of(unsigned call)
-{
-	switch (call) {
-	case LIEN_CALL_CU_MEM_ALLOC_PITCH:
-		return LIEN_ORIGIN_PITCH;
-	case LIEN_CALL_CU_MEM_ALLOC_MANAGED:
-		return LIEN_ORIGIN_MANAGED;
-	case LIEN_CALL_CU_MEM_ALLOC_ASYNC:
-	case LIEN_CALL_CU_MEM_ALLOC_ASYNC_PTSZ:
-	case LIEN_CALL_CU_MEM_ALLOC_FROM_POOL:
-	case LIEN_CALL_CU_MEM_ALLOC_FROM_POOL_PTSZ:
-		return LIEN_ORIGIN_POOL;
-	case LIEN_CALL_CU_HOST_ALLOC:
-	case LIEN_CALL_CU_ALLOC_HOST:
-		return LIEN_ORIGIN_HOST;
-	case LIEN_CALL_CU_HOST_REGISTER:
-		return LIEN_ORIGIN_REGISTERED;
-	}
-	return LIEN_ORIGIN_ALLOC;
-}
-
 static struct lien_context *context_find(struct lien_process *process, uint64_t value)
 {
 	struct lien_context key = {.value = value};
@@ -71,7 +50,7 @@ int lien_graph_apply_alloc(
 	}
 	if (!lien_range_vacate(graph, process, event->alloc.va, event->alloc.bytes))
 		return 0;
-	allocation = lien_allocation_new(graph, origin_of(event->type));
+	allocation = lien_allocation_new(graph, lien_origin_of(event->type));
 	if (!allocation)
 		return -ENOMEM;
 	lien_allocation_own(allocation, process);

@@ -28,25 +28,35 @@ bool lien_process_visits(struct lien_graph *graph, struct lien_process *process)
 	return false;
 }
 
-static lien_apply_fn *const releases[LIEN_CALL_MAX] = {
-	[LIEN_CALL_CU_MEM_RELEASE] = lien_graph_apply_release,
-	[LIEN_CALL_CU_MEM_UNMAP] = lien_graph_apply_unmap,
-	[LIEN_CALL_CU_MEM_FREE] = lien_graph_apply_free,
-	[LIEN_CALL_CU_MEM_FREE_ASYNC] = lien_graph_apply_free,
-	[LIEN_CALL_CU_MEM_FREE_ASYNC_PTSZ] = lien_graph_apply_free,
-	[LIEN_CALL_CU_FREE_HOST] = lien_graph_apply_free_host,
-	[LIEN_CALL_CU_HOST_UNREGISTER] = lien_graph_apply_unregister_host,
-	[LIEN_CALL_CU_IPC_CLOSE] = lien_graph_apply_ipc_close,
-	[LIEN_CALL_CU_POOL_DESTROY] = lien_graph_apply_pool_destroy,
-	[LIEN_CALL_CU_CONTEXT_DESTROY] = lien_graph_apply_context_destroy,
-	[LIEN_CALL_CU_MEM_ADDRESS_FREE] = lien_graph_apply_address_free,
-	[LIEN_CALL_CU_STREAM_DESTROY] = lien_graph_apply_stream_destroy,
-	[LIEN_CALL_NCCL_DESTROY] = lien_graph_apply_comm_end,
-	[LIEN_CALL_NCCL_ABORT] = lien_graph_apply_comm_end,
-	[LIEN_CALL_NCCL_DEREGISTER] = lien_graph_apply_deregister,
-	[LIEN_CALL_NCCL_WINDOW_DEREGISTER] = lien_graph_apply_deregister,
-	[LIEN_CALL_IBV_DEREG_MR] = lien_graph_apply_deregister,
+/* Some kinds differ in what they are called with, and not in what they do. */
+#define lien_graph_apply_init		 lien_graph_apply_nothing
+#define lien_graph_apply_alloc_pitch	 lien_graph_apply_alloc
+#define lien_graph_apply_alloc_managed	 lien_graph_apply_alloc
+#define lien_graph_apply_alloc_async	 lien_graph_apply_alloc
+#define lien_graph_apply_alloc_from_pool lien_graph_apply_alloc
+#define lien_graph_apply_alloc_host	 lien_graph_apply_alloc
+#define lien_graph_apply_register_host	 lien_graph_apply_alloc
+#define lien_graph_apply_pool_import	 lien_graph_apply_pool_create
+#define lien_graph_apply_register_mr	 lien_graph_apply_register
+#define lien_graph_apply_deregister_mr	 lien_graph_apply_deregister
+
+static int lien_graph_apply_nothing(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	(void)graph, (void)process, (void)event;
+	return 0;
+}
+
+static lien_apply_fn *const effects[LIEN_KIND_COUNT] = {
+#define EFFECT(kind, least, origin) [LIEN_KIND_##kind] = lien_graph_apply_##kind,
+	LIEN_KINDS(EFFECT)
+#undef EFFECT
 };
+
+static lien_apply_fn *effect_of(unsigned call)
+{
+	return effects[lien_call_kind(call)];
+}
 
 /* More threads than this are not inside a release at a time: the returns of the oldest were missed,
  * or never came (longjmp). */
@@ -88,65 +98,11 @@ bool lien_graph_apply_pending(struct lien_graph *graph, struct lien_process *pro
 		return false;
 	pending_take(process, pending);
 	graph->patient = false; /* what it takes away is in the way */
-	releases[call](graph, process, &pending->event);
+	effect_of(call)(graph, process, &pending->event);
 	graph->patient = patient;
 	free(pending);
 	return true;
 }
-
-static lien_apply_fn *const acquires[LIEN_CALL_MAX] = {
-	[LIEN_CALL_CU_MEM_CREATE] = lien_graph_apply_create,
-	[LIEN_CALL_CU_MEM_RETAIN] = lien_graph_apply_retain,
-	[LIEN_CALL_CU_MEM_RESERVE] = lien_graph_apply_reserve,
-	[LIEN_CALL_CU_MEM_MAP] = lien_graph_apply_map,
-	[LIEN_CALL_CU_MEM_SET_ACCESS] = lien_graph_apply_access,
-	[LIEN_CALL_CU_MEM_EXPORT] = lien_graph_apply_export,
-	[LIEN_CALL_CU_MEM_IMPORT] = lien_graph_apply_import,
-	[LIEN_CALL_CU_MEM_ALLOC] = lien_graph_apply_alloc,
-	[LIEN_CALL_CU_MEM_ALLOC_PITCH] = lien_graph_apply_alloc,
-	[LIEN_CALL_CU_MEM_ALLOC_MANAGED] = lien_graph_apply_alloc,
-	[LIEN_CALL_CU_MEM_ALLOC_ASYNC] = lien_graph_apply_alloc,
-	[LIEN_CALL_CU_MEM_ALLOC_ASYNC_PTSZ] = lien_graph_apply_alloc,
-	[LIEN_CALL_CU_MEM_ALLOC_FROM_POOL] = lien_graph_apply_alloc,
-	[LIEN_CALL_CU_MEM_ALLOC_FROM_POOL_PTSZ] = lien_graph_apply_alloc,
-	[LIEN_CALL_CU_HOST_ALLOC] = lien_graph_apply_alloc,
-	[LIEN_CALL_CU_ALLOC_HOST] = lien_graph_apply_alloc,
-	[LIEN_CALL_CU_HOST_REGISTER] = lien_graph_apply_alloc,
-	[LIEN_CALL_CU_POOL_CREATE] = lien_graph_apply_pool_create,
-	[LIEN_CALL_CU_POOL_EXPORT] = lien_graph_apply_pool_share,
-	[LIEN_CALL_CU_POOL_IMPORT] = lien_graph_apply_pool_create,
-	[LIEN_CALL_CU_POOL_EXPORT_POINTER] = lien_graph_apply_key_export,
-	[LIEN_CALL_CU_POOL_IMPORT_POINTER] = lien_graph_apply_key_import,
-	[LIEN_CALL_CU_IPC_GET] = lien_graph_apply_key_export,
-	[LIEN_CALL_CU_IPC_OPEN] = lien_graph_apply_key_import,
-	[LIEN_CALL_CU_RANGE_HANDLE] = lien_graph_apply_range_handle,
-	[LIEN_CALL_CU_CONTEXT_CREATE] = lien_graph_apply_context,
-	[LIEN_CALL_CU_CONTEXT_CREATE_V3] = lien_graph_apply_context,
-	[LIEN_CALL_CU_CONTEXT_CREATE_V4] = lien_graph_apply_context,
-	[LIEN_CALL_CU_CONTEXT_PRIMARY] = lien_graph_apply_context,
-	[LIEN_CALL_CU_MULTICAST_CREATE] = lien_graph_apply_multicast_create,
-	[LIEN_CALL_CU_MULTICAST_DEVICE] = lien_graph_apply_multicast_device,
-	[LIEN_CALL_CU_MULTICAST_BIND] = lien_graph_apply_multicast_bind,
-	[LIEN_CALL_CU_MULTICAST_BIND_ADDRESS] = lien_graph_apply_multicast_bind,
-	[LIEN_CALL_CU_MULTICAST_UNBIND] = lien_graph_apply_multicast_unbind,
-	[LIEN_CALL_CU_CAPTURE_BEGIN] = lien_graph_apply_capture_begin,
-	[LIEN_CALL_CU_CAPTURE_BEGIN_PTSZ] = lien_graph_apply_capture_begin,
-	[LIEN_CALL_CU_CAPTURE_TO_GRAPH] = lien_graph_apply_capture_begin,
-	[LIEN_CALL_CU_CAPTURE_TO_GRAPH_PTSZ] = lien_graph_apply_capture_begin,
-	[LIEN_CALL_NCCL_INIT_RANK] = lien_graph_apply_comm_init,
-	[LIEN_CALL_NCCL_INIT_RANK_CONFIG] = lien_graph_apply_comm_init,
-	[LIEN_CALL_NCCL_INIT_RANK_SCALABLE] = lien_graph_apply_comm_init,
-	[LIEN_CALL_NCCL_INIT_ALL] = lien_graph_apply_comm_init,
-	[LIEN_CALL_NCCL_SPLIT] = lien_graph_apply_comm_split,
-	[LIEN_CALL_NCCL_SHRINK] = lien_graph_apply_comm_shrink,
-	[LIEN_CALL_NCCL_FINALIZE] = lien_graph_apply_comm_finalize,
-	[LIEN_CALL_NCCL_REGISTER] = lien_graph_apply_register,
-	[LIEN_CALL_NCCL_WINDOW_REGISTER] = lien_graph_apply_register,
-	[LIEN_CALL_IBV_REG_MR] = lien_graph_apply_register,
-	[LIEN_CALL_IBV_REG_MR_IOVA] = lien_graph_apply_register,
-	[LIEN_CALL_IBV_REG_MR_IOVA2] = lien_graph_apply_register,
-	[LIEN_CALL_IBV_REG_DMABUF_MR] = lien_graph_apply_register,
-};
 
 static int apply_released(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
@@ -176,7 +132,7 @@ static int apply_released(
 		return 0;
 	}
 	free(pending_take(process, pending));
-	return lien_event_succeeded(event) ? releases[event->type](graph, process, event) : 0;
+	return lien_event_succeeded(event) ? effect_of(event->type)(graph, process, event) : 0;
 }
 
 /* What the agent tells when it has had it taken away, and what tells of the next one. */
@@ -284,15 +240,14 @@ static int apply_call(
 {
 	if (lien_event_library(event->type) == LIEN_LIB_CUDA)
 		process->cuda = true;
-	if (releases[event->type])
+	if (lien_call_releases(event->type))
 		return apply_released(graph, process, event);
-	if (event->type == LIEN_CALL_CU_CAPTURE_END || event->type == LIEN_CALL_CU_CAPTURE_END_PTSZ)
-		return lien_graph_apply_capture_end(graph, process, event);
-	if (!acquires[event->type] || !lien_event_succeeded(event))
+	/* A capture ends with an error, too. */
+	if (!lien_event_succeeded(event) && lien_call_kind(event->type) != LIEN_KIND_capture_end)
 		return 0;
 	if (event->flags & LIEN_EVENT_PARTIAL)
 		process->incomplete |= LIEN_INCOMPLETE_ARGS;
-	return acquires[event->type](graph, process, event);
+	return effect_of(event->type)(graph, process, event);
 }
 
 int lien_graph_apply(struct lien_graph *graph, const struct lien_event *event)

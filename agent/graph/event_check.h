@@ -20,6 +20,10 @@
  */
 bool lien_event_valid(const struct lien_event *ev);
 
+/* LIEN_KIND_none of what is no call, or has no event. */
+enum lien_kind lien_call_kind(unsigned int call);
+/* Is the call one that gives something back, and has an event? */
+bool lien_call_releases(unsigned int call);
 /* enum lien_library of a call, or 0 when the number is no call. */
 int lien_event_library(unsigned int call);
 

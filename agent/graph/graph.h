@@ -39,18 +39,39 @@ struct lien_access_set {
 	struct lien_access access[];
 };
 
-/* From ALLOC on it has no handles: it is known by its address, and freed by it. */
+/*
+ * Where memory comes from: X(ORIGIN, as views name it, the call that a snapshot tells it by). From
+ * ALLOC on it has no handles: it is known by its address, and freed by it. MULTICAST has no memory
+ * but what is bound to it; the owner of IMPORT is unknown, for its export was not seen; MANAGED is
+ * wherever it was used last; REGISTERED is the application's own host memory, pinned.
+ */
+/* clang-format off */
+#define LIEN_ORIGINS(X) \
+	X(CREATE,     "cuMemCreate",       CU_MEM_CREATE) \
+	X(IMPORT,     "import",            CU_MEM_IMPORT) \
+	X(MULTICAST,  "cuMulticastCreate", CU_MULTICAST_CREATE) \
+	X(ALLOC,      "cuMemAlloc",        CU_MEM_ALLOC) \
+	X(PITCH,      "cuMemAllocPitch",   CU_MEM_ALLOC_PITCH) \
+	X(MANAGED,    "cuMemAllocManaged", CU_MEM_ALLOC_MANAGED) \
+	X(POOL,       "cuMemAllocAsync",   CU_MEM_ALLOC_ASYNC) \
+	X(HOST,       "cuMemHostAlloc",    CU_HOST_ALLOC) \
+	X(REGISTERED, "cuMemHostRegister", CU_HOST_REGISTER)
+/* clang-format on */
+
 enum lien_origin {
-	LIEN_ORIGIN_CREATE = 1, /* cuMemCreate */
-	LIEN_ORIGIN_IMPORT,	/* imported, but its export was not seen: owner unknown */
-	LIEN_ORIGIN_MULTICAST,	/* cuMulticastCreate: has no memory but what is bound to it */
-	LIEN_ORIGIN_ALLOC,	/* cuMemAlloc */
-	LIEN_ORIGIN_PITCH,	/* cuMemAllocPitch */
-	LIEN_ORIGIN_MANAGED,	/* cuMemAllocManaged: wherever it was used last */
-	LIEN_ORIGIN_POOL,	/* cuMemAllocAsync, cuMemAllocFromPoolAsync */
-	LIEN_ORIGIN_HOST,	/* cuMemHostAlloc, cuMemAllocHost: pinned */
-	LIEN_ORIGIN_REGISTERED, /* cuMemHostRegister: the application's own, pinned */
+	LIEN_ORIGIN_NONE,
+#define LIEN_ORIGIN_ENUM(origin, text, call) LIEN_ORIGIN_##origin,
+	LIEN_ORIGINS(LIEN_ORIGIN_ENUM)
+#undef LIEN_ORIGIN_ENUM
+		LIEN_ORIGIN_COUNT,
 };
+
+/* Of the memory that such a call makes. */
+enum lien_origin lien_origin_of(unsigned call);
+/* As views name it. */
+const char *lien_origin_name(enum lien_origin origin);
+/* enum lien_call: what a snapshot tells such memory by. */
+unsigned lien_origin_call(enum lien_origin origin);
 
 /* A place in the code that asked for memory; interned for the graph's life. */
 struct lien_site {

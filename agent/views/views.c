@@ -170,23 +170,6 @@ static json_t *view_access(const struct lien_mapping *mapping)
 	return list;
 }
 
-static const char *origin(const struct lien_allocation *allocation)
-{
-	static const char *const names[] = {
-		[LIEN_ORIGIN_CREATE] = "cuMemCreate",
-		[LIEN_ORIGIN_IMPORT] = "import",
-		[LIEN_ORIGIN_MULTICAST] = "cuMulticastCreate",
-		[LIEN_ORIGIN_ALLOC] = "cuMemAlloc",
-		[LIEN_ORIGIN_PITCH] = "cuMemAllocPitch",
-		[LIEN_ORIGIN_MANAGED] = "cuMemAllocManaged",
-		[LIEN_ORIGIN_POOL] = "cuMemAllocAsync",
-		[LIEN_ORIGIN_HOST] = "cuMemHostAlloc",
-		[LIEN_ORIGIN_REGISTERED] = "cuMemHostRegister",
-	};
-
-	return names[allocation->origin];
-}
-
 static const char *state(const struct lien_allocation *allocation)
 {
 	if (lien_allocation_offloaded(allocation))
@@ -219,7 +202,7 @@ json_t *lien_view_allocation(const struct lien_allocation *allocation)
 			? json_integer(allocation->prop.location_id)
 			: json_null(),
 		"bytes", (json_int_t)allocation->bytes, "owner",
-		lien_allocation_library(allocation), "origin", origin(allocation), "state",
+		lien_allocation_library(allocation), "origin", lien_origin_name(allocation->origin), "state",
 		state(allocation), "alive", allocation->owner != NULL, "communicator",
 		communicator(allocation));
 }

@@ -3,7 +3,8 @@
  * The calls that lien traces: one row each. The number is the event's type, the uprobe's cookie and
  * the number in recordings: never reuse or renumber a row.
  *
- * A row: X(NAME, number, library, symbol, flags). The symbol is the one the driver's dispatch
+ * A row: X(NAME, number, library, symbol, flags, kind). The kind says what its event carries and does
+ * (LIEN_KINDS). The symbol is the one the driver's dispatch
  * reaches: cuGetProcAddress() returns the address of the exported, versioned symbol for all of
  * these (measured, driver 580.159), so a probe on the symbol sees callers that resolved it at run
  * time.
@@ -34,119 +35,182 @@ enum lien_library {
  * contexts: probed in one process at a time, where the kernel can (loader/probes/follow.c). */
 #define LIEN_CALL_CONTEXT 0x10
 /* clang-format off */
+/*
+ * What calls are about: X(kind, least bytes of its event, origin). The event's body and its effect on
+ * the graph (lien_graph_apply_KIND), how it is read from registers (bpf/trace.bpf.c) and shown
+ * (tools/cli/event_text.c) go by the kind. The origin is that of the memory that the call makes
+ * (LIEN_ORIGINS). A kind without one of these does not compile.
+ */
+#define LIEN_KINDS(X) \
+	X(init,             LIEN_EVENT_HEADER,             NONE) \
+	X(create,           LIEN_EVENT_SIZE(create),       CREATE) \
+	X(release,          LIEN_EVENT_SIZE(release),      NONE) \
+	X(retain,           LIEN_EVENT_SIZE(retain),       NONE) \
+	X(reserve,          LIEN_EVENT_SIZE(reserve),      NONE) \
+	X(address_free,     LIEN_EVENT_SIZE(range),        NONE) \
+	X(map,              LIEN_EVENT_SIZE(map),          NONE) \
+	X(unmap,            LIEN_EVENT_SIZE(range),        NONE) \
+	X(access,           offsetof(struct lien_event, access.access), NONE) \
+	X(export,           offsetof(struct lien_event, share.key), NONE) \
+	X(import,           offsetof(struct lien_event, share.key), IMPORT) \
+	X(alloc,            LIEN_EVENT_SIZE(alloc),        ALLOC) \
+	X(alloc_pitch,      LIEN_EVENT_SIZE(alloc),        PITCH) \
+	X(alloc_managed,    LIEN_EVENT_SIZE(alloc),        MANAGED) \
+	X(alloc_async,      LIEN_EVENT_SIZE(alloc),        POOL) \
+	X(alloc_from_pool,  LIEN_EVENT_SIZE(alloc),        POOL) \
+	X(alloc_host,       LIEN_EVENT_SIZE(alloc),        HOST) \
+	X(register_host,    LIEN_EVENT_SIZE(alloc),        REGISTERED) \
+	X(free,             LIEN_EVENT_SIZE(range),        NONE) \
+	X(free_host,        LIEN_EVENT_SIZE(range),        NONE) \
+	X(unregister_host,  LIEN_EVENT_SIZE(range),        NONE) \
+	X(ipc_close,        LIEN_EVENT_SIZE(range),        NONE) \
+	X(capture_begin,    LIEN_EVENT_SIZE(capture),      NONE) \
+	X(capture_end,      LIEN_EVENT_SIZE(capture),      NONE) \
+	X(stream_destroy,   LIEN_EVENT_SIZE(capture),      NONE) \
+	X(pool_create,      LIEN_EVENT_SIZE(pool),         NONE) \
+	X(pool_destroy,     LIEN_EVENT_SIZE(pool),         NONE) \
+	X(pool_share,       LIEN_EVENT_SIZE(pool),         NONE) \
+	X(pool_import,      LIEN_EVENT_SIZE(pool),         NONE) \
+	X(key_export,       LIEN_EVENT_SIZE(key),          NONE) \
+	X(key_import,       LIEN_EVENT_SIZE(key),          NONE) \
+	X(multicast_create, LIEN_EVENT_SIZE(multicast),    MULTICAST) \
+	X(multicast_device, LIEN_EVENT_SIZE(multicast),    NONE) \
+	X(multicast_bind,   LIEN_EVENT_SIZE(multicast),    NONE) \
+	X(multicast_unbind, LIEN_EVENT_SIZE(multicast),    NONE) \
+	X(range_handle,     LIEN_EVENT_SIZE(range_handle), NONE) \
+	X(context,          LIEN_EVENT_SIZE(context),      NONE) \
+	X(context_destroy,  LIEN_EVENT_SIZE(context),      NONE) \
+	X(comm_init,        LIEN_EVENT_SIZE(comm),         NONE) \
+	X(comm_split,       LIEN_EVENT_SIZE(comm),         NONE) \
+	X(comm_shrink,      LIEN_EVENT_SIZE(comm),         NONE) \
+	X(comm_finalize,    LIEN_EVENT_SIZE(comm_end),     NONE) \
+	X(comm_end,         LIEN_EVENT_SIZE(comm_end),     NONE) \
+	X(register,         LIEN_EVENT_SIZE(reg),          NONE) \
+	X(deregister,       LIEN_EVENT_SIZE(reg),          NONE) \
+	X(register_mr,      LIEN_EVENT_SIZE(reg),          NONE) \
+	X(deregister_mr,    LIEN_EVENT_SIZE(reg),          NONE)
+
 #define LIEN_CALLS(X) \
-	X(CU_INIT,              16, CUDA,   "cuInit",                        LIEN_CALL_FIRST) \
-	X(CU_MEM_CREATE,        17, CUDA,   "cuMemCreate",                   0) \
-	X(CU_MEM_RELEASE,       18, CUDA,   "cuMemRelease",                  LIEN_CALL_RELEASES) \
-	X(CU_MEM_RETAIN,        19, CUDA,   "cuMemRetainAllocationHandle",   0) \
-	X(CU_MEM_RESERVE,       20, CUDA,   "cuMemAddressReserve",           0) \
-	X(CU_MEM_ADDRESS_FREE,  21, CUDA,   "cuMemAddressFree",              LIEN_CALL_RELEASES) \
-	X(CU_MEM_MAP,           22, CUDA,   "cuMemMap",                      0) \
-	X(CU_MEM_UNMAP,         23, CUDA,   "cuMemUnmap",                    LIEN_CALL_RELEASES) \
-	X(CU_MEM_SET_ACCESS,    24, CUDA,   "cuMemSetAccess",                0) \
-	X(CU_MEM_EXPORT,        25, CUDA,   "cuMemExportToShareableHandle",  0) \
-	X(CU_MEM_IMPORT,        26, CUDA,   "cuMemImportFromShareableHandle", 0) \
-	X(CU_MEM_ALLOC,         27, CUDA,   "cuMemAlloc_v2",                 0) \
-	X(CU_MEM_FREE,          28, CUDA,   "cuMemFree_v2",                  LIEN_CALL_RELEASES) \
-	X(CU_CAPTURE_BEGIN,     29, CUDA,   "cuStreamBeginCapture_v2",       0) \
-	X(CU_CAPTURE_BEGIN_PTSZ, 30, CUDA,  "cuStreamBeginCapture_v2_ptsz",  0) \
-	X(CU_CAPTURE_TO_GRAPH,  31, CUDA,   "cuStreamBeginCaptureToGraph",   0) \
-	X(CU_CAPTURE_TO_GRAPH_PTSZ, 32, CUDA, "cuStreamBeginCaptureToGraph_ptsz", 0) \
-	X(CU_CAPTURE_END,       33, CUDA,   "cuStreamEndCapture",            0) \
-	X(CU_CAPTURE_END_PTSZ,  34, CUDA,   "cuStreamEndCapture_ptsz",       0) \
-	X(CU_MEM_ALLOC_PITCH,   35, CUDA,   "cuMemAllocPitch_v2",            0) \
-	X(CU_MEM_ALLOC_MANAGED, 36, CUDA,   "cuMemAllocManaged",             0) \
-	X(CU_MEM_ALLOC_ASYNC,   37, CUDA,   "cuMemAllocAsync",               0) \
-	X(CU_MEM_ALLOC_ASYNC_PTSZ, 38, CUDA, "cuMemAllocAsync_ptsz",         0) \
-	X(CU_MEM_ALLOC_FROM_POOL, 39, CUDA, "cuMemAllocFromPoolAsync",       0) \
-	X(CU_MEM_ALLOC_FROM_POOL_PTSZ, 40, CUDA, "cuMemAllocFromPoolAsync_ptsz", 0) \
-	X(CU_MEM_FREE_ASYNC,    41, CUDA,   "cuMemFreeAsync",                LIEN_CALL_RELEASES) \
-	X(CU_MEM_FREE_ASYNC_PTSZ, 42, CUDA, "cuMemFreeAsync_ptsz",           LIEN_CALL_RELEASES) \
-	X(CU_POOL_CREATE,       43, CUDA,   "cuMemPoolCreate",               0) \
-	X(CU_POOL_DESTROY,      44, CUDA,   "cuMemPoolDestroy",              LIEN_CALL_RELEASES) \
-	X(CU_POOL_EXPORT,       45, CUDA,   "cuMemPoolExportToShareableHandle", 0) \
-	X(CU_POOL_IMPORT,       46, CUDA,   "cuMemPoolImportFromShareableHandle", 0) \
-	X(CU_POOL_EXPORT_POINTER, 47, CUDA, "cuMemPoolExportPointer",        0) \
-	X(CU_POOL_IMPORT_POINTER, 48, CUDA, "cuMemPoolImportPointer",        0) \
-	X(CU_HOST_ALLOC,        49, CUDA,   "cuMemHostAlloc",                0) \
-	X(CU_ALLOC_HOST,        50, CUDA,   "cuMemAllocHost_v2",             0) \
-	X(CU_FREE_HOST,         51, CUDA,   "cuMemFreeHost",                 LIEN_CALL_RELEASES) \
-	X(CU_HOST_REGISTER,     52, CUDA,   "cuMemHostRegister_v2",          0) \
-	X(CU_HOST_UNREGISTER,   53, CUDA,   "cuMemHostUnregister",           LIEN_CALL_RELEASES) \
-	X(CU_IPC_GET,           54, CUDA,   "cuIpcGetMemHandle",             0) \
-	X(CU_IPC_OPEN,          55, CUDA,   "cuIpcOpenMemHandle_v2",         0) \
-	X(CU_IPC_CLOSE,         56, CUDA,   "cuIpcCloseMemHandle",           LIEN_CALL_RELEASES) \
-	X(CU_MULTICAST_CREATE,  57, CUDA,   "cuMulticastCreate",             0) \
-	X(CU_MULTICAST_DEVICE,  58, CUDA,   "cuMulticastAddDevice",          0) \
-	X(CU_MULTICAST_BIND,    59, CUDA,   "cuMulticastBindMem",            0) \
-	X(CU_MULTICAST_BIND_ADDRESS, 60, CUDA, "cuMulticastBindAddr",        0) \
-	X(CU_MULTICAST_UNBIND,  61, CUDA,   "cuMulticastUnbind",             0) \
-	X(CU_RANGE_HANDLE,      62, CUDA,   "cuMemGetHandleForAddressRange", 0) \
-	X(CU_STREAM_DESTROY,    63, CUDA,   "cuStreamDestroy_v2",            LIEN_CALL_RELEASES) \
-	X(CUDA_MALLOC,          64, CUDART, "cudaMalloc",                    LIEN_CALL_FRAME) \
-	X(CUDA_FREE,            65, CUDART, "cudaFree",                      LIEN_CALL_FRAME) \
-	X(CUDA_MALLOC_ASYNC,    66, CUDART, "cudaMallocAsync",               LIEN_CALL_FRAME) \
-	X(CUDA_MALLOC_ASYNC_PTSZ, 67, CUDART, "cudaMallocAsync_ptsz",        LIEN_CALL_FRAME) \
-	X(CUDA_MALLOC_FROM_POOL, 68, CUDART, "cudaMallocFromPoolAsync",      LIEN_CALL_FRAME) \
-	X(CUDA_MALLOC_FROM_POOL_PTSZ, 69, CUDART, "cudaMallocFromPoolAsync_ptsz", LIEN_CALL_FRAME) \
-	X(CUDA_MALLOC_MANAGED,  70, CUDART, "cudaMallocManaged",             LIEN_CALL_FRAME) \
-	X(CUDA_MALLOC_PITCH,    71, CUDART, "cudaMallocPitch",               LIEN_CALL_FRAME) \
-	X(CUDA_MALLOC_HOST,     72, CUDART, "cudaMallocHost",                LIEN_CALL_FRAME) \
-	X(CUDA_HOST_ALLOC,      73, CUDART, "cudaHostAlloc",                 LIEN_CALL_FRAME) \
-	X(CUDA_HOST_REGISTER,   74, CUDART, "cudaHostRegister",              LIEN_CALL_FRAME) \
-	X(CUDA_IPC_OPEN,        75, CUDART, "cudaIpcOpenMemHandle",          LIEN_CALL_FRAME) \
-	X(CUDA_FREE_ASYNC,      76, CUDART, "cudaFreeAsync",                 LIEN_CALL_FRAME) \
-	X(NCCL_INIT_RANK,       96, NCCL,   "ncclCommInitRank",              0) \
-	X(NCCL_INIT_RANK_CONFIG, 97, NCCL,  "ncclCommInitRankConfig",        0) \
-	X(NCCL_INIT_RANK_SCALABLE, 98, NCCL, "ncclCommInitRankScalable",     0) \
-	X(NCCL_DESTROY,         99, NCCL,   "ncclCommDestroy",               LIEN_CALL_RELEASES) \
-	X(NCCL_ABORT,          100, NCCL,   "ncclCommAbort",                 LIEN_CALL_RELEASES) \
-	X(NCCL_REGISTER,       101, NCCL,   "ncclCommRegister",              0) \
-	X(NCCL_DEREGISTER,     102, NCCL,   "ncclCommDeregister",            LIEN_CALL_RELEASES) \
-	X(NCCL_WINDOW_REGISTER, 103, NCCL,  "ncclCommWindowRegister",        0) \
-	X(NCCL_WINDOW_DEREGISTER, 104, NCCL, "ncclCommWindowDeregister",     LIEN_CALL_RELEASES) \
-	X(NCCL_INIT_ALL,       105, NCCL,   "ncclCommInitAll",               0) \
-	X(NCCL_SPLIT,          106, NCCL,   "ncclCommSplit",                 0) \
-	X(NCCL_SHRINK,         107, NCCL,   "ncclCommShrink",                0) \
-	X(NCCL_FINALIZE,       108, NCCL,   "ncclCommFinalize",              0) \
-	X(NCCL_MEM_ALLOC,      109, NCCL,   "ncclMemAlloc",                  LIEN_CALL_FRAME) \
-	X(NCCL_MEM_FREE,       110, NCCL,   "ncclMemFree",                   LIEN_CALL_FRAME) \
-	X(NCCL_GROUP_END,      111, NCCL,   "ncclGroupEnd",                  LIEN_CALL_FRAME) \
-	X(IBV_REG_MR,          112, IBVERBS, "ibv_reg_mr",                   0) \
-	X(IBV_REG_MR_IOVA,     113, IBVERBS, "ibv_reg_mr_iova",              0) \
-	X(IBV_REG_MR_IOVA2,    114, IBVERBS, "ibv_reg_mr_iova2",             0) \
-	X(IBV_REG_DMABUF_MR,   115, IBVERBS, "ibv_reg_dmabuf_mr",            0) \
-	X(IBV_DEREG_MR,        116, IBVERBS, "ibv_dereg_mr",                 LIEN_CALL_RELEASES) \
-	X(CU_CONTEXT_SET,      128, CUDA,   "cuCtxSetCurrent",               LIEN_CALL_QUICK | LIEN_CALL_CONTEXT) \
-	X(CU_CONTEXT_PUSH,     129, CUDA,   "cuCtxPushCurrent_v2",           LIEN_CALL_QUICK | LIEN_CALL_CONTEXT) \
-	X(CU_CONTEXT_POP,      130, CUDA,   "cuCtxPopCurrent_v2",            LIEN_CALL_QUICK | LIEN_CALL_CONTEXT) \
-	X(CU_CONTEXT_CREATE,   131, CUDA,   "cuCtxCreate_v2",                0) \
-	X(CU_CONTEXT_CREATE_V3, 132, CUDA,  "cuCtxCreate_v3",                0) \
-	X(CU_CONTEXT_CREATE_V4, 133, CUDA,  "cuCtxCreate_v4",                0) \
-	X(CU_CONTEXT_PRIMARY,  134, CUDA,   "cuDevicePrimaryCtxRetain",      0) \
-	X(CU_CONTEXT_DESTROY,  135, CUDA,   "cuCtxDestroy_v2",               LIEN_CALL_RELEASES) \
-	X(NCCL_ALL_REDUCE,     144, NCCL,   "ncclAllReduce",                 LIEN_CALL_QUICK) \
-	X(NCCL_BROADCAST,      145, NCCL,   "ncclBroadcast",                 LIEN_CALL_QUICK) \
-	X(NCCL_REDUCE,         146, NCCL,   "ncclReduce",                    LIEN_CALL_QUICK) \
-	X(NCCL_ALL_GATHER,     147, NCCL,   "ncclAllGather",                 LIEN_CALL_QUICK) \
-	X(NCCL_REDUCE_SCATTER, 148, NCCL,   "ncclReduceScatter",             LIEN_CALL_QUICK) \
-	X(NCCL_SEND,           149, NCCL,   "ncclSend",                      LIEN_CALL_QUICK) \
-	X(NCCL_RECV,           150, NCCL,   "ncclRecv",                      LIEN_CALL_QUICK) \
-	X(NCCL_ALL_TO_ALL,     151, NCCL,   "ncclAlltoAll",                  LIEN_CALL_QUICK) \
-	X(NCCL_GATHER,         152, NCCL,   "ncclGather",                    LIEN_CALL_QUICK) \
-	X(NCCL_SCATTER,        153, NCCL,   "ncclScatter",                   LIEN_CALL_QUICK)
+	X(CU_INIT,              16, CUDA,   "cuInit",                        LIEN_CALL_FIRST, init) \
+	X(CU_MEM_CREATE,        17, CUDA,   "cuMemCreate",                   0, create) \
+	X(CU_MEM_RELEASE,       18, CUDA,   "cuMemRelease",                  LIEN_CALL_RELEASES, release) \
+	X(CU_MEM_RETAIN,        19, CUDA,   "cuMemRetainAllocationHandle",   0, retain) \
+	X(CU_MEM_RESERVE,       20, CUDA,   "cuMemAddressReserve",           0, reserve) \
+	X(CU_MEM_ADDRESS_FREE,  21, CUDA,   "cuMemAddressFree",              LIEN_CALL_RELEASES, address_free) \
+	X(CU_MEM_MAP,           22, CUDA,   "cuMemMap",                      0, map) \
+	X(CU_MEM_UNMAP,         23, CUDA,   "cuMemUnmap",                    LIEN_CALL_RELEASES, unmap) \
+	X(CU_MEM_SET_ACCESS,    24, CUDA,   "cuMemSetAccess",                0, access) \
+	X(CU_MEM_EXPORT,        25, CUDA,   "cuMemExportToShareableHandle",  0, export) \
+	X(CU_MEM_IMPORT,        26, CUDA,   "cuMemImportFromShareableHandle", 0, import) \
+	X(CU_MEM_ALLOC,         27, CUDA,   "cuMemAlloc_v2",                 0, alloc) \
+	X(CU_MEM_FREE,          28, CUDA,   "cuMemFree_v2",                  LIEN_CALL_RELEASES, free) \
+	X(CU_CAPTURE_BEGIN,     29, CUDA,   "cuStreamBeginCapture_v2",       0, capture_begin) \
+	X(CU_CAPTURE_BEGIN_PTSZ, 30, CUDA,  "cuStreamBeginCapture_v2_ptsz",  0, capture_begin) \
+	X(CU_CAPTURE_TO_GRAPH,  31, CUDA,   "cuStreamBeginCaptureToGraph",   0, capture_begin) \
+	X(CU_CAPTURE_TO_GRAPH_PTSZ, 32, CUDA, "cuStreamBeginCaptureToGraph_ptsz", 0, capture_begin) \
+	X(CU_CAPTURE_END,       33, CUDA,   "cuStreamEndCapture",            0, capture_end) \
+	X(CU_CAPTURE_END_PTSZ,  34, CUDA,   "cuStreamEndCapture_ptsz",       0, capture_end) \
+	X(CU_MEM_ALLOC_PITCH,   35, CUDA,   "cuMemAllocPitch_v2",            0, alloc_pitch) \
+	X(CU_MEM_ALLOC_MANAGED, 36, CUDA,   "cuMemAllocManaged",             0, alloc_managed) \
+	X(CU_MEM_ALLOC_ASYNC,   37, CUDA,   "cuMemAllocAsync",               0, alloc_async) \
+	X(CU_MEM_ALLOC_ASYNC_PTSZ, 38, CUDA, "cuMemAllocAsync_ptsz",         0, alloc_async) \
+	X(CU_MEM_ALLOC_FROM_POOL, 39, CUDA, "cuMemAllocFromPoolAsync",       0, alloc_from_pool) \
+	X(CU_MEM_ALLOC_FROM_POOL_PTSZ, 40, CUDA, "cuMemAllocFromPoolAsync_ptsz", 0, alloc_from_pool) \
+	X(CU_MEM_FREE_ASYNC,    41, CUDA,   "cuMemFreeAsync",                LIEN_CALL_RELEASES, free) \
+	X(CU_MEM_FREE_ASYNC_PTSZ, 42, CUDA, "cuMemFreeAsync_ptsz",           LIEN_CALL_RELEASES, free) \
+	X(CU_POOL_CREATE,       43, CUDA,   "cuMemPoolCreate",               0, pool_create) \
+	X(CU_POOL_DESTROY,      44, CUDA,   "cuMemPoolDestroy",              LIEN_CALL_RELEASES, pool_destroy) \
+	X(CU_POOL_EXPORT,       45, CUDA,   "cuMemPoolExportToShareableHandle", 0, pool_share) \
+	X(CU_POOL_IMPORT,       46, CUDA,   "cuMemPoolImportFromShareableHandle", 0, pool_import) \
+	X(CU_POOL_EXPORT_POINTER, 47, CUDA, "cuMemPoolExportPointer",        0, key_export) \
+	X(CU_POOL_IMPORT_POINTER, 48, CUDA, "cuMemPoolImportPointer",        0, key_import) \
+	X(CU_HOST_ALLOC,        49, CUDA,   "cuMemHostAlloc",                0, alloc_host) \
+	X(CU_ALLOC_HOST,        50, CUDA,   "cuMemAllocHost_v2",             0, alloc_host) \
+	X(CU_FREE_HOST,         51, CUDA,   "cuMemFreeHost",                 LIEN_CALL_RELEASES, free_host) \
+	X(CU_HOST_REGISTER,     52, CUDA,   "cuMemHostRegister_v2",          0, register_host) \
+	X(CU_HOST_UNREGISTER,   53, CUDA,   "cuMemHostUnregister",           LIEN_CALL_RELEASES, unregister_host) \
+	X(CU_IPC_GET,           54, CUDA,   "cuIpcGetMemHandle",             0, key_export) \
+	X(CU_IPC_OPEN,          55, CUDA,   "cuIpcOpenMemHandle_v2",         0, key_import) \
+	X(CU_IPC_CLOSE,         56, CUDA,   "cuIpcCloseMemHandle",           LIEN_CALL_RELEASES, ipc_close) \
+	X(CU_MULTICAST_CREATE,  57, CUDA,   "cuMulticastCreate",             0, multicast_create) \
+	X(CU_MULTICAST_DEVICE,  58, CUDA,   "cuMulticastAddDevice",          0, multicast_device) \
+	X(CU_MULTICAST_BIND,    59, CUDA,   "cuMulticastBindMem",            0, multicast_bind) \
+	X(CU_MULTICAST_BIND_ADDRESS, 60, CUDA, "cuMulticastBindAddr",        0, multicast_bind) \
+	X(CU_MULTICAST_UNBIND,  61, CUDA,   "cuMulticastUnbind",             0, multicast_unbind) \
+	X(CU_RANGE_HANDLE,      62, CUDA,   "cuMemGetHandleForAddressRange", 0, range_handle) \
+	X(CU_STREAM_DESTROY,    63, CUDA,   "cuStreamDestroy_v2",            LIEN_CALL_RELEASES, stream_destroy) \
+	X(CUDA_MALLOC,          64, CUDART, "cudaMalloc",                    LIEN_CALL_FRAME, none) \
+	X(CUDA_FREE,            65, CUDART, "cudaFree",                      LIEN_CALL_FRAME, none) \
+	X(CUDA_MALLOC_ASYNC,    66, CUDART, "cudaMallocAsync",               LIEN_CALL_FRAME, none) \
+	X(CUDA_MALLOC_ASYNC_PTSZ, 67, CUDART, "cudaMallocAsync_ptsz",        LIEN_CALL_FRAME, none) \
+	X(CUDA_MALLOC_FROM_POOL, 68, CUDART, "cudaMallocFromPoolAsync",      LIEN_CALL_FRAME, none) \
+	X(CUDA_MALLOC_FROM_POOL_PTSZ, 69, CUDART, "cudaMallocFromPoolAsync_ptsz", LIEN_CALL_FRAME, none) \
+	X(CUDA_MALLOC_MANAGED,  70, CUDART, "cudaMallocManaged",             LIEN_CALL_FRAME, none) \
+	X(CUDA_MALLOC_PITCH,    71, CUDART, "cudaMallocPitch",               LIEN_CALL_FRAME, none) \
+	X(CUDA_MALLOC_HOST,     72, CUDART, "cudaMallocHost",                LIEN_CALL_FRAME, none) \
+	X(CUDA_HOST_ALLOC,      73, CUDART, "cudaHostAlloc",                 LIEN_CALL_FRAME, none) \
+	X(CUDA_HOST_REGISTER,   74, CUDART, "cudaHostRegister",              LIEN_CALL_FRAME, none) \
+	X(CUDA_IPC_OPEN,        75, CUDART, "cudaIpcOpenMemHandle",          LIEN_CALL_FRAME, none) \
+	X(CUDA_FREE_ASYNC,      76, CUDART, "cudaFreeAsync",                 LIEN_CALL_FRAME, none) \
+	X(NCCL_INIT_RANK,       96, NCCL,   "ncclCommInitRank",              0, comm_init) \
+	X(NCCL_INIT_RANK_CONFIG, 97, NCCL,  "ncclCommInitRankConfig",        0, comm_init) \
+	X(NCCL_INIT_RANK_SCALABLE, 98, NCCL, "ncclCommInitRankScalable",     0, comm_init) \
+	X(NCCL_DESTROY,         99, NCCL,   "ncclCommDestroy",               LIEN_CALL_RELEASES, comm_end) \
+	X(NCCL_ABORT,          100, NCCL,   "ncclCommAbort",                 LIEN_CALL_RELEASES, comm_end) \
+	X(NCCL_REGISTER,       101, NCCL,   "ncclCommRegister",              0, register) \
+	X(NCCL_DEREGISTER,     102, NCCL,   "ncclCommDeregister",            LIEN_CALL_RELEASES, deregister) \
+	X(NCCL_WINDOW_REGISTER, 103, NCCL,  "ncclCommWindowRegister",        0, register) \
+	X(NCCL_WINDOW_DEREGISTER, 104, NCCL, "ncclCommWindowDeregister",     LIEN_CALL_RELEASES, deregister) \
+	X(NCCL_INIT_ALL,       105, NCCL,   "ncclCommInitAll",               0, comm_init) \
+	X(NCCL_SPLIT,          106, NCCL,   "ncclCommSplit",                 0, comm_split) \
+	X(NCCL_SHRINK,         107, NCCL,   "ncclCommShrink",                0, comm_shrink) \
+	X(NCCL_FINALIZE,       108, NCCL,   "ncclCommFinalize",              0, comm_finalize) \
+	X(NCCL_MEM_ALLOC,      109, NCCL,   "ncclMemAlloc",                  LIEN_CALL_FRAME, none) \
+	X(NCCL_MEM_FREE,       110, NCCL,   "ncclMemFree",                   LIEN_CALL_FRAME, none) \
+	X(NCCL_GROUP_END,      111, NCCL,   "ncclGroupEnd",                  LIEN_CALL_FRAME, none) \
+	X(IBV_REG_MR,          112, IBVERBS, "ibv_reg_mr",                   0, register_mr) \
+	X(IBV_REG_MR_IOVA,     113, IBVERBS, "ibv_reg_mr_iova",              0, register_mr) \
+	X(IBV_REG_MR_IOVA2,    114, IBVERBS, "ibv_reg_mr_iova2",             0, register_mr) \
+	X(IBV_REG_DMABUF_MR,   115, IBVERBS, "ibv_reg_dmabuf_mr",            0, register_mr) \
+	X(IBV_DEREG_MR,        116, IBVERBS, "ibv_dereg_mr",                 LIEN_CALL_RELEASES, deregister_mr) \
+	X(CU_CONTEXT_SET,      128, CUDA,   "cuCtxSetCurrent",               LIEN_CALL_QUICK | LIEN_CALL_CONTEXT, none) \
+	X(CU_CONTEXT_PUSH,     129, CUDA,   "cuCtxPushCurrent_v2",           LIEN_CALL_QUICK | LIEN_CALL_CONTEXT, none) \
+	X(CU_CONTEXT_POP,      130, CUDA,   "cuCtxPopCurrent_v2",            LIEN_CALL_QUICK | LIEN_CALL_CONTEXT, none) \
+	X(CU_CONTEXT_CREATE,   131, CUDA,   "cuCtxCreate_v2",                0, context) \
+	X(CU_CONTEXT_CREATE_V3, 132, CUDA,  "cuCtxCreate_v3",                0, context) \
+	X(CU_CONTEXT_CREATE_V4, 133, CUDA,  "cuCtxCreate_v4",                0, context) \
+	X(CU_CONTEXT_PRIMARY,  134, CUDA,   "cuDevicePrimaryCtxRetain",      0, context) \
+	X(CU_CONTEXT_DESTROY,  135, CUDA,   "cuCtxDestroy_v2",               LIEN_CALL_RELEASES, context_destroy) \
+	X(NCCL_ALL_REDUCE,     144, NCCL,   "ncclAllReduce",                 LIEN_CALL_QUICK, none) \
+	X(NCCL_BROADCAST,      145, NCCL,   "ncclBroadcast",                 LIEN_CALL_QUICK, none) \
+	X(NCCL_REDUCE,         146, NCCL,   "ncclReduce",                    LIEN_CALL_QUICK, none) \
+	X(NCCL_ALL_GATHER,     147, NCCL,   "ncclAllGather",                 LIEN_CALL_QUICK, none) \
+	X(NCCL_REDUCE_SCATTER, 148, NCCL,   "ncclReduceScatter",             LIEN_CALL_QUICK, none) \
+	X(NCCL_SEND,           149, NCCL,   "ncclSend",                      LIEN_CALL_QUICK, none) \
+	X(NCCL_RECV,           150, NCCL,   "ncclRecv",                      LIEN_CALL_QUICK, none) \
+	X(NCCL_ALL_TO_ALL,     151, NCCL,   "ncclAlltoAll",                  LIEN_CALL_QUICK, none) \
+	X(NCCL_GATHER,         152, NCCL,   "ncclGather",                    LIEN_CALL_QUICK, none) \
+	X(NCCL_SCATTER,        153, NCCL,   "ncclScatter",                   LIEN_CALL_QUICK, none)
 /* 154 was ncclCommGetAsyncError, which every collective calls. */
 
 /* Not traced, and held back by the gate; other calls that it holds back have numbers made from their
  * names (loader/probes/gated.h). */
 #define LIEN_GATE_CALLS(X) \
-	X(NCCL_GROUP_START,    155, NCCL,   "ncclGroupStart",                0) \
-	X(CU_GRAPH_LAUNCH,     160, CUDA,   "cuGraphLaunch",                 0) \
-	X(CU_GRAPH_LAUNCH_PTSZ, 161, CUDA,  "cuGraphLaunch_ptsz",            0)
+	X(NCCL_GROUP_START,    155, NCCL,   "ncclGroupStart",                0, none) \
+	X(CU_GRAPH_LAUNCH,     160, CUDA,   "cuGraphLaunch",                 0, none) \
+	X(CU_GRAPH_LAUNCH_PTSZ, 161, CUDA,  "cuGraphLaunch_ptsz",            0, none)
 /* clang-format on */
 
+enum lien_kind {
+	LIEN_KIND_none, /* it has no event */
+#define LIEN_KIND_ENUM(kind, least, origin) LIEN_KIND_##kind,
+	LIEN_KINDS(LIEN_KIND_ENUM)
+#undef LIEN_KIND_ENUM
+		LIEN_KIND_COUNT,
+};
+
 enum lien_call {
-#define LIEN_CALL_ENUM(name, number, lib, symbol, flags) LIEN_CALL_##name = (number),
+#define LIEN_CALL_ENUM(name, number, lib, symbol, flags, kind) LIEN_CALL_##name = (number),
 	LIEN_CALLS(LIEN_CALL_ENUM) LIEN_GATE_CALLS(LIEN_CALL_ENUM)
 #undef LIEN_CALL_ENUM
 		LIEN_CALL_MAX = 200,

@@ -42,5 +42,5 @@ __attribute__((visibility("default"))) long (*hostile_hook)(int call, const long
 		return result;                                                                     \
 	}
 
-#define ROW(name, number, lib, symbol, flags) IF_##lib(FUNCTION(name, number, symbol))
+#define ROW(name, number, lib, symbol, flags, kind) IF_##lib(FUNCTION(name, number, symbol))
 LIEN_CALLS(ROW)

@@ -324,7 +324,7 @@ static long say_anything(int call, const long *arg)
 static void do_random(void)
 {
 	static const char *const symbols[] = {
-#define SYMBOL(name, number, lib, symbol, flags) symbol,
+#define SYMBOL(name, number, lib, symbol, flags, kind) symbol,
 		LIEN_CALLS(SYMBOL)
 #undef SYMBOL
 	};

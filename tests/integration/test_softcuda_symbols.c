@@ -79,7 +79,7 @@ static void test_traced_symbols(void **state)
 		int library;
 		const char *symbol;
 	} calls[] = {
-#define ROW(name, number, lib, symbol, flags) {LIEN_LIB_##lib, symbol},
+#define ROW(name, number, lib, symbol, flags, kind) {LIEN_LIB_##lib, symbol},
 		LIEN_CALLS(ROW)
 #undef ROW
 	};

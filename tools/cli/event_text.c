@@ -39,7 +39,7 @@ struct field {
 	}
 
 /* clang-format off */
-#define FIELDS(name, ...) static const struct field name[] = {__VA_ARGS__, {}}
+#define FIELDS(name, ...) static const struct field fields_##name[] = {__VA_ARGS__, {}}
 
 FIELDS(process, FIELD(process.comm, "command", TEXT), FIELD(process.uid, "uid", COUNT),
 	FIELD(process.complete, "complete", COUNT));
@@ -53,23 +53,23 @@ FIELDS(release, FIELD(release.handle, "handle", HEX));
 FIELDS(retain, FIELD(retain.handle, "handle", HEX), FIELD(retain.va, "addr", HEX));
 FIELDS(reserve, FIELD(reserve.va, "ptr", HEX), FIELD(reserve.bytes, "size", BYTES),
 	FIELD(reserve.align, "alignment", DETAIL));
-FIELDS(range, FIELD(range.va, "ptr", HEX), FIELD(range.bytes, "size", BYTES));
+FIELDS(unmap, FIELD(range.va, "ptr", HEX), FIELD(range.bytes, "size", BYTES));
 FIELDS(map, FIELD(map.va, "ptr", HEX), FIELD(map.bytes, "size", BYTES),
 	FIELD(map.offset, "offset", OFFSET), FIELD(map.handle, "handle", HEX));
-FIELDS(set_access, FIELD(access.va, "ptr", HEX), FIELD(access.bytes, "size", BYTES),
+FIELDS(access, FIELD(access.va, "ptr", HEX), FIELD(access.bytes, "size", BYTES),
 	FIELD(access.access, "desc", PLACES));
-FIELDS(share, FIELD(share.handle, "handle", HEX), FIELD(share.fd, "fd", NUMBER));
+FIELDS(export, FIELD(share.handle, "handle", HEX), FIELD(share.fd, "fd", NUMBER));
 FIELDS(alloc, FIELD(alloc.va, "dptr", HEX), FIELD(alloc.bytes, "bytesize", BYTES),
 	FIELD(alloc.device, "device", NUMBER));
-FIELDS(pool_alloc, FIELD(alloc.va, "dptr", HEX), FIELD(alloc.bytes, "bytesize", BYTES),
+FIELDS(alloc_from_pool, FIELD(alloc.va, "dptr", HEX), FIELD(alloc.bytes, "bytesize", BYTES),
 	FIELD(alloc.pool, "pool", HEX), FIELD(alloc.device, "device", NUMBER));
-FIELDS(host_alloc, FIELD(alloc.va, "p", HEX), FIELD(alloc.bytes, "bytesize", BYTES));
-FIELDS(host_free, FIELD(range.va, "p", HEX));
-FIELDS(pool, FIELD(pool.pool, "pool", HEX), FIELD(pool.device, "device", NUMBER));
+FIELDS(alloc_host, FIELD(alloc.va, "p", HEX), FIELD(alloc.bytes, "bytesize", BYTES));
+FIELDS(free_host, FIELD(range.va, "p", HEX));
+FIELDS(pool_create, FIELD(pool.pool, "pool", HEX), FIELD(pool.device, "device", NUMBER));
 FIELDS(pool_share, FIELD(pool.pool, "pool", HEX), FIELD(pool.fd, "fd", NUMBER));
-FIELDS(pool_end, FIELD(pool.pool, "pool", HEX));
-FIELDS(key, FIELD(key.va, "dptr", HEX), FIELD(key.key, "handle", GROUP));
-FIELDS(multicast, FIELD(multicast.handle, "mcHandle", HEX), FIELD(multicast.bytes, "size", BYTES),
+FIELDS(pool_destroy, FIELD(pool.pool, "pool", HEX));
+FIELDS(key_export, FIELD(key.va, "dptr", HEX), FIELD(key.key, "handle", GROUP));
+FIELDS(multicast_create, FIELD(multicast.handle, "mcHandle", HEX), FIELD(multicast.bytes, "size", BYTES),
 	FIELD(multicast.device, "devices", NUMBER));
 FIELDS(multicast_device, FIELD(multicast.handle, "mcHandle", HEX),
 	FIELD(multicast.device, "dev", NUMBER));
@@ -83,107 +83,65 @@ FIELDS(multicast_unbind, FIELD(multicast.handle, "mcHandle", HEX),
 FIELDS(range_handle, FIELD(range_handle.va, "dptr", HEX), FIELD(range_handle.bytes, "size", BYTES),
 	FIELD(range_handle.fd, "fd", NUMBER));
 FIELDS(context, FIELD(context.context, "ctx", HEX), FIELD(context.device, "dev", NUMBER));
-FIELDS(context_end, FIELD(context.context, "ctx", HEX));
-FIELDS(free_, FIELD(range.va, "dptr", HEX));
-FIELDS(stream, FIELD(capture.stream, "hStream", HEX));
+FIELDS(context_destroy, FIELD(context.context, "ctx", HEX));
+FIELDS(free, FIELD(range.va, "dptr", HEX));
+FIELDS(stream_destroy, FIELD(capture.stream, "hStream", HEX));
 FIELDS(comm_init, FIELD(comm.id, "commId", GROUP), FIELD(comm.rank, "rank", NUMBER),
 	FIELD(comm.nranks, "nranks", NUMBER), FIELD(comm.comm, "comm", HEX));
 FIELDS(comm_split, FIELD(comm.parent, "comm", HEX), FIELD(comm.color, "color", NUMBER),
 	FIELD(comm.key, "key", NUMBER), FIELD(comm.comm, "newcomm", HEX));
 FIELDS(comm_shrink, FIELD(comm.parent, "comm", HEX),
 	FIELD(comm.excluded, "excludeRanksCount", NUMBER), FIELD(comm.comm, "newcomm", HEX));
-FIELDS(comm, FIELD(comm_end.comm, "comm", HEX));
-FIELDS(reg, FIELD(reg.comm, "comm", HEX), FIELD(reg.va, "buff", HEX),
+FIELDS(comm_end, FIELD(comm_end.comm, "comm", HEX));
+FIELDS(register, FIELD(reg.comm, "comm", HEX), FIELD(reg.va, "buff", HEX),
 	FIELD(reg.bytes, "size", BYTES), FIELD(reg.handle, "handle", HEX));
-FIELDS(dereg, FIELD(reg.comm, "comm", HEX), FIELD(reg.handle, "handle", HEX));
-FIELDS(mr, FIELD(reg.va, "addr", HEX), FIELD(reg.bytes, "length", BYTES),
+FIELDS(deregister, FIELD(reg.comm, "comm", HEX), FIELD(reg.handle, "handle", HEX));
+FIELDS(register_mr, FIELD(reg.va, "addr", HEX), FIELD(reg.bytes, "length", BYTES),
 	FIELD(reg.handle, "mr", HEX));
-FIELDS(mr_end, FIELD(reg.handle, "mr", HEX));
+FIELDS(deregister_mr, FIELD(reg.handle, "mr", HEX));
 
-/* What each call shows of its arguments: a row per call. */
-static const struct field *const shown[LIEN_CALL_MAX] = {
-	[LIEN_EVENT_PROCESS] = process,
-	[LIEN_EVENT_LIBRARY] = library,
-	[LIEN_EVENT_LOST] = lost,
-	[LIEN_CALL_CU_MEM_CREATE] = create,
-	[LIEN_CALL_CU_MEM_RELEASE] = release,
-	[LIEN_CALL_CU_MEM_RETAIN] = retain,
-	[LIEN_CALL_CU_MEM_RESERVE] = reserve,
-	[LIEN_CALL_CU_MEM_ADDRESS_FREE] = range,
-	[LIEN_CALL_CU_MEM_MAP] = map,
-	[LIEN_CALL_CU_MEM_UNMAP] = range,
-	[LIEN_CALL_CU_MEM_SET_ACCESS] = set_access,
-	[LIEN_CALL_CU_MEM_EXPORT] = share,
-	[LIEN_CALL_CU_MEM_IMPORT] = share,
-	[LIEN_CALL_CU_MEM_ALLOC] = alloc,
-	[LIEN_CALL_CU_MEM_FREE] = free_,
-	[LIEN_CALL_CU_CAPTURE_BEGIN] = stream,
-	[LIEN_CALL_CU_CAPTURE_BEGIN_PTSZ] = stream,
-	[LIEN_CALL_CU_CAPTURE_TO_GRAPH] = stream,
-	[LIEN_CALL_CU_CAPTURE_TO_GRAPH_PTSZ] = stream,
-	[LIEN_CALL_CU_CAPTURE_END] = stream,
-	[LIEN_CALL_CU_CAPTURE_END_PTSZ] = stream,
-	[LIEN_CALL_CU_STREAM_DESTROY] = stream,
-	[LIEN_CALL_CU_MEM_ALLOC_PITCH] = alloc,
-	[LIEN_CALL_CU_MEM_ALLOC_MANAGED] = alloc,
-	[LIEN_CALL_CU_MEM_ALLOC_ASYNC] = alloc,
-	[LIEN_CALL_CU_MEM_ALLOC_ASYNC_PTSZ] = alloc,
-	[LIEN_CALL_CU_MEM_ALLOC_FROM_POOL] = pool_alloc,
-	[LIEN_CALL_CU_MEM_ALLOC_FROM_POOL_PTSZ] = pool_alloc,
-	[LIEN_CALL_CU_MEM_FREE_ASYNC] = free_,
-	[LIEN_CALL_CU_MEM_FREE_ASYNC_PTSZ] = free_,
-	[LIEN_CALL_CU_POOL_CREATE] = pool,
-	[LIEN_CALL_CU_POOL_DESTROY] = pool_end,
-	[LIEN_CALL_CU_POOL_EXPORT] = pool_share,
-	[LIEN_CALL_CU_POOL_IMPORT] = pool_share,
-	[LIEN_CALL_CU_POOL_EXPORT_POINTER] = key,
-	[LIEN_CALL_CU_POOL_IMPORT_POINTER] = key,
-	[LIEN_CALL_CU_HOST_ALLOC] = host_alloc,
-	[LIEN_CALL_CU_ALLOC_HOST] = host_alloc,
-	[LIEN_CALL_CU_FREE_HOST] = host_free,
-	[LIEN_CALL_CU_HOST_REGISTER] = host_alloc,
-	[LIEN_CALL_CU_HOST_UNREGISTER] = host_free,
-	[LIEN_CALL_CU_IPC_GET] = key,
-	[LIEN_CALL_CU_IPC_OPEN] = key,
-	[LIEN_CALL_CU_IPC_CLOSE] = free_,
-	[LIEN_CALL_CU_MULTICAST_CREATE] = multicast,
-	[LIEN_CALL_CU_MULTICAST_DEVICE] = multicast_device,
-	[LIEN_CALL_CU_MULTICAST_BIND] = multicast_bind,
-	[LIEN_CALL_CU_MULTICAST_BIND_ADDRESS] = multicast_bind,
-	[LIEN_CALL_CU_MULTICAST_UNBIND] = multicast_unbind,
-	[LIEN_CALL_CU_RANGE_HANDLE] = range_handle,
-	[LIEN_CALL_CU_CONTEXT_CREATE] = context,
-	[LIEN_CALL_CU_CONTEXT_CREATE_V3] = context,
-	[LIEN_CALL_CU_CONTEXT_CREATE_V4] = context,
-	[LIEN_CALL_CU_CONTEXT_PRIMARY] = context,
-	[LIEN_CALL_CU_CONTEXT_DESTROY] = context_end,
-	[LIEN_CALL_NCCL_INIT_RANK] = comm_init,
-	[LIEN_CALL_NCCL_INIT_RANK_CONFIG] = comm_init,
-	[LIEN_CALL_NCCL_INIT_RANK_SCALABLE] = comm_init,
-	[LIEN_CALL_NCCL_INIT_ALL] = comm_init,
-	[LIEN_CALL_NCCL_SPLIT] = comm_split,
-	[LIEN_CALL_NCCL_SHRINK] = comm_shrink,
-	[LIEN_CALL_NCCL_FINALIZE] = comm,
-	[LIEN_CALL_NCCL_DESTROY] = comm,
-	[LIEN_CALL_NCCL_ABORT] = comm,
-	[LIEN_CALL_NCCL_REGISTER] = reg,
-	[LIEN_CALL_NCCL_DEREGISTER] = dereg,
-	[LIEN_CALL_NCCL_WINDOW_REGISTER] = reg,
-	[LIEN_CALL_NCCL_WINDOW_DEREGISTER] = dereg,
-	[LIEN_CALL_IBV_REG_MR] = mr,
-	[LIEN_CALL_IBV_REG_MR_IOVA] = mr,
-	[LIEN_CALL_IBV_REG_MR_IOVA2] = mr,
-	[LIEN_CALL_IBV_REG_DMABUF_MR] = mr,
-	[LIEN_CALL_IBV_DEREG_MR] = mr_end,
-};
+/* These show what others do. */
+#define fields_init	       NULL
+#define fields_address_free    fields_unmap
+#define fields_import	       fields_export
+#define fields_alloc_pitch     fields_alloc
+#define fields_alloc_managed   fields_alloc
+#define fields_alloc_async     fields_alloc
+#define fields_register_host   fields_alloc_host
+#define fields_unregister_host fields_free_host
+#define fields_ipc_close       fields_free
+#define fields_capture_begin   fields_stream_destroy
+#define fields_capture_end     fields_stream_destroy
+#define fields_pool_import     fields_pool_share
+#define fields_key_import      fields_key_export
+#define fields_comm_finalize   fields_comm_end
 /* clang-format on */
+
+static const struct field *fields_of(unsigned type)
+{
+	static const struct field *const shown[LIEN_KIND_COUNT] = {
+#define SHOWN(kind, least, origin) [LIEN_KIND_##kind] = fields_##kind,
+		LIEN_KINDS(SHOWN)
+#undef SHOWN
+	};
+
+	switch (type) {
+	case LIEN_EVENT_PROCESS:
+		return fields_process;
+	case LIEN_EVENT_LIBRARY:
+		return fields_library;
+	case LIEN_EVENT_LOST:
+		return fields_lost;
+	}
+	return shown[lien_call_kind(type)];
+}
 
 static const char *const symbols[LIEN_CALL_MAX] = {[LIEN_EVENT_PROCESS] = "process",
 	[LIEN_EVENT_EXEC] = "exec",
 	[LIEN_EVENT_EXIT] = "exit",
 	[LIEN_EVENT_LIBRARY] = "library",
 	[LIEN_EVENT_LOST] = "lost",
-#define SYMBOL(name, number, library, symbol, flags) [number] = (symbol),
+#define SYMBOL(name, number, library, symbol, flags, kind) [number] = (symbol),
 	LIEN_CALLS(SYMBOL)
 #undef SYMBOL
 };
@@ -315,7 +273,7 @@ static json_t *json_of(const struct lien_event *event, const struct field *field
 
 json_t *lien_event_arguments(const struct lien_event *event)
 {
-	const struct field *field = shown[event->type];
+	const struct field *field = fields_of(event->type);
 	json_t *all = json_object();
 
 	for (; field && field->name; field++)
@@ -374,7 +332,7 @@ static char *text_of(const struct lien_event *event, const struct field *field)
 
 char *lien_event_arguments_text(const struct lien_event *event)
 {
-	const struct field *field = shown[event->type];
+	const struct field *field = fields_of(event->type);
 	char *all = NULL, *text;
 
 	for (; field && field->name; field++) {

@@ -2,7 +2,7 @@
 #include <tools/replay/op.h>
 
 static const char *const call_names[LIEN_CALL_MAX] = {
-#define CALL_NAME(name, number, lib, symbol, flags) [number] = (symbol),
+#define CALL_NAME(name, number, lib, symbol, flags, kind) [number] = (symbol),
 	LIEN_CALLS(CALL_NAME)
 #undef CALL_NAME
 };

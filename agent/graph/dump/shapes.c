@@ -4,24 +4,6 @@
 
 #include "agent/graph/dump/dump.h"
 
-static unsigned alloc_call(enum lien_origin origin)
-{
-	switch (origin) {
-	case LIEN_ORIGIN_PITCH:
-		return LIEN_CALL_CU_MEM_ALLOC_PITCH;
-	case LIEN_ORIGIN_MANAGED:
-		return LIEN_CALL_CU_MEM_ALLOC_MANAGED;
-	case LIEN_ORIGIN_POOL:
-		return LIEN_CALL_CU_MEM_ALLOC_ASYNC;
-	case LIEN_ORIGIN_HOST:
-		return LIEN_CALL_CU_HOST_ALLOC;
-	case LIEN_ORIGIN_REGISTERED:
-		return LIEN_CALL_CU_HOST_REGISTER;
-	default:
-		return LIEN_CALL_CU_MEM_ALLOC;
-	}
-}
-
 static uint64_t context_value(const struct lien_process *owner, uint32_t number)
 {
 	struct lien_context key = {.number = number};
@@ -34,7 +16,7 @@ static uint64_t context_value(const struct lien_process *owner, uint32_t number)
 static int tell_alloc(struct lien_dump *dump, const struct lien_allocation *allocation,
 	const struct lien_process *owner, uint64_t va)
 {
-	struct lien_event event = lien_dump_event(owner, alloc_call(allocation->origin));
+	struct lien_event event = lien_dump_event(owner, lien_origin_call(allocation->origin));
 	int err = lien_dump_asked(dump, &event, allocation, owner);
 
 	event.alloc.va = va;
