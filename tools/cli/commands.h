@@ -1,30 +1,40 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* The commands of `lien`, each in its own file. argv[0] is the command's name. They return the exit
- * code: 0, 1 for a failure, 2 for wrong usage; `run` does not return when it succeeds. */
+/*
+ * The commands of `lien`: X(name, the line that `lien --help` shows). A command is a row here, in the
+ * order in which help lists them, and lien_cmd_NAME() in cmd_NAME.c; argv[0] is its name. They return
+ * the exit code: 0, 1 for a failure, 2 for wrong usage; `run` does not return when it succeeds.
+ */
 #ifndef LIEN_TOOLS_COMMANDS_H
 #define LIEN_TOOLS_COMMANDS_H
 
 #include <lien/version.h>
 
-int lien_cmd_agent(int argc, char **argv);
-int lien_cmd_arena(int argc, char **argv);
-int lien_cmd_attach(int argc, char **argv);
-int lien_cmd_check(int argc, char **argv);
-int lien_cmd_comms(int argc, char **argv);
-int lien_cmd_detach(int argc, char **argv);
-int lien_cmd_doctor(int argc, char **argv);
-int lien_cmd_events(int argc, char **argv);
-int lien_cmd_graph(int argc, char **argv);
-int lien_cmd_holders(int argc, char **argv);
-int lien_cmd_mem(int argc, char **argv);
-int lien_cmd_offload(int argc, char **argv);
-int lien_cmd_ps(int argc, char **argv);
-int lien_cmd_record(int argc, char **argv);
-int lien_cmd_replay(int argc, char **argv);
-int lien_cmd_restore(int argc, char **argv);
-int lien_cmd_run(int argc, char **argv);
-int lien_cmd_snapshot(int argc, char **argv);
-int lien_cmd_status(int argc, char **argv);
-int lien_cmd_top(int argc, char **argv);
+/* clang-format off */
+#define LIEN_COMMANDS(X) \
+	X(agent,    "watch this node's GPU processes; the other commands ask it") \
+	X(run,      "start a program so that its memory can be offloaded") \
+	X(attach,   "put the control library into processes that run already") \
+	X(detach,   "take it out of them again: the process is as it was") \
+	X(ps,       "list the processes that use CUDA") \
+	X(mem,      "show who owns how much GPU memory, and what offload would free") \
+	X(check,    "find leaks and oddities; --deep: compare with the driver") \
+	X(top,      "show the processes on a full screen, refreshed") \
+	X(comms,    "show NCCL's communicators, and which rank is behind") \
+	X(holders,  "explain who keeps the memory at an address alive") \
+	X(graph,    "print the whole graph: a picture, JSON, or for graphviz") \
+	X(offload,  "move memory to the host and free it on the GPUs") \
+	X(restore,  "put offloaded memory back") \
+	X(arena,    "show host memory held for offloads; --release gives it back") \
+	X(status,   "show what the agent does and what it missed") \
+	X(doctor,   "check what this machine has and lacks") \
+	X(events,   "print what GPU processes do, as it happens") \
+	X(snapshot, "write the present state to a file, for --from") \
+	X(record,   "write what GPU processes do to a file") \
+	X(replay,   "run a recording again")
+/* clang-format on */
+
+#define LIEN_COMMAND_DECLARED(name, line) int lien_cmd_##name(int argc, char **argv);
+LIEN_COMMANDS(LIEN_COMMAND_DECLARED)
+#undef LIEN_COMMAND_DECLARED
 
 #endif

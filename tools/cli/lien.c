@@ -14,26 +14,9 @@ static const struct command {
 	const char *line;
 	int (*run)(int argc, char **argv);
 } commands[] = {
-	{"agent", "watch this node's GPU processes; the other commands ask it", lien_cmd_agent},
-	{"run", "start a program so that its memory can be offloaded", lien_cmd_run},
-	{"attach", "put the control library into processes that run already", lien_cmd_attach},
-	{"detach", "take it out of them again: the process is as it was", lien_cmd_detach},
-	{"ps", "list the processes that use CUDA", lien_cmd_ps},
-	{"mem", "show who owns how much GPU memory, and what offload would free", lien_cmd_mem},
-	{"check", "find leaks and oddities; --deep: compare with the driver", lien_cmd_check},
-	{"top", "show the processes on a full screen, refreshed", lien_cmd_top},
-	{"comms", "show NCCL's communicators, and which rank is behind", lien_cmd_comms},
-	{"holders", "explain who keeps the memory at an address alive", lien_cmd_holders},
-	{"graph", "print the whole graph: a picture, JSON, or for graphviz", lien_cmd_graph},
-	{"offload", "move memory to the host and free it on the GPUs", lien_cmd_offload},
-	{"restore", "put offloaded memory back", lien_cmd_restore},
-	{"arena", "show host memory held for offloads; --release gives it back", lien_cmd_arena},
-	{"status", "show what the agent does and what it missed", lien_cmd_status},
-	{"doctor", "check what this machine has and lacks", lien_cmd_doctor},
-	{"events", "print what GPU processes do, as it happens", lien_cmd_events},
-	{"snapshot", "write the present state to a file, for --from", lien_cmd_snapshot},
-	{"record", "write what GPU processes do to a file", lien_cmd_record},
-	{"replay", "run a recording again", lien_cmd_replay},
+#define ROW(name, line) {#name, line, lien_cmd_##name},
+	LIEN_COMMANDS(ROW)
+#undef ROW
 };
 
 #define COMMANDS (sizeof(commands) / sizeof(commands[0]))
