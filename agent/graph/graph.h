@@ -437,6 +437,8 @@ struct lien_share *lien_share_find(struct lien_graph *graph, uint64_t number);
 
 /* Nothing is missing of what it holds, as far as that can be known (LIEN_INCOMPLETE_ADOPTED). */
 bool lien_process_whole(const struct lien_process *process);
+/* NULL, or why nothing can be ordered of it: "it has no control library: ...". */
+const char *lien_process_takes_no_orders(const struct lien_process *process);
 /* The mapping that contains va. */
 struct lien_mapping *lien_process_mapping(struct lien_process *process, uint64_t va);
 /* The executable mapping that contains address. */

@@ -402,7 +402,7 @@ static void start_part(struct lien_attach *attach, unsigned i)
 		return;
 	}
 	if (process->presence == LIEN_CONTROL_OTHER || process->presence == LIEN_CONTROL_TAKEN) {
-		end_part(attach, part, lien_walk_impossible(process));
+		end_part(attach, part, lien_process_takes_no_orders(process));
 		return;
 	}
 	err = submit(attach, i);

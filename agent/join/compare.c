@@ -167,7 +167,7 @@ static void on_walked(void *to, struct lien_process *process, const struct lien_
 static void start_part(struct lien_compare *compare, struct part *part)
 {
 	struct lien_process *process = process_of(compare, part);
-	const char *error = process ? lien_walk_impossible(process) : "it has ended";
+	const char *error = process ? lien_process_takes_no_orders(process) : "it has ended";
 	int err = 0;
 
 	if (!error)

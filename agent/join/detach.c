@@ -218,7 +218,7 @@ static const char *order(struct lien_agent *agent, struct lien_process *process)
 	if (process->presence == LIEN_CONTROL_NONE)
 		return process->detached ? "it is detached already" : "it has no control library";
 	if (process->presence != LIEN_CONTROL_READY)
-		return lien_walk_impossible(process);
+		return lien_process_takes_no_orders(process);
 	if (!tracked || !tracked->link)
 		return "its control library does not answer: see `lien ps`";
 	if (process->held_items)

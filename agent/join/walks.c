@@ -33,29 +33,6 @@ struct lien_walk {
 	unsigned orders;
 };
 
-const char *lien_walk_impossible(const struct lien_process *process)
-{
-	switch (process->presence) {
-	case LIEN_CONTROL_NONE:
-		if (process->detached)
-			return "it was detached by `lien detach`: `lien attach` gives it the "
-			       "library again";
-		return "it has no control library: `lien attach` gives it one";
-	case LIEN_CONTROL_LOADED:
-		return "it has made no CUDA call since the agent started, so its control thread "
-		       "does not run yet";
-	case LIEN_CONTROL_OTHER:
-		return "its control library is of another version of lien: use the agent of that "
-		       "version";
-	case LIEN_CONTROL_TAKEN:
-		return "it takes orders from another agent on this node: stop that one";
-	case LIEN_CONTROL_UNKNOWN:
-	case LIEN_CONTROL_READY:
-		break;
-	}
-	return NULL;
-}
-
 /* Device memory is not readable where it is mapped, the host's is shared with the device. */
 static int want_region(const struct lien_maps_entry *entry, void *arg)
 {

@@ -24,8 +24,6 @@ struct lien_walked {
 
 /* Has the process mapped such a library? */
 bool lien_walk_maps(struct lien_process *process, enum lien_library library);
-/* NULL, or why it cannot be read now. */
-const char *lien_walk_impossible(const struct lien_process *process);
 typedef void lien_walked_fn(
 	void *to, struct lien_process *process, const struct lien_walked *walked);
 /* Begins; `done` (NULL: nobody) is told of the end. -EBUSY: it is being read; -errno. */

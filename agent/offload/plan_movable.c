@@ -21,21 +21,7 @@ const char *lien_plan_unreachable(const struct lien_process *process)
 		       "watched";
 	if (process->incomplete & (LIEN_INCOMPLETE_ODD | LIEN_INCOMPLETE_ARGS))
 		return "the process did something lien could not follow";
-	if (process->presence == LIEN_CONTROL_NONE && process->detached)
-		return "the process was detached by `lien detach`: `lien attach` gives it the "
-		       "library again";
-	if (process->presence == LIEN_CONTROL_NONE)
-		return "the process has no control library: `lien attach` gives it one";
-	if (process->presence == LIEN_CONTROL_OTHER)
-		return "the process has a control library of another version of lien: use the "
-		       "agent "
-		       "of that version";
-	if (process->presence == LIEN_CONTROL_TAKEN)
-		return "the process takes orders from another agent on this node: stop that one";
-	if (process->presence == LIEN_CONTROL_LOADED)
-		return "the process has made no CUDA call since the agent started, so its control "
-		       "thread does not run yet";
-	return NULL;
+	return lien_process_takes_no_orders(process);
 }
 
 /* One handle at most per process, or names and references cannot be told apart afterwards. */
