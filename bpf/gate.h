@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * The gate: while memory is being moved or is away, threads that would work on it are stopped at
- * the first instruction of the call. Attached to one process at a time (loader/probes/gate.c). A call that
- * was let in is counted until it returns, for what it starts may be started at its end.
+ * the first instruction of the call. Attached to one process at a time (loader/probes/gate.c). A
+ * call that was let in is counted until it returns, for what it starts may be started at its end.
  *
  * Whatever goes wrong here is counted in struct lien_probe_gate, and the agent refuses or undoes
  * the transaction: a thread is never let in because something found no room.
@@ -154,8 +154,8 @@ static __always_inline int reaches(const struct lien_probe_shut *range, __u64 fr
 /*
  * May the call work on what is moved, or ask about it? What the arguments do not tell is taken for
  * a yes. `translated`: the control library makes the call for the application. If it names memory
- * by handle, it has waited before the handle was looked up (control/driver/translate.c), for that is
- * another one after a restore; and where it has to wait, it calls with handle 0 and is held.
+ * by handle, it has waited before the handle was looked up (control/driver/translate.c), for that
+ * is another one after a restore; and where it has to wait, it calls with handle 0 and is held.
  */
 static __noinline int concerns(const struct arguments *arguments,
 	const struct lien_probe_shut *range, __u32 flags, int translated)

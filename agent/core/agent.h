@@ -100,8 +100,7 @@ struct lien_above {
 	 * they still are, its end. */
 	int (*adopt_plan)(void *agent, struct lien_adoption **out, char *why, size_t size);
 	void (*adopt_answered)(void *agent);
-	void (*adopt_done)(
-		struct lien_agent *agent, const struct lien_transaction_result *result);
+	void (*adopt_done)(struct lien_agent *agent, const struct lien_transaction_result *result);
 };
 
 struct lien_agent {
@@ -162,8 +161,8 @@ struct lien_agent {
 	char journal_problem[300]; /* why none is kept, or not all was taken over; "": all is well
 				    */
 	uint64_t taken_over;	   /* events that an earlier agent saw */
-	bool keep_probes; /* at an orderly stop */
-	bool ring_resumed; /* the ring's next record may be in the journal */
+	bool keep_probes;	   /* at an orderly stop */
+	bool ring_resumed;	   /* the ring's next record may be in the journal */
 };
 
 /* The agent's part of a process, made if it is not there. NULL: out of memory. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Which devices the node has, and which of them a process's ordinals mean (agent/graph/devices.h). */
+/* Which devices the node has, and which of them a process's ordinals mean (agent/graph/devices.h).
+ */
 #ifndef LIEN_NODE_H
 #define LIEN_NODE_H
 

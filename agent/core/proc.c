@@ -15,8 +15,8 @@
 #include "agent/graph/viewer.h"
 #include "loader/discover/status.h"
 
-#define FDS_MAX	      65536 /* a process that has more may have a card open */
-#define FLAG_EXITING 0x4 /* PF_EXITING: set before its files are closed */
+#define FDS_MAX	     65536 /* a process that has more may have a card open */
+#define FLAG_EXITING 0x4   /* PF_EXITING: set before its files are closed */
 
 /* Fields 3, 9, 20 and 22 of /proc/PID/stat, counted after the command's last ')'. */
 struct stat_line {

@@ -28,7 +28,8 @@ uint32_t lien_proc_uid(uint32_t pid);
 /* May this viewer order the process about? All its user ids, now, are the viewer's. */
 bool lien_proc_owned(const struct lien_process *process, const struct lien_viewer *viewer);
 
-/* Has the process a network card open that reaches memory by itself? True if that cannot be seen. */
+/* Has the process a network card open that reaches memory by itself? True if that cannot be seen.
+ */
 bool lien_proc_uses_cards(uint32_t pid);
 /* Has this machine network cards that reach memory by themselves? */
 bool lien_cards(void);

@@ -348,9 +348,8 @@ static void offload(struct lien_client *client, json_t *request, bool attach)
 		dry_run(client, &transfer.selection);
 		return;
 	}
-	if (attach &&
-		lien_attach_before(client, transfer.pids, transfer.selection.pids_count, request,
-			go_on_attached))
+	if (attach && lien_attach_before(client, transfer.pids, transfer.selection.pids_count,
+			      request, go_on_attached))
 		return;
 	if (postpone(client, request))
 		return;
@@ -533,10 +532,11 @@ void lien_request_done(struct lien_client *client)
 {
 	struct lien_agent *agent = client->agent;
 	const struct lien_transaction_result *result = lien_transaction_result(agent->transaction);
-	bool offload = lien_transaction_is_offload(agent->transaction);
+	enum lien_transaction_kind kind = lien_transaction_kind(agent->transaction);
+	bool offload = kind == LIEN_TRANSACTION_OFFLOAD;
 	char error[900];
 
-	if (!strcmp(lien_transaction_kind(agent->transaction), "release")) {
+	if (kind == LIEN_TRANSACTION_RELEASE) {
 		if (result->error)
 			lien_reply_error(client, result->text);
 		else

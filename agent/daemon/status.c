@@ -107,8 +107,9 @@ static json_t *status_transaction(struct lien_agent *agent)
 {
 	if (!agent->transaction || agent->transaction_ended)
 		return json_null();
-	return json_pack("{s:s, s:s, s:f}", "kind", lien_transaction_kind(agent->transaction),
-		"phase", lien_phase_name(lien_transaction_phase(agent->transaction)), "ms",
+	return json_pack("{s:s, s:s, s:f}", "kind",
+		lien_transaction_kind_name(lien_transaction_kind(agent->transaction)), "phase",
+		lien_phase_name(lien_transaction_phase(agent->transaction)), "ms",
 		(lien_now_ns() - agent->t_transaction) / 1e6);
 }
 

@@ -27,7 +27,7 @@
 #include "loader/probes/gate.h"
 #include "loader/discover/untrusted.h"
 
-#define WAKE_SOON_NS  5000000000ull /* then it is looked at now and then only: it makes no calls */
+#define WAKE_SOON_NS 5000000000ull /* then it is looked at now and then only: it makes no calls */
 
 struct reading {
 	struct lien_agent *agent;

@@ -30,9 +30,8 @@ static const struct shape shapes[LIEN_CALL_MAX] = {
 	[LIEN_EVENT_INCOMPLETE] = {.least = LIEN_EVENT_SIZE(incomplete)},
 	[LIEN_EVENT_ADOPT] = {.least = LIEN_EVENT_SIZE(adopt)},
 #define SHAPE(name, number, lib, symbol, call_flags, call_kind)                                    \
-	[number] = {.kind = LIEN_KIND_##call_kind,                                                 \
-		.library = LIEN_LIB_##lib,                                                         \
-		.flags = (call_flags)},
+	[number] = {                                                                               \
+		.kind = LIEN_KIND_##call_kind, .library = LIEN_LIB_##lib, .flags = (call_flags)},
 	LIEN_CALLS(SHAPE)
 #undef SHAPE
 };

@@ -482,9 +482,8 @@ void lien_attach_start(struct lien_client *client, const uint32_t *pids, unsigne
 		lien_reply_error(client, "out of memory");
 }
 
-bool lien_attach_before(
-	struct lien_client *client, const uint32_t *pids, unsigned count, json_t *request,
-	void (*go_on)(struct lien_client *client, json_t *request))
+bool lien_attach_before(struct lien_client *client, const uint32_t *pids, unsigned count,
+	json_t *request, void (*go_on)(struct lien_client *client, json_t *request))
 {
 	struct lien_attach *attach = attach_new(client, pids, count, lacks_nothing_else);
 

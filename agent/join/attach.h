@@ -15,9 +15,8 @@ void lien_attach_start(struct lien_client *client, const uint32_t *pids, unsigne
 /* The same before an offload, for processes that could be moved then. True: go_on is called when
  * each is, or cannot, unless the client is gone; a reference is kept until then. False: there are
  * none. */
-bool lien_attach_before(
-	struct lien_client *client, const uint32_t *pids, unsigned count, json_t *request,
-	void (*go_on)(struct lien_client *client, json_t *request));
+bool lien_attach_before(struct lien_client *client, const uint32_t *pids, unsigned count,
+	json_t *request, void (*go_on)(struct lien_client *client, json_t *request));
 /* The adoption that one of them began has ended. */
 void lien_attach_adopted(struct lien_agent *agent, const struct lien_transaction_result *result);
 /* Injects, or takes a library away, in a thread for the processes of this user. 0, or -errno: the

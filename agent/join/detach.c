@@ -255,8 +255,7 @@ static bool wanted(const struct lien_client *client, const struct lien_process *
 {
 	if (count)
 		return lien_pids_have(pids, count, process->pid);
-	return process->presence == LIEN_CONTROL_READY &&
-	       lien_proc_owned(process, &client->viewer);
+	return process->presence == LIEN_CONTROL_READY && lien_proc_owned(process, &client->viewer);
 }
 
 static struct lien_detach *detach_new(

@@ -13,7 +13,8 @@ struct lien_netns;
 
 /* Before there are threads, and before rights are given up. 0 or -errno. */
 int lien_netns_start(struct lien_netns **out);
-/* The helper has ended then. What a thread that was left behind (agent/core/worker.h) still uses stays.
+/* The helper has ended then. What a thread that was left behind (agent/core/worker.h) still uses
+ * stays.
  */
 void lien_netns_stop(struct lien_netns *netns);
 

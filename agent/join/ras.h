@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
  * The communicators of processes that ran before they were watched, as NCCL's RAS names them. RAS
- * is asked, and the processes' memory searched (agent/ras/ras_match.h), by a thread of its own; what
- * comes out is told to the graph as events (LIEN_EVENT_FOUND), and kept for the views.
+ * is asked, and the processes' memory searched (agent/ras/ras_match.h), by a thread of its own;
+ * what comes out is told to the graph as events (LIEN_EVENT_FOUND), and kept for the views.
  *
  * Nothing is believed across users or network namespaces: an answer counts for those processes
  * alone that live in the namespace in which it was given, and are of the user whose socket gave it.

@@ -13,8 +13,8 @@
  * there, 10 s at most: so it is waited for longer than that.
  *
  * Versions before 2.28.7 answer in words only, and are not asked: their answer names few
- * communicators, and from 2.27.3 on printing it can read outside of an array while a communicator is
- * being made (rasClientRunComms()).
+ * communicators, and from 2.27.3 on printing it can read outside of an array while a communicator
+ * is being made (rasClientRunComms()).
  *
  * Blocking, with limits: for a thread of its own.
  */

@@ -152,7 +152,7 @@ int lien_transaction_offload(struct lien_transaction **out, const struct lien_pl
 
 	if (!t)
 		return -ENOMEM;
-	t->offload = true;
+	t->kind = LIEN_TRANSACTION_OFFLOAD;
 	t->token_base = token_base;
 	for (i = 0; i < t->count; i++) {
 		t->participants[i].member = true;
@@ -175,6 +175,7 @@ int lien_transaction_restore(struct lien_transaction **out, const uint32_t *all,
 
 	if (!t)
 		return -ENOMEM;
+	t->kind = LIEN_TRANSACTION_RESTORE;
 	t->restoring = true;
 	for (i = 0; i < all_count; i++)
 		t->processes[i].pid = all[i];
@@ -196,7 +197,7 @@ int lien_transaction_release(struct lien_transaction **out, const uint32_t *pids
 	int err = lien_transaction_restore(out, pids, pids_count, pids, pids_count, 0, ops);
 
 	if (!err)
-		(*out)->release = true;
+		(*out)->kind = LIEN_TRANSACTION_RELEASE;
 	return err;
 }
 
@@ -208,7 +209,7 @@ int lien_transaction_adopt(struct lien_transaction **out, const uint32_t *pids, 
 
 	if (!t)
 		return -ENOMEM;
-	t->adopting = true;
+	t->kind = LIEN_TRANSACTION_ADOPTION;
 	for (i = 0; i < pids_count; i++) {
 		t->processes[i].pid = pids[i];
 		t->participants[i].member = true;
@@ -247,14 +248,14 @@ void lien_transaction_fail(struct lien_transaction *t, int error, const char *fo
 {
 	char *text = t->result.error ? t->result.undo_text : t->result.text;
 	size_t size = t->result.error ? sizeof(t->result.undo_text) : sizeof(t->result.text);
-	bool undo = t->restoring && (t->offload || t->result.lost);
+	bool undo = t->restoring && (t->kind == LIEN_TRANSACTION_OFFLOAD || t->result.lost);
 	va_list args;
 
-	if (t->adopting && t->phase == LIEN_PHASE_OPEN)
+	if (t->kind == LIEN_TRANSACTION_ADOPTION && t->phase == LIEN_PHASE_OPEN)
 		return; /* what is known stays known, whoever ends now */
 	if (!t->restoring)
 		t->stopping = true;
-	if (t->offload && t->restoring)
+	if (t->kind == LIEN_TRANSACTION_OFFLOAD && t->restoring)
 		t->result.undo_failed = true;
 	t->failing |= t->restoring && error != -EOWNERDEAD;
 	if (t->result.error && (!undo || t->result.undo_text[0]))
@@ -272,7 +273,7 @@ static void drop_out(struct lien_transaction *t, unsigned index)
 {
 	if (t->participants[index].seq && t->ops.cancel)
 		t->ops.cancel(t->ops.context, t->processes[index].pid);
-	if (t->offload && t->participants[index].phase == LIEN_PHASE_SAVE)
+	if (t->kind == LIEN_TRANSACTION_OFFLOAD && t->participants[index].phase == LIEN_PHASE_SAVE)
 		t->processes[index].lends = true;
 	t->participants[index].gone = true;
 	t->participants[index].seq = 0;
@@ -308,7 +309,9 @@ void lien_transaction_order(struct lien_transaction *t, unsigned index, enum lie
 		.flags = flags,
 		.seq = t->next_seq++,
 		.arg = argument(t, phase, body),
-		.arg2 = t->adopting && phase == LIEN_PHASE_GATE ? t->generation : 0,
+		.arg2 = t->kind == LIEN_TRANSACTION_ADOPTION && phase == LIEN_PHASE_GATE
+				? t->generation
+				: 0,
 	};
 
 	participant->seq = order.seq;
@@ -367,7 +370,7 @@ void lien_transaction_end(struct lien_transaction *t)
 			}
 		}
 	t->result.all_back =
-		!t->offload && !t->release && !t->adopting && !t->pids_count && !t->result.error;
+		t->kind == LIEN_TRANSACTION_RESTORE && !t->pids_count && !t->result.error;
 	t->result.only_lost = t->result.lost && !t->failing;
 	t->result.processes = t->processes;
 	t->result.processes_count = n;
@@ -472,7 +475,7 @@ void lien_transaction_phase_begin(struct lien_transaction *t, enum lien_phase ph
 			stage_begin(t, i);
 		else if (phase == LIEN_PHASE_DRAIN)
 			drain_one(t, i);
-		else if (t->adopting && phase != LIEN_PHASE_OPEN)
+		else if (t->kind == LIEN_TRANSACTION_ADOPTION && phase != LIEN_PHASE_OPEN)
 			lien_adopt_order(t, i, phase);
 		else
 			lien_transaction_order(t, i, phase, flags, NULL, 0, NULL, 0);
@@ -601,7 +604,7 @@ static void at_rest(struct lien_transaction *t)
 	char why[400] = "";
 	int err;
 
-	if (t->adopting) {
+	if (t->kind == LIEN_TRANSACTION_ADOPTION) {
 		lien_adopt_rest(t);
 		return;
 	}
@@ -743,7 +746,7 @@ static void offload_advance(struct lien_transaction *t)
 		gates_hold(t);
 	if (t->phase == LIEN_PHASE_OPEN) {
 		lien_transaction_end(t);
-	} else if (t->adopting && (t->stopping || t->adoption)) {
+	} else if (t->kind == LIEN_TRANSACTION_ADOPTION && (t->stopping || t->adoption)) {
 		lien_adopt_advance(t);
 	} else if (t->phase == LIEN_PHASE_DISCARD) {
 		lien_transaction_open(t);
@@ -794,14 +797,14 @@ static void advance(struct lien_transaction *t);
 void lien_transaction_start(struct lien_transaction *t)
 {
 	t->t_start = t->ops.now_ns(t->ops.context);
-	if (t->adopting) {
+	if (t->kind == LIEN_TRANSACTION_ADOPTION) {
 		t->generation = t->t_start | 1;
 		gate_begin(t);
 		if (t->stopping)
 			offload_advance(t);
 		return;
 	}
-	if (t->offload) {
+	if (t->kind == LIEN_TRANSACTION_OFFLOAD) {
 		t->generation = t->t_start | 1;
 		lien_transaction_phase_begin(t, LIEN_PHASE_STAGE);
 		if (t->stopping)
@@ -810,7 +813,8 @@ void lien_transaction_start(struct lien_transaction *t)
 	}
 	for (unsigned i = 0; i < t->count; i++)
 		t->participants[i].member = true;
-	lien_transaction_phase_begin(t, t->release ? LIEN_PHASE_RELEASE : LIEN_PHASE_LIST);
+	lien_transaction_phase_begin(
+		t, t->kind == LIEN_TRANSACTION_RELEASE ? LIEN_PHASE_RELEASE : LIEN_PHASE_LIST);
 	if (lien_transaction_idle(t))
 		advance(t);
 }
@@ -825,7 +829,7 @@ static void advance(struct lien_transaction *t)
 			lien_transaction_end(t);
 	} else if (!t->restoring)
 		offload_advance(t);
-	else if (t->release) {
+	else if (t->kind == LIEN_TRANSACTION_RELEASE) {
 		if (lien_transaction_idle(t))
 			lien_transaction_end(t);
 	} else if (t->phase == LIEN_PHASE_LIST) {
@@ -858,7 +862,7 @@ static void opened(struct lien_transaction *t, unsigned index, const struct lien
 {
 	char why[200];
 
-	if (!reply->result || t->adopting)
+	if (!reply->result || t->kind == LIEN_TRANSACTION_ADOPTION)
 		t->ops.gate(
 			t->ops.context, t->processes[index].pid, LIEN_GATE_OPEN, why, sizeof(why));
 	t->participants[index].finished = true;
@@ -901,7 +905,7 @@ void lien_transaction_reply(struct lien_transaction *t, uint32_t pid,
 		for (i = 0; i < fds_count; i++)
 			t->ops.fd_close(fds[i]);
 		opened(t, index, reply);
-	} else if (t->release) {
+	} else if (t->kind == LIEN_TRANSACTION_RELEASE) {
 		t->processes[index].bytes = reply->result ? 0 : reply->arg;
 		t->participants[index].finished = true;
 		lien_transaction_progress(t);
@@ -912,7 +916,7 @@ void lien_transaction_reply(struct lien_transaction *t, uint32_t pid,
 	} else {
 		for (i = 0; i < fds_count; i++)
 			t->ops.fd_close(fds[i]);
-		if (t->adopting && t->adoption && phase == t->phase)
+		if (t->kind == LIEN_TRANSACTION_ADOPTION && t->adoption && phase == t->phase)
 			lien_adopt_reply(t, index, reply, body);
 		else if (reply->flags & LIEN_WIRE_LAST)
 			offload_reply(t, index, reply);
@@ -930,7 +934,8 @@ void lien_transaction_gone(struct lien_transaction *t, uint32_t pid)
 	lives = t->ops.alive(t->ops.context, pid, 0);
 	drop_out(t, index);
 	/* The dead hold nothing that could be restored, put back, or given back. */
-	if (lives || (t->phase != LIEN_PHASE_LIST && !t->release && !(t->offload && t->restoring)))
+	if (lives || (t->phase != LIEN_PHASE_LIST && t->kind != LIEN_TRANSACTION_RELEASE &&
+			     !(t->kind == LIEN_TRANSACTION_OFFLOAD && t->restoring)))
 		lien_transaction_fail(t, -ESRCH,
 			lives ? "process %u takes no orders any more, in `%s`"
 			      : "process %u ended in `%s`",
@@ -943,7 +948,7 @@ static bool holds_any(const struct lien_transaction *t)
 {
 	if (t->restoring)
 		return t->phase >= LIEN_PHASE_CREATE && t->phase <= LIEN_PHASE_FINISH;
-	return t->adopting || t->restaged ||
+	return t->kind == LIEN_TRANSACTION_ADOPTION || t->restaged ||
 	       (t->phase >= LIEN_PHASE_GATE && t->phase <= LIEN_PHASE_DROP);
 }
 
@@ -1013,17 +1018,21 @@ const struct lien_transaction_result *lien_transaction_result(const struct lien_
 	return &t->result;
 }
 
-bool lien_transaction_is_offload(const struct lien_transaction *t)
+enum lien_transaction_kind lien_transaction_kind(const struct lien_transaction *t)
 {
-	return t->offload;
+	return t->kind;
 }
 
-const char *lien_transaction_kind(const struct lien_transaction *t)
+const char *lien_transaction_kind_name(enum lien_transaction_kind kind)
 {
-	return t->offload    ? "offload"
-	       : t->adopting ? "adoption"
-	       : t->release  ? "release"
-			     : "restore";
+	static const char *const names[] = {
+		[LIEN_TRANSACTION_OFFLOAD] = "offload",
+		[LIEN_TRANSACTION_RESTORE] = "restore",
+		[LIEN_TRANSACTION_RELEASE] = "release",
+		[LIEN_TRANSACTION_ADOPTION] = "adoption",
+	};
+
+	return names[kind];
 }
 
 enum lien_phase lien_transaction_phase(const struct lien_transaction *t)

@@ -31,6 +31,13 @@
 
 struct lien_transaction;
 
+enum lien_transaction_kind {
+	LIEN_TRANSACTION_OFFLOAD,
+	LIEN_TRANSACTION_RESTORE,
+	LIEN_TRANSACTION_RELEASE, /* host arenas are given back */
+	LIEN_TRANSACTION_ADOPTION,
+};
+
 enum lien_phase {
 	LIEN_PHASE_STAGE,
 	LIEN_PHASE_GATE, /* holding threads back, if that can be done */
@@ -195,9 +202,9 @@ const struct lien_transaction_result *lien_transaction_result(
 /* At the end: calls `each` for every mapping of imports that are gone for good. */
 void lien_transaction_lost(const struct lien_transaction *transaction,
 	void (*each)(void *context, uint32_t pid, uint64_t va), void *context);
-bool lien_transaction_is_offload(const struct lien_transaction *transaction);
+enum lien_transaction_kind lien_transaction_kind(const struct lien_transaction *transaction);
 /* "offload", "restore", "release", "adoption". */
-const char *lien_transaction_kind(const struct lien_transaction *transaction);
+const char *lien_transaction_kind_name(enum lien_transaction_kind kind);
 enum lien_phase lien_transaction_phase(const struct lien_transaction *transaction);
 
 #endif

@@ -59,16 +59,14 @@ struct lien_transaction {
 	unsigned count;
 	uint32_t *pids; /* restore: those asked for */
 	unsigned pids_count;
-	bool offload;
-	bool release;
+	enum lien_transaction_kind kind;
 	struct lien_adoption *adoption; /* of an adoption, at rest */
-	bool adopting;
-	bool restoring;	   /* a restore, or an offload that is being undone */
-	bool stopping;	   /* an offload failed: no new orders, then discard or undo */
-	bool making;	   /* the gate of a process could not be made yet; */
-	uint64_t t_making; /* since when */
-	bool finishing;	   /* a restore: nothing more will be exported or imported */
-	bool failing;	   /* while something is put back: not by a loss alone */
+	bool restoring;			/* a restore, or an offload that is being undone */
+	bool stopping;			/* an offload failed: no new orders, then discard or undo */
+	bool making;			/* the gate of a process could not be made yet; */
+	uint64_t t_making;		/* since when */
+	bool finishing;			/* a restore: nothing more will be exported or imported */
+	bool failing;			/* while something is put back: not by a loss alone */
 	bool ended;
 	enum lien_phase phase;
 	unsigned timeout_ms;

@@ -249,7 +249,8 @@ static bool owner_lacks(
 	const int owner = index_of(t, item->owner_pid);
 	const struct lien_wire_item *there;
 
-	if (t->offload || owner < 0 || t->participants[owner].gone || !may_share(t, index, owner))
+	if (t->kind == LIEN_TRANSACTION_OFFLOAD || owner < 0 || t->participants[owner].gone ||
+		!may_share(t, index, owner))
 		return false;
 	there = lien_participant_find(&t->participants[owner], item->token);
 	return !there || !(there->flags & LIEN_WIRE_SHARED);
@@ -303,7 +304,7 @@ static bool exports_wanted(const struct lien_transaction *t, unsigned index)
 		if (owner->items[i].index || !(owner->items[i].flags & LIEN_WIRE_SHARED))
 			continue;
 		/* In an undo all take part. */
-		if (!t->offload && t->ops.unheard &&
+		if (t->kind != LIEN_TRANSACTION_OFFLOAD && t->ops.unheard &&
 			t->ops.unheard(t->ops.context, t->processes[index].pid))
 			return true;
 		for (j = 0; j < t->count; j++) {
@@ -466,10 +467,10 @@ static void restore_end(struct lien_transaction *t)
 	unsigned i;
 
 	for (i = 0; i < t->count; i++)
-		if (t->offload &&
+		if (t->kind == LIEN_TRANSACTION_OFFLOAD &&
 			(t->participants[i].stuck || (t->participants[i].gone && !is_dead(t, i))))
 			t->result.undo_failed = true;
-	t->result.rolled_back = t->offload && !t->result.undo_failed;
+	t->result.rolled_back = t->kind == LIEN_TRANSACTION_OFFLOAD && !t->result.undo_failed;
 	lien_transaction_open(t);
 }
 

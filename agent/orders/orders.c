@@ -94,11 +94,11 @@ static void on_progress(void *context, enum lien_phase phase, unsigned done, uns
 }
 
 /* Memory that was given back on request is not pinned again before it has been of use. */
-static void note_use(struct lien_tracked *tracked, const char *kind)
+static void note_use(struct lien_tracked *tracked, enum lien_transaction_kind kind)
 {
-	if (!strcmp(kind, "restore"))
+	if (kind == LIEN_TRANSACTION_RESTORE)
 		return;
-	tracked->arena_released = !strcmp(kind, "release");
+	tracked->arena_released = kind == LIEN_TRANSACTION_RELEASE;
 }
 
 /* An import that nobody has any more is not away, but gone: as if it had been unmapped by the
@@ -128,25 +128,27 @@ static void give_up(void *context, uint32_t pid, uint64_t va)
 static void on_done(void *context, struct lien_transaction *transaction)
 {
 	const struct lien_transaction_result *result = lien_transaction_result(transaction);
-	const char *kind = lien_transaction_kind(transaction);
-	bool unfinished = result->error && (result->undo_failed || !strcmp(kind, "restore"));
+	enum lien_transaction_kind kind = lien_transaction_kind(transaction);
+	const char *name = lien_transaction_kind_name(kind);
+	bool unfinished =
+		result->error && (result->undo_failed || kind == LIEN_TRANSACTION_RESTORE);
 	struct lien_agent *agent = context;
 	struct lien_process *process;
 	unsigned i;
 
 	if (result->error)
-		lien_log(4, "%s failed: %s%s", kind, result->text,
+		lien_log(4, "%s failed: %s%s", name, result->text,
 			result->rolled_back ? "; everything was put back" : "");
 	else if (result->processes_count)
-		lien_log(6, "%s: %llu bytes of %u processes in %llu ms", kind,
+		lien_log(6, "%s: %llu bytes of %u processes in %llu ms", name,
 			(unsigned long long)result->bytes, result->processes_count,
 			(unsigned long long)(result->ns / 1000000));
-	if (!strcmp(kind, "adoption")) {
+	if (kind == LIEN_TRANSACTION_ADOPTION) {
 		agent->above->adopt_done(agent, result);
 		agent->transaction_ended = true;
 		return;
 	}
-	if (!result->error && lien_transaction_is_offload(transaction))
+	if (!result->error && kind == LIEN_TRANSACTION_OFFLOAD)
 		lien_gate_set_on_use(agent, agent->wish.how.on_use);
 	lien_agent_consume(
 		agent); /* the control libraries' calls are in the graph when we answer */
@@ -154,7 +156,7 @@ static void on_done(void *context, struct lien_transaction *transaction)
 		process = lien_graph_process(agent->graph, result->processes[i].pid);
 		if (process && process->agent)
 			note_use(process->agent, kind);
-		if (process && !strcmp(kind, "restore") && !result->processes[i].failed)
+		if (process && kind == LIEN_TRANSACTION_RESTORE && !result->processes[i].failed)
 			process->held_bytes = process->held_items = 0;
 	}
 	lien_transaction_lost(transaction, give_up, agent);

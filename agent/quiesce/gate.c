@@ -406,7 +406,8 @@ void lien_gate_tick(struct lien_agent *agent)
 	}
 	lien_log(5, "process %u needs memory that is away, in %s: restoring", pid, call);
 	selection.pids = &pid;
-	err = agent->above->restore(agent, &selection, 0, RESTORE_MS, &nothing, error, sizeof(error));
+	err = agent->above->restore(
+		agent, &selection, 0, RESTORE_MS, &nothing, error, sizeof(error));
 	agent->transaction_own = !err && !nothing;
 	if (err || nothing)
 		lien_log(4, "no restore for process %u: %s", pid,

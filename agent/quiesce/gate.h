@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
  * Holding threads back around transactions and while memory is away, over the kernel's probes
- * (loader/probes/gate.h). Which of them to let in so that a job comes to rest: agent/quiesce/level.h.
+ * (loader/probes/gate.h). Which of them to let in so that a job comes to rest:
+ * agent/quiesce/level.h.
  */
 #ifndef LIEN_AGENT_GATE_H
 #define LIEN_AGENT_GATE_H

@@ -26,19 +26,19 @@ struct lien_client {
 	bool queued; /* among those whose request is to be handled */
 	char *in, *out;
 	size_t in_length, out_length, out_room;
-	size_t in_at;		    /* where the next line begins; these two count from there: */
-	size_t line_end;	    /* behind its newline; 0: it is not whole yet */
-	size_t searched;	    /* no newline before */
-	size_t out_sent;	    /* of out_length: what is left follows */
-	json_t *postponed;	    /* a request that is handled later; NULL: none */
-	bool until_quiet;	    /* then: when no probes are being taken away, or else after the
-				       transaction that is under way */
-	uint64_t t_quiet;	    /* since when that is waited for; 0: it is not */
-	bool waiting;		    /* for the transaction: its requests after that one wait too */
+	size_t in_at;		     /* where the next line begins; these two count from there: */
+	size_t line_end;	     /* behind its newline; 0: it is not whole yet */
+	size_t searched;	     /* no newline before */
+	size_t out_sent;	     /* of out_length: what is left follows */
+	json_t *postponed;	     /* a request that is handled later; NULL: none */
+	bool until_quiet;	     /* then: when no probes are being taken away, or else after the
+					transaction that is under way */
+	uint64_t t_quiet;	     /* since when that is waited for; 0: it is not */
+	bool waiting;		     /* for the transaction: its requests after that one wait too */
 	struct lien_client_job *job; /* or for this, not NULL then */
-	bool recording;		      /* gets every event, binary */
-	bool ended;		      /* will ask no more; to be closed when it has its answer */
-	bool broken;		      /* to be closed */
+	bool recording;		     /* gets every event, binary */
+	bool ended;		     /* will ask no more; to be closed when it has its answer */
+	bool broken;		     /* to be closed */
 };
 
 /* The client has its answer: its next request may be handled. */

@@ -48,7 +48,7 @@ json_t *lien_view_result(const struct lien_transaction *transaction, const struc
 	static const enum lien_phase restore[] = {LIEN_PHASE_CREATE, LIEN_PHASE_EXPORT,
 		LIEN_PHASE_IMPORT, LIEN_PHASE_FINISH, LIEN_PHASE_COUNT};
 	const struct lien_transaction_result *result = lien_transaction_result(transaction);
-	bool is_offload = lien_transaction_is_offload(transaction);
+	bool is_offload = lien_transaction_kind(transaction) == LIEN_TRANSACTION_OFFLOAD;
 	const enum lien_phase *phase;
 	json_t *list = json_array();
 	unsigned i;

@@ -3,11 +3,10 @@
  * The calls that lien traces: one row each. The number is the event's type, the uprobe's cookie and
  * the number in recordings: never reuse or renumber a row.
  *
- * A row: X(NAME, number, library, symbol, flags, kind). The kind says what its event carries and does
- * (LIEN_KINDS). The symbol is the one the driver's dispatch
- * reaches: cuGetProcAddress() returns the address of the exported, versioned symbol for all of
- * these (measured, driver 580.159), so a probe on the symbol sees callers that resolved it at run
- * time.
+ * A row: X(NAME, number, library, symbol, flags, kind). The kind says what its event carries and
+ * does (LIEN_KINDS). The symbol is the one the driver's dispatch reaches: cuGetProcAddress()
+ * returns the address of the exported, versioned symbol for all of these (measured, driver
+ * 580.159), so a probe on the symbol sees callers that resolved it at run time.
  */
 #ifndef LIEN_CALLS_H
 #define LIEN_CALLS_H

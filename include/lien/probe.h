@@ -164,9 +164,9 @@ struct lien_probe_pair {
 
 /*
  * Value of map `gates`, key: pid. While it is shut (map `shut`), threads that enter a gated call
- * are sent the control library's signal, whose handler parks them (control/driver/gate.c) before the call
- * has done anything. The counters below `turn` only grow: each step means that the gate does not
- * hold, or that what it holds is not known.
+ * are sent the control library's signal, whose handler parks them (control/driver/gate.c) before
+ * the call has done anything. The counters below `turn` only grow: each step means that the gate
+ * does not hold, or that what it holds is not known.
  */
 struct lien_probe_gate {
 	unsigned long long start;

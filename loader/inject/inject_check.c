@@ -51,7 +51,8 @@ static int check_state(struct lien_inject *inject, const char *text)
 
 static int check_rights(struct lien_inject *inject, const char *text)
 {
-	const char *uids = lien_status_field(text, "Uid"), *shadow = lien_status_field(text, "x86_Thread_features");
+	const char *uids = lien_status_field(text, "Uid"),
+		   *shadow = lien_status_field(text, "x86_Thread_features");
 	uint32_t pid = inject->pid;
 	long long confined;
 

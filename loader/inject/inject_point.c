@@ -194,8 +194,7 @@ static int try_thread(struct lien_inject *inject, struct lien_remote *remote, pi
 	inject->result->attempts++;
 	err = lien_remote_stop(remote, inject, tid);
 	/* That thread has ended, for which the kernel has two words. */
-	if (err == -ESRCH ||
-		(err == -EPERM && lien_status_of(inject->pid, tid, "VmSize", 10) < 0))
+	if (err == -ESRCH || (err == -EPERM && lien_status_of(inject->pid, tid, "VmSize", 10) < 0))
 		return -EAGAIN;
 	if (err)
 		return err;

@@ -10,7 +10,7 @@
 #include "loader/probes/gated.h"
 
 static const struct lien_probed_call calls[] = {
-#define CALL_ROW(name, number, lib, symbol, flags, kind)                                                 \
+#define CALL_ROW(name, number, lib, symbol, flags, kind)                                           \
 	{symbol, LIEN_CALL_##name, LIEN_LIB_##lib, flags},
 	LIEN_CALLS(CALL_ROW)
 #undef CALL_ROW
@@ -18,7 +18,7 @@ static const struct lien_probed_call calls[] = {
 
 /* Those that the gate alone knows by number. */
 static const struct lien_probed_call gate_calls[] = {
-#define CALL_ROW(name, number, lib, symbol, flags, kind)                                                 \
+#define CALL_ROW(name, number, lib, symbol, flags, kind)                                           \
 	{symbol, LIEN_CALL_##name, LIEN_LIB_##lib, flags},
 	LIEN_GATE_CALLS(CALL_ROW)
 #undef CALL_ROW

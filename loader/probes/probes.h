@@ -35,7 +35,8 @@ struct lien_probed_file {
 	char build_id[41];
 	uint64_t t_attached; /* CLOCK_MONOTONIC ns: from then on every call is seen */
 	unsigned calls;	     /* probed */
-	uint32_t user;	     /* who had it probed (loader/discover/user.h), LIEN_PROBES_SYSTEM or _UNKNOWN */
+	uint32_t user; /* who had it probed (loader/discover/user.h), LIEN_PROBES_SYSTEM or _UNKNOWN
+			*/
 	const char *missing[LIEN_CALL_MAX]; /* symbols the file does not have; NULL-terminated */
 };
 

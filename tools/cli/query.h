@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* One request to the agent, or to a recording (tools/cli/offline.h), as the commands make it: errors
- * are printed here, in one line. */
+/* One request to the agent, or to a recording (tools/cli/offline.h), as the commands make it:
+ * errors are printed here, in one line. */
 #ifndef LIEN_TOOLS_QUERY_H
 #define LIEN_TOOLS_QUERY_H
 

@@ -71,7 +71,6 @@ void lien_job_end(struct lien_job *job, bool orderly);
 /* Frees what the job holds, but for the script. */
 void lien_job_free(struct lien_job *job);
 
-
 /* One line on stderr about a worker. Returns -EIO. */
 int lien_job_complain(const struct lien_job_worker *worker, const char *format, ...)
 	__attribute__((__format__(__printf__, 2, 3)));
