@@ -75,7 +75,7 @@ def test_unit_is_right():
     check(SOCKET in said, "another socket by default: %s" % said)
     equal("/run/" + found["RuntimeDirectory"][0], os.path.dirname(SOCKET), "RuntimeDirectory")
     equal(found["RuntimeDirectoryPreserve"], ["yes"], "what the next agent needs")
-    kept = re.search(r"#define KEPT(.*?)\n\n", text_of(ROOT, "agent", "privileges.c"), re.S)[1]
+    kept = re.search(r"#define KEPT(.*?)\n\n", text_of(ROOT, "agent", "core", "privileges.c"), re.S)[1]
     given = set(" ".join(found["CapabilityBoundingSet"]).split())
     equal(sorted(given), sorted({*re.findall(r"BIT\((\w+)\)", kept), "CAP_SETPCAP"}),
           "CapabilityBoundingSet and what the agent keeps")
