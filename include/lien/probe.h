@@ -60,7 +60,7 @@ struct lien_probe_control {
 	unsigned int wake; /* 0: no; or one of these */
 };
 
-#define LIEN_PROBE_WAKE	    1 /* signal the next thread that asks the driver for memory */
+#define LIEN_PROBE_WAKE	    1 /* signal the next thread that makes a traced call */
 #define LIEN_PROBE_WAKE_ANY 2 /* or makes any other traced call */
 
 /*

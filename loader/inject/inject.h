@@ -3,8 +3,8 @@
  * Puts the control library into a live process that was started without it. A thread of the process
  * that waits in a system call is stopped for about a millisecond and made to call the
  * process's own pthread_create(); the new thread, one like any other, opens the library from a
- * memfd, ends, and takes with it what was needed for that. docs/architecture.md, "Injection", says
- * why this is safe.
+ * memfd, ends, and takes with it what was needed for that. docs/internals/joining.md, "Injection",
+ * says why this is safe.
  *
  * x86-64 processes with glibc 2.31 or newer that have mapped libcuda.so.1.
  */

@@ -7,7 +7,7 @@
  * a signal handler, by the frame that was put in its own stack.
  *
  * The new thread begins at lien_stub_start. It waits for words from outside, but not for ever:
- * about 5 s each. It takes its memory away as it leaves, by a jump to munmap(), which returns to
+ * about 2 s each. It takes its memory away as it leaves, by a jump to munmap(), which returns to
  * where the thread was started; not, if it was not told that the borrowed thread has left that
  * memory.
  */
