@@ -109,11 +109,11 @@ static void turn_end(struct lien_turns *turns)
 	turns->requests += turns->turn_requests;
 	if (turns->turn_requests > turns->most_requests)
 		turns->most_requests = turns->turn_requests;
-	if (was_stopped())
+	took -= ready < took ? ready : took;
+	if ((took <= turns->longest_ns && ready <= turns->longest_ready_ns) || was_stopped())
 		return;
 	if (ready > turns->longest_ready_ns)
 		turns->longest_ready_ns = ready;
-	took -= ready < took ? ready : took;
 	if (took <= turns->longest_ns || !turns->longest_part[0])
 		return;
 	turns->longest_ns = took;
