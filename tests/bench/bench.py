@@ -14,15 +14,14 @@ import subprocess
 import sys
 import time
 
-sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "integration"))
 
-import lien_test  # noqa: E402
-from lien_test import GOLDEN, MIB, Session, check, equal  # noqa: E402
+import lien_test
+from lien_test import GOLDEN, MIB, Session, check, equal
 
-from attaching import attaching  # noqa: E402
-from traced import KINDS, cost, programs  # noqa: E402
-from translated import translated  # noqa: E402
+from attaching import attaching
+from traced import KINDS, cost, programs
+from translated import translated
 
 ANSWERS = (("mem",), ("ps",), ("comms",), ("graph",), ("graph", "--format", "svg"),
            ("check",), ("top", "--once"))

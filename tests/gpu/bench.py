@@ -16,11 +16,9 @@ import sys
 import time
 from pathlib import Path
 
-sys.dont_write_bytecode = True
-
-import harness  # noqa: E402
-from harness import Failure, Session, deadline  # noqa: E402
-from observe import Observer, mem_bytes, mib, phases, table  # noqa: E402
+import harness
+from harness import Failure, Session, deadline
+from observe import Observer, mem_bytes, mib, phases, table
 
 TARGET_OFFLOAD_MS, TARGET_RESTORE_MS, TARGET_MEM_MS = 150, 220, 50
 TARGET_FREED = 0.99

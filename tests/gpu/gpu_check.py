@@ -14,17 +14,14 @@ import sys
 import time
 import traceback
 from dataclasses import dataclass, field
-from pathlib import Path
 
-sys.dont_write_bytecode = True
-
-import cases_join  # noqa: E402
-import cases_move  # noqa: E402
-import cases_see  # noqa: E402
-import harness  # noqa: E402
-import observe  # noqa: E402
-from harness import MIB, Failure, Session, deadline, wait_for  # noqa: E402
-from observe import Observer, mem_bytes, mib, phases, table  # noqa: E402
+import cases_join
+import cases_move
+import cases_see
+import harness
+import observe
+from harness import MIB, Failure, Session, deadline, wait_for
+from observe import Observer, mem_bytes, mib, phases, table
 
 COMMUNICATORS = 4
 ROUNDS = 3

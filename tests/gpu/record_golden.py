@@ -16,13 +16,10 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
-sys.dont_write_bytecode = True
-
-import harness  # noqa: E402
-from harness import MIB, Failure, Session, deadline, spawn, wait_for  # noqa: E402
-from observe import mem_bytes, mib  # noqa: E402
+import harness
+from harness import MIB, Failure, Session, deadline, spawn, wait_for
+from observe import mem_bytes, mib
 
 COMMUNICATORS = 4
 

@@ -11,12 +11,8 @@ printed and skipped. Prints `ok NAME`, `refused NAME: why` or `FAILED NAME: why`
 import argparse
 import subprocess
 import sys
-from pathlib import Path
 
-sys.dont_write_bytecode = True
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-from harness import ROOT, Failure, Session, check_binary, end, end_on_signals, spawn, wait_for  # noqa: E402
+from harness import ROOT, Failure, Session, check_binary, end, end_on_signals, spawn, wait_for
 
 PIECE = 2 << 20
 FD, FABRIC = 1, 8

@@ -15,10 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.dont_write_bytecode = True
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-from harness import (  # noqa: E402
+from harness import (
     ROOT, Failure, Session, check_binary, end, end_on_signals, probe_gpus, spawn, wait_for)
 
 ROUNDS = 5

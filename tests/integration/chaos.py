@@ -22,16 +22,13 @@ import threading
 import time
 import traceback
 
-sys.dont_write_bytecode = True
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-
-import faults  # noqa: E402
-import lien_test  # noqa: E402
-from chaos_jobs import Lost, any_job  # noqa: E402
-from lien_test import (  # noqa: E402
+import faults
+import lien_test
+from chaos_jobs import Lost, any_job
+from lien_test import (
     LIEN, SOFTCUDA, Failure, Late, alive, brief, program, wait_for)
-from train_job import SYNC  # noqa: E402
-from users import ALICE, Shared  # noqa: E402
+from train_job import SYNC
+from users import ALICE, Shared
 
 LEAST = {"transactions": 60, "rollbacks": 4, "kills": 8}  # a minute, however busy the machine is
 LIMIT_S = 30.0  # for whatever is asked: more is a hang

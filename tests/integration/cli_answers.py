@@ -52,7 +52,6 @@ MEM = {
               "bytes": 4194304, "address": None, "holder": 813, "other_user": False}]}
 
 
-
 def communicator(pid, rank, **changes):
     return {
         "group": "5ac1d2e0b7f0a133", "pid": pid, "command": "python3",

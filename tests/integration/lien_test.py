@@ -36,6 +36,7 @@ SOFTCUDA = os.path.abspath(os.environ.get("SOFTCUDA") or os.path.join(BUILD, "so
 CONTROL = os.path.abspath(os.environ.get("CONTROL") or
                           os.path.join(os.path.dirname(LIEN), "liblien-control.so"))
 SOFTNCCL = os.path.join(os.path.dirname(LIEN), "replay", "libnccl.so.2")
+os.environ.setdefault("TEST_BIN", os.path.join(os.path.dirname(LIEN), "tests", "integration"))
 DATA = os.path.join(ROOT, "tests", "data")
 GOLDEN = os.path.join(DATA, "pytorch-nccl-2ranks.lien")
 MIB = 1 << 20

@@ -5,8 +5,6 @@ import os
 
 from lien_test import LIEN, SOFTCUDA, Driver, program
 
-os.environ.setdefault("TEST_BIN", os.path.join(os.path.dirname(LIEN), "tests", "integration"))
-
 
 def shapes(session, init=0, control=False, **environment):
     path = SOFTCUDA + ":" + os.path.abspath(os.environ["TEST_BIN"])

@@ -8,12 +8,9 @@ import random
 import sys
 import time
 
-sys.dont_write_bytecode = True
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-
-import faults  # noqa: E402
-from faults import COUNT, DELAY, FAIL, KILL, Faults  # noqa: E402
-from lien_test import (  # noqa: E402
+import faults
+from faults import COUNT, DELAY, FAIL, KILL, Faults
+from lien_test import (
     MIB, SOFTNCCL, Session, alive, case, check, equal, main, program, wait_for)
 
 SIZE = 2 * MIB
@@ -484,7 +481,6 @@ def test_the_agent_dies_while_marks_are_there():
         session.ready(*pair.pids)
         equal(session.ask("attach", "--all")["adoption"]["matched"], 2, "matched by the next agent")
         rounds(session, pair, 1, 2 * SIZE)
-
 
 
 @case()

@@ -16,13 +16,9 @@ import os
 import random
 import sys
 
-sys.dont_write_bytecode = True
-os.environ.setdefault("TEST_BIN", os.path.join(os.environ.get("BUILD", "build"), "tests/integration"))
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-
-from lien_test import (  # noqa: E402
+from lien_test import (
     GOLDEN, Failure, Session, check, case, equal, main, wait_for)
-from random_jobs import HANDLE, MAPPING, PROCESSES, SEED, Job, Thing, access_of, text  # noqa: E402
+from random_jobs import HANDLE, MAPPING, PROCESSES, SEED, Job, Thing, access_of, text
 
 SEQUENCES = int(os.environ.get("LIEN_SEQUENCES", "600"))
 ROUNDS = 4  # at least

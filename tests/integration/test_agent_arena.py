@@ -12,10 +12,7 @@ import signal
 import sys
 import time
 
-sys.dont_write_bytecode = True
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-
-from lien_test import (  # noqa: E402
+from lien_test import (
     MIB, Session, SOFTNCCL, case, check, equal, main, start_pairs, wait_for)
 
 PAIRS = 24  # exported buffers of 2 MiB of each of two ranks

@@ -12,11 +12,8 @@ import os
 import signal
 import sys
 
-sys.dont_write_bytecode = True
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-
-from lien_test import LIEN, Session, case, check, equal, main, program, wait_for  # noqa: E402
-from told import compare, nothing_lost  # noqa: E402
+from lien_test import LIEN, Session, case, check, equal, main, program, wait_for
+from told import compare, nothing_lost
 
 RECORDS = 100000
 

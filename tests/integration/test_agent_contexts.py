@@ -2,14 +2,11 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Which context is current is watched where it matters: in processes that have several."""
 
-import os
 import sys
 import time
 
-os.environ.setdefault("TEST_BIN", os.path.join(os.environ.get("BUILD", "build"), "tests/integration"))
-
-from lien_test import Session, case, check, equal, main, wait_for  # noqa: E402
-from shapes import allocations, shapes  # noqa: E402
+from lien_test import Session, case, check, equal, main, wait_for
+from shapes import allocations, shapes
 
 MIB = 1 << 20
 PIECE = 2 * MIB

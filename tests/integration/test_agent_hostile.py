@@ -16,9 +16,7 @@ import subprocess
 import sys
 import time
 
-os.environ.setdefault("TEST_BIN", os.path.join(os.environ.get("BUILD", "build"), "tests/integration"))
-
-from lien_test import (  # noqa: E402
+from lien_test import (
     CALLS, EVENT_ENTRY, MIB, SOFTCUDA, Late, Session, Stream, brief, case, check,
     equal, main, program, wait_for)
 
@@ -813,7 +811,6 @@ def test_end_that_was_lost():
         stream = Stream(session)
         equal(stream.events(0.1), [], "what a recorder would be told")
         stream.close()
-
 
 
 if __name__ == "__main__":

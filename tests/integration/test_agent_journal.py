@@ -19,11 +19,8 @@ import struct
 import sys
 import time
 
-sys.dont_write_bytecode = True
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-
-from told import compare  # noqa: E402
-from lien_test import (  # noqa: E402
+from told import compare
+from lien_test import (
     CALLS, LIEN, MIB, SOFTCUDA, SOFTNCCL, Session, Stream, brief, case, check, equal, main, program,
     recording, wait_for)
 

@@ -10,9 +10,7 @@ import signal
 import subprocess
 import sys
 
-os.environ.setdefault("TEST_BIN", os.path.join(os.environ.get("BUILD", "build"), "tests/integration"))
-
-from lien_test import (  # noqa: E402
+from lien_test import (
     LIEN, MIB, SOFTNCCL, Driver, Session, alive, case, check, equal, main, program, state_of,
     wait_for)
 

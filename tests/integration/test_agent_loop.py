@@ -13,11 +13,8 @@ import signal
 import socket
 import sys
 
-sys.dont_write_bytecode = True
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-
-from lien_test import LIEN, MIB, SOFTNCCL, Late, case, check, equal, main, wait_for  # noqa: E402
-from users import ALICE, BOB, Shared, impostor, with_memory  # noqa: E402
+from lien_test import LIEN, MIB, SOFTNCCL, Late, case, check, equal, main, wait_for
+from users import ALICE, BOB, Shared, impostor, with_memory
 
 # Sends so many requests at once, as another user, and says when there is an answer, and how many.
 FLOOD = """

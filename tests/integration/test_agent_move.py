@@ -16,14 +16,11 @@ import struct
 import sys
 import time
 
-sys.dont_write_bytecode = True
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-
-from lien_test import (  # noqa: E402
-    GOLDEN, LIEN, MIB, Failure, Late, Session, alive, brief, case, check, equal, main,
+from lien_test import (
+    GOLDEN, LIEN, MIB, Failure, Session, alive, brief, case, check, equal, main,
     program, recording, start_pairs, state_of, wait_for)
 
-from shapes import shapes  # noqa: E402
+from shapes import shapes
 
 PAIRS = 24  # exported buffers of 2 MiB of each of two ranks
 WHOLE = {"allocations": 2 * PAIRS, "bytes": 4 * PAIRS * MIB}

@@ -5,15 +5,11 @@
 See lien_test.py for what it needs. Prints a line per case, and "N passed, N failed" at the end.
 """
 
-import os
 import signal
 import sys
 
-sys.dont_write_bytecode = True
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-
-from lien_test import MIB, Session, alive, case, check, equal, main, wait_for  # noqa: E402
-from nccl_rank import IN_PROGRESS, SUCCESS, Rank, unique_id  # noqa: E402
+from lien_test import MIB, Session, alive, case, check, equal, main, wait_for
+from nccl_rank import IN_PROGRESS, SUCCESS, Rank, unique_id
 
 COLLECTIVES = {
     "all_reduce": "ncclAllReduce", "broadcast": "ncclBroadcast", "reduce": "ncclReduce",

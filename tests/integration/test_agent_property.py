@@ -23,13 +23,9 @@ import signal
 import sys
 import time
 
-sys.dont_write_bytecode = True
-os.environ.setdefault("TEST_BIN", os.path.join(os.environ.get("BUILD", "build"), "tests/integration"))
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-
-from lien_test import (  # noqa: E402
+from lien_test import (
     BUILD, CALLS, HEADER, LIEN, Event, Failure, Session, brief, case, check, main, wait_for)
-from random_jobs import (  # noqa: E402
+from random_jobs import (
     SEED, Connection, Job, entries_of, sorted_tuple, text, truth_of)
 
 SEQUENCES = int(os.environ.get("LIEN_SEQUENCES", "20000"))

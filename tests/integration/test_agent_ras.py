@@ -13,11 +13,8 @@ import socket
 import sys
 import time
 
-sys.dont_write_bytecode = True
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-
-from lien_test import SOFTNCCL, Driver, Session, case, check, equal, main, program, wait_for  # noqa: E402
-from nccl_rank import Rank, unique_id  # noqa: E402
+from lien_test import SOFTNCCL, Driver, Session, case, check, equal, main, program, wait_for
+from nccl_rank import Rank, unique_id
 
 PORT = 28028
 HERE = os.path.dirname(os.path.abspath(__file__))

@@ -12,10 +12,7 @@ import signal
 import sys
 import time
 
-sys.dont_write_bytecode = True
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-
-from lien_test import (  # noqa: E402
+from lien_test import (
     EVENT_CONTROL, GOLDEN, LIEN, MIB, Session, Stream, brief, case, check, equal, main, wait_for)
 
 PIECE = 2 * MIB

@@ -15,13 +15,10 @@ import subprocess
 import sys
 import time
 
-sys.dont_write_bytecode = True
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-
-from lien_test import (  # noqa: E402
+from lien_test import (
     BUILD, CALLS, EVENT_CONTROL, LIEN, MIB, SOFTCUDA, SOFTNCCL, Driver, Session, Stream, alive,
     brief, case, check, equal, main, program, recording, wait_for)
-from told import compare, graph_of, nothing_lost, reservations_of  # noqa: E402
+from told import compare, graph_of, nothing_lost, reservations_of
 
 CHURN_CALLS = int(os.environ.get("CHURN_CALLS", "36000"))  # of a round; there are six
 CHANNELS = 4

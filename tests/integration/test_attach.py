@@ -7,10 +7,7 @@ import os
 import signal
 import sys
 
-sys.dont_write_bytecode = True
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-
-from lien_test import LIEN, MIB, Session, alive, case, check, equal, main, wait_for  # noqa: E402
+from lien_test import LIEN, MIB, Session, alive, case, check, equal, main, wait_for
 
 
 def early(session, count=1):

@@ -7,10 +7,7 @@ import os
 import subprocess
 import sys
 
-sys.dont_write_bytecode = True
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-
-from lien_test import case, check, equal, main  # noqa: E402
+from lien_test import case, check, equal, main
 
 
 @case(280)

@@ -11,12 +11,9 @@ import shutil
 import sys
 import tty
 
-sys.dont_write_bytecode = True
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-
-from in_containers import (  # noqa: E402
+from in_containers import (
     KINDS, LIBRARIES, Containers, Job, Pod, kinds, sockets, why_no_overlay)
-from lien_test import MIB, case, check, equal, main, wait_for  # noqa: E402
+from lien_test import MIB, case, check, equal, main, wait_for
 
 
 @case(90)

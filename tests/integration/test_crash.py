@@ -11,11 +11,8 @@ import os
 import signal
 import sys
 
-sys.dont_write_bytecode = True
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-
-from held import Held  # noqa: E402
-from lien_test import (  # noqa: E402
+from held import Held
+from lien_test import (
     LIEN, MIB, Session, alive, case, check, equal, main, program, wait_for)
 
 OFFLOAD = ["stage", "drain", "check", "save", "unmap", "drop"]

@@ -12,13 +12,10 @@ import shutil
 import subprocess
 import sys
 
-sys.dont_write_bytecode = True
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-
-from in_containers import BOB, Containers, Image, Job, Kind  # noqa: E402
-from lien_test import (  # noqa: E402
+from in_containers import BOB, Containers, Image, Job, Kind
+from lien_test import (
     CONTROL, LIEN, ROOT, SOFTCUDA, Driver, brief, case, check, equal, main, program, wait_for)
-from train_job import children_of  # noqa: E402
+from train_job import children_of
 
 DEPLOY = os.path.join(ROOT, "tools", "deploy")
 UNIT = os.path.join(DEPLOY, "lien-agent.service")

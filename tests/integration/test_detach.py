@@ -10,13 +10,10 @@ import signal
 import sys
 import time
 
-sys.dont_write_bytecode = True
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-
-from lien_test import (LIEN, MIB, Session, alive, case, check, equal, main, program,  # noqa: E402
+from lien_test import (LIEN, MIB, Session, alive, case, check, equal, main, program,
                        wait_for)
-from inject import has_library, maps, status  # noqa: E402
-from train_job import SYNC, Train  # noqa: E402
+from inject import has_library, maps, status
+from train_job import SYNC, Train
 
 SEED = int(os.environ.get("LIEN_SEED") or random.randrange(1 << 30))
 GLIBCS = 3 << 31  # signals 32 and 33: it takes them with a process's first thread

@@ -17,13 +17,9 @@ import socket
 import sys
 import time
 
-sys.dont_write_bytecode = True
-os.environ.setdefault("TEST_BIN", os.path.join(os.environ.get("BUILD", "build"), "tests/integration"))
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-
-import faults  # noqa: E402
-from faults import COUNT, DELAY, FAIL, KILL, Faults  # noqa: E402
-from lien_test import (  # noqa: E402
+import faults
+from faults import COUNT, DELAY, FAIL, KILL, Faults
+from lien_test import (
     LIEN, MIB, Driver, Failure, Late, Session, alive, brief, case, check, equal, main, program,
     wait_for)
 

@@ -13,15 +13,12 @@ import subprocess
 import sys
 import time
 
-sys.dont_write_bytecode = True
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-
-import faults  # noqa: E402
-from held import Held  # noqa: E402
-from lien_test import LIEN, MIB, Session, case, check, equal, main, program, wait_for  # noqa: E402
-from nccl_rank import Rank, unique_id  # noqa: E402
-from shapes import shapes  # noqa: E402
-from train_job import SYNC, Train, children_of  # noqa: E402
+import faults
+from held import Held
+from lien_test import LIEN, MIB, Session, case, check, equal, main, program, wait_for
+from nccl_rank import Rank, unique_id
+from shapes import shapes
+from train_job import SYNC, Train, children_of
 
 SEED = int(os.environ.get("LIEN_SEED") or random.randrange(1 << 32))
 

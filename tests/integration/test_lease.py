@@ -10,17 +10,13 @@ needs.
 
 import contextlib
 import itertools
-import os
 import signal
 import sys
 
-sys.dont_write_bytecode = True
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-
-import faults  # noqa: E402
-from faults import COUNT, DELAY, FAIL, KILL, Faults  # noqa: E402
-from held import Held  # noqa: E402
-from lien_test import (  # noqa: E402
+import faults
+from faults import COUNT, DELAY, FAIL, KILL, Faults
+from held import Held
+from lien_test import (
     LIEN, MIB, Session, case, check, equal, main, program, state_of, wait_for)
 
 SIZE = 4 * MIB

@@ -10,11 +10,7 @@ import os
 import shutil
 import sys
 
-sys.dont_write_bytecode = True
-os.environ.setdefault("TEST_BIN", os.path.join(os.environ.get("BUILD", "build"), "tests/integration"))
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-
-from lien_test import (  # noqa: E402
+from lien_test import (
     CONTROL, LIEN, MIB, SOFTCUDA, Driver, Session, case, check, equal, main, program, wait_for)
 
 SIZE = 2 * MIB

@@ -5,24 +5,18 @@
 See lien_test.py for what it needs. Users are numbers that need not be in /etc/passwd.
 """
 
-import json
 import os
 import signal
 import socket
 import struct
-import subprocess
 import sys
 import time
 
-sys.dont_write_bytecode = True
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-
-from lien_test import (  # noqa: E402
-    LIEN, MIB, ROOT, Driver, Session, alive, brief, case, check, equal, main, program, wait_for)
-from users import ALICE, BOB, Shared, impostor, with_memory  # noqa: E402
+from lien_test import (
+    MIB, Driver, Session, alive, brief, case, check, equal, main, program, wait_for)
+from users import ALICE, BOB, Shared, impostor, with_memory
 
 KEPT = sum(1 << cap for cap in (2, 5, 19, 24, 38, 39, 40))  # agent/core/privileges.c
-
 
 
 def mentions(value, pid):

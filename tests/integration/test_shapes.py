@@ -9,9 +9,7 @@ import json
 import os
 import sys
 
-os.environ.setdefault("TEST_BIN", os.path.join(os.environ.get("BUILD", "build"), "tests/integration"))
-
-from lien_test import SOFTCUDA, Driver, Session, case, check, equal, main, program  # noqa: E402
+from lien_test import SOFTCUDA, Driver, Session, case, check, equal, main, program
 
 MIB = 1 << 20
 PIECE = 2 * MIB

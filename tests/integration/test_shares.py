@@ -9,13 +9,10 @@ import signal
 import subprocess
 import sys
 
-sys.dont_write_bytecode = True
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-
-from lien_test import (  # noqa: E402
+from lien_test import (
     LIEN, MIB, SOFTNCCL, Driver, case, check, equal, main, program, wait_for)
-from nccl_rank import Rank, unique_id  # noqa: E402
-from users import ALICE, BOB, Shared  # noqa: E402
+from nccl_rank import Rank, unique_id
+from users import ALICE, BOB, Shared
 
 # An eighth of bpf/account.h's maps
 COMMS, EXPORTS = 8192, 16384

@@ -11,10 +11,7 @@ import re
 import subprocess
 import sys
 
-sys.dont_write_bytecode = True
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-
-from lien_test import (  # noqa: E402
+from lien_test import (
     MIB, ROOT, SOFTCUDA, SOFTNCCL, Session, case, check, equal, main, wait_for)
 
 # Calls what it is told to from a function that has a name of C++ and is exported by nobody.

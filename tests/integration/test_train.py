@@ -5,16 +5,12 @@
 See lien_test.py for what it needs. Prints a line per case, and "N passed, N failed" at the end.
 """
 
-import os
 import signal
 import sys
 import time
 
-sys.dont_write_bytecode = True
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-
-from lien_test import MIB, Session, case, check, equal, main, wait_for  # noqa: E402
-from train_job import GONE, SYNC, Train  # noqa: E402
+from lien_test import MIB, Session, case, check, equal, main, wait_for
+from train_job import GONE, SYNC, Train
 
 
 def undisturbed(nranks, iterations):

@@ -6,7 +6,6 @@ import subprocess
 
 from lien_test import LIEN, Failure, Late, brief, check, equal, program
 
-os.environ.setdefault("TEST_BIN", os.path.join(os.path.dirname(LIEN), "tests", "integration"))
 SYNC = os.path.join(os.path.dirname(LIEN), "tests", "integration", "sync", "libnccl.so.2")
 GONE, WRONG = 3, 4  # exit statuses
 
