@@ -268,8 +268,8 @@ int lien_start_undo(void **handle)
 }
 
 /*
- * Called instead of dlopen() by a thread that was made for it (loader/inject/inject.h), when the library
- * is there already, and at its end. NULL: there is no free signal, or it is not at its end.
+ * Called instead of dlopen() by a thread that was made for it (loader/inject/inject.h), when the
+ * library is there already, and at its end. NULL: there is no free signal, or it is not at its end.
  */
 static void *again(const char *path, int mode)
 {

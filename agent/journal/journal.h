@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
  * The journal: every event that the agent has applied, in a file that outlives it. A recording
- * without compression (agent/journal/recording.h), appended to by writing into a shared mapping whose room
- * was allocated before: an agent that is killed leaves all records but the one it was writing, and
- * a full file system is an error when room is asked for, not a SIGBUS later.
+ * without compression (agent/journal/recording.h), appended to by writing into a shared mapping
+ * whose room was allocated before: an agent that is killed leaves all records but the one it was
+ * writing, and a full file system is an error when room is asked for, not a SIGBUS later.
  *
  * It is bounded: one that has outgrown its limit is replaced by a snapshot of the graph. Each has a
  * number of its own, which a snapshot inherits. Not thread-safe.

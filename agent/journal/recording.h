@@ -6,8 +6,8 @@
  * last flush (by hand, or by itself about once a second while records come in). Such a recording
  * reads like a whole one, but for -ENODATA where the end should be.
  *
- * A journal (agent/journal/journal.h) is a recording that is not compressed, and reads the same way: where
- * its records end there is a record of size 0, or the end of the file.
+ * A journal (agent/journal/journal.h) is a recording that is not compressed, and reads the same
+ * way: where its records end there is a record of size 0, or the end of the file.
  *
  * Nothing in a file is trusted: a record that was read has passed lien_event_valid().
  */

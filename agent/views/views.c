@@ -202,8 +202,8 @@ json_t *lien_view_allocation(const struct lien_allocation *allocation)
 			? json_integer(allocation->prop.location_id)
 			: json_null(),
 		"bytes", (json_int_t)allocation->bytes, "owner",
-		lien_allocation_library(allocation), "origin", lien_origin_name(allocation->origin), "state",
-		state(allocation), "alive", allocation->owner != NULL, "communicator",
+		lien_allocation_library(allocation), "origin", lien_origin_name(allocation->origin),
+		"state", state(allocation), "alive", allocation->owner != NULL, "communicator",
 		communicator(allocation));
 }
 

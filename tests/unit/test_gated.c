@@ -95,8 +95,9 @@ static bool is_among(const char *const *names, unsigned count, const char *name)
 	return false;
 }
 
-/* The control library waits before it calls the driver for the application (control/driver/translate.c),
- * which must not be held there then; but for those that name no memory by handle. */
+/* The control library waits before it calls the driver for the application
+ * (control/driver/translate.c), which must not be held there then; but for those that name no
+ * memory by handle. */
 static void what_is_translated_has_waited(void **state)
 {
 	static const char *const by_none[] = {"cuMemCreate", "cuMemRetainAllocationHandle",

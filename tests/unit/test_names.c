@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* control/driver/names.c, with a driver that gives values out again as it likes: what the application
- * passes must reach the memory that it means, and nothing else. */
+/* control/driver/names.c, with a driver that gives values out again as it likes: what the
+ * application passes must reach the memory that it means, and nothing else. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>

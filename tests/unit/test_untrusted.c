@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* loader/discover/untrusted.c: nothing but regular files is opened, and none outside of the job's root. */
+/* loader/discover/untrusted.c: nothing but regular files is opened, and none outside of the job's
+ * root. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
