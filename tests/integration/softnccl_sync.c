@@ -111,12 +111,22 @@ EXPORT ncclResult_t ncclCommFinalize(ncclComm_t comm)
 	return ncclSuccess;
 }
 
+/* As NCCL does: what is being made in the background is made first. */
+static void wait_until_made(ncclComm_t comm)
+{
+	struct timespec pause = {.tv_nsec = 200000};
+
+	while (atomic_load(&comm->error) == ncclInProgress)
+		nanosleep(&pause, NULL);
+}
+
 EXPORT ncclResult_t ncclCommDestroy(ncclComm_t comm)
 {
 	ncclResult_t result = ncclSuccess;
 
 	if (!comm)
 		return ncclSuccess;
+	wait_until_made(comm);
 	wait_for_tasks(comm);
 	if (!sync_buffer_is(&comm->own, comm->id ^ comm->rank)) {
 		fprintf(stderr, "process %d: the memory of a communicator is not as it was\n",
