@@ -183,8 +183,8 @@ def test_manifest_is_right():
     equal(sorted(mount["name"] for mount in container["volumeMounts"]),
           sorted(volume["name"] for volume in pod["volumes"]), "volumes")
     probe = container["readinessProbe"]["exec"]["command"]
-    check(os.path.exists(os.path.join(ROOT, "tools", "cmd_%s.c" % probe[1])), "no command", probe)
-    check(DRIVER in text_of(ROOT, "loader", "libraries.c"), "the agent does not look into", DRIVER)
+    check(os.path.exists(os.path.join(ROOT, "tools", "cli", "cmd_%s.c" % probe[1])), "no command", probe)
+    check(DRIVER in text_of(ROOT, "loader", "discover", "libraries.c"), "the agent does not look into", DRIVER)
 
 
 @case(60)
