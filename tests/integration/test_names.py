@@ -52,11 +52,19 @@ class Job:
     def restore(self):
         self.session.ask("restore")
 
+    def wake(self, way, handle):
+        """Its control thread is begun by a call: there are some until it takes orders."""
+        def is_ready():
+            self("unmap", way, self("show", way, SIZE, handle, 0), SIZE)
+            return self.session.process(self.pid)["control"] == "ready"
+        if self.session.known(self.pid)["control"] != "ready":
+            wait_for("process %d takes orders" % self.pid, is_ready, 10)
+
     def rename(self, way, value=0x11):
         """Memory whose handle has been renamed. The driver's next new handle has the value that the application
         knows it by."""
         handle, va = self.make(way, value)
-        self.session.ready(self.pid)
+        self.wake(way, handle)
         self.offload()
         other = self("create", way, SIZE, 0)
         self.restore()

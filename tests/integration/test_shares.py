@@ -103,8 +103,8 @@ def test_users_of_a_namespace_are_one_account():
         for driver in drivers:
             driver("init", 0)
             threads_of(driver, 6)
-        incomplete = session.ask("status")["incomplete"]
-        check(set(incomplete) & {driver.pid for driver in drivers}, incomplete)
+        wait_for("one of them is incomplete", lambda: set(session.ask("status")["incomplete"]) & {
+            driver.pid for driver in drivers})
         bob = session.of_user(BOB)
         bob("make", 2 * MIB, 0)
         threads_of(bob, 6)
