@@ -87,8 +87,8 @@ struct lien_transaction_ops {
 	/* Before a process is drained: NULL, or what it is doing that forbids it ("is capturing
 	 * ..."). */
 	const char *(*not_now)(void *context, uint32_t pid);
-	/* When the process began that has this pid now (LIEN_START()): of one pid, each program is a
-	 * process of its own. NULL: 0 for all. */
+	/* When the process began that has this pid now (LIEN_START()): of one pid, each program is
+	 * a process of its own. NULL: 0 for all. */
 	uint64_t (*began)(void *context, uint32_t pid);
 	/* Does this process run? (start 0: any of that pid.) Known for certain: memory whose owner
 	 * does not is given up. */
