@@ -101,19 +101,20 @@ static bool was_stopped(void)
 
 static void turn_end(struct lien_turns *turns)
 {
-	uint64_t now = lien_now_ns(), took = now - turns->t_begun;
-	uint64_t ready = ready_ns(turns) - turns->ready_begun;
+	uint64_t now = lien_now_ns(), took = now - turns->t_begun, ready;
 
 	part_end(turns, now);
 	turns->count++;
 	turns->requests += turns->turn_requests;
 	if (turns->turn_requests > turns->most_requests)
 		turns->most_requests = turns->turn_requests;
-	took -= ready < took ? ready : took;
-	if ((took <= turns->longest_ns && ready <= turns->longest_ready_ns) || was_stopped())
+	/* Neither of its two parts is longer than all of it. */
+	if ((took <= turns->longest_ns && took <= turns->longest_ready_ns) || was_stopped())
 		return;
+	ready = ready_ns(turns) - turns->ready_begun;
 	if (ready > turns->longest_ready_ns)
 		turns->longest_ready_ns = ready;
+	took -= ready < took ? ready : took;
 	if (took <= turns->longest_ns || !turns->longest_part[0])
 		return;
 	turns->longest_ns = took;
@@ -186,11 +187,17 @@ static int tick_ms(const struct lien_agent *agent)
 /* --- the loop -----------------------------------------------------------------------------------
  */
 
-/* Until the next tick, the ring or a file that waits to be probed. */
-static int wait_ms(struct lien_agent *agent, int tick, int probing)
+/* There is something to do, whatever epoll says. */
+static bool is_pending(const struct lien_agent *agent)
 {
-	if (lien_server_has_requests(agent) || agent->ring_until ||
-		lien_graph_unfinished(agent->graph))
+	return lien_server_has_requests(agent) || agent->ring_until ||
+	       lien_graph_unfinished(agent->graph);
+}
+
+/* Until the next tick, the ring or a file that waits to be probed. */
+static int wait_ms(const struct lien_agent *agent, int tick, int probing)
+{
+	if (is_pending(agent))
 		return 0;
 	if (agent->t_ring && RING_MS < tick)
 		tick = RING_MS;
@@ -215,18 +222,19 @@ static void take_request(struct lien_agent *agent)
 	lien_server_request(agent);
 }
 
-/* What a turn begins with. */
+/* The loop keeps this from one turn to the next. */
 struct turn {
 	struct epoll_event event;
 	bool has_event;
+	bool ticked;	  /* in the turn before */
 	unsigned sources; /* that were handled while a request waits */
 	int probing;	  /* ms until the next file is tried; -1: none waits */
 };
 
-static bool has_work(struct lien_agent *agent, const struct turn *turn)
+/* Ticks have turns of their own, and never two while there is something else to be done. */
+static bool may_tick(const struct lien_agent *agent, const struct turn *turn)
 {
-	return turn->has_event || lien_server_has_requests(agent) || agent->ring_until ||
-	       lien_graph_unfinished(agent->graph);
+	return !turn->ticked || !(turn->has_event || is_pending(agent) || turn->probing >= 0);
 }
 
 static void work(struct lien_agent *agent, struct turn *turn)
@@ -246,30 +254,29 @@ static void work(struct lien_agent *agent, struct turn *turn)
 	}
 }
 
-/* Ticks have turns of their own, and never two while there is something else to be done. */
 void lien_loop_run(struct lien_agent *agent)
 {
 	struct turn turn = {.probing = 0};
 	uint64_t last_tick = 0;
-	bool ticked = false;
-	int every, wait;
+	int every;
 
 	agent->turns.schedstat = open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC);
 	while (!agent->stopping || agent->transaction) {
 		every = tick_ms(agent);
-		wait = ticked && turn.probing >= 0 ? 0 : wait_ms(agent, every, turn.probing);
 		/* One at a time: what is done about an event may free the source of another. */
-		turn.has_event = epoll_wait(agent->epoll, &turn.event, 1, wait) > 0;
+		turn.has_event = epoll_wait(agent->epoll, &turn.event, 1,
+					 wait_ms(agent, every, turn.probing)) > 0;
 		turn_begin(&agent->turns);
 		lien_ring_wake(agent, agent->turns.t_begun);
-		if (agent->turns.t_begun - last_tick >= every * 1000000ull &&
-			!(ticked && (has_work(agent, &turn) || turn.probing >= 0))) {
+		turn.ticked = agent->turns.t_begun - last_tick >= every * 1000000ull &&
+			      may_tick(agent, &turn);
+		if (turn.ticked) {
 			tick(agent);
 			last_tick = agent->turns.t_begun;
-			ticked = true;
+			if (turn.probing > 0)
+				turn.probing = 0; /* its time may have come meanwhile */
 		} else {
 			work(agent, &turn);
-			ticked = false;
 		}
 		end_transaction(agent);
 		turn_end(&agent->turns);

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <malloc.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -205,6 +206,7 @@ int lien_agent_run(const struct lien_agent_config *config)
 	lien_host_files_find(&agent->host);
 	raise_file_limit();
 	setpriority(PRIO_PROCESS, 0, NICE);
+	mallopt(M_ARENA_MAX, 1); /* one for each thread is 64 MiB of addresses */
 	lien_privileges_begin();
 	err = start(agent, config);
 	if (!err) {

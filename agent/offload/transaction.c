@@ -144,6 +144,19 @@ static int take_part(
 	return lien_participant_sort(participant);
 }
 
+void lien_transaction_name(struct lien_transaction *t, unsigned index, uint32_t pid)
+{
+	t->processes[index].pid = pid;
+	t->processes[index].start = t->ops.began ? t->ops.began(t->ops.context, pid) : 0;
+}
+
+bool lien_transaction_alive(const struct lien_transaction *t, unsigned index)
+{
+	const struct lien_transaction_process *process = &t->processes[index];
+
+	return t->ops.alive(t->ops.context, process->pid, process->start);
+}
+
 int lien_transaction_offload(struct lien_transaction **out, const struct lien_plan *plan,
 	uint64_t token_base, unsigned timeout_ms, const struct lien_transaction_ops *ops)
 {
@@ -156,7 +169,7 @@ int lien_transaction_offload(struct lien_transaction **out, const struct lien_pl
 	t->token_base = token_base;
 	for (i = 0; i < t->count; i++) {
 		t->participants[i].member = true;
-		t->processes[i].pid = plan->processes[i].pid;
+		lien_transaction_name(t, i, plan->processes[i].pid);
 		if (take_part(t, i, &plan->processes[i])) {
 			lien_transaction_free(t);
 			return -ENOMEM;
@@ -178,7 +191,7 @@ int lien_transaction_restore(struct lien_transaction **out, const uint32_t *all,
 	t->kind = LIEN_TRANSACTION_RESTORE;
 	t->restoring = true;
 	for (i = 0; i < all_count; i++)
-		t->processes[i].pid = all[i];
+		lien_transaction_name(t, i, all[i]);
 	t->pids = calloc(pids_count + 1, sizeof(*t->pids));
 	if (!t->pids) {
 		lien_transaction_free(t);
@@ -211,7 +224,7 @@ int lien_transaction_adopt(struct lien_transaction **out, const uint32_t *pids, 
 		return -ENOMEM;
 	t->kind = LIEN_TRANSACTION_ADOPTION;
 	for (i = 0; i < pids_count; i++) {
-		t->processes[i].pid = pids[i];
+		lien_transaction_name(t, i, pids[i]);
 		t->participants[i].member = true;
 	}
 	*out = t;
@@ -320,8 +333,7 @@ void lien_transaction_order(struct lien_transaction *t, unsigned index, enum lie
 	if (t->ops.send(t->ops.context, t->processes[index].pid, &order, body, fds, fds_count)) {
 		drop_out(t, index);
 		/* The dead hold nothing that could be restored. */
-		if (phase != LIEN_PHASE_LIST ||
-			t->ops.alive(t->ops.context, t->processes[index].pid, 0))
+		if (phase != LIEN_PHASE_LIST || lien_transaction_alive(t, index))
 			lien_transaction_fail(
 				t, -ESRCH, "process %u cannot be reached", t->processes[index].pid);
 	}
@@ -931,7 +943,7 @@ void lien_transaction_gone(struct lien_transaction *t, uint32_t pid)
 
 	if (t->ended || index < 0 || t->participants[index].gone)
 		return;
-	lives = t->ops.alive(t->ops.context, pid, 0);
+	lives = lien_transaction_alive(t, index);
 	drop_out(t, index);
 	/* The dead hold nothing that could be restored, put back, or given back. */
 	if (lives || (t->phase != LIEN_PHASE_LIST && t->kind != LIEN_TRANSACTION_RELEASE &&

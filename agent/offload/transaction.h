@@ -94,6 +94,9 @@ struct lien_transaction_ops {
 	/* Before a process is drained: NULL, or what it is doing that forbids it ("is capturing
 	 * ..."). */
 	const char *(*not_now)(void *context, uint32_t pid);
+	/* When the process began that has this pid now (LIEN_START()): of one pid, each program is
+	 * a process of its own. NULL: 0 for all. */
+	uint64_t (*began)(void *context, uint32_t pid);
 	/* Does this process run? (start 0: any of that pid.) Known for certain: memory whose owner
 	 * does not is given up. */
 	bool (*alive)(void *context, uint32_t pid, uint64_t start);
@@ -141,6 +144,7 @@ struct lien_transaction_ops {
 struct lien_transaction_process {
 	uint32_t pid;
 	unsigned allocations, imports, mappings;
+	uint64_t start;			     /* as ops->began said when it became one of these */
 	uint64_t bytes;			     /* moved; release: given back */
 	uint64_t discarded;		     /* dropped without being saved */
 	uint64_t verified;		     /* restore: compared with what was saved */

@@ -91,6 +91,10 @@ struct lien_wire_item *lien_participant_find(const struct participant *participa
 int lien_participant_add(
 	struct participant *participant, const struct lien_wire_item *items, unsigned count);
 
+/* Makes this process the one that has the pid now. */
+void lien_transaction_name(struct lien_transaction *t, unsigned index, uint32_t pid);
+/* False, too, if another program has its pid. */
+bool lien_transaction_alive(const struct lien_transaction *t, unsigned index);
 /* Sends an order; a process that cannot be reached counts as gone. */
 void lien_transaction_order(struct lien_transaction *t, unsigned index, enum lien_phase phase,
 	uint32_t flags, const void *body, size_t size, const int *fds, unsigned fds_count);

@@ -87,8 +87,7 @@ static void withhold(struct lien_transaction *t)
 	for (i = 0; i < t->count; i++) {
 		struct participant *participant = &t->participants[i];
 
-		participant->withheld =
-			participant->gone && t->ops.alive(t->ops.context, t->processes[i].pid, 0);
+		participant->withheld = participant->gone && lien_transaction_alive(t, i);
 		if (!participant->member || is_allowed(t, i))
 			continue;
 		participant->withheld = true;
@@ -146,7 +145,7 @@ static int add_participant(struct lien_transaction *t, uint32_t pid)
 	t->participants = participants;
 	memset(&processes[t->count], 0, 2 * sizeof(*processes));
 	memset(&participants[t->count], 0, 2 * sizeof(*participants));
-	processes[t->count].pid = pid;
+	lien_transaction_name(t, t->count, pid);
 	participants[t->count++].member = true;
 	return 0;
 }
@@ -288,8 +287,7 @@ void lien_transaction_lost(const struct lien_transaction *t,
 /* Not one that only takes no orders. */
 static bool is_dead(const struct lien_transaction *t, unsigned index)
 {
-	return t->participants[index].gone &&
-	       !t->ops.alive(t->ops.context, t->processes[index].pid, 0);
+	return t->participants[index].gone && !lien_transaction_alive(t, index);
 }
 
 /* Whether somebody who is alive may still lack what this process exports: then it has to be able to

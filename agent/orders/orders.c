@@ -125,6 +125,13 @@ static void give_up(void *context, uint32_t pid, uint64_t va)
 	lien_agent_event(agent, &event);
 }
 
+/* NULL if it has ended, or become another program: what was done was not done to that. */
+static struct lien_process *participant(
+	struct lien_agent *agent, const struct lien_transaction_process *process)
+{
+	return lien_graph_living(agent->graph, process->pid, process->start);
+}
+
 static void on_done(void *context, struct lien_transaction *transaction)
 {
 	const struct lien_transaction_result *result = lien_transaction_result(transaction);
@@ -153,7 +160,7 @@ static void on_done(void *context, struct lien_transaction *transaction)
 	lien_agent_consume(
 		agent); /* the control libraries' calls are in the graph when we answer */
 	for (i = 0; i < result->processes_count; i++) {
-		process = lien_graph_process(agent->graph, result->processes[i].pid);
+		process = participant(agent, &result->processes[i]);
 		if (process && process->agent)
 			note_use(process->agent, kind);
 		if (process && kind == LIEN_TRANSACTION_RESTORE && !result->processes[i].failed)
@@ -163,7 +170,7 @@ static void on_done(void *context, struct lien_transaction *transaction)
 	/* They may hold what no event tells of: bytes that were not copied back, exports that
 	 * somebody lacks. The next restore asks them. */
 	for (i = 0; unfinished && i < result->processes_count; i++) {
-		process = lien_graph_process(agent->graph, result->processes[i].pid);
+		process = participant(agent, &result->processes[i]);
 		if (process && !process->held_items)
 			process->held_items = 1;
 	}
@@ -172,7 +179,7 @@ static void on_done(void *context, struct lien_transaction *transaction)
 		if (lien_proc_owned(process, &agent->transaction_of))
 			process->held_bytes = process->held_items = 0;
 	for (i = 0; i < result->processes_count; i++) {
-		process = lien_graph_process(agent->graph, result->processes[i].pid);
+		process = participant(agent, &result->processes[i]);
 		if (process && result->processes[i].lends)
 			process->held_items = 1;
 	}
@@ -192,6 +199,14 @@ static const char *not_now(void *context, uint32_t pid)
 		       ? "is capturing a CUDA graph: try again when "
 			 "it is done"
 		       : NULL;
+}
+
+static uint64_t began(void *context, uint32_t pid)
+{
+	struct lien_agent *agent = context;
+	struct lien_process *process = lien_graph_process(agent->graph, pid);
+
+	return process ? process->start : 0;
 }
 
 /* One whose socket has just closed may be on its way out: its end is told later. */
@@ -325,6 +340,7 @@ struct lien_transaction_ops lien_orders_ops(struct lien_agent *agent)
 		.progress = on_progress,
 		.done = on_done,
 		.not_now = not_now,
+		.began = began,
 		.alive = alive,
 		.may_share = may_share,
 		.unheard = unheard,

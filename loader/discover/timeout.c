@@ -185,7 +185,8 @@ static struct helper *enter(void)
 	int fds[LIEN_PASS_FDS_MAX];
 	unsigned count;
 
-	if (lien_pass_receive(door[0], &helper, sizeof(helper), fds, &count, 0) != sizeof(helper))
+	if (lien_pass_receive(door[0], &helper, sizeof(helper), fds, &count, 0) != sizeof(helper) ||
+		count != 1)
 		return NULL;
 	helper->theirs = fds[0];
 	__atomic_store_n(&helper->tid, gettid(), __ATOMIC_RELEASE);
@@ -274,7 +275,7 @@ static void prepare_fork(void)
 }
 
 /* Made when nothing is probed yet: links have higher numbers. */
-static bool has_door(void)
+static bool open_door(void)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
 	bool made;
@@ -288,28 +289,24 @@ static bool has_door(void)
 
 static struct helper *helper_new(void)
 {
-	struct helper *helper = NULL;
+	struct helper *helper = calloc(1, sizeof(*helper));
 	struct iovec pointer = {&helper, sizeof(helper)};
-	int ends[2], err;
+	int ends[2];
+	bool begun;
 
-	if (!has_door() || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends))
-		return NULL;
-	helper = calloc(1, sizeof(*helper));
-	if (helper) {
-		helper->ours = ends[0];
-		helper->users = 2;
-	}
-	if (!helper || lien_detached_start(STACK, help, NULL)) {
-		close(ends[0]);
-		close(ends[1]);
+	if (!helper || !open_door() ||
+		socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends)) {
 		free(helper);
 		return NULL;
 	}
-	err = lien_pass_send(door[1], &pointer, 1, &ends[1], 1);
+	helper->ours = ends[0];
+	helper->users = 2;
+	/* A thread that is sent nothing stays at the door, for the next one's helper. */
+	begun = !lien_detached_start(STACK, help, NULL) &&
+		!lien_pass_send(door[1], &pointer, 1, &ends[1], 1);
 	close(ends[1]);
-	if (!err)
+	if (begun)
 		return helper;
-	/* The thread stays at the door, and lets the next one's helper in. */
 	close(ends[0]);
 	free(helper);
 	return NULL;

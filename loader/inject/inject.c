@@ -152,8 +152,6 @@ static void fill_stub(const struct lien_inject *inject, const struct lien_remote
 
 static int fail_region(struct lien_inject *inject, int err, const char *what)
 {
-	if (err == -ESRCH)
-		return lien_inject_fail_gone(inject);
 	return lien_inject_fail(
 		inject, err, "process %u cannot map %s: %s", inject->pid, what, strerror(-err));
 }
@@ -196,8 +194,6 @@ static int fail_create(struct lien_inject *inject, int err, int created)
 {
 	uint32_t pid = inject->pid;
 
-	if (err == -ESRCH)
-		return lien_inject_fail_gone(inject);
 	if (err == -ETIMEDOUT)
 		return lien_inject_fail(
 			inject, err, "process %u was too slow to start a thread: try again", pid);
@@ -258,9 +254,7 @@ static int borrow(struct lien_inject *inject, uint64_t *region)
 		err = lien_inject_fail_gone(inject);
 	} else {
 		err = lien_remote_borrow(remote);
-		if (err == -ESRCH)
-			lien_inject_fail_gone(inject);
-		else if (err)
+		if (err)
 			lien_inject_fail(inject, err,
 				"a thread of process %u has no room in its stack: try again",
 				inject->pid);
@@ -363,8 +357,8 @@ static void work(struct lien_timeout_work *work)
 	work->fds_count = 0;
 	inject->mem = -1;
 	job->err = inject->library ? eject_now(inject) : inject_now(inject);
-	/* Whatever it was that failed. */
-	if (job->err && inject->mem >= 0 && !lien_inject_same(inject))
+	/* Whatever it was that failed. Its threads may be gone before it is. */
+	if (job->err && inject->mem >= 0 && (job->err == -ESRCH || !lien_inject_same(inject)))
 		job->err = lien_inject_fail_gone(inject);
 	if (inject->library_fd >= 0)
 		close(inject->library_fd);

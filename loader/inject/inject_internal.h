@@ -172,7 +172,8 @@ int lien_remote_tell(const struct lien_inject *inject, pid_t tid, uint32_t inner
  * that is left; epoll_wait(), which the kernel ends with EINTR, only if it waits for ever.
  */
 int lien_inject_choice(long number, uint64_t a1, uint64_t a2, uint64_t a3);
-/* Stops one of the process's threads where it may call its libc. 0 or -errno. */
+/* Stops one of the process's threads where it may call its libc. 0 or -errno; of -ESRCH the caller
+ * says the line. */
 int lien_inject_stop(struct lien_inject *inject, struct lien_remote *remote);
 
 /* inject_stub.c: the code that the process runs, and what that works with. */

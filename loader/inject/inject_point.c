@@ -258,9 +258,7 @@ int lien_inject_stop(struct lien_inject *inject, struct lien_remote *remote)
 		if (nap.tv_nsec < LOOK_NS_MAX)
 			nap.tv_nsec *= 2;
 	}
-	if (err == -ESRCH)
-		lien_inject_fail(inject, err, "process %u has ended", inject->pid);
-	else if (err == -ETIMEDOUT && threads->vfork)
+	if (err == -ETIMEDOUT && threads->vfork)
 		lien_inject_fail(inject, err,
 			"a thread of process %u is in a vfork() that does not end: try again",
 			inject->pid);
@@ -270,7 +268,7 @@ int lien_inject_stop(struct lien_inject *inject, struct lien_remote *remote)
 			"load the library: try again when it is less busy, or start it with `lien "
 			"run`",
 			threads->all, inject->pid);
-	else if (err)
+	else if (err && err != -ESRCH)
 		fail_stop(inject, err);
 	free(threads);
 	return err;

@@ -95,12 +95,15 @@ EXPORT ncclResult_t ncclCommSplit(
 	return sync_comm_make(newcomm, id, count, rank);
 }
 
+static void nap(void)
+{
+	nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
+}
+
 static void wait_for_tasks(ncclComm_t comm)
 {
-	struct timespec pause = {.tv_nsec = 200000};
-
 	while (atomic_load(&comm->unfinished))
-		nanosleep(&pause, NULL);
+		nap();
 }
 
 EXPORT ncclResult_t ncclCommFinalize(ncclComm_t comm)
@@ -114,10 +117,8 @@ EXPORT ncclResult_t ncclCommFinalize(ncclComm_t comm)
 /* As NCCL does: what is being made in the background is made first. */
 static void wait_until_made(ncclComm_t comm)
 {
-	struct timespec pause = {.tv_nsec = 200000};
-
 	while (atomic_load(&comm->error) == ncclInProgress)
-		nanosleep(&pause, NULL);
+		nap();
 }
 
 EXPORT ncclResult_t ncclCommDestroy(ncclComm_t comm)

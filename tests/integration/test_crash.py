@@ -11,6 +11,8 @@ import os
 import signal
 import sys
 
+import faults
+from faults import DELAY, Faults
 from held import Held
 from lien_test import (
     LIEN, MIB, Session, alive, case, check, equal, main, program, wait_for)
@@ -226,6 +228,41 @@ def test_owner_starts_another_program():
             session.ask("offload", "--owner", "all")
             session.ask("restore")
             equal(importer("check", own, 2 * MIB, 7), 0, "wrong bytes")
+
+
+@case(90)
+def test_owner_becomes_another_program_in_a_restore():
+    """What was done in that restore was not done to the program that has the pid since, which has the
+    control library, too: no later restore waits for it, or asks it for anything."""
+    with Session(devices=1) as session:
+        faults.folder(session)
+        session.start_agent()
+        owner, importer, other = [session.driver() for _ in range(3)]
+        handle, _ = owner("make", 2 * MIB, 0)
+        shared = owner("export", handle)
+        importer("show", 2 * MIB, importer.take(owner, shared), 0)
+        owner("close", shared)
+        _, va = other("make", 2 * MIB, 0)
+        other("fill", va, 2 * MIB, 7)
+        session.ready(owner.pid, importer.pid, other.pid)
+        equal(session.ask("offload", "--owner", "all")["bytes"], 4 * MIB, "moved")
+        slow = [Faults(session, driver.inner_pid) for driver in (owner, other)]
+        for fault in slow:
+            fault.arm(DELAY, function="cuMemCreate", delay_ms=3000)
+        restore = session.spawn([LIEN, "restore"])
+        wait_for("both create memory", lambda: all(fault.record.hit for fault in slow))
+        owner("exec")
+
+        def is_another():
+            with open("/proc/%d/comm" % owner.pid) as comm, open("/proc/%d/maps" % owner.pid) as maps:
+                return comm.read() == "cat\n" and "liblien-control" in maps.read()
+        wait_for("it is another program", is_another)
+        check(alive(restore.pid), "the restore has ended before: %s" % restore.said())
+        equal(restore.wait(30), 1, "exit status")
+        check("process %d ended in `create`" % owner.pid in restore.said(), restore.said())
+        equal(other("check", va, 2 * MIB, 7), 0, "wrong bytes")
+        again = session.lien("restore")
+        equal(again.code, 0, "another restore: %s" % again.err)
 
 
 def another_build(session):

@@ -24,6 +24,7 @@
 #define REPLIES	 16
 #define BASE	 (7ull << 32)
 #define PID(p)	 (100u + (p))
+#define STARTED	 7 /* all of them; another program of a pid, later */
 #define MIB	 (1ull << 20)
 #define SHARES	 LIEN_WIRE_FDS_MAX
 
@@ -106,6 +107,7 @@ static struct {
 	unsigned fds;
 	uint64_t now_ms;
 	uint32_t capturing; /* the pid of one */
+	bool reborn;	    /* other programs have the pids of the dead */
 	bool gifts;	    /* each last answer brings a descriptor that nobody asked for */
 	unsigned broken, done, progress;
 	bool free_in_done;
@@ -694,14 +696,20 @@ static const char *fake_not_now(void *context, uint32_t pid)
 	return w.capturing == pid ? "is capturing" : NULL;
 }
 
-static bool fake_alive(void *context, uint32_t pid, uint64_t start)
+static uint64_t fake_began(void *context, uint32_t pid)
 {
 	(void)context;
-	(void)start;
 	for (unsigned p = 0; p < w.n; p++)
-		if (PID(p) == pid)
-			return !w.fake[p].dead;
-	return false;
+		if (PID(p) == pid && (!w.fake[p].dead || w.reborn))
+			return STARTED + w.fake[p].dead;
+	return 0;
+}
+
+static bool fake_alive(void *context, uint32_t pid, uint64_t start)
+{
+	uint64_t now = fake_began(context, pid);
+
+	return now && (!start || start == now);
 }
 
 static const struct lien_transaction_ops fake_ops = {
@@ -709,6 +717,7 @@ static const struct lien_transaction_ops fake_ops = {
 	.progress = fake_progress,
 	.done = fake_done,
 	.not_now = fake_not_now,
+	.began = fake_began,
 	.alive = fake_alive,
 	.now_ns = fake_now,
 	.fd_dup = fake_fd_dup,
@@ -911,6 +920,7 @@ static void plan_item(struct lien_plan_process *part, unsigned p, unsigned m)
 					     : LIEN_WIRE_OWNED,
 		.mappings = memory->aliases + 1,
 		.owner_pid = PID(memory->owner),
+		.owner_start = STARTED,
 	};
 
 	for (; item.index < item.mappings; item.index++, item.va++)

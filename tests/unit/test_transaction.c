@@ -705,6 +705,37 @@ static void test_all_die(void **state)
 	assert_int_equal(broken + w.broken, 0);
 }
 
+/* It ends the same way whether or not another program has the pid of one that has ended. */
+static void test_pid_of_another_program(void **state)
+{
+	const enum fault_kind kinds[] = {DIES_BEFORE, DIES_AFTER, DIES_BETWEEN, UNREACHABLE};
+	struct lien_transaction_result first;
+	unsigned hit = 0;
+
+	(void)state;
+	for (unsigned run = 0; run < 2 * 2 * 4 * 14; run++) {
+		job(3, 1);
+		w.reborn = run % 2;
+		if (run / 2 % 2)
+			offload();
+		w.fault[0] = (struct fault){kinds[run / 4 % 4], 1, 1 + run / 16};
+		if (run / 2 % 2)
+			restore();
+		else
+			offload();
+		hit += w.fake[1].dead;
+		assert_int_equal(w.broken, 0);
+		if (run % 2) {
+			assert_int_equal(w.result.error, first.error);
+			assert_string_equal(w.result.text, first.text);
+			assert_string_equal(w.result.undo_text, first.undo_text);
+			assert_int_equal(w.result.lost, first.lost);
+		}
+		first = w.result;
+	}
+	assert_true(hit > 100);
+}
+
 static void test_texts(void **state)
 {
 	static const struct {
@@ -1345,6 +1376,7 @@ int main(void)
 		cmocka_unit_test(test_one_owner_is_dead),
 		cmocka_unit_test(test_unheard),
 		cmocka_unit_test(test_all_die),
+		cmocka_unit_test(test_pid_of_another_program),
 		cmocka_unit_test(test_texts),
 		cmocka_unit_test(test_restore_texts),
 		cmocka_unit_test(test_restore_closure),

@@ -357,6 +357,7 @@ static void begin_job(unsigned seed)
 		memory_new(any(w.n), any(1u << w.n), any(2));
 	for (unsigned p = 0; p < w.n; p++)
 		heard[p] = true;
+	w.reborn = once_in(2);
 }
 
 static void end_process(unsigned p)
