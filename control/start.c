@@ -164,8 +164,6 @@ static void woken(int signal)
 	errno = saved;
 }
 
-static int by_injection; /* dlopen() was called for it */
-
 /* 0, or -EAGAIN: no signal is free. */
 static int install(void)
 {
@@ -193,8 +191,7 @@ __attribute__((constructor)) static void load(void)
 	lien_fork_prepare();
 	if (install())
 		return;
-	by_injection = syscall(SYS_gettid) != getpid();
-	if (by_injection)
+	if (syscall(SYS_gettid) != getpid()) /* dlopen() was called for it */
 		start();
 	__atomic_store_n(&lien_control_state.magic, LIEN_WIRE_MAGIC, __ATOMIC_RELEASE);
 }
@@ -233,36 +230,32 @@ void lien_start_forked(void)
 /*
  * The agent's BPF program looks whether our handler is installed, and then sends. A signal that
  * comes when it is the default's would end the process. So it is ignored first, which also drops
- * those that wait, until every program that was on its way has come to its end. 0, or -EBUSY: the
- * handler is not ours any more; whoever has taken the signal may have kept ours, to put it back.
+ * those that wait, until every program that was on its way has come to its end. A handler that is
+ * not ours any more is left alone.
  */
-static int give_back_signal(int signal)
+static void give_back_signal(int signal)
 {
 	struct sigaction old, ignore = {.sa_handler = SIG_IGN}, normal = {.sa_handler = SIG_DFL};
 
 	if (sigaction(signal, NULL, &old) || old.sa_handler != woken)
-		return -EBUSY;
+		return;
 	sigemptyset(&ignore.sa_mask);
 	sigemptyset(&normal.sa_mask);
 	sigaction(signal, &ignore, NULL);
 	if (syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0))
 		usleep(QUIET_US); /* not on this kernel, or not allowed here */
 	sigaction(signal, &normal, NULL);
-	return 0;
 }
 
-int lien_start_undo(void **handle)
+int lien_start_undo(void)
 {
 	struct lien_control_state *state = &lien_control_state;
-	int fd = state->agent_fd, stays;
-	Dl_info info;
+	int fd = state->agent_fd;
 
-	stays = give_back_signal(state->signal) || !by_injection;
+	give_back_signal(state->signal);
 	if (fd >= 0 && lien_control_inode(fd) != state->agent_ino)
 		fd = -1; /* the application's, by now */
 	state->agent_fd = -1;
-	if (stays || !dladdr1(state, &info, handle, RTLD_DL_LINKMAP))
-		*handle = NULL;
 	__atomic_store_n(&state->magic, LIEN_WIRE_MAGIC_ENDED, __ATOMIC_RELEASE);
 	return fd;
 }

@@ -21,7 +21,7 @@
 #include "agent/offload/host.h"
 #include "agent/offload/plan.h"
 #include "agent/offload/transaction.h"
-#include "agent/offload/wish.h"
+#include "agent/offload/request.h"
 #include "agent/reread/adoption.h"
 #include "loader/probes/probes.h"
 
@@ -128,7 +128,7 @@ struct lien_agent {
 	uint64_t t_contexts;		      /* when those that are followed were looked at */
 	struct lien_transaction *transaction; /* NULL: none */
 	struct lien_plan plan;		      /* of the transaction, if it is an offload */
-	struct lien_wish wish;		      /* then */
+	struct lien_offload_request request;		      /* then */
 	bool adopting;			      /* the transaction is an adoption */
 	struct lien_adoption adoption;	      /* of the transaction, if it is one */
 	uint32_t *adopted;		      /* then: the processes that have been read */
@@ -149,9 +149,7 @@ struct lien_agent {
 	struct lien_host_files host;
 	bool is_copy; /* answers.h: not to act, nor to read what is reported */
 	LIST_HEAD(, lien_answer) answers;
-	LIST_HEAD(, lien_compare) compares;
-	LIST_HEAD(, lien_attach) attaches;
-	LIST_HEAD(, lien_detach) detaches;
+	LIST_HEAD(, lien_join_job) joins; /* join/job.h */
 	LIST_HEAD(, lien_injector) injectors; /* attach.c */
 	int control;			      /* the control library's file; -1: not installed */
 

@@ -12,9 +12,8 @@
 #include <unistd.h>
 
 #include "agent/daemon/answers.h"
-#include "agent/join/attach.h"
 #include "agent/daemon/contexts.h"
-#include "agent/join/detach.h"
+#include "agent/join/job.h"
 #include "agent/quiesce/gate.h"
 #include "agent/orders/prepare.h"
 #include "agent/daemon/probing.h"
@@ -133,8 +132,7 @@ static const struct {
 	{"ring", lien_ring_tick},
 	{"watch", lien_watch_tick},
 	{"walks", lien_walks_tick},
-	{"attach", lien_attach_tick},
-	{"detach", lien_detach_tick},
+	{"join", lien_join_tick},
 	{"contexts", lien_contexts_tick},
 	{"gate", lien_gate_tick},
 	{"prepare", lien_prepare_tick},
@@ -176,8 +174,7 @@ static int tick_ms(const struct lien_agent *agent)
 	if (phase == LIEN_PHASE_GATE || phase == LIEN_PHASE_DRAIN)
 		return TICK_REST_MS;
 	return agent->waking || lien_server_waits_for_quiet(agent) || agent->transaction ||
-			       agent->walks || !LIST_EMPTY(&agent->compares) ||
-			       !LIST_EMPTY(&agent->attaches) || !LIST_EMPTY(&agent->detaches) ||
+			       agent->walks || !LIST_EMPTY(&agent->joins) ||
 			       lien_probes_gates(agent->probes) ||
 			       lien_probes_in_progress(agent->probes)
 		       ? TICK_FAST_MS
@@ -191,7 +188,7 @@ static int tick_ms(const struct lien_agent *agent)
 static bool is_pending(const struct lien_agent *agent)
 {
 	return lien_server_has_requests(agent) || agent->ring_until ||
-	       lien_graph_unfinished(agent->graph);
+	       lien_graph_unfinished(agent->graph) || lien_orders_must_react(agent);
 }
 
 /* Until the next tick, the ring or a file that waits to be probed. */
@@ -239,7 +236,10 @@ static bool may_tick(const struct lien_agent *agent, const struct turn *turn)
 
 static void work(struct lien_agent *agent, struct turn *turn)
 {
-	if (turn->has_event &&
+	if (lien_orders_must_react(agent)) {
+		if (lien_ring_caught_up(agent))
+			lien_orders_react(agent);
+	} else if (turn->has_event &&
 		(++turn->sources < SOURCES_FIRST || !lien_server_has_requests(agent))) {
 		handle(agent, &turn->event);
 	} else if (lien_server_has_requests(agent)) {
@@ -259,6 +259,7 @@ void lien_loop_run(struct lien_agent *agent)
 	struct turn turn = {.probing = 0};
 	uint64_t last_tick = 0;
 	int every;
+	bool due;
 
 	agent->turns.schedstat = open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC);
 	while (!agent->stopping || agent->transaction) {
@@ -268,14 +269,15 @@ void lien_loop_run(struct lien_agent *agent)
 					 wait_ms(agent, every, turn.probing)) > 0;
 		turn_begin(&agent->turns);
 		lien_ring_wake(agent, agent->turns.t_begun);
-		turn.ticked = agent->turns.t_begun - last_tick >= every * 1000000ull &&
-			      may_tick(agent, &turn);
+		due = agent->turns.t_begun - last_tick >= every * 1000000ull &&
+		      may_tick(agent, &turn);
+		turn.ticked = due && lien_ring_caught_up(agent);
 		if (turn.ticked) {
 			tick(agent);
 			last_tick = agent->turns.t_begun;
 			if (turn.probing > 0)
 				turn.probing = 0; /* its time may have come meanwhile */
-		} else {
+		} else if (!due) {
 			work(agent, &turn);
 		}
 		end_transaction(agent);

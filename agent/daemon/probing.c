@@ -468,7 +468,6 @@ static void scanned(struct lien_agent *agent, struct lien_job *job)
 	unsigned i, n = 0;
 
 	agent->probing->scanning = false;
-	lien_agent_consume(agent); /* who has mapped one meanwhile */
 	for (i = 0; i < scan->count; i++) {
 		file = &scan->found[i].file;
 		if (scan->found[i].used || is_mapped(agent, file->inode))

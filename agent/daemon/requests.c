@@ -9,10 +9,9 @@
 #include "agent/daemon/loop.h"
 #include "agent/orders/orders.h"
 #include "agent/server/server.h"
-#include "agent/views/views.h"
 #include "agent/join/attach.h"
 #include "agent/join/detach.h"
-#include "agent/views/findings.h"
+#include "agent/views/dispatch.h"
 #include "agent/quiesce/gate.h"
 #include "agent/daemon/requests.h"
 #include "agent/core/node.h"
@@ -32,8 +31,6 @@
 /* Objects in a graph: to go through these takes some milliseconds. */
 #define LARGE 4096
 
-#define IDLE_MINUTES	 10
-#define IDLE_MINUTES_MAX 525600
 static bool read_flag(struct lien_client *client, json_t *request, const char *name, bool *value)
 {
 	json_t *flag = json_object_get(request, name);
@@ -47,69 +44,6 @@ static bool read_flag(struct lien_client *client, json_t *request, const char *n
 	return false;
 }
 
-/* Takes the view, which may be NULL, and says which devices there are. */
-static void reply_with_gpus(struct lien_client *client, json_t *view, bool explained)
-{
-	const struct lien_node *node = lien_node_now(client->agent);
-
-	if (view) {
-		json_object_set_new(view, "gpus",
-			lien_view_gpus(client->agent->graph, &client->viewer, node, explained));
-		json_object_set_new(view, "nvml", lien_view_nvml(node));
-	}
-	lien_reply_result(client, view);
-}
-
-static void request_ps(struct lien_client *client, json_t *request)
-{
-	(void)request;
-	reply_with_gpus(client, lien_view_ps(client->agent->graph, &client->viewer), false);
-}
-
-static bool read_mem_by(struct lien_client *client, json_t *request, enum lien_mem_by *by)
-{
-	const char *name = json_string_value(json_object_get(request, "by"));
-
-	if (name && !lien_mem_by_parse(name, by))
-		return true;
-	lien_reply_error(client, "by must be owner, rank, comm, device or callsite");
-	return false;
-}
-
-static void request_mem(struct lien_client *client, json_t *request)
-{
-	json_t *pid = json_object_get(request, "pid"), *by_name = json_object_get(request, "by");
-	struct lien_agent *agent = client->agent;
-	bool explained, pending = false;
-	enum lien_mem_by by;
-	json_t *view;
-
-	if ((by_name && !read_mem_by(client, request, &by)) ||
-		!read_flag(client, request, "explain", &explained))
-		return;
-	if (pid && (!by_name || !json_is_integer(pid) || json_integer_value(pid) < 1 ||
-			   json_integer_value(pid) > UINT32_MAX)) {
-		lien_reply_error(client, "pid must be a process id, and needs by");
-		return;
-	}
-	if (explained)
-		pending = lien_node_refresh(agent);
-	if (by_name && by == LIEN_MEM_BY_CALLSITE)
-		pending |= lien_sites_resolve(agent);
-	view = by_name ? lien_view_mem_by(agent->graph, &client->viewer, by,
-				 json_integer_value(pid), lien_node_now(agent))
-		       : lien_view_mem(agent->graph, &client->viewer);
-	if (view)
-		json_object_set_new(view, "pending", json_boolean(pending));
-	reply_with_gpus(client, view, explained);
-}
-
-static void request_graph(struct lien_client *client, json_t *request)
-{
-	(void)request;
-	reply_with_gpus(client, lien_view_graph(client->agent->graph, &client->viewer), false);
-}
-
 static bool traffic_of(
 	void *context, uint32_t pid, uint64_t comm, struct lien_probe_traffic *traffic)
 {
@@ -118,9 +52,9 @@ static bool traffic_of(
 	return lien_probes_traffic_of(agent->probes, pid, comm, traffic);
 }
 
-/* Who has exported descriptors open; to be freed by free((void *)files.file). */
-static struct lien_view_files open_files(struct lien_agent *agent)
+static struct lien_view_files open_files(void *context)
 {
+	struct lien_agent *agent = context;
 	struct lien_probe_open_file *file = NULL;
 	struct lien_view_files files = {0};
 	int err = lien_files_read(agent->probes, &file, &files.count);
@@ -130,62 +64,45 @@ static struct lien_view_files open_files(struct lien_agent *agent)
 	return files;
 }
 
-static void request_check(struct lien_client *client, json_t *request)
+static json_t *view_comms(void *context, const struct lien_viewer *viewer)
 {
-	json_t *idle = json_object_get(request, "idle_minutes");
-	struct lien_agent *agent = client->agent;
-	struct lien_findings_input input = {.viewer = &client->viewer,
-		.now_ns = lien_now_ns(),
-		.idle_ns = IDLE_MINUTES * 60000000000ull,
-		.traffic = traffic_of,
-		.context = agent};
-
-	if (idle && (!json_is_integer(idle) || json_integer_value(idle) < 0 ||
-			    json_integer_value(idle) > IDLE_MINUTES_MAX)) {
-		lien_reply_error(client, "idle_minutes must be between 0 and 525600");
-		return;
-	}
-	if (idle)
-		input.idle_ns = json_integer_value(idle) * 60000000000ull;
-	input.files = open_files(agent);
-	lien_reply_result(client, lien_findings(agent->graph, &input));
-	free((void *)input.files.file);
+	return lien_agent_comms(context, viewer);
 }
 
-static void request_holders(struct lien_client *client, json_t *request)
+static bool refresh(void *context, bool devices, bool callsites)
 {
-	const char *text = json_string_value(json_object_get(request, "address"));
-	json_t *pid = json_object_get(request, "pid"), *view;
-	struct lien_view_files files;
-	char error[256], *end = NULL;
-	uint64_t address;
+	bool pending = devices && lien_node_refresh(context);
 
-	address = text ? strtoull(text, &end, 16) : 0;
-	if (!json_is_integer(pid) || !text || strncmp(text, "0x", 2) || !text[2] || *end) {
-		lien_reply_error(client,
-			"`holders` needs pid, a number, and address, a string such as \"0x7f00\"");
-		return;
-	}
-	files = open_files(client->agent);
-	view = lien_view_holders(client->agent->graph, &client->viewer, json_integer_value(pid),
-		address, &files, error, sizeof(error));
-	free((void *)files.file);
-	if (!view && error[0])
+	return (callsites && lien_sites_resolve(context)) || pending;
+}
+
+static void request_view(struct lien_client *client, json_t *request)
+{
+	struct lien_agent *agent = client->agent;
+	const struct lien_view_source source = {
+		.graph = agent->graph,
+		.viewer = &client->viewer,
+		.node = lien_node_now(agent),
+		.files = open_files,
+		.traffic = traffic_of,
+		.comms = view_comms,
+		.refresh = refresh,
+		.context = agent,
+		.now_ns = lien_now_ns(),
+	};
+	char error[256];
+	json_t *answer = lien_view_dispatch(&source, request, error, sizeof(error));
+
+	if (!answer && error[0])
 		lien_reply_error(client, error);
 	else
-		lien_reply_result(client, view);
+		lien_reply_result(client, answer);
 }
 
 static void request_status(struct lien_client *client, json_t *request)
 {
 	(void)request;
 	lien_reply_result(client, lien_agent_status(client->agent, &client->viewer));
-}
-
-static void request_comms(struct lien_client *client, json_t *request)
-{
-	(void)request;
-	lien_reply_result(client, lien_agent_comms(client->agent, &client->viewer));
 }
 
 struct transfer {
@@ -595,12 +512,12 @@ static const struct request {
 	enum cost cost;
 	const char *members[MEMBERS_MAX];
 } requests[] = {
-	{"ps", request_ps, GRAPH, {NULL}},
-	{"mem", request_mem, GRAPH, {"by", "pid", "explain"}},
-	{"comms", request_comms, LITTLE, {NULL}},
-	{"graph", request_graph, GRAPH, {NULL}},
-	{"holders", request_holders, FILES, {"pid", "address"}},
-	{"check", request_check, FILES, {"idle_minutes"}},
+	{"ps", request_view, GRAPH, {NULL}},
+	{"mem", request_view, GRAPH, {"by", "pid", "explain"}},
+	{"comms", request_view, LITTLE, {NULL}},
+	{"graph", request_view, GRAPH, {NULL}},
+	{"holders", request_view, FILES, {"pid", "address"}},
+	{"check", request_view, FILES, {"idle_minutes"}},
 	{"offload", request_offload, LITTLE,
 		{"owner", "pids", "timeout_ms", "dry_run", "strict", "with_closure", "verify",
 			"discard", "host_limit_bytes", "on_use"}},

@@ -230,9 +230,8 @@ int lien_agent_run(const struct lien_agent_config *config)
 	lien_ras_stop(agent);
 	agent->ended = true;
 	lien_graph_free(agent->graph);
-	lien_compare_stop(agent);
-	lien_attach_stop(agent);
-	lien_detach_stop(agent);
+	lien_attach_stop(agent); /* its worker's jobs name what is freed then */
+	lien_join_stop(agent);
 	lien_probes_close(agent->probes);
 	lien_host_files_free(&agent->host);
 	if (agent->control >= 0)

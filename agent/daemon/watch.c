@@ -433,7 +433,8 @@ static bool is_over(
 	       lien_probes_is_another(agent->probes, process->pid, process->start, images);
 }
 
-/* Ends processes that have ended without a word, their last record lost. */
+/* Ends processes that have ended without a word, their last record lost. What was reported before
+ * they were first seen to be over is in the graph when they are looked at again. */
 static void sweep(struct lien_agent *agent)
 {
 	struct lien_images images = {};
@@ -449,12 +450,14 @@ static void sweep(struct lien_agent *agent)
 		agent->swept = process ? process->pid : 0;
 		if (!process)
 			break;
-		if (!is_over(agent, process, &images))
+		if (!is_over(agent, process, &images)) {
+			process->over = false;
 			continue;
-		lien_agent_consume(agent); /* its end may be on its way */
-		process = lien_graph_process(agent->graph, agent->swept);
-		if (!process || !is_over(agent, process, &images))
+		}
+		if (!process->over) {
+			process->over = true;
 			continue;
+		}
 		event = lien_agent_event_of(process->pid, process->start, LIEN_EVENT_EXIT);
 		lien_agent_event(agent, &event);
 	}

@@ -135,15 +135,6 @@ static int apply_released(
 	return lien_event_succeeded(event) ? effect_of(event->type)(graph, process, event) : 0;
 }
 
-/* What the agent tells when it has had it taken away, and what tells of the next one. */
-static void note_control(struct lien_process *process, const struct lien_event *event)
-{
-	static const char name[] = "liblien-control.so";
-
-	if (!strncmp(event->library.name, name, sizeof(name) - 1))
-		process->detached = !event->library.inode;
-}
-
 /* The last one that begins below. */
 static struct lien_library_map *library_below(struct lien_process *process, uint64_t address)
 {
@@ -166,7 +157,6 @@ static int apply_library(
 		return 0; /* told twice: the time of the first one counts */
 	if (event->library.start >= LIEN_ADDRESS_END)
 		return 0;
-	note_control(process, event);
 	map = calloc(1, sizeof(*map));
 	if (!map)
 		return -ENOMEM;

@@ -180,7 +180,7 @@ struct lien_comm *lien_comm_parent(struct lien_process *process, const struct li
 						      : NULL;
 }
 
-int lien_comm_told(
+int lien_comm_recorded(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
 	struct lien_comm *parent = lien_comm_parent(process, event), *comm;
@@ -204,7 +204,7 @@ int lien_graph_apply_comm_init(
 	if (event->flags & LIEN_EVENT_FOUND)
 		return event->comm.comm ? comm_found(graph, process, event) : 0;
 	if (event->flags & LIEN_EVENT_IMPORTED)
-		return lien_comm_told(graph, process, event);
+		return lien_comm_recorded(graph, process, event);
 	if (!event->comm.comm)
 		return 0;
 	return lien_comm_made(graph, process, event) ? 0 : -ENOMEM;
@@ -239,7 +239,7 @@ int lien_graph_apply_comm_shrink(
 	struct lien_comm *parent = lien_comm_parent(process, event), *comm;
 
 	if (event->flags & LIEN_EVENT_IMPORTED)
-		return lien_comm_told(graph, process, event);
+		return lien_comm_recorded(graph, process, event);
 	if (!event->comm.comm)
 		return 0;
 	comm = lien_comm_made(graph, process, event);

@@ -351,8 +351,8 @@ struct lien_process {
 	bool cuda; /* made a driver call or may have: false for those that only mapped a library */
 	unsigned incomplete;
 	enum lien_control_presence presence;
-	bool detached; /* by `lien detach`, and not attached since: told by a LIBRARY event without
-			  an inode that has the control library's name; and by the agent */
+	bool detached; /* by `lien detach`, and not attached since; the agent's */
+	bool over;     /* /proc says that it has ended; the agent's */
 	unsigned parked;		  /* mappings */
 	uint32_t visits;		  /* that it may still cost: lien_process_visits() */
 	uint64_t held_bytes, held_items;  /* offloaded by an agent before this one; the agent's */

@@ -156,7 +156,7 @@ struct lien_comm *lien_comm_new(
 struct lien_comm *lien_comm_made(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event);
 /* Told after the fact (lien_graph_dump()), with everything that is known of it. */
-int lien_comm_told(
+int lien_comm_recorded(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event);
 /* That the event's communicator was made of. NULL: not known, or itself (a forged recording). */
 struct lien_comm *lien_comm_parent(struct lien_process *process, const struct lien_event *event);

@@ -260,7 +260,7 @@ static int split_told(
 	struct lien_comm *parent = lien_comm_parent(process, event), *comm;
 
 	if (event->comm.nranks != LIEN_COMM_AWAITED)
-		return lien_comm_told(graph, process, event);
+		return lien_comm_recorded(graph, process, event);
 	comm = event->comm.color < 0 ? NULL : lien_comm_find(process, event->comm.comm);
 	return parent ? split_join(graph, process, event, parent, comm, event->comm.excluded) : 0;
 }

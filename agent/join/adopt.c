@@ -74,7 +74,6 @@ int lien_adopt_plan(void *context, struct lien_adoption **out, char *why, size_t
 	unsigned i;
 	int err;
 
-	lien_agent_consume(agent);
 	doubt_cards(agent);
 	err = lien_adoption_plan(agent->graph, agent->adopted, agent->adopted_count, agent->at_rest,
 		agent->at_rest_count, &agent->adoption);
@@ -90,7 +89,7 @@ int lien_adopt_plan(void *context, struct lien_adoption **out, char *why, size_t
 	return 0;
 }
 
-static void tell_adopted(void *agent, struct lien_event *event)
+static void emit_adopted(void *agent, struct lien_event *event)
 {
 	lien_agent_event(agent, event);
 }
@@ -99,17 +98,13 @@ static void tell_adopted(void *agent, struct lien_event *event)
 void lien_adopt_answered(void *context)
 {
 	struct lien_agent *agent = context;
-	struct lien_telling telling = {0, tell_adopted, agent};
+	struct lien_emitter emitter = {lien_now_ns(), emit_adopted, agent};
 
-	/* What the control libraries did for it, which is not the application's, comes first. */
-	lien_agent_consume(agent);
-	telling.now_ns = lien_now_ns();
-	lien_adoption_tell(&agent->adoption, agent->graph, &telling);
+	lien_adoption_emit(&agent->adoption, agent->graph, &emitter);
 }
 
 void lien_adopt_done(struct lien_agent *agent, const struct lien_transaction_result *result)
 {
-	lien_agent_consume(agent);
 	agent->adopting = false;
 	lien_attach_adopted(agent, result);
 }
@@ -138,7 +133,6 @@ int lien_adopt_start(struct lien_agent *agent, const struct lien_viewer *viewer,
 	*nothing = false;
 	if (err)
 		return err;
-	lien_agent_consume(agent);
 	agent->at_rest = calloc(lien_graph_stats(agent->graph)->processes + 1, sizeof(uint32_t));
 	agent->adopted = calloc(count + 1, sizeof(uint32_t));
 	if (!agent->at_rest || !agent->adopted) {

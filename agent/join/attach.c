@@ -12,9 +12,9 @@
 
 #include "agent/join/adopt.h"
 #include "agent/join/detach.h"
+#include "agent/join/job.h"
 #include "agent/join/walks.h"
 #include "agent/core/worker.h"
-#include "agent/graph/pids.h"
 #include "loader/inject/inject.h"
 
 #define INJECT_MS 5000
@@ -23,9 +23,8 @@
 #define ADOPT_NS  30000000000ull /* until no other transaction is under way */
 
 struct part {
-	uint32_t pid;
-	uint64_t start;
-	enum { PART_INJECTED, PART_STARTS, PART_WAITS, PART_READS, PART_DONE } state;
+	struct lien_join_part base;
+	enum { PART_INJECTED, PART_STARTS, PART_WAITS, PART_READS } state;
 	uint64_t until;
 	struct lien_inject_result result;
 	char command[16], error[300]; /* "": it is attached */
@@ -34,18 +33,13 @@ struct part {
 	double read_ms;
 };
 
-struct lien_attach {
-	struct lien_client_job waited_for;
-	LIST_ENTRY(lien_attach) next;
-	struct lien_agent *agent;
-	struct lien_client *client; /* NULL: gone */
+struct attach {
+	struct lien_join_job base;
 	json_t *then; /* the offload that waits for this; NULL: the client asked for it alone */
 	void (*go_on)(struct lien_client *client, json_t *request); /* with that */
 	enum { ATTACH_PARTS, ATTACH_WAITS, ATTACH_ADOPTS, ATTACH_DONE } state;
 	uint64_t until;
 	json_t *adoption; /* what came of it; NULL: none was needed */
-	unsigned count;
-	struct part part[];
 };
 
 /* A user's processes are injected into one after the other: one that takes its time keeps those of
@@ -58,7 +52,7 @@ struct lien_injector {
 
 struct inject {
 	struct lien_job job;
-	struct lien_attach *attach;
+	struct attach *attach;
 	unsigned part;
 	uint32_t pid;
 	int pidfd, library, err;
@@ -66,83 +60,78 @@ struct inject {
 	char why[300];
 };
 
-/* The client is gone: what has begun goes on. */
-static void drop_client(struct lien_client_job *job)
+static struct part *part_at(const struct attach *attach, unsigned i)
 {
-	struct lien_attach *attach = (struct lien_attach *)job;
-
-	attach->client = NULL;
+	return (struct part *)lien_join_part(&attach->base, i);
 }
 
-static struct lien_process *process_of(struct lien_attach *attach, const struct part *part)
+static struct lien_process *process_of(const struct attach *attach, const struct part *part)
 {
-	return lien_graph_living(attach->agent->graph, part->pid, part->start);
+	return lien_join_process(&attach->base, &part->base);
 }
 
-static void attach_free(struct lien_attach *attach)
+static void release(struct lien_join_job *job)
 {
-	LIST_REMOVE(attach, next);
+	struct attach *attach = (struct attach *)job;
+
 	json_decref(attach->adoption);
 	json_decref(attach->then);
-	free(attach);
 }
 
 static json_t *part_json(const struct part *part, bool complete)
 {
 	return json_pack("{s:i, s:s, s:s?, s:b, s:f, s:f, s:b, s:i, s:i, s:f, s:b}", "pid",
-		part->pid, "command", part->command, "error", part->error[0] ? part->error : NULL,
+		part->base.pid, "command", part->command, "error", part->error[0] ? part->error : NULL,
 		"present", part->result.present, "pause_ms", part->result.pause_ns / 1e6, "ms",
 		part->result.total_ns / 1e6, "read", part->read, "mappings", part->mappings, "new",
 		part->differences, "read_ms", part->read_ms, "complete", complete);
 }
 
-static json_t *view(struct lien_attach *attach)
+static json_t *view(const struct attach *attach)
 {
 	json_t *processes = json_array();
 	const struct lien_process *process;
+	const struct part *part;
 	unsigned i, attached = 0;
 
-	for (i = 0; i < attach->count; i++) {
-		process = process_of(attach, &attach->part[i]);
-		attached += !attach->part[i].error[0];
-		json_array_append_new(processes,
-			part_json(&attach->part[i], process && lien_process_whole(process)));
+	for (i = 0; i < attach->base.count; i++) {
+		part = part_at(attach, i);
+		process = process_of(attach, part);
+		attached += !part->error[0];
+		json_array_append_new(
+			processes, part_json(part, process && lien_process_whole(process)));
 	}
 	return json_pack("{s:o, s:i, s:i, s:O?}", "processes", processes, "attached", attached,
-		"refused", attach->count - attached, "adoption", attach->adoption);
+		"refused", attach->base.count - attached, "adoption", attach->adoption);
 }
 
-static void answer(struct lien_attach *attach)
+static void answer(struct lien_join_job *job)
 {
-	struct lien_client *client = attach->client;
+	const struct attach *attach = (struct attach *)job;
 
-	if (client) {
-		client->job = NULL;
-		if (attach->then)
-			attach->go_on(client, attach->then);
-		else
-			lien_reply_result(client, view(attach));
+	if (attach->then) {
+		attach->go_on(job->client, attach->then);
+	} else {
+		lien_reply_result(job->client, view(attach));
+		lien_client_go_on(job->client);
 	}
-	if (client && !attach->then)
-		lien_client_go_on(client);
-	attach_free(attach);
 }
 
 /* The pid because of which owners were not looked for; 0: one that the client may not know of. */
-static uint32_t outsider_of(const struct lien_attach *attach, const struct lien_adoption *adoption)
+static uint32_t outsider_of(const struct attach *attach, const struct lien_adoption *adoption)
 {
 	const struct lien_process *process =
-		lien_graph_process(attach->agent->graph, adoption->outsider);
+		lien_graph_process(attach->base.agent->graph, adoption->outsider);
 
-	return process && attach->client && lien_sees(&attach->client->viewer, process)
+	return process && attach->base.client && lien_sees(&attach->base.client->viewer, process)
 		       ? adoption->outsider
 		       : 0;
 }
 
 static json_t *adoption_json(
-	struct lien_attach *attach, const struct lien_transaction_result *result, const char *error)
+	struct attach *attach, const struct lien_transaction_result *result, const char *error)
 {
-	const struct lien_adoption *adoption = &attach->agent->adoption;
+	const struct lien_adoption *adoption = &attach->base.agent->adoption;
 
 	return json_pack("{s:s?, s:f, s:f, s:f, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:o}", "error",
 		error, "ms", result ? result->ns / 1e6 : 0, "pause_ms",
@@ -155,37 +144,37 @@ static json_t *adoption_json(
 }
 
 /* Those that could be attached are not adopted: they are as before, and the next try may do it. */
-static void adoption_failed(struct lien_attach *attach, const char *error)
+static void adoption_failed(struct attach *attach, const char *error)
 {
 	attach->adoption = adoption_json(attach, NULL, error);
 	lien_log(4, "what was there before the agent cannot be adopted: %s", error);
 	attach->state = ATTACH_DONE;
 }
 
-static void try_to_adopt(struct lien_attach *attach)
+static void try_to_adopt(struct attach *attach)
 {
-	struct lien_agent *agent = attach->agent;
-	uint32_t *pids = calloc(attach->count + 1, sizeof(*pids));
+	struct lien_client *client = attach->base.client;
+	uint32_t *pids = calloc(attach->base.count + 1, sizeof(*pids));
 	const struct lien_process *process;
 	char error[400] = "out of memory";
 	bool nothing = false;
 	unsigned i, n = 0;
 	int err = pids ? 0 : -ENOMEM;
 
-	for (i = 0; pids && i < attach->count; i++) {
-		process = process_of(attach, &attach->part[i]);
-		if (process && attach->part[i].read)
+	for (i = 0; pids && i < attach->base.count; i++) {
+		process = process_of(attach, part_at(attach, i));
+		if (process && part_at(attach, i)->read)
 			pids[n++] = process->pid;
 	}
-	if (!attach->client) { /* nobody asks for it any more */
+	if (!client) { /* nobody asks for it any more */
 		attach->state = ATTACH_DONE;
 		free(pids);
 		return;
 	}
 	attach->state = ATTACH_ADOPTS; /* before: it may end while it is being started */
 	if (!err)
-		err = lien_adopt_start(
-			agent, &attach->client->viewer, pids, n, &nothing, error, sizeof(error));
+		err = lien_adopt_start(attach->base.agent, &client->viewer, pids, n, &nothing,
+			error, sizeof(error));
 	free(pids);
 	if (err)
 		adoption_failed(attach, error);
@@ -193,14 +182,17 @@ static void try_to_adopt(struct lien_attach *attach)
 		attach->state = ATTACH_DONE;
 }
 
+static const struct lien_join_kind kind;
+
 void lien_attach_adopted(struct lien_agent *agent, const struct lien_transaction_result *result)
 {
 	const struct lien_adoption *adoption = &agent->adoption;
-	struct lien_attach *attach;
+	struct attach *attach = NULL;
+	struct lien_join_job *job;
 
-	LIST_FOREACH (attach, &agent->attaches, next)
-		if (attach->state == ATTACH_ADOPTS)
-			break;
+	LIST_FOREACH (job, &agent->joins, next)
+		if (job->kind == &kind && ((struct attach *)job)->state == ATTACH_ADOPTS)
+			attach = (struct attach *)job;
 	if (!attach)
 		return;
 	if (result->error) {
@@ -217,48 +209,41 @@ void lien_attach_adopted(struct lien_agent *agent, const struct lien_transaction
 }
 
 /* Each part is as far as it comes. */
-static void go_on(struct lien_attach *attach)
+static bool conclude(struct lien_join_job *job)
 {
-	unsigned i;
+	struct attach *attach = (struct attach *)job;
 
-	for (i = 0; i < attach->count; i++)
-		if (attach->part[i].state != PART_DONE)
-			return;
 	if (attach->state == ATTACH_PARTS) {
 		attach->state = ATTACH_WAITS;
 		attach->until = lien_now_ns() + ADOPT_NS;
 	}
-	if (attach->state == ATTACH_WAITS && !attach->agent->transaction)
+	if (attach->state == ATTACH_WAITS && !job->agent->transaction)
 		try_to_adopt(attach);
 	if (attach->state == ATTACH_WAITS && lien_now_ns() >= attach->until)
 		adoption_failed(attach, "another transaction is under way: see `lien status`");
-	if (attach->state == ATTACH_DONE)
-		answer(attach);
+	return attach->state == ATTACH_DONE;
 }
 
-static void end_part(struct lien_attach *attach, struct part *part, const char *error)
+static void end_part(struct attach *attach, struct part *part, const char *error)
 {
 	struct lien_process *process = process_of(attach, part);
 
-	part->state = PART_DONE;
+	part->base.done = true;
 	snprintf(part->error, sizeof(part->error), "%s", error ? error : "");
 	if (error && attach->then)
-		lien_log(5, "process %u is not attached: %s", part->pid, error);
+		lien_log(5, "process %u is not attached: %s", part->base.pid, error);
 	if (!error && process)
 		process->detached = false;
 }
 
 static void on_walked(void *to, struct lien_process *process, const struct lien_walked *walked)
 {
-	struct lien_attach *attach = to;
-	struct part *part = NULL;
+	struct attach *attach = to;
+	struct part *part =
+		(struct part *)lien_join_find(&attach->base, process->pid, process->start);
 	char error[300];
-	unsigned i;
 
-	for (i = 0; i < attach->count; i++)
-		if (attach->part[i].pid == process->pid && attach->part[i].state == PART_READS)
-			part = &attach->part[i];
-	if (!part)
+	if (!part || part->state != PART_READS)
 		return;
 	part->read_ms = walked->ns / 1e6;
 	if (walked->error) {
@@ -269,7 +254,7 @@ static void on_walked(void *to, struct lien_process *process, const struct lien_
 	}
 	lien_reread_differences(walked->reread, &part->differences);
 	part->mappings = lien_reread_mappings(walked->reread);
-	part->read = !lien_reread_unsettled(walked->reread);
+	part->read = !lien_reread_unstable(walked->reread);
 	end_part(attach, part,
 		part->read ? NULL
 			   : "it takes orders, but its memory changed whenever it was read: try "
@@ -277,7 +262,7 @@ static void on_walked(void *to, struct lien_process *process, const struct lien_
 }
 
 /* What it did before it was watched is to be read. */
-static void read_part(struct lien_attach *attach, struct part *part, struct lien_process *process)
+static void read_part(struct attach *attach, struct part *part, struct lien_process *process)
 {
 	int err;
 
@@ -287,7 +272,7 @@ static void read_part(struct lien_attach *attach, struct part *part, struct lien
 	}
 	part->state = PART_READS;
 	part->until = lien_now_ns() + READ_NS;
-	err = lien_walk_start(attach->agent, process, true, on_walked, attach);
+	err = lien_walk_start(attach->base.agent, process, true, on_walked, attach);
 	if (err == -EBUSY)
 		part->state = PART_WAITS;
 	else if (err)
@@ -317,8 +302,8 @@ static void drop(struct lien_job *job)
 static void done(struct lien_agent *agent, struct lien_job *job)
 {
 	struct inject *inject = (struct inject *)job;
-	struct lien_attach *attach = inject->attach;
-	struct part *part = &attach->part[inject->part];
+	struct attach *attach = inject->attach;
+	struct part *part = part_at(attach, inject->part);
 	struct lien_process *process = process_of(attach, part);
 
 	part->result = inject->result;
@@ -328,7 +313,7 @@ static void done(struct lien_agent *agent, struct lien_job *job)
 		end_part(attach, part, "it has ended");
 	} else {
 		if (!part->result.present)
-			lien_log(6, "process %u has got a control library", part->pid);
+			lien_log(6, "process %u has got a control library", part->base.pid);
 		agent->above->look(agent, process);
 		part->state = PART_STARTS;
 		part->until = lien_now_ns() + READY_NS;
@@ -336,7 +321,8 @@ static void done(struct lien_agent *agent, struct lien_job *job)
 	drop(job);
 }
 
-int lien_attach_submit(struct lien_agent *agent, uint32_t uid, struct lien_job *job)
+/* To a thread for the processes of this user. 0, or -errno: the job is still the caller's. */
+static int submit_job(struct lien_agent *agent, uint32_t uid, struct lien_job *job)
 {
 	struct lien_injector *injector;
 	int err;
@@ -357,40 +343,44 @@ int lien_attach_submit(struct lien_agent *agent, uint32_t uid, struct lien_job *
 	return lien_worker_submit(injector->worker, job);
 }
 
-static int submit(struct lien_attach *attach, unsigned part)
+static int submit(struct attach *attach, struct lien_process *process, unsigned index)
 {
-	struct lien_agent *agent = attach->agent;
+	struct lien_agent *agent = attach->base.agent;
 	struct inject *inject = calloc(1, sizeof(*inject));
-	uint32_t pid = attach->part[part].pid;
+	const struct lien_join_part *joined = lien_join_part(&attach->base, index);
 	int err;
 
 	if (!inject)
 		return -ENOMEM;
 	*inject = (struct inject){.job = {.work = work, .done = done, .drop = drop},
 		.attach = attach,
-		.part = part,
-		.pid = pid,
-		.pidfd = syscall(SYS_pidfd_open, pid, 0),
+		.part = index,
+		.pid = joined->pid,
+		.pidfd = syscall(SYS_pidfd_open, joined->pid, 0),
 		.library = agent->control < 0 ? -1 : fcntl(agent->control, F_DUPFD_CLOEXEC, 0)};
-	if (inject->pidfd < 0 || lien_proc_has_ended(pid, attach->part[part].start))
+	if (inject->pidfd < 0 || lien_proc_has_ended(joined->pid, joined->start))
 		err = -ESRCH;
 	else if (inject->library < 0)
 		err = agent->control < 0 ? -ENOENT : -EMFILE;
 	else
-		err = lien_attach_submit(
-			agent, process_of(attach, &attach->part[part])->uid, &inject->job);
+		err = submit_job(agent, process->uid, &inject->job);
 	if (err)
 		drop(&inject->job);
 	return err;
 }
 
-static void start_part(struct lien_attach *attach, unsigned i)
+static void start(
+	struct lien_join_job *job, struct lien_join_part *joined, struct lien_process *process)
 {
-	struct part *part = &attach->part[i];
-	struct lien_process *process = process_of(attach, part);
+	struct attach *attach = (struct attach *)job;
+	struct part *part = (struct part *)joined;
 	char why[300];
 	int err;
 
+	if (!process) {
+		end_part(attach, part, "it has ended");
+		return;
+	}
 	snprintf(part->command, sizeof(part->command), "%s", process->command);
 	if (process->agent && lien_detach_under_way(process->agent)) {
 		end_part(attach, part, "it is being detached: try again");
@@ -405,7 +395,7 @@ static void start_part(struct lien_attach *attach, unsigned i)
 		end_part(attach, part, lien_process_takes_no_orders(process));
 		return;
 	}
-	err = submit(attach, i);
+	err = submit(attach, process, part - part_at(attach, 0));
 	if (!err)
 		return;
 	snprintf(why, sizeof(why), "the control library cannot be given to it: %s",
@@ -415,15 +405,12 @@ static void start_part(struct lien_attach *attach, unsigned i)
 }
 
 /* Those named, or, of none, those that have no control library yet. */
-static bool wanted(const struct lien_client *client, const struct lien_process *process,
-	const uint32_t *pids, unsigned count)
+static bool wanted(
+	const struct lien_viewer *viewer, const struct lien_process *process, bool named)
 {
-	if (!process->cuda || !lien_proc_owned(process, &client->viewer))
-		return false;
-	if (count)
-		return lien_pids_have(pids, count, process->pid);
-	return process->presence == LIEN_CONTROL_NONE ||
-	       process->incomplete & (LIEN_INCOMPLETE_LATE | LIEN_INCOMPLETE_SHARE);
+	return process->cuda && lien_proc_owned(process, viewer) &&
+	       (named || process->presence == LIEN_CONTROL_NONE ||
+		       process->incomplete & (LIEN_INCOMPLETE_LATE | LIEN_INCOMPLETE_SHARE));
 }
 
 /* All that it lacks is a control library, or to be asked what it had before it was watched; and
@@ -438,74 +425,23 @@ static bool lacks_nothing_else(const struct lien_process *process)
 	       !RB_EMPTY(&process->mappings);
 }
 
-/* `only`: of those wanted. NULL: out of memory. */
-static struct lien_attach *attach_new(struct lien_client *client, const uint32_t *pids,
-	unsigned count, bool (*only)(const struct lien_process *process))
+static bool wanted_before(
+	const struct lien_viewer *viewer, const struct lien_process *process, bool named)
 {
-	struct lien_agent *agent = client->agent;
-	unsigned room = lien_graph_stats(agent->graph)->processes;
-	struct lien_attach *attach;
-	struct lien_process *process;
-
-	attach = calloc(1, sizeof(*attach) + (room + 1) * sizeof(attach->part[0]));
-	if (!attach)
-		return NULL;
-	for (process = lien_graph_first(agent->graph); process; process = lien_graph_next(process))
-		if (attach->count < room && wanted(client, process, pids, count) &&
-			(!only || only(process)))
-			attach->part[attach->count++] =
-				(struct part){.pid = process->pid, .start = process->start};
-	attach->agent = agent;
-	attach->client = client;
-	LIST_INSERT_HEAD(&agent->attaches, attach, next);
-	return attach;
+	return wanted(viewer, process, named) && lacks_nothing_else(process);
 }
 
-static void begin(struct lien_attach *attach)
+static void look(
+	struct lien_join_job *job, struct lien_join_part *joined, struct lien_process *process)
 {
-	unsigned i;
+	struct attach *attach = (struct attach *)job;
+	struct part *part = (struct part *)joined;
 
-	attach->waited_for.drop = drop_client;
-	attach->client->job = &attach->waited_for;
-	attach->client->waiting = true;
-	for (i = 0; i < attach->count; i++)
-		start_part(attach, i);
-}
-
-void lien_attach_start(struct lien_client *client, const uint32_t *pids, unsigned count)
-{
-	struct lien_attach *attach = attach_new(client, pids, count, NULL);
-
-	if (attach)
-		begin(attach);
-	else
-		lien_reply_error(client, "out of memory");
-}
-
-bool lien_attach_before(struct lien_client *client, const uint32_t *pids, unsigned count,
-	json_t *request, void (*go_on)(struct lien_client *client, json_t *request))
-{
-	struct lien_attach *attach = attach_new(client, pids, count, lacks_nothing_else);
-
-	if (!attach)
-		return false;
-	if (!attach->count) {
-		attach_free(attach);
-		return false;
-	}
-	attach->then = json_incref(request);
-	attach->go_on = go_on;
-	begin(attach);
-	return true;
-}
-
-static void look_at(struct lien_attach *attach, struct part *part)
-{
-	struct lien_process *process = process_of(attach, part);
-
+	if (part->state == PART_INJECTED)
+		return;
 	if (process && part->state == PART_READS) {
 		if (lien_now_ns() >= part->until)
-			lien_walk_end(attach->agent, process, "it took longer than a minute");
+			lien_walk_end(job->agent, process, "it took longer than a minute");
 		return;
 	}
 	if (!process)
@@ -517,31 +453,51 @@ static void look_at(struct lien_attach *attach, struct part *part)
 			"the control library is in it, but does not answer: see `lien ps`");
 }
 
-void lien_attach_tick(struct lien_agent *agent)
-{
-	struct lien_attach *attach, *next;
-	unsigned i;
+static const struct lien_join_kind kind = {
+	.job_size = sizeof(struct attach),
+	.part_size = sizeof(struct part),
+	.start = start,
+	.look = look,
+	.conclude = conclude,
+	.answer = answer,
+	.release = release,
+};
 
-	LIST_FOREACH_SAFE (attach, &agent->attaches, next, next) {
-		for (i = 0; i < attach->count; i++)
-			if (attach->part[i].state != PART_INJECTED &&
-				attach->part[i].state != PART_DONE)
-				look_at(attach, &attach->part[i]);
-		go_on(attach);
+void lien_attach_start(struct lien_client *client, const uint32_t *pids, unsigned count)
+{
+	struct lien_join_job *job = lien_join_new(client, &kind, pids, count, wanted);
+
+	if (job)
+		lien_join_begin(job);
+	else
+		lien_reply_error(client, "out of memory");
+}
+
+bool lien_attach_before(struct lien_client *client, const uint32_t *pids, unsigned count,
+	json_t *request, void (*go_on)(struct lien_client *client, json_t *request))
+{
+	struct lien_join_job *job = lien_join_new(client, &kind, pids, count, wanted_before);
+	struct attach *attach = (struct attach *)job;
+
+	if (!job)
+		return false;
+	if (!job->count) {
+		lien_join_free(job);
+		return false;
 	}
+	attach->then = json_incref(request);
+	attach->go_on = go_on;
+	lien_join_begin(job);
+	return true;
 }
 
 void lien_attach_stop(struct lien_agent *agent)
 {
 	struct lien_injector *injector;
-	struct lien_attach *attach;
 
-	/* Their jobs name what follows. */
 	while ((injector = LIST_FIRST(&agent->injectors))) {
 		LIST_REMOVE(injector, next);
 		lien_worker_free(injector->worker);
 		free(injector);
 	}
-	while ((attach = LIST_FIRST(&agent->attaches)))
-		attach_free(attach);
 }

@@ -19,11 +19,6 @@ bool lien_attach_before(struct lien_client *client, const uint32_t *pids, unsign
 	json_t *request, void (*go_on)(struct lien_client *client, json_t *request));
 /* The adoption that one of them began has ended. */
 void lien_attach_adopted(struct lien_agent *agent, const struct lien_transaction_result *result);
-/* Injects, or takes a library away, in a thread for the processes of this user. 0, or -errno: the
- * job is still the caller's. */
-struct lien_job;
-int lien_attach_submit(struct lien_agent *agent, uint32_t uid, struct lien_job *job);
-void lien_attach_tick(struct lien_agent *agent);
 void lien_attach_stop(struct lien_agent *agent);
 
 #endif

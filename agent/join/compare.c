@@ -2,33 +2,26 @@
 /* `compare`: the graph against the driver, for a client. */
 #include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "agent/core/proc.h"
-#include "agent/server/client.h"
+#include "agent/join/job.h"
 #include "agent/join/walks.h"
-#include "agent/graph/pids.h"
 
 struct part {
-	uint32_t pid;
-	uint64_t start;
-	enum { PART_WAITS, PART_RUNS, PART_DONE } state;
+	struct lien_join_part base;
+	bool runs; /* it is being read */
 };
 
-struct lien_compare {
-	struct lien_client_job waited_for;
-	LIST_ENTRY(lien_compare) next;
-	struct lien_agent *agent;
-	struct lien_client *client; /* NULL: gone */
+struct compare {
+	struct lien_join_job base;
 	bool repair;
 	uint64_t deadline;
-	unsigned timeout_ms, count, differences, compared;
+	unsigned timeout_ms, differences, compared;
 	json_t *processes;
-	struct part part[];
 };
 
-static const char *const kinds[] = {
+static const char *const difference_names[] = {
 	[LIEN_DIFFERENCE_MISSING] = "missing",
 	[LIEN_DIFFERENCE_GONE] = "gone",
 	[LIEN_DIFFERENCE_SIZE] = "size",
@@ -37,13 +30,9 @@ static const char *const kinds[] = {
 	[LIEN_DIFFERENCE_ACCESS] = "access",
 };
 
-/* The client is gone. */
-static void drop(struct lien_client_job *job)
+static void dropped(struct lien_join_job *job)
 {
-	struct lien_compare *compare = (struct lien_compare *)job;
-
-	compare->client = NULL;
-	compare->deadline = 0;
+	((struct compare *)job)->deadline = 0;
 }
 
 /* What the driver says of the address. */
@@ -79,15 +68,15 @@ static json_t *differences_json(const struct lien_reread *reread)
 	for (i = 0; i < count; i++) {
 		snprintf(address, sizeof(address), "%#llx", (unsigned long long)difference[i].va);
 		json_array_append_new(
-			list, json_pack("{s:s, s:s, s:I, s:o}", "kind", kinds[difference[i].kind],
+			list, json_pack("{s:s, s:s, s:I, s:o}", "kind", difference_names[difference[i].kind],
 				      "address", address, "bytes", (json_int_t)difference[i].bytes,
 				      "driver", found_json(&difference[i].found)));
 	}
 	return list;
 }
 
-static void add_result(struct lien_compare *compare, const struct part *part, const char *command,
-	bool complete, const struct lien_walked *walked)
+static void add_result(struct compare *compare, const struct lien_join_part *part,
+	const struct lien_process *process, const struct lien_walked *walked)
 {
 	const struct lien_reread *reread = walked->reread;
 	unsigned differences = 0;
@@ -98,161 +87,120 @@ static void add_result(struct lien_compare *compare, const struct part *part, co
 	}
 	compare->differences += differences;
 	json_array_append_new(compare->processes,
-		json_pack("{s:i, s:s, s:o, s:o, s:i, s:i, s:b, s:b, s:i, s:f, s:f}", "pid",
-			part->pid, "command", command, "error",
-			walked->error ? json_string(walked->error) : json_null(), "differences",
+		json_pack("{s:i, s:s, s:s?, s:o, s:i, s:i, s:b, s:b, s:i, s:f, s:f}", "pid",
+			part->pid, "command", process ? process->command : "", "error",
+			walked->error, "differences",
 			reread ? differences_json(reread) : json_array(), "mappings",
 			reread ? lien_reread_mappings(reread) : 0, "unsettled",
-			reread ? lien_reread_unsettled(reread) : 0, "repaired", walked->repaired,
-			"complete", complete, "orders", walked->orders, "ms", walked->ns / 1e6,
-			"walk_ms", walked->walk_ns / 1e6));
+			reread ? lien_reread_unstable(reread) : 0, "repaired", walked->repaired,
+			"complete", process && lien_process_whole(process), "orders",
+			walked->orders, "ms", walked->ns / 1e6, "walk_ms", walked->walk_ns / 1e6));
 }
 
-static void compare_free(struct lien_compare *compare)
+static void answer(struct lien_join_job *job)
 {
-	LIST_REMOVE(compare, next);
-	json_decref(compare->processes);
-	free(compare);
+	const struct compare *compare = (struct compare *)job;
+
+	lien_reply_result(job->client,
+		json_pack("{s:O, s:i, s:i, s:i}", "processes", compare->processes, "differences",
+			compare->differences, "compared", compare->compared, "not_compared",
+			job->count - compare->compared));
+	lien_client_go_on(job->client);
 }
 
-static void answer_if_done(struct lien_compare *compare)
+static void release(struct lien_join_job *job)
 {
-	struct lien_client *client = compare->client;
-	unsigned i;
-
-	for (i = 0; i < compare->count; i++)
-		if (compare->part[i].state != PART_DONE)
-			return;
-	if (client) {
-		client->job = NULL;
-		lien_reply_result(client,
-			json_pack("{s:O, s:i, s:i, s:i}", "processes", compare->processes,
-				"differences", compare->differences, "compared", compare->compared,
-				"not_compared", compare->count - compare->compared));
-		lien_client_go_on(client);
-	}
-	compare_free(compare);
+	json_decref(((struct compare *)job)->processes);
 }
 
-static struct lien_process *process_of(struct lien_compare *compare, const struct part *part)
+static void fail(struct lien_join_job *job, struct lien_join_part *part, const char *error)
 {
-	return lien_graph_living(compare->agent->graph, part->pid, part->start);
-}
+	const struct lien_walked walked = {.error = error};
 
-static void fail(struct lien_compare *compare, struct part *part, const char *error)
-{
-	struct lien_process *process = process_of(compare, part);
-	struct lien_walked walked = {.error = error};
-
-	part->state = PART_DONE;
-	add_result(compare, part, process ? process->command : "",
-		process && lien_process_whole(process), &walked);
+	part->done = true;
+	add_result((struct compare *)job, part, lien_join_process(job, part), &walked);
 }
 
 static void on_walked(void *to, struct lien_process *process, const struct lien_walked *walked)
 {
-	struct lien_compare *compare = to;
-	unsigned i;
+	struct lien_join_job *job = to;
+	struct lien_join_part *part = lien_join_find(job, process->pid, process->start);
 
-	for (i = 0; i < compare->count; i++)
-		if (compare->part[i].pid == process->pid && compare->part[i].state == PART_RUNS)
-			break;
-	if (i == compare->count)
+	if (!part || !((struct part *)part)->runs)
 		return;
-	compare->part[i].state = PART_DONE;
-	add_result(
-		compare, &compare->part[i], process->command, lien_process_whole(process), walked);
+	part->done = true;
+	add_result((struct compare *)job, part, process, walked);
 }
 
-static void start_part(struct lien_compare *compare, struct part *part)
+/* It may be read for somebody else now: again with the next tick. */
+static void start(
+	struct lien_join_job *job, struct lien_join_part *part, struct lien_process *process)
 {
-	struct lien_process *process = process_of(compare, part);
+	const bool repair = ((struct compare *)job)->repair;
 	const char *error = process ? lien_process_takes_no_orders(process) : "it has ended";
 	int err = 0;
 
 	if (!error)
-		err = lien_walk_start(compare->agent, process, compare->repair, on_walked, compare);
+		err = lien_walk_start(job->agent, process, repair, on_walked, job);
 	if (err && err != -EBUSY)
 		error = err == -ESRCH ? "it has ended" : strerror(-err);
 	if (error)
-		fail(compare, part, error);
-	else if (!err)
-		part->state = PART_RUNS;
+		fail(job, part, error);
+	else
+		((struct part *)part)->runs = !err;
 }
 
-/* Those that have not come to an end in time. */
-static void give_up(struct lien_compare *compare)
+static void look(
+	struct lien_join_job *job, struct lien_join_part *part, struct lien_process *process)
 {
-	struct lien_process *process;
+	const struct compare *compare = (struct compare *)job;
+	const bool runs = ((struct part *)part)->runs;
 	char error[80];
-	unsigned i;
 
-	snprintf(error, sizeof(error), "it was not read within %u ms", compare->timeout_ms);
-	for (i = 0; i < compare->count; i++) {
-		process = process_of(compare, &compare->part[i]);
-		if (compare->part[i].state == PART_RUNS && process)
-			lien_walk_end(compare->agent, process, error);
-		if (compare->part[i].state != PART_DONE)
-			fail(compare, &compare->part[i], error);
+	if (lien_now_ns() >= compare->deadline) {
+		snprintf(error, sizeof(error), "it was not read within %u ms", compare->timeout_ms);
+		if (runs && process)
+			lien_walk_end(job->agent, process, error);
+		if (!part->done)
+			fail(job, part, error);
+	} else if (!runs) {
+		start(job, part, process);
 	}
 }
 
-static void go_on(struct lien_compare *compare, uint64_t now)
+static const struct lien_join_kind kind = {
+	.job_size = sizeof(struct compare),
+	.part_size = sizeof(struct part),
+	.start = start,
+	.look = look,
+	.answer = answer,
+	.dropped = dropped,
+	.release = release,
+};
+
+static bool wanted(
+	const struct lien_viewer *viewer, const struct lien_process *process, bool named)
 {
-	unsigned i;
-
-	if (now >= compare->deadline)
-		give_up(compare);
-	for (i = 0; i < compare->count; i++)
-		if (compare->part[i].state == PART_WAITS)
-			start_part(compare, &compare->part[i]);
-	answer_if_done(compare);
-}
-
-void lien_compare_stop(struct lien_agent *agent)
-{
-	while (!LIST_EMPTY(&agent->compares))
-		compare_free(LIST_FIRST(&agent->compares));
-}
-
-void lien_compare_tick(struct lien_agent *agent)
-{
-	struct lien_compare *compare, *next;
-	uint64_t now = lien_now_ns();
-
-	LIST_FOREACH_SAFE (compare, &agent->compares, next, next)
-		go_on(compare, now);
+	(void)named;
+	return process->cuda && lien_proc_owned(process, viewer);
 }
 
 void lien_compare_start(struct lien_client *client, const uint32_t *pids, unsigned pids_count,
 	bool repair, unsigned timeout_ms)
 {
-	struct lien_agent *agent = client->agent;
-	unsigned room = lien_graph_stats(agent->graph)->processes;
-	struct lien_compare *compare;
-	struct lien_process *process;
+	struct compare *compare =
+		(struct compare *)lien_join_new(client, &kind, pids, pids_count, wanted);
 
-	compare = calloc(1, sizeof(*compare) + (room + 1) * sizeof(compare->part[0]));
-	if (!compare || !(compare->processes = json_array())) {
-		free(compare);
+	if (compare)
+		compare->processes = json_array();
+	if (!compare || !compare->processes) {
+		if (compare)
+			lien_join_free(&compare->base);
 		lien_reply_error(client, "out of memory");
 		return;
 	}
-	for (process = lien_graph_first(agent->graph); process;
-		process = lien_graph_next(process)) {
-		if (process->cuda &&
-			(!pids_count || lien_pids_have(pids, pids_count, process->pid)) &&
-			lien_proc_owned(process, &client->viewer))
-			compare->part[compare->count++] =
-				(struct part){.pid = process->pid, .start = process->start};
-	}
-	compare->agent = agent;
-	compare->client = client;
 	compare->repair = repair;
 	compare->timeout_ms = timeout_ms;
 	compare->deadline = lien_now_ns() + timeout_ms * 1000000ull;
-	LIST_INSERT_HEAD(&agent->compares, compare, next);
-	compare->waited_for.drop = drop;
-	client->job = &compare->waited_for;
-	client->waiting = true;
+	lien_join_begin(&compare->base);
 }

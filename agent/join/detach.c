@@ -3,16 +3,14 @@
 
 #include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "agent/join/eject.h"
 #include "agent/core/proc.h"
 #include "agent/link/link.h"
 #include "agent/orders/orders.h"
 #include "agent/orders/presence.h"
+#include "agent/join/job.h"
 #include "agent/join/walks.h"
-#include "agent/graph/pids.h"
 #include "loader/probes/gate.h"
 
 #define ANSWER_NS    10000000000ull
@@ -20,107 +18,58 @@
 #define CHUNK	     (128ull << 20)
 
 struct part {
-	uint32_t pid;
-	uint64_t start, t_start, until;
-	enum { PART_ORDERED, PART_EJECTED, PART_DONE } state;
+	struct lien_join_part base;
+	uint64_t t_start, until;
 };
 
-struct lien_detach {
-	struct lien_client_job waited_for;
-	LIST_ENTRY(lien_detach) next;
-	struct lien_agent *agent;
-	struct lien_client *client; /* NULL: gone */
+struct detach {
+	struct lien_join_job base;
 	json_t *processes;
-	unsigned count, detached;
-	struct part part[];
+	unsigned detached;
 };
 
-/* The client is gone: what has begun goes on. */
-static void drop(struct lien_client_job *job)
+static void answer(struct lien_join_job *job)
 {
-	struct lien_detach *detach = (struct lien_detach *)job;
+	const struct detach *detach = (struct detach *)job;
 
-	detach->client = NULL;
+	lien_reply_result(job->client,
+		json_pack("{s:O, s:i, s:i}", "processes", detach->processes, "detached",
+			detach->detached, "refused", job->count - detach->detached));
+	lien_client_go_on(job->client);
 }
 
-static void detach_free(struct lien_detach *detach)
+static void release(struct lien_join_job *job)
 {
-	LIST_REMOVE(detach, next);
-	json_decref(detach->processes);
-	free(detach);
+	json_decref(((struct detach *)job)->processes);
 }
 
-static void answer_if_done(struct lien_detach *detach)
+/* error: NULL, it is detached. */
+static void end_part(struct lien_join_job *job, struct lien_join_part *part, const char *error)
 {
-	struct lien_client *client = detach->client;
-	unsigned i;
+	const struct lien_process *process = lien_join_process(job, part);
+	struct detach *detach = (struct detach *)job;
 
-	for (i = 0; i < detach->count; i++)
-		if (detach->part[i].state != PART_DONE)
-			return;
-	if (client) {
-		client->job = NULL;
-		lien_reply_result(client,
-			json_pack("{s:O, s:i, s:i}", "processes", detach->processes, "detached",
-				detach->detached, "refused", detach->count - detach->detached));
-		lien_client_go_on(client);
-	}
-	detach_free(detach);
-}
-
-/* `stays`: why the library does; NULL: it is gone, or of an error. */
-static void end_part(
-	struct lien_detach *detach, struct part *part, const char *error, const char *stays)
-{
-	struct lien_process *process =
-		lien_graph_living(detach->agent->graph, part->pid, part->start);
-
-	part->state = PART_DONE;
+	part->done = true;
 	detach->detached += !error;
 	json_array_append_new(detach->processes,
-		json_pack("{s:i, s:s, s:s?, s:s?, s:s?, s:f}", "pid", part->pid, "command",
-			process ? process->command : "", "error", error, "library",
-			error	? NULL
-			: stays ? "mapped"
-				: "gone",
-			"why", stays, "ms", (lien_now_ns() - part->t_start) / 1e6));
+		json_pack("{s:i, s:s, s:s?, s:f}", "pid", part->pid, "command",
+			process ? process->command : "", "error", error, "ms",
+			(lien_now_ns() - ((struct part *)part)->t_start) / 1e6));
 }
 
-/* That waits for this process; NULL: nobody any more. */
-static struct part *find_part(struct lien_agent *agent, uint32_t pid, uint64_t start, int state,
-	struct lien_detach **detach)
+static const struct lien_join_kind kind;
+
+/* For whoever waits for this process. */
+static void conclude(struct lien_agent *agent, uint32_t pid, uint64_t start, const char *error)
 {
-	unsigned i;
+	struct lien_join_job *job;
+	struct lien_join_part *part;
 
-	LIST_FOREACH (*detach, &agent->detaches, next)
-		for (i = 0; i < (*detach)->count; i++)
-			if ((*detach)->part[i].pid == pid && (*detach)->part[i].start == start &&
-				(int)(*detach)->part[i].state == state)
-				return &(*detach)->part[i];
-	return NULL;
-}
-
-/* Of a part in this state, if it is waited for. */
-static void conclude(struct lien_agent *agent, uint32_t pid, uint64_t start, int state,
-	const char *error, const char *stays)
-{
-	struct lien_detach *detach;
-	struct part *part = find_part(agent, pid, start, state, &detach);
-
-	if (!part)
-		return;
-	end_part(detach, part, error, stays);
-	answer_if_done(detach);
-}
-
-void lien_detach_ejected(
-	struct lien_agent *agent, uint32_t pid, uint64_t start, int err, const char *why)
-{
-	if (err)
-		lien_log(5, "process %u keeps the control library, which does nothing: %s", pid,
-			why);
-	conclude(agent, pid, start, PART_EJECTED, err == -ESRCH ? "it has ended" : NULL,
-		err ? why : NULL);
+	LIST_FOREACH (job, &agent->joins, next) {
+		part = job->kind == &kind ? lien_join_find(job, pid, start) : NULL;
+		if (part)
+			end_part(job, part, error);
+	}
 }
 
 /* --- the order, and its answer ------------------------------------------------------------------
@@ -131,7 +80,6 @@ static void let_go(struct lien_agent *agent, struct lien_process *process)
 {
 	struct lien_tracked *tracked = process->agent;
 
-	lien_agent_consume(agent); /* its last calls are known as its own */
 	lien_orders_unlink(tracked);
 	lien_probes_ungate(agent->probes, process->pid);
 	lien_presence_passes_on(agent, process);
@@ -143,34 +91,6 @@ static void let_go(struct lien_agent *agent, struct lien_process *process)
 	lien_log(6, "process %u was detached", process->pid);
 }
 
-static void ended(struct lien_agent *agent, struct lien_process *process,
-	const struct lien_wire_header *reply)
-{
-	struct lien_tracked *tracked = process->agent;
-	const struct lien_inject_library library = {.handle = reply->arg,
-		.text = tracked->place.text,
-		.text_end = tracked->place.text_end,
-		.thread = reply->arg2};
-	uint32_t pid = process->pid;
-	uint64_t start = process->start;
-	struct lien_detach *detach;
-	struct part *part;
-
-	let_go(agent, process);
-	process = lien_graph_living(agent->graph, pid, start);
-	if (!process) /* its end was among what was consumed */
-		return;
-	if (!reply->arg || lien_eject_submit(agent, process, &library)) {
-		conclude(agent, pid, start, PART_ORDERED, NULL,
-			reply->arg ? "nothing could be started to take it away"
-				   : "it came with the program, or its functions were in use");
-		return;
-	}
-	part = find_part(agent, pid, start, PART_ORDERED, &detach);
-	if (part)
-		part->state = PART_EJECTED;
-}
-
 /* It is as it was: with its control library. */
 static void refused(struct lien_agent *agent, struct lien_process *process,
 	const struct lien_wire_header *reply)
@@ -180,11 +100,10 @@ static void refused(struct lien_agent *agent, struct lien_process *process,
 	snprintf(text, sizeof(text), "%.*s", (int)sizeof(reply->text), reply->text);
 	process->detached = false;
 	process->presence = LIEN_CONTROL_READY;
-	conclude(agent, process->pid, process->start, PART_ORDERED,
+	conclude(agent, process->pid, process->start,
 		reply->result == -EPROTO ? "its control library is of a build that cannot end"
 		: text[0]		 ? text
-					 : strerror(reply->result < 0 ? -reply->result : EIO),
-		NULL);
+					 : strerror(reply->result < 0 ? -reply->result : EIO));
 }
 
 void lien_detach_reply(struct lien_agent *agent, uint32_t pid, const struct lien_reply *reply)
@@ -194,10 +113,12 @@ void lien_detach_reply(struct lien_agent *agent, uint32_t pid, const struct lien
 
 	if (!process || !(header.flags & LIEN_WIRE_LAST))
 		return;
-	if (header.result)
+	if (header.result) {
 		refused(agent, process, &header);
-	else
-		ended(agent, process, &header);
+		return;
+	}
+	let_go(agent, process);
+	conclude(agent, pid, process->start, NULL);
 }
 
 bool lien_detach_under_way(const struct lien_tracked *tracked)
@@ -231,104 +152,51 @@ static const char *order(struct lien_agent *agent, struct lien_process *process)
 	return NULL;
 }
 
-static void start_part(struct lien_detach *detach, struct part *part)
+static void start(
+	struct lien_join_job *job, struct lien_join_part *part, struct lien_process *process)
 {
-	struct lien_process *process =
-		lien_graph_living(detach->agent->graph, part->pid, part->start);
+	struct part *own = (struct part *)part;
 	const char *why;
 
-	part->t_start = lien_now_ns();
-	part->until = part->t_start + ANSWER_NS +
-		      (process ? process->arena_bytes / CHUNK * NS_PER_CHUNK : 0);
+	own->t_start = lien_now_ns();
+	own->until = own->t_start + ANSWER_NS +
+		     (process ? process->arena_bytes / CHUNK * NS_PER_CHUNK : 0);
 	if (!process)
 		why = "it has ended";
-	else if (!lien_proc_owned(process, &detach->client->viewer))
+	else if (!lien_proc_owned(process, &job->client->viewer))
 		why = "it does not run as you alone (set-user-id?): only root can detach it";
 	else
-		why = order(detach->agent, process);
+		why = order(job->agent, process);
 	if (why)
-		end_part(detach, part, why, NULL);
-}
-
-static bool wanted(const struct lien_client *client, const struct lien_process *process,
-	const uint32_t *pids, unsigned count)
-{
-	if (count)
-		return lien_pids_have(pids, count, process->pid);
-	return process->presence == LIEN_CONTROL_READY && lien_proc_owned(process, &client->viewer);
-}
-
-static struct lien_detach *detach_new(
-	struct lien_client *client, const uint32_t *pids, unsigned count)
-{
-	struct lien_agent *agent = client->agent;
-	unsigned room = lien_graph_stats(agent->graph)->processes;
-	struct lien_process *process;
-	struct lien_detach *detach;
-
-	detach = calloc(1, sizeof(*detach) + (room + 1) * sizeof(detach->part[0]));
-	if (!detach || !(detach->processes = json_array())) {
-		free(detach);
-		return NULL;
-	}
-	for (process = lien_graph_first(agent->graph); process; process = lien_graph_next(process))
-		if (detach->count < room && wanted(client, process, pids, count))
-			detach->part[detach->count++] =
-				(struct part){.pid = process->pid, .start = process->start};
-	detach->agent = agent;
-	detach->client = client;
-	LIST_INSERT_HEAD(&agent->detaches, detach, next);
-	return detach;
-}
-
-void lien_detach_start(struct lien_client *client, const uint32_t *pids, unsigned count)
-{
-	struct lien_agent *agent = client->agent;
-	struct lien_detach *detach;
-	unsigned i;
-
-	if (agent->transaction) {
-		lien_reply_busy(client, "a transaction is under way: see `lien status`");
-		return;
-	}
-	detach = detach_new(client, pids, count);
-	if (!detach) {
-		lien_reply_error(client, "out of memory");
-		return;
-	}
-	detach->waited_for.drop = drop;
-	client->job = &detach->waited_for;
-	client->waiting = true;
-	for (i = 0; i < detach->count; i++)
-		start_part(detach, &detach->part[i]);
-	answer_if_done(detach);
+		end_part(job, part, why);
 }
 
 /* The link is gone, and no answer came by it. */
-static void look_closer(struct lien_detach *detach, struct part *part, struct lien_process *process)
+static void look_closer(
+	struct lien_join_job *job, struct lien_join_part *part, struct lien_process *process)
 {
 	struct lien_tracked *tracked = process->agent;
 	struct lien_control_state state;
 
 	if (tracked && lien_link_state(part->pid, &tracked->place, &state) == -ENOTCONN) {
-		let_go(detach->agent, process);
-		end_part(detach, part, NULL, "its control library did not wait to be asked");
+		let_go(job->agent, process);
+		end_part(job, part, NULL);
 	} else {
 		process->detached = false;
-		end_part(detach, part, "its control library has gone away: see `lien ps`", NULL);
+		end_part(job, part, "its control library has gone away: see `lien ps`");
 	}
 }
 
 /* An order that it has not got yet, it will not get. */
-static void give_up(struct lien_detach *detach, struct part *part, struct lien_process *process)
+static void give_up(
+	struct lien_join_job *job, struct lien_join_part *part, struct lien_process *process)
 {
 	struct lien_tracked *tracked = process->agent;
 	char busy[200];
 
 	if (lien_orders_waiting(tracked) != LIEN_ASK_END) {
-		end_part(detach, part,
-			"its control library does not answer; it may still leave: see `lien ps`",
-			NULL);
+		end_part(job, part,
+			"its control library does not answer; it may still leave: see `lien ps`");
 		return;
 	}
 	lien_link_cancel(tracked->link, LIEN_ASK_END);
@@ -336,43 +204,54 @@ static void give_up(struct lien_detach *detach, struct part *part, struct lien_p
 	process->presence = LIEN_CONTROL_READY;
 	snprintf(busy, sizeof(busy), "its control library is still busy (%s): try again",
 		lien_orders_words(lien_orders_asked(tracked)));
-	end_part(detach, part, busy, NULL);
+	end_part(job, part, busy);
 }
 
-static void look_at(struct lien_detach *detach, struct part *part)
+static void look(
+	struct lien_join_job *job, struct lien_join_part *part, struct lien_process *process)
 {
-	struct lien_process *process =
-		lien_graph_living(detach->agent->graph, part->pid, part->start);
-	struct lien_tracked *tracked = process ? process->agent : NULL;
+	const struct lien_tracked *tracked = process ? process->agent : NULL;
 
 	if (!process)
-		end_part(detach, part, "it has ended", NULL);
-	else if (part->state == PART_ORDERED && (!tracked || !lien_detach_under_way(tracked)))
-		look_closer(detach, part, process);
-	else if (part->state == PART_ORDERED && lien_now_ns() >= part->until)
-		give_up(detach, part, process);
+		end_part(job, part, "it has ended");
+	else if (!tracked || !lien_detach_under_way(tracked))
+		look_closer(job, part, process);
+	else if (lien_now_ns() >= ((struct part *)part)->until)
+		give_up(job, part, process);
 }
 
-void lien_detach_tick(struct lien_agent *agent)
-{
-	struct lien_detach *detach, *next;
-	unsigned i;
+static const struct lien_join_kind kind = {
+	.job_size = sizeof(struct detach),
+	.part_size = sizeof(struct part),
+	.start = start,
+	.look = look,
+	.answer = answer,
+	.release = release,
+};
 
-	LIST_FOREACH_SAFE (detach, &agent->detaches, next, next) {
-		for (i = 0; i < detach->count; i++)
-			if (detach->part[i].state != PART_DONE)
-				look_at(detach, &detach->part[i]);
-		answer_if_done(detach);
-	}
+static bool wanted(
+	const struct lien_viewer *viewer, const struct lien_process *process, bool named)
+{
+	return named || (process->presence == LIEN_CONTROL_READY &&
+				lien_proc_owned(process, viewer));
 }
 
-void lien_detach_stop(struct lien_agent *agent)
+void lien_detach_start(struct lien_client *client, const uint32_t *pids, unsigned count)
 {
-	struct lien_detach *detach;
+	struct detach *detach;
 
-	while ((detach = LIST_FIRST(&agent->detaches))) {
-		if (detach->client)
-			detach->client->job = NULL;
-		detach_free(detach);
+	if (client->agent->transaction) {
+		lien_reply_busy(client, "a transaction is under way: see `lien status`");
+		return;
 	}
+	detach = (struct detach *)lien_join_new(client, &kind, pids, count, wanted);
+	if (detach)
+		detach->processes = json_array();
+	if (detach && detach->processes) {
+		lien_join_begin(&detach->base);
+		return;
+	}
+	if (detach)
+		lien_join_free(&detach->base);
+	lien_reply_error(client, "out of memory");
 }

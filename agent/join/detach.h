@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * `detach`: has control libraries leave their process as it was, for a client, and takes those away
- * that lien put there. The kernel side goes on watching the process. Until it is attached again by
- * name (`attach`), no offload attaches it (lien_process.detached).
+ * `detach`: has control libraries leave their process as it was, for a client. Their code stays
+ * mapped and does nothing. The kernel side goes on watching the process. Until it is attached again
+ * by name (`attach`), no offload attaches it (lien_process.detached).
  */
 #ifndef LIEN_DETACH_H
 #define LIEN_DETACH_H
@@ -16,11 +16,5 @@ void lien_detach_start(struct lien_client *client, const uint32_t *pids, unsigne
 bool lien_detach_under_way(const struct lien_tracked *tracked);
 /* The last reply to an order of ours. May end the link. */
 void lien_detach_reply(struct lien_agent *agent, uint32_t pid, const struct lien_reply *reply);
-/* eject.c has ended: err and why are lien_eject()'s. */
-void lien_detach_ejected(
-	struct lien_agent *agent, uint32_t pid, uint64_t start, int err, const char *why);
-void lien_detach_tick(struct lien_agent *agent);
-/* After lien_attach_stop(), which ends the worker that both use. */
-void lien_detach_stop(struct lien_agent *agent);
 
 #endif

@@ -20,72 +20,72 @@
 struct lien_ras {
 	struct lien_netns *netns;
 	struct lien_worker *worker; /* its own: whom it asks may not answer */
-	LIST_HEAD(, lien_ras_said) said;
+	LIST_HEAD(, lien_ras_report) reports;
 	bool asking;
 	uint64_t t_looked, t_asked, delay;
 };
 
-/* --- what has been said ----------------------------------------------------------------------- */
+/* --- reports --------------------------------------------------------------------------- */
 
-static struct lien_ras_said *said_of(const struct lien_ras *ras, uint32_t pid, uint64_t start)
+static struct lien_ras_report *report_of(const struct lien_ras *ras, uint32_t pid, uint64_t start)
 {
-	struct lien_ras_said *said;
+	struct lien_ras_report *report;
 
-	LIST_FOREACH (said, &ras->said, next)
-		if (said->pid == pid && said->start == start)
+	LIST_FOREACH (report, &ras->reports, next)
+		if (report->pid == pid && report->start == start)
 			break;
-	return said;
+	return report;
 }
 
-static const struct lien_ras_said *said_of_process(
+static const struct lien_ras_report *report_of_process(
 	void *context, const struct lien_process *process)
 {
-	return said_of(context, process->pid, process->start);
+	return report_of(context, process->pid, process->start);
 }
 
-static void said_free(struct lien_ras_said *said)
+static void report_free(struct lien_ras_report *report)
 {
-	LIST_REMOVE(said, next);
-	free(said->row);
-	free(said);
+	LIST_REMOVE(report, next);
+	free(report->row);
+	free(report);
 }
 
 static void forget_ended(struct lien_agent *agent)
 {
-	struct lien_ras_said *said, *next;
+	struct lien_ras_report *report, *next;
 	struct lien_process *process;
 
-	LIST_FOREACH_SAFE (said, &agent->ras->said, next, next) {
-		process = lien_graph_process(agent->graph, said->pid);
-		if (!process || process->start != said->start)
-			said_free(said);
+	LIST_FOREACH_SAFE (report, &agent->ras->reports, next, next) {
+		process = lien_graph_process(agent->graph, report->pid);
+		if (!process || process->start != report->start)
+			report_free(report);
 	}
 }
 
-static void keep_said(struct lien_ras *ras, struct lien_ras_subject *subject, uint64_t now)
+static void keep_report(struct lien_ras *ras, struct lien_ras_subject *subject, uint64_t now)
 {
-	struct lien_ras_said *said = said_of(ras, subject->pid, subject->start);
+	struct lien_ras_report *report = report_of(ras, subject->pid, subject->start);
 
-	if (!said) {
-		said = calloc(1, sizeof(*said));
-		if (!said)
+	if (!report) {
+		report = calloc(1, sizeof(*report));
+		if (!report)
 			return;
-		LIST_INSERT_HEAD(&ras->said, said, next);
-		said->pid = subject->pid;
-		said->start = subject->start;
+		LIST_INSERT_HEAD(&ras->reports, report, next);
+		report->pid = subject->pid;
+		report->start = subject->start;
 	}
-	said->t_asked = now;
-	memcpy(said->problem, subject->problem, sizeof(said->problem));
-	if (said->problem[0] && said->rows) {
-		said->whole = false; /* what it said before is better than nothing */
+	report->t_asked = now;
+	memcpy(report->problem, subject->problem, sizeof(report->problem));
+	if (report->problem[0] && report->rows) {
+		report->whole = false; /* what it said before is better than nothing */
 		return;
 	}
-	memcpy(said->version, subject->version, sizeof(said->version));
-	said->job = subject->job;
-	said->whole = subject->whole;
-	free(said->row);
-	said->row = subject->row;
-	said->rows = subject->rows;
+	memcpy(report->version, subject->version, sizeof(report->version));
+	report->job = subject->job;
+	report->whole = subject->whole;
+	free(report->row);
+	report->row = subject->row;
+	report->rows = subject->rows;
 	subject->row = NULL;
 	subject->rows = 0;
 }
@@ -148,7 +148,7 @@ static unsigned take_subject(struct lien_agent *agent, struct lien_ras_subject *
 		tell(agent, subject, place);
 		found++;
 	}
-	keep_said(agent->ras, subject, lien_now_ns());
+	keep_report(agent->ras, subject, lien_now_ns());
 	return found;
 }
 
@@ -160,7 +160,6 @@ static void answered(struct lien_agent *agent, struct lien_job *base)
 	size_t count = 0;
 
 	agent->ras->asking = false;
-	lien_agent_consume(agent);
 	if (!lien_agent_counted(agent, &counted, &count) && count)
 		qsort(counted, count, sizeof(*counted), counted_cmp);
 	for (i = 0; i < job->subjects; i++)
@@ -285,19 +284,19 @@ static void ask(struct lien_agent *agent, const struct lien_viewer *viewer)
 		lien_ras_job_free(&job->job);
 }
 
-static bool all_is_found(const struct lien_ras_said *said)
+static bool all_is_found(const struct lien_ras_report *report)
 {
 	unsigned i;
 
-	for (i = 0; i < said->rows && said->row[i].address; i++)
+	for (i = 0; i < report->rows && report->row[i].address; i++)
 		;
-	return said->whole && i == said->rows;
+	return report->whole && i == report->rows;
 }
 
 /* Longer and longer, but at once when there is a new process. */
 static bool is_due(struct lien_agent *agent, uint64_t now)
 {
-	const struct lien_ras_said *said;
+	const struct lien_ras_report *report;
 	struct lien_process *process;
 	bool lacking = false;
 
@@ -305,10 +304,10 @@ static bool is_due(struct lien_agent *agent, uint64_t now)
 		process = lien_graph_next(process)) {
 		if (!lien_comms_may_lack(process))
 			continue;
-		said = said_of(agent->ras, process->pid, process->start);
-		if (!said && now - agent->ras->t_asked >= FRESH_NS)
+		report = report_of(agent->ras, process->pid, process->start);
+		if (!report && now - agent->ras->t_asked >= FRESH_NS)
 			return true;
-		lacking |= !said || !all_is_found(said);
+		lacking |= !report || !all_is_found(report);
 	}
 	return lacking && now - agent->ras->t_asked >= agent->ras->delay;
 }
@@ -337,7 +336,7 @@ struct lien_view_ras lien_ras_refresh(struct lien_agent *agent, const struct lie
 	if (!ras->asking && (!ras->t_asked || lien_now_ns() - ras->t_asked >= FRESH_NS))
 		ask(agent, viewer);
 	return (struct lien_view_ras){
-		.of = said_of_process, .context = ras, .pending = ras->asking};
+		.of = report_of_process, .context = ras, .pending = ras->asking};
 }
 
 /* --- beginning and end ------------------------------------------------------------------------ */
@@ -350,7 +349,7 @@ int lien_ras_start(struct lien_agent *agent)
 	ras = calloc(1, sizeof(*ras));
 	if (!ras)
 		return -ENOMEM;
-	LIST_INIT(&ras->said);
+	LIST_INIT(&ras->reports);
 	ras->delay = FIRST_NS;
 	agent->ras = ras;
 	err = lien_netns_start(&ras->netns);
@@ -360,14 +359,14 @@ int lien_ras_start(struct lien_agent *agent)
 void lien_ras_stop(struct lien_agent *agent)
 {
 	struct lien_ras *ras = agent->ras;
-	struct lien_ras_said *said;
+	struct lien_ras_report *report;
 
 	if (!ras)
 		return;
 	lien_worker_free(ras->worker);
 	lien_netns_stop(ras->netns);
-	while ((said = LIST_FIRST(&ras->said)))
-		said_free(said);
+	while ((report = LIST_FIRST(&ras->reports)))
+		report_free(report);
 	free(ras);
 	agent->ras = NULL;
 }

@@ -11,7 +11,7 @@
 #define LIEN_RAS_H
 
 #include "agent/core/agent.h"
-#include "agent/ras/said.h"
+#include "agent/ras/report.h"
 
 struct lien_ras;
 

@@ -163,7 +163,7 @@ static int ask(int fd, char problem[LIEN_RAS_PROBLEM])
 int lien_ras_ask(int fd, uint32_t pid, uint32_t uid, const struct lien_ras_door *door,
 	struct lien_ras_answer *answer, char problem[LIEN_RAS_PROBLEM])
 {
-	char *said = NULL;
+	char *answer_text = NULL;
 	size_t size = 0;
 	int err, parsed;
 
@@ -173,10 +173,10 @@ int lien_ras_ask(int fd, uint32_t pid, uint32_t uid, const struct lien_ras_door 
 		err = ask(fd, problem);
 	if (err)
 		return err;
-	err = hear_all(fd, &said, &size);
+	err = hear_all(fd, &answer_text, &size);
 	/* Of what was cut off by the limits the beginning is as good. */
-	parsed = lien_ras_parse_json(said, size, answer);
-	free(said);
+	parsed = lien_ras_parse_json(answer_text, size, answer);
+	free(answer_text);
 	answer->whole &= !err;
 	if (err == -ETIMEDOUT && parsed)
 		return fail(

@@ -135,7 +135,7 @@ static void log_reread(
 {
 	unsigned rest = process->incomplete & (LIEN_INCOMPLETE_REREAD | LIEN_INCOMPLETE_SHARE);
 
-	if (lien_reread_unsettled(walk->reread))
+	if (lien_reread_unstable(walk->reread))
 		lien_log(4, "process %u was read from the driver, but did not come to rest",
 			process->pid);
 	else if (rest)
@@ -173,7 +173,7 @@ static void conclude(struct lien_agent *agent, struct lien_process *process, str
 			walk->reread, agent->graph, process, lien_now_ns(), tell, agent);
 		walked.repaired = !err;
 	}
-	if (!err && (!differences || walk->repair) && !lien_reread_unsettled(walk->reread))
+	if (!err && (!differences || walk->repair) && !lien_reread_unstable(walk->reread))
 		settle(agent, process);
 	if (walk->done)
 		walk->done(walk->done_for, process, &walked);
@@ -295,12 +295,6 @@ void lien_walks_reply(struct lien_agent *agent, uint32_t pid, const struct lien_
 		lien_walk_end(agent, process, strerror(-err));
 	if (!(header->flags & LIEN_WIRE_LAST))
 		return;
-	/* All that the process did until now, and what the walk itself did, which is left out. */
-	lien_agent_consume(agent);
-	process = tracked_process(agent, pid);
-	if (!process)
-		return;
-	tracked = process->agent;
 	walk = tracked->walk;
 	if (!walk)
 		return;
@@ -364,7 +358,6 @@ void lien_walks_tick(struct lien_agent *agent)
 	struct lien_tracked *tracked;
 	uint64_t now = lien_now_ns();
 
-	lien_compare_tick(agent);
 	if (agent->transaction)
 		return;
 	for (process = lien_graph_first(agent->graph); process; process = next) {

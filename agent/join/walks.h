@@ -10,7 +10,6 @@
 #include "agent/core/agent.h"
 #include "agent/reread/reread.h"
 
-struct lien_compare;
 struct lien_client;
 
 /* What came of one reading. */
@@ -43,8 +42,5 @@ void lien_walks_tick(struct lien_agent *agent);
 /* compare.c: the request. Answers the client when all processes have been read. */
 void lien_compare_start(struct lien_client *client, const uint32_t *pids, unsigned pids_count,
 	bool repair, unsigned timeout_ms);
-void lien_compare_tick(struct lien_agent *agent);
-/* At the agent's end, when there are no clients and no processes any more. */
-void lien_compare_stop(struct lien_agent *agent);
 
 #endif

@@ -38,32 +38,45 @@ enum lien_transaction_kind {
 	LIEN_TRANSACTION_ADOPTION,
 };
 
+/*
+ * Each has a `const struct phase lien_phase_...` in a transaction_*.c, which says what processes are
+ * asked in it and what follows; which ones a kind goes through, and in what order, stands in phases.c.
+ */
+#define LIEN_PHASES(X)                                                                             \
+	X(STAGE, stage)                                                                            \
+	X(GATE, gate) /* holding threads back, if that can be done */                              \
+	X(DRAIN, drain)                                                                            \
+	X(CHECK, check)                                                                            \
+	X(SAVE, save)                                                                              \
+	X(UNMAP, unmap)                                                                            \
+	X(DROP, drop)                                                                              \
+	X(DISCARD, discard) /* undoing what was staged */                                          \
+	X(LIST, list)                                                                              \
+	X(CREATE, create)                                                                          \
+	X(EXPORT, export)                                                                          \
+	X(IMPORT, import)                                                                          \
+	X(FINISH, finish)                                                                          \
+	X(RELEASE, release)                                                                        \
+	X(ADOPT_COUNT, adopt_count) /* references */                                               \
+	X(MARKS, marks)		    /* telling all of them to all */                               \
+	X(MARK, mark)                                                                              \
+	X(LOOK, look)                                                                              \
+	X(UNMARK, unmark)                                                                          \
+	X(OPEN, open)	/* letting them go, when everything is where it was */                     \
+	X(ALIVE, alive) /* no phase: those that wait for others hear that we are there */
+
 enum lien_phase {
-	LIEN_PHASE_STAGE,
-	LIEN_PHASE_GATE, /* holding threads back, if that can be done */
-	LIEN_PHASE_DRAIN,
-	LIEN_PHASE_CHECK,
-	LIEN_PHASE_SAVE,
-	LIEN_PHASE_UNMAP,
-	LIEN_PHASE_DROP,
-	LIEN_PHASE_DISCARD, /* undoing what was staged */
-	LIEN_PHASE_LIST,
-	LIEN_PHASE_CREATE,
-	LIEN_PHASE_EXPORT,
-	LIEN_PHASE_IMPORT,
-	LIEN_PHASE_FINISH,
-	LIEN_PHASE_RELEASE,
-	LIEN_PHASE_ADOPT_COUNT, /* references */
-	LIEN_PHASE_MARKS,	/* telling all of them to all */
-	LIEN_PHASE_MARK,
-	LIEN_PHASE_LOOK,
-	LIEN_PHASE_UNMARK,
-	LIEN_PHASE_OPEN,  /* letting them go, when everything is where it was */
-	LIEN_PHASE_ALIVE, /* no phase: those that wait for others hear that we are there */
-	LIEN_PHASE_COUNT,
+#define LIEN_PHASE_NUMBER(NAME, name) LIEN_PHASE_##NAME,
+	LIEN_PHASES(LIEN_PHASE_NUMBER)
+#undef LIEN_PHASE_NUMBER
+		LIEN_PHASE_COUNT,
 };
 
 const char *lien_phase_name(enum lien_phase phase);
+/* The phases that a kind goes through, in order; LIEN_PHASE_COUNT ends them. */
+const enum lien_phase *lien_transaction_phases(enum lien_transaction_kind kind);
+/* Whether results tell how long it took in each process. */
+bool lien_phase_is_timed(enum lien_phase phase);
 
 enum lien_gate_step {
 	LIEN_GATE_MAKE, /* calls are counted while they run */
@@ -196,8 +209,11 @@ void lien_transaction_free(struct lien_transaction *transaction);
 /* A reply of a process; descriptors become the transaction's. */
 void lien_transaction_reply(struct lien_transaction *transaction, uint32_t pid,
 	const struct lien_wire_header *reply, const void *body, const int *fds, unsigned fds_count);
-/* It has ended, or (ops->alive) can only not be reached any more. */
+/* It has ended, or (ops->alive) can only not be reached any more. That is noted: what follows from it
+ * is done by the next call of another kind, which is to come soon. */
 void lien_transaction_gone(struct lien_transaction *transaction, uint32_t pid);
+bool lien_transaction_must_react(const struct lien_transaction *transaction);
+void lien_transaction_react(struct lien_transaction *transaction);
 /* To be called from time to time: ends waits that have lasted too long. */
 void lien_transaction_tick(struct lien_transaction *transaction);
 

@@ -80,39 +80,45 @@ static void send_questions(struct lien_transaction *t, unsigned index)
 		n * sizeof(part->entries[0]), NULL, 0);
 }
 
-void lien_adopt_order(struct lien_transaction *t, unsigned index, enum lien_phase phase)
+/* Whether there is anything to ask the process in the present phase. */
+static bool is_asked(struct lien_transaction *t, unsigned index)
 {
+	const struct lien_adoption_process *part = part_of(t, index);
 	struct participant *participant = &t->participants[index];
 
-	if (phase == LIEN_PHASE_GATE || phase == LIEN_PHASE_DRAIN) {
-		lien_transaction_order(t, index, phase, 0, NULL, 0, NULL, 0);
-		return;
-	}
-	participant->finished = true;
 	participant->part = participant->asked = participant->answered = 0;
-	if (!part_of(t, index) || !part_of(t, index)->count)
-		return;
-	participant->finished = false;
-	participant->count = part_of(t, index)->count; /* how long it may take */
-	if (phase == LIEN_PHASE_ADOPT_COUNT)
-		send_questions(t, index);
-	else if (phase == LIEN_PHASE_MARKS)
-		send_table(t, index);
-	else
-		lien_transaction_order(t, index, phase, 0, NULL, 0, NULL, 0);
+	participant->finished = !part || !part->count;
+	if (!participant->finished)
+		participant->count = part->count; /* how long it may take */
+	return !participant->finished;
 }
 
-void lien_adopt_rest(struct lien_transaction *t)
+static void count_order(struct lien_transaction *t, unsigned index)
+{
+	if (is_asked(t, index))
+		send_questions(t, index);
+}
+
+static void marks_order(struct lien_transaction *t, unsigned index)
+{
+	if (is_asked(t, index))
+		send_table(t, index);
+}
+
+static void mark_order(struct lien_transaction *t, unsigned index)
+{
+	if (is_asked(t, index))
+		lien_transaction_order(t, index, t->phase, 0, NULL, 0, NULL, 0);
+}
+
+static bool count_enter(struct lien_transaction *t)
 {
 	char why[400] = "";
 	int err = t->ops.adopt(t->ops.context, &t->adoption, why, sizeof(why));
 
 	if (err)
 		lien_transaction_fail(t, err, "%s", why);
-	else
-		lien_transaction_phase_begin(t, LIEN_PHASE_ADOPT_COUNT);
-	if (!err && lien_transaction_idle(t))
-		lien_adopt_advance(t);
+	return !err;
 }
 
 static int by_address(const void *a, const void *b)
@@ -155,61 +161,128 @@ static int take_answers(struct lien_transaction *t, unsigned index, enum lien_ph
 	return 0;
 }
 
-void lien_adopt_reply(struct lien_transaction *t, unsigned index,
-	const struct lien_wire_header *reply, const void *body)
+/* The process sends what it was asked for. */
+static void note_answers(struct lien_transaction *t, unsigned index, const struct reply *reply)
 {
-	struct participant *participant = &t->participants[index];
-	unsigned count = (reply->length - sizeof(*reply)) / sizeof(struct lien_wire_adopt);
-	struct lien_adoption_process *part = part_of(t, index);
-	bool answers = t->phase == LIEN_PHASE_ADOPT_COUNT || t->phase == LIEN_PHASE_LOOK;
+	const struct lien_wire_header *header = reply->header;
+	unsigned count = (header->length - sizeof(*header)) / sizeof(struct lien_wire_adopt);
 
-	if (answers && part && take_answers(t, index, t->phase, body, count))
+	if (part_of(t, index) && take_answers(t, index, t->phase, reply->body, count))
 		lien_transaction_fail(t, -EPROTO, "process %u answered what it was not asked",
 			t->processes[index].pid);
-	if (!(reply->flags & LIEN_WIRE_LAST))
-		return;
-	if (participant->finished || t->stopping || reply->result) {
-		participant->finished = true;
-		if (t->phase == LIEN_PHASE_ADOPT_COUNT && !t->stopping &&
-			participant->answered != part->count)
+}
+
+/* Has it answered an order after which there is more to send? */
+static bool wants_more(
+	const struct lien_transaction *t, unsigned index, const struct lien_wire_header *header)
+{
+	return header->flags & LIEN_WIRE_LAST && !t->participants[index].finished && !t->stopping &&
+	       !header->result;
+}
+
+static void count_reply(struct lien_transaction *t, unsigned index, const struct reply *reply)
+{
+	note_answers(t, index, reply);
+	if (wants_more(t, index, reply->header)) {
+		send_questions(t, index);
+	} else if (reply->header->flags & LIEN_WIRE_LAST) {
+		if (!t->stopping && t->participants[index].answered != part_of(t, index)->count)
 			lien_transaction_fail(t, -EPROTO,
 				"process %u did not answer for all of its memory",
 				t->processes[index].pid);
-		lien_transaction_progress(t);
-	} else if (t->phase == LIEN_PHASE_ADOPT_COUNT) {
-		send_questions(t, index);
-	} else if (t->phase == LIEN_PHASE_MARKS) {
-		send_table(t, index);
-	} else {
-		participant->finished = true;
-		lien_transaction_progress(t);
+		lien_phase_finished(t, index);
 	}
 }
 
-/* Nobody has an order left. */
-void lien_adopt_advance(struct lien_transaction *t)
+static void marks_reply(struct lien_transaction *t, unsigned index, const struct reply *reply)
 {
-	bool marked = t->adoption && t->adoption->marks && t->phase >= LIEN_PHASE_MARKS &&
-		      t->phase <= LIEN_PHASE_LOOK;
-
-	if (!t->t_marks) /* all has been counted */
-		t->t_marks = t->ops.now_ns(t->ops.context);
-	if (t->stopping && !marked) {
-		lien_transaction_open(t);
-	} else if (t->stopping || t->phase == LIEN_PHASE_LOOK) {
-		t->stopping = false;
-		lien_transaction_phase_begin(t, LIEN_PHASE_UNMARK);
-		if (lien_transaction_idle(t))
-			lien_adopt_advance(t);
-	} else if (t->phase == LIEN_PHASE_UNMARK ||
-		   (t->phase == LIEN_PHASE_ADOPT_COUNT && !t->adoption->marks)) {
-		t->result.match_ns = t->ops.now_ns(t->ops.context) - t->t_marks;
-		if (!t->result.error && t->ops.adopted)
-			t->ops.adopted(t->ops.context);
-		lien_transaction_open(t);
-	} else {
-		lien_transaction_phase_begin(t, t->phase + 1);
-		if (lien_transaction_idle(t))
-			lien_adopt_advance(t);
-	}
+	if (wants_more(t, index, reply->header))
+		send_table(t, index);
+	else if (reply->header->flags & LIEN_WIRE_LAST)
+		lien_phase_finished(t, index);
 }
+
+static void look_reply(struct lien_transaction *t, unsigned index, const struct reply *reply)
+{
+	note_answers(t, index, reply);
+	if (reply->header->flags & LIEN_WIRE_LAST)
+		lien_phase_finished(t, index);
+}
+
+/* Everything is as it was, and what could be found out is known. */
+static void adopted(struct lien_transaction *t)
+{
+	t->result.match_ns = t->ops.now_ns(t->ops.context) - t->t_marks;
+	if (!t->result.error && t->ops.adopted)
+		t->ops.adopted(t->ops.context);
+	lien_transaction_open(t);
+}
+
+static void counted(struct lien_transaction *t)
+{
+	t->t_marks = t->ops.now_ns(t->ops.context);
+	if (t->adoption->marks)
+		lien_phase_next(t);
+	else
+		adopted(t);
+}
+
+/* Marks may have been written. */
+static void unmark(struct lien_transaction *t)
+{
+	lien_phase_begin(t, LIEN_PHASE_UNMARK);
+}
+
+const struct phase lien_phase_adopt_count = {
+	.name = "count",
+	.type = LIEN_WIRE_COUNT,
+	.limit_ms = 10000,
+	.limit_ms_per_item = 10,
+	.held = true,
+	.enter = count_enter,
+	.order = count_order,
+	.reply = count_reply,
+	.next = counted,
+};
+
+const struct phase lien_phase_marks = {
+	.name = "marks",
+	.type = LIEN_WIRE_MARKS,
+	.limit_ms = 10000,
+	.limit_ms_per_item = 1,
+	.held = true,
+	.order = marks_order,
+	.reply = marks_reply,
+	.stop = unmark,
+};
+
+const struct phase lien_phase_mark = {
+	.name = "mark",
+	.type = LIEN_WIRE_MARK,
+	.limit_ms = 10000,
+	.limit_ms_per_item = 10,
+	.held = true,
+	.order = mark_order,
+	.stop = unmark,
+};
+
+const struct phase lien_phase_look = {
+	.name = "look",
+	.type = LIEN_WIRE_LOOK,
+	.limit_ms = 10000,
+	.limit_ms_per_item = 10,
+	.held = true,
+	.order = mark_order,
+	.reply = look_reply,
+	.stop = unmark,
+};
+
+const struct phase lien_phase_unmark = {
+	.name = "unmark",
+	.type = LIEN_WIRE_UNMARK,
+	.limit_ms = 10000,
+	.limit_ms_per_item = 10,
+	.held = true,
+	.order = mark_order,
+	.next = adopted,
+};

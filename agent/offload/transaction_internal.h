@@ -36,7 +36,7 @@ struct participant {
 	bool gone;     /* dead, or it did not answer */
 	bool stuck;    /* it did not answer */
 	bool withheld; /* a restore cannot move it now */
-	bool finished; /* the present phase (offload), or all of it (restore) */
+	bool finished; /* the present phase; a restore: all of it */
 	uint64_t free_before;
 	bool created, exported;
 	bool filled;			/* its copies have arrived, or failed; */
@@ -63,12 +63,13 @@ struct lien_transaction {
 	struct lien_adoption *adoption; /* of an adoption, at rest */
 	bool restoring;			/* a restore, or an offload that is being undone */
 	bool stopping;			/* an offload failed: no new orders, then discard or undo */
-	bool making;			/* the gate of a process could not be made yet; */
-	uint64_t t_making;		/* since when */
+	uint64_t t_making;		/* since when gates have been made; 0: not yet */
 	bool finishing;			/* a restore: nothing more will be exported or imported */
 	bool failing;			/* while something is put back: not by a loss alone */
+	bool noted; /* somebody is gone, and nothing has followed from that yet */
 	bool ended;
 	enum lien_phase phase;
+	enum lien_phase entering; /* begins as soon as its enter() lets it; LIEN_PHASE_COUNT: none */
 	unsigned timeout_ms;
 	uint32_t flags; /* of STAGE and SAVE; of CREATE and FINISH */
 	uint64_t token_base;
@@ -77,12 +78,10 @@ struct lien_transaction {
 	uint64_t t_shut;     /* adoption: when the gate was */
 	uint64_t t_marks;    /* when owners began to be looked for */
 	uint64_t t_drain;    /* when the draining began */
-	bool untouched_only; /* opening, when all has gone well */
 	bool restaged;	     /* at rest, after which nothing changes */
 	bool passed;	     /* somebody was let in, before this round of draining */
 	bool rested;	     /* before this round of draining nobody was in a call */
-	bool waiting;	     /* for the next one, */
-	uint64_t t_again;    /* which begins then */
+	uint64_t t_again;    /* when the next one begins */
 	uint32_t next_seq;
 };
 
@@ -91,10 +90,63 @@ struct lien_wire_item *lien_participant_find(const struct participant *participa
 int lien_participant_add(
 	struct participant *participant, const struct lien_wire_item *items, unsigned count);
 
-/* Makes this process the one that has the pid now. */
-void lien_transaction_name(struct lien_transaction *t, unsigned index, uint32_t pid);
-/* False, too, if another program has its pid. */
-bool lien_transaction_alive(const struct lien_transaction *t, unsigned index);
+/* A message that answers an order. The descriptors are closed by the caller. */
+struct reply {
+	const struct lien_wire_header *header;
+	const void *body;
+	const int *fds;
+	unsigned fds_count;
+};
+
+/* A phase: what each process that takes part is asked, and what follows from the answers. All but
+ * the name and the type may be left out. */
+struct phase {
+	const char *name;	  /* in messages, progress and results */
+	enum lien_wire_type type; /* of its orders */
+	/* The longest wait: this, and this much for each MiB and item that has to be moved; */
+	unsigned limit_ms, limit_ms_per_mib, limit_ms_per_item;
+	bool waits_for_rest; /* and as long as the job may take to come to rest. */
+	bool timed;	     /* results tell how long it took in each process */
+	bool held;	     /* those who have no order hear that we are still there */
+	bool gated;	     /* nobody may have come through a gate by its end */
+	bool spares_dead;    /* a process that has ended is no failure */
+	/* Else it is skipped. */
+	bool (*applies)(const struct lien_transaction *t);
+	/* Before the first order. False: it has failed, or is to be asked again with the next tick.
+	 */
+	bool (*enter)(struct lien_transaction *t);
+	/* The first order to a process; one without a body if left out. A process that is given
+	 * none has finished. */
+	void (*order)(struct lien_transaction *t, unsigned index);
+	/* What its orders' arguments are; the transaction's generation if left out. */
+	void (*arguments)(
+		const struct lien_transaction *t, struct lien_wire_header *order, const void *body);
+	/* An answer, or a part of one. Left out: with the last one the process has finished. */
+	void (*reply)(struct lien_transaction *t, unsigned index, const struct reply *reply);
+	/* Before that, if the answer is an error. True: it is none, or has been told. */
+	bool (*excuse)(
+		struct lien_transaction *t, unsigned index, const struct lien_wire_header *reply);
+	/* After any change: gives orders to those who have none, and begins what follows. Left out:
+	 * there are none until all have answered; then `next`, or `stop`. */
+	void (*step)(struct lien_transaction *t);
+	/* Begins what follows; the next phase of the kind if left out. */
+	void (*next)(struct lien_transaction *t);
+	/* The same after a failure; what the kind does if left out (phases.c). */
+	void (*stop)(struct lien_transaction *t);
+};
+
+#define LIEN_PHASE_ROW(NAME, name) extern const struct phase lien_phase_##name;
+LIEN_PHASES(LIEN_PHASE_ROW)
+#undef LIEN_PHASE_ROW
+
+/* phases.c: goes through them. */
+void lien_phase_begin(struct lien_transaction *t, enum lien_phase phase);
+/* Begins the kind's next phase that applies; after the last one the transaction ends. */
+void lien_phase_next(struct lien_transaction *t);
+/* All are at rest: what the kind does about it. */
+void lien_phase_rest(struct lien_transaction *t);
+/* The process has nothing more to do in this phase. */
+void lien_phase_finished(struct lien_transaction *t, unsigned index);
 /* Sends an order; a process that cannot be reached counts as gone. */
 void lien_transaction_order(struct lien_transaction *t, unsigned index, enum lien_phase phase,
 	uint32_t flags, const void *body, size_t size, const int *fds, unsigned fds_count);
@@ -102,29 +154,35 @@ void lien_transaction_order(struct lien_transaction *t, unsigned index, enum lie
  */
 __attribute__((format(printf, 3, 4))) void lien_transaction_fail(
 	struct lien_transaction *t, int error, const char *format, ...);
+/* A process takes no further part. */
+void lien_transaction_drop_out(struct lien_transaction *t, unsigned index);
 void lien_transaction_end(struct lien_transaction *t);
-/* Lets all threads go that are held back, then ends. */
-void lien_transaction_open(struct lien_transaction *t);
 bool lien_transaction_idle(const struct lien_transaction *t);
 void lien_transaction_progress(struct lien_transaction *t);
 
-/* Restore's part (transaction_restore.c). */
-void lien_restore_begin(struct lien_transaction *t);
-void lien_restore_listed(struct lien_transaction *t);
-void lien_restore_reply(struct lien_transaction *t, unsigned index,
-	const struct lien_wire_header *reply, const void *body, const int *fds, unsigned fds_count);
-void lien_restore_advance(struct lien_transaction *t);
+/* transaction.c: its processes. */
+int lien_transaction_index(const struct lien_transaction *t, uint32_t pid);
+/* Makes this process the one that has the pid now. */
+void lien_transaction_name(struct lien_transaction *t, unsigned index, uint32_t pid);
+/* False, too, if another program has its pid. */
+bool lien_transaction_alive(const struct lien_transaction *t, unsigned index);
+int lien_participant_sort(struct participant *participant);
+struct lien_wire_item *lien_participant_find(const struct participant *participant, uint64_t token);
+int lien_participant_add(
+	struct participant *participant, const struct lien_wire_item *items, unsigned count);
+/* What a process is to move, instead of what it was before. 0, -ENOMEM, -E2BIG. */
+int lien_participant_take(
+	struct lien_transaction *t, unsigned index, const struct lien_plan_process *part);
 
-/* Begins a phase in all processes that take part; with no order in those that have nothing to do.
- */
-void lien_transaction_phase_begin(struct lien_transaction *t, enum lien_phase phase);
+/* transaction_rest.c: the job comes to rest, and goes on. */
+/* A step of all gates. 0, -errno: it has failed; -EAGAIN: it is to be tried again. */
+int lien_gates_step(struct lien_transaction *t, enum lien_gate_step step);
+/* Lets all threads go that are held back, then ends. */
+void lien_transaction_open(struct lien_transaction *t);
 
-/* Adoption's part (transaction_adopt.c), from the moment when all are at rest. */
-void lien_adopt_rest(struct lien_transaction *t);
-void lien_adopt_order(struct lien_transaction *t, unsigned index, enum lien_phase phase);
-void lien_adopt_reply(struct lien_transaction *t, unsigned index,
-	const struct lien_wire_header *reply, const void *body);
-void lien_adopt_advance(struct lien_transaction *t);
+/* transaction_offload.c: at rest, and a failure before anything was taken away. */
+void lien_offload_rest(struct lien_transaction *t);
+void lien_offload_discard(struct lien_transaction *t);
 
 /* Is there room for what is to be made again? (transaction_room.c) */
 void lien_room_reply(

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <lien/cuda_abi.h>
+
 #include "agent/offload/transaction_internal.h"
 #include "agent/graph/pids.h"
 
@@ -11,16 +13,6 @@ static bool may_share(const struct lien_transaction *t, unsigned i, unsigned j)
 {
 	return !t->ops.may_share ||
 	       t->ops.may_share(t->ops.context, t->processes[i].pid, t->processes[j].pid);
-}
-
-static int index_of(const struct lien_transaction *t, uint32_t pid)
-{
-	unsigned i;
-
-	for (i = 0; i < t->count; i++)
-		if (t->processes[i].pid == pid)
-			return i;
-	return -1;
 }
 
 bool lien_restore_related(const struct lien_transaction *t, unsigned from, unsigned to)
@@ -155,7 +147,7 @@ static bool is_unasked(
 	const struct lien_transaction *t, unsigned index, const struct lien_wire_item *item)
 {
 	return !item->index && item->flags & LIEN_WIRE_IMPORTED &&
-	       index_of(t, item->owner_pid) < 0 &&
+	       lien_transaction_index(t, item->owner_pid) < 0 &&
 	       t->ops.alive(t->ops.context, item->owner_pid, item->owner_start) &&
 	       (!t->ops.may_share ||
 		       t->ops.may_share(t->ops.context, t->processes[index].pid, item->owner_pid));
@@ -177,7 +169,8 @@ static bool ask_owners(struct lien_transaction *t)
 	return !lien_transaction_idle(t);
 }
 
-void lien_restore_listed(struct lien_transaction *t)
+/* All that were asked have listed what they hold. */
+static void listed(struct lien_transaction *t)
 {
 	unsigned i, members = 0;
 	bool nomem = false;
@@ -199,11 +192,56 @@ void lien_restore_listed(struct lien_transaction *t)
 			describe(&t->processes[i], &t->participants[i]);
 			members++;
 		}
-	if (!members)
-		lien_transaction_end(t);
+	if (members)
+		lien_phase_next(t);
 	else
-		lien_restore_begin(t);
+		lien_transaction_end(t);
 }
+
+static void list_order(struct lien_transaction *t, unsigned index)
+{
+	lien_transaction_order(t, index, LIEN_PHASE_LIST, LIEN_WIRE_ROOM, NULL, 0, NULL, 0);
+}
+
+static void note_rooms(struct lien_transaction *t, unsigned index, const struct reply *reply)
+{
+	if (reply->header->flags & LIEN_WIRE_ROOM)
+		lien_room_reply(&t->participants[index], reply->header, reply->body);
+}
+
+static void list_reply(struct lien_transaction *t, unsigned index, const struct reply *reply)
+{
+	const struct lien_wire_header *header = reply->header;
+	unsigned n = (header->length - sizeof(*header)) / sizeof(struct lien_wire_item);
+
+	note_rooms(t, index, reply);
+	if (header->flags & (LIEN_WIRE_ROOM | LIEN_WIRE_LAST) ||
+		!lien_participant_add(&t->participants[index], reply->body, n))
+		return;
+	lien_transaction_drop_out(t, index);
+	lien_transaction_fail(t, -E2BIG,
+		"process %u lists more than can be away, or memory is short",
+		t->processes[index].pid);
+}
+
+static bool list_excuse(
+	struct lien_transaction *t, unsigned index, const struct lien_wire_header *reply)
+{
+	(void)reply;
+	lien_transaction_drop_out(t, index);
+	return false;
+}
+
+const struct phase lien_phase_list = {
+	.name = "list",
+	.type = LIEN_WIRE_LIST,
+	.limit_ms = 30000,
+	.spares_dead = true,
+	.order = list_order,
+	.reply = list_reply,
+	.excuse = list_excuse,
+	.next = listed,
+};
 
 /* What it owns is copied to the device. */
 static bool has_copies(const struct participant *participant)
@@ -217,18 +255,14 @@ static bool has_copies(const struct participant *participant)
 	return false;
 }
 
-void lien_restore_begin(struct lien_transaction *t)
+static bool create_enter(struct lien_transaction *t)
 {
 	unsigned i;
 
-	t->phase = LIEN_PHASE_CREATE;
 	t->finishing = false;
-	for (i = 0; i < t->count; i++) {
-		t->participants[i].finished = false;
+	for (i = 0; i < t->count; i++)
 		t->participants[i].filled = !has_copies(&t->participants[i]);
-	}
-	lien_transaction_progress(t);
-	lien_restore_advance(t);
+	return true;
 }
 
 /* An import that has not come. */
@@ -245,7 +279,7 @@ static bool is_missing(const struct participant *participant, unsigned i)
 static bool owner_lacks(
 	const struct lien_transaction *t, unsigned index, const struct lien_wire_item *item)
 {
-	const int owner = index_of(t, item->owner_pid);
+	const int owner = lien_transaction_index(t, item->owner_pid);
 	const struct lien_wire_item *there;
 
 	if (t->kind == LIEN_TRANSACTION_OFFLOAD || owner < 0 || t->participants[owner].gone ||
@@ -472,7 +506,8 @@ static void restore_end(struct lien_transaction *t)
 	lien_transaction_open(t);
 }
 
-void lien_restore_advance(struct lien_transaction *t)
+/* Every process does what it can now. */
+static void step(struct lien_transaction *t)
 {
 	bool all = true;
 	unsigned i;
@@ -492,7 +527,7 @@ void lien_restore_advance(struct lien_transaction *t)
 	if (all)
 		restore_end(t);
 	else if (t->finishing ? lien_transaction_idle(t) : settled(t))
-		lien_restore_advance(t); /* the last one that was waited for could not be reached */
+		step(t); /* the last one that was waited for could not be reached */
 }
 
 /* Hands an exported allocation to everyone who imports it. */
@@ -554,7 +589,7 @@ static void imported(struct participant *participant, bool success)
 }
 
 /* To be told whatever else has failed. */
-static void tell_lost(struct lien_transaction *t, unsigned index)
+static void report_lost(struct lien_transaction *t, unsigned index)
 {
 	const struct lien_transaction_process *process = &t->processes[index];
 	const struct participant *participant = &t->participants[index];
@@ -594,49 +629,112 @@ static void finished(
 	if (!reply->result)
 		t->processes[index].verified += reply->arg;
 	if (t->processes[index].lost_mappings)
-		tell_lost(t, index);
+		report_lost(t, index);
 	lien_transaction_progress(t);
 }
 
-void lien_restore_reply(struct lien_transaction *t, unsigned index,
-	const struct lien_wire_header *reply, const void *body, const int *fds, unsigned fds_count)
-{
-	struct participant *participant = &t->participants[index];
-	const struct lien_wire_share *shares = body;
-	unsigned i, n;
+/* --- phases: created, exported, imported also after a failure: what did succeed is of use to others
+ */
 
-	if (reply->flags & LIEN_WIRE_ROOM) {
-		lien_room_reply(participant, reply, body);
-	} else if (reply->type == LIEN_WIRE_LIST && !(reply->flags & LIEN_WIRE_LAST)) {
-		n = (reply->length - sizeof(*reply)) / sizeof(struct lien_wire_item);
-		if (lien_participant_add(participant, body, n)) {
-			participant->gone = true;
-			participant->seq = 0;
-			t->processes[index].failed = true;
-			lien_transaction_fail(t, -E2BIG,
-				"process %u lists more than can be away, or memory is short",
-				t->processes[index].pid);
-		}
-	}
-	for (i = 0; i < fds_count; i++) {
-		if (reply->type == LIEN_WIRE_EXPORT &&
-			(i + 1) * sizeof(*shares) <= reply->length - sizeof(*reply))
-			route(t, index, shares[i].token, fds[i]);
-		t->ops.fd_close(fds[i]);
-	}
-	if (!(reply->flags & LIEN_WIRE_LAST))
-		return;
-	if (reply->type == LIEN_WIRE_IMPORT)
-		imported(participant, !reply->result);
-	switch (reply->type) { /* also after a failure: what did succeed is of use to others */
-	case LIEN_WIRE_CREATE:
-		participant->created = true;
-		break;
-	case LIEN_WIRE_EXPORT:
-		participant->exported = true;
-		break;
-	case LIEN_WIRE_FINISH:
-		finished(t, index, reply);
-		break;
-	}
+static void create_reply(struct lien_transaction *t, unsigned index, const struct reply *reply)
+{
+	note_rooms(t, index, reply);
+	if (reply->header->flags & LIEN_WIRE_LAST)
+		t->participants[index].created = true;
 }
+
+static bool create_excuse(
+	struct lien_transaction *t, unsigned index, const struct lien_wire_header *reply)
+{
+	if (reply->result != CUDA_ERROR_OUT_OF_MEMORY || !lien_room_failed(t, index))
+		return false;
+	t->processes[index].failed = true;
+	return true;
+}
+
+const struct phase lien_phase_create = {
+	.name = "create",
+	.type = LIEN_WIRE_CREATE,
+	.limit_ms = 30000,
+	.limit_ms_per_mib = 5,
+	.limit_ms_per_item = 50,
+	.timed = true,
+	.held = true,
+	.enter = create_enter,
+	.reply = create_reply,
+	.excuse = create_excuse,
+	.step = step,
+};
+
+static void export_reply(struct lien_transaction *t, unsigned index, const struct reply *reply)
+{
+	const size_t size = reply->header->length - sizeof(*reply->header);
+	const struct lien_wire_share *shares = reply->body;
+	unsigned i;
+
+	for (i = 0; i < reply->fds_count && (i + 1) * sizeof(*shares) <= size; i++)
+		route(t, index, shares[i].token, reply->fds[i]);
+	if (reply->header->flags & LIEN_WIRE_LAST)
+		t->participants[index].exported = true;
+}
+
+const struct phase lien_phase_export = {
+	.name = "export",
+	.type = LIEN_WIRE_EXPORT,
+	.limit_ms = 30000,
+	.limit_ms_per_item = 50,
+	.timed = true,
+	.held = true,
+	.reply = export_reply,
+	.step = step,
+};
+
+static void import_reply(struct lien_transaction *t, unsigned index, const struct reply *reply)
+{
+	if (reply->header->flags & LIEN_WIRE_LAST)
+		imported(&t->participants[index], !reply->header->result);
+}
+
+const struct phase lien_phase_import = {
+	.name = "import",
+	.type = LIEN_WIRE_IMPORT,
+	.limit_ms = 30000,
+	.limit_ms_per_item = 50,
+	.timed = true,
+	.held = true,
+	.reply = import_reply,
+	.step = step,
+};
+
+static void finish_reply(struct lien_transaction *t, unsigned index, const struct reply *reply)
+{
+	if (reply->header->flags & LIEN_WIRE_LAST)
+		finished(t, index, reply->header);
+}
+
+const struct phase lien_phase_finish = {
+	.name = "finish",
+	.type = LIEN_WIRE_FINISH,
+	.limit_ms = 30000,
+	.limit_ms_per_mib = 5,
+	.timed = true,
+	.held = true,
+	.reply = finish_reply,
+	.step = step,
+};
+
+static void release_reply(struct lien_transaction *t, unsigned index, const struct reply *reply)
+{
+	if (!(reply->header->flags & LIEN_WIRE_LAST))
+		return;
+	t->processes[index].bytes = reply->header->result ? 0 : reply->header->arg;
+	lien_phase_finished(t, index);
+}
+
+const struct phase lien_phase_release = {
+	.name = "release",
+	.type = LIEN_WIRE_RELEASE,
+	.limit_ms = 60000,
+	.spares_dead = true,
+	.reply = release_reply,
+};

@@ -70,7 +70,7 @@ static const char *size_text(char *text, size_t size, uint64_t bytes)
 	return text;
 }
 
-static void tell(struct lien_transaction *t, const struct shortage *shortage)
+static void report(struct lien_transaction *t, const struct shortage *shortage)
 {
 	int number = t->ops.gpu ? t->ops.gpu(t->ops.context, shortage->room->uuid) : -1;
 	char device[64], whom[64] = "", more[32] = "", needed[32], has[32], missing[32];
@@ -121,7 +121,7 @@ void lien_room_check(struct lien_transaction *t)
 	struct shortage shortage;
 
 	while (find_shortage(t, &shortage)) {
-		tell(t, &shortage);
+		report(t, &shortage);
 		leave_out(t, shortage.first);
 	}
 }
@@ -137,7 +137,7 @@ bool lien_room_failed(struct lien_transaction *t, unsigned index)
 
 		if (room->needed <= room->free_bytes)
 			continue;
-		tell(t, &shortage);
+		report(t, &shortage);
 		return true;
 	}
 	return false;

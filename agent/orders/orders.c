@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "agent/quiesce/gate.h"
-#include "agent/quiesce/level.h"
+#include "agent/quiesce/quiesce.h"
 #include "agent/core/node.h"
 #include "agent/core/proc.h"
 #include "agent/link/link.h"
@@ -22,7 +22,6 @@
 #include "loader/probes/gate.h"
 
 /* Of one process, before others have their turn. */
-#define REPLIES_AT_ONCE 64
 
 /* At the agent's end, for all processes together: pinning one chunk takes that long on a machine
  * whose memory is being made as it is touched. */
@@ -156,9 +155,7 @@ static void on_done(void *context, struct lien_transaction *transaction)
 		return;
 	}
 	if (!result->error && kind == LIEN_TRANSACTION_OFFLOAD)
-		lien_gate_set_on_use(agent, agent->wish.how.on_use);
-	lien_agent_consume(
-		agent); /* the control libraries' calls are in the graph when we answer */
+		lien_gate_set_on_use(agent, agent->request.how.on_use);
 	for (i = 0; i < result->processes_count; i++) {
 		process = participant(agent, &result->processes[i]);
 		if (process && process->agent)
@@ -187,14 +184,12 @@ static void on_done(void *context, struct lien_transaction *transaction)
 	agent->transaction_ended = true;
 }
 
-/* Why a process cannot be drained now. What it did until now is in the graph first. */
+/* Why a process cannot be drained now. */
 static const char *not_now(void *context, uint32_t pid)
 {
 	struct lien_agent *agent = context;
-	struct lien_process *process;
+	struct lien_process *process = lien_graph_process(agent->graph, pid);
 
-	lien_agent_consume(agent);
-	process = lien_graph_process(agent->graph, pid);
 	return process && !RB_EMPTY(&process->captures)
 		       ? "is capturing a CUDA graph: try again when "
 			 "it is done"
@@ -327,8 +322,8 @@ struct lien_transaction_ops lien_orders_ops(struct lien_agent *agent)
 
 	return (struct lien_transaction_ops){
 		.gate = gate ? lien_gate_step : NULL,
-		.at_rest = gate ? lien_gate_at_rest : NULL,
-		.background = lien_gate_background,
+		.at_rest = gate ? lien_quiesce_reached : NULL,
+		.background = lien_quiesce_background,
 		.raw = raw,
 		.raw_to = raw_to,
 		.replan = replan,
@@ -524,14 +519,13 @@ int lien_orders_plan(struct lien_agent *agent, const struct lien_selection *sele
 static int replan(void *context, const struct lien_plan **out, char *why, size_t size)
 {
 	struct lien_agent *agent = context;
-	const struct lien_wish *wish = &agent->wish;
+	const struct lien_offload_request *request = &agent->request;
 	struct lien_plan plan;
 	int err;
 
-	lien_agent_consume(agent);
-	if (lien_graph_stats(agent->graph)->events == wish->events)
+	if (lien_graph_stats(agent->graph)->events == request->events)
 		return 0;
-	err = lien_orders_plan(agent, &wish->selection, &plan, why, size);
+	err = lien_orders_plan(agent, &request->selection, &plan, why, size);
 	if (err)
 		return err;
 	lien_plan_clear(&agent->plan);
@@ -541,7 +535,7 @@ static int replan(void *context, const struct lien_plan **out, char *why, size_t
 		snprintf(why, size, "nothing is left that could be moved");
 		return -EAGAIN;
 	}
-	err = check_host(agent, wish->how.flags, wish->how.host_limit, why, size);
+	err = check_host(agent, request->how.flags, request->how.host_limit, why, size);
 	return err ? err : 1;
 }
 
@@ -555,7 +549,7 @@ void lien_orders_end(struct lien_agent *agent)
 	agent->adopting = false;
 	lien_transaction_free(agent->transaction);
 	lien_plan_clear(&agent->plan);
-	lien_wish_clear(&agent->wish);
+	lien_offload_request_clear(&agent->request);
 	agent->transaction = NULL;
 	agent->transaction_ended = agent->transaction_own = false;
 	lien_server_resume(agent);
@@ -571,7 +565,6 @@ int lien_orders_offload(struct lien_agent *agent, const struct lien_selection *s
 
 	if (err)
 		return err;
-	lien_agent_consume(agent);
 	events = lien_graph_stats(agent->graph)->events;
 	err = lien_orders_plan(agent, selection, &agent->plan, error, error_size);
 	if (err)
@@ -584,7 +577,7 @@ int lien_orders_offload(struct lien_agent *agent, const struct lien_selection *s
 		lien_plan_clear(&agent->plan);
 		return err;
 	}
-	err = lien_wish_copy(&agent->wish, selection, how);
+	err = lien_offload_request_copy(&agent->request, selection, how);
 	if (!err)
 		err = lien_transaction_offload(&agent->transaction, &agent->plan, agent->token_base,
 			how->timeout_ms, &ops);
@@ -593,7 +586,7 @@ int lien_orders_offload(struct lien_agent *agent, const struct lien_selection *s
 		lien_orders_end(agent);
 		return err;
 	}
-	agent->wish.events = events;
+	agent->request.events = events;
 	all = !selection->owner || strcmp(selection->owner, "nccl") || selection->discard_count;
 	lien_gate_set(agent, all);
 	lien_transaction_set(agent->transaction, how->flags | (all ? LIEN_WIRE_ALL : 0));
@@ -661,7 +654,6 @@ int lien_orders_restore(struct lien_agent *agent, const struct lien_selection *s
 
 	if (err)
 		return err;
-	lien_agent_consume(agent);
 	err = check_pids(agent, selection, error, error_size);
 	if (err)
 		return err;
@@ -846,18 +838,16 @@ static void orders_ready(struct lien_source *source, uint32_t events)
 	struct lien_agent *agent = tracked->agent;
 	uint32_t pid = tracked->pid;
 	struct lien_reply reply;
-	unsigned handled = 0;
-	bool last = false;
-	int n = 0;
+	int n;
 
 	(void)events;
-	/* A reply can end the transaction, and with it this process's part in it. Those to the next
-	 * order are handled when the graph has what was done for it. */
-	while (!last && (tracked = tracked_of(agent, pid)) && tracked->link &&
-		handled++ < REPLIES_AT_ONCE && (n = lien_link_receive(tracked->link, &reply)) > 0) {
+	if (!tracked->link)
+		return;
+	/* One in a turn: the graph has what was done before it. */
+	n = lien_link_receive(tracked->link, &reply);
+	if (n > 0) {
 		note_arena(agent, pid, &reply.header);
-		last = reply.header.flags & LIEN_WIRE_LAST;
-		route(agent, pid, &reply);
+		route(agent, pid, &reply); /* which can end the link */
 	}
 	tracked = tracked_of(agent, pid);
 	if (n > 0 && tracked && tracked->link)
@@ -879,11 +869,9 @@ static void life_ready(struct lien_source *source, uint32_t events)
 	process = lien_graph_process(agent->graph, tracked->pid);
 	if (!process || process->agent != tracked)
 		return;
-	/* The kernel side tells of the end, too, unless the ring was full. */
+	/* The kernel side has told of the end, too, unless the ring was full. */
 	event = lien_agent_event_of(process->pid, process->start, LIEN_EVENT_EXIT);
-	lien_agent_consume(agent);
-	if (lien_graph_process(agent->graph, event.pid) == process)
-		lien_agent_event(agent, &event);
+	lien_agent_event(agent, &event);
 }
 
 int lien_orders_link(struct lien_agent *agent, struct lien_process *process,
@@ -916,6 +904,17 @@ int lien_orders_link(struct lien_agent *agent, struct lien_process *process,
 	if (err)
 		lien_orders_unlink(tracked);
 	return err;
+}
+
+bool lien_orders_must_react(const struct lien_agent *agent)
+{
+	return agent->transaction && !agent->transaction_ended &&
+	       lien_transaction_must_react(agent->transaction);
+}
+
+void lien_orders_react(struct lien_agent *agent)
+{
+	lien_transaction_react(agent->transaction);
 }
 
 void lien_orders_tick(struct lien_agent *agent)

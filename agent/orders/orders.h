@@ -33,6 +33,10 @@ void lien_orders_unlink(struct lien_tracked *tracked);
 int lien_orders_link(struct lien_agent *agent, struct lien_process *process,
 	const struct lien_control_state *state);
 void lien_orders_tick(struct lien_agent *agent);
+/* Something has happened to a process of the transaction, and nothing has followed from that yet. */
+bool lien_orders_must_react(const struct lien_agent *agent);
+/* Then. */
+void lien_orders_react(struct lien_agent *agent);
 /* At the agent's end: waits, not long, for the short orders that are under way. */
 void lien_orders_finish(struct lien_agent *agent);
 

@@ -129,10 +129,7 @@ void lien_prepare_reply(struct lien_agent *agent, uint32_t pid, const struct lie
 		tracked->t_prepare = lien_now_ns() + AGAIN_NS;
 		return;
 	}
-	lien_agent_consume(agent); /* a capture may have begun */
-	process = lien_graph_process(agent->graph, pid);
-	if (process && process->agent)
-		proceed(agent, process);
+	proceed(agent, process);
 }
 
 void lien_prepare_tick(struct lien_agent *agent)

@@ -70,7 +70,7 @@ static int control_place(struct lien_tracked *tracked, const struct lien_library
 }
 
 /* Tells the kernel side where the control library is, and to wake it if its thread does not run. */
-static void tell_kernel(struct lien_agent *agent, struct lien_tracked *tracked,
+static void update_kernel(struct lien_agent *agent, struct lien_tracked *tracked,
 	const struct lien_control_state *state, bool wake)
 {
 	struct lien_probe_control control = {
@@ -137,11 +137,11 @@ void lien_presence_look(struct lien_agent *agent, struct lien_process *process)
 	tracked->started = lien_link_started(process->pid, &state);
 	err = lien_orders_link(agent, process, &state);
 	if (!err || err == -EBUSY) {
-		tell_kernel(agent, tracked, &state, false);
+		update_kernel(agent, tracked, &state, false);
 		if (err)
 			process->presence = LIEN_CONTROL_TAKEN;
 		return; /* ready when it has answered the first question */
 	}
 	if (!tracked->t_woken || lien_now_ns() - tracked->t_woken > WAKE_AGAIN_NS)
-		tell_kernel(agent, tracked, &state, true);
+		update_kernel(agent, tracked, &state, true);
 }

@@ -2,7 +2,7 @@
 /*
  * Holding threads back around transactions and while memory is away, over the kernel's probes
  * (loader/probes/gate.h). Which of them to let in so that a job comes to rest:
- * agent/quiesce/level.h.
+ * agent/quiesce/quiesce.h.
  */
 #ifndef LIEN_AGENT_GATE_H
 #define LIEN_AGENT_GATE_H

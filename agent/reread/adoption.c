@@ -319,7 +319,7 @@ struct mark {
 struct answers {
 	struct lien_adoption *adoption;
 	struct lien_graph *graph;
-	struct lien_telling *telling;
+	struct lien_emitter *emitter;
 	uint32_t round;	    /* 0: nothing was compared */
 	struct mark *marks; /* by their bytes */
 	unsigned count;
@@ -431,17 +431,17 @@ static uint32_t references_of(const struct lien_wire_adopt *entry, const struct 
 	return entry->flags & LIEN_WIRE_ADOPT_COUNT ? entry->references : handle->references;
 }
 
-static void tell_references(struct answers *answers, struct lien_process *process, uint64_t handle,
+static void emit_references(struct answers *answers, struct lien_process *process, uint64_t handle,
 	uint32_t references, uint32_t round, bool open, bool part)
 {
-	struct lien_event event = lien_tell_event(answers->telling, process, LIEN_EVENT_ADOPT);
+	struct lien_event event = lien_emit_event(answers->emitter, process, LIEN_EVENT_ADOPT);
 
 	event.adopt.handle = handle;
 	event.adopt.references = references;
 	event.adopt.round = round;
 	event.adopt.open = open;
 	event.adopt.part = part;
-	lien_tell(answers->telling, &event, LIEN_EVENT_SIZE(adopt));
+	lien_emit(answers->emitter, &event, LIEN_EVENT_SIZE(adopt));
 }
 
 /* A place where an import is mapped. */
@@ -463,7 +463,7 @@ static struct place *places_of(const struct lien_holding *holding, unsigned *cou
 	return places;
 }
 
-static void tell_taken_away(struct answers *answers, struct lien_process *process,
+static void emit_taken_away(struct answers *answers, struct lien_process *process,
 	const struct place *places, unsigned count, uint64_t value)
 {
 	struct lien_handle key = {.value = value}, *handle;
@@ -471,63 +471,63 @@ static void tell_taken_away(struct answers *answers, struct lien_process *proces
 	unsigned i;
 
 	for (i = 0; i < count; i++) {
-		event = lien_tell_event(answers->telling, process, LIEN_CALL_CU_MEM_UNMAP);
+		event = lien_emit_event(answers->emitter, process, LIEN_CALL_CU_MEM_UNMAP);
 		event.range.va = places[i].va;
 		event.range.bytes = places[i].bytes;
-		lien_tell_given_back(answers->telling, &event, LIEN_EVENT_SIZE(range));
+		lien_emit_given_back(answers->emitter, &event, LIEN_EVENT_SIZE(range));
 	}
 	handle = SPLAY_FIND(lien_handle_tree, &process->handles, &key);
 	if (handle)
-		lien_tell_release_all(answers->telling, handle);
+		lien_emit_release_all(answers->emitter, handle);
 }
 
 /* Exports of an application have small numbers: these lie apart, and are not given out twice. */
 #define SHARE_FOUND (1ull << 62)
 
-static uint64_t tell_export(struct answers *answers, struct lien_process *owner, uint64_t handle)
+static uint64_t emit_export(struct answers *answers, struct lien_process *owner, uint64_t handle)
 {
-	struct lien_event event = lien_tell_event(answers->telling, owner, LIEN_CALL_CU_MEM_EXPORT);
+	struct lien_event event = lien_emit_event(answers->emitter, owner, LIEN_CALL_CU_MEM_EXPORT);
 
 	event.share.handle = handle;
 	event.share.handle_type = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 	event.share.share = SHARE_FOUND | event.t_entry;
 	event.share.fd = -1;
-	lien_tell(answers->telling, &event, LIEN_EVENT_SIZE(share));
+	lien_emit(answers->emitter, &event, LIEN_EVENT_SIZE(share));
 	return event.share.share;
 }
 
-static void tell_import(struct answers *answers, struct lien_process *process, uint64_t handle,
+static void emit_import(struct answers *answers, struct lien_process *process, uint64_t handle,
 	uint64_t share, const struct place *places, unsigned count)
 {
 	struct lien_event event =
-		lien_tell_event(answers->telling, process, LIEN_CALL_CU_MEM_IMPORT);
+		lien_emit_event(answers->emitter, process, LIEN_CALL_CU_MEM_IMPORT);
 	unsigned i;
 
 	event.share.handle = handle;
 	event.share.handle_type = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 	event.share.share = share;
 	event.share.fd = -1;
-	lien_tell(answers->telling, &event, LIEN_EVENT_SIZE(share));
+	lien_emit(answers->emitter, &event, LIEN_EVENT_SIZE(share));
 	for (i = 0; i < count; i++) {
-		event = lien_tell_event(answers->telling, process, LIEN_CALL_CU_MEM_MAP);
+		event = lien_emit_event(answers->emitter, process, LIEN_CALL_CU_MEM_MAP);
 		event.map.va = places[i].va;
 		event.map.bytes = places[i].bytes;
 		event.map.handle = handle;
-		lien_tell(answers->telling, &event, LIEN_EVENT_SIZE(map));
+		lien_emit(answers->emitter, &event, LIEN_EVENT_SIZE(map));
 		if (!places[i].access || places[i].access->count > LIEN_ACCESS_MAX)
 			continue;
-		event = lien_tell_event(answers->telling, process, LIEN_CALL_CU_MEM_SET_ACCESS);
+		event = lien_emit_event(answers->emitter, process, LIEN_CALL_CU_MEM_SET_ACCESS);
 		event.access.va = places[i].va;
 		event.access.bytes = places[i].bytes;
 		event.access.count = places[i].access->count;
 		memcpy(event.access.access, places[i].access->access,
 			places[i].access->count * sizeof(event.access.access[0]));
-		lien_tell(answers->telling, &event, LIEN_EVENT_SIZE(access));
+		lien_emit(answers->emitter, &event, LIEN_EVENT_SIZE(access));
 	}
 }
 
 /* What was an import of nobody's is one of the owner's from now on. */
-static bool tell_match(struct answers *answers, struct lien_process *process,
+static bool emit_match(struct answers *answers, struct lien_process *process,
 	const struct lien_wire_adopt *entry, const struct mark *mark)
 {
 	struct lien_allocation *memory = allocation_at(mark->owner, mark->entry->va);
@@ -545,16 +545,16 @@ static bool tell_match(struct answers *answers, struct lien_process *process,
 		return false;
 	value = handle->value;
 	references = references_of(entry, handle);
-	tell_taken_away(answers, process, places, count, value);
-	tell_import(answers, process, value, tell_export(answers, mark->owner, own->value), places,
+	emit_taken_away(answers, process, places, count, value);
+	emit_import(answers, process, value, emit_export(answers, mark->owner, own->value), places,
 		count);
-	tell_references(answers, process, value, references, memory->round, memory->open, false);
+	emit_references(answers, process, value, references, memory->round, memory->open, false);
 	free(places);
 	return true;
 }
 
 /* It may be anybody's: an import, of an owner that is not known. */
-static void tell_disputed(struct answers *answers, struct lien_process *process,
+static void emit_disputed(struct answers *answers, struct lien_process *process,
 	const struct lien_wire_adopt *entry, struct lien_handle *handle)
 {
 	uint32_t references = references_of(entry, handle);
@@ -566,14 +566,14 @@ static void tell_disputed(struct answers *answers, struct lien_process *process,
 	places = places_of(handle->holding, &count);
 	if (!places)
 		return;
-	tell_taken_away(answers, process, places, count, value);
-	tell_import(answers, process, value, 0, places, count);
-	tell_references(answers, process, value, references, 0, false, false);
+	emit_taken_away(answers, process, places, count, value);
+	emit_import(answers, process, value, 0, places, count);
+	emit_references(answers, process, value, references, 0, false, false);
 	free(places);
 }
 
 /* Owners first: what imports are matched with is adopted then. */
-static void tell_own(struct answers *answers, const struct lien_adoption_process *part,
+static void emit_own(struct answers *answers, const struct lien_adoption_process *part,
 	struct lien_process *process)
 {
 	const struct lien_wire_adopt *entry;
@@ -591,14 +591,14 @@ static void tell_own(struct answers *answers, const struct lien_adoption_process
 			continue;
 		own = entry->flags & LIEN_WIRE_ADOPT_OWN ? mark_seen(answers, entry->mark) : NULL;
 		if (own && own->disputed) {
-			tell_disputed(answers, process, entry, handle);
+			emit_disputed(answers, process, entry, handle);
 			continue;
 		}
 		round = allocation->round ? allocation->round : answers->round;
 		if (!(entry->flags & LIEN_WIRE_ADOPT_OWN))
 			round = 0; /* it cannot be marked any more */
 		answers->adoption->counted += (entry->flags & LIEN_WIRE_ADOPT_COUNT) != 0;
-		tell_references(answers, process, handle->value, references_of(entry, handle),
+		emit_references(answers, process, handle->value, references_of(entry, handle),
 			round, own && own->open,
 			entry->flags & LIEN_WIRE_ADOPT_COUNT
 				? (entry->flags & LIEN_WIRE_ADOPT_PART) != 0
@@ -606,7 +606,7 @@ static void tell_own(struct answers *answers, const struct lien_adoption_process
 	}
 }
 
-static void tell_imports(struct answers *answers, const struct lien_adoption_process *part,
+static void emit_imports(struct answers *answers, const struct lien_adoption_process *part,
 	struct lien_process *process)
 {
 	const struct lien_wire_adopt *entry;
@@ -627,14 +627,14 @@ static void tell_imports(struct answers *answers, const struct lien_adoption_pro
 		mark = entry->flags & LIEN_WIRE_ADOPT_LOOK && answers->adoption->marks
 			       ? mark_seen(answers, entry->bytes)
 			       : NULL;
-		if (mark && tell_match(answers, process, entry, mark)) {
+		if (mark && emit_match(answers, process, entry, mark)) {
 			answers->adoption->matched++;
 			continue;
 		}
 		round = mark ? 0 : allocation->round;
 		if (entry->flags & LIEN_WIRE_ADOPT_LOOK && answers->round && !mark)
 			round = answers->round; /* what cannot be read was not compared */
-		tell_references(answers, process, handle->value, references_of(entry, handle),
+		emit_references(answers, process, handle->value, references_of(entry, handle),
 			round, false, false);
 	}
 }
@@ -649,10 +649,10 @@ static bool any_unknown(struct lien_process *process)
 	return false;
 }
 
-static void tell_known(struct answers *answers, const struct lien_adoption_process *part,
+static void emit_known(struct answers *answers, const struct lien_adoption_process *part,
 	struct lien_process *process)
 {
-	struct lien_event event = lien_tell_event(answers->telling, process, LIEN_EVENT_INCOMPLETE);
+	struct lien_event event = lien_emit_event(answers->emitter, process, LIEN_EVENT_INCOMPLETE);
 	uint32_t reasons = process->incomplete;
 
 	if (part->read) {
@@ -663,15 +663,15 @@ static void tell_known(struct answers *answers, const struct lien_adoption_proce
 		reasons &= ~LIEN_INCOMPLETE_SHARE;
 	event.incomplete.reasons = reasons;
 	if (reasons != process->incomplete)
-		lien_tell(answers->telling, &event, LIEN_EVENT_SIZE(incomplete));
+		lien_emit(answers->emitter, &event, LIEN_EVENT_SIZE(incomplete));
 }
 
-void lien_adoption_tell(
-	struct lien_adoption *adoption, struct lien_graph *graph, struct lien_telling *telling)
+void lien_adoption_emit(
+	struct lien_adoption *adoption, struct lien_graph *graph, struct lien_emitter *emitter)
 {
-	struct answers answers = {adoption, graph, telling, 0, NULL, 0};
+	struct answers answers = {adoption, graph, emitter, 0, NULL, 0};
 	void (*const steps[])(struct answers *, const struct lien_adoption_process *,
-		struct lien_process *) = {tell_own, tell_imports, tell_known};
+		struct lien_process *) = {emit_own, emit_imports, emit_known};
 	struct lien_process *process;
 	unsigned i, step;
 

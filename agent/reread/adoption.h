@@ -16,7 +16,7 @@
 
 #include <lien/wire.h>
 #include "agent/graph/graph.h"
-#include "agent/reread/tell.h"
+#include "agent/reread/emit.h"
 
 struct lien_adoption_process {
 	uint32_t pid, uid; /* marks are told to processes of the same user alone */
@@ -35,7 +35,7 @@ struct lien_adoption {
 	unsigned count;
 	bool marks;	   /* owners are looked for */
 	uint32_t outsider; /* a process that cannot be asked, so they are not; 0: none */
-	/* What came of it: lien_adoption_tell(). */
+	/* What came of it: lien_adoption_emit(). */
 	unsigned counted, marked, looked, matched;
 	unsigned open;	   /* descriptors of exports */
 	unsigned disputed; /* that two processes say they own: imports of nobody's, from now on */
@@ -63,7 +63,7 @@ int lien_adoption_open(
 	struct lien_adoption_process *process, const uint8_t bytes[LIEN_WIRE_MARK_BYTES]);
 
 /* The answers, as events. A process that has been read is not LIEN_INCOMPLETE_LATE any more. */
-void lien_adoption_tell(
-	struct lien_adoption *adoption, struct lien_graph *graph, struct lien_telling *telling);
+void lien_adoption_emit(
+	struct lien_adoption *adoption, struct lien_graph *graph, struct lien_emitter *emitter);
 
 #endif

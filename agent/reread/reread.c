@@ -401,7 +401,7 @@ const struct lien_difference *lien_reread_differences(
 	return reread->certain.difference;
 }
 
-unsigned lien_reread_unsettled(const struct lien_reread *reread)
+unsigned lien_reread_unstable(const struct lien_reread *reread)
 {
 	return reread->open.count;
 }

@@ -11,7 +11,7 @@
 #define LIEN_REREAD_H
 
 #include "agent/graph/graph.h"
-#include "agent/reread/tell.h"
+#include "agent/reread/emit.h"
 #include <lien/wire.h>
 
 enum lien_difference_kind {
@@ -54,7 +54,7 @@ int lien_reread_end(struct lien_reread *reread, struct lien_process *process);
 /* The differences that count, by address; and how many were still open when passes ran out. */
 const struct lien_difference *lien_reread_differences(
 	const struct lien_reread *reread, unsigned *count);
-unsigned lien_reread_unsettled(const struct lien_reread *reread);
+unsigned lien_reread_unstable(const struct lien_reread *reread);
 /* Has it mapped what is no memory of cuMemCreate's (a multicast object)? */
 bool lien_reread_strange(const struct lien_reread *reread);
 /* Mappings and plain memory that the first pass found. */
@@ -68,9 +68,9 @@ unsigned lien_reread_mappings(const struct lien_reread *reread);
  * (LIEN_INCOMPLETE_SHARE). -ENOMEM.
  */
 int lien_reread_repair(const struct lien_reread *reread, struct lien_graph *graph,
-	struct lien_process *process, uint64_t now_ns, lien_tell_fn *tell, void *context);
+	struct lien_process *process, uint64_t now_ns, lien_emit_fn *tell, void *context);
 /* Tells the devices of plain memory that the graph does not know. */
 void lien_reread_learn(const struct lien_reread *reread, struct lien_process *process,
-	uint64_t now_ns, lien_tell_fn *tell, void *context);
+	uint64_t now_ns, lien_emit_fn *tell, void *context);
 
 #endif

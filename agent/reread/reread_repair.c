@@ -6,7 +6,7 @@
 
 #include <lien/cuda_abi.h>
 #include "agent/reread/reread_internal.h"
-#include "agent/reread/tell.h"
+#include "agent/reread/emit.h"
 
 /* Memory that another process has exported. */
 struct exported {
@@ -14,7 +14,7 @@ struct exported {
 };
 
 struct repair {
-	struct lien_telling telling;
+	struct lien_emitter emitter;
 	const struct lien_reread *reread;
 	struct lien_graph *graph;
 	struct lien_process *process;
@@ -25,17 +25,17 @@ struct repair {
 
 static struct lien_event event_of(struct repair *repair, unsigned type)
 {
-	return lien_tell_event(&repair->telling, repair->process, type);
+	return lien_emit_event(&repair->emitter, repair->process, type);
 }
 
 static void tell(struct repair *repair, struct lien_event *event, size_t size)
 {
-	lien_tell(&repair->telling, event, size);
+	lien_emit(&repair->emitter, event, size);
 }
 
-static void tell_given_back(struct repair *repair, struct lien_event *event, size_t size)
+static void emit_given_back(struct repair *repair, struct lien_event *event, size_t size)
 {
-	lien_tell_given_back(&repair->telling, event, size);
+	lien_emit_given_back(&repair->emitter, event, size);
 }
 
 static struct lien_handle *handle_find(struct lien_process *process, uint64_t value)
@@ -85,7 +85,7 @@ static int prepare(struct repair *repair)
 
 static void release_all(struct repair *repair, struct lien_handle *handle)
 {
-	lien_tell_release_all(&repair->telling, handle);
+	lien_emit_release_all(&repair->emitter, handle);
 }
 
 /* Its handles to what it does not map any more. */
@@ -120,7 +120,7 @@ static int take_away(struct repair *repair, const struct lien_difference *differ
 	if (holding->allocation->origin == LIEN_ORIGIN_ALLOC) {
 		event = event_of(repair, LIEN_CALL_CU_MEM_FREE);
 		event.range.va = mapping->va;
-		tell_given_back(repair, &event, LIEN_EVENT_SIZE(range));
+		emit_given_back(repair, &event, LIEN_EVENT_SIZE(range));
 		return 0;
 	}
 	if (holding->mapped == 1)
@@ -136,7 +136,7 @@ static int take_away(struct repair *repair, const struct lien_difference *differ
 	event = event_of(repair, LIEN_CALL_CU_MEM_UNMAP);
 	event.range.va = mapping->va;
 	event.range.bytes = mapping->bytes;
-	tell_given_back(repair, &event, LIEN_EVENT_SIZE(range));
+	emit_given_back(repair, &event, LIEN_EVENT_SIZE(range));
 	release_names(repair, values, n);
 	free(values);
 	return 0;
@@ -256,7 +256,7 @@ static void put_there(struct repair *repair, const struct lien_wire_found *found
 	give_access(repair, found);
 }
 
-static void tell_property(
+static void emit_property(
 	struct repair *repair, const struct lien_wire_found *found, struct lien_prop prop)
 {
 	struct lien_event event = event_of(repair, LIEN_EVENT_PROP);
@@ -269,7 +269,7 @@ static void tell_property(
 static void mend(struct repair *repair, const struct lien_difference *difference)
 {
 	if (difference->kind == LIEN_DIFFERENCE_PROPERTIES)
-		tell_property(repair, &difference->found, prop_of(&difference->found));
+		emit_property(repair, &difference->found, prop_of(&difference->found));
 	if (difference->kind == LIEN_DIFFERENCE_PROPERTIES ||
 		difference->kind == LIEN_DIFFERENCE_ACCESS) {
 		if (difference->found.kind == LIEN_WIRE_AREA)
@@ -287,9 +287,9 @@ static bool takes_away(const struct lien_difference *difference)
 }
 
 int lien_reread_repair(const struct lien_reread *reread, struct lien_graph *graph,
-	struct lien_process *process, uint64_t now_ns, lien_tell_fn *tell_fn, void *context)
+	struct lien_process *process, uint64_t now_ns, lien_emit_fn *emit_fn, void *context)
 {
-	struct repair repair = {.telling = {now_ns, tell_fn, context},
+	struct repair repair = {.emitter = {now_ns, emit_fn, context},
 		.reread = reread,
 		.graph = graph,
 		.process = process};
@@ -306,10 +306,10 @@ int lien_reread_repair(const struct lien_reread *reread, struct lien_graph *grap
 }
 
 void lien_reread_learn(const struct lien_reread *reread, struct lien_process *process,
-	uint64_t now_ns, lien_tell_fn *tell_fn, void *context)
+	uint64_t now_ns, lien_emit_fn *emit_fn, void *context)
 {
 	struct repair repair = {
-		.telling = {now_ns, tell_fn, context}, .reread = reread, .process = process};
+		.emitter = {now_ns, emit_fn, context}, .reread = reread, .process = process};
 	const struct lien_wire_found *found;
 	struct lien_mapping *mapping;
 	struct lien_prop prop;
@@ -325,6 +325,6 @@ void lien_reread_learn(const struct lien_reread *reread, struct lien_process *pr
 		prop = mapping->holding->allocation->prop;
 		prop.location_type = found->location_type;
 		prop.location_id = found->location_id;
-		tell_property(&repair, found, prop);
+		emit_property(&repair, found, prop);
 	}
 }

@@ -43,14 +43,14 @@ static json_t *view_row(const struct lien_ras_row *row)
 		"device", known(row->device));
 }
 
-static json_t *view_unmatched(const struct lien_ras_said *said)
+static json_t *view_unmatched(const struct lien_ras_report *report)
 {
 	json_t *list = json_array();
 	unsigned i;
 
-	for (i = 0; said && i < said->rows; i++)
-		if (!said->row[i].address)
-			json_array_append_new(list, view_row(&said->row[i]));
+	for (i = 0; report && i < report->rows; i++)
+		if (!report->row[i].address)
+			json_array_append_new(list, view_row(&report->row[i]));
 	return list;
 }
 
@@ -68,22 +68,22 @@ static bool has_unnamed(struct lien_process *process)
 static json_t *view_process(
 	struct lien_process *process, const struct lien_view_ras *ras, uint64_t now_ns)
 {
-	const struct lien_ras_said *said = ras && ras->of ? ras->of(ras->context, process) : NULL;
-	const char *state = !said ? "not asked" : said->problem[0] ? "silent" : "answered";
-	json_t *unmatched = view_unmatched(said);
+	const struct lien_ras_report *report = ras && ras->of ? ras->of(ras->context, process) : NULL;
+	const char *state = !report ? "not asked" : report->problem[0] ? "silent" : "answered";
+	json_t *unmatched = view_unmatched(report);
 	size_t lacking = json_array_size(unmatched);
-	bool names = said && (said->rows || !said->problem[0]);
+	bool names = report && (report->rows || !report->problem[0]);
 
 	return json_pack("{s:I, s:s, s:s, s:s?, s:s?, s:o, s:o, s:o, s:o, s:o, s:b}", "pid",
 		(json_int_t)process->pid, "command", process->command, "ras", state, "problem",
-		said && said->problem[0] ? said->problem : NULL, "version",
-		said && said->version[0] ? said->version : NULL, "age_ms",
-		said ? json_real(now_ns > said->t_asked ? (now_ns - said->t_asked) / 1e6 : 0)
+		report && report->problem[0] ? report->problem : NULL, "version",
+		report && report->version[0] ? report->version : NULL, "age_ms",
+		report ? json_real(now_ns > report->t_asked ? (now_ns - report->t_asked) / 1e6 : 0)
 		     : json_null(),
-		"job", names ? json_integer(said->job) : json_null(), "named",
-		names ? json_integer(said->rows) : json_null(), "matched",
-		names ? json_integer(said->rows - lacking) : json_null(), "unmatched", unmatched,
-		"others", !said || !said->whole || (has_unnamed(process) && !lacking));
+		"job", names ? json_integer(report->job) : json_null(), "named",
+		names ? json_integer(report->rows) : json_null(), "matched",
+		names ? json_integer(report->rows - lacking) : json_null(), "unmatched", unmatched,
+		"others", !report || !report->whole || (has_unnamed(process) && !lacking));
 }
 
 json_t *lien_view_late(struct lien_graph *graph, const struct lien_viewer *viewer,

@@ -43,12 +43,9 @@ json_t *lien_view_plan(const struct lien_plan *plan)
 
 json_t *lien_view_result(const struct lien_transaction *transaction, const struct lien_plan *plan)
 {
-	static const enum lien_phase offload[] = {LIEN_PHASE_DRAIN, LIEN_PHASE_CHECK,
-		LIEN_PHASE_SAVE, LIEN_PHASE_UNMAP, LIEN_PHASE_DROP, LIEN_PHASE_COUNT};
-	static const enum lien_phase restore[] = {LIEN_PHASE_CREATE, LIEN_PHASE_EXPORT,
-		LIEN_PHASE_IMPORT, LIEN_PHASE_FINISH, LIEN_PHASE_COUNT};
 	const struct lien_transaction_result *result = lien_transaction_result(transaction);
-	bool is_offload = lien_transaction_kind(transaction) == LIEN_TRANSACTION_OFFLOAD;
+	const enum lien_transaction_kind kind = lien_transaction_kind(transaction);
+	const bool is_offload = kind == LIEN_TRANSACTION_OFFLOAD;
 	const enum lien_phase *phase;
 	json_t *list = json_array();
 	unsigned i;
@@ -57,9 +54,10 @@ json_t *lien_view_result(const struct lien_transaction *transaction, const struc
 		const struct lien_transaction_process *process = &result->processes[i];
 		json_t *ms = json_object();
 
-		for (phase = is_offload ? offload : restore; *phase != LIEN_PHASE_COUNT; phase++)
-			json_object_set_new(ms, lien_phase_name(*phase),
-				json_real(process->phase_ns[*phase] / 1e6));
+		for (phase = lien_transaction_phases(kind); *phase != LIEN_PHASE_COUNT; phase++)
+			if (lien_phase_is_timed(*phase))
+				json_object_set_new(ms, lien_phase_name(*phase),
+					json_real(process->phase_ns[*phase] / 1e6));
 		json_array_append_new(
 			list, json_pack("{s:I, s:i, s:i, s:i, s:I, s:I, s:I, s:o, s:o}", "pid",
 				      (json_int_t)process->pid, "allocations", process->allocations,

@@ -101,7 +101,7 @@ static json_t *view_ranks(struct lien_process *process)
 }
 
 /* A recording does not have what a control library says of itself. */
-static json_t *said(const struct lien_process *process, uint64_t bytes)
+static json_t *known_bytes(const struct lien_process *process, uint64_t bytes)
 {
 	return process->presence == LIEN_CONTROL_UNKNOWN ? json_null() : json_integer(bytes);
 }
@@ -129,8 +129,8 @@ static json_t *view_process(struct lien_process *process)
 		view_ranks(process), "bytes", (json_int_t)sums.bytes, "nccl_bytes",
 		(json_int_t)sums.nccl, "imported_bytes", (json_int_t)sums.imported,
 		"offloaded_bytes", (json_int_t)sums.offloaded, "arena_bytes",
-		said(process, process->arena_bytes), "arena_used_bytes",
-		said(process, process->arena_used));
+		known_bytes(process, process->arena_bytes), "arena_used_bytes",
+		known_bytes(process, process->arena_used));
 }
 
 static json_t *view_processes(struct lien_graph *graph, const struct lien_viewer *viewer)

@@ -12,7 +12,7 @@
 #include "agent/graph/devices.h"
 #include "agent/graph/graph.h"
 #include "agent/offload/plan.h"
-#include "agent/ras/said.h"
+#include "agent/ras/report.h"
 #include "agent/offload/transaction.h"
 #include "agent/graph/viewer.h"
 

@@ -436,12 +436,11 @@ int lien_cached_none_new(char *why, size_t size)
 	return -scan.error;
 }
 
-int lien_cached_restore(void)
+void lien_cached_restore(void)
 {
 	struct scan scan = {.back = 1};
 
 	if (placed)
 		scan_all(&scan);
 	scanned = 0; /* all is to be looked at, should it be replaced again */
-	return !placed;
 }

@@ -19,10 +19,10 @@ int lien_cached_replace(char *why, size_t size);
 /* 0 if no library has cached a pointer since; else -EAGAIN, and `why` names the library. */
 int lien_cached_none_new(char *why, size_t size);
 /*
- * Puts the genuine functions back. 1: no pointer to ours was ever stored; 0: somebody may have
- * copied one, so the code must stay mapped, and passes handles on unchanged. Call it only when no
- * handle is renamed (lien_names_renamed()). Like prepare(), it may wait.
+ * Puts the genuine functions back. Somebody may have copied a pointer to one of ours: those pass
+ * handles on unchanged from then on. Call it only when no handle is renamed (lien_names_renamed()).
+ * Like prepare(), it may wait.
  */
-int lien_cached_restore(void);
+void lien_cached_restore(void);
 
 #endif

@@ -58,7 +58,7 @@ void lien_translate_hold_all(int all)
 	__atomic_store_n(&settled, 0, __ATOMIC_SEQ_CST);
 }
 
-int lien_translate_settle(void)
+int lien_translate_wait_idle(void)
 {
 	__atomic_store_n(&settled, 1, __ATOMIC_SEQ_CST);
 	return lien_translate_idle();

@@ -23,7 +23,7 @@ void lien_translate_hold_all(int all);
 /* Is nobody between looking up a handle and the driver's answer? */
 int lien_translate_idle(void);
 /* The same, and from now on nobody is: those that the agent lets in wait, too, until hold_all(). */
-int lien_translate_settle(void);
+int lien_translate_wait_idle(void);
 /* In a child of fork(), which has one thread. */
 void lien_translate_forked(void);
 

@@ -53,7 +53,7 @@ void lien_handles_forked(void)
 	owed_count = owed_room = 0;
 }
 
-void lien_handles_settle(const struct lien_driver *driver)
+void lien_handles_release_owed(const struct lien_driver *driver)
 {
 	while (owed_count && !driver->cuMemRelease(owed[owed_count - 1]))
 		owed_count--;

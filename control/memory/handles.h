@@ -14,7 +14,7 @@ CUresult lien_handle_retain(
 /* On failure the reference is remembered: it is no longer the caller's to give back. */
 CUresult lien_handle_release(const struct lien_driver *driver, CUmemGenericAllocationHandle handle);
 /* Offers what is remembered once more. Stops at the first refusal. */
-void lien_handles_settle(const struct lien_driver *driver);
+void lien_handles_release_owed(const struct lien_driver *driver);
 int lien_handles_owed(void);
 /* In a child of fork(): they are the parent's. */
 void lien_handles_forked(void);

@@ -132,9 +132,8 @@ void lien_start_allow(void);
 /* In a child of fork(): its control thread does not run. */
 void lien_start_forked(void);
 /* Gives back the signal, and says so in lien_control_state. Returns the agent's end of the sockets,
- * to be closed; *handle is what dlclose() takes the library away with, NULL where it has to stay.
- */
-int lien_start_undo(void **handle);
+ * to be closed. */
+int lien_start_undo(void);
 
 /* --verify. After SAVE: what is in the arena is what has to come back. */
 void lien_verify_keep(struct lien_control *control);

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
  * The last order: the process is to be as it was. What could still fail comes first, what cannot be
- * undone last. The library itself stays, until the agent has it taken away from outside: a thread
- * cannot unmap the code that it runs.
+ * undone last. The library's code stays mapped: somebody may have copied the address of one of its
+ * functions, or have a frame of its handler on the stack.
  */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "control/driver/cached.h"
@@ -34,7 +33,7 @@ static int check(struct lien_control *control)
 	if (control->marks.written)
 		return refuse(control, "marks lie in its memory: try again");
 	if (lien_handles_owed()) {
-		lien_handles_settle(control->driver);
+		lien_handles_release_owed(control->driver);
 		if (lien_handles_owed())
 			return refuse(control, "the driver has not taken back a reference yet");
 	}
@@ -63,10 +62,8 @@ static int give_back_arena(struct lien_control *control)
 
 int lien_order_end(struct lien_control *control)
 {
-	void *handle = NULL;
-	int result, unused;
+	int result = check(control);
 
-	result = check(control);
 	if (result)
 		return result;
 	if (lien_start_forbid())
@@ -79,11 +76,9 @@ int lien_order_end(struct lien_control *control)
 	lien_drain_end(control->drain);
 	control->drain = NULL;
 	lien_translate_hold_all(0);
-	unused = lien_cached_restore();
+	lien_cached_restore();
 	lien_names_clear();
-	control->agent_end = lien_start_undo(&handle);
-	control->reply.arg = unused ? (uintptr_t)handle : 0;
-	control->reply.arg2 = syscall(SYS_gettid);
+	control->agent_end = lien_start_undo();
 	control->ended = 1;
 	return 0;
 }

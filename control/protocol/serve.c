@@ -233,7 +233,7 @@ static int driver_ready(struct lien_control *control)
 	const char *missing;
 
 	if (control->driver) {
-		lien_handles_settle(control->driver);
+		lien_handles_release_owed(control->driver);
 	} else {
 		control->driver = lien_driver_find(&missing);
 		if (!control->driver)
@@ -462,7 +462,7 @@ static int obey(struct lien_control *control, int fd, struct message *message)
 					(const void *)(message->bytes + sizeof(message->header)),
 					message->body / sizeof(uint64_t));
 	case LIEN_WIRE_CHECK:
-		if (!lien_translate_settle())
+		if (!lien_translate_wait_idle())
 			return lien_control_fail(control, -EBUSY, 0,
 				"a thread is in a call that names memory by handle");
 		return lien_order_check(control);
@@ -557,7 +557,7 @@ static void wait_for_order(int fd)
 	if (kept.marks.written && !lien_gate_is_shut())
 		lien_order_unmark(&kept); /* it could not be done before */
 	while (lien_handles_owed() && tries++ < SETTLE_TRIES && !poll(&order, 1, SETTLE_MS))
-		lien_handles_settle(kept.driver);
+		lien_handles_release_owed(kept.driver);
 	if (!under_way(&kept) || poll(&order, 1, LIEN_GATE_LEASE_MS))
 		return;
 	for (tries = 0; lien_order_unmark(&kept) && tries < UNMARK_TRIES; tries++)

@@ -64,9 +64,7 @@ enum lien_wire_type {
 	LIEN_WIRE_MARK,	  /* write this process's */
 	LIEN_WIRE_LOOK,	  /* reply: the first bytes of all that MARKS has named here */
 	LIEN_WIRE_UNMARK, /* put back what the marks were written over; the list is cleared */
-	/* Leave the process as it was, and end; refused (-EBUSY) with nothing changed. Reply: .arg,
-	 * a dlopen() handle that may be closed once thread .arg2 has ended; 0: the library has to
-	 * stay. */
+	/* Leave the process as it was, and end; refused (-EBUSY) with nothing changed. */
 	LIEN_WIRE_END,
 };
 

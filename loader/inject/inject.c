@@ -139,7 +139,6 @@ static void fill_stub(const struct lien_inject *inject, const struct lien_remote
 	stub->errno_location = inject->errno_location;
 	stub->munmap = inject->munmap;
 	stub->mode = inject->dlopen_mode;
-	stub->handle = inject->library ? inject->library->handle : 0;
 	stub->restore_rt = inject->restore_rt;
 	stub->frame = remote->frame + sizeof(uint64_t);
 	stub->start = region + LIEN_STUB_LABEL(lien_stub_start);
@@ -317,27 +316,11 @@ static int inject_now(struct lien_inject *inject)
 	return again ? lien_inject_again(inject, region) : lien_inject_load(inject, region);
 }
 
-static int eject_now(struct lien_inject *inject)
-{
-	uint64_t region = 0;
-	int err;
-
-	err = open_all(inject);
-	if (!err)
-		err = lien_inject_find(inject);
-	if (!err)
-		err = lien_inject_clear(inject);
-	if (!err)
-		err = start(inject, &region);
-	return err ? err : lien_inject_unload(inject, region);
-}
-
 /* An injection, with all that the thread needs that does it. */
 struct job {
 	struct lien_timeout_work work;
 	struct lien_inject inject;
 	struct lien_inject_result result;
-	struct lien_inject_library library;
 	char why[300];
 	unsigned limit_ms;
 	bool has_pidfd;
@@ -356,7 +339,7 @@ static void work(struct lien_timeout_work *work)
 	inject->library_fd = work->fds_count > job->has_pidfd ? work->fds[job->has_pidfd] : -1;
 	work->fds_count = 0;
 	inject->mem = -1;
-	job->err = inject->library ? eject_now(inject) : inject_now(inject);
+	job->err = inject_now(inject);
 	/* Whatever it was that failed. Its threads may be gone before it is. */
 	if (job->err && inject->mem >= 0 && (job->err == -ESRCH || !lien_inject_same(inject)))
 		job->err = lien_inject_fail_gone(inject);
@@ -425,14 +408,3 @@ int lien_inject(uint32_t pid, int pidfd, int library_fd, unsigned limit_ms,
 	return job ? run(job, result, why, size) : -ENOMEM;
 }
 
-int lien_eject(uint32_t pid, int pidfd, const struct lien_inject_library *library,
-	unsigned limit_ms, struct lien_inject_result *result, char *why, size_t size)
-{
-	struct job *job = job_new(pid, pidfd, -1, limit_ms);
-
-	if (!job)
-		return -ENOMEM;
-	job->library = *library;
-	job->inject.library = &job->library;
-	return run(job, result, why, size);
-}

@@ -46,21 +46,4 @@ struct lien_inject_result {
 int lien_inject(uint32_t pid, int pidfd, int library_fd, unsigned limit_ms,
 	struct lien_inject_result *result, char *why, size_t size);
 
-/* A control library that is at its end, and may be taken away. */
-struct lien_inject_library {
-	uint64_t handle;	 /* for dlclose() */
-	uint64_t text, text_end; /* its code */
-	uint32_t thread;	 /* its last one, by its id there: to be waited for */
-};
-
-/*
- * Has the process close it, in the same way, once no thread has anything of its code on its stack:
- * nobody comes back to it then, for its signal was given back and its functions were never handed
- * out. Threads that wait in a system call are looked at as they are; others are stopped for some
- * us. 0: it is gone. Else as above, also -EBUSY: a thread is in it, or somebody else holds it; it
- * is still there then, and does nothing.
- */
-int lien_eject(uint32_t pid, int pidfd, const struct lien_inject_library *library,
-	unsigned limit_ms, struct lien_inject_result *result, char *why, size_t size);
-
 #endif

@@ -46,7 +46,6 @@ struct lien_inject {
 	unsigned unsafe_count;
 	uint64_t control; /* lien_control_state of a library that is there; 0: none */
 	uint64_t again;	  /* its lien_control_again, if it is at its end */
-	const struct lien_inject_library *library; /* to be taken away; NULL: to be put there */
 	uint32_t libc_minor;
 	uint32_t locked; /* a thread that waited for a lock when it was borrowed; 0: none */
 	uint32_t helper; /* the new thread; 0: not known */
@@ -87,8 +86,9 @@ struct lien_remote_words {
 /* inject_load.c: is the library there, and has it started? 0 no, or it is at its end: then
  * inject->again is what begins it; 1 yes, -errno. */
 int lien_inject_present(struct lien_inject *inject);
-/* Has the new thread load it. 0 or -errno. */
+/* Has the new thread load it, or call inject->again. 0 or -errno. */
 int lien_inject_load(struct lien_inject *inject, uint64_t region);
+int lien_inject_again(struct lien_inject *inject, uint64_t region);
 /* Until the new thread is that far. -ESRCH, -ETIMEDOUT. */
 int lien_inject_wait_for(
 	struct lien_inject *inject, uint64_t region, uint32_t step, struct lien_stub *stub);
@@ -96,7 +96,7 @@ int lien_inject_wait_for(
 int lien_inject_give_up(
 	struct lien_inject *inject, uint64_t region, const struct lien_stub *stub, int err);
 /* Writes these for the new thread, which has to have said its number. -ESRCH, -ETIMEDOUT. */
-int lien_inject_tell(struct lien_inject *inject, const struct lien_stub *stub,
+int lien_inject_write_words(struct lien_inject *inject, const struct lien_stub *stub,
 	const struct lien_remote_words *words, unsigned count);
 /* Until the new thread has taken its memory away, and ended. */
 void lien_inject_see_off(
@@ -104,11 +104,6 @@ void lien_inject_see_off(
 /* A thread of the process by the number that it has there; 0: none. */
 uint32_t lien_inject_thread_of(const struct lien_inject *inject, uint32_t inner);
 
-/* inject_end.c: has the new thread call inject->again, or dlclose(). 0 or -errno. */
-int lien_inject_again(struct lien_inject *inject, uint64_t region);
-int lien_inject_unload(struct lien_inject *inject, uint64_t region);
-/* Until nobody is in the library's code, or comes back to it. 0 or -errno. */
-int lien_inject_clear(struct lien_inject *inject);
 
 /* A thread under our control. All calls are for the thread that seized it. */
 struct lien_remote {
@@ -133,10 +128,6 @@ struct lien_remote {
  * stop, and goes on when the calling thread ends.
  */
 int lien_remote_stop(struct lien_remote *remote, const struct lien_inject *inject, pid_t tid);
-typedef bool lien_remote_fn(const struct lien_inject *inject, const struct user_regs_struct *regs);
-/* Stops any thread for as long as it takes to look at it: what fn says, in *found. As above, but
- * for -EAGAIN. */
-int lien_remote_look(const struct lien_inject *inject, pid_t tid, lien_remote_fn *fn, bool *found);
 /* Takes its registers. From here on it comes back by itself should we be killed. -EFAULT: it has no
  * room in its stack, -errno. */
 int lien_remote_borrow(struct lien_remote *remote);
@@ -163,7 +154,7 @@ int lien_remote_write(struct lien_remote *remote, uint64_t address, const void *
 int lien_remote_release(struct lien_remote *remote, const struct lien_remote_words *words);
 /* Stops a thread of the process for as long as it takes to write these. inner: its number there.
  * -EBUSY: its process is stopped. */
-int lien_remote_tell(const struct lien_inject *inject, pid_t tid, uint32_t inner,
+int lien_remote_write_words(const struct lien_inject *inject, pid_t tid, uint32_t inner,
 	const struct lien_remote_words *words, unsigned count);
 
 /*

@@ -41,13 +41,13 @@ int lien_inject_present(struct lien_inject *inject)
 		inject->again)
 		return 0;
 	inject->again = 0;
-	if (state.magic != LIEN_WIRE_MAGIC)
+	if (state.magic != LIEN_WIRE_MAGIC && state.magic != LIEN_WIRE_MAGIC_ENDED)
 		return lien_inject_fail(inject, -EBUSY,
 			"process %u has a control library that has not started: it is being "
 			"loaded, "
 			"or found no real-time signal that is free",
 			inject->pid);
-	if (state.version != LIEN_WIRE_VERSION)
+	if (state.version != LIEN_WIRE_VERSION || state.magic == LIEN_WIRE_MAGIC_ENDED)
 		return lien_inject_fail(inject, -EPROTO,
 			"process %u has a control library of another version (%u, not %u): start "
 			"it "
@@ -136,7 +136,7 @@ static void rename_library(struct lien_inject *inject, const struct lien_stub *s
 		strcmp(name, stub->path))
 		return;
 	words.address = head.name;
-	lien_inject_tell(inject, stub, &words, 1);
+	lien_inject_write_words(inject, stub, &words, 1);
 }
 
 static int fail_load(struct lien_inject *inject, const struct lien_stub *stub)
@@ -193,7 +193,7 @@ uint32_t lien_inject_thread_of(const struct lien_inject *inject, uint32_t inner)
 	return found;
 }
 
-int lien_inject_tell(struct lien_inject *inject, const struct lien_stub *stub,
+int lien_inject_write_words(struct lien_inject *inject, const struct lien_stub *stub,
 	const struct lien_remote_words *words, unsigned count)
 {
 	const struct timespec nap = {.tv_nsec = LIEN_STUB_NAP_NS};
@@ -204,7 +204,7 @@ int lien_inject_tell(struct lien_inject *inject, const struct lien_stub *stub,
 	if (!inject->helper)
 		return -ESRCH;
 	do {
-		err = lien_remote_tell(inject, inject->helper, stub->tid, words, count);
+		err = lien_remote_write_words(inject, inject->helper, stub->tid, words, count);
 		if (err == -EBUSY)
 			nanosleep(&nap, NULL);
 	} while (err == -EBUSY && !lien_inject_late(inject));
@@ -220,7 +220,7 @@ void lien_inject_see_off(
 	uint32_t tid;
 	char byte;
 
-	lien_inject_tell(inject, stub, &words, 1);
+	lien_inject_write_words(inject, stub, &words, 1);
 	tid = inject->helper;
 	while (!lien_inject_over(inject) && lien_clock_ns() < end &&
 		(!lien_inject_read(inject, region, &byte, 1) ||
@@ -246,12 +246,11 @@ int lien_inject_give_up(
 
 	if (err == -ESRCH)
 		return lien_inject_fail_gone(inject);
-	lien_inject_tell(inject, stub, words, stub->word ? 1 : 2);
+	lien_inject_write_words(inject, stub, words, stub->word ? 1 : 2);
 	return lien_inject_fail(inject, err,
-		"the loader of process %u is busy: the control library may %s when it is done; "
-		"look "
-		"again",
-		inject->pid, inject->library ? "be gone" : "be there");
+		"the loader of process %u is busy: the control library may be there when it is "
+		"done; look again",
+		inject->pid);
 }
 
 /* What the new thread is told, and what it says. */
@@ -270,7 +269,7 @@ int lien_inject_load(struct lien_inject *inject, uint64_t region)
 		copied = copy_library(inject, stub.fd);
 		if (copied)
 			words[1].from = &stop;
-		err = lien_inject_tell(inject, &stub, words, 2);
+		err = lien_inject_write_words(inject, &stub, words, 2);
 		if (!err)
 			err = lien_inject_wait_for(inject, region, LIEN_STUB_DONE, &stub);
 	}
@@ -282,5 +281,30 @@ int lien_inject_load(struct lien_inject *inject, uint64_t region)
 		     : loaded(inject, &stub);
 	lien_inject_see_off(
 		inject, region, &stub, err && !may_serve(err) ? LIEN_STUB_STOP : LIEN_STUB_GO);
+	return err;
+}
+
+int lien_inject_again(struct lien_inject *inject, uint64_t region)
+{
+	uint32_t go = LIEN_STUB_GO;
+	struct lien_remote_words words = {LIEN_STUB_AT(region, word), &go, sizeof(go)};
+	struct lien_stub stub = {.tid = 0};
+	int err;
+
+	err = lien_inject_wait_for(inject, region, LIEN_STUB_READY, &stub);
+	if (!err)
+		err = lien_inject_write_words(inject, &stub, &words, 1);
+	if (!err)
+		err = lien_inject_wait_for(inject, region, LIEN_STUB_DONE, &stub);
+	if (err)
+		return lien_inject_give_up(inject, region, &stub, err);
+	if (stub.fd < 0)
+		err = lien_inject_fail(inject, stub.fd == -EMFILE ? -EAGAIN : stub.fd,
+			"process %u cannot open another file: %s", inject->pid, strerror(-stub.fd));
+	else if (!stub.handle)
+		err = lien_inject_fail(inject, -EAGAIN,
+			"process %u has no real-time signal left for the control library",
+			inject->pid);
+	lien_inject_see_off(inject, region, &stub, LIEN_STUB_GO);
 	return err;
 }

@@ -229,20 +229,6 @@ int lien_remote_stop(struct lien_remote *remote, const struct lien_inject *injec
 	return -EAGAIN;
 }
 
-int lien_remote_look(const struct lien_inject *inject, pid_t tid, lien_remote_fn *fn, bool *found)
-{
-	struct lien_remote *remote = calloc(1, sizeof(*remote));
-	struct user_regs_struct regs;
-	int err = remote ? seize(remote, inject, tid, inject->deadline_ns, &regs) : -ENOMEM;
-
-	if (!err) {
-		*found = fn(inject, &regs);
-		err = let_go(remote);
-	}
-	free(remote);
-	return err;
-}
-
 /* Begins at code, with the frame to return by. */
 static int set_regs(struct lien_remote *remote, struct user_regs_struct *regs, uint64_t code)
 {
@@ -355,7 +341,7 @@ static bool is_of_process(const struct lien_remote *remote, uint32_t inner)
 	       lien_inject_same(remote->inject);
 }
 
-int lien_remote_tell(const struct lien_inject *inject, pid_t tid, uint32_t inner,
+int lien_remote_write_words(const struct lien_inject *inject, pid_t tid, uint32_t inner,
 	const struct lien_remote_words *words, unsigned count)
 {
 	struct lien_remote *remote = calloc(1, sizeof(*remote));

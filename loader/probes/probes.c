@@ -390,11 +390,6 @@ int lien_probes_set_control(
 		bpf_map__fd(probes->skel->maps.controls), &pid, control, BPF_ANY);
 }
 
-void lien_probes_remove_control(struct lien_probes *probes, uint32_t pid)
-{
-	bpf_map_delete_elem(bpf_map__fd(probes->skel->maps.controls), &pid);
-}
-
 /* Where lien_control_state is mapped, counted from where the code is. */
 static int control_layout(int fd, struct lien_probe_layout *layout)
 {

@@ -165,7 +165,5 @@ void lien_probes_forget_control_files(struct lien_probes *probes);
 /* Where the process's control library is, and whether it is to be woken. */
 int lien_probes_set_control(
 	struct lien_probes *probes, uint32_t pid, const struct lien_probe_control *control);
-/* It has none any more. */
-void lien_probes_remove_control(struct lien_probes *probes, uint32_t pid);
 
 #endif

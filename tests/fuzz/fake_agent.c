@@ -22,7 +22,7 @@
 #include "agent/join/attach.h"
 #include "agent/join/detach.h"
 #include "agent/quiesce/gate.h"
-#include "agent/quiesce/level.h"
+#include "agent/quiesce/quiesce.h"
 #include "agent/core/node.h"
 #include "agent/orders/prepare.h"
 #include "agent/daemon/probing.h"
@@ -90,7 +90,7 @@ bool lien_proc_is_ending(uint32_t pid, uint64_t start)
 	return !lien_proc_runs(pid, start);
 }
 
-unsigned lien_gate_background(void *agent, uint32_t pid, uint64_t *comms, unsigned max)
+unsigned lien_quiesce_background(void *agent, uint32_t pid, uint64_t *comms, unsigned max)
 {
 	(void)agent, (void)pid, (void)comms, (void)max;
 	return 0;
@@ -277,7 +277,7 @@ int lien_gate_step(void *agent, uint32_t pid, enum lien_gate_step step, char *wh
 	return 0;
 }
 
-bool lien_gate_at_rest(void *agent, const uint32_t *pids, const bool *busy, unsigned count,
+bool lien_quiesce_reached(void *agent, const uint32_t *pids, const bool *busy, unsigned count,
 	lien_pass_fn *pass, void *to, char *why, size_t size)
 {
 	(void)agent, (void)pids, (void)count, (void)busy, (void)pass, (void)to, (void)why;
@@ -315,19 +315,6 @@ int lien_inject(uint32_t pid, int pidfd, int library_fd, unsigned limit_ms,
 	(void)pid, (void)pidfd, (void)library_fd, (void)limit_ms, (void)result;
 	snprintf(why, size, "not here");
 	return -EPERM;
-}
-
-int lien_eject(uint32_t pid, int pidfd, const struct lien_inject_library *library,
-	unsigned limit_ms, struct lien_inject_result *result, char *why, size_t size)
-{
-	(void)pid, (void)pidfd, (void)library, (void)limit_ms, (void)result;
-	snprintf(why, size, "not here");
-	return -EPERM;
-}
-
-void lien_probes_remove_control(struct lien_probes *probes, uint32_t pid)
-{
-	(void)probes, (void)pid;
 }
 
 void lien_probes_ungate(struct lien_probes *probes, uint32_t pid)
@@ -477,7 +464,6 @@ void fake_agent_start(struct fake_agent *fake)
 	agent->epoll = epoll_create1(EPOLL_CLOEXEC);
 	agent->control = -1;
 	agent->token_base = 1ull << 40;
-	LIST_INIT(&agent->compares);
 	require(!lien_server_start(agent, fake->socket, &requests), fake->socket);
 	started_agent = fake;
 	atexit(stop);
@@ -561,11 +547,10 @@ void fake_agent_clear(struct fake_agent *fake)
 	struct lien_agent *agent = &fake->agent;
 
 	fake_agent_run(fake);
-	lien_detach_stop(agent);
 	lien_graph_free(graph);
 	agent->graph = graph = NULL;
 	lien_orders_end(agent);
-	lien_compare_stop(agent);
+	lien_join_stop(agent);
 }
 
 int fake_agent_connect(const struct fake_agent *fake)
@@ -591,6 +576,8 @@ void fake_agent_run(struct fake_agent *fake)
 		if (epoll_wait(agent->epoll, &event, 1, 0) == 1) {
 			source = event.data.ptr;
 			source->ready(source, event.events);
+		} else if (lien_orders_must_react(agent)) {
+			lien_orders_react(agent);
 		} else if (lien_server_has_requests(agent)) {
 			lien_server_request(agent);
 		} else if (!agent->transaction_ended) {
@@ -599,8 +586,7 @@ void fake_agent_run(struct fake_agent *fake)
 	}
 	lien_orders_tick(agent);
 	lien_walks_tick(agent);
-	lien_attach_tick(agent);
-	lien_detach_tick(agent);
+	lien_join_tick(agent);
 	lien_prepare_tick(agent);
 	lien_server_tick(agent);
 }

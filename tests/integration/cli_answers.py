@@ -218,11 +218,10 @@ ATTACH = {"processes": [
                  "counted": 2576, "marked": 1680, "matched": 895, "unmatched": 1, "open": 0,
                  "disputed": 0, "outsider": None}}
 DETACH = {"processes": [
-    {"pid": 812, "command": "python3", "error": None, "library": "gone", "why": None, "ms": 54.1},
-    {"pid": 813, "command": "python3", "error": None, "library": "mapped",
-     "why": "it came with the program, or its functions were in use", "ms": 31.0},
+    {"pid": 812, "command": "python3", "error": None, "ms": 54.1},
+    {"pid": 813, "command": "python3", "error": None, "ms": 31.0},
     {"pid": 814, "command": "sleep", "error": "memory of it is offloaded: `lien restore` first",
-     "library": None, "why": None, "ms": 0.0}], "detached": 2, "refused": 1}
+     "ms": 0.0}], "detached": 2, "refused": 1}
 
 RESULTS = {"ps": PS, "mem": MEM, "comms": COMMS, "holders": HOLDERS, "graph": GRAPH,
            "offload": OFFLOAD, "restore": RESTORE, "status": STATUS,

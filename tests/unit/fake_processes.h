@@ -725,6 +725,13 @@ static const struct lien_transaction_ops fake_ops = {
 	.context = &w,
 };
 
+static void tell_gone(unsigned p)
+{
+	lien_transaction_gone(w.transaction, PID(p));
+	if (lien_transaction_must_react(w.transaction))
+		lien_transaction_react(w.transaction);
+}
+
 static void die(unsigned p)
 {
 	struct fake *fake = &w.fake[p];
@@ -740,7 +747,7 @@ static void die(unsigned p)
 			w.memory[m].arena = false;
 	}
 	if (w.transaction && !w.done)
-		lien_transaction_gone(w.transaction, PID(p));
+		tell_gone(p);
 }
 
 /* What it has answered is lost. */
@@ -754,7 +761,7 @@ static void cut_off(unsigned p)
 	fake->busy = false;
 	fake->cut = true;
 	if (w.transaction && !w.done)
-		lien_transaction_gone(w.transaction, PID(p));
+		tell_gone(p);
 }
 
 static void deliver_reply(unsigned p)
@@ -857,7 +864,7 @@ static void play(void)
 		}
 		for (p = 0; p < (int)w.n && !w.done; p++) /* the agent notices deaths */
 			if (w.fake[p].dead)
-				lien_transaction_gone(w.transaction, PID(p));
+				tell_gone(p);
 		if (w.done || pick() >= 0)
 			continue;
 		w.now_ms += 5000;

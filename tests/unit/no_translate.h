@@ -31,9 +31,8 @@ int lien_cached_none_new(char *why, size_t size)
 	return 0;
 }
 
-int lien_cached_restore(void)
+void lien_cached_restore(void)
 {
-	return 1;
 }
 
 void lien_translate_hold_all(int all)
@@ -46,7 +45,7 @@ int lien_translate_idle(void)
 	return 1;
 }
 
-int lien_translate_settle(void)
+int lien_translate_wait_idle(void)
 {
 	return 1;
 }
@@ -60,9 +59,8 @@ void lien_start_allow(void)
 {
 }
 
-int lien_start_undo(void **handle)
+int lien_start_undo(void)
 {
-	*handle = (void *)1;
 	return -1;
 }
 

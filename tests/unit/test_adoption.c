@@ -114,9 +114,9 @@ static void reads(uint32_t pid, uint64_t va, uint32_t owner, uint64_t at)
 
 static void conclude(void)
 {
-	struct lien_telling telling = {now += 1000, apply_told, &adoption};
+	struct lien_emitter telling = {now += 1000, apply_told, &adoption};
 
-	lien_adoption_tell(&adoption, graph, &telling);
+	lien_adoption_emit(&adoption, graph, &telling);
 	now = telling.now_ns;
 }
 

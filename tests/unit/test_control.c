@@ -411,7 +411,7 @@ static void away(unsigned references)
 static void order(void)
 {
 	memset(&control.reply, 0, sizeof(control.reply));
-	lien_handles_settle(&driver);
+	lien_handles_release_owed(&driver);
 }
 
 static void check_back(unsigned references)

@@ -182,26 +182,6 @@ static void test_nothing(void **state)
 		"libcuda.so.1");
 }
 
-/* Until the control library is mapped again, as far as events tell. */
-static void test_detached(void **state)
-{
-	struct lien_event gone = EVENT(LIEN_EVENT_LIBRARY, 1,
-		.library = {.start = IN_TORCH, .length = MIB, .name = "liblien-control.so"});
-
-	(void)state;
-	started(1);
-	library(1, IN_TORCH, "liblien-control.so");
-	assert_false(process(1)->detached);
-	apply(&gone);
-	assert_true(process(1)->detached);
-	assert_null(lien_process_library(process(1), IN_TORCH));
-	dump();
-	assert_true(lien_graph_process(copy, 1)->detached);
-	library(1, IN_TORCH, "liblien-control.so");
-	dump();
-	assert_false(lien_graph_process(copy, 1)->detached);
-}
-
 static void test_memory(void **state)
 {
 	(void)state;
@@ -573,7 +553,6 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		DUMP(test_nothing),
-		DUMP(test_detached),
 		DUMP(test_memory),
 		DUMP(test_references),
 		DUMP(test_raw_references),

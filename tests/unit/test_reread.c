@@ -110,7 +110,7 @@ static struct lien_reread *read_all(const bool *touched)
 		more = lien_reread_end(reread, process(PID));
 	}
 	assert_int_equal(more, 0);
-	assert_int_equal(lien_reread_unsettled(reread), 0);
+	assert_int_equal(lien_reread_unstable(reread), 0);
 	return reread;
 }
 

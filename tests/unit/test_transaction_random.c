@@ -252,7 +252,7 @@ static void play_for(unsigned events)
 		}
 		for (p = 0; p < (int)w.n && !w.done; p++)
 			if (w.fake[p].dead)
-				lien_transaction_gone(w.transaction, PID(p));
+				tell_gone(p);
 		if (w.done || pick() >= 0)
 			continue;
 		w.now_ms += 5000;

@@ -252,9 +252,9 @@ static void test_no_handle(void **state)
 /* --- processes that ran before they were watched ---------------------------------------------- */
 
 static struct lien_ras_row rows[2];
-static struct lien_ras_said said;
+static struct lien_ras_report said;
 
-static const struct lien_ras_said *said_of(void *context, const struct lien_process *of)
+static const struct lien_ras_report *said_of(void *context, const struct lien_process *of)
 {
 	(void)context;
 	return of->pid == 1 ? &said : NULL;
@@ -282,7 +282,7 @@ static void test_late(void **state)
 	rows[0] = (struct lien_ras_row){
 		.hash = 0xabc, .rank = 0, .nranks = 2, .device = 0, .address = 0x100};
 	rows[1] = (struct lien_ras_row){.hash = 0xdef, .rank = 1, .nranks = 4, .device = -1};
-	said = (struct lien_ras_said){.t_asked = 8000000,
+	said = (struct lien_ras_report){.t_asked = 8000000,
 		.version = "2.28.9",
 		.job = 3,
 		.whole = true,

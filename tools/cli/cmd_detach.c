@@ -15,10 +15,11 @@ static const struct lien_usage usage = {
 	.arguments = "PID... | --all",
 	.summary =
 		"Leaves processes as they were before they had the control library: without its\n"
-		"thread, host memory, sockets and signal. They are still watched; no offload "
-		"moves\n"
-		"their memory before `lien attach`. Refused where memory is offloaded or handles\n"
-		"from before a restore are in use. Exit code 1: one was refused.",
+		"thread, host memory, sockets and signal. Its code stays mapped and does "
+		"nothing.\n"
+		"They are still watched; no offload moves their memory before `lien attach`.\n"
+		"Refused where memory is offloaded or handles from before a restore are in use.\n"
+		"Exit code 1: one was refused.",
 	.max = -1,
 	.examples = examples,
 };
@@ -35,12 +36,6 @@ static void print(const json_t *detached)
 		if (json_is_string(json_object_get(process, "error")))
 			lien_print_wrapped(stdout, 2, "%" PRIu64 " %s: refused: %s", pid, command,
 				lien_get_text(process, "error"));
-		else if (json_is_string(json_object_get(process, "why")))
-			lien_print_wrapped(stdout, 2,
-				"%" PRIu64 " %s: detached in %s; the library's file stays mapped "
-				"and does nothing: %s",
-				pid, command, lien_time(lien_get_real(process, "ms")).text,
-				lien_get_text(process, "why"));
 		else
 			printf("%" PRIu64 " %s: detached in %s\n", pid, command,
 				lien_time(lien_get_real(process, "ms")).text);

@@ -19,7 +19,7 @@ static uint64_t comm_entered(const struct lien_process *process, uint32_t number
 	return init ? init->scope & ~LIEN_SCOPE_INIT : 0;
 }
 
-static int tell_comm(
+static int emit_comm(
 	struct lien_dump *dump, struct lien_process *process, const struct lien_comm *comm)
 {
 	struct lien_event event =
@@ -37,7 +37,7 @@ static int tell_comm(
 	event.comm.key = comm->splits;
 	event.comm.excluded = comm->shrinks;
 	memcpy(event.comm.id, comm->id, sizeof(event.comm.id));
-	err = lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(comm));
+	err = lien_dump_emit(dump, &event, LIEN_EVENT_SIZE(comm));
 	if (!err && comm->hash) {
 		event = lien_dump_event(process, LIEN_CALL_NCCL_INIT_RANK);
 		event.flags = LIEN_EVENT_FOUND;
@@ -46,16 +46,16 @@ static int tell_comm(
 		event.comm.nranks = comm->nranks;
 		event.comm.device = comm->device;
 		lien_comm_found_id(event.comm.id, comm->hash, 0, 0);
-		err = lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(comm));
+		err = lien_dump_emit(dump, &event, LIEN_EVENT_SIZE(comm));
 	}
 	if (err || !comm->finalized)
 		return err;
 	event = lien_dump_event(process, LIEN_CALL_NCCL_FINALIZE);
 	event.comm_end.comm = comm->address;
-	return lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(comm_end));
+	return lien_dump_emit(dump, &event, LIEN_EVENT_SIZE(comm_end));
 }
 
-static int tell_split(struct lien_dump *dump, struct lien_process *process,
+static int emit_split(struct lien_dump *dump, struct lien_process *process,
 	const struct lien_split_member *member)
 {
 	struct lien_event event = lien_dump_event(process, LIEN_CALL_NCCL_SPLIT);
@@ -69,7 +69,7 @@ static int tell_split(struct lien_dump *dump, struct lien_process *process,
 	event.comm.color = member->color;
 	event.comm.key = member->key;
 	event.comm.excluded = member->split->number;
-	return lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(comm));
+	return lien_dump_emit(dump, &event, LIEN_EVENT_SIZE(comm));
 }
 
 /* In the order in which they were made: a parent before those that were split off it. */
@@ -81,14 +81,14 @@ int lien_dump_comms(struct lien_dump *dump, struct lien_process *process)
 
 	RB_FOREACH (comm, lien_comm_number_tree, &process->comm_numbers)
 		if (!err)
-			err = tell_comm(dump, process, comm);
+			err = emit_comm(dump, process, comm);
 	LIST_FOREACH (member, &process->splits, of_process)
 		if (!err)
-			err = tell_split(dump, process, member);
+			err = emit_split(dump, process, member);
 	return err;
 }
 
-static int tell_registrations(struct lien_dump *dump, struct lien_process *process,
+static int emit_registrations(struct lien_dump *dump, struct lien_process *process,
 	struct lien_registration_tree *list, uint64_t comm)
 {
 	struct lien_registration *registration;
@@ -105,7 +105,7 @@ static int tell_registrations(struct lien_dump *dump, struct lien_process *proce
 		event.reg.bytes = registration->bytes;
 		event.reg.handle = registration->handle;
 		if (!err)
-			err = lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(reg));
+			err = lien_dump_emit(dump, &event, LIEN_EVENT_SIZE(reg));
 	}
 	return err;
 }
@@ -117,7 +117,7 @@ int lien_dump_registered(struct lien_dump *dump, struct lien_process *process)
 
 	RB_FOREACH (comm, lien_comm_tree, &process->comms)
 		if (!err)
-			err = tell_registrations(
+			err = emit_registrations(
 				dump, process, &comm->registrations, comm->address);
-	return err ? err : tell_registrations(dump, process, &process->cards, 0);
+	return err ? err : emit_registrations(dump, process, &process->cards, 0);
 }

@@ -16,7 +16,7 @@ struct lien_event lien_dump_event(const struct lien_process *process, unsigned t
 	return event;
 }
 
-int lien_dump_tell(struct lien_dump *dump, struct lien_event *event, size_t size)
+int lien_dump_emit(struct lien_dump *dump, struct lien_event *event, size_t size)
 {
 	event->size = size;
 	if (event->type >= LIEN_CALL_CU_INIT && !event->outer)
@@ -24,7 +24,7 @@ int lien_dump_tell(struct lien_dump *dump, struct lien_event *event, size_t size
 	return dump->fn(dump->context, event);
 }
 
-static int tell_library(struct lien_dump *dump, const struct lien_process *process,
+static int emit_library(struct lien_dump *dump, const struct lien_process *process,
 	const struct lien_library_map *map)
 {
 	struct lien_event event = lien_dump_event(process, LIEN_EVENT_LIBRARY);
@@ -38,7 +38,7 @@ static int tell_library(struct lien_dump *dump, const struct lien_process *proce
 	event.library.dev_minor = map->dev_minor;
 	if (map->file)
 		strncpy(event.library.name, map->file->text, sizeof(event.library.name) - 1);
-	return lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(library));
+	return lien_dump_emit(dump, &event, LIEN_EVENT_SIZE(library));
 }
 
 static bool map_has_site(const struct lien_library_map *map, const struct lien_site *site)
@@ -68,20 +68,20 @@ static uint64_t site_address(const struct lien_process *process, const struct li
 	return map && map_has_site(map, site) ? map->start + (site->offset - map->offset) : 0;
 }
 
-static int tell_hidden(struct lien_dump *dump)
+static int emit_hidden(struct lien_dump *dump)
 {
-	int err = dump->hidden ? tell_library(dump, dump->hidden_in, dump->hidden) : 0;
+	int err = dump->hidden ? emit_library(dump, dump->hidden_in, dump->hidden) : 0;
 
 	dump->hidden = NULL;
 	return err;
 }
 
 /* The file is told to be mapped where nothing is, or nothing where now is a file. */
-static int tell_site(struct lien_dump *dump, struct lien_event *event,
+static int emit_site(struct lien_dump *dump, struct lien_event *event,
 	const struct lien_process *process, const struct lien_site *site)
 {
 	struct lien_library_map map = {.start = site->offset, .end = site->offset + 1};
-	int err = tell_hidden(dump);
+	int err = emit_hidden(dump);
 
 	event->outer = site->outer;
 	event->caller = site_address(process, site);
@@ -99,7 +99,7 @@ static int tell_site(struct lien_dump *dump, struct lien_event *event,
 		return err;
 	}
 	dump->hidden_in = process;
-	return err ? err : tell_library(dump, process, &map);
+	return err ? err : emit_library(dump, process, &map);
 }
 
 int lien_dump_asked(struct lien_dump *dump, struct lien_event *event,
@@ -120,11 +120,11 @@ int lien_dump_asked(struct lien_dump *dump, struct lien_event *event,
 		if (init)
 			event->scope = init->scope;
 	}
-	return allocation->site ? tell_site(dump, event, process, allocation->site) : 0;
+	return allocation->site ? emit_site(dump, event, process, allocation->site) : 0;
 }
 
 /* What a process has besides memory. */
-static int tell_contexts(struct lien_dump *dump, struct lien_process *process)
+static int emit_contexts(struct lien_dump *dump, struct lien_process *process)
 {
 	struct lien_context *context;
 	struct lien_pool *pool;
@@ -138,7 +138,7 @@ static int tell_contexts(struct lien_dump *dump, struct lien_process *process)
 		event.context.context = context->value;
 		event.context.device = context->device;
 		if (!err)
-			err = lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(context));
+			err = lien_dump_emit(dump, &event, LIEN_EVENT_SIZE(context));
 	}
 	RB_FOREACH (pool, lien_pool_tree, &process->pools) {
 		event = lien_dump_event(process,
@@ -148,34 +148,23 @@ static int tell_contexts(struct lien_dump *dump, struct lien_process *process)
 		event.pool.device = pool->device;
 		event.pool.fd = -1;
 		if (!err)
-			err = lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(pool));
+			err = lien_dump_emit(dump, &event, LIEN_EVENT_SIZE(pool));
 	}
 	return err;
 }
 
-/* A control library that is not there any more. */
-static int tell_detached(struct lien_dump *dump, const struct lien_process *process)
-{
-	struct lien_event event = lien_dump_event(process, LIEN_EVENT_LIBRARY);
-
-	event.library.start = LIEN_DUMP_CODE;
-	event.library.length = 1;
-	strcpy(event.library.name, "liblien-control.so");
-	return lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(library));
-}
-
-static int tell_libraries(struct lien_dump *dump, struct lien_process *process)
+static int emit_libraries(struct lien_dump *dump, struct lien_process *process)
 {
 	struct lien_library_map *map;
 	int err = 0;
 
 	RB_FOREACH (map, lien_library_tree, &process->libraries)
 		if (!err)
-			err = tell_library(dump, process, map);
-	return err || !process->detached ? err : tell_detached(dump, process);
+			err = emit_library(dump, process, map);
+	return err;
 }
 
-static int tell_process(struct lien_dump *dump, struct lien_process *process)
+static int emit_process(struct lien_dump *dump, struct lien_process *process)
 {
 	struct lien_event event = lien_dump_event(process, LIEN_EVENT_PROCESS);
 	struct lien_reservation *reservation;
@@ -186,36 +175,36 @@ static int tell_process(struct lien_dump *dump, struct lien_process *process)
 	event.process.complete = !(process->incomplete & LIEN_INCOMPLETE_LATE);
 	memcpy(event.process.comm, process->command, sizeof(event.process.comm));
 	if (process->cuda)
-		err = lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(process));
+		err = lien_dump_emit(dump, &event, LIEN_EVENT_SIZE(process));
 	if (!err)
-		err = tell_libraries(dump, process);
+		err = emit_libraries(dump, process);
 	SPLAY_FOREACH (reservation, lien_reservation_tree, &process->reservations) {
 		event = lien_dump_event(process, LIEN_CALL_CU_MEM_RESERVE);
 		event.reserve.va = reservation->va;
 		event.reserve.bytes = reservation->bytes;
 		if (!err)
-			err = lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(reserve));
+			err = lien_dump_emit(dump, &event, LIEN_EVENT_SIZE(reserve));
 	}
 	if (!err)
-		err = tell_contexts(dump, process);
+		err = emit_contexts(dump, process);
 	return err ? err : lien_dump_comms(dump, process);
 }
 
 /* Nothing is left of the libraries that were told to be where none are. */
-static int tell_no_code(struct lien_dump *dump)
+static int emit_no_code(struct lien_dump *dump)
 {
 	const struct lien_library_map nothing = {
 		.start = LIEN_DUMP_CODE, .end = LIEN_DUMP_CODE + 1};
 	struct lien_process *process;
-	int err = tell_hidden(dump);
+	int err = emit_hidden(dump);
 
 	for (process = lien_graph_first(dump->graph); process && dump->hidden_in && !err;
 		process = lien_graph_next(process))
-		err = tell_library(dump, process, &nothing);
+		err = emit_library(dump, process, &nothing);
 	return err;
 }
 
-static int tell_create(struct lien_dump *dump, const struct lien_allocation *allocation,
+static int emit_create(struct lien_dump *dump, const struct lien_allocation *allocation,
 	const struct lien_process *owner)
 {
 	struct lien_event event = lien_dump_event(owner, LIEN_CALL_CU_MEM_CREATE);
@@ -229,7 +218,7 @@ static int tell_create(struct lien_dump *dump, const struct lien_allocation *all
 	event.create.bytes = allocation->bytes;
 	event.create.prop = allocation->prop;
 	if (!err)
-		err = lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(create));
+		err = lien_dump_emit(dump, &event, LIEN_EVENT_SIZE(create));
 	return err ? err : lien_dump_adopted(dump, allocation, owner, event.create.handle);
 }
 
@@ -243,7 +232,7 @@ const struct lien_process *lien_dump_owner(const struct lien_dump *dump,
 	return dead->pid && !lien_graph_process(dump->graph, dead->pid) ? dead : NULL;
 }
 
-static int tell_deaths(struct lien_dump *dump)
+static int emit_deaths(struct lien_dump *dump)
 {
 	struct lien_allocation *allocation;
 	struct lien_event event;
@@ -256,7 +245,7 @@ static int tell_deaths(struct lien_dump *dump)
 		if (allocation->owner || !lien_dump_owner(dump, allocation, &dead))
 			continue;
 		event = lien_dump_event(&dead, LIEN_EVENT_EXIT);
-		err = lien_dump_tell(dump, &event, LIEN_EVENT_HEADER);
+		err = lien_dump_emit(dump, &event, LIEN_EVENT_HEADER);
 	}
 	return err;
 }
@@ -286,7 +275,7 @@ static bool was_opened(const struct lien_allocation *allocation)
 
 /* What was given back is told last: until then everybody else has taken the memory in, and
  * multicast objects reach it. */
-static int tell_allocation(struct lien_dump *dump, const struct lien_allocation *allocation)
+static int emit_allocation(struct lien_dump *dump, const struct lien_allocation *allocation)
 {
 	struct lien_process dead = {0};
 	const struct lien_process *owner = lien_dump_owner(dump, allocation, &dead), *by;
@@ -300,7 +289,7 @@ static int tell_allocation(struct lien_dump *dump, const struct lien_allocation 
 	if (!owner && was_opened(allocation))
 		return lien_dump_opened(dump, allocation);
 	if (owner)
-		err = tell_create(dump, allocation, owner);
+		err = emit_create(dump, allocation, owner);
 	if (owner == &dead && !err)
 		err = lien_dump_exports(dump, allocation, owner);
 	if (!err)
@@ -333,7 +322,7 @@ static enum pass pass_of(const struct lien_allocation *allocation)
 	return OTHERS;
 }
 
-static int tell_allocations(struct lien_dump *dump)
+static int emit_allocations(struct lien_dump *dump)
 {
 	struct lien_allocation *allocation;
 	enum pass pass, of;
@@ -346,14 +335,14 @@ static int tell_allocations(struct lien_dump *dump)
 				continue;
 			of = pass_of(allocation);
 			if (of == pass)
-				err = tell_allocation(dump, allocation);
+				err = emit_allocation(dump, allocation);
 			else if (of == OBJECTS && pass == OBJECTS_RELEASED)
 				err = lien_dump_part_of_all(dump, allocation, lien_dump_releases);
 		}
 	return err;
 }
 
-static int tell_under_way(struct lien_dump *dump, struct lien_process *process)
+static int emit_under_way(struct lien_dump *dump, struct lien_process *process)
 {
 	const struct lien_pending *pending;
 	struct lien_capture *capture;
@@ -364,7 +353,7 @@ static int tell_under_way(struct lien_dump *dump, struct lien_process *process)
 		event = lien_dump_event(process, LIEN_CALL_CU_CAPTURE_BEGIN);
 		event.capture.stream = capture->stream;
 		if (!err)
-			err = lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(capture));
+			err = lien_dump_emit(dump, &event, LIEN_EVENT_SIZE(capture));
 	}
 	TAILQ_FOREACH (pending, &process->pending, next)
 		if (!err)
@@ -373,12 +362,12 @@ static int tell_under_way(struct lien_dump *dump, struct lien_process *process)
 }
 
 /* Exactly, and last: what was told before may have left marks of its own. */
-static int tell_incomplete(struct lien_dump *dump, const struct lien_process *process)
+static int emit_incomplete(struct lien_dump *dump, const struct lien_process *process)
 {
 	struct lien_event event = lien_dump_event(process, LIEN_EVENT_INCOMPLETE);
 
 	event.incomplete.reasons = process->incomplete;
-	return process->cuda ? lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(incomplete)) : 0;
+	return process->cuda ? lien_dump_emit(dump, &event, LIEN_EVENT_SIZE(incomplete)) : 0;
 }
 
 int lien_graph_dump(const struct lien_graph *graph,
@@ -391,20 +380,20 @@ int lien_graph_dump(const struct lien_graph *graph,
 
 	for (process = lien_graph_first(dump.graph); process && !err;
 		process = lien_graph_next(process))
-		err = tell_process(&dump, process);
+		err = emit_process(&dump, process);
 	if (!err)
-		err = tell_allocations(&dump);
+		err = emit_allocations(&dump);
 	if (!err)
-		err = tell_deaths(&dump);
+		err = emit_deaths(&dump);
 	if (!err)
-		err = tell_no_code(&dump);
+		err = emit_no_code(&dump);
 	for (process = lien_graph_first(dump.graph); process && !err;
 		process = lien_graph_next(process)) {
 		err = lien_dump_registered(&dump, process);
 		if (!err)
-			err = tell_under_way(&dump, process);
+			err = emit_under_way(&dump, process);
 		if (!err)
-			err = tell_incomplete(&dump, process);
+			err = emit_incomplete(&dump, process);
 	}
 	return err;
 }

@@ -38,7 +38,7 @@ struct lien_dump {
 
 /* An event of that type without a body. */
 struct lien_event lien_dump_event(const struct lien_process *process, unsigned type);
-int lien_dump_tell(struct lien_dump *dump, struct lien_event *event, size_t size);
+int lien_dump_emit(struct lien_dump *dump, struct lien_event *event, size_t size);
 /* Announced, and told. */
 int lien_dump_release(struct lien_dump *dump, struct lien_event *event, size_t size);
 

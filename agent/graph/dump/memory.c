@@ -77,7 +77,7 @@ unsigned lien_dump_made_flags(struct lien_dump *dump, const struct lien_allocati
 	return taken_flags(handle_at(holding, handle_in(dump, holding, false)), 0);
 }
 
-static int tell_mapping(struct lien_dump *dump, const struct lien_mapping *mapping)
+static int emit_mapping(struct lien_dump *dump, const struct lien_mapping *mapping)
 {
 	const struct lien_access_set *access = lien_mapping_access(mapping);
 	const struct lien_holding *holding = mapping->holding;
@@ -88,7 +88,7 @@ static int tell_mapping(struct lien_dump *dump, const struct lien_mapping *mappi
 	event.map.va = mapping->va;
 	event.map.bytes = mapping->bytes;
 	event.map.handle = handle_value(dump, holding->allocation, holding, mapping->imported);
-	err = lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(map));
+	err = lien_dump_emit(dump, &event, LIEN_EVENT_SIZE(map));
 	if (err || !access || !access->count)
 		return err;
 	event = lien_dump_event(holding->process, LIEN_CALL_CU_MEM_SET_ACCESS);
@@ -99,12 +99,12 @@ static int tell_mapping(struct lien_dump *dump, const struct lien_mapping *mappi
 		n++;
 	}
 	event.access.count = n;
-	return lien_dump_tell(dump, &event,
+	return lien_dump_emit(dump, &event,
 		offsetof(struct lien_event, access.access) + n * sizeof(struct lien_access));
 }
 
 /* Its export, or an import by it. */
-static int tell_share(
+static int emit_share(
 	struct lien_dump *dump, const struct lien_event *of, const struct lien_share *share)
 {
 	struct lien_event event = *of;
@@ -118,7 +118,7 @@ static int tell_share(
 	} else {
 		event.share.share = share->number;
 	}
-	return lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(share));
+	return lien_dump_emit(dump, &event, LIEN_EVENT_SIZE(share));
 }
 
 /* Under the numbers that imports to come will have; exports that cannot be followed have none. */
@@ -137,10 +137,10 @@ int lien_dump_exports(struct lien_dump *dump, const struct lien_allocation *allo
 	LIST_FOREACH (share, &allocation->shares, of_allocation) {
 		told += !share->control;
 		if (!err)
-			err = tell_share(dump, &event, share);
+			err = emit_share(dump, &event, share);
 	}
 	for (; told < allocation->exports && !err; told++)
-		err = lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(share));
+		err = lien_dump_emit(dump, &event, LIEN_EVENT_SIZE(share));
 	return err;
 }
 
@@ -165,7 +165,7 @@ const struct lien_share *lien_dump_share(
 	return known->share;
 }
 
-static int tell_adopted(struct lien_dump *dump, const struct lien_allocation *allocation,
+static int emit_adopted(struct lien_dump *dump, const struct lien_allocation *allocation,
 	const struct lien_process *process, uint64_t handle, uint32_t references)
 {
 	struct lien_event event = lien_dump_event(process, LIEN_EVENT_ADOPT);
@@ -175,13 +175,13 @@ static int tell_adopted(struct lien_dump *dump, const struct lien_allocation *al
 	event.adopt.round = allocation->round;
 	event.adopt.open = allocation->open;
 	event.adopt.part = allocation->part;
-	return lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(adopt));
+	return lien_dump_emit(dump, &event, LIEN_EVENT_SIZE(adopt));
 }
 
 int lien_dump_adopted(struct lien_dump *dump, const struct lien_allocation *allocation,
 	const struct lien_process *process, uint64_t handle)
 {
-	return allocation->adopted ? tell_adopted(dump, allocation, process, handle, 1) : 0;
+	return allocation->adopted ? emit_adopted(dump, allocation, process, handle, 1) : 0;
 }
 
 int lien_dump_import(struct lien_dump *dump, const struct lien_allocation *allocation,
@@ -197,17 +197,17 @@ int lien_dump_import(struct lien_dump *dump, const struct lien_allocation *alloc
 	event.share.handle_type = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 	event.share.fd = -1;
 	if (share)
-		return tell_share(dump, &event, share);
+		return emit_share(dump, &event, share);
 	/* Then it is all that is known of the memory. */
 	err = lien_dump_asked(dump, &event, allocation, process);
 	if (!err)
-		err = lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(share));
+		err = lien_dump_emit(dump, &event, LIEN_EVENT_SIZE(share));
 	return err ? err : lien_dump_adopted(dump, allocation, process, handle);
 }
 
 /* The imports of a process: one for each handle, and one for what is mapped and has none any more.
  */
-static int tell_imports(struct lien_dump *dump, const struct lien_allocation *allocation,
+static int emit_imports(struct lien_dump *dump, const struct lien_allocation *allocation,
 	struct lien_process *process, const struct lien_holding *holding)
 {
 	const struct lien_handle *handle;
@@ -247,7 +247,7 @@ const struct lien_mapping *lien_dump_mapping(const struct lien_allocation *alloc
 }
 
 /* After the one that its create or import brought. */
-static int tell_retains(
+static int emit_retains(
 	struct lien_dump *dump, const struct lien_handle *handle, uint32_t told, uint64_t va)
 {
 	struct lien_event event;
@@ -258,13 +258,13 @@ static int tell_retains(
 		event.flags = taken_flags(handle, told);
 		event.retain.handle = handle->value;
 		event.retain.va = va;
-		err = lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(retain));
+		err = lien_dump_emit(dump, &event, LIEN_EVENT_SIZE(retain));
 	}
 	return err;
 }
 
 /* The references that a process holds. */
-static int tell_references(struct lien_dump *dump, const struct lien_holding *holding)
+static int emit_references(struct lien_dump *dump, const struct lien_holding *holding)
 {
 	const struct lien_allocation *allocation = holding->allocation;
 	const struct lien_mapping *mapping = lowest(holding);
@@ -276,10 +276,10 @@ static int tell_references(struct lien_dump *dump, const struct lien_holding *ho
 		if (err)
 			break;
 		if (allocation->adopted && handle->references)
-			err = tell_adopted(dump, allocation, holding->process, handle->value,
+			err = emit_adopted(dump, allocation, holding->process, handle->value,
 				handle->references);
 		else
-			err = tell_retains(dump, handle, handle->imported || handle->value == own,
+			err = emit_retains(dump, handle, handle->imported || handle->value == own,
 				mapping ? mapping->va : 0);
 	}
 	return err;
@@ -290,9 +290,9 @@ int lien_dump_release(struct lien_dump *dump, struct lien_event *event, size_t s
 	int err;
 
 	event->flags |= LIEN_EVENT_ENTRY;
-	err = lien_dump_tell(dump, event, size);
+	err = lien_dump_emit(dump, event, size);
 	event->flags &= ~LIEN_EVENT_ENTRY;
-	return err ? err : lien_dump_tell(dump, event, size);
+	return err ? err : lien_dump_emit(dump, event, size);
 }
 
 int lien_dump_handle_release(
@@ -305,7 +305,7 @@ int lien_dump_handle_release(
 	return lien_dump_release(dump, &event, LIEN_EVENT_SIZE(release));
 }
 
-static int tell_parked(struct lien_dump *dump, const struct lien_holding *holding, bool *any)
+static int emit_parked(struct lien_dump *dump, const struct lien_holding *holding, bool *any)
 {
 	const struct lien_mapping *mapping;
 	struct lien_event event;
@@ -333,7 +333,7 @@ int lien_dump_releases(struct lien_dump *dump, const struct lien_allocation *all
 	int err = 0;
 
 	if (holding)
-		err = tell_parked(dump, holding, &parked);
+		err = emit_parked(dump, holding, &parked);
 	flags = parked ? LIEN_EVENT_CONTROL : 0;
 	if (holding)
 		TAILQ_FOREACH (handle, &holding->handles, of_holding) {
@@ -356,12 +356,12 @@ int lien_dump_holder(struct lien_dump *dump, const struct lien_allocation *alloc
 	if (process == allocation->owner)
 		err = lien_dump_exports(dump, allocation, process);
 	if (!err)
-		err = tell_imports(dump, allocation, process, holding);
+		err = emit_imports(dump, allocation, process, holding);
 	if (holding)
 		LIST_FOREACH (mapping, &holding->mappings, of_holding)
 			if (!err)
-				err = tell_mapping(dump, mapping);
-	return err || !holding ? err : tell_references(dump, holding);
+				err = emit_mapping(dump, mapping);
+	return err || !holding ? err : emit_references(dump, holding);
 }
 
 int lien_dump_part_of_all(

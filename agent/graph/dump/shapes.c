@@ -13,7 +13,7 @@ static uint64_t context_value(const struct lien_process *owner, uint32_t number)
 	return context ? context->value : 0;
 }
 
-static int tell_alloc(struct lien_dump *dump, const struct lien_allocation *allocation,
+static int emit_alloc(struct lien_dump *dump, const struct lien_allocation *allocation,
 	const struct lien_process *owner, uint64_t va)
 {
 	struct lien_event event = lien_dump_event(owner, lien_origin_call(allocation->origin));
@@ -23,10 +23,10 @@ static int tell_alloc(struct lien_dump *dump, const struct lien_allocation *allo
 	event.alloc.bytes = allocation->bytes;
 	event.alloc.context = allocation->context ? context_value(owner, allocation->context) : 0;
 	event.alloc.device = allocation->prop.location_id;
-	return err ? err : lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(alloc));
+	return err ? err : lien_dump_emit(dump, &event, LIEN_EVENT_SIZE(alloc));
 }
 
-static int tell_key(struct lien_dump *dump, const struct lien_process *process, unsigned call,
+static int emit_key(struct lien_dump *dump, const struct lien_process *process, unsigned call,
 	uint64_t va, const struct lien_share *share, uint32_t context)
 {
 	struct lien_event event = lien_dump_event(process, call);
@@ -35,10 +35,10 @@ static int tell_key(struct lien_dump *dump, const struct lien_process *process, 
 	event.key.va = va;
 	event.key.context = context ? context_value(process, context) : 0;
 	memcpy(event.key.key, share->key, LIEN_KEY_BYTES);
-	return lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(key));
+	return lien_dump_emit(dump, &event, LIEN_EVENT_SIZE(key));
 }
 
-static int tell_openings(struct lien_dump *dump, const struct lien_allocation *allocation)
+static int emit_openings(struct lien_dump *dump, const struct lien_allocation *allocation)
 {
 	const struct lien_share *share = lien_dump_share(dump, allocation);
 	const struct lien_holding *holding;
@@ -53,13 +53,13 @@ static int tell_openings(struct lien_dump *dump, const struct lien_allocation *a
 	LIST_FOREACH (holding, &allocation->holdings, of_allocation)
 		LIST_FOREACH (mapping, &holding->mappings, of_holding)
 			for (told = 0; told < lien_mapping_opens(mapping) && !err; told++)
-				err = tell_key(dump, holding->process, call, mapping->va, share,
+				err = emit_key(dump, holding->process, call, mapping->va, share,
 					mapping->context);
 	return err;
 }
 
 /* Other memory gets the key, and is freed. */
-static int tell_renamed(
+static int emit_renamed(
 	struct lien_dump *dump, const struct lien_process *owner, const struct lien_share *share)
 {
 	struct lien_event event = lien_dump_event(owner, LIEN_CALL_CU_MEM_ALLOC);
@@ -68,9 +68,9 @@ static int tell_renamed(
 	event.alloc.va = LIEN_DUMP_VA - 1;
 	event.alloc.bytes = 1;
 	event.alloc.device = -1;
-	err = lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(alloc));
+	err = lien_dump_emit(dump, &event, LIEN_EVENT_SIZE(alloc));
 	if (!err)
-		err = tell_key(dump, owner, share->call, LIEN_DUMP_VA - 1, share, 0);
+		err = emit_key(dump, owner, share->call, LIEN_DUMP_VA - 1, share, 0);
 	event = lien_dump_event(owner, LIEN_CALL_CU_MEM_FREE);
 	event.range.va = LIEN_DUMP_VA - 1;
 	return err ? err : lien_dump_release(dump, &event, LIEN_EVENT_SIZE(range));
@@ -89,7 +89,7 @@ int lien_dump_opened(struct lien_dump *dump, const struct lien_allocation *alloc
 	event.key.context = context_value(holding->process, mapping->context);
 	memcpy(event.key.key, &name, sizeof(name));
 	for (told = 0; told < mapping->opens && !err; told++)
-		err = lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(key));
+		err = lien_dump_emit(dump, &event, LIEN_EVENT_SIZE(key));
 	return err;
 }
 
@@ -115,19 +115,19 @@ int lien_dump_by_address(struct lien_dump *dump, const struct lien_allocation *a
 	const struct lien_share *share;
 	int err;
 
-	err = tell_alloc(dump, allocation, owner, va);
+	err = emit_alloc(dump, allocation, owner, va);
 	LIST_FOREACH (share, &allocation->shares, of_allocation)
 		if (!err)
-			err = tell_key(dump, owner, share->call, va, share, 0);
+			err = emit_key(dump, owner, share->call, va, share, 0);
 	if (!err)
-		err = tell_openings(dump, allocation);
+		err = emit_openings(dump, allocation);
 	if (!err)
 		err = lien_dump_dmabufs(dump, allocation, owner);
 	if (!err)
 		err = lien_dump_bindings(dump, allocation, owner);
 	LIST_FOREACH (share, &allocation->shares, of_allocation)
 		if (share->stale && !err)
-			err = tell_renamed(dump, owner, share);
+			err = emit_renamed(dump, owner, share);
 	event.range.va = va;
 	return err || mapping ? err : lien_dump_release(dump, &event, LIEN_EVENT_SIZE(range));
 }
@@ -144,13 +144,13 @@ int lien_dump_multicast(struct lien_dump *dump, const struct lien_allocation *ob
 	event.multicast.handle = lien_dump_handle(dump, object, owner, false);
 	event.multicast.bytes = object->bytes;
 	if (!err)
-		err = lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(multicast));
+		err = lien_dump_emit(dump, &event, LIEN_EVENT_SIZE(multicast));
 	event = lien_dump_event(owner, LIEN_CALL_CU_MULTICAST_DEVICE);
 	event.multicast.handle = lien_dump_handle(dump, object, owner, false);
 	for (device = 0; device < 64 && !err; device++) {
 		event.multicast.device = device;
 		if (object->devices >> device & 1)
-			err = lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(multicast));
+			err = lien_dump_emit(dump, &event, LIEN_EVENT_SIZE(multicast));
 	}
 	return err;
 }
@@ -212,7 +212,7 @@ static int give_back(
 	return borrowed ? lien_dump_handle_release(dump, process, handle, 0) : 0;
 }
 
-static int tell_binding(struct lien_dump *dump, const struct lien_binding *binding,
+static int emit_binding(struct lien_dump *dump, const struct lien_binding *binding,
 	const struct lien_process *process)
 {
 	const struct lien_allocation *object = binding->object, *memory = binding->memory;
@@ -236,7 +236,7 @@ static int tell_binding(struct lien_dump *dump, const struct lien_binding *bindi
 	event.multicast.offset = binding->offset;
 	event.multicast.bytes = binding->bytes;
 	if (!err)
-		err = lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(multicast));
+		err = lien_dump_emit(dump, &event, LIEN_EVENT_SIZE(multicast));
 	if (!err)
 		err = give_back(dump, process, handle, object_borrowed);
 	return err ? err : give_back(dump, process, bound, memory_borrowed);
@@ -251,7 +251,7 @@ int lien_dump_bindings(struct lien_dump *dump, const struct lien_allocation *mem
 
 	LIST_FOREACH (binding, &memory->bindings, of_memory)
 		if (!err)
-			err = tell_binding(dump, binding, binder(dump, binding, process, &dead));
+			err = emit_binding(dump, binding, binder(dump, binding, process, &dead));
 	return err;
 }
 
@@ -270,7 +270,7 @@ int lien_dump_dmabufs(struct lien_dump *dump, const struct lien_allocation *allo
 	event.map.handle = lien_dump_handle(dump, allocation, process,
 		!same(process, allocation->owner_pid, allocation->owner_start));
 	if (allocation->dmabufs && !mapped)
-		err = lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(map));
+		err = lien_dump_emit(dump, &event, LIEN_EVENT_SIZE(map));
 	event = lien_dump_event(
 		mapping ? mapping->holding->process : process, LIEN_CALL_CU_RANGE_HANDLE);
 	event.range_handle.va = mapping ? mapping->va : LIEN_DUMP_VA;
@@ -278,7 +278,7 @@ int lien_dump_dmabufs(struct lien_dump *dump, const struct lien_allocation *allo
 	event.range_handle.handle_type = 1;
 	event.range_handle.fd = -1;
 	for (told = 0; told < allocation->dmabufs && !err; told++)
-		err = lien_dump_tell(dump, &event, LIEN_EVENT_SIZE(range_handle));
+		err = lien_dump_emit(dump, &event, LIEN_EVENT_SIZE(range_handle));
 	event = lien_dump_event(process, LIEN_CALL_CU_MEM_UNMAP);
 	event.range.va = LIEN_DUMP_VA;
 	event.range.bytes = allocation->bytes;

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* What is known of a process from NCCL's RAS: for the views. Plain data. */
-#ifndef LIEN_RAS_SAID_H
-#define LIEN_RAS_SAID_H
+#ifndef LIEN_RAS_REPORT_H
+#define LIEN_RAS_REPORT_H
 
 #include "agent/graph/graph.h"
 #include "agent/ras/ras_match.h"
 #include "agent/ras/ras_parse.h"
 
-struct lien_ras_said {
-	LIST_ENTRY(lien_ras_said) next;
+struct lien_ras_report {
+	LIST_ENTRY(lien_ras_report) next;
 	uint32_t pid;
 	uint64_t start;
 	uint64_t t_asked;		/* CLOCK_MONOTONIC ns; 0: not yet */
@@ -22,7 +22,7 @@ struct lien_ras_said {
 
 /* Where the views get it; .of NULL, or an answer of NULL: nobody has asked. */
 struct lien_view_ras {
-	const struct lien_ras_said *(*of)(void *context, const struct lien_process *process);
+	const struct lien_ras_report *(*of)(void *context, const struct lien_process *process);
 	void *context;
 	bool pending; /* is being asked now */
 };

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-#ifndef LIEN_LEVEL_H
-#define LIEN_LEVEL_H
+#ifndef LIEN_QUIESCE_H
+#define LIEN_QUIESCE_H
 
 #include "agent/offload/transaction.h"
 
 /* For struct lien_transaction_ops; the processes' gates are shut. */
-bool lien_gate_at_rest(void *agent, const uint32_t *pids, const bool *busy, unsigned count,
+bool lien_quiesce_reached(void *agent, const uint32_t *pids, const bool *busy, unsigned count,
 	lien_pass_fn *pass, void *to, char *why, size_t size);
 
 /* Likewise: what NCCL may be at work on in the background. */
-unsigned lien_gate_background(void *agent, uint32_t pid, uint64_t *comms, unsigned max);
+unsigned lien_quiesce_background(void *agent, uint32_t pid, uint64_t *comms, unsigned max);
 
 #endif

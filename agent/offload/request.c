@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "agent/offload/wish.h"
+#include "agent/offload/request.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -24,34 +24,34 @@ static int copy_discards(struct lien_selection *to, const struct lien_selection 
 	return 0;
 }
 
-int lien_wish_copy(struct lien_wish *wish, const struct lien_selection *selection,
+int lien_offload_request_copy(struct lien_offload_request *request, const struct lien_selection *selection,
 	const struct lien_offload_how *how)
 {
-	struct lien_selection *to = &wish->selection;
+	struct lien_selection *to = &request->selection;
 	uint32_t *pids = calloc(selection->pids_count + 1, sizeof(*pids));
 	int err;
 
-	*wish = (struct lien_wish){.selection = *selection, .how = *how};
+	*request = (struct lien_offload_request){.selection = *selection, .how = *how};
 	to->owner = selection->owner ? strdup(selection->owner) : NULL;
 	to->pids = pids;
 	err = copy_discards(to, selection);
 	if (!pids || (selection->owner && !to->owner))
 		err = -ENOMEM;
 	if (err)
-		lien_wish_clear(wish);
+		lien_offload_request_clear(request);
 	else if (to->pids_count)
 		memcpy(pids, selection->pids, to->pids_count * sizeof(*pids));
 	return err;
 }
 
-void lien_wish_clear(struct lien_wish *wish)
+void lien_offload_request_clear(struct lien_offload_request *request)
 {
 	unsigned i;
 
-	for (i = 0; i < wish->selection.discard_count; i++)
-		free((char *)wish->selection.discard[i].owner);
-	free((void *)wish->selection.discard);
-	free((void *)wish->selection.pids);
-	free((char *)wish->selection.owner);
-	memset(wish, 0, sizeof(*wish));
+	for (i = 0; i < request->selection.discard_count; i++)
+		free((char *)request->selection.discard[i].owner);
+	free((void *)request->selection.discard);
+	free((void *)request->selection.pids);
+	free((char *)request->selection.owner);
+	memset(request, 0, sizeof(*request));
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* What an offload was asked for, kept until it ends: it is planned again when the job is at rest.
  */
-#ifndef LIEN_WISH_H
-#define LIEN_WISH_H
+#ifndef LIEN_OFFLOAD_REQUEST_H
+#define LIEN_OFFLOAD_REQUEST_H
 
 #include "agent/offload/plan.h"
 
@@ -20,15 +20,15 @@ struct lien_offload_how {
 	enum lien_on_use on_use;
 };
 
-struct lien_wish {
-	struct lien_selection selection; /* what it points to is the wish's own */
+struct lien_offload_request {
+	struct lien_selection selection; /* what it points to is the request's own */
 	struct lien_offload_how how;
 	uint64_t events; /* that the graph knew when it was planned */
 };
 
-/* -ENOMEM: the wish is empty. */
-int lien_wish_copy(struct lien_wish *wish, const struct lien_selection *selection,
+/* -ENOMEM: the request is empty. */
+int lien_offload_request_copy(struct lien_offload_request *request, const struct lien_selection *selection,
 	const struct lien_offload_how *how);
-void lien_wish_clear(struct lien_wish *wish);
+void lien_offload_request_clear(struct lien_offload_request *request);
 
 #endif

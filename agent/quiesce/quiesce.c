@@ -3,7 +3,7 @@
  * Bringing a job to rest: who is in a call, how far each rank is, and who of those that the gate
  * holds must be let in for the others.
  */
-#include "agent/quiesce/level.h"
+#include "agent/quiesce/quiesce.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -392,16 +392,14 @@ static bool let_in(struct rest *rest, lien_pass_fn *pass, void *to,
 	return any;
 }
 
-unsigned lien_gate_background(void *context, uint32_t pid, uint64_t *comms, unsigned max)
+unsigned lien_quiesce_background(void *context, uint32_t pid, uint64_t *comms, unsigned max)
 {
 	struct lien_agent *agent = context;
 	struct lien_probe_process known;
-	struct lien_process *process;
+	struct lien_process *process = lien_graph_process(agent->graph, pid);
 	struct lien_comm *comm;
 	unsigned n = 0;
 
-	lien_agent_consume(agent);
-	process = lien_graph_process(agent->graph, pid);
 	if (!process || !lien_probes_process(agent->probes, pid, &known) || !known.nonblocking)
 		return 0;
 	RB_FOREACH (comm, lien_comm_tree, &process->comms)
@@ -487,7 +485,7 @@ static bool is_quiet(const struct rest *rest, uint32_t pid, bool *busy, char *wh
 	return quiet && looking.all_seen;
 }
 
-bool lien_gate_at_rest(void *context, const uint32_t *pids, const bool *busy, unsigned count,
+bool lien_quiesce_reached(void *context, const uint32_t *pids, const bool *busy, unsigned count,
 	lien_pass_fn *pass, void *to, char *why, size_t size)
 {
 	struct lien_agent *agent = context;
@@ -498,6 +496,7 @@ bool lien_gate_at_rest(void *context, const uint32_t *pids, const bool *busy, un
 	bool quiet = rest.busy != NULL, any_busy = false;
 	unsigned i;
 
+	/* What the kernel says next is of now: the graph is to be, too. */
 	lien_agent_consume(agent);
 	lien_probes_held(agent->probes, gather, &rest);
 	if (!take_standings(&rest))

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * Events made up for the graph: calls that must have been made, because the driver says so. They
+ * carry LIEN_EVENT_FOUND, and times that go on from .now_ns. Plain C like the graph.
+ */
+#ifndef LIEN_EMIT_H
+#define LIEN_EMIT_H
+
+#include "agent/graph/graph.h"
+
+typedef void lien_emit_fn(void *context, struct lien_event *event);
+
+struct lien_emitter {
+	uint64_t now_ns;
+	lien_emit_fn *tell;
+	void *context;
+};
+
+/* Without a body. */
+struct lien_event lien_emit_event(
+	struct lien_emitter *emitter, const struct lien_process *process, unsigned type);
+/* `size`: as of LIEN_EVENT_SIZE(). */
+void lien_emit(struct lien_emitter *emitter, struct lien_event *event, size_t size);
+/* A call that gives something back is announced first. */
+void lien_emit_given_back(struct lien_emitter *emitter, struct lien_event *event, size_t size);
+/* Every reference to it; the handle may be gone afterwards. */
+void lien_emit_release_all(struct lien_emitter *emitter, struct lien_handle *handle);
+
+#endif

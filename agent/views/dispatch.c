@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "agent/views/dispatch.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define IDLE_MINUTES	 10
+#define IDLE_MINUTES_MAX 525600
+
+/* One answer under way. */
+struct view {
+	const struct lien_view_source *source;
+	const json_t *request;
+	char *error;
+	size_t error_size;
+};
+
+__attribute__((format(printf, 2, 3))) static json_t *refuse(
+	const struct view *view, const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(view->error, view->error_size, format, args);
+	va_end(args);
+	return NULL;
+}
+
+static bool read_flag(const struct view *view, const char *name, bool *value)
+{
+	const json_t *flag = json_object_get(view->request, name);
+
+	*value = json_is_true(flag);
+	if (!flag || json_is_boolean(flag))
+		return true;
+	refuse(view, "%s must be true or false", name);
+	return false;
+}
+
+/* Takes the answer, which may be NULL, and says which devices there are. */
+static json_t *with_gpus(const struct view *view, json_t *answer, bool explained)
+{
+	const struct lien_view_source *source = view->source;
+
+	if (answer) {
+		json_object_set_new(answer, "gpus",
+			lien_view_gpus(source->graph, source->viewer, source->node, explained));
+		json_object_set_new(answer, "nvml", lien_view_nvml(source->node));
+	}
+	return answer;
+}
+
+static json_t *ps(const struct view *view)
+{
+	return with_gpus(view, lien_view_ps(view->source->graph, view->source->viewer), false);
+}
+
+static json_t *graph(const struct view *view)
+{
+	return with_gpus(view, lien_view_graph(view->source->graph, view->source->viewer), false);
+}
+
+/* What an offload frees depends on which processes take orders. */
+static void forget_frees(json_t *answer)
+{
+	json_t *row;
+	size_t i;
+
+	json_array_foreach (json_object_get(answer, "rows"), i, row)
+		json_object_set_new(row, "offload_frees", json_null());
+	json_object_set_new(answer, "offload_frees", json_null());
+}
+
+static json_t *mem(const struct view *view)
+{
+	const struct lien_view_source *source = view->source;
+	const json_t *pid = json_object_get(view->request, "pid");
+	const json_t *name = json_object_get(view->request, "by");
+	bool explained, pending = false;
+	enum lien_mem_by by = LIEN_MEM_BY_OWNER;
+	json_t *answer;
+
+	if (name && (!json_is_string(name) || lien_mem_by_parse(json_string_value(name), &by)))
+		return refuse(view, "by must be owner, rank, comm, device or callsite");
+	if (!read_flag(view, "explain", &explained))
+		return NULL;
+	if (pid && (!name || !json_is_integer(pid) || json_integer_value(pid) < 1 ||
+			   json_integer_value(pid) > UINT32_MAX))
+		return refuse(view, "pid must be a process id, and needs by");
+	if (source->refresh)
+		pending = source->refresh(
+			source->context, explained, name && by == LIEN_MEM_BY_CALLSITE);
+	answer = name ? lien_view_mem_by(source->graph, source->viewer, by, json_integer_value(pid),
+				source->node)
+		      : lien_view_mem(source->graph, source->viewer);
+	if (answer && source->recorded)
+		forget_frees(answer);
+	if (answer)
+		json_object_set_new(answer, "pending", json_boolean(pending));
+	return with_gpus(view, answer, explained);
+}
+
+static json_t *comms(const struct view *view)
+{
+	const struct lien_view_source *source = view->source;
+
+	return source->comms ? source->comms(source->context, source->viewer)
+			     : lien_view_comms(
+				       source->graph, source->viewer, NULL, 0, NULL, source->now_ns);
+}
+
+static struct lien_view_files open_files(const struct lien_view_source *source)
+{
+	return source->files ? source->files(source->context) : (struct lien_view_files){0};
+}
+
+static json_t *holders(const struct view *view)
+{
+	const struct lien_view_source *source = view->source;
+	const char *text = json_string_value(json_object_get(view->request, "address"));
+	const json_t *pid = json_object_get(view->request, "pid");
+	struct lien_view_files files;
+	json_t *answer, *allocation;
+	char *end = NULL;
+	uint64_t address;
+
+	address = text ? strtoull(text, &end, 16) : 0;
+	if (!json_is_integer(pid) || !text || strncmp(text, "0x", 2) || !text[2] || *end)
+		return refuse(view,
+			"`holders` needs pid, a number, and address, a string such as \"0x7f00\"");
+	if (source->recorded && !lien_graph_process(source->graph, json_integer_value(pid)))
+		return refuse(view, "the recording has no process %u",
+			(unsigned)json_integer_value(pid));
+	files = open_files(source);
+	answer = lien_view_holders(source->graph, source->viewer, json_integer_value(pid), address,
+		&files, view->error, view->error_size);
+	free((void *)files.file);
+	allocation = json_object_get(answer, "allocation");
+	if (source->recorded && json_is_true(json_object_get(allocation, "movable")))
+		json_object_set_new(allocation, "movable", json_null());
+	return answer;
+}
+
+/* Where nothing is known of a communicator's last call, or of open files, neither is judged. */
+static json_t *check(const struct view *view)
+{
+	const struct lien_view_source *source = view->source;
+	const json_t *idle = json_object_get(view->request, "idle_minutes");
+	struct lien_findings_input input = {.viewer = source->viewer,
+		.now_ns = source->now_ns,
+		.idle_ns = IDLE_MINUTES * 60000000000ull,
+		.traffic = source->traffic,
+		.context = source->context};
+	json_t *answer;
+
+	if (idle && (!json_is_integer(idle) || json_integer_value(idle) < 0 ||
+			    json_integer_value(idle) > IDLE_MINUTES_MAX))
+		return refuse(view, "idle_minutes must be between 0 and 525600");
+	if (idle)
+		input.idle_ns = json_integer_value(idle) * 60000000000ull;
+	input.files = open_files(source);
+	answer = lien_findings(source->graph, &input);
+	free((void *)input.files.file);
+	return answer;
+}
+
+static const struct {
+	const char *op;
+	json_t *(*make)(const struct view *view);
+} views[] = {
+	{"ps", ps},
+	{"mem", mem},
+	{"comms", comms},
+	{"graph", graph},
+	{"holders", holders},
+	{"check", check},
+};
+
+#define VIEWS (sizeof(views) / sizeof(views[0]))
+
+static unsigned find(const char *op)
+{
+	unsigned i = 0;
+
+	while (i < VIEWS && (!op || strcmp(views[i].op, op)))
+		i++;
+	return i;
+}
+
+bool lien_view_has(const char *op)
+{
+	return find(op) < VIEWS;
+}
+
+json_t *lien_view_dispatch(const struct lien_view_source *source, const json_t *request,
+	char *error, size_t error_size)
+{
+	const struct view view = {source, request, error, error_size};
+	const unsigned i = find(json_string_value(json_object_get(request, "op")));
+
+	error[0] = 0;
+	return i < VIEWS ? views[i].make(&view) : refuse(&view, "no such view");
+}
