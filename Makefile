@@ -80,9 +80,12 @@ $(BUILD)/%.skel.h: $(BUILD)/%.bpf.o
 # The agent's pure part: no BPF, no CUDA, no root. Unit tests link it alone.
 PURE_DIRS := $(addprefix agent/, graph graph/dump journal offload ras reread views)
 PURE_SRCS := $(sort $(wildcard $(PURE_DIRS:%=%/*.c)))
-LIEN_SRCS := $(sort $(PURE_SRCS) $(wildcard agent/*/*.c loader/*.c loader/*/*.c \
-	$(addprefix tools/, cli/*.c picture/*.c text/*.c top/*.c)) $(REPLAY_SRCS))
+WITHOUT_JOIN := agent/join/without.c
+LIEN_SRCS := $(sort $(PURE_SRCS) $(filter-out $(WITHOUT_JOIN), $(wildcard agent/*/*.c loader/*.c loader/*/*.c \
+	$(addprefix tools/, cli/*.c picture/*.c text/*.c top/*.c))) $(REPLAY_SRCS))
 LIEN_OBJS := $(LIEN_SRCS:%.c=$(BUILD)/obj/%.o)
+# The same without agent/join: nothing else needs what is in it.
+WITHOUT_JOIN_OBJS := $(patsubst %.c,$(BUILD)/obj/%.o,$(WITHOUT_JOIN) $(filter-out agent/join/%, $(LIEN_SRCS)))
 
 # Everything but libc is linked statically: lien runs on machines that have nothing installed.
 STATIC_LIBS = -l:libbpf.a -l:libelf.a -l:libjansson.a -l:libz.a -l:libiberty.a \
@@ -95,6 +98,8 @@ $(BUILD)/obj/%.o: %.c | $(BUILD)/trace.skel.h $(BUILD)/files.skel.h
 	$(Q)$(CC) $(CFLAGS) $(LIEN_CFLAGS) $(SANITIZE) -MMD -MP -c $< -o $@
 
 $(LIEN): $(LIEN_OBJS)
+$(BUILD)/lien-without-join: $(WITHOUT_JOIN_OBJS)
+$(LIEN) $(BUILD)/lien-without-join:
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(CFLAGS) $(SANITIZE) -pthread -o $@ $^ $(LDFLAGS) $(STATIC_LIBS) -ldl
 

@@ -68,9 +68,6 @@ struct lien_tracked {
 };
 
 struct lien_walk;
-struct lien_compare;
-struct lien_attach;
-struct lien_detach;
 struct lien_worker;
 
 struct lien_server;

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/join/ras.h"
+#include "agent/join/join.h"
 #include "agent/views/views.h"
 #include "agent/core/counted.h"
 #include "agent/daemon/requests.h"

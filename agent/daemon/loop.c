@@ -13,13 +13,11 @@
 
 #include "agent/daemon/answers.h"
 #include "agent/daemon/contexts.h"
-#include "agent/join/job.h"
+#include "agent/join/join.h"
 #include "agent/quiesce/gate.h"
 #include "agent/orders/prepare.h"
 #include "agent/daemon/probing.h"
-#include "agent/join/ras.h"
 #include "agent/daemon/sites.h"
-#include "agent/join/walks.h"
 #include "loader/probes/gate.h"
 #include "loader/probes/make_link.h"
 #include "loader/discover/timeout.h"
@@ -131,14 +129,12 @@ static const struct {
 } ticks[] = {
 	{"ring", lien_ring_tick},
 	{"watch", lien_watch_tick},
-	{"walks", lien_walks_tick},
 	{"join", lien_join_tick},
 	{"contexts", lien_contexts_tick},
 	{"gate", lien_gate_tick},
 	{"prepare", lien_prepare_tick},
 	{"sites", lien_sites_tick},
 	{"probing", lien_probing_tick},
-	{"ras", lien_ras_tick},
 	{"server", lien_server_tick},
 	{"answers", lien_answers_tick},
 };

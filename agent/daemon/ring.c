@@ -12,7 +12,7 @@
 #include "agent/daemon/contexts.h"
 #include "agent/graph/event_check.h"
 #include "agent/daemon/loop.h"
-#include "agent/join/walks.h"
+#include "agent/join/join.h"
 
 /*
  * The ring is left alone this long after it was read. Writing to it wakes a reader that has read

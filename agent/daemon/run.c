@@ -15,9 +15,7 @@
 #include <unistd.h>
 
 #include "agent/daemon/answers.h"
-#include "agent/join/adopt.h"
-#include "agent/join/attach.h"
-#include "agent/join/detach.h"
+#include "agent/join/join.h"
 #include "agent/daemon/contexts.h"
 #include "agent/daemon/loop.h"
 #include "agent/core/node.h"
@@ -28,9 +26,7 @@
 #include "agent/orders/orders.h"
 #include "agent/server/server.h"
 #include "agent/daemon/probing.h"
-#include "agent/join/ras.h"
 #include "agent/daemon/sites.h"
-#include "agent/join/walks.h"
 #include "loader/discover/timeout.h"
 
 #define LOOP_WAIT_MS 20 /* for what a job can hold up */
@@ -118,7 +114,7 @@ static int start(struct lien_agent *agent, const struct lien_agent_config *confi
 	err = watch_signals(agent);
 	if (err)
 		return err;
-	err = config->no_ras ? 0 : lien_ras_start(agent);
+	err = lien_join_start(agent, !config->no_ras);
 	if (err)
 		return err;
 	err = lien_sites_start(agent);
@@ -227,11 +223,9 @@ int lien_agent_run(const struct lien_agent_config *config)
 	lien_sites_stop(agent);
 	lien_node_stop(agent);
 	lien_probing_stop(agent);
-	lien_ras_stop(agent);
+	lien_join_stop(agent);
 	agent->ended = true;
 	lien_graph_free(agent->graph);
-	lien_attach_stop(agent); /* its worker's jobs name what is freed then */
-	lien_join_stop(agent);
 	lien_probes_close(agent->probes);
 	lien_host_files_free(&agent->host);
 	if (agent->control >= 0)

@@ -21,7 +21,7 @@
 #include "agent/link/link.h"
 #include "agent/orders/orders.h"
 #include "agent/orders/presence.h"
-#include "agent/join/walks.h"
+#include "agent/join/join.h"
 #include "loader/discover/elf_symbols.h"
 #include "loader/probes/follow.h"
 #include "loader/probes/gate.h"

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "agent/join/adopt.h"
+#include "agent/join/join.h"
 #include "agent/core/proc.h"
 #include "agent/orders/orders.h"
 

@@ -14,10 +14,4 @@
 int lien_adopt_start(struct lien_agent *agent, const struct lien_viewer *viewer,
 	const uint32_t *pids, unsigned count, bool *nothing, char *error, size_t error_size);
 
-/* The transaction's: what to ask when all are at rest, the answers while they still are, its end.
- */
-int lien_adopt_plan(void *agent, struct lien_adoption **out, char *why, size_t size);
-void lien_adopt_answered(void *agent);
-void lien_adopt_done(struct lien_agent *agent, const struct lien_transaction_result *result);
-
 #endif

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "agent/join/detach.h"
+#include "agent/join/join.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -7,14 +7,9 @@
 #ifndef LIEN_DETACH_H
 #define LIEN_DETACH_H
 
-#include "agent/server/client.h"
+#include "agent/core/agent.h"
 
-/* These processes (none: all of the viewer's that take orders); answers when each is as it was, or
- * was refused. Answers at once, with an error, while a transaction is under way. */
-void lien_detach_start(struct lien_client *client, const uint32_t *pids, unsigned count);
 /* Is the process being detached? */
 bool lien_detach_under_way(const struct lien_tracked *tracked);
-/* The last reply to an order of ours. May end the link. */
-void lien_detach_reply(struct lien_agent *agent, uint32_t pid, const struct lien_reply *reply);
 
 #endif

@@ -111,7 +111,7 @@ void lien_join_begin(struct lien_join_job *job)
 	}
 }
 
-void lien_join_tick(struct lien_agent *agent)
+void lien_join_jobs_tick(struct lien_agent *agent)
 {
 	struct lien_join_job *job, *next;
 	struct lien_join_part *part;
@@ -127,7 +127,7 @@ void lien_join_tick(struct lien_agent *agent)
 	}
 }
 
-void lien_join_stop(struct lien_agent *agent)
+void lien_join_jobs_stop(struct lien_agent *agent)
 {
 	while (!LIST_EMPTY(&agent->joins))
 		lien_join_free(LIST_FIRST(&agent->joins));

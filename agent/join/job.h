@@ -59,7 +59,7 @@ struct lien_process *lien_join_process(
 /* The job's part for this process that is not done; NULL: none. */
 struct lien_join_part *lien_join_find(const struct lien_join_job *job, uint32_t pid, uint64_t start);
 
-void lien_join_tick(struct lien_agent *agent);
-void lien_join_stop(struct lien_agent *agent);
+void lien_join_jobs_tick(struct lien_agent *agent);
+void lien_join_jobs_stop(struct lien_agent *agent);
 
 #endif

@@ -20,8 +20,4 @@ int lien_ras_start(struct lien_agent *agent);
 void lien_ras_stop(struct lien_agent *agent);
 void lien_ras_tick(struct lien_agent *agent);
 
-/* Asks for the processes that the viewer sees, unless that has just been done. What is known until
- * now; valid until the agent's loop goes on. */
-struct lien_view_ras lien_ras_refresh(struct lien_agent *agent, const struct lien_viewer *viewer);
-
 #endif

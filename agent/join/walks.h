@@ -7,10 +7,8 @@
 #ifndef LIEN_WALKS_H
 #define LIEN_WALKS_H
 
-#include "agent/core/agent.h"
+#include "agent/join/join.h"
 #include "agent/reread/reread.h"
-
-struct lien_client;
 
 /* What came of one reading. */
 struct lien_walked {
@@ -28,19 +26,6 @@ typedef void lien_walked_fn(
 /* Begins; `done` (NULL: nobody) is told of the end. -EBUSY: it is being read; -errno. */
 int lien_walk_start(struct lien_agent *agent, struct lien_process *process, bool repair,
 	lien_walked_fn *done, void *to);
-/* Ends it before its time. */
-void lien_walk_end(struct lien_agent *agent, struct lien_process *process, const char *error);
-
-/* A reply to a walk's order. */
-void lien_walks_reply(struct lien_agent *agent, uint32_t pid, const struct lien_reply *reply);
-/* An event that the graph has taken in. */
-void lien_walks_event(struct lien_agent *agent, const struct lien_event *event);
-/* Is this a call that a walk makes for itself? The graph need not know. */
-bool lien_walks_own(struct lien_agent *agent, const struct lien_event *event);
 void lien_walks_tick(struct lien_agent *agent);
-
-/* compare.c: the request. Answers the client when all processes have been read. */
-void lien_compare_start(struct lien_client *client, const uint32_t *pids, unsigned pids_count,
-	bool repair, unsigned timeout_ms);
 
 #endif

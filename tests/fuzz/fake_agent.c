@@ -13,20 +13,17 @@
 #include "agent/core/proc.h"
 #include "agent/daemon/loop.h"
 #include "agent/daemon/requests.h"
-#include "agent/join/adopt.h"
+#include "agent/join/join.h"
 #include "agent/link/link.h"
 #include "agent/orders/orders.h"
 #include "agent/orders/presence.h"
 #include "agent/server/server.h"
 #include "agent/daemon/answers.h"
-#include "agent/join/attach.h"
-#include "agent/join/detach.h"
 #include "agent/quiesce/gate.h"
 #include "agent/quiesce/quiesce.h"
 #include "agent/core/node.h"
 #include "agent/orders/prepare.h"
 #include "agent/daemon/probing.h"
-#include "agent/join/ras.h"
 #include "agent/daemon/sites.h"
 #include "agent/core/worker.h"
 #include "loader/probes/files.h"
@@ -547,10 +544,10 @@ void fake_agent_clear(struct fake_agent *fake)
 	struct lien_agent *agent = &fake->agent;
 
 	fake_agent_run(fake);
+	lien_join_stop(agent);
 	lien_graph_free(graph);
 	agent->graph = graph = NULL;
 	lien_orders_end(agent);
-	lien_join_stop(agent);
 }
 
 int fake_agent_connect(const struct fake_agent *fake)
@@ -585,7 +582,6 @@ void fake_agent_run(struct fake_agent *fake)
 		}
 	}
 	lien_orders_tick(agent);
-	lien_walks_tick(agent);
 	lien_join_tick(agent);
 	lien_prepare_tick(agent);
 	lien_server_tick(agent);

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/* In place of this folder's other files: build/lien-without-join. */
+#include <errno.h>
+#include <stdio.h>
+
+#include "agent/join/join.h"
+
+#define WITHOUT "this agent was built without agent/join"
+
+int lien_join_start(struct lien_agent *agent, bool ras)
+{
+	(void)agent, (void)ras;
+	return 0;
+}
+
+void lien_join_tick(struct lien_agent *agent)
+{
+	(void)agent;
+}
+
+void lien_join_stop(struct lien_agent *agent)
+{
+	(void)agent;
+}
+
+void lien_attach_start(struct lien_client *client, const uint32_t *pids, unsigned count)
+{
+	(void)pids, (void)count;
+	lien_reply_error(client, WITHOUT);
+}
+
+bool lien_attach_before(struct lien_client *client, const uint32_t *pids, unsigned count,
+	json_t *request, void (*go_on)(struct lien_client *client, json_t *request))
+{
+	(void)client, (void)pids, (void)count, (void)request, (void)go_on;
+	return false;
+}
+
+void lien_detach_start(struct lien_client *client, const uint32_t *pids, unsigned count)
+{
+	(void)pids, (void)count;
+	lien_reply_error(client, WITHOUT);
+}
+
+void lien_compare_start(struct lien_client *client, const uint32_t *pids, unsigned count,
+	bool repair, unsigned timeout_ms)
+{
+	(void)pids, (void)count, (void)repair, (void)timeout_ms;
+	lien_reply_error(client, WITHOUT);
+}
+
+void lien_walks_event(struct lien_agent *agent, const struct lien_event *event)
+{
+	(void)agent, (void)event;
+}
+
+bool lien_walks_own(struct lien_agent *agent, const struct lien_event *event)
+{
+	(void)agent, (void)event;
+	return false;
+}
+
+void lien_walk_end(struct lien_agent *agent, struct lien_process *process, const char *error)
+{
+	(void)agent, (void)process, (void)error;
+}
+
+struct lien_view_ras lien_ras_refresh(struct lien_agent *agent, const struct lien_viewer *viewer)
+{
+	(void)agent, (void)viewer;
+	return (struct lien_view_ras){0};
+}
+
+/* Nobody gives such orders. */
+void lien_walks_reply(struct lien_agent *agent, uint32_t pid, const struct lien_reply *reply)
+{
+	(void)agent, (void)pid, (void)reply;
+}
+
+void lien_detach_reply(struct lien_agent *agent, uint32_t pid, const struct lien_reply *reply)
+{
+	(void)agent, (void)pid, (void)reply;
+}
+
+int lien_adopt_plan(void *agent, struct lien_adoption **out, char *why, size_t size)
+{
+	(void)agent, (void)out;
+	snprintf(why, size, "%s", WITHOUT);
+	return -ENOSYS;
+}
+
+void lien_adopt_answered(void *agent)
+{
+	(void)agent;
+}
+
+void lien_adopt_done(struct lien_agent *agent, const struct lien_transaction_result *result)
+{
+	(void)agent, (void)result;
+}

@@ -1,0 +1,328 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-2-Clause
+"""Offload and restore: the agent, the control library and every byte are real, the GPUs are not.
+
+The job is the golden recording of a real one (tests/data), or a small one made up for a case. See lien_test.py for what else this needs.
+"""
+
+import json
+import sys
+
+from lien_test import GOLDEN, MIB, Session, brief, case, check, equal, main, program, recording, start_pairs
+from move import PAIRS, WHOLE, shape, rss_anon, open_files, runs_as_before
+from shapes import shapes
+
+
+def check_counts(session, job, expected):
+    """What the agent shows of the job is what it was when it was recorded."""
+    mem = session.ask("mem")
+    found = {}
+    for row in mem["rows"]:
+        check(row["pid"] in job.ranks, "a row of another process:", brief(row))
+        owner = "nccl" if row["owner"] == "nccl" else "job"
+        found[job.ranks.index(row["pid"]), owner, row["kind"]] = [
+            row["allocations"], row["mappings"], row["bytes"], row["offload_frees"]]
+    # A replay pins no host memory.
+    made = [row for row in expected["rows"] if row["kind"] != "pinned host"]
+    unmade = {name: sum(row[name] for row in expected["rows"] if row not in made)
+              for name in ("allocations", "mappings")}
+    wanted = {(row["rank"], "nccl" if row["owner"] == "nccl" else "job", row["kind"]):
+              [row["allocations"], row["mappings"], row["bytes"], row["offload_frees"]]
+              for row in made}
+    equal(sorted(found.items()), sorted(wanted.items()), "rows of mem")
+    equal((mem["bytes"], mem["offload_frees"]), (expected["bytes"], expected["offload_frees"]),
+          "bytes in all, and that an offload frees")
+    status = session.ask("status")
+    equal([status[name] for name in ("allocations", "mappings", "events_lost", "unmatched_imports",
+                                     "incomplete")],
+          [expected["allocations"] - unmade["allocations"],
+           expected["mappings"] - unmade["mappings"], 0, 0, []], "status")
+    shared = sum(row["allocations"] for row in expected["rows"] if row["kind"] == "imported")
+    two = [a for a in session.ask("graph")["allocations"]
+           if {m["pid"] for m in a["mappings"]} == set(job.ranks)]
+    equal(len(two), shared, "allocations that both ranks map")
+    communicators = session.ask("graph")["communicators"]
+    equal(len(communicators), expected["communicators"] * expected["ranks"], "communicators")
+    for rank, pid in enumerate(job.ranks):
+        equal([entry["rank"] for entry in session.process(pid)["ranks"]],
+              [rank] * expected["communicators"], "ranks of %d" % pid)
+
+
+@case(200)
+def test_golden_three_rounds():
+    with open(GOLDEN + ".json") as file:
+        expected = json.load(file)["at_the_end"]
+    with Session(memory="6G", LIEN_SOFTCUDA_STRICT="1") as session:
+        session.start_agent()
+        observer = session.driver(control=False)
+        job = session.replay(GOLDEN)
+        session.ready(*job.ranks)
+        check(not session.process(observer.pid) or not session.process(observer.pid)["bytes"],
+              "the observer has memory")
+        check_counts(session, job, expected)
+        before = shape(session, *job.ranks)
+        mappings, size = job.verify()
+        free = [observer("info", device)[0] for device in range(2)]
+        files = open_files(session)
+        moved, left = expected["offload_frees"], expected["bytes"] - expected["offload_frees"]
+        for number in range(3):
+            result = session.ask("offload")
+            equal((result["outcome"], result["bytes"]), ("done", moved), "offload")
+            equal(sorted(p["freed_bytes"] for p in result["processes"]),
+                  sorted(p["bytes"] for p in result["processes"]), "freed_bytes and bytes")
+            equal(result["left"], [], "left behind")
+            equal(sum(observer("info", device)[0] - free[device] for device in range(2)), moved,
+                  "freed, as cuMemGetInfo says in another process")
+            equal(session.used(), left, "device memory in use")
+            for pid in job.ranks:
+                process = session.process(pid)
+                equal((process["nccl_bytes"], process["imported_bytes"]), (0, 0), "on the device")
+                check(rss_anon(pid) >= process["offloaded_bytes"] > 0,
+                      "host memory of rank %d: %d" % (pid, rss_anon(pid)))
+            equal(session.ask("offload")["outcome"], "nothing to do", "a second offload")
+            result = session.ask("restore")
+            equal((result["outcome"], result["bytes"]), ("done", moved), "restore")
+            equal([observer("info", device)[0] for device in range(2)], free, "free memory")
+            equal(shape(session, *job.ranks), before, "the graph after the restore")
+            equal(job.verify(), (mappings, size), "verified")
+            job.change(number + 7)
+        equal(session.ask("restore")["outcome"], "nothing to do", "a second restore")
+        equal(job.verify(), (mappings, size), "verified after the last change")
+        equal(open_files(session), files, "open files of the agent")
+        job.free()
+        equal([row for row in session.ask("mem")["rows"] if row["bytes"]], [], "mem after free")
+        equal(session.used(), 0, "device memory in use after free")
+        job.quit()
+        session.forgotten(*job.ranks)
+        equal(session.ask("status")["events_lost"], 0, "events lost")
+
+
+@case(60)
+def test_synthetic_job_with_the_odd_cases():
+    """Aliases, released handles, two imports of one export, windows: recording `basic`."""
+    with Session(LIEN_SOFTCUDA_STRICT="1") as session:
+        session.start_agent()
+        job = session.replay(recording("basic"))
+        session.ready(*job.ranks)
+        before = shape(session, *job.ranks)
+        verified = job.verify()
+        mem = session.ask("mem")
+        dry = session.ask("offload", "--dry-run")
+        for seed in range(3):
+            result = session.ask("offload")
+            equal(result["outcome"], "done", "outcome")
+            equal((result["bytes"], result["left"]), (dry["bytes"], dry["left"]),
+                  "as the dry run said")
+            equal(sorted((x["allocations"], x["reason"].split()[0]) for x in result["left"]),
+                  [(1, "exported,"), (1, "registered"), (2, "imported")], "left")
+            equal(session.used(), sum(-(-a["bytes"] // (2 * MIB)) * 2 * MIB
+                                      for a in session.ask("graph")["allocations"]
+                                      if a["state"] == "on the device"), "device memory in use")
+            session.ask("restore")
+            equal(shape(session, *job.ranks), before, "the graph")
+            equal(job.verify(), verified, "verified")
+            job.change(seed + 1)
+        equal({**session.ask("mem"), "arena_bytes": 0}, {**mem, "arena_bytes": 0}, "mem")
+        job.free()
+        equal(session.used(), 0, "device memory in use after free")
+        job.quit()
+
+
+@case(40)
+def test_aliases_references_and_released_handles():
+    with Session() as session:
+        session.start_agent()
+        driver = session.driver()
+        plan = {}  # first address: (references that the program holds, addresses)
+        for references in range(4):
+            handle, first = driver("make", 2 * MIB, 0)
+            second = driver("show", 2 * MIB, handle, 0)
+            for _ in range(references - 1):
+                equal(driver("retain", second), handle, "retained handle")
+            if not references:
+                driver("release", handle)
+            driver("fill", first, 2 * MIB, 0x30 + references)
+            plan[first] = references, second
+        read_only = driver("make", 2 * MIB, 0)[1]
+        driver("fill", read_only, 2 * MIB, 0x77)
+        half = driver("reserve", 8 * MIB, 0)  # a mapping in the middle of a reservation
+        driver("map", half + 4 * MIB, 2 * MIB, driver("create", 2 * MIB, 1))
+        driver("access", half + 4 * MIB, 2 * MIB, 1, 3)
+        driver("info", 1)  # makes device 1 current
+        driver("fill", half + 4 * MIB, 2 * MIB, 0x66)
+        driver("info", 0)
+        session.ready(driver.pid)
+        before = shape(session, driver.pid)
+        for _ in range(2):
+            equal(session.ask("offload", "--owner", "all")["bytes"], 12 * MIB, "bytes")
+            equal(session.used(), 0, "device memory in use")
+            session.ask("restore")
+            equal(shape(session, driver.pid), before, "the graph")
+        for first, (references, second) in plan.items():
+            equal(driver("check", first, 2 * MIB, 0x30 + references), 0, "wrong bytes")
+            equal(driver("check", second, 2 * MIB, 0x30 + references), 0, "wrong bytes of an alias")
+            driver("fill", second, 2 * MIB, 0x40 + references)
+            equal(driver("check", first, 2 * MIB, 0x40 + references), 0, "not an alias any more")
+            handle = driver("retain", first)
+            for _ in range(references + 1):
+                driver("release", handle)
+            driver.refused("release", handle)
+            driver("unmap", first, 2 * MIB)
+            driver("unmap", second, 2 * MIB)
+        equal(driver("check", read_only, 2 * MIB, 0x77), 0, "wrong bytes")
+        driver("info", 1)
+        equal(driver("check", half + 4 * MIB, 2 * MIB, 0x66), 0, "wrong bytes on device 1")
+        equal([session.used(0), session.used(1)], [2 * MIB, 2 * MIB], "device memory in use")
+        check(session.process(driver.pid)["complete"], "the process has become incomplete")
+
+
+@case(40)
+def test_calls_that_are_bound_after_the_offload():
+    """The linker looks a function up when it is first called, here not before memory has gone."""
+    with Session() as session:
+        session.start_agent()
+        driver = shapes(session, control=True)
+        handle = driver("create", 2 * MIB, 0, 1)
+        va = driver("reserve", 2 * MIB)
+        driver("map", va, 2 * MIB, handle, 0)
+        driver("access", va, 2 * MIB, 0, 3)
+        session.ready(driver.pid)
+        session.ask("offload", "--owner", "all")
+        other = driver("create", 2 * MIB, 0, 1)
+        session.ask("restore")
+        fd = driver("export", handle)
+        driver("release", driver("import", fd))
+        driver("close", fd)
+        driver("unmap", va, 2 * MIB)
+        equal(session.used(), 4 * MIB, "device memory in use")
+        driver("release", handle)
+        equal(session.used(), 2 * MIB, "device memory in use without the first")
+        driver("release", other)
+        equal(session.used(), 0, "device memory in use at the end")
+
+
+@case(40)
+def test_two_devices_in_one_process():
+    with Session() as session:
+        session.start_agent()
+        driver = session.driver(device=0)
+        driver("init", 1)
+        made = [(device, 2 * MIB * (1 + i % 3), i) for i, device in enumerate([0, 1] * 6)]
+        places = [(driver("make", size, device)[1], size, i) for device, size, i in made]
+        for va, size, i in places:
+            driver("init", i % 2)  # makes that device's context current
+            driver("fill", va, size, 0x30 + i)
+        session.ready(driver.pid)
+        equal(session.process(driver.pid)["devices"], [0, 1], "devices")
+        for _ in range(2):
+            result = session.ask("offload", "--owner", "all")
+            equal(result["bytes"], sum(size for _, size, _ in made), "moved")
+            equal(session.used(), 0, "device memory in use")
+            session.ask("restore")
+            for va, size, i in places:
+                driver("init", i % 2)
+                equal(driver("check", va, size, 0x30 + i), 0, "wrong bytes of %d" % i)
+
+
+@case(60)
+def test_closure():
+    with Session() as session:
+        session.start_agent()
+        job = start_pairs(session, PAIRS)
+        first, second = job.ranks
+        for pid, other in ((first, second), (second, first)):
+            for more in ([], ["--dry-run"]):
+                session.refused("offload", "--pid", pid, *more,
+                                text="mapped by process %d at 0x[0-9a-f]+, which is not selected" %
+                                other)
+        runs_as_before(session, job)
+        result = session.ask("offload", "--pid", first, "--with-closure")
+        equal((result["outcome"], result["bytes"]), ("done", WHOLE["bytes"] // 2), "with closure")
+        equal(sorted(p["pid"] for p in result["processes"]), sorted(job.ranks), "processes")
+        equal(session.process(first)["state"], "partly offloaded", "state of the owner")
+        equal(session.used(0), 0, "device 0")
+        equal(session.used(1), WHOLE["bytes"] // 2, "device 1")
+        session.ask("restore", "--pid", second)  # those who share are restored together
+        runs_as_before(session, job)
+        result = session.ask("offload", "--pid", first, "--pid", second)
+        equal(result["bytes"], WHOLE["bytes"], "both")
+        session.ask("restore", "--pid", first)
+        runs_as_before(session, job)
+        job.quit()
+
+
+@case(40)
+def test_dry_run_and_strict():
+    with Session() as session:
+        session.start_agent()
+        job = start_pairs(session, PAIRS)
+        before = session.ask("graph")
+        dry = session.ask("offload", "--dry-run")
+        equal((dry["outcome"], dry["bytes"]), ("dry run", WHOLE["bytes"]), "dry run")
+        equal([p["freed_bytes"] for p in dry["processes"]], [None, None], "freed_bytes")
+        equal([p["mappings"] for p in dry["processes"]], [2 * PAIRS] * 2, "mappings")
+        equal(session.ask("graph"), before, "the graph after a dry run")
+        runs_as_before(session, job)
+        other = session.driver()
+        va = other("alloc", 3 * MIB)
+        other("fill", va, 3 * MIB, 5)
+        other("make", 2 * MIB, 0)
+        session.ready(other.pid)
+        for more in ([], ["--dry-run"]):
+            session.refused("offload", "--owner", "all", "--strict", *more,
+                            text=r"%d bytes of process %d at 0x[0-9a-f]+ would be left behind: cudaMalloc" % (
+                                3 * MIB, other.pid))
+        equal(session.used(), WHOLE["bytes"] + 6 * MIB, "device memory in use")
+        equal(session.ask("offload", "--strict")["bytes"], WHOLE["bytes"], "all of NCCL's memory")
+        session.ask("restore")
+        equal(other("check", va, 3 * MIB, 5), 0, "wrong bytes")
+        other.end()
+        runs_as_before(session, job)
+
+
+@case(40)
+def test_nothing_to_do():
+    with Session() as session:
+        session.start_agent()
+        for command in (["offload"], ["offload", "--owner", "all"], ["offload", "--strict"],
+                        ["restore"], ["offload", "--owner", "nobody"]):
+            equal(session.ask(*command)["outcome"], "nothing to do", " ".join(command))
+            equal(session.lien(*command).code, 0, " ".join(command))
+        job = start_pairs(session, PAIRS)
+        equal(session.ask("restore")["outcome"], "nothing to do", "nothing is offloaded")
+        equal(session.ask("restore", "--pid", job.ranks[0])["outcome"], "nothing to do", "--pid")
+        session.ask("offload")
+        for _ in range(2):
+            equal(session.ask("offload")["outcome"], "nothing to do", "a second offload")
+        equal(session.ask("offload", "--pid", job.ranks[1])["outcome"], "nothing to do", "--pid")
+        session.ask("restore")
+        equal(session.ask("restore")["outcome"], "nothing to do", "a second restore")
+        runs_as_before(session, job)
+
+
+@case(40)
+def test_job_changes_between_offload_and_restore():
+    """Calls of the program while its memory is away are the program's fault, and harm no other."""
+    with Session() as session:
+        session.start_agent()
+        driver, other = session.driver(), session.driver()
+        places = {}
+        for each in (driver, other):
+            _, places[each] = each("make", 2 * MIB, 0)
+            each("fill", places[each], 2 * MIB, 6)
+        session.ready(driver.pid, other.pid)
+        session.ask("offload", "--owner", "all")
+        new = driver("make", 2 * MIB, 0)  # new memory meanwhile
+        driver("fill", new[1], 2 * MIB, 7)
+        equal(session.process(driver.pid)["state"], "partly offloaded", "state")
+        outcome = session.lien("offload", "--owner", "all")  # moved too, or refused with a remedy
+        check(outcome.code == 0 or outcome.code == 1 and "restore" in outcome.err, outcome)
+        session.ask("restore")
+        equal(driver("check", new[1], 2 * MIB, 7), 0, "wrong bytes")
+        for each, va in places.items():
+            equal(each("check", va, 2 * MIB, 6), 0, "wrong bytes of what went first")
+        equal(session.used(), 6 * MIB, "device memory in use")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
