@@ -572,8 +572,7 @@ static bool is_costly(const struct lien_agent *agent, const struct request *know
 
 #define QUIET_NS 1000000000ull
 
-/* While the kernel makes or removes probes of a process, that process cannot fork(), and the loop
- * would wait with it. */
+/* No process can fork() while the kernel makes or removes probes: the loop would wait. */
 static bool wait_for_quiet(struct lien_client *client, json_t *request)
 {
 	const uint64_t now = lien_now_ns();

@@ -128,7 +128,7 @@ static json_t *status_journal(struct lien_agent *agent)
 		"problem", problem);
 }
 
-/* NULL: all processes are followed. */
+/* Returns null if the contexts of all processes are followed. */
 static json_t *status_followed(struct lien_agent *agent, const struct lien_viewer *viewer)
 {
 	struct lien_process *process;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * The end of what has many parts: a process, an allocation with many exports, a range with many
- * mappings. A patient graph takes it away in steps.
+ * Ends objects with many parts: a process, an allocation with many exports, a range with many
+ * mappings. A patient graph does it in steps.
  */
 #include <limits.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 /* --- what a process has, one at a time ---------------------------------------------------------
  */
 
-/* False: there is none. */
+/* Ends one part. Returns false if there is none. */
 static bool end_memory(struct lien_graph *graph, struct lien_process *process)
 {
 	struct lien_reservation *reservation = SPLAY_ROOT(&process->reservations);
