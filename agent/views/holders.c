@@ -12,7 +12,10 @@ static json_t *with_kind(json_t *holder, const char *kind)
 	return holder;
 }
 
-/* Other users' processes are only counted as holders, without details. */
+/*
+ * Adds another user's process by its pid only: what it does with the memory is that user's
+ * business.
+ */
 static void add_other(json_t *holders, uint32_t pid)
 {
 	json_array_append_new(holders,
