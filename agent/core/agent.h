@@ -48,7 +48,7 @@ struct lien_tracked {
 	uint64_t t_woken;		 /* when a signal was last ordered for it */
 	struct lien_walk *walk;		 /* the driver is being read for this process */
 	uint64_t t_lost;		 /* when events of it were last lost */
-	uint64_t t_reread, reread_delay; /* no automatic re-read before; next delay */
+	uint64_t t_reread, reread_delay; /* no automatic re-read before; current delay */
 	struct lien_ordinals *ordinals;	 /* NULL: not known */
 	bool unread;			 /* its mappings could not be read in time */
 	bool follow_later;		 /* too slow to be followed: see contexts.c */

@@ -30,8 +30,7 @@ struct lien_answer {
 	bool any, whole; /* received something; ended with a newline */
 };
 
-/* --- in the copy --------------------------------------------------------------------------------
- */
+/* --- in the copy ------------------------------------------------------------------------------ */
 
 /*
  * Closes descriptors that others watch for EOF, or that carry the lock on a process: they would
@@ -93,8 +92,7 @@ static void __attribute__((noreturn)) make(struct lien_client *client, json_t *r
 	_exit(0);
 }
 
-/* --- in the agent -------------------------------------------------------------------------------
- */
+/* --- in the agent ----------------------------------------------------------------------------- */
 
 static void set_apart(struct lien_answer *answer)
 {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Follows the contexts of processes that have several, and of processes of which that is not yet
- * known. For a process with one context nothing more can be learned, and following it would cost
- * several traps per collective.
+ * Follows the contexts of processes that have, or may have, more than one. For a process known to
+ * have one there is nothing more to learn, and following it would cost several traps per
+ * collective.
  */
 #include "agent/daemon/contexts.h"
 #include "agent/core/proc.h"

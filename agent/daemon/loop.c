@@ -33,8 +33,7 @@
 /* Sources handled before a request, if one is waiting. */
 #define SOURCES_FIRST 16
 
-/* --- how long it takes --------------------------------------------------------------------------
- */
+/* --- turn times ------------------------------------------------------------------------------- */
 
 static void part_end(struct lien_turns *turns, uint64_t now)
 {
@@ -122,8 +121,7 @@ static void turn_end(struct lien_turns *turns)
 		turns->longest_part[1]);
 }
 
-/* --- ticks --------------------------------------------------------------------------------------
- */
+/* --- ticks ------------------------------------------------------------------------------------ */
 
 static const struct {
 	const char *name;
@@ -153,7 +151,7 @@ static void tick(struct lien_agent *agent)
 {
 	unsigned i;
 
-	lien_loop_part(agent, "tick", "orders"); /* tells jobs that are held that we are alive */
+	lien_loop_part(agent, "tick", "orders"); /* lets held jobs know that we are alive */
 	lien_orders_tick(agent);
 	/* Before a client that waits for the end begins another transaction. */
 	end_transaction(agent);
@@ -181,8 +179,7 @@ static int tick_ms(const struct lien_agent *agent)
 		       : TICK_MS;
 }
 
-/* --- the loop -----------------------------------------------------------------------------------
- */
+/* --- the loop --------------------------------------------------------------------------------- */
 
 /* Is there work, whatever epoll says? */
 static bool is_pending(const struct lien_agent *agent)

@@ -122,7 +122,7 @@ static void add_tokens(struct account *account, uint64_t now)
 		account->tokens = BURST;
 }
 
-/* --- the files that wait ---------------------------------------------------------------------- */
+/* --- waiting files ---------------------------------------------------------------------------- */
 
 static void forget(struct lien_probing *probing, struct waiting *waiting)
 {
@@ -360,8 +360,7 @@ bool lien_probing_refuses(const struct lien_agent *agent, const struct lien_proc
 	return false;
 }
 
-/* --- files that nobody maps any more -----------------------------------------------------------
- */
+/* --- files that no process maps any more ------------------------------------------------------ */
 
 /* Asks /proc, in a thread: the graph does not have every process that maps a file. */
 struct scan {
@@ -539,7 +538,8 @@ void lien_probing_process_end(struct lien_agent *agent)
 }
 
 /*
- * Frees users that no longer cause an incomplete process, and files of processes that have ended.
+ * Forgets refused files whose process has ended; and the numbers of files that did not fit, once no
+ * process is incomplete because of them.
  */
 static void tidy(struct lien_agent *agent)
 {
@@ -572,8 +572,7 @@ void lien_probing_tick(struct lien_agent *agent)
 	sweep(agent);
 }
 
-/* --- the control library -----------------------------------------------------------------------
- */
+/* --- the control library ---------------------------------------------------------------------- */
 
 void lien_probing_control(struct lien_agent *agent, uint32_t pid, const char *path)
 {
@@ -603,8 +602,7 @@ void lien_probing_control(struct lien_agent *agent, uint32_t pid, const char *pa
 	LIST_INSERT_HEAD(&probing->copies, copy, next);
 }
 
-/* --- the rest ----------------------------------------------------------------------------------
- */
+/* --- view, start and stop --------------------------------------------------------------------- */
 
 json_t *lien_probing_view(const struct lien_agent *agent, const struct lien_viewer *viewer)
 {

@@ -8,8 +8,7 @@
 
 #include "agent/graph/internal.h"
 
-/* --- what a process has, one at a time ---------------------------------------------------------
- */
+/* --- parts of a process, one at a time -------------------------------------------------------- */
 
 /* Ends one part. Returns false if there is none. */
 static bool end_memory(struct lien_graph *graph, struct lien_process *process)
@@ -115,8 +114,7 @@ void lien_process_end(struct lien_graph *graph, struct lien_process *process)
 	lien_graph_finish(graph, graph->patient ? LIEN_AT_ONCE : UINT_MAX);
 }
 
-/* --- all of it ---------------------------------------------------------------------------------
- */
+/* --- all parts, in steps ---------------------------------------------------------------------- */
 
 static void free_step(struct lien_graph *graph, struct lien_allocation *allocation)
 {

@@ -116,8 +116,7 @@ bool lien_registration_lies(
 	       lien_process_mapping(process, registration->va + registration->bytes - 1);
 }
 
-/* --- what they cover ----------------------------------------------------------------------------
- */
+/* --- spans ------------------------------------------------------------------------------------ */
 
 static unsigned count_all(struct lien_registration_tree *list)
 {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Who asks. A user sees and moves only the user's own processes, and what these hold of other
- * users' memory (docs/security.md). Of other users' holders a viewer learns only that they exist.
+ * The viewer, who asks. A user sees and moves only the user's own processes, and what these hold of
+ * other users' memory (docs/security.md). Of other users' holders a viewer learns only that they
+ * exist.
  */
 #ifndef LIEN_VIEWER_H
 #define LIEN_VIEWER_H

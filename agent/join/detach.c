@@ -72,8 +72,7 @@ static void conclude(struct lien_agent *agent, uint32_t pid, uint64_t start, con
 	}
 }
 
-/* --- the order, and its answer ------------------------------------------------------------------
- */
+/* --- the order and its answer ----------------------------------------------------------------- */
 
 /* The process takes no orders any more. */
 static void let_go(struct lien_agent *agent, struct lien_process *process)

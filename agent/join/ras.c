@@ -25,7 +25,7 @@ struct lien_ras {
 	uint64_t t_looked, t_asked, delay;
 };
 
-/* --- reports --------------------------------------------------------------------------- */
+/* --- reports ---------------------------------------------------------------------------------- */
 
 static struct lien_ras_report *report_of(const struct lien_ras *ras, uint32_t pid, uint64_t start)
 {
@@ -90,7 +90,7 @@ static void keep_report(struct lien_ras *ras, struct lien_ras_subject *subject, 
 	subject->rows = 0;
 }
 
-/* --- what the graph is told ------------------------------------------------------------------- */
+/* --- events for the graph --------------------------------------------------------------------- */
 
 static int counted_cmp(const void *a, const void *b)
 {
@@ -176,7 +176,7 @@ static void answered(struct lien_agent *agent, struct lien_job *base)
 	lien_ras_job_free(base);
 }
 
-/* --- asking ----------------------------------------------------------------------------------- */
+/* --- questions -------------------------------------------------------------------------------- */
 
 /* Leaves NCCL alone while it makes a communicator. */
 static bool is_making(struct lien_process *process, uint64_t now)
@@ -339,7 +339,7 @@ struct lien_view_ras lien_ras_refresh(struct lien_agent *agent, const struct lie
 		.of = report_of_process, .context = ras, .pending = ras->asking};
 }
 
-/* --- beginning and end ------------------------------------------------------------------------ */
+/* --- start and stop --------------------------------------------------------------------------- */
 
 int lien_ras_start(struct lien_agent *agent)
 {

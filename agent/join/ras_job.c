@@ -19,7 +19,7 @@
 #define PIECE	 65536u /* of memory to read at a time */
 #define ROWS_MAX 16384	/* per process */
 
-/* --- the subjects ----------------------------------------------------------------------------- */
+/* --- subjects --------------------------------------------------------------------------------- */
 
 static void look_at(struct lien_ras_subject *subject)
 {

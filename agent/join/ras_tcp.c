@@ -127,7 +127,7 @@ bool lien_tcp_other_end_is(int fd, uint32_t pid, uint32_t uid)
 	return each_row(pid, ends.own.ss_family == AF_INET6, is_other_end, &ends);
 }
 
-/* --- who listens ------------------------------------------------------------------------------ */
+/* --- listening sockets ------------------------------------------------------------------------ */
 
 struct listening {
 	uint16_t port;
@@ -181,7 +181,7 @@ unsigned lien_ras_doors(uint32_t pid, uint32_t uid, uint16_t port,
 	return listening.count;
 }
 
-/* --- what the process and its node are like --------------------------------------------------- */
+/* --- the process and its node ----------------------------------------------------------------- */
 
 bool lien_ras_port_of(uint32_t pid, uint16_t *port)
 {

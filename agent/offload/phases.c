@@ -203,7 +203,7 @@ void lien_transaction_end(struct lien_transaction *t)
 	t->ended = true;
 }
 
-/* --- from phase to phase ---------------------------------------------------------------------- */
+/* --- moving through the phases ---------------------------------------------------------------- */
 
 void lien_phase_begin(struct lien_transaction *t, enum lien_phase phase)
 {
@@ -300,7 +300,7 @@ static void advance(struct lien_transaction *t)
 	}
 }
 
-/* --- what happens to it ----------------------------------------------------------------------- */
+/* --- events ----------------------------------------------------------------------------------- */
 
 /* The last step of every event; the transaction may be freed in here. */
 static void proceed(struct lien_transaction *t)

@@ -495,7 +495,7 @@ static int consider(struct planner *planner, const struct lien_allocation *alloc
 	return add_allocation(planner, allocation);
 }
 
-/* An address named by the user must be the address of something. */
+/* The address of a discard must name selected memory that its process owns. */
 static int check_discards(struct planner *planner)
 {
 	const struct lien_allocation *allocation;
@@ -575,7 +575,7 @@ int lien_plan_offload(struct lien_graph *graph, const struct lien_selection *sel
 	return 0;
 }
 
-/* Which library made memory that was found by asking the driver is not known. */
+/* The library is not known for memory that was found by asking the driver. */
 static bool may_be_raw(const struct lien_handle *handle)
 {
 	return handle->references && (handle->raw || handle->holding->allocation->found);

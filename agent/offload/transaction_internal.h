@@ -32,15 +32,15 @@ struct participant {
 	uint32_t seq;	       /* of the order under way; 0: none */
 	enum lien_phase phase; /* phase of that order */
 	uint64_t t_sent;
-	bool member;   /* takes part; a restore finds out */
+	bool member;   /* takes part; for a restore this is found out */
 	bool gone;     /* dead, or it did not answer */
 	bool stuck;    /* it did not answer */
 	bool withheld; /* a restore cannot move it now */
 	bool finished; /* with the current phase; in a restore: with all */
 	uint64_t free_before;
 	bool created, exported;
-	bool filled;			/* its copies have arrived or failed; */
-	bool unfilled;			/* they failed */
+	bool filled;			/* its copies have arrived or failed */
+	bool unfilled;			/* its copies have failed */
 	unsigned part, asked, answered; /* adoption: entries in the current phase */
 	bool busy;			/* result of the last drain, and the reason */
 	char busy_text[80];
@@ -60,7 +60,7 @@ struct lien_transaction {
 	uint32_t *pids; /* restore: the requested processes */
 	unsigned pids_count;
 	enum lien_transaction_kind kind;
-	struct lien_adoption *adoption; /* adoption, at rest */
+	struct lien_adoption *adoption; /* of an adoption, once at rest */
 	bool restoring;			/* a restore, or the undo of an offload */
 	bool stopping;			/* an offload failed: no new orders; then discard or undo */
 	uint64_t t_making;		/* since when gates are being made; 0: not yet */
@@ -71,7 +71,7 @@ struct lien_transaction {
 	enum lien_phase phase;
 	enum lien_phase entering; /* begins when its enter() allows it; LIEN_PHASE_COUNT: none */
 	unsigned timeout_ms;
-	uint32_t flags; /* for STAGE and SAVE; for CREATE and FINISH */
+	uint32_t flags; /* offload: for STAGE and SAVE; restore: for CREATE and FINISH */
 	uint64_t token_base;
 	uint64_t generation; /* of an offload: an undo covers its items and no earlier ones */
 	uint64_t t_start;

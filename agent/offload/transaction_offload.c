@@ -186,7 +186,7 @@ const struct phase lien_phase_save = {
 	.reply = save_reply,
 };
 
-/* --- taking away ------------------------------------------------------------------------------ */
+/* --- unmap and drop --------------------------------------------------------------------------- */
 
 /* Puts back what was dropped. */
 static void undo(struct lien_transaction *t)
@@ -226,7 +226,7 @@ const struct phase lien_phase_drop = {
 	.stop = undo,
 };
 
-/* --- everything is still where it was --------------------------------------------------------- */
+/* --- discard ---------------------------------------------------------------------------------- */
 
 void lien_offload_discard(struct lien_transaction *t)
 {

@@ -244,7 +244,7 @@ const struct phase lien_phase_drain = {
 	.next = drain_next,
 };
 
-/* --- and goes on ------------------------------------------------------------------------------ */
+/* --- opening the gates ------------------------------------------------------------------------ */
 
 static bool gate_exists(const struct lien_transaction *t)
 {

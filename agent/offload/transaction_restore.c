@@ -636,7 +636,7 @@ static void finished(
 	lien_transaction_progress(t);
 }
 
-/* --- phases: created, exported, imported also after a failure: what succeeded helps others */
+/* --- phases ----------------------------------------------------------------------------------- */
 
 static void create_reply(struct lien_transaction *t, unsigned index, const struct reply *reply)
 {

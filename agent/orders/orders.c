@@ -350,7 +350,7 @@ struct lien_transaction_ops lien_orders_ops(struct lien_agent *agent)
 
 static void orders_ready(struct lien_source *source, uint32_t events);
 
-/* Is an order under way whose calls the next agent would take for the application's? */
+/* Is a short order under way? The next agent would take its calls for the application's. */
 static bool is_short(const struct lien_tracked *tracked)
 {
 	enum lien_asker asked = tracked ? lien_orders_asked(tracked) : LIEN_ASK_NOBODY;
@@ -888,8 +888,8 @@ int lien_orders_link(struct lien_agent *agent, struct lien_process *process,
 	err = lien_link_open(&tracked->link, process->pid, state);
 	if (err)
 		return err;
-	/* Another process may have got the pid meanwhile; the one that a link is held to is known
-	 * to live. */
+	/* Another process may have got the pid since. The link's process is the right one if the
+	 * pid has this start and the link's process lives. */
 	if (!lien_proc_runs(process->pid, process->start) || !lien_link_alive(tracked->link)) {
 		lien_link_close(tracked->link);
 		tracked->link = NULL;

@@ -21,7 +21,7 @@
 
 #define PASSES_MAX 256
 
-/* --- who is inside ---------------------------------------------------------------------------- */
+/* --- threads in a call ------------------------------------------------------------------------ */
 
 /* Reads the stack pointer of a thread that does not run. Returns false if it runs. */
 static bool stack_of(uint32_t pid, uint32_t tid, uint64_t *sp)
@@ -92,7 +92,7 @@ static bool may_be_inside(uint32_t pid, const struct lien_probe_thread *thread)
 	       (word == thread->caller || is_trampoline(pid, word));
 }
 
-/* --- levels ----------------------------------------------------------------------------------- */
+/* --- progress of the ranks -------------------------------------------------------------------- */
 
 struct waiting {
 	struct lien_probe_held_key who;

@@ -44,8 +44,7 @@ struct lien_server {
 	unsigned count, recorders, postponed[2]; /* indexed by lien_client.until_quiet */
 };
 
-/* --- whose turn it is ---------------------------------------------------------------------------
- */
+/* --- turns ------------------------------------------------------------------------------------ */
 
 static struct lien_user *user_get(struct lien_server *server, const struct lien_viewer *viewer)
 {
@@ -128,8 +127,7 @@ unsigned lien_client_answers(struct lien_client *client, int more)
 	return user->answers;
 }
 
-/* --- a client -----------------------------------------------------------------------------------
- */
+/* --- clients ---------------------------------------------------------------------------------- */
 
 static void client_close(struct lien_client *client)
 {
