@@ -31,7 +31,7 @@ struct lien_source {
 	int fd;
 	void (*ready)(struct lien_source *source, uint32_t events);
 	const char *name;
-	bool reacts; /* handle only when the graph has everything reported before */
+	bool reacts; /* handled once the graph has everything reported so far */
 };
 
 /* The agent's part of a process (struct lien_process.agent). */

@@ -16,8 +16,8 @@
 
 /*
  * How long the ring is left alone after it was read. A write to the ring wakes a reader that has
- * caught up, which costs the traced process more than everything else a probe does, so the reader
- * does not wait for every event. Callers that need everything reported so far
+ * caught up, which costs the traced process more than everything else a probe does, so the agent
+ * does not wait on the ring for every event. Callers that need everything reported so far
  * (lien_agent_consume()) do not wait.
  */
 #define RING_REST_MS 1

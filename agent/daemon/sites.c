@@ -56,7 +56,7 @@ struct lien_sites {
 	uint64_t t_sweep;
 };
 
-/* Reads one file's symbols. */
+/* A job that reads one file's symbols. */
 struct reading {
 	struct lien_job job;
 	struct site_file *file; /* the agent's, like the sites: the worker must not use it */

@@ -45,7 +45,7 @@ struct lien_graph {
 	struct lien_process_tree processes;
 	TAILQ_HEAD(lien_allocation_list, lien_allocation) allocations; /* by id */
 	bool patient;
-	TAILQ_HEAD(, lien_allocation) freed; /* except for their shares */
+	TAILQ_HEAD(, lien_allocation) freed; /* all but their shares are freed */
 	TAILQ_HEAD(, lien_process) ending;
 	struct {
 		struct lien_process *process; /* NULL: no unmap is under way */

@@ -83,8 +83,8 @@ enum lien_gate_step {
 	LIEN_GATE_MAKE, /* counts calls while they run */
 	LIEN_GATE_SHUT, /* lets no more calls in */
 	LIEN_GATE_OPEN, /* lets all calls in, and is removed */
-	/* Changes nothing: does the gate still hold every thread, as since all were at rest?
-	 * -EAGAIN, and which thread it does not hold. */
+	/* Changes nothing: has the gate held every thread since all were at rest? -EAGAIN, and
+	 * which thread it has not held. */
 	LIEN_GATE_HOLDS,
 };
 
@@ -114,21 +114,24 @@ struct lien_transaction_ops {
 	/* Does this process run? (start 0: any process with that pid.) The answer must be certain:
 	 * the memory of an owner that does not run is given up. */
 	bool (*alive)(void *context, uint32_t pid, uint64_t start);
-	/* Works a process's gate. NULL: no thread can be held back. 0, or -errno and why. */
+	/*
+	 * Performs a step at a process's gate. NULL: no thread can be held back. 0, or -errno and
+	 * why.
+	 */
 	int (*gate)(void *context, uint32_t pid, enum lien_gate_step step, char *why, size_t size);
 	/* Lists communicators of the process on which NCCL may be at work in the background, to be
 	 * asked whether they are idle. Fills at most `max`, returns the count. NULL: there are
 	 * none. */
 	unsigned (*background)(void *context, uint32_t pid, uint64_t *comms, unsigned max);
-	/* Lists handles that the process may have got without its control library, which must not
-	 * reuse their values as names of other memory. The transaction frees the list. -ENOMEM.
+	/* Lists handles that the process may have got without its control library; that must not
+	 * know their values as names of other memory. The transaction frees the list. -ENOMEM.
 	 * NULL: there are none. */
 	int (*raw)(void *context, uint32_t pid, struct lien_wire_raw **list, unsigned *count);
 	/* Returns the library of the process that has such a handle. */
 	const char *(*raw_to)(void *context, uint32_t pid, uint64_t handle);
 	/* Returns true when no thread of these processes is in a call that may start work.
-	 * Otherwise lets threads that others wait for through, by `pass`. `busy` says for each
-	 * process whether one of its devices is. On false, `why` says who is waited for. */
+	 * Otherwise lets in, with `pass`, the threads that others wait for. `busy`: for each
+	 * process, whether one of its devices is busy. On false, `why` says who is waited for. */
 	bool (*at_rest)(void *context, const uint32_t *pids, const bool *busy, unsigned count,
 		lien_pass_fn *pass, void *to, char *why, size_t size);
 	/* Called when all are at rest. 0: what is to be moved is unchanged; 1: *plan is the new

@@ -177,7 +177,7 @@ int lien_participant_take(
 	struct lien_transaction *t, unsigned index, const struct lien_plan_process *part);
 
 /* transaction_rest.c: brings the job to rest, and lets it go on. */
-/* Works all gates. 0; -errno: failed; -EAGAIN: try again. */
+/* Performs a step at all gates. 0; -errno: failed; -EAGAIN: try again. */
 int lien_gates_step(struct lien_transaction *t, enum lien_gate_step step);
 /* Lets all held threads go, then ends. */
 void lien_transaction_open(struct lien_transaction *t);

@@ -638,6 +638,7 @@ static void finished(
 
 /* --- phases ----------------------------------------------------------------------------------- */
 
+/* A process has created and exported even if that failed: what succeeded helps others. */
 static void create_reply(struct lien_transaction *t, unsigned index, const struct reply *reply)
 {
 	note_rooms(t, index, reply);

@@ -61,7 +61,7 @@ static int control_place(struct lien_tracked *tracked, const struct lien_library
 	lien_elf_close(elf);
 	if (err)
 		return err;
-	if (!finding.memfd) /* for later processes; no process will map that one */
+	if (!finding.memfd) /* for later processes; no other process maps a memfd */
 		tracked->agent->above->control_file(tracked->agent, tracked->pid, finding.path);
 	tracked->place.text = map->start;
 	tracked->place.text_end = map->end;
