@@ -24,7 +24,7 @@
 #define WAITING_OF_ROOT 1024
 #define BURST		16   /* files that a user may have probed at once, */
 #define RATE		10   /* and then per second */
-#define DROPS_AT_ONCE	16   /* files dropped at once: each is logged */
+#define DROPS_AT_ONCE	16   /* files dropped at a time: each is logged */
 #define WAIT_MS		100  /* until a user may have another file probed */
 #define GO_ON_MS	20   /* while the kernel puts the probes in place */
 #define TRIES		3    /* to find a mapped file */

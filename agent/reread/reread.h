@@ -21,7 +21,7 @@ enum lien_difference_kind {
 	LIEN_DIFFERENCE_HANDLE,	    /* a different allocation than in the graph */
 	/* type, location, kinds of handles; the device of plain memory */
 	LIEN_DIFFERENCE_PROPERTIES,
-	LIEN_DIFFERENCE_ACCESS,	    /* by devices */
+	LIEN_DIFFERENCE_ACCESS,	    /* access by devices */
 };
 
 struct lien_difference {

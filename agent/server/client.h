@@ -58,7 +58,7 @@ unsigned lien_client_answers(struct lien_client *client, int more);
 void lien_client_record(struct lien_client *client);
 
 void lien_reply_write(struct lien_client *client, const void *data, size_t size);
-/* The next three take over the reference. */
+/* The next two take over the reference. */
 void lien_reply_send(struct lien_client *client, json_t *message);
 void lien_reply_result(struct lien_client *client, json_t *result);
 void lien_reply_error(struct lien_client *client, const char *error);

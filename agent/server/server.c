@@ -492,7 +492,7 @@ static int check_parents(const char *path)
 	}
 }
 
-/* realpath() hides only links on the way to the directory. */
+/* Checks the links on the way to the directory: realpath() hides only these. */
 static int check_links(const char *path)
 {
 	char part[sizeof(((struct sockaddr_un *)0)->sun_path)], *slash;

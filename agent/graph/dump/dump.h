@@ -77,8 +77,8 @@ uint64_t lien_dump_handle(struct lien_dump *dump, const struct lien_allocation *
 /* Returns an export by which the allocation may have been imported; NULL: none is known. */
 const struct lien_share *lien_dump_share(
 	struct lien_dump *dump, const struct lien_allocation *allocation);
-/* Returns the lowest mapping in the process with the lowest pid. A replayed dump reverses the order
- * of lists, so a choice must not depend on that order. */
+/* Returns the lowest mapping in the process with the lowest pid. Lists of a replayed dump may be in
+ * another order, so a choice must not depend on their order. */
 const struct lien_mapping *lien_dump_mapping(const struct lien_allocation *allocation);
 /* Returns the flags of the event that made the process's own handle. */
 unsigned lien_dump_made_flags(struct lien_dump *dump, const struct lien_allocation *allocation,
