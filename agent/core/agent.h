@@ -40,8 +40,8 @@ struct lien_tracked {
 	uint32_t pid;
 	struct lien_control_place place; /* .state 0: no control library found */
 	struct lien_link *link;
-	struct lien_source orders;	 /* the link's socket */
-	struct lien_source life;	 /* the process's pidfd */
+	struct lien_source orders; /* the link's socket */
+	struct lien_source life;   /* the process's pidfd */
 	/* its control thread has run, as far as the agent has seen */
 	bool started;
 	uint64_t t_first;		 /* when the agent first looked for it */
@@ -125,13 +125,13 @@ struct lien_agent {
 	struct lien_sites *sites;
 	struct lien_agent_node *node;
 	struct lien_probing *probing;
-	struct lien_ras *ras;		      /* NULL: NCCL's RAS is not asked */
+	struct lien_ras *ras; /* NULL: NCCL's RAS is not asked */
 	/* leave what is known of processes to the next agent */
 	bool ended;
 	uint64_t t_contexts;		      /* when followed processes were last checked */
 	struct lien_transaction *transaction; /* NULL: none */
 	struct lien_plan plan;		      /* of the transaction, if it is an offload */
-	struct lien_offload_request request;		      /* of that offload */
+	struct lien_offload_request request;  /* of that offload */
 	bool adopting;			      /* the transaction is an adoption */
 	struct lien_adoption adoption;	      /* of the transaction, if it is an adoption */
 	uint32_t *adopted;		      /* of the adoption: the processes that were read */
@@ -152,7 +152,7 @@ struct lien_agent {
 	struct lien_host_files host;
 	bool is_copy; /* answers.h: does not act, and does not read reports */
 	LIST_HEAD(, lien_answer) answers;
-	LIST_HEAD(, lien_join_job) joins; /* join/job.h */
+	LIST_HEAD(, lien_join_job) joins;     /* join/job.h */
 	LIST_HEAD(, lien_injector) injectors; /* attach.c */
 	int control;			      /* the control library's file; -1: not installed */
 
@@ -161,9 +161,9 @@ struct lien_agent {
 	uint64_t journal_limit;
 	/* why there is none, or part was not taken over; "": no problem */
 	char journal_problem[300];
-	uint64_t taken_over;	   /* events that an earlier agent saw */
-	bool keep_probes;	   /* at an orderly stop */
-	bool ring_resumed;	   /* the ring's next record may be in the journal */
+	uint64_t taken_over; /* events that an earlier agent saw */
+	bool keep_probes;    /* at an orderly stop */
+	bool ring_resumed;   /* the ring's next record may be in the journal */
 };
 
 /* Returns the agent's part of a process, and makes it if necessary. NULL: out of memory. */

@@ -34,8 +34,8 @@ int lien_graph_apply_capture_begin(
 /* These results leave a capture running. Any other result ends it, most of them without a graph. */
 static bool capture_goes_on(int result)
 {
-	return result == 1 /* INVALID_VALUE: this stream has no capture */ || result == 400 ||
-	       result == 903 /* UNMATCHED: not the origin stream */ || result == 908 /* WRONG_THREAD */;
+	return result == 1 /* INVALID_VALUE: none on this stream */ || result == 400 ||
+	       result == 903 /* UNMATCHED: not the origin */ || result == 908 /* WRONG_THREAD */;
 }
 
 static void capture_drop(struct lien_process *process, uint64_t stream)

@@ -158,8 +158,8 @@ struct lien_allocation {
 	unsigned awaited; /* exported descriptors that nobody has imported yet */
 	/* of its adoption: see lien_event.adopt; 0: others may have imported it */
 	uint32_t round;
-	uint16_t let_go;  /* handed out and no longer held: its place in graph.let_go, from 1 */
-	uint8_t origin;	  /* enum lien_origin */
+	uint16_t let_go; /* handed out and no longer held: its place in graph.let_go, from 1 */
+	uint8_t origin;	 /* enum lien_origin */
 	bool comm_inferred : 1; /* see lien_event.scope */
 	/* found by asking the driver: made before its process was watched */
 	bool found : 1;
@@ -359,17 +359,17 @@ struct lien_process {
 	char command[16];
 	bool ended;    /* is being removed from the graph */
 	bool captured; /* has captured a CUDA graph: what that launches makes no calls */
-	bool cuda; /* has or may have made a driver call; false if it only mapped a library */
+	bool cuda;     /* has or may have made a driver call; false if it only mapped a library */
 	unsigned incomplete;
 	enum lien_control_presence presence;
-	bool detached; /* by `lien detach`, and not attached since; set by the agent */
-	bool over;     /* /proc says that it has ended; set by the agent */
-	unsigned parked;		  /* mappings */
-	uint32_t visits;		  /* visits it may still cost: lien_process_visits() */
-	uint64_t held_bytes, held_items;  /* offloaded by an earlier agent; set by the agent */
+	bool detached;	 /* by `lien detach`, and not attached since; set by the agent */
+	bool over;	 /* /proc says that it has ended; set by the agent */
+	unsigned parked; /* mappings */
+	uint32_t visits; /* visits it may still cost: lien_process_visits() */
+	uint64_t held_bytes, held_items; /* offloaded by an earlier agent; set by the agent */
 	/* host memory, according to its control library's last reply */
 	uint64_t arena_bytes, arena_used;
-	void *agent;			  /* owned by the agent, not by the graph */
+	void *agent;			      /* owned by the agent, not by the graph */
 	const struct lien_ordinals *ordinals; /* NULL: not known; set by the agent */
 	struct lien_handle_tree handles;
 	struct lien_mapping_tree mappings;

@@ -40,7 +40,7 @@ struct lien_join_kind {
 	/* All parts are done; called with each tick until it returns true: the job has nothing left
 	 * to do. May be NULL. */
 	bool (*conclude)(struct lien_join_job *job);
-	void (*answer)(struct lien_join_job *job); /* the client is still there */
+	void (*answer)(struct lien_join_job *job);  /* the client is still there */
 	void (*dropped)(struct lien_join_job *job); /* the client has gone away; may be NULL */
 	void (*release)(struct lien_join_job *job); /* frees the kind's members; may be NULL */
 };

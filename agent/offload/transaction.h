@@ -45,25 +45,25 @@ enum lien_transaction_kind {
  */
 #define LIEN_PHASES(X)                                                                             \
 	X(STAGE, stage)                                                                            \
-	X(GATE, gate) /* holds threads back, if the kernel can do that */                              \
+	X(GATE, gate) /* holds threads back, if the kernel can do that */                          \
 	X(DRAIN, drain)                                                                            \
 	X(CHECK, check)                                                                            \
 	X(SAVE, save)                                                                              \
 	X(UNMAP, unmap)                                                                            \
 	X(DROP, drop)                                                                              \
-	X(DISCARD, discard) /* undoes what was staged */                                          \
+	X(DISCARD, discard) /* undoes what was staged */                                           \
 	X(LIST, list)                                                                              \
 	X(CREATE, create)                                                                          \
 	X(EXPORT, export)                                                                          \
 	X(IMPORT, import)                                                                          \
 	X(FINISH, finish)                                                                          \
 	X(RELEASE, release)                                                                        \
-	X(ADOPT_COUNT, adopt_count) /* counts references */                                               \
-	X(MARKS, marks)		    /* sends all marks to all processes */                               \
+	X(ADOPT_COUNT, adopt_count) /* counts references */                                        \
+	X(MARKS, marks)		    /* sends all marks to all processes */                         \
 	X(MARK, mark)                                                                              \
 	X(LOOK, look)                                                                              \
 	X(UNMARK, unmark)                                                                          \
-	X(OPEN, open)	/* lets threads go when everything is where it was */                     \
+	X(OPEN, open)	/* lets threads go when everything is where it was */                      \
 	X(ALIVE, alive) /* not a phase: tells processes that wait for others that we are alive */
 
 enum lien_phase {
@@ -183,8 +183,8 @@ struct lien_transaction_result {
 	bool only_lost;	     /* and everything else is back */
 	/* a restore of everything succeeded: no process holds anything any more */
 	bool all_back;
-	bool rolled_back;    /* failed half-way, and everything was put back */
-	bool undo_failed;    /* failed half-way, and not everything could be put back */
+	bool rolled_back; /* failed half-way, and everything was put back */
+	bool undo_failed; /* failed half-way, and not everything could be put back */
 	uint64_t ns;
 	uint64_t pause_ns; /* adoption: time that threads were held */
 	uint64_t match_ns; /* part of that in which owners were searched for */

@@ -75,13 +75,13 @@ struct lien_transaction {
 	uint64_t token_base;
 	uint64_t generation; /* of an offload: an undo covers its items and no earlier ones */
 	uint64_t t_start;
-	uint64_t t_shut;     /* adoption: when the gate was shut */
-	uint64_t t_marks;    /* when the search for owners began */
-	uint64_t t_drain;    /* when draining began */
-	bool restaged;	     /* staged at rest, after which nothing changes */
-	bool passed;	     /* a thread was let in before this round of draining */
-	bool rested;	     /* no thread was in a call before this round of draining */
-	uint64_t t_again;    /* when the next round begins */
+	uint64_t t_shut;  /* adoption: when the gate was shut */
+	uint64_t t_marks; /* when the search for owners began */
+	uint64_t t_drain; /* when draining began */
+	bool restaged;	  /* staged at rest, after which nothing changes */
+	bool passed;	  /* a thread was let in before this round of draining */
+	bool rested;	  /* no thread was in a call before this round of draining */
+	uint64_t t_again; /* when the next round begins */
 	uint32_t next_seq;
 };
 

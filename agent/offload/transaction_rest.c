@@ -8,7 +8,7 @@
 
 /* one round of draining; 1 ms while others wait for threads that are let in */
 #define ROUND_MS  10
-#define AGAIN_NS  1000000ull /* until the next look at who is in a call */
+#define AGAIN_NS  1000000ull	 /* until the next look at who is in a call */
 #define MAKING_NS 60000000000ull /* for the kernel to attach the gate: the job runs meanwhile */
 
 /* Captures may have begun since the plan was made, and draining would spoil them. */

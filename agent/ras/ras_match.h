@@ -25,7 +25,7 @@ struct lien_ras_row {
 	int32_t rank;	/* of the process; -1: not reported */
 	int32_t nranks; /* -1: not reported */
 	int32_t device; /* CUDA ordinal; -1: not reported */
-	bool sure; /* RAS says it is this process's; else that pid may mean another process */
+	bool sure;	/* RAS says it is this process's; else that pid may mean another process */
 	uint64_t address; /* where it was found; 0: not found */
 };
 

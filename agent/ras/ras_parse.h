@@ -35,10 +35,10 @@ struct lien_ras_comm {
 };
 
 struct lien_ras_rank {
-	uint32_t comm;		   /* index in .comm */
+	uint32_t comm; /* index in .comm */
 	/* -1: not reported; the pid is in the process's own pid namespace */
 	int32_t rank, pid, device;
-	bool missing;		   /* did not answer, or is no longer a member */
+	bool missing; /* did not answer, or is no longer a member */
 	struct lien_ras_host host;
 };
 

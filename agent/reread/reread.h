@@ -18,10 +18,10 @@ enum lien_difference_kind {
 	LIEN_DIFFERENCE_MISSING = 1, /* mapped, but not in the graph */
 	LIEN_DIFFERENCE_GONE,	     /* in the graph, but not mapped */
 	LIEN_DIFFERENCE_SIZE,
-	LIEN_DIFFERENCE_HANDLE,	    /* a different allocation than in the graph */
+	LIEN_DIFFERENCE_HANDLE, /* a different allocation than in the graph */
 	/* type, location, kinds of handles; the device of plain memory */
 	LIEN_DIFFERENCE_PROPERTIES,
-	LIEN_DIFFERENCE_ACCESS,	    /* access by devices */
+	LIEN_DIFFERENCE_ACCESS, /* access by devices */
 };
 
 struct lien_difference {

@@ -29,11 +29,11 @@ struct lien_client {
 	bool queued; /* in the list of clients with a request */
 	char *in, *out;
 	size_t in_length, out_length, out_room;
-	size_t in_at;		     /* where the next line begins; the next two count from here */
-	size_t line_end;	     /* behind its newline; 0: the line is incomplete */
-	size_t searched;	     /* no newline before this */
-	size_t out_sent;	     /* of out_length: the rest follows */
-	json_t *postponed;	     /* a request that is handled later; NULL: none */
+	size_t in_at;	   /* where the next line begins; the next two count from here */
+	size_t line_end;   /* behind its newline; 0: the line is incomplete */
+	size_t searched;   /* no newline before this */
+	size_t out_sent;   /* of out_length: the rest follows */
+	json_t *postponed; /* a request that is handled later; NULL: none */
 	/* handle that when no probes are being removed, instead of after the transaction */
 	bool until_quiet;
 	uint64_t t_quiet;	     /* since when it waits for that; 0: it does not */

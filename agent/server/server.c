@@ -19,7 +19,7 @@
 #define CLIENTS_OF_USER 64 /* per user other than root */
 #define SENDS_AT_ONCE	8
 #define OUTPUT_MAX_BYTES                                                                           \
-	(256u << 20) /* a recorder that falls further behind is dropped */
+	(256u << 20) /* a recorder that falls further behind than this is disconnected */
 
 /* One user's clients, or root's. */
 struct lien_user {
