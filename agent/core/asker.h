@@ -4,20 +4,20 @@
 
 #include <stdint.h>
 
-/* Who gives an order, and gets the replies. */
+/* The module that gives an order and gets the replies. */
 enum lien_asker {
 	LIEN_ASK_NOBODY,
 	LIEN_ASK_HELLO,	  /* the first question */
-	LIEN_ASK_GATE,	  /* opening what an agent before this one has shut */
+	LIEN_ASK_GATE,	  /* opens what an earlier agent has shut */
 	LIEN_ASK_WALK,	  /* walks.c */
 	LIEN_ASK_PREPARE, /* prepare.c */
-	/* These two wait for the order under way: */
+	/* The next two wait for the order under way: */
 	LIEN_ASK_END, /* detach.c */
 	LIEN_ASK_TRANSACTION,
 	LIEN_ASK_COUNT,
 };
 
-/* What a control library shows of itself in its process's memory. */
+/* Where a control library's code and state are in its process's memory. */
 struct lien_control_place {
 	uint64_t text, text_end; /* its code */
 	uint64_t state;		 /* address of lien_control_state; 0: the library is not ours */

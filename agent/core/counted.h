@@ -6,7 +6,10 @@
 
 struct lien_counted;
 
-/* What the kernel side has counted; the caller frees. -errno: nothing of it, and *counted NULL. */
+/*
+ * Returns what the kernel side has counted; the caller frees it. On error returns -errno and sets
+ * *counted to NULL.
+ */
 int lien_agent_counted(struct lien_agent *agent, struct lien_counted **counted, size_t *count);
 
 #endif

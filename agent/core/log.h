@@ -5,11 +5,10 @@
 
 #include <stdint.h>
 
-/* A line for the system's log: "<6>lien agent: ..." when stderr is not a terminal. Levels as
- * syslog's.
- */
+/* Writes a line to stderr, or for the system's log ("<6>lien agent: ...") if stderr is not a
+ * terminal. Levels are syslog's. */
 void lien_log(int level, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* CLOCK_MONOTONIC. Fuzzers have a clock of their own. */
+/* CLOCK_MONOTONIC. Fuzzers supply their own clock. */
 uint64_t lien_now_ns(void);
 
 #endif

@@ -12,14 +12,14 @@
 #include "loader/discover/untrusted.h"
 
 #define FRESH_NS	1000000000ull
-#define ABSENT_NS	30000000000ull /* before it is looked for again */
+#define ABSENT_NS	30000000000ull /* before looking for it again */
 #define INFORMATION_MAX 4096
 
 struct lien_agent_node {
 	struct lien_node now;
 	uint64_t t_now; /* 0: never asked */
 	bool asking;
-	struct lien_worker *worker; /* its own: NVML may hang */
+	struct lien_worker *worker; /* of its own: NVML may hang */
 };
 
 struct asking {
@@ -87,7 +87,7 @@ const struct lien_node *lien_node_now(struct lien_agent *agent)
 	return &node->now;
 }
 
-/* The GPUs that the process's container shows, in the order of their PCI addresses. */
+/* The GPUs that the process's container exposes, in the order of their PCI addresses. */
 static unsigned gpus_of(uint32_t pid, struct lien_uuid *gpus, unsigned max)
 {
 	char folder[64], path[400], text[INFORMATION_MAX], **names;

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Which devices the node has, and which of them a process's ordinals mean (agent/graph/devices.h).
- */
+/* The node's devices, and which of them a process's ordinals refer to (agent/graph/devices.h). */
 #ifndef LIEN_NODE_H
 #define LIEN_NODE_H
 
@@ -10,15 +9,18 @@
 int lien_node_start(struct lien_agent *agent);
 void lien_node_stop(struct lien_agent *agent);
 
-/* What NVML said last; valid until the agent's loop goes on. */
+/* Returns NVML's last answer; valid until the agent's loop goes on. */
 const struct lien_node *lien_node_now(struct lien_agent *agent);
-/* Asks NVML again unless it has just answered. True while its answer is awaited. */
+/* Asks NVML again unless it has just answered. Returns true while the answer is outstanding. */
 bool lien_node_refresh(struct lien_agent *agent);
 
-/* The process's driver has named its devices. */
+/* Handles the names that the process's driver gave for its devices. */
 void lien_node_ordinals(struct lien_agent *agent, struct lien_process *process,
 	const struct lien_ordinals *ordinals);
-/* Its environment names them, if anything does; what its driver says takes precedence. */
+/*
+ * Reads the names from the process's environment, if it has any. The driver's answer takes
+ * precedence.
+ */
 void lien_node_process(struct lien_agent *agent, struct lien_process *process);
 
 #endif

@@ -19,9 +19,9 @@
 #define BIT(cap) (1ull << (cap))
 
 /*
- * BPF, PERFMON: programs, maps, uprobes. SYS_PTRACE: memory, mappings, sockets of processes.
- * DAC_READ_SEARCH: libraries in other users' folders. CHECKPOINT_RESTORE: /proc/PID/map_files.
- * SYS_RESOURCE: descriptors on their way between processes beyond the limit of open files.
+ * BPF, PERFMON: programs, maps, uprobes. SYS_PTRACE: memory, mappings and sockets of processes.
+ * DAC_READ_SEARCH: libraries in other users' directories. CHECKPOINT_RESTORE: /proc/PID/map_files.
+ * SYS_RESOURCE: descriptors in flight between processes beyond the limit of open files.
  */
 #define KEPT                                                                                       \
 	(BIT(CAP_BPF) | BIT(CAP_PERFMON) | BIT(CAP_SYS_PTRACE) | BIT(CAP_DAC_READ_SEARCH) |        \
@@ -65,7 +65,9 @@ static int keep(uint64_t kept)
 	struct sets sets;
 	int err, cap;
 
-	/* Takes CAP_SETPCAP: without it, what is bounded cannot be gained either. */
+	/*
+	 * Needs CAP_SETPCAP. Without it, a right outside the bounding set cannot be gained either.
+	 */
 	for (cap = 0; cap < 64 && prctl(PR_CAPBSET_READ, cap, 0, 0, 0) >= 0; cap++)
 		if (!(kept & BIT(cap)))
 			prctl(PR_CAPBSET_DROP, cap, 0, 0, 0);
@@ -105,7 +107,7 @@ static int load(bool multi)
 	return syscall(SYS_bpf, BPF_PROG_LOAD, &attr, sizeof(attr));
 }
 
-/* Where a function is in the program's file; 0: not found. */
+/* Returns a function's offset in the program's file; 0: not found. */
 static uint64_t file_offset(uintptr_t function)
 {
 	FILE *maps = fopen("/proc/self/maps", "re");
@@ -140,7 +142,7 @@ static int probe_one(uint64_t offset)
 	return fd;
 }
 
-/* Loads a program that does nothing, and attaches it where our own code has been already. */
+/* Loads a program that does nothing and attaches it to code of ours that has already run. */
 static bool may_attach(bool multi)
 {
 	const uint64_t offset = file_offset((uintptr_t)lien_privileges_begin), cookie = 0;

@@ -15,8 +15,8 @@
 #include "agent/graph/viewer.h"
 #include "loader/discover/status.h"
 
-#define FDS_MAX	     65536 /* a process that has more may have a card open */
-#define FLAG_EXITING 0x4   /* PF_EXITING: set before its files are closed */
+#define FDS_MAX	     65536 /* a process with more may have a card open */
+#define FLAG_EXITING 0x4   /* PF_EXITING: set before the process's files are closed */
 
 /* Fields 3, 9, 20 and 22 of /proc/PID/stat, counted after the command's last ')'. */
 struct stat_line {
@@ -116,7 +116,7 @@ bool lien_proc_owned(const struct lien_process *process, const struct lien_viewe
 	       saved == real;
 }
 
-/* They can be told of memory only where there are some. */
+/* Network cards can only have memory registered on machines that have them. */
 bool lien_cards(void)
 {
 	DIR *cards = opendir("/sys/class/infiniband");
@@ -150,5 +150,5 @@ bool lien_proc_uses_cards(uint32_t pid)
 	}
 	if (fds)
 		closedir(fds);
-	return any || !fds; /* not to be seen: it may */
+	return any || !fds; /* unreadable: assume it may */
 }

@@ -4,21 +4,21 @@
 
 #include <stdint.h>
 
-/* How long turns took, since the start. */
+/* How long the loop's turns took since the agent started. */
 struct lien_turns {
 	uint64_t count, requests;
-	/* As others wait, but for the time in which the machine had no processor for the agent; and
-	 * what the agent's thread ran of it. */
+	/* The longest turn, without the time that it waited for a processor; and the CPU time of
+	 * the agent's thread in it. */
 	uint64_t longest_ns, longest_cpu_ns;
-	uint64_t longest_ready_ns; /* that a turn has waited for a processor */
+	uint64_t longest_ready_ns; /* longest time that a turn waited for a processor */
 	char longest_in[48];	   /* the part of it that took longest: "source orders" */
 	unsigned most_requests;	   /* handled in one turn */
 	unsigned most_records;	   /* taken from the ring in one turn */
-	uint64_t answers;	   /* that copies of the agent have made (answers.h) */
-	unsigned most_answers;	   /* at a time, for one user who is not root */
-	/* Of the turn under way. */
+	uint64_t answers;	   /* made by copies of the agent (answers.h) */
+	unsigned most_answers;	   /* at a time, for one user other than root */
+	/* The current turn. */
 	uint64_t t_begun, cpu_begun, ready_begun, t_part, longest_part_ns;
-	int schedstat; /* the thread's own */
+	int schedstat; /* the thread's /proc file */
 	const char *part[2], *longest_part[2];
 	unsigned turn_requests, turn_records;
 };

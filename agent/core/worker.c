@@ -22,7 +22,7 @@ struct lien_worker {
 	struct lien_source finished;
 	pthread_t thread;
 	bool started;
-	pthread_mutex_t lock; /* of what follows */
+	pthread_mutex_t lock; /* protects the members below */
 	pthread_cond_t more;
 	bool stopping;
 	struct jobs todo, done;
@@ -34,7 +34,7 @@ static void *work(void *arg)
 	const uint64_t one = 1;
 	struct lien_job *job;
 
-	lien_privileges_drop(); /* each thread has its own */
+	lien_privileges_drop(); /* each thread has its own rights */
 	setpriority(PRIO_PROCESS, 0, 0);
 	pthread_mutex_lock(&worker->lock);
 	while (!worker->stopping) {
@@ -49,7 +49,7 @@ static void *work(void *arg)
 		pthread_mutex_lock(&worker->lock);
 		STAILQ_INSERT_TAIL(&worker->done, job, next);
 		if (write(worker->finished.fd, &one, sizeof(one)) < 0)
-			break; /* an eventfd takes it, unless it has 2^64 of them */
+			break; /* the eventfd's counter overflows only at 2^64 */
 	}
 	pthread_mutex_unlock(&worker->lock);
 	return NULL;

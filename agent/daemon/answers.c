@@ -23,17 +23,19 @@
 struct lien_answer {
 	struct lien_client_job waited_for;
 	LIST_ENTRY(lien_answer) next;
-	struct lien_source pipe; /* .fd: -1: all has come, the copy is still to be reaped */
+	struct lien_source pipe; /* .fd -1: the answer is complete, the copy has yet to be reaped */
 	struct lien_client *client;
 	pid_t copy;
-	bool apart;	 /* it has given up its part in the agent's links */
-	bool any, whole; /* something has come; it ended with a newline */
+	bool apart;	 /* it has closed its share of the agent's links */
+	bool any, whole; /* received something; ended with a newline */
 };
 
-/* --- in the copy --------------------------------------------------------------------------------
- */
+/* --- in the copy ------------------------------------------------------------------------------ */
 
-/* Others wait for the end of these, or for the lock on a process, and would wait for the copy. */
+/*
+ * Closes descriptors that others watch for EOF, or that carry the lock on a process: they would
+ * otherwise wait for the copy.
+ */
 static void close_inherited(struct lien_client *client)
 {
 	struct lien_agent *agent = client->agent;
@@ -41,7 +43,7 @@ static void close_inherited(struct lien_client *client)
 	struct lien_tracked *tracked;
 
 	close(agent->epoll);
-	agent->epoll = -1; /* it is one and the same, and not ours to change */
+	agent->epoll = -1; /* both share it; the copy must not change it */
 	lien_server_close_inherited(agent);
 	for (process = lien_graph_first(agent->graph); process;
 		process = lien_graph_next(process)) {
@@ -65,7 +67,7 @@ static void write_all(int fd, const char *data, size_t size)
 	}
 }
 
-/* A byte says that it keeps nothing of the agent's where it is; then the answer follows. */
+/* Sends one byte when nothing of the agent's is left open here, then the answer. */
 static void __attribute__((noreturn)) make(struct lien_client *client, json_t *request,
 	void (*handle)(struct lien_client *client, json_t *request), int to, pid_t agent)
 {
@@ -90,8 +92,7 @@ static void __attribute__((noreturn)) make(struct lien_client *client, json_t *r
 	_exit(0);
 }
 
-/* --- in the agent -------------------------------------------------------------------------------
- */
+/* --- in the agent ----------------------------------------------------------------------------- */
 
 static void set_apart(struct lien_answer *answer)
 {
@@ -100,7 +101,7 @@ static void set_apart(struct lien_answer *answer)
 	answer->apart = true;
 }
 
-/* Nothing more will come. */
+/* No more data will come. */
 static void close_pipe(struct lien_answer *answer)
 {
 	struct lien_client *client = answer->client;
@@ -108,7 +109,7 @@ static void close_pipe(struct lien_answer *answer)
 	if (answer->pipe.fd < 0)
 		return;
 	set_apart(answer);
-	/* A copy may have it as well: closing ours does not take it out of the epoll set. */
+	/* A copy may share the open file, so closing ours does not remove it from the epoll set. */
 	epoll_ctl(client->agent->epoll, EPOLL_CTL_DEL, answer->pipe.fd, NULL);
 	close(answer->pipe.fd);
 	answer->pipe.fd = -1;
@@ -122,7 +123,7 @@ static void drop(struct lien_client_job *job)
 {
 	struct lien_answer *answer = (struct lien_answer *)job;
 
-	kill(answer->copy, SIGTERM); /* it closes what is inherited first */
+	kill(answer->copy, SIGTERM); /* it first closes what it inherited */
 	close_pipe(answer);
 }
 

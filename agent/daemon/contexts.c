@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Which processes' contexts are followed: those that have several, and those of which it is not
- * known yet. Of a process with one context everything is known without, and following it would cost
- * several traps for each collective.
+ * Follows the contexts of processes that have, or may have, more than one. For a process known to
+ * have one there is nothing more to learn, and following it would cost several traps per
+ * collective.
  */
 #include "agent/daemon/contexts.h"
 #include "agent/core/proc.h"
@@ -13,15 +13,15 @@
 #include "agent/core/agent.h"
 #include "loader/probes/follow.h"
 
-/* So often a process made its only context current, and no other: it will hardly have another one.
- * Should it, it is followed from then on. */
+/* A process that has made its only context current this often, and no other, will hardly make
+ * another one. If it does, it is followed from then on. */
 #define ENOUGH 1000
 
 #define LOOK_NS 1000000000ull
 
 struct place {
 	uint32_t pid;
-	int err; /* 0: it was found */
+	int err; /* 0: found */
 	char path[512];
 };
 
@@ -44,7 +44,7 @@ static void cannot_follow(void *context, uint32_t pid, int err)
 		pid, strerror(-err));
 }
 
-/* The process was too slow to be looked at. */
+/* The process was too slow to be read. */
 static void follow_later(struct lien_agent *agent, struct lien_process *process)
 {
 	struct lien_tracked *tracked = lien_agent_track(agent, process);
@@ -66,14 +66,14 @@ static void follow(struct lien_agent *agent, struct lien_process *process)
 	err = lien_probes_follow(agent->probes, process->pid, process->start, place.path);
 	if (!lien_proc_runs(process->pid, process->start))
 		lien_probes_unfollow(
-			agent->probes, process->pid); /* another one has its number by now */
+			agent->probes, process->pid); /* another process has its pid by now */
 	else if (err == -ETIMEDOUT)
 		follow_later(agent, process);
-	else if (err && err != -ENOENT) /* it is not probed; when it is, this comes again */
+	else if (err && err != -ENOENT) /* not probed yet; called again when it is */
 		cannot_follow(NULL, process->pid, err);
 }
 
-/* Nothing that happens in it would tell more than is known. */
+/* Returns true if following the process would reveal nothing new. */
 static bool is_settled(struct lien_agent *agent, uint32_t pid)
 {
 	struct lien_probe_process known;
@@ -94,7 +94,7 @@ static void look_at(struct lien_agent *agent, struct lien_process *process)
 		follow(agent, process);
 }
 
-/* Is it to be looked at? One that was too slow before is, once. */
+/* Is the process due for a check? A process that was too slow is due once more. */
 static bool take_due(struct lien_agent *agent, const struct lien_process *process)
 {
 	struct lien_tracked *tracked = process->agent;

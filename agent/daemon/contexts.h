@@ -6,10 +6,13 @@
 
 struct lien_agent;
 
-/* After the graph has taken in an event: a process maps the driver, is found, makes a context. */
+/*
+ * Call this after the graph has applied an event: a process maps the driver, is found, or makes a
+ * context.
+ */
 void lien_contexts_event(struct lien_agent *agent, const struct lien_event *event);
 void lien_contexts_tick(struct lien_agent *agent);
-/* When all that is known of an earlier agent's processes is in the graph. */
+/* Call this when the graph has everything known of an earlier agent's processes. */
 void lien_contexts_resume(struct lien_agent *agent);
 
 #endif

@@ -23,16 +23,15 @@
 #include "loader/discover/timeout.h"
 
 #define TICK_MS	     1000
-#define TICK_FAST_MS 20 /* while something is awaited */
-#define TICK_REST_MS 1	/* while a job is being brought to rest */
-#define RING_MS	     1	/* while the ring is left alone */
-#define WAITS_MS     40 /* in a turn, for all processes that are looked at */
-#define MAKING_MS    10 /* the same, for probes */
-/* Sources that are handled before a request is, if any waits. */
+#define TICK_FAST_MS 20 /* while waiting for something */
+#define TICK_REST_MS 1	/* while bringing a job to rest */
+#define RING_MS	     1	/* while ignoring the ring */
+#define WAITS_MS     40 /* per turn, for reading all processes */
+#define MAKING_MS    10 /* per turn, for making probes */
+/* Sources handled before a request, if one is waiting. */
 #define SOURCES_FIRST 16
 
-/* --- how long it takes --------------------------------------------------------------------------
- */
+/* --- turn times ------------------------------------------------------------------------------- */
 
 static void part_end(struct lien_turns *turns, uint64_t now)
 {
@@ -55,7 +54,7 @@ void lien_loop_part(struct lien_agent *agent, const char *kind, const char *name
 	turns->part[1] = name;
 }
 
-/* That the agent's main thread has used. */
+/* CPU time that the agent's main thread has used. */
 static uint64_t cpu_ns(void)
 {
 	struct timespec t;
@@ -64,8 +63,8 @@ static uint64_t cpu_ns(void)
 	return t.tv_sec * 1000000000ull + t.tv_nsec;
 }
 
-/* For which it has been ready to run, and no processor was free. 0 where the kernel does not count
- * that. */
+/* Time that the thread was ready to run, but no processor was free. 0 where the kernel does not
+ * count it. */
 static uint64_t ready_ns(const struct lien_turns *turns)
 {
 	unsigned long long ran, ready;
@@ -88,7 +87,7 @@ static void turn_begin(struct lien_turns *turns)
 	turns->turn_requests = turns->turn_records = 0;
 }
 
-/* Somebody has stopped the agent meanwhile: that is not its own time. */
+/* Was the agent stopped during the turn? That time is not its own. */
 static bool was_stopped(void)
 {
 	sigset_t pending;
@@ -105,7 +104,7 @@ static void turn_end(struct lien_turns *turns)
 	turns->requests += turns->turn_requests;
 	if (turns->turn_requests > turns->most_requests)
 		turns->most_requests = turns->turn_requests;
-	/* Neither of its two parts is longer than all of it. */
+	/* Neither part of it is longer than the whole. */
 	if ((took <= turns->longest_ns && took <= turns->longest_ready_ns) || was_stopped())
 		return;
 	ready = ready_ns(turns) - turns->ready_begun;
@@ -120,8 +119,7 @@ static void turn_end(struct lien_turns *turns)
 		turns->longest_part[1]);
 }
 
-/* --- ticks --------------------------------------------------------------------------------------
- */
+/* --- ticks ------------------------------------------------------------------------------------ */
 
 static const struct {
 	const char *name;
@@ -149,11 +147,11 @@ static void tick(struct lien_agent *agent)
 {
 	unsigned i;
 
-	lien_loop_part(agent, "tick", "orders"); /* jobs that are held hear that we are there */
+	lien_loop_part(agent, "tick", "orders"); /* lets held jobs know that we are alive */
 	lien_orders_tick(agent);
-	/* Before whoever waits for its end begins one. */
+	/* Before a client that waits for the end begins another transaction. */
 	end_transaction(agent);
-	/* The others look at the graph, which is not whole then. */
+	/* The other ticks read the graph, which is incomplete until then. */
 	for (i = 0; i < sizeof(ticks) / sizeof(ticks[0]) && !lien_graph_unfinished(agent->graph);
 		i++) {
 		lien_loop_part(agent, "tick", ticks[i].name);
@@ -177,17 +175,19 @@ static int tick_ms(const struct lien_agent *agent)
 		       : TICK_MS;
 }
 
-/* --- the loop -----------------------------------------------------------------------------------
- */
+/* --- the loop --------------------------------------------------------------------------------- */
 
-/* There is something to do, whatever epoll says. */
+/* Is there work, whatever epoll says? */
 static bool is_pending(const struct lien_agent *agent)
 {
 	return lien_server_has_requests(agent) || agent->ring_until ||
 	       lien_graph_unfinished(agent->graph) || lien_orders_must_react(agent);
 }
 
-/* Until the next tick, the ring or a file that waits to be probed. */
+/*
+ * Milliseconds until the next tick, until the ring is read again, or until a waiting file is
+ * probed.
+ */
 static int wait_ms(const struct lien_agent *agent, int tick, int probing)
 {
 	if (is_pending(agent))
@@ -202,7 +202,7 @@ static void handle(struct lien_agent *agent, const struct epoll_event *event)
 	struct lien_source *source = event->data.ptr;
 
 	if (source->reacts && !lien_ring_caught_up(agent))
-		return; /* it is still ready in the next turn */
+		return; /* still ready in the next turn */
 	lien_loop_part(agent, "source", source->name);
 	source->ready(source, event->events);
 }
@@ -215,16 +215,16 @@ static void take_request(struct lien_agent *agent)
 	lien_server_request(agent);
 }
 
-/* The loop keeps this from one turn to the next. */
+/* What the loop keeps between turns. */
 struct turn {
 	struct epoll_event event;
 	bool has_event;
-	bool ticked;	  /* in the turn before */
-	unsigned sources; /* that were handled while a request waits */
-	int probing;	  /* ms until the next file is tried; -1: none waits */
+	bool ticked;	  /* in the previous turn */
+	unsigned sources; /* handled while a request waits */
+	int probing;	  /* ms until the next file is tried; -1: none is waiting */
 };
 
-/* Ticks have turns of their own, and never two while there is something else to be done. */
+/* A tick has a turn of its own. Two ticks never follow each other while other work is waiting. */
 static bool may_tick(const struct lien_agent *agent, const struct turn *turn)
 {
 	return !turn->ticked || !(turn->has_event || is_pending(agent) || turn->probing >= 0);
@@ -260,7 +260,7 @@ void lien_loop_run(struct lien_agent *agent)
 	agent->turns.schedstat = open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC);
 	while (!agent->stopping || agent->transaction) {
 		every = tick_ms(agent);
-		/* One at a time: what is done about an event may free the source of another. */
+		/* One at a time: handling an event may free the source of another. */
 		turn.has_event = epoll_wait(agent->epoll, &turn.event, 1,
 					 wait_ms(agent, every, turn.probing)) > 0;
 		turn_begin(&agent->turns);
@@ -272,7 +272,7 @@ void lien_loop_run(struct lien_agent *agent)
 			tick(agent);
 			last_tick = agent->turns.t_begun;
 			if (turn.probing > 0)
-				turn.probing = 0; /* its time may have come meanwhile */
+				turn.probing = 0; /* it may be due by now */
 		} else if (!due) {
 			work(agent, &turn);
 		}

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * The agent's loop. One turn is what the agent does between two looks at its sources. First what
- * the kernel side has reported is put into the graph, a limited number of records in each turn;
- * then, when the graph has all that was reported until a source became ready, the source is
- * handled. Requests of clients come last, one in each turn, users in turn.
+ * The agent's loop. One turn is the work between two looks at the sources. First the loop puts what
+ * the kernel side has reported into the graph, a limited number of records per turn. When the graph
+ * has everything reported before a source became ready, the loop handles that source. Clients'
+ * requests come last, one per turn, users in turn.
  */
 #ifndef LIEN_LOOP_H
 #define LIEN_LOOP_H
@@ -15,12 +15,15 @@
 struct lien_agent;
 struct lien_event;
 
-/* Until the agent is told to stop, and no transaction is under way. */
+/* Runs until the agent is asked to stop and no transaction is under way. */
 void lien_loop_run(struct lien_agent *agent);
-/* What the agent does from now on in this turn; static texts, such as "request" and "check". */
+/*
+ * Names what the agent does from now on in this turn. Both strings are static, such as "request"
+ * and "check".
+ */
 void lien_loop_part(struct lien_agent *agent, const char *kind, const char *name);
 
-/* ring.c: reading what the kernel side reports. */
+/* ring.c: reads what the kernel side reports. */
 
 /* For struct lien_above. */
 void lien_ring_event(struct lien_agent *agent, const struct lien_event *event);
@@ -28,13 +31,13 @@ void lien_ring_consume(struct lien_agent *agent);
 /* For struct lien_probes_config. */
 int lien_ring_record(void *agent, const struct lien_event *event, size_t size);
 int lien_ring_start(struct lien_agent *agent);
-/* True: the graph has all that had been reported when this was asked for the first time, until it
- * was true. Else takes in some of it. */
+/* Returns true once the graph has everything that was reported before the first call. Otherwise
+ * applies some of it and returns false; call again until it returns true. */
 bool lien_ring_caught_up(struct lien_agent *agent);
-/* Is there something to take in? */
+/* Are there records to apply? */
 bool lien_ring_behind(struct lien_agent *agent);
 void lien_ring_tick(struct lien_agent *agent);
-/* The time has come to wait for it again. */
+/* Watches the ring again if it is time to. */
 void lien_ring_wake(struct lien_agent *agent, uint64_t now);
 
 #endif

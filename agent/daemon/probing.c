@@ -16,45 +16,45 @@
 
 #define MS_NS		1000000ull
 #define S_NS		1000000000ull
-#define FILES_OF_USER	64 /* that are probed of one user, */
+#define FILES_OF_USER	64 /* files probed per user, */
 #define FILES_OF_ROOT	1024
-#define CONTROL_OF_USER 16 /* and copies of the control library that are known */
+#define CONTROL_OF_USER 16 /* and known copies of the control library */
 #define CONTROL_OF_ROOT 256
-#define WAITING_OF_USER 64 /* for their turn */
+#define WAITING_OF_USER 64 /* files waiting for their turn */
 #define WAITING_OF_ROOT 1024
-#define BURST		16   /* files that a user may have probed at once; then */
-#define RATE		10   /* in a second */
-#define DROPS_AT_ONCE	16   /* files that are probed no longer: each is written down */
-#define WAIT_MS		100  /* until somebody may have another one */
-#define GO_ON_MS	20   /* while the kernel puts probes where they belong */
-#define TRIES		3    /* to find a file that is mapped */
-#define AGAIN_NS	S_NS /* after a process that held up whoever looked at it */
+#define BURST		16   /* files that a user may have probed at once, */
+#define RATE		10   /* and then per second */
+#define DROPS_AT_ONCE	16   /* files dropped at a time: each is logged */
+#define WAIT_MS		100  /* until a user may have another file probed */
+#define GO_ON_MS	20   /* while the kernel puts the probes in place */
+#define TRIES		3    /* to find a mapped file */
+#define AGAIN_NS	S_NS /* after a process was too slow to be read */
 #define SWEEP_NS	(10 * S_NS)
-#define YOUNG_NS	(10 * S_NS) /* not let go before */
+#define YOUNG_NS	(10 * S_NS) /* not dropped before */
 
 /* A file that a process has mapped. */
 struct waiting {
 	TAILQ_ENTRY(waiting) next;
-	struct lien_event event; /* that told of it */
+	struct lien_event event; /* the event that reported it */
 	struct account *account;
-	uint64_t t;	/* not to be tried before */
-	bool begun;	/* the kernel is putting its probes where they belong */
-	unsigned tries; /* that have not found it */
+	uint64_t t;	/* do not try before */
+	bool begun;	/* the kernel is putting its probes in place */
+	unsigned tries; /* tries that did not find it */
 	bool refused;
 };
 TAILQ_HEAD(waiting_list, waiting);
 
-/* A user who has had files probed. */
+/* A user whose files are probed. */
 struct account {
 	LIST_ENTRY(account) next;
 	uint32_t user;
-	unsigned waiting; /* in the list, those that were refused included */
+	unsigned waiting; /* in the list, including refused ones */
 	unsigned refused; /* in the list */
-	unsigned more;	  /* that the list had no room for: their processes stay incomplete */
+	unsigned more;	  /* did not fit into the list: their processes stay incomplete */
 	unsigned control; /* copies of the control library */
 	double tokens;	  /* files that may be probed now */
 	uint64_t t_tokens;
-	bool room; /* for another file: as of this turn */
+	bool room; /* another file may be probed, as of this turn */
 };
 
 struct control_copy {
@@ -67,9 +67,9 @@ struct lien_probing {
 	struct waiting_list waiting;
 	LIST_HEAD(, account) accounts;
 	LIST_HEAD(, control_copy) copies;
-	const struct account *last; /* who had the last turn */
+	const struct account *last; /* had the last turn */
 	struct lien_worker *worker;
-	bool begun; /* some of those that wait are: as of this turn */
+	bool begun; /* some waiting file has begun, as of this turn */
 	bool sweep, scanning;
 	uint64_t t_sweep;
 };
@@ -113,7 +113,7 @@ static bool has_room(const struct lien_agent *agent, uint32_t user)
 	return files_of(agent, user) + lien_probes_attaching(agent->probes, user) < limit_of(user);
 }
 
-/* Reading a file's symbols takes its time, and everybody else waits for it. */
+/* Reading a file's symbols takes time, and everybody else waits for it. */
 static void add_tokens(struct account *account, uint64_t now)
 {
 	account->tokens += (now - account->t_tokens) * (RATE / 1e9);
@@ -122,7 +122,7 @@ static void add_tokens(struct account *account, uint64_t now)
 		account->tokens = BURST;
 }
 
-/* --- the files that wait ---------------------------------------------------------------------- */
+/* --- waiting files ---------------------------------------------------------------------------- */
 
 static void forget(struct lien_probing *probing, struct waiting *waiting)
 {
@@ -148,7 +148,7 @@ static const struct lien_probed_file *file_of(
 	return lien_probes_file(agent->probes, device_of(event), event->library.inode);
 }
 
-/* Its probes count already, on somebody's account. */
+/* The file's probes already count, on some user's account. */
 static bool has_begun(const struct lien_agent *agent, dev_t device, ino_t inode)
 {
 	return lien_probes_file(agent->probes, device, inode) ||
@@ -234,7 +234,7 @@ static bool may_be_probed(const struct lien_agent *agent, const struct waiting *
 	       has_begun(agent, device_of(event), event->library.inode);
 }
 
-/* Users take turns. */
+/* Returns the next file to try; users take turns. */
 static struct waiting *next_waiting(struct lien_agent *agent, uint64_t now)
 {
 	struct lien_probing *probing = agent->probing;
@@ -267,7 +267,7 @@ static void try_again_later(struct lien_probing *probing, struct waiting *waitin
 	TAILQ_INSERT_TAIL(&probing->waiting, waiting, next);
 }
 
-/* Errors that say nothing about the file. */
+/* Returns true for an error that says nothing about the file. */
 static bool may_pass(struct waiting *waiting, int err)
 {
 	switch (err) {
@@ -277,14 +277,14 @@ static bool may_pass(struct waiting *waiting, int err)
 	case -ENFILE:
 	case -EAGAIN:
 		return true;
-	case -ENOENT: /* a mapping that is changed after it was listed has another name */
+	case -ENOENT: /* a mapping that changed since it was listed has another name */
 	case -ESRCH:
 		return !is_gone(waiting) && ++waiting->tries < TRIES;
 	}
 	return false;
 }
 
-/* True: it is not to be asked for again. */
+/* Returns true if there is nothing left to try. */
 static bool try_to_attach(struct lien_agent *agent, struct waiting *waiting)
 {
 	int err = lien_watch_attach(agent, &waiting->event, waiting->account->user);
@@ -360,15 +360,14 @@ bool lien_probing_refuses(const struct lien_agent *agent, const struct lien_proc
 	return false;
 }
 
-/* --- files that nobody maps any more -----------------------------------------------------------
- */
+/* --- files that no process maps any more ------------------------------------------------------ */
 
-/* Asks /proc, in a thread: not every process that maps a file is in the graph. */
+/* Asks /proc, in a thread: the graph does not have every process that maps a file. */
 struct scan {
 	struct lien_job job;
 	unsigned count;
 	struct found {
-		struct lien_probed_file file; /* of its path a copy */
+		struct lien_probed_file file; /* its path is a copy */
 		bool used;
 	} found[];
 };
@@ -388,7 +387,7 @@ static int note_mapping(const struct lien_maps_entry *entry, void *arg)
 	return 0;
 }
 
-/* What cannot be read may map all that its user has. */
+/* A process that cannot be read may map all files of its user. */
 static void note_unreadable(struct scan *scan, uint32_t pid)
 {
 	uint32_t user = lien_user_of(pid);
@@ -473,7 +472,7 @@ static void scanned(struct lien_agent *agent, struct lien_job *job)
 		if (scan->found[i].used || is_mapped(agent, file->inode))
 			continue;
 		if (++n > DROPS_AT_ONCE) {
-			agent->probing->sweep = true; /* the others in a second */
+			agent->probing->sweep = true; /* the rest a second later */
 			agent->probing->t_sweep = lien_now_ns() - SWEEP_NS + S_NS;
 			break;
 		}
@@ -483,7 +482,10 @@ static void scanned(struct lien_agent *agent, struct lien_job *job)
 	scan_free(job);
 }
 
-/* Those that the graph knows nobody to map, as a question to /proc. NULL: there are none. */
+/*
+ * Returns the files that no process in the graph maps, to be checked in /proc. NULL: there are
+ * none.
+ */
 static struct scan *scan_new(struct lien_agent *agent)
 {
 	const struct lien_probed_file *file;
@@ -498,7 +500,7 @@ static struct scan *scan_new(struct lien_agent *agent)
 		if (is_mapped(agent, file->inode))
 			continue;
 		if (now - file->t_attached < YOUNG_NS) {
-			agent->probing->sweep = true; /* it is looked at again */
+			agent->probing->sweep = true; /* check it again */
 			continue;
 		}
 		scan->found[scan->count].file = *file;
@@ -535,7 +537,10 @@ void lien_probing_process_end(struct lien_agent *agent)
 		agent->probing->sweep = true;
 }
 
-/* Users of whom no process is incomplete because of it any more, and files of the dead. */
+/*
+ * Forgets refused files whose process has ended; and the numbers of files that did not fit, once no
+ * process is incomplete because of them.
+ */
 static void tidy(struct lien_agent *agent)
 {
 	struct waiting *waiting, *next_waiting;
@@ -567,8 +572,7 @@ void lien_probing_tick(struct lien_agent *agent)
 	sweep(agent);
 }
 
-/* --- the control library -----------------------------------------------------------------------
- */
+/* --- the control library ---------------------------------------------------------------------- */
 
 void lien_probing_control(struct lien_agent *agent, uint32_t pid, const char *path)
 {
@@ -598,8 +602,7 @@ void lien_probing_control(struct lien_agent *agent, uint32_t pid, const char *pa
 	LIST_INSERT_HEAD(&probing->copies, copy, next);
 }
 
-/* --- the rest ----------------------------------------------------------------------------------
- */
+/* --- view, start and stop --------------------------------------------------------------------- */
 
 json_t *lien_probing_view(const struct lien_agent *agent, const struct lien_viewer *viewer)
 {

@@ -26,7 +26,7 @@
 
 #define DISCARD_MAX 1024
 
-/* Objects in a graph: to go through these takes some milliseconds. */
+/* Number of objects from which walking the graph takes some milliseconds. */
 #define LARGE 4096
 
 static bool read_flag(struct lien_client *client, json_t *request, const char *name, bool *value)
@@ -142,7 +142,7 @@ static bool read_transfer(struct lien_client *client, json_t *request, struct tr
 	return true;
 }
 
-/* "nccl", or "812:0x7f2a4c000000". The names are the request's. */
+/* Parses "nccl" or "812:0x7f2a4c000000". The strings remain the request's. */
 static bool read_discards(struct lien_client *client, json_t *request, struct transfer *transfer)
 {
 	json_t *list = json_object_get(request, "discard"), *entry;
@@ -221,8 +221,8 @@ static bool read_on_use(struct lien_client *client, json_t *request, enum lien_o
 	return !value;
 }
 
-/* A user cannot know of a transaction that the agent has started by itself, and did not ask for it:
- * the request is handled after it. True: it will be. */
+/* A user cannot know of a transaction that the agent has started on its own, so the request is
+ * handled after it. Returns true if the request was postponed. */
 static bool postpone(struct lien_client *client, json_t *request)
 {
 	if (!client->agent->transaction || !client->agent->transaction_own)
@@ -233,7 +233,7 @@ static bool postpone(struct lien_client *client, json_t *request)
 
 static void go_on_attached(struct lien_client *client, json_t *request);
 
-/* `attach`: first to processes that lack nothing but a control library. */
+/* `attach`: first attaches to processes that lack only a control library. */
 static void offload(struct lien_client *client, json_t *request, bool attach)
 {
 	struct lien_offload_how how = {0};
@@ -268,7 +268,7 @@ static void offload(struct lien_client *client, json_t *request, bool attach)
 		return;
 	if (postpone(client, request))
 		return;
-	client->waiting = true; /* before: it may end while it is being started */
+	client->waiting = true; /* set first: it may end while it is being started */
 	how.flags = verify ? LIEN_WIRE_VERIFY : 0;
 	how.timeout_ms = transfer.timeout_ms;
 	if (lien_orders_offload(
@@ -282,7 +282,7 @@ static void offload(struct lien_client *client, json_t *request, bool attach)
 	}
 }
 
-/* Its processes have control libraries by now, or cannot. */
+/* The request's processes have control libraries by now, or cannot have one. */
 static void go_on_attached(struct lien_client *client, json_t *request)
 {
 	client->waiting = false;
@@ -320,7 +320,7 @@ static void request_restore(struct lien_client *client, json_t *request)
 	}
 }
 
-/* All that hold host memory, or those of a release, which is NULL if there is none. */
+/* All processes that hold host memory, or those of a release (NULL: none). */
 static json_t *view_arena(
 	const struct lien_client *client, const struct lien_transaction_result *result, bool all)
 {
@@ -375,7 +375,7 @@ static void request_arena(struct lien_client *client, json_t *request)
 	}
 }
 
-/* Answers if one of them is not there for the client. */
+/* Answers with an error if the client cannot see one of the processes. */
 static bool all_known(struct lien_client *client, const struct transfer *transfer)
 {
 	struct lien_process *process;
@@ -501,7 +501,7 @@ static void request_record(struct lien_client *client, json_t *request)
 
 #define MEMBERS_MAX 12
 
-/* What an answer costs: little; a look at all of the graph; a look at all open files. */
+/* Cost of an answer: little; a walk over the whole graph; a walk over all open files. */
 enum cost { LITTLE, GRAPH, FILES };
 
 static const struct request {
@@ -528,7 +528,7 @@ static const struct request {
 	{"record", request_record, LITTLE, {"follow"}},
 };
 
-/* The first member that the operation does not have. */
+/* Returns the first member that the operation does not know. */
 static const char *unknown_member(const struct request *known, json_t *request)
 {
 	const char *name;
@@ -547,7 +547,7 @@ static const char *unknown_member(const struct request *known, json_t *request)
 	return NULL;
 }
 
-/* What a copy of the agent could not begin. */
+/* Starts lookups that a copy of the agent cannot start. */
 static void before_copy(struct lien_agent *agent, json_t *request)
 {
 	const char *by = json_string_value(json_object_get(request, "by"));
@@ -570,8 +570,7 @@ static bool is_costly(const struct lien_agent *agent, const struct request *know
 
 #define QUIET_NS 1000000000ull
 
-/* The kernel lets no process fork() while it makes probes or takes them away: the loop would wait
- * with it. */
+/* No process can fork() while the kernel makes or removes probes: the loop would wait. */
 static bool wait_for_quiet(struct lien_client *client, json_t *request)
 {
 	const uint64_t now = lien_now_ns();
@@ -593,7 +592,7 @@ static void handle(struct lien_client *client, const struct request *known, json
 			return;
 		lien_loop_part(client->agent, "copy for", known->op);
 		before_copy(client->agent, request);
-		/* A process can keep probes from being made for as long as it likes. */
+		/* A process can delay the making of probes for as long as it likes. */
 		if (!lien_making_busy() && lien_answer_start(client, request, known->handle))
 			return;
 	}

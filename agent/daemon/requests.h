@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* What clients may ask (docs/protocol.md). */
+/* The requests that clients may send (docs/protocol.md). */
 #ifndef LIEN_REQUESTS_H
 #define LIEN_REQUESTS_H
 
@@ -7,16 +7,19 @@
 
 #include "agent/server/client.h"
 
-/* Answers a request (NULL: no JSON), or begins what will be answered later. */
+/* Answers a request (NULL: not JSON), or begins work that is answered later. */
 void lien_request(struct lien_client *client, json_t *request);
 /* The transaction that the client waits for has ended. */
 void lien_request_done(struct lien_client *client);
 
-/* status.c: the answer, NULL without memory. */
+/* status.c: returns the answer; NULL: out of memory. */
 json_t *lien_agent_status(struct lien_agent *agent, const struct lien_viewer *viewer);
-/* A part of it: the host arenas of all processes together. */
+/* The part of it about the host arenas of all processes together. */
 json_t *lien_agent_host(struct lien_agent *agent);
-/* comms.c: the answer, NULL without memory; and how many communicators the kernel side counts. */
+/*
+ * comms.c: returns the answer (NULL: out of memory); and the number of communicators that the
+ * kernel side counts.
+ */
 json_t *lien_agent_comms(struct lien_agent *agent, const struct lien_viewer *viewer);
 unsigned lien_agent_comms_counted(struct lien_agent *agent);
 

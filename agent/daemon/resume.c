@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Going on where an earlier agent was stopped or killed: the journal gives its graph, the pinned
- * ring what happened since. Where that cannot be done, all begins anew, as without a journal.
+ * Takes over where an earlier agent was stopped or killed: the journal has its graph, the pinned
+ * ring has what happened since. If that fails, the agent begins anew, as it does without a journal.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -30,7 +30,7 @@ static int apply_again(void *context, const struct lien_event *event)
 	struct lien_agent *agent = context;
 
 	agent->taken_over++;
-	/* What could not be applied then cannot be now, either. */
+	/* An event that could not be applied then cannot be applied now either. */
 	return lien_graph_apply(agent->graph, event) == -ENOMEM ? -ENOMEM : 0;
 }
 
@@ -76,7 +76,7 @@ int lien_resume_read(struct lien_agent *agent, const struct lien_agent_config *c
 	return 0;
 }
 
-/* From now on the next agent would not know what this one knows. */
+/* From now on the next agent cannot know what this one knows. */
 static void journal_end(struct lien_agent *agent, const char *why)
 {
 	lien_journal_close(agent->journal);
@@ -128,11 +128,11 @@ bool lien_resume_record(struct lien_agent *agent, const struct lien_event *event
 		agent->ring_resumed && agent->journal && lien_journal_has(agent->journal, event);
 	int err;
 
-	/* An agent that is killed has one record at most in both. */
+	/* After an agent was killed, at most one record is in both the ring and the journal. */
 	agent->ring_resumed = false;
 	if (again || !agent->journal)
 		return !again;
-	/* Here, where the graph has every record that left the ring, and no other. */
+	/* Here the graph has exactly the records that have left the ring. */
 	err = lien_journal_bound(agent->journal, agent->graph, agent->journal_limit);
 	if (err)
 		lien_log(4, "cannot replace %s by a snapshot: %s: it goes on growing",
@@ -199,7 +199,7 @@ void lien_resume_settle(struct lien_agent *agent)
 	lien_watch_resume(agent);
 }
 
-/* A restore needs the journal, and the gates hold threads back until then. */
+/* A restore needs the journal, and the gates hold threads until then. */
 static bool memory_is_away(const struct lien_agent *agent)
 {
 	struct lien_process *process;
@@ -210,7 +210,7 @@ static bool memory_is_away(const struct lien_agent *agent)
 	return lien_probes_gates(agent->probes);
 }
 
-/* After an orderly stop; a start that failed leaves what it found. */
+/* Are the probes kept? Only after an orderly stop; a start that failed leaves what it found. */
 static bool leaves_probes(const struct lien_agent *agent, bool started)
 {
 	if (!agent->journal || !agent->probes)

@@ -1,25 +1,25 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Going on where an earlier agent was stopped or killed. */
+/* Takes over where an earlier agent was stopped or killed. */
 #ifndef LIEN_RESUME_H
 #define LIEN_RESUME_H
 
 #include "agent/core/agent.h"
 #include "agent/daemon/run.h"
 
-/* Reads the journal into the graph, and says to the probes which one it was. 0 or -errno. */
+/* Reads the journal into the graph, and tells the probes which journal it was. 0 or -errno. */
 int lien_resume_read(struct lien_agent *agent, const struct lien_agent_config *config,
 	struct lien_probes_config *probes);
-/* Once the probes are open: goes on with it, or begins anew. 0 or -errno. */
+/* Call this once the probes are open: continues the journal, or begins anew. 0 or -errno. */
 int lien_resume_begin(struct lien_agent *agent, uint64_t new_journal);
-/* Before each record of the ring. False: it was applied by the agent before. */
+/* Call this before each record of the ring. Returns false if an earlier agent has applied it. */
 bool lien_resume_record(struct lien_agent *agent, const struct lien_event *event);
-/* Adds an event to the journal, if one is kept. */
+/* Adds an event to the journal, if there is one. */
 void lien_resume_note(struct lien_agent *agent, const struct lien_event *event);
-/* The processes that ended unseen. */
+/* Ends the processes that ended unseen. */
 void lien_resume_ends(struct lien_agent *agent);
-/* When all libraries are probed again. */
+/* Call this when all libraries are probed again. */
 void lien_resume_settle(struct lien_agent *agent);
-/* Leaves it all to the next agent; nothing, if none could go on with it. */
+/* Leaves everything to the next agent, or nothing if none could take over. */
 void lien_resume_stop(struct lien_agent *agent, bool started);
 
 #endif

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* What the kernel side reports, into the graph. */
+/* Puts what the kernel side reports into the graph. */
 #include <errno.h>
 #include <limits.h>
 #include <string.h>
@@ -15,22 +15,23 @@
 #include "agent/join/join.h"
 
 /*
- * The ring is left alone this long after it was read. Writing to it wakes a reader that has read
- * all, which costs the traced process more than all else that a probe does: not for each event,
- * then. Those who need what has been reported until now (lien_agent_consume()) do not wait.
+ * How long the ring is left alone after it was read. A write to the ring wakes a reader that has
+ * caught up, which costs the traced process more than everything else a probe does, so the agent
+ * does not wait on the ring for every event. Callers that need everything reported so far
+ * (lien_agent_consume()) do not wait.
  */
 #define RING_REST_MS 1
 
-/* In one turn. A call takes half a microsecond, but what is new in a process takes some
- * milliseconds: its mappings are read. */
+/* Limit per turn. A call takes half a microsecond, but a new process takes some milliseconds,
+ * because its mappings are read. */
 #define RECORDS_AT_ONCE 4096
 #define RECORDS_NS	5000000ull
 #define CLOCK_EVERY	16
 #define FINISH_AT_ONCE	4096 /* steps of lien_graph_finish() */
 #define LOSSES_AT_ONCE	64   /* processes that have lost events */
 
-/* Anybody maps libibverbs. The end of such a process is not told, so it is not one of ours before
- * it uses CUDA; its mappings are read then. */
+/* Any process may map libibverbs. The kernel side does not report the end of such a process, so it
+ * is not added before it uses CUDA; its mappings are read then. */
 static bool of_stranger(struct lien_agent *agent, const struct lien_event *event)
 {
 	return event->type == LIEN_EVENT_LIBRARY &&
@@ -51,7 +52,7 @@ void lien_ring_event(struct lien_agent *agent, const struct lien_event *event)
 		return;
 	}
 	lien_resume_note(agent, event);
-	/* Before, if it ends with this; after, if it is new. */
+	/* Look the process up first if the event may end it, and afterwards if it is new. */
 	recording = lien_server_recording(agent);
 	process = recording ? lien_graph_process(agent->graph, event->pid) : NULL;
 	known = process && process->start == event->start;
@@ -72,7 +73,7 @@ void lien_ring_event(struct lien_agent *agent, const struct lien_event *event)
 	lien_walks_event(agent, event);
 }
 
-/* Enough for one turn? */
+/* Has this turn done enough? */
 static bool is_enough(struct lien_agent *agent, uint32_t type)
 {
 	struct lien_turns *turns = &agent->turns;
@@ -90,7 +91,7 @@ static bool is_enough(struct lien_agent *agent, uint32_t type)
 int lien_ring_record(void *context, const struct lien_event *event, size_t size)
 {
 	struct lien_agent *agent = context;
-	struct lien_event copy; /* the ring's memory is not ours to rely on */
+	struct lien_event copy; /* the ring's memory may change under us */
 
 	if (size < LIEN_EVENT_HEADER || size > sizeof(copy))
 		return is_enough(agent, 0);
@@ -101,7 +102,7 @@ int lien_ring_record(void *context, const struct lien_event *event, size_t size)
 	return is_enough(agent, copy.type);
 }
 
-/* What did not reach us is told to the graph, so that nothing relies on these processes. */
+/* Tells the graph about lost events, so that nothing relies on these processes. */
 static void note_losses(struct lien_agent *agent)
 {
 	uint64_t lost = lien_probes_counter(agent->probes, LIEN_COUNTER_LOST), count;
@@ -124,7 +125,7 @@ static void note_losses(struct lien_agent *agent)
 			count = lien_probes_lost_noted(agent->probes, pid, count);
 		} while (count);
 	}
-	if (i < LOSSES_AT_ONCE) /* else the rest in the next turn */
+	if (i < LOSSES_AT_ONCE) /* otherwise the rest comes in the next turn */
 		agent->lost_seen = lost;
 }
 
@@ -132,12 +133,12 @@ void lien_ring_consume(struct lien_agent *agent)
 {
 	uint64_t until;
 
-	/* A record can end a transaction, whose end asks for all records: those after it will
-	 * follow. */
+	/* A record can end a transaction, whose end asks for all records: the outer call applies
+	 * the rest. */
 	if (agent->consuming || agent->is_copy)
 		return;
 	agent->consuming = true;
-	/* Not all that is there: a job may go on reporting as fast as it is read. */
+	/* Up to here only: a job may report as fast as the agent reads. */
 	until = lien_probes_produced(agent->probes);
 	do {
 		lien_graph_finish(agent->graph, UINT_MAX);

@@ -29,10 +29,10 @@
 #include "agent/daemon/sites.h"
 #include "loader/discover/timeout.h"
 
-#define LOOP_WAIT_MS 20 /* for what a job can hold up */
+#define LOOP_WAIT_MS 20 /* for anything that a job can delay */
 
-/* Jobs wait for the agent's main thread, and for those that look for it: these come before whatever
- * keeps the processors busy. What takes long has the usual rank (setpriority()). */
+/* Jobs wait for the agent's main thread and for the threads that look for it, so these run before
+ * whatever keeps the processors busy. Slow work runs at the usual priority (setpriority()). */
 #define NICE (-10)
 
 static void signal_ready(struct lien_source *source, uint32_t events)
@@ -42,15 +42,16 @@ static void signal_ready(struct lien_source *source, uint32_t events)
 	struct signalfd_siginfo info;
 
 	(void)events;
-	/* SIGCONT is there to be seen (was_stopped()). */
+	/* SIGCONT is blocked only so that was_stopped() sees it. */
 	if (read(source->fd, &info, sizeof(info)) == sizeof(info) && info.ssi_signo != SIGCONT)
 		agent->stopping = true;
 }
 
 static int watch_signals(struct lien_agent *agent)
 {
-	/* What a terminal, a limit or a mistake sends must not end the agent: it holds the state of
-	 * every job on the node. SIGTSTP and SIGQUIT are left to those who type them. */
+	/* A signal from a terminal, a limit or a mistake must not end the agent: it holds the state
+	 * of every job on the node. SIGTSTP and SIGQUIT keep their effect for users who type them.
+	 */
 	static const int ignored[] = {SIGHUP, SIGPIPE, SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM,
 		SIGPROF, SIGIO, SIGPWR, SIGSTKFLT, SIGTTIN, SIGTTOU, SIGXFSZ};
 	sigset_t set;
@@ -71,7 +72,7 @@ static int watch_signals(struct lien_agent *agent)
 	return agent->signals.fd < 0 ? -errno : lien_agent_watch(agent, &agent->signals, EPOLLIN);
 }
 
-/* Exports of a whole job pass through here as open files. */
+/* The exports of a whole job pass through here as open files. */
 static void raise_file_limit(void)
 {
 	struct rlimit limit;
@@ -142,7 +143,7 @@ static int start(struct lien_agent *agent, const struct lien_agent_config *confi
 		return err;
 	lien_probes_forget_control_files(agent->probes);
 	err = lien_ring_start(agent);
-	/* Of this build, whatever is installed later. */
+	/* The library of this build, whatever is installed later. */
 	agent->control = config->control ? open(config->control, O_RDONLY | O_CLOEXEC) : -1;
 	if (!err && config->control)
 		lien_probes_add_control_file(agent->probes, config->control, &control);
@@ -153,7 +154,7 @@ static int start(struct lien_agent *agent, const struct lien_agent_config *confi
 	return err;
 }
 
-/* What was needed to begin is not needed to go on. */
+/* Gives up the rights that were needed only to start. */
 static void give_up_rights(const struct lien_agent *agent)
 {
 	int kept;
@@ -202,7 +203,7 @@ int lien_agent_run(const struct lien_agent_config *config)
 	lien_host_files_find(&agent->host);
 	raise_file_limit();
 	setpriority(PRIO_PROCESS, 0, NICE);
-	mallopt(M_ARENA_MAX, 1); /* one for each thread is 64 MiB of addresses */
+	mallopt(M_ARENA_MAX, 1); /* one arena per thread would take 64 MiB of addresses each */
 	lien_privileges_begin();
 	err = start(agent, config);
 	if (!err) {
@@ -212,7 +213,7 @@ int lien_agent_run(const struct lien_agent_config *config)
 		lien_log(6, "ready: pid %d, socket %s, probes by %s", getpid(), config->socket,
 			lien_probes_method(agent->probes));
 		lien_loop_run(agent);
-		/* Their calls must not be taken for the application's by the next agent. */
+		/* The next agent must not take their calls for the application's. */
 		lien_orders_finish(agent);
 		lien_agent_consume(agent);
 		lien_log(6, "stopped");

@@ -14,7 +14,7 @@
 #include "loader/discover/symbols.h"
 #include "loader/discover/untrusted.h"
 
-/* Open at a time. Callers in more files than that are shown by their offsets. */
+/* Files open at a time. Callers in further files are shown by their offsets. */
 #define OPEN_MAX_FILES 256
 #define SWEEP_NS       2000000000ull
 
@@ -31,7 +31,7 @@ struct site_file {
 	uint32_t dev_major, dev_minor;
 	int fd;	   /* -1: not open */
 	bool busy; /* its symbols are being read */
-	bool used; /* a process maps it, as of the sweep */
+	bool used; /* a process maps it, as of the last sweep */
 	struct unnamed_list unnamed;
 };
 
@@ -56,10 +56,10 @@ struct lien_sites {
 	uint64_t t_sweep;
 };
 
-/* The reading of one file's symbols. */
+/* A job that reads one file's symbols. */
 struct reading {
 	struct lien_job job;
-	struct site_file *file; /* the agent's, as are the sites: not for the worker */
+	struct site_file *file; /* the agent's, like the sites: the worker must not use it */
 	struct unnamed_list unnamed;
 	int fd, err;
 	unsigned count;
@@ -86,7 +86,7 @@ static int open_same(const struct lien_maps_entry *entry, void *arg)
 	opening->fd = lien_untrusted_open(path, &st);
 	if (opening->fd < 0)
 		return 0;
-	/* The path is not what names the file: it may lead to another by now. */
+	/* The path does not identify the file: it may lead to another file by now. */
 	if (st.st_ino == entry->inode)
 		return 1;
 	close(opening->fd);
@@ -190,7 +190,7 @@ static void symbols_read(struct lien_agent *agent, struct lien_job *job)
 	}
 	reading->file->busy = false;
 	agent->sites->busy--;
-	agent->sites->sweep = true; /* it may have been kept open for this */
+	agent->sites->sweep = true; /* it may have stayed open for this */
 	reading_free(job);
 }
 
@@ -216,8 +216,8 @@ static void file_resolve(struct lien_sites *sites, struct site_file *file)
 		(struct lien_job){.work = read_symbols, .done = symbols_read, .drop = reading_free};
 	reading->file = file;
 	LIST_INIT(&reading->unnamed);
-	/* Return addresses: the call itself is before, and may be its function's last instruction.
-	 */
+	/* These are return addresses: the call itself lies before, and may be its function's last
+	 * instruction. */
 	LIST_FOREACH (unnamed, &file->unnamed, next)
 		reading->lookups[reading->count++].offset = unnamed->site->offset - 1;
 	if (lien_worker_submit(sites->worker, &reading->job)) {

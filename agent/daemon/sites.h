@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Names for the places in the code that ask for memory. A file is opened when memory is first asked
- * for from it, and stays open until no process maps it: so its symbols can be read after the
- * process has ended, and when the file has been deleted or lies in a container. They are read when
- * somebody asks, or when the file's last process has ended.
+ * Names for the places in the code that ask for memory. A file is opened when code in it first asks
+ * for memory, and stays open until no process maps it. So its symbols can be read even after the
+ * process has ended or the file was deleted, and also if the file lies in a container. They are
+ * read when a client asks, or when the file's last process has ended.
  */
 #ifndef LIEN_SITES_H
 #define LIEN_SITES_H
@@ -17,11 +17,11 @@ struct lien_sites;
 int lien_sites_start(struct lien_agent *agent);
 void lien_sites_stop(struct lien_agent *agent);
 
-/* Has the names read that are not known yet. True while that is under way: what is asked of the
- * graph now has offsets in their place. */
+/* Has the missing names read. Returns true while that is under way; until then answers show offsets
+ * instead. */
 bool lien_sites_resolve(struct lien_agent *agent);
 
-/* A process has ended: files that it alone mapped are let go, soon. */
+/* A process has ended: drops the files that only it mapped, soon. */
 void lien_sites_process_end(struct lien_agent *agent);
 void lien_sites_tick(struct lien_agent *agent);
 

@@ -31,7 +31,10 @@ static int by_number(const void *a, const void *b)
 	return (*one > *other) - (*one < *other);
 }
 
-/* The inodes of what the viewer's processes have mapped; how many. NULL: only that. */
+/*
+ * Lists the inodes of the files that the viewer's processes map and returns their number. With NULL
+ * only counts.
+ */
 static size_t list_inodes(
 	struct lien_agent *agent, const struct lien_viewer *viewer, uint64_t *inodes)
 {
@@ -75,7 +78,7 @@ static json_t *status_libraries(struct lien_agent *agent, const struct lien_view
 	inodes = mapped_inodes(agent, viewer, &count);
 	for (i = 0; inodes && (file = lien_probes_each(agent->probes, i)); i++) {
 		inode = file->inode;
-		/* Paths of other users' files are not told. */
+		/* Other users' paths are not shown. */
 		if (!lien_sees(viewer, NULL) &&
 			!bsearch(&inode, inodes, count, sizeof(*inodes), by_number))
 			continue;
@@ -125,7 +128,7 @@ static json_t *status_journal(struct lien_agent *agent)
 		"problem", problem);
 }
 
-/* Null: those of all processes are. */
+/* Returns null if the contexts of all processes are followed. */
 static json_t *status_followed(struct lien_agent *agent, const struct lien_viewer *viewer)
 {
 	struct lien_process *process;
@@ -140,7 +143,7 @@ static json_t *status_followed(struct lien_agent *agent, const struct lien_viewe
 	return pids;
 }
 
-/* How long the agent has had no eye for others, and why. */
+/* How long the agent did not attend to others, and why. */
 static json_t *status_loop(const struct lien_agent *agent)
 {
 	const struct lien_turns *turns = &agent->turns;

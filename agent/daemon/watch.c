@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* Which processes there are, which files they run from, and where their control library is. */
+/* Finds processes, the files that they run from, and their control libraries. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -27,7 +27,7 @@
 #include "loader/probes/gate.h"
 #include "loader/discover/untrusted.h"
 
-#define WAKE_SOON_NS 5000000000ull /* then it is looked at now and then only: it makes no calls */
+#define WAKE_SOON_NS 5000000000ull /* then only checked now and then: it makes no calls */
 
 struct reading {
 	struct lien_agent *agent;
@@ -43,7 +43,7 @@ static const char *last_component(const char *path)
 	return slash ? slash + 1 : path;
 }
 
-/* Probes a file that a process has mapped, unless that was done. */
+/* Probes a file that a process has mapped, unless it is already probed. */
 static int attach_mapped(
 	struct lien_agent *agent, uint32_t pid, const struct lien_maps_entry *entry, uint32_t user)
 {
@@ -107,8 +107,8 @@ static int read_entry(const struct lien_maps_entry *entry, void *arg)
 	return 0;
 }
 
-/* The libraries that were mapped before the process came to our notice. Those that the kernel side
- * has told of keep the time at which they were mapped. */
+/* Adds the libraries that were mapped before the agent noticed the process. Libraries that the
+ * kernel side has reported keep their mapping time. */
 static void read_libraries(struct lien_agent *agent, struct lien_process *process)
 {
 	struct reading reading = {agent, process->pid, process->start, false, false};
@@ -126,15 +126,15 @@ const struct lien_probed_file *lien_watch_probed_file(
 	unsigned i;
 
 	file = lien_probes_file(agent->probes, makedev(map->dev_major, map->dev_minor), map->inode);
-	/* Some file systems number their devices otherwise in maps and in stat(). */
+	/* Some file systems number devices differently in maps and in stat(). */
 	for (i = 0; !file && (other = lien_probes_each(agent->probes, i)); i++)
 		if (other->inode == map->inode)
 			file = other;
 	return file;
 }
 
-/* Seen from its first call on, or to be: it mapped the driver, each copy that it has, when that was
- * probed already. */
+/* Is the process seen from its first call on? Yes if it mapped each of its copies of the driver
+ * when that copy was already probed. */
 static bool seen_whole(struct lien_agent *agent, struct lien_process *process)
 {
 	const struct lien_probed_file *file;
@@ -167,7 +167,7 @@ uint64_t lien_watch_start_of(struct lien_agent *agent, uint32_t pid)
 	return LIEN_START_TICKS(start) == ticks ? start : ticks;
 }
 
-/* A process that ran before the agent did: what it did until now is not known. */
+/* Adds a process that ran before the agent; what it did until now is not known. */
 static void adopt(struct lien_agent *agent, uint32_t pid)
 {
 	struct reading reading = {agent, pid, 0, false, false};
@@ -241,7 +241,7 @@ int lien_watch_start(struct lien_agent *agent, const char *const *libraries)
 	return 0;
 }
 
-/* The process may have called this library before it was probed. */
+/* Marks the process incomplete if it may have called this library before the library was probed. */
 static void doubt(
 	struct lien_agent *agent, struct lien_process *process, const struct lien_library_map *map)
 {
@@ -253,7 +253,10 @@ static void doubt(
 
 	if (!library || library == LIEN_LIB_CONTROL || library == LIEN_LIB_CUDART)
 		return;
-	/* Neither makes communicators nor registers GPU memory before the driver's first call. */
+	/*
+	 * Neither library makes communicators or registers GPU memory before the driver's first
+	 * call.
+	 */
 	since = map->t_mapped;
 	if (library != LIEN_LIB_CUDA && process->t_first > since)
 		since = process->t_first;
@@ -303,7 +306,7 @@ static int attach_same(const struct lien_maps_entry *entry, void *arg)
 	return 1;
 }
 
-/* The kernel side tells of a file by its name and inode; the path is in the process's maps. */
+/* The kernel side reports a file by name and inode; the process's maps have the path. */
 int lien_watch_attach(struct lien_agent *agent, const struct lien_event *event, uint32_t user)
 {
 	struct mapped_file file = {agent, event, user, 0};
@@ -322,7 +325,7 @@ static bool needs_probing(struct lien_agent *agent, const struct lien_event *eve
 		       event->library.inode);
 }
 
-/* It mapped a driver that was not probed yet, and may have made all its calls by now. */
+/* The process mapped a driver that was not probed yet, and may already have made all its calls. */
 static void meet_early(struct lien_agent *agent, const struct lien_event *event)
 {
 	const struct lien_process *process = lien_graph_process(agent->graph, event->pid);
@@ -354,7 +357,7 @@ void lien_watch_unprobed(struct lien_agent *agent, const struct lien_event *even
 
 	if (library != LIEN_LIB_CUDA && library != LIEN_LIB_NCCL)
 		return;
-	/* None of its calls will tell of it. */
+	/* None of its calls will report it. */
 	process = lien_graph_process(agent->graph, event->pid);
 	if (library == LIEN_LIB_CUDA && (!process || !process->cuda))
 		adopt(agent, event->pid);
@@ -415,7 +418,7 @@ void lien_watch_resume(struct lien_agent *agent)
 		if (!process->cuda)
 			continue;
 		lien_node_process(agent, process);
-		/* Of those whose time is not known it was found out when they were found. */
+		/* Libraries without a mapping time were checked when they were found. */
 		RB_FOREACH (map, lien_library_tree, &process->libraries)
 			if (map->t_mapped)
 				doubt(agent, process, map);
@@ -425,7 +428,7 @@ void lien_watch_resume(struct lien_agent *agent)
 #define SWEEP	 64 /* processes at a time */
 #define SWEEP_NS 1000000000ull
 
-/* Or has become another program. */
+/* Has the process ended, or become another program? */
 static bool is_over(
 	struct lien_agent *agent, const struct lien_process *process, struct lien_images *images)
 {
@@ -433,8 +436,8 @@ static bool is_over(
 	       lien_probes_is_another(agent->probes, process->pid, process->start, images);
 }
 
-/* Ends processes that have ended without a word, their last record lost. What was reported before
- * they were first seen to be over is in the graph when they are looked at again. */
+/* Ends processes whose end was not reported because their last record was lost. A process counts as
+ * ended at the second look: by then the graph has everything reported before the first. */
 static void sweep(struct lien_agent *agent)
 {
 	struct lien_images images = {};

@@ -6,24 +6,24 @@
 #include "agent/core/agent.h"
 
 int lien_watch_start(struct lien_agent *agent, const char *const *libraries);
-/* The start time of the process, as its events have it; 0: there is no such process. */
+/* Returns the start time of the process, as its events have it; 0: there is no such process. */
 uint64_t lien_watch_start_of(struct lien_agent *agent, uint32_t pid);
-/* What may have been missed of the processes that the journal tells of. */
+/* Checks what may have been missed of the processes in the journal. */
 void lien_watch_resume(struct lien_agent *agent);
-/* After the graph has taken in an event that tells of a process or a library. */
+/* Call this after the graph has applied an event about a process or a library. */
 void lien_watch_event(struct lien_agent *agent, const struct lien_event *event);
 void lien_watch_tick(struct lien_agent *agent);
-/* Looks what the process has mapped by now, and for its control library. */
+/* Reads what the process has mapped by now, and looks for its control library. */
 void lien_watch_look(struct lien_agent *agent, struct lien_process *process);
 void lien_watch_process_end(void *agent, struct lien_process *process);
-/* Probes the file that the event tells of, where its process still maps it, on this user's account.
- * 0, -ETIMEDOUT: the process keeps whoever looks waiting; -errno: it cannot be probed. */
+/* Probes the file that the event names, where its process still maps it, on this user's account. 0;
+ * -ETIMEDOUT: the process is too slow to be read; -errno: the file cannot be probed. */
 int lien_watch_attach(struct lien_agent *agent, const struct lien_event *event, uint32_t user);
-/* That has been done, or is not to be done. */
+/* The file has been probed, or will not be. */
 void lien_watch_probed(struct lien_agent *agent, const struct lien_event *event);
-/* There is no room for that: the process is incomplete. */
+/* There is no room to probe the file: marks the process incomplete. */
 void lien_watch_unprobed(struct lien_agent *agent, const struct lien_event *event);
-/* The file that the process has mapped; NULL: it is not probed. */
+/* Returns the probed file that the process has mapped; NULL: it is not probed. */
 const struct lien_probed_file *lien_watch_probed_file(
 	const struct lien_agent *agent, const struct lien_library_map *map);
 

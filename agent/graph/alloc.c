@@ -28,7 +28,7 @@ uint32_t lien_context_number(struct lien_process *process, uint64_t value)
 	return context ? context->number : 0;
 }
 
-/* Memory of a pool is on the pool's device, other memory on that of the thread's context. */
+/* Pool memory is on the pool's device, other memory on the device of the thread's context. */
 static int32_t device_of(struct lien_process *process, const struct lien_event *event)
 {
 	const struct lien_pool *pool =
@@ -43,7 +43,7 @@ int lien_graph_apply_alloc(
 	struct lien_allocation *allocation;
 
 	if (!event->alloc.va || !event->alloc.bytes)
-		return 0; /* cuMemHostAlloc() of nothing succeeds */
+		return 0; /* cuMemHostAlloc() of 0 bytes succeeds */
 	if (!lien_range_sane(event->alloc.va, event->alloc.bytes)) {
 		lien_graph_odd(graph, process);
 		return 0;
@@ -110,7 +110,7 @@ static void pool_drop(struct lien_process *process, struct lien_pool *pool)
 	free(pool);
 }
 
-/* Or its import. */
+/* Creates a pool or imports one. */
 int lien_graph_apply_pool_create(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
@@ -155,8 +155,8 @@ int lien_graph_apply_pool_destroy(
 	return 0;
 }
 
-/* The number of its context: what was allocated or opened in one goes with it. Memory with handles
- * belongs to none, nor do pools. */
+/* Returns the number of the mapping's context. Memory allocated or opened in a context goes with
+ * it. Memory with handles and pools belong to no context. */
 static uint32_t in_context(const struct lien_mapping *mapping)
 {
 	const struct lien_allocation *allocation = mapping->holding->allocation;
@@ -190,7 +190,7 @@ static struct lien_mapping *next_in_context(struct lien_graph *graph, struct lie
 	return mapping;
 }
 
-/* What was allocated in it is freed, if it has not been freed by a call that is yet to return. */
+/* Frees memory allocated in the context, unless a call that has yet to return has freed it. */
 static void context_drop(
 	struct lien_graph *graph, struct lien_process *process, struct lien_context *context)
 {
@@ -207,7 +207,7 @@ static void context_drop(
 	free(context);
 }
 
-/* The primary context is the same one each time that it is retained; others are new. */
+/* Every retain returns the same primary context; other contexts are new. */
 int lien_graph_apply_context(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {

@@ -7,8 +7,8 @@
 #include "agent/graph/event_check.h"
 #include "agent/graph/internal.h"
 
-/* The driver did something that does not fit what is known. Expected where the beginning was
- * missed. */
+/* The driver did something that contradicts the graph. This is expected if the process's beginning
+ * was missed. */
 void lien_graph_odd(struct lien_graph *graph, struct lien_process *process)
 {
 	if (process->incomplete & (LIEN_INCOMPLETE_LATE | LIEN_INCOMPLETE_ADOPTED))
@@ -28,7 +28,7 @@ bool lien_process_visits(struct lien_graph *graph, struct lien_process *process)
 	return false;
 }
 
-/* Some kinds differ in what they are called with, and not in what they do. */
+/* Some kinds differ in their arguments, but not in their effect. */
 #define lien_graph_apply_init		 lien_graph_apply_nothing
 #define lien_graph_apply_alloc_pitch	 lien_graph_apply_alloc
 #define lien_graph_apply_alloc_managed	 lien_graph_apply_alloc
@@ -58,8 +58,8 @@ static lien_apply_fn *effect_of(unsigned call)
 	return effects[lien_call_kind(call)];
 }
 
-/* More threads than this are not inside a release at a time: the returns of the oldest were missed,
- * or never came (longjmp). */
+/* At most this many releases are pending at a time. Beyond it, the oldest returns were missed or
+ * never happened (longjmp). */
 #define PENDING_MAX 1024
 
 static struct lien_pending *pending_take(struct lien_process *process, struct lien_pending *pending)
@@ -85,7 +85,7 @@ bool lien_graph_apply_pending(struct lien_graph *graph, struct lien_process *pro
 	TAILQ_FOREACH (pending, &process->pending, next) {
 		if (pending->event.type != call)
 			continue;
-		/* The name is the first member of every release's body but those of registrations.
+		/* The name is the first member of every release's body, except for registrations.
 		 */
 		at = acquired_by_register(call) ? pending->event.reg.handle
 						: pending->event.release.handle;
@@ -97,7 +97,7 @@ bool lien_graph_apply_pending(struct lien_graph *graph, struct lien_process *pro
 	if (!pending)
 		return false;
 	pending_take(process, pending);
-	graph->patient = false; /* what it takes away is in the way */
+	graph->patient = false; /* the caller needs the room at once */
 	effect_of(call)(graph, process, &pending->event);
 	graph->patient = patient;
 	free(pending);
@@ -125,8 +125,8 @@ static int apply_released(
 		if (pending->event.tid == event->tid && pending->event.t_entry == event->t_entry)
 			break;
 	if (!pending) {
-		/* Applied already, when its name was given out again. If the driver then refused
-		 * it, it was another one that made room. */
+		/* Already applied when the driver reused the name. If the driver then refused this
+		 * call, another one had freed the name. */
 		if (!lien_event_succeeded(event))
 			lien_graph_odd(graph, process);
 		return 0;
@@ -135,7 +135,7 @@ static int apply_released(
 	return lien_event_succeeded(event) ? effect_of(event->type)(graph, process, event) : 0;
 }
 
-/* The last one that begins below. */
+/* Returns the last library that begins below the address. */
 static struct lien_library_map *library_below(struct lien_process *process, uint64_t address)
 {
 	struct lien_library_map key = {.start = address}, *map;
@@ -154,7 +154,7 @@ static int apply_library(
 	if (map && map->start == event->library.start && map->inode == event->library.inode &&
 		map->end == map->start + event->library.length &&
 		map->offset == event->library.offset)
-		return 0; /* told twice: the time of the first one counts */
+		return 0; /* reported twice: keep the first time */
 	if (event->library.start >= LIEN_ADDRESS_END)
 		return 0;
 	map = calloc(1, sizeof(*map));
@@ -201,14 +201,14 @@ static void apply_process(struct lien_process *process, const struct lien_event 
 		process->incomplete |= LIEN_INCOMPLETE_LATE;
 }
 
-/* Of a process that is not known. */
+/* Returns true for an event that tells nothing about an unknown process. */
 static bool tells_nothing(unsigned type)
 {
 	return type == LIEN_EVENT_EXIT || type == LIEN_EVENT_EXEC || type == LIEN_EVENT_LOST;
 }
 
-/* The process of an event, made when this is the first one. A pid with another start time is
- * another process: the old one's end was missed. */
+/* Returns the process of an event, and makes it at the first event. A pid with another start time
+ * is another process: the end of the old one was missed. */
 static struct lien_process *process_of(struct lien_graph *graph, const struct lien_event *event)
 {
 	struct lien_process *process = lien_graph_process(graph, event->pid);
@@ -232,7 +232,7 @@ static int apply_call(
 		process->cuda = true;
 	if (lien_call_releases(event->type))
 		return apply_released(graph, process, event);
-	/* A capture ends with an error, too. */
+	/* An error ends a capture, too. */
 	if (!lien_event_succeeded(event) && lien_call_kind(event->type) != LIEN_KIND_capture_end)
 		return 0;
 	if (event->flags & LIEN_EVENT_PARTIAL)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* Which streams are being captured. */
+/* Tracks which streams are being captured. */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -22,7 +22,7 @@ int lien_graph_apply_capture_begin(
 		lien_graph_apply_pending(
 			graph, process, LIEN_CALL_CU_STREAM_DESTROY, event->capture.stream, 0);
 	if (capture_find(process, event->capture.stream))
-		return 0; /* a stream has one at a time: the end of the one before was missed */
+		return 0; /* a stream has one capture at a time: the previous end was missed */
 	capture = calloc(1, sizeof(*capture));
 	if (!capture)
 		return -ENOMEM;
@@ -31,7 +31,7 @@ int lien_graph_apply_capture_begin(
 	return 0;
 }
 
-/* These leave a capture as it was; any other result ends it, most of them without a graph. */
+/* These results leave a capture running. Any other result ends it, most of them without a graph. */
 static bool capture_goes_on(int result)
 {
 	return result == 1 /* INVALID_VALUE: none on this stream */ || result == 400 ||
@@ -57,7 +57,7 @@ int lien_graph_apply_capture_end(
 	return 0;
 }
 
-/* A capture under way ends with its stream. */
+/* A stream's destruction ends its capture. */
 int lien_graph_apply_stream_destroy(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {

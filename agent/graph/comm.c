@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* Communicators: who is in which group, at which rank, and whose memory is whose. */
+/* Communicators: the members of each group, their ranks, and the memory of each communicator. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -79,8 +79,8 @@ uint32_t lien_comm_of_scope(struct lien_graph *graph, struct lien_process *proce
 }
 
 /*
- * NCCL's threads make memory for a communicator before and after the call that makes it has
- * returned (non-blocking ones, and groups), and name it by that call: so the entry is there as long
+ * NCCL's threads make memory for a communicator before and after the call that makes it returns
+ * (non-blocking communicators and groups), and refer to it by that call. So the entry lives as long
  * as the communicator.
  */
 static int adopt_number(struct lien_comm *comm, struct lien_process *process, uint64_t t_entry)
@@ -91,7 +91,7 @@ static int adopt_number(struct lien_comm *comm, struct lien_process *process, ui
 		return 0;
 	if (!init)
 		return init_new(process, LIEN_SCOPE_INIT | t_entry, comm->number);
-	/* ncclCommInitAll: the first one stands for all. */
+	/* ncclCommInitAll: the first communicator stands for all. */
 	if (!lien_process_comm(process, init->number)) {
 		RB_REMOVE(lien_comm_number_tree, &process->comm_numbers, comm);
 		comm->number = init->number;
@@ -129,7 +129,10 @@ bool lien_comm_unnamed(const struct lien_comm *comm)
 	return !memcmp(comm->id, none, sizeof(none));
 }
 
-/* Behind the hashes. No ncclUniqueId has it there: it is zero behind a socket's address. */
+/*
+ * Follows the hashes. No ncclUniqueId has it at this offset: there it is zero, behind a socket's
+ * address.
+ */
 #define FOUND_AT   64
 #define FOUND_MARK "by NCCL's RAS"
 
@@ -147,7 +150,7 @@ bool lien_comm_is_found(const struct lien_comm *comm)
 	return !memcmp(comm->id + FOUND_AT, FOUND_MARK, sizeof(FOUND_MARK));
 }
 
-/* NCCL's RAS names it. Whoever saw it being made knows more. */
+/* NCCL's RAS names the communicator. If its making was seen, more is known already. */
 static int comm_found(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
@@ -212,7 +215,7 @@ int lien_graph_apply_comm_init(
 
 #define EXCLUDED_TOLD (sizeof(((struct lien_event *)0)->comm.id) / sizeof(int32_t))
 
-/* The ranks that are left close up. What makes no sense leaves the rank unknown. */
+/* The remaining ranks close up. An implausible list leaves the rank unknown. */
 static void shrink_rank(
 	struct lien_comm *comm, const struct lien_comm *parent, const struct lien_event *event)
 {

@@ -75,7 +75,7 @@ void lien_node_clear(struct lien_node *node)
 	*node = (struct lien_node){.nvml = false};
 }
 
-/* What one entry of the list names. False: not known. */
+/* Finds the device that one entry of the list names. Returns false if it is not known. */
 static bool entry_device(const char *entry, size_t length, bool by_bus,
 	const struct lien_uuid *gpus, unsigned count, struct lien_uuid *uuid)
 {
@@ -121,7 +121,7 @@ bool lien_visible_devices(const char *visible, bool by_bus, const struct lien_uu
 		ordinals->count = count;
 		return true;
 	}
-	/* Any entry that is not understood, or comes twice, makes the rest a guess. */
+	/* An entry that is not understood, or that occurs twice, makes the rest a guess. */
 	for (; *visible; visible += length + (visible[length] == ',')) {
 		length = strcspn(visible, ",");
 		if (ordinals->count == LIEN_ORDINALS_MAX)

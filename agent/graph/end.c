@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * The end of what has many parts: a process, an allocation with many exports, a range with many
- * mappings. A patient graph takes it away in steps.
+ * Ends objects with many parts: a process, an allocation with many exports, a range with many
+ * mappings. A patient graph does it in steps.
  */
 #include <limits.h>
 #include <stdlib.h>
 
 #include "agent/graph/internal.h"
 
-/* --- what a process has, one at a time ---------------------------------------------------------
- */
+/* --- parts of a process, one at a time -------------------------------------------------------- */
 
-/* False: there is none. */
+/* Ends one part. Returns false if there is none. */
 static bool end_memory(struct lien_graph *graph, struct lien_process *process)
 {
 	struct lien_reservation *reservation = SPLAY_ROOT(&process->reservations);
@@ -115,8 +114,7 @@ void lien_process_end(struct lien_graph *graph, struct lien_process *process)
 	lien_graph_finish(graph, graph->patient ? LIEN_AT_ONCE : UINT_MAX);
 }
 
-/* --- all of it ---------------------------------------------------------------------------------
- */
+/* --- all parts, in steps ---------------------------------------------------------------------- */
 
 static void free_step(struct lien_graph *graph, struct lien_allocation *allocation)
 {

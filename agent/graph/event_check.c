@@ -6,8 +6,9 @@
 #define NCCL_IN_PROGRESS 7
 
 struct shape {
-	uint16_t least; /* bytes of a record of this type; 0: not one of the agent's own types */
-	uint8_t kind;	/* enum lien_kind, of a call */
+	/* minimum size of a record of this type; 0: not one of the agent's own types */
+	uint16_t least;
+	uint8_t kind; /* enum lien_kind, of a call */
 	uint8_t library;
 	uint8_t flags;
 };

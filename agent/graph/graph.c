@@ -55,7 +55,7 @@ static int lien_binding_cmp(const struct lien_binding *a, const struct lien_bind
 }
 RB_GENERATE(lien_binding_tree, lien_binding, of_object, lien_binding_cmp)
 
-/* By file, and where in it they begin. */
+/* Sorts by file, then by offset in it. */
 static int lien_place_cmp(const struct lien_library_map *a, const struct lien_library_map *b)
 {
 	if (a->inode != b->inode)
@@ -165,7 +165,7 @@ struct lien_process *lien_graph_process_after(struct lien_graph *graph, uint32_t
 	return RB_NFIND(lien_process_tree, &graph->processes, &key);
 }
 
-/* Those that were let go stay where they are: they may come back. */
+/* Skips allocations that were let go; they stay in the list, because they may come back. */
 static struct lien_allocation *first_shown(struct lien_allocation *allocation)
 {
 	while (allocation && allocation->let_go)
@@ -248,7 +248,7 @@ bool lien_allocation_held(const struct lien_allocation *allocation)
 {
 	if (!LIST_EMPTY(&allocation->holdings))
 		return true;
-	/* Bound memory is held by the object; the object is not held by what is bound to it. */
+	/* The object holds the memory bound to it, not the other way round. */
 	return allocation->origin != LIEN_ORIGIN_MULTICAST && !LIST_EMPTY(&allocation->bindings);
 }
 
@@ -271,7 +271,7 @@ bool lien_allocation_on_device(const struct lien_allocation *allocation)
 	case LIEN_ORIGIN_HOST:
 	case LIEN_ORIGIN_REGISTERED:
 		return false;
-	default: /* what is imported from nobody known is taken for it, too */
+	default: /* an import of unknown origin is treated the same */
 		return true;
 	}
 }
@@ -428,7 +428,7 @@ static void allocation_free(struct lien_graph *graph, struct lien_allocation *al
 	TAILQ_INSERT_TAIL(&graph->freed, allocation, of_graph);
 }
 
-/* Its place is that of the one that was let go longest ago. */
+/* Takes the place of the allocation that was let go longest ago. */
 static void let_go(struct lien_graph *graph, struct lien_allocation *allocation)
 {
 	unsigned place;
@@ -463,8 +463,9 @@ struct lien_allocation *lien_share_taken(struct lien_graph *graph, struct lien_s
 	return allocation;
 }
 
-/* What nothing holds is freed, unless it was handed out: then an import may be told of yet. One
- * that nobody has imported at all is expected as long as its owner lives. */
+/* Frees an allocation that nothing holds, unless it was handed out, because an import of it may
+ * still be reported. An allocation that nobody has imported at all is kept as long as its owner
+ * lives. */
 static void allocation_settle(struct lien_graph *graph, struct lien_allocation *allocation)
 {
 	const struct lien_share *share = LIST_FIRST(&allocation->shares);
@@ -628,7 +629,7 @@ void lien_mapping_drop(struct lien_graph *graph, struct lien_mapping *mapping)
 	holding_settle(graph, holding);
 }
 
-/* Moves what it has to another holding of its process, and frees it. */
+/* Moves everything to another holding of the same process, and frees the old one. */
 static void holding_merge(
 	struct lien_graph *graph, struct lien_holding *from, struct lien_holding *to)
 {

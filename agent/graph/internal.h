@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Shared by the graph's own files: making and removing its parts. Nobody else includes this. */
+/* Shared by the graph's own files: making and removing its parts. No other file includes this. */
 #ifndef LIEN_GRAPH_INTERNAL_H
 #define LIEN_GRAPH_INTERNAL_H
 
@@ -12,43 +12,43 @@ RB_HEAD(lien_site_tree, lien_site);
 RB_HEAD(lien_split_tree, lien_split);
 RB_HEAD(lien_split_rank_tree, lien_split_member);
 
-/* What one rank of the parent asked for. */
+/* One rank's request to split the parent. */
 struct lien_split_member {
 	RB_ENTRY(lien_split_member) by_rank; /* of the parent */
-	/* Of its process: all, those of a communicator, those of a parent. */
+	/* The members of its process: all, by communicator, by parent. */
 	LIST_ENTRY(lien_split_member) of_process;
 	RB_ENTRY(lien_split_member) by_number;
 	RB_ENTRY(lien_split_member) by_parent;
 	struct lien_split *split;
 	uint64_t serial;
 	struct lien_process *process;
-	uint32_t number, parent; /* of the communicators; 0: takes no part, or destroyed */
+	uint32_t number, parent; /* of the communicators; 0: takes no part, or was destroyed */
 	int32_t color, key, parent_rank;
-	uint64_t comm; /* its address */
+	uint64_t comm; /* the communicator's address */
 };
 
-/* A split under way: its ranks are known when all of the parent's have called. */
+/* A split under way: its ranks are known once all ranks of the parent have called. */
 struct lien_split {
 	RB_ENTRY(lien_split) by_id;
 	uint8_t id[128]; /* before the color is added */
-	unsigned number; /* which of the parent's */
+	unsigned number; /* the parent's nth split */
 	int32_t nranks;	 /* of the parent */
 	unsigned members_count;
-	unsigned known; /* members whose communicator, or its parent, is still there */
+	unsigned known; /* members whose communicator or parent still exists */
 	struct lien_split_rank_tree members;
 };
 
-/* Remembered after they were let go. */
+/* Number of let-go allocations that are remembered. */
 #define LIEN_LET_GO_MAX 4096
 
 struct lien_graph {
 	struct lien_process_tree processes;
 	TAILQ_HEAD(lien_allocation_list, lien_allocation) allocations; /* by id */
 	bool patient;
-	TAILQ_HEAD(, lien_allocation) freed; /* all but their shares */
+	TAILQ_HEAD(, lien_allocation) freed; /* all but their shares are freed */
 	TAILQ_HEAD(, lien_process) ending;
 	struct {
-		struct lien_process *process; /* NULL: none is under way */
+		struct lien_process *process; /* NULL: no unmap is under way */
 		uint64_t va, end;
 	} unmapping;
 	struct lien_share_tree shares;
@@ -62,7 +62,7 @@ struct lien_graph {
 	} slabs;
 	struct lien_graph_stats stats;
 	uint64_t next_id, next_registration, next_binding;
-	struct lien_allocation **let_go; /* a ring of LIEN_LET_GO_MAX; NULL: not needed yet */
+	struct lien_allocation **let_go; /* a ring of LIEN_LET_GO_MAX; NULL: not yet needed */
 	unsigned next_let_go;
 	uint32_t next_comm;
 	uint32_t round; /* of the last adoption */
@@ -80,23 +80,23 @@ RB_PROTOTYPE(lien_split_rank_tree, lien_split_member, by_rank, lien_split_rank_c
 int lien_share_cmp(const struct lien_share *a, const struct lien_share *b);
 SPLAY_PROTOTYPE(lien_share_tree, lien_share, by_number, lien_share_cmp)
 
-/* Names come from the job, which may call itself anything: what is no ASCII is shown as '?'. */
+/* Names come from the job, which may call itself anything: characters outside ASCII become '?'. */
 char lien_printable(char c);
 const struct lien_name *lien_graph_name(struct lien_graph *graph, const char *text, size_t max);
-/* The set with n descriptions laid over base. NULL: out of memory. */
+/* Returns the set with n descriptions laid over base. NULL: out of memory. */
 const struct lien_access_set *lien_graph_access(struct lien_graph *graph,
 	const struct lien_access_set *base, const struct lien_access *over, unsigned n);
-/* Where the event's outermost call was made. NULL: out of memory. */
+/* Returns the place of the event's outermost call. NULL: out of memory. */
 const struct lien_site *lien_graph_site(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event);
 void lien_graph_free_sets(struct lien_graph *graph);
 
 struct lien_process *lien_process_new(struct lien_graph *graph, uint32_t pid, uint64_t start);
-/* Drops all it holds; allocations that others still hold stay. */
+/* Drops everything that the process holds; allocations that others still hold stay. */
 void lien_process_end(struct lien_graph *graph, struct lien_process *process);
-/* Parts that a patient graph takes away in one go. */
+/* Parts that a patient graph removes at once. */
 #define LIEN_AT_ONCE 1024
-/* Takes away the next mapping of the range under way. */
+/* Removes the next mapping of the range that is being unmapped. */
 void lien_graph_unmap_step(struct lien_graph *graph);
 void lien_allocation_disown(struct lien_graph *graph, struct lien_allocation *allocation);
 
@@ -110,15 +110,18 @@ int lien_handle_take(
 /* Sets how many references the application holds. */
 void lien_handle_refer(struct lien_handle *handle, uint32_t references);
 void lien_handle_drop(struct lien_graph *graph, struct lien_handle *handle);
-/* Processes may say anything of their memory. Nothing of theirs lies from here on; */
+/* Processes may report any address. No process has memory from here on. */
 #define LIEN_ADDRESS_END (1ull << 63)
-/* and no range that begins before is empty or ends behind: its bytes, cut. */
+/*
+ * Cuts a range that begins below LIEN_ADDRESS_END, so that it is not empty and does not exceed
+ * that; returns its bytes.
+ */
 uint64_t lien_range_bytes(uint64_t va, uint64_t bytes);
-/* What the process has of the allocation, made if it has nothing yet: to be given a handle or a
- * mapping. NULL: out of memory. */
+/* Returns what the process has of the allocation. Makes the holding if there is none; the caller
+ * adds a handle or a mapping. NULL: out of memory. */
 struct lien_holding *lien_holding_get(
 	struct lien_graph *graph, struct lien_process *process, struct lien_allocation *allocation);
-/* At a place that has been vacated. NULL: out of memory, or the holding is NULL. */
+/* Makes a mapping at a vacated range. NULL: out of memory, or the holding is NULL. */
 struct lien_mapping *lien_mapping_new(
 	struct lien_graph *graph, struct lien_holding *holding, uint64_t va, uint64_t bytes);
 void lien_mapping_park(struct lien_mapping *mapping, bool parked);
@@ -126,21 +129,21 @@ void lien_mapping_drop(struct lien_graph *graph, struct lien_mapping *mapping);
 /* Moves everything that `from` has to `to`; frees `from`. Not for multicast objects. */
 void lien_allocation_merge(
 	struct lien_graph *graph, struct lien_allocation *from, struct lien_allocation *to);
-/* As the event of its export says. NULL: out of memory. There must be no export of that number. The
- * key is NULL unless the number is made of it. */
+/* Makes a share from the event of its export. NULL: out of memory. No export with that number may
+ * exist. The key is NULL unless the number is a hash of it. */
 struct lien_share *lien_share_new(struct lien_graph *graph, struct lien_allocation *allocation,
 	const struct lien_event *event, uint64_t number, const uint8_t *key);
-/* What a share is of, to be held again by an import. */
+/* Returns the share's allocation, which an import is about to hold again. */
 struct lien_allocation *lien_share_taken(struct lien_graph *graph, struct lien_share *share);
 void lien_share_drop(struct lien_graph *graph, struct lien_share *share);
-/* Its key names other memory from now on; what was imported by it stays. */
+/* The key names other memory from now on; imports that used it stay. */
 void lien_share_outdate(struct lien_graph *graph, struct lien_share *share);
-/* The number of what 64 bytes name; the call says what kind of name it is. */
+/* Returns the share number of a 64-byte name; the call says what kind of name it is. */
 uint64_t lien_share_number(unsigned call, const uint8_t *key);
-/* The memory is handed out under a name of 64 bytes, once more or for the first time. */
+/* Exports the memory under a 64-byte name, again or for the first time. */
 int lien_share_by_key(struct lien_graph *graph, struct lien_allocation *allocation,
 	const struct lien_event *event, const uint8_t *key);
-/* That of the restore before this one: it has been imported, and closed. */
+/* Drops the share of the previous restore: it has been imported, and closed. */
 void lien_share_drop_control(struct lien_graph *graph, struct lien_allocation *allocation);
 
 void lien_comm_drop(struct lien_graph *graph, struct lien_process *process, struct lien_comm *comm);
@@ -149,59 +152,67 @@ void lien_library_drop(struct lien_process *process, struct lien_library_map *ma
 void lien_registration_drop(
 	struct lien_registration_tree *list, struct lien_registration *registration);
 struct lien_comm *lien_comm_find(struct lien_process *process, uint64_t address);
-/* Made of what is known of it: its address. NULL: out of memory. */
+/* Makes a communicator of which only the address is known. NULL: out of memory. */
 struct lien_comm *lien_comm_new(
 	struct lien_graph *graph, struct lien_process *process, uint64_t address);
-/* A new one takes the place of whatever had its address. NULL: out of memory. */
+/* Makes a new communicator, which replaces any other at its address. NULL: out of memory. */
 struct lien_comm *lien_comm_made(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event);
-/* Told after the fact (lien_graph_dump()), with everything that is known of it. */
+/* Makes a communicator from a later dump (lien_graph_dump()), with everything known of it. */
 int lien_comm_recorded(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event);
-/* That the event's communicator was made of. NULL: not known, or itself (a forged recording). */
+/*
+ * Returns the parent of the event's communicator. NULL: not known, or the communicator itself (a
+ * forged recording).
+ */
 struct lien_comm *lien_comm_parent(struct lien_process *process, const struct lien_event *event);
-/* Is it known how many were split off it, and so which split of it is which? */
+/* Is the number of its splits known, and therefore which split of it is which? */
 bool lien_comm_has_count(const struct lien_comm *comm);
-/* The name of a group that NCCL gives none; of a parent that has a count. */
+/* Derives the id of a group that NCCL does not name, from a parent that has a count. */
 void lien_comm_derive_id(
 	uint8_t *id, const struct lien_comm *parent, unsigned call, unsigned number);
-/* The communicator's number for an event's scope; 0: none that is known. */
+/* Returns the communicator's number for an event's scope; 0: none is known. */
 uint32_t lien_comm_of_scope(struct lien_graph *graph, struct lien_process *process, uint64_t scope);
-/* A process ends: splits that it took part in will not be complete. False: there are no more. */
+/*
+ * A process ends: drops one split that it took part in, as that will never be complete. Returns
+ * false if there is none left.
+ */
 bool lien_splits_drop_one(struct lien_graph *graph, struct lien_process *process);
-/* A communicator is destroyed. A split of which nothing is left will never be complete. */
+/* A communicator is destroyed. A split with no known members left will never be complete. */
 void lien_splits_forget(struct lien_graph *graph, struct lien_process *process, uint32_t number);
 void lien_binding_drop(struct lien_graph *graph, struct lien_binding *binding);
-/* The device of memory has turned out to be another one. */
+/* The memory turned out to be on another device. */
 void lien_bindings_moved(struct lien_allocation *memory);
 
-/* Fills in who asked, and for which communicator. -ENOMEM. */
+/* Fills in who asked for it, and for which communicator. -ENOMEM. */
 int lien_allocation_asked(struct lien_graph *graph, struct lien_process *process,
 	struct lien_allocation *allocation, const struct lien_event *event);
 /* 0: no such context, or not known. */
 uint32_t lien_context_number(struct lien_process *process, uint64_t value);
 struct lien_handle *lien_handle_find(struct lien_process *process, uint64_t value);
-/* Makes room for a name that the driver has just given out. */
+/* Removes whatever has a name that the driver has just given out again. */
 void lien_handle_vacate(struct lien_graph *graph, struct lien_process *process, uint64_t value);
-/* False: too much is in the way of what a call has put there. */
+/* Removes whatever is in a range that a call has just filled. Returns false if that is too much. */
 bool lien_range_vacate(
 	struct lien_graph *graph, struct lien_process *process, uint64_t va, uint64_t bytes);
 
-/* Applies a release of what is at the mapping's address that was entered. False: there is none. */
+/*
+ * Applies a pending release of the memory at the mapping's address. Returns false if there is none.
+ */
 bool lien_mapping_apply_pending(struct lien_graph *graph, const struct lien_mapping *mapping);
-/* The context that takes the mapping's memory with it; 0: none, or not known. */
+/* Returns the context with which the mapping's memory goes; 0: none, or not known. */
 uint64_t lien_context_of(const struct lien_mapping *mapping);
-/* The communicator of that number. NULL: it has been destroyed, or is being made. */
+/* Returns the communicator with that number. NULL: it was destroyed, or is being made. */
 struct lien_comm *lien_process_comm(struct lien_process *process, uint32_t number);
-/* The call that makes, or made, it. NULL: not known. */
+/* Returns the call that makes or made it. NULL: not known. */
 const struct lien_init *lien_process_init(const struct lien_process *process, uint32_t number);
-/* True of a range that has bytes and does not wrap: forged recordings have others. */
+/* Returns true for a range that is not empty and does not wrap; forged recordings have others. */
 bool lien_range_sane(uint64_t va, uint64_t bytes);
-/* The first mapping that has a byte in [va, va + bytes). */
+/* Returns the first mapping that has a byte in [va, va + bytes). */
 struct lien_mapping *lien_process_overlap(
 	struct lien_process *process, uint64_t va, uint64_t bytes);
 
-/* An event's effect; -ENOMEM is the only failure. */
+/* Applies an event; -ENOMEM is the only failure. */
 typedef int lien_apply_fn(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event);
 
@@ -247,20 +258,22 @@ lien_apply_fn lien_graph_apply_capture_end;
 lien_apply_fn lien_graph_apply_stream_destroy;
 
 /*
- * One call may be about all that a process maps, and be made again and again. Each event that a
- * process causes lets it cost so many visits of mappings that do not go with it, up to so many at
- * once. False: it has no more left. The rest of the event is then left out, as if it were lost.
+ * One call may concern every mapping of a process, and may be repeated without end. Each event adds
+ * LIEN_VISITS_EVENT to the number of mappings that the process's events may visit without removing
+ * them, up to a limit. Returns false if none are left; the rest of the event is then dropped, as if
+ * it were lost.
  */
 #define LIEN_VISITS_EVENT 64
 #define LIEN_VISITS_MAX	  (1u << 18)
 bool lien_process_visits(struct lien_graph *graph, struct lien_process *process);
 
-/* The driver did something that does not fit what is known of the process. */
+/* The driver did something that contradicts what is known of the process. */
 void lien_graph_odd(struct lien_graph *graph, struct lien_process *process);
 
 /*
- * A name is being acquired that still lives: a release of it that was entered must have happened.
- * Applies the first such release; its late return will find nothing pending. False: there is none.
+ * The driver gives out a name that still exists, so a release of it that was entered must have
+ * happened. Applies the first such release; its late return will find nothing pending. Returns
+ * false if there is none.
  */
 bool lien_graph_apply_pending(struct lien_graph *graph, struct lien_process *process, unsigned call,
 	uint64_t name, uint64_t bytes);

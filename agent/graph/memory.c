@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* What the driver's memory calls do to the graph. */
+/* The effect of the driver's memory calls on the graph. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,12 +34,12 @@ int lien_allocation_asked(struct lien_graph *graph, struct lien_process *process
 	return 0;
 }
 
-/* A handle without references stays the driver's name for memory that is mapped in its process. */
+/* A handle without references remains the driver's name for memory that its process has mapped. */
 static void names_settle(struct lien_graph *graph, struct lien_holding *holding)
 {
 	struct lien_handle *handle = TAILQ_FIRST(&holding->handles), *next;
 
-	/* The last one takes the holding with it. */
+	/* Dropping the last one frees the holding. */
 	for (; handle && !handle->references && !holding->live; handle = next) {
 		next = TAILQ_NEXT(handle, of_holding);
 		lien_handle_drop(graph, handle);
@@ -60,12 +60,15 @@ int lien_handle_take(
 	return handle->raw_to ? 0 : -ENOMEM;
 }
 
-/* It is not known whether a raw reference was released. A raw release is taken for one of those. */
+/*
+ * Drops a reference. Whether it was a raw one is not known; a raw release is counted as the release
+ * of a raw reference.
+ */
 static void handle_give_back(struct lien_handle *handle, const struct lien_event *event)
 {
 	lien_handle_refer(handle, handle->references - 1);
 	if (by_control(event))
-		return; /* its own reference, which is not counted as raw */
+		return; /* the control library's own reference, not counted as raw */
 	if (handle->raw && !(event->flags & LIEN_EVENT_TRANSLATED))
 		handle->raw--;
 	if (handle->raw > handle->references)
@@ -90,13 +93,13 @@ static void mapping_remove(struct lien_graph *graph, struct lien_mapping *mappin
 {
 	struct lien_holding *holding = mapping->holding;
 
-	/* The handles first: with the last of both, the allocation goes as well. */
+	/* Handles first: the allocation goes with the last handle or mapping. */
 	lien_mapping_park(mapping, true);
 	names_settle(graph, holding);
 	lien_mapping_drop(graph, mapping);
 }
 
-/* What the application unmaps is gone; the control library's leaves its place. */
+/* An unmap by the application removes the mapping; one by the control library parks it. */
 static void unmap_one(struct lien_graph *graph, struct lien_mapping *mapping, bool control)
 {
 	if (!control || lien_allocation_by_address(mapping->holding->allocation)) {
@@ -158,7 +161,7 @@ int lien_graph_apply_address_free(
 	return 0;
 }
 
-/* A mapping of it that has a byte in the range. */
+/* Returns a mapping of the holding that has a byte in the range. */
 static const struct lien_mapping *mapped_within(
 	struct lien_graph *graph, const struct lien_holding *holding, uint64_t va, uint64_t bytes)
 {
@@ -172,8 +175,8 @@ static const struct lien_mapping *mapped_within(
 	return NULL;
 }
 
-/* Memory whose handle was released goes with its last mapping: an unmap under way may have done it.
- */
+/* Memory whose handle was released goes with its last mapping, and an unmap under way may have
+ * removed that. */
 static bool apply_pending_unmap(struct lien_graph *graph, struct lien_handle *handle)
 {
 	struct lien_process *process = handle->holding->process;
@@ -193,9 +196,8 @@ static bool apply_pending_unmap(struct lien_graph *graph, struct lien_handle *ha
 }
 
 /*
- * A process that imported the same memory twice has two handles to it. It is not known which of
- * them a mapping was made with, so a handle without references may have gone with an earlier
- * mapping.
+ * A process that imported the same memory twice has two handles to it. Which of them a mapping was
+ * made with is not known, so a handle without references may have gone with an earlier mapping.
  */
 static bool may_have_gone(const struct lien_handle *handle)
 {
@@ -203,7 +205,7 @@ static bool may_have_gone(const struct lien_handle *handle)
 	       (TAILQ_NEXT(handle, of_holding) || TAILQ_FIRST(&handle->holding->handles) != handle);
 }
 
-/* Calls under way that may have ended the name are taken as done. NULL: it names nothing now. */
+/* Applies calls under way that may have ended the name. Returns NULL if it names nothing now. */
 static struct lien_handle *handle_settle(
 	struct lien_graph *graph, struct lien_process *process, uint64_t value)
 {
@@ -230,7 +232,7 @@ void lien_handle_vacate(struct lien_graph *graph, struct lien_process *process, 
 	}
 }
 
-/* The calls that take away what is at an address. */
+/* Calls that release the memory at an address. */
 static const unsigned range_releases[] = {LIEN_CALL_CU_MEM_UNMAP, LIEN_CALL_CU_MEM_FREE,
 	LIEN_CALL_CU_MEM_FREE_ASYNC, LIEN_CALL_CU_MEM_FREE_ASYNC_PTSZ, LIEN_CALL_CU_FREE_HOST,
 	LIEN_CALL_CU_HOST_UNREGISTER, LIEN_CALL_CU_IPC_CLOSE};
@@ -246,7 +248,7 @@ bool lien_mapping_apply_pending(struct lien_graph *graph, const struct lien_mapp
 	return false;
 }
 
-/* Its context may be going, with all that was allocated in it. */
+/* The mapping's context may be going, with everything allocated in it. */
 static bool apply_pending_context(struct lien_graph *graph, const struct lien_mapping *mapping)
 {
 	uint64_t context = lien_context_of(mapping);
@@ -293,9 +295,9 @@ int lien_graph_apply_create(
 }
 
 /*
- * A name of one allocation is said to be that of another one, so records are missing. Which of the
- * two is out of date cannot be told: the mapping is forgotten, and read again with its name. To
- * move the name would make one allocation of two, which no reading could tell apart.
+ * The driver returned a name of one allocation for another one, so records are missing. Which of
+ * the two is out of date is unknown, so the mapping is dropped, to be read again together with its
+ * name. Moving the name would merge two allocations, and no re-read could tell them apart again.
  */
 static void retain_contradicts(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
@@ -360,7 +362,7 @@ int lien_graph_apply_reserve(
 
 #define MADE_JUST_NOW 64
 
-/* What is put back behind a parked mapping has just been made, and is not all over the place. */
+/* Memory put back behind a parked mapping has just been made, so it has few holders. */
 static bool made_just_now(const struct lien_allocation *allocation)
 {
 	const struct lien_holding *holding;
@@ -442,7 +444,8 @@ int lien_graph_apply_map(
 		return -ENOMEM;
 	mapping->imported = handle->imported;
 	if (allocation->bytes < event->map.bytes)
-		allocation->bytes = event->map.bytes; /* unmatched import: first known now */
+		/* unmatched import: its size is known only now */
+		allocation->bytes = event->map.bytes;
 	return 0;
 }
 
@@ -459,7 +462,7 @@ int lien_graph_apply_access(
 		mapping = RB_NEXT(lien_mapping_tree, &process->mappings, mapping)) {
 		if (mapping->opened)
 			continue;
-		if (!set || mapping->access != base) { /* neighbours mostly have the same */
+		if (!set || mapping->access != base) { /* neighbours mostly have the same set */
 			base = mapping->access;
 			set = lien_graph_access(
 				graph, base, event->access.access, event->access.count);

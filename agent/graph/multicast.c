@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* Multicast objects: handles without memory, to which memory of several devices is bound. */
+/* Multicast objects: handles without memory, to which several devices' memory is bound. */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -24,7 +24,7 @@ int lien_graph_apply_multicast_create(
 	return handle ? lien_handle_take(graph, handle, event) : -ENOMEM;
 }
 
-/* The object that a call is about; a process may have imported it. */
+/* Returns the object of a call; a process may have imported it. */
 static struct lien_allocation *object_of(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
@@ -102,7 +102,7 @@ void lien_bindings_moved(struct lien_allocation *memory)
 	}
 }
 
-/* The device names which of the memories at that place of the object is meant. */
+/* The device says which of the memories bound at that offset is meant. */
 int lien_graph_apply_multicast_unbind(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {

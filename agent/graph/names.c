@@ -23,7 +23,7 @@ static int lien_access_cmp(const struct lien_access_set *a, const struct lien_ac
 	if (a->member != b->member)                                                                \
 	return a->member < b->member ? -1 : 1
 
-/* Names are interned: their addresses tell them apart. */
+/* Names are interned, so comparing their addresses is enough. */
 static int lien_site_cmp(const struct lien_site *a, const struct lien_site *b)
 {
 	ORDER(offset);
@@ -106,7 +106,7 @@ void lien_process_caller(
 {
 	const struct lien_library_map *map = lien_process_library(process, event->caller);
 	const char *file = map ? map->file->text : "unknown", *suffix;
-	const char *folder = strrchr(file, '/'); /* files without a path may be named so */
+	const char *folder = strrchr(file, '/'); /* files without a path may have such names */
 	int length;
 
 	if (folder)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Lists of pids, as requests and transactions have them: in any order. */
+/* Lists of pids as they occur in requests and transactions: in any order. */
 #ifndef LIEN_PIDS_H
 #define LIEN_PIDS_H
 
@@ -25,7 +25,7 @@ static inline int lien_pid_cmp(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* A sorted copy, for lien_pids_find(). NULL: out of memory. */
+/* Returns a sorted copy for lien_pids_find(). NULL: out of memory. */
 static inline uint32_t *lien_pids_sorted(const uint32_t *pids, unsigned count)
 {
 	uint32_t *sorted = calloc(count + 1, sizeof(*sorted));

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* Buffers that are registered with communicators and with network cards. */
+/* Buffers registered with communicators and with network cards. */
 #include <errno.h>
 #include <stdlib.h>
 
 #include "agent/graph/event_check.h"
 #include "agent/graph/internal.h"
 
-/* NULL: out of memory, or a communicator that is not known and not to be made. */
+/* NULL: out of memory, or an unknown communicator that is not to be made. */
 static struct lien_registration_tree *registrations_of(struct lien_graph *graph,
 	struct lien_process *process, const struct lien_event *event, bool make)
 {
@@ -29,7 +29,7 @@ static struct lien_registration *registration_find(
 	return registration && registration->handle == handle ? registration : NULL;
 }
 
-/* They are to be looked at again. */
+/* Marks the spans for recomputation. */
 static void spans_forget(struct lien_process *process, const struct lien_event *event)
 {
 	if (lien_event_library(event->type) == LIEN_LIB_IBVERBS)
@@ -58,7 +58,7 @@ int lien_graph_apply_deregister(
 	return 0;
 }
 
-/* The call that gives back what this one registered. */
+/* Returns the call that undoes this registration. */
 static unsigned end_of(unsigned call)
 {
 	switch (call) {
@@ -79,14 +79,18 @@ int lien_graph_apply_register(
 	if (!list)
 		return -ENOMEM;
 	if (!event->reg.handle)
-		return 0; /* NCCL's success without a handle: it does not register such memory */
+		/* NCCL reports success without a handle: it does not register such memory */
+		return 0;
 	while ((registration = registration_find(list, event->reg.handle))) {
 		if (lien_graph_apply_pending(
 			    graph, process, end_of(event->type), event->reg.handle, 0))
 			continue;
 		if (list != &process->cards)
-			break; /* NCCL counts: one handle for a buffer that is registered twice */
-		/* One entry point of libibverbs may call another: the same region, told twice. */
+			/* NCCL counts: it returns one handle for a buffer registered twice */
+			break;
+		/*
+		 * One entry point of libibverbs may call another: the same region, reported twice.
+		 */
 		if (registration->va == event->reg.va && registration->bytes == event->reg.bytes)
 			return 0;
 		lien_registration_drop(list, registration); /* its end was missed */
@@ -112,8 +116,7 @@ bool lien_registration_lies(
 	       lien_process_mapping(process, registration->va + registration->bytes - 1);
 }
 
-/* --- what they cover ----------------------------------------------------------------------------
- */
+/* --- spans ------------------------------------------------------------------------------------ */
 
 static unsigned count_all(struct lien_registration_tree *list)
 {
@@ -173,7 +176,7 @@ static bool spans_touch(const struct lien_spans *spans, const struct lien_mappin
 {
 	unsigned low = 0, high = spans->count, mid;
 
-	while (low < high) { /* the first one that ends behind the mapping's beginning */
+	while (low < high) { /* the first span that ends after the mapping's beginning */
 		mid = low + (high - low) / 2;
 		if (spans->span[mid].end <= mapping->va)
 			low = mid + 1;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* What re-reading a process from the driver does to the graph, besides the calls it makes up. */
+/* The effect on the graph of re-reading a process from the driver, apart from the made-up calls. */
 #include "agent/graph/internal.h"
 
 int lien_graph_apply_property(
@@ -43,7 +43,7 @@ int lien_graph_apply_adopt(
 	allocation->adopted = true;
 	allocation->round = event->adopt.round;
 	allocation->open = event->adopt.open;
-	if (!handle->imported) /* an importer may map less than there is */
+	if (!handle->imported) /* an importer may map less than the whole */
 		allocation->part = event->adopt.part;
 	if (graph->round < event->adopt.round)
 		graph->round = event->adopt.round;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* Memory that leaves its process, and arrives in another one. */
+/* Memory that leaves one process and arrives in another. */
 #include <errno.h>
 #include <string.h>
 
@@ -13,7 +13,7 @@ struct lien_share *lien_share_find(struct lien_graph *graph, uint64_t number)
 	return SPLAY_FIND(lien_share_tree, &graph->shares, &key);
 }
 
-/* FNV-1a. Two of a node's names with one number would need some 2^31 of them. */
+/* FNV-1a. A collision between two names on one node takes some 2^31 of them. */
 uint64_t lien_share_number(unsigned call, const uint8_t *key)
 {
 	uint64_t hash = 0xcbf29ce484222325ull ^ call;
@@ -31,8 +31,8 @@ int lien_share_by_key(struct lien_graph *graph, struct lien_allocation *allocati
 	struct lien_share *share = lien_share_find(graph, number);
 
 	if (share && share->allocation == allocation)
-		return 0; /* asked for again */
-	if (share)	  /* the driver gives names of freed memory to other memory */
+		return 0; /* exported again */
+	if (share)	  /* the driver reuses names of freed memory */
 		lien_share_outdate(graph, share);
 	if (!lien_share_new(graph, allocation, event, number, key))
 		return -ENOMEM;
@@ -46,7 +46,7 @@ int lien_graph_apply_export(
 	struct lien_handle *handle = lien_handle_find(process, event->share.handle);
 	struct lien_allocation *allocation;
 
-	/* Memory that has an address at once has no handles that the driver would export. */
+	/* Memory with an address from the start has no handle that the driver would export. */
 	if (!handle || lien_allocation_by_address(handle->holding->allocation)) {
 		lien_graph_odd(graph, process);
 		return 0;
@@ -62,12 +62,12 @@ int lien_graph_apply_export(
 	if (!event->share.share)
 		return 0;
 	if (event->share.share & LIEN_SHARE_BY_KEY || lien_share_find(graph, event->share.share))
-		return -EBADMSG; /* numbers are never reused; a forged recording may say otherwise
-				  */
+		/* numbers are never reused; only a forged recording says otherwise */
+		return -EBADMSG;
 	return lien_share_new(graph, allocation, event, event->share.share, NULL) ? 0 : -ENOMEM;
 }
 
-/* Imported, and the export was not seen: all that is known is who has it. NULL: out of memory. */
+/* An import whose export was not seen: only the importer is known. NULL: out of memory. */
 static struct lien_allocation *import_unmatched(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
@@ -92,7 +92,7 @@ int lien_graph_apply_import(
 			graph, lien_share_number(LIEN_CALL_CU_MEM_EXPORT, event->share.key));
 	else
 		share = lien_share_find(graph, event->share.share);
-	/* The name may have been the last that was known to hold just this memory. */
+	/* The handle may have been the last known thing to hold this memory. */
 	if (share)
 		share->allocation->importing = true;
 	lien_handle_vacate(graph, process, event->share.handle);
@@ -122,8 +122,8 @@ int lien_graph_apply_key_export(
 	return lien_share_by_key(graph, mapping->holding->allocation, event, event->key.key);
 }
 
-/* Legacy IPC: a process that opens a name twice has one address for both, also of memory whose
- * export was not seen. */
+/* Legacy IPC: a process that opens a name twice gets one address for both, also if the export of
+ * the memory was not seen. */
 static struct lien_mapping *opened(
 	struct lien_process *process, uint64_t va, const struct lien_allocation *allocation)
 {
@@ -152,7 +152,7 @@ int lien_graph_apply_key_import(
 		mapping->opens++;
 		return 0;
 	}
-	bytes = allocation ? allocation->bytes : 1; /* the driver tells no size */
+	bytes = allocation ? allocation->bytes : 1; /* the driver does not return a size */
 	if (!lien_range_sane(event->key.va, bytes)) {
 		lien_graph_odd(graph, process);
 		return 0;

@@ -4,7 +4,7 @@
 
 #include "agent/graph/slab.h"
 
-/* The first one is small, for graphs of a few processes; each next one twice as large. */
+/* The first chunk is small, for graphs of a few processes; each further one is twice as large. */
 #define CHUNK_BYTES_FIRST 1024
 #define CHUNK_BYTES_MAX	  65536
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* ncclCommSplit(): the new groups' names, and the ranks in them once all of the parent's have
- * called.
- */
+/* ncclCommSplit(): the ids of the new groups, and the ranks in them once all ranks of the parent
+ * have called. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -86,7 +85,7 @@ static struct lien_split *split_of(struct lien_graph *graph, const uint8_t *id,
 	return known;
 }
 
-/* It names no communicator any more that it took part in. */
+/* The member refers to its communicators no longer. */
 static void forget_comm(struct lien_process *process, struct lien_split_member *member)
 {
 	RB_REMOVE(lien_split_comm_tree, &process->split_comms, member);
@@ -113,7 +112,7 @@ static void member_free(struct lien_split_member *member)
 	free(member);
 }
 
-/* Not inline: gcc 12 would not see that this takes the members out of their processes' lists. */
+/* Not inline: gcc 12 would not see that this removes the members from their processes' lists. */
 static __attribute__((noinline)) void split_free(struct lien_graph *graph, struct lien_split *split)
 {
 	while (!RB_EMPTY(&split->members))
@@ -122,7 +121,7 @@ static __attribute__((noinline)) void split_free(struct lien_graph *graph, struc
 	free(split);
 }
 
-/* A rank calls once, so an earlier one of that rank is stale. -ENOMEM. */
+/* A rank calls once, so an earlier member with that rank is stale. -ENOMEM. */
 static int member_add(struct lien_graph *graph, struct lien_process *process,
 	struct lien_split *split, const struct lien_split_member *wanted)
 {
@@ -160,13 +159,13 @@ static int member_cmp(const void *a, const void *b)
 	return (x->parent_rank > y->parent_rank) - (x->parent_rank < y->parent_rank);
 }
 
-/* NULL: it takes no part, or has been destroyed (lien_splits_forget()). */
+/* NULL: it takes no part, or was destroyed (lien_splits_forget()). */
 static struct lien_comm *comm_of(const struct lien_split_member *member)
 {
 	return member->number ? lien_comm_find(member->process, member->comm) : NULL;
 }
 
-/* All have called: by color, then key, then their rank in the parent (ncclCommSplit()). */
+/* All have called: sorts by color, then key, then rank in the parent (ncclCommSplit()). */
 static int split_finish(struct lien_graph *graph, struct lien_split *split)
 {
 	struct lien_split_member **members = calloc(split->members_count, sizeof(*members));
@@ -225,7 +224,7 @@ void lien_splits_forget(struct lien_graph *graph, struct lien_process *process, 
 	}
 }
 
-/* Of the process's communicator that the split is of, its part in it. */
+/* Adds the part of the process's communicator to the split. */
 static int split_join(struct lien_graph *graph, struct lien_process *process,
 	const struct lien_event *event, const struct lien_comm *parent,
 	const struct lien_comm *comm, unsigned number)
@@ -243,7 +242,7 @@ static int split_join(struct lien_graph *graph, struct lien_process *process,
 	int err;
 
 	if (parent->rank < 0 || parent->rank >= parent->nranks || !lien_comm_has_count(parent))
-		return 0; /* then it is not known who its members are */
+		return 0; /* its members are unknown then */
 	lien_comm_derive_id(id, parent, LIEN_CALL_NCCL_SPLIT, number);
 	split = split_of(graph, id, parent, number);
 	err = split ? member_add(graph, process, split, &member) : -ENOMEM;

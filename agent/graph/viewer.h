@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Who asks: a user sees and moves the processes of that user, and what these hold of other users'
- * memory (docs/security.md). Of other users' holders no more is told than that they are there.
+ * The viewer, who asks. A user sees and moves only the user's own processes, and what these hold of
+ * other users' memory (docs/security.md). Of other users' holders a viewer learns only that they
+ * exist.
  */
 #ifndef LIEN_VIEWER_H
 #define LIEN_VIEWER_H
@@ -9,15 +10,18 @@
 #include "agent/graph/graph.h"
 
 struct lien_viewer {
-	bool one_user; /* false: root, who sees all */
+	bool one_user; /* false: root, who sees everything */
 	uint32_t uid;
 };
 
-/* viewer NULL: root. process NULL: nobody's, so root's alone. */
+/* viewer NULL: root. process NULL: nobody's process, which only root sees. */
 bool lien_sees(const struct lien_viewer *viewer, const struct lien_process *process);
-/* Its owner is seen; of memory whose owner has exited or is not known, one that holds it. */
+/*
+ * Does the viewer see the owner? If the owner has exited or is not known: does the viewer see a
+ * holder?
+ */
 bool lien_sees_owned(const struct lien_viewer *viewer, const struct lien_allocation *allocation);
-/* Something of it: its owner, or one that holds it. */
+/* Does the viewer see the owner or any holder? */
 bool lien_sees_part(const struct lien_viewer *viewer, const struct lien_allocation *allocation);
 
 #endif

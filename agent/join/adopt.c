@@ -14,10 +14,10 @@
 #include "agent/join/walks.h"
 #include "loader/discover/environ.h"
 
-/* Until all are at rest. */
+/* Limit for all processes to come to rest. */
 #define REST_MS 10000
 
-/* By its environment, as it was when it began. */
+/* According to the environment that the process started with. */
 static bool nvls_is_off(uint32_t pid)
 {
 	size_t size;
@@ -30,9 +30,9 @@ static bool nvls_is_off(uint32_t pid)
 }
 
 /*
- * What the driver cannot tell of a process that is adopted. Memory that is bound to a multicast
- * object looks like any other. NCCL (2.17 to 2.30) binds some where the devices support it and the
- * node has two or more, unless it is told not to.
+ * What the driver cannot report of an adopted process. Memory bound to a multicast object looks
+ * like any other. NCCL (2.17 to 2.30) binds some where the devices support it and the node has at
+ * least two, unless NCCL_NVLS_ENABLE=0.
  */
 static uint32_t doubts_of(struct lien_agent *agent, struct lien_process *process)
 {
@@ -47,7 +47,7 @@ static uint32_t doubts_of(struct lien_agent *agent, struct lien_process *process
 	return doubts;
 }
 
-/* Memory that cards may reach gets no marks: it has to be known before. */
+/* Memory that cards may access gets no marks, so this must be known first. */
 static void doubt_cards(struct lien_agent *agent)
 {
 	struct lien_process *process;
@@ -67,7 +67,7 @@ static void doubt_cards(struct lien_agent *agent)
 	}
 }
 
-/* Nothing changes any more: what is to be found out? */
+/* Nothing changes any more: plans what to find out. */
 int lien_adopt_plan(void *context, struct lien_adoption **out, char *why, size_t size)
 {
 	struct lien_agent *agent = context;
@@ -95,7 +95,9 @@ static void emit_adopted(void *agent, struct lien_event *event)
 	lien_agent_event(agent, event);
 }
 
-/* The answers go into the graph before anybody goes on: addresses mean what they meant. */
+/*
+ * The answers go into the graph before any thread goes on, so that addresses still mean the same.
+ */
 void lien_adopt_answered(void *context)
 {
 	struct lien_agent *agent = context;
@@ -110,7 +112,7 @@ void lien_adopt_done(struct lien_agent *agent, const struct lien_transaction_res
 	lien_attach_adopted(agent, result);
 }
 
-/* Others' jobs are not brought to rest for a user's. */
+/* A user's adoption does not bring other users' jobs to rest. */
 static unsigned those_owned(
 	struct lien_agent *agent, const struct lien_viewer *viewer, uint32_t *pids, unsigned count)
 {

@@ -19,16 +19,16 @@
 #include "loader/inject/inject.h"
 
 #define INJECT_MS 5000
-#define READY_NS  5000000000ull	 /* until its control thread has answered */
-#define READ_NS	  60000000000ull /* until its memory has been read */
-#define ADOPT_NS  30000000000ull /* until no other transaction is under way */
+#define READY_NS  5000000000ull	 /* for its control thread to answer */
+#define READ_NS	  60000000000ull /* for its memory to be read */
+#define ADOPT_NS  30000000000ull /* for other transactions to end */
 
 struct part {
 	struct lien_join_part base;
 	enum { PART_INJECTED, PART_STARTS, PART_WAITS, PART_READS } state;
 	uint64_t until;
 	struct lien_inject_result result;
-	char command[16], error[300]; /* "": it is attached */
+	char command[16], error[300]; /* "": attached */
 	bool read;
 	unsigned mappings, differences;
 	double read_ms;
@@ -36,15 +36,15 @@ struct part {
 
 struct attach {
 	struct lien_join_job base;
-	json_t *then; /* the offload that waits for this; NULL: the client asked for it alone */
-	void (*go_on)(struct lien_client *client, json_t *request); /* with that */
+	json_t *then; /* the offload that waits for this; NULL: the client asked only to attach */
+	void (*go_on)(struct lien_client *client, json_t *request); /* called for that offload */
 	enum { ATTACH_PARTS, ATTACH_WAITS, ATTACH_ADOPTS, ATTACH_DONE } state;
 	uint64_t until;
-	json_t *adoption; /* what came of it; NULL: none was needed */
+	json_t *adoption; /* the adoption's result; NULL: none was needed */
 };
 
-/* A user's processes are injected into one after the other: one that takes its time keeps those of
- * others waiting no longer. */
+/* A thread per user, which injects into the user's processes one after the other: a slow process
+ * does not delay other users. */
 struct lien_injector {
 	LIST_ENTRY(lien_injector) next;
 	uint32_t uid;
@@ -118,7 +118,9 @@ static void answer(struct lien_join_job *job)
 	}
 }
 
-/* The pid because of which owners were not looked for; 0: one that the client may not know of. */
+/*
+ * The pid of the process that kept owners from being searched; 0 if the client may not know of it.
+ */
 static uint32_t outsider_of(const struct attach *attach, const struct lien_adoption *adoption)
 {
 	const struct lien_process *process =
@@ -144,7 +146,7 @@ static json_t *adoption_json(
 		adoption->outsider ? json_integer(outsider_of(attach, adoption)) : json_null());
 }
 
-/* Those that could be attached are not adopted: they are as before, and the next try may do it. */
+/* The processes that could be attached remain unadopted; the next attempt may succeed. */
 static void adoption_failed(struct attach *attach, const char *error)
 {
 	attach->adoption = adoption_json(attach, NULL, error);
@@ -167,12 +169,12 @@ static void try_to_adopt(struct attach *attach)
 		if (process && part_at(attach, i)->read)
 			pids[n++] = process->pid;
 	}
-	if (!client) { /* nobody asks for it any more */
+	if (!client) { /* no client waits for it any more */
 		attach->state = ATTACH_DONE;
 		free(pids);
 		return;
 	}
-	attach->state = ATTACH_ADOPTS; /* before: it may end while it is being started */
+	attach->state = ATTACH_ADOPTS; /* set first: it may end while it is being started */
 	if (!err)
 		err = lien_adopt_start(attach->base.agent, &client->viewer, pids, n, &nothing,
 			error, sizeof(error));
@@ -209,7 +211,7 @@ void lien_attach_adopted(struct lien_agent *agent, const struct lien_transaction
 		adoption->looked);
 }
 
-/* Each part is as far as it comes. */
+/* All parts have ended: adopts the processes that were read. */
 static bool conclude(struct lien_join_job *job)
 {
 	struct attach *attach = (struct attach *)job;
@@ -262,7 +264,7 @@ static void on_walked(void *to, struct lien_process *process, const struct lien_
 			     "again");
 }
 
-/* What it did before it was watched is to be read. */
+/* Reads what the process did before it was watched. */
 static void read_part(struct attach *attach, struct part *part, struct lien_process *process)
 {
 	int err;
@@ -280,7 +282,7 @@ static void read_part(struct attach *attach, struct part *part, struct lien_proc
 		end_part(attach, part, err == -ESRCH ? "it has ended" : strerror(-err));
 }
 
-/* In the worker's thread. */
+/* Runs in the worker's thread. */
 static void work(struct lien_job *job)
 {
 	struct inject *inject = (struct inject *)job;
@@ -322,7 +324,7 @@ static void done(struct lien_agent *agent, struct lien_job *job)
 	drop(job);
 }
 
-/* To a thread for the processes of this user. 0, or -errno: the job is still the caller's. */
+/* Hands the job to this user's thread. 0, or -errno: the caller still owns the job. */
 static int submit_job(struct lien_agent *agent, uint32_t uid, struct lien_job *job)
 {
 	struct lien_injector *injector;
@@ -405,7 +407,10 @@ static void start(
 	end_part(attach, part, why);
 }
 
-/* Those named, or, of none, those that have no control library yet. */
+/*
+ * Selects the named processes; if none are named, those without a control library or with unknown
+ * memory.
+ */
 static bool wanted(
 	const struct lien_viewer *viewer, const struct lien_process *process, bool named)
 {
@@ -414,8 +419,8 @@ static bool wanted(
 		       process->incomplete & (LIEN_INCOMPLETE_LATE | LIEN_INCOMPLETE_SHARE));
 }
 
-/* All that it lacks is a control library, or to be asked what it had before it was watched; and
- * nobody has taken the library away from it on purpose. */
+/* Does it lack only a control library, or a reading of what it had before it was watched? A process
+ * that was detached on purpose does not count. */
 static bool lacks_nothing_else(const struct lien_process *process)
 {
 	if (process->detached)

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * `attach`: makes processes that were started without lien, for a client, like any other. Those
- * that lack the control library get it; of those that ran before they were watched, what they have
- * mapped is read from the driver, and then they are adopted (adoption.h), all together.
+ * `attach`: gives processes that were started without lien the same standing as others, for a
+ * client. A process that lacks the control library gets it. For a process that ran before it was
+ * watched, its mappings are read from the driver; then all such processes are adopted together
+ * (adoption.h).
  */
 #ifndef LIEN_ATTACH_H
 #define LIEN_ATTACH_H
 
 #include "agent/core/agent.h"
 
-/* The adoption that one of them began has ended. */
+/* Ends the adoption that an attach began. */
 void lien_attach_adopted(struct lien_agent *agent, const struct lien_transaction_result *result);
 void lien_attach_stop(struct lien_agent *agent);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* `compare`: the graph against the driver, for a client. */
+/* `compare`: compares the graph with the driver, for a client. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 
 struct part {
 	struct lien_join_part base;
-	bool runs; /* it is being read */
+	bool runs; /* being read */
 };
 
 struct compare {
@@ -35,7 +35,7 @@ static void dropped(struct lien_join_job *job)
 	((struct compare *)job)->deadline = 0;
 }
 
-/* What the driver says of the address. */
+/* The driver's answer for the address. */
 static json_t *found_json(const struct lien_wire_found *found)
 {
 	json_t *access = json_array();
@@ -132,7 +132,7 @@ static void on_walked(void *to, struct lien_process *process, const struct lien_
 	add_result((struct compare *)job, part, process, walked);
 }
 
-/* It may be read for somebody else now: again with the next tick. */
+/* Another reader may be at work: tries again with the next tick. */
 static void start(
 	struct lien_join_job *job, struct lien_join_part *part, struct lien_process *process)
 {

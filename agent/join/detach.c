@@ -15,7 +15,7 @@
 #include "loader/probes/gate.h"
 
 #define ANSWER_NS    10000000000ull
-#define NS_PER_CHUNK 100000000ull /* that an answer may take, for each chunk of the arena */
+#define NS_PER_CHUNK 100000000ull /* limit for an answer, per chunk of the arena */
 #define CHUNK	     (128ull << 20)
 
 struct part {
@@ -44,7 +44,7 @@ static void release(struct lien_join_job *job)
 	json_decref(((struct detach *)job)->processes);
 }
 
-/* error: NULL, it is detached. */
+/* error NULL: the process is detached. */
 static void end_part(struct lien_join_job *job, struct lien_join_part *part, const char *error)
 {
 	const struct lien_process *process = lien_join_process(job, part);
@@ -60,7 +60,7 @@ static void end_part(struct lien_join_job *job, struct lien_join_part *part, con
 
 static const struct lien_join_kind kind;
 
-/* For whoever waits for this process. */
+/* Ends the parts of all jobs that wait for this process. */
 static void conclude(struct lien_agent *agent, uint32_t pid, uint64_t start, const char *error)
 {
 	struct lien_join_job *job;
@@ -73,10 +73,9 @@ static void conclude(struct lien_agent *agent, uint32_t pid, uint64_t start, con
 	}
 }
 
-/* --- the order, and its answer ------------------------------------------------------------------
- */
+/* --- the order and its answer ----------------------------------------------------------------- */
 
-/* Takes no orders any more. */
+/* The process takes no orders any more. */
 static void let_go(struct lien_agent *agent, struct lien_process *process)
 {
 	struct lien_tracked *tracked = process->agent;
@@ -92,7 +91,7 @@ static void let_go(struct lien_agent *agent, struct lien_process *process)
 	lien_log(6, "process %u was detached", process->pid);
 }
 
-/* It is as it was: with its control library. */
+/* The process keeps its control library. */
 static void refused(struct lien_agent *agent, struct lien_process *process,
 	const struct lien_wire_header *reply)
 {
@@ -109,7 +108,8 @@ static void refused(struct lien_agent *agent, struct lien_process *process,
 
 void lien_detach_reply(struct lien_agent *agent, uint32_t pid, const struct lien_reply *reply)
 {
-	struct lien_wire_header header = reply->header; /* the next one comes where it is */
+	/* a copy: the next reply reuses the buffer */
+	struct lien_wire_header header = reply->header;
 	struct lien_process *process = lien_graph_process(agent->graph, pid);
 
 	if (!process || !(header.flags & LIEN_WIRE_LAST))
@@ -128,7 +128,7 @@ bool lien_detach_under_way(const struct lien_tracked *tracked)
 	       lien_orders_waiting(tracked) == LIEN_ASK_END;
 }
 
-/* NULL: the order is under way. */
+/* Returns NULL if the order is under way. */
 static const char *order(struct lien_agent *agent, struct lien_process *process)
 {
 	const struct lien_wire_header end = {
@@ -148,7 +148,7 @@ static const char *order(struct lien_agent *agent, struct lien_process *process)
 	lien_walk_end(agent, process, "it is being detached");
 	if (lien_link_send(tracked->link, LIEN_ASK_END, &end, NULL, NULL, 0))
 		return "its control library is busy: try again";
-	process->presence = LIEN_CONTROL_NONE; /* for whoever has orders meanwhile */
+	process->presence = LIEN_CONTROL_NONE; /* so that nobody gives it other orders meanwhile */
 	process->detached = true;
 	return NULL;
 }
@@ -172,7 +172,7 @@ static void start(
 		end_part(job, part, why);
 }
 
-/* The link is gone, and no answer came by it. */
+/* The link is gone, and no answer has come. */
 static void look_closer(
 	struct lien_join_job *job, struct lien_join_part *part, struct lien_process *process)
 {
@@ -188,7 +188,7 @@ static void look_closer(
 	}
 }
 
-/* An order that it has not got yet, it will not get. */
+/* Gives up waiting, and cancels the order if it has not been sent. */
 static void give_up(
 	struct lien_join_job *job, struct lien_join_part *part, struct lien_process *process)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * `detach`: has control libraries leave their process as it was, for a client. Their code stays
- * mapped and does nothing. The kernel side goes on watching the process. Until it is attached again
- * by name (`attach`), no offload attaches it (lien_process.detached).
+ * `detach`: makes control libraries leave their process, for a client. Their code stays mapped and
+ * does nothing. The kernel side goes on watching the process. Until it is attached again by name
+ * (`attach`), no offload attaches it (lien_process.detached).
  */
 #ifndef LIEN_DETACH_H
 #define LIEN_DETACH_H

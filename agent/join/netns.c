@@ -23,11 +23,13 @@
 struct lien_netns {
 	int fd; /* to the helper */
 	pid_t helper;
-	uint64_t own; /* the agent's namespace */
-	bool broken;  /* it did not answer once: what it says later is not what was asked */
+	uint64_t own; /* number of the agent's namespace */
+	bool broken;  /* an answer came too late once: later ones may belong to older questions */
 };
 
-/* With a descriptor, or without one if it is negative. The numbers are a family, or -errno. */
+/*
+ * Sends a number, which is an address family or -errno, and a descriptor unless that is negative.
+ */
 static int tell(int to, int number, int fd)
 {
 	char control[CMSG_SPACE(sizeof(int))] = {0};
@@ -47,7 +49,7 @@ static int tell(int to, int number, int fd)
 	return sendmsg(to, &msg, MSG_NOSIGNAL) < 0 ? -errno : 0;
 }
 
-/* *fd: -1 if none came. False: nobody speaks there any more, or not in time. */
+/* Sets *fd to -1 if none came. Returns false if the other end is closed or too slow. */
 static bool hear(int from, int *number, int *fd)
 {
 	char control[CMSG_SPACE(sizeof(int))];
@@ -93,9 +95,9 @@ static void __attribute__((noreturn)) be_helper(int fd, pid_t agent)
 {
 	prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
 	prctl(PR_SET_NAME, "lien-netns", 0, 0, 0);
-	signal(SIGINT, SIG_IGN); /* a terminal's goes to all; the agent has the last word */
+	signal(SIGINT, SIG_IGN); /* a terminal sends it to all; the agent decides */
 	signal(SIGTERM, SIG_IGN);
-	/* Not the agent's pipes either: who waits for their end waits for the agent. */
+	/* Close the agent's pipes too: a reader that waits for EOF waits for the agent. */
 	if (fd != 0)
 		dup2(fd, 0);
 	syscall(SYS_close_range, 1, ~0u, 0);

@@ -12,21 +12,21 @@
 
 #define S_NS	     1000000000ull
 #define LOOK_NS	     S_NS
-#define FRESH_NS     (5 * S_NS)	  /* an answer is not asked for again on request */
-#define FIRST_NS     (10 * S_NS)  /* by itself, while something is not known; */
-#define LAST_NS	     (300 * S_NS) /* longer and longer, if nothing new comes */
+#define FRESH_NS     (5 * S_NS)	  /* no new question on request while the answer is this fresh */
+#define FIRST_NS     (10 * S_NS)  /* between own questions, while something is unknown; */
+#define LAST_NS	     (300 * S_NS) /* doubles up to this if nothing new comes */
 #define MAKING_NS    (60 * S_NS)  /* a communicator is being made: see agent/join/ras_ask.h */
 #define SUBJECTS_MAX 1024
 
 struct lien_ras {
 	struct lien_netns *netns;
-	struct lien_worker *worker; /* its own: whom it asks may not answer */
+	struct lien_worker *worker; /* of its own: RAS may not answer */
 	LIST_HEAD(, lien_ras_report) reports;
 	bool asking;
 	uint64_t t_looked, t_asked, delay;
 };
 
-/* --- reports --------------------------------------------------------------------------- */
+/* --- reports ---------------------------------------------------------------------------------- */
 
 static struct lien_ras_report *report_of(const struct lien_ras *ras, uint32_t pid, uint64_t start)
 {
@@ -78,7 +78,7 @@ static void keep_report(struct lien_ras *ras, struct lien_ras_subject *subject, 
 	report->t_asked = now;
 	memcpy(report->problem, subject->problem, sizeof(report->problem));
 	if (report->problem[0] && report->rows) {
-		report->whole = false; /* what it said before is better than nothing */
+		report->whole = false; /* keep the previous answer */
 		return;
 	}
 	memcpy(report->version, subject->version, sizeof(report->version));
@@ -91,7 +91,7 @@ static void keep_report(struct lien_ras *ras, struct lien_ras_subject *subject, 
 	subject->rows = 0;
 }
 
-/* --- what the graph is told ------------------------------------------------------------------- */
+/* --- events for the graph --------------------------------------------------------------------- */
 
 static int counted_cmp(const void *a, const void *b)
 {
@@ -102,7 +102,7 @@ static int counted_cmp(const void *a, const void *b)
 	return (x->comm.comm > y->comm.comm) - (x->comm.comm < y->comm.comm);
 }
 
-/* Is it still there? It may have been destroyed since its memory was read. */
+/* Is the communicator still in use? It may have been destroyed since its memory was read. */
 static bool in_use(const struct lien_counted *counted, size_t count, struct lien_process *process,
 	uint64_t address)
 {
@@ -131,7 +131,7 @@ static void tell(struct lien_agent *agent, const struct lien_ras_subject *subjec
 	lien_agent_event(agent, &event);
 }
 
-/* How many communicators it has found. */
+/* Returns the number of communicators found. */
 static unsigned take_subject(struct lien_agent *agent, struct lien_ras_subject *subject,
 	const struct lien_counted *counted, size_t count)
 {
@@ -177,16 +177,16 @@ static void answered(struct lien_agent *agent, struct lien_job *base)
 	lien_ras_job_free(base);
 }
 
-/* --- asking ----------------------------------------------------------------------------------- */
+/* --- questions -------------------------------------------------------------------------------- */
 
-/* NCCL is better left alone while it makes a communicator. */
+/* Leaves NCCL alone while it makes a communicator. */
 static bool is_making(struct lien_process *process, uint64_t now)
 {
 	struct lien_comm key = {.number = 0};
 	struct lien_init *init;
 	uint64_t since;
 
-	/* Scopes are times: the last ones come last. */
+	/* Scopes are times: the latest ones come last. */
 	RB_FOREACH_REVERSE (init, lien_init_tree, &process->inits) {
 		since = init->scope & ~LIEN_SCOPE_INIT;
 		if (now < since)
@@ -237,7 +237,7 @@ static void fill_in(struct lien_ras_subject *subject, struct lien_process *proce
 	}
 }
 
-/* NULL: there is nobody to ask about, or it is not the time. */
+/* NULL: there is nothing to ask about, or it is too early. */
 static struct lien_ras_job *job_new(struct lien_agent *agent, const struct lien_viewer *viewer)
 {
 	struct lien_ras_job *job = calloc(1, sizeof(*job));
@@ -294,7 +294,7 @@ static bool all_is_found(const struct lien_ras_report *report)
 	return report->whole && i == report->rows;
 }
 
-/* Longer and longer, but at once when there is a new process. */
+/* The interval doubles, but a new process is asked about at once. */
 static bool is_due(struct lien_agent *agent, uint64_t now)
 {
 	const struct lien_ras_report *report;
@@ -340,7 +340,7 @@ struct lien_view_ras lien_ras_refresh(struct lien_agent *agent, const struct lie
 		.of = report_of_process, .context = ras, .pending = ras->asking};
 }
 
-/* --- beginning and end ------------------------------------------------------------------------ */
+/* --- start and stop --------------------------------------------------------------------------- */
 
 int lien_ras_start(struct lien_agent *agent)
 {

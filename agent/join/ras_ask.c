@@ -14,7 +14,7 @@
 
 #include "agent/join/ras_tcp.h"
 
-#define GREET_MS       2000  /* to connect, and for each of the short replies */
+#define GREET_MS       2000  /* to connect, and for each short reply */
 #define ANSWER_MS      12000 /* NCCL itself gives up after 10 s */
 #define ANSWER_MAX     (32u << 20)
 #define LINE_MAX_BYTES 128
@@ -62,11 +62,11 @@ static int say(int fd, const char *line)
 {
 	size_t length = strlen(line);
 
-	/* A few bytes on a new connection: there is room for them. */
+	/* A few bytes on a new connection always fit into its buffer. */
 	return send(fd, line, length, MSG_NOSIGNAL) == (ssize_t)length ? 0 : -EPIPE;
 }
 
-/* A line without its end. Bytewise: what follows it is not for this reader. */
+/* Reads a line without its newline, byte by byte: what follows is for another reader. */
 static int hear_line(int fd, char line[LINE_MAX_BYTES])
 {
 	uint64_t deadline = lien_clock_ms() + GREET_MS;
@@ -98,7 +98,7 @@ static int order(int fd, const char *what, char reply[LINE_MAX_BYTES])
 	return err ? err : hear_line(fd, reply);
 }
 
-/* Everything up to the end of the connection. */
+/* Reads until the connection ends. */
 static int hear_all(int fd, char **text, size_t *size)
 {
 	uint64_t deadline = lien_clock_ms() + ANSWER_MS;
@@ -141,7 +141,7 @@ static int greet(int fd, uint32_t pid, uint32_t uid, const struct lien_ras_door 
 	if (strncmp(reply, "SERVER PROTOCOL ", strlen("SERVER PROTOCOL ")))
 		return fail(problem, -EPROTO,
 			"who listens on the port of NCCL's RAS speaks something else");
-	/* It has been accepted now: before, the other end had no user. */
+	/* The connection is accepted by now; before, the other end had no user. */
 	if (!lien_tcp_other_end_is(fd, pid, uid))
 		return fail(problem, -EPERM, "the port of NCCL's RAS is served by another user");
 	return 0;
@@ -174,7 +174,7 @@ int lien_ras_ask(int fd, uint32_t pid, uint32_t uid, const struct lien_ras_door 
 	if (err)
 		return err;
 	err = hear_all(fd, &answer_text, &size);
-	/* Of what was cut off by the limits the beginning is as good. */
+	/* An answer that was cut off by the limits is valid up to there. */
 	parsed = lien_ras_parse_json(answer_text, size, answer);
 	free(answer_text);
 	answer->whole &= !err;

@@ -14,12 +14,12 @@
 #include "loader/discover/status.h"
 #include "loader/discover/untrusted.h"
 
-#define TRIES	 4	/* the kernel chooses which process answers, perhaps one of another job */
-#define TRIES_S	 15	/* none is begun later */
-#define PIECE	 65536u /* of memory, that is read at a time */
-#define ROWS_MAX 16384	/* of one process */
+#define TRIES	 4	/* the kernel chooses which process answers, maybe another job's */
+#define TRIES_S	 15	/* no try begins later */
+#define PIECE	 65536u /* of memory to read at a time */
+#define ROWS_MAX 16384	/* per process */
 
-/* --- the subjects ----------------------------------------------------------------------------- */
+/* --- subjects --------------------------------------------------------------------------------- */
 
 static void look_at(struct lien_ras_subject *subject)
 {
@@ -49,7 +49,7 @@ static void find_shared_pids(struct lien_ras_job *job)
 
 /* --- one answer ------------------------------------------------------------------------------- */
 
-/* What is asked together: same namespace, user and port as `first`. */
+/* One question for several processes: same namespace, user and port as `first`. */
 struct round {
 	struct lien_ras_job *job;
 	struct lien_ras_subject *first;
@@ -97,7 +97,7 @@ static void add_row(struct lien_ras_subject *subject, const struct lien_ras_row 
 	subject->row[subject->rows++] = *row;
 }
 
-/* True when the answer names the process: then it is its job's. */
+/* Returns true when the answer names the process: then it covers the process's job. */
 static bool take_ranks(const struct round *round, struct lien_ras_subject *subject,
 	const struct lien_ras_answer *answer)
 {
@@ -114,7 +114,8 @@ static bool take_ranks(const struct round *round, struct lien_ras_subject *subje
 			rank->rank < 0 || rank->rank >= comm->nranks ||
 			!is_here(round, &rank->host))
 			continue;
-		if (rank->missing) { /* it did not answer, or has destroyed it meanwhile */
+		/* it did not answer, or has destroyed the communicator since */
+		if (rank->missing) {
 			subject->whole = false;
 			continue;
 		}
@@ -131,7 +132,7 @@ static bool take_ranks(const struct round *round, struct lien_ras_subject *subje
 	return named;
 }
 
-/* True when it has named all that were asked about. */
+/* Returns true when the answer names all processes of the round. */
 static bool take(const struct round *round, const struct lien_ras_answer *answer)
 {
 	struct lien_ras_subject *subject = round->job->subject,
@@ -174,7 +175,7 @@ tell_problem(const struct round *round, const char *format, ...)
 	}
 }
 
-/* True when nothing is to be gained by another try. */
+/* Returns true when another try is of no use. */
 static bool try_once(struct round *round, const struct lien_ras_door *door)
 {
 	struct lien_ras_subject *first = round->first;
@@ -222,7 +223,7 @@ static void ask_round(struct round *round)
 
 /* --- the processes' memory -------------------------------------------------------------------- */
 
-/* How much of it can be read, from the beginning; no more than the structure has. */
+/* Returns how much can be read from the beginning, at most the structure's size. */
 static size_t read_memory(uint32_t pid, uint64_t address, uint8_t *memory, size_t size)
 {
 	size_t done = 0, piece;
@@ -250,7 +251,7 @@ static void find_row(
 			lien_ras_match(memory, size, subject->row, subject->rows, &place->rank);
 }
 
-/* Found earlier: it is not looked for again. */
+/* Reuses an earlier result instead of searching again. */
 static void find_known(const struct lien_ras_subject *subject, struct lien_ras_place *place)
 {
 	unsigned i;
@@ -285,7 +286,7 @@ static void find_places(struct lien_ras_subject *subject, uint8_t *memory)
 	}
 }
 
-/* Those that were taken for this one's only because its memory might have told are not. */
+/* Drops rows that only a match in the process's memory could have confirmed. */
 static void drop_doubtful(struct lien_ras_subject *subject)
 {
 	unsigned i, kept = 0;

@@ -16,7 +16,7 @@
 #define STATE_ESTABLISHED 1
 #define STATE_CLOSE_WAIT  8
 #define STATE_LISTEN	  10
-#define ROWS_MAX	  2000000 /* of a table: more connections than a node has */
+#define ROWS_MAX	  2000000 /* per table: more connections than a node has */
 
 /* --- the table -------------------------------------------------------------------------------- */
 
@@ -26,7 +26,7 @@ struct row {
 	uint32_t uid;
 };
 
-/* Addresses are words of the machine's order, in hexadecimal. */
+/* Addresses are hexadecimal words in the machine's byte order. */
 static bool read_address(const char *text, unsigned port, struct sockaddr_storage *address)
 {
 	struct sockaddr_in6 *v6 = (void *)address;
@@ -61,7 +61,7 @@ static bool read_row(const char *line, struct row *row)
 	       read_address(remote, remote_port, &row->remote);
 }
 
-/* True when fn was for one of the rows. */
+/* Returns true when fn returned true for a row. */
 static bool each_row(
 	uint32_t pid, bool v6, bool (*fn)(const struct row *row, void *context), void *context)
 {
@@ -127,7 +127,7 @@ bool lien_tcp_other_end_is(int fd, uint32_t pid, uint32_t uid)
 	return each_row(pid, ends.own.ss_family == AF_INET6, is_other_end, &ends);
 }
 
-/* --- who listens ------------------------------------------------------------------------------ */
+/* --- listening sockets ------------------------------------------------------------------------ */
 
 struct listening {
 	uint16_t port;
@@ -137,7 +137,7 @@ struct listening {
 	bool others;
 };
 
-/* To a socket that listens everywhere one speaks by the loopback device. */
+/* Connects to a socket that listens everywhere through the loopback device. */
 static void make_door(struct lien_ras_door *door, const struct sockaddr_storage *address)
 {
 	struct sockaddr_in6 *v6 = (void *)&door->address;
@@ -165,7 +165,7 @@ static bool take_door(const struct row *row, void *context)
 	make_door(&door, &row->local);
 	for (i = 0; i < listening->count; i++)
 		if (same_address(&listening->door[i].address, &door.address))
-			return false; /* shared by all processes of the user */
+			return false; /* all processes of the user share it */
 	listening->door[listening->count++] = door;
 	return listening->count == LIEN_RAS_DOORS_MAX;
 }
@@ -181,7 +181,7 @@ unsigned lien_ras_doors(uint32_t pid, uint32_t uid, uint16_t port,
 	return listening.count;
 }
 
-/* --- what the process and its node are like --------------------------------------------------- */
+/* --- the process and its node ----------------------------------------------------------------- */
 
 bool lien_ras_port_of(uint32_t pid, uint16_t *port)
 {

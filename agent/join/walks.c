@@ -9,9 +9,9 @@
 #include "agent/link/link.h"
 #include "agent/orders/orders.h"
 
-#define CHUNK_US     20000	  /* of one order */
-#define AGAIN_NS     100000000ull /* between two looks at the same address */
-#define CALM_NS	     300000000ull /* since the last loss */
+#define CHUNK_US     20000	  /* per order */
+#define AGAIN_NS     100000000ull /* between two passes over an address */
+#define CALM_NS	     300000000ull /* after the last loss */
 #define DELAY_MIN_NS 1000000000ull
 #define DELAY_MAX_NS 60000000000ull
 #define CHUNK_RANGES                                                                               \
@@ -20,20 +20,20 @@
 struct lien_walk {
 	struct lien_tracked *tracked;
 	struct lien_reread *reread;
-	lien_walked_fn *done; /* NULL: it was begun by itself */
+	lien_walked_fn *done; /* NULL: the agent began it on its own */
 	void *done_for;
 	bool repair;
-	bool plain;		  /* memory that was there before the agent is looked for, too */
-	bool begun;		  /* the pass */
-	unsigned next;		  /* range of the pass */
-	uint64_t at;		  /* in it; 0: from its beginning */
-	unsigned sent;		  /* ranges of the order under way */
+	bool plain;		  /* also look for memory that was there before the agent */
+	bool begun;		  /* this pass has begun */
+	unsigned next;		  /* next range of the pass */
+	uint64_t at;		  /* position in it; 0: its beginning */
+	unsigned sent;		  /* ranges in the current order */
 	uint64_t t_start, t_pass; /* no pass begins before */
 	uint64_t walk_ns;
 	unsigned orders;
 };
 
-/* Device memory is not readable where it is mapped, the host's is shared with the device. */
+/* Device memory is mapped unreadable, and host memory is shared with the device. */
 static int want_region(const struct lien_maps_entry *entry, void *arg)
 {
 	uint64_t start = (entry->start + LIEN_WIRE_STEP - 1) & ~(LIEN_WIRE_STEP - 1);
@@ -102,7 +102,7 @@ bool lien_walk_maps(struct lien_process *process, enum lien_library library)
 	return false;
 }
 
-/* What the driver cannot tell and may have been lost as well. */
+/* What the driver cannot report and may have been lost as well. */
 static uint32_t doubts_of(struct lien_process *process)
 {
 	uint32_t doubts = 0;
@@ -116,7 +116,7 @@ static uint32_t doubts_of(struct lien_process *process)
 	return doubts;
 }
 
-/* The graph is what the driver says: then nothing that was lost matters any more. */
+/* The graph now agrees with the driver, so the earlier losses no longer matter. */
 static void settle(struct lien_agent *agent, struct lien_process *process)
 {
 	struct lien_event event;
@@ -150,7 +150,7 @@ static void log_reread(
 			process->pid, differences);
 }
 
-/* All passes are done: what is certain goes into the graph, if it is to. */
+/* All passes are done: puts what is certain into the graph, if that was asked for. */
 static void conclude(struct lien_agent *agent, struct lien_process *process, struct lien_walk *walk)
 {
 	struct lien_walked walked = {
@@ -165,7 +165,7 @@ static void conclude(struct lien_agent *agent, struct lien_process *process, str
 
 	lien_reread_differences(walk->reread, &differences);
 	tracked->strange = lien_reread_strange(walk->reread);
-	tracked->walk = NULL; /* what is told now is no touch */
+	tracked->walk = NULL; /* events made below must not count as touches */
 	agent->walks--;
 	lien_reread_learn(walk->reread, process, lien_now_ns(), tell, agent);
 	if (differences && walk->repair) {
@@ -228,7 +228,7 @@ static int send_chunk(struct lien_walk *walk)
 	return 0;
 }
 
-/* The pass that follows, or the end. */
+/* Begins the next pass, or ends the walk. */
 static int next_pass(struct lien_agent *agent, struct lien_process *process, struct lien_walk *walk)
 {
 	int more = lien_reread_end(walk->reread, process);
@@ -331,7 +331,7 @@ bool lien_walks_own(struct lien_agent *agent, const struct lien_event *event)
 
 	if (!(event->flags & LIEN_EVENT_CONTROL))
 		return false;
-	/* It counts references by giving them back, and maps what descriptors export. */
+	/* An adoption counts references by releasing them, and maps exported descriptors. */
 	if (agent->adopting)
 		return true;
 	if ((event->type != LIEN_CALL_CU_MEM_RETAIN && event->type != LIEN_CALL_CU_MEM_RELEASE))
@@ -340,7 +340,9 @@ bool lien_walks_own(struct lien_agent *agent, const struct lien_event *event)
 	return process && lien_orders_asked(process->agent) == LIEN_ASK_WALK;
 }
 
-/* Something was lost, and it is calm now. What was there before the agent is another matter. */
+/*
+ * Events were lost, and the process is calm now. Memory from before the agent does not count here.
+ */
 static bool wants_reading(const struct lien_process *process, uint64_t now)
 {
 	const struct lien_tracked *tracked = process->agent;

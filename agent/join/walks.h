@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Re-reading of processes over the links to their control libraries: on request, and by itself when
- * something about a process was lost. Short orders, so that other orders get in between; none while
- * a transaction is under way.
+ * Re-reads processes over the links to their control libraries: on request, and automatically when
+ * events of a process were lost. Orders are short, so that others get in between; there are none
+ * while a transaction is under way.
  */
 #ifndef LIEN_WALKS_H
 #define LIEN_WALKS_H
@@ -10,20 +10,23 @@
 #include "agent/join/join.h"
 #include "agent/reread/reread.h"
 
-/* What came of one reading. */
+/* The result of one reading. */
 struct lien_walked {
-	const struct lien_reread *reread; /* NULL: it did not come to an end */
-	const char *error;		  /* then why */
+	const struct lien_reread *reread; /* NULL: the reading failed */
+	const char *error;		  /* the reason, if it failed */
 	bool repaired;
 	unsigned orders;
-	uint64_t ns, walk_ns; /* wall time, and what the process spent on it */
+	uint64_t ns, walk_ns; /* wall time; time that the process spent on it */
 };
 
 /* Has the process mapped such a library? */
 bool lien_walk_maps(struct lien_process *process, enum lien_library library);
 typedef void lien_walked_fn(
 	void *to, struct lien_process *process, const struct lien_walked *walked);
-/* Begins; `done` (NULL: nobody) is told of the end. -EBUSY: it is being read; -errno. */
+/*
+ * Begins a reading; calls `done` at the end (NULL: nobody). -EBUSY: the process is being read; or
+ * -errno.
+ */
 int lien_walk_start(struct lien_agent *agent, struct lien_process *process, bool repair,
 	lien_walked_fn *done, void *to);
 void lien_walks_tick(struct lien_agent *agent);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* In place of this folder's other files: build/lien-without-join. */
+/* Replaces the folder's other files in build/lien-without-join. */
 #include <errno.h>
 #include <stdio.h>
 
@@ -71,7 +71,7 @@ struct lien_view_ras lien_ras_refresh(struct lien_agent *agent, const struct lie
 	return (struct lien_view_ras){0};
 }
 
-/* Nobody gives such orders. */
+/* No such orders are sent. */
 void lien_walks_reply(struct lien_agent *agent, uint32_t pid, const struct lien_reply *reply)
 {
 	(void)agent, (void)pid, (void)reply;

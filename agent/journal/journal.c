@@ -17,9 +17,9 @@
 struct lien_journal {
 	char *path;
 	int fd;
-	unsigned char *map; /* of the whole room */
-	uint64_t room, end; /* bytes: of the file; where the next record goes */
-	uint64_t least;	    /* no snapshot is tried before it has grown to this */
+	unsigned char *map; /* covers `room` bytes */
+	uint64_t room, end; /* bytes: size of the file; offset of the next record */
+	uint64_t least;	    /* no snapshot before the journal has grown to this */
 	struct lien_recording_header header;
 };
 
@@ -69,7 +69,7 @@ int lien_journal_create(struct lien_journal **out, const char *path, uint64_t nu
 
 	if (!journal)
 		return -ENOMEM;
-	/* Not truncated but made anew: the old one may be mapped by whoever reads it. */
+	/* Not truncated but replaced: a reader may have mapped the old one. */
 	unlink(path);
 	journal->fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
 	if (journal->fd < 0) {
@@ -92,7 +92,10 @@ int lien_journal_create(struct lien_journal **out, const char *path, uint64_t nu
 	return 0;
 }
 
-/* A file of this user and no link, device or pipe: others may make files in the folder. */
+/*
+ * Accepts only a file of this user, and no link, device or pipe: others may make files in the
+ * directory.
+ */
 static int check_file(const char *path)
 {
 	struct stat st;
@@ -104,7 +107,7 @@ static int check_file(const char *path)
 	return S_ISREG(st.st_mode) && st.st_uid == geteuid() && st.st_nlink == 1 ? 0 : -EPERM;
 }
 
-/* Reads what is whole of it; journal->end is then where that ends. */
+/* Reads the whole records; journal->end is then where they end. */
 static int read_records(struct lien_journal *journal,
 	int (*fn)(void *context, const struct lien_event *), void *context)
 {
@@ -112,7 +115,7 @@ static int read_records(struct lien_journal *journal,
 	struct lien_event event;
 	int err, closed;
 
-	/* What is ours others cannot exchange: the folder is one of ours, or sticky. */
+	/* Others cannot replace a file of ours: the directory is ours, or sticky. */
 	err = check_file(journal->path);
 	if (err)
 		return err;
@@ -127,7 +130,7 @@ static int read_records(struct lien_journal *journal,
 			break;
 	}
 	closed = lien_recording_close(recording);
-	/* A journal is never closed by a record of its end. */
+	/* A journal never ends with an END record. */
 	if (err == -ENODATA)
 		return closed;
 	return err ? err : -EBADMSG;
@@ -142,23 +145,23 @@ static int map_file(struct lien_journal *journal)
 	journal->fd = open(journal->path, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
 	if (journal->fd < 0 || fstat(journal->fd, &st))
 		return -errno;
-	/* The socket may be in a folder where others make files, too. */
+	/* The socket may be in a directory where others make files, too. */
 	if (!S_ISREG(st.st_mode) || st.st_uid != geteuid() || st.st_nlink != 1)
 		return -EPERM;
 	room = st.st_size;
 	if (room < journal->end)
 		return -EBADMSG;
-	/* Holes are filled, and room is made for one record at least. */
+	/* Fills holes, and makes room for at least one record. */
 	if (room < journal->end + sizeof(struct lien_event))
 		room = journal->end + ROOM_STEP;
 	err = room_grow(journal, room);
 	if (err)
 		return err;
 	memcpy(&journal->header, journal->map, sizeof(journal->header));
-	/* gzip'd recordings read as well, but are no journals. */
+	/* Gzipped recordings can be read too, but they are not journals. */
 	if (memcmp(journal->header.magic, LIEN_RECORDING_MAGIC, sizeof(journal->header.magic)))
 		return -EBADMSG;
-	/* Of the record that was being written. */
+	/* Clears the rest of a half-written record. */
 	memset(journal->map + journal->end, 0, sizeof(struct lien_event));
 	return 0;
 }
@@ -187,7 +190,7 @@ void lien_journal_close(struct lien_journal *journal)
 	if (!journal)
 		return;
 	if (ftruncate(journal->fd, journal->end))
-		(void)!0; /* what is left reads the same */
+		(void)!0; /* the rest reads the same */
 	journal_free(journal);
 }
 
@@ -196,14 +199,14 @@ int lien_journal_append(struct lien_journal *journal, const struct lien_event *e
 	unsigned char *at;
 	int err;
 
-	/* Behind the last record there is always a size of 0. */
+	/* A size of 0 always follows the last record. */
 	if (journal->room - journal->end < event->size + sizeof(event->size)) {
 		err = room_grow(journal, journal->room + ROOM_STEP);
 		if (err)
 			return err;
 	}
 	at = journal->map + journal->end;
-	/* The size last: a record that has one is whole. */
+	/* Writes the size last: a record that has one is complete. */
 	memcpy(at + sizeof(event->size), (const char *)event + sizeof(event->size),
 		event->size - sizeof(event->size));
 	__atomic_store_n((uint32_t *)at, event->size, __ATOMIC_RELEASE);

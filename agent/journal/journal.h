@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * The journal: every event that the agent has applied, in a file that outlives it. A recording
- * without compression (agent/journal/recording.h), appended to by writing into a shared mapping
- * whose room was allocated before: an agent that is killed leaves all records but the one it was
- * writing, and a full file system is an error when room is asked for, not a SIGBUS later.
+ * The journal: every event that the agent has applied, in a file that outlives the agent. It is a
+ * recording without compression (agent/journal/recording.h), written through a shared mapping whose
+ * room is allocated in advance. An agent that is killed leaves all records but the one it was
+ * writing, and a full file system is an error when room is requested, not a SIGBUS later.
  *
- * It is bounded: one that has outgrown its limit is replaced by a snapshot of the graph. Each has a
- * number of its own, which a snapshot inherits. Not thread-safe.
+ * Its size is bounded: a journal that outgrows its limit is replaced by a snapshot of the graph.
+ * Each journal has its own number, which a snapshot inherits. Not thread-safe.
  */
 #ifndef LIEN_JOURNAL_H
 #define LIEN_JOURNAL_H
@@ -29,32 +29,32 @@ struct lien_journal;
 int lien_journal_create(struct lien_journal **out, const char *path, uint64_t number) __must_check;
 
 /*
- * Opens one that an earlier agent left, hands all its records to fn, in order, and goes on behind
- * the last whole one. -ENOENT: there is none; -EBADMSG: damaged, or not a journal;
- * -EPERM, -ELOOP: it is another user's file, or a link; what fn returns
- * if that is negative; or an error as of lien_journal_create().
+ * Opens the journal of an earlier agent, passes its records to fn in order, and continues after the
+ * last whole one. -ENOENT: there is none; -EBADMSG: damaged, or not a journal; -EPERM, -ELOOP:
+ * another user's file, or a link; what fn returns if that is negative; or an error of
+ * lien_journal_create().
  */
 int lien_journal_open(struct lien_journal **out, const char *path,
 	int (*fn)(void *context, const struct lien_event *), void *context) __must_check;
 
-/* Leaves the file, cut to its records. */
+/* Truncates the file to its records, and leaves it. */
 void lien_journal_close(struct lien_journal *journal);
 
 /* Adds a record. After an error (-ENOSPC, ...) the journal is as before, without the record. */
 int lien_journal_append(struct lien_journal *journal, const struct lien_event *event) __must_check;
 
-/* Whether one of its records is the same as this one, byte for byte. Reads all of them. */
+/* Returns true if one of its records equals this one byte for byte. Reads all of them. */
 bool lien_journal_has(const struct lien_journal *journal, const struct lien_event *event);
 
 /*
- * Replaces a journal of more than `limit` bytes, and more than twice what its last snapshot had, by
- * a snapshot of the graph, which must be what the records give. After an error the journal goes on
- * as it was, and is not tried again before it has doubled.
+ * Replaces a journal of more than `limit` bytes, and of more than twice its last snapshot's size,
+ * by a snapshot of the graph, which must equal the state after the records. After an error the
+ * journal goes on as before, and the next try comes only after it has doubled.
  */
 int lien_journal_bound(struct lien_journal *journal, struct lien_graph *graph, uint64_t limit);
 
 uint64_t lien_journal_number(const struct lien_journal *journal);
-/* Of its records and header; the file has room for more. */
+/* Size of its records and header; the file has room for more. */
 uint64_t lien_journal_bytes(const struct lien_journal *journal);
 
 #endif

@@ -19,7 +19,7 @@ struct lien_recording {
 	gzFile file;
 	bool writing;
 	bool ended;
-	int error; /* the first one */
+	int error; /* first error */
 	uint64_t created;
 	uint64_t flushed; /* CLOCK_MONOTONIC ns */
 };
@@ -39,7 +39,7 @@ static int fail(struct lien_recording *rec, int error)
 	return rec->error;
 }
 
-/* errno of zlib's code; to be called right after the call that failed. */
+/* Returns the errno for zlib's code; call it right after the failed call. */
 static int from_zlib(int code)
 {
 	int saved = errno;
@@ -153,7 +153,9 @@ int lien_recording_flush(struct lien_recording *rec)
 	return code == Z_OK ? 0 : fail(rec, from_zlib(code));
 }
 
-/* 1: all of it; 0: the stream ended in good order before the first byte; else -errno. */
+/*
+ * Returns 1 if it read all of it, 0 if the stream ended cleanly before the first byte, else -errno.
+ */
 static int get(struct lien_recording *rec, void *data, unsigned int bytes)
 {
 	int n, err;
@@ -182,7 +184,7 @@ int lien_recording_open(const char *path, struct lien_recording **out)
 		err = 0;
 	else if (!err)
 		err = -ENODATA;
-	/* Cut short or not: what is there must be the beginning of ours. */
+	/* Even if the header is cut short, what is there must match the beginning of ours. */
 	if ((!err || err == -ENODATA) && header.magic[0] &&
 		strncmp(header.magic, magic, strnlen(header.magic, sizeof(magic))))
 		err = -EBADMSG;
@@ -200,7 +202,7 @@ int lien_recording_open(const char *path, struct lien_recording **out)
 	return 0;
 }
 
-/* After END: nothing may follow, and gzip's checksum is only compared at the end of its stream. */
+/* Nothing may follow END; and gzip compares the checksum only at the end of its stream. */
 static int read_end(struct lien_recording *rec)
 {
 	char byte;

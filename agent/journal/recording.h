@@ -2,14 +2,14 @@
 /*
  * A recording: a gzip stream of one header and then lien_event records, closed by a LIEN_EVENT_END.
  *
- * It is written in place, so that what an agent recorded before it was killed can be read up to its
- * last flush (by hand, or by itself about once a second while records come in). Such a recording
- * reads like a whole one, but for -ENODATA where the end should be.
+ * It is written in place, so what an agent recorded before it was killed can be read up to its last
+ * flush (an explicit one, or the automatic one about once a second while records come in). Such a
+ * recording reads like a whole one, except for -ENODATA in place of the end.
  *
- * A journal (agent/journal/journal.h) is a recording that is not compressed, and reads the same
- * way: where its records end there is a record of size 0, or the end of the file.
+ * A journal (agent/journal/journal.h) is an uncompressed recording, and reads the same way: a
+ * record of size 0 or the end of the file ends its records.
  *
- * Nothing in a file is trusted: a record that was read has passed lien_event_valid().
+ * Nothing in a file is trusted: every record that was read has passed lien_event_valid().
  */
 #ifndef LIEN_RECORDING_H
 #define LIEN_RECORDING_H
@@ -25,11 +25,11 @@
 #define LIEN_RECORDING_VERSION 2
 #define LIEN_RECORDING_MAGIC   "LIENREC"
 
-/* What a recording begins with. */
+/* The beginning of a recording. */
 struct lien_recording_header {
 	char magic[8];
 	uint32_t version;
-	uint32_t flags; /* none yet: a reader refuses what it does not know */
+	uint32_t flags; /* none defined: a reader refuses flags that it does not know */
 	uint64_t created;
 };
 
@@ -42,12 +42,12 @@ int lien_recording_create(const char *path, struct lien_recording **out) __must_
 
 /*
  * Adds a record. -EINVAL for one that is not valid, or an END (closing writes that). A full disk
- * may show up here (-ENOSPC), or only at flush or close: what is written is buffered. After a
+ * may show up here (-ENOSPC), or only at flush or close, because writes are buffered. After a
  * failure the recording stays failed, and each later call returns the same error.
  */
 int lien_recording_write(struct lien_recording *rec, const struct lien_event *ev) __must_check;
 
-/* Makes all that was written so far readable by others. */
+/* Makes everything written so far readable by others. */
 int lien_recording_flush(struct lien_recording *rec) __must_check;
 
 /*
@@ -57,16 +57,16 @@ int lien_recording_flush(struct lien_recording *rec) __must_check;
 int lien_recording_open(const char *path, struct lien_recording **out) __must_check;
 
 /*
- * Reads the next record into *ev, zeroes after its end. 1: there is one; 0: clean end; -ENODATA:
- * cut short, all records before were good; -EBADMSG: damaged; or -errno. Errors stay.
+ * Reads the next record into *ev, and zeroes the rest of *ev. 1: there is one; 0: clean end;
+ * -ENODATA: cut short, all records before were good; -EBADMSG: damaged; or -errno. Errors persist.
  */
 int lien_recording_read(struct lien_recording *rec, struct lien_event *ev) __must_check;
 
-/* When it was created, ns of CLOCK_REALTIME. */
+/* Returns the creation time, ns of CLOCK_REALTIME. */
 uint64_t lien_recording_created(const struct lien_recording *rec);
 
-/* Frees rec (may be NULL). Of a recording that was written: ends it first, and returns the first
- * error that it met, be it at an earlier write. */
+/* Frees rec (may be NULL). If it was being written, finishes it first, and returns its first error,
+ * even one of an earlier write. */
 int lien_recording_close(struct lien_recording *rec) __must_check;
 
 #endif

@@ -21,7 +21,7 @@
 
 #define DROPPED_AT_ONCE 64
 
-/* An order that waits until the one under way has been answered. */
+/* An order that waits until the current one has been answered. */
 struct waiting {
 	enum lien_asker asker; /* LIEN_ASK_NOBODY: there is none */
 	struct lien_wire_header header;
@@ -32,10 +32,11 @@ struct waiting {
 
 struct lien_link {
 	int fd, pidfd;
-	int mem;	       /* of the process, locked: one agent at a time has it */
+	/* the process's memory file, locked: one agent at a time may have it */
+	int mem;
 	uint16_t order;	       /* its type */
-	uint32_t seq;	       /* of the last order on the wire */
-	uint32_t order_seq;    /* as its sender numbered it */
+	uint32_t seq;	       /* of the last order sent */
+	uint32_t order_seq;    /* the sender's number for it */
 	enum lien_asker asked; /* LIEN_ASK_NOBODY: none is under way */
 	struct waiting waiting;
 };
@@ -54,7 +55,7 @@ int lien_link_state(
 	return state->version == LIEN_WIRE_VERSION ? 0 : -EPROTO;
 }
 
-/* The pid the process itself sees: the last one of NSpid. */
+/* Returns the pid that the process itself sees: the last one of NSpid. */
 static uint32_t inner_pid(uint32_t pid)
 {
 	long long inner = lien_status_of(pid, 0, "NSpid", 10);
@@ -63,9 +64,9 @@ static uint32_t inner_pid(uint32_t pid)
 }
 
 /*
- * Locks the process for this agent. The lock is on a file that only those may open who may trace
- * the process, and goes with whoever has it. (The owner of the socket, F_SETOWN, would not do: the
- * process could have signals sent to it, of any number, F_SETSIG, in the agent's name.)
+ * Locks the process for this agent. Only those who may trace the process may open the file that
+ * carries the lock, and the lock goes with its holder. (The owner of the socket, F_SETOWN, would
+ * not do: the process could have any signal sent to itself in the agent's name, with F_SETSIG.)
  */
 static int lock(uint32_t pid)
 {
@@ -83,9 +84,9 @@ static int lock(uint32_t pid)
 }
 
 /*
- * To close a file of a file system that a user serves (FUSE), or to look at it, may take as long as
- * that user likes. Exports are devices or memory; what the kernel has in its own memory is told
- * here without asking.
+ * To close a file of a file system in user space (FUSE), or to stat it, may take as long as its
+ * user likes. Exports are devices or memory; this recognizes files in the kernel's own memory
+ * without asking a file system.
  */
 static bool asks_nobody(int fd)
 {
@@ -119,8 +120,9 @@ static void close_any(int fd)
 		pthread_detach(thread);
 }
 
-/* One end of a pair that this very process made: what it shows could be any socket that it has, and
- * at the other end one who would take the agent's word for root's. */
+/* Is the socket one end of a pair that this very process made? Otherwise it could be any socket
+ * that the process has, with somebody at the other end who would take the agent's word for root's.
+ */
 static bool own_pair(int fd, uint32_t pid, const struct lien_control_state *state)
 {
 	struct ucred maker = {0};
@@ -135,7 +137,7 @@ static bool own_pair(int fd, uint32_t pid, const struct lien_control_state *stat
 	       (uint32_t)maker.pid == pid;
 }
 
-/* The number is the process's to choose: it may be any file that it has. */
+/* The process chooses the number: it may be any file that it has open. */
 static int take_socket(int pidfd, uint32_t pid, const struct lien_control_state *state)
 {
 	int fd = syscall(SYS_pidfd_getfd, pidfd, state->agent_fd, 0);
@@ -181,7 +183,7 @@ int lien_link_open(struct lien_link **out, uint32_t pid, const struct lien_contr
 		lien_link_close(link);
 		return err;
 	}
-	clock_gettime(CLOCK_REALTIME, &now); /* not where an earlier agent's numbers were */
+	clock_gettime(CLOCK_REALTIME, &now); /* start away from an earlier agent's numbers */
 	link->seq = now.tv_nsec ^ now.tv_sec << 20;
 	*out = link;
 	return 0;
@@ -196,7 +198,7 @@ static void waiting_drop(struct waiting *waiting)
 	*waiting = (struct waiting){.asker = LIEN_ASK_NOBODY};
 }
 
-/* Body and descriptors are the caller's again when this returns. */
+/* The caller owns body and descriptors again when this returns. */
 static int wait_for_turn(struct lien_link *link, enum lien_asker asker,
 	const struct lien_wire_header *order, const void *body, const int *fds, unsigned fds_count)
 {
@@ -326,7 +328,7 @@ void lien_link_discard(struct lien_reply *reply)
 		close_any(reply->fds[--reply->fds_count]);
 }
 
-/* It is shown to humans, on terminals and in logs. */
+/* Humans read it, on terminals and in logs. */
 static void make_plain(char *text, size_t size)
 {
 	size_t i;

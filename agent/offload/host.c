@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of the machine's available memory this is left to others. */
+/* Of the machine's available memory, this much is left to others. */
 #define SPARE_BYTES (64ull << 20)
 
 static uint64_t mib(uint64_t bytes)
@@ -48,8 +48,8 @@ void lien_host_files_free(struct lien_host_files *files)
 	free(files->cgroup1);
 }
 
-/* The number that follows `name` in a file, or that is all of it (""). False: it has none, "max"
- * included. */
+/* Reads the number that follows `name` in a file, or the whole file if that is "". Returns false if
+ * there is no number, as for "max". */
 static bool read_number(
 	const char *folder, const char *file, const char *name, unsigned long long *value)
 {
@@ -93,15 +93,15 @@ static int check_machine(const struct lien_host_files *files, const struct lien_
 	return need > available ? refuse(error, error_size, "the machine", need, available) : 0;
 }
 
-/* The two versions differ in names alone, for what is asked here. */
+/* The two versions of cgroups differ only in names for this purpose. */
 struct hierarchy {
 	const char *mount;
-	const char *marker; /* of its line in /proc/PID/cgroup */
+	const char *marker; /* marks its line in /proc/PID/cgroup */
 	const char *limit, *usage;
-	const char *cache[2]; /* in memory.stat: what the kernel lets go of first */
+	const char *cache[2]; /* in memory.stat: what the kernel reclaims first */
 };
 
-/* The process's cgroup, as a path below the mount; "": it has none. */
+/* Returns the process's cgroup as a path below the mount; "": it has none. */
 static void path_of(const struct lien_host_files *files, const struct hierarchy *hierarchy,
 	uint32_t pid, char *path, size_t size)
 {
@@ -118,7 +118,7 @@ static void path_of(const struct lien_host_files *files, const struct hierarchy 
 		if (!second)
 			continue;
 		*second = '\0';
-		/* "0::/path", "9:cpu,memory:/path"; outside of our namespace: "/../path". */
+		/* "0::/path", "9:cpu,memory:/path"; outside our namespace: "/../path". */
 		if ((hierarchy->marker[0] ? !strstr(at + 1, hierarchy->marker) : at[1] != '\0') ||
 			strstr(second + 1, "/.."))
 			continue;
@@ -135,7 +135,7 @@ static bool below(const char *path, const char *group)
 	return !strncmp(path, group, length) && (path[length] == '/' || !path[length]);
 }
 
-/* False: the cgroup sets no limit. */
+/* Returns false if the cgroup sets no limit. */
 static bool room_in(const struct hierarchy *hierarchy, const char *group, uint64_t *left)
 {
 	unsigned long long limit, usage, cached;
@@ -153,7 +153,7 @@ static bool room_in(const struct hierarchy *hierarchy, const char *group, uint64
 	return true;
 }
 
-/* One cgroup, and all processes that are in it or below. */
+/* Checks one cgroup against all processes in it or below it. */
 static int check_group(const struct hierarchy *hierarchy, const char *group,
 	char (*paths)[PATH_MAX], const struct lien_host_need *needs, unsigned count, char *error,
 	size_t error_size)
@@ -187,7 +187,9 @@ static int check_hierarchy(const struct lien_host_files *files, const struct hie
 		path_of(files, hierarchy, needs[i].pid, paths[i], sizeof(paths[i]));
 	for (i = 0; i < count && !err; i++) {
 		strcpy(group, paths[i]);
-		/* Up to the mount itself, which in a container may be a cgroup with a limit. */
+		/*
+		 * Up to and including the mount, which in a container may be a cgroup with a limit.
+		 */
 		while (!err && needs[i].bytes && (slash = strrchr(group, '/'))) {
 			err = check_group(hierarchy, group, paths, needs, count, error, error_size);
 			*slash = '\0';

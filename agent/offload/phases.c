@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Goes through the phases of a transaction. What is done in one stands in its struct phase; here is
- * what is common to all: orders, answers, limits, deaths, failures and the end.
+ * Goes through the phases of a transaction. Each phase's own work is in its struct phase; this file
+ * has what they share: orders, answers, limits, deaths, failures and the end.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -11,10 +11,10 @@
 
 #include "agent/offload/transaction_internal.h"
 
-/* A control library that hears nothing for a while lets its threads go, and what it has saved
+/* A control library that hears nothing for a while drops what it has saved and lets its threads go
  * (control/driver/gate.h). */
 #define ALIVE_NS 1000000000ull
-/* However much a process says it has. */
+/* Upper limit, however much a process reports. */
 #define LIMIT_MS 600000
 
 static const struct phase *const phases[LIEN_PHASE_COUNT] = {
@@ -28,8 +28,10 @@ static const struct phase *const phases[LIEN_PHASE_COUNT] = {
 static const struct kind {
 	const char *name;
 	const enum lien_phase *phases;
-	void (*rest)(struct lien_transaction *t);    /* all are; lien_phase_next() if left out */
-	void (*abandon)(struct lien_transaction *t); /* a failure, and nothing has been moved */
+	/* called when all are at rest; defaults to lien_phase_next() */
+	void (*rest)(struct lien_transaction *t);
+	/* called on a failure when nothing has been moved */
+	void (*abandon)(struct lien_transaction *t);
 } kinds[] = {
 	[LIEN_TRANSACTION_OFFLOAD] = {"offload",
 		PHASES(LIEN_PHASE_STAGE, LIEN_PHASE_GATE, LIEN_PHASE_DRAIN, LIEN_PHASE_CHECK,
@@ -72,7 +74,10 @@ void lien_transaction_drop_out(struct lien_transaction *t, unsigned index)
 {
 	if (t->participants[index].seq && t->ops.cancel)
 		t->ops.cancel(t->ops.context, t->processes[index].pid);
-	/* It may have saved by now, and keeps what others import until a restore asks it. */
+	/*
+	 * It may have saved by now, and keeps memory that others import until a restore asks for
+	 * it.
+	 */
 	if (t->kind == LIEN_TRANSACTION_OFFLOAD && t->participants[index].phase == LIEN_PHASE_SAVE)
 		t->processes[index].lends = true;
 	t->participants[index].gone = true;
@@ -143,7 +148,7 @@ void lien_transaction_fail(struct lien_transaction *t, int error, const char *fo
 	va_list args;
 
 	if (t->kind == LIEN_TRANSACTION_ADOPTION && t->phase == LIEN_PHASE_OPEN)
-		return; /* what is known stays known, whoever ends now */
+		return; /* keep what is known, even if a process ends now */
 	if (!t->restoring)
 		t->stopping = true;
 	if (t->kind == LIEN_TRANSACTION_OFFLOAD && t->restoring)
@@ -158,7 +163,7 @@ void lien_transaction_fail(struct lien_transaction *t, int error, const char *fo
 	va_end(args);
 }
 
-/* Members come first, in both arrays. */
+/* Moves members to the front of both arrays. */
 static unsigned members_first(struct lien_transaction *t)
 {
 	struct lien_transaction_process process;
@@ -198,7 +203,7 @@ void lien_transaction_end(struct lien_transaction *t)
 	t->ended = true;
 }
 
-/* --- from phase to phase ---------------------------------------------------------------------- */
+/* --- moving through the phases ---------------------------------------------------------------- */
 
 void lien_phase_begin(struct lien_transaction *t, enum lien_phase phase)
 {
@@ -223,7 +228,7 @@ void lien_phase_begin(struct lien_transaction *t, enum lien_phase phase)
 	}
 }
 
-/* The first one that applies, if any does. */
+/* Begins the first phase that applies; ends the transaction if none does. */
 static void begin_first(struct lien_transaction *t, const enum lien_phase *from)
 {
 	while (*from != LIEN_PHASE_COUNT && phases[*from]->applies && !phases[*from]->applies(t))
@@ -251,14 +256,14 @@ void lien_phase_rest(struct lien_transaction *t)
 		lien_phase_next(t);
 }
 
-/* All have answered. */
+/* All processes have answered. */
 static void go_on(struct lien_transaction *t)
 {
 	const struct phase *row = phases[t->phase];
 
-	/* Asked before anything is taken away on the strength of what was saved; and once more at
-	 * the end, for a thread that came through in between may have written to memory that was
-	 * already saved. */
+	/* The first check comes before anything is removed because of what was saved. The second
+	 * one comes at the end: a thread that came through in between may have written to memory
+	 * that was already saved. */
 	if (row->gated && t->ops.gate && !t->stopping)
 		lien_gates_step(t, LIEN_GATE_HOLDS);
 	if (t->stopping) {
@@ -277,7 +282,7 @@ static void go_on(struct lien_transaction *t)
 	}
 }
 
-/* As far as it goes without another answer, or a tick. */
+/* Advances as far as possible without another answer or tick. */
 static void advance(struct lien_transaction *t)
 {
 	while (!t->ended) {
@@ -295,9 +300,9 @@ static void advance(struct lien_transaction *t)
 	}
 }
 
-/* --- what happens to it ----------------------------------------------------------------------- */
+/* --- events ----------------------------------------------------------------------------------- */
 
-/* The end of whatever happens to it; it may be freed in here. */
+/* The last step of every event; the transaction may be freed in here. */
 static void proceed(struct lien_transaction *t)
 {
 	if (t->ended)
@@ -382,7 +387,7 @@ void lien_transaction_gone(struct lien_transaction *t, uint32_t pid)
 		return;
 	lives = lien_transaction_alive(t, index);
 	lien_transaction_drop_out(t, index);
-	/* The dead hold nothing that could be restored, put back, or given back. */
+	/* A dead process has nothing to restore, put back or release. */
 	if (lives || !(row->spares_dead || undo))
 		lien_transaction_fail(t, -ESRCH,
 			lives ? "process %u takes no orders any more, in `%s`"
@@ -401,7 +406,7 @@ void lien_transaction_react(struct lien_transaction *t)
 	proceed(t);
 }
 
-/* Those that wait for others hear that we are there. */
+/* Tells processes that wait for others that we are alive. */
 static void keep_alive(struct lien_transaction *t, uint64_t now)
 {
 	unsigned i;
@@ -454,7 +459,7 @@ void lien_transaction_tick(struct lien_transaction *t)
 		no_answer(t, i);
 		any = true;
 	}
-	/* Staged again, all are at rest. */
+	/* After staging again, all are at rest. */
 	if (!any && t->entering == LIEN_PHASE_COUNT && (phases[t->phase]->held || t->restaged))
 		keep_alive(t, now);
 	proceed(t);

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/*
- * Finds rows of an array that the caller keeps, by a hash of their keys. Rows are appended and
- * never removed.
- */
+/* Finds rows of the caller's array by a hash of their keys. Rows are appended and never removed. */
 #ifndef LIEN_PLACES_H
 #define LIEN_PLACES_H
 
@@ -21,7 +18,7 @@ struct lien_places {
 	unsigned count, room; /* a power of 2, at least twice the count */
 };
 
-/* A hash of a key's parts: start with 0, add each part. */
+/* Adds a part of a key to a hash; start with 0. */
 static inline uint64_t lien_places_mix(uint64_t hash, uint64_t part)
 {
 	hash = (hash ^ part) * 0x9e3779b97f4a7c15ull;
@@ -50,7 +47,8 @@ static inline int lien_places_grow(struct lien_places *places)
 }
 
 /*
- * The row for which is_row() says yes, or places->count: the caller appends that one. -ENOMEM.
+ * Returns the row for which is_row() returns true. Returns places->count if there is none, and the
+ * caller must then append that row. -ENOMEM.
  */
 static inline int lien_places_find(struct lien_places *places, uint64_t hash,
 	bool (*is_row)(const void *rows, unsigned row, const void *key), const void *rows,

@@ -15,17 +15,17 @@ struct planner {
 	const struct lien_selection *selection;
 	struct lien_choice choice;
 	struct lien_plan *plan;
-	struct lien_places processes, left; /* of the plan */
+	struct lien_places processes, left; /* of the plan's arrays */
 	unsigned processes_room, left_room;
 	char *error;
 	size_t error_size;
-	/* Who may have imported what was there before the agent; NULL: nobody. */
-	const struct lien_process *late;    /* ran before it was watched, and was not read */
-	const struct lien_process *unknown; /* imported something of an owner that is not known, */
-	uint32_t round;			    /* which was compared in this round last */
-	/* Processes of which events were lost, by address. */
+	/* Processes that may have imported memory from before the agent; NULL: none. */
+	const struct lien_process *late;    /* ran before it was watched, and has not been read */
+	const struct lien_process *unknown; /* imported memory of an unknown owner; */
+	uint32_t round;			    /* the last round in which that was compared */
+	/* Processes that lost events, sorted by address. */
 	const struct lien_process **lost;
-	bool *lost_holds; /* each: the allocation at hand */
+	bool *lost_holds; /* parallel to them: holds the current allocation */
 	unsigned lost_count;
 };
 
@@ -64,7 +64,7 @@ static int look_for_lost(struct planner *planner)
 	return 0;
 }
 
-/* Marks the lost process, if it is one, and returns its place; -1: it is none. */
+/* Marks the process if it has lost events, and returns its index; -1: it has not. */
 static int mark_lost(struct planner *planner, const struct lien_process *process, bool holds)
 {
 	const struct lien_process **found = bsearch(
@@ -87,7 +87,7 @@ static void mark_holders(
 			mark_lost(planner, holding->process, holds);
 }
 
-/* A process that may have imported it in a call that was lost; NULL: there is none. */
+/* Returns a process that may have imported it in a call that was lost; NULL: there is none. */
 static const struct lien_process *may_import(
 	struct planner *planner, const struct lien_allocation *allocation)
 {
@@ -184,7 +184,7 @@ static int leave(struct planner *planner, const struct lien_allocation *allocati
 	return 0;
 }
 
-/* Everybody else who holds the allocation has to act as well. */
+/* Every other holder of the allocation has to take part. */
 static int check_holder(struct planner *planner, const struct lien_holding *holding)
 {
 	const struct lien_allocation *allocation = holding->allocation;
@@ -290,7 +290,7 @@ static bool shared(const struct lien_allocation *allocation)
 	return false;
 }
 
-/* What all items of a holding have in common. */
+/* Flags that all items of a holding share. */
 static uint32_t flags_of(const struct lien_holding *holding, bool discarded)
 {
 	const struct lien_allocation *allocation = holding->allocation;
@@ -335,7 +335,7 @@ static void add_item(struct lien_plan_process *part, const struct lien_holding *
 	item->flags = flags;
 }
 
-/* Adds the mappings of an allocation in one process, `first` before the others. */
+/* Adds the mappings of an allocation in one process, with `first` before the others. */
 static int add_items(struct planner *planner, const struct lien_holding *holding,
 	const struct lien_mapping *first)
 {
@@ -386,8 +386,9 @@ static int add_allocation(struct planner *planner, const struct lien_allocation 
 	return err;
 }
 
-/* Who has imported this, of an owner that is not known; NULL: nobody, or it is no memory that has
- * handles (legacy IPC, pools). Also a handle without a mapping will be mapped. */
+/* Returns the process that imported this allocation of unknown owner. NULL: there is none, or it
+ * has no handles (legacy IPC, pools). A handle without a mapping counts as well: it will be mapped.
+ */
 static const struct lien_process *importer_of(const struct lien_allocation *allocation)
 {
 	const struct lien_holding *holding = LIST_FIRST(&allocation->holdings);
@@ -398,7 +399,7 @@ static const struct lien_process *importer_of(const struct lien_allocation *allo
 	return mapping && mapping->opened ? NULL : holding->process;
 }
 
-/* Those who may have imported memory without being seen. */
+/* Finds processes that may have imported memory unseen. */
 static void look_for_importers(struct planner *planner)
 {
 	const struct lien_allocation *allocation;
@@ -419,7 +420,7 @@ static void look_for_importers(struct planner *planner)
 	}
 }
 
-/* NULL, or that others may have what was handed out before the agent was there. */
+/* Returns NULL, or a reason: others may have what was handed out before the agent started. */
 static const char *imported_unseen(
 	const struct planner *planner, const struct lien_allocation *allocation, uint32_t *holder)
 {
@@ -437,7 +438,7 @@ static const char *imported_unseen(
 	       "known: `lien attach` finds out";
 }
 
-/* NULL, or why it stays where it is. */
+/* Returns NULL, or why it stays where it is. */
 static const char *reason_to_leave(
 	struct planner *planner, const struct lien_allocation *allocation, uint32_t *holder)
 {
@@ -456,7 +457,10 @@ static const char *reason_to_leave(
 	       "check --deep --repair` reads that one again";
 }
 
-/* What would be selected, and could be moved, if it were known who asked for it. */
+/*
+ * Returns the bytes that would be selected, and could be moved, if it were known who asked for
+ * them.
+ */
 static uint64_t nameless(struct planner *planner, const struct lien_allocation *allocation)
 {
 	uint32_t holder;
@@ -491,7 +495,7 @@ static int consider(struct planner *planner, const struct lien_allocation *alloc
 	return add_allocation(planner, allocation);
 }
 
-/* Who names an address means something that is there. */
+/* The address of a discard must name selected memory that its process owns. */
 static int check_discards(struct planner *planner)
 {
 	const struct lien_allocation *allocation;
@@ -571,7 +575,7 @@ int lien_plan_offload(struct lien_graph *graph, const struct lien_selection *sel
 	return 0;
 }
 
-/* It is not known which library made memory that was found by asking the driver. */
+/* The library is not known for memory that was found by asking the driver. */
 static bool may_be_raw(const struct lien_handle *handle)
 {
 	return handle->references && (handle->raw || handle->holding->allocation->found);

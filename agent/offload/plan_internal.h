@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Shared by the plan's own files. Nobody else includes this. */
+/* Shared by the plan's own files. No other file includes this. */
 #ifndef LIEN_PLAN_INTERNAL_H
 #define LIEN_PLAN_INTERNAL_H
 
 #include "agent/offload/places.h"
 #include "agent/offload/plan.h"
 
-/* lien_plan_unmovable(); *holder is the process because of which, 0: the owner. */
+/* Like lien_plan_unmovable(); *holder is the process that is the reason, 0: the owner. */
 const char *lien_plan_reason(const struct lien_allocation *allocation, uint32_t *holder);
-/* The owner's mapping through which all bytes can be copied. */
+/* Returns the owner's mapping that covers all bytes, for copying. */
 const struct lien_mapping *lien_plan_whole(const struct lien_allocation *allocation);
 
 struct lien_chosen_open {
@@ -16,33 +16,36 @@ struct lien_chosen_open {
 	uint32_t pid;
 };
 
-/* A selection, prepared for being looked up once for each allocation. */
+/* A selection, prepared for one lookup per allocation. */
 struct lien_choice {
 	const struct lien_selection *selection;
-	uint32_t *pids; /* sorted, as all of these */
+	uint32_t *pids; /* sorted, like the other lists here */
 	const char **discarded_owners;
-	const struct lien_allocation **discarded; /* those named by an address */
-	struct lien_chosen_open *open;		  /* of which an export is open somewhere */
+	const struct lien_allocation **discarded; /* named by address */
+	/* allocations with an export that is open somewhere */
+	struct lien_chosen_open *open;
 	unsigned owners_count, discarded_count, open_count;
 };
 
-/* 0, which lien_choice_clear() ends, or -ENOMEM. */
+/* Returns 0 or -ENOMEM; free it with lien_choice_clear(). */
 int lien_choice_make(struct lien_choice *choice, struct lien_graph *graph,
 	const struct lien_selection *selection);
 void lien_choice_clear(struct lien_choice *choice);
 
-/* A process that is selected by its pid; all are when no pids are given. */
+/* Is the pid selected? Without pids every process is. */
 bool lien_choice_has_pid(const struct lien_choice *choice, uint32_t pid);
-/* What it holds need not be saved. */
+/* May the allocation be dropped without saving it? */
 bool lien_choice_discards(
 	const struct lien_choice *choice, const struct lien_allocation *allocation);
-/* Is to be moved, if that is possible. `any_owner`: whoever asked for it. */
+/*
+ * Is the allocation to be moved, if possible? With `any_owner` it does not matter who asked for it.
+ */
 bool lien_choice_has(
 	const struct lien_choice *choice, const struct lien_allocation *allocation, bool any_owner);
-/* NULL, or that an export of it is open; in which process. */
+/* Returns NULL, or that an export of it is open; and in which process. */
 const char *lien_choice_open(const struct lien_choice *choice,
 	const struct lien_allocation *allocation, uint32_t *holder);
-/* What an address of a discard names; NULL: nothing that its process owns. */
+/* Returns the allocation at a discard's address; NULL: its process owns nothing there. */
 const struct lien_allocation *lien_choice_named(
 	struct lien_graph *graph, const struct lien_discard *discard);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* What can be moved, as far as its own nature goes, and who can be given orders. */
+/* Which kinds of memory can be moved, and which processes take orders. */
 #include <lien/cuda_abi.h>
 #include "agent/offload/plan_internal.h"
 
@@ -24,7 +24,10 @@ const char *lien_plan_unreachable(const struct lien_process *process)
 	return lien_process_takes_no_orders(process);
 }
 
-/* One handle at most per process, or names and references cannot be told apart afterwards. */
+/*
+ * At most one handle per process; with more, names and references could not be told apart
+ * afterwards.
+ */
 static bool handles_plain(const struct lien_allocation *allocation)
 {
 	const struct lien_holding *holding;
@@ -36,7 +39,7 @@ static bool handles_plain(const struct lien_allocation *allocation)
 	return true;
 }
 
-/* A process with a handle that it does not map; NULL: there is none. */
+/* Returns a process with a handle that it has not mapped; NULL: there is none. */
 static const struct lien_process *handle_unmapped(const struct lien_allocation *allocation)
 {
 	const struct lien_holding *holding;
@@ -83,7 +86,7 @@ static bool too_many_references(const struct lien_allocation *allocation)
 	return false;
 }
 
-/* NULL, or why it is not known who has the memory that was exported. */
+/* Returns NULL, or why it is not known who has the exported memory. */
 static const char *exports_unknown(const struct lien_allocation *allocation)
 {
 	const struct lien_share *share;
@@ -111,7 +114,7 @@ static bool partly_away(const struct lien_allocation *allocation)
 	return false;
 }
 
-/* The driver chooses the address of these. */
+/* The driver chooses the address of these kinds. */
 static const char *unmovable_origin(const struct lien_allocation *allocation)
 {
 	const struct lien_share *share = LIST_FIRST(&allocation->shares);
@@ -137,7 +140,7 @@ static bool by_fabric(const struct lien_allocation *allocation)
 	return false;
 }
 
-/* Windows that were registered before the agent are not known as such. */
+/* Windows that were registered before the agent started are not known to be windows. */
 static bool may_be_window(const struct lien_allocation *allocation)
 {
 	const struct lien_holding *holding;
@@ -148,7 +151,7 @@ static bool may_be_window(const struct lien_allocation *allocation)
 	return holding && holding->mapped > 1;
 }
 
-/* Of its mappings in one process. */
+/* Checks the mappings in one process. */
 static const char *unmovable_there(const struct lien_holding *holding)
 {
 	const struct lien_access_set *set;
@@ -243,7 +246,7 @@ uint64_t lien_plan_address(const struct lien_allocation *allocation)
 	const struct lien_holding *holding;
 	const struct lien_mapping *mapping;
 
-	/* The lowest: lists have no order that lasts. */
+	/* The lowest pid: the order of lists does not last. */
 	LIST_FOREACH (holding, &allocation->holdings, of_allocation)
 		LIST_FOREACH (mapping, &holding->mappings, of_holding) {
 			if (holding->process == allocation->owner && mapping->va < own)

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* Who takes part in a restore. */
+/* Finds the processes that take part in a restore. */
 #include <errno.h>
 #include <stdlib.h>
 
 #include "agent/offload/plan.h"
 
 struct restorers {
-	uint32_t *all; /* the caller's */
+	uint32_t *all; /* owned by the caller */
 	unsigned count;
-	uint32_t *known; /* pids that are in it: a set, by hash */
+	uint32_t *known; /* the pids in it: a hash set */
 	unsigned room;	 /* a power of 2 */
 };
 
-/* False: it was there. */
+/* Returns false if it was already there. */
 static bool add(struct restorers *restorers, uint32_t pid)
 {
 	unsigned at = pid * 0x9e3779b1u >> 4;
@@ -30,7 +30,7 @@ static bool add(struct restorers *restorers, uint32_t pid)
 	}
 }
 
-/* Adds those who hold the same offloaded memory as a process does. */
+/* Adds the processes that hold the same offloaded memory as this one. */
 static void add_partners(struct restorers *restorers, struct lien_process *process)
 {
 	const struct lien_holding *holding, *other;
@@ -38,7 +38,7 @@ static void add_partners(struct restorers *restorers, struct lien_process *proce
 
 	RB_FOREACH (mapping, lien_mapping_tree, &process->mappings) {
 		holding = mapping->holding;
-		/* Once for all its mappings. */
+		/* Once per holding, not for each mapping. */
 		if (holding->live == holding->mapped || mapping != LIST_FIRST(&holding->mappings))
 			continue;
 		LIST_FOREACH (other, &holding->allocation->holdings, of_allocation)

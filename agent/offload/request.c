@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Leaves no pointer to what it could not copy. */
+/* On failure leaves no pointer to what was not copied. */
 static int copy_discards(struct lien_selection *to, const struct lien_selection *from)
 {
 	struct lien_discard *copies = calloc(from->discard_count + 1, sizeof(*copies));

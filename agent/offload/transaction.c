@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* What a transaction is made of. */
+/* Makes and frees transactions. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* Adoption, from the moment when all processes are at rest. */
+/* Adoption, from the moment at which all processes are at rest. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 #define CHUNK                                                                                      \
 	((LIEN_WIRE_MESSAGE_MAX - sizeof(struct lien_wire_header)) / sizeof(struct lien_wire_adopt))
 
-/* Descriptors of one process that are believed to be exports. */
+/* Limit of one process's descriptors that are taken for exports. */
 #define OPEN_MAX 4096
 
 static struct lien_adoption_process *part_of(const struct lien_transaction *t, unsigned index)
@@ -17,9 +17,10 @@ static struct lien_adoption_process *part_of(const struct lien_transaction *t, u
 	return lien_adoption_process(t->adoption, t->processes[index].pid);
 }
 
-/* The marks of all others of its user, and what is looked at or marked here: what MARKS tells a
- * process. Another user's could be answered for memory that it does not have, and the bytes below
- * them are not its to read; one that has such memory still finds the mark there. */
+/* MARKS sends a process the marks of all processes of its user, and the entries that it is to look
+ * at or mark itself. Knowing another user's mark, a process could claim memory that it does not
+ * have, and the bytes below a mark are not its to read. A process that does have such memory still
+ * finds the mark there. */
 static bool is_told(const struct lien_adoption_process *own,
 	const struct lien_adoption_process *part, const struct lien_wire_adopt *entry)
 {
@@ -28,7 +29,7 @@ static bool is_told(const struct lien_adoption_process *own,
 		       (part == own && entry->flags & LIEN_WIRE_ADOPT_LOOK));
 }
 
-/* The next one that the process is told, and where it is; NULL: it has been told all. */
+/* Returns the next entry to send to the process, and advances to it; NULL: all have been sent. */
 static const struct lien_wire_adopt *next_told(struct lien_transaction *t, unsigned index)
 {
 	const struct lien_adoption_process *own = part_of(t, index), *part;
@@ -80,7 +81,7 @@ static void send_questions(struct lien_transaction *t, unsigned index)
 		n * sizeof(part->entries[0]), NULL, 0);
 }
 
-/* Whether there is anything to ask the process in the present phase. */
+/* Is there anything to ask the process in the current phase? */
 static bool is_asked(struct lien_transaction *t, unsigned index)
 {
 	const struct lien_adoption_process *part = part_of(t, index);
@@ -89,7 +90,7 @@ static bool is_asked(struct lien_transaction *t, unsigned index)
 	participant->part = participant->asked = participant->answered = 0;
 	participant->finished = !part || !part->count;
 	if (!participant->finished)
-		participant->count = part->count; /* how long it may take */
+		participant->count = part->count; /* determines how long it may take */
 	return !participant->finished;
 }
 
@@ -161,7 +162,7 @@ static int take_answers(struct lien_transaction *t, unsigned index, enum lien_ph
 	return 0;
 }
 
-/* The process sends what it was asked for. */
+/* Stores the answers that the process sends. */
 static void note_answers(struct lien_transaction *t, unsigned index, const struct reply *reply)
 {
 	const struct lien_wire_header *header = reply->header;
@@ -209,7 +210,7 @@ static void look_reply(struct lien_transaction *t, unsigned index, const struct 
 		lien_phase_finished(t, index);
 }
 
-/* Everything is as it was, and what could be found out is known. */
+/* Everything is as it was, and whatever could be found out is known. */
 static void adopted(struct lien_transaction *t)
 {
 	t->result.match_ns = t->ops.now_ns(t->ops.context) - t->t_marks;
@@ -227,7 +228,7 @@ static void counted(struct lien_transaction *t)
 		adopted(t);
 }
 
-/* Marks may have been written. */
+/* Marks may have been written: removes them. */
 static void unmark(struct lien_transaction *t)
 {
 	lien_phase_begin(t, LIEN_PHASE_UNMARK);

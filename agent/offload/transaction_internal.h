@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Shared by the transaction's own files. Nobody else includes this. */
+/* Shared by the transaction's own files. No other file includes this. */
 #ifndef LIEN_TRANSACTION_INTERNAL_H
 #define LIEN_TRANSACTION_INTERNAL_H
 
@@ -10,44 +10,44 @@ struct share_in {
 	int fd;
 };
 
-/* Of an import, in a restore or an undo. */
+/* State of an import, in a restore or an undo. */
 enum import_state {
 	IMPORT_MISSING,
-	IMPORT_ARRIVED, /* it is mapped again */
-	IMPORT_NAMED,	/* the process is told that it will never be there again, */
+	IMPORT_ARRIVED, /* mapped again */
+	IMPORT_NAMED,	/* the process has been told that it will never come back, */
 	IMPORT_LOST,	/* and has answered */
 };
 
 struct participant {
 	struct lien_wire_item *items; /* sorted by token and index */
-	enum import_state *imports;   /* parallel to them: of first items */
-	unsigned named;		      /* so many items have been looked at for what is lost */
-	uint32_t lost_owner;	      /* of such a one, */
-	bool owner_lives;	      /* which runs, and has it no more */
+	enum import_state *imports;   /* parallel to items; valid for first items */
+	unsigned named;		      /* items checked so far for lost memory */
+	uint32_t lost_owner;	      /* owner of a lost item, */
+	bool owner_lives;	      /* which runs, but no longer has it */
 	unsigned count, room;
-	unsigned staged; /* items sent so far; before the first of them, */
+	unsigned staged; /* items sent so far; before the first item, */
 	bool staging;
-	struct lien_wire_raw *raw; /* all of these */
+	struct lien_wire_raw *raw; /* all of these are sent */
 	unsigned raw_count, raw_sent;
 	uint32_t seq;	       /* of the order under way; 0: none */
-	enum lien_phase phase; /* of that order */
+	enum lien_phase phase; /* phase of that order */
 	uint64_t t_sent;
-	bool member;   /* takes part; a restore finds out who does */
+	bool member;   /* takes part; for a restore this is found out */
 	bool gone;     /* dead, or it did not answer */
 	bool stuck;    /* it did not answer */
 	bool withheld; /* a restore cannot move it now */
-	bool finished; /* the present phase; a restore: all of it */
+	bool finished; /* with the current phase; in a restore: with all */
 	uint64_t free_before;
 	bool created, exported;
-	bool filled;			/* its copies have arrived, or failed; */
-	bool unfilled;			/* they have failed */
-	unsigned part, asked, answered; /* of an adoption, in the present phase: entries */
-	bool busy;			/* when it was drained last, and why */
+	bool filled;			/* its copies have arrived or failed */
+	bool unfilled;			/* its copies have failed */
+	unsigned part, asked, answered; /* adoption: entries in the current phase */
+	bool busy;			/* result of the last drain, and the reason */
 	char busy_text[80];
-	struct share_in *shares; /* exports of others that wait to be imported here */
+	struct share_in *shares; /* other processes' exports, to be imported here */
 	unsigned shares_count, shares_room;
-	unsigned batch;					/* shares in the import under way */
-	struct lien_wire_room rooms[LIEN_WIRE_DEVICES]; /* what its devices need, and have */
+	unsigned batch;					/* shares in the current import */
+	struct lien_wire_room rooms[LIEN_WIRE_DEVICES]; /* what its devices need and have */
 	unsigned rooms_count;
 };
 
@@ -57,31 +57,31 @@ struct lien_transaction {
 	struct lien_transaction_process *processes;
 	struct participant *participants; /* parallel to processes */
 	unsigned count;
-	uint32_t *pids; /* restore: those asked for */
+	uint32_t *pids; /* restore: the requested processes */
 	unsigned pids_count;
 	enum lien_transaction_kind kind;
-	struct lien_adoption *adoption; /* of an adoption, at rest */
-	bool restoring;			/* a restore, or an offload that is being undone */
-	bool stopping;			/* an offload failed: no new orders, then discard or undo */
-	uint64_t t_making;		/* since when gates have been made; 0: not yet */
-	bool finishing;			/* a restore: nothing more will be exported or imported */
-	bool failing;			/* while something is put back: not by a loss alone */
-	bool noted; /* somebody is gone, and nothing has followed from that yet */
+	struct lien_adoption *adoption; /* of an adoption, once at rest */
+	bool restoring;			/* a restore, or the undo of an offload */
+	bool stopping;			/* an offload failed: no new orders; then discard or undo */
+	uint64_t t_making;		/* since when gates are being made; 0: not yet */
+	bool finishing;			/* restore: no more exports and imports */
+	bool failing;			/* a failure other than a loss while memory is put back */
+	bool noted; /* a process is gone, and nothing has followed from that yet */
 	bool ended;
 	enum lien_phase phase;
-	enum lien_phase entering; /* begins as soon as its enter() lets it; LIEN_PHASE_COUNT: none */
+	enum lien_phase entering; /* begins when its enter() allows it; LIEN_PHASE_COUNT: none */
 	unsigned timeout_ms;
-	uint32_t flags; /* of STAGE and SAVE; of CREATE and FINISH */
+	uint32_t flags; /* offload: for STAGE and SAVE; restore: for CREATE and FINISH */
 	uint64_t token_base;
-	uint64_t generation; /* of an offload: an undo means its items and no earlier one's */
+	uint64_t generation; /* of an offload: an undo covers its items and no earlier ones */
 	uint64_t t_start;
-	uint64_t t_shut;     /* adoption: when the gate was */
-	uint64_t t_marks;    /* when owners began to be looked for */
-	uint64_t t_drain;    /* when the draining began */
-	bool restaged;	     /* at rest, after which nothing changes */
-	bool passed;	     /* somebody was let in, before this round of draining */
-	bool rested;	     /* before this round of draining nobody was in a call */
-	uint64_t t_again;    /* when the next one begins */
+	uint64_t t_shut;  /* adoption: when the gate was shut */
+	uint64_t t_marks; /* when the search for owners began */
+	uint64_t t_drain; /* when draining began */
+	bool restaged;	  /* staged at rest, after which nothing changes */
+	bool passed;	  /* a thread was let in before this round of draining */
+	bool rested;	  /* no thread was in a call before this round of draining */
+	uint64_t t_again; /* when the next round begins */
 	uint32_t next_seq;
 };
 
@@ -90,7 +90,7 @@ struct lien_wire_item *lien_participant_find(const struct participant *participa
 int lien_participant_add(
 	struct participant *participant, const struct lien_wire_item *items, unsigned count);
 
-/* A message that answers an order. The descriptors are closed by the caller. */
+/* A message that answers an order. The caller closes the descriptors. */
 struct reply {
 	const struct lien_wire_header *header;
 	const void *body;
@@ -98,40 +98,42 @@ struct reply {
 	unsigned fds_count;
 };
 
-/* A phase: what each process that takes part is asked, and what follows from the answers. All but
+/* A phase: what it asks of each participant, and what follows from the answers. Every member but
  * the name and the type may be left out. */
 struct phase {
 	const char *name;	  /* in messages, progress and results */
 	enum lien_wire_type type; /* of its orders */
-	/* The longest wait: this, and this much for each MiB and item that has to be moved; */
+	/* The longest wait: a base, plus time for each MiB and item to be moved; */
 	unsigned limit_ms, limit_ms_per_mib, limit_ms_per_item;
-	bool waits_for_rest; /* and as long as the job may take to come to rest. */
-	bool timed;	     /* results tell how long it took in each process */
-	bool held;	     /* those who have no order hear that we are still there */
-	bool gated;	     /* nobody may have come through a gate by its end */
-	bool spares_dead;    /* a process that has ended is no failure */
-	/* Else it is skipped. */
+	bool waits_for_rest; /* plus the time that the job may take to come to rest. */
+	bool timed;	     /* results show how long it took in each process */
+	bool held;	     /* processes without an order are told that we are alive */
+	bool gated;	     /* no thread may have come through a gate by its end */
+	bool spares_dead;    /* a process that has ended is not a failure */
+	/* Returns false if the phase is to be skipped. */
 	bool (*applies)(const struct lien_transaction *t);
-	/* Before the first order. False: it has failed, or is to be asked again with the next tick.
+	/* Called before the first order. False: failed, or to be called again with the next tick.
 	 */
 	bool (*enter)(struct lien_transaction *t);
-	/* The first order to a process; one without a body if left out. A process that is given
-	 * none has finished. */
+	/* Gives a process its first order; by default one without a body. A process that gets none
+	 * has finished. */
 	void (*order)(struct lien_transaction *t, unsigned index);
-	/* What its orders' arguments are; the transaction's generation if left out. */
+	/* Sets the arguments of its orders; by default the transaction's generation. */
 	void (*arguments)(
 		const struct lien_transaction *t, struct lien_wire_header *order, const void *body);
-	/* An answer, or a part of one. Left out: with the last one the process has finished. */
+	/* Handles an answer, or a part of one. By default the last part finishes the process. */
 	void (*reply)(struct lien_transaction *t, unsigned index, const struct reply *reply);
-	/* Before that, if the answer is an error. True: it is none, or has been told. */
+	/*
+	 * Called first if the answer is an error. True: it is not a failure, or has been reported.
+	 */
 	bool (*excuse)(
 		struct lien_transaction *t, unsigned index, const struct lien_wire_header *reply);
-	/* After any change: gives orders to those who have none, and begins what follows. Left out:
-	 * there are none until all have answered; then `next`, or `stop`. */
+	/* Called after any change: gives orders to idle processes, and begins what follows. By
+	 * default nothing happens until all have answered; then `next` or `stop`. */
 	void (*step)(struct lien_transaction *t);
-	/* Begins what follows; the next phase of the kind if left out. */
+	/* Begins what follows; by default the next phase of the kind. */
 	void (*next)(struct lien_transaction *t);
-	/* The same after a failure; what the kind does if left out (phases.c). */
+	/* Begins what follows a failure; by default what the kind does (phases.c). */
 	void (*stop)(struct lien_transaction *t);
 };
 
@@ -139,60 +141,63 @@ struct phase {
 LIEN_PHASES(LIEN_PHASE_ROW)
 #undef LIEN_PHASE_ROW
 
-/* phases.c: goes through them. */
+/* phases.c: goes through the phases. */
 void lien_phase_begin(struct lien_transaction *t, enum lien_phase phase);
-/* Begins the kind's next phase that applies; after the last one the transaction ends. */
+/* Begins the kind's next phase that applies; after the last one, ends the transaction. */
 void lien_phase_next(struct lien_transaction *t);
-/* All are at rest: what the kind does about it. */
+/* All are at rest: does what the kind does then. */
 void lien_phase_rest(struct lien_transaction *t);
-/* The process has nothing more to do in this phase. */
+/* The process has finished this phase. */
 void lien_phase_finished(struct lien_transaction *t, unsigned index);
 /* Sends an order; a process that cannot be reached counts as gone. */
 void lien_transaction_order(struct lien_transaction *t, unsigned index, enum lien_phase phase,
 	uint32_t flags, const void *body, size_t size, const int *fds, unsigned fds_count);
-/* Keeps the first failure. An offload stops; a restore goes on, for the others need their memory.
- */
+/* Records the first failure. An offload stops; a restore goes on, because the others need their
+ * memory. */
 __attribute__((format(printf, 3, 4))) void lien_transaction_fail(
 	struct lien_transaction *t, int error, const char *format, ...);
-/* A process takes no further part. */
+/* Takes a process out of the transaction. */
 void lien_transaction_drop_out(struct lien_transaction *t, unsigned index);
 void lien_transaction_end(struct lien_transaction *t);
 bool lien_transaction_idle(const struct lien_transaction *t);
 void lien_transaction_progress(struct lien_transaction *t);
 
-/* transaction.c: its processes. */
+/* transaction.c: the transaction's processes. */
 int lien_transaction_index(const struct lien_transaction *t, uint32_t pid);
-/* Makes this process the one that has the pid now. */
+/* Sets the entry to the process that has the pid now. */
 void lien_transaction_name(struct lien_transaction *t, unsigned index, uint32_t pid);
-/* False, too, if another program has its pid. */
+/* Also returns false if another program has its pid. */
 bool lien_transaction_alive(const struct lien_transaction *t, unsigned index);
 int lien_participant_sort(struct participant *participant);
 struct lien_wire_item *lien_participant_find(const struct participant *participant, uint64_t token);
 int lien_participant_add(
 	struct participant *participant, const struct lien_wire_item *items, unsigned count);
-/* What a process is to move, instead of what it was before. 0, -ENOMEM, -E2BIG. */
+/* Replaces what a process is to move. 0, -ENOMEM, -E2BIG. */
 int lien_participant_take(
 	struct lien_transaction *t, unsigned index, const struct lien_plan_process *part);
 
-/* transaction_rest.c: the job comes to rest, and goes on. */
-/* A step of all gates. 0, -errno: it has failed; -EAGAIN: it is to be tried again. */
+/* transaction_rest.c: brings the job to rest, and lets it go on. */
+/* Performs a step at all gates. 0; -errno: failed; -EAGAIN: try again. */
 int lien_gates_step(struct lien_transaction *t, enum lien_gate_step step);
-/* Lets all threads go that are held back, then ends. */
+/* Lets all held threads go, then ends. */
 void lien_transaction_open(struct lien_transaction *t);
 
-/* transaction_offload.c: at rest, and a failure before anything was taken away. */
+/* transaction_offload.c: the job is at rest; and a failure before anything was removed. */
 void lien_offload_rest(struct lien_transaction *t);
 void lien_offload_discard(struct lien_transaction *t);
 
-/* Is there room for what is to be made again? (transaction_room.c) */
+/* transaction_room.c: is there room for what has to be created again? */
 void lien_room_reply(
 	struct participant *participant, const struct lien_wire_header *reply, const void *body);
-/* Processes for whose memory a device has too little take no part, nor do those who share with
- * them: nothing is made for them. */
+/* Excludes processes for whose memory a device has too little room, and processes that share with
+ * them: nothing is created for them. */
 void lien_room_check(struct lien_transaction *t);
-/* A process found too little: true if it is known where, and told. */
+/*
+ * A process found too little room. Returns true if it is known where; the failure has then been
+ * reported.
+ */
 bool lien_room_failed(struct lien_transaction *t, unsigned index);
-/* Whether two processes hold parts of the same memory. */
+/* Do two processes hold parts of the same memory? */
 bool lien_restore_related(const struct lien_transaction *t, unsigned from, unsigned to);
 
 #endif

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* Offload: what is staged, what is done with it at rest, and how that is undone. */
+/* Offload: staging, the work at rest, and the undo. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -74,7 +74,7 @@ static void stage_reply(struct lien_transaction *t, unsigned index, const struct
 		lien_phase_finished(t, index);
 }
 
-/* The process means two allocations by one value. */
+/* The process uses one value for two allocations. */
 static bool stage_excuse(
 	struct lien_transaction *t, unsigned index, const struct lien_wire_header *reply)
 {
@@ -104,7 +104,7 @@ const struct phase lien_phase_stage = {
 
 /* --- at rest ---------------------------------------------------------------------------------- */
 
-/* A process that has nothing to move any more still takes part. */
+/* A process that has nothing left to move still takes part. */
 static int take_plan(struct lien_transaction *t, const struct lien_plan *plan)
 {
 	static const struct lien_plan_process nothing;
@@ -124,7 +124,7 @@ static int take_plan(struct lien_transaction *t, const struct lien_plan *plan)
 	return 0;
 }
 
-/* Nobody changes anything any more: what is to be moved is settled now. */
+/* Nothing changes any more: this settles what is to be moved. */
 void lien_offload_rest(struct lien_transaction *t)
 {
 	const struct lien_plan *plan;
@@ -146,7 +146,7 @@ void lien_offload_rest(struct lien_transaction *t)
 		return;
 	}
 	t->restaged = true;
-	if (!lien_gates_step(t, LIEN_GATE_SHUT)) /* the memory may lie elsewhere */
+	if (!lien_gates_step(t, LIEN_GATE_SHUT)) /* the memory may lie elsewhere by now */
 		lien_phase_begin(t, LIEN_PHASE_STAGE);
 }
 
@@ -186,7 +186,7 @@ const struct phase lien_phase_save = {
 	.reply = save_reply,
 };
 
-/* --- taking away ------------------------------------------------------------------------------ */
+/* --- unmap and drop --------------------------------------------------------------------------- */
 
 /* Puts back what was dropped. */
 static void undo(struct lien_transaction *t)
@@ -226,7 +226,7 @@ const struct phase lien_phase_drop = {
 	.stop = undo,
 };
 
-/* --- everything is still where it was --------------------------------------------------------- */
+/* --- discard ---------------------------------------------------------------------------------- */
 
 void lien_offload_discard(struct lien_transaction *t)
 {

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* The job comes to rest, behind its gates, and goes on. */
+/* Brings the job to rest, behind its gates, and lets it go on. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "agent/offload/transaction_internal.h"
 
-#define ROUND_MS  10	       /* of draining; 1, while others wait for those that are let in */
-#define AGAIN_NS  1000000ull /* before who is in a call is looked at again */
-#define MAKING_NS 60000000000ull /* for the kernel to put the gate on: the job runs meanwhile */
+/* one round of draining; 1 ms while others wait for threads that are let in */
+#define ROUND_MS  10
+#define AGAIN_NS  1000000ull	 /* until the next look at who is in a call */
+#define MAKING_NS 60000000000ull /* for the kernel to attach the gate: the job runs meanwhile */
 
 /* Captures may have begun since the plan was made, and draining would spoil them. */
 static bool captures(struct lien_transaction *t)
@@ -27,7 +28,7 @@ static bool captures(struct lien_transaction *t)
 
 /* --- gates ------------------------------------------------------------------------------------ */
 
-/* A process can be too slow to be looked at. */
+/* A process can be too slow to be read. */
 static bool may_make_later(struct lien_transaction *t)
 {
 	uint64_t now = t->ops.now_ns(t->ops.context);
@@ -61,19 +62,19 @@ int lien_gates_step(struct lien_transaction *t, enum lien_gate_step step)
 	return t->stopping ? t->result.error : 0;
 }
 
-/* Once: what is staged again is at rest already. */
+/* Only once: when something is staged again, the job is already at rest. */
 static bool has_gate(const struct lien_transaction *t)
 {
 	return t->ops.gate && !t->restaged;
 }
 
-/* Captures first: a thread that is held in one could never end it. */
+/* Checks captures first: a thread held in a capture could never end it. */
 static bool gate_enter(struct lien_transaction *t)
 {
 	return !captures(t) && !lien_gates_step(t, LIEN_GATE_MAKE);
 }
 
-/* Adopting, it is the first order of all. */
+/* In an adoption, this is the very first order. */
 static void gate_arguments(
 	const struct lien_transaction *t, struct lien_wire_header *order, const void *body)
 {
@@ -81,7 +82,7 @@ static void gate_arguments(
 	order->arg2 = t->kind == LIEN_TRANSACTION_ADOPTION ? t->generation : 0;
 }
 
-/* Threads can be let in later, too. */
+/* Threads can be let in later, too, so replies may come in another phase. */
 static void gate_reply(struct lien_transaction *t, unsigned index, const struct reply *reply)
 {
 	if (t->phase == LIEN_PHASE_GATE && reply->header->flags & LIEN_WIRE_LAST)
@@ -106,7 +107,10 @@ static bool is_unrested(const struct lien_transaction *t)
 	return !t->restaged;
 }
 
-/* A round of draining begins when those that were let in have been told, and its time has come. */
+/*
+ * Begins a round of draining when its time has come, and when the threads that were let in have
+ * been named to their processes.
+ */
 static bool drain_enter(struct lien_transaction *t)
 {
 	uint64_t now = t->ops.now_ns(t->ops.context);
@@ -132,7 +136,7 @@ static void drain_order(struct lien_transaction *t, unsigned index)
 	lien_transaction_order(t, index, LIEN_PHASE_DRAIN, 0, comms, n * sizeof(comms[0]), NULL, 0);
 }
 
-/* With a gate the devices are looked at again and again: between, others are let in. */
+/* With a gate the devices are checked in short rounds; in between, threads are let in. */
 static void drain_arguments(
 	const struct lien_transaction *t, struct lien_wire_header *order, const void *body)
 {
@@ -158,7 +162,7 @@ static bool drain_excuse(
 	struct lien_transaction *t, unsigned index, const struct lien_wire_header *reply)
 {
 	(void)index;
-	return t->ops.gate && reply->result == -ETIMEDOUT; /* of one round */
+	return t->ops.gate && reply->result == -ETIMEDOUT; /* only this round timed out */
 }
 
 static void pass(void *to, uint32_t pid, const uint32_t *tids, unsigned count)
@@ -173,9 +177,9 @@ static void pass(void *to, uint32_t pid, const uint32_t *tids, unsigned count)
 }
 
 /*
- * All have said whether their devices are idle. A rank whose collective waits for others would be
- * let down by a gate that holds these before theirs: so they are let in, until all are level. At
- * rest is a job of which nobody was in a call before its devices were found idle.
+ * All have said whether their devices are idle. The gate may hold some ranks before a collective
+ * that others are already waiting in; those ranks are let in, until all are level. The job is at
+ * rest when no thread was in a call before its devices were found idle.
  */
 static void drained(struct lien_transaction *t)
 {
@@ -240,14 +244,14 @@ const struct phase lien_phase_drain = {
 	.next = drain_next,
 };
 
-/* --- and goes on ------------------------------------------------------------------------------ */
+/* --- opening the gates ------------------------------------------------------------------------ */
 
 static bool gate_exists(const struct lien_transaction *t)
 {
 	return t->ops.gate;
 }
 
-/* Those from which nothing was moved after all go on; of a failed offload, all. */
+/* Processes from which nothing was moved in the end go on; after a failed offload, all do. */
 static void open_order(struct lien_transaction *t, unsigned index)
 {
 	if (t->kind == LIEN_TRANSACTION_OFFLOAD && !t->result.error && t->participants[index].count)
@@ -263,7 +267,7 @@ static void open_arguments(
 	order->arg = LIEN_WIRE_GATE_OPEN;
 }
 
-/* Its threads go on; those of a process from which something is still away do not. */
+/* Lets the process's threads go on; if something of it is still away, they stay held. */
 static void open_reply(struct lien_transaction *t, unsigned index, const struct reply *reply)
 {
 	char why[200];

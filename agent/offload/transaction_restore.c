@@ -38,7 +38,10 @@ static bool is_allowed(const struct lien_transaction *t, unsigned i)
 	return !t->ops.allowed || t->ops.allowed(t->ops.context, t->processes[i].pid);
 }
 
-/* Who takes part: those asked for that have something away, and all they share it with. */
+/*
+ * Chooses the participants: requested processes that have something away, and all processes that
+ * share it.
+ */
 static void choose_members(struct lien_transaction *t)
 {
 	bool grown = true;
@@ -61,8 +64,8 @@ static void choose_members(struct lien_transaction *t)
 }
 
 /*
- * A process that lives and did not say what it holds may hold what others need; one that may not be
- * told to put it back does. Those, and all that share with them, stay as they are.
+ * A living process that did not say what it holds may hold what others need; a process that may not
+ * be ordered to put it back does. These, and all that share with them, stay as they are.
  */
 static bool withheld_by(const struct lien_transaction *t, unsigned i, unsigned j)
 {
@@ -142,7 +145,7 @@ static int add_participant(struct lien_transaction *t, uint32_t pid)
 	return 0;
 }
 
-/* An owner that was not asked yet: nobody knew that it holds something. */
+/* Is it an owner that has not been asked, because nobody knew that it holds something? */
 static bool is_unasked(
 	const struct lien_transaction *t, unsigned index, const struct lien_wire_item *item)
 {
@@ -153,7 +156,7 @@ static bool is_unasked(
 		       t->ops.may_share(t->ops.context, t->processes[index].pid, item->owner_pid));
 }
 
-/* True: there are some, and they will answer. */
+/* Returns true if there are unasked owners that will answer. */
 static bool ask_owners(struct lien_transaction *t)
 {
 	const unsigned known = t->count;
@@ -243,7 +246,7 @@ const struct phase lien_phase_list = {
 	.next = listed,
 };
 
-/* What it owns is copied to the device. */
+/* Does the process copy memory of its own to the device? */
 static bool has_copies(const struct participant *participant)
 {
 	unsigned i;
@@ -265,7 +268,7 @@ static bool create_enter(struct lien_transaction *t)
 	return true;
 }
 
-/* An import that has not come. */
+/* Returns true for an import that has not arrived. */
 static bool is_missing(const struct participant *participant, unsigned i)
 {
 	const struct lien_wire_item *item = &participant->items[i];
@@ -274,7 +277,7 @@ static bool is_missing(const struct participant *participant, unsigned i)
 	       participant->imports[i] == IMPORT_MISSING;
 }
 
-/* Its owner runs, and has listed all that it holds, and this is not among it: it will never be. In
+/* Its owner runs and has listed everything it holds, but not this, so it will never come back. In
  * an undo owners do not list. */
 static bool owner_lacks(
 	const struct lien_transaction *t, unsigned index, const struct lien_wire_item *item)
@@ -289,7 +292,7 @@ static bool owner_lacks(
 	return !there || !(there->flags & LIEN_WIRE_SHARED);
 }
 
-/* Whether nobody has the memory of a missing import any more. */
+/* Has no process the memory of a missing import any more? */
 static bool is_lost(struct lien_transaction *t, unsigned index, const struct lien_wire_item *item)
 {
 	bool lives = t->ops.alive(t->ops.context, item->owner_pid, item->owner_start);
@@ -318,14 +321,14 @@ void lien_transaction_lost(const struct lien_transaction *t,
 	}
 }
 
-/* Not one that only takes no orders. */
+/* Returns false for a living process that only takes no orders. */
 static bool is_dead(const struct lien_transaction *t, unsigned index)
 {
 	return t->participants[index].gone && !lien_transaction_alive(t, index);
 }
 
-/* Whether somebody who is alive may still lack what this process exports: then it has to be able to
- * do so once more. */
+/* May a living process still lack what this process exports? Then it has to be able to export it
+ * once more. */
 static bool exports_wanted(const struct lien_transaction *t, unsigned index)
 {
 	const struct participant *owner = &t->participants[index], *other;
@@ -351,7 +354,7 @@ static bool exports_wanted(const struct lien_transaction *t, unsigned index)
 	return false;
 }
 
-/* Everybody has exported and imported what could be. */
+/* Has every process exported and imported what it could? */
 static bool settled(const struct lien_transaction *t)
 {
 	unsigned i;
@@ -389,7 +392,7 @@ static void import_batch(struct lien_transaction *t, unsigned index)
 	}
 }
 
-/* Names what is lost, some at a time; with the last of it the process finishes. */
+/* Names lost memory, a limited number at a time; the last of it finishes the process. */
 static void finish(struct lien_transaction *t, unsigned index)
 {
 	struct participant *participant = &t->participants[index];
@@ -413,7 +416,7 @@ static void finish(struct lien_transaction *t, unsigned index)
 		t, index, LIEN_PHASE_FINISH, flags, lost, n * sizeof(lost[0]), NULL, 0);
 }
 
-/* Everybody else's word for who owns the memory counts, not the exporter's. */
+/* What the importers say about the owner counts, not what the exporter says. */
 static bool imports_from(const struct lien_transaction *t, unsigned index, unsigned from,
 	const struct lien_wire_item *item)
 {
@@ -421,7 +424,7 @@ static bool imports_from(const struct lien_transaction *t, unsigned index, unsig
 	       item->owner_pid == t->processes[from].pid && may_share(t, index, from);
 }
 
-/* All copies of those who take part have arrived, or have failed. */
+/* Have all copies of the participants arrived or failed? */
 static bool all_filled(const struct lien_transaction *t)
 {
 	unsigned i;
@@ -433,7 +436,7 @@ static bool all_filled(const struct lien_transaction *t)
 	return true;
 }
 
-/* Its own copies have failed, or it lives and does not say whether they have arrived. */
+/* Its own copies failed, or it lives and does not say whether they arrived. */
 static bool is_unfilled(const struct lien_transaction *t, unsigned index)
 {
 	const struct participant *participant = &t->participants[index];
@@ -442,8 +445,8 @@ static bool is_unfilled(const struct lien_transaction *t, unsigned index)
 						!participant->filled && !is_dead(t, index));
 }
 
-/* Memory that it maps may not have its bytes: it stays as it is, and its threads wait, for a
- * restore to come. */
+/* Memory that it maps may lack its bytes: it stays as it is, and its threads stay held, for a later
+ * restore. */
 static bool lacks_bytes(const struct lien_transaction *t, unsigned index)
 {
 	const struct participant *participant = &t->participants[index];
@@ -473,13 +476,13 @@ static void finish_or_wait(struct lien_transaction *t, unsigned index)
 	t->processes[index].failed = true;
 }
 
-/* The next order for a process that has none. */
+/* Gives the next order to an idle process. */
 static void next_order(struct lien_transaction *t, unsigned index)
 {
 	struct participant *participant = &t->participants[index];
 
 	if (!participant->created) {
-		participant->rooms_count = 0; /* it will say how it is then */
+		participant->rooms_count = 0; /* it will report the new state then */
 		lien_transaction_order(t, index, LIEN_PHASE_CREATE,
 			LIEN_WIRE_ROOM | (t->flags & LIEN_WIRE_UNVERIFIED), NULL, 0, NULL, 0);
 	} else if (!participant->exported)
@@ -493,7 +496,7 @@ static void next_order(struct lien_transaction *t, unsigned index)
 		finish_or_wait(t, index);
 }
 
-/* An undo is whole when everybody who is alive has everything back. */
+/* An undo is complete when every living process has everything back. */
 static void restore_end(struct lien_transaction *t)
 {
 	unsigned i;
@@ -506,7 +509,7 @@ static void restore_end(struct lien_transaction *t)
 	lien_transaction_open(t);
 }
 
-/* Every process does what it can now. */
+/* Makes every process do what it can now. */
 static void step(struct lien_transaction *t)
 {
 	bool all = true;
@@ -527,17 +530,17 @@ static void step(struct lien_transaction *t)
 	if (all)
 		restore_end(t);
 	else if (t->finishing ? lien_transaction_idle(t) : settled(t))
-		step(t); /* the last one that was waited for could not be reached */
+		step(t); /* the last process that was waited for could not be reached */
 }
 
-/* Hands an exported allocation to everyone who imports it. */
+/* Hands an exported allocation to all its importers. */
 static void route(struct lien_transaction *t, unsigned from, uint64_t token, int fd)
 {
 	struct lien_wire_item *item = lien_participant_find(&t->participants[from], token);
 	unsigned i;
 
 	if (!item || !(item->flags & LIEN_WIRE_SHARED))
-		return; /* not its own to hand out */
+		return; /* it may not hand this out */
 	for (i = 0; i < t->count; i++) {
 		struct participant *participant = &t->participants[i];
 		struct share_in *shares;
@@ -588,7 +591,7 @@ static void imported(struct participant *participant, bool success)
 	participant->batch = 0;
 }
 
-/* To be told whatever else has failed. */
+/* Reported whatever else has failed. */
 static void report_lost(struct lien_transaction *t, unsigned index)
 {
 	const struct lien_transaction_process *process = &t->processes[index];
@@ -623,7 +626,7 @@ static void finished(
 			participant->imports[i] = IMPORT_LOST;
 	t->processes[index].lost_mappings += reply->arg2;
 	if (participant->named < participant->count && !reply->result)
-		return; /* there is more to be named */
+		return; /* there is more to name */
 	participant->finished = true;
 	t->phase = LIEN_PHASE_FINISH;
 	if (!reply->result)
@@ -633,9 +636,9 @@ static void finished(
 	lien_transaction_progress(t);
 }
 
-/* --- phases: created, exported, imported also after a failure: what did succeed is of use to others
- */
+/* --- phases ----------------------------------------------------------------------------------- */
 
+/* A process has created and exported even if that failed: what succeeded helps others. */
 static void create_reply(struct lien_transaction *t, unsigned index, const struct reply *reply)
 {
 	note_rooms(t, index, reply);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* A restore onto a device that somebody else has filled meanwhile. */
+/* A restore to a device that somebody else has filled meanwhile. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -8,7 +8,8 @@
 
 struct shortage {
 	const struct lien_wire_room *room; /* of the first process that needs it */
-	unsigned first, more;		   /* that process's index, and how many others need it */
+	/* that process's index, and the number of others that need it */
+	unsigned first, more;
 	uint64_t needed, free_bytes;
 };
 
@@ -36,7 +37,7 @@ static uint64_t add(uint64_t a, uint64_t b)
 	return a + b < a ? UINT64_MAX : a + b;
 }
 
-/* What all who take part need of a device of one of them. */
+/* Adds up what all participants need of one participant's device. */
 static struct shortage shortage_of(
 	const struct lien_transaction *t, unsigned index, const struct lien_wire_room *room)
 {
@@ -91,7 +92,7 @@ static void report(struct lien_transaction *t, const struct shortage *shortage)
 		size_text(missing, sizeof(missing), shortage->needed - shortage->free_bytes));
 }
 
-/* Out with it, and with all it shares with. */
+/* Excludes a process, and all that share with it. */
 static void leave_out(struct lien_transaction *t, unsigned index)
 {
 	unsigned i;
@@ -102,7 +103,7 @@ static void leave_out(struct lien_transaction *t, unsigned index)
 			leave_out(t, i);
 }
 
-/* One that needs what its device has not. */
+/* Finds a device that has too little. */
 static bool find_shortage(const struct lien_transaction *t, struct shortage *shortage)
 {
 	unsigned i, j;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* Transactions, carried out over the links to the control libraries. */
+/* Carries out transactions over the links to the control libraries. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -21,10 +21,10 @@
 #include "loader/probes/files.h"
 #include "loader/probes/gate.h"
 
-/* Of one process, before others have their turn. */
+/* Messages of one process, before others have their turn. */
 
 /* At the agent's end, for all processes together: pinning one chunk takes that long on a machine
- * whose memory is being made as it is touched. */
+ * that first has to make the memory as it is touched. */
 #define FINISH_NS 3000000000ull
 
 static struct lien_tracked *tracked_of(struct lien_agent *agent, uint32_t pid)
@@ -69,7 +69,7 @@ const char *lien_orders_words(enum lien_asker asker)
 	return words[asker];
 }
 
-/* Why the process has not got its order yet; NULL: it has. */
+/* Returns why the process has not got its order yet; NULL: it has. */
 static const char *busy_with(void *context, uint32_t pid)
 {
 	const struct lien_tracked *tracked = tracked_of(context, pid);
@@ -92,7 +92,7 @@ static void on_progress(void *context, enum lien_phase phase, unsigned done, uns
 	lien_server_progress(context, phase, done, of);
 }
 
-/* Memory that was given back on request is not pinned again before it has been of use. */
+/* Memory released on request is not pinned again before the next offload. */
 static void note_use(struct lien_tracked *tracked, enum lien_transaction_kind kind)
 {
 	if (kind == LIEN_TRANSACTION_RESTORE)
@@ -100,8 +100,8 @@ static void note_use(struct lien_tracked *tracked, enum lien_transaction_kind ki
 	tracked->arena_released = kind == LIEN_TRANSACTION_RELEASE;
 }
 
-/* An import that nobody has any more is not away, but gone: as if it had been unmapped by the
- * program, to which the address is free. */
+/* An import that no process has any more is gone, not away: as if the program had unmapped it. The
+ * program may use the address again. */
 static void give_up(void *context, uint32_t pid, uint64_t va)
 {
 	struct lien_agent *agent = context;
@@ -124,7 +124,7 @@ static void give_up(void *context, uint32_t pid, uint64_t va)
 	lien_agent_event(agent, &event);
 }
 
-/* NULL if it has ended, or become another program: what was done was not done to that. */
+/* NULL if it has ended or become another program, which the transaction has not touched. */
 static struct lien_process *participant(
 	struct lien_agent *agent, const struct lien_transaction_process *process)
 {
@@ -164,8 +164,8 @@ static void on_done(void *context, struct lien_transaction *transaction)
 			process->held_bytes = process->held_items = 0;
 	}
 	lien_transaction_lost(transaction, give_up, agent);
-	/* They may hold what no event tells of: bytes that were not copied back, exports that
-	 * somebody lacks. The next restore asks them. */
+	/* They may hold what no event reports: bytes that were not copied back, exports that others
+	 * lack. The next restore asks them. */
 	for (i = 0; unfinished && i < result->processes_count; i++) {
 		process = participant(agent, &result->processes[i]);
 		if (process && !process->held_items)
@@ -184,7 +184,7 @@ static void on_done(void *context, struct lien_transaction *transaction)
 	agent->transaction_ended = true;
 }
 
-/* Why a process cannot be drained now. */
+/* Returns why a process cannot be drained now. */
 static const char *not_now(void *context, uint32_t pid)
 {
 	struct lien_agent *agent = context;
@@ -204,7 +204,7 @@ static uint64_t began(void *context, uint32_t pid)
 	return process ? process->start : 0;
 }
 
-/* One whose socket has just closed may be on its way out: its end is told later. */
+/* A process whose socket has just closed may be about to end, which is reported later. */
 static bool alive(void *context, uint32_t pid, uint64_t start)
 {
 	struct lien_agent *agent = context;
@@ -217,7 +217,7 @@ static bool alive(void *context, uint32_t pid, uint64_t start)
 	return (tracked && tracked->link) || !lien_proc_is_ending(pid, process->start);
 }
 
-/* Memory that this graph has seen both of them map. */
+/* Has this graph seen both map the same memory? */
 static bool share_memory(const struct lien_process *a, const struct lien_process *b)
 {
 	const struct lien_holding *other;
@@ -231,8 +231,8 @@ static bool share_memory(const struct lien_process *a, const struct lien_process
 	return false;
 }
 
-/* What a control library says of itself is its process's word. It is taken for what concerns other
- * processes of the same user, who may do to each other what they like; else the graph decides. */
+/* What a control library says of itself is only its process's word. It counts for processes of the
+ * same user, who may do anything to each other; for others the graph decides. */
 static bool may_share(void *context, uint32_t pid, uint32_t other)
 {
 	struct lien_agent *agent = context;
@@ -242,8 +242,8 @@ static bool may_share(void *context, uint32_t pid, uint32_t other)
 	return a && b && (a->uid == b->uid || share_memory(a, b));
 }
 
-/* It may hold imports that are away, and this agent does not know of them: it has stopped, or has
- * closed its sockets, since the one before was there. */
+/* A process may hold imports that are away without this agent knowing: it has stopped, or has
+ * closed its sockets, since the previous agent ran. */
 static bool unheard(void *context, uint32_t pid)
 {
 	struct lien_agent *agent = context;
@@ -261,7 +261,7 @@ static bool unheard(void *context, uint32_t pid)
 	return false;
 }
 
-/* The user of a transaction may order this process about. */
+/* May the transaction's user give this process orders? */
 static bool allowed(void *context, uint32_t pid)
 {
 	struct lien_agent *agent = context;
@@ -350,7 +350,7 @@ struct lien_transaction_ops lien_orders_ops(struct lien_agent *agent)
 
 static void orders_ready(struct lien_source *source, uint32_t events);
 
-/* Whose calls the next agent would take for the application's. */
+/* Is a short order under way? The next agent would take its calls for the application's. */
 static bool is_short(const struct lien_tracked *tracked)
 {
 	enum lien_asker asked = tracked ? lien_orders_asked(tracked) : LIEN_ASK_NOBODY;
@@ -358,7 +358,7 @@ static bool is_short(const struct lien_tracked *tracked)
 	return asked == LIEN_ASK_WALK || asked == LIEN_ASK_PREPARE;
 }
 
-/* How many there are; as far as there is room, which they are. */
+/* Returns how many there are, and lists as many as there is room for. */
 static unsigned short_orders(
 	struct lien_agent *agent, struct pollfd *fds, uint32_t *pids, unsigned room)
 {
@@ -385,7 +385,7 @@ void lien_orders_finish(struct lien_agent *agent)
 	unsigned count, i;
 
 	end = lien_now_ns() + FINISH_NS;
-	agent->finishing = true; /* no more of them */
+	agent->finishing = true; /* give no more of them */
 	while (fds && pids && (count = short_orders(agent, fds, pids, room)) &&
 		(now = lien_now_ns()) < end) {
 		if (poll(fds, count, (end - now) / 1000000 + 1) <= 0)
@@ -408,7 +408,7 @@ int lien_orders_ready(struct lien_agent *agent, char *error, size_t size)
 	return -EBUSY;
 }
 
-/* What is being added to the arenas of those that take part: it is a part of what they need. */
+/* Returns the bytes being added to the participants' arenas: they are part of what these need. */
 static uint64_t being_prepared(struct lien_agent *agent)
 {
 	const struct lien_tracked *tracked;
@@ -440,7 +440,7 @@ static int check_limit(struct lien_agent *agent, uint64_t limit, uint64_t need, 
 	return -ENOMEM;
 }
 
-/* Before anything is touched: the arena grows in the middle of the offload. */
+/* Checked before anything is touched: the arena grows in the middle of the offload. */
 static int check_host(
 	struct lien_agent *agent, uint32_t flags, uint64_t limit, char *error, size_t size)
 {
@@ -515,7 +515,7 @@ int lien_orders_plan(struct lien_agent *agent, const struct lien_selection *sele
 	return err;
 }
 
-/* Nothing that is planned changes any more: is it what it was when it was planned? */
+/* What was planned cannot change any more: is it still the same? */
 static int replan(void *context, const struct lien_plan **out, char *why, size_t size)
 {
 	struct lien_agent *agent = context;
@@ -603,7 +603,10 @@ static bool wanted(const struct lien_selection *selection, const struct lien_pro
 		       : lien_sees(&selection->viewer, process);
 }
 
-/* Leaves those of `all` that are wanted or may share with these: no others can hold them up. */
+/*
+ * Keeps those of `all` that are wanted or may share with a wanted one, so that no others can delay
+ * them.
+ */
 static unsigned narrow(struct lien_agent *agent, const struct lien_selection *selection,
 	uint32_t *all, unsigned count)
 {
@@ -732,7 +735,7 @@ void lien_orders_unlink(struct lien_tracked *tracked)
 {
 	if (!tracked->link)
 		return;
-	/* The socket is the job's as well: closing ours does not take it out of the epoll set. */
+	/* The job shares the socket: closing ours does not remove it from the epoll set. */
 	epoll_ctl(tracked->agent->epoll, EPOLL_CTL_DEL, tracked->orders.fd, NULL);
 	epoll_ctl(tracked->agent->epoll, EPOLL_CTL_DEL, tracked->life.fd, NULL);
 	lien_link_close(tracked->link);
@@ -789,20 +792,20 @@ static void hello_reply(struct lien_tracked *tracked, const struct lien_reply *r
 			tracked->pid);
 }
 
-/* Every last reply tells it. */
+/* Every last reply carries it. */
 static void note_arena(struct lien_agent *agent, uint32_t pid, const struct lien_wire_header *reply)
 {
 	struct lien_process *process = lien_graph_process(agent->graph, pid);
 
 	if (!process || !(reply->flags & LIEN_WIRE_LAST))
 		return;
-	/* It is only believed of itself: sums stay sums. */
+	/* The process speaks only for itself; the limit keeps sums from overflowing. */
 	process->arena_bytes = reply->arena_bytes < LIEN_WIRE_BYTES_MAX ? reply->arena_bytes : 0;
 	process->arena_used =
 		reply->arena_used < process->arena_bytes ? reply->arena_used : process->arena_bytes;
 }
 
-/* To whoever has given the order. */
+/* Passes a reply to whoever gave the order. */
 static void route(struct lien_agent *agent, uint32_t pid, struct lien_reply *reply)
 {
 	struct lien_tracked *tracked = tracked_of(agent, pid);
@@ -843,11 +846,11 @@ static void orders_ready(struct lien_source *source, uint32_t events)
 	(void)events;
 	if (!tracked->link)
 		return;
-	/* One in a turn: the graph has what was done before it. */
+	/* One per turn: the graph has everything that was done before it. */
 	n = lien_link_receive(tracked->link, &reply);
 	if (n > 0) {
 		note_arena(agent, pid, &reply.header);
-		route(agent, pid, &reply); /* which can end the link */
+		route(agent, pid, &reply); /* may end the link */
 	}
 	tracked = tracked_of(agent, pid);
 	if (n > 0 && tracked && tracked->link)
@@ -869,7 +872,7 @@ static void life_ready(struct lien_source *source, uint32_t events)
 	process = lien_graph_process(agent->graph, tracked->pid);
 	if (!process || process->agent != tracked)
 		return;
-	/* The kernel side has told of the end, too, unless the ring was full. */
+	/* The kernel side has reported the end too, unless the ring was full. */
 	event = lien_agent_event_of(process->pid, process->start, LIEN_EVENT_EXIT);
 	lien_agent_event(agent, &event);
 }
@@ -885,8 +888,8 @@ int lien_orders_link(struct lien_agent *agent, struct lien_process *process,
 	err = lien_link_open(&tracked->link, process->pid, state);
 	if (err)
 		return err;
-	/* The pid may have been given to another process meanwhile: of the one that is held now, it
-	 * is known that it lives. */
+	/* Another process may have got the pid since. The link's process is the right one if the
+	 * pid has this start and the link's process lives. */
 	if (!lien_proc_runs(process->pid, process->start) || !lien_link_alive(tracked->link)) {
 		lien_link_close(tracked->link);
 		tracked->link = NULL;

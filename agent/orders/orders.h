@@ -4,40 +4,40 @@
 
 #include "agent/core/agent.h"
 
-/* orders.c: transactions over links. 0, or -errno with one line in error. `flags`: as of
+/* orders.c: transactions over links. 0, or -errno with one line in error. `flags` as for
  * lien_transaction_set(). */
 int lien_orders_offload(struct lien_agent *agent, const struct lien_selection *selection,
 	const struct lien_offload_how *how, bool *nothing, char *error, size_t error_size);
-/* What an offload would do; `selection->open` is filled in. */
+/* Plans an offload without doing it; fills in `selection->open`. */
 int lien_orders_plan(struct lien_agent *agent, const struct lien_selection *selection,
 	struct lien_plan *plan, char *error, size_t error_size);
-/* Of the selection its pids and its viewer. */
+/* Uses only the selection's pids and viewer. */
 int lien_orders_restore(struct lien_agent *agent, const struct lien_selection *selection,
 	uint32_t flags, unsigned timeout_ms, bool *nothing, char *error, size_t error_size);
-/* The host arenas of these processes (none: of all that the viewer sees), as far as nothing lies in
- * them. */
+/* Releases the unused part of the host arenas of these processes (none: of all that the viewer
+ * sees). */
 int lien_orders_release(struct lien_agent *agent, const struct lien_selection *selection,
 	bool *nothing, char *error, size_t error_size);
-/* What a transaction acts through. */
+/* Returns the operations that a transaction acts through. */
 struct lien_transaction_ops lien_orders_ops(struct lien_agent *agent);
-/* No other transaction is under way. 0, or -EBUSY and why. */
+/* Returns 0 if no other transaction is under way, or -EBUSY and why. */
 int lien_orders_ready(struct lien_agent *agent, char *error, size_t size);
-/* Whose order a process has under way, or waits for its turn. */
+/* Returns who gave the order that is under way, or the one that waits. */
 enum lien_asker lien_orders_asked(const struct lien_tracked *tracked);
 enum lien_asker lien_orders_waiting(const struct lien_tracked *tracked);
-/* What such an order does: "reading its memory". */
+/* Returns what such an order does: "reading its memory". */
 const char *lien_orders_words(enum lien_asker asker);
-/* Forgets the transaction, which has ended. */
+/* Frees the transaction, which has ended. */
 void lien_orders_end(struct lien_agent *agent);
 void lien_orders_unlink(struct lien_tracked *tracked);
 int lien_orders_link(struct lien_agent *agent, struct lien_process *process,
 	const struct lien_control_state *state);
 void lien_orders_tick(struct lien_agent *agent);
-/* Something has happened to a process of the transaction, and nothing has followed from that yet. */
+/* Has something happened to a process of the transaction that it has not reacted to? */
 bool lien_orders_must_react(const struct lien_agent *agent);
-/* Then. */
+/* Makes the transaction react. */
 void lien_orders_react(struct lien_agent *agent);
-/* At the agent's end: waits, not long, for the short orders that are under way. */
+/* At the agent's end: waits briefly for the short orders under way. */
 void lien_orders_finish(struct lien_agent *agent);
 
 #endif

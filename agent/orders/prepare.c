@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Pins host memory ahead of the first offload, in small orders between others, for what an offload
- * of the usual selection would take now. Begins when a process has come to rest, so that it gets in
- * the way of nobody's start, and never while it captures: pinning would wait for the device.
+ * Pins host memory ahead of the first offload, in small orders between others, as much as an
+ * offload of the default selection would take now. It begins only when a process has calmed down,
+ * so that it delays no start, and never while the process captures: pinning would wait for the
+ * device.
  */
 #include <errno.h>
 #include <string.h>
@@ -12,8 +13,8 @@
 #include "agent/orders/orders.h"
 #include "agent/orders/prepare.h"
 
-#define CALM_NS	 1000000000ull	/* since what it could offload changed */
-#define AGAIN_NS 10000000000ull /* after it was not possible */
+#define CALM_NS	 1000000000ull	/* since the amount it could offload last changed */
+#define AGAIN_NS 10000000000ull /* after an attempt that was not possible */
 
 uint64_t lien_prepare_held(struct lien_agent *agent)
 {
@@ -31,7 +32,10 @@ uint64_t lien_prepare_held(struct lien_agent *agent)
 	return held;
 }
 
-/* Bytes that an offload of NCCL's memory would save, and the device that most of them are on. */
+/*
+ * Returns the bytes that an offload of NCCL's memory would save, and the device that has most of
+ * them.
+ */
 static uint64_t wanted(const struct lien_process *process, int *device)
 {
 	uint64_t on[LIEN_WIRE_DEVICES] = {0}, bytes = 0;
@@ -66,7 +70,10 @@ static bool possible(struct lien_agent *agent, const struct lien_process *proces
 	       RB_EMPTY(&process->captures);
 }
 
-/* Within the limit, and the host has twice that: nobody has asked for it yet. */
+/*
+ * Allowed within the limit, and if the host has twice that available: no client has asked for it
+ * yet.
+ */
 static bool allowed(struct lien_agent *agent, const struct lien_process *process, uint64_t bytes)
 {
 	const struct lien_host_need need = {process->pid, 2 * bytes};
@@ -90,7 +97,7 @@ static void send(struct lien_process *process, uint64_t missing, int device)
 	lien_link_send(tracked->link, LIEN_ASK_PREPARE, &order, NULL, NULL, 0);
 }
 
-/* The next order, if it is time for one. */
+/* Gives the next order if it is time for one. */
 static void proceed(struct lien_agent *agent, struct lien_process *process)
 {
 	struct lien_tracked *tracked = process->agent;
@@ -109,7 +116,7 @@ static void proceed(struct lien_agent *agent, struct lien_process *process)
 	}
 	missing = bytes ? lien_host_missing(process, bytes) : 0;
 	if (!missing) {
-		tracked->prepared_at = events + 1; /* until something happens */
+		tracked->prepared_at = events + 1; /* until the next event */
 		tracked->t_prepare = now + CALM_NS;
 	} else if (allowed(agent, process, missing)) {
 		send(process, missing, device);

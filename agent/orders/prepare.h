@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Host memory for the first offload of a process, pinned before anybody asks for one. */
+/* Host memory for the first offload of a process, pinned in advance. */
 #ifndef LIEN_PREPARE_H
 #define LIEN_PREPARE_H
 
 #include "agent/core/agent.h"
 
-/* The host arenas of all processes, with what is being added to them. */
+/* Returns the size of all processes' host arenas, with what is being added to them. */
 uint64_t lien_prepare_held(struct lien_agent *agent);
-/* The last reply to its order. */
+/* Handles the last reply to its order. */
 void lien_prepare_reply(struct lien_agent *agent, uint32_t pid, const struct lien_reply *reply);
 void lien_prepare_tick(struct lien_agent *agent);
 

@@ -61,7 +61,7 @@ static int control_place(struct lien_tracked *tracked, const struct lien_library
 	lien_elf_close(elf);
 	if (err)
 		return err;
-	if (!finding.memfd) /* for those to come; nobody else will map that */
+	if (!finding.memfd) /* for later processes; no other process maps a memfd */
 		tracked->agent->above->control_file(tracked->agent, tracked->pid, finding.path);
 	tracked->place.text = map->start;
 	tracked->place.text_end = map->end;
@@ -69,7 +69,7 @@ static int control_place(struct lien_tracked *tracked, const struct lien_library
 	return 0;
 }
 
-/* Tells the kernel side where the control library is, and to wake it if its thread does not run. */
+/* Tells the kernel side where the control library is, and whether to wake its thread. */
 static void update_kernel(struct lien_agent *agent, struct lien_tracked *tracked,
 	const struct lien_control_state *state, bool wake)
 {
@@ -140,7 +140,7 @@ void lien_presence_look(struct lien_agent *agent, struct lien_process *process)
 		update_kernel(agent, tracked, &state, false);
 		if (err)
 			process->presence = LIEN_CONTROL_TAKEN;
-		return; /* ready when it has answered the first question */
+		return; /* ready once it has answered the first question */
 	}
 	if (!tracked->t_woken || lien_now_ns() - tracked->t_woken > WAKE_AGAIN_NS)
 		update_kernel(agent, tracked, &state, true);

@@ -36,7 +36,7 @@ struct attaching {
 	uint32_t pid;
 	bool all;
 	int err;
-	char path[256]; /* of the first that failed */
+	char path[256]; /* of the first file that failed */
 };
 
 #define TRIES 3
@@ -59,10 +59,10 @@ static int attach_file(const struct lien_maps_entry *entry, void *arg)
 		attaching->err = err;
 		snprintf(attaching->path, sizeof(attaching->path), "%s", entry->path);
 	}
-	return err == -EINPROGRESS; /* one after the other */
+	return err == -EINPROGRESS; /* one at a time */
 }
 
-/* Puts the gate on all libraries that the process has mapped. */
+/* Attaches the gate to all libraries that the process has mapped. */
 static int attach_libraries(
 	struct lien_agent *agent, struct lien_tracked *tracked, char *why, size_t size)
 {
@@ -74,8 +74,9 @@ static int attach_libraries(
 
 	if (!lien_probes_gate_get(agent->probes, tracked->pid, &gate))
 		return -ENOENT;
-	tracked->gate_mapped = gate.mapped; /* before: what is mapped from now on is seen again */
-	/* A mapping that is changed after it was listed has another name (mprotect() of a part). */
+	/* before reading: a later mapping changes the count again */
+	tracked->gate_mapped = gate.mapped;
+	/* A mapping that changed after it was listed has another name (mprotect() of a part). */
 	do {
 		attaching.err = 0;
 		err = lien_maps_read(tracked->pid, attach_file, &attaching);
@@ -94,7 +95,7 @@ static int attach_libraries(
 	return err;
 }
 
-/* What a gate of this process would not see. 0, or -EBUSY and why. */
+/* Checks for threads and communicators that the gate would not see. 0, or -EBUSY and why. */
 static int check_known(struct lien_agent *agent, uint32_t pid, char *why, size_t size)
 {
 	struct lien_probe_process known;
@@ -165,15 +166,15 @@ bool lien_gate_covers(struct lien_agent *agent, uint32_t pid, const struct lien_
 	return !gate->unheld && !gate->untracked && !gate->unlisted;
 }
 
-/* Since all were at rest. Threads that are held without being known wait for the end like others.
- */
+/* Has the gate held since all were at rest? Threads that are held but not listed wait for the end
+ * like others. */
 static int still_holds(struct lien_agent *agent, uint32_t pid, char *why, size_t size)
 {
 	struct lien_tracked *tracked = tracked_of(agent, pid);
 	struct lien_probe_gate gate;
 
 	if (!tracked || !lien_probes_gate_get(agent->probes, pid, &gate))
-		return 0; /* it has ended */
+		return 0; /* the process has ended */
 	if (gate.unheld)
 		snprintf(why, size,
 			"thread %u, which blocks the signal that would hold it back, has entered "
@@ -194,7 +195,7 @@ static int shut_gate(
 	return err;
 }
 
-/* Of what the plan moves. */
+/* Range of the memory that the plan moves. */
 static void range_of(const struct lien_agent *agent, uint32_t pid, uint64_t *low, uint64_t *high)
 {
 	const struct lien_plan_process *part;
@@ -273,7 +274,7 @@ int lien_gate_step(void *context, uint32_t pid, enum lien_gate_step step, char *
 
 /* --- while memory is away --------------------------------------------------------------------- */
 
-/* The thread that has been held the longest of those for which something is to be done. */
+/* The thread that has been held the longest among those that need something done. */
 struct use {
 	struct lien_agent *agent;
 	struct lien_tracked *tracked; /* NULL: there is none */
@@ -281,7 +282,7 @@ struct use {
 	enum lien_on_use on_use;
 };
 
-/* What a process does at its end must not wait for somebody to ask for it. */
+/* A process must not hang at its end until somebody asks for a restore. */
 static enum lien_on_use on_use_of(const struct lien_tracked *tracked, uint32_t call)
 {
 	switch (call) {
@@ -318,7 +319,10 @@ static int find_use(
 	return 0;
 }
 
-/* A thread that waits, of which no more is known, for its user has more than are followed. */
+/*
+ * Finds a held thread of which nothing else is known, because its user has more threads than are
+ * followed.
+ */
 static void find_unlisted(struct use *first)
 {
 	struct lien_process *process;
@@ -338,7 +342,10 @@ static void find_unlisted(struct use *first)
 	}
 }
 
-/* Nothing stops a thread that the signal does not reach: what comes of it can only be told. */
+/*
+ * A thread that the signal does not reach cannot be stopped; the log can only warn of the
+ * consequence.
+ */
 static void name_unheld(struct lien_agent *agent)
 {
 	struct lien_process *process;
@@ -360,7 +367,7 @@ static void name_unheld(struct lien_agent *agent)
 	}
 }
 
-/* By descriptor: the number may be another process's by now. 0 or -errno. */
+/* Uses a descriptor: another process may have the pid by now. 0 or -errno. */
 static int end_process(const struct lien_process *process)
 {
 	int pidfd = syscall(SYS_pidfd_open, process->pid, 0), err = 0;
@@ -455,13 +462,13 @@ bool lien_gate_found(struct lien_agent *agent, struct lien_process *process, boo
 	if (!lien_probes_can_gate(agent->probes))
 		return false;
 	if (away) {
-		tracked->gate_all = true; /* of what, only the one who asked knew */
+		tracked->gate_all = true; /* only the client that asked knew what was moved */
 		if (make(agent, process, why, sizeof(why)) ||
 			shut_gate(agent, process->pid, 0, UINT64_MAX, why, sizeof(why)))
 			lien_log(4, "process %u: %s", process->pid, why);
 		return false;
 	}
 	open_gate(agent, process->pid);
-	/* An agent before this one has shut it. */
+	/* An earlier agent has shut it. */
 	return shut && !lien_link_send(tracked->link, LIEN_ASK_GATE, &open, NULL, NULL, 0);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Bringing a job to rest: who is in a call, how far each rank is, and who of those that the gate
- * holds must be let in for the others.
+ * Brings a job to rest: which threads are in a call, how far each rank is, and which held threads
+ * must be let in because others wait for them.
  */
 #include "agent/quiesce/quiesce.h"
 
@@ -21,9 +21,9 @@
 
 #define PASSES_MAX 256
 
-/* --- who is inside ---------------------------------------------------------------------------- */
+/* --- threads in a call ------------------------------------------------------------------------ */
 
-/* Where the thread's stack ends while it does not run. False: it runs. */
+/* Reads the stack pointer of a thread that does not run. Returns false if it runs. */
 static bool stack_of(uint32_t pid, uint32_t tid, uint64_t *sp)
 {
 	char path[64], text[256], *space;
@@ -66,7 +66,7 @@ static int find_area(const struct lien_maps_entry *entry, void *arg)
 	return area->found;
 }
 
-/* Is it where functions return to whose return is probed? */
+/* Is it the address to which functions with a probed return go back? */
 static bool is_trampoline(uint32_t pid, uint64_t address)
 {
 	struct area area = {.address = address};
@@ -76,9 +76,9 @@ static bool is_trampoline(uint32_t pid, uint64_t address)
 }
 
 /*
- * A collective that was entered before there was the gate is not seen returning. It has returned if
- * the stack is shorter than it was then, or its return address has been overwritten by another
- * than that of an earlier gate's probe.
+ * The return of a collective that was entered before the gate existed is not seen. The collective
+ * has returned if the stack is shorter than it was then, or if its return address was overwritten
+ * by something other than an earlier gate's probe.
  */
 static bool may_be_inside(uint32_t pid, const struct lien_probe_thread *thread)
 {
@@ -92,7 +92,7 @@ static bool may_be_inside(uint32_t pid, const struct lien_probe_thread *thread)
 	       (word == thread->caller || is_trampoline(pid, word));
 }
 
-/* --- levels ----------------------------------------------------------------------------------- */
+/* --- progress of the ranks -------------------------------------------------------------------- */
 
 struct waiting {
 	struct lien_probe_held_key who;
@@ -100,19 +100,19 @@ struct waiting {
 	bool let_in;
 };
 
-/* How far a process is on one of its communicators. */
+/* The progress of a process on one of its communicators. */
 struct standing {
 	const struct lien_process *process;
 	const struct lien_comm *comm;
-	uint64_t collectives; /* that it has begun: those counted, without those that are held */
-	bool transfers;	      /* it has sent or received */
-	bool lags;	      /* another rank of the group, here, has gone further */
+	uint64_t collectives; /* begun: counted ones, without those that are held */
+	bool transfers;	      /* has sent or received */
+	bool lags;	      /* another local rank of the group is further */
 };
 
 struct rest {
 	struct lien_agent *agent;
 	const uint32_t *pids;
-	bool *busy; /* each: a device, or a thread in a call */
+	bool *busy; /* parallel to pids: a device is busy, or a thread is in a call */
 	unsigned count;
 	struct waiting *waiting;
 	unsigned waiting_count, waiting_room;
@@ -120,7 +120,7 @@ struct rest {
 	unsigned standings_count, standings_room;
 };
 
-/* Makes room for one more. */
+/* Makes room for one more element. */
 static bool grow(void **array, unsigned count, unsigned *room, size_t size)
 {
 	unsigned more = *room ? 2 * *room : 64;
@@ -189,7 +189,7 @@ static void count_standing(const struct rest *rest, struct standing *standing)
 			standing->collectives--;
 }
 
-/* Of one kind, to or from one rank. */
+/* Returns the number of transfers of one kind, to or from one rank. */
 static uint64_t transfers(
 	const struct rest *rest, const struct standing *standing, uint32_t call, uint32_t peer)
 {
@@ -224,8 +224,8 @@ static void compare_standings(struct rest *rest)
 
 	for (standing = rest->standings; standing < end; standing++)
 		for (other = rest->standings; other < end && !standing->lags; other++)
-			/* Counts of those that were in use before they were watched began at
-			 * different calls. */
+			/* For communicators that were in use before they were watched, the counts
+			 * began at different calls. */
 			standing->lags = other != standing && other->comm->made_by &&
 					 standing->comm->made_by &&
 					 !memcmp(other->comm->id, standing->comm->id,
@@ -233,7 +233,7 @@ static void compare_standings(struct rest *rest)
 					 is_ahead(rest, other, standing);
 }
 
-/* False: out of memory. */
+/* Returns false if out of memory. */
 static bool take_standings(struct rest *rest)
 {
 	struct lien_process *process;
@@ -275,10 +275,10 @@ static bool lags_where_held(const struct rest *rest, const struct waiting *waiti
 }
 
 /*
- * Others may wait for this call, or for one that the thread makes after it: a process that lags
- * behind on the communicator of a call that is held is let in there; one that lags only on others
- * is let in everywhere, until it gets there. Whoever shares these communicators is behind then, and
- * is let in, too. No rank gets further than the first one was, but for these.
+ * Others may wait for this call, or for a later one of the thread. A process that lags on the
+ * communicator of a held call is let in there. One that lags only on other communicators is let in
+ * everywhere, until it gets there; processes that share these communicators are then behind, and
+ * are let in, too. Apart from these, no rank gets further than the first one was.
  */
 static bool is_behind(const struct rest *rest, const struct waiting *waiting)
 {
@@ -289,7 +289,7 @@ static bool is_behind(const struct rest *rest, const struct waiting *waiting)
 		return true;
 	for (i = 0; i < rest->waiting_count; i++)
 		if (rest->waiting[i].who.pid == pid && lags_where_held(rest, &rest->waiting[i]))
-			return false; /* that one first */
+			return false; /* let that one in first */
 	for (i = 0; i < rest->standings_count; i++)
 		if (rest->standings[i].process->pid == pid && rest->standings[i].lags)
 			return true;
@@ -298,13 +298,16 @@ static bool is_behind(const struct rest *rest, const struct waiting *waiting)
 
 #define PATIENCE_NS 20000000ull
 
-/* No count is kept of graphs, which may have collectives in them. */
+/* Graphs are not counted, and may contain collectives. */
 static bool is_graph(uint32_t call)
 {
 	return call == LIEN_CALL_CU_GRAPH_LAUNCH || call == LIEN_CALL_CU_GRAPH_LAUNCH_PTSZ;
 }
 
-/* In these all ranks meet without a count of ours: one is inside as long as others are not. */
+/*
+ * All ranks meet in these calls, which are not counted: a call blocks as long as other ranks have
+ * not entered.
+ */
 static bool is_meeting(uint32_t call)
 {
 	switch (call) {
@@ -322,8 +325,9 @@ static bool is_meeting(uint32_t call)
 	return false;
 }
 
-/* Does no count say how far the thread is? Not on a communicator that was in use before it was
- * watched; nor before a call that is not of NCCL, in a process that has such a communicator. */
+/* Is there no count for the thread's progress? There is none on a communicator that was in use
+ * before it was watched, and none before a call outside NCCL in a process that has such a
+ * communicator. */
 static bool is_uncounted(const struct rest *rest, const struct waiting *waiting)
 {
 	const struct standing *standing = standing_of(rest, waiting);
@@ -338,8 +342,8 @@ static bool is_uncounted(const struct rest *rest, const struct waiting *waiting)
 	return false;
 }
 
-/* Who waits for others has something to do; so those are behind who have not, or nobody can tell.
- */
+/* A process that waits for others has a busy device. So the ones behind are those with none, or any
+ * if that does not tell. */
 static bool uncounted_and_idle(const struct rest *rest, const struct waiting *waiting)
 {
 	bool others_idle = false, own_busy = false;
@@ -355,8 +359,8 @@ static bool uncounted_and_idle(const struct rest *rest, const struct waiting *wa
 	return !own_busy || !others_idle;
 }
 
-/* Nobody is known to be behind, and yet a device stays busy, or a thread in a call: so somebody is,
- * of whom it cannot be known, and one call of each is let in. */
+/* No thread is known to be behind, and yet a device or a thread in a call stays busy. So some
+ * thread is behind, but it is not known which; each candidate is let in for one call. */
 static bool may_be_behind(const struct rest *rest, const struct waiting *waiting)
 {
 	return (waiting->held.unsure || uncounted_and_idle(rest, waiting) ||
@@ -372,7 +376,7 @@ static bool let_in(struct rest *rest, lien_pass_fn *pass, void *to,
 	unsigned i, j, n;
 	bool any = false;
 
-	/* All are judged by the same counts. */
+	/* Judges all by the same counts. */
 	for (j = 0; j < rest->waiting_count; j++)
 		rest->waiting[j].let_in = who(rest, &rest->waiting[j]);
 	for (i = 0; i < rest->count; i++) {
@@ -429,7 +433,7 @@ struct looking {
 	const struct rest *rest;
 	uint32_t pid;
 	bool all_seen; /* the gate has seen the threads that are inside */
-	char *why;     /* where it says so */
+	char *why;     /* buffer for the reason */
 	size_t size;
 };
 
@@ -496,7 +500,7 @@ bool lien_quiesce_reached(void *context, const uint32_t *pids, const bool *busy,
 	bool quiet = rest.busy != NULL, any_busy = false;
 	unsigned i;
 
-	/* What the kernel says next is of now: the graph is to be, too. */
+	/* The kernel's next answers describe the present, so the graph must, too. */
 	lien_agent_consume(agent);
 	lien_probes_held(agent->probes, gather, &rest);
 	if (!take_standings(&rest))

@@ -4,11 +4,11 @@
 
 #include "agent/offload/transaction.h"
 
-/* For struct lien_transaction_ops; the processes' gates are shut. */
+/* For struct lien_transaction_ops (at_rest); the processes' gates are shut. */
 bool lien_quiesce_reached(void *agent, const uint32_t *pids, const bool *busy, unsigned count,
 	lien_pass_fn *pass, void *to, char *why, size_t size);
 
-/* Likewise: what NCCL may be at work on in the background. */
+/* For struct lien_transaction_ops (background): communicators on which NCCL may be at work. */
 unsigned lien_quiesce_background(void *agent, uint32_t pid, uint64_t *comms, unsigned max);
 
 #endif

@@ -36,14 +36,14 @@ size_t lien_ras_structure(const void *memory, size_t size)
 	return 0;
 }
 
-/* Is what follows the hash the row's rank and size? */
+/* Do the values after the hash match the row's rank and size? */
 static bool confirmed(const struct lien_ras_row *row, int32_t rank, int32_t nranks)
 {
 	return row->nranks > 0 && nranks == row->nranks && rank >= 0 && rank < nranks &&
 	       (row->rank < 0 || row->rank == rank);
 }
 
-/* Rows that were found; a second one makes it doubtful which is meant. */
+/* The rows that were found; with a second one it is unclear which is meant. */
 struct found {
 	int row; /* -1: none so far */
 	int32_t rank;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* NCCL's RAS in JSON, and what both readers need. */
+/* Parses the JSON of NCCL's RAS; with helpers for both readers. */
 #include "agent/ras/ras_parse.h"
 
 #include <arpa/inet.h>
@@ -9,11 +9,11 @@
 #include <string.h>
 
 #define DEPTH_MAX 16
-#define TEXT_MAX  64 /* of a key, a string, a number: the rest is cut */
+#define TEXT_MAX  64 /* limit of a key, string or number: the rest is cut */
 
 /* --- the answer ------------------------------------------------------------------------------- */
 
-/* Full at every power of two. */
+/* Grows an array whenever its count is a power of two. */
 static void *grown(void *array, unsigned count, size_t size)
 {
 	return count & (count - 1) ? array : realloc(array, (count ? 2 * count : 1) * size);
@@ -96,19 +96,19 @@ static void set_version(struct lien_ras_answer *answer, const char *text, size_t
 /* --- JSON without commas ---------------------------------------------------------------------- */
 
 enum token {
-	TOKEN_END, /* of the text, or of what can be read of it */
+	TOKEN_END, /* end of the text, or of its readable part */
 	TOKEN_OPEN,
 	TOKEN_CLOSE,
 	TOKEN_KEY,
 	TOKEN_VALUE,
 };
 
-/* What an object or array is, by where it is and under which key. */
+/* The kind of an object or array, by its position and key. */
 enum place { ELSEWHERE, TOP, COMMS, COMM, RANKS, MISSING, RANK, MISSING_RANK };
 
 struct reader {
 	const char *at, *end;
-	char text[TEXT_MAX]; /* of the last key or value, cut */
+	char text[TEXT_MAX]; /* the last key or value, cut */
 	char key[TEXT_MAX];
 	enum place stack[DEPTH_MAX];
 	unsigned depth;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* What is known of a process from NCCL's RAS: for the views. Plain data. */
+/* What NCCL's RAS says of a process, for the views. Plain data. */
 #ifndef LIEN_RAS_REPORT_H
 #define LIEN_RAS_REPORT_H
 
@@ -12,22 +12,23 @@ struct lien_ras_report {
 	uint32_t pid;
 	uint64_t start;
 	uint64_t t_asked;		/* CLOCK_MONOTONIC ns; 0: not yet */
-	char problem[LIEN_RAS_PROBLEM]; /* why it is not answered; "": it is */
-	char version[LIEN_RAS_VERSION]; /* of NCCL; "": not told */
-	unsigned job;			/* how many communicators its job has */
+	char problem[LIEN_RAS_PROBLEM]; /* why there is no answer; "": there is one */
+	char version[LIEN_RAS_VERSION]; /* NCCL's; "": not reported */
+	unsigned job;			/* number of communicators of its job */
 	bool whole;			/* none of this process's can be missing below */
-	struct lien_ras_row *row;	/* its communicators; .address is where it has them */
+	/* its communicators; .address is their address in the process */
+	struct lien_ras_row *row;
 	unsigned rows;
 };
 
-/* Where the views get it; .of NULL, or an answer of NULL: nobody has asked. */
+/* How the views get a report; .of NULL, or a result of NULL: RAS has not been asked. */
 struct lien_view_ras {
 	const struct lien_ras_report *(*of)(void *context, const struct lien_process *process);
 	void *context;
-	bool pending; /* is being asked now */
+	bool pending; /* a question is under way */
 };
 
-/* True of a process that may have communicators whose making was not seen. */
+/* Returns true if the process may have communicators whose making was not seen. */
 bool lien_comms_may_lack(const struct lien_process *process);
 
 #endif

@@ -9,7 +9,7 @@
 #include <lien/cuda_abi.h>
 #include "agent/graph/pids.h"
 
-/* Imported by that process, and nobody knows from whom. */
+/* Did this process import it from an unknown owner? */
 static bool unknown_in(const struct lien_allocation *allocation, const struct lien_process *process)
 {
 	const struct lien_holding *holding;
@@ -22,7 +22,7 @@ static bool unknown_in(const struct lien_allocation *allocation, const struct li
 	return mapping && !mapping->opened;
 }
 
-/* It has, or imported, memory that was there before the agent. */
+/* Has the process memory from before the agent, made or imported? */
 static bool concerned(struct lien_process *process)
 {
 	struct lien_mapping *mapping;
@@ -57,7 +57,7 @@ unsigned lien_adoption_pids(
 	struct lien_process *process;
 	uint32_t *sorted = lien_pids_sorted(pids, count);
 	unsigned n = 0;
-	bool any = !sorted; /* without memory for a look, it is as if there were something */
+	bool any = !sorted; /* out of memory for the check: assume that there is something to ask */
 
 	for (process = lien_graph_first(graph); process; process = lien_graph_next(process)) {
 		if (!process->cuda || process->ended || !concerned(process) ||
@@ -70,7 +70,7 @@ unsigned lien_adoption_pids(
 	return any ? n : 0;
 }
 
-/* One through which it can be read, and written if that is possible. -1: none. */
+/* Returns a device that can read it, and also write it if any can. -1: none. */
 static int device_of(const struct lien_mapping *mapping, bool write)
 {
 	const struct lien_access_set *set = lien_mapping_access(mapping);
@@ -90,19 +90,19 @@ static int device_of(const struct lien_mapping *mapping, bool write)
 	return device;
 }
 
-/* Others may have imported it before that was watched. */
+/* Other processes may have imported it before it was watched. */
 static bool handed_out(const struct lien_allocation *allocation, const struct lien_process *process)
 {
 	return allocation->found && allocation->owner == process && allocation->prop.handle_types;
 }
 
-/* A card may send or write it at any moment, at rest or not. */
+/* A card may send or write it at any time, even at rest. */
 static bool on_card(const struct lien_mapping *mapping, const struct lien_process *process)
 {
 	return process->incomplete & LIEN_INCOMPLETE_CARDS || lien_mapping_on_card(mapping);
 }
 
-/* What is to be asked of it in a process; 0: nothing. */
+/* Returns what to ask about it in a process; 0: nothing. */
 static uint32_t questions(const struct lien_allocation *allocation,
 	const struct lien_process *process, const struct lien_mapping *mapping)
 {
@@ -149,14 +149,14 @@ static int entry_add(
 	return 0;
 }
 
-/* What can be done through it: 2 read and write, 1 read, 0 nothing. */
+/* Returns the possible access through it: 2 read and write, 1 read, 0 none. */
 static int reach(const struct lien_mapping *mapping)
 {
 	return (device_of(mapping, false) >= 0) + (device_of(mapping, true) >= 0);
 }
 
-/* The mapping of an allocation in a process that stands for it: where it can be marked, or read;
- * the lowest of these. */
+/* Returns the mapping that stands for an allocation in a process: the one with the best access, to
+ * be marked or read; the lowest of these. */
 static const struct lien_mapping *standing_for(const struct lien_holding *holding)
 {
 	const struct lien_mapping *mapping, *best = NULL;
@@ -191,7 +191,7 @@ static int plan_process(struct lien_adoption *adoption, struct lien_adoption_pro
 
 	RB_FOREACH (mapping, lien_mapping_tree, &process->mappings) {
 		if (err || mapping != LIST_FIRST(&mapping->holding->mappings))
-			continue; /* once for all mappings of an allocation */
+			continue; /* once per allocation, not for each mapping */
 		allocation = mapping->holding->allocation;
 		standing = standing_for(mapping->holding);
 		flags = questions(allocation, process, standing);
@@ -210,7 +210,9 @@ static int plan_process(struct lien_adoption *adoption, struct lien_adoption_pro
 	return err;
 }
 
-/* Nobody may be at work who could see a mark, or have imported what gets one. */
+/*
+ * No process may be at work that could see a mark, or that may have imported memory that gets one.
+ */
 static void look_for_outsiders(struct lien_adoption *adoption, struct lien_graph *graph)
 {
 	const struct lien_adoption_process *part;
@@ -307,13 +309,13 @@ int lien_adoption_open(
 	return 0;
 }
 
-/* --- the answers ------------------------------------------------------------------------------ */
+/* --- answers ---------------------------------------------------------------------------------- */
 
 struct mark {
 	const struct lien_wire_adopt *entry;
 	struct lien_process *owner;
-	bool open;     /* a descriptor that exports it is */
-	bool disputed; /* another owner found it in what it says is its own */
+	bool open;     /* an open descriptor exports it */
+	bool disputed; /* another owner found this mark in memory that it claims */
 };
 
 struct answers {
@@ -321,7 +323,7 @@ struct answers {
 	struct lien_graph *graph;
 	struct lien_emitter *emitter;
 	uint32_t round;	    /* 0: nothing was compared */
-	struct mark *marks; /* by their bytes */
+	struct mark *marks; /* sorted by their bytes */
 	unsigned count;
 };
 
@@ -413,7 +415,10 @@ static struct lien_handle *handle_of(
 	return holding ? TAILQ_LAST(&holding->handles, lien_handle_list) : NULL;
 }
 
-/* The one that was asked about: a process may have several, by imports of its own. */
+/*
+ * Returns the handle that was asked about: a process may have several, from imports of its own
+ * memory.
+ */
 static struct lien_handle *meant(const struct lien_wire_adopt *entry, struct lien_process *process)
 {
 	struct lien_allocation *allocation = allocation_at(process, entry->va);
@@ -425,7 +430,9 @@ static struct lien_handle *meant(const struct lien_wire_adopt *entry, struct lie
 	return handle && handle->holding->allocation == allocation ? handle : NULL;
 }
 
-/* That the application holds: as counted, or, of what was not, as the graph has it. */
+/*
+ * Returns the application's references: the counted number, or the graph's if it was not counted.
+ */
 static uint32_t references_of(const struct lien_wire_adopt *entry, const struct lien_handle *handle)
 {
 	return entry->flags & LIEN_WIRE_ADOPT_COUNT ? entry->references : handle->references;
@@ -444,7 +451,7 @@ static void emit_references(struct answers *answers, struct lien_process *proces
 	lien_emit(answers->emitter, &event, LIEN_EVENT_SIZE(adopt));
 }
 
-/* A place where an import is mapped. */
+/* An address at which an import is mapped. */
 struct place {
 	uint64_t va, bytes;
 	const struct lien_access_set *access;
@@ -481,7 +488,9 @@ static void emit_taken_away(struct answers *answers, struct lien_process *proces
 		lien_emit_release_all(answers->emitter, handle);
 }
 
-/* Exports of an application have small numbers: these lie apart, and are not given out twice. */
+/*
+ * An application's exports have small numbers; these are in a range of their own, and never repeat.
+ */
 #define SHARE_FOUND (1ull << 62)
 
 static uint64_t emit_export(struct answers *answers, struct lien_process *owner, uint64_t handle)
@@ -526,7 +535,7 @@ static void emit_import(struct answers *answers, struct lien_process *process, u
 	}
 }
 
-/* What was an import of nobody's is one of the owner's from now on. */
+/* Turns an import of unknown owner into an import of the owner's memory. */
 static bool emit_match(struct answers *answers, struct lien_process *process,
 	const struct lien_wire_adopt *entry, const struct mark *mark)
 {
@@ -553,7 +562,7 @@ static bool emit_match(struct answers *answers, struct lien_process *process,
 	return true;
 }
 
-/* It may be anybody's: an import, of an owner that is not known. */
+/* It may belong to anybody: makes it an import of unknown owner. */
 static void emit_disputed(struct answers *answers, struct lien_process *process,
 	const struct lien_wire_adopt *entry, struct lien_handle *handle)
 {
@@ -572,7 +581,7 @@ static void emit_disputed(struct answers *answers, struct lien_process *process,
 	free(places);
 }
 
-/* Owners first: what imports are matched with is adopted then. */
+/* Owners first: imports are matched with memory that has been adopted. */
 static void emit_own(struct answers *answers, const struct lien_adoption_process *part,
 	struct lien_process *process)
 {
@@ -633,7 +642,7 @@ static void emit_imports(struct answers *answers, const struct lien_adoption_pro
 		}
 		round = mark ? 0 : allocation->round;
 		if (entry->flags & LIEN_WIRE_ADOPT_LOOK && answers->round && !mark)
-			round = answers->round; /* what cannot be read was not compared */
+			round = answers->round; /* memory that cannot be read was not compared */
 		emit_references(answers, process, handle->value, references_of(entry, handle),
 			round, false, false);
 	}
@@ -675,7 +684,7 @@ void lien_adoption_emit(
 	struct lien_process *process;
 	unsigned i, step;
 
-	/* Where there is nothing to look at, or nothing to mark, all has been compared as well. */
+	/* If there is nothing to look at, or nothing to mark, everything counts as compared. */
 	if (!adoption->outsider)
 		answers.round = lien_graph_round(graph) + 1;
 	collect_marks(&answers);

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Adoption: what has to be found out of memory that was there before the agent, so that it can be
- * moved like any other. Re-reading (reread.h) has told where it is mapped. Open are the references
- * that are held to it, and who owns what was imported. Both are found out while the job is at rest:
- * references are counted, and each allocation that may have been handed out gets a mark of its own
- * where it begins, which is looked for in all memory whose owner is not known.
+ * Adoption: what has to be found out about memory from before the agent, so that it can be moved
+ * like any other. Re-reading (reread.h) has found where it is mapped. Two things are open: the
+ * number of references to it, and the owner of imported memory. Both are found out while the job is
+ * at rest: references are counted, and each allocation that may have been handed out gets a unique
+ * mark at its beginning, which is then searched for in all memory of unknown owner.
  *
- * Plain C like the graph: says what to ask, and what the answers mean. Who asks is the transaction.
+ * Plain C like the graph: it says what to ask, and what the answers mean. The transaction does the
+ * asking.
  */
 #ifndef LIEN_ADOPTION_H
 #define LIEN_ADOPTION_H
@@ -19,13 +20,13 @@
 #include "agent/reread/emit.h"
 
 struct lien_adoption_process {
-	uint32_t pid, uid; /* marks are told to processes of the same user alone */
+	uint32_t pid, uid; /* only processes of the same user get its marks */
 	uint64_t start;
-	bool read;	 /* all that it has mapped is in the graph: it is adopted now */
-	uint32_t doubts; /* the caller's: LIEN_INCOMPLETE_* that stay then */
+	bool read;	 /* the graph has all its mappings: it is being adopted */
+	uint32_t doubts; /* set by the caller: LIEN_INCOMPLETE_* that remain */
 	unsigned count, room;
-	struct lien_wire_adopt *entries; /* answers are put into them; by address */
-	/* What its open descriptors export begins with these. */
+	struct lien_wire_adopt *entries; /* with room for the answers; sorted by address */
+	/* The first bytes of what its open descriptors export. */
 	uint8_t (*open)[LIEN_WIRE_MARK_BYTES];
 	unsigned open_count;
 };
@@ -33,36 +34,39 @@ struct lien_adoption_process {
 struct lien_adoption {
 	struct lien_adoption_process *processes;
 	unsigned count;
-	bool marks;	   /* owners are looked for */
-	uint32_t outsider; /* a process that cannot be asked, so they are not; 0: none */
-	/* What came of it: lien_adoption_emit(). */
+	bool marks;	   /* owners are searched for */
+	uint32_t outsider; /* a process that cannot be asked prevents that; 0: none */
+	/* The result: lien_adoption_emit(). */
 	unsigned counted, marked, looked, matched;
-	unsigned open;	   /* descriptors of exports */
-	unsigned disputed; /* that two processes say they own: imports of nobody's, from now on */
+	unsigned open;	   /* descriptors that are exports */
+	unsigned disputed; /* claimed by two processes: imports of unknown owner from now on */
 };
 
 /*
- * Those that must be at rest: everybody that has such memory, made or imported. Fills `all`, which
- * has room for every process, and returns how many; 0: there is nothing to find out. `pids`: those
- * that have been read.
+ * Finds the processes that must be at rest: all that have such memory, made or imported. Fills
+ * `all`, which has room for every process, and returns the count; 0: there is nothing to find out.
+ * `pids`: the processes that have been read.
  */
 unsigned lien_adoption_pids(
 	struct lien_graph *graph, const uint32_t *pids, unsigned count, uint32_t *all);
 
-/* At rest: what to ask of these. 0, which lien_adoption_clear() ends; -ENOMEM, -EIO. */
+/*
+ * At rest: plans what to ask these processes. Returns 0, and lien_adoption_clear() frees the plan;
+ * -ENOMEM, -EIO.
+ */
 int lien_adoption_plan(struct lien_graph *graph, const uint32_t *pids, unsigned count,
 	const uint32_t *all, unsigned all_count, struct lien_adoption *adoption);
 void lien_adoption_clear(struct lien_adoption *adoption);
 
-/* The part of one process; NULL: it has none. */
+/* Returns one process's part; NULL: it has none. */
 struct lien_adoption_process *lien_adoption_process(
 	const struct lien_adoption *adoption, uint32_t pid);
 
-/* An answer that is no entry: an open descriptor's. 0 or -ENOMEM. */
+/* Adds an answer without an entry: an open descriptor's. 0 or -ENOMEM. */
 int lien_adoption_open(
 	struct lien_adoption_process *process, const uint8_t bytes[LIEN_WIRE_MARK_BYTES]);
 
-/* The answers, as events. A process that has been read is not LIEN_INCOMPLETE_LATE any more. */
+/* Emits the answers as events. A process that has been read is no longer LIEN_INCOMPLETE_LATE. */
 void lien_adoption_emit(
 	struct lien_adoption *adoption, struct lien_graph *graph, struct lien_emitter *emitter);
 

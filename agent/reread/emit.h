@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Events made up for the graph: calls that must have been made, because the driver says so. They
- * carry LIEN_EVENT_FOUND, and times that go on from .now_ns. Plain C like the graph.
+ * Made-up events for the graph: calls that must have been made, because the driver says so. They
+ * carry LIEN_EVENT_FOUND, and times that continue from .now_ns. Plain C like the graph.
  */
 #ifndef LIEN_EMIT_H
 #define LIEN_EMIT_H
@@ -16,14 +16,14 @@ struct lien_emitter {
 	void *context;
 };
 
-/* Without a body. */
+/* Returns an event without a body. */
 struct lien_event lien_emit_event(
 	struct lien_emitter *emitter, const struct lien_process *process, unsigned type);
-/* `size`: as of LIEN_EVENT_SIZE(). */
+/* `size` as from LIEN_EVENT_SIZE(). */
 void lien_emit(struct lien_emitter *emitter, struct lien_event *event, size_t size);
-/* A call that gives something back is announced first. */
+/* Emits a release, with its announcement first. */
 void lien_emit_given_back(struct lien_emitter *emitter, struct lien_event *event, size_t size);
-/* Every reference to it; the handle may be gone afterwards. */
+/* Releases every reference to it; the handle may be gone afterwards. */
 void lien_emit_release_all(struct lien_emitter *emitter, struct lien_handle *handle);
 
 #endif

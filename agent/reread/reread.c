@@ -94,7 +94,7 @@ int lien_reread_touched(struct lien_reread *reread, const struct lien_event *eve
 
 	if (!is_touch(event, &va, &bytes) || !bytes || va + bytes < va)
 		return 0;
-	/* A call has up to three records, and a buffer is made by two calls. */
+	/* A call has up to three records, and two calls make a buffer. */
 	for (i = 1; i <= touched->count && i <= 4; i++) {
 		last = &touched->range[touched->count - i];
 		if (va >= last->va && va + bytes <= last->va + last->bytes)
@@ -166,14 +166,14 @@ static unsigned graph_access(
 	return 0;
 }
 
-/* Of devices; the driver was not asked about others. */
+/* Compares the access of devices; the driver was not asked about other locations. */
 static bool same_access(const struct lien_mapping *mapping, const struct lien_wire_found *found)
 {
 	const struct lien_access_set *set = lien_mapping_access(mapping);
 	unsigned i, with = 0;
 
 	if (found->places == LIEN_WIRE_PLACES)
-		return true; /* there may be more than are told */
+		return true; /* there may be more than were reported */
 	for (i = 0; i < found->places; i++)
 		if (graph_access(mapping, &found->place[i]) != found->place[i].flags)
 			return false;
@@ -188,7 +188,7 @@ bool lien_reread_same_prop(
 {
 	const struct lien_prop *prop = &allocation->prop;
 
-	/* Compression and the like may be other than was asked for; drivers may grant less. */
+	/* Compression and the like may differ from the request; drivers may grant less. */
 	return prop->type == found->prop_type && prop->handle_types == found->handle_types &&
 	       prop->location_type == found->location_type &&
 	       prop->location_id == found->location_id;
@@ -202,7 +202,7 @@ static bool same_handle(const struct lien_mapping *mapping, const struct lien_wi
 	return handle && handle->holding == mapping->holding;
 }
 
-/* 0: none. The gravest one only: what mends it mends the rest. */
+/* Returns only the gravest difference: repairing that repairs the others. 0: none. */
 static enum lien_difference_kind differs(
 	const struct lien_mapping *mapping, const struct lien_wire_found *found)
 {
@@ -224,7 +224,10 @@ static enum lien_difference_kind differs(
 		return LIEN_DIFFERENCE_SIZE;
 	if (!same_handle(mapping, found))
 		return LIEN_DIFFERENCE_HANDLE;
-	/* An importer numbers the devices its own way, and knows nothing of what it imports. */
+	/*
+	 * An importer numbers the devices its own way, and does not know the properties of what it
+	 * imports.
+	 */
 	if (allocation->origin == LIEN_ORIGIN_CREATE &&
 		allocation->owner == mapping->holding->process &&
 		!lien_reread_same_prop(allocation, found))
@@ -249,7 +252,7 @@ static int differences_add(
 	return 0;
 }
 
-/* Of what the graph has there and of what was found. */
+/* Returns the bytes that the graph has there, or that were found. */
 static uint64_t extent(const struct lien_difference *difference)
 {
 	return difference->bytes > difference->found.bytes ? difference->bytes
@@ -261,7 +264,10 @@ static int difference_same(const void *a, const void *b)
 	return memcmp(a, b, sizeof(struct lien_difference));
 }
 
-/* Puts it where it belongs: certain when the pass before showed the same and nothing happened. */
+/*
+ * Adds the difference to the certain ones if the previous pass showed the same and nothing happened
+ * since; else to the open ones.
+ */
 static int note(struct lien_reread *reread, const struct lien_differences *before,
 	struct lien_differences *open, const struct lien_difference *difference)
 {
@@ -313,7 +319,7 @@ static int compare(struct lien_reread *reread, struct lien_process *process,
 	return err;
 }
 
-/* What was certain and then touched is not as it was found any more. */
+/* A certain difference that was touched afterwards no longer holds. */
 static void forget_touched(struct lien_reread *reread)
 {
 	const struct lien_difference *difference;
@@ -327,7 +333,7 @@ static void forget_touched(struct lien_reread *reread)
 	reread->certain.count = n;
 }
 
-/* What the driver said of plain memory stays for lien_reread_learn(). */
+/* Keeps what the driver said of plain memory for lien_reread_learn(). */
 static int keep_plain(struct lien_reread *reread)
 {
 	unsigned i;
@@ -339,7 +345,7 @@ static int keep_plain(struct lien_reread *reread)
 	return err;
 }
 
-/* The next pass is over what is open and over what was touched. */
+/* The next pass covers what is open and what was touched. */
 static int want_again(struct lien_reread *reread)
 {
 	const struct lien_difference *difference;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* The lists that re-reading keeps: what to look at, what was touched, what was found. */
+/* The lists of a re-read: what to look at, what was touched, what was found. */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -52,7 +52,7 @@ void lien_ranges_merge(struct lien_ranges *ranges)
 	ranges->count = n;
 }
 
-/* The last one of that kind that begins at or below va. */
+/* Returns the last range of that kind that begins at or below va. */
 static const struct lien_wire_range *range_below(
 	const struct lien_ranges *ranges, uint64_t va, uint32_t kind)
 {
@@ -77,8 +77,8 @@ bool lien_ranges_have(const struct lien_ranges *ranges, uint64_t va, uint32_t ki
 	return range && va - range->va < range->bytes;
 }
 
-/* Has one of them a byte of [va, va + bytes)? Merged: the last that begins below the end decides.
- */
+/* Does one have a byte of [va, va + bytes)? In merged ranges, the last that begins below the end
+ * decides. */
 bool lien_ranges_touch(const struct lien_ranges *ranges, uint64_t va, uint64_t bytes)
 {
 	const struct lien_wire_range *range =

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* The calls that must have been made for the graph to be what the driver says. */
+/* Makes up the calls that bring the graph in line with the driver. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,9 +18,9 @@ struct repair {
 	const struct lien_reread *reread;
 	struct lien_graph *graph;
 	struct lien_process *process;
-	struct exported *exported; /* by location and size */
+	struct exported *exported; /* sorted by location and size */
 	unsigned exported_count;
-	bool others_unknown; /* what another process has exported is not all known */
+	bool others_unknown; /* not all exports of other processes are known */
 };
 
 static struct lien_event event_of(struct repair *repair, unsigned type)
@@ -66,7 +66,7 @@ static void list_exported(struct repair *repair)
 	qsort(repair->exported, repair->exported_count, sizeof(*repair->exported), exported_cmp);
 }
 
-/* What is looked up for each difference. 0 or -ENOMEM. */
+/* Prepares the lookups for the differences. 0 or -ENOMEM. */
 static int prepare(struct repair *repair)
 {
 	struct lien_process *process;
@@ -88,7 +88,7 @@ static void release_all(struct repair *repair, struct lien_handle *handle)
 	lien_emit_release_all(&repair->emitter, handle);
 }
 
-/* Its handles to what it does not map any more. */
+/* Releases its handles to memory that it no longer maps. */
 static void release_names(struct repair *repair, const uint64_t *values, unsigned count)
 {
 	struct lien_handle *handle;
@@ -102,9 +102,9 @@ static void release_names(struct repair *repair, const uint64_t *values, unsigne
 }
 
 /*
- * Takes away what is not there any more. A handle whose last mapping is gone was probably released
- * as well; if not, its next use shows it, while a handle that is kept for nothing would never go.
- * Where its value is seen again, that may be other memory: the driver gives values out again.
+ * Removes what is no longer there. A handle whose last mapping is gone was probably released as
+ * well. If it was not, its next use shows that, while a handle that is kept by mistake would never
+ * go. If its value is seen again, it may be other memory: the driver reuses values.
  */
 static int take_away(struct repair *repair, const struct lien_difference *difference)
 {
@@ -148,12 +148,12 @@ static bool may_be_imported(const struct repair *repair, const struct lien_wire_
 	const struct exported *exported = repair->exported;
 	unsigned low = 0, high = repair->exported_count, mid;
 
-	/* The driver (580) tells none of what was imported. */
+	/* The driver (580) reports none for imported memory. */
 	if (found->handle_types)
 		return false;
 	if (repair->others_unknown)
 		return true;
-	while (low < high) { /* behind the largest one there */
+	while (low < high) { /* after the largest one there */
 		mid = low + (high - low) / 2;
 		if (exported[mid].location_type <= found->location_type)
 			low = mid + 1;
@@ -191,12 +191,12 @@ static void make_known(struct repair *repair, const struct lien_wire_found *foun
 	}
 	event = event_of(repair, LIEN_CALL_CU_MEM_CREATE);
 	event.create.handle = found->handle;
-	event.create.bytes = found->bytes; /* the map of a longer one makes it larger */
+	event.create.bytes = found->bytes; /* the map of a longer one extends it */
 	event.create.prop = prop_of(found);
 	tell(repair, &event, LIEN_EVENT_SIZE(create));
 }
 
-/* What was found, and nothing for the devices that the graph has besides. */
+/* Sets the access that was found, and none for devices that only the graph has. */
 static void give_access(struct repair *repair, const struct lien_wire_found *found)
 {
 	const struct lien_mapping *mapping = lien_process_mapping(repair->process, found->va);

@@ -16,11 +16,10 @@
 
 #define LINE_MAX_BYTES	(1u << 20)
 #define CLIENTS_MAX	1024
-#define CLIENTS_OF_USER 64 /* of each but root */
+#define CLIENTS_OF_USER 64 /* per user other than root */
 #define SENDS_AT_ONCE	8
 #define OUTPUT_MAX_BYTES                                                                           \
-	(256u << 20) /* a recorder that reads slower than events come is let go                    \
-		      */
+	(256u << 20) /* a recorder that falls further behind than this is disconnected */
 
 /* One user's clients, or root's. */
 struct lien_user {
@@ -29,9 +28,9 @@ struct lien_user {
 	bool in_turns, one_user;
 	uint32_t uid;
 	unsigned clients;
-	unsigned answers;		 /* that copies of the agent make (answers.h) */
-	size_t waiting_bytes;		 /* room of what waits to be sent to them */
-	TAILQ_HEAD(, lien_client) ready; /* that have sent a request */
+	unsigned answers;		 /* being made by copies of the agent (answers.h) */
+	size_t waiting_bytes;		 /* size of their output buffers */
+	TAILQ_HEAD(, lien_client) ready; /* clients that have sent a request */
 };
 
 struct lien_server {
@@ -42,11 +41,10 @@ struct lien_server {
 	LIST_HEAD(, lien_client) clients;
 	LIST_HEAD(, lien_user) users;
 	TAILQ_HEAD(, lien_user) turns;
-	unsigned count, recorders, postponed[2]; /* by lien_client.until_quiet */
+	unsigned count, recorders, postponed[2]; /* indexed by lien_client.until_quiet */
 };
 
-/* --- whose turn it is ---------------------------------------------------------------------------
- */
+/* --- turns ------------------------------------------------------------------------------------ */
 
 static struct lien_user *user_get(struct lien_server *server, const struct lien_viewer *viewer)
 {
@@ -74,14 +72,17 @@ static void user_put(struct lien_user *user)
 	free(user);
 }
 
-/* It can go on with the next line that it has sent. */
+/* Can its next line be handled? */
 static bool is_ready(const struct lien_client *client)
 {
 	return (client->postponed || client->line_end) && !client->waiting && !client->recording &&
 	       !client->broken;
 }
 
-/* A user has a turn while a client has sent a request; all but root wait for their answer first. */
+/*
+ * A user takes turns while one of the user's clients has a request; all users but root wait until
+ * no copy is making an answer.
+ */
 static void user_turn(struct lien_server *server, struct lien_user *user)
 {
 	bool wanted = !TAILQ_EMPTY(&user->ready) && !(user->one_user && user->answers);
@@ -126,8 +127,7 @@ unsigned lien_client_answers(struct lien_client *client, int more)
 	return user->answers;
 }
 
-/* --- a client -----------------------------------------------------------------------------------
- */
+/* --- clients ---------------------------------------------------------------------------------- */
 
 static void client_close(struct lien_client *client)
 {
@@ -142,7 +142,7 @@ static void client_close(struct lien_client *client)
 	client->user->waiting_bytes -= client->out_room;
 	client->user->clients--;
 	user_put(client->user);
-	/* A copy may have it as well: closing ours does not take it out of the epoll set. */
+	/* A copy may share the open file, so closing ours does not remove it from the epoll set. */
 	epoll_ctl(client->agent->epoll, EPOLL_CTL_DEL, client->source.fd, NULL);
 	close(client->source.fd);
 	free(client->in);
@@ -153,7 +153,7 @@ static void client_close(struct lien_client *client)
 static void client_watch(struct lien_client *client)
 {
 	struct epoll_event event = {
-		/* Whoever has a request here may wait with the next one. */
+		/* A client with a request here waits to send the next one. */
 		.events = (client->ended || client->line_end ? 0 : EPOLLIN) |
 			  (client->out_length ? EPOLLOUT : 0),
 		.data.ptr = &client->source,
@@ -162,8 +162,8 @@ static void client_watch(struct lien_client *client)
 	epoll_ctl(client->agent->epoll, EPOLL_CTL_MOD, client->source.fd, &event);
 }
 
-/* Sends what the socket takes now; a client that reads as fast as it is sent to has the rest later.
- * False: the client is gone. */
+/* Sends what the socket takes now; a client that keeps reading gets the rest later. Returns false
+ * if the client is gone. */
 static bool client_flush(struct lien_client *client)
 {
 	unsigned sends = 0;
@@ -178,7 +178,7 @@ static bool client_flush(struct lien_client *client)
 			return false;
 		client->out_sent += n;
 	}
-	/* What is left moves to the front when that is the smaller part. */
+	/* The rest moves to the front when it is the smaller part. */
 	if (client->out_sent > client->out_length / 2) {
 		client->out_length -= client->out_sent;
 		memmove(client->out, client->out + client->out_sent, client->out_length);
@@ -197,12 +197,12 @@ void lien_reply_write(struct lien_client *client, const void *data, size_t size)
 		return;
 	while (room < client->out_length + size)
 		room *= 2;
-	/* Of one client of root's, or of all clients of a user together. */
+	/* Counts one client of root's, or all clients of another user together. */
 	if (room != client->out_room &&
 		(client->user->one_user ? client->user->waiting_bytes - client->out_room : 0) +
 				room >
 			OUTPUT_MAX_BYTES) {
-		client->broken = true; /* closed by lien_server_tick() */
+		client->broken = true; /* lien_server_tick() closes it */
 		return;
 	}
 	if (room != client->out_room) {
@@ -217,7 +217,7 @@ void lien_reply_write(struct lien_client *client, const void *data, size_t size)
 	}
 	memcpy(client->out + client->out_length, data, size);
 	client->out_length += size;
-	if (client->out_length == size) /* nothing was waiting to be sent */
+	if (client->out_length == size) /* the buffer was empty */
 		client_watch(client);
 }
 
@@ -253,7 +253,7 @@ void lien_reply_result(struct lien_client *client, json_t *result)
 		lien_reply_error(client, "out of memory");
 }
 
-/* The bytes that were taken are made room of now and then. */
+/* Takes a line, and sometimes moves the rest to the front to make room. */
 static void take_line(struct lien_client *client)
 {
 	client->in_at += client->line_end;
@@ -265,7 +265,10 @@ static void take_line(struct lien_client *client)
 	client->in_at = 0;
 }
 
-/* Looks for the end of the next line, once at each byte. False: the client broke the rules. */
+/*
+ * Finds the end of the next line, and scans each byte only once. Returns false if the client broke
+ * the rules.
+ */
 static bool find_line(struct lien_client *client)
 {
 	const char *from = client->in + client->in_at;
@@ -286,7 +289,7 @@ static bool find_line(struct lien_client *client)
 	return false;
 }
 
-/* It will ask no more, and has its answers. */
+/* The client asks no more, and has its answers. */
 static bool is_over(const struct lien_client *client)
 {
 	return client->ended && !client->waiting && !client->postponed && !client->line_end &&
@@ -319,7 +322,10 @@ bool lien_server_has_requests(const struct lien_agent *agent)
 	return !TAILQ_EMPTY(&agent->server->turns);
 }
 
-/* NULL: it is no JSON. False: the client broke the rules with what follows it. */
+/*
+ * Sets *request to NULL if it is not JSON. Returns false if the client broke the rules with what
+ * follows it.
+ */
 static bool next_request(struct lien_client *client, json_t **request)
 {
 	*request = client->postponed;
@@ -331,7 +337,7 @@ static bool next_request(struct lien_client *client, json_t **request)
 	*request = json_loadb(
 		client->in + client->in_at, client->line_end - 1, JSON_REJECT_DUPLICATES, NULL);
 	take_line(client);
-	/* The next line before this one is handled: it may be answered within. */
+	/* Finds the next line before this one is handled, which may already answer it. */
 	return find_line(client);
 }
 
@@ -390,7 +396,9 @@ static void client_ready(struct lien_source *source, uint32_t events)
 		client_close(client);
 }
 
-/* Whom the kernel says the client is. False: there are too many of that user already. */
+/*
+ * Gets the client's user from the kernel. Returns false if that user has too many clients already.
+ */
 static bool identify(struct lien_server *server, struct lien_client *client)
 {
 	struct ucred peer;
@@ -435,7 +443,7 @@ static void listener_ready(struct lien_source *source, uint32_t events)
 		client_close(client);
 }
 
-/* Makes the socket's directories; they may be there. */
+/* Makes the socket's directories, unless they exist. */
 static int make_parents(const char *path)
 {
 	char parent[sizeof(((struct sockaddr_un *)0)->sun_path)], *slash;
@@ -451,8 +459,8 @@ static int make_parents(const char *path)
 }
 
 /*
- * Whoever may write to a folder of the path may put another socket, or a journal, in the place of
- * ours: only root and this user may, and in folders like /tmp others only what is new.
+ * Whoever can write to a directory of the path can replace our socket or journal: only root and
+ * this user may. In directories like /tmp, others may only add files.
  */
 static int check_parents(const char *path)
 {
@@ -484,7 +492,7 @@ static int check_parents(const char *path)
 	}
 }
 
-/* Links on the way to the folder are the one thing that realpath() hides. */
+/* Checks the links on the way to the directory: realpath() hides only these. */
 static int check_links(const char *path)
 {
 	char part[sizeof(((struct sockaddr_un *)0)->sun_path)], *slash;
@@ -536,7 +544,8 @@ static int server_bind(struct lien_server *server, const struct sockaddr_un *add
 	}
 	if (errno == ECONNREFUSED)
 		unlink(address->sun_path); /* left by an agent that was killed */
-	mask = umask(0111);		   /* anybody: each is shown what is theirs */
+	/* for everybody: each user is shown only what is theirs */
+	mask = umask(0111);
 	err = bind(fd, (const void *)address, sizeof(*address)) || listen(fd, 64) ? -errno : 0;
 	umask(mask);
 	if (err)
@@ -593,13 +602,13 @@ void lien_server_stop(struct lien_agent *agent)
 
 	if (!server)
 		return;
-	/* First: a client that is let go of looks whether anybody listens. */
+	/* First, because dropping a client checks whether anybody listens. */
 	if (server->listener.fd >= 0)
 		close(server->listener.fd);
 	if (server->path[0])
 		unlink(server->path);
 	while (!LIST_EMPTY(&server->clients)) {
-		client_flush(LIST_FIRST(&server->clients)); /* the end of a transaction, say */
+		client_flush(LIST_FIRST(&server->clients)); /* such as the end of a transaction */
 		client_close(LIST_FIRST(&server->clients));
 	}
 	free(server);

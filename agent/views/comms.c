@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* Communicators: what each holds, what it was asked for, and which rank is behind. */
+/* Communicators: what each holds, what it was used for, and which rank is behind. */
 #include <arpa/inet.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 struct entry {
 	struct lien_process *process;
 	const struct lien_comm *comm;
-	const struct lien_probe_traffic *traffic; /* NULL: not called so far, or not counted */
+	const struct lien_probe_traffic *traffic; /* NULL: not used so far, or not counted */
 	uint64_t exact, inferred, host, host_inferred, offloaded;
 };
 
@@ -19,10 +19,10 @@ struct entries {
 	const struct lien_viewer *viewer;
 	struct entry *entry;
 	size_t count;
-	/* For those that were counted, but made before they could be seen. */
+	/* Entries for communicators that are counted, but were made before they could be seen. */
 	struct lien_comm *unseen;
 	size_t unseen_count;
-	bool counted; /* what is not counted was not called */
+	bool counted; /* a communicator that is not counted was not used */
 	uint64_t now_ns;
 };
 
@@ -256,7 +256,10 @@ static json_t *view_comm(const struct entries *entries, const struct entry *entr
 
 /* --- one group: the entries from first to end ------------------------------------------------- */
 
-/* ncclUniqueId: NCCL's magic, then where the first rank listens while the group is set up. */
+/*
+ * ncclUniqueId: NCCL's magic, then the address at which the first rank listens during the group's
+ * setup.
+ */
 static json_t *view_address(const struct lien_comm *comm)
 {
 	char text[INET6_ADDRSTRLEN];
@@ -338,7 +341,9 @@ static json_t *view_group(
 	int32_t nranks = -1;
 	unsigned kind;
 
-	/* Who was in use before it was watched is counted from another call on. */
+	/*
+	 * The counts of a communicator that was in use before it was watched begin at a later call.
+	 */
 	for (entry = first; entry < end; entry++)
 		comparable &= entry->comm->made_by != 0;
 	for (kind = 0; kind < LIEN_TRAFFIC_KINDS; kind++)

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* The node's devices, and which of them the processes' ordinals mean. */
+/* The node's devices, and which of them the processes' ordinals refer to. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "agent/views/views.h"
 
-/* Of a process, by ordinal; the last one is for memory whose device is not known. */
+/* Devices of a process, by ordinal; the last place is for memory whose device is not known. */
 #define PLACES	(LIEN_ORDINALS_MAX + 1)
 #define UNKNOWN LIEN_ORDINALS_MAX
 
@@ -23,7 +23,7 @@ struct gpu {
 struct gpus {
 	struct gpu *gpu;
 	unsigned count;
-	json_t *unidentified; /* processes' devices that cannot be told */
+	json_t *unidentified; /* processes' devices that cannot be identified */
 };
 
 static json_t *bytes_or_null(uint64_t bytes)
@@ -78,7 +78,7 @@ static uint64_t total_of(const struct lien_node_device *device, uint32_t pid)
 	return LIEN_BYTES_UNKNOWN;
 }
 
-/* What NVML says it uses, and what of this the graph does not explain. */
+/* Adds what NVML says is used, and how much of it the graph does not explain. */
 static void explain(json_t *entry, uint64_t traced, uint64_t total)
 {
 	json_object_set_new(entry, "traced_bytes", json_integer(traced));
@@ -136,7 +136,7 @@ static bool listed(const json_t *processes, uint32_t pid)
 	return false;
 }
 
-/* Processes of which only NVML knows that they use a device, or which one. */
+/* Adds processes of which only NVML knows that they use a device, or which one. */
 static void add_untraced(struct gpu *gpu)
 {
 	const struct lien_node_process *process;

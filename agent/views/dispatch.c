@@ -7,7 +7,7 @@
 #define IDLE_MINUTES	 10
 #define IDLE_MINUTES_MAX 525600
 
-/* One answer under way. */
+/* An answer in the making. */
 struct view {
 	const struct lien_view_source *source;
 	const json_t *request;
@@ -37,7 +37,7 @@ static bool read_flag(const struct view *view, const char *name, bool *value)
 	return false;
 }
 
-/* Takes the answer, which may be NULL, and says which devices there are. */
+/* Takes the answer, which may be NULL, and adds the devices. */
 static json_t *with_gpus(const struct view *view, json_t *answer, bool explained)
 {
 	const struct lien_view_source *source = view->source;
@@ -141,7 +141,7 @@ static json_t *holders(const struct view *view)
 	return answer;
 }
 
-/* Where nothing is known of a communicator's last call, or of open files, neither is judged. */
+/* Without information on a communicator's last call, or on open files, neither is judged. */
 static json_t *check(const struct view *view)
 {
 	const struct lien_view_source *source = view->source;

@@ -9,29 +9,38 @@
 #include "agent/views/findings.h"
 #include "agent/views/views.h"
 
-/* Whose graph it is, and what is known besides. Callbacks that are left out: nothing is. */
+/*
+ * The graph, its viewer, and what else is known. A callback that is left out means that nothing is.
+ */
 struct lien_view_source {
 	struct lien_graph *graph;
-	const struct lien_viewer *viewer; /* NULL: may see all */
+	const struct lien_viewer *viewer; /* NULL: sees everything */
 	const struct lien_node *node;
-	bool recorded; /* nobody knows what an offload would do, or who takes orders */
-	/* Who has exported descriptors open; to be freed by free((void *)files.file). */
+	/* it is not known what an offload would do, or which processes take orders */
+	bool recorded;
+	/*
+	 * Returns the processes that have exported descriptors open. The caller frees files.file,
+	 * after a cast to void *.
+	 */
 	struct lien_view_files (*files)(void *context);
 	/* See struct lien_findings_input. */
 	bool (*traffic)(
 		void *context, uint32_t pid, uint64_t comm, struct lien_probe_traffic *traffic);
-	/* Instead of what the graph alone has. */
+	/* Used instead of the view of the graph alone. */
 	json_t *(*comms)(void *context, const struct lien_viewer *viewer);
-	/* Has the devices asked, the call sites resolved. True: the answer is awaited. */
+	/*
+	 * Has the devices asked, or the call sites resolved. Returns true while an answer is
+	 * outstanding.
+	 */
 	bool (*refresh)(void *context, bool devices, bool callsites);
 	void *context;
 	uint64_t now_ns; /* CLOCK_MONOTONIC */
 };
 
-/* Does a graph answer this? */
+/* Is this a request that a graph answers? */
 bool lien_view_has(const char *op);
-/* The answer in the shape of docs/protocol.md, a new reference. NULL: `error` says why; "": out of
- * memory. */
+/* Returns the answer in the shape of docs/protocol.md, a new reference. NULL: `error` says why; "":
+ * out of memory. */
 json_t *lien_view_dispatch(const struct lien_view_source *source, const json_t *request,
 	char *error, size_t error_size);
 

@@ -6,9 +6,11 @@
 #include "agent/views/findings.h"
 #include "agent/views/internal.h"
 
-#define EVIDENCE_MAX 8 /* addresses told of each finding; it says how many there are */
+#define EVIDENCE_MAX 8 /* addresses shown per finding, next to their number */
 
-/* One sentence with what was found, and one with what can be done. Steals `evidence`. */
+/*
+ * Makes a finding: one sentence on what was found, and one on what can be done. Steals `evidence`.
+ */
 static json_t *finding(const char *kind, const char *level, uint32_t pid, uint64_t bytes,
 	uint64_t count, json_t *text, const char *remedy, json_t *evidence)
 {
@@ -17,7 +19,7 @@ static json_t *finding(const char *kind, const char *level, uint32_t pid, uint64
 		"text", text, "remedy", remedy, "evidence", evidence);
 }
 
-/* Something of a process that is looked for one by one and told in one finding. */
+/* Sums up the cases of one process into one finding. */
 struct sum {
 	uint64_t bytes, count;
 	json_t *evidence;
@@ -37,7 +39,7 @@ static void sum_add(struct sum *sum, uint64_t bytes, uint64_t address)
 					       "bytes", (json_int_t)bytes));
 }
 
-/* Tells of it, if there was anything. */
+/* Adds the finding if there was any case. */
 static void sum_end(struct sum *sum, json_t *list, const char *kind, const char *level,
 	const struct lien_process *process, json_t *text, const char *remedy)
 {
@@ -60,13 +62,13 @@ static double mib(uint64_t bytes)
 	return bytes / 1048576.0;
 }
 
-/* The one mapping that stands for an allocation in a process. */
+/* Is this the mapping that stands for an allocation in a process? */
 static bool first_in_process(const struct lien_mapping *mapping)
 {
 	return mapping == LIST_FIRST(&mapping->holding->mappings);
 }
 
-/* Told of each process that keeps it. */
+/* Reported once for each process that keeps such memory. */
 static void held_for_the_dead(json_t *list, struct lien_process *process)
 {
 	struct lien_mapping *mapping;
@@ -113,10 +115,10 @@ static void registered_but_freed(json_t *list, struct lien_process *process,
 	struct sum sum;
 
 	if (!lien_process_whole(process))
-		return; /* the memory may be there and not be known */
+		return; /* the memory may exist without being known */
 	sum_begin(&sum);
 	RB_FOREACH (registration, lien_registration_tree, registrations)
-		/* Any buffer of the host may be registered with a card. */
+		/* Any host buffer may be registered with a card. */
 		if ((comm || registration->of_gpu) &&
 			!lien_registration_lies(process, registration))
 			sum_add(&sum, registration->bytes, registration->va);
@@ -141,7 +143,7 @@ static int by_range(const void *a, const void *b)
 	return (*x)->window - (*y)->window;
 }
 
-/* Sorted by range; the caller frees. NULL: there are none, or out of memory. */
+/* Returns them sorted by range; the caller frees. NULL: there are none, or out of memory. */
 static struct lien_registration **sorted_registrations(
 	struct lien_registration_tree *registrations, unsigned *count)
 {
@@ -191,14 +193,14 @@ static void registered_again(json_t *list, struct lien_process *process,
 			   "registered");
 }
 
-/* What the communicators of a process hold on its devices. */
+/* The memory of a process's communicators on its devices. */
 struct comm_bytes {
 	uint32_t number;
 	uint64_t bytes;
 };
 
 struct comms_bytes {
-	struct comm_bytes *comm; /* by number */
+	struct comm_bytes *comm; /* sorted by number */
 	unsigned count;
 };
 
@@ -275,7 +277,7 @@ static void idle(json_t *list, const struct lien_findings_input *input,
 			evidence));
 }
 
-/* What NCCL makes by address, it makes with cudaMalloc. */
+/* NCCL uses cudaMalloc for what it allocates by address. */
 static void without_vmm(json_t *list, struct lien_process *process)
 {
 	struct lien_mapping *mapping;
@@ -328,7 +330,7 @@ static void legacy_ipc(json_t *list, struct lien_process *process)
 		"expandable_segments:True; NCCL: NCCL_CUMEM_ENABLE=1)");
 }
 
-/* Exports that are open, by process; and those of pools, which no allocation has, by number. */
+/* Open exports, by process; and those of pools, which have no allocation, by number. */
 struct open_exports {
 	const struct lien_probe_open_file **file;
 	unsigned count;
@@ -395,7 +397,7 @@ static bool share_known(const struct open_exports *open, struct lien_graph *grap
 	return bsearch(&number, open->pools, open->pools_count, sizeof(number), by_value);
 }
 
-/* A descriptor holds memory like a handle; NCCL closes its own once they are handed over. */
+/* A descriptor holds memory like a handle; NCCL closes its own once it has handed them over. */
 static void open_in_process(json_t *list, struct lien_graph *graph, const struct open_exports *open,
 	unsigned first, unsigned end)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * What is odd about the memory of this node: `lien check`. Reads the graph and changes nothing;
- * what it needs besides is given, so that it can be tested without a kernel.
+ * Oddities in the memory of this node: `lien check`. Reads the graph and changes nothing;
+ * everything else it needs is passed in, so that it can be tested without a kernel.
  */
 #ifndef LIEN_FINDINGS_H
 #define LIEN_FINDINGS_H
@@ -13,15 +13,15 @@
 struct lien_findings_input {
 	const struct lien_viewer *viewer; /* NULL: root */
 	uint64_t now_ns;		  /* CLOCK_MONOTONIC */
-	uint64_t idle_ns; /* a communicator is idle after that long without a call */
+	uint64_t idle_ns; /* a communicator counts as idle after that long without a call */
 	struct lien_view_files files;
-	/* What a process asked of a communicator; false: nothing. NULL: not known of any. */
+	/* Returns a process's use of a communicator; false: none. NULL: not known for any. */
 	bool (*traffic)(
 		void *context, uint32_t pid, uint64_t comm, struct lien_probe_traffic *traffic);
 	void *context;
 };
 
-/* As docs/protocol.md has it. A new reference; NULL: out of memory. */
+/* Returns the list in the shape of docs/protocol.md, a new reference; NULL: out of memory. */
 json_t *lien_findings(struct lien_graph *graph, const struct lien_findings_input *input);
 
 #endif

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* Everything that keeps one allocation alive. */
+/* Lists everything that keeps one allocation alive. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,14 +12,17 @@ static json_t *with_kind(json_t *holder, const char *kind)
 	return holder;
 }
 
-/* What another user's process does with it is that user's. */
+/*
+ * Adds another user's process by its pid only: what it does with the memory is that user's
+ * business.
+ */
 static void add_other(json_t *holders, uint32_t pid)
 {
 	json_array_append_new(holders,
 		json_pack("{s:I, s:s}", "pid", (json_int_t)pid, "kind", "process of another user"));
 }
 
-/* Where a process has the allocation mapped: disjoint ranges, in order. */
+/* The ranges in which a process has mapped the allocation: disjoint and sorted. */
 struct places {
 	struct lien_span *span;
 	unsigned count;
@@ -50,7 +53,7 @@ static bool touches(const struct lien_registration *registration, const struct p
 {
 	unsigned low = 0, high = places->count, mid;
 
-	while (low < high) { /* the first one that ends behind its beginning */
+	while (low < high) { /* the first range that ends after the beginning */
 		mid = low + (high - low) / 2;
 		if (places->span[mid].end <= registration->va)
 			low = mid + 1;
@@ -91,7 +94,7 @@ static void add_registrations(
 						registration->window));
 }
 
-/* One line for each way: what was handed out, whether it is open now or not. */
+/* Adds one line per export, whether it is open now or not. */
 static void add_exports(json_t *holders, const struct lien_allocation *allocation)
 {
 	const struct lien_share *share;
@@ -168,7 +171,7 @@ static void add_mappings(
 	}
 }
 
-/* With communicators, and with network cards. */
+/* Adds registrations with communicators, and with network cards. */
 static void add_registered(
 	json_t *holders, const struct lien_viewer *viewer, const struct lien_allocation *allocation)
 {

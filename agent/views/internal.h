@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Parts of several answers, shared by the views' own files. New references all. */
+/* Parts of several answers, shared by the views' own files. All return new references. */
 #ifndef LIEN_VIEWS_INTERNAL_H
 #define LIEN_VIEWS_INTERNAL_H
 
@@ -7,14 +7,17 @@
 
 /* "0x7f00": addresses and handles do not fit JSON's numbers. */
 json_t *lien_view_hex(uint64_t value);
-/* Names a communicator's group: the start of the unique id is NCCL's random magic. */
+/* Names a communicator's group by the start of the unique id, which is NCCL's random magic. */
 json_t *lien_view_group(const struct lien_comm *comm);
 json_t *lien_view_allocation(const struct lien_allocation *allocation);
-/* Those that the viewer sees. */
+/* Lists the handles that the viewer sees. */
 json_t *lien_view_handles(
 	const struct lien_allocation *allocation, const struct lien_viewer *viewer);
 json_t *lien_view_mapping(const struct lien_mapping *mapping);
-/* Of a multicast object what is bound to it; of memory the objects that it is bound to. */
+/*
+ * For a multicast object, lists the memory bound to it; for memory, the objects that it is bound
+ * to.
+ */
 json_t *lien_view_bindings(const struct lien_allocation *allocation);
 
 #endif

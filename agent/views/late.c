@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* Processes that ran before they were watched: which communicators NCCL's RAS names, and which of
- * these are not among those that are known. */
+/* Processes that ran before they were watched: the communicators that NCCL's RAS names, and which
+ * of these are not among the known ones. */
 #include <string.h>
 
 #include "agent/views/internal.h"
@@ -54,7 +54,7 @@ static json_t *view_unmatched(const struct lien_ras_report *report)
 	return list;
 }
 
-/* Used since it was watched, and nobody says which it is. */
+/* Has the process used a communicator, since it was watched, that has no known group? */
 static bool has_unnamed(struct lien_process *process)
 {
 	struct lien_comm *comm;

@@ -10,14 +10,14 @@ struct row {
 	uint64_t allocations, mappings, bytes, frees, offloaded;
 };
 
-/* Found by a hash table of their numbers, counted from 1, which is never more than half full. */
+/* A hash table of row numbers, counted from 1; it is never more than half full. */
 struct rows {
 	struct row *row;
 	unsigned *place;
 	unsigned count, room;
 };
 
-/* Owners and kinds are interned: their addresses tell them apart. */
+/* Owners and kinds are interned, so comparing their addresses is enough. */
 static unsigned *place_of(const struct rows *rows, const struct row *key)
 {
 	uint64_t hash = key->pid * 0x9e3779b97f4a7c15ull;
@@ -35,7 +35,7 @@ static unsigned *place_of(const struct rows *rows, const struct row *key)
 	}
 }
 
-/* Twice the room, a power of two. */
+/* Doubles the room, which is a power of two. */
 static int rows_grow(struct rows *rows)
 {
 	unsigned room = rows->room ? 2 * rows->room : 64, i;
@@ -55,7 +55,7 @@ static int rows_grow(struct rows *rows)
 	return 0;
 }
 
-/* NULL: out of memory. Moves the rows. */
+/* NULL: out of memory. May move the rows. */
 static struct row *row_of(struct rows *rows, uint32_t pid, const char *owner, const char *kind)
 {
 	const struct row key = {.pid = pid, .owner = owner, .kind = kind};
@@ -171,7 +171,7 @@ static int count_mappings(struct rows *rows, const struct lien_viewer *viewer,
 	return 0;
 }
 
-/* Memory whose owner has exited, by owner: its importers keep it. */
+/* Lists memory whose owner has exited, by owner: its importers keep it alive. */
 json_t *lien_view_dead(struct lien_graph *graph, const struct lien_viewer *viewer)
 {
 	struct lien_allocation *allocation;

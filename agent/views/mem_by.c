@@ -10,7 +10,7 @@ static const char kind_device[] = "device", kind_imported[] = "imported";
 struct row {
 	struct lien_mem_key key;
 	const struct lien_allocation *sample; /* the first one */
-	struct lien_process *process;	      /* by rank: NULL when it has ended */
+	struct lien_process *process;	      /* by rank; NULL: it has ended */
 	uint64_t allocations, mappings, bytes, frees, offloaded, inferred;
 	char *text;
 };
@@ -18,11 +18,11 @@ struct row {
 struct grouping {
 	const struct lien_viewer *viewer;
 	enum lien_mem_by by;
-	uint32_t pid; /* only what it owns, or by rank: has; 0: all */
+	uint32_t pid; /* count only what it owns, or by rank: has; 0: all */
 	struct row *rows;
 	unsigned count, room;
 	uint64_t arena;
-	uint32_t *slots; /* row + 1, hashed; 0: empty. A power of two, twice the room. */
+	uint32_t *slots; /* Hashed row + 1; 0: empty. Size: a power of two, twice the room. */
 };
 
 static uint64_t mix(uint64_t value)
@@ -84,7 +84,7 @@ static struct row *row_of(struct grouping *grouping, const struct lien_mem_key *
 
 /* --- counting --------------------------------------------------------------------------------- */
 
-/* Mappings of other processes: by rank they are these processes' own. */
+/* Counts mappings of other processes; by rank they belong to these processes. */
 static bool count_imports(struct grouping *grouping, const struct lien_allocation *allocation)
 {
 	const struct lien_holding *holding;
@@ -187,7 +187,7 @@ static int by_bytes(const void *a, const void *b)
 	return by_words(a, b);
 }
 
-/* Communicators that are gone have no names of their own. Expects rows sorted by words. */
+/* Destroyed communicators have no name of their own. Expects rows sorted by words. */
 static void merge_alike(struct grouping *grouping)
 {
 	struct row *to = grouping->rows, *from;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* `mem` by one aspect of the memory: who asked, for whom, where it is. */
+/* `mem` by one aspect of the memory: the names of who asked, for what, and where it is. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -78,7 +78,7 @@ static int print_rank(char **text, const struct lien_comm *comm)
 	return n;
 }
 
-/* A process in several groups is named by the largest one, the oldest of these. */
+/* A process in several groups is named after the largest one, or the oldest of the largest. */
 static const struct lien_comm *naming_comm(struct lien_process *process)
 {
 	const struct lien_comm *best = NULL;

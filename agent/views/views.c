@@ -44,7 +44,7 @@ struct process_sums {
 	bool imports_away;
 };
 
-/* An import with aliases is the same memory. */
+/* An import mapped several times is the same memory. */
 static void sum_holding(struct process_sums *sums, const struct lien_holding *holding)
 {
 	const struct lien_mapping *mapping, *here = NULL;
@@ -53,7 +53,8 @@ static void sum_holding(struct process_sums *sums, const struct lien_holding *ho
 		return;
 	LIST_FOREACH (mapping, &holding->mappings, of_holding) {
 		if (mapping->imported && mapping->parked)
-			sums->imports_away |= holding->allocation->owner != NULL; /* else lost */
+			/* otherwise it is lost */
+			sums->imports_away |= holding->allocation->owner != NULL;
 		else if (mapping->imported && !here)
 			here = mapping;
 	}
@@ -100,7 +101,7 @@ static json_t *view_ranks(struct lien_process *process)
 	return list;
 }
 
-/* A recording does not have what a control library says of itself. */
+/* A recording does not have what a control library reports. */
 static json_t *known_bytes(const struct lien_process *process, uint64_t bytes)
 {
 	return process->presence == LIEN_CONTROL_UNKNOWN ? json_null() : json_integer(bytes);
@@ -119,7 +120,7 @@ static json_t *view_process(struct lien_process *process)
 		if (mapping == LIST_FIRST(&mapping->holding->mappings))
 			sum_holding(&sums, mapping->holding);
 	if (!sums.offloaded)
-		sums.offloaded = process->held_bytes; /* known from its control library alone */
+		sums.offloaded = process->held_bytes; /* only its control library knows of it */
 	if (sums.offloaded || sums.imports_away)
 		state = sums.bytes || sums.imported ? "partly offloaded" : "offloaded";
 	return json_pack("{s:I, s:s, s:I, s:s, s:b, s:s, s:o, s:o, s:I, s:I, s:I, s:I, s:o, s:o}",
@@ -179,7 +180,7 @@ static const char *state(const struct lien_allocation *allocation)
 	return lien_allocation_on_device(allocation) ? "on the device" : "in host memory";
 }
 
-/* For which NCCL made it; null: none, or not known. */
+/* The communicator for which NCCL made it; null: none, or not known. */
 static json_t *communicator(const struct lien_allocation *allocation)
 {
 	const struct lien_comm *comm = lien_allocation_comm(allocation);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Answers as JSON, in the shapes of docs/protocol.md. Each returns a new reference, NULL when out
- * of memory. They read the graph and change nothing.
+ * Answers as JSON, in the shapes of docs/protocol.md. Each function returns a new reference, or
+ * NULL when out of memory. They read the graph and change nothing.
  */
 #ifndef LIEN_VIEWS_H
 #define LIEN_VIEWS_H
@@ -16,34 +16,37 @@
 #include "agent/offload/transaction.h"
 #include "agent/graph/viewer.h"
 
-/* Exports that are open files of some process now; none where that cannot be read. */
+/* Exports that are open files of some process now; empty if that cannot be read. */
 struct lien_view_files {
 	const struct lien_probe_open_file *file;
 	unsigned count;
-	bool known; /* false: count is 0, and says nothing */
+	bool known; /* false: count is 0, but open exports may exist */
 };
 
 json_t *lien_view_ps(struct lien_graph *graph, const struct lien_viewer *viewer);
 json_t *lien_view_mem(struct lien_graph *graph, const struct lien_viewer *viewer);
-/* Part of ps. */
+/* A part of ps. */
 json_t *lien_view_dead(struct lien_graph *graph, const struct lien_viewer *viewer);
 json_t *lien_view_graph(struct lien_graph *graph, const struct lien_viewer *viewer);
-/* What was counted of a communicator, as the kernel side names it: see struct lien_probe_traffic.
+/* The calls counted for a communicator, as the kernel side names it: see struct lien_probe_traffic.
  */
 struct lien_counted {
 	struct lien_probe_comm comm;
 	struct lien_probe_traffic traffic;
 };
 
-/* `counted` is sorted in passing; NULL: nothing is known of it. `ras` NULL: nobody asks NCCL's RAS.
+/* Sorts `counted` as a side effect; NULL: nothing was counted. `ras` NULL: NCCL's RAS is not asked.
  * now_ns: CLOCK_MONOTONIC. */
 json_t *lien_view_comms(struct lien_graph *graph, const struct lien_viewer *viewer,
 	struct lien_counted *counted, size_t count, const struct lien_view_ras *ras,
 	uint64_t now_ns);
-/* Part of comms: the processes that may have others than those that are known. */
+/* A part of comms: processes that may have more communicators than the known ones. */
 json_t *lien_view_late(struct lien_graph *graph, const struct lien_viewer *viewer,
 	const struct lien_view_ras *ras, uint64_t now_ns);
-/* NULL also when there is no such process or address: `error` then says which, else it is "". */
+/*
+ * Also returns NULL when there is no such process or address: `error` then says which, else it is
+ * "".
+ */
 json_t *lien_view_holders(struct lien_graph *graph, const struct lien_viewer *viewer, uint32_t pid,
 	uint64_t address, const struct lien_view_files *files, char *error, size_t error_size);
 
@@ -56,31 +59,34 @@ enum lien_mem_by {
 	LIEN_MEM_BY_CALLSITE,
 };
 
-/* "owner", "rank", ...; -1: none of these. */
+/* Parses "owner", "rank", ...; -1: none of these. */
 int lien_mem_by_parse(const char *name, enum lien_mem_by *by);
-/* Of one process, or of all when pid is 0. */
+/* Counts the memory of one process, or of all when pid is 0. */
 json_t *lien_view_mem_by(struct lien_graph *graph, const struct lien_viewer *viewer,
 	enum lien_mem_by by, uint32_t pid, const struct lien_node *node);
 
-/* The devices by UUID and the processes that may use them; `explained`: with what these use. */
+/*
+ * Lists the devices by UUID and the processes that may use them; with `explained` also what these
+ * use.
+ */
 json_t *lien_view_gpus(struct lien_graph *graph, const struct lien_viewer *viewer,
 	const struct lien_node *node, bool explained);
-/* How old NVML's figures are; null: it is not there. */
+/* Returns the age of NVML's figures; null: NVML is not there. */
 json_t *lien_view_nvml(const struct lien_node *node);
 
-/* What an offload would do. */
+/* Shows what an offload would do. */
 json_t *lien_view_plan(const struct lien_plan *plan);
-/* What a transaction did; `left` from the plan of an offload, or NULL. */
+/* Shows what a transaction did; `left` is from the plan of an offload, or NULL. */
 json_t *lien_view_result(const struct lien_transaction *transaction, const struct lien_plan *plan);
 
-/* Part of several answers. */
+/* Parts of several answers. */
 /* "cuMemAlloc_v2 from libtorch_cuda.so c10::f+0x12", or "... libtorch_cuda.so+0x1234" with the
  * place in the file. The caller frees; NULL: out of memory. */
 char *lien_view_site(const struct lien_site *site);
-/* The kind of host memory; NULL for all else. One address for one kind. */
+/* Returns the kind of host memory; NULL for any other memory. Each kind has one address. */
 const char *lien_host_kind(const struct lien_allocation *allocation);
 extern const char lien_kind_imported_host[];
-/* Host memory that lien itself has pinned, for what is offloaded: no row has it. */
+/* Host memory that lien itself has pinned for offloaded memory; it has no row. */
 #define LIEN_ARENA_LIBRARY "lien-control"
 bool lien_is_arena(const struct lien_allocation *allocation);
 json_t *lien_view_left(const struct lien_left *left, unsigned count);

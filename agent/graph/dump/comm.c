@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* Communicators told as events, and what is registered with them and with network cards. */
+/* Dumps communicators, and the buffers registered with them and with network cards, as events. */
 #include <string.h>
 
 #include "agent/graph/dump/dump.h"
@@ -11,7 +11,10 @@ static uint64_t comm_address(struct lien_process *process, uint32_t number)
 	return comm ? comm->address : 0;
 }
 
-/* When the call that makes it was entered: NCCL's threads name it by that. 0: not known. */
+/*
+ * When the call that makes the communicator was entered: NCCL's threads refer to it by that time.
+ * 0: not known.
+ */
 static uint64_t comm_entered(const struct lien_process *process, uint32_t number)
 {
 	const struct lien_init *init = lien_process_init(process, number);
@@ -62,7 +65,7 @@ static int emit_split(struct lien_dump *dump, struct lien_process *process,
 
 	event.comm.parent = comm_address(process, member->parent);
 	if (!event.comm.parent)
-		return 0; /* destroyed: nobody learns of the split's end by it */
+		return 0; /* destroyed: its event cannot report the end of a split */
 	event.flags = LIEN_EVENT_IMPORTED;
 	event.comm.nranks = LIEN_COMM_AWAITED;
 	event.comm.comm = comm_address(process, member->number);
@@ -72,7 +75,7 @@ static int emit_split(struct lien_dump *dump, struct lien_process *process,
 	return lien_dump_emit(dump, &event, LIEN_EVENT_SIZE(comm));
 }
 
-/* In the order in which they were made: a parent before those that were split off it. */
+/* Emits communicators in the order of their making: parents before the ones split off them. */
 int lien_dump_comms(struct lien_dump *dump, struct lien_process *process)
 {
 	const struct lien_split_member *member;

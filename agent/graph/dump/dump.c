@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* The graph told as events, for recordings that start in the middle. */
+/* Dumps the graph as events, for recordings that start in the middle. */
 #include <string.h>
 
 #include "agent/graph/dump/dump.h"
@@ -48,7 +48,7 @@ static bool map_has_site(const struct lien_library_map *map, const struct lien_s
 	       site->offset >= map->offset && site->offset - map->offset < map->end - map->start;
 }
 
-/* Where the site is in the process; 0: in a file that is not mapped there any more. */
+/* Returns the site's address in the process; 0: its file is no longer mapped there. */
 static uint64_t site_address(const struct lien_process *process, const struct lien_site *site)
 {
 	struct lien_place_tree *places = (struct lien_place_tree *)&process->places;
@@ -62,7 +62,7 @@ static uint64_t site_address(const struct lien_process *process, const struct li
 
 	if (!site->file)
 		return site->offset;
-	/* The last one that begins at or before it: those of one file seldom overlap. */
+	/* The last mapping that begins at or before it: mappings of one file seldom overlap. */
 	map = RB_NFIND(lien_place_tree, places, &key);
 	map = map ? RB_PREV(lien_place_tree, places, map) : RB_MAX(lien_place_tree, places);
 	return map && map_has_site(map, site) ? map->start + (site->offset - map->offset) : 0;
@@ -76,7 +76,10 @@ static int emit_hidden(struct lien_dump *dump)
 	return err;
 }
 
-/* The file is told to be mapped where nothing is, or nothing where now is a file. */
+/*
+ * Maps the site's file at a made-up address if it is no longer mapped; or unmaps the file that is
+ * now at the address of a site without one.
+ */
 static int emit_site(struct lien_dump *dump, struct lien_event *event,
 	const struct lien_process *process, const struct lien_site *site)
 {
@@ -114,7 +117,7 @@ int lien_dump_asked(struct lien_dump *dump, struct lien_event *event,
 		comm = lien_process_comm((struct lien_process *)process, allocation->comm);
 		if (allocation->comm_inferred)
 			event->flags |= LIEN_EVENT_INFERRED;
-		/* Of one that has been destroyed, a time that no call was made at. */
+		/* A destroyed communicator gets a time at which no call was made. */
 		event->scope = comm ? comm->address : LIEN_SCOPE_INIT | allocation->comm;
 		init = comm ? NULL : lien_process_init(process, allocation->comm);
 		if (init)
@@ -123,7 +126,7 @@ int lien_dump_asked(struct lien_dump *dump, struct lien_event *event,
 	return allocation->site ? emit_site(dump, event, process, allocation->site) : 0;
 }
 
-/* What a process has besides memory. */
+/* Emits the contexts of a process. */
 static int emit_contexts(struct lien_dump *dump, struct lien_process *process)
 {
 	struct lien_context *context;
@@ -131,7 +134,7 @@ static int emit_contexts(struct lien_dump *dump, struct lien_process *process)
 	struct lien_event event;
 	int err = 0;
 
-	/* In the order in which they got their numbers. */
+	/* In the order of their numbers. */
 	RB_FOREACH (context, lien_context_number_tree, &process->context_numbers) {
 		event = lien_dump_event(process, context->primary ? LIEN_CALL_CU_CONTEXT_PRIMARY
 								  : LIEN_CALL_CU_CONTEXT_CREATE);
@@ -190,7 +193,7 @@ static int emit_process(struct lien_dump *dump, struct lien_process *process)
 	return err ? err : lien_dump_comms(dump, process);
 }
 
-/* Nothing is left of the libraries that were told to be where none are. */
+/* Removes the libraries that were emitted at made-up addresses. */
 static int emit_no_code(struct lien_dump *dump)
 {
 	const struct lien_library_map nothing = {
@@ -250,7 +253,10 @@ static int emit_deaths(struct lien_dump *dump)
 	return err;
 }
 
-/* Who has it; NULL: nobody (it is bound, and its owner is not known any more). */
+/*
+ * Returns a process that has the allocation; NULL: none (it is bound, and its owner is no longer
+ * known).
+ */
 static const struct lien_process *holder(const struct lien_allocation *allocation)
 {
 	const struct lien_holding *holding;
@@ -262,7 +268,7 @@ static const struct lien_process *holder(const struct lien_allocation *allocatio
 	return holding ? holding->process : NULL;
 }
 
-/* Legacy IPC: it is known by its mapping alone. */
+/* Legacy IPC: only the mapping is known. */
 static bool was_opened(const struct lien_allocation *allocation)
 {
 	const struct lien_holding *holding;
@@ -273,8 +279,8 @@ static bool was_opened(const struct lien_allocation *allocation)
 	return LIST_FIRST(&LIST_FIRST(&allocation->holdings)->mappings)->opened;
 }
 
-/* What was given back is told last: until then everybody else has taken the memory in, and
- * multicast objects reach it. */
+/* Releases come last: until then every other process has imported the memory, and multicast objects
+ * reach it. */
 static int emit_allocation(struct lien_dump *dump, const struct lien_allocation *allocation)
 {
 	struct lien_process dead = {0};
@@ -303,8 +309,8 @@ static int emit_allocation(struct lien_dump *dump, const struct lien_allocation 
 }
 
 enum pass {
-	OBJECTS, /* multicast: the others' memory is bound to them */
-	RENAMED, /* its key is told to be other memory's afterwards */
+	OBJECTS, /* multicast: other allocations are bound to them */
+	RENAMED, /* their key is given to other memory afterwards */
 	OTHERS,
 	OBJECTS_RELEASED,
 	PASSES,
@@ -361,7 +367,7 @@ static int emit_under_way(struct lien_dump *dump, struct lien_process *process)
 	return err;
 }
 
-/* Exactly, and last: what was told before may have left marks of its own. */
+/* Last, and with the exact reasons: the events before may have set some of their own. */
 static int emit_incomplete(struct lien_dump *dump, const struct lien_process *process)
 {
 	struct lien_event event = lien_dump_event(process, LIEN_EVENT_INCOMPLETE);
@@ -373,7 +379,7 @@ static int emit_incomplete(struct lien_dump *dump, const struct lien_process *pr
 int lien_graph_dump(const struct lien_graph *graph,
 	int (*fn)(void *context, const struct lien_event *), void *context)
 {
-	/* The trees' walks take no const. */
+	/* The macros that walk the trees take no const. */
 	struct lien_dump dump = {.fn = fn, .context = context, .graph = (struct lien_graph *)graph};
 	struct lien_process *process;
 	int err = 0;

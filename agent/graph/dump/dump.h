@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Shared by the files that tell the graph as events (lien_graph_dump()). Nobody else includes this.
- */
+/* Shared by the files that dump the graph as events (lien_graph_dump()). No other file includes
+ * this. */
 #ifndef LIEN_GRAPH_DUMP_H
 #define LIEN_GRAPH_DUMP_H
 
 #include "agent/graph/internal.h"
 
-/* What a process calls an allocation: its own handle, and an imported one; 0: it has none. */
+/* A process's names for an allocation: its own handle and an imported one; 0: none. */
 struct lien_dump_names {
 	const struct lien_holding *holding;
 	uint64_t own, imported;
@@ -23,54 +23,64 @@ struct lien_dump {
 	int (*fn)(void *context, const struct lien_event *event);
 	void *context;
 	struct lien_graph *graph;
-	/* Not where an allocation was asked for: told away, to be told back. NULL: none is. */
+	/*
+	 * A library that was unmapped because an allocation's site at its address has no file;
+	 * emitted again later. NULL: none.
+	 */
 	const struct lien_library_map *hidden;
 	const struct lien_process *hidden_in;
-	/* What was found out of one that has many: it is asked for again and again. */
+	/*
+	 * Cached results for allocations with many names or shares, which are looked up again and
+	 * again.
+	 */
 	struct lien_dump_names names[LIEN_DUMP_REMEMBERED];
 	struct lien_dump_share shares[LIEN_DUMP_REMEMBERED];
 };
 
-/* What is gone has names that no driver gives out. */
+/* Memory that is gone gets names that no driver gives out. */
 #define LIEN_DUMP_HANDLE (0x4c49ull << 48) /* | id: offloaded or released */
-#define LIEN_DUMP_VA	 (1ull << 62)	   /* where its owner has it no more */
-#define LIEN_DUMP_CODE	 (3ull << 61)	   /* of a library that has been unmapped */
+#define LIEN_DUMP_VA	 (1ull << 62)	   /* address of memory that its owner no longer has */
+#define LIEN_DUMP_CODE	 (3ull << 61)	   /* address in a library that has been unmapped */
 
-/* An event of that type without a body. */
+/* Returns an event of this type, without a body. */
 struct lien_event lien_dump_event(const struct lien_process *process, unsigned type);
 int lien_dump_emit(struct lien_dump *dump, struct lien_event *event, size_t size);
-/* Announced, and told. */
+/* Emits the announcement of a release and the release. */
 int lien_dump_release(struct lien_dump *dump, struct lien_event *event, size_t size);
 
-/* Fills in who asked for it, and for which communicator; if the library that asked is not where it
- * was, tells that it is where the event says. */
+/* Fills in who asked for the allocation, and for which communicator. If the library that asked is
+ * no longer at its address, first emits it at the address in the event. */
 int lien_dump_asked(struct lien_dump *dump, struct lien_event *event,
 	const struct lien_allocation *allocation, const struct lien_process *process);
 
-/* What was found out of it, if it is older than the agent; the process holds one reference. */
+/*
+ * Emits what an adoption found out about the allocation, if it is older than the agent. The process
+ * holds one reference.
+ */
 int lien_dump_adopted(struct lien_dump *dump, const struct lien_allocation *allocation,
 	const struct lien_process *process, uint64_t handle);
 
-/* The dead, who are made here, come back to make and export what others still have, and die in the
- * end; unless another one has the number now: then nothing can be told of the owner (NULL). */
+/* Returns the owner. One that has ended is made in `dead`: it comes back to make and export what
+ * others still have, and ends at the end of the dump. If another process has its pid now, nothing
+ * can be said of the owner (NULL). */
 const struct lien_process *lien_dump_owner(const struct lien_dump *dump,
 	const struct lien_allocation *allocation, struct lien_process *dead);
 
-/* graph_dump_comm.c: communicators, and the buffers registered with them and with network cards. */
+/* comm.c: communicators, and the buffers registered with them and with network cards. */
 int lien_dump_comms(struct lien_dump *dump, struct lien_process *process);
 int lien_dump_registered(struct lien_dump *dump, struct lien_process *process);
 
-/* graph_dump_memory.c. The process's own or imported handle to it; one made up if it has none any
- * more. */
+/* memory.c. Returns the process's own or imported handle, or a made-up one if it has none any more.
+ */
 uint64_t lien_dump_handle(struct lien_dump *dump, const struct lien_allocation *allocation,
 	const struct lien_process *process, bool imported);
-/* An export by which it can have been imported; NULL: none is known. */
+/* Returns an export by which the allocation may have been imported; NULL: none is known. */
 const struct lien_share *lien_dump_share(
 	struct lien_dump *dump, const struct lien_allocation *allocation);
-/* Its lowest mapping in the process with the lowest pid. Lists tell in another order what was told
- * in theirs; what is chosen from them is not to depend on it. */
+/* Returns the lowest mapping in the process with the lowest pid. Lists of a replayed dump may be in
+ * another order, so a choice must not depend on their order. */
 const struct lien_mapping *lien_dump_mapping(const struct lien_allocation *allocation);
-/* Flags of the event by which the process's own handle came to be. */
+/* Returns the flags of the event that made the process's own handle. */
 unsigned lien_dump_made_flags(struct lien_dump *dump, const struct lien_allocation *allocation,
 	const struct lien_process *process);
 int lien_dump_exports(struct lien_dump *dump, const struct lien_allocation *allocation,
@@ -80,27 +90,29 @@ int lien_dump_import(struct lien_dump *dump, const struct lien_allocation *alloc
 int lien_dump_handle_release(struct lien_dump *dump, const struct lien_process *process,
 	uint64_t handle, unsigned flags);
 
-/* What one of its holders has to do with an allocation. holding NULL: it is the owner, and has
- * nothing of it any more. */
+/* Emits what one of its holders does with an allocation. holding is NULL for an owner that no
+ * longer has any of it. */
 typedef int lien_dump_part(struct lien_dump *dump, const struct lien_allocation *allocation,
 	struct lien_process *process, const struct lien_holding *holding);
 /* Exports, imports, mappings, references. */
 lien_dump_part lien_dump_holder;
-/* What the control library took away, and the references that the application gave back. */
+/*
+ * Emits what the control library took away, and the references that the application has released.
+ */
 lien_dump_part lien_dump_releases;
-/* The owner first. */
+/* Calls part for every holder, the owner first. */
 int lien_dump_part_of_all(
 	struct lien_dump *dump, const struct lien_allocation *allocation, lien_dump_part *part);
 
-/* graph_dump_shapes.c: memory that is freed by its address, with who has opened it. */
+/* shapes.c: memory that is freed by address, and the processes that have opened it. */
 int lien_dump_by_address(struct lien_dump *dump, const struct lien_allocation *allocation,
 	const struct lien_process *owner);
-/* Opened by a name that nobody was seen to give. */
+/* Emits memory opened by a name whose export was not seen. */
 int lien_dump_opened(struct lien_dump *dump, const struct lien_allocation *allocation);
-/* A multicast object, without what is bound to it. */
+/* Emits a multicast object, without the memory bound to it. */
 int lien_dump_multicast(struct lien_dump *dump, const struct lien_allocation *object,
 	const struct lien_process *owner);
-/* The objects that reach it, and its dma-buf descriptors; by a process that has it. */
+/* Emit the objects that reach the memory, and its dma-buf descriptors, in a process that has it. */
 int lien_dump_bindings(struct lien_dump *dump, const struct lien_allocation *memory,
 	const struct lien_process *process);
 int lien_dump_dmabufs(struct lien_dump *dump, const struct lien_allocation *allocation,

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* Memory with handles told as events: who exported, imported and mapped it, and has let go of it.
- */
+/* Dumps memory with handles as events: exports, imports, mappings and releases. */
 #include <string.h>
 
 #include <lien/cuda_abi.h>
 #include "agent/graph/dump/dump.h"
 
-/* The lowest values: lists have no order that lasts. 0: there is none. */
+/* Returns the lowest values, because the order of lists does not last. 0: there is none. */
 static struct lien_dump_names names_of(const struct lien_holding *holding)
 {
 	struct lien_dump_names names = {.holding = holding};
@@ -21,7 +20,7 @@ static struct lien_dump_names names_of(const struct lien_holding *holding)
 	return names;
 }
 
-/* NULL: it has no such handle. */
+/* NULL: the holding has no such handle. */
 static const struct lien_handle *handle_at(const struct lien_holding *holding, uint64_t value)
 {
 	struct lien_handle key = {.value = value};
@@ -61,7 +60,7 @@ uint64_t lien_dump_handle(struct lien_dump *dump, const struct lien_allocation *
 		dump, allocation, lien_allocation_holding(allocation, process), imported);
 }
 
-/* Flags of the event of the nth reference, from 0. Raw references come last. */
+/* Returns the flags of the event of the nth reference, counted from 0. Raw references come last. */
 static unsigned taken_flags(const struct lien_handle *handle, uint32_t nth)
 {
 	return handle && handle->raw && nth >= handle->references - handle->raw
@@ -103,7 +102,7 @@ static int emit_mapping(struct lien_dump *dump, const struct lien_mapping *mappi
 		offsetof(struct lien_event, access.access) + n * sizeof(struct lien_access));
 }
 
-/* Its export, or an import by it. */
+/* Emits an export, or an import by it. */
 static int emit_share(
 	struct lien_dump *dump, const struct lien_event *of, const struct lien_share *share)
 {
@@ -121,7 +120,7 @@ static int emit_share(
 	return lien_dump_emit(dump, &event, LIEN_EVENT_SIZE(share));
 }
 
-/* Under the numbers that imports to come will have; exports that cannot be followed have none. */
+/* Emits exports under the numbers that later imports will have; untracked exports have none. */
 int lien_dump_exports(struct lien_dump *dump, const struct lien_allocation *allocation,
 	const struct lien_process *owner)
 {
@@ -198,15 +197,15 @@ int lien_dump_import(struct lien_dump *dump, const struct lien_allocation *alloc
 	event.share.fd = -1;
 	if (share)
 		return emit_share(dump, &event, share);
-	/* Then it is all that is known of the memory. */
+	/* The export was not seen: the import is all that is known of the memory. */
 	err = lien_dump_asked(dump, &event, allocation, process);
 	if (!err)
 		err = lien_dump_emit(dump, &event, LIEN_EVENT_SIZE(share));
 	return err ? err : lien_dump_adopted(dump, allocation, process, handle);
 }
 
-/* The imports of a process: one for each handle, and one for what is mapped and has none any more.
- */
+/* Emits a process's imports: one per handle, and one for memory that is mapped and has no handle
+ * any more. */
 static int emit_imports(struct lien_dump *dump, const struct lien_allocation *allocation,
 	struct lien_process *process, const struct lien_holding *holding)
 {
@@ -246,7 +245,7 @@ const struct lien_mapping *lien_dump_mapping(const struct lien_allocation *alloc
 	return best ? lowest(best) : NULL;
 }
 
-/* After the one that its create or import brought. */
+/* Emits the references after the first, which came with the create or import. */
 static int emit_retains(
 	struct lien_dump *dump, const struct lien_handle *handle, uint32_t told, uint64_t va)
 {
@@ -263,7 +262,7 @@ static int emit_retains(
 	return err;
 }
 
-/* The references that a process holds. */
+/* Emits the references that a process holds. */
 static int emit_references(struct lien_dump *dump, const struct lien_holding *holding)
 {
 	const struct lien_allocation *allocation = holding->allocation;

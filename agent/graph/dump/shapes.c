@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* Memory without handles, and multicast objects, told as events. */
+/* Dumps memory without handles, and multicast objects, as events. */
 #include <string.h>
 
 #include "agent/graph/dump/dump.h"
@@ -58,7 +58,7 @@ static int emit_openings(struct lien_dump *dump, const struct lien_allocation *a
 	return err;
 }
 
-/* Other memory gets the key, and is freed. */
+/* Gives the key to other memory, and frees that. */
 static int emit_renamed(
 	struct lien_dump *dump, const struct lien_process *owner, const struct lien_share *share)
 {
@@ -93,7 +93,7 @@ int lien_dump_opened(struct lien_dump *dump, const struct lien_allocation *alloc
 	return err;
 }
 
-/* Its mapping by the owner; NULL: freed there, and opened or bound elsewhere. */
+/* Returns the owner's mapping; NULL: the owner has freed it, and others have opened or bound it. */
 static const struct lien_mapping *owners_mapping(const struct lien_allocation *allocation)
 {
 	const struct lien_holding *holding = lien_allocation_holding(allocation, allocation->owner);
@@ -160,7 +160,7 @@ static bool same(const struct lien_process *process, uint32_t pid, uint64_t star
 	return process->pid == pid && process->start == start;
 }
 
-/* Its owner has a handle to it till the end of what is told, and so has whoever holds it. */
+/* Does the process have a handle? Its owner and all holders keep one until the end of the dump. */
 static bool has(const struct lien_allocation *allocation, const struct lien_process *process)
 {
 	return same(process, allocation->owner_pid, allocation->owner_start) ||
@@ -174,9 +174,9 @@ static bool was_imported(struct lien_dump *dump, const struct lien_allocation *a
 	return share && share->imports;
 }
 
-/* Who can have bound the memory: a process that has both, or its owner, or the object's owner, who
- * had imported the other and has released it. `dead` is room for one that
- * has died. */
+/* Returns a process that can have bound the memory: one that has both, or the memory's owner, or
+ * the object's owner if it imported the memory and released it since. `dead` is room for an owner
+ * that has ended. */
 static const struct lien_process *binder(struct lien_dump *dump, const struct lien_binding *binding,
 	const struct lien_process *process, struct lien_process *dead)
 {
@@ -195,7 +195,10 @@ static const struct lien_process *binder(struct lien_dump *dump, const struct li
 		       : process;
 }
 
-/* Imports it if the process does not have it; to be released if so. */
+/*
+ * Imports the allocation if the process does not have it; *borrowed then tells the caller to
+ * release it.
+ */
 static int borrow(struct lien_dump *dump, const struct lien_allocation *allocation,
 	const struct lien_process *process, uint64_t *handle, bool *borrowed)
 {
@@ -255,7 +258,7 @@ int lien_dump_bindings(struct lien_dump *dump, const struct lien_allocation *mem
 	return err;
 }
 
-/* Memory that is not mapped any more is, for as long as it takes. */
+/* Memory that is no longer mapped is mapped for the time it takes. */
 int lien_dump_dmabufs(struct lien_dump *dump, const struct lien_allocation *allocation,
 	const struct lien_process *process)
 {
