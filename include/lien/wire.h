@@ -259,7 +259,7 @@ struct lien_wire_found {
 #define LIEN_WIRE_ADOPT_OWN   0x2 /* created here and perhaps exported: it gets the mark */
 #define LIEN_WIRE_ADOPT_LOOK  0x4 /* perhaps imported: look for a mark */
 #define LIEN_WIRE_ADOPT_OPEN                                                                       \
-	0x8 /* 0x8, in replies to LOOK: no mapping, but an allocation that an open descriptor
+	0x8 /* in replies to LOOK: no mapping, but an allocation that an open descriptor
 	     * exports */
 #define LIEN_WIRE_ADOPT_READ_ONLY 0x10 /* no device may write there */
 #define LIEN_WIRE_ADOPT_PART	  0x20 /* in replies to COUNT: the allocation is larger than the
