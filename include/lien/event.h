@@ -90,8 +90,7 @@ enum lien_event_type {
 #define LIEN_INCOMPLETE_ADOPTED 0x80
 /* As ADOPTED, and earlier memory may be bound to a multicast object, which cannot be queried. */
 #define LIEN_INCOMPLETE_MULTICAST 0x100
-/* It maps a copy of CUDA or NCCL whose calls are not seen, because its user has too many of them.
- * It maps a copy of CUDA or NCCL whose calls are not seen, because its user has too many of
+/* It maps a copy of CUDA or NCCL whose calls are not seen, because its user has too many of
  * them. */
 #define LIEN_INCOMPLETE_UNPROBED 0x200
 

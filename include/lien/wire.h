@@ -101,8 +101,7 @@ enum lien_wire_gate {
 #define LIEN_WIRE_FILLED 0x4
 /* FINISH: other processes may still lack memory exported here, so another EXPORT follows. */
 #define LIEN_WIRE_KEEP 0x8
-/* SAVE: keep a checksum of the data that arrived in the arena. CREATE and FINISH compare with it.
- * SAVE: keep a checksum of the data that arrived in the arena. CREATE and FINISH compare with
+/* SAVE: keep a checksum of the data that arrived in the arena. CREATE and FINISH compare with
  * it. */
 #define LIEN_WIRE_VERIFY 0x10
 /* CREATE, FINISH: do not compare. */

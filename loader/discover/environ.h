@@ -6,8 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Reads /proc/PID/environ: consecutive strings, 1 MiB at most. NULL: unreadable. The caller frees.
- * Reads /proc/PID/environ: consecutive strings, 1 MiB at most. NULL: unreadable. The caller
+/* Reads /proc/PID/environ: consecutive strings, 1 MiB at most. NULL: unreadable. The caller
  * frees. */
 char *lien_environ_read(uint32_t pid, size_t *size);
 

@@ -64,8 +64,7 @@ bool lien_inject_over(const struct lien_inject *inject);
 bool lien_inject_same(const struct lien_inject *inject);
 int lien_inject_fail_gone(struct lien_inject *inject);
 
-/* inject_check.c: checks with /proc whether this process may be injected into. Returns 0 or -errno.
- * inject_check.c: checks with /proc whether this process may be injected into. Returns 0 or
+/* inject_check.c: checks with /proc whether this process may be injected into. Returns 0 or
  * -errno. */
 int lien_inject_check(struct lien_inject *inject);
 /* Returns a number of /proc/PID/task/TID/status in base 10 or 16, the last one of a list. tid 0:
@@ -98,8 +97,7 @@ int lien_inject_wait_for(
 /* Gives up on a thread that was too slow: it stops if it has not begun. Returns err. */
 int lien_inject_give_up(
 	struct lien_inject *inject, uint64_t region, const struct lien_stub *stub, int err);
-/* Writes these words for the new thread, which must have reported its number. -ESRCH, -ETIMEDOUT.
- * Writes these words for the new thread, which must have reported its number. -ESRCH,
+/* Writes these words for the new thread, which must have reported its number. -ESRCH,
  * -ETIMEDOUT. */
 int lien_inject_write_words(struct lien_inject *inject, const struct lien_stub *stub,
 	const struct lien_remote_words *words, unsigned count);

@@ -33,8 +33,7 @@ enum part {
 	PARTS,
 };
 
-/* A mapped file. The addresses are of its executable part; the library's `start` is its beginning.
- * A mapped file. The addresses are of its executable part; the library's `start` is its
+/* A mapped file. The addresses are of its executable part; the library's `start` is its
  * beginning. */
 struct mapped {
 	uint64_t start, end, offset, inode;

@@ -262,8 +262,7 @@ int lien_remote_borrow(struct lien_remote *remote)
 	return err ? err : trace(remote, PTRACE_SETSIGMASK, (void *)sizeof(uint64_t), &all);
 }
 
-/* Waits for its next entry into a system call, or exit from one. May be repeated after -ETIMEDOUT.
- * Waits for its next entry into a system call, or exit from one. May be repeated after
+/* Waits for its next entry into a system call, or exit from one. May be repeated after
  * -ETIMEDOUT. */
 static int step(struct lien_remote *remote, uint64_t deadline, struct user_regs_struct *regs)
 {

@@ -57,8 +57,7 @@ static void *close_now(void *of)
 	return NULL;
 }
 
-/* Each in its own thread: threads that wait for the kernel at the same time share one grace period.
- * Each in its own thread: threads that wait for the kernel at the same time share one grace
+/* Each in its own thread: threads that wait for the kernel at the same time share one grace
  * period. */
 void lien_close_later_by(void (*work)(void *arg), void *arg)
 {

@@ -101,8 +101,7 @@ static void forget(struct lien_probes *probes, struct lien_following *following)
 	*following = probes->following[--probes->following_count];
 }
 
-/* Returns 0: the process is followed now, or will be; -errno: it is not, and `following` is gone.
- * Returns 0: the process is followed now, or will be; -errno: it is not, and `following` is
+/* Returns 0: the process is followed now, or will be; -errno: it is not, and `following` is
  * gone. */
 static int go_on(struct lien_probes *probes, struct lien_following *following)
 {

@@ -214,8 +214,7 @@ static bool is_capital(char c)
 	return c >= 'A' && c <= 'Z';
 }
 
-/* Returns the length without "_ptsz" or "_ptds", the per-thread default stream's variant of a call.
- * Returns the length without "_ptsz" or "_ptds", the per-thread default stream's variant of a
+/* Returns the length without "_ptsz" or "_ptds", the per-thread default stream's variant of a
  * call. */
 static size_t without_variant(const char *symbol)
 {
