@@ -127,8 +127,8 @@ int lien_order_prepare(struct lien_control *control, uint64_t bytes, uint64_t or
 int lien_order_release(struct lien_control *control);
 
 /* end.c: leaves the process as it was before there was a control library, except for the library
- * itself. On success reply.arg and .arg2 are as wire.h says of END, and the thread must end. On
- * failure nothing is changed, except that a part of the arena may have been given back. */
+ * itself. On success the thread must end. On failure nothing is changed, except that a part of the
+ * arena may have been given back. */
 int lien_order_end(struct lien_control *control);
 /* start.c. Prevents every start of a control thread until lien_start_allow(). Returns 0 or
  * -EBUSY. */
