@@ -54,7 +54,7 @@ static const char *reason(const json_t *process)
 								 : "NCCL's RAS does not name all";
 }
 
-/* Groups processes with the same reason. */
+/* Returns true if an earlier process has the same reason: those are printed together. */
 static bool told_before(const json_t *late, size_t end, const char *why)
 {
 	const json_t *process;
