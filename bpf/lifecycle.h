@@ -43,7 +43,8 @@ int lien_exec(struct bpf_raw_tracepoint_args *ctx)
 {
 	__u32 ktid = (__u32)bpf_get_current_pid_tgid(), old = (__u32)ctx->args[1];
 
-	/* In an exec by another thread than the first, that thread takes over the first one's tid. */
+	/* In an exec by another thread than the first, that thread takes over the first one's
+	 * tid. */
 	thread_forget(old);
 	thread_forget(ktid);
 	process_end((void *)ctx->args[0], LIEN_EVENT_EXEC);

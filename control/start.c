@@ -222,7 +222,8 @@ void lien_start_forked(void)
 	struct lien_control_state *state = &lien_control_state;
 
 	state->agent_fd = -1;
-	/* The thread that was in start() is not in the child. After END starting stays forbidden. */
+	/* The thread that was in start() is not in the child. After END starting stays
+	 * forbidden. */
 	if (__atomic_load_n(&state->magic, __ATOMIC_ACQUIRE) != LIEN_WIRE_MAGIC_ENDED)
 		__atomic_store_n(&starting, 0, __ATOMIC_RELEASE);
 }

@@ -50,9 +50,8 @@ struct lien_probe_thread {
 		        * return is probed is in progress */
 	bool group;    /* if seen: it counts as inside until it closes an NCCL group */
 	uint32_t call; /* if seen: the gated call that it is in; 0: none */
-	uint64_t sp, caller; /* of the last collective, which is in progress as long as its
-			      * return address lies at sp, below the top that the thread's stack
-			      * has now */
+	uint64_t sp, caller; /* of the last collective, in progress as long as sp points to its
+			      * return address and the thread's stack pointer is not above sp */
 };
 
 /* Calls fn for the process's threads that have made traced calls, if it has a gate. Returns as

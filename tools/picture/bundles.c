@@ -50,8 +50,8 @@ static struct lien_bundle *find_bundle(struct bundles *bundles, unsigned owner, 
 	return &residents->bundles[number];
 }
 
-/* Returns the one device that has access through a mapping; if there are several, none is
- * preferred. */
+/* Returns the one device that has access through a mapping, or LIEN_DEVICE_UNKNOWN if there are
+ * several: then any will do. */
 static int accessing_device(const json_t *mapping)
 {
 	const json_t *list = json_object_get(mapping, "access"), *device;

@@ -292,7 +292,8 @@ int lien_job_start(struct lien_job *job, struct lien_script *script)
 	job->workers = calloc(script->process_count + 1, sizeof(*job->workers));
 	if (!job->workers)
 		return -ENOMEM;
-	/* Exports wait here for their imports: thousands of fds when ranks run at their own speed. */
+	/* Exports wait here for their imports: thousands of fds when ranks run at their own
+	 * speed. */
 	if (!getrlimit(RLIMIT_NOFILE, &files)) {
 		files.rlim_cur = files.rlim_max;
 		setrlimit(RLIMIT_NOFILE, &files);

@@ -41,7 +41,8 @@ static int import_handle(struct lien_replay_build *b, const struct lien_event *e
 	struct lien_replay_share *share = NULL;
 	int err;
 
-	/* Importing twice may give the same value, so a live one without a pending release stays. */
+	/* Importing twice may give the same value, so a live one without a pending release
+	 * stays. */
 	while (handle_name(b, handle) &&
 		lien_replay_pending_find(&b->pending, LIEN_CALL_CU_MEM_RELEASE, handle)) {
 		err = lien_replay_give_up(b, LIEN_CALL_CU_MEM_RELEASE, handle);
