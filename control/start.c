@@ -107,8 +107,7 @@ static void start(void)
 		return;
 	pair[0] = raise_fd(pair[0]);
 	pair[1] = raise_fd(pair[1]);
-	setsockopt(pair[1], SOL_SOCKET, SO_PASSCRED, &on, sizeof(on)); /* identifies the sender
-								        * of orders */
+	setsockopt(pair[1], SOL_SOCKET, SO_PASSCRED, &on, sizeof(on)); /* tells who sends orders */
 	if (start_thread(pair)) {
 		close(pair[0]);
 		close(pair[1]);

@@ -40,8 +40,7 @@ struct nvml {
 	int (*by_index)(unsigned index, nvml_device *device);
 	int (*uuid)(nvml_device device, char *text, unsigned size);
 	int (*memory)(nvml_device device, struct nvml_memory *memory);
-	int (*memory_v2)(nvml_device device, struct nvml_memory_v2 *memory); /* NULL: NVML too
-									      * old */
+	int (*memory_v2)(nvml_device device, struct nvml_memory_v2 *memory); /* NULL: old */
 	int (*processes)(nvml_device device, unsigned *count, struct nvml_process *list);
 };
 

@@ -48,8 +48,7 @@ static void *driver_function(const char *name, size_t member)
 
 /* --- threads that pass a handle --------------------------------------------------------------- */
 
-static unsigned inside; /* threads that have looked up a handle and are on their way to the
-			 * driver and back */
+static unsigned inside; /* threads with a looked-up handle, on their way to the driver and back */
 static int hold_all;
 static int settled; /* no thread is let in any more */
 

@@ -263,8 +263,7 @@ int lien_order_look(struct lien_control *control, int fd)
 static int put_back(struct lien_control *control, const struct lien_wire_adopt *at)
 {
 	const struct lien_marks *marks = &control->marks;
-	static const uint8_t none[LIEN_WIRE_MARK_BYTES]; /* unmarked memory that is only looked
-							  * at has this */
+	static const uint8_t none[LIEN_WIRE_MARK_BYTES]; /* read where there is no mark */
 	struct lien_wire_adopt key, *mark;
 	int result = lien_adopt_transfer(control, at->device, at->va, key.mark, 0);
 

@@ -126,8 +126,7 @@ struct lien_event {
 	__lien_u64 t_entry;  /* when the call was entered */
 	__lien_u64 t_return; /* when it returned; 0 in an announcement */
 	__lien_s32 result;   /* CUresult, ncclResult_t; 0 or -1 for ibverbs */
-	__lien_u32 outer;    /* enum lien_call: the thread's outermost traced call, often this
-			      * one */
+	__lien_u32 outer;    /* enum lien_call: the thread's outermost traced call */
 	__lien_u64 caller;   /* return address of that outermost call */
 	/*
 	 * The communicator that NCCL is working for: its ncclComm_t, or LIEN_SCOPE_INIT and above;
@@ -158,8 +157,7 @@ struct lien_event {
 			struct lien_prop prop;
 		} property;
 		struct {
-			__lien_u32 doubts; /* LIEN_INCOMPLETE_*: facts that the driver cannot
-					    * report */
+			__lien_u32 doubts; /* LIEN_INCOMPLETE_*: unknown even to the driver */
 			__lien_u32 zero;
 		} reread;
 		struct {
@@ -206,8 +204,8 @@ struct lien_event {
 			__lien_u64 share; /* unique number of this export; 0: not matched */
 			__lien_u32 handle_type;
 			__lien_s32 fd;
-			__lien_u8 key[LIEN_KEY_BYTES]; /* fabric handles; other records end
-						        * before */
+			__lien_u8 key[LIEN_KEY_BYTES]; /* fabric handles; else the record ends
+						        * here */
 		} share; /* export and import: an import carries the number of its export */
 		struct {
 			__lien_u64 va, bytes;
@@ -215,13 +213,11 @@ struct lien_event {
 			__lien_u64 context; /* the thread's current one; 0: unknown */
 			__lien_s32 device;  /* device of the thread's context; -1: unknown */
 			__lien_u32 flags;   /* as passed */
-		} alloc; /* every call that allocates memory and its address together, host
-			  * memory included */
+		} alloc; /* calls that allocate memory with an address, host memory included */
 		struct {
 			__lien_u64 va;
 			__lien_u8 key[LIEN_KEY_BYTES];
-			__lien_u64 context; /* IPC open: the thread's context; the memory goes
-					     * with it */
+			__lien_u64 context; /* IPC open: the thread's; the memory goes with it */
 		} key; /* legacy IPC get and open, pool pointer export and import */
 		struct {
 			__lien_u64 pool;

@@ -54,8 +54,7 @@ enum lien_touches {
 struct lien_probe_control {
 	unsigned long long text, text_end; /* the control library's code: its calls are marked */
 	unsigned long long translate, translate_end; /* except these: calls for the application */
-	unsigned long long handler; /* of .signal; must match the handler installed in the
-				     * process */
+	unsigned long long handler; /* of .signal; the process must have it installed */
 	unsigned long long state; /* address of lien_control_state (wire.h); 0: the rest is known */
 	unsigned int signal;
 	unsigned int wake; /* 0: no; or one of these */
@@ -102,8 +101,7 @@ struct lien_probe_process {
 	unsigned int announced;	    /* its first call was seen, or it may have called before */
 	unsigned int whole;	    /* its first call was seen, so all its contexts are known */
 	unsigned int comms;	    /* number of its entries in map `traffic` */
-	unsigned int unmade; /* number of communicators requested so far, which had no address
-			      * yet */
+	unsigned int unmade; /* communicators ever requested that had no address yet */
 	unsigned long long scope;   /* lien_event.scope of the last NCCL call that it entered */
 	unsigned int contexts_many; /* it created another context, or made another one current */
 	unsigned int contexts_set;  /* number of times a context was made current */
@@ -111,8 +109,7 @@ struct lien_probe_process {
 	unsigned int untracked;	  /* calls by threads for which map `threads` had no room */
 	unsigned int uncounted;	  /* 1: collectives or transfers for which there was no room */
 	unsigned int nonblocking; /* 1: NCCL continues calls that have already returned */
-	unsigned int entered; /* 1: added by the agent; does not count against its user's share
-			       * of processes */
+	unsigned int entered; /* 1: by the agent; takes nothing of its user's share of processes */
 	unsigned long long context; /* the first one that it created; 0: none */
 };
 
@@ -173,8 +170,7 @@ struct lien_probe_pair {
  */
 struct lien_probe_gate {
 	unsigned long long start;
-	unsigned int inside; /* threads in gated calls that were seen entering, held ones
-			      * included */
+	unsigned int inside; /* threads seen entering gated calls and still in them, even if held */
 	unsigned int turn;   /* number of this gate; marks the threads that it has seen */
 	unsigned int
 		unheld; /* threads that entered although it was shut: they cannot be signalled */
@@ -207,8 +203,7 @@ struct lien_probe_held {
 
 /* Index of map `counters`. */
 enum lien_probe_counter {
-	LIEN_COUNTER_LOST = 0, /* records dropped because the ring was full, or frames without
-			        * room */
+	LIEN_COUNTER_LOST = 0, /* records without room in the ring, or frames without room */
 	LIEN_COUNTER_UNREADABLE, /* arguments that could not be read */
 	LIEN_COUNTER_WOKEN,	 /* signals sent to start control threads */
 	LIEN_COUNTER_UNCOUNTED,	 /* collectives and transfers without room in the maps, or of

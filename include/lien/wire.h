@@ -26,8 +26,7 @@ struct lien_control_state {
 	uint64_t magic;
 	uint32_t version;
 	uint32_t pid; /* getpid() of the thread's process; another value: stale copy after fork */
-	uint64_t handler; /* address of the wake-up handler; the agent compares it before it
-			   * signals */
+	uint64_t handler; /* of the wake-up handler; the agent compares it before it signals */
 	uint32_t signal;  /* real-time signal of the handler; 0: none was free */
 	int32_t agent_fd; /* the agent's end; -1: the thread does not run */
 	uint64_t agent_ino; /* inode of that socket, to compare after pidfd_getfd() */
@@ -37,8 +36,7 @@ struct lien_control_state {
 };
 
 enum lien_wire_type {
-	LIEN_WIRE_HELLO = 1, /* identify yourself, and what is offloaded: reply body
-			      * lien_wire_hello */
+	LIEN_WIRE_HELLO = 1, /* reply body: lien_wire_hello: who you are, what is offloaded */
 	LIEN_WIRE_STAGE,   /* body: lien_wire_item[]; flag FIRST clears earlier staged items */
 	LIEN_WIRE_DRAIN,   /* wait until all devices are idle; .arg: limit in ms; body:
 			    * uint64_t[], each an ncclComm_t that NCCL may still work on in the
@@ -50,8 +48,7 @@ enum lien_wire_type {
 	LIEN_WIRE_DISCARD, /* forget items that are staged and not dropped: undoes STAGE and SAVE */
 	LIEN_WIRE_CREATE,  /* create, map and fill dropped items; copies may still run */
 	LIEN_WIRE_EXPORT,  /* reply: batches of lien_wire_share[] with one fd each */
-	LIEN_WIRE_IMPORT,  /* body: lien_wire_share[] with one fd each; the LAST batch has flag
-			    * LAST */
+	LIEN_WIRE_IMPORT,  /* body: lien_wire_share[] with one fd each; flag LAST: last batch */
 	LIEN_WIRE_FINISH,  /* body: lien_wire_share[]: imports to forget, because nobody has
 			    * their memory any more. With LAST: wait for the copies, then forget
 			    * the items. With FILLED: only wait */
@@ -183,8 +180,7 @@ struct lien_wire_item {
 	uint64_t allocation_bytes;
 	uint32_t flags;
 	uint32_t index, mappings;
-	uint32_t references; /* references that the application holds to the handle: 0 after it
-			      * released it */
+	uint32_t references; /* the application's, to the handle: 0 after it released it */
 	uint32_t prop_type, handle_types, location_type;
 	int32_t location_id;
 	uint8_t compression, rdma;
@@ -258,11 +254,9 @@ struct lien_wire_found {
 #define LIEN_WIRE_ADOPT_OWN   0x2 /* created here and perhaps exported: it gets the mark */
 #define LIEN_WIRE_ADOPT_LOOK  0x4 /* perhaps imported: look for a mark */
 #define LIEN_WIRE_ADOPT_OPEN                                                                       \
-	0x8 /* in replies to LOOK: no mapping, but an allocation that an open descriptor
-	     * exports */
+	0x8 /* in replies to LOOK: not mapped, but exported by an open descriptor */
 #define LIEN_WIRE_ADOPT_READ_ONLY 0x10 /* no device may write there */
-#define LIEN_WIRE_ADOPT_PART	  0x20 /* in replies to COUNT: the allocation is larger than the
-				        * mapped part */
+#define LIEN_WIRE_ADOPT_PART	  0x20 /* in replies to COUNT: the allocation is larger */
 
 /*
  * One allocation, by an address where it is mapped. A list of MARKS also has the marks of other
@@ -275,8 +269,7 @@ struct lien_wire_adopt {
 	uint32_t device;     /* ordinal of the device whose context reads and writes it */
 	uint32_t flags;
 	uint32_t steps;			     /* size of the mapping, in LIEN_WIRE_STEP */
-	uint8_t bytes[LIEN_WIRE_MARK_BYTES]; /* in replies: the bytes found; in MARKS: the
-					      * original bytes */
+	uint8_t bytes[LIEN_WIRE_MARK_BYTES]; /* in replies: found; in MARKS: original */
 	uint8_t mark[LIEN_WIRE_MARK_BYTES];
 };
 

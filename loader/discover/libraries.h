@@ -53,8 +53,7 @@ struct lien_maps_entry {
 	uint64_t start, end, offset, inode;
 	unsigned dev_major, dev_minor;
 	bool readable, writable, executable, shared;
-	const char *path; /* as in the maps file: "" if none, may end in " (deleted)", "\012"
-			   * escapes */
+	const char *path; /* as in the file: may be "", end in " (deleted)", have "\012" escapes */
 };
 
 typedef int (*lien_maps_fn)(const struct lien_maps_entry *mapping, void *arg);

@@ -23,21 +23,16 @@
 #define USUAL_MS     1000
 #define STACK	     (1 << 20)
 #define S_NS	     1000000000ull
-#define WINDOW_NS    (10 * S_NS) /* in which a process, and all processes of a user, are counted
-				  * as too slow */
-#define PROCESS_MAX  2		 /* times allowed: on a busy machine every process is slow now
-				  * and then */
+#define WINDOW_NS    (10 * S_NS) /* the period for counting slow operations of a process or user */
+#define PROCESS_MAX  2		 /* slow ones allowed: any process is slow on a busy machine */
 #define USER_MAX     12
 #define ROOT_MAX     48
-#define AGAIN_NS     S_NS	 /* a process that is too slow more often is left alone for so
-				  * long, then */
+#define AGAIN_NS     S_NS	 /* a process with more of them is left alone for so long, then */
 #define AGAIN_NS_MAX (60 * S_NS) /* for twice as long each time */
-#define SLOW_MAX     64		 /* slow processes remembered; when full, no others are waited
-				  * for */
+#define SLOW_MAX     64		 /* processes remembered; when full, no others are waited for */
 #define FORGET_NS    (120 * S_NS)
 #define IDLE_MAX     2 /* idle threads kept */
-#define STARVED	     5 /* factor by which the limit grows for a thread that has work and no
-		        * processor */
+#define STARVED	     5 /* times the limit, for a thread that has work and no processor */
 
 enum state {
 	STATE_RUNS,

@@ -22,8 +22,7 @@
 #define PAGE		4096
 #define FRAME_BYTES	20480 /* room that its stack must have */
 #define STACK_BYTES	65536 /* range searched for the frame of a handler */
-#define ALLOCATOR_BYTES 4096  /* a thread that waits in an allocator was called from not far
-			       * above */
+#define ALLOCATOR_BYTES 4096  /* a thread that waits in an allocator was called from nearby */
 #define THREADS_MAX	4096
 #define LOOK_NS		500000
 #define LOOK_NS_MAX	16000000

@@ -61,8 +61,7 @@ int lien_iterator_load_images(struct lien_iterator *iterator)
 
 	if (err)
 		return err;
-	bpf_map__set_max_entries(iterator->object->maps.shares, 1); /* used only by the other
-								     * iterator */
+	bpf_map__set_max_entries(iterator->object->maps.shares, 1); /* the other iterator's */
 	iterator->object->rodata->lien_exec_known = 1;
 	return load(iterator, iterator->object->progs.lien_images);
 }

@@ -51,8 +51,7 @@ struct lien_attached {
 	uint64_t probes; /* hash of the probes and their places */
 	int multi[2];	 /* link fds: returns, entries */
 	struct lien_making *making;
-	int err; /* result of the attempt, until somebody asks; valid only for a short time after
-		  * t_failed */
+	int err; /* result, until somebody asks; kept only for a short time after t_failed */
 	uint64_t t_failed;
 	bool old;	/* from another build than the one that wrote the state file */
 	dev_t *aliases; /* other overlays that show the file, with the same inode number */

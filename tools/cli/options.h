@@ -47,8 +47,7 @@ struct lien_usage {
 	const char *arguments;	     /* "PID ADDRESS"; "" for none */
 	const char *summary;	     /* one sentence; lines of at most 78 columns */
 	int min, max;		     /* number of positional arguments; max -1: any */
-	bool rest;		     /* everything after the first argument belongs to another
-				      * program */
+	bool rest;		     /* all after the first argument is another program's */
 	const char *const *examples; /* pairs of a command line and its effect; ends with NULL */
 };
 

@@ -16,8 +16,7 @@ struct lien_query {
 	const char *socket;  /* NULL: the default */
 	const char *from;    /* a recording to query instead; NULL: query an agent */
 	unsigned timeout_ms; /* for everything; 0: no limit */
-	unsigned retry_ms;   /* requests refused for a temporary reason are repeated for this
-			      * long */
+	unsigned retry_ms;   /* how long to repeat requests that were refused for the moment */
 	lien_client_progress_fn progress; /* called with NULL when the reply has arrived */
 	void *progress_arg;
 };

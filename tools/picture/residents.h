@@ -36,8 +36,7 @@ struct lien_resident {
 	unsigned part_count;
 	uint64_t bytes;	   /* on the device */
 	uint64_t all;	   /* of all parts */
-	uint64_t imported; /* bytes on a device that belong to others and that this resident
-			    * holds */
+	uint64_t imported; /* bytes of others' memory on a device that it holds */
 	uint64_t away;	   /* bytes of others' offloaded memory that it holds */
 	unsigned owners;   /* number of residents that own that memory */
 };

@@ -20,8 +20,7 @@ struct lien_member {
 struct lien_communicator {
 	const struct lien_member *members;
 	unsigned member_count;
-	unsigned team; /* the first communicator with the same ranks; its own number if it is the
-		        * first */
+	unsigned team; /* the first communicator with the same ranks, or its own number */
 };
 
 struct lien_teams {

@@ -29,10 +29,8 @@ struct lien_replay_op {
  * first byte. */
 struct lien_replay_allocation {
 	uint64_t bytes;
-	uint64_t filled;     /* length that its owner had mapped writable at some time: has the
-			      * pattern */
-	uint64_t rewritable; /* length that its owner has mapped writable at the end of the
-			      * recording */
+	uint64_t filled;     /* bytes its owner had mapped writable at some time: has the pattern */
+	uint64_t rewritable; /* bytes its owner has mapped writable at the recording's end */
 	uint32_t owner;	     /* index of its process */
 	uint32_t zero;
 };
