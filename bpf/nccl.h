@@ -204,8 +204,7 @@ static __always_inline void unmade_report(struct thread *thread, __u64 comm, __s
 		unmade_report_one(thread, (first + i) % UNMADE, comm, result);
 }
 
-/* --- the communicator that NCCL works for
- * ------------------------------------------------------ */
+/* --- the communicator that NCCL works for ----------------------------------------------------- */
 
 /* Returns the communicator of an NCCL call: see lien_event.scope. */
 static __always_inline __u64 scope_of(const struct frame *frame)

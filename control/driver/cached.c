@@ -398,7 +398,7 @@ void lien_cached_prepare(void)
 		replacements[n++] = (struct replacement){.name = interposed->name,
 			.real = (uintptr_t)real,
 			.ours = (uintptr_t)interposed->ours,
-			/* If only ours is found, no library but its caller's own lookup sees the
+			/* dlsym() finds ours where nobody but the function's caller sees the
 			 * driver. */
 			.binds = !first || first == real || first == interposed->ours};
 	}

@@ -18,10 +18,10 @@
 
 #include <stdint.h>
 
-/* Records that the allocation with this real handle goes away, to which the application holds so
- * many references. References that it got without us are known by the driver's own value, which
- * becomes a name. Returns 0; -EEXIST: that value is a name of something else; -ENOMEM. Changes
- * nothing on failure. */
+/* Records that the allocation with this real handle goes away; the application has `references` to
+ * it. References that it got without us are known by the driver's own value, which becomes a name.
+ * Returns 0; -EEXIST: that value is a name of something else; -ENOMEM. Changes nothing on
+ * failure. */
 int lien_names_park(uint64_t real, uint64_t token, uint32_t references);
 /* Records that the allocation is back. */
 void lien_names_revive(uint64_t token, uint64_t real);

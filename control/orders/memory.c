@@ -182,7 +182,7 @@ static int check_properties(struct lien_control *control, const struct lien_wire
 	return 0;
 }
 
-/* Call with a reference held: the application may hold none. */
+/* The caller must own a reference: the application may have none. */
 static int check_named(struct lien_control *control, const struct lien_wire_item *wire,
 	struct lien_item *first, CUmemGenericAllocationHandle handle)
 {

@@ -120,7 +120,7 @@ static int verify_item(
 	return 0;
 }
 
-/* Uses the arena behind the used part. Without pinned memory the device is read as well, but
+/* Uses the arena behind the used part. The device can also be read without pinned memory, but
  * slowly. */
 static struct bounce bounce_of(const struct lien_control *control, char *small, uint64_t size)
 {

@@ -30,8 +30,9 @@ enum lien_library {
 /* Probed at entry only, without an event: the kernel side counts it, or notes the thread's context.
  * For calls that are made all the time. */
 #define LIEN_CALL_QUICK 0x8
-/* Made several times per collective, and informative only where a process has several contexts.
- * Probed in one process at a time, where the kernel can (loader/probes/follow.c). */
+/* Made several times per collective. In a process with several contexts nothing else tells a
+ * thread's current one. Probed in one process at a time, where the kernel can
+ * (loader/probes/follow.c). */
 #define LIEN_CALL_CONTEXT 0x10
 /* clang-format off */
 /*

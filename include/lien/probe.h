@@ -166,7 +166,7 @@ struct lien_probe_pair {
  * Value of map `gates`, key: pid. While the gate is shut (map `shut`), threads that enter a gated
  * call receive the control library's signal, whose handler parks them (control/driver/gate.c)
  * before the call has done anything. The counters below `turn` only grow: each increment means that
- * the gate does not hold a thread, or that it holds one that is not accounted for.
+ * the gate has a gap, or that the held threads are not all known.
  */
 struct lien_probe_gate {
 	unsigned long long start;

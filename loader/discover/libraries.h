@@ -15,8 +15,8 @@
 /*
  * Returns the library that a path names, 0 if none of ours. Looks at the last component:
  * libcuda.so.1 and libcuda.so.580.159.03 are the driver, libcudadebugger.so.1 and libcuda-foo.so
- * are not. Understands the names that wheels give their copies (libcudart-a5af0d8f.so.12) and "
- * (deleted)" at the end.
+ * are not. Understands a trailing " (deleted)" and the names that wheels give their copies
+ * (libcudart-a5af0d8f.so.12).
  */
 enum lien_library lien_library_of(const char *path);
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Puts the control library into a live process that was started without it. Stops a thread of the
- * process that waits in a system call for about a millisecond and makes it call the process's own
- * pthread_create(). The new, ordinary thread opens the library from a memfd, cleans up, and ends.
- * docs/internals/joining.md, "Injection", says why this is safe.
+ * Puts the control library into a live process that was started without it. Stops, for about a
+ * millisecond, a thread of the process that waits in a system call, and makes it call the process's
+ * own pthread_create(). The new, ordinary thread opens the library from a memfd, cleans up, and
+ * ends. docs/internals/joining.md, "Injection", says why this is safe.
  *
  * Supports x86-64 processes with glibc 2.31 or newer that have mapped libcuda.so.1.
  */

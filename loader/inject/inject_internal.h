@@ -205,7 +205,7 @@ struct lien_stub {
 
 #define LIEN_STUB_CODE                                                                             \
 	4096		     /* bytes of code at the region's beginning; data follows */
-#define LIEN_STUB_SIZE 65536 /* the rest is a stack */
+#define LIEN_STUB_SIZE 65536 /* struct lien_stub, then a stack */
 
 #define LIEN_STUB_REGION	    (LIEN_STUB_CODE + LIEN_STUB_SIZE)
 #define LIEN_STUB_AT(region, field) ((region) + LIEN_STUB_CODE + offsetof(struct lien_stub, field))

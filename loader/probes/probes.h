@@ -96,7 +96,7 @@ int lien_probes_clean(const char *socket);
  * -ENODATA: none of the calls; the errors of lien_untrusted_open(); -errno. After these the file is
  * one of lien_probes_skipped(). -EINPROGRESS: the time of lien_making_allow() was not enough; call
  * it again, or call lien_probes_attach_tick(). user: the account to charge, or LIEN_PROBES_SYSTEM;
- * a file that no longer exists is recorded as skipped only for that one.
+ * a file that no longer exists is recorded as skipped only for the latter.
  */
 int lien_probes_attach(struct lien_probes *probes, enum lien_library library, const char *path,
 	const char *name, uint32_t user);

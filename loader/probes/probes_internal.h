@@ -53,7 +53,7 @@ struct lien_attached {
 	struct lien_making *making;
 	int err; /* result, until somebody asks; kept only for a short time after t_failed */
 	uint64_t t_failed;
-	bool old;	/* from another build than the one that wrote the state file */
+	bool old;	/* from an earlier build than the one that wrote the state file */
 	dev_t *aliases; /* other overlays that show the file, with the same inode number */
 	unsigned aliases_count;
 	unsigned quick; /* number of calls, at the front, that are probed at entry only */
