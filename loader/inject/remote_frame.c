@@ -13,7 +13,7 @@
 #define RED_ZONE     128
 #define XSTATE_ALIGN 64
 
-/* struct rt_sigframe of the kernel; the end has only the fields used here. */
+/* The kernel's struct rt_sigframe, without its unused end. */
 struct frame {
 	uint64_t restore_rt;
 	uint64_t uc_flags;

@@ -13,7 +13,7 @@
 
 #define STACK 65536
 
-static unsigned under_way; /* closings in progress; also raised by lien_close_later_hold() */
+static unsigned under_way; /* closings in progress or held back */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t released = PTHREAD_COND_INITIALIZER;
 static unsigned holds;

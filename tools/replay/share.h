@@ -11,8 +11,8 @@ struct lien_replay_share {
 	RB_ENTRY(lien_replay_share) tree;
 	uint64_t number;     /* lien_event.share.share */
 	uint64_t allocation; /* its number */
-	uint32_t exporter;   /* of the exporting process */
-	uint32_t op;	     /* of its export call */
+	uint32_t exporter;   /* index of the exporting process */
+	uint32_t op;	     /* index of the call there */
 	uint32_t type;	     /* CUmemAllocationHandleType */
 	uint32_t imports;    /* number of recorded imports that are replayed */
 
