@@ -205,7 +205,7 @@ struct lien_event {
 			__lien_u32 handle_type;
 			__lien_s32 fd;
 			__lien_u8 key[LIEN_KEY_BYTES]; /* fabric handles; else the record ends
-						        * here */
+							* here */
 		} share; /* export and import: an import carries the number of its export */
 		struct {
 			__lien_u64 va, bytes;

@@ -101,7 +101,7 @@ struct lien_probe_process {
 	unsigned int announced;	    /* its first call was seen, or it may have called before */
 	unsigned int whole;	    /* its first call was seen, so all its contexts are known */
 	unsigned int comms;	    /* number of its entries in map `traffic` */
-	unsigned int unmade; /* communicators ever requested that had no address yet */
+	unsigned int unmade;	    /* communicators ever requested that had no address yet */
 	unsigned long long scope;   /* lien_event.scope of the last NCCL call that it entered */
 	unsigned int contexts_many; /* it created another context, or made another one current */
 	unsigned int contexts_set;  /* number of times a context was made current */
@@ -203,7 +203,7 @@ struct lien_probe_held {
 
 /* Index of map `counters`. */
 enum lien_probe_counter {
-	LIEN_COUNTER_LOST = 0, /* records without room in the ring, or frames without room */
+	LIEN_COUNTER_LOST = 0,	 /* records without room in the ring, or frames without room */
 	LIEN_COUNTER_UNREADABLE, /* arguments that could not be read */
 	LIEN_COUNTER_WOKEN,	 /* signals sent to start control threads */
 	LIEN_COUNTER_UNCOUNTED,	 /* collectives and transfers without room in the maps, or of

@@ -26,9 +26,9 @@ struct lien_control_state {
 	uint64_t magic;
 	uint32_t version;
 	uint32_t pid; /* getpid() of the thread's process; another value: stale copy after fork */
-	uint64_t handler; /* of the wake-up handler; the agent compares it before it signals */
-	uint32_t signal;  /* real-time signal of the handler; 0: none was free */
-	int32_t agent_fd; /* the agent's end; -1: the thread does not run */
+	uint64_t handler;   /* of the wake-up handler; the agent compares it before it signals */
+	uint32_t signal;    /* real-time signal of the handler; 0: none was free */
+	int32_t agent_fd;   /* the agent's end; -1: the thread does not run */
 	uint64_t agent_ino; /* inode of that socket, to compare after pidfd_getfd() */
 	/* Code that calls the driver for the application, with a frame pointer
 	 * (control/driver/translate.h). */
@@ -37,14 +37,14 @@ struct lien_control_state {
 
 enum lien_wire_type {
 	LIEN_WIRE_HELLO = 1, /* reply body: lien_wire_hello: who you are, what is offloaded */
-	LIEN_WIRE_STAGE,   /* body: lien_wire_item[]; flag FIRST clears earlier staged items */
-	LIEN_WIRE_DRAIN,   /* wait until all devices are idle; .arg: limit in ms; body:
-			    * uint64_t[], each an ncclComm_t that NCCL may still work on in the
-			    * background. -ETIMEDOUT: something is still busy */
-	LIEN_WIRE_CHECK,   /* compare the staged items with the driver */
-	LIEN_WIRE_SAVE,	   /* copy staged allocations to the host arena */
-	LIEN_WIRE_UNMAP,   /* unmap and release staged imports */
-	LIEN_WIRE_DROP,	   /* unmap and release staged allocations */
+	LIEN_WIRE_STAGE,     /* body: lien_wire_item[]; flag FIRST clears earlier staged items */
+	LIEN_WIRE_DRAIN,     /* wait until all devices are idle; .arg: limit in ms; body:
+			      * uint64_t[], each an ncclComm_t that NCCL may still work on in the
+			      * background. -ETIMEDOUT: something is still busy */
+	LIEN_WIRE_CHECK,     /* compare the staged items with the driver */
+	LIEN_WIRE_SAVE,	     /* copy staged allocations to the host arena */
+	LIEN_WIRE_UNMAP,     /* unmap and release staged imports */
+	LIEN_WIRE_DROP,	     /* unmap and release staged allocations */
 	LIEN_WIRE_DISCARD, /* forget items that are staged and not dropped: undoes STAGE and SAVE */
 	LIEN_WIRE_CREATE,  /* create, map and fill dropped items; copies may still run */
 	LIEN_WIRE_EXPORT,  /* reply: batches of lien_wire_share[] with one fd each */
@@ -52,9 +52,9 @@ enum lien_wire_type {
 	LIEN_WIRE_FINISH,  /* body: lien_wire_share[]: imports to forget, because nobody has
 			    * their memory any more. With LAST: wait for the copies, then forget
 			    * the items. With FILLED: only wait */
-	LIEN_WIRE_LIST, /* reply: lien_wire_item[] of what is offloaded here, or partly (HERE) */
-	LIEN_WIRE_WALK, /* body: lien_wire_range[]; .arg: limit in us, capped at
-			 * LIEN_WIRE_WALK_US_MAX; reply: lien_wire_found[] */
+	LIEN_WIRE_LIST,	   /* reply: lien_wire_item[] of what is offloaded here, or partly (HERE) */
+	LIEN_WIRE_WALK,	   /* body: lien_wire_range[]; .arg: limit in us, capped at
+			    * LIEN_WIRE_WALK_US_MAX; reply: lien_wire_found[] */
 	LIEN_WIRE_PREPARE, /* grow the host arena by one chunk, unless it has .arg bytes; .arg2:
 			    * ordinal of the device that it is for */
 	LIEN_WIRE_RELEASE, /* give back the part of the arena that nothing lies in or behind */

@@ -409,4 +409,3 @@ int lien_inject(uint32_t pid, int pidfd, int library_fd, unsigned limit_ms,
 
 	return job ? run(job, result, why, size) : -ENOMEM;
 }
-

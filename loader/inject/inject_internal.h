@@ -107,7 +107,6 @@ void lien_inject_see_off(
 /* Finds a thread of the process by its number there; 0: none. */
 uint32_t lien_inject_thread_of(const struct lien_inject *inject, uint32_t inner);
 
-
 /* A thread under our control. Only the thread that seized it may make these calls. */
 struct lien_remote {
 	const struct lien_inject *inject;
@@ -204,7 +203,7 @@ struct lien_stub {
 };
 
 #define LIEN_STUB_CODE                                                                             \
-	4096		     /* bytes of code at the region's beginning; data follows */
+	4096 /* bytes of code at the beginning of the region; its data and the stack follow */
 #define LIEN_STUB_SIZE 65536 /* struct lien_stub, then a stack */
 
 #define LIEN_STUB_REGION	    (LIEN_STUB_CODE + LIEN_STUB_SIZE)

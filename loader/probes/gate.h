@@ -45,11 +45,11 @@ uint64_t lien_probes_pair(const struct lien_probes *probes, uint32_t pid, uint64
 /* A thread that has made traced calls. */
 struct lien_probe_thread {
 	uint32_t tid;
-	bool seen;     /* it has entered a gated call since the gate was made */
-	bool inside;   /* if seen: it counts as inside, or is held; otherwise: a call whose
-		        * return is probed is in progress */
-	bool group;    /* if seen: it counts as inside until it closes an NCCL group */
-	uint32_t call; /* if seen: the gated call that it is in; 0: none */
+	bool seen;	     /* it has entered a gated call since the gate was made */
+	bool inside;	     /* if seen: it counts as inside, or is held; otherwise: a call whose
+			      * return is probed is in progress */
+	bool group;	     /* if seen: it counts as inside until it closes an NCCL group */
+	uint32_t call;	     /* if seen: the gated call that it is in; 0: none */
 	uint64_t sp, caller; /* of the last collective, in progress as long as sp points to its
 			      * return address and the thread's stack pointer is not above sp */
 };

@@ -35,20 +35,20 @@ struct lien_probed_file {
 	char build_id[41];
 	uint64_t t_attached; /* CLOCK_MONOTONIC ns: every call from then on is seen */
 	unsigned calls;	     /* number of probed calls */
-	uint32_t user; /* user on whose account it is probed (loader/discover/user.h),
-		        * LIEN_PROBES_SYSTEM or _UNKNOWN */
+	uint32_t user;	     /* user on whose account it is probed (loader/discover/user.h),
+			      * LIEN_PROBES_SYSTEM or _UNKNOWN */
 	const char *missing[LIEN_CALL_MAX]; /* symbols that the file lacks; NULL-terminated */
 };
 
 struct lien_probes_config {
 	unsigned ring_bytes; /* size of the ring buffer, a power of 2; 0: the programs' default */
-	unsigned threads; /* number of threads that use CUDA and can be followed, over all users;
-			   * 0: the programs' default */
+	unsigned threads;    /* number of threads that use CUDA and can be followed, over all users;
+			      * 0: the programs' default */
 	bool no_multi; /* attach each probe through perf even where the kernel has uprobe-multi */
 	/* The agent's socket. Maps and links are pinned under a name made from it, and SOCKET.state
 	 * lists the attachments. NULL: nothing outlives lien_probes_close(). */
 	const char *socket;
-	uint64_t journal; /* number of the journal that an earlier agent left; 0: none */
+	uint64_t journal;     /* number of the journal that an earlier agent left; 0: none */
 	uint64_t new_journal; /* number of the journal to begin if nothing is taken over */
 	/* Called by lien_probes_consume() for each record, in order. The record is not validated. A
 	 * non-zero result leaves the remaining records for the next call. */
