@@ -2,8 +2,8 @@
 /*
  * The host arena: pinned memory for data that was moved off the GPU. It grows on demand, or earlier
  * when the agent asks, and is kept until the agent asks for it back, because pinning costs far more
- * than copying (FACTS: 920 ms for 2.6 GiB). Addressed by offsets from 0; a range may span chunks.
- * Used by the control thread alone.
+ * than copying (measured: 920 ms for 2.6 GiB). Addressed by offsets from 0; a range may span
+ * chunks. Used by the control thread alone.
  */
 #ifndef LIEN_CONTROL_ARENA_H
 #define LIEN_CONTROL_ARENA_H
