@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The maps serve all users of the node, and what a user's processes do fills them. Each user
- * (users.h) has a share of each map, so that nobody can fill one up for the others.
+ * The maps serve all users of the node, and users' processes fill them. Each user (users.h) has a
+ * share of each map, so that nobody can fill one up for the others.
  */
 #ifndef LIEN_BPF_ACCOUNT_H
 #define LIEN_BPF_ACCOUNT_H
 
 #include "users.h"
 
-/* Entries of the maps, which hold all users' together. */
+/* Sizes of the maps, for all users together. */
 #define THREADS_MAX   32768
 #define PROCESSES_MAX 16384
 #define COMMS_MAX     65536
 #define PAIRS_MAX     65536
 #define UNMADE_MAX    4096
 
-/* What one user may have of a map: an eighth, root three quarters. */
+/* A user's share of a map: an eighth; root's is three quarters. */
 #define SHARE_OF_USER(entries) ((entries) / 8)
 #define SHARE_OF_ROOT(entries) ((entries) / 4 * 3)
 
@@ -28,18 +28,18 @@ enum share {
 	SHARE_COUNT,
 };
 
-/* As map `threads` was made. */
+/* The size of map `threads` as it was created. */
 const volatile __u32 lien_threads_max = THREADS_MAX;
 
 struct account {
 	__u32 used[SHARE_COUNT];
-	__u32 exports[2]; /* made ever, by the job and by restores (sharing.h) */
-	__u32 window;	  /* of the ring, in which... */
-	__u32 reported;	  /* so many bytes were written for the user */
+	__u32 exports[2]; /* total ever made, by the job and by restores (sharing.h) */
+	__u32 window;	  /* of the ring, in which */
+	__u32 reported;	  /* this many bytes were written for the user */
 };
 
-/* The least recently used go first; one that is begun anew has used nothing, and never falls below
- * that. */
+/* An LRU map: the least recently used accounts are dropped. A new entry starts at zero, and its
+ * counts never fall below that. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 16384);
@@ -70,7 +70,7 @@ static __always_inline struct account *account_get(__u64 account)
 	return bpf_map_lookup_elem(&accounts, &account);
 }
 
-/* Takes one more entry of a map. -1: the user has its share. */
+/* Takes one more entry of a map. Returns -1 if the user's share is used up. */
 static __always_inline int share_take(__u64 account, enum share share)
 {
 	struct account *user = account_get(account);

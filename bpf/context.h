@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Which context, and so which device, a thread allocates in. In a process with one context nothing
- * has to be watched for that. In others the calls that make a context current are probed
+ * The context, and so the device, in which a thread allocates. A process with one context needs no
+ * watching. In other processes the calls that make a context current are probed
  * (loader/probes/follow.h), and a thread's context is known from its next such call on.
  */
 #ifndef LIEN_BPF_CONTEXT_H
@@ -16,7 +16,7 @@ struct {
 	__type(value, struct lien_probe_followed);
 } followed SEC(".maps");
 
-/* More contexts of one process than this have no known device. */
+/* Limit per process. The device of further contexts is unknown. */
 #define MADE_MAX 16
 
 struct made {
@@ -25,8 +25,8 @@ struct made {
 	__u32 zero;
 };
 
-/* The contexts that a process has made, by pid; an entry goes with its process in map `processes`.
- */
+/* The contexts that a process has made, by pid. An entry is deleted with its process in map
+ * `processes`. */
 struct contexts {
 	struct made made[MADE_MAX];
 };
@@ -40,7 +40,7 @@ struct {
 
 static const struct contexts no_contexts;
 
-/* The kernel cannot probe one process alone: contexts are seen in all. */
+/* The kernel cannot probe single processes, so contexts are followed in all of them. */
 const volatile __u32 lien_all_contexts = 0;
 
 static __always_inline struct contexts *contexts_of(const struct thread *thread)
@@ -61,7 +61,7 @@ static __always_inline int is_followed(const struct thread *thread, __u64 t)
 	return since && since->start == thread->start && since->t_since <= t;
 }
 
-/* The thread's current one; 0: not known. */
+/* Returns the thread's current one; 0: unknown. */
 static __noinline __u64 context_of(struct thread *thread)
 {
 	struct lien_probe_process *process = process_of(thread);
@@ -74,7 +74,7 @@ static __noinline __u64 context_of(struct thread *thread)
 	return top < CONTEXTS ? thread->context[top & (CONTEXTS - 1)] : 0;
 }
 
-/* Of the thread's current context; -1: not known. */
+/* Returns the device of the thread's current context; -1: unknown. */
 static __noinline __s32 device_of(struct thread *thread)
 {
 	struct contexts *known = contexts_of(thread);
@@ -90,7 +90,7 @@ static __noinline __s32 device_of(struct thread *thread)
 	return -1;
 }
 
-/* Of contexts that lie deeper than there is room for, only the number is known. */
+/* Of contexts deeper than the limit, only the number is kept. */
 static __always_inline void context_push(struct thread *thread, __u64 context)
 {
 	__u32 top = thread->contexts;
@@ -106,7 +106,7 @@ static __always_inline void context_pop(struct thread *thread)
 		thread->contexts--;
 }
 
-/* Before a change that is seen: what was known before the process was followed may be wrong. */
+/* Called before a recorded change: the state from before the process was followed may be wrong. */
 static __always_inline void context_changes(struct thread *thread)
 {
 	if (!is_followed(thread, thread->t_context))
@@ -114,7 +114,7 @@ static __always_inline void context_changes(struct thread *thread)
 	thread->t_context = bpf_ktime_get_ns();
 }
 
-/* Notes a context's device. Of a process that has one context there is nothing else to know. */
+/* Records a context's device. A process with one context needs nothing else. */
 static __noinline int context_note(__u32 pid, __u64 context, __s32 device)
 {
 	struct lien_probe_process *process = bpf_map_lookup_elem(&processes, &pid);
@@ -156,7 +156,7 @@ static __always_inline void context_made(
 	}
 }
 
-/* Which argument names the device: they came with the versions. */
+/* Returns the index of the device argument, which depends on the call's version. */
 static __always_inline __u64 context_device(const struct frame *frame)
 {
 	switch (frame->call) {
@@ -178,7 +178,7 @@ static __always_inline __u32 context_body(
 	return LIEN_EVENT_SIZE(context);
 }
 
-/* A context that is current is popped when it is destroyed. Its address may be given out again. */
+/* Destroying the current context pops it. Its address may be reused. */
 static __always_inline void context_destroyed(struct thread *thread, __u64 context)
 {
 	struct contexts *known = contexts_of(thread);

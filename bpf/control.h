@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* The control library in a process: where it is, and the signal that its handler takes. */
+/* The control library in a process: its addresses, and the signal of its handler. */
 #ifndef LIEN_BPF_CONTROL_H
 #define LIEN_BPF_CONTROL_H
 
 #include "thread.h"
 
-/* By pid; an entry goes with its process in map `processes`. */
+/* Key: pid. An entry is deleted with its process in map `processes`. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, PROCESSES_MAX);
@@ -20,7 +20,7 @@ struct {
 	__type(value, struct lien_probe_layout);
 } control_files SEC(".maps");
 
-/* lien_control_state in the process's memory (wire.h). */
+/* Reads lien_control_state from the process's memory (wire.h). */
 struct user_state {
 	__u64 magic;
 	__u32 version, pid;
@@ -29,7 +29,7 @@ struct user_state {
 	__u64 agent_ino, translate, translate_end;
 };
 
-/* The control library's constructor has run, if it ever does, before the program uses CUDA. */
+/* The control library's constructor, if it runs at all, runs before the program uses CUDA. */
 static __noinline int read_state(struct lien_probe_control *control)
 {
 	struct user_state state;
@@ -47,8 +47,9 @@ static __noinline int read_state(struct lien_probe_control *control)
 }
 
 /*
- * Will this thread run the control library's handler, now, if it is sent the signal? Nothing else
- * may come of it: the process says which signal that is, and may have changed its mind.
+ * Returns true if the signal would run the control library's handler in this thread now. The signal
+ * must have no other effect: the process itself names the signal, and may have changed its
+ * disposition.
  */
 static __noinline int takes_signal(struct lien_probe_control *control)
 {
@@ -74,7 +75,7 @@ static __noinline int takes_signal(struct lien_probe_control *control)
 
 /*
  * Starts the control thread: the signal's handler runs in this thread before the traced function's
- * first instruction, which is a point where it may do what a called function may do.
+ * first instruction, a point where it may do whatever a called function may do.
  */
 static __noinline void wake(struct lien_probe_control *control)
 {
@@ -91,7 +92,8 @@ static __noinline void wake(struct lien_probe_control *control)
 		count(LIEN_COUNTER_WOKEN);
 }
 
-/* Of the process, once its state could be read. NULL: it has none, or it has not begun. */
+/* Returns the record of the process, once its state could be read. NULL: it has no control library,
+ * or that has not started. */
 static __always_inline struct lien_probe_control *control_of(__u32 pid)
 {
 	struct lien_probe_control *control = bpf_map_lookup_elem(&controls, &pid);
@@ -99,7 +101,8 @@ static __always_inline struct lien_probe_control *control_of(__u32 pid)
 	return control && control->state && read_state(control) ? 0 : control;
 }
 
-/* Does the control library call for itself? (Not where it passes on the application's calls.) */
+/* Returns true for the control library's own calls, but not for those that it makes for the
+ * application. */
 static __always_inline int called_by_control(
 	const struct lien_probe_control *control, __u64 return_address)
 {

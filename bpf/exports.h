@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* The map of exported files, which the iterator over open files reads as well. */
+/* The map of exported files, which the iterator over open files also reads. */
 #ifndef LIEN_BPF_EXPORTS_H
 #define LIEN_BPF_EXPORTS_H
 
@@ -8,16 +8,16 @@
 #include <bpf/bpf_core_read.h>
 #include <lien/probe.h>
 
-/* Of jobs; and half as many that restores make. */
+/* For the exports of jobs, plus half as many for those of restores. */
 #define EXPORTS_MAX	131072
 #define EXPORTS_ALL_MAX (EXPORTS_MAX / 2 * 3)
 
-/* control: made for a restore, by the control library, which closes it. */
+/* control: exported for a restore by the control library, which closes it */
 struct export_known {
 	__u64 number, control;
 };
 
-/* Exported files to what is known of their export. */
+/* Maps exported files to their exports. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, EXPORTS_ALL_MAX);
@@ -27,7 +27,7 @@ struct {
 
 #define MODE_READ_WRITE 3 /* FMODE_READ, FMODE_WRITE */
 
-/* -1: there is no file. */
+/* Returns -1 if there is no file. */
 static __always_inline int file_key(struct lien_probe_share *key, const struct file *file)
 {
 	key->file = (__u64)file;

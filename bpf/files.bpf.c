@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * Iterators, run when the agent asks: which open files of which processes are exported GPU memory,
- * and which program each process runs.
+ * Iterators, run on the agent's request: open files that are exported GPU memory, with their
+ * processes, and the program that each process runs.
  */
 #define LIEN_BPF
 #include "exports.h"

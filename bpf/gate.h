@@ -2,10 +2,10 @@
 /*
  * The gate: while memory is being moved or is away, threads that would work on it are stopped at
  * the first instruction of the call. Attached to one process at a time (loader/probes/gate.c). A
- * call that was let in is counted until it returns, for what it starts may be started at its end.
+ * call that was let in is counted until it returns, because it may start its work as late as that.
  *
- * Whatever goes wrong here is counted in struct lien_probe_gate, and the agent refuses or undoes
- * the transaction: a thread is never let in because something found no room.
+ * Every failure here is counted in struct lien_probe_gate, and the agent refuses or undoes the
+ * transaction: a thread is never let in because a map had no room.
  */
 #ifndef LIEN_BPF_GATE_H
 #define LIEN_BPF_GATE_H
@@ -39,7 +39,7 @@ static __always_inline void held_key(struct lien_probe_held_key *key, const stru
 	key->tid = thread->tid;
 }
 
-/* Adds to who is inside, if the gate that has seen the thread is still there. */
+/* Adjusts the number of threads inside, if the gate that has seen the thread still exists. */
 static __noinline int gate_count(struct thread *thread, int by)
 {
 	__u32 pid = thread->pid;
@@ -51,7 +51,7 @@ static __noinline int gate_count(struct thread *thread, int by)
 	return 1;
 }
 
-/* The thread is in no gated call any more, or was left in one by a jump, or ends. */
+/* The thread has left its gated call, by return, jump or exit. */
 static __noinline void gate_leave(struct thread *thread)
 {
 	struct lien_probe_held_key key;
@@ -64,7 +64,7 @@ static __noinline void gate_leave(struct thread *thread)
 	gate_count(thread, -1);
 }
 
-/* It has closed the group, or will never. */
+/* The thread has closed the group, or will never do so. */
 static __noinline void gate_leave_group(struct thread *thread)
 {
 	if (!thread->group_inside)
@@ -73,8 +73,8 @@ static __noinline void gate_leave_group(struct thread *thread)
 	gate_count(thread, -1);
 }
 
-/* A call in a group has been let in: the thread is inside until the group has been closed, for that
- * is when its calls start. */
+/* A call in a group has been let in: the thread is inside until it has closed the group, because
+ * that is when the calls start. */
 static __always_inline void gate_enter_group(struct thread *thread)
 {
 	if (thread->group && thread->group_calls && !thread->group_inside)
@@ -106,7 +106,7 @@ static __always_inline void gate_library_mapped(__u32 pid)
 		__sync_fetch_and_add(&gate->mapped, 1);
 }
 
-/* The communicator that a gated call is about; 0: none that could be told by its arguments. */
+/* Returns the communicator of a gated call; 0: none among its arguments. */
 static __always_inline __u64 gated_comm(const struct arguments *arguments, __u32 call)
 {
 	__u64 comm = 0;
@@ -133,9 +133,9 @@ static __always_inline __u64 gated_comm(const struct arguments *arguments, __u32
 	return 0;
 }
 
-/* Inside a group whose first calls were let in, the others must follow: none of them starts before
- * the last. What ends a group holds nothing up that is not held already, if it was seen to begin.
- */
+/* Once the first calls of a group were let in, the others must follow: none of them starts before
+ * the last. The end of a group whose beginning was seen is let in, too: it delays nothing that is
+ * not held already. */
 static __always_inline int let_in(struct thread *thread, __u32 call)
 {
 	return call == LIEN_CALL_NCCL_GROUP_START ||
@@ -143,7 +143,7 @@ static __always_inline int let_in(struct thread *thread, __u32 call)
 	       (thread->group && thread->group_calls);
 }
 
-/* Does [from, from + bytes) reach into what is moved? A range that wraps around does. */
+/* Returns true if [from, from + bytes) overlaps the memory being moved, or wraps around. */
 static __always_inline int reaches(const struct lien_probe_shut *range, __u64 from, __u64 bytes)
 {
 	__u64 end = from + bytes;
@@ -152,10 +152,11 @@ static __always_inline int reaches(const struct lien_probe_shut *range, __u64 fr
 }
 
 /*
- * May the call work on what is moved, or ask about it? What the arguments do not tell is taken for
- * a yes. `translated`: the control library makes the call for the application. If it names memory
- * by handle, it has waited before the handle was looked up (control/driver/translate.c), for that
- * is another one after a restore; and where it has to wait, it calls with handle 0 and is held.
+ * Returns true if the call may work on, or query, memory that is being moved. When the arguments do
+ * not tell, assumes that it does. `translated`: the control library makes the call for the
+ * application. If such a call names memory by handle, the control library has waited before it
+ * looked up the handle (control/driver/translate.c), which changes with a restore; to make the
+ * thread wait, it calls with handle 0, and that call is held.
  */
 static __noinline int concerns(const struct arguments *arguments,
 	const struct lien_probe_shut *range, __u32 flags, int translated)
@@ -194,8 +195,8 @@ static __noinline int concerns(const struct arguments *arguments,
 }
 
 /*
- * Stops the thread before the call. Where that cannot be done, says so. Threads that find no room
- * in map `threads` are not listed: they would take the room of other users' threads.
+ * Stops the thread before the call, or counts it as unheld if that is impossible. Threads without
+ * room in map `threads` are not listed: they would take the room of other users' threads.
  */
 static __noinline void hold(struct lien_probe_gate *gate, const struct lien_probe_held_key *key,
 	const struct lien_probe_held *value, int tracked)
@@ -206,7 +207,7 @@ static __noinline void hold(struct lien_probe_gate *gate, const struct lien_prob
 	if (control && takes_signal(control)) {
 		listed = tracked && !bpf_map_update_elem(&held, key, value, BPF_ANY);
 		if (!bpf_send_signal_thread(control->signal)) {
-			/* It waits until the gate opens: nobody can let it in before. */
+			/* It waits until the gate opens: nobody can let it in earlier. */
 			if (!listed)
 				__sync_fetch_and_add(&gate->unlisted, 1);
 			return;
@@ -218,7 +219,7 @@ static __noinline void hold(struct lien_probe_gate *gate, const struct lien_prob
 	__sync_fetch_and_add(&gate->unheld, 1);
 }
 
-/* A gate that has not seen the thread yet knows nothing of its groups. */
+/* A gate that sees the thread for the first time knows nothing of its groups. */
 static __always_inline void meet(struct thread *thread, const struct lien_probe_gate *gate)
 {
 	if (thread->gate_turn == gate->turn)
@@ -229,8 +230,8 @@ static __always_inline void meet(struct thread *thread, const struct lien_probe_
 	thread->group_inside = 0;
 }
 
-/* Counts the call, and holds the thread before it if it must be. `thread` NULL: it finds no room
- * among those that are followed. */
+/* Counts the call, and holds the thread before it if necessary. `thread` NULL: map `threads` had no
+ * room for it. */
 static __noinline void gate_enter(struct lien_probe_gate *gate, struct thread *thread,
 	const struct arguments *arguments, __u64 cookie, int translated)
 {
@@ -287,8 +288,8 @@ int lien_gate_entry(struct pt_regs *ctx)
 	thread = thread_get();
 	if (thread) {
 		meet(thread, gate);
-		/* Within a call that was let in; or seen by the probes of an earlier gate as well,
-		 * which take their time to go. */
+		/* Nested in a call that was let in, or also seen by the probes of an earlier gate,
+		 * which are removed with delay. */
 		if (thread->gate_sp && arguments.sp <= thread->gate_sp)
 			return 0;
 		gate_leave(thread);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * The kernel's types as far as lien reads them. Offsets are relocated at load time from the running
- * kernel's BTF (CO-RE), so only the members' names and types count here; nothing has to be
- * generated on the machine that builds.
+ * kernel's BTF (CO-RE), so only the members' names and types matter here, and the build machine
+ * generates nothing.
  */
 #ifndef LIEN_BPF_KERNEL_H
 #define LIEN_BPF_KERNEL_H
@@ -159,8 +159,8 @@ struct task_struct {
 
 #pragma clang attribute pop
 
-/* Tracepoint records (/sys/kernel/tracing/events/syscalls): a stable user interface, one word each.
- */
+/* Tracepoint records (/sys/kernel/tracing/events/syscalls): a stable user interface, one word
+ * each. */
 struct syscall_exit {
 	__u64 common;
 	__u64 number;

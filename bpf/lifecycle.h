@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* How processes come, change and go, and which libraries they map. */
+/* Start, exec and exit of processes, and the libraries that they map. */
 #ifndef LIEN_BPF_LIFECYCLE_H
 #define LIEN_BPF_LIFECYCLE_H
 
@@ -43,7 +43,8 @@ int lien_exec(struct bpf_raw_tracepoint_args *ctx)
 {
 	__u32 ktid = (__u32)bpf_get_current_pid_tgid(), old = (__u32)ctx->args[1];
 
-	/* A thread other than the first takes over the first one's number. */
+	/* In an exec by another thread than the first, that thread takes over the first one's
+	 * tid. */
 	thread_forget(old);
 	thread_forget(ktid);
 	process_end((void *)ctx->args[0], LIEN_EVENT_EXEC);
@@ -59,7 +60,7 @@ int lien_exit(struct bpf_raw_tracepoint_args *ctx)
 	__u32 ktid = (__u32)bpf_get_current_pid_tgid();
 	struct thread *thread = bpf_map_lookup_elem(&threads, &ktid);
 
-	/* In the middle of a call, while the process goes on. */
+	/* A thread exits in the middle of a call, while the process continues. */
 	if (thread && !(BPF_CORE_READ(task, signal, flags) & SIGNAL_GROUP_EXIT))
 		frames_left(thread, ~0ull);
 	if (thread) {
@@ -72,7 +73,7 @@ int lien_exit(struct bpf_raw_tracepoint_args *ctx)
 	return 0;
 }
 
-/* A child has its parent's libraries; the thread that served them it has not. */
+/* A child has its parent's libraries, but not the thread that served them. */
 SEC("raw_tp/sched_process_fork")
 int lien_fork(struct bpf_raw_tracepoint_args *ctx)
 {
@@ -110,9 +111,9 @@ static __always_inline int starts(const char *name, const char *with, int n)
 }
 
 /*
- * Does not wait until the agent looks: the program may make all its calls before that. The agent
- * has given no layout of an unknown copy of the library; until the agent finds that, it makes no
- * calls of its own, so all its calls are the application's.
+ * Does not wait for the agent: the program may make all its calls before the agent looks. For an
+ * unknown copy of the library there is no layout; such a copy makes no calls of its own until the
+ * agent finds it, so all its calls belong to the application.
  */
 static __always_inline void control_mapped(__u32 pid, const struct lien_event *event)
 {
@@ -136,7 +137,7 @@ static __always_inline void control_mapped(__u32 pid, const struct lien_event *e
 	bpf_map_update_elem(&controls, &pid, &control, BPF_ANY);
 }
 
-/* mmap()'s arguments, as they lie in the registers of a thread that is leaving the call. */
+/* mmap()'s arguments, from the registers of a thread that is leaving the call. */
 struct mmap_arguments {
 	unsigned long offset, fd, ax, cx, prot, length;
 };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* How the driver's memory calls look in registers and in the caller's memory. */
+/* Decodes the driver's memory calls from registers and the caller's memory. */
 #ifndef LIEN_BPF_MEMORY_H
 #define LIEN_BPF_MEMORY_H
 
@@ -59,7 +59,7 @@ static __always_inline __u32 read_access(struct lien_event *event, __u64 from, _
 	return LIEN_EVENT_SIZE(access) - (LIEN_ACCESS_MAX - (n & 31)) * sizeof(struct lien_access);
 }
 
-/* Memory that has an address at once. */
+/* Calls that allocate memory and its address together. */
 static __always_inline __u32 alloc_body(
 	struct thread *thread, struct lien_event *event, const struct frame *frame)
 {
@@ -90,7 +90,7 @@ static __always_inline __u32 alloc_body(
 	return LIEN_EVENT_SIZE(alloc);
 }
 
-/* A call that is about a range of addresses, or about the one where it begins. */
+/* Calls with a range of addresses, or with its first address. */
 static __always_inline __u32 range_body(struct lien_event *event, const struct frame *frame)
 {
 	event->range.va = frame->arg[0];

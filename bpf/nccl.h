@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* NCCL's communicators: how they come to be, and what is asked of them. */
+/* NCCL's communicators: their creation, and the calls on them. */
 #ifndef LIEN_BPF_NCCL_H
 #define LIEN_BPF_NCCL_H
 
@@ -7,7 +7,7 @@
 
 #define NCCL_IN_PROGRESS 7
 
-/* Of live communicators of live processes: an entry goes when either ends. */
+/* Live communicators of live processes: an entry is deleted when either ends. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, COMMS_MAX);
@@ -29,7 +29,7 @@ static __always_inline int succeeded(__s32 result)
 	return !result || result == NCCL_IN_PROGRESS;
 }
 
-/* NCCL goes on with a call that it has returned from: only it knows for how long. */
+/* NCCL continues a call that has returned: only NCCL knows for how long. */
 static __always_inline void note_progress(struct thread *thread, __u64 returned)
 {
 	struct lien_probe_process *process;
@@ -41,8 +41,8 @@ static __always_inline void note_progress(struct thread *thread, __u64 returned)
 		process->nonblocking = 1;
 }
 
-/* ncclConfig_t: size, magic, version, blocking. A communicator that is made in a group says by
- * nothing else that it does not block. */
+/* ncclConfig_t: size, magic, version, blocking. For a communicator that is made in a group, nothing
+ * else tells that it is non-blocking. */
 struct user_config {
 	__u64 size;
 	__u32 magic, version;
@@ -67,15 +67,15 @@ static __always_inline void note_config(struct thread *thread, __u64 from)
 /* --- communicators that have no address yet ----------------------------------------------------
  */
 
-/* ncclCommSplit and ncclCommShrink in a group, or non-blocking, say what they made when it is made.
- */
+/* Calls of ncclCommSplit and ncclCommShrink in a group, or non-blocking, whose communicator does
+ * not exist yet. They are reported once it does. */
 struct unmade_key {
 	__u32 pid;
-	__u32 slot; /* below UNMADE */
+	__u32 slot; /* less than UNMADE */
 };
 
 struct unmade {
-	__u64 where; /* the ncclComm_t of the caller */
+	__u64 where; /* the caller's ncclComm_t * */
 	struct lien_event event;
 };
 
@@ -90,7 +90,7 @@ struct {
 
 static const struct unmade no_unmade;
 
-/* Where the address of a communicator will be. */
+/* Returns the place where the communicator's address will be written. */
 static __always_inline __u64 made_at(const struct frame *frame)
 {
 	return frame->call == LIEN_CALL_NCCL_SPLIT || frame->call == LIEN_CALL_NCCL_SHRINK
@@ -106,7 +106,7 @@ static __always_inline struct unmade *unmade_add(
 	key->slot = __sync_fetch_and_add(&process->unmade, 1) % UNMADE;
 	unmade = bpf_map_lookup_elem(&unmades, key);
 	if (unmade)
-		return unmade; /* the oldest one makes room */
+		return unmade; /* replaces the oldest one */
 	if (share_take(process->account, SHARE_UNMADE))
 		return 0;
 	if (bpf_map_update_elem(&unmades, key, &no_unmade, BPF_NOEXIST))
@@ -120,8 +120,8 @@ static __always_inline void unmade_drop(struct unmade_key *key, __u64 account)
 		share_give(account, SHARE_UNMADE, 1);
 }
 
-/* The event of a communicator that is being made: true if that has no address yet, and its record
- * waits for it. */
+/* Keeps the event of a communicator that is being made. Returns true if the communicator has no
+ * address yet, and its record waits for it. */
 static __always_inline int unmade_keep(struct thread *thread, const struct frame *frame)
 {
 	struct unmade_key key = {.pid = thread->pid};
@@ -143,7 +143,7 @@ static __always_inline int unmade_keep(struct thread *thread, const struct frame
 	return 1;
 }
 
-/* Another one is to be at that place: what was asked for there before has failed. */
+/* Another call will write to that place: the earlier request for it has failed. */
 __noinline int unmade_forget(__u32 pid, __u64 where)
 {
 	struct lien_probe_process *process = bpf_map_lookup_elem(&processes, &pid);
@@ -162,7 +162,7 @@ __noinline int unmade_forget(__u32 pid, __u64 where)
 	return 0;
 }
 
-/* One of those that unmade_report() is about. */
+/* Handles one entry for unmade_report(). */
 __noinline int unmade_report_one(struct thread *thread, __u32 slot, __u64 comm, __s32 result)
 {
 	struct unmade_key key = {.slot = slot};
@@ -189,8 +189,8 @@ __noinline int unmade_report_one(struct thread *thread, __u32 slot, __u64 comm, 
 }
 
 /*
- * Reports communicators that have an address now: `comm`, when it is used for the first time, or
- * (0) those that the thread asked for in the group that has ended.
+ * Reports communicators that now have an address: `comm`, when it is used for the first time, or
+ * (0) those that the thread requested in the group that has ended.
  */
 static __always_inline void unmade_report(struct thread *thread, __u64 comm, __s32 result)
 {
@@ -199,15 +199,14 @@ static __always_inline void unmade_report(struct thread *thread, __u64 comm, __s
 
 	if (!process || !process->unmade)
 		return;
-	first = process->unmade; /* the oldest one first */
+	first = process->unmade; /* from the oldest one */
 	for (i = 0; i < UNMADE; i++)
 		unmade_report_one(thread, (first + i) % UNMADE, comm, result);
 }
 
-/* --- for whom NCCL is at work ------------------------------------------------------------------
- */
+/* --- the communicator that NCCL works for ----------------------------------------------------- */
 
-/* The communicator that a call of NCCL is about: see lien_event.scope. */
+/* Returns the communicator of an NCCL call: see lien_event.scope. */
 static __always_inline __u64 scope_of(const struct frame *frame)
 {
 	switch (frame->call) {
@@ -230,7 +229,7 @@ static __always_inline __u64 scope_of(const struct frame *frame)
 	return 0;
 }
 
-/* Returns the process, if it is known. */
+/* Returns the process, if known. */
 static __always_inline struct lien_probe_process *scope_enter(struct thread *thread, __u64 scope)
 {
 	struct lien_probe_process *process;
@@ -247,7 +246,7 @@ static __always_inline void scope_fill(struct lien_event *event, struct thread *
 	struct lien_probe_process *process;
 
 	if (thread->frame[0].call == LIEN_CALL_NCCL_MEM_ALLOC)
-		return; /* the application's, for no communicator */
+		return; /* a call of the application's, without a communicator */
 	event->scope = scope_of(&thread->frame[0]);
 	if (event->scope)
 		return;
@@ -271,9 +270,9 @@ static __always_inline __u32 comm_body(struct thread *thread, struct lien_event 
 	switch (frame->call) {
 	case LIEN_CALL_NCCL_INIT_RANK:
 	case LIEN_CALL_NCCL_INIT_RANK_CONFIG:
-		/* (comm *, nranks, id by value on the stack, rank): the id takes no register */
+		/* (comm *, nranks, id by value on the stack, rank): the id uses no register */
 	case LIEN_CALL_NCCL_INIT_RANK_SCALABLE:
-		/* (comm *, nranks, rank, nids, id *): the first id names the group */
+		/* (comm *, nranks, rank, nids, id *): the first id identifies the group */
 		event->comm.comm = read_user_u64(event, frame->arg[0]);
 		event->comm.nranks = frame->arg[1];
 		event->comm.rank = frame->arg[2];
@@ -290,7 +289,7 @@ static __always_inline __u32 comm_body(struct thread *thread, struct lien_event 
 		event->comm.comm = read_user_u64(event, frame->arg[3]);
 		break;
 	case LIEN_CALL_NCCL_SHRINK:
-		/* (comm, ranks left out *, how many, new comm *, config *, flags) */
+		/* (comm, excluded ranks *, count, new comm *, config *, flags) */
 		event->comm.parent = frame->arg[0];
 		event->comm.excluded = frame->arg[2];
 		event->comm.comm = read_user_u64(event, frame->arg[3]);
@@ -318,7 +317,7 @@ static __always_inline __u32 registration_body(
 		event->reg.handle = frame->arg[1];
 		break;
 	case LIEN_CALL_IBV_REG_DMABUF_MR:
-		/* (pd, offset, length, iova, fd, access): by iova the card knows the address */
+		/* (pd, offset, length, iova, fd, access): the card addresses it by iova */
 		event->reg.va = frame->arg[3];
 		event->reg.bytes = frame->arg[2];
 		event->reg.handle = returned;
@@ -328,8 +327,8 @@ static __always_inline __u32 registration_body(
 		event->reg.handle = frame->arg[0];
 		break;
 	default:
-		/* ibv_reg_mr and its kin: (pd, address, length, ...), a pointer, NULL for failure
-		 */
+		/* ibv_reg_mr and variants: (pd, address, length, ...); return a pointer, NULL for
+		 * failure */
 		event->reg.va = frame->arg[1];
 		event->reg.bytes = frame->arg[2];
 		event->reg.handle = returned;
@@ -341,8 +340,8 @@ static __always_inline __u32 registration_body(
 
 #define INIT_ALL_MAX 16
 
-/* ncclCommInitAll(comm *, devices, device *): one record for each communicator, under an id made up
- * of what no other group has. */
+/* ncclCommInitAll(comm *, devices, device *): emits one record for each communicator, under a
+ * generated id that no other group has. */
 static __always_inline void emit_all(
 	struct thread *thread, struct lien_event *event, const struct frame *frame)
 {
@@ -371,8 +370,7 @@ static __always_inline void emit_all(
 /* --- collectives -------------------------------------------------------------------------------
  */
 
-/* Where each collective has its communicator: the number of an argument; 6 is the first on the
- * stack. */
+/* Which argument of each collective is the communicator; 6 is the first one on the stack. */
 static __always_inline __u32 comm_argument(__u32 call)
 {
 	switch (call) {
@@ -390,7 +388,7 @@ static __always_inline __u32 comm_argument(__u32 call)
 /* Bytes of ncclDataType_t 0 to 11, four bits each. */
 #define TYPE_SIZES 0x112842884411ull
 
-/* What is counted of the communicator; NULL: no room. */
+/* Returns the communicator's counters; NULL: no room. */
 static __always_inline struct lien_probe_traffic *traffic_of(struct thread *thread,
 	const struct lien_probe_comm *key, struct lien_probe_process *process)
 {
@@ -427,7 +425,7 @@ static __always_inline void count_pair(
 	}
 }
 
-/* Processes that are not known have no end at which their entries would go. */
+/* Unknown processes are not counted: nothing would delete their entries. */
 __noinline int count_traffic(struct thread *thread, const struct arguments *arguments, __u32 call)
 {
 	__u32 kind = call - LIEN_TRAFFIC_FIRST, at = comm_argument(call), type;
@@ -471,7 +469,7 @@ __noinline int count_traffic(struct thread *thread, const struct arguments *argu
 }
 
 struct dropping {
-	struct lien_probe_comm comm; /* .comm 0: all of the process */
+	struct lien_probe_comm comm; /* .comm 0: the whole process */
 	__u32 dropped;
 };
 
@@ -487,8 +485,8 @@ static long pairs_drop(
 }
 
 /*
- * When the call that ends a communicator is entered: once it has returned, another one may have the
- * address, and counts of its own.
+ * Runs at the entry of a call that ends a communicator: once it has returned, another communicator
+ * may have the address, and counters of its own.
  */
 __noinline int traffic_end(struct thread *thread, __u64 comm)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* How the agent names processes. */
+/* Pids and process identities as the agent sees them. */
 #ifndef LIEN_BPF_PIDS_H
 #define LIEN_BPF_PIDS_H
 
@@ -8,12 +8,12 @@
 #include <bpf/bpf_core_read.h>
 #include <lien/probe.h>
 
-/* Pid namespace of the agent: pids are reported as it sees them. */
+/* Pid namespace of the agent: pids are reported in it. */
 const volatile __u32 lien_pidns = 0;
-/* The agent knows how often the processes that it found have called exec. */
+/* The agent knows the exec counts of the processes that it found. */
 const volatile __u32 lien_exec_known = 0;
 
-/* Which program a process runs: see lien_event.start. */
+/* Identifies the program that a process runs: see lien_event.start. */
 static __always_inline __u64 image_of(struct task_struct *task)
 {
 	__u64 ticks = BPF_CORE_READ(task, group_leader, start_boottime) / LIEN_TICK_NS;
@@ -24,7 +24,7 @@ static __always_inline __u64 image_of(struct task_struct *task)
 	return LIEN_START(ticks, execs);
 }
 
-/* Pid of a task as the agent sees it; 0 for tasks outside the agent's pid namespace. */
+/* Returns the pid of a task as the agent sees it; 0 for tasks outside the agent's pid namespace. */
 static __noinline __u32 pid_in_agent(struct task_struct *task)
 {
 	struct pid *pid = BPF_CORE_READ(task, thread_pid);
@@ -46,7 +46,7 @@ static __noinline __u32 pid_in_agent(struct task_struct *task)
 	return 0;
 }
 
-/* Its number in its own namespace, which is the one that it knows. */
+/* Returns the task's tid in its own namespace, the one that the task itself sees. */
 static __always_inline __u32 own_tid(struct task_struct *task)
 {
 	struct pid *pid = BPF_CORE_READ(task, thread_pid);

@@ -5,7 +5,7 @@
 
 #include "control.h"
 
-/* Enters a process that is not known yet. NULL: its user has its share of them. */
+/* Adds an unknown process. NULL: its user's share is used up. */
 static __noinline struct lien_probe_process *process_add(
 	__u32 pid, const struct lien_probe_process *process)
 {
@@ -18,7 +18,7 @@ static __noinline struct lien_probe_process *process_add(
 	return bpf_map_lookup_elem(&processes, &pid);
 }
 
-/* First sight of a process: complete when the call is cuInit, which precedes all others. */
+/* First sight of a process: complete if the call is cuInit, which precedes all others. */
 __noinline int announce(struct thread *thread, __u32 complete)
 {
 	struct task_struct *task = (void *)bpf_get_current_task();
@@ -38,7 +38,7 @@ __noinline int announce(struct thread *thread, __u32 complete)
 			return 0;
 		known->whole = complete;
 	} else if (known) {
-		/* Its pid was another process's, whose end was missed. */
+		/* Its pid belonged to another process, whose exit was missed. */
 		if (bpf_map_update_elem(&processes, &pid, &process, BPF_EXIST)) {
 			count_lost(pid);
 			return 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* How records reach the agent, and what is counted when one does not. */
+/* Sends records to the agent, and counts those that are lost. */
 #ifndef LIEN_BPF_REPORT_H
 #define LIEN_BPF_REPORT_H
 
@@ -21,7 +21,7 @@ struct {
 	__type(value, __u64);
 } counters SEC(".maps");
 
-/* Processes that mapped the driver, by pid. The agent enters those that ran before it did. */
+/* Processes that mapped the driver, by pid. The agent adds those that ran before it started. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, PROCESSES_MAX);
@@ -29,8 +29,8 @@ struct {
 	__type(value, struct lien_probe_process);
 } processes SEC(".maps");
 
-/* Lost records of known processes, by pid, for the agent to mark them incomplete. An entry goes
- * with its process, so that there is room for each. */
+/* Lost records of known processes, by pid, so that the agent can mark them incomplete. An entry is
+ * deleted with its process, so there is room for each. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, PROCESSES_MAX);
@@ -46,7 +46,7 @@ static __always_inline void count(__u32 counter)
 		__sync_fetch_and_add(value, 1);
 }
 
-/* The counter last: the agent looks for the process when that has changed. */
+/* Increment the counter last: the agent looks for the process when it changes. */
 static __always_inline void count_lost(__u32 pid)
 {
 	__u64 one = 1, *value;
@@ -54,18 +54,18 @@ static __always_inline void count_lost(__u32 pid)
 	value = bpf_map_lookup_elem(&lost, &pid);
 	if (!value && bpf_map_lookup_elem(&processes, &pid) &&
 		bpf_map_update_elem(&lost, &pid, &one, BPF_NOEXIST))
-		value = bpf_map_lookup_elem(&lost, &pid); /* another thread was first */
+		value = bpf_map_lookup_elem(&lost, &pid); /* another thread added it first */
 	if (value)
 		__sync_fetch_and_add(value, 1);
 	count(LIEN_COUNTER_LOST);
 }
 
-/* Counts the times that the agent has nearly read all: a user's part of what waits for it is what
- * was written since. */
+/* Counts the times that the agent has read nearly everything. The data written for a user since
+ * then is the user's part of the unread data. */
 __u32 ring_window = 0;
 
-/* May more be written for this user? Always while the ring is less than half full; then only for
- * those who have not filled their share of it. */
+/* Returns true if another record may be written for this user: always while the ring is less than
+ * half full, then only for users who have not filled their share of it. */
 static __always_inline int ring_admits(__u64 account, __u32 size)
 {
 	__u64 waiting = bpf_ringbuf_query(&events, BPF_RB_AVAIL_DATA);
@@ -87,7 +87,7 @@ static __always_inline int ring_admits(__u64 account, __u32 size)
 	return 1;
 }
 
-/* Reports an event, which belongs to a user. -1: it is lost, and counted. */
+/* Reports an event and charges it to the account. Returns -1 if it is lost; then it is counted. */
 __noinline int emit(struct lien_event *event, __u32 size, __u64 account)
 {
 	if (!event || size > sizeof(*event))

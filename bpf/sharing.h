@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Exports and the imports they are joined to. An exported descriptor has another number in the
- * importer, and is the same file in the kernel. A file's address is reused once it is closed, so
- * the join is made here, at the moment of the import, and a new export replaces what was there.
+ * Exports and the imports that match them. An exported descriptor has another number in the
+ * importer, but is the same file in the kernel. A file's address is reused once it is closed, so
+ * the match is made here, at the moment of the import, and a new export replaces an older one at
+ * that address.
  */
 #ifndef LIEN_BPF_SHARING_H
 #define LIEN_BPF_SHARING_H
@@ -13,9 +14,9 @@
 #define HANDLE_FD     1 /* CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR */
 #define HANDLE_FABRIC 8 /* CU_MEM_HANDLE_TYPE_FABRIC */
 
-/* A user's exports go round in as many slots as its share; the oldest is forgotten. Those that the
- * control library makes for a restore are closed soon, and go round in half as many of their own:
- * those of the job may stay open. */
+/* A user's exports rotate through as many slots as the user's share; the oldest is dropped. Exports
+ * that the control library makes for a restore are closed soon, and rotate through half as many
+ * slots of their own: those of the job may stay open. */
 struct export_slot {
 	__u64 account;
 	__u32 slot, control;
@@ -49,7 +50,7 @@ static __noinline struct file *file_of_fd(__s64 fd)
 	return file;
 }
 
-/* Makes room for one more export of the user: where it is noted, or -1. */
+/* Makes room for another export of the user. Returns its slot, or -1. */
 static __always_inline int export_slot(struct export_slot *key, __u64 account, __u32 control)
 {
 	__u32 entries = control ? EXPORTS_MAX / 2 : EXPORTS_MAX;
@@ -70,7 +71,7 @@ static __always_inline int export_slot(struct export_slot *key, __u64 account, _
 	return 0;
 }
 
-/* The number of a new export by that descriptor; 0: it cannot be joined to an import. */
+/* Returns the number of a new export by that descriptor; 0: it cannot be matched with an import. */
 __noinline __u64 export_add(__u64 account, __s32 fd, __u32 control)
 {
 	struct export_known known = {.control = control & 1};
@@ -86,7 +87,7 @@ __noinline __u64 export_add(__u64 account, __s32 fd, __u32 control)
 	return export.number;
 }
 
-/* The export that a descriptor is of; 0: none that is known. */
+/* Returns the export of a descriptor; 0: none known. */
 static __noinline __u64 export_find(__s32 fd)
 {
 	struct export_known *known;
@@ -98,7 +99,7 @@ static __noinline __u64 export_find(__s32 fd)
 	return known ? known->number : 0;
 }
 
-/* A descriptor that the call has made for others. */
+/* Handles a descriptor that the call has made for other processes. */
 static __always_inline __u64 share_of(
 	const struct thread *thread, struct lien_event *event, __u64 from, __s32 *fd)
 {
@@ -108,7 +109,7 @@ static __always_inline __u64 share_of(
 		       : export_add(thread->account, *fd, !!(event->flags & LIEN_EVENT_CONTROL));
 }
 
-/* The size of an export's or import's record: only fabric handles are told. */
+/* Returns the size of an export's or import's record: only fabric handles are included. */
 #define SHARE_SIZE (LIEN_EVENT_SIZE(share) - LIEN_KEY_BYTES)
 
 static __always_inline __u32 export_body(

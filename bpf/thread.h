@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Threads that make traced calls. A call's arguments are kept from entry to return in a small stack
- * of frames per thread, matched by stack pointer, which also tells who called whom.
+ * of frames per thread. Frames are matched by stack pointer, which also tells which call is nested
+ * in which.
  */
 #ifndef LIEN_BPF_THREAD_H
 #define LIEN_BPF_THREAD_H
@@ -16,11 +17,11 @@
 /* Registers and stack at a call's first instruction. */
 struct arguments {
 	__u64 arg[6];
-	__u64 sp; /* where the return address lies; the seventh argument is above it */
+	__u64 sp; /* address of the return address; the seventh argument is above it */
 };
 
 struct frame {
-	__u64 sp; /* at entry: where the return address lies */
+	__u64 sp; /* at entry: address of the return address */
 	__u64 t_entry;
 	__u64 caller;
 	__u64 arg[6];
@@ -28,12 +29,12 @@ struct frame {
 	__u32 attachment;
 	__u32 flags; /* LIEN_CALL_* */
 	__u32 control;
-	__u32 given;	  /* thread.given[given - 1] is this call's; 0: none is */
-	__u32 translated; /* the control library makes the application's call */
-	__u64 share;	  /* import: the export it was joined to, at entry */
+	__u32 given;	  /* thread.given[given - 1] belongs to this call; 0: none */
+	__u32 translated; /* the control library makes this call for the application */
+	__u64 share;	  /* import: the matching export, determined at entry */
 };
 
-/* What a call was given in memory that may change until it returns. */
+/* A call's input in memory that may change until the call returns. */
 struct given {
 	__u8 bytes[128];
 };
@@ -44,29 +45,29 @@ struct thread {
 	__u64 account;
 	__u32 announced;
 	__u32 depth;
-	__u64 context[CONTEXTS]; /* pushed one over the other; the last one is current */
+	__u64 context[CONTEXTS]; /* stack of pushed contexts; the last one is current */
 	__u32 contexts;
-	__u64 t_context; /* when that was seen to change */
-	/* The last call that is seen entering only, to know it again if it is probed twice. */
+	__u64 t_context; /* time of the last change that was seen */
+	/* The last call that was probed at entry only, to recognize it when it is probed twice. */
 	__u32 quick_call, quick_attachment;
 	__u64 quick_sp;
 	__u64 scope; /* of the NCCL call that it entered last */
-	/* The last collective or transfer: where its return address lies, and which it is. While it
-	 * has not returned, that word does not change. */
+	/* The last collective or transfer: the place of its return address, and the address. That
+	 * word does not change before the call returns. */
 	__u64 last_sp, last_caller;
 	__u64 gate_sp;	    /* the gated call that it is in; 0: none */
-	__u32 gate_call;    /* which one that is */
-	__u32 gate_turn;    /* the gate that has seen it */
-	__u32 group;	    /* NCCL groups that it has opened, as the gate has seen */
-	__u32 group_calls;  /* in them, that were let in */
-	__u32 group_known;  /* no other is open */
+	__u32 gate_call;    /* number of that call */
+	__u32 gate_turn;    /* the gate that has seen the thread */
+	__u32 group;	    /* NCCL groups that it has opened, as seen by the gate */
+	__u32 group_calls;  /* calls in them that were let in */
+	__u32 group_known;  /* it has no other open group */
 	__u32 group_inside; /* it counts as inside until it has closed them */
 	struct frame frame[FRAMES];
 	struct given given[GIVEN];
-	struct lien_event event; /* being made: too large for the stack */
+	struct lien_event event; /* under construction: too large for the stack */
 };
 
-/* By kernel tid; an entry goes when its thread exits. */
+/* Key: kernel tid. An entry is deleted when its thread exits. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, THREADS_MAX);
@@ -81,7 +82,7 @@ static __always_inline __u32 leader_pid(struct task_struct *task)
 	return pid_in_agent(BPF_CORE_READ(task, group_leader));
 }
 
-/* The key is copied: before Linux 6.2, what a global function was given cannot be one. */
+/* Copies the key: before Linux 6.2, an argument of a global function cannot be a key. */
 static __always_inline struct lien_probe_process *process_of(const struct thread *thread)
 {
 	__u32 pid = thread->pid;
@@ -89,7 +90,7 @@ static __always_inline struct lien_probe_process *process_of(const struct thread
 	return bpf_map_lookup_elem(&processes, &pid);
 }
 
-/* A call whose thread finds no room is lost, and cannot be counted by a gate. */
+/* Without room for its thread, a call is lost and a gate cannot count it. */
 static __noinline void count_untracked(__u32 pid)
 {
 	struct lien_probe_process *process = bpf_map_lookup_elem(&processes, &pid);
@@ -99,7 +100,7 @@ static __noinline void count_untracked(__u32 pid)
 		__sync_fetch_and_add(&process->untracked, 1);
 }
 
-/* The record of the calling thread, made at its first traced call. NULL: there is no room. */
+/* Returns the record of the calling thread, made at its first traced call. NULL: no room. */
 static __noinline struct thread *thread_get(void)
 {
 	__u32 ktid = (__u32)bpf_get_current_pid_tgid();
@@ -144,9 +145,8 @@ static __always_inline void thread_forget(__u32 ktid)
 }
 
 /*
- * Calls whose frames lie below `sp` on the machine stack were left without a return (longjmp,
- * exceptions): whether the driver did what they asked for will not be known. Returns how many
- * frames remain.
+ * Drops frames below `sp` on the machine stack: those calls were left without a return (longjmp,
+ * exceptions), so the driver's result stays unknown. Returns how many frames remain.
  */
 static __noinline __u32 frames_left(struct thread *thread, __u64 sp)
 {
@@ -167,8 +167,8 @@ static __noinline __u32 frames_left(struct thread *thread, __u64 sp)
 	return depth;
 }
 
-/* Where a function returns to whose return is probed, which is what the stack holds then. A
- * function that begins with it was jumped to from the end of a traced one. */
+/* Returns the address that a probed return puts in place of the return address on the stack. A
+ * function that begins with it there was reached by a tail jump from a traced one. */
 static __noinline __u64 trampoline(void)
 {
 	struct task_struct *task = (void *)bpf_get_current_task();

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * Watches the CUDA driver, its runtime and NCCL. Two programs serve all probes: the probe's cookie
+ * Traces the CUDA driver, its runtime and NCCL. Two programs serve all probes: the probe's cookie
  * says which call it is (include/lien/calls.h).
  *
- * Functions that are not static are verified once, for any arguments; static ones anew for each
- * path that leads to them. What is large or called from several places is therefore not static.
+ * The verifier checks global functions once, for any arguments, and static ones again for each path
+ * that leads to them. So functions that are large or called from several places are not static.
  */
 #define LIEN_BPF
 #include "memory.h"
@@ -21,15 +21,15 @@ static const __u8 kinds[LIEN_CALL_MAX] = {
 #undef KIND
 };
 
-/* Fills the body of a returned call from the arguments kept at entry and what it wrote to the
- * caller's memory. Returns the record's size, 0 for a call that makes no record. */
+/* Fills the body of a returned call from the arguments kept at entry and the output in the caller's
+ * memory. Returns the record's size, 0 for a call without a record. */
 static __always_inline __u32 body(struct thread *thread, struct lien_event *event,
 	const struct frame *frame, const struct given *given, __u64 returned)
 {
-	/* Each kind has its case: the compiler says which has not. */
+	/* Each kind has its case: the compiler reports missing ones. */
 	switch ((enum lien_kind)(frame->call < LIEN_CALL_MAX ? kinds[frame->call] : 0)) {
 	case LIEN_KIND_none:
-	case LIEN_KIND_init: /* the process has been met by it */
+	case LIEN_KIND_init: /* the process record already tells this */
 	case LIEN_KIND_COUNT:
 		return 0;
 	case LIEN_KIND_create:
@@ -130,7 +130,7 @@ static __always_inline __u32 body(struct thread *thread, struct lien_event *even
 	return 0;
 }
 
-/* Where the bytes are that a call was given, and how many; 0: it is none of these calls. */
+/* Finds the place and size of a call's input; returns 0 for calls whose input is not kept. */
 static __always_inline __u32 given_at(const struct frame *frame, __u64 *from)
 {
 	switch (frame->call) {
@@ -157,7 +157,7 @@ static __always_inline __u32 given_at(const struct frame *frame, __u64 *from)
 	return 0;
 }
 
-/* The first place that no call below has taken; GIVEN: there is none. */
+/* Returns the first place that no outer call has taken; GIVEN: none. */
 static __always_inline __u32 given_free(const struct thread *thread, __u32 depth)
 {
 	__u32 taken = 0, i;
@@ -168,7 +168,7 @@ static __always_inline __u32 given_free(const struct thread *thread, __u32 depth
 	return taken;
 }
 
-/* Not inlined, so that the verifier sees the size where it is bounded. */
+/* Not inlined, so that the verifier sees the bounded size. */
 static __noinline int given_read(struct given *to, __u32 size, __u64 from)
 {
 	return size > sizeof(*to) ? -1 : bpf_probe_read_user(to, size, (void *)from);
@@ -184,7 +184,7 @@ static __always_inline void given_keep(struct thread *thread, struct frame *fram
 		frame->given = at + 1;
 }
 
-/* Reports the call whose frame lies at `depth`. `result`: what it returned. */
+/* Reports the call whose frame is at `depth`. `result`: its return value. */
 __noinline int emit_call(
 	struct thread *thread, __u32 depth, __u64 t_return, __u64 returned, __u32 flags)
 {
@@ -221,7 +221,7 @@ __noinline int emit_call(
 	return 0;
 }
 
-/* The second of one call's two hits, of another attachment to the same file. */
+/* Returns true for the second hit of one call, by another attachment to the same file. */
 static __always_inline int quick_again(struct thread *thread, __u64 sp, __u64 cookie)
 {
 	if (thread->quick_sp == sp && thread->quick_call == LIEN_COOKIE_CALL(cookie) &&
@@ -235,8 +235,8 @@ static __always_inline int quick_again(struct thread *thread, __u64 sp, __u64 co
 	return 0;
 }
 
-/* Lays a frame for a call. Returns its depth, FRAMES where there is none: the call has one already,
- * through another attachment, or lies too deep. */
+/* Pushes a frame for a call. Returns its depth, or FRAMES if there is none: the call already has
+ * one through another attachment, or is nested too deeply. */
 __noinline int frame_push(struct thread *thread, const struct arguments *arguments, __u64 cookie)
 {
 	struct frame *frame;
@@ -253,7 +253,7 @@ __noinline int frame_push(struct thread *thread, const struct arguments *argumen
 		if (frame->sp == sp && frame->call == LIEN_COOKIE_CALL(cookie) &&
 			frame->attachment != LIEN_COOKIE_ATTACHMENT(cookie))
 			return FRAMES;
-		/* Not jumped to from the call above, so that one was left, too. */
+		/* Not a tail jump from the call above, so that call was left, too. */
 		if (frame->sp == sp && caller != trampoline())
 			depth = frames_left(thread, sp + 1);
 	}
@@ -275,8 +275,9 @@ __noinline int frame_push(struct thread *thread, const struct arguments *argumen
 	return depth;
 }
 
-/* Who calls: the control library, or through it the application, or that one directly. Starts the
- * control library's thread where that waits for a call. `bp`: the caller's frame pointer. */
+/* Determines the caller: the control library for itself, the control library for the application,
+ * or the application. Starts the control library's thread if it waits for a call. `bp`: the
+ * caller's frame pointer. */
 __noinline int frame_caller(struct thread *thread, __u32 depth, __u64 bp)
 {
 	struct lien_probe_control *control;
@@ -288,21 +289,21 @@ __noinline int frame_caller(struct thread *thread, __u32 depth, __u64 bp)
 	control = control_of(thread->pid);
 	if (!control)
 		return 0;
-	/* The control library passes on a call of the application: its frame tells whose. */
+	/* The control library makes a call for the application: its frame has the real caller. */
 	if (frame->caller >= control->translate && frame->caller < control->translate_end) {
 		bpf_probe_read_user(&frame->caller, sizeof(frame->caller), (void *)(bp + 8));
 		frame->translated = 1;
 	}
 	frame->control = frame->caller >= control->text && frame->caller < control->text_end;
-	/* A program may only have looked whether there is a GPU, before it forks. */
+	/* Not on cuInit: a program may only check for a GPU before it forks. */
 	if (control->wake && !frame->control &&
 		(control->wake == LIEN_PROBE_WAKE_ANY || !(frame->flags & LIEN_CALL_FIRST)))
 		wake(control);
 	return 0;
 }
 
-/* What is to be noted or reported when a call is entered. The arguments' memory may change while
- * the call runs: what is needed of it is read now. */
+/* Records or reports a call at its entry. The arguments' memory may change while the call runs, so
+ * all that is needed of it is read now. */
 __noinline int frame_begin(struct thread *thread, __u32 depth)
 {
 	struct frame *frame;
@@ -346,7 +347,7 @@ int lien_entry(struct pt_regs *ctx)
 
 	if (!thread)
 		return 0;
-	/* Others than users of CUDA register memory with network cards, too. */
+	/* Programs that do not use CUDA register memory with network cards, too. */
 	if (call >= LIEN_CALL_IBV_REG_MR && call <= LIEN_CALL_IBV_DEREG_MR && !process_of(thread))
 		return 0;
 	if (LIEN_COOKIE_FLAGS(cookie) & LIEN_CALL_QUICK) {

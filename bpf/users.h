@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * An account is what the kernel holds responsible for a process: a user, or for processes in user
- * namespaces whoever made the outermost of them, however many users are mapped inside.
+ * The account that a process is charged to: a user, or for processes in user namespaces whoever
+ * made the outermost of them, however many users are mapped inside.
  */
 #ifndef LIEN_BPF_USERS_H
 #define LIEN_BPF_USERS_H
@@ -12,8 +12,8 @@
 #include <lien/probe.h>
 
 #define ACCOUNT_ROOT	  0
-#define ACCOUNT_NAMESPACE (1ull << 32) /* made by root: told from others by its number */
-#define NAMESPACES_MAX	  32	       /* the kernel's limit of nesting */
+#define ACCOUNT_NAMESPACE (1ull << 32) /* made by root: identified by the namespace's number */
+#define NAMESPACES_MAX	  32	       /* the kernel's nesting limit */
 
 static __noinline __u64 account_of(struct task_struct *task)
 {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * How the control thread comes to be. Loading the library only installs a handler for a real-time
- * signal: no thread (it would break unshare -U, and be lost in forked children), no file. The
- * agent's BPF program sends that signal to a thread that enters a driver call, once there is
- * something to control; the handler then runs at a function's first instruction, where it may do
- * whatever a called function may do. Without an agent that never happens. A library that is put
- * into a live process is opened by a thread made for that, which starts the control thread at once.
+ * Starts the control thread. Loading the library only installs a handler for a real-time signal: no
+ * thread (it would break unshare -U, and be lost in forked children), no file. Once there is
+ * something to control, the agent's BPF program sends that signal to a thread that enters a driver
+ * call; the handler then runs at a function's first instruction, where it may do whatever a called
+ * function may do. Without an agent that never happens. When the library is put into a live
+ * process, the thread that opens it starts the control thread at once.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -66,7 +66,7 @@ static void *serve(void *arg)
 	return NULL;
 }
 
-/* Two sockets and the thread that serves one of them. -1: not now. */
+/* Makes two sockets, and the thread that serves one of them. Returns -1: not now. */
 static int start_thread(int pair[2])
 {
 	struct place *place = malloc(sizeof(*place));
@@ -107,7 +107,7 @@ static void start(void)
 		return;
 	pair[0] = raise_fd(pair[0]);
 	pair[1] = raise_fd(pair[1]);
-	setsockopt(pair[1], SOL_SOCKET, SO_PASSCRED, &on, sizeof(on)); /* who gives orders */
+	setsockopt(pair[1], SOL_SOCKET, SO_PASSCRED, &on, sizeof(on)); /* tells who sends orders */
 	if (start_thread(pair)) {
 		close(pair[0]);
 		close(pair[1]);
@@ -118,7 +118,7 @@ static void start(void)
 	__atomic_store_n(&state->agent_fd, pair[0], __ATOMIC_RELEASE);
 }
 
-static int starting; /* somebody is in start(), or nobody may be */
+static int starting; /* a thread is in start(), or starting is forbidden */
 
 #define REPLACE_US 100000
 
@@ -130,8 +130,8 @@ static int is_served(void)
 }
 
 /*
- * The application has closed the sockets. The next call that it makes would start another thread;
- * but if all its threads wait at the gate, none makes one, and nobody else opens the gate.
+ * The application has closed the sockets. Its next call would start another thread; but if all its
+ * threads wait at the gate, none makes a call, and nobody else opens the gate.
  */
 static void replace(const struct place *place)
 {
@@ -147,7 +147,7 @@ static void replace(const struct place *place)
 			__atomic_store_n(&starting, 0, __ATOMIC_RELEASE);
 		}
 		if (!is_served())
-			usleep(REPLACE_US); /* there are too many files, or threads */
+			usleep(REPLACE_US); /* too many files or threads */
 	}
 }
 
@@ -164,7 +164,7 @@ static void woken(int signal)
 	errno = saved;
 }
 
-/* 0, or -EAGAIN: no signal is free. */
+/* Returns 0, or -EAGAIN: no free signal. */
 static int install(void)
 {
 	struct sigaction old, action = {.sa_handler = woken, .sa_flags = SA_RESTART};
@@ -191,19 +191,18 @@ __attribute__((constructor)) static void load(void)
 	lien_fork_prepare();
 	if (install())
 		return;
-	if (syscall(SYS_gettid) != getpid()) /* dlopen() was called for it */
+	if (syscall(SYS_gettid) != getpid()) /* a thread made to call dlopen() */
 		start();
 	__atomic_store_n(&lien_control_state.magic, LIEN_WIRE_MAGIC, __ATOMIC_RELEASE);
 }
 
-/* --- the end, and what may follow it ------------------------------------------------------------
- */
+/* --- the end, and starting again ------------------------------------------------------------- */
 
 int lien_start_forbid(void)
 {
 	int tries;
 
-	/* Whoever is in start() makes two sockets and a thread. */
+	/* A thread in start() is making two sockets and a thread. */
 	for (tries = 0; __atomic_exchange_n(&starting, 1, __ATOMIC_ACQUIRE); tries++) {
 		if (tries == FORBID_TRIES)
 			return -EBUSY;
@@ -222,16 +221,17 @@ void lien_start_forked(void)
 	struct lien_control_state *state = &lien_control_state;
 
 	state->agent_fd = -1;
-	/* The thread that was in start() is not in the child. After END it stays forbidden. */
+	/* The thread that was in start() is not in the child. After END starting stays
+	 * forbidden. */
 	if (__atomic_load_n(&state->magic, __ATOMIC_ACQUIRE) != LIEN_WIRE_MAGIC_ENDED)
 		__atomic_store_n(&starting, 0, __ATOMIC_RELEASE);
 }
 
 /*
- * The agent's BPF program looks whether our handler is installed, and then sends. A signal that
- * comes when it is the default's would end the process. So it is ignored first, which also drops
- * those that wait, until every program that was on its way has come to its end. A handler that is
- * not ours any more is left alone.
+ * The agent's BPF program checks that our handler is installed, and then sends. If the default
+ * action were restored first, a late signal would end the process. So ignore the signal first,
+ * which also drops pending ones, until every program that may have been about to send has finished.
+ * Leave alone a handler that is no longer ours.
  */
 static void give_back_signal(int signal)
 {
@@ -243,7 +243,7 @@ static void give_back_signal(int signal)
 	sigemptyset(&normal.sa_mask);
 	sigaction(signal, &ignore, NULL);
 	if (syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0))
-		usleep(QUIET_US); /* not on this kernel, or not allowed here */
+		usleep(QUIET_US); /* unsupported by this kernel, or forbidden here */
 	sigaction(signal, &normal, NULL);
 }
 
@@ -254,15 +254,15 @@ int lien_start_undo(void)
 
 	give_back_signal(state->signal);
 	if (fd >= 0 && lien_control_inode(fd) != state->agent_ino)
-		fd = -1; /* the application's, by now */
+		fd = -1; /* belongs to the application by now */
 	state->agent_fd = -1;
 	__atomic_store_n(&state->magic, LIEN_WIRE_MAGIC_ENDED, __ATOMIC_RELEASE);
 	return fd;
 }
 
 /*
- * Called instead of dlopen() by a thread that was made for it (loader/inject/inject.h), when the
- * library is there already, and at its end. NULL: there is no free signal, or it is not at its end.
+ * Called instead of dlopen() by a thread made for it (loader/inject/inject.h), when the library is
+ * already there and has ended. Returns NULL: no free signal, or it has not ended.
  */
 static void *again(const char *path, int mode)
 {

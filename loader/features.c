@@ -48,7 +48,8 @@ void lien_feature_remedy(struct lien_feature *feature, const char *format, ...)
 	va_end(args);
 }
 
-/* First bytes of a small file, NUL-terminated, without the last newline; false if unreadable. */
+/* Reads the first bytes of a small file, NUL-terminated, without the last newline; false if
+ * unreadable. */
 static bool read_small(const char *path, char *text, size_t size)
 {
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -175,8 +176,8 @@ static void check_capabilities(struct lien_feature *f)
 		f, "run as root, or: setcap cap_bpf,cap_perfmon,cap_sys_ptrace+ep on lien");
 }
 
-/* A map of one element says whether bpf() is there and allowed: seccomp filters and user namespaces
- * refuse it whatever the capabilities say. */
+/* Creating a map with one element shows whether bpf() exists and is permitted: seccomp filters and
+ * user namespaces refuse it regardless of capabilities. */
 static void check_bpf(struct lien_feature *f)
 {
 	union bpf_attr attr;
@@ -201,7 +202,7 @@ static void check_bpf(struct lien_feature *f)
 				       "where no seccomp filter refuses bpf()");
 }
 
-/* "[none] integrity confidentiality"; the last one takes reading kernel memory away from BPF. */
+/* "[none] integrity confidentiality"; the last one denies BPF access to kernel memory. */
 static void check_lockdown(struct lien_feature *f)
 {
 	char modes[64];

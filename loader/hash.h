@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* FNV-1a of 64 bits, to tell one version of something from another. */
+/* 64-bit FNV-1a, to tell one version of something from another. */
 #ifndef LIEN_HASH_H
 #define LIEN_HASH_H
 
@@ -8,7 +8,7 @@
 
 #define LIEN_HASH_START 0xcbf29ce484222325ull
 
-/* The hash of what came before and this behind it. */
+/* Extends a hash with these bytes. */
 static inline uint64_t lien_hash(uint64_t hash, const void *data, size_t size)
 {
 	const unsigned char *byte = data;

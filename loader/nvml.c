@@ -18,7 +18,7 @@ struct nvml_memory {
 	unsigned long long total, free, used;
 };
 
-/* nvmlMemory_v2_t: "used" without what the driver has reserved, as nvidia-smi shows it. */
+/* nvmlMemory_v2_t: "used" excludes memory reserved by the driver, as in nvidia-smi. */
 struct nvml_memory_v2 {
 	unsigned version;
 	unsigned long long total, reserved, free, used;
@@ -26,10 +26,10 @@ struct nvml_memory_v2 {
 
 #define NVML_MEMORY_V2 (sizeof(struct nvml_memory_v2) | 2u << 24)
 
-/* nvmlProcessInfo_t of the functions of version 2 and 3. */
+/* nvmlProcessInfo_t of functions in versions 2 and 3. */
 struct nvml_process {
 	unsigned pid;
-	unsigned long long bytes; /* all ones: not known */
+	unsigned long long bytes; /* all ones: unknown */
 	unsigned gpu_instance, compute_instance;
 };
 
@@ -45,7 +45,7 @@ struct nvml {
 };
 
 static const struct {
-	const char *names[2]; /* the newest first */
+	const char *names[2]; /* newest first */
 	size_t place;
 	bool optional;
 } functions[] = {
@@ -97,7 +97,7 @@ static int read_processes(
 		}
 		list = grown;
 		result = nvml->processes(handle, &count, list);
-		if (count <= room) /* it need not say how many there are */
+		if (count <= room) /* NVML may leave the count unset */
 			count = result == NVML_ERROR_INSUFFICIENT_SIZE ? 2 * room : count;
 	} while (result == NVML_ERROR_INSUFFICIENT_SIZE && count <= PROCESSES_MAX);
 	if (result != NVML_SUCCESS || count > room)
@@ -127,7 +127,7 @@ static void read_memory(
 	}
 }
 
-/* 1: the device cannot be asked. */
+/* Returns 1 if the device does not answer. */
 static int read_device(const struct nvml *nvml, unsigned index, struct lien_node_device *device)
 {
 	char uuid[UUID_BUFFER] = "";
@@ -158,7 +158,7 @@ static int read_devices(const struct nvml *nvml, struct lien_node *node)
 		node->count += !err;
 	}
 	if (err < 0) {
-		node->count++; /* the one that has half of it */
+		node->count++; /* include the one that was partly read */
 		lien_node_clear(node);
 		return err;
 	}
@@ -177,7 +177,7 @@ int lien_nvml_read(struct lien_node *node)
 	if (!loaded || nvml.init() != NVML_SUCCESS)
 		return 0;
 	err = read_devices(&nvml, node);
-	/* Who has it open keeps devices from being reset and from sleeping. */
+	/* An open NVML keeps devices from being reset and from sleeping. */
 	nvml.shutdown();
 	return err;
 }

@@ -13,7 +13,7 @@
 #include "control/driver/genuine.h"
 #include "control/driver/interpose.h"
 
-/* While another thread loads a library, the linker still relocates it. */
+/* While another thread loads a library, the linker is still relocating it. */
 #define LOADING_TRIES 200
 #define LOADING_US    1000
 
@@ -26,10 +26,10 @@ static struct replacement {
 } replacements[REPLACEMENTS];
 
 static unsigned count;
-static int placed;		   /* a pointer of ours has been stored somewhere */
-static unsigned long long scanned; /* dlpi_adds when everything was replaced last */
+static int placed;		   /* a pointer to ours has been stored somewhere */
+static unsigned long long scanned; /* dlpi_adds when everything was last replaced */
 
-/* One each for the driver's functions and for glibc's. Most words lie outside of both. */
+/* One for the driver's functions and one for glibc's. Most words are outside both. */
 struct bounds {
 	uintptr_t low, high;
 };
@@ -38,13 +38,13 @@ struct scan {
 	struct bounds bounds[2];
 	int back;  /* replace ours by the genuine functions */
 	int count; /* replace nothing, and look for the driver's functions only */
-	int anew;  /* objects have been loaded since: look also at what is read-only by now */
+	int anew;  /* objects have been loaded since: also scan data that is read-only by now */
 	int pagemap;
 	unsigned long long loaded; /* dlpi_adds */
 	unsigned found;		   /* in this object */
-	int loading;		   /* the first error is that `object` is being loaded */
+	int loading;		   /* the first error means that `object` is being loaded */
 	int error;
-	char object[24]; /* short, as replies have little room */
+	char object[24]; /* short, because replies have little room */
 };
 
 static uintptr_t looked_for(const struct scan *scan, const struct replacement *replacement)
@@ -52,14 +52,14 @@ static uintptr_t looked_for(const struct scan *scan, const struct replacement *r
 	return scan->back ? replacement->ours : replacement->real;
 }
 
-/* Leaves the word alone if somebody has changed it meanwhile. */
+/* Leaves the word alone if another thread has changed it meanwhile. */
 static void replace_word(
 	const struct scan *scan, uintptr_t *word, const struct replacement *replacement)
 {
 	uintptr_t was = looked_for(scan, replacement);
 
 	if (!scan->back)
-		placed = 1; /* before: somebody may copy it at once */
+		placed = 1; /* set first: another thread may copy it at once */
 	__atomic_compare_exchange_n(word, &was, scan->back ? replacement->real : replacement->ours,
 		0, __ATOMIC_RELEASE, __ATOMIC_RELAXED);
 }
@@ -70,7 +70,7 @@ static int within(const struct scan *scan, uintptr_t value)
 	       (value >= scan->bounds[1].low && value <= scan->bounds[1].high);
 }
 
-/* Counts the words that are to be replaced; with `replace`, replaces them. */
+/* Counts the words to replace; with `replace`, replaces them. */
 static unsigned scan_words(const struct scan *scan, uintptr_t from, uintptr_t to, int replace)
 {
 	unsigned i, found = 0;
@@ -96,7 +96,7 @@ static unsigned scan_words(const struct scan *scan, uintptr_t from, uintptr_t to
 #define PAGEMAP_FILE	(1ull << 61) /* still the file's: never written to */
 #define PAGEMAP_PAGES	512
 
-/* Looks only at pages that have been written to. Reading the others would bring them in, and some
+/* Scans only pages that have been written to. Reading the others would load them, and some
  * libraries have hundreds of MiB of them. */
 static void scan_written(struct scan *scan, uintptr_t from, uintptr_t to)
 {
@@ -145,7 +145,7 @@ static void fail(struct scan *scan, const struct dl_phdr_info *info, int error, 
 	snprintf(scan->object, sizeof(scan->object), "%s", *name ? name : "the program");
 }
 
-/* It is writable while another thread loads the object and the linker relocates it. */
+/* The part is writable while another thread loads the object and the linker relocates it. */
 static int is_read_only(uintptr_t from, uintptr_t to)
 {
 	FILE *maps = fopen("/proc/self/maps", "re");
@@ -161,7 +161,7 @@ static int is_read_only(uintptr_t from, uintptr_t to)
 	return read_only;
 }
 
-/* The part that the linker makes read-only after relocation. */
+/* Scans the part that the linker makes read-only after relocation. */
 static void scan_relro(
 	struct scan *scan, const struct dl_phdr_info *info, uintptr_t from, uintptr_t to)
 {
@@ -172,7 +172,7 @@ static void scan_relro(
 	to &= ~(page - 1);
 	found = from < to ? scan_words(scan, from, to, 0) : 0;
 	scan->found += found;
-	if (!found || scan->count) /* no page is made writable for nothing */
+	if (!found || scan->count) /* make no page writable for nothing */
 		return;
 	if (!is_read_only(from, to)) {
 		fail(scan, info, EAGAIN, 1);
@@ -184,7 +184,7 @@ static void scan_relro(
 	}
 }
 
-/* --- calls that are bound when they are first made -------------------------------------------- */
+/* --- calls that are bound on first use -------------------------------------------------------- */
 
 struct dynamic {
 	uintptr_t symbols, names, calls;
@@ -198,7 +198,7 @@ static struct dynamic read_dynamic(const struct dl_phdr_info *info, const ElfW(P
 	struct dynamic dynamic = {0};
 
 	for (; entry->d_tag != DT_NULL; entry++) {
-		/* glibc keeps addresses there, others what the file says. */
+		/* glibc stores addresses there, other libcs keep the file's values. */
 		uintptr_t value = entry->d_un.d_ptr, at = value;
 
 		if (at < info->dlpi_addr)
@@ -224,8 +224,8 @@ static struct dynamic read_dynamic(const struct dl_phdr_info *info, const ElfW(P
 	return dynamic;
 }
 
-/* Before the first call a slot points back into its own object, at the code that asks the linker.
- */
+/* Before the first call a slot points back into its own object, at the code that calls the
+ * linker. */
 static int is_unbound(const struct dl_phdr_info *info, uintptr_t value)
 {
 	unsigned i;
@@ -246,7 +246,7 @@ static int is_drivers(const char *name)
 	return name[0] == 'c';
 }
 
-/* What replaces the function if the linker would bind it; NULL: nothing does. */
+/* Returns the replacement of the function that the linker would bind; NULL: none. */
 static const struct replacement *binding(const struct scan *scan, const char *name)
 {
 	unsigned i;
@@ -259,7 +259,7 @@ static const struct replacement *binding(const struct scan *scan, const char *na
 	return NULL;
 }
 
-/* Slots that were bound before are among the words that scan_written() finds. */
+/* scan_written() finds the slots that are already bound. */
 static void bind_calls(
 	struct scan *scan, const struct dl_phdr_info *info, const ElfW(Phdr) * segment)
 {
@@ -292,7 +292,7 @@ static void bind_calls(
 	}
 }
 
-/* This library, glibc and NVIDIA's libraries. */
+/* Returns true for this library, glibc and NVIDIA's libraries. */
 static int is_left_alone(const struct dl_phdr_info *info)
 {
 	const uintptr_t self = (uintptr_t)&placed,
@@ -370,7 +370,7 @@ static void scan_all(struct scan *scan)
 	dl_iterate_phdr(count_loaded, &loaded);
 	scan->anew = scan->back || !loaded || loaded != scanned;
 	for (i = 0; i < 2; i++)
-		scan->bounds[i] = (struct bounds){.low = UINTPTR_MAX}; /* nothing lies within */
+		scan->bounds[i] = (struct bounds){.low = UINTPTR_MAX}; /* contains nothing */
 	for (i = 0; i < count; i++)
 		if (is_drivers(replacements[i].name) || !scan->count)
 			widen(&scan->bounds[is_drivers(replacements[i].name)],
@@ -398,10 +398,11 @@ void lien_cached_prepare(void)
 		replacements[n++] = (struct replacement){.name = interposed->name,
 			.real = (uintptr_t)real,
 			.ours = (uintptr_t)interposed->ours,
-			/* Ours is found where nobody but its caller sees the driver. */
+			/* dlsym() finds ours where nobody but the function's caller sees the
+			 * driver. */
 			.binds = !first || first == real || first == interposed->ours};
 	}
-	count = n; /* now: a child that was forked before then begins anew */
+	count = n; /* set last: a child that was forked earlier starts over */
 }
 
 int lien_cached_replace(char *why, size_t size)
@@ -442,5 +443,5 @@ void lien_cached_restore(void)
 
 	if (placed)
 		scan_all(&scan);
-	scanned = 0; /* all is to be looked at, should it be replaced again */
+	scanned = 0; /* a later replace must scan everything */
 }

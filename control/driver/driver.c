@@ -28,7 +28,7 @@ static void *loaded(void)
 	return dlopen("libcuda.so.1", RTLD_NOLOAD | RTLD_NOW);
 }
 
-/* NULL, or the function that it lacks. */
+/* Returns NULL, or the function that the library lacks. */
 static const char *fill(struct lien_driver *driver, void *library)
 {
 	void *symbol;
@@ -49,7 +49,7 @@ const struct lien_driver *lien_driver_found(void)
 }
 
 /* Takes no lock: dlopen() may wait for a thread that loads a library whose constructor calls us.
- * Each thread looks for itself, and the first result is kept. */
+ * Each thread searches for itself, and the first result is kept. */
 const struct lien_driver *lien_driver_find(const char **missing)
 {
 	const struct lien_driver *first = lien_driver_found();
@@ -83,7 +83,7 @@ void *lien_driver_symbol(const char *name)
 	return symbol;
 }
 
-/* The driver has no names any more once the process is ending. */
+/* The driver no longer knows any names once the process is ending. */
 static const char *known_name(CUresult result)
 {
 #define NAME(error)                                                                                \

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
  * The CUDA driver, found at run time in a process that has loaded it. The functions are the
- * exported symbols, so the agent's probes see these calls and know them as ours by their return
- * address.
+ * exported symbols, so the agent's probes see these calls and recognize them as ours by their
+ * return address.
  */
 #ifndef LIEN_CONTROL_DRIVER_H
 #define LIEN_CONTROL_DRIVER_H
@@ -44,7 +44,7 @@
 	X(cuMemExportToShareableHandle)                                                            \
 	X(cuMemImportFromShareableHandle)
 
-/* Not in every driver that lien works with; NULL there. */
+/* Missing from some drivers that lien works with, and NULL there. */
 #define LIEN_DRIVER_OPTIONAL(X)                                                                    \
 	X(cuGetProcAddress)                                                                        \
 	X(cuGetProcAddress_v2)                                                                     \
@@ -68,15 +68,17 @@ struct lien_driver {
 #undef LIEN_DRIVER_MEMBER
 };
 
-/* The driver that the process has loaded; NULL: there is none, or *missing names the function that
- * it lacks. Loads nothing, but keeps the driver loaded. Thread-safe, without a lock. */
+/* Returns the driver that the process has loaded. NULL: there is none, or *missing names the
+ * function that it lacks. Never loads the driver, but keeps it loaded. Thread-safe, without a
+ * lock. */
 const struct lien_driver *lien_driver_find(const char **missing);
-/* The driver if lien_driver_find() has found it before, else NULL. */
+/* Returns the driver if an earlier lien_driver_find() found it, otherwise NULL. */
 const struct lien_driver *lien_driver_found(void);
-/* A function of the driver that is loaded now; NULL: there is none. Does not keep it loaded. */
+/* Returns a function of the driver that is loaded now; NULL: there is none. Does not keep the
+ * driver loaded. */
 void *lien_driver_symbol(const char *name);
 
-/* "CUDA_ERROR_...", a number that has no name, or that the process is ending. */
+/* Writes "CUDA_ERROR_...", the number of an unnamed error, or that the process is ending. */
 void lien_driver_error(const struct lien_driver *driver, CUresult result, char *text, size_t size);
 
 #endif

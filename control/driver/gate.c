@@ -10,20 +10,20 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Threads that wait beyond these wait until the gate opens. */
+/* Further threads wait until the gate opens. */
 #define PLACES 512
 
-/* A thread's, while it waits; or one's that was let in before its signal had reached it. */
+/* Belongs to a thread while it waits, or to one that was let in before its signal arrived. */
 struct place {
 	uint32_t tid; /* 0: free */
 	uint32_t passed;
 };
 
 static struct {
-	uint32_t busy; /* the places: held for moments */
+	uint32_t busy; /* protects the places; held only briefly */
 	uint32_t shut;
-	uint32_t pid;  /* whose it is: a forked child has a copy, and nobody who would open it */
-	uint32_t turn; /* changes whenever those who wait are to look again */
+	uint32_t pid;  /* owner: a forked child has a copy, and nobody who would open it */
+	uint32_t turn; /* changes whenever waiting threads must look again */
 	struct place places[PLACES];
 } gate;
 
@@ -48,7 +48,8 @@ static struct place *place_of(uint32_t tid)
 	return NULL;
 }
 
-/* Taken by the thread or for it, whichever is first: never by both, for one sees the other's. */
+/* The thread takes the place, or another takes it for the thread, whichever comes first: never
+ * both, because one sees the other's. */
 static struct place *place_take(uint32_t tid)
 {
 	struct place *place;
@@ -106,7 +107,7 @@ void lien_gate_open(void)
 
 	__atomic_store_n(&gate.shut, 0, __ATOMIC_SEQ_CST);
 	look_again();
-	/* Of those who never came: who waits gives back the own. */
+	/* Frees the places of threads that never came; a waiting thread frees its own. */
 	for (i = 0; i < PLACES; i++)
 		if (__atomic_exchange_n(&gate.places[i].passed, 0, __ATOMIC_SEQ_CST))
 			__atomic_store_n(&gate.places[i].tid, 0, __ATOMIC_RELEASE);
@@ -128,7 +129,7 @@ void lien_gate_pass(const uint32_t *tids, unsigned count)
 	unsigned i;
 
 	if (!lien_gate_is_shut())
-		return; /* it has opened by itself: the next one must not let them in */
+		return; /* it has opened by itself: the next gate must not let them in */
 	for (i = 0; i < count; i++) {
 		place = place_take(tids[i]);
 		if (place)

@@ -26,7 +26,7 @@ static struct symbols symbols_of(const struct dl_phdr_info *info)
 			entry = (const void *)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr);
 	for (; entry && entry->d_tag != DT_NULL; entry++) {
 		at = entry->d_un.d_ptr;
-		if (at < info->dlpi_addr) /* the linker has not made it an address */
+		if (at < info->dlpi_addr) /* the linker has not turned it into an address */
 			at += info->dlpi_addr;
 		if (entry->d_tag == DT_GNU_HASH)
 			symbols.hash = (const void *)at;
@@ -47,8 +47,8 @@ static uint32_t hash_of(const char *name)
 	return hash;
 }
 
-/* DT_GNU_HASH: number of buckets, index of the first symbol, words of the filter, its shift; then
- * the filter, the buckets and the chains. The last entry of a chain is odd. */
+/* Layout of DT_GNU_HASH: number of buckets, index of the first symbol, words of the filter, its
+ * shift; then the filter, the buckets and the chains. The last entry of a chain is odd. */
 static uintptr_t find(const struct symbols *symbols, const char *name)
 {
 	const uint32_t *table = symbols->hash, hash = hash_of(name), *buckets, *chains;
@@ -76,7 +76,7 @@ static int is_libc(const char *path)
 
 	name = name ? name + 1 : path;
 	return !strcmp(name, "libc.so.6") ||
-	       !strcmp(name, "libdl.so.2"); /* which has it till 2.33 */
+	       !strcmp(name, "libdl.so.2"); /* contains it up to 2.33 */
 }
 
 static int look(struct dl_phdr_info *info, size_t size, void *unused)

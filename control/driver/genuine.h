@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* glibc's dlsym() and dlvsym(), found without a lookup by name, which would find ours. */
+/* Finds glibc's dlsym() and dlvsym() without a lookup by name, which would find ours. */
 #ifndef LIEN_CONTROL_GENUINE_H
 #define LIEN_CONTROL_GENUINE_H
 
@@ -9,7 +9,7 @@ enum lien_genuine {
 	LIEN_GENUINE_COUNT,
 };
 
-/* NULL: not found. */
+/* Returns NULL if not found. */
 void *lien_genuine(enum lien_genuine which);
 
 #endif

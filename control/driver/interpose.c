@@ -64,8 +64,8 @@ static const struct lien_interposed *find(const char *name)
 
 /* --- dlsym() and dlvsym() --------------------------------------------------------------------- */
 
-/* The caller gets `value`, or, if `pass_on` is set, whatever that function returns. It is jumped
- * to, because glibc begins its search at the object that its return address lies in. */
+/* The caller gets `value`, or, if `pass_on` is set, the result of that function. The assembly jumps
+ * to it, because glibc begins its search at the object that contains its return address. */
 struct answer {
 	void *pass_on, *value;
 };
@@ -76,7 +76,7 @@ static void *ask(void *handle, const char *name, const char *version)
 		       : lien_genuine_dlsym(handle, name);
 }
 
-/* glibc found ours, but there is no driver: it must say that it found nothing. */
+/* glibc found ours, but there is no driver: report that nothing was found. */
 static void *not_there(const char *name)
 {
 	return lien_genuine_dlsym(RTLD_NEXT, name);
@@ -84,7 +84,7 @@ static void *not_there(const char *name)
 
 /*
  * If ours and the driver's are the only ones, it does not matter where a search begins: every
- * caller gets ours, even if the driver was loaded with RTLD_LOCAL. The lookup that succeeds comes
+ * caller gets ours, even if the driver was loaded with RTLD_LOCAL. The successful lookup comes
  * last, so that dlerror() reports nothing.
  */
 static int is_only(const struct lien_interposed *interposed, const void *real, const char *version)
@@ -95,7 +95,7 @@ static int is_only(const struct lien_interposed *interposed, const void *real, c
 	return first && (first == interposed->ours || first == real) && (!next || next == real);
 }
 
-/* The assembly below calls it. */
+/* Called by the assembly below. */
 __attribute__((used, visibility("hidden"))) struct answer lien_interpose_answer(
 	void *handle, const char *name, const char *version)
 {
@@ -164,7 +164,7 @@ __asm__("	.pushsection .text\n"
 
 /* --- cuGetProcAddress() ----------------------------------------------------------------------- */
 
-/* An exported name is the name that was asked for, perhaps with a version behind it. */
+/* Returns ours if the exported name is the requested one, with or without a version suffix. */
 static void *ours_of(const char *symbol, void *function)
 {
 	size_t length = strlen(symbol);

@@ -40,13 +40,13 @@
 	X(cuMulticastBindAddr_v2)                                                                  \
 	X(cuMulticastUnbind)
 
-/* Exports the function as `name`. Nothing in this library uses that name: another library's may be
- * found first. */
+/* Exports the function as `name`. Nothing in this library may use that name: the linker may find
+ * another library's first. */
 #define LIEN_EXPORT_AS(name, function)                                                             \
 	extern __typeof__(name) name __attribute__((alias(#function), visibility("default")))
 
 struct lien_interposed {
-	const char *name; /* the driver's or glibc's name of it */
+	const char *name; /* its name in the driver or glibc */
 	void *ours;
 	size_t member; /* of struct lien_driver; LIEN_NOT_THE_DRIVERS for dlsym() and dlvsym() */
 };
@@ -56,10 +56,10 @@ struct lien_interposed {
 extern const struct lien_interposed lien_interposed[];
 extern const unsigned lien_interposed_count;
 
-/* The genuine function. NULL: there is no driver, or it lacks the function. */
+/* Returns the genuine function. NULL: there is no driver, or it lacks the function. */
 void *lien_interposed_real(const struct lien_interposed *interposed);
 
-/* glibc's own functions, called by this library. NULL: not found, or no glibc. */
+/* Call glibc's own functions, from this library. NULL: not found, or no glibc. */
 void *lien_genuine_dlsym(void *handle, const char *name);
 void *lien_genuine_dlvsym(void *handle, const char *name, const char *version);
 

@@ -9,7 +9,7 @@
 
 /* The application gets one of these if a new handle's value is a name of something else. */
 #define FRESH_NAMES 0x4c69656e00000000ull
-/* So many spent names are kept. */
+/* Limit of spent names kept. */
 #define SPENT_MAX 16384
 
 struct name {
@@ -47,7 +47,7 @@ RB_GENERATE(targets, name, by_target, compare_target)
 static pthread_mutex_t lock = LOCK_FREE;
 static struct names names = RB_INITIALIZER(&names);
 static struct targets targets = RB_INITIALIZER(&targets);
-static TAILQ_HEAD(, name) spent = TAILQ_HEAD_INITIALIZER(spent); /* the oldest first */
+static TAILQ_HEAD(, name) spent = TAILQ_HEAD_INITIALIZER(spent); /* oldest first */
 static unsigned count, spent_count;
 static uint64_t fresh;
 
@@ -65,7 +65,7 @@ static struct name *find(uint64_t value)
 	return RB_FIND(names, &names, &key);
 }
 
-/* The first name of a target; its others follow it. */
+/* Returns the first name of a target; its other names follow it. */
 static struct name *find_target(uint32_t parked, uint64_t target)
 {
 	struct name key = {.parked = parked, .target = target}, *name;
@@ -136,7 +136,8 @@ static struct name *add(uint64_t value, uint32_t parked, uint64_t target, uint32
 	return name;
 }
 
-/* Can the value of a new handle be given to the application? Forgets a spent name of that value. */
+/* Returns true if the value of a new handle can be given to the application. Forgets a spent name
+ * of that value. */
 static int is_free(uint64_t value)
 {
 	struct name *name = find(value);
@@ -149,7 +150,8 @@ static int is_free(uint64_t value)
 }
 
 /* References that no name of the handle accounts for are known by the driver's own value: the
- * driver returned it without us. 0; -EEXIST: that value is a name of something else; -ENOMEM. */
+ * driver returned it without us. Returns 0; -EEXIST: that value is a name of something else;
+ * -ENOMEM. */
 static int name_the_rest(uint64_t real, uint32_t references)
 {
 	struct name *name = find_target(0, real), *own;
@@ -190,7 +192,7 @@ void lien_names_revive(uint64_t token, uint64_t real)
 	pthread_mutex_lock(&lock);
 	while ((name = find_target(1, token))) {
 		if (name->name == real && is_only(name))
-			forget(name); /* it means what it looks like */
+			forget(name); /* it equals its handle again */
 		else
 			retarget(name, 0, real);
 	}
@@ -221,7 +223,7 @@ uint64_t lien_names_real_to_release(uint64_t value)
 	return real_of(value, 1);
 }
 
-/* A value that means nothing else; 0: out of memory. */
+/* Returns a value that means nothing else; 0: out of memory. */
 static uint64_t name_for(uint64_t real)
 {
 	uint64_t value = real;
@@ -241,7 +243,7 @@ uint64_t lien_names_made(uint64_t real)
 	if (none())
 		return real;
 	pthread_mutex_lock(&lock);
-	/* Names that meant an earlier handle of this value were given back behind our back. */
+	/* Names of an earlier handle with this value were released without us. */
 	while ((name = find_target(0, real)))
 		forget(name);
 	real = name_for(real);

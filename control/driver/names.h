@@ -4,48 +4,50 @@
  * and the driver may have reused the old value since; an application that kept the old one
  * (PyTorch's expandable segments, NCCL's windows) still means its memory by it. A name is a
  * handle's value as the application knows it. It stands for a real handle or, while the memory is
- * away, for the allocation's token. A value that is no name stands for itself.
+ * away, for the allocation's token. A value that is not a name stands for itself.
  *
  * A name is spent when the application has released all its references. The driver keeps a handle's
- * value while the memory is mapped, and refuses a release too many. So a release of a spent name
- * still goes to the memory that it stood for, not to whatever has that value now. All other calls
+ * value while the memory is mapped, and refuses excess releases. So a release of a spent name still
+ * goes to the memory that it stood for, not to the memory that has that value now. All other calls
  * ignore spent names.
  *
- * Thread-safe. No lock is taken while there are no names.
+ * Thread-safe. Takes no lock while there are no names.
  */
 #ifndef LIEN_CONTROL_NAMES_H
 #define LIEN_CONTROL_NAMES_H
 
 #include <stdint.h>
 
-/* The allocation with this real handle goes away; the application holds so many references to it.
- * Those that came without us are by the driver's own value, which becomes a name. 0; -EEXIST: that
- * value is a name of something else; -ENOMEM. On failure nothing is changed. */
+/* Records that the allocation with this real handle goes away; the application has `references` to
+ * it. References that it got without us are known by the driver's own value, which becomes a name.
+ * Returns 0; -EEXIST: that value is a name of something else; -ENOMEM. Changes nothing on
+ * failure. */
 int lien_names_park(uint64_t real, uint64_t token, uint32_t references);
-/* It is back. */
+/* Records that the allocation is back. */
 void lien_names_revive(uint64_t token, uint64_t real);
 
-/* What to give the driver for a handle that the application passes; 0 while its memory is away. */
+/* Returns the driver's handle for one that the application passes; 0 while its memory is away. */
 uint64_t lien_names_real(uint64_t name);
-/* The same for a release. */
+/* Same, for a release. */
 uint64_t lien_names_real_to_release(uint64_t name);
-/* What the application gets for a handle that the driver has just made, or for one that it had. 0:
- * out of memory; the handle's value means something else. */
+/* Returns the value to give the application for a handle that the driver has just made, or for one
+ * that the application already had. 0: out of memory, and the handle's value means something
+ * else. */
 uint64_t lien_names_made(uint64_t real);
 uint64_t lien_names_retained(uint64_t real);
-/* The application released a name. */
+/* Records that the application released a name. */
 void lien_names_released(uint64_t name);
-/* The application got the handle `real` from the driver itself, or (not `certain`) may have. Is
- * that value a name of something else? */
+/* The application got the handle `real` directly from the driver, or (not `certain`) may have.
+ * Returns true if that value is a name of something else. */
 int lien_names_clash(uint64_t real, int certain);
-/* How many names mean another handle than the one that they look like: without translation they
- * would mean the wrong memory, or none. Where there are none, none comes to be but by park(). */
+/* Returns the number of names that differ from their handle: without translation they would refer
+ * to the wrong memory, or to none. From 0 the number grows only by park(). */
 unsigned lien_names_renamed(void);
 /* Forgets all names. */
 void lien_names_clear(void);
 
-/* fork(): the child's names are as consistent as the parent's. In between the parent's
- * thread may call everything above: other libraries have handlers, too. */
+/* Bracket a fork(), so that the child's names are as consistent as the parent's. In between, the
+ * parent's thread may call everything above: other libraries have fork handlers, too. */
 void lien_names_before_fork(void);
 void lien_names_after_fork(int is_child);
 

@@ -12,7 +12,7 @@
 #include "control/driver/names.h"
 #include "control/driver/translate.h"
 
-/* A section of their own, so that their calls can be told from the control library's. */
+/* A section of their own, which distinguishes their calls from the control library's. */
 #define TRANSLATE __attribute__((section("lien_translate"), noinline, used))
 
 /* --- the driver's own functions --------------------------------------------------------------- */
@@ -27,8 +27,8 @@ static CUresult not_in_this_driver(void)
 	return CUDA_ERROR_NOT_SUPPORTED;
 }
 
-/* Never NULL: what is not there fails. The driver may have the function even if it lacks others
- * that an offload needs. */
+/* Never NULL: a missing function fails when called. The driver may have this function even if it
+ * lacks others that an offload needs. */
 static void *driver_function(const char *name, size_t member)
 {
 	const struct lien_driver *driver = lien_driver_found();
@@ -48,9 +48,9 @@ static void *driver_function(const char *name, size_t member)
 
 /* --- threads that pass a handle --------------------------------------------------------------- */
 
-static unsigned inside; /* with a handle that was looked up, on their way to the driver and back */
+static unsigned inside; /* threads with a looked-up handle, on their way to the driver and back */
 static int hold_all;
-static int settled; /* nobody is let in any more */
+static int settled; /* no thread is let in any more */
 
 void lien_translate_hold_all(int all)
 {
@@ -76,9 +76,10 @@ void lien_translate_forked(void)
 }
 
 /*
- * Who passes a handle waits here, not in the driver: after a restore another one means the same
- * memory. Handle 0 is nobody's. The agent holds the thread at a call with it (bpf/gate.h), if it
- * holds such calls, and so hears of it. `frees`: the thread asks for the end of the memory.
+ * A thread that passes a handle waits here, not in the driver: after a restore another handle means
+ * the same memory. Handle 0 names no memory. If the agent holds such calls, it holds the thread at
+ * a call with handle 0 (bpf/gate.h), and so learns of it. `frees`: the thread wants to release the
+ * memory.
  */
 TRANSLATE static void ask_agent(int frees)
 {
@@ -91,7 +92,7 @@ TRANSLATE static void ask_agent(int frees)
 		close(fd);
 }
 
-/* Until the gate opens. No handler of the application's may come in between, and never return. */
+/* Waits until the gate opens. Blocks signals: a handler of the application might never return. */
 static void wait_quietly(void)
 {
 	sigset_t all, before;
@@ -102,7 +103,7 @@ static void wait_quietly(void)
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
-/* What the driver has for the names. Returns whether it has something for each. */
+/* Looks up the driver's handles for the names. Returns whether each has one. */
 static int look_up(const uint64_t *names, uint64_t *handles, unsigned n, int frees)
 {
 	unsigned i;
@@ -126,7 +127,7 @@ static int is_away(const uint64_t *names, const uint64_t *handles, unsigned n)
 	return 0;
 }
 
-/* Looks up what to give the driver for the names. They mean the same until leave(). */
+/* Looks up the driver's handles for the names. They stay valid until leave(). */
 static void enter_all(const uint64_t *names, uint64_t *handles, unsigned n, int frees)
 {
 	int asked = 0, known;
@@ -163,10 +164,10 @@ static CUresult leave(CUresult result)
 	return result;
 }
 
-/* --- what is called instead of the driver ----------------------------------------------------- */
+/* --- functions called instead of the driver's ------------------------------------------------- */
 
-/* The application gets `name` for the driver's handle; 0: it gets none. Inlined, because the probes
- * look for the application in the caller of the function that calls the driver. */
+/* Gives the application `name` for the driver's handle; 0: it gets none. Inlined, because the
+ * probes look for the application in the caller of the function that calls the driver. */
 static inline __attribute__((always_inline)) CUresult give(
 	CUmemGenericAllocationHandle *handle, CUmemGenericAllocationHandle name)
 {
@@ -298,7 +299,7 @@ static int has_handle(const CUarrayMapInfo *info)
 	return info->memOperationType == CU_MEM_OPERATION_TYPE_MAP;
 }
 
-/* A copy of the list with the driver's handles; NULL: no memory. */
+/* Returns a copy of the list with the driver's handles; NULL: no memory. */
 static CUarrayMapInfo *enter_list(const CUarrayMapInfo *list, unsigned int count)
 {
 	CUarrayMapInfo *copy = calloc((size_t)count + 1, sizeof(*copy));

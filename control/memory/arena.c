@@ -7,7 +7,7 @@
 #include "control/memory/arena.h"
 #include "control/memory/numa.h"
 
-/* Of one chunk: the control thread can be asked for something else between two. */
+/* Limit of one chunk: between two, the control thread can serve another order. */
 #define CHUNK_MAX (128ull << 20)
 
 #ifndef MADV_POPULATE_WRITE /* glibc 2.35 */
@@ -32,7 +32,8 @@ int lien_arena_grow(
 	madvise(memory, bytes, MADV_HUGEPAGE);
 	madvise(memory, bytes, MADV_DONTFORK);
 	lien_numa_prefer(memory, bytes, node);
-	/* Not in the driver's call, which holds up the application's. Kernels before 5.14 can't. */
+	/* Touch the pages here, not in the driver's call, which blocks the application's. Kernels
+	 * before 5.14 cannot. */
 	madvise(memory, bytes, MADV_POPULATE_WRITE);
 	result = driver->cuMemHostRegister_v2(memory, bytes, CU_MEMHOSTREGISTER_PORTABLE);
 	if (result) {
@@ -50,7 +51,7 @@ static int drop_last(struct lien_arena *arena, const struct lien_driver *driver)
 	struct lien_arena_chunk *last = &arena->chunks[arena->count - 1];
 	CUresult result = driver->cuMemHostUnregister(last->memory);
 
-	/* It ends with the context that it was made in. */
+	/* The registration ends with the context in which it was made. */
 	if (result && result != CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED)
 		return result;
 	munmap(last->memory, last->bytes);

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * XXH64 (xxhash.com, seed 0), which finds what is damaged and is no protection against those who
- * want it unseen. Faster than memory is copied by one thread, with no instruction that some
- * processors lack.
+ * XXH64 (xxhash.com, seed 0). Detects damage, but not deliberate tampering. One thread computes it
+ * faster than it copies memory, without instructions that some processors lack.
  */
 #ifndef LIEN_CONTROL_CHECKSUM_H
 #define LIEN_CONTROL_CHECKSUM_H
@@ -16,8 +15,8 @@ struct lien_checksum {
 };
 
 void lien_checksum_begin(struct lien_checksum *sum);
-/* The next piece; all but the last are multiples of 32 bytes. Returns the checksum up to its end.
- */
+/* Adds the next piece; all but the last must be multiples of 32 bytes. Returns the checksum up to
+ * its end. */
 uint64_t lien_checksum_add(struct lien_checksum *sum, const void *data, size_t size);
 
 #endif

@@ -15,7 +15,7 @@ CUresult lien_handle_retain(
 	return result ? driver->cuMemRetainAllocationHandle(handle, (void *)va) : result;
 }
 
-/* Without memory it is forgotten: one reference too many is better than a crash. */
+/* Without memory the reference is forgotten: one too many is better than a crash. */
 static void owe(CUmemGenericAllocationHandle handle)
 {
 	unsigned room = owed_room ? 2 * owed_room : 64;
@@ -49,7 +49,7 @@ int lien_handles_owed(void)
 
 void lien_handles_forked(void)
 {
-	owed = NULL; /* the parent may just have been at it */
+	owed = NULL; /* the parent may have been changing it */
 	owed_count = owed_room = 0;
 }
 

@@ -55,7 +55,7 @@ static int sane(const struct lien_wire_item *wire)
 	       !(wire->flags & LIEN_WIRE_OWNED);
 }
 
-/* One allocation: its mappings follow each other and agree. */
+/* Checks one allocation: its mappings must be adjacent and agree. */
 static int complete(const struct lien_item *items, unsigned count)
 {
 	const struct lien_wire_item *first = &items->wire, *wire;

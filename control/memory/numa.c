@@ -8,10 +8,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define NODES_MAX 1024 /* of any kernel */
+#define NODES_MAX 1024 /* upper limit of any kernel */
 #define BITS	  (8 * sizeof(unsigned long))
 
-/* In a container there may be no sysfs, and a driver may know no such attribute. */
+/* In a container there may be no sysfs, and a driver may lack this attribute. */
 static int node_of_pci(int domain, int bus, int slot)
 {
 	char path[96], text[16];
@@ -54,6 +54,6 @@ void lien_numa_prefer(void *memory, size_t bytes, int node)
 	if (node < 0 || node >= NODES_MAX)
 		return;
 	mask[node / BITS] = 1ul << node % BITS;
-	/* Not to be relied on: seccomp filters of containers forbid it. */
+	/* Only a hint: seccomp filters of containers forbid it. */
 	syscall(SYS_mbind, memory, bytes, MPOL_PREFERRED, mask, NODES_MAX + 1, 0);
 }

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Host memory near a device. Where the machine does not tell, or forbids it, any memory serves. */
+/* Host memory near a device. Any memory serves where the machine does not report or permit more. */
 #ifndef LIEN_CONTROL_NUMA_H
 #define LIEN_CONTROL_NUMA_H
 
 #include "control/driver/driver.h"
 
-/* The host's NUMA node that is nearest to a device, or -1: not known. */
+/* Returns the host's NUMA node nearest to a device, or -1: unknown. */
 int lien_numa_node(const struct lien_driver *driver, CUdevice device);
-/* Memory that is not touched yet is to be that node's, as far as it has some; -1: any. */
+/* Makes untouched memory come from that node as far as it has some; -1: any. */
 void lien_numa_prefer(void *memory, size_t bytes, int node);
 
 #endif

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * What the driver does not tell of memory that was there before the agent. Threads that could use
- * it are held back meanwhile.
+ * Determines facts about memory older than the agent that the driver does not report. Threads that
+ * could use the memory are held meanwhile.
  *
- * References: they are given back until the driver refuses, and taken again as often. The mapping
+ * References: they are released until the driver refuses, and taken again as often. The mapping
  * keeps the memory, and the handle's value, when none is left (driver 580).
  *
- * Whose it is: the owner writes a mark where it begins, an importer finds it there. Every process
- * that takes part knows all marks and what was there before, so any one that is left puts it right.
+ * Owner: it writes a mark at the memory's beginning, and an importer finds the mark there. Every
+ * process that takes part knows all marks and the original bytes, so any surviving one restores
+ * them.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -18,8 +19,8 @@
 #include "control/orders/control.h"
 #include "control/memory/handles.h"
 
-/* From MARKS on, for MARK. Less than LIEN_GATE_LEASE_MS, and than the agent waits for MARK: a
- * thread that was stopped meanwhile must not write what nobody would look for any more. */
+/* From MARKS on, for MARK. Less than LIEN_GATE_LEASE_MS, and than the agent's limit for MARK: a
+ * thread that was stopped meanwhile must not write a mark that nobody looks for any more. */
 #define MARK_NS 3000000000ull
 
 int lien_adopt_transfer(struct lien_control *control, uint32_t ordinal, uint64_t va,
@@ -40,7 +41,7 @@ int lien_adopt_transfer(struct lien_control *control, uint32_t ordinal, uint64_t
 	return driver->cuStreamSynchronize(device->stream);
 }
 
-/* An address that is large enough for any of them and one step more. 0: none was to be had. */
+/* Reserves an address range that fits any of them plus one step. 0: none available. */
 static int reserve_scratch(struct lien_control *control, const struct lien_wire_adopt *adopt,
 	unsigned count, CUdeviceptr *scratch, size_t *size)
 {
@@ -66,8 +67,8 @@ static int reserve_scratch(struct lien_control *control, const struct lien_wire_
 }
 
 /*
- * Is there more of it than is mapped? The driver does not tell how large an allocation is, but maps
- * no more of it than there is (580: NOT_SUPPORTED).
+ * Checks whether the allocation is larger than the mapping. The driver does not report an
+ * allocation's size, but refuses to map more than that (580: NOT_SUPPORTED).
  */
 static int look_for_more(struct lien_control *control, struct lien_wire_adopt *adopt,
 	CUmemGenericAllocationHandle handle, CUdeviceptr scratch, size_t room)
@@ -81,7 +82,7 @@ static int look_for_more(struct lien_control *control, struct lien_wire_adopt *a
 	if (!result)
 		result = driver->cuMemGetAddressRange_v2(&base, &bytes, adopt->va);
 	if (result || bytes + LIEN_WIRE_STEP > room) {
-		adopt->flags |= LIEN_WIRE_ADOPT_PART; /* not known to be whole */
+		adopt->flags |= LIEN_WIRE_ADOPT_PART; /* not known to be complete */
 		return 0;
 	}
 	result = driver->cuMemMap(scratch, bytes + LIEN_WIRE_STEP, 0, handle, 0);
@@ -94,7 +95,7 @@ static int look_for_more(struct lien_control *control, struct lien_wire_adopt *a
 	return 0;
 }
 
-/* The control thread's own reference, that of asking, is one of those that are given back. */
+/* The released references include the control thread's own, from asking for the handle. */
 static int count_references(struct lien_control *control, struct lien_wire_adopt *adopt,
 	CUdeviceptr scratch, size_t room)
 {
@@ -111,8 +112,7 @@ static int count_references(struct lien_control *control, struct lien_wire_adopt
 		lien_handle_release(driver, handle);
 		return result;
 	}
-	/* Refused twice, or it would be taken for refused when the driver fails for another reason.
-	 */
+	/* Require two refusals: a single one may be a failure for another reason. */
 	while (n <= LIEN_WIRE_REFERENCES_MAX &&
 		(!driver->cuMemRelease(handle) || !driver->cuMemRelease(handle)))
 		n++;
@@ -125,7 +125,7 @@ static int count_references(struct lien_control *control, struct lien_wire_adopt
 		return lien_control_fail(
 			control, result, adopt->va, "its references could not be taken again");
 	if (!n)
-		lien_handle_release(driver, handle); /* the one of asking */
+		lien_handle_release(driver, handle); /* the one from asking */
 	if (!n || n > LIEN_WIRE_REFERENCES_MAX)
 		return lien_control_fail(
 			control, -E2BIG, adopt->va, "its references cannot be counted");
@@ -188,7 +188,7 @@ int lien_order_marks(
 		marks->mark = grown;
 		marks->room = room;
 	}
-	if (count) /* without any before, there is no list */
+	if (count) /* there is no list before the first one */
 		memcpy(marks->mark + marks->count, adopt, count * sizeof(*adopt));
 	marks->count += count;
 	if (control->flags & LIEN_WIRE_LAST && marks->count) {
@@ -259,18 +259,18 @@ int lien_order_look(struct lien_control *control, int fd)
 	return result;
 }
 
-/* Where a mark is found, whoever wrote it, comes what was there. */
+/* Restores the original bytes wherever a mark is found, no matter who wrote it. */
 static int put_back(struct lien_control *control, const struct lien_wire_adopt *at)
 {
 	const struct lien_marks *marks = &control->marks;
-	static const uint8_t none[LIEN_WIRE_MARK_BYTES]; /* what is only looked at has no mark */
+	static const uint8_t none[LIEN_WIRE_MARK_BYTES]; /* read where there is no mark */
 	struct lien_wire_adopt key, *mark;
 	int result = lien_adopt_transfer(control, at->device, at->va, key.mark, 0);
 
 	if (result || !memcmp(key.mark, none, sizeof(none)))
 		return result;
 	if (at->flags & LIEN_WIRE_ADOPT_READ_ONLY)
-		return 0; /* whoever wrote it puts it right */
+		return 0; /* its writer restores it */
 	mark = bsearch(&key, marks->mark, marks->count, sizeof(key), by_mark);
 	return mark ? lien_adopt_transfer(control, at->device, at->va, mark->bytes, 1) : 0;
 }

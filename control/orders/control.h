@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * The control library's inside. One thread obeys the agent's orders; it decides nothing and knows
- * no other process. Everything here runs in that thread but the start (start.c), which runs in
- * whatever thread of the application is signalled, at the entry of a driver call.
+ * The internals of the control library. One thread carries out the agent's orders; it decides
+ * nothing and knows no other process. Everything here runs in that thread except the start
+ * (start.c), which runs in the signalled thread of the application, at the entry of a driver call.
  */
 #ifndef LIEN_CONTROL_H
 #define LIEN_CONTROL_H
@@ -17,18 +17,19 @@ struct lien_drain;
 /* A device whose primary context the application has made. */
 struct lien_device {
 	int open; /* it is current, and has a stream of ours */
-	int held; /* a reference of ours keeps its primary context: longer, while memory is away */
+	int held; /* our reference keeps its primary context; kept longer while memory is away */
 	CUdevice device;
 	CUcontext context;
 	CUstream stream;
 };
 
-/* Marks that are written, or about to be: until they are put back the gate stays shut. */
+/* Marks that are written or about to be: the gate stays shut until the original bytes are
+ * restored. */
 struct lien_marks {
 	struct lien_wire_adopt *mark;
 	unsigned count, room;
-	int written;	   /* here or elsewhere, as far as is known */
-	uint64_t until_ns; /* none is written later: others may have been let go */
+	int written;	   /* written here or elsewhere, as far as is known */
+	uint64_t until_ns; /* deadline for writing: later, other processes may already run again */
 };
 
 struct lien_control {
@@ -38,36 +39,39 @@ struct lien_control {
 	struct lien_device devices[LIEN_DEVICES_MAX];
 	struct lien_drain *drain;
 	struct lien_wire_header reply;
-	uint64_t generation; /* whose items the order means; 0: all */
+	uint64_t generation; /* transaction whose items the order means; 0: all */
 	uint32_t flags;	     /* of the order */
-	uint64_t staged;     /* the generation of what was staged last */
+	uint64_t staged;     /* the transaction staged last */
 	struct lien_marks marks;
-	int expired;   /* the agent was not heard of: what was staged for it was let go */
-	long relaxed;  /* the thread whose calls leave captures alone */
-	int ended;     /* by END: nothing is left but to say so, */
+	int expired;   /* the agent was silent for too long: its staged items were released */
+	long relaxed;  /* the thread whose calls do not affect captures */
+	int ended;     /* by END: it only remains to reply, */
 	int agent_end; /* and to close this socket of ours */
 };
 
 /*
- * Obeys orders that come in at fd. Returns when that is no longer the socket it was (`ino`): the
- * application may close descriptors that it does not know. What is away is kept for the next call.
- * Also after END, with both sockets closed.
+ * Carries out orders that arrive at fd. Returns when fd is no longer the same socket (`ino`): the
+ * application may close descriptors that it does not know. Keeps the record of offloaded memory for
+ * the next call. Also returns after END, with both sockets closed.
  */
 void lien_control_serve(int fd, uint64_t ino);
-/* In a child of fork(): what is away is the parent's, and the child's driver does not know it. */
+/* For the child of a fork(): offloaded memory is the parent's, and unknown to the child's
+ * driver. */
 void lien_control_forked(void);
-/* By which a socket is known again; 0: not open. Older glibc has fstat() elsewhere. */
+/* Returns the inode that identifies a socket; 0: not open. Not fstat(), which older glibc
+ * implements elsewhere. */
 uint64_t lien_control_inode(int fd);
 
-/* Orders. 0, -errno or a CUresult; on failure reply.text says what, and reply.arg where. */
+/* Orders. They return 0, -errno or a CUresult; on failure reply.text says what failed, and
+ * reply.arg where. */
 int lien_order_drain(struct lien_control *control, unsigned limit_ms);
 /* nccl.c: looks for NCCL in the process. Takes the loader's lock. */
 void lien_nccl_find(void);
-/* Whether NCCL is done with what it does on these communicators in the background: 0, -ETIMEDOUT,
- * or -ENOSYS where it cannot be asked. */
+/* Checks whether NCCL has finished its background work on these communicators: 0, -ETIMEDOUT, or
+ * -ENOSYS if NCCL cannot be asked. */
 int lien_nccl_idle(struct lien_control *control, const uint64_t *comms, unsigned count);
-/* Its thread still waits for a device; ends that thread, which then must not, and frees. NULL:
- * there is none. */
+/* busy: returns true while its thread still waits for a device. end: ends that thread, which must
+ * not be waiting, and frees. drain may be NULL. */
 int lien_drain_busy(struct lien_drain *drain);
 void lien_drain_end(struct lien_drain *drain);
 int lien_order_check(struct lien_control *control);
@@ -75,88 +79,89 @@ int lien_order_save(struct lien_control *control);
 /* UNMAP with LIEN_WIRE_IMPORTED, DROP with LIEN_WIRE_OWNED. */
 int lien_order_detach(struct lien_control *control, uint32_t kind);
 int lien_order_create(struct lien_control *control);
-/* What the devices need for what is away, and have: fills at most LIEN_DEVICES_MAX. How many. */
+/* Fills in the memory that the devices need for offloaded items, and have; at most LIEN_DEVICES_MAX
+ * entries. Returns their number. */
 unsigned lien_order_room(struct lien_control *control, struct lien_wire_room *rooms);
-/* Does the order that is being obeyed mean this allocation? */
+/* Returns true if the current order applies to this allocation. */
 int lien_order_means(const struct lien_control *control, const struct lien_item *item);
 /* Exports one allocation. */
 int lien_order_export(struct lien_control *control, struct lien_item *item, int *fd);
 /* Maps an import again, if it is away. */
 int lien_order_import(struct lien_control *control, uint64_t token, int fd);
-/* Items that are no longer needed, of a transaction (0: of all); makes their place in the arena
- * free, and gives back what is held of them. */
+/* Forgets items that are no longer needed, of a transaction (0: all): frees their place in the
+ * arena and drops our references. */
 void lien_order_forget(struct lien_control *control, unsigned states, uint64_t generation);
-/* What others import of these stays exportable, whatever the application does from now on. */
+/* Keeps the imported ones among these exportable, whatever the application does from now on. */
 void lien_order_lend(struct lien_control *control, unsigned states, uint64_t generation);
-/* Imports that will never be there again: those of them that are away are forgotten. */
+/* Marks imports that will never come back: those of them that are away are forgotten. */
 void lien_order_give_up(
 	struct lien_control *control, const struct lien_wire_share *shares, unsigned count);
-/* FINISH with FILLED: is all that was copied on the device, as it was saved? */
+/* FINISH with FILLED: checks that all copied data is on the device, as it was saved. */
 int lien_order_filled(struct lien_control *control);
-/* With the order's flags. */
+/* flags: the order's. */
 int lien_order_finish(struct lien_control *control, uint32_t flags);
-/* Asks the driver what is mapped in the ranges, and sends it to fd; stops after limit_us. */
+/* Queries the driver for mappings in the ranges, and sends them to fd; stops after limit_us. */
 int lien_order_walk(struct lien_control *control, int fd, const struct lien_wire_range *ranges,
 	unsigned count, uint64_t limit_us);
 
-/* What the driver does not tell of memory that was there before the agent (adopt.c). */
+/* Facts about memory older than the agent that the driver does not report (adopt.c). */
 int lien_order_count(
 	struct lien_control *control, int fd, struct lien_wire_adopt *adopt, unsigned count);
 int lien_order_marks(
 	struct lien_control *control, const struct lien_wire_adopt *adopt, unsigned count);
 int lien_order_mark(struct lien_control *control);
 int lien_order_look(struct lien_control *control, int fd);
-/* The first bytes of what the process's own descriptors export, at most `room`. How many. */
+/* Reads the first bytes of the allocations that the process's own descriptors export, at most
+ * `room`. Returns their number. */
 unsigned lien_descriptors_look(
 	struct lien_control *control, struct lien_wire_adopt *seen, unsigned room);
-/* Between a mapping's first bytes and `bytes`. */
+/* Copies between a mapping's first bytes and `bytes`. */
 int lien_adopt_transfer(struct lien_control *control, uint32_t ordinal, uint64_t va,
 	uint8_t bytes[LIEN_WIRE_MARK_BYTES], int write);
-/* Also when the agent is not heard of any more. What cannot be put back is tried again. */
+/* Also called when the agent has gone silent. Retries whatever cannot be restored. */
 int lien_order_unmark(struct lien_control *control);
 
-/* Pins a chunk more of host memory, for that device, if the arena has not as many bytes. */
+/* Pins another chunk of host memory, for that device, unless the arena has that many bytes. */
 int lien_order_prepare(struct lien_control *control, uint64_t bytes, uint64_t ordinal);
-/* Gives back the part of the arena that nothing needs. */
+/* Gives back the unused part of the arena. */
 int lien_order_release(struct lien_control *control);
 
-/* end.c: leaves the process as it was before there was a control library, but for the library
- * itself. On success reply.arg and .arg2 are as wire.h says of END, and the thread is to end. Else
- * nothing is changed, or a part of the arena given back. */
+/* end.c: leaves the process as it was before there was a control library, except for the library
+ * itself. On success the thread must end. On failure nothing is changed, except that a part of the
+ * arena may have been given back. */
 int lien_order_end(struct lien_control *control);
-/* start.c. No control thread is started any more, by whoever: 0, or -EBUSY. Until
- * lien_start_allow().
- */
+/* start.c. Prevents every start of a control thread until lien_start_allow(). Returns 0 or
+ * -EBUSY. */
 int lien_start_forbid(void);
 void lien_start_allow(void);
-/* In a child of fork(): its control thread does not run. */
+/* For the child of a fork(), where the control thread does not run. */
 void lien_start_forked(void);
 /* Gives back the signal, and says so in lien_control_state. Returns the agent's end of the sockets,
- * to be closed. */
+ * which the caller must close. */
 int lien_start_undo(void);
 
-/* --verify. After SAVE: what is in the arena is what has to come back. */
+/* --verify. Called after SAVE: records checksums of the arena's data. */
 void lien_verify_keep(struct lien_control *control);
-/* Is it still? 0 or -EBADMSG. */
+/* Compares the arena's data with its checksum. Returns 0 or -EBADMSG. */
 int lien_verify_host(struct lien_control *control, const struct lien_item *item);
-/* What has been filled (LIEN_ITEM_FILLING) is back, unless it is to be compared, and differs from
- * what was saved: then it is empty. 0, -EBADMSG, or a CUresult. */
+/* Marks filled items (LIEN_ITEM_FILLING) as back; those to be compared that differ from the saved
+ * data become empty. Returns 0, -EBADMSG, or a CUresult. */
 int lien_verify_device(struct lien_control *control);
 
-/* A device that may read and write a mapping, the memory's own if it may; -1: none. */
+/* Returns a device that may read and write a mapping, the memory's own if possible; -1: none. */
 int lien_item_device(const struct lien_wire_item *wire);
-/* Makes the device's primary context current and gives it a stream. -ENODEV when the application
- * has not made that context: it is never made for it. */
-/* -ENODEV: the application has no primary context there, and none is made. */
+/* Makes the device's primary context current and gives it a stream. -ENODEV if the application has
+ * not made that context: the library never makes it. */
 int lien_device_use(struct lien_control *control, int ordinal, struct lien_device **out);
-/* While memory is away the application cannot end a context into which it is to come back. */
+/* While memory is away, keeps the application from ending contexts into which it will be
+ * restored. */
 void lien_devices_close(struct lien_control *control);
 
-/* Sends a reply that is not the last one. 0, or why it did not get to the agent. */
+/* Sends a reply other than the last one. Returns 0, or why it did not reach the agent. */
 int lien_control_send(struct lien_control *control, int fd, const void *body, size_t size);
-/* Notes a failure in the reply and returns result. The first one is kept. */
+/* Records a failure in the reply and returns result. The first failure is kept. */
 int lien_control_fail(struct lien_control *control, int result, uint64_t where, const char *what);
-/* It has been tried again, with success. */
+/* Clears a recorded failure after a retry succeeded. */
 void lien_control_forgive(struct lien_control *control);
 
 #endif

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Descriptors of exports that are open in this process, from before the agent. The driver is asked
- * to import each that may be one, and maps it at an address of ours for as long as it takes to read
- * what it begins with. It refuses what is none (NVIDIA's, 580, in 3 us).
+ * Finds descriptors of exports, older than the agent, that are open in this process. Asks the
+ * driver to import each candidate, and maps it at an address of ours just long enough to read its
+ * first bytes. The driver refuses anything else (NVIDIA's, 580, in 3 us).
  */
 #include <dirent.h>
 #include <stdlib.h>
@@ -16,7 +16,7 @@
 
 #define SIZES 256 /* different ones */
 
-/* NVIDIA's are of /dev/nvidiactl; the software driver's are files without a name. */
+/* NVIDIA's exports are files of /dev/nvidiactl; the software driver's are files without a name. */
 static int may_be_export(int folder, const char *name)
 {
 	static const char device[] = "/dev/nvidiactl", gone[] = " (deleted)";
@@ -34,7 +34,7 @@ static int may_be_export(int folder, const char *name)
 	       !(file.st_size % LIEN_WIRE_STEP);
 }
 
-/* A device whose context may reach it: the memory's own if that has one. */
+/* Returns a device whose context may access it: the memory's own if that has one. */
 static int reach(struct lien_control *control, CUmemGenericAllocationHandle handle)
 {
 	struct lien_device *device;
@@ -53,7 +53,7 @@ static int reach(struct lien_control *control, CUmemGenericAllocationHandle hand
 	return -1;
 }
 
-/* 0: it is not of that size, or cannot be read. */
+/* Returns 0: it has another size, or cannot be read. */
 static int read_mapped(struct lien_control *control, CUmemGenericAllocationHandle handle,
 	int ordinal, uint64_t size, uint8_t bytes[LIEN_WIRE_MARK_BYTES])
 {
@@ -69,15 +69,15 @@ static int read_mapped(struct lien_control *control, CUmemGenericAllocationHandl
 		read = !driver->cuMemSetAccess(va, size, &access, 1) &&
 		       !lien_adopt_transfer(control, ordinal, va, bytes, 0);
 		if (driver->cuMemUnmap(va, size) && driver->cuMemUnmap(va, size))
-			return 0; /* the address is not free either */
+			return 0; /* the address cannot be freed either */
 	}
 	driver->cuMemAddressFree(va, size);
 	return read;
 }
 
 /*
- * The sizes of what has a mark: the driver (580) maps all of an import or nothing, and does not
- * tell how large it is. What is of another size has no mark.
+ * Lists the sizes of marked memory. The driver (580) maps all of an import or nothing, and does not
+ * report its size. Memory of another size has no mark.
  */
 static unsigned sizes_of(const struct lien_marks *marks, uint32_t steps[SIZES])
 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Waiting for the devices with a limit. cuCtxSynchronize() has none of its own, so a thread waits
- * in it, and is left to its wait when the limit is over; the next drain finds it there.
+ * Waits for the devices with a limit. cuCtxSynchronize() has none of its own, so a thread waits in
+ * it, and keeps waiting after the limit; the next drain finds it there.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -18,9 +18,9 @@ struct lien_drain {
 	pthread_cond_t changed;
 	const struct lien_driver *driver;
 	pthread_t thread;
-	pid_t pid; /* a forked child has a copy, and not the thread */
+	pid_t pid; /* a forked child has a copy of this, but not the thread */
 	int stop;
-	int wanted, done; /* a pass over all devices: asked for, finished */
+	int wanted, done; /* a pass over all devices: requested, finished */
 	CUresult result;
 	int device; /* being waited for */
 };
@@ -66,7 +66,7 @@ static void *drain_main(void *arg)
 			return NULL;
 		result = drain->driver->cuDeviceGetCount(&count);
 		if (result == CUDA_ERROR_NOT_INITIALIZED) {
-			result = CUDA_SUCCESS; /* nobody has used any */
+			result = CUDA_SUCCESS; /* the application has used no device */
 			count = 0;
 		}
 		for (i = 0; !result && i < count && i < LIEN_DEVICES_MAX; i++) {
@@ -144,8 +144,8 @@ int lien_order_drain(struct lien_control *control, unsigned limit_ms)
 		until.tv_sec++;
 	}
 	pthread_mutex_lock(&control->drain->lock);
-	/* A pass that an earlier drain gave up may be under way: what counts is one that starts
-	 * now. */
+	/* A pass that an earlier drain gave up on may still run: only a pass that starts now
+	 * counts. */
 	pass = ++control->drain->wanted;
 	pthread_cond_broadcast(&control->drain->changed);
 	while (control->drain->done < pass && !waited)

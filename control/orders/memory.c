@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* Saving, dropping and putting back memory in this process. */
+/* Saves, drops and restores memory in this process. */
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>
@@ -12,7 +12,7 @@
 
 /* The arena has bytes of these that are still needed. */
 #define IN_ARENA (1u << LIEN_ITEM_SAVED | LIEN_ITEMS_MISSING | 1u << LIEN_ITEM_FILLING)
-/* How long another job may take to give memory back, once. */
+/* Grace period, granted once, for another job to give memory back. */
 #define CREATE_AGAIN_US 50000
 
 static void context_release(const struct lien_driver *driver, struct lien_device *device)
@@ -70,7 +70,7 @@ void lien_devices_close(struct lien_control *control)
 	struct lien_device *device;
 
 	if (lien_items_any(&control->items, 1 << LIEN_ITEM_FILLING))
-		return; /* copies are under way: an agent ended before FINISH */
+		return; /* copies are in progress: an agent ended before FINISH */
 	for (device = control->devices; device < control->devices + LIEN_DEVICES_MAX; device++) {
 		if (device->open) {
 			driver->cuCtxSetCurrent(device->context);
@@ -99,7 +99,7 @@ static int devices_synchronize(struct lien_control *control)
 	return first;
 }
 
-/* Free memory of the devices in use, as the driver says. */
+/* Returns the free memory of the devices in use, according to the driver. */
 static uint64_t devices_free(struct lien_control *control)
 {
 	size_t free_bytes, total;
@@ -130,7 +130,8 @@ int lien_item_device(const struct lien_wire_item *wire)
 	return device;
 }
 
-/* One whose context serves for what the item needs: to copy it, or, of an import, to ask for it. */
+/* Returns a device whose context can do the work on the item: copy it or, for an import, query
+ * it. */
 static int context_device(const struct lien_wire_item *wire)
 {
 	unsigned i;
@@ -181,7 +182,7 @@ static int check_properties(struct lien_control *control, const struct lien_wire
 	return 0;
 }
 
-/* While a reference is held: the application may hold none. */
+/* The caller must own a reference: the application may have none. */
 static int check_named(struct lien_control *control, const struct lien_wire_item *wire,
 	struct lien_item *first, CUmemGenericAllocationHandle handle)
 {
@@ -270,7 +271,7 @@ static int copy(struct lien_control *control, struct lien_item *item, int to_hos
 	return result;
 }
 
-/* Its bytes go to the arena. */
+/* Returns true if its bytes go to the arena. */
 static int to_be_saved(const struct lien_control *control, const struct lien_item *item)
 {
 	return item->state == LIEN_ITEM_STAGED && lien_order_means(control, item) &&
@@ -287,7 +288,7 @@ int lien_order_save(struct lien_control *control)
 
 	while ((item = lien_items_next(&control->items, item)))
 		if (to_be_saved(control, item)) {
-			if (bytes <= LIEN_WIRE_BYTES_MAX) /* more is too much, and overflows */
+			if (bytes <= LIEN_WIRE_BYTES_MAX) /* more is invalid, and would overflow */
 				bytes += item->wire.allocation_bytes;
 			result = result ? result
 					: lien_device_use(
@@ -311,7 +312,7 @@ int lien_order_save(struct lien_control *control)
 			break;
 		}
 	}
-	/* Soon the driver will give out handles that the application still knows as others. */
+	/* The driver will soon reuse handle values that the application still knows. */
 	unseen = lien_cached_none_new(why, sizeof(why)); /* while the copies run */
 	ended = devices_synchronize(control);
 	if (ended && !result)
@@ -332,7 +333,7 @@ out:
 	return result;
 }
 
-/* Unmaps one place. What the driver does not unmap is remembered. */
+/* Unmaps one place. Remembers a place that the driver fails to unmap. */
 static CUresult unmap_place(struct lien_control *control, struct lien_item *item)
 {
 	const struct lien_driver *driver = control->driver;
@@ -344,7 +345,8 @@ static CUresult unmap_place(struct lien_control *control, struct lien_item *item
 	return result;
 }
 
-/* Maps places [from, to) of an allocation with the access they had. On failure none of them is. */
+/* Maps places [from, to) of an allocation with their former access. On failure none of them is
+ * mapped. */
 static int map_places(struct lien_control *control, struct lien_item *item, unsigned from,
 	unsigned to, CUmemGenericAllocationHandle handle)
 {
@@ -380,8 +382,8 @@ static int map_places(struct lien_control *control, struct lien_item *item, unsi
 	return result;
 }
 
-/* Unmaps all places of an allocation. On failure they are as they were; where even that cannot be
- * done, -EUCLEAN: none is of use any more. */
+/* Unmaps all places of an allocation. On failure it maps them again; -EUCLEAN: that failed as well,
+ * and none is usable. */
 static int unmap_places(
 	struct lien_control *control, struct lien_item *item, CUmemGenericAllocationHandle handle)
 {
@@ -395,7 +397,7 @@ static int unmap_places(
 	failed = i - 1;
 	lien_control_fail(control, result, item[failed].wire.va, "cuMemUnmap");
 	if (!map_places(control, item, 0, failed, handle)) {
-		item[failed].stuck = 0; /* it is where it should be */
+		item[failed].stuck = 0; /* it is in its place */
 		return result;
 	}
 	for (i = failed + 1; i < item->wire.mappings; i++)
@@ -404,7 +406,7 @@ static int unmap_places(
 }
 
 /* Unmaps one allocation and gives back every reference to it, ours and the application's. On
- * failure it is as it was, or, as its state says, away. */
+ * failure it is unchanged or, if its state says so, away. */
 static int detach(struct lien_control *control, struct lien_item *item)
 {
 	const struct lien_driver *driver = control->driver;
@@ -476,8 +478,8 @@ int lien_order_detach(struct lien_control *control, uint32_t kind)
 	return result;
 }
 
-/* Takes away what the driver did not unmap before. All of it: as long as any is left, the old
- * handle names it, and the agent would see two. */
+/* Unmaps the places that the driver failed to unmap before. All of them must go: as long as one is
+ * left, the old handle names the memory, and the agent would see two allocations. */
 static CUresult unstick(struct lien_control *control, struct lien_item *item)
 {
 	CUresult result;
@@ -489,9 +491,9 @@ static CUresult unstick(struct lien_control *control, struct lien_item *item)
 	return CUDA_SUCCESS;
 }
 
-/* Puts memory behind the allocation's addresses again, and leaves the handle with as many
- * references as the application holds, and ours if others import it; the caller brings one. On
- * failure it is away as before. */
+/* Maps memory at the allocation's addresses again, and leaves the handle with the application's
+ * number of references, plus ours if others import it; the caller passes one. On failure it is away
+ * as before. */
 static int attach(
 	struct lien_control *control, struct lien_item *item, CUmemGenericAllocationHandle handle)
 {
@@ -578,7 +580,7 @@ static int fill_end(struct lien_control *control)
 	return result;
 }
 
-/* One that has been put back without its bytes needs only these. */
+/* An allocation that is mapped without its bytes needs only these. */
 static int create(struct lien_control *control, struct lien_item *item)
 {
 	int result = lien_verify_host(control, item);
@@ -594,16 +596,16 @@ static int create(struct lien_control *control, struct lien_item *item)
 	}
 	lien_control_fail(control, result, item->wire.va, "copy to the device");
 	fill_end(control);
-	detach(control, item); /* else it stays empty */
+	detach(control, item); /* otherwise it stays empty */
 	return result;
 }
 
-/* A failure may pass: another job has just given memory back. */
+/* Retries, because the failure may be temporary: another job has just given memory back. */
 static int create_again(struct lien_control *control, struct lien_item *item, int *waited)
 {
 	int told = control->reply.text[0], result = create(control, item);
 
-	if (!result || result == -EBADMSG) /* it will be no better */
+	if (!result || result == -EBADMSG) /* a retry would not help */
 		return result;
 	if (result == CUDA_ERROR_OUT_OF_MEMORY && !*waited) {
 		usleep(CREATE_AGAIN_US);
@@ -665,16 +667,16 @@ int lien_order_create(struct lien_control *control)
 		if (item->wire.flags & LIEN_WIRE_OWNED && lien_item_in(item, LIEN_ITEMS_MISSING) &&
 			lien_order_means(control, item)) {
 			result = create_again(control, item, &waited);
-			/* One that cannot come back holds up no other. */
+			/* A failed one does not stop the others. */
 			first = first ? first : result;
 			bytes += result ? 0 : item->wire.allocation_bytes;
 		}
 	if (!first)
-		control->reply.arg = bytes; /* else it says where */
+		control->reply.arg = bytes; /* otherwise it says where */
 	return first;
 }
 
-/* By the handle that is held: the application may have other memory at the address by now. */
+/* Exports by our handle: the application may have other memory at the address by now. */
 static int export_once(struct lien_control *control, struct lien_item *item, int *fd)
 {
 	CUresult result;
@@ -723,7 +725,7 @@ int lien_order_import(struct lien_control *control, uint64_t token, int fd)
 	if (item && !(item->wire.flags & LIEN_WIRE_IMPORTED))
 		return lien_control_fail(control, -ENOENT, token, "not an import here");
 	if (!item || item->state != LIEN_ITEM_AWAY)
-		return 0; /* it was let go before it was unmapped */
+		return 0; /* it was released before it was unmapped */
 	result = import_once(control, item, fd);
 	if (!result)
 		return 0;
@@ -779,7 +781,7 @@ void lien_order_give_up(
 	lien_order_forget(control, 1 << LIEN_ITEM_LOST, 0);
 }
 
-/* Copies once more what did not arrive. */
+/* Repeats the copies that failed. */
 static int fill_again(struct lien_control *control)
 {
 	struct lien_item *item = NULL;
@@ -793,7 +795,7 @@ static int fill_again(struct lien_control *control)
 	return result ? result : ended;
 }
 
-/* 0, or why the copies did not complete; *differs: what arrived is not what was saved. */
+/* Returns 0, or why the copies did not complete; *differs: the data differs from the saved one. */
 static int wait_for_copies(struct lien_control *control, int *differs)
 {
 	int result = fill_end(control);
@@ -802,7 +804,7 @@ static int wait_for_copies(struct lien_control *control, int *differs)
 		result = fill_again(control);
 	if (result)
 		lien_control_fail(control, result, 0, "copies to the device did not complete");
-	*differs = lien_verify_device(control); /* now what was filled is back */
+	*differs = lien_verify_device(control); /* marks filled items as back */
 	return result;
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Communicators that do not block: NCCL returns ncclInProgress from making, splitting, finalizing
- * them and from collectives, and goes on in a thread of its own. Only NCCL knows when it is done
+ * Non-blocking communicators: NCCL returns ncclInProgress when they are made, split or finalized,
+ * and from collectives, and continues in a thread of its own. Only NCCL knows when it has finished
  * (ncclCommGetAsyncError, which any thread may call; NCCL 2.14 and later).
  */
 #include <dlfcn.h>
@@ -25,7 +25,7 @@ void lien_nccl_find(void)
 	symbol = library ? dlsym(library, "ncclCommGetAsyncError")
 			 : dlsym(RTLD_DEFAULT, "ncclCommGetAsyncError");
 	__atomic_store_n(&async_error, (async_error_fn *)symbol, __ATOMIC_RELEASE);
-	/* The reference stays: the function must not go. */
+	/* Keep the reference, so that the function stays loaded. */
 }
 
 int lien_nccl_idle(struct lien_control *control, const uint64_t *comms, unsigned count)

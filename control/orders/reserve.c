@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* The host arena, ahead of its use and when it is not needed any more. */
+/* Grows the host arena ahead of its use, and gives it back when it is no longer needed. */
 #include <errno.h>
 
 #include "control/orders/control.h"
@@ -31,7 +31,7 @@ int lien_order_release(struct lien_control *control)
 	int result = before ? -ENODEV : 0, i;
 	struct lien_device *device;
 
-	/* Any context will do: it is registered for all of them. */
+	/* Any context will do: the memory is registered for all of them. */
 	for (i = 0; result && i < LIEN_DEVICES_MAX; i++)
 		result = lien_device_use(control, i, &device);
 	if (result)

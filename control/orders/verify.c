@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * `lien offload --verify`. A checksum of what has arrived in the host arena, kept with the item, so
- * that it outlives the agent. Before the copy goes back, it is compared; afterwards, what the
- * device then has is read back and compared as well. The arena keeps the bytes until that is done.
+ * `lien offload --verify`. The item keeps a checksum of the data that arrived in the host arena, so
+ * the checksum outlives the agent. The arena's data is compared before the copy back; the device's
+ * data is read back and compared afterwards. The arena keeps the bytes until then.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -59,13 +59,13 @@ int lien_verify_host(struct lien_control *control, const struct lien_item *item)
 	return differs(control, item, "the copy in host memory was changed");
 }
 
-/* Where pieces of the device's memory are read to, one while the other is summed up. */
+/* Buffers for pieces of the device's memory: one is read into while the other is summed up. */
 struct bounce {
 	char *half[2];
-	uint64_t bytes; /* of a half; a multiple of 32 */
+	uint64_t bytes; /* of one half; a multiple of 32 */
 };
 
-/* Begins to read the piece at `done`. Returns its length, 0 behind the last one. */
+/* Begins to read the piece at `done`. Returns its length, 0 after the last one. */
 static uint64_t read_piece(struct lien_control *control, struct lien_device *device,
 	const struct lien_item *item, const struct bounce *bounce, uint64_t done, int *result)
 {
@@ -116,11 +116,12 @@ static int verify_item(
 		return lien_control_fail(control, result, item->wire.va, "copy for --verify");
 	if (value != item->checksum)
 		return differs(control, item, "not restored as it was saved");
-	item->checked = 0; /* from now on the application may change it */
+	item->checked = 0; /* the application may change it from now on */
 	return 0;
 }
 
-/* Behind all that is used. The device can be read without pinned memory as well, but slowly. */
+/* Uses the arena behind the used part. The device can also be read without pinned memory, but
+ * slowly. */
 static struct bounce bounce_of(const struct lien_control *control, char *small, uint64_t size)
 {
 	uint64_t used = control->arena.used, room = LIEN_WIRE_ARENA_BOUNCE;
@@ -149,12 +150,12 @@ int lien_verify_device(struct lien_control *control)
 		if (!item->checked || control->flags & LIEN_WIRE_UNVERIFIED)
 			continue;
 		result = verify_item(control, item, &bounce);
-		if (result) /* the arena alone has what it should be */
+		if (result) /* only the arena has the right data */
 			item->state = LIEN_ITEM_EMPTY;
 		first = first ? first : result;
 		bytes += item->wire.allocation_bytes;
 	}
 	if (!control->reply.text[0])
-		control->reply.arg = bytes; /* else it says where */
+		control->reply.arg = bytes; /* otherwise it says where */
 	return first;
 }

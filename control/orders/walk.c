@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * What is mapped in this process, as the driver says. Holes are the bulk of it (NCCL and PyTorch
- * reserve hundreds of gigabytes that they never map), so a hole is found out by two calls that are
- * not traced; the handle of what is mapped takes two that are. The application goes on meanwhile:
- * what vanishes between two calls is left out, and the agent asks again about what looks odd.
+ * Lists what is mapped in this process, according to the driver. Most of the address space is holes
+ * (NCCL and PyTorch reserve hundreds of gigabytes that they never map), so two untraced calls
+ * detect a hole; the handle of a mapping takes two traced ones. The application continues
+ * meanwhile: memory that vanishes between two calls is omitted, and the agent asks again about
+ * anything inconsistent.
  */
 #include <errno.h>
 
@@ -14,7 +15,7 @@
 #include "control/memory/handles.h"
 
 #define CLOCK_EVERY 64	/* steps */
-#define PLAIN_STEP  512 /* cuMemAlloc aligns to no less */
+#define PLAIN_STEP  512 /* cuMemAlloc's smallest alignment */
 
 struct walk {
 	struct lien_control *control;
@@ -49,7 +50,7 @@ static int contexts_open(struct walk *walk)
 	int i, active, result = driver->cuDeviceGetCount(&walk->devices);
 
 	if (result == CUDA_ERROR_NOT_INITIALIZED) {
-		walk->empty = 1; /* libcuda is there, and nobody has used it */
+		walk->empty = 1; /* libcuda is loaded but unused */
 		return 0;
 	}
 	if (result)
@@ -70,7 +71,7 @@ static int contexts_open(struct walk *walk)
 	return result ? lien_control_fail(walk->control, result, 0, "cuCtxSetCurrent") : 0;
 }
 
-/* By the current context, or any other one. */
+/* Tries the current context, then all others. */
 static int range_of(struct walk *walk, uint64_t va, int certain, CUdeviceptr *base, size_t *bytes)
 {
 	unsigned tries;
@@ -118,7 +119,7 @@ static void take_properties(struct lien_wire_found *found, const CUmemAllocation
 	found->usage = prop->allocFlags.usage;
 }
 
-/* 0: it vanished. */
+/* Returns 0 if it vanished. */
 static int take_access(struct walk *walk, struct lien_wire_found *found)
 {
 	CUmemLocation location = {.type = CU_MEM_LOCATION_TYPE_DEVICE};
@@ -136,7 +137,7 @@ static int take_access(struct walk *walk, struct lien_wire_found *found)
 	return 1;
 }
 
-/* The reference that asking for the handle takes is given back at once, whatever comes. */
+/* Gives back at once, in every case, the reference that comes with asking for the handle. */
 static int take_mapping(struct walk *walk, const struct lien_wire_range *range, uint64_t va,
 	uint64_t bytes, int *plain)
 {
@@ -148,7 +149,7 @@ static int take_mapping(struct walk *walk, const struct lien_wire_range *range, 
 
 	memset(&prop, 0, sizeof(prop));
 	if (driver->cuMemRetainAllocationHandle(&handle, (void *)va)) {
-		*plain = 1; /* it vanished, or has none: memory of cuMemAlloc, or the host's */
+		*plain = 1; /* it vanished, or has no handle: memory of cuMemAlloc, or the host's */
 		return 0;
 	}
 	result = driver->cuMemGetAllocationPropertiesFromHandle(&prop, handle);
@@ -160,14 +161,14 @@ static int take_mapping(struct walk *walk, const struct lien_wire_range *range, 
 	found->bytes = bytes;
 	found->handle = handle;
 	if (result)
-		return 0; /* no allocation: a multicast object, or what a later driver has */
+		return 0; /* no allocation: a multicast object, or a kind from a later driver */
 	take_properties(found, &prop);
 	if (!take_access(walk, found))
 		walk->found_count--;
 	return 0;
 }
 
-/* Without a context the driver does not tell how large a mapping is, but whether there is one. */
+/* Without a context the driver does not report a mapping's size, only whether there is one. */
 static int step_blindly(struct walk *walk, uint64_t *va)
 {
 	CUmemGenericAllocationHandle handle;
@@ -182,8 +183,8 @@ static int step_blindly(struct walk *walk, uint64_t *va)
 	return 0;
 }
 
-/* Memory without a handle, if it is one that cuMemAlloc made here: what was opened by IPC, pools
- * and managed memory cannot be handed out by legacy IPC. */
+/* Takes memory without a handle if cuMemAlloc made it here: IPC imports, pools and managed memory
+ * cannot be exported by legacy IPC. */
 static int take_plain(struct walk *walk, uint64_t va, uint64_t bytes)
 {
 	struct lien_wire_found *found;
@@ -205,14 +206,14 @@ static int take_plain(struct walk *walk, uint64_t va, uint64_t bytes)
 	return 0;
 }
 
-/* Small ones lie side by side in what the driver maps for them. */
+/* Small allocations share the driver's mappings. */
 static uint64_t next_step(const struct walk *walk, uint64_t va)
 {
 	return walk->control->flags & LIEN_WIRE_ALL && va % LIEN_WIRE_STEP ? va + PLAIN_STEP
 									   : va + LIEN_WIRE_STEP;
 }
 
-/* One step in an area: *va is then where the next one is. */
+/* Takes one step in an area and advances *va. */
 static int step(struct walk *walk, const struct lien_wire_range *range, uint64_t *va)
 {
 	const CUmemLocation any = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
@@ -228,7 +229,7 @@ static int step(struct walk *walk, const struct lien_wire_range *range, uint64_t
 		return 0;
 	}
 	end = base + bytes;
-	if (end <= *va) { /* not to be trusted with where it ends */
+	if (end <= *va) { /* its reported end cannot be trusted */
 		*va = next_step(walk, *va);
 		return 0;
 	}
@@ -242,7 +243,7 @@ static int step(struct walk *walk, const struct lien_wire_range *range, uint64_t
 	return result;
 }
 
-/* 1: time is up, at *va. */
+/* Returns 1: time is up, at *va. */
 static int walk_area(struct walk *walk, const struct lien_wire_range *range, uint64_t *va)
 {
 	uint64_t end = range->va + range->bytes;
@@ -317,7 +318,7 @@ static int walk_ranges(
 int lien_order_walk(struct lien_control *control, int fd, const struct lien_wire_range *ranges,
 	unsigned count, uint64_t limit_us)
 {
-	static struct walk walk; /* too large for the stack, and there is one control thread */
+	static struct walk walk; /* too large for the stack, and there is only one control thread */
 	unsigned done = 0;
 	int result;
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * The last order: the process is to be as it was. What could still fail comes first, what cannot be
- * undone last. The library's code stays mapped: somebody may have copied the address of one of its
- * functions, or have a frame of its handler on the stack.
+ * The last order: restores the process to its original state. Steps that can fail come first,
+ * irreversible ones last. The library's code stays mapped: someone may have copied the address of
+ * one of its functions, or have a frame of its handler on the stack.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -21,7 +21,7 @@ static int refuse(struct lien_control *control, const char *why)
 	return lien_control_fail(control, -EBUSY, 0, why);
 }
 
-/* Whether the process needs what would go. */
+/* Refuses if the process needs what END would remove. */
 static int check(struct lien_control *control)
 {
 	if (lien_items_any(&control->items, LIEN_ITEMS_MISSING | LIEN_ITEMS_RETURNED))

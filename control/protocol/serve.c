@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* Orders in, replies out. */
+/* Receives orders and sends replies. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -20,16 +20,16 @@
 #include "control/driver/names.h"
 #include "control/driver/translate.h"
 
-/* What is away outlives sockets and threads. */
+/* Offloaded state outlives sockets and threads. */
 static struct lien_control kept;
 static pthread_mutex_t serving = PTHREAD_MUTEX_INITIALIZER;
 
-/* An agent that does not read for so long is gone; its successor asks anew. */
+/* An agent that does not read for this long is gone; its successor asks again. */
 #define SEND_LIMIT_MS 30000
-/* How often the driver is offered a reference that it did not take back, between two orders. */
+/* Interval between orders at which references that the driver refused are released again. */
 #define SETTLE_MS    100
 #define SETTLE_TRIES 600
-#define UNMARK_TRIES 10 /* of SETTLE_MS each, in which the job waits */
+#define UNMARK_TRIES 10 /* of SETTLE_MS each, while the job waits */
 
 struct message {
 	union {
@@ -55,7 +55,7 @@ int lien_control_fail(struct lien_control *control, int result, uint64_t where, 
 	size_t length;
 
 	if (reply->text[0])
-		return result; /* the first failure is the one to tell */
+		return result; /* report the first failure */
 	if (result > 0)
 		lien_driver_error(control->driver, result, error, sizeof(error));
 	reply->arg = where;
@@ -83,7 +83,7 @@ static int receive(int fd, struct message *message)
 	return 0;
 }
 
-/* 0, or why the reply did not get to the agent. */
+/* Returns 0, or why the reply did not reach the agent. */
 static int send_reply(int fd, const struct lien_wire_header *header, const void *body, size_t size,
 	const int *fds, unsigned fds_count)
 {
@@ -95,7 +95,7 @@ static int send_reply(int fd, const struct lien_wire_header *header, const void 
 	head.length = sizeof(head) + size;
 	while ((err = lien_pass_send(fd, parts, size ? 2 : 1, fds, fds_count))) {
 		if (err == -ETOOMANYREFS && waited_ms < SEND_LIMIT_MS) {
-			waited_ms += 10; /* the agent is taking them out */
+			waited_ms += 10; /* the agent is reading them */
 			usleep(10000);
 		} else if (err != -EAGAIN || poll(&ready, 1, SEND_LIMIT_MS) <= 0) {
 			break;
@@ -109,7 +109,7 @@ int lien_control_send(struct lien_control *control, int fd, const void *body, si
 	return send_reply(fd, &control->reply, body, size, NULL, 0);
 }
 
-/* What cannot be exported holds up nothing else. */
+/* One that cannot be exported does not stop the others. */
 static int export_all(struct lien_control *control, int fd)
 {
 	struct lien_wire_share shares[LIEN_WIRE_FDS_MAX];
@@ -188,7 +188,7 @@ static int stage(struct lien_control *control, const struct message *message)
 	if (message->header.flags & LIEN_WIRE_RAW)
 		return check_raw(control, message);
 	if (message->header.flags & LIEN_WIRE_FIRST) {
-		if (access("/proc/self/maps", R_OK)) /* which lien_cached_replace() reads */
+		if (access("/proc/self/maps", R_OK)) /* lien_cached_replace() reads it */
 			return lien_control_fail(control, -ENOENT, 0,
 				"it sees no /proc: mount one in its container");
 		if (lien_items_any_awaited(&control->items))
@@ -197,7 +197,8 @@ static int stage(struct lien_control *control, const struct message *message)
 		if (lien_items_any(&control->items, LIEN_ITEMS_RETURNED))
 			return lien_control_fail(
 				control, -EBUSY, 0, "an earlier restore is not finished here");
-		/* The same once more, at rest: not if the job has been let go meanwhile. */
+		/* The same STAGE once more, at rest: refused if the job has been released
+		 * meanwhile. */
 		if (control->expired && control->staged == message->header.arg)
 			return expired(control);
 		if (control->staged != message->header.arg) { /* while the job still runs */
@@ -224,7 +225,7 @@ static int stage(struct lien_control *control, const struct message *message)
 	return 0;
 }
 
-/* The driver, when the order needs it. All calls of this thread are exempt from the rule that
+/* Finds the driver, for orders that need it. Exempts all calls of this thread from the rule that
  * forbids "unsafe" calls while another thread captures: they must not spoil a capture. */
 static int driver_ready(struct lien_control *control)
 {
@@ -240,13 +241,13 @@ static int driver_ready(struct lien_control *control)
 			return lien_control_fail(control, -ENOSYS, 0, missing);
 		lien_cached_prepare();
 	}
-	if (control->relaxed != tid) /* it may be another thread than it was */
+	if (control->relaxed != tid) /* the thread may have changed */
 		control->driver->cuThreadExchangeStreamCaptureMode(&mode);
 	control->relaxed = tid;
 	return 0;
 }
 
-/* How much is needed, and there: asked before all is made, and when it was too little. */
+/* Sent before memory is created, and when there was too little: the bytes needed, and free. */
 static void send_room(struct lien_control *control, int fd)
 {
 	struct lien_wire_room rooms[LIEN_DEVICES_MAX];
@@ -258,7 +259,7 @@ static void send_room(struct lien_control *control, int fd)
 		send_reply(fd, &reply, rooms, n * sizeof(rooms[0]), NULL, 0);
 }
 
-/* What the agent has to know of: it needs a restore. */
+/* Returns true for items that the agent must know, because they need a restore. */
 static int told_of(const struct lien_item *item)
 {
 	return lien_item_in(item, LIEN_ITEMS_MISSING | LIEN_ITEMS_RETURNED) ||
@@ -304,8 +305,8 @@ static int supports_multicast(const struct lien_driver *driver, CUdevice device)
 	return supported != 0;
 }
 
-/* By the calls that make no context. A driver without the call, or one that is not initialised,
- * leaves the list empty. */
+/* Uses only calls that make no context. If the driver lacks the call or is not initialised, the
+ * list stays empty. */
 static void hello_devices(struct lien_wire_hello *hello)
 {
 	const char *missing;
@@ -354,7 +355,7 @@ static int anything_away(struct lien_control *control)
 	return lien_items_any(&control->items, LIEN_ITEMS_MISSING | LIEN_ITEMS_RETURNED);
 }
 
-/* The application may change what has been saved: nothing of it is dropped any more. */
+/* The application may change saved memory from now on, so none of it is dropped any more. */
 static void let_go(struct lien_control *control)
 {
 	lien_order_lend(control, 1 << LIEN_ITEM_SAVED, 0);
@@ -377,7 +378,7 @@ static int gate(struct lien_control *control, const struct message *message)
 			control->staged = message->header.arg2;
 			control->expired = 0;
 		}
-		lien_nccl_find(); /* while no thread is held that may have the loader's lock */
+		lien_nccl_find(); /* while no held thread may own the loader's lock */
 		lien_gate_shut();
 		return 0;
 	case LIEN_WIRE_GATE_PASS:
@@ -390,7 +391,7 @@ static int gate(struct lien_control *control, const struct message *message)
 	return lien_control_fail(control, -EPROTO, 0, "unknown order to the gate");
 }
 
-/* Whether ids of other users are not all known here, and the host's root is nobody's. */
+/* Returns true if some users of the host have no id here; the host's root is then nobody. */
 static int in_user_namespace(void)
 {
 	static const char all[] = "         0          0 4294967295";
@@ -406,9 +407,9 @@ static int in_user_namespace(void)
 #define OVERFLOW_UID 65534
 
 /*
- * Orders are root's or this user's to give. Processes that were forked from this one have both ends
- * of the pair, and may have given up rights since. In a user namespace whoever is not of it looks
- * the same; to get hold of the agent's end takes the right to trace this process, though.
+ * Only root and this user may give orders. Processes that were forked from this one have both ends
+ * of the pair, and may have given up privileges since. In a user namespace all outside users look
+ * the same; but getting the agent's end takes the right to trace this process.
  */
 static int may_order(const struct ucred *sender)
 {
@@ -416,7 +417,7 @@ static int may_order(const struct ucred *sender)
 	       (sender->uid == OVERFLOW_UID && in_user_namespace());
 }
 
-/* The job must not see the marks, nor have fewer references than it knows of. */
+/* The job must never see the marks, nor have fewer references than it knows of. */
 static int adopt(struct lien_control *control, int fd, struct message *message)
 {
 	struct lien_wire_adopt *list = (void *)(message->bytes + sizeof(message->header));
@@ -474,7 +475,7 @@ static int obey(struct lien_control *control, int fd, struct message *message)
 		result = lien_order_detach(control, LIEN_WIRE_OWNED);
 		lien_translate_hold_all(result != 0);
 		return result;
-	case LIEN_WIRE_DISCARD: /* no import was unmapped: nobody waits for what is lent */
+	case LIEN_WIRE_DISCARD: /* no import was unmapped: nobody waits for lent memory */
 		lien_order_forget(
 			control, LIEN_ITEMS_UNTOUCHED | 1 << LIEN_ITEM_LENT, control->generation);
 		lien_translate_hold_all(0);
@@ -533,8 +534,8 @@ static int still(int fd, uint64_t ino)
 	return lien_control_inode(fd) == ino;
 }
 
-/* Does the agent's silence matter? It must not hold the application up; and without a gate, nothing
- * that was saved long ago is to be dropped. */
+/* Returns true if the agent's silence matters: it must not block the application; and without a
+ * gate, data that was saved long ago must not be dropped. */
 static int under_way(struct lien_control *control)
 {
 	struct lien_item *item = NULL;
@@ -548,14 +549,14 @@ static int under_way(struct lien_control *control)
 	return 0;
 }
 
-/* Until there is an order, or it has not come for too long. */
+/* Waits until an order arrives, or has been missing for too long. */
 static void wait_for_order(int fd)
 {
 	struct pollfd order = {.fd = fd, .events = POLLIN};
 	unsigned tries = 0;
 
 	if (kept.marks.written && !lien_gate_is_shut())
-		lien_order_unmark(&kept); /* it could not be done before */
+		lien_order_unmark(&kept); /* an earlier attempt failed */
 	while (lien_handles_owed() && tries++ < SETTLE_TRIES && !poll(&order, 1, SETTLE_MS))
 		lien_handles_release_owed(kept.driver);
 	if (!under_way(&kept) || poll(&order, 1, LIEN_GATE_LEASE_MS))
@@ -581,8 +582,7 @@ void lien_control_forked(void)
 {
 	const pthread_mutex_t free = PTHREAD_MUTEX_INITIALIZER;
 
-	/* Nothing is freed: the parent's thread may have been changing it. The arena is not mapped.
-	 */
+	/* Frees nothing: the parent's thread may have been changing it. The arena is not mapped. */
 	memset(&kept, 0, sizeof(kept));
 	serving = free;
 }

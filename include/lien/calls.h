@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * The calls that lien traces: one row each. The number is the event's type, the uprobe's cookie and
+ * The calls that lien traces, one row each. The number is the event's type, the uprobe's cookie and
  * the number in recordings: never reuse or renumber a row.
  *
  * A row: X(NAME, number, library, symbol, flags, kind). The kind says what its event carries and
- * does (LIEN_KINDS). The symbol is the one the driver's dispatch reaches: cuGetProcAddress()
+ * does (LIEN_KINDS). The symbol is the one that the driver's dispatch reaches: cuGetProcAddress()
  * returns the address of the exported, versioned symbol for all of these (measured, driver
  * 580.159), so a probe on the symbol sees callers that resolved it at run time.
  */
@@ -15,30 +15,31 @@ enum lien_library {
 	LIEN_LIB_CUDA = 1, /* libcuda.so.1, the driver: the truth about memory */
 	LIEN_LIB_CUDART,   /* libcudart.so.N: only says who called the driver */
 	LIEN_LIB_NCCL,	   /* libnccl.so.2: communicators and registrations */
-	LIEN_LIB_CONTROL,  /* liblien-control.so: not probed, found to be woken */
-	LIEN_LIB_IBVERBS,  /* libibverbs.so.1: memory that a network card reaches by itself */
+	LIEN_LIB_CONTROL,  /* liblien-control.so: not probed; found so that it can be woken */
+	LIEN_LIB_IBVERBS,  /* libibverbs.so.1: memory that a network card accesses by itself */
 	LIEN_LIB_COUNT,
 };
 
-/* Gives something back, so it is announced at entry as well: see lien_event.t_entry. */
+/* The call gives something back, so it is also announced at entry: see lien_event.t_entry. */
 #define LIEN_CALL_RELEASES 0x1
-/* Only a frame: no event of its own, but "who called" for the driver calls below it. */
+/* Has no event of its own; tells "who called" for the driver calls below it. */
 #define LIEN_CALL_FRAME 0x2
-/* The one call every user of the driver makes first; attached last, so that a process whose cuInit
- * was seen had every probe in place from its first call on. */
+/* Every user of the driver makes this call first. It is attached last, so that a process whose
+ * cuInit was seen had every probe in place from its first call on. */
 #define LIEN_CALL_FIRST 0x4
-/* Seen entering only, and no event: the kernel side counts it, or notes the thread's context. For
- * calls that are made all the time. */
+/* Probed at entry only, without an event: the kernel side counts it, or notes the thread's context.
+ * For calls that are made all the time. */
 #define LIEN_CALL_QUICK 0x8
-/* Made several times for each collective, and told by nothing else where a process has several
- * contexts: probed in one process at a time, where the kernel can (loader/probes/follow.c). */
+/* Made several times per collective. In a process with several contexts nothing else tells a
+ * thread's current one. Probed in one process at a time, where the kernel can
+ * (loader/probes/follow.c). */
 #define LIEN_CALL_CONTEXT 0x10
 /* clang-format off */
 /*
- * What calls are about: X(kind, least bytes of its event, origin). The event's body and its effect on
- * the graph (lien_graph_apply_KIND), how it is read from registers (bpf/trace.bpf.c) and shown
- * (tools/cli/event_text.c) go by the kind. The origin is that of the memory that the call makes
- * (LIEN_ORIGINS). A kind without one of these does not compile.
+ * The kinds of calls: X(kind, least bytes of its event, origin). The kind selects the event's body
+ * and its effect on the graph (lien_graph_apply_KIND), how the body is read from registers
+ * (bpf/trace.bpf.c) and how it is shown (tools/cli/event_text.c). The origin is that of the memory
+ * that the call makes (LIEN_ORIGINS). A kind that lacks one of these does not compile.
  */
 #define LIEN_KINDS(X) \
 	X(init,             LIEN_EVENT_HEADER,             NONE) \
@@ -190,10 +191,10 @@ enum lien_library {
 	X(NCCL_ALL_TO_ALL,     151, NCCL,   "ncclAlltoAll",                  LIEN_CALL_QUICK, none) \
 	X(NCCL_GATHER,         152, NCCL,   "ncclGather",                    LIEN_CALL_QUICK, none) \
 	X(NCCL_SCATTER,        153, NCCL,   "ncclScatter",                   LIEN_CALL_QUICK, none)
-/* 154 was ncclCommGetAsyncError, which every collective calls. */
+/* Number 154 was ncclCommGetAsyncError, which every collective calls. */
 
-/* Not traced, and held back by the gate; other calls that it holds back have numbers made from their
- * names (loader/probes/gated.h). */
+/* Calls that the gate holds back but that are not traced. Other held calls have numbers made from
+ * their names (loader/probes/gated.h). */
 #define LIEN_GATE_CALLS(X) \
 	X(NCCL_GROUP_START,    155, NCCL,   "ncclGroupStart",                0, none) \
 	X(CU_GRAPH_LAUNCH,     160, CUDA,   "cuGraphLaunch",                 0, none) \
@@ -201,7 +202,7 @@ enum lien_library {
 /* clang-format on */
 
 enum lien_kind {
-	LIEN_KIND_none, /* it has no event */
+	LIEN_KIND_none, /* has no event */
 #define LIEN_KIND_ENUM(kind, least, origin) LIEN_KIND_##kind,
 	LIEN_KINDS(LIEN_KIND_ENUM)
 #undef LIEN_KIND_ENUM
@@ -217,7 +218,7 @@ enum lien_call {
 	LIEN_CALL_GATED_LAST = 0xffff, /* all of a cookie's bits */
 };
 
-/* Of NCCL's functions, whose result says ncclInProgress while they go on in the background. */
+/* True for calls of NCCL; their result is ncclInProgress while they continue in the background. */
 #define LIEN_CALL_IS_NCCL(call)                                                                    \
 	(((call) >= LIEN_CALL_NCCL_INIT_RANK && (call) <= LIEN_CALL_NCCL_GROUP_END) ||             \
 		((call) >= LIEN_CALL_NCCL_ALL_REDUCE && (call) <= LIEN_CALL_NCCL_GROUP_START))
@@ -227,7 +228,8 @@ enum lien_call {
 #define LIEN_TRAFFIC_KINDS 10
 #define LIEN_CALL_IS_TRAFFIC(call)                                                                 \
 	((call) >= LIEN_TRAFFIC_FIRST && (call) < LIEN_TRAFFIC_FIRST + LIEN_TRAFFIC_KINDS)
-/* From one rank to another; the others are collectives, steps that all ranks take. */
+/* True for transfers from one rank to another. The others are collectives, which all ranks take
+ * part in. */
 #define LIEN_CALL_IS_TRANSFER(call) ((call) == LIEN_CALL_NCCL_SEND || (call) == LIEN_CALL_NCCL_RECV)
 
 #endif

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* The time that events, limits and waits are told in. */
+/* The clock of events, limits and waits. */
 #ifndef LIEN_CLOCK_H
 #define LIEN_CLOCK_H
 
 #include <stdint.h>
 #include <time.h>
 
-/* CLOCK_MONOTONIC, as bpf_ktime_get_ns() has it. */
+/* Returns CLOCK_MONOTONIC, the clock of bpf_ktime_get_ns(). */
 static inline uint64_t lien_clock_ns(void)
 {
 	struct timespec ts;

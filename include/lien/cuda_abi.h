@@ -248,7 +248,7 @@ typedef struct CUmulticastObjectProp_st {
 	unsigned long long flags;
 } CUmulticastObjectProp;
 
-/* Of what lies before memOperationType lien knows the size alone. */
+/* lien knows only the size of the fields before memOperationType. */
 typedef struct CUarrayMapInfo_st {
 	uint64_t subresource[7];
 	CUmemOperationType memOperationType;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * What the kernel side tells the agent: one record per traced call or process event. The same
- * records are what `lien record` writes. All integers are little-endian, the layout is pinned
+ * Events that the kernel side reports to the agent: one record per traced call or process event.
+ * `lien record` writes the same records. All integers are little-endian; the layout is pinned
  * below.
  *
  * Order. Records reach the agent in the order in which they were made, and a call's record is made
- * when it returns. Two threads can free a name and be given it again before the first one's record
- * is made, so a call that gives something back also announces itself on entry (LIEN_EVENT_ENTRY):
- * an acquire of a name that still lives applies the pending release first, and the late return,
+ * when it returns. Two threads can free a name and receive it again before the first one's record
+ * is made, so a call that gives something back also announces itself at entry (LIEN_EVENT_ENTRY):
+ * an acquire of a name that is still live applies the pending release first, and the late return,
  * which carries the same (tid, t_entry), is then a no-op.
  *
  * Times are CLOCK_MONOTONIC nanoseconds; pids and tids are those of the agent's pid namespace.
@@ -36,65 +36,65 @@ typedef __u64 __lien_u64;
 /* lien_event.type: a number of enum lien_call, or one of these. */
 enum lien_event_type {
 	LIEN_EVENT_PROCESS = 1, /* first sight of a process that uses CUDA: body .process */
-	LIEN_EVENT_EXEC,	/* the process became another program: all it held is gone */
+	LIEN_EVENT_EXEC,	/* the process became another program: everything it held is gone */
 	LIEN_EVENT_EXIT,	/* the process ended */
-	LIEN_EVENT_LIBRARY,	/* the process mapped a file executable: body .library */
+	LIEN_EVENT_LIBRARY,	/* the process mapped a file as executable: body .library */
 	LIEN_EVENT_LOST,	/* events of this process were lost (ring full): body .lost */
-	LIEN_EVENT_END,		/* recordings only: the recording was closed in good order */
-	LIEN_EVENT_PROP,	/* the driver was asked what memory is like: body .property */
-	LIEN_EVENT_REREAD,	/* the process is now as the driver says it is: body .reread */
-	LIEN_EVENT_INCOMPLETE,	/* the agent's: what is not known of a process: body .incomplete */
-	LIEN_EVENT_ADOPT,	/* what was found out of memory older than the agent: body .adopt */
+	LIEN_EVENT_END,		/* recordings only: the recording was closed cleanly */
+	LIEN_EVENT_PROP,	/* the driver was asked for properties of memory: body .property */
+	LIEN_EVENT_REREAD,	/* the process is now as the driver describes it: body .reread */
+	LIEN_EVENT_INCOMPLETE,	/* from the agent: why a process is incomplete: body .incomplete */
+	LIEN_EVENT_ADOPT,	/* findings about memory older than the agent: body .adopt */
 };
 
 #define LIEN_EVENT_ENTRY   0x1 /* announcement of a releasing call; .result is not set */
 #define LIEN_EVENT_CONTROL 0x2 /* the control library called, not the application */
 #define LIEN_EVENT_PARTIAL 0x4 /* an argument could not be read; the body has zeroes there */
-/* Told after the fact (lien_graph_dump()). An export: it has been imported already. A communicator:
- * .comm has its rank and id as they came out; .key is how many were split off it, .excluded how
- * many were shrunk from it; .t_return is 0 if it was not seen being made. */
+/* Synthesized later (lien_graph_dump()). An export: it has already been imported. A communicator:
+ * .comm has its final rank and id; .key is the number of communicators split off it, .excluded the
+ * number shrunk from it; .t_return is 0 if its creation was not seen. */
 #define LIEN_EVENT_IMPORTED 0x8
-/* .comm.nranks of a split that is told after the fact: not the communicator, but its part in a
- * split that others of the parent have not called yet. .excluded is which of the parent's splits.
- */
+/* .comm.nranks of a synthesized split: not the communicator, but its part in a split that other
+ * members of the parent have not called yet. .excluded is the index of the split among the
+ * parent's. */
 #define LIEN_COMM_AWAITED (-2)
 /* .scope is a guess: see there. */
 #define LIEN_EVENT_INFERRED 0x10
-/* Not seen being called: told after the fact, because the driver says that it must have been. Of a
- * communicator (LIEN_CALL_NCCL_INIT_RANK), because NCCL's RAS names it: .comm.id is then made by
- * lien_comm_found_id(), and what is known of it already stays. */
+/* Synthesized for a call that was not seen, because the driver says that it must have happened. For
+ * a communicator (LIEN_CALL_NCCL_INIT_RANK), because NCCL's RAS names it: lien_comm_found_id() then
+ * makes .comm.id, and facts already known about it stay. */
 #define LIEN_EVENT_FOUND 0x20
 
 /* The application called through the control library (control/driver/translate.h), and may know the
- * handles of the record by other values. */
+ * record's handles by other values. */
 #define LIEN_EVENT_TRANSLATED 0x40
 
-/* lien_event.scope of what a communicator's own making asks for: it has no address yet. The rest is
- * .t_entry of the call that makes it. */
+/* lien_event.scope of calls made while a communicator is created: it has no address yet. The
+ * remaining bits are .t_entry of the call that creates it. */
 #define LIEN_SCOPE_INIT 0x8000000000000000ull
 
-/* CUipcMemHandle, CUmemFabricHandle and CUmemPoolPtrExportData: names of memory that any process of
- * the node may be given, as bytes. */
+/* CUipcMemHandle, CUmemFabricHandle and CUmemPoolPtrExportData: names of memory, as bytes, that can
+ * be passed to any process of the node. */
 #define LIEN_KEY_BYTES 64
 
-/* Why a process is not known whole. */
+/* Reasons why a process is incomplete. */
 #define LIEN_INCOMPLETE_LATE  0x1  /* it may have called before it was watched */
 #define LIEN_INCOMPLETE_LOST  0x2  /* events of it were lost */
-#define LIEN_INCOMPLETE_ODD   0x4  /* an event did not fit what was known */
+#define LIEN_INCOMPLETE_ODD   0x4  /* an event did not fit the known state */
 #define LIEN_INCOMPLETE_SHARE 0x8  /* an import whose export was not seen */
 #define LIEN_INCOMPLETE_ARGS  0x10 /* an argument could not be read */
 #define LIEN_INCOMPLETE_NCCL  0x20 /* communicators may have been made before NCCL was probed */
 #define LIEN_INCOMPLETE_CARDS 0x40 /* memory may have been registered with network cards unseen */
-/* It ran before it was watched, and has been adopted since: what it has mapped is known, and whose
- * that is. What it may have besides (handles without a mapping, reservations) is not. */
+/* The process ran before it was watched, and has been adopted since: its mappings and their owners
+ * are known. Anything else it may have (handles without a mapping, reservations) is not. */
 #define LIEN_INCOMPLETE_ADOPTED 0x80
-/* Then: what it had before may be bound to a multicast object, which cannot be asked. */
+/* As ADOPTED, and earlier memory may be bound to a multicast object, which cannot be queried. */
 #define LIEN_INCOMPLETE_MULTICAST 0x100
-/* It maps a copy of CUDA or NCCL whose calls are not seen, because its user has too many of them.
- */
+/* It maps a copy of CUDA or NCCL whose calls are not seen, because its user has too many of
+ * them. */
 #define LIEN_INCOMPLETE_UNPROBED 0x200
 
-/* CUmemAllocationProp without what is meaningless on Linux. */
+/* CUmemAllocationProp without the fields that are meaningless on Linux. */
 struct lien_prop {
 	__lien_u32 type;	  /* CUmemAllocationType */
 	__lien_u32 handle_types;  /* CUmemAllocationHandleType bits */
@@ -112,66 +112,67 @@ struct lien_access {
 	__lien_u32 flags; /* CUmemAccess_flags */
 };
 
-/* A call that names more places than this sets LIEN_EVENT_PARTIAL. */
+/* A call that names more locations than this sets LIEN_EVENT_PARTIAL. */
 #define LIEN_ACCESS_MAX 16
 
 struct lien_event {
-	__lien_u32 size; /* of this record with its body, bytes; a multiple of 8 */
+	__lien_u32 size; /* bytes of this record with its body; a multiple of 8 */
 	__lien_u16 type;
 	__lien_u16 flags;
 	__lien_u32 pid;
 	__lien_u32 tid;
-	__lien_u64 start;    /* which program the process runs (LIEN_START() of probe.h): with pid,
-				names it for good */
+	__lien_u64 start;    /* identifies the program that the process runs (LIEN_START() of
+			      * probe.h); unique together with pid */
 	__lien_u64 t_entry;  /* when the call was entered */
-	__lien_u64 t_return; /* when it returned; of an announcement: 0 */
-	__lien_s32 result;   /* CUresult, ncclResult_t; of ibverbs 0 or -1 */
-	__lien_u32 outer;    /* enum lien_call: outermost traced call of the thread, often itself */
+	__lien_u64 t_return; /* when it returned; 0 in an announcement */
+	__lien_s32 result;   /* CUresult, ncclResult_t; 0 or -1 for ibverbs */
+	__lien_u32 outer;    /* enum lien_call: the thread's outermost traced call */
 	__lien_u64 caller;   /* return address of that outermost call */
 	/*
-	 * The communicator for which NCCL is at work: its ncclComm_t, or LIEN_SCOPE_INIT and more;
-	 * 0: none. Known when the thread is inside a call that names one; else (NCCL's own threads,
-	 * and calls that only end a group) it is the one that this thread, or its process, named
-	 * last, and LIEN_EVENT_INFERRED says so. Tells something about calls that NCCL makes only.
+	 * The communicator that NCCL is working for: its ncclComm_t, or LIEN_SCOPE_INIT and above;
+	 * 0: none. Exact when the thread is inside a call that names one. Otherwise (NCCL's own
+	 * threads, and calls that only end a group) it is the last one that this thread, or its
+	 * process, named, and LIEN_EVENT_INFERRED is set. Meaningful only for calls that NCCL
+	 * makes.
 	 */
 	__lien_u64 scope;
 	union {
 		struct {
 			__lien_u32 uid;
 			__lien_u32 complete; /* 1: seen from its cuInit on; 0: may have called
-						before */
+					      * before */
 			char comm[16];
 		} process;
 		struct {
 			__lien_u64 start, length, offset; /* of the executable mapping */
 			__lien_u64 inode;		  /* 0: nothing is mapped there any more */
 			__lien_u32 dev_major, dev_minor;
-			char name[64]; /* last component of the path, NUL-terminated, cut */
+			char name[64]; /* last component of the path, NUL-terminated, truncated */
 		} library;
 		struct {
 			__lien_u64 count;
 		} lost;
 		struct {
-			__lien_u64 va; /* in a mapping of it */
+			__lien_u64 va; /* an address inside one of its mappings */
 			struct lien_prop prop;
 		} property;
 		struct {
-			__lien_u32 doubts; /* LIEN_INCOMPLETE_*: what the driver cannot tell */
+			__lien_u32 doubts; /* LIEN_INCOMPLETE_*: unknown even to the driver */
 			__lien_u32 zero;
 		} reread;
 		struct {
-			__lien_u32 reasons; /* LIEN_INCOMPLETE_* from now on; 0: known whole */
+			__lien_u32 reasons; /* LIEN_INCOMPLETE_* from now on; 0: complete */
 			__lien_u32 zero;
 		} incomplete;
 		struct {
 			__lien_u64 handle;
-			__lien_u32 references; /* that the application holds */
-			/* Of memory whose exports, or whose owner, were not seen: when it was
-			 * compared with all other such memory last (of imports), or first; from 1.
-			 * 0: not. */
+			__lien_u32 references; /* references that the application holds */
+			/* For memory whose exports or owner were not seen: the round of comparison
+			 * with all other such memory, from 1; the last one for imports, the first
+			 * one otherwise. 0: not compared. */
 			__lien_u32 round;
 			__lien_u32 open; /* 1: a descriptor that exports it was open then */
-			__lien_u32 part; /* 1: there is more of it than was mapped */
+			__lien_u32 part; /* 1: it is larger than the mapped part */
 		} adopt;
 		struct {
 			__lien_u64 handle, bytes;
@@ -194,29 +195,29 @@ struct lien_event {
 		} map;
 		struct {
 			__lien_u64 va, bytes;
-			__lien_u32 count; /* of .access; the record ends after them */
+			__lien_u32 count; /* entries in .access; the record ends after them */
 			__lien_u32 zero;
 			struct lien_access access[LIEN_ACCESS_MAX];
 		} access;
 		struct {
 			__lien_u64 handle;
-			__lien_u64 share; /* names this export for good; 0: not joined */
+			__lien_u64 share; /* unique number of this export; 0: not matched */
 			__lien_u32 handle_type;
 			__lien_s32 fd;
-			__lien_u8 key[LIEN_KEY_BYTES]; /* fabric handles; the record of others ends
-							  before */
-		} share; /* export and import: the import of a share has the export's number */
+			__lien_u8 key[LIEN_KEY_BYTES]; /* fabric handles; else the record ends
+							* here */
+		} share; /* export and import: an import carries the number of its export */
 		struct {
 			__lien_u64 va, bytes;
 			__lien_u64 pool;    /* cuMemAllocFromPoolAsync; else 0 */
-			__lien_u64 context; /* the thread's current one; 0: not known */
-			__lien_s32 device;  /* of the thread's context; -1: not known */
-			__lien_u32 flags;   /* as given */
-		} alloc; /* whatever gives memory an address at once, the host's included */
+			__lien_u64 context; /* the thread's current one; 0: unknown */
+			__lien_s32 device;  /* device of the thread's context; -1: unknown */
+			__lien_u32 flags;   /* as passed */
+		} alloc; /* calls that allocate memory with an address, host memory included */
 		struct {
 			__lien_u64 va;
 			__lien_u8 key[LIEN_KEY_BYTES];
-			__lien_u64 context; /* IPC open: the thread's, with which it goes */
+			__lien_u64 context; /* IPC open: the thread's; the memory goes with it */
 		} key; /* legacy IPC get and open, pool pointer export and import */
 		struct {
 			__lien_u64 pool;
@@ -229,9 +230,9 @@ struct lien_event {
 		struct {
 			__lien_u64 handle; /* of the multicast object */
 			__lien_u64 offset, bytes;
-			__lien_u64 memory;	  /* bind: a handle, or an address */
+			__lien_u64 memory;	  /* bind: a handle or an address */
 			__lien_u64 memory_offset; /* bind by handle */
-			__lien_s32 device;	  /* add, unbind; create: how many */
+			__lien_s32 device;	  /* add, unbind; create: number of devices */
 			__lien_u32 zero;
 		} multicast;
 		struct {
@@ -251,10 +252,10 @@ struct lien_event {
 			__lien_u64 comm;
 			__lien_u64 parent;	 /* split, shrink */
 			__lien_s32 nranks, rank; /* -1: not among the arguments */
-			__lien_s32 device;	 /* of the thread's context; -1: not known */
+			__lien_s32 device;	 /* device of the thread's context; -1: unknown */
 			__lien_s32 color, key;	 /* split */
-			__lien_s32 excluded;	 /* shrink: how many ranks */
-			/* ncclUniqueId: same bytes, same group. InitAll: made up. Split: zeroes.
+			__lien_s32 excluded;	 /* shrink: number of ranks */
+			/* ncclUniqueId: same bytes, same group. InitAll: generated. Split: zeroes.
 			 * Shrink: the first of the excluded ranks, 32 bits each. */
 			__lien_u8 id[128];
 		} comm;
@@ -263,14 +264,13 @@ struct lien_event {
 		} comm_end;
 		struct {
 			__lien_u64 comm, va, bytes, handle;
-		} reg; /* deregister: comm and handle only; of ibverbs: comm is 0, handle the ibv_mr
-			*/
+		} reg; /* deregister: comm and handle only; ibverbs: comm is 0, handle the ibv_mr */
 	};
 };
 
 #define LIEN_EVENT_HEADER 64
 
-/* The bytes of a record whose body is the union's member m. */
+/* The size of a record whose body is the union's member m. */
 #define LIEN_EVENT_SIZE(m) (LIEN_EVENT_HEADER + sizeof(((struct lien_event *)0)->m))
 
 _Static_assert(__builtin_offsetof(struct lien_event, start) == 16, "event layout");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * A message over a unix socket, with open files. Inline, because both the agent and the control
- * library need it and share no code otherwise. Neither call waits.
+ * Sends and receives a message with open files over a unix socket. Inline, because the agent and
+ * the control library both need it and otherwise share no code. No function here blocks.
  */
 #ifndef LIEN_PASS_FDS_H
 #define LIEN_PASS_FDS_H
@@ -18,8 +18,9 @@ union lien_pass_room {
 	char bytes[CMSG_SPACE(LIEN_PASS_FDS_MAX * sizeof(int)) + CMSG_SPACE(sizeof(struct ucred))];
 };
 
-/* 0; -EAGAIN: the other end does not read; -ETOOMANYREFS: as many files are under way as this user
- * may have, try again when some have arrived; -EPIPE; -errno. The files stay the caller's. */
+/* Returns 0; -EAGAIN: the other end does not read; -ETOOMANYREFS: this user has as many files in
+ * flight as it may have: retry when some have arrived; -EPIPE; -errno. The caller keeps its
+ * files. */
 static inline int lien_pass_send(
 	int socket, const struct iovec *parts, unsigned count, const int *fds, unsigned fds_count)
 {
@@ -40,9 +41,10 @@ static inline int lien_pass_send(
 	return sendmsg(socket, &msg, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 ? -errno : 0;
 }
 
-/* The message's length, 0 at the end; -EAGAIN: none waits; -EMSGSIZE: it was larger, or more files
- * came than there was room for. Those that did come are in fds all the same, and the caller's to
- * close. sender: who sent it, as the kernel says, if the socket has SO_PASSCRED; may be NULL. */
+/* Returns the message's length, 0 at end of stream; -EAGAIN: no message; -EMSGSIZE: the message was
+ * larger than the buffer, or had more files than fit. Files that did arrive are in fds even then,
+ * and the caller must close them. sender: the sending process according to the kernel, if the
+ * socket has SO_PASSCRED; may be NULL. */
 static inline ssize_t lien_pass_receive_from(int socket, void *buffer, size_t size, int *fds,
 	unsigned *fds_count, struct ucred *sender, int flags)
 {
@@ -80,8 +82,8 @@ static inline ssize_t lien_pass_receive(
 	return lien_pass_receive_from(socket, buffer, size, fds, fds_count, NULL, flags);
 }
 
-/* Files that come along are let go by the kernel, and are never this process's to close. -EMSGSIZE:
- * it was larger, or brought some. */
+/* Receives a message without files. The kernel drops any files that come along; this process never
+ * has to close them. -EMSGSIZE: the message was larger than the buffer, or had files. */
 static inline ssize_t lien_pass_receive_plain(int socket, void *buffer, size_t size, int flags)
 {
 	struct iovec part = {buffer, size};

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * What the loader and the BPF programs agree on besides the events: the probes' cookies and the
- * maps through which the agent tells the kernel side about control libraries.
+ * The interface between the loader and the BPF programs besides the events: the probes' cookies,
+ * and the maps through which the agent tells the kernel side about control libraries.
  */
 #ifndef LIEN_PROBE_H
 #define LIEN_PROBE_H
@@ -10,8 +10,8 @@
 
 /*
  * Cookie of an attached probe: the call's number, its LIEN_CALL_* flags and the number of the
- * attachment. A file seen through two file systems can be attached twice; of one call's two hits
- * the program drops the one whose attachment is not the frame's.
+ * attachment. A file seen through two file systems can be attached twice; a call then hits two
+ * probes, and the program drops the hit whose attachment is not the frame's.
  */
 #define LIEN_COOKIE(call, flags, attachment)                                                       \
 	((unsigned long long)(attachment) << 32 | (unsigned long long)(flags) << 16 | (call))
@@ -20,11 +20,11 @@
 #define LIEN_COOKIE_ATTACHMENT(cookie) ((unsigned int)((cookie) >> 32))
 
 /*
- * A call that the gate probes has in its cookie how its arguments say which memory it works on, or
- * asks about. Numbers count arguments from 0.
+ * How a gated call's arguments name the memory that it accesses or queries; part of the cookie of
+ * the gate's probes. Arguments are numbered from 0.
  */
 enum lien_touches {
-	LIEN_TOUCHES_ANY,	/* that is not known: held wherever it works */
+	LIEN_TOUCHES_ANY,	/* unknown: held wherever it works */
 	LIEN_TOUCHES_COPY,	/* to 0, from 1, bytes 2 */
 	LIEN_TOUCHES_COPY_PEER, /* to 0, from 2, bytes 4 */
 	LIEN_TOUCHES_SET_8,	/* at 0; 2 says how many bytes, */
@@ -35,8 +35,8 @@ enum lien_touches {
 	LIEN_TOUCHES_AT_2,	/* 2, */
 	LIEN_TOUCHES_AT_3,	/* or 3 */
 	/* Names memory by handle, in argument 0, 1 or 3, or in several places. The control library
-	 * makes such calls for the application, and has waited by then; but with handle 0 it has
-	 * the thread wait. */
+	 * makes such calls for the application and has already waited by then; a call with handle 0
+	 * makes the thread wait. */
 	LIEN_TOUCHES_HANDLE_0,
 	LIEN_TOUCHES_HANDLE_1,
 	LIEN_TOUCHES_HANDLE_3,
@@ -47,14 +47,14 @@ enum lien_touches {
 #define LIEN_CALL_TOUCHES(flags)	((flags) >> 8 & 0xff)
 
 /*
- * Value of map `controls`, key: pid. Made by the kernel side when a control library that the agent
- * has told it of (map `control_files`) is mapped, and at fork; written anew by the agent once it
- * knows the process.
+ * Value of map `controls`, key: pid. The kernel side creates it at fork, and when a control library
+ * that the agent registered (map `control_files`) is mapped. The agent rewrites it once it knows
+ * the process.
  */
 struct lien_probe_control {
 	unsigned long long text, text_end; /* the control library's code: its calls are marked */
-	unsigned long long translate, translate_end; /* not these: calls of the application */
-	unsigned long long handler; /* of .signal, as the process must have it installed */
+	unsigned long long translate, translate_end; /* except these: calls for the application */
+	unsigned long long handler; /* of .signal; the process must have it installed */
 	unsigned long long state; /* address of lien_control_state (wire.h); 0: the rest is known */
 	unsigned int signal;
 	unsigned int wake; /* 0: no; or one of these */
@@ -64,12 +64,12 @@ struct lien_probe_control {
 #define LIEN_PROBE_WAKE_ANY 2 /* or makes any other traced call */
 
 /*
- * Value of map `control_files`, key: inode of a copy of the control library. (Overlay file systems
- * number their devices in more than one way.)
+ * Value of map `control_files`, key: inode of a copy of the control library. (The key lacks the
+ * device because overlay file systems number their devices in more than one way.)
  */
 struct lien_probe_layout {
-	unsigned long long text_offset; /* in the file, of the executable segment */
-	long long state; /* lien_control_state, counted from where that segment is mapped */
+	unsigned long long text_offset; /* of the executable segment in the file */
+	long long state; /* lien_control_state, relative to the mapping of that segment */
 };
 
 /* lien_control_state.magic and .version (wire.h). */
@@ -77,72 +77,72 @@ struct lien_probe_layout {
 #define LIEN_PROBE_CONTROL_VERSION 7
 
 /*
- * What tells programs apart that one pid has run: when the process began, in clock ticks of 1/100 s
- * as /proc/PID/stat shows them, and how often it has called exec, as the kernel counts.
+ * Distinguishes programs that ran under the same pid: the start time of the process, in clock ticks
+ * of 1/100 s as in /proc/PID/stat, and the number of its exec calls, as the kernel counts them.
  */
 #define LIEN_TICK_NS		 10000000ull
 #define LIEN_START(ticks, execs) ((unsigned long long)(execs) << 48 | (ticks))
 #define LIEN_START_TICKS(start)	 ((start) & ((1ull << 48) - 1))
 
-/* What the iterator over processes reports: which program each one runs, and for whom. */
+/* A record of the iterator over processes: the program that each one runs, and its account. */
 struct lien_probe_image {
 	unsigned int pid, zero;
 	unsigned long long start; /* LIEN_START() */
 	unsigned long long account;
 };
 
-/* lien_probe_process.account where that cannot be found out: no user's (bpf/users.h). */
+/* Value of lien_probe_process.account when the user cannot be determined (bpf/users.h). */
 #define LIEN_ACCOUNT_UNKNOWN (2ull << 32)
 
 /* Value of map `processes`, key: pid. */
 struct lien_probe_process {
 	unsigned long long start;   /* LIEN_START() */
-	unsigned long long account; /* whose share of the maps it has its entries from */
+	unsigned long long account; /* user whose share of the maps its entries count against */
 	unsigned int announced;	    /* its first call was seen, or it may have called before */
-	unsigned int whole;	    /* its first call was seen, so are all its contexts */
-	unsigned int comms;	    /* entries that map `traffic` has of it */
-	unsigned int unmade; /* communicators that it asked for, without an address yet, ever */
-	unsigned long long scope;   /* lien_event.scope of the NCCL call that it entered last */
-	unsigned int contexts_many; /* it has made another one, or made another one current */
-	unsigned int contexts_set;  /* how often one was seen to be made current */
-	/* What a gate must know before it is of use: */
-	unsigned int untracked;	  /* calls by threads that found no room in map `threads` */
-	unsigned int uncounted;	  /* 1: collectives or transfers that found no room */
-	unsigned int nonblocking; /* 1: NCCL goes on with calls that have returned */
-	unsigned int entered; /* 1: by the agent; it takes none of its user's share of processes */
-	unsigned long long context; /* the first that it made; 0: none */
+	unsigned int whole;	    /* its first call was seen, so all its contexts are known */
+	unsigned int comms;	    /* number of its entries in map `traffic` */
+	unsigned int unmade;	    /* communicators ever requested that had no address yet */
+	unsigned long long scope;   /* lien_event.scope of the last NCCL call that it entered */
+	unsigned int contexts_many; /* it created another context, or made another one current */
+	unsigned int contexts_set;  /* number of times a context was made current */
+	/* Facts that a gate needs to know before it can be used: */
+	unsigned int untracked;	  /* calls by threads for which map `threads` had no room */
+	unsigned int uncounted;	  /* 1: collectives or transfers for which there was no room */
+	unsigned int nonblocking; /* 1: NCCL continues calls that have already returned */
+	unsigned int entered; /* 1: by the agent; takes nothing of its user's share of processes */
+	unsigned long long context; /* the first one that it created; 0: none */
 };
 
 /*
- * Value of map `followed`, key: pid. A process with one context needs no watching: whatever
- * allocates is in it. Of the others it is known which context is current in a thread that has been
- * seen to change it since.
+ * Value of map `followed`, key: pid. A process with one context needs no following: all its
+ * allocations are in it. For other processes the kernel side knows which context is current in each
+ * thread that was seen to change it since.
  */
 struct lien_probe_followed {
 	unsigned long long start;
 	unsigned long long t_since; /* CLOCK_MONOTONIC ns */
 };
 
-/* Key of map `shares`, whose value is the number of the export: an open file in the kernel. */
+/* Key of map `shares`: an open file in the kernel. The value is the number of the export. */
 struct lien_probe_share {
 	unsigned long long file, private_data;
-	/* The kernel gives the address of a closed file to another one. These tell the two apart,
+	/* The kernel may reuse the address of a closed file. These fields tell the two files apart,
 	 * unless the driver opened both and they have the same private data: the new file is then
 	 * taken for the export, and its memory stays. */
 	unsigned long long inode;
 	unsigned int device, mode;
 };
 
-/* What the iterator over open files tells of one that was exported. */
+/* A record of the iterator over open files, for one that was exported. */
 struct lien_probe_open_file {
 	unsigned long long share;
 	unsigned int pid, fd;
 };
 
 /*
- * Map `traffic`: what a process has asked of a communicator, counted as its calls are entered, so
- * that calls which fail count, too. An entry is made by the first call, and goes when the
- * communicator or the process ends.
+ * Value of map `traffic`: the calls of a process on one communicator, counted at entry, so failed
+ * calls count too. The first call creates the entry; it is deleted when the communicator or the
+ * process ends.
  */
 struct lien_probe_comm {
 	unsigned long long comm;
@@ -150,43 +150,43 @@ struct lien_probe_comm {
 };
 
 struct lien_probe_traffic {
-	unsigned long long calls[LIEN_TRAFFIC_KINDS]; /* by call - LIEN_TRAFFIC_FIRST */
-	unsigned long long bytes;		      /* as the arguments say: count x type */
+	unsigned long long calls[LIEN_TRAFFIC_KINDS]; /* index: call - LIEN_TRAFFIC_FIRST */
+	unsigned long long bytes;		      /* according to the arguments: count x type */
 	unsigned long long t_last;		      /* CLOCK_MONOTONIC ns */
 };
 
-/* Map `pairs`: the same of sends to, and receives from, one rank; the value is their number. */
+/* Key of map `pairs`: sends to and receives from one rank; the value is their number. */
 struct lien_probe_pair {
 	unsigned long long comm;
 	unsigned int pid;
-	unsigned int peer; /* rank x 2, and 1 for receives */
+	unsigned int peer; /* rank x 2, plus 1 for receives */
 };
 
 /*
- * Value of map `gates`, key: pid. While it is shut (map `shut`), threads that enter a gated call
- * are sent the control library's signal, whose handler parks them (control/driver/gate.c) before
- * the call has done anything. The counters below `turn` only grow: each step means that the gate
- * does not hold, or that what it holds is not known.
+ * Value of map `gates`, key: pid. While the gate is shut (map `shut`), threads that enter a gated
+ * call receive the control library's signal, whose handler parks them (control/driver/gate.c)
+ * before the call has done anything. The counters below `turn` only grow: each increment means that
+ * the gate has a gap, or that the held threads are not all known.
  */
 struct lien_probe_gate {
 	unsigned long long start;
-	unsigned int inside; /* threads in gated calls, held ones too, of those seen to enter */
-	unsigned int turn;   /* of this gate: threads that it has seen are known by it */
+	unsigned int inside; /* threads seen entering gated calls and still in them, even if held */
+	unsigned int turn;   /* number of this gate; marks the threads that it has seen */
 	unsigned int
 		unheld; /* threads that entered although it was shut: they cannot be signalled */
 	unsigned int unheld_tid, unheld_call; /* the last of them */
-	unsigned int untracked;		      /* calls that are not counted among those inside */
-	unsigned int unlisted;		      /* threads that wait and are not in map `held` */
-	unsigned int mapped; /* libraries that the process has mapped since there is the gate */
+	unsigned int untracked;		      /* calls not counted in `inside` */
+	unsigned int unlisted;		      /* waiting threads that are not in map `held` */
+	unsigned int mapped; /* libraries that the process has mapped since the gate was made */
 };
 
-/* Value of map `shut`, key: pid. All that is moved, or away, lies between: copies from and to
- * places outside are let in. */
+/* Value of map `shut`, key: pid. The range contains all memory that is being moved or is away;
+ * copies between addresses outside it are let in. */
 struct lien_probe_shut {
 	unsigned long long low, high;
 };
 
-/* Map `held`: a thread that the gate has stopped. */
+/* Key of map `held`: a thread that the gate has stopped. */
 struct lien_probe_held_key {
 	unsigned int pid, tid;
 };
@@ -197,17 +197,17 @@ struct lien_probe_held {
 	unsigned int call;
 	unsigned int peer; /* sends and receives */
 	unsigned int
-		unsure;	  /* it may be in an NCCL group that it opened before there was the gate */
-	unsigned int tid; /* as the process itself knows it */
+		unsure;	  /* it may be in an NCCL group that it opened before the gate was made */
+	unsigned int tid; /* as the process itself sees it */
 };
 
 /* Index of map `counters`. */
 enum lien_probe_counter {
-	LIEN_COUNTER_LOST = 0, /* records that found the ring full, or frames that found no room */
+	LIEN_COUNTER_LOST = 0,	 /* records without room in the ring, or frames without room */
 	LIEN_COUNTER_UNREADABLE, /* arguments that could not be read */
 	LIEN_COUNTER_WOKEN,	 /* signals sent to start control threads */
-	LIEN_COUNTER_UNCOUNTED,	 /* collectives and transfers that found no room in the maps, or of
-				    processes that are not known */
+	LIEN_COUNTER_UNCOUNTED,	 /* collectives and transfers without room in the maps, or of
+				  * unknown processes */
 	LIEN_COUNTER_COUNT,
 };
 

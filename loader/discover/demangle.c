@@ -5,7 +5,7 @@
 #include <libiberty/demangle.h>
 #include "loader/discover/symbols.h"
 
-/* A name may be written so that it becomes long without end: the rest of such a one is cut off. */
+/* A mangled name can be written so that it expands without end; such names are truncated. */
 #define DEMANGLED_MAX 480
 
 struct demangled {
@@ -21,7 +21,7 @@ static void take(const char *text, size_t length, void *opaque)
 
 	memcpy(demangled->text + demangled->length, text, length < room ? length : room);
 	demangled->length += length < room ? length : room;
-	/* libiberty has nothing on the heap here: leaving it like that loses nothing. */
+	/* libiberty has nothing on the heap at this point, so longjmp() leaks nothing. */
 	if (length > room)
 		longjmp(demangled->full, 1);
 }

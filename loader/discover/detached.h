@@ -5,7 +5,7 @@
 #include <pthread.h>
 #include <stddef.h>
 
-/* Starts a thread that nobody joins, with so many bytes of stack. 0, or an error number. */
+/* Starts a detached thread with a stack of that size. Returns 0, or an error number. */
 static inline int lien_detached_start(size_t stack, void *(*run)(void *arg), void *arg)
 {
 	pthread_attr_t attr;

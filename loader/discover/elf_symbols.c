@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* libtorch's tables are some 100 MiB; libelf allocates what a section header claims. */
+/* libtorch's tables have some 100 MiB; libelf allocates whatever a section header claims. */
 #define SECTION_MAX ((uint64_t)1 << 30)
 #define PAGE	    ((uint64_t)4096)
 
@@ -22,26 +22,25 @@ struct lien_elf {
 	size_t segments;
 };
 
-/* What a symbol is worth: an exported one over a global one of .symtab over a local one. */
+/* Ranks of symbols: exported over global in .symtab over local. */
 enum rank {
 	RANK_NONE,
 	RANK_LOCAL,
 	RANK_GLOBAL,
-	RANK_OLD_VERSION, /* exported for programs linked long ago: name@VERSION, not name@@VERSION
-			   */
+	RANK_OLD_VERSION, /* exported for old programs: name@VERSION, not name@@VERSION */
 	RANK_EXPORTED,
 };
 
 struct wanted {
 	const char *name;
-	unsigned place; /* in the caller's list */
+	unsigned place; /* index in the caller's list */
 	enum rank rank;
 	uint64_t value;
 };
 
 struct search {
 	struct lien_elf *elf;
-	bool functions; /* else data */
+	bool functions; /* otherwise data */
 	struct wanted *wanted;
 	unsigned count;
 };
@@ -69,7 +68,7 @@ static bool inside(const struct lien_elf *elf, uint64_t offset, uint64_t length)
 	return offset <= elf->size && length <= elf->size - offset;
 }
 
-/* libelf answers for what is cut off as if it had never been there; this tells the difference. */
+/* libelf treats truncated parts as if they had never existed; this detects them. */
 static int check_tables(struct lien_elf *elf)
 {
 	GElf_Ehdr header;
@@ -166,7 +165,7 @@ static bool fits(const struct search *search, const GElf_Sym *symbol)
 	return search->functions ? type == STT_FUNC : type == STT_OBJECT || type == STT_NOTYPE;
 }
 
-/* Two lookups of one name are neighbours in the sorted list: each gets the answer. */
+/* Lookups of the same name are neighbours in the sorted list: each gets the answer. */
 static void offer(struct search *search, const char *name, enum rank rank, uint64_t value)
 {
 	unsigned low = 0, high = search->count;
@@ -189,7 +188,7 @@ static void offer(struct search *search, const char *name, enum rank rank, uint6
 	}
 }
 
-/* The versions of a table's symbols, one for each; NULL: it has none. */
+/* Returns the version of each symbol of a table; NULL: it has none. */
 static const uint16_t *versions_of(Elf *elf, Elf_Scn *table, uint64_t count)
 {
 	size_t index = elf_ndxscn(table);
@@ -210,11 +209,11 @@ static const uint16_t *versions_of(Elf *elf, Elf_Scn *table, uint64_t count)
 
 #define VERSION_HIDDEN 0x8000
 
-/* A symbol of a table. `old`: for programs that were linked long ago. */
+/* `old`: the symbol is for old programs. */
 typedef int symbol_fn(
 	void *context, const char *name, const GElf_Sym *symbol, bool exported, bool old);
 
-/* Each named symbol of a table, until fn returns something else than 0, which is returned. */
+/* Calls fn for each named symbol of a table until it returns non-zero, and returns that value. */
 static int walk_table(
 	Elf *elf, Elf_Scn *section, const GElf_Shdr *header, symbol_fn *fn, void *context)
 {
@@ -374,7 +373,7 @@ struct exports {
 	void *context;
 };
 
-#define NAME_SIZE 256 /* no function of a library of ours has a longer name */
+#define NAME_SIZE 256 /* no function of our libraries has a longer name */
 
 static int give_export(
 	void *context, const char *name, const GElf_Sym *symbol, bool exported, bool old)

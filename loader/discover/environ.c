@@ -7,7 +7,7 @@
 
 #include "loader/discover/untrusted.h"
 
-/* A process may say that its environment is as long as its memory. */
+/* A process can claim that its environment is as long as its memory. */
 #define ENVIRON_MAX (1u << 20)
 
 char *lien_environ_read(uint32_t pid, size_t *size)

@@ -20,7 +20,7 @@
 
 extern char **environ;
 
-/* The stem's hash is what auditwheel appends to libraries that it copies into a Python wheel. */
+/* auditwheel appends a hash to the stem of libraries that it copies into a Python wheel. */
 static const struct name {
 	const char *stem;
 	enum lien_library library;
@@ -46,7 +46,7 @@ static const char *const directories[] = {
 #define HEX_DIGITS	"0123456789abcdef"
 #define VERSION_SYMBOLS "0123456789."
 
-/* What tells that two names are one file. Of overlays, "device" is not part of it. */
+/* Identifies a file under all its names. For overlays, "device" is not part of it. */
 struct identity {
 	dev_t device;
 	ino_t inode;
@@ -60,7 +60,7 @@ struct search {
 	void *arg;
 	struct identity *seen;
 	unsigned count, capacity;
-	pid_t pid; /* whose mappings are being read */
+	pid_t pid; /* the process whose mappings are being read */
 };
 
 static bool name_fits(const struct name *name, const char *file, size_t length)
@@ -126,12 +126,12 @@ static bool same(const struct identity *a, const struct identity *b)
 		return false;
 	if (a->device == b->device)
 		return true;
-	/* The change time is the real file's: a copy that a container made differs in it. */
+	/* The change time is the real file's: a copy that a container made has another one. */
 	return (a->overlay || b->overlay) && a->size == b->size &&
 	       a->changed.tv_sec == b->changed.tv_sec && a->changed.tv_nsec == b->changed.tv_nsec;
 }
 
-/* 1 if new, 0 if seen before, or -ENOMEM. */
+/* Returns 1 if new, 0 if seen before, or -ENOMEM. */
 static int remember(struct search *search, const char *path, const struct stat *st)
 {
 	struct identity id = {st->st_dev, st->st_ino, st->st_size, st->st_ctim, false};
@@ -211,7 +211,7 @@ static int search_directories(struct search *search)
 	return err;
 }
 
-/* The reading end of ldconfig's output, or -1. */
+/* Returns the read end of a pipe with ldconfig's output, or -1. */
 static int spawn_ldconfig(pid_t *pid)
 {
 	static const char *const programs[] = {"/sbin/ldconfig", "/usr/sbin/ldconfig", "ldconfig"};
@@ -237,7 +237,7 @@ static int spawn_ldconfig(pid_t *pid)
 	return ends[0];
 }
 
-/* Lines like "\tlibcuda.so.1 (libc6,x86-64) => /usr/lib/x86_64-linux-gnu/libcuda.so.1". */
+/* Parses lines like "\tlibcuda.so.1 (libc6,x86-64) => /usr/lib/x86_64-linux-gnu/libcuda.so.1". */
 static int search_linker_cache(struct search *search)
 {
 	char *line = NULL, *path;
@@ -292,7 +292,7 @@ static int search_processes(struct search *search)
 		if (search->pid <= 0)
 			continue;
 		err = lien_maps_read(search->pid, consider_mapping, search);
-		/* A process that is gone or not ours to read is no error, a full memory is. */
+		/* A process that is gone or unreadable is no error; -ENOMEM is. */
 		if (err < 0 && err != -ENOMEM)
 			err = 0;
 	}

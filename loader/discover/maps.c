@@ -45,7 +45,7 @@ bool lien_maps_parse(char *line, struct lien_maps_entry *mapping)
 		return false;
 	mapping->dev_major = major;
 	mapping->dev_minor = minor;
-	/* The blank after the inode is missing in mappings without a name on some kernels. */
+	/* Some kernels omit the blank after the inode in mappings without a name. */
 	if (*at < '0' || *at > '9')
 		return false;
 	mapping->inode = strtoull(at, &at, 10);
@@ -53,9 +53,8 @@ bool lien_maps_parse(char *line, struct lien_maps_entry *mapping)
 	return mapping->end > mapping->start;
 }
 
-/* A thread that still has the process's memory, which a first thread that has ended has not. 0:
- * none.
- */
+/* Returns a thread that still has the process's memory, which a first thread that has ended lacks.
+ * 0: none. */
 static pid_t other_thread(pid_t pid)
 {
 	struct dirent *entry;
@@ -102,8 +101,8 @@ int lien_maps_read(pid_t pid, lien_maps_fn fn, void *arg)
 }
 
 /*
- * Overlay file systems show another device in maps than in stat(), so the inode number decides, and
- * the device where it is the same kind of number.
+ * Overlay file systems show another device in maps than in stat(). So compare the inode number, and
+ * the device only where both numbers are of the same kind.
  */
 static int check_same(const char *path, const struct lien_maps_entry *mapping)
 {

@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* /proc/PID/status, and that of a thread. Reading it waits for nobody. */
+/* Reads /proc/PID/status, or that of a thread. Never blocks. */
 #ifndef LIEN_STATUS_H
 #define LIEN_STATUS_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-#define LIEN_STATUS_SIZE 8192 /* longer than it is */
+#define LIEN_STATUS_SIZE 8192 /* more than its length */
 
-/* All of it, as text; tid 0: the process's. 0 or -errno. */
+/* Reads all of it, as text; tid 0: the process's. Returns 0 or -errno. */
 int lien_status_read(uint32_t pid, uint32_t tid, char text[LIEN_STATUS_SIZE]);
-/* Behind "Field:" and blanks; NULL: it is not there. */
+/* Returns the text after "Field:" and blanks; NULL: no such field. */
 const char *lien_status_field(const char *text, const char *field);
-/* The last number of a field, in base 10 or 16; -1: there is none. */
+/* Returns the last number of a field, in base 10 or 16; -1: none. */
 long long lien_status_last(const char *text, const char *field, int base);
 
-/* The same without the text. Of "NSpid" the last is what the process itself sees. */
+/* Reads the file and returns the last number of a field. For "NSpid" that is the number that the
+ * process itself sees. */
 long long lien_status_of(uint32_t pid, uint32_t tid, const char *field, int base);
 
 #endif

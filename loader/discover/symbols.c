@@ -28,27 +28,27 @@ enum rank {
 	RANK_EXPORTED,
 };
 
-/* A place to be named, by its address: symbols know of no places in files. */
+/* A place to name, by its address: symbols do not refer to places in the file. */
 struct target {
 	struct lien_symbol_lookup *lookup;
 	uint64_t address;
-	uint64_t start; /* of the function that has it */
-	enum rank rank; /* 0: none has */
+	uint64_t start; /* start of the function that contains it */
+	enum rank rank; /* 0: no function yet */
 	unsigned names, name;
-	/* The last symbol between the target before this one and this one, if that has no size. */
+	/* The last symbol without a size between the previous target and this one. */
 	uint64_t nearest;
-	uint64_t nearest_end; /* of its section */
+	uint64_t nearest_end; /* end of its section */
 	bool nearest_known, nearest_open;
 	unsigned nearest_names, nearest_name;
 };
 
 struct search {
 	struct file file;
-	struct target *targets; /* by address */
+	struct target *targets; /* sorted by address */
 	unsigned count;
 };
 
-/* -EBADMSG: the file ends before. */
+/* -EBADMSG: the file is too short. */
 static int read_at(const struct file *file, uint64_t offset, void *to, size_t size)
 {
 	char *at = to;
@@ -61,7 +61,7 @@ static int read_at(const struct file *file, uint64_t offset, void *to, size_t si
 		if (n < 0)
 			return -errno;
 		if (!n)
-			return -EBADMSG; /* it shrank */
+			return -EBADMSG; /* the file shrank */
 		at += n;
 		offset += n;
 		size -= n;
@@ -101,7 +101,7 @@ static int read_sections(struct file *file, const Elf64_Ehdr *header)
 		return 0;
 	if (header->e_shentsize != sizeof(Elf64_Shdr))
 		return -EBADMSG;
-	if (!count) { /* more than e_shnum can say */
+	if (!count) { /* the count exceeds e_shnum */
 		err = read_at(file, header->e_shoff, &first, sizeof(first));
 		if (err)
 			return err;
@@ -145,7 +145,7 @@ static int file_read(int fd, struct file *file)
 	return read_sections(file, &header);
 }
 
-/* The address at which the linker put this byte of the code. */
+/* Finds the address that the linker gave this byte of the code. */
 static bool address_of(const struct file *file, uint64_t offset, uint64_t *address)
 {
 	const Elf64_Phdr *segment;
@@ -170,7 +170,7 @@ static int target_cmp(const void *a, const void *b)
 	return (x->address > y->address) - (x->address < y->address);
 }
 
-/* The first target at or after an address. */
+/* Returns the first target at or after an address. */
 static unsigned target_from(const struct search *search, uint64_t address)
 {
 	unsigned low = 0, high = search->count, middle;
@@ -257,7 +257,7 @@ static int search_table(struct search *search, const Elf64_Shdr *table)
 	return err;
 }
 
-/* What has no size reaches to the next symbol, which need not have a target of its own. */
+/* A symbol without a size reaches to the next symbol, which need not have a target of its own. */
 static void settle(struct search *search)
 {
 	struct target *target, *before = NULL;

@@ -23,16 +23,16 @@
 #define USUAL_MS     1000
 #define STACK	     (1 << 20)
 #define S_NS	     1000000000ull
-#define WINDOW_NS    (10 * S_NS) /* in which a process, and all of a user, may be too slow */
-#define PROCESS_MAX  2		 /* times: any is, on a busy machine */
+#define WINDOW_NS    (10 * S_NS) /* the period for counting slow operations of a process or user */
+#define PROCESS_MAX  2		 /* slow ones allowed: any process is slow on a busy machine */
 #define USER_MAX     12
 #define ROOT_MAX     48
-#define AGAIN_NS     S_NS	 /* one that is so more often is left alone so long, then */
-#define AGAIN_NS_MAX (60 * S_NS) /* twice as long each time */
-#define SLOW_MAX     64		 /* that are remembered; beyond that nobody is waited for */
+#define AGAIN_NS     S_NS	 /* a process with more of them is left alone for so long, then */
+#define AGAIN_NS_MAX (60 * S_NS) /* for twice as long each time */
+#define SLOW_MAX     64		 /* processes remembered; when full, no others are waited for */
 #define FORGET_NS    (120 * S_NS)
-#define IDLE_MAX     2 /* that are kept */
-#define STARVED	     5 /* times the limit that a thread gets that has work and no processor */
+#define IDLE_MAX     2 /* idle threads kept */
+#define STARVED	     5 /* times the limit, for a thread that has work and no processor */
 
 enum state {
 	STATE_RUNS,
@@ -40,12 +40,12 @@ enum state {
 	STATE_DONE,
 };
 
-/* A thread that works for others. `theirs` is a number in its own table of files. */
+/* A worker thread. `theirs` is an fd number in its own table of files. */
 struct helper {
 	struct helper *next;
 	int ours, theirs;
-	unsigned users; /* the thread, and who has it work */
-	uint32_t pid;	/* that it works on */
+	unsigned users; /* the thread, and the caller whose work it does */
+	uint32_t pid;	/* process that it works on */
 	pid_t tid;
 };
 
@@ -53,20 +53,20 @@ struct helper {
 struct slow {
 	uint32_t pid;
 	uint32_t user;
-	unsigned stuck;	   /* threads that were left behind, and are still there */
-	unsigned times;	   /* that it was too slow, not more than WINDOW_NS apart */
-	uint64_t t, delay; /* when that was last, and how long it is left alone */
+	unsigned stuck;	   /* threads that were left behind and still exist */
+	unsigned times;	   /* slow operations, not more than WINDOW_NS apart */
+	uint64_t t, delay; /* time of the last one, and how long the process is left alone */
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of what follows */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* protects the variables below */
 static struct helper *idle;
 static unsigned idle_count;
-static int door[2] = {-1, -1}; /* what a new thread gets its socket from: [0]; and by: [1] */
+static int door[2] = {-1, -1}; /* a new thread receives its socket from [0], sent through [1] */
 static struct slow slow[SLOW_MAX];
 static unsigned slow_count;
 
 static _Thread_local unsigned limit_ms = USUAL_MS;
-static _Thread_local uint64_t left_ns = UINT64_MAX; /* that the thread may wait, in all */
+static _Thread_local uint64_t left_ns = UINT64_MAX; /* total time that this thread may still wait */
 static _Thread_local bool is_helper;
 
 void lien_timeout_set(unsigned ms)
@@ -85,14 +85,14 @@ static void helper_put(struct helper *helper)
 		free(helper);
 }
 
-/* Its thread ends when it has nothing to do any more. */
+/* Drops a reference. The thread ends when it has no work left. */
 static void helper_let_go(struct helper *helper)
 {
 	close(helper->ours);
 	helper_put(helper);
 }
 
-/* --- who was too slow ------------------------------------------------------------------------- */
+/* --- slow processes --------------------------------------------------------------------------- */
 
 static struct slow *find(uint32_t pid)
 {
@@ -113,7 +113,7 @@ static void forget_old(uint64_t now)
 			slow[i--] = slow[--slow_count];
 }
 
-/* Is it worth while to wait for this process? */
+/* Returns true if this process is worth waiting for. */
 static bool is_welcome(uint32_t pid)
 {
 	uint64_t now = lien_clock_ns();
@@ -142,14 +142,14 @@ static void note_returned(uint32_t pid)
 		known->stuck--;
 }
 
-/* `fault`: it has had its time. */
+/* `fault`: the process had its full time. */
 static void note_slow(uint32_t pid, bool fault)
 {
 	struct slow *known = find(pid);
 	uint64_t now = lien_clock_ns();
 
 	if (!known && slow_count == SLOW_MAX)
-		return; /* several callers at once */
+		return; /* several callers at the same time */
 	if (!known) {
 		known = &slow[slow_count++];
 		*known = (struct slow){.pid = pid, .user = lien_user_of(pid), .t = now};
@@ -168,9 +168,9 @@ static void note_slow(uint32_t pid, bool fault)
 /* --- the thread ------------------------------------------------------------------------------- */
 
 /*
- * What the caller has open is not kept open by a thread that cannot end. Nothing above the door is
- * copied: of a link that the caller closes meanwhile the thread would have the last descriptor, and
- * wait for the kernel before it did any work.
+ * Unshares the file table, so that a thread that cannot end does not keep the caller's files open.
+ * Copies no descriptors above the door: the thread would have the last descriptor of a link that
+ * the caller closes meanwhile, and would wait for the kernel before it did any work.
  */
 static void leave_files(void)
 {
@@ -178,7 +178,7 @@ static void leave_files(void)
 		syscall(SYS_close_range, 0, door[0] - 1, 0);
 }
 
-/* The thread's own socket, and whose thread it is. */
+/* Receives the thread's own socket, and its helper. */
 static struct helper *enter(void)
 {
 	struct helper *helper;
@@ -199,7 +199,7 @@ static void close_fds(struct lien_timeout_work *work)
 		close(work->fds[--work->fds_count]);
 }
 
-/* With the files of the work, which may be gone once that is sent. */
+/* Passes the work's files along; the work may be gone once the reply is sent. */
 static int reply(struct helper *helper, const struct lien_timeout_work *work)
 {
 	unsigned count = work->fds_count;
@@ -214,7 +214,7 @@ static int reply(struct helper *helper, const struct lien_timeout_work *work)
 	return err;
 }
 
-/* False: nobody waits for it any more. */
+/* Returns false when nobody waits for it any more. */
 static bool do_work(struct helper *helper, struct lien_timeout_work *work)
 {
 	work->run(work);
@@ -258,7 +258,7 @@ static void *help(void *arg)
 	return NULL;
 }
 
-/* The child has none of the threads. */
+/* For the child of a fork(), which has none of the threads. */
 static void forget_threads(void)
 {
 	pthread_mutex_init(&lock, NULL);
@@ -274,7 +274,7 @@ static void prepare_fork(void)
 	pthread_atfork(NULL, NULL, forget_threads);
 }
 
-/* Made when nothing is probed yet: links have higher numbers. */
+/* Made before anything is probed, so that links have higher numbers. */
 static bool open_door(void)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -301,7 +301,7 @@ static struct helper *helper_new(void)
 	}
 	helper->ours = ends[0];
 	helper->users = 2;
-	/* A thread that is sent nothing stays at the door, for the next one's helper. */
+	/* A thread that is sent nothing stays at the door, and serves the next helper. */
 	begun = !lien_detached_start(STACK, help, NULL) &&
 		!lien_pass_send(door[1], &pointer, 1, &ends[1], 1);
 	close(ends[1]);
@@ -353,7 +353,7 @@ static bool replies_in(struct helper *helper, unsigned ms)
 	return n > 0;
 }
 
-/* It waits for a processor, or has one; nothing holds it up. */
+/* Returns true if it waits for a processor or has one: nothing blocks it. */
 static bool is_runnable(const struct helper *helper)
 {
 	pid_t tid = __atomic_load_n(&helper->tid, __ATOMIC_ACQUIRE);
@@ -361,7 +361,7 @@ static bool is_runnable(const struct helper *helper)
 	FILE *file;
 
 	if (!tid)
-		return true; /* it begins */
+		return true; /* not started yet */
 	snprintf(path, sizeof(path), "/proc/self/task/%d/stat", tid);
 	file = fopen(path, "re");
 	if (!file)
@@ -433,7 +433,7 @@ bool lien_timeout_run(struct lien_timeout_work *work, uint32_t pid)
 	struct iovec pointer = {&work, sizeof(work)};
 	struct helper *helper;
 
-	/* A helper can be left behind with all that it does. */
+	/* A helper can be left behind together with its work. */
 	if (!pid || is_helper) {
 		run_here(work);
 		return true;
@@ -447,7 +447,7 @@ bool lien_timeout_run(struct lien_timeout_work *work, uint32_t pid)
 		return false;
 	}
 	if (!wait_for_reply(helper, limit_ms + work->more_ms)) {
-		/* It counts before it can be over. */
+		/* Counted before it can end. */
 		pthread_mutex_lock(&lock);
 		note_slow(pid, left_ns != 0);
 		if (__atomic_exchange_n(&work->state, STATE_ABANDONED, __ATOMIC_ACQ_REL) !=

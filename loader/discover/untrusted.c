@@ -17,10 +17,10 @@
 
 #define RESOLVE	 (RESOLVE_IN_ROOT | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS)
 #define PAGE	 4096u
-#define PAGES	 16 /* of memory that are read at a time */
+#define PAGES	 16 /* pages of memory per read */
 #define MAPS_MAX (64u << 20)
 
-/* What is asked of a job's files or memory, and the answer: all that the thread needs. */
+/* A question about a job's files or memory, and its answer: all the data that the thread uses. */
 struct question {
 	struct lien_timeout_work work;
 	void (*ask)(struct question *question);
@@ -37,7 +37,7 @@ struct question {
 
 /* --- in the thread ---------------------------------------------------------------------------- */
 
-/* The length of "/proc/PID/root/", if the path begins with one; else 0. */
+/* Returns the length of "/proc/PID/root/" if the path begins with it, otherwise 0. */
 static int root_of(const char *path)
 {
 	int length = 0;
@@ -47,7 +47,7 @@ static int root_of(const char *path)
 		       : 0;
 }
 
-/* A descriptor that names the file and does not open it. */
+/* Returns a descriptor that names the file without opening it (O_PATH). */
 static int place_of(const char *path, int flags)
 {
 	struct open_how how = {.flags = O_PATH | O_CLOEXEC | flags, .resolve = RESOLVE};
@@ -69,7 +69,7 @@ static int place_of(const char *path, int flags)
 	return place;
 }
 
-/* The place itself is opened, whatever the path leads to by now. */
+/* Opens the place itself, wherever the path leads by now. */
 static int open_place(int place, int flags)
 {
 	char path[40];
@@ -114,7 +114,7 @@ static void ask_stat(struct question *question)
 	close(place);
 }
 
-/* As much as there is room for. */
+/* Reads as much as fits. */
 static ssize_t read_all(int fd, char *text, size_t size)
 {
 	size_t length = 0;
@@ -193,7 +193,7 @@ static void ask_list(struct question *question)
 		close(fd);
 }
 
-/* Page by page, so that what can be read is. */
+/* Reads page by page, up to the first page that fails. */
 static ssize_t read_pages(uint32_t pid, uint64_t address, char *memory, size_t size)
 {
 	size_t asked = 0, piece;
@@ -297,7 +297,7 @@ static struct question *question_new(void (*ask)(struct question *question), con
 	return question;
 }
 
-/* The question with its answer, or NULL: it took too long. */
+/* Returns the question with its answer, or NULL: it took too long. */
 static struct question *answered(struct question *question)
 {
 	return lien_timeout_run(&question->work, question->pid) ? question : NULL;
@@ -315,7 +315,7 @@ int lien_untrusted_open(const char *path, struct stat *st)
 		return -ETIMEDOUT;
 	*st = question->st;
 	fd = question->result;
-	if (!fd) /* this process may have had no room for it */
+	if (!fd) /* this process may have lacked room for it */
 		fd = question->work.fds_count ? question->work.fds[0] : -EMFILE;
 	drop(&question->work);
 	return fd;
@@ -348,7 +348,7 @@ int lien_untrusted_lstat(const char *path, struct stat *st)
 	return stat_by(path, st, O_NOFOLLOW);
 }
 
-/* Its text, as far as there is one, copied. The question is dropped. */
+/* Copies the answer's text, if any. Frees the question. */
 static ssize_t take_text(struct question *question, void *to)
 {
 	ssize_t n;

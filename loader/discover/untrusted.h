@@ -1,18 +1,16 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Files and memory that a job controls: its root directory, its libraries, what /proc tells of its
- * memory. The agent opens such files nowhere else. Whatever the job has put in the place of a file,
- * nothing but a regular file is opened, and finding out what it is has no effect on it: pipes are
- * not drained, devices not started, terminals not acquired.
+ * Files and memory that a job controls: its root directory, its libraries, /proc about its memory.
+ * The agent opens such files only here. Only regular files are opened, whatever the job has put in
+ * their place, and the check has no side effect: it drains no pipe, starts no device, acquires no
+ * terminal.
  *
- * A job can also hold up whoever looks at these: with file systems and pages of memory that it
- * serves itself, or by the lock of its address space. So what concerns a process is done by
- * timeout.h, and all of these return -ETIMEDOUT where that has not been possible in time; try again
- * later.
+ * A job can also block its readers: with file systems and pages of memory that it serves itself, or
+ * with the lock of its address space. So timeout.h does all work on a process, and all functions
+ * here return -ETIMEDOUT if that did not finish in time; try again later.
  *
- * Paths are those of /proc/PID/... or absolute. Below /proc/PID/root no symbolic link is followed
- * and nothing outside of that root is reached; a file that is named by /proc/PID/map_files is the
- * one that is mapped.
+ * Paths are absolute or below /proc/PID/. Below /proc/PID/root no symbolic link is followed and
+ * nothing outside that root is reached; a file named by /proc/PID/map_files is the mapped one.
  */
 #ifndef LIEN_UNTRUSTED_H
 #define LIEN_UNTRUSTED_H
@@ -22,30 +20,32 @@
 #include <sys/stat.h>
 #include <sys/types.h>
 
-/* Opens a regular file for reading and says what it is; never waits for another process that has
- * it. -ESPIPE: not a regular file; -ELOOP: a symbolic link in a job's root; -EWOULDBLOCK: a process
+/* Opens a regular file for reading and fills *st; never waits for another process that has it open.
+ * -ESPIPE: not a regular file; -ELOOP: a symbolic link in a job's root; -EWOULDBLOCK: a process
  * holds a lease on it; -errno. */
 int lien_untrusted_open(const char *path, struct stat *st);
 
-/* What is there, without opening it. 0 or -errno. */
+/* Like stat(), without opening the file. Returns 0 or -errno. */
 int lien_untrusted_stat(const char *path, struct stat *st);
 
 /* Like lstat(): the last component may be a symbolic link. */
 int lien_untrusted_lstat(const char *path, struct stat *st);
 
-/* The beginning of a regular file, as a string. Its length, or -errno. */
+/* Reads the beginning of a regular file, as a string. Returns its length, or -errno. */
 ssize_t lien_untrusted_read(const char *path, char *text, size_t size);
 
-/* The names in a folder, but for those that begin with a dot, in order; each and the list are the
- * caller's to free. How many, -E2BIG: more than max, or -errno. */
+/* Lists the names in a folder in order, except those that begin with a dot. The caller frees each
+ * of them and the list. Returns their number, -E2BIG: more than max, or -errno. */
 int lien_untrusted_list(const char *folder, char ***names, unsigned max);
 void lien_untrusted_list_free(char **names, int count);
 
-/* Memory of a process, whole pages from the beginning as far as there are any. How much was read,
- * or -errno. By pid: compare afterwards whether it is still the process that was meant. */
+/* Reads memory of a process, whole pages from the beginning up to the first missing one. Returns
+ * the number of bytes read, or -errno. Goes by pid: check afterwards that it is still the intended
+ * process. */
 ssize_t lien_untrusted_memory(uint32_t pid, uint64_t address, void *memory, size_t size);
 
-/* The text of /proc/PID/maps, or of our own with pid 0; the caller frees. Its length, or -errno. */
+/* Reads /proc/PID/maps, or our own with pid 0; the caller frees the text. Returns its length, or
+ * -errno. */
 ssize_t lien_untrusted_maps(uint32_t pid, char **text);
 
 #endif

@@ -15,7 +15,7 @@
 
 #include "loader/discover/status.h"
 
-#define DEPTH_MAX 33 /* of user namespaces in each other; the kernel makes 32 */
+#define DEPTH_MAX 33 /* nested user namespaces; the kernel allows 32 */
 
 static uint32_t real_user_of(uint32_t pid)
 {

@@ -20,7 +20,7 @@
 
 #define AUXV_SIZE   1024
 #define TRIES	    3
-#define CLEAR_UP_MS 3000 /* what was begun may end later than it should */
+#define CLEAR_UP_MS 3000 /* work that has begun may end after the limit */
 
 bool lien_inject_late(const struct lien_inject *inject)
 {
@@ -44,7 +44,8 @@ int lien_inject_read(const struct lien_inject *inject, uint64_t address, void *t
 	return n == (ssize_t)size ? 0 : -EFAULT;
 }
 
-/* A process has not ended before its tracer has taken note of each thread that did. */
+/* A process does not count as ended before its tracer has waited for each of its threads that
+ * ended. */
 static void note_ends(void)
 {
 	siginfo_t ended;
@@ -68,7 +69,8 @@ int lien_inject_fail_gone(struct lien_inject *inject)
 		inject, -ESRCH, "process %u has ended, or started another program", inject->pid);
 }
 
-/* The kernel's words to the program: where it put things, at random. Another program has others. */
+/* Hashes the kernel's auxiliary vector of the program, whose random addresses distinguish it from
+ * other programs. */
 static uint64_t auxv_of(uint32_t pid)
 {
 	uint64_t words[AUXV_SIZE / sizeof(uint64_t)] = {}, sum = 0;
@@ -105,7 +107,7 @@ static int open_process(struct lien_inject *inject)
 	lien_inject_fail(inject, err, "cannot open process %u: %s", inject->pid, strerror(-err));
 	if (err == -EMFILE || err == -ENFILE)
 		return err;
-	/* It knows threads from processes, for which kernels have several words. */
+	/* This check tells threads from processes, for which kernels report various errors. */
 	found = lien_inject_check(inject);
 	return found ? found : err;
 }
@@ -166,7 +168,7 @@ static int fill_region(struct lien_inject *inject, struct lien_remote *remote, u
 	return err ? err : lien_remote_write(remote, region + LIEN_STUB_CODE, &stub, sizeof(stub));
 }
 
-/* Has the thread map memory for the code and its data. 0 or -errno. */
+/* Makes the thread map memory for the code and its data. Returns 0 or -errno. */
 static int make_region(
 	struct lien_inject *inject, struct lien_remote *remote, uint64_t *region, bool *failed)
 {
@@ -210,8 +212,8 @@ static int fail_create(struct lien_inject *inject, int err, int created)
 }
 
 /*
- * Has the thread start the new one. Its registers are given back in any case. -EDEADLK: it was
- * waiting for a lock, and no trace of that is left.
+ * Makes the thread start the new one, and restores its registers in any case. -EDEADLK: it waited
+ * for a lock, and no trace is left.
  */
 static int start_thread(
 	struct lien_inject *inject, struct lien_remote *remote, uint64_t *region, bool *failed)
@@ -227,14 +229,14 @@ static int start_thread(
 	*failed = err && err != -EDEADLK && err != -EFAULT;
 	if (!*failed && lien_inject_read(inject, *region + LIEN_STUB_CODE, &stub, sizeof(stub)))
 		err = -EFAULT;
-	if (!*failed && (stub.tid || !stub.created)) /* the new one runs: it needs that memory */
+	if (!*failed && (stub.tid || !stub.created)) /* the new thread runs: it needs that memory */
 		return 0;
 	if (!*failed)
 		lien_remote_syscall(remote, failed, SYS_munmap, *region, LIEN_STUB_REGION, 0);
 	return fail_create(inject, err, stub.created);
 }
 
-/* One thread is borrowed and given back: 0, and the new one runs. */
+/* Borrows one thread and returns it. Returns 0 if the new thread runs. */
 static int borrow(struct lien_inject *inject, uint64_t *region)
 {
 	struct lien_inject_result *result = inject->result;
@@ -270,7 +272,7 @@ out:
 	return err;
 }
 
-/* In several attempts, if threads wait for locks: 0, and the new one runs. */
+/* Tries several times if threads wait for locks. Returns 0 if the new thread runs. */
 static int start(struct lien_inject *inject, uint64_t *region)
 {
 	int err = -EDEADLK;
@@ -316,7 +318,7 @@ static int inject_now(struct lien_inject *inject)
 	return again ? lien_inject_again(inject, region) : lien_inject_load(inject, region);
 }
 
-/* An injection, with all that the thread needs that does it. */
+/* An injection, with all data of the thread that carries it out. */
 struct job {
 	struct lien_timeout_work work;
 	struct lien_inject inject;
@@ -327,7 +329,7 @@ struct job {
 	int err;
 };
 
-/* A thread's tracees go when it ends, also those that it could not let go. */
+/* When a thread ends, the kernel releases its tracees, including those that it could not let go. */
 static void work(struct lien_timeout_work *work)
 {
 	struct job *job = (struct job *)work;
@@ -340,7 +342,7 @@ static void work(struct lien_timeout_work *work)
 	work->fds_count = 0;
 	inject->mem = -1;
 	job->err = inject_now(inject);
-	/* Whatever it was that failed. Its threads may be gone before it is. */
+	/* The end of the process explains any failure. Its threads may be gone before it is. */
 	if (job->err && inject->mem >= 0 && (job->err == -ESRCH || !lien_inject_same(inject)))
 		job->err = lien_inject_fail_gone(inject);
 	if (inject->library_fd >= 0)
@@ -407,4 +409,3 @@ int lien_inject(uint32_t pid, int pidfd, int library_fd, unsigned limit_ms,
 
 	return job ? run(job, result, why, size) : -ENOMEM;
 }
-

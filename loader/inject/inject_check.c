@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* Which processes are left alone, and why, as far as that can be read without touching them. */
+/* Decides which processes to leave alone, and why, as far as that shows without touching them. */
 #include <dirent.h>
 #include <elf.h>
 #include <errno.h>
@@ -93,7 +93,7 @@ static int check_class(struct lien_inject *inject)
 		inject, -ENOEXEC, "process %u is a 32-bit process: CUDA has none", inject->pid);
 }
 
-/* A child of vfork() runs in its parent's memory and on its stack. */
+/* The child of a vfork() runs in its parent's memory and on its stack. */
 static int check_vfork(struct lien_inject *inject, const char *text)
 {
 	long long parent = lien_status_last(text, "PPid", 10);
@@ -107,7 +107,7 @@ static int check_vfork(struct lien_inject *inject, const char *text)
 	return 0;
 }
 
-/* The library is opened by a path in it. */
+/* The library is opened by a path in /proc. */
 static int check_proc(struct lien_inject *inject)
 {
 	struct stat st;
@@ -123,7 +123,7 @@ static int check_proc(struct lien_inject *inject)
 		inject->pid);
 }
 
-/* One that could not finish in its time is waiting for the loader, with the library open. */
+/* An injection that could not finish in time still waits for the loader, with the library open. */
 static int check_other(struct lien_inject *inject)
 {
 	char path[64], target[64];

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Where the process has the functions that it will be made to call: found in its own files, by the
- * names that these export.
+ * Finds the functions that the process will be made to call, in its own files, by their exported
+ * names.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -21,7 +21,7 @@
 #define LIBC_MINOR_MIN 31
 #define LIBC_SIZE_MAX  (64 << 20)
 #define RTLD_NOW_MODE  2
-#define RTLD_DLOPEN    0x80000000u /* what dlopen() adds to it for __libc_dlopen_mode() */
+#define RTLD_DLOPEN    0x80000000u /* added by dlopen() in calls of __libc_dlopen_mode() */
 
 enum part {
 	PART_LIBC,
@@ -33,11 +33,11 @@ enum part {
 	PARTS,
 };
 
-/* A mapped file; of its executable part, but for the library's, which has its beginning in start.
- */
+/* A mapped file. The addresses are of its executable part; the library's `start` is its
+ * beginning. */
 struct mapped {
 	uint64_t start, end, offset, inode;
-	char path[PATH_MAX]; /* that opens it */
+	char path[PATH_MAX]; /* opens it */
 	unsigned copies;     /* other files of that name */
 };
 
@@ -54,7 +54,7 @@ static bool begins(const char *name, const char *with)
 	return !strncmp(name, with, strlen(with));
 }
 
-/* "libc.so.6", or "libc-2.31.so" as it was named up to 2.33. */
+/* "libc.so.6", or "libc-2.31.so", the name up to 2.33. */
 static enum part part_of(const char *path)
 {
 	const char *name = strrchr(path, '/');
@@ -139,7 +139,7 @@ static int look_at_maps(struct lien_inject *inject, struct layout **out)
 	return 0;
 }
 
-/* 0 where the process has no such function. */
+/* Returns 0 if the process lacks the function. */
 static uint64_t address_of(const struct mapped *mapped, uint64_t file_offset)
 {
 	if (file_offset < mapped->offset ||
@@ -153,7 +153,7 @@ struct wanted {
 	uint64_t *address;
 };
 
-/* Fills in those that the file has and that are still 0. */
+/* Fills in the functions that the file has and that are still 0. */
 static int find_in(const struct mapped *mapped, const struct wanted *wanted, unsigned count)
 {
 	struct lien_elf_lookup lookups[8] = {};
@@ -194,8 +194,8 @@ uint32_t lien_inject_libc_minor(const char *image, size_t size)
 	return minor;
 }
 
-/* What has no name of its own in libc: a system call with a return behind it, of which getpid() is
- * made, and the return from a signal handler, whose bytes debuggers know it by. */
+/* Finds two pieces of libc that have no names: a system call followed by a return, taken from
+ * getpid(), and the return from a signal handler, which has the bytes that debuggers look for. */
 static int find_pieces(struct lien_inject *inject, const struct mapped *libc, uint64_t getpid_at)
 {
 	static const unsigned char call[] = {0x0f, 0x05, 0xc3};
@@ -266,7 +266,7 @@ static int find_functions(struct lien_inject *inject, const struct mapped *parts
 	int err;
 
 	err = find_in(libc, rest, 5);
-	/* Up to glibc 2.33 in libraries of their own; libc then has stand-ins of some. */
+	/* Up to glibc 2.33 these are in separate libraries; libc has stubs of some. */
 	if (!err)
 		err = find_in(&parts[PART_PTHREAD], threads, 2);
 	if (!err)

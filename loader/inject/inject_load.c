@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* What happens while the application runs on: the new thread loads the library. */
+/* Loads the library in the new thread, while the application continues. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -18,12 +18,12 @@
 #define CHUNK	     65536
 #define MEMFD_PATH   "/memfd:" LIEN_INJECT_MEMFD
 #define LIBRARY_NAME "liblien-control.so"
-/* As no application would write it, and not shorter than the name that is put in its place. */
+/* A spelling that no application uses, at least as long as the name that replaces it. */
 #define FD_PATH "/proc/self/fd/././"
 
 _Static_assert(sizeof(FD_PATH) >= sizeof(LIBRARY_NAME), "the name fits");
 
-/* The beginning of glibc's struct link_map, which <link.h> makes public; a dlopen() handle. */
+/* The public beginning (<link.h>) of glibc's struct link_map; a dlopen() handle points to it. */
 struct link_map_head {
 	uint64_t address, name;
 };
@@ -65,7 +65,7 @@ int lien_inject_wait_for(
 		if (lien_inject_over(inject))
 			return lien_inject_fail_gone(inject);
 		if (lien_inject_read(inject, region + LIEN_STUB_CODE, stub, sizeof(*stub)))
-			/* It may not have waited for us any longer. */
+			/* The thread may have stopped waiting for us. */
 			return lien_inject_same(inject) ? -ETIMEDOUT
 							: lien_inject_fail_gone(inject);
 		if (stub->step >= step)
@@ -77,8 +77,9 @@ int lien_inject_wait_for(
 }
 
 /*
- * The file that the process says is its memfd. It may say any: so this is not opened anew, with our
- * rights, but taken as it is open there, and is nothing but memory, by the name that we gave it.
+ * Takes the file that the process claims is its memfd. The claim may be false; so the file is not
+ * reopened with our privileges but used as the process has it open, and must be a memfd with the
+ * name that we gave it.
  */
 static int take_memfd(struct lien_inject *inject, int fd)
 {
@@ -124,7 +125,7 @@ static int copy_library(struct lien_inject *inject, int fd)
 	return err;
 }
 
-/* The handle's name was a path that will mean another file, or none. */
+/* The handle's name was a path that will later lead to another file, or to none. */
 static void rename_library(struct lien_inject *inject, const struct lien_stub *stub)
 {
 	struct lien_remote_words words = {.from = LIBRARY_NAME, .size = sizeof(LIBRARY_NAME)};
@@ -228,8 +229,7 @@ void lien_inject_see_off(
 		nanosleep(&nap, NULL);
 }
 
-/* A library that has begun to serve cannot be taken away any more; nor one of which it could not be
- * found out. */
+/* A library that has begun to serve can no longer be removed, nor one whose state is unknown. */
 static bool may_serve(int err)
 {
 	return err == -EPROTO || err == -EMFILE || err == -ENFILE || err == -ENOMEM;
@@ -239,8 +239,8 @@ int lien_inject_give_up(
 	struct lien_inject *inject, uint64_t region, const struct lien_stub *stub, int err)
 {
 	uint32_t go = LIEN_STUB_GO, stop = LIEN_STUB_STOP;
-	/* It closes nothing that somebody may use by then; and loads nothing, if it has not begun.
-	 * Told or not, it ends when it has waited long enough. */
+	/* It does not close an fd that may be reused by then; it loads nothing if it has not begun.
+	 * Even without these words it ends when it has waited long enough. */
 	const struct lien_remote_words words[] = {{LIEN_STUB_AT(region, last), &go, sizeof(go)},
 		{LIEN_STUB_AT(region, word), &stop, sizeof(stop)}};
 
@@ -253,7 +253,7 @@ int lien_inject_give_up(
 		inject->pid);
 }
 
-/* What the new thread is told, and what it says. */
+/* Writes the new thread's instructions and reads its answers. */
 int lien_inject_load(struct lien_inject *inject, uint64_t region)
 {
 	uint32_t go = LIEN_STUB_GO, stop = LIEN_STUB_STOP;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Which thread, and when. One that waits in a system call in which nobody waits who has a lock that
- * pthread_create() needs, of malloc, of thread stacks, or of the loader's tables. The calls are
- * those that wait for something from outside; of futex() those that are not for a lock. Such a
- * thread is known without stopping it, from /proc/PID/task/TID/syscall, and looked at again when it
+ * Chooses the thread and the moment. The thread waits in a system call in which no thread waits
+ * while it owns a lock that pthread_create() needs: of malloc, of thread stacks, or of the loader's
+ * tables. Such calls wait for something external; a futex() qualifies if it is not for a lock.
+ * /proc/PID/task/TID/syscall shows such a thread without stopping it; the check is repeated once it
  * is stopped.
  */
 #include <dirent.h>
@@ -20,14 +20,14 @@
 #include "loader/inject/inject_internal.h"
 
 #define PAGE		4096
-#define FRAME_BYTES	20480 /* that its stack must have room for */
-#define STACK_BYTES	65536 /* in which a handler's frame is looked for */
-#define ALLOCATOR_BYTES 4096  /* what waits in an allocator was called from not far above */
+#define FRAME_BYTES	20480 /* room that its stack must have */
+#define STACK_BYTES	65536 /* range searched for the frame of a handler */
+#define ALLOCATOR_BYTES 4096  /* a thread that waits in an allocator was called from nearby */
 #define THREADS_MAX	4096
 #define LOOK_NS		500000
 #define LOOK_NS_MAX	16000000
-#define SELF_AT		0x10  /* struct pthread: its own address, */
-#define TID_AT		0x2d0 /* and the thread's id; so since glibc 2.4 */
+#define SELF_AT		0x10  /* struct pthread: its own address */
+#define TID_AT		0x2d0 /* and the thread's id; since glibc 2.4 */
 
 int lien_inject_choice(long number, uint64_t a1, uint64_t a2, uint64_t a3)
 {
@@ -49,12 +49,12 @@ int lien_inject_choice(long number, uint64_t a1, uint64_t a2, uint64_t a3)
 	case SYS_flock:
 		return 1;
 	case SYS_futex:
-		/* 2 is what a lock of glibc's holds that others wait for. */
+		/* A contended glibc lock has the value 2. */
 		if ((a1 & FUTEX_CMD_MASK) == FUTEX_WAIT_BITSET)
 			return 2;
 		return (a1 & FUTEX_CMD_MASK) == FUTEX_WAIT && (uint32_t)a2 != 2 ? 2 : 0;
 	case SYS_wait4:
-	case SYS_waitid: /* while it is traced, its children's ends wake other threads */
+	case SYS_waitid: /* while the thread is traced, its children's exits wake other threads */
 		return 3;
 	case SYS_epoll_wait:
 	case SYS_epoll_pwait:
@@ -63,7 +63,7 @@ int lien_inject_choice(long number, uint64_t a1, uint64_t a2, uint64_t a3)
 	return 0;
 }
 
-/* The process's memory is another's as well. */
+/* Returns true for a call during which the process shares its memory with another. */
 static bool is_vfork(long number)
 {
 	return number == SYS_vfork || number == SYS_clone || number == SYS_clone3;
@@ -139,7 +139,7 @@ static bool is_unsafe(const struct lien_inject *inject, uint64_t address)
 	return false;
 }
 
-/* Threads that libc did not make, or that lend each other theirs, cannot call it. */
+/* Threads that libc did not make, or that share a struct pthread, cannot call it. */
 static bool is_libcs(const struct lien_inject *inject, uint64_t self, pid_t tid)
 {
 	uint64_t own = 0;
@@ -150,9 +150,9 @@ static bool is_libcs(const struct lien_inject *inject, uint64_t self, pid_t tid)
 	       id == lien_status_of(inject->pid, tid, "NSpid", 10);
 }
 
-/* Not below an allocator that sleeps where it waits for a lock; nor in the handler of a signal,
- * which may have come in the middle of malloc(). Words that were left on the stack may look like
- * either: then it is another thread's turn. */
+/* Rejects a thread below an allocator that sleeps while it waits for a lock, and one in a signal
+ * handler, which may have interrupted malloc(). Stale words on the stack may look like either; then
+ * another thread is tried. */
 static bool is_free_word(const struct lien_inject *inject, uint64_t word, unsigned depth)
 {
 	if (word == inject->restore_rt)
@@ -183,7 +183,7 @@ static bool is_free(const struct lien_inject *inject, const struct user_regs_str
 	return true;
 }
 
-/* 0; -EAGAIN: another one, or later. */
+/* Returns 0; -EAGAIN: try another one, or later. */
 static int try_thread(struct lien_inject *inject, struct lien_remote *remote, pid_t tid)
 {
 	const struct user_regs_struct *regs = &remote->before;
@@ -193,7 +193,7 @@ static int try_thread(struct lien_inject *inject, struct lien_remote *remote, pi
 		return -EAGAIN;
 	inject->result->attempts++;
 	err = lien_remote_stop(remote, inject, tid);
-	/* That thread has ended, for which the kernel has two words. */
+	/* That thread has ended; the kernel reports it with either of two errors. */
 	if (err == -ESRCH || (err == -EPERM && lien_status_of(inject->pid, tid, "VmSize", 10) < 0))
 		return -EAGAIN;
 	if (err)
@@ -254,7 +254,7 @@ int lien_inject_stop(struct lien_inject *inject, struct lien_remote *remote)
 		else
 			nanosleep(&nap, NULL);
 		inject->locked = 0; /* it may have its lock by now */
-		/* Threads are not to be stopped often to no end. */
+		/* Do not stop threads too often in vain. */
 		if (nap.tv_nsec < LOOK_NS_MAX)
 			nap.tv_nsec *= 2;
 	}

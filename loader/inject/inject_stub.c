@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * The code that runs in the process. It is never run here: it is copied, so it names no address.
+ * The code that runs in the process. It never runs here: it is copied, so it must not contain
+ * absolute addresses.
  *
  * The borrowed thread begins at lien_stub_code. It is stopped at its last system call, and its
- * registers are given back from outside. If nobody is there any more to stop it, it returns as from
- * a signal handler, by the frame that was put in its own stack.
+ * registers are restored from outside. If nobody is left to stop it, it returns as from a signal
+ * handler, through the frame in its own stack.
  *
- * The new thread begins at lien_stub_start. It waits for words from outside, but not for ever:
- * about 2 s each. It takes its memory away as it leaves, by a jump to munmap(), which returns to
- * where the thread was started; not, if it was not told that the borrowed thread has left that
- * memory.
+ * The new thread begins at lien_stub_start. It waits for words from outside, about 2 s for each. On
+ * exit it unmaps its memory by a jump to munmap(), which returns to the place where the thread was
+ * started. It does not unmap unless it was told that the borrowed thread has left that memory.
  */
 #include <stddef.h>
 
@@ -97,7 +97,7 @@ __attribute__((used, noinline)) static void stub(void)
 		"	jmp *%%rdx\n"
 		"5:	ret\n"
 
-		/* Until the word at rbp is not 0. */
+		/* Waits until the word at rbp is not 0. */
 		"8:	push %%r12\n"
 		"	mov %[naps], %%r12d\n"
 		"9:	cmpl $0, (%%rbp)\n"

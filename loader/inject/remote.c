@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * A thread of another process, made to do something for us.
+ * Makes a thread of another process work for us.
  *
- * It is stopped in a system call that the kernel can restart. What is changed is put back in the
- * same kind of stop, with orig_rax, so that the kernel does afterwards exactly what it would have
- * done without us: restart the call, with the time that was left of it, or end it with EINTR for a
- * signal that has a handler. Registers are borrowed only after a frame like that of a signal
- * handler lies below the thread's stack, and everything that it is made to run ends in a return
- * from that frame: should we be killed, the kernel lets it go, it runs on, and comes back by
- * itself.
+ * The thread is stopped in a system call that the kernel can restart. All changes are undone in a
+ * stop of the same kind, orig_rax included, so that the kernel then does exactly what it would have
+ * done without us: restart the call with the time that was left, or end it with EINTR for a signal
+ * that has a handler. Registers are borrowed only after a frame like a signal handler's lies below
+ * the thread's stack, and all code that it is made to run ends in a return through that frame: if
+ * we are killed, the kernel lets the thread go, and it runs on and recovers by itself.
  */
 #include <elf.h>
 #include <errno.h>
@@ -25,20 +24,20 @@
 #include <lien/clock.h>
 #include "loader/inject/inject_internal.h"
 
-/* What a system call returns inside the kernel when it is to be restarted; <linux/errno.h> has them
- * for the kernel alone. */
+/* Results of a system call, inside the kernel, that ask for a restart; <linux/errno.h> defines them
+ * only for the kernel. */
 #define ERESTARTSYS	      512
 #define ERESTARTNOINTR	      513
 #define ERESTARTNOHAND	      514
 #define ERESTART_RESTARTBLOCK 516
 
 #define USER_CS	    0x33
-#define FLAGS	    0x202 /* interrupts on, nothing else */
+#define FLAGS	    0x202 /* only interrupts on */
 #define SPIN_NS	    200000
 #define STUCK_NS    (200 * 1000000ull)
 #define BORROWED_NS (1000 * 1000000ull)
 
-/* Calls that end with EINTR when a thread is stopped, though nothing else happened. */
+/* Calls that end with EINTR when a thread is stopped, although nothing else happened. */
 static const int unfair[] = {SYS_epoll_wait, SYS_epoll_pwait, SYS_epoll_pwait2, SYS_rt_sigtimedwait,
 	SYS_semop, SYS_semtimedop, SYS_io_getevents, SYS_io_pgetevents, SYS_io_uring_enter,
 	SYS_recvfrom, SYS_recvmsg, SYS_recvmmsg, SYS_sendto, SYS_sendmsg, SYS_accept, SYS_accept4,
@@ -49,7 +48,7 @@ static long trace(struct lien_remote *remote, int request, void *address, void *
 	return ptrace(request, remote->tid, address, data) < 0 ? -errno : 0;
 }
 
-/* Its next stop. -ESRCH: it has ended, -ETIMEDOUT. */
+/* Waits for its next stop. -ESRCH: it has ended, -ETIMEDOUT. */
 static int await(struct lien_remote *remote, uint64_t deadline, int *status)
 {
 	const struct timespec nap = {.tv_nsec = 50000};
@@ -85,7 +84,7 @@ static bool is_crash(int signal)
 	       signal == SIGTRAP;
 }
 
-/* Goes on, as request says, if it is stopped. */
+/* Continues it with that request, if it is stopped. */
 static int resume(struct lien_remote *remote, int request, long signal)
 {
 	if (!remote->stopped)
@@ -94,15 +93,15 @@ static int resume(struct lien_remote *remote, int request, long signal)
 	return trace(remote, request, NULL, (void *)signal);
 }
 
-/* Of a stop for a signal: which one. */
+/* Returns the signal of a signal stop. */
 static int signal_of(int status)
 {
 	return event_of(status) || WSTOPSIG(status) & 0x80 ? 0 : WSTOPSIG(status);
 }
 
 /*
- * Until it stands where the kernel decides about signals and restarts; it runs no instruction of
- * its own before. Signals on the way there are its own.
+ * Runs it to the point where the kernel handles signals and restarts; it runs no instruction of its
+ * own on the way. Signals that arrive meanwhile are delivered to it.
  */
 static int trap(struct lien_remote *remote, uint64_t deadline)
 {
@@ -112,7 +111,7 @@ static int trap(struct lien_remote *remote, uint64_t deadline)
 	if (remote->trapped)
 		return 0;
 	for (;;) {
-		/* Anew after each other stop: that takes the request for this one away. */
+		/* Repeat after each other stop, which cancels the request. */
 		err = trace(remote, PTRACE_INTERRUPT, NULL, NULL);
 		if (!err)
 			err = resume(remote, PTRACE_CONT, signal);
@@ -141,7 +140,7 @@ static bool restarts(const struct user_regs_struct *regs)
 	return false;
 }
 
-/* The kernel then restarts it, unless a signal has a handler. */
+/* Makes the kernel restart it, unless a signal has a handler. */
 static void mend(struct user_regs_struct *regs)
 {
 	if ((long)regs->rax != -EINTR)
@@ -184,7 +183,7 @@ int lien_remote_write(struct lien_remote *remote, uint64_t address, const void *
 	return err;
 }
 
-/* Stopped, with a call that is restarted as if nothing had been; as it was when it stopped. */
+/* Stops it in a call that restarts as if nothing had happened, in the state in which it stopped. */
 static int seize(struct lien_remote *remote, const struct lien_inject *inject, pid_t tid,
 	uint64_t deadline, struct user_regs_struct *regs)
 {
@@ -229,7 +228,7 @@ int lien_remote_stop(struct lien_remote *remote, const struct lien_inject *injec
 	return -EAGAIN;
 }
 
-/* Begins at code, with the frame to return by. */
+/* It will begin at code, with the frame to return through. */
 static int set_regs(struct lien_remote *remote, struct user_regs_struct *regs, uint64_t code)
 {
 	regs->orig_rax = -1;
@@ -257,13 +256,14 @@ int lien_remote_borrow(struct lien_remote *remote)
 		err = lien_remote_write_frame(remote);
 	if (err)
 		return err;
-	/* Registers first: without them nothing would bring the signals back. */
+	/* Registers first: without them nothing would restore the signals. */
 	regs.rsp = remote->frame + sizeof(uint64_t);
 	err = set_regs(remote, &regs, remote->inject->restore_rt);
 	return err ? err : trace(remote, PTRACE_SETSIGMASK, (void *)sizeof(uint64_t), &all);
 }
 
-/* Its next entry into a system call, or exit from one. May be called again after -ETIMEDOUT. */
+/* Waits for its next entry into a system call, or exit from one. May be repeated after
+ * -ETIMEDOUT. */
 static int step(struct lien_remote *remote, uint64_t deadline, struct user_regs_struct *regs)
 {
 	long signal = 0;
@@ -277,7 +277,7 @@ static int step(struct lien_remote *remote, uint64_t deadline, struct user_regs_
 			return err;
 		if (WSTOPSIG(status) == (SIGTRAP | 0x80))
 			return trace(remote, PTRACE_GETREGS, NULL, regs);
-		/* What stops the process does so when this thread is let go. */
+		/* A stop of the process takes effect when this thread is let go. */
 		signal = signal_of(status);
 		if (is_crash(signal))
 			return -EFAULT;
@@ -296,7 +296,7 @@ long lien_remote_syscall(struct lien_remote *remote, bool *failed, long number, 
 	regs.rdi = a0;
 	regs.rsi = a1;
 	regs.rdx = a2;
-	regs.r10 = 0x22; /* of mmap(): private, of no file */
+	regs.r10 = 0x22; /* mmap(): private, anonymous */
 	regs.r8 = -1;
 	regs.r9 = 0;
 	if (!err)
@@ -324,7 +324,7 @@ int lien_remote_run(
 		if (!err && regs.rip == until)
 			return 0;
 		if (err == -ETIMEDOUT && regs.orig_rax == SYS_futex && (long)regs.rax == -ENOSYS)
-			return -EDEADLK; /* it has entered that and not come out */
+			return -EDEADLK; /* it has entered that call and not returned */
 		if (err == -ETIMEDOUT && stuck < remote->deadline_ns) {
 			stuck += STUCK_NS;
 			err = 0;
@@ -333,8 +333,8 @@ int lien_remote_run(
 	return err;
 }
 
-/* Its number may have been another process's by the time it was stopped; while it is stopped, no
- * thread of its process starts another program. */
+/* Its number may have passed to another process before it was stopped; while it is stopped, no
+ * thread of its process can start another program. */
 static bool is_of_process(const struct lien_remote *remote, uint32_t inner)
 {
 	return lien_status_of(remote->inject->pid, remote->tid, "NSpid", 10) == inner &&
@@ -350,7 +350,7 @@ int lien_remote_write_words(const struct lien_inject *inject, pid_t tid, uint32_
 	unsigned i;
 	int err;
 
-	/* Also when it is late: what was begun is ended. */
+	/* Even when late: work that has begun is finished. */
 	if (deadline < inject->deadline_ns)
 		deadline = inject->deadline_ns;
 	err = remote ? seize(remote, inject, tid, deadline, &regs) : -ENOMEM;
@@ -373,7 +373,7 @@ int lien_remote_release(struct lien_remote *remote, const struct lien_remote_wor
 	err = trap(remote, lien_clock_ns() + STUCK_NS);
 	if (err)
 		return err;
-	/* Registers last, as they were first. */
+	/* Registers last, since they came first. */
 	if (remote->borrowed) {
 		trace(remote, PTRACE_SETREGSET, (void *)NT_X86_XSTATE, &xstate);
 		trace(remote, PTRACE_SETSIGMASK, (void *)sizeof(uint64_t), &remote->signals);

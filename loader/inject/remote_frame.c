@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * A frame like that which the kernel makes for a signal handler, in the stack of a stopped thread:
- * whoever returns from it has the thread's registers, vectors and blocked signals back.
+ * Writes a frame like the kernel's for a signal handler into the stack of a stopped thread:
+ * returning through it restores the thread's registers, vectors and blocked signals.
  */
 #include <cpuid.h>
 #include <errno.h>
@@ -13,7 +13,7 @@
 #define RED_ZONE     128
 #define XSTATE_ALIGN 64
 
-/* struct rt_sigframe of the kernel, as far as its end is of interest. */
+/* The kernel's struct rt_sigframe, without its unused end. */
 struct frame {
 	uint64_t restore_rt;
 	uint64_t uc_flags;
@@ -23,7 +23,7 @@ struct frame {
 	uint64_t uc_sigmask;
 };
 
-/* Where the kernel looks for what else than the oldest registers is in the frame. */
+/* Tells the kernel where the frame has the extended registers. */
 struct xstate_note {
 	uint32_t magic1, extended_size;
 	uint64_t features;
@@ -38,7 +38,7 @@ struct xstate_note {
 #define UC_FP_XSTATE	1
 #define UC_SS		6 /* UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS */
 
-/* How much of it is in use. The kernel gives room for registers that the thread may not have. */
+/* Returns the bytes in use. The kernel reserves room for registers that the thread may not have. */
 static size_t used_xstate(const unsigned char *xstate)
 {
 	size_t size = XSTATE_FEATURES + XSTATE_HEADER;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* Putting probes on a library's calls, once per file. */
+/* Attaches probes to a library's calls, once per file. */
 #include <errno.h>
 #include <linux/magic.h>
 #include <stdio.h>
@@ -16,10 +16,10 @@
 #include "loader/probes/probes_internal.h"
 #include "loader/discover/untrusted.h"
 
-/* Overlays that are remembered of a file. One that is not is found again when it is mapped. */
+/* Limit of overlays remembered per file. A forgotten one is found again when the file is mapped. */
 #define ALIASES_MAX 256
 #define S_NS	    1000000000ull
-#define TOLD_NS	    S_NS /* that who waits for a file has to ask for it */
+#define TOLD_NS	    S_NS /* time that a caller has to fetch the result */
 
 struct lien_attached *lien_attached_new(const char *name)
 {
@@ -42,7 +42,7 @@ void lien_attached_free(struct lien_attached *attached)
 
 	lien_making_abandon(&attached->making);
 	for (i = 0; i < attached->links_count; i++) {
-		/* Else libbpf would switch the event off, pinned or not. */
+		/* Otherwise libbpf would disable the event, pinned or not. */
 		if (attached->pins)
 			bpf_link__disconnect(attached->links[i]);
 		bpf_link__destroy(attached->links[i]);
@@ -79,7 +79,7 @@ static int attach_multi(struct lien_probes *probes, struct lien_attached *attach
 	const struct lien_probe_set *set)
 {
 	const unsigned quick = attached->quick;
-	/* Returns first: a call seen entering is then always seen returning. */
+	/* Returns first: then every call seen at entry is also seen at return. */
 	const struct lien_link_wish wishes[] = {
 		{bpf_program__fd(probes->skel->progs.lien_return), set->offsets + quick,
 			set->cookies + quick, set->count - quick, LIEN_UPROBE_MULTI_RETURNS},
@@ -97,7 +97,7 @@ static int attach_each(struct lien_probes *probes, struct lien_attached *attache
 	unsigned i, at_return;
 	char path[32];
 
-	/* By the open file: the path may lead elsewhere by now. */
+	/* Through the open file: the path may lead elsewhere by now. */
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
 	for (i = 0; i < set->count; i++)
 		for (at_return = i >= attached->quick; at_return + 1 > 0; at_return--) {
@@ -115,7 +115,7 @@ static int attach_each(struct lien_probes *probes, struct lien_attached *attache
 	return 0;
 }
 
-/* In which order calls are attached: returns are skipped for the first, cuInit comes last. */
+/* The pass in which a call is attached. The first pass has no return probes; cuInit comes last. */
 static unsigned pass_of(const struct lien_probed_call *call)
 {
 	return call->flags & LIEN_CALL_QUICK ? 0 : call->flags & LIEN_CALL_FIRST ? 2 : 1;
@@ -148,7 +148,7 @@ int lien_attached_contexts(struct lien_attached *attached, int fd)
 	return attached->contexts_count ? 0 : -ENODATA;
 }
 
-/* Looks up the library's calls. 0, -ENODATA: it has none; -errno. */
+/* Looks up the library's calls. Returns 0, -ENODATA: it has none; -errno. */
 static int find_calls(const struct lien_probes *probes, struct lien_attached *attached, int fd,
 	struct lien_probe_set *set)
 {
@@ -213,8 +213,8 @@ static void identify(struct lien_probed_file *file, int fd, const struct stat *s
 }
 
 /*
- * The same file below an overlay, and so the same uprobes. The change time is the real file's: a
- * copy that a container made differs in it.
+ * Returns true for the same file below an overlay, which has the same uprobes. The change time is
+ * the real file's: a copy that a container made has another one.
  */
 static bool is_same(const struct lien_probed_file *a, const struct lien_probed_file *b)
 {
@@ -233,7 +233,8 @@ static struct lien_attached *find_same(
 	return NULL;
 }
 
-/* Whether it is attached by another overlay, or below. 1, 0, -EINPROGRESS or -ENOMEM. */
+/* Checks whether the file is attached through another overlay or directly. Returns 1, 0,
+ * -EINPROGRESS or -ENOMEM. */
 static int note_alias(struct lien_probes *probes, const struct lien_probed_file *file)
 {
 	struct lien_attached *attached = find_same(&probes->files, file);
@@ -241,7 +242,7 @@ static int note_alias(struct lien_probes *probes, const struct lien_probed_file 
 
 	if (!attached)
 		return find_same(&probes->attaching, file) ? -EINPROGRESS : 0;
-	if (attached->aliases_count == ALIASES_MAX) /* the first one goes */
+	if (attached->aliases_count == ALIASES_MAX) /* forgets the oldest */
 		memmove(attached->aliases, attached->aliases + 1,
 			--attached->aliases_count * sizeof(attached->aliases[0]));
 	aliases = reallocarray(
@@ -261,7 +262,8 @@ const struct lien_probed_file *lien_probes_file(
 	return attached ? &attached->file : NULL;
 }
 
-/* When these calls of the file began to be seen: by another build already, if it saw the same. */
+/* Returns the time from which these calls of the file were seen: earlier than now if another build
+ * probed the same ones. */
 static uint64_t t_attached(const struct lien_probes *probes, const struct lien_attached *attached)
 {
 	const struct lien_attached *old;
@@ -278,7 +280,8 @@ static uint64_t t_attached(const struct lien_probes *probes, const struct lien_a
 	return lien_clock_ns();
 }
 
-/* What is probed, whatever the attachment's number; contexts are followed in this way or that. */
+/* Hashes the places and calls without the attachment's number. Calls with LIEN_CALL_CONTEXT do not
+ * count: contexts are followed in one of two ways. */
 static uint64_t hash_probes(const struct lien_probe_set *set)
 {
 	uint64_t hash = LIEN_HASH_START;
@@ -295,7 +298,7 @@ static uint64_t hash_probes(const struct lien_probe_set *set)
 	return hash;
 }
 
-/* Remembers why, and says so once. */
+/* Records the reason, and reports it once. */
 static int skip(
 	struct lien_probes *probes, const char *name, const struct stat *st, int err, uint32_t user)
 {
@@ -309,13 +312,13 @@ static int skip(
 	return err;
 }
 
-/* Said of a path in /proc: whoever mapped the file has it no longer. */
+/* An error for a path in /proc when the process no longer maps the file. */
 static bool is_gone(int err)
 {
 	return err == -ENOENT || err == -ESRCH;
 }
 
-/* Its contents are not worth reading again. */
+/* Returns true if the contents are not worth reading again. */
 static int refused_before(const struct lien_probes *probes, const char *name, const struct stat *st)
 {
 	const struct lien_skipped_file *file = lien_skipped_find(&probes->skipped, name, st);
@@ -325,14 +328,15 @@ static int refused_before(const struct lien_probes *probes, const char *name, co
 		       : 0;
 }
 
-/* It is the system's, if the system names it; else of the first user who asks for it. */
+/* The account is the system's if the system names the file, otherwise the first user's who asks for
+ * it. */
 static void note_user(struct lien_attached *attached, uint32_t user)
 {
 	if (user == LIEN_PROBES_SYSTEM || attached->file.user == LIEN_PROBES_UNKNOWN)
 		attached->file.user = user;
 }
 
-/* Its probes are where they belong. */
+/* Adds an attachment whose probes are in place. */
 static int add(struct lien_probes *probes, struct lien_attached *attached)
 {
 	int err;
@@ -346,7 +350,8 @@ static int add(struct lien_probes *probes, struct lien_attached *attached)
 	return 0;
 }
 
-/* 0: it is in probes->files; -EINPROGRESS: in probes->attaching; else it is the caller's. */
+/* Returns 0: it is in probes->files; -EINPROGRESS: in probes->attaching; otherwise the caller still
+ * owns it. */
 static int proceed(struct lien_probes *probes, struct lien_attached *attached)
 {
 	int err = attached->err;
@@ -358,7 +363,7 @@ static int proceed(struct lien_probes *probes, struct lien_attached *attached)
 	return err ? err : add(probes, attached);
 }
 
-/* 0: it is in probes->files; -EINPROGRESS: in probes->attaching; else gone. */
+/* Returns 0: it is in probes->files; -EINPROGRESS: in probes->attaching; otherwise it is freed. */
 static int go_on(struct lien_probes *probes, struct lien_attached *attached)
 {
 	int err = proceed(probes, attached);
@@ -376,7 +381,7 @@ static struct lien_attached *take(struct lien_attached_list *list, unsigned inde
 	return taken;
 }
 
-/* It has failed: whoever asks for it next is told. If that is nobody, it is said here. */
+/* Keeps the error for the next caller who asks for the file. If nobody does, reports it here. */
 static void fail(struct lien_probes *probes, struct lien_attached *attached, int err)
 {
 	const struct lien_probed_file *file = &attached->file;
@@ -417,7 +422,7 @@ unsigned lien_probes_attaching(const struct lien_probes *probes, uint32_t user)
 	return count;
 }
 
-/* -1: that has not begun. */
+/* Returns -1 if that file is not in progress. */
 static int find_attaching(const struct lien_probes *probes, dev_t device, ino_t inode)
 {
 	const struct lien_probed_file *file;
@@ -436,7 +441,7 @@ bool lien_probes_is_attaching(const struct lien_probes *probes, dev_t device, in
 	return find_attaching(probes, device, inode) >= 0;
 }
 
-/* 0: *attached can go on, or is NULL where there is nothing to be done. */
+/* Returns 0: *attached can continue, or is NULL if there is nothing to do. */
 static int begin(struct lien_probes *probes, enum lien_library library, int fd,
 	const struct stat *st, const char *name, struct lien_attached **attached)
 {

@@ -16,7 +16,7 @@ static const struct lien_probed_call calls[] = {
 #undef CALL_ROW
 };
 
-/* Those that the gate alone knows by number. */
+/* The calls that only the gate knows by number. */
 static const struct lien_probed_call gate_calls[] = {
 #define CALL_ROW(name, number, lib, symbol, flags, kind)                                           \
 	{symbol, LIEN_CALL_##name, LIEN_LIB_##lib, flags},
@@ -38,8 +38,8 @@ const char *lien_calls_symbol(const char *name)
 }
 
 /*
- * Behind an endbr64, which changes nothing. The kernel emulates most instructions that functions
- * begin with; this one it would run in a copy, and trap once more.
+ * Skips an endbr64, which has no effect. The kernel emulates most first instructions of functions;
+ * it would run this one in a copy, and trap once more.
  */
 static uint64_t behind_endbr(int fd, uint64_t offset)
 {
@@ -78,7 +78,7 @@ int lien_calls_look_up(struct lien_call_places *places, int fd, enum lien_librar
 	return err < 0 ? err : 0;
 }
 
-/* set->count: it is not in it. */
+/* Returns the index of the place, or set->count if it is not in the set. */
 static unsigned place_in(const struct lien_probe_set *set, uint64_t offset)
 {
 	unsigned i;
@@ -98,7 +98,7 @@ bool lien_probe_set_add(
 	struct lien_probe_set *set, const struct lien_call_place *place, unsigned attachment)
 {
 	if (place_in(set, place->offset) < set->count)
-		return false; /* it is there already, under another name */
+		return false; /* already there, under another name */
 	add(set, place->offset, LIEN_COOKIE(place->call->number, place->call->flags, attachment));
 	return true;
 }
@@ -114,7 +114,7 @@ static const struct lien_probed_call *find(
 	return NULL;
 }
 
-/* The call with this symbol; NULL: it has a number only by its name. */
+/* Returns the call with this symbol; NULL: its number is made from its name. */
 static const struct lien_probed_call *known(const char *symbol)
 {
 	const struct lien_probed_call *call = find(calls, CALLS, symbol);
@@ -130,8 +130,8 @@ struct gating {
 	unsigned attachment;
 };
 
-/* A function has several names (NCCL's all have two): it is the call that we know by one of them,
- * and touches what all of them say. */
+/* A function has several names (all of NCCL's have two). The call is the one that we know by any of
+ * them, and it touches only what all names agree on. */
 static void merge(uint64_t *cookie, const char *symbol, unsigned touches, unsigned attachment)
 {
 	const struct lien_probed_call *call = known(symbol);
@@ -177,8 +177,8 @@ static void swap(struct lien_probe_set *set, unsigned a, unsigned b)
 	set->cookies[b] = cookie;
 }
 
-/* Probes are put in one after the other while the process runs: a group that is seen to begin must
- * be seen to end. */
+/* Probes are inserted one after the other while the process runs: if the probes see a group begin,
+ * they must see it end. */
 static void order_groups(struct lien_probe_set *set)
 {
 	unsigned i;

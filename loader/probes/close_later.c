@@ -13,7 +13,7 @@
 
 #define STACK 65536
 
-static unsigned under_way; /* or held */
+static unsigned under_way; /* closings in progress or held back */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t released = PTHREAD_COND_INITIALIZER;
 static unsigned holds;
@@ -57,8 +57,8 @@ static void *close_now(void *of)
 	return NULL;
 }
 
-/* Each in a thread of its own: those that wait for the kernel together wait for one grace period.
- */
+/* Each in its own thread: threads that wait for the kernel at the same time share one grace
+ * period. */
 void lien_close_later_by(void (*work)(void *arg), void *arg)
 {
 	struct closing *closing = malloc(sizeof(*closing));
@@ -86,7 +86,7 @@ void lien_close_later(int fd)
 	lien_close_later_by(close_one, (void *)(intptr_t)fd);
 }
 
-/* Iterators hold nobody up, and the child reads them. */
+/* Iterators delay nobody, and the child reads them. */
 static bool holds_up(int fd)
 {
 	struct bpf_link_info link = {};

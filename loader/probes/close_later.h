@@ -4,20 +4,22 @@
 
 #include <stdbool.h>
 
-/* Closes a link, for which the kernel makes a thread wait until calls under way are over: 10 ms and
- * more. Not this thread. */
+/* Closes a link in another thread: the kernel makes the closing thread wait until calls in progress
+ * are over, 10 ms and more. */
 void lien_close_later(int fd);
 
-/* Are links being closed? No process of the machine can fork() for the most of that time. */
+/* Returns true while links are being closed. fork() blocks in every process of the machine for most
+ * of that time. */
 bool lien_close_later_busy(void);
-/* The same for many of them: work(arg) closes them, in a thread of its own. */
+/* Closes many links: work(arg) closes them, in a thread of its own. */
 void lien_close_later_by(void (*work)(void *arg), void *arg);
 
-/* Around a fork(): no closing begins from the first until the second, which comes once for each. */
+/* Bracket a fork(): no closing begins between the first and the second, which must be called once
+ * for each. */
 void lien_close_later_hold(void);
 void lien_close_later_go_on(void);
-/* In the process that fork() made: gives up its part in all links. Otherwise a link that the parent
- * closes would only be taken away when the child ends, and the child would wait for the kernel. */
+/* For the child of a fork(): gives up its references to all links. Otherwise a link that the parent
+ * closes would only be removed when the child ends, and the child would wait for the kernel. */
 void lien_close_inherited_links(void);
 
 #endif

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* Taking the probes of a file away while others go on. */
+/* Removes the probes of a file while others stay. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -13,7 +13,7 @@ struct dropped {
 	int fds[];
 };
 
-/* The kernel waits for all that run in the probes, for each link. */
+/* For each link, the kernel waits for everything that runs in the probes. */
 static void free_dropped(void *arg)
 {
 	struct dropped *dropped = arg;
@@ -43,7 +43,7 @@ void lien_probes_drop(struct lien_probes *probes, dev_t device, ino_t inode)
 	dropped->count = attached->pins;
 	memset(dropped->fds, 0xff, attached->pins * sizeof(int));
 	lien_keep_drop(probes, attached, dropped->fds);
-	attached->pins = 0; /* what is open now goes for good */
+	attached->pins = 0; /* closing the fds is now final */
 	lien_keep_save(probes);
 	lien_close_later_by(free_dropped, dropped);
 }

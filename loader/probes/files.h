@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Who has exported GPU memory as an open file, now: read from the kernel's table of open files when
- * asked, because a close is not a call that is probed. Files on their way between processes, in a
- * socket, are in no table and are not seen. What lien itself exports for a restore it closes
- * itself; that is not told.
+ * The processes that export GPU memory as an open file now. Read on demand from the kernel's table
+ * of open files, because close() is not probed. Files in flight between processes, in a socket, are
+ * in no table and are not seen. lien closes the files that it exports itself for a restore; they
+ * are not reported.
  */
 #ifndef LIEN_FILES_H
 #define LIEN_FILES_H
@@ -11,8 +11,8 @@
 #include "loader/probes/probes.h"
 
 /*
- * *files is for the caller to free(). 0; -EOPNOTSUPP: this kernel has no iterators, or does not let
- * us; -errno.
+ * The caller must free() *files. Returns 0; -EOPNOTSUPP: this kernel has no iterators, or does not
+ * permit them; -errno.
  */
 int lien_files_read(
 	const struct lien_probes *probes, struct lien_probe_open_file **files, unsigned *count);

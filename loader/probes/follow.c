@@ -57,7 +57,8 @@ static int set_since(struct lien_probes *probes, uint32_t pid, uint64_t start, u
 		bpf_map__fd(probes->skel->maps.followed), &pid, &followed, BPF_ANY);
 }
 
-/* Is what an agent before this one knew still true? Its link is there until all is settled. */
+/* Returns since when an earlier agent's record of the process is valid. That agent's link exists
+ * until lien_probes_settle(). */
 static uint64_t since_before(const struct lien_probes *probes, uint32_t pid, uint64_t start)
 {
 	struct lien_probe_followed followed;
@@ -100,7 +101,8 @@ static void forget(struct lien_probes *probes, struct lien_following *following)
 	*following = probes->following[--probes->following_count];
 }
 
-/* 0: it is followed now, or will be; -errno: it is not, and forgotten. */
+/* Returns 0: the process is followed now, or will be; -errno: it is not, and `following` is
+ * gone. */
 static int go_on(struct lien_probes *probes, struct lien_following *following)
 {
 	int err = lien_making_wait(&following->making, &following->link);

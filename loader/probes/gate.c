@@ -85,7 +85,7 @@ int lien_probes_gate(struct lien_probes *probes, uint32_t pid, uint64_t start)
 		return 0;
 	if (!lien_gate_add(probes, pid))
 		return -ENOMEM;
-	/* Of a gate before this one: its probes went before the calls returned. */
+	/* Entries left by an earlier gate: its probes were removed before the calls returned. */
 	lien_probes_held(probes, forget, find(probes, pid));
 	gate.turn = ++probes->next_gate ^ (uint32_t)getpid() << 16;
 	return bpf_map_update_elem(gates_fd(probes), &pid, &gate, BPF_ANY);
@@ -102,7 +102,7 @@ static bool has_file(const struct lien_gate *gate, const struct stat *st, bool a
 	return false;
 }
 
-/* Begins to make the links of gate->next; 1: there is nothing to be held. */
+/* Begins to make the links of gate->next; returns 1 if there is nothing to probe. */
 static int begin(
 	struct lien_probes *probes, struct lien_gate *gate, int fd, enum lien_library library)
 {
@@ -115,7 +115,7 @@ static int begin(
 	err = lien_calls_gated(&set, fd, library, gate->next.all, gate->next.number);
 	if (err || !set.count)
 		return err ? err : 1;
-	for (i = 0; i < 2; i++) /* returns first: who is counted in is counted out */
+	for (i = 0; i < 2; i++) /* returns first, so that every thread counted in is counted out */
 		wishes[i] = (struct lien_link_wish){
 			bpf_program__fd(i ? probes->skel->progs.lien_gate_entry
 					  : probes->skel->progs.lien_gate_return),

@@ -13,7 +13,8 @@
 
 struct harmless {
 	const char *why;
-	/* Without "_v2" and so on, "_ptsz" and "_ptds": all versions and variants are meant. */
+	/* Without suffixes ("_v2" and so on, "_ptsz", "_ptds"): each name stands for all versions
+	 * and variants. */
 	const char *const *names;
 };
 
@@ -144,8 +145,8 @@ static const struct harmless nccl_harmless[] = {
 };
 
 /*
- * Calls whose arguments say which memory they work on. With the version, for arguments differ
- * between versions: one that is not listed is held wherever it works.
+ * Calls whose arguments tell which memory they work on. The names include the version, because
+ * arguments differ between versions. A call that is not listed is held wherever it works.
  */
 static const struct {
 	const char *name;
@@ -202,7 +203,7 @@ static const struct {
 
 #define TOUCHING (sizeof(touching) / sizeof(touching[0]))
 
-/* What may start work on NCCL's memory although it is no function of NCCL's. */
+/* Calls that may start work on NCCL's memory although they are not NCCL's. */
 static const char *const with_nccl[] = {"cuGraphLaunch", NULL};
 
 /* --- looking up --------------------------------------------------------------------------------
@@ -213,7 +214,8 @@ static bool is_capital(char c)
 	return c >= 'A' && c <= 'Z';
 }
 
-/* The length without "_ptsz" or "_ptds": the per-thread default stream's variant of a call. */
+/* Returns the length without "_ptsz" or "_ptds", the per-thread default stream's variant of a
+ * call. */
 static size_t without_variant(const char *symbol)
 {
 	size_t length = strlen(symbol);
@@ -224,7 +226,7 @@ static size_t without_variant(const char *symbol)
 	return length;
 }
 
-/* And without "_v2". */
+/* Also without "_v2". */
 static size_t without_version(const char *symbol)
 {
 	size_t length = without_variant(symbol), end = length;
@@ -248,7 +250,7 @@ static bool is_among(const char *const *names, const char *symbol, size_t length
 	return false;
 }
 
-/* NCCL exports each function a second time for profilers. */
+/* Skips the prefix of the copies that NCCL exports for profilers. */
 static const char *without_profiler(const char *symbol)
 {
 	return !strncmp(symbol, "pnccl", 5) ? symbol + 1 : symbol;
@@ -326,7 +328,7 @@ static struct {
 	unsigned count;
 } numbers = {PTHREAD_MUTEX_INITIALIZER, NULL, 0};
 
-/* No library has as many functions; what a strange one has more of is called by its number. */
+/* More functions than any known library has. Further ones are shown by their number. */
 #define NAMED_MAX 4096
 
 const char *lien_gated_name(unsigned number)

@@ -11,7 +11,7 @@
 
 #include "files.skel.h"
 
-#define BATCH 256 /* records that are read at once */
+#define BATCH 256 /* records per read */
 
 static int open_object(struct lien_iterator *iterator)
 {
@@ -61,7 +61,7 @@ int lien_iterator_load_images(struct lien_iterator *iterator)
 
 	if (err)
 		return err;
-	bpf_map__set_max_entries(iterator->object->maps.shares, 1); /* of the other iterator */
+	bpf_map__set_max_entries(iterator->object->maps.shares, 1); /* the other iterator's */
 	iterator->object->rodata->lien_exec_known = 1;
 	return load(iterator, iterator->object->progs.lien_images);
 }
@@ -86,7 +86,7 @@ static int read_all(int fd, size_t size, void **records, unsigned *count)
 		n = read(fd, more + *count * size, BATCH * size);
 		if (n > 0)
 			*count += n / size;
-		/* EAGAIN: many passed without one to tell of. */
+		/* EAGAIN: the kernel passed many entries without a record. */
 	} while (n > 0 || (n < 0 && errno == EAGAIN));
 	return n < 0 ? -errno : 0;
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * What outlives the agent: maps and links are pinned, and a file next to the socket says what is
- * attached, and by which build of lien. An agent of the same build goes on with all of it. One of
- * another build whose maps are laid out the same makes its programs use the pinned maps, attaches
- * them everywhere, and then removes the old links: a call that hits both is dropped once, by the
- * attachment's number.
+ * State that outlives the agent: maps and links are pinned, and a file next to the socket lists the
+ * attachments and the build of lien that made them. An agent of the same build takes over
+ * everything. An agent of another build with the same map layout makes its programs use the pinned
+ * maps, attaches them everywhere, and then removes the old links; of a call that hits both, one
+ * record is dropped by the attachment's number.
  */
 #include <bpf/bpf.h>
 #include <bpf/btf.h>
@@ -35,7 +35,7 @@ static void hash_text(void *context, const char *format, va_list args)
 	*hash = lien_hash(*hash, text, n < (int)sizeof(text) ? n : (int)sizeof(text) - 1);
 }
 
-/* Global variables: a section's type. */
+/* Hashes the type of a section (the global variables). */
 static uint64_t hash_section(uint64_t hash, const struct btf *btf, const struct btf_type *section)
 {
 	const struct btf_var_secinfo *variable = btf_var_secinfos(section);
@@ -56,7 +56,7 @@ static bool is_kept(const struct bpf_map *map)
 	return !strstr(bpf_map__name(map), ".rodata");
 }
 
-/* 0: the user chooses it, and what is there is gone on with (--ring, --threads). */
+/* Returns 0 if the user chooses the size (--ring, --threads): the existing size is kept. */
 static uint32_t entries_of(const struct bpf_map *map)
 {
 	const char *name = bpf_map__name(map);
@@ -66,7 +66,7 @@ static uint32_t entries_of(const struct bpf_map *map)
 		       : bpf_map__max_entries(map);
 }
 
-/* How the kept maps are laid out, down to the members of what is in them. */
+/* Hashes the layout of the kept maps, down to the members of their keys and values. */
 static uint64_t layout_of(struct bpf_object *object)
 {
 	const struct btf *btf = bpf_object__btf(object);
@@ -98,7 +98,7 @@ static uint64_t layout_of(struct bpf_object *object)
 	return hash;
 }
 
-/* Programs that were built alike, and are attached alike. */
+/* Names programs that were built and are attached in the same way. */
 static void name_build(struct lien_probes *probes)
 {
 	size_t size;
@@ -123,13 +123,13 @@ static void link_pin(const struct lien_attached *attached, unsigned index, char 
 	snprintf(name, size, "link-%u-%u", attached->number, index);
 }
 
-/* That the pins belong to the state file: the journal's number is never used twice. */
+/* The mark ties the pins to the state file: a journal's number is never reused. */
 static void mark_pin(uint64_t journal, char *name, size_t size)
 {
 	snprintf(name, size, "journal-%016llx", (unsigned long long)journal);
 }
 
-/* Why the state cannot be taken over, NULL if it can. */
+/* Returns why the state cannot be taken over, NULL if it can. */
 static const char *unusable(const struct lien_probes *probes, const struct lien_keep_state *state)
 {
 	char boot[40], mark[64];
@@ -185,7 +185,7 @@ static int reuse_maps(struct lien_probes *probes)
 	return err;
 }
 
-/* A link may have been pinned and not written down: its number is not given out again. */
+/* A link may be pinned without being in the state file: do not reuse its number. */
 static bool note_number(void *context, const char *name)
 {
 	struct lien_probes *probes = context;
@@ -204,7 +204,7 @@ static void take_attached(struct lien_probes *probes, struct lien_keep_state *st
 	for (i = 0; i < state->attached.count; i++) {
 		struct lien_attached *attached = state->attached.items[i];
 
-		/* That agent may have ended before it had replaced those of another one. */
+		/* That agent may have ended before it had replaced an earlier agent's links. */
 		same = same_build && !attached->old;
 
 		if (!has_pins(probes, attached))
@@ -297,7 +297,7 @@ void lien_keep_maps(struct lien_probes *probes)
 	probes->pins = NULL;
 }
 
-/* The fd of a link: they were made one by one, or as two. */
+/* Returns the fd of a link: attachments have either one link per probe or two in all. */
 static int link_fd(const struct lien_attached *attached, unsigned index)
 {
 	if (attached->links_count)
@@ -373,7 +373,7 @@ static void gate_pin(
 	snprintf(name, size, "gate-%u-%u-%u", file->number, pid, index);
 }
 
-/* While memory is away its gate outlives the agent. */
+/* While memory is away, its gate outlives the agent. */
 void lien_keep_gate(
 	struct lien_probes *probes, const struct lien_gate *gate, const struct lien_gate_file *file)
 {
@@ -400,7 +400,7 @@ void lien_keep_ungate(struct lien_probes *probes, const struct lien_gate *gate)
 	}
 }
 
-/* Both links of a file are there, or none is of use. */
+/* Takes over both links of a file, or neither. */
 static bool take_gate(void *context, const char *name)
 {
 	struct lien_probes *probes = context;

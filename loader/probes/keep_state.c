@@ -31,7 +31,7 @@ uint64_t lien_keep_pidns(void)
 	return stat("/proc/self/ns/pid", &st) ? 0 : st.st_ino;
 }
 
-/* All 64 bits, which a number in JSON need not have. */
+/* Keeps all 64 bits, which a JSON number may not. */
 static json_t *hex(uint64_t value)
 {
 	char text[20];
@@ -133,7 +133,7 @@ int lien_keep_state_read(const char *path, struct lien_keep_state *state)
 	if (lstat(path, &st))
 		return -ENOENT;
 	if (!S_ISREG(st.st_mode) || st.st_uid != geteuid())
-		return -EBADMSG; /* made by another user */
+		return -EBADMSG; /* owned by another user */
 	root = json_load_file(path, 0, NULL);
 	list = json_object_get(root, "attached");
 	if (read_text(root, "build", state->build, sizeof(state->build)) &&
@@ -186,7 +186,7 @@ int lien_keep_state_write(const char *path, const struct lien_probes *probes)
 	if (!text)
 		return -ENOMEM;
 	snprintf(temporary, sizeof(temporary), "%s.new", path);
-	unlink(temporary); /* of an agent that was killed */
+	unlink(temporary); /* left by an agent that was killed */
 	fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
 	if (fd < 0)
 		err = -errno;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* The file next to the socket that says what is attached: see keep.c. */
+/* The file next to the socket that lists the attachments: see keep.c. */
 #ifndef LIEN_KEEP_STATE_H
 #define LIEN_KEEP_STATE_H
 
 #include "loader/probes/probes_internal.h"
 
-/* What was written by an agent before this one. */
+/* The contents, written by an earlier agent. */
 struct lien_keep_state {
 	char build[96], boot[40];
 	uint64_t layout, journal, pidns;
@@ -13,12 +13,12 @@ struct lien_keep_state {
 	struct lien_attached_list attached;
 };
 
-/* 0, -ENOENT, or -EBADMSG. The list is the caller's. */
+/* Returns 0, -ENOENT, or -EBADMSG. The caller owns the list. */
 int lien_keep_state_read(const char *path, struct lien_keep_state *state);
-/* Replaces it at once or not at all. 0 or -errno. */
+/* Replaces the file atomically. Returns 0 or -errno. */
 int lien_keep_state_write(const char *path, const struct lien_probes *probes);
 
-/* Of this boot of the machine. */
+/* Reads the id of the machine's current boot. */
 void lien_keep_boot(char boot[40]);
 uint64_t lien_keep_pidns(void);
 

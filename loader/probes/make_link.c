@@ -25,9 +25,9 @@ struct lien_making {
 	struct lien_link_wish wishes[LIEN_LINKS_AT_ONCE];
 	int links[LIEN_LINKS_AT_ONCE];
 	int err;
-	bool done, abandoned; /* under the lock */
-	bool waited;	      /* as long as was allowed: it may be stuck */
-	uint64_t places[];    /* offsets and cookies of all */
+	bool done, abandoned; /* protected by the lock */
+	bool waited;	      /* the caller has waited its full time: the thread may be stuck */
+	uint64_t places[];    /* offsets and cookies of all wishes */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -63,7 +63,7 @@ static void make_all(struct lien_making *making)
 	char path[32];
 	unsigned i;
 
-	/* By the open file: a path may lead elsewhere by now. */
+	/* Through the open file: the path may lead elsewhere by now. */
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", making->file_fd);
 	for (i = 0; i < making->count && !making->err; i++) {
 		wish = &making->wishes[i];
@@ -144,11 +144,11 @@ int lien_making_begin(struct lien_making **making, int file_fd, const struct lie
 	under_way++;
 	pthread_mutex_unlock(&lock);
 	if (lien_detached_start(STACK, run, *making))
-		run(*making); /* here, then */
+		run(*making); /* no thread: run it here */
 	return 0;
 }
 
-/* Under the lock. */
+/* The caller holds the lock. */
 static void wait_for(struct lien_making *making)
 {
 	uint64_t begun = lien_clock_ns(), until = begun + left_ns, waited;

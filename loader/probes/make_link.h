@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Attaching uprobes in threads of its own. The kernel changes probes one by one, and each change
+ * Attaches uprobes in threads of its own. The kernel changes probes one at a time, and each change
  * waits for every other one on the machine and for the address spaces of all processes that map the
  * file: attaching a few hundred takes 5 ms on an idle machine and 500 ms while as many are being
- * taken away (measured on 6.18, 2 cores). The agent's loop cannot wait for that.
+ * removed (measured on 6.18, 2 cores). The agent's loop cannot wait for that.
  */
 #ifndef LIEN_MAKE_LINK_H
 #define LIEN_MAKE_LINK_H
@@ -24,20 +24,20 @@ struct lien_link_wish {
 
 #define LIEN_LINKS_AT_ONCE 2
 
-/* Begins to make up to LIEN_LINKS_AT_ONCE links, in this order; what the wishes and the fd of the
- * file refer to is copied. 0; -errno: *making is NULL. */
+/* Begins to make up to LIEN_LINKS_AT_ONCE links, in this order. Copies the wishes and everything
+ * they point to, and duplicates the file's fd. Returns 0; -errno: *making is NULL. */
 int lien_making_begin(struct lien_making **making, int file_fd, const struct lien_link_wish *wishes,
 	unsigned count);
-/* 0: links[] has their fds, -1 for one without places; -EINPROGRESS: not yet, call it again;
- * -errno: none is made. But for -EINPROGRESS *making is gone and NULL. */
+/* Returns 0: links[] has their fds, -1 for a link without places; -EINPROGRESS: call again later;
+ * -errno: no link was made. Frees *making and sets it to NULL, except on -EINPROGRESS. */
 int lien_making_wait(struct lien_making **making, int *links);
-/* Whatever it has made, or will make, is taken away. NULL is allowed. */
+/* Removes all links that it has made or will make. making may be NULL. */
 void lien_making_abandon(struct lien_making **making);
 
-/* From now on lien_making_wait() waits so long, in all, and only once for one that takes longer; no
- * limit unless told. For one thread. */
+/* Limits the time that lien_making_wait() waits from now on, in total; it waits only once for a
+ * link that takes longer. The default is no limit. Applies to the calling thread. */
 void lien_making_allow(unsigned ms);
-/* Are links being made? Nobody can fork() for much of that time. */
+/* Returns true while links are being made. fork() blocks in every process for much of that time. */
 bool lien_making_busy(void);
 
 #endif

@@ -23,7 +23,7 @@
 #define ROOT  BPFFS "/lien"
 
 struct lien_pins {
-	int fd; /* of the folder, locked */
+	int fd; /* locked */
 	char folder[256];
 };
 
@@ -43,8 +43,8 @@ static int make_root(void)
 }
 
 /*
- * "run_lien_agent_sock-" and a hash of the whole path and the file system it is on: containers have
- * sockets of the same path, and may share the BPF file system.
+ * The name is "run_lien_agent_sock-" and a hash of the whole path and its file system: containers
+ * have sockets with the same path, and may share the BPF file system.
  */
 static int name_folder(char *folder, size_t size, const char *socket)
 {
@@ -154,7 +154,7 @@ void lien_pins_drop(struct lien_pins *pins, const char *name)
 {
 	int fd = lien_pins_take(pins, name);
 
-	/* The last reference goes here, at once; unlink() may leave that to a worker. */
+	/* Drops the last reference here, at once; unlink() may leave that to a worker. */
 	if (fd >= 0)
 		close(fd);
 }
@@ -184,7 +184,7 @@ void lien_pins_remove(struct lien_pins *pins)
 		return;
 	lien_pins_each(pins, drop, pins);
 	rmdir(pins->folder);
-	rmdir(ROOT); /* the last one */
+	rmdir(ROOT); /* succeeds only when it is empty */
 	lien_pins_close(pins);
 }
 

@@ -22,11 +22,11 @@ static int on_record(void *context, void *data, size_t size)
 {
 	struct lien_probes *probes = context;
 
-	/* libbpf counts the record as read, and stops. */
+	/* libbpf counts the record as consumed, and stops. */
 	return probes->config.on_event(probes->config.context, data, size) ? -EAGAIN : 0;
 }
 
-/* libbpf's chatter is for us, not for users; LIEN_DEBUG=1 shows it. */
+/* libbpf's messages are for developers; LIEN_DEBUG=1 shows them. */
 static int print(enum libbpf_print_level level, const char *format, va_list args)
 {
 	if (level == LIBBPF_DEBUG || !getenv("LIEN_DEBUG"))
@@ -34,7 +34,7 @@ static int print(enum libbpf_print_level level, const char *format, va_list args
 	return vfprintf(stderr, format, args);
 }
 
-/* The syscall tracepoints are found through tracefs, which bare systems do not mount. */
+/* libbpf finds syscall tracepoints through tracefs, which minimal systems do not mount. */
 static void tracefs_mount(void)
 {
 	if (access("/sys/kernel/tracing/events", F_OK) &&
@@ -94,7 +94,7 @@ static int open_and_load(struct lien_probes *probes, char *error, size_t size)
 	err = trace_bpf__load(probes->skel);
 	if (err)
 		return explain(err, "the kernel refused the BPF programs", error, size);
-	/* Whoever reads it is told if there is none. */
+	/* Errors are reported to those who read it. */
 	lien_iterator_load_files(&probes->files_reader, lien_probes_shares_fd(probes));
 	lien_keep_maps(probes);
 	lien_keep_take_gates(probes);
@@ -230,7 +230,7 @@ int lien_probes_consume(struct lien_probes *probes)
 	return n == -EAGAIN ? 1 : n < 0 ? n : 0;
 }
 
-/* The first page of a ring has the reader's position, the second one the writers'. */
+/* The first page of a ring has the reader's position, the second one the writer's. */
 static int map_positions(struct lien_probes *probes)
 {
 	int fd = bpf_map__fd(probes->skel->maps.events);
@@ -306,9 +306,9 @@ int lien_probes_shares_fd(const struct lien_probes *probes)
 	return bpf_map__fd(probes->skel->maps.shares);
 }
 
-#define TRAFFIC_BATCH 512 /* no bucket of the map is as full */
+#define TRAFFIC_BATCH 512 /* more than any bucket of the map has */
 
-/* In batches: walking from key to key begins anew when the key at hand has gone meanwhile. */
+/* Reads in batches: a walk from key to key starts over when the current key has been deleted. */
 int lien_probes_traffic(struct lien_probes *probes,
 	int (*fn)(void *context, const struct lien_probe_comm *comm,
 		const struct lien_probe_traffic *traffic),
@@ -375,7 +375,7 @@ int lien_probes_add_process(struct lien_probes *probes, uint32_t pid, uint64_t s
 	int fd = bpf_map__fd(probes->skel->maps.processes);
 	struct lien_probe_process process;
 
-	/* What an agent before this one, or the kernel side, knows of it stays. */
+	/* Keeps what an earlier agent or the kernel side recorded. */
 	if (bpf_map_lookup_elem(fd, &pid, &process) || process.start != start)
 		process = (struct lien_probe_process){
 			.start = start, .account = account_of(probes, pid), .entered = 1};
@@ -390,7 +390,7 @@ int lien_probes_set_control(
 		bpf_map__fd(probes->skel->maps.controls), &pid, control, BPF_ANY);
 }
 
-/* Where lien_control_state is mapped, counted from where the code is. */
+/* Computes the place of lien_control_state relative to the mapped code. */
 static int control_layout(int fd, struct lien_probe_layout *layout)
 {
 	uint64_t state, text, offset;

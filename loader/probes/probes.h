@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * The BPF programs in the kernel: loading them, attaching them to the libraries' calls, reading
- * what they report. Knows where things are, not what they mean. Not thread-safe.
+ * The BPF programs in the kernel: loads them, attaches them to the libraries' calls, and reads
+ * their reports. Knows where things are, not what they mean. Not thread-safe.
  */
 #ifndef LIEN_PROBES_H
 #define LIEN_PROBES_H
@@ -18,9 +18,9 @@
 
 struct lien_probes;
 
-/* Nobody's: the dynamic linker's cache or the administrator names it. */
+/* No user's: named by the dynamic linker's cache or the administrator. */
 #define LIEN_PROBES_SYSTEM (UINT32_MAX - 1)
-/* Probed by an earlier agent, and not asked for since. */
+/* Probed by an earlier agent, and not requested since. */
 #define LIEN_PROBES_UNKNOWN (UINT32_MAX - 2)
 
 /* A file whose calls are probed. Strings live as long as the struct. */
@@ -29,140 +29,144 @@ struct lien_probed_file {
 	char *path;
 	dev_t device;
 	ino_t inode;
-	/* Containers of one image show one file under a device number each. */
+	/* Containers of one image each show the same file under their own device number. */
 	bool overlay;
-	uint64_t size, t_changed; /* ns; 0: not known */
+	uint64_t size, t_changed; /* ns; 0: unknown */
 	char build_id[41];
-	uint64_t t_attached; /* CLOCK_MONOTONIC ns: from then on every call is seen */
-	unsigned calls;	     /* probed */
-	uint32_t user; /* who had it probed (loader/discover/user.h), LIEN_PROBES_SYSTEM or _UNKNOWN
-			*/
-	const char *missing[LIEN_CALL_MAX]; /* symbols the file does not have; NULL-terminated */
+	uint64_t t_attached; /* CLOCK_MONOTONIC ns: every call from then on is seen */
+	unsigned calls;	     /* number of probed calls */
+	uint32_t user;	     /* user on whose account it is probed (loader/discover/user.h),
+			      * LIEN_PROBES_SYSTEM or _UNKNOWN */
+	const char *missing[LIEN_CALL_MAX]; /* symbols that the file lacks; NULL-terminated */
 };
 
 struct lien_probes_config {
-	unsigned ring_bytes; /* of the ring buffer, a power of 2; 0: as the programs say */
-	unsigned threads; /* that use CUDA and are followed, of all users; 0: as the programs say */
+	unsigned ring_bytes; /* size of the ring buffer, a power of 2; 0: the programs' default */
+	unsigned threads;    /* number of threads that use CUDA and can be followed, over all users;
+			      * 0: the programs' default */
 	bool no_multi; /* attach each probe through perf even where the kernel has uprobe-multi */
-	/* The agent's: maps and links are pinned under a name made from it, and SOCKET.state says
-	 * what is attached. NULL: all goes when the probes are closed. */
+	/* The agent's socket. Maps and links are pinned under a name made from it, and SOCKET.state
+	 * lists the attachments. NULL: nothing outlives lien_probes_close(). */
 	const char *socket;
-	uint64_t journal; /* number of the journal that an earlier agent left; 0: there is none */
-	uint64_t new_journal; /* number of the one that is begun if nothing is taken over */
-	/* Called by lien_probes_consume() for each record, in order. The record is not checked. Not
-	 * 0: the next one is left for the next call. */
+	uint64_t journal;     /* number of the journal that an earlier agent left; 0: none */
+	uint64_t new_journal; /* number of the journal to begin if nothing is taken over */
+	/* Called by lien_probes_consume() for each record, in order. The record is not validated. A
+	 * non-zero result leaves the remaining records for the next call. */
 	int (*on_event)(void *context, const struct lien_event *event, size_t size);
-	/* Called once for each file that cannot be probed, as long as there is room for more. */
+	/* Called once for each file that cannot be probed, as long as the list has room. */
 	void (*on_skipped)(void *context, const struct lien_skipped_file *file);
 	void *context;
 };
 
 /*
- * Loads the programs and attaches those that need no library (processes, executable mappings). From
- * then on the ring fills. Error: -errno, and one line in `error` that names the cause and the
- * remedy.
+ * Loads the programs and attaches those that need no library (processes, executable mappings). The
+ * ring fills from then on. On error returns -errno, with one line in `error` that names the cause
+ * and the remedy.
  *
- * With config.socket: takes over what an earlier agent with that journal left, if that can be (see
- * lien_probes_resumed()), or else removes it. What cannot be pinned is no error, but a problem.
+ * With config.socket: takes over what an earlier agent with that journal left, if possible (see
+ * lien_probes_resumed()), and otherwise removes it. A failure to pin something is reported by
+ * lien_probes_problem() and is no error.
  */
 int lien_probes_open(struct lien_probes **out, const struct lien_probes_config *config, char *error,
 	size_t error_size);
-/* Detaches what is not pinned. */
+/* Detaches everything that is not pinned. */
 void lien_probes_close(struct lien_probes *probes);
 
-/* Whether it goes on with the ring and the probes of an earlier agent. */
+/* Returns true if it continues with the ring and the probes of an earlier agent. */
 bool lien_probes_resumed(const struct lien_probes *probes);
 /*
- * To be called once after taking over, when all files are attached again: removes what was not
- * taken over, and calls fn for each process that had a call under way whose return will not be
- * seen (now and then for one that had none). 0 or -errno.
+ * Call once after taking over, when all files are attached again. Removes what was not taken over,
+ * and calls fn for each process that had a call in progress whose return will not be seen
+ * (occasionally for one that had none). Returns 0 or -errno.
  */
 int lien_probes_settle(struct lien_probes *probes,
 	void (*stranded)(void *context, uint32_t pid, uint64_t start), void *context);
-/* The folder of the pins; NULL: nothing is pinned. */
+/* Returns the folder of the pins; NULL: nothing is pinned. */
 const char *lien_probes_pinned(const struct lien_probes *probes);
-/* Why less is pinned or taken over than was asked for, in one line; NULL: nothing is wrong. */
+/* Returns one line that says why less was pinned or taken over than requested; NULL: no problem. */
 const char *lien_probes_problem(const struct lien_probes *probes);
-/* Removes all pins: what is attached goes when the probes are closed. */
+/* Removes all pins, so that closing the probes detaches everything. */
 void lien_probes_unpin(struct lien_probes *probes);
-/* Removes what the agent of that socket has pinned; there may be nothing. -EBUSY: it runs. */
+/* Removes the pins of the agent with that socket, if any. -EBUSY: that agent runs. */
 int lien_probes_clean(const char *socket);
 
 /*
- * Attaches to all calls that the file has, once per inode, also of one that several overlays show;
- * cuInit last. 0 also when it was attached before. -ENOEXEC, -EBADMSG: no x86-64 library; -ENODATA:
- * none of the calls; those of lien_untrusted_open(); -errno. The file is then one of
- * lien_probes_skipped(). -EINPROGRESS: the time of lien_making_allow() has not been enough; call it
- * again, or lien_probes_attach_tick(). user: on whose account, or LIEN_PROBES_SYSTEM; what is gone
- * is a skipped file only there.
+ * Attaches to all traced calls that the file has, once per inode, even if several overlays show the
+ * file; cuInit last. Returns 0 also if already attached. -ENOEXEC, -EBADMSG: no x86-64 library;
+ * -ENODATA: none of the calls; the errors of lien_untrusted_open(); -errno. After these the file is
+ * one of lien_probes_skipped(). -EINPROGRESS: the time of lien_making_allow() was not enough; call
+ * it again, or call lien_probes_attach_tick(). user: the account to charge, or LIEN_PROBES_SYSTEM;
+ * a file that no longer exists is recorded as skipped only for the latter.
  */
 int lien_probes_attach(struct lien_probes *probes, enum lien_library library, const char *path,
 	const char *name, uint32_t user);
-/* Goes on with the files that are in progress, whoever still asks for them. */
+/* Continues with the files in progress, no matter who requested them. */
 void lien_probes_attach_tick(struct lien_probes *probes);
-/* How many files in progress are on the user's account, and whether this file is in progress. */
+/* Return the number of files in progress on the user's account, and whether this file is in
+ * progress. */
 unsigned lien_probes_attaching(const struct lien_probes *probes, uint32_t user);
 bool lien_probes_is_attaching(const struct lien_probes *probes, dev_t device, ino_t inode);
-/* Are there such files, or processes that are to be followed? Ticks are due then. */
+/* Returns true if files are in progress or processes wait to be followed: then call the ticks. */
 bool lien_probes_in_progress(const struct lien_probes *probes);
-/* Takes the file's probes away, and what is pinned of them. Does not wait for the kernel. */
+/* Removes the file's probes and their pins. Does not wait for the kernel. */
 void lien_probes_drop(struct lien_probes *probes, dev_t device, ino_t inode);
 
 const struct lien_skipped *lien_probes_skipped(const struct lien_probes *probes);
 
-/* NULL: not attached. */
+/* Returns NULL if the file is not attached. */
 const struct lien_probed_file *lien_probes_file(
 	const struct lien_probes *probes, dev_t device, ino_t inode);
-/* By index from 0; NULL after the last. */
+/* By index from 0; returns NULL after the last. */
 const struct lien_probed_file *lien_probes_each(const struct lien_probes *probes, unsigned index);
-/* "uprobe-multi" or "perf". */
+/* Returns "uprobe-multi" or "perf". */
 const char *lien_probes_method(const struct lien_probes *probes);
 
-/* Readable when records wait. */
+/* The fd is readable when records wait. */
 int lien_probes_fd(const struct lien_probes *probes);
-/* Hands waiting records to on_event. 0: all of them; 1: on_event has ended it; -errno. */
+/* Passes waiting records to on_event. Returns 0: all of them; 1: on_event stopped it; -errno. */
 int lien_probes_consume(struct lien_probes *probes);
-/* Bytes that were reported, and handed out, since there is the ring. */
+/* Bytes reported and handed out, since the ring was created. */
 uint64_t lien_probes_produced(const struct lien_probes *probes);
 uint64_t lien_probes_consumed(const struct lien_probes *probes);
 uint64_t lien_probes_counter(const struct lien_probes *probes, enum lien_probe_counter counter);
-/* A process of which records were lost, and how many; the same one until that was noted. False:
- * there is none. */
+/* Finds a process that lost records, and how many; returns the same one until
+ * lien_probes_lost_noted(). Returns false if there is none. */
 bool lien_probes_lost(struct lien_probes *probes, uint32_t *pid, uint64_t *count);
-/* Returns how many more have been lost meanwhile; they are counted no longer, too. */
+/* Stops counting for that process. Returns the number of records lost meanwhile. */
 uint64_t lien_probes_lost_noted(struct lien_probes *probes, uint32_t pid, uint64_t count);
 
-/* What the process asked of a communicator; false: nothing yet. */
+/* Reads the calls of a process on a communicator; false: none yet. */
 bool lien_probes_traffic_of(const struct lien_probes *probes, uint32_t pid, uint64_t comm,
 	struct lien_probe_traffic *traffic);
-/* Map `shares`, for loader/probes/files.c. */
+/* Returns the fd of map `shares`, for loader/probes/files.c. */
 int lien_probes_shares_fd(const struct lien_probes *probes);
 
 /*
- * Map `traffic`, entry by entry, until fn returns something else than 0, which is returned. -errno.
+ * Calls fn for each entry of map `traffic` until it returns non-zero, and returns that value.
+ * Returns -errno on error.
  */
 int lien_probes_traffic(struct lien_probes *probes,
 	int (*fn)(void *context, const struct lien_probe_comm *comm,
 		const struct lien_probe_traffic *traffic),
 	void *context);
 
-/* As the kernel side names the program that a process runs (LIEN_START()); 0: it cannot be asked,
- * or there is no such process. */
+/* Returns the kernel side's name of the program that a process runs (LIEN_START()); 0: it cannot be
+ * determined, or there is no such process. */
 uint64_t lien_probes_start_of(struct lien_probes *probes, uint32_t pid);
-/* Does that pid run another program than the one that is known by `start`? *images is read if it is
- * empty and needed. */
+/* Returns true if that pid runs another program than the one known by `start`. Reads *images if it
+ * is needed and empty. */
 bool lien_probes_is_another(
 	struct lien_probes *probes, uint32_t pid, uint64_t start, struct lien_images *images);
-/* Tells the kernel side of a process that ran before it was watched: see struct lien_probe_process.
- */
+/* Tells the kernel side about a process that ran before it was watched: see struct
+ * lien_probe_process. */
 int lien_probes_add_process(struct lien_probes *probes, uint32_t pid, uint64_t start);
-/* A copy of the control library: processes that map it from now on are known to have it, until it
- * is removed. */
+/* Registers a copy of the control library: processes that map it from now on are known to have it,
+ * until it is removed. */
 int lien_probes_add_control_file(struct lien_probes *probes, const char *path, ino_t *inode);
 void lien_probes_remove_control_file(struct lien_probes *probes, ino_t inode);
-/* All of them, which agents before this one knew. */
+/* Removes all copies, including those that earlier agents registered. */
 void lien_probes_forget_control_files(struct lien_probes *probes);
-/* Where the process's control library is, and whether it is to be woken. */
+/* Sets the address of the process's control library, and whether to wake it. */
 int lien_probes_set_control(
 	struct lien_probes *probes, uint32_t pid, const struct lien_probe_control *control);
 

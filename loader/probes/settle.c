@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* The end of taking over: what is not wanted any more goes, and what fell between is named. */
+/* Finishes taking over: removes leftovers, and reports processes whose calls were missed. */
 #include <stdio.h>
 
 #include "loader/probes/probes_internal.h"
@@ -36,8 +36,8 @@ struct strand {
 	void *context;
 };
 
-/* A thread in a call whose return no probe will see. Its frame would keep later calls from the same
- * place from being seen, so it goes as well. */
+/* A thread in a call whose return no probe will see. Removes the frame as well, because it would
+ * hide later calls from the same place. */
 static int strand(void *context, uint32_t ktid, const struct lien_thread *thread)
 {
 	const struct strand *strand = context;

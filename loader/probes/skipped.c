@@ -45,7 +45,7 @@ static const char *reason_of(int err)
 	return strerror(-err);
 }
 
-/* Is there room for another one of this user? */
+/* Returns true if there is room for another file of this user. */
 static bool has_room(const struct lien_skipped *skipped, uint32_t user)
 {
 	unsigned i, of_user = 0;

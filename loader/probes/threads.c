@@ -26,7 +26,7 @@ struct place {
 
 struct lien_thread {
 	struct place members[LIEN_THREAD_MEMBERS];
-	struct place frames, attachment; /* frames.size: of one */
+	struct place frames, attachment; /* frames.size: of one frame */
 	size_t size;
 	unsigned char *value;
 };
@@ -102,7 +102,7 @@ int lien_threads_each(struct lien_probes *probes,
 	if (!thread.value)
 		return -ENOMEM;
 	more = !bpf_map_get_next_key(fd, NULL, &next);
-	/* A walk whose key has gone begins anew. */
+	/* A walk whose key has been deleted starts over. */
 	while (!result && more && rest--) {
 		key = next;
 		more = !bpf_map_get_next_key(fd, &key, &next);

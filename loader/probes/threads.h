@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * What the BPF programs know of threads: map `threads`, whose values are a struct that is theirs
- * alone. Its members are found by name in the programs' type information.
+ * The threads known to the BPF programs: map `threads`, whose value is a struct private to them.
+ * Its members are found by name in the programs' type information.
  */
 #ifndef LIEN_THREADS_H
 #define LIEN_THREADS_H
@@ -11,8 +11,8 @@
 enum lien_thread_member {
 	LIEN_THREAD_PID,
 	LIEN_THREAD_TID,
-	LIEN_THREAD_START, /* of its process */
-	LIEN_THREAD_DEPTH, /* so many calls are under way that are seen returning */
+	LIEN_THREAD_START, /* start of its process */
+	LIEN_THREAD_DEPTH, /* number of calls in progress whose return is probed */
 	LIEN_THREAD_LAST_SP,
 	LIEN_THREAD_LAST_CALLER,
 	LIEN_THREAD_GATE_TURN,
@@ -25,13 +25,13 @@ enum lien_thread_member {
 struct lien_thread;
 
 uint64_t lien_thread_get(const struct lien_thread *thread, enum lien_thread_member member);
-/* Through which attachment the call at that depth was seen, from 0. */
+/* Returns the number of the attachment that saw the call at that depth, from 0. */
 unsigned lien_thread_attachment(const struct lien_thread *thread, unsigned depth);
 
 /*
- * Each thread, until fn returns something else than 0, which is returned; fn may remove the thread
- * that it is given. Threads come and go meanwhile: one may be given twice, and a new one not at
- * all. -errno.
+ * Calls fn for each thread until it returns non-zero, and returns that value; fn may remove the
+ * thread that it is given. Threads come and go meanwhile: one may be visited twice, and a new one
+ * not at all. Returns -errno on error.
  */
 int lien_threads_each(struct lien_probes *probes,
 	int (*fn)(void *context, uint32_t ktid, const struct lien_thread *thread), void *context);

@@ -24,7 +24,7 @@ static int link_create(struct link_create *attr)
 	return fd < 0 ? -errno : fd;
 }
 
-/* A program of the right type that does nothing: r0 = 0; exit. */
+/* Loads a program of the right type that does nothing: r0 = 0; exit. */
 static int program_load(void)
 {
 	static const struct bpf_insn code[] = {
@@ -56,7 +56,7 @@ bool lien_uprobe_multi_supported(void)
 	if (program < 0)
 		return false;
 	attr.program_fd = program;
-	/* A kernel that knows these links gets as far as refusing a directory. */
+	/* A kernel that has these links gets as far as refusing a directory. */
 	result = link_create(&attr);
 	close(program);
 	if (result >= 0)
@@ -80,7 +80,7 @@ static void *attach_to_thread(void *arg)
 
 bool lien_uprobe_multi_of_process_supported(void)
 {
-	uint64_t offset = 0; /* where no code is */
+	uint64_t offset = 0; /* no code there */
 	struct attempt attempt = {
 		.attr =
 			{
@@ -101,7 +101,7 @@ bool lien_uprobe_multi_of_process_supported(void)
 	close(attempt.attr.program_fd);
 	if (attempt.result >= 0)
 		close(attempt.result);
-	/* A kernel that means processes knows none by a thread's number. */
+	/* A kernel that binds to processes finds none by a thread's id. */
 	return attempt.result == -ESRCH;
 }
 

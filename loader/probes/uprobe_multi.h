@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Links that put one program on many places of a file at once (kernel 6.6), by the plain bpf()
- * call: Debian's libbpf 1.1 and the headers of older systems do not know them.
+ * Links that put one program on many places of a file at once (kernel 6.6), made with the plain
+ * bpf() call: Debian's libbpf 1.1 and the headers of older systems lack them.
  */
 #ifndef LIEN_UPROBE_MULTI_H
 #define LIEN_UPROBE_MULTI_H
@@ -12,11 +12,11 @@
 /* enum bpf_attach_type: BPF_TRACE_UPROBE_MULTI */
 #define LIEN_UPROBE_MULTI_TYPE 48
 
-/* Does the running kernel have them? */
+/* Returns true if the running kernel has them. */
 bool lien_uprobe_multi_supported(void);
 
-/* Can one be bound to a process? Before 6.10 (and stable releases of then) it sees one thread only.
- */
+/* Returns true if a link can be bound to a process. Before 6.10 (and stable releases of that time)
+ * such a link saw only one thread. */
 bool lien_uprobe_multi_of_process_supported(void);
 
 struct lien_uprobe_multi_how {
@@ -40,7 +40,7 @@ struct lien_uprobe_multi_how {
 		false, pid                                                                         \
 	}
 
-/* Returns the link's fd, or -errno. The places are probed in the order given. */
+/* Returns the link's fd, or -errno. Probes the places in the order given. */
 int lien_uprobe_multi_attach(int program_fd, const char *path, const uint64_t *offsets,
 	const uint64_t *cookies, unsigned count, struct lien_uprobe_multi_how how);
 

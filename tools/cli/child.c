@@ -17,8 +17,7 @@ int lien_child_start(const char *command, char **argv, const sigset_t *mask, pid
 	unsigned char code = 0;
 	int ends[2];
 
-	/* The pipe closes when the program starts; what comes through it is the code of a failure.
-	 */
+	/* The pipe closes when the program starts; bytes in it are the exit code of a failure. */
 	if (pipe2(ends, O_CLOEXEC))
 		return lien_complain(command, "cannot make a pipe: %s", strerror(errno));
 	fflush(stdout);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* A command that a command of ours starts and waits for, with the control library in it. */
+/* Starts a command with the control library in it, and waits for it. */
 #ifndef LIEN_TOOLS_CHILD_H
 #define LIEN_TOOLS_CHILD_H
 
@@ -7,8 +7,8 @@
 #include <sys/types.h>
 
 /*
- * Starts argv with the signal mask `mask`. 0, or the exit code for a command that couldn't be
- * started (127: not found), after a message. Call lien_preload_set() before.
+ * Starts argv with the signal mask `mask`. Returns 0, or, after a message, the exit code for a
+ * command that could not be started (127: not found). Call lien_preload_set() before.
  */
 int lien_child_start(const char *command, char **argv, const sigset_t *mask, pid_t *pid);
 

@@ -17,7 +17,7 @@
 
 #include <lien/clock.h>
 
-/* The graph of a large job is some 10 MiB; this is only against a reply without end. */
+/* A large job's graph has some 10 MiB; this only guards against an endless reply. */
 #define REPLY_MAX    ((size_t)1 << 30)
 #define READ_SIZE    ((size_t)65536)
 #define NEVER	     UINT64_MAX
@@ -27,10 +27,10 @@ struct lien_client {
 	char *path;
 	int fd;
 	unsigned timeout_ms;
-	uint64_t deadline; /* of the call under way, ms of CLOCK_MONOTONIC */
+	uint64_t deadline; /* of the current call, in ms of CLOCK_MONOTONIC */
 	lien_client_progress_fn progress;
 	void *progress_arg;
-	char *bytes; /* received and not used yet */
+	char *bytes; /* received and not yet consumed */
 	size_t used, capacity, searched;
 	char *error;
 };
@@ -117,7 +117,7 @@ static int late(struct lien_client *client)
 		client->timeout_ms);
 }
 
-/* 0 when fd is ready, -ETIMEDOUT when the time is up. */
+/* Returns 0 when fd is ready, -ETIMEDOUT when the time is up. */
 static int wait_for(struct lien_client *client, short events)
 {
 	struct pollfd pfd = {.fd = client->fd, .events = events};
@@ -162,7 +162,7 @@ static int refused(struct lien_client *client, int err)
 	}
 }
 
-/* In a folder where anybody makes files, anybody may listen. */
+/* In a folder where anyone can make files, anyone may listen. */
 static int check_agent(struct lien_client *client)
 {
 	struct ucred agent;
@@ -195,7 +195,7 @@ static int connect_now(struct lien_client *client)
 	if (client->fd < 0)
 		return fail(client, -errno, "cannot make a socket: %s", strerror(errno));
 	if (client->timeout_ms) {
-		/* connect() to a unix socket waits while the agent's backlog is full. */
+		/* connect() to a unix socket blocks while the agent's backlog is full. */
 		struct timeval limit = {
 			client->timeout_ms / 1000, client->timeout_ms % 1000 * 1000};
 
@@ -293,7 +293,7 @@ static void consume(struct lien_client *client, size_t size)
 	memmove(client->bytes, client->bytes + size, client->used);
 }
 
-/* The next line of the connection as JSON. */
+/* Receives the next line of the connection as JSON. */
 static int receive_line(struct lien_client *client, json_t **line)
 {
 	json_error_t error;
@@ -325,7 +325,7 @@ static int receive_line(struct lien_client *client, json_t **line)
 	return 0;
 }
 
-/* 1: it was a progress line, wait for the next; 0: *result is set; or -errno. */
+/* Returns 1: it was a progress line, wait for the next; 0: *result is set; or -errno. */
 static int take_line(struct lien_client *client, const json_t *line, json_t **result)
 {
 	const json_t *progress = json_object_get(line, "progress");

@@ -35,7 +35,8 @@ static const struct lien_usage usage = {
 	.examples = examples,
 };
 
-/* The first thing that this machine lacks, in one line; `lien doctor` lists them all. */
+/* Prints the first requirement that this machine lacks, in one line; `lien doctor` lists them
+ * all. */
 static bool machine_lacks(void)
 {
 	struct lien_feature features[LIEN_FEATURES_MAX];

@@ -53,7 +53,7 @@ static void print_process(const json_t *process)
 			lien_get_number(process, "new"));
 }
 
-/* What was found out while the job was at rest. */
+/* Prints the findings from while the job was at rest. */
 static void print_adoption(const json_t *adoption)
 {
 	uint64_t outsider = lien_get_number(adoption, "outsider");

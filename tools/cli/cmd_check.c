@@ -32,7 +32,7 @@ static const struct lien_usage usage = {
 #define EXIT_DIFFERENT 1
 #define EXIT_ERROR     2
 
-/* What the driver has, in words. */
+/* Describes the driver's side of a difference. */
 static char *driver_says(const json_t *difference)
 {
 	const json_t *found = json_object_get(difference, "driver"), *place;

@@ -35,7 +35,7 @@ static const struct lien_usage usage = {
 /* --- selection -------------------------------------------------------------------------------- */
 
 struct selection {
-	const char *group; /* the beginning of its name; NULL: all */
+	const char *group; /* prefix of its name; NULL: all */
 	pid_t pid;	   /* 0: all */
 };
 
@@ -86,7 +86,7 @@ static json_t *select_behind(const json_t *behind, const struct selection *selec
 	return kept;
 }
 
-/* Of a group: what NCCL's RAS names of it. */
+/* Selects a group's entries that come from NCCL's RAS. */
 static json_t *select_late(const json_t *late, const struct selection *selection)
 {
 	json_t *kept = json_array(), *process, *unmatched, *copy;
@@ -109,7 +109,7 @@ static json_t *select_late(const json_t *late, const struct selection *selection
 	return kept;
 }
 
-/* The agent answers with all; this leaves of its result what was asked for. */
+/* The agent returns everything; this keeps only the requested part. */
 static void select_from(json_t *result, const struct selection *selection)
 {
 	json_t *comms = select_comms(json_object_get(result, "communicators"), selection);
@@ -154,7 +154,7 @@ static void add_registered(struct lien_table *table, const json_t *comm)
 		lien_table_add(table, "-");
 }
 
-/* Short: communicators are used all the time, or not for hours. */
+/* Short form: communicators are used all the time, or not for hours. */
 static struct lien_text ago(double ms)
 {
 	unsigned long minutes = ms > 0 ? ms / 60000 : 0;
@@ -254,7 +254,7 @@ static char *calls_in_words(const char *call, uint64_t count)
 	return lien_format("%" PRIu64 " calls of %s", count, call);
 }
 
-/* All that one communicator is behind with, in one sentence. */
+/* Describes everything that one communicator is behind with, in one sentence. */
 static char *behind_of(const json_t *group, const json_t *comm)
 {
 	const char *address = lien_get_text(comm, "address");
@@ -295,7 +295,7 @@ static void print_transfers(const json_t *group)
 	uint64_t sends = lien_get_number(group, "sends"),
 		 receives = lien_get_number(group, "receives");
 
-	/* What other nodes send and receive is not seen here. */
+	/* Sends and receives on other nodes are not seen here. */
 	if (lien_get_number(group, "here") != lien_get_number(group, "nranks"))
 		return;
 	if (sends > receives)
@@ -374,7 +374,7 @@ static int nothing(const json_t *result, const struct selection *selection)
 	return LIEN_EXIT_OK;
 }
 
-/* What NCCL's RAS is asked for comes later: the agent says so, and is asked again. */
+/* Answers from NCCL's RAS come later: the agent says so, and is asked again. */
 static json_t *ask(const struct lien_query *query)
 {
 	unsigned waited_ms = 0;

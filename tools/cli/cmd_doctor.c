@@ -41,7 +41,7 @@ struct libraries {
 	char software[PATH_MAX]; /* the software CUDA driver */
 };
 
-/* Told by a function of its own that no other driver has. */
+/* No other driver has this function. */
 static bool is_software_driver(const char *path)
 {
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -185,7 +185,7 @@ static void print_json(const struct lien_feature *checks, unsigned count, bool o
 			lien_feature_status_name(f->status), "found", f->found, "remedy",
 			f->remedy);
 
-		/* A path that isn't UTF-8 has no place in JSON. */
+		/* JSON cannot hold a path that is not UTF-8. */
 		if (!check)
 			check = json_pack("{s:s, s:s, s:s, s:s}", "name", f->name, "status",
 				lien_feature_status_name(f->status), "found", "not UTF-8", "remedy",

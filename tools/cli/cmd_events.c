@@ -19,7 +19,7 @@
 #include "tools/text/output.h"
 #include "tools/cli/query.h"
 
-#define INDENT 30 /* of what does not fit in the first line */
+#define INDENT 30 /* of continuation lines */
 
 static const char *const examples[] = {"lien events -f",
 	"every call that acquires, shares or gives back GPU memory, as it happens",
@@ -43,10 +43,10 @@ static const struct lien_usage usage = {
 struct printer {
 	struct lien_pids pids;
 	struct lien_names calls, libraries;
-	unsigned long count; /* to print; 0: all */
+	unsigned long count; /* number to print; 0: all */
 	bool json, live;     /* live: times are of this machine */
 	uint64_t printed;
-	struct lien_graph *known; /* processes and the libraries in them, nothing else */
+	struct lien_graph *known; /* processes and their libraries, nothing else */
 };
 
 static bool any_pid(const struct lien_pids *pids, uint32_t pid)
@@ -59,7 +59,7 @@ static bool any_pid(const struct lien_pids *pids, uint32_t pid)
 	return !pids->count;
 }
 
-/* Of all maps of a process only --call library tells. */
+/* A process's maps are noise: only --call library shows them. */
 static bool any_call(const struct lien_names *calls, unsigned type)
 {
 	unsigned i;
@@ -70,7 +70,7 @@ static bool any_call(const struct lien_names *calls, unsigned type)
 	return !calls->count && type != LIEN_EVENT_LIBRARY;
 }
 
-/* The library that was called, or the one that called. */
+/* Matches the library that was called, or the one that called. */
 static bool any_library(const struct lien_names *libraries, unsigned type, const char *caller)
 {
 	int library = lien_event_library(type);
@@ -88,7 +88,7 @@ static bool is_call(const struct lien_event *event)
 	return event->type >= LIEN_CALL_CU_INIT;
 }
 
-/* Milliseconds since 1970 of an event that this machine has just seen. */
+/* Converts the time of an event of this machine to milliseconds since 1970. */
 static double unix_ms(uint64_t monotonic)
 {
 	struct timespec real, now;
@@ -131,7 +131,7 @@ static void print_line_json(const struct printer *printer, const struct lien_eve
 	json_decref(line);
 }
 
-/* "12:01:33.123", "4711.123", or "-" for what was there before. */
+/* "12:01:33.123", "4711.123", or "-" for the state before the stream. */
 static void print_time(const struct lien_event *event, bool live, char *text, size_t size)
 {
 	double ms;
@@ -199,7 +199,8 @@ static void print_event(struct printer *printer, const struct lien_event *event)
 	printer->printed++;
 }
 
-/* What it tells of processes is kept, then it is printed; the end of one the other way round. */
+/* Records what the event says about processes, then prints it; for the end of a process in the
+ * reverse order. */
 static int take(struct printer *printer, const struct lien_event *event, bool print)
 {
 	bool ends = event->type == LIEN_EVENT_EXIT || event->type == LIEN_EVENT_EXEC;
@@ -236,13 +237,13 @@ static int print_recording(struct printer *printer, const char *path)
 	return code;
 }
 
-/* Whoever reads the output, and Ctrl-C, come in between records only. */
+/* A closed output and Ctrl-C take effect only between records. */
 static int wait_for_more(struct lien_event_stream *stream, const sigset_t *waiting)
 {
 	struct pollfd fd = {.fd = stream->fd, .events = POLLIN};
 
 	if (fflush(stdout))
-		return LIEN_EXIT_FAILURE; /* main() says so */
+		return LIEN_EXIT_FAILURE; /* main() reports it */
 	if (ppoll(&fd, 1, NULL, waiting) < 0 || lien_interrupted())
 		return LIEN_EXIT_OK;
 	return lien_event_stream_receive(stream) ? LIEN_EXIT_OK : LIEN_EXIT_FAILURE;
@@ -286,7 +287,7 @@ static int print_agent(struct printer *printer, const char *socket, bool follow)
 	return code;
 }
 
-/* The first pattern of --call that no event has. */
+/* Returns the first pattern of --call that no event has. */
 static const char *unknown_call(const struct lien_names *calls)
 {
 	unsigned i, type;

@@ -24,7 +24,7 @@ static const struct lien_usage usage = {
 	.examples = examples,
 };
 
-/* Who made it and how. Where that wasn't seen the reply has a null. */
+/* Says who made it and how. If that was not seen, the reply has null. */
 static char *maker_of(const json_t *allocation)
 {
 	const char *owner = lien_get_text(allocation, "owner");

@@ -45,7 +45,7 @@ static bool is_imported(const json_t *row)
 	return !strcmp(lien_get_text(row, "kind"), "imported");
 }
 
-/* Memory of the host: not on the GPUs. */
+/* Returns true for host memory, which is not on the GPUs. */
 static bool is_host(const json_t *row)
 {
 	const char *kind = lien_get_text(row, "kind");
@@ -54,7 +54,7 @@ static bool is_host(const json_t *row)
 	return length >= 4 && !strcmp(kind + length - 4, "host");
 }
 
-/* Counted in another row. */
+/* Returns true for memory counted in another row. */
 static bool is_again(const json_t *row)
 {
 	return is_imported(row) || !strcmp(lien_get_text(row, "kind"), "imported host");
@@ -85,7 +85,7 @@ static uint64_t sum(const json_t *rows, const char *key, bool host)
 	return total;
 }
 
-/* The agent answers for all processes; this leaves of its result what belongs to one. */
+/* The agent answers for all processes; this keeps one process's part. */
 static void select_pid(json_t *result, pid_t pid)
 {
 	json_t *rows = only_pid(json_object_get(result, "rows"), pid);
@@ -149,7 +149,7 @@ static int no_rows(const struct lien_pids *pids, const char *from)
 	return LIEN_EXIT_OK;
 }
 
-/* What takes the agent long comes later: it says so, and is asked again. */
+/* If the result takes the agent long, it says so, and is asked again. */
 static json_t *ask(const struct lien_query *query, const char *by, bool explain, pid_t pid)
 {
 	json_t *request, *result;

@@ -11,7 +11,7 @@
 #include "tools/cli/query.h"
 
 #define PHASES_MAX     12
-#define TIMEOUT_MS_MAX 3600000 /* the agent takes no more */
+#define TIMEOUT_MS_MAX 3600000 /* the agent's maximum */
 
 static const char *const offload_examples[] = {"lien offload",
 	"move NCCL's memory of all processes to the host and free it",
@@ -46,7 +46,7 @@ static const struct lien_usage restore_usage = {
 	.examples = restore_examples,
 };
 
-/* What the two commands say differently. */
+/* Texts that differ between the two commands. */
 static const struct words {
 	const struct lien_usage *usage;
 	const char *op, *done, *would, *nothing, *column, *discarded;
@@ -57,7 +57,7 @@ static const struct words {
 
 struct shown {
 	bool terminal, any;
-	char *phase; /* the last one that got a line of its own */
+	char *phase; /* the last one printed on a line of its own */
 };
 
 static void show_progress(const json_t *progress, void *arg)
@@ -87,13 +87,13 @@ static void show_progress(const json_t *progress, void *arg)
 	shown->phase = lien_format("%s", phase);
 }
 
-/* The phases of a reply in its order: offload and restore have different ones. */
+/* Lists the phases of a reply in its order: offload and restore have different ones. */
 static unsigned phases_of(const json_t *processes, const char **phases)
 {
 	const json_t *ms = json_object_get(json_array_get(processes, 0), "ms");
 	unsigned count = 0;
 
-	/* Only looks: the iterator wants a writable object for its other uses. */
+	/* Read-only: the iterator takes a writable object for its other uses. */
 	for (void *it = json_object_iter((json_t *)ms); it && count < PHASES_MAX;
 		it = json_object_iter_next((json_t *)ms, it))
 		phases[count++] = json_object_iter_key(it);
@@ -145,7 +145,7 @@ static void print_processes(const struct words *words, const json_t *processes)
 	printf("\n");
 }
 
-/* Who asked for what was there before the agent is not known, so no name selects it. */
+/* For memory older than the agent the requester is unknown, so no name selects it. */
 static void print_nameless(const json_t *result)
 {
 	uint64_t bytes = lien_get_number(result, "nameless_bytes");
@@ -188,7 +188,7 @@ static void print_result(const struct words *words, const json_t *result)
 	print_nameless(result);
 }
 
-/* SELECTOR,SELECTOR: what is wrong with one the agent says. */
+/* Parses SELECTOR,SELECTOR; the agent reports wrong selectors. */
 static bool add_discards(json_t *request, const struct lien_names *names)
 {
 	json_t *list = json_array();
@@ -212,12 +212,12 @@ static bool add_discards(json_t *request, const struct lien_names *names)
 	return true;
 }
 
-/* Takes request over. */
+/* Takes ownership of request. */
 static int carry_out(const struct words *words, json_t *request, const char *socket, bool json,
 	unsigned retry_ms)
 {
 	struct shown shown = {.terminal = isatty(STDERR_FILENO)};
-	/* No limit of ours: the agent limits every wait, and the copies take what they take. */
+	/* No limit here: the agent limits every wait, and copies take as long as they need. */
 	struct lien_query query = {.command = words->usage->command,
 		.socket = socket,
 		.retry_ms = retry_ms,

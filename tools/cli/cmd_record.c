@@ -18,8 +18,8 @@
 #include "tools/cli/query.h"
 #include "tools/cli/record_file.h"
 
-#define QUIET_MS    300	 /* after the end: no event for so long, and it's over */
-#define DRAIN_MS    3000 /* after the end: over in any case */
+#define QUIET_MS    300	 /* after the end: stop when no event came for this long */
+#define DRAIN_MS    3000 /* after the end: stop in any case */
 #define SECONDS_MAX 31536000ul
 
 static const char *const examples[] = {"lien record job.lien",
@@ -47,7 +47,7 @@ struct session {
 	sigset_t old_mask;
 	pid_t child; /* 0: none, or it has ended */
 	int stopped_by;
-	bool over; /* the reason to stop has come; what is on its way is still written */
+	bool over; /* a reason to stop has come; events in flight are still written */
 	uint64_t deadline, over_since, last_event;
 };
 
@@ -93,7 +93,7 @@ static void take_signal(struct session *session, const char *program)
 	}
 }
 
-/* Milliseconds until something must be done without any event; 0: it is time to end. */
+/* Returns the milliseconds until something must be done even without events; 0: time to end. */
 static int time_left(struct session *session)
 {
 	uint64_t now = lien_clock_ms(), end;
@@ -128,7 +128,7 @@ static int follow(struct session *session, const char *program)
 	return code;
 }
 
-/* The recording has ended before its command: that one runs on, and is waited for. */
+/* The recording has ended before its command; wait for the command. */
 static void wait_for_child(struct session *session, const char *program)
 {
 	int status;
@@ -155,7 +155,7 @@ static int record(struct session *session, char **program, bool force, bool json
 	if (code) {
 		session->child = 0;
 	} else {
-		code = take_records(session); /* what came with the reply */
+		code = take_records(session); /* records that came with the reply */
 		if (!code)
 			code = follow(session, *program);
 	}

@@ -225,7 +225,7 @@ static void print_unprobed(const json_t *unprobed)
 	free(pids);
 }
 
-/* What makes the graph less than the truth: last, so that it is what stays on the screen. */
+/* Prints reasons to distrust the graph, last, so that they stay on the screen. */
 static void print_warnings(const json_t *status)
 {
 	char *incomplete = list_numbers(json_object_get(status, "incomplete"));

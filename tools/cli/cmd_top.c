@@ -37,7 +37,7 @@ struct session {
 	struct lien_top top;
 	struct lien_top_view view;
 	struct lien_page page;
-	unsigned first; /* line shown below the page's head, counted from it */
+	unsigned first; /* first line shown below the page's head, relative to it */
 	unsigned delay; /* seconds */
 	sigset_t waiting;
 	bool quit;
@@ -48,7 +48,7 @@ static double now(void)
 	return lien_clock_ns() / 1e9;
 }
 
-/* The selected process's place in the list; that of the first one when it has ended. */
+/* Returns the selected process's place in the list, or the first place when that has ended. */
 static unsigned selected_index(const struct session *session)
 {
 	unsigned i;
@@ -59,7 +59,7 @@ static unsigned selected_index(const struct session *session)
 	return 0;
 }
 
-/* Moves what is shown so that the chosen line, or the page's end, is on the screen. */
+/* Scrolls so that the chosen line, or the page's end, is on the screen. */
 static void scroll(struct session *session)
 {
 	unsigned room = lien_screen_room(&session->page);
@@ -122,7 +122,7 @@ static void sort_by(struct session *session, int step)
 	session->view.sort = (session->view.sort + count + step) % count;
 }
 
-/* True: the process that is shown is another one, so its data are needed. */
+/* Returns true if another process is shown, so its data are needed. */
 static bool handle_key(struct session *session, enum lien_key key)
 {
 	int screenful = lien_screen_room(&session->page);
@@ -176,7 +176,7 @@ static bool handle_key(struct session *session, enum lien_key key)
 	return false;
 }
 
-/* Makes the page anew from what is known. */
+/* Rebuilds the page from the current data. */
 static bool make_page(struct session *session, unsigned width, unsigned height)
 {
 	lien_page_clear(&session->page);
@@ -192,7 +192,7 @@ static bool refresh_all(struct session *session)
 	return !lien_top_refresh(&session->top, session->view.opened);
 }
 
-/* Waits for keys until it is time to refresh. False: the terminal is gone. */
+/* Waits for keys until it is time to refresh. Returns false: the terminal is gone. */
 static bool wait_for_keys(struct session *session, double until)
 {
 	struct pollfd fd = {.fd = STDIN_FILENO, .events = POLLIN};
@@ -208,7 +208,7 @@ static bool wait_for_keys(struct session *session, double until)
 	return !(fd.revents & (POLLHUP | POLLERR | POLLNVAL));
 }
 
-/* The agent's failure, or NULL at the user's wish. */
+/* Returns the agent's failure, or NULL if the user quits. */
 static const char *run(struct session *session)
 {
 	double due = 0;
@@ -246,7 +246,7 @@ static int run_screen(struct session *session)
 		return lien_complain(usage.command,
 			"this is no terminal: `lien ps` lists the processes, `lien top --once` "
 			"prints one page");
-	/* Before the screen is taken: most agents that are not there are not there now. */
+	/* Before taking over the screen: a missing agent is usually missing from the start. */
 	if (!refresh_all(session))
 		return lien_complain(usage.command, "%s", lien_client_error(session->top.client));
 	lien_interrupt_catch(&session->waiting);
@@ -258,7 +258,7 @@ static int run_screen(struct session *session)
 	return error ? lien_complain(usage.command, "%s", error) : LIEN_EXIT_OK;
 }
 
-/* Rates need two looks; without counters one is enough. */
+/* Rates need two refreshes; without counters one is enough. */
 static int run_once(struct session *session)
 {
 	bool ok = refresh_all(session);

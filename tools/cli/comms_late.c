@@ -43,7 +43,7 @@ static bool print_unmatched(const json_t *late, bool more)
 	return table;
 }
 
-/* Why others than those that are named may be there. */
+/* Says why unnamed members may exist. */
 static const char *reason(const json_t *process)
 {
 	const char *problem = lien_get_text(process, "problem");
@@ -54,7 +54,7 @@ static const char *reason(const json_t *process)
 								 : "NCCL's RAS does not name all";
 }
 
-/* Those of the same reason together. */
+/* Returns true if an earlier process has the same reason: those are printed together. */
 static bool told_before(const json_t *late, size_t end, const char *why)
 {
 	const json_t *process;

@@ -7,8 +7,9 @@
 
 #include <jansson.h>
 
-/* What NCCL's RAS names and nobody has used since, then of whom others may be unknown. True when it
- * has printed anything; begins with an empty line if `more`. */
+/* Prints the members that NCCL's RAS names and that nobody has used since, then the processes that
+ * may have other members. Returns true if it printed anything; begins with an empty line if
+ * `more`. */
 bool lien_print_late(const json_t *late, bool more);
 
 #endif

@@ -10,7 +10,7 @@
 #include "tools/text/output.h"
 #include "tools/cli/query.h"
 
-#define FORMAT 1 /* of the stream, in the agent's reply */
+#define FORMAT 1 /* version of the stream, in the agent's reply */
 #define ROOM   ((size_t)1 << 20)
 
 static json_t *request_of(enum lien_follow follow)
@@ -20,7 +20,7 @@ static json_t *request_of(enum lien_follow follow)
 	return json_pack("{s:s, s:b}", "op", "record", "follow", follow == LIEN_FOLLOW_MARKED);
 }
 
-/* Keeps what came with the reply. */
+/* Keeps the bytes that came with the reply. */
 static bool take_over(struct lien_event_stream *stream, struct lien_client *client)
 {
 	void *bytes = NULL;
@@ -71,7 +71,7 @@ void lien_event_stream_close(struct lien_event_stream *stream)
 	close(stream->fd);
 }
 
-/* An agent that still listens has let go of us; else it is gone. */
+/* An agent that still listens has dropped us; otherwise it is gone. */
 static void complain_of_end(const struct lien_event_stream *stream)
 {
 	struct lien_client *client = lien_client_new(stream->socket);

@@ -16,12 +16,12 @@
 enum kind {
 	HEX,	  /* address, handle, stream */
 	BYTES,	  /* a size */
-	OFFSET,	  /* a size that is 0 most of the time; lines leave it out then */
-	DETAIL,	  /* a size that only JSON has */
+	OFFSET,	  /* a size that is mostly 0, and then omitted from lines */
+	DETAIL,	  /* a size that appears only in JSON */
 	NUMBER,	  /* signed */
 	COUNT,	  /* unsigned */
 	TEXT,	  /* char[], NUL-terminated */
-	LOCATION, /* location_type and location_id, one behind the other */
+	LOCATION, /* location_type followed by location_id */
 	GROUP,	  /* ncclUniqueId: its magic names the communicator in other views, too */
 	PLACES,	  /* .access */
 };
@@ -100,7 +100,7 @@ FIELDS(register_mr, FIELD(reg.va, "addr", HEX), FIELD(reg.bytes, "length", BYTES
 	FIELD(reg.handle, "mr", HEX));
 FIELDS(deregister_mr, FIELD(reg.handle, "mr", HEX));
 
-/* These show what others do. */
+/* Shown by other fields. */
 #define fields_init	       NULL
 #define fields_address_free    fields_unmap
 #define fields_import	       fields_export
@@ -231,7 +231,7 @@ static json_t *places_json(const struct lien_event *event)
 	return list;
 }
 
-/* Of another process, so no UTF-8 for sure. */
+/* Belongs to another process, so it may not be UTF-8. */
 struct text {
 	char text[sizeof(((struct lien_event *)0)->library.name)];
 };
@@ -281,7 +281,7 @@ json_t *lien_event_arguments(const struct lien_event *event)
 	return all;
 }
 
-/* Whole ones without a fraction, which is most of them. */
+/* Whole numbers, the usual case, without a fraction. */
 static char *bytes_text(uint64_t bytes)
 {
 	if (bytes >= 1ull << 30 && bytes % (1ull << 30) == 0)
@@ -293,7 +293,7 @@ static char *bytes_text(uint64_t bytes)
 	return lien_format("%s", lien_size(bytes).text);
 }
 
-/* NULL: a line has no room for it. */
+/* NULL: omitted from lines. */
 static char *text_of(const struct lien_event *event, const struct field *field)
 {
 	const char *at = (const char *)event + field->offset;

@@ -8,7 +8,7 @@
 
 #include "tools/text/output.h"
 
-/* "GPU 3 (GPU-5f0a...)", or as much of it as is known. */
+/* "GPU 3 (GPU-5f0a...)", as far as known. */
 static char *name_of(const json_t *gpu)
 {
 	const json_t *index = json_object_get(gpu, "index");
@@ -36,7 +36,7 @@ static bool uses(const json_t *processes, uint64_t pid, json_int_t ordinal)
 	return false;
 }
 
-/* "device 0 of process 812, device 1 of process 813"; NULL: of none. */
+/* "device 0 of process 812, device 1 of process 813"; NULL: none. */
 static char *users_of(const json_t *gpu, const json_t *processes)
 {
 	const json_t *user;
@@ -105,7 +105,7 @@ static void add_process(struct lien_table *table, const json_t *gpu, const json_
 	free(name);
 }
 
-/* A process may use a device, and does not: nothing to explain. */
+/* A process may use a device and does not: nothing to explain. */
 static bool idle(const json_t *process)
 {
 	return !lien_get_number(process, "traced_bytes") &&

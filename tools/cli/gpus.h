@@ -7,11 +7,11 @@
 
 #include <jansson.h>
 
-/* Which devices the processes' ordinals are: a line for each device that a process of the list
- * `processes` (as in `ps`) has memory of. Nothing where that is not known. */
+/* Prints the devices that the processes' ordinals stand for: a line for each device on which a
+ * process of the list `processes` (as in `ps`) has memory. Prints nothing where that is unknown. */
 void lien_print_gpus(const json_t *result);
 
-/* What each process uses of each device, of one process or of all (pid 0). */
+/* Prints each process's use of each device, for one process or for all (pid 0). */
 void lien_print_explained(const json_t *result, pid_t pid);
 
 #endif

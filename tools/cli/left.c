@@ -11,7 +11,7 @@
 #define PIDS_SHOWN 8
 
 struct reason {
-	const char *text; /* of the reply */
+	const char *text; /* from the reply */
 	uint64_t bytes, allocations, processes;
 	const json_t *first;
 	char *pids;
@@ -53,7 +53,7 @@ static void add(struct reason *reason, const json_t *entry)
 		reason->pids = lien_append(reason->pids, ", ", "unknown");
 }
 
-/* " (at 0x7f00, because of process 813)": of one of them, for a look with `lien holders`. */
+/* " (at 0x7f00, because of process 813)": one example, for `lien holders`. */
 static char *example(const struct reason *reason)
 {
 	const char *address = lien_get_text(reason->first, "address");

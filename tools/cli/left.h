@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* The "left" list of mem, offload and restore: what can't be moved, and why. */
+/* The "left" list of mem, offload and restore: memory that cannot be moved, and why. */
 #ifndef LIEN_TOOLS_LEFT_H
 #define LIEN_TOOLS_LEFT_H
 
 #include <jansson.h>
 
-/* A paragraph per reason under the title, largest first; nothing when the list is empty. */
+/* Prints a paragraph per reason under the title, largest first; nothing for an empty list. */
 void lien_print_left(const char *title, const json_t *left);
 
 #endif

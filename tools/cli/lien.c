@@ -6,8 +6,8 @@
 #include "tools/cli/commands.h"
 #include "tools/cli/options.h"
 
-#define WORD_MAX 31 /* longer words are near to no command */
-#define NEAR	 3  /* edits that still make a suggestion */
+#define WORD_MAX 31 /* longer words resemble no command */
+#define NEAR	 3  /* edits for which a command is still suggested */
 
 static const struct command {
 	const char *name;
@@ -45,7 +45,8 @@ static unsigned least(unsigned a, unsigned b, unsigned c)
 	return ab < c ? ab : c;
 }
 
-/* Levenshtein's distance: edits of one character that make one word of the other. */
+/* Returns the Levenshtein distance: the number of one-character edits that turn one word into the
+ * other. */
 static unsigned distance(const char *a, const char *b)
 {
 	unsigned row[WORD_MAX + 1], length = strlen(b);
@@ -87,7 +88,7 @@ static int unknown(const char *word)
 	return LIEN_EXIT_USAGE;
 }
 
-/* A full disk shows up only when the buffer is written. */
+/* A full disk shows only when the buffer is written. */
 static int finish(int code)
 {
 	if (fflush(stdout) || ferror(stdout)) {

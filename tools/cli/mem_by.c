@@ -15,7 +15,7 @@ static const char *size_of(const json_t *row, const char *key, struct lien_text 
 	return text->text;
 }
 
-/* Names of functions may be long, and say all: they are not shortened. */
+/* Function names may be long, but are informative: do not shorten them. */
 static void print_sites(const json_t *rows)
 {
 	const json_t *row;

@@ -54,7 +54,7 @@ bool lien_offline_ended(const char *command, const char *path, int err)
 	}
 }
 
-/* The graph at the recording's end; NULL after a message. */
+/* Returns the graph at the recording's end; NULL after a message. */
 static struct lien_graph *load(const char *command, const char *path)
 {
 	struct lien_recording *recording = lien_offline_open(command, path);
@@ -87,7 +87,7 @@ static struct lien_graph *load(const char *command, const char *path)
 json_t *lien_offline_query(const char *command, const char *path, const json_t *request)
 {
 	const char *op = lien_get_text(request, "op");
-	/* Which GPU is meant by a process's ordinal is not in a recording. */
+	/* A recording does not say which GPU a process's ordinal stands for. */
 	const struct lien_node unknown = {0};
 	struct lien_view_source source = {.node = &unknown, .recorded = true};
 	char error[256];

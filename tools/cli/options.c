@@ -10,8 +10,8 @@
 #include <string.h>
 
 #define OPTIONS_MAX    24
-#define SIZE_MAX_BYTES (1ul << 57) /* as much as an x86-64 can address */
-#define FIRST_VALUE    256	   /* getopt_long()'s value of table row 0: no character */
+#define SIZE_MAX_BYTES (1ul << 57) /* the limit of x86-64 addresses */
+#define FIRST_VALUE    256	   /* getopt_long()'s value of table row 0: not a character */
 #define HELP_VALUE     'h'
 
 int lien_usage_error(const struct lien_usage *usage, const char *format, ...)
@@ -30,7 +30,7 @@ static bool parse_unsigned(const char *text, int base, unsigned long *value)
 {
 	char *end;
 
-	/* strtoul() would also take blanks, signs and, in base 16, a second 0x. */
+	/* strtoul() would also accept blanks, signs and, in base 16, a second 0x. */
 	if (!*text ||
 		strspn(text, base == 16 ? "0123456789abcdefABCDEF" : "0123456789") != strlen(text))
 		return false;
@@ -88,7 +88,7 @@ bool lien_parse_address(const char *text, unsigned long *address)
 	return parse_unsigned(text, 10, address);
 }
 
-/* The letter of "f,follow", or '\0'. */
+/* Returns the letter of "f,follow", or '\0'. */
 static char option_letter(const char *name)
 {
 	return name[1] == ',' ? name[0] : '\0';
@@ -176,7 +176,7 @@ static bool take_value(
 	return false;
 }
 
-/* getopt's letters and table. A letter's value is its own, so both lead to the row. */
+/* Builds getopt's letters and table. Both lead to the row: a letter's value is the letter. */
 static void fill_table(const struct lien_option *options, struct option *table, char *letters)
 {
 	unsigned i;
@@ -231,7 +231,7 @@ bool lien_options_read(const struct lien_usage *usage, const struct lien_option 
 	fill_table(options, table, letters + strlen(letters));
 	*code = LIEN_EXIT_USAGE;
 	opterr = 0;
-	optind = 0; /* start anew, also after another table */
+	optind = 0; /* restart, also after another table */
 	for (;;) {
 		given = (*argv)[optind ? optind : 1];
 		value = getopt_long(*argc, *argv, letters, table, NULL);
@@ -246,7 +246,7 @@ bool lien_options_read(const struct lien_usage *usage, const struct lien_option 
 			lien_usage_error(usage, "%s needs a value", (*argv)[optind - 1]);
 			return false;
 		case '?':
-			/* optind stays where it is inside of a group of letters. */
+			/* optind does not advance inside a group of letters. */
 			if (optopt && optopt < FIRST_VALUE)
 				lien_usage_error(usage, "there is no option -%c", optopt);
 			else

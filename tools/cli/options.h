@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Options of the commands: a typed table over getopt_long(), from which --help is printed too. A
- * wrong option is one line on stderr and exit code 2.
+ * Options of the commands: a typed table over getopt_long(), which also produces --help. A wrong
+ * option gives one line on stderr and exit code 2.
  */
 #ifndef LIEN_TOOLS_OPTIONS_H
 #define LIEN_TOOLS_OPTIONS_H
@@ -12,11 +12,11 @@
 
 enum lien_option_type {
 	LIEN_OPTION_FLAG,   /* bool */
-	LIEN_OPTION_STRING, /* const char *, into argv */
+	LIEN_OPTION_STRING, /* const char *, points into argv */
 	LIEN_OPTION_NUMBER, /* unsigned long, 1 to .max */
-	LIEN_OPTION_PIDS,   /* struct lien_pids; may be given several times */
-	LIEN_OPTION_SIZE,   /* uint64_t, at least 1: bytes, or with K, M, G, T behind it */
-	LIEN_OPTION_NAMES,  /* struct lien_names, into argv; may be given several times */
+	LIEN_OPTION_PIDS,   /* struct lien_pids; may be repeated */
+	LIEN_OPTION_SIZE,   /* uint64_t, at least 1: bytes, or with suffix K, M, G, T */
+	LIEN_OPTION_NAMES,  /* struct lien_names, points into argv; may be repeated */
 };
 
 #define LIEN_PIDS_MAX 1024
@@ -36,19 +36,19 @@ struct lien_names {
 struct lien_option {
 	const char *name; /* "timeout" is --timeout, "f,follow" also -f; NULL ends the table */
 	enum lien_option_type type;
-	void *value;	      /* what .type says; keeps what it has when the option isn't given */
+	void *value;	      /* of the type in .type; unchanged if the option is not given */
 	const char *argument; /* "MS"; NULL for flags */
 	const char *help;     /* one line */
-	unsigned long max;    /* of numbers; 0: any that an int holds */
+	unsigned long max;    /* for numbers; 0: any that an int holds */
 };
 
 struct lien_usage {
 	const char *command;	     /* "lien ps" */
 	const char *arguments;	     /* "PID ADDRESS"; "" for none */
 	const char *summary;	     /* one sentence; lines of at most 78 columns */
-	int min, max;		     /* arguments that are not options; max -1: any number */
-	bool rest;		     /* what follows the first argument is another program's */
-	const char *const *examples; /* pairs: a command line and what it does; ends with NULL */
+	int min, max;		     /* number of positional arguments; max -1: any */
+	bool rest;		     /* all after the first argument is another program's */
+	const char *const *examples; /* pairs of a command line and its effect; ends with NULL */
 };
 
 #define LIEN_EXIT_OK	  0
@@ -56,22 +56,23 @@ struct lien_usage {
 #define LIEN_EXIT_USAGE	  2
 
 /*
- * Reads the options; *argc and *argv are then what is left. False: the command ends here with
+ * Reads the options; *argc and *argv are then the rest. Returns false: the command ends here with
  * *code, after --help or an error.
  */
 bool lien_options_read(const struct lien_usage *usage, const struct lien_option *options, int *argc,
 	char ***argv, int *code);
 
-/* One line "COMMAND: message: see COMMAND --help" on stderr; returns LIEN_EXIT_USAGE. */
+/* Prints one line "COMMAND: message: see COMMAND --help" on stderr; returns LIEN_EXIT_USAGE. */
 int lien_usage_error(const struct lien_usage *usage, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
 
-/* Whole strings only; false for anything else. Numbers are decimal, addresses decimal or 0x hex. */
+/* Parse whole strings; false for anything else. Numbers are decimal, addresses decimal or 0x
+ * hex. */
 bool lien_parse_number(const char *text, unsigned long max, unsigned long *value);
 bool lien_parse_pid(const char *text, pid_t *pid);
-/* All the arguments. False: one is none, or there are too many. */
+/* Parses all arguments. Returns false: one is not a pid, or there are too many. */
 bool lien_parse_pids(int argc, char **argv, struct lien_pids *pids);
-/* "512M": 1024 each. False also for 0 and for more than 2^57. */
+/* "512M": factors of 1024. Returns false also for 0 and for more than 2^57. */
 bool lien_parse_size(const char *text, uint64_t *bytes);
 bool lien_parse_address(const char *text, unsigned long *address);
 

@@ -14,7 +14,7 @@
 #define NOT_EXECUTABLE 126
 #define NOT_FOUND      127
 
-/* LD_PRELOAD is split at these, and knows no way to quote them. */
+/* LD_PRELOAD is split at these, without a way to quote them. */
 #define SEPARATORS " :\t\n"
 
 static bool is_library(const char *path)

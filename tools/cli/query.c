@@ -46,7 +46,7 @@ static json_t *query_file(const struct lien_query *query, json_t *request)
 
 #define RETRY_MS 50
 
-/* Between two tries the job goes on. */
+/* The job continues between two attempts. */
 static int call(const struct lien_query *query, struct lien_client *client, json_t *request,
 	json_t **result)
 {

@@ -12,18 +12,18 @@
 struct lien_recording;
 
 struct lien_record_file {
-	const char *command, *path; /* the caller's */
+	const char *command, *path; /* owned by the caller */
 	struct lien_recording *recording;
 	uint64_t events, processes; /* written so far */
 };
 
-/* Refuses a file that exists, unless force. */
+/* Refuses to replace a file, unless force is set. */
 int lien_record_file_create(struct lien_record_file *file, bool force);
 int lien_record_file_write(struct lien_record_file *file, const struct lien_event *event);
-/* code: what happened before, and the result unless closing fails. After a failure a file with
- * records stays, and an empty one is removed. */
+/* code: the command's result so far; returned unless closing fails. After a failure, a file with
+ * records stays and an empty one is removed. */
 int lien_record_file_close(struct lien_record_file *file, int code);
-/* How much it is, as a line or as JSON. */
+/* Prints the size of the recording, as a line or as JSON. */
 void lien_record_file_print(const struct lien_record_file *file, bool json);
 
 #endif

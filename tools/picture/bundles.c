@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* Who holds whose memory: the imports between each two residents as one bundle. */
+/* Bundles the imports between each two residents. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 
 struct bundles {
 	struct lien_residents *residents;
-	unsigned *of_owner; /* where each owner's list begins in next[], plus 1 */
+	unsigned *of_owner; /* beginning of each owner's list in next[], plus 1 */
 	unsigned *next;	    /* the same owner's next bundle, plus 1 */
 	size_t capacity;
 };
@@ -50,7 +50,8 @@ static struct lien_bundle *find_bundle(struct bundles *bundles, unsigned owner, 
 	return &residents->bundles[number];
 }
 
-/* The one device that has access through a mapping; else any will do. */
+/* Returns the one device that has access through a mapping, or LIEN_DEVICE_UNKNOWN if there are
+ * several: then any will do. */
 static int accessing_device(const json_t *mapping)
 {
 	const json_t *list = json_object_get(mapping, "access"), *device;
@@ -72,7 +73,7 @@ static const json_t *find_mapping(const json_t *mappings, uint64_t pid)
 	return NULL;
 }
 
-/* A handle says nothing about a device: it goes where the process has the memory mapped. */
+/* A handle does not name a device: use the one where the process has the memory mapped. */
 static int find_importer(
 	const struct lien_residents *residents, const json_t *holder, const json_t *mappings)
 {
@@ -86,7 +87,7 @@ static int find_importer(
 	return lien_residents_find(residents, pid, false, accessing_device(holder));
 }
 
-/* A resident that holds an allocation in several ways is counted once. */
+/* Counts a resident that holds an allocation in several ways only once. */
 static void count_lien(struct lien_bundle *bundle, const json_t *allocation, size_t number)
 {
 	uint64_t bytes = lien_get_number(allocation, "bytes");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* A card per GPU, and in it a column per process that has memory there. */
+/* Draws a card per GPU, with a column for each process that has memory there. */
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -7,11 +7,11 @@
 #include "tools/picture/sheet.h"
 #include "tools/text/output.h"
 
-#define COLUMNS	   8 /* side by side; more go below each other */
+#define COLUMNS	   8 /* side by side; further ones start a new row */
 #define COLUMN_MIN 160
 #define COLUMN_MAX 340
 #define GAP	   8 /* between cards */
-#define EDGE	   6 /* of a card, left and right of its columns */
+#define EDGE	   6 /* left and right of a card's columns */
 #define HEAD	   28
 
 static const struct lien_resident *resident_at(const struct lien_sheet *sheet, unsigned place)
@@ -19,7 +19,7 @@ static const struct lien_resident *resident_at(const struct lien_sheet *sheet, u
 	return &sheet->residents.residents[sheet->residents.order[place]];
 }
 
-/* Cards and rows are ranges of places in the order: these give the place behind the range. */
+/* Cards and rows are ranges in the order: these return the end of the range. */
 static unsigned card_end(const struct lien_sheet *sheet, unsigned first)
 {
 	unsigned end = first;

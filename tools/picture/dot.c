@@ -12,7 +12,7 @@
 
 #define ARROWS_MAX     8 /* more arrows between processes than this hide each other */
 #define PEERS_SHOWN    16
-#define NAMES_SHOWN    4 /* of the communicators of a team */
+#define NAMES_SHOWN    4 /* of a team's communicators */
 #define FONT	       "fontname=\"Helvetica,Arial,sans-serif\""
 #define COLOR_LOCAL    "#e8eef7"
 #define COLOR_EXPORTED "#ffe2b8"
@@ -25,11 +25,11 @@ struct picture {
 	const json_t *reply;
 	struct lien_groups groups;
 	struct lien_teams teams;
-	bool arrows; /* from memory to its importers; else the boxes name them */
+	bool arrows; /* from memory to its importers; otherwise the boxes name them */
 	FILE *out;
 };
 
-/* The inside of a quoted string of DOT. */
+/* Writes the inside of a quoted string of DOT. */
 static void put_text(FILE *out, const char *text)
 {
 	for (; *text; text++) {
@@ -106,7 +106,7 @@ static void print_title(const struct picture *picture, const json_t *process, ui
 		fprintf(out, " (incomplete)");
 }
 
-/* Memory may outlive the process that owns it, which the reply then doesn't list any more. */
+/* Memory may outlive its owning process, which the reply then no longer lists. */
 static void print_heading(const struct picture *picture, const json_t *process, uint64_t pid)
 {
 	FILE *out = picture->out;
@@ -185,7 +185,7 @@ static void print_imports(const struct picture *picture)
 	}
 }
 
-/* What the communicators of a team have registered, per group of allocations. */
+/* Memory that a team's communicators have registered, per group of allocations. */
 struct registered {
 	uint64_t buffers, windows, bytes;
 };

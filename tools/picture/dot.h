@@ -6,7 +6,8 @@
 
 #include <jansson.h>
 
-/* The graph reply as a picture for graphviz: `dot -Tsvg`. 0 or -ENOMEM; out may have failed. */
+/* Writes the graph reply as a picture for graphviz: `dot -Tsvg`. Returns 0 or -ENOMEM; the caller
+ * must check out for write errors. */
 int lien_graph_dot(const json_t *reply, FILE *out);
 
 #endif

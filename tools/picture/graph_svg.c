@@ -12,14 +12,14 @@
 #define LIBRARIES_SHOWN 12
 #define GAP		26
 #define TEAMS_SHOWN	16
-#define NAMES_SHOWN	4 /* of the communicators of a team */
+#define NAMES_SHOWN	4 /* of a team's communicators */
 
-/* Text and boxes that follow each other, in lines of the sheet's width. Widths are overestimated
- * for most fonts, which would look uneven: hence less of it and larger gaps. */
+/* Consecutive text and boxes, in lines of the sheet's width. For most fonts the widths are
+ * overestimates, which would look uneven: hence a smaller margin and larger gaps. */
 struct run {
 	const struct lien_sheet *sheet;
 	struct lien_font font;
-	int left, x, y; /* where lines begin; base line of the next item */
+	int left, x, y; /* beginning of lines; base line of the next item */
 };
 
 static struct run begin_run(
@@ -152,7 +152,7 @@ static int put_title(const struct lien_sheet *sheet, const char *host, const cha
 	return put_libraries(sheet, y) + 8;
 }
 
-/* How many registrations the communicators of a team have, and of what size. */
+/* Describes the number and size of the registrations of a team's communicators. */
 static char *describe_registrations(const struct lien_sheet *sheet, unsigned team)
 {
 	uint64_t count = 0, bytes = 0;
@@ -177,7 +177,7 @@ static char *describe_registrations(const struct lien_sheet *sheet, unsigned tea
 		LIEN_PLURAL(count, "registration", "registrations"), lien_size(bytes).text);
 }
 
-/* Their names, as many as a person wants to see. */
+/* Lists their names, as many as are readable. */
 static char *name_communicators(const struct lien_sheet *sheet, unsigned team, unsigned *count)
 {
 	char *names = NULL;

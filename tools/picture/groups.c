@@ -7,13 +7,13 @@
 
 #include "tools/text/output.h"
 
-/* More boxes than this are no picture for humans. */
+/* A picture with more boxes than this is unreadable. */
 #define GROUPS_MAX 16
 
-/* One allocation on its way into a group. */
+/* An allocation to be merged into a group. */
 struct member {
 	struct lien_group kind;	  /* its own, with count 1 */
-	const json_t *allocation; /* of the reply */
+	const json_t *allocation; /* in the reply */
 };
 
 static int compare_numbers(const void *a, const void *b)
@@ -174,7 +174,7 @@ static int add_peers(struct lien_group *group, const struct lien_group *member)
 	return 0;
 }
 
-/* members are sorted: those of a group are neighbours. */
+/* members must be sorted: those of a group are adjacent. */
 static int merge(struct lien_groups *groups, struct member *members, size_t count,
 	int (*compare)(const void *, const void *))
 {
@@ -229,7 +229,7 @@ int lien_groups_make(const json_t *reply, struct lien_groups *out)
 		if (describe(allocation, &members[i].kind))
 			goto out;
 	}
-	/* Members that are equal coarsely are neighbours, too. */
+	/* Members that compare coarsely as equal are adjacent, too. */
 	qsort(members, count, sizeof(*members), compare_finely);
 	err = merge(out, members, count,
 		count_kinds(members, count) > GROUPS_MAX ? compare_coarsely : compare_finely);
@@ -257,7 +257,7 @@ int lien_groups_at(const struct lien_groups *groups, uint64_t pid, uint64_t addr
 	struct lien_place key = {.pid = pid, .address = address};
 	const struct lien_place *place;
 
-	/* The first place behind the address: the one before it is the candidate. */
+	/* Finds the first place after the address: the one before it is the candidate. */
 	while (low < high) {
 		size_t middle = low + (high - low) / 2;
 

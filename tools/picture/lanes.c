@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Who holds whose memory: a vertical line for each process that takes part, and between two of them
- * one lane with an arrow from the owner to the importer. Arrows that don't meet share a lane.
+ * Draws who holds whose memory: a vertical line for each process that takes part, and a lane
+ * between two of them with an arrow from the owner to the importer. Arrows that do not overlap
+ * share a lane.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -12,12 +13,12 @@
 
 #define NODES_MAX  16
 #define PAIRS_MAX  (NODES_MAX * (NODES_MAX - 1) / 2)
-#define ONE_HEIGHT 25 /* of a lane with one line */
+#define ONE_HEIGHT 25 /* height of a lane with one line */
 #define TWO_HEIGHT 44
 #define HEAD	   24
-#define AGAIN	   400 /* lanes higher than this have their heads below, too */
+#define AGAIN	   400 /* above this total height the heads are repeated below */
 
-/* Where arrows begin and end: a process on a GPU; in a large job a GPU. */
+/* An end point of arrows: a process on a GPU; in a large job a GPU. */
 struct node {
 	char *name, *tip;
 	int x;
@@ -38,13 +39,13 @@ struct lanes {
 	const struct lien_sheet *sheet;
 	struct node nodes[NODES_MAX];
 	unsigned node_count;
-	int *node_of;				 /* by resident, or -1 */
-	struct flow flows[NODES_MAX][NODES_MAX]; /* by owner and importer */
+	int *node_of;				 /* index: resident; or -1 */
+	struct flow flows[NODES_MAX][NODES_MAX]; /* index: owner, importer */
 	struct flow hidden;			 /* within a node */
 	uint64_t most;				 /* bytes of the largest flow */
 	struct pair pairs[PAIRS_MAX];
 	unsigned pair_count;
-	unsigned taken[PAIRS_MAX]; /* by lane: bit i is the place between nodes i and i + 1 */
+	unsigned taken[PAIRS_MAX]; /* index: lane; bit i is the gap between nodes i and i + 1 */
 	int heights[PAIRS_MAX];
 	int lane_count;
 };
@@ -111,7 +112,8 @@ static void make_resident_nodes(struct lanes *lanes, const bool *involved)
 	}
 }
 
-/* Too many processes: the arrows are between GPUs, and the last stands for all that don't fit. */
+/* With too many processes, arrows connect GPUs, and the last node stands for all that do not
+ * fit. */
 static void make_device_nodes(struct lanes *lanes, const bool *involved)
 {
 	const struct lien_residents *all = &lanes->sheet->residents;
@@ -172,7 +174,7 @@ static bool is_alike(const struct flow *a, const struct flow *b)
 	       !strcmp(a->library, b->library);
 }
 
-/* Alike in both directions, which is what collectives make, is one line with two heads. */
+/* Equal flows in both directions, typical of collectives, become one line with two heads. */
 static int pair_height(const struct lanes *lanes, const struct pair *pair)
 {
 	const struct flow *there = &lanes->flows[pair->left][pair->right];
@@ -195,7 +197,7 @@ static void put_in_lane(struct lanes *lanes, struct pair *pair)
 		lanes->heights[pair->lane] = height;
 }
 
-/* Short arrows first: neighbours stay at the top. */
+/* Short arrows first, so that neighbours stay at the top. */
 static void make_pairs(struct lanes *lanes)
 {
 	for (unsigned span = 1; span < lanes->node_count; span++) {
@@ -235,7 +237,7 @@ static void draw_flow(
 		lien_svg_dot(out, from + 2 * step, y, color);
 }
 
-/* Between the two middle lines, so that no line goes through it. */
+/* Placed between the two middle lines, so that no line crosses it. */
 static void draw_label(
 	const struct lanes *lanes, const struct pair *pair, const struct flow *flow, int y)
 {

@@ -9,7 +9,7 @@
 
 #define EDGE	      10
 #define LINE	      16
-#define COUNTS_FROM   210 /* narrower columns have no place for numbers of allocations */
+#define COUNTS_FROM   210 /* narrower columns have no room for numbers of allocations */
 #define PARTS_SHOWN   12
 #define HOLDERS_SHOWN 6
 #define CHIP_HEIGHT   17
@@ -45,7 +45,7 @@ static void put_title(struct column *column)
 	free(pid);
 }
 
-/* A small box with text; returns the x behind it. */
+/* Draws a small box with text; returns the x after it. */
 static int put_chip(
 	struct column *column, int x, const char *fill, const char *color, const char *text)
 {
@@ -64,7 +64,7 @@ static int put_chip(
 	return x + width + 4;
 }
 
-/* What is not as usual. */
+/* Marks unusual states. */
 static void put_marks(struct column *column)
 {
 	const struct lien_resident *resident = column->resident;
@@ -153,7 +153,7 @@ static const char *part_name(const struct lien_part *part)
 	}
 }
 
-/* As wide as the column for the resident with most. */
+/* The bar of the resident with most memory is as wide as the column. */
 static void put_bar(struct column *column)
 {
 	const struct lien_residents *all = &column->sheet->residents;
@@ -274,7 +274,7 @@ static void put_imports(struct column *column)
 	lien_svg_close(column->out);
 }
 
-/* Who keeps the memory of a process that has exited. */
+/* Names the holders that keep the memory of an exited process. */
 static void put_holders(struct column *column)
 {
 	const struct lien_residents *all = &column->sheet->residents;

@@ -4,10 +4,11 @@
 
 #include "tools/picture/sheet.h"
 
-/* The height of the part that says who it is; the rest begins at the same height in all of them. */
+/* Returns the height of the part that identifies the resident; the rest begins at the same height
+ * in all columns. */
 int lien_resident_top(const struct lien_sheet *sheet, const struct lien_resident *resident);
 
-/* One process on one GPU: who it is, and its memory by library. Returns its height. */
+/* Draws one process on one GPU: its identity, and its memory by library. Returns its height. */
 int lien_resident_column(
 	const struct lien_sheet *sheet, const struct lien_resident *resident, int x, int y);
 

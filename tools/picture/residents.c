@@ -49,7 +49,7 @@ const char *lien_reply_library(const json_t *allocation)
 	return *name ? name : "unknown";
 }
 
-/* Nobody knows whether an unknown owner lives. */
+/* It is unknown whether an unknown owner is alive. */
 bool lien_allocation_dead(const json_t *allocation)
 {
 	return lien_get_number(allocation, "pid") &&
@@ -98,7 +98,7 @@ bool lien_residents_has_several(
 	       (number + 1 < residents->count && is_same_process(one + 1, one));
 }
 
-/* One for each pair of process and device that the reply names, some of them several times. */
+/* Collects one entry for each pair of process and device that the reply names, with repetitions. */
 static size_t collect(const json_t *reply, struct lien_resident *out)
 {
 	const json_t *processes = json_object_get(reply, "processes"), *process, *device;
@@ -133,7 +133,7 @@ static size_t count_candidates(const json_t *reply)
 	return count;
 }
 
-/* What is on no known device is shown with the process, where that has a device. */
+/* Memory without a known device is shown with the process on one of its devices, if it has any. */
 static unsigned drop_repeated(struct lien_resident *residents, size_t count)
 {
 	unsigned kept = 0;
@@ -150,7 +150,7 @@ static unsigned drop_repeated(struct lien_resident *residents, size_t count)
 	return kept;
 }
 
-/* The reply may name a million allocations of two residents. */
+/* The reply may name a million allocations of only two residents. */
 static void shrink(struct lien_residents *residents)
 {
 	struct lien_resident *smaller = reallocarray(
@@ -305,7 +305,7 @@ static int compare_parts(const void *a, const void *b, void *arg)
 	return order ? order : strcmp(x->state, y->state);
 }
 
-/* The lowest rank of the process in any communicator; behind all others without one. */
+/* Returns the process's lowest rank in any communicator; processes without one sort last. */
 static uint64_t rank_of(const struct lien_resident *resident)
 {
 	const json_t *ranks = json_object_get(resident->process, "ranks"), *one;

@@ -42,7 +42,7 @@ struct lien_shades lien_sheet_shades(const struct lien_sheet *sheet, const char 
 	return others[number % (sizeof(others) / sizeof(*others))];
 }
 
-/* Of a process in the largest of its communicators. */
+/* Returns a process's rank in the largest of its communicators. */
 char *lien_sheet_rank(const struct lien_sheet *sheet, const struct lien_resident *resident)
 {
 	const struct lien_member *best = NULL;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* What the parts of the picture of lien_graph_svg() share: the sheet that they draw on. */
+/* The sheet on which all parts of the picture of lien_graph_svg() draw. */
 #ifndef LIEN_TOOLS_GRAPH_SHEET_H
 #define LIEN_TOOLS_GRAPH_SHEET_H
 
@@ -10,8 +10,8 @@
 #include "tools/picture/svg.h"
 
 #define LIEN_SHEET_MARGIN 24
-#define LIEN_SHEET_NARROW 760  /* the least width */
-#define LIEN_SHEET_WIDE	  1480 /* the greatest */
+#define LIEN_SHEET_NARROW 760  /* minimum width */
+#define LIEN_SHEET_WIDE	  1480 /* maximum width */
 
 #define LIEN_INK   "#1d2430"
 #define LIEN_MUTED "#5b6573"
@@ -25,15 +25,15 @@ struct lien_sheet {
 	struct lien_teams teams;
 	int width;
 	int column;   /* width of a resident in its card */
-	int top;      /* height of the part that says who a resident is */
-	int *centers; /* of residents, when all cards are side by side; else NULL */
+	int top;      /* height of the part that identifies a resident */
+	int *centers; /* of residents, when all cards are side by side; otherwise NULL */
 };
 
 struct lien_shades {
 	const char *strong, *light;
 };
 
-/* The colours of a library. */
+/* Returns the colours of a library. */
 struct lien_shades lien_sheet_shades(const struct lien_sheet *sheet, const char *library);
 
 /* "rank 3", "ranks 0-7", or NULL for a process that is in no communicator; the caller frees. */
@@ -43,10 +43,10 @@ char *lien_sheet_team(const struct lien_sheet *sheet, unsigned team);
 /* "GPU 3"; the caller frees. */
 char *lien_sheet_device(int device);
 
-/* The heading of a section; the y below it. */
+/* Draws the heading of a section; returns the y below it. */
 int lien_sheet_heading(const struct lien_sheet *sheet, int y, const char *title, const char *note);
 
-/* The sections: each draws from y on and returns the y below it. graph_cards.c, graph_lanes.c */
+/* The sections: each draws from y on and returns the y below it. cards.c, lanes.c */
 void lien_cards_arrange(struct lien_sheet *sheet);
 int lien_cards_draw(struct lien_sheet *sheet, int y);
 int lien_lanes_draw(const struct lien_sheet *sheet, int y);

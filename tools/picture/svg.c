@@ -11,7 +11,7 @@
 #define FONTS	 "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
 #define ELLIPSIS "\xe2\x80\xa6"
 
-/* The next character; what is no UTF-8 comes byte by byte, as U+FFFD. */
+/* Returns the next character; invalid UTF-8 is read byte by byte, as U+FFFD. */
 static uint32_t next_character(const char **text)
 {
 	const unsigned char *c = (const unsigned char *)*text;
@@ -29,7 +29,7 @@ static uint32_t next_character(const char **text)
 	return code;
 }
 
-/* XML has no control characters; those that turn the direction of text would turn ours, too. */
+/* XML has no control characters; those that change the direction of text would change ours, too. */
 static bool is_harmful(uint32_t code)
 {
 	return code < 0x20 || (code >= 0x7f && code < 0xa0) || (code >= 0x200b && code <= 0x200f) ||
@@ -62,7 +62,7 @@ static void put_escaped(FILE *out, const char *text, size_t length)
 	}
 }
 
-/* In hundredths of the font's size: what the widest of the usual fonts needs. */
+/* In hundredths of the font's size: the width in the widest of the usual fonts. */
 static int character_width(uint32_t code)
 {
 	if (code >= 0x1100)
@@ -90,7 +90,7 @@ int lien_svg_width(const struct lien_font *font, const char *text)
 	return scale(font, width);
 }
 
-/* How many bytes of the text fit. */
+/* Returns how many bytes of the text fit. */
 static size_t cut(const struct lien_font *font, const char *text, int width)
 {
 	const char *at = text, *end = text;

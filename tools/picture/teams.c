@@ -33,7 +33,7 @@ static bool same_ranks(const struct lien_communicator *a, const struct lien_comm
 	return true;
 }
 
-/* Members of one group are neighbours. */
+/* Members of one group are adjacent. */
 static void make_communicators(struct lien_teams *teams, size_t members)
 {
 	for (size_t i = 0; i < members; i++) {

@@ -10,7 +10,7 @@
 
 #include <jansson.h>
 
-/* One rank of one communicator. Strings belong to the reply. */
+/* One rank of one communicator. The reply owns the strings. */
 struct lien_member {
 	const char *group;
 	uint64_t pid, rank, nranks;
@@ -20,16 +20,16 @@ struct lien_member {
 struct lien_communicator {
 	const struct lien_member *members;
 	unsigned member_count;
-	unsigned team; /* the first communicator with the same ranks; its own number for that one */
+	unsigned team; /* the first communicator with the same ranks, or its own number */
 };
 
 struct lien_teams {
-	struct lien_member *members; /* by group and pid */
+	struct lien_member *members; /* sorted by group and pid */
 	struct lien_communicator *communicators;
 	unsigned count;
 };
 
-/* 0 or -ENOMEM. The reply must live as long. */
+/* Returns 0 or -ENOMEM. The reply must outlive the teams. */
 int lien_teams_make(const json_t *reply, struct lien_teams *out);
 void lien_teams_free(struct lien_teams *teams);
 

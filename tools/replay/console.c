@@ -7,7 +7,7 @@
 
 #include <tools/replay/console.h>
 
-/* 1: the user wants no more. */
+/* Returns 1 if the user wants to stop. */
 typedef int (*command)(
 	struct lien_job *job, const char *argument, FILE *out, struct lien_job_totals *totals);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* The commands that a replay takes at its quiet point, one per line. */
+/* Commands for a replay at its quiet point, one per line. */
 #ifndef LIEN_REPLAY_CONSOLE_H
 #define LIEN_REPLAY_CONSOLE_H
 
@@ -7,12 +7,12 @@
 
 /*
  * Reads commands from fd until quit or the end of input, and answers each with a line on out.
- * Returns 0, or -errno when the job cannot go on; mismatches only set job->failed. *last: of the
- * last verify.
+ * Returns 0, or -errno when the job cannot continue; mismatches only set job->failed. *last: totals
+ * of the last verify.
  */
 int lien_console_run(struct lien_job *job, int fd, FILE *out, struct lien_job_totals *last);
 
-/* The verify command: what it says goes to out. */
+/* The verify command; prints its answer to out. */
 int lien_console_verify(struct lien_job *job, FILE *out, struct lien_job_totals *totals);
 
 #endif

@@ -13,7 +13,7 @@ static uint64_t least(uint64_t a, uint64_t b)
 	return a < b ? a : b;
 }
 
-/* Makes a context current from which the mapping can be reached. *direct: only the host can. */
+/* Makes a context current that can access the mapping. *direct: only the host can. */
 static int reach(struct lien_replay_worker *w, const struct lien_replay_mapping *mapping,
 	bool writing, bool *direct)
 {
@@ -125,7 +125,8 @@ static void note_mismatch(struct lien_replay_checked *checked,
 	memcpy(&checked->found, found, least(sizeof(checked->found), mapping->bytes - offset));
 }
 
-/* Compares [from, to) of the mapping, counted from its beginning. 1: a mismatch, noted. */
+/* Compares [from, to) of the mapping, relative to its beginning. Returns 1: a mismatch,
+ * recorded. */
 static int compare(struct lien_replay_worker *w, const struct lien_replay_mapping *mapping,
 	uint64_t from, uint64_t to, uint64_t change, struct lien_replay_checked *checked)
 {
@@ -173,7 +174,8 @@ int lien_replay_verify(struct lien_replay_worker *w, struct lien_replay_checked 
 		if (!end)
 			continue;
 		checked->mappings++;
-		/* A change reaches what its owner still had mapped; beyond is the first pattern. */
+		/* A change covers the part that its owner still had mapped; the rest has the first
+		 * pattern. */
 		rewritable = w->allocations[mapping->allocation].rewritable;
 		changed =
 			rewritable > mapping->offset ? least(rewritable - mapping->offset, end) : 0;

@@ -58,7 +58,7 @@ const char *lien_replay_driver_load(void)
 	return fill("libcuda.so.1", driver_symbols, &lien_replay_driver);
 }
 
-/* Beside this program, as it is built, or in ../lib/lien, as it is installed. */
+/* Looks next to this program, as built, or in ../lib/lien, as installed. */
 static bool find_beside(const char *file, char *path, size_t room)
 {
 	static const char *const places[] = {"%s/%s", "%s/../lib/lien/%s"};

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
  * The CUDA driver as found at run time (dlopen of libcuda.so.1: a real one or softcuda), and the
- * stand-in libnccl from inside which NCCL's share of the calls is issued.
+ * stand-in libnccl, which issues NCCL's share of the calls.
  */
 #ifndef LIEN_REPLAY_DRIVER_H
 #define LIEN_REPLAY_DRIVER_H
@@ -35,15 +35,15 @@
 	X(cuMemImportFromShareableHandle)
 /* clang-format on */
 
-/* ncclUniqueId: 128 bytes that are passed by value. */
+/* ncclUniqueId: 128 bytes, passed by value. */
 struct lien_replay_nccl_id {
 	char bytes[128];
 };
 
 /*
- * Calls go through these two tables each time, and the tables are writable data of the program: so
- * replays hold stale handles the way NCCL does, and the control library finds and replaces the
- * pointers the way it does with NCCL's.
+ * Every call goes through these two tables, which are writable data of the program. So replays keep
+ * stale handles as NCCL does, and the control library finds and replaces the pointers as it does in
+ * NCCL.
  */
 struct lien_replay_driver {
 #define LIEN_REPLAY_FIELD(name) __typeof__(&name) name;
@@ -52,7 +52,7 @@ struct lien_replay_driver {
 };
 
 struct lien_replay_nccl {
-	/* Issues fn from within libnccl's text. */
+	/* Calls fn from code in libnccl. */
 	long (*call)(void *fn, long a0, long a1, long a2, long a3, long a4, long a5);
 	int (*init_rank)(void **comm, int nranks, struct lien_replay_nccl_id id, int rank);
 	int (*init_rank_config)(
@@ -70,16 +70,17 @@ struct lien_replay_nccl {
 extern struct lien_replay_driver lien_replay_driver;
 extern struct lien_replay_nccl lien_replay_nccl;
 
-/* Fills the driver's table. NULL, or what is wrong (static text, or dlerror's). */
+/* Fills the driver's table. Returns NULL, or the error (static text, or dlerror's). */
 const char *lien_replay_driver_load(void);
 
 /*
- * Fills NCCL's from $LIEN_SOFTNCCL, or replay/libnccl.so.2 beside the program. False: there is
- * none, and the table stays empty.
+ * Fills NCCL's table from $LIEN_SOFTNCCL, or replay/libnccl.so.2 next to the program. Returns
+ * false: not found, and the table stays empty.
  */
 bool lien_replay_nccl_load(void);
 
-/* "CUDA_ERROR_...": of an error that the driver does not know, its number. Valid until the next. */
+/* Returns "CUDA_ERROR_...", or the number of an error that the driver does not know. Valid until
+ * the next call. */
 const char *lien_replay_error_name(CUresult result);
 
 #endif

@@ -16,7 +16,7 @@ static int judge(struct lien_replay_worker *w, const struct lien_replay_op *op, 
 		op->record, lien_replay_error_name(result));
 }
 
-/* The script is consistent, so this does not happen. */
+/* Cannot happen with a consistent script. */
 static int lost_track(struct lien_replay_worker *w, const struct lien_replay_op *op)
 {
 	return lien_replay_wrong(w, "%s (record %u): the script names what is not there",
@@ -93,7 +93,7 @@ static int reserve(struct lien_replay_worker *w, const struct lien_replay_op *op
 
 	result = CALL(w, op, cuMemAddressReserve, (long)&va, (long)ev->reserve.bytes,
 		(long)ev->reserve.align, (long)ev->reserve.va);
-	/* The address is a wish; should a driver refuse it, any will do. */
+	/* The address is a hint; if a driver refuses it, any other will do. */
 	if (result != CUDA_SUCCESS)
 		result = CALL(w, op, cuMemAddressReserve, (long)&va, (long)ev->reserve.bytes,
 			(long)ev->reserve.align);
@@ -155,7 +155,8 @@ static int unmap(struct lien_replay_worker *w, const struct lien_replay_op *op)
 	return judge(w, op, CALL(w, op, cuMemUnmap, (long)va, (long)bytes));
 }
 
-/* The recorded descriptors for the devices of this machine: of two that became one the stronger. */
+/* Translates the recorded access descriptors to this machine's devices; if two devices become one,
+ * the stronger access wins. */
 static size_t translate_access(
 	struct lien_replay_worker *w, const struct lien_event *ev, CUmemAccessDesc *desc)
 {
@@ -242,7 +243,7 @@ static int import_handle(struct lien_replay_worker *w, const struct lien_replay_
 	err = lien_replay_send(w->sock, &message, -1, w->image->timeout_ms);
 	if (err)
 		return err;
-	/* The parent watches this wait and knows what it is for: it gives up first. */
+	/* The parent watches this wait and knows the reason, so it times out first. */
 	err = lien_replay_receive(w->sock, &message, &fd, w->image->timeout_ms + 10000);
 	if (err)
 		return err;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* NCCL's calls, made to the stand-in libnccl. */
+/* Issues NCCL's calls to the stand-in libnccl. */
 #include <errno.h>
 #include <string.h>
 
@@ -62,7 +62,7 @@ static int enroll(struct lien_replay_worker *w, const struct lien_replay_op *op,
 	void *handle = NULL;
 	int result;
 
-	/* Memory that the recording does not have, a host buffer say: only its address counts. */
+	/* Memory that is not in the recording, such as a host buffer: only its address matters. */
 	if (!va)
 		va = ev->reg.va;
 	if (kind_of(ev) == LIEN_REPLAY_NAME_REGISTRATION)

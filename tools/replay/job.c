@@ -15,7 +15,7 @@
 
 #include <lien/clock.h>
 
-/* How often workers are looked at while they say nothing. */
+/* Interval for checking silent workers. */
 #define TICK_MS 250
 #define EXIT_MS 5000
 
@@ -79,7 +79,7 @@ static int take_done(struct lien_job_worker *worker, const struct lien_replay_me
 	worker->done = message->done;
 	if (!worker->process->ended)
 		return 0;
-	/* It ended in the recording, so it does here. */
+	/* It ended in the recording, so it ends here. */
 	if (!lien_replay_send(worker->sock, &quit, -1, 0) &&
 		lien_job_reap(worker, EXIT_MS, &status)) {
 		forget(worker);
@@ -144,7 +144,7 @@ static int timed_out(const struct lien_job *job, const struct lien_job_worker *w
 		exporter->process->count);
 }
 
-/* Looks for those that are stuck. */
+/* Finds stuck workers. */
 static int check_progress(struct lien_job *job)
 {
 	struct lien_job_worker *worker;
@@ -166,7 +166,8 @@ static int check_progress(struct lien_job *job)
 	return 0;
 }
 
-/* Hears all that have something to say. input: another fd to wait for, or -1; 1: it is readable. */
+/* Handles all pending messages. input: another fd to wait for, or -1. Returns 1: input is
+ * readable. */
 static int pump(struct lien_job *job, int input, int timeout_ms)
 {
 	struct pollfd pfds[LIEN_REPLAY_PROCESSES_MAX + 1];
@@ -179,7 +180,7 @@ static int pump(struct lien_job *job, int input, int timeout_ms)
 	if (poll(pfds, job->count + 1, timeout_ms) < 0)
 		return errno == EINTR ? 0 : -errno;
 	for (i = 0; i < job->count; i++) {
-		/* Serving another one may have ended it. */
+		/* Serving another worker may have ended this one. */
 		if (!pfds[i].revents || job->workers[i].sock < 0)
 			continue;
 		err = hear(job, &job->workers[i]);
@@ -291,8 +292,8 @@ int lien_job_start(struct lien_job *job, struct lien_script *script)
 	job->workers = calloc(script->process_count + 1, sizeof(*job->workers));
 	if (!job->workers)
 		return -ENOMEM;
-	/* Exports wait here for their imports: thousands of fds when ranks run at their own speed.
-	 */
+	/* Exports wait here for their imports: thousands of fds when ranks run at their own
+	 * speed. */
 	if (!getrlimit(RLIMIT_NOFILE, &files)) {
 		files.rlim_cur = files.rlim_max;
 		setrlimit(RLIMIT_NOFILE, &files);
@@ -312,7 +313,7 @@ int lien_job_start(struct lien_job *job, struct lien_script *script)
 	return 0;
 }
 
-/* Says how it ended, where that is news. */
+/* Reports how it ended, unless that is known already. */
 static void bury(struct lien_job *job, struct lien_job_worker *worker, bool orderly)
 {
 	int status = 0;

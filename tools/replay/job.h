@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * The parent's side of a replay: the worker processes, the shares on their way between them, and
- * whether they get on. Functions return 0 or -errno; what went wrong has been printed then, once.
+ * The parent's side of a replay: the worker processes, the shares in transit between them, and
+ * their progress. Functions return 0 or -errno; the error has then been printed, once.
  */
 #ifndef LIEN_REPLAY_JOB_H
 #define LIEN_REPLAY_JOB_H
@@ -13,7 +13,7 @@
 #include <tools/replay/wire.h>
 
 enum lien_job_state {
-	LIEN_JOB_BUSY,	  /* makes calls, or follows a command */
+	LIEN_JOB_BUSY,	  /* makes calls, or carries out a command */
 	LIEN_JOB_WAITING, /* for a share */
 	LIEN_JOB_IDLE,	  /* waits for a command */
 	LIEN_JOB_GONE,
@@ -21,15 +21,15 @@ enum lien_job_state {
 
 struct lien_job_worker {
 	const struct lien_replay_process *process;
-	size_t index; /* of it in the script */
+	size_t index; /* of the process in the script */
 	struct lien_replay_image *image;
 	pid_t pid;
 	bool reaped;
 	int sock; /* -1: gone */
 	enum lien_job_state state;
-	uint64_t share;	   /* number of the one it waits for */
-	uint64_t position; /* last seen of the image's, */
-	uint64_t moved;	   /* and when: ms of CLOCK_MONOTONIC */
+	uint64_t share;	   /* number of the share that it waits for */
+	uint64_t position; /* last seen value of the image's, */
+	uint64_t moved;	   /* and when it changed: ms of CLOCK_MONOTONIC */
 	struct lien_replay_done done;
 	struct lien_replay_checked checked;
 };
@@ -39,9 +39,9 @@ struct lien_job {
 	struct lien_job_worker *workers;
 	size_t count;
 	int timeout_ms;	 /* of every wait */
-	bool keep_going; /* once all is replayed, the death of a worker does not end the others */
-	bool ready;	 /* all is replayed */
-	bool failed;	 /* something did, though the job may go on */
+	bool keep_going; /* when all is replayed, the death of a worker does not end the others */
+	bool ready;	 /* everything is replayed */
+	bool failed;	 /* something failed, though the job may continue */
 };
 
 /* Totals over all workers. */
@@ -49,43 +49,44 @@ struct lien_job_totals {
 	uint64_t mappings, failed, bytes;
 };
 
-/* Starts a worker for each process that called the driver. script stays the caller's. */
+/* Starts a worker for each process that called the driver. The caller keeps script. */
 int lien_job_start(struct lien_job *job, struct lien_script *script);
 
-/* Waits until every worker has done what it was told. */
+/* Waits until every worker has carried out its command. */
 int lien_job_settle(struct lien_job *job);
 
-/* Tells every worker, and settles. */
+/* Sends the message to every worker, and waits for all. */
 int lien_job_tell(struct lien_job *job, const struct lien_replay_message *message);
 
-/* All verify everything; each worker's first mismatch is printed to out. Mismatches are no error.
- */
+/* Makes all workers verify everything; prints each worker's first mismatch to out. Mismatches are
+ * no error. */
 int lien_job_verify(struct lien_job *job, struct lien_job_totals *totals, FILE *out);
 
-/* Waits for a line's worth of input on fd while watching the workers. */
+/* Waits until fd is readable, and watches the workers meanwhile. */
 int lien_job_wait_input(struct lien_job *job, int fd);
 
-/* Ends every worker, in good order or, after a failure, at once. */
+/* Ends every worker: cleanly, or at once after a failure. */
 void lien_job_end(struct lien_job *job, bool orderly);
 
-/* Frees what the job holds, but for the script. */
+/* Frees everything that the job owns, except the script. */
 void lien_job_free(struct lien_job *job);
 
-/* One line on stderr about a worker. Returns -EIO. */
+/* Prints one line about a worker on stderr. Returns -EIO. */
 int lien_job_complain(const struct lien_job_worker *worker, const char *format, ...)
 	__attribute__((__format__(__printf__, 2, 3)));
 
-/* Its end of the socket is closed: says why. 0 when the job goes on without it. */
+/* Handles a worker whose end of the socket is closed, and reports why. Returns 0 when the job
+ * continues without it. */
 int lien_job_died(struct lien_job *job, struct lien_job_worker *worker);
 
-/* mailbox.c: an EXPORT with its fd, which it takes over; an IMPORT that asks for a share. */
+/* mailbox.c: handles an EXPORT, and takes ownership of its fd; an IMPORT that asks for a share. */
 int lien_job_take_export(struct lien_job *job, const struct lien_replay_message *message, int fd);
 int lien_job_take_import(struct lien_job *job, struct lien_job_worker *worker, uint64_t number);
 
-/* spawn.c: forks and execs this program as worker number of job. -errno. */
+/* spawn.c: forks and execs this program as worker `number` of job. -errno. */
 int lien_job_spawn(struct lien_job *job, size_t number);
 
-/* spawn.c: waits for its exit for at most timeout_ms. False: still running. */
+/* spawn.c: waits for its exit for at most timeout_ms. Returns false: still running. */
 bool lien_job_reap(struct lien_job_worker *worker, int timeout_ms, int *status);
 
 #endif

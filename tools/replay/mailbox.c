@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* Shares on their way from the worker that exports to those that import. */
+/* Passes shares from the worker that exports to those that import. */
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
@@ -25,7 +25,7 @@ static int serve(
 			share->number, strerror(-err));
 	worker->state = LIEN_JOB_BUSY;
 	worker->moved = lien_clock_ms();
-	/* An open fd keeps the memory alive, so not one longer than needed. */
+	/* An open fd keeps the memory alive, so close it as early as possible. */
 	if (++share->served == share->imports && share->fd >= 0) {
 		close(share->fd);
 		share->fd = -1;
@@ -40,7 +40,7 @@ int lien_job_take_export(struct lien_job *job, const struct lien_replay_message 
 	size_t i;
 	int err;
 
-	/* A second export under the same number: the first serves. */
+	/* A second export under the same number: the first one serves. */
 	if (!share || share->arrived) {
 		if (fd >= 0)
 			close(fd);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * The names (allocation handles, communicators, registrations) that a recorded process holds, and
- * what they are called in the process that replays it. A name can be held several times (a handle
- * that was retained); each holding has an actual value of its own.
+ * The names (allocation handles, communicators, registrations) that a recorded process has, and the
+ * corresponding values in the process that replays it. A process can have several references to a
+ * name (a retained handle); each has an actual value of its own.
  */
 #ifndef LIEN_REPLAY_NAMES_H
 #define LIEN_REPLAY_NAMES_H
@@ -21,9 +21,9 @@ enum lien_replay_name_kind {
 
 struct lien_replay_name {
 	RB_ENTRY(lien_replay_name) tree;
-	TAILQ_ENTRY(lien_replay_name) order; /* of becoming known */
+	TAILQ_ENTRY(lien_replay_name) order; /* in order of first appearance */
 	enum lien_replay_name_kind kind;
-	uint32_t flags; /* LIEN_OP_* of the call that gave it */
+	uint32_t flags; /* LIEN_OP_* of the call that returned it */
 	uint64_t recorded;
 	uint64_t
 		tag; /* handle: number of its allocation; registration: its recorded communicator */
@@ -42,20 +42,19 @@ struct lien_replay_names {
 void lien_replay_names_init(struct lien_replay_names *names);
 void lien_replay_names_clear(struct lien_replay_names *names);
 
-/* NULL: not held. */
+/* Returns NULL for an unknown name. */
 struct lien_replay_name *lien_replay_names_find(
 	struct lien_replay_names *names, enum lien_replay_name_kind kind, uint64_t recorded);
 
-/* Holds the name (once more). NULL: no memory. A name that is held already keeps its tag and flags.
- */
+/* Adds a reference to the name. NULL: no memory. An existing name keeps its tag and flags. */
 struct lien_replay_name *lien_replay_names_push(struct lien_replay_names *names,
 	enum lien_replay_name_kind kind, uint64_t recorded, uint64_t actual, uint64_t tag,
 	uint32_t flags);
 
-/* Takes back the latest holding, returns its actual value; name is freed with its last one. */
+/* Removes the latest reference and returns its actual value; frees name with the last one. */
 uint64_t lien_replay_names_pop(struct lien_replay_names *names, struct lien_replay_name *name);
 
-/* The actual value of the latest holding. */
+/* Returns the actual value of the latest reference. */
 uint64_t lien_replay_name_actual(const struct lien_replay_name *name);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Which library of a recorded process made a call. */
+/* Determines which library of a recorded process made a call. */
 #ifndef LIEN_REPLAY_OWNER_H
 #define LIEN_REPLAY_OWNER_H
 
@@ -8,7 +8,7 @@
 
 #include <lien/event.h>
 
-/* The executable mappings of one process; zeroes: none yet. */
+/* The executable mappings of one process; all zero when there are none yet. */
 struct lien_replay_owners {
 	struct lien_replay_owner {
 		uint64_t start, length;
@@ -17,11 +17,11 @@ struct lien_replay_owners {
 	size_t count, room;
 };
 
-/* Notes a LIEN_EVENT_LIBRARY. -ENOMEM. */
+/* Records a LIEN_EVENT_LIBRARY. -ENOMEM. */
 int lien_replay_owners_add(struct lien_replay_owners *owners, const struct lien_event *ev);
 
-/* True when NCCL made the call: the outermost traced frame is one of its functions, or returns into
- * a libnccl.so. Of overlapping mappings the latest counts. */
+/* Returns true if NCCL made the call: the outermost traced frame is one of its functions, or
+ * returns into a libnccl.so. If mappings overlap, the latest counts. */
 bool lien_replay_owners_nccl(const struct lien_replay_owners *owners, const struct lien_event *ev);
 
 void lien_replay_owners_clear(struct lien_replay_owners *owners);

@@ -47,7 +47,7 @@ struct options {
 	const char *path;
 	bool verify, hold, json, no_control, keep_going;
 	int timeout;
-	int worker, fd; /* -1: not one */
+	int worker, fd; /* -1: not a worker */
 };
 
 static bool number(const char *text, long least, long most, int *out)
@@ -63,7 +63,7 @@ static bool number(const char *text, long least, long most, int *out)
 	return true;
 }
 
-/* 0, or an exit status + 1. */
+/* Returns 0, or an exit status + 1. */
 static int parse(int argc, char **argv, struct options *options)
 {
 	static const struct option names[] = {
@@ -81,7 +81,7 @@ static int parse(int argc, char **argv, struct options *options)
 	bool right = true;
 	int option;
 
-	optind = 0; /* others may have parsed before */
+	optind = 0; /* an earlier parser may have changed it */
 	while ((option = getopt_long(argc, argv, "", names, NULL)) >= 0) {
 		switch (option) {
 		case 'v':

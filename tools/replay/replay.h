@@ -4,7 +4,7 @@
 #define LIEN_REPLAY_H
 
 /* The subcommand; argv[0] is its name. Returns the exit status: 0 only if nothing failed, 2 for
- * wrong usage. Also what its own worker processes run: `lien replay --worker N --fd FD`. */
+ * wrong usage. Its worker processes run it, too: `lien replay --worker N --fd FD`. */
 int lien_cmd_replay(int argc, char **argv);
 
 #endif

@@ -14,7 +14,7 @@
 
 RB_HEAD(lien_replay_build_tree, lien_replay_build);
 
-/* The processes that live at the record that is being looked at. */
+/* The processes that are alive at the current record. */
 struct lien_replay_builds {
 	struct lien_replay_build_tree tree;
 };
@@ -163,7 +163,7 @@ static int call(
 
 	if (ev->flags & LIEN_EVENT_ENTRY)
 		return lien_replay_pending_announce(&b->pending, ev);
-	/* Also when it failed: then it is not under way any more. */
+	/* Also if it failed: it is no longer in progress. */
 	if (lien_replay_pending_return(&b->pending, ev))
 		return 0;
 	if (!lien_event_succeeded(ev)) {
@@ -215,7 +215,7 @@ int lien_script_add(struct lien_script *script, const struct lien_event *ev)
 	}
 }
 
-/* What each owner can still write at the end. */
+/* Records the part that each owner can still write at the end. */
 static void note_rewritable(struct lien_replay_build *b)
 {
 	struct lien_replay_allocation *allocation;
@@ -304,7 +304,7 @@ int lien_script_load(const char *path, struct lien_script **out, uint64_t *recor
 		else if (!err)
 			break;
 	}
-	/* It was only read: closing has nothing to report. */
+	/* It was only read, so closing has no error to report. */
 	cut = lien_recording_close(rec);
 	(void)cut;
 	cut = err == -ENODATA ? err : 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* Communicators and registrations. */
+/* Applies calls on communicators and registrations. */
 #include <errno.h>
 
 #include <tools/replay/build.h>
@@ -17,8 +17,8 @@ static int init(struct lien_replay_build *b, const struct lien_event *ev)
 	if (!ev->comm.comm || ev->flags & LIEN_EVENT_PARTIAL)
 		return lien_replay_skip(b, LIEN_SKIP_PARTIAL);
 	if (ev->flags & LIEN_EVENT_FOUND && comm_name(b, ev->comm.comm))
-		return 0; /* it is there, and only named */
-	/* A communicator is host memory, whose address can come again like a handle's value. */
+		return 0; /* it exists; this call only names it */
+	/* A communicator is host memory, whose address can be reused like a handle's value. */
 	if (comm_name(b, ev->comm.comm)) {
 		if (lien_replay_pending_find(&b->pending, LIEN_CALL_NCCL_ABORT, ev->comm.comm))
 			how = LIEN_CALL_NCCL_ABORT;
@@ -52,7 +52,7 @@ static int enroll(struct lien_replay_build *b, const struct lien_event *ev)
 {
 	if (!comm_name(b, ev->reg.comm))
 		return lien_replay_skip(b, LIEN_SKIP_UNKNOWN);
-	/* NCCL says success and gives no handle when it has no use for the buffer. */
+	/* NCCL returns success without a handle when it has no use for the buffer. */
 	if (ev->reg.handle &&
 		!lien_replay_names_push(&b->names, kind_of(ev), ev->reg.handle, 0, ev->reg.comm, 0))
 		return -ENOMEM;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* What the driver's memory calls do to a process, as far as a replay needs to know. */
+/* Applies the driver's memory calls, as far as a replay needs their effects. */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -42,7 +42,7 @@ static void see_device(struct lien_replay_build *b, int device, bool own)
 		b->script->last_device = device;
 	if (own)
 		process->devices |= 1ull << device;
-	/* Memory of its own says more about a process's device than access does. */
+	/* Owned memory is better evidence of a process's device than access. */
 	if (!process->has_home || (own && process->devices == 1ull << device))
 		process->home = device;
 	process->has_home = true;
@@ -57,7 +57,7 @@ static int hold(struct lien_replay_build *b, const struct lien_event *ev, uint64
 		       : -ENOMEM;
 }
 
-/* Whatever holds this handle value has been released. */
+/* Releases all references to this handle value. */
 static int give_up_handle(struct lien_replay_build *b, uint64_t handle)
 {
 	int err;
@@ -142,7 +142,8 @@ static int retain(struct lien_replay_build *b, const struct lien_event *ev)
 
 	if (m)
 		number = m->allocation;
-	/* A retained handle that lives is held once more; another allocation's was released. */
+	/* A retained handle that is live gets another reference; that of another allocation was
+	 * released. */
 	name = lien_replay_names_find(&b->names, LIEN_REPLAY_NAME_HANDLE, handle);
 	if (name && name->tag != number) {
 		err = give_up_handle(b, handle);
@@ -180,7 +181,7 @@ static int address_free(struct lien_replay_build *b, const struct lien_event *ev
 
 	if (!range || range->va != ev->range.va || range->linear)
 		return lien_replay_skip(b, LIEN_SKIP_UNKNOWN);
-	/* The driver frees no range in which something is mapped. */
+	/* The driver does not free a range with mappings in it. */
 	err = give_up_mappings(b, range->va, range->bytes);
 	if (err)
 		return err;
@@ -217,7 +218,7 @@ static int map(struct lien_replay_build *b, const struct lien_event *ev)
 	return lien_replay_emit(b, ev, number);
 }
 
-/* Notes that the owner can write so much of its allocation, from now on or at least for a while. */
+/* Records how much of its allocation the owner can write, now or for some time. */
 static void note_filled(struct lien_replay_build *b, const struct lien_replay_mapping *m)
 {
 	struct lien_replay_allocation *allocation = &b->script->allocations[m->allocation];
@@ -227,8 +228,8 @@ static void note_filled(struct lien_replay_build *b, const struct lien_replay_ma
 		allocation->filled = m->offset + m->bytes;
 }
 
-/* From m upwards the first mapping that lies in [va, va + bytes) as a whole: a call never takes
- * part of one, nor what cuMemAlloc made. NULL: no more. */
+/* Returns the first mapping from m upwards that is entirely inside [va, va + bytes): a call never
+ * takes part of one, nor memory from cuMemAlloc. NULL: no more. */
 static struct lien_replay_mapping *inside(
 	struct lien_replay_mapping *m, uint64_t va, uint64_t bytes)
 {
@@ -243,8 +244,8 @@ static struct lien_replay_mapping *inside(
 	for (m = inside(lien_replay_space_mapping(&(b)->space, at, bytes), at, bytes); m;          \
 		m = inside(lien_replay_space_above(m), at, bytes))
 
-/* One call over [va, va + bytes) for the mappings in there, or one each for those that exist here
- * when others do not. */
+/* Emits one call over [va, va + bytes) for the mappings inside, or one for each mapping that exists
+ * here if some do not. */
 static int emit_over(struct lien_replay_build *b, const struct lien_event *ev)
 {
 	uint64_t va = ev->range.va, bytes = ev->range.bytes, number = LIEN_NO_ALLOCATION;
@@ -347,7 +348,7 @@ static int mem_free(struct lien_replay_build *b, const struct lien_event *ev)
 	uint64_t number;
 
 	if (!ev->range.va)
-		return 0; /* cudaFree(NULL): how the runtime is told to start */
+		return 0; /* cudaFree(NULL), a way to initialize the runtime */
 	if (!range || range->va != ev->range.va || !range->linear)
 		return lien_replay_skip(b, LIEN_SKIP_UNKNOWN);
 	m = lien_replay_space_mapping(&b->space, range->va, 1);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* Exports and imports, and the joining of them. */
+/* Applies exports and imports, and matches them. */
 #include <errno.h>
 
 #include <lien/cuda_abi.h>
@@ -22,7 +22,7 @@ static int export_handle(struct lien_replay_build *b, const struct lien_event *e
 	if (ev->share.handle_type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR &&
 		ev->share.handle_type != CU_MEM_HANDLE_TYPE_FABRIC)
 		return lien_replay_skip(b, LIEN_SKIP_TYPE);
-	/* A fabric handle exported again is the same: its imports are served by the first. */
+	/* A repeated export gives the same fabric handle: the first one serves its imports. */
 	if (ev->share.share && !lien_replay_share_find(&b->script->shares, ev->share.share)) {
 		share = lien_replay_share_add(&b->script->shares, ev->share.share);
 		if (!share)
@@ -41,8 +41,8 @@ static int import_handle(struct lien_replay_build *b, const struct lien_event *e
 	struct lien_replay_share *share = NULL;
 	int err;
 
-	/* Importing twice may give the same value, so a living one with no release under way stays.
-	 */
+	/* Importing twice may give the same value, so a live one without a pending release
+	 * stays. */
 	while (handle_name(b, handle) &&
 		lien_replay_pending_find(&b->pending, LIEN_CALL_CU_MEM_RELEASE, handle)) {
 		err = lien_replay_give_up(b, LIEN_CALL_CU_MEM_RELEASE, handle);
@@ -53,7 +53,7 @@ static int import_handle(struct lien_replay_build *b, const struct lien_event *e
 		share = lien_replay_share_find(&b->script->shares, ev->share.share);
 	if (share)
 		number = share->allocation;
-	/* Living, and of another allocation: its release was lost. */
+	/* Live, and of another allocation: its release was lost. */
 	while (handle_name(b, handle) && handle_name(b, handle)->tag != number) {
 		err = lien_replay_give_up(b, LIEN_CALL_CU_MEM_RELEASE, handle);
 		if (err)

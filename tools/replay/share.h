@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* The exports of a recording, by the number that joins them with their imports. */
+/* The exports of a recording, by the number that matches them with their imports. */
 #ifndef LIEN_REPLAY_SHARE_H
 #define LIEN_REPLAY_SHARE_H
 
@@ -11,14 +11,14 @@ struct lien_replay_share {
 	RB_ENTRY(lien_replay_share) tree;
 	uint64_t number;     /* lien_event.share.share */
 	uint64_t allocation; /* its number */
-	uint32_t exporter;   /* index of the process */
+	uint32_t exporter;   /* index of the exporting process */
 	uint32_t op;	     /* index of the call there */
 	uint32_t type;	     /* CUmemAllocationHandleType */
-	uint32_t imports;    /* recorded ones that are replayed */
+	uint32_t imports;    /* number of recorded imports that are replayed */
 
-	/* While the replay runs. */
+	/* State while the replay runs. */
 	bool arrived;
-	int fd; /* -1: none, or every import is served */
+	int fd; /* -1: none, or every import has been served */
 	uint32_t served;
 	uint8_t fabric[64];
 };
@@ -28,14 +28,14 @@ RB_HEAD(lien_replay_share_tree, lien_replay_share);
 struct lien_replay_share *lien_replay_share_find(
 	struct lien_replay_share_tree *shares, uint64_t number);
 
-/* NULL: no memory. The number must be new. */
+/* Returns NULL: no memory. The number must be new. */
 struct lien_replay_share *lien_replay_share_add(
 	struct lien_replay_share_tree *shares, uint64_t number);
 
-/* Closes what is open. */
+/* Closes open fds and frees all. */
 void lien_replay_share_clear(struct lien_replay_share_tree *shares);
 
-/* In order of number: the first, and the one after. NULL: no more. */
+/* Iterate in order of number: the first, and the next. NULL: no more. */
 struct lien_replay_share *lien_replay_share_first(struct lien_replay_share_tree *shares);
 struct lien_replay_share *lien_replay_share_next(struct lien_replay_share *share);
 

@@ -6,7 +6,7 @@
 
 #include <tools/replay/softnccl.h>
 
-/* A buffer that is registered again has one handle, and is to be deregistered as often. */
+/* A buffer that is registered again keeps its handle, and must be deregistered as often. */
 struct registration {
 	struct registration *next;
 	ncclComm_t comm;
@@ -17,7 +17,7 @@ struct registration {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct registration *registrations;
-static struct softnccl_job *unasked; /* non-blocking calls not yet asked for */
+static struct softnccl_job *unasked; /* non-blocking calls whose state was not queried yet */
 static __thread struct softnccl_job *grouped;
 static __thread int group_depth;
 
@@ -74,8 +74,8 @@ static uint64_t hash_of_child(ncclComm_t parent, int color)
 }
 
 /*
- * Makes a communicator; `parent` is NULL but for splits and shrinks, whose *comm is set only once
- * they are done.
+ * Makes a communicator; `parent` is NULL except for splits and shrinks, whose *comm is set only
+ * when they are complete.
  */
 static ncclResult_t make(ncclComm_t *comm, ncclComm_t parent, uint64_t hash, int nranks, int rank,
 	const ncclConfig_t *config)
@@ -219,7 +219,7 @@ static void end(ncclComm_t comm)
 	pthread_mutex_lock(&lock);
 	for (registration = registrations; registration; registration = registration->next)
 		if (registration->comm == comm)
-			registration->comm = NULL; /* its handle stays good for a late call */
+			registration->comm = NULL; /* its handle stays valid for a late call */
 	pthread_mutex_unlock(&lock);
 	softnccl_proxy_stop(comm);
 	softnccl_buffers_free(comm);
@@ -315,7 +315,7 @@ EXPORT long lien_softnccl_call(void *fn, long a0, long a1, long a2, long a3, lon
 
 	call = (__typeof__(call))fn;
 	result = call(a0, a1, a2, a3, a4, a5);
-	/* Something to come back for: the call must not become a jump. */
+	/* Prevents a tail call, which would be compiled to a jump. */
 	__asm__ volatile("" : "+r"(result));
 	return result;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* The memory that the stand-in libnccl asks the driver for, and the threads that ask. */
+/* Memory that the stand-in libnccl allocates from the driver, and the threads that do so. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -40,7 +40,7 @@ static struct {
 
 static size_t buffer_bytes;
 static pthread_mutex_t allocated_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct softnccl_buffer *allocated; /* ncclMemAlloc() */
+static struct softnccl_buffer *allocated; /* by ncclMemAlloc() */
 
 static bool driver_bind(void)
 {
@@ -59,7 +59,8 @@ static bool driver_bind(void)
 	return library;
 }
 
-/* From now on buffers of so many bytes, a multiple of the granularity. 0, or -1: no driver. */
+/* Allocates buffers of so many bytes from now on, a multiple of the granularity. Returns 0, or -1:
+ * no driver. */
 EXPORT int lien_softnccl_allocate(size_t bytes)
 {
 	if (!driver.create && !driver_bind())
@@ -88,7 +89,7 @@ static ncclResult_t buffer_make(struct softnccl_buffer **list, size_t bytes)
 	if (driver.reserve(&buffer->va, bytes, 0, 0, 0) ||
 		driver.map(buffer->va, bytes, 0, buffer->handle, 0) ||
 		driver.set_access(buffer->va, bytes, &access, 1))
-		abort(); /* the driver is out of order: nothing is to be saved */
+		abort(); /* the driver is broken: there is nothing to save */
 	buffer->bytes = bytes;
 	buffer->next = *list;
 	*list = buffer;
@@ -191,7 +192,7 @@ void softnccl_proxy_stop(ncclComm_t comm)
 	comm->proxy = NULL;
 }
 
-/* A thread for one thing. */
+/* Runs a single allocation in a thread of its own. */
 ncclResult_t softnccl_buffer_new_elsewhere(ncclComm_t comm)
 {
 	ncclResult_t result = softnccl_proxy_buffer(comm);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* Collectives and transfers of the stand-in libnccl: nothing moves. */
+/* Collectives and transfers of the stand-in libnccl: no data moves. */
 #include <pthread.h>
 
 #include <tools/replay/softnccl.h>
@@ -7,10 +7,10 @@
 #define GROUPED_MAX 64
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static __thread ncclComm_t grouped[GROUPED_MAX]; /* to be connected when the group ends */
+static __thread ncclComm_t grouped[GROUPED_MAX]; /* to connect when the group ends */
 static __thread unsigned grouped_count;
 
-/* NCCL connects at the first use: a buffer by this thread, one by the proxy. */
+/* NCCL connects at the first use: one buffer is made by this thread, one by the proxy. */
 static ncclResult_t connect_now(ncclComm_t comm)
 {
 	ncclResult_t result;
@@ -71,7 +71,7 @@ EXPORT ncclResult_t ncclBroadcast(const void *send, void *receive, size_t count,
 	return use(comm);
 }
 
-/* An old name, which NCCL serves by the other. */
+/* An old name, which NCCL implements by the other function. */
 EXPORT ncclResult_t ncclBcast(void *buffer, size_t count, ncclDataType_t type, int root,
 	ncclComm_t comm, cudaStream_t stream)
 {

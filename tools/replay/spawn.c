@@ -28,7 +28,7 @@ static pid_t start_worker(size_t number, int sock)
 		return pid;
 	/* All other fds close on exec. */
 	fcntl(sock, F_SETFD, 0);
-	/* By its name, which debuggers and valgrind need; by the link should the name be gone. */
+	/* By name, which debuggers and valgrind need; by /proc/self/exe if the name is gone. */
 	execv(self, argv);
 	execv("/proc/self/exe", argv);
 	_exit(127);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Giving everything back as an application does when it ends in good order: what was made last goes
- * first, registrations before communicators, mappings before handles, handles before addresses.
+ * Gives everything back like an application that ends cleanly: the latest first, registrations
+ * before communicators, mappings before handles, handles before addresses.
  */
 #include <inttypes.h>
 
@@ -23,7 +23,7 @@ static int withdraw(struct lien_replay_worker *w, struct lien_replay_name *name)
 	void *comm, *handle = (void *)lien_replay_names_pop(&w->names, name);
 	int result;
 
-	/* Its communicator went first, and took it along. */
+	/* Its communicator was destroyed first, which removed it. */
 	if (!owner)
 		return 0;
 	comm = (void *)lien_replay_name_actual(owner);
@@ -48,7 +48,7 @@ static int release(struct lien_replay_worker *w, struct lien_replay_name *name)
 		w, "cuMemRelease", handle, LIEN_REPLAY_CALL(w, flags, cuMemRelease, (long)handle));
 }
 
-/* All names of some kinds (bits), each as often as it is held. */
+/* Gives back all names of some kinds (bits), as often as they are referenced. */
 static int give_back(struct lien_replay_worker *w, unsigned int kinds,
 	int (*give)(struct lien_replay_worker *w, struct lien_replay_name *name))
 {

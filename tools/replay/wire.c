@@ -30,7 +30,7 @@ int lien_replay_send(int sock, const struct lien_replay_message *message, int fd
 			return 0;
 		if (err == -ECONNRESET)
 			return -EPIPE;
-		/* Too many fds under way for an ordinary user: the parent is taking them out. */
+		/* Too many fds in flight for an ordinary user: the parent is receiving them. */
 		if (err == -ETOOMANYREFS && timeout_ms > 0) {
 			usleep(10000);
 			timeout_ms -= 10;
@@ -63,7 +63,7 @@ int lien_replay_receive(int sock, struct lien_replay_message *message, int *fd, 
 		close(fds[--count]);
 	if (!n || n == -ECONNRESET)
 		return -EPIPE;
-	if (n == -EMSGSIZE) /* the message is of fixed size: it is files that found no room */
+	if (n == -EMSGSIZE) /* the message has a fixed size, so this means too many files */
 		return -EMFILE;
 	return n < 0 ? n : -EBADMSG;
 }

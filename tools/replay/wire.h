@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * What the replay's parent and its workers say to each other: one message per datagram of a
- * SOCK_SEQPACKET pair, at most one fd with it. Both ends are the same program.
+ * The protocol between the replay's parent and its workers: one message per datagram of a
+ * SOCK_SEQPACKET pair, with at most one fd. Both ends are the same program.
  */
 #ifndef LIEN_REPLAY_WIRE_H
 #define LIEN_REPLAY_WIRE_H
@@ -20,24 +20,24 @@ enum lien_replay_say {
 	/* worker to parent */
 	LIEN_SAY_EXPORT,  /* fd or .share.fabric */
 	LIEN_SAY_IMPORT,  /* asks for a share: .share */
-	LIEN_SAY_DONE,	  /* all calls made, or a CHANGE or FREE done: .done */
+	LIEN_SAY_DONE,	  /* all calls made, or a CHANGE or FREE completed: .done */
 	LIEN_SAY_CHECKED, /* answers VERIFY: .checked */
 	LIEN_SAY_FAILED,  /* .text; the worker exits */
 };
 
 struct lien_replay_done {
 	uint64_t calls;
-	uint64_t mappings;   /* now */
+	uint64_t mappings;   /* current number */
 	uint64_t bytes;	     /* of those */
-	uint64_t unverified; /* of those: hold no pattern, or cannot be read */
-	int32_t devices;     /* that the driver has */
-	uint32_t direct;     /* 1: found no stand-in libnccl where the recording has NCCL calls */
+	uint64_t unverified; /* of those: without a pattern, or unreadable */
+	int32_t devices;     /* number of devices that the driver has */
+	uint32_t direct;     /* 1: the recording has NCCL calls, but there is no stand-in libnccl */
 };
 
 struct lien_replay_checked {
 	uint64_t mappings, failed;
 	uint64_t bytes; /* compared */
-	/* The first one that failed. */
+	/* The first mismatch. */
 	uint64_t va, actual, offset, expected, found;
 };
 
@@ -57,15 +57,15 @@ struct lien_replay_message {
 };
 
 /*
- * Sends a message, with fd if it is not -1 (the caller keeps it). Waits while the socket is full
- * for at most timeout_ms, 0: not at all. -ETIMEDOUT, -EPIPE when the other end is gone, or -errno.
+ * Sends a message, with fd unless it is -1 (the caller keeps it). Waits at most timeout_ms while
+ * the socket is full, 0: not at all. -ETIMEDOUT, -EPIPE when the other end is gone, or -errno.
  */
 int lien_replay_send(int sock, const struct lien_replay_message *message, int fd, int timeout_ms);
 
 /*
- * Receives one; waits at most timeout_ms, -1: for good. *fd gets the fd that came with it, or -1.
- * -EPIPE when the other end is gone, -ETIMEDOUT, -EMFILE when the fd did not fit into this process,
- * or -errno.
+ * Receives a message; waits at most timeout_ms, -1: without limit. *fd receives the fd that came
+ * with it, or -1. -EPIPE when the other end is gone, -ETIMEDOUT, -EMFILE when this process has no
+ * room for the fd, or -errno.
  */
 int lien_replay_receive(int sock, struct lien_replay_message *message, int *fd, int timeout_ms);
 

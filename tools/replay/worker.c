@@ -12,7 +12,7 @@
 
 #define BUFFER_BYTES (8u << 20)
 
-/* How long a parent may take to send the script: it is busy starting others. */
+/* Limit for a parent to send the script: it is busy starting others. */
 #define START_TIMEOUT_MS 60000
 
 int lien_replay_wrong(struct lien_replay_worker *w, const char *format, ...)
@@ -113,7 +113,7 @@ static int make_calls(struct lien_replay_worker *w)
 	return 0;
 }
 
-/* Copies from pageable memory may still be on their way when they return. */
+/* Copies from pageable memory may still be in progress when they return. */
 static int drain(struct lien_replay_worker *w)
 {
 	CUresult result;
@@ -161,7 +161,7 @@ static int verify(struct lien_replay_worker *w)
 	return err ? err : lien_replay_send(w->sock, &message, -1, w->image->timeout_ms);
 }
 
-/* Between commands a worker does nothing at all, as a rank that waits for work. */
+/* Between commands a worker is idle, like a rank that waits for work. */
 static int serve(struct lien_replay_worker *w)
 {
 	struct lien_replay_message message;
@@ -229,7 +229,7 @@ int lien_replay_worker_main(int number, int sock)
 	char name[16];
 	int err;
 
-	/* execve of /proc/self/exe leaves "exe", which says nothing in a process list. */
+	/* execve of /proc/self/exe leaves "exe", which is meaningless in a process list. */
 	snprintf(name, sizeof(name), "replay/%d", number);
 	prctl(PR_SET_NAME, name);
 	prctl(PR_SET_PDEATHSIG, SIGKILL);

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #define GAP	 2 /* blanks between columns */
-#define NARROW	 8 /* shortening stops here */
+#define NARROW	 8 /* narrowest shortened column */
 #define ELLIPSIS "..."
 
 struct lien_table {
@@ -67,7 +67,7 @@ char *lien_append(char *text, const char *separator, const char *format, ...)
 	return whole;
 }
 
-/* Columns on a terminal: characters of UTF-8, taken as one wide each. */
+/* Width on a terminal: UTF-8 characters, each counted as one column. */
 static size_t width(const char *text)
 {
 	size_t n = 0;
@@ -118,7 +118,7 @@ void lien_table_add(struct lien_table *table, const char *format, ...)
 	va_end(args);
 }
 
-/* Takes from the widest text column, one column of the terminal at a time, until all fits. */
+/* Shrinks the widest text column, one terminal column at a time, until everything fits. */
 static void shorten(const struct lien_table *table, size_t *widths)
 {
 	size_t total = (table->count - 1) * GAP;
@@ -161,7 +161,7 @@ static void print_rows(const struct lien_table *table, const size_t *widths, FIL
 	for (unsigned i = 0; i < table->count; i++) {
 		const struct lien_column *column = &table->columns[i];
 
-		/* A path is cut at its beginning, its title never. */
+		/* A path is cut at its beginning; its title never is. */
 		print_cell(out, column->title, column->align ? LIEN_LEFT : LIEN_RIGHT, widths[i],
 			i + 1 == table->count);
 		fprintf(out, "%*s", i + 1 < table->count ? GAP : 0, "");
@@ -239,7 +239,7 @@ void lien_print_wrapped(FILE *out, unsigned indent, const char *format, ...)
 	va_start(args, format);
 	text = rest = lien_format_args(format, args);
 	va_end(args);
-	/* Blanks at the beginning are the first line's indentation. */
+	/* Leading blanks are the first line's indentation. */
 	for (; *rest == ' '; rest++, column++)
 		fputc(' ', out);
 	for (bool first = true; (word = strsep(&rest, " ")); first = false) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * What the commands print for humans: tables that fit a terminal of 100 columns, sizes, times. Text
- * of other processes (names, paths) can't move the cursor: control characters come out as '?'.
- * Without memory these functions end the program.
+ * Output for humans: tables that fit a terminal of 100 columns, sizes, times. Text of other
+ * processes (names, paths) cannot move the cursor: control characters are shown as '?'. When out of
+ * memory these functions end the program.
  */
 #ifndef LIEN_TOOLS_OUTPUT_H
 #define LIEN_TOOLS_OUTPUT_H
@@ -29,42 +29,42 @@ struct lien_column {
 struct lien_table;
 
 struct lien_table *lien_table_new(const struct lien_column *columns, unsigned count);
-/* The next cell, row by row. */
+/* Adds the next cell, row by row. */
 void lien_table_add(struct lien_table *table, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
-/* Prints and frees. A row that isn't complete is filled with empty cells. */
+/* Prints and frees the table. Fills an incomplete row with empty cells. */
 void lien_table_end(struct lien_table *table, FILE *out);
 
 struct lien_text {
 	char text[24];
 };
 
-/* "0", "4.0 KiB", "10.0 MiB", "2.5 GiB"; meant to be used as an argument: lien_size(n).text */
+/* "0", "4.0 KiB", "10.0 MiB", "2.5 GiB"; for use as an argument: lien_size(n).text */
 struct lien_text lien_size(uint64_t bytes);
 /* "0.42 ms", "108.4 ms", "12.3 s" */
 struct lien_text lien_time(double ms);
 
-/* One paragraph, broken at blanks; all lines but the first are indented. */
+/* Prints one paragraph, broken at blanks; all lines but the first are indented. */
 void lien_print_wrapped(FILE *out, unsigned indent, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
 
 /* "1 process", "2 processes" */
 #define LIEN_PLURAL(n, one, many) (uint64_t)(n), (n) == 1 ? (one) : (many)
 
-/* asprintf() that succeeds; the caller frees. */
+/* Like asprintf(), but never fails; the caller frees. */
 char *lien_format(const char *format, ...) __attribute__((format(printf, 1, 2)));
 char *lien_format_args(const char *format, va_list args) __attribute__((format(printf, 1, 0)));
-/* Adds to a string from lien_format(), or to NULL, with a separator between the parts. */
+/* Appends to a string from lien_format(), or to NULL, with a separator between the parts. */
 char *lien_append(char *text, const char *separator, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
 
-/* Members of an object of a reply; 0, false or "" when they are missing or something else. */
+/* Return members of a reply's object; 0, false or "" if missing or of another type. */
 uint64_t lien_get_number(const json_t *object, const char *key);
 double lien_get_real(const json_t *object, const char *key);
 const char *lien_get_text(const json_t *object, const char *key);
 int lien_get_true(const json_t *object, const char *key);
 
-/* JSON as every --json prints it. */
+/* Prints JSON in the format of all --json output. */
 void lien_print_json(FILE *out, const json_t *json);
 
 #endif

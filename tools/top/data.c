@@ -37,7 +37,7 @@ static int ask(struct lien_top *top, const char *op, json_t **result)
 	return 0;
 }
 
-/* An agent of before that operation has no counters, which is no failure. */
+/* An older agent without this operation has no counters; that is no failure. */
 static int ask_comms(struct lien_top *top)
 {
 	if (top->no_comms || !ask(top, "comms", &top->comms))
@@ -99,7 +99,7 @@ static void count_collectives(struct lien_top_process *process, const json_t *co
 		process->collectives += lien_get_number(comm, "calls_total");
 		any = true;
 	}
-	/* A communicator that was destroyed took its count along. */
+	/* A communicator that was destroyed takes its count with it. */
 	if (any && before && elapsed > 0 && process->collectives >= before->collectives)
 		process->rate = (process->collectives - before->collectives) / elapsed;
 }

@@ -6,8 +6,8 @@
 #include "tools/text/process_text.h"
 #include "tools/top/page.h"
 
-#define LARGEST	  10 /* allocations that are shown */
-#define IMPORTERS 4  /* that are named for each */
+#define LARGEST	  10 /* allocations shown */
+#define IMPORTERS 4  /* importers named for each */
 
 static void add_memory(struct lien_page *page, const struct lien_top *top, uint64_t pid)
 {
@@ -32,7 +32,7 @@ static void add_memory(struct lien_page *page, const struct lien_top *top, uint6
 	lien_page_add_table(page, table);
 }
 
-/* What the agent counted for a communicator, or "-". */
+/* Returns the agent's count for a communicator, or "-". */
 static char *collectives_of(const struct lien_top *top, const json_t *comm)
 {
 	const json_t *list = json_object_get(top->comms, "communicators"), *counted;
@@ -74,7 +74,7 @@ static void add_communicators(struct lien_page *page, const struct lien_top *top
 		lien_page_say(page, LIEN_MARK_NONE, "none");
 }
 
-/* Where the process maps it, or NULL. */
+/* Returns the address at which the process maps it, or NULL. */
 static const char *address_in(const json_t *allocation, uint64_t pid)
 {
 	const json_t *mapping;
@@ -86,7 +86,7 @@ static const char *address_in(const json_t *allocation, uint64_t pid)
 	return NULL;
 }
 
-/* The largest allocations that the process maps, largest first; how many. */
+/* Finds the largest allocations that the process maps, largest first. Returns their number. */
 static unsigned find_largest(const json_t *graph, uint64_t pid, const json_t **largest)
 {
 	const json_t *allocation, *other;
@@ -110,7 +110,7 @@ static unsigned find_largest(const json_t *graph, uint64_t pid, const json_t **l
 	return count;
 }
 
-/* "imported by 813 814 and more": the others that hold it; or nothing. */
+/* "imported by 813 814 and more": the other holders; or nothing. */
 static char *importers_text(const json_t *holders, uint64_t owner)
 {
 	uint64_t pids[IMPORTERS], pid;
@@ -160,7 +160,7 @@ static char *holders_text(const json_t *reply, uint64_t pid)
 	return text;
 }
 
-/* False: the agent is gone. Memory that was freed meanwhile is left out. */
+/* Returns false: the agent is gone. Omits memory that was freed meanwhile. */
 static bool add_allocation(
 	struct lien_top *top, struct lien_table *table, const json_t *allocation, uint64_t pid)
 {

@@ -3,7 +3,7 @@
 
 #include "tools/top/page.h"
 
-#define ROOMY 10 /* lines, from which on the totals leave room for processes */
+#define ROOMY 10 /* from this height on, the totals leave room for processes */
 
 static void add_agent(struct lien_page *page, const struct lien_top *top)
 {

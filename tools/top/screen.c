@@ -8,8 +8,8 @@
 
 #define ESCAPE 27
 
-/* Where distributions keep the descriptions of terminals; the library that is linked in may have
- * been built for others. */
+/* Directories where distributions keep terminal descriptions; the linked library may have been
+ * built for others. */
 #define TERMINFO_PLACES                                                                            \
 	"/etc/terminfo:/lib/terminfo:/usr/share/terminfo:/usr/lib/terminfo:"                       \
 	"/usr/local/share/terminfo"
@@ -18,7 +18,7 @@ static SCREEN *screen;
 
 const char *lien_screen_start(void)
 {
-	/* A terminal whose description is not installed is like one of these, most likely. */
+	/* Substitutes for a terminal whose description is not installed. */
 	static const char *const like[] = {NULL, "xterm-256color", "xterm", "vt100"};
 	const char *name = getenv("TERM");
 	size_t i;
@@ -26,7 +26,7 @@ const char *lien_screen_start(void)
 	if (!name || !*name || !strcmp(name, "dumb"))
 		return "TERM names no terminal with a screen";
 	setenv("TERMINFO_DIRS", TERMINFO_PLACES, 0);
-	setenv("ESCDELAY", "25", 0); /* ms in which the rest of a key's sequence comes */
+	setenv("ESCDELAY", "25", 0); /* ms to wait for the rest of a key's sequence */
 	for (i = 0; i < sizeof(like) / sizeof(like[0]) && !screen; i++)
 		screen = newterm(like[i], stdout, stdin);
 	if (!screen)
@@ -77,7 +77,7 @@ static void put_line(int row, const char *text, enum lien_mark mark)
 	int column;
 
 	attrset(attributes[mark]);
-	/* The last column of the last line would scroll the screen. */
+	/* Writing the last column of the last line would scroll the screen. */
 	for (column = 0; *text && column < COLS - (row == LINES - 1); column++, text++)
 		mvaddch(row, column, *text >= ' ' && *text <= '~' ? (chtype)*text : '?');
 	if (mark == LIEN_MARK_SELECTED)

@@ -7,7 +7,7 @@
 #include "tools/text/process_text.h"
 #include "tools/top/top.h"
 
-/* Four characters, or five: "784M", "3.4G", "1023M". */
+/* Four or five characters: "784M", "3.4G", "1023M". */
 static char *short_size(uint64_t bytes)
 {
 	static const char units[] = "KMGTPE";
@@ -91,7 +91,7 @@ static char *command_text(const struct lien_top_process *process)
 	return lien_format("%s", lien_get_text(process->entry, "command"));
 }
 
-/* Compares by a member; texts are compared as they are shown. */
+/* Compares by a member; texts are compared as displayed. */
 #define BY(member)                                                                                 \
 	static int by_##member(const struct lien_top_process *a, const struct lien_top_process *b) \
 	{                                                                                          \
@@ -108,8 +108,8 @@ BY(rate)
 static const struct column {
 	const char *title;
 	unsigned width;
-	bool left;	   /* else numbers, to the right */
-	unsigned optional; /* the larger, the sooner it goes when the terminal is narrow */
+	bool left;	   /* left-aligned; otherwise a number, right-aligned */
+	unsigned optional; /* the larger, the sooner it is dropped on a narrow terminal */
 	char *(*text)(const struct lien_top_process *process);
 	int (*compare)(const struct lien_top_process *a, const struct lien_top_process *b);
 } columns[] = {
@@ -175,7 +175,7 @@ static unsigned needed(unsigned least)
 	return sum - 1;
 }
 
-/* Columns as optional as this one or more are left out. */
+/* Returns the limit: columns at least as optional as this are dropped. */
 static unsigned limit_for(unsigned width)
 {
 	unsigned limit = 9;
@@ -185,7 +185,7 @@ static unsigned limit_for(unsigned width)
 	return limit;
 }
 
-/* Adds a cell; the last column has what room is left. */
+/* Adds a cell; the last column gets the remaining room. */
 static char *add(char *line, const struct column *column, const char *text, unsigned width)
 {
 	unsigned used = line ? strlen(line) + 1 : 0, room = column->width;

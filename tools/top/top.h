@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * What `lien top` shows. data.c asks the agent, table.c has the columns of the processes, pages.c
- * and page_process.c make pages of text, screen.c shows a page on a terminal. Only the last one
- * knows curses, so that --once prints the same pages.
+ * The modules of `lien top`: data.c asks the agent, table.c has the columns of the processes,
+ * pages.c and page_process.c make pages of text, screen.c shows a page on a terminal. Only screen.c
+ * uses curses, so that --once prints the same pages.
  */
 #ifndef LIEN_TOOLS_TOP_H
 #define LIEN_TOOLS_TOP_H
@@ -16,36 +16,37 @@
 /* --- data ------------------------------------------------------------------------------------- */
 
 struct lien_top_process {
-	const json_t *entry; /* of the reply to ps */
+	const json_t *entry; /* in the reply to ps */
 	uint64_t pid, bytes, nccl, other, imports, exports;
-	uint64_t collectives; /* so far, of all its communicators */
-	double rate;	      /* collectives per second; -1: not known */
+	uint64_t collectives; /* total of all its communicators */
+	double rate;	      /* collectives per second; -1: unknown */
 };
 
 struct lien_top {
 	struct lien_client *client;
-	bool no_comms; /* the agent has no such operation */
-	/* The replies of the last refresh. comms, graph: NULL without. */
+	bool no_comms; /* the agent lacks that operation */
+	/* Replies of the last refresh. comms and graph may be NULL. */
 	json_t *status, *ps, *mem, *comms, *graph;
 	struct lien_top_process *processes;
 	unsigned count;
 	double seconds, event_rate; /* CLOCK_MONOTONIC; -1: not known yet */
-	double graph_due;	    /* a large graph is asked for more rarely */
+	double graph_due;	    /* a large graph is requested less often */
 };
 
-/* What a page is made from besides the data. */
+/* The user's choices from which, with the data, a page is made. */
 struct lien_top_view {
 	unsigned sort; /* a column of table.c */
 	bool ascending;
-	uint64_t selected; /* the chosen process, by pid; 0: none yet */
-	uint64_t opened;   /* the process whose page it is; 0: the list */
+	uint64_t selected; /* pid of the chosen process; 0: none yet */
+	uint64_t opened;   /* pid of the process whose page is shown; 0: the list */
 	bool help;
 };
 
-/* The request's result, NULL without memory or when lien_client_error() says why. */
+/* Returns the request's result, or NULL without memory or if lien_client_error() says why. */
 json_t *lien_top_ask(struct lien_top *top, json_t *request);
 
-/* Asks for everything anew; with_graph: also for the graph. Not 0: lien_client_error() says why. */
+/* Requests everything again; with_graph: also the graph. Returns non-zero if lien_client_error()
+ * says why. */
 int lien_top_refresh(struct lien_top *top, bool with_graph);
 void lien_top_clear(struct lien_top *top);
 const struct lien_top_process *lien_top_find(const struct lien_top *top, uint64_t pid);
@@ -55,10 +56,10 @@ const struct lien_top_process *lien_top_find(const struct lien_top *top, uint64_
 #define LIEN_TOP_SORT_DEFAULT 3 /* memory on the GPUs */
 
 unsigned lien_top_columns(void);
-/* By the view's column. */
+/* Sorts by the view's column. */
 void lien_top_sort(struct lien_top *top, const struct lien_top_view *view);
 const char *lien_top_column_title(unsigned column);
-/* Lines of at most `width` columns, unless that is very little; the caller frees. */
+/* Return lines of at most `width` columns, unless that is very small; the caller frees. */
 char *lien_top_heading(const struct lien_top_view *view, unsigned width);
 char *lien_top_row(const struct lien_top_process *process, unsigned width);
 
@@ -80,13 +81,12 @@ struct lien_page_line {
 struct lien_page {
 	struct lien_page_line *lines;
 	unsigned count, capacity;
-	unsigned head;	 /* the first lines, which stay when the others move */
+	unsigned head;	 /* number of first lines, which stay while the others scroll */
 	unsigned chosen; /* the selected line; 0: none */
 };
 
-/* The page that the view asks for, for a terminal of that size. False: the agent did not answer,
- * lien_client_error() says why.
- */
+/* Makes the page that the view selects, for a terminal of that size. Returns false: the agent did
+ * not answer, and lien_client_error() says why. */
 bool lien_page_make(struct lien_page *page, struct lien_top *top, const struct lien_top_view *view,
 	unsigned width, unsigned height);
 void lien_page_clear(struct lien_page *page);
@@ -110,15 +110,15 @@ enum lien_key {
 	LIEN_KEY_NONE, /* no more keys for now */
 };
 
-/* NULL, or why there is no screen, in words. */
+/* Returns NULL, or in words why there is no screen. */
 const char *lien_screen_start(void);
-/* The terminal is as before; may be called without a start. */
+/* Restores the terminal; may be called without a start. */
 void lien_screen_end(void);
 unsigned lien_screen_width(void);
 unsigned lien_screen_height(void);
-/* Lines between the page's head and the footer. */
+/* Returns the number of lines between the page's head and the footer. */
 unsigned lien_screen_room(const struct lien_page *page);
-/* top: the first line shown below the head, counted from it. */
+/* top: the first line shown below the head, relative to it. */
 void lien_screen_draw(const struct lien_page *page, unsigned top, const char *footer);
 enum lien_key lien_screen_key(void);
 
