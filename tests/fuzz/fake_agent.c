@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "agent/answers.h"
+#include "agent/copy.h"
 #include "agent/attach.h"
 #include "agent/detach.h"
 #include "agent/gate.h"
@@ -84,10 +85,15 @@ void lien_agent_consume(struct lien_agent *agent)
 }
 
 /* There are no copies of a fuzzer. */
-bool lien_answer_start(struct lien_client *client, json_t *request,
+int lien_answer_start(struct lien_client *client, json_t *request,
 	void (*handle)(struct lien_client *client, json_t *request))
 {
 	(void)client, (void)request, (void)handle;
+	return -EBUSY;
+}
+
+bool lien_copy_busy(void)
+{
 	return false;
 }
 
