@@ -113,21 +113,28 @@ void lien_detach_ejected(
 /* --- the order, and its answer ------------------------------------------------------------------
  */
 
-/* Takes no orders any more. */
-static void let_go(struct lien_agent *agent, struct lien_process *process)
+/* Takes no orders any more. Its last calls are known as its own before that; and its end, if that
+ * is among them: NULL then. */
+static struct lien_process *let_go(struct lien_agent *agent, uint32_t pid, uint64_t start)
 {
-	struct lien_tracked *tracked = process->agent;
+	struct lien_process *process;
+	struct lien_tracked *tracked;
 
-	lien_agent_consume(agent); /* its last calls are known as its own */
+	lien_agent_consume(agent);
+	process = lien_graph_living(agent->graph, pid, start);
+	tracked = process ? process->agent : NULL;
+	if (!tracked)
+		return NULL;
 	lien_orders_unlink(tracked);
-	lien_probes_ungate(agent->probes, process->pid);
+	lien_probes_ungate(agent->probes, pid);
 	lien_watch_passes_on(agent, process);
 	tracked->t_woken = 0;
 	process->presence = LIEN_CONTROL_NONE;
 	process->detached = true;
 	process->held_bytes = process->held_items = 0;
 	process->arena_bytes = process->arena_used = 0;
-	lien_log(6, "process %u was detached", process->pid);
+	lien_log(6, "process %u was detached", pid);
+	return process;
 }
 
 static void ended(struct lien_agent *agent, struct lien_process *process,
@@ -143,9 +150,8 @@ static void ended(struct lien_agent *agent, struct lien_process *process,
 	struct lien_detach *detach;
 	struct part *part;
 
-	let_go(agent, process);
-	process = lien_graph_living(agent->graph, pid, start);
-	if (!process) /* its end was among what was consumed */
+	process = let_go(agent, pid, start);
+	if (!process)
 		return;
 	if (!reply->arg || lien_eject_submit(agent, process, &library)) {
 		conclude(agent, pid, start, PART_ORDERED, NULL,
@@ -303,8 +309,11 @@ static void look_closer(struct lien_detach *detach, struct part *part, struct li
 	struct lien_control_state state;
 
 	if (tracked && lien_link_state(part->pid, &tracked->place, &state) == -ENOTCONN) {
-		let_go(detach->agent, process);
-		end_part(detach, part, NULL, "its control library did not wait to be asked");
+		if (let_go(detach->agent, part->pid, part->start))
+			end_part(
+				detach, part, NULL, "its control library did not wait to be asked");
+		else
+			end_part(detach, part, "it has ended", NULL);
 	} else {
 		process->detached = false;
 		end_part(detach, part, "its control library has gone away: see `lien ps`", NULL);
