@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "agent/daemon/copy.h"
 #include "agent/link/link.h"
 #include "loader/probes/close_later.h"
 
@@ -67,14 +68,25 @@ static void write_all(int fd, const char *data, size_t size)
 	}
 }
 
+/* The work of a copy. */
+struct task {
+	struct lien_client *client;
+	json_t *request;
+	void (*handle)(struct lien_client *client, json_t *request);
+	int to;
+	pid_t agent;
+};
+
 /* Sends one byte when nothing of the agent's is left open here, then the answer. */
-static void __attribute__((noreturn)) make(struct lien_client *client, json_t *request,
-	void (*handle)(struct lien_client *client, json_t *request), int to, pid_t agent)
+static void make(void *arg)
 {
+	const struct task *task = arg;
+	struct lien_client *client = task->client;
+	const int to = task->to;
 	sigset_t end;
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	if (getppid() != agent)
+	if (getppid() != task->agent)
 		_exit(1);
 	alarm(LIMIT_S);
 	client->agent->is_copy = true;
@@ -86,7 +98,7 @@ static void __attribute__((noreturn)) make(struct lien_client *client, json_t *r
 	sigprocmask(SIG_UNBLOCK, &end, NULL);
 	setpriority(PRIO_PROCESS, 0, 0);
 	client->out_length = client->out_sent = 0;
-	handle(client, request);
+	task->handle(client, task->request);
 	if (!client->broken)
 		write_all(to, client->out, client->out_length);
 	_exit(0);
@@ -177,28 +189,30 @@ static unsigned most_of(const struct lien_client *client)
 	return client->viewer.one_user ? AT_ONCE_OF_USER : AT_ONCE_OF_ROOT;
 }
 
-bool lien_answer_start(struct lien_client *client, json_t *request,
+int lien_answer_start(struct lien_client *client, json_t *request,
 	void (*handle)(struct lien_client *client, json_t *request))
 {
+	/* The copy has its own, which outlives this function. */
+	struct task task = {client, request, handle, -1, getpid()};
 	struct lien_agent *agent = client->agent;
 	struct lien_answer *answer;
-	pid_t self = getpid();
-	int ends[2];
+	int ends[2], err;
 
-	if (lien_client_answers(client, 0) >= most_of(client) || pipe2(ends, O_CLOEXEC))
-		return false;
+	if (lien_client_answers(client, 0) >= most_of(client))
+		return -EBUSY;
 	answer = calloc(1, sizeof(*answer));
-	lien_close_later_hold();
-	if (answer)
-		answer->copy = fork();
-	if (answer && !answer->copy)
-		make(client, request, handle, ends[1], self);
+	if (!answer || pipe2(ends, O_CLOEXEC)) {
+		free(answer);
+		return -ENOMEM;
+	}
+	task.to = ends[1];
+	answer->copy = lien_copy(make, &task);
 	close(ends[1]);
-	if (!answer || answer->copy < 0) {
-		lien_close_later_go_on();
+	if (answer->copy < 0) {
+		err = answer->copy;
 		close(ends[0]);
 		free(answer);
-		return false;
+		return err;
 	}
 	fcntl(ends[0], F_SETFL, O_NONBLOCK);
 	answer->pipe = (struct lien_source){ends[0], pipe_ready, "answer", false};
@@ -210,7 +224,7 @@ bool lien_answer_start(struct lien_client *client, json_t *request,
 	lien_client_answers(client, 1);
 	if (lien_agent_watch(agent, &answer->pipe, EPOLLIN))
 		finish(answer);
-	return true;
+	return 0;
 }
 
 void lien_answers_tick(struct lien_agent *agent)

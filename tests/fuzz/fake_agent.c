@@ -19,6 +19,7 @@
 #include "agent/orders/presence.h"
 #include "agent/server/server.h"
 #include "agent/daemon/answers.h"
+#include "agent/daemon/copy.h"
 #include "agent/quiesce/gate.h"
 #include "agent/quiesce/quiesce.h"
 #include "agent/core/node.h"
@@ -55,10 +56,15 @@ uint64_t lien_now_ns(void)
 }
 
 /* There are no copies of a fuzzer. */
-bool lien_answer_start(struct lien_client *client, json_t *request,
+int lien_answer_start(struct lien_client *client, json_t *request,
 	void (*handle)(struct lien_client *client, json_t *request))
 {
 	(void)client, (void)request, (void)handle;
+	return -EBUSY;
+}
+
+bool lien_copy_busy(void)
+{
 	return false;
 }
 
