@@ -117,7 +117,7 @@ bool lien_proc_owned(const struct lien_process *process, const struct lien_viewe
 }
 
 /* Network cards can only have memory registered on machines that have them. */
-bool lien_cards(void)
+bool lien_proc_cards(void)
 {
 	DIR *cards = opendir("/sys/class/infiniband");
 	struct dirent *entry;
@@ -139,7 +139,7 @@ bool lien_proc_uses_cards(uint32_t pid)
 	ssize_t n;
 	DIR *fds;
 
-	if (!lien_cards())
+	if (!lien_proc_cards())
 		return false;
 	snprintf(path, sizeof(path), "/proc/%u/fd", pid);
 	fds = opendir(path);

@@ -38,6 +38,6 @@ bool lien_proc_owned(const struct lien_process *process, const struct lien_viewe
  * determined. */
 bool lien_proc_uses_cards(uint32_t pid);
 /* Does this machine have network cards that access memory by themselves? */
-bool lien_cards(void);
+bool lien_proc_cards(void);
 
 #endif

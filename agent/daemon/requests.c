@@ -336,7 +336,7 @@ static json_t *view_arena(
 		for (i = 0, released = 0; result && i < result->processes_count; i++)
 			if (result->processes[i].pid == process->pid)
 				released = result->processes[i].bytes;
-		if (!lien_sees(&client->viewer, process) ||
+		if (!lien_viewer_sees(&client->viewer, process) ||
 			(!(all && process->arena_bytes) && !released))
 			continue;
 		row = json_pack("{s:I, s:s, s:I, s:I, s:I}", "pid", (json_int_t)process->pid,
@@ -385,7 +385,7 @@ static bool all_known(struct lien_client *client, const struct transfer *transfe
 
 	for (i = 0; i < transfer->selection.pids_count; i++) {
 		process = lien_graph_process(client->agent->graph, transfer->pids[i]);
-		if (process && lien_sees(&client->viewer, process))
+		if (process && lien_viewer_sees(&client->viewer, process))
 			continue;
 		snprintf(error, sizeof(error), LIEN_UNKNOWN_PROCESS, transfer->pids[i]);
 		lien_reply_error(client, error);
@@ -478,7 +478,7 @@ static int write_event(void *context, const struct lien_event *event)
 	struct lien_client *client = context;
 
 	if (!event->pid ||
-		lien_sees(&client->viewer, lien_graph_process(client->agent->graph, event->pid)))
+		lien_viewer_sees(&client->viewer, lien_graph_process(client->agent->graph, event->pid)))
 		lien_reply_write(client, event, event->size);
 	return 0;
 }

@@ -44,7 +44,7 @@ static size_t list_inodes(
 
 	for (process = lien_graph_first(agent->graph); process;
 		process = lien_graph_next(process)) {
-		if (!lien_sees(viewer, process))
+		if (!lien_viewer_sees(viewer, process))
 			continue;
 		RB_FOREACH (map, lien_library_tree, &process->libraries) {
 			if (inodes)
@@ -79,7 +79,7 @@ static json_t *status_libraries(struct lien_agent *agent, const struct lien_view
 	for (i = 0; inodes && (file = lien_probes_each(agent->probes, i)); i++) {
 		inode = file->inode;
 		/* Other users' paths are not shown. */
-		if (!lien_sees(viewer, NULL) &&
+		if (!lien_viewer_sees(viewer, NULL) &&
 			!bsearch(&inode, inodes, count, sizeof(*inodes), by_number))
 			continue;
 		missing = json_array();
@@ -100,7 +100,7 @@ static json_t *status_skipped(struct lien_agent *agent, const struct lien_viewer
 	json_t *list = json_array();
 	unsigned i;
 
-	for (i = 0; lien_sees(viewer, NULL) && i < skipped->count && i < LIEN_SKIPPED_MAX; i++)
+	for (i = 0; lien_viewer_sees(viewer, NULL) && i < skipped->count && i < LIEN_SKIPPED_MAX; i++)
 		json_array_append_new(list, json_pack("{s:s, s:s}", "path", skipped->files[i].path,
 						    "reason", skipped->files[i].reason));
 	return list;
@@ -138,7 +138,7 @@ static json_t *status_followed(struct lien_agent *agent, const struct lien_viewe
 		return json_null();
 	pids = json_array();
 	for (process = lien_graph_first(agent->graph); process; process = lien_graph_next(process))
-		if (lien_sees(viewer, process) && lien_probes_follows(agent->probes, process->pid))
+		if (lien_viewer_sees(viewer, process) && lien_probes_follows(agent->probes, process->pid))
 			json_array_append_new(pids, json_integer(process->pid));
 	return pids;
 }
@@ -179,7 +179,7 @@ json_t *lien_agent_status(struct lien_agent *agent, const struct lien_viewer *vi
 
 	for (process = lien_graph_first(agent->graph); process;
 		process = lien_graph_next(process)) {
-		if (!lien_sees(viewer, process))
+		if (!lien_viewer_sees(viewer, process))
 			continue;
 		processes += process->cuda;
 		if (process->cuda && !lien_process_whole(process))

@@ -268,7 +268,7 @@ static void doubt(
 	else if (library == LIEN_LIB_CUDA)
 		reason = LIEN_INCOMPLETE_LATE;
 	else
-		reason = lien_cards() ? LIEN_INCOMPLETE_CARDS : 0;
+		reason = lien_proc_cards() ? LIEN_INCOMPLETE_CARDS : 0;
 	if (!(reason & ~process->incomplete))
 		return;
 	event = lien_agent_event_of(process->pid, process->start, LIEN_EVENT_INCOMPLETE);

@@ -15,13 +15,13 @@ struct lien_viewer {
 };
 
 /* viewer NULL: root. process NULL: nobody's process, which only root sees. */
-bool lien_sees(const struct lien_viewer *viewer, const struct lien_process *process);
+bool lien_viewer_sees(const struct lien_viewer *viewer, const struct lien_process *process);
 /*
  * Does the viewer see the owner? If the owner has exited or is not known: does the viewer see a
  * holder?
  */
-bool lien_sees_owned(const struct lien_viewer *viewer, const struct lien_allocation *allocation);
+bool lien_viewer_sees_owner(const struct lien_viewer *viewer, const struct lien_allocation *allocation);
 /* Does the viewer see the owner or any holder? */
-bool lien_sees_part(const struct lien_viewer *viewer, const struct lien_allocation *allocation);
+bool lien_viewer_sees_part(const struct lien_viewer *viewer, const struct lien_allocation *allocation);
 
 #endif

@@ -126,7 +126,7 @@ static uint32_t outsider_of(const struct attach *attach, const struct lien_adopt
 	const struct lien_process *process =
 		lien_graph_process(attach->base.agent->graph, adoption->outsider);
 
-	return process && attach->base.client && lien_sees(&attach->base.client->viewer, process)
+	return process && attach->base.client && lien_viewer_sees(&attach->base.client->viewer, process)
 		       ? adoption->outsider
 		       : 0;
 }

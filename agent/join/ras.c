@@ -259,7 +259,7 @@ static struct lien_ras_job *job_new(struct lien_agent *agent, const struct lien_
 			break;
 		}
 		if (job->subjects < SUBJECTS_MAX && lien_comms_may_lack(process) &&
-			lien_sees(viewer, process))
+			lien_viewer_sees(viewer, process))
 			fill_in(&job->subject[job->subjects++], process, counted, count);
 	}
 	free(counted);

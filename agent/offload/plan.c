@@ -170,7 +170,7 @@ static int leave(struct planner *planner, const struct lien_allocation *allocati
 	struct lien_left *left;
 
 	if (holder && holder != allocation->owner_pid) {
-		key.other_user = !lien_sees(
+		key.other_user = !lien_viewer_sees(
 			&planner->selection->viewer, lien_graph_process(planner->graph, holder));
 		key.holder = key.other_user ? 0 : holder;
 	}
@@ -194,7 +194,7 @@ static int check_holder(struct planner *planner, const struct lien_holding *hold
 	const char *reason;
 	char what[160];
 
-	if (!lien_sees(&selection->viewer, holder))
+	if (!lien_viewer_sees(&selection->viewer, holder))
 		return refuse(planner, -EPERM,
 			"%" PRIu64 " bytes of process %u at 0x%" PRIx64
 			" are mapped by a process of another user (see `lien holders`): "
@@ -560,7 +560,7 @@ int lien_plan_offload(struct lien_graph *graph, const struct lien_selection *sel
 	memset(plan, 0, sizeof(*plan));
 	for (i = 0; i < selection->pids_count; i++) {
 		process = lien_graph_process(graph, selection->pids[i]);
-		if (!process || !lien_sees(&selection->viewer, process))
+		if (!process || !lien_viewer_sees(&selection->viewer, process))
 			return refuse(&planner, -ESRCH, LIEN_UNKNOWN_PROCESS, selection->pids[i]);
 	}
 	err = make(&planner);

@@ -126,7 +126,7 @@ bool lien_choice_has(
 
 	if (!lien_allocation_held(allocation) || !lien_allocation_on_device(allocation) ||
 		lien_allocation_offloaded(allocation) ||
-		!lien_sees_owned(&choice->selection->viewer, allocation))
+		!lien_viewer_sees_owner(&choice->selection->viewer, allocation))
 		return false;
 	if (owner && strcmp(owner, lien_allocation_library(allocation)) &&
 		!lien_choice_discards(choice, allocation))

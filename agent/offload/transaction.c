@@ -185,7 +185,7 @@ int lien_transaction_adopt(struct lien_transaction **out, const uint32_t *pids, 
 	return 0;
 }
 
-void lien_transaction_set(struct lien_transaction *t, uint32_t flags)
+void lien_transaction_set_flags(struct lien_transaction *t, uint32_t flags)
 {
 	t->flags = flags;
 }

@@ -209,7 +209,7 @@ int lien_transaction_adopt(struct lien_transaction **out, const uint32_t *pids, 
 	unsigned timeout_ms, const struct lien_transaction_ops *ops);
 /* Call this before the start: an offload takes LIEN_WIRE_VERIFY and LIEN_WIRE_ALL, a restore
  * LIEN_WIRE_UNVERIFIED. */
-void lien_transaction_set(struct lien_transaction *transaction, uint32_t flags);
+void lien_transaction_set_flags(struct lien_transaction *transaction, uint32_t flags);
 /* Sends the first orders. The transaction may end before this returns. */
 void lien_transaction_start(struct lien_transaction *transaction);
 void lien_transaction_free(struct lien_transaction *transaction);

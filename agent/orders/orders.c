@@ -589,7 +589,7 @@ int lien_orders_offload(struct lien_agent *agent, const struct lien_selection *s
 	agent->request.events = events;
 	all = !selection->owner || strcmp(selection->owner, "nccl") || selection->discard_count;
 	lien_gate_set(agent, all);
-	lien_transaction_set(agent->transaction, how->flags | (all ? LIEN_WIRE_ALL : 0));
+	lien_transaction_set_flags(agent->transaction, how->flags | (all ? LIEN_WIRE_ALL : 0));
 	agent->t_transaction = lien_now_ns();
 	agent->transaction_of = selection->viewer;
 	lien_transaction_start(agent->transaction);
@@ -600,7 +600,7 @@ static bool wanted(const struct lien_selection *selection, const struct lien_pro
 {
 	return selection->pids_count
 		       ? lien_pids_have(selection->pids, selection->pids_count, process->pid)
-		       : lien_sees(&selection->viewer, process);
+		       : lien_viewer_sees(&selection->viewer, process);
 }
 
 /*
@@ -637,7 +637,7 @@ static int check_pids(struct lien_agent *agent, const struct lien_selection *sel
 
 	for (i = 0; i < selection->pids_count; i++) {
 		process = lien_graph_process(agent->graph, selection->pids[i]);
-		if (!process || !lien_sees(&selection->viewer, process)) {
+		if (!process || !lien_viewer_sees(&selection->viewer, process)) {
 			snprintf(error, error_size, LIEN_UNKNOWN_PROCESS, selection->pids[i]);
 			return -ESRCH;
 		}
@@ -677,7 +677,7 @@ int lien_orders_restore(struct lien_agent *agent, const struct lien_selection *s
 		return err;
 	if (!lien_node_now(agent) || !lien_node_now(agent)->count)
 		lien_node_refresh(agent); /* an error may have to name a GPU */
-	lien_transaction_set(agent->transaction, flags);
+	lien_transaction_set_flags(agent->transaction, flags);
 	agent->t_transaction = lien_now_ns();
 	agent->transaction_of = selection->viewer;
 	lien_transaction_start(agent->transaction);

@@ -5,7 +5,7 @@
 #include "agent/core/agent.h"
 
 /* orders.c: transactions over links. 0, or -errno with one line in error. `flags` as for
- * lien_transaction_set(). */
+ * lien_transaction_set_flags(). */
 int lien_orders_offload(struct lien_agent *agent, const struct lien_selection *selection,
 	const struct lien_offload_how *how, bool *nothing, char *error, size_t error_size);
 /* Plans an offload without doing it; fills in `selection->open`. */

@@ -434,7 +434,7 @@ static int view_held(
 	struct lien_process *process = lien_graph_process(view->agent->graph, who->pid);
 	struct lien_tracked *tracked = process ? process->agent : NULL;
 
-	if (tracked && lien_sees(view->viewer, process))
+	if (tracked && lien_viewer_sees(view->viewer, process))
 		json_array_append_new(
 			view->list, json_pack("{s:i, s:i, s:s, s:f, s:s}", "pid", who->pid, "tid",
 					    held->tid, "call", lien_calls_name(held->call), "ms",

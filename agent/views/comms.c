@@ -90,7 +90,7 @@ static void add_seen(struct entries *entries, struct lien_graph *graph,
 	struct lien_comm *comm;
 
 	for (process = lien_graph_first(graph); process; process = lien_graph_next(process)) {
-		if (!lien_sees(entries->viewer, process))
+		if (!lien_viewer_sees(entries->viewer, process))
 			continue;
 		RB_FOREACH (comm, lien_comm_tree, &process->comms) {
 			struct lien_counted key = {
@@ -121,7 +121,7 @@ static void add_unseen(struct entries *entries, struct lien_graph *graph,
 
 	for (i = 0; i < count; i++) {
 		process = lien_graph_process(graph, counted[i].comm.pid);
-		if (!process || !lien_sees(entries->viewer, process) ||
+		if (!process || !lien_viewer_sees(entries->viewer, process) ||
 			is_seen(process, counted[i].comm.comm))
 			continue;
 		comm = &entries->unseen[entries->unseen_count++];

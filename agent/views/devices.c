@@ -173,7 +173,7 @@ static json_t *view_all(struct gpus *gpus, const struct lien_viewer *viewer, boo
 	unsigned i;
 
 	for (i = 0; i < gpus->count; i++) {
-		if (explained && lien_sees(viewer, NULL))
+		if (explained && lien_viewer_sees(viewer, NULL))
 			add_untraced(&gpus->gpu[i]);
 		json_array_append_new(list, view_gpu(&gpus->gpu[i]));
 	}
@@ -196,7 +196,7 @@ json_t *lien_view_gpus(struct lien_graph *graph, const struct lien_viewer *viewe
 	for (i = 0; done && node && i < node->count; i++)
 		done = gpu_of(&gpus, node, &node->devices[i].uuid);
 	for (process = lien_graph_first(graph); done && process; process = lien_graph_next(process))
-		if (process->cuda && lien_sees(viewer, process))
+		if (process->cuda && lien_viewer_sees(viewer, process))
 			done = add_process(&gpus, node, process, explained);
 	if (done)
 		view = view_all(&gpus, viewer, explained);

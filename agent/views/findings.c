@@ -380,7 +380,7 @@ static bool open_exports_list(struct open_exports *open, struct lien_graph *grap
 	if (!open->file || !open->pools)
 		return false;
 	for (i = 0; i < files->count; i++)
-		if (lien_sees(input->viewer, lien_graph_process(graph, files->file[i].pid)))
+		if (lien_viewer_sees(input->viewer, lien_graph_process(graph, files->file[i].pid)))
 			open->file[open->count++] = &files->file[i];
 	qsort(open->file, open->count, sizeof(*open->file), by_process);
 	open->pools_count = list_pools(graph, open->pools);
@@ -490,7 +490,7 @@ json_t *lien_findings(struct lien_graph *graph, const struct lien_findings_input
 	json_t *list = json_array();
 
 	for (process = lien_graph_first(graph); process; process = lien_graph_next(process))
-		if (process->cuda && lien_sees(input->viewer, process))
+		if (process->cuda && lien_viewer_sees(input->viewer, process))
 			check_process(list, input, process);
 	all_open_exports(list, graph, input);
 	return json_pack("{s:o, s:b}", "findings", list, "open_files_known", input->files.known);

@@ -131,7 +131,7 @@ static void add_open_files(json_t *holders, struct lien_graph *graph,
 		if (!share || share->allocation != allocation)
 			continue;
 		process = lien_graph_process(graph, files->file[i].pid);
-		if (lien_sees(viewer, process))
+		if (lien_viewer_sees(viewer, process))
 			json_array_append_new(holders,
 				json_pack("{s:I, s:s, s:i}", "pid", (json_int_t)files->file[i].pid,
 					"kind", "open export", "fd", (int)files->file[i].fd));
@@ -160,7 +160,7 @@ static void add_mappings(
 	const struct lien_mapping *mapping;
 
 	LIST_FOREACH (holding, &allocation->holdings, of_allocation) {
-		if (!lien_sees(viewer, holding->process)) {
+		if (!lien_viewer_sees(viewer, holding->process)) {
 			add_other(holders, holding->process->pid);
 			continue;
 		}
@@ -179,7 +179,7 @@ static void add_registered(
 	struct places places;
 
 	LIST_FOREACH (holding, &allocation->holdings, of_allocation) {
-		if (!lien_sees(viewer, holding->process))
+		if (!lien_viewer_sees(viewer, holding->process))
 			continue;
 		places = places_of(holding);
 		add_registrations(holders, holding->process, &places);
@@ -224,7 +224,7 @@ json_t *lien_view_holders(struct lien_graph *graph, const struct lien_viewer *vi
 	const char *reason;
 
 	error[0] = '\0';
-	if (!process || !lien_sees(viewer, process)) {
+	if (!process || !lien_viewer_sees(viewer, process)) {
 		snprintf(error, error_size, LIEN_UNKNOWN_PROCESS, pid);
 		return NULL;
 	}

@@ -93,7 +93,7 @@ json_t *lien_view_late(struct lien_graph *graph, const struct lien_viewer *viewe
 	json_t *list = json_array();
 
 	for (process = lien_graph_first(graph); process; process = lien_graph_next(process))
-		if (lien_sees(viewer, process) && lien_comms_may_lack(process))
+		if (lien_viewer_sees(viewer, process) && lien_comms_may_lack(process))
 			json_array_append_new(list, view_process(process, ras, now_ns));
 	return list;
 }

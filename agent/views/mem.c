@@ -155,7 +155,7 @@ static int count_mappings(struct rows *rows, const struct lien_viewer *viewer,
 			continue;
 		}
 		first = LIST_FIRST(&holding->mappings);
-		if (!first || !lien_sees(viewer, holding->process))
+		if (!first || !lien_viewer_sees(viewer, holding->process))
 			continue;
 		row = row_of(rows, holding->process->pid, lien_allocation_library(allocation),
 			lien_host_kind(allocation) ? lien_kind_imported_host : kind_imported);
@@ -183,7 +183,7 @@ json_t *lien_view_dead(struct lien_graph *graph, const struct lien_viewer *viewe
 		allocation = lien_graph_next_allocation(allocation))
 		if (!allocation->owner && allocation->owner_pid &&
 			lien_allocation_held(allocation) && lien_allocation_on_device(allocation) &&
-			lien_sees_owned(viewer, allocation))
+			lien_viewer_sees_owner(viewer, allocation))
 			count_owned(&rows, allocation, "its owner has exited");
 	if (rows.count)
 		qsort(rows.row, rows.count, sizeof(rows.row[0]), row_cmp);
@@ -237,7 +237,7 @@ json_t *lien_view_mem(struct lien_graph *graph, const struct lien_viewer *viewer
 		if (!lien_allocation_held(allocation) ||
 			allocation->origin == LIEN_ORIGIN_MULTICAST)
 			continue;
-		if (!lien_sees_owned(viewer, allocation)) {
+		if (!lien_viewer_sees_owner(viewer, allocation)) {
 			if (count_mappings(&rows, viewer, allocation, NULL))
 				goto nomem;
 			continue;

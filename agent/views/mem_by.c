@@ -97,7 +97,7 @@ static bool count_imports(struct grouping *grouping, const struct lien_allocatio
 
 		first = LIST_FIRST(&holding->mappings);
 		if (!first || process == allocation->owner ||
-			!lien_sees(grouping->viewer, process) ||
+			!lien_viewer_sees(grouping->viewer, process) ||
 			(grouping->pid && grouping->pid != process->pid))
 			continue;
 		if (!lien_allocation_on_device(allocation))
@@ -123,7 +123,7 @@ static bool count_owned(struct grouping *grouping, const struct lien_allocation 
 	struct row *row;
 
 	if ((grouping->pid && grouping->pid != allocation->owner_pid) ||
-		!lien_sees_owned(grouping->viewer, allocation))
+		!lien_viewer_sees_owner(grouping->viewer, allocation))
 		return true;
 	row = row_of(grouping, &key, allocation, allocation->owner);
 	if (!row)
@@ -155,7 +155,7 @@ static bool count_all(struct grouping *grouping, struct lien_graph *graph)
 			continue;
 		if (lien_is_arena(allocation)) {
 			if ((!grouping->pid || grouping->pid == allocation->owner_pid) &&
-				lien_sees_owned(grouping->viewer, allocation))
+				lien_viewer_sees_owner(grouping->viewer, allocation))
 				grouping->arena += allocation->bytes;
 			continue;
 		}

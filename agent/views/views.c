@@ -140,7 +140,7 @@ static json_t *view_processes(struct lien_graph *graph, const struct lien_viewer
 	struct lien_process *process;
 
 	for (process = lien_graph_first(graph); process; process = lien_graph_next(process))
-		if (process->cuda && lien_sees(viewer, process))
+		if (process->cuda && lien_viewer_sees(viewer, process))
 			json_array_append_new(list, view_process(process));
 	return list;
 }
@@ -216,7 +216,7 @@ json_t *lien_view_handles(
 	json_t *list = json_array();
 
 	LIST_FOREACH (holding, &allocation->holdings, of_allocation) {
-		if (!lien_sees(viewer, holding->process))
+		if (!lien_viewer_sees(viewer, holding->process))
 			continue;
 		TAILQ_FOREACH (handle, &holding->handles, of_holding)
 			if (handle->references)
@@ -266,7 +266,7 @@ static json_t *view_mappings(
 	json_t *list = json_array();
 
 	LIST_FOREACH (holding, &allocation->holdings, of_allocation)
-		if (lien_sees(viewer, holding->process))
+		if (lien_viewer_sees(viewer, holding->process))
 			LIST_FOREACH (mapping, &holding->mappings, of_holding)
 				json_array_append_new(list, lien_view_mapping(mapping));
 	return list;
@@ -292,7 +292,7 @@ static json_t *view_comms(struct lien_graph *graph, const struct lien_viewer *vi
 	struct lien_comm *comm;
 
 	for (process = lien_graph_first(graph); process; process = lien_graph_next(process)) {
-		if (!lien_sees(viewer, process))
+		if (!lien_viewer_sees(viewer, process))
 			continue;
 		RB_FOREACH (comm, lien_comm_tree, &process->comms)
 			json_array_append_new(list,
@@ -312,7 +312,7 @@ json_t *lien_view_graph(struct lien_graph *graph, const struct lien_viewer *view
 
 	for (allocation = lien_graph_first_allocation(graph); allocation;
 		allocation = lien_graph_next_allocation(allocation)) {
-		if (!lien_allocation_held(allocation) || !lien_sees_part(viewer, allocation))
+		if (!lien_allocation_held(allocation) || !lien_viewer_sees_part(viewer, allocation))
 			continue;
 		entry = lien_view_allocation(allocation);
 		json_object_set_new(entry, "exports", json_integer(allocation->exports));

@@ -80,7 +80,7 @@ static int attach_multi(struct lien_probes *probes, struct lien_attached *attach
 {
 	const unsigned quick = attached->quick;
 	/* Returns first: then every call seen at entry is also seen at return. */
-	const struct lien_link_wish wishes[] = {
+	const struct lien_link_request wishes[] = {
 		{bpf_program__fd(probes->skel->progs.lien_return), set->offsets + quick,
 			set->cookies + quick, set->count - quick, LIEN_UPROBE_MULTI_RETURNS},
 		{bpf_program__fd(probes->skel->progs.lien_entry), set->offsets, set->cookies,

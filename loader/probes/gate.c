@@ -106,7 +106,7 @@ static bool has_file(const struct lien_gate *gate, const struct stat *st, bool a
 static int begin(
 	struct lien_probes *probes, struct lien_gate *gate, int fd, enum lien_library library)
 {
-	struct lien_link_wish wishes[2];
+	struct lien_link_request wishes[2];
 	struct lien_probe_set set;
 	unsigned i;
 	int err;
@@ -116,7 +116,7 @@ static int begin(
 	if (err || !set.count)
 		return err ? err : 1;
 	for (i = 0; i < 2; i++) /* returns first, so that every thread counted in is counted out */
-		wishes[i] = (struct lien_link_wish){
+		wishes[i] = (struct lien_link_request){
 			bpf_program__fd(i ? probes->skel->progs.lien_gate_entry
 					  : probes->skel->progs.lien_gate_return),
 			set.offsets, set.cookies, set.count, {.at_return = !i, .pid = gate->pid}};

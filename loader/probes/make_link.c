@@ -22,7 +22,7 @@
 struct lien_making {
 	int file_fd;
 	unsigned count;
-	struct lien_link_wish wishes[LIEN_LINKS_AT_ONCE];
+	struct lien_link_request wishes[LIEN_LINKS_AT_ONCE];
 	int links[LIEN_LINKS_AT_ONCE];
 	int err;
 	bool done, abandoned; /* protected by the lock */
@@ -59,7 +59,7 @@ static void discard(struct lien_making *making)
 
 static void make_all(struct lien_making *making)
 {
-	const struct lien_link_wish *wish;
+	const struct lien_link_request *wish;
 	char path[32];
 	unsigned i;
 
@@ -100,7 +100,7 @@ static uint64_t *copy_places(uint64_t *to, const uint64_t *from, unsigned count)
 	return to + count;
 }
 
-static struct lien_making *copy_of(const struct lien_link_wish *wishes, unsigned count)
+static struct lien_making *copy_of(const struct lien_link_request *wishes, unsigned count)
 {
 	struct lien_making *making;
 	unsigned places = 0, i;
@@ -124,7 +124,7 @@ static struct lien_making *copy_of(const struct lien_link_wish *wishes, unsigned
 	return making;
 }
 
-int lien_making_begin(struct lien_making **making, int file_fd, const struct lien_link_wish *wishes,
+int lien_making_begin(struct lien_making **making, int file_fd, const struct lien_link_request *wishes,
 	unsigned count)
 {
 	int err;

@@ -15,7 +15,7 @@
 
 struct lien_making;
 
-struct lien_link_wish {
+struct lien_link_request {
 	int program_fd;
 	const uint64_t *offsets, *cookies;
 	unsigned count; /* 0: no link */
@@ -26,7 +26,7 @@ struct lien_link_wish {
 
 /* Begins to make up to LIEN_LINKS_AT_ONCE links, in this order. Copies the wishes and everything
  * they point to, and duplicates the file's fd. Returns 0; -errno: *making is NULL. */
-int lien_making_begin(struct lien_making **making, int file_fd, const struct lien_link_wish *wishes,
+int lien_making_begin(struct lien_making **making, int file_fd, const struct lien_link_request *wishes,
 	unsigned count);
 /* Returns 0: links[] has their fds, -1 for a link without places; -EINPROGRESS: call again later;
  * -errno: no link was made. Frees *making and sets it to NULL, except on -EINPROGRESS. */

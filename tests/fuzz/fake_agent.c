@@ -101,7 +101,7 @@ unsigned lien_quiesce_background(void *agent, uint32_t pid, uint64_t *comms, uns
 
 bool lien_proc_owned(const struct lien_process *of, const struct lien_viewer *viewer)
 {
-	return lien_sees(viewer, of);
+	return lien_viewer_sees(viewer, of);
 }
 
 /* Whose pair of sockets it is: all of them are this process's. */
@@ -122,7 +122,7 @@ bool lien_proc_uses_cards(uint32_t pid)
 	return pid % 2;
 }
 
-bool lien_cards(void)
+bool lien_proc_cards(void)
 {
 	return true;
 }

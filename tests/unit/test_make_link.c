@@ -57,7 +57,7 @@ static int setup(void **state)
 static struct lien_making *begun(void)
 {
 	uint64_t offsets[] = {1, 2, 3}, cookies[] = {4, 5, 6};
-	struct lien_link_wish wishes[] = {
+	struct lien_link_request wishes[] = {
 		{1, offsets, cookies, 2, {.at_return = true}},
 		{2, offsets, cookies, 3, {0}},
 	};
@@ -145,7 +145,7 @@ static void test_half_made(void **state)
 
 static void test_nothing_to_make(void **state)
 {
-	const struct lien_link_wish wish = {.count = 0};
+	const struct lien_link_request wish = {.count = 0};
 	struct lien_making *making;
 	int link = 7;
 

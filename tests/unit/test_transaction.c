@@ -173,7 +173,7 @@ static void offload_verified(uint32_t flags)
 	transaction_begins();
 	assert_int_equal(lien_transaction_offload(&w.transaction, &plan, BASE, 1000, &fake_ops), 0);
 	lien_plan_clear(&plan);
-	lien_transaction_set(w.transaction, flags);
+	lien_transaction_set_flags(w.transaction, flags);
 	lien_transaction_start(w.transaction);
 	play();
 	transaction_ends();
@@ -195,7 +195,7 @@ static void test_verify_flags(void **state)
 	assert_int_equal(lien_transaction_restore(&w.transaction, (uint32_t[]){PID(0), PID(1)}, 2,
 				 NULL, 0, 1000, &fake_ops),
 		0);
-	lien_transaction_set(w.transaction, LIEN_WIRE_UNVERIFIED);
+	lien_transaction_set_flags(w.transaction, LIEN_WIRE_UNVERIFIED);
 	lien_transaction_start(w.transaction);
 	play();
 	transaction_ends();
