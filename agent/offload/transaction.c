@@ -144,8 +144,10 @@ int lien_transaction_restore(struct lien_transaction **out, const uint32_t *all,
 		return -ENOMEM;
 	t->kind = LIEN_TRANSACTION_RESTORE;
 	t->restoring = true;
-	for (i = 0; i < all_count; i++)
+	for (i = 0; i < all_count; i++) {
 		lien_transaction_name(t, i, all[i]);
+		t->participants[i].member = true;
+	}
 	t->pids = calloc(pids_count + 1, sizeof(*t->pids));
 	if (!t->pids) {
 		lien_transaction_free(t);
