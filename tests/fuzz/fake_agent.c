@@ -14,6 +14,7 @@
 #include "agent/daemon/loop.h"
 #include "agent/daemon/requests.h"
 #include "agent/join/join.h"
+#include "agent/join/ras.h"
 #include "agent/link/link.h"
 #include "agent/orders/orders.h"
 #include "agent/orders/presence.h"
@@ -150,6 +151,22 @@ const struct lien_node *lien_node_now(struct lien_agent *agent)
 
 	(void)agent;
 	return &none;
+}
+
+int lien_ras_start(struct lien_agent *agent)
+{
+	(void)agent;
+	return 0;
+}
+
+void lien_ras_stop(struct lien_agent *agent)
+{
+	(void)agent;
+}
+
+void lien_ras_tick(struct lien_agent *agent)
+{
+	(void)agent;
 }
 
 struct lien_view_ras lien_ras_refresh(struct lien_agent *agent, const struct lien_viewer *viewer)
