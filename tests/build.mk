@@ -210,7 +210,7 @@ TEST_RUN    = BUILD=$(BUILD) ASAN_BUILD=$(ASAN_BUILD) LIEN=$(LIEN) CONTROL=$(CON
 
 .PHONY: chaos check-fast unit-tests asan-tests integration-tests check-unit check-asan check-valgrind
 unit-tests: $(UNIT_TESTS)
-integration-tests: all $(SOFTCUDA_TEST) $(MAKE_RECORDING) $(SOFTIBVERBS) $(HOSTILE) $(SYNCNCCL) \
+integration-tests: all $(BUILD)/lien-without-join $(SOFTCUDA_TEST) $(MAKE_RECORDING) $(SOFTIBVERBS) $(HOSTILE) $(SYNCNCCL) \
 	$(NEXTCUDA) $(LATE) $(PROGS)
 asan-tests: $(BUILD)/trace.skel.h $(BUILD)/files.skel.h
 	$(Q)mkdir -p $(ASAN_BUILD)
