@@ -3,18 +3,15 @@
 
 import json
 import os
-import shutil
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 import time
-import traceback
 
 from cli_answers import PROGRESS, RESULTS
+from lien_test import LIEN, case, main
 
-LIEN = os.path.abspath(os.environ.get("LIEN", "build/lien"))
 COLUMNS = 100
 
 
@@ -164,25 +161,21 @@ class Stream(Agent):
         connection.close()
 
 
+def _in_a_folder(function):
+    def run():
+        with tempfile.TemporaryDirectory(prefix="lien-cli-") as folder:
+            try:
+                function(Context(folder))
+            finally:
+                for agent in Agent.running[:]:
+                    agent.close()
+    run.__name__ = function.__name__.removeprefix("case_")
+    return run
+
+
 def run_cases(cases):
-    """Runs the functions named case_*, or those that the command line names; the exit code."""
-    passed = failed = 0
-    wanted = sys.argv[1:]
-    for name, case in list(cases.items()):
-        if not name.startswith("case_") or (wanted and name[5:] not in wanted):
-            continue
-        directory = tempfile.mkdtemp(prefix="lien-cli-")
-        context = Context(directory)
-        try:
-            case(context)
-            print("ok    " + case.__doc__, flush=True)
-            passed += 1
-        except Exception:  # pylint: disable=broad-except
-            print("FAIL  " + case.__doc__, flush=True)
-            traceback.print_exc()
-            failed += 1
-        for agent in Agent.running[:]:
-            agent.close()
-        shutil.rmtree(directory, ignore_errors=True)
-    print("%d passed, %d failed" % (passed, failed))
-    return 1 if failed else 0
+    """Runs the functions named case_*; the exit code."""
+    for name, function in cases.items():
+        if name.startswith("case_"):
+            case(150)(_in_a_folder(function))
+    return main(agents=False)

@@ -776,7 +776,8 @@ def enter():
     tempfile.tempdir = folder  # all that we leave in files goes with it
 
 
-def main():
+def main(agents=True):
+    """Runs the cases; the exit code. agents: some of them start one."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", action="append", default=[], metavar="NAME",
                         help="only these cases; a part of the name will do")
@@ -787,14 +788,15 @@ def main():
     if options.list:
         print("\n".join(entry[0] for entry in chosen))
         return 0
-    for path in (LIEN, CONTROL, os.path.join(SOFTCUDA, "libcuda.so.1")):
+    for path in (LIEN, CONTROL, os.path.join(SOFTCUDA, "libcuda.so.1")) if agents else (LIEN,):
         if not os.path.exists(path):
             print("%s is not there: run make" % path)
             return 1
-    if os.geteuid():
+    if agents and os.geteuid():
         print("skipped: the agent needs root")
         return 77
-    enter()
+    if agents:
+        enter()
     passed = 0
     began = time.monotonic()
     for name, function, limit in chosen:
