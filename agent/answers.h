@@ -11,9 +11,9 @@
 
 #include "agent/requests.h"
 
-/* handle() answers the request at once, and changes nothing but its client. 0; -EAGAIN: a copy took
- * too long to be made (copy.h); -errno: there can be none now, and the caller is to call it. */
-int lien_answer_start(struct lien_client *client, json_t *request,
+/* handle() answers the request at once, and changes nothing but its client. False: there can be no
+ * copy now, and the caller is to call it. */
+bool lien_answer_start(struct lien_client *client, json_t *request,
 	void (*handle)(struct lien_client *client, json_t *request));
 /* The client has gone. */
 void lien_answer_drop(struct lien_answer *answer);

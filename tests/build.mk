@@ -38,7 +38,6 @@ UNIT_SRCS_test_replay_order  := $(REPLAY_SCRIPT_SRCS)
 UNIT_SRCS_test_ras_tcp	     := agent/ras_tcp.c $(addprefix loader/, environ.c timeout.c untrusted.c user.c)
 UNIT_SRCS_test_untrusted     := $(addprefix loader/, environ.c timeout.c untrusted.c user.c)
 UNIT_SRCS_test_make_link     := loader/make_link.c
-UNIT_SRCS_test_copy	     := agent/copy.c
 UNIT_SRCS_test_timeout	     := $(addprefix loader/, timeout.c user.c)
 UNIT_SRCS_test_items	     := control/items.c
 UNIT_SRCS_test_names	     := control/names.c

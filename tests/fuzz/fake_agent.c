@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 #include "agent/answers.h"
-#include "agent/copy.h"
 #include "agent/attach.h"
 #include "agent/detach.h"
 #include "agent/gate.h"
@@ -85,15 +84,10 @@ void lien_agent_consume(struct lien_agent *agent)
 }
 
 /* There are no copies of a fuzzer. */
-int lien_answer_start(struct lien_client *client, json_t *request,
+bool lien_answer_start(struct lien_client *client, json_t *request,
 	void (*handle)(struct lien_client *client, json_t *request))
 {
 	(void)client, (void)request, (void)handle;
-	return -EBUSY;
-}
-
-bool lien_copy_busy(void)
-{
 	return false;
 }
 
