@@ -31,7 +31,9 @@ struct lien_source {
 	int fd;
 	void (*ready)(struct lien_source *source, uint32_t events);
 	const char *name;
-	bool reacts; /* handled once the graph has everything reported so far */
+	/* handled once the graph has everything that was reported before it was ready */
+	bool reacts;
+	uint64_t mark; /* for that (loop.h) */
 };
 
 /* The agent's part of a process (struct lien_process.agent). */
@@ -109,7 +111,6 @@ struct lien_agent {
 	bool finishing;	       /* the loop has ended: give no more short orders */
 	bool consuming;	       /* the ring is being read: do not enter again */
 	uint64_t t_ring;       /* epoll ignores the ring until then; 0: it does not */
-	uint64_t ring_until;   /* the graph must reach this ring position; 0: no target */
 	unsigned records_left; /* limit for this turn */
 	uint64_t t_records;    /* when this turn began to read the ring */
 	struct lien_turns turns;

@@ -60,21 +60,16 @@ static void finished_ready(struct lien_source *source, uint32_t events)
 	struct lien_worker *worker =
 		(void *)((char *)source - __builtin_offsetof(struct lien_worker, finished));
 	struct lien_job *job;
-	uint64_t count;
+	uint64_t one;
 
 	(void)events;
-	if (read(source->fd, &count, sizeof(count)) < 0)
+	if (read(source->fd, &one, sizeof(one)) < 0)
 		return;
-	for (;;) {
-		pthread_mutex_lock(&worker->lock);
-		job = STAILQ_FIRST(&worker->done);
-		if (job)
-			STAILQ_REMOVE_HEAD(&worker->done, next);
-		pthread_mutex_unlock(&worker->lock);
-		if (!job)
-			break;
-		job->done(worker->agent, job);
-	}
+	pthread_mutex_lock(&worker->lock);
+	job = STAILQ_FIRST(&worker->done);
+	STAILQ_REMOVE_HEAD(&worker->done, next);
+	pthread_mutex_unlock(&worker->lock);
+	job->done(worker->agent, job);
 }
 
 int lien_worker_new(struct lien_agent *agent, struct lien_worker **out)
@@ -89,7 +84,7 @@ int lien_worker_new(struct lien_agent *agent, struct lien_worker **out)
 	STAILQ_INIT(&worker->done);
 	pthread_mutex_init(&worker->lock, NULL);
 	pthread_cond_init(&worker->more, NULL);
-	worker->finished.fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	worker->finished.fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK | EFD_SEMAPHORE);
 	worker->finished.ready = finished_ready;
 	worker->finished.name = "worker";
 	worker->finished.reacts = true;

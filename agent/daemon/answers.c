@@ -12,7 +12,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "agent/daemon/copy.h"
 #include "agent/link/link.h"
 #include "loader/probes/close_later.h"
 
@@ -68,25 +67,14 @@ static void write_all(int fd, const char *data, size_t size)
 	}
 }
 
-/* The work of a copy. */
-struct task {
-	struct lien_client *client;
-	json_t *request;
-	void (*handle)(struct lien_client *client, json_t *request);
-	int to;
-	pid_t agent;
-};
-
 /* Sends one byte when nothing of the agent's is left open here, then the answer. */
-static void make(void *arg)
+static void __attribute__((noreturn)) make(struct lien_client *client, json_t *request,
+	void (*handle)(struct lien_client *client, json_t *request), int to, pid_t agent)
 {
-	const struct task *task = arg;
-	struct lien_client *client = task->client;
-	const int to = task->to;
 	sigset_t end;
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	if (getppid() != task->agent)
+	if (getppid() != agent)
 		_exit(1);
 	alarm(LIMIT_S);
 	client->agent->is_copy = true;
@@ -98,7 +86,7 @@ static void make(void *arg)
 	sigprocmask(SIG_UNBLOCK, &end, NULL);
 	setpriority(PRIO_PROCESS, 0, 0);
 	client->out_length = client->out_sent = 0;
-	task->handle(client, task->request);
+	handle(client, request);
 	if (!client->broken)
 		write_all(to, client->out, client->out_length);
 	_exit(0);
@@ -189,30 +177,28 @@ static unsigned most_of(const struct lien_client *client)
 	return client->viewer.one_user ? AT_ONCE_OF_USER : AT_ONCE_OF_ROOT;
 }
 
-int lien_answer_start(struct lien_client *client, json_t *request,
+bool lien_answer_start(struct lien_client *client, json_t *request,
 	void (*handle)(struct lien_client *client, json_t *request))
 {
-	/* The copy has its own, which outlives this function. */
-	struct task task = {client, request, handle, -1, getpid()};
 	struct lien_agent *agent = client->agent;
 	struct lien_answer *answer;
-	int ends[2], err;
+	pid_t self = getpid();
+	int ends[2];
 
-	if (lien_client_answers(client, 0) >= most_of(client))
-		return -EBUSY;
+	if (lien_client_answers(client, 0) >= most_of(client) || pipe2(ends, O_CLOEXEC))
+		return false;
 	answer = calloc(1, sizeof(*answer));
-	if (!answer || pipe2(ends, O_CLOEXEC)) {
-		free(answer);
-		return -ENOMEM;
-	}
-	task.to = ends[1];
-	answer->copy = lien_copy(make, &task);
+	lien_close_later_hold();
+	if (answer)
+		answer->copy = fork();
+	if (answer && !answer->copy)
+		make(client, request, handle, ends[1], self);
 	close(ends[1]);
-	if (answer->copy < 0) {
-		err = answer->copy;
+	if (!answer || answer->copy < 0) {
+		lien_close_later_go_on();
 		close(ends[0]);
 		free(answer);
-		return err;
+		return false;
 	}
 	fcntl(ends[0], F_SETFL, O_NONBLOCK);
 	answer->pipe = (struct lien_source){ends[0], pipe_ready, "answer", false};
@@ -224,7 +210,7 @@ int lien_answer_start(struct lien_client *client, json_t *request,
 	lien_client_answers(client, 1);
 	if (lien_agent_watch(agent, &answer->pipe, EPOLLIN))
 		finish(answer);
-	return 0;
+	return true;
 }
 
 void lien_answers_tick(struct lien_agent *agent)

@@ -10,10 +10,9 @@
 
 #include "agent/server/client.h"
 
-/* handle() must answer the request at once, and change nothing but its client. Returns 0; -EAGAIN if
- * making a copy took too long (copy.h); or -errno if none can be made now: the caller then calls
- * handle() itself. */
-int lien_answer_start(struct lien_client *client, json_t *request,
+/* handle() must answer the request at once, and change nothing but its client. Returns false if no
+ * copy can be made now: the caller then calls handle() itself. */
+bool lien_answer_start(struct lien_client *client, json_t *request,
 	void (*handle)(struct lien_client *client, json_t *request));
 void lien_answers_tick(struct lien_agent *agent);
 void lien_answers_stop(struct lien_agent *agent);

@@ -137,21 +137,11 @@ static const struct {
 	{"answers", lien_answers_tick},
 };
 
-static void end_transaction(struct lien_agent *agent)
-{
-	if (agent->transaction_ended)
-		lien_orders_end(agent);
-}
-
+/* The other ticks read the graph, so it has to be up to date. */
 static void tick(struct lien_agent *agent)
 {
 	unsigned i;
 
-	lien_loop_part(agent, "tick", "orders"); /* lets held jobs know that we are alive */
-	lien_orders_tick(agent);
-	/* Before a client that waits for the end begins another transaction. */
-	end_transaction(agent);
-	/* The other ticks read the graph, which is incomplete until then. */
 	for (i = 0; i < sizeof(ticks) / sizeof(ticks[0]) && !lien_graph_unfinished(agent->graph);
 		i++) {
 		lien_loop_part(agent, "tick", ticks[i].name);
@@ -177,10 +167,22 @@ static int tick_ms(const struct lien_agent *agent)
 
 /* --- the loop --------------------------------------------------------------------------------- */
 
+/* What the loop keeps between turns. */
+struct turn {
+	struct epoll_event event;
+	bool has_event;
+	bool ticked;	      /* in the previous turn */
+	uint64_t t_tick;      /* of the last tick */
+	unsigned sources;     /* handled while a request waits */
+	int probing;	      /* ms until the next file is tried; -1: none is waiting */
+	uint64_t tick_mark;   /* a tick that is due waits for the ring; 0: it does not */
+	uint64_t orders_mark; /* so does the transaction */
+};
+
 /* Is there work, whatever epoll says? */
-static bool is_pending(const struct lien_agent *agent)
+static bool is_pending(const struct lien_agent *agent, const struct turn *turn)
 {
-	return lien_server_has_requests(agent) || agent->ring_until ||
+	return lien_server_has_requests(agent) || turn->tick_mark ||
 	       lien_graph_unfinished(agent->graph) || lien_orders_must_react(agent);
 }
 
@@ -188,61 +190,59 @@ static bool is_pending(const struct lien_agent *agent)
  * Milliseconds until the next tick, until the ring is read again, or until a waiting file is
  * probed.
  */
-static int wait_ms(const struct lien_agent *agent, int tick, int probing)
+static int wait_ms(const struct lien_agent *agent, const struct turn *turn, int tick)
 {
-	if (is_pending(agent))
+	if (is_pending(agent, turn))
 		return 0;
 	if (agent->t_ring && RING_MS < tick)
 		tick = RING_MS;
-	return probing >= 0 && probing < tick ? probing : tick;
+	return turn->probing >= 0 && turn->probing < tick ? turn->probing : tick;
 }
 
 static void handle(struct lien_agent *agent, const struct epoll_event *event)
 {
 	struct lien_source *source = event->data.ptr;
 
-	if (source->reacts && !lien_ring_caught_up(agent))
-		return; /* still ready in the next turn */
+	if (source->reacts && !lien_ring_caught_up(agent, &source->mark))
+		return; /* still ready in a later turn */
 	lien_loop_part(agent, "source", source->name);
 	source->ready(source, event->events);
 }
 
 static void take_request(struct lien_agent *agent)
 {
-	if (!lien_ring_caught_up(agent))
+	if (!lien_ring_caught_up(agent, lien_server_mark(agent)))
 		return;
 	agent->turns.turn_requests++;
 	lien_server_request(agent);
 }
 
-/* What the loop keeps between turns. */
-struct turn {
-	struct epoll_event event;
-	bool has_event;
-	bool ticked;	  /* in the previous turn */
-	unsigned sources; /* handled while a request waits */
-	int probing;	  /* ms until the next file is tried; -1: none is waiting */
-};
-
-/* A tick has a turn of its own. Two ticks never follow each other while other work is waiting. */
-static bool may_tick(const struct lien_agent *agent, const struct turn *turn)
+static bool react(struct lien_agent *agent, struct turn *turn)
 {
-	return !turn->ticked || !(turn->has_event || is_pending(agent) || turn->probing >= 0);
+	if (!lien_orders_must_react(agent)) {
+		turn->orders_mark = 0;
+		return false;
+	}
+	if (lien_ring_caught_up(agent, &turn->orders_mark)) {
+		lien_loop_part(agent, "transaction",
+			lien_phase_name(lien_transaction_phase(agent->transaction)));
+		lien_orders_react(agent);
+	}
+	return true;
 }
 
 static void work(struct lien_agent *agent, struct turn *turn)
 {
-	if (lien_orders_must_react(agent)) {
-		if (lien_ring_caught_up(agent))
-			lien_orders_react(agent);
+	if (react(agent, turn)) {
+		;
 	} else if (turn->has_event &&
 		(++turn->sources < SOURCES_FIRST || !lien_server_has_requests(agent))) {
 		handle(agent, &turn->event);
 	} else if (lien_server_has_requests(agent)) {
 		turn->sources = 0;
 		take_request(agent);
-	} else if (agent->ring_until || lien_graph_unfinished(agent->graph)) {
-		lien_ring_caught_up(agent);
+	} else if (lien_graph_unfinished(agent->graph)) {
+		lien_ring_step(agent);
 	}
 	if (!lien_graph_unfinished(agent->graph)) {
 		lien_loop_part(agent, "probing", "a library");
@@ -250,33 +250,53 @@ static void work(struct lien_agent *agent, struct turn *turn)
 	}
 }
 
+/* A tick has a turn of its own. Two ticks never follow each other while other work is waiting. */
+static bool is_due(const struct lien_agent *agent, const struct turn *turn, int every)
+{
+	if (turn->tick_mark)
+		return true;
+	if (turn->ticked && (turn->has_event || is_pending(agent, turn) || turn->probing >= 0))
+		return false;
+	return agent->turns.t_begun - turn->t_tick >= every * 1000000ull;
+}
+
+/* False: the turn went into catching up. */
+static bool tick_turn(struct lien_agent *agent, struct turn *turn)
+{
+	/* Held jobs have to hear that we are alive, however much there is to read. */
+	lien_loop_part(agent, "tick", "orders");
+	lien_orders_tick(agent);
+	if (!lien_ring_caught_up(agent, &turn->tick_mark))
+		return false;
+	tick(agent);
+	turn->t_tick = agent->turns.t_begun;
+	if (turn->probing > 0)
+		turn->probing = 0; /* it may be due by now */
+	return true;
+}
+
 void lien_loop_run(struct lien_agent *agent)
 {
 	struct turn turn = {.probing = 0};
-	uint64_t last_tick = 0;
 	int every;
-	bool due;
 
 	agent->turns.schedstat = open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC);
 	while (!agent->stopping || agent->transaction) {
 		every = tick_ms(agent);
 		/* One at a time: handling an event may free the source of another. */
 		turn.has_event = epoll_wait(agent->epoll, &turn.event, 1,
-					 wait_ms(agent, every, turn.probing)) > 0;
+					 wait_ms(agent, &turn, every)) > 0;
 		turn_begin(&agent->turns);
 		lien_ring_wake(agent, agent->turns.t_begun);
-		due = agent->turns.t_begun - last_tick >= every * 1000000ull &&
-		      may_tick(agent, &turn);
-		turn.ticked = due && lien_ring_caught_up(agent);
-		if (turn.ticked) {
-			tick(agent);
-			last_tick = agent->turns.t_begun;
-			if (turn.probing > 0)
-				turn.probing = 0; /* it may be due by now */
-		} else if (!due) {
+		if (is_due(agent, &turn, every)) {
+			turn.ticked = tick_turn(agent, &turn);
+		} else {
+			turn.ticked = false;
 			work(agent, &turn);
 		}
-		end_transaction(agent);
+		/* Before a client that waits for the end begins another transaction. */
+		if (agent->transaction_ended)
+			lien_orders_end(agent);
 		turn_end(&agent->turns);
 	}
 	close(agent->turns.schedstat);

@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "agent/daemon/answers.h"
-#include "agent/daemon/copy.h"
 #include "agent/daemon/loop.h"
 #include "agent/orders/orders.h"
 #include "agent/server/server.h"
@@ -578,8 +577,7 @@ static bool wait_for_quiet(struct lien_client *client, json_t *request)
 
 	if (!client->t_quiet)
 		client->t_quiet = now;
-	if (!(lien_close_later_busy() || lien_making_busy() || lien_copy_busy()) ||
-		now - client->t_quiet > QUIET_NS) {
+	if (!(lien_close_later_busy() || lien_making_busy()) || now - client->t_quiet > QUIET_NS) {
 		client->t_quiet = 0;
 		return false;
 	}
@@ -589,17 +587,13 @@ static bool wait_for_quiet(struct lien_client *client, json_t *request)
 
 static void handle(struct lien_client *client, const struct request *known, json_t *request)
 {
-	int err = -EBUSY;
-
 	if (is_costly(client->agent, known, request)) {
 		if (wait_for_quiet(client, request))
 			return;
 		lien_loop_part(client->agent, "copy for", known->op);
 		before_copy(client->agent, request);
 		/* A process can keep probes from being made indefinitely. */
-		if (!lien_making_busy())
-			err = lien_answer_start(client, request, known->handle);
-		if (!err || (err == -EAGAIN && wait_for_quiet(client, request)))
+		if (!lien_making_busy() && lien_answer_start(client, request, known->handle))
 			return;
 	}
 	lien_loop_part(client->agent, "request", known->op);

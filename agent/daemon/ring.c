@@ -151,8 +151,9 @@ void lien_ring_consume(struct lien_agent *agent)
 	note_losses(agent);
 }
 
-static void take_some(struct lien_agent *agent)
+void lien_ring_step(struct lien_agent *agent)
 {
+	lien_loop_part(agent, "ring", "records");
 	if (!lien_graph_finish(agent->graph, FINISH_AT_ONCE))
 		return;
 	agent->consuming = true;
@@ -163,23 +164,20 @@ static void take_some(struct lien_agent *agent)
 	note_losses(agent);
 }
 
-bool lien_ring_behind(struct lien_agent *agent)
+static bool is_behind(struct lien_agent *agent, uint64_t mark)
 {
-	return lien_graph_unfinished(agent->graph) ||
-	       lien_probes_consumed(agent->probes) < lien_probes_produced(agent->probes);
+	return lien_graph_unfinished(agent->graph) || lien_probes_consumed(agent->probes) < mark;
 }
 
-bool lien_ring_caught_up(struct lien_agent *agent)
+bool lien_ring_caught_up(struct lien_agent *agent, uint64_t *mark)
 {
-	if (!agent->ring_until)
-		agent->ring_until = lien_probes_produced(agent->probes);
-	if (lien_graph_unfinished(agent->graph) ||
-		lien_probes_consumed(agent->probes) < agent->ring_until) {
-		lien_loop_part(agent, "ring", "records");
-		take_some(agent);
+	if (!*mark)
+		*mark = lien_probes_produced(agent->probes);
+	if (is_behind(agent, *mark)) {
+		lien_ring_step(agent);
 		return false;
 	}
-	agent->ring_until = 0;
+	*mark = 0;
 	return true;
 }
 
@@ -203,8 +201,8 @@ static void ring_ready(struct lien_source *source, uint32_t events)
 		(void *)((char *)source - __builtin_offsetof(struct lien_agent, ring));
 
 	(void)events;
-	take_some(agent);
-	if (!lien_ring_behind(agent))
+	lien_ring_step(agent);
+	if (!is_behind(agent, lien_probes_produced(agent->probes)))
 		ring_rest(agent, true);
 }
 

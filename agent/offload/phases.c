@@ -462,5 +462,5 @@ void lien_transaction_tick(struct lien_transaction *t)
 	/* After staging again, all are at rest. */
 	if (!any && t->entering == LIEN_PHASE_COUNT && (phases[t->phase]->held || t->restaged))
 		keep_alive(t, now);
-	proceed(t);
+	t->noted = true; /* waits and rounds may be over */
 }

@@ -222,7 +222,8 @@ void lien_transaction_reply(struct lien_transaction *transaction, uint32_t pid,
 void lien_transaction_gone(struct lien_transaction *transaction, uint32_t pid);
 bool lien_transaction_must_react(const struct lien_transaction *transaction);
 void lien_transaction_react(struct lien_transaction *transaction);
-/* Call this regularly: it ends waits that have lasted too long. */
+/* Call this regularly: tells processes that we are alive, and ends waits that have lasted too long.
+ * It notes the rest, as above. */
 void lien_transaction_tick(struct lien_transaction *transaction);
 
 const struct lien_transaction_result *lien_transaction_result(

@@ -21,8 +21,6 @@
 #include "loader/probes/files.h"
 #include "loader/probes/gate.h"
 
-/* Messages of one process, before others have their turn. */
-
 /* At the agent's end, for all processes together: pinning one chunk takes that long on a machine
  * that first has to make the memory as it is touched. */
 #define FINISH_NS 3000000000ull
@@ -184,18 +182,6 @@ static void on_done(void *context, struct lien_transaction *transaction)
 	agent->transaction_ended = true;
 }
 
-/* Returns why a process cannot be drained now. */
-static const char *not_now(void *context, uint32_t pid)
-{
-	struct lien_agent *agent = context;
-	struct lien_process *process = lien_graph_process(agent->graph, pid);
-
-	return process && !RB_EMPTY(&process->captures)
-		       ? "is capturing a CUDA graph: try again when "
-			 "it is done"
-		       : NULL;
-}
-
 static uint64_t began(void *context, uint32_t pid)
 {
 	struct lien_agent *agent = context;
@@ -334,7 +320,7 @@ struct lien_transaction_ops lien_orders_ops(struct lien_agent *agent)
 		.cancel = cancel,
 		.progress = on_progress,
 		.done = on_done,
-		.not_now = not_now,
+		.not_now = lien_quiesce_not_now,
 		.began = began,
 		.alive = alive,
 		.may_share = may_share,

@@ -489,6 +489,19 @@ static bool is_quiet(const struct rest *rest, uint32_t pid, bool *busy, char *wh
 	return quiet && looking.all_seen;
 }
 
+const char *lien_quiesce_not_now(void *context, uint32_t pid)
+{
+	struct lien_agent *agent = context;
+	struct lien_process *process;
+
+	/* A capture may have begun just before the gate was shut. */
+	lien_agent_consume(agent);
+	process = lien_graph_process(agent->graph, pid);
+	return process && !RB_EMPTY(&process->captures)
+		       ? "is capturing a CUDA graph: try again when it is done"
+		       : NULL;
+}
+
 bool lien_quiesce_reached(void *context, const uint32_t *pids, const bool *busy, unsigned count,
 	lien_pass_fn *pass, void *to, char *why, size_t size)
 {

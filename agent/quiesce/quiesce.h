@@ -4,6 +4,8 @@
 
 #include "agent/offload/transaction.h"
 
+/* For struct lien_transaction_ops (not_now). */
+const char *lien_quiesce_not_now(void *agent, uint32_t pid);
 /* For struct lien_transaction_ops (at_rest); the processes' gates are shut. */
 bool lien_quiesce_reached(void *agent, const uint32_t *pids, const bool *busy, unsigned count,
 	lien_pass_fn *pass, void *to, char *why, size_t size);

@@ -33,6 +33,7 @@ struct lien_client {
 	size_t line_end;   /* behind its newline; 0: the line is incomplete */
 	size_t searched;   /* no newline before this */
 	size_t out_sent;   /* of out_length: the rest follows */
+	uint64_t mark;	   /* of its next request, once that has its turn (lien_server_mark()) */
 	json_t *postponed; /* a request that is handled later; NULL: none */
 	/* handle that when no probes are being removed, instead of after the transaction */
 	bool until_quiet;

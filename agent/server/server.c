@@ -341,10 +341,20 @@ static bool next_request(struct lien_client *client, json_t **request)
 	return find_line(client);
 }
 
+static struct lien_client *next_client(struct lien_agent *agent)
+{
+	return TAILQ_FIRST(&TAILQ_FIRST(&agent->server->turns)->ready);
+}
+
+uint64_t *lien_server_mark(struct lien_agent *agent)
+{
+	return &next_client(agent)->mark;
+}
+
 void lien_server_request(struct lien_agent *agent)
 {
-	struct lien_user *user = TAILQ_FIRST(&agent->server->turns);
-	struct lien_client *client = TAILQ_FIRST(&user->ready);
+	struct lien_client *client = next_client(agent);
+	struct lien_user *user = client->user;
 	json_t *request;
 	bool good;
 

@@ -20,7 +20,6 @@
 #include "agent/orders/presence.h"
 #include "agent/server/server.h"
 #include "agent/daemon/answers.h"
-#include "agent/daemon/copy.h"
 #include "agent/quiesce/gate.h"
 #include "agent/quiesce/quiesce.h"
 #include "agent/core/node.h"
@@ -57,15 +56,10 @@ uint64_t lien_now_ns(void)
 }
 
 /* There are no copies of a fuzzer. */
-int lien_answer_start(struct lien_client *client, json_t *request,
+bool lien_answer_start(struct lien_client *client, json_t *request,
 	void (*handle)(struct lien_client *client, json_t *request))
 {
 	(void)client, (void)request, (void)handle;
-	return -EBUSY;
-}
-
-bool lien_copy_busy(void)
-{
 	return false;
 }
 
@@ -605,6 +599,8 @@ void fake_agent_run(struct fake_agent *fake)
 		}
 	}
 	lien_orders_tick(agent);
+	if (lien_orders_must_react(agent))
+		lien_orders_react(agent);
 	lien_join_tick(agent);
 	lien_prepare_tick(agent);
 	lien_server_tick(agent);

@@ -725,11 +725,23 @@ static const struct lien_transaction_ops fake_ops = {
 	.context = &w,
 };
 
+/* As the loop does soon after a death or a tick. */
+static void react(void)
+{
+	if (lien_transaction_must_react(w.transaction))
+		lien_transaction_react(w.transaction);
+}
+
 static void tell_gone(unsigned p)
 {
 	lien_transaction_gone(w.transaction, PID(p));
-	if (lien_transaction_must_react(w.transaction))
-		lien_transaction_react(w.transaction);
+	react();
+}
+
+static void tick(void)
+{
+	lien_transaction_tick(w.transaction);
+	react();
 }
 
 static void die(unsigned p)
@@ -874,7 +886,7 @@ static void play(void)
 			return;
 		}
 		orders = orders_sent();
-		lien_transaction_tick(w.transaction);
+		tick();
 		for (p = 0; p < (int)w.n && orders_sent() != orders; p++)
 			while (w.fake[p].late) /* it has been given up */
 				deliver_reply(p);

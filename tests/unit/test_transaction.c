@@ -1189,7 +1189,7 @@ static void check_told_alive(void)
 {
 	for (unsigned i = 1; i <= 5; i++) {
 		w.now_ms += 1500;
-		lien_transaction_tick(w.transaction);
+		tick();
 		for (unsigned p = 0; p + 1 < w.n; p++) {
 			assert_int_equal(w.fake[p].alive, i);
 			assert_true(w.fake[p].busy);
@@ -1256,16 +1256,16 @@ static void test_limits(void **state)
 	happen(0);
 	assert_int_equal(w.fake[0].order.type, LIEN_WIRE_DRAIN);
 	w.now_ms += 60000;
-	lien_transaction_tick(w.transaction);
+	tick();
 	happen(0);
 	happen(0);
 	assert_int_equal(w.fake[0].order.type, LIEN_WIRE_SAVE);
 	w.now_ms += 79000; /* 30 s, and 5 ms a MiB */
-	lien_transaction_tick(w.transaction);
+	tick();
 	assert_int_equal(w.done, 0);
 	assert_int_equal(lien_transaction_phase(w.transaction), LIEN_PHASE_SAVE);
 	w.now_ms += 10000;
-	lien_transaction_tick(w.transaction);
+	tick();
 	assert_int_equal(w.done, 1);
 	assert_int_equal(w.result.error, -ETIMEDOUT);
 	assert_int_equal(w.result.ns, 149000000000ull);
@@ -1311,7 +1311,7 @@ static void test_busy(void **state)
 		lien_transaction_start(w.transaction);
 		assert_int_equal(cancelled, 0);
 		w.now_ms += 20000;
-		lien_transaction_tick(w.transaction);
+		tick();
 		assert_int_equal(cancelled, 1);
 		assert_int_equal(w.done, 1);
 		assert_int_equal(w.result.error, -ETIMEDOUT);

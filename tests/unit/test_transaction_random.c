@@ -257,7 +257,7 @@ static void play_for(unsigned events)
 			continue;
 		w.now_ms += 5000;
 		assert_true(++ticks < 200);
-		lien_transaction_tick(w.transaction);
+		tick();
 	}
 	if (!w.done)
 		agent_dies();
