@@ -201,7 +201,7 @@ bool lien_answer_start(struct lien_client *client, json_t *request,
 		return false;
 	}
 	fcntl(ends[0], F_SETFL, O_NONBLOCK);
-	answer->pipe = (struct lien_source){ends[0], pipe_ready, "answer", false};
+	answer->pipe = (struct lien_source){.fd = ends[0], .ready = pipe_ready, .name = "answer"};
 	answer->client = client;
 	LIST_INSERT_HEAD(&agent->answers, answer, next);
 	answer->waited_for.drop = drop;

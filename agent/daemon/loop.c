@@ -236,7 +236,7 @@ static void work(struct lien_agent *agent, struct turn *turn)
 	if (react(agent, turn)) {
 		;
 	} else if (turn->has_event &&
-		(++turn->sources < SOURCES_FIRST || !lien_server_has_requests(agent))) {
+		   (++turn->sources < SOURCES_FIRST || !lien_server_has_requests(agent))) {
 		handle(agent, &turn->event);
 	} else if (lien_server_has_requests(agent)) {
 		turn->sources = 0;
@@ -284,8 +284,8 @@ void lien_loop_run(struct lien_agent *agent)
 	while (!agent->stopping || agent->transaction) {
 		every = tick_ms(agent);
 		/* One at a time: handling an event may free the source of another. */
-		turn.has_event = epoll_wait(agent->epoll, &turn.event, 1,
-					 wait_ms(agent, &turn, every)) > 0;
+		turn.has_event =
+			epoll_wait(agent->epoll, &turn.event, 1, wait_ms(agent, &turn, every)) > 0;
 		turn_begin(&agent->turns);
 		lien_ring_wake(agent, agent->turns.t_begun);
 		if (is_due(agent, &turn, every)) {

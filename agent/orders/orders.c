@@ -881,10 +881,14 @@ int lien_orders_link(struct lien_agent *agent, struct lien_process *process,
 		tracked->link = NULL;
 		return -ESRCH;
 	}
-	tracked->orders = (struct lien_source){
-		lien_link_fd(tracked->link), orders_ready, "control library", true};
-	tracked->life = (struct lien_source){
-		lien_link_pidfd(tracked->link), life_ready, "process's end", true};
+	tracked->orders = (struct lien_source){.fd = lien_link_fd(tracked->link),
+		.ready = orders_ready,
+		.name = "control library",
+		.reacts = true};
+	tracked->life = (struct lien_source){.fd = lien_link_pidfd(tracked->link),
+		.ready = life_ready,
+		.name = "process's end",
+		.reacts = true};
 	err = lien_agent_watch(agent, &tracked->orders, EPOLLIN);
 	if (!err)
 		err = lien_agent_watch(agent, &tracked->life, EPOLLIN);

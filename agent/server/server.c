@@ -437,7 +437,8 @@ static void listener_ready(struct lien_source *source, uint32_t events)
 		return;
 	client = calloc(1, sizeof(*client));
 	if (client)
-		client->source = (struct lien_source){fd, client_ready, "client", false};
+		client->source =
+			(struct lien_source){.fd = fd, .ready = client_ready, .name = "client"};
 	if (!client || !identify(server, client) || !(client->in = malloc(LINE_MAX_BYTES))) {
 		if (client && client->user)
 			user_put(client->user);
@@ -533,7 +534,8 @@ static int server_bind(struct lien_server *server, const struct sockaddr_un *add
 
 	if (fd < 0)
 		return -errno;
-	server->listener = (struct lien_source){fd, listener_ready, "listener", false};
+	server->listener =
+		(struct lien_source){.fd = fd, .ready = listener_ready, .name = "listener"};
 	if (!lstat(address->sun_path, &st) && !S_ISSOCK(st.st_mode)) {
 		lien_log(3,
 			"%s is in the way: it is %s, and no socket: remove it, or give another "
