@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: BSD-2-Clause
 #
-# make            build/lien and build/liblien-control.so
+# make            build/lien, build/lien-replay and build/liblien-control.so
 # make demo       see it work: on GPUs where there are two and PyTorch, else on the software driver
 # make check      every test that needs no GPU; as root, with the real kernel
 # make check-fast unit tests, style, and one test with real BPF: less than a minute
@@ -45,7 +45,7 @@ include tests/softcuda/build.mk
 include tools/replay/build.mk
 
 .PHONY: all demo check gpu-check bench install clean deps
-all: $(LIEN) $(CONTROL) $(SOFTCUDA) $(REPLAY_SOFTNCCL)
+all: $(LIEN) $(REPLAY) $(CONTROL) $(SOFTCUDA) $(REPLAY_SOFTNCCL)
 
 # --- what the build needs ------------------------------------------------------------------------
 # As root missing packages are installed; otherwise one line says how.
@@ -82,7 +82,7 @@ PURE_DIRS := $(addprefix agent/, graph graph/dump journal offload ras reread vie
 PURE_SRCS := $(sort $(wildcard $(PURE_DIRS:%=%/*.c)))
 WITHOUT_JOIN := agent/join/without.c
 LIEN_SRCS := $(sort $(PURE_SRCS) $(filter-out $(WITHOUT_JOIN), $(wildcard agent/*/*.c loader/*.c loader/*/*.c \
-	$(addprefix tools/, cli/*.c picture/*.c text/*.c top/*.c))) $(REPLAY_SRCS))
+	$(addprefix tools/, cli/*.c picture/*.c text/*.c top/*.c))))
 LIEN_OBJS := $(LIEN_SRCS:%.c=$(BUILD)/obj/%.o)
 # The same without agent/join: nothing else needs what is in it.
 WITHOUT_JOIN_OBJS := $(patsubst %.c,$(BUILD)/obj/%.o,$(WITHOUT_JOIN) $(filter-out agent/join/%, $(LIEN_SRCS)))
@@ -144,6 +144,7 @@ gpu-check: all
 # --- the rest ------------------------------------------------------------------------------------
 install: all
 	install -D -m 755 $(LIEN) $(DESTDIR)$(PREFIX)/bin/lien
+	install -D -m 755 $(REPLAY) $(DESTDIR)$(PREFIX)/bin/lien-replay
 	install -D -m 755 $(CONTROL) $(DESTDIR)$(PREFIX)/lib/lien/liblien-control.so
 	install -D -m 755 $(REPLAY_SOFTNCCL) $(DESTDIR)$(PREFIX)/lib/lien/replay/libnccl.so.2
 	install -D -m 644 docs/lien.1 $(DESTDIR)$(PREFIX)/share/man/man1/lien.1
@@ -155,4 +156,4 @@ install: all
 clean:
 	rm -rf $(BUILD)
 
--include $(LIEN_OBJS:.o=.d) $(CONTROL_OBJS:.o=.d)
+-include $(LIEN_OBJS:.o=.d) $(REPLAY_OBJS:.o=.d) $(CONTROL_OBJS:.o=.d)

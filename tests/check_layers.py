@@ -12,10 +12,11 @@ PURE = ["agent/graph", "agent/graph/dump", "agent/journal", "agent/reread", "age
 PRODUCT = PURE + [
     "loader", "loader/discover", "loader/probes", "loader/inject",
     "agent/core", "agent/server", "agent/link", "agent/quiesce", "agent/orders", "agent/join",
-    "agent/daemon", "tools/text", "tools/picture", "tools/top", "tools/cli"]
+    "agent/daemon", "tools/text", "tools/picture", "tools/top", "tools/cli", "tools/replay"]
 # Each is a program of its own, or goes into one: they know nothing of the others.
 ORDERS = [PRODUCT, ["control/driver", "control/memory", "control/orders", "control/protocol", "control"]]
-TOPS = ["agent", "loader", "control", "tools/cli", "tools/picture", "tools/text", "tools/top"]
+TOPS = ["agent", "loader", "control", "tools/cli", "tools/picture", "tools/text", "tools/top",
+        "tools/replay"]
 NOT_PURE = re.compile(r'#include [<"](bpf/|cuda|nccl|.*\.skel\.h)')
 INCLUDE = re.compile(r'#include "([^"]+)/[^"/]+"')
 

@@ -3,13 +3,12 @@
 
 #include <errno.h>
 #include <limits.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "tools/cli/query.h"
+#include "tools/text/complain.h"
 
 #define NOT_EXECUTABLE 126
 #define NOT_FOUND      127
@@ -22,7 +21,7 @@ static bool is_library(const char *path)
 	return !access(path, R_OK);
 }
 
-static bool own_directory(char *directory, size_t size)
+bool lien_own_directory(char *directory, size_t size)
 {
 	ssize_t n = readlink("/proc/self/exe", directory, size - 1);
 	char *slash;
@@ -49,7 +48,7 @@ int lien_preload_find(char *path, size_t size)
 			return -ENOENT;
 	} else {
 		snprintf(path, size, "the directory of lien, or ../lib/lien of that");
-		if (!own_directory(directory, sizeof(directory)))
+		if (!lien_own_directory(directory, sizeof(directory)))
 			return -ENOENT;
 		*raw = 0;
 		for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {

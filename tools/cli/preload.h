@@ -3,9 +3,13 @@
 #ifndef LIEN_TOOLS_PRELOAD_H
 #define LIEN_TOOLS_PRELOAD_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #define LIEN_CONTROL_NAME "liblien-control.so"
+
+/* Finds the directory of this program's file. */
+bool lien_own_directory(char *directory, size_t size);
 
 /*
  * Finds the absolute path of the control library: $LIEN_CONTROL, or next to this program, or in

@@ -2,7 +2,6 @@
 #include "tools/cli/query.h"
 
 #include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -12,23 +11,6 @@
 
 #include "tools/cli/offline.h"
 #include "tools/cli/options.h"
-#include "tools/text/output.h"
-
-int lien_complain(const char *command, const char *format, ...)
-{
-	char *text = NULL, *line;
-	va_list args;
-
-	va_start(args, format);
-	if (vasprintf(&text, format, args) < 0)
-		text = NULL;
-	va_end(args);
-	line = lien_format("%s: %s", command, text ? text : "out of memory");
-	fprintf(stderr, "%s\n", line);
-	free(line);
-	free(text);
-	return LIEN_EXIT_FAILURE;
-}
 
 static json_t *query_file(const struct lien_query *query, json_t *request)
 {

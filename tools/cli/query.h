@@ -10,6 +10,7 @@
 
 #include <lien/client.h>
 #include "tools/cli/options.h"
+#include "tools/text/complain.h"
 
 struct lien_query {
 	const char *command; /* "lien ps", for messages */
@@ -32,10 +33,5 @@ json_t *lien_query(const struct lien_query *query, json_t *request);
 
 /* Adds "pids", if there are any. */
 void lien_query_add_pids(json_t *request, const struct lien_pids *pids);
-
-/* Prints one line "COMMAND: message" on stderr, with control characters replaced. Returns
- * LIEN_EXIT_FAILURE. */
-int lien_complain(const char *command, const char *format, ...)
-	__attribute__((format(printf, 2, 3)));
 
 #endif

@@ -7,11 +7,11 @@
 #ifndef LIEN_REPLAY_BUILD_H
 #define LIEN_REPLAY_BUILD_H
 
-#include <tools/replay/names.h>
-#include <tools/replay/owner.h>
-#include <tools/replay/pending.h>
-#include <tools/replay/script.h>
-#include <tools/replay/space.h>
+#include "tools/replay/names.h"
+#include "tools/replay/owner.h"
+#include "tools/replay/pending.h"
+#include "tools/replay/script.h"
+#include "tools/replay/space.h"
 
 struct lien_replay_build {
 	RB_ENTRY(lien_replay_build) tree;

@@ -1,18 +1,23 @@
 # SPDX-License-Identifier: BSD-2-Clause
-# lien replay: linked into lien (REPLAY_SRCS; needs libz, jansson, dl), and the stand-in libnccl that
-# it loads from the folder replay/ beside itself. BUILD, CC, the flags and Q are the top Makefile's.
+# lien-replay, and the stand-in libnccl that it loads from the folder replay/ beside itself. BUILD, CC,
+# the flags and Q are the top Makefile's.
 
-REPLAY_SRCS := $(addprefix tools/replay/, \
-	replay.c report.c console.c job.c mailbox.c spawn.c wire.c image.c \
-	script.c script_memory.c script_share.c script_comm.c \
-	op.c names.c space.c share.c pending.c owner.c \
-	worker.c issue.c issue_comm.c unwind.c contents.c pattern.c driver.c)
+REPLAY := $(BUILD)/lien-replay
+
+REPLAY_SRCS := $(filter-out tools/replay/softnccl%, $(sort $(wildcard tools/replay/*.c))) \
+	agent/journal/recording.c agent/graph/event_check.c \
+	tools/cli/preload.c tools/text/complain.c tools/text/output.c
+REPLAY_OBJS := $(REPLAY_SRCS:%.c=$(BUILD)/obj/%.o)
 
 # What a test of script building links, and no more.
 REPLAY_SCRIPT_SRCS := $(addprefix tools/replay/, \
 	script.c script_memory.c script_share.c script_comm.c \
 	op.c names.c space.c share.c pending.c owner.c) \
 	agent/journal/recording.c agent/graph/event_check.c
+
+$(REPLAY): $(REPLAY_OBJS)
+	$(call say,LINK,$@)
+	$(Q)$(CC) $(CFLAGS) $(SANITIZE) -pthread -o $@ $^ $(LDFLAGS) -l:libjansson.a -l:libz.a -ldl
 
 REPLAY_SOFTNCCL := $(BUILD)/replay/libnccl.so.2
 

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include <tools/replay/console.h>
+#include "tools/replay/console.h"
 
 /* Returns 1 if the user wants to stop. */
 typedef int (*command)(

@@ -3,7 +3,7 @@
 #ifndef LIEN_REPLAY_CONSOLE_H
 #define LIEN_REPLAY_CONSOLE_H
 
-#include <tools/replay/job.h>
+#include "tools/replay/job.h"
 
 /*
  * Reads commands from fd until quit or the end of input, and answers each with a line on out.

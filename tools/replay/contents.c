@@ -3,8 +3,8 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include <tools/replay/pattern.h>
-#include <tools/replay/worker.h>
+#include "tools/replay/pattern.h"
+#include "tools/replay/worker.h"
 
 #define CHUNK_BYTES (8u << 20)
 

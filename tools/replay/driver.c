@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include <tools/replay/driver.h>
+#include "tools/replay/driver.h"
 
 struct lien_replay_driver lien_replay_driver;
 struct lien_replay_nccl lien_replay_nccl;

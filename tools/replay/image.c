@@ -5,7 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <tools/replay/image.h>
+#include "tools/replay/image.h"
 
 int lien_replay_image_make(const struct lien_script *script, size_t process, int timeout_ms,
 	struct lien_replay_image **out, int *fd)

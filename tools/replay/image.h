@@ -8,7 +8,7 @@
 
 #include <stdatomic.h>
 
-#include <tools/replay/script.h>
+#include "tools/replay/script.h"
 
 struct lien_replay_image {
 	uint64_t bytes; /* of the whole image */

@@ -4,7 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include <tools/replay/worker.h>
+#include "tools/replay/worker.h"
 
 #define CALL(w, op, name, ...) LIEN_REPLAY_CALL(w, (op)->flags, name, __VA_ARGS__)
 

@@ -3,7 +3,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include <tools/replay/worker.h>
+#include "tools/replay/worker.h"
 
 static int judge(struct lien_replay_worker *w, const struct lien_replay_op *op, int result)
 {

@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <tools/replay/job.h>
+#include "tools/replay/job.h"
 
 #include <lien/clock.h>
 

@@ -9,8 +9,8 @@
 #include <stdio.h>
 #include <sys/types.h>
 
-#include <tools/replay/image.h>
-#include <tools/replay/wire.h>
+#include "tools/replay/image.h"
+#include "tools/replay/wire.h"
 
 enum lien_job_state {
 	LIEN_JOB_BUSY,	  /* makes calls, or carries out a command */

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include <tools/replay/job.h>
+#include "tools/replay/job.h"
 
 #include <lien/clock.h>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include <stdlib.h>
 
-#include <tools/replay/names.h>
+#include "tools/replay/names.h"
 
 /* libbsd's tree.h uses it and leaves it undefined. */
 #ifndef __unused

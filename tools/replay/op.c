@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include <tools/replay/op.h>
+#include "tools/replay/op.h"
 
 static const char *const call_names[LIEN_CALL_MAX] = {
 #define CALL_NAME(name, number, lib, symbol, flags, kind) [number] = (symbol),

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <agent/graph/event_check.h>
-#include <tools/replay/owner.h>
+#include "agent/graph/event_check.h"
+#include "tools/replay/owner.h"
 
 int lien_replay_owners_add(struct lien_replay_owners *owners, const struct lien_event *ev)
 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include <string.h>
 
-#include <tools/replay/pattern.h>
+#include "tools/replay/pattern.h"
 
 /* Blocks of a constant length, which -O2 turns into vector code. */
 #define BLOCK_WORDS 512

@@ -2,7 +2,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include <tools/replay/pending.h>
+#include "tools/replay/pending.h"
 
 #define PENDING_MAX 4096
 

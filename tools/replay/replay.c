@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
+/*
+ * lien-replay, which `lien replay` runs: runs a recording again, one process per recorded one, on any
+ * CUDA driver. Its worker processes are the same program: lien-replay --worker N --fd FD.
+ */
 #include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
@@ -6,11 +10,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include <tools/cli/preload.h>
-#include <tools/replay/console.h>
-#include <tools/replay/replay.h>
-#include <tools/replay/report.h>
-#include <tools/replay/worker.h>
+#include "tools/cli/preload.h"
+#include "tools/replay/console.h"
+#include "tools/replay/report.h"
+#include "tools/replay/worker.h"
 
 #define EXIT_USAGE	2
 #define TIMEOUT_MAX	86400
@@ -81,7 +84,6 @@ static int parse(int argc, char **argv, struct options *options)
 	bool right = true;
 	int option;
 
-	optind = 0; /* an earlier parser may have changed it */
 	while ((option = getopt_long(argc, argv, "", names, NULL)) >= 0) {
 		switch (option) {
 		case 'v':
@@ -214,7 +216,7 @@ out:
 	return job->failed ? EXIT_FAILURE : EXIT_SUCCESS;
 }
 
-int lien_cmd_replay(int argc, char **argv)
+int main(int argc, char **argv)
 {
 	struct options options = {.timeout = TIMEOUT_DEFAULT, .worker = -1, .fd = -1};
 	struct lien_script *script;

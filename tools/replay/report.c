@@ -3,7 +3,7 @@
 #include <inttypes.h>
 #include <jansson.h>
 
-#include <tools/replay/report.h>
+#include "tools/replay/report.h"
 
 static const struct {
 	const char *key, *text;

@@ -3,7 +3,7 @@
 #ifndef LIEN_REPLAY_REPORT_H
 #define LIEN_REPLAY_REPORT_H
 
-#include <tools/replay/job.h>
+#include "tools/replay/job.h"
 
 /* Warns on stderr about data that the recording lacks, and parts that are not replayed. */
 void lien_report_script(const struct lien_script *script, const char *path);

@@ -3,9 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <agent/graph/event_check.h>
-#include <agent/journal/recording.h>
-#include <tools/replay/build.h>
+#include "agent/graph/event_check.h"
+#include "agent/journal/recording.h"
+#include "tools/replay/build.h"
 
 /* libbsd's tree.h uses it and leaves it undefined. */
 #ifndef __unused

@@ -14,8 +14,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include <tools/replay/op.h>
-#include <tools/replay/share.h>
+#include "tools/replay/op.h"
+#include "tools/replay/share.h"
 
 /* A replay starts a process for each recorded one. */
 #define LIEN_REPLAY_PROCESSES_MAX 256

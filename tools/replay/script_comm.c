@@ -2,7 +2,7 @@
 /* Applies calls on communicators and registrations. */
 #include <errno.h>
 
-#include <tools/replay/build.h>
+#include "tools/replay/build.h"
 
 static struct lien_replay_name *comm_name(struct lien_replay_build *b, uint64_t comm)
 {

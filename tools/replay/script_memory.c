@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include <lien/cuda_abi.h>
-#include <tools/replay/build.h>
+#include "tools/replay/build.h"
 
 static bool is_range(uint64_t va, uint64_t bytes)
 {

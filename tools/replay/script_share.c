@@ -3,7 +3,7 @@
 #include <errno.h>
 
 #include <lien/cuda_abi.h>
-#include <tools/replay/build.h>
+#include "tools/replay/build.h"
 
 static struct lien_replay_name *handle_name(struct lien_replay_build *b, uint64_t handle)
 {

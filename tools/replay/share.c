@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include <tools/replay/share.h>
+#include "tools/replay/share.h"
 
 /* libbsd's tree.h uses it and leaves it undefined. */
 #ifndef __unused

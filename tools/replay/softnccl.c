@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <tools/replay/softnccl.h>
+#include "tools/replay/softnccl.h"
 
 /* A buffer that is registered again keeps its handle, and must be deregistered as often. */
 struct registration {

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include <lien/cuda_abi.h>
-#include <tools/replay/softnccl.h>
+#include "tools/replay/softnccl.h"
 
 struct softnccl_buffer {
 	struct softnccl_buffer *next;

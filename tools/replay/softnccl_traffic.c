@@ -2,7 +2,7 @@
 /* Collectives and transfers of the stand-in libnccl: no data moves. */
 #include <pthread.h>
 
-#include <tools/replay/softnccl.h>
+#include "tools/replay/softnccl.h"
 
 #define GROUPED_MAX 64
 

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 
 #include <lien/cuda_abi.h>
-#include <tools/replay/space.h>
+#include "tools/replay/space.h"
 
 /* libbsd's tree.h uses it and leaves it undefined. */
 #ifndef __unused

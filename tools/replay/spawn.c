@@ -9,13 +9,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <tools/replay/driver.h>
-#include <tools/replay/job.h>
+#include "tools/replay/driver.h"
+#include "tools/replay/job.h"
 
 static pid_t start_worker(size_t number, int sock)
 {
 	char number_text[24], sock_text[24], self[PATH_MAX];
-	char *argv[] = {"lien", "replay", "--worker", number_text, "--fd", sock_text, NULL};
+	char *argv[] = {"lien-replay", "--worker", number_text, "--fd", sock_text, NULL};
 	ssize_t length;
 	pid_t pid;
 

@@ -5,7 +5,7 @@
  */
 #include <inttypes.h>
 
-#include <tools/replay/worker.h>
+#include "tools/replay/worker.h"
 
 static int judge(struct lien_replay_worker *w, const char *call, uint64_t what, CUresult result)
 {

@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include <lien/pass_fds.h>
-#include <tools/replay/wire.h>
+#include "tools/replay/wire.h"
 
 static int wait_for(int sock, short events, int timeout_ms)
 {

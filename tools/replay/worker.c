@@ -8,7 +8,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-#include <tools/replay/worker.h>
+#include "tools/replay/worker.h"
 
 #define BUFFER_BYTES (8u << 20)
 

@@ -7,11 +7,11 @@
 #ifndef LIEN_REPLAY_WORKER_H
 #define LIEN_REPLAY_WORKER_H
 
-#include <tools/replay/driver.h>
-#include <tools/replay/image.h>
-#include <tools/replay/names.h>
-#include <tools/replay/space.h>
-#include <tools/replay/wire.h>
+#include "tools/replay/driver.h"
+#include "tools/replay/image.h"
+#include "tools/replay/names.h"
+#include "tools/replay/space.h"
+#include "tools/replay/wire.h"
 
 #define LIEN_REPLAY_DEVICES_MAX 64
 

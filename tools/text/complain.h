@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#ifndef LIEN_TOOLS_COMPLAIN_H
+#define LIEN_TOOLS_COMPLAIN_H
+
+/* Prints one line "COMMAND: message" on stderr, with control characters replaced. Returns
+ * EXIT_FAILURE. */
+int lien_complain(const char *command, const char *format, ...)
+	__attribute__((format(printf, 2, 3)));
+
+#endif
