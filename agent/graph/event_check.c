@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include <string.h>
 
-#include <agent/graph/event_check.h>
+#include "agent/graph/event_check.h"
 
 #define NCCL_IN_PROGRESS 7
 

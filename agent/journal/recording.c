@@ -8,8 +8,8 @@
 #include <unistd.h>
 #include <zlib.h>
 
-#include <agent/graph/event_check.h>
-#include <agent/journal/recording.h>
+#include "agent/graph/event_check.h"
+#include "agent/journal/recording.h"
 
 #define FLUSH_INTERVAL_NS 1000000000ull
 

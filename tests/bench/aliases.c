@@ -9,10 +9,10 @@
 #include <string.h>
 #include <time.h>
 
-#include <agent/views/findings.h>
-#include <agent/graph/graph.h>
-#include <agent/offload/plan.h>
-#include <agent/views/views.h>
+#include "agent/views/findings.h"
+#include "agent/graph/graph.h"
+#include "agent/offload/plan.h"
+#include "agent/views/views.h"
 #include <lien/cuda_abi.h>
 
 #define PID    1000

@@ -11,8 +11,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <agent/graph/graph.h>
-#include <agent/views/views.h>
+#include "agent/graph/graph.h"
+#include "agent/views/views.h"
 #include <lien/cuda_abi.h>
 
 #define MIB   (1ull << 20)

@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include <agent/journal/recording.h>
+#include "agent/journal/recording.h"
 #include <lien/cuda_abi.h>
 
 #define MIB (1ull << 20)

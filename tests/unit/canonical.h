@@ -9,7 +9,7 @@
 
 #include "events.h"
 
-#include <agent/graph/internal.h>
+#include "agent/graph/internal.h"
 
 struct lines {
 	char **line;

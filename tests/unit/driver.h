@@ -11,7 +11,7 @@
 
 #include "events.h"
 
-#include <agent/graph/internal.h>
+#include "agent/graph/internal.h"
 
 #define PROCESSES  3
 #define HANDLES	   12

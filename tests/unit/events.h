@@ -14,8 +14,8 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include <agent/graph/event_check.h>
-#include <agent/graph/graph.h>
+#include "agent/graph/event_check.h"
+#include "agent/graph/graph.h"
 #include <lien/cuda_abi.h>
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))

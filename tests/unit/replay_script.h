@@ -10,9 +10,9 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include <agent/graph/event_check.h>
+#include "agent/graph/event_check.h"
 #include <lien/cuda_abi.h>
-#include <tools/replay/script.h>
+#include "tools/replay/script.h"
 
 #define MIB    (1ull << 20)
 #define VA     0x7e0000000000ull

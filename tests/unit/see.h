@@ -5,7 +5,7 @@
 
 #include "events.h"
 
-#include <agent/views/views.h>
+#include "agent/views/views.h"
 
 static json_t *view;
 

@@ -5,8 +5,8 @@
  */
 #include "canonical.h"
 
-#include <agent/offload/plan.h>
-#include <agent/views/views.h>
+#include "agent/offload/plan.h"
+#include "agent/views/views.h"
 
 static struct lien_graph *copy;
 

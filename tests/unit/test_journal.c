@@ -8,8 +8,8 @@
 
 #include "events.h"
 
-#include <agent/journal/journal.h>
-#include <agent/journal/recording.h>
+#include "agent/journal/journal.h"
+#include "agent/journal/recording.h"
 
 #define NUMBER 0x123456789abcull
 

@@ -8,8 +8,8 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include <agent/ras/ras_match.h>
-#include <agent/ras/ras_parse.h>
+#include "agent/ras/ras_match.h"
+#include "agent/ras/ras_parse.h"
 
 static struct lien_ras_answer answer;
 

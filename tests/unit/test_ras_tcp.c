@@ -9,8 +9,8 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#include <agent/join/ras_ask.h>
-#include <agent/join/ras_tcp.h>
+#include "agent/join/ras_ask.h"
+#include "agent/join/ras_tcp.h"
 
 static int listener, client, server;
 static uint16_t port;

@@ -9,8 +9,8 @@
 #include <zlib.h>
 #include <cmocka.h>
 
-#include <agent/graph/event_check.h>
-#include <agent/journal/recording.h>
+#include "agent/graph/event_check.h"
+#include "agent/journal/recording.h"
 
 static char path[] = "/tmp/lien-test-recording-XXXXXX";
 

@@ -2,8 +2,8 @@
 /* Scripts where records come in another order than what they tell of. */
 #include "replay_script.h"
 
-#include <tools/replay/names.h>
-#include <tools/replay/space.h>
+#include "tools/replay/names.h"
+#include "tools/replay/space.h"
 
 /* A driver that does nothing but object. */
 struct strict {

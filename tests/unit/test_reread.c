@@ -5,8 +5,8 @@
  */
 #include <time.h>
 
-#include <agent/offload/plan.h>
-#include <agent/reread/reread.h>
+#include "agent/offload/plan.h"
+#include "agent/reread/reread.h"
 #include "events.h"
 
 #define PID   7

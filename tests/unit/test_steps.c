@@ -8,11 +8,11 @@
 
 #include <jansson.h>
 
-#include <agent/reread/adoption.h>
-#include <agent/views/findings.h>
-#include <agent/offload/plan.h>
-#include <agent/reread/reread.h>
-#include <agent/views/views.h>
+#include "agent/reread/adoption.h"
+#include "agent/views/findings.h"
+#include "agent/offload/plan.h"
+#include "agent/reread/reread.h"
+#include "agent/views/views.h"
 
 #define FEW	  512
 #define RATIO_MAX 2.6 /* logarithms of these sizes add a tenth */
