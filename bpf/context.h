@@ -90,7 +90,7 @@ static __noinline __s32 device_of(struct thread *thread)
 	return -1;
 }
 
-/* Of contexts deeper than the limit, only the number is kept. */
+/* Contexts deeper than the limit are only counted. */
 static __always_inline void context_push(struct thread *thread, __u64 context)
 {
 	__u32 top = thread->contexts;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * What fork() does to the library: the child has a copy of all its data, but only one thread: no
+ * Handles fork(): the child has a copy of all its data, but only one thread: no
  * control thread, and none that held a lock or was calling the driver. Offloaded memory stays the
  * parent's. So the child begins as if the library had just been loaded; only the names of handles
  * are kept, because the child's program knows them as well. fork() waits for the lock of names.c;

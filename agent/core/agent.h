@@ -83,7 +83,7 @@ struct lien_ras;
 struct lien_link;
 struct lien_reply;
 
-/* What these modules leave to those above them. */
+/* Calls from these modules to those above them. */
 struct lien_above {
 	void (*event)(struct lien_agent *agent, const struct lien_event *event);
 	void (*consume)(struct lien_agent *agent);

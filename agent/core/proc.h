@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* What /proc says of a process now, without the agent or its graph. No function here blocks. */
+/* Reads a process's present state from /proc, without the agent or its graph. No function here blocks. */
 #ifndef LIEN_PROC_H
 #define LIEN_PROC_H
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* What the kernel side has counted, for the view of communicators. */
+/* The kernel side's counts, for the view of communicators. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

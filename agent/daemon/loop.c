@@ -167,7 +167,7 @@ static int tick_ms(const struct lien_agent *agent)
 
 /* --- the loop --------------------------------------------------------------------------------- */
 
-/* What the loop keeps between turns. */
+/* State that the loop keeps between turns. */
 struct turn {
 	struct epoll_event event;
 	bool has_event;

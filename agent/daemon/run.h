@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* What an orderly stop does with the probes in running jobs, unless memory is away. */
+/* How an orderly stop treats the probes in running jobs, unless memory is away. */
 enum lien_on_stop {
 	LIEN_ON_STOP_DETACH, /* removes them: jobs pay nothing; the next agent begins anew */
 	LIEN_ON_STOP_KEEP,   /* leaves them, and the journal, for the next agent */

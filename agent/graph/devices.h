@@ -42,7 +42,7 @@ struct lien_node_device {
 
 struct lien_node {
 	bool nvml;     /* NVML is there; otherwise this is all empty */
-	double age_ms; /* since NVML said this; set when it is shown */
+	double age_ms; /* since NVML reported it; set when it is shown */
 	struct lien_node_device *devices;
 	unsigned count;
 };

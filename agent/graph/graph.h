@@ -171,7 +171,7 @@ struct lien_allocation {
 };
 
 /*
- * What one process has of one allocation. A job may map or import an allocation as often as it
+ * The part of an allocation that one process has. A job may map or import an allocation as often as it
  * likes, so the sums over all its mappings and handles are kept here.
  */
 struct lien_holding {

@@ -30,7 +30,7 @@ static bool nvls_is_off(uint32_t pid)
 }
 
 /*
- * What the driver cannot report of an adopted process. Memory bound to a multicast object looks
+ * Facts that the driver cannot report of an adopted process. Memory bound to a multicast object looks
  * like any other. NCCL (2.17 to 2.30) binds some where the devices support it and the node has at
  * least two, unless NCCL_NVLS_ENABLE=0.
  */

@@ -30,7 +30,7 @@ struct lien_netns {
 /*
  * Sends a number, which is an address family or -errno, and a descriptor unless that is negative.
  */
-static int tell(int to, int number, int fd)
+static int send_number(int to, int number, int fd)
 {
 	char control[CMSG_SPACE(sizeof(int))] = {0};
 	struct iovec iov = {&number, sizeof(number)};
@@ -82,7 +82,7 @@ static void serve(int fd)
 
 	while (hear(fd, &family, &namespace)) {
 		made = setns(namespace, CLONE_NEWNET) ? -errno : open_socket(family);
-		if (tell(fd, made < 0 ? made : 0, made))
+		if (send_number(fd, made < 0 ? made : 0, made))
 			break;
 		if (made >= 0)
 			close(made);
@@ -169,7 +169,7 @@ int lien_netns_socket(struct lien_netns *netns, uint32_t pid, int family)
 		close(namespace);
 		return open_socket(family);
 	}
-	err = netns->broken ? -ETIMEDOUT : tell(netns->fd, family, namespace);
+	err = netns->broken ? -ETIMEDOUT : send_number(netns->fd, family, namespace);
 	close(namespace);
 	if (err)
 		return err;

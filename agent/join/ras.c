@@ -113,7 +113,7 @@ static bool in_use(const struct lien_counted *counted, size_t count, struct lien
 	       (count && bsearch(&key, counted, count, sizeof(key), counted_cmp));
 }
 
-static void tell(struct lien_agent *agent, const struct lien_ras_subject *subject,
+static void report(struct lien_agent *agent, const struct lien_ras_subject *subject,
 	const struct lien_ras_place *place)
 {
 	const struct lien_ras_row *row = &subject->row[place->row];
@@ -146,7 +146,7 @@ static unsigned take_subject(struct lien_agent *agent, struct lien_ras_subject *
 		if (place->row < 0 || place->hash ||
 			!in_use(counted, count, process, place->address))
 			continue;
-		tell(agent, subject, place);
+		report(agent, subject, place);
 		found++;
 	}
 	keep_report(agent->ras, subject, lien_now_ns());

@@ -87,7 +87,7 @@ int lien_walk_start(struct lien_agent *agent, struct lien_process *process, bool
 	return 0;
 }
 
-static void tell(void *agent, struct lien_event *event)
+static void emit(void *agent, struct lien_event *event)
 {
 	lien_agent_event(agent, event);
 }
@@ -102,7 +102,7 @@ bool lien_walk_maps(struct lien_process *process, enum lien_library library)
 	return false;
 }
 
-/* What the driver cannot report and may have been lost as well. */
+/* Facts that the driver cannot report, and that may have been lost as well. */
 static uint32_t doubts_of(struct lien_process *process)
 {
 	uint32_t doubts = 0;
@@ -167,10 +167,10 @@ static void conclude(struct lien_agent *agent, struct lien_process *process, str
 	tracked->strange = lien_reread_strange(walk->reread);
 	tracked->walk = NULL; /* events made below must not count as touches */
 	agent->walks--;
-	lien_reread_learn(walk->reread, process, lien_now_ns(), tell, agent);
+	lien_reread_learn(walk->reread, process, lien_now_ns(), emit, agent);
 	if (differences && walk->repair) {
 		err = lien_reread_repair(
-			walk->reread, agent->graph, process, lien_now_ns(), tell, agent);
+			walk->reread, agent->graph, process, lien_now_ns(), emit, agent);
 		walked.repaired = !err;
 	}
 	if (!err && (!differences || walk->repair) && !lien_reread_unstable(walk->reread))

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of the machine's available memory, this much is left to others. */
+/* Left to others of the machine's available memory. */
 #define SPARE_BYTES (64ull << 20)
 
 static uint64_t mib(uint64_t bytes)

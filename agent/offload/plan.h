@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * What an offload would do: a pure function from the graph and a selection to what each process has
+ * Plans an offload: a pure function from the graph and a selection to what each process has
  * to move, what is left behind and why, or the reason for a refusal. It changes nothing.
  */
 #ifndef LIEN_PLAN_H

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* What an offload selects. Both sides may be long: a client names up to thousands of processes and
+/* Selects the memory of an offload. Both sides may be long: a client names up to thousands of processes and
  * addresses, and a job makes any number of allocations. */
 #include <errno.h>
 #include <stdlib.h>

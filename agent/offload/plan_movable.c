@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* Which kinds of memory can be moved, and which processes take orders. */
+/* Decides which memory can be moved, and which processes take orders. */
 #include <lien/cuda_abi.h>
 #include "agent/offload/plan_internal.h"
 

@@ -5,7 +5,7 @@
 
 #include "agent/offload/plan.h"
 
-/* What happens to a thread that needs memory that is away. */
+/* The fate of a thread that needs memory that is away. */
 enum lien_on_use {
 	LIEN_ON_USE_WAIT,    /* it waits for a restore */
 	LIEN_ON_USE_RESTORE, /* the agent begins a restore for it */

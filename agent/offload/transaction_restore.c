@@ -416,7 +416,7 @@ static void finish(struct lien_transaction *t, unsigned index)
 		t, index, LIEN_PHASE_FINISH, flags, lost, n * sizeof(lost[0]), NULL, 0);
 }
 
-/* What the importers say about the owner counts, not what the exporter says. */
+/* The importers' word about the owner counts, not the exporter's. */
 static bool imports_from(const struct lien_transaction *t, unsigned index, unsigned from,
 	const struct lien_wire_item *item)
 {

@@ -217,7 +217,7 @@ static bool share_memory(const struct lien_process *a, const struct lien_process
 	return false;
 }
 
-/* What a control library says of itself is only its process's word. It counts for processes of the
+/* A control library's word is only its process's word. It counts for processes of the
  * same user, who may do anything to each other; for others the graph decides. */
 static bool may_share(void *context, uint32_t pid, uint32_t other)
 {
@@ -501,7 +501,7 @@ int lien_orders_plan(struct lien_agent *agent, const struct lien_selection *sele
 	return err;
 }
 
-/* What was planned cannot change any more: is it still the same? */
+/* The job is at rest: is the plan still the same? */
 static int replan(void *context, const struct lien_plan **out, char *why, size_t size)
 {
 	struct lien_agent *agent = context;

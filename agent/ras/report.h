@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* What NCCL's RAS says of a process, for the views. Plain data. */
+/* NCCL RAS's report on a process, for the views. Plain data. */
 #ifndef LIEN_RAS_REPORT_H
 #define LIEN_RAS_REPORT_H
 

@@ -22,7 +22,7 @@ struct lien_event lien_emit_event(
 void lien_emit(struct lien_emitter *emitter, struct lien_event *event, size_t size)
 {
 	event->size = size;
-	emitter->tell(emitter->context, event);
+	emitter->emit(emitter->context, event);
 }
 
 void lien_emit_given_back(struct lien_emitter *emitter, struct lien_event *event, size_t size)

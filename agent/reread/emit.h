@@ -12,7 +12,7 @@ typedef void lien_emit_fn(void *context, struct lien_event *event);
 
 struct lien_emitter {
 	uint64_t now_ns;
-	lien_emit_fn *tell;
+	lien_emit_fn *emit;
 	void *context;
 };
 

@@ -77,9 +77,9 @@ unsigned lien_reread_mappings(const struct lien_reread *reread);
  * incomplete (LIEN_INCOMPLETE_SHARE). -ENOMEM.
  */
 int lien_reread_repair(const struct lien_reread *reread, struct lien_graph *graph,
-	struct lien_process *process, uint64_t now_ns, lien_emit_fn *tell, void *context);
+	struct lien_process *process, uint64_t now_ns, lien_emit_fn *emit, void *context);
 /* Emits the devices of plain memory that the graph does not know. */
 void lien_reread_learn(const struct lien_reread *reread, struct lien_process *process,
-	uint64_t now_ns, lien_emit_fn *tell, void *context);
+	uint64_t now_ns, lien_emit_fn *emit, void *context);
 
 #endif

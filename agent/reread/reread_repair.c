@@ -28,7 +28,7 @@ static struct lien_event event_of(struct repair *repair, unsigned type)
 	return lien_emit_event(&repair->emitter, repair->process, type);
 }
 
-static void tell(struct repair *repair, struct lien_event *event, size_t size)
+static void emit(struct repair *repair, struct lien_event *event, size_t size)
 {
 	lien_emit(&repair->emitter, event, size);
 }
@@ -186,14 +186,14 @@ static void make_known(struct repair *repair, const struct lien_wire_found *foun
 		event.share.handle = found->handle;
 		event.share.handle_type = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 		event.share.fd = -1;
-		tell(repair, &event, LIEN_EVENT_SIZE(share));
+		emit(repair, &event, LIEN_EVENT_SIZE(share));
 		return;
 	}
 	event = event_of(repair, LIEN_CALL_CU_MEM_CREATE);
 	event.create.handle = found->handle;
 	event.create.bytes = found->bytes; /* the map of a longer one extends it */
 	event.create.prop = prop_of(found);
-	tell(repair, &event, LIEN_EVENT_SIZE(create));
+	emit(repair, &event, LIEN_EVENT_SIZE(create));
 }
 
 /* Sets the access that was found, and none for devices that only the graph has. */
@@ -223,7 +223,7 @@ static void give_access(struct repair *repair, const struct lien_wire_found *fou
 	}
 	event.access.count = n;
 	if (n)
-		tell(repair, &event, LIEN_EVENT_SIZE(access));
+		emit(repair, &event, LIEN_EVENT_SIZE(access));
 }
 
 static void put_there(struct repair *repair, const struct lien_wire_found *found)
@@ -238,7 +238,7 @@ static void put_there(struct repair *repair, const struct lien_wire_found *found
 		event.alloc.device = found->location_type == CU_MEM_LOCATION_TYPE_DEVICE
 					     ? found->location_id
 					     : -1;
-		tell(repair, &event, LIEN_EVENT_SIZE(alloc));
+		emit(repair, &event, LIEN_EVENT_SIZE(alloc));
 		return;
 	}
 	handle = handle_find(repair->process, found->handle);
@@ -252,7 +252,7 @@ static void put_there(struct repair *repair, const struct lien_wire_found *found
 	event.map.va = found->va;
 	event.map.bytes = found->bytes;
 	event.map.handle = found->handle;
-	tell(repair, &event, LIEN_EVENT_SIZE(map));
+	emit(repair, &event, LIEN_EVENT_SIZE(map));
 	give_access(repair, found);
 }
 
@@ -263,7 +263,7 @@ static void emit_property(
 
 	event.property.va = found->va;
 	event.property.prop = prop;
-	tell(repair, &event, LIEN_EVENT_SIZE(property));
+	emit(repair, &event, LIEN_EVENT_SIZE(property));
 }
 
 static void mend(struct repair *repair, const struct lien_difference *difference)

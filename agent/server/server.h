@@ -36,7 +36,7 @@ bool lien_server_waits_for_quiet(const struct lien_agent *agent);
 void lien_server_tick(struct lien_agent *agent);
 /* Does a client have a request that can be handled? */
 bool lien_server_has_requests(const struct lien_agent *agent);
-/* Of the next request: when it was first looked at (loop.h). There must be one. */
+/* The next request's mark (loop.h). There must be a request. */
 uint64_t *lien_server_mark(struct lien_agent *agent);
 /* Handles one request: users in turn, and the clients of a user in turn. */
 void lien_server_request(struct lien_agent *agent);

@@ -62,7 +62,7 @@ static json_t *graph(const struct view *view)
 	return with_gpus(view, lien_view_graph(view->source->graph, view->source->viewer), false);
 }
 
-/* What an offload frees depends on which processes take orders. */
+/* How much an offload frees depends on which processes take orders. */
 static void forget_frees(json_t *answer)
 {
 	json_t *row;

@@ -603,7 +603,7 @@ static int create(struct lien_control *control, struct lien_item *item)
 /* Retries, because the failure may be temporary: another job has just given memory back. */
 static int create_again(struct lien_control *control, struct lien_item *item, int *waited)
 {
-	int told = control->reply.text[0], result = create(control, item);
+	int reported = control->reply.text[0], result = create(control, item);
 
 	if (!result || result == -EBADMSG) /* a retry would not help */
 		return result;
@@ -612,7 +612,7 @@ static int create_again(struct lien_control *control, struct lien_item *item, in
 		*waited = 1;
 	}
 	result = create(control, item);
-	if (!result && !told)
+	if (!result && !reported)
 		lien_control_forgive(control);
 	return result;
 }
@@ -694,12 +694,12 @@ static int export_once(struct lien_control *control, struct lien_item *item, int
 
 int lien_order_export(struct lien_control *control, struct lien_item *item, int *fd)
 {
-	int told = control->reply.text[0], result = export_once(control, item, fd);
+	int reported = control->reply.text[0], result = export_once(control, item, fd);
 
 	if (!result)
 		return 0;
 	result = export_once(control, item, fd);
-	if (!result && !told)
+	if (!result && !reported)
 		lien_control_forgive(control);
 	return result;
 }
@@ -720,7 +720,7 @@ static int import_once(struct lien_control *control, struct lien_item *item, int
 int lien_order_import(struct lien_control *control, uint64_t token, int fd)
 {
 	struct lien_item *item = lien_items_find(&control->items, token);
-	int told = control->reply.text[0], result;
+	int reported = control->reply.text[0], result;
 
 	if (item && !(item->wire.flags & LIEN_WIRE_IMPORTED))
 		return lien_control_fail(control, -ENOENT, token, "not an import here");
@@ -730,7 +730,7 @@ int lien_order_import(struct lien_control *control, uint64_t token, int fd)
 	if (!result)
 		return 0;
 	result = import_once(control, item, fd);
-	if (!result && !told)
+	if (!result && !reported)
 		lien_control_forgive(control);
 	return result;
 }

@@ -85,14 +85,14 @@ static int begin(struct lien_probes *probes, const struct lien_attached *attache
 	struct lien_following *following)
 {
 	struct lien_probe_set set = {.count = 0};
-	struct lien_link_request wish;
+	struct lien_link_request request;
 	unsigned i;
 
 	for (i = 0; i < attached->contexts_count; i++)
 		lien_probe_set_add(&set, &attached->contexts[i], following->number);
-	wish = (struct lien_link_request){bpf_program__fd(probes->skel->progs.lien_entry), set.offsets,
+	request = (struct lien_link_request){bpf_program__fd(probes->skel->progs.lien_entry), set.offsets,
 		set.cookies, set.count, LIEN_UPROBE_MULTI_OF_PROCESS(following->pid)};
-	return lien_making_begin(&following->making, fd, &wish, 1);
+	return lien_making_begin(&following->making, fd, &request, 1);
 }
 
 static void forget(struct lien_probes *probes, struct lien_following *following)

@@ -22,12 +22,12 @@
 struct lien_making {
 	int file_fd;
 	unsigned count;
-	struct lien_link_request wishes[LIEN_LINKS_AT_ONCE];
+	struct lien_link_request requests[LIEN_LINKS_AT_ONCE];
 	int links[LIEN_LINKS_AT_ONCE];
 	int err;
 	bool done, abandoned; /* protected by the lock */
 	bool waited;	      /* the caller has waited its full time: the thread may be stuck */
-	uint64_t places[];    /* offsets and cookies of all wishes */
+	uint64_t places[];    /* offsets and cookies of all requests */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -59,18 +59,18 @@ static void discard(struct lien_making *making)
 
 static void make_all(struct lien_making *making)
 {
-	const struct lien_link_request *wish;
+	const struct lien_link_request *request;
 	char path[32];
 	unsigned i;
 
 	/* Through the open file: the path may lead elsewhere by now. */
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", making->file_fd);
 	for (i = 0; i < making->count && !making->err; i++) {
-		wish = &making->wishes[i];
-		if (!wish->count)
+		request = &making->requests[i];
+		if (!request->count)
 			continue;
-		making->links[i] = lien_uprobe_multi_attach(wish->program_fd, path, wish->offsets,
-			wish->cookies, wish->count, wish->how);
+		making->links[i] = lien_uprobe_multi_attach(request->program_fd, path, request->offsets,
+			request->cookies, request->count, request->how);
 		if (making->links[i] < 0)
 			making->err = making->links[i];
 	}
@@ -100,14 +100,14 @@ static uint64_t *copy_places(uint64_t *to, const uint64_t *from, unsigned count)
 	return to + count;
 }
 
-static struct lien_making *copy_of(const struct lien_link_request *wishes, unsigned count)
+static struct lien_making *copy_of(const struct lien_link_request *requests, unsigned count)
 {
 	struct lien_making *making;
 	unsigned places = 0, i;
 	uint64_t *to;
 
 	for (i = 0; i < count; i++)
-		places += wishes[i].count;
+		places += requests[i].count;
 	making = calloc(1, sizeof(*making) + places * 2 * sizeof(making->places[0]));
 	if (!making)
 		return NULL;
@@ -115,22 +115,22 @@ static struct lien_making *copy_of(const struct lien_link_request *wishes, unsig
 	making->count = count;
 	for (i = 0; i < count; i++) {
 		making->links[i] = -1;
-		making->wishes[i] = wishes[i];
-		making->wishes[i].offsets = to;
-		to = copy_places(to, wishes[i].offsets, wishes[i].count);
-		making->wishes[i].cookies = to;
-		to = copy_places(to, wishes[i].cookies, wishes[i].count);
+		making->requests[i] = requests[i];
+		making->requests[i].offsets = to;
+		to = copy_places(to, requests[i].offsets, requests[i].count);
+		making->requests[i].cookies = to;
+		to = copy_places(to, requests[i].cookies, requests[i].count);
 	}
 	return making;
 }
 
-int lien_making_begin(struct lien_making **making, int file_fd, const struct lien_link_request *wishes,
+int lien_making_begin(struct lien_making **making, int file_fd, const struct lien_link_request *requests,
 	unsigned count)
 {
 	int err;
 
 	pthread_once(&once, prepare);
-	*making = copy_of(wishes, count);
+	*making = copy_of(requests, count);
 	if (!*making)
 		return -ENOMEM;
 	(*making)->file_fd = fcntl(file_fd, F_DUPFD_CLOEXEC, 0);

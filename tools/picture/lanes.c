@@ -256,7 +256,7 @@ static void draw_label(
 	free(text);
 }
 
-static void tell(const struct lanes *lanes, unsigned owner, unsigned importer)
+static void note_pair(const struct lanes *lanes, unsigned owner, unsigned importer)
 {
 	const struct flow *flow = &lanes->flows[owner][importer];
 
@@ -276,7 +276,7 @@ static void draw_pair(const struct lanes *lanes, const struct pair *pair, int y)
 	bool both = is_alike(there, back);
 
 	if (there->library) {
-		tell(lanes, pair->left, pair->right);
+		note_pair(lanes, pair->left, pair->right);
 		draw_label(lanes, pair, there, y + 12);
 		draw_flow(lanes, pair->left, pair->right, y + 18, both);
 		lien_svg_close(lanes->sheet->out);
@@ -284,7 +284,7 @@ static void draw_pair(const struct lanes *lanes, const struct pair *pair, int y)
 	if (back->library && !both) {
 		int line = there->library ? y + 27 : y + 18;
 
-		tell(lanes, pair->right, pair->left);
+		note_pair(lanes, pair->right, pair->left);
 		draw_label(lanes, pair, back, there->library ? line + 13 : line - 6);
 		draw_flow(lanes, pair->right, pair->left, line, false);
 		lien_svg_close(lanes->sheet->out);
