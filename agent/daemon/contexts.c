@@ -74,7 +74,7 @@ static void follow(struct lien_agent *agent, struct lien_process *process)
 }
 
 /* Returns true if following the process would reveal nothing new. */
-static bool is_settled(struct lien_agent *agent, uint32_t pid)
+static bool is_learnt(struct lien_agent *agent, uint32_t pid)
 {
 	struct lien_probe_process known;
 
@@ -86,7 +86,7 @@ static void look_at(struct lien_agent *agent, struct lien_process *process)
 {
 	bool followed = lien_probes_is_followed(agent->probes, process->pid);
 
-	if (is_settled(agent, process->pid) == !followed)
+	if (is_learnt(agent, process->pid) == !followed)
 		return;
 	if (followed)
 		lien_probes_unfollow(agent->probes, process->pid);

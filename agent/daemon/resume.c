@@ -186,14 +186,14 @@ static void stranded(void *context, uint32_t pid, uint64_t start)
 	lien_agent_event(agent, &event);
 }
 
-void lien_resume_settle(struct lien_agent *agent)
+void lien_resume_finish(struct lien_agent *agent)
 {
 	int err;
 
 	if (!lien_probes_resumed(agent->probes))
 		return;
 	lien_contexts_resume(agent);
-	err = lien_probes_settle(agent->probes, stranded, agent);
+	err = lien_probes_finish_takeover(agent->probes, stranded, agent);
 	if (err)
 		lien_log(4, "cannot tell which calls were under way meanwhile: %s", strerror(-err));
 	lien_watch_resume(agent);

@@ -18,7 +18,7 @@ void lien_resume_note(struct lien_agent *agent, const struct lien_event *event);
 /* Ends the processes that ended unseen. */
 void lien_resume_ends(struct lien_agent *agent);
 /* Call this when all libraries are probed again. */
-void lien_resume_settle(struct lien_agent *agent);
+void lien_resume_finish(struct lien_agent *agent);
 /* Leaves everything to the next agent, or nothing if none could take over. */
 void lien_resume_stop(struct lien_agent *agent, bool started);
 

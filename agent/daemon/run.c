@@ -150,7 +150,7 @@ static int start(struct lien_agent *agent, const struct lien_agent_config *confi
 	if (!err)
 		err = lien_watch_start(agent, config->libraries);
 	if (!err)
-		lien_resume_settle(agent);
+		lien_resume_finish(agent);
 	return err;
 }
 

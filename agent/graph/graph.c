@@ -381,7 +381,7 @@ void lien_share_outdate(struct lien_graph *graph, struct lien_share *share)
 	share->stale = true;
 }
 
-static void allocation_settle(struct lien_graph *graph, struct lien_allocation *allocation);
+static void allocation_drop_unheld(struct lien_graph *graph, struct lien_allocation *allocation);
 
 void lien_binding_drop(struct lien_graph *graph, struct lien_binding *binding)
 {
@@ -390,7 +390,7 @@ void lien_binding_drop(struct lien_graph *graph, struct lien_binding *binding)
 	RB_REMOVE(lien_binding_tree, &binding->object->bound, binding);
 	LIST_REMOVE(binding, of_memory);
 	free(binding);
-	allocation_settle(graph, memory);
+	allocation_drop_unheld(graph, memory);
 }
 
 static void unbind_all(struct lien_graph *graph, struct lien_allocation *object)
@@ -466,7 +466,7 @@ struct lien_allocation *lien_share_taken(struct lien_graph *graph, struct lien_s
 /* Frees an allocation that nothing holds, unless it was handed out, because an import of it may
  * still be reported. An allocation that nobody has imported at all is kept as long as its owner
  * lives. */
-static void allocation_settle(struct lien_graph *graph, struct lien_allocation *allocation)
+static void allocation_drop_unheld(struct lien_graph *graph, struct lien_allocation *allocation)
 {
 	const struct lien_share *share = LIST_FIRST(&allocation->shares);
 
@@ -525,7 +525,7 @@ struct lien_holding *lien_holding_get(
 	return holding;
 }
 
-static void holding_settle(struct lien_graph *graph, struct lien_holding *holding)
+static void holding_drop_empty(struct lien_graph *graph, struct lien_holding *holding)
 {
 	struct lien_allocation *allocation = holding->allocation;
 
@@ -533,7 +533,7 @@ static void holding_settle(struct lien_graph *graph, struct lien_holding *holdin
 		return;
 	LIST_REMOVE(holding, of_allocation);
 	lien_slab_put(&graph->slabs.holdings, holding);
-	allocation_settle(graph, allocation);
+	allocation_drop_unheld(graph, allocation);
 }
 
 struct lien_handle *lien_handle_new(struct lien_graph *graph, struct lien_process *process,
@@ -544,7 +544,7 @@ struct lien_handle *lien_handle_new(struct lien_graph *graph, struct lien_proces
 
 	if (!handle) {
 		if (holding)
-			holding_settle(graph, holding);
+			holding_drop_empty(graph, holding);
 		return NULL;
 	}
 	handle->holding = holding;
@@ -575,7 +575,7 @@ void lien_handle_drop(struct lien_graph *graph, struct lien_handle *handle)
 	SPLAY_REMOVE(lien_handle_tree, &holding->process->handles, handle);
 	TAILQ_REMOVE(&holding->handles, handle, of_holding);
 	lien_slab_put(&graph->slabs.handles, handle);
-	holding_settle(graph, holding);
+	holding_drop_empty(graph, holding);
 }
 
 uint64_t lien_range_bytes(uint64_t va, uint64_t bytes)
@@ -592,7 +592,7 @@ struct lien_mapping *lien_mapping_new(
 
 	if (!mapping) {
 		if (holding)
-			holding_settle(graph, holding);
+			holding_drop_empty(graph, holding);
 		return NULL;
 	}
 	mapping->holding = holding;
@@ -626,7 +626,7 @@ void lien_mapping_drop(struct lien_graph *graph, struct lien_mapping *mapping)
 	holding->process->parked -= mapping->parked;
 	graph->stats.mappings--;
 	lien_slab_put(&graph->slabs.mappings, mapping);
-	holding_settle(graph, holding);
+	holding_drop_empty(graph, holding);
 }
 
 /* Moves everything to another holding of the same process, and frees the old one. */
@@ -732,5 +732,5 @@ void lien_allocation_disown(struct lien_graph *graph, struct lien_allocation *al
 {
 	LIST_REMOVE(allocation, of_owner);
 	allocation->owner = NULL;
-	allocation_settle(graph, allocation);
+	allocation_drop_unheld(graph, allocation);
 }

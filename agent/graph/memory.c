@@ -35,7 +35,7 @@ int lien_allocation_asked(struct lien_graph *graph, struct lien_process *process
 }
 
 /* A handle without references remains the driver's name for memory that its process has mapped. */
-static void names_settle(struct lien_graph *graph, struct lien_holding *holding)
+static void drop_unused_names(struct lien_graph *graph, struct lien_holding *holding)
 {
 	struct lien_handle *handle = TAILQ_FIRST(&holding->handles), *next;
 
@@ -85,7 +85,7 @@ int lien_graph_apply_release(
 		return 0;
 	}
 	handle_give_back(handle, event);
-	names_settle(graph, handle->holding);
+	drop_unused_names(graph, handle->holding);
 	return 0;
 }
 
@@ -95,7 +95,7 @@ static void mapping_remove(struct lien_graph *graph, struct lien_mapping *mappin
 
 	/* Handles first: the allocation goes with the last handle or mapping. */
 	lien_mapping_park(mapping, true);
-	names_settle(graph, holding);
+	drop_unused_names(graph, holding);
 	lien_mapping_drop(graph, mapping);
 }
 
@@ -107,7 +107,7 @@ static void unmap_one(struct lien_graph *graph, struct lien_mapping *mapping, bo
 		return;
 	}
 	lien_mapping_park(mapping, true);
-	names_settle(graph, mapping->holding);
+	drop_unused_names(graph, mapping->holding);
 }
 
 void lien_graph_unmap_step(struct lien_graph *graph)
@@ -206,7 +206,7 @@ static bool may_have_gone(const struct lien_handle *handle)
 }
 
 /* Applies calls under way that may have ended the name. Returns NULL if it names nothing now. */
-static struct lien_handle *handle_settle(
+static struct lien_handle *handle_after_pending(
 	struct lien_graph *graph, struct lien_process *process, uint64_t value)
 {
 	struct lien_handle *handle;
@@ -226,7 +226,7 @@ void lien_handle_vacate(struct lien_graph *graph, struct lien_process *process, 
 {
 	struct lien_handle *handle;
 
-	while ((handle = handle_settle(graph, process, value))) {
+	while ((handle = handle_after_pending(graph, process, value))) {
 		lien_graph_odd(graph, process);
 		lien_handle_drop(graph, handle);
 	}
@@ -302,7 +302,7 @@ int lien_graph_apply_create(
 static void retain_contradicts(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
-	struct lien_handle *handle = handle_settle(graph, process, event->retain.handle);
+	struct lien_handle *handle = handle_after_pending(graph, process, event->retain.handle);
 	struct lien_mapping *mapping = lien_process_mapping(process, event->retain.va);
 
 	if (!handle || !mapping || handle->holding == mapping->holding)

@@ -117,7 +117,7 @@ static uint32_t doubts_of(struct lien_process *process)
 }
 
 /* The graph now agrees with the driver, so the earlier losses no longer matter. */
-static void settle(struct lien_agent *agent, struct lien_process *process)
+static void note_agreement(struct lien_agent *agent, struct lien_process *process)
 {
 	struct lien_event event;
 
@@ -174,7 +174,7 @@ static void conclude(struct lien_agent *agent, struct lien_process *process, str
 		walked.repaired = !err;
 	}
 	if (!err && (!differences || walk->repair) && !lien_reread_unstable(walk->reread))
-		settle(agent, process);
+		note_agreement(agent, process);
 	if (walk->done)
 		walk->done(walk->done_for, process, &walked);
 	else

@@ -355,7 +355,7 @@ static bool exports_wanted(const struct lien_transaction *t, unsigned index)
 }
 
 /* Has every process exported and imported what it could? */
-static bool settled(const struct lien_transaction *t)
+static bool all_exchanged(const struct lien_transaction *t)
 {
 	unsigned i;
 
@@ -515,7 +515,7 @@ static void step(struct lien_transaction *t)
 	bool all = true;
 	unsigned i;
 
-	t->finishing |= settled(t);
+	t->finishing |= all_exchanged(t);
 	for (i = 0; i < t->count; i++) {
 		struct participant *participant = &t->participants[i];
 
@@ -529,7 +529,7 @@ static void step(struct lien_transaction *t)
 			all = false;
 	if (all)
 		restore_end(t);
-	else if (t->finishing ? lien_transaction_idle(t) : settled(t))
+	else if (t->finishing ? lien_transaction_idle(t) : all_exchanged(t))
 		step(t); /* the last process that was waited for could not be reached */
 }
 

@@ -50,17 +50,17 @@ static void *driver_function(const char *name, size_t member)
 
 static unsigned inside; /* threads with a looked-up handle, on their way to the driver and back */
 static int hold_all;
-static int settled; /* no thread is let in any more */
+static int closed; /* no thread is let in any more */
 
 void lien_translate_hold_all(int all)
 {
 	__atomic_store_n(&hold_all, all, __ATOMIC_SEQ_CST);
-	__atomic_store_n(&settled, 0, __ATOMIC_SEQ_CST);
+	__atomic_store_n(&closed, 0, __ATOMIC_SEQ_CST);
 }
 
 int lien_translate_wait_idle(void)
 {
-	__atomic_store_n(&settled, 1, __ATOMIC_SEQ_CST);
+	__atomic_store_n(&closed, 1, __ATOMIC_SEQ_CST);
 	return lien_translate_idle();
 }
 
@@ -139,7 +139,7 @@ static void enter_all(const uint64_t *names, uint64_t *handles, unsigned n, int 
 						    !is_away(names, handles, n)))
 			return;
 		/* The agent let this thread in, because others wait for it. */
-		if (asked && known && !__atomic_load_n(&settled, __ATOMIC_SEQ_CST))
+		if (asked && known && !__atomic_load_n(&closed, __ATOMIC_SEQ_CST))
 			return;
 		__atomic_fetch_sub(&inside, 1, __ATOMIC_SEQ_CST);
 		if (asked)

@@ -258,7 +258,7 @@ static int search_table(struct search *search, const Elf64_Shdr *table)
 }
 
 /* A symbol without a size reaches to the next symbol, which need not have a target of its own. */
-static void settle(struct search *search)
+static void give_sizes(struct search *search)
 {
 	struct target *target, *before = NULL;
 	unsigned i;
@@ -326,7 +326,7 @@ static int search_file(struct search *search, struct lien_symbol_lookup *lookups
 		if (file->sections[i].sh_type == SHT_DYNSYM ||
 			file->sections[i].sh_type == SHT_SYMTAB)
 			err = search_table(search, &file->sections[i]);
-	settle(search);
+	give_sizes(search);
 	for (i = 0; i < search->count && !err; i++)
 		if (search->targets[i].rank)
 			err = read_name(file, &search->targets[i]);

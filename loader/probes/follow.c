@@ -58,12 +58,12 @@ static int set_since(struct lien_probes *probes, uint32_t pid, uint64_t start, u
 }
 
 /* Returns since when an earlier agent's record of the process is valid. That agent's link exists
- * until lien_probes_settle(). */
+ * until lien_probes_finish_takeover(). */
 static uint64_t since_before(const struct lien_probes *probes, uint32_t pid, uint64_t start)
 {
 	struct lien_probe_followed followed;
 
-	if (probes->settled ||
+	if (probes->taken_over ||
 		bpf_map_lookup_elem(bpf_map__fd(probes->skel->maps.followed), &pid, &followed) ||
 		followed.start != start)
 		return NEVER;

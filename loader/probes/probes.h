@@ -79,7 +79,7 @@ bool lien_probes_resumed(const struct lien_probes *probes);
  * and calls fn for each process that had a call in progress whose return will not be seen
  * (occasionally for one that had none). Returns 0 or -errno.
  */
-int lien_probes_settle(struct lien_probes *probes,
+int lien_probes_finish_takeover(struct lien_probes *probes,
 	void (*stranded)(void *context, uint32_t pid, uint64_t start), void *context);
 /* Returns the folder of the pins; NULL: nothing is pinned. */
 const char *lien_probes_pinned(const struct lien_probes *probes);

@@ -90,7 +90,7 @@ struct lien_probes {
 
 	/* keep.c: state that outlives the agent. */
 	struct lien_pins *pins; /* NULL: nothing does */
-	bool resumed, settled;
+	bool resumed, taken_over;
 	struct lien_attached_list old; /* from another build: to be replaced */
 	char build[96];
 	uint64_t layout, journal;

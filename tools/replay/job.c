@@ -202,7 +202,7 @@ static bool busy(const struct lien_job *job)
 	return false;
 }
 
-int lien_job_settle(struct lien_job *job)
+int lien_job_wait(struct lien_job *job)
 {
 	int err = 0;
 
@@ -246,7 +246,7 @@ int lien_job_tell(struct lien_job *job, const struct lien_replay_message *messag
 			return err;
 		worker->moved = lien_clock_ms();
 	}
-	return lien_job_settle(job);
+	return lien_job_wait(job);
 }
 
 int lien_job_verify(struct lien_job *job, struct lien_job_totals *totals, FILE *out)

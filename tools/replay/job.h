@@ -53,7 +53,7 @@ struct lien_job_totals {
 int lien_job_start(struct lien_job *job, struct lien_script *script);
 
 /* Waits until every worker has carried out its command. */
-int lien_job_settle(struct lien_job *job);
+int lien_job_wait(struct lien_job *job);
 
 /* Sends the message to every worker, and waits for all. */
 int lien_job_tell(struct lien_job *job, const struct lien_replay_message *message);

@@ -198,7 +198,7 @@ static int run(struct lien_job *job, const struct options *options, struct lien_
 
 	err = lien_job_start(job, script);
 	if (!err)
-		err = lien_job_settle(job);
+		err = lien_job_wait(job);
 	if (err)
 		goto out;
 	job->ready = true;

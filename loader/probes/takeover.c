@@ -55,13 +55,13 @@ static int strand(void *context, uint32_t ktid, const struct lien_thread *thread
 	return 0;
 }
 
-int lien_probes_settle(struct lien_probes *probes,
+int lien_probes_finish_takeover(struct lien_probes *probes,
 	void (*stranded)(void *context, uint32_t pid, uint64_t start), void *context)
 {
 	struct strand what = {probes, stranded, context};
 	int err;
 
-	probes->settled = true;
+	probes->taken_over = true;
 	if (!probes->resumed)
 		return 0;
 	lien_pins_each(probes->pins, drop_old, probes);
