@@ -619,7 +619,8 @@ json_t *lien_probing_view(const struct lien_agent *agent, const struct lien_view
 					       limit_of(account->user), "others",
 					       account->refused + account->more));
 	for (process = lien_graph_first(agent->graph); process; process = lien_graph_next(process))
-		if (process->incomplete & LIEN_INCOMPLETE_UNPROBED && lien_viewer_sees(viewer, process))
+		if (process->incomplete & LIEN_INCOMPLETE_UNPROBED &&
+			lien_viewer_sees(viewer, process))
 			json_array_append_new(pids, json_integer(process->pid));
 	return json_pack("{s:o, s:o}", "users", users, "processes", pids);
 }

@@ -476,8 +476,8 @@ static int write_event(void *context, const struct lien_event *event)
 {
 	struct lien_client *client = context;
 
-	if (!event->pid ||
-		lien_viewer_sees(&client->viewer, lien_graph_process(client->agent->graph, event->pid)))
+	if (!event->pid || lien_viewer_sees(&client->viewer,
+				   lien_graph_process(client->agent->graph, event->pid)))
 		lien_reply_write(client, event, event->size);
 	return 0;
 }

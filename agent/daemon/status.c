@@ -100,7 +100,8 @@ static json_t *status_skipped(struct lien_agent *agent, const struct lien_viewer
 	json_t *list = json_array();
 	unsigned i;
 
-	for (i = 0; lien_viewer_sees(viewer, NULL) && i < skipped->count && i < LIEN_SKIPPED_MAX; i++)
+	for (i = 0; lien_viewer_sees(viewer, NULL) && i < skipped->count && i < LIEN_SKIPPED_MAX;
+		i++)
 		json_array_append_new(list, json_pack("{s:s, s:s}", "path", skipped->files[i].path,
 						    "reason", skipped->files[i].reason));
 	return list;
@@ -138,7 +139,8 @@ static json_t *status_followed(struct lien_agent *agent, const struct lien_viewe
 		return json_null();
 	pids = json_array();
 	for (process = lien_graph_first(agent->graph); process; process = lien_graph_next(process))
-		if (lien_viewer_sees(viewer, process) && lien_probes_follows(agent->probes, process->pid))
+		if (lien_viewer_sees(viewer, process) &&
+			lien_probes_follows(agent->probes, process->pid))
 			json_array_append_new(pids, json_integer(process->pid));
 	return pids;
 }

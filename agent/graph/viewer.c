@@ -16,14 +16,16 @@ static bool sees_holder(const struct lien_viewer *viewer, const struct lien_allo
 	return false;
 }
 
-bool lien_viewer_sees_owner(const struct lien_viewer *viewer, const struct lien_allocation *allocation)
+bool lien_viewer_sees_owner(
+	const struct lien_viewer *viewer, const struct lien_allocation *allocation)
 {
 	if (lien_viewer_sees(viewer, allocation->owner))
 		return true;
 	return !allocation->owner && sees_holder(viewer, allocation);
 }
 
-bool lien_viewer_sees_part(const struct lien_viewer *viewer, const struct lien_allocation *allocation)
+bool lien_viewer_sees_part(
+	const struct lien_viewer *viewer, const struct lien_allocation *allocation)
 {
 	return lien_viewer_sees(viewer, allocation->owner) || sees_holder(viewer, allocation);
 }

@@ -30,9 +30,9 @@ static bool nvls_is_off(uint32_t pid)
 }
 
 /*
- * Facts that the driver cannot report of an adopted process. Memory bound to a multicast object looks
- * like any other. NCCL (2.17 to 2.30) binds some where the devices support it and the node has at
- * least two, unless NCCL_NVLS_ENABLE=0.
+ * Facts that the driver cannot report of an adopted process. Memory bound to a multicast object
+ * looks like any other. NCCL (2.17 to 2.30) binds some where the devices support it and the node
+ * has at least two, unless NCCL_NVLS_ENABLE=0.
  */
 static uint32_t doubts_of(struct lien_agent *agent, struct lien_process *process)
 {

@@ -82,10 +82,11 @@ static void release(struct lien_join_job *job)
 static json_t *part_json(const struct part *part, bool complete)
 {
 	return json_pack("{s:i, s:s, s:s?, s:b, s:f, s:f, s:b, s:i, s:i, s:f, s:b}", "pid",
-		part->base.pid, "command", part->command, "error", part->error[0] ? part->error : NULL,
-		"present", part->result.present, "pause_ms", part->result.pause_ns / 1e6, "ms",
-		part->result.total_ns / 1e6, "read", part->read, "mappings", part->mappings, "new",
-		part->differences, "read_ms", part->read_ms, "complete", complete);
+		part->base.pid, "command", part->command, "error",
+		part->error[0] ? part->error : NULL, "present", part->result.present, "pause_ms",
+		part->result.pause_ns / 1e6, "ms", part->result.total_ns / 1e6, "read", part->read,
+		"mappings", part->mappings, "new", part->differences, "read_ms", part->read_ms,
+		"complete", complete);
 }
 
 static json_t *view(const struct attach *attach)
@@ -126,7 +127,8 @@ static uint32_t outsider_of(const struct attach *attach, const struct lien_adopt
 	const struct lien_process *process =
 		lien_graph_process(attach->base.agent->graph, adoption->outsider);
 
-	return process && attach->base.client && lien_viewer_sees(&attach->base.client->viewer, process)
+	return process && attach->base.client &&
+			       lien_viewer_sees(&attach->base.client->viewer, process)
 		       ? adoption->outsider
 		       : 0;
 }
@@ -411,8 +413,7 @@ static void start(
  * Selects the named processes; if none are named, those without a control library or with unknown
  * memory.
  */
-static bool wanted(
-	const struct lien_viewer *viewer, const struct lien_process *process, bool named)
+static bool wanted(const struct lien_viewer *viewer, const struct lien_process *process, bool named)
 {
 	return process->cuda && lien_proc_owned(process, viewer) &&
 	       (named || process->presence == LIEN_CONTROL_NONE ||

@@ -68,9 +68,10 @@ static json_t *differences_json(const struct lien_reread *reread)
 	for (i = 0; i < count; i++) {
 		snprintf(address, sizeof(address), "%#llx", (unsigned long long)difference[i].va);
 		json_array_append_new(
-			list, json_pack("{s:s, s:s, s:I, s:o}", "kind", difference_names[difference[i].kind],
-				      "address", address, "bytes", (json_int_t)difference[i].bytes,
-				      "driver", found_json(&difference[i].found)));
+			list, json_pack("{s:s, s:s, s:I, s:o}", "kind",
+				      difference_names[difference[i].kind], "address", address,
+				      "bytes", (json_int_t)difference[i].bytes, "driver",
+				      found_json(&difference[i].found)));
 	}
 	return list;
 }
@@ -178,8 +179,7 @@ static const struct lien_join_kind kind = {
 	.release = release,
 };
 
-static bool wanted(
-	const struct lien_viewer *viewer, const struct lien_process *process, bool named)
+static bool wanted(const struct lien_viewer *viewer, const struct lien_process *process, bool named)
 {
 	(void)named;
 	return process->cuda && lien_proc_owned(process, viewer);

@@ -52,10 +52,10 @@ static void end_part(struct lien_join_job *job, struct lien_join_part *part, con
 
 	part->done = true;
 	detach->detached += !error;
-	json_array_append_new(detach->processes,
-		json_pack("{s:i, s:s, s:s?, s:f}", "pid", part->pid, "command",
-			process ? process->command : "", "error", error, "ms",
-			(lien_now_ns() - ((struct part *)part)->t_start) / 1e6));
+	json_array_append_new(
+		detach->processes, json_pack("{s:i, s:s, s:s?, s:f}", "pid", part->pid, "command",
+					   process ? process->command : "", "error", error, "ms",
+					   (lien_now_ns() - ((struct part *)part)->t_start) / 1e6));
 }
 
 static const struct lien_join_kind kind;
@@ -230,11 +230,10 @@ static const struct lien_join_kind kind = {
 	.release = release,
 };
 
-static bool wanted(
-	const struct lien_viewer *viewer, const struct lien_process *process, bool named)
+static bool wanted(const struct lien_viewer *viewer, const struct lien_process *process, bool named)
 {
-	return named || (process->presence == LIEN_CONTROL_READY &&
-				lien_proc_owned(process, viewer));
+	return named ||
+	       (process->presence == LIEN_CONTROL_READY && lien_proc_owned(process, viewer));
 }
 
 void lien_detach_start(struct lien_client *client, const uint32_t *pids, unsigned count)

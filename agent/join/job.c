@@ -41,8 +41,8 @@ static void drop(struct lien_client_job *waited_for)
 
 struct lien_join_job *lien_join_new(struct lien_client *client, const struct lien_join_kind *kind,
 	const uint32_t *pids, unsigned count,
-	bool (*wanted)(const struct lien_viewer *viewer, const struct lien_process *process,
-		bool named))
+	bool (*wanted)(
+		const struct lien_viewer *viewer, const struct lien_process *process, bool named))
 {
 	struct lien_agent *agent = client->agent;
 	const unsigned room = lien_graph_stats(agent->graph)->processes;

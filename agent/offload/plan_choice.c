@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* Selects the memory of an offload. Both sides may be long: a client names up to thousands of processes and
- * addresses, and a job makes any number of allocations. */
+/* Selects the memory of an offload. Both sides may be long: a client names up to thousands of
+ * processes and addresses, and a job makes any number of allocations. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

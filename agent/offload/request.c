@@ -24,8 +24,8 @@ static int copy_discards(struct lien_selection *to, const struct lien_selection 
 	return 0;
 }
 
-int lien_offload_request_copy(struct lien_offload_request *request, const struct lien_selection *selection,
-	const struct lien_offload_how *how)
+int lien_offload_request_copy(struct lien_offload_request *request,
+	const struct lien_selection *selection, const struct lien_offload_how *how)
 {
 	struct lien_selection *to = &request->selection;
 	uint32_t *pids = calloc(selection->pids_count + 1, sizeof(*pids));

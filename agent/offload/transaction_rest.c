@@ -206,9 +206,9 @@ static void drained(struct lien_transaction *t)
 			lien_phase_rest(t);
 	} else {
 		t->passed = false;
-		t->rested = pids && devices &&
-			    t->ops.at_rest(
-				    t->ops.context, pids, devices, n, pass, t, why, sizeof(why));
+		t->rested =
+			pids && devices &&
+			t->ops.at_rest(t->ops.context, pids, devices, n, pass, t, why, sizeof(why));
 		t->t_again = now + (busy || t->rested ? 0 : AGAIN_NS);
 		if (now - t->t_drain >= t->timeout_ms * 1000000ull)
 			lien_transaction_fail(t, -EBUSY, "%s%s%s", busy ? busy : "not at rest",

@@ -69,8 +69,8 @@ static void make_all(struct lien_making *making)
 		request = &making->requests[i];
 		if (!request->count)
 			continue;
-		making->links[i] = lien_uprobe_multi_attach(request->program_fd, path, request->offsets,
-			request->cookies, request->count, request->how);
+		making->links[i] = lien_uprobe_multi_attach(request->program_fd, path,
+			request->offsets, request->cookies, request->count, request->how);
 		if (making->links[i] < 0)
 			making->err = making->links[i];
 	}
@@ -124,8 +124,8 @@ static struct lien_making *copy_of(const struct lien_link_request *requests, uns
 	return making;
 }
 
-int lien_making_begin(struct lien_making **making, int file_fd, const struct lien_link_request *requests,
-	unsigned count)
+int lien_making_begin(struct lien_making **making, int file_fd,
+	const struct lien_link_request *requests, unsigned count)
 {
 	int err;
 

@@ -26,8 +26,8 @@ struct lien_link_request {
 
 /* Begins to make up to LIEN_LINKS_AT_ONCE links, in this order. Copies the wishes and everything
  * they point to, and duplicates the file's fd. Returns 0; -errno: *making is NULL. */
-int lien_making_begin(struct lien_making **making, int file_fd, const struct lien_link_request *wishes,
-	unsigned count);
+int lien_making_begin(struct lien_making **making, int file_fd,
+	const struct lien_link_request *wishes, unsigned count);
 /* Returns 0: links[] has their fds, -1 for a link without places; -EINPROGRESS: call again later;
  * -errno: no link was made. Frees *making and sets it to NULL, except on -EINPROGRESS. */
 int lien_making_wait(struct lien_making **making, int *links);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * lien-replay, which `lien replay` runs: runs a recording again, one process per recorded one, on any
- * CUDA driver. Its worker processes are the same program: lien-replay --worker N --fd FD.
+ * lien-replay, which `lien replay` runs: runs a recording again, one process per recorded one, on
+ * any CUDA driver. Its worker processes are the same program: lien-replay --worker N --fd FD.
  */
 #include <errno.h>
 #include <getopt.h>
