@@ -77,7 +77,7 @@ void lien_drain_end(struct lien_drain *drain);
 int lien_order_check(struct lien_control *control);
 int lien_order_save(struct lien_control *control);
 /* UNMAP with LIEN_WIRE_IMPORTED, DROP with LIEN_WIRE_OWNED. */
-int lien_order_detach(struct lien_control *control, uint32_t kind);
+int lien_order_drop(struct lien_control *control, uint32_t kind);
 int lien_order_create(struct lien_control *control);
 /* Fills in the memory that the devices need for offloaded items, and have; at most LIEN_DEVICES_MAX
  * entries. Returns their number. */

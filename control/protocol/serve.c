@@ -470,9 +470,9 @@ static int obey(struct lien_control *control, int fd, struct message *message)
 	case LIEN_WIRE_SAVE:
 		return lien_order_save(control);
 	case LIEN_WIRE_UNMAP:
-		return lien_order_detach(control, LIEN_WIRE_IMPORTED);
+		return lien_order_drop(control, LIEN_WIRE_IMPORTED);
 	case LIEN_WIRE_DROP:
-		result = lien_order_detach(control, LIEN_WIRE_OWNED);
+		result = lien_order_drop(control, LIEN_WIRE_OWNED);
 		lien_translate_hold_all(result != 0);
 		return result;
 	case LIEN_WIRE_DISCARD: /* no import was unmapped: nobody waits for lent memory */

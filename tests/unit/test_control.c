@@ -404,7 +404,7 @@ static void saved(unsigned references)
 static void away(unsigned references)
 {
 	saved(references);
-	assert_int_equal(lien_order_detach(&control, LIEN_WIRE_OWNED), 0);
+	assert_int_equal(lien_order_drop(&control, LIEN_WIRE_OWNED), 0);
 	assert_false(held());
 }
 
@@ -523,7 +523,7 @@ static void test_drop_fails(void **state)
 		saved(references);
 		w.fail[calls[i % 2]] = 99;
 		order();
-		assert_int_equal(lien_order_detach(&control, LIEN_WIRE_OWNED), CUDA_ERROR_UNKNOWN);
+		assert_int_equal(lien_order_drop(&control, LIEN_WIRE_OWNED), CUDA_ERROR_UNKNOWN);
 		memset(w.fail, 0, sizeof(w.fail));
 		order();
 		assert_false(lien_handles_owed());
@@ -544,7 +544,7 @@ static void test_drop_and_undo_fail(void **state)
 	w.spare[UNMAP] = 1;
 	w.fail[UNMAP] = w.fail[MAP] = w.fail[RELEASE] = 99;
 	order();
-	assert_int_not_equal(lien_order_detach(&control, LIEN_WIRE_OWNED), 0);
+	assert_int_not_equal(lien_order_drop(&control, LIEN_WIRE_OWNED), 0);
 	assert_true(!w.mapped[0] && w.mapped[1]);
 	assert_int_equal(w.references[1], shared ? 3 : 2);
 	restore(2);
@@ -556,7 +556,7 @@ static void test_worthless(void **state)
 	(void)state;
 	for (unsigned times = 0; times < 3; times++) {
 		saved_as(1, LIEN_WIRE_WORTHLESS);
-		assert_int_equal(lien_order_detach(&control, LIEN_WIRE_OWNED), 0);
+		assert_int_equal(lien_order_drop(&control, LIEN_WIRE_OWNED), 0);
 		order();
 		assert_int_equal(lien_order_create(&control), 0);
 		w.fail[SYNC] = times;
@@ -715,7 +715,7 @@ static void test_shared_is_held(void **state)
 		assert_int_equal(w.references[1], 0);
 
 		saved_as(references, LIEN_WIRE_SHARED);
-		assert_int_equal(lien_order_detach(&control, LIEN_WIRE_OWNED), 0);
+		assert_int_equal(lien_order_drop(&control, LIEN_WIRE_OWNED), 0);
 		assert_false(held());
 		assert_int_equal(lien_order_create(&control), 0);
 		assert_int_equal(w.references[2], references + 1);
@@ -763,7 +763,7 @@ static void test_kept(void **state)
 	(void)state;
 	for (unsigned i = 0; i < 2; i++) {
 		saved_as(1, i ? LIEN_WIRE_SHARED : 0);
-		assert_int_equal(lien_order_detach(&control, LIEN_WIRE_OWNED), 0);
+		assert_int_equal(lien_order_drop(&control, LIEN_WIRE_OWNED), 0);
 		order();
 		assert_int_equal(lien_order_create(&control), 0);
 		order();

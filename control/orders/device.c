@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/* Primary contexts and streams of the devices that an order works on. */
+#include <errno.h>
+
+#include "control/orders/order.h"
+
+static void context_release(const struct lien_driver *driver, struct lien_device *device)
+{
+	if (driver->cuDevicePrimaryCtxRelease_v2(device->device))
+		driver->cuDevicePrimaryCtxRelease_v2(device->device);
+	device->held = 0;
+}
+
+static CUresult context_hold(
+	const struct lien_driver *driver, struct lien_device *device, int ordinal)
+{
+	unsigned int flags;
+	CUresult result;
+	int active;
+
+	if ((result = driver->cuDeviceGet(&device->device, ordinal)) ||
+		(result = driver->cuDevicePrimaryCtxGetState(device->device, &flags, &active)))
+		return result;
+	if (!active)
+		return -ENODEV;
+	result = driver->cuDevicePrimaryCtxRetain(&device->context, device->device);
+	device->held = !result;
+	return result;
+}
+
+int lien_device_use(struct lien_control *control, int ordinal, struct lien_device **out)
+{
+	const struct lien_driver *driver = control->driver;
+	struct lien_device *device;
+	CUresult result;
+
+	if (ordinal < 0 || ordinal >= LIEN_DEVICES_MAX)
+		return -ENODEV;
+	device = &control->devices[ordinal];
+	*out = device;
+	if (device->open)
+		return driver->cuCtxSetCurrent(device->context);
+	if (!device->held && (result = context_hold(driver, device, ordinal)))
+		return result;
+	if ((result = driver->cuCtxSetCurrent(device->context)) ||
+		(result = driver->cuStreamCreate(&device->stream, CU_STREAM_NON_BLOCKING))) {
+		if (!lien_items_any(&control->items, LIEN_ITEMS_MISSING))
+			context_release(driver, device);
+		return result;
+	}
+	device->open = 1;
+	return 0;
+}
+
+void lien_devices_close(struct lien_control *control)
+{
+	const int away = lien_items_any(&control->items, LIEN_ITEMS_MISSING);
+	const struct lien_driver *driver = control->driver;
+	struct lien_device *device;
+
+	if (lien_items_any(&control->items, 1 << LIEN_ITEM_FILLING))
+		return; /* copies are in progress: an agent ended before FINISH */
+	for (device = control->devices; device < control->devices + LIEN_DEVICES_MAX; device++) {
+		if (device->open) {
+			driver->cuCtxSetCurrent(device->context);
+			if (driver->cuStreamDestroy_v2(device->stream))
+				driver->cuStreamDestroy_v2(device->stream);
+			driver->cuCtxSetCurrent(NULL);
+			device->open = 0;
+		}
+		if (device->held && !away)
+			context_release(driver, device);
+	}
+}
+
+int lien_devices_synchronize(struct lien_control *control)
+{
+	CUresult result, first = CUDA_SUCCESS;
+	unsigned i;
+
+	for (i = 0; i < LIEN_DEVICES_MAX; i++)
+		if (control->devices[i].open) {
+			control->driver->cuCtxSetCurrent(control->devices[i].context);
+			result = control->driver->cuStreamSynchronize(control->devices[i].stream);
+			if (!first)
+				first = result;
+		}
+	return first;
+}
+
+uint64_t lien_devices_free(struct lien_control *control)
+{
+	size_t free_bytes, total;
+	uint64_t sum = 0;
+	unsigned i;
+
+	for (i = 0; i < LIEN_DEVICES_MAX; i++)
+		if (control->devices[i].open) {
+			control->driver->cuCtxSetCurrent(control->devices[i].context);
+			if (!control->driver->cuMemGetInfo_v2(&free_bytes, &total))
+				sum += free_bytes;
+		}
+	return sum;
+}
+
+int lien_item_device(const struct lien_wire_item *wire)
+{
+	int device = -1;
+	unsigned i;
+
+	for (i = 0; i < wire->places; i++) {
+		if (wire->place[i].location_type != CU_MEM_LOCATION_TYPE_DEVICE ||
+			wire->place[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
+			continue;
+		if (device < 0 || wire->place[i].location_id == wire->location_id)
+			device = wire->place[i].location_id;
+	}
+	return device;
+}
+
+int lien_item_context_device(const struct lien_wire_item *wire)
+{
+	unsigned i;
+
+	if (wire->flags & LIEN_WIRE_OWNED)
+		return lien_item_device(wire);
+	for (i = 0; i < wire->places; i++)
+		if (wire->place[i].location_type == CU_MEM_LOCATION_TYPE_DEVICE)
+			return wire->place[i].location_id;
+	return -1;
+}
+
+int lien_order_means(const struct lien_control *control, const struct lien_item *item)
+{
+	return lien_item_of(item, control->generation);
+}
