@@ -4,8 +4,8 @@
 
 #include "agent/core/agent.h"
 
-/* orders.c: transactions over links. 0, or -errno with one line in error. `flags` as for
- * lien_transaction_set_flags(). */
+/* Carries out transactions over the links to the control libraries. 0, or -errno with one line in
+ * error. `flags` as for lien_transaction_set_flags(). */
 int lien_orders_offload(struct lien_agent *agent, const struct lien_selection *selection,
 	const struct lien_offload_how *how, bool *nothing, char *error, size_t error_size);
 /* Plans an offload without doing it; fills in `selection->open`. */
@@ -18,10 +18,15 @@ int lien_orders_restore(struct lien_agent *agent, const struct lien_selection *s
  * sees). */
 int lien_orders_release(struct lien_agent *agent, const struct lien_selection *selection,
 	bool *nothing, char *error, size_t error_size);
+/* For struct lien_transaction_ops. */
+bool lien_orders_may_share(void *agent, uint32_t pid, uint32_t other);
+int lien_orders_replan(void *agent, const struct lien_plan **out, char *why, size_t size);
 /* Returns the operations that a transaction acts through. */
 struct lien_transaction_ops lien_orders_ops(struct lien_agent *agent);
 /* Returns 0 if no other transaction is under way, or -EBUSY and why. */
 int lien_orders_ready(struct lien_agent *agent, char *error, size_t size);
+/* NULL: no process has the pid, or nothing is known of its control library. */
+struct lien_tracked *lien_orders_tracked(struct lien_agent *agent, uint32_t pid);
 /* Returns who gave the order that is under way, or the one that waits. */
 enum lien_asker lien_orders_asked(const struct lien_tracked *tracked);
 enum lien_asker lien_orders_waiting(const struct lien_tracked *tracked);

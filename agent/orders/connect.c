@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/* Links to control libraries: made, heard, and closed. */
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+
+#include "agent/core/node.h"
+#include "agent/core/proc.h"
+#include "agent/link/link.h"
+#include "agent/orders/orders.h"
+#include "agent/orders/prepare.h"
+#include "agent/quiesce/gate.h"
+
+/* At the agent's end, for all processes together: pinning one chunk takes that long on a machine
+ * that first has to make the memory as it is touched. */
+#define FINISH_NS 3000000000ull
+
+void lien_orders_unlink(struct lien_tracked *tracked)
+{
+	if (!tracked->link)
+		return;
+	/* The job shares the socket: closing ours does not remove it from the epoll set. */
+	epoll_ctl(tracked->agent->epoll, EPOLL_CTL_DEL, tracked->orders.fd, NULL);
+	epoll_ctl(tracked->agent->epoll, EPOLL_CTL_DEL, tracked->life.fd, NULL);
+	lien_link_close(tracked->link);
+	tracked->link = NULL;
+}
+
+static void unlink_process(struct lien_tracked *tracked)
+{
+	struct lien_process *process = lien_graph_process(tracked->agent->graph, tracked->pid);
+
+	lien_orders_unlink(tracked);
+	tracked->t_woken = 0; /* its thread may have to be started again */
+	if (process)
+		process->presence = LIEN_CONTROL_LOADED;
+	if (tracked->agent->transaction)
+		lien_transaction_gone(tracked->agent->transaction, tracked->pid);
+}
+
+static void hello_devices(
+	struct lien_agent *agent, struct lien_process *process, const struct lien_wire_hello *hello)
+{
+	struct lien_ordinals ordinals = {.by_driver = true, .count = hello->devices};
+	unsigned i;
+
+	if (!hello->devices || hello->devices > LIEN_ORDINALS_MAX)
+		return;
+	for (i = 0; i < hello->devices; i++)
+		memcpy(ordinals.uuid[i].bytes, hello->uuids[i], sizeof(hello->uuids[i]));
+	lien_node_ordinals(agent, process, &ordinals);
+}
+
+static void hello_reply(struct lien_tracked *tracked, const struct lien_reply *reply)
+{
+	struct lien_process *process = lien_graph_process(tracked->agent->graph, tracked->pid);
+	const struct lien_wire_hello *hello = reply->body;
+
+	if (reply->header.length < sizeof(reply->header) + sizeof(*hello) || !process)
+		return;
+	process->held_bytes = hello->bytes;
+	process->held_items = hello->items;
+	tracked->multicast = hello->multicast;
+	hello_devices(tracked->agent, process, hello);
+	if (!lien_gate_found(tracked->agent, process, hello->items > hello->here, hello->shut))
+		process->presence = LIEN_CONTROL_READY;
+	if (hello->items > hello->here)
+		lien_log(5,
+			"process %u holds %llu bytes offloaded by an earlier agent: `lien restore` "
+			"puts them back",
+			tracked->pid, (unsigned long long)hello->bytes);
+	else if (hello->items)
+		lien_log(5,
+			"process %u keeps memory that others may lack, for an offload or a restore "
+			"was cut short: `lien restore`",
+			tracked->pid);
+}
+
+/* Every last reply carries it. */
+static void note_arena(struct lien_agent *agent, uint32_t pid, const struct lien_wire_header *reply)
+{
+	struct lien_process *process = lien_graph_process(agent->graph, pid);
+
+	if (!process || !(reply->flags & LIEN_WIRE_LAST))
+		return;
+	/* The process speaks only for itself; the limit keeps sums from overflowing. */
+	process->arena_bytes = reply->arena_bytes < LIEN_WIRE_BYTES_MAX ? reply->arena_bytes : 0;
+	process->arena_used =
+		reply->arena_used < process->arena_bytes ? reply->arena_used : process->arena_bytes;
+}
+
+/* Passes a reply to whoever gave the order. */
+static void route(struct lien_agent *agent, uint32_t pid, struct lien_reply *reply)
+{
+	struct lien_tracked *tracked = lien_orders_tracked(agent, pid);
+
+	if (reply->asker == LIEN_ASK_TRANSACTION && agent->transaction) {
+		lien_transaction_reply(agent->transaction, pid, &reply->header, reply->body,
+			reply->fds, reply->fds_count);
+		return;
+	}
+	lien_link_discard(reply);
+	switch (reply->asker) {
+	case LIEN_ASK_HELLO:
+		hello_reply(tracked, reply);
+		break;
+	case LIEN_ASK_GATE:
+		lien_graph_process(agent->graph, pid)->presence = LIEN_CONTROL_READY;
+		break;
+	case LIEN_ASK_PREPARE:
+		if (reply->header.flags & LIEN_WIRE_LAST)
+			lien_prepare_reply(agent, pid, reply);
+		break;
+	default:
+		if (agent->above->reply[reply->asker])
+			agent->above->reply[reply->asker](agent, pid, reply);
+		break;
+	}
+}
+
+static void orders_ready(struct lien_source *source, uint32_t events)
+{
+	struct lien_tracked *tracked =
+		(void *)((char *)source - __builtin_offsetof(struct lien_tracked, orders));
+	struct lien_agent *agent = tracked->agent;
+	uint32_t pid = tracked->pid;
+	struct lien_reply reply;
+	int n;
+
+	(void)events;
+	if (!tracked->link)
+		return;
+	/* One per turn: the graph has everything that was done before it. */
+	n = lien_link_receive(tracked->link, &reply);
+	if (n > 0) {
+		note_arena(agent, pid, &reply.header);
+		route(agent, pid, &reply); /* may end the link */
+	}
+	tracked = lien_orders_tracked(agent, pid);
+	if (n > 0 && tracked && tracked->link)
+		n = lien_link_next(tracked->link);
+	if (n < 0 && tracked)
+		unlink_process(tracked);
+}
+
+static void life_ready(struct lien_source *source, uint32_t events)
+{
+	struct lien_tracked *tracked =
+		(void *)((char *)source - __builtin_offsetof(struct lien_tracked, life));
+	struct lien_agent *agent = tracked->agent;
+	struct lien_process *process;
+	struct lien_event event;
+
+	(void)events;
+	epoll_ctl(agent->epoll, EPOLL_CTL_DEL, source->fd, NULL);
+	process = lien_graph_process(agent->graph, tracked->pid);
+	if (!process || process->agent != tracked)
+		return;
+	/* The kernel side has reported the end too, unless the ring was full. */
+	event = lien_agent_event_of(process->pid, process->start, LIEN_EVENT_EXIT);
+	lien_agent_event(agent, &event);
+}
+
+int lien_orders_link(struct lien_agent *agent, struct lien_process *process,
+	const struct lien_control_state *state)
+{
+	struct lien_wire_header hello = {
+		.length = sizeof(hello), .type = LIEN_WIRE_HELLO, .seq = 1};
+	struct lien_tracked *tracked = process->agent;
+	int err;
+
+	err = lien_link_open(&tracked->link, process->pid, state);
+	if (err)
+		return err;
+	/* Another process may have got the pid since. The link's process is the right one if the
+	 * pid has this start and the link's process lives. */
+	if (!lien_proc_runs(process->pid, process->start) || !lien_link_alive(tracked->link)) {
+		lien_link_close(tracked->link);
+		tracked->link = NULL;
+		return -ESRCH;
+	}
+	tracked->orders = (struct lien_source){.fd = lien_link_fd(tracked->link),
+		.ready = orders_ready,
+		.name = "control library",
+		.reacts = true};
+	tracked->life = (struct lien_source){.fd = lien_link_pidfd(tracked->link),
+		.ready = life_ready,
+		.name = "process's end",
+		.reacts = true};
+	err = lien_agent_watch(agent, &tracked->orders, EPOLLIN);
+	if (!err)
+		err = lien_agent_watch(agent, &tracked->life, EPOLLIN);
+	if (!err)
+		err = lien_link_send(tracked->link, LIEN_ASK_HELLO, &hello, NULL, NULL, 0);
+	if (err)
+		lien_orders_unlink(tracked);
+	return err;
+}
+
+/* Is a short order under way? The next agent would take its calls for the application's. */
+static bool is_short(const struct lien_tracked *tracked)
+{
+	enum lien_asker asked = tracked ? lien_orders_asked(tracked) : LIEN_ASK_NOBODY;
+
+	return asked == LIEN_ASK_WALK || asked == LIEN_ASK_PREPARE;
+}
+
+/* Returns how many there are, and lists as many as there is room for. */
+static unsigned short_orders(
+	struct lien_agent *agent, struct pollfd *fds, uint32_t *pids, unsigned room)
+{
+	struct lien_process *process;
+	unsigned count = 0;
+
+	for (process = lien_graph_first(agent->graph); process && count < room;
+		process = lien_graph_next(process)) {
+		if (!is_short(process->agent))
+			continue;
+		fds[count].fd = lien_link_fd(((struct lien_tracked *)process->agent)->link);
+		fds[count].events = POLLIN;
+		pids[count++] = process->pid;
+	}
+	return count;
+}
+
+void lien_orders_finish(struct lien_agent *agent)
+{
+	uint64_t room = lien_graph_stats(agent->graph)->processes, end, now;
+	struct pollfd *fds = calloc(room + 1, sizeof(*fds));
+	uint32_t *pids = calloc(room + 1, sizeof(*pids));
+	struct lien_tracked *tracked;
+	unsigned count, i;
+
+	end = lien_now_ns() + FINISH_NS;
+	agent->finishing = true; /* give no more of them */
+	while (fds && pids && (count = short_orders(agent, fds, pids, room)) &&
+		(now = lien_now_ns()) < end) {
+		if (poll(fds, count, (end - now) / 1000000 + 1) <= 0)
+			continue;
+		for (i = 0; i < count; i++) {
+			tracked = fds[i].revents ? lien_orders_tracked(agent, pids[i]) : NULL;
+			if (tracked && tracked->link) /* any may have ended meanwhile */
+				orders_ready(&tracked->orders, EPOLLIN);
+		}
+	}
+	free(fds);
+	free(pids);
+}

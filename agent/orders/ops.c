@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/* The operations of transactions: how the pure state machine reaches the world. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "agent/core/node.h"
+#include "agent/core/proc.h"
+#include "agent/link/link.h"
+#include "agent/orders/orders.h"
+#include "agent/quiesce/gate.h"
+#include "agent/quiesce/quiesce.h"
+#include "agent/server/server.h"
+#include "loader/probes/gate.h"
+
+static int send_order(void *context, uint32_t pid, const struct lien_wire_header *order,
+	const void *body, const int *fds, unsigned fds_count)
+{
+	struct lien_tracked *tracked = lien_orders_tracked(context, pid);
+
+	if (!tracked || !tracked->link)
+		return -ESRCH;
+	return lien_link_send(tracked->link, LIEN_ASK_TRANSACTION, order, body, fds, fds_count);
+}
+
+/* Returns why the process has not got its order yet; NULL: it has. */
+static const char *busy_with(void *context, uint32_t pid)
+{
+	const struct lien_tracked *tracked = lien_orders_tracked(context, pid);
+
+	return tracked && lien_orders_waiting(tracked) == LIEN_ASK_TRANSACTION
+		       ? lien_orders_words(lien_orders_asked(tracked))
+		       : NULL;
+}
+
+static void cancel(void *context, uint32_t pid)
+{
+	struct lien_tracked *tracked = lien_orders_tracked(context, pid);
+
+	if (tracked && tracked->link)
+		lien_link_cancel(tracked->link, LIEN_ASK_TRANSACTION);
+}
+
+static void on_progress(void *context, enum lien_phase phase, unsigned done, unsigned of)
+{
+	lien_server_progress(context, phase, done, of);
+}
+
+/* Memory released on request is not pinned again before the next offload. */
+static void note_use(struct lien_tracked *tracked, enum lien_transaction_kind kind)
+{
+	if (kind == LIEN_TRANSACTION_RESTORE)
+		return;
+	tracked->arena_released = kind == LIEN_TRANSACTION_RELEASE;
+}
+
+/* An import that no process has any more is gone, not away: as if the program had unmapped it. The
+ * program may use the address again. */
+static void give_up(void *context, uint32_t pid, uint64_t va)
+{
+	struct lien_agent *agent = context;
+	struct lien_process *process = lien_graph_process(agent->graph, pid);
+	struct lien_mapping *mapping = process ? lien_process_mapping(process, va) : NULL;
+	struct lien_event event, entry;
+
+	if (!mapping || !mapping->parked || mapping->va != va)
+		return;
+	event = lien_agent_event_of(process->pid, process->start, LIEN_CALL_CU_MEM_UNMAP);
+	event.size = LIEN_EVENT_SIZE(range);
+	event.outer = LIEN_CALL_CU_MEM_UNMAP;
+	event.range.va = mapping->va;
+	event.range.bytes = mapping->bytes;
+	event.flags = LIEN_EVENT_FOUND;
+	entry = event;
+	entry.flags |= LIEN_EVENT_ENTRY;
+	entry.t_return = 0;
+	lien_agent_event(agent, &entry);
+	lien_agent_event(agent, &event);
+}
+
+/* NULL if it has ended or become another program, which the transaction has not touched. */
+static struct lien_process *participant(
+	struct lien_agent *agent, const struct lien_transaction_process *process)
+{
+	return lien_graph_living(agent->graph, process->pid, process->start);
+}
+
+static void on_done(void *context, struct lien_transaction *transaction)
+{
+	const struct lien_transaction_result *result = lien_transaction_result(transaction);
+	enum lien_transaction_kind kind = lien_transaction_kind(transaction);
+	const char *name = lien_transaction_kind_name(kind);
+	bool unfinished =
+		result->error && (result->undo_failed || kind == LIEN_TRANSACTION_RESTORE);
+	struct lien_agent *agent = context;
+	struct lien_process *process;
+	unsigned i;
+
+	if (result->error)
+		lien_log(4, "%s failed: %s%s", name, result->text,
+			result->rolled_back ? "; everything was put back" : "");
+	else if (result->processes_count)
+		lien_log(6, "%s: %llu bytes of %u processes in %llu ms", name,
+			(unsigned long long)result->bytes, result->processes_count,
+			(unsigned long long)(result->ns / 1000000));
+	if (kind == LIEN_TRANSACTION_ADOPTION) {
+		agent->above->adopt_done(agent, result);
+		agent->transaction_ended = true;
+		return;
+	}
+	if (!result->error && kind == LIEN_TRANSACTION_OFFLOAD)
+		lien_gate_set_on_use(agent, agent->request.how.on_use);
+	for (i = 0; i < result->processes_count; i++) {
+		process = participant(agent, &result->processes[i]);
+		if (process && process->agent)
+			note_use(process->agent, kind);
+		if (process && kind == LIEN_TRANSACTION_RESTORE && !result->processes[i].failed)
+			process->held_bytes = process->held_items = 0;
+	}
+	lien_transaction_lost(transaction, give_up, agent);
+	/* They may hold what no event reports: bytes that were not copied back, exports that others
+	 * lack. The next restore asks them. */
+	for (i = 0; unfinished && i < result->processes_count; i++) {
+		process = participant(agent, &result->processes[i]);
+		if (process && !process->held_items)
+			process->held_items = 1;
+	}
+	for (process = lien_graph_first(agent->graph); result->all_back && process;
+		process = lien_graph_next(process))
+		if (lien_proc_owned(process, &agent->transaction_of))
+			process->held_bytes = process->held_items = 0;
+	for (i = 0; i < result->processes_count; i++) {
+		process = participant(agent, &result->processes[i]);
+		if (process && result->processes[i].lends)
+			process->held_items = 1;
+	}
+	lien_server_transaction_done(agent);
+	agent->transaction_ended = true;
+}
+
+static uint64_t began(void *context, uint32_t pid)
+{
+	struct lien_agent *agent = context;
+	struct lien_process *process = lien_graph_process(agent->graph, pid);
+
+	return process ? process->start : 0;
+}
+
+/* A process whose socket has just closed may be about to end, which is reported later. */
+static bool alive(void *context, uint32_t pid, uint64_t start)
+{
+	struct lien_agent *agent = context;
+	struct lien_process *process = lien_graph_process(agent->graph, pid);
+	const struct lien_tracked *tracked;
+
+	if (!process || process->ended || (start && process->start != start))
+		return false;
+	tracked = process->agent;
+	return (tracked && tracked->link) || !lien_proc_is_ending(pid, process->start);
+}
+
+/* Has this graph seen both map the same memory? */
+static bool share_memory(const struct lien_process *a, const struct lien_process *b)
+{
+	const struct lien_holding *other;
+	struct lien_mapping *mapping;
+
+	RB_FOREACH (mapping, lien_mapping_tree, (struct lien_mapping_tree *)&a->mappings) {
+		other = lien_allocation_holding(mapping->holding->allocation, b);
+		if (other && other->mapped)
+			return true;
+	}
+	return false;
+}
+
+/* A control library's word is only its process's word. It counts for processes of the
+ * same user, who may do anything to each other; for others the graph decides. */
+bool lien_orders_may_share(void *context, uint32_t pid, uint32_t other)
+{
+	struct lien_agent *agent = context;
+	struct lien_process *a = lien_graph_process(agent->graph, pid);
+	struct lien_process *b = lien_graph_process(agent->graph, other);
+
+	return a && b && (a->uid == b->uid || share_memory(a, b));
+}
+
+/* A process may hold imports that are away without this agent knowing: it has stopped, or has
+ * closed its sockets, since the previous agent ran. */
+static bool unheard(void *context, uint32_t pid)
+{
+	struct lien_agent *agent = context;
+	const struct lien_tracked *tracked;
+	struct lien_process *process;
+
+	for (process = lien_graph_first(agent->graph); process;
+		process = lien_graph_next(process)) {
+		tracked = process->agent;
+		if (tracked && tracked->started && process->presence == LIEN_CONTROL_LOADED &&
+			alive(agent, process->pid, process->start) &&
+			may_share(agent, pid, process->pid))
+			return true;
+	}
+	return false;
+}
+
+/* May the transaction's user give this process orders? */
+static bool allowed(void *context, uint32_t pid)
+{
+	struct lien_agent *agent = context;
+
+	return lien_proc_owned(lien_graph_process(agent->graph, pid), &agent->transaction_of);
+}
+
+static uint64_t now_ns(void *context)
+{
+	(void)context;
+	return lien_now_ns();
+}
+
+static int gpu(void *context, const uint8_t uuid[16])
+{
+	const struct lien_node_device *device;
+	struct lien_uuid wanted = {.mig = false};
+
+	memcpy(wanted.bytes, uuid, sizeof(wanted.bytes));
+	device = lien_node_find(lien_node_now(context), &wanted);
+	return device ? (int)device->index : -1;
+}
+
+static int fd_dup(int fd)
+{
+	int copy = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+
+	return copy < 0 ? -errno : copy;
+}
+
+static void fd_close(int fd)
+{
+	close(fd);
+}
+
+static int raw(void *context, uint32_t pid, struct lien_wire_raw **list, unsigned *count)
+{
+	struct lien_agent *agent = context;
+	struct lien_process *process = lien_graph_process(agent->graph, pid);
+
+	*list = NULL;
+	*count = 0;
+	return process ? lien_plan_raw(process, list, count) : 0;
+}
+
+static const char *raw_to(void *context, uint32_t pid, uint64_t handle)
+{
+	struct lien_agent *agent = context;
+
+	return lien_plan_raw_to(lien_graph_process(agent->graph, pid), handle);
+}
+
+struct lien_transaction_ops lien_orders_ops(struct lien_agent *agent)
+{
+	bool gate = lien_probes_can_gate(agent->probes);
+
+	return (struct lien_transaction_ops){
+		.gate = gate ? lien_gate_step : NULL,
+		.at_rest = gate ? lien_quiesce_reached : NULL,
+		.background = lien_quiesce_background,
+		.raw = raw,
+		.raw_to = raw_to,
+		.replan = lien_orders_replan,
+		.adopt = agent->above->adopt_plan,
+		.adopted = agent->above->adopt_answered,
+		.send = send_order,
+		.busy_with = busy_with,
+		.cancel = cancel,
+		.progress = on_progress,
+		.done = on_done,
+		.not_now = lien_quiesce_not_now,
+		.began = began,
+		.alive = alive,
+		.may_share = lien_orders_may_share,
+		.unheard = unheard,
+		.allowed = allowed,
+		.now_ns = now_ns,
+		.gpu = gpu,
+		.fd_dup = fd_dup,
+		.fd_close = fd_close,
+		.context = agent,
+	};
+}
