@@ -199,7 +199,7 @@ static bool unheard(void *context, uint32_t pid)
 		tracked = process->agent;
 		if (tracked && tracked->started && process->presence == LIEN_CONTROL_LOADED &&
 			alive(agent, process->pid, process->start) &&
-			may_share(agent, pid, process->pid))
+			lien_orders_may_share(agent, pid, process->pid))
 			return true;
 	}
 	return false;

@@ -16,7 +16,8 @@ FUZZ_FLAGS	:= -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=u
 	-fno-omit-frame-pointer
 # What serves connections and takes orders and answers; the rest of the agent is fake_agent.c.
 FUZZ_AGENT	:= tests/fuzz/fake_agent.c $(LIBRARIES) loader/discover/environ.c $(addprefix agent/, \
-	core/agent.c core/counted.c server/server.c link/link.c orders/orders.c orders/prepare.c \
+	core/agent.c core/counted.c server/server.c link/link.c \
+	$(addprefix orders/, connect.c offload.c ops.c orders.c prepare.c restore.c) \
 	join/adopt.c join/attach.c join/compare.c join/detach.c join/job.c join/join.c join/walks.c \
 	daemon/comms.c daemon/requests.c daemon/status.c)
 
@@ -25,7 +26,7 @@ FUZZ_SRCS_fuzz_replies	 := $(FUZZ_AGENT)
 FUZZ_LD_fuzz_client	 := -Wl,--wrap=poll,--wrap=getsockopt,--wrap=lien_maps_read
 FUZZ_LD_fuzz_replies	 := -Wl,--wrap=poll,--wrap=getsockopt,--wrap=lien_maps_read
 FUZZ_SRCS_fuzz_orders	 := $(ARENA) control/protocol/end.c control/memory/handles.c control/driver/gate.c \
-	$(addprefix control/orders/, adopt.c descriptors.c drain.c memory.c nccl.c walk.c)
+	$(filter-out $(ARENA), $(sort $(wildcard control/orders/*.c)))
 FUZZ_LD_fuzz_orders	 := -Wl,--wrap=poll,--wrap=madvise
 FUZZ_SRCS_fuzz_symbols	 := $(addprefix loader/discover/, demangle.c elf_symbols.c symbols.c)
 
