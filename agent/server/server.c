@@ -2,16 +2,15 @@
 /* The agent's socket: lines in, lines out (docs/protocol.md). */
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "agent/server/address.h"
 #include "agent/server/server.h"
 
 #define LINE_MAX_BYTES	(1u << 20)
@@ -454,158 +453,30 @@ static void listener_ready(struct lien_source *source, uint32_t events)
 		client_close(client);
 }
 
-/* Makes the socket's directories, unless they exist. */
-static int make_parents(const char *path)
-{
-	char parent[sizeof(((struct sockaddr_un *)0)->sun_path)], *slash;
-
-	strcpy(parent, path);
-	for (slash = strchr(parent + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
-		*slash = '\0';
-		if (mkdir(parent, 0755) && errno != EEXIST)
-			return -errno;
-		*slash = '/';
-	}
-	return 0;
-}
-
-/*
- * Whoever can write to a directory of the path can replace our socket or journal: only root and
- * this user may. In directories like /tmp, others may only add files.
- */
-static int check_parents(const char *path)
-{
-	char parent[sizeof(((struct sockaddr_un *)0)->sun_path)], real[PATH_MAX], *slash;
-	struct stat st;
-
-	strcpy(parent, path);
-	slash = strrchr(parent, '/');
-	if (slash)
-		slash[slash == parent] = '\0';
-	if (!realpath(slash ? parent : ".", real))
-		return -errno;
-	for (;;) {
-		if (lstat(real, &st))
-			return -errno;
-		if ((st.st_uid && st.st_uid != geteuid()) ||
-			(st.st_mode & (S_IWGRP | S_IWOTH) && !(st.st_mode & S_ISVTX) &&
-				(st.st_mode & S_IWOTH || st.st_gid))) {
-			lien_log(3,
-				"others could put another socket in the place of %s: the folder %s "
-				"belongs to user %u and has mode %04o: give another --socket",
-				path, real, st.st_uid, st.st_mode & 07777);
-			return -EPERM;
-		}
-		slash = strrchr(real, '/');
-		if (slash == real && !real[1])
-			return 0;
-		slash[slash == real] = '\0';
-	}
-}
-
-/* Checks the links on the way to the directory: realpath() hides only these. */
-static int check_links(const char *path)
-{
-	char part[sizeof(((struct sockaddr_un *)0)->sun_path)], *slash;
-	struct stat st;
-
-	strcpy(part, path);
-	for (slash = strchr(part + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
-		*slash = '\0';
-		if (!lstat(part, &st) && S_ISLNK(st.st_mode) && st.st_uid &&
-			st.st_uid != geteuid()) {
-			lien_log(3,
-				"%s on the way to %s is a symbolic link of user %u: give another "
-				"--socket",
-				part, path, st.st_uid);
-			return -EPERM;
-		}
-		*slash = '/';
-	}
-	return 0;
-}
-
-static int server_bind(struct lien_server *server, const struct sockaddr_un *address)
-{
-	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	struct stat st;
-	mode_t mask;
-	int err;
-
-	if (fd < 0)
-		return -errno;
-	server->listener =
-		(struct lien_source){.fd = fd, .ready = listener_ready, .name = "listener"};
-	if (!lstat(address->sun_path, &st) && !S_ISSOCK(st.st_mode)) {
-		lien_log(3,
-			"%s is in the way: it is %s, and no socket: remove it, or give another "
-			"--socket",
-			address->sun_path, S_ISLNK(st.st_mode) ? "a symbolic link" : "a file");
-		return -EEXIST;
-	}
-	if (!connect(fd, (const void *)address, sizeof(*address))) {
-		lien_log(3,
-			"an agent listens on %s already: stop it first, or give another --socket",
-			address->sun_path);
-		return -EADDRINUSE;
-	}
-	if (errno != ENOENT && errno != ECONNREFUSED) {
-		err = -errno;
-		lien_log(3, "%s is in the way: %s", address->sun_path, strerror(-err));
-		return err;
-	}
-	if (errno == ECONNREFUSED)
-		unlink(address->sun_path); /* left by an agent that was killed */
-	/* for everybody: each user is shown only what is theirs */
-	mask = umask(0111);
-	err = bind(fd, (const void *)address, sizeof(*address)) || listen(fd, 64) ? -errno : 0;
-	umask(mask);
-	if (err)
-		lien_log(3, "cannot listen on %s: %s", address->sun_path, strerror(-err));
-	return err;
-}
-
 int lien_server_start(
 	struct lien_agent *agent, const char *path, const struct lien_server_calls *calls)
 {
-	struct sockaddr_un address = {.sun_family = AF_UNIX};
 	struct lien_server *server;
-	int err;
+	int fd, err = lien_address_listen(path, &fd);
 
-	if (strlen(path) >= sizeof(address.sun_path)) {
-		lien_log(3, "the socket's path is longer than %zu characters: %s",
-			sizeof(address.sun_path) - 1, path);
-		return -ENAMETOOLONG;
-	}
-	strcpy(address.sun_path, path);
-	err = check_links(path);
 	if (err)
 		return err;
-	err = make_parents(path);
-	if (!err)
-		err = check_parents(path);
-	if (err == -EPERM)
-		return err;
-	if (err) {
-		lien_log(3, "cannot make the directory of %s: %s", path, strerror(-err));
-		return err;
-	}
 	server = calloc(1, sizeof(*server));
-	if (!server)
+	if (!server) {
+		close(fd);
+		unlink(path);
 		return -ENOMEM;
+	}
 	server->agent = agent;
 	server->calls = calls;
-	server->listener.fd = -1;
+	server->listener =
+		(struct lien_source){.fd = fd, .ready = listener_ready, .name = "listener"};
+	strcpy(server->path, path);
 	LIST_INIT(&server->clients);
 	LIST_INIT(&server->users);
 	TAILQ_INIT(&server->turns);
 	agent->server = server;
-	err = server_bind(server, &address);
-	if (!err) {
-		strcpy(server->path, path);
-		err = lien_agent_watch(agent, &server->listener, EPOLLIN);
-	}
-	return err;
+	return lien_agent_watch(agent, &server->listener, EPOLLIN);
 }
 
 void lien_server_stop(struct lien_agent *agent)
@@ -615,10 +486,8 @@ void lien_server_stop(struct lien_agent *agent)
 	if (!server)
 		return;
 	/* First, because dropping a client checks whether anybody listens. */
-	if (server->listener.fd >= 0)
-		close(server->listener.fd);
-	if (server->path[0])
-		unlink(server->path);
+	close(server->listener.fd);
+	unlink(server->path);
 	while (!LIST_EMPTY(&server->clients)) {
 		client_flush(LIST_FIRST(&server->clients)); /* such as the end of a transaction */
 		client_close(LIST_FIRST(&server->clients));
