@@ -29,7 +29,7 @@ int lien_item_unmap(struct lien_control *control, struct lien_item *item);
 /* Maps memory at the allocation's addresses again, and leaves the handle with the application's
  * number of references, plus ours if others import it; the caller passes one. On failure it is away
  * as before. */
-int lien_item_map(struct lien_control *control, struct lien_item *item,
-	CUmemGenericAllocationHandle handle);
+int lien_item_map(
+	struct lien_control *control, struct lien_item *item, CUmemGenericAllocationHandle handle);
 
 #endif

@@ -17,9 +17,10 @@ int lien_cmd_replay(int argc, char **argv)
 
 	(void)argc;
 	if (!lien_own_directory(directory, sizeof(directory)))
-		return lien_complain("lien replay", "cannot read /proc/self/exe: %s", strerror(errno));
+		return lien_complain(
+			"lien replay", "cannot read /proc/self/exe: %s", strerror(errno));
 	snprintf(program, sizeof(program), "%s/lien-replay", directory);
 	execv(program, argv);
-	return lien_complain("lien replay", "cannot run %s: %s: `make install` puts it there", program,
-		strerror(errno));
+	return lien_complain("lien replay", "cannot run %s: %s: `make install` puts it there",
+		program, strerror(errno));
 }
