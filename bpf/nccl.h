@@ -370,7 +370,8 @@ static __always_inline void emit_all(
 /* --- collectives -------------------------------------------------------------------------------
  */
 
-/* The number of the communicator among each collective's arguments; 6 is the first one on the stack. */
+/* The number of the communicator among each collective's arguments; 6 is the first one on the
+ * stack. */
 static __always_inline __u32 comm_argument(__u32 call)
 {
 	switch (call) {

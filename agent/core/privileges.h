@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Limits what the agent may do once it has started: attach probes, look into processes, read files. It
- * gives up all other rights, CAP_SYS_ADMIN included unless this kernel needs it to attach probes.
+ * Limits what the agent may do once it has started: attach probes, look into processes, read files.
+ * It gives up all other rights, CAP_SYS_ADMIN included unless this kernel needs it to attach
+ * probes.
  */
 #ifndef LIEN_PRIVILEGES_H
 #define LIEN_PRIVILEGES_H

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Reads a process's present state from /proc, without the agent or its graph. No function here blocks. */
+/* Reads a process's present state from /proc, without the agent or its graph. No function here
+ * blocks. */
 #ifndef LIEN_PROC_H
 #define LIEN_PROC_H
 

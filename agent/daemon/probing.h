@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Chooses the files that are probed: those that the system names, and copies that processes map. Anybody can
- * call any number of files libcuda.so.1, so each user has a limited number of them, they are probed
- * one at a time, and a file is dropped when no process maps it any more.
+ * Chooses the files that are probed: those that the system names, and copies that processes map.
+ * Anybody can call any number of files libcuda.so.1, so each user has a limited number of them,
+ * they are probed one at a time, and a file is dropped when no process maps it any more.
  *
  * A process that maps a file beyond that limit is LIEN_INCOMPLETE_UNPROBED until there is room.
  */

@@ -171,8 +171,8 @@ struct lien_allocation {
 };
 
 /*
- * The part of an allocation that one process has. A job may map or import an allocation as often as it
- * likes, so the sums over all its mappings and handles are kept here.
+ * The part of an allocation that one process has. A job may map or import an allocation as often as
+ * it likes, so the sums over all its mappings and handles are kept here.
  */
 struct lien_holding {
 	LIST_ENTRY(lien_holding) of_allocation;

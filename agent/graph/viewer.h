@@ -20,8 +20,10 @@ bool lien_viewer_sees(const struct lien_viewer *viewer, const struct lien_proces
  * Does the viewer see the owner? If the owner has exited or is not known: does the viewer see a
  * holder?
  */
-bool lien_viewer_sees_owner(const struct lien_viewer *viewer, const struct lien_allocation *allocation);
+bool lien_viewer_sees_owner(
+	const struct lien_viewer *viewer, const struct lien_allocation *allocation);
 /* Does the viewer see the owner or any holder? */
-bool lien_viewer_sees_part(const struct lien_viewer *viewer, const struct lien_allocation *allocation);
+bool lien_viewer_sees_part(
+	const struct lien_viewer *viewer, const struct lien_allocation *allocation);
 
 #endif

@@ -49,8 +49,8 @@ struct lien_join_kind {
  * begin yet. NULL: out of memory. */
 struct lien_join_job *lien_join_new(struct lien_client *client, const struct lien_join_kind *kind,
 	const uint32_t *pids, unsigned count,
-	bool (*wanted)(const struct lien_viewer *viewer, const struct lien_process *process,
-		bool named));
+	bool (*wanted)(
+		const struct lien_viewer *viewer, const struct lien_process *process, bool named));
 /* Makes the client wait for the job; a tick answers it. */
 void lien_join_begin(struct lien_join_job *job);
 void lien_join_free(struct lien_join_job *job);
@@ -60,7 +60,8 @@ struct lien_join_part *lien_join_part(const struct lien_join_job *job, unsigned 
 struct lien_process *lien_join_process(
 	const struct lien_join_job *job, const struct lien_join_part *part);
 /* Returns the job's unfinished part for this process; NULL: none. */
-struct lien_join_part *lien_join_find(const struct lien_join_job *job, uint32_t pid, uint64_t start);
+struct lien_join_part *lien_join_find(
+	const struct lien_join_job *job, uint32_t pid, uint64_t start);
 
 void lien_join_jobs_tick(struct lien_agent *agent);
 void lien_join_jobs_stop(struct lien_agent *agent);

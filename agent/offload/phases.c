@@ -33,19 +33,22 @@ static const struct kind {
 	/* called on a failure when nothing has been moved */
 	void (*abandon)(struct lien_transaction *t);
 } kinds[] = {
-	[LIEN_TRANSACTION_OFFLOAD] = {"offload",
-		PHASES(LIEN_PHASE_STAGE, LIEN_PHASE_GATE, LIEN_PHASE_DRAIN, LIEN_PHASE_CHECK,
-			LIEN_PHASE_SAVE, LIEN_PHASE_UNMAP, LIEN_PHASE_DROP, LIEN_PHASE_OPEN),
-		lien_offload_rest, lien_offload_discard},
+	[LIEN_TRANSACTION_OFFLOAD] = {.name = "offload",
+		.phases = PHASES(LIEN_PHASE_STAGE, LIEN_PHASE_GATE, LIEN_PHASE_DRAIN,
+			LIEN_PHASE_CHECK, LIEN_PHASE_SAVE, LIEN_PHASE_UNMAP, LIEN_PHASE_DROP,
+			LIEN_PHASE_OPEN),
+		.rest = lien_offload_rest,
+		.abandon = lien_offload_discard},
 	/* From CREATE to FINISH each process goes at its own pace. */
-	[LIEN_TRANSACTION_RESTORE] = {"restore",
-		PHASES(LIEN_PHASE_LIST, LIEN_PHASE_CREATE, LIEN_PHASE_EXPORT, LIEN_PHASE_IMPORT,
-			LIEN_PHASE_FINISH, LIEN_PHASE_OPEN)},
-	[LIEN_TRANSACTION_RELEASE] = {"release", PHASES(LIEN_PHASE_RELEASE)},
-	[LIEN_TRANSACTION_ADOPTION] = {"adoption",
-		PHASES(LIEN_PHASE_GATE, LIEN_PHASE_DRAIN, LIEN_PHASE_ADOPT_COUNT, LIEN_PHASE_MARKS,
-			LIEN_PHASE_MARK, LIEN_PHASE_LOOK, LIEN_PHASE_UNMARK, LIEN_PHASE_OPEN),
-		NULL, lien_transaction_open},
+	[LIEN_TRANSACTION_RESTORE] = {.name = "restore",
+		.phases = PHASES(LIEN_PHASE_LIST, LIEN_PHASE_CREATE, LIEN_PHASE_EXPORT,
+			LIEN_PHASE_IMPORT, LIEN_PHASE_FINISH, LIEN_PHASE_OPEN)},
+	[LIEN_TRANSACTION_RELEASE] = {.name = "release", .phases = PHASES(LIEN_PHASE_RELEASE)},
+	[LIEN_TRANSACTION_ADOPTION] = {.name = "adoption",
+		.phases = PHASES(LIEN_PHASE_GATE, LIEN_PHASE_DRAIN, LIEN_PHASE_ADOPT_COUNT,
+			LIEN_PHASE_MARKS, LIEN_PHASE_MARK, LIEN_PHASE_LOOK, LIEN_PHASE_UNMARK,
+			LIEN_PHASE_OPEN),
+		.abandon = lien_transaction_open},
 };
 
 const char *lien_phase_name(enum lien_phase phase)

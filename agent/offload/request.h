@@ -26,8 +26,8 @@ struct lien_offload_request {
 };
 
 /* -ENOMEM: the request is empty. */
-int lien_offload_request_copy(struct lien_offload_request *request, const struct lien_selection *selection,
-	const struct lien_offload_how *how);
+int lien_offload_request_copy(struct lien_offload_request *request,
+	const struct lien_selection *selection, const struct lien_offload_how *how);
 void lien_offload_request_clear(struct lien_offload_request *request);
 
 #endif

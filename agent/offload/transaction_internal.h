@@ -66,7 +66,8 @@ struct lien_transaction {
 	uint64_t t_making;		/* since when gates are being made; 0: not yet */
 	bool finishing;			/* restore: no more exports and imports */
 	bool failing;			/* a failure other than a loss while memory is put back */
-	bool noted; /* a process is gone or time has passed, and nothing has followed from that yet */
+	bool noted; /* a process is gone or time has passed, and nothing has followed from that yet
+		     */
 	bool ended;
 	enum lien_phase phase;
 	enum lien_phase entering; /* begins when its enter() allows it; LIEN_PHASE_COUNT: none */

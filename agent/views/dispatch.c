@@ -107,8 +107,8 @@ static json_t *comms(const struct view *view)
 	const struct lien_view_source *source = view->source;
 
 	return source->comms ? source->comms(source->context, source->viewer)
-			     : lien_view_comms(
-				       source->graph, source->viewer, NULL, 0, NULL, source->now_ns);
+			     : lien_view_comms(source->graph, source->viewer, NULL, 0, NULL,
+				       source->now_ns);
 }
 
 static struct lien_view_files open_files(const struct lien_view_source *source)
@@ -131,8 +131,8 @@ static json_t *holders(const struct view *view)
 		return refuse(view,
 			"`holders` needs pid, a number, and address, a string such as \"0x7f00\"");
 	if (source->recorded && !lien_graph_process(source->graph, json_integer_value(pid)))
-		return refuse(view, "the recording has no process %u",
-			(unsigned)json_integer_value(pid));
+		return refuse(
+			view, "the recording has no process %u", (unsigned)json_integer_value(pid));
 	files = open_files(source);
 	answer = lien_view_holders(source->graph, source->viewer, json_integer_value(pid), address,
 		&files, view->error, view->error_size);

@@ -68,7 +68,8 @@ static bool has_unnamed(struct lien_process *process)
 static json_t *view_process(
 	struct lien_process *process, const struct lien_view_ras *ras, uint64_t now_ns)
 {
-	const struct lien_ras_report *report = ras && ras->of ? ras->of(ras->context, process) : NULL;
+	const struct lien_ras_report *report =
+		ras && ras->of ? ras->of(ras->context, process) : NULL;
 	const char *state = !report ? "not asked" : report->problem[0] ? "silent" : "answered";
 	json_t *unmatched = view_unmatched(report);
 	size_t lacking = json_array_size(unmatched);
@@ -79,7 +80,7 @@ static json_t *view_process(
 		report && report->problem[0] ? report->problem : NULL, "version",
 		report && report->version[0] ? report->version : NULL, "age_ms",
 		report ? json_real(now_ns > report->t_asked ? (now_ns - report->t_asked) / 1e6 : 0)
-		     : json_null(),
+		       : json_null(),
 		"job", names ? json_integer(report->job) : json_null(), "named",
 		names ? json_integer(report->rows) : json_null(), "matched",
 		names ? json_integer(report->rows - lacking) : json_null(), "unmatched", unmatched,

@@ -291,6 +291,12 @@ int lien_gate_step(void *agent, uint32_t pid, enum lien_gate_step step, char *wh
 	return 0;
 }
 
+const char *lien_quiesce_not_now(void *agent, uint32_t pid)
+{
+	(void)agent, (void)pid;
+	return NULL;
+}
+
 bool lien_quiesce_reached(void *agent, const uint32_t *pids, const bool *busy, unsigned count,
 	lien_pass_fn *pass, void *to, char *why, size_t size)
 {
