@@ -138,20 +138,37 @@ def children(pid):
     return found
 
 
+def make_large(session, driver, handle):
+    """4,100 mappings more: answers that go through all of them take long."""
+    for _ in range(41):
+        at = driver("reserve", 100 * 2 * MIB, 0)
+        for index in range(100):
+            driver.process.send("map %d %d %d" % (at + index * 2 * MIB, 2 * MIB, handle))
+        for index in range(100):
+            equal(driver.process.line(10).split()[0], "ok", "map")
+    session.ready(driver.pid)
+    wait_for("all is known", lambda: session.ask("status")["mappings"] == 4101)
+
+
 @case(120)
 def test_costly_answers_are_made_by_copies():
-    """One at a time for each user, whatever they ask for; who goes away leaves none behind."""
+    """One at a time for each user, whatever they ask for; who goes away leaves none behind. A small graph is
+    answered at once: a copy would take longer."""
     with Shared() as session:
         session.start_agent()
         driver = session.driver()
-        va = with_memory(driver, 0x54)[1]
+        handle, va = with_memory(driver, 0x54)
         session.ready(driver.pid)
         helpers = children(session.agent.pid)
-        before = session.ask("status")["loop"]["answers"]
         asked = [{"op": "check"}, {"op": "offload", "owner": "all", "dry_run": True},
                  {"op": "holders", "pid": driver.pid, "address": hex(va)}]
         answers = pipelined(session, asked)
         equal([len(answers[1]["processes"]), len(answers[2]["holders"])], [1, 2], answers)
+        equal(session.ask("status")["loop"]["answers"], 0, "copies for a small graph")
+        make_large(session, driver, handle)
+        before = session.ask("status")["loop"]["answers"]
+        answers = pipelined(session, asked)
+        equal([len(answers[1]["processes"]), len(answers[2]["holders"])], [1, 4102], "large")
         equal(session.ask("status")["loop"]["answers"], before + len(asked), "answers")
         floods = [flood(session, BOB, {"op": "check"}, 20) for _ in range(10)]
         for process in floods:
@@ -208,15 +225,8 @@ def test_large_graphs_are_told_by_copies():
     with Shared() as session:
         session.start_agent()
         driver = session.driver()
-        handle, va = with_memory(driver, 0x55)
-        for _ in range(41):
-            at = driver("reserve", 100 * 2 * MIB, 0)
-            for index in range(100):
-                driver.process.send("map %d %d %d" % (at + index * 2 * MIB, 2 * MIB, handle))
-            for index in range(100):
-                equal(driver.process.line(10).split()[0], "ok", "map")
-        session.ready(driver.pid)
-        wait_for("all is known", lambda: session.ask("status")["mappings"] == 4101)
+        handle = with_memory(driver, 0x55)[0]
+        make_large(session, driver, handle)
         before = session.ask("status")["loop"]["answers"]
         graph = session.ask("graph")
         check(len(json.dumps(graph)) > 100000, "a short graph")
