@@ -39,8 +39,8 @@ def test_what_it_cannot_do():
         driver = session.driver()
         driver("make", 2 * MIB, 0)
         session.ready(driver.pid)
-        for words in (["attach", driver.pid], ["detach", driver.pid], ["check", "--deep"]):
-            session.refused(*words, text="built without agent/join")
+        for code, *words in (1, "attach", driver.pid), (1, "detach", driver.pid), (2, "check", "--deep"):
+            session.refused(*words, code=code, text="built without agent/join")
 
 
 if __name__ == "__main__":
