@@ -31,6 +31,7 @@
 #define AGAIN_NS_MAX (60 * S_NS) /* for twice as long each time */
 #define SLOW_MAX     64		 /* processes remembered; when full, no others are waited for */
 #define FORGET_NS    (120 * S_NS)
+#define AWAIT_NS     20000000
 #define IDLE_MAX     2 /* idle threads kept */
 #define STARVED	     5 /* times the limit, for a thread that has work and no processor */
 
@@ -332,6 +333,19 @@ static struct helper *helper_get(uint32_t pid)
 	if (helper)
 		helper->pid = pid;
 	return helper;
+}
+
+void lien_timeout_await(uint32_t pid, unsigned ms)
+{
+	const uint64_t end = lien_clock_ns() + ms * 1000000ull;
+	const struct timespec pause = {0, AWAIT_NS};
+	bool welcome;
+
+	do {
+		pthread_mutex_lock(&lock);
+		welcome = is_welcome(pid);
+		pthread_mutex_unlock(&lock);
+	} while (!welcome && lien_clock_ns() < end && !nanosleep(&pause, NULL));
 }
 
 static bool replies_in(struct helper *helper, unsigned ms)

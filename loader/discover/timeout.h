@@ -37,6 +37,9 @@ struct lien_timeout_work {
  * it. */
 bool lien_timeout_run(struct lien_timeout_work *work, uint32_t pid);
 
+/* Waits until a process that was slow is no longer left alone, at most `ms`. */
+void lien_timeout_await(uint32_t pid, unsigned ms);
+
 /* Sets how long the calling thread waits; 1 s by default. */
 void lien_timeout_set(unsigned ms);
 

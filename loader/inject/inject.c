@@ -405,7 +405,10 @@ static int run(struct job *job, struct lien_inject_result *result, char *why, si
 int lien_inject(uint32_t pid, int pidfd, int library_fd, unsigned limit_ms,
 	struct lien_inject_result *result, char *why, size_t size)
 {
-	struct job *job = job_new(pid, pidfd, library_fd, limit_ms);
+	struct job *job;
 
+	/* On a busy machine any process is slow at times. */
+	lien_timeout_await(pid, limit_ms);
+	job = job_new(pid, pidfd, library_fd, limit_ms);
 	return job ? run(job, result, why, size) : -ENOMEM;
 }

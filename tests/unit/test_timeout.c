@@ -194,7 +194,11 @@ static void test_who_is_stuck_is_left_behind(void **state)
 		release(&release_fd, &dropped);
 		lien_timeout_set(10000);
 	}
-	assert_false(adds(PID(1))); /* but not again and again */
+	assert_false(adds(PID(1))); /* but not again and again; */
+	lien_timeout_await(PID(1), 1);
+	assert_false(adds(PID(1)));
+	lien_timeout_await(PID(1), 60000);
+	assert_true(adds(PID(1))); /* later it is tried once more */
 }
 
 static void test_a_user_is_waited_for_some_times_only(void **state)
