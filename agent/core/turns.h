@@ -4,7 +4,8 @@
 
 #include <stdint.h>
 
-/* How long the loop's turns took since the agent started. */
+/* How long the loop's turns took since the agent started. A turn is the work between two looks at
+ * the sources (agent/daemon/loop.h); its longest part names it. */
 struct lien_turns {
 	uint64_t count, requests;
 	/* The longest turn, without the time that it waited for a processor; and the CPU time of
@@ -22,5 +23,18 @@ struct lien_turns {
 	const char *part[2], *longest_part[2];
 	unsigned turn_requests, turn_records;
 };
+
+struct lien_agent;
+
+/* Call these in the loop's thread. */
+void lien_turns_start(struct lien_turns *turns);
+void lien_turns_stop(struct lien_turns *turns);
+void lien_turn_begin(struct lien_turns *turns);
+void lien_turn_end(struct lien_turns *turns);
+/*
+ * Names what the agent does from now on in this turn. Both strings are static, such as "request"
+ * and "check".
+ */
+void lien_turn_part(struct lien_agent *agent, const char *kind, const char *name);
 
 #endif

@@ -4,12 +4,7 @@
 #include "agent/orders/orders.h"
 #include "agent/server/server.h"
 
-#include <fcntl.h>
-#include <signal.h>
-#include <stdio.h>
 #include <sys/epoll.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "agent/daemon/answers.h"
 #include "agent/daemon/contexts.h"
@@ -30,94 +25,6 @@
 #define MAKING_MS    10 /* per turn, for making probes */
 /* Sources handled before a request, if one is waiting. */
 #define SOURCES_FIRST 16
-
-/* --- turn times ------------------------------------------------------------------------------- */
-
-static void part_end(struct lien_turns *turns, uint64_t now)
-{
-	if (turns->part[0] && now - turns->t_part > turns->longest_part_ns) {
-		turns->longest_part_ns = now - turns->t_part;
-		turns->longest_part[0] = turns->part[0];
-		turns->longest_part[1] = turns->part[1];
-	}
-	turns->part[0] = NULL;
-}
-
-void lien_loop_part(struct lien_agent *agent, const char *kind, const char *name)
-{
-	struct lien_turns *turns = &agent->turns;
-	uint64_t now = lien_now_ns();
-
-	part_end(turns, now);
-	turns->t_part = now;
-	turns->part[0] = kind;
-	turns->part[1] = name;
-}
-
-/* CPU time that the agent's main thread has used. */
-static uint64_t cpu_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-	return t.tv_sec * 1000000000ull + t.tv_nsec;
-}
-
-/* Time that the thread was ready to run, but no processor was free. 0 where the kernel does not
- * count it. */
-static uint64_t ready_ns(const struct lien_turns *turns)
-{
-	unsigned long long ran, ready;
-	char line[80];
-	ssize_t n = pread(turns->schedstat, line, sizeof(line) - 1, 0);
-
-	line[n < 0 ? 0 : n] = 0;
-	return sscanf(line, "%llu %llu", &ran, &ready) == 2 ? ready : 0;
-}
-
-static void turn_begin(struct lien_turns *turns)
-{
-	lien_timeout_allow(WAITS_MS);
-	lien_making_allow(MAKING_MS);
-	turns->cpu_begun = cpu_ns();
-	turns->ready_begun = ready_ns(turns);
-	turns->t_begun = lien_now_ns();
-	turns->longest_part_ns = 0;
-	turns->longest_part[0] = NULL;
-	turns->turn_requests = turns->turn_records = 0;
-}
-
-/* Was the agent stopped during the turn? That time is not its own. */
-static bool was_stopped(void)
-{
-	sigset_t pending;
-
-	return !sigpending(&pending) && sigismember(&pending, SIGCONT);
-}
-
-static void turn_end(struct lien_turns *turns)
-{
-	uint64_t now = lien_now_ns(), took = now - turns->t_begun, ready;
-
-	part_end(turns, now);
-	turns->count++;
-	turns->requests += turns->turn_requests;
-	if (turns->turn_requests > turns->most_requests)
-		turns->most_requests = turns->turn_requests;
-	/* Neither part of it is longer than the whole. */
-	if ((took <= turns->longest_ns && took <= turns->longest_ready_ns) || was_stopped())
-		return;
-	ready = ready_ns(turns) - turns->ready_begun;
-	if (ready > turns->longest_ready_ns)
-		turns->longest_ready_ns = ready;
-	took -= ready < took ? ready : took;
-	if (took <= turns->longest_ns || !turns->longest_part[0])
-		return;
-	turns->longest_ns = took;
-	turns->longest_cpu_ns = cpu_ns() - turns->cpu_begun;
-	snprintf(turns->longest_in, sizeof(turns->longest_in), "%s %s", turns->longest_part[0],
-		turns->longest_part[1]);
-}
 
 /* --- ticks ------------------------------------------------------------------------------------ */
 
@@ -144,7 +51,7 @@ static void tick(struct lien_agent *agent)
 
 	for (i = 0; i < sizeof(ticks) / sizeof(ticks[0]) && !lien_graph_unfinished(agent->graph);
 		i++) {
-		lien_loop_part(agent, "tick", ticks[i].name);
+		lien_turn_part(agent, "tick", ticks[i].name);
 		ticks[i].tick(agent);
 	}
 }
@@ -205,7 +112,7 @@ static void handle(struct lien_agent *agent, const struct epoll_event *event)
 
 	if (source->reacts && !lien_ring_caught_up(agent, &source->mark))
 		return; /* still ready in a later turn */
-	lien_loop_part(agent, "source", source->name);
+	lien_turn_part(agent, "source", source->name);
 	source->ready(source, event->events);
 }
 
@@ -224,7 +131,7 @@ static bool react(struct lien_agent *agent, struct turn *turn)
 		return false;
 	}
 	if (lien_ring_caught_up(agent, &turn->orders_mark)) {
-		lien_loop_part(agent, "transaction",
+		lien_turn_part(agent, "transaction",
 			lien_phase_name(lien_transaction_phase(agent->transaction)));
 		lien_orders_react(agent);
 	}
@@ -245,7 +152,7 @@ static void work(struct lien_agent *agent, struct turn *turn)
 		lien_ring_step(agent);
 	}
 	if (!lien_graph_unfinished(agent->graph)) {
-		lien_loop_part(agent, "probing", "a library");
+		lien_turn_part(agent, "probing", "a library");
 		turn->probing = lien_probing_turn(agent);
 	}
 }
@@ -264,7 +171,7 @@ static bool is_due(const struct lien_agent *agent, const struct turn *turn, int 
 static bool tick_turn(struct lien_agent *agent, struct turn *turn)
 {
 	/* Held jobs have to hear that we are alive, however much there is to read. */
-	lien_loop_part(agent, "tick", "orders");
+	lien_turn_part(agent, "tick", "orders");
 	lien_orders_tick(agent);
 	if (!lien_ring_caught_up(agent, &turn->tick_mark))
 		return false;
@@ -280,13 +187,15 @@ void lien_loop_run(struct lien_agent *agent)
 	struct turn turn = {.probing = 0};
 	int every;
 
-	agent->turns.schedstat = open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC);
+	lien_turns_start(&agent->turns);
 	while (!agent->stopping || agent->transaction) {
 		every = tick_ms(agent);
 		/* One at a time: handling an event may free the source of another. */
 		turn.has_event =
 			epoll_wait(agent->epoll, &turn.event, 1, wait_ms(agent, &turn, every)) > 0;
-		turn_begin(&agent->turns);
+		lien_timeout_allow(WAITS_MS);
+		lien_making_allow(MAKING_MS);
+		lien_turn_begin(&agent->turns);
 		lien_ring_wake(agent, agent->turns.t_begun);
 		if (is_due(agent, &turn, every)) {
 			turn.ticked = tick_turn(agent, &turn);
@@ -297,7 +206,7 @@ void lien_loop_run(struct lien_agent *agent)
 		/* Before a client that waits for the end begins another transaction. */
 		if (agent->transaction_ended)
 			lien_orders_end(agent);
-		turn_end(&agent->turns);
+		lien_turn_end(&agent->turns);
 	}
-	close(agent->turns.schedstat);
+	lien_turns_stop(&agent->turns);
 }

@@ -17,11 +17,6 @@ struct lien_event;
 
 /* Runs until the agent is asked to stop and no transaction is under way. */
 void lien_loop_run(struct lien_agent *agent);
-/*
- * Names what the agent does from now on in this turn. Both strings are static, such as "request"
- * and "check".
- */
-void lien_loop_part(struct lien_agent *agent, const char *kind, const char *name);
 
 /* ring.c: reads what the kernel side reports. */
 

@@ -611,13 +611,13 @@ static void handle(struct lien_client *client, const struct request *known, json
 	if (is_costly(client->agent, known, request)) {
 		if (wait_for_quiet(client, request))
 			return;
-		lien_loop_part(client->agent, "copy for", known->op);
+		lien_turn_part(client->agent, "copy for", known->op);
 		before_copy(client->agent, request);
 		/* A process can keep probes from being made indefinitely. */
 		if (!lien_making_busy() && lien_answer_start(client, request, known->handle))
 			return;
 	}
-	lien_loop_part(client->agent, "request", known->op);
+	lien_turn_part(client->agent, "request", known->op);
 	known->handle(client, request);
 }
 

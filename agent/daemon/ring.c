@@ -153,7 +153,7 @@ void lien_ring_consume(struct lien_agent *agent)
 
 void lien_ring_step(struct lien_agent *agent)
 {
-	lien_loop_part(agent, "ring", "records");
+	lien_turn_part(agent, "ring", "records");
 	if (!lien_graph_finish(agent->graph, FINISH_AT_ONCE))
 		return;
 	agent->consuming = true;

@@ -92,6 +92,7 @@ int lien_orders_plan(struct lien_agent *agent, const struct lien_selection *sele
 	unsigned i;
 	int err;
 
+	lien_turn_part(agent, "plan", "open files");
 	err = any_exports(agent) ? lien_files_read(agent->probes, &files, &with_files.open_count)
 				 : 0;
 	if (err) {
@@ -100,9 +101,11 @@ int lien_orders_plan(struct lien_agent *agent, const struct lien_selection *sele
 			strerror(-err));
 		return err;
 	}
+	lien_turn_part(agent, "plan", "choice");
 	with_files.open = files;
 	err = lien_plan_offload(agent->graph, &with_files, plan, error, error_size);
 	free(files);
+	lien_turn_part(agent, "plan", "users");
 	for (i = 0; !err && i < plan->processes_count; i++) {
 		process = lien_graph_process(agent->graph, plan->processes[i].pid);
 		if (lien_proc_owned(process, &selection->viewer))
@@ -173,6 +176,7 @@ int lien_orders_offload(struct lien_agent *agent, const struct lien_selection *s
 		return err;
 	}
 	agent->request.events = events;
+	lien_turn_part(agent, "offload", "start");
 	all = !selection->owner || strcmp(selection->owner, "nccl") || selection->discard_count;
 	lien_gate_set(agent, all);
 	lien_transaction_set_flags(agent->transaction, how->flags | (all ? LIEN_WIRE_ALL : 0));

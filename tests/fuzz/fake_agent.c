@@ -63,7 +63,7 @@ bool lien_answer_start(struct lien_client *client, json_t *request,
 	return false;
 }
 
-void lien_loop_part(struct lien_agent *agent, const char *kind, const char *name)
+void lien_turn_part(struct lien_agent *agent, const char *kind, const char *name)
 {
 	(void)agent, (void)kind, (void)name;
 }
