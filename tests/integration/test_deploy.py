@@ -147,7 +147,7 @@ def test_image():
     """Files are where the build puts them; what `docker run` mounts is what the DaemonSet does."""
     text = text_of(DEPLOY, "Dockerfile")
     copied = re.search(r"^COPY (.*) (\S+)$", text, re.M)
-    equal(sorted(copied[1].split()), sorted([os.path.basename(LIEN), os.path.basename(CONTROL)]),
+    equal(sorted(copied[1].split()), sorted([os.path.basename(LIEN), "lien-replay", os.path.basename(CONTROL)]),
           "COPY")
     equal(re.search(r'^ENTRYPOINT \["(.*)"\]', text, re.M)[1], copied[2] + "lien", "ENTRYPOINT")
     known_to_the_agent(re.findall(r'"(.*?)"', re.search(r"^CMD (.*)", text, re.M)[1]), "CMD")
