@@ -425,6 +425,18 @@ class Session:
         except ValueError:
             raise Failure("no JSON: %s" % outcome) from None
 
+    def adopt(self):
+        """`lien attach --all`, which must succeed with all of them; None: there was nothing to adopt."""
+        outcome = self.lien("attach", "--json", "--all")
+        check(outcome.out.startswith("{"), outcome)
+        answer = json.loads(outcome.out)
+        equal([(p["pid"], p["error"]) for p in answer["processes"] if p["error"]], [], "refused")
+        adoption = answer["adoption"]
+        if adoption:
+            equal((adoption["error"], adoption["disputed"], adoption["outsider"]), (None, 0, None),
+                  "adoption")
+        return adoption
+
     def refused(self, *args, text="", code=1, limit=60.0, **environment):
         """A command that must fail with one line that holds text (a regular expression)."""
         outcome = self.lien(*args, limit=limit, **environment)
