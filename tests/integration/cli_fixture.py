@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """A fake agent, and how test_cli*.py run `lien` against it."""
 
+import functools
 import json
 import os
 import socket
@@ -162,6 +163,7 @@ class Stream(Agent):
 
 
 def _in_a_folder(function):
+    @functools.wraps(function)
     def run():
         with tempfile.TemporaryDirectory(prefix="lien-cli-") as folder:
             try:

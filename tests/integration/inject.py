@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 
-from lien_test import (CONTROL, SOFTCUDA, Failure, Session, brief, check, equal, program, state_of,
+from lien_test import (CONTROL, SOFTCUDA, Failure, Session, check, equal, program, state_of,
                        wait_for)
 
 LIMIT_MS = 10000  # the machine may be busy

@@ -677,9 +677,11 @@ _cases = []
 
 
 def case(limit=60):
-    """A test: a function without arguments that raises when it fails. limit: seconds."""
+    """A test: a function without arguments that raises when it fails. limit: seconds. A test program runs
+    its own cases, and not those of another one from which it imports."""
     def add(function):
-        _cases.append((function.__name__.removeprefix("test_"), function, limit))
+        if function.__module__ == "__main__":
+            _cases.append((function.__name__.removeprefix("test_"), function, limit))
         return function
     return add
 

@@ -130,20 +130,5 @@ def test_one_that_ran_before():
               "size and device")
 
 
-@case(120)
-def test_where_the_kernel_cannot():
-    with Session() as session:
-        session.start_agent("--no-uprobe-multi")
-        driver = shapes(session)
-        equal(followed(session), None, "contexts_followed")
-        context = driver("ctx", 1)
-        driver("alloc", 1 * MIB)
-        driver("device", 0)
-        driver("alloc", 2 * MIB)
-        driver("ctx-set", context)
-        driver("alloc", 3 * MIB)
-        equal(devices(session, driver), [(MIB, 1), (2 * MIB, 0), (3 * MIB, 1)], "size and device")
-
-
 if __name__ == "__main__":
     sys.exit(main())

@@ -5,8 +5,8 @@ that program, at any of the injection's steps. No agent takes part."""
 
 import os
 
-from lien_test import CONTROL, LIEN, case, check, equal, main, wait_for
-from inject import LIMIT_MS, Session, compiled, injector, ready
+from lien_test import case, check, equal, main
+from inject import Session, compiled, injector, ready
 
 USER = 54324
 CALLS_MAX = 400

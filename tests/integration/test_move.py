@@ -8,7 +8,7 @@ needs.
 
 import sys
 
-from lien_test import MIB, Session, case, check, equal, main, program, recording, start_pairs
+from lien_test import MIB, Session, case, check, equal, main, recording, start_pairs
 from move import PAIRS, WHOLE, shape, runs_as_before
 from shapes import shapes
 

@@ -5,7 +5,6 @@
 See lien_test.py for what else this needs.
 """
 
-import json
 import os
 import signal
 import sys
@@ -145,19 +144,6 @@ def test_agent_killed_while_offloaded():
             job.change(seed)
             equal(job.verify()[0], 4 * PAIRS, "mappings verified")
             equal(session.ask("restore")["outcome"], "nothing to do", "a second restore")
-
-
-@case(120)
-def test_agent_ended_while_offloaded():
-    with Session() as session:
-        session.start_agent()
-        job = start_pairs(session, PAIRS)
-        session.ask("offload")
-        session.stop_agent()
-        session.start_agent("--no-uprobe-multi")
-        session.ready(*job.ranks)
-        equal(session.ask("restore")["bytes"], WHOLE["bytes"], "restore")
-        equal(job.verify()[0], 4 * PAIRS, "mappings verified")
 
 
 @case(40)
