@@ -37,6 +37,7 @@ CONTROL = os.path.abspath(os.environ.get("CONTROL") or
                           os.path.join(os.path.dirname(LIEN), "liblien-control.so"))
 SOFTNCCL = os.path.join(os.path.dirname(LIEN), "replay", "libnccl.so.2")
 os.environ.setdefault("TEST_BIN", os.path.join(os.path.dirname(LIEN), "tests", "integration"))
+FIXTURES = os.path.join(ROOT, "tests", "integration", "fixtures")
 DATA = os.path.join(ROOT, "tests", "data")
 GOLDEN = os.path.join(DATA, "pytorch-nccl-2ranks.lien")
 MIB = 1 << 20
@@ -519,6 +520,13 @@ class Session:
         if init:
             driver("init", device)
         return driver
+
+    def compile(self, name, source, *flags):
+        """The path of a program or library made of a file of fixtures/."""
+        path = self.path(name)
+        subprocess.run([os.environ.get("CC") or "cc", "-D_GNU_SOURCE", *flags, os.path.join(FIXTURES, source),
+                        "-o", path], check=True, timeout=60)
+        return path
 
     def replay(self, path, *args, **more):
         return Replay(self, path, *args, **more)

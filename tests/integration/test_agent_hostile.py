@@ -458,11 +458,8 @@ def test_stripped_libraries():
         # Some calls are not exported at all.
         os.mkdir(session.path("few"))
         few = session.path("few/libcuda.so.1")
-        source = session.path("few.c")
-        with open(source, "w") as file:
-            file.write("int cuInit(int f) { return f; }\nint cuMemRelease(long h) { return h > 9; }\n")
-        subprocess.run([os.environ.get("CC") or "cc", "-shared", "-fPIC", "-s", "-Wl,-soname,libcuda.so.1",
-                        "-o", few, source], check=True)
+        session.compile("few/libcuda.so.1", "few_calls.c", "-shared", "-fPIC", "-s",
+                        "-Wl,-soname,libcuda.so.1")
         hostile = Hostile(session, few)
         hostile("call", "cuMemRelease", 3)
         library = wait_for("it is probed", lambda: [
@@ -623,10 +620,6 @@ def test_second_driver_that_cannot_be_probed():
 
 # File systems of users
 
-CONTROL_LIBRARY = """
-char lien_control_state[8192] __attribute__((aligned(4096))) = {1};
-"""
-
 
 def fuse(session, *how):
     """A process of USER that holds up whoever looks at it (prog_fuse.c)."""
@@ -663,8 +656,7 @@ def test_memory_that_a_user_serves():
     with Session() as session:
         os.mkdir(session.path("lib"))
         library = session.path("lib/liblien-control.so")
-        subprocess.run([os.environ.get("CC") or "cc", "-x", "c", "-", "-shared", "-fPIC", "-o",
-                        library], input=CONTROL_LIBRARY, text=True, check=True)
+        session.compile("lib/liblien-control.so", "control_page.c", "-shared", "-fPIC")
         for before in (False, True):  # the agent
             if not before:
                 start(session)

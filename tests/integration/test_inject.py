@@ -11,7 +11,7 @@ import signal
 import time
 
 from lien_test import GOLDEN, case, check, equal, main, program, recording, state_of, wait_for
-from inject import (COUNT, LOAD, SEED, WAITS, Seen, Session, attempt, compiled, content, figures,
+from inject import (COUNT, LOAD, SEED, WAITS, Seen, Session, attempt, content, figures,
                     has_library, inject, injector, ready, refused, settled, state_of_library)
 
 MAGIC = 0x6c69656e43544c31
@@ -230,31 +230,6 @@ def test_in_handler():
             content(process)
 
 
-# Before its call of ptrace() number CALL the injector gets SIGKILL, or somebody else another signal.
-# Of calls that write one word after the other the first one counts.
-KILLER = """
-#include <signal.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-long ptrace(int request, ...)
-{
-	enum { POKE = 5 };
-	static int count, last;
-	long args[3];
-	va_list list;
-
-	va_start(list, request);
-	for (int i = 0; i < 3; i++)
-		args[i] = va_arg(list, long);
-	va_end(list);
-	if ((request != POKE || last != POKE) && count++ == atoi(getenv("CALL")))
-		kill(getenv("WHO") ? atoi(getenv("WHO")) : getpid(), atoi(getenv("SIGNAL")));
-	last = request;
-	return syscall(SYS_ptrace, request, args[0], args[1], args[2]);
-}
-"""
 CALLS_MAX = 200
 
 
@@ -263,7 +238,7 @@ def test_killed_at_each_call():
     """The injector dies before its first, second, ... call of ptrace(), whatever thread it has."""
     kinds = [kind for kind in WAITS if kind != "wait"]
     with Session() as session:
-        killer = compiled(session, "libkiller.so", KILLER, "-shared", "-fPIC")
+        killer = session.compile("libkiller.so", "killer.c", "-shared", "-fPIC")
         for number in range(CALLS_MAX):
             process = session.waits(kinds[number % len(kinds)])
             before = settled(process.pid)
@@ -284,21 +259,22 @@ def test_killed_at_each_call():
 def test_stopped_while_borrowed():
     """SIGSTOP to a process whose one thread is borrowed: it is stopped then, and not before."""
     with Session() as session:
-        killer = compiled(session, "libkiller.so", KILLER, "-shared", "-fPIC")
-        for number in range(4, 50, 5):
-            process = session.waits()
-            with injector(process.pid, limit_ms=200, env={
-                    "LD_PRELOAD": killer, "CALL": str(number), "WHO": str(process.pid),
-                    "SIGNAL": str(int(signal.SIGSTOP))}) as other:
+        killer = session.compile("libkiller.so", "killer.c", "-shared", "-fPIC")
+        processes = {number: session.waits() for number in range(4, 50, 5)}
+        injectors = {number: injector(process.pid, limit_ms=200, env={
+            "LD_PRELOAD": killer, "CALL": str(number), "WHO": str(process.pid),
+            "SIGNAL": str(int(signal.SIGSTOP))}) for number, process in processes.items()}
+        for number, process in processes.items():
+            with injectors[number] as other:
                 said = other.communicate(timeout=30)[0]
             equal(said.split()[:2], ["error", "110"], "said at call %d" % number)
             wait_for("it is stopped (call %d)" % number, lambda: state_of(process.pid) == "T", 2)
+        for process in processes.values():
             process.signal(signal.SIGCONT)
             content(process)
             wait_for("the next injection",
                      lambda: not isinstance(attempt(process.pid), tuple), 15, 0.2)
             content(process)
-            process.end()
 
 
 @case(limit=120)
@@ -329,7 +305,7 @@ def test_target_killed_at_each_call():
     the injector says so. A thread that is traced keeps its process from ending until its tracer has
     taken note."""
     with Session() as session:
-        killer = compiled(session, "libkiller.so", KILLER, "-shared", "-fPIC")
+        killer = session.compile("libkiller.so", "killer.c", "-shared", "-fPIC")
         for number in range(CALLS_MAX):
             process = session.waits(*WAITS[number % 4:][:1 + number % 3])
             with injector(process.pid, env={"LD_PRELOAD": killer, "CALL": str(number),
@@ -378,10 +354,7 @@ def test_ends_meanwhile():
 def test_busy_loader():
     """Somebody has the loader's lock for long: nobody else waits, and the library comes later."""
     with Session() as session:
-        slow = compiled(session, "libslow.so", """
-#include <poll.h>
-__attribute__((constructor)) static void slow(void) { poll(0, 0, 1500); }
-""", "-shared", "-fPIC")
+        slow = session.compile("libslow.so", "slow_load.c", "-shared", "-fPIC")
         process = session.waits("slow-load", "poll", SLOW_LIBRARY=slow)
         time.sleep(0.1)
         before = Seen(process.pid)

@@ -14,10 +14,9 @@ import subprocess
 import time
 
 from lien_test import CONTROL, SOFTCUDA, case, check, main, program, state_of, wait_for
-from inject import (Seen, Session, attempt, compiled, content, has_library, inject, maps, ready,
+from inject import (Seen, Session, attempt, content, has_library, inject, maps, ready,
                     refused, settled)
 
-PAUSE = "#include <unistd.h>\nint main(void) { pause(); }\n"
 PTRACE_SEIZE, PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP = 0x4206, 38, 22
 NOBODY = 65534
 
@@ -89,7 +88,7 @@ def test_32_bit():
 @case()
 def test_static():
     with Session() as session:
-        unchanged(sleeping(session, [compiled(session, "static", PAUSE, "-static")]),
+        unchanged(sleeping(session, [session.compile("static", "sleeper.c", "-static")]),
                   errno.ENOEXEC, "static executable")
 
 
@@ -101,7 +100,7 @@ def test_musl():
         with open("/lib64/ld-linux-x86-64.so.2", "rb") as file, open(loader, "wb") as copy:
             copy.write(file.read())
         os.chmod(loader, 0o755)
-        program = compiled(session, "musl", PAUSE, "-Wl,--dynamic-linker=" + loader)
+        program = session.compile("musl", "sleeper.c", "-Wl,--dynamic-linker=" + loader)
         unchanged(sleeping(session, [program]), errno.ENOEXEC, "musl")
 
 
@@ -269,7 +268,7 @@ def test_not_a_library():
             file.write("no library" * 100)
         untouched(process, errno.ENOEXEC, "cannot load the control library.*invalid ELF header",
                   library=path)
-        other = compiled(session, "libother.so", "int other;\n", "-shared", "-fPIC")
+        other = session.compile("libother.so", "other.c", "-shared", "-fPIC")
         untouched(process, errno.ENOENT, "cannot read the control library", library=other)
         content(process)
         inject(process.pid)
