@@ -396,7 +396,7 @@ def fresh_agent(session, pair):
 def test_calls_fail():
     """Whatever call of the control library fails: no byte and no reference is lost, nobody waits for
     ever, and the next try succeeds. ADOPT_STEP=1 tries every call."""
-    step = int(os.environ.get("ADOPT_STEP", "8"))
+    step = int(os.environ.get("ADOPT_STEP", "12"))
     first = random.randrange(step)
     print("from the call %d on, every %d" % (first, step))
     with Session() as session:
