@@ -11,6 +11,7 @@ printed and skipped. Prints `ok NAME`, `refused NAME: why` or `FAILED NAME: why`
 import argparse
 import subprocess
 import sys
+from pathlib import Path
 
 from harness import ROOT, Failure, Session, check_binary, end, end_on_signals, spawn, wait_for
 
@@ -60,7 +61,7 @@ class Tries:
 
     def start(self) -> Shapes:
         made = Shapes(self.program)
-        wait_for(f"process {made.pid} is known", 10,
+        wait_for(f"process {made.pid} is known",
                  lambda: [p for p in self.lien.json("ps")["processes"] if p["pid"] == made.pid])
         return made
 
