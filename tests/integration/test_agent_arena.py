@@ -10,10 +10,8 @@ import contextlib
 import os
 import signal
 import sys
-import time
 
-from lien_test import (
-    MIB, Session, SOFTNCCL, case, check, equal, main, start_pairs, wait_for)
+from lien_test import MIB, SOFTNCCL, Session, case, check, equal, main, start_pairs, stays, wait_for
 
 PAIRS = 24  # exported buffers of 2 MiB of each of two ranks
 RANK = 2 * PAIRS * MIB
@@ -272,8 +270,8 @@ def test_no_prepare():
         session.start_agent("--no-prepare")
         job = start_pairs(session, PAIRS)
         equal(session.ask("status")["host"]["prepare"], False, "status")
-        time.sleep(3)  # nothing happens: there is nothing to wait for
-        equal([arena(session, pid) for pid in job.ranks], [(0, 0)] * 2, "arenas")
+        stays("nothing is prepared", lambda: [arena(session, pid) for pid in job.ranks] ==
+              [(0, 0)] * 2, 2.5)
         session.ask("offload")
         session.ask("restore")
         runs_as_before(session, job)
@@ -284,10 +282,11 @@ def test_preparation_keeps_the_limit():
     with Session() as session:
         session.start_agent("--host-limit", "50M", prepare=True)
         job = start_pairs(session, PAIRS)
-        wait_for("one of them is prepared", lambda: any(arena(session, pid)[0] for pid in job.ranks))
-        time.sleep(2)  # nothing happens to the other: there is nothing to wait for
-        held = [arena(session, pid)[0] for pid in job.ranks]
-        equal(sorted(held), [0, rounded(RANK)], "one of them fits")
+
+        def held():
+            return [arena(session, pid)[0] for pid in job.ranks]
+        wait_for("it is prepared", lambda: rounded(RANK) in held())
+        stays("one of them fits", lambda: sorted(held()) == [0, rounded(RANK)], 2)
         runs_as_before(session, job)
         session.refused("offload", text="more than the 48 MiB held now, and 50 MiB are allowed")
 

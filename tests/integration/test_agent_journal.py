@@ -17,12 +17,11 @@ import shutil
 import signal
 import struct
 import sys
-import time
 
 from told import compare
 from lien_test import (
-    CALLS, LIEN, MIB, SOFTCUDA, SOFTNCCL, Session, Stream, brief, case, check, equal, main, program,
-    recording, wait_for)
+    CALLS, LIEN, MIB, SOFTCUDA, SOFTNCCL, Session, Stream, at_a_moment, brief, case, check, equal,
+    main, program, recording, wait_for)
 
 SEED = int(os.environ.get("LIEN_SEED", "0")) or random.SystemRandom().randrange(1 << 32)
 PINS = "/sys/fs/bpf/lien"
@@ -256,10 +255,10 @@ def test_killed_at_any_moment():
         kills = 0
         for number in range(10):
             next_round(job, number)
-            time.sleep(moments.random() * 0.1)
+            at_a_moment(moments, 0.1)
             while True:
                 session.kill_agent()
-                time.sleep(moments.random() * 0.05)
+                at_a_moment(moments, 0.05)
                 session.start_agent(*args)
                 taken_over(session)
                 kills += 1

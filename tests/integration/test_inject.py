@@ -10,9 +10,11 @@ import re
 import signal
 import time
 
-from lien_test import GOLDEN, case, check, equal, main, program, recording, state_of, wait_for
+from lien_test import (
+    GOLDEN, at_a_moment, case, check, children_of, equal, main, program, recording, state_of,
+    wait_for)
 from inject import (COUNT, LOAD, SEED, WAITS, Seen, Session, attempt, content, figures,
-                    has_library, inject, injector, ready, refused, settled, state_of_library)
+                    has_library, inject, injector, maps, ready, refused, settled, state_of_library)
 
 MAGIC = 0x6c69656e43544c31
 ARENA = 64 << 20
@@ -83,7 +85,7 @@ def test_waits():
         for kinds in [[kind] for kind in WAITS] + [WAITS]:
             for _ in range(3 if len(kinds) > 1 else 2):
                 process = session.waits(*kinds)
-                time.sleep(random.random() / 20)
+                at_a_moment(random, 0.05)
                 inject(process.pid)
                 check(content(process, 0.1) > 0 or kinds == ["wait"], "nobody waited")
                 process.end()
@@ -147,8 +149,7 @@ def test_container():
             "sh", "-c", "mount -t tmpfs tmpfs %s && exec %s poll cond" % (
                 os.path.dirname(GOLDEN), program("prog_waits"))])
         ready(process)
-        with open("/proc/%d/task/%d/children" % (process.pid, process.pid)) as file:
-            pid = int(file.read())
+        pid, = children_of(process.pid)
         before = settled(pid)
         inject(pid)
         check(has_library(pid), "it is mapped")
@@ -176,7 +177,7 @@ def test_random_moments():
     for number in range(COUNT):
         with Session() as session:
             process = random_targets(session, choice)
-            time.sleep(choice.random() * 0.03)
+            at_a_moment(choice, 0.03)
             try:
                 result = inject(process.pid)
                 content(process, 0.06)
@@ -200,7 +201,7 @@ def test_killed_injector():
         with Session() as session:
             process = random_targets(session, choice)
             with injector(process.pid) as first:
-                time.sleep(choice.random() * 0.012)
+                at_a_moment(choice, 0.012)
                 first.kill()
             try:
                 content(process, 0.06)
@@ -224,7 +225,7 @@ def test_in_handler():
     with Session() as session:
         for _ in range(4):
             process = session.waits("in-handler")
-            time.sleep(0.1)
+            time.sleep(0.1)  # nobody tells when the handler has begun
             refused(process.pid, 110, "none of the 2 threads", limit_ms=50)
             inject(process.pid)
             content(process)
@@ -287,9 +288,9 @@ def test_stopped_meanwhile():
             process = session.waits(*kinds, *LOAD)
             with injector(process.pid, limit_ms=500) as other:
                 for _ in range(4):
-                    time.sleep(choice.random() * 0.004)
+                    at_a_moment(choice, 0.004)
                     process.signal(signal.SIGSTOP)
-                    time.sleep(choice.random() * 0.004)
+                    at_a_moment(choice, 0.004)
                     process.signal(signal.SIGCONT)
                 other.communicate(timeout=20)
             content(process, 0.1)
@@ -329,7 +330,7 @@ def test_ends_meanwhile():
         for _ in range(20):
             process = session.waits(*WAITS[:4], "start")
             with injector(process.pid) as other:
-                time.sleep(choice.random() * 0.01)
+                at_a_moment(choice, 0.01)
                 process.signal(signal.SIGKILL)
                 said = other.communicate(timeout=20)[0]
             check(said.count("\n") == 1, "prog_inject said: %s" % said)
@@ -338,7 +339,7 @@ def test_ends_meanwhile():
             process.end()
         for _ in range(10):
             process = session.waits("exec", "malloc", "poll")
-            time.sleep(choice.random() * 0.1)
+            at_a_moment(choice, 0.1)
             for _ in range(10):
                 attempt(process.pid, limit_ms=300)
             process.send("")
@@ -356,7 +357,7 @@ def test_busy_loader():
     with Session() as session:
         slow = session.compile("libslow.so", "slow_load.c", "-shared", "-fPIC")
         process = session.waits("slow-load", "poll", SLOW_LIBRARY=slow)
-        time.sleep(0.1)
+        wait_for("it is being loaded", lambda: any(slow in entry[-1] for entry in maps(process.pid)))
         before = Seen(process.pid)
         refused(process.pid, 110, "loader .* is busy", limit_ms=400)
         content(process)

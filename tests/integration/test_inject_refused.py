@@ -13,7 +13,7 @@ import struct
 import subprocess
 import time
 
-from lien_test import CONTROL, SOFTCUDA, case, check, main, program, state_of, wait_for
+from lien_test import CONTROL, SOFTCUDA, case, check, children_of, main, program, state_of, wait_for
 from inject import (Seen, Session, attempt, content, has_library, inject, maps, ready,
                     refused, settled)
 
@@ -232,11 +232,7 @@ def test_no_more_files():
 def test_vfork():
     with Session() as session:
         process = session.waits("slow-vfork", "poll")
-        time.sleep(0.1)
-        children = []
-        for tid in os.listdir("/proc/%d/task" % process.pid):
-            with open("/proc/%d/task/%s/children" % (process.pid, tid)) as file:
-                children += map(int, file.read().split())
+        children = wait_for("it has a child", lambda: children_of(process.pid))
         check(len(children) == 1, children)
         refused(children[0], errno.EBUSY, "memory of its parent %d" % process.pid)
         refused(process.pid, errno.ETIMEDOUT, "vfork", limit_ms=200)
@@ -253,7 +249,7 @@ ctypes.CDLL("libcuda.so.1")
 print("ready", flush=True)
 while True: pass
 """)
-        time.sleep(0.1)
+        wait_for("it is busy", lambda: state_of(process.pid) == "R")
         begun = time.monotonic()
         unchanged(process, errno.ETIMEDOUT, "none of the 1 threads", limit_ms=300)
         check(time.monotonic() - begun < 2, "the limit was 0.3 s")

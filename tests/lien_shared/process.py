@@ -54,6 +54,21 @@ def wait_for(what, condition, limit=10.0, step=0.02):
         time.sleep(step)
 
 
+def stays(what, condition, seconds=0.5):
+    """The condition is true, and nothing changes that for a while: where nothing is to happen, there is
+    nothing to wait for."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if not condition():
+            raise Failure("no longer: %s" % what)
+        time.sleep(0.05)
+
+
+def at_a_moment(dice, within):
+    """What follows is to happen at any moment of the next so many seconds."""
+    time.sleep(dice.random() * within)
+
+
 def state_of(pid):
     """The letter of /proc/PID/stat, or None when there is no such process."""
     try:
@@ -65,6 +80,15 @@ def state_of(pid):
 
 def alive(pid):
     return state_of(pid) not in (None, "Z", "X")
+
+
+def children_of(pid):
+    found = []
+    for tid in os.listdir("/proc/%d/task" % pid):
+        with contextlib.suppress(FileNotFoundError):  # a thread that has ended
+            with open("/proc/%d/task/%s/children" % (pid, tid)) as file:
+                found += map(int, file.read().split())
+    return found
 
 
 # Commands
