@@ -35,11 +35,11 @@ RANGE, MAPPING, HOST_REGISTERED = 2, 3, 12  # enum softcuda_kind
 
 
 class Rank:
-    """A prog_shapes that `lien run` started, and its faults."""
+    """A prog_driver that `lien run` started, and its faults."""
 
     def __init__(self, session, device):
         self.session, self.device = session, device
-        self.driver = Driver(session.spawn([LIEN, "run", "--", program("prog_shapes")]))
+        self.driver = Driver(session.spawn([LIEN, "run", "--", program("prog_driver")]))
         self.pid = self.driver.pid
         self("init", device)
         own = Faults(session, self.driver.inner_pid)
@@ -148,14 +148,12 @@ class Job:
     def ready(self):
         def all_ready():
             found = {p["pid"]: p for p in self.ask("ps")["result"]["processes"]}
-            return all(r.pid in found and found[r.pid]["control"] == "ready" for r in self.ranks)
-        for _ in range(20):
-            try:
-                return wait_for("all take orders", all_ready, 0.2)
-            except Late:  # the last call came before the thread could be woken
-                for rank in self.ranks:
-                    rank("free", rank("reserve", PIECE), PIECE)
-        return wait_for("all take orders", all_ready, 10)
+            late = [rank for rank in self.ranks
+                    if rank.pid not in found or found[rank.pid]["control"] != "ready"]
+            for rank in late:  # its last call came before the thread could be woken
+                rank("free", rank("reserve", PIECE), PIECE)
+            return not late
+        wait_for("all take orders", all_ready, 10)
 
     def refill(self):
         """New bytes everywhere, so that old ones show."""

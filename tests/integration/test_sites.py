@@ -49,7 +49,7 @@ def test_call_sites_have_names():
         check(re.fullmatch(NAMED % r"libcaller\.so", sites(session, 10 * MIB)[0]),
               sites(session, 10 * MIB))
         key = sites(session, 3 * MIB)[0]
-        check(re.fullmatch(r"cuMemAlloc_v2 from prog_driver straight\+0x[0-9a-f]+", key), key)
+        check(re.fullmatch(r"cuMemAlloc_v2 from prog_driver do_alloc\+0x[0-9a-f]+", key), key)
         sizes = [row["bytes"] for row in rows(session, "callsite")]
         equal(sizes, sorted(sizes, reverse=True), "the largest first")
         text = session.lien("mem", "--by", "callsite").out
