@@ -102,8 +102,11 @@ def searched(session, rank):
     One that is under way may have begun before."""
     for _ in range(2):
         since = time.monotonic()
-        wait_for("another question about %d" % rank.pid, lambda since=since: late_of(
-            session, rank)["age_ms"] < (time.monotonic() - since) * 1000, LIMIT)
+
+        def is_newer():
+            age = late_of(session, rank)["age_ms"]
+            return age is not None and age < (time.monotonic() - since) * 1000
+        wait_for("another question about %d" % rank.pid, is_newer, LIMIT)
 
 
 def members(entry, *names):
@@ -326,7 +329,6 @@ REFUSED = {
         "says": says_all, "prepare": damage, "late": {"matched": 0}},
     "one hash of two": {"says": says_it_twice, "late": {"named": 2, "matched": 0}},
     "garbage": {"says": says_in("garbage"), "problem": "speaks something else"},
-    "silence": {"says": says_in("silent"), "problem": "does not answer"},
     "deep JSON": {"says": says_in("deep"), "problem": "does not understand"},
     "NCCL before 2.28.7": {"says": says_in("text"), "problem": "from NCCL 2.28.7 on"},
     "a listener of another user": {
@@ -356,6 +358,17 @@ def test_what_is_not_believed():
         check("unknown communicator" in out, out)
         check(all(len(line) <= 100 for line in out.splitlines()), out)
         equal(session.lien("status").code, 0, "status")
+
+
+@case(90)
+def test_silent_server():
+    """Not with the others: a question to it takes 8 s."""
+    with Session() as session:
+        job = Refused(session, "silence", says_in("silent"), problem="does not answer")
+        session.start_agent()
+        job.use()
+        job.verify()
+        session.kill_agent()  # which would wait for the end of a question
 
 
 @case(90)

@@ -272,6 +272,7 @@ def test_stopped_while_borrowed():
             wait_for("it is stopped (call %d)" % number, lambda: state_of(process.pid) == "T", 2)
         for process in processes.values():
             process.signal(signal.SIGCONT)
+        for process in processes.values():
             content(process)
             wait_for("the next injection",
                      lambda: not isinstance(attempt(process.pid), tuple), 15, 0.2)
