@@ -72,14 +72,14 @@ def print_turns(session, what):
 
 @case(120)
 def test_pipelined_requests_wait_for_their_turn():
-    """200 requests of another user do not keep root's offload waiting, nor harm it."""
+    """400 requests of another user do not keep root's offload waiting, nor harm it."""
     with Shared() as session:
         session.start_agent()
         driver = session.driver()
         va = with_memory(driver, 0x51)[1]
         driver("close", driver("export", driver("make", 2 * MIB, 0)[0]))  # open files are looked at
         session.ready(driver.pid)
-        bob = flood(session, BOB, {"op": "check"}, 200)
+        bob = flood(session, BOB, {"op": "check"}, 400)
         before = [answer["loop"]["requests"] for answer in pipelined(
             session, [{"op": "status"}] * 20)]
         for earlier, later in zip(before, before[1:]):
@@ -89,8 +89,8 @@ def test_pipelined_requests_wait_for_their_turn():
             equal(moved["bytes"], 2 * MIB, "bytes")
             session.ask("restore")
         equal(driver("check", va, 2 * MIB, 0x51), 0, "wrong bytes")
-        equal(bob.line(60), "200", "answers to the flood")
-        print_turns(session, "200 pipelined checks")
+        equal(bob.line(60), "400", "answers to the flood")
+        print_turns(session, "400 pipelined checks")
 
 
 @case(60)
