@@ -104,7 +104,7 @@ list_valgrind() {
 }
 
 # Those that take longest begin first: then no core is idle at the end.
-LONGEST="faults agent_journal agent_hostile agent_ras adopt move_refused agent_arena move agent_loop inject"
+LONGEST="faults agent_hostile agent_journal adopt agent_arena agent_ras golden lease inject gate single_probes"
 
 list_integration() {
 	for name in $LONGEST; do
