@@ -312,13 +312,23 @@ class Refused:
         for rank, comm in zip(self.ranks, self.used):
             rank.call("all_reduce", comm)
 
+    def answered(self):
+        """What is known once all of its ranks have been asked about; None: not yet."""
+        found, state = self.session.ask("comms"), "silent" if self.problem else "answered"
+        late = {entry["pid"]: entry for entry in found["late"]}
+        return found if all(late[rank.pid]["ras"] == state for rank in self.ranks) else None
+
     def verify(self):
+        found = wait_for("%s: asked about" % self.what, self.answered, LIMIT)
+        late = {entry["pid"]: entry for entry in found["late"]}
+        comms = {(entry["pid"], int(entry["address"], 16)): entry
+                 for entry in found["communicators"]}
         for rank, comm in zip(self.ranks, self.used):
-            late = answered(self.session, rank, "silent" if self.problem else "answered")
-            equal(members(comm_of(self.session, rank, comm), "group", "rank", "by"),
-                  ["0" * 16, None, None], "%s: entry" % self.what)
-            check(not self.problem or self.problem in late["problem"], self.what, late)
-            equal({name: late[name] for name in self.late}, self.late, "%s: late" % self.what)
+            equal(members(comms[rank.pid, comm], "group", "rank", "by"), ["0" * 16, None, None],
+                  "%s: entry" % self.what)
+            said = late[rank.pid]
+            check(not self.problem or self.problem in said["problem"], self.what, said)
+            equal({name: said[name] for name in self.late}, self.late, "%s: late" % self.what)
         equal(bool(self.server.asked()), self.asked, "%s: the server was asked" % self.what)
 
 
