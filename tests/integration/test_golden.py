@@ -78,10 +78,10 @@ def compare_with_driver(session, job):
           [job.mappings[rank] for rank in sorted(job.mappings)], "mappings")
 
 
-def move(session, job, expected, bundles):
+def move(session, job, expected, bundles, verified):
     """One round; nothing has changed after it."""
     moved, left = expected["offload_frees"], expected["bytes"] - expected["offload_frees"]
-    before, verified = shape(session, *job.ranks), job.verify()
+    before = shape(session, *job.ranks)
     files = open_files(session)
     observer = session.driver(control=False)
     free = [observer("info", device)[0] for device in range(2)]
@@ -163,8 +163,7 @@ def adopt(session, job):
     return sum(row[2] * count for row, count in expected.items() if row[3] == "cuMemCreate")
 
 
-def move_adopted(session, job, moved):
-    verified = job.verify()
+def move_adopted(session, job, moved, verified):
     answer = session.ask("offload", "--owner", "all")
     equal((answer["outcome"], answer["bytes"], {left["reason"] for left in answer["left"]}),
           ("done", moved, {"cudaMalloc memory cannot be put back at the same address"}), "offload")
@@ -183,14 +182,14 @@ def test_real_job():
         session.ready(*job.ranks)
         check_counts(session, job, expected)
         compare_with_driver(session, job)
-        bundles = draw(session)
+        bundles, verified = draw(session), job.verify()
         for number in range(2):
-            move(session, job, expected, bundles)
+            move(session, job, expected, bundles, verified)
             job.change(number + 7)
         draw(session)
         moved = adopt(session, job)
         job.change(9)
-        move_adopted(session, job, moved)
+        move_adopted(session, job, moved, verified)
         job.free()
         equal([row for row in session.ask("mem")["rows"] if row["bytes"]], [], "mem after free")
         equal(session.used(), 0, "device memory in use after free")
