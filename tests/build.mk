@@ -105,7 +105,8 @@ MAKE_RECORDING	   := $(TESTS)/integration/make_recording
 SOFTIBVERBS	   := $(TESTS)/integration/libibverbs.so.1
 
 PROG_SRCS_prog_train := $(addprefix tests/integration/, train_plan.c train_work.c)
-PROG_SRCS_prog_shapes := $(addprefix tests/integration/, shapes_memory.c shapes_pool.c)
+PROG_SRCS_prog_driver := $(addprefix tests/integration/, driver_context.c driver_memory.c driver_pool.c \
+	driver_process.c driver_verbs.c)
 PROG_SRCS_prog_inject := $(INJECT)
 PROG_LIBS_prog_inject := -lelf
 PROG_SRCS_prog_random := $(addprefix tests/integration/, random_contents.c random_handles.c \

@@ -17,7 +17,7 @@ import time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "integration"))
 
 import lien_test
-from lien_test import GOLDEN, MIB, Session, check, equal
+from lien_test import GOLDEN, MIB, Session, check, equal, program
 
 from attaching import attaching
 from traced import KINDS, cost, programs

@@ -153,7 +153,7 @@ def settle(lien, jobs: dict) -> None:
     for job in jobs.values():
         job.ask("time-allreduce 500", 60)
     pids = {pid for job in jobs.values() for pid in job.pids}
-    harness.wait_for("the jobs' contexts to need no watching", 10,
+    harness.wait_for("the jobs' contexts need no watching",
                      lambda: not pids & set(lien.json("status")["contexts_followed"] or []))
 
 

@@ -19,8 +19,8 @@ def require(condition, text: str) -> None:
 def attach(lien, job) -> dict:
     """All of the job's processes, while it trains."""
     lien.start_agent()
-    wait_for("the job to be known", 20, lambda: {p["pid"] for p in lien.json("ps")["processes"]}
-             >= set(job.pids))
+    wait_for("the job is known", lambda: {p["pid"] for p in lien.json("ps")["processes"]}
+             >= set(job.pids), 20)
     before = {p["pid"]: p for p in lien.json("ps")["processes"]}
     require(not any(before[pid]["complete"] for pid in job.pids), f"complete: {before}")
     answer = lien.json("attach", "--all", timeout=200)

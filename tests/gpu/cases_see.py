@@ -169,8 +169,8 @@ def explained(context) -> dict:
         job = session.job()
         job.ask(f"setup {COMMUNICATORS}", 150)
         # The answer never waits for NVML: the first one may be from before the job.
-        wait_for("NVML's figures of every rank", 20,
-                 lambda: all(len(explanations(lien, pid)) == 1 for pid in job.pids))
+        wait_for("NVML's figures of every rank",
+                 lambda: all(len(explanations(lien, pid)) == 1 for pid in job.pids), 20)
         figures = {}
         for rank, pid in enumerate(job.pids):
             entry = explanations(lien, pid)[0]
@@ -253,7 +253,7 @@ def adopted_comms(context) -> dict:
             return result if len([c for c in mine if c["by"] == "NCCL RAS"]) == \
                 COMMUNICATORS * len(job.pids) else None
         try:
-            result = wait_for("NCCL's RAS to name every communicator", 60, named, 1)
+            result = wait_for("NCCL's RAS names every communicator", named, 60, 1)
         except Failure:
             print(lien.command("comms").out)
             found = lien.json("comms")

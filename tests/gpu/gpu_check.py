@@ -14,6 +14,7 @@ import sys
 import time
 import traceback
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import cases_join
 import cases_move
@@ -161,7 +162,7 @@ def finish(lien, job) -> None:
     job.ask("destroy", 90)
     codes = job.quit()
     require(codes == [0] * len(codes), f"exit statuses after destroy: {codes}")
-    wait_for("the job's processes to leave lien ps", 10,
+    wait_for("the job's processes leave lien ps",
              lambda: not [p for p in lien.json("ps")["processes"] if p["pid"] in job.pids])
     rows = lien.json("mem")["rows"]
     require(not rows, f"lien mem after the job's end: {rows[:3]}")

@@ -23,6 +23,10 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
+sys.path.append(str(ROOT / "tests"))  # for tests/lien_shared: see tests/integration/lien_test.py
+
+from lien_shared.process import Failure, Late, Outcome, end, kill_group, run, wait_for  # noqa: E402
+
 MIB, GIB = 1 << 20, 1 << 30
 PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -39,25 +43,8 @@ print(json.dumps({"torch": str(torch.__version__), "cuda": str(torch.version.cud
 """
 
 
-class Failure(Exception):
-    """Something did not come out as it must; the text is for a human."""
-
-
-class Late(Failure):
-    """A wait ran past its limit."""
-
-
 def _die_with_parent() -> None:
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def _kill_group(process: subprocess.Popen, sig: int = signal.SIGKILL) -> None:
-    """The group outlives its leader as long as a member lives, so a dead leader is no reason not to
-    signal it; Popen.pid is not reused before wait()."""
-    try:
-        os.killpg(process.pid, sig)
-    except (ProcessLookupError, PermissionError):
-        pass
 
 
 def spawn(argv: list, **options) -> subprocess.Popen:
@@ -65,71 +52,8 @@ def spawn(argv: list, **options) -> subprocess.Popen:
                             preexec_fn=_die_with_parent, **options)
 
 
-def end(process: subprocess.Popen, sig: int = signal.SIGKILL, wait_s: float = 5) -> int | None:
-    """Signals the process's group, kills it when that is not enough; returns the exit status."""
-    _kill_group(process, sig)
-    for _ in range(2):
-        try:
-            process.wait(wait_s)
-            break
-        except subprocess.TimeoutExpired:
-            _kill_group(process)
-    return process.returncode
-
-
-class Outcome:
-    """What a finished command left."""
-
-    def __init__(self, argv: list, code: int, out: str, err: str, ms: float):
-        self.argv, self.code, self.out, self.err, self.ms = argv, code, out, err, ms
-
-    def text(self) -> str:
-        """All it said, on one line."""
-        return " ".join((self.err + "\n" + self.out).split())
-
-    def json(self) -> dict:
-        """Of stdout, which holds one object, perhaps after lines of progress."""
-        try:
-            return json.loads(self.out)
-        except ValueError:
-            pass
-        for line in reversed(self.out.splitlines()):
-            try:
-                return json.loads(line)
-            except ValueError:
-                continue
-        raise Failure(f"`{' '.join(self.argv)}` printed no JSON: {self.text()[:600]}")
-
-
 def run_command(argv: list, timeout: float, env: dict | None = None) -> Outcome:
-    argv = [str(a) for a in argv]
-    began = time.monotonic()
-    process = spawn(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE, env=env, text=True, errors="replace")
-    try:
-        out, err = process.communicate(timeout=timeout)
-    except subprocess.TimeoutExpired:
-        _kill_group(process)
-        out, err = process.communicate(timeout=10)
-        said = " ".join((err + " " + out).split())[-600:]
-        line = " ".join(argv)
-        raise Late(f"`{line}` did not end within {timeout:g} s; it said: {said}") from None
-    except BaseException:
-        end(process)
-        raise
-    return Outcome(argv, process.returncode, out, err, (time.monotonic() - began) * 1e3)
-
-
-def wait_for(what: str, limit_s: float, condition, pause_s: float = 0.05):
-    """Polls until `condition()` is true and returns its value."""
-    until = time.monotonic() + limit_s
-    while True:
-        value = condition()
-        if value:
-            return value
-        if time.monotonic() > until:
-            raise Late(f"waited {limit_s:g} s for {what}")
-        time.sleep(pause_s)
+    return run(argv, timeout, env, preexec_fn=_die_with_parent)
 
 
 @contextmanager
@@ -244,7 +168,7 @@ class Lien:
             except (OSError, Failure):
                 return False
 
-        wait_for(f"the agent to answer at {self.socket}", limit_s, answers)
+        wait_for(f"the agent answers at {self.socket}", answers, limit_s)
         return (time.monotonic() - began) * 1e3
 
     def stop_agent(self) -> int | None:
@@ -436,7 +360,7 @@ class Job:
 
     def kill(self) -> None:
         for rank in self.ranks:
-            _kill_group(rank.process)
+            kill_group(rank.process)
         for rank in self.ranks:
             end(rank.process)
 

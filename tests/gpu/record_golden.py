@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import harness
 from harness import MIB, Failure, Session, deadline, spawn, wait_for
@@ -35,7 +36,7 @@ def start_recorder(session: Session, path: Path) -> subprocess.Popen:
             raise Failure(f"lien record ended with {recorder.returncode}")
         return path.exists()
 
-    wait_for(f"lien record to create {path}", 10, begun)
+    wait_for(f"lien record creates {path}", begun)
     time.sleep(0.5)  # the file may be there before the agent's stream is
     return recorder
 

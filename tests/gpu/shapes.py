@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Every way to get, share or keep memory, on a real driver: what lien says of it.
 
-    tests/gpu/shapes.py --lien build/lien --prog build/tests/integration/prog_shapes
+    tests/gpu/shapes.py --lien build/lien --prog build/tests/integration/prog_driver
 
 One GPU does. Multicast is left out (it harms shared hosts). What this machine's driver refuses is
 printed and skipped. Prints `ok NAME`, `refused NAME: why` or `FAILED NAME: why`, and ends with
@@ -11,6 +11,7 @@ printed and skipped. Prints `ok NAME`, `refused NAME: why` or `FAILED NAME: why`
 import argparse
 import subprocess
 import sys
+from pathlib import Path
 
 from harness import ROOT, Failure, Session, check_binary, end, end_on_signals, spawn, wait_for
 
@@ -24,13 +25,13 @@ class Refused(Exception):
 
 
 class Shapes:
-    """A prog_shapes."""
+    """A prog_driver."""
 
     def __init__(self, program: Path):
         self.process = spawn([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.pid = self.process.pid
         if not self.process.stdout.readline().startswith("ready"):
-            raise Failure("prog_shapes does not start")
+            raise Failure("prog_driver does not start")
         self("init", 0)
 
     def __call__(self, *words):
@@ -39,7 +40,7 @@ class Shapes:
         self.process.stdin.flush()
         answer = self.process.stdout.readline().split()
         if not answer:
-            raise Failure(f"prog_shapes ended at '{text}'")
+            raise Failure(f"prog_driver ended at '{text}'")
         if answer[0] != "ok":
             raise Refused(f"{text}: {' '.join(answer)}")
         values = [int(value, 0) for value in answer[1:]]
@@ -60,7 +61,7 @@ class Tries:
 
     def start(self) -> Shapes:
         made = Shapes(self.program)
-        wait_for(f"process {made.pid} is known", 10,
+        wait_for(f"process {made.pid} is known",
                  lambda: [p for p in self.lien.json("ps")["processes"] if p["pid"] == made.pid])
         return made
 
@@ -245,7 +246,7 @@ TRIES = ("plain", "managed", "host", "streams", "pools", "legacy_ipc", "handles"
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--lien", type=Path, default=ROOT / "build/lien")
-    parser.add_argument("--prog", type=Path, default=ROOT / "build/tests/integration/prog_shapes")
+    parser.add_argument("--prog", type=Path, default=ROOT / "build/tests/integration/prog_driver")
     options = parser.parse_args()
     end_on_signals()
     passed = failed = 0

@@ -68,7 +68,7 @@ def held(session, program: Path, count: int) -> bool:
         def ready():
             found = {p["pid"]: p for p in lien.json("ps")["processes"]}
             return found.get(process.pid, {}).get("control") == "ready"
-        wait_for(f"process {process.pid} takes orders", 20, ready)
+        wait_for(f"process {process.pid} takes orders", ready, 20)
         return walk_rounds(lien, [process.pid], f"{count} mappings")
     finally:
         end(process)

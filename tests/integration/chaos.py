@@ -25,8 +25,7 @@ import traceback
 import faults
 import lien_test
 from chaos_jobs import Lost, any_job
-from lien_test import (
-    LIEN, SOFTCUDA, Failure, Late, alive, brief, program, wait_for)
+from lien_test import LIEN, SOFTCUDA, Failure, Late, alive, at_a_moment, brief, program, wait_for
 from train_job import SYNC
 from users import ALICE, Shared
 
@@ -162,7 +161,7 @@ class Chaos:
         for _ in range(self.rng.randint(1, 4)):
             self.ask("offload", **self.wish(job))
             if self.rng.random() < 0.3:
-                time.sleep(self.rng.random() * 0.05)
+                at_a_moment(self.rng, 0.05)
             self.ask("restore", pids=job.living)
         self.settle(job)
 
@@ -204,7 +203,7 @@ class Chaos:
             if op == "restore":
                 self.ask("offload", **self.wish(job))
             client = self.spawn(op, job)
-            time.sleep(self.rng.random() * 0.06)
+            at_a_moment(self.rng, 0.06)
             client.kill()
             self.tally.add("kills")
             self.end_client(client, op)
@@ -235,7 +234,7 @@ class Chaos:
             self.ask(op, **(self.wish(job) if op == "offload" else {"pids": job.living}))
         if how == "while":
             client = self.spawn(op, job)
-            time.sleep(self.rng.random() * 0.06)
+            at_a_moment(self.rng, 0.06)
         pid = job.pids[number]
         job.kill(number)
         self.tally.add("kills")
@@ -253,7 +252,7 @@ class Chaos:
             self.ask("offload", **self.wish(job))
         if op:
             client = self.spawn(op, job)
-            time.sleep(self.rng.random() * 0.06)
+            at_a_moment(self.rng, 0.06)
         self.session.kill_agent()
         self.tally.add("kills")
         if client:

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """A fake agent, and how test_cli*.py run `lien` against it."""
 
+import functools
 import json
 import os
 import socket
-import subprocess
 import tempfile
 import threading
 import time
 
 from cli_answers import PROGRESS, RESULTS
-from lien_test import LIEN, case, main
+from lien_test import LIEN, case, main, run
 
 COLUMNS = 100
 
@@ -92,15 +92,11 @@ class Context:
         return os.path.join(self.directory, name)
 
     def run(self, *arguments, code=0, **environment):
-        done = subprocess.run([LIEN, *arguments], capture_output=True, timeout=120,
-                              env={**self.environment, **environment},
-                              stdin=subprocess.DEVNULL, check=False)
-        out = done.stdout.decode("utf-8", "surrogateescape")
-        err = done.stderr.decode("utf-8", "surrogateescape")
-        shown = "lien %s: exit code %d\n%s%s" % (" ".join(arguments), done.returncode, out, err)
-        assert done.returncode == code, shown
-        assert code or "Sanitizer" not in err and "runtime error" not in err, shown
-        return out, err
+        done = run([LIEN, *arguments], 120, {**self.environment, **environment},
+                   errors="surrogateescape")
+        assert done.code == code, str(done)
+        assert code or "Sanitizer" not in done.err and "runtime error" not in done.err, str(done)
+        return done.out, done.err
 
     def fails(self, *arguments, code=1, words=(), **environment):
         """Fails with one line that begins with the command's name and has these words."""
@@ -162,6 +158,7 @@ class Stream(Agent):
 
 
 def _in_a_folder(function):
+    @functools.wraps(function)
     def run():
         with tempfile.TemporaryDirectory(prefix="lien-cli-") as folder:
             try:

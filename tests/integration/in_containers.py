@@ -12,8 +12,8 @@ import subprocess
 import sys
 
 from lien_test import (
-    CONTROL, MIB, ROOT, SOFTCUDA, Driver, Process, Session, equal, program, wait_for)
-from train_job import SYNC, Train, children_of
+    CONTROL, MIB, ROOT, SOFTCUDA, Driver, Process, Session, children_of, equal, program, wait_for)
+from train_job import SYNC, Train
 
 BOB = 54322
 LIBRARIES = "/usr/local/nvidia/lib64"

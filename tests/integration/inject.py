@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 
-from lien_test import (CONTROL, SOFTCUDA, Failure, Session, brief, check, equal, program, state_of,
+from lien_test import (CONTROL, SOFTCUDA, Failure, Session, check, equal, program, state_of,
                        wait_for)
 
 LIMIT_MS = 10000  # the machine may be busy
@@ -205,14 +205,6 @@ def settled(pid, begun=True):
     return wait_for("process %d is as it will be" % pid, same)
 
 
-def compiled(session, name, code, *flags):
-    """A small program or library."""
-    path = session.path(name)
-    subprocess.run([os.environ.get("CC") or "cc", "-x", "c", "-", "-o", path, *flags], input=code,
-                   text=True, check=True, timeout=60)
-    return path
-
-
 def softcuda_env():
     return {"LD_LIBRARY_PATH": SOFTCUDA}
 
@@ -224,5 +216,3 @@ def median(values):
 def figures(values):
     return "min %d, median %d, max %d" % (min(values), median(values), max(values))
 
-
-__all__ = [name for name in dir() if not name.startswith("_")] + ["brief"]

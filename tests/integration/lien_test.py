@@ -1,35 +1,35 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """What the tests of the agent share: sessions with an agent of their own and processes on the
-software CUDA driver, cases with a time limit, and a line for each.
+software CUDA driver. tests/lien_shared has what all tests share: processes, cases, namespaces.
 
 LIEN names the program (default $BUILD/lien, build/lien), SOFTCUDA the driver's folder.
 liblien-control.so and replay/ lie beside lien. Root is needed: the BPF programs are real.
-
-All of it runs in a pid and mount namespace of its own, so that our agents see our processes only,
-and nothing stays behind: test programs may run beside each other. Agents of the namespace that we come
-from still see ours, take their answers and wake them: cases wait for such foreign agents to end, and
-are run again when one came while they ran and they failed.
 """
 
-import argparse
-import contextlib
 import ctypes
 import json
 import os
-import queue
 import re
 import shutil
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import tempfile
-import threading
-import time
-import traceback
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+# Python looks in the folder of the program that it runs, which imports this file; tests/lien_shared is beside
+# that folder. Here, and in tests/gpu/harness.py, so that no test has to say it.
+sys.path.append(os.path.join(ROOT, "tests"))
+
+from lien_shared import runner  # noqa: E402
+from lien_shared.process import (  # noqa: E402,F401
+    Failure, Late, Outcome, Process, alive, at_a_moment, brief, check, children_of, equal, run,
+    state_of, stays, wait_for)
+from lien_shared.runner import MNT_DETACH, case, enter, wait_for_foreign  # noqa: E402,F401
+from stream import (  # noqa: E402,F401
+    CALLS, EVENT_CONTROL, EVENT_ENTRY, EVENT_PARTIAL, HEADER, Event, Stream)
+
 BUILD = os.path.abspath(os.environ.get("BUILD") or os.path.join(ROOT, "build"))
 LIEN = os.path.abspath(os.environ.get("LIEN") or os.path.join(BUILD, "lien"))
 SOFTCUDA = os.path.abspath(os.environ.get("SOFTCUDA") or os.path.join(BUILD, "softcuda"))
@@ -37,166 +37,10 @@ CONTROL = os.path.abspath(os.environ.get("CONTROL") or
                           os.path.join(os.path.dirname(LIEN), "liblien-control.so"))
 SOFTNCCL = os.path.join(os.path.dirname(LIEN), "replay", "libnccl.so.2")
 os.environ.setdefault("TEST_BIN", os.path.join(os.path.dirname(LIEN), "tests", "integration"))
+FIXTURES = os.path.join(ROOT, "tests", "integration", "fixtures")
 DATA = os.path.join(ROOT, "tests", "data")
 GOLDEN = os.path.join(DATA, "pytorch-nccl-2ranks.lien")
 MIB = 1 << 20
-MNT_DETACH = 2
-CLONE_NEWNS, CLONE_NEWPID = 0x20000, 0x20000000
-MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 0x40000
-PR_SET_PDEATHSIG = 1
-FOREIGN_WAIT_S = float(os.environ.get("FOREIGN_WAIT_S", "120"))
-OUTSIDE = None  # where /proc of the namespace is that we came from
-
-
-class Failure(Exception):
-    """A case's reason to fail, in words."""
-
-
-class Late(Failure):
-    """Something took longer than its limit."""
-
-
-def check(condition, *why):
-    if not condition:
-        raise Failure(" ".join(str(word) for word in why) or "not as it should be")
-
-
-def equal(found, expected, what):
-    if found != expected:
-        raise Failure("%s: found %s, expected %s" % (what, brief(found), brief(expected)))
-
-
-def brief(value, limit=600):
-    try:
-        text = value if isinstance(value, str) else json.dumps(value, default=str)
-    except TypeError:  # keys that JSON has not
-        text = repr(value)
-    return text if len(text) <= limit else text[:limit] + "..."
-
-
-def wait_for(what, condition, limit=10.0, step=0.02):
-    """The first true value of condition()."""
-    end = time.monotonic() + limit
-    while True:
-        value = condition()
-        if value:
-            return value
-        if time.monotonic() > end:
-            raise Late("not within %g s: %s" % (limit, what))
-        time.sleep(step)
-
-
-def state_of(pid):
-    """The letter of /proc/PID/stat, or None when there is no such process."""
-    try:
-        with open("/proc/%d/stat" % pid) as stat:
-            return stat.read().rsplit(")", 1)[1].split()[0]
-    except OSError:
-        return None
-
-
-def alive(pid):
-    return state_of(pid) not in (None, "Z", "X")
-
-
-def foreign_agents():
-    """Agents that see our processes, by their pids: those of the pid namespace that we came from. Those
-    of other tests, in namespaces beside ours, do not."""
-    found = []
-    for entry in filter(str.isdigit, os.listdir(OUTSIDE)) if OUTSIDE else ():
-        try:
-            # Its name first: a process can keep readers of its command line waiting.
-            with open("%s/%s/comm" % (OUTSIDE, entry), "rb") as file:
-                if file.read() != b"lien\n":
-                    continue
-            with open("%s/%s/cmdline" % (OUTSIDE, entry), "rb") as file:
-                words = file.read().split(b"\0")
-            if len(words) < 2 or os.path.basename(words[0]) != b"lien" or words[1] != b"agent":
-                continue
-            with open("%s/%s/status" % (OUTSIDE, entry)) as status:
-                pids = [line.split()[1:] for line in status if line.startswith("NSpid:")][0]
-            if len(pids) == 1:
-                found.append(int(entry))
-        except OSError:
-            continue
-    return found
-
-
-class Process:
-    """A process in a group of its own, its output read by lines."""
-
-    def __init__(self, argv, env=None, log=None, **more):
-        self.argv = [str(word) for word in argv]
-        self.log = log
-        stderr = open(log, "ab") if log else subprocess.DEVNULL
-        self.popen = subprocess.Popen(self.argv, env=env, stdin=subprocess.PIPE,
-                                      stdout=subprocess.PIPE, stderr=stderr, text=True,
-                                      start_new_session=True, **more)
-        if log:
-            stderr.close()
-        self.lines = queue.Queue()
-        threading.Thread(target=self._read, daemon=True).start()
-
-    @property
-    def pid(self):
-        return self.popen.pid
-
-    def _read(self):
-        for line in self.popen.stdout:
-            self.lines.put(line.rstrip("\n"))
-        self.lines.put(None)
-
-    def said(self):
-        with contextlib.suppress(OSError, TypeError):
-            with open(self.log, errors="replace") as file:
-                return file.read()
-        return ""
-
-    def line(self, limit=20.0):
-        """Its next line; None at the end of its output."""
-        try:
-            return self.lines.get(timeout=limit)
-        except queue.Empty:
-            raise Late("no line within %g s from %s" % (limit, self.argv[0])) from None
-
-    def send(self, text):
-        try:
-            self.popen.stdin.write(text + "\n")
-            self.popen.stdin.flush()
-        except OSError as error:
-            raise Failure("%s (pid %d) does not read: %s; %s" % (
-                self.argv[0], self.pid, error, brief(self.said()))) from None
-
-    def ask(self, text, limit=20.0):
-        self.send(text)
-        answer = self.line(limit)
-        if answer is None:
-            raise Failure("%s (pid %d) ended at '%s': %s" % (
-                self.argv[0], self.pid, text, brief(self.said())))
-        return answer
-
-    def close_input(self):
-        with contextlib.suppress(OSError):
-            self.popen.stdin.close()
-
-    def wait(self, limit=20.0):
-        try:
-            return self.popen.wait(limit)
-        except subprocess.TimeoutExpired:
-            raise Late("%s (pid %d) has not ended within %g s" % (
-                self.argv[0], self.pid, limit)) from None
-
-    def signal(self, number):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, number)
-
-    def end(self):
-        """Its whole group goes, stopped or not."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.popen.wait(10)
-        self.close_input()
 
 
 class Driver:
@@ -278,15 +122,6 @@ class Replay:
 
     def end(self):
         self.process.end()
-
-
-class Outcome:
-    def __init__(self, argv, code, out, err):
-        self.argv, self.code, self.out, self.err = argv, code, out, err
-
-    def __str__(self):
-        return "`%s` ended with %d: %s%s" % (
-            " ".join(str(word) for word in self.argv), self.code, brief(self.out), brief(self.err))
 
 
 class Session:
@@ -404,17 +239,7 @@ class Session:
     # The command line
 
     def lien(self, *args, limit=60.0, env=None, text=None, **environment):
-        argv = [LIEN, *[str(arg) for arg in args]]
-        process = subprocess.Popen(argv, env=env or self.env(**environment),
-                                   stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                   stderr=subprocess.PIPE, text=True, start_new_session=True)
-        try:
-            out, err = process.communicate(text, limit)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-            raise Late("`%s` took more than %g s" % (" ".join(argv), limit)) from None
-        return Outcome(argv, process.returncode, out, err)
+        return run([LIEN, *args], limit, env or self.env(**environment), text)
 
     def ask(self, *args, limit=60.0):
         """The result of a command that must succeed."""
@@ -424,6 +249,18 @@ class Session:
             return json.loads(outcome.out)
         except ValueError:
             raise Failure("no JSON: %s" % outcome) from None
+
+    def adopt(self):
+        """`lien attach --all`, which must succeed with all of them; None: there was nothing to adopt."""
+        outcome = self.lien("attach", "--json", "--all")
+        check(outcome.out.startswith("{"), outcome)
+        answer = json.loads(outcome.out)
+        equal([(p["pid"], p["error"]) for p in answer["processes"] if p["error"]], [], "refused")
+        adoption = answer["adoption"]
+        if adoption:
+            equal((adoption["error"], adoption["disputed"], adoption["outsider"]), (None, 0, None),
+                  "adoption")
+        return adoption
 
     def refused(self, *args, text="", code=1, limit=60.0, **environment):
         """A command that must fail with one line that holds text (a regular expression)."""
@@ -508,6 +345,13 @@ class Session:
             driver("init", device)
         return driver
 
+    def compile(self, name, source, *flags):
+        """The path of a program or library made of a file of fixtures/."""
+        path = self.path(name)
+        subprocess.run([os.environ.get("CC") or "cc", "-D_GNU_SOURCE", *flags, os.path.join(FIXTURES, source),
+                        "-o", path], check=True, timeout=60)
+        return path
+
     def replay(self, path, *args, **more):
         return Replay(self, path, *args, **more)
 
@@ -516,12 +360,6 @@ class Session:
             process.end()
         unmount_below(self.folder)
         shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def wait_for_foreign():
-    end = time.monotonic() + FOREIGN_WAIT_S
-    while foreign_agents() and time.monotonic() < end:
-        time.sleep(0.1)
 
 
 def start_pairs(session, pairs, *args, **environment):
@@ -593,214 +431,6 @@ def recording(kind, *args):
     return path
 
 
-# The stream of `record`: struct lien_event (include/lien/event.h)
-
-HEADER = struct.Struct("<IHHIIQQQiIQQ")
-CALLS = {}
-with open(os.path.join(ROOT, "include", "lien", "calls.h")) as _calls:
-    for _match in re.finditer(r"X\((\w+),\s*(\d+),", _calls.read()):
-        CALLS[_match[1]] = int(_match[2])
-EVENT_ENTRY, EVENT_CONTROL, EVENT_PARTIAL = 1, 2, 4
-
-
-class Event:
-    def __init__(self, record):
-        (self.size, self.type, self.flags, self.pid, self.tid, self.start, self.t_entry,
-         self.t_return, self.result, self.outer, self.caller, self.scope) = HEADER.unpack_from(record)
-        self.body = record[HEADER.size:]
-
-    def words(self, layout):
-        return struct.unpack_from("<" + layout, self.body)
-
-
-class Stream:
-    """A connection that records, read in a thread."""
-
-    def __init__(self, session):
-        self.connection = socket.socket(socket.AF_UNIX)
-        self.connection.settimeout(20)
-        self.connection.connect(session.socket)
-        self.connection.sendall(b'{"op": "record"}\n')
-        self.bytes = bytearray()
-        while b"\n" not in self.bytes:
-            piece = self.connection.recv(1 << 20)
-            check(piece, "the agent hung up")
-            self.bytes += piece
-        reply, _, rest = bytes(self.bytes).partition(b"\n")
-        equal(json.loads(reply), {"ok": True, "result": {"format": 1}}, "reply to record")
-        self.bytes = bytearray(rest)
-        self.last = time.monotonic()
-        self.connection.settimeout(None)
-        threading.Thread(target=self._read, daemon=True).start()
-
-    def _read(self):
-        with contextlib.suppress(OSError):
-            while True:
-                piece = self.connection.recv(1 << 20)
-                if not piece:
-                    break
-                self.bytes += piece
-                self.last = time.monotonic()
-
-    def events(self, quiet=0.3, limit=20.0):
-        """All so far, once none has come for a while."""
-        wait_for("the stream is quiet", lambda: time.monotonic() - self.last > quiet, limit)
-        data, at, found = bytes(self.bytes), 0, []
-        while at + HEADER.size <= len(data):
-            size = struct.unpack_from("<I", data, at)[0]
-            check(HEADER.size <= size <= 232, "a record of %d bytes" % size)
-            found.append(Event(data[at:at + size]))
-            at += size
-        return found
-
-    def close(self):
-        with contextlib.suppress(OSError):
-            self.connection.shutdown(socket.SHUT_RDWR)
-        self.connection.close()
-
-
-# Cases
-
-_cases = []
-
-
-def case(limit=60):
-    """A test: a function without arguments that raises when it fails. limit: seconds."""
-    def add(function):
-        _cases.append((function.__name__.removeprefix("test_"), function, limit))
-        return function
-    return add
-
-
-class _Watch:
-    """Notes whether a foreign agent ran meanwhile."""
-
-    def __init__(self):
-        self.seen = set()
-        self.over = threading.Event()
-        self.thread = threading.Thread(target=self._run, daemon=True)
-
-    def _run(self):
-        while not self.over.wait(0.25):
-            self.seen.update(foreign_agents())
-
-    def __enter__(self):
-        self.thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self.over.set()
-        self.thread.join()
-
-
-def _expired(_number, _frame):
-    raise Late("the case's time limit is over")
-
-
-def _attempt(function, limit):
-    """None, or why it failed."""
-    signal.signal(signal.SIGALRM, _expired)
-    signal.setitimer(signal.ITIMER_REAL, limit)
-    try:
-        function()
-    except Failure as failure:
-        frame = traceback.extract_tb(failure.__traceback__)
-        line = [f.lineno for f in frame if f.filename == function.__code__.co_filename]
-        return "%s (line %s)" % (failure, ", ".join(map(str, line)))
-    except Exception as error:  # pylint: disable=broad-except
-        traceback.print_exc(file=sys.stdout)
-        return "%s: %s" % (type(error).__name__, error)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-    return None
-
-
-def _run_case(name, function, limit):
-    for tries in (1, 2, 3):
-        wait_for_foreign()
-        began = time.monotonic()
-        with _Watch() as watch:
-            why = _attempt(function, limit)
-        took = time.monotonic() - began
-        if why is None:
-            print("ok %s (%.1f s)" % (name, took), flush=True)
-            return True
-        if not watch.seen or tries == 3:
-            break
-        print("   %s: again, another agent ran (pid %s) when it failed: %s" % (
-            name, ", ".join(map(str, sorted(watch.seen))), brief(why, 200)), flush=True)
-    print("FAILED %s: %s" % (name, why), flush=True)
-    return False
-
-
-def _mount(libc, source, target, kind, flags):
-    if libc.mount(source, target, kind, flags, None):
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), target)
-
-
-def enter():
-    """Goes on in namespaces of its own; what is left of this process waits, and exits like it."""
-    global OUTSIDE
-    libc = ctypes.CDLL(None, use_errno=True)
-    folder = tempfile.mkdtemp(prefix="lien-test-")
-    os.chmod(folder, 0o755)  # for processes of other users
-    outside = os.path.join(folder, "proc")
-    os.mkdir(outside)
-    if libc.unshare(CLONE_NEWNS | CLONE_NEWPID):
-        raise OSError(ctypes.get_errno(), "unshare: " + os.strerror(ctypes.get_errno()))
-    _mount(libc, None, b"/", None, MS_REC | MS_PRIVATE)
-    _mount(libc, b"/proc", outside.encode(), None, MS_BIND | MS_REC)
-    first = os.fork()
-    if first:  # outside
-        def stop(number, _frame):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(first, signal.SIGKILL)
-            signal.signal(number, signal.SIG_DFL)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, stop)
-        _, status = os.waitpid(first, 0)
-        libc.umount2(outside.encode(), MNT_DETACH)
-        shutil.rmtree(folder, ignore_errors=True)
-        os._exit(os.waitstatus_to_exitcode(status) if os.WIFEXITED(status) else 1)
-    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    _mount(libc, b"proc", b"/proc", b"proc", 0)
-    with contextlib.suppress(OSError):  # what is pinned goes with the namespace
-        _mount(libc, b"bpf", b"/sys/fs/bpf", b"bpf", 0)
-    inner = os.fork()
-    if inner:  # pid 1: buries the orphans
-        while True:
-            pid, status = os.wait()
-            if pid == inner:
-                os._exit(os.waitstatus_to_exitcode(status) if os.WIFEXITED(status) else 1)
-    OUTSIDE = outside
-    tempfile.tempdir = folder  # all that we leave in files goes with it
-
-
 def main(agents=True):
     """Runs the cases; the exit code. agents: some of them start one."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--only", action="append", default=[], metavar="NAME",
-                        help="only these cases; a part of the name will do")
-    parser.add_argument("--list", action="store_true")
-    options = parser.parse_args()
-    chosen = [entry for entry in _cases
-              if not options.only or any(part in entry[0] for part in options.only)]
-    if options.list:
-        print("\n".join(entry[0] for entry in chosen))
-        return 0
-    for path in (LIEN, CONTROL, os.path.join(SOFTCUDA, "libcuda.so.1")) if agents else (LIEN,):
-        if not os.path.exists(path):
-            print("%s is not there: run make" % path)
-            return 1
-    if agents and os.geteuid():
-        print("skipped: the agent needs root")
-        return 77
-    if agents:
-        enter()
-    passed = 0
-    began = time.monotonic()
-    for name, function, limit in chosen:
-        passed += _run_case(name, function, limit)
-    print("%.0f s" % (time.monotonic() - began))
-    print("%d passed, %d failed" % (passed, len(chosen) - passed))
-    return 0 if passed == len(chosen) else 1
+    return runner.main((LIEN, CONTROL, os.path.join(SOFTCUDA, "libcuda.so.1")) if agents else (LIEN,), agents)

@@ -3,7 +3,6 @@
 
 import json
 import os
-import time
 
 from lien_test import MIB, equal
 

@@ -8,9 +8,8 @@ import os
 import random
 import signal
 import socket
-import time
 
-from lien_test import brief, check, program
+from lien_test import at_a_moment, brief, check, program
 
 SEED = int(os.environ.get("LIEN_SEED") or random.SystemRandom().randrange(1 << 32))
 PROCESSES = 4
@@ -106,7 +105,7 @@ class Job:
                 threads, self.rng.choice((4, 24, 60)), self.rng.randrange(1 << 62)))
             running[number] = threads
         if self.rng.random() < 0.08:  # in the middle of it
-            time.sleep(self.rng.random() * 0.01)
+            at_a_moment(self.rng, 0.01)
             victim = self.rng.randrange(PROCESSES)
             self.kill(victim)
             del running[victim]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""A process that makes any call it is told to (prog_shapes.c), and what the agent says of it."""
+"""A process that makes any call it is told to (prog_driver.c), and what the agent says of it."""
 
 import os
 
@@ -10,7 +10,7 @@ def shapes(session, init=0, control=False, **environment):
     path = SOFTCUDA + ":" + os.path.abspath(os.environ["TEST_BIN"])
     prefix = [LIEN, "run", "--"] if control else []
     made = Driver(session.spawn(
-        [*prefix, program("prog_shapes")], LD_LIBRARY_PATH=path, **environment))
+        [*prefix, program("prog_driver")], LD_LIBRARY_PATH=path, **environment))
     if init is not None:
         made("init", init)
     return made

@@ -3,112 +3,24 @@
 """Adoption equals tracing: an agent that finds a job there, and adopts it, knows of its memory with
 handles what an agent knows that has watched all along.
 
-For the golden recording, both agents' graphs are compared. For processes that make random calls
-(prog_random.c), what the adopting agent says is compared with what the software driver itself holds.
+Processes make random calls (prog_random.c), and what the adopting agent says is compared with what the
+software driver itself holds. test_golden.py adopts a real job.
 
 LIEN_SEED repeats a run, LIEN_SEQUENCES (default 600) says how many there are: see
 test_agent_property.py.
 """
 
 import collections
-import json
 import os
 import random
 import sys
 
 from lien_test import (
-    GOLDEN, Failure, Session, check, case, equal, main, wait_for)
+    Failure, Session, case, equal, main, wait_for)
 from random_jobs import HANDLE, MAPPING, PROCESSES, SEED, Job, Thing, access_of, text
 
 SEQUENCES = int(os.environ.get("LIEN_SEQUENCES", "600"))
 ROUNDS = 4  # at least
-
-
-def adopted(session):
-    """`lien attach --all`, which must succeed with all of them."""
-    outcome = session.lien("attach", "--json", "--all")
-    check(outcome.out.startswith("{"), outcome)
-    answer = json.loads(outcome.out)
-    equal([(p["pid"], p["error"]) for p in answer["processes"] if p["error"]], [], "refused")
-    adoption = answer["adoption"]
-    if adoption:
-        equal((adoption["error"], adoption["disputed"], adoption["outsider"]), (None, 0, None),
-              "adoption")
-    return adoption
-
-
-# The golden recording
-
-
-def known_of(graph):
-    """What can be known by adoption: mappings with their access, and handles, by allocation. Numbers
-    of allocations are each agent's own."""
-    found = []
-    for row in graph["allocations"]:
-        if row["origin"] not in ("cuMemCreate", "cuMemAlloc") or not row["mappings"]:
-            continue
-        found.append((
-            row["pid"], row["device"], row["bytes"], row["origin"], row["state"], row["alive"],
-            tuple(sorted((m["pid"], m["address"], m["bytes"], access_of(m))
-                         for m in row["mappings"])),
-            tuple(sorted((h["pid"], h["handle"], h["references"], h["imported"])
-                         for h in row["handles"]))))
-    return collections.Counter(found)
-
-
-def sums_of(mem):
-    """By process and kind; whose library it is cannot be known."""
-    sums = collections.Counter()
-    for row in mem["rows"]:
-        for what in ("allocations", "mappings", "bytes", "offload_frees"):
-            sums[row["pid"], row["kind"], what] += row[what]
-    return sums
-
-
-def same(found, expected, what):
-    lost, more = expected - found, found - expected
-    check(not lost and not more, "%s: only the tracing agent has %d, like %s; only the adopting one "
-          "has %d, like %s" % (what, sum(lost.values()), sorted(lost)[:2], sum(more.values()),
-                               sorted(more)[:2]))
-
-
-@case(180)
-def test_golden():
-    with Session(memory="8G") as session:
-        session.start_agent()
-        job = session.replay(GOLDEN, NCCL_NVLS_ENABLE="0")  # or it might have been bound to multicast
-        session.ready(*job.ranks)
-        traced, sums = session.ask("graph"), sums_of(session.ask("mem"))
-        session.stop_agent()
-        equal(session.clean(), None, "agent --clean")
-        session.start_agent("--no-journal")
-        session.ready(*job.ranks)
-        equal(session.ask("graph")["allocations"], [], "what the second agent knows at first")
-        adoption = adopted(session)
-        found = session.ask("graph")
-        expected = known_of(traced)
-        equal(len(found["allocations"]), sum(expected.values()), "allocations")
-        same(known_of(found), expected, "the graph")
-        same(sums_of(session.ask("mem")), sums, "mem")
-        imports = sum(row["pid"] != pid for row in traced["allocations"]
-                      for pid in {m["pid"] for m in row["mappings"]})
-        equal((adoption["matched"], adoption["unmatched"]), (imports, 0), "matched")
-        verified = job.verify()
-        moved = sum(row[2] * count for row, count in expected.items() if row[3] == "cuMemCreate")
-        for number in range(2):
-            if number:
-                job.change(7)
-            answer = session.ask("offload", "--owner", "all")
-            equal((answer["outcome"], answer["bytes"], {left["reason"] for left in answer["left"]}),
-                  ("done", moved, {"cudaMalloc memory cannot be put back at the same address"}),
-                  "offload")
-            answer = session.ask("restore")
-            equal((answer["outcome"], answer["bytes"]), ("done", moved), "restore")
-            equal(job.verify(), verified, "verified")
-        job.quit()
-
-
-# Random jobs
 
 
 class Driver:
@@ -320,7 +232,7 @@ class Random:
                      lambda pid=member.pid: self.session.process(pid))
         self.job.paint()
         states, contents = self.job.states(), self.job.contents()
-        adoption = adopted(self.session)
+        adoption = self.session.adopt()
         after = self.job.states()
         equal({pid: sorted(state["objects"]) for pid, state in after.items()},
               {pid: sorted(state["objects"]) for pid, state in states.items()},

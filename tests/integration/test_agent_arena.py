@@ -10,10 +10,8 @@ import contextlib
 import os
 import signal
 import sys
-import time
 
-from lien_test import (
-    MIB, Session, SOFTNCCL, case, check, equal, main, start_pairs, wait_for)
+from lien_test import MIB, SOFTNCCL, Session, case, check, equal, main, start_pairs, stays, wait_for
 
 PAIRS = 24  # exported buffers of 2 MiB of each of two ranks
 RANK = 2 * PAIRS * MIB
@@ -162,7 +160,18 @@ def removed(folder):
         return False
 
 
-# Preparation
+# Preparation: of a process that has been calm for a second
+
+def others_are_looked_at(session):
+    """Waits until the agent has prepared a process that came now: it has looked at all others, too."""
+    driver = session.driver()
+    driver("nccl", SOFTNCCL)
+    driver("make", 2 * MIB, 0)
+    session.ready(driver.pid)
+    wait_for("one more is prepared", lambda: session.process(driver.pid)["arena_bytes"])
+    driver.end()
+    session.forgotten(driver.pid)
+
 
 @case(60)
 def test_prepared_before_the_first_offload():
@@ -181,11 +190,11 @@ def test_prepared_before_the_first_offload():
         equal([arena(session, pid) for pid in job.ranks], [(rounded(RANK), RANK)] * 2, "in use")
         session.ask("restore")
         runs_as_before(session, job)
-        time.sleep(2.5)
+        others_are_looked_at(session)
         equal([arena(session, pid) for pid in job.ranks], [(rounded(RANK), 0)] * 2, "kept")
         # What is given back on request is not pinned again, until it was of use again.
         session.ask("arena", "--release")
-        time.sleep(2.5)
+        others_are_looked_at(session)
         equal([arena(session, pid) for pid in job.ranks], [(0, 0)] * 2, "stays given back")
         session.ask("offload")
         session.ask("restore")
@@ -210,7 +219,7 @@ def test_preparation_grows_and_waits_for_captures():
             before = held()
             driver("make", 20 * MIB, 0)
             driver("capture", mode)
-            time.sleep(2.5)
+            others_are_looked_at(session)
             equal(held(), before, "during a capture")
             driver("capture-end")  # fails when the capture was spoilt
             wait_for("it goes on", lambda before=before: held() > before)
@@ -229,14 +238,16 @@ def test_offload_while_it_is_prepared():
         driver("make", 2 * MIB, 0)
         session.ready(driver.pid)
         size = 2 * MIB
-        for number in range(8):
-            va = driver("make", 120 * MIB, 0)[1]
-            size += 120 * MIB
-            driver("fill", va + 110 * MIB, 2 * MIB, 0x30 + number)
-            time.sleep(1 + 0.15 * number)
+        for number in range(3):
+            held = session.process(driver.pid)["arena_bytes"]
+            va = driver("make", 360 * MIB, 0)[1]  # more than one order's worth
+            size += 360 * MIB
+            driver("fill", va + 350 * MIB, 2 * MIB, 0x30 + number)
+            wait_for("it is being prepared", lambda held=held: session.process(
+                driver.pid)["arena_bytes"] > held, step=0)
             equal(session.ask("offload", "--verify")["bytes"], size, "offload")
             equal(session.ask("restore")["verified_bytes"], size, "restore")
-            equal(driver("check", va + 110 * MIB, 2 * MIB, 0x30 + number), 0, "wrong bytes")
+            equal(driver("check", va + 350 * MIB, 2 * MIB, 0x30 + number), 0, "wrong bytes")
 
 
 @case(60)
@@ -248,7 +259,7 @@ def test_preparation_is_for_what_can_be_offloaded():
         bare = session.driver(control=False)
         bare("make", 64 * MIB, 0)
         session.ready(other.pid)
-        time.sleep(3)
+        others_are_looked_at(session)
         for pid in (other.pid, bare.pid):
             equal(arena(session, pid), (0, 0), "arena of %d" % pid)
 
@@ -259,8 +270,8 @@ def test_no_prepare():
         session.start_agent("--no-prepare")
         job = start_pairs(session, PAIRS)
         equal(session.ask("status")["host"]["prepare"], False, "status")
-        time.sleep(3)
-        equal([arena(session, pid) for pid in job.ranks], [(0, 0)] * 2, "arenas")
+        stays("nothing is prepared", lambda: [arena(session, pid) for pid in job.ranks] ==
+              [(0, 0)] * 2, 2.5)
         session.ask("offload")
         session.ask("restore")
         runs_as_before(session, job)
@@ -271,9 +282,11 @@ def test_preparation_keeps_the_limit():
     with Session() as session:
         session.start_agent("--host-limit", "50M", prepare=True)
         job = start_pairs(session, PAIRS)
-        time.sleep(3.5)
-        held = [arena(session, pid)[0] for pid in job.ranks]
-        equal(sorted(held), [0, rounded(RANK)], "one of them fits")
+
+        def held():
+            return [arena(session, pid)[0] for pid in job.ranks]
+        wait_for("it is prepared", lambda: rounded(RANK) in held())
+        stays("one of them fits", lambda: sorted(held()) == [0, rounded(RANK)], 2)
         runs_as_before(session, job)
         session.refused("offload", text="more than the 48 MiB held now, and 50 MiB are allowed")
 

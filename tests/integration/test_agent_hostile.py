@@ -48,9 +48,9 @@ class Hostile:
         self.process.end()
 
 
-def start(session):
+def start(session, *args):
     """An agent that knows all of them before anybody maps one."""
-    session.start_agent("--no-journal", LD_LIBRARY_PATH="%s:%s" % (HOSTILE, SOFTCUDA))
+    session.start_agent("--no-journal", *args, LD_LIBRARY_PATH="%s:%s" % (HOSTILE, SOFTCUDA))
 
 
 def views(session):
@@ -458,11 +458,8 @@ def test_stripped_libraries():
         # Some calls are not exported at all.
         os.mkdir(session.path("few"))
         few = session.path("few/libcuda.so.1")
-        source = session.path("few.c")
-        with open(source, "w") as file:
-            file.write("int cuInit(int f) { return f; }\nint cuMemRelease(long h) { return h > 9; }\n")
-        subprocess.run([os.environ.get("CC") or "cc", "-shared", "-fPIC", "-s", "-Wl,-soname,libcuda.so.1",
-                        "-o", few, source], check=True)
+        session.compile("few/libcuda.so.1", "few_calls.c", "-shared", "-fPIC", "-s",
+                        "-Wl,-soname,libcuda.so.1")
         hostile = Hostile(session, few)
         hostile("call", "cuMemRelease", 3)
         library = wait_for("it is probed", lambda: [
@@ -634,10 +631,6 @@ def test_room_for_another_copy():
 
 # File systems of users
 
-CONTROL_LIBRARY = """
-char lien_control_state[8192] __attribute__((aligned(4096))) = {1};
-"""
-
 
 def fuse(session, *how):
     """A process of USER that holds up whoever looks at it (prog_fuse.c)."""
@@ -674,8 +667,7 @@ def test_memory_that_a_user_serves():
     with Session() as session:
         os.mkdir(session.path("lib"))
         library = session.path("lib/liblien-control.so")
-        subprocess.run([os.environ.get("CC") or "cc", "-x", "c", "-", "-shared", "-fPIC", "-o",
-                        library], input=CONTROL_LIBRARY, text=True, check=True)
+        session.compile("lib/liblien-control.so", "control_page.c", "-shared", "-fPIC")
         for before in (False, True):  # the agent
             if not before:
                 start(session)
@@ -790,14 +782,14 @@ def map_entries(session):
 def test_end_that_was_lost():
     """A full ring loses the ends of processes, too: they are found gone."""
     with Session() as session:
-        start(session)
+        start(session, "--ring", "1")
         jobs = [Hostile(session, *ALL) for _ in range(4)]
         for job in jobs:
             job("call", "cuMemAlloc_v2", "good", 4096)
         flood = Hostile(session, *ALL)
         equal(status_of(session, "processes"), (5,), "processes")
         session.agent.signal(signal.SIGSTOP)
-        for _ in range(30):
+        for _ in range(3):  # more than the ring has room for
             flood("random", 1, 30000, limit=30)
         for job in jobs:
             job.end()

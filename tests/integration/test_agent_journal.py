@@ -17,12 +17,11 @@ import shutil
 import signal
 import struct
 import sys
-import time
 
 from told import compare
 from lien_test import (
-    CALLS, LIEN, MIB, SOFTCUDA, SOFTNCCL, Session, Stream, brief, case, check, equal, main, program,
-    recording, wait_for)
+    CALLS, LIEN, MIB, SOFTCUDA, SOFTNCCL, Session, Stream, at_a_moment, brief, case, check, equal,
+    main, program, recording, wait_for)
 
 SEED = int(os.environ.get("LIEN_SEED", "0")) or random.SystemRandom().randrange(1 << 32)
 PINS = "/sys/fs/bpf/lien"
@@ -111,120 +110,100 @@ def edit_state(session, **values):
     return state
 
 
-def interrupted(how, *args):
-    """Things happen before, while no agent runs, and after; the graph is a witness's."""
-    with Session() as session:
-        folder = session.path("copy")
-        os.mkdir(folder)
-        shutil.copy(os.path.join(SOFTCUDA, "libcuda.so.1"), folder)
-        session.start_agent(*args)
-        witness = Witness(session)
-        a, b, ends, mapped = (session.driver(control=False) for _ in range(4))
-        waits = session.driver(control=False, init=False)
-        job = session.replay(recording("basic"))
-        first, va = a("make", 2 * MIB, 0)
-        early, early_va = a("make", 4 * MIB, 1)
-        fd = a("export", first)
-        plain = a("alloc", 3 * MIB)
-        kept, _ = ends("make", 2 * MIB, 0)
-        kept_fd = ends("export", kept)
-        held = b("import", b("getfd", ends.pid, kept_fd))
-        witness.agrees()
-        calls = session.ask("status")["events"]
+def interrupted(session, how, *args):
+    """Things happen before, while no agent runs, and after; the graph is a witness's. An agent runs, and no job."""
+    folder = session.path("copy")
+    os.mkdir(folder)
+    shutil.copy(os.path.join(SOFTCUDA, "libcuda.so.1"), folder)
+    witness = Witness(session)
+    a, b, ends, mapped = (session.driver(control=False) for _ in range(4))
+    waits = session.driver(control=False, init=False)
+    job = session.replay(recording("basic"))
+    first, va = a("make", 2 * MIB, 0)
+    early, early_va = a("make", 4 * MIB, 1)
+    fd = a("export", first)
+    plain = a("alloc", 3 * MIB)
+    kept, _ = ends("make", 2 * MIB, 0)
+    kept_fd = ends("export", kept)
+    held = b("import", b("getfd", ends.pid, kept_fd))
+    witness.agrees()
+    calls = session.ask("status")["events"]
 
-        how(session)
-        a("unmap", early_va, 4 * MIB)
-        a("free", early_va, 4 * MIB)
-        a("release", early)
-        a("memfree", plain)
-        place = b("show", 2 * MIB, held, 1)
-        there = b("import", b("getfd", a.pid, fd))  # exported before, imported now
-        b("show", 2 * MIB, there, 0)
-        other, _ = a("make", 6 * MIB, 0)
-        other_fd = a("export", other)  # exported now, imported later
-        ends.process.signal(signal.SIGKILL)
-        ends.process.wait()
-        new = session.driver(control=False)
-        new("make", 2 * MIB, 1)
-        brief_one = session.driver(control=False)  # comes and goes
-        b("import", b("getfd", brief_one.pid, brief_one("export", brief_one("make", MIB * 2, 0)[0])))
-        brief_one.process.signal(signal.SIGKILL)
-        brief_one.process.wait()
-        copy = session.driver(control=False, LD_LIBRARY_PATH=folder)
-        copy("make", 2 * MIB, 0)
-        mapped("make", 2 * MIB, 0)
-        session.start_agent(*args)
+    how()
+    a("unmap", early_va, 4 * MIB)
+    a("free", early_va, 4 * MIB)
+    a("release", early)
+    a("memfree", plain)
+    place = b("show", 2 * MIB, held, 1)
+    there = b("import", b("getfd", a.pid, fd))  # exported before, imported now
+    b("show", 2 * MIB, there, 0)
+    other, _ = a("make", 6 * MIB, 0)
+    other_fd = a("export", other)  # exported now, imported later
+    ends.process.signal(signal.SIGKILL)
+    ends.process.wait()
+    new = session.driver(control=False)
+    new("make", 2 * MIB, 1)
+    brief_one = session.driver(control=False)  # comes and goes
+    b("import", b("getfd", brief_one.pid, brief_one("export", brief_one("make", MIB * 2, 0)[0])))
+    brief_one.process.signal(signal.SIGKILL)
+    brief_one.process.wait()
+    copy = session.driver(control=False, LD_LIBRARY_PATH=folder)
+    copy("make", 2 * MIB, 0)
+    mapped("make", 2 * MIB, 0)
+    session.start_agent(*args)
 
-        check(taken_over(session) >= calls, "%d events taken over of %d" % (
-            journal(session)["taken_over"], calls))
-        # Where the calls came from of a process that is gone, and mapped its program unseen, cannot
-        # be found out any more.
-        unlike = (copy.pid, brief_one.pid)
-        witness.agrees(*unlike)
-        b("import", b("getfd", a.pid, other_fd))
-        b("unmap", place, 2 * MIB)
-        waits("init", 0)
-        waits("make", 2 * MIB, 0)
-        late = session.driver(control=False)
-        late("make", 2 * MIB, 0)
-        job.verify()
-        witness.agrees(*unlike)
-        for driver in (a, b, new, mapped, waits, late):
-            check(session.known(driver.pid)["complete"], "incomplete:",
-                  brief(session.process(driver.pid)))
-        check(session.known(copy.pid)["complete"] is False, "calls to an unprobed driver were missed")
-        found = [x for x in session.ask("graph")["allocations"] if x["pid"] == ends.pid]
-        check(len(found) == 1 and not found[0]["alive"], "held by the dead:", brief(found))
-        dead = [x for x in session.ask("graph")["allocations"] if x["pid"] == brief_one.pid]
-        check(len(dead) == 1 and not dead[0]["alive"], "of one that came and went:", brief(dead))
-        status = session.ask("status")
-        equal((status["events_lost"], status["unmatched_imports"]), (0, 0), "lost and unmatched")
-        again = session.driver(control=False, LD_LIBRARY_PATH=folder)
-        check(session.known(again.pid)["complete"], "the copy of the driver is not probed")
-        witness.stop()
+    check(taken_over(session) >= calls, "%d events taken over of %d" % (
+        journal(session)["taken_over"], calls))
+    # Where the calls came from of a process that is gone, and mapped its program unseen, cannot
+    # be found out any more.
+    unlike = (copy.pid, brief_one.pid)
+    witness.agrees(*unlike)
+    b("import", b("getfd", a.pid, other_fd))
+    b("unmap", place, 2 * MIB)
+    waits("init", 0)
+    waits("make", 2 * MIB, 0)
+    late = session.driver(control=False)
+    late("make", 2 * MIB, 0)
+    job.verify()
+    witness.agrees(*unlike)
+    for driver in (a, b, new, mapped, waits, late):
+        check(session.known(driver.pid)["complete"], "incomplete:",
+              brief(session.process(driver.pid)))
+    check(session.known(copy.pid)["complete"] is False, "calls to an unprobed driver were missed")
+    found = [x for x in session.ask("graph")["allocations"] if x["pid"] == ends.pid]
+    check(len(found) == 1 and not found[0]["alive"], "held by the dead:", brief(found))
+    dead = [x for x in session.ask("graph")["allocations"] if x["pid"] == brief_one.pid]
+    check(len(dead) == 1 and not dead[0]["alive"], "of one that came and went:", brief(dead))
+    status = session.ask("status")
+    equal((status["events_lost"], status["unmatched_imports"]), (0, 0), "lost and unmatched")
+    again = session.driver(control=False, LD_LIBRARY_PATH=folder)
+    check(session.known(again.pid)["complete"], "the copy of the driver is not probed")
+    witness.stop()
 
 
 @case(60)
 def test_killed():
-    interrupted(lambda session: session.kill_agent())
+    with Session() as session:
+        session.start_agent()
+        interrupted(session, session.kill_agent)
 
 
 @case(60)
 def test_stopped():
-    interrupted(lambda session: session.stop_agent())
-
-
-@case(90)
-def test_killed_with_single_probes():
-    interrupted(lambda session: session.kill_agent(), "--no-uprobe-multi")
+    with Session() as session:
+        session.start_agent()
+        interrupted(session, session.stop_agent)
 
 
 @case(60)
 def test_upgraded():
     """The next agent is of another build: its probes replace the old ones."""
-    def upgrade(session):
-        session.kill_agent()
-        edit_state(session, build="another")
-    interrupted(upgrade)
-
-
-@case(60)
-def test_other_way_of_attaching():
-    """Perf events and uprobe-multi links take over from each other as another build would."""
     with Session() as session:
+        def upgrade():
+            session.kill_agent()
+            edit_state(session, build="another")
         session.start_agent()
-        driver = session.driver(control=False)
-        driver("make", 2 * MIB, 0)
-        before = [pin for pin in pins_of(session) if pin.startswith("link-")]
-        session.kill_agent()
-        driver("make", 2 * MIB, 0)
-        session.start_agent("--no-uprobe-multi")
-        after = [pin for pin in pins_of(session) if pin.startswith("link-")]
-        check(not set(before) & set(after) and len(after) > len(before), "links:", after)
-        equal(session.ask("status")["attach"], "perf", "attach")
-        driver("make", 2 * MIB, 0)
-        process = session.process(driver.pid)
-        equal((process["bytes"], process["complete"]), (6 * MIB, True), "bytes")
+        interrupted(session, upgrade)
 
 
 @case(60)
@@ -276,10 +255,10 @@ def test_killed_at_any_moment():
         kills = 0
         for number in range(10):
             next_round(job, number)
-            time.sleep(moments.random() * 0.1)
+            at_a_moment(moments, 0.1)
             while True:
                 session.kill_agent()
-                time.sleep(moments.random() * 0.05)
+                at_a_moment(moments, 0.05)
                 session.start_agent(*args)
                 taken_over(session)
                 kills += 1

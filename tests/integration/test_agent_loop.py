@@ -13,7 +13,7 @@ import signal
 import socket
 import sys
 
-from lien_test import LIEN, MIB, SOFTNCCL, Late, case, check, equal, main, wait_for
+from lien_test import LIEN, MIB, SOFTNCCL, Late, case, check, children_of, equal, main, wait_for
 from users import ALICE, BOB, Shared, impostor, with_memory
 
 # Sends so many requests at once, as another user, and says when there is an answer, and how many.
@@ -130,14 +130,6 @@ def test_lines_in_pieces():
             equal(answers.read(), b"", "behind the last answer")
 
 
-def children(pid):
-    found = []
-    for task in os.listdir("/proc/%d/task" % pid):
-        with open("/proc/%d/task/%s/children" % (pid, task), encoding="ascii") as file:
-            found += file.read().split()
-    return found
-
-
 def make_large(session, driver, handle):
     """4,100 mappings more: answers that go through all of them take long."""
     for _ in range(41):
@@ -159,7 +151,7 @@ def test_costly_answers_are_made_by_copies():
         driver = session.driver()
         handle, va = with_memory(driver, 0x54)
         session.ready(driver.pid)
-        helpers = children(session.agent.pid)
+        helpers = children_of(session.agent.pid)
         asked = [{"op": "check"}, {"op": "offload", "owner": "all", "dry_run": True},
                  {"op": "holders", "pid": driver.pid, "address": hex(va)}]
         answers = pipelined(session, asked)
@@ -180,7 +172,7 @@ def test_costly_answers_are_made_by_copies():
             with socket.socket(socket.AF_UNIX) as connection:
                 connection.connect(session.socket)
                 connection.sendall(b'{"op": "check"}\n')
-        wait_for("no copy is left", lambda: children(session.agent.pid) == helpers)
+        wait_for("no copy is left", lambda: children_of(session.agent.pid) == helpers)
         equal(session.agent.popen.poll(), None, "the agent has ended")
 
 
@@ -203,7 +195,7 @@ def caught_copy(session, helpers):
             connection.sendall(b'{"op": "graph"}\n')
             copies = []
             while not copies and not select.select([connection], [], [], 0)[0]:
-                copies = [pid for pid in children(session.agent.pid) if pid not in helpers]
+                copies = [pid for pid in children_of(session.agent.pid) if pid not in helpers]
             session.agent.signal(signal.SIGSTOP)
             if not copies:
                 continue  # it has ended before it was seen
@@ -234,12 +226,12 @@ def test_large_graphs_are_told_by_copies():
         wait_for("calls have names", lambda: not session.ask("mem", "--by", "callsite")["pending"])
         check(session.ask("status")["loop"]["answers"] >= before + 3, "answers")
         print_turns(session, "4,101 mappings")
-        helpers = children(session.agent.pid)
+        helpers = children_of(session.agent.pid)
         copy = caught_copy(session, helpers)
         # One that the agent takes away must not wait for the copy to end.
         equal([bool(links_of(session.agent.pid)), links_of(copy)], [True, 0], "links")
         session.agent.signal(signal.SIGCONT)
-        wait_for("the copy has ended", lambda: copy not in children(session.agent.pid))
+        wait_for("the copy has ended", lambda: copy not in children_of(session.agent.pid))
 
 
 @case(60)

@@ -10,7 +10,7 @@ multicast bindings, reservations, pools, contexts, openings of IPC handles. Noth
 unmatched or odd.
 
 A sequence is the run of one thread in one burst. LIEN_SEED repeats a run: the same processes make
-the same turns, but for how their threads are scheduled. LIEN_SEQUENCES: how many, default 20,000.
+the same turns, but for how their threads are scheduled. LIEN_SEQUENCES: how many, default 10,000.
 When a burst fails, a recording of what led to it is kept in $BUILD/tests/log (for `lien replay`).
 """
 
@@ -28,7 +28,7 @@ from lien_test import (
 from random_jobs import (
     SEED, Connection, Job, entries_of, sorted_tuple, text, truth_of)
 
-SEQUENCES = int(os.environ.get("LIEN_SEQUENCES", "20000"))
+SEQUENCES = int(os.environ.get("LIEN_SEQUENCES", "10000"))
 MARK = 0x6d61726b  # prog_random.c
 RECORDED_BURSTS = 40
 

@@ -102,8 +102,11 @@ def searched(session, rank):
     One that is under way may have begun before."""
     for _ in range(2):
         since = time.monotonic()
-        wait_for("another question about %d" % rank.pid, lambda since=since: late_of(
-            session, rank)["age_ms"] < (time.monotonic() - since) * 1000, LIMIT)
+
+        def is_newer():
+            age = late_of(session, rank)["age_ms"]
+            return age is not None and age < (time.monotonic() - since) * 1000
+        wait_for("another question about %d" % rank.pid, is_newer, LIMIT)
 
 
 def members(entry, *names):
@@ -215,6 +218,7 @@ def test_split_of_an_adopted_one():
         session.start_agent()
         for rank, comm in zip(ranks, used):
             rank.call("all_reduce", comm)
+        for rank, comm in zip(ranks, used):
             found(session, rank, comm)
         children = [rank.made("split", comm, 0, 0, 1) for rank, comm in zip(ranks, used)]
         for rank, child in zip(ranks, children):
@@ -261,27 +265,105 @@ def test_port_and_pids_of_a_namespace():
                   "late, where a pid may mean two processes")
 
 
-def refused(server_says, prepare=None, options=(), agent_options=(), problem=None, **entry):
-    """RAS says what must not be believed: nothing is named."""
-    with Session() as session:
-        server = Server(session, "--unshare", *options)
-        ranks, (used, _) = pair(session, server)
+def says_all(ranks, comms):
+    return "json", group_of(ranks, comms)
+
+
+def says_in(mode):
+    return lambda ranks, comms: (mode, group_of(ranks, comms))
+
+
+def says_elsewhere(ranks, comms):
+    group = group_of(ranks, comms)
+    return "json", {**group, "ranks": [{**rank, "host": "10.99.99.99"} for rank in group["ranks"]]}
+
+
+def says_another_hash(ranks, comms):
+    return "json", {**group_of(ranks, comms), "hash": 0x1234}
+
+
+def says_it_twice(ranks, comms):
+    """Two communicators have one hash: which is meant is not known."""
+    group = group_of(ranks, comms)
+    return "json", group, {**group, "secondary": (8, 9)}
+
+
+def damage(ranks, comms):
+    for rank, comm in zip(ranks, comms):
+        rank("damage", comm)
+
+
+class Refused:
+    """A job whose RAS says what must not be believed, or which cannot be asked. problem: why there is no
+    answer; late: what is said of its answer otherwise. asked: whether there is a connection."""
+
+    def __init__(self, session, what, says, prepare=None, options=(), port=PORT, problem=None,
+                 late=None, asked=True, environment=None):
+        self.session, self.what, self.problem, self.late, self.asked = (
+            session, what, problem, late or {}, asked)
+        self.server = Server(session, "--unshare", *options, port=port)
+        self.ranks, (self.used, _) = pair(session, self.server, **(environment or {}))
         if prepare:
-            prepare(ranks, used)
-        says = server_says(ranks, used)
-        server.say(says[0], *says[1:])
-        session.start_agent(*agent_options)
-        for rank, comm in zip(ranks, used):
+            prepare(self.ranks, self.used)
+        mode, *comms = says(self.ranks, self.used)
+        self.server.say(mode, *comms)
+
+    def use(self):
+        for rank, comm in zip(self.ranks, self.used):
             rank.call("all_reduce", comm)
-        if not problem:
-            searched(session, ranks[0])
-        for rank, comm in zip(ranks, used):
-            late = answered(session, rank, "silent" if problem else "answered")
-            equal(members(comm_of(session, rank, comm), "group", "rank", "by"),
-                  ["0" * 16, None, None], "entry")
-            check(not problem or problem in late["problem"], late)
-            equal({name: late[name] for name in entry}, entry, "late")
-        check(server.asked(), "the server was not asked")
+
+    def answered(self):
+        """What is known once all of its ranks have been asked about; None: not yet."""
+        found, state = self.session.ask("comms"), "silent" if self.problem else "answered"
+        late = {entry["pid"]: entry for entry in found["late"]}
+        return found if all(late[rank.pid]["ras"] == state for rank in self.ranks) else None
+
+    def verify(self):
+        found = wait_for("%s: asked about" % self.what, self.answered, LIMIT)
+        late = {entry["pid"]: entry for entry in found["late"]}
+        comms = {(entry["pid"], int(entry["address"], 16)): entry
+                 for entry in found["communicators"]}
+        for rank, comm in zip(self.ranks, self.used):
+            equal(members(comms[rank.pid, comm], "group", "rank", "by"), ["0" * 16, None, None],
+                  "%s: entry" % self.what)
+            said = late[rank.pid]
+            check(not self.problem or self.problem in said["problem"], self.what, said)
+            equal({name: said[name] for name in self.late}, self.late, "%s: late" % self.what)
+        equal(bool(self.server.asked()), self.asked, "%s: the server was asked" % self.what)
+
+
+REFUSED = {
+    "ranks of other nodes": {"says": says_elsewhere, "problem": "does not name it"},
+    "another hash": {"says": says_another_hash, "late": {"named": 1, "matched": 0}},
+    "a structure without an end": {
+        "says": says_all, "prepare": damage, "late": {"matched": 0}},
+    "one hash of two": {"says": says_it_twice, "late": {"named": 2, "matched": 0}},
+    "garbage": {"says": says_in("garbage"), "problem": "speaks something else"},
+    "deep JSON": {"says": says_in("deep"), "problem": "does not understand"},
+    "NCCL before 2.28.7": {"says": says_in("text"), "problem": "from NCCL 2.28.7 on"},
+    "a listener of another user": {
+        "says": says_all, "options": ("--user", "12345"), "problem": "another user's",
+        "asked": False},
+    "no listener": {
+        "says": says_all, "port": PORT + 1, "problem": "nobody listens on port 28028",
+        "asked": False},
+    "RAS that is turned off": {
+        "says": says_all, "environment": {"NCCL_RAS_ENABLE": "0"}, "problem": "NCCL_RAS_ENABLE=0",
+        "asked": False},
+}
+
+
+@case(120)
+def test_what_is_not_believed():
+    """Nothing is named by any of these. One agent has all of the jobs."""
+    with Session() as session:
+        jobs = [Refused(session, what, **how) for what, how in REFUSED.items()]
+        session.start_agent()
+        for job in jobs:
+            job.use()
+        searched(session, next(job.ranks[0] for job in jobs if not job.problem))
+        for job in jobs:
+            job.verify()
         out = session.lien("comms").out
         check("unknown communicator" in out, out)
         check(all(len(line) <= 100 for line in out.splitlines()), out)
@@ -289,76 +371,14 @@ def refused(server_says, prepare=None, options=(), agent_options=(), problem=Non
 
 
 @case(90)
-def test_ranks_of_other_nodes():
-    refused(lambda ranks, comms: ("json", {
-        "hash": ranks[0].hash(comms[0]), "size": 2,
-        "ranks": [rank_of(rank, number, host="10.99.99.99") for number, rank in enumerate(ranks)]}),
-            problem="does not name it")
-
-
-@case(90)
-def test_another_hash():
-    refused(lambda ranks, comms: ("json", {**group_of(ranks, comms), "hash": 0x1234}),
-            named=1, matched=0)
-
-
-@case(90)
-def test_structure_without_an_end():
-    def damage(ranks, comms):
-        for rank, comm in zip(ranks, comms):
-            rank("damage", comm)
-    refused(lambda ranks, comms: ("json", group_of(ranks, comms)), prepare=damage, matched=0)
-
-
-@case(90)
-def test_both_hashes_of_one_process():
-    """Two communicators are said to have one hash: which is meant is not known."""
-    refused(lambda ranks, comms: ("json", group_of(ranks, comms),
-                                  {**group_of(ranks, comms), "secondary": (8, 9)}),
-            named=2, matched=0)
-
-
-@case(90)
-def test_listener_of_another_user():
+def test_silent_server():
+    """Not with the others: a question to it takes 8 s."""
     with Session() as session:
-        server = Server(session, "--unshare", "--user", "12345")
-        ranks, (used, _) = pair(session, server)
-        server.say("json", group_of(ranks, used))
+        job = Refused(session, "silence", says_in("silent"), problem="does not answer")
         session.start_agent()
-        ranks[0].call("all_reduce", used[0])
-        check("another user's" in answered(session, ranks[0], "silent")["problem"], "problem")
-        equal(comm_of(session, ranks[0], used[0])["by"], None, "named by another user")
-        equal(server.asked(), 0, "connections")
-
-
-@case(90)
-def test_nobody_listens():
-    with Session() as session:
-        server = Server(session, "--unshare", port=PORT + 1)
-        ranks, _ = pair(session, server)
-        session.start_agent()
-        check("nobody listens on port 28028" in answered(session, ranks[0], "silent")["problem"],
-              "problem")
-        check("unknown communicator" in session.lien("comms").out, "words")
-        equal(server.asked(), 0, "connections")
-
-
-@case(90)
-def test_turned_off():
-    with Session() as session:
-        server = Server(session, "--unshare")
-        ranks, (used, _) = pair(session, server, NCCL_RAS_ENABLE="0")
-        server.say("json", group_of(ranks, used))
-        session.start_agent()
-        check("NCCL_RAS_ENABLE=0" in answered(session, ranks[0], "silent")["problem"], "problem")
-        equal(server.asked(), 0, "connections")
-
-
-@case(120)
-def test_hostile_servers():
-    for mode, problem in (("garbage", "speaks something else"), ("silent", "does not answer"),
-                          ("deep", "does not understand")):
-        refused(lambda ranks, comms, mode=mode: (mode, group_of(ranks, comms)), problem=problem)
+        job.use()
+        job.verify()
+        session.kill_agent()  # which would wait for the end of a question
 
 
 @case(90)
@@ -378,19 +398,6 @@ def test_answer_without_an_end():
         wait_for("it is asked", lambda: session.ask("comms") and server.asked() > before, LIMIT)
         equal(session.lien("status").code, 0, "the agent answers meanwhile")
         equal(found(session, ranks[1], used[1])["rank"], 1, "what was known")
-
-
-@case(60)
-def test_no_json():
-    """NCCL before 2.28.7 is not asked for words."""
-    with Session() as session:
-        server = Server(session, "--unshare")
-        ranks, (used, _) = pair(session, server)
-        server.say("text")
-        session.start_agent()
-        for rank, comm in zip(ranks, used):
-            rank.call("all_reduce", comm)
-        check("from NCCL 2.28.7 on" in answered(session, ranks[0], "silent")["problem"], "problem")
 
 
 @case(120)

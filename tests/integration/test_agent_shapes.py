@@ -3,7 +3,6 @@
 """Every way to get, share or keep memory, seen by a real agent with real BPF on softcuda."""
 
 import json
-import os
 import sys
 
 from lien_test import Session, case, check, equal, main, wait_for  # noqa: E402

@@ -56,15 +56,6 @@ def test_churn():
             check(made >= 200000, "only %d calls" % made)
 
 
-@case(120)
-def test_churn_with_single_probes():
-    with Session(memory="2G") as session:
-        session.start_agent("--no-uprobe-multi")
-        equal(session.ask("status")["attach"], "perf", "attach")
-        churn(session, 2, CHURN_CALLS // 4, "hints", "imports")
-        nothing_lost(session)
-
-
 @case(60)
 def test_two_churns_at_once():
     with Session(memory="2G") as session:

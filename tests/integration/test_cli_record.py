@@ -19,6 +19,7 @@ import time
 
 from cli_answers import MIB, event, process_event
 from cli_fixture import LIEN, Stream, run_cases
+from lien_test import children_of, wait_for
 
 
 def case_run(context):
@@ -106,9 +107,8 @@ def case_record_signal(context):
         context.environment["LIEN_SOCKET"] = Stream(context.directory, [TWO_PROCESSES]).path
         with subprocess.Popen([LIEN, "record", path], stdout=subprocess.PIPE,
                               env=context.environment) as running:
-            while not os.path.exists(path):
-                time.sleep(0.01)
-            time.sleep(0.2)
+            wait_for("it has begun", lambda: os.path.exists(path))
+            time.sleep(0.2)  # what it has been sent is not in the file before its end
             running.send_signal(number)
             out, _ = running.communicate(timeout=30)
         assert running.returncode == 0 and b"2 events" in out, (running.returncode, out)
@@ -124,6 +124,11 @@ def case_record_busy(context):
     context.run("record", path, "--seconds", "1")
     assert time.monotonic() - start < 20
     assert read_recording(path)[-1] == 6
+
+
+def command_of(pid):
+    with open("/proc/%d/comm" % pid, encoding="ascii") as file:
+        return file.read().strip()
 
 
 def case_record_command(context):
@@ -150,7 +155,8 @@ def case_record_command(context):
     with subprocess.Popen([LIEN, "record", path, "--force", "--", "sleep", "60"],
                           env=context.environment, stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE) as running:
-        time.sleep(0.5)
+        wait_for("the command runs", lambda: [pid for pid in children_of(running.pid)
+                                              if command_of(pid) == "sleep"])
         running.send_signal(signal.SIGTERM)
         _, err = running.communicate(timeout=30)
     assert running.returncode == 0 and b"killed by signal 15" in err, err

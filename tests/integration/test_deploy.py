@@ -14,8 +14,8 @@ import sys
 
 from in_containers import BOB, Containers, Image, Job, Kind
 from lien_test import (
-    CONTROL, LIEN, ROOT, SOFTCUDA, Driver, brief, case, check, equal, main, program, wait_for)
-from train_job import children_of
+    CONTROL, LIEN, ROOT, SOFTCUDA, Driver, brief, case, check, children_of, equal, main, program,
+    wait_for)
 
 DEPLOY = os.path.join(ROOT, "tools", "deploy")
 UNIT = os.path.join(DEPLOY, "lien-agent.service")

@@ -8,10 +8,9 @@ import random
 import re
 import signal
 import sys
-import time
 
-from lien_test import (LIEN, MIB, Session, alive, case, check, equal, main, program,
-                       wait_for)
+from lien_test import (
+    LIEN, MIB, Session, alive, at_a_moment, case, check, equal, main, program, wait_for)
 from inject import has_library, maps, status
 from train_job import SYNC, Train
 
@@ -336,11 +335,11 @@ def test_any_moment():
         count = 0
         for _ in range(12):
             session.ask("attach", *job.pids)
-            time.sleep(dice.random() * 0.03)
+            at_a_moment(dice, 0.03)
             for process in session.ask("detach", "--all")["processes"]:
                 equal(process["error"], None, "error")
                 count += 1
-            time.sleep(dice.random() * 0.03)
+            at_a_moment(dice, 0.03)
         equal(count, 24, "detached")
         session.ask("attach", *job.pids)
         session.ask("offload", "--retry", "20000")
@@ -358,9 +357,9 @@ def test_any_moment_of_lien_run():
         for _ in range(8):
             for process in session.ask("detach", *job.pids)["processes"]:
                 equal(process["error"], None, "error")
-            time.sleep(dice.random() * 0.03)
+            at_a_moment(dice, 0.03)
             session.ask("attach", *job.pids)
-            time.sleep(dice.random() * 0.03)
+            at_a_moment(dice, 0.03)
         session.ready(*job.pids)
 
 
@@ -392,7 +391,7 @@ def test_deaths_in_the_middle():
             # Whoever has ended may have left somebody behind who finishes.
             wait_for("it is attached", lambda: not session.lien("attach", driver.pid).code)
             client = session.spawn([LIEN, "detach", driver.pid])
-            time.sleep(dice.random() * 0.1)
+            at_a_moment(dice, 0.1)
             if number % 2:
                 client.signal(signal.SIGKILL)
             else:
@@ -412,7 +411,7 @@ def test_deaths_in_the_middle():
             victim = bare(session)[0]
             session.ask("attach", victim.pid)
             client = session.spawn([LIEN, "detach", victim.pid, driver.pid])
-            time.sleep(dice.random() * 0.06)
+            at_a_moment(dice, 0.06)
             victim.end()
             check(client.wait() in (0, 1), "exit status")
             session.forgotten(victim.pid)

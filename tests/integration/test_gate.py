@@ -11,14 +11,15 @@ import re
 import signal
 import subprocess
 import sys
-import time
 
 import faults
 from held import Held
-from lien_test import LIEN, MIB, Session, case, check, equal, main, program, wait_for
+from lien_test import (
+    LIEN, MIB, Session, at_a_moment, case, check, children_of, equal, main, program, stays,
+    wait_for)
 from nccl_rank import Rank, unique_id
 from shapes import shapes
-from train_job import SYNC, Train, children_of
+from train_job import SYNC, Train
 
 SEED = int(os.environ.get("LIEN_SEED") or random.randrange(1 << 32))
 
@@ -47,8 +48,7 @@ def goes_on(job):
 
 def stands(job, why):
     before = job.status()
-    time.sleep(0.5)
-    equal(job.status(), before, why)
+    stays(why, lambda: job.status() == before)
 
 
 def held(session, job):
@@ -63,7 +63,7 @@ def rounds(nranks, count, *options, pause=0.1):
     moments = random.Random(SEED)
     with training(nranks) as (session, job):
         for _ in range(count):
-            time.sleep(moments.random() * pause)
+            at_a_moment(moments, pause)
             outcome = session.lien("offload", "--json", "--timeout", "3000", "--retry", "40000",
                                    *options)
             check(outcome.code == 0, "LIEN_SEED=%d:" % SEED, outcome)

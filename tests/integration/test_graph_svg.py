@@ -160,6 +160,19 @@ def shown_parts(root):
     return {k: tuple(v) for k, v in sums.items()}
 
 
+def live_picture(session):
+    """(texts, imports) as an agent draws them, checked against its graph: nothing changes in between."""
+    outcome = session.lien("graph", "--format", "svg")
+    assert outcome.code == 0, outcome
+    root = parse(outcome.out)
+    check_layout(root)
+    graph = session.ask("graph")
+    assert shown_parts(root) == expected_parts(graph), "memory in the picture"
+    bundles = expected_bundles(graph)
+    assert shown_bundles(root) == bundles, "imports in the picture"
+    return texts(root), bundles
+
+
 def case_layout(context):
     """every job: XML, on the sheet, no text on another, at least 11 pixels high"""
     for name, make in graph_jobs.JOBS.items():

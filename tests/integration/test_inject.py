@@ -10,9 +10,11 @@ import re
 import signal
 import time
 
-from lien_test import GOLDEN, case, check, equal, main, program, recording, state_of, wait_for
-from inject import (COUNT, LOAD, SEED, WAITS, Seen, Session, attempt, compiled, content, figures,
-                    has_library, inject, injector, ready, refused, settled, state_of_library)
+from lien_test import (
+    GOLDEN, at_a_moment, case, check, children_of, equal, main, program, recording, state_of,
+    wait_for)
+from inject import (COUNT, LOAD, SEED, WAITS, Seen, Session, attempt, content, figures,
+                    has_library, inject, injector, maps, ready, refused, settled, state_of_library)
 
 MAGIC = 0x6c69656e43544c31
 ARENA = 64 << 20
@@ -83,7 +85,7 @@ def test_waits():
         for kinds in [[kind] for kind in WAITS] + [WAITS]:
             for _ in range(3 if len(kinds) > 1 else 2):
                 process = session.waits(*kinds)
-                time.sleep(random.random() / 20)
+                at_a_moment(random, 0.05)
                 inject(process.pid)
                 check(content(process, 0.1) > 0 or kinds == ["wait"], "nobody waited")
                 process.end()
@@ -147,8 +149,7 @@ def test_container():
             "sh", "-c", "mount -t tmpfs tmpfs %s && exec %s poll cond" % (
                 os.path.dirname(GOLDEN), program("prog_waits"))])
         ready(process)
-        with open("/proc/%d/task/%d/children" % (process.pid, process.pid)) as file:
-            pid = int(file.read())
+        pid, = children_of(process.pid)
         before = settled(pid)
         inject(pid)
         check(has_library(pid), "it is mapped")
@@ -176,7 +177,7 @@ def test_random_moments():
     for number in range(COUNT):
         with Session() as session:
             process = random_targets(session, choice)
-            time.sleep(choice.random() * 0.03)
+            at_a_moment(choice, 0.03)
             try:
                 result = inject(process.pid)
                 content(process, 0.06)
@@ -200,7 +201,7 @@ def test_killed_injector():
         with Session() as session:
             process = random_targets(session, choice)
             with injector(process.pid) as first:
-                time.sleep(choice.random() * 0.012)
+                at_a_moment(choice, 0.012)
                 first.kill()
             try:
                 content(process, 0.06)
@@ -224,37 +225,12 @@ def test_in_handler():
     with Session() as session:
         for _ in range(4):
             process = session.waits("in-handler")
-            time.sleep(0.1)
+            time.sleep(0.1)  # nobody tells when the handler has begun
             refused(process.pid, 110, "none of the 2 threads", limit_ms=50)
             inject(process.pid)
             content(process)
 
 
-# Before its call of ptrace() number CALL the injector gets SIGKILL, or somebody else another signal.
-# Of calls that write one word after the other the first one counts.
-KILLER = """
-#include <signal.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-long ptrace(int request, ...)
-{
-	enum { POKE = 5 };
-	static int count, last;
-	long args[3];
-	va_list list;
-
-	va_start(list, request);
-	for (int i = 0; i < 3; i++)
-		args[i] = va_arg(list, long);
-	va_end(list);
-	if ((request != POKE || last != POKE) && count++ == atoi(getenv("CALL")))
-		kill(getenv("WHO") ? atoi(getenv("WHO")) : getpid(), atoi(getenv("SIGNAL")));
-	last = request;
-	return syscall(SYS_ptrace, request, args[0], args[1], args[2]);
-}
-"""
 CALLS_MAX = 200
 
 
@@ -263,7 +239,7 @@ def test_killed_at_each_call():
     """The injector dies before its first, second, ... call of ptrace(), whatever thread it has."""
     kinds = [kind for kind in WAITS if kind != "wait"]
     with Session() as session:
-        killer = compiled(session, "libkiller.so", KILLER, "-shared", "-fPIC")
+        killer = session.compile("libkiller.so", "killer.c", "-shared", "-fPIC")
         for number in range(CALLS_MAX):
             process = session.waits(kinds[number % len(kinds)])
             before = settled(process.pid)
@@ -284,21 +260,23 @@ def test_killed_at_each_call():
 def test_stopped_while_borrowed():
     """SIGSTOP to a process whose one thread is borrowed: it is stopped then, and not before."""
     with Session() as session:
-        killer = compiled(session, "libkiller.so", KILLER, "-shared", "-fPIC")
-        for number in range(4, 50, 5):
-            process = session.waits()
-            with injector(process.pid, limit_ms=200, env={
-                    "LD_PRELOAD": killer, "CALL": str(number), "WHO": str(process.pid),
-                    "SIGNAL": str(int(signal.SIGSTOP))}) as other:
+        killer = session.compile("libkiller.so", "killer.c", "-shared", "-fPIC")
+        processes = {number: session.waits() for number in range(4, 50, 5)}
+        injectors = {number: injector(process.pid, limit_ms=200, env={
+            "LD_PRELOAD": killer, "CALL": str(number), "WHO": str(process.pid),
+            "SIGNAL": str(int(signal.SIGSTOP))}) for number, process in processes.items()}
+        for number, process in processes.items():
+            with injectors[number] as other:
                 said = other.communicate(timeout=30)[0]
             equal(said.split()[:2], ["error", "110"], "said at call %d" % number)
             wait_for("it is stopped (call %d)" % number, lambda: state_of(process.pid) == "T", 2)
+        for process in processes.values():
             process.signal(signal.SIGCONT)
+        for process in processes.values():
             content(process)
             wait_for("the next injection",
                      lambda: not isinstance(attempt(process.pid), tuple), 15, 0.2)
             content(process)
-            process.end()
 
 
 @case(limit=120)
@@ -311,9 +289,9 @@ def test_stopped_meanwhile():
             process = session.waits(*kinds, *LOAD)
             with injector(process.pid, limit_ms=500) as other:
                 for _ in range(4):
-                    time.sleep(choice.random() * 0.004)
+                    at_a_moment(choice, 0.004)
                     process.signal(signal.SIGSTOP)
-                    time.sleep(choice.random() * 0.004)
+                    at_a_moment(choice, 0.004)
                     process.signal(signal.SIGCONT)
                 other.communicate(timeout=20)
             content(process, 0.1)
@@ -329,7 +307,7 @@ def test_target_killed_at_each_call():
     the injector says so. A thread that is traced keeps its process from ending until its tracer has
     taken note."""
     with Session() as session:
-        killer = compiled(session, "libkiller.so", KILLER, "-shared", "-fPIC")
+        killer = session.compile("libkiller.so", "killer.c", "-shared", "-fPIC")
         for number in range(CALLS_MAX):
             process = session.waits(*WAITS[number % 4:][:1 + number % 3])
             with injector(process.pid, env={"LD_PRELOAD": killer, "CALL": str(number),
@@ -353,7 +331,7 @@ def test_ends_meanwhile():
         for _ in range(20):
             process = session.waits(*WAITS[:4], "start")
             with injector(process.pid) as other:
-                time.sleep(choice.random() * 0.01)
+                at_a_moment(choice, 0.01)
                 process.signal(signal.SIGKILL)
                 said = other.communicate(timeout=20)[0]
             check(said.count("\n") == 1, "prog_inject said: %s" % said)
@@ -362,7 +340,7 @@ def test_ends_meanwhile():
             process.end()
         for _ in range(10):
             process = session.waits("exec", "malloc", "poll")
-            time.sleep(choice.random() * 0.1)
+            at_a_moment(choice, 0.1)
             for _ in range(10):
                 attempt(process.pid, limit_ms=300)
             process.send("")
@@ -378,12 +356,9 @@ def test_ends_meanwhile():
 def test_busy_loader():
     """Somebody has the loader's lock for long: nobody else waits, and the library comes later."""
     with Session() as session:
-        slow = compiled(session, "libslow.so", """
-#include <poll.h>
-__attribute__((constructor)) static void slow(void) { poll(0, 0, 1500); }
-""", "-shared", "-fPIC")
+        slow = session.compile("libslow.so", "slow_load.c", "-shared", "-fPIC")
         process = session.waits("slow-load", "poll", SLOW_LIBRARY=slow)
-        time.sleep(0.1)
+        wait_for("it is being loaded", lambda: any(slow in entry[-1] for entry in maps(process.pid)))
         before = Seen(process.pid)
         refused(process.pid, 110, "loader .* is busy", limit_ms=400)
         content(process)

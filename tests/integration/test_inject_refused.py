@@ -13,11 +13,10 @@ import struct
 import subprocess
 import time
 
-from lien_test import CONTROL, SOFTCUDA, case, check, main, program, state_of, wait_for
-from inject import (Seen, Session, attempt, compiled, content, has_library, inject, maps, ready,
+from lien_test import CONTROL, SOFTCUDA, case, check, children_of, main, program, state_of, wait_for
+from inject import (Seen, Session, attempt, content, has_library, inject, maps, ready,
                     refused, settled)
 
-PAUSE = "#include <unistd.h>\nint main(void) { pause(); }\n"
 PTRACE_SEIZE, PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP = 0x4206, 38, 22
 NOBODY = 65534
 
@@ -89,7 +88,7 @@ def test_32_bit():
 @case()
 def test_static():
     with Session() as session:
-        unchanged(sleeping(session, [compiled(session, "static", PAUSE, "-static")]),
+        unchanged(sleeping(session, [session.compile("static", "sleeper.c", "-static")]),
                   errno.ENOEXEC, "static executable")
 
 
@@ -101,7 +100,7 @@ def test_musl():
         with open("/lib64/ld-linux-x86-64.so.2", "rb") as file, open(loader, "wb") as copy:
             copy.write(file.read())
         os.chmod(loader, 0o755)
-        program = compiled(session, "musl", PAUSE, "-Wl,--dynamic-linker=" + loader)
+        program = session.compile("musl", "sleeper.c", "-Wl,--dynamic-linker=" + loader)
         unchanged(sleeping(session, [program]), errno.ENOEXEC, "musl")
 
 
@@ -233,11 +232,7 @@ def test_no_more_files():
 def test_vfork():
     with Session() as session:
         process = session.waits("slow-vfork", "poll")
-        time.sleep(0.1)
-        children = []
-        for tid in os.listdir("/proc/%d/task" % process.pid):
-            with open("/proc/%d/task/%s/children" % (process.pid, tid)) as file:
-                children += map(int, file.read().split())
+        children = wait_for("it has a child", lambda: children_of(process.pid))
         check(len(children) == 1, children)
         refused(children[0], errno.EBUSY, "memory of its parent %d" % process.pid)
         refused(process.pid, errno.ETIMEDOUT, "vfork", limit_ms=200)
@@ -254,7 +249,7 @@ ctypes.CDLL("libcuda.so.1")
 print("ready", flush=True)
 while True: pass
 """)
-        time.sleep(0.1)
+        wait_for("it is busy", lambda: state_of(process.pid) == "R")
         begun = time.monotonic()
         unchanged(process, errno.ETIMEDOUT, "none of the 1 threads", limit_ms=300)
         check(time.monotonic() - begun < 2, "the limit was 0.3 s")
@@ -269,7 +264,7 @@ def test_not_a_library():
             file.write("no library" * 100)
         untouched(process, errno.ENOEXEC, "cannot load the control library.*invalid ELF header",
                   library=path)
-        other = compiled(session, "libother.so", "int other;\n", "-shared", "-fPIC")
+        other = session.compile("libother.so", "other.c", "-shared", "-fPIC")
         untouched(process, errno.ENOENT, "cannot read the control library", library=other)
         content(process)
         inject(process.pid)

@@ -2,11 +2,10 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """`lien replay` of made-up recordings on the software CUDA driver.
 
-LIEN names the program (default build/lien), SOFTCUDA the driver's folder (default build/softcuda),
-MAKE_RECORDING the program of make_recording.c (built here with $CC when it is not given). Needs root
-once, for softcuda's file systems. Prints a line per case, and "N passed, N failed" at the end.
+See lien_test.py for what it needs.
 """
 
+import functools
 import gzip
 import json
 import os
@@ -16,38 +15,28 @@ import subprocess
 import sys
 import tempfile
 import time
-import traceback
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-LIEN = os.path.abspath(os.environ.get("LIEN", "build/lien"))
-SOFTCUDA = os.path.abspath(os.environ.get("SOFTCUDA", "build/softcuda"))
-WORK = tempfile.mkdtemp(prefix="lien-test-replay-")
-DEVICES = os.path.join(WORK, "devices")
+from lien_test import LIEN, SOFTCUDA, alive, case, main, recording, stays, state_of, wait_for
+
 MAPPINGS, BYTES = 31, 177966466  # of the recording "basic"
 PAIRS = int(os.environ.get("PAIRS", "300"))
 
 
-def build_make_recording():
-    path = os.path.join(WORK, "make_recording")
-    subprocess.run(
-        [os.environ.get("CC", "cc"), "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-Iinclude", "-I.",
-         "tests/integration/make_recording.c", "agent/journal/recording.c", "agent/graph/event_check.c", "-o", path,
-         "-lz"], cwd=ROOT, check=True)
-    return path
+@functools.cache
+def work():
+    """A folder, which goes with the test's namespace."""
+    return tempfile.mkdtemp()
+
+
+def devices():
+    return os.path.join(work(), "devices")
 
 
 def environment(**more):
-    env = dict(os.environ, LD_LIBRARY_PATH=SOFTCUDA, LIEN_SOFTCUDA_DIR=DEVICES,
+    env = dict(os.environ, LD_LIBRARY_PATH=SOFTCUDA, LIEN_SOFTCUDA_DIR=devices(),
                LIEN_SOFTCUDA_DEVICES="2", LIEN_SOFTCUDA_MEMORY="2G", LIEN_SOFTCUDA_QUIET="1")
     env.update(more)
     return {name: value for name, value in env.items() if value is not None}
-
-
-def recording(kind, *args):
-    path = os.path.join(WORK, "-".join([kind, *map(str, args)]) + ".lien")
-    if not os.path.exists(path):
-        subprocess.run([MAKE_RECORDING, kind, path, *map(str, args)], check=True)
-    return path
 
 
 def replay(*args, commands=None, env=None, timeout=120):
@@ -99,27 +88,19 @@ class Held:
             self.process.communicate()
 
 
-def state(pid):
-    with open("/proc/%d/stat" % pid) as stat:
-        return stat.read().rsplit(")", 1)[1].split()[0]
-
-
 def gone(pid):
-    for _ in range(200):
-        if not os.path.exists("/proc/%d" % pid) or state(pid) == "Z":
-            return True
-        time.sleep(0.02)
-    return False
+    return wait_for("process %d is gone" % pid, lambda: not alive(pid))
 
 
 def memory_in_use():
     used = 0
-    for device in filter(str.isdigit, os.listdir(DEVICES)):
-        fs = os.statvfs(os.path.join(DEVICES, device))
+    for device in filter(str.isdigit, os.listdir(devices())):
+        fs = os.statvfs(os.path.join(devices(), device))
         used += (fs.f_blocks - fs.f_bfree) * fs.f_frsize
     return used
 
 
+@case(120)
 def test_verify():
     expect(replay("--verify", recording("basic")), 0, r"recorded pid 101 -> pid \d+: 21 mappings",
            r"recorded pid 102 -> pid \d+: 10 mappings", "replay: ready",
@@ -129,10 +110,12 @@ def test_verify():
     assert memory_in_use() == 0, memory_in_use()
 
 
+@case(120)
 def test_default_is_verify():
     expect(replay(recording("basic")), 0, "verify: ok %d mappings" % MAPPINGS)
 
 
+@case(120)
 def test_commands():
     done = expect(replay("--hold", recording("basic"), commands="verify\nchange 7\nverify\n\n"
                          "change 0x8\nverify\nfree\nverify\nquit\nverify\n"), 0)
@@ -142,6 +125,7 @@ def test_commands():
                     "verify: ok 0 mappings, 0 bytes"], said
 
 
+@case(120)
 def test_wrong_commands():
     for command in ("frobnicate", "change", "change x", "change -1", "verify now", "x" * 1000):
         done = expect(replay("--hold", recording("ended"), commands=command + "\nverify\n"), 1)
@@ -149,6 +133,7 @@ def test_wrong_commands():
     expect(replay("--hold", recording("ended"), commands="verify\nverify"), 0)
 
 
+@case(120)
 def test_free_gives_all_back():
     with Held(recording("basic")) as held:
         before = memory_in_use()
@@ -158,6 +143,7 @@ def test_free_gives_all_back():
         assert held.end()[0] == 0
 
 
+@case(120)
 def test_passive_at_the_quiet_point():
     def used(pid):
         with open("/proc/%d/stat" % pid) as stat:
@@ -166,11 +152,11 @@ def test_passive_at_the_quiet_point():
     with Held(recording("basic")) as held:
         pids = list(held.pids.values()) + [held.process.pid]
         before = list(map(used, pids))
-        time.sleep(1)
-        assert list(map(used, pids)) == before
-        assert all(state(pid) == "S" for pid in pids)
+        stays("they use no processor", lambda: list(map(used, pids)) == before, 1)
+        assert all(state_of(pid) == "S" for pid in pids)
 
 
+@case(120)
 def test_mismatch_is_found():
     """Changes one word of one process's memory from outside: others see it by their imports."""
     with Held(recording("ended")) as held:
@@ -189,6 +175,7 @@ def test_mismatch_is_found():
         assert held.end()[0] == 1
 
 
+@case(120)
 def test_thousands_of_shares():
     """More exports than RLIMIT_NOFILE of a plain shell, and far more than a socket holds."""
     done = expect(replay("--hold", recording("pairs", PAIRS), commands="verify\nchange 1\nverify\n"
@@ -198,6 +185,7 @@ def test_thousands_of_shares():
     assert memory_in_use() == 0
 
 
+@case(120)
 def test_few_file_descriptors():
     done = subprocess.run(
         ["sh", "-c", 'ulimit -n 64; exec "$@"', "sh", LIEN, "replay", "--no-control",
@@ -208,6 +196,7 @@ def test_few_file_descriptors():
         assert re.search("file descriptors|CUDA_ERROR", done.stderr), done
 
 
+@case(120)
 def test_an_owner_that_ended():
     done = expect(replay("--hold", recording("ended"), commands="verify\nchange 3\nverify\nfree\n"),
                   0, "ended, as recorded")
@@ -215,11 +204,13 @@ def test_an_owner_that_ended():
     assert done.stdout.count("verify: ok 1 mappings, 4194304 bytes") == 2, done
 
 
+@case(120)
 def test_interrupted_recording():
     expect(replay(recording("interrupted")), 0, "cut short after record 190",
            "verify: ok %d mappings, %d bytes" % (MAPPINGS, BYTES))
 
 
+@case(120)
 def test_damaged_recordings():
     with open(recording("basic"), "rb") as good:
         whole = good.read()
@@ -234,7 +225,7 @@ def test_damaged_recordings():
         "header": (gzip.compress(plain[:24]), "has no call to replay"),
     }
     for name, (data, text) in cases.items():
-        path = os.path.join(WORK, name)
+        path = os.path.join(work(), name)
         with open(path, "wb") as file:
             file.write(data)
         done = replay(path)
@@ -243,15 +234,17 @@ def test_damaged_recordings():
         expect(done, 1, text)
         assert done.stdout == "", done
         assert "recorded pid" not in done.stderr, done
-    expect(replay(os.path.join(WORK, "missing")), 1, "No such file")
-    expect(replay(WORK), 1, "Is a directory|damaged|not a recording")
+    expect(replay(os.path.join(work(), "missing")), 1, "No such file")
+    expect(replay(work()), 1, "Is a directory|damaged|not a recording")
 
 
+@case(120)
 def test_too_many_processes():
     expect(replay(recording("many", 300)), 1, "more than 256 processes")
     expect(replay(recording("many", 30)), 0, "verify: ok 0 mappings")
 
 
+@case(120)
 def test_options():
     file = recording("basic")
     for args in ([], [file, file], ["--frobnicate", file], ["--timeout", "0", file],
@@ -262,6 +255,7 @@ def test_options():
     assert done.stderr == "" and all(len(line) <= 80 for line in done.stdout.splitlines())
 
 
+@case(120)
 def test_json():
     done = expect(replay("--json", recording("basic")), 0)
     summary = json.loads(done.stdout)
@@ -273,6 +267,7 @@ def test_json():
     assert json.loads(done.stdout)["ok"] is False
 
 
+@case(120)
 def test_driver_error():
     done = expect(replay(recording("toobig")), 1, r"recorded pid 101 \(pid \d+\): cuMemCreate "
                   r"\(record 9\): CUDA_ERROR_OUT_OF_MEMORY")
@@ -280,18 +275,21 @@ def test_driver_error():
     assert len(done.stderr.splitlines()) == 1, done
 
 
+@case(120)
 def test_no_driver():
     done = replay(recording("ended"), env=environment(LD_LIBRARY_PATH=None))
     if done.returncode:  # else this machine has a driver of its own
         expect(done, 1, "no CUDA driver|cuInit|no device")
 
 
+@case(120)
 def test_fewer_devices():
     expect(replay(recording("basic"), env=environment(LIEN_SOFTCUDA_DEVICES="1",
-                                                      LIEN_SOFTCUDA_DIR=DEVICES + "1")), 0,
+                                                      LIEN_SOFTCUDA_DIR=devices() + "1")), 0,
            "names device 1, here are 1", "verify: ok %d mappings" % MAPPINGS)
 
 
+@case(120)
 def test_death_of_a_worker():
     with Held(recording("basic")) as held:
         os.kill(held.pids[101], signal.SIGKILL)
@@ -301,6 +299,7 @@ def test_death_of_a_worker():
     assert memory_in_use() == 0
 
 
+@case(120)
 def test_keep_going():
     with Held("--keep-going", recording("basic")) as held:
         os.kill(held.pids[101], signal.SIGKILL)
@@ -310,6 +309,7 @@ def test_keep_going():
         assert status == 1 and "died of signal 9" in said, said
 
 
+@case(120)
 def test_death_of_the_parent():
     with Held(recording("basic")) as held:
         held.process.kill()
@@ -318,6 +318,7 @@ def test_death_of_the_parent():
     assert memory_in_use() == 0
 
 
+@case(120)
 def test_time_limit():
     with Held("--timeout", "1", recording("basic")) as held:
         os.kill(held.pids[102], signal.SIGSTOP)
@@ -329,6 +330,7 @@ def test_time_limit():
         assert gone(held.pids[102])
 
 
+@case(120)
 def test_nccl_stand_in():
     file = recording("basic")
     done = expect(replay(file), 0)
@@ -340,41 +342,12 @@ def test_nccl_stand_in():
             assert "/libnccl.so.2" in maps.read()
 
 
+@case(120)
 def test_control_library():
     done = subprocess.run([LIEN, "replay", recording("ended")], capture_output=True, text=True,
                           env=environment(LIEN_CONTROL="/nowhere/liblien-control.so"))
     expect(done, 1, "/nowhere/liblien-control.so", "set LIEN_CONTROL to its path")
 
 
-def main():
-    tests = [(name, test) for name, test in globals().items() if name.startswith("test_")]
-    chosen = sys.argv[1:]
-    failed = 0
-    ran = 0
-    for name, test in tests:
-        if chosen and name not in chosen:
-            continue
-        ran += 1
-        try:
-            test()
-            print("ok   " + name, flush=True)
-        except Exception:  # pylint: disable=broad-except
-            failed += 1
-            print("FAIL " + name)
-            traceback.print_exc(file=sys.stdout)
-    for folder in (DEVICES, DEVICES + "1"):
-        for device in os.listdir(folder) if os.path.isdir(folder) else []:
-            if not device.isdigit():
-                continue
-            subprocess.run(["umount", os.path.join(folder, device)], check=False)
-    subprocess.run(["rm", "-r", "--one-file-system", WORK], check=False)
-    print("%d passed, %d failed" % (ran - failed, failed))
-    return 1 if failed else 0
-
-
 if __name__ == "__main__":
-    if not os.path.exists(os.path.join(SOFTCUDA, "libcuda.so.1")):
-        print("skipped: no software CUDA driver in " + SOFTCUDA)
-        sys.exit(77)
-    MAKE_RECORDING = os.environ.get("MAKE_RECORDING") or build_make_recording()
     sys.exit(main())

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
-"""prog_shapes, which other tests drive, does what it is told: every way to get, share and keep memory.
+"""prog_driver, which other tests drive, does what it is told: every way to get, share and keep memory.
 
-No agent. BUILD names the folder of the build (default build), where prog_shapes and libibverbs.so.1 are.
+No agent. BUILD names the folder of the build (default build), where prog_driver and libibverbs.so.1 are.
 """
 
 import json
@@ -22,7 +22,7 @@ HOST, HOST_REGISTERED, MULTICAST, BINDING = 11, 12, 13, 14
 
 def shapes(session, init=0, **environment):
     path = SOFTCUDA + ":" + os.path.abspath(os.environ["TEST_BIN"])
-    made = Driver(session.spawn([program("prog_shapes")], LD_LIBRARY_PATH=path, **environment))
+    made = Driver(session.spawn([program("prog_driver")], LD_LIBRARY_PATH=path, **environment))
     if init is not None:
         made("init", init)
     return made

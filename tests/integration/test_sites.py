@@ -14,72 +14,9 @@ import sys
 from lien_test import (
     MIB, ROOT, SOFTCUDA, SOFTNCCL, Session, case, check, equal, main, wait_for)
 
-# Calls what it is told to from a function that has a name of C++ and is exported by nobody.
-CALLER = r"""
-typedef long function(long, long, long, long, long, long);
-long inner(function *fn, long *a) __asm__("_ZN5outer5innerEPFllE");
-__attribute__((noinline, visibility("hidden"))) long inner(function *fn, long *a)
-{
-	long result = fn(a[0], a[1], a[2], a[3], a[4], a[5]);
-	__asm__ volatile("" : "+r"(result));
-	return result;
-}
-long lien_softnccl_call(function *fn, long a, long b, long c, long d, long e, long f)
-{
-	long args[6] = {a, b, c, d, e, f}, result = inner(fn, args);
-	__asm__ volatile("" : "+r"(result));
-	return result;
-}
-"""
-
-# Two devices as softcuda names them; what processes use is in a file: "DEVICE PID BYTES" lines.
-NVML = r"""
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-struct memory { unsigned long long total, free, used; };
-struct memory2 { unsigned version; unsigned long long total, reserved, free, used; };
-struct process { unsigned pid; unsigned long long bytes; unsigned gi, ci; };
-static const char uuid[] = "GPU-6c69656e-2073-6f66-7463-7564610000";
-static int users;
-int nvmlInit_v2(void) { return users++ ? 999 : 0; }
-int nvmlShutdown(void) { users--; return 0; }
-int nvmlDeviceGetCount_v2(unsigned *count) { *count = 2; return users == 1 ? 0 : 1; }
-int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device)
-{ *device = (void *)(index + 1ul); return 0; }
-int nvmlDeviceGetUUID(void *device, char *text, unsigned size)
-{ snprintf(text, size, "%s%02lx", uuid, 2 - (unsigned long)device); return 0; }
-int nvmlDeviceGetMemoryInfo(void *device, struct memory *memory)
-{ (void)device; memset(memory, 0, sizeof(*memory)); return 0; }
-int nvmlDeviceGetMemoryInfo_v2(void *device, struct memory2 *memory)
-{
-	(void)device;
-	if (memory->version != (sizeof(*memory) | 2u << 24))
-		return 25;
-	memory->total = 1ull << 30; memory->used = 5ull << 20; memory->free = 7; memory->reserved = 9;
-	return 0;
-}
-int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, struct process *list)
-{
-	FILE *file = fopen(getenv("TEST_NVML"), "r");
-	unsigned room = *count, index;
-	struct process process = {0};
-	*count = 0;
-	while (file && fscanf(file, "%u %u %llu", &index, &process.pid, &process.bytes) == 3)
-		if (index + 1ul == (unsigned long)device && (*count)++ < room)
-			list[*count - 1] = process;
-	if (file)
-		fclose(file);
-	return *count > room ? 7 : 0;
-}
-"""
-
 
 def build(session, name, source, *flags):
-    path = session.path(name)
-    subprocess.run([os.environ.get("CC") or "cc", "-O1", "-g0", "-shared", "-fPIC", "-w", *flags,
-                    "-x", "c", "-", "-o", path], input=source, text=True, check=True, timeout=60)
-    return path
+    return session.compile(name, source, "-O1", "-g0", "-shared", "-fPIC", *flags)
 
 
 def rows(session, by, *args):
@@ -105,14 +42,14 @@ def test_call_sites_have_names():
         session.start_agent()
         driver = session.driver(control=False)
         driver("alloc", 3 * MIB)
-        driver("nccl", build(session, "libcaller.so", CALLER))
+        driver("nccl", build(session, "libcaller.so", "caller.c"))
         driver("alloc", 5 * MIB)
         driver("alloc", 5 * MIB)
         equal(len(sites(session, 10 * MIB)), 1, "rows of both calls from one place")
         check(re.fullmatch(NAMED % r"libcaller\.so", sites(session, 10 * MIB)[0]),
               sites(session, 10 * MIB))
         key = sites(session, 3 * MIB)[0]
-        check(re.fullmatch(r"cuMemAlloc_v2 from prog_driver straight\+0x[0-9a-f]+", key), key)
+        check(re.fullmatch(r"cuMemAlloc_v2 from prog_driver do_alloc\+0x[0-9a-f]+", key), key)
         sizes = [row["bytes"] for row in rows(session, "callsite")]
         equal(sizes, sorted(sizes, reverse=True), "the largest first")
         text = session.lien("mem", "--by", "callsite").out
@@ -124,7 +61,7 @@ def test_call_sites_have_names():
 def test_deleted_before_anybody_asked():
     with Session() as session:
         session.start_agent()
-        library = build(session, "libgone.so", CALLER)
+        library = build(session, "libgone.so", "caller.c")
         driver = session.driver(control=False)
         driver("nccl", library)
         os.unlink(library)
@@ -138,7 +75,7 @@ def test_stripped_library_has_offsets():
     with Session() as session:
         session.start_agent()
         named, stripped = session.path("libnamed.so"), session.path("libstripped.so")
-        build(session, "libnamed.so", CALLER)
+        build(session, "libnamed.so", "caller.c")
         subprocess.run(["strip", "-o", stripped, named], check=True)
         for library, size in ((named, 5 * MIB), (stripped, 7 * MIB)):
             driver = session.driver(control=False)
@@ -155,7 +92,7 @@ def test_stripped_library_has_offsets():
 def test_named_after_the_owner_has_died():
     with Session() as session:
         session.start_agent()
-        library = build(session, "libgone.so", CALLER)
+        library = build(session, "libgone.so", "caller.c")
         owner, importer = session.driver(control=False), session.driver(control=False)
         owner("nccl", library)
         handle, _ = owner("make", 6 * MIB, 0)
@@ -183,7 +120,7 @@ def test_named_after_the_owner_has_died():
 def test_call_site_in_a_container():
     with Session() as session:
         session.start_agent()
-        library = build(session, "libinside.so", CALLER)
+        library = build(session, "libinside.so", "caller.c")
         place = session.path("inside")
         os.mkdir(place)
         script = 'mount -t tmpfs none %s && cp %s %s && exec "$@"' % (place, library, place)
@@ -267,7 +204,7 @@ def test_devices_without_control_library():
 def test_figures_of_nvml():
     with Session() as session:
         os.mkdir(session.path("nvml"))
-        build(session, "nvml/libnvidia-ml.so.1", NVML)
+        build(session, "nvml/libnvidia-ml.so.1", "nvml.c")
         figures = session.path("figures")
         open(figures, "w").close()
         session.start_agent(LD_LIBRARY_PATH="%s:%s" % (SOFTCUDA, session.path("nvml")),

@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 
-from lien_test import MIB, Session, case, check, equal, main, wait_for
+from lien_test import MIB, Session, case, check, equal, main, stays, wait_for
 from train_job import GONE, SYNC, Train
 
 
@@ -46,8 +46,7 @@ def test_pause_and_stop():
         for _ in range(3):
             job.pause()
             before = job.status()
-            time.sleep(0.1)
-            equal(job.status(), before, "status of a job that pauses")
+            stays("it pauses", lambda before=before: job.status() == before, 0.1)
             check(len({tuple(rank[:2]) for rank in before}) == 1, "ranks are level:", before)
             job.go()
             wait_for("it goes on", lambda: job.status()[0][0] > before[0][0])

@@ -4,15 +4,10 @@
 import os
 import subprocess
 
-from lien_test import LIEN, Failure, Late, brief, check, equal, program
+from lien_test import LIEN, Failure, Late, brief, check, children_of, equal, program
 
 SYNC = os.path.join(os.path.dirname(LIEN), "tests", "integration", "sync", "libnccl.so.2")
 GONE, WRONG = 3, 4  # exit statuses
-
-
-def children_of(pid):
-    with open("/proc/%d/task/%d/children" % (pid, pid), encoding="ascii") as file:
-        return [int(word) for word in file.read().split()]
 
 
 class Train:

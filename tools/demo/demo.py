@@ -107,7 +107,7 @@ class Replay:
                     raise Failure(f"replay ended with {self.process.returncode} instead of "
                                   f"'{start}'")
             return None
-        return wait_for(f"replay's '{start}'", limit_s, ready, 0.01)
+        return wait_for(f"replay's '{start}'", ready, limit_s, 0.01)
 
     def send(self, command: str) -> None:
         try:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* Commands of prog_shapes: pools and legacy IPC. */
-#include "shapes.h"
+/* Commands of prog_driver: pools and legacy IPC. */
+#include "driver.h"
 
 /* --- pools --- */
 
