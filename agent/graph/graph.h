@@ -25,6 +25,7 @@
 
 struct lien_graph;
 struct lien_ordinals; /* agent/graph/devices.h */
+struct lien_viewer;   /* agent/graph/viewer.h */
 
 /* Names are interned for the graph's life: equal names are equal pointers. */
 struct lien_name {
@@ -88,6 +89,9 @@ struct lien_site {
 	 */
 	const struct lien_name *symbol;
 	uint64_t into; /* from the function's beginning to the return address */
+	/* Its number in the last snapshot that has it, and which that was. */
+	uint32_t number;
+	uint64_t snapshot;
 };
 
 struct lien_mapping;
@@ -165,9 +169,10 @@ struct lien_allocation {
 	bool found : 1;
 	/* For such memory: the references that its owner, or an importer, holds are known; */
 	bool adopted : 1;
-	bool open : 1;	    /* a descriptor that exports it was open somewhere; */
-	bool part : 1;	    /* it is larger than what is mapped of it. */
-	bool importing : 1; /* a process is importing it now */
+	bool open : 1; /* a descriptor that exports it was open somewhere; */
+	bool part : 1; /* it is larger than what is mapped of it. */
+	/* A process is importing it now, or it comes from a snapshot that is still being loaded. */
+	bool importing : 1;
 };
 
 /*
@@ -282,8 +287,7 @@ struct lien_library_map {
 /* A release that was entered and has not returned. */
 struct lien_pending {
 	TAILQ_ENTRY(lien_pending) next;
-	struct lien_event event;
-	bool doubtful; /* events were lost since, and its return may have been among them */
+	struct lien_event event; /* the announcement; LIEN_EVENT_DOUBTFUL is set when it applies */
 };
 
 struct lien_pool {
@@ -408,7 +412,8 @@ void lien_graph_free(struct lien_graph *graph);
 void lien_graph_on_process_end(
 	struct lien_graph *graph, void (*fn)(void *context, struct lien_process *), void *context);
 
-/* Called during lien_graph_apply() when a place asks for memory for the first time. */
+/* Called during lien_graph_apply() when a place asks for memory for the first time. The process is
+ * NULL if the place comes from a snapshot and its process has ended. */
 void lien_graph_on_site(struct lien_graph *graph,
 	void (*fn)(void *context, struct lien_process *, const struct lien_site *), void *context);
 /* Names the function that contains a place of this graph. -ENOMEM. */
@@ -425,7 +430,8 @@ void lien_graph_be_patient(struct lien_graph *graph);
 bool lien_graph_unfinished(const struct lien_graph *graph);
 bool lien_graph_finish(struct lien_graph *graph, unsigned steps);
 
-/* Applies one event. -EBADMSG: the record is malformed (the graph is unchanged); -ENOMEM. */
+/* Applies one event. -EBADMSG: the record is malformed, or one of a snapshot that does not fit into
+ * the graph (which is unchanged); -ENOMEM. */
 int lien_graph_apply(struct lien_graph *graph, const struct lien_event *event);
 
 const struct lien_graph_stats *lien_graph_stats(const struct lien_graph *graph);
@@ -501,11 +507,17 @@ void lien_comm_found_id(uint8_t id[128], uint64_t hash, uint64_t host_hash, uint
  * are not a device's. */
 bool lien_allocation_on_device(const struct lien_allocation *allocation);
 
-/* Dumps the present state as events, oldest first, as if everything had just been made. Applied to
- * an empty graph they yield an equal one, except for memory that was handed out by descriptor and
- * is held by nobody now: a later import of such a descriptor is not matched. Stops at the first
- * negative value that fn returns, and returns it. */
+/*
+ * Takes a snapshot: passes the present state to fn, as the records of lien/state.h. Applied to an
+ * empty graph they make an equal one, with the same numbers, except for memory that was handed out
+ * by descriptor and is held by nobody now: a later import of such a descriptor is not matched.
+ * Stops at the first negative value that fn returns, and returns it.
+ */
 int lien_graph_dump(const struct lien_graph *graph,
+	int (*fn)(void *context, const struct lien_event *), void *context);
+/* Takes a snapshot of what the viewer sees. Memory of an owner whom the viewer does not see is
+ * memory of an unknown owner there. */
+int lien_graph_dump_seen(const struct lien_graph *graph, const struct lien_viewer *viewer,
 	int (*fn)(void *context, const struct lien_event *), void *context);
 
 int lien_handle_cmp(const struct lien_handle *a, const struct lien_handle *b);

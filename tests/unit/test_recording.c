@@ -286,7 +286,8 @@ static void test_valid(void **state)
 		ev.size = sizeof(ev);
 		if (lien_event_valid(&ev))
 			assert_true(i < LIEN_CALL_MAX &&
-				    (lien_event_library(i) || i <= LIEN_EVENT_ADOPT));
+				    (lien_event_library(i) || i <= LIEN_EVENT_ADOPT ||
+					    LIEN_IS_STATE(i)));
 	}
 	ev.type = LIEN_CALL_CUDA_MALLOC; /* a frame, not an event */
 	assert_false(lien_event_valid(&ev));
