@@ -41,27 +41,28 @@ struct lien_access_set {
 };
 
 /*
- * Where memory comes from: X(ORIGIN, name in the views, call that stands for it in a snapshot).
- * From ALLOC on it has no handles: it is known by its address, and freed by it. MULTICAST has only
- * the memory that is bound to it. The owner of IMPORT is unknown, because its export was not seen.
- * MANAGED is wherever it was last used. REGISTERED is the application's own host memory, pinned.
+ * Where memory comes from: X(ORIGIN, name in the views). Snapshots have the number: never reorder
+ * or remove a row. From ALLOC on it has no handles: it is known by its address, and freed by it.
+ * MULTICAST has only the memory that is bound to it. The owner of IMPORT is unknown, because its
+ * export was not seen. MANAGED is wherever it was last used. REGISTERED is the application's own
+ * host memory, pinned.
  */
 /* clang-format off */
 #define LIEN_ORIGINS(X) \
-	X(CREATE,     "cuMemCreate",       CU_MEM_CREATE) \
-	X(IMPORT,     "import",            CU_MEM_IMPORT) \
-	X(MULTICAST,  "cuMulticastCreate", CU_MULTICAST_CREATE) \
-	X(ALLOC,      "cuMemAlloc",        CU_MEM_ALLOC) \
-	X(PITCH,      "cuMemAllocPitch",   CU_MEM_ALLOC_PITCH) \
-	X(MANAGED,    "cuMemAllocManaged", CU_MEM_ALLOC_MANAGED) \
-	X(POOL,       "cuMemAllocAsync",   CU_MEM_ALLOC_ASYNC) \
-	X(HOST,       "cuMemHostAlloc",    CU_HOST_ALLOC) \
-	X(REGISTERED, "cuMemHostRegister", CU_HOST_REGISTER)
+	X(CREATE,     "cuMemCreate") \
+	X(IMPORT,     "import") \
+	X(MULTICAST,  "cuMulticastCreate") \
+	X(ALLOC,      "cuMemAlloc") \
+	X(PITCH,      "cuMemAllocPitch") \
+	X(MANAGED,    "cuMemAllocManaged") \
+	X(POOL,       "cuMemAllocAsync") \
+	X(HOST,       "cuMemHostAlloc") \
+	X(REGISTERED, "cuMemHostRegister")
 /* clang-format on */
 
 enum lien_origin {
 	LIEN_ORIGIN_NONE,
-#define LIEN_ORIGIN_ENUM(origin, text, call) LIEN_ORIGIN_##origin,
+#define LIEN_ORIGIN_ENUM(origin, text) LIEN_ORIGIN_##origin,
 	LIEN_ORIGINS(LIEN_ORIGIN_ENUM)
 #undef LIEN_ORIGIN_ENUM
 		LIEN_ORIGIN_COUNT,
@@ -71,8 +72,6 @@ enum lien_origin {
 enum lien_origin lien_origin_of(unsigned call);
 /* Returns the name that the views use. */
 const char *lien_origin_name(enum lien_origin origin);
-/* Returns the enum lien_call that stands for such memory in a snapshot. */
-unsigned lien_origin_call(enum lien_origin origin);
 
 /* A place in the code that asked for memory; interned for the graph's life. */
 struct lien_site {

@@ -204,7 +204,13 @@ static void test_header(void **state)
 	image.version++;
 	write_gz(&image, 24);
 	assert_int_equal(read_events(&count), -EPROTONOSUPPORT);
-	image.version--;
+	image.version = LIEN_RECORDING_OLDEST - 1;
+	write_gz(&image, 24);
+	assert_int_equal(read_events(&count), -EPROTONOSUPPORT);
+	image.version = LIEN_RECORDING_OLDEST;
+	write_gz(&image, 24);
+	assert_int_equal(read_events(&count), -ENODATA);
+	image.version = LIEN_RECORDING_VERSION;
 	image.flags = 1;
 	write_gz(&image, 24);
 	assert_int_equal(read_events(&count), -EPROTONOSUPPORT);
