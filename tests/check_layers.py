@@ -7,7 +7,7 @@ import pathlib
 import re
 import sys
 
-PURE = ["agent/graph", "agent/graph/dump", "agent/journal", "agent/reread", "agent/offload", "agent/ras",
+PURE = ["agent/graph", "agent/journal", "agent/reread", "agent/offload", "agent/ras",
         "agent/views"]
 PRODUCT = PURE + [
     "loader", "loader/discover", "loader/probes", "loader/inject",

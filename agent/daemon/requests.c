@@ -7,6 +7,7 @@
 
 #include "agent/daemon/answers.h"
 #include "agent/daemon/loop.h"
+#include "agent/journal/recording.h"
 #include "agent/orders/orders.h"
 #include "agent/server/server.h"
 #include "agent/join/join.h"
@@ -472,13 +473,9 @@ void lien_request_done(struct lien_client *client)
 		lien_reply_error(client, error);
 }
 
-static int write_event(void *context, const struct lien_event *event)
+static int write_event(void *client, const struct lien_event *event)
 {
-	struct lien_client *client = context;
-
-	if (!event->pid || lien_viewer_sees(&client->viewer,
-				   lien_graph_process(client->agent->graph, event->pid)))
-		lien_reply_write(client, event, event->size);
+	lien_reply_write(client, event, event->size);
 	return 0;
 }
 
@@ -489,8 +486,8 @@ static void request_record(struct lien_client *client, json_t *request)
 
 	if (!read_flag(client, request, "follow", &follow))
 		return;
-	lien_reply_result(client, json_pack("{s:i}", "format", 1));
-	lien_graph_dump(client->agent->graph, write_event, client);
+	lien_reply_result(client, json_pack("{s:i}", "format", LIEN_RECORDING_VERSION));
+	lien_graph_dump_seen(client->agent->graph, &client->viewer, write_event, client);
 	if (marked) {
 		end = lien_agent_event_of(0, 0, LIEN_EVENT_END);
 		write_event(client, &end);

@@ -46,6 +46,18 @@ static int graph_renew(struct lien_agent *agent)
 	return err ? err : lien_sites_start(agent);
 }
 
+static const char *unusable(int err)
+{
+	switch (err) {
+	case -EBADMSG:
+		return "it is damaged";
+	case -EPROTONOSUPPORT:
+		return "a newer version of lien wrote it";
+	default:
+		return strerror(-err);
+	}
+}
+
 int lien_resume_read(struct lien_agent *agent, const struct lien_agent_config *config,
 	struct lien_probes_config *probes)
 {
@@ -70,7 +82,7 @@ int lien_resume_read(struct lien_agent *agent, const struct lien_agent_config *c
 		probes->journal = lien_journal_number(agent->journal);
 	} else if (err != -ENOENT) {
 		lien_log(4, "the journal %s cannot be used: %s: what was before is not known",
-			agent->journal_path, err == -EBADMSG ? "it is damaged" : strerror(-err));
+			agent->journal_path, unusable(err));
 		return graph_renew(agent);
 	}
 	return 0;

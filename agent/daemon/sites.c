@@ -146,7 +146,8 @@ static void on_site(void *context, struct lien_process *process, const struct li
 		return;
 	unnamed->site = site;
 	LIST_INSERT_HEAD(&file->unnamed, unnamed, next);
-	file_open(agent->sites, file, process->pid);
+	if (process)
+		file_open(agent->sites, file, process->pid);
 }
 
 static void reading_free(struct lien_job *job)

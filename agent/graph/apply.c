@@ -17,6 +17,13 @@ void lien_graph_odd(struct lien_graph *graph, struct lien_process *process)
 	process->incomplete |= LIEN_INCOMPLETE_ODD;
 }
 
+void lien_process_earn_visits(struct lien_process *process)
+{
+	process->visits += LIEN_VISITS_EVENT;
+	if (process->visits > LIEN_VISITS_MAX)
+		process->visits = LIEN_VISITS_MAX;
+}
+
 bool lien_process_visits(struct lien_graph *graph, struct lien_process *process)
 {
 	if (process->visits) {
@@ -248,6 +255,9 @@ int lien_graph_apply(struct lien_graph *graph, const struct lien_event *event)
 	if (!lien_event_valid(event))
 		return -EBADMSG;
 	lien_graph_finish(graph, UINT_MAX);
+	if (LIEN_IS_STATE(event->type))
+		return lien_graph_load(graph, event);
+	lien_graph_loaded(graph);
 	if (event->type == LIEN_EVENT_LOST)
 		graph->stats.lost += event->lost.count;
 	else
@@ -257,9 +267,7 @@ int lien_graph_apply(struct lien_graph *graph, const struct lien_event *event)
 	process = process_of(graph, event);
 	if (!process)
 		return tells_nothing(event->type) ? 0 : -ENOMEM;
-	process->visits += LIEN_VISITS_EVENT;
-	if (process->visits > LIEN_VISITS_MAX)
-		process->visits = LIEN_VISITS_MAX;
+	lien_process_earn_visits(process);
 	switch (event->type) {
 	case LIEN_EVENT_PROCESS:
 		apply_process(process, event);
@@ -272,7 +280,7 @@ int lien_graph_apply(struct lien_graph *graph, const struct lien_event *event)
 		return apply_library(graph, process, event);
 	case LIEN_EVENT_LOST:
 		TAILQ_FOREACH (pending, &process->pending, next)
-			pending->doubtful = true;
+			pending->event.flags |= LIEN_EVENT_DOUBTFUL;
 		process->incomplete |= LIEN_INCOMPLETE_LOST;
 		return 0;
 	case LIEN_EVENT_PROP:

@@ -50,7 +50,7 @@ static struct lien_init *init_find(struct lien_process *process, uint64_t scope)
 	return RB_FIND(lien_init_tree, &process->inits, &key);
 }
 
-static int init_new(struct lien_process *process, uint64_t scope, uint32_t number)
+int lien_init_new(struct lien_process *process, uint64_t scope, uint32_t number)
 {
 	struct lien_init *init = calloc(1, sizeof(*init));
 
@@ -75,7 +75,7 @@ uint32_t lien_comm_of_scope(struct lien_graph *graph, struct lien_process *proce
 	init = init_find(process, scope);
 	if (init)
 		return init->number;
-	return init_new(process, scope, ++graph->next_comm) ? 0 : graph->next_comm;
+	return lien_init_new(process, scope, ++graph->next_comm) ? 0 : graph->next_comm;
 }
 
 /*
@@ -90,7 +90,7 @@ static int adopt_number(struct lien_comm *comm, struct lien_process *process, ui
 	if (!t_entry)
 		return 0;
 	if (!init)
-		return init_new(process, LIEN_SCOPE_INIT | t_entry, comm->number);
+		return lien_init_new(process, LIEN_SCOPE_INIT | t_entry, comm->number);
 	/* ncclCommInitAll: the first communicator stands for all. */
 	if (!lien_process_comm(process, init->number)) {
 		RB_REMOVE(lien_comm_number_tree, &process->comm_numbers, comm);

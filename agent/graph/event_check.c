@@ -35,6 +35,9 @@ static const struct shape shapes[LIEN_CALL_MAX] = {
 		.kind = LIEN_KIND_##call_kind, .library = LIEN_LIB_##lib, .flags = (call_flags)},
 	LIEN_CALLS(SHAPE)
 #undef SHAPE
+#define SHAPE(name, number, bytes) [number] = {.least = (bytes)},
+		LIEN_STATES(SHAPE)
+#undef SHAPE
 };
 
 static bool ends(const char *string, size_t room)
@@ -42,11 +45,41 @@ static bool ends(const char *string, size_t room)
 	return memchr(string, '\0', room);
 }
 
+static bool accesses_fit(const struct lien_event *ev, uint32_t count, size_t before)
+{
+	return count <= LIEN_ACCESS_MAX && ev->size >= before + count * sizeof(struct lien_access);
+}
+
+static bool body_valid(const struct lien_event *ev, size_t least)
+{
+	switch (ev->type) {
+	case LIEN_EVENT_PROCESS:
+		return ends(ev->process.comm, sizeof(ev->process.comm));
+	case LIEN_EVENT_LIBRARY:
+		return ends(ev->library.name, sizeof(ev->library.name));
+	case LIEN_CALL_CU_MEM_SET_ACCESS:
+		return accesses_fit(ev, ev->access.count, least);
+	case LIEN_STATE_process:
+		return ends(ev->state.process.command, sizeof(ev->state.process.command));
+	case LIEN_STATE_site:
+		return ends(ev->state.site.library, sizeof(ev->state.site.library)) &&
+		       ends(ev->state.site.file, sizeof(ev->state.site.file));
+	case LIEN_STATE_handle:
+		return ev->size == least ||
+		       (ev->size >= LIEN_EVENT_SIZE(state.handle) &&
+			       ends(ev->state.handle.raw_to, sizeof(ev->state.handle.raw_to)));
+	case LIEN_STATE_mapping:
+		return accesses_fit(ev, ev->state.mapping.count, least);
+	default:
+		return true;
+	}
+}
+
 bool lien_event_valid(const struct lien_event *ev)
 {
 	const uint16_t known = LIEN_EVENT_ENTRY | LIEN_EVENT_CONTROL | LIEN_EVENT_PARTIAL |
 			       LIEN_EVENT_IMPORTED | LIEN_EVENT_INFERRED | LIEN_EVENT_FOUND |
-			       LIEN_EVENT_TRANSLATED;
+			       LIEN_EVENT_TRANSLATED | LIEN_EVENT_DOUBTFUL;
 	const struct shape *shape;
 	unsigned size;
 
@@ -60,17 +93,7 @@ bool lien_event_valid(const struct lien_event *ev)
 		return false;
 	if (ev->flags & LIEN_EVENT_ENTRY && !(shape->flags & LIEN_CALL_RELEASES))
 		return false;
-	switch (ev->type) {
-	case LIEN_EVENT_PROCESS:
-		return ends(ev->process.comm, sizeof(ev->process.comm));
-	case LIEN_EVENT_LIBRARY:
-		return ends(ev->library.name, sizeof(ev->library.name));
-	case LIEN_CALL_CU_MEM_SET_ACCESS:
-		return ev->access.count <= LIEN_ACCESS_MAX &&
-		       ev->size >= size + ev->access.count * sizeof(struct lien_access);
-	default:
-		return true;
-	}
+	return body_valid(ev, size);
 }
 
 enum lien_kind lien_call_kind(unsigned int call)

@@ -106,6 +106,7 @@ void lien_graph_free(struct lien_graph *graph)
 	if (!graph)
 		return;
 	graph->patient = false;
+	lien_graph_loaded(graph);
 	while ((process = RB_ROOT(&graph->processes)))
 		lien_process_end(graph, process);
 	for (i = 0; graph->let_go && i < LIEN_LET_GO_MAX; i++)
@@ -165,10 +166,14 @@ struct lien_process *lien_graph_process_after(struct lien_graph *graph, uint32_t
 	return RB_NFIND(lien_process_tree, &graph->processes, &key);
 }
 
-/* Skips allocations that were let go; they stay in the list, because they may come back. */
+/*
+ * Skips allocations that were let go, which stay in the list because they may come back, and those
+ * from a snapshot whose holders are not loaded yet.
+ */
 static struct lien_allocation *first_shown(struct lien_allocation *allocation)
 {
-	while (allocation && allocation->let_go)
+	while (allocation && (allocation->let_go ||
+				     (allocation->importing && !lien_allocation_held(allocation))))
 		allocation = TAILQ_NEXT(allocation, of_graph);
 	return allocation;
 }
@@ -381,8 +386,6 @@ void lien_share_outdate(struct lien_graph *graph, struct lien_share *share)
 	share->stale = true;
 }
 
-static void allocation_drop_unheld(struct lien_graph *graph, struct lien_allocation *allocation);
-
 void lien_binding_drop(struct lien_graph *graph, struct lien_binding *binding)
 {
 	struct lien_allocation *memory = binding->memory;
@@ -390,7 +393,7 @@ void lien_binding_drop(struct lien_graph *graph, struct lien_binding *binding)
 	RB_REMOVE(lien_binding_tree, &binding->object->bound, binding);
 	LIST_REMOVE(binding, of_memory);
 	free(binding);
-	allocation_drop_unheld(graph, memory);
+	lien_allocation_drop_unheld(graph, memory);
 }
 
 static void unbind_all(struct lien_graph *graph, struct lien_allocation *object)
@@ -466,7 +469,7 @@ struct lien_allocation *lien_share_taken(struct lien_graph *graph, struct lien_s
 /* Frees an allocation that nothing holds, unless it was handed out, because an import of it may
  * still be reported. An allocation that nobody has imported at all is kept as long as its owner
  * lives. */
-static void allocation_drop_unheld(struct lien_graph *graph, struct lien_allocation *allocation)
+void lien_allocation_drop_unheld(struct lien_graph *graph, struct lien_allocation *allocation)
 {
 	const struct lien_share *share = LIST_FIRST(&allocation->shares);
 
@@ -483,28 +486,38 @@ static void allocation_drop_unheld(struct lien_graph *graph, struct lien_allocat
 		allocation_free(graph, allocation);
 }
 
-struct lien_share *lien_share_new(struct lien_graph *graph, struct lien_allocation *allocation,
-	const struct lien_event *event, uint64_t number, const uint8_t *key)
+struct lien_share *lien_share_copy(struct lien_graph *graph, struct lien_allocation *allocation,
+	const struct lien_share *like, const uint8_t *key)
 {
 	struct lien_share *share = key ? calloc(1, sizeof(*share) + LIEN_KEY_BYTES)
 				       : lien_slab_get(&graph->slabs.shares);
 
 	if (!share)
 		return NULL;
-	share->number = number;
+	*share = *like;
 	share->has_key = key;
 	if (key)
 		memcpy(share->key, key, LIEN_KEY_BYTES);
-	share->call = event->type;
-	share->fd = key ? -1 : event->share.fd;
-	share->control = !key && event->flags & LIEN_EVENT_CONTROL;
-	share->imports = !!(event->flags & LIEN_EVENT_IMPORTED);
-	if (SPLAY_INSERT(lien_share_tree, &graph->shares, share)) {
+	if (!share->stale && SPLAY_INSERT(lien_share_tree, &graph->shares, share)) {
 		share_free(graph, share);
 		return NULL;
 	}
 	share_link(graph, allocation, share);
 	return share;
+}
+
+struct lien_share *lien_share_new(struct lien_graph *graph, struct lien_allocation *allocation,
+	const struct lien_event *event, uint64_t number, const uint8_t *key)
+{
+	const struct lien_share like = {
+		.number = number,
+		.call = event->type,
+		.fd = key ? -1 : event->share.fd,
+		.control = !key && event->flags & LIEN_EVENT_CONTROL,
+		.imports = !!(event->flags & LIEN_EVENT_IMPORTED),
+	};
+
+	return lien_share_copy(graph, allocation, &like, key);
 }
 
 struct lien_holding *lien_holding_get(
@@ -533,7 +546,7 @@ static void holding_drop_empty(struct lien_graph *graph, struct lien_holding *ho
 		return;
 	LIST_REMOVE(holding, of_allocation);
 	lien_slab_put(&graph->slabs.holdings, holding);
-	allocation_drop_unheld(graph, allocation);
+	lien_allocation_drop_unheld(graph, allocation);
 }
 
 struct lien_handle *lien_handle_new(struct lien_graph *graph, struct lien_process *process,
@@ -732,5 +745,5 @@ void lien_allocation_disown(struct lien_graph *graph, struct lien_allocation *al
 {
 	LIST_REMOVE(allocation, of_owner);
 	allocation->owner = NULL;
-	allocation_drop_unheld(graph, allocation);
+	lien_allocation_drop_unheld(graph, allocation);
 }

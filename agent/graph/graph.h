@@ -25,6 +25,7 @@
 
 struct lien_graph;
 struct lien_ordinals; /* agent/graph/devices.h */
+struct lien_viewer;   /* agent/graph/viewer.h */
 
 /* Names are interned for the graph's life: equal names are equal pointers. */
 struct lien_name {
@@ -40,27 +41,28 @@ struct lien_access_set {
 };
 
 /*
- * Where memory comes from: X(ORIGIN, name in the views, call that stands for it in a snapshot).
- * From ALLOC on it has no handles: it is known by its address, and freed by it. MULTICAST has only
- * the memory that is bound to it. The owner of IMPORT is unknown, because its export was not seen.
- * MANAGED is wherever it was last used. REGISTERED is the application's own host memory, pinned.
+ * Where memory comes from: X(ORIGIN, name in the views). Snapshots have the number: never reorder
+ * or remove a row. From ALLOC on it has no handles: it is known by its address, and freed by it.
+ * MULTICAST has only the memory that is bound to it. The owner of IMPORT is unknown, because its
+ * export was not seen. MANAGED is wherever it was last used. REGISTERED is the application's own
+ * host memory, pinned.
  */
 /* clang-format off */
 #define LIEN_ORIGINS(X) \
-	X(CREATE,     "cuMemCreate",       CU_MEM_CREATE) \
-	X(IMPORT,     "import",            CU_MEM_IMPORT) \
-	X(MULTICAST,  "cuMulticastCreate", CU_MULTICAST_CREATE) \
-	X(ALLOC,      "cuMemAlloc",        CU_MEM_ALLOC) \
-	X(PITCH,      "cuMemAllocPitch",   CU_MEM_ALLOC_PITCH) \
-	X(MANAGED,    "cuMemAllocManaged", CU_MEM_ALLOC_MANAGED) \
-	X(POOL,       "cuMemAllocAsync",   CU_MEM_ALLOC_ASYNC) \
-	X(HOST,       "cuMemHostAlloc",    CU_HOST_ALLOC) \
-	X(REGISTERED, "cuMemHostRegister", CU_HOST_REGISTER)
+	X(CREATE,     "cuMemCreate") \
+	X(IMPORT,     "import") \
+	X(MULTICAST,  "cuMulticastCreate") \
+	X(ALLOC,      "cuMemAlloc") \
+	X(PITCH,      "cuMemAllocPitch") \
+	X(MANAGED,    "cuMemAllocManaged") \
+	X(POOL,       "cuMemAllocAsync") \
+	X(HOST,       "cuMemHostAlloc") \
+	X(REGISTERED, "cuMemHostRegister")
 /* clang-format on */
 
 enum lien_origin {
 	LIEN_ORIGIN_NONE,
-#define LIEN_ORIGIN_ENUM(origin, text, call) LIEN_ORIGIN_##origin,
+#define LIEN_ORIGIN_ENUM(origin, text) LIEN_ORIGIN_##origin,
 	LIEN_ORIGINS(LIEN_ORIGIN_ENUM)
 #undef LIEN_ORIGIN_ENUM
 		LIEN_ORIGIN_COUNT,
@@ -70,8 +72,6 @@ enum lien_origin {
 enum lien_origin lien_origin_of(unsigned call);
 /* Returns the name that the views use. */
 const char *lien_origin_name(enum lien_origin origin);
-/* Returns the enum lien_call that stands for such memory in a snapshot. */
-unsigned lien_origin_call(enum lien_origin origin);
 
 /* A place in the code that asked for memory; interned for the graph's life. */
 struct lien_site {
@@ -88,6 +88,9 @@ struct lien_site {
 	 */
 	const struct lien_name *symbol;
 	uint64_t into; /* from the function's beginning to the return address */
+	/* Its number in the last snapshot that has it, and which that was. */
+	uint32_t number;
+	uint64_t snapshot;
 };
 
 struct lien_mapping;
@@ -165,9 +168,10 @@ struct lien_allocation {
 	bool found : 1;
 	/* For such memory: the references that its owner, or an importer, holds are known; */
 	bool adopted : 1;
-	bool open : 1;	    /* a descriptor that exports it was open somewhere; */
-	bool part : 1;	    /* it is larger than what is mapped of it. */
-	bool importing : 1; /* a process is importing it now */
+	bool open : 1; /* a descriptor that exports it was open somewhere; */
+	bool part : 1; /* it is larger than what is mapped of it. */
+	/* A process is importing it now, or it comes from a snapshot that is still being loaded. */
+	bool importing : 1;
 };
 
 /*
@@ -282,8 +286,7 @@ struct lien_library_map {
 /* A release that was entered and has not returned. */
 struct lien_pending {
 	TAILQ_ENTRY(lien_pending) next;
-	struct lien_event event;
-	bool doubtful; /* events were lost since, and its return may have been among them */
+	struct lien_event event; /* the announcement; LIEN_EVENT_DOUBTFUL is set when it applies */
 };
 
 struct lien_pool {
@@ -408,7 +411,8 @@ void lien_graph_free(struct lien_graph *graph);
 void lien_graph_on_process_end(
 	struct lien_graph *graph, void (*fn)(void *context, struct lien_process *), void *context);
 
-/* Called during lien_graph_apply() when a place asks for memory for the first time. */
+/* Called during lien_graph_apply() when a place asks for memory for the first time. The process is
+ * NULL if the place comes from a snapshot and its process has ended. */
 void lien_graph_on_site(struct lien_graph *graph,
 	void (*fn)(void *context, struct lien_process *, const struct lien_site *), void *context);
 /* Names the function that contains a place of this graph. -ENOMEM. */
@@ -425,7 +429,8 @@ void lien_graph_be_patient(struct lien_graph *graph);
 bool lien_graph_unfinished(const struct lien_graph *graph);
 bool lien_graph_finish(struct lien_graph *graph, unsigned steps);
 
-/* Applies one event. -EBADMSG: the record is malformed (the graph is unchanged); -ENOMEM. */
+/* Applies one event. -EBADMSG: the record is malformed, or one of a snapshot that does not fit into
+ * the graph (which is unchanged); -ENOMEM. */
 int lien_graph_apply(struct lien_graph *graph, const struct lien_event *event);
 
 const struct lien_graph_stats *lien_graph_stats(const struct lien_graph *graph);
@@ -501,11 +506,17 @@ void lien_comm_found_id(uint8_t id[128], uint64_t hash, uint64_t host_hash, uint
  * are not a device's. */
 bool lien_allocation_on_device(const struct lien_allocation *allocation);
 
-/* Dumps the present state as events, oldest first, as if everything had just been made. Applied to
- * an empty graph they yield an equal one, except for memory that was handed out by descriptor and
- * is held by nobody now: a later import of such a descriptor is not matched. Stops at the first
- * negative value that fn returns, and returns it. */
+/*
+ * Takes a snapshot: passes the present state to fn, as the records of lien/state.h. Applied to an
+ * empty graph they make an equal one, with the same numbers, except for memory that was handed out
+ * by descriptor and is held by nobody now: a later import of such a descriptor is not matched.
+ * Stops at the first negative value that fn returns, and returns it.
+ */
 int lien_graph_dump(const struct lien_graph *graph,
+	int (*fn)(void *context, const struct lien_event *), void *context);
+/* Takes a snapshot of what the viewer sees. Memory of an owner whom the viewer does not see is
+ * memory of an unknown owner there. */
+int lien_graph_dump_seen(const struct lien_graph *graph, const struct lien_viewer *viewer,
 	int (*fn)(void *context, const struct lien_event *), void *context);
 
 int lien_handle_cmp(const struct lien_handle *a, const struct lien_handle *b);

@@ -65,7 +65,14 @@ struct lien_graph {
 	struct lien_allocation **let_go; /* a ring of LIEN_LET_GO_MAX; NULL: not yet needed */
 	unsigned next_let_go;
 	uint32_t next_comm;
-	uint32_t round; /* of the last adoption */
+	uint32_t round;	    /* of the last adoption */
+	uint64_t snapshots; /* number of them that were taken */
+	/* Of the snapshot that is being loaded: its allocations, sorted by id, and its sites. */
+	struct {
+		struct lien_allocation **allocations;
+		const struct lien_site **sites;
+		size_t allocations_count, allocations_room, sites_count, sites_room;
+	} loading;
 	void (*on_process_end)(void *context, struct lien_process *process);
 	void *on_process_end_context;
 	void (*on_site)(void *context, struct lien_process *, const struct lien_site *);
@@ -89,6 +96,9 @@ const struct lien_access_set *lien_graph_access(struct lien_graph *graph,
 /* Returns the place of the event's outermost call. NULL: out of memory. */
 const struct lien_site *lien_graph_site(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event);
+/* Returns the graph's site with the same members. Its library may be NULL: out of memory before. */
+const struct lien_site *lien_graph_intern_site(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_site *like);
 void lien_graph_free_sets(struct lien_graph *graph);
 
 struct lien_process *lien_process_new(struct lien_graph *graph, uint32_t pid, uint64_t start);
@@ -133,6 +143,9 @@ void lien_allocation_merge(
  * exist. The key is NULL unless the number is a hash of it. */
 struct lien_share *lien_share_new(struct lien_graph *graph, struct lien_allocation *allocation,
 	const struct lien_event *event, uint64_t number, const uint8_t *key);
+/* Makes a share with the same members, except for those that link it. */
+struct lien_share *lien_share_copy(struct lien_graph *graph, struct lien_allocation *allocation,
+	const struct lien_share *like, const uint8_t *key);
 /* Returns the share's allocation, which an import is about to hold again. */
 struct lien_allocation *lien_share_taken(struct lien_graph *graph, struct lien_share *share);
 void lien_share_drop(struct lien_graph *graph, struct lien_share *share);
@@ -158,7 +171,7 @@ struct lien_comm *lien_comm_new(
 /* Makes a new communicator, which replaces any other at its address. NULL: out of memory. */
 struct lien_comm *lien_comm_made(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event);
-/* Makes a communicator from a later dump (lien_graph_dump()), with everything known of it. */
+/* Makes a communicator from a snapshot of version 2, with everything known of it. */
 int lien_comm_recorded(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event);
 /*
@@ -211,6 +224,24 @@ bool lien_range_sane(uint64_t va, uint64_t bytes);
 /* Returns the first mapping that has a byte in [va, va + bytes). */
 struct lien_mapping *lien_process_overlap(
 	struct lien_process *process, uint64_t va, uint64_t bytes);
+
+/* Frees an allocation that nothing holds, unless an import of it may still be reported. */
+void lien_allocation_drop_unheld(struct lien_graph *graph, struct lien_allocation *allocation);
+/* -ENOMEM. */
+int lien_init_new(struct lien_process *process, uint64_t scope, uint32_t number);
+/* Adds a binding with the same members, except for those that link it. -ENOMEM. */
+int lien_binding_new(struct lien_graph *graph, const struct lien_binding *like);
+
+/*
+ * Loads one record of a snapshot. -EBADMSG: it contradicts itself or the graph, or refers to
+ * something that is not there, so nothing was changed; -ENOMEM. The first other event ends the
+ * loading (lien_graph_loaded()).
+ */
+int lien_graph_load(struct lien_graph *graph, const struct lien_event *event);
+void lien_graph_loaded(struct lien_graph *graph);
+/* Loads the part of one rank in a split under way. */
+int lien_split_load(struct lien_graph *graph, struct lien_process *process,
+	const struct lien_state_split *body);
 
 /* Applies an event; -ENOMEM is the only failure. */
 typedef int lien_apply_fn(
@@ -266,6 +297,7 @@ lien_apply_fn lien_graph_apply_stream_destroy;
 #define LIEN_VISITS_EVENT 64
 #define LIEN_VISITS_MAX	  (1u << 18)
 bool lien_process_visits(struct lien_graph *graph, struct lien_process *process);
+void lien_process_earn_visits(struct lien_process *process);
 
 /* The driver did something that contradicts what is known of the process. */
 void lien_graph_odd(struct lien_graph *graph, struct lien_process *process);

@@ -62,11 +62,23 @@ static struct lien_allocation *memory_of(
 	return mapping ? mapping->holding->allocation : NULL;
 }
 
+int lien_binding_new(struct lien_graph *graph, const struct lien_binding *like)
+{
+	struct lien_binding *binding = malloc(sizeof(*binding));
+
+	if (!binding)
+		return -ENOMEM;
+	*binding = *like;
+	binding->number = ++graph->next_binding;
+	RB_INSERT(lien_binding_tree, &binding->object->bound, binding);
+	LIST_INSERT_HEAD(&binding->memory->bindings, binding, of_memory);
+	return 0;
+}
+
 int lien_graph_apply_multicast_bind(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
 	struct lien_allocation *object = object_of(graph, process, event), *memory;
-	struct lien_binding *binding;
 	uint64_t offset;
 
 	memory = memory_of(process, event, &offset);
@@ -76,19 +88,12 @@ int lien_graph_apply_multicast_bind(
 		lien_graph_odd(graph, process);
 		return 0;
 	}
-	binding = calloc(1, sizeof(*binding));
-	if (!binding)
-		return -ENOMEM;
-	binding->object = object;
-	binding->memory = memory;
-	binding->offset = event->multicast.offset;
-	binding->bytes = event->multicast.bytes;
-	binding->memory_offset = offset;
-	binding->device = memory->prop.location_id;
-	binding->number = ++graph->next_binding;
-	RB_INSERT(lien_binding_tree, &object->bound, binding);
-	LIST_INSERT_HEAD(&memory->bindings, binding, of_memory);
-	return 0;
+	return lien_binding_new(graph, &(struct lien_binding){.object = object,
+					       .memory = memory,
+					       .offset = event->multicast.offset,
+					       .bytes = event->multicast.bytes,
+					       .memory_offset = offset,
+					       .device = memory->prop.location_id});
 }
 
 void lien_bindings_moved(struct lien_allocation *memory)

@@ -127,30 +127,39 @@ const struct lien_site *lien_graph_site(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
 	const struct lien_library_map *map = lien_process_library(process, event->caller);
-	struct lien_site *site = calloc(1, sizeof(*site)), *known;
+	struct lien_site site = {.outer = event->outer, .offset = event->caller};
 	char library[LIEN_CALLER_SIZE];
 
+	lien_process_caller(process, event, library);
+	site.library = lien_graph_name(graph, library, sizeof(library));
+	if (map) {
+		site.file = map->file;
+		site.inode = map->inode;
+		site.dev_major = map->dev_major;
+		site.dev_minor = map->dev_minor;
+		site.offset = event->caller - map->start + map->offset;
+	}
+	return lien_graph_intern_site(graph, process, &site);
+}
+
+const struct lien_site *lien_graph_intern_site(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_site *like)
+{
+	struct lien_site *site, *known;
+
+	if (!like->library)
+		return NULL;
+	known = RB_FIND(lien_site_tree, &graph->sites, (struct lien_site *)like);
+	if (known)
+		return known;
+	site = malloc(sizeof(*site));
 	if (!site)
 		return NULL;
-	lien_process_caller(process, event, library);
-	site->library = lien_graph_name(graph, library, sizeof(library));
-	site->outer = event->outer;
-	site->offset = event->caller;
-	if (map) {
-		site->file = map->file;
-		site->inode = map->inode;
-		site->dev_major = map->dev_major;
-		site->dev_minor = map->dev_minor;
-		site->offset = event->caller - map->start + map->offset;
-	}
-	known = site->library ? RB_INSERT(lien_site_tree, &graph->sites, site) : NULL;
-	if (site->library && !known) {
-		if (graph->on_site)
-			graph->on_site(graph->on_site_context, process, site);
-		return site;
-	}
-	free(site);
-	return known;
+	*site = *like;
+	RB_INSERT(lien_site_tree, &graph->sites, site);
+	if (graph->on_site)
+		graph->on_site(graph->on_site_context, process, site);
+	return site;
 }
 
 void lien_graph_on_site(struct lien_graph *graph,

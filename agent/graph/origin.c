@@ -16,21 +16,10 @@ enum lien_origin lien_origin_of(unsigned call)
 const char *lien_origin_name(enum lien_origin origin)
 {
 	static const char *const names[LIEN_ORIGIN_COUNT] = {
-#define NAME(origin, text, call) [LIEN_ORIGIN_##origin] = text,
+#define NAME(origin, text) [LIEN_ORIGIN_##origin] = text,
 		LIEN_ORIGINS(NAME)
 #undef NAME
 	};
 
 	return names[origin];
-}
-
-unsigned lien_origin_call(enum lien_origin origin)
-{
-	static const uint16_t calls[LIEN_ORIGIN_COUNT] = {
-#define CALL(origin, text, call) [LIEN_ORIGIN_##origin] = LIEN_CALL_##call,
-		LIEN_ORIGINS(CALL)
-#undef CALL
-	};
-
-	return calls[origin];
 }

@@ -68,8 +68,8 @@ static int by_parent_cmp(const struct lien_split_member *a, const struct lien_sp
 RB_PROTOTYPE(lien_split_parent_tree, lien_split_member, by_parent, by_parent_cmp);
 RB_GENERATE(lien_split_parent_tree, lien_split_member, by_parent, by_parent_cmp)
 
-static struct lien_split *split_of(struct lien_graph *graph, const uint8_t *id,
-	const struct lien_comm *parent, unsigned number)
+static struct lien_split *split_of(
+	struct lien_graph *graph, const uint8_t *id, int32_t nranks, unsigned number)
 {
 	struct lien_split *split = calloc(1, sizeof(*split)), *known;
 
@@ -77,7 +77,7 @@ static struct lien_split *split_of(struct lien_graph *graph, const uint8_t *id,
 		return NULL;
 	memcpy(split->id, id, sizeof(split->id));
 	split->number = number;
-	split->nranks = parent->nranks;
+	split->nranks = nranks;
 	known = RB_INSERT(lien_split_tree, &graph->splits, split);
 	if (!known)
 		return split;
@@ -244,13 +244,53 @@ static int split_join(struct lien_graph *graph, struct lien_process *process,
 	if (parent->rank < 0 || parent->rank >= parent->nranks || !lien_comm_has_count(parent))
 		return 0; /* its members are unknown then */
 	lien_comm_derive_id(id, parent, LIEN_CALL_NCCL_SPLIT, number);
-	split = split_of(graph, id, parent, number);
+	split = split_of(graph, id, parent->nranks, number);
 	err = split ? member_add(graph, process, split, &member) : -ENOMEM;
 	if (split && !split->members_count)
 		split_free(graph, split);
 	if (err)
 		return err;
 	return split->members_count == (unsigned)split->nranks ? split_finish(graph, split) : 0;
+}
+
+/* A snapshot has only splits that lack members, and each member once. */
+static bool split_fits(struct lien_graph *graph, const struct lien_state_split *body)
+{
+	struct lien_split_member rank = {.parent_rank = body->parent_rank};
+	struct lien_split key = {.nranks = body->nranks}, *split;
+
+	if (body->parent_rank < 0 || body->parent_rank >= body->nranks || body->nranks < 2)
+		return false;
+	memcpy(key.id, body->id, sizeof(key.id));
+	split = RB_FIND(lien_split_tree, &graph->splits, &key);
+	return !split || (split->number == body->number &&
+				 split->members_count + 1 < (unsigned)split->nranks &&
+				 !RB_FIND(lien_split_rank_tree, &split->members, &rank));
+}
+
+int lien_split_load(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_state_split *body)
+{
+	const struct lien_comm *comm = body->comm ? lien_process_comm(process, body->comm) : NULL;
+	const struct lien_split_member member = {
+		.comm = comm ? comm->address : 0,
+		.number = body->comm,
+		.parent = body->parent,
+		.color = body->color,
+		.key = body->key,
+		.parent_rank = body->parent_rank,
+	};
+	struct lien_split *split;
+	int err;
+
+	if (!split_fits(graph, body) || (body->comm && !comm) ||
+		(body->parent && !lien_process_comm(process, body->parent)))
+		return -EBADMSG;
+	split = split_of(graph, body->id, body->nranks, body->number);
+	err = split ? member_add(graph, process, split, &member) : -ENOMEM;
+	if (split && !split->members_count)
+		split_free(graph, split);
+	return err;
 }
 
 static int split_told(

@@ -121,7 +121,7 @@ static int read_records(struct lien_journal *journal,
 		return err;
 	err = lien_recording_open(journal->path, &recording);
 	if (err)
-		return err == -ENOENT ? err : -EBADMSG;
+		return err == -ENOENT || err == -EPROTONOSUPPORT ? err : -EBADMSG;
 	journal->end = sizeof(journal->header);
 	while ((err = lien_recording_read(recording, &event)) == 1) {
 		journal->end += event.size;

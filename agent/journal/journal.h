@@ -30,7 +30,8 @@ int lien_journal_create(struct lien_journal **out, const char *path, uint64_t nu
 
 /*
  * Opens the journal of an earlier agent, passes its records to fn in order, and continues after the
- * last whole one. -ENOENT: there is none; -EBADMSG: damaged, or not a journal; -EPERM, -ELOOP:
+ * last whole one. -ENOENT: there is none; -EBADMSG: damaged, or not a journal;
+ * -EPROTONOSUPPORT: of a newer version of lien; -EPERM, -ELOOP:
  * another user's file, or a link; what fn returns if that is negative; or an error of
  * lien_journal_create().
  */

@@ -190,7 +190,8 @@ int lien_recording_open(const char *path, struct lien_recording **out)
 		err = -EBADMSG;
 	if (!err && memcmp(header.magic, magic, sizeof(magic)))
 		err = -EBADMSG;
-	if (!err && (header.version != LIEN_RECORDING_VERSION || header.flags))
+	if (!err && (header.version < LIEN_RECORDING_OLDEST ||
+			    header.version > LIEN_RECORDING_VERSION || header.flags))
 		err = -EPROTONOSUPPORT;
 	if (err) {
 		gzclose(rec->file);

@@ -9,6 +9,9 @@
  * A journal (agent/journal/journal.h) is an uncompressed recording, and reads the same way: a
  * record of size 0 or the end of the file ends its records.
  *
+ * Both begin with a snapshot (lien/state.h) when there was something before them. Version 2, whose
+ * snapshots were made-up calls, can still be read.
+ *
  * Nothing in a file is trusted: every record that was read has passed lien_event_valid().
  */
 #ifndef LIEN_RECORDING_H
@@ -22,7 +25,8 @@
 #define __must_check __attribute__((__warn_unused_result__))
 #endif
 
-#define LIEN_RECORDING_VERSION 2
+#define LIEN_RECORDING_VERSION 3
+#define LIEN_RECORDING_OLDEST  2 /* that can be read */
 #define LIEN_RECORDING_MAGIC   "LIENREC"
 
 /* The beginning of a recording. */

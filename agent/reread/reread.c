@@ -123,7 +123,7 @@ int lien_reread_begin(struct lien_reread *reread, struct lien_process *process)
 	lien_ranges_merge(&reread->wanted);
 	reread->found.count = 0;
 	TAILQ_FOREACH (pending, &process->pending, next)
-		if (!err && !pending->doubtful)
+		if (!err && !(pending->event.flags & LIEN_EVENT_DOUBTFUL))
 			err = lien_reread_touched(reread, &pending->event);
 	return err;
 }

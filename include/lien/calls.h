@@ -191,7 +191,8 @@ enum lien_library {
 	X(NCCL_ALL_TO_ALL,     151, NCCL,   "ncclAlltoAll",                  LIEN_CALL_QUICK, none) \
 	X(NCCL_GATHER,         152, NCCL,   "ncclGather",                    LIEN_CALL_QUICK, none) \
 	X(NCCL_SCATTER,        153, NCCL,   "ncclScatter",                   LIEN_CALL_QUICK, none)
-/* Number 154 was ncclCommGetAsyncError, which every collective calls. */
+/* Number 154 was ncclCommGetAsyncError, which every collective calls. 176 to 191 are not calls: see
+ * state.h. */
 
 /* Calls that the gate holds back but that are not traced. Other held calls have numbers made from
  * their names (loader/probes/gated.h). */

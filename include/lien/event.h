@@ -15,25 +15,11 @@
 #ifndef LIEN_EVENT_H
 #define LIEN_EVENT_H
 
-#ifndef LIEN_BPF
-#include <stdint.h>
-#include <stddef.h>
-typedef uint8_t __lien_u8;
-typedef uint16_t __lien_u16;
-typedef uint32_t __lien_u32;
-typedef int32_t __lien_s32;
-typedef uint64_t __lien_u64;
-#else
-typedef __u8 __lien_u8;
-typedef __u16 __lien_u16;
-typedef __u32 __lien_u32;
-typedef __s32 __lien_s32;
-typedef __u64 __lien_u64;
-#endif
-
 #include <lien/calls.h>
+#include <lien/state.h>
+#include <lien/types.h>
 
-/* lien_event.type: a number of enum lien_call, or one of these. */
+/* lien_event.type: a number of enum lien_call or enum lien_state, or one of these. */
 enum lien_event_type {
 	LIEN_EVENT_PROCESS = 1, /* first sight of a process that uses CUDA: body .process */
 	LIEN_EVENT_EXEC,	/* the process became another program: everything it held is gone */
@@ -50,13 +36,14 @@ enum lien_event_type {
 #define LIEN_EVENT_ENTRY   0x1 /* announcement of a releasing call; .result is not set */
 #define LIEN_EVENT_CONTROL 0x2 /* the control library called, not the application */
 #define LIEN_EVENT_PARTIAL 0x4 /* an argument could not be read; the body has zeroes there */
-/* Synthesized later (lien_graph_dump()). An export: it has already been imported. A communicator:
- * .comm has its final rank and id; .key is the number of communicators split off it, .excluded the
- * number shrunk from it; .t_return is 0 if its creation was not seen. */
+/*
+ * Only in recordings of version 2, whose snapshots were calls. An export: it has already been
+ * imported. A communicator: .comm has its final rank and id; .key is the number of communicators
+ * split off it, .excluded the number shrunk from it; .t_return is 0 if its creation was not seen.
+ */
 #define LIEN_EVENT_IMPORTED 0x8
-/* .comm.nranks of a synthesized split: not the communicator, but its part in a split that other
- * members of the parent have not called yet. .excluded is the index of the split among the
- * parent's. */
+/* .comm.nranks of such a split: not the communicator, but its part in a split that other members of
+ * the parent have not called yet. .excluded is the index of the split among the parent's. */
 #define LIEN_COMM_AWAITED (-2)
 /* .scope is a guess: see there. */
 #define LIEN_EVENT_INFERRED 0x10
@@ -68,14 +55,12 @@ enum lien_event_type {
 /* The application called through the control library (control/driver/translate.h), and may know the
  * record's handles by other values. */
 #define LIEN_EVENT_TRANSLATED 0x40
+/* An announcement in a snapshot: events were lost since, and its return may have been among them */
+#define LIEN_EVENT_DOUBTFUL 0x80
 
 /* lien_event.scope of calls made while a communicator is created: it has no address yet. The
  * remaining bits are .t_entry of the call that creates it. */
 #define LIEN_SCOPE_INIT 0x8000000000000000ull
-
-/* CUipcMemHandle, CUmemFabricHandle and CUmemPoolPtrExportData: names of memory, as bytes, that can
- * be passed to any process of the node. */
-#define LIEN_KEY_BYTES 64
 
 /* Reasons why a process is incomplete. */
 #define LIEN_INCOMPLETE_LATE  0x1  /* it may have called before it was watched */
@@ -93,27 +78,6 @@ enum lien_event_type {
 /* It maps a copy of CUDA or NCCL whose calls are not seen, because its user has too many of
  * them. */
 #define LIEN_INCOMPLETE_UNPROBED 0x200
-
-/* CUmemAllocationProp without the fields that are meaningless on Linux. */
-struct lien_prop {
-	__lien_u32 type;	  /* CUmemAllocationType */
-	__lien_u32 handle_types;  /* CUmemAllocationHandleType bits */
-	__lien_u32 location_type; /* CUmemLocationType */
-	__lien_s32 location_id;	  /* device ordinal of the calling process, or NUMA node */
-	__lien_u8 compression;
-	__lien_u8 rdma; /* gpuDirectRDMACapable */
-	__lien_u16 usage;
-	__lien_u32 zero;
-};
-
-struct lien_access {
-	__lien_u16 location_type;
-	__lien_u16 location_id;
-	__lien_u32 flags; /* CUmemAccess_flags */
-};
-
-/* A call that names more locations than this sets LIEN_EVENT_PARTIAL. */
-#define LIEN_ACCESS_MAX 16
 
 struct lien_event {
 	__lien_u32 size; /* bytes of this record with its body; a multiple of 8 */
@@ -265,6 +229,7 @@ struct lien_event {
 		struct {
 			__lien_u64 comm, va, bytes, handle;
 		} reg; /* deregister: comm and handle only; ibverbs: comm is 0, handle the ibv_mr */
+		union lien_state_body state; /* enum lien_state */
 	};
 };
 
@@ -277,7 +242,6 @@ _Static_assert(__builtin_offsetof(struct lien_event, start) == 16, "event layout
 _Static_assert(__builtin_offsetof(struct lien_event, result) == 40, "event layout");
 _Static_assert(__builtin_offsetof(struct lien_event, caller) == 48, "event layout");
 _Static_assert(__builtin_offsetof(struct lien_event, create) == LIEN_EVENT_HEADER, "event layout");
-_Static_assert(sizeof(struct lien_prop) == 24, "event layout");
 _Static_assert(__builtin_offsetof(struct lien_event, scope) == 56, "event layout");
 _Static_assert(sizeof(struct lien_event) == 232, "event layout");
 

@@ -179,6 +179,53 @@ def events():
             for kind in range(first, first + 12))
 
 
+    yield from snapshots(header)
+
+
+def snapshots(header):
+    """Every kind of state, in files that are short enough for the fuzzer."""
+    numbers = dict(re.findall(r"X\((\w+), +(\d+),", (ROOT / "include/lien/state.h").read_text()))
+
+    def state(kind, layout, *values, scope=0, outer=0):
+        body = struct.pack("<" + layout, *values)
+        return struct.pack("<IHHIIQQQiIQQ", 64 + len(body), int(numbers[kind]), 0, 5, 5, 9, 0, 0, 0, outer, 0, scope) + body
+
+    def keyed(call, key):
+        """lien_share_number()"""
+        number = 0xcbf29ce484222325 ^ call
+        for byte in key.ljust(64, b"\0"):
+            number = (number ^ byte) * 0x100000001b3 % (1 << 64)
+        return number | 1 << 63
+
+    def allocation(number, site):
+        return state("allocation", "QQQIIIiBBHI8I", number, STEP, 0, 1, 1, 1, 0, 0, 1, 3, 0, 1, 0, site, 1, 1, 1, 1, 0)
+
+    group = b"group" + bytes(123)
+    process = state("process", "6I16s", 0, 0, 1, 1, 1, 0, b"a")
+    end = state("end", "QII", 9, 4, 1)
+    mapping = state("mapping", "QQQIIIIHHI", 7, VA, STEP, 8, 0, 0, 1, 1, 0, 3)
+    memory = [
+        state("site", "QQIIII64s64s", 1, 16, 1, 1, 1, 0, b"nccl", b"libnccl.so.2", outer=96),
+        allocation(7, 1),
+        state("allocation", "QQQIIIiBBHI8I", 8, STEP, 3, 0, 0, 0, -1, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0),
+        state("share", "QQIIiI64s", 7, 3, 1, 25, 9, 0, b""), state("handle", "QQIIII", 7, 10, 2, 1, 0, 0), mapping,
+        state("binding", "QQQQQiI", 8, 7, 0, STEP, 0, 0, 0)]
+    rest = [
+        state("reservation", "QQ", VA, 4 * STEP), state("context", "QIiII", 0x77, 1, 0, 1, 0),
+        state("pool", "QQiI", 0x88, 3, 0, 1), state("capture", "Q", 3),
+        state("comm", "QIIiiiIII128s", 0, 1, 0, 0, 2, 0, 1, 0, 0, group, scope=0x100, outer=96),
+        state("init", "II", 1, 0, scope=1 << 63 | 3), state("split", "128sIiIIiiiI", group, 1, 2, 0, 1, 0, 0, 0, 0),
+        state("registration", "QQQIIII", VA, STEP, 7, 1, 1, 0, 0)]
+    yield header + process + b"".join(memory) + end
+    yield header + process + b"".join(rest) + end
+    yield header + process + allocation(7, 0) + b"".join(memory[2:6])
+    opened = state("mapping", "QQQIIII", 7, VA + STEP, STEP, 7, 1, 1, 0)
+    yield header + process + allocation(7, 0) + mapping * 2 + opened + end + allocation(10, 0)
+    named = state("handle", "QQIIII64s", 7, 10, 2, 1, 1, 0, b"torch_cuda")
+    stale = state("share", "QQIIiI64s", 7, keyed(54, b"key"), 1, 54, -1, 6, b"key")
+    yield header + process + memory[0] + memory[1] + named + stale + end
+
+
 SOURCE = """
 int data = 1; static int hidden_data;
 __attribute__((visibility("default"))) int cuMemMap(void) { return data; }

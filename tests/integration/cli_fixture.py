@@ -144,7 +144,7 @@ class Stream(Agent):
             if not request:  # it only wanted to know whether we are there
                 return
             self.requests.append(json.loads(request))
-            connection.sendall(b'{"ok": true, "result": {"format": 1}}\n' + self.parts[0])
+            connection.sendall(b'{"ok": true, "result": {"format": 3}}\n' + self.parts[0])
             for part in self.parts[1:]:
                 time.sleep(0.05)
                 connection.sendall(part)

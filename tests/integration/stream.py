@@ -18,6 +18,11 @@ CALLS = {}
 with open(os.path.join(ROOT, "include", "lien", "calls.h")) as _calls:
     for _match in re.finditer(r"X\((\w+),\s*(\d+),", _calls.read()):
         CALLS[_match[1]] = int(_match[2])
+STATES = {}
+with open(os.path.join(ROOT, "include", "lien", "state.h")) as _states:
+    for _match in re.finditer(r"X\((\w+),\s*(\d+),", _states.read()):
+        STATES[_match[1]] = int(_match[2])
+FORMAT = 3
 EVENT_ENTRY, EVENT_CONTROL, EVENT_PARTIAL = 1, 2, 4
 
 
@@ -45,7 +50,7 @@ class Stream:
             check(piece, "the agent hung up")
             self.bytes += piece
         reply, _, rest = bytes(self.bytes).partition(b"\n")
-        equal(json.loads(reply), {"ok": True, "result": {"format": 1}}, "reply to record")
+        equal(json.loads(reply), {"ok": True, "result": {"format": FORMAT}}, "reply to record")
         self.bytes = bytearray(rest)
         self.last = time.monotonic()
         self.connection.settimeout(None)

@@ -10,7 +10,7 @@ import socket
 import struct
 import sys
 
-from lien_test import LIEN, MIB, Session, case, check, equal, main, recording, wait_for
+from lien_test import FORMAT, LIEN, MIB, STATES, Session, case, check, equal, main, recording, wait_for
 from terminal import Terminal, describe
 
 
@@ -99,13 +99,14 @@ def test_record_follow():
             connection.connect(session.socket)
             file = connection.makefile("rb")
             connection.sendall(b'{"op": "record", "follow": false}\n{"op": "status"}\n')
-            equal(json.loads(file.readline()), {"ok": True, "result": {"format": 1}}, "reply")
+            equal(json.loads(file.readline()), {"ok": True, "result": {"format": FORMAT}}, "reply")
             types = []
             while 6 not in types:  # LIEN_EVENT_END
                 size, kind = struct.unpack("<IH", file.read(6))
                 file.read(size - 6)
                 types.append(kind)
-            check(types[0] == 1 and 17 in types and 22 in types, "records:", types)
+            check(types[0] == STATES["process"] and STATES["allocation"] in types and
+                  STATES["mapping"] in types, "records:", types)
             equal(json.loads(file.readline())["result"]["processes"], 1, "the next reply")
         answer = json.loads(session.request('{"op": "record", "follow": 1}\n'))
         equal(answer, {"ok": False, "error": "follow must be true or false"}, "a wrong type")

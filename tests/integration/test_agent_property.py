@@ -24,7 +24,7 @@ import sys
 import time
 
 from lien_test import (
-    BUILD, CALLS, HEADER, LIEN, Event, Failure, Session, brief, case, check, main, wait_for)
+    BUILD, CALLS, HEADER, LIEN, STATES, Event, Failure, Session, brief, case, check, main, wait_for)
 from random_jobs import (
     SEED, Connection, Job, entries_of, sorted_tuple, text, truth_of)
 
@@ -40,34 +40,43 @@ def beside_of(connection, member):
     check(json.loads(connection.line())["ok"], "record")
     member.send("mark")
     found, data, at = collections.Counter(), bytearray(connection.rest), 0
+    pooled = set()
     while True:
         while len(data) < at + 4 or len(data) < at + int.from_bytes(data[at:at + 4], "little"):
             data += connection.more()
         size = int.from_bytes(data[at:at + 4], "little")
         check(HEADER.size <= size <= 232, "a record of %d bytes" % size)
-        name = NAMES.get(int.from_bytes(data[at + 4:at + 6], "little"))
-        if name:
+        kind = int.from_bytes(data[at + 4:at + 6], "little")
+        if kind in TOLD:
             event = Event(data[at:at + size])
-            first = int.from_bytes(event.body[:8], "little")
-            if name == "CU_MEM_RELEASE":
-                if first == MARK:
+            if kind == CALLS["CU_MEM_RELEASE"]:
+                if event.words("Q") == (MARK,):
                     break
-            elif name == "CU_MEM_RESERVE":
+            elif kind == STATES["reservation"]:
                 found[("reservation", event.pid, *event.words("QQ"))] += 1
-            elif name == "CU_IPC_OPEN":
-                found["opened", event.pid, first] += 1
-            elif name.startswith("CU_POOL"):
-                found["pool", event.pid, first, name == "CU_POOL_IMPORT"] += 1
+            elif kind == STATES["allocation"]:
+                number, _, _, _, origin = event.words("QQQ24sI")
+                if origin == POOL:
+                    pooled.add(number)
+            elif kind == STATES["mapping"]:
+                number, va, _, flags, opens = event.words("QQQII")
+                if flags & OPENED and number not in pooled:
+                    found["opened", event.pid, va] += opens
+            elif kind == STATES["pool"]:
+                value, _, _, imported = event.words("QQiI")
+                found["pool", event.pid, value, bool(imported)] += 1
             else:
-                found["context", event.pid, first, name == "CU_CONTEXT_PRIMARY"] += 1
+                value, _, _, primary = event.words("QIiI")
+                found["context", event.pid, value, bool(primary)] += 1
         at += size
     check(member.line() == "marked", "mark")
     return found
 
 
-NAMES = {CALLS[name]: name for name in (
-    "CU_MEM_RELEASE", "CU_MEM_RESERVE", "CU_IPC_OPEN", "CU_POOL_CREATE", "CU_POOL_IMPORT",
-    "CU_CONTEXT_CREATE", "CU_CONTEXT_PRIMARY")}
+TOLD = {CALLS["CU_MEM_RELEASE"],
+        *(STATES[name] for name in ("reservation", "allocation", "mapping", "pool", "context"))}
+OPENED = 4  # LIEN_STATE_OPENED
+POOL = 7  # LIEN_ORIGIN_POOL; its pointers are opened, too
 
 
 class Truth:
@@ -93,10 +102,6 @@ class Truth:
                 said.append("%s allocation %s: %s%s" % (what, numbers, text(group), "".join(
                     " origin %s pid %s id %d" % (row["origin"], row["pid"], row["id"])
                     for row in graph["allocations"] if groups[row["id"]] == group)))
-        for row in graph["allocations"]:
-            if not row["alive"] and row["pid"] in states:  # nothing can be told of it: see
-                for mapping in row["mappings"]:            # lien_dump_by_address()
-                    expected_beside.pop(("opened", mapping["pid"], int(mapping["address"], 16)), 0)
         for what, left in (("only the driver has", expected_beside - beside),
                            ("only the graph has", beside - expected_beside)):
             said += ["%s %s (%d times)" % (what, text([thing]), count)

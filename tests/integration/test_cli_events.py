@@ -172,6 +172,23 @@ def case_every_call(context):
         fits(context.run("events", "--from", path)[0])
 
 
+def case_every_state(context):
+    """events: every record of a snapshot has a name, and is not taken for a call"""
+    with open(os.path.join(ROOT, "include", "lien", "state.h"), encoding="utf-8") as file:
+        states = [(int(number), name) for name, number in re.findall(r"X\((\w+), +(\d+),", file.read())]
+    assert len(states) > 10, states
+    for body in (b"\x01", b"\0"):
+        path = write_recording(context.path("all.lien"), [START] + [
+            call(number, 812, (b"\0" if name in ("process", "site", "handle", "mapping") else body) * 168)
+            for number, name in states])
+        found = lines(context, "--from", path)[1:]
+        assert [line["event"] for line in found] == ["state-" + name for _, name in states], found
+        assert not any("result" in line for line in found), found
+        fits(context.run("events", "--from", path)[0])
+        only = lines(context, "--from", path, "--call", "state-[am]*")
+        assert [line["event"] for line in only] == ["state-allocation", "state-mapping"], only
+
+
 def case_wrong(context):
     """events: unknown calls and options that exclude each other; nothing is asked"""
     agent = stream(context, START + END)

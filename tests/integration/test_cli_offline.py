@@ -116,7 +116,7 @@ def case_no_such(context):
 
 def case_bad_files(context):
     """--from: no file, no recording, another version, damaged, cut short"""
-    other = write_recording(context.path("v.lien"), [PROCESS], version=3)
+    other = write_recording(context.path("v.lien"), [PROCESS], version=4)
     unknown = write_recording(context.path("t.lien"), [PROCESS, event(15, 812)])
     nothing = context.path("nothing")
     with open(nothing, "wb"):

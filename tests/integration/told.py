@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Whether the graph says of a process what the process says of itself (prog_churn, prog_burst)."""
 
-from lien_test import CALLS, Stream, brief, check, equal
+from lien_test import STATES, Stream, brief, check, equal
 
 
 def graph_of(session, pid):
@@ -33,7 +33,7 @@ def reservations_of(session, pid):
     stream = Stream(session)
     try:
         return sorted(list(event.words("QQ")) for event in stream.events(0.1)
-                      if event.pid == pid and event.type == CALLS["CU_MEM_RESERVE"])
+                      if event.pid == pid and event.type == STATES["reservation"])
     finally:
         stream.close()
 

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Everything that is in a graph, as sorted lines: two graphs are equal when these are. The numbers
- * that a graph gives out itself (of allocations, communicators, contexts) are left out: what they
- * stand for is named.
+ * Everything that is in a graph, as sorted lines: two graphs are equal when these are.
  */
 #ifndef TEST_CANONICAL_H
 #define TEST_CANONICAL_H
@@ -71,32 +69,31 @@ static inline char *registrations_text(struct lien_registration_tree *list)
 	struct lines lines = {0};
 
 	RB_FOREACH (registration, lien_registration_tree, list)
-		add_line(&lines, H "+" H "=" H "%s", LLX(registration->va),
+		add_line(&lines, H "+" H "=" H "%s%s", LLX(registration->va),
 			LLX(registration->bytes), LLX(registration->handle),
-			registration->window ? "w" : "");
+			registration->window ? "w" : "", registration->of_gpu ? "g" : "");
 	return join_lines(&lines, ",");
 }
 
 static inline void comm_lines(struct lines *lines, struct lien_process *process)
 {
-	struct lien_comm *comm, *parent;
-	const struct lien_init *init;
-	uint64_t scope;
+	struct lien_comm *comm;
+	struct lien_init *init;
 	char *text;
 
+	RB_FOREACH (init, lien_init_tree, &process->inits)
+		add_line(lines, "process %u makes comm %u by " H, process->pid, init->number,
+			LLX(init->scope));
 	RB_FOREACH (comm, lien_comm_tree, &process->comms) {
-		init = lien_process_init(process, comm->number);
-		scope = init ? init->scope : 0;
-		parent = comm->parent ? lien_process_comm(process, comm->parent) : NULL;
 		text = registrations_text(&comm->registrations);
 		add_line(lines,
-			"process %u comm " H " hash " H " id " H
+			"process %u comm " H " %u hash " H " id " H
 			" rank %d/%d device %d call %u splits %u "
-			"shrinks %u made " H " final %d parent " H " scope " H " [%s]",
-			process->pid, LLX(comm->address), LLX(comm->hash),
+			"shrinks %u made " H " final %d parent %u [%s]",
+			process->pid, LLX(comm->address), comm->number, LLX(comm->hash),
 			LLX(key_sum(comm->id, 128)), comm->rank, comm->nranks, comm->device,
 			comm->made_by, comm->splits, comm->shrinks, LLX(comm->t_init),
-			comm->finalized, LLX(parent ? parent->address : 0), LLX(scope), text);
+			comm->finalized, comm->parent, text);
 		free(text);
 	}
 }
@@ -113,28 +110,31 @@ static inline void process_lines(struct lines *lines, struct lien_process *proce
 	char *text = registrations_text(&process->cards);
 
 	add_line(lines,
-		"process %u start " H " uid %u %s cuda %d incomplete %x first " H " cards %s", pid,
-		LLX(process->start), process->uid, process->command, process->cuda,
-		process->incomplete, LLX(process->t_first), text);
+		"process %u start " H " uid %u %s cuda %d captured %d incomplete %x first " H
+		" parked %u context %u cards %s",
+		pid, LLX(process->start), process->uid, process->command, process->cuda,
+		process->captured, process->incomplete, LLX(process->t_first), process->parked,
+		process->next_context, text);
 	free(text);
 	RB_FOREACH (map, lien_library_tree, &process->libraries)
-		add_line(lines, "process %u library " H "-" H " at " H " of " H " %s " H, pid,
+		add_line(lines, "process %u library " H "-" H " at " H " of " H " %u:%u %s " H, pid,
 			LLX(map->start), LLX(map->end), LLX(map->offset), LLX(map->inode),
-			map->file->text, LLX(map->t_mapped));
+			map->dev_major, map->dev_minor, map->file->text, LLX(map->t_mapped));
 	SPLAY_FOREACH (reservation, lien_reservation_tree, &process->reservations)
 		add_line(lines, "process %u reserved " H "+" H, pid, LLX(reservation->va),
 			LLX(reservation->bytes));
 	RB_FOREACH (context, lien_context_tree, &process->contexts)
-		add_line(lines, "process %u context " H " device %d primary %d", pid,
-			LLX(context->value), context->device, context->primary);
+		add_line(lines, "process %u context " H " %u device %d primary %d", pid,
+			LLX(context->value), context->number, context->device, context->primary);
 	RB_FOREACH (pool, lien_pool_tree, &process->pools)
 		add_line(lines, "process %u pool " H " share " H " device %d imported %d", pid,
 			LLX(pool->value), LLX(pool->share), pool->device, pool->imported);
 	RB_FOREACH (capture, lien_capture_tree, &process->captures)
 		add_line(lines, "process %u capture " H, pid, LLX(capture->stream));
 	TAILQ_FOREACH (pending, &process->pending, next)
-		add_line(lines, "process %u pending %u of %u entered " H, pid, pending->event.type,
-			pending->event.tid, LLX(pending->event.t_entry));
+		add_line(lines, "process %u pending %u of %u flags %x entered " H, pid,
+			pending->event.type, pending->event.tid, pending->event.flags,
+			LLX(pending->event.t_entry));
 	comm_lines(lines, process);
 }
 
@@ -149,20 +149,23 @@ static inline void holding_lines(struct lines *lines, const struct lien_holding 
 	TAILQ_FOREACH (handle, &holding->handles, of_holding) {
 		assert_false(referred && !handle->references);
 		referred = handle->references;
-		add_line(lines, "handle %u:" H " x%u raw %u%s", pid, LLX(handle->value),
-			handle->references, handle->raw, handle->imported ? " imported" : "");
+		add_line(lines, "handle %u:" H " x%u raw %u to %s%s", pid, LLX(handle->value),
+			handle->references, handle->raw,
+			handle->raw_to ? handle->raw_to->text : "-",
+			handle->imported ? " imported" : "");
 	}
 	LIST_FOREACH (mapping, &holding->mappings, of_holding) {
 		mapped++;
 		live += !mapping->parked;
 		set = lien_mapping_access(mapping);
-		add_line(lines, "mapping %u:" H "+" H " access " H " opens %u%s%s", pid,
+		add_line(lines, "mapping %u:" H "+" H " access " H "%s opens %u in %u%s%s", pid,
 			LLX(mapping->va), LLX(mapping->bytes),
 			LLX(set ? key_sum((const uint8_t *)set->access,
 					  set->count * sizeof(struct lien_access))
 				: 0),
-			lien_mapping_opens(mapping), mapping->imported ? " imported" : "",
-			mapping->parked ? " parked" : "");
+			mapping->opened ? " opened" : "", lien_mapping_opens(mapping),
+			mapping->opened ? mapping->context : 0,
+			mapping->imported ? " imported" : "", mapping->parked ? " parked" : "");
 	}
 	assert_int_equal(holding->mapped, mapped);
 	assert_int_equal(holding->live, live);
@@ -177,50 +180,37 @@ static inline char *holders_text(const struct lien_allocation *allocation)
 	LIST_FOREACH (holding, &allocation->holdings, of_allocation)
 		holding_lines(&lines, holding);
 	LIST_FOREACH (share, &allocation->shares, of_allocation)
-		add_line(&lines, "share " H " by %u fd %d%s%s%s", LLX(share->number), share->call,
-			share->fd, share->imports ? " imported" : "",
+		add_line(&lines, "share " H " by %u fd %d x%u key " H "%s%s", LLX(share->number),
+			share->call, share->fd, share->imports,
+			LLX(share->has_key ? key_sum(share->key, LIEN_KEY_BYTES) : 0),
 			share->control ? " control" : "", share->stale ? " stale" : "");
 	return join_lines(&lines, "; ");
 }
 
-static inline uint64_t context_named(const struct lien_allocation *allocation)
-{
-	struct lien_context key = {.number = allocation->context};
-	const struct lien_context *context =
-		allocation->owner ? RB_FIND(lien_context_number_tree,
-					    &allocation->owner->context_numbers, &key)
-				  : NULL;
-
-	return context ? context->value : 0;
-}
-
 static inline char *allocation_text(const struct lien_allocation *allocation)
 {
-	struct lien_comm *comm = lien_allocation_comm(allocation);
 	const struct lien_site *site = allocation->site;
 	bool object = allocation->origin == LIEN_ORIGIN_MULTICAST;
 	char *text, *holders = holders_text(allocation), file[200] = "";
 
 	if (site)
-		snprintf(file, sizeof(file), "%s %s+" H " in " H " %u", site->library->text,
+		snprintf(file, sizeof(file), "%s %s+" H " in " H " %u:%u %u", site->library->text,
 			site->file ? site->file->text : "-", LLX(site->offset), LLX(site->inode),
-			site->outer);
+			site->dev_major, site->dev_minor, site->outer);
 	assert_true(
 		asprintf(&text,
-			"allocation by %u of %u " H "%s bytes " H " prop " H " site %s comm %s " H
-			"%s context " H " devices " H " dmabufs %u exports %u%s%s %u: %s",
-			allocation->origin, allocation->owner_pid, LLX(allocation->owner_start),
-			allocation->owner ? "" : " dead", LLX(allocation->bytes),
+			"allocation %llu by %u of %u " H "%s bytes " H " prop " H " site %s comm %u"
+			"%s context %u devices " H " dmabufs %u exports %u awaited %u%s%s%s%s "
+			"%u: %s",
+			LLX(allocation->id), allocation->origin, allocation->owner_pid,
+			LLX(allocation->owner_start), allocation->owner ? "" : " dead",
+			LLX(allocation->bytes),
 			LLX(key_sum((const uint8_t *)&allocation->prop, sizeof(allocation->prop))),
-			file, allocation->comm ? "known" : "none", LLX(comm ? comm->address : 0),
-			allocation->comm_inferred ? " inferred" : "",
-			LLX(object ? 0 : context_named(allocation)),
-			LLX(object ? allocation->devices : 0), object ? 0 : allocation->dmabufs,
-			allocation->exports, allocation->found ? " found" : "",
-			allocation->adopted ? allocation->open	 ? " open"
-					      : allocation->part ? " part"
-								 : " adopted"
-					    : "",
+			file, allocation->comm, allocation->comm_inferred ? " inferred" : "",
+			object ? 0 : allocation->context, LLX(object ? allocation->devices : 0),
+			object ? 0 : allocation->dmabufs, allocation->exports, allocation->awaited,
+			allocation->found ? " found" : "", allocation->adopted ? " adopted" : "",
+			allocation->open ? " open" : "", allocation->part ? " part" : "",
 			allocation->round, holders) >= 0);
 	free(holders);
 	return text;
@@ -236,8 +226,9 @@ static inline void binding_lines(struct lines *lines, const struct lien_allocati
 	LIST_FOREACH (binding, &memory->bindings, of_memory) {
 		object = allocation_text(binding->object);
 		text = allocation_text(memory);
-		add_line(lines, "at " H "+" H " of {%s} is " H " of {%s}", LLX(binding->offset),
-			LLX(binding->bytes), object, LLX(binding->memory_offset), text);
+		add_line(lines, "at " H "+" H " on %d of {%s} is " H " of {%s}",
+			LLX(binding->offset), LLX(binding->bytes), binding->device, object,
+			LLX(binding->memory_offset), text);
 		free(object);
 		free(text);
 	}
@@ -246,24 +237,18 @@ static inline void binding_lines(struct lines *lines, const struct lien_allocati
 /* A split under way waits for the same members in both. */
 static inline void split_lines(struct lines *lines, struct lien_graph *of)
 {
-	struct lien_comm *comm, *parent;
 	struct lien_split_member *member;
 	struct lien_split *split;
 
 	RB_FOREACH (split, lien_split_tree, &of->splits)
-		RB_FOREACH (member, lien_split_rank_tree, &split->members) {
-			struct lien_process *process = member->process;
-
-			parent = member->parent ? lien_process_comm(process, member->parent) : NULL;
-			comm = member->number ? lien_process_comm(process, member->number) : NULL;
-			if (!parent) /* a dump cannot tell these: see tell_split() */
-				continue;
+		RB_FOREACH (member, lien_split_rank_tree, &split->members)
 			add_line(lines,
-				"split %u of %d " H ": %u " H " -> " H " color %d key %d %d",
+				"split %u of %d " H " known %u: %u %u -> %u " H
+				" color %d key %d %d",
 				split->number, split->nranks, LLX(key_sum(split->id, 128)),
-				process->pid, LLX(parent->address), LLX(comm ? comm->address : 0),
-				member->color, member->key, member->parent_rank);
-		}
+				split->known, member->process->pid, member->parent, member->number,
+				LLX(member->number ? member->comm : 0), member->color, member->key,
+				member->parent_rank);
 }
 
 /* To be freed. */
@@ -284,6 +269,7 @@ static inline char *canonical(struct lien_graph *of)
 		binding_lines(&lines, allocation);
 	}
 	split_lines(&lines, of);
+	add_line(&lines, "next %llu %u %u", LLX(of->next_id), of->next_comm, of->round);
 	return join_lines(&lines, "\n");
 }
 
@@ -307,26 +293,12 @@ static inline void assert_same_graphs(struct lien_graph *a, struct lien_graph *b
 	assert_same_text(canonical(a), canonical(b));
 }
 
-/* A dump's records as sorted lines: lists are told in another order each time, and what is gone has
- * a name with the allocation's number. */
+/* A snapshot's records, byte for byte, as sorted lines: the order of lists does not last. */
 static inline int dump_line(void *lines, const struct lien_event *ev)
 {
-	struct lien_event copy = {0};
-
 	assert_true(lien_event_valid(ev));
-	memcpy(&copy, ev, ev->size);
-	if (copy.scope & LIEN_SCOPE_INIT)
-		copy.scope = LIEN_SCOPE_INIT;
-	for (size_t i = LIEN_EVENT_HEADER; i + 8 <= copy.size; i += 8) {
-		uint64_t word;
-
-		memcpy(&word, (char *)&copy + i, 8);
-		if (word >> 48 == 0x4c49)
-			word = 0x4c49ull << 48;
-		memcpy((char *)&copy + i, &word, 8);
-	}
-	add_line(lines, "%3u %u " H, copy.type, copy.pid,
-		LLX(key_sum((const uint8_t *)&copy, sizeof(copy))));
+	add_line(lines, "%3u %u %u " H, ev->type, ev->pid, ev->size,
+		LLX(key_sum((const uint8_t *)ev, ev->size)));
 	return 0;
 }
 

@@ -5,6 +5,7 @@
  */
 #include "canonical.h"
 
+#include "agent/graph/viewer.h"
 #include "agent/offload/plan.h"
 #include "agent/views/views.h"
 
@@ -547,6 +548,354 @@ static void test_stops(void **state)
 	assert_true(n > 20 && left == 1);
 }
 
+/* --- records ---------------------------------------------------------------------------------- */
+
+struct records {
+	struct lien_event event[200];
+	size_t count;
+};
+
+static int keeps(void *context, const struct lien_event *ev)
+{
+	struct records *records = context;
+
+	assert_true(lien_event_valid(ev) && records->count < COUNT(records->event));
+	memcpy(&records->event[records->count++], ev, ev->size);
+	return 0;
+}
+
+/* A graph with something of every kind. */
+static void everything(void)
+{
+	struct lien_event ev;
+
+	shared_by_three();
+	TELL(LIEN_EVENT_LIBRARY, 1,
+		.library = {.start = IN_TORCH,
+			.length = MIB,
+			.offset = 4096,
+			.inode = 9,
+			.dev_major = 8,
+			.dev_minor = 1,
+			.name = "libtorch_cuda.so"});
+	tell.caller = IN_TORCH + 16;
+	alloc(1, VA + 7 * PIECE, MIB);
+	tell.caller = 0;
+	TELL(LIEN_CALL_CU_CONTEXT_PRIMARY, 2, .context = {.context = 0x66});
+	TELL(LIEN_CALL_CU_IPC_GET, 1, .key = {.va = VA + 7 * PIECE, .key = {1}});
+	TELL(LIEN_CALL_CU_IPC_OPEN, 2, .key = {.va = VA + 20 * PIECE, .key = {1}, .context = 0x66});
+	TELL(LIEN_CALL_CU_CONTEXT_PRIMARY, 1, .context = {.context = 0x77, .device = 1});
+	TELL(LIEN_CALL_CU_POOL_CREATE, 1, .pool = {.pool = 0x88, .device = 1});
+	capture_begin(1, 3);
+	comm_init(1, 0x100, 0xaa, 0, 2);
+	comm_init(2, 0x100, 0xaa, 1, 2);
+	TELL(LIEN_CALL_NCCL_SPLIT, 1, .comm = {.comm = 0x200, .parent = 0x100, .color = 1});
+	comm_register(1, 0x100, VA, PIECE, 7);
+	comm_register(1, 0x100, VA, PIECE, 7);
+	TELL(LIEN_CALL_IBV_REG_MR, 2, .reg = {0, VA, PIECE, 0x500});
+	create(2, 28, PIECE);
+	TELL(LIEN_EVENT_ADOPT, 2, .adopt = {.handle = 28, .references = 1, .round = 2, .open = 1});
+	create(2, 27, PIECE);
+	TELL(LIEN_EVENT_ADOPT, 2, .adopt = {.handle = 27, .references = 1, .round = 2, .part = 1});
+	TELL(LIEN_CALL_CU_MULTICAST_CREATE, 1, .multicast = {.handle = 50, .bytes = PIECE});
+	TELL(LIEN_CALL_CU_MULTICAST_BIND, 1,
+		.multicast = {.handle = 50, .memory = 10, .bytes = PIECE});
+	park(3, VA, PIECE);
+	create(2, 29, PIECE);
+	TELL(LIEN_EVENT_ADOPT, 2, .adopt = {.handle = 29, .references = 1, .round = 3});
+	release(2, 29); /* the last numbers are not in use */
+	ev = EVENT(LIEN_CALL_CU_MEM_RELEASE, 2, .release = {20});
+	ev = entry_of(ev);
+	apply(&ev);
+}
+
+/* Makes `copy` of all records but those of one type; how many did not fit. */
+static unsigned load_without(const struct records *records, unsigned type)
+{
+	unsigned refused = 0;
+
+	lien_graph_free(copy);
+	assert_int_equal(lien_graph_new(&copy), 0);
+	for (size_t i = 0; i < records->count; i++)
+		if (records->event[i].type != type)
+			refused += lien_graph_apply(copy, &records->event[i]) == -EBADMSG;
+	return refused;
+}
+
+/* Without its records of one kind, whichever, a snapshot makes another graph. */
+static void test_each_record_counts(void **state)
+{
+	static const struct {
+		const char *name;
+		unsigned type;
+	} types[] = {
+#define TYPE(name, number, least) {#name, number},
+		LIEN_STATES(TYPE)
+#undef TYPE
+			{"library", LIEN_EVENT_LIBRARY},
+		{"announcement", LIEN_CALL_CU_MEM_RELEASE},
+	};
+	static struct records records;
+	unsigned i, n;
+
+	(void)state;
+	everything();
+	records.count = 0;
+	assert_int_equal(lien_graph_dump(graph, keeps, &records), 0);
+	assert_int_equal(load_without(&records, 0), 0);
+	assert_same_graphs(graph, copy);
+	for (i = 0; i < COUNT(types); i++) {
+		char *ours = canonical(graph), *theirs;
+
+		for (n = 0; n < records.count; n++)
+			if (records.event[n].type == types[i].type)
+				break;
+		if (n == records.count)
+			fail_msg("no record is a %s", types[i].name);
+		load_without(&records, types[i].type);
+		theirs = canonical(copy);
+		if (!strcmp(ours, theirs))
+			fail_msg("nobody misses records of a %s", types[i].name);
+		free(ours);
+		free(theirs);
+	}
+}
+
+static struct lien_event *first_of(struct records *records, unsigned type)
+{
+	for (size_t i = 0; i < records->count; i++)
+		if (records->event[i].type == type)
+			return &records->event[i];
+	fail_msg("no record of type %u", type);
+	return NULL;
+}
+
+/* Whatever contradicts itself or the records before it is refused and changes nothing. */
+static void test_refused(void **state)
+{
+	static struct records records;
+	struct lien_event *ev, was;
+	unsigned refused;
+
+	(void)state;
+	everything();
+#define REFUSED(type_of, change)                                                                   \
+	do {                                                                                       \
+		records.count = 0;                                                                 \
+		assert_int_equal(lien_graph_dump(graph, keeps, &records), 0);                      \
+		ev = first_of(&records, LIEN_STATE_##type_of);                                     \
+		was = *ev;                                                                         \
+		change;                                                                            \
+		assert_memory_not_equal(&was, ev, sizeof(was));                                    \
+		assert_true(lien_event_valid(ev));                                                 \
+		refused = load_without(&records, 0);                                               \
+		if (!refused)                                                                      \
+			fail_msg("%s is accepted", #change);                                       \
+	} while (0)
+	REFUSED(process, ev->pid = 2);
+	REFUSED(process, ev->pid = 0);
+	REFUSED(process, ev->state.process.context = UINT32_MAX);
+	REFUSED(reservation, ev->pid = 99);
+	REFUSED(context, ev->state.context.number = 0);
+	REFUSED(context, ev->state.context.number = UINT32_MAX);
+	REFUSED(capture, ev->start++);
+	REFUSED(comm, ev->scope = 0);
+	REFUSED(comm, ev->outer = LIEN_CALL_CU_MEM_MAP);
+	REFUSED(comm, ev->state.comm.number = 0);
+	REFUSED(comm, ev->state.comm.number = UINT32_MAX);
+	REFUSED(comm, ev->state.comm.parent = UINT32_MAX);
+	REFUSED(init, ev->scope &= ~LIEN_SCOPE_INIT);
+	REFUSED(init, ev->state.init.number = 0);
+	REFUSED(split, ev->state.split.comm = 999);
+	REFUSED(split, ev->state.split.parent = 999);
+	REFUSED(split, ev->state.split.nranks = 1);
+	REFUSED(split, ev->state.split.nranks = -1);
+	REFUSED(split, ev->state.split.parent_rank = 2);
+	REFUSED(split, ev->state.split.parent_rank = -1);
+	REFUSED(site, ev->state.site.number = 2);
+	REFUSED(allocation, ev->state.allocation.id = UINT64_MAX);
+	REFUSED(allocation, ev->state.allocation.id = 2);
+	REFUSED(allocation, ev->state.allocation.origin = 0);
+	REFUSED(allocation, ev->state.allocation.origin = LIEN_ORIGIN_COUNT);
+	REFUSED(allocation, ev->state.allocation.flags = 0x80);
+	REFUSED(allocation, ev->state.allocation.site = 99);
+	REFUSED(allocation, ev->state.allocation.comm = UINT32_MAX);
+	REFUSED(allocation, ev->state.allocation.context = UINT32_MAX);
+	REFUSED(share, ev->state.share.allocation = 99);
+	REFUSED(share, ev->state.share.number = 0);
+	REFUSED(share, ev->state.share.number |= LIEN_SHARE_BY_KEY);
+	REFUSED(share, ev->state.share.flags = LIEN_STATE_KEYED);
+	REFUSED(share, ev->state.share.flags = LIEN_STATE_STALE);
+	REFUSED(share, ev->state.share.call = LIEN_CALL_CU_MEM_MAP);
+	REFUSED(handle, ev->state.handle.allocation = 99);
+	REFUSED(handle, ev->state.handle.raw = 99);
+	REFUSED(handle, ev->state.handle.value = 50);
+	REFUSED(handle, ev->state.handle.flags = 2);
+	REFUSED(mapping, ev->state.mapping.allocation = 99);
+	REFUSED(mapping, ev->state.mapping.bytes = 0);
+	REFUSED(mapping, ev->state.mapping.bytes = UINT64_MAX);
+	REFUSED(mapping, ev->state.mapping.flags = 0x80);
+	REFUSED(mapping, ev->state.mapping.flags |= LIEN_STATE_OPENED);
+	REFUSED(mapping, ev->state.mapping.opens = 1);
+	REFUSED(mapping, ev->state.mapping.context = 1);
+	REFUSED(registration, ev->state.registration.handle = 0);
+	REFUSED(registration, ev->state.registration.comm = 99);
+	REFUSED(binding, ev->state.binding.object = 1);
+	REFUSED(binding, ev->state.binding.memory = 99);
+	REFUSED(end, ev->state.end.allocation = UINT64_MAX);
+	REFUSED(end, ev->state.end.comm = UINT32_MAX);
+#undef REFUSED
+}
+
+/* Only what somebody holds is shown, and numbers that are in use are not given out again. */
+static void assert_sound(struct lien_graph *of)
+{
+	struct lien_allocation *allocation;
+	struct lien_process *each;
+	struct lien_comm *comm;
+
+	for (allocation = lien_graph_first_allocation(of); allocation;
+		allocation = lien_graph_next_allocation(allocation))
+		assert_true(lien_allocation_held(allocation) && allocation->id <= of->next_id &&
+			    allocation->comm <= of->next_comm);
+	for (each = lien_graph_first(of); each; each = lien_graph_next(each))
+		RB_FOREACH (comm, lien_comm_tree, &each->comms)
+			assert_true(comm->number <= of->next_comm);
+}
+
+/* Cut short anywhere: what is there is whole, and goes when its processes end. */
+static void test_cut_short(void **state)
+{
+	static struct records records;
+	struct lien_event ev;
+	size_t i, count;
+
+	(void)state;
+	everything();
+	ended(1); /* others hold its memory */
+	records.count = 0;
+	assert_int_equal(lien_graph_dump(graph, keeps, &records), 0);
+	for (count = 0; count <= records.count; count++) {
+		lien_graph_free(copy);
+		assert_int_equal(lien_graph_new(&copy), 0);
+		for (i = 0; i < count; i++)
+			assert_int_equal(lien_graph_apply(copy, &records.event[i]), 0);
+		free(normal(copy));
+		free(planned(copy));
+		assert_sound(copy);
+		for (i = 1; i <= 3; i++) {
+			ev = EVENT(LIEN_EVENT_EXIT, i, );
+			assert_int_equal(lien_graph_apply(copy, &ev), 0);
+		}
+		assert_null(lien_graph_first_allocation(copy));
+		assert_int_equal(lien_graph_stats(copy)->allocations, 0);
+	}
+}
+
+/* Access by more locations than one call can name. */
+static void test_much_access(void **state)
+{
+	(void)state;
+	started(1);
+	buffer(1, 10, VA, PIECE);
+	for (unsigned i = 0; i < 40; i++)
+		set_access(1, VA, PIECE, i, 1 + 2 * (i % 2));
+	dump();
+	assert_int_equal(
+		lien_mapping_access(lien_process_mapping(lien_graph_process(copy, 1), VA))->count,
+		40);
+}
+
+/* It has captured, and captures no longer; events were lost during a release. */
+static void test_past(void **state)
+{
+	struct lien_event ev;
+
+	(void)state;
+	started(1);
+	capture_begin(1, 3);
+	capture_end(1, 3);
+	create(1, 10, PIECE);
+	ev = EVENT(LIEN_CALL_CU_MEM_RELEASE, 1, .release = {10});
+	ev = entry_of(ev);
+	apply(&ev);
+	TELL(LIEN_EVENT_LOST, 1, .lost = {1});
+	TELL(LIEN_EVENT_REREAD, 1, .reread = {0});
+	dump();
+	assert_true(lien_graph_process(copy, 1)->captured);
+	assert_int_equal(lien_graph_process(copy, 1)->incomplete, 0);
+	assert_true(TAILQ_FIRST(&lien_graph_process(copy, 1)->pending)->event.flags &
+		    LIEN_EVENT_DOUBTFUL);
+}
+
+/* The viewer's own processes, and what they hold of others' memory, whose owners stay unknown. */
+static void test_viewer(void **state)
+{
+	const struct lien_viewer viewer = {.one_user = true, .uid = 5};
+	static struct records records;
+	const struct lien_allocation *held;
+
+	(void)state;
+	shared_by_three();
+	buffer(1, 11, VA + 8 * PIECE, PIECE);
+	TELL(LIEN_EVENT_PROCESS, 2, .process = {.uid = 5, .complete = 1, .comm = "mine"});
+	buffer(2, 22, VA + 9 * PIECE, PIECE);
+	TELL(LIEN_CALL_CU_MULTICAST_CREATE, 1, .multicast = {.handle = 50, .bytes = PIECE});
+	export(1, 50, 8);
+	import(2, 51, 8);
+	TELL(LIEN_CALL_CU_MULTICAST_BIND, 2,
+		.multicast = {.handle = 51, .memory = 22, .bytes = PIECE});
+	records.count = 0;
+	assert_int_equal(lien_graph_dump_seen(graph, &viewer, keeps, &records), 0);
+	for (size_t i = 0; i < records.count; i++)
+		assert_true(!records.event[i].pid || records.event[i].pid == 2);
+	assert_int_equal(load_without(&records, 0), 0);
+	assert_int_equal(lien_graph_stats(copy)->processes, 1);
+	assert_int_equal(lien_graph_stats(copy)->allocations, 3);
+	assert_non_null(first_of(&records, LIEN_STATE_binding));
+	held = lien_process_mapping(lien_graph_process(copy, 2), VA)->holding->allocation;
+	assert_int_equal(held->owner_pid, 0);
+	assert_int_equal(held->bytes, PIECE);
+	assert_int_equal(held->origin, LIEN_ORIGIN_IMPORT);
+	assert_true(LIST_EMPTY(&held->shares));
+}
+
+/* --- version 2 -------------------------------------------------------------------------------- */
+
+/* Snapshots used to be calls: an export that has been imported, communicators as they are, and a
+ * part of a split. */
+static void test_version_2(void **state)
+{
+	const struct lien_comm *comm;
+
+	(void)state;
+	started(1);
+	started(2);
+	create(1, 10, PIECE);
+	tell.flags = LIEN_EVENT_IMPORTED;
+	export(1, 10, 5);
+	TELL(LIEN_CALL_NCCL_SHRINK, 1,
+		.comm = {
+			.comm = 0x100, .rank = 0, .nranks = 2, .key = 4, .excluded = 2, .id = {9}});
+	TELL(LIEN_CALL_NCCL_SPLIT, 1,
+		.comm = {.comm = 0x100, .parent = 0x100, .nranks = LIEN_COMM_AWAITED});
+	TELL(LIEN_CALL_NCCL_SPLIT, 1,
+		.comm = {.parent = 0x100, .color = -1, .nranks = LIEN_COMM_AWAITED, .excluded = 4});
+	tell.flags = 0;
+	import(2, 20, 5);
+	release(1, 10);
+	TELL(LIEN_EVENT_INCOMPLETE, 2, .incomplete = {LIEN_INCOMPLETE_NCCL});
+	assert_int_equal(lien_graph_stats(graph)->unmatched_imports, 0);
+	assert_int_equal(handle_of(2, 20)->holding->allocation->owner_pid, 1);
+	comm = RB_MIN(lien_comm_tree, &process(1)->comms);
+	assert_int_equal(comm->rank, 0);
+	assert_int_equal(comm->nranks, 2);
+	assert_int_equal(comm->splits, 4);
+	assert_int_equal(comm->shrinks, 2);
+	assert_false(LIST_EMPTY(&process(1)->splits));
+	dump();
+}
+
 #define DUMP(name) cmocka_unit_test_setup_teardown(name, setup, dump_teardown)
 
 int main(void)
@@ -569,6 +918,13 @@ int main(void)
 		DUMP(test_pending),
 		DUMP(test_incomplete),
 		DUMP(test_stops),
+		DUMP(test_each_record_counts),
+		DUMP(test_refused),
+		DUMP(test_cut_short),
+		DUMP(test_much_access),
+		DUMP(test_past),
+		DUMP(test_viewer),
+		DUMP(test_version_2),
 	};
 
 	return cmocka_run_group_tests_name("graph dump", tests, NULL, NULL);

@@ -9,7 +9,7 @@
 #include <time.h>
 
 #include "agent/views/findings.h"
-#include "agent/graph/dump/dump.h"
+#include "agent/graph/internal.h"
 #include "agent/views/views.h"
 #include "events.h"
 
@@ -31,6 +31,25 @@ static uint64_t value(void)
 		1ull << 63, 1ull << 40, 0xffffffff};
 
 	return values[below(sizeof(values) / sizeof(values[0]))];
+}
+
+/* Numbers that are likely to be those of something, and names that end. */
+static void any_state(struct lien_event *event)
+{
+	uint32_t *word = (uint32_t *)&event->state;
+	size_t i;
+
+	for (i = 0; i < sizeof(event->state) / sizeof(*word); i++)
+		if (below(2))
+			word[i] = below(5);
+	if (event->type == LIEN_STATE_process)
+		event->state.process.command[below(16)] = '\0';
+	if (event->type == LIEN_STATE_site)
+		event->state.site.library[below(64)] = event->state.site.file[below(64)] = '\0';
+	if (event->type == LIEN_STATE_handle)
+		event->state.handle.raw_to[below(64)] = '\0';
+	if (event->type == LIEN_STATE_mapping)
+		event->state.mapping.count = below(LIEN_ACCESS_MAX + 1);
 }
 
 /* Any event that lien_event_valid() lets through. */
@@ -60,6 +79,8 @@ static void any_event(struct lien_event *event, uint64_t at)
 			event->library.name[below(64)] = '\0';
 		if (event->type == LIEN_CALL_CU_MEM_SET_ACCESS)
 			event->access.count = below(LIEN_ACCESS_MAX + 1);
+		if (LIEN_IS_STATE(event->type))
+			any_state(event);
 	} while (!lien_event_valid(event) ||
 		 ((event->type == LIEN_EVENT_EXIT || event->type == LIEN_EVENT_EXEC) && below(20)));
 }
@@ -72,7 +93,7 @@ static int copies(void *context, const struct lien_event *event)
 }
 
 /* Every answer can be made. */
-static void look(void)
+static void look(struct lien_graph *graph)
 {
 	struct lien_findings_input input = {.now_ns = 1000000000, .idle_ns = 1};
 	struct lien_view_files files = {.known = true};
@@ -96,7 +117,7 @@ static void look(void)
 	lien_graph_free(copy);
 }
 
-static void whole(void)
+static void whole(struct lien_graph *graph)
 {
 	struct lien_allocation *allocation;
 	struct lien_holding *holding;
@@ -129,6 +150,94 @@ static void whole(void)
 	}
 }
 
+static void all_end(struct lien_graph *graph)
+{
+	struct lien_process *process;
+	struct lien_event event = {.size = LIEN_EVENT_HEADER, .type = LIEN_EVENT_EXIT};
+
+	while ((process = lien_graph_first(graph))) {
+		event.pid = event.tid = process->pid;
+		event.start = process->start;
+		assert_int_equal(lien_graph_apply(graph, &event), 0);
+	}
+	assert_int_equal(
+		lien_graph_apply(graph, &event), 0); /* a snapshot may be just being loaded */
+	assert_null(lien_graph_first_allocation(graph));
+	assert_int_equal(lien_graph_stats(graph)->mappings, 0);
+	assert_int_equal(lien_graph_stats(graph)->allocations, 0);
+}
+
+struct records {
+	struct lien_event *event;
+	size_t count;
+};
+
+static int keeps(void *context, const struct lien_event *event)
+{
+	struct records *records = context;
+
+	records->event = realloc(records->event, (records->count + 1) * sizeof(*event));
+	memset(&records->event[records->count], 0, sizeof(*event));
+	memcpy(&records->event[records->count++], event, event->size);
+	return 0;
+}
+
+/* Changes, repeats, moves or drops a record. */
+static void change(struct records *records)
+{
+	size_t i = below(records->count), j = below(records->count);
+	struct lien_event event = records->event[i];
+	uint64_t *word = (uint64_t *)&event;
+
+	switch (below(5)) {
+	case 0:
+		records->event[i] = records->event[--records->count];
+		break;
+	case 1:
+		records->event[i] = records->event[j];
+		records->event[j] = event;
+		break;
+	case 2:
+		records->event[i] = records->event[j];
+		break;
+	default:
+		word[1 + below(event.size / 8 - 1)] = below(2) ? below(5) : value();
+		if (lien_event_valid(&event))
+			records->event[i] = event;
+	}
+}
+
+/* A snapshot of this graph that somebody has changed, cut short or not, and what follows it. */
+static void forge(void)
+{
+	struct records records = {0};
+	struct lien_graph *forged;
+	struct lien_event event;
+	size_t i, count;
+	int err;
+
+	assert_int_equal(lien_graph_new(&forged), 0);
+	assert_int_equal(lien_graph_dump(graph, keeps, &records), 0);
+	for (i = below(5); i && records.count > 1; i--)
+		change(&records);
+	count = below(3) ? records.count : below(records.count);
+	for (i = 0; i < count; i++) {
+		err = lien_graph_apply(forged, &records.event[i]);
+		assert_true(!err || err == -EBADMSG);
+	}
+	whole(forged);
+	look(forged);
+	for (i = 0; i < 50; i++) {
+		any_event(&event, 1000 + i);
+		err = lien_graph_apply(forged, &event);
+		assert_true(!err || err == -EBADMSG);
+	}
+	whole(forged);
+	all_end(forged);
+	lien_graph_free(forged);
+	free(records.event);
+}
+
 static void sequence(void)
 {
 	struct lien_event event;
@@ -140,23 +249,13 @@ static void sequence(void)
 		err = lien_graph_apply(graph, &event);
 		assert_true(!err || err == -EBADMSG);
 		if (!below(100)) {
-			whole();
-			look();
+			whole(graph);
+			look(graph);
+			forge();
 		}
 	}
-	whole();
-	for (i = 1; i <= PIDS; i++) {
-		memset(&event, 0, sizeof(event));
-		event.size = LIEN_EVENT_HEADER;
-		event.type = LIEN_EVENT_EXIT;
-		event.pid = event.tid = i;
-		event.start = 1;
-		assert_int_equal(lien_graph_apply(graph, &event), 0);
-	}
-	assert_null(lien_graph_first(graph));
-	assert_null(lien_graph_first_allocation(graph));
-	assert_int_equal(lien_graph_stats(graph)->mappings, 0);
-	assert_int_equal(lien_graph_stats(graph)->allocations, 0);
+	whole(graph);
+	all_end(graph);
 }
 
 static void test_anything_is_taken(void **unused)

@@ -242,6 +242,36 @@ static int ignore(void *context, const struct lien_event *ev)
 	return 0;
 }
 
+/* An agent goes on with a journal of the version before, and not with one of a later version. */
+static void test_versions(void **state)
+{
+	static unsigned char data[1 << 14];
+	uint32_t version = LIEN_RECORDING_OLDEST - 1;
+	unsigned count = 0;
+	size_t bytes;
+	int err;
+
+	(void)state;
+	assert_int_equal(lien_journal_create(&journal, path, NUMBER), 0);
+	append(0, 40);
+	lien_journal_close(journal);
+	journal = NULL;
+	bytes = read_file(data, sizeof(data));
+	for (; version <= LIEN_RECORDING_VERSION + 1; version++) {
+		memcpy(data + offsetof(struct lien_recording_header, version), &version,
+			sizeof(version));
+		write_file(data, bytes);
+		err = lien_journal_open(&journal, path, ignore, &count);
+		if (version < LIEN_RECORDING_OLDEST || version > LIEN_RECORDING_VERSION)
+			assert_int_equal(err, -EPROTONOSUPPORT);
+		else
+			assert_int_equal(err, 0);
+		lien_journal_close(journal);
+		journal = NULL;
+	}
+	assert_int_equal(count, 2 * 40);
+}
+
 static void test_damaged(void **state)
 {
 	static unsigned char data[1 << 14];
@@ -261,7 +291,7 @@ static void test_damaged(void **state)
 		write_file(data, bytes);
 		count = 0;
 		err = lien_journal_open(&journal, path, ignore, &count);
-		assert_true(err == 0 || err == -EBADMSG);
+		assert_true(err == 0 || err == -EBADMSG || err == -EPROTONOSUPPORT);
 		bad += !!err;
 		lien_journal_close(journal);
 		journal = NULL;
@@ -449,6 +479,7 @@ int main(void)
 		JOURNAL(test_killed_while_writing),
 		JOURNAL(test_killed_again),
 		JOURNAL(test_damaged),
+		JOURNAL(test_versions),
 		JOURNAL(test_foreign),
 		JOURNAL(test_link),
 		JOURNAL(test_full),

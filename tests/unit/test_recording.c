@@ -204,7 +204,13 @@ static void test_header(void **state)
 	image.version++;
 	write_gz(&image, 24);
 	assert_int_equal(read_events(&count), -EPROTONOSUPPORT);
-	image.version--;
+	image.version = LIEN_RECORDING_OLDEST - 1;
+	write_gz(&image, 24);
+	assert_int_equal(read_events(&count), -EPROTONOSUPPORT);
+	image.version = LIEN_RECORDING_OLDEST;
+	write_gz(&image, 24);
+	assert_int_equal(read_events(&count), -ENODATA);
+	image.version = LIEN_RECORDING_VERSION;
 	image.flags = 1;
 	write_gz(&image, 24);
 	assert_int_equal(read_events(&count), -EPROTONOSUPPORT);
@@ -286,7 +292,8 @@ static void test_valid(void **state)
 		ev.size = sizeof(ev);
 		if (lien_event_valid(&ev))
 			assert_true(i < LIEN_CALL_MAX &&
-				    (lien_event_library(i) || i <= LIEN_EVENT_ADOPT));
+				    (lien_event_library(i) || i <= LIEN_EVENT_ADOPT ||
+					    LIEN_IS_STATE(i)));
 	}
 	ev.type = LIEN_CALL_CUDA_MALLOC; /* a frame, not an event */
 	assert_false(lien_event_valid(&ev));

@@ -602,6 +602,22 @@ static void ask_dump(unsigned n)
 	lien_graph_dump(graph, nothing, NULL);
 }
 
+static int load(void *other, const struct lien_event *event)
+{
+	assert_int_equal(lien_graph_apply(other, event), 0);
+	return 0;
+}
+
+static void ask_load(unsigned n)
+{
+	struct lien_graph *other;
+
+	(void)n;
+	assert_int_equal(lien_graph_new(&other), 0);
+	lien_graph_dump(graph, load, other);
+	lien_graph_free(other);
+}
+
 static void ask_adoption(unsigned n)
 {
 	struct lien_adoption adoption;
@@ -718,6 +734,7 @@ static const struct scenario {
 	  {"holders", ask_holders},
 	  {"check", ask_check},
 	  {"dump", ask_dump},
+	  {"load", ask_load},
 	  {"adoption", ask_adoption},
 	  {"reread", ask_reread},
 	  {"exit", end_all},

@@ -7,11 +7,11 @@
 #include <unistd.h>
 
 #include "agent/graph/event_check.h"
+#include "agent/journal/recording.h"
 #include "tools/text/output.h"
 #include "tools/cli/query.h"
 
-#define FORMAT 1 /* version of the stream, in the agent's reply */
-#define ROOM   ((size_t)1 << 20)
+#define ROOM ((size_t)1 << 20)
 
 static json_t *request_of(enum lien_follow follow)
 {
@@ -52,7 +52,7 @@ bool lien_event_stream_open(struct lien_event_stream *stream, enum lien_follow f
 	lien_client_timeout(client, LIEN_QUERY_MS);
 	if (lien_client_call(client, request, &reply))
 		lien_complain(stream->command, "%s", lien_client_error(client));
-	else if (lien_get_number(reply, "format") != FORMAT)
+	else if (lien_get_number(reply, "format") != LIEN_RECORDING_VERSION)
 		lien_complain(stream->command,
 			"the agent on %s sends records in another format: it is of another version",
 			lien_client_path(client));

@@ -10,6 +10,7 @@
 #include <lien/cuda_abi.h>
 
 #include "agent/graph/event_check.h"
+#include "agent/graph/graph.h"
 #include "tools/text/output.h"
 
 /* How the bytes of an argument are shown. */
@@ -24,6 +25,9 @@ enum kind {
 	LOCATION, /* location_type followed by location_id */
 	GROUP,	  /* ncclUniqueId: its magic names the communicator in other views, too */
 	PLACES,	  /* .access */
+	MAPPED,	  /* the same, of .state.mapping */
+	FLAGS,	  /* bits, in hexadecimal */
+	ORIGIN,	  /* enum lien_origin */
 };
 
 struct field {
@@ -100,6 +104,36 @@ FIELDS(register_mr, FIELD(reg.va, "addr", HEX), FIELD(reg.bytes, "length", BYTES
 	FIELD(reg.handle, "mr", HEX));
 FIELDS(deregister_mr, FIELD(reg.handle, "mr", HEX));
 
+/* --- snapshots --- */
+#define STATE(name, member, text, kind) FIELD(state.name.member, text, kind)
+FIELDS(state_process, STATE(process, command, "command", TEXT), STATE(process, uid, "uid", COUNT),
+	STATE(process, incomplete, "incomplete", FLAGS));
+FIELDS(state_reservation, STATE(reservation, va, "ptr", HEX), STATE(reservation, bytes, "size", BYTES));
+FIELDS(state_context, STATE(context, value, "ctx", HEX), STATE(context, device, "dev", NUMBER));
+FIELDS(state_pool, STATE(pool, value, "pool", HEX), STATE(pool, device, "device", NUMBER));
+FIELDS(state_capture, STATE(capture, stream, "hStream", HEX));
+FIELDS(state_comm, STATE(comm, id, "commId", GROUP), STATE(comm, rank, "rank", NUMBER),
+	STATE(comm, nranks, "nranks", NUMBER), FIELD(scope, "comm", HEX));
+FIELDS(state_init, STATE(init, number, "comm", COUNT));
+FIELDS(state_split, STATE(split, color, "color", NUMBER), STATE(split, key, "key", NUMBER),
+	STATE(split, parent_rank, "rank", NUMBER));
+FIELDS(state_site, STATE(site, number, "site", COUNT), STATE(site, library, "library", TEXT),
+	STATE(site, file, "file", TEXT), STATE(site, offset, "offset", HEX));
+FIELDS(state_allocation, STATE(allocation, id, "id", COUNT), STATE(allocation, origin, "origin", ORIGIN),
+	STATE(allocation, bytes, "size", BYTES), STATE(allocation, prop.location_type, "location", LOCATION),
+	STATE(allocation, site, "site", COUNT));
+FIELDS(state_share, STATE(share, allocation, "id", COUNT), STATE(share, imports, "imports", COUNT),
+	STATE(share, fd, "fd", NUMBER));
+FIELDS(state_handle, STATE(handle, allocation, "id", COUNT), STATE(handle, value, "handle", HEX),
+	STATE(handle, references, "references", COUNT));
+FIELDS(state_mapping, STATE(mapping, allocation, "id", COUNT), STATE(mapping, va, "ptr", HEX),
+	STATE(mapping, bytes, "size", BYTES), STATE(mapping, count, "desc", MAPPED));
+FIELDS(state_registration, STATE(registration, va, "buff", HEX), STATE(registration, bytes, "size", BYTES),
+	STATE(registration, handle, "handle", HEX));
+FIELDS(state_binding, STATE(binding, object, "object", COUNT), STATE(binding, memory, "id", COUNT),
+	STATE(binding, offset, "mcOffset", OFFSET), STATE(binding, bytes, "size", BYTES));
+FIELDS(state_end, STATE(end, allocation, "id", COUNT));
+
 /* Shown by other fields. */
 #define fields_init	       NULL
 #define fields_address_free    fields_unmap
@@ -132,6 +166,11 @@ static const struct field *fields_of(unsigned type)
 		return fields_library;
 	case LIEN_EVENT_LOST:
 		return fields_lost;
+#define SHOWN(name, number, least)                                                                 \
+	case number:                                                                               \
+		return fields_state_##name;
+		LIEN_STATES(SHOWN)
+#undef SHOWN
 	}
 	return shown[lien_call_kind(type)];
 }
@@ -143,6 +182,9 @@ static const char *const symbols[LIEN_CALL_MAX] = {[LIEN_EVENT_PROCESS] = "proce
 	[LIEN_EVENT_LOST] = "lost",
 #define SYMBOL(name, number, library, symbol, flags, kind) [number] = (symbol),
 	LIEN_CALLS(SYMBOL)
+#undef SYMBOL
+#define SYMBOL(name, number, least) [number] = "state-" #name,
+		LIEN_STATES(SYMBOL)
 #undef SYMBOL
 };
 
@@ -199,15 +241,12 @@ static json_t *location_json(unsigned type, int id)
 }
 
 /* "device 0 rw, device 1 r" */
-static char *places_text(const struct lien_event *event)
+static char *places_text(const struct lien_access *access, uint32_t count)
 {
 	static const char *const names[] = {"none", "r", "w", "rw"};
 	char *text = NULL, *place;
-	uint32_t i;
 
-	for (i = 0; i < event->access.count; i++) {
-		const struct lien_access *access = &event->access.access[i];
-
+	for (; count; count--, access++) {
 		place = location_text(access->location_type, access->location_id);
 		text = lien_append(text, ", ", "%s %s", place, names[access->flags & 3]);
 		free(place);
@@ -215,15 +254,12 @@ static char *places_text(const struct lien_event *event)
 	return text ? text : lien_format("nobody");
 }
 
-static json_t *places_json(const struct lien_event *event)
+static json_t *places_json(const struct lien_access *access, uint32_t count)
 {
 	static const char *const names[] = {"none", "read", "write", "read-write"};
 	json_t *list = json_array(), *place;
-	uint32_t i;
 
-	for (i = 0; i < event->access.count; i++) {
-		const struct lien_access *access = &event->access.access[i];
-
+	for (; count; count--, access++) {
 		place = location_json(access->location_type, access->location_id);
 		json_object_set_new(place, "access", json_string(names[access->flags & 3]));
 		json_array_append_new(list, place);
@@ -248,6 +284,12 @@ static struct text printable(const char *bytes, size_t size)
 	return text;
 }
 
+/* Recordings may have any number. */
+static const char *origin_text(uint64_t origin)
+{
+	return origin && origin < LIEN_ORIGIN_COUNT ? lien_origin_name(origin) : "unknown";
+}
+
 static json_t *json_of(const struct lien_event *event, const struct field *field)
 {
 	const char *at = (const char *)event + field->offset;
@@ -265,7 +307,11 @@ static json_t *json_of(const struct lien_event *event, const struct field *field
 		memcpy(location, at, sizeof(location));
 		return location_json(location[0], location[1]);
 	case PLACES:
-		return places_json(event);
+		return places_json(event->access.access, event->access.count);
+	case MAPPED:
+		return places_json(event->state.mapping.access, event->state.mapping.count);
+	case ORIGIN:
+		return json_string(origin_text(value));
 	default:
 		return json_integer(value);
 	}
@@ -322,7 +368,13 @@ static char *text_of(const struct lien_event *event, const struct field *field)
 		memcpy(location, at, sizeof(location));
 		return location_text(location[0], location[1]);
 	case PLACES:
-		return places_text(event);
+		return places_text(event->access.access, event->access.count);
+	case MAPPED:
+		return places_text(event->state.mapping.access, event->state.mapping.count);
+	case FLAGS:
+		return value ? lien_format("%s=0x%" PRIx64, field->name, value) : NULL;
+	case ORIGIN:
+		return lien_format("%s=%s", field->name, origin_text(value));
 	case NUMBER:
 	case COUNT:
 		break;

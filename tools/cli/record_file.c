@@ -43,7 +43,8 @@ int lien_record_file_write(struct lien_record_file *file, const struct lien_even
 	if (err)
 		return cannot_write(file, err);
 	file->events++;
-	file->processes += event->type == LIEN_EVENT_PROCESS;
+	file->processes += event->type == LIEN_EVENT_PROCESS ||
+			   (event->type == LIEN_STATE_process && event->state.process.cuda);
 	return 0;
 }
 

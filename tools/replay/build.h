@@ -33,6 +33,9 @@ lien_replay_apply lien_replay_memory_call(unsigned int call);
 lien_replay_apply lien_replay_share_call(unsigned int call);
 lien_replay_apply lien_replay_comm_call(unsigned int call);
 
+/* Takes an event that is no record of its own. */
+int lien_script_take(struct lien_script *script, const struct lien_event *ev);
+
 /* Appends the call to the process's script. */
 int lien_replay_emit(struct lien_replay_build *b, const struct lien_event *ev, uint64_t allocation);
 

@@ -5,15 +5,15 @@
 REPLAY := $(BUILD)/lien-replay
 
 REPLAY_SRCS := $(filter-out tools/replay/softnccl%, $(sort $(wildcard tools/replay/*.c))) \
-	agent/journal/recording.c agent/graph/event_check.c \
+	agent/journal/recording.c $(wildcard agent/graph/*.c) \
 	tools/cli/preload.c tools/text/complain.c tools/text/output.c
 REPLAY_OBJS := $(REPLAY_SRCS:%.c=$(BUILD)/obj/%.o)
 
 # What a test of script building links, and no more.
 REPLAY_SCRIPT_SRCS := $(addprefix tools/replay/, \
-	script.c script_memory.c script_share.c script_comm.c \
+	script.c script_memory.c script_share.c script_comm.c snapshot.c \
 	op.c names.c space.c share.c pending.c owner.c) \
-	agent/journal/recording.c agent/graph/event_check.c
+	agent/journal/recording.c $(wildcard agent/graph/*.c)
 
 $(REPLAY): $(REPLAY_OBJS)
 	$(call say,LINK,$@)

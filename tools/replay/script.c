@@ -4,8 +4,10 @@
 #include <string.h>
 
 #include "agent/graph/event_check.h"
+#include "agent/graph/graph.h"
 #include "agent/journal/recording.h"
 #include "tools/replay/build.h"
+#include "tools/replay/snapshot.h"
 
 /* libbsd's tree.h uses it and leaves it undefined. */
 #ifndef __unused
@@ -176,10 +178,21 @@ static int call(
 
 int lien_script_add(struct lien_script *script, const struct lien_event *ev)
 {
+	int err = 0;
+
+	script->records++;
+	if (LIEN_IS_STATE(ev->type))
+		return lien_replay_snapshot_add(script, ev);
+	if (ev->type != LIEN_EVENT_LIBRARY) /* snapshots have these, too */
+		err = lien_replay_snapshot_end(script);
+	return err ? err : lien_script_take(script, ev);
+}
+
+int lien_script_take(struct lien_script *script, const struct lien_event *ev)
+{
 	struct lien_replay_build *b = find(script, ev);
 	int err;
 
-	script->records++;
 	if (ev->flags & LIEN_EVENT_CONTROL) {
 		script->control++;
 		return 0;
@@ -278,6 +291,7 @@ void lien_script_free(struct lien_script *script)
 		free(script->processes[i]);
 	}
 	lien_replay_share_clear(&script->shares);
+	lien_graph_free(script->snapshot);
 	free(script->processes);
 	free(script->allocations);
 	free(script->builds);
@@ -308,7 +322,9 @@ int lien_script_load(const char *path, struct lien_script **out, uint64_t *recor
 	cut = lien_recording_close(rec);
 	(void)cut;
 	cut = err == -ENODATA ? err : 0;
-	if (err && !cut) {
+	if (!err || cut)
+		err = lien_replay_snapshot_end(script);
+	if (err) {
 		lien_script_free(script);
 		return err;
 	}

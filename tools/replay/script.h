@@ -46,6 +46,7 @@ struct lien_replay_process {
 };
 
 struct lien_replay_builds;
+struct lien_graph;
 
 struct lien_script {
 	struct lien_replay_process **processes;
@@ -54,6 +55,7 @@ struct lien_script {
 	size_t allocation_count, allocation_room;
 	struct lien_replay_share_tree shares;
 	struct lien_replay_builds *builds; /* during construction */
+	struct lien_graph *snapshot;	   /* while its records come in; else NULL */
 
 	/* Statistics of the recording. */
 	uint64_t records;
