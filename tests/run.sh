@@ -7,8 +7,8 @@
 #
 # A test program is one of cmocka's, or prints "N passed, N failed[, N skipped]" as its last line; exit
 # status 77 says that it cannot run here. Logs stay in $BUILD/tests/log, those of failures are shown.
-# JOBS of them (twice as many as there are processors, for most of their time is waiting: for limits, leases,
-# the kernel's grace periods) run at a time: their agents do not see each other.
+# JOBS of them (as many as there are processors) run at a time: their agents do not see each other, but the
+# kernel attaches and removes the probes of one after the other.
 # A program that fails has failed. It runs once more, alone, to show whether it needs company to fail.
 set -u
 cd "$(dirname "$0")/.." || exit 1
@@ -22,7 +22,7 @@ MAKE_RECORDING=${MAKE_RECORDING:-$BUILD/tests/integration/make_recording}
 PYTHON=${PYTHON:-python3}
 TEST_BIN=$BUILD/tests/integration
 LOGS=$BUILD/tests/log
-JOBS=${JOBS:-$((2 * $(nproc)))}
+JOBS=${JOBS:-$(nproc)}
 export BUILD LIEN CONTROL SOFTCUDA MAKE_RECORDING TEST_BIN PYTHONDONTWRITEBYTECODE=1
 
 mkdir -p "$LOGS"
