@@ -70,7 +70,7 @@ one() {
 	fi
 	[ -n "${AGAIN:-}" ] || echo "$ok $bad $left" >"$log.counts"
 	if [ "$bad" != 0 ]; then
-		sed 's/^/    /' "$log.log" | grep -v -e '\[       OK \]' | tail -n 200
+		sed 's/^/    /' "$log.log" | grep -a -v -e '\[       OK \]' | tail -n 200
 		echo "FAILED  $name ($ok passed, $bad failed, $took s)$why"
 	elif [ "$ok" = 0 ]; then
 		echo "skipped $name$why"
