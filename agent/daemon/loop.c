@@ -78,7 +78,7 @@ static int tick_ms(const struct lien_agent *agent)
 struct turn {
 	struct epoll_event event;
 	bool has_event;
-	bool ticked;	      /* in the previous turn */
+	bool ticked, probed;  /* in the previous turn */
 	uint64_t t_tick;      /* of the last tick */
 	unsigned sources;     /* handled while a request waits */
 	int probing;	      /* ms until the next file is tried; -1: none is waiting */
@@ -124,24 +124,23 @@ static void take_request(struct lien_agent *agent)
 	lien_server_request(agent);
 }
 
-static bool react(struct lien_agent *agent, struct turn *turn)
+static void react(struct lien_agent *agent, struct turn *turn)
 {
-	if (!lien_orders_must_react(agent)) {
-		turn->orders_mark = 0;
-		return false;
-	}
-	if (lien_ring_caught_up(agent, &turn->orders_mark)) {
-		lien_turn_part(agent, "transaction",
-			lien_phase_name(lien_transaction_phase(agent->transaction)));
-		lien_orders_react(agent);
-	}
-	return true;
+	if (!lien_ring_caught_up(agent, &turn->orders_mark))
+		return;
+	lien_turn_part(
+		agent, "transaction", lien_phase_name(lien_transaction_phase(agent->transaction)));
+	lien_orders_react(agent);
 }
 
 static void work(struct lien_agent *agent, struct turn *turn)
 {
-	if (react(agent, turn)) {
-		;
+	const bool must_react = lien_orders_must_react(agent);
+
+	if (!must_react)
+		turn->orders_mark = 0;
+	if (must_react) {
+		react(agent, turn);
 	} else if (turn->has_event &&
 		   (++turn->sources < SOURCES_FIRST || !lien_server_has_requests(agent))) {
 		handle(agent, &turn->event);
@@ -151,10 +150,16 @@ static void work(struct lien_agent *agent, struct turn *turn)
 	} else if (lien_graph_unfinished(agent->graph)) {
 		lien_ring_step(agent);
 	}
-	if (!lien_graph_unfinished(agent->graph)) {
-		lien_turn_part(agent, "probing", "a library");
-		turn->probing = lien_probing_turn(agent);
-	}
+}
+
+/* A source that is ready stays so until the next turn, which is not for probing again. */
+static void any_turn(struct lien_agent *agent, struct turn *turn)
+{
+	turn->probed = !turn->probed && !turn->probing && !lien_graph_unfinished(agent->graph);
+	if (turn->probed)
+		lien_probing_turn(agent);
+	else
+		work(agent, turn);
 }
 
 /* A tick has a turn of its own. Two ticks never follow each other while other work is waiting. */
@@ -177,19 +182,18 @@ static bool tick_turn(struct lien_agent *agent, struct turn *turn)
 		return false;
 	tick(agent);
 	turn->t_tick = agent->turns.t_begun;
-	if (turn->probing > 0)
-		turn->probing = 0; /* it may be due by now */
 	return true;
 }
 
 void lien_loop_run(struct lien_agent *agent)
 {
-	struct turn turn = {.probing = 0};
+	struct turn turn = {0};
 	int every;
 
 	lien_turns_start(&agent->turns);
 	while (!agent->stopping || agent->transaction) {
 		every = tick_ms(agent);
+		turn.probing = lien_probing_wait_ms(agent);
 		/* One at a time: handling an event may free the source of another. */
 		turn.has_event =
 			epoll_wait(agent->epoll, &turn.event, 1, wait_ms(agent, &turn, every)) > 0;
@@ -201,7 +205,7 @@ void lien_loop_run(struct lien_agent *agent)
 			turn.ticked = tick_turn(agent, &turn);
 		} else {
 			turn.ticked = false;
-			work(agent, &turn);
+			any_turn(agent, &turn);
 		}
 		/* Before a client that waits for the end begins another transaction. */
 		if (agent->transaction_ended)

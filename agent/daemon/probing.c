@@ -39,6 +39,7 @@ struct waiting {
 	struct account *account;
 	uint64_t t;	/* do not try before */
 	bool begun;	/* the kernel is putting its probes in place */
+	bool done;	/* nothing is left to try */
 	unsigned tries; /* tries that did not find it */
 	bool refused;
 };
@@ -249,7 +250,8 @@ static struct waiting *next_waiting(struct lien_agent *agent, uint64_t now)
 	TAILQ_FOREACH (waiting, &probing->waiting, next) {
 		account = waiting->account;
 		probing->begun |= waiting->begun;
-		if (waiting->t > now || (account->tokens < 1 && !waiting->begun) ||
+		if (waiting->t > now ||
+			(account->tokens < 1 && !waiting->begun && !waiting->done) ||
 			(waiting->refused && !may_be_probed(agent, waiting)))
 			continue;
 		if (account != probing->last)
@@ -284,51 +286,54 @@ static bool may_pass(struct waiting *waiting, int err)
 	return false;
 }
 
-/* Returns true if there is nothing left to try. */
-static bool try_to_attach(struct lien_agent *agent, struct waiting *waiting)
+static void try_to_attach(struct lien_agent *agent, struct waiting *waiting)
 {
 	int err = lien_watch_attach(agent, &waiting->event, waiting->account->user);
 
 	if (!waiting->begun)
 		waiting->account->tokens--;
 	waiting->begun = err == -EINPROGRESS;
-	if (waiting->begun)
-		try_again_later(agent->probing, waiting, GO_ON_MS * MS_NS);
-	else if (may_pass(waiting, err))
-		try_again_later(agent->probing, waiting, AGAIN_NS);
-	else
-		return true;
-	return false;
+	waiting->done = !waiting->begun && !may_pass(waiting, err);
+	if (!waiting->done)
+		try_again_later(
+			agent->probing, waiting, waiting->begun ? GO_ON_MS * MS_NS : AGAIN_NS);
 }
 
-int lien_probing_turn(struct lien_agent *agent)
+static void report_probed(struct lien_agent *agent, struct waiting *waiting)
 {
-	struct lien_probing *probing = agent->probing;
-	struct lien_event event;
-	struct waiting *waiting;
+	const struct lien_event event = waiting->event;
 
-	if (TAILQ_EMPTY(&probing->waiting))
-		return -1;
-	waiting = next_waiting(agent, lien_now_ns());
-	if (!waiting)
-		return probing->begun ? GO_ON_MS : WAIT_MS;
-	probing->last = waiting->account;
-	if (is_gone(waiting)) {
-		forget(probing, waiting);
-		return 0;
-	}
-	event = waiting->event;
-	if (!file_of(agent, &event)) {
-		if (!may_be_probed(agent, waiting)) {
-			refuse(agent, waiting);
-			return 0;
-		}
-		if (!try_to_attach(agent, waiting))
-			return 0;
-	}
-	forget(probing, waiting);
+	forget(agent->probing, waiting);
 	lien_watch_probed(agent, &event);
-	return 0;
+}
+
+int lien_probing_wait_ms(struct lien_agent *agent)
+{
+	if (TAILQ_EMPTY(&agent->probing->waiting))
+		return -1;
+	if (next_waiting(agent, lien_now_ns()))
+		return 0;
+	return agent->probing->begun ? GO_ON_MS : WAIT_MS;
+}
+
+void lien_probing_turn(struct lien_agent *agent)
+{
+	struct waiting *waiting = next_waiting(agent, lien_now_ns());
+
+	if (!waiting)
+		return;
+	agent->probing->last = waiting->account;
+	if (is_gone(waiting)) {
+		forget(agent->probing, waiting);
+	} else if (waiting->done || file_of(agent, &waiting->event)) {
+		lien_turn_part(agent, "probing", "a probed library");
+		report_probed(agent, waiting);
+	} else if (may_be_probed(agent, waiting)) {
+		lien_turn_part(agent, "probing", "a library");
+		try_to_attach(agent, waiting);
+	} else {
+		refuse(agent, waiting);
+	}
 }
 
 static bool will_be_tried(const struct lien_agent *agent, const struct lien_process *process,

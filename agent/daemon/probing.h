@@ -20,8 +20,11 @@ void lien_probing_stop(struct lien_agent *agent);
 void lien_probing_found(struct lien_agent *agent, const struct lien_library_file *file);
 /* Queues a file that a process has mapped and that is not probed. */
 void lien_probing_mapped(struct lien_agent *agent, const struct lien_event *event);
-/* Probes one waiting file. Returns the milliseconds until the next try; -1: none is waiting. */
-int lien_probing_turn(struct lien_agent *agent);
+/* Returns the milliseconds until lien_probing_turn() has something to do; -1: no file is waiting.
+ */
+int lien_probing_wait_ms(struct lien_agent *agent);
+/* Takes one step with one waiting file: each may take as long as a turn of the loop should. */
+void lien_probing_turn(struct lien_agent *agent);
 /* Does the process map a file that there was no room for? */
 bool lien_probing_refuses(const struct lien_agent *agent, const struct lien_process *process);
 /* Registers a copy of the control library that a process has mapped. */

@@ -67,7 +67,7 @@ struct lien_graph {
 	uint32_t next_comm;
 	uint32_t round;	    /* of the last adoption */
 	uint64_t snapshots; /* number of them that were taken */
-	/* Of the snapshot that is being loaded: its allocations, sorted by id, and its sites. */
+	/* The allocations, sorted by id, and the sites of the snapshot that is being loaded. */
 	struct {
 		struct lien_allocation **allocations;
 		const struct lien_site **sites;

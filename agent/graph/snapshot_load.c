@@ -224,6 +224,8 @@ void lien_graph_loaded(struct lien_graph *graph)
 	struct lien_allocation **all = graph->loading.allocations;
 	size_t i;
 
+	if (!all && !graph->loading.sites)
+		return; /* with every event but a snapshot's */
 	/* One that is freed unbinds others; those are before it, or still count as being imported.
 	 */
 	for (i = 0; i < graph->loading.allocations_count; i++) {

@@ -67,7 +67,7 @@ static void do_uuid(void)
 	say_bytes(result, &uuid, sizeof(uuid));
 }
 
-/* Of the current device. */
+/* For the current device. */
 static void do_info(void)
 {
 	size_t free_bytes = 0, total = 0;

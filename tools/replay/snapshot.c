@@ -15,7 +15,7 @@ struct calls {
 	int err; /* the first one */
 };
 
-/* What a process calls an allocation: its lowest own and imported handles. 0: none. */
+/* A process's lowest own and imported handles of an allocation. 0: none. */
 struct names {
 	uint64_t own, imported;
 };
@@ -168,7 +168,7 @@ static void add_exports(
 	}
 }
 
-/* What its owner did, whether it is still there or not. */
+/* Adds the owner's calls, whether it is still there or not. */
 static void add_making(struct calls *calls, const struct lien_allocation *allocation)
 {
 	const struct lien_holding *holding = lien_allocation_holding(allocation, allocation->owner);
@@ -297,7 +297,7 @@ static void add_releases(struct calls *calls, const struct lien_allocation *allo
 	}
 }
 
-/* Of memory with an address, cuMemAlloc's is all that a replay makes. */
+/* A replay makes cuMemAlloc's memory alone of what has an address and no handle. */
 static void add_at_address(struct calls *calls, const struct lien_allocation *allocation)
 {
 	const struct lien_holding *holding = lien_allocation_holding(allocation, allocation->owner);
