@@ -31,6 +31,7 @@ UNIT_SRCS_test_control	     := $(filter-out $(addprefix control/, fork.c start.c
 UNIT_SRCS_test_elf_symbols   := loader/discover/elf_symbols.c
 UNIT_LIBS_test_elf_symbols   := -lelf
 UNIT_SRCS_test_gated	     := loader/probes/gated.c
+UNIT_SRCS_test_heap	     := control/plain/heap.c
 UNIT_SRCS_test_inject_choice := $(INJECT)
 UNIT_LIBS_test_inject_choice := -lelf
 UNIT_SRCS_test_inject_libc   := $(INJECT)

@@ -14,7 +14,7 @@ PRODUCT = PURE + [
     "agent/core", "agent/server", "agent/link", "agent/quiesce", "agent/orders", "agent/join",
     "agent/daemon", "tools/text", "tools/picture", "tools/top", "tools/cli", "tools/replay"]
 # Each is a program of its own, or goes into one: they know nothing of the others.
-ORDERS = [PRODUCT, ["control/driver", "control/memory", "control/orders", "control/protocol", "control"]]
+ORDERS = [PRODUCT, ["control/driver", "control/memory", "control/plain", "control/orders", "control/protocol", "control"]]
 TOPS = ["agent", "loader", "control", "tools/cli", "tools/picture", "tools/text", "tools/top",
         "tools/replay"]
 NOT_PURE = re.compile(r'#include [<"](bpf/|cuda|nccl|.*\.skel\.h)')
