@@ -62,6 +62,7 @@ static void context_clear(CUcontext context)
 	atomic_store(&context->alive, false);
 	soft_memory_free_context(context);
 	soft_host_free_context(context);
+	soft_peers_drop(context);
 	for (object = soft_object_first(); object; object = next) {
 		next = soft_object_after(object);
 		if (object->context != context)
@@ -128,6 +129,25 @@ SOFT_EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
 	}
 	unlock_all();
 	return result;
+}
+
+SOFT_EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
+{
+	CUcontext primary;
+
+	SOFT_FAULT();
+	if (!soft_ready())
+		return CUDA_ERROR_NOT_INITIALIZED;
+	if (!soft_device_ok(device))
+		return CUDA_ERROR_INVALID_DEVICE;
+	lock_all();
+	primary = soft.device[device].primary;
+	if (primary && atomic_load(&primary->alive)) {
+		context_clear(primary);
+		primary->references = 0;
+	}
+	unlock_all();
+	return CUDA_SUCCESS;
 }
 
 SOFT_EXPORT CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned int *flags, int *active)

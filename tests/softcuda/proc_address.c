@@ -42,6 +42,9 @@ static const struct symbol symbols[] = {
 	SAME(4000, cuDeviceCanAccessPeer),
 	SAME(7000, cuDevicePrimaryCtxRetain),
 	V2(11000, cuDevicePrimaryCtxRelease),
+	V2(11000, cuDevicePrimaryCtxReset),
+	SAME(4000, cuCtxEnablePeerAccess),
+	SAME(4000, cuCtxDisablePeerAccess),
 	SAME(7000, cuDevicePrimaryCtxGetState),
 	/* _v3 (from 11.4 on) has other arguments and is not here. */
 	NAMED(cuCtxCreate, 3020, 11040, cuCtxCreate_v2, NULL),

@@ -346,6 +346,7 @@ struct CUctx_st {
 };
 
 CUresult soft_context_current(CUcontext *context); /* takes no lock */
+void soft_peers_drop(CUcontext context);	   /* peer_access.c; soft.objects held */
 
 /*
  * stream.c, capture.c
