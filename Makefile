@@ -117,7 +117,7 @@ $(BUILD)/obj/pic/%.o: %.c
 	$(Q)$(CC) $(CFLAGS) $(LIEN_CFLAGS) -fPIC -fvisibility=hidden -MMD -MP -c $< -o $@
 
 # The probes find the caller of a translated call through its frame pointer.
-$(BUILD)/obj/pic/control/driver/translate.o: LIEN_CFLAGS += -fno-omit-frame-pointer \
+$(BUILD)/obj/pic/control/driver/translate.o $(BUILD)/obj/pic/control/plain/%.o: LIEN_CFLAGS += -fno-omit-frame-pointer \
 	-fno-optimize-sibling-calls
 
 $(BUILD)/stubs/%: control/stubs/%.map

@@ -275,6 +275,10 @@ __noinline int frame_push(struct thread *thread, const struct arguments *argumen
 	return depth;
 }
 
+/* The most functions of the control library between the application and the driver
+ * (control/driver/translate.h). */
+#define TRANSLATE_FRAMES 6
+
 /* Determines the caller: the control library for itself, the control library for the application,
  * or the application. Starts the control library's thread if it waits for a call. `bp`: the
  * caller's frame pointer. */
@@ -282,6 +286,7 @@ __noinline int frame_caller(struct thread *thread, __u32 depth, __u64 bp)
 {
 	struct lien_probe_control *control;
 	struct frame *frame;
+	__u32 i;
 
 	if (!thread)
 		return 0;
@@ -289,9 +294,13 @@ __noinline int frame_caller(struct thread *thread, __u32 depth, __u64 bp)
 	control = control_of(thread->pid);
 	if (!control)
 		return 0;
-	/* The control library makes a call for the application: its frame has the real caller. */
-	if (frame->caller >= control->translate && frame->caller < control->translate_end) {
+	/* The control library makes a call for the application, which called the first of its
+	 * frames. */
+	for (i = 0; i < TRANSLATE_FRAMES; i++) {
+		if (frame->caller < control->translate || frame->caller >= control->translate_end)
+			break;
 		bpf_probe_read_user(&frame->caller, sizeof(frame->caller), (void *)(bp + 8));
+		bpf_probe_read_user(&bp, sizeof(bp), (void *)bp);
 		frame->translated = 1;
 	}
 	frame->control = frame->caller >= control->text && frame->caller < control->text_end;

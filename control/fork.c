@@ -7,6 +7,7 @@
 #include "control/memory/handles.h"
 #include "control/driver/names.h"
 #include "control/driver/translate.h"
+#include "control/plain/plain.h"
 
 static void after_in_parent(void)
 {
@@ -19,6 +20,7 @@ static void after_in_child(void)
 	lien_translate_forked();
 	lien_gate_forked();
 	lien_handles_forked();
+	lien_plain_forked();
 	lien_control_forked();
 	lien_start_forked();
 }

@@ -24,6 +24,7 @@
 #include "control/driver/gate.h"
 #include "control/fork.h"
 #include "control/driver/translate.h"
+#include "control/plain/plain.h"
 
 /* Out of the way of programs that count their descriptors from below. */
 #define FD_FLOOR 900
@@ -191,6 +192,7 @@ __attribute__((constructor)) static void load(void)
 	lien_fork_prepare();
 	if (install())
 		return;
+	lien_plain_start(lien_control_state.signal);
 	if (syscall(SYS_gettid) != getpid()) /* a thread made to call dlopen() */
 		start();
 	__atomic_store_n(&lien_control_state.magic, LIEN_WIRE_MAGIC, __ATOMIC_RELEASE);

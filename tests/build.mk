@@ -27,7 +27,7 @@ UNIT_SRCS_test_calls	     := $(addprefix loader/, probes/calls.c probes/gated.c 
 UNIT_LIBS_test_calls	     := -lelf -rdynamic
 UNIT_SRCS_test_client	     := tools/cli/client.c
 UNIT_SRCS_test_control	     := $(filter-out $(addprefix control/, fork.c start.c driver/cached.c \
-	driver/genuine.c driver/interpose.c driver/translate.c),$(CONTROL_SRCS))
+	driver/genuine.c driver/interpose.c driver/translate.c plain/%.c),$(CONTROL_SRCS))
 UNIT_SRCS_test_elf_symbols   := loader/discover/elf_symbols.c
 UNIT_LIBS_test_elf_symbols   := -lelf
 UNIT_SRCS_test_gated	     := loader/probes/gated.c

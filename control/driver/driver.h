@@ -59,7 +59,23 @@
 	X(cuMulticastUnbind)                                                                       \
 	X(cuDeviceGetUuid_v2)                                                                      \
 	X(cuDeviceGetAttribute)                                                                    \
-	X(cuMemsetD8Async)
+	X(cuMemsetD8Async)                                                                         \
+	X(cuDevicePrimaryCtxReset_v2)                                                              \
+	X(cuCtxDestroy_v2)                                                                         \
+	X(cuCtxGetCurrent)                                                                         \
+	X(cuCtxGetDevice)                                                                          \
+	X(cuCtxPushCurrent_v2)                                                                     \
+	X(cuCtxPopCurrent_v2)                                                                      \
+	X(cuCtxEnablePeerAccess)                                                                   \
+	X(cuCtxDisablePeerAccess)                                                                  \
+	X(cuMemGetAllocationGranularity)                                                           \
+	X(cuMemAlloc_v2)                                                                           \
+	X(cuMemAllocPitch_v2)                                                                      \
+	X(cuMemFree_v2)                                                                            \
+	X(cuPointerGetAttributes)                                                                  \
+	X(cuIpcGetMemHandle)                                                                       \
+	X(cuIpcOpenMemHandle_v2)                                                                   \
+	X(cuIpcCloseMemHandle)
 
 struct lien_driver {
 #define LIEN_DRIVER_MEMBER(name) __typeof__(name) *name;

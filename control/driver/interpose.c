@@ -27,6 +27,19 @@ const struct lien_interposed lien_interposed[] = {
 
 const unsigned lien_interposed_count = sizeof(lien_interposed) / sizeof(lien_interposed[0]);
 
+static const struct lien_interposed plain[] = {
+#define ROW(name) {#name, lien_plain_##name, offsetof(struct lien_driver, name)},
+	LIEN_INTERPOSED_PLAIN(ROW)
+#undef ROW
+};
+
+static unsigned plain_count; /* 0: not replaced */
+
+void lien_interpose_plain(void)
+{
+	plain_count = sizeof(plain) / sizeof(plain[0]);
+}
+
 void *lien_genuine_dlsym(void *handle, const char *name)
 {
 	void *(*dlsym)(void *, const char *) = lien_genuine(LIEN_GENUINE_DLSYM);
@@ -59,6 +72,9 @@ static const struct lien_interposed *find(const char *name)
 	for (i = 0; i < lien_interposed_count; i++)
 		if (!strcmp(lien_interposed[i].name, name))
 			return &lien_interposed[i];
+	for (i = 0; i < plain_count; i++)
+		if (!strcmp(plain[i].name, name))
+			return &plain[i];
 	return NULL;
 }
 
@@ -165,17 +181,27 @@ __asm__("	.pushsection .text\n"
 /* --- cuGetProcAddress() ----------------------------------------------------------------------- */
 
 /* Returns ours if the exported name is the requested one, with or without a version suffix. */
-static void *ours_of(const char *symbol, void *function)
+static void *ours_in(
+	const struct lien_interposed *rows, unsigned count, const char *symbol, void *function)
 {
 	size_t length = strlen(symbol);
 	unsigned i;
 
-	for (i = 0; i < lien_interposed_count; i++)
-		if (!strncmp(lien_interposed[i].name, symbol, length) &&
-			lien_interposed[i].member != LIEN_NOT_THE_DRIVERS &&
-			lien_interposed_real(&lien_interposed[i]) == function)
-			return lien_interposed[i].ours;
-	return function;
+	for (i = 0; i < count; i++)
+		if (!strncmp(rows[i].name, symbol, length) &&
+			rows[i].member != LIEN_NOT_THE_DRIVERS &&
+			lien_interposed_real(&rows[i]) == function)
+			return rows[i].ours;
+	return NULL;
+}
+
+static void *ours_of(const char *symbol, void *function)
+{
+	void *ours = ours_in(lien_interposed, lien_interposed_count, symbol, function);
+
+	if (!ours)
+		ours = ours_in(plain, plain_count, symbol, function);
+	return ours ? ours : function;
 }
 
 static CUresult get_proc_address_v2(const char *symbol, void **pfn, int version, uint64_t flags,

@@ -40,6 +40,25 @@
 	X(cuMulticastBindAddr_v2)                                                                  \
 	X(cuMulticastUnbind)
 
+/* The functions that hand out, take back and describe plain memory (control/plain/plain.h). They
+ * are replaced only in a process that had this library from its start. */
+#define LIEN_INTERPOSED_PLAIN(X)                                                                   \
+	X(cuMemAlloc_v2)                                                                           \
+	X(cuMemAllocPitch_v2)                                                                      \
+	X(cuMemFree_v2)                                                                            \
+	X(cuMemGetAddressRange_v2)                                                                 \
+	X(cuPointerGetAttribute)                                                                   \
+	X(cuPointerGetAttributes)                                                                  \
+	X(cuIpcGetMemHandle)                                                                       \
+	X(cuIpcOpenMemHandle_v2)                                                                   \
+	X(cuIpcCloseMemHandle)                                                                     \
+	X(cuCtxEnablePeerAccess)                                                                   \
+	X(cuCtxDisablePeerAccess)                                                                  \
+	X(cuCtxDestroy_v2)                                                                         \
+	X(cuDevicePrimaryCtxRetain)                                                                \
+	X(cuDevicePrimaryCtxRelease_v2)                                                            \
+	X(cuDevicePrimaryCtxReset_v2)
+
 /* Exports the function as `name`. Nothing in this library may use that name: the linker may find
  * another library's first. */
 #define LIEN_EXPORT_AS(name, function)                                                             \
@@ -53,8 +72,12 @@ struct lien_interposed {
 
 #define LIEN_NOT_THE_DRIVERS ((size_t)-1)
 
+/* Those that are replaced in every process. */
 extern const struct lien_interposed lien_interposed[];
 extern const unsigned lien_interposed_count;
+
+/* Replaces the functions for plain memory, too, from the next lookup on. */
+void lien_interpose_plain(void);
 
 /* Returns the genuine function. NULL: there is no driver, or it lacks the function. */
 void *lien_interposed_real(const struct lien_interposed *interposed);

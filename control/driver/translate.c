@@ -12,9 +12,6 @@
 #include "control/driver/names.h"
 #include "control/driver/translate.h"
 
-/* A section of their own, which distinguishes their calls from the control library's. */
-#define TRANSLATE __attribute__((section("lien_translate"), noinline, used))
-
 /* --- the driver's own functions --------------------------------------------------------------- */
 
 static CUresult not_loaded(void)
@@ -27,9 +24,8 @@ static CUresult not_in_this_driver(void)
 	return CUDA_ERROR_NOT_SUPPORTED;
 }
 
-/* Never NULL: a missing function fails when called. The driver may have this function even if it
- * lacks others that an offload needs. */
-static void *driver_function(const char *name, size_t member)
+/* The driver may have this function even if it lacks others that an offload needs. */
+void *lien_translate_real(const char *name, size_t member)
 {
 	const struct lien_driver *driver = lien_driver_found();
 	const char *missing;
@@ -44,7 +40,7 @@ static void *driver_function(const char *name, size_t member)
 	return driver ? (void *)not_in_this_driver : (void *)not_loaded;
 }
 
-#define REAL(name) ((__typeof__(name) *)driver_function(#name, offsetof(struct lien_driver, name)))
+#define REAL LIEN_REAL
 
 /* --- threads that pass a handle --------------------------------------------------------------- */
 
@@ -81,7 +77,7 @@ void lien_translate_forked(void)
  * a call with handle 0 (bpf/gate.h), and so learns of it. `frees`: the thread wants to release the
  * memory.
  */
-TRANSLATE static void ask_agent(int frees)
+LIEN_TRANSLATED static void ask_agent(int frees)
 {
 	int fd;
 
@@ -164,6 +160,8 @@ static CUresult leave(CUresult result)
 	return result;
 }
 
+int (*lien_translate_is_plain)(CUdeviceptr address);
+
 /* --- functions called instead of the driver's ------------------------------------------------- */
 
 /* Gives the application `name` for the driver's handle; 0: it gets none. Inlined, because the
@@ -180,15 +178,15 @@ static inline __attribute__((always_inline)) CUresult give(
 	return CUDA_SUCCESS;
 }
 
-TRANSLATE CUresult lien_translate_cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
-	const CUmemAllocationProp *prop, unsigned long long flags)
+LIEN_TRANSLATED CUresult lien_translate_cuMemCreate(CUmemGenericAllocationHandle *handle,
+	size_t size, const CUmemAllocationProp *prop, unsigned long long flags)
 {
 	CUresult result = REAL(cuMemCreate)(handle, size, prop, flags);
 
 	return result ? result : give(handle, lien_names_made(*handle));
 }
 
-TRANSLATE CUresult lien_translate_cuMemImportFromShareableHandle(
+LIEN_TRANSLATED CUresult lien_translate_cuMemImportFromShareableHandle(
 	CUmemGenericAllocationHandle *handle, void *os_handle, CUmemAllocationHandleType type)
 {
 	CUresult result = REAL(cuMemImportFromShareableHandle)(handle, os_handle, type);
@@ -196,15 +194,23 @@ TRANSLATE CUresult lien_translate_cuMemImportFromShareableHandle(
 	return result ? result : give(handle, lien_names_made(*handle));
 }
 
-TRANSLATE CUresult lien_translate_cuMemRetainAllocationHandle(
-	CUmemGenericAllocationHandle *handle, void *addr)
+LIEN_TRANSLATED CUresult lien_translate_retain(
+	CUmemGenericAllocationHandle *handle, CUdeviceptr address)
 {
-	CUresult result = REAL(cuMemRetainAllocationHandle)(handle, addr);
+	CUresult result = REAL(cuMemRetainAllocationHandle)(handle, (void *)(uintptr_t)address);
 
 	return result ? result : give(handle, lien_names_retained(*handle));
 }
 
-TRANSLATE CUresult lien_translate_cuMemRelease(CUmemGenericAllocationHandle handle)
+LIEN_TRANSLATED CUresult lien_translate_cuMemRetainAllocationHandle(
+	CUmemGenericAllocationHandle *handle, void *addr)
+{
+	if (lien_translate_is_plain && lien_translate_is_plain((uintptr_t)addr))
+		return CUDA_ERROR_INVALID_VALUE;
+	return lien_translate_retain(handle, (uintptr_t)addr);
+}
+
+LIEN_TRANSLATED CUresult lien_translate_cuMemRelease(CUmemGenericAllocationHandle handle)
 {
 	uint64_t name = handle, real;
 	CUresult result;
@@ -216,26 +222,26 @@ TRANSLATE CUresult lien_translate_cuMemRelease(CUmemGenericAllocationHandle hand
 	return leave(result);
 }
 
-TRANSLATE CUresult lien_translate_cuMemMap(CUdeviceptr ptr, size_t size, size_t offset,
+LIEN_TRANSLATED CUresult lien_translate_cuMemMap(CUdeviceptr ptr, size_t size, size_t offset,
 	CUmemGenericAllocationHandle handle, unsigned long long flags)
 {
 	return leave(REAL(cuMemMap)(ptr, size, offset, enter(handle), flags));
 }
 
-TRANSLATE CUresult lien_translate_cuMemExportToShareableHandle(void *shareable,
+LIEN_TRANSLATED CUresult lien_translate_cuMemExportToShareableHandle(void *shareable,
 	CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type,
 	unsigned long long flags)
 {
 	return leave(REAL(cuMemExportToShareableHandle)(shareable, enter(handle), type, flags));
 }
 
-TRANSLATE CUresult lien_translate_cuMemGetAllocationPropertiesFromHandle(
+LIEN_TRANSLATED CUresult lien_translate_cuMemGetAllocationPropertiesFromHandle(
 	CUmemAllocationProp *prop, CUmemGenericAllocationHandle handle)
 {
 	return leave(REAL(cuMemGetAllocationPropertiesFromHandle)(prop, enter(handle)));
 }
 
-TRANSLATE CUresult lien_translate_cuMulticastCreate(
+LIEN_TRANSLATED CUresult lien_translate_cuMulticastCreate(
 	CUmemGenericAllocationHandle *multicast, const CUmulticastObjectProp *prop)
 {
 	CUresult result = REAL(cuMulticastCreate)(multicast, prop);
@@ -243,13 +249,13 @@ TRANSLATE CUresult lien_translate_cuMulticastCreate(
 	return result ? result : give(multicast, lien_names_made(*multicast));
 }
 
-TRANSLATE CUresult lien_translate_cuMulticastAddDevice(
+LIEN_TRANSLATED CUresult lien_translate_cuMulticastAddDevice(
 	CUmemGenericAllocationHandle multicast, CUdevice device)
 {
 	return leave(REAL(cuMulticastAddDevice)(enter(multicast), device));
 }
 
-TRANSLATE CUresult lien_translate_cuMulticastBindMem(CUmemGenericAllocationHandle multicast,
+LIEN_TRANSLATED CUresult lien_translate_cuMulticastBindMem(CUmemGenericAllocationHandle multicast,
 	size_t offset, CUmemGenericAllocationHandle memory, size_t memory_offset, size_t size,
 	unsigned long long flags)
 {
@@ -260,9 +266,10 @@ TRANSLATE CUresult lien_translate_cuMulticastBindMem(CUmemGenericAllocationHandl
 		handles[0], offset, handles[1], memory_offset, size, flags));
 }
 
-TRANSLATE CUresult lien_translate_cuMulticastBindMem_v2(CUmemGenericAllocationHandle multicast,
-	CUdevice device, size_t offset, CUmemGenericAllocationHandle memory, size_t memory_offset,
-	size_t size, unsigned long long flags)
+LIEN_TRANSLATED CUresult lien_translate_cuMulticastBindMem_v2(
+	CUmemGenericAllocationHandle multicast, CUdevice device, size_t offset,
+	CUmemGenericAllocationHandle memory, size_t memory_offset, size_t size,
+	unsigned long long flags)
 {
 	uint64_t names[] = {multicast, memory}, handles[2];
 
@@ -273,20 +280,21 @@ TRANSLATE CUresult lien_translate_cuMulticastBindMem_v2(CUmemGenericAllocationHa
 
 /* The agent holds these two in the driver, because they name memory by address. So they do not
  * count as inside. Multicast objects are never away. */
-TRANSLATE CUresult lien_translate_cuMulticastBindAddr(CUmemGenericAllocationHandle multicast,
+LIEN_TRANSLATED CUresult lien_translate_cuMulticastBindAddr(CUmemGenericAllocationHandle multicast,
 	size_t offset, CUdeviceptr memory, size_t size, unsigned long long flags)
 {
 	return REAL(cuMulticastBindAddr)(lien_names_real(multicast), offset, memory, size, flags);
 }
 
-TRANSLATE CUresult lien_translate_cuMulticastBindAddr_v2(CUmemGenericAllocationHandle multicast,
-	CUdevice device, size_t offset, CUdeviceptr memory, size_t size, unsigned long long flags)
+LIEN_TRANSLATED CUresult lien_translate_cuMulticastBindAddr_v2(
+	CUmemGenericAllocationHandle multicast, CUdevice device, size_t offset, CUdeviceptr memory,
+	size_t size, unsigned long long flags)
 {
 	return REAL(cuMulticastBindAddr_v2)(
 		lien_names_real(multicast), device, offset, memory, size, flags);
 }
 
-TRANSLATE CUresult lien_translate_cuMulticastUnbind(
+LIEN_TRANSLATED CUresult lien_translate_cuMulticastUnbind(
 	CUmemGenericAllocationHandle multicast, CUdevice device, size_t offset, size_t size)
 {
 	return leave(REAL(cuMulticastUnbind)(enter(multicast), device, offset, size));
@@ -325,7 +333,7 @@ static CUarrayMapInfo *enter_list(const CUarrayMapInfo *list, unsigned int count
 	return copy;
 }
 
-TRANSLATE CUresult lien_translate_cuMemMapArrayAsync(
+LIEN_TRANSLATED CUresult lien_translate_cuMemMapArrayAsync(
 	CUarrayMapInfo *list, unsigned int count, CUstream stream)
 {
 	CUarrayMapInfo *copy = enter_list(list, list ? count : 0);
@@ -338,7 +346,7 @@ TRANSLATE CUresult lien_translate_cuMemMapArrayAsync(
 	return result;
 }
 
-TRANSLATE CUresult lien_translate_cuMemMapArrayAsync_ptsz(
+LIEN_TRANSLATED CUresult lien_translate_cuMemMapArrayAsync_ptsz(
 	CUarrayMapInfo *list, unsigned int count, CUstream stream)
 {
 	CUarrayMapInfo *copy = enter_list(list, list ? count : 0);

@@ -12,10 +12,33 @@
 extern const char __start_lien_translate[] __attribute__((visibility("hidden"))),
 	__stop_lien_translate[] __attribute__((visibility("hidden")));
 
+/*
+ * A function of that section: the probes go up through at most six of them to find the
+ * application (bpf/trace.bpf.c). Files with such functions are compiled with frame pointers and
+ * without tail calls (Makefile).
+ */
+#define LIEN_TRANSLATED __attribute__((section("lien_translate"), noinline, used))
+
+/* Returns the driver's function. Never NULL: a missing function fails when called. */
+void *lien_translate_real(const char *name, size_t member);
+#define LIEN_REAL(name)                                                                            \
+	((__typeof__(name) *)lien_translate_real(#name, offsetof(struct lien_driver, name)))
+
 #define LIEN_TRANSLATE_DECLARE(name)                                                               \
 	extern __typeof__(name) lien_translate_##name __attribute__((visibility("hidden")));
 LIEN_INTERPOSED_HANDLES(LIEN_TRANSLATE_DECLARE)
 #undef LIEN_TRANSLATE_DECLARE
+#define LIEN_PLAIN_DECLARE(name)                                                                   \
+	extern __typeof__(name) lien_plain_##name __attribute__((visibility("hidden")));
+LIEN_INTERPOSED_PLAIN(LIEN_PLAIN_DECLARE)
+#undef LIEN_PLAIN_DECLARE
+
+/* If set: returns whether the address lies in memory that the application knows as plain. Plain
+ * memory has no handle, so cuMemRetainAllocationHandle() must not find one. */
+extern int (*lien_translate_is_plain)(CUdeviceptr address);
+/* cuMemRetainAllocationHandle() for any memory. */
+CUresult lien_translate_retain(CUmemGenericAllocationHandle *handle, CUdeviceptr address)
+	__attribute__((visibility("hidden")));
 
 /* While the gate is shut, threads that pass a handle whose memory is away wait. With `all`, threads
  * that pass any handle wait: its memory may be about to go, or to come back. */

@@ -141,7 +141,8 @@ class Session:
         self.environment.update(
             LD_LIBRARY_PATH=SOFTCUDA, LIEN_SOCKET=self.socket, LIEN_SOFTCUDA_DIR=self.devices,
             LIEN_SOFTCUDA_DEVICES=str(devices), LIEN_SOFTCUDA_MEMORY=str(memory),
-            LIEN_SOFTCUDA_QUIET="1", LIEN_CONTROL=CONTROL)
+            LIEN_SOFTCUDA_QUIET="1", LIEN_CONTROL=CONTROL,
+            LIEN_PLAIN="1")  # what cuMemAlloc makes stays the driver's, but in test_plain.py
         self.environment.update(environment)
 
     def __enter__(self):

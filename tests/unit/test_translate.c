@@ -19,6 +19,7 @@
 #include <control/memory/handles.h>
 #include <control/driver/names.h>
 #include <control/driver/translate.h>
+#include <control/plain/plain.h>
 
 /* --- the driver: it notes which handles it was given, and gives out `next` -------------------- */
 
@@ -189,6 +190,10 @@ void *lien_driver_symbol(const char *name)
 }
 
 static unsigned serve_forked, start_forked;
+
+void lien_plain_forked(void)
+{
+}
 
 void lien_control_forked(void)
 {

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause
+#include <stdbool.h>
 #include <stddef.h>
+#include <stdlib.h>
 
 #include "tools/cli/commands.h"
 #include "tools/cli/options.h"
 #include "tools/cli/preload.h"
+#include "tools/text/complain.h"
 
 static const char *const examples[] = {"lien run -- torchrun --nproc-per-node 2 train.py",
 	"every rank can be told to offload",
@@ -25,11 +28,17 @@ static const struct lien_usage usage = {
 
 int lien_cmd_run(int argc, char **argv)
 {
-	const struct lien_option options[] = {{}};
+	bool plain = false;
+	const struct lien_option options[] = {
+		{"plain", LIEN_OPTION_FLAG, &plain, NULL,
+			"leave plain memory (cudaMalloc) to the driver: it stays on the GPU", 0},
+		{}};
 	int code;
 
 	if (!lien_options_read(&usage, options, &argc, &argv, &code))
 		return code;
+	if (plain && setenv("LIEN_PLAIN", "1", 1))
+		return lien_complain(usage.command, "out of memory");
 	if (lien_preload_set(usage.command))
 		return LIEN_EXIT_FAILURE;
 	return lien_preload_exec(usage.command, argv);

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/* The functions that the application gets for the driver's that allocate and free plain memory. */
+#include <pthread.h>
+#include <string.h>
+
+#include "control/plain/memory.h"
+
+/* The pitch that the driver chooses (seen, 580.159). */
+#define PITCH 512
+
+/* The caller is the application. */
+#define CALLER __builtin_return_address(0)
+
+LIEN_TRANSLATED CUresult lien_plain_cuMemAlloc_v2(CUdeviceptr *ptr, size_t bytes)
+{
+	struct lien_plain_place place;
+
+	if (ptr && bytes && lien_plain_place(&place, CALLER) &&
+		!lien_plain_take(&place, bytes, ptr))
+		return CUDA_SUCCESS;
+	return LIEN_REAL(cuMemAlloc_v2)(ptr, bytes);
+}
+
+/* Returns the bytes of the rows, and their pitch; 0: the driver decides. */
+static size_t pitched(size_t width, size_t height, unsigned int element, size_t *pitch)
+{
+	size_t bytes;
+
+	if (!width || !height || (element != 4 && element != 8 && element != 16))
+		return 0;
+	*pitch = (width + PITCH - 1) / PITCH * PITCH;
+	return *pitch < width || __builtin_mul_overflow(*pitch, height, &bytes) ? 0 : bytes;
+}
+
+LIEN_TRANSLATED CUresult lien_plain_cuMemAllocPitch_v2(
+	CUdeviceptr *ptr, size_t *pitch, size_t width, size_t height, unsigned int element)
+{
+	struct lien_plain_place place;
+	size_t bytes, row;
+
+	bytes = ptr && pitch ? pitched(width, height, element, &row) : 0;
+	if (bytes && lien_plain_place(&place, CALLER) && !lien_plain_take(&place, bytes, ptr)) {
+		*pitch = row;
+		return CUDA_SUCCESS;
+	}
+	return LIEN_REAL(cuMemAllocPitch_v2)(ptr, pitch, width, height, element);
+}
+
+LIEN_TRANSLATED CUresult lien_plain_cuMemFree_v2(CUdeviceptr ptr)
+{
+	struct lien_heap_block block;
+	CUcontext context = NULL;
+	CUresult result;
+
+	if (!lien_plain_find(ptr, &block) || LIEN_REAL(cuCtxGetCurrent)(&context) || !context)
+		return LIEN_REAL(cuMemFree_v2)(ptr);
+	if (block.address != ptr)
+		return CUDA_ERROR_INVALID_VALUE;
+	result = lien_plain_wait((CUcontext)(uintptr_t)block.key.context);
+	return result ? result : lien_plain_give(&block);
+}
+
+LIEN_EXPORT_AS(cuMemAlloc_v2, lien_plain_cuMemAlloc_v2);
+LIEN_EXPORT_AS(cuMemAllocPitch_v2, lien_plain_cuMemAllocPitch_v2);
+LIEN_EXPORT_AS(cuMemFree_v2, lien_plain_cuMemFree_v2);

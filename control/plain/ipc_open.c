@@ -1,0 +1,370 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/* The other side of legacy IPC: memory of another process. A chunk is mapped once, whatever number
+ * of its blocks is open. */
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <lien/pass_fds.h>
+
+#include "control/plain/ipc.h"
+
+struct chunk {
+	LIST_ENTRY(chunk) entry;
+	uint8_t cookie[LIEN_PLAIN_COOKIE];
+	uint64_t number;
+	struct lien_heap_range range;
+	CUcontext context;
+	unsigned blocks;
+};
+
+struct opened {
+	LIST_ENTRY(opened) entry;
+	struct lien_plain_handle handle;
+	struct chunk *chunk;
+	CUdeviceptr address;
+	uint64_t id;
+	unsigned count;
+};
+
+LIST_HEAD(chunk_list, chunk);
+LIST_HEAD(opened_list, opened);
+
+static struct {
+	pthread_mutex_t turn; /* one thread at a time opens or closes; held while it waits */
+	pthread_mutex_t lock; /* of the lists; held briefly */
+	struct chunk_list chunks;
+	struct opened_list list;
+	unsigned count;
+	uint64_t last_id;
+} open_memory = {
+	.turn = PTHREAD_MUTEX_INITIALIZER,
+	.lock = PTHREAD_MUTEX_INITIALIZER,
+};
+
+/* The heap counts its blocks from 1. */
+#define FIRST_ID (1ull << 40)
+
+/* --- asking the owner ------------------------------------------------------------------------- */
+
+static int connect_to(const struct lien_plain_handle *handle)
+{
+	struct sockaddr_un name;
+	socklen_t length = lien_plain_socket_name(&name, handle->cookie);
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0), err;
+
+	if (fd < 0)
+		return -1;
+	do
+		err = connect(fd, (struct sockaddr *)&name, length);
+	while (err && errno == EINTR);
+	if (!err && lien_plain_same_user(fd))
+		return fd;
+	close(fd);
+	return -1;
+}
+
+/* Fills in where the block lies, and with `fd` a descriptor of its chunk. While the memory is away,
+ * the owner answers when it is back. */
+static CUresult ask_owner(int socket, const struct lien_plain_handle *handle,
+	struct lien_plain_answer *answer, int *fd)
+{
+	const struct lien_plain_question question = {.handle = *handle, .export = fd != NULL};
+	const struct iovec part = {(void *)&question, sizeof(question)};
+	int fds[LIEN_PASS_FDS_MAX];
+	unsigned count = 0;
+	ssize_t n = -1;
+
+	if (!lien_pass_send(socket, &part, 1, NULL, 0))
+		n = lien_pass_receive(socket, answer, sizeof(*answer), fds, &count, 0);
+	if (n == sizeof(*answer) && !answer->result && count == (fd != NULL)) {
+		if (fd)
+			*fd = fds[0];
+		return CUDA_SUCCESS;
+	}
+	while (count)
+		close(fds[--count]);
+	return n == sizeof(*answer) && answer->result ? (CUresult)answer->result
+						      : CUDA_ERROR_INVALID_HANDLE;
+}
+
+/* --- opening ---------------------------------------------------------------------------------- */
+
+static struct opened *find_handle(const struct lien_plain_handle *handle)
+{
+	struct opened *opened;
+
+	LIST_FOREACH (opened, &open_memory.list, entry)
+		if (!memcmp(&opened->handle, handle, sizeof(*handle)))
+			return opened;
+	return NULL;
+}
+
+static struct chunk *find_chunk(const uint8_t *cookie, uint64_t number)
+{
+	struct chunk *chunk;
+
+	LIST_FOREACH (chunk, &open_memory.chunks, entry)
+		if (chunk->number == number && !memcmp(chunk->cookie, cookie, LIEN_PLAIN_COOKIE))
+			return chunk;
+	return NULL;
+}
+
+/* Maps a chunk that the owner answered with. */
+LIEN_TRANSLATED static CUresult import_chunk(
+	int socket, const struct lien_plain_handle *handle, struct chunk *chunk, CUdevice device)
+{
+	CUmemGenericAllocationHandle imported;
+	struct lien_plain_answer answer;
+	CUdeviceptr at = 0;
+	CUresult result;
+	int fd;
+
+	result = ask_owner(socket, handle, &answer, &fd);
+	if (result)
+		return result;
+	chunk->number = answer.chunk;
+	chunk->range.bytes = answer.chunk_bytes;
+	memcpy(chunk->cookie, handle->cookie, sizeof(chunk->cookie));
+	result = lien_translate_cuMemImportFromShareableHandle(
+		&imported, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+	close(fd);
+	if (result)
+		return result;
+	result = lien_plain_map(imported, answer.chunk_bytes, chunk->context, device, &at);
+	chunk->range.base = at;
+	return result;
+}
+
+/* Finds the block's chunk, or maps it. */
+LIEN_TRANSLATED static CUresult get_chunk(
+	int socket, const struct lien_plain_handle *handle, struct chunk **got, uint64_t *offset)
+{
+	struct lien_plain_answer answer;
+	struct chunk *chunk;
+	CUcontext context = NULL;
+	CUdevice device = 0;
+	CUresult result;
+
+	if (LIEN_REAL(cuCtxGetCurrent)(&context) || LIEN_REAL(cuCtxGetDevice)(&device))
+		return CUDA_ERROR_INVALID_CONTEXT;
+	result = ask_owner(socket, handle, &answer, NULL);
+	if (result)
+		return result;
+	*offset = answer.offset;
+	*got = find_chunk(handle->cookie, answer.chunk);
+	if (*got)
+		return (*got)->context == context ? CUDA_SUCCESS
+						  : lien_plain_allow((*got)->range, device);
+	chunk = calloc(1, sizeof(*chunk));
+	if (!chunk)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	chunk->context = context;
+	result = import_chunk(socket, handle, chunk, device);
+	if (result) {
+		free(chunk);
+		return result;
+	}
+	pthread_mutex_lock(&open_memory.lock);
+	LIST_INSERT_HEAD(&open_memory.chunks, chunk, entry);
+	pthread_mutex_unlock(&open_memory.lock);
+	*got = chunk;
+	return CUDA_SUCCESS;
+}
+
+static void remove_chunk(struct chunk *chunk)
+{
+	pthread_mutex_lock(&open_memory.lock);
+	LIST_REMOVE(chunk, entry);
+	pthread_mutex_unlock(&open_memory.lock);
+	free(chunk);
+}
+
+/* Unmaps the chunk if none of its blocks is open. */
+LIEN_TRANSLATED static CUresult put_chunk(struct chunk *chunk)
+{
+	CUresult result;
+
+	if (chunk->blocks)
+		return CUDA_SUCCESS;
+	result = lien_plain_unmap(chunk->range);
+	if (!result)
+		remove_chunk(chunk);
+	return result;
+}
+
+LIEN_TRANSLATED static CUresult open_handle(
+	const struct lien_plain_handle *handle, CUdeviceptr *ptr)
+{
+	struct opened *opened = find_handle(handle);
+	struct chunk *chunk;
+	uint64_t offset = 0;
+	CUresult result;
+	int socket;
+
+	if (opened) {
+		opened->count++;
+		*ptr = opened->address;
+		return CUDA_SUCCESS;
+	}
+	socket = connect_to(handle);
+	if (socket < 0)
+		return CUDA_ERROR_INVALID_HANDLE;
+	result = get_chunk(socket, handle, &chunk, &offset);
+	close(socket);
+	if (result)
+		return result;
+	if (offset > chunk->range.bytes || handle->bytes > chunk->range.bytes - offset)
+		result = CUDA_ERROR_INVALID_HANDLE;
+	else if (!(opened = calloc(1, sizeof(*opened))))
+		result = CUDA_ERROR_OUT_OF_MEMORY;
+	if (result) {
+		put_chunk(chunk);
+		return result;
+	}
+	opened->handle = *handle;
+	opened->chunk = chunk;
+	opened->address = chunk->range.base + offset;
+	opened->count = 1;
+	*ptr = opened->address;
+	pthread_mutex_lock(&open_memory.lock);
+	opened->id = FIRST_ID + ++open_memory.last_id;
+	chunk->blocks++;
+	open_memory.count++;
+	LIST_INSERT_HEAD(&open_memory.list, opened, entry);
+	pthread_mutex_unlock(&open_memory.lock);
+	return CUDA_SUCCESS;
+}
+
+LIEN_TRANSLATED CUresult lien_plain_cuIpcOpenMemHandle_v2(
+	CUdeviceptr *ptr, CUipcMemHandle handle, unsigned int flags)
+{
+	struct lien_plain_handle ours;
+	CUcontext context = NULL;
+	CUresult result;
+
+	memcpy(&ours, &handle, sizeof(ours));
+	if (!ptr || flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS ||
+		memcmp(ours.magic, LIEN_PLAIN_MAGIC, sizeof(ours.magic)) ||
+		LIEN_REAL(cuCtxGetCurrent)(&context) || !context)
+		return LIEN_REAL(cuIpcOpenMemHandle_v2)(ptr, handle, flags);
+	if (lien_plain_offered(&ours))
+		return CUDA_ERROR_INVALID_CONTEXT;
+	pthread_mutex_lock(&open_memory.turn);
+	result = open_handle(&ours, ptr);
+	pthread_mutex_unlock(&open_memory.turn);
+	return result;
+}
+
+/* --- closing ---------------------------------------------------------------------------------- */
+
+static struct opened *find_address(CUdeviceptr address)
+{
+	struct opened *opened;
+
+	LIST_FOREACH (opened, &open_memory.list, entry)
+		if (address >= opened->address && address - opened->address < opened->handle.bytes)
+			return opened;
+	return NULL;
+}
+
+int lien_plain_find_opened(CUdeviceptr address, struct lien_heap_block *block)
+{
+	struct opened *opened;
+
+	if (!__atomic_load_n(&open_memory.count, __ATOMIC_RELAXED))
+		return 0;
+	pthread_mutex_lock(&open_memory.lock);
+	opened = find_address(address);
+	if (opened)
+		*block = (struct lien_heap_block){
+			.id = opened->id,
+			.address = opened->address,
+			.bytes = opened->handle.bytes,
+			.key = {.context = (uintptr_t)opened->chunk->context},
+			.chunk = opened->chunk->range,
+		};
+	pthread_mutex_unlock(&open_memory.lock);
+	return opened != NULL;
+}
+
+static void remove_opened(struct opened *opened)
+{
+	pthread_mutex_lock(&open_memory.lock);
+	LIST_REMOVE(opened, entry);
+	open_memory.count--;
+	opened->chunk->blocks--;
+	pthread_mutex_unlock(&open_memory.lock);
+	free(opened);
+}
+
+LIEN_TRANSLATED static CUresult close_address(CUdeviceptr address)
+{
+	struct opened *opened = find_address(address);
+	struct chunk *chunk;
+	CUresult result;
+
+	if (!opened || opened->address != address)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (opened->count > 1) {
+		opened->count--;
+		return CUDA_SUCCESS;
+	}
+	chunk = opened->chunk;
+	result = lien_plain_wait(chunk->context);
+	if (!result && chunk->blocks == 1)
+		result = lien_plain_unmap(chunk->range);
+	if (result)
+		return result;
+	remove_opened(opened);
+	if (!chunk->blocks)
+		remove_chunk(chunk);
+	return CUDA_SUCCESS;
+}
+
+LIEN_TRANSLATED CUresult lien_plain_cuIpcCloseMemHandle(CUdeviceptr ptr)
+{
+	struct lien_heap_block block;
+	CUcontext context = NULL;
+	CUresult result;
+
+	if (!lien_plain_find_opened(ptr, &block) || LIEN_REAL(cuCtxGetCurrent)(&context) ||
+		!context)
+		return LIEN_REAL(cuIpcCloseMemHandle)(ptr);
+	pthread_mutex_lock(&open_memory.turn);
+	result = close_address(ptr);
+	pthread_mutex_unlock(&open_memory.turn);
+	return result;
+}
+
+/* The driver closes what the context has opened. */
+LIEN_TRANSLATED void lien_plain_opened_drop(CUcontext context)
+{
+	struct opened *opened, *next;
+	struct chunk *chunk;
+
+	if (!__atomic_load_n(&open_memory.count, __ATOMIC_RELAXED))
+		return;
+	pthread_mutex_lock(&open_memory.turn);
+	for (opened = LIST_FIRST(&open_memory.list); opened; opened = next) {
+		next = LIST_NEXT(opened, entry);
+		chunk = opened->chunk;
+		if (chunk->context != context)
+			continue;
+		remove_opened(opened);
+		put_chunk(chunk);
+	}
+	pthread_mutex_unlock(&open_memory.turn);
+}
+
+void lien_plain_opened_forked(void)
+{
+	memset(&open_memory, 0, sizeof(open_memory));
+	pthread_mutex_init(&open_memory.turn, NULL);
+	pthread_mutex_init(&open_memory.lock, NULL);
+}
+
+LIEN_EXPORT_AS(cuIpcOpenMemHandle_v2, lien_plain_cuIpcOpenMemHandle_v2);
+LIEN_EXPORT_AS(cuIpcCloseMemHandle, lien_plain_cuIpcCloseMemHandle);

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/* The heap and its chunks; what the files of this folder share. No lock is held while the driver is
+ * called: the agent may hold a thread there until memory is back. */
+#ifndef LIEN_CONTROL_PLAIN_MEMORY_H
+#define LIEN_CONTROL_PLAIN_MEMORY_H
+
+#include "control/plain/plain.h"
+
+/* What a chunk is made for. */
+struct lien_plain_place {
+	struct lien_heap_key key;
+	uint64_t granularity;
+	int rdma;
+};
+
+/* Until then, no place is found for memory of ours. */
+void lien_plain_enable(void);
+/* Determines the place for memory of the current context, asked for by the code at `caller`.
+ * Returns whether memory of ours is possible there. */
+int lien_plain_place(struct lien_plain_place *place, const void *caller);
+/* Returns the object file that contains the code, as a number that stays the same. */
+uint32_t lien_plain_asker(const void *code);
+void lien_plain_asker_forked(void);
+
+/* Gives out a block. Has no effect on failure. */
+CUresult lien_plain_take(const struct lien_plain_place *place, uint64_t bytes, CUdeviceptr *ptr);
+/* Finds the block that contains the address. Returns whether there is one. */
+int lien_plain_find(CUdeviceptr address, struct lien_heap_block *block);
+/* Takes back a block that nothing uses any more. */
+CUresult lien_plain_give(const struct lien_heap_block *block);
+/* Waits for the work of the context, as the driver does before it frees memory. */
+CUresult lien_plain_wait(CUcontext context);
+
+/* Reserves addresses, maps the handle's memory there and lets the device, and the peers of the
+ * context, use it. Releases the handle in any case, because the mapping alone keeps the memory: to
+ * free it, unmapping is enough. */
+CUresult lien_plain_map(CUmemGenericAllocationHandle handle, uint64_t bytes, CUcontext context,
+	CUdevice device, CUdeviceptr *at);
+CUresult lien_plain_unmap(struct lien_heap_range range);
+/* Also lets this device use it. */
+CUresult lien_plain_allow(struct lien_heap_range range, CUdevice device);
+/* Tries twice. */
+CUresult lien_plain_release(CUmemGenericAllocationHandle handle);
+
+/* Forgets a chunk of the context, which the caller unmaps. Returns whether there was one. */
+int lien_plain_forget(CUcontext context, struct lien_heap_range *chunk);
+/* Finds the first chunk at or above the address. Returns whether there is one. */
+int lien_plain_next(CUdeviceptr address, struct lien_heap_range *chunk, struct lien_heap_key *key);
+void lien_plain_memory_forked(void);
+
+/* --- context.c -------------------------------------------------------------------------------- */
+
+#define LIEN_PLAIN_DEVICES 64
+
+/* Fills in the access that memory of the context has: its device and those of its peers. Returns
+ * how many there are, at most LIEN_PLAIN_DEVICES. */
+unsigned lien_plain_access(CUcontext context, CUdevice device, CUmemAccessDesc *access);
+/* Changes whenever peers do. */
+unsigned lien_plain_peers_turn(void);
+void lien_plain_context_forked(void);
+
+/* --- ipc_open.c ------------------------------------------------------------------------------- */
+
+/* Finds opened memory of another process that contains the address. */
+int lien_plain_find_opened(CUdeviceptr address, struct lien_heap_block *block);
+void lien_plain_opened_drop(CUcontext context);
+void lien_plain_opened_forked(void);
+
+/* --- start.c ---------------------------------------------------------------------------------- */
+
+extern int lien_plain_gate_signal __attribute__((visibility("hidden")));
+
+/* --- ipc_offer.c ------------------------------------------------------------------------------ */
+
+void lien_plain_offered_forked(void);
+
+#endif

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/* What the application can ask about an address. Some answers of the driver differ for virtual
+ * memory: there ours say what holds for plain memory. */
+#include <string.h>
+
+#include "control/plain/memory.h"
+
+/* Finds a block of ours, or an opened one of another process. */
+static int find(CUdeviceptr address, struct lien_heap_block *block, int *opened)
+{
+	*opened = 0;
+	if (lien_plain_find(address, block))
+		return 1;
+	*opened = lien_plain_find_opened(address, block);
+	return *opened;
+}
+
+LIEN_TRANSLATED CUresult lien_plain_cuMemGetAddressRange_v2(
+	CUdeviceptr *base, size_t *size, CUdeviceptr ptr)
+{
+	struct lien_heap_block block;
+	CUcontext context = NULL;
+	int opened;
+
+	if (!find(ptr, &block, &opened) || LIEN_REAL(cuCtxGetCurrent)(&context) || !context)
+		return LIEN_REAL(cuMemGetAddressRange_v2)(base, size, ptr);
+	if (base)
+		*base = block.address;
+	if (size)
+		*size = block.bytes;
+	return CUDA_SUCCESS;
+}
+
+/* The driver counts its own from 1. */
+#define FIRST_BUFFER (1ull << 48)
+
+/* Returns the size of the attribute's value; 0: the driver answers. */
+static size_t value_of(CUpointer_attribute attribute, const struct lien_heap_block *block,
+	int opened, uint64_t *value)
+{
+	switch (attribute) {
+	case CU_POINTER_ATTRIBUTE_CONTEXT:
+		*value = block->key.context;
+		return sizeof(CUcontext);
+	case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+		*value = FIRST_BUFFER + block->id;
+		return sizeof(unsigned long long);
+	case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+		*value = !opened;
+		return sizeof(unsigned int);
+	case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+		*value = block->address;
+		return sizeof(CUdeviceptr);
+	case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+		*value = block->bytes;
+		return sizeof(size_t);
+	case CU_POINTER_ATTRIBUTE_MAPPED:
+		*value = 1;
+		return sizeof(unsigned int);
+	case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
+		*value = 0;
+		return sizeof(unsigned long long);
+	default:
+		return 0;
+	}
+}
+
+LIEN_TRANSLATED CUresult lien_plain_cuPointerGetAttribute(
+	void *data, CUpointer_attribute attribute, CUdeviceptr ptr)
+{
+	struct lien_heap_block block;
+	uint64_t value;
+	size_t size;
+	int opened;
+
+	size = data && find(ptr, &block, &opened) ? value_of(attribute, &block, opened, &value) : 0;
+	if (!size)
+		return LIEN_REAL(cuPointerGetAttribute)(data, attribute, ptr);
+	memcpy(data, &value, size);
+	return CUDA_SUCCESS;
+}
+
+LIEN_TRANSLATED CUresult lien_plain_cuPointerGetAttributes(
+	unsigned int count, CUpointer_attribute *attributes, void **data, CUdeviceptr ptr)
+{
+	CUresult result = LIEN_REAL(cuPointerGetAttributes)(count, attributes, data, ptr);
+	struct lien_heap_block block;
+	unsigned int i;
+	uint64_t value;
+	size_t size;
+	int opened;
+
+	if (result || !find(ptr, &block, &opened))
+		return result;
+	for (i = 0; i < count; i++) {
+		size = value_of(attributes[i], &block, opened, &value);
+		memcpy(data[i], &value, size);
+	}
+	return CUDA_SUCCESS;
+}
+
+LIEN_EXPORT_AS(cuMemGetAddressRange_v2, lien_plain_cuMemGetAddressRange_v2);
+LIEN_EXPORT_AS(cuPointerGetAttribute, lien_plain_cuPointerGetAttribute);
+LIEN_EXPORT_AS(cuPointerGetAttributes, lien_plain_cuPointerGetAttributes);

@@ -1,0 +1,351 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * A process that uses plain device memory as it is told to: a command a line on standard input, an
+ * answer a line on standard output, "ok VALUE..." or "error NUMBER 0". It gets the driver's
+ * functions by cuGetProcAddress_v2(), as libcudart does, or with the argument `linked` by linking.
+ */
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <lien/cuda_abi.h>
+
+#define ARGS_MAX 8
+
+#define FUNCTIONS(X)                                                                               \
+	X(cuMemAlloc_v2, "cuMemAlloc")                                                             \
+	X(cuMemAllocPitch_v2, "cuMemAllocPitch")                                                   \
+	X(cuMemFree_v2, "cuMemFree")                                                               \
+	X(cuMemGetAddressRange_v2, "cuMemGetAddressRange")                                         \
+	X(cuPointerGetAttribute, "cuPointerGetAttribute")                                          \
+	X(cuPointerGetAttributes, "cuPointerGetAttributes")                                        \
+	X(cuIpcGetMemHandle, "cuIpcGetMemHandle")                                                  \
+	X(cuIpcOpenMemHandle_v2, "cuIpcOpenMemHandle")                                             \
+	X(cuIpcCloseMemHandle, "cuIpcCloseMemHandle")                                              \
+	X(cuCtxEnablePeerAccess, "cuCtxEnablePeerAccess")                                          \
+	X(cuCtxDisablePeerAccess, "cuCtxDisablePeerAccess")                                        \
+	X(cuCtxDestroy_v2, "cuCtxDestroy")                                                         \
+	X(cuDevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain")                                    \
+	X(cuDevicePrimaryCtxRelease_v2, "cuDevicePrimaryCtxRelease")                               \
+	X(cuDevicePrimaryCtxReset_v2, "cuDevicePrimaryCtxReset")                                   \
+	X(cuMemRetainAllocationHandle, "cuMemRetainAllocationHandle")
+
+static struct {
+#define MEMBER(name, symbol) __typeof__(name) *name;
+	FUNCTIONS(MEMBER)
+#undef MEMBER
+} cu;
+
+static void look_up(int linked)
+{
+#define LOOK_UP(name, symbol)                                                                      \
+	cu.name = name;                                                                            \
+	if (!linked && cuGetProcAddress_v2(symbol, (void **)&cu.name, 13000, 0, NULL))             \
+		abort();
+	FUNCTIONS(LOOK_UP)
+#undef LOOK_UP
+}
+
+static char **words;
+
+static void say(CUresult result, uint64_t value)
+{
+	if (result)
+		printf("error %d 0\n", result);
+	else
+		printf("ok %#" PRIx64 "\n", value);
+}
+
+/* --- contexts --------------------------------------------------------------------------------- */
+
+static void do_init(const uint64_t *arg)
+{
+	CUcontext context = NULL;
+	CUresult result = cuInit(0);
+
+	if (!result)
+		result = cu.cuDevicePrimaryCtxRetain(&context, arg[0]);
+	say(result ? result : cuCtxSetCurrent(context), (uintptr_t)context);
+}
+
+static void do_create(const uint64_t *arg)
+{
+	CUcontext context = NULL;
+	CUresult result = cuCtxCreate_v2(&context, 0, arg[0]);
+
+	say(result, (uintptr_t)context);
+}
+
+static void do_current(const uint64_t *arg)
+{
+	say(cuCtxSetCurrent((CUcontext)arg[0]), 0);
+}
+
+static void do_destroy(const uint64_t *arg)
+{
+	say(cu.cuCtxDestroy_v2((CUcontext)arg[0]), 0);
+}
+
+static void do_primary_release(const uint64_t *arg)
+{
+	say(cu.cuDevicePrimaryCtxRelease_v2(arg[0]), 0);
+}
+
+static void do_primary_reset(const uint64_t *arg)
+{
+	say(cu.cuDevicePrimaryCtxReset_v2(arg[0]), 0);
+}
+
+static void do_peer(const uint64_t *arg)
+{
+	say(cu.cuCtxEnablePeerAccess((CUcontext)arg[0], 0), 0);
+}
+
+static void do_unpeer(const uint64_t *arg)
+{
+	say(cu.cuCtxDisablePeerAccess((CUcontext)arg[0]), 0);
+}
+
+/* --- memory ----------------------------------------------------------------------------------- */
+
+static void do_alloc(const uint64_t *arg)
+{
+	CUdeviceptr ptr = 0;
+	CUresult result = cu.cuMemAlloc_v2(&ptr, arg[0]);
+
+	say(result, ptr);
+}
+
+static void do_pitch(const uint64_t *arg)
+{
+	CUdeviceptr ptr = 0;
+	size_t pitch = 0;
+	CUresult result = cu.cuMemAllocPitch_v2(&ptr, &pitch, arg[0], arg[1], arg[2]);
+
+	if (result)
+		say(result, 0);
+	else
+		printf("ok %#llx %zu\n", ptr, pitch);
+}
+
+static void do_free(const uint64_t *arg)
+{
+	say(cu.cuMemFree_v2(arg[0]), 0);
+}
+
+static void *free_elsewhere(void *arg)
+{
+	uint64_t *args = arg;
+	CUresult result = cuCtxSetCurrent((CUcontext)args[1]);
+
+	args[0] = result ? result : cu.cuMemFree_v2(args[0]);
+	return NULL;
+}
+
+static void do_free_in_thread(const uint64_t *arg)
+{
+	uint64_t args[] = {arg[0], arg[1]};
+	pthread_t thread;
+
+	if (pthread_create(&thread, NULL, free_elsewhere, args))
+		abort();
+	pthread_join(thread, NULL);
+	say(args[0], 0);
+}
+
+static void do_range(const uint64_t *arg)
+{
+	CUdeviceptr base = 0;
+	size_t size = 0;
+	CUresult result = cu.cuMemGetAddressRange_v2(&base, &size, arg[0]);
+
+	if (result)
+		say(result, 0);
+	else
+		printf("ok %#llx %zu\n", base, size);
+}
+
+static void do_attribute(const uint64_t *arg)
+{
+	uint64_t value = 0;
+	CUresult result = cu.cuPointerGetAttribute(&value, arg[1], arg[0]);
+
+	say(result, value);
+}
+
+static void do_attributes(const uint64_t *arg)
+{
+	CUpointer_attribute attributes[] = {CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+		CU_POINTER_ATTRIBUTE_RANGE_SIZE, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
+		CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL};
+	uint64_t value[4] = {0};
+	void *data[] = {&value[0], &value[1], &value[2], &value[3]};
+	CUresult result = cu.cuPointerGetAttributes(4, attributes, data, arg[0]);
+
+	if (result)
+		say(result, 0);
+	else
+		printf("ok %#" PRIx64 " %" PRIu64 " %" PRIu64 " %" PRIu64 "\n", value[0], value[1],
+			value[2], value[3]);
+}
+
+static void do_retain(const uint64_t *arg)
+{
+	CUmemGenericAllocationHandle handle = 0;
+	CUresult result = cu.cuMemRetainAllocationHandle(&handle, (void *)arg[0]);
+
+	say(result, handle);
+}
+
+static void do_access(const uint64_t *arg)
+{
+	const CUmemLocation location = {CU_MEM_LOCATION_TYPE_DEVICE, arg[1]};
+	unsigned long long flags = 0;
+	CUresult result = cuMemGetAccess(&flags, &location, arg[0]);
+
+	say(result, flags);
+}
+
+static void do_fill(const uint64_t *arg)
+{
+	say(cuMemsetD8_v2(arg[0], arg[2], arg[1]), 0);
+}
+
+static void do_check(const uint64_t *arg)
+{
+	uint8_t *bytes = malloc(arg[1]);
+	CUresult result;
+	uint64_t i;
+
+	if (!bytes)
+		abort();
+	result = cuMemcpyDtoH_v2(bytes, arg[0], arg[1]);
+	for (i = 0; !result && i < arg[1] && bytes[i] == (uint8_t)arg[2]; i++)
+		;
+	free(bytes);
+	say(result, i == arg[1]);
+}
+
+/* --- IPC -------------------------------------------------------------------------------------- */
+
+static void do_ipc_get(const uint64_t *arg)
+{
+	CUipcMemHandle handle;
+	CUresult result = cu.cuIpcGetMemHandle(&handle, arg[0]);
+	unsigned i;
+
+	if (result) {
+		say(result, 0);
+		return;
+	}
+	printf("ok 0x");
+	for (i = 0; i < sizeof(handle); i++)
+		printf("%02x", (unsigned char)handle.reserved[i]);
+	printf("\n");
+}
+
+static void do_ipc_open(const uint64_t *arg)
+{
+	CUipcMemHandle handle;
+	CUdeviceptr ptr = 0;
+	CUresult result;
+	unsigned i, byte;
+
+	(void)arg;
+	for (i = 0; i < sizeof(handle); i++) {
+		if (sscanf(words[0] + 2 + 2 * i, "%2x", &byte) != 1)
+			abort();
+		handle.reserved[i] = (char)byte;
+	}
+	result = cu.cuIpcOpenMemHandle_v2(&ptr, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+	say(result, ptr);
+}
+
+static void do_ipc_close(const uint64_t *arg)
+{
+	say(cu.cuIpcCloseMemHandle(arg[0]), 0);
+}
+
+/* --- processes -------------------------------------------------------------------------------- */
+
+/* The child, which may not use CUDA, tries to free the memory and to make some; its two results. */
+static void do_fork(const uint64_t *arg)
+{
+	CUdeviceptr ptr = 0;
+	int status = 0;
+	pid_t child;
+
+	fflush(stdout);
+	child = fork();
+	if (!child)
+		_exit((cu.cuMemFree_v2(arg[0]) != 0) | (cu.cuMemAlloc_v2(&ptr, 4096) != 0) << 1);
+	waitpid(child, &status, 0);
+	say(0, WIFEXITED(status) ? WEXITSTATUS(status) : 255);
+}
+
+static const struct {
+	const char *name;
+	void (*run)(const uint64_t *arg);
+	int args;
+} commands[] = {
+	{"init", do_init, 1},	    /* DEVICE: its primary context becomes current */
+	{"create", do_create, 1},   /* DEVICE: a context, which becomes current */
+	{"current", do_current, 1}, /* CONTEXT */
+	{"destroy", do_destroy, 1}, /* CONTEXT */
+	{"primary-release", do_primary_release, 1}, /* DEVICE */
+	{"primary-reset", do_primary_reset, 1},	    /* DEVICE */
+	{"peer", do_peer, 1},			  /* CONTEXT whose memory the current one may use */
+	{"unpeer", do_unpeer, 1},		  /* CONTEXT */
+	{"alloc", do_alloc, 1},			  /* BYTES */
+	{"pitch", do_pitch, 3},			  /* WIDTH HEIGHT ELEMENT: address and pitch */
+	{"free", do_free, 1},			  /* ADDRESS */
+	{"free-in-thread", do_free_in_thread, 2}, /* ADDRESS CONTEXT */
+	{"range", do_range, 1},			  /* ADDRESS */
+	{"attribute", do_attribute, 2},		  /* ADDRESS NUMBER */
+	{"attributes", do_attributes, 1},	  /* ADDRESS: start, size, IPC, device */
+	{"retain", do_retain, 1},		  /* ADDRESS */
+	{"access", do_access, 2},		  /* ADDRESS DEVICE */
+	{"fill", do_fill, 3},			  /* ADDRESS BYTES VALUE */
+	{"check", do_check, 3},			  /* ADDRESS BYTES VALUE: 1, all have it */
+	{"ipc-get", do_ipc_get, 1},		  /* ADDRESS */
+	{"ipc-open", do_ipc_open, 1},		  /* HANDLE */
+	{"ipc-close", do_ipc_close, 1},		  /* ADDRESS */
+	{"fork", do_fork, 1},			  /* ADDRESS */
+};
+
+static void obey(char *line)
+{
+	char *all[ARGS_MAX + 1], *save = NULL, *word = strtok_r(line, " \n", &save);
+	uint64_t arg[ARGS_MAX] = {0};
+	unsigned i;
+	int n = 0;
+
+	for (; word && n <= ARGS_MAX; word = strtok_r(NULL, " \n", &save))
+		all[n++] = word;
+	words = all + 1;
+	for (i = 0; n && i < sizeof(commands) / sizeof(commands[0]); i++) {
+		if (strcmp(commands[i].name, all[0]) || commands[i].args != n - 1)
+			continue;
+		for (int j = 1; j < n; j++)
+			arg[j - 1] = strtoull(all[j], NULL, 0);
+		commands[i].run(arg);
+		return;
+	}
+	printf("error -1 no such command\n");
+}
+
+int main(int argc, char **argv)
+{
+	char line[512];
+
+	setvbuf(stdout, NULL, _IOLBF, 0);
+	look_up(argc > 1 && !strcmp(argv[1], "linked"));
+	printf("ready %d\n", getpid());
+	while (fgets(line, sizeof(line), stdin))
+		obey(line);
+	return 0;
+}

@@ -1,0 +1,337 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-2-Clause
+"""Plain memory (cuMemAlloc, legacy IPC) of processes under `lien run`: it can be moved, and behaves as the driver's own."""
+
+import sys
+
+import faults
+from lien_test import LIEN, MIB, Driver, Session, case, check, equal, main, program, wait_for
+
+ANY_FREE = 1  # CUDA_ERROR_INVALID_VALUE
+OUT_OF_MEMORY, INVALID_CONTEXT, INVALID_HANDLE = 2, 201, 400
+CONTEXT, BUFFER_ID, ORDINAL, IPC_CAPABLE, START, SIZE, MAPPED, HANDLE_TYPES = 1, 7, 9, 10, 11, 12, 13, 14
+
+
+class Plain(Driver):
+    """prog_plain under `lien run`."""
+
+    def __init__(self, session, device=0, plain=False, linked=False, under_lien=True, **environment):
+        argv = ([LIEN, "run", *(["--plain"] if plain else []), "--"] if under_lien else []) + [
+            program("prog_plain")] + (["linked"] if linked else [])
+        super().__init__(session.spawn(argv, **environment))
+        self.context = self("init", device)
+
+    def holds(self, address, size, value):
+        equal(self("check", address, size, value), 1, "contents at %#x" % address)
+
+    def handle(self, address):
+        """What cuIpcGetMemHandle says, as a word."""
+        return "0x%0128x" % self("ipc-get", address)
+
+
+def plain_session(**more):
+    return Session(LIEN_PLAIN="0", **more)
+
+
+def stays(session, pid):
+    """Bytes of the process that an offload does not free."""
+    return sum(row["bytes"] - row["offload_frees"] for row in session.ask("mem")["rows"]
+               if row["pid"] == pid and row["owner"] != "lien-control")
+
+
+def check_as_plain(job, address, size, again):
+    equal(job("range", address + size - 1), [address, size], "range")
+    equal([job("attribute", address + size // 2, number)
+           for number in (CONTEXT, ORDINAL, IPC_CAPABLE, START, SIZE, MAPPED, HANDLE_TYPES)],
+          [job.context, 0, 1, address, size, 1, 0], "attributes")
+    check(job("attribute", address, BUFFER_ID) != job("attribute", again, BUFFER_ID),
+          "two blocks have one buffer id")
+    equal(job("attributes", address), [address, size, 1, 0], "attributes in one call")
+    equal(job.refused("retain", address), 1, "plain memory has no handle")
+    equal(address % 512, 0, "alignment")
+
+
+def allocations(job):
+    """Blocks of many sizes, each with contents: {address: (size, value)}"""
+    made = {}
+    for number, size in enumerate((1, 513, 70000, MIB, 2 * MIB - 1, 2 * MIB, 2 * MIB + 1, 20 * MIB)):
+        address = job("alloc", size)
+        job("fill", address, size, number + 1)
+        made[address] = size, number + 1
+    return made
+
+
+@case(60)
+def test_alloc_ask_free():
+    with plain_session() as session:
+        for linked in (False, True):
+            job = Plain(session, linked=linked)
+            made = allocations(job)
+            last = max(made)
+            for address, (size, _) in made.items():
+                if address != last:
+                    check_as_plain(job, address, size, last)
+            row, pitch = job("pitch", 1000, 30, 4)
+            equal((pitch, job("range", row)), (1024, [row, 1024 * 30]), "pitched")
+            for address, (size, value) in made.items():
+                job.holds(address, size, value)
+            equal(job.refused("alloc", 0), 1, "no bytes")
+            equal(job.refused("pitch", 10, 10, 3), 1, "a strange element")
+            equal(job.refused("alloc", 1 << 50), OUT_OF_MEMORY, "too much")
+            equal(job.refused("free", last + 512), 1, "an address inside")
+            job("free", 0)
+            for address in list(made) + [row]:
+                job("free", address)
+                equal(job.refused("free", address), 1, "twice")
+            equal(session.used(), 0, "device memory in use")
+            job.end()
+
+
+@case(60)
+def test_out_of_memory_at_the_same_point():
+    with plain_session(memory="256M") as session:
+        most = []
+        for plain in (True, False):
+            job = Plain(session, plain=plain)
+            blocks = []
+            while True:
+                ok, values = job.attempt("alloc", 6 * MIB)
+                if not ok:
+                    equal(int(values.split()[1]), OUT_OF_MEMORY, "error")
+                    break
+                blocks.append(values[0])
+            most.append(len(blocks))
+            job("free", blocks.pop())
+            job("alloc", 6 * MIB)
+            job.end()
+            wait_for("the memory is free", lambda: not session.used())
+        equal(most[0], most[1], "blocks until there is no more")
+
+
+@case(60)
+def test_all_of_it_moves():
+    """Every block goes to the host and comes back, where it was; `--plain` leaves them alone."""
+    with plain_session() as session:
+        session.start_agent()
+        job, left = Plain(session), Plain(session, plain=True)
+        made = allocations(job)
+        left("alloc", 4 * MIB)
+        session.ready(job.pid)
+        equal((stays(session, left.pid), stays(session, job.pid)), (4 * MIB, 0), "stays")
+        before = session.used()
+        for value in range(3):
+            result = session.ask("offload", "--owner", "all", "--pid", str(job.pid))
+            equal(result["outcome"], "done", "offload")
+            equal(session.used(), 4 * MIB, "device memory in use")
+            equal(job("range", max(made)), [max(made), made[max(made)][0]], "asked while away")
+            equal(session.ask("restore")["outcome"], "done", "restore")
+            equal(session.used(), before, "device memory in use after the restore")
+            for address, (size, number) in made.items():
+                job.holds(address, size, number + value)
+                job("fill", address, size, number + value + 1)
+        for address in made:
+            job("free", address)
+        equal(session.used(), 4 * MIB, "device memory in use after free")
+        equal(session.ask("status")["events_lost"], 0, "events lost")
+
+
+@case(60)
+def test_other_threads_and_contexts():
+    with plain_session() as session:
+        job = Plain(session)
+        first = job("alloc", 3 * MIB)
+        small = job("alloc", 3000)
+        other = job("create", 0)
+        mine = job("alloc", 5 * MIB)
+        equal((job("attribute", first, CONTEXT), job("attribute", mine, CONTEXT)),
+              (job.context, other), "contexts")
+        job("free", first)  # of another context
+        job("free-in-thread", small, other)
+        job("alloc", 300)
+        job("destroy", other)
+        equal(session.used(), 0, "memory of a destroyed context")
+        job("current", 0)
+        equal(job.refused("alloc", 4096), INVALID_CONTEXT, "no context")
+        job("current", job.context)
+        equal(job.refused("free", mine), 1, "gone with its context")
+        block = job("alloc", 8 * MIB)
+        job("primary-reset", 0)
+        equal(session.used(), 0, "memory after a reset")
+        job("init", 0)
+        equal(job.refused("free", block), 1, "gone with the reset")
+        job("alloc", 8 * MIB)
+        job("primary-release", 0)
+        equal(session.used(), 0, "memory after the last release")
+
+
+@case(60)
+def test_peers():
+    with plain_session() as session:
+        job = Plain(session)
+        before = job("alloc", 2 * MIB)
+        other = job("create", 1)
+        equal(job("access", before, 1), 0, "access of the peer, not enabled")
+        job("peer", job.context)
+        equal(job("access", before, 1), 3, "access to what was there")
+        equal(job.refused("peer", job.context), 704, "enabled twice")
+        job("current", job.context)
+        after = job("alloc", 2 * MIB)
+        equal(job("access", after, 1), 3, "access to what came later")
+        job("current", other)
+        job("unpeer", job.context)
+        equal((job("access", before, 1), job("access", after, 1)), (0, 0), "access taken back")
+        equal(job.refused("unpeer", job.context), 705, "taken back twice")
+        job("current", job.context)
+        equal(job("access", job("alloc", 2 * MIB), 1), 0, "access of a former peer")
+
+
+@case(60)
+def test_fork():
+    with plain_session() as session:
+        job = Plain(session)
+        block = job("alloc", 4 * MIB)
+        small = job("alloc", 4000)
+        job("fill", block, 4 * MIB, 7)
+        job.handle(small)
+        equal(job("fork", block), 3, "what the child may not do")
+        job.holds(block, 4 * MIB, 7)
+        job("free", block)
+        job("free", small)
+        equal(session.used(), 0, "device memory in use")
+
+
+@case(120)
+def test_ipc():
+    with plain_session() as session:
+        owner, user = Plain(session), Plain(session, device=1)
+        big, a, b = owner("alloc", 6 * MIB), owner("alloc", 3000), owner("alloc", 5000)
+        for value, (block, size) in enumerate(((big, 6 * MIB), (a, 3000), (b, 5000))):
+            owner("fill", block, size, value + 1)
+        handles = [owner.handle(block) for block in (big, a, b)]
+        equal(owner.handle(big), handles[0], "the handle of the same block")
+        equal(owner.refused("ipc-open", handles[0]), INVALID_CONTEXT, "opened in the owner")
+        opened = [user("ipc-open", handle) for handle in handles]
+        equal(user("ipc-open", handles[1]), opened[1], "opened twice")
+        for value, (block, size) in enumerate(zip(opened, (6 * MIB, 3000, 5000))):
+            user.holds(block, size, value + 1)
+            equal(user("range", block + size - 1), [block, size], "range of opened memory")
+        user("fill", opened[2], 5000, 77)
+        owner.holds(b, 5000, 77)
+        owner.holds(a, 3000, 2)
+        equal(user.refused("ipc-close", opened[0] + 512), 1, "an address inside")
+        equal(user.refused("free", opened[0]), 1, "freed instead of closed")
+        user("ipc-close", opened[1])
+        user.holds(opened[1], 3000, 2)
+        user("ipc-close", opened[1])
+        equal(user.refused("ipc-close", opened[1]), 1, "closed once too often")
+        user.holds(opened[2], 5000, 77)
+        # The owner frees first: who has it open keeps it.
+        owner("free", big)
+        equal(user.attempt("ipc-open", handles[1])[0], True, "opened again")
+        user.holds(opened[0], 6 * MIB, 1)
+        other = Plain(session)
+        equal(other.refused("ipc-open", handles[0]), INVALID_HANDLE, "freed by its owner")
+        user("ipc-close", opened[0])
+        user("ipc-close", user("ipc-open", handles[1]))
+        again = owner("alloc", 6 * MIB)
+        check(owner.handle(again) != handles[0], "a new block has the handle of the old one")
+        # The owner dies.
+        owner.end()
+        user.holds(opened[2], 5000, 77)
+        equal(other.refused("ipc-open", handles[2]), INVALID_HANDLE, "its owner is dead")
+        user("ipc-close", opened[2])
+        user("ipc-close", opened[1])
+        equal(session.used(), 0, "device memory in use")
+
+
+@case(60)
+def test_ipc_with_a_process_without_lien():
+    """What they exchange are the driver's handles, or it is refused."""
+    with plain_session() as session:
+        ours, without = Plain(session), Plain(session, under_lien=False)
+        theirs = without("alloc", 2 * MIB)
+        without("fill", theirs, 2 * MIB, 5)
+        opened = ours("ipc-open", without.handle(theirs))
+        ours.holds(opened, 2 * MIB, 5)
+        ours("ipc-close", opened)
+        equal(without.refused("ipc-open", ours.handle(ours("alloc", 2 * MIB))), INVALID_HANDLE,
+              "a handle of ours")
+        plain = Plain(session, plain=True)
+        block = plain("alloc", 2 * MIB)
+        without("ipc-close", without("ipc-open", plain.handle(block)))
+
+
+@case(120)
+def test_ipc_moves():
+    """Shared memory is moved in both processes, and can be opened while it is away."""
+    with plain_session() as session:
+        session.start_agent()
+        owner, user, late = Plain(session), Plain(session, device=1), Plain(session)
+        blocks = [(owner("alloc", size), size) for size in (6 * MIB, 3000, 5000)]
+        for value, (block, size) in enumerate(blocks):
+            owner("fill", block, size, value + 1)
+        handles = [owner.handle(block) for block, _ in blocks]
+        opened = [user("ipc-open", handle) for handle in handles]
+        late("alloc", 2 * MIB)
+        session.ready(owner.pid, user.pid, late.pid)
+        before = session.used()
+        for _ in range(3):
+            result = session.ask("offload", "--owner", "all")
+            equal((result["outcome"], result["left"]), ("done", []), "offload")
+            equal(session.used(), 0, "device memory in use")
+            equal(session.ask("restore")["outcome"], "done", "restore")
+            equal(session.used(), before, "device memory in use after the restore")
+            for value, (address, (block, size)) in enumerate(zip(opened, blocks)):
+                user.holds(address, size, value + 1)
+                owner.holds(block, size, value + 1)
+        session.ask("offload", "--owner", "all")
+        late.process.send("ipc-open %s" % handles[0])
+        equal(session.ask("restore")["outcome"], "done", "restore")
+        answer = late.process.line()
+        check(answer.startswith("ok "), "opened while it was away:", answer)
+        late.holds(int(answer.split()[1], 0), 6 * MIB, 1)
+        result = session.ask("offload", "--owner", "all")
+        equal((result["outcome"], result["left"], session.used()), ("done", [], 0), "offload")
+        session.ask("restore")
+        equal(session.ask("status")["events_lost"], 0, "events lost")
+
+
+@case(120)
+def test_every_driver_call_fails_once():
+    """An error leaves everything as it was: the same call can be made again."""
+    with plain_session() as session:
+        faults.folder(session)
+        owner, user = Plain(session), Plain(session)
+        owner_faults = faults.Faults(session, owner.inner_pid)
+        user_faults = faults.Faults(session, user.inner_pid)
+        for size in (3000, 4 * MIB):
+            held = owner("alloc", size)
+            handle = owner.handle(held)
+            owner("fill", held, size, 3)
+            for job, record, make, undo in (
+                    (owner, owner_faults, ("alloc", size), "free"),
+                    (user, user_faults, ("ipc-open", handle), "ipc-close")):
+                nth, hit = 1, 1
+                while hit:
+                    used = session.used()
+                    record.arm(faults.FAIL, nth)
+                    ok, made = job.attempt(*make)
+                    hit = record.disarm()
+                    if not ok:
+                        check(session.used() == used, make, "left memory at fault", nth)
+                        made = [job(*make)]
+                    record.arm(faults.FAIL, nth)
+                    ok, _ = job.attempt(undo, made[0])
+                    hit += record.disarm()
+                    if not ok:
+                        job(undo, made[0])
+                    equal(session.used(), used, "device memory after %s, fault %d" % (undo, nth))
+                    nth += 1
+                check(nth > 5, "no calls were hit")
+            owner.holds(held, size, 3)
+            owner("free", held)
+        equal(session.used(), 0, "device memory in use")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
