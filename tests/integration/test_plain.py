@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Plain memory (cuMemAlloc, legacy IPC) of processes under `lien run`: it can be moved, and behaves as the driver's own."""
 
+import random
 import sys
 
 import faults
-from lien_test import LIEN, MIB, Driver, Session, case, check, equal, main, program, wait_for
+from lien_test import LIEN, MIB, SOFTNCCL, Driver, Session, case, check, equal, main, program, wait_for
 
 ANY_FREE = 1  # CUDA_ERROR_INVALID_VALUE
 OUT_OF_MEMORY, INVALID_CONTEXT, INVALID_HANDLE = 2, 201, 400
@@ -133,6 +134,30 @@ def test_all_of_it_moves():
             job("free", address)
         equal(session.used(), 4 * MIB, "device memory in use after free")
         equal(session.ask("status")["events_lost"], 0, "events lost")
+
+
+@case(60)
+def test_who_asked_stays_who_asked():
+    """NCCL's plain memory alone moves by default: none of its chunks holds anybody else's."""
+    with plain_session() as session:
+        session.start_agent()
+        job = session.driver()
+        mine = [job("alloc", size) for size in (3000, 4 * MIB)]
+        job("nccl", SOFTNCCL)
+        theirs = [job("alloc", size) for size in (3000, 4 * MIB)]
+        for value, address in enumerate(mine + theirs):
+            job("fill", address, 3000, value)
+        session.ready(job.pid)
+        owners = {row["owner"]: row["bytes"] for row in session.ask("mem")["rows"] if row["bytes"]}
+        equal((owners["nccl"], owners["prog_driver"]), (6 * MIB, 6 * MIB), "owners")
+        result = session.ask("offload")
+        equal((result["outcome"], result["bytes"]), ("done", 6 * MIB), "offload of NCCL's")
+        equal(session.used(), 6 * MIB, "device memory in use")
+        for value, address in enumerate(mine):
+            job("check", address, 3000, value)
+        session.ask("restore")
+        for value, address in enumerate(mine + theirs):
+            job("check", address, 3000, value)
 
 
 @case(60)
@@ -331,6 +356,139 @@ def test_every_driver_call_fails_once():
             owner.holds(held, size, 3)
             owner("free", held)
         equal(session.used(), 0, "device memory in use")
+
+
+# --- random jobs ----------------------------------------------------------------------------------
+
+ORPHANS = {"no mapping through which all of it can be copied", "its owner has exited"}
+
+
+class Block:
+    def __init__(self, address, size, value):
+        self.address, self.size, self.value = address, size, value
+        self.reused = False
+
+
+class Job:
+    """A process, its blocks, and what it has opened of others' blocks."""
+
+    def __init__(self, session, number):
+        self.driver = Plain(session, device=number % 2)
+        self.blocks, self.opened = [], {}  # address: [block, how often]
+
+    def holds(self):
+        for block in self.blocks:
+            self.driver.holds(block.address, block.size, block.value)
+        for address, (block, _) in self.opened.items():
+            if not block.reused:
+                self.driver.holds(address, block.size, block.value)
+
+
+class Jobs:
+    def __init__(self, session, seed):
+        self.session, self.random = session, random.Random(seed)
+        self.jobs = [Job(session, number) for number in range(4)]
+
+    def alloc(self, job):
+        size = self.random.choice((self.random.randint(1, 5000), self.random.randint(1, 3 * MIB)))
+        address, value = job.driver("alloc", size), self.random.randrange(256)
+        job.driver("fill", address, size, value)
+        job.blocks.append(Block(address, size, value))
+
+    def free(self, job):
+        if job.blocks:
+            block = job.blocks.pop(self.random.randrange(len(job.blocks)))
+            job.driver("free", block.address)
+            block.reused = block.size < 2 * MIB  # its place in a shared chunk
+
+    def open(self, job):
+        owner = self.random.choice(self.jobs)
+        if owner is job or not owner.blocks:
+            return
+        block = self.random.choice(owner.blocks)
+        address = job.driver("ipc-open", owner.driver.handle(block.address))
+        entry = job.opened.setdefault(address, [block, 0])
+        if entry[0] is block:
+            entry[1] += 1
+        else:
+            check(entry[0].reused, "two blocks at %#x" % address)
+            job.driver("ipc-close", address)
+
+    def close(self, job):
+        if job.opened:
+            address = self.random.choice(sorted(job.opened))
+            job.driver("ipc-close", address)
+            job.opened[address][1] -= 1
+            if not job.opened[address][1]:
+                del job.opened[address]
+
+    def fill(self, job):
+        places = [(block.address, block) for block in job.blocks]
+        places += [(address, entry[0]) for address, entry in job.opened.items()
+                   if not entry[0].reused]
+        if places:
+            address, block = self.random.choice(places)
+            block.value = self.random.randrange(256)
+            job.driver("fill", address, block.size, block.value)
+
+    def fork(self, job):
+        if job.blocks:
+            equal(job.driver("fork", job.blocks[0].address), 3, "what a child may not do")
+
+    def kill(self, job):
+        """Who has its memory open keeps it. Another process takes its place."""
+        number = self.jobs.index(job)
+        pid = job.driver.pid
+        job.driver.end()
+        wait_for("%d is gone" % pid, lambda: not self.session.process(pid))
+        self.jobs[number] = Job(self.session, number)
+        self.alloc(self.jobs[number])
+        self.session.ready(self.jobs[number].driver.pid)
+
+    def step(self):
+        step = self.random.choices((self.alloc, self.free, self.open, self.close, self.fill,
+                                    self.fork, self.kill), (30, 20, 20, 15, 20, 2, 1))[0]
+        step(self.random.choice(self.jobs))
+
+    def move(self):
+        """To the host and back; a process allocates meanwhile, at once or when all is back."""
+        result = self.session.ask("offload", "--owner", "all")
+        check(result["outcome"] in ("done", "nothing to do"), "offload:", result)
+        # What its owner has freed, or left by dying, has nobody to keep it on the host.
+        equal({left["reason"] for left in result["left"]} - ORPHANS, set(), "left")
+        equal(self.session.used(), sum(left["bytes"] for left in result["left"]),
+              "device memory in use")
+        job = self.random.choice(self.jobs)
+        job.driver.process.send("alloc 4096")
+        check(self.session.ask("restore")["outcome"] in ("done", "nothing to do"), "restore")
+        answer = job.driver.process.line().split()
+        equal(answer[0], "ok", "alloc")
+        job.driver("free", int(answer[1], 0))
+        for job in self.jobs:
+            job.holds()
+
+
+@case(200)
+def test_random_jobs():
+    """Against a model: every byte of every block, in its owner and in all who have it open."""
+    with plain_session() as session:
+        session.start_agent()
+        jobs = Jobs(session, seed=12)
+        for job in jobs.jobs:
+            jobs.alloc(job)
+        session.ready(*[job.driver.pid for job in jobs.jobs])
+        for _ in range(12):
+            for _ in range(40):
+                jobs.step()
+            jobs.move()
+        for job in jobs.jobs:
+            while job.opened:
+                jobs.close(job)
+        for job in jobs.jobs:
+            while job.blocks:
+                jobs.free(job)
+        equal(session.used(), 0, "device memory in use")
+        equal(session.ask("status")["events_lost"], 0, "events lost")
 
 
 if __name__ == "__main__":
