@@ -270,6 +270,80 @@ static void do_ipc_close(const uint64_t *arg)
 	say(cu.cuIpcCloseMemHandle(arg[0]), 0);
 }
 
+/* --- a thread that allocates and frees all the time --------------------------------------------
+ */
+
+#define CHURNED 16
+
+static struct {
+	pthread_t thread;
+	CUcontext context;
+	_Atomic int stop;
+	_Atomic uint64_t rounds;
+	CUresult result; /* the first error */
+	uint64_t wrong;	 /* blocks with other contents than they were given */
+} churn;
+
+static int has_contents(CUdeviceptr ptr, uint8_t value)
+{
+	uint8_t found[3000];
+	unsigned i;
+
+	if (cuMemcpyDtoH_v2(found, ptr, sizeof(found)))
+		return 0;
+	for (i = 0; i < sizeof(found) && found[i] == value; i++)
+		;
+	return i == sizeof(found);
+}
+
+static void *churn_on(void *unused)
+{
+	CUdeviceptr live[CHURNED] = {0};
+	unsigned at, seed = 1;
+
+	(void)unused;
+	churn.result = cuCtxSetCurrent(churn.context);
+	while (!churn.result && !churn.stop) {
+		at = rand_r(&seed) % CHURNED;
+		if (live[at]) {
+			churn.wrong += !has_contents(live[at], at);
+			churn.result = cu.cuMemFree_v2(live[at]);
+			live[at] = 0;
+		} else {
+			churn.result =
+				cu.cuMemAlloc_v2(&live[at], rand_r(&seed) % 2 ? 3000 : 3 << 20);
+			if (!churn.result)
+				churn.result = cuMemsetD8_v2(live[at], at, 3000);
+		}
+		churn.rounds++;
+	}
+	for (at = 0; at < CHURNED && !churn.result; at++)
+		if (live[at])
+			churn.result = cu.cuMemFree_v2(live[at]);
+	return NULL;
+}
+
+static void do_churn(const uint64_t *arg)
+{
+	churn.context = (CUcontext)arg[0];
+	churn.stop = 0;
+	say(pthread_create(&churn.thread, NULL, churn_on, NULL), 0);
+}
+
+static void do_rounds(const uint64_t *arg)
+{
+	(void)arg;
+	say(0, churn.rounds);
+}
+
+static void do_churn_stop(const uint64_t *arg)
+{
+	(void)arg;
+	churn.stop = 1;
+	pthread_join(churn.thread, NULL);
+	say(churn.result, churn.wrong);
+}
+
 /* --- processes -------------------------------------------------------------------------------- */
 
 /* The child, which may not use CUDA, tries to free the memory and to make some; its two results. */
@@ -314,6 +388,9 @@ static const struct {
 	{"ipc-get", do_ipc_get, 1},		  /* ADDRESS */
 	{"ipc-open", do_ipc_open, 1},		  /* HANDLE */
 	{"ipc-close", do_ipc_close, 1},		  /* ADDRESS */
+	{"churn", do_churn, 1},			  /* CONTEXT: a thread begins */
+	{"rounds", do_rounds, 0},		  /* that it made so far */
+	{"churn-stop", do_churn_stop, 0},	  /* blocks whose contents were wrong */
 	{"fork", do_fork, 1},			  /* ADDRESS */
 };
 

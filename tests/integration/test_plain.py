@@ -358,6 +358,66 @@ def test_every_driver_call_fails_once():
         equal(session.used(), 0, "device memory in use")
 
 
+@case(200)
+def test_moved_while_threads_allocate():
+    """Wherever a thread is caught between the driver's calls, nothing is lost."""
+    with plain_session() as session:
+        session.start_agent()
+        jobs = [Plain(session), Plain(session, device=1)]
+        for job in jobs:
+            job("churn", job.context)
+        session.ready(*[job.pid for job in jobs])
+        for _ in range(15):
+            equal(session.ask("offload", "--owner", "all")["outcome"], "done", "offload")
+            equal(session.ask("restore")["outcome"], "done", "restore")
+            for job in jobs:
+                rounds = job("rounds")
+                wait_for("the thread goes on", lambda job=job, rounds=rounds: job("rounds") > rounds + 20)
+        for job in jobs:
+            equal(job("churn-stop"), 0, "blocks with wrong contents")
+        equal(session.used(), 0, "device memory in use")
+        equal(session.ask("status")["events_lost"], 0, "events lost")
+
+
+@case(60)
+def test_freed_while_away():
+    with plain_session() as session:
+        session.start_agent()
+        job = Plain(session)
+        block, small, kept = job("alloc", 4 * MIB), job("alloc", 3000), job("alloc", 3000)
+        job("fill", kept, 3000, 4)
+        session.ready(job.pid)
+        for freed in (block, small):
+            equal(session.ask("offload", "--owner", "all")["outcome"], "done", "offload")
+            job.process.send("free %d" % freed)
+            equal(session.ask("restore")["outcome"], "done", "restore")
+            equal(job.process.line(), "ok 0", "free")
+        job.holds(kept, 3000, 4)
+        job("free", kept)
+        equal(session.used(), 0, "device memory in use")
+
+
+@case(60)
+def test_an_agent_that_comes_later():
+    """It finds the memory of a process that `lien run` started before there was an agent."""
+    with plain_session() as session:
+        owner, user = Plain(session), Plain(session, device=1)
+        made = allocations(owner)
+        block = max(made)
+        opened = user("ipc-open", owner.handle(block))
+        session.start_agent(attach=True)
+        for job in (owner, user):
+            job("alloc", 2 * MIB)  # a call that wakes the control library
+        session.ready(owner.pid, user.pid)
+        session.ask("attach", owner.pid, user.pid)
+        result = session.ask("offload", "--owner", "all")
+        equal((result["outcome"], result["left"], session.used()), ("done", [], 0), "offload")
+        equal(session.ask("restore")["outcome"], "done", "restore")
+        for address, (size, value) in made.items():
+            owner.holds(address, size, value)
+        user.holds(opened, *made[block])
+
+
 # --- random jobs ----------------------------------------------------------------------------------
 
 ORPHANS = {"no mapping through which all of it can be copied", "its owner has exited"}
