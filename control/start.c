@@ -254,6 +254,7 @@ int lien_start_undo(void)
 	struct lien_control_state *state = &lien_control_state;
 	int fd = state->agent_fd;
 
+	lien_plain_stop();
 	give_back_signal(state->signal);
 	if (fd >= 0 && lien_control_inode(fd) != state->agent_ino)
 		fd = -1; /* belongs to the application by now */
@@ -279,6 +280,7 @@ static void *again(const char *path, int mode)
 			&lien_control_state.magic, LIEN_WIRE_MAGIC_ENDED, __ATOMIC_RELEASE);
 		return NULL;
 	}
+	lien_plain_start(lien_control_state.signal);
 	start();
 	lien_start_allow();
 	__atomic_store_n(&lien_control_state.magic, LIEN_WIRE_MAGIC, __ATOMIC_RELEASE);

@@ -126,8 +126,9 @@ static const char *unmovable_origin(const struct lien_allocation *allocation)
 		return "memory of a stream-ordered pool cannot be put back at the same address";
 	if (share && share->call == LIEN_CALL_CU_IPC_GET)
 		return "cudaMalloc memory shared by legacy IPC cannot be put back at the same "
-		       "address";
-	return "cudaMalloc memory cannot be put back at the same address";
+		       "address: start the job with `lien run`, without --plain";
+	return "cudaMalloc memory cannot be put back at the same address: start the job with "
+	       "`lien run`, without --plain";
 }
 
 static bool by_fabric(const struct lien_allocation *allocation)

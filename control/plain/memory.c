@@ -11,9 +11,9 @@ static struct {
 
 static int enabled;
 
-void lien_plain_enable(void)
+void lien_plain_enable(int on)
 {
-	enabled = 1;
+	__atomic_store_n(&enabled, on, __ATOMIC_RELAXED);
 }
 
 /* --- places ----------------------------------------------------------------------------------- */

@@ -13,8 +13,8 @@ struct lien_plain_place {
 	int rdma;
 };
 
-/* Until then, no place is found for memory of ours. */
-void lien_plain_enable(void);
+/* While it is off, as in the beginning, no place is found for memory of ours. */
+void lien_plain_enable(int on);
 /* Determines the place for memory of the current context, asked for by the code at `caller`.
  * Returns whether memory of ours is possible there. */
 int lien_plain_place(struct lien_plain_place *place, const void *caller);

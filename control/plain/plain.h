@@ -20,6 +20,8 @@
 
 /* The constructor calls it. `signal`: the one that holds threads (control/driver/gate.h). */
 void lien_plain_start(int signal);
+/* From now on new memory is the driver's. What has been handed out stays ours. */
+void lien_plain_stop(void);
 /* For the child of a fork(): CUDA memory is the parent's. */
 void lien_plain_forked(void);
 

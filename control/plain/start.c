@@ -34,9 +34,14 @@ void lien_plain_start(int signal)
 	if ((off && *off && *off != '0') || !is_preloaded())
 		return;
 	lien_plain_gate_signal = signal;
-	lien_plain_enable();
+	lien_plain_enable(1);
 	lien_translate_is_plain = is_plain;
 	lien_interpose_plain();
+}
+
+void lien_plain_stop(void)
+{
+	lien_plain_enable(0);
 }
 
 void lien_plain_forked(void)

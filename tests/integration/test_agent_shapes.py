@@ -12,7 +12,8 @@ MIB = 1 << 20
 PIECE = 2 * MIB
 FD, FABRIC = 1, 8
 RW, READ = 3, 1
-LEGACY = "cudaMalloc memory shared by legacy IPC cannot be put back at the same address"
+LEGACY = ("cudaMalloc memory shared by legacy IPC cannot be put back at the same address: start the job "
+          "with `lien run`, without --plain")
 
 
 def holders(session, driver, va):

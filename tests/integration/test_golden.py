@@ -166,7 +166,8 @@ def adopt(session, job):
 def move_adopted(session, job, moved, verified):
     answer = session.ask("offload", "--owner", "all")
     equal((answer["outcome"], answer["bytes"], {left["reason"] for left in answer["left"]}),
-          ("done", moved, {"cudaMalloc memory cannot be put back at the same address"}), "offload")
+          ("done", moved, {"cudaMalloc memory cannot be put back at the same address: start the job "
+                                  "with `lien run`, without --plain"}), "offload")
     answer = session.ask("restore")
     equal((answer["outcome"], answer["bytes"]), ("done", moved), "restore")
     equal(job.verify(), verified, "verified")
