@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -24,6 +25,7 @@ static struct {
 	pthread_mutex_t lock;
 	int listens;
 	int socket;
+	uint64_t inode; /* of the socket: the application may close it, and reuse its number */
 	uint8_t cookie[LIEN_PLAIN_COOKIE];
 } offer = {.lock = PTHREAD_MUTEX_INITIALIZER, .socket = -1};
 
@@ -118,23 +120,32 @@ LIEN_TRANSLATED static void answer_process(int socket)
 		answer_one(socket);
 }
 
+static uint64_t inode_of(int fd)
+{
+	struct stat stat;
+
+	return syscall(SYS_fstat, fd, &stat) ? 0 : stat.st_ino;
+}
+
 /* This thread's calls are the application's: libc calls it, and the agent may hold it. */
 LIEN_TRANSLATED static void *answer_all(void *arg)
 {
+	const uint64_t inode = offer.inode;
 	int listening = (intptr_t)arg, socket;
 
 	prctl(PR_SET_NAME, "lien-ipc");
-	for (;;) {
+	while (inode_of(listening) == inode) {
 		socket = accept4(listening, NULL, NULL, SOCK_CLOEXEC);
 		if (socket >= 0) {
 			answer_process(socket);
 			close(socket);
-		} else if (errno == EBADF || errno == EINVAL || errno == ENOTSOCK) {
-			return NULL; /* the application has closed it */
 		} else if (errno != EINTR && errno != ECONNABORTED) {
 			usleep(RETRY_US); /* too many open files */
 		}
 	}
+	/* The next handle begins anew. */
+	__atomic_store_n(&offer.listens, 0, __ATOMIC_RELEASE);
+	return NULL;
 }
 
 /* --- listening -------------------------------------------------------------------------------- */
@@ -185,6 +196,7 @@ static int listen_once(void)
 	if (!offer.listens && syscall(SYS_getrandom, offer.cookie, sizeof(offer.cookie), 0) ==
 				      sizeof(offer.cookie)) {
 		offer.socket = make_socket(offer.cookie);
+		offer.inode = inode_of(offer.socket);
 		if (offer.socket >= 0 && !start_thread(offer.socket)) {
 			__atomic_store_n(&offer.listens, 1, __ATOMIC_RELEASE);
 		} else if (offer.socket >= 0) {
@@ -198,7 +210,7 @@ static int listen_once(void)
 
 void lien_plain_offered_forked(void)
 {
-	if (offer.socket >= 0)
+	if (offer.socket >= 0 && inode_of(offer.socket) == offer.inode)
 		close(offer.socket);
 	memset(&offer, 0, sizeof(offer));
 	offer.socket = -1;

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -361,6 +362,12 @@ static void do_fork(const uint64_t *arg)
 	say(0, WIFEXITED(status) ? WEXITSTATUS(status) : 255);
 }
 
+static void do_close_all(const uint64_t *arg)
+{
+	(void)arg;
+	say(0, syscall(SYS_close_range, 900u, 1023u, 0u) /* not the driver's */);
+}
+
 static const struct {
 	const char *name;
 	void (*run)(const uint64_t *arg);
@@ -391,7 +398,7 @@ static const struct {
 	{"churn", do_churn, 1},			  /* CONTEXT: a thread begins */
 	{"rounds", do_rounds, 0},		  /* that it made so far */
 	{"churn-stop", do_churn_stop, 0},	  /* blocks whose contents were wrong */
-	{"fork", do_fork, 1},			  /* ADDRESS */
+	{"closeall", do_close_all, 0}, {"fork", do_fork, 1}, /* ADDRESS */
 };
 
 static void obey(char *line)

@@ -270,6 +270,21 @@ def test_ipc():
 
 
 @case(60)
+def test_ipc_of_a_process_that_closes_its_descriptors():
+    with plain_session() as session:
+        owner, user = Plain(session), Plain(session)
+        block = owner("alloc", 2 * MIB)
+        owner("fill", block, 2 * MIB, 9)
+        owner.handle(block)
+        owner("closeall")
+
+        def opened():
+            ok, values = user.attempt("ipc-open", owner.handle(block))
+            return ok and values[0]
+        user.holds(wait_for("a handle of a new socket", opened), 2 * MIB, 9)
+
+
+@case(60)
 def test_ipc_with_a_process_without_lien():
     """What they exchange are the driver's handles, or it is refused."""
     with plain_session() as session:
