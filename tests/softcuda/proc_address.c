@@ -128,6 +128,7 @@ static const struct symbol symbols[] = {
 	SAME(5050, cuStreamCreateWithPriority),
 	V2(4000, cuStreamDestroy),
 	SAME(2000, cuStreamSynchronize),
+	SAME(9020, cuStreamGetCtx),
 	SAME(2000, cuStreamQuery),
 	SAME(3020, cuStreamWaitEvent),
 	SAME(10000, cuLaunchHostFunc),

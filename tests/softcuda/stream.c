@@ -137,6 +137,24 @@ SOFT_EXPORT CUresult cuStreamDestroy_v2(CUstream stream)
 	return result;
 }
 
+SOFT_EXPORT CUresult cuStreamGetCtx(CUstream handle, CUcontext *context)
+{
+	CUstream stream;
+	CUresult result;
+
+	SOFT_FAULT();
+	if (!soft_ready())
+		return CUDA_ERROR_NOT_INITIALIZED;
+	if (!context)
+		return CUDA_ERROR_INVALID_VALUE;
+	pthread_mutex_lock(&soft.objects);
+	result = soft_stream_find(handle, &stream);
+	if (!result && stream)
+		*context = stream->object.context;
+	pthread_mutex_unlock(&soft.objects);
+	return result || stream ? result : soft_context_current(context);
+}
+
 /* What asks for a stream's progress conflicts with its capture, in whatever mode the thread is. */
 static CUresult settle(CUstream handle, CUcontext *context)
 {
