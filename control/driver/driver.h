@@ -73,6 +73,26 @@
 	X(cuMemAllocPitch_v2)                                                                      \
 	X(cuMemFree_v2)                                                                            \
 	X(cuPointerGetAttributes)                                                                  \
+	X(cuMemAllocAsync)                                                                         \
+	X(cuMemAllocAsync_ptsz)                                                                    \
+	X(cuMemAllocFromPoolAsync)                                                                 \
+	X(cuMemAllocFromPoolAsync_ptsz)                                                            \
+	X(cuMemFreeAsync)                                                                          \
+	X(cuMemFreeAsync_ptsz)                                                                     \
+	X(cuDeviceGetDefaultMemPool)                                                               \
+	X(cuDeviceGetMemPool)                                                                      \
+	X(cuMemPoolGetAttribute)                                                                   \
+	X(cuMemPoolSetAccess)                                                                      \
+	X(cuMemPoolTrimTo)                                                                         \
+	X(cuStreamGetCtx)                                                                          \
+	X(cuStreamIsCapturing)                                                                     \
+	X(cuStreamWaitEvent)                                                                       \
+	X(cuEventCreate)                                                                           \
+	X(cuEventRecord)                                                                           \
+	X(cuEventQuery)                                                                            \
+	X(cuEventSynchronize)                                                                      \
+	X(cuEventDestroy_v2)                                                                       \
+	X(cuCtxSynchronize_v2)                                                                     \
 	X(cuIpcGetMemHandle)                                                                       \
 	X(cuIpcOpenMemHandle_v2)                                                                   \
 	X(cuIpcCloseMemHandle)

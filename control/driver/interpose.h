@@ -46,6 +46,20 @@
 	X(cuMemAlloc_v2)                                                                           \
 	X(cuMemAllocPitch_v2)                                                                      \
 	X(cuMemFree_v2)                                                                            \
+	X(cuMemAllocAsync)                                                                         \
+	X(cuMemAllocAsync_ptsz)                                                                    \
+	X(cuMemAllocFromPoolAsync)                                                                 \
+	X(cuMemAllocFromPoolAsync_ptsz)                                                            \
+	X(cuMemFreeAsync)                                                                          \
+	X(cuMemFreeAsync_ptsz)                                                                     \
+	X(cuMemPoolGetAttribute)                                                                   \
+	X(cuMemPoolSetAccess)                                                                      \
+	X(cuMemPoolTrimTo)                                                                         \
+	X(cuMemGetInfo_v2)                                                                         \
+	X(cuCtxSynchronize)                                                                        \
+	X(cuCtxSynchronize_v2)                                                                     \
+	X(cuStreamSynchronize)                                                                     \
+	X(cuEventSynchronize)                                                                      \
 	X(cuMemGetAddressRange_v2)                                                                 \
 	X(cuPointerGetAttribute)                                                                   \
 	X(cuPointerGetAttributes)                                                                  \

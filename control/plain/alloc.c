@@ -16,7 +16,8 @@ LIEN_TRANSLATED CUresult lien_plain_cuMemAlloc_v2(CUdeviceptr *ptr, size_t bytes
 	struct lien_plain_place place;
 
 	if (ptr && bytes && lien_plain_place(&place, CALLER) &&
-		!lien_plain_take(&place, bytes, ptr))
+		(!lien_plain_take(&place, bytes, ptr) ||
+			(lien_plain_reap(1) && !lien_plain_take(&place, bytes, ptr))))
 		return CUDA_SUCCESS;
 	return LIEN_REAL(cuMemAlloc_v2)(ptr, bytes);
 }
@@ -56,8 +57,14 @@ LIEN_TRANSLATED CUresult lien_plain_cuMemFree_v2(CUdeviceptr ptr)
 		return LIEN_REAL(cuMemFree_v2)(ptr);
 	if (block.address != ptr)
 		return CUDA_ERROR_INVALID_VALUE;
-	result = lien_plain_wait((CUcontext)(uintptr_t)block.key.context);
-	return result ? result : lien_plain_give(&block);
+	if (!lien_plain_is_pool(block.key.context))
+		context = (CUcontext)(uintptr_t)block.key.context;
+	result = lien_plain_wait(context);
+	if (!result)
+		result = lien_plain_give(&block);
+	if (!result)
+		lien_plain_pool_freed(&block);
+	return result;
 }
 
 LIEN_EXPORT_AS(cuMemAlloc_v2, lien_plain_cuMemAlloc_v2);

@@ -190,6 +190,8 @@ LIEN_TRANSLATED CUresult lien_plain_cuDevicePrimaryCtxReset_v2(CUdevice device)
 
 	if (!result && primary_of(device))
 		drop_context(primary_of(device));
+	if (!result)
+		lien_plain_pool_drop(device);
 	return result;
 }
 

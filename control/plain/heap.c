@@ -7,6 +7,7 @@
 
 struct piece {
 	uint64_t id, offset, bytes;
+	int parked;
 };
 
 struct lien_heap_chunk {
@@ -160,7 +161,7 @@ int lien_heap_take(struct lien_heap *heap, const struct lien_heap_key *key, uint
 	chunk = best.chunk;
 	if (grow((void **)&chunk->pieces, chunk->count, &chunk->room, sizeof(*chunk->pieces)))
 		return -ENOMEM;
-	insert(chunk, best.at, (struct piece){++heap->last_id, best.offset, bytes});
+	insert(chunk, best.at, (struct piece){++heap->last_id, best.offset, bytes, 0});
 	describe(chunk, &chunk->pieces[best.at], block);
 	return 0;
 }
@@ -232,23 +233,64 @@ int lien_heap_find(const struct lien_heap *heap, uint64_t address, struct lien_h
 	if (!chunk)
 		return 0;
 	at = piece_at(chunk, address - chunk->range.base);
-	if (at == chunk->count || chunk->pieces[at].offset > address - chunk->range.base)
+	if (at == chunk->count || chunk->pieces[at].offset > address - chunk->range.base ||
+		chunk->pieces[at].parked)
 		return 0;
 	describe(chunk, &chunk->pieces[at], block);
 	return 1;
 }
 
+/* Finds a block's piece; NULL: it is gone. */
+static struct piece *piece_of(
+	struct lien_heap *heap, const struct lien_heap_block *block, struct lien_heap_chunk **chunk)
+{
+	unsigned at;
+
+	*chunk = chunk_of(heap, block->address);
+	if (!*chunk || (*chunk)->id != block->chunk_id)
+		return NULL;
+	at = piece_at(*chunk, block->address - (*chunk)->range.base);
+	return at < (*chunk)->count && (*chunk)->pieces[at].id == block->id ? &(*chunk)->pieces[at]
+									    : NULL;
+}
+
+int lien_heap_park(struct lien_heap *heap, const struct lien_heap_block *block)
+{
+	struct lien_heap_chunk *chunk;
+	struct piece *piece = piece_of(heap, block, &chunk);
+
+	if (!piece || piece->parked)
+		return -ENOENT;
+	piece->parked = 1;
+	return 0;
+}
+
+int lien_heap_reuse(struct lien_heap *heap, const struct lien_heap_block *parked, uint64_t bytes,
+	struct lien_heap_block *block)
+{
+	struct lien_heap_chunk *chunk;
+	struct piece *piece = piece_of(heap, parked, &chunk);
+
+	if (!piece || !piece->parked || bytes > piece->bytes)
+		return -ENOENT;
+	chunk->used -= whole(piece->bytes) - whole(bytes);
+	piece->id = ++heap->last_id;
+	piece->bytes = bytes;
+	piece->parked = 0;
+	describe(chunk, piece, block);
+	return 0;
+}
+
 int lien_heap_give(
 	struct lien_heap *heap, const struct lien_heap_block *block, struct lien_heap_range *empty)
 {
-	struct lien_heap_chunk *chunk = chunk_of(heap, block->address);
+	struct lien_heap_chunk *chunk;
+	struct piece *piece = piece_of(heap, block, &chunk);
 	unsigned at;
 
-	if (!chunk || chunk->id != block->chunk_id)
+	if (!piece)
 		return -ENOENT;
-	at = piece_at(chunk, block->address - chunk->range.base);
-	if (at == chunk->count || chunk->pieces[at].id != block->id)
-		return -ENOENT;
+	at = piece - chunk->pieces;
 	chunk->used -= whole(chunk->pieces[at].bytes);
 	chunk->count--;
 	memmove(&chunk->pieces[at], &chunk->pieces[at + 1],
@@ -263,7 +305,7 @@ int lien_heap_give(
 
 int lien_heap_put_back(struct lien_heap *heap, const struct lien_heap_block *block)
 {
-	struct piece piece = {block->id, block->address - block->chunk.base, block->bytes};
+	struct piece piece = {block->id, block->address - block->chunk.base, block->bytes, 0};
 
 	return add(heap, &block->key, block->chunk, block->chunk_id, piece) ? 0 : -ENOMEM;
 }

@@ -59,13 +59,19 @@ int lien_heap_take(struct lien_heap *heap, const struct lien_heap_key *key, uint
 int lien_heap_add(struct lien_heap *heap, const struct lien_heap_key *key,
 	struct lien_heap_range chunk, uint64_t bytes, struct lien_heap_block *block);
 
-/* Finds the block that contains the address. Returns whether there is one. */
+/* Finds the block that contains the address, unless it is parked. Returns whether there is one. */
 int lien_heap_find(const struct lien_heap *heap, uint64_t address, struct lien_heap_block *block);
 
 /* Removes a block that lien_heap_find() found; -ENOENT: somebody else did. If it was the last one
  * of its chunk, *empty is that chunk, which the heap has forgotten; otherwise 0 bytes. */
 int lien_heap_give(
 	struct lien_heap *heap, const struct lien_heap_block *block, struct lien_heap_range *empty);
+/* Marks a block as freed, whose place is not free yet: it is no longer found. -ENOENT: it is not
+ * there, or marked already. */
+int lien_heap_park(struct lien_heap *heap, const struct lien_heap_block *block);
+/* Gives a parked block's place to a new block, of at most its size. -ENOENT: it is not there. */
+int lien_heap_reuse(struct lien_heap *heap, const struct lien_heap_block *parked, uint64_t bytes,
+	struct lien_heap_block *block);
 /* Undoes lien_heap_give() of a block that was the last one of its chunk. -ENOMEM. */
 int lien_heap_put_back(struct lien_heap *heap, const struct lien_heap_block *block);
 

@@ -223,8 +223,8 @@ LIEN_TRANSLATED CUresult lien_plain_cuIpcGetMemHandle(CUipcMemHandle *handle, CU
 	struct lien_heap_block block;
 	CUcontext context = NULL;
 
-	if (!handle || !lien_plain_find(ptr, &block) || LIEN_REAL(cuCtxGetCurrent)(&context) ||
-		!context)
+	if (!handle || !lien_plain_find(ptr, &block) || lien_plain_is_pool(block.key.context) ||
+		LIEN_REAL(cuCtxGetCurrent)(&context) || !context)
 		return LIEN_REAL(cuIpcGetMemHandle)(handle, ptr);
 	if (!listen_once())
 		return CUDA_ERROR_OUT_OF_MEMORY;

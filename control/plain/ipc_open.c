@@ -112,6 +112,16 @@ static struct chunk *find_chunk(const uint8_t *cookie, uint64_t number)
 	return NULL;
 }
 
+/* The owner closes its end when it has closed the descriptor. An open one would keep the memory on
+ * the device, if it were moved now. */
+static void wait_for_end(int socket)
+{
+	char end;
+
+	while (recv(socket, &end, 1, 0) < 0 && errno == EINTR)
+		;
+}
+
 /* Maps a chunk that the owner answered with. */
 LIEN_TRANSLATED static CUresult import_chunk(
 	int socket, const struct lien_plain_handle *handle, struct chunk *chunk, CUdevice device)
@@ -131,6 +141,7 @@ LIEN_TRANSLATED static CUresult import_chunk(
 	result = lien_translate_cuMemImportFromShareableHandle(
 		&imported, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
 	close(fd);
+	wait_for_end(socket);
 	if (result)
 		return result;
 	result = lien_plain_map(imported, answer.chunk_bytes, chunk->context, device, &at);
@@ -300,13 +311,24 @@ static void remove_opened(struct opened *opened)
 	free(opened);
 }
 
+/* If the owner has freed a small block and reused its place, opened blocks can overlap. */
+static struct opened *find_start(CUdeviceptr address)
+{
+	struct opened *opened;
+
+	LIST_FOREACH (opened, &open_memory.list, entry)
+		if (opened->address == address)
+			return opened;
+	return NULL;
+}
+
 LIEN_TRANSLATED static CUresult close_address(CUdeviceptr address)
 {
-	struct opened *opened = find_address(address);
+	struct opened *opened = find_start(address);
 	struct chunk *chunk;
 	CUresult result;
 
-	if (!opened || opened->address != address)
+	if (!opened)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (opened->count > 1) {
 		opened->count--;

@@ -228,6 +228,27 @@ int lien_plain_find(CUdeviceptr address, struct lien_heap_block *block)
 	return found;
 }
 
+int lien_plain_park(const struct lien_heap_block *block)
+{
+	int err;
+
+	pthread_mutex_lock(&plain.lock);
+	err = lien_heap_park(&plain.heap, block);
+	pthread_mutex_unlock(&plain.lock);
+	return err;
+}
+
+int lien_plain_reuse(
+	const struct lien_heap_block *parked, uint64_t bytes, struct lien_heap_block *block)
+{
+	int err;
+
+	pthread_mutex_lock(&plain.lock);
+	err = lien_heap_reuse(&plain.heap, parked, bytes, block);
+	pthread_mutex_unlock(&plain.lock);
+	return err;
+}
+
 LIEN_TRANSLATED CUresult lien_plain_give(const struct lien_heap_block *block)
 {
 	struct lien_heap_range empty;

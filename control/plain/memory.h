@@ -26,6 +26,10 @@ void lien_plain_asker_forked(void);
 CUresult lien_plain_take(const struct lien_plain_place *place, uint64_t bytes, CUdeviceptr *ptr);
 /* Finds the block that contains the address. Returns whether there is one. */
 int lien_plain_find(CUdeviceptr address, struct lien_heap_block *block);
+/* See lien_heap_park() and lien_heap_reuse(). */
+int lien_plain_park(const struct lien_heap_block *block);
+int lien_plain_reuse(
+	const struct lien_heap_block *parked, uint64_t bytes, struct lien_heap_block *block);
 /* Takes back a block that nothing uses any more. */
 CUresult lien_plain_give(const struct lien_heap_block *block);
 /* Waits for the work of the context, as the driver does before it frees memory. */
@@ -58,6 +62,19 @@ unsigned lien_plain_access(CUcontext context, CUdevice device, CUmemAccessDesc *
 /* Changes whenever peers do. */
 unsigned lien_plain_peers_turn(void);
 void lien_plain_context_forked(void);
+
+/* --- stream.c --------------------------------------------------------------------------------- */
+
+/* Returns whether a block's key names a pool instead of a context. */
+int lien_plain_is_pool(uint64_t key);
+/* Frees parked blocks whose streams are done with them; with `wait`, all. Returns whether there
+ * were any. */
+int lien_plain_reap(int wait);
+/* Forgets what the default pool of the device has. */
+void lien_plain_pool_drop(CUdevice device);
+/* The block is freed by another way than in a stream. */
+void lien_plain_pool_freed(const struct lien_heap_block *block);
+void lien_plain_stream_forked(void);
 
 /* --- ipc_open.c ------------------------------------------------------------------------------- */
 

@@ -38,15 +38,20 @@ LIEN_TRANSLATED CUresult lien_plain_cuMemGetAddressRange_v2(
 static size_t value_of(CUpointer_attribute attribute, const struct lien_heap_block *block,
 	int opened, uint64_t *value)
 {
+	int pool = lien_plain_is_pool(block->key.context);
+
 	switch (attribute) {
 	case CU_POINTER_ATTRIBUTE_CONTEXT:
-		*value = block->key.context;
+		*value = pool ? 0 : block->key.context;
 		return sizeof(CUcontext);
+	case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+		*value = pool ? block->key.context : 0;
+		return sizeof(CUmemoryPool);
 	case CU_POINTER_ATTRIBUTE_BUFFER_ID:
 		*value = FIRST_BUFFER + block->id;
 		return sizeof(unsigned long long);
 	case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
-		*value = !opened;
+		*value = !opened && !pool;
 		return sizeof(unsigned int);
 	case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
 		*value = block->address;

@@ -6,6 +6,7 @@
  */
 #include <inttypes.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,6 +22,10 @@
 	X(cuMemAlloc_v2, "cuMemAlloc")                                                             \
 	X(cuMemAllocPitch_v2, "cuMemAllocPitch")                                                   \
 	X(cuMemFree_v2, "cuMemFree")                                                               \
+	X(cuMemAllocAsync, "cuMemAllocAsync")                                                      \
+	X(cuMemFreeAsync, "cuMemFreeAsync")                                                        \
+	X(cuMemPoolGetAttribute, "cuMemPoolGetAttribute")                                          \
+	X(cuStreamSynchronize, "cuStreamSynchronize")                                              \
 	X(cuMemGetAddressRange_v2, "cuMemGetAddressRange")                                         \
 	X(cuPointerGetAttribute, "cuPointerGetAttribute")                                          \
 	X(cuPointerGetAttributes, "cuPointerGetAttributes")                                        \
@@ -231,6 +236,84 @@ static void do_check(const uint64_t *arg)
 	say(result, i == arg[1]);
 }
 
+/* --- streams ---------------------------------------------------------------------------------- */
+
+static void do_stream(const uint64_t *arg)
+{
+	CUstream stream = NULL;
+	CUresult result = cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
+
+	(void)arg;
+	say(result, (uintptr_t)stream);
+}
+
+static sem_t held;
+
+static void wait_there(void *unused)
+{
+	(void)unused;
+	sem_wait(&held);
+}
+
+static void do_hold(const uint64_t *arg)
+{
+	sem_init(&held, 0, 0);
+	say(cuLaunchHostFunc((CUstream)arg[0], wait_there, NULL), 0);
+}
+
+static void do_go_on(const uint64_t *arg)
+{
+	(void)arg;
+	say(sem_post(&held), 0);
+}
+
+static void do_synchronize(const uint64_t *arg)
+{
+	say(cu.cuStreamSynchronize((CUstream)arg[0]), 0);
+}
+
+static void do_alloc_async(const uint64_t *arg)
+{
+	CUdeviceptr ptr = 0;
+	CUresult result = cu.cuMemAllocAsync(&ptr, arg[0], (CUstream)arg[1]);
+
+	say(result, ptr);
+}
+
+static void do_free_async(const uint64_t *arg)
+{
+	say(cu.cuMemFreeAsync(arg[0], (CUstream)arg[1]), 0);
+}
+
+static void do_pool(const uint64_t *arg)
+{
+	CUmemoryPool pool = NULL;
+	uint64_t used = 0, reserved = 0;
+	CUresult result = cuDeviceGetDefaultMemPool(&pool, arg[0]);
+
+	if (!result)
+		result = cu.cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used);
+	if (!result)
+		result = cu.cuMemPoolGetAttribute(
+			pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved);
+	if (result)
+		say(result, 0);
+	else
+		printf("ok %" PRIu64 " %" PRIu64 "\n", used, reserved);
+}
+
+static void do_capture(const uint64_t *arg)
+{
+	say(cuStreamBeginCapture_v2((CUstream)arg[0], CU_STREAM_CAPTURE_MODE_RELAXED), 0);
+}
+
+static void do_capture_end(const uint64_t *arg)
+{
+	CUgraph graph;
+
+	say(cuStreamEndCapture((CUstream)arg[0], &graph), 0);
+}
+
 /* --- IPC -------------------------------------------------------------------------------------- */
 
 static void do_ipc_get(const uint64_t *arg)
@@ -398,6 +481,13 @@ static const struct {
 	{"churn", do_churn, 1},			  /* CONTEXT: a thread begins */
 	{"rounds", do_rounds, 0},		  /* that it made so far */
 	{"churn-stop", do_churn_stop, 0},	  /* blocks whose contents were wrong */
+	{"stream", do_stream, 0}, {"hold", do_hold, 1},		    /* STREAM: its work waits */
+	{"go-on", do_go_on, 0}, {"synchronize", do_synchronize, 1}, /* STREAM */
+	{"alloc-async", do_alloc_async, 2},			    /* BYTES STREAM */
+	{"free-async", do_free_async, 2},			    /* ADDRESS STREAM */
+	{"pool", do_pool, 1},	    /* DEVICE: used and reserved bytes of its default pool */
+	{"capture", do_capture, 1}, /* STREAM */
+	{"capture-end", do_capture_end, 1},		     /* STREAM */
 	{"closeall", do_close_all, 0}, {"fork", do_fork, 1}, /* ADDRESS */
 };
 

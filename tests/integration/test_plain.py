@@ -211,6 +211,66 @@ def test_peers():
 
 
 @case(60)
+def test_stream_ordered():
+    with plain_session() as session:
+        session.start_agent()
+        job = Plain(session)
+        one, other = job("stream"), job("stream")
+        block = job("alloc-async", 4 * MIB, one)
+        small = job("alloc-async", 3000, one)
+        job("fill", block, 4 * MIB, 1)
+        session.ready(job.pid)
+        equal(stays(session, job.pid), 0, "stays")
+        equal(job("pool", 0)[0], 4 * MIB + 3000, "used of the pool")
+        equal([job("attribute", block, number) for number in (CONTEXT, IPC_CAPABLE, START, SIZE)],
+              [0, 0, block, 4 * MIB], "attributes")
+        job.refused("ipc-get", block)
+        # Freed while the stream has work: nobody gets it but the same stream.
+        job("hold", one)
+        job("free-async", block, one)
+        job.refused("free", block)
+        job.refused("free-async", block, one)
+        third = job("alloc-async", 4 * MIB, other)
+        check(third != block, "another stream got memory that is in use")
+        equal(job("alloc-async", 4 * MIB, one), block, "the same stream gets it again")
+        job("free-async", block, one)
+        equal(job("pool", 0), [4 * MIB + 3000, 8 * MIB + 3000], "used and reserved of the pool")
+        job("go-on")
+        job("synchronize", one)
+        equal(job("pool", 0), [4 * MIB + 3000] * 2, "used and reserved of the pool")
+        job("free", third)
+        equal(session.used(), 2 * MIB, "device memory in use")
+        # Plain memory in a stream, and that of the stream without one.
+        plain = job("alloc", 6 * MIB)
+        job("free-async", plain, one)
+        job("free", small)
+        job("synchronize", one)
+        equal(session.used(), 0, "device memory in use")
+        # A graph's memory is the driver's.
+        job("capture", one)
+        job.attempt("alloc-async", 4 * MIB, one)
+        job.attempt("capture-end", one)
+        last = job("alloc-async", 4 * MIB, one)
+        job("fill", last, 4 * MIB, 8)
+        result = session.ask("offload", "--owner", "all")
+        equal((result["outcome"], result["left"], session.used()), ("done", [], 0), "offload")
+        equal(session.ask("restore")["outcome"], "done", "restore")
+        job.holds(last, 4 * MIB, 8)
+        job("free-async", last, one)
+
+
+@case(60)
+def test_out_of_memory_in_streams():
+    """What was freed in a stream is given to who needs it, when the stream is done with it."""
+    with plain_session(memory="64M") as session:
+        job = Plain(session)
+        stream = job("stream")
+        for size in (40, 44, 48):
+            job("free-async", job("alloc-async", size * MIB, stream), stream)
+        job("alloc", 60 * MIB)
+
+
+@case(60)
 def test_fork():
     with plain_session() as session:
         job = Plain(session)
@@ -441,7 +501,7 @@ ORPHANS = {"no mapping through which all of it can be copied", "its owner has ex
 class Block:
     def __init__(self, address, size, value):
         self.address, self.size, self.value = address, size, value
-        self.reused = False
+        self.reused = self.pooled = False
 
 
 class Job:
@@ -466,21 +526,27 @@ class Jobs:
 
     def alloc(self, job):
         size = self.random.choice((self.random.randint(1, 5000), self.random.randint(1, 3 * MIB)))
-        address, value = job.driver("alloc", size), self.random.randrange(256)
+        pooled, value = self.random.random() < 0.25, self.random.randrange(256)
+        address = job.driver("alloc-async", size, 0) if pooled else job.driver("alloc", size)
         job.driver("fill", address, size, value)
         job.blocks.append(Block(address, size, value))
+        job.blocks[-1].pooled = pooled
 
     def free(self, job):
         if job.blocks:
             block = job.blocks.pop(self.random.randrange(len(job.blocks)))
-            job.driver("free", block.address)
+            if self.random.random() < 0.25:
+                job.driver("free-async", block.address, 0)
+            else:
+                job.driver("free", block.address)
             block.reused = block.size < 2 * MIB  # its place in a shared chunk
 
     def open(self, job):
         owner = self.random.choice(self.jobs)
-        if owner is job or not owner.blocks:
+        blocks = [block for block in owner.blocks if not block.pooled]
+        if owner is job or not blocks:
             return
-        block = self.random.choice(owner.blocks)
+        block = self.random.choice(blocks)
         address = job.driver("ipc-open", owner.driver.handle(block.address))
         entry = job.opened.setdefault(address, [block, 0])
         if entry[0] is block:
@@ -546,24 +612,31 @@ class Jobs:
 @case(200)
 def test_random_jobs():
     """Against a model: every byte of every block, in its owner and in all who have it open."""
-    with plain_session() as session:
-        session.start_agent()
-        jobs = Jobs(session, seed=12)
-        for job in jobs.jobs:
-            jobs.alloc(job)
-        session.ready(*[job.driver.pid for job in jobs.jobs])
-        for _ in range(12):
-            for _ in range(40):
-                jobs.step()
-            jobs.move()
-        for job in jobs.jobs:
-            while job.opened:
-                jobs.close(job)
-        for job in jobs.jobs:
-            while job.blocks:
-                jobs.free(job)
-        equal(session.used(), 0, "device memory in use")
-        equal(session.ask("status")["events_lost"], 0, "events lost")
+    for seed in (1, 3, 12):
+        with plain_session() as session:
+            session.start_agent()
+            random_jobs(session, seed)
+
+
+def random_jobs(session, seed):
+    jobs = Jobs(session, seed)
+    for job in jobs.jobs:
+        jobs.alloc(job)
+        job.driver("free", job.driver("alloc", 2 * MIB))  # a call that wakes the control library
+    session.ready(*[job.driver.pid for job in jobs.jobs])
+    for _ in range(8):
+        for _ in range(40):
+            jobs.step()
+        jobs.move()
+    for job in jobs.jobs:
+        while job.opened:
+            jobs.close(job)
+    for job in jobs.jobs:
+        while job.blocks:
+            jobs.free(job)
+        job.driver("synchronize", 0)
+    equal(session.used(), 0, "device memory in use")
+    equal(session.ask("status")["events_lost"], 0, "events lost")
 
 
 if __name__ == "__main__":

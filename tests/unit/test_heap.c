@@ -182,6 +182,31 @@ static void test_a_chunk_is_empty_with_its_last_block(void **state)
 	assert_int_equal(give(&heap, &b), LIEN_HEAP_SHARED);
 }
 
+static void test_a_parked_block_keeps_its_place(void **state)
+{
+	const struct lien_heap_key key = {1, 0, 2};
+	struct lien_heap heap = {0};
+	struct lien_heap_block a = take(&heap, &key, 4000), b, c, found;
+
+	(void)state;
+	assert_int_equal(lien_heap_reuse(&heap, &a, 4000, &found), -ENOENT);
+	assert_int_equal(lien_heap_park(&heap, &a), 0);
+	assert_int_equal(lien_heap_park(&heap, &a), -ENOENT);
+	assert_false(lien_heap_find(&heap, a.address, &found));
+	b = take(&heap, &key, 4000);
+	assert_true(apart(&a, &b));
+	assert_int_equal(lien_heap_reuse(&heap, &a, 4001, &found), -ENOENT);
+	assert_int_equal(lien_heap_reuse(&heap, &a, 1000, &c), 0);
+	assert_int_equal(c.address, a.address);
+	assert_int_not_equal(c.id, a.id);
+	assert_true(lien_heap_find(&heap, c.address + 999, &found));
+	assert_memory_equal(&found, &c, sizeof(c));
+	assert_false(lien_heap_find(&heap, c.address + 1000, &found));
+	used -= 3000;
+	assert_int_equal(give(&heap, &c), 0);
+	assert_int_equal(give(&heap, &b), LIEN_HEAP_SHARED);
+}
+
 static void test_who_asked_has_chunks_of_its_own(void **state)
 {
 	const struct lien_heap_key keys[] = {{1, 0, 2}, {1, 0, 3}, {1, 1, 2}, {2, 0, 2}};
@@ -277,6 +302,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup(test_random_blocks_are_apart_and_found, start),
 		cmocka_unit_test_setup(test_a_chunk_is_empty_with_its_last_block, start),
+		cmocka_unit_test_setup(test_a_parked_block_keeps_its_place, start),
 		cmocka_unit_test_setup(test_who_asked_has_chunks_of_its_own, start),
 		cmocka_unit_test_setup(test_a_context_is_dropped_with_all_its_chunks, start),
 		cmocka_unit_test_setup(test_sizes_that_no_memory_has, start),
