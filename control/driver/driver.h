@@ -82,6 +82,7 @@
 	X(cuDeviceGetDefaultMemPool)                                                               \
 	X(cuDeviceGetMemPool)                                                                      \
 	X(cuMemPoolGetAttribute)                                                                   \
+	X(cuMemPoolGetAccess)                                                                      \
 	X(cuMemPoolSetAccess)                                                                      \
 	X(cuMemPoolTrimTo)                                                                         \
 	X(cuStreamGetCtx)                                                                          \

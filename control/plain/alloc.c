@@ -17,7 +17,8 @@ LIEN_TRANSLATED CUresult lien_plain_cuMemAlloc_v2(CUdeviceptr *ptr, size_t bytes
 
 	if (ptr && bytes && lien_plain_place(&place, CALLER) &&
 		(!lien_plain_take(&place, bytes, ptr) ||
-			(lien_plain_reap(1) && !lien_plain_take(&place, bytes, ptr))))
+			(lien_plain_reap(LIEN_PLAIN_EVERY_ONE, 1) &&
+				!lien_plain_take(&place, bytes, ptr))))
 		return CUDA_SUCCESS;
 	return LIEN_REAL(cuMemAlloc_v2)(ptr, bytes);
 }
@@ -63,7 +64,7 @@ LIEN_TRANSLATED CUresult lien_plain_cuMemFree_v2(CUdeviceptr ptr)
 	if (!result)
 		result = lien_plain_give(&block);
 	if (!result)
-		lien_plain_pool_freed(&block);
+		lien_plain_account(block.key.context, -(int64_t)block.bytes, 0);
 	return result;
 }
 

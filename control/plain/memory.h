@@ -65,16 +65,28 @@ void lien_plain_context_forked(void);
 
 /* --- stream.c --------------------------------------------------------------------------------- */
 
+#define LIEN_PLAIN_NO_POOL   0
+#define LIEN_PLAIN_EVERY_ONE UINT64_MAX
+
+/* Frees parked blocks whose streams are done with them; with `wait`, waits for the streams. `pool`:
+ * blocks of this one, plain memory alone (NO_POOL), or EVERY_ONE. Returns whether there were any.
+ */
+int lien_plain_reap(uint64_t pool, int wait);
+int lien_plain_any_parked(void);
+void lien_plain_stream_forked(void);
+
+/* --- pool.c ----------------------------------------------------------------------------------- */
+
+/* Returns the pool from which memory of the device is to come, if that is ours: `wanted`, or the
+ * device's current one. */
+CUmemoryPool lien_plain_pool(CUdevice device, CUmemoryPool wanted);
 /* Returns whether a block's key names a pool instead of a context. */
 int lien_plain_is_pool(uint64_t key);
-/* Frees parked blocks whose streams are done with them; with `wait`, all. Returns whether there
- * were any. */
-int lien_plain_reap(int wait);
+/* Adds to the bytes of a pool that are used and parked. Ignores other keys. */
+void lien_plain_account(uint64_t key, int64_t used, int64_t parked);
 /* Forgets what the default pool of the device has. */
 void lien_plain_pool_drop(CUdevice device);
-/* The block is freed by another way than in a stream. */
-void lien_plain_pool_freed(const struct lien_heap_block *block);
-void lien_plain_stream_forked(void);
+void lien_plain_pool_forked(void);
 
 /* --- ipc_open.c ------------------------------------------------------------------------------- */
 

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/*
- * Stream-ordered memory of the devices' default pools. A block is given out at once. A free parks
- * it until its stream has come to that point; until then only the same stream gets it again. The
- * memory of other pools, which may be shared or limited, and that of graphs is the driver's.
- */
+/* Stream-ordered memory. A block is given out at once. A free parks it until its stream has come to
+ * that point; until then only the same stream gets it again. A graph's memory is the driver's. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,140 +21,19 @@ struct parked {
 
 LIST_HEAD(parked_list, parked);
 
-/* The default pool of a device. */
-struct pool {
-	CUmemoryPool pool; /* NULL: not asked for */
-	int shared;	   /* with other devices: what it gives out is the driver's from then on */
-	uint64_t used, used_high, parked, reserved_high;
-};
-
 static struct {
 	pthread_mutex_t lock;
 	struct parked_list parked;
 	unsigned count;
-	struct pool pools[LIEN_PLAIN_DEVICES];
 } streams = {.lock = PTHREAD_MUTEX_INITIALIZER};
-
-/* --- pools ------------------------------------------------------------------------------------ */
-
-static struct pool *pool_of(uint64_t pool)
-{
-	unsigned i;
-
-	for (i = 0; pool && i < LIEN_PLAIN_DEVICES; i++)
-		if ((uintptr_t)__atomic_load_n(&streams.pools[i].pool, __ATOMIC_ACQUIRE) == pool)
-			return &streams.pools[i];
-	return NULL;
-}
-
-int lien_plain_is_pool(uint64_t key)
-{
-	return pool_of(key) != NULL;
-}
-
-static void account(uint64_t key, int64_t used, int64_t parked)
-{
-	struct pool *pool = pool_of(key);
-
-	if (!pool)
-		return; /* plain memory, freed in a stream */
-	pthread_mutex_lock(&streams.lock);
-	pool->used += used;
-	pool->parked += parked;
-	if (pool->used > pool->used_high)
-		pool->used_high = pool->used;
-	if (pool->used + pool->parked > pool->reserved_high)
-		pool->reserved_high = pool->used + pool->parked;
-	pthread_mutex_unlock(&streams.lock);
-}
-
-void lien_plain_pool_freed(const struct lien_heap_block *block)
-{
-	account(block->key.context, -(int64_t)block->bytes, 0);
-}
-
-/* Returns the pool from which memory of the device is to come if it is one of ours. */
-LIEN_TRANSLATED static CUmemoryPool ours(CUdevice device, CUmemoryPool wanted)
-{
-	CUmemoryPool pool = NULL, current = wanted;
-
-	if (device < 0 || device >= LIEN_PLAIN_DEVICES || streams.pools[device].shared ||
-		LIEN_REAL(cuDeviceGetDefaultMemPool)(&pool, device) ||
-		(!wanted && LIEN_REAL(cuDeviceGetMemPool)(&current, device)) || current != pool)
-		return NULL;
-	__atomic_store_n(&streams.pools[device].pool, pool, __ATOMIC_RELEASE);
-	return pool;
-}
-
-LIEN_TRANSLATED CUresult lien_plain_cuMemPoolGetAttribute(
-	CUmemoryPool handle, CUmemPool_attribute attribute, void *value)
-{
-	CUresult result = LIEN_REAL(cuMemPoolGetAttribute)(handle, attribute, value);
-	struct pool *pool = pool_of((uintptr_t)handle);
-	uint64_t more = 0;
-
-	if (result || !pool)
-		return result;
-	pthread_mutex_lock(&streams.lock);
-	if (attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)
-		more = pool->used + pool->parked;
-	else if (attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH)
-		more = pool->reserved_high;
-	else if (attribute == CU_MEMPOOL_ATTR_USED_MEM_CURRENT)
-		more = pool->used;
-	else if (attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH)
-		more = pool->used_high;
-	pthread_mutex_unlock(&streams.lock);
-	if (more)
-		*(uint64_t *)value += more;
-	return CUDA_SUCCESS;
-}
-
-/* The driver has set the access of the pool's memory, and so do we of what is ours. */
-LIEN_TRANSLATED CUresult lien_plain_cuMemPoolSetAccess(
-	CUmemoryPool handle, const CUmemAccessDesc *access, size_t count)
-{
-	CUresult result = LIEN_REAL(cuMemPoolSetAccess)(handle, access, count);
-	struct pool *pool = pool_of((uintptr_t)handle);
-	struct lien_heap_range chunk = {0};
-	struct lien_heap_key key;
-
-	if (result || !pool)
-		return result;
-	pool->shared = 1;
-	while (!result && lien_plain_next(chunk.base + chunk.bytes, &chunk, &key))
-		if (key.context == (uintptr_t)handle)
-			result = LIEN_REAL(cuMemSetAccess)(chunk.base, chunk.bytes, access, count);
-	return result;
-}
-
-void lien_plain_pool_drop(CUdevice device)
-{
-	struct pool *pool =
-		device >= 0 && device < LIEN_PLAIN_DEVICES ? &streams.pools[device] : NULL;
-	struct lien_heap_range chunk;
-
-	if (!pool || !pool->pool)
-		return;
-	lien_plain_reap(1);
-	while (lien_plain_forget((CUcontext)pool->pool, &chunk))
-		lien_plain_unmap(chunk);
-	pthread_mutex_lock(&streams.lock);
-	pool->used = pool->parked = 0;
-	pthread_mutex_unlock(&streams.lock);
-}
 
 /* --- freeing ---------------------------------------------------------------------------------- */
 
-/* Takes an entry out of the list, or puts it there. */
-static void move(struct parked *parked, int in)
+static void put(struct parked *parked)
 {
 	pthread_mutex_lock(&streams.lock);
-	if (in)
-		LIST_INSERT_HEAD(&streams.parked, parked, entry);
-	else
-		LIST_REMOVE(parked, entry);
-	streams.count += in ? 1 : -1;
+	LIST_INSERT_HEAD(&streams.parked, parked, entry);
+	streams.count++;
 	pthread_mutex_unlock(&streams.lock);
 }
 
@@ -186,6 +62,11 @@ static void take_all(struct parked_list *list)
 	pthread_mutex_unlock(&streams.lock);
 }
 
+int lien_plain_any_parked(void)
+{
+	return __atomic_load_n(&streams.count, __ATOMIC_RELAXED) != 0;
+}
+
 /* An error other than "not ready" means that its context is gone, and so is the work. */
 LIEN_TRANSLATED static int is_done(const struct parked *parked, int wait)
 {
@@ -197,30 +78,25 @@ LIEN_TRANSLATED static int is_done(const struct parked *parked, int wait)
 LIEN_TRANSLATED static void unpark(struct parked *parked)
 {
 	LIEN_REAL(cuEventDestroy_v2)(parked->event);
-	account(parked->block.key.context, 0, -(int64_t)parked->block.bytes);
+	lien_plain_account(parked->block.key.context, 0, -(int64_t)parked->block.bytes);
 	lien_plain_give(&parked->block);
 	free(parked);
 }
 
-#define NO_POOL	  0
-#define EVERY_ONE UINT64_MAX
-
 static int concerns(const struct parked *parked, uint64_t pool)
 {
-	return pool == EVERY_ONE || parked->block.key.context == pool ||
-	       (pool == NO_POOL && !pool_of(parked->block.key.context));
+	return pool == LIEN_PLAIN_EVERY_ONE || parked->block.key.context == pool ||
+	       (pool == LIEN_PLAIN_NO_POOL && !lien_plain_is_pool(parked->block.key.context));
 }
 
-/* `pool`: one, or plain memory alone (NO_POOL), or EVERY_ONE. */
-LIEN_TRANSLATED static int reap(uint64_t pool, int wait)
+LIEN_TRANSLATED int lien_plain_reap(uint64_t pool, int wait)
 {
 	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
 	struct parked_list list;
 	struct parked *parked;
 	int any = 0;
 
-	if (!__atomic_load_n(&streams.count, __ATOMIC_RELAXED) ||
-		LIEN_REAL(cuThreadExchangeStreamCaptureMode)(&mode))
+	if (!lien_plain_any_parked() || LIEN_REAL(cuThreadExchangeStreamCaptureMode)(&mode))
 		return 0;
 	take_all(&list);
 	while ((parked = take_first(&list))) {
@@ -228,16 +104,11 @@ LIEN_TRANSLATED static int reap(uint64_t pool, int wait)
 			unpark(parked);
 			any = 1;
 		} else {
-			move(parked, 1);
+			put(parked);
 		}
 	}
 	LIEN_REAL(cuThreadExchangeStreamCaptureMode)(&mode);
 	return any;
-}
-
-LIEN_TRANSLATED int lien_plain_reap(int wait)
-{
-	return reap(EVERY_ONE, wait);
 }
 
 LIEN_TRANSLATED static CUresult park(const struct lien_heap_block *block, CUstream stream)
@@ -261,8 +132,8 @@ LIEN_TRANSLATED static CUresult park(const struct lien_heap_block *block, CUstre
 		free(parked);
 		return result;
 	}
-	account(block->key.context, -(int64_t)block->bytes, block->bytes);
-	move(parked, 1);
+	lien_plain_account(block->key.context, -(int64_t)block->bytes, block->bytes);
+	put(parked);
 	return CUDA_SUCCESS;
 }
 
@@ -331,11 +202,11 @@ LIEN_TRANSLATED static int reuse(
 		return 0;
 	if (LIEN_REAL(cuStreamWaitEvent)(stream, parked->event, 0) ||
 		lien_plain_reuse(&parked->block, bytes, &block)) {
-		move(parked, 1);
+		put(parked);
 		return 0;
 	}
 	LIEN_REAL(cuEventDestroy_v2)(parked->event);
-	account(key->context, bytes, -(int64_t)parked->block.bytes);
+	lien_plain_account(key->context, bytes, -(int64_t)parked->block.bytes);
 	free(parked);
 	*ptr = block.address;
 	return 1;
@@ -353,16 +224,16 @@ LIEN_TRANSLATED static int alloc_async(
 		LIEN_REAL(cuStreamGetCtx)(stream, &context) ||
 		(uintptr_t)context != place.key.context || is_capturing(stream))
 		return 0;
-	pool = ours(place.key.device, wanted);
+	pool = lien_plain_pool(place.key.device, wanted);
 	if (!pool)
 		return 0;
 	place.key.context = (uintptr_t)pool;
 	if (reuse(&place.key, bytes, stream, ptr))
 		return 1;
 	if (lien_plain_take(&place, bytes, ptr) &&
-		(!lien_plain_reap(1) || lien_plain_take(&place, bytes, ptr)))
+		(!lien_plain_reap(LIEN_PLAIN_EVERY_ONE, 1) || lien_plain_take(&place, bytes, ptr)))
 		return 0;
-	account(place.key.context, bytes, 0);
+	lien_plain_account(place.key.context, bytes, 0);
 	return 1;
 }
 
@@ -397,97 +268,15 @@ LIEN_TRANSLATED CUresult lien_plain_cuMemAllocFromPoolAsync_ptsz(
 		       : LIEN_REAL(cuMemAllocFromPoolAsync_ptsz)(ptr, bytes, pool, stream);
 }
 
-/* --- when parked memory is given back ----------------------------------------------------------
- */
-
-/* A pool keeps at a synchronization what its threshold allows. */
-LIEN_TRANSLATED static void synchronized(void)
-{
-	const struct pool *pool;
-	uint64_t threshold;
-	unsigned i;
-
-	if (!__atomic_load_n(&streams.count, __ATOMIC_RELAXED))
-		return;
-	reap(NO_POOL, 0);
-	for (i = 0; i < LIEN_PLAIN_DEVICES; i++) {
-		pool = &streams.pools[i];
-		if (!pool->parked || LIEN_REAL(cuMemPoolGetAttribute)(pool->pool,
-					     CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold))
-			continue;
-		if (pool->used + pool->parked > threshold)
-			reap((uintptr_t)pool->pool, 0);
-	}
-}
-
-LIEN_TRANSLATED CUresult lien_plain_cuMemPoolTrimTo(CUmemoryPool pool, size_t keep)
-{
-	const struct pool *of = pool_of((uintptr_t)pool);
-
-	if (of && of->used + of->parked > keep)
-		reap((uintptr_t)pool, 0);
-	return LIEN_REAL(cuMemPoolTrimTo)(pool, keep);
-}
-
-LIEN_TRANSLATED CUresult lien_plain_cuMemGetInfo_v2(size_t *free, size_t *total)
-{
-	synchronized();
-	return LIEN_REAL(cuMemGetInfo_v2)(free, total);
-}
-
-LIEN_TRANSLATED CUresult lien_plain_cuCtxSynchronize(void)
-{
-	CUresult result = LIEN_REAL(cuCtxSynchronize)();
-
-	if (!result)
-		synchronized();
-	return result;
-}
-
-LIEN_TRANSLATED CUresult lien_plain_cuCtxSynchronize_v2(CUcontext context)
-{
-	CUresult result = LIEN_REAL(cuCtxSynchronize_v2)(context);
-
-	if (!result)
-		synchronized();
-	return result;
-}
-
-LIEN_TRANSLATED CUresult lien_plain_cuStreamSynchronize(CUstream stream)
-{
-	CUresult result = LIEN_REAL(cuStreamSynchronize)(stream);
-
-	if (!result)
-		synchronized();
-	return result;
-}
-
-LIEN_TRANSLATED CUresult lien_plain_cuEventSynchronize(CUevent event)
-{
-	CUresult result = LIEN_REAL(cuEventSynchronize)(event);
-
-	if (!result)
-		synchronized();
-	return result;
-}
-
 void lien_plain_stream_forked(void)
 {
 	memset(&streams, 0, sizeof(streams));
 	pthread_mutex_init(&streams.lock, NULL);
 }
 
-LIEN_EXPORT_AS(cuMemPoolGetAttribute, lien_plain_cuMemPoolGetAttribute);
-LIEN_EXPORT_AS(cuMemPoolSetAccess, lien_plain_cuMemPoolSetAccess);
 LIEN_EXPORT_AS(cuMemFreeAsync, lien_plain_cuMemFreeAsync);
 LIEN_EXPORT_AS(cuMemFreeAsync_ptsz, lien_plain_cuMemFreeAsync_ptsz);
 LIEN_EXPORT_AS(cuMemAllocAsync, lien_plain_cuMemAllocAsync);
 LIEN_EXPORT_AS(cuMemAllocAsync_ptsz, lien_plain_cuMemAllocAsync_ptsz);
 LIEN_EXPORT_AS(cuMemAllocFromPoolAsync, lien_plain_cuMemAllocFromPoolAsync);
 LIEN_EXPORT_AS(cuMemAllocFromPoolAsync_ptsz, lien_plain_cuMemAllocFromPoolAsync_ptsz);
-LIEN_EXPORT_AS(cuMemPoolTrimTo, lien_plain_cuMemPoolTrimTo);
-LIEN_EXPORT_AS(cuMemGetInfo_v2, lien_plain_cuMemGetInfo_v2);
-LIEN_EXPORT_AS(cuCtxSynchronize, lien_plain_cuCtxSynchronize);
-LIEN_EXPORT_AS(cuCtxSynchronize_v2, lien_plain_cuCtxSynchronize_v2);
-LIEN_EXPORT_AS(cuStreamSynchronize, lien_plain_cuStreamSynchronize);
-LIEN_EXPORT_AS(cuEventSynchronize, lien_plain_cuEventSynchronize);

@@ -24,6 +24,7 @@
 	X(cuMemFree_v2, "cuMemFree")                                                               \
 	X(cuMemAllocAsync, "cuMemAllocAsync")                                                      \
 	X(cuMemFreeAsync, "cuMemFreeAsync")                                                        \
+	X(cuMemPoolSetAccess, "cuMemPoolSetAccess")                                                \
 	X(cuMemPoolGetAttribute, "cuMemPoolGetAttribute")                                          \
 	X(cuStreamSynchronize, "cuStreamSynchronize")                                              \
 	X(cuMemGetAddressRange_v2, "cuMemGetAddressRange")                                         \
@@ -302,6 +303,16 @@ static void do_pool(const uint64_t *arg)
 		printf("ok %" PRIu64 " %" PRIu64 "\n", used, reserved);
 }
 
+static void do_pool_peer(const uint64_t *arg)
+{
+	const CUmemAccessDesc access = {
+		{CU_MEM_LOCATION_TYPE_DEVICE, arg[1]}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+	CUmemoryPool pool = NULL;
+	CUresult result = cuDeviceGetDefaultMemPool(&pool, arg[0]);
+
+	say(result ? result : cu.cuMemPoolSetAccess(pool, &access, 1), 0);
+}
+
 static void do_capture(const uint64_t *arg)
 {
 	say(cuStreamBeginCapture_v2((CUstream)arg[0], CU_STREAM_CAPTURE_MODE_RELAXED), 0);
@@ -485,8 +496,9 @@ static const struct {
 	{"go-on", do_go_on, 0}, {"synchronize", do_synchronize, 1}, /* STREAM */
 	{"alloc-async", do_alloc_async, 2},			    /* BYTES STREAM */
 	{"free-async", do_free_async, 2},			    /* ADDRESS STREAM */
-	{"pool", do_pool, 1},	    /* DEVICE: used and reserved bytes of its default pool */
-	{"capture", do_capture, 1}, /* STREAM */
+	{"pool", do_pool, 1},		/* DEVICE: used and reserved bytes of its default pool */
+	{"pool-peer", do_pool_peer, 2}, /* DEVICE USER: its default pool */
+	{"capture", do_capture, 1},	/* STREAM */
 	{"capture-end", do_capture_end, 1},		     /* STREAM */
 	{"closeall", do_close_all, 0}, {"fork", do_fork, 1}, /* ADDRESS */
 };

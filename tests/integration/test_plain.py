@@ -260,6 +260,22 @@ def test_stream_ordered():
 
 
 @case(60)
+def test_pools_that_other_devices_use():
+    """Existing memory of ours gets the access, later memory is the driver's."""
+    with plain_session() as session:
+        session.start_agent()
+        job, early = Plain(session), Plain(session)
+        early("pool-peer", 0, 1)
+        early("alloc-async", 2 * MIB, 0)
+        block = job("alloc-async", 4 * MIB, 0)
+        equal(job("access", block, 1), 0, "access of the other device")
+        job("pool-peer", 0, 1)
+        equal(job("access", block, 1), 3, "access of the other device")
+        job("alloc-async", 6 * MIB, 0)
+        equal((stays(session, early.pid), stays(session, job.pid)), (2 * MIB, 6 * MIB), "stays")
+
+
+@case(60)
 def test_out_of_memory_in_streams():
     """What was freed in a stream is given to who needs it, when the stream is done with it."""
     with plain_session(memory="64M") as session:
