@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""Processes that use plain memory (prog_plain.c), under `lien run` or not."""
+
+from lien_test import LIEN, MIB, Driver, Session, equal, program
+
+INVALID_VALUE, OUT_OF_MEMORY, INVALID_CONTEXT, INVALID_HANDLE = 1, 2, 201, 400  # CUDA_ERROR_*
+
+
+class Plain(Driver):
+    """prog_plain under `lien run`."""
+
+    def __init__(self, session, device=0, plain=False, linked=False, under_lien=True, **environment):
+        argv = ([LIEN, "run", *(["--plain"] if plain else []), "--"] if under_lien else []) + [
+            program("prog_plain")] + (["linked"] if linked else [])
+        super().__init__(session.spawn(argv, **environment))
+        self.context = self("init", device)
+
+    def holds(self, address, size, value):
+        equal(self("check", address, size, value), 1, "contents at %#x" % address)
+
+    def handle(self, address):
+        """What cuIpcGetMemHandle says, as a word."""
+        return "0x%0128x" % self("ipc-get", address)
+
+
+def plain_session(**more):
+    return Session(LIEN_PLAIN="0", **more)
+
+
+def stays(session, pid):
+    """Bytes of the process that an offload does not free."""
+    return sum(row["bytes"] - row["offload_frees"] for row in session.ask("mem")["rows"]
+               if row["pid"] == pid and row["owner"] != "lien-control")
+
+
+def allocations(job):
+    """Blocks of many sizes, each with contents: {address: (size, value)}"""
+    made = {}
+    for number, size in enumerate((1, 513, 70000, MIB, 2 * MIB - 1, 2 * MIB, 2 * MIB + 1, 20 * MIB)):
+        address = job("alloc", size)
+        job("fill", address, size, number + 1)
+        made[address] = size, number + 1
+    return made

@@ -1,0 +1,285 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-2-Clause
+"""Legacy IPC between processes under `lien run`, and random jobs that share their plain memory."""
+
+import os
+import random
+import sys
+
+from lien_test import MIB, case, check, equal, main, wait_for
+from plain import INVALID_CONTEXT, INVALID_HANDLE, Plain, plain_session
+
+FUTEX = 202
+
+
+def answers(job):
+    """The system call in which the thread is that answers who opens the process's handles."""
+    for tid in os.listdir("/proc/%d/task" % job.pid):
+        folder = "/proc/%d/task/%s/" % (job.pid, tid)
+        with open(folder + "comm") as comm, open(folder + "syscall") as call:
+            if comm.read() == "lien-ipc\n":
+                word = call.read().split()[0]
+                return int(word) if word.isdigit() else None
+    return None
+
+
+@case(120)
+def test_ipc():
+    with plain_session() as session:
+        owner, user = Plain(session), Plain(session, device=1)
+        big, a, b = owner("alloc", 6 * MIB), owner("alloc", 3000), owner("alloc", 5000)
+        for value, (block, size) in enumerate(((big, 6 * MIB), (a, 3000), (b, 5000))):
+            owner("fill", block, size, value + 1)
+        handles = [owner.handle(block) for block in (big, a, b)]
+        equal(owner.handle(big), handles[0], "the handle of the same block")
+        equal(owner.refused("ipc-open", handles[0]), INVALID_CONTEXT, "opened in the owner")
+        opened = [user("ipc-open", handle) for handle in handles]
+        equal(user("ipc-open", handles[1]), opened[1], "opened twice")
+        for value, (block, size) in enumerate(zip(opened, (6 * MIB, 3000, 5000))):
+            user.holds(block, size, value + 1)
+            equal(user("range", block + size - 1), [block, size], "range of opened memory")
+        user("fill", opened[2], 5000, 77)
+        owner.holds(b, 5000, 77)
+        owner.holds(a, 3000, 2)
+        equal(user.refused("ipc-close", opened[0] + 512), 1, "an address inside")
+        equal(user.refused("free", opened[0]), 1, "freed instead of closed")
+        user("ipc-close", opened[1])
+        user.holds(opened[1], 3000, 2)
+        user("ipc-close", opened[1])
+        equal(user.refused("ipc-close", opened[1]), 1, "closed once too often")
+        user.holds(opened[2], 5000, 77)
+        # The owner frees first: who has it open keeps it.
+        owner("free", big)
+        equal(user.attempt("ipc-open", handles[1])[0], True, "opened again")
+        user.holds(opened[0], 6 * MIB, 1)
+        other = Plain(session)
+        equal(other.refused("ipc-open", handles[0]), INVALID_HANDLE, "freed by its owner")
+        user("ipc-close", opened[0])
+        user("ipc-close", user("ipc-open", handles[1]))
+        again = owner("alloc", 6 * MIB)
+        check(owner.handle(again) != handles[0], "a new block has the handle of the old one")
+        # The owner dies.
+        owner.end()
+        user.holds(opened[2], 5000, 77)
+        equal(other.refused("ipc-open", handles[2]), INVALID_HANDLE, "its owner is dead")
+        user("ipc-close", opened[2])
+        user("ipc-close", opened[1])
+        equal(session.used(), 0, "device memory in use")
+
+
+@case(60)
+def test_ipc_of_a_process_that_closes_its_descriptors():
+    with plain_session() as session:
+        owner, user = Plain(session), Plain(session)
+        block = owner("alloc", 2 * MIB)
+        owner("fill", block, 2 * MIB, 9)
+        owner.handle(block)
+        owner("closeall")
+
+        def opened():
+            ok, values = user.attempt("ipc-open", owner.handle(block))
+            return ok and values[0]
+        user.holds(wait_for("a handle of a new socket", opened), 2 * MIB, 9)
+
+
+@case(60)
+def test_ipc_with_a_process_without_lien():
+    """What they exchange are the driver's handles, or it is refused."""
+    with plain_session() as session:
+        ours, without = Plain(session), Plain(session, under_lien=False)
+        theirs = without("alloc", 2 * MIB)
+        without("fill", theirs, 2 * MIB, 5)
+        opened = ours("ipc-open", without.handle(theirs))
+        ours.holds(opened, 2 * MIB, 5)
+        ours("ipc-close", opened)
+        equal(without.refused("ipc-open", ours.handle(ours("alloc", 2 * MIB))), INVALID_HANDLE,
+              "a handle of ours")
+        plain = Plain(session, plain=True)
+        block = plain("alloc", 2 * MIB)
+        without("ipc-close", without("ipc-open", plain.handle(block)))
+
+
+@case(120)
+def test_ipc_moves():
+    """Shared memory is moved in both processes, and can be opened while it is away."""
+    with plain_session() as session:
+        session.start_agent()
+        owner, user, late = Plain(session), Plain(session, device=1), Plain(session)
+        blocks = [(owner("alloc", size), size) for size in (6 * MIB, 3000, 5000)]
+        for value, (block, size) in enumerate(blocks):
+            owner("fill", block, size, value + 1)
+        handles = [owner.handle(block) for block, _ in blocks]
+        opened = [user("ipc-open", handle) for handle in handles]
+        late("alloc", 2 * MIB)
+        session.ready(owner.pid, user.pid, late.pid)
+        before = session.used()
+        for _ in range(3):
+            result = session.ask("offload", "--owner", "all")
+            equal((result["outcome"], result["left"]), ("done", []), "offload")
+            equal(session.used(), 0, "device memory in use")
+            equal(session.ask("restore")["outcome"], "done", "restore")
+            equal(session.used(), before, "device memory in use after the restore")
+            for value, (address, (block, size)) in enumerate(zip(opened, blocks)):
+                user.holds(address, size, value + 1)
+                owner.holds(block, size, value + 1)
+        session.ask("offload", "--owner", "all")
+        late.process.send("ipc-open %s" % handles[0])
+        wait_for("its owner is held at the answer", lambda: answers(owner) == FUTEX)
+        equal(session.ask("restore")["outcome"], "done", "restore")
+        answer = late.process.line()
+        check(answer.startswith("ok "), "opened while it was away:", answer)
+        late.holds(int(answer.split()[1], 0), 6 * MIB, 1)
+        result = session.ask("offload", "--owner", "all")
+        equal((result["outcome"], result["left"], session.used()), ("done", [], 0), "offload")
+        session.ask("restore")
+        equal(session.ask("status")["events_lost"], 0, "events lost")
+
+
+# --- random jobs ----------------------------------------------------------------------------------
+
+ORPHANS = {"no mapping through which all of it can be copied", "its owner has exited"}
+
+
+class Block:
+    def __init__(self, address, size, value):
+        self.address, self.size, self.value = address, size, value
+        self.reused = self.pooled = False
+
+
+class Job:
+    """A process, its blocks, and what it has opened of others' blocks."""
+
+    def __init__(self, session, number):
+        self.driver = Plain(session, device=number % 2)
+        self.blocks, self.opened = [], {}  # address: [block, how often]
+
+    def holds(self):
+        for block in self.blocks:
+            self.driver.holds(block.address, block.size, block.value)
+        for address, (block, _) in self.opened.items():
+            if not block.reused:
+                self.driver.holds(address, block.size, block.value)
+
+
+class Jobs:
+    def __init__(self, session, seed):
+        self.session, self.random = session, random.Random(seed)
+        self.jobs = [Job(session, number) for number in range(4)]
+
+    def alloc(self, job):
+        size = self.random.choice((self.random.randint(1, 5000), self.random.randint(1, 3 * MIB)))
+        pooled, value = self.random.random() < 0.25, self.random.randrange(256)
+        address = job.driver("alloc-async", size, 0) if pooled else job.driver("alloc", size)
+        job.driver("fill", address, size, value)
+        job.blocks.append(Block(address, size, value))
+        job.blocks[-1].pooled = pooled
+
+    def free(self, job):
+        if job.blocks:
+            block = job.blocks.pop(self.random.randrange(len(job.blocks)))
+            if self.random.random() < 0.25:
+                job.driver("free-async", block.address, 0)
+            else:
+                job.driver("free", block.address)
+            block.reused = block.size < 2 * MIB  # its place in a shared chunk
+
+    def open(self, job):
+        owner = self.random.choice(self.jobs)
+        blocks = [block for block in owner.blocks if not block.pooled]
+        if owner is job or not blocks:
+            return
+        block = self.random.choice(blocks)
+        address = job.driver("ipc-open", owner.driver.handle(block.address))
+        entry = job.opened.setdefault(address, [block, 0])
+        if entry[0] is block:
+            entry[1] += 1
+        else:
+            check(entry[0].reused, "two blocks at %#x" % address)
+            job.driver("ipc-close", address)
+
+    def close(self, job):
+        if job.opened:
+            address = self.random.choice(sorted(job.opened))
+            job.driver("ipc-close", address)
+            job.opened[address][1] -= 1
+            if not job.opened[address][1]:
+                del job.opened[address]
+
+    def fill(self, job):
+        places = [(block.address, block) for block in job.blocks]
+        places += [(address, entry[0]) for address, entry in job.opened.items()
+                   if not entry[0].reused]
+        if places:
+            address, block = self.random.choice(places)
+            block.value = self.random.randrange(256)
+            job.driver("fill", address, block.size, block.value)
+
+    def fork(self, job):
+        if job.blocks:
+            equal(job.driver("fork", job.blocks[0].address), 3, "what a child may not do")
+
+    def kill(self, job):
+        """Who has its memory open keeps it. Another process takes its place."""
+        number = self.jobs.index(job)
+        pid = job.driver.pid
+        job.driver.end()
+        wait_for("%d is gone" % pid, lambda: not self.session.process(pid))
+        self.jobs[number] = Job(self.session, number)
+        self.alloc(self.jobs[number])
+        self.session.ready(self.jobs[number].driver.pid)
+
+    def step(self):
+        step = self.random.choices((self.alloc, self.free, self.open, self.close, self.fill,
+                                    self.fork, self.kill), (30, 20, 20, 15, 20, 2, 1))[0]
+        step(self.random.choice(self.jobs))
+
+    def move(self):
+        """To the host and back; a process allocates meanwhile, at once or when all is back."""
+        result = self.session.ask("offload", "--owner", "all")
+        check(result["outcome"] in ("done", "nothing to do"), "offload:", result)
+        # What its owner has freed, or left by dying, has nobody to keep it on the host.
+        equal({left["reason"] for left in result["left"]} - ORPHANS, set(), "left")
+        equal(self.session.used(), sum(left["bytes"] for left in result["left"]),
+              "device memory in use")
+        job = self.random.choice(self.jobs)
+        job.driver.process.send("alloc 4096")
+        check(self.session.ask("restore")["outcome"] in ("done", "nothing to do"), "restore")
+        answer = job.driver.process.line().split()
+        equal(answer[0], "ok", "alloc")
+        job.driver("free", int(answer[1], 0))
+        for job in self.jobs:
+            job.holds()
+
+
+@case(200)
+def test_random_jobs():
+    """Against a model: every byte of every block, in its owner and in all who have it open."""
+    for seed in (1, 3, 12):
+        with plain_session() as session:
+            session.start_agent()
+            random_jobs(session, seed)
+
+
+def random_jobs(session, seed):
+    jobs = Jobs(session, seed)
+    for job in jobs.jobs:
+        jobs.alloc(job)
+        job.driver("free", job.driver("alloc", 2 * MIB))  # a call that wakes the control library
+    session.ready(*[job.driver.pid for job in jobs.jobs])
+    for _ in range(8):
+        for _ in range(40):
+            jobs.step()
+        jobs.move()
+    for job in jobs.jobs:
+        while job.opened:
+            jobs.close(job)
+    for job in jobs.jobs:
+        while job.blocks:
+            jobs.free(job)
+        job.driver("synchronize", 0)
+    equal(session.used(), 0, "device memory in use")
+    equal(session.ask("status")["events_lost"], 0, "events lost")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
