@@ -207,7 +207,7 @@ int lien_cmd_record(int argc, char **argv)
 	if (argc > 1 && !separator)
 		return lien_usage_error(&usage, "'%s' is too much, or lacks -- before", argv[1]);
 	session.file.path = argv[0];
-	if (argc > 1 && lien_preload_set(usage.command))
+	if (argc > 1 && lien_preload_set(usage.command, true))
 		return LIEN_EXIT_FAILURE;
 	catch_signals(&session);
 	if (!lien_event_stream_open(&session.stream, LIEN_FOLLOW_UNMARKED))

@@ -6,7 +6,6 @@
 #include "tools/cli/commands.h"
 #include "tools/cli/options.h"
 #include "tools/cli/preload.h"
-#include "tools/text/complain.h"
 
 static const char *const examples[] = {"lien run -- torchrun --nproc-per-node 2 train.py",
 	"every rank can be told to offload",
@@ -37,9 +36,9 @@ int lien_cmd_run(int argc, char **argv)
 
 	if (!lien_options_read(&usage, options, &argc, &argv, &code))
 		return code;
-	if (plain && setenv("LIEN_PLAIN", "1", 1))
-		return lien_complain(usage.command, "out of memory");
-	if (lien_preload_set(usage.command))
+	if (plain)
+		unsetenv("LIEN_PLAIN");
+	if (lien_preload_set(usage.command, plain))
 		return LIEN_EXIT_FAILURE;
 	return lien_preload_exec(usage.command, argv);
 }

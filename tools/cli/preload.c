@@ -65,7 +65,7 @@ int lien_preload_find(char *path, size_t size)
 	return strpbrk(whole, SEPARATORS) || strlen(whole) >= size ? -EINVAL : 0;
 }
 
-int lien_preload_set(const char *command)
+int lien_preload_set(const char *command, bool plain)
 {
 	const char *before = getenv("LD_PRELOAD");
 	char path[PATH_MAX], *list;
@@ -84,7 +84,7 @@ int lien_preload_set(const char *command)
 	if (asprintf(&list, "%s%s%s", path, before && *before ? ":" : "",
 		    before && *before ? before : "") < 0)
 		return lien_complain(command, "out of memory");
-	err = setenv("LD_PRELOAD", list, 1);
+	err = setenv("LD_PRELOAD", list, 1) || (plain && setenv("LIEN_PLAIN", "1", 0));
 	free(list);
 	return err ? lien_complain(command, "out of memory") : 0;
 }

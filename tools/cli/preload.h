@@ -18,8 +18,10 @@ bool lien_own_directory(char *directory, size_t size);
  */
 int lien_preload_find(char *path, size_t size);
 
-/* Prepends it to LD_PRELOAD in this process's environment. Returns non-zero after a message. */
-int lien_preload_set(const char *command);
+/* Prepends it to LD_PRELOAD in this process's environment. With `plain`, the programs' plain memory
+ * stays the driver's, unless LIEN_PLAIN says otherwise: recorded and replayed calls are to be what
+ * the program made them. Returns non-zero after a message. */
+int lien_preload_set(const char *command, bool plain);
 
 /*
  * Calls execvp(). On failure prints a message and returns the shell's exit code for it, 127 or 126.

@@ -231,7 +231,7 @@ int main(int argc, char **argv)
 	if (load(options.path, &script))
 		return EXIT_FAILURE;
 	lien_report_script(script, options.path);
-	if (!options.no_control && lien_preload_set("lien replay")) {
+	if (!options.no_control && lien_preload_set("lien replay", true)) {
 		lien_script_free(script);
 		return EXIT_FAILURE;
 	}
