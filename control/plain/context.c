@@ -86,13 +86,19 @@ static int remove_peers(CUcontext owner, CUcontext user, CUdevice device)
 /* Lets a device use the memory that the context has, or no longer. */
 LIEN_TRANSLATED static CUresult change_access(CUcontext owner, const CUmemAccessDesc *access)
 {
-	struct lien_heap_range chunk = {0};
+	struct lien_heap_range chunk = {0}, still;
 	CUresult result = CUDA_SUCCESS;
 	struct lien_heap_key key;
 
-	while (!result && lien_plain_next(chunk.base + chunk.bytes, &chunk, &key))
-		if (key.context == (uintptr_t)owner && key.device != access->location.id)
-			result = LIEN_REAL(cuMemSetAccess)(chunk.base, chunk.bytes, access, 1);
+	while (!result && lien_plain_next(chunk.base + chunk.bytes, &chunk, &key)) {
+		if (key.context != (uintptr_t)owner || key.device == access->location.id)
+			continue;
+		result = LIEN_REAL(cuMemSetAccess)(chunk.base, chunk.bytes, access, 1);
+		/* Another thread may have freed it. */
+		if (result &&
+			(!lien_plain_next(chunk.base, &still, &key) || still.base != chunk.base))
+			result = CUDA_SUCCESS;
+	}
 	return result;
 }
 

@@ -142,23 +142,21 @@ LIEN_TRANSLATED CUresult lien_plain_release(CUmemGenericAllocationHandle handle)
 LIEN_TRANSLATED CUresult lien_plain_map(CUmemGenericAllocationHandle handle, uint64_t bytes,
 	CUcontext context, CUdevice device, CUdeviceptr *at)
 {
-	CUresult result = LIEN_REAL(cuMemAddressReserve)(at, bytes, 0, 0, 0);
+	CUresult result = LIEN_REAL(cuMemAddressReserve)(at, bytes, 0, 0, 0), released;
 
-	if (result) {
-		lien_plain_release(handle);
-		return result;
+	if (!result) {
+		result = lien_translate_cuMemMap(*at, bytes, 0, handle, 0);
+		if (result)
+			LIEN_REAL(cuMemAddressFree)(*at, bytes);
 	}
-	result = lien_translate_cuMemMap(*at, bytes, 0, handle, 0);
 	if (result) {
-		LIEN_REAL(cuMemAddressFree)(*at, bytes);
 		lien_plain_release(handle);
 		return result;
 	}
 	result = set_access((struct lien_heap_range){*at, bytes}, context, device);
+	released = lien_plain_release(handle);
 	if (!result)
-		result = lien_plain_release(handle);
-	else
-		lien_plain_release(handle);
+		result = released;
 	if (result)
 		lien_plain_unmap((struct lien_heap_range){*at, bytes});
 	return result;
