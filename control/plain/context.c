@@ -102,15 +102,40 @@ LIEN_TRANSLATED static CUresult change_access(CUcontext owner, const CUmemAccess
 	return result;
 }
 
+/* Where it fails, the device can still do what it must no longer try. */
+LIEN_TRANSLATED static void take_back(const struct peer *peer)
+{
+	const CUmemAccessDesc none = access_of(peer->device, CU_MEM_ACCESS_FLAGS_PROT_NONE);
+	int still;
+
+	pthread_mutex_lock(&peers.lock);
+	still = remove_peers(peer->owner, peer->user, peer->device);
+	pthread_mutex_unlock(&peers.lock);
+	if (!still)
+		change_access(peer->owner, &none);
+}
+
+/* Fills in the current context as a user of the owner's memory. */
+LIEN_TRANSLATED static CUresult current_peer(CUcontext owner, struct peer *peer)
+{
+	CUresult result = LIEN_REAL(cuCtxGetCurrent)(&peer->user);
+
+	peer->owner = owner;
+	if (!result && peer->user)
+		result = LIEN_REAL(cuCtxGetDevice)(&peer->device);
+	return result;
+}
+
 LIEN_TRANSLATED CUresult lien_plain_cuCtxEnablePeerAccess(CUcontext owner, unsigned int flags)
 {
-	CUresult result = LIEN_REAL(cuCtxEnablePeerAccess)(owner, flags);
-	struct peer peer = {.owner = owner};
 	CUmemAccessDesc access;
+	struct peer peer = {0};
+	CUresult result = current_peer(owner, &peer);
 	int added;
 
-	if (result || LIEN_REAL(cuCtxGetCurrent)(&peer.user) ||
-		LIEN_REAL(cuCtxGetDevice)(&peer.device))
+	if (!result)
+		result = LIEN_REAL(cuCtxEnablePeerAccess)(owner, flags);
+	if (result)
 		return result;
 	pthread_mutex_lock(&peers.lock);
 	added = add_peer(&peer);
@@ -119,9 +144,7 @@ LIEN_TRANSLATED CUresult lien_plain_cuCtxEnablePeerAccess(CUcontext owner, unsig
 	access = access_of(peer.device, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
 	result = added ? change_access(owner, &access) : CUDA_ERROR_OUT_OF_MEMORY;
 	if (result) {
-		pthread_mutex_lock(&peers.lock);
-		remove_peers(owner, peer.user, peer.device);
-		pthread_mutex_unlock(&peers.lock);
+		take_back(&peer);
 		LIEN_REAL(cuCtxDisablePeerAccess)(owner);
 	}
 	return result;
@@ -129,19 +152,14 @@ LIEN_TRANSLATED CUresult lien_plain_cuCtxEnablePeerAccess(CUcontext owner, unsig
 
 LIEN_TRANSLATED CUresult lien_plain_cuCtxDisablePeerAccess(CUcontext owner)
 {
-	CUresult result = LIEN_REAL(cuCtxDisablePeerAccess)(owner);
-	CUcontext user = NULL;
-	CUmemAccessDesc access;
-	CUdevice device;
-	int still;
+	struct peer peer = {0};
+	CUresult result = current_peer(owner, &peer);
 
-	if (result || LIEN_REAL(cuCtxGetCurrent)(&user) || LIEN_REAL(cuCtxGetDevice)(&device))
-		return result;
-	pthread_mutex_lock(&peers.lock);
-	still = remove_peers(owner, user, device);
-	pthread_mutex_unlock(&peers.lock);
-	access = access_of(device, CU_MEM_ACCESS_FLAGS_PROT_NONE);
-	return still ? CUDA_SUCCESS : change_access(owner, &access);
+	if (!result)
+		result = LIEN_REAL(cuCtxDisablePeerAccess)(owner);
+	if (!result)
+		take_back(&peer);
+	return result;
 }
 
 /* --- the end of a context --------------------------------------------------------------------- */

@@ -300,6 +300,29 @@ def test_every_driver_call_fails_once():
         equal(session.used(), 0, "device memory in use")
 
 
+@case(60)
+def test_calls_fail_while_peers_are_enabled():
+    with plain_session() as session:
+        faults.folder(session)
+        job = Plain(session)
+        record = faults.Faults(session, job.inner_pid)
+        blocks = [job("alloc", 2 * MIB) for _ in range(3)]
+        job("create", 1)
+        nth, hit = 1, 1
+        while hit:
+            record.arm(faults.FAIL, nth)
+            ok, _ = job.attempt("peer", job.context)
+            hit = record.disarm()
+            if not ok:
+                equal([job("access", block, 1) for block in blocks[1:]], [0, 0], "access after a failure")
+                job("peer", job.context)
+            equal([job("access", block, 1) for block in blocks], [3, 3, 3], "access")
+            job("unpeer", job.context)
+            equal([job("access", block, 1) for block in blocks], [0, 0, 0], "access taken back")
+            nth += 1
+        check(nth > 6, "no calls were hit")
+
+
 @case(200)
 def test_moved_while_threads_allocate():
     """Wherever a thread is caught between the driver's calls, nothing is lost."""
