@@ -23,7 +23,11 @@ class Plain(Driver):
         return "0x%0128x" % self("ipc-get", address)
 
 
-def plain_session(**more):
+def plain_session(strict=True, **more):
+    """strict: the use of a stale handle or address ends the process. But a thread that the gate holds at a
+    handle asks with handle 0 (control/driver/translate.c), which is no handle either."""
+    if strict:
+        more["LIEN_SOFTCUDA_STRICT"] = "1"
     return Session(LIEN_PLAIN="0", **more)
 
 

@@ -326,7 +326,7 @@ def test_calls_fail_while_peers_are_enabled():
 @case(200)
 def test_moved_while_threads_allocate():
     """Wherever a thread is caught between the driver's calls, nothing is lost."""
-    with plain_session() as session:
+    with plain_session(strict=False) as session:
         session.start_agent()
         jobs = [Plain(session), Plain(session, device=1)]
         kept = [job("alloc", 2 * MIB) for job in jobs]  # there is always something to move
@@ -348,7 +348,7 @@ def test_moved_while_threads_allocate():
 
 @case(60)
 def test_freed_while_away():
-    with plain_session() as session:
+    with plain_session(strict=False) as session:
         session.start_agent()
         job = Plain(session)
         block, small, kept = job("alloc", 4 * MIB), job("alloc", 3000), job("alloc", 3000)
