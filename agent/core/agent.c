@@ -47,7 +47,7 @@ struct lien_tracked *lien_agent_track(struct lien_agent *agent, struct lien_proc
 		return NULL;
 	tracked->agent = agent;
 	tracked->pid = process->pid;
-	tracked->t_first = lien_now_ns();
+	tracked->t_called = lien_now_ns();
 	process->agent = tracked;
 	return tracked;
 }

@@ -46,7 +46,7 @@ struct lien_tracked {
 	struct lien_source life;   /* the process's pidfd */
 	/* its control thread has run, as far as the agent has seen */
 	bool started;
-	uint64_t t_first;		 /* when the agent first looked for it */
+	uint64_t t_called;		 /* last call that may have woken its control thread */
 	uint64_t t_woken;		 /* when a signal was last ordered for it */
 	struct lien_walk *walk;		 /* the driver is being read for this process */
 	uint64_t t_lost;		 /* when events of it were last lost */
@@ -143,9 +143,11 @@ struct lien_agent {
 	uint64_t lost_seen;
 	uint64_t t_swept;
 	uint32_t swept;	 /* the last process checked for being alive */
-	unsigned waking; /* processes whose control thread has yet to start */
+	bool loaded;	 /* some process's control thread has yet to start, */
+	bool waking;	 /* and may do so now */
 	unsigned walks;	 /* processes that are being read from the driver */
-	bool no_prepare, no_attach;
+	bool no_attach;
+	unsigned prepare_percent; /* of the host's available memory that is pinned in advance */
 	uint64_t host_limit; /* of all processes' host arenas together; 0: no limit */
 	struct lien_host_files host;
 	bool is_copy; /* answers.h: does not act, and does not read reports */

@@ -18,6 +18,7 @@
 struct lien_agent_node {
 	struct lien_node now;
 	uint64_t t_now; /* 0: never asked */
+	uint64_t t_outdated;
 	bool asking;
 	struct lien_worker *worker; /* of its own: NVML may hang */
 };
@@ -56,6 +57,19 @@ static void nvml_answered(struct lien_agent *agent, struct lien_job *job)
 	asking_free(job);
 }
 
+void lien_node_outdated(struct lien_agent *agent)
+{
+	if (agent->node)
+		agent->node->t_outdated = lien_now_ns();
+}
+
+static bool is_fresh(const struct lien_agent_node *node)
+{
+	if (!node->t_now || (node->now.nvml && node->t_now < node->t_outdated))
+		return false;
+	return lien_now_ns() - node->t_now < (node->now.nvml ? FRESH_NS : ABSENT_NS);
+}
+
 bool lien_node_refresh(struct lien_agent *agent)
 {
 	struct lien_agent_node *node = agent->node;
@@ -63,8 +77,7 @@ bool lien_node_refresh(struct lien_agent *agent)
 
 	if (agent->is_copy)
 		return node->asking;
-	if (!node->asking && node->t_now &&
-		lien_now_ns() - node->t_now < (node->now.nvml ? FRESH_NS : ABSENT_NS))
+	if (!node->asking && is_fresh(node))
 		return false;
 	if (node->asking)
 		return true;

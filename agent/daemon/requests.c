@@ -328,7 +328,7 @@ static json_t *view_arena(
 	struct lien_agent *agent = client->agent;
 	json_t *list = json_array(), *row;
 	struct lien_process *process;
-	uint64_t released;
+	uint64_t released, wanted;
 	unsigned i;
 
 	for (process = lien_graph_first(agent->graph); process;
@@ -336,13 +336,19 @@ static json_t *view_arena(
 		for (i = 0, released = 0; result && i < result->processes_count; i++)
 			if (result->processes[i].pid == process->pid)
 				released = result->processes[i].bytes;
-		if (!lien_viewer_sees(&client->viewer, process) ||
-			(!(all && process->arena_bytes) && !released))
+		if (!lien_viewer_sees(&client->viewer, process))
 			continue;
-		row = json_pack("{s:I, s:s, s:I, s:I, s:I}", "pid", (json_int_t)process->pid,
-			"command", process->command, "held_bytes", (json_int_t)process->arena_bytes,
-			"used_bytes", (json_int_t)process->arena_used, "released_bytes",
-			(json_int_t)released);
+		wanted = all && process->presence == LIEN_CONTROL_READY
+				 ? lien_prepare_wanted(process)
+				 : 0;
+		if (!(all && (process->arena_bytes || wanted)) && !released)
+			continue;
+		row = json_pack("{s:I, s:s, s:I, s:I, s:I, s:I, s:I}", "pid",
+			(json_int_t)process->pid, "command", process->command, "held_bytes",
+			(json_int_t)process->arena_bytes, "used_bytes",
+			(json_int_t)process->arena_used, "released_bytes", (json_int_t)released,
+			"offload_bytes", (json_int_t)wanted, "missing_bytes",
+			(json_int_t)(wanted ? lien_host_missing(process, wanted) : 0));
 		json_array_append_new(list, row);
 	}
 	return json_pack("{s:o, s:o, s:I}", "host", lien_agent_host(agent), "processes", list,

@@ -196,7 +196,7 @@ int lien_agent_run(const struct lien_agent_config *config)
 	if (syscall(SYS_getrandom, &random, sizeof(random), 0) != sizeof(random))
 		random = agent->t_start;
 	agent->token_base = (uint64_t)random << 32;
-	agent->no_prepare = config->no_prepare;
+	agent->prepare_percent = config->prepare_percent;
 	agent->no_attach = config->no_attach;
 	agent->keep_probes = config->on_stop == LIEN_ON_STOP_KEEP;
 	agent->host_limit = config->host_limit;

@@ -23,7 +23,8 @@ struct lien_agent_config {
 	uint64_t journal_limit; /* bytes beyond which a snapshot replaces it */
 	/* bytes of all host arenas together; 0: only the host's own limit */
 	uint64_t host_limit;
-	bool no_prepare; /* pin no host memory before it is needed */
+	/* percent of the host's available memory that is pinned before it is needed; 0: none */
+	unsigned prepare_percent;
 	bool no_ras;	 /* do not ask NCCL's RAS */
 	bool no_attach;	 /* inject control libraries only on request */
 	enum lien_on_stop on_stop;

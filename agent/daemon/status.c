@@ -166,10 +166,10 @@ json_t *lien_agent_host(struct lien_agent *agent)
 
 	for (process = lien_graph_first(agent->graph); process; process = lien_graph_next(process))
 		used += process->arena_used;
-	return json_pack("{s:I, s:I, s:o, s:b}", "held_bytes", (json_int_t)lien_prepare_held(agent),
-		"used_bytes", (json_int_t)used, "limit_bytes",
+	return json_pack("{s:I, s:I, s:o, s:b, s:i}", "held_bytes",
+		(json_int_t)lien_prepare_held(agent), "used_bytes", (json_int_t)used, "limit_bytes",
 		agent->host_limit ? json_integer(agent->host_limit) : json_null(), "prepare",
-		!agent->no_prepare);
+		agent->prepare_percent > 0, "prepare_percent", agent->prepare_percent);
 }
 
 json_t *lien_agent_status(struct lien_agent *agent, const struct lien_viewer *viewer)

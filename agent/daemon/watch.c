@@ -27,7 +27,7 @@
 #include "loader/probes/gate.h"
 #include "loader/discover/untrusted.h"
 
-#define WAKE_SOON_NS 5000000000ull /* then only checked now and then: it makes no calls */
+#define WAKE_SOON_NS 5000000000ull /* after a call; then it is checked now and then */
 
 struct reading {
 	struct lien_agent *agent;
@@ -383,10 +383,24 @@ void lien_watch_probed(struct lien_agent *agent, const struct lien_event *event)
 		set_incomplete(agent, process, process->incomplete & ~LIEN_INCOMPLETE_UNPROBED);
 }
 
+/* A call of the process may have woken its control thread. */
+static void expect_control(struct lien_agent *agent, uint32_t pid)
+{
+	const struct lien_process *process = lien_graph_process(agent->graph, pid);
+	struct lien_tracked *tracked = process ? process->agent : NULL;
+
+	if (!tracked || process->presence != LIEN_CONTROL_LOADED)
+		return;
+	tracked->t_called = lien_now_ns();
+	agent->waking = true;
+}
+
 void lien_watch_event(struct lien_agent *agent, const struct lien_event *event)
 {
 	struct lien_process *process;
 
+	if (agent->loaded)
+		expect_control(agent, event->pid);
 	if (event->type == LIEN_EVENT_LIBRARY && event->t_return) {
 		if (needs_probing(agent, event))
 			lien_probing_mapped(agent, event);
@@ -475,7 +489,7 @@ void lien_watch_tick(struct lien_agent *agent)
 	uint64_t now = lien_now_ns();
 
 	sweep(agent);
-	agent->waking = 0;
+	agent->waking = agent->loaded = false;
 	for (process = lien_graph_first(agent->graph); process;
 		process = lien_graph_next(process)) {
 		tracked = process->agent;
@@ -485,9 +499,10 @@ void lien_watch_tick(struct lien_agent *agent)
 			continue;
 		lien_presence_look(agent, process);
 		tracked = process->agent;
-		if (process->presence == LIEN_CONTROL_LOADED &&
-			now - tracked->t_first < WAKE_SOON_NS)
-			agent->waking++;
+		if (process->presence != LIEN_CONTROL_LOADED)
+			continue;
+		agent->loaded = true;
+		agent->waking |= now - tracked->t_called < WAKE_SOON_NS;
 	}
 }
 

@@ -99,7 +99,6 @@ static void end_step(struct lien_graph *graph, struct lien_process *process)
 		return;
 	TAILQ_REMOVE(&graph->ending, process, of_ending);
 	free(process->card_spans.span);
-	free(process->window_spans.span);
 	free(process);
 }
 

@@ -711,7 +711,6 @@ void lien_comm_drop(struct lien_graph *graph, struct lien_process *process, stru
 	lien_splits_forget(graph, process, comm->number);
 	while (!RB_EMPTY(&comm->registrations))
 		lien_registration_drop(&comm->registrations, RB_ROOT(&comm->registrations));
-	process->window_spans.known = false;
 	while ((init = RB_FIND(lien_init_number_tree, &process->init_numbers, &key)))
 		lien_init_drop(process, init);
 	RB_REMOVE(lien_comm_tree, &process->comms, comm);

@@ -380,7 +380,7 @@ struct lien_process {
 	struct lien_comm_tree comms;
 	struct lien_comm_number_tree comm_numbers;
 	struct lien_registration_tree cards; /* memory registered with network cards */
-	struct lien_spans card_spans, window_spans;
+	struct lien_spans card_spans;
 	struct lien_library_tree libraries;
 	struct lien_place_tree places; /* the libraries by place */
 	TAILQ_HEAD(, lien_pending) pending;
@@ -474,10 +474,9 @@ void lien_process_caller(
 /* Returns true while the first or the last byte of it lies in known memory. */
 bool lien_registration_lies(
 	struct lien_process *process, const struct lien_registration *registration);
-/* Return true when a registration with a network card, or an NCCL window, covers a byte of the
- * mapping, and also when there is no memory to find out. */
+/* Returns true when a registration with a network card covers a byte of the mapping, and also when
+ * there is no memory to find out. */
 bool lien_mapping_on_card(const struct lien_mapping *mapping);
-bool lien_mapping_in_window(const struct lien_mapping *mapping);
 /* Returns what the process has of the allocation; NULL: nothing. */
 struct lien_holding *lien_allocation_holding(
 	const struct lien_allocation *allocation, const struct lien_process *process);

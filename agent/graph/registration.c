@@ -29,15 +29,6 @@ static struct lien_registration *registration_find(
 	return registration && registration->handle == handle ? registration : NULL;
 }
 
-/* Marks the spans for recomputation. */
-static void spans_forget(struct lien_process *process, const struct lien_event *event)
-{
-	if (lien_event_library(event->type) == LIEN_LIB_IBVERBS)
-		process->card_spans.known = false;
-	else
-		process->window_spans.known = false;
-}
-
 void lien_registration_drop(
 	struct lien_registration_tree *list, struct lien_registration *registration)
 {
@@ -54,7 +45,7 @@ int lien_graph_apply_deregister(
 	registration = list ? registration_find(list, event->reg.handle) : NULL;
 	if (registration)
 		lien_registration_drop(list, registration);
-	spans_forget(process, event);
+	process->card_spans.known = false;
 	return 0;
 }
 
@@ -105,7 +96,7 @@ int lien_graph_apply_register(
 	registration->window = event->type == LIEN_CALL_NCCL_WINDOW_REGISTER;
 	registration->of_gpu = lien_registration_lies(process, registration);
 	RB_INSERT(lien_registration_tree, list, registration);
-	spans_forget(process, event);
+	process->card_spans.known = false;
 	return 0;
 }
 
@@ -128,14 +119,12 @@ static unsigned count_all(struct lien_registration_tree *list)
 	return count;
 }
 
-static void add_spans(
-	struct lien_spans *spans, struct lien_registration_tree *list, bool windows_only)
+static void add_spans(struct lien_spans *spans, struct lien_registration_tree *list)
 {
 	struct lien_registration *registration;
 
 	RB_FOREACH (registration, lien_registration_tree, list)
-		if ((registration->window || !windows_only) &&
-			lien_range_sane(registration->va, registration->bytes))
+		if (lien_range_sane(registration->va, registration->bytes))
 			spans->span[spans->count++] = (struct lien_span){
 				registration->va, registration->va + registration->bytes};
 }
@@ -194,26 +183,7 @@ bool lien_mapping_on_card(const struct lien_mapping *mapping)
 	if (!spans->known) {
 		if (!spans_renew(spans, count_all(&process->cards)))
 			return true;
-		add_spans(spans, &process->cards, false);
-		spans_join(spans);
-	}
-	return spans_touch(spans, mapping);
-}
-
-bool lien_mapping_in_window(const struct lien_mapping *mapping)
-{
-	struct lien_process *process = mapping->holding->process;
-	struct lien_spans *spans = &process->window_spans;
-	struct lien_comm *comm;
-	unsigned room = 0;
-
-	if (!spans->known) {
-		RB_FOREACH (comm, lien_comm_tree, &process->comms)
-			room += count_all(&comm->registrations);
-		if (!spans_renew(spans, room))
-			return true;
-		RB_FOREACH (comm, lien_comm_tree, &process->comms)
-			add_spans(spans, &comm->registrations, true);
+		add_spans(spans, &process->cards);
 		spans_join(spans);
 	}
 	return spans_touch(spans, mapping);

@@ -188,7 +188,7 @@ int lien_load_registration(
 	registration->of_gpu = body->of_gpu;
 	RB_INSERT(lien_registration_tree, comm ? &comm->registrations : &process->cards,
 		registration);
-	process->card_spans.known = process->window_spans.known = false;
+	process->card_spans.known = false;
 	return 0;
 }
 

@@ -77,20 +77,27 @@ static int refuse(char *error, size_t size, const char *where, uint64_t need, ui
 	return -ENOMEM;
 }
 
+/* Returns UINT64_MAX if that is not known. */
+static uint64_t machine_room(const struct lien_host_files *files)
+{
+	unsigned long long available;
+
+	if (!files->proc || !read_number(files->proc, "meminfo", "MemAvailable:", &available))
+		return UINT64_MAX;
+	available <<= 10;
+	return available > SPARE_BYTES ? available - SPARE_BYTES : 0;
+}
+
 static int check_machine(const struct lien_host_files *files, const struct lien_host_need *needs,
 	unsigned count, char *error, size_t error_size)
 {
-	unsigned long long available;
-	uint64_t need = 0;
+	uint64_t need = 0, left;
 	unsigned i;
 
 	for (i = 0; i < count; i++)
 		need += needs[i].bytes;
-	if (!need || !read_number(files->proc, "meminfo", "MemAvailable:", &available))
-		return 0;
-	available <<= 10;
-	available = available > SPARE_BYTES ? available - SPARE_BYTES : 0;
-	return need > available ? refuse(error, error_size, "the machine", need, available) : 0;
+	left = need ? machine_room(files) : 0;
+	return need > left ? refuse(error, error_size, "the machine", need, left) : 0;
 }
 
 /* The two versions of cgroups differ only in names for this purpose. */
@@ -153,66 +160,130 @@ static bool room_in(const struct hierarchy *hierarchy, const char *group, uint64
 	return true;
 }
 
-/* Checks one cgroup against all processes in it or below it. */
-static int check_group(const struct hierarchy *hierarchy, const char *group,
-	char (*paths)[PATH_MAX], const struct lien_host_need *needs, unsigned count, char *error,
-	size_t error_size)
+/* Calls fn for a cgroup and all above it, up to and including the mount, which in a container may be
+ * a cgroup with a limit. Ends with the first result other than 0. */
+static int each_group(const char *path, int (*fn)(void *context, const char *group), void *context)
 {
+	char group[PATH_MAX], *slash;
+	int err = 0;
+
+	snprintf(group, sizeof(group), "%s", path);
+	while (!err && (slash = strrchr(group, '/'))) {
+		err = fn(context, group);
+		*slash = '\0';
+	}
+	return err || !path[0] ? err : fn(context, "");
+}
+
+struct check {
+	const struct hierarchy *hierarchy;
+	const struct lien_host_need *needs;
+	char (*paths)[PATH_MAX]; /* parallel to them */
+	unsigned count;
+	char *error;
+	size_t error_size;
+};
+
+/* Checks one cgroup against all processes in it or below it. */
+static int check_group(void *context, const char *group)
+{
+	const struct check *check = context;
 	uint64_t need = 0, left;
 	char where[PATH_MAX + 64];
 	unsigned i;
 
-	if (!room_in(hierarchy, group, &left))
+	if (!room_in(check->hierarchy, group, &left))
 		return 0;
-	for (i = 0; i < count; i++)
-		if (paths[i][0] && below(paths[i], group))
-			need += needs[i].bytes;
+	for (i = 0; i < check->count; i++)
+		if (check->paths[i][0] && below(check->paths[i], group))
+			need += check->needs[i].bytes;
 	if (need <= left)
 		return 0;
 	snprintf(where, sizeof(where), "the memory cgroup %.200s", group[0] ? group : "/");
-	return refuse(error, error_size, where, need, left);
+	return refuse(check->error, check->error_size, where, need, left);
 }
 
 static int check_hierarchy(const struct lien_host_files *files, const struct hierarchy *hierarchy,
 	const struct lien_host_need *needs, unsigned count, char *error, size_t error_size)
 {
-	char(*paths)[PATH_MAX] = calloc(count, sizeof(*paths));
-	char group[PATH_MAX], *slash;
-	int err = paths ? 0 : -ENOMEM;
+	struct check check = {
+		hierarchy, needs, calloc(count, sizeof(*check.paths)), count, error, error_size};
+	int err = check.paths ? 0 : -ENOMEM;
 	unsigned i;
 
 	if (err)
 		snprintf(error, error_size, "out of memory");
 	for (i = 0; i < count && !err; i++)
-		path_of(files, hierarchy, needs[i].pid, paths[i], sizeof(paths[i]));
-	for (i = 0; i < count && !err; i++) {
-		strcpy(group, paths[i]);
-		/*
-		 * Up to and including the mount, which in a container may be a cgroup with a limit.
-		 */
-		while (!err && needs[i].bytes && (slash = strrchr(group, '/'))) {
-			err = check_group(hierarchy, group, paths, needs, count, error, error_size);
-			*slash = '\0';
-		}
-		if (!err && needs[i].bytes && paths[i][0])
-			err = check_group(hierarchy, "", paths, needs, count, error, error_size);
-	}
-	free(paths);
+		path_of(files, hierarchy, needs[i].pid, check.paths[i], sizeof(check.paths[i]));
+	for (i = 0; i < count && !err; i++)
+		if (needs[i].bytes)
+			err = each_group(check.paths[i], check_group, &check);
+	free(check.paths);
 	return err;
+}
+
+/* The two versions of cgroups, as far as they are mounted. */
+static unsigned hierarchies(const struct lien_host_files *files, struct hierarchy *list)
+{
+	unsigned n = 0;
+
+	if (files->cgroup2)
+		list[n++] = (struct hierarchy){files->cgroup2, "", "memory.max", "memory.current",
+			{"inactive_file ", "active_file "}};
+	if (files->cgroup1)
+		list[n++] = (struct hierarchy){files->cgroup1, "memory", "memory.limit_in_bytes",
+			"memory.usage_in_bytes", {"total_inactive_file ", "total_active_file "}};
+	return n;
 }
 
 int lien_host_check(const struct lien_host_files *files, const struct lien_host_need *needs,
 	unsigned count, char *error, size_t error_size)
 {
-	const struct hierarchy v2 = {files->cgroup2, "", "memory.max", "memory.current",
-		{"inactive_file ", "active_file "}};
-	const struct hierarchy v1 = {files->cgroup1, "memory", "memory.limit_in_bytes",
-		"memory.usage_in_bytes", {"total_inactive_file ", "total_active_file "}};
+	struct hierarchy list[2];
+	unsigned n = hierarchies(files, list), i;
 	int err = files->proc ? check_machine(files, needs, count, error, error_size) : 0;
 
-	if (!err && files->cgroup2)
-		err = check_hierarchy(files, &v2, needs, count, error, error_size);
-	if (!err && files->cgroup1)
-		err = check_hierarchy(files, &v1, needs, count, error, error_size);
+	for (i = 0; i < n && !err; i++)
+		err = check_hierarchy(files, &list[i], needs, count, error, error_size);
 	return err;
+}
+
+struct room {
+	const struct hierarchy *hierarchy;
+	uint64_t left;
+};
+
+static int room_of_group(void *context, const char *group)
+{
+	struct room *room = context;
+	uint64_t left;
+
+	if (room_in(room->hierarchy, group, &left) && left < room->left)
+		room->left = left;
+	return 0;
+}
+
+uint64_t lien_host_room(const struct lien_host_files *files, uint32_t pid)
+{
+	struct room room = {.left = machine_room(files)};
+	struct hierarchy list[2];
+	unsigned n = hierarchies(files, list), i;
+	char path[PATH_MAX];
+
+	for (i = 0; i < n; i++) {
+		path_of(files, &list[i], pid, path, sizeof(path));
+		room.hierarchy = &list[i];
+		each_group(path, room_of_group, &room);
+	}
+	return room.left;
+}
+
+uint64_t lien_host_share(uint64_t room, uint64_t held, unsigned percent)
+{
+	uint64_t share;
+
+	if (room > UINT64_MAX - held)
+		return room; /* not known: no limit */
+	share = (room + held) / 100 * percent;
+	return share > held ? share - held : 0;
 }

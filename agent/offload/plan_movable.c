@@ -141,7 +141,8 @@ static bool by_fabric(const struct lien_allocation *allocation)
 	return false;
 }
 
-/* Windows that were registered before the agent started are not known to be windows. */
+/* NCCL keeps the handle of a window, by a pointer to the driver's function that may not have been
+ * found. Of windows from before the agent started it is not known that they are. */
 static bool may_be_window(const struct lien_allocation *allocation)
 {
 	const struct lien_holding *holding;
@@ -162,8 +163,6 @@ static const char *unmovable_there(const struct lien_holding *holding)
 		set = lien_mapping_access(mapping);
 		if (lien_mapping_on_card(mapping))
 			return "registered with a network card (RDMA), which keeps the old memory";
-		if (lien_mapping_in_window(mapping))
-			return "registered as an NCCL window, which keeps its handle";
 		if (set && set->count > LIEN_WIRE_PLACES)
 			return "access for more places than can be restored";
 	}

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Pins host memory ahead of the first offload, in small orders between others, as much as an
- * offload of the default selection would take now. It begins only when a process has calmed down,
- * so that it delays no start, and never while the process captures: pinning would wait for the
- * device.
+ * Pins host memory ahead of the first offload, in small orders between others, as much as an offload
+ * of all memory would take now, within a share of what the machine and the process's cgroups have.
+ * It begins only when a process has calmed down, so that it delays no start, and never while the
+ * process captures: pinning would wait for the device.
  */
 #include <errno.h>
 #include <string.h>
@@ -32,10 +32,7 @@ uint64_t lien_prepare_held(struct lien_agent *agent)
 	return held;
 }
 
-/*
- * Returns the bytes that an offload of NCCL's memory would save, and the device that has most of
- * them.
- */
+/* Returns the bytes that an offload would save, and the device that has most of them. */
 static uint64_t wanted(const struct lien_process *process, int *device)
 {
 	uint64_t on[LIEN_WIRE_DEVICES] = {0}, bytes = 0;
@@ -47,9 +44,7 @@ static uint64_t wanted(const struct lien_process *process, int *device)
 		id = allocation->prop.location_id;
 		if (!lien_allocation_held(allocation) || !lien_allocation_on_device(allocation) ||
 			lien_allocation_offloaded(allocation) || id < 0 ||
-			id >= LIEN_WIRE_DEVICES ||
-			strcmp(lien_allocation_library(allocation), "nccl") ||
-			lien_plan_unmovable(allocation))
+			id >= LIEN_WIRE_DEVICES || lien_plan_unmovable(allocation))
 			continue;
 		bytes += allocation->bytes;
 		on[id] += allocation->bytes;
@@ -63,24 +58,31 @@ static bool possible(struct lien_agent *agent, const struct lien_process *proces
 {
 	const struct lien_tracked *tracked = process->agent;
 
-	return !agent->no_prepare && !agent->transaction && !agent->finishing && tracked &&
+	return agent->prepare_percent && !agent->transaction && !agent->finishing && tracked &&
 	       tracked->link && !tracked->walk && !lien_orders_asked(tracked) &&
 	       !lien_orders_waiting(tracked) && !tracked->arena_released && process->cuda &&
 	       process->presence == LIEN_CONTROL_READY && !lien_plan_unreachable(process) &&
 	       RB_EMPTY(&process->captures);
 }
 
-/*
- * Allowed within the limit, and if the host has twice that available: no client has asked for it
- * yet.
- */
-static bool allowed(struct lien_agent *agent, const struct lien_process *process, uint64_t bytes)
+uint64_t lien_prepare_wanted(const struct lien_process *process)
 {
-	const struct lien_host_need need = {process->pid, 2 * bytes};
-	char error[400];
+	int device;
 
-	return (!agent->host_limit || lien_prepare_held(agent) + bytes <= agent->host_limit) &&
-	       !lien_host_check(&agent->host, &need, 1, error, sizeof(error));
+	return wanted(process, &device);
+}
+
+uint64_t lien_prepare_allowed(struct lien_agent *agent, const struct lien_process *process)
+{
+	uint64_t held = lien_prepare_held(agent), more;
+
+	more = lien_host_share(
+		lien_host_room(&agent->host, process->pid), held, agent->prepare_percent);
+	if (!agent->host_limit)
+		return more;
+	if (agent->host_limit <= held)
+		return 0;
+	return more < agent->host_limit - held ? more : agent->host_limit - held;
 }
 
 static void send(struct lien_process *process, uint64_t missing, int device)
@@ -102,7 +104,7 @@ static void proceed(struct lien_agent *agent, struct lien_process *process)
 {
 	struct lien_tracked *tracked = process->agent;
 	uint64_t events = lien_graph_stats(agent->graph)->events, now = lien_now_ns();
-	uint64_t bytes, missing;
+	uint64_t bytes, missing, allowed;
 	int device;
 
 	if (!possible(agent, process) || now < tracked->t_prepare ||
@@ -118,11 +120,15 @@ static void proceed(struct lien_agent *agent, struct lien_process *process)
 	if (!missing) {
 		tracked->prepared_at = events + 1; /* until the next event */
 		tracked->t_prepare = now + CALM_NS;
-	} else if (allowed(agent, process, missing)) {
-		send(process, missing, device);
-	} else {
-		tracked->t_prepare = now + AGAIN_NS;
+		return;
 	}
+	allowed = lien_prepare_allowed(agent, process);
+	if (missing > allowed)
+		missing = LIEN_WIRE_ARENA_FLOOR(allowed);
+	if (missing)
+		send(process, missing, device);
+	else
+		tracked->t_prepare = now + AGAIN_NS;
 }
 
 void lien_prepare_reply(struct lien_agent *agent, uint32_t pid, const struct lien_reply *reply)

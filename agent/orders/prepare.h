@@ -7,6 +7,10 @@
 
 /* Returns the size of all processes' host arenas, with what is being added to them. */
 uint64_t lien_prepare_held(struct lien_agent *agent);
+/* Returns the bytes of host memory that an offload of all that the process has would take. */
+uint64_t lien_prepare_wanted(const struct lien_process *process);
+/* Returns the bytes that may still be pinned in the process before anybody asks for an offload. */
+uint64_t lien_prepare_allowed(struct lien_agent *agent, const struct lien_process *process);
 /* Handles the last reply to its order. */
 void lien_prepare_reply(struct lien_agent *agent, uint32_t pid, const struct lien_reply *reply);
 void lien_prepare_tick(struct lien_agent *agent);

@@ -134,6 +134,7 @@ void lien_presence_look(struct lien_agent *agent, struct lien_process *process)
 	if (err)
 		return;
 	process->presence = LIEN_CONTROL_LOADED;
+	agent->loaded = true;
 	tracked->started = lien_link_started(process->pid, &state);
 	err = lien_orders_link(agent, process, &state);
 	if (!err || err == -EBUSY) {

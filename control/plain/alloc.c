@@ -48,18 +48,29 @@ LIEN_TRANSLATED CUresult lien_plain_cuMemAllocPitch_v2(
 	return LIEN_REAL(cuMemAllocPitch_v2)(ptr, pitch, width, height, element);
 }
 
+/* Returns a context whose work may use the block. NULL: there is none. Like the driver, this asks for
+ * no current context. */
+LIEN_TRANSLATED static CUcontext context_of(const struct lien_heap_block *block)
+{
+	CUcontext context = NULL;
+
+	if (!lien_plain_is_pool(block->key.context))
+		return (CUcontext)(uintptr_t)block->key.context;
+	LIEN_REAL(cuCtxGetCurrent)(&context);
+	return context ? context : lien_plain_primary(block->key.device);
+}
+
 LIEN_TRANSLATED CUresult lien_plain_cuMemFree_v2(CUdeviceptr ptr)
 {
 	struct lien_heap_block block;
-	CUcontext context = NULL;
+	CUcontext context;
 	CUresult result;
 
-	if (!lien_plain_find(ptr, &block) || LIEN_REAL(cuCtxGetCurrent)(&context) || !context)
+	if (!lien_plain_find(ptr, &block))
 		return LIEN_REAL(cuMemFree_v2)(ptr);
-	if (block.address != ptr)
+	context = context_of(&block);
+	if (block.address != ptr || !context)
 		return CUDA_ERROR_INVALID_VALUE;
-	if (!lien_plain_is_pool(block.key.context))
-		context = (CUcontext)(uintptr_t)block.key.context;
 	result = lien_plain_wait(context);
 	if (!result)
 		result = lien_plain_give(&block);

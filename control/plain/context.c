@@ -175,12 +175,13 @@ LIEN_TRANSLATED static void drop_context(CUcontext context)
 	remove_peers(context, NULL, -1);
 	remove_peers(NULL, context, -1);
 	pthread_mutex_unlock(&peers.lock);
+	lien_plain_wait_forget(context);
 	lien_plain_opened_drop(context);
 	while (lien_plain_forget(context, &chunk))
 		lien_plain_unmap(chunk);
 }
 
-static CUcontext primary_of(CUdevice device)
+CUcontext lien_plain_primary(CUdevice device)
 {
 	return device >= 0 && device < LIEN_PLAIN_DEVICES
 		       ? __atomic_load_n(&primary[device], __ATOMIC_ACQUIRE)
@@ -202,9 +203,9 @@ LIEN_TRANSLATED CUresult lien_plain_cuDevicePrimaryCtxRelease_v2(CUdevice device
 	unsigned int flags;
 	int active = 1;
 
-	if (!result && primary_of(device) &&
+	if (!result && lien_plain_primary(device) &&
 		!LIEN_REAL(cuDevicePrimaryCtxGetState)(device, &flags, &active) && !active)
-		drop_context(primary_of(device));
+		drop_context(lien_plain_primary(device));
 	return result;
 }
 
@@ -212,8 +213,8 @@ LIEN_TRANSLATED CUresult lien_plain_cuDevicePrimaryCtxReset_v2(CUdevice device)
 {
 	CUresult result = LIEN_REAL(cuDevicePrimaryCtxReset_v2)(device);
 
-	if (!result && primary_of(device))
-		drop_context(primary_of(device));
+	if (!result && lien_plain_primary(device))
+		drop_context(lien_plain_primary(device));
 	if (!result)
 		lien_plain_pool_drop(device);
 	return result;

@@ -87,7 +87,7 @@ LIEN_TRANSLATED static CUresult look_up(
 	if (memcmp(handle->magic, LIEN_PLAIN_MAGIC, sizeof(handle->magic)) ||
 		!lien_plain_offered(handle) || !lien_plain_find(handle->address, &block) ||
 		block.id != handle->id)
-		return CUDA_ERROR_INVALID_HANDLE;
+		return CUDA_ERROR_INVALID_VALUE; /* freed */
 	answer->chunk = block.chunk_id;
 	answer->chunk_bytes = block.chunk.bytes;
 	answer->offset = block.address - block.chunk.base;
@@ -221,10 +221,9 @@ LIEN_TRANSLATED CUresult lien_plain_cuIpcGetMemHandle(CUipcMemHandle *handle, CU
 {
 	struct lien_plain_handle made = {.magic = LIEN_PLAIN_MAGIC};
 	struct lien_heap_block block;
-	CUcontext context = NULL;
 
 	if (!handle || !lien_plain_find(ptr, &block) || lien_plain_is_pool(block.key.context) ||
-		LIEN_REAL(cuCtxGetCurrent)(&context) || !context)
+		!lien_plain_current())
 		return LIEN_REAL(cuIpcGetMemHandle)(handle, ptr);
 	if (!listen_once())
 		return CUDA_ERROR_OUT_OF_MEMORY;

@@ -253,13 +253,11 @@ LIEN_TRANSLATED CUresult lien_plain_cuIpcOpenMemHandle_v2(
 	CUdeviceptr *ptr, CUipcMemHandle handle, unsigned int flags)
 {
 	struct lien_plain_handle ours;
-	CUcontext context = NULL;
 	CUresult result;
 
 	memcpy(&ours, &handle, sizeof(ours));
 	if (!ptr || flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS ||
-		memcmp(ours.magic, LIEN_PLAIN_MAGIC, sizeof(ours.magic)) ||
-		LIEN_REAL(cuCtxGetCurrent)(&context) || !context)
+		memcmp(ours.magic, LIEN_PLAIN_MAGIC, sizeof(ours.magic)) || !lien_plain_current())
 		return LIEN_REAL(cuIpcOpenMemHandle_v2)(ptr, handle, flags);
 	if (lien_plain_offered(&ours))
 		return CUDA_ERROR_INVALID_CONTEXT;
@@ -349,11 +347,9 @@ LIEN_TRANSLATED static CUresult close_address(CUdeviceptr address)
 LIEN_TRANSLATED CUresult lien_plain_cuIpcCloseMemHandle(CUdeviceptr ptr)
 {
 	struct lien_heap_block block;
-	CUcontext context = NULL;
 	CUresult result;
 
-	if (!lien_plain_find_opened(ptr, &block) || LIEN_REAL(cuCtxGetCurrent)(&context) ||
-		!context)
+	if (!lien_plain_find_opened(ptr, &block) || !lien_plain_current())
 		return LIEN_REAL(cuIpcCloseMemHandle)(ptr);
 	pthread_mutex_lock(&open_memory.turn);
 	result = close_address(ptr);

@@ -82,14 +82,23 @@ LIEN_TRANSLATED static struct device device_of(CUdevice device)
 	return found;
 }
 
-LIEN_TRANSLATED int lien_plain_place(struct lien_plain_place *place, const void *caller)
+/* cuCtxGetCurrent() does not tell whether the context is in order, and neither do the functions of
+ * virtual memory. */
+LIEN_TRANSLATED CUcontext lien_plain_current(void)
 {
 	CUcontext context = NULL;
+
+	return LIEN_REAL(cuStreamGetCtx)(NULL, &context) ? NULL : context;
+}
+
+LIEN_TRANSLATED int lien_plain_place(struct lien_plain_place *place, const void *caller)
+{
 	struct device found;
+	CUcontext context;
 	CUdevice device;
 
-	if (!enabled || LIEN_REAL(cuCtxGetCurrent)(&context) || !context ||
-		LIEN_REAL(cuCtxGetDevice)(&device))
+	context = lien_plain_current();
+	if (!enabled || !context || LIEN_REAL(cuCtxGetDevice)(&device))
 		return 0;
 	found = device_of(device);
 	if (!found.usable)
@@ -100,6 +109,7 @@ LIEN_TRANSLATED int lien_plain_place(struct lien_plain_place *place, const void 
 	place->key.asker = lien_plain_asker(caller);
 	place->granularity = found.granularity;
 	place->rdma = found.rdma;
+	lien_plain_wait_prepare(context);
 	return 1;
 }
 
@@ -265,27 +275,6 @@ LIEN_TRANSLATED CUresult lien_plain_give(const struct lien_heap_block *block)
 		lien_heap_put_back(&plain.heap, block);
 		pthread_mutex_unlock(&plain.lock);
 	}
-	return result;
-}
-
-/* The wait ends no capture: it concerns work that was launched. */
-LIEN_TRANSLATED CUresult lien_plain_wait(CUcontext context)
-{
-	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-	CUcontext current = NULL;
-	CUresult result = LIEN_REAL(cuThreadExchangeStreamCaptureMode)(&mode);
-
-	if (result)
-		return result;
-	LIEN_REAL(cuCtxGetCurrent)(&current);
-	if (current != context)
-		result = LIEN_REAL(cuCtxPushCurrent_v2)(context);
-	if (!result) {
-		result = LIEN_REAL(cuCtxSynchronize)();
-		if (current != context)
-			LIEN_REAL(cuCtxPopCurrent_v2)(&context);
-	}
-	LIEN_REAL(cuThreadExchangeStreamCaptureMode)(&mode);
 	return result;
 }
 

@@ -13,6 +13,8 @@ struct lien_plain_place {
 	int rdma;
 };
 
+/* Returns the current context; NULL: there is none, or the driver would fail there. */
+CUcontext lien_plain_current(void);
 /* While it is off, as in the beginning, no place is found for memory of ours. */
 void lien_plain_enable(int on);
 /* Determines the place for memory of the current context, asked for by the code at `caller`.
@@ -32,8 +34,6 @@ int lien_plain_reuse(
 	const struct lien_heap_block *parked, uint64_t bytes, struct lien_heap_block *block);
 /* Takes back a block that nothing uses any more. */
 CUresult lien_plain_give(const struct lien_heap_block *block);
-/* Waits for the work of the context, as the driver does before it frees memory. */
-CUresult lien_plain_wait(CUcontext context);
 
 /* Reserves addresses, maps the handle's memory there and lets the device, and the peers of the
  * context, use it. Releases the handle in any case, because the mapping alone keeps the memory: to
@@ -59,9 +59,21 @@ void lien_plain_memory_forked(void);
 /* Fills in the access that memory of the context has: its device and those of its peers. Returns
  * how many there are, at most LIEN_PLAIN_DEVICES. */
 unsigned lien_plain_access(CUcontext context, CUdevice device, CUmemAccessDesc *access);
+/* Returns the device's primary context; NULL: the application has not asked for it. */
+CUcontext lien_plain_primary(CUdevice device);
 /* Changes whenever peers do. */
 unsigned lien_plain_peers_turn(void);
 void lien_plain_context_forked(void);
+
+/* --- wait.c ----------------------------------------------------------------------------------- */
+
+/* Call it in that context before its memory is handed out: it allocates. */
+void lien_plain_wait_prepare(CUcontext context);
+/* Waits for the work of the context, and fails, as the driver does before it frees memory. */
+CUresult lien_plain_wait(CUcontext context);
+/* The context is gone. */
+void lien_plain_wait_forget(CUcontext context);
+void lien_plain_wait_forked(void);
 
 /* --- stream.c --------------------------------------------------------------------------------- */
 

@@ -19,10 +19,9 @@ LIEN_TRANSLATED CUresult lien_plain_cuMemGetAddressRange_v2(
 	CUdeviceptr *base, size_t *size, CUdeviceptr ptr)
 {
 	struct lien_heap_block block;
-	CUcontext context = NULL;
 	int opened;
 
-	if (!find(ptr, &block, &opened) || LIEN_REAL(cuCtxGetCurrent)(&context) || !context)
+	if (!find(ptr, &block, &opened) || !lien_plain_current())
 		return LIEN_REAL(cuMemGetAddressRange_v2)(base, size, ptr);
 	if (base)
 		*base = block.address;

@@ -116,6 +116,7 @@ enum lien_wire_gate {
 #define LIEN_WIRE_ARENA_STEP (16ull << 20)
 #define LIEN_WIRE_ARENA_ROUND(size)                                                                \
 	(((size) + LIEN_WIRE_ARENA_STEP - 1) & ~(LIEN_WIRE_ARENA_STEP - 1))
+#define LIEN_WIRE_ARENA_FLOOR(size) ((size) & ~(LIEN_WIRE_ARENA_STEP - 1))
 /* Part of the arena, for reading back data to compare. SAVE with VERIFY reserves it as well. */
 #define LIEN_WIRE_ARENA_BOUNCE (8ull << 20)
 

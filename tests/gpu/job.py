@@ -325,16 +325,31 @@ class Job:
         mine = [s for s in torch.cuda.memory_snapshot() if s["device"] == self.device.index]
         return {"segments": sorted([s["address"], s["total_size"]] for s in mine)}
 
-    def pool_register(self, mib: str = "64") -> dict:
-        """Memory of NCCL's own allocator, registered with the first communicator."""
+    def pool_register(self, mib: str = "64", how: str = "buffer") -> dict:
+        """Memory of NCCL's own allocator, registered with the first communicator; how: "window"."""
         backend = self.groups[0]._get_backend(self.device)
         self.pool = torch.cuda.MemPool(backend.mem_allocator)
         with torch.cuda.use_mem_pool(self.pool):
             self.pooled = torch.zeros(int(mib) * MIB // 4, dtype=torch.int32, device=self.device)
-        backend.register_mem_pool(self.pool)
+        if how == "window":
+            backend.register_mem_pool(self.pool, symm=True)
+        else:
+            backend.register_mem_pool(self.pool)
         dist.all_reduce(self.pooled, group=self.groups[0])
         return {"address": self.pooled.data_ptr(), "bytes": int(mib) * MIB,
                 "segments": [[s["address"], s["total_size"]] for s in self.pool.snapshot()]}
+
+    def pool_use(self) -> dict:
+        """An all-reduce in the registered memory, compared."""
+        self.checks += 1
+        seed, count = RANKS_MAX * self.checks * 4099, self.pooled.numel()
+        self.pooled.copy_(self.values(seed + self.rank, count))
+        dist.all_reduce(self.pooled, group=self.groups[0])
+        want = self.values(seed, count)
+        for rank in range(1, self.world):
+            want = want + self.values(seed + rank, count)
+        compare("all-reduce in registered memory", self.pooled, want)
+        return {"values": count}
 
     def pool_deregister(self) -> dict:
         self.groups[0]._get_backend(self.device).deregister_mem_pool(self.pool)
@@ -437,6 +452,7 @@ COMMANDS = {
     "drop-fill": Job.drop_fill,
     "segments": Job.segments,
     "pool-register": Job.pool_register,
+    "pool-use": Job.pool_use,
     "pool-deregister": Job.pool_deregister,
     "meminfo": Job.meminfo,
     "time-setup": Job.time_setup,

@@ -3,7 +3,12 @@
 
 from lien_test import LIEN, MIB, Driver, Session, equal, program
 
-INVALID_VALUE, OUT_OF_MEMORY, INVALID_CONTEXT, INVALID_HANDLE = 1, 2, 201, 400  # CUDA_ERROR_*
+# CUDA_ERROR_*
+INVALID_VALUE, OUT_OF_MEMORY, INVALID_CONTEXT, INVALID_HANDLE, DESTROYED = 1, 2, 201, 400, 709
+CAPTURE_UNSUPPORTED, CAPTURE_INVALIDATED = 900, 901
+
+# The control library's own in each context that has allocated (control/plain/wait.c).
+KEPT = 2 * MIB
 
 
 class Plain(Driver):

@@ -315,7 +315,7 @@ static void do_pool_peer(const uint64_t *arg)
 
 static void do_capture(const uint64_t *arg)
 {
-	say(cuStreamBeginCapture_v2((CUstream)arg[0], CU_STREAM_CAPTURE_MODE_RELAXED), 0);
+	say(cuStreamBeginCapture_v2((CUstream)arg[0], arg[1]), 0);
 }
 
 static void do_capture_end(const uint64_t *arg)
@@ -498,7 +498,7 @@ static const struct {
 	{"free-async", do_free_async, 2},			    /* ADDRESS STREAM */
 	{"pool", do_pool, 1},		/* DEVICE: used and reserved bytes of its default pool */
 	{"pool-peer", do_pool_peer, 2}, /* DEVICE USER: its default pool */
-	{"capture", do_capture, 1},	/* STREAM */
+	{"capture", do_capture, 2},	/* STREAM MODE */
 	{"capture-end", do_capture_end, 1},		     /* STREAM */
 	{"closeall", do_close_all, 0}, {"fork", do_fork, 1}, /* ADDRESS */
 };

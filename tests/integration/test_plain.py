@@ -7,8 +7,10 @@ import sys
 
 import faults
 from lien_test import MIB, SOFTNCCL, case, check, equal, main, wait_for
-from plain import INVALID_CONTEXT, INVALID_VALUE, OUT_OF_MEMORY, Plain, allocations, plain_session, stays
+from plain import (CAPTURE_INVALIDATED, CAPTURE_UNSUPPORTED, DESTROYED, INVALID_CONTEXT, INVALID_VALUE, KEPT,
+                   OUT_OF_MEMORY, Plain, allocations, plain_session, stays)
 
+GLOBAL, THREAD_LOCAL, RELAXED = range(3)  # CU_STREAM_CAPTURE_MODE_*
 CONTEXT, BUFFER_ID, ORDINAL, IPC_CAPABLE, START, SIZE, MAPPED, HANDLE_TYPES = 1, 7, 9, 10, 11, 12, 13, 14
 
 
@@ -46,7 +48,7 @@ def test_alloc_ask_free():
             for address in list(made) + [row]:
                 job("free", address)
                 equal(job.refused("free", address), 1, "twice")
-            equal(session.used(), 0, "device memory in use")
+            equal(session.used(), KEPT, "device memory in use")
             job.end()
 
 
@@ -85,7 +87,7 @@ def test_all_of_it_moves():
         for value in range(3):
             result = session.ask("offload", "--owner", "all", "--pid", str(job.pid))
             equal(result["outcome"], "done", "offload")
-            equal(session.used(), 4 * MIB, "device memory in use")
+            equal(session.used(), 4 * MIB + KEPT, "device memory in use")
             equal(job("range", max(made)), [max(made), made[max(made)][0]], "asked while away")
             equal(session.ask("restore")["outcome"], "done", "restore")
             equal(session.used(), before, "device memory in use after the restore")
@@ -94,7 +96,7 @@ def test_all_of_it_moves():
                 job("fill", address, size, number + value + 1)
         for address in made:
             job("free", address)
-        equal(session.used(), 4 * MIB, "device memory in use after free")
+        equal(session.used(), 4 * MIB + KEPT, "device memory in use after free")
         equal(session.ask("status")["events_lost"], 0, "events lost")
 
 
@@ -114,7 +116,7 @@ def test_who_asked_stays_who_asked():
         equal((owners["nccl"], owners["prog_driver"]), (6 * MIB, 6 * MIB), "owners")
         result = session.ask("offload")
         equal((result["outcome"], result["bytes"]), ("done", 6 * MIB), "offload of NCCL's")
-        equal(session.used(), 6 * MIB, "device memory in use")
+        equal(session.used(), 6 * MIB + KEPT, "device memory in use")
         for value, address in enumerate(mine):
             job("check", address, 3000, value)
         session.ask("restore")
@@ -136,14 +138,20 @@ def test_other_threads_and_contexts():
         job("free-in-thread", small, other)
         job("alloc", 300)
         job("destroy", other)
-        equal(session.used(), 0, "memory of a destroyed context")
+        equal(session.used(), KEPT, "memory of a destroyed context")
+        job("current", job.context)
+        last = job("alloc", 5000)
         job("current", 0)
         equal(job.refused("alloc", 4096), INVALID_CONTEXT, "no context")
+        equal(job.refused("range", last), INVALID_CONTEXT, "no context")
+        job("free", last)  # needs none
         job("current", job.context)
         equal(job.refused("free", mine), 1, "gone with its context")
         block = job("alloc", 8 * MIB)
         job("primary-reset", 0)
         equal(session.used(), 0, "memory after a reset")
+        equal([job.refused(what, size) for what, size in (("alloc", 4096), ("alloc", 4 * MIB))],
+              [DESTROYED] * 2, "a context that has ended")
         job("init", 0)
         equal(job.refused("free", block), 1, "gone with the reset")
         job("alloc", 8 * MIB)
@@ -201,24 +209,54 @@ def test_stream_ordered():
         job("synchronize", one)
         equal(job("pool", 0), [4 * MIB + 3000] * 2, "used and reserved of the pool")
         job("free", third)
-        equal(session.used(), 2 * MIB, "device memory in use")
+        equal(session.used(), 2 * MIB + KEPT, "device memory in use")
         # Plain memory in a stream, and that of the stream without one.
         plain = job("alloc", 6 * MIB)
         job("free-async", plain, one)
         job("free", small)
         job("synchronize", one)
-        equal(session.used(), 0, "device memory in use")
+        equal(session.used(), KEPT, "device memory in use")
         # A graph's memory is the driver's.
-        job("capture", one)
+        job("capture", one, RELAXED)
         job.attempt("alloc-async", 4 * MIB, one)
         job.attempt("capture-end", one)
         last = job("alloc-async", 4 * MIB, one)
         job("fill", last, 4 * MIB, 8)
         result = session.ask("offload", "--owner", "all")
-        equal((result["outcome"], result["left"], session.used()), ("done", [], 0), "offload")
+        equal((result["outcome"], result["left"], session.used()), ("done", [], KEPT), "offload")
         equal(session.ask("restore")["outcome"], "done", "restore")
         job.holds(last, 4 * MIB, 8)
         job("free-async", last, one)
+
+
+@case(60)
+def test_captures():
+    """A free ends the captures that the driver's own would end, with the same error, and no others."""
+    with plain_session() as session:
+        job = Plain(session)
+        stream = job("stream")
+        for size in (3000, 4 * MIB):
+            for mode in (RELAXED, THREAD_LOCAL, GLOBAL):
+                block, other = job("alloc", size), job("alloc", size)
+                job("capture", stream, mode)
+                if mode == RELAXED:
+                    job("free", block)
+                    job("free", job("alloc", size))
+                    job("capture-end", stream)
+                else:
+                    equal(job.refused("free", block), CAPTURE_UNSUPPORTED, "free in mode %d" % mode)
+                    equal(job.refused("capture-end", stream), CAPTURE_INVALIDATED, "mode %d" % mode)
+                    job("free", block)
+                job("capture", stream, mode)
+                if mode != GLOBAL:
+                    job("free-in-thread", other, job.context)
+                    job("capture-end", stream)
+                else:
+                    equal(job.refused("free-in-thread", other, job.context), CAPTURE_UNSUPPORTED,
+                          "free in another thread")
+                    equal(job.refused("capture-end", stream), CAPTURE_INVALIDATED, "mode %d" % mode)
+                    job("free", other)
+        equal(session.used(), KEPT, "device memory in use")
 
 
 @case(60)
@@ -260,7 +298,7 @@ def test_fork():
         job.holds(block, 4 * MIB, 7)
         job("free", block)
         job("free", small)
-        equal(session.used(), 0, "device memory in use")
+        equal(session.used(), KEPT, "device memory in use")
 
 
 @case(120)
@@ -297,7 +335,7 @@ def test_every_driver_call_fails_once():
                 check(nth > 5, "no calls were hit")
             owner.holds(held, size, 3)
             owner("free", held)
-        equal(session.used(), 0, "device memory in use")
+        equal(session.used(), KEPT, "device memory in use")
 
 
 @case(60)
@@ -342,7 +380,7 @@ def test_moved_while_threads_allocate():
         for job, block in zip(jobs, kept):
             equal(job("churn-stop"), 0, "blocks with wrong contents")
             job("free", block)
-        equal(session.used(), 0, "device memory in use")
+        equal(session.used(), 2 * KEPT, "device memory in use")
         equal(session.ask("status")["events_lost"], 0, "events lost")
 
 
@@ -361,7 +399,7 @@ def test_freed_while_away():
             equal(job.process.line(), "ok 0", "free")
         job.holds(kept, 3000, 4)
         job("free", kept)
-        equal(session.used(), 0, "device memory in use")
+        equal(session.used(), KEPT, "device memory in use")
 
 
 @case(60)
@@ -380,7 +418,7 @@ def test_detached():
         equal(stays(session, job.pid), 4 * MIB, "stays")
         for block in (before, between, after):
             job("free", block)
-        equal(session.used(), 0, "device memory in use")
+        equal(session.used(), KEPT, "device memory in use")
 
 
 @case(60)
@@ -397,7 +435,7 @@ def test_an_agent_that_comes_later():
         session.ready(owner.pid, user.pid)
         session.ask("attach", owner.pid, user.pid)
         result = session.ask("offload", "--owner", "all")
-        equal((result["outcome"], result["left"], session.used()), ("done", [], 0), "offload")
+        equal((result["outcome"], result["left"], session.used()), ("done", [], 2 * KEPT), "offload")
         equal(session.ask("restore")["outcome"], "done", "restore")
         for address, (size, value) in made.items():
             owner.holds(address, size, value)

@@ -67,6 +67,24 @@ CUresult soft_capture_unsafe(void)
 	return result;
 }
 
+CUresult soft_capture_synchronized(CUcontext context)
+{
+	CUresult result = CUDA_SUCCESS;
+	struct soft_capture *capture;
+
+	if (!atomic_load(&capture_count))
+		return CUDA_SUCCESS;
+	pthread_mutex_lock(&soft.objects);
+	LIST_FOREACH (capture, &captures, entry) {
+		if (capture->origin->object.context == context) {
+			capture->active = false;
+			result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+		}
+	}
+	pthread_mutex_unlock(&soft.objects);
+	return result;
+}
+
 /* The capture is over: nobody takes part in it any more. */
 static void capture_end(struct soft_capture *capture)
 {

@@ -326,7 +326,7 @@ static CUresult synchronize(CUcontext context)
 	else if (!alive(context))
 		result = CUDA_ERROR_INVALID_CONTEXT;
 	if (!result)
-		result = soft_capture_unsafe();
+		result = soft_capture_synchronized(context);
 	if (!result) {
 		soft_busy_wait();
 		soft_work_wait_all(context);

@@ -4,6 +4,7 @@
  * the context that opened it.
  */
 #include <errno.h>
+#include <signal.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -26,7 +27,7 @@ SOFT_EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr ptr)
 		return CUDA_ERROR_INVALID_VALUE;
 	pthread_rwlock_rdlock(&soft.lock);
 	mapping = soft_mapping_find(ptr);
-	if (!mapping || mapping->base != ptr ||
+	if (!mapping || /* an address inside gives the handle of the whole (seen, 580.159) */
 		(mapping->kind != SOFT_PLAIN && mapping->kind != SOFT_PITCH)) {
 		result = CUDA_ERROR_INVALID_VALUE;
 	} else if (mapping->allocation->fd < 0) {
@@ -60,7 +61,7 @@ static CUresult find_open(
 		else if (mapping->context != context && mapping->owner == ticket->pid &&
 			 mapping->context->device == context->device &&
 			 soft.device[allocation->prop.location.id].physical == ticket->device)
-			return CUDA_ERROR_INVALID_CONTEXT;
+			return CUDA_ERROR_INVALID_HANDLE; /* seen, 580.159 */
 	}
 	return CUDA_SUCCESS;
 }
@@ -109,10 +110,14 @@ SOFT_EXPORT CUresult cuIpcOpenMemHandle_v2(
 	if (!ptr || flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (!soft_ticket_read(&ticket, &handle, SOFT_TICKET_IPC))
-		return CUDA_ERROR_INVALID_HANDLE;
+		return CUDA_ERROR_INVALID_VALUE;
 	if (ticket.pid == getpid())
 		return CUDA_ERROR_INVALID_CONTEXT;
-	result = soft_ticket_take(&ticket, CUDA_ERROR_INVALID_HANDLE, &allocation);
+	/* Seen, 580.159: freed memory, and memory of a process that has ended. */
+	result = soft_ticket_take(&ticket,
+		kill(ticket.pid, 0) && errno == ESRCH ? CUDA_ERROR_INVALID_HANDLE
+						      : CUDA_ERROR_INVALID_VALUE,
+		&allocation);
 	if (result)
 		return result;
 	pthread_rwlock_wrlock(&soft.lock);

@@ -191,6 +191,22 @@ SOFT_EXPORT CUresult cuMemAllocManaged(CUdeviceptr *ptr, size_t bytes, unsigned 
 	return result ? result : alloc(ptr, bytes, context, SOFT_MANAGED);
 }
 
+/* However small the memory is (seen, 580.159). */
+static void wait_for_work(CUdeviceptr ptr)
+{
+	struct soft_mapping *mapping;
+	CUcontext context;
+
+	pthread_rwlock_rdlock(&soft.lock);
+	mapping = soft_mapping_freeable(ptr);
+	context = mapping ? mapping->context : NULL;
+	pthread_rwlock_unlock(&soft.lock);
+	if (!context)
+		return;
+	soft_busy_wait();
+	soft_work_wait_all(context);
+}
+
 SOFT_EXPORT CUresult cuMemFree_v2(CUdeviceptr ptr)
 {
 	struct soft_mapping *mapping;
@@ -198,8 +214,11 @@ SOFT_EXPORT CUresult cuMemFree_v2(CUdeviceptr ptr)
 	CUresult result = enter(&context);
 
 	SOFT_FAULT();
+	if (result == CUDA_ERROR_INVALID_CONTEXT)
+		result = soft_capture_unsafe(); /* it needs none (seen, 580.159) */
 	if (result || !ptr) /* NULL is freed without complaint (seen, 580.159) */
 		return result;
+	wait_for_work(ptr);
 	pthread_rwlock_wrlock(&soft.lock);
 	mapping = soft_mapping_freeable(ptr);
 	if (mapping)

@@ -377,6 +377,9 @@ struct CUgraph_st {
 /* May this thread make a call that is unsafe during a capture? Else the captures are invalidated.
  */
 CUresult soft_capture_unsafe(void);
+/* May the context be synchronized? Else its captures, in whatever mode, are invalidated (seen,
+ * 580.159). */
+CUresult soft_capture_synchronized(CUcontext context);
 /* Work for a stream: *execute is false where the stream is capturing. */
 CUresult soft_stream_submit(CUstream stream, bool *execute);
 /* The stream of a handle, the default streams included (*stream NULL). soft.objects held. */

@@ -160,6 +160,35 @@ static void test_cgroup1(void **state)
 	assert_int_equal(ask(52 * MIB, 0), 0);
 }
 
+static void test_room(void **state)
+{
+	(void)state;
+	put("0::/job/a\n", "%s/7/cgroup", proc);
+	put("4:memory:/old\n0::/job/a\n", "%s/8/cgroup", proc);
+	assert_int_equal(lien_host_room(&files, 7), 960 * MIB);
+	group2("/job/a", "max\n", "99999999\n");
+	group2("/job", "524288000\n", "314572800\n");
+	assert_int_equal(lien_host_room(&files, 7), 200 * MIB);
+	put("104857600\n", "%s/old/memory.limit_in_bytes", v1);
+	put("52428800\n", "%s/old/memory.usage_in_bytes", v1);
+	assert_int_equal(lien_host_room(&files, 8), 50 * MIB);
+	assert_int_equal(lien_host_room(&files, 7), 200 * MIB);
+	assert_int_equal(lien_host_room(&files, 9), 960 * MIB); /* it has ended */
+	files.proc = NULL;
+	assert_true(lien_host_room(&files, 9) == UINT64_MAX);
+}
+
+static void test_share(void **state)
+{
+	(void)state;
+	assert_int_equal(lien_host_share(1000 * MIB, 0, 25), 250 * MIB);
+	assert_int_equal(lien_host_share(900 * MIB, 100 * MIB, 25), 150 * MIB);
+	assert_int_equal(lien_host_share(700 * MIB, 300 * MIB, 25), 0);
+	assert_int_equal(lien_host_share(0, 100 * MIB, 25), 0);
+	assert_int_equal(lien_host_share(1000 * MIB, 0, 0), 0);
+	assert_true(lien_host_share(UINT64_MAX, 100 * MIB, 25) > 1ull << 60);
+}
+
 static void test_missing(void **state)
 {
 	struct lien_process process = {.arena_bytes = 0};
@@ -193,6 +222,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_machine, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_cgroup2, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_cgroup1, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_room, setup, teardown),
+		cmocka_unit_test(test_share),
 		cmocka_unit_test(test_missing),
 		cmocka_unit_test(test_this_machine),
 	};

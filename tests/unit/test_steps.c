@@ -189,27 +189,14 @@ static void buffers(unsigned n)
 		buffer(1, 100 + i, at(i), PIECE);
 }
 
-static void registrations_of(unsigned n, bool window)
+static void registrations(unsigned n)
 {
 	unsigned i;
 
 	buffers(n);
 	comm_init(1, 0x100, 7, 0, 1);
 	for (i = 0; i < n; i++)
-		if (window)
-			window_register(1, 0x100, at(i), PIECE, 0x9000 + i);
-		else
-			comm_register(1, 0x100, at(i / 2), PIECE, 0x9000 + i);
-}
-
-static void registrations(unsigned n)
-{
-	registrations_of(n, false);
-}
-
-static void windows(unsigned n)
-{
-	registrations_of(n, true);
+		comm_register(1, 0x100, at(i / 2), PIECE, 0x9000 + i);
 }
 
 static void deregistrations(unsigned n)
@@ -702,7 +689,6 @@ static const struct scenario {
 		SCENARIO(let_go),
 		SCENARIO(buffers),
 		SCENARIO(registrations),
-		SCENARIO(windows),
 		SCENARIO(deregistrations),
 		SCENARIO(cards),
 		SCENARIO(captures),

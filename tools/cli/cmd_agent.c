@@ -13,6 +13,7 @@
 #include "tools/cli/preload.h"
 
 #define JOURNAL_MIB	64
+#define PREPARE_PERCENT 25
 #define JOURNAL_MIB_MAX 65536
 #define THREADS_MAX	1048576
 
@@ -57,6 +58,7 @@ int lien_cmd_agent(int argc, char **argv)
 	unsigned long ring = 0, threads = 0, journal_size = JOURNAL_MIB;
 	bool no_multi = false, no_journal = false, clean = false, no_prepare = false,
 	     no_attach = false, no_ras = false;
+	unsigned long prepare = PREPARE_PERCENT;
 	uint64_t host_limit = 0;
 	const struct lien_option options[] = {
 		{"library", LIEN_OPTION_STRING, &library, "FILE",
@@ -80,6 +82,10 @@ int lien_cmd_agent(int argc, char **argv)
 			0},
 		{"no-attach", LIEN_OPTION_FLAG, &no_attach, NULL,
 			"put the control library into processes on request alone", 0},
+		{"prepare", LIEN_OPTION_NUMBER, &prepare, "PERCENT",
+			"of the available host memory, at most, is pinned before the first offload "
+			"(default 25)",
+			100},
 		{"no-prepare", LIEN_OPTION_FLAG, &no_prepare, NULL,
 			"pin host memory at the first offload, not before", 0},
 		{"no-ras", LIEN_OPTION_FLAG, &no_ras, NULL,
@@ -119,7 +125,7 @@ int lien_cmd_agent(int argc, char **argv)
 	config.no_journal = no_journal;
 	config.journal_limit = (uint64_t)journal_size << 20;
 	config.host_limit = host_limit;
-	config.no_prepare = no_prepare;
+	config.prepare_percent = no_prepare ? 0 : prepare;
 	config.no_attach = no_attach;
 	config.no_ras = no_ras;
 	return lien_agent_run(&config) ? LIEN_EXIT_FAILURE : LIEN_EXIT_OK;

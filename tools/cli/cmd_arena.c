@@ -14,17 +14,20 @@ static const struct lien_usage usage = {
 	.command = "lien arena",
 	.arguments = "",
 	.summary =
-		"Shows the host memory that processes keep pinned for offloads: the first one\n"
-		"has it ready, and the next ones use it again. --release gives back what nothing\n"
-		"lies in; it is pinned anew when the process is offloaded the next time.",
+		"Shows the host memory that processes keep pinned for offloads: the agent pins\n"
+		"it before the first one, and the next ones use it again. OFFLOAD is what an\n"
+		"offload of all memory would take now, MISSING what is not pinned yet.\n"
+		"--release gives back what nothing lies in; it is pinned anew when the process\n"
+		"is offloaded the next time.",
 	.examples = examples,
 };
 
 static void print_rows(const json_t *processes, bool release)
 {
 	static const struct lien_column columns[] = {{"PID", LIEN_RIGHT}, {"COMMAND", LIEN_LEFT},
-		{"HELD", LIEN_RIGHT}, {"IN USE", LIEN_RIGHT}, {"GIVEN BACK", LIEN_RIGHT}};
-	struct lien_table *table = lien_table_new(columns, release ? 5 : 4);
+		{"HELD", LIEN_RIGHT}, {"IN USE", LIEN_RIGHT}, {"OFFLOAD", LIEN_RIGHT},
+		{"MISSING", LIEN_RIGHT}, {"GIVEN BACK", LIEN_RIGHT}};
+	struct lien_table *table = lien_table_new(columns, release ? 7 : 6);
 	const json_t *row;
 	size_t i;
 
@@ -33,6 +36,8 @@ static void print_rows(const json_t *processes, bool release)
 		lien_table_add(table, "%s", lien_get_text(row, "command"));
 		lien_table_add(table, "%s", lien_size(lien_get_number(row, "held_bytes")).text);
 		lien_table_add(table, "%s", lien_size(lien_get_number(row, "used_bytes")).text);
+		lien_table_add(table, "%s", lien_size(lien_get_number(row, "offload_bytes")).text);
+		lien_table_add(table, "%s", lien_size(lien_get_number(row, "missing_bytes")).text);
 		if (release)
 			lien_table_add(table, "%s",
 				lien_size(lien_get_number(row, "released_bytes")).text);
@@ -55,9 +60,14 @@ static void print_arena(const json_t *result, bool release)
 	printf("%s held, %s in use, ", lien_size(lien_get_number(host, "held_bytes")).text,
 		lien_size(lien_get_number(host, "used_bytes")).text);
 	if (limit)
-		printf("%s allowed\n", lien_size(limit).text);
+		printf("%s allowed", lien_size(limit).text);
 	else
-		printf("no limit\n");
+		printf("no limit");
+	if (lien_get_number(host, "prepare_percent"))
+		printf("; in advance at most %" PRIu64 " %% of what is available\n",
+			lien_get_number(host, "prepare_percent"));
+	else
+		printf("; nothing is pinned in advance\n");
 }
 
 int lien_cmd_arena(int argc, char **argv)

@@ -158,7 +158,21 @@ static void print_nameless(const json_t *result)
 			lien_size(bytes).text);
 }
 
-static void print_result(const struct words *words, const json_t *result)
+/* What the driver itself keeps is not in the plan, but is what remains of a job on the device. */
+static void print_rest(const json_t *result, const char *socket)
+{
+	struct lien_query query = {
+		.command = "lien offload", .socket = socket, .timeout_ms = LIEN_QUERY_MS};
+	json_t *gpus = lien_query(&query, json_pack("{s:s, s:b}", "op", "mem", "explain", 1));
+
+	if (!json_array_size(json_object_get(result, "left")))
+		printf("\nleft on the GPUs:\n");
+	if (gpus)
+		lien_print_unexplained(result, gpus);
+	json_decref(gpus);
+}
+
+static void print_result(const struct words *words, const json_t *result, const char *socket)
 {
 	const json_t *processes = json_object_get(result, "processes");
 	const char *outcome = lien_get_text(result, "outcome");
@@ -185,6 +199,8 @@ static void print_result(const struct words *words, const json_t *result)
 		printf(" in %s", lien_time(lien_get_real(result, "ms")).text);
 	printf("\n");
 	lien_print_left("left on the GPUs:", json_object_get(result, "left"));
+	if (words == &words_offload && !strcmp(outcome, "done"))
+		print_rest(result, socket);
 	print_nameless(result);
 }
 
@@ -232,7 +248,7 @@ static int carry_out(const struct words *words, json_t *request, const char *soc
 	if (json)
 		lien_print_json(stdout, result);
 	else
-		print_result(words, result);
+		print_result(words, result, socket);
 	json_decref(result);
 	return LIEN_EXIT_OK;
 }

@@ -105,6 +105,49 @@ static void add_process(struct lien_table *table, const json_t *gpu, const json_
 	free(name);
 }
 
+#define PIDS_SHOWN 8
+
+static bool takes_part(const json_t *result, uint64_t pid)
+{
+	const json_t *process;
+	size_t i;
+
+	json_array_foreach (json_object_get(result, "processes"), i, process)
+		if (lien_get_number(process, "pid") == pid)
+			return true;
+	return false;
+}
+
+void lien_print_unexplained(const json_t *result, const json_t *gpus)
+{
+	uint64_t bytes = 0, known = 0;
+	const json_t *gpu, *process;
+	char *pids = NULL;
+	json_t *rest;
+	size_t i, j;
+
+	json_array_foreach (json_object_get(gpus, "gpus"), i, gpu)
+		json_array_foreach (json_object_get(gpu, "processes"), j, process) {
+			rest = json_object_get(process, "unexplained_bytes");
+			if (!json_is_integer(rest) || json_integer_value(rest) <= 0 ||
+				!takes_part(result, lien_get_number(process, "pid")))
+				continue;
+			bytes += json_integer_value(rest);
+			if (++known <= PIDS_SHOWN)
+				pids = lien_append(pids, ", ", "%" PRIu64,
+					lien_get_number(process, "pid"));
+		}
+	if (known > PIDS_SHOWN)
+		pids = lien_append(pids, " ", "and %" PRIu64 " more", known - PIDS_SHOWN);
+	if (known)
+		lien_print_wrapped(stdout, 4,
+			"  %s in %s %s: the driver's own (contexts, kernels), and what was not seen",
+			lien_size(bytes).text, known == 1 ? "process" : "processes", pids);
+	else
+		printf("  the driver's own (contexts, kernels): not known, for NVML gives no figure\n");
+	free(pids);
+}
+
 /* A process may use a device and does not: nothing to explain. */
 static bool idle(const json_t *process)
 {
