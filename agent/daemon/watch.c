@@ -419,6 +419,7 @@ void lien_watch_event(struct lien_agent *agent, const struct lien_event *event)
 		set_incomplete(agent, process, process->incomplete | LIEN_INCOMPLETE_UNPROBED);
 	lien_node_process(agent, process);
 	lien_presence_look(agent, process);
+	agent->waking = true; /* the next tick looks again */
 }
 
 void lien_watch_resume(struct lien_agent *agent)
@@ -499,10 +500,11 @@ void lien_watch_tick(struct lien_agent *agent)
 			continue;
 		lien_presence_look(agent, process);
 		tracked = process->agent;
-		if (process->presence != LIEN_CONTROL_LOADED)
+		if (process->presence != LIEN_CONTROL_LOADED &&
+			process->presence != LIEN_CONTROL_UNKNOWN)
 			continue;
-		agent->loaded = true;
-		agent->waking |= now - tracked->t_called < WAKE_SOON_NS;
+		agent->loaded |= process->presence == LIEN_CONTROL_LOADED;
+		agent->waking |= tracked && now - tracked->t_called < WAKE_SOON_NS;
 	}
 }
 

@@ -11,11 +11,22 @@
 /* The caller is the application. */
 #define CALLER __builtin_return_address(0)
 
+/* Finds the place for memory that stays until it is freed. Returns whether it can be ours. */
+LIEN_TRANSLATED static int place_for(struct lien_plain_place *place, const void *caller)
+{
+	CUresult result;
+
+	if (!lien_plain_place(place, caller))
+		return 0;
+	result = lien_plain_wait_prepare((CUcontext)(uintptr_t)place->key.context);
+	return !result || result == CUDA_ERROR_OUT_OF_MEMORY; /* there may be parked memory */
+}
+
 LIEN_TRANSLATED CUresult lien_plain_cuMemAlloc_v2(CUdeviceptr *ptr, size_t bytes)
 {
 	struct lien_plain_place place;
 
-	if (ptr && bytes && lien_plain_place(&place, CALLER) &&
+	if (ptr && bytes && place_for(&place, CALLER) &&
 		(!lien_plain_take(&place, bytes, ptr) ||
 			(lien_plain_reap(LIEN_PLAIN_EVERY_ONE, 1) &&
 				!lien_plain_take(&place, bytes, ptr))))
@@ -41,7 +52,7 @@ LIEN_TRANSLATED CUresult lien_plain_cuMemAllocPitch_v2(
 	size_t bytes, row;
 
 	bytes = ptr && pitch ? pitched(width, height, element, &row) : 0;
-	if (bytes && lien_plain_place(&place, CALLER) && !lien_plain_take(&place, bytes, ptr)) {
+	if (bytes && place_for(&place, CALLER) && !lien_plain_take(&place, bytes, ptr)) {
 		*pitch = row;
 		return CUDA_SUCCESS;
 	}

@@ -109,7 +109,6 @@ LIEN_TRANSLATED int lien_plain_place(struct lien_plain_place *place, const void 
 	place->key.asker = lien_plain_asker(caller);
 	place->granularity = found.granularity;
 	place->rdma = found.rdma;
-	lien_plain_wait_prepare(context);
 	return 1;
 }
 

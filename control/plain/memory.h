@@ -67,8 +67,8 @@ void lien_plain_context_forked(void);
 
 /* --- wait.c ----------------------------------------------------------------------------------- */
 
-/* Call it in that context before its memory is handed out: it allocates. */
-void lien_plain_wait_prepare(CUcontext context);
+/* Call it in that context where the driver would allocate plain memory: this does so. */
+CUresult lien_plain_wait_prepare(CUcontext context);
 /* Waits for the work of the context, and fails, as the driver does before it frees memory. */
 CUresult lien_plain_wait(CUcontext context);
 /* The context is gone. */

@@ -73,15 +73,14 @@ __attribute__((noinline)) static CUresult free_one(void)
 	return result ? LIEN_REAL(cuMemFree_v2)(block) : CUDA_SUCCESS;
 }
 
-void lien_plain_wait_prepare(CUcontext context)
+LIEN_TRANSLATED CUresult lien_plain_wait_prepare(CUcontext context)
 {
 	int is;
 
 	pthread_mutex_lock(&all.lock);
 	is = is_kept(context);
 	pthread_mutex_unlock(&all.lock);
-	if (!is)
-		prepare(context);
+	return is ? CUDA_SUCCESS : prepare(context);
 }
 
 LIEN_TRANSLATED CUresult lien_plain_wait(CUcontext context)
