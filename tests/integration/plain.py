@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Processes that use plain memory (prog_plain.c), under `lien run` or not."""
 
-from lien_test import LIEN, MIB, Driver, Session, equal, program
+from lien_test import LIEN, MIB, Driver, Session, check, equal, program
 
 # CUDA_ERROR_*
 INVALID_VALUE, OUT_OF_MEMORY, INVALID_CONTEXT, INVALID_HANDLE, DESTROYED = 1, 2, 201, 400, 709
@@ -18,6 +18,13 @@ class Plain(Driver):
         argv = ([LIEN, "run", *(["--plain"] if plain else []), "--"] if under_lien else []) + [
             program("prog_plain")] + (["linked"] if linked else [])
         super().__init__(session.spawn(argv, **environment))
+        self.context = self("init", device)
+
+    def becomes(self, device=0):
+        """Another program: the same one once more, with CUDA anew."""
+        self.process.send("exec")
+        line = self.process.line()
+        check(line and line.startswith("ready "), "exec: %s" % line)
         self.context = self("init", device)
 
     def holds(self, address, size, value):

@@ -139,6 +139,35 @@ static void do_pitch(const uint64_t *arg)
 		printf("ok %#llx %zu\n", ptr, pitch);
 }
 
+/* Virtual memory of the application's own, without a handle. */
+static void do_virtual(const uint64_t *arg)
+{
+	CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+		.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+		.location = {CU_MEM_LOCATION_TYPE_DEVICE, arg[0]}};
+	const CUmemAccessDesc access = {prop.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+	CUmemGenericAllocationHandle handle = 0;
+	CUdeviceptr at = 0;
+	CUresult result = cuMemCreate(&handle, arg[1], &prop, 0);
+
+	if (!result)
+		result = cuMemAddressReserve(&at, arg[1], 0, 0, 0);
+	if (!result)
+		result = cuMemMap(at, arg[1], 0, handle, 0);
+	if (!result)
+		result = cuMemSetAccess(at, arg[1], &access, 1);
+	if (!result)
+		result = cuMemRelease(handle);
+	say(result, at);
+}
+
+static void do_virtual_free(const uint64_t *arg)
+{
+	CUresult result = cuMemUnmap(arg[0], arg[1]);
+
+	say(result ? result : cuMemAddressFree(arg[0], arg[1]), 0);
+}
+
 static void do_free(const uint64_t *arg)
 {
 	say(cu.cuMemFree_v2(arg[0]), 0);
@@ -456,6 +485,14 @@ static void do_fork(const uint64_t *arg)
 	say(0, WIFEXITED(status) ? WEXITSTATUS(status) : 255);
 }
 
+static void do_exec(const uint64_t *arg)
+{
+	(void)arg;
+	fflush(stdout);
+	execl("/proc/self/exe", "prog_plain", NULL);
+	say(999, 0);
+}
+
 static void do_close_all(const uint64_t *arg)
 {
 	(void)arg;
@@ -477,6 +514,8 @@ static const struct {
 	{"unpeer", do_unpeer, 1},		  /* CONTEXT */
 	{"alloc", do_alloc, 1},			  /* BYTES */
 	{"pitch", do_pitch, 3},			  /* WIDTH HEIGHT ELEMENT: address and pitch */
+	{"virtual", do_virtual, 2},		  /* DEVICE BYTES */
+	{"virtual-free", do_virtual_free, 2},	  /* ADDRESS BYTES */
 	{"free", do_free, 1},			  /* ADDRESS */
 	{"free-in-thread", do_free_in_thread, 2}, /* ADDRESS CONTEXT */
 	{"range", do_range, 1},			  /* ADDRESS */
@@ -500,7 +539,7 @@ static const struct {
 	{"pool-peer", do_pool_peer, 2}, /* DEVICE USER: its default pool */
 	{"capture", do_capture, 2},	/* STREAM MODE */
 	{"capture-end", do_capture_end, 1},		     /* STREAM */
-	{"closeall", do_close_all, 0}, {"fork", do_fork, 1}, /* ADDRESS */
+	{"exec", do_exec, 0}, {"closeall", do_close_all, 0}, {"fork", do_fork, 1}, /* ADDRESS */
 };
 
 static void obey(char *line)

@@ -137,20 +137,23 @@ def test_ipc_moves():
 
 # --- random jobs ----------------------------------------------------------------------------------
 
+KINDS = ("plain", "pooled", "pitched", "virtual")
+SHARED = ("plain", "pitched")  # by legacy IPC
 ORPHANS = {"no mapping through which all of it can be copied", "its owner has exited"}
 
 
 class Block:
-    def __init__(self, address, size, value):
-        self.address, self.size, self.value = address, size, value
-        self.reused = self.pooled = False
+    def __init__(self, kind, address, size, value):
+        self.kind, self.address, self.size, self.value = kind, address, size, value
+        self.reused = False
 
 
 class Job:
     """A process, its blocks, and what it has opened of others' blocks."""
 
     def __init__(self, session, number):
-        self.driver = Plain(session, device=number % 2)
+        self.device = number % 2
+        self.driver = Plain(session, device=self.device)
         self.blocks, self.opened = [], {}  # address: [block, how often]
         self.kept = False  # see plain.KEPT
 
@@ -169,17 +172,27 @@ class Jobs:
 
     def alloc(self, job):
         size = self.random.choice((self.random.randint(1, 5000), self.random.randint(1, 3 * MIB)))
-        pooled, value = self.random.random() < 0.25, self.random.randrange(256)
-        address = job.driver("alloc-async", size, 0) if pooled else job.driver("alloc", size)
+        kind, value = self.random.choices(KINDS, (50, 20, 15, 15))[0], self.random.randrange(256)
+        if kind == "plain":
+            address = job.driver("alloc", size)
+        elif kind == "pooled":
+            address = job.driver("alloc-async", size, 0)
+        elif kind == "pitched":
+            address, pitch = job.driver("pitch", self.random.randint(1, 3000), 300, 4)
+            size = pitch * 300
+        else:
+            size = self.random.randint(1, 2) * 2 * MIB
+            address = job.driver("virtual", job.device, size)
         job.driver("fill", address, size, value)
-        job.blocks.append(Block(address, size, value))
-        job.blocks[-1].pooled = pooled
-        job.kept |= not pooled
+        job.blocks.append(Block(kind, address, size, value))
+        job.kept |= kind in SHARED
 
     def free(self, job):
         if job.blocks:
             block = job.blocks.pop(self.random.randrange(len(job.blocks)))
-            if self.random.random() < 0.25:
+            if block.kind == "virtual":
+                job.driver("virtual-free", block.address, block.size)
+            elif self.random.random() < 0.25:
                 job.driver("free-async", block.address, 0)
             else:
                 job.driver("free", block.address)
@@ -187,7 +200,7 @@ class Jobs:
 
     def open(self, job):
         owner = self.random.choice(self.jobs)
-        blocks = [block for block in owner.blocks if not block.pooled]
+        blocks = [block for block in owner.blocks if block.kind in SHARED]
         if owner is job or not blocks:
             return
         block = self.random.choice(blocks)
@@ -217,8 +230,21 @@ class Jobs:
             job.driver("fill", address, block.size, block.value)
 
     def fork(self, job):
-        if job.blocks:
-            equal(job.driver("fork", job.blocks[0].address), 3, "what a child may not do")
+        plain = [block.address for block in job.blocks if block.kind != "virtual"]
+        if plain:
+            equal(job.driver("fork", plain[0]), 3, "what a child may not do")
+
+    def exec(self, job):
+        """As if it died, but for its pid."""
+        job.driver.becomes(job.device)
+        job.blocks, job.opened = [], {}
+        self.wake(job)
+
+    def wake(self, job):
+        """Makes a call that wakes the control library."""
+        job.driver("free", job.driver("alloc", 2 * MIB))
+        job.kept = True
+        self.session.ready(job.driver.pid)
 
     def kill(self, job):
         """Who has its memory open keeps it. Another process takes its place."""
@@ -227,15 +253,15 @@ class Jobs:
         job.driver.end()
         wait_for("%d is gone" % pid, lambda: not self.session.process(pid))
         self.jobs[number] = Job(self.session, number)
-        self.alloc(self.jobs[number])
-        self.session.ready(self.jobs[number].driver.pid)
+        self.wake(self.jobs[number])
 
     def kept(self):
         return sum(KEPT for job in self.jobs if job.kept)
 
     def step(self):
         step = self.random.choices((self.alloc, self.free, self.open, self.close, self.fill,
-                                    self.fork, self.kill), (30, 20, 20, 15, 20, 2, 1))[0]
+                                    self.fork, self.kill, self.exec),
+                                   (30, 20, 20, 15, 20, 2, 1, 1))[0]
         step(self.random.choice(self.jobs))
 
     def move(self, busy):
@@ -272,9 +298,7 @@ def random_jobs(session, seed, busy):
     jobs = Jobs(session, seed)
     for job in jobs.jobs:
         jobs.alloc(job)
-        job.driver("free", job.driver("alloc", 2 * MIB))  # a call that wakes the control library
-        job.kept = True
-    session.ready(*[job.driver.pid for job in jobs.jobs])
+        jobs.wake(job)
     for _ in range(8):
         for _ in range(40):
             jobs.step()
