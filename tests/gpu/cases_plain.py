@@ -12,7 +12,8 @@ from observe import Observer, mib, table
 
 COMMUNICATORS = 4
 FILL_GIB = 2
-STEPS = 600
+STEPS = 3000
+STEPS_OVER_SOCKETS = 240  # of ranks that share a GPU
 MOMENTS = 20
 IPC_MOMENTS = 10
 TURNS = 10
@@ -54,7 +55,8 @@ def moved_row(context, session, name: str, environment: dict) -> dict:
     job.ask(f"fill {FILL_GIB}", 60)
     job.ask("graph-capture", 60)
     job.ask("train 20", 60)
-    undisturbed = job.ask(f"train {STEPS}", 200)
+    steps = STEPS if context.machine["gpus"] > 1 else STEPS_OVER_SOCKETS
+    undisturbed = job.ask(f"train {steps}", 200)
     traced, before = lien.json("mem")["bytes"], observer.used()
     nccl, _ = move(lien)
     lien.json("offload", "--owner", "all", "--timeout", "20000", timeout=60)
@@ -63,12 +65,12 @@ def moved_row(context, session, name: str, environment: dict) -> dict:
     out, back = move(lien, "--owner", "all")
     job.ask("verify-fill", 60)
     for rank in job.ranks:
-        rank.send(f"train {STEPS}")
+        rank.send(f"train {steps}")
     times = []
     for _ in range(MOMENTS):
         time.sleep(random.random() * 0.1)
         times.append([r["ms"] for r in move(lien, "--owner", "all")])
-    disturbed = job.collect(f"train {STEPS}", 200)
+    disturbed = job.collect(f"train {steps}", 200)
     for rank, (was, now) in enumerate(zip(undisturbed, disturbed)):
         require(was["losses"] == now["losses"], f"{name}: rank {rank}: the losses are not the same")
     job.ask("verify-fill", 60)
