@@ -142,13 +142,13 @@ struct lien_agent {
 	struct lien_viewer transaction_of; /* who asked for it */
 	uint64_t lost_seen;
 	uint64_t t_swept;
-	uint32_t swept;	 /* the last process checked for being alive */
-	bool loaded;	 /* some process's control thread has yet to start, */
-	bool waking;	 /* and may do so now */
-	unsigned walks;	 /* processes that are being read from the driver */
+	uint32_t swept; /* the last process checked for being alive */
+	bool loaded;	/* some process's control thread has yet to start, */
+	bool waking;	/* and may do so now */
+	unsigned walks; /* processes that are being read from the driver */
 	bool no_attach;
 	unsigned prepare_percent; /* of the host's available memory that is pinned in advance */
-	uint64_t host_limit; /* of all processes' host arenas together; 0: no limit */
+	uint64_t host_limit;	  /* of all processes' host arenas together; 0: no limit */
 	struct lien_host_files host;
 	bool is_copy; /* answers.h: does not act, and does not read reports */
 	LIST_HEAD(, lien_answer) answers;

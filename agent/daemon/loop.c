@@ -7,6 +7,7 @@
 #include <sys/epoll.h>
 
 #include "agent/daemon/answers.h"
+#include "agent/core/node.h"
 #include "agent/daemon/contexts.h"
 #include "agent/join/join.h"
 #include "agent/quiesce/gate.h"
@@ -208,8 +209,10 @@ void lien_loop_run(struct lien_agent *agent)
 			any_turn(agent, &turn);
 		}
 		/* Before a client that waits for the end begins another transaction. */
-		if (agent->transaction_ended)
+		if (agent->transaction_ended) {
 			lien_orders_end(agent);
+			lien_node_outdated(agent);
+		}
 		lien_turn_end(&agent->turns);
 	}
 	lien_turns_stop(&agent->turns);

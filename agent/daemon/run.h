@@ -25,8 +25,8 @@ struct lien_agent_config {
 	uint64_t host_limit;
 	/* percent of the host's available memory that is pinned before it is needed; 0: none */
 	unsigned prepare_percent;
-	bool no_ras;	 /* do not ask NCCL's RAS */
-	bool no_attach;	 /* inject control libraries only on request */
+	bool no_ras;	/* do not ask NCCL's RAS */
+	bool no_attach; /* inject control libraries only on request */
 	enum lien_on_stop on_stop;
 };
 

@@ -160,8 +160,8 @@ static bool room_in(const struct hierarchy *hierarchy, const char *group, uint64
 	return true;
 }
 
-/* Calls fn for a cgroup and all above it, up to and including the mount, which in a container may be
- * a cgroup with a limit. Ends with the first result other than 0. */
+/* Calls fn for a cgroup and all above it, up to and including the mount, which in a container may
+ * be a cgroup with a limit. Ends with the first result other than 0. */
 static int each_group(const char *path, int (*fn)(void *context, const char *group), void *context)
 {
 	char group[PATH_MAX], *slash;

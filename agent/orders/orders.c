@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "agent/core/node.h"
 #include "agent/link/link.h"
 #include "agent/orders/orders.h"
 #include "agent/server/server.h"
@@ -62,7 +61,6 @@ void lien_orders_end(struct lien_agent *agent)
 	lien_offload_request_clear(&agent->request);
 	agent->transaction = NULL;
 	agent->transaction_ended = agent->transaction_own = false;
-	lien_node_outdated(agent);
 	lien_server_resume(agent);
 }
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Pins host memory ahead of the first offload, in small orders between others, as much as an offload
- * of all memory would take now, within a share of what the machine and the process's cgroups have.
- * It begins only when a process has calmed down, so that it delays no start, and never while the
- * process captures: pinning would wait for the device.
+ * Pins host memory ahead of the first offload, in small orders between others, as much as an
+ * offload of all memory would take now, within a share of what the machine and the process's
+ * cgroups have. It begins only when a process has calmed down, so that it delays no start, and
+ * never while the process captures: pinning would wait for the device.
  */
 #include <errno.h>
 #include <string.h>

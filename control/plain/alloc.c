@@ -59,8 +59,8 @@ LIEN_TRANSLATED CUresult lien_plain_cuMemAllocPitch_v2(
 	return LIEN_REAL(cuMemAllocPitch_v2)(ptr, pitch, width, height, element);
 }
 
-/* Returns a context whose work may use the block. NULL: there is none. Like the driver, this asks for
- * no current context. */
+/* Returns a context whose work may use the block. NULL: there is none. Like the driver, this asks
+ * for no current context. */
 LIEN_TRANSLATED static CUcontext context_of(const struct lien_heap_block *block)
 {
 	CUcontext context = NULL;

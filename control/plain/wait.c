@@ -2,9 +2,9 @@
 /*
  * The driver's cuMemFree() waits for all work of the context, and so must ours. cuCtxSynchronize()
  * would invalidate every capture in the context, in whatever mode. So the driver frees a block of
- * its own, which waits, and invalidates only the captures that cuMemFree() does, with the same error
- * (seen, 580.159). The block shares a chunk of the driver's with another one that is kept, so this
- * takes 4 us instead of 80.
+ * its own, which waits, and invalidates only the captures that cuMemFree() does, with the same
+ * error (seen, 580.159). The block shares a chunk of the driver's with another one that is kept, so
+ * this takes 4 us instead of 80.
  */
 #include <pthread.h>
 #include <stdlib.h>

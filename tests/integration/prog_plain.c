@@ -538,7 +538,7 @@ static const struct {
 	{"pool", do_pool, 1},		/* DEVICE: used and reserved bytes of its default pool */
 	{"pool-peer", do_pool_peer, 2}, /* DEVICE USER: its default pool */
 	{"capture", do_capture, 2},	/* STREAM MODE */
-	{"capture-end", do_capture_end, 1},		     /* STREAM */
+	{"capture-end", do_capture_end, 1},					   /* STREAM */
 	{"exec", do_exec, 0}, {"closeall", do_close_all, 0}, {"fork", do_fork, 1}, /* ADDRESS */
 };
 

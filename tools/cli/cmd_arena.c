@@ -13,12 +13,11 @@ static const char *const examples[] = {"lien arena", "how much host memory which
 static const struct lien_usage usage = {
 	.command = "lien arena",
 	.arguments = "",
-	.summary =
-		"Shows the host memory that processes keep pinned for offloads: the agent pins\n"
-		"it before the first one, and the next ones use it again. OFFLOAD is what an\n"
-		"offload of all memory would take now, MISSING what is not pinned yet.\n"
-		"--release gives back what nothing lies in; it is pinned anew when the process\n"
-		"is offloaded the next time.",
+	.summary = "Shows the host memory that processes keep pinned for offloads: the agent pins\n"
+		   "it before the first one, and the next ones use it again. OFFLOAD is what an\n"
+		   "offload of all memory would take now, MISSING what is not pinned yet.\n"
+		   "--release gives back what nothing lies in; it is pinned anew when the process\n"
+		   "is offloaded the next time.",
 	.examples = examples,
 };
 

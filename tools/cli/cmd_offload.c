@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "tools/cli/commands.h"
+#include "tools/cli/gpus.h"
 #include "tools/cli/left.h"
 #include "tools/cli/options.h"
 #include "tools/text/output.h"

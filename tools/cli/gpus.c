@@ -134,17 +134,19 @@ void lien_print_unexplained(const json_t *result, const json_t *gpus)
 				continue;
 			bytes += json_integer_value(rest);
 			if (++known <= PIDS_SHOWN)
-				pids = lien_append(pids, ", ", "%" PRIu64,
-					lien_get_number(process, "pid"));
+				pids = lien_append(
+					pids, ", ", "%" PRIu64, lien_get_number(process, "pid"));
 		}
 	if (known > PIDS_SHOWN)
 		pids = lien_append(pids, " ", "and %" PRIu64 " more", known - PIDS_SHOWN);
 	if (known)
 		lien_print_wrapped(stdout, 4,
-			"  %s in %s %s: the driver's own (contexts, kernels), and what was not seen",
+			"  %s in %s %s: the driver's own (contexts, kernels), and what was not "
+			"seen",
 			lien_size(bytes).text, known == 1 ? "process" : "processes", pids);
 	else
-		printf("  the driver's own (contexts, kernels): not known, for NVML gives no figure\n");
+		printf("  the driver's own (contexts, kernels): not known, for NVML gives no "
+		       "figure\n");
 	free(pids);
 }
 
