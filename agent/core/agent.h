@@ -76,6 +76,7 @@ struct lien_worker;
 
 struct lien_server;
 struct lien_sites;
+struct lien_agent_files;
 struct lien_agent_node;
 struct lien_probing;
 struct lien_ras;
@@ -91,6 +92,8 @@ struct lien_above {
 	void (*look)(struct lien_agent *agent, struct lien_process *process);
 	/* Takes note of a file that is a control library, under the process's name for it. */
 	void (*control_file)(struct lien_agent *agent, uint32_t pid, const char *path);
+	/* Open files were read: open_files.h. */
+	void (*files_read)(struct lien_agent *agent);
 	/* Replies to orders, indexed by who gave the order. NULL: no module above wants them. */
 	void (*reply[LIEN_ASK_COUNT])(
 		struct lien_agent *agent, uint32_t pid, const struct lien_reply *reply);
@@ -122,6 +125,7 @@ struct lien_agent {
 	struct lien_server *server;
 	struct lien_sites *sites;
 	struct lien_agent_node *node;
+	struct lien_agent_files *files; /* open_files.h */
 	struct lien_probing *probing;
 	struct lien_ras *ras; /* NULL: NCCL's RAS is not asked */
 	/* leave what is known of processes to the next agent */

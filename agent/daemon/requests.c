@@ -15,10 +15,10 @@
 #include "agent/quiesce/gate.h"
 #include "agent/daemon/requests.h"
 #include "agent/core/node.h"
+#include "agent/core/open_files.h"
 #include "agent/orders/prepare.h"
 #include "agent/daemon/sites.h"
 #include "loader/probes/close_later.h"
-#include "loader/probes/files.h"
 #include "loader/probes/make_link.h"
 
 #define TIMEOUT_MS     10000
@@ -53,13 +53,9 @@ static bool traffic_of(
 
 static struct lien_view_files open_files(void *context)
 {
-	struct lien_agent *agent = context;
-	struct lien_probe_open_file *file = NULL;
 	struct lien_view_files files = {0};
-	int err = lien_files_read(agent->probes, &file, &files.count);
 
-	files.file = file;
-	files.known = !err;
+	files.known = !lien_open_files_last(context, &files.file, &files.count);
 	return files;
 }
 
@@ -234,6 +230,19 @@ static bool postpone(struct lien_client *client, json_t *request)
 
 static void go_on_attached(struct lien_client *client, json_t *request);
 
+/* Returns true if the request was postponed until the list of open files is as new as it. */
+static bool wait_for_files(struct lien_client *client, json_t *request)
+{
+	if (!client->t_files)
+		client->t_files = lien_now_ns();
+	if (lien_open_files_ask(client->agent, client->t_files)) {
+		lien_client_postpone(client, request, true);
+		return true;
+	}
+	client->t_files = 0;
+	return false;
+}
+
 /* `attach`: first attaches to processes that lack only a control library. */
 static void offload(struct lien_client *client, json_t *request, bool attach)
 {
@@ -267,7 +276,7 @@ static void offload(struct lien_client *client, json_t *request, bool attach)
 	if (attach && lien_attach_before(client, transfer.pids, transfer.selection.pids_count,
 			      request, go_on_attached))
 		return;
-	if (postpone(client, request))
+	if (postpone(client, request) || wait_for_files(client, request))
 		return;
 	client->waiting = true; /* set first: it may end while it is being started */
 	how.flags = verify ? LIEN_WIRE_VERIFY : 0;
@@ -504,7 +513,7 @@ static void request_record(struct lien_client *client, json_t *request)
 
 #define MEMBERS_MAX 12
 
-/* Cost of an answer: little; a walk over the whole graph; a walk over all open files. */
+/* Cost of an answer: little; a walk over the whole graph; that, with the list of open files. */
 enum cost { LITTLE, GRAPH, FILES };
 
 static const struct request {
@@ -561,21 +570,6 @@ static void before_copy(struct lien_agent *agent, json_t *request)
 		lien_sites_resolve(agent);
 }
 
-/* A look at so many open files takes some 10 ms. */
-#define MANY_FILES 50000
-
-/* How many files the node has open, as the kernel counts them. */
-static bool has_many_files(void)
-{
-	FILE *file = fopen("/proc/sys/fs/file-nr", "re");
-	unsigned long open;
-	bool many = !file || fscanf(file, "%lu", &open) != 1 || open > MANY_FILES;
-
-	if (file)
-		fclose(file);
-	return many;
-}
-
 /*
  * Takes the answer long? Otherwise a copy would: whoever puts probes into a file or takes them away
  * holds up every fork() of the machine, for half a second at times.
@@ -586,10 +580,8 @@ static bool is_costly(const struct lien_agent *agent, const struct request *know
 	const bool dry = known->handle == request_offload &&
 			 json_is_true(json_object_get(request, "dry_run"));
 
-	if (known->cost == LITTLE && !dry)
-		return false;
-	return stats->allocations + stats->mappings + stats->processes > LARGE ||
-	       (known->cost != GRAPH && has_many_files());
+	return (known->cost != LITTLE || dry) &&
+	       stats->allocations + stats->mappings + stats->processes > LARGE;
 }
 
 #define QUIET_NS 1000000000ull
@@ -611,6 +603,11 @@ static bool wait_for_quiet(struct lien_client *client, json_t *request)
 
 static void handle(struct lien_client *client, const struct request *known, json_t *request)
 {
+	const bool dry = known->handle == request_offload &&
+			 json_is_true(json_object_get(request, "dry_run"));
+
+	if ((known->cost == FILES || dry) && wait_for_files(client, request))
+		return;
 	if (is_costly(client->agent, known, request)) {
 		if (wait_for_quiet(client, request))
 			return;

@@ -19,6 +19,7 @@
 #include "agent/daemon/contexts.h"
 #include "agent/daemon/loop.h"
 #include "agent/core/node.h"
+#include "agent/core/open_files.h"
 #include "agent/core/privileges.h"
 #include "agent/daemon/requests.h"
 #include "agent/daemon/resume.h"
@@ -124,6 +125,9 @@ static int start(struct lien_agent *agent, const struct lien_agent_config *confi
 	err = lien_node_start(agent);
 	if (err)
 		return err;
+	err = lien_open_files_start(agent);
+	if (err)
+		return err;
 	err = lien_probing_start(agent);
 	if (err)
 		return err;
@@ -176,6 +180,7 @@ static const struct lien_above above = {
 	.consume = lien_ring_consume,
 	.look = lien_watch_look,
 	.control_file = lien_probing_control,
+	.files_read = lien_server_resume_quiet,
 	.reply = {[LIEN_ASK_WALK] = lien_walks_reply, [LIEN_ASK_END] = lien_detach_reply},
 	.restore = lien_orders_restore,
 	.adopt_plan = lien_adopt_plan,
@@ -223,6 +228,7 @@ int lien_agent_run(const struct lien_agent_config *config)
 	lien_resume_stop(agent, !err);
 	lien_sites_stop(agent);
 	lien_node_stop(agent);
+	lien_open_files_stop(agent);
 	lien_probing_stop(agent);
 	lien_join_stop(agent);
 	agent->ended = true;

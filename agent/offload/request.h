@@ -23,6 +23,7 @@ struct lien_offload_request {
 	struct lien_selection selection; /* the request owns what it points to */
 	struct lien_offload_how how;
 	uint64_t events; /* events that the graph had when it was planned */
+	uint64_t t_rest; /* since when all are at rest, if it has to be planned again; 0: not yet */
 };
 
 /* -ENOMEM: the request is empty. */

@@ -135,7 +135,8 @@ struct lien_transaction_ops {
 	bool (*at_rest)(void *context, const uint32_t *pids, const bool *busy, unsigned count,
 		lien_pass_fn *pass, void *to, char *why, size_t size);
 	/* Called when all are at rest. 0: what is to be moved is unchanged; 1: *plan is the new
-	 * plan, valid until the transaction ends; -errno and why. NULL: unchanged. */
+	 * plan, valid until the transaction ends; -EINPROGRESS: ask again, if they still are;
+	 * other -errno and why. NULL: unchanged. */
 	int (*replan)(void *context, const struct lien_plan **plan, char *why, size_t size);
 	/* Called when all are at rest. Returns what to ask, valid until the transaction ends; the
 	 * answers are put into it. 0 or -errno and why. */

@@ -183,6 +183,8 @@ int lien_gates_step(struct lien_transaction *t, enum lien_gate_step step);
 /* Lets all held threads go, then ends. */
 void lien_transaction_open(struct lien_transaction *t);
 
+/* All are at rest, and something else is not ready: makes sure once more that they are. */
+void lien_rest_again(struct lien_transaction *t);
 /* transaction_offload.c: the job is at rest; and a failure before anything was removed. */
 void lien_offload_rest(struct lien_transaction *t);
 void lien_offload_discard(struct lien_transaction *t);

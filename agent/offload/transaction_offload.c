@@ -135,6 +135,10 @@ void lien_offload_rest(struct lien_transaction *t)
 		lien_phase_next(t);
 		return;
 	}
+	if (err == -EINPROGRESS) {
+		lien_rest_again(t);
+		return;
+	}
 	if (err > 0) {
 		err = take_plan(t, plan);
 		snprintf(why, sizeof(why), "%s",

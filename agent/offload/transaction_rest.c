@@ -8,6 +8,7 @@
 
 /* one round of draining; 1 ms while others wait for threads that are let in */
 #define ROUND_MS  10
+#define REST_NS	  10000000000ull /* for the agent to find out what it needs then */
 #define AGAIN_NS  1000000ull	 /* until the next look at who is in a call */
 #define MAKING_NS 60000000000ull /* for the kernel to attach the gate: the job runs meanwhile */
 
@@ -218,6 +219,19 @@ static void drained(struct lien_transaction *t)
 	}
 	free(pids);
 	free(devices);
+}
+
+void lien_rest_again(struct lien_transaction *t)
+{
+	uint64_t now = t->ops.now_ns(t->ops.context);
+
+	if (now - t->t_drain >= REST_NS + t->timeout_ms * 1000000ull) {
+		lien_transaction_fail(t, -ETIMEDOUT, "the node's open files were not read in time");
+		return;
+	}
+	t->passed = false;
+	t->t_again = now + AGAIN_NS;
+	lien_phase_begin(t, LIEN_PHASE_DRAIN);
 }
 
 static void drain_next(struct lien_transaction *t)

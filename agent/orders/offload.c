@@ -4,11 +4,11 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "agent/core/open_files.h"
 #include "agent/core/proc.h"
 #include "agent/orders/orders.h"
 #include "agent/orders/prepare.h"
 #include "agent/quiesce/gate.h"
-#include "loader/probes/files.h"
 
 /* Returns the bytes being added to the participants' arenas: they are part of what these need. */
 static uint64_t being_prepared(struct lien_agent *agent)
@@ -87,24 +87,18 @@ int lien_orders_plan(struct lien_agent *agent, const struct lien_selection *sele
 	struct lien_plan *plan, char *error, size_t error_size)
 {
 	struct lien_selection with_files = *selection;
-	struct lien_probe_open_file *files = NULL;
 	struct lien_process *process;
 	unsigned i;
-	int err;
+	int err = lien_open_files_last(agent, &with_files.open, &with_files.open_count);
 
-	lien_turn_part(agent, "plan", "open files");
-	err = any_exports(agent) ? lien_files_read(agent->probes, &files, &with_files.open_count)
-				 : 0;
-	if (err) {
+	if (err && any_exports(agent)) {
 		snprintf(error, error_size,
 			"cannot find out which exported memory is still open somewhere: %s",
 			strerror(-err));
 		return err;
 	}
 	lien_turn_part(agent, "plan", "choice");
-	with_files.open = files;
 	err = lien_plan_offload(agent->graph, &with_files, plan, error, error_size);
-	free(files);
 	lien_turn_part(agent, "plan", "users");
 	for (i = 0; !err && i < plan->processes_count; i++) {
 		process = lien_graph_process(agent->graph, plan->processes[i].pid);
@@ -124,12 +118,16 @@ int lien_orders_plan(struct lien_agent *agent, const struct lien_selection *sele
 int lien_orders_replan(void *context, const struct lien_plan **out, char *why, size_t size)
 {
 	struct lien_agent *agent = context;
-	const struct lien_offload_request *request = &agent->request;
+	struct lien_offload_request *request = &agent->request;
 	struct lien_plan plan;
 	int err;
 
 	if (lien_graph_stats(agent->graph)->events == request->events)
 		return 0;
+	if (!request->t_rest)
+		request->t_rest = lien_now_ns();
+	if (lien_open_files_ask(agent, request->t_rest))
+		return -EINPROGRESS;
 	err = lien_orders_plan(agent, &request->selection, &plan, why, size);
 	if (err)
 		return err;
@@ -176,6 +174,7 @@ int lien_orders_offload(struct lien_agent *agent, const struct lien_selection *s
 		return err;
 	}
 	agent->request.events = events;
+	agent->request.t_rest = 0;
 	lien_turn_part(agent, "offload", "start");
 	all = !selection->owner || strcmp(selection->owner, "nccl") || selection->discard_count;
 	lien_gate_set(agent, all);

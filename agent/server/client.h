@@ -35,9 +35,11 @@ struct lien_client {
 	size_t out_sent;   /* of out_length: the rest follows */
 	uint64_t mark;	   /* of its next request, once that has its turn (lien_server_mark()) */
 	json_t *postponed; /* a request that is handled later; NULL: none */
-	/* handle that when no probes are being removed, instead of after the transaction */
+	/* handle that when no probes are being removed, or when open files have been read, instead
+	 * of after the transaction */
 	bool until_quiet;
 	uint64_t t_quiet;	     /* since when it waits for that; 0: it does not */
+	uint64_t t_files;	     /* or for open files that were read later than this */
 	bool waiting;		     /* for the transaction; its later requests wait too */
 	struct lien_client_job *job; /* or for this job, if not NULL */
 	bool recording;		     /* gets every event, binary */
@@ -47,8 +49,8 @@ struct lien_client {
 
 /* The client has its answer: its next request may be handled. */
 void lien_client_go_on(struct lien_client *client);
-/* Postpones a request until the current transaction has ended, or until no probes are being
- * removed. */
+/* Postpones a request until the current transaction has ended, or until no probes are being removed
+ * and open files have been read. */
 void lien_client_postpone(struct lien_client *client, json_t *request, bool until_quiet);
 /*
  * Adds to the number of its user's answers that copies of the agent are making; returns that

@@ -567,6 +567,11 @@ void lien_server_resume(struct lien_agent *agent)
 	resume(agent, false);
 }
 
+void lien_server_resume_quiet(struct lien_agent *agent)
+{
+	resume(agent, true);
+}
+
 bool lien_server_has_postponed(const struct lien_agent *agent)
 {
 	return agent->server->postponed[false];

@@ -32,6 +32,8 @@ void lien_server_resume(struct lien_agent *agent);
 bool lien_server_has_postponed(const struct lien_agent *agent);
 /* Does a request wait until no probes are being removed? */
 bool lien_server_waits_for_quiet(const struct lien_agent *agent);
+/* Handles those requests once more. */
+void lien_server_resume_quiet(struct lien_agent *agent);
 /* Disconnects clients that do not read what they asked for. */
 void lien_server_tick(struct lien_agent *agent);
 /* Does a client have a request that can be handled? */

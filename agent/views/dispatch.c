@@ -136,7 +136,6 @@ static json_t *holders(const struct view *view)
 	files = open_files(source);
 	answer = lien_view_holders(source->graph, source->viewer, json_integer_value(pid), address,
 		&files, view->error, view->error_size);
-	free((void *)files.file);
 	allocation = json_object_get(answer, "allocation");
 	if (source->recorded && json_is_true(json_object_get(allocation, "movable")))
 		json_object_set_new(allocation, "movable", json_null());
@@ -162,7 +161,6 @@ static json_t *check(const struct view *view)
 		input.idle_ns = json_integer_value(idle) * 60000000000ull;
 	input.files = open_files(source);
 	answer = lien_findings(source->graph, &input);
-	free((void *)input.files.file);
 	return answer;
 }
 

@@ -19,8 +19,8 @@ struct lien_view_source {
 	/* it is not known what an offload would do, or which processes take orders */
 	bool recorded;
 	/*
-	 * Returns the processes that have exported descriptors open. The caller frees files.file,
-	 * after a cast to void *.
+	 * Returns the processes that have exported descriptors open; valid until the caller of the
+	 * view goes on.
 	 */
 	struct lien_view_files (*files)(void *context);
 	/* See struct lien_findings_input. */

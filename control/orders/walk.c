@@ -13,6 +13,7 @@
 
 #include "control/orders/control.h"
 #include "control/memory/handles.h"
+#include "control/plain/plain.h"
 
 #define CLOCK_EVERY 64	/* steps */
 #define PLAIN_STEP  512 /* cuMemAlloc's smallest alignment */
@@ -190,8 +191,9 @@ static int take_plain(struct walk *walk, uint64_t va, uint64_t bytes)
 	struct lien_wire_found *found;
 	int ours = 0, device;
 
-	if (walk->driver->cuPointerGetAttribute(
-		    &ours, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, va) ||
+	if (lien_plain_wait_keeps(va) ||
+		walk->driver->cuPointerGetAttribute(
+			&ours, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, va) ||
 		!ours ||
 		walk->driver->cuPointerGetAttribute(
 			&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, va))

@@ -22,6 +22,8 @@
 void lien_plain_start(int signal);
 /* From now on new memory is the driver's. What has been handed out stays ours. */
 void lien_plain_stop(void);
+/* Returns whether this is plain memory of the control library's own. */
+int lien_plain_wait_keeps(CUdeviceptr address);
 /* For the child of a fork(): CUDA memory is the parent's. */
 void lien_plain_forked(void);
 

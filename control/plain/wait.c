@@ -17,6 +17,7 @@
 struct kept {
 	LIST_ENTRY(kept) entry;
 	CUcontext context;
+	CUdeviceptr block;
 };
 
 static struct {
@@ -34,8 +35,8 @@ static int is_kept(CUcontext context)
 	return 0;
 }
 
-/* Returns whether the context has one now. */
-static int keep(CUcontext context)
+/* Returns whether the context had one. */
+static int keep(CUcontext context, CUdeviceptr block)
 {
 	struct kept *kept;
 	int is;
@@ -44,6 +45,7 @@ static int keep(CUcontext context)
 	is = is_kept(context);
 	if (!is && (kept = calloc(1, sizeof(*kept)))) {
 		kept->context = context;
+		kept->block = block;
 		LIST_INSERT_HEAD(&all.list, kept, entry);
 	}
 	pthread_mutex_unlock(&all.lock);
@@ -57,7 +59,7 @@ __attribute__((noinline)) static CUresult prepare(CUcontext context)
 	CUresult result;
 
 	result = LIEN_REAL(cuMemAlloc_v2)(&block, BYTES);
-	if (!result && keep(context)) /* another thread was faster */
+	if (!result && keep(context, block)) /* another thread was faster */
 		result = LIEN_REAL(cuMemFree_v2)(block);
 	return result;
 }
@@ -99,6 +101,18 @@ LIEN_TRANSLATED CUresult lien_plain_wait(CUcontext context)
 	if (current != context)
 		LIEN_REAL(cuCtxPopCurrent_v2)(&context);
 	return result;
+}
+
+int lien_plain_wait_keeps(CUdeviceptr address)
+{
+	struct kept *kept;
+
+	pthread_mutex_lock(&all.lock);
+	LIST_FOREACH (kept, &all.list, entry)
+		if (kept->block == address)
+			break;
+	pthread_mutex_unlock(&all.lock);
+	return kept != NULL;
 }
 
 void lien_plain_wait_forget(CUcontext context)

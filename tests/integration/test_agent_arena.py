@@ -256,12 +256,43 @@ def test_preparation_is_for_what_can_be_offloaded():
         session.start_agent(prepare=True)
         other = session.driver()  # nothing of NCCL's in it
         other("make", 64 * MIB, 0)
+        plain = session.driver()
+        plain("alloc", 64 * MIB)
         bare = session.driver(control=False)
         bare("make", 64 * MIB, 0)
-        session.ready(other.pid)
+        session.ready(other.pid, plain.pid)
         others_are_looked_at(session)
-        for pid in (other.pid, bare.pid):
+        for pid in (plain.pid, bare.pid):
             equal(arena(session, pid), (0, 0), "arena of %d" % pid)
+        equal(arena(session, other.pid), (64 * MIB, 0), "arena of %d" % other.pid)
+        row, = [row for row in session.ask("arena")["processes"] if row["pid"] == other.pid]
+        equal((row["offload_bytes"], row["missing_bytes"]), (64 * MIB, 0), "plan")
+
+
+@case(60)
+def test_preparation_leaves_most_memory_alone():
+    """A share of what is available, less than what is there to offload: that much and no more."""
+    with open("/proc/meminfo") as meminfo:
+        available = next(int(line.split()[1]) << 10 for line in meminfo if line.startswith("MemAvailable"))
+    size = available // 100 * 2 // (2 * MIB) * 2 * MIB
+    with Session(memory="%dM" % (size // MIB + 64)) as session:
+        session.start_agent("--prepare", "1", prepare=True)
+        job = session.driver()
+        job("make", size, 0)
+        session.ready(job.pid)
+        wait_for("some is prepared", lambda: arena(session, job.pid)[0])
+        others_are_looked_at(session)
+        held = wait_for("no more is prepared", lambda: stays_at(session, job.pid))
+        check(size // 4 < held < size * 3 // 4, "prepared", held, "of", size)
+        row, = session.ask("arena")["processes"]
+        check(row["missing_bytes"] >= size - held, "missing", row)
+
+
+def stays_at(session, pid):
+    """What it holds, if that is the same after others were looked at."""
+    before = arena(session, pid)[0]
+    others_are_looked_at(session)
+    return before if arena(session, pid)[0] == before else 0
 
 
 @case(60)

@@ -332,7 +332,7 @@ def test_every_driver_call_fails_once():
                         job(undo, made[0])
                     equal(session.used(), used, "device memory after %s, fault %d" % (undo, nth))
                     nth += 1
-                check(nth > 5, "no calls were hit")
+                check(nth > 4, "no calls were hit")
             owner.holds(held, size, 3)
             owner("free", held)
         equal(session.used(), KEPT, "device memory in use")

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* Instead of what looks into the process in control/: nobody has cached a driver function
- * (cached.c), passes handles (translate.c), or starts a thread (start.c). */
+ * (cached.c), passes handles (translate.c), has plain memory (control/plain/), or starts a thread
+ * (start.c). */
 #ifndef TEST_NO_TRANSLATE_H
 #define TEST_NO_TRANSLATE_H
 
@@ -9,6 +10,7 @@
 #include <control/driver/cached.h>
 #include <control/orders/control.h>
 #include <control/driver/translate.h>
+#include <control/plain/plain.h>
 
 void *lien_genuine_dlsym(void *handle, const char *name)
 {
@@ -62,6 +64,12 @@ void lien_start_allow(void)
 int lien_start_undo(void)
 {
 	return -1;
+}
+
+int lien_plain_wait_keeps(CUdeviceptr address)
+{
+	(void)address;
+	return 0;
 }
 
 #endif

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "agent/core/open_files.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "agent/core/worker.h"
+
+struct list {
+	struct lien_probe_open_file *files;
+	unsigned count;
+	int err;
+	uint64_t t; /* begun; 0: never */
+};
+
+struct lien_agent_files {
+	struct list last;
+	bool reading;
+	struct lien_worker *worker; /* of its own: others' jobs may take long */
+};
+
+struct reading {
+	struct lien_job job;
+	const struct lien_probes *probes;
+	struct list list;
+};
+
+static void read_files(struct lien_job *job)
+{
+	struct reading *reading = (struct reading *)job;
+	struct list *list = &reading->list;
+
+	list->t = lien_now_ns();
+	list->err = lien_files_read(reading->probes, &list->files, &list->count);
+}
+
+static void reading_free(struct lien_job *job)
+{
+	struct reading *reading = (struct reading *)job;
+
+	free(reading->list.files);
+	free(reading);
+}
+
+static void files_read(struct lien_agent *agent, struct lien_job *job)
+{
+	struct reading *reading = (struct reading *)job;
+	struct list before = agent->files->last;
+
+	agent->files->last = reading->list;
+	agent->files->reading = false;
+	reading->list = before;
+	reading_free(job);
+	agent->above->files_read(agent);
+}
+
+/* Returns 0 or -errno. */
+static int begin(struct lien_agent *agent)
+{
+	struct reading *reading = calloc(1, sizeof(*reading));
+	int err;
+
+	if (!reading)
+		return -ENOMEM;
+	reading->probes = agent->probes;
+	reading->job =
+		(struct lien_job){.work = read_files, .done = files_read, .drop = reading_free};
+	err = lien_worker_submit(agent->files->worker, &reading->job);
+	if (err)
+		free(reading);
+	return err;
+}
+
+int lien_open_files_ask(struct lien_agent *agent, uint64_t since)
+{
+	struct lien_agent_files *files = agent->files;
+	int err;
+
+	if (agent->is_copy || (files->last.t && files->last.t >= since))
+		return 0;
+	err = files->reading ? 0 : begin(agent);
+	if (!err) {
+		files->reading = true;
+		return -EINPROGRESS;
+	}
+	free(files->last.files);
+	files->last = (struct list){.err = err, .t = lien_now_ns()};
+	return 0;
+}
+
+int lien_open_files_last(
+	const struct lien_agent *agent, const struct lien_probe_open_file **files, unsigned *count)
+{
+	const struct list *last = &agent->files->last;
+
+	*files = last->files;
+	*count = last->count;
+	return last->err;
+}
+
+int lien_open_files_start(struct lien_agent *agent)
+{
+	agent->files = calloc(1, sizeof(*agent->files));
+	return agent->files ? lien_worker_new(agent, &agent->files->worker) : -ENOMEM;
+}
+
+void lien_open_files_stop(struct lien_agent *agent)
+{
+	if (!agent->files)
+		return;
+	lien_worker_free(agent->files->worker);
+	free(agent->files->last.files);
+	free(agent->files);
+	agent->files = NULL;
+}
