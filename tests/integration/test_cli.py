@@ -474,7 +474,7 @@ def case_offload_options(context):
          "host_limit_bytes": 3 << 20}, {"op": "restore", "ignore_damage": True}], agent.requests
     for size, value in (("7", 7), ("2K", 2048), ("4G", 4 << 30), ("131072T", 1 << 57)):
         context.run("offload", "--host-limit", size)
-        assert agent.requests[-1]["host_limit_bytes"] == value, agent.requests[-1]
+        assert orders(agent)[-1]["host_limit_bytes"] == value, agent.requests[-1]
     context.run("offload", "--host-limit", "131073T", code=2)
     context.agent(lambda r: [{"ok": True, "result": dict(
         RESULTS[r["op"]], discarded_bytes=3 << 20, verified_bytes=5 << 20)}])

@@ -177,8 +177,9 @@ def enter():
     tempfile.tempdir = folder  # all that we leave in files goes with it
 
 
-def main(needs=(), agents=True):
-    """Runs the cases; the exit code. needs: files that must be there. agents: some of them start one."""
+def main(needs=(), agents=True, end=None):
+    """Runs the cases; the exit code. needs: files that must be there. agents: some of them start one. end:
+    is called after the last case, and may raise what is wrong then."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", action="append", default=[], metavar="NAME",
                         help="only these cases; a part of the name will do")
@@ -202,6 +203,13 @@ def main(needs=(), agents=True):
     began = time.monotonic()
     for name, function, limit in chosen:
         passed += _run_case(name, function, limit)
+    failed = len(chosen) - passed
+    try:
+        if end:
+            end()
+    except Failure as failure:
+        failed += 1
+        print("FAILED the end: %s" % failure)
     print("%.0f s" % (time.monotonic() - began))
-    print("%d passed, %d failed" % (passed, len(chosen) - passed))
-    return 0 if passed == len(chosen) else 1
+    print("%d passed, %d failed" % (passed, failed))
+    return 1 if failed else 0
