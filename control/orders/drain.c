@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Waits for the devices with a limit. cuCtxSynchronize() has none of its own, so a thread waits in
- * it, and keeps waiting after the limit; the next drain finds it there.
+ * Waits for the devices with a limit. The driver's calls that wait have none of their own, so a
+ * thread waits in one, and keeps waiting after the limit; the next drain finds it there.
+ *
+ * cuCtxSynchronize() would invalidate every capture in the context, even from a relaxed thread, and
+ * a capture may begin at any moment. Freeing plain memory waits for the same work, and leaves other
+ * threads' captures alone (seen, 580.159).
  */
 #include <errno.h>
 #include <pthread.h>
@@ -23,7 +27,26 @@ struct lien_drain {
 	int wanted, done; /* a pass over all devices: requested, finished */
 	CUresult result;
 	int device; /* being waited for */
+	/* by device: memory of ours that the driver did not free; 0: none */
+	CUdeviceptr left[LIEN_DEVICES_MAX];
 };
+
+static CUresult wait_for_context(const struct lien_driver *driver, CUdeviceptr *left)
+{
+	CUresult result = CUDA_SUCCESS;
+
+	if (!*left)
+		result = driver->cuMemAlloc_v2(left, 1);
+	if (result)
+		*left = 0;
+	if (result == CUDA_ERROR_OUT_OF_MEMORY) /* not even that much is left */
+		return driver->cuCtxSynchronize();
+	if (!result)
+		result = driver->cuMemFree_v2(*left);
+	if (!result || result == CUDA_ERROR_INVALID_VALUE) /* it has ended with its context */
+		*left = 0;
+	return result;
+}
 
 static CUresult drain_device(struct lien_drain *drain, int ordinal)
 {
@@ -42,28 +65,63 @@ static CUresult drain_device(struct lien_drain *drain, int ordinal)
 	if ((result = driver->cuDevicePrimaryCtxRetain(&context, device)))
 		return result;
 	if (!(result = driver->cuCtxSetCurrent(context)))
-		result = driver->cuCtxSynchronize();
+		result = wait_for_context(driver, &drain->left[ordinal]);
 	driver->cuCtxSetCurrent(NULL);
 	driver->cuDevicePrimaryCtxRelease_v2(device);
 	return result;
+}
+
+#define AGAIN_NS 100000000l
+
+/* Waits for a pass to be wanted. Returns 0 if there is something to be freed meanwhile. */
+static int wait_for_pass(struct lien_drain *drain)
+{
+	struct timespec until;
+	int i, left = 0;
+
+	for (i = 0; i < LIEN_DEVICES_MAX; i++)
+		left |= drain->left[i] != 0;
+	clock_gettime(CLOCK_MONOTONIC, &until);
+	until.tv_nsec += AGAIN_NS;
+	until.tv_sec += until.tv_nsec / 1000000000l;
+	until.tv_nsec %= 1000000000l;
+	while (drain->wanted == drain->done && !drain->stop) {
+		if (!left)
+			pthread_cond_wait(&drain->changed, &drain->lock);
+		else if (pthread_cond_timedwait(&drain->changed, &drain->lock, &until))
+			return 0;
+	}
+	return 1;
+}
+
+static void free_left(struct lien_drain *drain)
+{
+	int i;
+
+	for (i = 0; i < LIEN_DEVICES_MAX; i++)
+		if (drain->left[i])
+			drain_device(drain, i);
 }
 
 static void *drain_main(void *arg)
 {
 	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
 	struct lien_drain *drain = arg;
-	int count, i, pass;
+	int count, i, pass, wanted;
 	CUresult result;
 
 	drain->driver->cuThreadExchangeStreamCaptureMode(&mode);
 	for (;;) {
 		pthread_mutex_lock(&drain->lock);
-		while (drain->wanted == drain->done && !drain->stop)
-			pthread_cond_wait(&drain->changed, &drain->lock);
+		wanted = wait_for_pass(drain);
 		pass = drain->wanted;
 		pthread_mutex_unlock(&drain->lock);
 		if (drain->stop)
 			return NULL;
+		if (!wanted) {
+			free_left(drain);
+			continue;
+		}
 		result = drain->driver->cuDeviceGetCount(&count);
 		if (result == CUDA_ERROR_NOT_INITIALIZED) {
 			result = CUDA_SUCCESS; /* the application has used no device */
@@ -159,7 +217,7 @@ int lien_order_drain(struct lien_control *control, unsigned limit_ms)
 			__atomic_load_n(&control->drain->device, __ATOMIC_RELAXED),
 			"the device is still busy");
 	if (result)
-		return lien_control_fail(control, result, 0, "cuCtxSynchronize");
+		return lien_control_fail(control, result, 0, "waiting for the devices");
 	if (!lien_translate_idle())
 		return lien_control_fail(control, -ETIMEDOUT, 0,
 			"a thread is in a call that names memory by handle");

@@ -410,7 +410,7 @@ def test_calls_fail():
         equal(session.ask("attach", "--all")["adoption"]["matched"], 2, "matched")
         # From the first one at rest on; what fails while a process is read is read once more.
         logs = [point.log() for point in points]
-        calls = [(log.index("cuCtxSynchronize") + 1, len(log)) for log in logs]
+        calls = [(log.index("cuMemFree_v2") + 1, len(log)) for log in logs]
         failed = 0
         for point, (nth, count) in zip(points, calls):
             check(count - nth > 15, logs)

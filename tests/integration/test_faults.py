@@ -546,11 +546,12 @@ def test_delays():
                     the.done("restore")
                 the.check_whole("after a delay in %s of rank %d" % (log[nth - 1], i))
         for rank in the.ranks:
-            rank.arm(DELAY, delay_ms=1500, function="cuCtxSynchronize")
+            rank.arm(DELAY, delay_ms=1500, function="cuMemFree_v2")
             reply = the.ask("offload", owner="all", timeout_ms=200)
             check(not reply["ok"] and "process %d, drain: the device is still busy" % rank.pid in
                   reply["error"] and "the job runs on" in reply["error"], brief(reply))
             check(rank.disarm(), "no call was hit")
+            wait_for("the call that took long has ended", lambda: the.shape() == the.before, 5)
             the.check_whole("after a drain that took too long")
             the.round_trip()
 
@@ -686,9 +687,9 @@ def test_errors_have_names():
         session.ready(driver.pid)
         fault = Faults(session, driver.pid)
         for function, result, text in (
-                ("cuCtxSynchronize", ending, "drain: cuCtxSynchronize: the process is ending"),
+                ("cuMemFree_v2", ending, "drain: waiting for the devices: the process is ending"),
                 ("cuStreamSynchronize", ending, "save: copy to the host: the process is ending"),
-                ("cuCtxSynchronize", unnamed, "drain: cuCtxSynchronize: CUDA error 12345")):
+                ("cuMemFree_v2", unnamed, "drain: waiting for the devices: CUDA error 12345")):
             fault.arm(FAIL, times=0, function=function, result=result)
             session.refused("offload", "--owner", "all", text=text)
             check(fault.disarm(), function, "was not called")
