@@ -28,7 +28,7 @@ static void role_opener(int sock)
 	CHECK(cuIpcOpenMemHandle_v2(&ptr, handle, 0) == CUDA_ERROR_INVALID_VALUE);
 	CHECK(cuIpcOpenMemHandle_v2(NULL, handle, LAZY) == CUDA_ERROR_INVALID_VALUE);
 	memset(&bad, 7, sizeof(bad));
-	CHECK(cuIpcOpenMemHandle_v2(&ptr, bad, LAZY) == CUDA_ERROR_INVALID_HANDLE);
+	CHECK(cuIpcOpenMemHandle_v2(&ptr, bad, LAZY) == CUDA_ERROR_INVALID_VALUE);
 	CHECK(!cuIpcOpenMemHandle_v2(&ptr, handle, LAZY));
 	CHECK(read_mark(ptr + PIECE) == 0x1234);
 	CHECK(!cuMemGetAddressRange_v2(&base, &size, ptr + 5));
@@ -38,7 +38,7 @@ static void role_opener(int sock)
 	/* Once more in this context: counted. In another one of this device: not allowed. */
 	CHECK(!cuIpcOpenMemHandle_v2(&again, handle, LAZY) && again == ptr);
 	CHECK(!cuCtxCreate_v2(&own, 0, 0));
-	CHECK(cuIpcOpenMemHandle_v2(&again, handle, LAZY) == CUDA_ERROR_INVALID_CONTEXT);
+	CHECK(cuIpcOpenMemHandle_v2(&again, handle, LAZY) == CUDA_ERROR_INVALID_HANDLE);
 	CHECK(!cuCtxDestroy_v2(own));
 	CHECK(cuMemFree_v2(ptr) == CUDA_ERROR_INVALID_VALUE);
 	CHECK(cuIpcGetMemHandle(&bad, ptr) == CUDA_ERROR_INVALID_VALUE);
@@ -50,7 +50,7 @@ static void role_opener(int sock)
 	CHECK(read_mark(ptr) == 0x5678);
 	CHECK(!cuIpcCloseMemHandle(ptr));
 	CHECK(cuIpcCloseMemHandle(ptr) == CUDA_ERROR_INVALID_VALUE);
-	CHECK(cuIpcOpenMemHandle_v2(&ptr, handle, LAZY) == CUDA_ERROR_INVALID_HANDLE);
+	CHECK(cuIpcOpenMemHandle_v2(&ptr, handle, LAZY) == CUDA_ERROR_INVALID_VALUE);
 	send_number(sock, free_bytes(), -1);
 }
 
@@ -64,7 +64,6 @@ static void test_ipc(void **state)
 
 	(void)state;
 	OK(cuMemAlloc_v2(&ptr, PIECE + 100));
-	FAILS(INVALID_VALUE, cuIpcGetMemHandle(&handle, ptr + 1)); /* not its base */
 	FAILS(INVALID_VALUE, cuIpcGetMemHandle(&handle, mapped));
 	FAILS(INVALID_VALUE, cuIpcGetMemHandle(NULL, ptr));
 	OK(cuMemAllocAsync(&other, 1, NULL));
@@ -75,7 +74,7 @@ static void test_ipc(void **state)
 	OK(cuMemFree_v2(other));
 	OK(cuCtxSynchronize());
 	OK(cuIpcGetMemHandle(&handle, ptr));
-	OK(cuIpcGetMemHandle(&same, ptr));
+	OK(cuIpcGetMemHandle(&same, ptr + 1)); /* that of the whole (seen, 580.159) */
 	assert_memory_equal(&handle, &same, sizeof(handle));
 	FAILS(INVALID_CONTEXT, cuIpcOpenMemHandle_v2(&other, handle, LAZY)); /* our own */
 	FAILS(INVALID_VALUE, cuIpcCloseMemHandle(ptr));
