@@ -35,11 +35,6 @@ def require(condition, text: str) -> None:
         raise Failure(text)
 
 
-def job_of(context, session, name: str = "job", **options):
-    """A job of two ranks; on one GPU if there is no other."""
-    return session.job(name, gpus=min(2, context.machine["gpus"]), **options)
-
-
 def move(lien, *arguments) -> tuple[dict, dict]:
     out = lien.json("offload", "--timeout", "20000", *arguments, timeout=60)
     back = lien.json("restore", "--timeout", "20000", timeout=60)
@@ -50,7 +45,7 @@ def move(lien, *arguments) -> tuple[dict, dict]:
 def moved_row(context, session, name: str, environment: dict) -> dict:
     """One job started that way: how much of its memory moves, and equal losses with 20 offloads."""
     lien = session.lien
-    job = job_of(context, session, name.split(":")[0].replace("'s ", "-"), env=environment)
+    job = session.job(name.split(":")[0].replace("'s ", "-"), env=environment)
     observer = Observer(job.ask(f"setup {COMMUNICATORS}", 150))
     job.ask(f"fill {FILL_GIB}", 60)
     job.ask("graph-capture", 60)
@@ -167,7 +162,7 @@ def default_turns(context) -> dict:
     with context.session("default_turns") as session:
         lien = session.lien
         lien.start_agent()
-        jobs = [job_of(context, session, name) for name in ("training", "inference")]
+        jobs = [session.job(name) for name in ("training", "inference")]
         observer = None
         for job in jobs:
             observer = Observer(job.ask(f"setup {COMMUNICATORS}", 150))
@@ -199,7 +194,7 @@ def windows(context) -> dict:
     with context.session("windows") as session:
         lien = session.lien
         lien.start_agent()
-        job = job_of(context, session)
+        job = session.job()
         job.ask("setup 2", 150)
         pooled = job.ask("pool-register 64 window", 60)
         job.ask("pool-use", 60)

@@ -479,6 +479,9 @@ def main() -> int:
     parser.add_argument("--lien", type=Path, default=harness.ROOT / "build/lien")
     parser.add_argument("--only", action="append", choices=list(CASES), metavar="NAME",
                         help=f"one of {', '.join(CASES)}; may be repeated")
+    parser.add_argument("--share", action="store_true",
+                        help="run the cases that need two GPUs on one: their ranks talk over sockets, and "
+                        "share no memory")
     parser.add_argument("--figures", type=Path, help="write what was measured here, as JSON")
     parser.add_argument("--logs", type=Path, help="keep the logs in this directory")
     options = parser.parse_args()
@@ -488,7 +491,9 @@ def main() -> int:
     machine, reason = harness.probe_gpus(2)
     if machine is None:
         machine, _ = harness.probe_gpus(1)
-        skipped = [name for name in names if machine is None or name not in ONE_GPU]
+        skipped = [name for name in names
+                   if machine is None or not (options.share or name in ONE_GPU)]
+        harness.GPUS = 1
     for name in skipped:
         say(f"skipped {name}: {reason}")
     names = [name for name in names if name not in skipped]

@@ -272,6 +272,9 @@ class Rank:
                 return answer
 
 
+GPUS = 0  # that jobs use; 0: one for each rank
+
+
 def place(number: int, gpus: int) -> dict:
     """The environment that gives a rank its GPU. NCCL takes two ranks on one GPU only for ranks of two
     hosts: then they talk over sockets, and share no memory."""
@@ -285,7 +288,7 @@ class Job:
     """All ranks of one job. `launcher` goes before the command, e.g. [lien, "run", "--"]."""
 
     def __init__(self, name: str, directory: Path, ranks: int = 2, launcher: list | None = None,
-                 env: dict | None = None, arguments: list | None = None, gpus: int | None = None):
+                 env: dict | None = None, arguments: list | None = None):
         self.name = name
         self.ranks: list[Rank] = []
         common = {**QUIET_NCCL, "OMP_NUM_THREADS": "8", **os.environ,
@@ -294,7 +297,7 @@ class Job:
         argv = [*(launcher or []), sys.executable, "-u", HERE / "job.py", *(arguments or [])]
         try:
             for number in range(ranks):
-                own = {**common, "RANK": str(number), **place(number, gpus or ranks)}
+                own = {**common, "RANK": str(number), **place(number, GPUS or ranks)}
                 self.ranks.append(Rank(argv, own, directory / f"{name}.{number}.log"))
             for rank, answer in zip(self.ranks, self.collect("start", 180)):
                 rank.pid = answer["pid"]
