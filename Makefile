@@ -4,7 +4,7 @@
 # make demo       see it work: on GPUs where there are two and PyTorch, else on the software driver
 # make check      every test that needs no GPU; as root, with the real kernel
 # make check-fast unit tests, style, and one test with real BPF: less than a minute
-# make gpu-check  the tests that need two GPUs, PyTorch and NCCL
+# make gpu-check  the tests that need GPUs (two for most), PyTorch and NCCL
 # make chaos      random jobs, transactions, faults and kills for CHAOS_SECONDS (60); as root
 # make fuzz       each fuzz target for FUZZ_SECONDS (600); needs clang's libFuzzer
 # make bench      figures, as ratios within one run
