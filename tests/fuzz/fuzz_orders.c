@@ -100,6 +100,18 @@ static CUresult synchronize(void)
 	return CUDA_SUCCESS;
 }
 
+static CUresult plain_alloc(CUdeviceptr *ptr, size_t bytes)
+{
+	(void)bytes;
+	*ptr = 0x7000000;
+	return CUDA_SUCCESS;
+}
+
+static CUresult plain_free(CUdeviceptr ptr)
+{
+	return ptr == 0x7000000 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
 static CUresult capture_mode(CUstreamCaptureMode *mode)
 {
 	(void)mode;
@@ -324,6 +336,8 @@ const struct lien_driver *lien_driver_find(const char **missing)
 		.cuDevicePrimaryCtxRelease_v2 = context_release,
 		.cuCtxSetCurrent = context_set,
 		.cuCtxSynchronize = synchronize,
+		.cuMemAlloc_v2 = plain_alloc,
+		.cuMemFree_v2 = plain_free,
 		.cuThreadExchangeStreamCaptureMode = capture_mode,
 		.cuStreamCreate = stream_create,
 		.cuStreamDestroy_v2 = stream_any,
