@@ -27,6 +27,7 @@ struct user_state {
 	__u64 handler;
 	__u32 signal, agent_fd;
 	__u64 agent_ino, translate, translate_end;
+	__s64 tag;
 };
 
 /* The control library's constructor, if it runs at all, runs before the program uses CUDA. */
@@ -42,6 +43,7 @@ static __noinline int read_state(struct lien_probe_control *control)
 	control->signal = state.signal;
 	control->translate = state.translate;
 	control->translate_end = state.translate_end;
+	control->tag = state.tag;
 	control->state = 0;
 	return 0;
 }

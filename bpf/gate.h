@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * The gate: while memory is being moved or is away, threads that would work on it are stopped at
- * the first instruction of the call. Attached to one process at a time (loader/probes/gate.c). A
- * call that was let in is counted until it returns, because it may start its work as late as that.
+ * the first instruction of the call. Attached to one process at a time, or to all that map the file
+ * (loader/probes/gate_links.h): a process without an entry in map `gates` passes. A call that was
+ * let in is counted until it returns, because it may start its work as late as that.
  *
  * Every failure here is counted in struct lien_probe_gate, and the agent refuses or undoes the
  * transaction: a thread is never let in because a map had no room.
@@ -19,6 +20,14 @@ struct {
 	__type(value, struct lien_probe_gate);
 } gates SEC(".maps");
 
+/* Gates that guard any memory, not just NCCL's; key: pid. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, PROCESSES_MAX);
+	__type(key, __u32);
+	__type(value, __u32);
+} gates_all SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, PROCESSES_MAX);
@@ -32,6 +41,22 @@ struct {
 	__type(key, struct lien_probe_held_key);
 	__type(value, struct lien_probe_held);
 } held SEC(".maps");
+
+/* Communicators that a gate with `by_comm` holds; the value means nothing. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, LIEN_PROBE_COMMS_AWAY_MAX);
+	__type(key, struct lien_probe_comm);
+	__type(value, __u32);
+} comms_away SEC(".maps");
+
+/* Written for one job at a time, and emptied before it counts as at rest. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, LIEN_PROBE_ALLOWED_MAX);
+	__type(key, struct lien_probe_pair);
+	__type(value, struct lien_probe_allowed);
+} allowed SEC(".maps");
 
 static __always_inline void held_key(struct lien_probe_held_key *key, const struct thread *thread)
 {
@@ -90,11 +115,22 @@ static long held_drop(
 	return 0;
 }
 
+static long comm_drop(void *map, struct lien_probe_comm *key, __u32 *value, __u32 *pid)
+{
+	(void)value;
+	if (key->pid == *pid)
+		bpf_map_delete_elem(map, key);
+	return 0;
+}
+
 static __always_inline void gate_end(__u32 pid)
 {
 	bpf_map_delete_elem(&shut, &pid);
-	if (!bpf_map_delete_elem(&gates, &pid))
-		bpf_for_each_map_elem(&held, held_drop, &pid, 0);
+	bpf_map_delete_elem(&gates_all, &pid);
+	if (bpf_map_delete_elem(&gates, &pid))
+		return;
+	bpf_for_each_map_elem(&held, held_drop, &pid, 0);
+	bpf_for_each_map_elem(&comms_away, comm_drop, &pid, 0);
 }
 
 /* The process has mapped one of the libraries, which may be a copy without the gate's probes. */
@@ -126,6 +162,8 @@ static __always_inline __u64 gated_comm(const struct arguments *arguments, __u32
 	case LIEN_CALL_NCCL_FINALIZE:
 	case LIEN_CALL_NCCL_REGISTER:
 	case LIEN_CALL_NCCL_DEREGISTER:
+	case LIEN_CALL_NCCL_WINDOW_REGISTER:
+	case LIEN_CALL_NCCL_WINDOW_DEREGISTER:
 	case LIEN_CALL_NCCL_SPLIT:
 	case LIEN_CALL_NCCL_SHRINK:
 		return arguments->arg[0];
@@ -141,6 +179,47 @@ static __always_inline int let_in(struct thread *thread, __u32 call)
 	return call == LIEN_CALL_NCCL_GROUP_START ||
 	       (call == LIEN_CALL_NCCL_GROUP_END && thread->group_known) ||
 	       (thread->group && thread->group_calls);
+}
+
+/* Returns true if other ranks are known to wait for the call: the agent has allowed so many of
+ * them.
+ */
+static __noinline int is_allowed(const struct lien_probe_held *value, __u32 pid)
+{
+	struct lien_probe_pair key = {
+		.comm = value->comm, .pid = pid, .peer = LIEN_PROBE_COLLECTIVES};
+	struct lien_probe_allowed *allow;
+
+	if (!LIEN_CALL_IS_TRAFFIC(value->call))
+		return 0;
+	if (LIEN_CALL_IS_TRANSFER(value->call))
+		key.peer = value->peer * 2 + (value->call == LIEN_CALL_NCCL_RECV);
+	allow = bpf_map_lookup_elem(&allowed, &key);
+	if (!allow || allow->left <= 0)
+		return 0;
+	if (__sync_fetch_and_add(&allow->left, -1) > 0)
+		return 1;
+	__sync_fetch_and_add(&allow->left, 1);
+	return 0;
+}
+
+/* Is memory of the communicator away that the call names? Not even its group lets it in then. */
+static __noinline int is_comm_away(const struct lien_probe_held *value, __u32 pid)
+{
+	struct lien_probe_comm key = {.comm = value->comm, .pid = pid};
+
+	return key.comm && bpf_map_lookup_elem(&comms_away, &key) != 0;
+}
+
+/* Returns true if nothing is away that the call works on: it names another communicator, or makes
+ * one. */
+static __noinline int is_elsewhere(const struct lien_probe_held *value, __u32 pid)
+{
+	struct lien_probe_comm key = {.comm = value->comm, .pid = pid};
+
+	if (LIEN_CALL_MAKES_COMM(value->call))
+		return 1;
+	return key.comm && !bpf_map_lookup_elem(&comms_away, &key);
 }
 
 /* Returns true if [from, from + bytes) overlaps the memory being moved, or wraps around. */
@@ -194,6 +273,28 @@ static __noinline int concerns(const struct arguments *arguments,
 	return 1;
 }
 
+/* Does the call begin a capture, and may it? */
+static __always_inline int may_capture(const struct lien_probe_shut *range, __u32 call, __u32 pid)
+{
+	return LIEN_CALL_BEGINS_CAPTURE(call) && !range->busy &&
+	       !bpf_map_lookup_elem(&gates_all, &pid);
+}
+
+/* Is the call one that is held? */
+static __noinline int holds(const struct arguments *arguments, const struct lien_probe_shut *range,
+	__u64 cookie, int translated)
+{
+	__u32 flags = LIEN_COOKIE_FLAGS(cookie), touches = LIEN_CALL_TOUCHES(flags);
+
+	if (range->trusting && LIEN_COOKIE_CALL(cookie) != LIEN_CALL_CU_MEM_UNMAP &&
+		(!translated ||
+			(touches != LIEN_TOUCHES_HANDLE_0 && touches != LIEN_TOUCHES_HANDLE_1)))
+		return 0;
+	if (!(flags & LIEN_CALL_MEETS) && range->meetings_alone)
+		return 0;
+	return concerns(arguments, range, flags, translated);
+}
+
 /*
  * Stops the thread before the call, or counts it as unheld if that is impossible. Threads without
  * room in map `threads` are not listed: they would take the room of other users' threads.
@@ -243,10 +344,12 @@ static __noinline void gate_enter(struct lien_probe_gate *gate, struct thread *t
 		.t = bpf_ktime_get_ns(),
 		.call = call,
 		.peer = arguments->arg[3],
-		.unsure = !thread || !thread->group_known,
+		.flags = (!thread || !thread->group_known ? LIEN_PROBE_HELD_UNSURE : 0) |
+			 (flags & LIEN_CALL_MEETS ? LIEN_PROBE_HELD_MEETS : 0),
 		.tid = own_tid(task),
+		.address = arguments->arg[0],
 	};
-	struct lien_probe_shut *range = bpf_map_lookup_elem(&shut, &key.pid);
+	struct lien_probe_shut *range;
 
 	if (thread) {
 		thread->gate_sp = arguments->sp;
@@ -255,8 +358,12 @@ static __noinline void gate_enter(struct lien_probe_gate *gate, struct thread *t
 	} else {
 		__sync_fetch_and_add(&gate->untracked, 1);
 	}
-	if (range && !(thread && let_in(thread, call)) &&
-		concerns(arguments, range, flags, translated))
+	/* Only now: who shuts the gate, and then counts nobody inside, has stopped everybody. */
+	range = bpf_map_lookup_elem(&shut, &key.pid);
+	if (range && !may_capture(range, call, key.pid) &&
+		holds(arguments, range, cookie, translated) &&
+		!(thread && let_in(thread, call) && !is_comm_away(&value, key.pid)) &&
+		!(range->by_comm && is_elsewhere(&value, key.pid)) && !is_allowed(&value, key.pid))
 		hold(gate, &key, &value, thread != 0);
 	if (!thread)
 		return;
@@ -275,11 +382,14 @@ int lien_gate_entry(struct pt_regs *ctx)
 	struct lien_probe_control *control;
 	struct lien_probe_gate *gate;
 	struct thread *thread;
-	__u64 caller = 0;
+	__u64 caller = 0, cookie;
 	__u32 pid = leader_pid(task);
 
 	gate = bpf_map_lookup_elem(&gates, &pid);
 	if (!gate || gate->start != image_of(task))
+		return 0;
+	cookie = bpf_get_attach_cookie(ctx);
+	if (LIEN_COOKIE_FLAGS(cookie) & LIEN_GATED_ALL && !bpf_map_lookup_elem(&gates_all, &pid))
 		return 0;
 	bpf_probe_read_user(&caller, sizeof(caller), (void *)arguments.sp);
 	control = bpf_map_lookup_elem(&controls, &pid);
@@ -294,7 +404,7 @@ int lien_gate_entry(struct pt_regs *ctx)
 			return 0;
 		gate_leave(thread);
 	}
-	gate_enter(gate, thread, &arguments, bpf_get_attach_cookie(ctx),
+	gate_enter(gate, thread, &arguments, cookie,
 		control && caller >= control->translate && caller < control->translate_end);
 	return 0;
 }

@@ -142,8 +142,13 @@ struct mm_struct {
 	struct uprobes_state uprobes_state;
 };
 
+struct thread_struct {
+	unsigned long fsbase;
+};
+
 struct task_struct {
 	struct mm_struct *mm;
+	struct thread_struct thread;
 	int pid, tgid;
 	__u64 start_boottime;
 	__u64 self_exec_id;

@@ -73,7 +73,8 @@ int lien_exit(struct bpf_raw_tracepoint_args *ctx)
 	return 0;
 }
 
-/* A child has its parent's libraries, but not the thread that served them. */
+/* A child has its parent's libraries, but not the thread that served them. A thread works for the
+ * communicator that its maker makes. */
 SEC("raw_tp/sched_process_fork")
 int lien_fork(struct bpf_raw_tracepoint_args *ctx)
 {
@@ -83,7 +84,7 @@ int lien_fork(struct bpf_raw_tracepoint_args *ctx)
 	__u32 pid;
 
 	if (BPF_CORE_READ(child, pid) != BPF_CORE_READ(child, tgid))
-		return 0;
+		return scope_inherit(child);
 	pid = leader_pid((void *)ctx->args[0]);
 	of_parent = pid ? bpf_map_lookup_elem(&controls, &pid) : 0;
 	pid = pid_in_agent(child);

@@ -235,10 +235,47 @@ static __always_inline struct lien_probe_process *scope_enter(struct thread *thr
 	struct lien_probe_process *process;
 
 	thread->scope = scope;
+	thread->scope_sure = 0;
 	process = process_of(thread);
 	if (process)
 		process->scope = scope;
 	return process;
+}
+
+/*
+ * A thread makes another one. What NCCL starts while it makes a communicator works for that one
+ * alone: the threads of its proxy, which make its buffers later, and those that make it in the
+ * background.
+ */
+static __noinline int scope_inherit(struct task_struct *child)
+{
+	__u32 ktid = (__u32)bpf_get_current_pid_tgid();
+	struct thread *parent = bpf_map_lookup_elem(&threads, &ktid), *thread;
+	__u64 scope, account;
+
+	if (!parent)
+		return 0;
+	scope = parent->depth ? scope_of(&parent->frame[0]) : 0;
+	if (!(scope & LIEN_SCOPE_INIT))
+		scope = parent->scope_sure ? parent->scope : 0;
+	account = parent->account;
+	ktid = BPF_CORE_READ(child, pid);
+	if (!scope || share_take(account, SHARE_THREADS))
+		return 0;
+	if (bpf_map_update_elem(&threads, &ktid, &no_thread, BPF_NOEXIST)) {
+		share_give(account, SHARE_THREADS, 1);
+		return 0;
+	}
+	thread = bpf_map_lookup_elem(&threads, &ktid);
+	if (!thread)
+		return 0;
+	thread->pid = parent->pid;
+	thread->tid = pid_in_agent(child);
+	thread->start = parent->start;
+	thread->account = account;
+	thread->scope = scope;
+	thread->scope_sure = 1;
+	return 0;
 }
 
 static __always_inline void scope_fill(struct lien_event *event, struct thread *thread)
@@ -251,6 +288,8 @@ static __always_inline void scope_fill(struct lien_event *event, struct thread *
 	if (event->scope)
 		return;
 	event->scope = thread->scope;
+	if (thread->scope_sure)
+		return;
 	if (!event->scope) {
 		process = process_of(thread);
 		event->scope = process ? process->scope : 0;
@@ -300,6 +339,21 @@ static __always_inline __u32 comm_body(struct thread *thread, struct lien_event 
 	return LIEN_EVENT_SIZE(comm);
 }
 
+/*
+ * Reads the name of a protection domain's device. verbs.h: an ibv_pd begins with its context, an
+ * ibv_context with its device, and the name is in a device after two function pointers and two
+ * enums.
+ */
+static __always_inline void card_name(char *name, __u64 pd)
+{
+	__u64 context, device;
+
+	__builtin_memset(name, 0, LIEN_CARD_BYTES);
+	if (!bpf_probe_read_user(&context, sizeof(context), (void *)pd) &&
+		!bpf_probe_read_user(&device, sizeof(device), (void *)context))
+		bpf_probe_read_user_str(name, LIEN_CARD_BYTES, (void *)(device + 24));
+}
+
 static __always_inline __u32 registration_body(
 	struct lien_event *event, const struct frame *frame, __u64 returned)
 {
@@ -322,7 +376,8 @@ static __always_inline __u32 registration_body(
 		event->reg.bytes = frame->arg[2];
 		event->reg.handle = returned;
 		event->result = returned ? 0 : -1;
-		break;
+		card_name(event->mr.card, frame->arg[0]);
+		return LIEN_EVENT_SIZE(mr);
 	case LIEN_CALL_IBV_DEREG_MR:
 		event->reg.handle = frame->arg[0];
 		break;
@@ -333,7 +388,8 @@ static __always_inline __u32 registration_body(
 		event->reg.bytes = frame->arg[2];
 		event->reg.handle = returned;
 		event->result = returned ? 0 : -1;
-		break;
+		card_name(event->mr.card, frame->arg[0]);
+		return LIEN_EVENT_SIZE(mr);
 	}
 	return LIEN_EVENT_SIZE(reg);
 }

@@ -52,6 +52,8 @@ struct thread {
 	__u32 quick_call, quick_attachment;
 	__u64 quick_sp;
 	__u64 scope; /* of the NCCL call that it entered last */
+	/* It has entered none: it was made inside of a call that makes this communicator. */
+	__u32 scope_sure, zero;
 	/* The last collective or transfer: the place of its return address, and the address. That
 	 * word does not change before the call returns. */
 	__u64 last_sp, last_caller;

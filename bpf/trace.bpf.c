@@ -12,6 +12,7 @@
 #include "nccl.h"
 #include "gate.h"
 #include "lifecycle.h"
+#include "tag.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
@@ -130,6 +131,13 @@ static __always_inline __u32 body(struct thread *thread, struct lien_event *even
 	return 0;
 }
 
+static __always_inline int makes_memory(__u32 call)
+{
+	__u32 kind = call < LIEN_CALL_MAX ? kinds[call] : 0;
+
+	return LIEN_KIND_MAKES_MEMORY(kind);
+}
+
 /* Finds the place and size of a call's input; returns 0 for calls whose input is not kept. */
 static __always_inline __u32 given_at(const struct frame *frame, __u64 *from)
 {
@@ -212,6 +220,8 @@ __noinline int emit_call(
 	if (frame->given)
 		given = &thread->given[(frame->given - 1) & (GIVEN - 1)];
 	size = body(thread, event, frame, given, returned);
+	if (size && !flags && makes_memory(frame->call) && !frame->control)
+		size = tag_add(thread, event, size);
 	/* The control library borrows the application's contexts. */
 	if (frame->control && frame->call >= LIEN_CALL_CU_CONTEXT_CREATE &&
 		frame->call <= LIEN_CALL_CU_CONTEXT_DESTROY)

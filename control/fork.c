@@ -7,7 +7,10 @@
 #include "control/memory/handles.h"
 #include "control/driver/names.h"
 #include "control/driver/translate.h"
+#include "control/nccl/nccl.h"
 #include "control/plain/plain.h"
+#include "control/tag/tag.h"
+#include "control/tms/tms.h"
 
 static void after_in_parent(void)
 {
@@ -21,6 +24,9 @@ static void after_in_child(void)
 	lien_gate_forked();
 	lien_handles_forked();
 	lien_plain_forked();
+	lien_tag_forked();
+	lien_tms_forked();
+	lien_nccl_forked();
 	lien_control_forked();
 	lien_start_forked();
 }

@@ -25,6 +25,7 @@
 #include "control/fork.h"
 #include "control/driver/translate.h"
 #include "control/plain/plain.h"
+#include "control/tag/tag.h"
 
 /* Out of the way of programs that count their descriptors from below. */
 #define FD_FLOOR 900
@@ -182,8 +183,10 @@ static int install(void)
 		return -errno;
 	lien_control_state.translate = (uintptr_t)__start_lien_translate;
 	lien_control_state.translate_end = (uintptr_t)__stop_lien_translate;
+	lien_control_state.tag = lien_tag_offset();
 	lien_control_state.signal = signal;
 	lien_control_state.handler = (uintptr_t)woken;
+	lien_control_state.gate = lien_gate_futex();
 	return 0;
 }
 

@@ -18,6 +18,8 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include "loader/uretprobe.h"
+
 #define NOFILE_NEEDED 65536
 #define KERNEL(a, b)  ((a)*1000 + (b))
 
@@ -67,24 +69,28 @@ static bool read_small(const char *path, char *text, size_t size)
 	return true;
 }
 
+/* Fills in name and returns the version as KERNEL() has it. */
+static int kernel_version(struct utsname *name)
+{
+	int major = 0, minor = 0;
+
+	uname(name);
+	sscanf(name->release, "%d.%d", &major, &minor);
+	return KERNEL(major, minor);
+}
+
 static void check_kernel(struct lien_feature *f)
 {
 	struct utsname name;
-	int major = 0, minor = 0;
+	int version = kernel_version(&name);
 
-	uname(&name);
-	sscanf(name.release, "%d.%d", &major, &minor);
 	lien_feature_found(f, LIEN_FEATURE_OK, "%s %s", name.release, name.machine);
 	if (strcmp(name.machine, "x86_64")) {
 		f->status = LIEN_FEATURE_FAIL;
 		lien_feature_remedy(f, "lien works on x86-64 only");
-	} else if (KERNEL(major, minor) < KERNEL(5, 15)) {
+	} else if (version < KERNEL(5, 15)) {
 		f->status = LIEN_FEATURE_FAIL;
 		lien_feature_remedy(f, "Linux 5.15 or newer is needed");
-	} else if (KERNEL(major, minor) >= KERNEL(6, 11) && KERNEL(major, minor) <= KERNEL(6, 13)) {
-		f->status = LIEN_FEATURE_WARN;
-		lien_feature_remedy(f, "on 6.11 to 6.13 a seccomp filter can kill a traced process "
-				       "(containers); use 6.14 or newer, or no such filter");
 	}
 }
 
@@ -112,6 +118,32 @@ static void check_uprobes(struct lien_feature *f)
 	}
 	lien_feature_found(f, LIEN_FEATURE_FAIL, "%s: %s", path, strerror(errno));
 	lien_feature_remedy(f, "a kernel with CONFIG_UPROBE_EVENTS=y is needed (and /sys mounted)");
+}
+
+static void check_uretprobe(struct lien_feature *f)
+{
+	struct utsname name;
+
+	if (kernel_version(&name) < KERNEL(6, 11)) {
+		lien_feature_found(f, LIEN_FEATURE_OK, "by breakpoint");
+		return;
+	}
+	switch (lien_uretprobe_under_filter()) {
+	case LIEN_URETPROBE_PASSES:
+		lien_feature_found(
+			f, LIEN_FEATURE_OK, "by system call, which seccomp filters let pass");
+		return;
+	case LIEN_URETPROBE_FILTERED:
+		lien_feature_found(
+			f, LIEN_FEATURE_WARN, "by system call, to which seccomp filters apply");
+		break;
+	case LIEN_URETPROBE_UNKNOWN:
+		lien_feature_found(f, LIEN_FEATURE_WARN,
+			"by system call; whether seccomp filters apply cannot be tried here");
+	}
+	lien_feature_remedy(f, "a filter (of a container) that does not allow the system call "
+			       "uretprobe kills traced processes: use Linux 6.14, or an update of "
+			       "6.11 to 6.13 that lets it pass");
 }
 
 static void check_tracefs(struct lien_feature *f)
@@ -242,6 +274,7 @@ int lien_features_check(struct lien_feature *out, unsigned max)
 		{"kernel", check_kernel},
 		{"btf", check_btf},
 		{"uprobes", check_uprobes},
+		{"uretprobe", check_uretprobe},
 		{"tracefs", check_tracefs},
 		{"capabilities", check_capabilities},
 		{"bpf", check_bpf},

@@ -117,13 +117,15 @@ static void read_memory(
 	struct nvml_memory_v2 memory_v2 = {.version = NVML_MEMORY_V2};
 	struct nvml_memory memory;
 
-	device->total = device->used = LIEN_BYTES_UNKNOWN;
+	device->total = device->used = device->free = LIEN_BYTES_UNKNOWN;
 	if (nvml->memory_v2 && nvml->memory_v2(handle, &memory_v2) == NVML_SUCCESS) {
 		device->total = memory_v2.total;
 		device->used = memory_v2.used;
+		device->free = memory_v2.free;
 	} else if (nvml->memory(handle, &memory) == NVML_SUCCESS) {
 		device->total = memory.total;
 		device->used = memory.used;
+		device->free = memory.free;
 	}
 }
 

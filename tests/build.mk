@@ -3,9 +3,12 @@
 #
 # make check            everything that needs no GPU: tests/run.sh
 # make chaos            tests/integration/chaos.py for CHAOS_SECONDS; CHAOS_SEED repeats its choices
+# make chaos-nodes      tests/integration/chaos_nodes.py, likewise: a job on several nodes
 # make check-unit       the unit tests alone
 # make check-asan       the unit tests, built with AddressSanitizer and UBSan
 # make check-valgrind   the unit tests under valgrind
+# make check-kernels    Debian's kernels 6.1 and 6.12 under qemu: tests/kernels/check_kernels.py. KERNELS names
+#                       some of them; KERNEL_IMAGES, kernels of other origin to be tried instead
 #
 # A tests/unit/test_NAME.c becomes $(BUILD)/tests/unit/test_NAME, linked with the agent's pure part and
 # what UNIT_SRCS_test_NAME and UNIT_LIBS_test_NAME add. A tests/integration/prog_NAME.c becomes
@@ -16,22 +19,28 @@ TEST_LIBS  := -lcmocka -l:libjansson.a -lz
 UNIT_NAMES := $(patsubst tests/unit/%.c,%,$(sort $(wildcard tests/unit/test_*.c)))
 
 # Reading files that are not to be trusted, and what is in them.
-UNTRUSTED := $(addprefix loader/discover/, status.c timeout.c untrusted.c user.c)
+UNTRUSTED := $(addprefix loader/discover/, maps_query.c status.c timeout.c untrusted.c user.c)
 LIBRARIES := $(UNTRUSTED) $(addprefix loader/discover/, elf_symbols.c libraries.c maps.c)
 INJECT	  := $(LIBRARIES) $(sort $(wildcard loader/inject/*.c))
 ARENA	  := $(addprefix control/, memory/arena.c memory/checksum.c memory/items.c memory/numa.c \
 	orders/reserve.c orders/verify.c)
 
 UNIT_SRCS_test_arena	     := $(ARENA)
+UNIT_SRCS_test_ask	     := $(addprefix control/nccl/, ask.c json.c)
 UNIT_SRCS_test_calls	     := $(addprefix loader/, probes/calls.c probes/gated.c discover/elf_symbols.c)
 UNIT_LIBS_test_calls	     := -lelf -rdynamic
 UNIT_SRCS_test_client	     := tools/cli/client.c
 UNIT_SRCS_test_control	     := $(filter-out $(addprefix control/, fork.c start.c driver/cached.c \
-	driver/genuine.c driver/interpose.c driver/translate.c plain/%.c),$(CONTROL_SRCS))
+	driver/genuine.c driver/interpose.c driver/nccl_calls.c driver/translate.c nccl/%.c plain/%.c tms/%.c), \
+	$(CONTROL_SRCS))
 UNIT_SRCS_test_elf_symbols   := loader/discover/elf_symbols.c
 UNIT_LIBS_test_elf_symbols   := -lelf
+UNIT_SRCS_test_gate	     := $(addprefix agent/quiesce/, gate.c gate_make.c gate_use.c holds.c)
+UNIT_SRCS_test_gate_links    := loader/probes/gate_links.c loader/probes/gate_files.c loader/probes/gate_places.c
+UNIT_LIBS_test_gate_links    := -l:libbpf.a -lelf -Wl,--wrap=clock_gettime
 UNIT_SRCS_test_gated	     := loader/probes/gated.c
 UNIT_SRCS_test_heap	     := control/plain/heap.c
+UNIT_LIBS_test_host	     := -Wl,--wrap=fopen
 UNIT_SRCS_test_inject_choice := $(INJECT)
 UNIT_LIBS_test_inject_choice := -lelf
 UNIT_SRCS_test_inject_libc   := $(INJECT)
@@ -42,6 +51,8 @@ UNIT_LIBS_test_libraries     := -lelf -Wl,--wrap=lien_untrusted_stat
 UNIT_SRCS_test_link	     := $(UNTRUSTED) agent/link/link.c
 UNIT_SRCS_test_make_link     := loader/probes/make_link.c
 UNIT_SRCS_test_names	     := control/driver/names.c
+UNIT_SRCS_test_quiesce	     := $(addprefix agent/quiesce/, by_comm.c elsewhere.c holds.c inside.c let_in.c \
+	others.c quiesce.c rest_lists.c rested.c since.c standings.c)
 UNIT_SRCS_test_ras_tcp	     := $(UNTRUSTED) loader/discover/environ.c agent/join/ras_tcp.c
 UNIT_SRCS_test_replay_order  := $(REPLAY_SCRIPT_SRCS)
 UNIT_SRCS_test_replay_script := $(REPLAY_SCRIPT_SRCS)
@@ -49,9 +60,11 @@ UNIT_SRCS_test_serve	     := $(filter-out control/protocol/serve.c,$(UNIT_SRCS_t
 UNIT_LIBS_test_serve	     := -Wl,--wrap=poll
 UNIT_SRCS_test_symbols	     := $(addprefix loader/discover/, symbols.c demangle.c)
 UNIT_LIBS_test_symbols	     := -l:libiberty.a
+UNIT_SRCS_test_text	     := $(sort $(wildcard tools/text/*.c))
 UNIT_SRCS_test_timeout	     := $(addprefix loader/discover/, status.c timeout.c user.c)
-UNIT_SRCS_test_translate     := control/fork.c control/memory/handles.c \
+UNIT_SRCS_test_translate     := control/fork.c control/memory/handles.c control/tag/tag.c \
 	$(addprefix control/driver/, gate.c names.c translate.c)
+UNIT_SRCS_test_uprobe_single := loader/probes/uprobe_single.c loader/probes/empty_program.c
 UNIT_SRCS_test_untrusted     := $(UNTRUSTED) loader/discover/environ.c
 
 # The two headers cannot be included together: ours goes into a file of its own, its prototypes into
@@ -104,6 +117,7 @@ PROG_NAMES	   := $(patsubst tests/integration/%.c,%, \
 PROGS		   := $(PROG_NAMES:%=$(TESTS)/integration/%)
 MAKE_RECORDING	   := $(TESTS)/integration/make_recording
 SOFTIBVERBS	   := $(TESTS)/integration/libibverbs.so.1
+SLOW_DISK	   := $(TESTS)/integration/slow_disk.so
 
 PROG_SRCS_prog_train := $(addprefix tests/integration/, train_plan.c train_work.c)
 PROG_SRCS_prog_driver := $(addprefix tests/integration/, driver_context.c driver_memory.c driver_pool.c \
@@ -125,6 +139,11 @@ $(MAKE_RECORDING): $(addprefix $(BUILD)/obj/, tests/integration/make_recording.o
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS) -o $@ $^ $(LDFLAGS) -lz
 
+$(SLOW_DISK): tests/integration/slow_disk.c
+	$(call say,LINK,$@)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) $(LIEN_CFLAGS) $(CFLAGS) -fPIC -shared -o $@ $< $(LDFLAGS)
+
 # Its functions begin with an endbr64, as on Ubuntu: probes sit behind that.
 $(SOFTIBVERBS): tests/integration/softibverbs.c
 	$(call say,LINK,$@)
@@ -135,15 +154,20 @@ $(SOFTIBVERBS): tests/integration/softibverbs.c
 # A libnccl whose ranks wait for each other. As in NCCL's own each function has two names; which of them
 # comes first in the table of symbols is chance.
 SYNCNCCL      := $(TESTS)/integration/sync/libnccl.so.2
-SYNCNCCL_SRCS := $(addprefix tests/integration/softnccl_sync, .c _meet.c _memory.c _play.c)
+SYNCNCCL_SRCS := $(addprefix tests/integration/softnccl_sync, .c _meet.c _memory.c _net.c _play.c _proxy.c _user.c)
 SYNCNCCL_NAMES := $(shell sed -n 's/^EXPORT ncclResult_t \(nccl[A-Za-z]*\).*/\1/p' $(SYNCNCCL_SRCS))
-$(SYNCNCCL): $(SYNCNCCL_SRCS) tests/integration/softnccl_sync.h tests/integration/sync_nccl.h \
+# The same as of an earlier version, with less in it.
+OLDNCCL	 := $(TESTS)/integration/sync-2.19/libnccl.so.2
+$(OLDNCCL): SYNCNCCL_FLAGS := -DSYNC_VERSION=21903
+$(OLDNCCL): SYNCNCCL_LACKS := ncclCommWindow% ncclAlltoAll
+$(SYNCNCCL) $(OLDNCCL): $(SYNCNCCL_SRCS) tests/integration/softnccl_sync.h tests/integration/sync_nccl.h \
 		include/lien/cuda_abi.h
 	$(call say,LINK,$@)
 	$(Q)mkdir -p $(@D)
-	$(Q)$(CC) $(LIEN_CFLAGS) $(CFLAGS) -fPIC -fvisibility=hidden -fno-optimize-sibling-calls \
-		-fno-ipa-icf -shared -Wl,-soname,libnccl.so.2 -Wl,--build-id -o $@ $(SYNCNCCL_SRCS) \
-		$(foreach name,$(SYNCNCCL_NAMES),-Wl,--defsym=p$(name)=$(name)) $(LDFLAGS) -ldl
+	$(Q)$(CC) $(LIEN_CFLAGS) $(CFLAGS) $(SYNCNCCL_FLAGS) -fPIC -fvisibility=hidden \
+		-fno-optimize-sibling-calls -fno-ipa-icf -shared -Wl,-soname,libnccl.so.2 -Wl,--build-id \
+		-o $@ $(SYNCNCCL_SRCS) $(foreach name,$(filter-out $(SYNCNCCL_LACKS),$(SYNCNCCL_NAMES)), \
+		-Wl,--defsym=p$(name)=$(name)) $(LDFLAGS) -ldl
 
 # The software driver with all that CUDA 13.0's exports, and a function that nobody knows: what it does
 # not have of its own does nothing.
@@ -209,17 +233,26 @@ TEST_RUN    = BUILD=$(BUILD) ASAN_BUILD=$(ASAN_BUILD) LIEN=$(LIEN) CONTROL=$(CON
 	SOFTCUDA=$(dir $(SOFTCUDA)) MAKE_RECORDING=$(MAKE_RECORDING) PYTHON=$(PYTHON) CC=$(CC) \
 	tests/run.sh
 
-.PHONY: chaos check-fast unit-tests asan-tests integration-tests check-unit check-asan check-valgrind
+# What check-kernels needs besides: no other test fails without it.
+KERNEL_PACKAGES := qemu-system-x86 busybox-static debian-archive-keyring
+# What test_nodes needs: a Slurm and an sshd of its own. Without them its cases are skipped.
+NODES_PACKAGES	:= munge openssh-client openssh-server slurm-client slurmctld slurmd iproute2
+NODES_DEPS	 = $(Q)tools/deps.sh $(NODES_PACKAGES) || echo "tests of many nodes cannot run without these"
+KERNEL_DEPS	 = $(Q)tools/deps.sh $(KERNEL_PACKAGES) || echo "check-kernels cannot run without these"
+
+.PHONY: chaos chaos-nodes check-fast unit-tests asan-tests integration-tests check-unit check-asan check-valgrind check-kernels
 unit-tests: $(UNIT_TESTS)
-integration-tests: all $(BUILD)/lien-without-join $(SOFTCUDA_TEST) $(MAKE_RECORDING) $(SOFTIBVERBS) $(HOSTILE) $(SYNCNCCL) \
-	$(NEXTCUDA) $(LATE) $(PROGS)
+integration-tests: all $(BUILD)/lien-without-join $(SOFTCUDA_TEST) $(MAKE_RECORDING) $(SOFTIBVERBS) $(SLOW_DISK) $(HOSTILE) $(SYNCNCCL) $(OLDNCCL) \
+	$(NEXTCUDA) $(LATE) $(PROGS) $(EVENT_LAYOUT)
 asan-tests: $(BUILD)/trace.skel.h $(BUILD)/files.skel.h
 	$(Q)mkdir -p $(ASAN_BUILD)
 	$(Q)touch $(ASAN_BUILD)/.deps && cp -u $^ $(ASAN_BUILD)/
-	$(Q)$(MAKE) --no-print-directory BUILD=$(ASAN_BUILD) CFLAGS='-O1 -g' \
+	$(Q)$(MAKE) --no-print-directory BUILD=$(ASAN_BUILD) CFLAGS='-O0 -g' \
 		SANITIZE='$(ASAN_FLAGS)' -o $(ASAN_BUILD)/trace.skel.h -o $(ASAN_BUILD)/files.skel.h unit-tests
 
 check:
+	$(KERNEL_DEPS)
+	$(NODES_DEPS)
 	$(Q)$(MAKE) --no-print-directory $(TEST_JOBS) unit-tests asan-tests integration-tests fuzz-targets
 	$(Q)$(TEST_RUN)
 
@@ -232,6 +265,17 @@ chaos:
 	$(Q)$(MAKE) --no-print-directory $(TEST_JOBS) integration-tests
 	$(Q)BUILD=$(BUILD) LIEN=$(LIEN) CONTROL=$(CONTROL) SOFTCUDA=$(dir $(SOFTCUDA)) \
 		$(PYTHON) tests/integration/chaos.py
+
+chaos-nodes:
+	$(NODES_DEPS)
+	$(Q)$(MAKE) --no-print-directory $(TEST_JOBS) integration-tests
+	$(Q)BUILD=$(BUILD) LIEN=$(LIEN) CONTROL=$(CONTROL) SOFTCUDA=$(dir $(SOFTCUDA)) \
+		$(PYTHON) tests/integration/chaos_nodes.py
+
+check-kernels:
+	$(KERNEL_DEPS)
+	$(Q)$(MAKE) --no-print-directory $(TEST_JOBS) integration-tests
+	$(Q)BUILD=$(BUILD) $(PYTHON) tests/kernels/check_kernels.py $(KERNEL_IMAGES:%=--image=%) $(KERNELS)
 
 check-unit:
 	$(Q)$(MAKE) --no-print-directory $(TEST_JOBS) unit-tests

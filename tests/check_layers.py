@@ -7,16 +7,16 @@ import pathlib
 import re
 import sys
 
-PURE = ["agent/graph", "agent/journal", "agent/reread", "agent/offload", "agent/ras",
-        "agent/views"]
+PURE = ["agent/graph", "agent/journal", "agent/nodes", "agent/reread", "agent/offload", "agent/ras",
+        "agent/targets", "agent/views"]
 PRODUCT = PURE + [
     "loader", "loader/discover", "loader/probes", "loader/inject",
     "agent/core", "agent/server", "agent/link", "agent/quiesce", "agent/orders", "agent/join",
-    "agent/daemon", "tools/text", "tools/picture", "tools/top", "tools/cli", "tools/replay"]
+    "agent/daemon", "tools/text", "tools/picture", "tools/top", "tools/cli", "tools/exporter", "tools/replay", "tools/python"]
 # Each is a program of its own, or goes into one: they know nothing of the others.
-ORDERS = [PRODUCT, ["control/driver", "control/memory", "control/plain", "control/orders", "control/protocol", "control"]]
-TOPS = ["agent", "loader", "control", "tools/cli", "tools/picture", "tools/text", "tools/top",
-        "tools/replay"]
+ORDERS = [PRODUCT, ["control/driver", "control/memory", "control/tag", "control/plain", "control/nccl", "control/orders", "control/protocol", "control/tms", "control"]]
+TOPS = ["agent", "loader", "control", "tools/cli", "tools/exporter", "tools/picture", "tools/text", "tools/top",
+        "tools/replay", "tools/python"]
 NOT_PURE = re.compile(r'#include [<"](bpf/|cuda|nccl|.*\.skel\.h)')
 INCLUDE = re.compile(r'#include "([^"]+)/[^"/]+"')
 

@@ -3,12 +3,13 @@
 # Runs the tests that the build made and sums them up; the last line is "N passed, N failed", with
 # ", N skipped" if any were. `make check` calls it.
 #
-#   tests/run.sh [unit|asan|valgrind|integration|smoke|fuzz|static]...     default: all but valgrind
+#   tests/run.sh [unit|asan|valgrind|integration|smoke|fuzz|kernels|static]...
+#                                                                   default: all but valgrind and smoke
 #
 # A test program is one of cmocka's, or prints "N passed, N failed[, N skipped]" as its last line; exit
 # status 77 says that it cannot run here. Logs stay in $BUILD/tests/log, those of failures are shown.
-# JOBS of them (as many as there are processors) run at a time: their agents do not see each other, but the
-# kernel attaches and removes the probes of one after the other.
+# JOBS of them (one more than there are processors, since they wait as well) run at a time: their agents
+# do not see each other, but the kernel attaches and removes the probes of one after the other.
 # A program that fails has failed. It runs once more, alone, to show whether it needs company to fail.
 set -u
 cd "$(dirname "$0")/.." || exit 1
@@ -22,7 +23,7 @@ MAKE_RECORDING=${MAKE_RECORDING:-$BUILD/tests/integration/make_recording}
 PYTHON=${PYTHON:-python3}
 TEST_BIN=$BUILD/tests/integration
 LOGS=$BUILD/tests/log
-JOBS=${JOBS:-$(nproc)}
+JOBS=${JOBS:-$(($(nproc) + 1))}
 export BUILD LIEN CONTROL SOFTCUDA MAKE_RECORDING TEST_BIN PYTHONDONTWRITEBYTECODE=1
 
 mkdir -p "$LOGS"
@@ -93,7 +94,7 @@ list_asan() {
 	options="$options UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1"
 	for test in "$ASAN_BUILD"/tests/unit/test_*; do
 		# Random jobs: each is some twenty times slower here.
-		[ ! -x "$test" ] || echo "asan/${test##*/} 120 $options LIEN_SEQUENCES=400 $test"
+		[ ! -x "$test" ] || echo "asan/${test##*/} 120 $options LIEN_SEQUENCES=200 $test"
 	done
 }
 
@@ -105,7 +106,7 @@ list_valgrind() {
 }
 
 # Those that take longest begin first: then no core is idle at the end.
-LONGEST="faults agent_hostile agent_journal adopt agent_arena agent_ras golden lease inject gate single_probes"
+LONGEST="faults gate_shared agent_hostile agent_journal adopt agent_arena agent_ras golden lease inject gate single_probes"
 
 list_integration() {
 	for name in $LONGEST; do
@@ -134,6 +135,10 @@ list_fuzz() {
 	done
 }
 
+list_kernels() {
+	echo "kernels 1500 $PYTHON tests/kernels/check_kernels.py --short"
+}
+
 list_static() {
 	echo "symbols 60 tests/check_symbols.sh $LIEN $CONTROL"
 	echo "format 120 tests/check_format.sh"
@@ -148,13 +153,13 @@ if [ "${1:-}" = one ]; then
 	exit 0
 fi
 
-[ $# -gt 0 ] || set -- integration unit asan fuzz static
+[ $# -gt 0 ] || set -- kernels integration unit asan fuzz static
 begun=$(date +%s)
 rm -f "$LOGS"/*.counts "$LOGS"/*.again.log
 for part in "$@"; do
 	case $part in
-	unit | asan | valgrind | integration | smoke | fuzz | static) "list_$part" ;;
-	*) echo "usage: $0 [unit|asan|valgrind|integration|smoke|fuzz|static]..." >&2 && exit 2 ;;
+	unit | asan | valgrind | integration | smoke | fuzz | kernels | static) "list_$part" ;;
+	*) echo "usage: $0 [unit|asan|valgrind|integration|smoke|fuzz|kernels|static]..." >&2 && exit 2 ;;
 	esac
 done >"$LOGS/list" || exit
 xargs -P "$JOBS" -L 1 "$0" one <"$LOGS/list"
@@ -165,6 +170,13 @@ while read -r line; do
 	echo "${line%% *} has failed; alone, for diagnosis:"
 	# shellcheck disable=SC2086
 	AGAIN=1 "$0" one $line
+done <"$LOGS/list"
+# Whoever keeps only the end of a long output finds there why.
+while read -r line; do
+	name=$(echo "${line%% *}" | tr / -)
+	[ "$(cut -d ' ' -f 2 "$LOGS/$name.counts" 2>/dev/null)" != 0 ] || continue
+	echo "${line%% *} has failed, the first time:"
+	sed 's/^/    /' "$LOGS/$name.log" | grep -a -A 8 -e FAILED -e ERROR | cut -c 1-400 | tail -n 25
 done <"$LOGS/list"
 # shellcheck disable=SC2046
 set -- $(cat "$LOGS"/*.counts | awk '{ ok += $1; bad += $2; left += $3 }

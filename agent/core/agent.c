@@ -33,7 +33,12 @@ void lien_agent_event(struct lien_agent *agent, const struct lien_event *event)
 
 void lien_agent_consume(struct lien_agent *agent)
 {
-	agent->above->consume(agent);
+	agent->above->consume(agent, true);
+}
+
+bool lien_agent_catch_up(struct lien_agent *agent)
+{
+	return agent->above->consume(agent, false);
 }
 
 struct lien_tracked *lien_agent_track(struct lien_agent *agent, struct lien_process *process)

@@ -23,6 +23,7 @@
 #include "agent/offload/plan.h"
 #include "agent/offload/transaction.h"
 #include "agent/offload/request.h"
+#include "agent/offload/totals.h"
 #include "agent/reread/adoption.h"
 #include "loader/probes/probes.h"
 
@@ -36,6 +37,8 @@ struct lien_source {
 	uint64_t mark; /* for that (loop.h) */
 };
 
+#define LIEN_LATE_MAX 16
+
 /* The agent's part of a process (struct lien_process.agent). */
 struct lien_tracked {
 	struct lien_agent *agent;
@@ -46,6 +49,7 @@ struct lien_tracked {
 	struct lien_source life;   /* the process's pidfd */
 	/* its control thread has run, as far as the agent has seen */
 	bool started;
+	bool heard;			 /* it has said what it holds, to this agent */
 	uint64_t t_called;		 /* last call that may have woken its control thread */
 	uint64_t t_woken;		 /* when a signal was last ordered for it */
 	struct lien_walk *walk;		 /* the driver is being read for this process */
@@ -57,27 +61,47 @@ struct lien_tracked {
 	/* During an order for its host arena: the bytes that are missing; the order adds a part of
 	 * them. */
 	uint64_t preparing_bytes;
-	bool arena_released;	 /* on request: do not prepare before its next offload */
-	uint64_t prepare_bytes;	 /* bytes it could offload at the last look */
-	uint64_t prepared_at;	 /* events of all processes, plus 1, when it had enough */
-	uint64_t t_prepare;	 /* do not prepare before */
-	unsigned multicast;	 /* its devices that support multicast */
-	bool strange;		 /* it maps memory that cuMemCreate did not make */
-	bool gate_all;		 /* memory other than NCCL's is being moved or is away */
-	uint32_t gate_mapped;	 /* libraries mapped when the gate was attached to them */
+	bool arena_released;	/* on request: do not prepare before its next offload */
+	uint64_t prepare_bytes; /* bytes it could offload at the last look */
+	uint64_t prepared_at;	/* events of all processes, plus 1, when it had enough */
+	uint64_t t_prepare;	/* do not prepare before */
+	unsigned multicast;	/* its devices that support multicast */
+	bool objects;		/* it maps what cuMemCreate did not make: multicast objects, */
+	bool own_objects;	/* of which some may be its own alone */
+	bool gate_all;		/* memory other than NCCL's is being moved or is away */
+	unsigned comms_away;	/* communicators that its gate tells apart from others */
+	bool gate_shared;     /* its gate's probes may be in all processes: nobody else is there */
+	uint32_t gate_mapped; /* libraries mapped when the gate was attached to them */
+	uint64_t t_gate;      /* memory of it is away, and its gate is to be made then; 0: no */
+	uint64_t t_cover;     /* what it has loaded is not looked at before */
+	/* When its gate was made for the transaction, it was shut, and held this. */
+	bool gate_was_shut, gate_was_all;
+	bool let_go_later;	      /* its gate has threads that it would not hold now */
+	uint32_t late[LIEN_LATE_MAX]; /* threads found by agent/quiesce/late.h */
+	unsigned late_count;
+	bool gate_mixed; /* memory is away that may be several communicators' */
+	struct lien_probe_shut gate_held;
 	uint32_t gate_unheld;	 /* unheld threads that the log has named */
 	enum lien_on_use on_use; /* of the last offload */
-	uint64_t t_use;		 /* no check for threads that need offloaded memory before */
-	uint64_t t_told;	 /* the log has named threads held up to this time */
+	/* A use brings back all that is away: no offload has named communicators or tags. */
+	bool use_all;
+	uint64_t t_use;		  /* no check for threads that need offloaded memory before */
+	struct lien_since *since; /* its counts at the last rest (agent/quiesce/since.h) */
+	uint64_t since_number;	  /* of that rest */
+	uint64_t t_told;	  /* the log has named threads held up to this time */
 };
 
 struct lien_walk;
 struct lien_worker;
 
 struct lien_server;
+struct lien_together;
+struct lien_elsewhere;
+struct lien_outcomes;
 struct lien_sites;
 struct lien_agent_files;
 struct lien_agent_node;
+struct lien_others;
 struct lien_probing;
 struct lien_ras;
 
@@ -87,7 +111,7 @@ struct lien_reply;
 /* Calls from these modules to those above them. */
 struct lien_above {
 	void (*event)(struct lien_agent *agent, const struct lien_event *event);
-	void (*consume)(struct lien_agent *agent);
+	bool (*consume)(struct lien_agent *agent, bool all);
 	/* Reads what a process has mapped by now, and looks for its control library. */
 	void (*look)(struct lien_agent *agent, struct lien_process *process);
 	/* Takes note of a file that is a control library, under the process's name for it. */
@@ -99,7 +123,7 @@ struct lien_above {
 		struct lien_agent *agent, uint32_t pid, const struct lien_reply *reply);
 	/* As lien_orders_restore(). */
 	int (*restore)(struct lien_agent *agent, const struct lien_selection *selection,
-		uint32_t flags, unsigned timeout_ms, bool *nothing, char *error, size_t error_size);
+		const struct lien_restore_how *how, bool *nothing, char *error, size_t error_size);
 	/* For an adoption: what to ask when all are at rest, the answers while they still are, and
 	 * the end. */
 	int (*adopt_plan)(void *agent, struct lien_adoption **out, char *why, size_t size);
@@ -118,7 +142,7 @@ struct lien_agent {
 	uint64_t t_records;    /* when this turn began to read the ring */
 	struct lien_turns turns;
 	uint64_t t_start;
-	uint64_t token_base;
+	uint64_t token_base; /* of what it moves: see lien_agent_moved() */
 	struct lien_graph *graph;
 	struct lien_probes *probes;
 	struct lien_source ring, signals;
@@ -126,6 +150,7 @@ struct lien_agent {
 	struct lien_sites *sites;
 	struct lien_agent_node *node;
 	struct lien_agent_files *files; /* open_files.h */
+	struct lien_others *others;	/* daemon/others.h */
 	struct lien_probing *probing;
 	struct lien_ras *ras; /* NULL: NCCL's RAS is not asked */
 	/* leave what is known of processes to the next agent */
@@ -140,10 +165,15 @@ struct lien_agent {
 	unsigned adopted_count;
 	uint32_t *at_rest; /* and the processes brought to rest */
 	unsigned at_rest_count;
-	bool transaction_ended; /* the loop frees it */
-	bool transaction_own;	/* the agent started it on its own: others wait for it */
+	bool transaction_ended;	 /* the loop frees it */
+	bool transaction_own;	 /* the agent started it on its own: others wait for it */
+	struct lien_blame blame; /* of the last request for a transaction that failed */
 	uint64_t t_transaction;
 	struct lien_viewer transaction_of; /* who asked for it */
+	struct lien_elsewhere *elsewhere;  /* of the transaction, if other nodes take part */
+	struct lien_outcomes *outcomes;	   /* of such transactions */
+	struct lien_together *together;	   /* daemon/together.h; NULL: nobody has asked yet */
+	struct lien_totals totals;	   /* of all that have ended */
 	uint64_t lost_seen;
 	uint64_t t_swept;
 	uint32_t swept; /* the last process checked for being alive */
@@ -151,6 +181,9 @@ struct lien_agent {
 	bool waking;	/* and may do so now */
 	unsigned walks; /* processes that are being read from the driver */
 	bool no_attach;
+	bool has_metrics_user; /* this user sees everybody's metrics: */
+	uint32_t metrics_user;
+	bool prepare_limited;	  /* also in memory cgroups with a limit */
 	unsigned prepare_percent; /* of the host's available memory that is pinned in advance */
 	uint64_t host_limit;	  /* of all processes' host arenas together; 0: no limit */
 	struct lien_host_files host;
@@ -163,12 +196,19 @@ struct lien_agent {
 	struct lien_journal *journal; /* NULL: the agent keeps none */
 	char *journal_path;
 	uint64_t journal_limit;
+	uint64_t t_recorded; /* when the last record of the ring was made */
 	/* why there is none, or part was not taken over; "": no problem */
 	char journal_problem[300];
 	uint64_t taken_over; /* events that an earlier agent saw */
 	bool keep_probes;    /* at an orderly stop */
 	bool ring_resumed;   /* the ring's next record may be in the journal */
 };
+
+/* Did this agent move what has this token (struct lien_wire_item), and no earlier one? */
+static inline bool lien_agent_moved(const struct lien_agent *agent, uint64_t token)
+{
+	return token >> 32 == agent->token_base >> 32;
+}
 
 /* Returns the agent's part of a process, and makes it if necessary. NULL: out of memory. */
 struct lien_tracked *lien_agent_track(struct lien_agent *agent, struct lien_process *process);
@@ -182,7 +222,13 @@ int lien_agent_watch(struct lien_agent *agent, struct lien_source *source, uint3
 struct lien_event lien_agent_event_of(uint32_t pid, uint64_t start, unsigned type);
 /* Applies an event to the graph and passes it to the modules that need it. */
 void lien_agent_event(struct lien_agent *agent, const struct lien_event *event);
-/* Takes in everything that the probes have reported so far. */
+/* Takes in everything that the probes have reported so far, however long it takes: for the agent's
+ * start and end. */
 void lien_agent_consume(struct lien_agent *agent);
+/*
+ * The same within a turn of the loop. Returns false if it stopped before the end, because jobs have
+ * reported more than one turn has time for: the graph is older than the call.
+ */
+bool lien_agent_catch_up(struct lien_agent *agent);
 
 #endif

@@ -116,6 +116,24 @@ bool lien_proc_owned(const struct lien_process *process, const struct lien_viewe
 	       saved == real;
 }
 
+char lien_proc_stopped(uint32_t pid)
+{
+	char text[LIEN_STATUS_SIZE];
+	const char *state;
+
+	state = lien_status_read(pid, 0, text) ? NULL : lien_status_field(text, "State");
+	return state && (*state == 'T' || *state == 't') ? *state : 0;
+}
+
+int lien_proc_check_goes_on(uint32_t pid, char *error, size_t size)
+{
+	if (lien_proc_stopped(pid) != 'T')
+		return 0;
+	snprintf(
+		error, size, "process %u is stopped: let it go on first (kill -CONT %u)", pid, pid);
+	return -EBUSY;
+}
+
 /* Network cards can only have memory registered on machines that have them. */
 bool lien_proc_cards(void)
 {

@@ -25,6 +25,12 @@ bool lien_proc_has_ended(uint32_t pid, uint64_t start);
 /* Like lien_proc_has_ended(), but also true when its first thread is exiting. */
 bool lien_proc_is_ending(uint32_t pid, uint64_t start);
 
+/* Returns 'T': stopped by a signal, 't': by a debugger; 0: neither, as far as can be told. */
+char lien_proc_stopped(uint32_t pid);
+/* Returns 0, or -EBUSY and an error: a signal has stopped it, so it can take no orders. A
+ * debugger's stop may be over in a moment. */
+int lien_proc_check_goes_on(uint32_t pid, char *error, size_t size);
+
 /* The process's name; "" if it is not known. */
 void lien_proc_command(uint32_t pid, char *command, size_t size);
 /* The process's effective user; root if it is not known. */

@@ -9,6 +9,8 @@
 
 #include "agent/core/agent.h"
 
+#define LONG_NS 100000000ull /* longer turns are in the log */
+
 void lien_turns_start(struct lien_turns *turns)
 {
 	turns->schedstat = open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC);
@@ -101,4 +103,8 @@ void lien_turn_end(struct lien_turns *turns)
 	turns->longest_cpu_ns = cpu_ns() - turns->cpu_begun;
 	snprintf(turns->longest_in, sizeof(turns->longest_in), "%s %s", turns->longest_part[0],
 		turns->longest_part[1]);
+	if (took > LONG_NS)
+		lien_log(5, "a turn of the loop took %.1f ms (%.1f of them its own), %.1f in: %s",
+			took / 1e6, turns->longest_cpu_ns / 1e6, turns->longest_part_ns / 1e6,
+			turns->longest_in);
 }

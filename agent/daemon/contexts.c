@@ -56,7 +56,7 @@ static void follow_later(struct lien_agent *agent, struct lien_process *process)
 static void follow(struct lien_agent *agent, struct lien_process *process)
 {
 	struct place place = {.pid = process->pid, .err = -ENOENT};
-	int err = lien_maps_read(process->pid, find_driver, &place);
+	int err = lien_maps_read_code(process->pid, find_driver, &place);
 
 	if (place.err) {
 		if (err == -ETIMEDOUT || place.err == -ETIMEDOUT)

@@ -12,7 +12,9 @@
 #include "agent/join/join.h"
 #include "agent/quiesce/gate.h"
 #include "agent/orders/prepare.h"
+#include "agent/daemon/others.h"
 #include "agent/daemon/probing.h"
+#include "agent/daemon/resume.h"
 #include "agent/daemon/sites.h"
 #include "loader/probes/gate.h"
 #include "loader/probes/make_link.h"
@@ -43,6 +45,8 @@ static const struct {
 	{"probing", lien_probing_tick},
 	{"server", lien_server_tick},
 	{"answers", lien_answers_tick},
+	{"others", lien_others_tick},
+	{"journal", lien_resume_tick},
 };
 
 /* The other ticks read the graph, so it has to be up to date. */
@@ -59,11 +63,8 @@ static void tick(struct lien_agent *agent)
 
 static int tick_ms(const struct lien_agent *agent)
 {
-	enum lien_phase phase = LIEN_PHASE_COUNT;
-
-	if (agent->transaction && !agent->transaction_ended)
-		phase = lien_transaction_phase(agent->transaction);
-	if (phase == LIEN_PHASE_GATE || phase == LIEN_PHASE_DRAIN)
+	if (agent->transaction && !agent->transaction_ended &&
+		lien_transaction_is_resting(agent->transaction))
 		return TICK_REST_MS;
 	return agent->waking || lien_server_waits_for_quiet(agent) || agent->transaction ||
 			       agent->walks || !LIST_EMPTY(&agent->joins) ||

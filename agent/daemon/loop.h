@@ -22,15 +22,15 @@ void lien_loop_run(struct lien_agent *agent);
 
 /* For struct lien_above. */
 void lien_ring_event(struct lien_agent *agent, const struct lien_event *event);
-void lien_ring_consume(struct lien_agent *agent);
+bool lien_ring_consume(struct lien_agent *agent, bool all);
 /* For struct lien_probes_config. */
 int lien_ring_record(void *agent, const struct lien_event *event, size_t size);
 int lien_ring_start(struct lien_agent *agent);
 /*
  * Returns true once the graph has everything that was reported before the first call with this
  * mark. Otherwise applies some of it and returns false; call again until it returns true. *mark is
- * a position in the ring, 0 before the first call and afterwards. Whoever waits has a mark of its
- * own: on somebody else's, it would act on a graph older than what it waits for.
+ * a position in the ring, 0 before the first call and afterwards. Each waiter needs a mark of its
+ * own: with another's, it would act on a graph that is older than what it waits for.
  */
 bool lien_ring_caught_up(struct lien_agent *agent, uint64_t *mark);
 /* Applies a turn's share of what was reported. */

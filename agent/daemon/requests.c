@@ -6,18 +6,24 @@
 #include <string.h>
 
 #include "agent/daemon/answers.h"
+#include "agent/daemon/coordinate.h"
 #include "agent/daemon/loop.h"
+#include "agent/daemon/own.h"
+#include "agent/graph/known.h"
 #include "agent/journal/recording.h"
 #include "agent/orders/orders.h"
 #include "agent/server/server.h"
 #include "agent/join/join.h"
 #include "agent/views/dispatch.h"
+#include "agent/quiesce/elsewhere.h"
 #include "agent/quiesce/gate.h"
 #include "agent/daemon/requests.h"
 #include "agent/core/node.h"
 #include "agent/core/open_files.h"
 #include "agent/orders/prepare.h"
+#include "agent/daemon/select.h"
 #include "agent/daemon/sites.h"
+#include "agent/daemon/together.h"
 #include "loader/probes/close_later.h"
 #include "loader/probes/make_link.h"
 
@@ -39,7 +45,7 @@ static bool read_flag(struct lien_client *client, json_t *request, const char *n
 	if (!flag || json_is_boolean(flag))
 		return true;
 	snprintf(error, sizeof(error), "%s must be true or false", name);
-	lien_reply_error(client, error);
+	lien_reply_invalid(client, error);
 	return false;
 }
 
@@ -71,6 +77,21 @@ static bool refresh(void *context, bool devices, bool callsites)
 	return (callsites && lien_sites_resolve(context)) || pending;
 }
 
+/* 0 is the client's own process: it need not know the agent's number for that. */
+static void name_client(const struct lien_client *client, json_t *pid)
+{
+	if (json_is_integer(pid) && !json_integer_value(pid))
+		json_integer_set(pid, client->viewer.pid);
+}
+
+/* 0: none. */
+static uint32_t named_pid(json_t *request)
+{
+	json_int_t pid = json_integer_value(json_object_get(request, "pid"));
+
+	return pid > 0 && pid <= UINT32_MAX ? pid : 0;
+}
+
 static void request_view(struct lien_client *client, json_t *request)
 {
 	struct lien_agent *agent = client->agent;
@@ -85,11 +106,15 @@ static void request_view(struct lien_client *client, json_t *request)
 		.context = agent,
 		.now_ns = lien_now_ns(),
 	};
-	char error[256];
-	json_t *answer = lien_view_dispatch(&source, request, error, sizeof(error));
+	char error[LIEN_KNOWN_SIZE];
+	json_t *answer;
+
+	name_client(client, json_object_get(request, "pid"));
+	answer = lien_view_dispatch(&source, request, error, sizeof(error));
 
 	if (!answer && error[0])
-		lien_reply_error(client, error);
+		lien_reply_failure(client, error,
+			(struct lien_blame){LIEN_CAUSE_INVALID, named_pid(request), 0});
 	else
 		lien_reply_result(client, answer);
 }
@@ -100,8 +125,25 @@ static void request_status(struct lien_client *client, json_t *request)
 	lien_reply_result(client, lien_agent_status(client->agent, &client->viewer));
 }
 
+static void request_metrics(struct lien_client *client, json_t *request)
+{
+	const struct lien_agent *agent = client->agent;
+	struct lien_viewer viewer = client->viewer;
+	json_t *result;
+
+	(void)request;
+	if (agent->has_metrics_user && viewer.uid == agent->metrics_user)
+		viewer.one_user = false;
+	result = lien_agent_metrics(client->agent, &viewer);
+	if (result && !viewer.one_user)
+		lien_reply_send(client, json_pack("{s:b, s:o}", "ok", 1, "result", result));
+	else
+		lien_reply_result(client, result);
+}
+
 struct transfer {
 	struct lien_selection selection;
+	struct lien_selected selected;
 	struct lien_discard discard[DISCARD_MAX];
 	uint32_t pids[PIDS_MAX];
 	unsigned timeout_ms;
@@ -117,20 +159,23 @@ static bool read_transfer(struct lien_client *client, json_t *request, struct tr
 	size_t i;
 
 	if ((timeout && !json_is_integer(timeout)) || ms < 1 || ms > TIMEOUT_MS_MAX) {
-		lien_reply_error(client, "timeout_ms must be between 1 and 3600000");
+		lien_reply_invalid(client, "timeout_ms must be between 1 and 3600000");
 		return false;
 	}
 	transfer->timeout_ms = ms;
-	if (pids && (!json_is_array(pids) || json_array_size(pids) > PIDS_MAX)) {
-		lien_reply_error(client, "pids must be a list of at most 4096 numbers");
+	if (pids && (!json_array_size(pids) || json_array_size(pids) > PIDS_MAX)) {
+		lien_reply_invalid(client, "pids must be a list of 1 to 4096 process ids; without "
+					   "pids, all processes are meant");
 		return false;
 	}
 	json_array_foreach (pids, i, pid) {
-		if (!json_is_integer(pid) || json_integer_value(pid) < 1 ||
+		if (!json_is_integer(pid) || json_integer_value(pid) < 0 ||
 			json_integer_value(pid) > UINT32_MAX) {
-			lien_reply_error(client, "pids must be a list of process ids");
+			lien_reply_invalid(client, "pids must be a list of process ids");
 			return false;
 		}
+		/* Two clients that each name themselves do not ask for the same. */
+		name_client(client, pid);
 		transfer->pids[i] = json_integer_value(pid);
 	}
 	transfer->selection.viewer = client->viewer;
@@ -139,15 +184,19 @@ static bool read_transfer(struct lien_client *client, json_t *request, struct tr
 	return true;
 }
 
-/* Parses "nccl" or "812:0x7f2a4c000000". The strings remain the request's. */
+#define DISCARD_TAG "tag:"
+
+/* Parses "nccl", "tag:kv_cache" or "812:0x7f2a4c000000". The strings remain the request's. */
 static bool read_discards(struct lien_client *client, json_t *request, struct transfer *transfer)
 {
 	json_t *list = json_object_get(request, "discard"), *entry;
 	const char *text, *hex;
+	unsigned long number;
+	char error[256];
 	size_t i;
 
 	if (list && (!json_is_array(list) || json_array_size(list) > DISCARD_MAX)) {
-		lien_reply_error(client, "discard must be a list of at most 1024 selectors");
+		lien_reply_invalid(client, "discard must be a list of at most 1024 selectors");
 		return false;
 	}
 	json_array_foreach (list, i, entry) {
@@ -160,15 +209,28 @@ static bool read_discards(struct lien_client *client, json_t *request, struct tr
 			discard->owner = text;
 			continue;
 		}
+		if (text && !strncmp(text, DISCARD_TAG, strlen(DISCARD_TAG))) {
+			discard->tag = text + strlen(DISCARD_TAG);
+			if (!lien_select_tag(client, discard->tag))
+				return false;
+			continue;
+		}
 		if (hex && text[0] >= '1' && text[0] <= '9' && !strncmp(hex + 1, "0x", 2)) {
-			discard->pid = strtoul(text, &end, 10);
-			hex = end == hex && strspn(hex + 3, "0123456789abcdefABCDEF") ? hex : NULL;
+			number = strtoul(text, &end, 10);
+			discard->pid = number;
+			hex = end == hex && number <= UINT32_MAX &&
+					      strspn(hex + 3, "0123456789abcdefABCDEF")
+				      ? hex
+				      : NULL;
 			discard->address = hex ? strtoull(hex + 1, &end, 16) : 0;
 		}
 		if (!hex || !end || *end || !discard->address) {
-			lien_reply_error(client, "each of discard must be an owner, such as "
-						 "\"nccl\", or a process and an address, such as "
-						 "\"812:0x7f00\"");
+			snprintf(error, sizeof(error),
+				"discard: '%.64s' is neither an owner, such as nccl, nor a "
+				"tag, such as tag:kv_cache, nor a process and an address, such as "
+				"812:0x7f00",
+				text ? text : "");
+			lien_reply_invalid(client, error);
 			return false;
 		}
 	}
@@ -184,20 +246,72 @@ static bool read_limit(struct lien_client *client, json_t *request, uint64_t *li
 	*limit = json_integer_value(bytes);
 	if (!bytes || (json_is_integer(bytes) && json_integer_value(bytes) > 0))
 		return true;
-	lien_reply_error(client, "host_limit_bytes must be a positive number");
+	lien_reply_invalid(client, "host_limit_bytes must be a positive number");
 	return false;
 }
 
-static void dry_run(struct lien_client *client, const struct lien_selection *selection)
+static bool read_free(struct lien_client *client, json_t *request, struct transfer *transfer)
+{
+	json_t *bytes = json_object_get(request, "free_bytes");
+
+	transfer->selection.free = json_integer_value(bytes);
+	if (bytes && (!json_is_integer(bytes) || json_integer_value(bytes) <= 0)) {
+		lien_reply_invalid(client, "free_bytes must be a positive number");
+		return false;
+	}
+	if (bytes && transfer->selection.strict) {
+		lien_reply_invalid(client,
+			"free_bytes and strict exclude each other: what is not needed is left");
+		return false;
+	}
+	return true;
+}
+
+/* -ESRCH: something that the request names does not exist. */
+static void reply_failed(struct lien_client *client, int err, const char *error)
+{
+	struct lien_blame blame = client->agent->blame;
+
+	if (err == -ESRCH)
+		blame.cause = LIEN_CAUSE_INVALID;
+	lien_reply_failure(client, error, blame);
+}
+
+static void refuse(
+	struct lien_client *client, enum lien_transaction_kind kind, int err, const char *error)
+{
+	struct lien_agent *agent = client->agent;
+
+	client->waiting = false;
+	lien_totals_refused(
+		&agent->totals, kind, err == -ESRCH ? LIEN_CAUSE_INVALID : agent->blame.cause);
+	reply_failed(client, err, error);
+}
+
+/* The client's process has none of what it asks for. */
+static void reply_nothing(struct lien_client *client)
+{
+	struct lien_plan plan = {0};
+
+	lien_reply_result(client, lien_view_plan(&plan));
+}
+
+static void dry_run(struct lien_client *client, const struct lien_selection *selection,
+	const struct lien_offload_how *how)
 {
 	struct lien_plan plan;
 	char error[512];
+	int err = lien_orders_plan(client->agent, selection, &plan, error, sizeof(error));
 
-	if (lien_orders_plan(client->agent, selection, &plan, error, sizeof(error))) {
-		lien_reply_error(client, error);
+	if (err) {
+		reply_failed(client, err, error);
 		return;
 	}
-	lien_reply_result(client, lien_view_plan(&plan));
+	if (lien_orders_check_host(client->agent, &plan, how, error, sizeof(error)))
+		lien_reply_failure(
+			client, error, (struct lien_blame){LIEN_CAUSE_HOST_MEMORY, 0, 0});
+	else
+		lien_reply_result(client, lien_view_plan(&plan));
 	lien_plan_clear(&plan);
 }
 
@@ -207,22 +321,24 @@ static bool read_on_use(struct lien_client *client, json_t *request, enum lien_o
 	unsigned i;
 
 	*on_use = LIEN_ON_USE_WAIT;
-	for (i = 0; value && i <= LIEN_ON_USE_FAIL; i++)
+	for (i = 0; value && i <= LIEN_ON_USE_IGNORE; i++)
 		if (json_is_string(value) &&
 			!strcmp(json_string_value(value), lien_on_use_names[i])) {
 			*on_use = i;
 			return true;
 		}
 	if (value)
-		lien_reply_error(client, "on_use must be \"wait\", \"restore\" or \"fail\"");
+		lien_reply_invalid(
+			client, "on_use must be \"wait\", \"restore\", \"fail\" or \"ignore\"");
 	return !value;
 }
 
 /* A user cannot know of a transaction that the agent has started on its own, so the request is
- * handled after it. Returns true if the request was postponed. */
+ * handled after it; so is one that asks for that. Returns true if the request was postponed. */
 static bool postpone(struct lien_client *client, json_t *request)
 {
-	if (!client->agent->transaction || !client->agent->transaction_own)
+	if (!client->agent->transaction ||
+		!(client->agent->transaction_own || json_is_true(json_object_get(request, "wait"))))
 		return false;
 	lien_client_postpone(client, request, false);
 	return true;
@@ -243,51 +359,94 @@ static bool wait_for_files(struct lien_client *client, json_t *request)
 	return false;
 }
 
+static bool is_of(const struct lien_viewer *viewer, const struct lien_viewer *who)
+{
+	return !who->one_user || (viewer->one_user && viewer->uid == who->uid);
+}
+
+/* Cancels the offload that the same user has under way, or that is about to begin. */
+static void request_cancel(struct lien_client *client, json_t *request)
+{
+	struct lien_agent *agent = client->agent;
+	bool cancelled = lien_server_cancel(client);
+
+	(void)request;
+	if (agent->transaction && !agent->transaction_own && !lien_elsewhere_is_committed(agent) &&
+		is_of(&agent->transaction_of, &client->viewer))
+		cancelled |= lien_transaction_cancel(agent->transaction, "cancelled");
+	lien_reply_result(client, json_pack("{s:b}", "cancelled", cancelled));
+}
+
 /* `attach`: first attaches to processes that lack only a control library. */
 static void offload(struct lien_client *client, json_t *request, bool attach)
 {
 	struct lien_offload_how how = {0};
 	json_t *owner = json_object_get(request, "owner");
 	static struct transfer transfer;
-	bool nothing = false, dry, verify;
+	bool nothing = false, none, dry, verify;
 	char error[512];
+	int err;
 
 	memset(&transfer, 0, sizeof(transfer));
 	if (owner && !json_is_string(owner)) {
-		lien_reply_error(client, "owner must be the name of a library, or \"all\"");
+		lien_reply_invalid(client, "owner must be the name of a library, or \"all\"");
 		return;
 	}
-	transfer.selection.owner = owner ? json_string_value(owner) : "nccl";
+	/* Tagged memory is mostly the program's own, so tags alone do not mean NCCL's. */
+	transfer.selection.owner = owner			      ? json_string_value(owner)
+				   : json_object_get(request, "tags") ? "all"
+								      : "nccl";
 	if (!strcmp(transfer.selection.owner, "all"))
 		transfer.selection.owner = NULL;
 	if (!read_transfer(client, request, &transfer) ||
 		!read_flag(client, request, "strict", &transfer.selection.strict) ||
 		!read_flag(client, request, "with_closure", &transfer.selection.with_closure) ||
+		!read_flag(client, request, "multicast", &transfer.selection.multicast) ||
+		!read_free(client, request, &transfer) ||
 		!read_flag(client, request, "verify", &verify) ||
 		!read_discards(client, request, &transfer) ||
 		!read_limit(client, request, &how.host_limit) ||
 		!read_on_use(client, request, &how.on_use) ||
-		!read_flag(client, request, "dry_run", &dry))
+		!read_flag(client, request, "dry_run", &dry) ||
+		!lien_own_made(client, request, &none) ||
+		!lien_select_read(client, request, &transfer.selection, &transfer.selected) ||
+		!lien_together_read(client, request))
 		return;
+	how.flags = verify ? LIEN_WIRE_VERIFY : 0;
+	how.timeout_ms = transfer.timeout_ms;
 	if (dry) {
-		dry_run(client, &transfer.selection);
+		dry_run(client, &transfer.selection, &how);
 		return;
 	}
+	if (client->cancelled) {
+		lien_reply_failure(client, "cancelled; nothing was moved, the job runs on",
+			(struct lien_blame){LIEN_CAUSE_CANCELLED, 0, 0});
+		return;
+	}
+	if (none) {
+		reply_nothing(client);
+		return;
+	}
+	client->may_cancel = true;
+	if (lien_together_join(client, request))
+		return;
 	if (attach && lien_attach_before(client, transfer.pids, transfer.selection.pids_count,
 			      request, go_on_attached))
 		return;
-	if (postpone(client, request) || wait_for_files(client, request))
+	if (postpone(client, request) || wait_for_files(client, request) ||
+		!lien_coordinate_begin(client, request, false))
 		return;
 	client->waiting = true; /* set first: it may end while it is being started */
-	how.flags = verify ? LIEN_WIRE_VERIFY : 0;
-	how.timeout_ms = transfer.timeout_ms;
-	if (lien_orders_offload(
-		    client->agent, &transfer.selection, &how, &nothing, error, sizeof(error))) {
-		client->waiting = false;
-		lien_reply_error(client, error);
+	lien_together_begin(client, request);
+	err = lien_orders_offload(
+		client->agent, &transfer.selection, &how, &nothing, error, sizeof(error));
+	lien_coordinate_begun(client->agent, err || nothing);
+	if (err) {
+		lien_together_none(client->agent);
+		refuse(client, LIEN_TRANSACTION_OFFLOAD, err, error);
 	} else if (nothing) {
 		client->waiting = false;
-		lien_reply_result(client, lien_view_plan(&client->agent->plan));
+		lien_together_nothing(client, request, lien_view_plan(&client->agent->plan));
 		lien_plan_clear(&client->agent->plan);
 	}
 }
@@ -306,27 +465,58 @@ static void request_offload(struct lien_client *client, json_t *request)
 	offload(client, request, client->agent->control >= 0 && !client->agent->no_attach);
 }
 
+static bool check_lazy(struct lien_client *client, json_t *request, bool lazy,
+	const struct lien_selection *selection)
+{
+	if (lazy && selection->tags_count)
+		lien_reply_invalid(client, "lazy goes by communicator: it excludes tags");
+	else if (lazy && json_object_get(request, "coordinate"))
+		lien_reply_invalid(client, "on several nodes everything comes back together: it "
+					   "excludes lazy");
+	else
+		return true;
+	return false;
+}
+
 static void request_restore(struct lien_client *client, json_t *request)
 {
 	static struct transfer transfer;
-	bool nothing = false, ignore;
+	struct lien_restore_how how = {0};
+	bool nothing = false, none, ignore;
 	char error[512];
+	int err;
 
 	memset(&transfer, 0, sizeof(transfer));
 	if (!read_transfer(client, request, &transfer) ||
-		!read_flag(client, request, "ignore_damage", &ignore) || postpone(client, request))
+		!read_flag(client, request, "ignore_damage", &ignore) ||
+		!read_flag(client, request, "lazy", &how.lazy) ||
+		!lien_own_made(client, request, &none))
 		return;
+	if (none) {
+		reply_nothing(client);
+		return;
+	}
+	if (!lien_select_comms(client, request, &transfer.selection, &transfer.selected) ||
+		!lien_select_tags(client, request, &transfer.selection, &transfer.selected) ||
+		!check_lazy(client, request, how.lazy, &transfer.selection) ||
+		!lien_together_read(client, request) || lien_together_join(client, request) ||
+		postpone(client, request) || !lien_coordinate_begin(client, request, true))
+		return;
+	how.flags = ignore ? LIEN_WIRE_UNVERIFIED : 0;
+	how.timeout_ms = transfer.timeout_ms;
 	client->waiting = true;
-	if (lien_orders_restore(client->agent, &transfer.selection,
-		    ignore ? LIEN_WIRE_UNVERIFIED : 0, transfer.timeout_ms, &nothing, error,
-		    sizeof(error))) {
-		client->waiting = false;
-		lien_reply_error(client, error);
+	lien_together_begin(client, request);
+	err = lien_orders_restore(
+		client->agent, &transfer.selection, &how, &nothing, error, sizeof(error));
+	lien_coordinate_begun(client->agent, err || nothing);
+	if (err) {
+		lien_together_none(client->agent);
+		refuse(client, LIEN_TRANSACTION_RESTORE, err, error);
 	} else if (nothing) {
 		struct lien_plan none = {0};
 
 		client->waiting = false;
-		lien_reply_result(client, lien_view_plan(&none));
+		lien_together_nothing(client, request, lien_view_plan(&none));
 	}
 }
 
@@ -352,12 +542,13 @@ static json_t *view_arena(
 				 : 0;
 		if (!(all && (process->arena_bytes || wanted)) && !released)
 			continue;
-		row = json_pack("{s:I, s:s, s:I, s:I, s:I, s:I, s:I}", "pid",
+		row = json_pack("{s:I, s:s, s:I, s:I, s:I, s:I, s:I, s:b}", "pid",
 			(json_int_t)process->pid, "command", process->command, "held_bytes",
 			(json_int_t)process->arena_bytes, "used_bytes",
 			(json_int_t)process->arena_used, "released_bytes", (json_int_t)released,
 			"offload_bytes", (json_int_t)wanted, "missing_bytes",
-			(json_int_t)(wanted ? lien_host_missing(process, wanted) : 0));
+			(json_int_t)(wanted ? lien_host_missing(process, wanted) : 0),
+			"cgroup_limited", lien_prepare_excluded(agent, process));
 		json_array_append_new(list, row);
 	}
 	return json_pack("{s:o, s:o, s:I}", "host", lien_agent_host(agent), "processes", list,
@@ -369,6 +560,7 @@ static void request_arena(struct lien_client *client, json_t *request)
 	static struct transfer transfer;
 	bool nothing = false, release;
 	char error[512];
+	int err;
 
 	memset(&transfer, 0, sizeof(transfer));
 	if (!read_transfer(client, request, &transfer) ||
@@ -381,10 +573,10 @@ static void request_arena(struct lien_client *client, json_t *request)
 	if (postpone(client, request))
 		return;
 	client->waiting = true;
-	if (lien_orders_release(
-		    client->agent, &transfer.selection, &nothing, error, sizeof(error))) {
-		client->waiting = false;
-		lien_reply_error(client, error);
+	err = lien_orders_release(
+		client->agent, &transfer.selection, &nothing, error, sizeof(error));
+	if (err) {
+		refuse(client, LIEN_TRANSACTION_RELEASE, err, error);
 	} else if (nothing) {
 		client->waiting = false;
 		lien_reply_result(client, view_arena(client, NULL, true));
@@ -395,18 +587,32 @@ static void request_arena(struct lien_client *client, json_t *request)
 static bool all_known(struct lien_client *client, const struct transfer *transfer)
 {
 	struct lien_process *process;
-	char error[200];
+	char error[LIEN_KNOWN_SIZE];
 	unsigned i;
 
 	for (i = 0; i < transfer->selection.pids_count; i++) {
 		process = lien_graph_process(client->agent->graph, transfer->pids[i]);
 		if (process && lien_viewer_sees(&client->viewer, process))
 			continue;
-		snprintf(error, sizeof(error), LIEN_UNKNOWN_PROCESS, transfer->pids[i]);
-		lien_reply_error(client, error);
+		lien_known_processes(client->agent->graph, &client->viewer, NULL, transfer->pids[i],
+			error, sizeof(error));
+		lien_reply_failure(client, error,
+			(struct lien_blame){LIEN_CAUSE_INVALID, transfer->pids[i], 0});
 		return false;
 	}
 	return true;
+}
+
+/* Logs who changes processes; transactions are logged when they end. */
+static void log_request(const struct lien_client *client, const char *what, unsigned processes)
+{
+	char which[64] = "all processes";
+
+	if (processes)
+		snprintf(which, sizeof(which), "%u %s", processes,
+			processes == 1 ? "process" : "processes");
+	lien_log(6, "%s of %s, asked for by uid %u, pid %u", what, which, client->viewer.uid,
+		client->viewer.pid);
 }
 
 static void request_attach(struct lien_client *client, json_t *request)
@@ -414,8 +620,10 @@ static void request_attach(struct lien_client *client, json_t *request)
 	static struct transfer transfer;
 
 	memset(&transfer, 0, sizeof(transfer));
-	if (read_transfer(client, request, &transfer) && all_known(client, &transfer))
-		lien_attach_start(client, transfer.pids, transfer.selection.pids_count);
+	if (!read_transfer(client, request, &transfer) || !all_known(client, &transfer))
+		return;
+	log_request(client, "attach", transfer.selection.pids_count);
+	lien_attach_start(client, transfer.pids, transfer.selection.pids_count);
 }
 
 static void request_detach(struct lien_client *client, json_t *request)
@@ -423,9 +631,11 @@ static void request_detach(struct lien_client *client, json_t *request)
 	static struct transfer transfer;
 
 	memset(&transfer, 0, sizeof(transfer));
-	if (read_transfer(client, request, &transfer) && all_known(client, &transfer) &&
-		!postpone(client, request))
-		lien_detach_start(client, transfer.pids, transfer.selection.pids_count);
+	if (!read_transfer(client, request, &transfer) || !all_known(client, &transfer) ||
+		postpone(client, request))
+		return;
+	log_request(client, "detach", transfer.selection.pids_count);
+	lien_detach_start(client, transfer.pids, transfer.selection.pids_count);
 }
 
 static void request_compare(struct lien_client *client, json_t *request)
@@ -437,6 +647,8 @@ static void request_compare(struct lien_client *client, json_t *request)
 	if (!read_transfer(client, request, &transfer) ||
 		!read_flag(client, request, "repair", &repair) || !all_known(client, &transfer))
 		return;
+	if (repair)
+		log_request(client, "check --repair", transfer.selection.pids_count);
 	lien_compare_start(
 		client, transfer.pids, transfer.selection.pids_count, repair, transfer.timeout_ms);
 }
@@ -469,23 +681,22 @@ void lien_request_done(struct lien_client *client)
 
 	if (kind == LIEN_TRANSACTION_RELEASE) {
 		if (result->error)
-			lien_reply_error(client, result->text);
+			lien_reply_failure(client, result->text, result->blame);
 		else
 			lien_reply_result(client, view_arena(client, result, true));
 		return;
 	}
 	if (!result->error) {
-		lien_reply_result(client,
-			lien_view_result(agent->transaction, offload ? &agent->plan : NULL));
+		lien_reply_result(client, json_copy(lien_together_result(agent)));
 		return;
 	}
 	snprintf(error, sizeof(error), "%s%s%s%s", result->text,
 		result->undo_text[0] ? "; then: " : "", result->undo_text,
 		how_it_stands(result, offload));
 	if (result->error == -EBUSY)
-		lien_reply_busy(client, error);
+		lien_reply_busy(client, error, result->blame);
 	else
-		lien_reply_error(client, error);
+		lien_reply_failure(client, error, result->blame);
 }
 
 static int write_event(void *client, const struct lien_event *event)
@@ -511,7 +722,7 @@ static void request_record(struct lien_client *client, json_t *request)
 		lien_client_record(client);
 }
 
-#define MEMBERS_MAX 12
+#define MEMBERS_MAX 20
 
 /* Cost of an answer: little; a walk over the whole graph; that, with the list of open files. */
 enum cost { LITTLE, GRAPH, FILES };
@@ -522,21 +733,29 @@ static const struct request {
 	enum cost cost;
 	const char *members[MEMBERS_MAX];
 } requests[] = {
-	{"ps", request_view, GRAPH, {NULL}},
+	{"ps", request_view, GRAPH, {"fresh"}},
 	{"mem", request_view, GRAPH, {"by", "pid", "explain"}},
 	{"comms", request_view, LITTLE, {NULL}},
 	{"graph", request_view, GRAPH, {NULL}},
 	{"holders", request_view, FILES, {"pid", "address"}},
 	{"check", request_view, FILES, {"idle_minutes"}},
 	{"offload", request_offload, LITTLE,
-		{"owner", "pids", "timeout_ms", "dry_run", "strict", "with_closure", "verify",
-			"discard", "host_limit_bytes", "on_use"}},
-	{"restore", request_restore, LITTLE, {"pids", "timeout_ms", "ignore_damage"}},
+		{"owner", "pids", "timeout_ms", "dry_run", "strict", "with_closure", "multicast",
+			"verify", "discard", "host_limit_bytes", "on_use", "gpus", "comms",
+			"comms_made", "free_bytes", "tags", "together", "wait", "coordinate"}},
+	{"cancel", request_cancel, LITTLE, {NULL}},
+	{"restore", request_restore, LITTLE,
+		{"pids", "timeout_ms", "ignore_damage", "lazy", "comms", "comms_made", "tags",
+			"together", "wait", "coordinate"}},
+	{"coordinate", lien_coordinate_request, LITTLE,
+		{"id", "word", "round", "version", "others"}},
+	{"comm", lien_own_request, GRAPH, {"address"}},
 	{"arena", request_arena, LITTLE, {"release", "pids"}},
 	{"attach", request_attach, LITTLE, {"pids"}},
 	{"detach", request_detach, LITTLE, {"pids"}},
 	{"compare", request_compare, LITTLE, {"pids", "repair", "timeout_ms"}},
 	{"status", request_status, LITTLE, {NULL}},
+	{"metrics", request_metrics, GRAPH, {NULL}},
 	{"record", request_record, LITTLE, {"follow"}},
 };
 
@@ -564,15 +783,17 @@ static void before_copy(struct lien_agent *agent, json_t *request)
 {
 	const char *by = json_string_value(json_object_get(request, "by"));
 
-	if (json_is_true(json_object_get(request, "explain")))
+	if (json_is_true(json_object_get(request, "explain")) ||
+		json_is_true(json_object_get(request, "fresh")) ||
+		!strcmp(json_string_value(json_object_get(request, "op")), "metrics"))
 		lien_node_refresh(agent);
 	if (by && !strcmp(by, "callsite"))
 		lien_sites_resolve(agent);
 }
 
 /*
- * Takes the answer long? Otherwise a copy would: whoever puts probes into a file or takes them away
- * holds up every fork() of the machine, for half a second at times.
+ * Does the answer take long? A copy of the agent costs a fork(), and every fork() of the machine
+ * waits while anybody attaches or removes probes, for half a second at times.
  */
 static bool is_costly(const struct lien_agent *agent, const struct request *known, json_t *request)
 {
@@ -634,13 +855,14 @@ void lien_request(struct lien_client *client, json_t *request)
 			known = &requests[i];
 	unknown = known ? unknown_member(known, request) : NULL;
 	if (!op) {
-		lien_reply_error(client, "a request is a JSON object on one line with a member op");
+		lien_reply_invalid(
+			client, "a request is a JSON object on one line with a member op");
 	} else if (!known) {
 		snprintf(error, sizeof(error), "no such operation: %.100s", op);
-		lien_reply_error(client, error);
+		lien_reply_invalid(client, error);
 	} else if (unknown) {
 		snprintf(error, sizeof(error), "`%s` has no member %.100s", op, unknown);
-		lien_reply_error(client, error);
+		lien_reply_invalid(client, error);
 	} else {
 		handle(client, known, request);
 	}

@@ -16,6 +16,8 @@ void lien_request_done(struct lien_client *client);
 json_t *lien_agent_status(struct lien_agent *agent, const struct lien_viewer *viewer);
 /* The part of it about the host arenas of all processes together. */
 json_t *lien_agent_host(struct lien_agent *agent);
+/* metrics.c: returns the answer; NULL: out of memory. */
+json_t *lien_agent_metrics(struct lien_agent *agent, const struct lien_viewer *viewer);
 /*
  * comms.c: returns the answer (NULL: out of memory); and the number of communicators that the
  * kernel side counts.

@@ -11,11 +11,14 @@
 #include <unistd.h>
 
 #include "agent/daemon/resume.h"
+
 #include "agent/daemon/watch.h"
 #include "agent/core/proc.h"
 #include "agent/daemon/contexts.h"
 #include "agent/offload/plan.h"
+#include "agent/server/server.h"
 #include "agent/daemon/sites.h"
+#include "agent/nodes/outcomes.h"
 #include "loader/probes/gate.h"
 
 static char *journal_path(const char *socket)
@@ -23,6 +26,23 @@ static char *journal_path(const char *socket)
 	char *path = NULL;
 
 	return asprintf(&path, "%s.journal", socket) < 0 ? NULL : path;
+}
+
+/* The file of agent/nodes/outcomes.h. */
+static char *outcomes_path(const char *socket)
+{
+	char *path = NULL;
+
+	return asprintf(&path, "%s.outcomes", socket) < 0 ? NULL : path;
+}
+
+static int outcomes_begin(struct lien_agent *agent, const char *socket)
+{
+	char *path = socket ? outcomes_path(socket) : NULL;
+
+	agent->outcomes = lien_outcomes_open(path);
+	free(path);
+	return agent->outcomes ? 0 : -ENOMEM;
 }
 
 static int apply_again(void *context, const struct lien_event *event)
@@ -68,8 +88,11 @@ int lien_resume_read(struct lien_agent *agent, const struct lien_agent_config *c
 		snprintf(agent->journal_problem, sizeof(agent->journal_problem),
 			"not wanted (--no-journal)");
 		lien_agent_clean(config->socket);
-		return 0;
+		return outcomes_begin(agent, NULL);
 	}
+	err = outcomes_begin(agent, config->socket);
+	if (err)
+		return err;
 	agent->journal_path = journal_path(config->socket);
 	if (!agent->journal_path)
 		return -ENOMEM;
@@ -134,22 +157,38 @@ int lien_resume_begin(struct lien_agent *agent, uint64_t new_journal)
 	return 0;
 }
 
+#define QUIET_NS 100000000ull /* without a record */
+
+/* The graph must have exactly the records that have left the ring. */
+static void bound(struct lien_agent *agent, uint64_t limit)
+{
+	int err = lien_journal_bound(agent->journal, agent->graph, limit);
+
+	if (err)
+		lien_log(4, "cannot replace %s by a snapshot: %s: it goes on growing",
+			agent->journal_path, strerror(-err));
+}
+
 bool lien_resume_record(struct lien_agent *agent, const struct lien_event *event)
 {
 	bool again =
 		agent->ring_resumed && agent->journal && lien_journal_has(agent->journal, event);
-	int err;
 
 	/* After an agent was killed, at most one record is in both the ring and the journal. */
 	agent->ring_resumed = false;
 	if (again || !agent->journal)
 		return !again;
-	/* Here the graph has exactly the records that have left the ring. */
-	err = lien_journal_bound(agent->journal, agent->graph, agent->journal_limit);
-	if (err)
-		lien_log(4, "cannot replace %s by a snapshot: %s: it goes on growing",
-			agent->journal_path, strerror(-err));
+	agent->t_recorded = event->t_entry;
+	/* A snapshot takes a while, and jobs are held meanwhile. */
+	bound(agent, agent->transaction ? 2 * agent->journal_limit : agent->journal_limit);
 	return true;
+}
+
+void lien_resume_tick(struct lien_agent *agent)
+{
+	if (agent->journal && !agent->transaction && !lien_server_has_requests(agent) &&
+		lien_now_ns() > agent->t_recorded + QUIET_NS)
+		bound(agent, agent->journal_limit);
 }
 
 void lien_resume_note(struct lien_agent *agent, const struct lien_event *event)
@@ -253,6 +292,7 @@ void lien_resume_stop(struct lien_agent *agent, bool started)
 		lien_probes_unpin(agent->probes);
 	if (agent->journal && agent->probes && !left)
 		unlink(agent->journal_path);
+	lien_outcomes_close(agent->outcomes, !left);
 	lien_journal_close(agent->journal);
 	agent->journal = NULL;
 	free(agent->journal_path);
@@ -260,23 +300,21 @@ void lien_resume_stop(struct lien_agent *agent, bool started)
 
 int lien_agent_clean(const char *socket)
 {
-	static const char *const more[] = {"", ".new"};
-	char *path = journal_path(socket), *name;
-	int err = path ? 0 : -ENOMEM;
+	static const char *const more[] = {
+		".journal", ".journal.new", ".outcomes", ".outcomes.new"};
+	int err = lien_probes_clean(socket);
+	char *name;
 	unsigned i;
 
-	if (!err)
-		err = lien_probes_clean(socket);
 	if (err == -EBUSY)
 		lien_log(3, "an agent runs on %s: stop it first", socket);
 	else if (err)
 		lien_log(3, "cannot remove what agents on %s left: %s", socket, strerror(-err));
-	for (i = 0; i < 2 && !err; i++) {
-		if (asprintf(&name, "%s%s", path, more[i]) < 0)
+	for (i = 0; i < sizeof(more) / sizeof(more[0]) && !err; i++) {
+		if (asprintf(&name, "%s%s", socket, more[i]) < 0)
 			break;
 		unlink(name);
 		free(name);
 	}
-	free(path);
 	return err;
 }

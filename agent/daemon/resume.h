@@ -13,6 +13,8 @@ int lien_resume_read(struct lien_agent *agent, const struct lien_agent_config *c
 int lien_resume_begin(struct lien_agent *agent, uint64_t new_journal);
 /* Call this before each record of the ring. Returns false if an earlier agent has applied it. */
 bool lien_resume_record(struct lien_agent *agent, const struct lien_event *event);
+/* Replaces a journal that has grown too large, if nothing else is to be done. */
+void lien_resume_tick(struct lien_agent *agent);
 /* Adds an event to the journal, if there is one. */
 void lien_resume_note(struct lien_agent *agent, const struct lien_event *event);
 /* Ends the processes that ended unseen. */

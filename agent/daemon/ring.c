@@ -27,8 +27,11 @@
 #define RECORDS_AT_ONCE 4096
 #define RECORDS_NS	5000000ull
 #define CLOCK_EVERY	16
-#define FINISH_AT_ONCE	4096 /* steps of lien_graph_finish() */
-#define LOSSES_AT_ONCE	64   /* processes that have lost events */
+/* Limits for all shares of a turn. */
+#define TURN_RECORDS   16384
+#define TURN_NS	       20000000ull
+#define FINISH_AT_ONCE 4096 /* steps of lien_graph_finish() */
+#define LOSSES_AT_ONCE 64   /* processes that have lost events */
 
 /* Any process may map libibverbs. The kernel side does not report the end of such a process, so it
  * is not added before it uses CUDA; its mappings are read then. */
@@ -129,44 +132,55 @@ static void note_losses(struct lien_agent *agent)
 		agent->lost_seen = lost;
 }
 
-void lien_ring_consume(struct lien_agent *agent)
+/* Applies a turn's share. Returns false if there is no more. */
+static bool take_some(struct lien_agent *agent)
 {
-	uint64_t until;
+	int n;
 
-	/* A record can end a transaction, whose end asks for all records: the outer call applies
-	 * the rest. */
-	if (agent->consuming || agent->is_copy)
-		return;
-	agent->consuming = true;
-	/* Up to here only: a job may report as fast as the agent reads. */
-	until = lien_probes_produced(agent->probes);
-	do {
-		lien_graph_finish(agent->graph, UINT_MAX);
-		agent->records_left = UINT_MAX;
-		agent->t_records = lien_now_ns();
-	} while (lien_probes_consumed(agent->probes) < until &&
-		 lien_probes_consume(agent->probes) > 0);
-	lien_graph_finish(agent->graph, UINT_MAX);
-	agent->consuming = false;
-	note_losses(agent);
-}
-
-void lien_ring_step(struct lien_agent *agent)
-{
-	lien_turn_part(agent, "ring", "records");
 	if (!lien_graph_finish(agent->graph, FINISH_AT_ONCE))
-		return;
+		return true;
 	agent->consuming = true;
 	agent->records_left = RECORDS_AT_ONCE;
 	agent->t_records = lien_now_ns();
-	lien_probes_consume(agent->probes);
+	n = lien_probes_consume(agent->probes);
 	agent->consuming = false;
-	note_losses(agent);
+	return n > 0;
 }
 
 static bool is_behind(struct lien_agent *agent, uint64_t mark)
 {
 	return lien_graph_unfinished(agent->graph) || lien_probes_consumed(agent->probes) < mark;
+}
+
+/* Has the turn room for one more share? */
+static bool has_room(const struct lien_agent *agent)
+{
+	return agent->turns.turn_records < TURN_RECORDS &&
+	       lien_now_ns() - agent->turns.t_begun < TURN_NS;
+}
+
+bool lien_ring_consume(struct lien_agent *agent, bool all)
+{
+	bool behind, more = true;
+	uint64_t until;
+
+	/* A record can end a phase of a transaction, which asks for all records: the outer call
+	 * applies the rest. */
+	if (agent->consuming || agent->is_copy)
+		return !agent->consuming;
+	/* Up to here only: a job may report as fast as the agent reads. */
+	until = lien_probes_produced(agent->probes);
+	while ((behind = is_behind(agent, until)) && more && (all || has_room(agent)))
+		more = take_some(agent);
+	note_losses(agent);
+	return !behind;
+}
+
+void lien_ring_step(struct lien_agent *agent)
+{
+	lien_turn_part(agent, "ring", "records");
+	take_some(agent);
+	note_losses(agent);
 }
 
 bool lien_ring_caught_up(struct lien_agent *agent, uint64_t *mark)

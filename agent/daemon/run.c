@@ -21,7 +21,9 @@
 #include "agent/core/node.h"
 #include "agent/core/open_files.h"
 #include "agent/core/privileges.h"
+#include "agent/daemon/others.h"
 #include "agent/daemon/requests.h"
+#include "agent/daemon/together.h"
 #include "agent/daemon/resume.h"
 #include "agent/daemon/watch.h"
 #include "agent/orders/orders.h"
@@ -90,12 +92,14 @@ static void on_skipped(void *context, const struct lien_skipped_file *file)
 	lien_log(4, "cannot probe %s: %s", file->path, file->reason);
 }
 
-static const struct lien_server_calls requests = {lien_request, lien_request_done};
+static const struct lien_server_calls requests = {
+	lien_request, lien_together_ended, lien_request_done};
 
 static int start(struct lien_agent *agent, const struct lien_agent_config *config)
 {
 	struct lien_probes_config probes = {
 		.no_multi = config->no_multi,
+		.no_bound = config->no_bound,
 		.ring_bytes = config->ring_mib << 20,
 		.threads = config->threads,
 		.on_event = lien_ring_record,
@@ -129,6 +133,9 @@ static int start(struct lien_agent *agent, const struct lien_agent_config *confi
 	if (err)
 		return err;
 	err = lien_probing_start(agent);
+	if (err)
+		return err;
+	err = lien_others_start(agent);
 	if (err)
 		return err;
 	err = lien_server_start(agent, config->socket, &requests);
@@ -171,7 +178,7 @@ static void give_up_rights(const struct lien_agent *agent)
 			    "CAP_SYS_ADMIN: it "
 			    "is kept");
 	if (kept < 0)
-		lien_log(4, "cannot give up the rights that are needed no more: %s",
+		lien_log(4, "cannot give up the rights that are no longer needed: %s",
 			strerror(-kept));
 }
 
@@ -202,7 +209,10 @@ int lien_agent_run(const struct lien_agent_config *config)
 		random = agent->t_start;
 	agent->token_base = (uint64_t)random << 32;
 	agent->prepare_percent = config->prepare_percent;
+	agent->prepare_limited = config->prepare_limited;
 	agent->no_attach = config->no_attach;
+	agent->has_metrics_user = config->has_metrics_user;
+	agent->metrics_user = config->metrics_user;
 	agent->keep_probes = config->on_stop == LIEN_ON_STOP_KEEP;
 	agent->host_limit = config->host_limit;
 	lien_host_files_find(&agent->host);
@@ -224,12 +234,14 @@ int lien_agent_run(const struct lien_agent_config *config)
 		lien_log(6, "stopped");
 	}
 	lien_server_stop(agent);
+	lien_together_free(agent);
 	lien_answers_stop(agent);
 	lien_resume_stop(agent, !err);
 	lien_sites_stop(agent);
 	lien_node_stop(agent);
 	lien_open_files_stop(agent);
 	lien_probing_stop(agent);
+	lien_others_stop(agent);
 	lien_join_stop(agent);
 	agent->ended = true;
 	lien_graph_free(agent->graph);

@@ -32,6 +32,7 @@ struct site_file {
 	int fd;	   /* -1: not open */
 	bool busy; /* its symbols are being read */
 	bool used; /* a process maps it, as of the last sweep */
+	bool late; /* who maps it was too slow: a sweep opens it */
 	struct unnamed_list unnamed;
 };
 
@@ -70,6 +71,7 @@ struct opening {
 	uint32_t pid;
 	const struct site_file *file;
 	int fd;
+	bool late; /* the process, or its file system, was too slow */
 };
 
 static int open_same(const struct lien_maps_entry *entry, void *arg)
@@ -77,13 +79,15 @@ static int open_same(const struct lien_maps_entry *entry, void *arg)
 	struct opening *opening = arg;
 	char path[512];
 	struct stat st;
+	int err;
 
 	if (!entry->executable || entry->inode != opening->file->inode ||
 		entry->dev_major != opening->file->dev_major ||
-		entry->dev_minor != opening->file->dev_minor ||
-		lien_maps_open_path(opening->pid, entry, path, sizeof(path)))
+		entry->dev_minor != opening->file->dev_minor)
 		return 0;
-	opening->fd = lien_untrusted_open(path, &st);
+	err = lien_maps_open_path(opening->pid, entry, path, sizeof(path));
+	opening->fd = err ? err : lien_untrusted_open(path, &st);
+	opening->late |= opening->fd == -ETIMEDOUT;
 	if (opening->fd < 0)
 		return 0;
 	/* The path does not identify the file: it may lead to another file by now. */
@@ -96,13 +100,15 @@ static int open_same(const struct lien_maps_entry *entry, void *arg)
 
 static void file_open(struct lien_sites *sites, struct site_file *file, uint32_t pid)
 {
-	struct opening opening = {pid, file, -1};
+	struct opening opening = {pid, file, -1, false};
 
 	if (file->fd >= 0 || sites->open >= OPEN_MAX_FILES)
 		return;
-	lien_maps_read(pid, open_same, &opening);
-	file->fd = opening.fd;
+	opening.late = lien_maps_read_code(pid, open_same, &opening) == -ETIMEDOUT || opening.late;
+	file->fd = opening.fd < 0 ? -1 : opening.fd;
 	sites->open += file->fd >= 0;
+	file->late = file->fd < 0 && opening.late;
+	sites->sweep |= file->late;
 }
 
 static void file_close(struct lien_sites *sites, struct site_file *file)
@@ -257,8 +263,11 @@ static void mark_used(struct lien_sites *sites, struct lien_process *process)
 			.dev_minor = map->dev_minor};
 
 		file = RB_FIND(site_file_tree, &sites->files, &key);
-		if (file)
-			file->used = true;
+		if (!file)
+			continue;
+		file->used = true;
+		if (file->late)
+			file_open(sites, file, process->pid);
 	}
 }
 

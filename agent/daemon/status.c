@@ -7,7 +7,9 @@
 #include <lien/version.h>
 #include "agent/quiesce/gate.h"
 #include "agent/orders/prepare.h"
+#include "agent/daemon/others.h"
 #include "agent/daemon/probing.h"
+#include "agent/server/server.h"
 #include "agent/daemon/requests.h"
 #include "loader/probes/follow.h"
 
@@ -111,10 +113,11 @@ static json_t *status_transaction(struct lien_agent *agent)
 {
 	if (!agent->transaction || agent->transaction_ended)
 		return json_null();
-	return json_pack("{s:s, s:s, s:f}", "kind",
+	return json_pack("{s:s, s:s, s:f, s:i}", "kind",
 		lien_transaction_kind_name(lien_transaction_kind(agent->transaction)), "phase",
 		lien_phase_name(lien_transaction_phase(agent->transaction)), "ms",
-		(lien_now_ns() - agent->t_transaction) / 1e6);
+		(lien_now_ns() - agent->t_transaction) / 1e6, "clients",
+		(int)lien_server_waiting(agent));
 }
 
 static json_t *status_journal(struct lien_agent *agent)
@@ -188,7 +191,7 @@ json_t *lien_agent_status(struct lien_agent *agent, const struct lien_viewer *vi
 			json_array_append_new(incomplete, json_integer(process->pid));
 	}
 	return json_pack("{s:s, s:i, s:f, s:I, s:I, s:I, s:I, s:I, s:i, s:I, s:I, s:o, s:I, s:I, "
-			 "s:i, s:s, s:o, s:o, s:o, s:i, s:o, s:o, s:o, s:o, s:o, s:o}",
+			 "s:i, s:s, s:o, s:o, s:o, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
 		"version", LIEN_VERSION, "pid", getpid(), "uptime_ms",
 		(lien_now_ns() - agent->t_start) / 1e6, "rss_bytes", (json_int_t)rss_bytes(),
 		"events", (json_int_t)stats->events, "events_lost", (json_int_t)stats->lost,
@@ -206,5 +209,6 @@ json_t *lien_agent_status(struct lien_agent *agent, const struct lien_viewer *vi
 		(int)lien_probes_skipped(agent->probes)->count, "unprobed",
 		lien_probing_view(agent, viewer), "transaction", status_transaction(agent),
 		"journal", status_journal(agent), "host", lien_agent_host(agent), "held",
-		lien_gate_view(agent, viewer), "loop", status_loop(agent));
+		lien_gate_view(agent, viewer), "loop", status_loop(agent), "other_agents",
+		lien_others_view(agent));
 }

@@ -21,6 +21,7 @@
 #include "agent/link/link.h"
 #include "agent/orders/orders.h"
 #include "agent/orders/presence.h"
+#include "agent/quiesce/since.h"
 #include "agent/join/join.h"
 #include "loader/discover/elf_symbols.h"
 #include "loader/probes/follow.h"
@@ -112,7 +113,7 @@ static int read_entry(const struct lien_maps_entry *entry, void *arg)
 static void read_libraries(struct lien_agent *agent, struct lien_process *process)
 {
 	struct reading reading = {agent, process->pid, process->start, false, false};
-	bool late = lien_maps_read(process->pid, read_entry, &reading) == -ETIMEDOUT;
+	bool late = lien_maps_read_code(process->pid, read_entry, &reading) == -ETIMEDOUT;
 	struct lien_tracked *tracked = late ? lien_agent_track(agent, process) : process->agent;
 
 	if (tracked)
@@ -176,7 +177,7 @@ static void adopt(struct lien_agent *agent, uint32_t pid)
 	struct lien_event event;
 	int err;
 
-	if (lien_maps_read(pid, read_entry, &reading) || !reading.driver || !start)
+	if (lien_maps_read_code(pid, read_entry, &reading) || !reading.driver || !start)
 		return;
 	process = lien_graph_process(agent->graph, pid);
 	if (process && process->start == start && seen_whole(agent, process))
@@ -184,7 +185,7 @@ static void adopt(struct lien_agent *agent, uint32_t pid)
 	err = lien_probes_add_process(agent->probes, pid, start);
 	if (err)
 		lien_log(
-			4, "process %u cannot be told to the kernel side: %s", pid, strerror(-err));
+			4, "the kernel side cannot be told of process %u: %s", pid, strerror(-err));
 	event = lien_agent_event_of(pid, start, LIEN_EVENT_PROCESS);
 	event.size = LIEN_EVENT_SIZE(process);
 	event.process.uid = lien_proc_uid(pid);
@@ -310,7 +311,7 @@ static int attach_same(const struct lien_maps_entry *entry, void *arg)
 int lien_watch_attach(struct lien_agent *agent, const struct lien_event *event, uint32_t user)
 {
 	struct mapped_file file = {agent, event, user, 0};
-	int err = lien_maps_read(event->pid, attach_same, &file);
+	int err = lien_maps_read_code(event->pid, attach_same, &file);
 
 	return err < 0 ? err : file.err;
 }
@@ -525,13 +526,14 @@ void lien_watch_process_end(void *context, struct lien_process *process)
 	lien_probing_process_end(agent);
 	if (agent->probes && !agent->ended) {
 		lien_probes_unfollow(agent->probes, process->pid);
-		lien_probes_ungate(agent->probes, process->pid);
+		lien_probes_ungate(agent->probes, process->pid, true);
 	}
 	if (!tracked)
 		return;
 	lien_walk_end(agent, process, "it has ended");
 	lien_orders_unlink(tracked);
 	free(tracked->ordinals);
+	lien_since_clear(tracked, 0);
 	free(tracked);
 	process->agent = NULL;
 	process->ordinals = NULL;

@@ -82,11 +82,24 @@ static bool acquired_by_register(unsigned call)
 	       call == LIEN_CALL_NCCL_WINDOW_DEREGISTER;
 }
 
+bool lien_release_may_succeed(struct lien_process *process, const struct lien_event *event)
+{
+	const uint64_t va = event->range.va, bytes = event->range.bytes;
+	const struct lien_mapping *first, *last;
+
+	if (event->type != LIEN_CALL_CU_MEM_UNMAP)
+		return true;
+	first = lien_process_overlap(process, va, bytes);
+	last = lien_process_mapping(process, va + bytes - 1);
+	return first && last && first->va == va && last->va + last->bytes == va + bytes;
+}
+
+/* If several releases are pending that name it, it is one that the driver may have carried out. */
 bool lien_graph_apply_pending(struct lien_graph *graph, struct lien_process *process, unsigned call,
 	uint64_t name, uint64_t bytes)
 {
 	const bool patient = graph->patient;
-	struct lien_pending *pending;
+	struct lien_pending *pending, *doubtful = NULL;
 	uint64_t at;
 
 	TAILQ_FOREACH (pending, &process->pending, next) {
@@ -97,10 +110,15 @@ bool lien_graph_apply_pending(struct lien_graph *graph, struct lien_process *pro
 		at = acquired_by_register(call) ? pending->event.reg.handle
 						: pending->event.release.handle;
 		if (call == LIEN_CALL_CU_MEM_UNMAP
-				? name < at + pending->event.range.bytes && at < name + bytes
-				: at == name)
+				? name >= at + pending->event.range.bytes || at >= name + bytes
+				: at != name)
+			continue;
+		if (lien_release_may_succeed(process, &pending->event))
 			break;
+		doubtful = doubtful ? doubtful : pending;
 	}
+	if (!pending)
+		pending = doubtful;
 	if (!pending)
 		return false;
 	pending_take(process, pending);
@@ -186,6 +204,8 @@ static int apply_library(
 	if (map->inode) {
 		RB_INSERT(lien_library_tree, &process->libraries, map);
 		RB_INSERT(lien_place_tree, &process->places, map);
+		if (!map->t_mapped)
+			lien_process_found_library(graph, process, map);
 	} else {
 		free(map);
 	}

@@ -122,6 +122,26 @@ struct lien_comm *lien_comm_made(
 	return comm;
 }
 
+struct lien_comm *lien_comm_derived(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	struct lien_comm *comm = lien_comm_made(graph, process, event);
+
+	if (!comm)
+		return NULL;
+	comm->rank = comm->nranks = -1;
+	memset(comm->id, 0, sizeof(comm->id));
+	return comm;
+}
+
+uint64_t lien_comm_group(const struct lien_comm *comm)
+{
+	uint64_t magic;
+
+	memcpy(&magic, comm->id, sizeof(magic));
+	return magic;
+}
+
 bool lien_comm_unnamed(const struct lien_comm *comm)
 {
 	static const uint8_t none[sizeof(comm->id)];
@@ -245,11 +265,9 @@ int lien_graph_apply_comm_shrink(
 		return lien_comm_recorded(graph, process, event);
 	if (!event->comm.comm)
 		return 0;
-	comm = lien_comm_made(graph, process, event);
+	comm = lien_comm_derived(graph, process, event);
 	if (!comm)
 		return -ENOMEM;
-	comm->rank = comm->nranks = -1;
-	memset(comm->id, 0, sizeof(comm->id));
 	if (!parent)
 		return 0;
 	comm->parent = parent->number;

@@ -35,7 +35,7 @@ struct lien_node_process {
 struct lien_node_device {
 	struct lien_uuid uuid;
 	unsigned index;
-	uint64_t total, used; /* or LIEN_BYTES_UNKNOWN */
+	uint64_t total, used, free; /* or LIEN_BYTES_UNKNOWN */
 	struct lien_node_process *processes;
 	unsigned processes_count;
 };

@@ -45,6 +45,16 @@ static bool ends(const char *string, size_t room)
 	return memchr(string, '\0', room);
 }
 
+bool lien_tag_valid(const char text[LIEN_TAG_BYTES])
+{
+	size_t length = strnlen(text, LIEN_TAG_BYTES), i;
+
+	for (i = 0; i < length; i++)
+		if (text[i] < ' ' || text[i] > '~')
+			return false;
+	return length && length < LIEN_TAG_BYTES;
+}
+
 static bool accesses_fit(const struct lien_event *ev, uint32_t count, size_t before)
 {
 	return count <= LIEN_ACCESS_MAX && ev->size >= before + count * sizeof(struct lien_access);
@@ -64,6 +74,9 @@ static bool body_valid(const struct lien_event *ev, size_t least)
 	case LIEN_STATE_site:
 		return ends(ev->state.site.library, sizeof(ev->state.site.library)) &&
 		       ends(ev->state.site.file, sizeof(ev->state.site.file));
+	case LIEN_STATE_allocation:
+		return ev->size == least || (ev->size >= LIEN_EVENT_SIZE(state.allocation) &&
+						    ends(ev->state.allocation.tag, LIEN_TAG_BYTES));
 	case LIEN_STATE_handle:
 		return ev->size == least ||
 		       (ev->size >= LIEN_EVENT_SIZE(state.handle) &&
@@ -73,6 +86,12 @@ static bool body_valid(const struct lien_event *ev, size_t least)
 	default:
 		return true;
 	}
+}
+
+bool lien_event_tagged(const struct lien_event *ev)
+{
+	return ev->size >= LIEN_EVENT_SIZE(tagged) && ev->tagged.tag[0] &&
+	       LIEN_KIND_MAKES_MEMORY(lien_call_kind(ev->type));
 }
 
 bool lien_event_valid(const struct lien_event *ev)

@@ -25,6 +25,10 @@ bool lien_event_valid(const struct lien_event *ev);
 enum lien_kind lien_call_kind(unsigned int call);
 /* Does the call release something, and have an event? */
 bool lien_call_releases(unsigned int call);
+/* Is it a terminated text of 1 to 63 printable ASCII characters? */
+bool lien_tag_valid(const char text[LIEN_TAG_BYTES]);
+/* Is it the record of a call that made memory, by a thread that had a tag? */
+bool lien_event_tagged(const struct lien_event *ev);
 /* Returns the enum lien_library of a call, or 0 when the number is not a call. */
 int lien_event_library(unsigned int call);
 

@@ -86,6 +86,7 @@ int lien_graph_new(struct lien_graph **out)
 	RB_INIT(&graph->names);
 	RB_INIT(&graph->access_sets);
 	RB_INIT(&graph->sites);
+	RB_INIT(&graph->tags);
 	lien_slab_init(&graph->slabs.allocations, sizeof(struct lien_allocation));
 	lien_slab_init(&graph->slabs.mappings, sizeof(struct lien_mapping));
 	lien_slab_init(&graph->slabs.handles, sizeof(struct lien_handle));
@@ -380,6 +381,13 @@ static void share_link(
 		LIST_INSERT_HEAD(&allocation->shares, share, of_allocation);
 }
 
+void lien_share_claim(struct lien_share *share)
+{
+	share->control = false;
+	share->imports = 0;
+	share->allocation->exports++;
+}
+
 void lien_share_outdate(struct lien_graph *graph, struct lien_share *share)
 {
 	SPLAY_REMOVE(lien_share_tree, &graph->shares, share);
@@ -412,6 +420,7 @@ static void allocation_free(struct lien_graph *graph, struct lien_allocation *al
 	unsigned i;
 
 	unbind_all(graph, allocation);
+	lien_allocation_drop_tag(graph, allocation);
 	graph->stats.unmatched_imports -= allocation->origin == LIEN_ORIGIN_IMPORT;
 	if (allocation->owner)
 		LIST_REMOVE(allocation, of_owner);
@@ -513,7 +522,7 @@ struct lien_share *lien_share_new(struct lien_graph *graph, struct lien_allocati
 		.number = number,
 		.call = event->type,
 		.fd = key ? -1 : event->share.fd,
-		.control = !key && event->flags & LIEN_EVENT_CONTROL,
+		.control = event->flags & LIEN_EVENT_CONTROL,
 		.imports = !!(event->flags & LIEN_EVENT_IMPORTED),
 	};
 

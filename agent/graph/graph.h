@@ -93,6 +93,16 @@ struct lien_site {
 	uint64_t snapshot;
 };
 
+/* A name that a process gave to memory when it allocated it (include/lien/tag.h). Each user has
+ * tags of its own, at most LIEN_TAGS_MAX at a time. */
+#define LIEN_TAGS_MAX 64
+struct lien_tag {
+	RB_ENTRY(lien_tag) by_text;
+	uint32_t uid;
+	unsigned allocations; /* that have it; it goes with the last one */
+	char text[LIEN_TAG_BYTES];
+};
+
 struct lien_mapping;
 struct lien_handle;
 struct lien_holding;
@@ -139,6 +149,7 @@ struct lien_allocation {
 	uint64_t owner_start;
 	uint64_t bytes;
 	const struct lien_site *site;	   /* code that asked for it; NULL: not known */
+	struct lien_tag *tag;		   /* NULL: none, or not known */
 	LIST_HEAD(, lien_share) shares;	   /* a restore's share, if there is one, comes first */
 	struct lien_holding_list holdings; /* one per process that has handles or mappings */
 	union {
@@ -164,6 +175,8 @@ struct lien_allocation {
 	uint16_t let_go; /* handed out and no longer held: its place in graph.let_go, from 1 */
 	uint8_t origin;	 /* enum lien_origin */
 	bool comm_inferred : 1; /* see lien_event.scope */
+	/* it may have a tag that could not be read, is not printable or was one too many */
+	bool tag_unknown : 1;
 	/* found by asking the driver: made before its process was watched */
 	bool found : 1;
 	/* For such memory: the references that its owner, or an importer, holds are known; */
@@ -238,12 +251,15 @@ struct lien_registration {
 	uint64_t va, bytes, handle;
 	bool window;
 	bool of_gpu; /* known memory lay there at registration, not just the host's */
+	const struct lien_name *card; /* "mlx5_0"; NULL: not known, or with a communicator */
+	const struct lien_name *why;  /* with a known card: lien_mapping_card_keeps() */
 };
 RB_HEAD(lien_registration_tree, lien_registration);
 
 /* The ranges that registrations cover: disjoint and sorted, computed on demand. */
 struct lien_span {
 	uint64_t va, end;
+	const char *why; /* lien_mapping_card_keeps() */
 };
 struct lien_spans {
 	struct lien_span *span;
@@ -368,6 +384,7 @@ struct lien_process {
 	bool detached;	 /* by `lien detach`, and not attached since; set by the agent */
 	bool over;	 /* /proc says that it has ended; set by the agent */
 	unsigned parked; /* mappings */
+	bool joined;	 /* has had memory away that multicast objects join with others' */
 	uint32_t visits; /* visits it may still cost: lien_process_visits() */
 	uint64_t held_bytes, held_items; /* offloaded by an earlier agent; set by the agent */
 	/* host memory, according to its control library's last reply */
@@ -474,9 +491,10 @@ void lien_process_caller(
 /* Returns true while the first or the last byte of it lies in known memory. */
 bool lien_registration_lies(
 	struct lien_process *process, const struct lien_registration *registration);
-/* Returns true when a registration with a network card covers a byte of the mapping, and also when
- * there is no memory to find out. */
-bool lien_mapping_on_card(const struct lien_mapping *mapping);
+/* Returns NULL, or why the mapping's memory cannot be moved: a registration with a network card
+ * covers a byte of it, or there is no memory to find out. The text names the card, and lives as
+ * long as the graph. */
+const char *lien_mapping_card_keeps(const struct lien_mapping *mapping);
 /* Returns what the process has of the allocation; NULL: nothing. */
 struct lien_holding *lien_allocation_holding(
 	const struct lien_allocation *allocation, const struct lien_process *process);
@@ -493,8 +511,21 @@ bool lien_allocation_offloaded(const struct lien_allocation *allocation);
 bool lien_allocation_by_address(const struct lien_allocation *allocation);
 /* Returns the name of the library or program that asked for it, or "unknown". */
 const char *lien_allocation_library(const struct lien_allocation *allocation);
+/*
+ * The same, and where it is not known, what it seems to be: "nccl" (*inferred) if another rank of
+ * one of its owner's communicators maps it for another device. NCCL may also have been given the
+ * memory by the program, so nothing that could harm a job may rest on this.
+ */
+const char *lien_allocation_attributed(const struct lien_allocation *allocation, bool *inferred);
+/* Returns its tag. NULL: it has none, or it is not known. */
+const char *lien_allocation_tag(const struct lien_allocation *allocation);
+/* Returns false if it may have a tag that is not known, because nobody saw it being made, for
+ * example. */
+bool lien_allocation_tag_known(const struct lien_allocation *allocation);
 /* NULL: the communicator has been destroyed, or there is none. */
 struct lien_comm *lien_allocation_comm(const struct lien_allocation *allocation);
+/* Returns the number by which answers name its group. */
+uint64_t lien_comm_group(const struct lien_comm *comm);
 /* Returns true when the other members of its group are not known. */
 bool lien_comm_unnamed(const struct lien_comm *comm);
 /* Returns true when its group is known only from NCCL's RAS: its making was not seen. */
@@ -533,5 +564,20 @@ RB_PROTOTYPE(lien_context_number_tree, lien_context, by_number, lien_context_num
 RB_PROTOTYPE(lien_init_tree, lien_init, by_scope, lien_init_cmp);
 RB_PROTOTYPE(lien_capture_tree, lien_capture, by_stream, lien_capture_cmp);
 RB_PROTOTYPE(lien_binding_tree, lien_binding, of_object, lien_binding_cmp);
+
+/*
+ * A split under way: ranks of the parent on other nodes have yet to be known. Ranks in the new
+ * groups follow from all members of all nodes: by key, then by rank in the parent.
+ */
+struct lien_split_place {
+	const uint8_t *split; /* its id, as long as a group's: equal on all nodes; borrowed */
+	int32_t nranks;	      /* of the parent: so many members the split has */
+	unsigned members;     /* here */
+	int32_t key, parent_rank;
+};
+
+/* False: the communicator's rank is known, or what it follows from is not. */
+bool lien_split_place(
+	const struct lien_process *process, uint64_t comm, struct lien_split_place *place);
 
 #endif

@@ -9,6 +9,7 @@
 RB_HEAD(lien_name_tree, lien_name);
 RB_HEAD(lien_access_tree, lien_access_set);
 RB_HEAD(lien_site_tree, lien_site);
+RB_HEAD(lien_tag_tree, lien_tag);
 RB_HEAD(lien_split_tree, lien_split);
 RB_HEAD(lien_split_rank_tree, lien_split_member);
 
@@ -55,6 +56,7 @@ struct lien_graph {
 	struct lien_name_tree names;
 	struct lien_access_tree access_sets;
 	struct lien_site_tree sites;
+	struct lien_tag_tree tags;
 	struct lien_split_tree splits;
 	uint64_t next_split_member;
 	struct {
@@ -71,7 +73,7 @@ struct lien_graph {
 	struct {
 		struct lien_allocation **allocations;
 		const struct lien_site **sites;
-		size_t allocations_count, allocations_room, sites_count, sites_room;
+		unsigned allocations_count, allocations_room, sites_count, sites_room;
 	} loading;
 	void (*on_process_end)(void *context, struct lien_process *process);
 	void *on_process_end_context;
@@ -151,6 +153,8 @@ struct lien_allocation *lien_share_taken(struct lien_graph *graph, struct lien_s
 void lien_share_drop(struct lien_graph *graph, struct lien_share *share);
 /* The key names other memory from now on; imports that used it stay. */
 void lien_share_outdate(struct lien_graph *graph, struct lien_share *share);
+/* The application has exported by the name that a restore's export has. */
+void lien_share_claim(struct lien_share *share);
 /* Returns the share number of a 64-byte name; the call says what kind of name it is. */
 uint64_t lien_share_number(unsigned call, const uint8_t *key);
 /* Exports the memory under a 64-byte name, again or for the first time. */
@@ -162,6 +166,13 @@ void lien_share_drop_control(struct lien_graph *graph, struct lien_allocation *a
 void lien_comm_drop(struct lien_graph *graph, struct lien_process *process, struct lien_comm *comm);
 void lien_init_drop(struct lien_process *process, struct lien_init *init);
 void lien_library_drop(struct lien_process *process, struct lien_library_map *map);
+/* For a library that was mapped before it was found: the places in it that have asked for memory
+ * meanwhile are known from now on. */
+void lien_process_found_library(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_library_map *map);
+/* Names the card, if its name is not empty. Returns 0 or -ENOMEM. */
+int lien_registration_name(struct lien_graph *graph, struct lien_registration *registration,
+	const char card[LIEN_CARD_BYTES]);
 void lien_registration_drop(
 	struct lien_registration_tree *list, struct lien_registration *registration);
 struct lien_comm *lien_comm_find(struct lien_process *process, uint64_t address);
@@ -170,6 +181,9 @@ struct lien_comm *lien_comm_new(
 	struct lien_graph *graph, struct lien_process *process, uint64_t address);
 /* Makes a new communicator, which replaces any other at its address. NULL: out of memory. */
 struct lien_comm *lien_comm_made(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event);
+/* The same, out of another one: its ranks and its group have to be found out. */
+struct lien_comm *lien_comm_derived(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event);
 /* Makes a communicator from a snapshot of version 2, with everything known of it. */
 int lien_comm_recorded(
@@ -197,7 +211,11 @@ void lien_binding_drop(struct lien_graph *graph, struct lien_binding *binding);
 /* The memory turned out to be on another device. */
 void lien_bindings_moved(struct lien_allocation *memory);
 
-/* Fills in who asked for it, and for which communicator. -ENOMEM. */
+/* Gives the allocation a tag of this user, or marks it if that cannot be one. -ENOMEM. */
+int lien_allocation_set_tag(struct lien_graph *graph, struct lien_allocation *allocation,
+	uint32_t uid, const char text[LIEN_TAG_BYTES]);
+void lien_allocation_drop_tag(struct lien_graph *graph, struct lien_allocation *allocation);
+/* Fills in who asked for it, for which communicator and with which tag. -ENOMEM. */
 int lien_allocation_asked(struct lien_graph *graph, struct lien_process *process,
 	struct lien_allocation *allocation, const struct lien_event *event);
 /* 0: no such context, or not known. */
@@ -302,6 +320,9 @@ void lien_process_earn_visits(struct lien_process *process);
 /* The driver did something that contradicts what is known of the process. */
 void lien_graph_odd(struct lien_graph *graph, struct lien_process *process);
 
+/* Returns false for an unmap that the driver refuses: it unmaps whole mappings, and no range that
+ * ends within one. */
+bool lien_release_may_succeed(struct lien_process *process, const struct lien_event *event);
 /*
  * The driver gives out a name that still exists, so a release of it that was entered must have
  * happened. Applies the first such release; its late return will find nothing pending. Returns

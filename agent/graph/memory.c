@@ -27,6 +27,9 @@ int lien_allocation_asked(struct lien_graph *graph, struct lien_process *process
 	allocation->site = lien_graph_site(graph, process, event);
 	if (!allocation->site)
 		return -ENOMEM;
+	if (lien_event_tagged(event) &&
+		lien_allocation_set_tag(graph, allocation, process->uid, event->tagged.tag))
+		return -ENOMEM;
 	if (!event->scope || strcmp(allocation->site->library->text, "nccl"))
 		return 0;
 	allocation->comm = lien_comm_of_scope(graph, process, event->scope);
@@ -146,14 +149,26 @@ int lien_graph_apply_unmap(
 	return 0;
 }
 
+/* The control library has unmapped a mapping of its own for good. */
+static void drop_scratch(struct lien_graph *graph, struct lien_process *process, uint64_t va)
+{
+	struct lien_mapping *mapping = lien_process_mapping(process, va);
+
+	if (mapping && mapping->parked && mapping->va == va)
+		mapping_remove(graph, mapping);
+}
+
 int lien_graph_apply_address_free(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
 	struct lien_reservation key = {.va = event->range.va}, *reservation;
 
+	if (by_control(event))
+		drop_scratch(graph, process, event->range.va);
 	reservation = SPLAY_FIND(lien_reservation_tree, &process->reservations, &key);
-	if (!reservation) {
-		lien_graph_odd(graph, process);
+	if (!reservation) { /* one of the control library may be older than the agent */
+		if (!by_control(event))
+			lien_graph_odd(graph, process);
 		return 0;
 	}
 	SPLAY_REMOVE(lien_reservation_tree, &process->reservations, reservation);
@@ -175,16 +190,19 @@ static const struct lien_mapping *mapped_within(
 	return NULL;
 }
 
-/* Memory whose handle was released goes with its last mapping, and an unmap under way may have
- * removed that. */
-static bool apply_pending_unmap(struct lien_graph *graph, struct lien_handle *handle)
+/*
+ * Memory whose handle was released goes with its last mapping, and an unmap under way may have
+ * removed that. `any`: also one that the driver would refuse, as far as the graph knows.
+ */
+static bool apply_pending_unmap(struct lien_graph *graph, struct lien_handle *handle, bool any)
 {
 	struct lien_process *process = handle->holding->process;
 	const struct lien_pending *pending;
 	const struct lien_mapping *mapping;
 
 	TAILQ_FOREACH (pending, &process->pending, next) {
-		if (pending->event.type != LIEN_CALL_CU_MEM_UNMAP)
+		if (pending->event.type != LIEN_CALL_CU_MEM_UNMAP ||
+			!(any || lien_release_may_succeed(process, &pending->event)))
 			continue;
 		mapping = mapped_within(graph, handle->holding, pending->event.range.va,
 			pending->event.range.bytes);
@@ -213,11 +231,12 @@ static struct lien_handle *handle_after_pending(
 
 	while ((handle = lien_handle_find(process, value))) {
 		if (lien_graph_apply_pending(graph, process, LIEN_CALL_CU_MEM_RELEASE, value, 0) ||
-			apply_pending_unmap(graph, handle))
+			apply_pending_unmap(graph, handle, false))
 			continue;
-		if (!may_have_gone(handle))
+		if (may_have_gone(handle))
+			lien_handle_drop(graph, handle);
+		else if (!apply_pending_unmap(graph, handle, true))
 			break;
-		lien_handle_drop(graph, handle);
 	}
 	return handle;
 }

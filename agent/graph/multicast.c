@@ -107,25 +107,45 @@ void lien_bindings_moved(struct lien_allocation *memory)
 	}
 }
 
-/* The device says which of the memories bound at that offset is meant. */
+/* Returns the first binding with a byte in [from, to) of the object, of that device's memory. */
+static struct lien_binding *first_at(
+	struct lien_allocation *object, int32_t device, uint64_t from, uint64_t to)
+{
+	struct lien_binding key = {.device = device, .offset = from}, *binding;
+
+	binding = RB_NFIND(lien_binding_tree, &object->bound, &key);
+	return binding && binding->device == device && binding->offset < to ? binding : NULL;
+}
+
+static struct lien_binding *next_at(struct lien_binding *binding, uint64_t to)
+{
+	struct lien_binding *next = RB_NEXT(lien_binding_tree, &binding->object->bound, binding);
+
+	return next && next->device == binding->device && next->offset < to ? next : NULL;
+}
+
+/* The device says which of the memories bound at that offset is meant. Processes that see one GPU
+ * each give it the same number, and mean their own memory. */
 int lien_graph_apply_multicast_unbind(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
 	struct lien_allocation *object = object_of(graph, process, event);
 	uint64_t from = event->multicast.offset, to = from + event->multicast.bytes;
-	struct lien_binding key = {.device = event->multicast.device, .offset = from};
-	struct lien_binding *binding, *next;
-	bool any = false;
+	struct lien_binding *first, *binding, *next;
+	bool own = false;
 
 	if (!object)
 		return 0;
-	for (binding = RB_NFIND(lien_binding_tree, &object->bound, &key);
-		binding && binding->device == key.device && binding->offset < to; binding = next) {
-		next = RB_NEXT(lien_binding_tree, &object->bound, binding);
-		any = true;
-		lien_binding_drop(graph, binding);
+	process->joined |= !!(event->flags & LIEN_EVENT_CONTROL);
+	first = first_at(object, event->multicast.device, from, to);
+	for (binding = first; binding && !own; binding = next_at(binding, to))
+		own = binding->memory->owner == process;
+	for (binding = first; binding; binding = next) {
+		next = next_at(binding, to);
+		if (!own || binding->memory->owner == process)
+			lien_binding_drop(graph, binding);
 	}
-	if (!any)
+	if (!first)
 		lien_graph_odd(graph, process);
 	return 0;
 }

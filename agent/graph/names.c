@@ -101,10 +101,9 @@ const struct lien_access_set *lien_graph_access(struct lien_graph *graph,
 	return known;
 }
 
-void lien_process_caller(
-	struct lien_process *process, const struct lien_event *event, char name[LIEN_CALLER_SIZE])
+static void name_caller(
+	const struct lien_library_map *map, uint32_t outer, char name[LIEN_CALLER_SIZE])
 {
-	const struct lien_library_map *map = lien_process_library(process, event->caller);
 	const char *file = map ? map->file->text : "unknown", *suffix;
 	const char *folder = strrchr(file, '/'); /* files without a path may have such names */
 	int length;
@@ -112,7 +111,7 @@ void lien_process_caller(
 	if (folder)
 		file = folder + 1;
 	length = strlen(file);
-	if (lien_event_library(event->outer) == LIEN_LIB_NCCL) {
+	if (lien_event_library(outer) == LIEN_LIB_NCCL) {
 		file = "nccl";
 		length = strlen(file);
 	} else if (!strncmp(file, "lib", 3)) {
@@ -123,23 +122,51 @@ void lien_process_caller(
 	snprintf(name, LIEN_CALLER_SIZE, "%.*s", length, file);
 }
 
-const struct lien_site *lien_graph_site(
-	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+void lien_process_caller(
+	struct lien_process *process, const struct lien_event *event, char name[LIEN_CALLER_SIZE])
 {
-	const struct lien_library_map *map = lien_process_library(process, event->caller);
-	struct lien_site site = {.outer = event->outer, .offset = event->caller};
+	name_caller(lien_process_library(process, event->caller), event->outer, name);
+}
+
+static const struct lien_site *site_in(struct lien_graph *graph, struct lien_process *process,
+	const struct lien_library_map *map, uint64_t caller, uint32_t outer)
+{
+	struct lien_site site = {.outer = outer, .offset = caller};
 	char library[LIEN_CALLER_SIZE];
 
-	lien_process_caller(process, event, library);
+	name_caller(map, outer, library);
 	site.library = lien_graph_name(graph, library, sizeof(library));
 	if (map) {
 		site.file = map->file;
 		site.inode = map->inode;
 		site.dev_major = map->dev_major;
 		site.dev_minor = map->dev_minor;
-		site.offset = event->caller - map->start + map->offset;
+		site.offset = caller - map->start + map->offset;
 	}
 	return lien_graph_intern_site(graph, process, &site);
+}
+
+const struct lien_site *lien_graph_site(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	return site_in(graph, process, lien_process_library(process, event->caller), event->caller,
+		event->outer);
+}
+
+void lien_process_found_library(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_library_map *map)
+{
+	struct lien_allocation *allocation;
+	const struct lien_site *site;
+
+	LIST_FOREACH (allocation, &process->owned, of_owner) {
+		site = allocation->site;
+		if (!site || site->inode || site->offset < map->start || site->offset >= map->end)
+			continue;
+		site = site_in(graph, process, map, site->offset, site->outer);
+		if (site)
+			allocation->site = site;
+	}
 }
 
 const struct lien_site *lien_graph_intern_site(

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /* Buffers registered with communicators and with network cards. */
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "agent/graph/event_check.h"
 #include "agent/graph/internal.h"
@@ -34,6 +36,23 @@ void lien_registration_drop(
 {
 	RB_REMOVE(lien_registration_tree, list, registration);
 	free(registration);
+}
+
+int lien_registration_name(struct lien_graph *graph, struct lien_registration *registration,
+	const char card[LIEN_CARD_BYTES])
+{
+	char why[128];
+
+	if (!card[0])
+		return 0;
+	registration->card = lien_graph_name(graph, card, LIEN_CARD_BYTES);
+	if (!registration->card)
+		return -ENOMEM;
+	snprintf(why, sizeof(why),
+		"registered with network card %s (RDMA), which keeps the old memory",
+		registration->card->text);
+	registration->why = lien_graph_name(graph, why, sizeof(why));
+	return registration->why ? 0 : -ENOMEM;
 }
 
 int lien_graph_apply_deregister(
@@ -97,7 +116,9 @@ int lien_graph_apply_register(
 	registration->of_gpu = lien_registration_lies(process, registration);
 	RB_INSERT(lien_registration_tree, list, registration);
 	process->card_spans.known = false;
-	return 0;
+	return list == &process->cards && event->size >= LIEN_EVENT_SIZE(mr)
+		       ? lien_registration_name(graph, registration, event->mr.card)
+		       : 0;
 }
 
 bool lien_registration_lies(
@@ -119,14 +140,19 @@ static unsigned count_all(struct lien_registration_tree *list)
 	return count;
 }
 
+static const char unnamed[] = "registered with a network card (RDMA), which keeps the old memory";
+static const char several[] =
+	"registered with several network cards (RDMA), which keep the old memory";
+
 static void add_spans(struct lien_spans *spans, struct lien_registration_tree *list)
 {
 	struct lien_registration *registration;
 
 	RB_FOREACH (registration, lien_registration_tree, list)
 		if (lien_range_sane(registration->va, registration->bytes))
-			spans->span[spans->count++] = (struct lien_span){
-				registration->va, registration->va + registration->bytes};
+			spans->span[spans->count++] = (struct lien_span){registration->va,
+				registration->va + registration->bytes,
+				registration->why ? registration->why->text : unnamed};
 }
 
 static int span_cmp(const void *a, const void *b)
@@ -144,11 +170,19 @@ static void spans_join(struct lien_spans *spans)
 	if (!spans->count)
 		return;
 	qsort(spans->span, spans->count, sizeof(spans->span[0]), span_cmp);
-	for (i = 1; i < spans->count; i++)
-		if (spans->span[i].va > last->end)
-			*++last = spans->span[i];
-		else if (spans->span[i].end > last->end)
-			last->end = spans->span[i].end;
+	for (i = 1; i < spans->count; i++) {
+		const struct lien_span *next = &spans->span[i];
+		const bool same = !strcmp(next->why, last->why);
+
+		if (next->va > last->end || (next->va == last->end && !same)) {
+			*++last = *next;
+			continue;
+		}
+		if (next->end > last->end)
+			last->end = next->end;
+		if (!same)
+			last->why = several;
+	}
 	spans->count = last - spans->span + 1;
 }
 
@@ -161,7 +195,7 @@ static bool spans_renew(struct lien_spans *spans, unsigned room)
 	return spans->known;
 }
 
-static bool spans_touch(const struct lien_spans *spans, const struct lien_mapping *mapping)
+static const char *spans_touch(const struct lien_spans *spans, const struct lien_mapping *mapping)
 {
 	unsigned low = 0, high = spans->count, mid;
 
@@ -172,17 +206,19 @@ static bool spans_touch(const struct lien_spans *spans, const struct lien_mappin
 		else
 			high = mid;
 	}
-	return low < spans->count && spans->span[low].va < mapping->va + mapping->bytes;
+	return low < spans->count && spans->span[low].va < mapping->va + mapping->bytes
+		       ? spans->span[low].why
+		       : NULL;
 }
 
-bool lien_mapping_on_card(const struct lien_mapping *mapping)
+const char *lien_mapping_card_keeps(const struct lien_mapping *mapping)
 {
 	struct lien_process *process = mapping->holding->process;
 	struct lien_spans *spans = &process->card_spans;
 
 	if (!spans->known) {
 		if (!spans_renew(spans, count_all(&process->cards)))
-			return true;
+			return unnamed;
 		add_spans(spans, &process->cards);
 		spans_join(spans);
 	}

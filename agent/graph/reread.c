@@ -26,7 +26,8 @@ uint32_t lien_graph_round(const struct lien_graph *graph)
 
 bool lien_process_whole(const struct lien_process *process)
 {
-	return !(process->incomplete & ~(LIEN_INCOMPLETE_ADOPTED | LIEN_INCOMPLETE_MULTICAST));
+	return !(process->incomplete & ~(LIEN_INCOMPLETE_ADOPTED | LIEN_INCOMPLETE_MULTICAST |
+					       LIEN_INCOMPLETE_MULTICAST_OWN));
 }
 
 int lien_graph_apply_adopt(

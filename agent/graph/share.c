@@ -30,13 +30,16 @@ int lien_share_by_key(struct lien_graph *graph, struct lien_allocation *allocati
 	uint64_t number = lien_share_number(event->type, key);
 	struct lien_share *share = lien_share_find(graph, number);
 
-	if (share && share->allocation == allocation)
-		return 0; /* exported again */
-	if (share)	  /* the driver reuses names of freed memory */
+	if (share && share->allocation == allocation) { /* exported again */
+		if (share->control && !(event->flags & LIEN_EVENT_CONTROL))
+			lien_share_claim(share);
+		return 0;
+	}
+	if (share) /* the driver reuses names of freed memory */
 		lien_share_outdate(graph, share);
 	if (!lien_share_new(graph, allocation, event, number, key))
 		return -ENOMEM;
-	allocation->exports++;
+	allocation->exports += !(event->flags & LIEN_EVENT_CONTROL);
 	return 0;
 }
 

@@ -251,7 +251,8 @@ static uint32_t allocation_flags(const struct lien_allocation *allocation)
 	return (allocation->found ? LIEN_STATE_FOUND : 0) |
 	       (allocation->comm_inferred ? LIEN_STATE_INFERRED : 0) |
 	       (allocation->adopted ? LIEN_STATE_ADOPTED : 0) |
-	       (allocation->open ? LIEN_STATE_OPEN : 0) | (allocation->part ? LIEN_STATE_PART : 0);
+	       (allocation->open ? LIEN_STATE_OPEN : 0) | (allocation->part ? LIEN_STATE_PART : 0) |
+	       (allocation->tag_unknown ? LIEN_STATE_TAG_UNKNOWN : 0);
 }
 
 static void dump_allocation(struct snapshot *snapshot, const struct lien_allocation *allocation)
@@ -273,6 +274,12 @@ static void dump_allocation(struct snapshot *snapshot, const struct lien_allocat
 	event.state.allocation.dmabufs = object ? 0 : allocation->dmabufs;
 	event.state.allocation.exports = allocation->exports;
 	event.state.allocation.round = allocation->round;
+	if (!allocation->tag) {
+		emit(snapshot, &event, offsetof(struct lien_event, state.allocation.tag_uid));
+		return;
+	}
+	event.state.allocation.tag_uid = allocation->tag->uid;
+	strcpy(event.state.allocation.tag, allocation->tag->text);
 	EMIT(snapshot, &event, allocation);
 }
 
@@ -286,7 +293,7 @@ static void dump_foreign(struct snapshot *snapshot, const struct lien_allocation
 	event.state.allocation.origin = allocation->origin == LIEN_ORIGIN_MULTICAST
 						? LIEN_ORIGIN_MULTICAST
 						: LIEN_ORIGIN_IMPORT;
-	EMIT(snapshot, &event, allocation);
+	emit(snapshot, &event, offsetof(struct lien_event, state.allocation.tag_uid));
 }
 
 static void dump_share(struct snapshot *snapshot, const struct lien_share *share)
@@ -366,6 +373,9 @@ static void dump_registration(struct snapshot *snapshot, const struct lien_proce
 	event.state.registration.comm = comm ? comm->number : 0;
 	event.state.registration.window = registration->window;
 	event.state.registration.of_gpu = registration->of_gpu;
+	if (registration->card)
+		memcpy(event.state.registration.card, registration->card->text,
+			strlen(registration->card->text));
 	EMIT(snapshot, &event, registration);
 }
 

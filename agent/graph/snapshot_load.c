@@ -189,7 +189,9 @@ int lien_load_registration(
 	RB_INSERT(lien_registration_tree, comm ? &comm->registrations : &process->cards,
 		registration);
 	process->card_spans.known = false;
-	return 0;
+	return !comm && event->size >= LIEN_EVENT_SIZE(state.registration)
+		       ? lien_registration_name(graph, registration, body->card)
+		       : 0;
 }
 
 /* --- all -------------------------------------------------------------------------------------- */

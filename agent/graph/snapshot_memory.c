@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "agent/graph/array.h"
 #include "agent/graph/event_check.h"
 #include "agent/graph/snapshot.h"
 
@@ -27,23 +28,6 @@ static struct lien_allocation *allocation_of(struct lien_graph *graph, uint64_t 
 	return found ? *found : NULL;
 }
 
-/* Makes room for one more pointer. */
-static int grow(void *array, size_t count, size_t *room)
-{
-	void **pointers, *old;
-	size_t more = *room ? 2 * *room : 256;
-
-	if (count < *room)
-		return 0;
-	memcpy(&old, array, sizeof(old));
-	pointers = reallocarray(old, more, sizeof(*pointers));
-	if (!pointers)
-		return -ENOMEM;
-	memcpy(array, &pointers, sizeof(pointers));
-	*room = more;
-	return 0;
-}
-
 int lien_load_site(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
@@ -57,7 +41,8 @@ int lien_load_site(
 
 	if (body->number != graph->loading.sites_count + 1)
 		return -EBADMSG;
-	if (grow(&graph->loading.sites, graph->loading.sites_count, &graph->loading.sites_room))
+	if (lien_array_grow(&graph->loading.sites, graph->loading.sites_count,
+		    &graph->loading.sites_room, sizeof(*graph->loading.sites)))
 		return -ENOMEM;
 	like.library = lien_graph_name(graph, body->library, sizeof(body->library));
 	if (body->file[0]) {
@@ -75,7 +60,7 @@ int lien_load_site(
 static bool allocation_fits(struct lien_graph *graph, const struct lien_state_allocation *body)
 {
 	const uint32_t known = LIEN_STATE_FOUND | LIEN_STATE_INFERRED | LIEN_STATE_ADOPTED |
-			       LIEN_STATE_OPEN | LIEN_STATE_PART;
+			       LIEN_STATE_OPEN | LIEN_STATE_PART | LIEN_STATE_TAG_UNKNOWN;
 
 	return body->id > graph->next_id && body->id < LIEN_ID_END &&
 	       body->origin > LIEN_ORIGIN_NONE && body->origin < LIEN_ORIGIN_COUNT &&
@@ -103,6 +88,7 @@ static void allocation_describe(
 	allocation->adopted = body->flags & LIEN_STATE_ADOPTED;
 	allocation->open = body->flags & LIEN_STATE_OPEN;
 	allocation->part = body->flags & LIEN_STATE_PART;
+	allocation->tag_unknown = body->flags & LIEN_STATE_TAG_UNKNOWN;
 }
 
 int lien_load_allocation(
@@ -113,8 +99,8 @@ int lien_load_allocation(
 
 	if (!allocation_fits(graph, body))
 		return -EBADMSG;
-	if (grow(&graph->loading.allocations, graph->loading.allocations_count,
-		    &graph->loading.allocations_room))
+	if (lien_array_grow(&graph->loading.allocations, graph->loading.allocations_count,
+		    &graph->loading.allocations_room, sizeof(*graph->loading.allocations)))
 		return -ENOMEM;
 	graph->next_id = body->id - 1;
 	allocation = lien_allocation_new(graph, body->origin);
@@ -123,6 +109,9 @@ int lien_load_allocation(
 	graph->loading.allocations[graph->loading.allocations_count++] = allocation;
 	allocation->importing = true;
 	allocation_describe(allocation, body);
+	if (event->size >= LIEN_EVENT_SIZE(state.allocation) && body->tag[0] &&
+		lien_allocation_set_tag(graph, allocation, body->tag_uid, body->tag))
+		return -ENOMEM;
 	if (body->site)
 		allocation->site = graph->loading.sites[body->site - 1];
 	if (owner) {
@@ -145,8 +134,8 @@ static bool share_fits(const struct lien_state_share *body)
 	if (body->flags & ~known)
 		return false;
 	if (body->flags & LIEN_STATE_KEYED)
-		return !(body->flags & LIEN_STATE_CONTROL) &&
-		       (kind == LIEN_KIND_export || kind == LIEN_KIND_key_export) &&
+		return (kind == LIEN_KIND_export || (kind == LIEN_KIND_key_export &&
+							    !(body->flags & LIEN_STATE_CONTROL))) &&
 		       body->number == lien_share_number(body->call, body->key);
 	return !(body->flags & LIEN_STATE_STALE) && kind == LIEN_KIND_export && body->number &&
 	       !(body->number & LIEN_SHARE_BY_KEY);

@@ -293,7 +293,7 @@ int lien_split_load(
 	return err;
 }
 
-static int split_told(
+static int split_recorded(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {
 	struct lien_comm *parent = lien_comm_parent(process, event), *comm;
@@ -310,13 +310,11 @@ int lien_graph_apply_comm_split(
 	struct lien_comm *parent = lien_comm_parent(process, event), *comm = NULL;
 
 	if (event->flags & LIEN_EVENT_IMPORTED)
-		return split_told(graph, process, event);
+		return split_recorded(graph, process, event);
 	if (event->comm.comm && event->comm.color >= 0) {
-		comm = lien_comm_made(graph, process, event);
+		comm = lien_comm_derived(graph, process, event);
 		if (!comm)
 			return -ENOMEM;
-		comm->rank = comm->nranks = -1;
-		memset(comm->id, 0, sizeof(comm->id));
 	}
 	if (!parent)
 		return 0;
@@ -330,4 +328,23 @@ int lien_graph_apply_comm_split(
 		add_color(comm->id, event->comm.color);
 	}
 	return split_join(graph, process, event, parent, comm, parent->splits);
+}
+
+bool lien_split_place(
+	const struct lien_process *process, uint64_t address, struct lien_split_place *place)
+{
+	const struct lien_comm *comm = lien_comm_find((struct lien_process *)process, address);
+	struct lien_split_comm_tree *tree = (struct lien_split_comm_tree *)&process->split_comms;
+	struct lien_split_member key = {.number = comm ? comm->number : 0};
+	const struct lien_split_member *member =
+		comm ? RB_NFIND(lien_split_comm_tree, tree, &key) : NULL;
+
+	if (!member || member->number != comm->number)
+		return false;
+	*place = (struct lien_split_place){.split = member->split->id,
+		.nranks = member->split->nranks,
+		.members = member->split->members_count,
+		.key = member->key,
+		.parent_rank = member->parent_rank};
+	return true;
 }

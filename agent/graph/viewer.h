@@ -12,6 +12,7 @@
 struct lien_viewer {
 	bool one_user; /* false: root, who sees everything */
 	uint32_t uid;
+	uint32_t pid; /* of the client, for the log; 0: the agent asks itself */
 };
 
 /* viewer NULL: root. process NULL: nobody's process, which only root sees. */

@@ -13,6 +13,7 @@
 #include "agent/core/node.h"
 #include "agent/join/walks.h"
 #include "loader/discover/environ.h"
+#include "loader/probes/gate.h"
 
 /* Limit for all processes to come to rest. */
 #define REST_MS 10000
@@ -32,7 +33,7 @@ static bool nvls_is_off(uint32_t pid)
 /*
  * Facts that the driver cannot report of an adopted process. Memory bound to a multicast object
  * looks like any other. NCCL (2.17 to 2.30) binds some where the devices support it and the node
- * has at least two, unless NCCL_NVLS_ENABLE=0.
+ * has at least two, unless NCCL_NVLS_ENABLE=0; its objects are for several processes.
  */
 static uint32_t doubts_of(struct lien_agent *agent, struct lien_process *process)
 {
@@ -41,9 +42,11 @@ static uint32_t doubts_of(struct lien_agent *agent, struct lien_process *process
 	bool nccl = lien_walk_maps(process, LIEN_LIB_NCCL);
 	uint32_t doubts = nccl ? LIEN_INCOMPLETE_NCCL : 0;
 
-	if (tracked->strange || (nccl && tracked->multicast && !(node && node->count == 1) &&
+	if (tracked->objects || (nccl && tracked->multicast && !(node && node->count == 1) &&
 					!nvls_is_off(process->pid)))
 		doubts |= LIEN_INCOMPLETE_MULTICAST;
+	if (tracked->own_objects)
+		doubts |= LIEN_INCOMPLETE_MULTICAST_OWN;
 	return doubts;
 }
 
@@ -150,12 +153,17 @@ int lien_adopt_start(struct lien_agent *agent, const struct lien_viewer *viewer,
 	*nothing = !agent->at_rest_count;
 	if (!*nothing && !ops.gate) {
 		snprintf(error, error_size,
-			"this kernel cannot hold threads back (6.10 is needed), so memory that was "
-			"there before the agent is shown, and not moved");
+			"this kernel cannot hold threads back (%s), so memory that was there "
+			"before "
+			"the agent is shown, and not moved",
+			lien_probes_gate_lacks(agent->probes));
 		err = -EOPNOTSUPP;
 	}
 	for (i = 0; i < agent->at_rest_count && !err; i++) {
 		process = lien_graph_process(agent->graph, agent->at_rest[i]);
+		err = lien_proc_check_goes_on(process->pid, error, error_size);
+		if (err)
+			break;
 		if (!process->held_items && !lien_plan_holds_parked(process))
 			continue;
 		snprintf(error, error_size,

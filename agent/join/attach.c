@@ -21,12 +21,14 @@
 #define INJECT_MS 5000
 #define READY_NS  5000000000ull	 /* for its control thread to answer */
 #define READ_NS	  60000000000ull /* for its memory to be read */
+#define SLOW_NS	  10000000000ull /* for its mappings to be read at last */
 #define ADOPT_NS  30000000000ull /* for other transactions to end */
 
 struct part {
 	struct lien_join_part base;
 	enum { PART_INJECTED, PART_STARTS, PART_WAITS, PART_READS } state;
 	uint64_t until;
+	uint64_t t_slow; /* it was too slow to be read for the first time; 0: never */
 	struct lien_inject_result result;
 	char command[16], error[300]; /* "": attached */
 	bool read;
@@ -89,6 +91,19 @@ static json_t *part_json(const struct part *part, bool complete)
 		"complete", complete);
 }
 
+/* Returns how many processes need nothing, if none was wanted. */
+static unsigned attached_before(const struct attach *attach)
+{
+	struct lien_process *process;
+	unsigned count = 0;
+
+	for (process = lien_graph_first(attach->base.agent->graph); process && !attach->base.count;
+		process = lien_graph_next(process))
+		count += process->cuda && !process->ended &&
+			 lien_viewer_sees(&attach->base.client->viewer, process);
+	return count;
+}
+
 static json_t *view(const struct attach *attach)
 {
 	json_t *processes = json_array();
@@ -103,8 +118,9 @@ static json_t *view(const struct attach *attach)
 		json_array_append_new(
 			processes, part_json(part, process && lien_process_whole(process)));
 	}
-	return json_pack("{s:o, s:i, s:i, s:O?}", "processes", processes, "attached", attached,
-		"refused", attach->base.count - attached, "adoption", attach->adoption);
+	return json_pack("{s:o, s:i, s:i, s:i, s:O?}", "processes", processes, "attached", attached,
+		"refused", attach->base.count - attached, "attached_before",
+		attached_before(attach), "adoption", attach->adoption);
 }
 
 static void answer(struct lien_join_job *job)
@@ -278,10 +294,15 @@ static void read_part(struct attach *attach, struct part *part, struct lien_proc
 	part->state = PART_READS;
 	part->until = lien_now_ns() + READ_NS;
 	err = lien_walk_start(attach->base.agent, process, true, on_walked, attach);
-	if (err == -EBUSY)
+	if (err == -ETIMEDOUT && !part->t_slow)
+		part->t_slow = lien_now_ns();
+	if (err == -EBUSY || (err == -ETIMEDOUT && lien_now_ns() - part->t_slow < SLOW_NS))
 		part->state = PART_WAITS;
 	else if (err)
-		end_part(attach, part, err == -ESRCH ? "it has ended" : strerror(-err));
+		end_part(attach, part,
+			err == -ESRCH	    ? "it has ended"
+			: err == -ETIMEDOUT ? "its mappings cannot be read in time: try again"
+					    : strerror(-err));
 }
 
 /* Runs in the worker's thread. */

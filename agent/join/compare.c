@@ -133,17 +133,37 @@ static void on_walked(void *to, struct lien_process *process, const struct lien_
 	add_result((struct compare *)job, part, process, walked);
 }
 
-/* Another reader may be at work: tries again with the next tick. */
+static const char *stopped(uint32_t pid)
+{
+	return lien_proc_stopped(pid) == 'T' ? "it is stopped: let it go on first (kill -CONT)"
+					     : NULL;
+}
+
+/* Returns why there is nothing to ask; NULL: there may be. */
+static const char *not_asked(const struct lien_join_job *job, const struct lien_process *process)
+{
+	if (!process)
+		return "it has ended";
+	if (!process->cuda)
+		return "it has not used CUDA yet: there is nothing to compare";
+	if (job->client && !lien_proc_owned(process, &job->client->viewer))
+		return "it does not run as you alone (set-user-id?): only root can compare it";
+	return lien_process_takes_no_orders(process);
+}
+
+/* Another reader may be at work, or the process slow: tries again with the next tick. */
 static void start(
 	struct lien_join_job *job, struct lien_join_part *part, struct lien_process *process)
 {
 	const bool repair = ((struct compare *)job)->repair;
-	const char *error = process ? lien_process_takes_no_orders(process) : "it has ended";
+	const char *error = not_asked(job, process);
 	int err = 0;
 
 	if (!error)
+		error = stopped(part->pid);
+	if (!error)
 		err = lien_walk_start(job->agent, process, repair, on_walked, job);
-	if (err && err != -EBUSY)
+	if (err && err != -EBUSY && err != -ETIMEDOUT)
 		error = err == -ESRCH ? "it has ended" : strerror(-err);
 	if (error)
 		fail(job, part, error);
@@ -156,10 +176,13 @@ static void look(
 {
 	const struct compare *compare = (struct compare *)job;
 	const bool runs = ((struct part *)part)->runs;
-	char error[80];
+	const char *why;
+	char error[120];
 
 	if (lien_now_ns() >= compare->deadline) {
-		snprintf(error, sizeof(error), "it was not read within %u ms", compare->timeout_ms);
+		why = stopped(part->pid);
+		snprintf(error, sizeof(error), "it was not read within %u ms%s%s",
+			compare->timeout_ms, why ? ": " : "", why ? why : "");
 		if (runs && process)
 			lien_walk_end(job->agent, process, error);
 		if (!part->done)
@@ -179,10 +202,10 @@ static const struct lien_join_kind kind = {
 	.release = release,
 };
 
+/* One that is named gets a row, if only to say why it is not compared. */
 static bool wanted(const struct lien_viewer *viewer, const struct lien_process *process, bool named)
 {
-	(void)named;
-	return process->cuda && lien_proc_owned(process, viewer);
+	return named || (process->cuda && lien_proc_owned(process, viewer));
 }
 
 void lien_compare_start(struct lien_client *client, const uint32_t *pids, unsigned pids_count,

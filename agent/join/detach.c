@@ -81,7 +81,7 @@ static void let_go(struct lien_agent *agent, struct lien_process *process)
 	struct lien_tracked *tracked = process->agent;
 
 	lien_orders_unlink(tracked);
-	lien_probes_ungate(agent->probes, process->pid);
+	lien_probes_ungate(agent->probes, process->pid, true);
 	lien_presence_passes_on(agent, process);
 	tracked->t_woken = 0;
 	process->presence = LIEN_CONTROL_NONE;
@@ -145,6 +145,8 @@ static const char *order(struct lien_agent *agent, struct lien_process *process)
 		return "its control library does not answer: see `lien ps`";
 	if (process->held_items)
 		return "memory of it is offloaded: `lien restore` first";
+	if (lien_proc_stopped(process->pid) == 'T')
+		return "it is stopped: let it go on first (kill -CONT)";
 	lien_walk_end(agent, process, "it is being detached");
 	if (lien_link_send(tracked->link, LIEN_ASK_END, &end, NULL, NULL, 0))
 		return "its control library is busy: try again";
@@ -241,7 +243,8 @@ void lien_detach_start(struct lien_client *client, const uint32_t *pids, unsigne
 	struct detach *detach;
 
 	if (client->agent->transaction) {
-		lien_reply_busy(client, "a transaction is under way: see `lien status`");
+		lien_reply_busy(client, "a transaction is under way: see `lien status`",
+			(struct lien_blame){LIEN_CAUSE_BUSY, 0, 0});
 		return;
 	}
 	detach = (struct detach *)lien_join_new(client, &kind, pids, count, wanted);

@@ -93,15 +93,6 @@ static void keep_report(struct lien_ras *ras, struct lien_ras_subject *subject, 
 
 /* --- events for the graph --------------------------------------------------------------------- */
 
-static int counted_cmp(const void *a, const void *b)
-{
-	const struct lien_counted *x = a, *y = b;
-
-	if (x->comm.pid != y->comm.pid)
-		return x->comm.pid < y->comm.pid ? -1 : 1;
-	return (x->comm.comm > y->comm.comm) - (x->comm.comm < y->comm.comm);
-}
-
 /* Is the communicator still in use? It may have been destroyed since its memory was read. */
 static bool in_use(const struct lien_counted *counted, size_t count, struct lien_process *process,
 	uint64_t address)
@@ -110,7 +101,7 @@ static bool in_use(const struct lien_counted *counted, size_t count, struct lien
 	struct lien_comm comm = {.address = address};
 
 	return RB_FIND(lien_comm_tree, &process->comms, &comm) ||
-	       (count && bsearch(&key, counted, count, sizeof(key), counted_cmp));
+	       (count && bsearch(&key, counted, count, sizeof(key), lien_counted_cmp));
 }
 
 static void report(struct lien_agent *agent, const struct lien_ras_subject *subject,
@@ -162,7 +153,7 @@ static void answered(struct lien_agent *agent, struct lien_job *base)
 
 	agent->ras->asking = false;
 	if (!lien_agent_counted(agent, &counted, &count) && count)
-		qsort(counted, count, sizeof(*counted), counted_cmp);
+		qsort(counted, count, sizeof(*counted), lien_counted_cmp);
 	for (i = 0; i < job->subjects; i++)
 		found += take_subject(agent, &job->subject[i], counted, count);
 	free(counted);

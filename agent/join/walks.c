@@ -164,7 +164,8 @@ static void conclude(struct lien_agent *agent, struct lien_process *process, str
 	int err = 0;
 
 	lien_reread_differences(walk->reread, &differences);
-	tracked->strange = lien_reread_strange(walk->reread);
+	tracked->objects = lien_reread_objects(walk->reread);
+	tracked->own_objects = lien_reread_own_objects(walk->reread);
 	tracked->walk = NULL; /* events made below must not count as touches */
 	agent->walks--;
 	lien_reread_learn(walk->reread, process, lien_now_ns(), emit, agent);
@@ -269,7 +270,7 @@ static void proceed(struct lien_agent *agent, struct lien_process *process)
 	lien_reread_ranges(walk->reread, &count);
 	if (!err)
 		err = walk->next < count ? send_chunk(walk) : next_pass(agent, process, walk);
-	if (err)
+	if (err && err != -EBUSY) /* another order is under way: after it */
 		lien_walk_end(agent, process, strerror(-err));
 }
 
@@ -334,7 +335,8 @@ bool lien_walks_own(struct lien_agent *agent, const struct lien_event *event)
 	/* An adoption counts references by releasing them, and maps exported descriptors. */
 	if (agent->adopting)
 		return true;
-	if ((event->type != LIEN_CALL_CU_MEM_RETAIN && event->type != LIEN_CALL_CU_MEM_RELEASE))
+	if (event->type != LIEN_CALL_CU_MEM_RETAIN && event->type != LIEN_CALL_CU_MEM_RELEASE &&
+		event->type != LIEN_CALL_CU_MEM_EXPORT)
 		return false;
 	process = tracked_process(agent, event->pid);
 	return process && lien_orders_asked(process->agent) == LIEN_ASK_WALK;

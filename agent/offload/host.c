@@ -2,20 +2,16 @@
 #include "agent/offload/host.h"
 
 #include <errno.h>
-#include <inttypes.h>
 #include <limits.h>
 #include <mntent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "agent/graph/bytes.h"
+
 /* Left to others of the machine's available memory. */
 #define SPARE_BYTES (64ull << 20)
-
-static uint64_t mib(uint64_t bytes)
-{
-	return (bytes + (1 << 20) - 1) >> 20;
-}
 
 uint64_t lien_host_missing(const struct lien_process *process, uint64_t bytes)
 {
@@ -71,9 +67,9 @@ static bool read_number(
 static int refuse(char *error, size_t size, const char *where, uint64_t need, uint64_t left)
 {
 	snprintf(error, size,
-		"host memory: %" PRIu64 " MiB more are needed, %s has %" PRIu64
-		" MiB left: free some, or move less (--owner, --pid)",
-		mib(need), where, left >> 20);
+		"host memory: %s more is needed, %s has %s left: free some, or move less (--owner, "
+		"--pid)",
+		lien_bytes(need).text, where, lien_bytes(left).text);
 	return -ENOMEM;
 }
 
@@ -180,11 +176,25 @@ struct check {
 	const struct lien_host_need *needs;
 	char (*paths)[PATH_MAX]; /* parallel to them */
 	unsigned count;
+	unsigned checked; /* of the first ones, all cgroups have been */
 	char *error;
 	size_t error_size;
 };
 
-/* Checks one cgroup against all processes in it or below it. */
+#define CHECKED 1 /* this cgroup, and those above it */
+
+static bool is_checked(const struct check *check, const char *group)
+{
+	unsigned i;
+
+	for (i = 0; i < check->checked; i++)
+		if (check->needs[i].bytes && check->paths[i][0] && below(check->paths[i], group))
+			return true;
+	return false;
+}
+
+/* Checks one cgroup against all processes in it or below it. The processes of a job share most of
+ * them, and reading one can take the kernel a millisecond. */
 static int check_group(void *context, const char *group)
 {
 	const struct check *check = context;
@@ -192,6 +202,8 @@ static int check_group(void *context, const char *group)
 	char where[PATH_MAX + 64];
 	unsigned i;
 
+	if (is_checked(check, group))
+		return CHECKED;
 	if (!room_in(check->hierarchy, group, &left))
 		return 0;
 	for (i = 0; i < check->count; i++)
@@ -207,7 +219,7 @@ static int check_hierarchy(const struct lien_host_files *files, const struct hie
 	const struct lien_host_need *needs, unsigned count, char *error, size_t error_size)
 {
 	struct check check = {
-		hierarchy, needs, calloc(count, sizeof(*check.paths)), count, error, error_size};
+		hierarchy, needs, calloc(count, sizeof(*check.paths)), count, 0, error, error_size};
 	int err = check.paths ? 0 : -ENOMEM;
 	unsigned i;
 
@@ -215,9 +227,11 @@ static int check_hierarchy(const struct lien_host_files *files, const struct hie
 		snprintf(error, error_size, "out of memory");
 	for (i = 0; i < count && !err; i++)
 		path_of(files, hierarchy, needs[i].pid, check.paths[i], sizeof(check.paths[i]));
-	for (i = 0; i < count && !err; i++)
-		if (needs[i].bytes)
-			err = each_group(check.paths[i], check_group, &check);
+	for (; check.checked < count && !err; check.checked++)
+		if (needs[check.checked].bytes) {
+			err = each_group(check.paths[check.checked], check_group, &check);
+			err = err == CHECKED ? 0 : err;
+		}
 	free(check.paths);
 	return err;
 }
@@ -276,6 +290,39 @@ uint64_t lien_host_room(const struct lien_host_files *files, uint32_t pid)
 		each_group(path, room_of_group, &room);
 	}
 	return room.left;
+}
+
+struct limited {
+	const struct hierarchy *hierarchy;
+	unsigned long long total; /* of the machine */
+};
+
+static int is_limited(void *context, const char *group)
+{
+	const struct limited *limited = context;
+	unsigned long long limit;
+	char folder[2 * PATH_MAX];
+
+	snprintf(folder, sizeof(folder), "%s%s", limited->hierarchy->mount, group);
+	return read_number(folder, limited->hierarchy->limit, "", &limit) && limit < limited->total;
+}
+
+bool lien_host_limited(const struct lien_host_files *files, uint32_t pid)
+{
+	struct limited limited = {.total = 1ull << 60}; /* v1 has a number for no limit, too */
+	struct hierarchy list[2];
+	unsigned n = hierarchies(files, list), i;
+	char path[PATH_MAX];
+	bool found = false;
+
+	if (files->proc && read_number(files->proc, "meminfo", "MemTotal:", &limited.total))
+		limited.total <<= 10;
+	for (i = 0; i < n && !found; i++) {
+		path_of(files, &list[i], pid, path, sizeof(path));
+		limited.hierarchy = &list[i];
+		found = each_group(path, is_limited, &limited);
+	}
+	return found;
 }
 
 uint64_t lien_host_share(uint64_t room, uint64_t held, unsigned percent)

@@ -38,6 +38,9 @@ int lien_host_check(const struct lien_host_files *files, const struct lien_host_
  * none of that is known. */
 uint64_t lien_host_room(const struct lien_host_files *files, uint32_t pid);
 
+/* Is the process in a memory cgroup with a limit of its own, below what the machine has? */
+bool lien_host_limited(const struct lien_host_files *files, uint32_t pid);
+
 /* Returns how many of the `room` bytes make the arenas, which hold `held` bytes, a share of both.
  * It is as if all arenas were in the process's cgroups: then no number of processes fills one up.
  */

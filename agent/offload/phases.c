@@ -35,14 +35,14 @@ static const struct kind {
 } kinds[] = {
 	[LIEN_TRANSACTION_OFFLOAD] = {.name = "offload",
 		.phases = PHASES(LIEN_PHASE_STAGE, LIEN_PHASE_GATE, LIEN_PHASE_DRAIN,
-			LIEN_PHASE_CHECK, LIEN_PHASE_SAVE, LIEN_PHASE_UNMAP, LIEN_PHASE_DROP,
-			LIEN_PHASE_OPEN),
+			LIEN_PHASE_CHECK, LIEN_PHASE_SAVE, LIEN_PHASE_AGREE, LIEN_PHASE_UNMAP,
+			LIEN_PHASE_DROP, LIEN_PHASE_OPEN),
 		.rest = lien_offload_rest,
 		.abandon = lien_offload_discard},
 	/* From CREATE to FINISH each process goes at its own pace. */
 	[LIEN_TRANSACTION_RESTORE] = {.name = "restore",
 		.phases = PHASES(LIEN_PHASE_LIST, LIEN_PHASE_CREATE, LIEN_PHASE_EXPORT,
-			LIEN_PHASE_IMPORT, LIEN_PHASE_FINISH, LIEN_PHASE_OPEN)},
+			LIEN_PHASE_IMPORT, LIEN_PHASE_FINISH, LIEN_PHASE_AGREE, LIEN_PHASE_OPEN)},
 	[LIEN_TRANSACTION_RELEASE] = {.name = "release", .phases = PHASES(LIEN_PHASE_RELEASE)},
 	[LIEN_TRANSACTION_ADOPTION] = {.name = "adoption",
 		.phases = PHASES(LIEN_PHASE_GATE, LIEN_PHASE_DRAIN, LIEN_PHASE_ADOPT_COUNT,
@@ -81,7 +81,8 @@ void lien_transaction_drop_out(struct lien_transaction *t, unsigned index)
 	 * It may have saved by now, and keeps memory that others import until a restore asks for
 	 * it.
 	 */
-	if (t->kind == LIEN_TRANSACTION_OFFLOAD && t->participants[index].phase == LIEN_PHASE_SAVE)
+	if (t->kind == LIEN_TRANSACTION_OFFLOAD &&
+		(t->participants[index].phase == LIEN_PHASE_SAVE || t->phase == LIEN_PHASE_AGREE))
 		t->processes[index].lends = true;
 	t->participants[index].gone = true;
 	t->participants[index].seq = 0;
@@ -109,8 +110,8 @@ void lien_transaction_order(struct lien_transaction *t, unsigned index, enum lie
 		return;
 	lien_transaction_drop_out(t, index);
 	if (!phases[phase]->spares_dead || lien_transaction_alive(t, index))
-		lien_transaction_fail(
-			t, -ESRCH, "process %u cannot be reached", t->processes[index].pid);
+		lien_transaction_fail(t, -ESRCH, t->processes[index].pid,
+			"process %u cannot be reached", t->processes[index].pid);
 }
 
 bool lien_transaction_idle(const struct lien_transaction *t)
@@ -143,7 +144,8 @@ void lien_phase_finished(struct lien_transaction *t, unsigned index)
 
 /* --- failures and the end --------------------------------------------------------------------- */
 
-void lien_transaction_fail(struct lien_transaction *t, int error, const char *format, ...)
+void lien_transaction_fail(
+	struct lien_transaction *t, int error, uint32_t pid, const char *format, ...)
 {
 	char *text = t->result.error ? t->result.undo_text : t->result.text;
 	size_t size = t->result.error ? sizeof(t->result.undo_text) : sizeof(t->result.text);
@@ -159,8 +161,10 @@ void lien_transaction_fail(struct lien_transaction *t, int error, const char *fo
 	t->failing |= t->restoring && error != -EOWNERDEAD;
 	if (t->result.error && (!undo || t->result.undo_text[0]))
 		return;
-	if (!t->result.error)
+	if (!t->result.error) {
 		t->result.error = error;
+		t->result.blame = (struct lien_blame){lien_cause_of(error), pid, 0};
+	}
 	va_start(args, format);
 	vsnprintf(text, size, format, args);
 	va_end(args);
@@ -186,18 +190,38 @@ static unsigned members_first(struct lien_transaction *t)
 	return n;
 }
 
+/* A restore of the others is no success for who asked for all. */
+static void name_aside(struct lien_transaction *t)
+{
+	char with[60] = "";
+
+	t->result.only_aside = true;
+	if (t->aside_others)
+		snprintf(with, sizeof(with), " with %u other %s", t->aside_others,
+			t->aside_others == 1 ? "process" : "processes");
+	lien_transaction_fail(t, -ETIMEDOUT, t->aside,
+		"process %u is stopped (kill -CONT %u) and stays offloaded%s; all else is back",
+		t->aside, t->aside, with);
+}
+
 void lien_transaction_end(struct lien_transaction *t)
 {
 	const uint64_t now = t->ops.now_ns(t->ops.context);
-	unsigned i, n = members_first(t);
+	unsigned i, n;
 
+	for (i = 0; i < t->count; i++)
+		t->participants[i].member |= t->participants[i].involved;
+	n = members_first(t);
+	if (t->aside && !t->result.error)
+		name_aside(t);
 	for (i = 0; i < n; i++) {
 		t->result.bytes += t->processes[i].bytes;
 		t->result.discarded += t->processes[i].discarded;
 		t->result.verified += t->processes[i].verified;
 	}
-	t->result.all_back =
-		t->kind == LIEN_TRANSACTION_RESTORE && !t->pids_count && !t->result.error;
+	t->result.all_back = t->kind == LIEN_TRANSACTION_RESTORE && !t->pids_count &&
+			     !lien_transaction_chosen(t) && !t->result.error;
+	t->result.chosen = lien_transaction_chosen(t);
 	t->result.only_lost = t->result.lost && !t->failing;
 	t->result.processes = t->processes;
 	t->result.processes_count = n;
@@ -229,6 +253,8 @@ void lien_phase_begin(struct lien_transaction *t, enum lien_phase phase)
 		else
 			lien_transaction_order(t, i, phase, 0, NULL, 0, NULL, 0);
 	}
+	if (row->ordered)
+		row->ordered(t);
 }
 
 /* Begins the first phase that applies; ends the transaction if none does. */
@@ -321,6 +347,7 @@ void lien_transaction_start(struct lien_transaction *t)
 	t->t_start = t->ops.now_ns(t->ops.context);
 	if (!t->restoring)
 		t->generation = t->t_start | 1;
+	t->phase = kinds[t->kind].phases[0]; /* also while that waits to begin */
 	begin_first(t, kinds[t->kind].phases);
 	proceed(t);
 }
@@ -331,7 +358,7 @@ static void answered_error(struct lien_transaction *t, unsigned index, const str
 	if (row->excuse && row->excuse(t, index, reply))
 		return;
 	t->processes[index].failed = true;
-	lien_transaction_fail(t, reply->result < 0 ? reply->result : -EIO,
+	lien_transaction_fail(t, reply->result < 0 ? reply->result : -EIO, t->processes[index].pid,
 		reply->arg > LIEN_PHASE_COUNT ? "process %u, %s: %.*s (at 0x%" PRIx64 ")"
 					      : "process %u, %s: %.*s",
 		t->processes[index].pid, row->name, (int)strnlen(reply->text, sizeof(reply->text)),
@@ -382,7 +409,8 @@ void lien_transaction_reply(struct lien_transaction *t, uint32_t pid,
 
 void lien_transaction_gone(struct lien_transaction *t, uint32_t pid)
 {
-	const struct phase *row = phases[t->phase];
+	/* One that waits to begin is the one that the process is missing from. */
+	const struct phase *row = phases[t->entering == LIEN_PHASE_COUNT ? t->phase : t->entering];
 	int index = lien_transaction_index(t, pid);
 	bool lives, undo = t->kind == LIEN_TRANSACTION_OFFLOAD && t->restoring;
 
@@ -392,11 +420,48 @@ void lien_transaction_gone(struct lien_transaction *t, uint32_t pid)
 	lien_transaction_drop_out(t, index);
 	/* A dead process has nothing to restore, put back or release. */
 	if (lives || !(row->spares_dead || undo))
-		lien_transaction_fail(t, -ESRCH,
+		lien_transaction_fail(t, -ESRCH, pid,
 			lives ? "process %u takes no orders any more, in `%s`"
 			      : "process %u ended in `%s`",
 			pid, row->name);
 	t->noted = true;
+}
+
+bool lien_transaction_is_resting(const struct lien_transaction *t)
+{
+	return t->phase == LIEN_PHASE_GATE || t->phase == LIEN_PHASE_DRAIN ||
+	       (t->t_making && !t->t_shut);
+}
+
+enum lien_go_on lien_transaction_may_go_on(struct lien_transaction *t, enum lien_point point)
+{
+	return t->ops.may_go_on ? t->ops.may_go_on(t->ops.context, point) : LIEN_GO_ON_YES;
+}
+
+void lien_transaction_wake(struct lien_transaction *t)
+{
+	t->noted = true;
+}
+
+/* Before a restore has touched anything. */
+static bool is_planned(const struct lien_transaction *t)
+{
+	return t->entering == LIEN_PHASE_LIST && t->kind == LIEN_TRANSACTION_RESTORE;
+}
+
+bool lien_transaction_cancel(struct lien_transaction *t, const char *why)
+{
+	if (!t->ended && is_planned(t)) {
+		lien_transaction_fail(t, -ECANCELED, 0, "%s", why);
+		t->noted = true;
+		return true;
+	}
+	if (t->ended || t->kind != LIEN_TRANSACTION_OFFLOAD || t->restoring || t->result.error ||
+		t->phase == LIEN_PHASE_OPEN)
+		return false;
+	lien_transaction_fail(t, -ECANCELED, 0, "%s", why);
+	t->noted = true;
+	return true;
 }
 
 bool lien_transaction_must_react(const struct lien_transaction *t)
@@ -437,14 +502,15 @@ static void no_answer(struct lien_transaction *t, unsigned index)
 {
 	struct participant *participant = &t->participants[index];
 	uint32_t pid = t->processes[index].pid;
-	const char *busy = t->ops.busy_with ? t->ops.busy_with(t->ops.context, pid) : NULL;
+	char why[160] = "";
 
+	if (t->ops.silent)
+		t->ops.silent(t->ops.context, pid, why, sizeof(why));
 	lien_transaction_drop_out(t, index);
 	participant->stuck = true;
-	lien_transaction_fail(t, -ETIMEDOUT,
+	lien_transaction_fail(t, -ETIMEDOUT, pid,
 		"process %u did not answer `%s` within %" PRIu64 " ms%s%s", pid,
-		phases[participant->phase]->name, limit_ms_of(t, index),
-		busy ? ": it was busy all the time with " : "", busy ? busy : "");
+		phases[participant->phase]->name, limit_ms_of(t, index), why[0] ? ": " : "", why);
 }
 
 void lien_transaction_tick(struct lien_transaction *t)

@@ -7,8 +7,12 @@
 #include <string.h>
 
 #include <lien/cuda_abi.h>
+#include "agent/graph/bytes.h"
+#include "agent/graph/known.h"
 #include "agent/graph/pids.h"
 #include "agent/offload/plan_internal.h"
+
+#define BOUND_STEPS 1000000 /* some 10 ms, on bindings to multicast objects */
 
 struct planner {
 	struct lien_graph *graph;
@@ -16,6 +20,8 @@ struct planner {
 	struct lien_choice choice;
 	struct lien_plan *plan;
 	struct lien_places processes, left; /* of the plan's arrays */
+	struct lien_unknown_rows unknown_rows;
+	struct lien_freeing freeing;
 	unsigned processes_room, left_room;
 	char *error;
 	size_t error_size;
@@ -27,17 +33,29 @@ struct planner {
 	const struct lien_process **lost;
 	bool *lost_holds; /* parallel to them: holds the current allocation */
 	unsigned lost_count;
+	unsigned bound_steps;
 };
 
-__attribute__((format(printf, 3, 4))) static int refuse(
-	struct planner *planner, int code, const char *format, ...)
+__attribute__((format(printf, 4, 5))) static int refuse(
+	struct planner *planner, int code, struct lien_blame blame, const char *format, ...)
 {
 	va_list args;
 
+	planner->plan->blame = blame;
 	va_start(args, format);
 	vsnprintf(planner->error, planner->error_size, format, args);
 	va_end(args);
 	return code;
+}
+
+/* Of a process that cannot take part. */
+static enum lien_cause cause_of(const struct lien_process *process)
+{
+	const uint32_t read = LIEN_INCOMPLETE_LATE | LIEN_INCOMPLETE_SHARE;
+
+	return process->presence == LIEN_CONTROL_NONE || process->incomplete & read
+		       ? LIEN_CAUSE_NO_CONTROL
+		       : LIEN_CAUSE_UNABLE;
 }
 
 static int process_cmp(const void *a, const void *b)
@@ -117,6 +135,15 @@ static bool is_left(const void *rows, unsigned row, const void *key)
 	       left->other_user == wanted->other_user && !strcmp(left->reason, wanted->reason);
 }
 
+static uint64_t mix_text(const char *text)
+{
+	uint64_t hash = 0;
+
+	while (*text)
+		hash = lien_places_mix(hash, *text++);
+	return hash;
+}
+
 /* NULL: out of memory. */
 static struct lien_left *left_of(
 	struct planner *planner, const struct lien_allocation *allocation, struct left_key key)
@@ -134,8 +161,8 @@ static struct lien_left *left_of(
 		planner->left_room = room;
 	}
 	row = lien_places_find(&planner->left,
-		lien_places_mix(lien_places_mix(0, key.pid), key.holder), is_left, plan->left,
-		&key);
+		lien_places_mix(lien_places_mix(mix_text(key.reason), key.pid), key.holder),
+		is_left, plan->left, &key);
 	if (row < 0)
 		return NULL;
 	if ((unsigned)row == plan->left_count) {
@@ -156,11 +183,11 @@ static int refuse_to_leave(
 
 	if (key.holder)
 		snprintf(by, sizeof(by), " (process %u)", key.holder);
-	return refuse(planner, -EBUSY,
-		"--strict: %" PRIu64 " bytes of process %u at 0x%" PRIx64
+	return refuse(planner, -EBUSY, (struct lien_blame){LIEN_CAUSE_STRICT, key.pid, key.holder},
+		"--strict: %s of process %u at 0x%" PRIx64
 		" would be left behind: %s%s: without --strict all else is moved",
-		allocation->bytes, key.pid, lien_plan_address(allocation), key.reason,
-		key.other_user ? " (a process of another user)" : by);
+		lien_bytes(allocation->bytes).text, key.pid, lien_plan_address(allocation),
+		key.reason, key.other_user ? " (a process of another user)" : by);
 }
 
 static int leave(struct planner *planner, const struct lien_allocation *allocation,
@@ -189,32 +216,46 @@ static int check_holder(struct planner *planner, const struct lien_holding *hold
 {
 	const struct lien_allocation *allocation = holding->allocation;
 	const struct lien_selection *selection = planner->selection;
+	const struct lien_mapping *first = LIST_FIRST(&holding->mappings);
 	const struct lien_process *holder = holding->process;
 	bool in = selection->with_closure || lien_choice_has_pid(&planner->choice, holder->pid);
 	const char *reason;
-	char what[160];
+	char what[200];
 
 	if (!lien_viewer_sees(&selection->viewer, holder))
 		return refuse(planner, -EPERM,
-			"%" PRIu64 " bytes of process %u at 0x%" PRIx64
-			" are mapped by a process of another user (see `lien holders`): "
+			(struct lien_blame){LIEN_CAUSE_PERMISSION, allocation->owner_pid, 0},
+			"%s of process %u at 0x%" PRIx64
+			" is mapped by a process of another user (see `lien holders`): "
 			"only root can move what is shared with it",
-			allocation->bytes, allocation->owner_pid, lien_plan_address(allocation));
+			lien_bytes(allocation->bytes).text, allocation->owner_pid,
+			lien_plan_address(allocation));
 	reason = holder == allocation->owner ? NULL : lien_plan_unreachable(holder);
 	if (reason || !in)
 		snprintf(what, sizeof(what),
-			"%" PRIu64 " bytes of process %u at 0x%" PRIx64
-			" are mapped by process %u at 0x%" PRIx64,
-			allocation->bytes, allocation->owner_pid, lien_plan_address(allocation),
-			holder->pid, LIST_FIRST(&holding->mappings)->va);
+			"%s of process %u at 0x%" PRIx64 " is mapped by process %u at 0x%" PRIx64,
+			lien_bytes(allocation->bytes).text, allocation->owner_pid,
+			lien_plan_address(allocation), holder->pid, first ? first->va : 0);
 	if (reason)
-		return refuse(planner, -EBUSY, "%s, which cannot take part: %s", what, reason);
+		return refuse(planner, -EBUSY,
+			(struct lien_blame){cause_of(holder), allocation->owner_pid, holder->pid},
+			"%s, which cannot take part: %s", what, reason);
 	if (!in)
 		return refuse(planner, -EBUSY,
+			(struct lien_blame){
+				LIEN_CAUSE_NOT_SELECTED, allocation->owner_pid, holder->pid},
 			"%s, which is not selected: add --pid %u or --with-closure", what,
 			holder->pid);
+	if (selection->within &&
+		!lien_pids_find(selection->within, selection->within_count, holder->pid))
+		return refuse(planner, -EBUSY,
+			(struct lien_blame){
+				LIEN_CAUSE_NOT_SELECTED, allocation->owner_pid, holder->pid},
+			"process %u has come to share %s of process %u meanwhile", holder->pid,
+			lien_bytes(allocation->bytes).text, allocation->owner_pid);
 	if (!RB_EMPTY(&holder->captures))
 		return refuse(planner, -EBUSY,
+			(struct lien_blame){LIEN_CAUSE_CAPTURING, holder->pid, 0},
 			"process %u is capturing a CUDA graph: try again when it is done",
 			holder->pid);
 	return 0;
@@ -251,17 +292,19 @@ static struct lien_plan_process *plan_process(struct planner *planner, uint32_t 
 	return &plan->processes[row];
 }
 
+/* mapping NULL: one that the control library is to make. */
 static void describe(struct lien_wire_item *item, const struct lien_allocation *allocation,
 	const struct lien_mapping *mapping)
 {
-	const struct lien_access_set *set = lien_mapping_access(mapping);
+	const struct lien_access_set *set = mapping ? lien_mapping_access(mapping) : NULL;
+	const struct lien_comm *comm = lien_allocation_comm(allocation);
 	const struct lien_prop *prop = &allocation->prop;
 	unsigned i;
 
 	memset(item, 0, sizeof(*item));
 	item->token = allocation->id;
-	item->va = mapping->va;
-	item->bytes = mapping->bytes;
+	item->va = mapping ? mapping->va : 0;
+	item->bytes = mapping ? mapping->bytes : allocation->bytes;
 	item->allocation_bytes = allocation->bytes;
 	item->prop_type = prop->type;
 	item->handle_types = prop->handle_types;
@@ -276,6 +319,8 @@ static void describe(struct lien_wire_item *item, const struct lien_allocation *
 		item->place[i].flags = set->access[i].flags;
 	}
 	item->places = i;
+	item->group = comm ? lien_comm_group(comm) : 0;
+	item->tag = allocation->tag ? lien_plan_tag_hash(lien_allocation_tag(allocation)) : 0;
 	item->owner_pid = allocation->owner_pid;
 	item->owner_start = allocation->owner_start;
 }
@@ -308,6 +353,7 @@ static int items_grow(struct planner *planner, struct lien_plan_process *part, u
 
 	if (more > LIEN_WIRE_ITEMS_MAX - part->items_count)
 		return refuse(planner, -EBUSY,
+			(struct lien_blame){LIEN_CAUSE_TOO_MUCH, part->pid, 0},
 			"process %u has more than %u mappings to move: select less of it "
 			"(--owner)",
 			part->pid, LIEN_WIRE_ITEMS_MAX);
@@ -325,34 +371,59 @@ static int items_grow(struct planner *planner, struct lien_plan_process *part, u
 static void add_item(struct lien_plan_process *part, const struct lien_holding *holding,
 	const struct lien_mapping *mapping, unsigned index, uint32_t flags)
 {
-	const struct lien_handle *handle = TAILQ_FIRST(&holding->handles);
 	struct lien_wire_item *item = &part->items[part->items_count++];
+	const struct lien_handle *handle;
 
 	describe(item, holding->allocation, mapping);
-	item->references = handle ? handle->references : 0;
+	TAILQ_FOREACH (handle, &holding->handles, of_holding)
+		item->handle[item->handles++] = (struct lien_wire_handle){
+			.value = handle->value, .references = handle->references};
 	item->index = index;
-	item->mappings = holding->mapped;
 	item->flags = flags;
 }
 
-/* Adds the mappings of an allocation in one process, with `first` before the others. */
+static void add_binding(struct lien_plan_process *part, const struct lien_holding *holding,
+	const struct lien_binding *binding, unsigned index, uint32_t flags)
+{
+	struct lien_wire_item *item = &part->items[part->items_count];
+
+	add_item(part, holding, NULL, index, flags);
+	item->va = binding->memory_offset;
+	item->bytes = binding->bytes;
+	item->object = lien_plan_object(binding->object, holding->process);
+	item->object_offset = binding->offset;
+}
+
+/* Adds the mappings of an allocation in one process, with `first` before the others. NULL: one that
+ * the control library is to make comes first. */
 static int add_items(struct planner *planner, const struct lien_holding *holding,
-	const struct lien_mapping *first)
+	const struct lien_mapping *first, uint64_t team)
 {
 	struct lien_plan_process *part = plan_process(planner, holding->process->pid);
 	const struct lien_allocation *allocation = holding->allocation;
 	const bool discarded = lien_choice_discards(&planner->choice, allocation);
 	const uint32_t flags = flags_of(holding, discarded);
 	const struct lien_mapping *mapping;
-	unsigned index = 0;
-	int err = part ? items_grow(planner, part, holding->mapped) : -ENOMEM;
+	const struct lien_binding *binding;
+	unsigned index = 0, count = holding->mapped + !first;
+	int err;
 
+	LIST_FOREACH (binding, &allocation->bindings, of_memory)
+		count += holding->process == allocation->owner;
+	err = part ? items_grow(planner, part, count) : -ENOMEM;
 	if (err)
 		return err;
 	add_item(part, holding, first, index++, flags);
 	LIST_FOREACH (mapping, &holding->mappings, of_holding)
 		if (mapping != first)
 			add_item(part, holding, mapping, index++, flags);
+	LIST_FOREACH (binding, &allocation->bindings, of_memory)
+		if (holding->process == allocation->owner)
+			add_binding(part, holding, binding, index++, flags);
+	for (; index; index--) {
+		part->items[part->items_count - index].mappings = count;
+		part->items[part->items_count - index].team = team;
+	}
 	if (holding->process != allocation->owner) {
 		part->imports++;
 		return 0;
@@ -368,21 +439,34 @@ static int add_items(struct planner *planner, const struct lien_holding *holding
 	return 0;
 }
 
-static int add_allocation(struct planner *planner, const struct lien_allocation *allocation)
+static int check_holders(struct planner *planner, const struct lien_allocation *allocation)
 {
-	const struct lien_mapping *whole = lien_plan_whole(allocation);
 	const struct lien_holding *holding;
-	int err;
+	int err = 0;
 
-	LIST_FOREACH (holding, &allocation->holdings, of_allocation) {
-		err = check_holder(planner, holding);
-		if (err)
-			return err;
-	}
-	err = add_items(planner, whole->holding, whole);
 	LIST_FOREACH (holding, &allocation->holdings, of_allocation)
-		if (!err && holding != whole->holding)
-			err = add_items(planner, holding, LIST_FIRST(&holding->mappings));
+		if (!err)
+			err = check_holder(planner, holding);
+	return err;
+}
+
+static int add_allocation(
+	struct planner *planner, const struct lien_allocation *allocation, uint64_t team)
+{
+	const struct lien_holding *holding, *own;
+	int err = check_holders(planner, allocation);
+
+	if (err)
+		return err;
+	if (lien_choice_infers(&planner->choice, allocation))
+		planner->plan->inferred += allocation->bytes;
+	own = lien_allocation_holding(allocation, allocation->owner);
+	LIST_FOREACH (holding, &allocation->holdings, of_allocation)
+		if (!err)
+			err = add_items(planner, holding,
+				holding == own ? lien_plan_whole(allocation)
+					       : LIST_FIRST(&holding->mappings),
+				team);
 	return err;
 }
 
@@ -438,11 +522,11 @@ static const char *imported_unseen(
 	       "known: `lien attach` finds out";
 }
 
-/* Returns NULL, or why it stays where it is. */
-static const char *reason_to_leave(
+/* Returns NULL, or why it stays where it is, whatever other memory does. */
+static const char *own_reason(
 	struct planner *planner, const struct lien_allocation *allocation, uint32_t *holder)
 {
-	const char *reason = lien_plan_reason(allocation, holder);
+	const char *reason = lien_plan_reason(allocation, planner->selection->multicast, holder);
 	const struct lien_process *process;
 
 	if (!reason)
@@ -457,42 +541,210 @@ static const char *reason_to_leave(
 	       "check --deep --repair` reads that one again";
 }
 
-/*
- * Returns the bytes that would be selected, and could be moved, if it were known who asked for
- * them.
- */
-static uint64_t nameless(struct planner *planner, const struct lien_allocation *allocation)
+static bool stays(void *context, const struct lien_allocation *other)
 {
+	struct planner *planner = context;
 	uint32_t holder;
 
-	return planner->selection->owner && allocation->found &&
-			       lien_choice_has(&planner->choice, allocation, true) &&
-			       !reason_to_leave(planner, allocation, &holder)
-		       ? allocation->bytes
-		       : 0;
+	return !lien_choice_has(&planner->choice, other, false) ||
+	       own_reason(planner, other, &holder) || lien_plan_unreachable(other->owner);
+}
+
+/* An object is exported and imported like memory. */
+static const char *object_unsure(
+	void *context, const struct lien_allocation *object, uint32_t *holder)
+{
+	struct planner *planner = context;
+	const struct lien_process *process;
+
+	if (lien_plan_exports_unknown(object) || lien_choice_open(&planner->choice, object, holder))
+		return "bound to a multicast object that is exported, and may be imported yet";
+	process = object->owner ? may_import(planner, object) : NULL;
+	if (!process && object->owner)
+		return NULL;
+	*holder = process ? process->pid : 0;
+	return "bound to a multicast object that unknown processes may hold";
+}
+
+/* Returns NULL, or why it stays where it is. */
+static const char *reason_to_leave(struct planner *planner,
+	const struct lien_allocation *allocation, uint64_t *team, uint32_t *holder)
+{
+	const struct lien_bound bound = {stays, object_unsure, planner, &planner->bound_steps};
+	const char *reason = own_reason(planner, allocation, holder);
+
+	return reason ? reason : lien_plan_bound(allocation, &bound, team, holder);
+}
+
+/* Counts what is not selected, and might be if it were known who asked for it. */
+static int leave_unknown(struct planner *planner, const struct lien_allocation *allocation)
+{
+	const char *reason;
+	uint64_t team;
+	uint32_t holder;
+
+	if ((!planner->selection->owner && !planner->selection->tags_count) || !allocation->found ||
+		!allocation->owner || !lien_choice_has(&planner->choice, allocation, true))
+		return 0;
+	reason = reason_to_leave(planner, allocation, &team, &holder);
+	if (!reason)
+		reason = lien_plan_unreachable(allocation->owner);
+	return lien_unknown_add(planner->plan, &planner->unknown_rows, allocation, !reason);
+}
+
+static int check_owner(struct planner *planner, const struct lien_allocation *allocation)
+{
+	const char *reason = lien_plan_unreachable(allocation->owner);
+
+	if (!reason)
+		return 0;
+	return refuse(planner, -EBUSY,
+		(struct lien_blame){cause_of(allocation->owner), allocation->owner_pid, 0},
+		"process %u cannot take part: %s (%s at 0x%" PRIx64 ")", allocation->owner_pid,
+		reason, lien_bytes(allocation->bytes).text, lien_plan_address(allocation));
+}
+
+/* What would be a refusal otherwise is not needed, as long as there is enough. */
+static int may_free(
+	struct planner *planner, const struct lien_allocation *allocation, uint64_t team)
+{
+	struct lien_freeing *freeing = &planner->freeing;
+	int gpu = lien_freeing_gpu(freeing, planner->plan, planner->selection, allocation), err;
+
+	if (gpu < 0)
+		return gpu;
+	err = check_owner(planner, allocation);
+	if (!err)
+		err = check_holders(planner, allocation);
+	if (!err)
+		return lien_freeing_add(freeing, gpu, allocation, team, false);
+	if (!freeing->held_bytes)
+		snprintf(freeing->held, sizeof(freeing->held), "%s", planner->error);
+	freeing->held_bytes += allocation->bytes;
+	planner->plan->blame = (struct lien_blame){0};
+	planner->error[0] = '\0';
+	return team ? lien_freeing_add(freeing, gpu, allocation, team, true) : 0;
 }
 
 static int consider(struct planner *planner, const struct lien_allocation *allocation)
 {
 	const char *reason;
+	uint64_t team;
 	uint32_t holder;
 
-	if (!lien_choice_has(&planner->choice, allocation, false)) {
-		planner->plan->nameless += nameless(planner, allocation);
-		return 0;
-	}
-	reason = reason_to_leave(planner, allocation, &holder);
+	if (!lien_choice_has(&planner->choice, allocation, false))
+		return leave_unknown(planner, allocation);
+	reason = reason_to_leave(planner, allocation, &team, &holder);
 	if (reason)
 		return leave(planner, allocation, reason, holder);
+	if (planner->selection->free)
+		return may_free(planner, allocation, team);
 	reason = lien_plan_unreachable(allocation->owner);
 	if (reason && planner->selection->pids_count)
-		return refuse(planner, -EBUSY,
-			"process %u cannot take part: %s (%" PRIu64 " bytes at 0x%" PRIx64 ")",
-			allocation->owner_pid, reason, allocation->bytes,
-			lien_plan_address(allocation));
+		return check_owner(planner, allocation);
 	if (reason)
 		return leave(planner, allocation, reason, 0);
-	return add_allocation(planner, allocation);
+	return add_allocation(planner, allocation, team);
+}
+
+/* Adds what is chosen, in the order in which it was made. */
+static int add_freed(struct planner *planner)
+{
+	struct lien_freeing *freeing = &planner->freeing;
+	unsigned i;
+	int err = lien_freeing_choose(
+		freeing, planner->plan, &planner->choice, planner->error, planner->error_size);
+
+	for (i = 0; i < freeing->count && !err; i++)
+		if (freeing->list[i].chosen)
+			err = add_allocation(
+				planner, freeing->list[i].allocation, freeing->list[i].team);
+	return err;
+}
+
+/* These are no misspelling, whatever there is. */
+static bool always_is(const char *owner)
+{
+	return !strcmp(owner, "nccl") || !strcmp(owner, "unknown");
+}
+
+static int check_owners(struct planner *planner)
+{
+	const struct lien_selection *selection = planner->selection;
+	const char **owners = calloc(selection->discard_count + 1, sizeof(*owners)), *missing;
+	unsigned i, count = 0;
+
+	if (!owners)
+		return -ENOMEM;
+	if (selection->owner && !always_is(selection->owner))
+		owners[count++] = selection->owner;
+	for (i = 0; i < selection->discard_count; i++)
+		if (selection->discard[i].owner && !always_is(selection->discard[i].owner))
+			owners[count++] = selection->discard[i].owner;
+	missing = lien_known_missing(planner->graph, &selection->viewer, owners, count);
+	free(owners);
+	if (!missing)
+		return 0;
+	planner->plan->blame.cause = LIEN_CAUSE_INVALID;
+	lien_known_owners(
+		planner->graph, &selection->viewer, missing, planner->error, planner->error_size);
+	return -ESRCH;
+}
+
+/* A part of a job may have no memory of a tag at the moment. That there is none of any of them is a
+ * misspelling. */
+static int check_tags(struct planner *planner)
+{
+	const struct lien_selection *selection = planner->selection;
+	unsigned count = selection->tags_count, i;
+	const char **tags = calloc(count + selection->discard_count + 1, sizeof(*tags));
+	int err = 0;
+
+	if (!tags)
+		return -ENOMEM;
+	if (count)
+		memcpy(tags, selection->tags, count * sizeof(*tags));
+	for (i = 0; i < selection->discard_count; i++)
+		if (selection->discard[i].tag)
+			tags[count++] = selection->discard[i].tag;
+	if (count && !lien_known_any_tag(planner->graph, &selection->viewer, tags, count)) {
+		planner->plan->blame.cause = LIEN_CAUSE_INVALID;
+		lien_known_tags(planner->graph, &selection->viewer, tags[0], planner->error,
+			planner->error_size);
+		err = -ESRCH;
+	}
+	free(tags);
+	return err;
+}
+
+static int check_process(struct planner *planner, uint32_t pid)
+{
+	const struct lien_viewer *viewer = &planner->selection->viewer;
+	struct lien_process *process = lien_graph_process(planner->graph, pid);
+
+	if (process && lien_viewer_sees(viewer, process))
+		return 0;
+	planner->plan->blame = (struct lien_blame){LIEN_CAUSE_INVALID, pid, 0};
+	lien_known_processes(
+		planner->graph, viewer, NULL, pid, planner->error, planner->error_size);
+	return -ESRCH;
+}
+
+/* Whatever is named has to exist: nothing is ignored silently. */
+static int check_names(struct planner *planner)
+{
+	const struct lien_selection *selection = planner->selection;
+	unsigned i;
+	int err = 0;
+
+	for (i = 0; i < selection->pids_count && !err; i++)
+		err = check_process(planner, selection->pids[i]);
+	for (i = 0; i < selection->discard_count && !err; i++)
+		if (lien_discards_address(&selection->discard[i]))
+			err = check_process(planner, selection->discard[i].pid);
+	if (!err)
+		err = check_tags(planner);
+	return err ? err : check_owners(planner);
 }
 
 /* The address of a discard must name selected memory that its process owns. */
@@ -504,11 +756,12 @@ static int check_discards(struct planner *planner)
 
 	for (i = 0; i < planner->selection->discard_count; i++) {
 		discard = &planner->selection->discard[i];
-		if (discard->owner)
+		if (!lien_discards_address(discard))
 			continue;
 		allocation = lien_choice_named(planner->graph, discard);
 		if (!allocation || !lien_choice_has(&planner->choice, allocation, false))
 			return refuse(planner, -ESRCH,
+				(struct lien_blame){LIEN_CAUSE_INVALID, discard->pid, 0},
 				"--discard %u:0x%" PRIx64 ": process %u has no memory of its own "
 				"on a GPU there that is selected (see `lien holders`)",
 				discard->pid, discard->address, discard->pid);
@@ -516,11 +769,29 @@ static int check_discards(struct planner *planner)
 	return 0;
 }
 
+static bool would_stay(void *context, const struct lien_allocation *allocation)
+{
+	uint64_t team;
+	uint32_t holder;
+
+	return reason_to_leave(context, allocation, &team, &holder) ||
+	       lien_plan_unreachable(allocation->owner);
+}
+
 static int by_pid(const void *a, const void *b)
 {
 	const struct lien_plan_process *x = a, *y = b;
 
 	return (x->pid > y->pid) - (x->pid < y->pid);
+}
+
+const struct lien_plan_process *lien_plan_part(const struct lien_plan *plan, uint32_t pid)
+{
+	const struct lien_plan_process key = {.pid = pid};
+
+	return plan->processes_count
+		       ? bsearch(&key, plan->processes, plan->processes_count, sizeof(key), by_pid)
+		       : NULL;
 }
 
 static int make(struct planner *planner)
@@ -537,9 +808,19 @@ static int make(struct planner *planner)
 	for (allocation = lien_graph_first_allocation(planner->graph); allocation && !err;
 		allocation = lien_graph_next_allocation(allocation))
 		err = consider(planner, allocation);
+	if (!err && planner->selection->free)
+		err = add_freed(planner);
+	if (!err)
+		err = lien_unknown_add_unread(
+			planner->plan, &planner->unknown_rows, planner->graph, &planner->choice);
+	if (!err && !planner->plan->processes_count)
+		err = lien_idle_add(
+			planner->plan, planner->graph, &planner->choice, would_stay, planner);
+	lien_unknown_end(planner->plan, &planner->unknown_rows);
 	lien_choice_clear(&planner->choice);
 	lien_places_free(&planner->processes);
 	lien_places_free(&planner->left);
+	lien_freeing_end(&planner->freeing);
 	free(planner->lost);
 	free(planner->lost_holds);
 	return err;
@@ -552,22 +833,27 @@ int lien_plan_offload(struct lien_graph *graph, const struct lien_selection *sel
 		.selection = selection,
 		.plan = plan,
 		.error = error,
-		.error_size = error_size};
-	struct lien_process *process;
-	unsigned i;
+		.error_size = error_size,
+		.bound_steps = BOUND_STEPS};
+	struct planner without_bound = planner;
 	int err;
 
+	without_bound.bound_steps = 0;
 	memset(plan, 0, sizeof(*plan));
-	for (i = 0; i < selection->pids_count; i++) {
-		process = lien_graph_process(graph, selection->pids[i]);
-		if (!process || !lien_viewer_sees(&selection->viewer, process))
-			return refuse(&planner, -ESRCH, LIEN_UNKNOWN_PROCESS, selection->pids[i]);
-	}
+	err = check_names(&planner);
+	if (err)
+		return err;
 	err = make(&planner);
+	/* Memory may have been taken before its turn came that an object joins with it. */
+	if (!err && !planner.bound_steps) {
+		lien_plan_clear(plan);
+		planner = without_bound;
+		err = make(&planner);
+	}
 	if (err) {
 		lien_plan_clear(plan);
 		if (err == -ENOMEM)
-			refuse(&planner, err, "out of memory");
+			refuse(&planner, err, (struct lien_blame){0}, "out of memory");
 		return err;
 	}
 	if (plan->processes_count)
@@ -611,11 +897,16 @@ const char *lien_plan_raw_to(struct lien_process *process, uint64_t value)
 
 void lien_plan_clear(struct lien_plan *plan)
 {
+	const struct lien_blame blame = plan->blame;
 	unsigned i;
 
 	for (i = 0; i < plan->processes_count; i++)
 		free(plan->processes[i].items);
 	free(plan->processes);
 	free(plan->left);
+	free(plan->unknown);
+	free(plan->idle);
+	free(plan->freed);
 	memset(plan, 0, sizeof(*plan));
+	plan->blame = blame;
 }

@@ -12,29 +12,58 @@
 
 #include <lien/probe.h>
 #include <lien/wire.h>
+#include "agent/graph/devices.h"
 #include "agent/graph/viewer.h"
+#include "agent/offload/cause.h"
 
-/* The message for a process that the viewer may not see, too. */
-#define LIEN_UNKNOWN_PROCESS                                                                       \
-	"process %u is not known to the agent: it does not run, has not used CUDA or is another "  \
-	"user's (see `lien ps`)"
-
-/* Memory declared worthless: an owner's memory, or the allocation mapped at an address. */
+/* Memory declared worthless: an owner's memory, that of a tag, or the allocation mapped at an
+ * address. */
 struct lien_discard {
-	const char *owner; /* library name; NULL: by address */
+	const char *owner; /* library name; NULL: by tag */
+	const char *tag;   /* NULL, too: by address */
 	uint32_t pid;
 	uint64_t address;
 };
 
+static inline bool lien_discards_address(const struct lien_discard *discard)
+{
+	return !discard->owner && !discard->tag;
+}
+
 struct lien_selection {
 	const char *owner;    /* library name as views show it; NULL: any */
+	bool certain;	      /* not what only seems to be that library's */
 	const uint32_t *pids; /* whose memory; none: all processes' */
 	unsigned pids_count;
-	bool strict;			    /* refuse if anything would be left behind */
-	bool with_closure;		    /* take in processes outside pids that map the memory */
+	/* Only memory of these devices: by UUID, and by the processes' own numbers, bit by bit. */
+	bool by_gpu;
+	const struct lien_uuid *gpus;
+	unsigned gpus_count;
+	uint64_t ordinals;
+	/* Of the owner's memory, only what NCCL needs for communicators of these groups; none: all
+	 */
+	const uint64_t *groups;
+	unsigned groups_count;
+	/* Of the owner's memory, only what has one of these tags; none: all */
+	const char *const *tags;
+	unsigned tags_count;
+	bool strict;	   /* refuse if anything would be left behind */
+	bool with_closure; /* take in processes outside pids that map the memory */
+	/* also memory that is bound to multicast objects or was exported by fabric handles */
+	bool multicast;
 	const struct lien_discard *discard; /* selected too, but not saved */
 	unsigned discard_count;
 	struct lien_viewer viewer; /* limits the processes */
+	/*
+	 * Bytes: of what is selected, only as much as makes so many free on each GPU that is named,
+	 * or without names that some of it could be moved from; 0: all. What cannot be moved
+	 * without a process that cannot take part, or is not selected, then stays, where it would
+	 * be a refusal otherwise.
+	 */
+	uint64_t free;
+	const uint32_t *within; /* with `free`: sorted; no others take part; NULL: any may */
+	unsigned within_count;
+	const struct lien_node *node; /* for the numbers of GPUs; NULL: none is known */
 	/* Exports that are open files of some process: they keep the memory on the device, and a
 	 * later import of one would find the old memory. */
 	const struct lien_probe_open_file *open;
@@ -50,13 +79,49 @@ struct lien_plan_process {
 	uint64_t discarded;	       /* bytes of those that are not */
 };
 
+/* The memory of a process that is not selected because nobody knows whose it is. */
+struct lien_unknown {
+	uint32_t pid;
+	bool read; /* false: the process ran before it was watched; there may be more */
+	uint64_t allocations, bytes;
+	uint64_t movable; /* bytes that could be moved if they were selected */
+};
+
 struct lien_left {
 	uint32_t pid;
 	uint32_t holder;    /* the process that keeps it there; 0: its own process, or */
 	bool other_user;    /* a process that the viewer does not see */
-	const char *reason; /* static text */
+	const char *reason; /* lives as long as the graph */
 	uint64_t address;   /* of the first allocation: in its owner, or in a holder; or 0 */
 	uint64_t allocations, bytes;
+};
+
+#define LIEN_IDLE_OWNERS 8
+
+/* A selected process of which nothing is moved. */
+struct lien_idle {
+	uint32_t pid;
+	const char *command;		      /* these texts live as long as the graph */
+	const char *reason;		      /* why it takes part in no offload; NULL: it could */
+	uint64_t offloaded;		      /* bytes of its own that are offloaded already */
+	uint64_t bytes;			      /* bytes of its own that are on a device */
+	uint64_t others;		      /* of these, those whose owner is not selected */
+	uint64_t movable;		      /* of these, those that could be moved if it were */
+	const char *owners[LIEN_IDLE_OWNERS]; /* of the others */
+	unsigned owners_count;
+	bool more_owners;
+};
+
+/* With lien_selection.free, a GPU. */
+struct lien_freed {
+	bool has_uuid;
+	struct lien_uuid uuid;
+	int index;	  /* nvidia-smi's; -1: not known */
+	uint32_t pid;	  /* a process whose memory is selected there; 0: none has any */
+	unsigned ordinal; /* its number of the device */
+	uint64_t bytes;	  /* that are moved away from it */
+	uint64_t movable; /* that could be, these included */
+	unsigned allocations;
 };
 
 struct lien_plan {
@@ -65,8 +130,16 @@ struct lien_plan {
 	struct lien_left *left; /* by pid and reason */
 	unsigned left_count;
 	uint64_t bytes, discarded;
-	/* bytes not selected: older than the agent, so their owner has no name */
-	uint64_t nameless;
+	struct lien_unknown *unknown; /* sorted by pid */
+	unsigned unknown_count;
+	struct lien_idle *idle; /* by pid; all selected processes if nothing is moved, else none */
+	unsigned idle_count;
+	struct lien_freed *freed; /* none without lien_selection.free */
+	unsigned freed_count;
+	uint64_t free;	   /* lien_selection.free */
+	uint64_t nameless; /* bytes that could be moved of all these */
+	uint64_t inferred; /* bytes that are moved because they seem to be the selected library's */
+	struct lien_blame blame; /* of a refusal; lien_plan_clear() keeps it */
 };
 
 /*
@@ -77,16 +150,21 @@ struct lien_plan {
 int lien_plan_offload(struct lien_graph *graph, const struct lien_selection *selection,
 	struct lien_plan *plan, char *error, size_t error_size);
 void lien_plan_clear(struct lien_plan *plan);
+/* Returns a process's part; NULL: it has none. */
+const struct lien_plan_process *lien_plan_part(const struct lien_plan *plan, uint32_t pid);
 
-/* Finds the processes that hold something offloaded, among these pids (none: among all) and all
+/* Finds the processes that hold something offloaded, among the selected pids (none: among all),
+ * with what is for a selected group and has a selected tag (none: with whatever), and all
  * processes that share such memory with them. Processes of which only their control libraries know
  * are always included. Fills `all`, which has room for every process, and returns the count;
  * -ENOMEM. */
 int lien_plan_restore(
-	struct lien_graph *graph, const uint32_t *pids, unsigned pids_count, uint32_t *all);
+	struct lien_graph *graph, const struct lien_selection *selection, uint32_t *all);
 
 /* Has the process anything offloaded, as far as the graph knows? */
 bool lien_plan_holds_parked(const struct lien_process *process);
+/* Returns the number that stands for a tag on the wire; never 0. */
+uint64_t lien_plan_tag_hash(const char *tag);
 /* Returns NULL if the kind of allocation allows moving it; else why not. */
 const char *lien_plan_unmovable(const struct lien_allocation *allocation);
 /* Returns its address in its owner, or else in any process; 0: it is not mapped. */

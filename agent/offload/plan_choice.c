@@ -5,10 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "agent/graph/named.h"
 #include "agent/graph/pids.h"
 #include "agent/offload/plan_internal.h"
 
-static int owner_cmp(const void *a, const void *b)
+static int name_cmp(const void *a, const void *b)
 {
 	return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
@@ -53,11 +54,17 @@ static void add_discards(struct lien_choice *choice, struct lien_graph *graph)
 				selection->discard[i].owner;
 			continue;
 		}
+		if (selection->discard[i].tag) {
+			choice->discarded_tags[choice->discarded_tags_count++] =
+				selection->discard[i].tag;
+			continue;
+		}
 		allocation = lien_choice_named(graph, &selection->discard[i]);
 		if (allocation)
 			choice->discarded[choice->discarded_count++] = allocation;
 	}
-	qsort(choice->discarded_owners, choice->owners_count, sizeof(char *), owner_cmp);
+	qsort(choice->discarded_owners, choice->owners_count, sizeof(char *), name_cmp);
+	qsort(choice->discarded_tags, choice->discarded_tags_count, sizeof(char *), name_cmp);
 	qsort(choice->discarded, choice->discarded_count, sizeof(void *), allocation_cmp);
 }
 
@@ -76,18 +83,40 @@ static void add_open(struct lien_choice *choice, struct lien_graph *graph)
 	qsort(choice->open, choice->open_count, sizeof(*choice->open), open_cmp);
 }
 
+/* Returns a copy, which is not NULL without an error. */
+static void *copy_of(const void *list, unsigned count, size_t size)
+{
+	void *copy = calloc(count + 1, size);
+
+	if (copy && count)
+		memcpy(copy, list, count * size);
+	return copy;
+}
+
 int lien_choice_make(struct lien_choice *choice, struct lien_graph *graph,
 	const struct lien_selection *selection)
 {
 	*choice = (struct lien_choice){.selection = selection,
 		.pids = lien_pids_sorted(selection->pids, selection->pids_count),
+		.gpus = copy_of(selection->gpus, selection->gpus_count, sizeof(*choice->gpus)),
+		.groups = copy_of(
+			selection->groups, selection->groups_count, sizeof(*choice->groups)),
+		.tags = calloc(selection->tags_count + 1, sizeof(char *)),
 		.discarded_owners = calloc(selection->discard_count + 1, sizeof(char *)),
+		.discarded_tags = calloc(selection->discard_count + 1, sizeof(char *)),
 		.discarded = calloc(selection->discard_count + 1, sizeof(void *)),
 		.open = calloc(selection->open_count + 1, sizeof(*choice->open))};
-	if (!choice->pids || !choice->discarded_owners || !choice->discarded || !choice->open) {
+	if (!choice->pids || !choice->gpus || !choice->groups || !choice->tags ||
+		!choice->discarded_owners || !choice->discarded_tags || !choice->discarded ||
+		!choice->open) {
 		lien_choice_clear(choice);
 		return -ENOMEM;
 	}
+	lien_uuids_sort(choice->gpus, selection->gpus_count);
+	lien_groups_sort(choice->groups, selection->groups_count);
+	if (selection->tags_count)
+		memcpy(choice->tags, selection->tags, selection->tags_count * sizeof(char *));
+	qsort(choice->tags, selection->tags_count, sizeof(char *), name_cmp);
 	add_discards(choice, graph);
 	add_open(choice, graph);
 	return 0;
@@ -96,7 +125,11 @@ int lien_choice_make(struct lien_choice *choice, struct lien_graph *graph,
 void lien_choice_clear(struct lien_choice *choice)
 {
 	free(choice->pids);
+	free(choice->gpus);
+	free(choice->groups);
+	free(choice->tags);
 	free(choice->discarded_owners);
+	free(choice->discarded_tags);
 	free(choice->discarded);
 	free(choice->open);
 }
@@ -108,30 +141,103 @@ bool lien_choice_has_pid(const struct lien_choice *choice, uint32_t pid)
 	return !count || lien_pids_find(choice->pids, count, pid);
 }
 
+/* Does the allocation have one of these tags, which are sorted? */
+static bool has_tag(
+	const char *const *tags, unsigned count, const struct lien_allocation *allocation)
+{
+	const char *tag = lien_allocation_tag(allocation);
+
+	return tag && bsearch(&tag, tags, count, sizeof(tag), name_cmp);
+}
+
 bool lien_choice_discards(
 	const struct lien_choice *choice, const struct lien_allocation *allocation)
 {
 	const char *owner = lien_allocation_library(allocation);
 
 	return bsearch(&owner, choice->discarded_owners, choice->owners_count, sizeof(owner),
-		       owner_cmp) ||
+		       name_cmp) ||
+	       has_tag(choice->discarded_tags, choice->discarded_tags_count, allocation) ||
 	       bsearch(&allocation, choice->discarded, choice->discarded_count, sizeof(allocation),
 		       allocation_cmp);
+}
+
+/* The library whose memory it is, as far as the selection cares. */
+static const char *library_of(
+	const struct lien_choice *choice, const struct lien_allocation *allocation)
+{
+	bool inferred;
+
+	return choice->selection->certain ? lien_allocation_library(allocation)
+					  : lien_allocation_attributed(allocation, &inferred);
+}
+
+static bool is_on_gpu(const struct lien_choice *choice, const struct lien_allocation *allocation)
+{
+	const struct lien_selection *selection = choice->selection;
+	const struct lien_ordinals *ordinals =
+		allocation->owner ? allocation->owner->ordinals : NULL;
+	const unsigned ordinal = allocation->prop.location_id;
+
+	if (ordinal < LIEN_ORDINALS_MAX && selection->ordinals >> ordinal & 1)
+		return true;
+	return ordinals && ordinal < ordinals->count &&
+	       lien_uuids_find(choice->gpus, selection->gpus_count, &ordinals->uuid[ordinal]);
+}
+
+static bool is_of_group(const struct lien_choice *choice, const struct lien_allocation *allocation)
+{
+	const struct lien_comm *comm = lien_allocation_comm(allocation);
+
+	return comm && lien_groups_find(choice->groups, choice->selection->groups_count,
+			       lien_comm_group(comm));
+}
+
+bool lien_choice_narrows_to(
+	const struct lien_choice *choice, const struct lien_allocation *allocation)
+{
+	const struct lien_selection *selection = choice->selection;
+
+	return (!selection->groups_count || is_of_group(choice, allocation)) &&
+	       (!selection->tags_count || has_tag(choice->tags, selection->tags_count, allocation));
+}
+
+/* FNV-1a */
+uint64_t lien_plan_tag_hash(const char *tag)
+{
+	uint64_t hash = 0xcbf29ce484222325ull;
+
+	for (; *tag; tag++)
+		hash = (hash ^ (unsigned char)*tag) * 0x100000001b3ull;
+	return hash ? hash : 1;
 }
 
 bool lien_choice_has(
 	const struct lien_choice *choice, const struct lien_allocation *allocation, bool any_owner)
 {
-	const char *owner = any_owner ? NULL : choice->selection->owner;
+	const struct lien_selection *selection = choice->selection;
+	const char *owner = any_owner ? NULL : selection->owner;
+	bool other;
 
 	if (!lien_allocation_held(allocation) || !lien_allocation_on_device(allocation) ||
 		lien_allocation_offloaded(allocation) ||
-		!lien_viewer_sees_owner(&choice->selection->viewer, allocation))
+		!lien_viewer_sees_owner(&selection->viewer, allocation))
 		return false;
-	if (owner && strcmp(owner, lien_allocation_library(allocation)) &&
-		!lien_choice_discards(choice, allocation))
+	if (selection->by_gpu && !is_on_gpu(choice, allocation))
+		return false;
+	other = (owner && strcmp(owner, library_of(choice, allocation))) ||
+		(!any_owner && !lien_choice_narrows_to(choice, allocation));
+	if (other && !lien_choice_discards(choice, allocation))
 		return false;
 	return lien_choice_has_pid(choice, allocation->owner_pid);
+}
+
+bool lien_choice_infers(const struct lien_choice *choice, const struct lien_allocation *allocation)
+{
+	const char *owner = choice->selection->owner;
+
+	return owner && strcmp(owner, lien_allocation_library(allocation)) &&
+	       !strcmp(owner, library_of(choice, allocation));
 }
 
 static const char still_open[] =

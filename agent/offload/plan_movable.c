@@ -24,32 +24,6 @@ const char *lien_plan_unreachable(const struct lien_process *process)
 	return lien_process_takes_no_orders(process);
 }
 
-/*
- * At most one handle per process; with more, names and references could not be told apart
- * afterwards.
- */
-static bool handles_plain(const struct lien_allocation *allocation)
-{
-	const struct lien_holding *holding;
-
-	LIST_FOREACH (holding, &allocation->holdings, of_allocation)
-		if (TAILQ_FIRST(&holding->handles) !=
-			TAILQ_LAST(&holding->handles, lien_handle_list))
-			return false;
-	return true;
-}
-
-/* Returns a process with a handle that it has not mapped; NULL: there is none. */
-static const struct lien_process *handle_unmapped(const struct lien_allocation *allocation)
-{
-	const struct lien_holding *holding;
-
-	LIST_FOREACH (holding, &allocation->holdings, of_allocation)
-		if (!holding->mapped)
-			return holding->process;
-	return NULL;
-}
-
 static bool copyable(const struct lien_mapping *mapping)
 {
 	const struct lien_access_set *set = lien_mapping_access(mapping);
@@ -74,20 +48,29 @@ const struct lien_mapping *lien_plan_whole(const struct lien_allocation *allocat
 	return NULL;
 }
 
-static bool too_many_references(const struct lien_allocation *allocation)
+/* Returns NULL, or what there is too much of for LIEN_WIRE_STAGE. */
+static const char *too_many_handles(const struct lien_holding *holding)
 {
-	const struct lien_holding *holding;
 	const struct lien_handle *handle;
+	uint64_t references = 0;
+	unsigned count = 0;
 
-	LIST_FOREACH (holding, &allocation->holdings, of_allocation)
-		TAILQ_FOREACH (handle, &holding->handles, of_holding)
-			if (handle->references > LIEN_WIRE_REFERENCES_MAX)
-				return true;
-	return false;
+	TAILQ_FOREACH (handle, &holding->handles, of_holding) {
+		references += handle->references;
+		count++;
+		if (count > LIEN_WIRE_HANDLES)
+			return "imported more often by one process than can be restored";
+		/* The driver does not tell of handles by which nothing is mapped. */
+		if (count > 1 && holding->allocation->found)
+			return "imported by a process that had it already, before that was "
+			       "watched: it may have more handles than are known";
+	}
+	return references > LIEN_WIRE_REFERENCES_MAX
+		       ? "more references are held to it than can be restored"
+		       : NULL;
 }
 
-/* Returns NULL, or why it is not known who has the exported memory. */
-static const char *exports_unknown(const struct lien_allocation *allocation)
+const char *lien_plan_exports_unknown(const struct lien_allocation *allocation)
 {
 	const struct lien_share *share;
 	unsigned followed = 0;
@@ -136,7 +119,7 @@ static bool by_fabric(const struct lien_allocation *allocation)
 	const struct lien_share *share;
 
 	LIST_FOREACH (share, &allocation->shares, of_allocation)
-		if (share->number & LIEN_SHARE_BY_KEY)
+		if (share->number & LIEN_SHARE_BY_KEY && !share->control)
 			return true;
 	return false;
 }
@@ -153,25 +136,46 @@ static bool may_be_window(const struct lien_allocation *allocation)
 	return holding && holding->mapped > 1;
 }
 
-/* Checks the mappings in one process. */
+/*
+ * Of memory from before its owner was watched nobody knows whether it is bound to a multicast
+ * object. The sizes of objects say nothing: memory may be bound in part, with other memory, and to
+ * an object that was made larger for the sake of alignment. But cuda.h says that "externally
+ * shareable as well as imported multicast objects can be bound only to externally shareable
+ * memory".
+ */
+static bool may_be_bound(const struct lien_allocation *allocation)
+{
+	const uint32_t doubts = allocation->owner->incomplete;
+
+	if (!allocation->found)
+		return false;
+	return doubts & LIEN_INCOMPLETE_MULTICAST_OWN ||
+	       (doubts & LIEN_INCOMPLETE_MULTICAST && allocation->prop.handle_types);
+}
+
+/* Checks the handles and mappings in one process. */
 static const char *unmovable_there(const struct lien_holding *holding)
 {
+	const char *reason = too_many_handles(holding);
 	const struct lien_access_set *set;
 	const struct lien_mapping *mapping;
 
+	if (reason)
+		return reason;
 	LIST_FOREACH (mapping, &holding->mappings, of_holding) {
 		set = lien_mapping_access(mapping);
-		if (lien_mapping_on_card(mapping))
-			return "registered with a network card (RDMA), which keeps the old memory";
+		reason = lien_mapping_card_keeps(mapping);
+		if (reason)
+			return reason;
 		if (set && set->count > LIEN_WIRE_PLACES)
 			return "access for more places than can be restored";
 	}
 	return NULL;
 }
 
-const char *lien_plan_reason(const struct lien_allocation *allocation, uint32_t *holder)
+const char *lien_plan_reason(
+	const struct lien_allocation *allocation, bool multicast, uint32_t *holder)
 {
-	const struct lien_process *process;
 	const struct lien_holding *holding;
 	const char *reason;
 
@@ -181,12 +185,16 @@ const char *lien_plan_reason(const struct lien_allocation *allocation, uint32_t 
 								   : "host memory";
 	if (lien_allocation_by_address(allocation))
 		return unmovable_origin(allocation);
+	if (allocation->prop.usage & CU_MEM_CREATE_USAGE_TILE_POOL)
+		return "made for sparse arrays, which keep the old memory";
 	if (!allocation->owner)
 		return allocation->owner_pid ? "its owner has exited" : "its owner is not known";
+	if (!lien_allocation_holding(allocation, allocation->owner))
+		return "its owner has let go of it, and only others hold it";
 	if (allocation->found && !allocation->adopted)
 		return "found by re-reading: how many references are held to it is not known "
 		       "(`lien attach` counts them)";
-	if (allocation->found && allocation->owner->incomplete & LIEN_INCOMPLETE_MULTICAST)
+	if (may_be_bound(allocation))
 		return "made before it was watched, and may be bound to a multicast object "
 		       "(NVLS), which would keep the old memory: start the job after the agent, "
 		       "or with NCCL_NVLS_ENABLE=0";
@@ -201,24 +209,13 @@ const char *lien_plan_reason(const struct lien_allocation *allocation, uint32_t 
 		       "the handle";
 	if (allocation->found && allocation->prop.handle_types & CU_MEM_HANDLE_TYPE_FABRIC)
 		return "may have been exported by a fabric handle before it was watched";
-	if (!handles_plain(allocation))
-		return "imported by its own process, or twice by another one";
-	process = handle_unmapped(allocation);
-	if (process) {
-		*holder = process->pid;
-		return "a process holds a handle to it without mapping it";
-	}
-	if (too_many_references(allocation))
-		return "more references are held to it than can be restored";
-	if (!lien_plan_whole(allocation))
-		return "no mapping through which all of it can be copied";
-	if (!LIST_EMPTY(&allocation->bindings))
-		return "bound to a multicast object, which keeps the old memory";
+	if (!multicast && !LIST_EMPTY(&allocation->bindings))
+		return "bound to a multicast object, which keeps the old memory: see --multicast";
 	if (allocation->dmabufs)
 		return "handed out as a dma-buf, which keeps the old memory";
-	if (by_fabric(allocation))
-		return "exported by a fabric handle, which cannot be made again";
-	reason = exports_unknown(allocation);
+	if (!multicast && by_fabric(allocation))
+		return "exported by a fabric handle, which cannot be made again: see --multicast";
+	reason = lien_plan_exports_unknown(allocation);
 	if (reason)
 		return reason;
 	if (partly_away(allocation))
@@ -237,7 +234,7 @@ const char *lien_plan_unmovable(const struct lien_allocation *allocation)
 {
 	uint32_t holder;
 
-	return lien_plan_reason(allocation, &holder);
+	return lien_plan_reason(allocation, false, &holder);
 }
 
 uint64_t lien_plan_address(const struct lien_allocation *allocation)

@@ -2,8 +2,9 @@
 /* Finds the processes that take part in a restore. */
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
-#include "agent/offload/plan.h"
+#include "agent/offload/plan_internal.h"
 
 struct restorers {
 	uint32_t *all; /* owned by the caller */
@@ -47,34 +48,72 @@ static void add_partners(struct restorers *restorers, struct lien_process *proce
 	}
 }
 
+/* Bindings to multicast objects are not known any more: whoever had some may belong to the same. */
+static void add_joined(struct lien_graph *graph, struct restorers *restorers)
+{
+	struct lien_process *process;
+
+	for (process = lien_graph_first(graph); process; process = lien_graph_next(process))
+		if (process->joined && process->parked)
+			add(restorers, process->pid);
+}
+
 bool lien_plan_holds_parked(const struct lien_process *process)
 {
 	return process->parked > 0;
 }
 
-int lien_plan_restore(
-	struct lien_graph *graph, const uint32_t *pids, unsigned pids_count, uint32_t *all)
+/* Does it hold something that is away, of the selected groups and tags? */
+static bool holds_chosen(const struct lien_choice *choice, struct lien_process *process)
 {
+	const struct lien_holding *holding;
+	struct lien_mapping *mapping;
+
+	if (!choice->selection->groups_count && !choice->selection->tags_count)
+		return lien_plan_holds_parked(process);
+	RB_FOREACH (mapping, lien_mapping_tree, &process->mappings) {
+		holding = mapping->holding;
+		if (mapping->parked && mapping == LIST_FIRST(&holding->mappings) &&
+			lien_choice_narrows_to(choice, holding->allocation))
+			return true;
+	}
+	return false;
+}
+
+int lien_plan_restore(
+	struct lien_graph *graph, const struct lien_selection *selection, uint32_t *all)
+{
+	const unsigned pids_count = selection->pids_count;
 	uint64_t processes = lien_graph_stats(graph)->processes;
 	struct restorers restorers = {.all = all, .room = 64};
 	struct lien_process *process;
+	struct lien_choice choice;
 	unsigned i;
 
+	if (lien_choice_make(&choice, graph, selection))
+		return -ENOMEM;
 	while (restorers.room < 2 * processes)
 		restorers.room *= 2;
 	restorers.known = calloc(restorers.room, sizeof(*restorers.known));
-	if (!restorers.known)
+	if (!restorers.known) {
+		lien_choice_clear(&choice);
 		return -ENOMEM;
+	}
 	for (process = lien_graph_first(graph); process; process = lien_graph_next(process))
-		if (process->held_items || (!pids_count && lien_plan_holds_parked(process)))
+		if (process->held_items || (!pids_count && holds_chosen(&choice, process)))
 			add(&restorers, process->pid);
 	for (i = 0; i < pids_count; i++) {
-		process = lien_graph_process(graph, pids[i]);
-		if (process && lien_plan_holds_parked(process))
+		process = lien_graph_process(graph, selection->pids[i]);
+		if (process && holds_chosen(&choice, process))
 			add(&restorers, process->pid);
 	}
-	for (i = 0; i < restorers.count; i++)
-		add_partners(&restorers, lien_graph_process(graph, all[i]));
+	for (i = 0; i < restorers.count; i++) {
+		process = lien_graph_process(graph, all[i]);
+		add_partners(&restorers, process);
+		if (process->joined)
+			add_joined(graph, &restorers);
+	}
 	free(restorers.known);
+	lien_choice_clear(&choice);
 	return restorers.count;
 }

@@ -10,6 +10,7 @@ enum lien_on_use {
 	LIEN_ON_USE_WAIT,    /* it waits for a restore */
 	LIEN_ON_USE_RESTORE, /* the agent begins a restore for it */
 	LIEN_ON_USE_FAIL,    /* the agent ends its process by SIGABRT */
+	LIEN_ON_USE_IGNORE,  /* the client has promised that there is none: threads run on */
 };
 
 struct lien_offload_how {
@@ -17,6 +18,12 @@ struct lien_offload_how {
 	uint64_t host_limit; /* bytes of the participants' host arenas together; 0: no limit */
 	unsigned timeout_ms;
 	enum lien_on_use on_use;
+};
+
+struct lien_restore_how {
+	uint32_t flags; /* as for lien_transaction_set_flags() */
+	unsigned timeout_ms;
+	bool lazy; /* as for lien_transaction_divide() */
 };
 
 struct lien_offload_request {
@@ -29,6 +36,9 @@ struct lien_offload_request {
 /* -ENOMEM: the request is empty. */
 int lien_offload_request_copy(struct lien_offload_request *request,
 	const struct lien_selection *selection, const struct lien_offload_how *how);
+/* With lien_selection.free: when it is planned again, only the plan's processes take part. -ENOMEM.
+ */
+int lien_offload_request_limit(struct lien_offload_request *request, const struct lien_plan *plan);
 void lien_offload_request_clear(struct lien_offload_request *request);
 
 #endif

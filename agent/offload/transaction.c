@@ -15,14 +15,81 @@ static int item_cmp(const void *a, const void *b)
 	return (x->index > y->index) - (x->index < y->index);
 }
 
+/* --- tokens and teams ------------------------------------------------------------------------- */
+
+static int number_cmp(const void *a, const void *b)
+{
+	const uint64_t *x = a, *y = b;
+
+	return (*x > *y) - (*x < *y);
+}
+
+static uint64_t token_of(const struct lien_wire_item *item)
+{
+	return item->token;
+}
+
+static uint64_t team_of(const struct lien_wire_item *item)
+{
+	return item->team;
+}
+
+/* Lists the number of each allocation that has one. A process may list any number of them. */
+static int list_numbers(struct numbers *numbers, const struct participant *participant,
+	uint64_t (*of)(const struct lien_wire_item *item))
+{
+	const struct lien_wire_item *item = participant->items;
+	unsigned i, all = 0, n = 0;
+	uint64_t *number;
+
+	for (i = 0; i < participant->count; i++)
+		all += of(&item[i]) && !item[i].index;
+	free(numbers->number);
+	*numbers = (struct numbers){.number = calloc(all + 1, sizeof(*number))};
+	number = numbers->number;
+	if (!number)
+		return -ENOMEM;
+	for (i = all = 0; i < participant->count; i++)
+		if (of(&item[i]) && !item[i].index)
+			number[all++] = of(&item[i]);
+	qsort(number, all, sizeof(*number), number_cmp);
+	for (i = 0; i < all; i++)
+		if (!n || number[n - 1] != number[i])
+			number[n++] = number[i];
+	numbers->count = n;
+	return 0;
+}
+
+bool lien_numbers_meet(const struct numbers *a, const struct numbers *b)
+{
+	unsigned i = 0, j = 0;
+
+	while (i < a->count && j < b->count) {
+		if (a->number[i] == b->number[j])
+			return true;
+		if (a->number[i] < b->number[j])
+			i++;
+		else
+			j++;
+	}
+	return false;
+}
+
+/* --- participants ----------------------------------------------------------------------------- */
+
 int lien_participant_sort(struct participant *participant)
 {
+	int err;
+
 	if (participant->count)
 		qsort(participant->items, participant->count, sizeof(participant->items[0]),
 			item_cmp);
 	free(participant->imports);
 	participant->imports = calloc(participant->count + 1, sizeof(*participant->imports));
-	return participant->imports ? 0 : -ENOMEM;
+	err = participant->imports ? 0 : -ENOMEM;
+	if (!err)
+		err = list_numbers(&participant->tokens, participant, token_of);
+	return err ? err : list_numbers(&participant->teams, participant, team_of);
 }
 
 struct lien_wire_item *lien_participant_find(const struct participant *participant, uint64_t token)
@@ -93,8 +160,11 @@ int lien_participant_take(
 	participant->count = participant->staged = 0;
 	if (lien_participant_add(participant, part->items, part->items_count))
 		return -ENOMEM;
-	for (i = 0; i < participant->count; i++)
+	for (i = 0; i < participant->count; i++) {
 		participant->items[i].token += t->token_base;
+		if (participant->items[i].team)
+			participant->items[i].team += t->token_base;
+	}
 	return lien_participant_sort(participant);
 }
 
@@ -160,6 +230,21 @@ int lien_transaction_restore(struct lien_transaction **out, const uint32_t *all,
 	return 0;
 }
 
+int lien_transaction_choose(struct lien_transaction *t, const uint64_t *groups,
+	unsigned groups_count, const uint64_t *tags, unsigned tags_count)
+{
+	t->chosen = calloc(groups_count + tags_count + 1, sizeof(*t->chosen));
+	if (!t->chosen)
+		return -ENOMEM;
+	if (groups_count)
+		memcpy(t->chosen, groups, groups_count * sizeof(*groups));
+	if (tags_count)
+		memcpy(t->chosen + groups_count, tags, tags_count * sizeof(*tags));
+	t->groups_count = groups_count;
+	t->tags_count = tags_count;
+	return 0;
+}
+
 int lien_transaction_release(struct lien_transaction **out, const uint32_t *pids,
 	unsigned pids_count, const struct lien_transaction_ops *ops)
 {
@@ -192,6 +277,12 @@ void lien_transaction_set_flags(struct lien_transaction *t, uint32_t flags)
 	t->flags = flags;
 }
 
+void lien_transaction_set_aside(struct lien_transaction *t, uint32_t pid, unsigned others)
+{
+	t->aside = pid;
+	t->aside_others = others;
+}
+
 void lien_transaction_free(struct lien_transaction *t)
 {
 	unsigned i, j;
@@ -206,10 +297,15 @@ void lien_transaction_free(struct lien_transaction *t)
 		free(t->participants[i].raw);
 		free(t->participants[i].items);
 		free(t->participants[i].imports);
+		free(t->participants[i].tokens.number);
+		free(t->participants[i].teams.number);
 	}
 	free(t->participants);
 	free(t->processes);
 	free(t->pids);
+	free(t->chosen);
+	free(t->part);
+	free(t->parted);
 	free(t);
 }
 

@@ -5,13 +5,15 @@
  * the time, and calls `done` once. So a test can play all processes.
  *
  * Offload: STAGE, GATE, DRAIN, CHECK, SAVE, UNMAP, DROP, each in all processes before the next in
- * any: nothing is dropped anywhere until everything is saved everywhere. Changes up to the moment
- * at which the job is at rest are staged anew before CHECK. A failure up to SAVE discards what was
- * staged; a later one puts everything back.
+ * any: nothing is dropped anywhere until everything is saved everywhere. With other nodes, it waits
+ * for them before STAGE, at rest, and in AGREE, after SAVE; a restore in AGREE, before OPEN.
+ * Changes up to the moment at which the job is at rest are staged anew before CHECK. A failure up
+ * to SAVE discards what was staged; a later one puts everything back.
  *
  * Restore: each process lists what it holds, and the processes that share memory go together. Then
  * CREATE, EXPORT and IMPORT run through each process as fast as its partners allow, and FINISH
- * follows when all have done what they could.
+ * follows when all have done what they could. In parts (transaction_parts.c), all of that is done
+ * for one part after the other.
  *
  * Release: each process releases the part of its host arena that nothing needs.
  *
@@ -26,6 +28,7 @@
 #include <stdint.h>
 
 #include <lien/wire.h>
+#include "agent/nodes/part.h"
 #include "agent/reread/adoption.h"
 #include "agent/offload/plan.h"
 
@@ -36,6 +39,7 @@ enum lien_transaction_kind {
 	LIEN_TRANSACTION_RESTORE,
 	LIEN_TRANSACTION_RELEASE, /* releases host arenas */
 	LIEN_TRANSACTION_ADOPTION,
+	LIEN_TRANSACTION_KINDS,
 };
 
 /*
@@ -49,6 +53,7 @@ enum lien_transaction_kind {
 	X(DRAIN, drain)                                                                            \
 	X(CHECK, check)                                                                            \
 	X(SAVE, save)                                                                              \
+	X(AGREE, agree) /* waits for the other nodes */                                            \
 	X(UNMAP, unmap)                                                                            \
 	X(DROP, drop)                                                                              \
 	X(DISCARD, discard) /* undoes what was staged */                                           \
@@ -80,9 +85,19 @@ const enum lien_phase *lien_transaction_phases(enum lien_transaction_kind kind);
 bool lien_phase_is_timed(enum lien_phase phase);
 
 enum lien_gate_step {
-	LIEN_GATE_MAKE, /* counts calls while they run */
+	/* Begins to make it, so that those of all processes are made at once. Need not succeed:
+	 * MAKE says what is wrong. */
+	LIEN_GATE_BEGIN,
+	LIEN_GATE_MAKE, /* counts calls while they run. -ETIMEDOUT: call again soon */
+	/* Lets in no more calls in which ranks may wait for each other. Others go on, so that those
+	 * that are behind get there, unless an earlier transaction holds them. May come again after
+	 * SHUT. */
+	LIEN_GATE_LEVEL,
 	LIEN_GATE_SHUT, /* lets no more calls in */
 	LIEN_GATE_OPEN, /* lets all calls in, and is removed */
+	/* The offload has failed, and memory of an earlier one is away: holds what it held before,
+	 * and lets other threads go on. */
+	LIEN_GATE_BACK,
 	/* Changes nothing: has the gate held every thread since all were at rest? -EAGAIN, and
 	 * which thread it has not held. */
 	LIEN_GATE_HOLDS,
@@ -91,15 +106,55 @@ enum lien_gate_step {
 /* Receives the threads that the gate is to let through the call they are held at. */
 typedef void lien_pass_fn(void *to, uint32_t pid, const uint32_t *tids, unsigned count);
 
+enum lien_rest {
+	LIEN_REST_FAR,	/* somebody is in a call, or others wait for somebody */
+	LIEN_REST_NEAR, /* so it is, and it will not take long */
+	/* Step LEVEL is due again: somebody is held at a call that it does not hold, and must go
+	   on. */
+	LIEN_REST_UNEVEN,
+	LIEN_REST_LEVEL,   /* as far as can be told, nobody waits for a call that is held */
+	LIEN_REST_REACHED, /* no thread is in a call that may start work */
+};
+
+/* A job that is being brought to rest. */
+struct lien_resting {
+	const uint32_t *pids;
+	const bool *busy; /* for each process: one of its devices is, if they were asked: */
+	bool unasked;	  /* they were not: any may be busy */
+	bool counted;	  /* result: counts show who is behind */
+	/* Result: devices are to be asked so that nobody is kept from launching, which would spoil
+	 * a capture. It spoils none: all that have begun are known. Or somebody may have to launch
+	 * work, whatever the counts say: some have graphs, whose collectives nobody counts; or a
+	 * thread may be in a group of NCCL's that nobody saw begin, and what is in it starts with
+	 * its end. */
+	bool launches;
+	bool begins;	     /* result: a thread is, or is let, in a call that begins a capture */
+	bool idle;	     /* result: threads of a process are held whose devices are all idle */
+	const bool *working; /* and: NCCL is, in threads of its own (non-blocking communicators) */
+	unsigned count;
+	bool disbelieved;      /* counts that show who is behind have led nowhere */
+	bool levelling;	       /* the gates have taken step LEVEL, and not yet SHUT */
+	uint64_t ns;	       /* since then, the last time */
+	unsigned levels;       /* how often they have, before that */
+	uint64_t round_ns;     /* since they were asked whether they are busy */
+	unsigned passes;       /* threads that were let in; at_rest adds to it */
+	unsigned guesses;      /* how often threads were let in on suspicion; at_rest adds to it */
+	unsigned busy_guesses; /* those among them of threads of busy processes */
+	lien_pass_fn *pass;    /* takes the threads that others wait for, with this: */
+	void *to;
+	char *why;    /* buffer: unless at rest, who is waited for */
+	uint32_t who; /* the process that this names; 0: none */
+	size_t size;
+};
+
 struct lien_transaction_ops {
 	/* Sends one order; copies body and fds before it returns. The reply comes through
 	 * lien_transaction_reply(). -errno: the process cannot be reached. */
 	int (*send)(void *context, uint32_t pid, const struct lien_wire_header *order,
 		const void *body, const int *fds, unsigned fds_count);
-	/* busy_with returns what occupies a process that has not got its order yet; NULL: it has
-	 * it. cancel drops an order that has not been sent yet. Both NULL: orders are sent at once.
-	 */
-	const char *(*busy_with)(void *context, uint32_t pid);
+	/* silent writes why a process has not answered, as a clause; "": nobody knows. cancel drops
+	 * an order that has not been sent yet. Both may be NULL. */
+	void (*silent)(void *context, uint32_t pid, char *why, size_t size);
 	void (*cancel)(void *context, uint32_t pid);
 	/* Reports that a phase has begun or that a process has finished it. */
 	void (*progress)(void *context, enum lien_phase phase, unsigned done, unsigned of);
@@ -129,15 +184,16 @@ struct lien_transaction_ops {
 	int (*raw)(void *context, uint32_t pid, struct lien_wire_raw **list, unsigned *count);
 	/* Returns the library of the process that has such a handle. */
 	const char *(*raw_to)(void *context, uint32_t pid, uint64_t handle);
-	/* Returns true when no thread of these processes is in a call that may start work.
-	 * Otherwise lets in, with `pass`, the threads that others wait for. `busy`: for each
-	 * process, whether one of its devices is busy. On false, `why` says who is waited for. */
-	bool (*at_rest)(void *context, const uint32_t *pids, const bool *busy, unsigned count,
-		lien_pass_fn *pass, void *to, char *why, size_t size);
+	/* Looks at the processes, and lets those threads in that others wait for. Never returns
+	 * LIEN_REST_REACHED while `levelling`. */
+	enum lien_rest (*at_rest)(void *context, struct lien_resting *resting);
+	/* Called when these are at rest: all calls that they have begun are done. May be NULL. */
+	void (*rested)(void *context, const uint32_t *pids, unsigned count);
 	/* Called when all are at rest. 0: what is to be moved is unchanged; 1: *plan is the new
 	 * plan, valid until the transaction ends; -EINPROGRESS: ask again, if they still are;
-	 * other -errno and why. NULL: unchanged. */
-	int (*replan)(void *context, const struct lien_plan **plan, char *why, size_t size);
+	 * other -errno, why and whose. NULL: unchanged. */
+	int (*replan)(void *context, const struct lien_plan **plan, struct lien_blame *blame,
+		char *why, size_t size);
 	/* Called when all are at rest. Returns what to ask, valid until the transaction ends; the
 	 * answers are put into it. 0 or -errno and why. */
 	int (*adopt)(void *context, struct lien_adoption **adoption, char *why, size_t size);
@@ -148,14 +204,31 @@ struct lien_transaction_ops {
 	 * can.
 	 */
 	bool (*may_share)(void *context, uint32_t pid, uint32_t other);
-	/* Is there a process that may share memory with this one, and has not yet said what it
-	 * holds? NULL: there is none. */
-	bool (*unheard)(void *context, uint32_t pid);
+	/*
+	 * A restore in parts: fills in the groups of the part that comes next, at most `max`, and
+	 * returns their number; 0: everything that is left comes together, and why, if there should
+	 * have been more parts. `part`: from 0. `asked`: the restore is for these groups; none: for
+	 * all.
+	 */
+	unsigned (*next_part)(void *context, const struct lien_transaction *transaction,
+		unsigned part, uint64_t *groups, unsigned max, char *why, size_t size);
+	/* A part is over in all processes, but for what has failed in those that the result so far
+	 * calls failed: threads that wait for nothing else can go on. */
+	void (*part_back)(void *context, const struct lien_transaction *transaction);
+	/* Is there a process that may hold what has this token (or team) as this one does, and has
+	 * not yet said what it holds? NULL: there is none. */
+	bool (*unheard)(void *context, uint32_t pid, uint64_t token);
+	/* May it go on, as far as other nodes are concerned? Each time that something may have
+	 * changed it is asked again. NULL: there are no other nodes. */
+	enum lien_go_on (*may_go_on)(void *context, enum lien_point point);
 	/* May this process take part in a transaction of this client? NULL: any may. */
 	bool (*allowed)(void *context, uint32_t pid);
 	uint64_t (*now_ns)(void *context);
 	/* Returns the node's number for a device, or -1. NULL: it has none. */
 	int (*gpu)(void *context, const uint8_t uuid[16]);
+	/* How many exported descriptors may wait here for their importers: before more are asked
+	 * for, these have to be taken. One process's come together, however many. 0: no limit. */
+	unsigned fds_max;
 	/* Duplicate and close descriptors: -errno or the new one. */
 	int (*fd_dup)(int fd);
 	void (*fd_close)(int fd);
@@ -178,18 +251,30 @@ struct lien_transaction_process {
 
 struct lien_transaction_result {
 	int error; /* 0, or -errno with one line in text */
+	struct lien_blame blame;
 	char text[400];
 	char undo_text[200]; /* further text: why the undo failed, or what is lost */
 	bool lost;	     /* restore: some memory is gone for good, */
 	bool only_lost;	     /* and everything else is back */
+	bool only_aside;     /* restore: it is no success only for lien_transaction_set_aside() */
 	/* a restore of everything succeeded: no process holds anything any more */
 	bool all_back;
+	bool chosen;	  /* a restore for some groups: it says nothing about the rest */
 	bool rolled_back; /* failed half-way, and everything was put back */
 	bool undo_failed; /* failed half-way, and not everything could be put back */
 	uint64_t ns;
+	uint64_t gate_ns; /* offload: from the start until its calls could be held */
+	uint64_t rest_ns; /* offload: from the start until the job was at rest */
+	/* Restore in parts: from the start until the first part was back and its threads could go
+	 * on (0: it has failed), how many there were, and why no more: "": there is no reason. */
+	uint64_t first_ns;
+	unsigned parts;
+	char undivided[160];
 	uint64_t pause_ns; /* adoption: time that threads were held */
 	uint64_t match_ns; /* part of that in which owners were searched for */
 	uint64_t bytes, discarded, verified;
+	/* On the way to rest: threads that were let in for one call, and how often on suspicion. */
+	unsigned passes, guesses;
 	const struct lien_transaction_process *processes;
 	unsigned processes_count;
 };
@@ -203,6 +288,25 @@ int lien_transaction_offload(struct lien_transaction **out, const struct lien_pl
 int lien_transaction_restore(struct lien_transaction **out, const uint32_t *all, unsigned all_count,
 	const uint32_t *pids, unsigned pids_count, unsigned timeout_ms,
 	const struct lien_transaction_ops *ops);
+/*
+ * Call this before the start of a restore: only what has one of these groups, if there are any, and
+ * one of these tags (lien_plan_tag_hash()), if there are any, comes back. Groups and tags are at
+ * most LIEN_WIRE_CHOSEN_MAX. -ENOMEM.
+ */
+int lien_transaction_choose(struct lien_transaction *transaction, const uint64_t *groups,
+	unsigned groups_count, const uint64_t *tags, unsigned tags_count);
+/*
+ * Call this before the start of a restore: what ops->next_part names comes back first, with all its
+ * phases, in all processes, then the next, and in the end all that is left. After a failure, all
+ * that is left comes together. Does nothing where no thread can be held back, and with tags.
+ */
+void lien_transaction_divide(struct lien_transaction *transaction);
+/* Returns the groups that a restore is for; none: all. */
+const uint64_t *lien_transaction_groups(
+	const struct lien_transaction *transaction, unsigned *count);
+/* Lists the processes that take part, or may. */
+const struct lien_transaction_process *lien_transaction_processes(
+	const struct lien_transaction *transaction, unsigned *count);
 int lien_transaction_release(struct lien_transaction **out, const uint32_t *pids,
 	unsigned pids_count, const struct lien_transaction_ops *ops);
 /* Asks these processes what ops->adopt returns. */
@@ -211,6 +315,10 @@ int lien_transaction_adopt(struct lien_transaction **out, const uint32_t *pids, 
 /* Call this before the start: an offload takes LIEN_WIRE_VERIFY and LIEN_WIRE_ALL, a restore
  * LIEN_WIRE_UNVERIFIED. */
 void lien_transaction_set_flags(struct lien_transaction *transaction, uint32_t flags);
+/* Call this before the start of a restore: this process is stopped, and stays offloaded with so
+ * many others. If nothing else fails, the result says so. */
+void lien_transaction_set_aside(
+	struct lien_transaction *transaction, uint32_t pid, unsigned others);
 /* Sends the first orders. The transaction may end before this returns. */
 void lien_transaction_start(struct lien_transaction *transaction);
 void lien_transaction_free(struct lien_transaction *transaction);
@@ -221,6 +329,14 @@ void lien_transaction_reply(struct lien_transaction *transaction, uint32_t pid,
 /* The process has ended, or (ops->alive) can no longer be reached. This only notes it: the next
  * call of another kind acts on it, and must come soon. */
 void lien_transaction_gone(struct lien_transaction *transaction, uint32_t pid);
+/* Returns true while gates are made and the job is brought to rest: then each tick may bring it
+ * nearer. */
+bool lien_transaction_is_resting(const struct lien_transaction *transaction);
+/* Ends an offload early: what was moved is put back. Returns false if it is too late, or not an
+ * offload; the transaction reacts later (see below). */
+bool lien_transaction_cancel(struct lien_transaction *transaction, const char *why);
+/* Makes the transaction ask ops->may_go_on again when it reacts (see below). */
+void lien_transaction_wake(struct lien_transaction *transaction);
 bool lien_transaction_must_react(const struct lien_transaction *transaction);
 void lien_transaction_react(struct lien_transaction *transaction);
 /* Call this regularly: tells processes that we are alive, and ends waits that have lasted too long.

@@ -118,7 +118,7 @@ static bool count_enter(struct lien_transaction *t)
 	int err = t->ops.adopt(t->ops.context, &t->adoption, why, sizeof(why));
 
 	if (err)
-		lien_transaction_fail(t, err, "%s", why);
+		lien_transaction_fail(t, err, 0, "%s", why);
 	return !err;
 }
 
@@ -169,8 +169,8 @@ static void note_answers(struct lien_transaction *t, unsigned index, const struc
 	unsigned count = (header->length - sizeof(*header)) / sizeof(struct lien_wire_adopt);
 
 	if (part_of(t, index) && take_answers(t, index, t->phase, reply->body, count))
-		lien_transaction_fail(t, -EPROTO, "process %u answered what it was not asked",
-			t->processes[index].pid);
+		lien_transaction_fail(t, -EPROTO, t->processes[index].pid,
+			"process %u answered what it was not asked", t->processes[index].pid);
 }
 
 /* Has it answered an order after which there is more to send? */
@@ -188,7 +188,7 @@ static void count_reply(struct lien_transaction *t, unsigned index, const struct
 		send_questions(t, index);
 	} else if (reply->header->flags & LIEN_WIRE_LAST) {
 		if (!t->stopping && t->participants[index].answered != part_of(t, index)->count)
-			lien_transaction_fail(t, -EPROTO,
+			lien_transaction_fail(t, -EPROTO, t->processes[index].pid,
 				"process %u did not answer for all of its memory",
 				t->processes[index].pid);
 		lien_phase_finished(t, index);

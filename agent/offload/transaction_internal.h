@@ -18,9 +18,16 @@ enum import_state {
 	IMPORT_LOST,	/* and has answered */
 };
 
+/* Sorted, each once. */
+struct numbers {
+	uint64_t *number;
+	unsigned count;
+};
+
 struct participant {
 	struct lien_wire_item *items; /* sorted by token and index */
 	enum import_state *imports;   /* parallel to items; valid for first items */
+	struct numbers tokens, teams; /* of its memory */
 	unsigned named;		      /* items checked so far for lost memory */
 	uint32_t lost_owner;	      /* owner of a lost item, */
 	bool owner_lives;	      /* which runs, but no longer has it */
@@ -33,17 +40,25 @@ struct participant {
 	enum lien_phase phase; /* phase of that order */
 	uint64_t t_sent;
 	bool member;   /* takes part; for a restore this is found out */
-	bool gone;     /* dead, or it did not answer */
-	bool stuck;    /* it did not answer */
-	bool withheld; /* a restore cannot move it now */
-	bool finished; /* with the current phase; in a restore: with all */
+	bool involved; /* in parts: it took part in one */
+	struct lien_transaction_process
+		before; /* in parts: what the parts before this one have moved */
+	bool gone;	/* dead, or it did not answer */
+	bool stuck;	/* it did not answer */
+	bool withheld;	/* a restore cannot move it now */
+	bool finished;	/* with the current phase; in a restore: with all */
 	uint64_t free_before;
 	bool created, exported;
-	bool filled;			/* its copies have arrived or failed */
-	bool unfilled;			/* its copies have failed */
+	bool exporting; /* that order is under way */
+	unsigned
+		imports_of; /* others' imports of its memory: descriptors that its exports become */
+	bool uncreated;	    /* some memory could not be made */
+	bool filled;	    /* its copies have arrived or failed */
+	bool unfilled;	    /* its copies have failed */
 	unsigned part, asked, answered; /* adoption: entries in the current phase */
 	bool busy;			/* result of the last drain, and the reason */
 	char busy_text[80];
+	bool working;		 /* NCCL was, in threads of its own */
 	struct share_in *shares; /* other processes' exports, to be imported here */
 	unsigned shares_count, shares_room;
 	unsigned batch;					/* shares in the current import */
@@ -59,6 +74,16 @@ struct lien_transaction {
 	unsigned count;
 	uint32_t *pids; /* restore: the requested processes */
 	unsigned pids_count;
+	uint32_t aside; /* restore: a stopped process, which does not take part; 0: there is none */
+	unsigned aside_others; /* that do not take part with it */
+	uint64_t *chosen;      /* restore: the groups and tags of what comes back; none: all */
+	unsigned groups_count, tags_count;
+	bool divided;	     /* restore: in parts, */
+	bool together;	     /* of which one has failed: the rest comes together */
+	uint64_t *part;	     /* what this one brings back; none: the last part, all that is left */
+	unsigned part_count; /* of it */
+	uint64_t *parted;    /* groups of this part and of those before */
+	unsigned parted_count;
 	enum lien_transaction_kind kind;
 	struct lien_adoption *adoption; /* of an adoption, once at rest */
 	bool restoring;			/* a restore, or the undo of an offload */
@@ -76,18 +101,31 @@ struct lien_transaction {
 	uint64_t token_base;
 	uint64_t generation; /* of an offload: an undo covers its items and no earlier ones */
 	uint64_t t_start;
-	uint64_t t_shut;  /* adoption: when the gate was shut */
-	uint64_t t_marks; /* when the search for owners began */
-	uint64_t t_drain; /* when draining began */
-	bool restaged;	  /* staged at rest, after which nothing changes */
-	bool passed;	  /* a thread was let in before this round of draining */
+	uint64_t t_shut;   /* adoption: when the gate was shut */
+	uint64_t t_marks;  /* when the search for owners began */
+	uint64_t t_drain;  /* when draining began */
+	uint64_t t_round;  /* when this round of it began */
+	bool replanned;	   /* at rest, something else was to be moved than planned */
+	bool restaged;	   /* staged at rest, after which nothing changes */
+	unsigned round_ms; /* how long the next round of draining waits for the devices */
+	bool levelling;	   /* as struct lien_resting */
+	unsigned busy_guesses;
+	uint64_t t_level; /* the last step LEVEL */
+	unsigned levels;  /* and how many there were before */
 	bool rested;	  /* no thread was in a call before this round of draining */
+	bool ask;	  /* this round asks the devices, */
+	bool launches;	  /* and somebody may have to launch work meanwhile */
+	bool doubtful;	  /* the counts that show who is behind do not prove it any more, */
+	bool disbelieved; /* and are not believed any more */
+	uint64_t t_moved; /* when somebody was let in last, or the gates took a step */
 	uint64_t t_again; /* when the next round begins */
 	uint32_t next_seq;
 };
 
 int lien_participant_sort(struct participant *participant);
 struct lien_wire_item *lien_participant_find(const struct participant *participant, uint64_t token);
+/* Have they a number in common? */
+bool lien_numbers_meet(const struct numbers *a, const struct numbers *b);
 int lien_participant_add(
 	struct participant *participant, const struct lien_wire_item *items, unsigned count);
 
@@ -119,6 +157,8 @@ struct phase {
 	/* Gives a process its first order; by default one without a body. A process that gets none
 	 * has finished. */
 	void (*order)(struct lien_transaction *t, unsigned index);
+	/* Called when all have been given theirs. */
+	void (*ordered)(struct lien_transaction *t);
 	/* Sets the arguments of its orders; by default the transaction's generation. */
 	void (*arguments)(
 		const struct lien_transaction *t, struct lien_wire_header *order, const void *body);
@@ -150,13 +190,20 @@ void lien_phase_next(struct lien_transaction *t);
 void lien_phase_rest(struct lien_transaction *t);
 /* The process has finished this phase. */
 void lien_phase_finished(struct lien_transaction *t, unsigned index);
+/* Returns how many groups and tags a restore is limited to; 0: it is not. */
+static inline unsigned lien_transaction_chosen(const struct lien_transaction *t)
+{
+	return t->groups_count + t->tags_count;
+}
 /* Sends an order; a process that cannot be reached counts as gone. */
 void lien_transaction_order(struct lien_transaction *t, unsigned index, enum lien_phase phase,
 	uint32_t flags, const void *body, size_t size, const int *fds, unsigned fds_count);
 /* Records the first failure. An offload stops; a restore goes on, because the others need their
- * memory. */
-__attribute__((format(printf, 3, 4))) void lien_transaction_fail(
-	struct lien_transaction *t, int error, const char *format, ...);
+ * memory. pid: the process that it is about; 0: none. */
+__attribute__((format(printf, 4, 5))) void lien_transaction_fail(
+	struct lien_transaction *t, int error, uint32_t pid, const char *format, ...);
+/* LIEN_GO_ON_YES without other nodes. */
+enum lien_go_on lien_transaction_may_go_on(struct lien_transaction *t, enum lien_point point);
 /* Takes a process out of the transaction. */
 void lien_transaction_drop_out(struct lien_transaction *t, unsigned index);
 void lien_transaction_end(struct lien_transaction *t);
@@ -180,14 +227,27 @@ int lien_participant_take(
 /* transaction_rest.c: brings the job to rest, and lets it go on. */
 /* Performs a step at all gates. 0; -errno: failed; -EAGAIN: try again. */
 int lien_gates_step(struct lien_transaction *t, enum lien_gate_step step);
+/* Has the kernel make the gates, once, while the job runs on: it takes a grace period of its RCU,
+ * one for all. */
+void lien_gates_begin(struct lien_transaction *t);
 /* Lets all held threads go, then ends. */
 void lien_transaction_open(struct lien_transaction *t);
 
-/* All are at rest, and something else is not ready: makes sure once more that they are. */
-void lien_rest_again(struct lien_transaction *t);
+/* All are at rest, and something else is not ready: makes sure once more that they are. `why`: for
+ * a failure, when that has taken too long. */
+void lien_rest_again(struct lien_transaction *t, const char *why);
 /* transaction_offload.c: the job is at rest; and a failure before anything was removed. */
 void lien_offload_rest(struct lien_transaction *t);
 void lien_offload_discard(struct lien_transaction *t);
+
+/* transaction_parts.c: restores in parts. */
+/* Begins the next part, or the only one, before processes are asked what they hold. */
+void lien_restore_part_begin(struct lien_transaction *t);
+/* What this part brings back: groups, and behind them tags; `count` of both, 0: all. */
+const uint64_t *lien_part_chosen(
+	const struct lien_transaction *t, unsigned *groups, unsigned *count);
+/* A part is over. Returns true if the next one has begun. */
+bool lien_restore_part_over(struct lien_transaction *t);
 
 /* transaction_room.c: is there room for what has to be created again? */
 void lien_room_reply(

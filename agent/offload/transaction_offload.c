@@ -47,6 +47,12 @@ static void stage_more(struct lien_transaction *t, unsigned index)
 		n * sizeof(participant->items[0]), NULL, 0);
 }
 
+/* With other nodes, nothing is touched before all have planned. */
+static bool stage_enter(struct lien_transaction *t)
+{
+	return t->restaged || lien_transaction_may_go_on(t, LIEN_POINT_PLANNED) == LIEN_GO_ON_YES;
+}
+
 static void stage_order(struct lien_transaction *t, unsigned index)
 {
 	struct participant *participant = &t->participants[index];
@@ -57,7 +63,7 @@ static void stage_order(struct lien_transaction *t, unsigned index)
 	participant->staging = false;
 	if (t->ops.raw && t->ops.raw(t->ops.context, t->processes[index].pid, &participant->raw,
 				  &participant->raw_count))
-		lien_transaction_fail(t, -ENOMEM, "out of memory");
+		lien_transaction_fail(t, -ENOMEM, t->processes[index].pid, "out of memory");
 	else
 		stage_more(t, index);
 }
@@ -84,7 +90,7 @@ static bool stage_excuse(
 	if (reply->result != -ENOTUNIQ)
 		return false;
 	to = t->ops.raw_to ? t->ops.raw_to(t->ops.context, pid, reply->arg) : "a library";
-	lien_transaction_fail(t, -EBUSY,
+	lien_transaction_fail(t, -EBUSY, pid,
 		"process %u: %s has handle 0x%" PRIx64 " from the driver itself, and since a "
 		"restore that means other memory to the rest of the process: try again when %s "
 		"has released it, or start the process with `lien run`",
@@ -97,61 +103,101 @@ const struct phase lien_phase_stage = {
 	.type = LIEN_WIRE_STAGE,
 	.limit_ms = 10000,
 	.limit_ms_per_item = 1,
+	.enter = stage_enter,
 	.order = stage_order,
+	.ordered = lien_gates_begin,
 	.reply = stage_reply,
 	.excuse = stage_excuse,
 };
 
 /* --- at rest ---------------------------------------------------------------------------------- */
 
-/* A process that has nothing left to move still takes part. */
+/* A process that has nothing left to move still takes part. Returns 0: it moves what it was to move
+ * before; 1: something else. */
+static int take_part(
+	struct lien_transaction *t, unsigned index, const struct lien_plan_process *part)
+{
+	struct participant *participant = &t->participants[index];
+	struct lien_wire_item *before = participant->items;
+	const unsigned count = participant->count;
+	int err;
+
+	participant->items = NULL;
+	participant->room = participant->count = 0;
+	err = lien_participant_take(t, index, part);
+	if (!err)
+		err = participant->count != count ||
+		      (count && memcmp(participant->items, before, count * sizeof(*before)) != 0);
+	free(before);
+	return err;
+}
+
+/* Returns 0: it is as before; 1: something else is to be moved; -errno. */
 static int take_plan(struct lien_transaction *t, const struct lien_plan *plan)
 {
 	static const struct lien_plan_process nothing;
-	unsigned i;
-	int index;
+	const struct lien_plan_process *part;
+	unsigned i, j;
+	int err, other = 0;
 
-	for (i = 0; i < t->count; i++)
-		if (lien_participant_take(t, i, &nothing))
-			return -ENOMEM;
-	for (i = 0; i < plan->processes_count; i++) {
-		index = lien_transaction_index(t, plan->processes[i].pid);
-		if (index < 0)
+	for (i = 0; i < plan->processes_count; i++)
+		if (lien_transaction_index(t, plan->processes[i].pid) < 0)
 			return -EBUSY;
-		if (lien_participant_take(t, index, &plan->processes[i]))
-			return -ENOMEM;
+	for (i = 0; i < t->count; i++) {
+		part = &nothing;
+		for (j = 0; j < plan->processes_count; j++)
+			if (plan->processes[j].pid == t->processes[i].pid)
+				part = &plan->processes[j];
+		err = take_part(t, i, part);
+		if (err < 0)
+			return err;
+		other |= err;
 	}
-	return 0;
+	return other;
 }
 
 /* Nothing changes any more: this settles what is to be moved. */
 void lien_offload_rest(struct lien_transaction *t)
 {
 	const struct lien_plan *plan;
+	struct lien_blame blame = {0};
 	char why[400] = "";
-	int err = t->ops.replan ? t->ops.replan(t->ops.context, &plan, why, sizeof(why)) : 0;
+	int err =
+		t->ops.replan ? t->ops.replan(t->ops.context, &plan, &blame, why, sizeof(why)) : 0;
 
-	if (!err) {
+	if (!err && !t->replanned) {
 		lien_phase_next(t);
 		return;
 	}
 	if (err == -EINPROGRESS) {
-		lien_rest_again(t);
+		lien_rest_again(t, "the node's open files were not read in time");
 		return;
 	}
 	if (err > 0) {
 		err = take_plan(t, plan);
-		snprintf(why, sizeof(why), "%s",
-			err == -EBUSY ? "meanwhile others have come to share the memory: try again"
-				      : strerror(-err));
+		if (err < 0)
+			snprintf(why, sizeof(why), "%s",
+				err == -EBUSY ? "meanwhile others have come to share the memory: "
+						"try again"
+					      : strerror(-err));
 	}
+	if (err < 0) {
+		lien_transaction_fail(t, err, 0, "%s", why);
+		if (blame.cause != LIEN_CAUSE_FAILED)
+			t->result.blame = blame;
+		return;
+	}
+	if (lien_gates_step(t, LIEN_GATE_SHUT)) /* the memory may lie elsewhere by now */
+		return;
+	/* There, copies may be under way that were let in. */
 	if (err) {
-		lien_transaction_fail(t, err, "%s", why);
+		t->replanned = true;
+		t->rested = false;
+		lien_rest_again(t, "what is to be moved changes all the time");
 		return;
 	}
 	t->restaged = true;
-	if (!lien_gates_step(t, LIEN_GATE_SHUT)) /* the memory may lie elsewhere by now */
-		lien_phase_begin(t, LIEN_PHASE_STAGE);
+	lien_phase_begin(t, LIEN_PHASE_STAGE);
 }
 
 const struct phase lien_phase_check = {

@@ -6,10 +6,12 @@
 
 #include "agent/offload/transaction_internal.h"
 
-/* one round of draining; 1 ms while others wait for threads that are let in */
-#define ROUND_MS  10
+#define ROUND_MS  10		 /* one round of draining */
+#define NEAR_MS	  1		 /* while others wait for threads that are let in */
+#define LONG_MS	  320		 /* at most, when only devices keep the job from its rest */
 #define REST_NS	  10000000000ull /* for the agent to find out what it needs then */
 #define AGAIN_NS  1000000ull	 /* until the next look at who is in a call */
+#define DOUBT_NS  100000000ull	 /* that counts are believed which show nobody who must go on */
 #define MAKING_NS 60000000000ull /* for the kernel to attach the gate: the job runs meanwhile */
 
 /* Captures may have begun since the plan was made, and draining would spoil them. */
@@ -21,8 +23,8 @@ static bool captures(struct lien_transaction *t)
 	for (i = 0; i < t->count && !t->stopping; i++) {
 		reason = t->ops.not_now(t->ops.context, t->processes[i].pid);
 		if (reason)
-			lien_transaction_fail(
-				t, -EBUSY, "process %u %s", t->processes[i].pid, reason);
+			lien_transaction_fail(t, -EBUSY, t->processes[i].pid, "process %u %s",
+				t->processes[i].pid, reason);
 	}
 	return t->stopping;
 }
@@ -32,11 +34,7 @@ static bool captures(struct lien_transaction *t)
 /* A process can be too slow to be read. */
 static bool may_make_later(struct lien_transaction *t)
 {
-	uint64_t now = t->ops.now_ns(t->ops.context);
-
-	if (!t->t_making)
-		t->t_making = now;
-	return now - t->t_making < MAKING_NS;
+	return t->ops.now_ns(t->ops.context) - t->t_making < MAKING_NS;
 }
 
 int lien_gates_step(struct lien_transaction *t, enum lien_gate_step step)
@@ -49,16 +47,18 @@ int lien_gates_step(struct lien_transaction *t, enum lien_gate_step step)
 		if (!t->participants[i].member || t->participants[i].gone)
 			continue;
 		err = t->ops.gate(t->ops.context, t->processes[i].pid, step, why, sizeof(why));
+		if (step == LIEN_GATE_BEGIN)
+			continue;
 		if (err == -ETIMEDOUT && step == LIEN_GATE_MAKE && may_make_later(t))
 			return -EAGAIN;
 		if (err && step == LIEN_GATE_HOLDS && t->phase == LIEN_PHASE_DROP)
-			lien_transaction_fail(t, err,
+			lien_transaction_fail(t, err, t->processes[i].pid,
 				"process %u, gate: %s after memory was saved; if it has written to "
 				"that memory, what it wrote is lost",
 				t->processes[i].pid, why);
 		else if (err)
-			lien_transaction_fail(
-				t, err, "process %u, gate: %s", t->processes[i].pid, why);
+			lien_transaction_fail(t, err, t->processes[i].pid, "process %u, gate: %s",
+				t->processes[i].pid, why);
 	}
 	return t->stopping ? t->result.error : 0;
 }
@@ -69,10 +69,21 @@ static bool has_gate(const struct lien_transaction *t)
 	return t->ops.gate && !t->restaged;
 }
 
+void lien_gates_begin(struct lien_transaction *t)
+{
+	if (t->t_making || !has_gate(t) || t->stopping)
+		return;
+	t->t_making = t->ops.now_ns(t->ops.context);
+	lien_gates_step(t, LIEN_GATE_BEGIN);
+}
+
 /* Checks captures first: a thread held in a capture could never end it. */
 static bool gate_enter(struct lien_transaction *t)
 {
-	return !captures(t) && !lien_gates_step(t, LIEN_GATE_MAKE);
+	if (captures(t))
+		return false;
+	lien_gates_begin(t);
+	return !lien_gates_step(t, LIEN_GATE_MAKE);
 }
 
 /* In an adoption, this is the very first order. */
@@ -116,13 +127,19 @@ static bool drain_enter(struct lien_transaction *t)
 {
 	uint64_t now = t->ops.now_ns(t->ops.context);
 
+	t->t_round = now;
 	if (t->phase == LIEN_PHASE_DRAIN)
-		return lien_transaction_idle(t) && now >= t->t_again;
+		return lien_transaction_idle(t) && now >= t->t_again &&
+		       !(t->ask && t->launches && captures(t));
 	t->t_shut = now;
-	if ((t->ops.gate && lien_gates_step(t, LIEN_GATE_SHUT)) || captures(t))
+	t->result.gate_ns = now - t->t_start;
+	if ((t->ops.gate && lien_gates_step(t, LIEN_GATE_LEVEL)) || captures(t))
 		return false;
 	t->t_drain = t->ops.now_ns(t->ops.context);
-	t->rested = false;
+	t->rested = t->ask = t->launches = t->doubtful = t->disbelieved = false;
+	t->t_level = t->t_moved = t->t_drain;
+	t->levelling = true;
+	t->round_ms = NEAR_MS;
 	return true;
 }
 
@@ -134,17 +151,24 @@ static void drain_order(struct lien_transaction *t, unsigned index)
 	if (t->ops.background)
 		n = t->ops.background(
 			t->ops.context, t->processes[index].pid, comms, LIEN_WIRE_COMMS_MAX);
-	lien_transaction_order(t, index, LIEN_PHASE_DRAIN, 0, comms, n * sizeof(comms[0]), NULL, 0);
+	lien_transaction_order(t, index, LIEN_PHASE_DRAIN, t->launches ? LIEN_WIRE_LAUNCHES : 0,
+		comms, n * sizeof(comms[0]), NULL, 0);
 }
 
-/* With a gate the devices are checked in short rounds; in between, threads are let in. */
+/*
+ * With a gate the devices are checked in short rounds; in between, threads are let in. If counts
+ * show who is behind, they are not asked before all are held: a thread that is to launch what
+ * others wait for would wait until its own device is idle, which may never be.
+ */
 static void drain_arguments(
 	const struct lien_transaction *t, struct lien_wire_header *order, const void *body)
 {
 	(void)body;
-	order->arg = !t->ops.gate || t->timeout_ms <= ROUND_MS ? t->timeout_ms
-		     : t->passed			       ? 1
-							       : ROUND_MS;
+	order->arg = t->ops.gate && t->round_ms < t->timeout_ms ? t->round_ms : t->timeout_ms;
+	if (t->ops.gate && !t->ask)
+		order->arg = 0;
+	else if (!order->arg)
+		order->arg = 1;
 }
 
 static void drain_reply(struct lien_transaction *t, unsigned index, const struct reply *reply)
@@ -154,6 +178,7 @@ static void drain_reply(struct lien_transaction *t, unsigned index, const struct
 	if (!(reply->header->flags & LIEN_WIRE_LAST))
 		return;
 	participant->busy = reply->header->result;
+	participant->working = reply->header->arg2;
 	snprintf(participant->busy_text, sizeof(participant->busy_text), "%.*s",
 		(int)sizeof(reply->header->text), reply->header->text);
 	lien_phase_finished(t, index);
@@ -171,71 +196,176 @@ static void pass(void *to, uint32_t pid, const uint32_t *tids, unsigned count)
 	struct lien_transaction *t = to;
 	int index = lien_transaction_index(t, pid);
 
-	t->passed = true;
 	if (index >= 0 && !t->participants[index].seq && !t->participants[index].gone)
 		lien_transaction_order(
 			t, index, LIEN_PHASE_GATE, 0, tids, count * sizeof(*tids), NULL, 0);
 }
 
 /*
- * All have said whether their devices are idle. The gate may hold some ranks before a collective
- * that others are already waiting in; those ranks are let in, until all are level. The job is at
- * rest when no thread was in a call before its devices were found idle.
+ * Short rounds let threads in soon. When all are held already, only the devices are left: rounds
+ * get longer, because a machine that is slow or busy needs more than a short one to ask its
+ * devices, however idle they are.
+ */
+static unsigned next_round_ms(unsigned last_ms, enum lien_rest rest)
+{
+	switch (rest) {
+	case LIEN_REST_FAR:
+		return ROUND_MS;
+	case LIEN_REST_REACHED:
+		return 2 * last_ms < LONG_MS ? 2 * last_ms : LONG_MS;
+	case LIEN_REST_NEAR:
+	case LIEN_REST_LEVEL:
+	case LIEN_REST_UNEVEN:
+		break;
+	}
+	return NEAR_MS;
+}
+
+/*
+ * Counts can be wrong: a group was open before anybody watched, or NCCL has refused a call that was
+ * counted. If they show nobody who must go on and the job does not come to rest all the same, the
+ * devices are asked as if there were no counts. If half of the time passes so, nobody is held on
+ * account of a count any more: a refused call shifts all counts of its rank after it, so that the
+ * others would always be let in one call too far. If all are held and a device is busy, it may have
+ * long work of its own, or wait for a rank that is held; but only for one whose own device is idle.
+ */
+static bool is_doubtful(
+	struct lien_transaction *t, unsigned passes, enum lien_rest rest, bool idle_for_another)
+{
+	const uint64_t now = t->ops.now_ns(t->ops.context);
+	uint64_t still;
+
+	if (t->result.passes != passes || rest == LIEN_REST_LEVEL || rest == LIEN_REST_UNEVEN)
+		t->t_moved = now;
+	still = now - t->t_moved;
+	t->doubtful |= rest != LIEN_REST_REACHED && still > DOUBT_NS;
+	t->disbelieved |= (rest != LIEN_REST_REACHED || idle_for_another) &&
+			  still > t->timeout_ms * 1000000ull / 2;
+	return t->doubtful;
+}
+
+/* Returns false if the job is not at rest, and does what brings it nearer. `busy`: a device is. */
+static bool look(struct lien_transaction *t, struct lien_resting *resting, bool busy)
+{
+	const unsigned passes = t->result.passes;
+	enum lien_rest rest;
+
+	resting->disbelieved = t->disbelieved;
+	resting->levelling = t->levelling;
+	resting->unasked = !t->ask;
+	resting->ns = t->ops.now_ns(t->ops.context) - t->t_level;
+	resting->levels = t->levels;
+	resting->round_ns = t->ops.now_ns(t->ops.context) - t->t_round;
+	resting->passes = t->result.passes;
+	resting->guesses = t->result.guesses;
+	resting->busy_guesses = t->busy_guesses;
+	resting->pass = pass;
+	resting->to = t;
+	rest = t->ops.at_rest(t->ops.context, resting);
+	t->result.passes = resting->passes;
+	t->result.guesses = resting->guesses;
+	t->busy_guesses = resting->busy_guesses;
+	t->round_ms = next_round_ms(t->round_ms, rest);
+	if (is_doubtful(t, passes, rest, busy && resting->idle))
+		resting->counted = false;
+	t->ask = rest == LIEN_REST_REACHED || (!resting->counted && !resting->begins);
+	/* Ranks elsewhere may have to launch: what is level here can turn out not to be. */
+	t->launches = !resting->counted || resting->launches || t->ops.may_go_on;
+	if (rest == LIEN_REST_LEVEL && !lien_gates_step(t, LIEN_GATE_SHUT))
+		t->levelling = false;
+	if (rest == LIEN_REST_UNEVEN && !lien_gates_step(t, LIEN_GATE_LEVEL)) {
+		t->levelling = true;
+		t->t_level = t->ops.now_ns(t->ops.context);
+		t->levels++;
+	}
+	return rest == LIEN_REST_REACHED;
+}
+
+/*
+ * The gate may hold some ranks before a collective that others are already waiting in; those ranks
+ * are let in, until all are level. Then the gates are shut for all else. The job is at rest when no
+ * thread was in a call before its devices were found idle.
  */
 static void drained(struct lien_transaction *t)
 {
 	uint64_t now = t->ops.now_ns(t->ops.context);
 	uint32_t *pids = calloc(t->count + 1, sizeof(*pids));
-	bool *devices = calloc(t->count + 1, sizeof(*devices));
+	bool *devices = calloc(2 * (t->count + 1), sizeof(*devices));
+	bool *working = devices + t->count + 1;
+	const bool asked = t->ask;
+	enum lien_go_on elsewhere = LIEN_GO_ON_LOOK; /* what other nodes need, and */
+	bool here;				     /* this one is at rest */
 	const char *busy = NULL;
 	char why[200] = "", device[128];
+	uint32_t busy_pid = 0;
 	unsigned i, n = 0;
+	struct lien_resting resting = {.pids = pids,
+		.busy = devices,
+		.working = working,
+		.why = why,
+		.size = sizeof(why),
+		.counted = true}; /* until a look says otherwise: nobody is asked unawares */
 
 	for (i = 0; pids && devices && i < t->count; i++) {
 		if (t->participants[i].gone)
 			continue;
-		devices[n] = t->participants[i].busy;
-		if (t->participants[i].busy) {
+		devices[n] = t->participants[i].busy || !asked;
+		working[n] = t->participants[i].working;
+		/* That NCCL is at work says more than that a device is. */
+		if (t->participants[i].busy && (!busy || t->participants[i].working)) {
 			snprintf(device, sizeof(device), "process %u, drain: %s",
 				t->processes[i].pid, t->participants[i].busy_text);
 			busy = device;
+			busy_pid = t->processes[i].pid;
 		}
 		pids[n++] = t->processes[i].pid;
 	}
-	if (t->rested && !busy) {
-		if (!captures(t))
-			lien_phase_rest(t);
-	} else {
-		t->passed = false;
-		t->rested =
-			pids && devices &&
-			t->ops.at_rest(t->ops.context, pids, devices, n, pass, t, why, sizeof(why));
-		t->t_again = now + (busy || t->rested ? 0 : AGAIN_NS);
+	here = t->rested && asked && !busy;
+	if (here)
+		elsewhere = captures(t) ? LIEN_GO_ON_NO
+					: lien_transaction_may_go_on(t, LIEN_POINT_REST);
+	if (elsewhere == LIEN_GO_ON_YES) {
+		if (t->ops.rested)
+			t->ops.rested(t->ops.context, pids, n);
+		lien_phase_rest(t);
+	} else if (!t->stopping) {
+		resting.count = n;
+		t->t_again = now + AGAIN_NS;
+		if (elsewhere == LIEN_GO_ON_LOOK) {
+			t->rested = pids && devices && look(t, &resting, asked && busy);
+			if (!here && ((asked && busy) || t->rested))
+				t->t_again = now;
+		}
 		if (now - t->t_drain >= t->timeout_ms * 1000000ull)
-			lien_transaction_fail(t, -EBUSY, "%s%s%s", busy ? busy : "not at rest",
-				why[0] ? ": " : "", why);
-		else
+			lien_transaction_fail(t, -EBUSY, busy ? busy_pid : resting.who, "%s%s%s",
+				here   ? "at rest, but other nodes are not"
+				: busy ? busy
+				       : "not at rest",
+				why[0] && !here ? ": " : "", here ? "" : why);
+		else if (!t->stopping)
 			lien_phase_begin(t, LIEN_PHASE_DRAIN);
 	}
 	free(pids);
 	free(devices);
 }
 
-void lien_rest_again(struct lien_transaction *t)
+void lien_rest_again(struct lien_transaction *t, const char *why)
 {
 	uint64_t now = t->ops.now_ns(t->ops.context);
 
 	if (now - t->t_drain >= REST_NS + t->timeout_ms * 1000000ull) {
-		lien_transaction_fail(t, -ETIMEDOUT, "the node's open files were not read in time");
+		lien_transaction_fail(t, -ETIMEDOUT, 0, "%s", why);
+		t->result.blame.cause = LIEN_CAUSE_NOT_AT_REST;
 		return;
 	}
-	t->passed = false;
+	t->round_ms = ROUND_MS;
 	t->t_again = now + AGAIN_NS;
 	lien_phase_begin(t, LIEN_PHASE_DRAIN);
 }
 
 static void drain_next(struct lien_transaction *t)
 {
+	t->result.rest_ns = t->ops.now_ns(t->ops.context) - t->t_start; /* the last time, it is */
 	if (t->ops.gate)
 		drained(t);
 	else
@@ -281,14 +411,17 @@ static void open_arguments(
 	order->arg = LIEN_WIRE_GATE_OPEN;
 }
 
-/* Lets the process's threads go on; if something of it is still away, they stay held. */
+/* Lets the process's threads go on; if something of it is still away, they stay held: after an
+ * offload that has failed and left nothing of its own away, those that were held before. */
 static void open_reply(struct lien_transaction *t, unsigned index, const struct reply *reply)
 {
+	const uint32_t pid = t->processes[index].pid;
 	char why[200];
 
 	if (!reply->header->result || t->kind == LIEN_TRANSACTION_ADOPTION)
-		t->ops.gate(
-			t->ops.context, t->processes[index].pid, LIEN_GATE_OPEN, why, sizeof(why));
+		t->ops.gate(t->ops.context, pid, LIEN_GATE_OPEN, why, sizeof(why));
+	else if (t->kind == LIEN_TRANSACTION_OFFLOAD && !t->result.undo_failed && !t->result.lost)
+		t->ops.gate(t->ops.context, pid, LIEN_GATE_BACK, why, sizeof(why));
 	t->participants[index].finished = true;
 }
 
@@ -297,6 +430,12 @@ static bool open_excuse(
 {
 	(void)t, (void)index, (void)reply;
 	return true;
+}
+
+static void opened(struct lien_transaction *t)
+{
+	if (!lien_restore_part_over(t))
+		lien_phase_next(t);
 }
 
 const struct phase lien_phase_open = {
@@ -308,7 +447,40 @@ const struct phase lien_phase_open = {
 	.arguments = open_arguments,
 	.reply = open_reply,
 	.excuse = open_excuse,
+	.next = opened,
 	.stop = lien_transaction_end,
+};
+
+/* --- agreeing with other nodes ---------------------------------------------------------------- */
+
+static bool has_others(const struct lien_transaction *t)
+{
+	return t->ops.may_go_on;
+}
+
+/* Its orders say that we are alive: they must have been answered before others are given. */
+static void agree_step(struct lien_transaction *t)
+{
+	if (!lien_transaction_idle(t))
+		return;
+	if (t->stopping) {
+		t->stopping = false;
+		lien_offload_discard(t);
+	} else if (lien_transaction_may_go_on(t, LIEN_POINT_READY) == LIEN_GO_ON_YES) {
+		if (t->kind == LIEN_TRANSACTION_RESTORE)
+			lien_transaction_open(t);
+		else
+			lien_phase_next(t);
+	}
+}
+
+const struct phase lien_phase_agree = {
+	.name = "agree",
+	.type = LIEN_WIRE_GATE,
+	.held = true,
+	.applies = has_others,
+	.ordered = lien_transaction_wake,
+	.step = agree_step,
 };
 
 void lien_transaction_open(struct lien_transaction *t)

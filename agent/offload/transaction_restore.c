@@ -18,14 +18,9 @@ static bool may_share(const struct lien_transaction *t, unsigned i, unsigned j)
 bool lien_restore_related(const struct lien_transaction *t, unsigned from, unsigned to)
 {
 	const struct participant *a = &t->participants[from], *b = &t->participants[to];
-	unsigned i;
 
-	if (!may_share(t, from, to))
-		return false;
-	for (i = 0; i < a->count; i++)
-		if (lien_participant_find(b, a->items[i].token))
-			return true;
-	return false;
+	return may_share(t, from, to) && (lien_numbers_meet(&a->tokens, &b->tokens) ||
+						 lien_numbers_meet(&a->teams, &b->teams));
 }
 
 static bool asked_for(const struct lien_transaction *t, uint32_t pid)
@@ -74,6 +69,27 @@ static bool withheld_by(const struct lien_transaction *t, unsigned i, unsigned j
 	return t->participants[j].withheld && lien_restore_related(t, i, j);
 }
 
+/* A process that has not been heard may have memory that objects join with this one's. */
+static void withhold_team(struct lien_transaction *t, unsigned i)
+{
+	struct participant *participant = &t->participants[i];
+	const uint32_t pid = t->processes[i].pid;
+	unsigned team;
+
+	if (!participant->member || !t->ops.unheard)
+		return;
+	for (team = 0; team < participant->teams.count; team++)
+		if (t->ops.unheard(t->ops.context, pid, participant->teams.number[team]))
+			break;
+	if (team == participant->teams.count)
+		return;
+	participant->withheld = true;
+	lien_transaction_fail(t, -EBUSY, pid,
+		"a multicast object joins memory of process %u with other memory, and another "
+		"process has not said yet what it holds (it may be stopped): try again",
+		pid);
+}
+
 static void withhold(struct lien_transaction *t)
 {
 	bool grown = true;
@@ -83,10 +99,11 @@ static void withhold(struct lien_transaction *t)
 		struct participant *participant = &t->participants[i];
 
 		participant->withheld = participant->gone && lien_transaction_alive(t, i);
+		withhold_team(t, i);
 		if (!participant->member || is_allowed(t, i))
 			continue;
 		participant->withheld = true;
-		lien_transaction_fail(t, -EPERM,
+		lien_transaction_fail(t, -EPERM, 0,
 			"a process of another user shares what is to be restored: only root can do "
 			"that");
 	}
@@ -156,6 +173,47 @@ static bool is_unasked(
 		       t->ops.may_share(t->ops.context, t->processes[index].pid, item->owner_pid));
 }
 
+/* Of the orders that mean only what LIST has chosen. */
+static uint32_t chosen(const struct lien_transaction *t)
+{
+	unsigned groups, all;
+
+	lien_part_chosen(t, &groups, &all);
+	return all ? LIEN_WIRE_CHOSEN : 0;
+}
+
+/* With other nodes, nothing is touched before all have answered. */
+static bool list_enter(struct lien_transaction *t)
+{
+	if (t->ops.may_go_on && t->result.error) { /* cancelled */
+		lien_transaction_end(t);
+		return false;
+	}
+	if (lien_transaction_may_go_on(t, LIEN_POINT_PLANNED) != LIEN_GO_ON_YES)
+		return false;
+	lien_restore_part_begin(t);
+	return true;
+}
+
+static void list_order(struct lien_transaction *t, unsigned index)
+{
+	unsigned groups, all;
+	const uint64_t *numbers = lien_part_chosen(t, &groups, &all);
+
+	lien_transaction_order(t, index, LIEN_PHASE_LIST, LIEN_WIRE_ROOM | chosen(t), numbers,
+		all * sizeof(*numbers), NULL, 0);
+}
+
+static void list_arguments(
+	const struct lien_transaction *t, struct lien_wire_header *order, const void *body)
+{
+	unsigned groups, all;
+
+	(void)body;
+	lien_part_chosen(t, &groups, &all);
+	order->arg2 = groups;
+}
+
 /* Returns true if there are unasked owners that will answer. */
 static bool ask_owners(struct lien_transaction *t)
 {
@@ -166,9 +224,9 @@ static bool ask_owners(struct lien_transaction *t)
 		for (j = 0; j < t->participants[i].count; j++)
 			if (is_unasked(t, i, &t->participants[i].items[j]) &&
 				add_participant(t, t->participants[i].items[j].owner_pid))
-				lien_transaction_fail(t, -ENOMEM, "out of memory");
+				lien_transaction_fail(t, -ENOMEM, 0, "out of memory");
 	for (i = known; i < t->count; i++)
-		lien_transaction_order(t, i, LIEN_PHASE_LIST, LIEN_WIRE_ROOM, NULL, 0, NULL, 0);
+		list_order(t, i);
 	return !lien_transaction_idle(t);
 }
 
@@ -181,7 +239,7 @@ static void listed(struct lien_transaction *t)
 	for (i = 0; i < t->count && !nomem; i++)
 		nomem = lien_participant_sort(&t->participants[i]);
 	if (nomem) {
-		lien_transaction_fail(t, -ENOMEM, "out of memory");
+		lien_transaction_fail(t, -ENOMEM, 0, "out of memory");
 		lien_transaction_end(t);
 		return;
 	}
@@ -197,13 +255,8 @@ static void listed(struct lien_transaction *t)
 		}
 	if (members)
 		lien_phase_next(t);
-	else
+	else if (!lien_restore_part_over(t))
 		lien_transaction_end(t);
-}
-
-static void list_order(struct lien_transaction *t, unsigned index)
-{
-	lien_transaction_order(t, index, LIEN_PHASE_LIST, LIEN_WIRE_ROOM, NULL, 0, NULL, 0);
 }
 
 static void note_rooms(struct lien_transaction *t, unsigned index, const struct reply *reply)
@@ -222,7 +275,7 @@ static void list_reply(struct lien_transaction *t, unsigned index, const struct 
 		!lien_participant_add(&t->participants[index], reply->body, n))
 		return;
 	lien_transaction_drop_out(t, index);
-	lien_transaction_fail(t, -E2BIG,
+	lien_transaction_fail(t, -E2BIG, t->processes[index].pid,
 		"process %u lists more than can be away, or memory is short",
 		t->processes[index].pid);
 }
@@ -240,7 +293,9 @@ const struct phase lien_phase_list = {
 	.type = LIEN_WIRE_LIST,
 	.limit_ms = 30000,
 	.spares_dead = true,
+	.enter = list_enter,
 	.order = list_order,
+	.arguments = list_arguments,
 	.reply = list_reply,
 	.excuse = list_excuse,
 	.next = listed,
@@ -258,11 +313,34 @@ static bool has_copies(const struct participant *participant)
 	return false;
 }
 
+static void count_imports(struct lien_transaction *t, unsigned index)
+{
+	const struct participant *participant = &t->participants[index];
+	int owner = -1;
+	unsigned i;
+
+	for (i = 0; i < participant->count; i++) {
+		const struct lien_wire_item *item = &participant->items[i];
+
+		if (item->index || !(item->flags & LIEN_WIRE_IMPORTED))
+			continue;
+		if (owner < 0 || t->processes[owner].pid != item->owner_pid)
+			owner = lien_transaction_index(t, item->owner_pid);
+		if (owner >= 0)
+			t->participants[owner].imports_of++;
+	}
+}
+
 static bool create_enter(struct lien_transaction *t)
 {
 	unsigned i;
 
 	t->finishing = false;
+	for (i = 0; i < t->count; i++)
+		t->participants[i].imports_of = 0;
+	for (i = 0; t->ops.fds_max && i < t->count; i++)
+		if (t->participants[i].member)
+			count_imports(t, i);
 	for (i = 0; i < t->count; i++)
 		t->participants[i].filled = !has_copies(&t->participants[i]);
 	return true;
@@ -340,7 +418,8 @@ static bool exports_wanted(const struct lien_transaction *t, unsigned index)
 			continue;
 		/* In an undo all take part. */
 		if (t->kind != LIEN_TRANSACTION_OFFLOAD && t->ops.unheard &&
-			t->ops.unheard(t->ops.context, t->processes[index].pid))
+			t->ops.unheard(
+				t->ops.context, t->processes[index].pid, owner->items[i].token))
 			return true;
 		for (j = 0; j < t->count; j++) {
 			other = &t->participants[j];
@@ -396,7 +475,7 @@ static void import_batch(struct lien_transaction *t, unsigned index)
 static void finish(struct lien_transaction *t, unsigned index)
 {
 	struct participant *participant = &t->participants[index];
-	uint32_t flags = t->flags & LIEN_WIRE_UNVERIFIED;
+	uint32_t flags = (t->flags & LIEN_WIRE_UNVERIFIED) | chosen(t);
 	struct lien_wire_share lost[LIEN_WIRE_LOST_MAX];
 	unsigned n = 0, i;
 
@@ -445,6 +524,22 @@ static bool is_unfilled(const struct lien_transaction *t, unsigned index)
 						!participant->filled && !is_dead(t, index));
 }
 
+/* A multicast object joins its memory with other memory that is not there or lacks its bytes. */
+static bool lacks_team(const struct lien_transaction *t, unsigned index)
+{
+	const struct participant *participant = &t->participants[index], *other;
+	unsigned i;
+
+	for (i = 0; participant->teams.count && i < t->count; i++) {
+		other = &t->participants[i];
+		if (i != index && (other->uncreated || is_unfilled(t, i)) && !is_dead(t, i) &&
+			may_share(t, i, index) &&
+			lien_numbers_meet(&participant->teams, &other->teams))
+			return true;
+	}
+	return false;
+}
+
 /* Memory that it maps may lack its bytes: it stays as it is, and its threads stay held, for a later
  * restore. */
 static bool lacks_bytes(const struct lien_transaction *t, unsigned index)
@@ -468,12 +563,39 @@ static void finish_or_wait(struct lien_transaction *t, unsigned index)
 {
 	if (!all_filled(t))
 		return;
-	if (!lacks_bytes(t, index)) {
+	if (!lacks_bytes(t, index) && !lacks_team(t, index)) {
 		finish(t, index);
 		return;
 	}
 	t->participants[index].finished = true;
 	t->processes[index].failed = true;
+}
+
+/*
+ * Is there room for the descriptors of its exports? Those that wait are for processes that take
+ * them when they have created their memory, whether they have exported or not: so there will be.
+ */
+static bool may_export(const struct lien_transaction *t, unsigned index)
+{
+	uint64_t waiting = 0;
+	unsigned i;
+
+	for (i = 0; i < t->count; i++) {
+		const struct participant *participant = &t->participants[i];
+
+		if (!participant->member || participant->gone)
+			continue;
+		waiting += participant->shares_count;
+		waiting += participant->exporting ? participant->imports_of : 0;
+	}
+	return !t->ops.fds_max || !waiting ||
+	       waiting + t->participants[index].imports_of <= t->ops.fds_max;
+}
+
+static void export(struct lien_transaction *t, unsigned index)
+{
+	t->participants[index].exporting = true;
+	lien_transaction_order(t, index, LIEN_PHASE_EXPORT, chosen(t), NULL, 0, NULL, 0);
 }
 
 /* Gives the next order to an idle process. */
@@ -484,14 +606,18 @@ static void next_order(struct lien_transaction *t, unsigned index)
 	if (!participant->created) {
 		participant->rooms_count = 0; /* it will report the new state then */
 		lien_transaction_order(t, index, LIEN_PHASE_CREATE,
-			LIEN_WIRE_ROOM | (t->flags & LIEN_WIRE_UNVERIFIED), NULL, 0, NULL, 0);
-	} else if (!participant->exported)
-		lien_transaction_order(t, index, LIEN_PHASE_EXPORT, 0, NULL, 0, NULL, 0);
+			LIEN_WIRE_ROOM | chosen(t) | (t->flags & LIEN_WIRE_UNVERIFIED), NULL, 0,
+			NULL, 0);
+	} else if (!participant->exported && may_export(t, index))
+		export(t, index);
 	else if (participant->shares_count)
 		import_batch(t, index);
+	else if (!participant->exported)
+		return; /* when others have taken theirs */
 	else if (t->finishing && !participant->filled)
 		lien_transaction_order(t, index, LIEN_PHASE_FINISH,
-			LIEN_WIRE_FILLED | (t->flags & LIEN_WIRE_UNVERIFIED), NULL, 0, NULL, 0);
+			LIEN_WIRE_FILLED | chosen(t) | (t->flags & LIEN_WIRE_UNVERIFIED), NULL, 0,
+			NULL, 0);
 	else if (t->finishing)
 		finish_or_wait(t, index);
 }
@@ -506,7 +632,10 @@ static void restore_end(struct lien_transaction *t)
 			(t->participants[i].stuck || (t->participants[i].gone && !is_dead(t, i))))
 			t->result.undo_failed = true;
 	t->result.rolled_back = t->kind == LIEN_TRANSACTION_OFFLOAD && !t->result.undo_failed;
-	lien_transaction_open(t);
+	if (t->kind == LIEN_TRANSACTION_RESTORE && t->ops.may_go_on)
+		lien_phase_begin(t, LIEN_PHASE_AGREE);
+	else
+		lien_transaction_open(t);
 }
 
 /* Makes every process do what it can now. */
@@ -557,7 +686,7 @@ static void route(struct lien_transaction *t, unsigned from, uint64_t token, int
 
 			shares = realloc(participant->shares, room * sizeof(*shares));
 			if (!shares) {
-				lien_transaction_fail(t, -ENOMEM, "out of memory");
+				lien_transaction_fail(t, -ENOMEM, 0, "out of memory");
 				return;
 			}
 			participant->shares = shares;
@@ -565,7 +694,7 @@ static void route(struct lien_transaction *t, unsigned from, uint64_t token, int
 		}
 		copy = t->ops.fd_dup(fd);
 		if (copy < 0) {
-			lien_transaction_fail(t, copy,
+			lien_transaction_fail(t, copy, 0,
 				"the agent has too many open files: raise its limit (ulimit -n)");
 			return;
 		}
@@ -600,7 +729,7 @@ static void report_lost(struct lien_transaction *t, unsigned index)
 	if (!t->result.lost)
 		t->result.undo_text[0] = 0;
 	t->result.lost = true;
-	lien_transaction_fail(t, -EOWNERDEAD,
+	lien_transaction_fail(t, -EOWNERDEAD, participant->lost_owner,
 		"memory of process %u, which %s, is gone for good: process %u mapped it at "
 		"%" PRIu64 " places, which are empty now",
 		participant->lost_owner,
@@ -631,7 +760,7 @@ static void finished(
 	t->phase = LIEN_PHASE_FINISH;
 	if (!reply->result)
 		t->processes[index].verified += reply->arg;
-	if (t->processes[index].lost_mappings)
+	if (participant->lost_owner && t->processes[index].lost_mappings)
 		report_lost(t, index);
 	lien_transaction_progress(t);
 }
@@ -642,8 +771,10 @@ static void finished(
 static void create_reply(struct lien_transaction *t, unsigned index, const struct reply *reply)
 {
 	note_rooms(t, index, reply);
-	if (reply->header->flags & LIEN_WIRE_LAST)
-		t->participants[index].created = true;
+	if (!(reply->header->flags & LIEN_WIRE_LAST))
+		return;
+	t->participants[index].created = true;
+	t->participants[index].uncreated = reply->header->result;
 }
 
 static bool create_excuse(
@@ -677,8 +808,10 @@ static void export_reply(struct lien_transaction *t, unsigned index, const struc
 
 	for (i = 0; i < reply->fds_count && (i + 1) * sizeof(*shares) <= size; i++)
 		route(t, index, shares[i].token, reply->fds[i]);
-	if (reply->header->flags & LIEN_WIRE_LAST)
-		t->participants[index].exported = true;
+	if (!(reply->header->flags & LIEN_WIRE_LAST))
+		return;
+	t->participants[index].exported = true;
+	t->participants[index].exporting = false;
 }
 
 const struct phase lien_phase_export = {

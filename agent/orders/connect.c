@@ -62,15 +62,16 @@ static void hello_reply(struct lien_tracked *tracked, const struct lien_reply *r
 		return;
 	process->held_bytes = hello->bytes;
 	process->held_items = hello->items;
+	tracked->heard = true;
 	tracked->multicast = hello->multicast;
 	hello_devices(tracked->agent, process, hello);
 	if (!lien_gate_found(tracked->agent, process, hello->items > hello->here, hello->shut))
 		process->presence = LIEN_CONTROL_READY;
 	if (hello->items > hello->here)
 		lien_log(5,
-			"process %u holds %llu bytes offloaded by an earlier agent: `lien restore` "
-			"puts them back",
-			tracked->pid, (unsigned long long)hello->bytes);
+			"process %u holds %s offloaded by an earlier agent: `lien restore` puts "
+			"them back",
+			tracked->pid, lien_log_size(hello->bytes).text);
 	else if (hello->items)
 		lien_log(5,
 			"process %u keeps memory that others may lack, for an offload or a restore "
@@ -96,6 +97,7 @@ static void route(struct lien_agent *agent, uint32_t pid, struct lien_reply *rep
 {
 	struct lien_tracked *tracked = lien_orders_tracked(agent, pid);
 
+	lien_turn_part(agent, "reply to", lien_orders_words(reply->asker));
 	if (reply->asker == LIEN_ASK_TRANSACTION && agent->transaction) {
 		lien_transaction_reply(agent->transaction, pid, &reply->header, reply->body,
 			reply->fds, reply->fds_count);

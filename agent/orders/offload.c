@@ -4,50 +4,51 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "agent/core/node.h"
 #include "agent/core/open_files.h"
 #include "agent/core/proc.h"
+#include "agent/graph/bytes.h"
 #include "agent/orders/orders.h"
 #include "agent/orders/prepare.h"
 #include "agent/quiesce/gate.h"
+#include "loader/probes/gate.h"
 
 /* Returns the bytes being added to the participants' arenas: they are part of what these need. */
-static uint64_t being_prepared(struct lien_agent *agent)
+static uint64_t being_prepared(struct lien_agent *agent, const struct lien_plan *plan)
 {
 	const struct lien_tracked *tracked;
 	uint64_t bytes = 0;
 	unsigned i;
 
-	for (i = 0; i < agent->plan.processes_count; i++) {
-		tracked = lien_orders_tracked(agent, agent->plan.processes[i].pid);
+	for (i = 0; i < plan->processes_count; i++) {
+		tracked = lien_orders_tracked(agent, plan->processes[i].pid);
 		if (tracked && lien_orders_asked(tracked) == LIEN_ASK_PREPARE)
 			bytes += tracked->preparing_bytes;
 	}
 	return bytes;
 }
 
-static int check_limit(struct lien_agent *agent, uint64_t limit, uint64_t need, uint64_t all,
-	char *error, size_t size)
+static int check_limit(struct lien_agent *agent, const struct lien_plan *plan, uint64_t limit,
+	uint64_t need, char *error, size_t size)
 {
-	uint64_t held = lien_prepare_held(agent) - being_prepared(agent);
+	uint64_t held = lien_prepare_held(agent) - being_prepared(agent, plan);
 
 	if (agent->host_limit && (!limit || limit > agent->host_limit))
 		limit = agent->host_limit;
-	if (!limit || !need || held + need <= limit)
+	if (!limit || !plan->bytes || held + need <= limit)
 		return 0;
 	snprintf(error, size,
-		"host memory: %llu MiB are to be moved, which needs %llu MiB more than the %llu "
-		"MiB held now, and %llu MiB are allowed (--host-limit): see `lien arena`",
-		(unsigned long long)(all >> 20), (unsigned long long)(need >> 20),
-		(unsigned long long)(held >> 20), (unsigned long long)(limit >> 20));
+		"host memory: %s is to be moved, which needs %s more than the %s held now, and %s "
+		"is allowed (--host-limit): see `lien arena`",
+		lien_bytes(plan->bytes).text, lien_bytes(need).text, lien_bytes(held).text,
+		lien_bytes(limit).text);
 	return -ENOMEM;
 }
 
-/* Checked before anything is touched: the arena grows in the middle of the offload. */
-static int check_host(
-	struct lien_agent *agent, uint32_t flags, uint64_t limit, char *error, size_t size)
+int lien_orders_check_host(struct lien_agent *agent, const struct lien_plan *plan,
+	const struct lien_offload_how *how, char *error, size_t size)
 {
-	uint64_t bounce = flags & LIEN_WIRE_VERIFY ? LIEN_WIRE_ARENA_BOUNCE : 0, need = 0;
-	const struct lien_plan *plan = &agent->plan;
+	uint64_t bounce = how->flags & LIEN_WIRE_VERIFY ? LIEN_WIRE_ARENA_BOUNCE : 0, need = 0;
 	struct lien_host_need *needs = calloc(plan->processes_count + 1, sizeof(*needs));
 	struct lien_process *process;
 	unsigned i;
@@ -65,7 +66,7 @@ static int check_host(
 				lien_host_missing(process, plan->processes[i].bytes + bounce);
 		need += needs[i].bytes;
 	}
-	err = check_limit(agent, limit, need, plan->bytes, error, size);
+	err = check_limit(agent, plan, how->host_limit, need, error, size);
 	if (!err)
 		err = lien_host_check(&agent->host, needs, plan->processes_count, error, size);
 	free(needs);
@@ -83,6 +84,20 @@ static bool any_exports(const struct lien_agent *agent)
 	return false;
 }
 
+/* Can it take part? */
+static int check_process(const struct lien_process *process, const struct lien_viewer *viewer,
+	char *error, size_t size)
+{
+	if (!lien_proc_owned(process, viewer)) {
+		snprintf(error, size,
+			"process %u does not run as you alone (set-user-id?): only root can move "
+			"its memory",
+			process->pid);
+		return -EPERM;
+	}
+	return lien_proc_check_goes_on(process->pid, error, size);
+}
+
 int lien_orders_plan(struct lien_agent *agent, const struct lien_selection *selection,
 	struct lien_plan *plan, char *error, size_t error_size)
 {
@@ -95,27 +110,30 @@ int lien_orders_plan(struct lien_agent *agent, const struct lien_selection *sele
 		snprintf(error, error_size,
 			"cannot find out which exported memory is still open somewhere: %s",
 			strerror(-err));
+		agent->blame = (struct lien_blame){0};
 		return err;
 	}
+	with_files.node = lien_node_now(agent);
 	lien_turn_part(agent, "plan", "choice");
 	err = lien_plan_offload(agent->graph, &with_files, plan, error, error_size);
 	lien_turn_part(agent, "plan", "users");
 	for (i = 0; !err && i < plan->processes_count; i++) {
 		process = lien_graph_process(agent->graph, plan->processes[i].pid);
-		if (lien_proc_owned(process, &selection->viewer))
-			continue;
-		snprintf(error, error_size,
-			"process %u does not run as you alone (set-user-id?): only root can move "
-			"its memory",
-			plan->processes[i].pid);
-		lien_plan_clear(plan);
-		err = -EPERM;
+		err = check_process(process, &selection->viewer, error, error_size);
+		if (err) {
+			plan->blame = (struct lien_blame){
+				err == -EPERM ? LIEN_CAUSE_PERMISSION : LIEN_CAUSE_NO_ANSWER,
+				process->pid, 0};
+			lien_plan_clear(plan);
+		}
 	}
+	agent->blame = plan->blame;
 	return err;
 }
 
 /* The job is at rest: is the plan still the same? */
-int lien_orders_replan(void *context, const struct lien_plan **out, char *why, size_t size)
+int lien_orders_replan(void *context, const struct lien_plan **out, struct lien_blame *blame,
+	char *why, size_t size)
 {
 	struct lien_agent *agent = context;
 	struct lien_offload_request *request = &agent->request;
@@ -129,17 +147,48 @@ int lien_orders_replan(void *context, const struct lien_plan **out, char *why, s
 	if (lien_open_files_ask(agent, request->t_rest))
 		return -EINPROGRESS;
 	err = lien_orders_plan(agent, &request->selection, &plan, why, size);
+	*blame = agent->blame;
 	if (err)
 		return err;
 	lien_plan_clear(&agent->plan);
 	agent->plan = plan;
 	*out = &agent->plan;
 	if (!plan.processes_count) {
+		blame->cause = LIEN_CAUSE_NOT_AT_REST;
 		snprintf(why, size, "nothing is left that could be moved");
 		return -EAGAIN;
 	}
-	err = check_host(agent, request->how.flags, request->how.host_limit, why, size);
+	err = lien_orders_check_host(agent, &agent->plan, &request->how, why, size);
+	if (err)
+		blame->cause = LIEN_CAUSE_HOST_MEMORY;
+	request->t_rest = 0; /* threads may be let in before the next time */
 	return err ? err : 1;
+}
+
+/* A process has one gate for all of it that is away: it cannot both trust its threads and hold
+ * them. */
+static int check_promise(
+	struct lien_agent *agent, enum lien_on_use on_use, char *error, size_t size)
+{
+	const struct lien_plan *plan = &agent->plan;
+	const struct lien_process *process;
+	struct lien_probe_shut shut;
+	unsigned i;
+
+	for (i = 0; lien_probes_can_gate(agent->probes) && i < plan->processes_count; i++) {
+		process = lien_graph_process(agent->graph, plan->processes[i].pid);
+		if (!process || !process->parked ||
+			!lien_probes_gate_holds(agent->probes, process->pid, &shut) ||
+			!shut.trusting == (on_use != LIEN_ON_USE_IGNORE))
+			continue;
+		snprintf(error, size,
+			"process %u has other memory away, which was offloaded with%s on_use "
+			"\"ignore\": restore that first, or ask for the same",
+			process->pid, shut.trusting ? "" : "out");
+		agent->blame = (struct lien_blame){LIEN_CAUSE_UNABLE, process->pid, 0};
+		return -EBUSY;
+	}
+	return 0;
 }
 
 int lien_orders_offload(struct lien_agent *agent, const struct lien_selection *selection,
@@ -159,16 +208,29 @@ int lien_orders_offload(struct lien_agent *agent, const struct lien_selection *s
 	*nothing = !agent->plan.processes_count;
 	if (*nothing)
 		return 0;
-	err = check_host(agent, how->flags, how->host_limit, error, error_size);
+	err = check_promise(agent, how->on_use, error, error_size);
 	if (err) {
 		lien_plan_clear(&agent->plan);
 		return err;
 	}
+	err = lien_orders_check_host(agent, &agent->plan, how, error, error_size);
+	if (err) {
+		agent->blame.cause = LIEN_CAUSE_HOST_MEMORY;
+		lien_plan_clear(&agent->plan);
+		return err;
+	}
 	err = lien_offload_request_copy(&agent->request, selection, how);
+	/* Calls of other libraries than NCCL go on only if they cannot use what is moved. */
+	all = !selection->owner || strcmp(selection->owner, "nccl") || selection->discard_count ||
+	      agent->plan.inferred;
+	agent->request.selection.certain = !all;
+	if (!err)
+		err = lien_offload_request_limit(&agent->request, &agent->plan);
 	if (!err)
 		err = lien_transaction_offload(&agent->transaction, &agent->plan, agent->token_base,
 			how->timeout_ms, &ops);
 	if (err) {
+		agent->blame.cause = lien_cause_of(err);
 		snprintf(error, error_size, "%s", strerror(-err));
 		lien_orders_end(agent);
 		return err;
@@ -176,7 +238,6 @@ int lien_orders_offload(struct lien_agent *agent, const struct lien_selection *s
 	agent->request.events = events;
 	agent->request.t_rest = 0;
 	lien_turn_part(agent, "offload", "start");
-	all = !selection->owner || strcmp(selection->owner, "nccl") || selection->discard_count;
 	lien_gate_set(agent, all);
 	lien_transaction_set_flags(agent->transaction, how->flags | (all ? LIEN_WIRE_ALL : 0));
 	agent->t_transaction = lien_now_ns();

@@ -2,15 +2,20 @@
 /* The operations of transactions: how the pure state machine reaches the world. */
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "agent/core/node.h"
 #include "agent/core/proc.h"
 #include "agent/link/link.h"
 #include "agent/orders/orders.h"
+#include "agent/quiesce/by_comm.h"
+#include "agent/quiesce/elsewhere.h"
 #include "agent/quiesce/gate.h"
+#include "agent/quiesce/parts.h"
 #include "agent/quiesce/quiesce.h"
 #include "agent/server/server.h"
 #include "loader/probes/gate.h"
@@ -26,13 +31,18 @@ static int send_order(void *context, uint32_t pid, const struct lien_wire_header
 }
 
 /* Returns why the process has not got its order yet; NULL: it has. */
-static const char *busy_with(void *context, uint32_t pid)
+static void silent(void *context, uint32_t pid, char *why, size_t size)
 {
 	const struct lien_tracked *tracked = lien_orders_tracked(context, pid);
+	const char stopped = lien_proc_stopped(pid);
 
-	return tracked && lien_orders_waiting(tracked) == LIEN_ASK_TRANSACTION
-		       ? lien_orders_words(lien_orders_asked(tracked))
-		       : NULL;
+	if (stopped)
+		snprintf(why, size, "%s",
+			stopped == 'T' ? "it is stopped, and goes on after kill -CONT"
+				       : "a debugger has stopped it");
+	else if (tracked && lien_orders_waiting(tracked) == LIEN_ASK_TRANSACTION)
+		snprintf(why, size, "it was busy all the time with %s",
+			lien_orders_words(lien_orders_asked(tracked)));
 }
 
 static void cancel(void *context, uint32_t pid)
@@ -45,7 +55,10 @@ static void cancel(void *context, uint32_t pid)
 
 static void on_progress(void *context, enum lien_phase phase, unsigned done, unsigned of)
 {
-	lien_server_progress(context, phase, done, of);
+	struct lien_agent *agent = context;
+
+	if (!agent->elsewhere) /* its coordinator wants to know how far it may go, and no more */
+		lien_server_progress(agent, phase, done, of);
 }
 
 /* Memory released on request is not pinned again before the next offload. */
@@ -54,6 +67,22 @@ static void note_use(struct lien_tracked *tracked, enum lien_transaction_kind ki
 	if (kind == LIEN_TRANSACTION_RESTORE)
 		return;
 	tracked->arena_released = kind == LIEN_TRANSACTION_RELEASE;
+}
+
+static int step_gate(void *context, uint32_t pid, enum lien_gate_step step, char *why, size_t size)
+{
+	static const char *const names[] = {
+		[LIEN_GATE_BEGIN] = "begin",
+		[LIEN_GATE_MAKE] = "make",
+		[LIEN_GATE_LEVEL] = "level",
+		[LIEN_GATE_SHUT] = "shut",
+		[LIEN_GATE_OPEN] = "open",
+		[LIEN_GATE_BACK] = "back",
+		[LIEN_GATE_HOLDS] = "holds",
+	};
+
+	lien_turn_part(context, "gate", names[step]);
+	return lien_gate_step(context, pid, step, why, size);
 }
 
 /* An import that no process has any more is gone, not away: as if the program had unmapped it. The
@@ -87,54 +116,131 @@ static struct lien_process *participant(
 	return lien_graph_living(agent->graph, process->pid, process->start);
 }
 
+static void log_result(struct lien_agent *agent, const char *name, bool adoption,
+	const struct lien_transaction_result *result)
+{
+	const struct lien_viewer *asker = &agent->transaction_of;
+	char who[64] = "the agent itself";
+
+	if (asker->pid)
+		snprintf(who, sizeof(who), "uid %u, pid %u", asker->uid, asker->pid);
+	if (result->error)
+		lien_log(4, "%s failed: %s%s; asked for by %s", name, result->text,
+			result->rolled_back ? "; everything was put back" : "", who);
+	else if (result->processes_count)
+		lien_log(6, "%s: %s%s%u %s in %.1f ms, asked for by %s", name,
+			adoption ? "" : lien_log_size(result->bytes + result->discarded).text,
+			adoption ? "" : " of ", result->processes_count,
+			result->processes_count == 1 ? "process" : "processes", result->ns / 1e6,
+			who);
+}
+
+/* A process has back what was chosen. What an earlier agent moved is known only if the graph knows
+ * all that the process has. */
+static void note_chosen(
+	struct lien_process *process, const struct lien_transaction_process *restored)
+{
+	const uint64_t bytes = process->held_bytes;
+
+	if (lien_process_whole(process) && !lien_plan_holds_parked(process))
+		process->held_bytes = process->held_items = 0;
+	else
+		process->held_bytes -= bytes < restored->bytes ? bytes : restored->bytes;
+}
+
+/* They may hold what no event reports: bytes that were not copied back, exports that others lack.
+ * The next restore asks them. */
+static void note_unfinished(struct lien_agent *agent, const struct lien_transaction_result *result)
+{
+	struct lien_process *process;
+	unsigned i;
+
+	for (i = 0; i < result->processes_count; i++) {
+		process = participant(agent, &result->processes[i]);
+		if (process && !process->held_items)
+			process->held_items = 1;
+	}
+}
+
+static void note_lending(struct lien_agent *agent, const struct lien_transaction_result *result)
+{
+	struct lien_process *process;
+	unsigned i;
+
+	for (i = 0; i < result->processes_count; i++) {
+		process = participant(agent, &result->processes[i]);
+		if (process && result->processes[i].lends)
+			process->held_items = 1;
+	}
+}
+
+static void on_part(void *context, const struct lien_transaction *transaction)
+{
+	const struct lien_transaction_result *result = lien_transaction_result(transaction);
+	struct lien_agent *agent = context;
+	unsigned i;
+
+	lien_turn_part(agent, "transaction", "part");
+	lien_transaction_lost(transaction, give_up, agent);
+	if (result->error) {
+		lien_log(4, "restore: a part of it failed: %s; the rest follows at once",
+			result->text);
+		note_unfinished(agent, result);
+	}
+	note_lending(agent, result);
+	for (i = 0; i < result->processes_count; i++)
+		lien_by_comm_set(agent, result->processes[i].pid);
+}
+
 static void on_done(void *context, struct lien_transaction *transaction)
 {
 	const struct lien_transaction_result *result = lien_transaction_result(transaction);
 	enum lien_transaction_kind kind = lien_transaction_kind(transaction);
 	const char *name = lien_transaction_kind_name(kind);
-	bool unfinished =
-		result->error && (result->undo_failed || kind == LIEN_TRANSACTION_RESTORE);
+	bool unfinished = result->error && !result->only_aside &&
+			  (result->undo_failed || kind == LIEN_TRANSACTION_RESTORE);
 	struct lien_agent *agent = context;
 	struct lien_process *process;
 	unsigned i;
 
-	if (result->error)
-		lien_log(4, "%s failed: %s%s", name, result->text,
-			result->rolled_back ? "; everything was put back" : "");
-	else if (result->processes_count)
-		lien_log(6, "%s: %llu bytes of %u processes in %llu ms", name,
-			(unsigned long long)result->bytes, result->processes_count,
-			(unsigned long long)(result->ns / 1000000));
+	lien_turn_part(agent, "transaction", "done");
+	log_result(agent, name, kind == LIEN_TRANSACTION_ADOPTION, result);
+	lien_totals_ended(&agent->totals, transaction);
+	if (agent->elsewhere)
+		lien_elsewhere_ended(agent, result);
 	if (kind == LIEN_TRANSACTION_ADOPTION) {
 		agent->above->adopt_done(agent, result);
 		agent->transaction_ended = true;
 		return;
 	}
-	if (!result->error && kind == LIEN_TRANSACTION_OFFLOAD)
+	if (!result->error && kind == LIEN_TRANSACTION_OFFLOAD) {
 		lien_gate_set_on_use(agent, agent->request.how.on_use);
+		lien_by_comm_moved(agent);
+	}
 	for (i = 0; i < result->processes_count; i++) {
 		process = participant(agent, &result->processes[i]);
 		if (process && process->agent)
 			note_use(process->agent, kind);
-		if (process && kind == LIEN_TRANSACTION_RESTORE && !result->processes[i].failed)
+		if (process && kind == LIEN_TRANSACTION_RESTORE)
+			lien_gate_restored(agent, process);
+		if (!process || kind != LIEN_TRANSACTION_RESTORE || result->processes[i].failed)
+			continue;
+		if (result->chosen)
+			note_chosen(process, &result->processes[i]);
+		else
 			process->held_bytes = process->held_items = 0;
 	}
 	lien_transaction_lost(transaction, give_up, agent);
-	/* They may hold what no event reports: bytes that were not copied back, exports that others
-	 * lack. The next restore asks them. */
-	for (i = 0; unfinished && i < result->processes_count; i++) {
-		process = participant(agent, &result->processes[i]);
-		if (process && !process->held_items)
-			process->held_items = 1;
-	}
+	if (unfinished)
+		note_unfinished(agent, result);
 	for (process = lien_graph_first(agent->graph); result->all_back && process;
 		process = lien_graph_next(process))
 		if (lien_proc_owned(process, &agent->transaction_of))
 			process->held_bytes = process->held_items = 0;
-	for (i = 0; i < result->processes_count; i++) {
-		process = participant(agent, &result->processes[i]);
-		if (process && result->processes[i].lends)
-			process->held_items = 1;
+	note_lending(agent, result);
+	for (i = 0; lien_probes_can_gate(agent->probes) && i < result->processes_count; i++) {
+		lien_gate_stays(agent, result->processes[i].pid);
+		lien_by_comm_set(agent, result->processes[i].pid);
 	}
 	lien_server_transaction_done(agent);
 	agent->transaction_ended = true;
@@ -186,18 +292,23 @@ bool lien_orders_may_share(void *context, uint32_t pid, uint32_t other)
 	return a && b && (a->uid == b->uid || share_memory(a, b));
 }
 
-/* A process may hold imports that are away without this agent knowing: it has stopped, or has
- * closed its sockets, since the previous agent ran. */
-static bool unheard(void *context, uint32_t pid)
+/*
+ * A process may hold imports that are away without this agent knowing: it has stopped, or has
+ * closed its sockets, since the previous agent ran. What this agent moved itself, only those hold
+ * that took its orders.
+ */
+static bool unheard(void *context, uint32_t pid, uint64_t token)
 {
 	struct lien_agent *agent = context;
+	const bool own = lien_agent_moved(agent, token);
 	const struct lien_tracked *tracked;
 	struct lien_process *process;
 
 	for (process = lien_graph_first(agent->graph); process;
 		process = lien_graph_next(process)) {
 		tracked = process->agent;
-		if (tracked && tracked->started && process->presence == LIEN_CONTROL_LOADED &&
+		if (tracked && tracked->started && (tracked->heard || !own) &&
+			process->presence == LIEN_CONTROL_LOADED &&
 			alive(agent, process->pid, process->start) &&
 			lien_orders_may_share(agent, pid, process->pid))
 			return true;
@@ -258,21 +369,35 @@ static const char *raw_to(void *context, uint32_t pid, uint64_t handle)
 	return lien_plan_raw_to(lien_graph_process(agent->graph, pid), handle);
 }
 
+/* Half of the descriptors that the agent may have. */
+static unsigned exports_max(void)
+{
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_cur / 2 > UINT32_MAX)
+		return 0;
+	return limit.rlim_cur / 2;
+}
+
 struct lien_transaction_ops lien_orders_ops(struct lien_agent *agent)
 {
-	bool gate = lien_probes_can_gate(agent->probes);
+	bool can_gate = lien_probes_can_gate(agent->probes);
 
 	return (struct lien_transaction_ops){
-		.gate = gate ? lien_gate_step : NULL,
-		.at_rest = gate ? lien_quiesce_reached : NULL,
+		.fds_max = exports_max(),
+		.gate = can_gate ? step_gate : NULL,
+		.at_rest = can_gate ? lien_quiesce_look : NULL,
+		.rested = can_gate ? lien_quiesce_rested : NULL,
 		.background = lien_quiesce_background,
 		.raw = raw,
 		.raw_to = raw_to,
+		.next_part = lien_parts_next,
+		.part_back = on_part,
 		.replan = lien_orders_replan,
 		.adopt = agent->above->adopt_plan,
 		.adopted = agent->above->adopt_answered,
 		.send = send_order,
-		.busy_with = busy_with,
+		.silent = silent,
 		.cancel = cancel,
 		.progress = on_progress,
 		.done = on_done,
@@ -281,6 +406,7 @@ struct lien_transaction_ops lien_orders_ops(struct lien_agent *agent)
 		.alive = alive,
 		.may_share = lien_orders_may_share,
 		.unheard = unheard,
+		.may_go_on = agent->elsewhere ? lien_elsewhere_may_go_on : NULL,
 		.allowed = allowed,
 		.now_ns = now_ns,
 		.gpu = gpu,

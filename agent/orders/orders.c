@@ -6,6 +6,7 @@
 
 #include "agent/link/link.h"
 #include "agent/orders/orders.h"
+#include "agent/quiesce/elsewhere.h"
 #include "agent/server/server.h"
 
 struct lien_tracked *lien_orders_tracked(struct lien_agent *agent, uint32_t pid)
@@ -36,20 +37,24 @@ const char *lien_orders_words(enum lien_asker asker)
 		[LIEN_ASK_END] = "being detached",
 		[LIEN_ASK_TRANSACTION] = "an order of a transaction",
 	};
+	_Static_assert(sizeof(words) / sizeof(words[0]) == LIEN_ASK_COUNT, "each asker has words");
 
 	return words[asker];
 }
 
 int lien_orders_ready(struct lien_agent *agent, char *error, size_t size)
 {
+	agent->blame = (struct lien_blame){0};
 	if (!agent->transaction)
 		return 0;
+	agent->blame.cause = LIEN_CAUSE_BUSY;
 	snprintf(error, size, "another transaction is under way: see `lien status`");
 	return -EBUSY;
 }
 
 void lien_orders_end(struct lien_agent *agent)
 {
+	lien_turn_part(agent, "transaction", "end");
 	lien_adoption_clear(&agent->adoption);
 	free(agent->at_rest);
 	free(agent->adopted);
@@ -59,6 +64,7 @@ void lien_orders_end(struct lien_agent *agent)
 	lien_transaction_free(agent->transaction);
 	lien_plan_clear(&agent->plan);
 	lien_offload_request_clear(&agent->request);
+	lien_elsewhere_end(agent);
 	agent->transaction = NULL;
 	agent->transaction_ended = agent->transaction_own = false;
 	lien_server_resume(agent);
@@ -77,6 +83,9 @@ void lien_orders_react(struct lien_agent *agent)
 
 void lien_orders_tick(struct lien_agent *agent)
 {
-	if (agent->transaction && !agent->transaction_ended)
-		lien_transaction_tick(agent->transaction);
+	if (!agent->transaction || agent->transaction_ended)
+		return;
+	if (agent->elsewhere)
+		lien_elsewhere_tick(agent);
+	lien_transaction_tick(agent->transaction);
 }

@@ -5,22 +5,27 @@
 #include "agent/core/agent.h"
 
 /* Carries out transactions over the links to the control libraries. 0, or -errno with one line in
- * error. `flags` as for lien_transaction_set_flags(). */
+ * error and the cause in agent->blame. `flags` as for lien_transaction_set_flags(). */
 int lien_orders_offload(struct lien_agent *agent, const struct lien_selection *selection,
 	const struct lien_offload_how *how, bool *nothing, char *error, size_t error_size);
 /* Plans an offload without doing it; fills in `selection->open`. */
 int lien_orders_plan(struct lien_agent *agent, const struct lien_selection *selection,
 	struct lien_plan *plan, char *error, size_t error_size);
-/* Uses only the selection's pids and viewer. */
+/* Returns 0 if host memory and its limits allow what is planned, or -ENOMEM: checked before
+ * anything is touched, because the arena grows in the middle of the offload. */
+int lien_orders_check_host(struct lien_agent *agent, const struct lien_plan *plan,
+	const struct lien_offload_how *how, char *error, size_t size);
+/* Uses only the selection's pids, groups, tags and viewer. */
 int lien_orders_restore(struct lien_agent *agent, const struct lien_selection *selection,
-	uint32_t flags, unsigned timeout_ms, bool *nothing, char *error, size_t error_size);
+	const struct lien_restore_how *how, bool *nothing, char *error, size_t error_size);
 /* Releases the unused part of the host arenas of these processes (none: of all that the viewer
  * sees). */
 int lien_orders_release(struct lien_agent *agent, const struct lien_selection *selection,
 	bool *nothing, char *error, size_t error_size);
 /* For struct lien_transaction_ops. */
 bool lien_orders_may_share(void *agent, uint32_t pid, uint32_t other);
-int lien_orders_replan(void *agent, const struct lien_plan **out, char *why, size_t size);
+int lien_orders_replan(void *agent, const struct lien_plan **out, struct lien_blame *blame,
+	char *why, size_t size);
 /* Returns the operations that a transaction acts through. */
 struct lien_transaction_ops lien_orders_ops(struct lien_agent *agent);
 /* Returns 0 if no other transaction is under way, or -EBUSY and why. */

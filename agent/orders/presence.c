@@ -80,6 +80,7 @@ static void update_kernel(struct lien_agent *agent, struct lien_tracked *tracked
 		.translate_end = state->translate_end,
 		.handler = state->handler,
 		.signal = state->signal,
+		.tag = state->tag,
 		.wake = wake ? LIEN_PROBE_WAKE_ANY : 0,
 	};
 

@@ -7,6 +7,8 @@
 
 #include "agent/core/node.h"
 #include "agent/core/proc.h"
+#include "agent/graph/bytes.h"
+#include "agent/graph/known.h"
 #include "agent/graph/pids.h"
 #include "agent/orders/orders.h"
 
@@ -52,46 +54,182 @@ static int check_pids(struct lien_agent *agent, const struct lien_selection *sel
 	for (i = 0; i < selection->pids_count; i++) {
 		process = lien_graph_process(agent->graph, selection->pids[i]);
 		if (!process || !lien_viewer_sees(&selection->viewer, process)) {
-			snprintf(error, error_size, LIEN_UNKNOWN_PROCESS, selection->pids[i]);
+			lien_known_processes(agent->graph, &selection->viewer, NULL,
+				selection->pids[i], error, error_size);
+			agent->blame =
+				(struct lien_blame){LIEN_CAUSE_INVALID, selection->pids[i], 0};
 			return -ESRCH;
 		}
 	}
 	return 0;
 }
 
+/* A process that is stopped answers no order. */
+static int check_go_on(const uint32_t *pids, unsigned count, char *error, size_t error_size)
+{
+	int err = 0;
+	unsigned i;
+
+	for (i = 0; !err && i < count; i++)
+		err = lien_proc_check_goes_on(pids[i], error, error_size);
+	return err;
+}
+
+/* Has the process something of an earlier agent's? Only it knows who shares that. */
+static bool knows_more(struct lien_agent *agent, uint32_t pid)
+{
+	const struct lien_process *process = lien_graph_process(agent->graph, pid);
+
+	return process && process->held_items;
+}
+
+static bool may_share_any(
+	struct lien_agent *agent, uint32_t pid, const uint32_t *stopped, unsigned count)
+{
+	unsigned i;
+
+	for (i = 0; i < count; i++)
+		if (knows_more(agent, stopped[i]) && lien_orders_may_share(agent, stopped[i], pid))
+			return true;
+	return false;
+}
+
+/*
+ * Moves to the end of `all` those that are stopped, and those that may share with them what is
+ * offloaded: they stay offloaded. Fills `stopped`, which has as much room, and returns how many are
+ * left; -ENOMEM.
+ */
+static int set_aside(struct lien_agent *agent, uint32_t *all, unsigned count, uint32_t *stopped,
+	unsigned *stopped_count)
+{
+	struct lien_selection these = {.pids = stopped};
+	uint32_t *with, pid;
+	unsigned i, kept = 0;
+	int with_count;
+
+	*stopped_count = 0;
+	for (i = 0; i < count; i++)
+		if (lien_proc_stopped(all[i]) == 'T')
+			stopped[(*stopped_count)++] = all[i];
+	if (!*stopped_count)
+		return count;
+	with = calloc(lien_graph_stats(agent->graph)->processes + 1, sizeof(*with));
+	these.pids_count = *stopped_count;
+	with_count = with ? lien_plan_restore(agent->graph, &these, with) : -ENOMEM;
+	if (with_count > 0)
+		qsort(with, with_count, sizeof(*with), lien_pid_cmp);
+	for (i = 0; with_count >= 0 && i < count; i++)
+		if (!lien_pids_find(with, with_count, all[i]) &&
+			!lien_pids_have(stopped, *stopped_count, all[i]) &&
+			!may_share_any(agent, all[i], stopped, *stopped_count)) {
+			pid = all[kept];
+			all[kept++] = all[i];
+			all[i] = pid;
+		}
+	free(with);
+	return with_count < 0 ? with_count : (int)kept;
+}
+
+/* Nothing can be restored but what a stopped process may share. */
+static int refuse_stopped(
+	struct lien_agent *agent, uint32_t pid, unsigned others, char *error, size_t size)
+{
+	char also[100] = "";
+
+	if (others)
+		snprintf(also, sizeof(also), "; %u other %s share memory with it", others,
+			others == 1 ? "process may" : "processes may");
+	snprintf(error, size, "process %u is stopped: let it go on first (kill -CONT %u)%s", pid,
+		pid, also);
+	agent->blame = (struct lien_blame){LIEN_CAUSE_NO_ANSWER, pid, 0};
+	return -EBUSY;
+}
+
+/* Of what an earlier agent has moved, only the control library may know the tag. */
+static int check_tags(struct lien_agent *agent, const struct lien_selection *selection, char *error,
+	size_t error_size)
+{
+	struct lien_process *process;
+
+	if (!selection->tags_count || lien_known_any_tag(agent->graph, &selection->viewer,
+					      selection->tags, selection->tags_count))
+		return 0;
+	for (process = lien_graph_first(agent->graph); process; process = lien_graph_next(process))
+		if (process->held_items)
+			return 0;
+	lien_known_tags(agent->graph, &selection->viewer, selection->tags[0], error, error_size);
+	return -ESRCH;
+}
+
+static int choose(struct lien_transaction *transaction, const struct lien_selection *selection)
+{
+	uint64_t *tags = calloc(selection->tags_count + 1, sizeof(*tags));
+	unsigned i;
+	int err;
+
+	if (!tags)
+		return -ENOMEM;
+	for (i = 0; i < selection->tags_count; i++)
+		tags[i] = lien_plan_tag_hash(selection->tags[i]);
+	err = lien_transaction_choose(transaction, selection->groups, selection->groups_count, tags,
+		selection->tags_count);
+	free(tags);
+	return err;
+}
+
 int lien_orders_restore(struct lien_agent *agent, const struct lien_selection *selection,
-	uint32_t flags, unsigned timeout_ms, bool *nothing, char *error, size_t error_size)
+	const struct lien_restore_how *how, bool *nothing, char *error, size_t error_size)
 {
 	const unsigned pids_count = selection->pids_count;
 	const uint32_t *pids = selection->pids;
 	struct lien_transaction_ops ops = lien_orders_ops(agent);
-	uint32_t *all;
-	int count;
+	const unsigned room = lien_graph_stats(agent->graph)->processes + 1;
+	unsigned stopped_count = 0;
+	uint32_t *all, *stopped;
+	int count, kept;
 	int err = lien_orders_ready(agent, error, error_size);
 
 	if (err)
 		return err;
 	err = check_pids(agent, selection, error, error_size);
+	if (!err)
+		err = check_tags(agent, selection, error, error_size);
 	if (err)
 		return err;
-	all = calloc(lien_graph_stats(agent->graph)->processes + 1, sizeof(*all));
+	all = calloc(2 * room, sizeof(*all));
 	if (!all)
 		return -ENOMEM;
-	count = lien_plan_restore(agent->graph, pids, pids_count, all);
+	stopped = all + room;
+	count = lien_plan_restore(agent->graph, selection, all);
 	if (count > 0)
 		count = narrow(agent, selection, all, count);
 	*nothing = !count;
-	err = count <= 0 ? count
-			 : lien_transaction_restore(&agent->transaction, all, count, pids,
-				   pids_count, timeout_ms, &ops);
+	kept = count > 0 ? set_aside(agent, all, count, stopped, &stopped_count) : count;
+	if (count > 0 && !kept) {
+		refuse_stopped(agent, stopped[0], count - 1, error, error_size);
+		free(all);
+		return -EBUSY;
+	}
+	err = kept <= 0 ? kept
+			: lien_transaction_restore(&agent->transaction, all, kept, pids, pids_count,
+				  how->timeout_ms, &ops);
+	if (!err && stopped_count)
+		lien_transaction_set_aside(agent->transaction, stopped[0], count - kept - 1);
 	free(all);
+	if (!err && !*nothing && (selection->groups_count || selection->tags_count)) {
+		err = choose(agent->transaction, selection);
+		if (err)
+			lien_orders_end(agent);
+	}
 	if (err)
 		snprintf(error, error_size, "%s", strerror(-err));
 	if (err || *nothing)
 		return err;
 	if (!lien_node_now(agent) || !lien_node_now(agent)->count)
 		lien_node_refresh(agent); /* an error may have to name a GPU */
-	lien_transaction_set_flags(agent->transaction, flags);
+	lien_transaction_set_flags(agent->transaction, how->flags);
+	if (how->lazy)
+		lien_transaction_divide(agent->transaction);
 	agent->t_transaction = lien_now_ns();
 	agent->transaction_of = selection->viewer;
 	lien_transaction_start(agent->transaction);
@@ -128,8 +266,10 @@ int lien_orders_release(struct lien_agent *agent, const struct lien_selection *s
 	*nothing = !held;
 	if (held && !count) {
 		snprintf(error, error_size,
-			"all host memory that is held, %llu MiB, is in use: `lien restore` first",
-			(unsigned long long)(used >> 20));
+			"all host memory that is held, %s, is in use: `lien restore` first",
+			lien_bytes(used).text);
+		err = -EBUSY;
+	} else if (check_go_on(chosen, count, error, error_size)) {
 		err = -EBUSY;
 	} else if (count) {
 		err = lien_transaction_release(&agent->transaction, chosen, count, &ops);

@@ -15,6 +15,9 @@
 void lien_gate_set(struct lien_agent *agent, bool all);
 /* Call this afterwards: sets what happens to threads that need the memory until it is back. */
 void lien_gate_set_on_use(struct lien_agent *agent, enum lien_on_use on_use);
+/* A restore has ended in this process. If threads go on although memory is still away
+ * (LIEN_ON_USE_IGNORE), lets those go on that have waited for it. */
+void lien_gate_restored(struct lien_agent *agent, struct lien_process *process);
 /*
  * Before all are at rest: does the process's gate hold every thread, and is each one known?
  * Attaches to libraries that the process has mapped since. Returns false and why.
@@ -24,6 +27,14 @@ bool lien_gate_covers(struct lien_agent *agent, uint32_t pid, const struct lien_
 /* For struct lien_transaction_ops. */
 int lien_gate_step(void *agent, uint32_t pid, enum lien_gate_step step, char *why, size_t size);
 
+/* A transaction has ended, and the process's gate, if it is still shut, stays so: if it guards
+ * NCCL's memory alone, captures may begin again. */
+void lien_gate_stays(struct lien_agent *agent, uint32_t pid);
+/* Call this when a gate that stays shut has changed: lets the process's threads go on that it would
+ * not hold now, at once or, while another order is under way, with one of the next ticks. More than
+ * some thousand: the others wait for the end. */
+void lien_gate_let_go(struct lien_agent *agent, struct lien_tracked *tracked);
+
 /* Looks for threads that wait for memory that is away, and acts as the offload's client asked. */
 void lien_gate_tick(struct lien_agent *agent);
 /* A control library has reported whether memory of its process is away, and whether its gate is
@@ -32,6 +43,6 @@ void lien_gate_tick(struct lien_agent *agent);
 bool lien_gate_found(struct lien_agent *agent, struct lien_process *process, bool away, bool shut);
 /* Returns the held threads, as `status` shows them. */
 json_t *lien_gate_view(struct lien_agent *agent, const struct lien_viewer *viewer);
-extern const char *const lien_on_use_names[LIEN_ON_USE_FAIL + 1];
+extern const char *const lien_on_use_names[LIEN_ON_USE_IGNORE + 1];
 
 #endif

@@ -99,7 +99,7 @@ static bool handed_out(const struct lien_allocation *allocation, const struct li
 /* A card may send or write it at any time, even at rest. */
 static bool on_card(const struct lien_mapping *mapping, const struct lien_process *process)
 {
-	return process->incomplete & LIEN_INCOMPLETE_CARDS || lien_mapping_on_card(mapping);
+	return process->incomplete & LIEN_INCOMPLETE_CARDS || lien_mapping_card_keeps(mapping);
 }
 
 /* Returns what to ask about it in a process; 0: nothing. */

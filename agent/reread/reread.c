@@ -144,11 +144,13 @@ int lien_reread_found(
 		if (found[i].places > LIEN_WIRE_PLACES ||
 			found[i].va + found[i].bytes < found[i].va)
 			continue;
-		if (found[i].kind == LIEN_WIRE_AREA &&
-			found[i].prop_type != CU_MEM_ALLOCATION_TYPE_PINNED)
-			reread->strange = true;
-		else
+		if (found[i].kind != LIEN_WIRE_AREA ||
+			found[i].prop_type == CU_MEM_ALLOCATION_TYPE_PINNED) {
 			err = lien_founds_add(&reread->found, &found[i]);
+			continue;
+		}
+		reread->objects = true;
+		reread->own_objects |= !found[i].handle_types;
 	}
 	return err;
 }
@@ -412,9 +414,14 @@ unsigned lien_reread_unstable(const struct lien_reread *reread)
 	return reread->open.count;
 }
 
-bool lien_reread_strange(const struct lien_reread *reread)
+bool lien_reread_objects(const struct lien_reread *reread)
 {
-	return reread->strange;
+	return reread->objects;
+}
+
+bool lien_reread_own_objects(const struct lien_reread *reread)
+{
+	return reread->own_objects;
 }
 
 unsigned lien_reread_mappings(const struct lien_reread *reread)

@@ -65,7 +65,9 @@ const struct lien_difference *lien_reread_differences(
 	const struct lien_reread *reread, unsigned *count);
 unsigned lien_reread_unstable(const struct lien_reread *reread);
 /* Has the process mapped anything that cuMemCreate did not make (a multicast object)? */
-bool lien_reread_strange(const struct lien_reread *reread);
+bool lien_reread_objects(const struct lien_reread *reread);
+/* Has it mapped such an object that may be its own alone? */
+bool lien_reread_own_objects(const struct lien_reread *reread);
 /* Returns the number of mappings and plain memory that the first pass found. */
 unsigned lien_reread_mappings(const struct lien_reread *reread);
 

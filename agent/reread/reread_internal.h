@@ -23,7 +23,8 @@ struct lien_differences {
 struct lien_reread {
 	unsigned passes; /* passes that have ended */
 	unsigned mappings;
-	bool strange; /* found a mapping that is not memory */
+	bool objects;	  /* found mappings that are not memory, */
+	bool own_objects; /* and some of what no descriptor can be made of */
 	struct lien_ranges wanted;
 	struct lien_ranges touched; /* since the previous pass ended */
 	struct lien_founds found;   /* by this pass */

@@ -42,6 +42,8 @@ struct lien_client {
 	uint64_t t_files;	     /* or for open files that were read later than this */
 	bool waiting;		     /* for the transaction; its later requests wait too */
 	struct lien_client_job *job; /* or for this job, if not NULL */
+	bool may_cancel;	     /* the request that waits can be cancelled */
+	bool cancelled;		     /* it is not to be carried out */
 	bool recording;		     /* gets every event, binary */
 	bool ended;		     /* asks no more; close it when it has its answer */
 	bool broken;		     /* close it */
@@ -65,7 +67,10 @@ void lien_reply_write(struct lien_client *client, const void *data, size_t size)
 void lien_reply_send(struct lien_client *client, json_t *message);
 void lien_reply_result(struct lien_client *client, json_t *result);
 void lien_reply_error(struct lien_client *client, const char *error);
+void lien_reply_failure(struct lien_client *client, const char *error, struct lien_blame blame);
+/* The request itself is wrong: a member that makes no sense, or a name that nothing has. */
+void lien_reply_invalid(struct lien_client *client, const char *error);
 /* An error that may be gone a little later. */
-void lien_reply_busy(struct lien_client *client, const char *error);
+void lien_reply_busy(struct lien_client *client, const char *error, struct lien_blame blame);
 
 #endif

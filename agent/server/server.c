@@ -17,6 +17,7 @@
 #define CLIENTS_MAX	1024
 #define CLIENTS_OF_USER 64 /* per user other than root */
 #define SENDS_AT_ONCE	8
+#define DIGITS		15 /* of real numbers: no 0.085116999999999998 */
 #define OUTPUT_MAX_BYTES                                                                           \
 	(256u << 20) /* a recorder that falls further behind than this is disconnected */
 
@@ -222,7 +223,8 @@ void lien_reply_write(struct lien_client *client, const void *data, size_t size)
 
 void lien_reply_send(struct lien_client *client, json_t *message)
 {
-	char *text = message ? json_dumps(message, JSON_COMPACT) : NULL;
+	char *text =
+		message ? json_dumps(message, JSON_COMPACT | JSON_REAL_PRECISION(DIGITS)) : NULL;
 
 	if (text) {
 		lien_reply_write(client, text, strlen(text));
@@ -234,18 +236,46 @@ void lien_reply_send(struct lien_client *client, json_t *message)
 	json_decref(message);
 }
 
-void lien_reply_error(struct lien_client *client, const char *error)
+static json_t *failure(const char *error, struct lien_blame blame)
 {
-	lien_reply_send(client, json_pack("{s:b, s:s}", "ok", 0, "error", error));
+	return json_pack("{s:b, s:s, s:s, s:s?, s:o, s:o}", "ok", 0, "error", error, "code",
+		lien_cause_code(blame.cause), "remedy", lien_cause_remedy(blame.cause), "process",
+		blame.process ? json_integer(blame.process) : json_null(), "holder",
+		blame.holder ? json_integer(blame.holder) : json_null());
 }
 
-void lien_reply_busy(struct lien_client *client, const char *error)
+void lien_reply_failure(struct lien_client *client, const char *error, struct lien_blame blame)
 {
-	lien_reply_send(client, json_pack("{s:b, s:s, s:b}", "ok", 0, "error", error, "busy", 1));
+	json_t *message = failure(error, blame);
+
+	if (message && blame.cause == LIEN_CAUSE_INVALID)
+		json_object_set_new(message, "invalid", json_true());
+	lien_reply_send(client, message);
+}
+
+void lien_reply_error(struct lien_client *client, const char *error)
+{
+	lien_reply_failure(client, error, (struct lien_blame){LIEN_CAUSE_FAILED, 0, 0});
+}
+
+void lien_reply_invalid(struct lien_client *client, const char *error)
+{
+	lien_reply_failure(client, error, (struct lien_blame){LIEN_CAUSE_INVALID, 0, 0});
+}
+
+void lien_reply_busy(struct lien_client *client, const char *error, struct lien_blame blame)
+{
+	json_t *message = failure(error, blame);
+
+	if (message)
+		json_object_set_new(message, "busy", json_true());
+	lien_reply_send(client, message);
 }
 
 void lien_reply_result(struct lien_client *client, json_t *result)
 {
+	if (result && client->viewer.one_user)
+		json_object_set_new(result, "only_user", json_integer(client->viewer.uid));
 	if (result)
 		lien_reply_send(client, json_pack("{s:b, s:o}", "ok", 1, "result", result));
 	else
@@ -333,6 +363,7 @@ static bool next_request(struct lien_client *client, json_t **request)
 		client->agent->server->postponed[client->until_quiet]--;
 		return true;
 	}
+	client->cancelled = client->may_cancel = false;
 	*request = json_loadb(
 		client->in + client->in_at, client->line_end - 1, JSON_REJECT_DUPLICATES, NULL);
 	take_line(client);
@@ -416,6 +447,7 @@ static bool identify(struct lien_server *server, struct lien_client *client)
 	if (getsockopt(client->source.fd, SOL_SOCKET, SO_PEERCRED, &peer, &size))
 		return false;
 	client->viewer.uid = peer.uid;
+	client->viewer.pid = peer.pid;
 	client->viewer.one_user = peer.uid && peer.uid != geteuid();
 	client->user = user_get(server, &client->viewer);
 	return client->user &&
@@ -528,6 +560,16 @@ static bool waits_for_transaction(const struct lien_client *client)
 	return client->waiting && !client->postponed && !client->job;
 }
 
+unsigned lien_server_waiting(const struct lien_agent *agent)
+{
+	const struct lien_client *client;
+	unsigned count = 0;
+
+	LIST_FOREACH (client, &agent->server->clients, next)
+		count += waits_for_transaction(client);
+	return count;
+}
+
 void lien_server_progress(
 	struct lien_agent *agent, enum lien_phase phase, unsigned done, unsigned of)
 {
@@ -540,10 +582,33 @@ void lien_server_progress(
 						lien_phase_name(phase), "done", done, "of", of));
 }
 
+void lien_server_tell(struct lien_agent *agent, json_t *progress)
+{
+	struct lien_client *client;
+
+	LIST_FOREACH (client, &agent->server->clients, next)
+		if (progress && waits_for_transaction(client))
+			lien_reply_send(client, json_pack("{s:O}", "progress", progress));
+	json_decref(progress);
+}
+
+bool lien_server_cancel(struct lien_client *by)
+{
+	struct lien_client *client;
+	bool any = false;
+
+	LIST_FOREACH (client, &by->agent->server->clients, next)
+		if (client->user == by->user && client->waiting && client->may_cancel &&
+			(client->postponed || client->job))
+			any = client->cancelled = true;
+	return any;
+}
+
 void lien_server_transaction_done(struct lien_agent *agent)
 {
 	struct lien_client *client;
 
+	agent->server->calls->ended(agent);
 	LIST_FOREACH (client, &agent->server->clients, next)
 		if (waits_for_transaction(client)) {
 			agent->server->calls->done(client);

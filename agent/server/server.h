@@ -8,7 +8,8 @@
 struct lien_server_calls {
 	/* Answers a request (NULL: not JSON), or begins work that is answered later. */
 	void (*request)(struct lien_client *client, json_t *request);
-	/* The transaction that the client waits for has ended. */
+	/* The transaction has ended: called once, and then for each client that waits for it. */
+	void (*ended)(struct lien_agent *agent);
 	void (*done)(struct lien_client *client);
 };
 
@@ -24,8 +25,15 @@ void lien_server_event(
 	struct lien_agent *agent, const struct lien_event *event, const uint32_t *uid);
 void lien_server_progress(
 	struct lien_agent *agent, enum lien_phase phase, unsigned done, unsigned of);
-/* The transaction has ended: its client gets the answer. */
+/* The same, with another body of a progress line, which it takes over. */
+void lien_server_tell(struct lien_agent *agent, json_t *progress);
+/* How many clients wait for the end of the transaction? */
+unsigned lien_server_waiting(const struct lien_agent *agent);
+/* The transaction has ended: its clients get the answer. */
 void lien_server_transaction_done(struct lien_agent *agent);
+/* Requests of the same user that wait and have not begun a transaction yet are not carried out.
+ * Returns true if there are any. */
+bool lien_server_cancel(struct lien_client *by);
 /* No transaction is left: requests that wait for the end of one get their turn. */
 void lien_server_resume(struct lien_agent *agent);
 /* Does a postponed request wait for its turn, because a transaction has ended? */

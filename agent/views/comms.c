@@ -35,7 +35,7 @@ static const char *call_name(unsigned call)
 
 /* --- gathering -------------------------------------------------------------------------------- */
 
-static int counted_cmp(const void *a, const void *b)
+int lien_counted_cmp(const void *a, const void *b)
 {
 	const struct lien_counted *x = a, *y = b;
 
@@ -96,7 +96,7 @@ static void add_seen(struct entries *entries, struct lien_graph *graph,
 			struct lien_counted key = {
 				.comm = {.pid = process->pid, .comm = comm->address}};
 
-			found = count ? bsearch(&key, counted, count, sizeof(key), counted_cmp)
+			found = count ? bsearch(&key, counted, count, sizeof(key), lien_counted_cmp)
 				      : NULL;
 			entries->entry[entries->count++] = (struct entry){.process = process,
 				.comm = comm,
@@ -167,7 +167,7 @@ static int gather(struct entries *entries, struct lien_graph *graph, struct lien
 	size_t room = comms_of(graph) + count;
 
 	if (count)
-		qsort(counted, count, sizeof(*counted), counted_cmp);
+		qsort(counted, count, sizeof(*counted), lien_counted_cmp);
 	entries->entry = calloc(room + 1, sizeof(*entries->entry));
 	entries->unseen = calloc(count + 1, sizeof(*entries->unseen));
 	if (!entries->entry || !entries->unseen)

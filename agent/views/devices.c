@@ -160,10 +160,11 @@ static json_t *view_gpu(const struct gpu *gpu)
 	char name[LIEN_UUID_TEXT];
 
 	lien_uuid_print(&gpu->uuid, name);
-	return json_pack("{s:s, s:o, s:o, s:o, s:O}", "uuid", name, "index",
+	return json_pack("{s:s, s:o, s:o, s:o, s:o, s:O}", "uuid", name, "index",
 		device ? json_integer(device->index) : json_null(), "total_bytes",
 		bytes_or_null(device ? device->total : LIEN_BYTES_UNKNOWN), "used_bytes",
-		bytes_or_null(device ? device->used : LIEN_BYTES_UNKNOWN), "processes",
+		bytes_or_null(device ? device->used : LIEN_BYTES_UNKNOWN), "free_bytes",
+		bytes_or_null(device ? device->free : LIEN_BYTES_UNKNOWN), "processes",
 		gpu->processes);
 }
 
@@ -178,9 +179,9 @@ static json_t *view_all(struct gpus *gpus, const struct lien_viewer *viewer, boo
 		json_array_append_new(list, view_gpu(&gpus->gpu[i]));
 	}
 	if (json_array_size(gpus->unidentified))
-		json_array_append_new(
-			list, json_pack("{s:n, s:n, s:n, s:n, s:O}", "uuid", "index", "total_bytes",
-				      "used_bytes", "processes", gpus->unidentified));
+		json_array_append_new(list,
+			json_pack("{s:n, s:n, s:n, s:n, s:n, s:O}", "uuid", "index", "total_bytes",
+				"used_bytes", "free_bytes", "processes", gpus->unidentified));
 	return list;
 }
 

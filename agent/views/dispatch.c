@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "agent/graph/known.h"
+
 #define IDLE_MINUTES	 10
 #define IDLE_MINUTES_MAX 525600
 
@@ -39,6 +41,13 @@ static bool read_flag(const struct view *view, const char *name, bool *value)
 	return false;
 }
 
+static bool sees(const struct lien_view_source *source, uint32_t pid)
+{
+	const struct lien_process *process = lien_graph_process(source->graph, pid);
+
+	return process && lien_viewer_sees(source->viewer, process);
+}
+
 /* Takes the answer, which may be NULL, and adds the devices. */
 static json_t *with_gpus(const struct view *view, json_t *answer, bool explained)
 {
@@ -54,7 +63,18 @@ static json_t *with_gpus(const struct view *view, json_t *answer, bool explained
 
 static json_t *ps(const struct view *view)
 {
-	return with_gpus(view, lien_view_ps(view->source->graph, view->source->viewer), false);
+	const struct lien_view_source *source = view->source;
+	bool fresh, pending = false;
+	json_t *answer;
+
+	if (!read_flag(view, "fresh", &fresh))
+		return NULL;
+	if (fresh && source->refresh)
+		pending = source->refresh(source->context, true, false);
+	answer = lien_view_ps(source->graph, source->viewer);
+	if (answer)
+		json_object_set_new(answer, "pending", json_boolean(pending));
+	return with_gpus(view, answer, false);
 }
 
 static json_t *graph(const struct view *view)
@@ -73,6 +93,17 @@ static void forget_frees(json_t *answer)
 	json_object_set_new(answer, "offload_frees", json_null());
 }
 
+/* A recording is read long after its processes have ended. */
+static json_t *unknown_process(const struct view *view, uint32_t pid)
+{
+	const struct lien_view_source *source = view->source;
+
+	lien_known_processes(source->graph, source->viewer,
+		source->recorded ? "the recording has no process" : NULL, pid, view->error,
+		view->error_size);
+	return NULL;
+}
+
 static json_t *mem(const struct view *view)
 {
 	const struct lien_view_source *source = view->source;
@@ -83,18 +114,23 @@ static json_t *mem(const struct view *view)
 	json_t *answer;
 
 	if (name && (!json_is_string(name) || lien_mem_by_parse(json_string_value(name), &by)))
-		return refuse(view, "by must be owner, rank, comm, device or callsite");
+		return refuse(view, "by must be owner, rank, comm, device, callsite or tag");
 	if (!read_flag(view, "explain", &explained))
 		return NULL;
-	if (pid && (!name || !json_is_integer(pid) || json_integer_value(pid) < 1 ||
+	if (pid && (!json_is_integer(pid) || json_integer_value(pid) < 1 ||
 			   json_integer_value(pid) > UINT32_MAX))
-		return refuse(view, "pid must be a process id, and needs by");
+		return refuse(view, "pid must be a process id");
 	if (source->refresh)
 		pending = source->refresh(
 			source->context, explained, name && by == LIEN_MEM_BY_CALLSITE);
 	answer = name ? lien_view_mem_by(source->graph, source->viewer, by, json_integer_value(pid),
 				source->node)
-		      : lien_view_mem(source->graph, source->viewer);
+		      : lien_view_mem(source->graph, source->viewer, json_integer_value(pid));
+	if (pid && !json_array_size(json_object_get(answer, "rows")) &&
+		!sees(source, json_integer_value(pid))) {
+		json_decref(answer);
+		return unknown_process(view, json_integer_value(pid));
+	}
 	if (answer && source->recorded)
 		forget_frees(answer);
 	if (answer)
@@ -130,9 +166,8 @@ static json_t *holders(const struct view *view)
 	if (!json_is_integer(pid) || !text || strncmp(text, "0x", 2) || !text[2] || *end)
 		return refuse(view,
 			"`holders` needs pid, a number, and address, a string such as \"0x7f00\"");
-	if (source->recorded && !lien_graph_process(source->graph, json_integer_value(pid)))
-		return refuse(
-			view, "the recording has no process %u", (unsigned)json_integer_value(pid));
+	if (!sees(source, json_integer_value(pid)))
+		return unknown_process(view, json_integer_value(pid));
 	files = open_files(source);
 	answer = lien_view_holders(source->graph, source->viewer, json_integer_value(pid), address,
 		&files, view->error, view->error_size);

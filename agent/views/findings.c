@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "agent/graph/bytes.h"
 #include "agent/views/findings.h"
 #include "agent/views/internal.h"
 
@@ -57,11 +58,6 @@ static const char *plural(uint64_t count)
 	return count == 1 ? "" : "s";
 }
 
-static double mib(uint64_t bytes)
-{
-	return bytes / 1048576.0;
-}
-
 /* Is this the mapping that stands for an allocation in a process? */
 static bool first_in_process(const struct lien_mapping *mapping)
 {
@@ -83,9 +79,9 @@ static void held_for_the_dead(json_t *list, struct lien_process *process)
 			sum_add(&sum, allocation->bytes, mapping->va);
 	}
 	sum_end(&sum, list, "held by the dead", "leak", process,
-		json_sprintf("process %u (%s) keeps %.1f MiB of %" PRIu64
+		json_sprintf("process %u (%s) keeps %s of %" PRIu64
 			     " allocation%s whose owner has exited",
-			process->pid, process->command, mib(sum.bytes), sum.count,
+			process->pid, process->command, lien_bytes(sum.bytes).text, sum.count,
 			plural(sum.count)),
 		"nothing uses what an exited rank shared: end this process, or have it destroy the "
 		"communicator");
@@ -102,9 +98,9 @@ static void imports_unmapped(json_t *list, struct lien_process *process)
 			sum_add(&sum, handle->holding->allocation->bytes, handle->value);
 	sum_end(&sum, list, "import not mapped", "warning", process,
 		json_sprintf("process %u (%s) has imported %" PRIu64
-			     " allocation%s (%.1f MiB) that it does not map",
+			     " allocation%s (%s) that it does not map",
 			process->pid, process->command, sum.count, plural(sum.count),
-			mib(sum.bytes)),
+			lien_bytes(sum.bytes).text),
 		"cuMemRelease of the imported handle: it keeps the owner's memory alive");
 }
 
@@ -266,12 +262,12 @@ static void idle(json_t *list, const struct lien_findings_input *input,
 		finding("idle communicator", bytes && !process->captured ? "warning" : "note",
 			process->pid, bytes, 1,
 			json_sprintf("process %u (%s): nothing was asked of its communicator of %d "
-				     "ranks for %.0f minutes%s; it holds %.1f MiB",
+				     "ranks for %.0f minutes%s; it holds %s",
 				process->pid, process->command, comm->nranks,
 				(input->now_ns - last) / 60e9,
 				process->captured ? " (but replays of CUDA graphs are not seen)"
 						  : "",
-				mib(bytes)),
+				lien_bytes(bytes).text),
 			"`lien offload` moves its memory to the host until it is needed; "
 			"ncclCommDestroy frees it",
 			evidence));
@@ -293,9 +289,9 @@ static void without_vmm(json_t *list, struct lien_process *process)
 	}
 	sum_end(&sum, list, "NCCL without cuMem", "note", process,
 		json_sprintf("process %u (%s): NCCL made %" PRIu64
-			     " buffer%s (%.1f MiB) with cudaMalloc, which cannot be offloaded",
+			     " buffer%s (%s) with cudaMalloc, which cannot be offloaded",
 			process->pid, process->command, sum.count, plural(sum.count),
-			mib(sum.bytes)),
+			lien_bytes(sum.bytes).text),
 		"run the job with NCCL_CUMEM_ENABLE=1 (the default from NCCL 2.19 on, where the "
 		"driver can): memory of the driver's VMM calls can be put back at its address");
 }
@@ -323,9 +319,9 @@ static void legacy_ipc(json_t *list, struct lien_process *process)
 			sum_add(&sum, mapping->bytes, mapping->va);
 	sum_end(&sum, list, "legacy IPC", "note", process,
 		json_sprintf("process %u (%s) shares %" PRIu64
-			     " allocation%s (%.1f MiB) by legacy IPC, which cannot be offloaded",
+			     " allocation%s (%s) by legacy IPC, which cannot be offloaded",
 			process->pid, process->command, sum.count, plural(sum.count),
-			mib(sum.bytes)),
+			lien_bytes(sum.bytes).text),
 		"share memory of cuMemCreate by file descriptor instead (PyTorch: "
 		"expandable_segments:True; NCCL: NCCL_CUMEM_ENABLE=1)");
 }
@@ -445,8 +441,9 @@ static void all_open_exports(
 static void not_known_whole(json_t *list, const struct lien_process *process)
 {
 	const char *reason =
-		process->incomplete & ~(LIEN_INCOMPLETE_NCCL | LIEN_INCOMPLETE_ADOPTED |
-					      LIEN_INCOMPLETE_MULTICAST)
+		process->incomplete &
+				~(LIEN_INCOMPLETE_NCCL | LIEN_INCOMPLETE_ADOPTED |
+					LIEN_INCOMPLETE_MULTICAST | LIEN_INCOMPLETE_MULTICAST_OWN)
 			? lien_plan_unreachable(process)
 			: NULL;
 

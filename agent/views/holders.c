@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "agent/graph/known.h"
 #include "agent/views/internal.h"
 
 static json_t *with_kind(json_t *holder, const char *kind)
@@ -42,8 +43,8 @@ static struct places places_of(const struct lien_holding *holding)
 
 	LIST_FOREACH (mapping, &holding->mappings, of_holding)
 		if (places.span)
-			places.span[places.count++] =
-				(struct lien_span){mapping->va, mapping->va + mapping->bytes};
+			places.span[places.count++] = (struct lien_span){
+				.va = mapping->va, .end = mapping->va + mapping->bytes};
 	if (places.count)
 		qsort(places.span, places.count, sizeof(places.span[0]), span_cmp);
 	return places;
@@ -69,11 +70,12 @@ static void add_cards(json_t *holders, struct lien_process *process, const struc
 
 	RB_FOREACH (registration, lien_registration_tree, &process->cards)
 		if (touches(registration, places))
-			json_array_append_new(
-				holders, json_pack("{s:I, s:s, s:o, s:I}", "pid",
-						 (json_int_t)process->pid, "kind", "network card",
-						 "address", lien_view_hex(registration->va),
-						 "bytes", (json_int_t)registration->bytes));
+			json_array_append_new(holders,
+				json_pack("{s:I, s:s, s:s?, s:o, s:I}", "pid",
+					(json_int_t)process->pid, "kind", "network card", "card",
+					registration->card ? registration->card->text : NULL,
+					"address", lien_view_hex(registration->va), "bytes",
+					(json_int_t)registration->bytes));
 }
 
 static void add_registrations(
@@ -101,7 +103,7 @@ static void add_exports(json_t *holders, const struct lien_allocation *allocatio
 	unsigned by_key = 0;
 
 	LIST_FOREACH (share, &allocation->shares, of_allocation)
-		if (share->number & LIEN_SHARE_BY_KEY) {
+		if (share->number & LIEN_SHARE_BY_KEY && !share->control) {
 			json_array_append_new(holders,
 				json_pack("{s:I, s:s, s:i, s:s}", "pid",
 					(json_int_t)allocation->owner_pid, "kind", "export",
@@ -225,7 +227,7 @@ json_t *lien_view_holders(struct lien_graph *graph, const struct lien_viewer *vi
 
 	error[0] = '\0';
 	if (!process || !lien_viewer_sees(viewer, process)) {
-		snprintf(error, error_size, LIEN_UNKNOWN_PROCESS, pid);
+		lien_known_processes(graph, viewer, NULL, pid, error, error_size);
 		return NULL;
 	}
 	mapping = lien_process_mapping(process, address);

@@ -9,6 +9,8 @@
 json_t *lien_view_hex(uint64_t value);
 /* Names a communicator's group by the start of the unique id, which is NCCL's random magic. */
 json_t *lien_view_group(const struct lien_comm *comm);
+/* Returns the GPU that device memory lies on; NULL: its owner's ordinals are not known. */
+const struct lien_uuid *lien_allocation_gpu(const struct lien_allocation *allocation);
 json_t *lien_view_allocation(const struct lien_allocation *allocation);
 /* Lists the handles that the viewer sees. */
 json_t *lien_view_handles(

@@ -2,11 +2,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/views/views.h"
+#include "agent/views/internal.h"
 
 struct row {
 	uint32_t pid;
+	bool inferred; /* the owner is what it seems to be */
 	const char *owner, *kind;
+	const char *tag;      /* NULL: none, or not known */
+	struct lien_uuid gpu; /* if identified; the next two are set in rows by device only */
+	bool identified;
+	int device; /* else the ordinal in process `pid`; -1: not known, or host memory */
 	uint64_t allocations, mappings, bytes, frees, offloaded;
 };
 
@@ -15,24 +20,44 @@ struct rows {
 	struct row *row;
 	unsigned *place;
 	unsigned count, room;
+	bool by_device; /* a row for each device */
 };
 
-/* Owners and kinds are interned, so comparing their addresses is enough. */
+/* Owners, kinds and tags are interned, so comparing their addresses is enough. */
 static unsigned *place_of(const struct rows *rows, const struct row *key)
 {
 	uint64_t hash = key->pid * 0x9e3779b97f4a7c15ull;
 	unsigned at;
 
 	hash = (hash ^ (uintptr_t)key->owner) * 0x9e3779b97f4a7c15ull;
-	hash = (hash ^ (uintptr_t)key->kind) * 0x9e3779b97f4a7c15ull;
+	hash = (hash ^ (uintptr_t)key->kind ^ key->inferred) * 0x9e3779b97f4a7c15ull;
+	hash = (hash ^ (uintptr_t)key->tag) * 0x9e3779b97f4a7c15ull;
 	for (at = hash >> 32;; at++) {
 		unsigned *place = &rows->place[at & (2 * rows->room - 1)];
 		const struct row *row = &rows->row[*place - 1];
 
 		if (!*place || (row->pid == key->pid && row->owner == key->owner &&
-				       row->kind == key->kind))
+				       row->kind == key->kind && row->inferred == key->inferred &&
+				       row->tag == key->tag && row->device == key->device &&
+				       row->identified == key->identified &&
+				       lien_uuid_equal(&row->gpu, &key->gpu)))
 			return place;
 	}
+}
+
+/* An importer's ordinal for another process's device is not known. */
+static void set_device(struct row *key, const struct lien_allocation *allocation)
+{
+	const struct lien_uuid *gpu;
+
+	if (!lien_allocation_on_device(allocation))
+		return;
+	gpu = lien_allocation_gpu(allocation);
+	key->identified = gpu;
+	if (gpu)
+		key->gpu = *gpu;
+	else if (key->pid == allocation->owner_pid)
+		key->device = allocation->prop.location_id;
 }
 
 /* Doubles the room, which is a power of two. */
@@ -56,11 +81,16 @@ static int rows_grow(struct rows *rows)
 }
 
 /* NULL: out of memory. May move the rows. */
-static struct row *row_of(struct rows *rows, uint32_t pid, const char *owner, const char *kind)
+static struct row *row_of(
+	struct rows *rows, uint32_t pid, const struct lien_allocation *allocation, const char *kind)
 {
-	const struct row key = {.pid = pid, .owner = owner, .kind = kind};
+	struct row key = {.pid = pid, .kind = kind, .device = -1};
 	unsigned *place;
 
+	key.owner = lien_allocation_attributed(allocation, &key.inferred);
+	key.tag = lien_allocation_tag(allocation);
+	if (rows->by_device)
+		set_device(&key, allocation);
 	if (rows->count == rows->room && rows_grow(rows))
 		return NULL;
 	place = place_of(rows, &key);
@@ -85,7 +115,15 @@ static int row_cmp(const void *a, const void *b)
 	if (x->pid != y->pid)
 		return x->pid < y->pid ? -1 : 1;
 	order = strcmp(x->owner, y->owner);
-	return order ? order : strcmp(x->kind, y->kind);
+	if (!order)
+		order = strcmp(x->kind, y->kind);
+	if (!order)
+		order = x->inferred - y->inferred;
+	if (!order)
+		order = strcmp(x->tag ? x->tag : "", y->tag ? y->tag : "");
+	if (!order)
+		order = memcmp(x->gpu.bytes, y->gpu.bytes, sizeof(x->gpu.bytes));
+	return order ? order : x->device - y->device;
 }
 
 static const char kind_local[] = "local", kind_exported[] = "exported",
@@ -127,7 +165,7 @@ static struct row *count_owned(
 		kind = !allocation->owner    ? kind_dead
 		       : allocation->exports ? kind_exported
 					     : kind_local;
-	row = row_of(rows, allocation->owner_pid, lien_allocation_library(allocation), kind);
+	row = row_of(rows, allocation->owner_pid, allocation, kind);
 	if (!row)
 		return NULL;
 	row->allocations++;
@@ -141,7 +179,8 @@ static struct row *count_owned(
 	return row;
 }
 
-static int count_mappings(struct rows *rows, const struct lien_viewer *viewer,
+/* pid: only those of this process; 0: all. */
+static int count_mappings(struct rows *rows, const struct lien_viewer *viewer, uint32_t pid,
 	const struct lien_allocation *allocation, struct row *owned)
 {
 	unsigned owned_index = owned ? owned - rows->row : 0;
@@ -155,9 +194,10 @@ static int count_mappings(struct rows *rows, const struct lien_viewer *viewer,
 			continue;
 		}
 		first = LIST_FIRST(&holding->mappings);
-		if (!first || !lien_viewer_sees(viewer, holding->process))
+		if (!first || !lien_viewer_sees(viewer, holding->process) ||
+			(pid && pid != holding->process->pid))
 			continue;
-		row = row_of(rows, holding->process->pid, lien_allocation_library(allocation),
+		row = row_of(rows, holding->process->pid, allocation,
 			lien_host_kind(allocation) ? lien_kind_imported_host : kind_imported);
 		if (!row)
 			return -1;
@@ -220,14 +260,17 @@ static void count_left(
 	lefts->left[i].bytes += allocation->bytes;
 }
 
-json_t *lien_view_mem(struct lien_graph *graph, const struct lien_viewer *viewer)
+/* What `mem` says beside its rows. */
+struct sums {
+	uint64_t bytes, frees, host, arena;
+	struct lefts lefts;
+};
+
+/* Counts the memory that one process owns or imports, or that of all when pid is 0. */
+static int count(struct rows *rows, struct sums *sums, struct lien_graph *graph,
+	const struct lien_viewer *viewer, uint32_t pid)
 {
 	struct lien_allocation *allocation;
-	uint64_t bytes = 0, frees = 0, host = 0, arena = 0;
-	struct lefts lefts = {0};
-	struct rows rows = {0};
-	json_t *list;
-	unsigned i;
 
 	for (allocation = lien_graph_first_allocation(graph); allocation;
 		allocation = lien_graph_next_allocation(allocation)) {
@@ -237,52 +280,156 @@ json_t *lien_view_mem(struct lien_graph *graph, const struct lien_viewer *viewer
 		if (!lien_allocation_held(allocation) ||
 			allocation->origin == LIEN_ORIGIN_MULTICAST)
 			continue;
-		if (!lien_viewer_sees_owner(viewer, allocation)) {
-			if (count_mappings(&rows, viewer, allocation, NULL))
-				goto nomem;
+		if (!lien_viewer_sees_owner(viewer, allocation) ||
+			(pid && pid != allocation->owner_pid)) {
+			if (count_mappings(rows, viewer, pid, allocation, NULL))
+				return -1;
 			continue;
 		}
 		if (lien_is_arena(allocation)) {
-			arena += allocation->bytes;
+			sums->arena += allocation->bytes;
 			continue;
 		}
 		if (!lien_allocation_on_device(allocation)) {
 			reason = "host memory";
-			host += allocation->bytes;
+			sums->host += allocation->bytes;
 		} else if (!lien_allocation_offloaded(allocation)) {
 			reason = lien_plan_unmovable(allocation);
 			if (!reason)
 				reason = lien_plan_unreachable(allocation->owner);
 			if (reason)
-				count_left(&lefts, allocation, reason);
+				count_left(&sums->lefts, allocation, reason);
 			else
-				frees += allocation->bytes;
-			bytes += allocation->bytes;
+				sums->frees += allocation->bytes;
+			sums->bytes += allocation->bytes;
 		}
-		if (allocation->owner_pid && !(row = count_owned(&rows, allocation, reason)))
-			goto nomem;
-		if (count_mappings(&rows, viewer, allocation, row))
-			goto nomem;
+		if (allocation->owner_pid && !(row = count_owned(rows, allocation, reason)))
+			return -1;
+		if (count_mappings(rows, viewer, pid, allocation, row))
+			return -1;
 	}
-	if (rows.count)
-		qsort(rows.row, rows.count, sizeof(rows.row[0]), row_cmp);
+	if (rows->count)
+		qsort(rows->row, rows->count, sizeof(rows->row[0]), row_cmp);
+	return 0;
+}
+
+json_t *lien_view_mem(struct lien_graph *graph, const struct lien_viewer *viewer, uint32_t pid)
+{
+	struct sums sums = {0};
+	struct rows rows = {0};
+	json_t *list;
+	unsigned i;
+
+	if (count(&rows, &sums, graph, viewer, pid)) {
+		rows_free(&rows);
+		return NULL;
+	}
 	list = json_array();
 	for (i = 0; i < rows.count; i++) {
 		const struct row *row = &rows.row[i];
 
-		json_array_append_new(
-			list, json_pack("{s:I, s:s, s:s, s:I, s:I, s:I, s:I, s:I}", "pid",
-				      (json_int_t)row->pid, "owner", row->owner, "kind", row->kind,
-				      "allocations", (json_int_t)row->allocations, "mappings",
-				      (json_int_t)row->mappings, "bytes", (json_int_t)row->bytes,
-				      "offload_frees", (json_int_t)row->frees, "offloaded_bytes",
-				      (json_int_t)row->offloaded));
+		json_array_append_new(list,
+			json_pack("{s:I, s:s, s:b, s:s, s:s?, s:I, s:I, s:I, s:I, s:I}", "pid",
+				(json_int_t)row->pid, "owner", row->owner, "owner_inferred",
+				row->inferred, "kind", row->kind, "tag", row->tag, "allocations",
+				(json_int_t)row->allocations, "mappings", (json_int_t)row->mappings,
+				"bytes", (json_int_t)row->bytes, "offload_frees",
+				(json_int_t)row->frees, "offloaded_bytes",
+				(json_int_t)row->offloaded));
 	}
 	rows_free(&rows);
-	return json_pack("{s:o, s:I, s:I, s:I, s:I, s:o}", "rows", list, "bytes", (json_int_t)bytes,
-		"offload_frees", (json_int_t)frees, "host_bytes", (json_int_t)host, "arena_bytes",
-		(json_int_t)arena, "left", lien_view_left(lefts.left, lefts.count));
-nomem:
+	return json_pack("{s:o, s:I, s:I, s:I, s:I, s:o}", "rows", list, "bytes",
+		(json_int_t)sums.bytes, "offload_frees", (json_int_t)sums.frees, "host_bytes",
+		(json_int_t)sums.host, "arena_bytes", (json_int_t)sums.arena, "left",
+		lien_view_left(sums.lefts.left, sums.lefts.count));
+}
+
+static json_t *view_gpu(const struct row *row, const struct lien_node *node)
+{
+	const struct lien_node_device *device;
+	char text[LIEN_UUID_TEXT];
+
+	if (!row->identified)
+		return json_null();
+	device = node ? lien_node_find(node, &row->gpu) : NULL;
+	lien_uuid_print(device ? &device->uuid : &row->gpu, text);
+	return json_string(text);
+}
+
+static json_t *view_measured(
+	struct lien_graph *graph, const struct row *row, const struct lien_node *node)
+{
+	/* an exited owner's pid may be another process's by now */
+	const struct lien_process *process =
+		row->kind == kind_dead ? NULL : lien_graph_process(graph, row->pid);
+
+	return json_pack("{s:I, s:s?, s:o, s:o, s:s, s:b, s:s, s:s?, s:I, s:I}", "pid",
+		(json_int_t)row->pid, "command", process ? process->command : NULL, "gpu",
+		view_gpu(row, node), "device",
+		row->device < 0 ? json_null() : json_integer(row->device), "owner", row->owner,
+		"owner_inferred", row->inferred, "kind", row->kind, "tag", row->tag, "bytes",
+		(json_int_t)row->bytes, "offloaded_bytes", (json_int_t)row->offloaded);
+}
+
+json_t *lien_view_mem_devices(
+	struct lien_graph *graph, const struct lien_viewer *viewer, const struct lien_node *node)
+{
+	struct rows rows = {.by_device = true};
+	struct sums sums = {0};
+	json_t *list = NULL;
+	unsigned i;
+
+	if (!count(&rows, &sums, graph, viewer, 0)) {
+		list = json_array();
+		for (i = 0; i < rows.count; i++)
+			json_array_append_new(list, view_measured(graph, &rows.row[i], node));
+	}
 	rows_free(&rows);
-	return NULL;
+	return list;
+}
+
+/* Returns the entry of a GPU in a list; adds it if necessary. */
+static json_t *entry_of(json_t *list, json_t *gpu)
+{
+	json_t *entry;
+	size_t i;
+
+	json_array_foreach (list, i, entry)
+		if (json_equal(json_object_get(entry, "gpu"), gpu))
+			return entry;
+	entry = json_pack("{s:O, s:i, s:i}", "gpu", gpu, "bytes", 0, "offloaded_bytes", 0);
+	json_array_append_new(list, entry);
+	return entry;
+}
+
+static void add(json_t *entry, const char *name, uint64_t bytes)
+{
+	json_object_set_new(entry, name,
+		json_integer(json_integer_value(json_object_get(entry, name)) + bytes));
+}
+
+json_t *lien_view_mem_node(struct lien_graph *graph, const struct lien_node *node)
+{
+	struct rows rows = {.by_device = true};
+	struct sums sums = {0};
+	json_t *list = NULL, *gpu, *entry;
+	unsigned i;
+
+	if (!count(&rows, &sums, graph, NULL, 0)) {
+		list = json_array();
+		for (i = 0; i < rows.count; i++) {
+			const struct row *row = &rows.row[i];
+
+			if (row->kind != kind_local && row->kind != kind_exported &&
+				row->kind != kind_dead)
+				continue;
+			gpu = view_gpu(row, node);
+			entry = entry_of(list, gpu);
+			json_decref(gpu);
+			add(entry, "bytes", row->bytes);
+			add(entry, "offloaded_bytes", row->offloaded);
+		}
+	}
+	rows_free(&rows);
+	return list;
 }

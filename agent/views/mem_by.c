@@ -187,7 +187,8 @@ static int by_bytes(const void *a, const void *b)
 	return by_words(a, b);
 }
 
-/* Destroyed communicators have no name of their own. Expects rows sorted by words. */
+/* Destroyed communicators have no name of their own, and users may have equal tags. Expects rows
+ * sorted by words. */
 static void merge_alike(struct grouping *grouping)
 {
 	struct row *to = grouping->rows, *from;
@@ -252,6 +253,7 @@ static const char *const names[] = {
 	[LIEN_MEM_BY_COMM] = "comm",
 	[LIEN_MEM_BY_DEVICE] = "device",
 	[LIEN_MEM_BY_CALLSITE] = "callsite",
+	[LIEN_MEM_BY_TAG] = "tag",
 };
 
 int lien_mem_by_parse(const char *name, enum lien_mem_by *by)
@@ -280,7 +282,7 @@ json_t *lien_view_mem_by(struct lien_graph *graph, const struct lien_viewer *vie
 		done &= grouping.rows[i].text != NULL;
 	}
 	if (done && grouping.count) {
-		if (by == LIEN_MEM_BY_COMM) {
+		if (by == LIEN_MEM_BY_COMM || by == LIEN_MEM_BY_TAG) {
 			qsort(grouping.rows, grouping.count, sizeof(struct row), by_words);
 			merge_alike(&grouping);
 		}

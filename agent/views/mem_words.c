@@ -9,7 +9,7 @@
 #include "agent/views/internal.h"
 #include "agent/views/mem_by.h"
 
-static const struct lien_uuid *uuid_of(const struct lien_allocation *allocation)
+const struct lien_uuid *lien_allocation_gpu(const struct lien_allocation *allocation)
 {
 	const struct lien_ordinals *ordinals =
 		allocation->owner ? allocation->owner->ordinals : NULL;
@@ -22,7 +22,7 @@ static const struct lien_uuid *uuid_of(const struct lien_allocation *allocation)
 
 static void device_key(const struct lien_allocation *allocation, struct lien_mem_key *key)
 {
-	const struct lien_uuid *uuid = uuid_of(allocation);
+	const struct lien_uuid *uuid = lien_allocation_gpu(allocation);
 
 	if (!lien_allocation_on_device(allocation))
 		return;
@@ -41,10 +41,13 @@ struct lien_mem_key lien_mem_key(
 	enum lien_mem_by by, const struct lien_allocation *allocation, const char *kind)
 {
 	struct lien_mem_key key = {.kind = kind};
+	bool inferred;
 
 	switch (by) {
 	case LIEN_MEM_BY_OWNER:
 		key.a = allocation->site ? (uintptr_t)allocation->site->library : 0;
+		lien_allocation_attributed(allocation, &inferred);
+		key.b = inferred;
 		break;
 	case LIEN_MEM_BY_RANK:
 		key.a = allocation->owner_pid;
@@ -59,6 +62,10 @@ struct lien_mem_key lien_mem_key(
 		break;
 	case LIEN_MEM_BY_CALLSITE:
 		key.a = (uintptr_t)allocation->site;
+		break;
+	case LIEN_MEM_BY_TAG:
+		key.a = (uintptr_t)lien_allocation_tag(allocation);
+		key.b = lien_allocation_tag_known(allocation);
 		break;
 	}
 	return key;
@@ -124,7 +131,7 @@ static int print_comm(char **text, const struct lien_allocation *allocation)
 static int print_device(
 	char **text, const struct lien_allocation *sample, const struct lien_node *node)
 {
-	const struct lien_uuid *uuid = uuid_of(sample);
+	const struct lien_uuid *uuid = lien_allocation_gpu(sample);
 	const struct lien_node_device *device = uuid ? lien_node_find(node, uuid) : NULL;
 	char name[LIEN_UUID_TEXT], *owner = NULL;
 	int n;
@@ -164,6 +171,23 @@ char *lien_view_site(const struct lien_site *site)
 	return n < 0 ? NULL : text;
 }
 
+static int print_library(char **text, const struct lien_allocation *sample)
+{
+	bool inferred;
+	const char *library = lien_allocation_attributed(sample, &inferred);
+
+	return asprintf(text, "%s%s", library, inferred ? ", as it seems" : "");
+}
+
+static int print_tag(char **text, const struct lien_allocation *sample)
+{
+	const char *tag = lien_allocation_tag(sample);
+
+	if (tag)
+		return asprintf(text, "%s", tag);
+	return asprintf(text, "%s", lien_allocation_tag_known(sample) ? "no tag" : "tag not known");
+}
+
 char *lien_mem_words(enum lien_mem_by by, const struct lien_allocation *sample,
 	struct lien_process *process, const struct lien_node *node)
 {
@@ -172,7 +196,8 @@ char *lien_mem_words(enum lien_mem_by by, const struct lien_allocation *sample,
 
 	switch (by) {
 	case LIEN_MEM_BY_OWNER:
-		return strdup(lien_allocation_library(sample));
+		n = print_library(&text, sample);
+		break;
 	case LIEN_MEM_BY_CALLSITE:
 		return lien_view_site(sample->site);
 	case LIEN_MEM_BY_RANK:
@@ -183,6 +208,9 @@ char *lien_mem_words(enum lien_mem_by by, const struct lien_allocation *sample,
 		break;
 	case LIEN_MEM_BY_DEVICE:
 		n = print_device(&text, sample, node);
+		break;
+	case LIEN_MEM_BY_TAG:
+		n = print_tag(&text, sample);
 		break;
 	}
 	return n < 0 ? NULL : text;

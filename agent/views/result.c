@@ -19,8 +19,76 @@ json_t *lien_view_left(const struct lien_left *left, unsigned count)
 	return list;
 }
 
+static json_t *view_unknown(const struct lien_plan *plan)
+{
+	json_t *list = json_array();
+	unsigned i;
+
+	for (i = 0; plan && i < plan->unknown_count; i++) {
+		const struct lien_unknown *unknown = &plan->unknown[i];
+
+		json_array_append_new(list, json_pack("{s:I, s:b, s:I, s:I, s:I}", "pid",
+						    (json_int_t)unknown->pid, "read", unknown->read,
+						    "allocations", (json_int_t)unknown->allocations,
+						    "bytes", (json_int_t)unknown->bytes,
+						    "movable_bytes", (json_int_t)unknown->movable));
+	}
+	return list;
+}
+
+static json_t *view_idle(const struct lien_plan *plan)
+{
+	json_t *list = json_array(), *owners;
+	unsigned i, j;
+
+	for (i = 0; i < plan->idle_count; i++) {
+		const struct lien_idle *idle = &plan->idle[i];
+
+		owners = json_array();
+		for (j = 0; j < idle->owners_count; j++)
+			json_array_append_new(owners, json_string(idle->owners[j]));
+		if (idle->more_owners)
+			json_array_append_new(owners, json_string("others"));
+		json_array_append_new(
+			list, json_pack("{s:I, s:s, s:s?, s:I, s:I, s:I, s:I, s:o}", "pid",
+				      (json_int_t)idle->pid, "command", idle->command, "reason",
+				      idle->reason, "offloaded_bytes", (json_int_t)idle->offloaded,
+				      "bytes", (json_int_t)idle->bytes, "not_selected_bytes",
+				      (json_int_t)idle->others, "movable_bytes",
+				      (json_int_t)idle->movable, "owners", owners));
+	}
+	return list;
+}
+
+/* What was asked to become free, and what became so; null: that was not asked. */
+static json_t *view_free(const struct lien_plan *plan)
+{
+	char uuid[LIEN_UUID_TEXT];
+	json_t *list;
+	unsigned i;
+
+	if (!plan || !plan->free)
+		return json_null();
+	list = json_array();
+	for (i = 0; i < plan->freed_count; i++) {
+		const struct lien_freed *freed = &plan->freed[i];
+
+		lien_uuid_print(&freed->uuid, uuid);
+		json_array_append_new(list,
+			json_pack("{s:o, s:s?, s:I, s:i, s:I, s:I, s:I, s:I}", "gpu",
+				freed->index < 0 ? json_null() : json_integer(freed->index), "uuid",
+				freed->has_uuid ? uuid : NULL, "pid", (json_int_t)freed->pid,
+				"device", (int)freed->ordinal, "asked_bytes",
+				(json_int_t)plan->free, "bytes", (json_int_t)freed->bytes,
+				"movable_bytes", (json_int_t)freed->movable, "allocations",
+				(json_int_t)freed->allocations));
+	}
+	return list;
+}
+
 json_t *lien_view_plan(const struct lien_plan *plan)
 {
+	const char *none = plan->unknown_count ? "unknown" : "nothing to do";
 	json_t *list = json_array();
 	unsigned i;
 
@@ -34,11 +102,22 @@ json_t *lien_view_plan(const struct lien_plan *plan)
 				      "bytes", (json_int_t)part->bytes, "discarded_bytes",
 				      (json_int_t)part->discarded, "freed_bytes", "ms"));
 	}
-	return json_pack("{s:s, s:I, s:I, s:I, s:f, s:o, s:o}", "outcome",
-		plan->processes_count ? "dry run" : "nothing to do", "bytes",
-		(json_int_t)plan->bytes, "discarded_bytes", (json_int_t)plan->discarded,
-		"nameless_bytes", (json_int_t)plan->nameless, "ms", 0.0, "processes", list, "left",
-		lien_view_left(plan->left, plan->left_count));
+	return json_pack("{s:s, s:I, s:I, s:I, s:I, s:f, s:o, s:o, s:o, s:o, s:o}", "outcome",
+		plan->processes_count ? "dry run" : none, "bytes", (json_int_t)plan->bytes,
+		"discarded_bytes", (json_int_t)plan->discarded, "inferred_bytes",
+		(json_int_t)plan->inferred, "nameless_bytes", (json_int_t)plan->nameless, "ms", 0.0,
+		"processes", list, "left", lien_view_left(plan->left, plan->left_count), "unknown",
+		view_unknown(plan), "idle", view_idle(plan), "free", view_free(plan));
+}
+
+/* What a restore in parts (`lazy`) did; null: it was not asked for. */
+static json_t *view_lazy(const struct lien_transaction_result *result)
+{
+	if (!result->parts)
+		return json_null();
+	return json_pack("{s:i, s:o, s:s?}", "parts", result->parts, "first_ms",
+		result->first_ns ? json_real(result->first_ns / 1e6) : json_null(), "undivided",
+		result->undivided[0] ? result->undivided : NULL);
 }
 
 json_t *lien_view_result(const struct lien_transaction *transaction, const struct lien_plan *plan)
@@ -68,10 +147,17 @@ json_t *lien_view_result(const struct lien_transaction *transaction, const struc
 				      is_offload ? json_integer(process->freed_bytes) : json_null(),
 				      "ms", ms));
 	}
-	return json_pack("{s:s, s:I, s:I, s:I, s:I, s:f, s:o, s:o}", "outcome",
-		result->processes_count ? "done" : "nothing to do", "bytes",
+	return json_pack(
+		"{s:s, s:I, s:I, s:I, s:I, s:I, s:i, s:i, s:o, s:o, s:f, s:o, s:o, s:o, s:o, "
+		"s:o}",
+		"outcome", result->processes_count ? "done" : "nothing to do", "bytes",
 		(json_int_t)result->bytes, "discarded_bytes", (json_int_t)result->discarded,
-		"nameless_bytes", (json_int_t)(plan ? plan->nameless : 0), "verified_bytes",
-		(json_int_t)result->verified, "ms", result->ns / 1e6, "processes", list, "left",
-		lien_view_left(plan ? plan->left : NULL, plan ? plan->left_count : 0));
+		"inferred_bytes", (json_int_t)(plan ? plan->inferred : 0), "nameless_bytes",
+		(json_int_t)(plan ? plan->nameless : 0), "verified_bytes",
+		(json_int_t)result->verified, "let_in", result->passes, "guesses", result->guesses,
+		"gate_ms", is_offload ? json_real(result->gate_ns / 1e6) : json_null(), "rest_ms",
+		is_offload ? json_real(result->rest_ns / 1e6) : json_null(), "ms", result->ns / 1e6,
+		"processes", list, "left",
+		lien_view_left(plan ? plan->left : NULL, plan ? plan->left_count : 0), "unknown",
+		view_unknown(plan), "free", view_free(plan), "lazy", view_lazy(result));
 }

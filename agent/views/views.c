@@ -13,15 +13,12 @@ json_t *lien_view_hex(uint64_t value)
 
 json_t *lien_view_group(const struct lien_comm *comm)
 {
-	uint64_t magic;
-
-	memcpy(&magic, comm->id, sizeof(magic));
-	return json_sprintf("%016" PRIx64, magic);
+	return json_sprintf("%016" PRIx64, lien_comm_group(comm));
 }
 
-static bool is_nccl(const struct lien_allocation *allocation)
+static bool is_nccl(const struct lien_allocation *allocation, bool *inferred)
 {
-	return !strcmp(lien_allocation_library(allocation), "nccl");
+	return !strcmp(lien_allocation_attributed(allocation, inferred), "nccl");
 }
 
 static const char *presence(const struct lien_process *process)
@@ -39,7 +36,7 @@ static const char *presence(const struct lien_process *process)
 }
 
 struct process_sums {
-	uint64_t bytes, nccl, imported, offloaded;
+	uint64_t bytes, nccl, inferred, imported, offloaded;
 	uint64_t devices; /* bit n: device n */
 	bool imports_away;
 };
@@ -64,6 +61,8 @@ static void sum_holding(struct process_sums *sums, const struct lien_holding *ho
 
 static void sum_allocation(struct process_sums *sums, const struct lien_allocation *allocation)
 {
+	bool inferred;
+
 	if (!lien_allocation_held(allocation) || !lien_allocation_on_device(allocation))
 		return;
 	if (allocation->prop.location_id >= 0 && allocation->prop.location_id < 64)
@@ -73,8 +72,11 @@ static void sum_allocation(struct process_sums *sums, const struct lien_allocati
 		return;
 	}
 	sums->bytes += allocation->bytes;
-	if (is_nccl(allocation))
-		sums->nccl += allocation->bytes;
+	if (!is_nccl(allocation, &inferred))
+		return;
+	sums->nccl += allocation->bytes;
+	if (inferred)
+		sums->inferred += allocation->bytes;
 }
 
 static json_t *view_devices(uint64_t devices)
@@ -112,7 +114,8 @@ static json_t *view_process(struct lien_process *process)
 	const struct lien_allocation *allocation;
 	struct process_sums sums = {0};
 	struct lien_mapping *mapping;
-	const char *state = "running";
+	const bool recorded = process->presence == LIEN_CONTROL_UNKNOWN;
+	const char *state = "running", *reason = recorded ? NULL : lien_plan_unreachable(process);
 
 	LIST_FOREACH (allocation, &process->owned, of_owner)
 		sum_allocation(&sums, allocation);
@@ -123,12 +126,16 @@ static json_t *view_process(struct lien_process *process)
 		sums.offloaded = process->held_bytes; /* only its control library knows of it */
 	if (sums.offloaded || sums.imports_away)
 		state = sums.bytes || sums.imported ? "partly offloaded" : "offloaded";
-	return json_pack("{s:I, s:s, s:I, s:s, s:b, s:s, s:o, s:o, s:I, s:I, s:I, s:I, s:o, s:o}",
+	return json_pack(
+		"{s:I, s:s, s:I, s:s, s:b, s:s, s:o, s:s?, s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:o, "
+		"s:o}",
 		"pid", (json_int_t)process->pid, "command", process->command, "uid",
 		(json_int_t)process->uid, "state", state, "complete", lien_process_whole(process),
-		"control", presence(process), "devices", view_devices(sums.devices), "ranks",
-		view_ranks(process), "bytes", (json_int_t)sums.bytes, "nccl_bytes",
-		(json_int_t)sums.nccl, "imported_bytes", (json_int_t)sums.imported,
+		"control", presence(process), "movable",
+		recorded ? json_null() : json_boolean(!reason), "reason", reason, "devices",
+		view_devices(sums.devices), "ranks", view_ranks(process), "bytes",
+		(json_int_t)sums.bytes, "nccl_bytes", (json_int_t)sums.nccl, "nccl_inferred_bytes",
+		(json_int_t)sums.inferred, "imported_bytes", (json_int_t)sums.imported,
 		"offloaded_bytes", (json_int_t)sums.offloaded, "arena_bytes",
 		known_bytes(process, process->arena_bytes), "arena_used_bytes",
 		known_bytes(process, process->arena_used));
@@ -196,16 +203,19 @@ static json_t *communicator(const struct lien_allocation *allocation)
 
 json_t *lien_view_allocation(const struct lien_allocation *allocation)
 {
-	return json_pack("{s:I, s:o, s:o, s:I, s:s, s:s, s:s, s:b, s:o}", "id",
+	bool inferred;
+	const char *owner = lien_allocation_attributed(allocation, &inferred);
+
+	return json_pack("{s:I, s:o, s:o, s:I, s:s, s:b, s:s?, s:b, s:s, s:s, s:b, s:o}", "id",
 		(json_int_t)allocation->id, "pid",
 		allocation->owner_pid ? json_integer(allocation->owner_pid) : json_null(), "device",
 		allocation->prop.location_type == 1 && lien_allocation_on_device(allocation)
 			? json_integer(allocation->prop.location_id)
 			: json_null(),
-		"bytes", (json_int_t)allocation->bytes, "owner",
-		lien_allocation_library(allocation), "origin", lien_origin_name(allocation->origin),
-		"state", state(allocation), "alive", allocation->owner != NULL, "communicator",
-		communicator(allocation));
+		"bytes", (json_int_t)allocation->bytes, "owner", owner, "owner_inferred", inferred,
+		"tag", lien_allocation_tag(allocation), "arena", lien_is_arena(allocation),
+		"origin", lien_origin_name(allocation->origin), "state", state(allocation), "alive",
+		allocation->owner != NULL, "communicator", communicator(allocation));
 }
 
 json_t *lien_view_handles(

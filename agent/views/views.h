@@ -12,6 +12,7 @@
 #include "agent/graph/devices.h"
 #include "agent/graph/graph.h"
 #include "agent/offload/plan.h"
+#include "agent/offload/totals.h"
 #include "agent/ras/report.h"
 #include "agent/offload/transaction.h"
 #include "agent/graph/viewer.h"
@@ -24,7 +25,16 @@ struct lien_view_files {
 };
 
 json_t *lien_view_ps(struct lien_graph *graph, const struct lien_viewer *viewer);
-json_t *lien_view_mem(struct lien_graph *graph, const struct lien_viewer *viewer);
+/* Counts the memory that one process owns or imports, or that of all when pid is 0. */
+json_t *lien_view_mem(struct lien_graph *graph, const struct lien_viewer *viewer, uint32_t pid);
+/*
+ * Parts of metrics: `mem`'s rows by device too; and the device memory of the whole node by GPU,
+ * whoever asks.
+ */
+json_t *lien_view_mem_devices(
+	struct lien_graph *graph, const struct lien_viewer *viewer, const struct lien_node *node);
+json_t *lien_view_mem_node(struct lien_graph *graph, const struct lien_node *node);
+json_t *lien_view_totals(const struct lien_totals *totals);
 /* A part of ps. */
 json_t *lien_view_dead(struct lien_graph *graph, const struct lien_viewer *viewer);
 json_t *lien_view_graph(struct lien_graph *graph, const struct lien_viewer *viewer);
@@ -34,6 +44,8 @@ struct lien_counted {
 	struct lien_probe_comm comm;
 	struct lien_probe_traffic traffic;
 };
+/* For sorting: by process and communicator. */
+int lien_counted_cmp(const void *a, const void *b);
 
 /* Sorts `counted` as a side effect; NULL: nothing was counted. `ras` NULL: NCCL's RAS is not asked.
  * now_ns: CLOCK_MONOTONIC. */
@@ -57,6 +69,7 @@ enum lien_mem_by {
 	LIEN_MEM_BY_COMM,
 	LIEN_MEM_BY_DEVICE,
 	LIEN_MEM_BY_CALLSITE,
+	LIEN_MEM_BY_TAG,
 };
 
 /* Parses "owner", "rank", ...; -1: none of these. */

@@ -26,8 +26,9 @@ static struct replacement {
 } replacements[REPLACEMENTS];
 
 static unsigned count;
-static int placed;		   /* a pointer to ours has been stored somewhere */
-static unsigned long long scanned; /* dlpi_adds when everything was last replaced */
+static int placed; /* a pointer to ours has been stored somewhere */
+/* dlpi_adds when everything was last replaced; 0: not yet, or a pointer has turned up since. */
+static unsigned long long scanned;
 
 /* One for the driver's functions and one for glibc's. Most words are outside both. */
 struct bounds {
@@ -407,9 +408,13 @@ void lien_cached_prepare(void)
 
 int lien_cached_replace(char *why, size_t size)
 {
+	unsigned long long loaded = 0;
 	struct scan scan;
 	unsigned tries = 0;
 
+	dl_iterate_phdr(count_loaded, &loaded);
+	if (loaded && loaded == scanned)
+		return 0;
 	do {
 		if (tries)
 			usleep(LOADING_US);
@@ -431,9 +436,10 @@ int lien_cached_none_new(char *why, size_t size)
 	struct scan scan = {.count = 1};
 
 	scan_all(&scan);
-	if (scan.error)
-		snprintf(why, size, "%s has just looked up driver functions: try again",
-			scan.object);
+	if (!scan.error)
+		return 0;
+	snprintf(why, size, "%s has just looked up driver functions: try again", scan.object);
+	scanned = 0;
 	return -scan.error;
 }
 

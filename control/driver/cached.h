@@ -13,11 +13,14 @@
 /* Call before the others, and not while threads are held: it may wait for a thread that loads a
  * library. */
 void lien_cached_prepare(void);
-/* Replaces all of them. Returns 0; or -errno if a pointer could not be replaced, and `why` names
- * the library that has it. Takes about 20 ms in a process with PyTorch. */
+/*
+ * Replaces all of them, unless that has been done since the last library was loaded: whoever looks
+ * one up in between gets ours. Returns 0; or -errno if a pointer could not be replaced, and `why`
+ * names the library that has it. Takes about 30 ms in a process with PyTorch.
+ */
 int lien_cached_replace(char *why, size_t size);
 /* Returns 0 if no library has cached a pointer since, otherwise -EAGAIN, and `why` names the
- * library. */
+ * library; the next replace() then finds it. */
 int lien_cached_none_new(char *why, size_t size);
 /*
  * Restores the genuine functions. Copies of pointers to ours may remain: those functions then pass

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <lien/cuda_errors.h>
+
 #include "control/driver/driver.h"
 #include "control/driver/interpose.h"
 
@@ -88,27 +90,11 @@ static const char *known_name(CUresult result)
 {
 #define NAME(error)                                                                                \
 	case error:                                                                                \
-		return #error
-	switch (result) {
-	case CUDA_ERROR_DEINITIALIZED:
+		return #error;
+	if (result == CUDA_ERROR_DEINITIALIZED)
 		return "the process is ending";
-		NAME(CUDA_ERROR_INVALID_VALUE);
-		NAME(CUDA_ERROR_OUT_OF_MEMORY);
-		NAME(CUDA_ERROR_NOT_INITIALIZED);
-		NAME(CUDA_ERROR_NO_DEVICE);
-		NAME(CUDA_ERROR_INVALID_DEVICE);
-		NAME(CUDA_ERROR_INVALID_CONTEXT);
-		NAME(CUDA_ERROR_MAP_FAILED);
-		NAME(CUDA_ERROR_ALREADY_MAPPED);
-		NAME(CUDA_ERROR_NOT_MAPPED);
-		NAME(CUDA_ERROR_OPERATING_SYSTEM);
-		NAME(CUDA_ERROR_INVALID_HANDLE);
-		NAME(CUDA_ERROR_ILLEGAL_STATE);
-		NAME(CUDA_ERROR_ILLEGAL_ADDRESS);
-		NAME(CUDA_ERROR_CONTEXT_IS_DESTROYED);
-		NAME(CUDA_ERROR_NOT_PERMITTED);
-		NAME(CUDA_ERROR_NOT_SUPPORTED);
-		NAME(CUDA_ERROR_UNKNOWN);
+	switch (result) {
+		LIEN_CUDA_ERRORS(NAME)
 	default:
 		return NULL;
 	}

@@ -98,6 +98,38 @@ static int look(struct dl_phdr_info *info, size_t size, void *unused)
 	return 0;
 }
 
+struct wanted {
+	const char *library, *name;
+	const void *ours;
+	void *found;
+};
+
+static int look_for(struct dl_phdr_info *info, size_t size, void *context)
+{
+	const char *file = strrchr(info->dlpi_name, '/');
+	struct wanted *wanted = context;
+	struct symbols symbols;
+	uintptr_t value;
+
+	(void)size;
+	file = file ? file + 1 : info->dlpi_name;
+	if (strncmp(file, wanted->library, strlen(wanted->library)))
+		return 0;
+	symbols = symbols_of(info);
+	value = find(&symbols, wanted->name);
+	if (value && (void *)(info->dlpi_addr + value) != wanted->ours)
+		wanted->found = (void *)(info->dlpi_addr + value);
+	return wanted->found != NULL;
+}
+
+void *lien_genuine_of(const char *library, const char *name, const void *ours)
+{
+	struct wanted wanted = {library, name, ours, NULL};
+
+	dl_iterate_phdr(look_for, &wanted);
+	return wanted.found;
+}
+
 void *lien_genuine(enum lien_genuine which)
 {
 	void *found = __atomic_load_n(&genuine[which], __ATOMIC_ACQUIRE);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Finds glibc's dlsym() and dlvsym() without a lookup by name, which would find ours. */
+/* Finds functions, such as glibc's dlsym(), without a lookup by name, which would find ours. */
 #ifndef LIEN_CONTROL_GENUINE_H
 #define LIEN_CONTROL_GENUINE_H
 
@@ -11,5 +11,8 @@ enum lien_genuine {
 
 /* Returns NULL if not found. */
 void *lien_genuine(enum lien_genuine which);
+/* Returns a function of a loaded library whose file's name begins with this ("": any), other than
+ * `ours`; NULL: not found. */
+void *lien_genuine_of(const char *library, const char *name, const void *ours);
 
 #endif

@@ -5,6 +5,7 @@
 
 #include "control/driver/genuine.h"
 #include "control/driver/interpose.h"
+#include "control/driver/nccl_calls.h"
 #include "control/driver/translate.h"
 
 __attribute__((visibility("hidden"))) extern char lien_dlsym[], lien_dlvsym[];
@@ -120,6 +121,11 @@ __attribute__((used, visibility("hidden"))) struct answer lien_interpose_answer(
 	const struct lien_interposed *interposed = name ? find(name) : NULL;
 	const void *real;
 
+	if (name && !version && answer.pass_on && lien_nccl_is_call(name)) {
+		if (lien_nccl_lookup(handle, name, &answer.value))
+			answer.pass_on = NULL;
+		return answer;
+	}
 	if (!interposed || !answer.pass_on)
 		return answer;
 	real = lien_interposed_real(interposed);
@@ -148,21 +154,11 @@ __attribute__((used, visibility("hidden"))) struct answer lien_interpose_answer(
 	"lien_" name ":\n"                                                                         \
 	"	.cfi_startproc\n"                                                                  \
 	"	endbr64\n"                                                                         \
-	"	push %rdi\n"                                                                       \
-	"	.cfi_adjust_cfa_offset 8\n"                                                        \
-	"	push %rsi\n"                                                                       \
-	"	.cfi_adjust_cfa_offset 8\n"                                                        \
-	"	push %rdx\n"                                                                       \
-	"	.cfi_adjust_cfa_offset 8\n"                                                        \
+	LIEN_KEEP_ARGUMENTS                                                                        \
 	version                                                                                    \
 	"	call lien_interpose_answer\n"                                                      \
 	"	mov %rdx, %rcx\n"                                                                  \
-	"	pop %rdx\n"                                                                        \
-	"	.cfi_adjust_cfa_offset -8\n"                                                       \
-	"	pop %rsi\n"                                                                        \
-	"	.cfi_adjust_cfa_offset -8\n"                                                       \
-	"	pop %rdi\n"                                                                        \
-	"	.cfi_adjust_cfa_offset -8\n"                                                       \
+	LIEN_GIVE_ARGUMENTS_BACK                                                                   \
 	"	test %rax, %rax\n"                                                                 \
 	"	jz 1f\n"                                                                           \
 	"	jmp *%rax\n"                                                                       \

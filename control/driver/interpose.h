@@ -96,6 +96,23 @@ void lien_interpose_plain(void);
 /* Returns the genuine function. NULL: there is no driver, or it lacks the function. */
 void *lien_interposed_real(const struct lien_interposed *interposed);
 
+/* Assembly for functions that decide where to jump: what keeps the caller's first three arguments
+ * around the decision, with the stack aligned for a call. */
+#define LIEN_KEEP_ARGUMENTS                                                                        \
+	"	push %rdi\n"                                                                             \
+	"	.cfi_adjust_cfa_offset 8\n"                                                              \
+	"	push %rsi\n"                                                                             \
+	"	.cfi_adjust_cfa_offset 8\n"                                                              \
+	"	push %rdx\n"                                                                             \
+	"	.cfi_adjust_cfa_offset 8\n"
+#define LIEN_GIVE_ARGUMENTS_BACK                                                                   \
+	"	pop %rdx\n"                                                                              \
+	"	.cfi_adjust_cfa_offset -8\n"                                                             \
+	"	pop %rsi\n"                                                                              \
+	"	.cfi_adjust_cfa_offset -8\n"                                                             \
+	"	pop %rdi\n"                                                                              \
+	"	.cfi_adjust_cfa_offset -8\n"
+
 /* Call glibc's own functions, from this library. NULL: not found, or no glibc. */
 void *lien_genuine_dlsym(void *handle, const char *name);
 void *lien_genuine_dlvsym(void *handle, const char *name, const char *version);

@@ -17,6 +17,7 @@ struct name {
 	TAILQ_ENTRY(name) of_spent;
 	uint64_t name;
 	uint64_t target; /* the real handle, or the token */
+	uint64_t was;	 /* while parked: the handle before */
 	uint32_t parked;
 	uint32_t references; /* 0: spent */
 };
@@ -84,6 +85,7 @@ static int is_only(const struct name *name)
 
 static void retarget(struct name *name, uint32_t parked, uint64_t target)
 {
+	name->was = name->target;
 	RB_REMOVE(targets, &targets, name);
 	name->parked = parked;
 	name->target = target;
@@ -172,17 +174,39 @@ static int name_the_rest(uint64_t real, uint32_t references)
 	return 0;
 }
 
-int lien_names_park(uint64_t real, uint64_t token, uint32_t references)
+int lien_names_park(const struct lien_wire_handle *reals, unsigned count, uint64_t token)
 {
 	struct name *name;
-	int err;
+	unsigned i;
+	int err = 0;
 
 	pthread_mutex_lock(&lock);
-	err = name_the_rest(real, references);
-	while (!err && (name = find_target(0, real)))
-		retarget(name, 1, token);
+	for (i = 0; i < count && !err; i++)
+		err = name_the_rest(reals[i].value, reals[i].references);
+	for (i = 0; i < count && !err; i++)
+		while ((name = find_target(0, reals[i].value)))
+			retarget(name, 1, token);
 	pthread_mutex_unlock(&lock);
 	return err;
+}
+
+/* Makes a name stand for that handle again. */
+static void revive(struct name *name, uint64_t real)
+{
+	if (name->name == real && is_only(name) && !find_target(0, real))
+		forget(name); /* it equals its handle again */
+	else
+		retarget(name, 0, real);
+}
+
+void lien_names_unpark(uint64_t token)
+{
+	struct name *name;
+
+	pthread_mutex_lock(&lock);
+	while ((name = find_target(1, token)))
+		revive(name, name->was);
+	pthread_mutex_unlock(&lock);
 }
 
 void lien_names_revive(uint64_t token, uint64_t real)
@@ -190,12 +214,8 @@ void lien_names_revive(uint64_t token, uint64_t real)
 	struct name *name;
 
 	pthread_mutex_lock(&lock);
-	while ((name = find_target(1, token))) {
-		if (name->name == real && is_only(name))
-			forget(name); /* it equals its handle again */
-		else
-			retarget(name, 0, real);
-	}
+	while ((name = find_target(1, token)))
+		revive(name, real);
 	pthread_mutex_unlock(&lock);
 }
 

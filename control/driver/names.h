@@ -18,12 +18,16 @@
 
 #include <stdint.h>
 
-/* Records that the allocation with this real handle goes away; the application has `references` to
- * it. References that it got without us are known by the driver's own value, which becomes a name.
- * Returns 0; -EEXIST: that value is a name of something else; -ENOMEM. Changes nothing on
- * failure. */
-int lien_names_park(uint64_t real, uint64_t token, uint32_t references);
-/* Records that the allocation is back. */
+#include <lien/wire.h>
+
+/* Records that the allocation that the application knows by these real handles and references goes
+ * away. References that it got without us are known by the driver's own value, which becomes
+ * a name. Returns 0; -EEXIST: that value is a name of something else; -ENOMEM. On failure no name
+ * means anything else than before. */
+int lien_names_park(const struct lien_wire_handle *reals, unsigned count, uint64_t token);
+/* Undoes that: the allocation did not go. */
+void lien_names_unpark(uint64_t token);
+/* Records that the allocation is back, with one handle for all. */
 void lien_names_revive(uint64_t token, uint64_t real);
 
 /* Returns the driver's handle for one that the application passes; 0 while its memory is away. */

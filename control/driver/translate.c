@@ -52,6 +52,8 @@ void lien_translate_hold_all(int all)
 {
 	__atomic_store_n(&hold_all, all, __ATOMIC_SEQ_CST);
 	__atomic_store_n(&closed, 0, __ATOMIC_SEQ_CST);
+	if (!all)
+		lien_gate_look_again();
 }
 
 int lien_translate_wait_idle(void)
@@ -123,11 +125,35 @@ static int is_away(const uint64_t *names, const uint64_t *handles, unsigned n)
 	return 0;
 }
 
+/* What the thread waits for. */
+struct question {
+	const uint64_t *names;
+	uint64_t *handles;
+	unsigned n;
+	int frees;
+};
+
+static __thread __attribute__((tls_model("initial-exec"))) const struct question *asking;
+
+/* After a transaction the gate may stay shut for other memory. */
+static int needless(void)
+{
+	const struct question *question = asking;
+
+	if (!question || __atomic_load_n(&hold_all, __ATOMIC_SEQ_CST) ||
+		__atomic_load_n(&closed, __ATOMIC_SEQ_CST))
+		return 0;
+	look_up(question->names, question->handles, question->n, question->frees);
+	return !is_away(question->names, question->handles, question->n);
+}
+
 /* Looks up the driver's handles for the names. They stay valid until leave(). */
 static void enter_all(const uint64_t *names, uint64_t *handles, unsigned n, int frees)
 {
+	const struct question question = {names, handles, n, frees};
 	int asked = 0, known;
 
+	lien_gate_needless = needless;
 	for (;;) {
 		__atomic_fetch_add(&inside, 1, __ATOMIC_SEQ_CST);
 		known = look_up(names, handles, n, frees);
@@ -138,10 +164,12 @@ static void enter_all(const uint64_t *names, uint64_t *handles, unsigned n, int 
 		if (asked && known && !__atomic_load_n(&closed, __ATOMIC_SEQ_CST))
 			return;
 		__atomic_fetch_sub(&inside, 1, __ATOMIC_SEQ_CST);
+		asking = &question;
 		if (asked)
 			wait_quietly();
 		else
 			ask_agent(frees);
+		asking = NULL;
 		asked = !asked;
 	}
 }

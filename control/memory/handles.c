@@ -4,7 +4,12 @@
 
 #include "control/memory/handles.h"
 
-static CUmemGenericAllocationHandle *owed;
+/* A reference, or a place that is ours. */
+struct owed {
+	CUmemGenericAllocationHandle handle; /* 0: a place */
+	struct lien_scratch place;
+};
+static struct owed *owed;
 static unsigned owed_count, owed_room;
 
 CUresult lien_handle_retain(
@@ -15,11 +20,11 @@ CUresult lien_handle_retain(
 	return result ? driver->cuMemRetainAllocationHandle(handle, (void *)va) : result;
 }
 
-/* Without memory the reference is forgotten: one too many is better than a crash. */
-static void owe(CUmemGenericAllocationHandle handle)
+/* Without memory it is forgotten: one reference too many is better than a crash. */
+static void owe(struct owed more)
 {
 	unsigned room = owed_room ? 2 * owed_room : 64;
-	CUmemGenericAllocationHandle *grown;
+	struct owed *grown;
 
 	if (owed_count == owed_room) {
 		grown = realloc(owed, room * sizeof(*grown));
@@ -28,7 +33,7 @@ static void owe(CUmemGenericAllocationHandle handle)
 		owed = grown;
 		owed_room = room;
 	}
-	owed[owed_count++] = handle;
+	owed[owed_count++] = more;
 }
 
 CUresult lien_handle_release(const struct lien_driver *driver, CUmemGenericAllocationHandle handle)
@@ -38,8 +43,25 @@ CUresult lien_handle_release(const struct lien_driver *driver, CUmemGenericAlloc
 	if (result)
 		result = driver->cuMemRelease(handle);
 	if (result)
-		owe(handle);
+		owe((struct owed){.handle = handle});
 	return result;
+}
+
+/* Returns 0, or why the place is still there, perhaps without the mapping. */
+static CUresult place_free(const struct lien_driver *driver, struct lien_scratch *place)
+{
+	CUresult result;
+
+	if (place->mapped && (result = driver->cuMemUnmap(place->va, place->bytes)))
+		return result;
+	place->mapped = 0;
+	return driver->cuMemAddressFree(place->va, place->bytes);
+}
+
+void lien_scratch_free(const struct lien_driver *driver, struct lien_scratch place)
+{
+	if (place_free(driver, &place) && place_free(driver, &place))
+		owe((struct owed){.place = place});
 }
 
 int lien_handles_owed(void)
@@ -53,9 +75,14 @@ void lien_handles_forked(void)
 	owed_count = owed_room = 0;
 }
 
+static CUresult release_one(const struct lien_driver *driver, struct owed *one)
+{
+	return one->handle ? driver->cuMemRelease(one->handle) : place_free(driver, &one->place);
+}
+
 void lien_handles_release_owed(const struct lien_driver *driver)
 {
-	while (owed_count && !driver->cuMemRelease(owed[owed_count - 1]))
+	while (owed_count && !release_one(driver, &owed[owed_count - 1]))
 		owed_count--;
 	if (!owed_count) {
 		free(owed);

@@ -47,10 +47,16 @@ static int sane(const struct lien_wire_item *wire)
 	if (kind != LIEN_WIRE_OWNED && kind != LIEN_WIRE_IMPORTED)
 		return 0;
 	if (wire->va > LIEN_WIRE_BYTES_MAX || wire->allocation_bytes > LIEN_WIRE_BYTES_MAX ||
-		wire->references > LIEN_WIRE_REFERENCES_MAX)
+		wire->handles > LIEN_WIRE_HANDLES ||
+		lien_item_references(wire) > LIEN_WIRE_REFERENCES_MAX)
 		return 0;
 	if (!wire->bytes || wire->bytes > wire->allocation_bytes || wire->places > LIEN_WIRE_PLACES)
 		return 0;
+	if (wire->object)
+		return wire->index && kind == LIEN_WIRE_OWNED && !wire->places &&
+		       wire->va <= wire->allocation_bytes - wire->bytes;
+	if (!wire->va)
+		return !wire->index && wire->bytes == wire->allocation_bytes && !wire->places;
 	return wire->index || wire->bytes == wire->allocation_bytes ||
 	       !(wire->flags & LIEN_WIRE_OWNED);
 }
@@ -70,7 +76,8 @@ static int complete(const struct lien_item *items, unsigned count)
 			wire->allocation_bytes != first->allocation_bytes || !sane(wire))
 			return 0;
 	}
-	return 1;
+	/* It can be mapped by a handle alone. */
+	return first->va || lien_item_mapped(items) || (first->handles && first->handle[0].value);
 }
 
 int lien_items_seal(struct lien_items *items)
@@ -97,13 +104,28 @@ void lien_items_forget(struct lien_items *items, unsigned states, uint64_t gener
 
 	for (i = 0; i < items->sealed; i += n) {
 		n = items->item[i].wire.mappings;
-		if (lien_item_in(&items->item[i], states) &&
+		if (lien_item_in(&items->item[i], states) && !items->item[i].spared &&
 			lien_item_of(&items->item[i], generation))
 			continue;
 		memmove(&items->item[kept], &items->item[i], n * sizeof(items->item[0]));
 		kept += n;
 	}
 	items->count = items->sealed = kept;
+}
+
+int lien_item_mapped(const struct lien_item *item)
+{
+	return item->wire.mappings > 1 && !item[1].wire.object;
+}
+
+uint64_t lien_item_references(const struct lien_wire_item *wire)
+{
+	uint64_t sum = 0;
+	unsigned i;
+
+	for (i = 0; i < wire->handles; i++)
+		sum += wire->handle[i].references;
+	return sum;
 }
 
 int lien_item_in(const struct lien_item *item, unsigned states)
@@ -133,6 +155,17 @@ int lien_items_any_awaited(struct lien_items *items)
 
 	while ((item = lien_items_next(items, item)))
 		if (lien_item_awaited(item))
+			return 1;
+	return 0;
+}
+
+int lien_items_any_unbound(struct lien_items *items)
+{
+	struct lien_item *item = NULL;
+
+	while ((item = lien_items_next(items, item))) /* bindings come last */
+		if (lien_item_in(item, LIEN_ITEMS_MISSING) &&
+			item[item->wire.mappings - 1].wire.object)
 			return 1;
 	return 0;
 }

@@ -38,6 +38,10 @@ struct lien_item {
 	int checked;		    /* --verify */
 	int stuck; /* the driver failed to unmap it, and must before anything is mapped here */
 	int held;  /* our reference to the handle keeps memory that others import */
+	/* The first mapping is ours (wire.h: .va 0), at reserved addresses, */
+	int scratch;
+	int mapped; /* and the memory is mapped there. */
+	int spared; /* lien_items_forget() leaves it alone */
 };
 
 struct lien_items {
@@ -53,8 +57,12 @@ int lien_items_add(struct lien_items *items, const struct lien_wire_item *wire, 
  * sizes), or an allocation is already here; the items sealed before are unchanged. */
 int lien_items_seal(struct lien_items *items);
 /* Forgets allocations in these states (bits of 1 << state) that a transaction has staged (0: any),
- * and everything unsealed. */
+ * except spared ones, and everything unsealed. */
 void lien_items_forget(struct lien_items *items, unsigned states, uint64_t generation);
+/* Returns true if the application has mapped an allocation whose first mapping is ours. */
+int lien_item_mapped(const struct lien_item *item);
+/* Returns the number of references that the application has, by all handles. */
+uint64_t lien_item_references(const struct lien_wire_item *wire);
 int lien_item_in(const struct lien_item *item, unsigned states);
 /* Returns true if this transaction staged it; 0 means any. */
 int lien_item_of(const struct lien_item *item, uint64_t generation);
@@ -63,6 +71,8 @@ int lien_item_shared(const struct lien_item *item);
 /* Returns true if it is on the device while importers may lack it: a restore must export it. */
 int lien_item_awaited(const struct lien_item *item);
 int lien_items_any_awaited(struct lien_items *items);
+/* Returns true if any allocation that is missing was bound to a multicast object. */
+int lien_items_any_unbound(struct lien_items *items);
 /* Returns true if any allocation is in one of these states. */
 int lien_items_any(struct lien_items *items, unsigned states);
 /* Returns the first item of an allocation, or NULL. */

@@ -37,11 +37,16 @@ struct lien_control {
 	struct lien_items items;
 	struct lien_arena arena;
 	struct lien_device devices[LIEN_DEVICES_MAX];
+	CUcontext current; /* of our thread, as far as this order has set it; NULL: not known */
 	struct lien_drain *drain;
 	struct lien_wire_header reply;
 	uint64_t generation; /* transaction whose items the order means; 0: all */
-	uint32_t flags;	     /* of the order */
-	uint64_t staged;     /* the transaction staged last */
+	uint32_t flags;	     /* of the order; 0 between orders */
+	/* What CHOSEN means: memory of these groups that has one of these tags; none: any. The
+	 * groups come first. */
+	uint64_t chosen[LIEN_WIRE_CHOSEN_MAX];
+	unsigned groups_count, tags_count;
+	uint64_t staged; /* the transaction staged last */
 	struct lien_marks marks;
 	int expired;   /* the agent was silent for too long: its staged items were released */
 	long relaxed;  /* the thread whose calls do not affect captures */
@@ -58,17 +63,25 @@ void lien_control_serve(int fd, uint64_t ino);
 /* For the child of a fork(): offloaded memory is the parent's, and unknown to the child's
  * driver. */
 void lien_control_forked(void);
+/*
+ * Returns the host memory that has what lay at these addresses, while that is away: it stays valid
+ * until a restore. NULL: it is not away, or *why it cannot be had. For threads of the application;
+ * waits for the order that is being carried out.
+ */
+const void *lien_control_saved(uint64_t va, uint64_t bytes, const char **why);
 /* Returns the inode that identifies a socket; 0: not open. Not fstat(), which older glibc
  * implements elsewhere. */
 uint64_t lien_control_inode(int fd);
 
 /* Orders. They return 0, -errno or a CUresult; on failure reply.text says what failed, and
  * reply.arg where. */
-int lien_order_drain(struct lien_control *control, unsigned limit_ms);
+int lien_order_drain(struct lien_control *control, unsigned limit_ms, int launches);
 /* nccl.c: looks for NCCL in the process. Takes the loader's lock. */
 void lien_nccl_find(void);
-/* Checks whether NCCL has finished its background work on these communicators: 0, -ETIMEDOUT, or
- * -ENOSYS if NCCL cannot be asked. */
+/* Returns on how many of these communicators NCCL is at work in a thread of its own; 0 also if it
+ * cannot be asked. */
+unsigned lien_nccl_working(const uint64_t *comms, unsigned count);
+/* Checks whether it is on none: 0, -ETIMEDOUT, or -ENOSYS if NCCL cannot be asked. */
 int lien_nccl_idle(struct lien_control *control, const uint64_t *comms, unsigned count);
 /* busy: returns true while its thread still waits for a device. end: ends that thread, which must
  * not be waiting, and frees. drain may be NULL. */
@@ -82,6 +95,9 @@ int lien_order_create(struct lien_control *control);
 /* Fills in the memory that the devices need for offloaded items, and have; at most LIEN_DEVICES_MAX
  * entries. Returns their number. */
 unsigned lien_order_room(struct lien_control *control, struct lien_wire_room *rooms);
+/* Returns true unless the current order is for chosen memory, and the allocation is other memory.
+ */
+int lien_order_chooses(const struct lien_control *control, const struct lien_item *item);
 /* Returns true if the current order applies to this allocation. */
 int lien_order_means(const struct lien_control *control, const struct lien_item *item);
 /* Exports one allocation. */

@@ -28,6 +28,18 @@ static CUresult context_hold(
 	return result;
 }
 
+/* Most orders work on thousands of items of one device. NULL: none. */
+static CUresult make_current(struct lien_control *control, CUcontext context)
+{
+	CUresult result;
+
+	if (context && control->current == context)
+		return CUDA_SUCCESS;
+	result = control->driver->cuCtxSetCurrent(context);
+	control->current = result ? NULL : context;
+	return result;
+}
+
 int lien_device_use(struct lien_control *control, int ordinal, struct lien_device **out)
 {
 	const struct lien_driver *driver = control->driver;
@@ -39,10 +51,10 @@ int lien_device_use(struct lien_control *control, int ordinal, struct lien_devic
 	device = &control->devices[ordinal];
 	*out = device;
 	if (device->open)
-		return driver->cuCtxSetCurrent(device->context);
+		return make_current(control, device->context);
 	if (!device->held && (result = context_hold(driver, device, ordinal)))
 		return result;
-	if ((result = driver->cuCtxSetCurrent(device->context)) ||
+	if ((result = make_current(control, device->context)) ||
 		(result = driver->cuStreamCreate(&device->stream, CU_STREAM_NON_BLOCKING))) {
 		if (!lien_items_any(&control->items, LIEN_ITEMS_MISSING))
 			context_release(driver, device);
@@ -62,10 +74,10 @@ void lien_devices_close(struct lien_control *control)
 		return; /* copies are in progress: an agent ended before FINISH */
 	for (device = control->devices; device < control->devices + LIEN_DEVICES_MAX; device++) {
 		if (device->open) {
-			driver->cuCtxSetCurrent(device->context);
+			make_current(control, device->context);
 			if (driver->cuStreamDestroy_v2(device->stream))
 				driver->cuStreamDestroy_v2(device->stream);
-			driver->cuCtxSetCurrent(NULL);
+			make_current(control, NULL);
 			device->open = 0;
 		}
 		if (device->held && !away)
@@ -80,7 +92,7 @@ int lien_devices_synchronize(struct lien_control *control)
 
 	for (i = 0; i < LIEN_DEVICES_MAX; i++)
 		if (control->devices[i].open) {
-			control->driver->cuCtxSetCurrent(control->devices[i].context);
+			make_current(control, control->devices[i].context);
 			result = control->driver->cuStreamSynchronize(control->devices[i].stream);
 			if (!first)
 				first = result;
@@ -90,16 +102,23 @@ int lien_devices_synchronize(struct lien_control *control)
 
 uint64_t lien_devices_free(struct lien_control *control)
 {
+	uint8_t counted[LIEN_DEVICES_MAX] = {0};
+	struct lien_item *item = NULL;
+	struct lien_device *device;
 	size_t free_bytes, total;
 	uint64_t sum = 0;
-	unsigned i;
 
-	for (i = 0; i < LIEN_DEVICES_MAX; i++)
-		if (control->devices[i].open) {
-			control->driver->cuCtxSetCurrent(control->devices[i].context);
-			if (!control->driver->cuMemGetInfo_v2(&free_bytes, &total))
-				sum += free_bytes;
-		}
+	while ((item = lien_items_next(&control->items, item))) {
+		const uint32_t number = item->wire.location_id;
+
+		if (!(item->wire.flags & LIEN_WIRE_OWNED) || !lien_order_means(control, item) ||
+			number >= LIEN_DEVICES_MAX || counted[number])
+			continue;
+		counted[number] = 1;
+		if (!lien_device_use(control, number, &device) &&
+			!control->driver->cuMemGetInfo_v2(&free_bytes, &total))
+			sum += free_bytes;
+	}
 	return sum;
 }
 
@@ -130,7 +149,28 @@ int lien_item_context_device(const struct lien_wire_item *wire)
 	return -1;
 }
 
+static int is_one_of(uint64_t value, const uint64_t *list, unsigned count)
+{
+	unsigned i;
+
+	for (i = 0; i < count; i++)
+		if (value && value == list[i])
+			return 1;
+	return !count;
+}
+
+int lien_order_chooses(const struct lien_control *control, const struct lien_item *item)
+{
+	const uint64_t *groups = control->chosen, *tags = groups + control->groups_count;
+
+	/* What objects join comes back together. */
+	if (!(control->flags & LIEN_WIRE_CHOSEN) || item->wire.team)
+		return 1;
+	return is_one_of(item->wire.group, groups, control->groups_count) &&
+	       is_one_of(item->wire.tag, tags, control->tags_count);
+}
+
 int lien_order_means(const struct lien_control *control, const struct lien_item *item)
 {
-	return lien_item_of(item, control->generation);
+	return lien_item_of(item, control->generation) && lien_order_chooses(control, item);
 }

@@ -3,9 +3,11 @@
  * Waits for the devices with a limit. The driver's calls that wait have none of their own, so a
  * thread waits in one, and keeps waiting after the limit; the next drain finds it there.
  *
- * cuCtxSynchronize() would invalidate every capture in the context, even from a relaxed thread, and
- * a capture may begin at any moment. Freeing plain memory waits for the same work, and leaves other
- * threads' captures alone (seen, 580.159).
+ * cuCtxSynchronize() invalidates every capture in the context, even from a relaxed thread. Freeing
+ * plain memory waits for the same work, and leaves other threads' captures alone; but as long as it
+ * waits, threads that launch wait as well (seen, 580.159). If one of these is to launch what
+ * another rank's device waits for, nobody ever goes on. The agent knows which of the two does no
+ * harm.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -25,16 +27,20 @@ struct lien_drain {
 	pid_t pid; /* a forked child has a copy of this, but not the thread */
 	int stop;
 	int wanted, done; /* a pass over all devices: requested, finished */
+	int launches;	  /* threads may have to launch meanwhile; nobody captures */
+	int given_up;	  /* nobody waits any more for this pass, or for those before it */
 	CUresult result;
 	int device; /* being waited for */
 	/* by device: memory of ours that the driver did not free; 0: none */
 	CUdeviceptr left[LIEN_DEVICES_MAX];
 };
 
-static CUresult wait_for_context(const struct lien_driver *driver, CUdeviceptr *left)
+static CUresult wait_for_context(const struct lien_driver *driver, CUdeviceptr *left, int launches)
 {
 	CUresult result = CUDA_SUCCESS;
 
+	if (launches)
+		return driver->cuCtxSynchronize();
 	if (!*left)
 		result = driver->cuMemAlloc_v2(left, 1);
 	if (result)
@@ -48,7 +54,7 @@ static CUresult wait_for_context(const struct lien_driver *driver, CUdeviceptr *
 	return result;
 }
 
-static CUresult drain_device(struct lien_drain *drain, int ordinal)
+static CUresult drain_device(struct lien_drain *drain, int ordinal, int launches)
 {
 	const struct lien_driver *driver = drain->driver;
 	CUcontext context;
@@ -65,7 +71,7 @@ static CUresult drain_device(struct lien_drain *drain, int ordinal)
 	if ((result = driver->cuDevicePrimaryCtxRetain(&context, device)))
 		return result;
 	if (!(result = driver->cuCtxSetCurrent(context)))
-		result = wait_for_context(driver, &drain->left[ordinal]);
+		result = wait_for_context(driver, &drain->left[ordinal], launches);
 	driver->cuCtxSetCurrent(NULL);
 	driver->cuDevicePrimaryCtxRelease_v2(device);
 	return result;
@@ -100,14 +106,14 @@ static void free_left(struct lien_drain *drain)
 
 	for (i = 0; i < LIEN_DEVICES_MAX; i++)
 		if (drain->left[i])
-			drain_device(drain, i);
+			drain_device(drain, i, 0);
 }
 
 static void *drain_main(void *arg)
 {
 	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
 	struct lien_drain *drain = arg;
-	int count, i, pass, wanted;
+	int count, i, pass, wanted, launches;
 	CUresult result;
 
 	drain->driver->cuThreadExchangeStreamCaptureMode(&mode);
@@ -115,6 +121,7 @@ static void *drain_main(void *arg)
 		pthread_mutex_lock(&drain->lock);
 		wanted = wait_for_pass(drain);
 		pass = drain->wanted;
+		launches = drain->launches;
 		pthread_mutex_unlock(&drain->lock);
 		if (drain->stop)
 			return NULL;
@@ -127,9 +134,11 @@ static void *drain_main(void *arg)
 			result = CUDA_SUCCESS; /* the application has used no device */
 			count = 0;
 		}
-		for (i = 0; !result && i < count && i < LIEN_DEVICES_MAX; i++) {
+		for (i = 0; !result && i < count && i < LIEN_DEVICES_MAX &&
+			    __atomic_load_n(&drain->given_up, __ATOMIC_RELAXED) < pass;
+			i++) {
 			__atomic_store_n(&drain->device, i, __ATOMIC_RELAXED);
-			result = drain_device(drain, i);
+			result = drain_device(drain, i, launches);
 		}
 		pthread_mutex_lock(&drain->lock);
 		drain->done = pass;
@@ -186,7 +195,7 @@ void lien_drain_end(struct lien_drain *drain)
 	free(drain);
 }
 
-int lien_order_drain(struct lien_control *control, unsigned limit_ms)
+int lien_order_drain(struct lien_control *control, unsigned limit_ms, int launches)
 {
 	struct timespec until;
 	CUresult result;
@@ -205,12 +214,15 @@ int lien_order_drain(struct lien_control *control, unsigned limit_ms)
 	/* A pass that an earlier drain gave up on may still run: only a pass that starts now
 	 * counts. */
 	pass = ++control->drain->wanted;
+	control->drain->launches = launches;
 	pthread_cond_broadcast(&control->drain->changed);
 	while (control->drain->done < pass && !waited)
 		waited = pthread_cond_timedwait(
 			&control->drain->changed, &control->drain->lock, &until);
 	result = control->drain->result;
 	waited = control->drain->done < pass;
+	if (waited)
+		__atomic_store_n(&control->drain->given_up, pass, __ATOMIC_RELAXED);
 	pthread_mutex_unlock(&control->drain->lock);
 	if (waited)
 		return lien_control_fail(control, -ETIMEDOUT,

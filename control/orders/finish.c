@@ -13,11 +13,14 @@ void lien_order_forget(struct lien_control *control, unsigned states, uint64_t g
 	struct lien_item *item = NULL;
 	uint64_t end;
 
-	while ((item = lien_items_next(&control->items, item)))
-		if (item->held && lien_item_in(item, states) && lien_item_of(item, generation)) {
+	while ((item = lien_items_next(&control->items, item))) {
+		if (!lien_item_in(item, states) || item->spared || !lien_item_of(item, generation))
+			continue;
+		lien_scratch_end(control, item);
+		if (item->held)
 			lien_handle_release(control->driver, item->handle);
-			item->held = 0;
-		}
+		item->held = 0;
+	}
 	lien_items_forget(&control->items, states, generation);
 	control->arena.used = 0;
 	while ((item = lien_items_next(&control->items, item))) {
@@ -33,8 +36,11 @@ void lien_order_lend(struct lien_control *control, unsigned states, uint64_t gen
 	struct lien_item *item = NULL;
 
 	while ((item = lien_items_next(&control->items, item)))
-		if (item->held && lien_item_in(item, states) && lien_item_of(item, generation))
+		if (item->held && !item->spared && lien_item_in(item, states) &&
+			lien_item_of(item, generation)) {
+			lien_scratch_end(control, item);
 			item->state = LIEN_ITEM_LENT;
+		}
 }
 
 void lien_order_give_up(
@@ -89,6 +95,15 @@ int lien_order_filled(struct lien_control *control)
 	return result ? result : differs;
 }
 
+/* What was not chosen stays as it is. */
+static void spare(struct lien_control *control, int on)
+{
+	struct lien_item *item = NULL;
+
+	while ((item = lien_items_next(&control->items, item)))
+		item->spared = on && !lien_order_chooses(control, item);
+}
+
 int lien_order_finish(struct lien_control *control, uint32_t flags)
 {
 	unsigned kept = LIEN_ITEMS_MISSING;
@@ -98,12 +113,14 @@ int lien_order_finish(struct lien_control *control, uint32_t flags)
 	lien_devices_close(control);
 	if (result)
 		return result;
+	spare(control, 1);
 	if (flags & LIEN_WIRE_KEEP) {
 		lien_order_lend(
 			control, 1 << LIEN_ITEM_SAVED | 1 << LIEN_ITEM_BACK, control->generation);
 		kept |= 1 << LIEN_ITEM_LENT;
 	}
 	lien_order_forget(control, ~kept, control->generation);
+	spare(control, 0);
 	if (differs)
 		return differs;
 	while ((item = lien_items_next(&control->items, item)))

@@ -28,21 +28,25 @@ void lien_nccl_find(void)
 	/* Keep the reference, so that the function stays loaded. */
 }
 
-int lien_nccl_idle(struct lien_control *control, const uint64_t *comms, unsigned count)
+unsigned lien_nccl_working(const uint64_t *comms, unsigned count)
 {
-	unsigned i;
+	unsigned i, working = 0;
 	int error;
 
-	if (!count)
-		return 0;
-	if (!async_error)
+	for (i = 0; async_error && i < count; i++) {
+		error = 0;
+		working += !async_error((void *)comms[i], &error) && error == NCCL_IN_PROGRESS;
+	}
+	return working;
+}
+
+int lien_nccl_idle(struct lien_control *control, const uint64_t *comms, unsigned count)
+{
+	if (count && !async_error)
 		return lien_control_fail(control, -ENOSYS, comms[0],
 			"NCCL cannot be asked whether it is still at work");
-	for (i = 0; i < count; i++) {
-		error = 0;
-		if (!async_error((void *)comms[i], &error) && error == NCCL_IN_PROGRESS)
-			return lien_control_fail(control, -ETIMEDOUT, comms[i],
-				"NCCL is still at work on a communicator");
-	}
+	if (lien_nccl_working(comms, count))
+		return lien_control_fail(
+			control, -ETIMEDOUT, 0, "NCCL is still at work on a communicator");
 	return 0;
 }

@@ -10,7 +10,8 @@
 
 /* device.c. Waits for our streams. */
 int lien_devices_synchronize(struct lien_control *control);
-/* Returns the free memory of the devices in use, according to the driver. */
+/* Returns the free memory, according to the driver, of the devices that the order's own memory is
+ * or was on. */
 uint64_t lien_devices_free(struct lien_control *control);
 /* Returns a device whose context can do the work on the item: copy it or, for an import, query
  * it. */
@@ -22,6 +23,11 @@ int lien_copy_begin(struct lien_control *control, struct lien_item *item, int to
 int lien_copy_fill(struct lien_control *control, struct lien_item *item);
 /* Waits for the copies. If one of them failed, none counts. */
 int lien_copy_end(struct lien_control *control);
+
+/* scratch.c. map: makes the allocation's first mapping, which the application lacks. end: removes
+ * it, if there is one, as lien_scratch_free(). */
+int lien_scratch_map(struct lien_control *control, struct lien_item *item);
+void lien_scratch_end(struct lien_control *control, struct lien_item *item);
 
 /* place.c. Unmaps one allocation and gives back every reference to it, ours and the application's.
  * On failure it is unchanged or, if its state says so, away. */

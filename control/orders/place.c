@@ -1,20 +1,38 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /* Unmaps allocations from their addresses, and maps them there again. */
 #include <errno.h>
+#include <string.h>
 
 #include "control/driver/names.h"
 #include "control/memory/handles.h"
 #include "control/orders/order.h"
 
-/* Unmaps one place. Remembers a place that the driver fails to unmap. */
+static CUresult leave(const struct lien_driver *driver, const struct lien_wire_item *wire)
+{
+	return wire->object ? driver->cuMulticastUnbind(wire->object, wire->location_id,
+				      wire->object_offset, wire->bytes)
+			    : driver->cuMemUnmap(wire->va, wire->bytes);
+}
+
+/* Unmaps one place, or unbinds it. Remembers a place that the driver fails to unmap. */
 static CUresult unmap_place(struct lien_control *control, struct lien_item *item)
 {
-	const struct lien_driver *driver = control->driver;
-	CUresult result = driver->cuMemUnmap(item->wire.va, item->wire.bytes);
+	CUresult result = leave(control->driver, &item->wire);
 
 	if (result)
-		result = driver->cuMemUnmap(item->wire.va, item->wire.bytes);
+		result = leave(control->driver, &item->wire);
 	item->stuck = result != CUDA_SUCCESS;
+	return result;
+}
+
+static CUresult bind_place(struct lien_control *control, const struct lien_wire_item *wire,
+	CUmemGenericAllocationHandle handle)
+{
+	CUresult result = control->driver->cuMulticastBindMem(
+		wire->object, wire->object_offset, handle, wire->va, wire->bytes, 0);
+
+	if (result)
+		lien_control_fail(control, result, wire->va, "cuMulticastBindMem");
 	return result;
 }
 
@@ -31,6 +49,12 @@ static int map_places(struct lien_control *control, struct lien_item *item, unsi
 	for (i = from; i < to; i++) {
 		const struct lien_wire_item *wire = &item[i].wire;
 
+		if (wire->object) {
+			result = bind_place(control, wire, handle);
+			if (result)
+				break;
+			continue;
+		}
 		result = driver->cuMemMap(wire->va, wire->bytes, 0, handle, 0);
 		if (result) {
 			lien_control_fail(control, result, wire->va, "cuMemMap");
@@ -68,7 +92,8 @@ static int unmap_places(
 	if (!result)
 		return 0;
 	failed = i - 1;
-	lien_control_fail(control, result, item[failed].wire.va, "cuMemUnmap");
+	lien_control_fail(control, result, item[failed].wire.va,
+		item[failed].wire.object ? "cuMulticastUnbind" : "cuMemUnmap");
 	if (!map_places(control, item, 0, failed, handle)) {
 		item[failed].stuck = 0; /* it is in its place */
 		return result;
@@ -78,22 +103,67 @@ static int unmap_places(
 	return -EUCLEAN;
 }
 
+/* Gives back all references to a handle. Returns 0, or the first failure, which is recorded. */
+static int release(struct lien_control *control, struct lien_item *item,
+	CUmemGenericAllocationHandle handle, unsigned references)
+{
+	int result = 0, released;
+
+	while (references--) {
+		released = lien_handle_release(control->driver, handle);
+		if (released && !result)
+			result =
+				lien_control_fail(control, released, item->wire.va, "cuMemRelease");
+	}
+	return result;
+}
+
+/* Lists the application's handles. Returns their number, at least 1: of a single one, and of none,
+ * the value is the one that the driver gave us. */
+static unsigned handles_of(const struct lien_item *item, CUmemGenericAllocationHandle handle,
+	struct lien_wire_handle handles[LIEN_WIRE_HANDLES])
+{
+	unsigned count = item->wire.handles;
+
+	memcpy(handles, item->wire.handle, sizeof(item->wire.handle));
+	if (count > 1)
+		return count;
+	handles[0].value = handle;
+	handles[0].references = count ? handles[0].references : 0;
+	return 1;
+}
+
+/* Has the application a reference to the handle that we map by? */
+static int is_referred(const struct lien_item *item)
+{
+	unsigned i;
+
+	if (item->wire.handles <= 1)
+		return lien_item_references(&item->wire) != 0;
+	for (i = 0; i < item->wire.handles; i++)
+		if (item->wire.handle[i].value == item->handle)
+			return item->wire.handle[i].references != 0;
+	return 0;
+}
+
 int lien_item_unmap(struct lien_control *control, struct lien_item *item)
 {
 	const struct lien_driver *driver = control->driver;
+	struct lien_wire_handle handles[LIEN_WIRE_HANDLES];
 	CUmemGenericAllocationHandle handle = item->handle;
-	unsigned i, references = item->wire.references + item->held;
-	int result, released, borrowed = !references;
+	unsigned i, count, ours = item->held;
+	int result, released;
 
-	/* Without any reference the handle would end with the last mapping. */
-	if (borrowed) {
+	/* Without any reference the handle would end with its last mapping. */
+	if (!ours && !is_referred(item)) {
 		result = lien_handle_retain(driver, &handle, item->wire.va);
 		if (result)
 			return lien_control_fail(
 				control, result, item->wire.va, "not mapped here any more");
-		references = 1;
+		ours = 1;
 	}
-	result = lien_names_park(handle, item->wire.token, item->wire.references);
+	count = handles_of(item, handle, handles);
+	result = lien_names_park(handles, count, item->wire.token);
 	if (result)
 		lien_control_fail(control, result, item->wire.va,
 			result == -EEXIST
@@ -102,18 +172,18 @@ int lien_item_unmap(struct lien_control *control, struct lien_item *item)
 	else
 		result = unmap_places(control, item, handle);
 	if (result && result != -EUCLEAN) {
-		lien_names_revive(item->wire.token, handle);
-		if (borrowed)
+		lien_names_unpark(item->wire.token);
+		if (ours && !item->held)
 			lien_handle_release(driver, handle);
 		return result;
 	}
 	item->state = LIEN_ITEM_AWAY;
-	item->held = 0;
-	for (i = 0; i < references; i++) {
-		released = lien_handle_release(driver, handle);
-		if (released && !result)
-			result =
-				lien_control_fail(control, released, item->wire.va, "cuMemRelease");
+	item->held = item->mapped = 0;
+	released = release(control, item, handle, ours);
+	result = result ? result : released;
+	for (i = 0; i < count; i++) {
+		released = release(control, item, handles[i].value, handles[i].references);
+		result = result ? result : released;
 	}
 	return result;
 }
@@ -136,7 +206,9 @@ int lien_item_map(
 {
 	const struct lien_driver *driver = control->driver;
 	CUmemGenericAllocationHandle again;
-	unsigned i, references = 1, wanted = item->wire.references + lien_item_shared(item);
+	uint64_t references = 1;
+	uint64_t wanted = lien_item_references(&item->wire) + lien_item_shared(item);
+	unsigned i;
 	CUresult result;
 
 	result = unstick(control, item);
@@ -159,8 +231,12 @@ int lien_item_map(
 	if (result)
 		return result;
 	lien_names_revive(item->wire.token, handle);
+	/* From now on it has one handle, for a later item_unmap() as well. */
+	item->wire.handle[0].references = lien_item_references(&item->wire);
+	item->wire.handles = item->wire.handles != 0;
 	item->handle = handle;
 	item->held = lien_item_shared(item);
 	item->state = LIEN_ITEM_BACK;
+	item->mapped = item->scratch;
 	return 0;
 }

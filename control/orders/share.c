@@ -1,19 +1,60 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /* EXPORT and IMPORT: memory that processes share. */
 #include <errno.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "control/orders/order.h"
+
+/* Memory that has only fabric handles is exported by a descriptor of a file with such a handle. */
+static int by_fabric(const struct lien_item *item)
+{
+	return item->wire.handle_types & CU_MEM_HANDLE_TYPE_FABRIC &&
+	       !(item->wire.handle_types & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+}
+
+static int key_to_file(const CUmemFabricHandle *key, int *fd)
+{
+	*fd = memfd_create("lien-fabric", MFD_CLOEXEC);
+	if (*fd < 0)
+		return -errno;
+	if (pwrite(*fd, key, sizeof(*key), 0) == sizeof(*key))
+		return 0;
+	close(*fd);
+	return -EIO;
+}
+
+static int export_key(struct lien_control *control, struct lien_item *item, int *fd)
+{
+	CUmemFabricHandle key;
+	int result = control->driver->cuMemExportToShareableHandle(
+		&key, item->handle, CU_MEM_HANDLE_TYPE_FABRIC, 0);
+
+	return result ? result : key_to_file(&key, fd);
+}
+
+static int import_key(struct lien_control *control, CUmemGenericAllocationHandle *handle, int fd)
+{
+	CUmemFabricHandle key;
+
+	if (pread(fd, &key, sizeof(key), 0) != sizeof(key))
+		return -EIO;
+	return control->driver->cuMemImportFromShareableHandle(
+		handle, &key, CU_MEM_HANDLE_TYPE_FABRIC);
+}
 
 /* Exports by our handle: the application may have other memory at the address by now. */
 static int export_once(struct lien_control *control, struct lien_item *item, int *fd)
 {
-	CUresult result;
+	int result;
 
 	if (!item->held)
 		return lien_control_fail(
 			control, -ENOENT, item->wire.va, "not there to be exported");
-	result = control->driver->cuMemExportToShareableHandle(
-		fd, item->handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+	result = by_fabric(item)
+			 ? export_key(control, item, fd)
+			 : (int)control->driver->cuMemExportToShareableHandle(
+				   fd, item->handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
 	if (result)
 		return lien_control_fail(
 			control, result, item->wire.va, "cuMemExportToShareableHandle");
@@ -35,10 +76,12 @@ int lien_order_export(struct lien_control *control, struct lien_item *item, int 
 static int import_once(struct lien_control *control, struct lien_item *item, int fd)
 {
 	CUmemGenericAllocationHandle handle;
-	CUresult result;
+	int result;
 
-	result = control->driver->cuMemImportFromShareableHandle(
-		&handle, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+	result = by_fabric(item)
+			 ? import_key(control, &handle, fd)
+			 : (int)control->driver->cuMemImportFromShareableHandle(&handle,
+				   (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
 	if (result)
 		return lien_control_fail(
 			control, result, item->wire.va, "cuMemImportFromShareableHandle");

@@ -7,9 +7,10 @@
  * anything inconsistent.
  */
 #include <errno.h>
+#include <string.h>
+#include <unistd.h>
 
 #include <lien/clock.h>
-#include <string.h>
 
 #include "control/orders/control.h"
 #include "control/memory/handles.h"
@@ -138,6 +139,19 @@ static int take_access(struct walk *walk, struct lien_wire_found *found)
 	return 1;
 }
 
+/* Returns the type of handle that it can be exported by. The driver (580) reports that for memory
+ * alone; an object that nobody else can have is told apart by refusing. */
+static uint32_t exportable(const struct lien_driver *driver, CUmemGenericAllocationHandle handle)
+{
+	int fd;
+
+	if (driver->cuMemExportToShareableHandle(
+		    &fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0))
+		return 0;
+	close(fd);
+	return CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+}
+
 /* Gives back at once, in every case, the reference that comes with asking for the handle. */
 static int take_mapping(struct walk *walk, const struct lien_wire_range *range, uint64_t va,
 	uint64_t bytes, int *plain)
@@ -146,6 +160,7 @@ static int take_mapping(struct walk *walk, const struct lien_wire_range *range, 
 	CUmemGenericAllocationHandle handle;
 	struct lien_wire_found *found;
 	CUmemAllocationProp prop;
+	uint32_t types = 0;
 	CUresult result;
 
 	memset(&prop, 0, sizeof(prop));
@@ -154,6 +169,8 @@ static int take_mapping(struct walk *walk, const struct lien_wire_range *range, 
 		return 0;
 	}
 	result = driver->cuMemGetAllocationPropertiesFromHandle(&prop, handle);
+	if (result)
+		types = exportable(driver, handle);
 	lien_handle_release(driver, handle);
 	found = add(walk, range);
 	if (!found)
@@ -161,6 +178,7 @@ static int take_mapping(struct walk *walk, const struct lien_wire_range *range, 
 	found->va = va;
 	found->bytes = bytes;
 	found->handle = handle;
+	found->handle_types = types;
 	if (result)
 		return 0; /* no allocation: a multicast object, or a kind from a later driver */
 	take_properties(found, &prop);

@@ -42,7 +42,8 @@ uint64_t lien_heap_chunk_bytes(uint64_t bytes, uint64_t granularity)
 
 static int same_key(const struct lien_heap_key *a, const struct lien_heap_key *b)
 {
-	return a->context == b->context && a->device == b->device && a->asker == b->asker;
+	return a->context == b->context && a->device == b->device && a->asker == b->asker &&
+	       a->tag == b->tag;
 }
 
 /* Makes room for one more element. */

@@ -5,8 +5,9 @@
  * them, which are what the application was given. Calls nothing but malloc().
  *
  * A block of LIEN_HEAP_SHARED bytes or more has a chunk of its own. Smaller blocks share chunks of
- * LIEN_HEAP_SHARED bytes with others of the same key. The key contains who asked, so that one
- * library's memory never lies in a chunk with another's: a chunk is moved as a whole.
+ * LIEN_HEAP_SHARED bytes with others of the same key. The key contains who asked, and with which
+ * tag, so that one library's memory never lies in a chunk with another's: a chunk is moved as a
+ * whole.
  *
  * Not thread-safe.
  */
@@ -24,6 +25,7 @@ struct lien_heap_key {
 	uint64_t context;
 	int32_t device;
 	uint32_t asker;
+	uint32_t tag;
 };
 
 struct lien_heap_range {

@@ -4,6 +4,8 @@
 #include <pthread.h>
 #include <string.h>
 
+#include "control/tag/tag.h"
+
 static struct {
 	pthread_mutex_t lock;
 	struct lien_heap heap;
@@ -107,6 +109,7 @@ LIEN_TRANSLATED int lien_plain_place(struct lien_plain_place *place, const void 
 	place->key.context = (uintptr_t)context;
 	place->key.device = device;
 	place->key.asker = lien_plain_asker(caller);
+	place->key.tag = lien_tag_number();
 	place->granularity = found.granularity;
 	place->rdma = found.rdma;
 	return 1;

@@ -170,8 +170,8 @@ static int fits(
 	const struct lien_heap_block *block, const struct lien_heap_key *key, uint64_t bytes)
 {
 	return block->key.context == key->context && block->key.device == key->device &&
-	       block->key.asker == key->asker && block->bytes >= bytes &&
-	       block->bytes - bytes <= bytes / 8;
+	       block->key.asker == key->asker && block->key.tag == key->tag &&
+	       block->bytes >= bytes && block->bytes - bytes <= bytes / 8;
 }
 
 /* Takes a parked block out of the list that the stream may have. */

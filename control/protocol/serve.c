@@ -23,6 +23,8 @@
 /* Offloaded state outlives sockets and threads. */
 static struct lien_control kept;
 static pthread_mutex_t serving = PTHREAD_MUTEX_INITIALIZER;
+/* Held while the items and the arena may change. */
+static pthread_mutex_t changing = PTHREAD_MUTEX_INITIALIZER;
 
 /* An agent that does not read for this long is gone; its successor asks again. */
 #define SEND_LIMIT_MS 30000
@@ -178,6 +180,14 @@ static int check_raw(struct lien_control *control, const struct message *message
 	return 0;
 }
 
+/* Handle calls wait from now on: with `all`, all of them, otherwise those that name missing memory.
+ * Objects that missing memory was bound to must stay as they are, so while there are any, all wait.
+ */
+static void hold_handles(struct lien_control *control, int all)
+{
+	lien_translate_hold_all(all || lien_items_any_unbound(&control->items));
+}
+
 static int stage(struct lien_control *control, const struct message *message)
 {
 	const struct lien_wire_item *items =
@@ -202,7 +212,7 @@ static int stage(struct lien_control *control, const struct message *message)
 		if (control->expired && control->staged == message->header.arg)
 			return expired(control);
 		if (control->staged != message->header.arg) { /* while the job still runs */
-			lien_translate_hold_all(message->header.flags & LIEN_WIRE_ALL);
+			hold_handles(control, message->header.flags & LIEN_WIRE_ALL);
 			result = lien_cached_replace(why, sizeof(why));
 			if (result)
 				return lien_control_fail(control, result, 0, why);
@@ -233,6 +243,7 @@ static int driver_ready(struct lien_control *control)
 	const long tid = syscall(SYS_gettid);
 	const char *missing;
 
+	control->current = NULL; /* of another thread, or of code that changes it on its own */
 	if (control->driver) {
 		lien_handles_release_owed(control->driver);
 	} else {
@@ -259,8 +270,24 @@ static void send_room(struct lien_control *control, int fd)
 		send_reply(fd, &reply, rooms, n * sizeof(rooms[0]), NULL, 0);
 }
 
+/* Notes which groups and tags CHOSEN means from now on. */
+static int choose(struct lien_control *control, const struct message *message)
+{
+	const uint64_t *chosen = (const void *)(message->bytes + sizeof(message->header));
+	const unsigned count = message->body / sizeof(*chosen);
+
+	if (count > LIEN_WIRE_CHOSEN_MAX)
+		return lien_control_fail(control, -E2BIG, 0, "too many groups are chosen");
+	if (message->header.arg2 > count)
+		return lien_control_fail(control, -EINVAL, 0, "not all chosen groups are named");
+	memcpy(control->chosen, chosen, count * sizeof(*chosen));
+	control->groups_count = message->header.arg2;
+	control->tags_count = count - control->groups_count;
+	return 0;
+}
+
 /* Returns true for items that the agent must know, because they need a restore. */
-static int told_of(const struct lien_item *item)
+static int is_listed(const struct lien_item *item)
 {
 	return lien_item_in(item, LIEN_ITEMS_MISSING | LIEN_ITEMS_RETURNED) ||
 	       lien_item_awaited(item);
@@ -274,7 +301,9 @@ static void list(struct lien_control *control, int fd, uint32_t flags)
 	unsigned n = 0, i;
 
 	while ((item = lien_items_next(&control->items, item)))
-		for (i = 0; i < item->wire.mappings && told_of(item); i++) {
+		for (i = 0; i < item->wire.mappings && is_listed(item) &&
+			    lien_order_chooses(control, item);
+			i++) {
 			batch[n] = item[i].wire;
 			if (lien_item_awaited(item))
 				batch[n].flags |= LIEN_WIRE_HERE;
@@ -340,7 +369,7 @@ static void hello(struct lien_control *control, struct lien_wire_hello *hello)
 	hello->shut = lien_gate_is_shut();
 	hello_devices(hello);
 	while ((item = lien_items_next(&control->items, item))) {
-		if (!told_of(item))
+		if (!is_listed(item))
 			continue;
 		hello->items += item->wire.mappings;
 		if (lien_item_awaited(item))
@@ -439,6 +468,27 @@ static int adopt(struct lien_control *control, int fd, struct message *message)
 	}
 }
 
+static int drain(struct lien_control *control, const struct message *message)
+{
+	const uint64_t *comms = (const void *)(message->bytes + sizeof(message->header));
+	const unsigned count = message->body / sizeof(*comms);
+	int result = 0;
+
+	if (message->header.arg)
+		result = lien_order_drain(
+			control, message->header.arg, message->header.flags & LIEN_WIRE_LAUNCHES);
+	else if (lien_drain_busy(control->drain)) /* asked before, and it has not answered */
+		result = lien_control_fail(control, -ETIMEDOUT, 0, "the device is still busy");
+	if (result == -ETIMEDOUT && lien_nccl_working(comms, count)) {
+		control->reply.text[0] = '\0'; /* the device is busy for NCCL's sake */
+		result = 0;
+	}
+	if (!result)
+		result = lien_nccl_idle(control, comms, count);
+	control->reply.arg2 = lien_nccl_working(comms, count);
+	return result;
+}
+
 static int obey(struct lien_control *control, int fd, struct message *message)
 {
 	int result = 0;
@@ -457,11 +507,7 @@ static int obey(struct lien_control *control, int fd, struct message *message)
 	case LIEN_WIRE_STAGE:
 		return stage(control, message);
 	case LIEN_WIRE_DRAIN:
-		result = lien_order_drain(control, message->header.arg);
-		return result ? result
-			      : lien_nccl_idle(control,
-					(const void *)(message->bytes + sizeof(message->header)),
-					message->body / sizeof(uint64_t));
+		return drain(control, message);
 	case LIEN_WIRE_CHECK:
 		if (!lien_translate_wait_idle())
 			return lien_control_fail(control, -EBUSY, 0,
@@ -473,15 +519,15 @@ static int obey(struct lien_control *control, int fd, struct message *message)
 		return lien_order_drop(control, LIEN_WIRE_IMPORTED);
 	case LIEN_WIRE_DROP:
 		result = lien_order_drop(control, LIEN_WIRE_OWNED);
-		lien_translate_hold_all(result != 0);
+		hold_handles(control, result != 0);
 		return result;
 	case LIEN_WIRE_DISCARD: /* no import was unmapped: nobody waits for lent memory */
 		lien_order_forget(
 			control, LIEN_ITEMS_UNTOUCHED | 1 << LIEN_ITEM_LENT, control->generation);
-		lien_translate_hold_all(0);
+		hold_handles(control, 0);
 		return 0;
 	case LIEN_WIRE_CREATE:
-		lien_translate_hold_all(1);
+		hold_handles(control, 1);
 		result = lien_order_create(control);
 		if (result == CUDA_ERROR_OUT_OF_MEMORY && message->header.flags & LIEN_WIRE_ROOM)
 			send_room(control, fd);
@@ -499,11 +545,14 @@ static int obey(struct lien_control *control, int fd, struct message *message)
 		if (!(message->header.flags & LIEN_WIRE_LAST))
 			return 0;
 		result = lien_order_finish(control, message->header.flags);
-		lien_translate_hold_all(0);
+		hold_handles(control, 0);
 		return result;
 	case LIEN_WIRE_LIST:
-		list(control, fd, message->header.flags);
-		return 0;
+		if (message->header.flags & LIEN_WIRE_CHOSEN)
+			result = choose(control, message);
+		if (!result)
+			list(control, fd, message->header.flags);
+		return result;
 	case LIEN_WIRE_WALK:
 		return lien_order_walk(control, fd,
 			(const void *)(message->bytes + sizeof(message->header)),
@@ -544,7 +593,7 @@ static int under_way(struct lien_control *control)
 		return !anything_away(control);
 	while ((item = lien_items_next(&control->items, item)))
 		if (lien_item_in(item, LIEN_ITEMS_UNTOUCHED) &&
-			(item->held || item->state == LIEN_ITEM_SAVED))
+			(item->held || item->scratch || item->state == LIEN_ITEM_SAVED))
 			return 1;
 	return 0;
 }
@@ -563,7 +612,9 @@ static void wait_for_order(int fd)
 		return;
 	for (tries = 0; lien_order_unmark(&kept) && tries < UNMARK_TRIES; tries++)
 		usleep(SETTLE_MS * 1000);
+	pthread_mutex_lock(&changing);
 	let_go(&kept);
+	pthread_mutex_unlock(&changing);
 	kept.expired = 1;
 	if (!anything_away(&kept))
 		lien_gate_open();
@@ -584,7 +635,49 @@ void lien_control_forked(void)
 
 	/* Frees nothing: the parent's thread may have been changing it. The arena is not mapped. */
 	memset(&kept, 0, sizeof(kept));
-	serving = free;
+	serving = changing = free;
+}
+
+/* Returns where the mapping's bytes lie in the arena, from `va` on. */
+static const void *copy_at(const struct lien_item *item, unsigned mapping, uint64_t va,
+	uint64_t bytes, const char **why)
+{
+	uint64_t length = bytes;
+	const void *copy;
+
+	if (item->wire.flags & LIEN_WIRE_WORTHLESS) {
+		*why = "it was dropped, not saved";
+		return NULL;
+	}
+	copy = lien_arena_at(&kept.arena, item->arena + (va - item[mapping].wire.va), &length);
+	if (copy && length == bytes)
+		return copy;
+	*why = "its copy is not in one piece";
+	return NULL;
+}
+
+const void *lien_control_saved(uint64_t va, uint64_t bytes, const char **why)
+{
+	const uint32_t missing = LIEN_ITEMS_MISSING;
+	const void *copy = NULL;
+	struct lien_item *item = NULL;
+	unsigned i;
+
+	*why = NULL;
+	pthread_mutex_lock(&changing);
+	while (!copy && !*why && (item = lien_items_next(&kept.items, item)))
+		for (i = 0; i < item->wire.mappings; i++) {
+			const struct lien_wire_item *wire = &item[i].wire;
+
+			if (!(item->wire.flags & LIEN_WIRE_OWNED) || !lien_item_in(item, missing) ||
+				wire->object || va < wire->va || bytes > wire->bytes ||
+				va - wire->va > wire->bytes - bytes)
+				continue;
+			copy = copy_at(item, i, va, bytes, why);
+			break;
+		}
+	pthread_mutex_unlock(&changing);
+	return copy;
 }
 
 void lien_control_serve(int fd, uint64_t ino)
@@ -604,6 +697,7 @@ void lien_control_serve(int fd, uint64_t ino)
 		kept.generation = message.header.arg;
 		kept.flags = message.header.flags;
 		allowed = may_order(&message.sender);
+		pthread_mutex_lock(&changing);
 		if (!allowed)
 			kept.reply.result = lien_control_fail(&kept, -EPERM, 0,
 				"orders are taken from root and from this user alone");
@@ -611,12 +705,14 @@ void lien_control_serve(int fd, uint64_t ino)
 			hello(&kept, &who);
 		else
 			kept.reply.result = obey(&kept, fd, &message);
+		pthread_mutex_unlock(&changing);
 		while (message.fds_count)
 			close(message.fds[--message.fds_count]);
 		kept.reply.flags = LIEN_WIRE_LAST;
 		kept.reply.arena_bytes = kept.arena.bytes;
 		kept.reply.arena_used = kept.arena.used;
 		kept.reply.ns = lien_clock_ns() - start;
+		kept.flags = 0;
 		if (!still(fd, ino))
 			break;
 		send_reply(fd, &kept.reply, &who,
@@ -628,7 +724,9 @@ void lien_control_serve(int fd, uint64_t ino)
 	}
 	if (kept.ended) {
 		close_pair(fd, ino);
+		pthread_mutex_lock(&changing);
 		memset(&kept, 0, sizeof(kept));
+		pthread_mutex_unlock(&changing);
 	}
 	pthread_mutex_unlock(&serving);
 }

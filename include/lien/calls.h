@@ -233,4 +233,16 @@ enum lien_call {
  * part in. */
 #define LIEN_CALL_IS_TRANSFER(call) ((call) == LIEN_CALL_NCCL_SEND || (call) == LIEN_CALL_NCCL_RECV)
 
+/* True for calls that make a communicator out of none. */
+#define LIEN_CALL_MAKES_COMM(call)                                                                 \
+	(((call) >= LIEN_CALL_NCCL_INIT_RANK && (call) <= LIEN_CALL_NCCL_INIT_RANK_SCALABLE) ||    \
+		(call) == LIEN_CALL_NCCL_INIT_ALL)
+/* True for kinds of calls that make memory of the caller's own, which may have a tag. Imports have
+ * their owner's, and multicast objects have no memory. */
+#define LIEN_KIND_MAKES_MEMORY(kind)                                                               \
+	((kind) == LIEN_KIND_create ||                                                             \
+		((kind) >= LIEN_KIND_alloc && (kind) <= LIEN_KIND_register_host))
+#define LIEN_CALL_BEGINS_CAPTURE(call)                                                             \
+	((call) >= LIEN_CALL_CU_CAPTURE_BEGIN && (call) <= LIEN_CALL_CU_CAPTURE_TO_GRAPH_PTSZ)
+
 #endif

@@ -34,6 +34,12 @@ const char *lien_client_error(const struct lien_client *client);
 
 void lien_client_on_progress(struct lien_client *client, lien_client_progress_fn fn, void *arg);
 
+/*
+ * While a call waits, fn is called when fd is readable, and should read it; another result than 0
+ * ends the call with -EINTR. fd -1, the default: none. For signals: signalfd(2).
+ */
+void lien_client_on_wake(struct lien_client *client, int fd, int (*fn)(void *arg), void *arg);
+
 /* Limits the time that one call may take, connecting included. 0, the default: no limit. */
 void lien_client_timeout(struct lien_client *client, unsigned ms);
 
@@ -48,8 +54,9 @@ int lien_client_connect(struct lien_client *client);
  * json_decref() it; it may be a JSON null. result may be NULL.
  *
  * -EREMOTEIO: the agent refused or failed, and the message is its own. -EBUSY: the same, but a
- * later attempt may succeed: a job could not be quiesced. -ETIMEDOUT. -ECONNRESET: the agent went
- * away. -EPROTO: the reply is malformed. After any error but the first the next call reconnects.
+ * later attempt may succeed: a job could not be quiesced. -EINVAL: the request is wrong, or names
+ * something that does not exist. -ETIMEDOUT. -ECONNRESET: the agent went away. -EPROTO: the reply
+ * is malformed. After the last three the next call reconnects.
  */
 int lien_client_call(struct lien_client *client, const json_t *request, json_t **result);
 

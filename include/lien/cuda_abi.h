@@ -213,6 +213,8 @@ typedef struct CUmemLocation_st {
 	int id;
 } CUmemLocation;
 
+#define CU_MEM_CREATE_USAGE_TILE_POOL 0x1
+
 typedef struct CUmemAllocationProp_st {
 	CUmemAllocationType type;
 	CUmemAllocationHandleType requestedHandleTypes;

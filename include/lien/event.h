@@ -73,11 +73,14 @@ enum lien_event_type {
 /* The process ran before it was watched, and has been adopted since: its mappings and their owners
  * are known. Anything else it may have (handles without a mapping, reservations) is not. */
 #define LIEN_INCOMPLETE_ADOPTED 0x80
-/* As ADOPTED, and earlier memory may be bound to a multicast object, which cannot be queried. */
+/* As ADOPTED, and earlier memory that can be exported may be bound to a multicast object, which
+ * cannot be queried. */
 #define LIEN_INCOMPLETE_MULTICAST 0x100
 /* It maps a copy of CUDA or NCCL whose calls are not seen, because its user has too many of
  * them. */
 #define LIEN_INCOMPLETE_UNPROBED 0x200
+/* As MULTICAST, and so may memory that cannot be exported: an object may be the process's alone. */
+#define LIEN_INCOMPLETE_MULTICAST_OWN 0x400
 
 struct lien_event {
 	__lien_u32 size; /* bytes of this record with its body; a multiple of 8 */
@@ -179,6 +182,12 @@ struct lien_event {
 			__lien_u32 flags;   /* as passed */
 		} alloc; /* calls that allocate memory with an address, host memory included */
 		struct {
+			__lien_u64 body[5]; /* .create or .alloc */
+			/* The thread's tag; a text that cannot be one: it could not be read. The
+			 * records of threads without a tag end before it. */
+			char tag[LIEN_TAG_BYTES];
+		} tagged; /* calls that make memory */
+		struct {
 			__lien_u64 va;
 			__lien_u8 key[LIEN_KEY_BYTES];
 			__lien_u64 context; /* IPC open: the thread's; the memory goes with it */
@@ -229,6 +238,12 @@ struct lien_event {
 		struct {
 			__lien_u64 comm, va, bytes, handle;
 		} reg; /* deregister: comm and handle only; ibverbs: comm is 0, handle the ibv_mr */
+		struct {
+			__lien_u64 zero, va, bytes, handle; /* as .reg */
+			/* the RDMA device, like "mlx5_0", cut off; "": not known. Absent in
+			 * records of earlier agents. */
+			char card[LIEN_CARD_BYTES];
+		} mr;			     /* ibverbs: register */
 		union lien_state_body state; /* enum lien_state */
 	};
 };
@@ -242,6 +257,9 @@ _Static_assert(__builtin_offsetof(struct lien_event, start) == 16, "event layout
 _Static_assert(__builtin_offsetof(struct lien_event, result) == 40, "event layout");
 _Static_assert(__builtin_offsetof(struct lien_event, caller) == 48, "event layout");
 _Static_assert(__builtin_offsetof(struct lien_event, create) == LIEN_EVENT_HEADER, "event layout");
+_Static_assert(LIEN_EVENT_SIZE(create) == __builtin_offsetof(struct lien_event, tagged.tag) &&
+		       LIEN_EVENT_SIZE(alloc) == LIEN_EVENT_SIZE(create),
+	"event layout");
 _Static_assert(__builtin_offsetof(struct lien_event, scope) == 56, "event layout");
 _Static_assert(sizeof(struct lien_event) == 232, "event layout");
 

@@ -43,8 +43,14 @@ enum lien_touches {
 	LIEN_TOUCHES_HANDLES,
 };
 
+/* Flag in the cookie of a gate's probe: only gates in map `gates_all` hold this call. Gates may
+ * share the probes of a file, and one that guards NCCL's memory alone lets the call pass. */
+#define LIEN_GATED_ALL 0x2
+
 #define LIEN_CALL_TOUCHES_FLAG(touches) ((touches) << 8)
 #define LIEN_CALL_TOUCHES(flags)	((flags) >> 8 & 0xff)
+/* Flag of a gated call by which a rank may wait for others: it is held first. */
+#define LIEN_CALL_MEETS 0x1
 
 /*
  * Value of map `controls`, key: pid. The kernel side creates it at fork, and when a control library
@@ -56,6 +62,7 @@ struct lien_probe_control {
 	unsigned long long translate, translate_end; /* except these: calls for the application */
 	unsigned long long handler; /* of .signal; the process must have it installed */
 	unsigned long long state; /* address of lien_control_state (wire.h); 0: the rest is known */
+	long long tag; /* where a thread's tag lies, from its thread pointer; 0: not known */
 	unsigned int signal;
 	unsigned int wake; /* 0: no; or one of these */
 };
@@ -74,7 +81,7 @@ struct lien_probe_layout {
 
 /* lien_control_state.magic and .version (wire.h). */
 #define LIEN_PROBE_CONTROL_MAGIC   0x6c69656e43544c31ull
-#define LIEN_PROBE_CONTROL_VERSION 7
+#define LIEN_PROBE_CONTROL_VERSION 11
 
 /*
  * Distinguishes programs that ran under the same pid: the start time of the process, in clock ticks
@@ -163,6 +170,19 @@ struct lien_probe_pair {
 };
 
 /*
+ * Value of map `allowed`, which has the same keys: as many further calls are let in while the gate
+ * is shut. This .peer stands for collectives. The agent writes and deletes entries, the kernel side
+ * counts down: before the call itself is counted, in maps `traffic` and `pairs`.
+ */
+struct lien_probe_allowed {
+	long long left;
+	unsigned long long target; /* calls that have begun when none is left; for the agent */
+};
+
+#define LIEN_PROBE_COLLECTIVES 0xffffffffu
+#define LIEN_PROBE_ALLOWED_MAX 4096
+
+/*
  * Value of map `gates`, key: pid. While the gate is shut (map `shut`), threads that enter a gated
  * call receive the control library's signal, whose handler parks them (control/driver/gate.c)
  * before the call has done anything. The counters below `turn` only grow: each increment means that
@@ -181,10 +201,22 @@ struct lien_probe_gate {
 };
 
 /* Value of map `shut`, key: pid. The range contains all memory that is being moved or is away;
- * copies between addresses outside it are let in. */
+ * copies between addresses outside it are let in. `by_comm`: so are calls of NCCL that name a
+ * communicator which is not in map `comms_away`, or make one. */
 struct lien_probe_shut {
 	unsigned long long low, high;
+	unsigned int meetings_alone; /* 1: holds calls with LIEN_CALL_MEETS only */
+	unsigned int by_comm;
+	/* 1: memory is away that nobody uses, as the offload's client has promised. Holds only
+	 * unmapping, and calls that name memory by handle. */
+	unsigned int trusting;
+	/* 1: a transaction is under way. Otherwise a gate that guards NCCL's memory alone lets
+	 * captures of graphs begin. */
+	unsigned int busy;
 };
+
+/* Map `comms_away`, keys as of map `traffic`: communicators whose memory is away. */
+#define LIEN_PROBE_COMMS_AWAY_MAX 16384
 
 /* Key of map `held`: a thread that the gate has stopped. */
 struct lien_probe_held_key {
@@ -195,11 +227,16 @@ struct lien_probe_held {
 	unsigned long long comm; /* 0: the call names none */
 	unsigned long long t;	 /* CLOCK_MONOTONIC ns */
 	unsigned int call;
-	unsigned int peer; /* sends and receives */
-	unsigned int
-		unsure;	  /* it may be in an NCCL group that it opened before the gate was made */
-	unsigned int tid; /* as the process itself sees it */
+	unsigned int peer;	    /* sends and receives */
+	unsigned int flags;	    /* LIEN_PROBE_HELD_... */
+	unsigned int tid;	    /* as the process itself sees it */
+	unsigned long long address; /* the call's first argument */
 };
+
+/* It may be in an NCCL group that it opened before the gate was made. */
+#define LIEN_PROBE_HELD_UNSURE 0x1
+/* The call has LIEN_CALL_MEETS. */
+#define LIEN_PROBE_HELD_MEETS 0x2
 
 /* Index of map `counters`. */
 enum lien_probe_counter {

@@ -36,11 +36,11 @@
 	X(init,         182, LIEN_EVENT_SIZE(state.init)) \
 	X(split,        183, LIEN_EVENT_SIZE(state.split)) \
 	X(site,         184, LIEN_EVENT_SIZE(state.site)) \
-	X(allocation,   185, LIEN_EVENT_SIZE(state.allocation)) \
+	X(allocation,   185, offsetof(struct lien_event, state.allocation.tag_uid)) \
 	X(share,        186, LIEN_EVENT_SIZE(state.share)) \
 	X(handle,       187, offsetof(struct lien_event, state.handle.raw_to)) \
 	X(mapping,      188, offsetof(struct lien_event, state.mapping.access)) \
-	X(registration, 189, LIEN_EVENT_SIZE(state.registration)) \
+	X(registration, 189, offsetof(struct lien_event, state.registration.card)) \
 	X(binding,      190, LIEN_EVENT_SIZE(state.binding)) \
 	X(end,          191, LIEN_EVENT_SIZE(state.end))
 /* clang-format on */
@@ -130,6 +130,8 @@ struct lien_state_site {
 #define LIEN_STATE_ADOPTED  0x4
 #define LIEN_STATE_OPEN	    0x8
 #define LIEN_STATE_PART	    0x10
+/* it may have a tag that is not known */
+#define LIEN_STATE_TAG_UNKNOWN 0x20
 
 struct lien_state_allocation {
 	__lien_u64 id; /* greater than those before */
@@ -137,12 +139,15 @@ struct lien_state_allocation {
 	__lien_u64 devices; /* multicast: bit n is set if device n was added */
 	struct lien_prop prop;
 	__lien_u32 origin; /* enum lien_origin */
-	__lien_u32 flags;  /* LIEN_STATE_FOUND to LIEN_STATE_PART */
+	__lien_u32 flags;  /* LIEN_STATE_FOUND to LIEN_STATE_TAG_UNKNOWN */
 	__lien_u32 site;   /* number; 0: not known */
 	__lien_u32 comm;   /* number of the communicator that NCCL needs it for; 0: none */
 	__lien_u32 context;
 	__lien_u32 dmabufs, exports;
 	__lien_u32 round; /* of its adoption */
+	/* Its tag, and whose tag it is. The record ends before it if there is none. */
+	__lien_u32 tag_uid, zero;
+	char tag[LIEN_TAG_BYTES];
 };
 
 #define LIEN_STATE_CONTROL 0x1 /* made by a restore */
@@ -188,6 +193,7 @@ struct lien_state_registration {
 	__lien_u32 comm; /* number; 0: with a network card */
 	__lien_u32 window, of_gpu;
 	__lien_u32 zero;
+	char card[LIEN_CARD_BYTES]; /* as lien_event.mr; the record may end before it */
 };
 
 struct lien_state_binding {

@@ -22,6 +22,10 @@ typedef __u64 __lien_u64;
 /* CUipcMemHandle, CUmemFabricHandle and CUmemPoolPtrExportData: names of memory, as bytes, that can
  * be passed to any process of the node. */
 #define LIEN_KEY_BYTES 64
+/* Room for a tag: up to 63 printable characters. */
+#define LIEN_TAG_BYTES 64
+/* Room for the name of a network card. */
+#define LIEN_CARD_BYTES 24
 
 /* CUmemAllocationProp without the fields that are meaningless on Linux. */
 struct lien_prop {

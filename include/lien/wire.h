@@ -15,7 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define LIEN_WIRE_VERSION 7
+#define LIEN_WIRE_VERSION 11
 #define LIEN_WIRE_MAGIC	  0x6c69656e43544c31ull /* "lienCTL1" */
 /* Replaces the magic after END: the library takes no orders and does nothing until
  * lien_control_again() is called. */
@@ -33,18 +33,21 @@ struct lien_control_state {
 	/* Code that calls the driver for the application, with a frame pointer
 	 * (control/driver/translate.h). */
 	uint64_t translate, translate_end;
+	int64_t tag;   /* where a thread's tag (char *) lies, relative to its thread pointer */
+	uint64_t gate; /* the futex at which threads wait that are held */
 };
 
 enum lien_wire_type {
 	LIEN_WIRE_HELLO = 1, /* reply body: lien_wire_hello: who you are, what is offloaded */
 	LIEN_WIRE_STAGE,     /* body: lien_wire_item[]; flag FIRST clears earlier staged items */
-	LIEN_WIRE_DRAIN,     /* wait until all devices are idle; .arg: limit in ms; body:
-			      * uint64_t[], each an ncclComm_t that NCCL may still work on in the
-			      * background. -ETIMEDOUT: something is still busy */
-	LIEN_WIRE_CHECK,     /* compare the staged items with the driver */
-	LIEN_WIRE_SAVE,	     /* copy staged allocations to the host arena */
-	LIEN_WIRE_UNMAP,     /* unmap and release staged imports */
-	LIEN_WIRE_DROP,	     /* unmap and release staged allocations */
+	/* wait until all devices are idle; .arg: limit in ms, 0: not to ask; body: uint64_t[],
+	 * each an ncclComm_t that NCCL may still work on in the background. -ETIMEDOUT: something
+	 * is still busy */
+	LIEN_WIRE_DRAIN,
+	LIEN_WIRE_CHECK,   /* compare the staged items with the driver */
+	LIEN_WIRE_SAVE,	   /* copy staged allocations to the host arena */
+	LIEN_WIRE_UNMAP,   /* unmap and release staged imports */
+	LIEN_WIRE_DROP,	   /* unmap and release staged allocations */
 	LIEN_WIRE_DISCARD, /* forget items that are staged and not dropped: undoes STAGE and SAVE */
 	LIEN_WIRE_CREATE,  /* create, map and fill dropped items; copies may still run */
 	LIEN_WIRE_EXPORT,  /* reply: batches of lien_wire_share[] with one fd each */
@@ -52,7 +55,10 @@ enum lien_wire_type {
 	LIEN_WIRE_FINISH,  /* body: lien_wire_share[]: imports to forget, because nobody has
 			    * their memory any more. With LAST: wait for the copies, then forget
 			    * the items. With FILLED: only wait */
-	LIEN_WIRE_LIST,	   /* reply: lien_wire_item[] of what is offloaded here, or partly (HERE) */
+	LIEN_WIRE_LIST,	   /* reply: lien_wire_item[] of what is offloaded here, or partly (HERE).
+			    * With CHOSEN, body: uint64_t[], .arg2 groups and then tags: only
+			    * what has one of the groups, if there are any, and one of the tags, if
+			    * there are any */
 	LIEN_WIRE_WALK,	   /* body: lien_wire_range[]; .arg: limit in us, capped at
 			    * LIEN_WIRE_WALK_US_MAX; reply: lien_wire_found[] */
 	LIEN_WIRE_PREPARE, /* grow the host arena by one chunk, unless it has .arg bytes; .arg2:
@@ -86,8 +92,9 @@ enum lien_wire_gate {
 #define LIEN_WIRE_COMMS_MAX 4096
 /* Addresses and sizes are at most this: x86-64 has no larger ones. */
 #define LIEN_WIRE_BYTES_MAX (1ull << 57)
-/* Each reference costs a call. */
+/* To an allocation, in one process. Each reference costs a call. */
 #define LIEN_WIRE_REFERENCES_MAX 65536
+#define LIEN_WIRE_HANDLES	 4
 
 /* Mappings of one process. The agent rejects a process that claims more. */
 #define LIEN_WIRE_ITEMS_MAX (1u << 19)
@@ -112,6 +119,14 @@ enum lien_wire_gate {
 /* STAGE, before FIRST: the body is lien_wire_raw[]. -ENOTUNIQ: handle .arg names other memory. */
 #define LIEN_WIRE_RAW 0x100
 
+/* DRAIN: no thread captures, or begins to: wait in the call that would invalidate captures, and
+ * that keeps no thread from launching what others wait for. */
+#define LIEN_WIRE_LAUNCHES 0x200
+
+/* LIST: see there. CREATE, EXPORT, FINISH: only what the last LIST with this flag has chosen. */
+#define LIEN_WIRE_CHOSEN     0x400
+#define LIEN_WIRE_CHOSEN_MAX 1280 /* groups and tags */
+
 /* Chunks of the arena are multiples of this, so one byte may pin this much. */
 #define LIEN_WIRE_ARENA_STEP (16ull << 20)
 #define LIEN_WIRE_ARENA_ROUND(size)                                                                \
@@ -131,8 +146,9 @@ struct lien_wire_header {
 			 * bytes moved, or the address that failed; of FINISH: bytes compared; of
 			 * RELEASE: bytes given back; of WALK: where to continue in the first
 			 * unfinished range */
-	uint64_t arg2;	/* SAVE, DROP: free bytes of the devices used; FINISH: mappings
-			 * forgotten; WALK: ranges done */
+	uint64_t arg2;	/* replies: of DRAIN: communicators on which NCCL is still at work in
+			 * threads of its own; SAVE, DROP: free bytes of the devices used; FINISH:
+			 * mappings  forgotten; WALK: ranges done */
 	uint64_t ns;	/* in replies: time the order took */
 	char text[72];	/* in replies with result != 0: what failed, for a human */
 	uint64_t arena_bytes; /* last replies: host memory pinned for the arena */
@@ -171,9 +187,19 @@ struct lien_wire_place {
 
 #define LIEN_WIRE_PLACES 16
 
+/* A handle by which the application knows an allocation. */
+struct lien_wire_handle {
+	uint64_t value;	     /* the driver's */
+	uint32_t references; /* the application's; 0 after it released them all */
+	uint32_t zero;
+};
+
 /*
- * One mapping of one allocation. The mappings of an allocation are adjacent; the first one (.index
- * 0) maps all of it. The fields of the allocation are the same in each.
+ * One mapping (or binding) of one allocation. The mappings of an allocation are adjacent. Of owned
+ * memory, the first one (.index 0) maps all of it, and a device may read and write it. If the
+ * application has no such mapping, or an importer has none at all, the first one has .va 0 and
+ * .places 0: the control library makes it at CHECK, where it likes, and keeps it until the memory
+ * is back, or was not moved after all. The fields of the allocation are the same in each.
  */
 struct lien_wire_item {
 	uint64_t token; /* names the allocation in all processes, and to a later agent */
@@ -181,7 +207,7 @@ struct lien_wire_item {
 	uint64_t allocation_bytes;
 	uint32_t flags;
 	uint32_t index, mappings;
-	uint32_t references; /* the application's, to the handle: 0 after it released it */
+	uint32_t handles; /* of the process */
 	uint32_t prop_type, handle_types, location_type;
 	int32_t location_id;
 	uint8_t compression, rdma;
@@ -190,6 +216,16 @@ struct lien_wire_item {
 	struct lien_wire_place place[LIEN_WIRE_PLACES];
 	uint64_t owner_start; /* the owner's pid and start, as the agent names them */
 	uint32_t owner_pid, zero;
+	/* With several, restored memory has one that all their values stand for. */
+	struct lien_wire_handle handle[LIEN_WIRE_HANDLES];
+	/* Not 0: not a mapping but a binding to the multicast object with this handle, of .bytes
+	 * bytes from .va of the memory on, at this offset of the object. Never the first one. */
+	uint64_t object, object_offset;
+	/* Not 0: memory that multicast objects join has this number in all processes. */
+	uint64_t team;
+	/* Not 0: the group of the communicator that NCCL needs it for, as answers name it. */
+	uint64_t group;
+	uint64_t tag; /* Not 0: a hash of its tag. */
 };
 
 /* A handle that the application may have got from the driver without the control library. */
@@ -236,11 +272,12 @@ struct lien_wire_range {
  * an allocation was imported.
  */
 struct lien_wire_found {
-	uint64_t va, bytes; /* of the mapping or the plain memory; bytes 0: nothing there */
-	uint64_t handle;    /* of an area's mapping; equal values in a process are aliases */
-	uint32_t kind;	    /* kind of the range in which it was found */
-	uint32_t prop_type; /* 0: mapped, but not from cuMemCreate: a multicast object */
-	uint32_t handle_types, location_type;
+	uint64_t va, bytes;    /* of the mapping or the plain memory; bytes 0: nothing there */
+	uint64_t handle;       /* of an area's mapping; equal values in a process are aliases */
+	uint32_t kind;	       /* kind of the range in which it was found */
+	uint32_t prop_type;    /* 0: mapped, but not from cuMemCreate: a multicast object */
+	uint32_t handle_types; /* of a multicast object: 0 if no descriptor can be made of it */
+	uint32_t location_type;
 	int32_t location_id;
 	uint8_t compression, rdma;
 	uint16_t usage;
@@ -278,9 +315,9 @@ struct lien_wire_adopt {
 #define LIEN_WIRE_MESSAGE_MAX 65536
 #define LIEN_WIRE_FDS_MAX     64
 
-_Static_assert(sizeof(struct lien_control_state) == 56, "wire layout");
+_Static_assert(sizeof(struct lien_control_state) == 72, "wire layout");
 _Static_assert(sizeof(struct lien_wire_header) == 128, "wire layout");
-_Static_assert(sizeof(struct lien_wire_item) == 216, "wire layout");
+_Static_assert(sizeof(struct lien_wire_item) == 320, "wire layout");
 _Static_assert(sizeof(struct lien_wire_raw) == 16, "wire layout");
 _Static_assert(sizeof(struct lien_wire_range) == 24, "wire layout");
 _Static_assert(sizeof(struct lien_wire_room) == 40, "wire layout");

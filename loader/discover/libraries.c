@@ -291,7 +291,7 @@ static int search_processes(struct search *search)
 		search->pid = atoi(entry->d_name);
 		if (search->pid <= 0)
 			continue;
-		err = lien_maps_read(search->pid, consider_mapping, search);
+		err = lien_maps_read_code(search->pid, consider_mapping, search);
 		/* A process that is gone or unreadable is no error; -ENOMEM is. */
 		if (err < 0 && err != -ENOMEM)
 			err = 0;

@@ -65,6 +65,9 @@ typedef int (*lien_maps_fn)(const struct lien_maps_entry *mapping, void *arg);
  * another -errno.
  */
 int lien_maps_read(pid_t pid, lien_maps_fn fn, void *arg);
+/* The same for executable mappings of files alone. From kernel 6.11 on, other mappings, of which a
+ * process may have tens of thousands, cost little. */
+int lien_maps_read_code(pid_t pid, lien_maps_fn fn, void *arg);
 
 /* Parses one line of a maps file, with or without newline, and modifies it in place; false if
  * malformed. */

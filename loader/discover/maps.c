@@ -71,11 +71,11 @@ static pid_t other_thread(pid_t pid)
 	return tid == pid ? 0 : tid;
 }
 
-static int read_maps(pid_t pid, lien_maps_fn fn, void *arg, unsigned *lines)
+static int read_maps(pid_t pid, bool code, lien_maps_fn fn, void *arg, unsigned *lines)
 {
 	struct lien_maps_entry mapping;
 	char *text = NULL, *rest, *line;
-	ssize_t length = lien_untrusted_maps(pid, &text);
+	ssize_t length = lien_untrusted_maps(pid, code, &text);
 	int err = 0;
 
 	if (length < 0)
@@ -83,21 +83,32 @@ static int read_maps(pid_t pid, lien_maps_fn fn, void *arg, unsigned *lines)
 	rest = text;
 	while (!err && (line = strsep(&rest, "\n")) && *line) {
 		(*lines)++;
-		if (lien_maps_parse(line, &mapping))
+		if (lien_maps_parse(line, &mapping) &&
+			(!code || (mapping.executable && mapping.inode)))
 			err = fn(&mapping, arg);
 	}
 	free(text);
 	return err;
 }
 
-int lien_maps_read(pid_t pid, lien_maps_fn fn, void *arg)
+static int read_any_thread(pid_t pid, bool code, lien_maps_fn fn, void *arg)
 {
 	unsigned lines = 0;
 	pid_t tid;
-	int err = read_maps(pid, fn, arg, &lines);
+	int err = read_maps(pid, code, fn, arg, &lines);
 
 	tid = pid && !err && !lines ? other_thread(pid) : 0;
-	return tid ? read_maps(tid, fn, arg, &lines) : err;
+	return tid ? read_maps(tid, code, fn, arg, &lines) : err;
+}
+
+int lien_maps_read(pid_t pid, lien_maps_fn fn, void *arg)
+{
+	return read_any_thread(pid, false, fn, arg);
+}
+
+int lien_maps_read_code(pid_t pid, lien_maps_fn fn, void *arg)
+{
+	return read_any_thread(pid, true, fn, arg);
 }
 
 /*

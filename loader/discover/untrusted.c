@@ -13,6 +13,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "loader/discover/maps_query.h"
 #include "loader/discover/timeout.h"
 
 #define RESOLVE	 (RESOLVE_IN_ROOT | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS)
@@ -235,11 +236,16 @@ static void ask_maps(struct question *question)
 {
 	int fd = open(question->path, O_RDONLY | O_CLOEXEC);
 	size_t room = 1 << 16, length = 0;
+	bool asks = true;
 	char *grown;
 	ssize_t n;
 
 	question->result = fd < 0 ? -errno : 0;
-	while (fd >= 0) {
+	if (fd >= 0 && question->flags) {
+		question->result = lien_maps_query(fd, &question->text, MAPS_MAX);
+		asks = question->result < 0;
+	}
+	while (fd >= 0 && asks) {
 		grown = room <= MAPS_MAX ? realloc(question->text, room) : NULL;
 		if (!grown) {
 			question->result = -E2BIG;
@@ -416,7 +422,7 @@ int lien_untrusted_list(const char *path, char ***names, unsigned max)
 	return count;
 }
 
-ssize_t lien_untrusted_maps(uint32_t pid, char **text)
+ssize_t lien_untrusted_maps(uint32_t pid, bool code, char **text)
 {
 	struct question *question = question_new(ask_maps, NULL);
 	ssize_t n;
@@ -424,6 +430,7 @@ ssize_t lien_untrusted_maps(uint32_t pid, char **text)
 	if (!question)
 		return -ENOMEM;
 	question->pid = pid;
+	question->flags = code;
 	if (pid)
 		snprintf(question->path, sizeof(question->path), "/proc/%u/maps", pid);
 	else

@@ -15,6 +15,7 @@
 #ifndef LIEN_UNTRUSTED_H
 #define LIEN_UNTRUSTED_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/stat.h>
@@ -44,8 +45,8 @@ void lien_untrusted_list_free(char **names, int count);
  * process. */
 ssize_t lien_untrusted_memory(uint32_t pid, uint64_t address, void *memory, size_t size);
 
-/* Reads /proc/PID/maps, or our own with pid 0; the caller frees the text. Returns its length, or
- * -errno. */
-ssize_t lien_untrusted_maps(uint32_t pid, char **text);
+/* Reads /proc/PID/maps, or our own with pid 0; the caller frees the text. `code`: at least the
+ * executable mappings of files. Returns its length, or -errno. */
+ssize_t lien_untrusted_maps(uint32_t pid, bool code, char **text);
 
 #endif

@@ -49,9 +49,8 @@ int lien_inject_present(struct lien_inject *inject)
 			inject->pid);
 	if (state.version != LIEN_WIRE_VERSION || state.magic == LIEN_WIRE_MAGIC_ENDED)
 		return lien_inject_fail(inject, -EPROTO,
-			"process %u has a control library of another version (%u, not %u): start "
-			"it "
-			"anew",
+			"process %u has a control library of another version (%u, not %u): "
+			"restart it",
 			inject->pid, state.version, LIEN_WIRE_VERSION);
 	return 1;
 }

@@ -80,14 +80,14 @@ static int attach_multi(struct lien_probes *probes, struct lien_attached *attach
 {
 	const unsigned quick = attached->quick;
 	/* Returns first: then every call seen at entry is also seen at return. */
-	const struct lien_link_request wishes[] = {
+	const struct lien_link_request requests[] = {
 		{bpf_program__fd(probes->skel->progs.lien_return), set->offsets + quick,
-			set->cookies + quick, set->count - quick, LIEN_UPROBE_MULTI_RETURNS},
+			set->cookies + quick, set->count - quick, .how = LIEN_UPROBE_MULTI_RETURNS},
 		{bpf_program__fd(probes->skel->progs.lien_entry), set->offsets, set->cookies,
-			set->count, LIEN_UPROBE_MULTI_ENTRIES},
+			set->count, .how = LIEN_UPROBE_MULTI_ENTRIES},
 	};
 
-	return lien_making_begin(&attached->making, fd, wishes, 2);
+	return lien_making_begin(&attached->making, fd, requests, 2);
 }
 
 static int attach_each(struct lien_probes *probes, struct lien_attached *attached, int fd,

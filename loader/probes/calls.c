@@ -127,18 +127,38 @@ struct gating {
 	int fd;
 	enum lien_library library;
 	bool all;
-	unsigned attachment;
 };
 
+/* Graphs may contain collectives. Captures do not begin while ranks come level: asking the devices
+ * could spoil them (control/orders/drain.c). */
+static bool meets(enum lien_library library, const struct lien_probed_call *call)
+{
+	return library == LIEN_LIB_NCCL ||
+	       (call && (call->number == LIEN_CALL_CU_GRAPH_LAUNCH ||
+				call->number == LIEN_CALL_CU_GRAPH_LAUNCH_PTSZ ||
+				LIEN_CALL_BEGINS_CAPTURE(call->number)));
+}
+
+static unsigned gate_flags(enum lien_gating how, unsigned touches, bool meets)
+{
+	return LIEN_CALL_TOUCHES_FLAG(touches) | (how == LIEN_GATING_ALL ? LIEN_GATED_ALL : 0) |
+	       (meets ? LIEN_CALL_MEETS : 0);
+}
+
 /* A function has several names (all of NCCL's have two). The call is the one that we know by any of
- * them, and it touches only what all names agree on. */
-static void merge(uint64_t *cookie, const char *symbol, unsigned touches, unsigned attachment)
+ * them, it touches only what all names agree on, and it is held if any name is. */
+static void merge(uint64_t *cookie, enum lien_library library, const char *symbol,
+	enum lien_gating how, unsigned touches)
 {
 	const struct lien_probed_call *call = known(symbol);
-	unsigned before = LIEN_CALL_TOUCHES(LIEN_COOKIE_FLAGS(*cookie));
+	unsigned flags = LIEN_COOKIE_FLAGS(*cookie), before = LIEN_CALL_TOUCHES(flags);
 
+	if (!(flags & LIEN_GATED_ALL))
+		how = LIEN_GATING_NCCL;
 	*cookie = LIEN_COOKIE(call ? call->number : LIEN_COOKIE_CALL(*cookie),
-		LIEN_CALL_TOUCHES_FLAG(touches == before ? touches : LIEN_TOUCHES_ANY), attachment);
+		gate_flags(how, touches == before ? touches : LIEN_TOUCHES_ANY,
+			flags & LIEN_CALL_MEETS || meets(library, call)),
+		0);
 }
 
 static int add_gated(void *context, const char *symbol, uint64_t offset)
@@ -156,14 +176,14 @@ static int add_gated(void *context, const char *symbol, uint64_t offset)
 	offset = behind_endbr(gating->fd, offset);
 	i = place_in(set, offset);
 	if (i < set->count) {
-		merge(&set->cookies[i], symbol, touches, gating->attachment);
+		merge(&set->cookies[i], gating->library, symbol, how, touches);
 		return 0;
 	}
 	if (set->count == LIEN_PROBE_SET_MAX)
 		return -E2BIG;
 	add(set, offset,
 		LIEN_COOKIE(call ? call->number : lien_gated_number(symbol),
-			LIEN_CALL_TOUCHES_FLAG(touches), gating->attachment));
+			gate_flags(how, touches, meets(gating->library, call)), 0));
 	return 0;
 }
 
@@ -191,10 +211,9 @@ static void order_groups(struct lien_probe_set *set)
 			swap(set, i, set->count - 1);
 }
 
-int lien_calls_gated(struct lien_probe_set *set, int fd, enum lien_library library, bool all,
-	unsigned attachment)
+int lien_calls_gated(struct lien_probe_set *set, int fd, enum lien_library library, bool all)
 {
-	struct gating gating = {set, fd, library, all, attachment};
+	struct gating gating = {set, fd, library, all};
 	struct lien_elf *elf;
 	int err;
 

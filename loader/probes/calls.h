@@ -47,11 +47,11 @@ struct lien_probe_set {
 
 /*
  * Fills *set with the functions at which a gate holds threads back: with `all` those that work on
- * any memory, otherwise those that work on NCCL's. Returns 0, the errors of lien_elf_open();
- * -E2BIG: more functions than can be held; -EOPNOTSUPP: one of them is resolved at load time.
+ * any memory, otherwise those that work on NCCL's. The cookies have no attachment's number. Returns
+ * 0, the errors of lien_elf_open(); -E2BIG: more functions than can be held; -EOPNOTSUPP: one of
+ * them is resolved at load time.
  */
-int lien_calls_gated(struct lien_probe_set *set, int fd, enum lien_library library, bool all,
-	unsigned attachment);
+int lien_calls_gated(struct lien_probe_set *set, int fd, enum lien_library library, bool all);
 /* Returns the name of a traced or held call; never NULL. */
 const char *lien_calls_name(unsigned number);
 

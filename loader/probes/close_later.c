@@ -86,6 +86,38 @@ void lien_close_later(int fd)
 	lien_close_later_by(close_one, (void *)(intptr_t)fd);
 }
 
+struct all {
+	unsigned count;
+	int fds[];
+};
+
+static void close_all(void *of)
+{
+	struct all *all = of;
+
+	while (all->count)
+		close(all->fds[--all->count]);
+	free(all);
+}
+
+void lien_close_all_later(const int *fds, unsigned count)
+{
+	struct all *all = malloc(sizeof(*all) + count * sizeof(*fds));
+	unsigned i;
+
+	if (all)
+		all->count = 0;
+	for (i = 0; i < count; i++)
+		if (fds[i] >= 0 && all)
+			all->fds[all->count++] = fds[i];
+		else if (fds[i] >= 0)
+			close(fds[i]);
+	if (all && all->count)
+		lien_close_later_by(close_all, all);
+	else
+		free(all);
+}
+
 /* Iterators delay nobody, and the child reads them. */
 static bool holds_up(int fd)
 {

@@ -11,6 +11,8 @@ void lien_close_later(int fd);
 /* Returns true while links are being closed. fork() blocks in every process of the machine for most
  * of that time. */
 bool lien_close_later_busy(void);
+/* Closes those fds that are not negative, one after the other in one thread. Copies fds[]. */
+void lien_close_all_later(const int *fds, unsigned count);
 /* Closes many links: work(arg) closes them, in a thread of its own. */
 void lien_close_later_by(void (*work)(void *arg), void *arg);
 

@@ -91,7 +91,8 @@ static int begin(struct lien_probes *probes, const struct lien_attached *attache
 	for (i = 0; i < attached->contexts_count; i++)
 		lien_probe_set_add(&set, &attached->contexts[i], following->number);
 	request = (struct lien_link_request){bpf_program__fd(probes->skel->progs.lien_entry),
-		set.offsets, set.cookies, set.count, LIEN_UPROBE_MULTI_OF_PROCESS(following->pid)};
+		set.offsets, set.cookies, set.count,
+		.how = LIEN_UPROBE_MULTI_OF_PROCESS(following->pid)};
 	return lien_making_begin(&following->making, fd, &request, 1);
 }
 

@@ -6,18 +6,25 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "loader/probes/calls.h"
-#include "loader/probes/close_later.h"
-#include "loader/probes/make_link.h"
+#include "loader/probes/gate_files.h"
+#include "loader/probes/gate_links.h"
+#include "loader/probes/map_each.h"
 #include "loader/probes/probes_internal.h"
 #include "loader/probes/threads.h"
 #include "loader/discover/untrusted.h"
 
+const char *lien_probes_gate_lacks(const struct lien_probes *probes)
+{
+	return probes->gate_lacks;
+}
+
 bool lien_probes_can_gate(const struct lien_probes *probes)
 {
-	return probes->can_follow;
+	return !probes->gate_lacks;
 }
 
 static struct lien_gate *find(const struct lien_probes *probes, uint32_t pid)
@@ -38,6 +45,11 @@ unsigned lien_probes_gates(const struct lien_probes *probes)
 static int gates_fd(const struct lien_probes *probes)
 {
 	return bpf_map__fd(probes->skel->maps.gates);
+}
+
+static int gates_all_fd(const struct lien_probes *probes)
+{
+	return bpf_map__fd(probes->skel->maps.gates_all);
 }
 
 bool lien_probes_gate_get(
@@ -74,132 +86,258 @@ static int forget(
 	return 0;
 }
 
-int lien_probes_gate(struct lien_probes *probes, uint32_t pid, uint64_t start)
+static bool exists(const struct lien_probes *probes, uint32_t pid, uint64_t start)
 {
-	struct lien_probe_gate gate = {.start = start}, before;
+	struct lien_probe_gate gate;
 
-	if (!probes->can_follow)
+	return find(probes, pid) && lien_probes_gate_get(probes, pid, &gate) && gate.start == start;
+}
+
+int lien_probes_gate_prepare(struct lien_probes *probes, uint32_t pid, uint64_t start, bool shared)
+{
+	struct lien_gate *gate;
+
+	if (!lien_probes_can_gate(probes))
 		return -EOPNOTSUPP;
-	if (find(probes, pid) && lien_probes_gate_get(probes, pid, &before) &&
-		before.start == start)
+	if (exists(probes, pid, start))
 		return 0;
-	if (!lien_gate_add(probes, pid))
+	bpf_map_delete_elem(gates_fd(probes), &pid);
+	bpf_map_delete_elem(gates_all_fd(probes), &pid);
+	gate = lien_gate_add(probes, pid);
+	if (!gate)
 		return -ENOMEM;
-	/* Entries left by an earlier gate: its probes were removed before the calls returned. */
-	lien_probes_held(probes, forget, find(probes, pid));
-	gate.turn = ++probes->next_gate ^ (uint32_t)getpid() << 16;
-	return bpf_map_update_elem(gates_fd(probes), &pid, &gate, BPF_ANY);
-}
-
-static bool has_file(const struct lien_gate *gate, const struct stat *st, bool all)
-{
-	unsigned i;
-
-	for (i = 0; i < gate->files_count; i++)
-		if (gate->files[i].device == st->st_dev && gate->files[i].inode == st->st_ino &&
-			gate->files[i].all >= all)
-			return true;
-	return false;
-}
-
-/* Begins to make the links of gate->next; returns 1 if there is nothing to probe. */
-static int begin(
-	struct lien_probes *probes, struct lien_gate *gate, int fd, enum lien_library library)
-{
-	struct lien_link_request wishes[2];
-	struct lien_probe_set set;
-	unsigned i;
-	int err;
-
-	gate->next.number = ++probes->next_attachment;
-	err = lien_calls_gated(&set, fd, library, gate->next.all, gate->next.number);
-	if (err || !set.count)
-		return err ? err : 1;
-	for (i = 0; i < 2; i++) /* returns first, so that every thread counted in is counted out */
-		wishes[i] = (struct lien_link_request){
-			bpf_program__fd(i ? probes->skel->progs.lien_gate_entry
-					  : probes->skel->progs.lien_gate_return),
-			set.offsets, set.cookies, set.count, {.at_return = !i, .pid = gate->pid}};
-	return lien_making_begin(&gate->making, fd, wishes, 2);
-}
-
-static bool is_next(const struct lien_gate *gate, const struct stat *st, bool all)
-{
-	return gate->making && gate->next.device == st->st_dev && gate->next.inode == st->st_ino &&
-	       gate->next.all == all;
-}
-
-static int make_file(struct lien_probes *probes, struct lien_gate *gate, int fd,
-	const struct stat *st, enum lien_library library, bool all)
-{
-	int err = 0;
-
-	if (has_file(gate, st, all))
-		return 0;
-	if (gate->files_count == LIEN_GATE_FILES)
-		return -EMFILE;
-	if (!is_next(gate, st, all)) {
-		lien_making_abandon(&gate->making);
-		gate->next = (struct lien_gate_file){
-			.all = all, .device = st->st_dev, .inode = st->st_ino};
-		err = begin(probes, gate, fd, library);
-	}
-	if (err)
-		return err > 0 ? 0 : err;
-	err = lien_making_wait(&gate->making, gate->next.link);
-	if (err)
-		return err;
-	gate->files[gate->files_count++] = gate->next;
-	lien_keep_gate(probes, gate, &gate->next);
+	gate->start = start;
+	gate->shared = shared;
 	return 0;
 }
 
+/* What threads have done at the gate of an earlier agent stays in map `threads`, marked with that
+ * gate's number. So numbers begin with the milliseconds since the node was booted: gates are not
+ * made faster, and in containers all agents may have the same pid. */
+static uint32_t next_turn(struct lien_probes *probes)
+{
+	struct timespec now;
+
+	if (!probes->next_gate) {
+		clock_gettime(CLOCK_BOOTTIME, &now);
+		probes->next_gate = (uint32_t)(now.tv_sec * 1000ull + now.tv_nsec / 1000000);
+	}
+	return ++probes->next_gate;
+}
+
+int lien_probes_gate(struct lien_probes *probes, uint32_t pid, uint64_t start)
+{
+	struct lien_probe_gate gate = {.start = start};
+
+	if (!find(probes, pid))
+		return -ENOENT;
+	if (exists(probes, pid, start))
+		return 0;
+	/* Entries left by an earlier gate: its probes were removed before the calls returned. */
+	lien_probes_held(probes, forget, find(probes, pid));
+	gate.turn = next_turn(probes);
+	return bpf_map_update_elem(gates_fd(probes), &pid, &gate, BPF_ANY) ? -errno : 1;
+}
+
 int lien_probes_gate_file(struct lien_probes *probes, uint32_t pid, enum lien_library library,
-	const char *path, bool all)
+	const char *path, bool all, bool wait)
 {
 	struct lien_gate *gate = find(probes, pid);
+	const uint32_t one = 1;
 	struct stat st;
 	int fd, err;
 
 	if (!gate)
 		return -ENOENT;
+	if (all && bpf_map_update_elem(gates_all_fd(probes), &pid, &one, BPF_ANY))
+		return -errno;
 	fd = lien_untrusted_open(path, &st);
 	if (fd < 0)
 		return fd;
-	err = make_file(probes, gate, fd, &st, library, all);
+	err = lien_gate_file_add(probes, gate, fd, &st, library, all, wait);
 	close(fd);
 	return err;
 }
 
-int lien_probes_gate_shut(struct lien_probes *probes, uint32_t pid, uint64_t low, uint64_t high)
+bool lien_probes_gate_ready(const struct lien_probes *probes, uint32_t pid)
 {
-	int fd = bpf_map__fd(probes->skel->maps.shut);
-	struct lien_probe_shut range = {low, high}, before;
-
-	if (!bpf_map_lookup_elem(fd, &pid, &before)) {
-		range.low = before.low < low ? before.low : low;
-		range.high = before.high > high ? before.high : high;
-	}
-	return bpf_map_update_elem(fd, &pid, &range, BPF_ANY);
+	return lien_gate_links_ready(probes, pid);
 }
 
-void lien_probes_ungate(struct lien_probes *probes, uint32_t pid)
+bool lien_probes_gate_holds(
+	const struct lien_probes *probes, uint32_t pid, struct lien_probe_shut *range)
 {
-	struct lien_gate *gate = find(probes, pid);
+	return !bpf_map_lookup_elem(bpf_map__fd(probes->skel->maps.shut), &pid, range);
+}
+
+int lien_probes_gate_shut(struct lien_probes *probes, uint32_t pid,
+	const struct lien_probe_shut *range, const struct lien_probe_shut *before)
+{
+	struct lien_probe_shut all = *range;
+
+	if (before) {
+		all.meetings_alone &= before->meetings_alone;
+		all.low = before->low < all.low ? before->low : all.low;
+		all.high = before->high > all.high ? before->high : all.high;
+	}
+	return bpf_map_update_elem(bpf_map__fd(probes->skel->maps.shut), &pid, &all, BPF_ANY);
+}
+
+static int comms_away_fd(const struct lien_probes *probes)
+{
+	return bpf_map__fd(probes->skel->maps.comms_away);
+}
+
+static bool is_among(const uint64_t *comms, unsigned count, uint64_t comm)
+{
 	unsigned i;
 
-	if (!gate)
+	for (i = 0; i < count; i++)
+		if (comms[i] == comm)
+			return true;
+	return false;
+}
+
+struct away {
+	struct lien_probes *probes;
+	uint32_t pid;
+	const uint64_t *comms;
+	unsigned count;
+};
+
+static int drop_other(void *context, const void *key, const void *value)
+{
+	const struct lien_probe_comm *comm = key;
+	const struct away *away = context;
+
+	(void)value;
+	if (comm->pid == away->pid && !is_among(away->comms, away->count, comm->comm))
+		bpf_map_delete_elem(comms_away_fd(away->probes), comm);
+	return 0;
+}
+
+void lien_probes_gate_all_comms(struct lien_probes *probes, uint32_t pid)
+{
+	struct lien_probe_shut shut;
+
+	if (!lien_probes_gate_holds(probes, pid, &shut) || !shut.by_comm)
 		return;
+	shut.by_comm = 0;
+	bpf_map_update_elem(bpf_map__fd(probes->skel->maps.shut), &pid, &shut, BPF_EXIST);
+}
+
+int lien_probes_gate_comms(
+	struct lien_probes *probes, uint32_t pid, const uint64_t *comms, unsigned count)
+{
+	struct away away = {probes, pid, comms, count};
+	struct lien_probe_comm key = {.pid = pid};
+	struct lien_probe_shut shut;
+	const uint32_t one = 1;
+	unsigned i;
+	int err = 0;
+
+	if (!lien_probes_gate_holds(probes, pid, &shut))
+		return -ENOENT;
+	for (i = 0; i < count && !err; i++) {
+		key.comm = comms[i];
+		if (bpf_map_update_elem(comms_away_fd(probes), &key, &one, BPF_ANY))
+			err = -errno;
+	}
+	shut.by_comm = 1;
+	if (!err &&
+		bpf_map_update_elem(bpf_map__fd(probes->skel->maps.shut), &pid, &shut, BPF_EXIST))
+		err = -errno;
+	if (err)
+		lien_probes_gate_all_comms(probes, pid);
+	else
+		lien_map_each(probes->skel->maps.comms_away, drop_other, &away);
+	return err;
+}
+
+bool lien_probes_comm_away(const struct lien_probes *probes, uint32_t pid, uint64_t comm)
+{
+	const struct lien_probe_comm key = {.comm = comm, .pid = pid};
+	uint32_t value;
+
+	return !bpf_map_lookup_elem(comms_away_fd(probes), &key, &value);
+}
+
+void lien_probes_gate_nccl_alone(struct lien_probes *probes, uint32_t pid)
+{
+	bpf_map_delete_elem(gates_all_fd(probes), &pid);
+}
+
+int lien_probes_allow(struct lien_probes *probes, const struct lien_probe_pair *key, uint64_t more,
+	uint64_t target)
+{
+	const struct lien_probe_allowed allowed = {.left = more, .target = target};
+
+	return bpf_map_update_elem(bpf_map__fd(probes->skel->maps.allowed), key, &allowed, BPF_ANY);
+}
+
+struct each_allowed {
+	int fd;
+	int (*fn)(void *context, const struct lien_probe_pair *key, uint64_t begun);
+	void *context;
+};
+
+static int take_back(void *context, const void *key, const void *value)
+{
+	const struct each_allowed *each = context;
+	struct lien_probe_allowed left;
+
+	(void)value; /* has it as it was some time ago */
+	if (bpf_map_lookup_and_delete_elem(each->fd, key, &left))
+		return errno == ENOENT ? 0 : -errno;
+	if (!each->fn)
+		return 0;
+	return each->fn(each->context, key, left.target - (left.left > 0 ? left.left : 0));
+}
+
+int lien_probes_allow_none(struct lien_probes *probes,
+	int (*fn)(void *context, const struct lien_probe_pair *key, uint64_t begun), void *context)
+{
+	struct each_allowed each = {bpf_map__fd(probes->skel->maps.allowed), fn, context};
+
+	return lien_map_each(probes->skel->maps.allowed, take_back, &each);
+}
+
+void lien_probes_ungate(struct lien_probes *probes, uint32_t pid, bool ends)
+{
+	struct away none = {.probes = probes, .pid = pid};
+	struct lien_gate *gate = find(probes, pid);
+
+	if (!gate) {
+		if (ends)
+			lien_gate_links_end(probes, pid, ends, false);
+		return;
+	}
 	bpf_map_delete_elem(bpf_map__fd(probes->skel->maps.shut), &pid);
+	lien_map_each(probes->skel->maps.comms_away, drop_other, &none);
+	bpf_map_delete_elem(gates_all_fd(probes), &pid);
 	bpf_map_delete_elem(gates_fd(probes), &pid);
 	lien_probes_held(probes, forget, gate);
-	lien_keep_ungate(probes, gate);
-	lien_making_abandon(&gate->making);
-	for (i = 0; i < gate->files_count; i++) {
-		lien_close_later(gate->files[i].link[0]);
-		lien_close_later(gate->files[i].link[1]);
-	}
+	lien_gate_files_put(probes, gate);
+	lien_gate_links_end(probes, pid, ends, probes->gates_count == 1);
 	*gate = probes->gates[--probes->gates_count];
+}
+
+void lien_probes_gate_tick(struct lien_probes *probes)
+{
+	lien_gate_links_tick(probes);
+}
+
+struct each_held {
+	int (*fn)(void *context, const struct lien_probe_held_key *key,
+		const struct lien_probe_held *held);
+	void *context;
+};
+
+static int visit_held(void *context, const void *key, const void *held)
+{
+	const struct each_held *each = context;
+
+	return each->fn(each->context, key, held);
 }
 
 int lien_probes_held(const struct lien_probes *probes,
@@ -207,21 +345,17 @@ int lien_probes_held(const struct lien_probes *probes,
 		const struct lien_probe_held *held),
 	void *context)
 {
-	int fd = bpf_map__fd(probes->skel->maps.held), result;
-	struct lien_probe_held_key key, *from = NULL, next;
-	unsigned rest = 2 * bpf_map__max_entries(probes->skel->maps.held);
+	struct each_held each = {fn, context};
+
+	return lien_map_each(probes->skel->maps.held, visit_held, &each);
+}
+
+bool lien_probes_is_held(const struct lien_probes *probes, uint32_t pid, uint32_t tid)
+{
+	struct lien_probe_held_key key = {pid, tid};
 	struct lien_probe_held held;
 
-	while (rest-- && !bpf_map_get_next_key(fd, from, &next)) {
-		key = next;
-		from = &key;
-		if (bpf_map_lookup_elem(fd, &key, &held))
-			continue;
-		result = fn(context, &key, &held);
-		if (result)
-			return result;
-	}
-	return 0;
+	return !bpf_map_lookup_elem(bpf_map__fd(probes->skel->maps.held), &key, &held);
 }
 
 void lien_probes_let_in(struct lien_probes *probes, uint32_t pid, uint32_t tid)
@@ -241,42 +375,73 @@ uint64_t lien_probes_pair(
 	return count;
 }
 
-struct of_process {
-	uint32_t pid, turn;
+struct each_pair {
+	int (*fn)(void *context, const struct lien_probe_pair *pair, uint64_t calls);
+	void *context;
+};
+
+static int visit_pair(void *context, const void *pair, const void *calls)
+{
+	const struct each_pair *each = context;
+
+	return each->fn(each->context, pair, *(const uint64_t *)calls);
+}
+
+int lien_probes_pairs(const struct lien_probes *probes,
+	int (*fn)(void *context, const struct lien_probe_pair *pair, uint64_t calls), void *context)
+{
+	struct each_pair each = {fn, context};
+
+	return lien_map_each(probes->skel->maps.pairs, visit_pair, &each);
+}
+
+struct each_thread {
+	const uint32_t *pids;
+	uint64_t *turns; /* of their gates, plus 1; 0: it has none */
+	unsigned count;
 	int (*fn)(void *context, const struct lien_probe_thread *thread);
 	void *context;
 };
 
-static int look_at(void *context, uint32_t ktid, const struct lien_thread *thread)
+static int visit_thread(void *context, uint32_t ktid, const struct lien_thread *thread)
 {
-	const struct of_process *of = context;
-	struct lien_probe_thread found;
+	const struct each_thread *each = context;
+	struct lien_probe_thread found = {.pid = lien_thread_get(thread, LIEN_THREAD_PID)};
+	unsigned i = 0;
 
 	(void)ktid;
-	if (lien_thread_get(thread, LIEN_THREAD_PID) != of->pid)
+	while (i < each->count && each->pids[i] != found.pid)
+		i++;
+	if (i == each->count || !each->turns[i])
 		return 0;
-	found = (struct lien_probe_thread){.tid = lien_thread_get(thread, LIEN_THREAD_TID),
-		.seen = lien_thread_get(thread, LIEN_THREAD_GATE_TURN) == of->turn,
-		.inside = lien_thread_get(thread, LIEN_THREAD_DEPTH),
-		.sp = lien_thread_get(thread, LIEN_THREAD_LAST_SP),
-		.caller = lien_thread_get(thread, LIEN_THREAD_LAST_CALLER)};
+	found.tid = lien_thread_get(thread, LIEN_THREAD_TID);
+	found.seen = lien_thread_get(thread, LIEN_THREAD_GATE_TURN) + 1 == each->turns[i];
+	found.inside = lien_thread_get(thread, LIEN_THREAD_DEPTH);
+	found.sp = lien_thread_get(thread, LIEN_THREAD_LAST_SP);
+	found.caller = lien_thread_get(thread, LIEN_THREAD_LAST_CALLER);
 	if (found.seen) {
 		found.group = lien_thread_get(thread, LIEN_THREAD_GROUP_INSIDE);
 		if (lien_thread_get(thread, LIEN_THREAD_GATE_SP))
 			found.call = lien_thread_get(thread, LIEN_THREAD_GATE_CALL);
 		found.inside = found.call || found.group;
 	}
-	return of->fn(of->context, &found);
+	return each->fn(each->context, &found);
 }
 
-int lien_probes_threads(struct lien_probes *probes, uint32_t pid,
+int lien_probes_threads(struct lien_probes *probes, const uint32_t *pids, unsigned count,
 	int (*fn)(void *context, const struct lien_probe_thread *thread), void *context)
 {
-	struct of_process of = {pid, 0, fn, context};
+	struct each_thread each = {pids, calloc(count + 1, sizeof(uint64_t)), count, fn, context};
 	struct lien_probe_gate gate;
+	unsigned i;
+	int result;
 
-	if (!lien_probes_gate_get(probes, pid, &gate))
-		return -ENOENT;
-	of.turn = gate.turn;
-	return lien_threads_each(probes, look_at, &of);
+	if (!each.turns)
+		return -ENOMEM;
+	for (i = 0; i < count; i++)
+		if (lien_probes_gate_get(probes, pids[i], &gate))
+			each.turns[i] = gate.turn + 1ull;
+	result = lien_threads_each(probes, visit_thread, &each);
+	free(each.turns);
+	return result;
 }

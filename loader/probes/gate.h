@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * The gate's probes, one process at a time (bpf/gate.h describes their work). They are attached
- * only around a transaction and while something is offloaded. Needs links that are bound to a
- * process, like loader/probes/follow.h.
+ * The gates of single processes (bpf/gate.h describes their work). Their probes
+ * (loader/probes/gate_links.h) are attached only around a transaction and while something is
+ * offloaded; those at NCCL's calls, and all on kernels that are slow to remove them, a while
+ * longer.
  */
 #ifndef LIEN_GATE_H
 #define LIEN_GATE_H
@@ -11,22 +12,74 @@
 
 /* Returns true if this kernel can hold processes back. */
 bool lien_probes_can_gate(const struct lien_probes *probes);
+/* Returns why it cannot, as lien_gate_kernel_lacks(); NULL: it can. */
+const char *lien_probes_gate_lacks(const struct lien_probes *probes);
 /*
- * Creates the process's gate, open: from now on its gated calls are counted while they run. Returns
- * 0 also if the gate exists; -errno.
+ * Probes can be attached for the process's gate from now on. `shared`: other gates are made with
+ * it, and nobody else uses its libraries, so links that all processes run into cost nobody
+ * anything, and the kernel makes them once for all gates. Returns 0 or -errno.
+ */
+int lien_probes_gate_prepare(struct lien_probes *probes, uint32_t pid, uint64_t start, bool shared);
+/*
+ * Creates a prepared gate, open: from now on its gated calls are counted while they run. All probes
+ * must be there: of a group whose end has none yet, the thread would seem to be inside for ever.
+ * Returns 1; 0: the gate exists; -errno.
  */
 int lien_probes_gate(struct lien_probes *probes, uint32_t pid, uint64_t start);
-/* Attaches the gate to a library that the process has mapped, once per file. With `all`, also to
- * calls that work on any memory. Returns 0 or -errno. */
+/*
+ * Attaches the gate to a library that the process has mapped, once per file. With `all`, also to
+ * calls that work on any memory. Returns 0; -EINPROGRESS: the kernel is at it, call again (without
+ * `wait` it always is, the first time); -errno.
+ */
 int lien_probes_gate_file(struct lien_probes *probes, uint32_t pid, enum lien_library library,
-	const char *path, bool all);
-/* Shuts the gate: threads that enter after this returns are held. `low`, `high`: the range that
- * contains all memory being moved, including memory that was away before. */
-int lien_probes_gate_shut(struct lien_probes *probes, uint32_t pid, uint64_t low, uint64_t high);
+	const char *path, bool all, bool wait);
+/* Returns false while the kernel is at what lien_probes_gate_file() has begun for the process. */
+bool lien_probes_gate_ready(const struct lien_probes *probes, uint32_t pid);
+/* What a gate holds. Returns false if it is not shut. */
+bool lien_probes_gate_holds(
+	const struct lien_probes *probes, uint32_t pid, struct lien_probe_shut *range);
+/*
+ * Shuts the gate: threads that enter after this returns are held. It holds what `before` says as
+ * well (NULL: nothing): ranges are joined. Threads that it has held and would not hold now stay
+ * held until they are let in.
+ */
+int lien_probes_gate_shut(struct lien_probes *probes, uint32_t pid,
+	const struct lien_probe_shut *range, const struct lien_probe_shut *before);
+/*
+ * A shut gate lets calls of NCCL pass from now on that name none of these communicators of the
+ * process, or that make one; other threads that it has held stay held until they are let in.
+ * Returns -errno if there are too many: then it goes on to hold all.
+ */
+int lien_probes_gate_comms(
+	struct lien_probes *probes, uint32_t pid, const uint64_t *comms, unsigned count);
+/* From now on a shut gate holds calls with any communicator. */
+void lien_probes_gate_all_comms(struct lien_probes *probes, uint32_t pid);
+/* Would a gate with `by_comm` hold calls that name it? */
+bool lien_probes_comm_away(const struct lien_probes *probes, uint32_t pid, uint64_t comm);
+/* From now on it holds and counts no other calls than those to do with NCCL. */
+void lien_probes_gate_nccl_alone(struct lien_probes *probes, uint32_t pid);
+/*
+ * While gates are shut, lets in so many further calls without asking: the collectives of a process
+ * on a communicator (.peer LIEN_PROBE_COLLECTIVES), or its sends to or receives from a rank. They
+ * take the number of those that have begun to `target`. Returns 0, or -errno: each of them is held,
+ * and can be let in.
+ */
+int lien_probes_allow(struct lien_probes *probes, const struct lien_probe_pair *key, uint64_t more,
+	uint64_t target);
+/*
+ * Takes back all that has not been used, of all processes, and tells fn (may be NULL) how many have
+ * begun at least: some may not be counted yet. Returns 0, a value other than 0 that fn returned,
+ * which ends it, or -errno; then some may be left.
+ */
+int lien_probes_allow_none(struct lien_probes *probes,
+	int (*fn)(void *context, const struct lien_probe_pair *key, uint64_t begun), void *context);
 bool lien_probes_gate_get(
 	const struct lien_probes *probes, uint32_t pid, struct lien_probe_gate *gate);
-/* Removes the gate, if there is one. */
-void lien_probes_ungate(struct lien_probes *probes, uint32_t pid);
+/* Removes the gate, if there is one. `ends`: the process ends or is let go, so no other will be
+ * made; otherwise what holds NCCL's calls stays attached for a while, for the next. */
+void lien_probes_ungate(struct lien_probes *probes, uint32_t pid, bool ends);
+/* Call periodically: removes probes that no gate has needed for long. */
+void lien_probes_gate_tick(struct lien_probes *probes);
 /* Returns the number of gates. */
 unsigned lien_probes_gates(const struct lien_probes *probes);
 
@@ -36,15 +89,20 @@ int lien_probes_held(const struct lien_probes *probes,
 	int (*fn)(void *context, const struct lien_probe_held_key *key,
 		const struct lien_probe_held *held),
 	void *context);
+bool lien_probes_is_held(const struct lien_probes *probes, uint32_t pid, uint32_t tid);
 /* Removes a thread that is about to be let in from the held ones. */
 void lien_probes_let_in(struct lien_probes *probes, uint32_t pid, uint32_t tid);
 /* Returns the number of sends to (or receives from) a rank that the process has begun. */
 uint64_t lien_probes_pair(const struct lien_probes *probes, uint32_t pid, uint64_t comm,
 	uint32_t peer, bool receives);
+/* Calls fn for each pair of which the kernel side counts the transfers, as lien_probes_held(). */
+int lien_probes_pairs(const struct lien_probes *probes,
+	int (*fn)(void *context, const struct lien_probe_pair *pair, uint64_t calls),
+	void *context);
 
 /* A thread that has made traced calls. */
 struct lien_probe_thread {
-	uint32_t tid;
+	uint32_t pid, tid;
 	bool seen;	     /* it has entered a gated call since the gate was made */
 	bool inside;	     /* if seen: it counts as inside, or is held; otherwise: a call whose
 			      * return is probed is in progress */
@@ -54,9 +112,9 @@ struct lien_probe_thread {
 			      * return address and the thread's stack pointer is not above sp */
 };
 
-/* Calls fn for the process's threads that have made traced calls, if it has a gate. Returns as
- * lien_probes_held(). */
-int lien_probes_threads(struct lien_probes *probes, uint32_t pid,
+/* Calls fn for the threads that have made traced calls, of those processes that have a gate; one
+ * walk for all. Returns as lien_probes_held(). */
+int lien_probes_threads(struct lien_probes *probes, const uint32_t *pids, unsigned count,
 	int (*fn)(void *context, const struct lien_probe_thread *thread), void *context);
 
 #endif

@@ -203,8 +203,10 @@ static const struct {
 
 #define TOUCHING (sizeof(touching) / sizeof(touching[0]))
 
-/* Calls that may start work on NCCL's memory although they are not NCCL's. */
-static const char *const with_nccl[] = {"cuGraphLaunch", NULL};
+/* Graph launches may start work on NCCL's memory, although they are not NCCL's. Asking devices
+ * whether they are idle would spoil a capture (control/orders/drain.c). */
+static const char *const with_nccl[] = {
+	"cuGraphLaunch", "cuStreamBeginCapture", "cuStreamBeginCaptureToGraph", NULL};
 
 /* --- looking up --------------------------------------------------------------------------------
  */

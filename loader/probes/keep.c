@@ -17,6 +17,7 @@
 
 #include <lien/version.h>
 #include "loader/hash.h"
+#include "loader/probes/gate_links.h"
 #include "loader/probes/keep_state.h"
 
 #define MAPS_MAX 64
@@ -104,9 +105,9 @@ static void name_build(struct lien_probes *probes)
 	size_t size;
 	const void *bytes = trace_bpf__elf_bytes(&size);
 
-	snprintf(probes->build, sizeof(probes->build), "%s-%016llx-%s", LIEN_VERSION,
+	snprintf(probes->build, sizeof(probes->build), "%s-%016llx-%s%s", LIEN_VERSION,
 		(unsigned long long)lien_hash(LIEN_HASH_START, bytes, size),
-		lien_probes_method(probes));
+		lien_probes_method(probes), probes->can_follow ? "" : "-shared");
 }
 
 static void map_pin(const struct bpf_map *map, char *name, size_t size)
@@ -266,7 +267,7 @@ int lien_keep_begin(struct lien_probes *probes)
 	return 0;
 }
 
-static void pin_problem(struct lien_probes *probes, const char *what, int err)
+void lien_keep_problem(struct lien_probes *probes, const char *what, int err)
 {
 	snprintf(probes->problem, sizeof(probes->problem), "cannot pin %s in %s: %s", what,
 		lien_pins_folder(probes->pins), strerror(-err));
@@ -292,7 +293,7 @@ void lien_keep_maps(struct lien_probes *probes)
 		err = lien_pins_put(probes->pins, name, bpf_map__fd(probes->skel->maps.counters));
 	if (!err)
 		return;
-	pin_problem(probes, "maps", err);
+	lien_keep_problem(probes, "maps", err);
 	lien_pins_remove(probes->pins);
 	probes->pins = NULL;
 }
@@ -317,7 +318,7 @@ void lien_keep_links(struct lien_probes *probes, struct lien_attached *attached)
 		link_pin(attached, i, name, sizeof(name));
 		err = lien_pins_put(probes->pins, name, fd);
 		if (err) {
-			pin_problem(probes, attached->file.path, err);
+			lien_keep_problem(probes, attached->file.path, err);
 			while (i--) {
 				link_pin(attached, i, name, sizeof(name));
 				lien_pins_drop(probes->pins, name);
@@ -354,7 +355,7 @@ void lien_keep_following(struct lien_probes *probes, const struct lien_following
 	following_pin(following, name, sizeof(name));
 	err = lien_pins_put(probes->pins, name, following->link);
 	if (err)
-		pin_problem(probes, "a link", err);
+		lien_keep_problem(probes, "a link", err);
 }
 
 void lien_keep_unfollow(struct lien_probes *probes, const struct lien_following *following)
@@ -365,80 +366,6 @@ void lien_keep_unfollow(struct lien_probes *probes, const struct lien_following 
 		return;
 	following_pin(following, name, sizeof(name));
 	lien_pins_drop(probes->pins, name);
-}
-
-static void gate_pin(
-	uint32_t pid, const struct lien_gate_file *file, unsigned index, char *name, size_t size)
-{
-	snprintf(name, size, "gate-%u-%u-%u", file->number, pid, index);
-}
-
-/* While memory is away, its gate outlives the agent. */
-void lien_keep_gate(
-	struct lien_probes *probes, const struct lien_gate *gate, const struct lien_gate_file *file)
-{
-	char name[64];
-	unsigned i;
-	int err;
-
-	for (i = 0; probes->pins && i < 2; i++) {
-		gate_pin(gate->pid, file, i, name, sizeof(name));
-		err = lien_pins_put(probes->pins, name, file->link[i]);
-		if (err)
-			pin_problem(probes, "a link", err);
-	}
-}
-
-void lien_keep_ungate(struct lien_probes *probes, const struct lien_gate *gate)
-{
-	char name[64];
-	unsigned i;
-
-	for (i = 0; probes->pins && i < 2 * gate->files_count; i++) {
-		gate_pin(gate->pid, &gate->files[i / 2], i % 2, name, sizeof(name));
-		lien_pins_drop(probes->pins, name);
-	}
-}
-
-/* Takes over both links of a file, or neither. */
-static bool take_gate(void *context, const char *name)
-{
-	struct lien_probes *probes = context;
-	struct lien_gate_file file = {0};
-	struct lien_probe_gate known;
-	struct lien_gate *gate;
-	char other[64];
-	unsigned index;
-	uint32_t pid;
-
-	if (sscanf(name, "gate-%u-%u-%u", &file.number, &pid, &index) != 3 || index)
-		return true;
-	if (file.number > probes->next_attachment)
-		probes->next_attachment = file.number;
-	gate_pin(pid, &file, 1, other, sizeof(other));
-	file.link[0] = lien_pins_get(probes->pins, name);
-	file.link[1] = lien_pins_get(probes->pins, other);
-	gate = file.link[0] >= 0 && file.link[1] >= 0 &&
-			       !bpf_map_lookup_elem(
-				       bpf_map__fd(probes->skel->maps.gates), &pid, &known)
-		       ? lien_gate_add(probes, pid)
-		       : NULL;
-	if (gate && gate->files_count < LIEN_GATE_FILES) {
-		gate->files[gate->files_count++] = file;
-		return true;
-	}
-	for (index = 0; index < 2; index++) {
-		if (file.link[index] >= 0)
-			close(file.link[index]);
-		lien_pins_drop(probes->pins, index ? other : name);
-	}
-	return true;
-}
-
-void lien_keep_take_gates(struct lien_probes *probes)
-{
-	if (probes->pins && probes->resumed)
-		lien_pins_each(probes->pins, take_gate, probes);
 }
 
 void lien_keep_save(struct lien_probes *probes)
@@ -476,6 +403,7 @@ void lien_probes_unpin(struct lien_probes *probes)
 
 	if (!probes->pins)
 		return;
+	lien_gate_links_stop(probes); /* they have the pins */
 	state_path(probes->config.socket, path, sizeof(path));
 	unlink(path);
 	lien_pins_remove(probes->pins);

@@ -12,6 +12,7 @@
 
 #include <lien/clock.h>
 #include "loader/probes/close_later.h"
+#include "loader/probes/uprobe_single.h"
 #include "loader/discover/detached.h"
 
 #define STACK  65536
@@ -21,9 +22,9 @@
 
 struct lien_making {
 	int file_fd;
-	unsigned count;
-	struct lien_link_request requests[LIEN_LINKS_AT_ONCE];
-	int links[LIEN_LINKS_AT_ONCE];
+	unsigned count, links_count;
+	struct lien_link_request requests[LIEN_LINK_REQUESTS];
+	int *links;
 	int err;
 	bool done, abandoned; /* protected by the lock */
 	bool waited;	      /* the caller has waited its full time: the thread may be stuck */
@@ -46,33 +47,71 @@ static void prepare(void)
 	pthread_condattr_destroy(&attr);
 }
 
+static unsigned links_of(const struct lien_link_request *request)
+{
+	return request->each ? request->count : 1;
+}
+
+/* The links of a request with `each` are closed one after the other: the kernel does no better. */
 static void discard(struct lien_making *making)
 {
-	unsigned i;
+	unsigned i, first = 0;
 
-	for (i = 0; i < making->count; i++)
-		if (making->links[i] >= 0)
-			lien_close_later(making->links[i]);
+	for (i = 0; i < making->count; first += links_of(&making->requests[i]), i++)
+		if (making->requests[i].each)
+			lien_close_all_later(making->links + first, making->requests[i].count);
+		else if (making->links[first] >= 0)
+			lien_close_later(making->links[first]);
 	close(making->file_fd);
+	free(making->links);
 	free(making);
 }
 
-static void make_all(struct lien_making *making)
+static bool is_abandoned(const struct lien_making *making)
 {
-	const struct lien_link_request *request;
+	bool abandoned;
+
+	pthread_mutex_lock(&lock);
+	abandoned = making->abandoned;
+	pthread_mutex_unlock(&lock);
+	return abandoned;
+}
+
+static int make_one(const struct lien_link_request *request, const char *path, unsigned place)
+{
+	return request->each ? lien_uprobe_single_attach(request->program_fd, path,
+				       request->offsets[place], request->cookies[place],
+				       request->how.at_return)
+			     : lien_uprobe_multi_attach(request->program_fd, path, request->offsets,
+				       request->cookies, request->count, request->how);
+}
+
+static int make_request(
+	struct lien_making *making, const struct lien_link_request *request, int *links)
+{
 	char path[32];
 	unsigned i;
 
 	/* Through the open file: the path may lead elsewhere by now. */
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", making->file_fd);
+	for (i = 0; request->count && i < links_of(request); i++) {
+		if (request->each && is_abandoned(making))
+			return -ECANCELED;
+		links[i] = make_one(request, path, i);
+		if (links[i] < 0)
+			return links[i];
+	}
+	return 0;
+}
+
+static void make_all(struct lien_making *making)
+{
+	int *links = making->links;
+	unsigned i;
+
 	for (i = 0; i < making->count && !making->err; i++) {
-		request = &making->requests[i];
-		if (!request->count)
-			continue;
-		making->links[i] = lien_uprobe_multi_attach(request->program_fd, path,
-			request->offsets, request->cookies, request->count, request->how);
-		if (making->links[i] < 0)
-			making->err = making->links[i];
+		making->err = make_request(making, &making->requests[i], links);
+		links += links_of(&making->requests[i]);
 	}
 }
 
@@ -103,18 +142,26 @@ static uint64_t *copy_places(uint64_t *to, const uint64_t *from, unsigned count)
 static struct lien_making *copy_of(const struct lien_link_request *requests, unsigned count)
 {
 	struct lien_making *making;
-	unsigned places = 0, i;
+	unsigned places = 0, links = 0, i;
 	uint64_t *to;
 
-	for (i = 0; i < count; i++)
+	for (i = 0; i < count; i++) {
 		places += requests[i].count;
+		links += links_of(&requests[i]);
+	}
 	making = calloc(1, sizeof(*making) + places * 2 * sizeof(making->places[0]));
 	if (!making)
 		return NULL;
+	making->links = malloc((links + 1) * sizeof(making->links[0]));
+	if (!making->links) {
+		free(making);
+		return NULL;
+	}
+	memset(making->links, 0xff, (links + 1) * sizeof(making->links[0]));
 	to = making->places;
 	making->count = count;
+	making->links_count = links;
 	for (i = 0; i < count; i++) {
-		making->links[i] = -1;
 		making->requests[i] = requests[i];
 		making->requests[i].offsets = to;
 		to = copy_places(to, requests[i].offsets, requests[i].count);
@@ -136,6 +183,7 @@ int lien_making_begin(struct lien_making **making, int file_fd,
 	(*making)->file_fd = fcntl(file_fd, F_DUPFD_CLOEXEC, 0);
 	if ((*making)->file_fd < 0) {
 		err = -errno;
+		free((*making)->links);
 		free(*making);
 		*making = NULL;
 		return err;
@@ -168,22 +216,28 @@ static void wait_for(struct lien_making *making)
 		left_ns -= waited < left_ns ? waited : left_ns;
 }
 
+bool lien_making_ready(struct lien_making *making)
+{
+	bool done;
+
+	pthread_mutex_lock(&lock);
+	wait_for(making);
+	done = making->done;
+	pthread_mutex_unlock(&lock);
+	return done;
+}
+
 int lien_making_wait(struct lien_making **making, int *links)
 {
 	struct lien_making *made = *making;
 	unsigned i;
-	bool done;
 	int err;
 
-	pthread_mutex_lock(&lock);
-	wait_for(made);
-	done = made->done;
-	pthread_mutex_unlock(&lock);
-	if (!done)
+	if (!lien_making_ready(made))
 		return -EINPROGRESS;
 	*making = NULL;
 	err = made->err;
-	for (i = 0; i < made->count && !err; i++) {
+	for (i = 0; i < made->links_count && !err; i++) {
 		links[i] = made->links[i];
 		made->links[i] = -1;
 	}

@@ -19,18 +19,25 @@ struct lien_link_request {
 	int program_fd;
 	const uint64_t *offsets, *cookies;
 	unsigned count; /* 0: no link */
+	/* A link for each place (loader/probes/uprobe_single.h), which sees every process. false:
+	 * one for all of them (loader/probes/uprobe_multi.h). */
+	bool each;
 	struct lien_uprobe_multi_how how;
 };
 
-#define LIEN_LINKS_AT_ONCE 2
+#define LIEN_LINK_REQUESTS 2
 
-/* Begins to make up to LIEN_LINKS_AT_ONCE links, in this order. Copies the wishes and everything
- * they point to, and duplicates the file's fd. Returns 0; -errno: *making is NULL. */
+/* Begins to make the links of up to LIEN_LINK_REQUESTS requests, in this order. Copies the requests
+ * and everything they point to, and duplicates the file's fd. Returns 0; -errno: *making is NULL.
+ */
 int lien_making_begin(struct lien_making **making, int file_fd,
-	const struct lien_link_request *wishes, unsigned count);
-/* Returns 0: links[] has their fds, -1 for a link without places; -EINPROGRESS: call again later;
- * -errno: no link was made. Frees *making and sets it to NULL, except on -EINPROGRESS. */
+	const struct lien_link_request *requests, unsigned count);
+/* Returns 0: links[] has their fds, request by request: one, -1 if it has no places; or, with
+ * `each`, one for each place. -EINPROGRESS: call again later; -errno: no link was made. Frees
+ * *making and sets it to NULL, except on -EINPROGRESS. */
 int lien_making_wait(struct lien_making **making, int *links);
+/* Waits as long, and returns true if that would not be -EINPROGRESS now. */
+bool lien_making_ready(struct lien_making *making);
 /* Removes all links that it has made or will make. making may be NULL. */
 void lien_making_abandon(struct lien_making **making);
 

@@ -13,7 +13,10 @@
 #include <unistd.h>
 
 #include "loader/discover/elf_symbols.h"
+#include "loader/probes/gate_kernel.h"
+#include "loader/probes/gate_links.h"
 #include "loader/probes/make_link.h"
+#include "loader/probes/map_each.h"
 #include "loader/probes/probes_internal.h"
 #include "loader/discover/untrusted.h"
 #include "loader/probes/uprobe_multi.h"
@@ -74,7 +77,9 @@ static int open_and_load(struct lien_probes *probes, char *error, size_t size)
 		probes->skel->rodata->lien_threads_max = probes->config.threads;
 	}
 	probes->multi = !probes->config.no_multi && lien_uprobe_multi_supported();
-	probes->can_follow = probes->multi && lien_uprobe_multi_of_process_supported();
+	probes->can_follow = probes->multi && !probes->config.no_bound &&
+			     lien_uprobe_multi_of_process_supported();
+	probes->gate_lacks = lien_gate_kernel_lacks(probes->multi);
 	probes->skel->rodata->lien_all_contexts = !probes->can_follow;
 	if (probes->multi) {
 		bpf_program__set_expected_attach_type(
@@ -178,15 +183,6 @@ failed:
 	return err;
 }
 
-static void close_gate(struct lien_gate *gate)
-{
-	unsigned i;
-
-	lien_making_abandon(&gate->making);
-	for (i = 0; i < 2 * gate->files_count; i++)
-		close(gate->files[i / 2].link[i % 2]);
-}
-
 void lien_probes_close(struct lien_probes *probes)
 {
 	unsigned i;
@@ -199,8 +195,7 @@ void lien_probes_close(struct lien_probes *probes)
 			close(probes->following[i].link);
 	}
 	free(probes->following);
-	while (probes->gates_count)
-		close_gate(&probes->gates[--probes->gates_count]);
+	lien_gate_links_free(probes);
 	free(probes->gates);
 	lien_attached_clear(&probes->files);
 	lien_attached_clear(&probes->attaching);
@@ -306,32 +301,27 @@ int lien_probes_shares_fd(const struct lien_probes *probes)
 	return bpf_map__fd(probes->skel->maps.shares);
 }
 
-#define TRAFFIC_BATCH 512 /* more than any bucket of the map has */
+struct each_comm {
+	int (*fn)(void *context, const struct lien_probe_comm *comm,
+		const struct lien_probe_traffic *traffic);
+	void *context;
+};
 
-/* Reads in batches: a walk from key to key starts over when the current key has been deleted. */
+static int visit_comm(void *context, const void *comm, const void *traffic)
+{
+	const struct each_comm *each = context;
+
+	return each->fn(each->context, comm, traffic);
+}
+
 int lien_probes_traffic(struct lien_probes *probes,
 	int (*fn)(void *context, const struct lien_probe_comm *comm,
 		const struct lien_probe_traffic *traffic),
 	void *context)
 {
-	static struct lien_probe_comm keys[TRAFFIC_BATCH];
-	static struct lien_probe_traffic values[TRAFFIC_BATCH];
-	int fd = bpf_map__fd(probes->skel->maps.traffic), err = 0, result;
-	uint32_t count, at, *from = NULL, i;
+	struct each_comm each = {fn, context};
 
-	while (!err) {
-		count = TRAFFIC_BATCH;
-		err = bpf_map_lookup_batch(fd, from, &at, keys, values, &count, NULL);
-		if (err && err != -ENOENT)
-			return err;
-		for (i = 0; i < count; i++) {
-			result = fn(context, &keys[i], &values[i]);
-			if (result)
-				return result;
-		}
-		from = &at;
-	}
-	return 0;
+	return lien_map_each(probes->skel->maps.traffic, visit_comm, &each);
 }
 
 uint64_t lien_probes_start_of(struct lien_probes *probes, uint32_t pid)

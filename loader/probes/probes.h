@@ -45,6 +45,7 @@ struct lien_probes_config {
 	unsigned threads;    /* number of threads that use CUDA and can be followed, over all users;
 			      * 0: the programs' default */
 	bool no_multi; /* attach each probe through perf even where the kernel has uprobe-multi */
+	bool no_bound; /* bind no links to processes even where the kernel can */
 	/* The agent's socket. Maps and links are pinned under a name made from it, and SOCKET.state
 	 * lists the attachments. NULL: nothing outlives lien_probes_close(). */
 	const char *socket;

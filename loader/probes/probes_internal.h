@@ -6,6 +6,7 @@
 #include <bpf/libbpf.h>
 
 #include "loader/probes/calls.h"
+#include "loader/probes/gate_places.h"
 #include "loader/probes/images.h"
 #include "loader/probes/pins.h"
 #include "loader/probes/probes.h"
@@ -25,22 +26,25 @@ struct lien_following {
 /* Three libraries, some of them twice. */
 #define LIEN_GATE_FILES 8
 
+struct lien_gate_links;
+
 struct lien_gate_file {
-	dev_t device;
-	ino_t inode;
+	struct lien_gate_links *links;
 	bool all;
-	unsigned number; /* like an attachment's */
-	int link[2];	 /* returns, entries */
+	/* The contents, as in loader/probes/gate_places.c. */
+	off_t size;
+	struct timespec changed;
 };
 
 /* A process that has a gate. */
 struct lien_gate {
 	struct lien_probes *probes;
 	uint32_t pid;
+	uint64_t start; /* of the process; 0: `inherited` */
 	struct lien_gate_file files[LIEN_GATE_FILES];
 	unsigned files_count;
-	struct lien_gate_file next; /* the one being made */
-	struct lien_making *making;
+	bool inherited; /* an earlier agent made it */
+	bool shared;	/* its links may be for all processes */
 };
 
 /* Links that were made together: those of a file, or (file.library 0) the tracepoints. */
@@ -80,9 +84,13 @@ struct lien_probes {
 	struct lien_images images; /* as last read */
 	struct lien_following *following;
 	unsigned following_count;
+	const char *gate_lacks; /* NULL: nothing */
 	struct lien_gate *gates;
 	unsigned gates_count;
 	uint32_t next_gate;
+	struct lien_gate_places_kept gate_places;
+	struct lien_gate_links **gate_links;
+	unsigned gate_links_count;
 	struct lien_attached_list files, attaching;
 	struct lien_attached *system; /* the tracepoints */
 	unsigned next_attachment;
@@ -120,15 +128,13 @@ void lien_keep_links(struct lien_probes *probes, struct lien_attached *attached)
  * none. */
 void lien_keep_drop(struct lien_probes *probes, struct lien_attached *attached, int *fds);
 void lien_keep_following(struct lien_probes *probes, const struct lien_following *following);
-void lien_keep_gate(struct lien_probes *probes, const struct lien_gate *gate,
-	const struct lien_gate_file *file);
-/* Called after loading: takes over the gates of processes from which an earlier agent has moved
- * memory. */
+/* Called after loading: takes over the gates that an earlier agent has made, and their links. */
 void lien_keep_take_gates(struct lien_probes *probes);
-void lien_keep_ungate(struct lien_probes *probes, const struct lien_gate *gate);
 /* Returns the gate of a process, and makes it if necessary. NULL: out of memory. */
 struct lien_gate *lien_gate_add(struct lien_probes *probes, uint32_t pid);
 void lien_keep_unfollow(struct lien_probes *probes, const struct lien_following *following);
+/* Notes for lien_probes_problem() that something could not be pinned. */
+void lien_keep_problem(struct lien_probes *probes, const char *what, int err);
 /* Writes the list of attachments to the state file. */
 void lien_keep_save(struct lien_probes *probes);
 

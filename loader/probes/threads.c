@@ -4,8 +4,9 @@
 #include <bpf/bpf.h>
 #include <bpf/btf.h>
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
+
+#include "loader/probes/map_each.h"
 
 static const char *const names[LIEN_THREAD_MEMBERS] = {
 	[LIEN_THREAD_PID] = "pid",
@@ -28,7 +29,7 @@ struct lien_thread {
 	struct place members[LIEN_THREAD_MEMBERS];
 	struct place frames, attachment; /* frames.size: of one frame */
 	size_t size;
-	unsigned char *value;
+	const unsigned char *value;
 };
 
 static bool find(const struct btf *btf, const char *of, const char *name, struct place *place)
@@ -87,30 +88,29 @@ unsigned lien_thread_attachment(const struct lien_thread *thread, unsigned depth
 		sizeof(uint32_t));
 }
 
+struct visit {
+	struct lien_thread thread;
+	int (*fn)(void *context, uint32_t ktid, const struct lien_thread *thread);
+	void *context;
+};
+
+static int visit(void *context, const void *key, const void *value)
+{
+	struct visit *visit = context;
+
+	visit->thread.value = value;
+	return visit->fn(visit->context, *(const uint32_t *)key, &visit->thread);
+}
+
 int lien_threads_each(struct lien_probes *probes,
 	int (*fn)(void *context, uint32_t ktid, const struct lien_thread *thread), void *context)
 {
 	const struct bpf_map *map = probes->skel->maps.threads;
-	unsigned rest = 2 * bpf_map__max_entries(map);
-	struct lien_thread thread = {.size = bpf_map__value_size(map)};
-	int fd = bpf_map__fd(map), more, result = 0;
-	uint32_t key, next;
+	struct visit each = {{.size = bpf_map__value_size(map)}, fn, context};
 
-	if (!find_all(bpf_object__btf(probes->skel->obj), &thread))
+	if (!find_all(bpf_object__btf(probes->skel->obj), &each.thread))
 		return -ENOENT;
-	thread.value = malloc(thread.size);
-	if (!thread.value)
-		return -ENOMEM;
-	more = !bpf_map_get_next_key(fd, NULL, &next);
-	/* A walk whose key has been deleted starts over. */
-	while (!result && more && rest--) {
-		key = next;
-		more = !bpf_map_get_next_key(fd, &key, &next);
-		if (!bpf_map_lookup_elem(fd, &key, thread.value))
-			result = fn(context, key, &thread);
-	}
-	free(thread.value);
-	return result;
+	return lien_map_each(map, visit, &each);
 }
 
 void lien_threads_remove(struct lien_probes *probes, uint32_t ktid)

@@ -30,8 +30,7 @@ unsigned lien_thread_attachment(const struct lien_thread *thread, unsigned depth
 
 /*
  * Calls fn for each thread until it returns non-zero, and returns that value; fn may remove the
- * thread that it is given. Threads come and go meanwhile: one may be visited twice, and a new one
- * not at all. Returns -errno on error.
+ * thread that it is given. As lien_map_each().
  */
 int lien_threads_each(struct lien_probes *probes,
 	int (*fn)(void *context, uint32_t ktid, const struct lien_thread *thread), void *context);

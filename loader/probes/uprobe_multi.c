@@ -6,6 +6,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "loader/probes/empty_program.h"
 #include "loader/probes/uprobe_multi.h"
 
 #define UPROBE_MULTI_RETURN 1
@@ -24,24 +25,6 @@ static int link_create(struct link_create *attr)
 	return fd < 0 ? -errno : fd;
 }
 
-/* Loads a program of the right type that does nothing: r0 = 0; exit. */
-static int program_load(void)
-{
-	static const struct bpf_insn code[] = {
-		{.code = BPF_ALU64 | BPF_MOV | BPF_K},
-		{.code = BPF_JMP | BPF_EXIT},
-	};
-	union bpf_attr attr;
-
-	memset(&attr, 0, sizeof(attr));
-	attr.prog_type = BPF_PROG_TYPE_KPROBE;
-	attr.expected_attach_type = LIEN_UPROBE_MULTI_TYPE;
-	attr.insns = (uintptr_t)code;
-	attr.insn_cnt = sizeof(code) / sizeof(code[0]);
-	attr.license = (uintptr_t) "Dual BSD/GPL";
-	return syscall(SYS_bpf, BPF_PROG_LOAD, &attr, sizeof(attr));
-}
-
 bool lien_uprobe_multi_supported(void)
 {
 	uint64_t offset = 0;
@@ -51,7 +34,7 @@ bool lien_uprobe_multi_supported(void)
 		.offsets = (uintptr_t)&offset,
 		.count = 1,
 	};
-	int program = program_load(), result;
+	int program = lien_empty_program(0, LIEN_UPROBE_MULTI_TYPE), result;
 
 	if (program < 0)
 		return false;
@@ -84,7 +67,7 @@ bool lien_uprobe_multi_of_process_supported(void)
 	struct attempt attempt = {
 		.attr =
 			{
-				.program_fd = program_load(),
+				.program_fd = lien_empty_program(0, LIEN_UPROBE_MULTI_TYPE),
 				.attach_type = LIEN_UPROBE_MULTI_TYPE,
 				.path = (uintptr_t) "/proc/self/exe",
 				.offsets = (uintptr_t)&offset,

@@ -146,7 +146,7 @@ static void do_step(enum step step, unsigned n)
 		json_decref(lien_view_holders(graph, NULL, PID, VA, &files, error, sizeof(error)));
 		break;
 	case MEM:
-		json_decref(lien_view_mem(graph, NULL));
+		json_decref(lien_view_mem(graph, NULL, 0));
 		break;
 	case CHECK:
 		json_decref(lien_findings(graph, &input));

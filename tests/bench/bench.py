@@ -105,16 +105,21 @@ def golden(tries):
     return best
 
 
+def built(name):
+    """A bench of the graph alone, which build.mk has linked."""
+    return os.path.join(os.environ.get("BUILD") or "build", "tests", "bench", name)
+
+
 def aliases(mappings):
     """Half as many, then so many mappings of one allocation."""
-    found = subprocess.run([program("aliases", "tests/bench"), str(mappings // 2)],
+    found = subprocess.run([built("aliases"), str(mappings // 2)],
                            stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(found.stdout)
 
 
 def scale(mappings):
     """The graph alone, in a process of its own."""
-    found = subprocess.run([program("scale", "tests/bench"), str(mappings)],
+    found = subprocess.run([built("scale"), str(mappings)],
                            stdout=subprocess.PIPE, check=True)
     found = json.loads(found.stdout)
     equal((found["odd"], found["unmatched"]), (0, 0), "what the graph could not make sense of")
@@ -169,6 +174,8 @@ def table(figures):
     row(what + "events", "%.1f million/s" % (graph["events_per_second"] / 1e6),
         "%.1f when full" % (graph["events_per_second_when_full"] / 1e6))
     row(what + "lien mem", "%.0f ms" % graph["mem_ms"])
+    row(what + "plan of one communicator, of 1,024", "%.1f ms" % graph["plan_ms"][0],
+        "%.1f ms" % graph["plan_ms"][1])
     row(what + "dump", "%.2f s" % graph["dump_s"], "%d records" % graph["dump_events"])
     many = figures["aliases"]
     for step in ("apply", "plan", "holders", "mem", "check", "unmap", "exit"):

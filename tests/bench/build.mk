@@ -15,7 +15,26 @@ $(BENCH_NCCL): tests/bench/nccl.c
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(LIEN_CFLAGS) $(CFLAGS) -fPIC -shared -Wl,-soname,libnccl.so.2 -Wl,--build-id -o $@ $<
 
+# peers.py takes it along to machines with GPUs; it needs libc alone.
+BENCH_PEERS := $(TESTS)/bench/prog_peers
+
+$(BENCH_PEERS): tests/bench/prog_peers.c
+	$(call say,LINK,$@)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) $(LIEN_CFLAGS) $(CFLAGS) -MMD -MP -o $@ $< -ldl
+
+integration-tests: $(BENCH_PEERS)
+
 bench: all $(GRAPH_BENCHES) $(BENCH_NCCL)
 	$(Q)BUILD=$(BUILD) CC='$(CC)' $(PYTHON) tests/bench/bench.py $(BENCH_ARGS)
 
+# How offload and restore grow with ranks and communicators; BENCH_ARGS='--sizes 8x32'.
+bench-ranks: all integration-tests
+	$(Q)BUILD=$(BUILD) CC='$(CC)' $(PYTHON) tests/bench/ranks.py $(BENCH_ARGS)
+
+# What the coordination of many nodes costs, with simulated agents; BENCH_ARGS='--nodes 2 16 128'.
+bench-nodes: all
+	$(Q)BUILD=$(BUILD) $(PYTHON) tests/bench/nodes.py $(BENCH_ARGS)
+
+-include $(BENCH_PEERS:=.d)
 -include $(GRAPH_BENCHES:$(TESTS)/%=$(BUILD)/obj/tests/%.d)

@@ -6,6 +6,7 @@
  *   create      cuMemCreate of no bytes, which fails at once: seen entering and returning
  *   release     cuMemRelease of a handle with another reference: announced at entry as well
  *   retain      cuMemRetainAllocationHandle, which those references come from
+ *   properties  cuMemGetAllocationPropertiesFromHandle: not traced, but held by a gate
  *   context     cuCtxSetCurrent: seen entering only, no event
  *   collective  ncclAllReduce of LIBNCCL: seen entering only, counted
  *   endbr, sub  the same of functions that begin with these instructions (tests/bench/nccl.c)
@@ -64,6 +65,13 @@ static void retain(void)
 	check(cuMemRetainAllocationHandle(&handle, (void *)va), "cuMemRetainAllocationHandle");
 }
 
+static void properties(void)
+{
+	CUmemAllocationProp found;
+
+	check(cuMemGetAllocationPropertiesFromHandle(&found, handle), "properties");
+}
+
 static void set_context(void)
 {
 	check(cuCtxSetCurrent(context), "cuCtxSetCurrent");
@@ -91,6 +99,7 @@ static const struct kind {
 	{"create", create},
 	{"release", release},
 	{"retain", retain},
+	{"properties", properties},
 	{"context", set_context},
 	{"collective", collective},
 	{"endbr", endbr},

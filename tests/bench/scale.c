@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "agent/graph/graph.h"
+#include "agent/offload/plan.h"
 #include "agent/views/views.h"
 #include <lien/cuda_abi.h>
 
@@ -199,9 +200,34 @@ static double view_ms(void)
 
 	for (unsigned i = 0; i < 5; i++) {
 		from = clock_s();
-		json_decref(lien_view_mem(graph, NULL));
+		json_decref(lien_view_mem(graph, NULL, 0));
 		from = (clock_s() - from) * 1e3;
 		best = from < best ? from : best;
+	}
+	return best;
+}
+
+#define GROUPS 1024
+
+/* A plan of the memory of communicators: of groups that nobody is in, and of one that all are in.
+ */
+static double plan_ms(unsigned count)
+{
+	static uint64_t groups[GROUPS];
+	struct lien_selection selection = {.groups = groups, .groups_count = count};
+	struct lien_plan plan;
+	double best = 1e9, from;
+	char error[256];
+
+	for (unsigned i = 0; i < count; i++)
+		groups[i] = count - 1 - i ? 1000 + i : 9;
+	for (unsigned i = 0; i < 3; i++) {
+		from = clock_s();
+		if (lien_plan_offload(graph, &selection, &plan, error, sizeof(error)))
+			exit(1);
+		from = (clock_s() - from) * 1e3;
+		best = from < best ? from : best;
+		lien_plan_clear(&plan);
 	}
 	return best;
 }
@@ -227,7 +253,7 @@ int main(int argc, char **argv)
 	uint64_t mappings = argc > 1 ? strtoull(argv[1], NULL, 0) : 1000000, told = 0;
 	uint32_t processes = argc > 2 ? strtoul(argv[2], NULL, 0) : 64, p;
 	uint64_t rounds = mappings / processes / 3, i;
-	double empty, dump_s, free_s, full, filling, churning, view;
+	double empty, dump_s, free_s, full, filling, churning, view, plan_one, plan_all;
 
 	/* Every page of what is not the graph's is there before. */
 	memset(batch, 0, sizeof(batch));
@@ -248,6 +274,8 @@ int main(int argc, char **argv)
 	filling = rate();
 	full = resident_mib();
 	view = view_ms();
+	plan_one = plan_ms(1);
+	plan_all = plan_ms(GROUPS);
 	for (i = 0; i < rounds && i < 400000 / processes; i++)
 		for (p = 0; p < processes; p++) {
 			uint64_t n = 4 * (i * 7919 % rounds) + !(i * 7919 % rounds % 2);
@@ -263,14 +291,15 @@ int main(int argc, char **argv)
 	printf("{\"mappings\": %llu, \"allocations\": %llu, \"processes\": %llu, \"odd\": %llu, "
 	       "\"unmatched\": %llu, \"resident_mib\": %.1f, \"bytes_per_mapping\": %.0f, "
 	       "\"events_per_second\": %.0f, \"events_per_second_when_full\": %.0f, "
-	       "\"mem_ms\": %.1f, \"dump_s\": %.2f, \"dump_events\": %llu, ",
+	       "\"mem_ms\": %.1f, \"plan_ms\": [%.1f, %.1f], \"dump_s\": %.2f, \"dump_events\": "
+	       "%llu, ",
 		(unsigned long long)lien_graph_stats(graph)->mappings,
 		(unsigned long long)lien_graph_stats(graph)->allocations,
 		(unsigned long long)lien_graph_stats(graph)->processes,
 		(unsigned long long)lien_graph_stats(graph)->odd,
 		(unsigned long long)lien_graph_stats(graph)->unmatched_imports, full - empty,
 		(full - empty) * MIB / lien_graph_stats(graph)->mappings, filling, churning, view,
-		dump_s, (unsigned long long)told);
+		plan_one, plan_all, dump_s, (unsigned long long)told);
 	free_s = clock_s();
 	lien_graph_free(graph);
 	printf("\"free_s\": %.2f}\n", clock_s() - free_s);

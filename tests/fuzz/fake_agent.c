@@ -13,6 +13,8 @@
 #include "agent/core/proc.h"
 #include "agent/daemon/loop.h"
 #include "agent/daemon/requests.h"
+#include "agent/daemon/together.h"
+#include "agent/nodes/outcomes.h"
 #include "agent/join/join.h"
 #include "agent/join/ras.h"
 #include "agent/link/link.h"
@@ -20,11 +22,14 @@
 #include "agent/orders/presence.h"
 #include "agent/server/server.h"
 #include "agent/daemon/answers.h"
+#include "agent/quiesce/by_comm.h"
 #include "agent/quiesce/gate.h"
+#include "agent/quiesce/parts.h"
 #include "agent/quiesce/quiesce.h"
 #include "agent/core/node.h"
 #include "agent/core/open_files.h"
 #include "agent/orders/prepare.h"
+#include "agent/daemon/others.h"
 #include "agent/daemon/probing.h"
 #include "agent/daemon/sites.h"
 #include "agent/core/worker.h"
@@ -48,6 +53,12 @@ void lien_log(int level, const char *format, ...)
 	va_start(args, format);
 	vsnprintf(line, sizeof(line), format, args);
 	va_end(args);
+}
+
+struct lien_log_size lien_log_size(uint64_t bytes)
+{
+	(void)bytes;
+	return (struct lien_log_size){"0"};
 }
 
 uint64_t lien_now_ns(void)
@@ -115,6 +126,18 @@ int __wrap_getsockopt(int fd, int level, int name, void *value, socklen_t *size)
 bool lien_proc_uses_cards(uint32_t pid)
 {
 	return pid % 2;
+}
+
+char lien_proc_stopped(uint32_t pid)
+{
+	(void)pid;
+	return 0;
+}
+
+int lien_proc_check_goes_on(uint32_t pid, char *error, size_t size)
+{
+	(void)pid, (void)error, (void)size;
+	return 0;
 }
 
 bool lien_proc_cards(void)
@@ -286,10 +309,23 @@ bool lien_probes_follows(const struct lien_probes *probes, uint32_t pid)
 	return pid & 1;
 }
 
+bool lien_probes_gate_holds(
+	const struct lien_probes *probes, uint32_t pid, struct lien_probe_shut *range)
+{
+	(void)probes, (void)pid, (void)range;
+	return false;
+}
+
 bool lien_probes_can_gate(const struct lien_probes *probes)
 {
 	(void)probes;
 	return true;
+}
+
+const char *lien_probes_gate_lacks(const struct lien_probes *probes)
+{
+	(void)probes;
+	return NULL;
 }
 
 int lien_gate_step(void *agent, uint32_t pid, enum lien_gate_step step, char *why, size_t size)
@@ -304,24 +340,57 @@ const char *lien_quiesce_not_now(void *agent, uint32_t pid)
 	return NULL;
 }
 
-bool lien_quiesce_reached(void *agent, const uint32_t *pids, const bool *busy, unsigned count,
-	lien_pass_fn *pass, void *to, char *why, size_t size)
+enum lien_rest lien_quiesce_look(void *agent, struct lien_resting *resting)
 {
-	(void)agent, (void)pids, (void)count, (void)busy, (void)pass, (void)to, (void)why;
-	(void)size;
-	return true;
+	(void)agent;
+	return resting->levelling ? LIEN_REST_LEVEL : LIEN_REST_REACHED;
 }
 
-const char *const lien_on_use_names[] = {"wait", "restore", "fail"};
+void lien_quiesce_rested(void *agent, const uint32_t *pids, unsigned count)
+{
+	(void)agent, (void)pids, (void)count;
+}
+
+const char *const lien_on_use_names[LIEN_ON_USE_IGNORE + 1] = {"wait", "restore", "fail", "ignore"};
 
 void lien_gate_set(struct lien_agent *agent, bool all)
 {
 	(void)agent, (void)all;
 }
 
+/* Two parts, whatever there is, and then the rest. */
+unsigned lien_parts_next(void *of, const struct lien_transaction *transaction, unsigned part,
+	uint64_t *groups, unsigned max, char *why, size_t size)
+{
+	(void)of, (void)transaction, (void)max, (void)size;
+	why[0] = 0;
+	groups[0] = part + 1;
+	return part < 2;
+}
+
+void lien_by_comm_moved(struct lien_agent *of)
+{
+	(void)of;
+}
+
+void lien_by_comm_set(struct lien_agent *of, uint32_t pid)
+{
+	(void)of, (void)pid;
+}
+
 void lien_gate_set_on_use(struct lien_agent *agent, enum lien_on_use on_use)
 {
 	(void)agent, (void)on_use;
+}
+
+void lien_gate_stays(struct lien_agent *agent, uint32_t pid)
+{
+	(void)agent, (void)pid;
+}
+
+void lien_gate_restored(struct lien_agent *agent, struct lien_process *process)
+{
+	(void)agent, (void)process;
 }
 
 json_t *lien_gate_view(struct lien_agent *agent, const struct lien_viewer *viewer)
@@ -336,6 +405,12 @@ json_t *lien_probing_view(const struct lien_agent *agent, const struct lien_view
 	return json_pack("{s:[], s:[]}", "users", "processes");
 }
 
+json_t *lien_others_view(struct lien_agent *agent)
+{
+	(void)agent;
+	return json_array();
+}
+
 int lien_inject(uint32_t pid, int pidfd, int library_fd, unsigned limit_ms,
 	struct lien_inject_result *result, char *why, size_t size)
 {
@@ -344,9 +419,9 @@ int lien_inject(uint32_t pid, int pidfd, int library_fd, unsigned limit_ms,
 	return -EPERM;
 }
 
-void lien_probes_ungate(struct lien_probes *probes, uint32_t pid)
+void lien_probes_ungate(struct lien_probes *probes, uint32_t pid, bool ends)
 {
-	(void)probes, (void)pid;
+	(void)probes, (void)pid, (void)ends;
 }
 
 int lien_worker_new(struct lien_agent *agent, struct lien_worker **out)
@@ -436,6 +511,8 @@ static void stop(void)
 	char *slash;
 
 	lien_server_stop(&started_agent->agent);
+	lien_together_free(&started_agent->agent);
+	lien_outcomes_close(started_agent->agent.outcomes, true);
 	slash = strrchr(started_agent->socket, '/');
 	*slash = '\0';
 	rmdir(started_agent->socket);
@@ -450,9 +527,10 @@ static void on_event(struct lien_agent *agent, const struct lien_event *event)
 	lien_walks_event(agent, event);
 }
 
-static void consume(struct lien_agent *agent)
+static bool consume(struct lien_agent *agent, bool all)
 {
-	(void)agent;
+	(void)agent, (void)all;
+	return true;
 }
 
 static void look(struct lien_agent *agent, struct lien_process *process)
@@ -470,7 +548,8 @@ static const struct lien_above above = {
 	.adopt_answered = lien_adopt_answered,
 	.adopt_done = lien_adopt_done,
 };
-static const struct lien_server_calls requests = {lien_request, lien_request_done};
+static const struct lien_server_calls requests = {
+	lien_request, lien_together_ended, lien_request_done};
 
 static int child_end; /* the agent's end of the child's pair, by the child's number */
 
@@ -491,6 +570,8 @@ void fake_agent_start(struct fake_agent *fake)
 	agent->epoll = epoll_create1(EPOLL_CLOEXEC);
 	agent->control = -1;
 	agent->token_base = 1ull << 40;
+	agent->outcomes = lien_outcomes_open(NULL);
+	require(agent->outcomes, "outcomes");
 	require(!lien_server_start(agent, fake->socket, &requests), fake->socket);
 	started_agent = fake;
 	atexit(stop);

@@ -108,7 +108,7 @@ static void look_at_all(struct lien_graph *graph)
 	unsigned by;
 
 	look(lien_view_ps(graph, NULL));
-	look(lien_view_mem(graph, NULL));
+	look(lien_view_mem(graph, NULL, 0));
 	look(lien_view_dead(graph, NULL));
 	look(lien_view_graph(graph, NULL));
 	look(lien_view_comms(graph, NULL, NULL, 0, NULL, 1));

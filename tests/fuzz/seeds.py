@@ -6,7 +6,7 @@
 
 What is committed in tests/fuzz/corpus is the least that reaches all that these and a long run reached:
 
-    build/fuzz/fuzz_NAME -set_cover_merge=1 -use_counters=0 -max_len=1200 NEW \\
+    build/fuzz/fuzz_NAME -set_cover_merge=1 -use_counters=0 -max_len=8192 NEW \\
         build/fuzz/fuzz_NAME.d/corpus DIRECTORY/fuzz_NAME
 """
 import gzip
@@ -39,10 +39,11 @@ TYPES = enumerators("lien_wire_type", "LIEN_WIRE_")
  PREPARE, RELEASE, GATE, COUNT, MARKS, MARK, LOOK, UNMARK, END) = (TYPES[name] for name in (
      "HELLO STAGE DRAIN CHECK SAVE UNMAP DROP DISCARD CREATE EXPORT IMPORT FINISH LIST WALK PREPARE "
      "RELEASE GATE COUNT MARKS MARK LOOK UNMARK END").split())
+ITEM = int(re.search(r"sizeof\(struct lien_wire_item\) == (\d+)", (ROOT / "include/lien/wire.h").read_text())[1])
 SEEN = set()  # types of orders that a seed has
 FIRST, LAST = 1, 2
 OWNED, IMPORTED, SHARED, WORTHLESS = 1, 2, 4, 8
-KEEP, VERIFY, UNVERIFIED, ROOM = 8, 0x10, 0x20, 0x40
+KEEP, VERIFY, UNVERIFIED, ROOM, CHOSEN = 8, 0x10, 0x20, 0x40, 0x400
 GATES = enumerators("lien_wire_gate", "LIEN_WIRE_GATE_")
 OPEN, SHUT, PASS, ALIVE = (GATES[name] for name in ("OPEN", "SHUT", "PASS", "ALIVE"))
 ADOPT_COUNT, ADOPT_OWN, ADOPT_LOOK = 1, 2, 4
@@ -57,7 +58,15 @@ def client():
         '{"op":"compare","repair":true,"timeout_ms":100}', '{"op":"record","follow":false}', '{"op":"record"}',
         '{"op":"offload","owner":"all","verify":true,"discard":["nccl","1:0x7e0000000000"],"host_limit_bytes":9}',
         '{"op":"offload","on_use":"restore"}\n{"op":"status"}', '{"op":"offload","on_use":"fail","owner":"all"}',
-        '{"op":"offload","on_use":"panic"}', '{"op":"offload","discard":["1:0x1","all"],"pids":[1]}', '{"op":"attach"}', '{"op":"attach","pids":[1,2,9]}', '{"op":"detach"}', '{"op":"detach","pids":[1,2]}', '{"op":"arena"}', '{"op":"arena","release":true,"pids":[1]}', '{"op":"restore","ignore_damage":true}',
+        '{"op":"offload","tags":["kv_cache","w"],"discard":["tag:kv_cache"],"on_use":"ignore"}',
+        '{"op":"restore","tags":["kv_cache"],"comms":["0x5580"]}\n{"op":"mem","by":"tag"}', '{"op":"offload","tags":[""],"discard":["tag:"]}',
+        '{"op":"offload","on_use":"panic"}', '{"op":"offload","discard":["1:0x1","all"],"pids":[1]}', '{"op":"attach"}', '{"op":"attach","pids":[1,2,9]}', '{"op":"detach"}', '{"op":"detach","pids":[1,2]}', '{"op":"arena"}', '{"op":"arena","release":true,"pids":[1]}', '{"op":"restore","ignore_damage":true}', '{"op":"restore","lazy":true}',
+        '{"op":"restore","comms":["0x5580"],"together":3}', '{"op":"comm","address":"0x5580"}',
+        '{"op":"offload","comms_made":[[0,9]],"together":1,"wait":true}', '{"op":"restore","comms_made":[[5,5]]}',
+        '{"op":"offload","owner":"all","coordinate":{"id":"a1","lease_ms":100}}',
+        '{"op":"restore","coordinate":{"id":"b.2"}}', '{"op":"coordinate","id":"a1"}',
+        '{"op":"coordinate","id":"a1","word":"hold","round":1,"version":2,"others":{"busy":true,"counted":true,"groups":[{"group":"00000000000000010000000000000002","collectives":4}],"pairs":[["00000000000000010000000000000002",1,0,3,2]],"ranks":[["00000000000000010000000000000002",5,2]]}}',
+        '{"op":"coordinate","id":"a1","word":"commit"}', '{"op":"coordinate","id":"../x","word":"go"}',
         '{"op":"nothing"}', 'no JSON', '{"op":"ps","what":1}', '{"op":"mem","by":"device"}\n{"op":"mem","by":"rank"}',
     ]
     for line in lines:
@@ -89,10 +98,14 @@ def replies():
     yield bytes([5, 40]) + bytes(range(40)) + well + offload + bytes([0x83, 9, 250, 0x42, 3]) + bytes(300)
 
 
-def item(token, va, flags, index=0, mappings=1, references=1, size=STEP):
+def item(token, va, flags, index=0, mappings=1, references=1, size=STEP, group=0, tag=0):
+    """struct lien_wire_item; its handle is the number of the allocation, as in fuzz_orders.c."""
     place = struct.pack("<HHI", 1, 0, 3) + bytes(15 * 8)
-    return (struct.pack("<QQQQIIIIIIIiBBHI", token, va, size, size, flags, index, mappings, references, 1, 1, 1, 0,
-                        0, 0, 0, 1) + place + struct.pack("<QII", 7, 1, 0))
+    handles = struct.pack("<QII", token, references, 0) + bytes(3 * 16)
+    packed = (struct.pack("<QQQQIIIIIIIiBBHI", token, va, size, size, flags, index, mappings, 1, 1, 1, 1, 0, 0, 0, 0, 1) +
+              place + struct.pack("<QII", 7, 1, 0) + handles + struct.pack("<QQQQQ", 0, 0, 0, group, tag))
+    assert len(packed) == ITEM
+    return packed
 
 
 def order(kind, body=b"", flags=0, arg=0, fds=0, arg2=0):
@@ -135,6 +148,12 @@ def orders():
     yield bytes(16) + b"".join(away) + order(STAGE, other, FIRST | LAST, 11) + b"".join(
         order(kind, arg=arg) for kind in (CHECK, SAVE, UNMAP, DROP) for arg in (9, 11)) + order(
             CREATE, arg=11) + order(FINISH, struct.pack("<Q", 6), LAST, arg=11) + b"".join(back)
+    # Groups and tags, in part; more groups than there are names.
+    named = (item(1, VA, OWNED, group=5, tag=6) + item(2, VA + STEP, OWNED, group=5) + item(3, VA + 2 * STEP, OWNED, tag=6))
+    for groups in 0, 1, 2, 9:
+        yield (bytes(16) + order(STAGE, named, FIRST | LAST, 9) + b"".join(away[2:]) +
+               order(LIST, struct.pack("<QQ", 5, 6), CHOSEN, arg2=groups) + order(CREATE, flags=CHOSEN) +
+               order(EXPORT, flags=CHOSEN) + order(FINISH, flags=CHOSEN | LAST) + b"".join(back))
     yield bytes(16) + b"".join(away[:2] + gate) + b"".join(away[1:5]) + order(DISCARD) + order(GATE, arg=OPEN) + order(
         GATE, b"abc", arg=PASS) + order(GATE, arg=7)
     yield bytes(16) + order(PREPARE, arg=1 << 60) + order(PREPARE, arg=1, arg2=1 << 40)

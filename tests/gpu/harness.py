@@ -150,11 +150,12 @@ class Lien:
                             "LIEN_SOCKET": str(self.socket)}
         self.agent: subprocess.Popen | None = None
 
-    def start_agent(self, limit_s: float = 30, attach: bool = False) -> float:
+    def start_agent(self, limit_s: float = 30, attach: bool = False, library: Path | None = None) -> float:
         """Returns the ms until it answered."""
         began = time.monotonic()
         with open(self.log, "ab") as log:
-            options = ["--no-journal", *([] if attach else ["--no-attach"])]
+            options = ["--no-journal", *([] if attach else ["--no-attach"]),
+                       *(["--library", library] if library else [])]
             self.agent = spawn([self.binary, "agent", *options, "--socket", self.socket],
                                env=self.environment, stdin=subprocess.DEVNULL, stdout=log,
                                stderr=log)
@@ -231,13 +232,13 @@ def exchange(stream, request: dict) -> dict:
 class Rank:
     """One process of job.py."""
 
-    def __init__(self, argv: list, env: dict, log: Path):
+    def __init__(self, argv: list, env: dict, log: Path, pass_fds: tuple = ()):
         self.log = log
         self.pid = 0
         self.answers: queue.Queue = queue.Queue()
         with open(log, "ab") as errors:
             self.process = spawn(argv, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                 stderr=errors, text=True, bufsize=1, errors="replace")
+                                 stderr=errors, text=True, bufsize=1, errors="replace", pass_fds=pass_fds)
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
@@ -285,20 +286,22 @@ def place(number: int, gpus: int) -> dict:
 
 
 class Job:
-    """All ranks of one job. `launcher` goes before the command, e.g. [lien, "run", "--"]."""
+    """All ranks of one job. `launcher` goes before the command, e.g. [lien, "run", "--"]; the ranks inherit the
+    descriptors in `pass_fds`."""
 
     def __init__(self, name: str, directory: Path, ranks: int = 2, launcher: list | None = None,
-                 env: dict | None = None, arguments: list | None = None):
+                 env: dict | None = None, arguments: list | None = None, program: Path = HERE / "job.py",
+                 pass_fds: tuple = ()):
         self.name = name
         self.ranks: list[Rank] = []
         common = {**QUIET_NCCL, "OMP_NUM_THREADS": "8", **os.environ,
                   "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()),
                   "WORLD_SIZE": str(ranks), **(env or {})}
-        argv = [*(launcher or []), sys.executable, "-u", HERE / "job.py", *(arguments or [])]
+        argv = [*(launcher or []), sys.executable, "-u", program, *(arguments or [])]
         try:
             for number in range(ranks):
                 own = {**common, "RANK": str(number), **place(number, GPUS or ranks)}
-                self.ranks.append(Rank(argv, own, directory / f"{name}.{number}.log"))
+                self.ranks.append(Rank(argv, own, directory / f"{name}.{number}.log", pass_fds))
             for rank, answer in zip(self.ranks, self.collect("start", 180)):
                 rank.pid = answer["pid"]
         except BaseException:

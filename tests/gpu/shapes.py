@@ -27,8 +27,8 @@ class Refused(Exception):
 class Shapes:
     """A prog_driver."""
 
-    def __init__(self, program: Path):
-        self.process = spawn([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    def __init__(self, program: Path, *prefix):
+        self.process = spawn([*prefix, program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.pid = self.process.pid
         if not self.process.stdout.readline().startswith("ready"):
             raise Failure("prog_driver does not start")
@@ -45,6 +45,30 @@ class Shapes:
             raise Refused(f"{text}: {' '.join(answer)}")
         values = [int(value, 0) for value in answer[1:]]
         return values[0] if len(values) == 1 else values
+
+    def show(self, handle, device=0, flags=RW):
+        """A new mapping of it."""
+        va = self("reserve", PIECE)
+        self("map", va, PIECE, handle, 0)
+        if flags:
+            self("access", va, PIECE, device, flags)
+        return va
+
+    def through(self, handle, *command):
+        """A command on all of it, by a mapping that exists no longer."""
+        va = self.show(handle)
+        result = self(command[0], va, PIECE, *command[1:])
+        self("unmap", va, PIECE)
+        self("free", va, PIECE)
+        return result
+
+    def take(self, other, handle):
+        fd = other("export", handle)
+        mine = self("getfd", other.pid, fd)
+        handle = self("import", mine)
+        self("close", mine)
+        other("close", fd)
+        return handle
 
     def end(self):
         end(self.process)
@@ -65,8 +89,24 @@ class Tries:
                  lambda: [p for p in self.lien.json("ps")["processes"] if p["pid"] == made.pid])
         return made
 
+    def start_movable(self) -> Shapes:
+        made = Shapes(self.program, self.lien.binary, "run", "--")
+        wait_for(f"process {made.pid} takes orders",
+                 lambda: [p for p in self.lien.json("ps")["processes"]
+                          if p["pid"] == made.pid and p["control"] == "ready"])
+        return made
+
+    def moved(self, size, *many):
+        """All of it goes and comes back, twice."""
+        words = [word for one in many for word in ("--pid", one.pid)]
+        for _ in range(2):
+            result = self.lien.json("offload", "--owner", "all", *words)
+            require((result["bytes"], result["left"]) == (size, []), f"offload: {result}")
+            self.lien.json("restore")
+
     def allocations(self, pid: int) -> list:
-        return [a for a in self.lien.json("graph")["allocations"] if a["pid"] == pid]
+        return [a for a in self.lien.json("graph")["allocations"]
+                if a["pid"] == pid and a["owner"] != "lien-control"]  # the host arena
 
     def made(self, shapes: Shapes, origin: str, size: int, device=0) -> dict:
         """The one allocation of that origin; it must be as said."""
@@ -238,9 +278,68 @@ class Tries:
         one("memfree", kept)
         self.nothing_left(one)
 
+    # Moved, with mappings of the control library's own
+
+    def moved_handle(self):
+        one = self.start_movable()
+        handle = one("create", PIECE, 0, FD)
+        one.through(handle, "fill", 0x31)
+        self.moved(PIECE, one)
+        require(not one.through(handle, "check", 0x31), "wrong bytes")
+        one("release", handle)
+        self.nothing_left(one)
+
+    def moved_read_only(self):
+        one = self.start_movable()
+        handle = one("create", PIECE, 0, FD)
+        one.through(handle, "fill", 0x41)
+        bare, read_only = one.show(handle, 0, 0), one.show(handle, 0, 1)
+        self.moved(PIECE, one)
+        require(not one("check", read_only, PIECE, 0x41), "wrong bytes")
+        for va in (bare, read_only):
+            one("unmap", va, PIECE)
+            one("free", va, PIECE)
+        one("release", handle)
+        self.nothing_left(one)
+
+    def moved_own_import(self):
+        one = self.start_movable()
+        handle = one("create", PIECE, 0, FD)
+        again = one.take(one, handle)
+        va, there = one.show(handle), one.show(again)
+        print(f"   created {handle:#x}, imported {again:#x}; retained by the places of each: "
+              f"{one('retain', va):#x}, {one('retain', there):#x}")
+        one("fill", va, PIECE, 0x51)
+        self.moved(PIECE, one)
+        require(not one("check", there, PIECE, 0x51), "wrong bytes of the import")
+        one("fill", there, PIECE, 0x52)
+        require(not one("check", va, PIECE, 0x52), "not an alias any more")
+        for place in (va, there):
+            one("unmap", place, PIECE)
+            one("free", place, PIECE)
+        one("release", handle)
+        one("release", handle)
+        require(not one.through(again, "check", 0x52), "wrong bytes by the import alone")
+        one("release", again)
+        one("release", again)
+        self.nothing_left(one)
+
+    def moved_by_several(self):
+        owner, bare, twice = [self.start_movable() for _ in range(3)]
+        handle = owner("create", PIECE, 0, FD)
+        owner.through(handle, "fill", 0x61)
+        handles = [one.take(owner, handle) for one in (bare, twice, twice)]
+        places = [twice.show(one) for one in handles[1:]]
+        self.moved(PIECE, owner, bare, twice)
+        twice("fill", places[0], PIECE, 0x62)
+        require(not twice("check", places[1], PIECE, 0x62), "one of two imports is other memory")
+        require(not bare.through(handles[0], "check", 0x62), "that of a handle is other memory")
+        require(not owner.through(handle, "check", 0x62), "the owner's is other memory")
+
 
 TRIES = ("plain", "managed", "host", "streams", "pools", "legacy_ipc", "handles", "short_map",
-         "host_node", "fabric", "range_handle", "contexts")
+         "host_node", "fabric", "range_handle", "contexts", "moved_handle", "moved_read_only",
+         "moved_own_import", "moved_by_several")
 
 
 def main() -> int:

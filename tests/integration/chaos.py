@@ -13,18 +13,17 @@ hung or failed, or less was done than LEAST says for a minute.
 import contextlib
 import json
 import os
-import random
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-import traceback
 
+import chaos_run
 import faults
 import lien_test
-from chaos_jobs import Lost, any_job
+from chaos_jobs import Several, Trainer, any_job
 from lien_test import LIEN, SOFTCUDA, Failure, Late, alive, at_a_moment, brief, program, wait_for
 from train_job import SYNC
 from users import ALICE, Shared
@@ -37,27 +36,23 @@ IN_RESTORE = ["cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemcpyHtoDAsync_v2
 AWAY_S = [0, 0.5, 1, 3, 4.5, 5.5, 8, 15]  # no agent; the control library waits 5 s for one
 
 
-class Tally(dict):
-    def __init__(self, seed):
-        super().__init__(seed=seed, seconds=0, transactions=0, rollbacks=0, refusals=0, kills=0,
-                         faults=0, jobs=0, agents=0, bytes_verified=0, bytes_lost=0, hangs=0,
-                         failures=0, longest_turn_ms=0, longest_turn_cpu_ms=0,
-                         longest_turn_in="", longest_turn_ready_ms=0)
-
-    def add(self, name, count=1):
-        self[name] += count
+def processor_time():
+    """Of all processors since the machine started, and what its host has taken of it: ticks."""
+    with open("/proc/stat") as stat:
+        times = [int(word) for word in stat.readline().split()[1:9]]
+    return sum(times), times[7]
 
 
-class Chaos:
+class Chaos(chaos_run.Run):
     def __init__(self, session, seed, seconds, live):
+        super().__init__(seed, seconds, transactions=0, in_parts=0, rollbacks=0, refusals=0, kills=0, faults=0,
+                         jobs=0, agents=0, longest_turn_ms=0, longest_turn_cpu_ms=0, longest_turn_in="",
+                         longest_turn_ready_ms=0, stolen_percent=0)
         self.session, self.live = session, live
-        self.rng = random.Random(seed)
-        self.tally = Tally(seed)
-        self.seconds = seconds
         self.waited = 0.0  # in which nothing could be done
         self.jobs = []
         self.hostile = None
-        self.steps = []  # what was done last, for the report
+        self.processors = processor_time()
 
     # What is asked of the agent
 
@@ -84,6 +79,7 @@ class Chaos:
             return reply
         if reply["ok"]:
             self.tally.add("transactions", reply["result"]["outcome"] == "done")
+            self.tally.add("in_parts", (reply["result"].get("lazy") or {"parts": 0})["parts"] > 1)
             return reply
         self.steps.append("  " + brief(reply["error"], 400))
         if "everything was put back" in reply["error"]:
@@ -97,13 +93,29 @@ class Chaos:
 
     def wish(self, job):
         """The arguments of an offload."""
-        more = {"pids": job.living, "owner": "nccl" if not job.rests else "all"}
+        nccl = not job.rests or (isinstance(job, (Several, Trainer)) and self.rng.random() < 0.5)
+        more = {"pids": job.living, "owner": "nccl" if nccl else "all"}
         if self.rng.random() < 0.2:
             more["verify"] = True
         if self.rng.random() < 0.1:
             more["pids"] = [self.rng.choice(more["pids"])]
             more["with_closure"] = True
+        groups = self.groups(job) if self.rng.random() < 0.3 else []
+        if groups:
+            more["comms"] = self.rng.sample(groups, self.rng.randint(1, len(groups)))
         return more
+
+    def groups(self, job):
+        """Of its communicators."""
+        reply = self.ask("comms")
+        found = reply["result"]["communicators"] if reply and reply["ok"] else []
+        return sorted({comm["group"] for comm in found if comm["pid"] in job.living} - {"0" * 16})
+
+    def way_back(self, job):
+        """The arguments of a restore: of all, or for one communicator; or for one after the other."""
+        groups = self.groups(job) if self.rng.random() < 0.4 else []
+        more = {"lazy": True} if self.rng.random() < (0.7 if isinstance(job, Several) else 0.3) else {}
+        return {**more, **({"comms": [self.rng.choice(groups)]} if groups else {"pids": job.living})}
 
     def spawn(self, op, job):
         """A client of its own, that can be killed."""
@@ -162,7 +174,7 @@ class Chaos:
             self.ask("offload", **self.wish(job))
             if self.rng.random() < 0.3:
                 at_a_moment(self.rng, 0.05)
-            self.ask("restore", pids=job.living)
+            self.ask("restore", **self.way_back(job))
         self.settle(job)
 
     def do_run(self, job):
@@ -180,7 +192,7 @@ class Chaos:
                 times=self.rng.choice([0, 0, 0, 1, 3]),
                 function=self.rng.choice(IN_OFFLOAD if op == "offload" else IN_RESTORE),
                 result=self.rng.choice([2, 999]))
-            self.ask(op, **(self.wish(job) if op == "offload" else {"pids": job.living}))
+            self.ask(op, **(self.wish(job) if op == "offload" else self.way_back(job)))
             self.tally.add("faults", sum(fault.disarm() > 0 for fault in job.faults))
             self.settle(job)
 
@@ -375,9 +387,7 @@ class Chaos:
         functions, weights = zip(*self.STEPS)
         function = self.rng.choices(functions, weights)[0]
         job = self.rng.choice(self.jobs)
-        self.steps.append("%.1f s: %s %s" % (
-            time.monotonic() - self.began, function.__name__, job.pids))
-        del self.steps[:-40]
+        self.say(function.__name__, job.pids)
         function(self, job)
         self.note_turns()
         if not alive(self.hostile.pid):
@@ -393,6 +403,7 @@ class Chaos:
 
     def run(self):
         self.began = time.monotonic()
+        self.processors = processor_time()
         self.start_agent()
         self.add_job()
         self.add_job()
@@ -404,47 +415,24 @@ class Chaos:
         self.tally["seconds"] = round(time.monotonic() - self.began - self.waited, 1)
         self.finish()
 
-    def report(self, error):
-        if isinstance(error, Lost):
-            self.tally.add("bytes_lost")
-        elif isinstance(error, Late):
-            self.tally.add("hangs")
-        else:
-            self.tally.add("failures")
-        print("\n".join(self.steps))
+    def said(self):
         for job in self.jobs:
-            print("job %s, living %s: %s" % (job.pids, job.living, job.said()))
+            yield "job %s, living %s: %s" % (job.pids, job.living, job.said())
         with contextlib.suppress(Failure, AttributeError):
-            print("agent: %s" % brief(self.session.agent.said()[-1500:], 1500))
-        print("%s: %s" % (type(error).__name__, error))
-        if not isinstance(error, Failure):
-            traceback.print_exception(error)
+            yield "agent: %s" % brief(self.session.agent.said()[-1500:], 1500)
+
+    def too_few(self):
+        total, stolen = (now - begun for now, begun in zip(processor_time(), self.processors))
+        self.tally["stolen_percent"] = round(100 * stolen / total, 1)
+        return [name for name, least in LEAST.items() if self.tally[name] < least * self.tally["seconds"] / 60]
 
 
-def main():
-    seed = int(os.environ.get("CHAOS_SEED") or random.SystemRandom().randrange(1 << 32))
-    seconds = float(os.environ.get("CHAOS_SECONDS") or 60)
-    if os.geteuid():
-        print("skipped: the agent needs root")
-        return 77
-    print("seed %d, %g s" % (seed, seconds), flush=True)
-    lien_test.enter()
-    with contextlib.ExitStack() as stack:
-        session = stack.enter_context(Shared(devices=4, memory="1G"))
+@contextlib.contextmanager
+def begin(seed, seconds):
+    with Shared(devices=4, memory="1G") as session:
         faults.folder(session)
-        chaos = Chaos(session, seed, seconds, os.environ.get("CHAOS_LIVE"))
-        try:
-            chaos.run()
-        except Exception as error:  # pylint: disable=broad-except
-            chaos.report(error)
-    tally = chaos.tally
-    few = [name for name, least in LEAST.items()
-           if tally[name] < least * tally["seconds"] / 60]
-    if few:
-        print("too few for %g s: %s" % (tally["seconds"], ", ".join(few)))
-    print(json.dumps(tally), flush=True)
-    return 1 if few or tally["bytes_lost"] or tally["hangs"] or tally["failures"] else 0
+        yield Chaos(session, seed, seconds, os.environ.get("CHAOS_LIVE"))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(chaos_run.main(begin))

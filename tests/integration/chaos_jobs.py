@@ -5,9 +5,11 @@ import contextlib
 import os
 import signal
 
+from chaos_run import Lost
 from faults import Faults
 from lien_test import LIEN, MIB, Driver, Failure, Late, alive, check, equal, program, wait_for
 from nccl_rank import unique_id
+from nccl_ranks import check_values, ranks_of
 from train_job import GONE, SYNC, Train
 
 
@@ -20,10 +22,6 @@ def threads_of(pid):
             with open(folder + "wchan") as wchan, open(folder + "syscall") as call:
                 found[tid] = (wchan.read(), call.read().split()[:3])
     return found
-
-
-class Lost(Failure):
-    """Bytes are not what they were."""
 
 
 class Holder:
@@ -195,7 +193,7 @@ class Background:
             raise Late("%s: %s" % (late, [
                 (rank.pid, rank.ask("poll"), threads_of(rank.pid)) for rank in self.ranks])) from None
         for rank in self.ranks:
-            rank.send("reduce")
+            rank.send("reduce 1")
         for rank in self.ranks:
             if rank.line() != "ok %d" % len(self.ranks):
                 raise Lost("process %d has another sum" % rank.pid)
@@ -226,6 +224,31 @@ class Background:
     def end(self):
         for rank in self.ranks:
             rank.end()
+
+
+class Several(Background):
+    """Ranks with several communicators, which can come back one after the other."""
+
+    def __init__(self, session, rng, nranks):
+        self.numbers = range(rng.randint(2, 5))
+        self.callers = ranks_of(session, nranks, comms=len(self.numbers), ready=False)
+        self.ranks = [caller.process for caller in self.callers]
+        self.faults = [Faults(session, rank.pid) for rank in self.ranks]
+
+    def poke(self):
+        pass
+
+    def look(self, lost=()):
+        if lost:
+            return 0
+        try:
+            check_values(self.callers, *self.numbers)
+        except Failure as failure:
+            raise (Lost if "values of" in str(failure) else Failure)(str(failure)) from None
+        return 4 * len(self.ranks) * len(self.numbers)
+
+    def run(self):
+        self.look()
 
 
 class Trainer:
@@ -315,6 +338,8 @@ def any_job(session, rng, lively=False):
     kind = rng.random()
     if kind < 0.6:
         return Holder(session, rng, nranks)
-    if kind < 0.75:
+    if kind < 0.7:
         return Background(session, rng, min(nranks, 4))
+    if kind < 0.8:
+        return Several(session, rng, min(nranks, 3))
     return Trainer(session, rng, nranks if rng.random() < 0.3 else min(nranks, 3))

@@ -9,42 +9,44 @@ MIB = 1 << 20
 def process(pid, rank, nranks, **changes):
     return {
         "pid": pid, "command": "python3", "uid": 0, "state": "running", "complete": True,
-        "control": "ready", "devices": [rank],
+        "control": "ready", "movable": True, "reason": None, "devices": [rank],
         "ranks": [{"group": "5ac1d2e0b7f0a13%d" % i, "rank": rank, "nranks": nranks}
                   for i in range(4)],
-        "bytes": 2730491904, "nccl_bytes": 2730491904, "imported_bytes": 1409286144,
-        "offloaded_bytes": 0, "arena_bytes": 0, "arena_used_bytes": 0, **changes}
+        "bytes": 2730491904, "nccl_bytes": 2730491904, "nccl_inferred_bytes": 0,
+        "imported_bytes": 1409286144, "offloaded_bytes": 0, "arena_bytes": 0,
+        "arena_used_bytes": 0, **changes}
 
 
 PS = {"processes": [
     process(812, 0, 2),
-    process(813, 1, 2, complete=False, state="partly offloaded", offloaded_bytes=1 << 40,
+    process(813, 1, 2, complete=False, movable=False, reason="events of the process were lost", state="partly offloaded", offloaded_bytes=1 << 40,
             command="a-rather-long-program-name-\x1b[31m\n", devices=list(range(8))),
     process(4194304, 0, 1, control="none", ranks=[], devices=[], bytes=0, nccl_bytes=4096),
 ], "dead": [{"pid": 811, "owner": "nccl", "allocations": 3, "bytes": 6291456}], "gpus": [
     {"uuid": "GPU-5f0a21c4-0001-0203-0405-060708090a0%d" % i, "index": i, "total_bytes": 150 << 30,
-     "used_bytes": 3 << 30, "processes": [
+     "used_bytes": 3 << 30, "free_bytes": 146 << 30, "processes": [
          {"pid": 812, "ordinal": i, "by": "driver"}, {"pid": 813, "ordinal": 7 - i, "by": "driver"}]}
     for i in range(8)], "nvml": {"age_ms": 1.5}}
 
 MEM = {
     "rows": [
-        {"pid": 812, "owner": "nccl", "kind": "exported", "allocations": 336, "mappings": 336,
-         "bytes": 1409286144, "offload_frees": 1409286144, "offloaded_bytes": 0},
-        {"pid": 812, "owner": "nccl", "kind": "imported", "allocations": 336, "mappings": 336,
-         "bytes": 1409286144, "offload_frees": 0, "offloaded_bytes": 0},
-        {"pid": 812, "owner": "a_library_with_a_name_that_goes_on_" * 3, "kind": "local",
-         "allocations": 98, "mappings": 98, "bytes": 205520896, "offload_frees": 205520896,
-         "offloaded_bytes": 0},
-        {"pid": 813, "owner": "cudart", "kind": "local", "allocations": 3, "mappings": 3,
-         "bytes": 6291456, "offload_frees": 0, "offloaded_bytes": 2097152},
-        {"pid": 813, "owner": "nccl", "kind": "pinned host", "allocations": 9, "mappings": 9,
-         "bytes": 8 << 30, "offload_frees": 0, "offloaded_bytes": 0},
-        {"pid": 812, "owner": "nccl", "kind": "imported host", "allocations": 1, "mappings": 1,
-         "bytes": 1 << 30, "offload_frees": 0, "offloaded_bytes": 0},
+        {"pid": 812, "owner": "nccl", "owner_inferred": False, "tag": None, "kind": "exported",
+         "allocations": 336, "mappings": 336, "bytes": 1409286144,
+         "offload_frees": 1409286144, "offloaded_bytes": 0},
+        {"pid": 812, "owner": "nccl", "owner_inferred": False, "tag": None, "kind": "imported",
+         "allocations": 336, "mappings": 336, "bytes": 1409286144, "offload_frees": 0, "offloaded_bytes": 0},
+        {"pid": 812, "owner": "a_library_with_a_name_that_goes_on_" * 3,
+         "owner_inferred": False, "tag": None, "kind": "local", "allocations": 98, "mappings": 98,
+         "bytes": 205520896, "offload_frees": 205520896, "offloaded_bytes": 0},
+        {"pid": 813, "owner": "cudart", "owner_inferred": False, "tag": None, "kind": "local",
+         "allocations": 3, "mappings": 3, "bytes": 6291456, "offload_frees": 0, "offloaded_bytes": 2097152},
+        {"pid": 813, "owner": "nccl", "owner_inferred": False, "tag": None, "kind": "pinned host",
+         "allocations": 9, "mappings": 9, "bytes": 8 << 30, "offload_frees": 0, "offloaded_bytes": 0},
+        {"pid": 812, "owner": "nccl", "owner_inferred": False, "tag": None, "kind": "imported host",
+         "allocations": 1, "mappings": 1, "bytes": 1 << 30, "offload_frees": 0, "offloaded_bytes": 0},
     ],
-    "bytes": 1621098496, "offload_frees": 1614807040, "host_bytes": 8 << 30, "pending": False,
-    "left": [{"pid": pid, "reason": "cudaMalloc memory cannot be put back at the same address, and "
+    "bytes": 1621098496, "offload_frees": 1614807040, "host_bytes": 8 << 30,
+    "arena_bytes": 3 << 30, "pending": False, "left": [{"pid": pid, "reason": "cudaMalloc memory cannot be put back at the same address, and "
               "the program may hold pointers into it", "allocations": 3, "bytes": 6291456,
               "address": "0x7f00%04x0000" % pid, "holder": None, "other_user": False}
              for pid in range(813, 833)] +
@@ -116,8 +118,8 @@ EXPLAINED = {**MEM, "nvml": {"age_ms": 3.0}, "gpus": [
 
 HOLDERS = {
     "allocation": {"id": 193, "pid": 812, "device": 0, "bytes": 10485760, "owner": "nccl",
-                   "origin": "cuMemCreate", "state": "on the device", "alive": True, "communicator": None,
-                   "movable": True, "reason": None},
+                   "owner_inferred": False, "tag": None, "arena": False, "origin": "cuMemCreate", "state": "on the device",
+                   "alive": True, "communicator": None, "movable": True, "reason": None},
     "holders": [
         {"pid": 812, "kind": "handle", "handle": "0x55d0c8a3e0b0", "references": 1},
         {"pid": 812, "kind": "mapping", "address": "0x7f2a4c000000", "bytes": 10485760,
@@ -161,7 +163,7 @@ STATUS = {
     "journal": {"path": "/run/lien/agent.sock.journal", "bytes": 18 << 20,
                 "pinned": "/sys/fs/bpf/lien/x", "taken_over": 99120, "problem": None},
     "host": {"held_bytes": 512 * MIB, "used_bytes": 48 * MIB, "limit_bytes": 1 << 30,
-             "prepare": True}}
+             "prepare": True}, "other_agents": []}
 
 ARENA = {
     "host": STATUS["host"], "released_bytes": 64 * MIB,
@@ -184,7 +186,8 @@ def make_graph(ranks, local, shared, communicators):
                 holders = [pid] + peers
                 allocations.append({
                     "id": len(allocations) + 1, "pid": pid, "device": rank, "bytes": size,
-                    "owner": owner, "origin": "cuMemCreate", "state": "on the device",
+                    "owner": owner, "owner_inferred": False, "tag": None, "arena": False, "origin": "cuMemCreate",
+                    "state": "on the device",
                     "exports": len(peers), "alive": True, "communicator": None,
                     "handles": [{"pid": p, "handle": hex(address + p), "references": 1,
                                  "imported": p != pid} for p in holders],
@@ -223,9 +226,22 @@ DETACH = {"processes": [
     {"pid": 814, "command": "sleep", "error": "memory of it is offloaded: `lien restore` first",
      "ms": 0.0}], "detached": 2, "refused": 1}
 
+HISTOGRAM = {"count": 2, "seconds": 0.3, "buckets": [1, 0, 1]}
+METRICS = {
+    "memory": [{"pid": 812, "command": "python3", "gpu": "GPU-5f0a21c4", "device": None, "owner": "nccl",
+                "owner_inferred": True, "tag": None, "kind": kind, "bytes": 1 << 30, "offloaded_bytes": 0}
+               for kind in ("local", "imported", "host")],
+    "node_memory": [{"gpu": None, "bytes": 1 << 30, "offloaded_bytes": 0}],
+    "gpus": [{"uuid": "GPU-5f0a21c4", "index": 0, "total_bytes": 80 << 30, "used_bytes": 2 << 30,
+              "free_bytes": 78 << 30, "processes": []}],
+    "totals": {"bucket_seconds": [0.1, 1.0], "transactions": [
+        {"kind": "offload", "outcomes": {"done": 2}, "refused": {"other": 0}, "bytes": 1 << 30,
+         "duration": HISTOGRAM, "phases": {"save": HISTOGRAM}, "rest": HISTOGRAM}]},
+    "status": STATUS}
+
 RESULTS = {"ps": PS, "mem": MEM, "comms": COMMS, "holders": HOLDERS, "graph": GRAPH,
            "offload": OFFLOAD, "restore": RESTORE, "status": STATUS,
-           "arena": ARENA}
+           "arena": ARENA, "metrics": METRICS}
 PROGRESS = [{"progress": {"phase": phase, "done": done, "of": 2}}
             for phase in ("drain", "save", "drop") for done in (1, 2)]
 

@@ -12,7 +12,7 @@ import time
 from cli_answers import PROGRESS, RESULTS
 from lien_test import LIEN, case, main, run
 
-COLUMNS = 100
+COLUMNS = 80
 
 
 class Agent:
@@ -82,6 +82,7 @@ class Context:
         self.environment = {k: v for k, v in os.environ.items()
                             if k not in ("LIEN_SOCKET", "LIEN_CONTROL", "LD_PRELOAD")}
         self.environment["LIEN_SOCKET"] = os.path.join(directory, "none.sock")
+        self.environment["COLUMNS"] = str(COLUMNS)
 
     def agent(self, answer=None, **options):
         agent = Agent(self.directory, answer, **options)
@@ -101,7 +102,12 @@ class Context:
     def fails(self, *arguments, code=1, words=(), **environment):
         """Fails with one line that begins with the command's name and has these words."""
         out, err = self.run(*arguments, code=code, **environment)
-        assert out == "", out
+        if arguments[0] not in ("run", "top") and (
+                "--json" in arguments or "--json=line" in arguments):
+            said = json.loads(out)
+            assert list(said) == ["error"] and said["error"] in err, (out, err)
+        else:
+            assert out == "", out
         assert err.endswith("\n") and err.count("\n") == 1, err
         assert err.startswith("lien %s: " % arguments[0]), err
         for word in words:

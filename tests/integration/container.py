@@ -47,9 +47,9 @@ def overlay(lower, folder):
     return merged
 
 
-def confine():
+def confine(refused=REFUSED):
     code = [(LOAD, 0, 0, 0)]
-    code += [(EQUAL, len(REFUSED) - at, 0, number) for at, number in enumerate(REFUSED)]
+    code += [(EQUAL, len(refused) - at, 0, number) for at, number in enumerate(refused)]
     code += [(RETURN, 0, 0, RET_ALLOW), (RETURN, 0, 0, RET_EPERM)]
     image = b"".join(struct.pack("<HBBI", *line) for line in code)
     held = ctypes.create_string_buffer(image, len(image))

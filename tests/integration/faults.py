@@ -6,7 +6,7 @@ import mmap
 import os
 
 COUNT, FAIL, DELAY, KILL = range(4)
-BY_CONTROL = 2
+BY_APPLICATION, BY_CONTROL = 1, 2  # whose thread calls
 UNKNOWN = 999  # CUDA_ERROR_UNKNOWN
 
 
@@ -36,11 +36,11 @@ class Faults:
             self.memory = mmap.mmap(file.fileno(), ctypes.sizeof(Record))
         self.record = Record.from_buffer(self.memory)
 
-    def arm(self, action, nth=1, times=1, function="", result=UNKNOWN, delay_ms=0):
+    def arm(self, action, nth=1, times=1, function="", result=UNKNOWN, delay_ms=0, by=BY_CONTROL):
         record = self.record
         record.armed = record.calls = record.hit = 0
         record.action, record.nth, record.times, record.result = action, nth, times, result
-        record.delay_ms, record.by, record.function = delay_ms, BY_CONTROL, function.encode()
+        record.delay_ms, record.by, record.function = delay_ms, by, function.encode()
         record.armed = 1
 
     def disarm(self):

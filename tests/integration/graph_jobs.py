@@ -14,7 +14,7 @@ class Job:
     def process(self, pid, devices, **changes):
         one = {"pid": pid, "command": "python3", "uid": 0, "state": "running", "complete": True,
                "control": "ready", "devices": devices, "ranks": [], "bytes": 0, "nccl_bytes": 0,
-               "imported_bytes": 0, "offloaded_bytes": 0, **changes}
+               "nccl_inferred_bytes": 0, "imported_bytes": 0, "offloaded_bytes": 0, **changes}
         self.reply["processes"].append(one)
         return one
 
@@ -27,7 +27,7 @@ class Job:
                 list(importers)
             made.append({
                 "id": len(self.reply["allocations"]) + 1, "pid": pid, "device": device,
-                "bytes": size, "owner": owner, "origin": "cuMemCreate",
+                "bytes": size, "owner": owner, "owner_inferred": False, "tag": None, "origin": "cuMemCreate",
                 "state": "on the device", "exports": len(importers), "alive": True,
                 "handles": [{"pid": p, "handle": hex(self.address + p), "references": 1,
                              "imported": p != pid} for p, _ in holders],
@@ -161,6 +161,19 @@ def two_devices_each():
     return job.reply
 
 
+def tagged():
+    """Memory of one library with several tags, shared or away too, and with none."""
+    job = Job()
+    for rank, pid in enumerate((812, 813)):
+        job.process(pid, [rank])
+        job.memory(pid, rank, 512 * MIB, "torch", count=2)
+        job.memory(pid, rank, 256 * MIB, "torch", count=3, tag="weights")
+        job.memory(pid, rank, 128 * MIB, "torch", tag="a tag with a name that goes on for a while")
+        job.memory(pid, rank, 64 * MIB, "torch", tag="kv_cache", state="offloaded")
+        job.memory(pid, rank, 32 * MIB, importers=[(813 - rank, 1 - rank)], tag="kv_cache")
+    return job.reply
+
+
 def odd():
     """Memory of the dead and of the unknown, none at all, hostile names, what is not known yet."""
     job = Job()
@@ -187,4 +200,5 @@ def empty():
 
 JOBS = {"one": one_process, "two": two_processes, "8ranks": eight_ranks,
         "8uneven": eight_ranks_uneven, "16on1": sixteen_on_one, "16all": sixteen_all_to_all,
-        "64": sixty_four, "devices": two_devices_each, "odd": odd, "empty": empty}
+        "64": sixty_four, "devices": two_devices_each, "tags": tagged,
+        "odd": odd, "empty": empty}

@@ -50,7 +50,9 @@ static void answer(const struct lien_wire_header *order, unsigned flags, int res
 
 static void obey(const struct lien_wire_header *order)
 {
-	static struct lien_wire_item items[290];
+	static struct lien_wire_item
+		items[(LIEN_WIRE_MESSAGE_MAX - sizeof(struct lien_wire_header)) /
+			sizeof(struct lien_wire_item)];
 	struct lien_wire_hello hello = {.version = LIEN_WIRE_VERSION, .items = 1, .bytes = ~0ull};
 	unsigned i;
 

@@ -24,7 +24,7 @@ sys.path.append(os.path.join(ROOT, "tests"))
 
 from lien_shared import runner  # noqa: E402
 from lien_shared.process import (  # noqa: E402,F401
-    Failure, Late, Outcome, Process, alive, at_a_moment, brief, check, children_of, equal, run,
+    Failure, Late, Outcome, Process, Skipped, alive, at_a_moment, brief, check, children_of, equal, run,
     state_of, stays, wait_for)
 from lien_shared.runner import MNT_DETACH, case, enter, wait_for_foreign  # noqa: E402,F401
 from stream import (  # noqa: E402,F401
@@ -36,6 +36,8 @@ SOFTCUDA = os.path.abspath(os.environ.get("SOFTCUDA") or os.path.join(BUILD, "so
 CONTROL = os.path.abspath(os.environ.get("CONTROL") or
                           os.path.join(os.path.dirname(LIEN), "liblien-control.so"))
 SOFTNCCL = os.path.join(os.path.dirname(LIEN), "replay", "libnccl.so.2")
+# Further options of every agent: other ways to attach probes (CONTRIBUTING.md).
+AGENT_OPTIONS = os.environ.get("AGENT_OPTIONS", "").split()
 os.environ.setdefault("TEST_BIN", os.path.join(os.path.dirname(LIEN), "tests", "integration"))
 FIXTURES = os.path.join(ROOT, "tests", "integration", "fixtures")
 DATA = os.path.join(ROOT, "tests", "data")
@@ -72,6 +74,14 @@ class Driver:
         handle = self("import", taken)
         self("close", taken)
         return handle
+
+    def through(self, handle, size, device, command, *args):
+        """A command on all of it, by a mapping that exists no longer."""
+        va = self("show", size, handle, device)
+        result = self(command, va, size, *args)
+        self("unmap", va, size)
+        self("free", va, size)
+        return result
 
     def refused(self, command, *args):
         ok, values = self.attempt(command, *args)
@@ -179,15 +189,18 @@ class Session:
 
     # The agent
 
-    def start_agent(self, *args, limit=20.0, prepare=False, attach=False, keep=True, **environment):
+    def start_agent(self, *args, limit=45.0, prepare=False, attach=False, keep=True, **environment):
         """Starts it and waits until it answers. It knows the driver, by LD_LIBRARY_PATH, and the
         stand-in libnccl: the first job that maps one it does not know is incomplete. keep: when it
         is stopped, the next one goes on."""
         wait_for_foreign()
+        args += tuple(AGENT_OPTIONS)
         if keep and "--no-journal" not in args:
             args += ("--on-stop", "keep")
         if not prepare:
             args += ("--no-prepare",)
+        elif prepare is True and "--prepare" not in args:
+            args += ("--prepare", "25")  # the tests may run in a memory cgroup with a limit
         if not attach:
             args += ("--no-attach",)
         if "--library" not in args and os.path.exists(SOFTNCCL):
@@ -336,6 +349,11 @@ class Session:
                 total += (fs.f_blocks - fs.f_bfree) * fs.f_frsize
         return total
 
+    def freed(self, left=0):
+        """Waits until only so much is in use. What a process had mapped can outlive it for a moment: the
+        kernel holds its memory while it changes probes."""
+        wait_for("%d bytes are in use, and no more" % left, lambda: self.used() == left, 5)
+
     def driver(self, *, control=True, device=0, init=True, prefix=(), **environment):
         """A prog_driver, started by `lien run` or alone."""
         argv = [*prefix, *([LIEN, "run", "--"] if control else []), program("prog_driver")]
@@ -379,7 +397,7 @@ def cleaned(left=0):
     while len(_cleaning) > left:
         session, process = _cleaning.pop(0)
         try:
-            code, said = process.wait(60), process.said()
+            code, said = process.wait(300), process.said()  # 0.1 s and more for each single probe
         finally:
             session.close()
         check(code == 0, "lien agent --clean ended with %s: %s" % (code, brief(said)))

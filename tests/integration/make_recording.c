@@ -7,7 +7,9 @@
  *   make_recording ended FILE         an owner that exits while its memory lives on in an importer
  *   make_recording toobig FILE        one create that no device can satisfy
  *   make_recording many FILE N        N processes
- *   make_recording interrupted FILE   basic, killed before it could be closed
+ *   make_recording ranks FILE N C S   a job of N ranks and C communicators, each with NCCL's
+ * buffers, of which the smallest has S bytes instead of 2 MiB make_recording interrupted FILE
+ * basic, killed before it could be closed
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -290,6 +292,72 @@ static void pairs(uint64_t count)
 	}
 }
 
+/* What NCCL 2.28 makes for a communicator, in multiples of its smallest buffer. */
+#define OWN	  98
+#define TO_PEERS  112 /* exported, each to one peer, every second one of them */
+#define LARGE	  5   /* so large */
+#define IMPORT_AT 0x7d0000000000ull
+
+/* The first handle of a communicator's buffers, and a place for each. */
+static uint64_t number_of(uint64_t comm, uint64_t buffer)
+{
+	return 1 + comm * (OWN + TO_PEERS) + buffer;
+}
+
+static uint64_t size_of(uint64_t buffer, uint64_t small)
+{
+	return buffer >= OWN && buffer % 2 ? LARGE * small : small;
+}
+
+static void peers_of(uint32_t rank, uint32_t ranks, uint64_t comm, uint64_t small)
+{
+	const uint64_t step = 2 * LARGE * small;
+	uint64_t i, bytes, at, number;
+	uint32_t from;
+
+	/* From each peer as many as go to it. */
+	for (i = 0; i < TO_PEERS; i++) {
+		from = (rank + ranks - 1 - i % (ranks - 1)) % ranks;
+		number = number_of(comm, OWN + i);
+		bytes = size_of(OWN + i, small);
+		at = IMPORT_AT + number * step;
+		share(101 + rank, LIEN_CALL_CU_MEM_IMPORT, 0x1000000 + number,
+			(number << 8) + from);
+		reserve(101 + rank, at, bytes);
+		map(101 + rank, at, bytes, 0x1000000 + number);
+		set_access(101 + rank, at, bytes, rank, -1);
+		release(101 + rank, 0x1000000 + number);
+	}
+}
+
+static void ranks(uint32_t count, uint64_t comms, uint64_t small)
+{
+	const uint64_t base = 0x7e0000000000ull, step = 2 * LARGE * small;
+	uint64_t comm, i, number, bytes;
+	uint32_t rank;
+
+	for (rank = 0; rank < count; rank++)
+		begin_process(101 + rank);
+	for (comm = 0; comm < comms; comm++) {
+		for (rank = 0; rank < count; rank++)
+			put(EVENT(NCCL_INIT_RANK, comm, 101 + rank,
+				.comm = 0x5500000000 + (comm << 12), .nranks = count, .rank = rank,
+				.id = {1 + comm, 2, 3}));
+		for (rank = 0; rank < count; rank++)
+			for (i = 0; i < OWN + TO_PEERS; i++) {
+				number = number_of(comm, i);
+				bytes = size_of(i, small);
+				create(101 + rank, number, bytes, rank);
+				show(101 + rank, base + number * step, bytes, number, rank);
+				if (i >= OWN)
+					share(101 + rank, LIEN_CALL_CU_MEM_EXPORT, number,
+						(number << 8) + rank);
+			}
+		for (rank = 0; rank < count; rank++)
+			peers_of(rank, count, comm, small);
+	}
+}
+
 static void ended(void)
 {
 	begin_process(101);
@@ -312,6 +380,8 @@ int main(int argc, char **argv)
 	check(lien_recording_create(argv[2], &rec), argv[2]);
 	if (!strcmp(what, "pairs")) {
 		pairs(count);
+	} else if (!strcmp(what, "ranks") && argc == 6) {
+		ranks(count, strtoull(argv[4], NULL, 0), strtoull(argv[5], NULL, 0));
 	} else if (!strcmp(what, "ended")) {
 		ended();
 	} else if (!strcmp(what, "toobig")) {

@@ -10,6 +10,15 @@ PAIRS = 24  # exported buffers of 2 MiB of each of two ranks
 WHOLE = {"allocations": 2 * PAIRS, "bytes": 4 * PAIRS * MIB}
 
 
+def handles(allocation):
+    """Of each process its references. A restore makes one handle of several."""
+    found = {}
+    for handle in allocation["handles"]:
+        references, imported = found.get(handle["pid"], (0, True))
+        found[handle["pid"]] = (references + handle["references"], imported and handle["imported"])
+    return sorted([pid, *values] for pid, values in found.items())
+
+
 def shape(session, *pids):
     """The graph without what a restore may change: handle values and numbers of allocations."""
     found = []
@@ -21,7 +30,7 @@ def shape(session, *pids):
         found.append([
             allocation["pid"], allocation["bytes"], allocation["owner"], allocation["exports"],
             allocation["state"],
-            sorted([h["pid"], h["references"], h["imported"]] for h in allocation["handles"]),
+            handles(allocation),
             sorted([m["pid"], m["address"], m["bytes"], json.dumps(m["access"])]
                    for m in allocation["mappings"])])
     return sorted(found, key=json.dumps)

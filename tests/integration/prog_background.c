@@ -6,7 +6,7 @@
  *	alone		makes a communicator of this process alone; "ok RESULT"
  *	make ID RANK NRANKS	one that does not block; "ok RESULT"
  *	poll		what ncclCommGetAsyncError says of it; "ok RESULT"
- *	reduce		all ranks' 1 over it; "ok SUM"
+ *	reduce TIMES	all ranks' 1 over it; "ok SUM", of all times
  *	destroy		"ok RESULT"
  */
 #include <dlfcn.h>
@@ -64,21 +64,41 @@ static int poll_comm(void)
 	return nccl.ncclCommGetAsyncError(comm, &result) ? -1 : (int)result;
 }
 
-static int reduce(void)
+static ncclResult_t finish(ncclResult_t result)
+{
+	while (result == ncclInProgress) {
+		usleep(200);
+		if (nccl.ncclCommGetAsyncError(comm, &result))
+			return ncclInternalError;
+	}
+	return result;
+}
+
+static int reduce_once(CUdeviceptr data, CUstream stream)
+{
+	unsigned one = 1;
+
+	if (cuMemcpyHtoD_v2(data, &one, sizeof(one)) ||
+		finish(nccl.ncclAllReduce((void *)data, (void *)data, 1, ncclUint32, ncclSum, comm,
+			(cudaStream_t)stream)) ||
+		cuStreamSynchronize(stream) || cuMemcpyDtoH_v2(&one, data, sizeof(one)))
+		return -1000000;
+	return one;
+}
+
+static int reduce(int times)
 {
 	CUdeviceptr data;
-	unsigned one = 1;
 	CUstream stream;
+	int sum = 0;
 
-	if (cuStreamCreate(&stream, 0) || cuMemAlloc_v2(&data, sizeof(one)) ||
-		cuMemcpyHtoD_v2(data, &one, sizeof(one)) ||
-		nccl.ncclAllReduce((void *)data, (void *)data, 1, ncclUint32, ncclSum, comm,
-			(cudaStream_t)stream) ||
-		cuStreamSynchronize(stream) || cuMemcpyDtoH_v2(&one, data, sizeof(one)))
+	if (cuStreamCreate(&stream, 0) || cuMemAlloc_v2(&data, sizeof(unsigned)))
 		return -1;
+	while (times-- > 0)
+		sum += reduce_once(data, stream);
 	cuMemFree_v2(data);
 	cuStreamDestroy_v2(stream);
-	return one;
+	return sum;
 }
 
 static int destroy(void)
@@ -109,8 +129,8 @@ int main(int argc, char **argv)
 			answer = make(hex, rank, nranks);
 		else if (!strcmp(line, "poll\n"))
 			answer = poll_comm();
-		else if (!strcmp(line, "reduce\n"))
-			answer = reduce();
+		else if (sscanf(line, "reduce %d", &rank) == 1)
+			answer = reduce(rank);
 		else if (!strcmp(line, "destroy\n"))
 			answer = destroy();
 		printf("ok %d\n", answer);

@@ -370,6 +370,14 @@ static void do_buffer(const struct order *order)
 	printf("%s %d %#llx\n", result ? "error" : "ok", result, va);
 }
 
+/* A range beyond the end of memory: the driver refuses it, and a gate for all memory holds it
+ * before. */
+static void do_free_nothing(const struct order *order)
+{
+	(void)order;
+	printf("ok %d\n", cuMemAddressFree(-1, 2));
+}
+
 static void do_exec(const struct order *order)
 {
 	char *argv[] = {"/bin/cat", NULL};
@@ -410,6 +418,7 @@ static const struct {
 	{"hash", do_hash},	     /* COMM */
 	{"damage", do_damage},	     /* COMM */
 	{"buffer", do_buffer},	     /* BYTES */
+	{"free-nothing", do_free_nothing},
 	{"exec", do_exec},
 };
 

@@ -27,6 +27,8 @@ EXPORT ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
 		return ncclSystemError;
 	ours.root.sin_port = htons(20000 + getpid() % 10000);
 	ours.root.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	if (!sync_net_root(ours.magic, &ours.root))
+		return ncclSystemError;
 	memset(id, 0, sizeof(*id));
 	memcpy(id, &ours, sizeof(ours));
 	return ncclSuccess;
@@ -35,16 +37,16 @@ EXPORT ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
 static ncclResult_t init(
 	ncclComm_t *comm, int nranks, const ncclUniqueId *id, int rank, bool blocking)
 {
-	uint64_t magic;
+	struct unique_id given;
 
 	if (!comm || nranks < 1 || nranks > RANKS_MAX || rank < 0 || rank >= nranks)
 		return ncclInvalidArgument;
 	if (!sync_driver_bind())
 		return ncclSystemError;
 	sync_catch_faults();
-	memcpy(&magic, id, sizeof(magic));
-	return blocking ? sync_comm_make(comm, magic, nranks, rank)
-			: sync_comm_make_later(comm, magic, nranks, rank);
+	memcpy(&given, id, sizeof(given));
+	return blocking ? sync_comm_make(comm, given.magic, &given.root, nranks, rank)
+			: sync_comm_make_later(comm, given.magic, &given.root, nranks, rank);
 }
 
 EXPORT ncclResult_t ncclCommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId id, int rank)
@@ -59,28 +61,25 @@ EXPORT ncclResult_t ncclCommInitRankConfig(
 }
 
 /* A rank's place among those of its color: by key, then by rank. */
-static void place(const uint64_t *words, int nranks, int own, int *rank, int *count)
+static int place(const uint64_t *words, int nranks, int own)
 {
-	uint32_t color = words[own] >> 32;
 	int32_t key = words[own], other;
-	int i;
+	int rank = 0, i;
 
-	*rank = *count = 0;
 	for (i = 0; i < nranks; i++) {
-		if (words[i] >> 32 != color)
-			continue;
 		other = words[i];
-		*rank += other < key || (other == key && i < own);
-		++*count;
+		if (words[i] >> 32 == words[own] >> 32)
+			rank += other < key || (other == key && i < own);
 	}
+	return rank;
 }
 
 EXPORT ncclResult_t ncclCommSplit(
 	ncclComm_t comm, int color, int key, ncclComm_t *newcomm, ncclConfig_t *config)
 {
 	uint64_t words[RANKS_MAX], id;
+	int members[RANKS_MAX], count = 0, i;
 	ncclResult_t result;
-	int rank, count;
 
 	(void)config;
 	if (!comm || !newcomm)
@@ -89,10 +88,18 @@ EXPORT ncclResult_t ncclCommSplit(
 	words[comm->rank] = (uint64_t)(uint32_t)color << 32 | (uint32_t)key;
 	id = (comm->id + ++comm->splits) * 0x9e3779b97f4a7c15ul + (uint32_t)color;
 	result = sync_exchange(comm, words);
+	if (!result && color == NCCL_SPLIT_NOCOLOR)
+		result = sync_comm_split_without(comm);
 	if (result || color == NCCL_SPLIT_NOCOLOR)
 		return result;
-	place(words, comm->nranks, comm->rank, &rank, &count);
-	return sync_comm_make(newcomm, id, count, rank);
+	for (i = 0; i < comm->nranks; i++) {
+		if (words[i] >> 32 != (uint32_t)color)
+			continue;
+		members[place(words, comm->nranks, i)] = i;
+		count++;
+	}
+	return sync_comm_split(
+		newcomm, id, comm, members, count, place(words, comm->nranks, comm->rank));
 }
 
 static void nap(void)
@@ -167,7 +174,7 @@ EXPORT ncclResult_t lien_sync_mark(ncclComm_t comm, uint64_t seed)
 	int i;
 
 	for (i = 0; i < comm->nranks && !result; i++)
-		if (i != comm->rank)
+		if (i != comm->rank && comm->peers[i].data < 0)
 			result = sync_buffer_fill(
 				&comm->peers[i].out, mark_of(comm, seed, comm->rank, i));
 	return result;
@@ -181,7 +188,7 @@ EXPORT long lien_sync_check(ncclComm_t comm, uint64_t seed)
 
 	for (i = 0; i < comm->nranks; i++) {
 		peer = &comm->peers[i];
-		if (i == comm->rank)
+		if (i == comm->rank || peer->data >= 0)
 			continue;
 		if (!sync_buffer_is(&peer->out, mark_of(comm, seed, comm->rank, i)) ||
 			!sync_buffer_is(&peer->in, mark_of(comm, seed, i, comm->rank)))
@@ -207,7 +214,7 @@ static void announce(struct task *task)
 	pthread_mutex_unlock(&comm->lock);
 	for (i = 0; i < comm->nranks; i++)
 		if (i != comm->rank)
-			sync_ring(comm->peers[i].bell);
+			sync_ring_peer(comm, &comm->peers[i]);
 }
 
 /* A launch for each stream, with the calls for it in their order. */
@@ -242,6 +249,43 @@ static ncclResult_t launch(struct tasks *tasks)
 	return result;
 }
 
+#define LAUNCH_NS 20000000 /* NCCL connects first */
+
+struct later {
+	struct tasks tasks;
+	ncclComm_t comm;
+	CUcontext context;
+};
+
+static void *launch_in_background(void *arg)
+{
+	struct later later = *(struct later *)arg;
+
+	free(arg);
+	sync_context_set(later.context);
+	nanosleep(&(struct timespec){.tv_nsec = LAUNCH_NS}, NULL);
+	atomic_store(&later.comm->error, launch(&later.tasks));
+	return NULL;
+}
+
+static ncclResult_t launch_later(ncclComm_t comm, struct task *task)
+{
+	struct later *later = malloc(sizeof(*later));
+	pthread_t thread;
+
+	if (!later)
+		return ncclSystemError;
+	STAILQ_INIT(&later->tasks);
+	STAILQ_INSERT_TAIL(&later->tasks, task, entry);
+	later->comm = comm;
+	later->context = sync_context();
+	atomic_store(&comm->error, ncclInProgress);
+	if (pthread_create(&thread, NULL, launch_in_background, later))
+		return ncclSystemError;
+	pthread_detach(thread);
+	return ncclInProgress;
+}
+
 static ncclResult_t call(enum kind kind, const void *src, void *dst, size_t count,
 	ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream)
 {
@@ -262,6 +306,8 @@ static ncclResult_t call(enum kind kind, const void *src, void *dst, size_t coun
 	task->bytes = count * sync_type_bytes(type);
 	task->type = type;
 	task->peer = peer;
+	if (comm->background && !group_depth)
+		return launch_later(comm, task);
 	STAILQ_INSERT_TAIL(group_depth ? &grouped : &alone, task, entry);
 	return group_depth ? ncclSuccess : launch(&alone);
 }
@@ -319,3 +365,32 @@ EXPORT ncclResult_t ncclRecv(void *dst, size_t count, ncclDataType_t type, int p
 {
 	return call(RECEIVE, NULL, dst, count, type, peer, comm, stream);
 }
+
+#if SYNC_VERSION >= 22800
+EXPORT ncclResult_t ncclAlltoAll(const void *src, void *dst, size_t count, ncclDataType_t type,
+	ncclComm_t comm, cudaStream_t stream)
+{
+	size_t bytes = count * sync_type_bytes(type);
+	ncclResult_t result;
+	int i;
+
+	if (!comm)
+		return ncclInvalidArgument;
+	if (!group_depth++)
+		STAILQ_INIT(&grouped);
+	result = sync_copy(stream, (char *)dst + comm->rank * bytes,
+		(const char *)src + comm->rank * bytes, bytes);
+	for (i = 0; i < comm->nranks && !result; i++) {
+		if (i == comm->rank)
+			continue;
+		result = call(
+			SEND, (const char *)src + i * bytes, NULL, count, type, i, comm, stream);
+		if (!result)
+			result = call(RECEIVE, NULL, (char *)dst + i * bytes, count, type, i, comm,
+				stream);
+	}
+	if (--group_depth)
+		return result;
+	return result ? result : launch(&grouped);
+}
+#endif

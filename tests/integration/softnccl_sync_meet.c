@@ -130,10 +130,14 @@ static bool connect_all(ncclComm_t comm)
 	bool all = door >= 0;
 
 	for (i = 0; all && i < comm->rank; i++) {
+		if (sync_net_is_far(comm, i))
+			continue;
 		fd = comm->peers[i].socket = connect_to(comm->id, i);
 		all = fd >= 0 && say(fd, &hello);
 	}
-	for (; all && i < comm->nranks - 1; i++) {
+	for (i = comm->rank + 1; all && i < comm->nranks; i++) {
+		if (sync_net_is_far(comm, i))
+			continue;
 		all = ready_to_read(door) && (fd = accept4(door, NULL, NULL, SOCK_CLOEXEC)) >= 0;
 		if (!all)
 			break;
@@ -146,7 +150,7 @@ static bool connect_all(ncclComm_t comm)
 	}
 	if (door >= 0)
 		close(door);
-	return all;
+	return all && sync_net_connect(comm);
 }
 
 ncclResult_t sync_exchange(ncclComm_t comm, uint64_t *words)
@@ -218,11 +222,13 @@ static ncclResult_t share(ncclComm_t comm)
 		(comm->page = map_file(page_fd, sizeof(*comm->page))))
 		result = ncclSuccess;
 	for (i = 0; !result && i < comm->nranks; i++)
-		if (i != comm->rank)
+		if (comm->peers[i].data >= 0)
+			result = sync_proxy_share(comm, i);
+		else if (i != comm->rank)
 			result = give(comm, &comm->peers[i], page_fd);
 	close(page_fd);
 	for (i = 0; !result && i < comm->nranks; i++)
-		if (i != comm->rank)
+		if (i != comm->rank && comm->peers[i].data < 0)
 			result = receive(&comm->peers[i]);
 	/* None uses what another one has not mapped yet. */
 	return result ? result : sync_exchange(comm, words);
@@ -235,8 +241,9 @@ static void *watch(void *arg)
 	struct pollfd wanted[RANKS_MAX + 1];
 	int i;
 
-	for (i = 0; i < comm->nranks; i++)
-		wanted[i] = (struct pollfd){comm->peers[i].socket, POLLRDHUP, 0};
+	for (i = 0; i < comm->nranks; i++) /* the proxy knows of those of other nodes */
+		wanted[i] = (struct pollfd){
+			comm->peers[i].data < 0 ? comm->peers[i].socket : -1, POLLRDHUP, 0};
 	wanted[i] = (struct pollfd){comm->stop[0], POLLIN, 0};
 	while (!wanted[comm->nranks].revents) {
 		if (poll(wanted, comm->nranks + 1, -1) < 0)
@@ -267,23 +274,32 @@ static ncclResult_t watch_start(ncclComm_t comm)
 	return ncclSystemError;
 }
 
-static ncclComm_t comm_new(uint64_t id, int nranks, int rank)
+static ncclComm_t comm_new(uint64_t id, const struct sockaddr_in *root, int nranks, int rank)
 {
 	ncclComm_t comm = calloc(1, sizeof(*comm));
-	int i;
+	int i, fd;
 
 	if (!comm)
 		return NULL;
-	*comm = (struct ncclComm){.id = id, .rank = rank, .nranks = nranks, .stop = {-1, -1}};
+	*comm = (struct ncclComm){.id = id,
+		.rank = rank,
+		.nranks = nranks,
+		.stop = {-1, -1},
+		.root = *root,
+		.door = -1,
+		.proxy_bell = -1,
+		.proxy_stop = {-1, -1}};
 	pthread_mutex_init(&comm->lock, NULL);
 	for (i = 0; i < RANKS_MAX; i++)
-		comm->peers[i].socket = -1;
+		comm->peers[i].socket = comm->peers[i].data = -1;
+	comm->bell = sync_bell(&fd);
 	return comm;
 }
 
 static ncclResult_t comm_connect(ncclComm_t comm)
 {
-	ncclResult_t result = connect_all(comm) ? ncclSuccess : ncclRemoteError;
+	ncclResult_t result =
+		sync_net_meet(comm) && connect_all(comm) ? ncclSuccess : ncclRemoteError;
 
 	if (!result)
 		result = share(comm);
@@ -291,19 +307,68 @@ static ncclResult_t comm_connect(ncclComm_t comm)
 		result = sync_buffer_make(&comm->own, 2ul << 20, NULL);
 	if (!result)
 		result = sync_buffer_fill(&comm->own, comm->id ^ comm->rank);
+	if (!result)
+		result = sync_proxy_start(comm);
 	return result ? result : watch_start(comm);
 }
 
-ncclResult_t sync_comm_make(ncclComm_t *out, uint64_t id, int nranks, int rank)
+static ncclResult_t comm_finish(ncclComm_t *out, ncclComm_t comm, ncclResult_t result)
 {
-	ncclComm_t comm = comm_new(id, nranks, rank);
-	ncclResult_t result = comm ? comm_connect(comm) : ncclSystemError;
-
+	if (!result)
+		result = comm_connect(comm);
 	if (!result)
 		*out = comm;
-	else if (comm)
+	else
 		sync_comm_free(comm);
 	return result;
+}
+
+ncclResult_t sync_comm_make(
+	ncclComm_t *out, uint64_t id, const struct sockaddr_in *root, int nranks, int rank)
+{
+	ncclComm_t comm = comm_new(id, root, nranks, rank);
+
+	return comm ? comm_finish(out, comm, ncclSuccess) : ncclSystemError;
+}
+
+/* All ranks of the parent take part, also where nobody of another node is in what is made. */
+static ncclResult_t exchange_doors(ncclComm_t comm, ncclComm_t parent, const int *members)
+{
+	uint64_t words[RANKS_MAX] = {0};
+	struct place *own = &comm->places[comm->rank];
+	ncclResult_t result;
+	int i;
+
+	*own = parent->places[parent->rank];
+	if (!sync_net_open(comm, own))
+		return ncclSystemError;
+	words[parent->rank] = own->port;
+	result = sync_exchange(parent, words);
+	for (i = 0; i < comm->nranks; i++) {
+		comm->places[i] = parent->places[members[i]];
+		comm->places[i].port = words[members[i]];
+	}
+	return result;
+}
+
+ncclResult_t sync_comm_split_without(ncclComm_t parent)
+{
+	uint64_t words[RANKS_MAX] = {0};
+
+	return sync_net_is_wide(parent) ? sync_exchange(parent, words) : ncclSuccess;
+}
+
+ncclResult_t sync_comm_split(
+	ncclComm_t *out, uint64_t id, ncclComm_t parent, const int *members, int nranks, int rank)
+{
+	ncclComm_t comm = comm_new(id, &parent->root, nranks, rank);
+	ncclResult_t result = ncclSuccess;
+
+	if (!comm)
+		return ncclSystemError;
+	if (sync_net_is_wide(parent))
+		result = exchange_doors(comm, parent, members);
+	return comm_finish(out, comm, result);
 }
 
 struct later {
@@ -321,19 +386,21 @@ static void *connect_later(void *arg)
 	return NULL;
 }
 
-ncclResult_t sync_comm_make_later(ncclComm_t *out, uint64_t id, int nranks, int rank)
+ncclResult_t sync_comm_make_later(
+	ncclComm_t *out, uint64_t id, const struct sockaddr_in *root, int nranks, int rank)
 {
 	struct later *later = calloc(1, sizeof(*later));
 	pthread_t thread;
 
 	if (!later)
 		return ncclSystemError;
-	later->comm = comm_new(id, nranks, rank);
+	later->comm = comm_new(id, root, nranks, rank);
 	later->context = sync_context();
 	if (!later->comm) {
 		free(later);
 		return ncclSystemError;
 	}
+	later->comm->background = true;
 	atomic_store(&later->comm->error, ncclInProgress);
 	*out = later->comm;
 	if (pthread_create(&thread, NULL, connect_later, later))
@@ -353,11 +420,16 @@ void sync_comm_free(ncclComm_t comm)
 		pthread_join(comm->watcher, NULL);
 		close(comm->stop[0]);
 	}
+	sync_proxy_stop(comm);
+	if (comm->door >= 0)
+		close(comm->door);
 	for (peer = comm->peers; peer < comm->peers + comm->nranks; peer++) {
 		sync_buffer_free(&peer->out);
 		sync_buffer_free(&peer->in);
 		if (peer->socket >= 0)
 			close(peer->socket);
+		if (peer->data >= 0)
+			close(peer->data);
 		if (peer->page)
 			munmap(peer->page, sizeof(*peer->page));
 		if (peer->bell)

@@ -37,6 +37,14 @@ void sync_ring(struct bell *other)
 	syscall(SYS_futex, &other->rings, FUTEX_WAKE, 1 << 30, NULL, NULL, 0);
 }
 
+void sync_ring_peer(ncclComm_t comm, const struct peer *peer)
+{
+	if (peer->bell)
+		sync_ring(peer->bell);
+	else
+		sync_proxy_ring(comm);
+}
+
 /* A limit, for peers that die with what they were to ring for. */
 static void wait_for_bell(uint32_t seen)
 {
@@ -145,7 +153,7 @@ static size_t chunk(const struct task *task, size_t at)
 	return task->bytes - at < SLOT_BYTES ? task->bytes - at : SLOT_BYTES;
 }
 
-static char *slot(const struct buffer *buffer, enum lane lane, uint64_t number)
+char *sync_slot(const struct buffer *buffer, enum lane lane, uint64_t number)
 {
 	return (char *)(uintptr_t)buffer->va + (lane * SLOTS + number % SLOTS) * SLOT_BYTES;
 }
@@ -170,10 +178,11 @@ static bool post(struct task *task, int rank)
 
 	if (!src || !bytes || tail - atomic_load(&fifo->head) >= SLOTS)
 		return false;
-	memcpy(slot(&peer->out, lane_of(task), tail), src + at, bytes);
+	memcpy(sync_slot(&peer->out, lane_of(task), tail), src + at, bytes);
+	fifo->bytes[tail % SLOTS] = bytes;
 	task->sent[rank] += bytes;
 	atomic_store(&fifo->tail, tail + 1);
-	sync_ring(peer->bell);
+	sync_ring_peer(task->comm, peer);
 	return true;
 }
 
@@ -185,14 +194,14 @@ static const char *arrived(const struct task *task, int rank)
 
 	return atomic_load(&fifo->tail) == head
 		       ? NULL
-		       : slot(&task->comm->peers[rank].in, lane_of(task), head);
+		       : sync_slot(&task->comm->peers[rank].in, lane_of(task), head);
 }
 
 static void taken(struct task *task, int rank, size_t bytes)
 {
 	task->received[rank] += bytes;
 	atomic_fetch_add(&fifo_from(task, rank)->head, 1);
-	sync_ring(task->comm->peers[rank].bell);
+	sync_ring_peer(task->comm, &task->comm->peers[rank]);
 }
 
 static bool take(struct task *task, int rank)
@@ -260,6 +269,17 @@ static void start(struct task *task)
 		memcpy(dst, src, task->bytes);
 }
 
+/* What the GPU has put there is the proxy's; what a peer reads itself stays until it has. */
+static bool is_sent(const struct task *task, int rank)
+{
+	const struct fifo *fifo = fifo_to(task, rank);
+
+	if (task->sent[rank] < task->bytes)
+		return false;
+	return task->comm->peers[rank].data >= 0 ||
+	       atomic_load(&fifo->head) == atomic_load(&fifo->tail);
+}
+
 static bool is_done(const struct task *task)
 {
 	ncclComm_t comm = task->comm;
@@ -270,9 +290,7 @@ static bool is_done(const struct task *task)
 			return false;
 		if (i == comm->rank)
 			continue;
-		if (source(task, i) && (task->sent[i] < task->bytes ||
-					       atomic_load(&fifo_to(task, i)->head) !=
-						       atomic_load(&fifo_to(task, i)->tail)))
+		if (source(task, i) && !is_sent(task, i))
 			return false;
 		if (target(task, i) && task->received[i] < task->bytes)
 			return false;

@@ -31,6 +31,7 @@ typedef enum {
 } ncclRedOp_t;
 
 typedef struct ncclComm *ncclComm_t;
+typedef struct ncclWindow_vidmem *ncclWindow_t;
 typedef struct {
 	size_t size;
 	unsigned int magic, version;
@@ -69,6 +70,20 @@ typedef struct {
 	X(ncclSend, (const void *src, size_t count, ncclDataType_t type, int peer, \
 		ncclComm_t comm, cudaStream_t stream)) \
 	X(ncclRecv, (void *dst, size_t count, ncclDataType_t type, int peer, \
+		ncclComm_t comm, cudaStream_t stream))
+
+/* What not every version has that has the others: registrations and memory since 2.19, windows since
+ * 2.27, ncclAlltoAll() since 2.28. */
+#define SYNC_NCCL_OPTIONAL(X) \
+	X(ncclGetVersion, (int *version)) \
+	X(ncclMemAlloc, (void **memory, size_t bytes)) \
+	X(ncclMemFree, (void *memory)) \
+	X(ncclCommRegister, (const ncclComm_t comm, void *memory, size_t bytes, void **handle)) \
+	X(ncclCommDeregister, (const ncclComm_t comm, void *handle)) \
+	X(ncclCommWindowRegister, (ncclComm_t comm, void *memory, size_t bytes, \
+		ncclWindow_t *window, int flags)) \
+	X(ncclCommWindowDeregister, (ncclComm_t comm, ncclWindow_t window)) \
+	X(ncclAlltoAll, (const void *src, void *dst, size_t count, ncclDataType_t type, \
 		ncclComm_t comm, cudaStream_t stream))
 /* clang-format on */
 

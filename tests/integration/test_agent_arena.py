@@ -8,6 +8,7 @@ See lien_test.py for what it needs. Prints a line per case, and "N passed, N fai
 
 import contextlib
 import os
+import re
 import signal
 import sys
 import time
@@ -28,11 +29,17 @@ def runs_as_before(session, job):
 
 def arena(session, pid):
     """(held, used) bytes, as `ps` says; `arena` has to say the same."""
-    process = session.process(pid)
-    found = process["arena_bytes"], process["arena_used_bytes"]
-    rows = {row["pid"]: row for row in session.ask("arena")["processes"]}
-    row = rows.get(pid, {"held_bytes": 0, "used_bytes": 0})
-    equal((row["held_bytes"], row["used_bytes"]), found, "lien arena and lien ps")
+    found = None
+
+    def same():
+        nonlocal found
+        process = session.process(pid)
+        found = process["arena_bytes"], process["arena_used_bytes"]
+        rows = {row["pid"]: row for row in session.ask("arena")["processes"]}
+        row = rows.get(pid, {"held_bytes": 0, "used_bytes": 0})
+        return (row["held_bytes"], row["used_bytes"]) == found
+
+    wait_for("lien arena and lien ps say the same", same)  # it may grow between the two
     return found
 
 
@@ -66,24 +73,33 @@ def test_host_limit():
     with Session() as session:
         session.start_agent("--host-limit", "64M")
         job = start_pairs(session, PAIRS)
-        words = ("host memory: 96 MiB are to be moved, which needs 96 MiB more than the 0 MiB held "
-                 "now, and 64 MiB are allowed .--host-limit.")
-        session.refused("offload", text=words)
-        session.refused("offload", "--host-limit", "1G", text=words)  # the agent's limit counts
+        words = ("host memory: 96.0 MiB is to be moved, which needs 96.0 MiB more than the 0 held "
+                 "now, and 64.0 MiB is allowed .--host-limit.")
+        for more in ([], ["--host-limit", "1G"], ["--dry-run"]):  # the agent's limit counts
+            session.refused("offload", *more, text=words)
         equal([arena(session, pid) for pid in job.ranks], [(0, 0)] * 2, "nothing was touched")
         runs_as_before(session, job)
         one = ["offload", "--pid", job.ranks[0], "--with-closure"]
-        session.refused(*one, "--host-limit", "47M", text="and 47 MiB are allowed")
-        session.refused(*one, "--host-limit", str(48 * MIB - 1), text="and 47 MiB are allowed")
+        session.refused(*one, "--host-limit", "47M", text="and 47.0 MiB is allowed")
+        session.refused(*one, "--host-limit", "47M", "--dry-run", text="and 47.0 MiB is allowed")
+        session.refused(*one, "--host-limit", str(48 * MIB - 1), text="is allowed")
         equal(session.ask(*one, "--host-limit", "48M")["bytes"], RANK, "within the limit")
         equal(arena(session, job.ranks[0]), (RANK, RANK), "arena of the first rank")
-        session.refused("offload", text="48 MiB are to be moved, which needs 48 MiB more than the "
-                        "48 MiB held now, and 64 MiB are allowed")
+        session.refused("offload", text="48.0 MiB is to be moved, which needs 48.0 MiB more than the "
+                        "48.0 MiB held now, and 64.0 MiB is allowed")
         session.ask("restore")
         runs_as_before(session, job)
+        # What is held already counts, even if no more is needed.
+        session.refused(*one, "--host-limit", "47M", text="which needs 0 more than the 48.0 MiB "
+                        "held now, and 47.0 MiB is allowed")
         # What one holds and does not use is in the other's way until it is given back.
         session.refused("offload", "--pid", job.ranks[1], "--with-closure",
-                        text="more than the 48 MiB held now")
+                        text="more than the 48.0 MiB held now")
+        for pid, held in zip(job.ranks, (RANK, 0)):
+            for question in (["mem"], ["mem", "--by", "owner"]):
+                equal(session.ask(*question, "--pid", pid)["arena_bytes"], held, "arena of %d" % pid)
+        check("lien keeps 48.0 MiB of the host's memory pinned for offloads: see `lien arena`" in
+              session.lien("mem", "--pid", job.ranks[0]).out, session.lien("mem"))
         equal(session.ask("arena", "--release")["released_bytes"], RANK, "given back")
         equal(session.ask("offload", "--pid", job.ranks[1], "--with-closure")["bytes"], RANK, "now")
         session.ask("restore")
@@ -135,12 +151,12 @@ def test_cgroup_limit():
             session.ready(driver.pid)
             with open(os.path.join(group, "cgroup.procs"), "w") as file:
                 file.write(str(driver.pid))
-            session.refused("offload", "--owner", "all", text="host memory: 528 MiB more are "
-                            "needed, the memory cgroup .*lien-test-%d has [34][0-9][0-9] MiB left"
+            session.refused("offload", "--owner", "all", text="host memory: 528.0 MiB more is "
+                            "needed, the memory cgroup .*lien-test-%d has [34][0-9][0-9][.][0-9] MiB left"
                             % session.agent.pid)
             equal(arena(session, driver.pid), (0, 0), "nothing was touched")
             equal(driver("check", big, MIB, 7), 0, "wrong bytes")
-            result = session.ask("offload", "--owner", "nobody", "--discard",
+            result = session.ask("offload", "--owner", "unknown", "--discard",
                                  "%d:%#x" % (driver.pid, big))
             equal((result["bytes"], result["discarded_bytes"]), (0, 512 * MIB), "needs no memory")
             # What the software driver's devices take is charged to the process, too.
@@ -265,7 +281,7 @@ def test_preparation_is_for_what_can_be_offloaded():
         others_are_looked_at(session)
         for pid in (plain.pid, bare.pid):
             equal(arena(session, pid), (0, 0), "arena of %d" % pid)
-        equal(arena(session, other.pid), (64 * MIB, 0), "arena of %d" % other.pid)
+        wait_for("its arena is prepared", lambda: arena(session, other.pid) == (64 * MIB, 0))
         row, = [row for row in session.ask("arena")["processes"] if row["pid"] == other.pid]
         equal((row["offload_bytes"], row["missing_bytes"]), (64 * MIB, 0), "plan")
 
@@ -309,6 +325,41 @@ def test_no_prepare():
 
 
 @case(60)
+def test_preparation_in_a_cgroup_with_a_limit():
+    """What is pinned in advance counts towards the job's cgroup: not unless it was asked for."""
+    for options, held in (([], 0), (["--prepare", "25"], 64 * MIB)):
+        with Session() as session:
+            session.start_agent(*options, prepare="as by default")
+            group = memory_cgroup(session, 1024 * MIB)
+            if not group:
+                print("   (no memory cgroup can be made here)")
+                return
+            try:
+                driver = session.driver()
+                with open(os.path.join(group, "cgroup.procs"), "w") as file:
+                    file.write(str(driver.pid))
+                driver("make", 64 * MIB, 0)
+                session.ready(driver.pid)
+                if held:
+                    wait_for("it is prepared", lambda: arena(session, driver.pid)[0] == held)
+                else:
+                    stays("nothing is prepared", lambda: arena(session, driver.pid)[0] == 0, 3)
+                row, = session.ask("arena")["processes"]
+                equal((row["cgroup_limited"], row["missing_bytes"]), (not held, 64 * MIB - held), "arena")
+                said = " ".join(session.lien("arena").out.split())
+                equal("in a memory cgroup with a limit, where nothing is pinned in advance unless `lien agent "
+                      "--prepare` is given: %d" % driver.pid in said, not held, said)
+                said = " ".join(session.lien("ps").out.split())
+                equal("lien keeps 64.0 MiB of host memory pinned in these processes for offloads, 0 of it in use: "
+                      "see `lien arena`" in said, held > 0, said)
+                equal(session.ask("offload", "--owner", "all")["bytes"], 64 * MIB, "an offload works in any case")
+                session.ask("restore")
+            finally:
+                driver.end()
+                wait_for("the cgroup is empty", lambda group=group: removed(group))
+
+
+@case(60)
 def test_preparation_keeps_the_limit():
     with Session() as session:
         session.start_agent("--host-limit", "50M", prepare=True)
@@ -319,7 +370,7 @@ def test_preparation_keeps_the_limit():
         wait_for("it is prepared", lambda: rounded(RANK) in held())
         stays("one of them fits", lambda: sorted(held()) == [0, rounded(RANK)], 2)
         runs_as_before(session, job)
-        session.refused("offload", text="more than the 48 MiB held now, and 50 MiB are allowed")
+        session.refused("offload", text="more than the 48.0 MiB held now, and 50.0 MiB is allowed")
 
 
 @case(60)
@@ -356,9 +407,9 @@ def test_release():
         first, second = job.ranks
         session.ask("offload")
         equal(arena(session, first), (rounded(RANK), RANK), "arena")
-        session.refused("arena", "--release", text="all host memory that is held, 96 MiB, is in "
+        session.refused("arena", "--release", text="all host memory that is held, 96.0 MiB, is in "
                         "use: `lien restore` first")
-        session.refused("arena", "--release", "--pid", first, text="48 MiB, is in use")
+        session.refused("arena", "--release", "--pid", first, text="48.0 MiB, is in use")
         session.ask("restore")
         runs_as_before(session, job)
         places = arena_places(session, first)
@@ -374,7 +425,7 @@ def test_release():
         equal(round_trip_bytes, 2 * RANK, "offload afterwards")
         session.ask("restore")
         runs_as_before(session, job)
-        session.refused("arena", "--release", "--pid", 999999, text="process 999999 is not known")
+        session.refused("arena", "--release", "--pid", 999999, code=2, text="process 999999 is not known")
         session.refused("arena", "--pid", first, code=2, text="--pid needs --release")
 
 
@@ -391,7 +442,7 @@ def test_release_of_a_part():
         session.ask("offload", "--owner", "all")
         session.ask("restore")
         equal(arena(session, driver.pid), (208 * MIB, 0), "arena")
-        session.ask("offload", "--owner", "nobody", "--discard", "%d:%#x" % (driver.pid, places[1]))
+        session.ask("offload", "--owner", "unknown", "--discard", "%d:%#x" % (driver.pid, places[1]))
         equal(arena(session, driver.pid), (208 * MIB, 0), "nothing was saved")
         session.ask("offload", "--owner", "all")
         equal(arena(session, driver.pid), (208 * MIB, 8 * MIB), "the small one")
@@ -452,12 +503,12 @@ def test_discard():
         driver("fill", lost, 2 * MIB, 0x11)
         # Two at once, in one option and in two.
         both = ["%d:%d" % (driver.pid, 0), "%d:%#x" % (driver.pid, kept)]
-        session.refused("offload", "--discard", ",".join(both), text="each of discard must be")
+        session.refused("offload", "--discard", ",".join(both), code=2, text="discard: '%s' is neither an owner" % both[0])
         result = session.ask("offload", "--discard", "%d:%#x,%d:%#x" % (
             driver.pid, kept, driver.pid, lost), "--discard", "%d:%#x" % (driver.pid, other))
         equal((result["bytes"], result["discarded_bytes"]), (0, 6 * MIB), "three of them")
         text = session.lien("restore").out
-        check("6.0 MiB back with zeros in it" in text, text)
+        check("restored 6.0 MiB of 1 process (6.0 MiB of that declared worthless, and filled with zeros)" in " ".join(text.split()), text)
         for va in (kept, lost, other):
             equal(driver("check", va, 2 * MIB, 0), 0, "not zeros")
 
@@ -468,8 +519,9 @@ def test_discard_by_owner_in_a_job():
         session.start_agent()
         job = start_pairs(session, PAIRS)
         owner = [row["owner"] for row in session.ask("mem")["rows"]][0]
-        text = session.lien("offload", "--discard", owner).out
-        check("96.0 MiB declared worthless and not saved" in text, text)
+        result = session.ask("offload", "--discard", owner)
+        equal([(p["bytes"], p["discarded_bytes"], p["freed_bytes"]) for p in result["processes"]],
+              [(0, RANK, RANK)] * 2, "of each")
         equal(session.used(), 0, "device memory in use")
         equal([arena(session, pid) for pid in job.ranks], [(0, 0)] * 2, "arenas")
         session.kill_agent()
@@ -566,35 +618,33 @@ def test_wrong_input():
         session.refused("offload", "--discard", "\udcff", code=2, text="not UTF-8")
         session.refused("offload", "--verify=yes", code=2, text="--verify")
         session.refused("restore", "--ignore-damage=1", code=2, text="ignore-damage")
-        session.refused("arena", "5", code=2, text="'5' is too much")
+        session.refused("arena", "5", code=2, text="unexpected argument '5'")
         session.start_agent()
         driver = session.driver()
         driver("make", 2 * MIB, 0)
         session.ready(driver.pid)
         for value in (",", "nccl,", ":0x7f00", "812:", "812:0x", "812:7f00", "812:0xg", "x:0x10",
                       "-1:0x10", "812:0x10x", "812:0x0", "1:0x-5", "1:0x0x5", "8 12:0x10"):
-            session.refused("offload", "--discard", value, text="each of discard must be an owner")
-        session.refused("offload", "--discard", "4000000:0x10", text="--discard 4000000:0x10: "
-                        "process 4000000 has no memory of its own on a GPU there")
-        session.refused("offload", "--discard", "%d:0x10" % driver.pid, text="no memory of its own")
-        session.refused("offload", "--discard", "99999999999999999999:0x10", text="discard")
+            wrong = re.escape([part for part in value.split(",") if part != "nccl"][0])
+            session.refused("offload", "--discard", value, code=2, text="discard: '%s' is neither an owner" % wrong)
+        session.refused("offload", "--discard", "4000000:0x10", code=2, text="process 4000000 is not "
+                        r"known to the agent: .*; known are %d \(prog_driver\)" % driver.pid)
+        session.refused("offload", "--discard", "%d:0x10" % driver.pid, code=2, text="no memory of its own")
+        session.refused("offload", "--discard", "99999999999999999999:0x10", code=2, text="discard")
         for request, words in (
                 ('{"op":"offload","discard":"nccl"}', "must be a list"),
-                ('{"op":"offload","discard":[7]}', "each of discard"),
-                ('{"op":"offload","discard":[""]}', "each of discard"),
+                ('{"op":"offload","discard":[7]}', "is neither an owner"),
+                ('{"op":"offload","discard":[""]}', "is neither an owner"),
                 ('{"op":"offload","verify":1}', "verify must be true or false"),
                 ('{"op":"offload","host_limit_bytes":0}', "host_limit_bytes"),
                 ('{"op":"offload","host_limit_bytes":"1G"}', "host_limit_bytes"),
                 ('{"op":"offload","host_limit_bytes":-5}', "host_limit_bytes"),
                 ('{"op":"restore","ignore_damage":0}', "ignore_damage must be"),
                 ('{"op":"arena","release":"yes"}', "release must be"),
-                ('{"op":"arena","pids":[0]}', "pids"),
+                ('{"op":"arena","pids":[-1]}', "pids"),
                 ('{"op":"arena","what":1}', "has no member what")):
             answer = session.request(request + "\n")
             check('"ok":false' in answer and words in answer, request, answer)
-        equal(session.ask("offload", "--owner", "all", "--discard", "nobody")["bytes"], 2 * MIB,
-              "an owner that nobody has")
-        session.ask("restore")
 
 
 if __name__ == "__main__":

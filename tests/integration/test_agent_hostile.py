@@ -17,7 +17,7 @@ import sys
 import time
 
 from lien_test import (
-    CALLS, EVENT_ENTRY, MIB, SOFTCUDA, STATES, Late, Session, Stream, brief, case, check,
+    CALLS, EVENT_ENTRY, MIB, SOFTCUDA, STATES, Late, Session, Skipped, Stream, brief, case, check,
     equal, main, program, wait_for)
 
 HOSTILE = os.path.abspath(os.path.join(os.environ["TEST_BIN"], "hostile"))
@@ -662,8 +662,7 @@ def moved(session, driver, va):
 def test_memory_that_a_user_serves():
     """The page where the control library says how to reach it is never delivered."""
     if no_fuse():
-        print("   skipped: %s" % no_fuse())
-        return
+        raise Skipped(no_fuse())
     with Session() as session:
         os.mkdir(session.path("lib"))
         library = session.path("lib/liblien-control.so")

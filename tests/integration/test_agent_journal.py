@@ -34,7 +34,7 @@ def normal(graph):
     text = json.dumps
     del graph["gpus"], graph["nvml"]
     for process in graph["processes"]:
-        for told in ("control", "arena_bytes", "arena_used_bytes"):  # to one agent
+        for told in ("control", "movable", "reason", "arena_bytes", "arena_used_bytes"):  # to one agent
             del process[told]
     for allocation in graph["allocations"]:
         del allocation["id"]
@@ -367,6 +367,40 @@ def test_processes_of_a_snapshot():
 
 
 @case(90)
+def test_no_snapshot_while_a_job_is_held():
+    """It would take a while: the journal may grow on. Once nothing else is to be done, it is replaced, without
+    another record."""
+    with Session(memory="2G") as session:
+        busy = session.path("busy")
+        session.environment["LIEN_SOFTCUDA_BUSY_FILE"] = busy
+        session.start_agent("--journal-size", "1")
+        driver = session.driver()
+        driver("make", 2 * MIB, 0)
+        session.ready(driver.pid)
+        path = journal(session)["path"]
+        before = os.stat(path).st_ino
+        with open(busy, "w", encoding="ascii"):
+            pass
+        offload = session.spawn([LIEN, "offload", "--owner", "all", "--timeout", "60000"])
+        wait_for("the offload", lambda: session.ask("status")["transaction"])
+        while journal(session)["bytes"] < 1.2 * MIB:
+            burst = session.spawn([program("prog_burst"), 1, 2000])
+            equal(burst.line(30), "ready", burst.said())
+            check(burst.ask(""), burst.said())
+            burst.end()
+        equal(os.stat(path).st_ino, before, "the file, during the offload")
+        check(session.ask("status")["transaction"], "the offload has ended: %s" % offload.said())
+        os.unlink(busy)
+        equal(offload.wait(30), 0, "the offload; %s" % offload.said())
+        wait_for("a snapshot", lambda: os.stat(path).st_ino != before)
+        check(journal(session)["bytes"] < MIB, journal(session))
+        session.kill_agent()
+        session.start_agent("--journal-size", "1")
+        session.ready(driver.pid)
+        check(session.ask("restore")["bytes"] > 0, "nothing restored")
+
+
+@case(90)
 def test_ring_overflow_while_stopped():
     with Session(memory="2G") as session:
         session.start_agent()
@@ -586,8 +620,8 @@ def test_on_stop_keep():
         taken_over(session)
         process = session.process(driver.pid)
         equal((process["complete"], process["bytes"]), (True, 2 * MIB), "what it knows")
-        for args, text in ((["keep", "--no-journal"], "needs the journal"),
-                           (["never"], "must be detach or keep")):
+        for args, text in ((["keep", "--no-journal"], "cannot be combined"),
+                           (["never"], "is none of detach, keep")):
             outcome = session.lien("agent", "--on-stop", *args)
             check(outcome.code == 2 and text in outcome.err, outcome)
 

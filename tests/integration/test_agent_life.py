@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """How processes begin, change and end, seen by a real agent with real BPF on the software driver."""
 
+import contextlib
+import glob
 import json
 import os
 import re
@@ -9,10 +11,12 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 
 from lien_test import (
     LIEN, MIB, SOFTNCCL, Driver, Session, alive, case, check, equal, main, program, state_of,
-    wait_for)
+    stays, wait_for)
+from users import ALICE, Shared
 
 
 def clean(session):
@@ -50,13 +54,13 @@ def test_forked_children_with_cuda():
     """Each process has what it allocated itself; a child of a user of CUDA has nothing of it."""
     with Session() as session:
         session.start_agent()
-        job = python(session, """
+        job = python(session, r"""
 pids = [os.getpid()]
 for size in (1 << 20, 2 << 20, 3 << 20):
     if not os.fork():
         use(size)
         if size == 3 << 20 and not os.fork():  # the driver does not work in it
-            print(os.getpid(), flush=True)
+            os.write(1, b"%d\n" % os.getpid())  # print() may write a line in two
         sys.stdin.read()
         os._exit(0)
 use(4 << 20)
@@ -113,7 +117,7 @@ def test_exec_of_itself():
             driver("init", 0)
             driver("make", 4 * MIB, 0)
             equal(seen(session, pid), (True, 4 * MIB), "the same pid after exec")
-        equal(session.used(), 4 * MIB, "device memory in use")
+        session.freed(left=4 * MIB)
         driver.end()
         session.forgotten(pid)
         clean(session)
@@ -152,9 +156,22 @@ def test_first_thread_ends_before_the_others():
         clean(session)
 
 
+def holder_of(number):
+    """Who has that process or thread number, or has it as a group or session."""
+    found = []
+    for path in glob.glob("/proc/[0-9]*/task/[0-9]*/stat"):
+        with contextlib.suppress(OSError), open(path) as stat:
+            words = stat.read().split()
+            if str(number) in (words[0], words[4], words[5]):
+                found.append(" ".join(words[:6]))
+    return found
+
+
 def with_pid(session, pid):
-    """A driver process that gets this number. Others take numbers, too, so it may need some tries."""
-    for _ in range(200):
+    """A driver process that gets this number. Others take numbers, too: the agent's threads that remove
+    probes, which can take seconds."""
+    until = time.monotonic() + 15
+    while time.monotonic() < until:
         with open("/proc/sys/kernel/ns_last_pid", "w") as last:
             last.write(str(pid - 1))
         process = session.spawn([program("prog_driver")])
@@ -162,7 +179,7 @@ def with_pid(session, pid):
         if driver.pid == pid:
             return driver
         driver.end()
-    check(False, "no process got number %d" % pid)
+    check(False, "no process got number %d: %s" % (pid, holder_of(pid)))
     return None
 
 
@@ -462,6 +479,63 @@ def test_like_a_container():
             session.forgotten(pid)
         equal(session.ask("status")["processes"], 0, "processes")
         check(inside[0]["complete"], "the second one is incomplete")
+
+
+def others(session):
+    return session.ask("status")["other_agents"]
+
+
+@case(60)
+def test_two_agents():
+    """Each names the other one, once, and so does doctor; what an agent forks, cleans up or explains does not count."""
+    with Session() as session:
+        first = session.start_agent()
+        equal(others(session), [], "alone")
+        second = session.spawn([LIEN, "agent", "--no-prepare", "--no-attach", "--no-journal", "--socket",
+                                session.path("second.sock")])
+        wait_for("the second one is ready", lambda: " ready: " in second.said())
+        line = "another agent, pid %d, watches the same processes"
+        wait_for("the second one's log", lambda: line % first.pid in second.said())
+        wait_for("the first one's status", lambda: others(session) == [second.pid], 20)
+        said = " ".join(session.lien("status").out.split())
+        check("WARNING: another agent, pid %d, watches the same processes: each" % second.pid in said, said)
+        doctor = {row["name"]: row for row in json.loads(session.lien("doctor", "--json").out)["checks"]}["agent"]
+        equal((doctor["status"], "another one, pid %d" % second.pid in doctor["found"]), ("warn", True), doctor)
+
+        def answers():
+            for path in session.socket, session.path("second.sock"):
+                equal(session.lien("graph", "--json", "--socket", path).code, 0, "graph")
+            return others(session) == [second.pid]
+        stays("while copies of both answer", answers, 4)
+        second.signal(signal.SIGTERM)
+        second.wait()
+        wait_for("it is gone", lambda: not others(session), 20)
+        check("the other agent, pid %d, has ended" % second.pid in first.said(), first.said())
+        equal(first.said().count("another agent, pid"), 1, "lines")
+        equal(session.lien("status").out.count("another agent"), 0, "status")
+
+
+@case(60)
+def test_that_claim_to_be_agents():
+    """A program of another user's is none, whatever its name; nor are other commands, and children of an agent."""
+    with Shared() as session:
+        session.start_agent()
+        path = session.path("lien")
+        shutil.copy("/bin/sh", path)
+        for name in "agent", "events":  # a shell of that name reads them; its child is like itself
+            with open(session.path(name), "w", encoding="ascii") as file:
+                file.write("(while :; do sleep 1; done) & echo $!; wait\n")
+        found = []
+        for words in (["agent"], ["agent", "--clean"], ["events"]):
+            for uid in 0, ALICE:
+                argv = ["/bin/sh", "-c", "cd %s && exec ./lien %s" % (session.folder, " ".join(words))]
+                process = session.spawn_as(uid, argv) if uid else session.spawn(argv)
+                found.append(process.pid)
+                child = int(process.line())
+                with open("/proc/%d/cmdline" % child, encoding="ascii") as file:
+                    equal(file.read().split("\0")[:-1], ["./lien", *words], "what the child is called")
+        wait_for("ours is seen", lambda: found[0] in others(session), 20)
+        stays("no other is", lambda: others(session) == found[:1], 4)
 
 
 if __name__ == "__main__":

@@ -177,7 +177,7 @@ def test_split():
         group = group_of(session, entries[0]["group"])
         equal(members(group, "made_by", "here", "nranks", "id", "parent"),
               ["ncclCommSplit", 2, 2, None, "%016x" % 0xabc], "group")
-        out = session.lien("comms", "--group", entries[0]["group"]).out
+        out = " ".join(session.lien("comms", "--group", entries[0]["group"]).out.split())
         check("from group %016x" % 0xabc in out, out)
         ranks[0]("destroy", parents[0])
         ranks[2]("destroy", parents[2])
@@ -463,7 +463,7 @@ def test_a_rank_is_behind():
         equal([entry["pid"] for entry in
                session.ask("comms", "--pid", ranks[2].pid)["communicators"]], [ranks[2].pid], "--pid")
         equal(len(session.ask("comms", "--group", ("%016x" % 12)[:15])["groups"]), 1, "--group")
-        session.refused("comms", "--group", "ffff", text="no communicator here is of a group ffff")
+        session.refused("comms", "--group", "ffff", code=2, text="no communicator here is of a group ffff")
         ranks[1].call("all_reduce", comms[1], times=3)
         group = group_of(session, "%016x" % 12)
         equal({one["rank"] for one in group["behind"]}, {2}, "behind, once one has caught up")

@@ -13,7 +13,7 @@ import sys
 import time
 
 from lien_test import (
-    EVENT_CONTROL, LIEN, MIB, Session, Stream, brief, case, check, equal, main, wait_for)
+    EVENT_CONTROL, LIEN, MIB, Session, Stream, brief, case, check, equal, main, state_of, wait_for)
 
 PIECE = 2 * MIB
 BURN = 12000  # calls in pairs: more records than a ring of 1 MiB holds
@@ -62,6 +62,9 @@ def test_no_difference():
         job("many", 100, 0)
         plain = job("alloc", 5 * MIB)
         job("reserve", 64 * PIECE, 0)
+        made = job("mc-create", 1, PIECE, 1)
+        job("mc-add", made, 0)
+        job("show", PIECE, made, 0)
         stream = Stream(session)
         result = compare(session)
         process = result["processes"][0]
@@ -146,10 +149,10 @@ def test_agent_that_came_late():
         _, late = job("make", PIECE, 1)
         equal(differences(session, job.pid, 1), {early: ("missing", 3 * PIECE)}, "differences")
         equal(differences(session, job.pid, 1), {early: ("missing", 3 * PIECE)}, "once more")
-        out = session.lien("check", "--deep")
+        out = session.lien("check", "--deep", COLUMNS=80)
         equal(out.code, 1, "exit status")
         check(hex(early) in out.out and hex(late) not in out.out, out)
-        check(all(len(line) <= 100 for line in out.out.splitlines()), out)
+        check(all(len(line) <= 80 for line in out.out.splitlines()), out)
         result = compare(session, "--repair", code=1)
         equal((result["processes"][0]["repaired"], result["processes"][0]["complete"]),
               (True, False), "repaired, complete")
@@ -165,8 +168,12 @@ def test_without_control_library():
         job = session.driver(control=False)
         job("make", PIECE, 0)
         session.known(job.pid)
+        equal(session.lien("check", "--deep").code, 2, "exit status if all of it cannot be compared")
+        other = session.driver()
+        other("make", PIECE, 0)
+        session.ready(other.pid)
         out = session.lien("check", "--deep")
-        equal(out.code, 0, "exit status")
+        equal(out.code, 0, "exit status if some of it can")
         check("process %d (prog_driver) cannot be compared: it has no control library: `lien "
               "attach` gives it one" % job.pid in " ".join(out.out.split()), out)
         equal(session.lien("check", "--deep", "--pid", job.pid).code, 2, "exit status for it alone")
@@ -201,18 +208,40 @@ def test_process_that_dies():
 def test_process_that_stands_still():
     with Session() as session:
         session.start_agent()
+        out = session.lien("check", "--deep")
+        equal((out.code, out.err), (0, ""), "exit status without processes: nothing to do")
+        check(out.out.startswith("no process uses CUDA on this node"), out)
+        early = session.driver(init=False)
+
+        def named():
+            outcome = session.lien("check", "--deep", "--pid", early.pid)
+            return "is not known to the agent" not in outcome.err and outcome
+        out = wait_for("it is known", named)
+        equal(out.code, 2, "exit status if a process that was named cannot be compared")
+        check("cannot be compared: it has not used CUDA yet" in " ".join(out.out.split()), out)
+        check(session.lien("check", "--deep").out.startswith("no process uses CUDA"), "not named")
         job = session.driver()
         session.ready(job.pid)
         job("make", PIECE, 0)
         os.kill(job.pid, signal.SIGSTOP)
-        result = compare(session, "--timeout", "500")
-        equal(result["processes"][0]["error"], "it was not read within 500 ms", "error")
-        walk = session.spawn([LIEN, "check", "--deep"])
-        time.sleep(0.3)
+        wait_for("it is stopped", lambda: state_of(job.pid) == "T")
+        stopped = "it is stopped: let it go on first (kill -CONT)"
+        for more in ([], ["--pid", job.pid]):
+            equal(compare(session, *more, code=2)["processes"][0]["error"], stopped, "error")
         os.kill(job.pid, signal.SIGCONT)
-        equal(walk.wait(20), 0, "exit status")
-        check("0 differences" in walk.line(), "it goes on when the process does")
         equal(differences(session, job.pid, 0), {}, "differences")
+        # Stopped in the middle.
+        job("many", 400, 0)
+        job("reserve", 1 << 40, 0)
+        for number in range(3):
+            walk = session.spawn([LIEN, "check", "--deep", "--timeout", "1500"])
+            time.sleep(0.1 * number)
+            os.kill(job.pid, signal.SIGSTOP)
+            code, said = walk.wait(20), ""
+            while (line := walk.line(5)) is not None:
+                said += line.strip() + " "
+            check(code == 2 and stopped in said or code == 0 and "0 differences" in said, code, said)
+            os.kill(job.pid, signal.SIGCONT)
 
 
 @case(120)

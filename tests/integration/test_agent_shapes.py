@@ -218,6 +218,9 @@ def test_registrations_with_cards():
         driver.refused("ibv-reg", 4096, 4096)
         driver.refused("ibv-reg-dmabuf", 999, 0, PIECE, va)
         equal(holders(session, driver, va)[1].count((driver.pid, "network card")), 4, "registrations")
+        cards = [row["card"] for row in session.ask("holders", driver.pid, "%#x" % va)["holders"]
+                 if row["kind"] == "network card"]
+        equal(cards, ["soft_7"] * 4, "their card")
         for region in regions[1:]:
             driver("ibv-dereg", region)
         equal(holders(session, driver, va)[1].count((driver.pid, "network card")), 1, "registrations")

@@ -50,8 +50,12 @@ def test_what_ran_before():
         equal(driver("check", va, 2 * MIB, 0x61), 0, "wrong bytes")
         again = session.ask("attach", driver.pid)
         equal([(p["present"], p["read"]) for p in again["processes"]], [(True, False)], "a second time")
+        plain = driver("alloc", MIB)
         said = session.lien("attach", driver.pid).out
         check("has the control library already" in said, said)
+        check("no offload will move:\n  1.0 MiB in 1 allocation of process %d" % driver.pid in said and
+              "cudaMalloc memory cannot be put back" in " ".join(said.split()), said)
+        driver("memfree", plain)
         driver("unmap", va, 2 * MIB)
         driver("release", handle)
         wait_for("the memory is gone", lambda: not session.process(driver.pid)["bytes"])
@@ -77,7 +81,7 @@ def test_new_memory_of_an_attached_process():
             session.ask("restore")
             equal(driver("check", va, 4 * MIB, 0x33), 0, "wrong bytes")
         said = session.lien("attach", "--all").out
-        check("no process that uses CUDA needs" in said, said)
+        check("nothing to attach: 1 process" in said, said)
 
 
 @case()
@@ -120,11 +124,11 @@ def test_refusals():
         session.start_agent()
         for each in (driver, stopped):
             known(session, each)
-        session.refused("attach", 999999, text="process 999999 is not known")
-        session.refused("attach", os.getpid(), text="is not known")
+        session.refused("attach", 999999, code=2, text="process 999999 is not known")
+        session.refused("attach", os.getpid(), code=2, text="is not known")
         session.refused("attach", text="--all", code=2)
         session.refused("attach", "--all", driver.pid, text="--all", code=2)
-        session.refused("attach", "12x", text="number", code=2)
+        session.refused("attach", "12x", text="not a process id", code=2)
         stopped.process.signal(signal.SIGSTOP)
         outcome = session.lien("attach", driver.pid, stopped.pid)
         equal(outcome.code, 1, "exit status")

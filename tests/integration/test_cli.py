@@ -7,19 +7,27 @@ LIEN names the program (default build/lien). Needs neither root nor a GPU. Print
 names.
 """
 
+import fcntl
 import json
 import os
+import re
 import shutil
+import signal
+import struct
 import subprocess
 import sys
+import termios
+import time
 
 from cli_answers import (
-    ATTACH, COMMS, DETACH, EXPLAINED, GRAPH, HOLDERS, MEM, OFFLOAD, PROGRESS, RESULTS, STATUS,
+    ATTACH, COMMS, DETACH, EXPLAINED, GRAPH, HOLDERS, MEM, OFFLOAD, PROGRESS, PS, RESULTS, STATUS,
     make_graph, mem_by, process)
 from cli_fixture import LIEN, Agent, fits, run_cases, variants
+from container import confine
 
 COMMANDS = ["run", "ps", "mem", "comms", "holders", "graph", "offload", "restore", "check", "status",
-            "doctor", "record", "snapshot", "events", "top", "arena", "attach", "detach"]
+            "doctor", "record", "snapshot", "events", "top", "arena", "attach", "detach", "metrics"]
+FILES = ["replay", "timeline", "diff"]  # need recordings, and no agent
 FROM = ["ps", "mem", "comms", "holders", "graph", "check", "events"]  # can answer from a recording
 QUERIES = {
     "ps": ["ps"],
@@ -31,12 +39,13 @@ QUERIES = {
     "restore": ["restore"],
     "status": ["status"],
     "arena": ["arena"],
+    "metrics": ["metrics"],
 }
 
 
 def case_help(context):
     """--help of every command: usage, options, examples"""
-    for command in COMMANDS:
+    for command in COMMANDS + FILES:
         out, err = context.run(command, "--help")
         fits(out)
         assert err == "", err
@@ -44,7 +53,7 @@ def case_help(context):
         assert "\nExamples:\n  " in out and "lien " + command in out.split("Examples:")[1], out
         assert "--help" in out, out
         assert ("--json" in out) == (command not in ("run", "top")), out
-        assert ("--socket PATH" in out) == (command != "run"), out
+        assert ("--socket PATH" in out) == (command != "run" and command not in FILES), out
         assert ("\n  --from FILE" in out) == (command in FROM), out
         assert context.run(command, "-h")[0] == out
 
@@ -53,9 +62,12 @@ def case_main(context):
     """lien alone: --help, --version, unknown commands"""
     out, _ = context.run("--help")
     fits(out)
-    for command in COMMANDS + ["agent", "replay"]:
+    for command in COMMANDS + FILES + ["agent"]:
         assert "\n  %s " % command in out, command
     assert context.run("--version")[0].startswith("lien ")
+    assert context.run("help")[0] == out
+    assert context.run("help", "offload")[0] == context.run("offload", "--help")[0]
+    assert "unknown command 'nothing'" in context.run("help", "nothing", code=2)[1]
     _, err = context.run(code=2)
     assert err.count("\n") == 1 and "--help" in err, err
     for word, nearest in (("offlaod", "offload"), ("staus", "status"), ("Ps", "ps"),
@@ -153,6 +165,98 @@ def case_json(context):
     assert json.loads(out) == GRAPH
 
 
+def case_json_errors(context):
+    """--json: an error is JSON, too, also one of the options; --json=line: one line"""
+    for arguments in QUERIES.values():
+        if arguments[0] != "offload":
+            context.fails(*arguments, "--json", words=["none.sock"])
+        context.fails(*arguments, "--frobnicate", "--json", code=2, words=["'--frobnicate'"])
+    out, _ = context.run("ps", "--json=line", code=1)
+    assert out.count("\n") == 1 and out.startswith('{"error":"no agent listens on '), out
+    out, _ = context.run("events", "--json", code=1)
+    assert out.count("\n") == 1 and "none.sock" in json.loads(out)["error"], out
+    out, _ = context.run("ps", "--from", context.path("no\udcffne"), "--json", code=1)
+    assert "UTF-8" in json.loads(out)["error"], out
+    out, _ = context.run("replay", "--json", "/nowhere", code=1)
+    assert json.loads(out) == {"error": "/nowhere: No such file or directory"}, out
+    context.agent(lambda r: [{"ok": False, "error": "process 7 is not known"}])
+    out, _ = context.run("mem", "--json", code=1)
+    assert json.loads(out) == {"error": "process 7 is not known"}, out
+    context.agent()
+    for command, arguments in QUERIES.items():
+        out, _ = context.run(*arguments, "--json=line")
+        assert out.count("\n") == 1 and json.loads(out) == RESULTS[command], out
+
+
+def case_json_numbers(context):
+    """--json: numbers have no more digits than they need"""
+    context.agent(lambda r: [{"ok": True, "result": {
+        **STATUS, "uptime_ms": 0.085117, "ms": [0.1 + 0.2, 1790000000123.456, 3.0, 108.4]}}])
+    for form in ("--json", "--json=line"):
+        out = context.run("status", form)[0].replace(" ", "").replace("\n", "")
+        assert '"uptime_ms":0.085117,' in out, out
+        assert '"ms":[0.3,1790000000123.456,3.0,108.4]' in out, out
+
+
+def case_wrong_words(context):
+    """wrong usage is said in the same words by every command, replay included; did you mean ...?"""
+    for command in COMMANDS + FILES:
+        start = "lien %s: " % command
+        for arguments, said in (
+                (["--frobnicate"], "unknown option '--frobnicate': see lien %s --help" % command),
+                (["-x"], "unknown option '-x': see lien %s --help" % command),
+                (["--hepl"], "unknown option '--hepl': did you mean '--help'?")):
+            _, err = context.run(command, *arguments, code=2)
+            assert err == start + said + "\n", err
+    for command in ("ps", "status", "top", "doctor", "mem"):
+        _, err = context.run(command, "foo", code=2)
+        assert err == "lien %s: unexpected argument 'foo': see lien %s --help\n" % (
+            command, command), err
+    for arguments, said in (
+            (["replay", "a", "foo"], "unexpected argument 'foo'"),
+            (["replay", "--verify", "--hold", "a"], "--verify and --hold cannot be combined"),
+            (["replay", "--timeout", "0", "a"], "--timeout '0' is not a number from 1 to 86400"),
+            (["replay"], "FILE is missing"),
+            (["record"], "FILE is missing"),
+            (["record", "--", "sleep"], "FILE is missing"),
+            (["record", "a", "b"], "unexpected argument 'b': a command comes after --"),
+            (["record", "a", "b", "--", "c"], "unexpected argument 'b': a command comes after --"),
+            (["run"], "lien run: COMMAND is missing"),
+            (["holders"], "lien holders: PID is missing"),
+            (["holders", "812"], "lien holders: ADDRESS is missing"),
+            (["snapshot"], "lien snapshot: FILE is missing"),
+            (["offload", "-owner", "all"], "unknown option '-owner': did you mean '--owner'?"),
+            (["ps", "--from", "a", "--socket", "b"], "--from and --socket cannot be combined"),
+            (["events", "-f", "--from", "a"], "--from and --follow cannot be combined"),
+            (["check", "--repair"], "--repair needs --deep"),
+            (["check", "--timeout", "5"], "--timeout needs --deep"),
+            (["replay", "--keep-going", "a"], "--keep-going needs --hold"),
+            (["arena", "--pid", "1"], "--pid needs --release"),
+            (["attach", "--all", "1"], "PID and --all cannot be combined"),
+            (["attach"], "PID or --all is missing"),
+            (["detach", "x"], "'x' is not a process id"),
+            (["mem", "--pid", "x"], "--pid 'x' is not a process id"),
+            (["mem", "--pid", "1", "--pid", "2"], "--pid can be given only once"),
+            (["offload", "--owner", "a", "--owner", "b"], "--owner can be given only once"),
+            (["ps", "--gpu", "0", "--gpu", "1"], "--gpu can be given only once"),
+            (["ps", "--watch", "--watch=2"], "--watch can be given only once"),
+            (["ps", "--from", "a", "--at", "1", "--at", "2"], "--at can be given only once"),
+            (["agent", "--host-limit", "1G", "--host-limit", "2G"], "--host-limit can be given only once"),
+            (["mem", "--sort", "pid", "--sort", "pid"], "--sort can be given only once"),
+            (["mem", "--by", "ownr"], "--by 'ownr' is none of owner, rank, comm, device, callsite, tag: "
+                                      "did you mean 'owner'?"),
+            (["offload", "--on-use", "bogus"], "--on-use 'bogus' is none of wait, restore, fail"),
+            (["graph", "--format", "png"], "--format 'png' is none of dot, svg, json"),
+            (["graph", "--json", "--format", "svg"], "--json and --format svg cannot be combined"),
+            (["offload", "--host-limit", "many"], "--host-limit 'many' is not a size"),
+            (["ps", "--json=yes"], "--json=yes: only --json and --json=line are known")):
+        _, err = context.run(*arguments, code=2)
+        assert err.startswith("lien %s: " % arguments[0]) and said in err, (said, err)
+        assert err.count("\n") == 1, err
+    _, err = context.run("offlaod", code=2)
+    assert err == "lien: unknown command 'offlaod': did you mean 'offload'?\n", err
+
+
 def orders(agent):
     """Requests without the look at the GPUs that follows an offload."""
     return [request for request in agent.requests if not request.get("explain")]
@@ -162,17 +266,17 @@ def case_requests(context):
     """requests: only what the options say"""
     agent = context.agent()
     cases = [
-        (["ps"], {"op": "ps"}),
-        (["mem", "--pid", "812"], {"op": "mem"}),
+        (["ps"], {"op": "ps", "fresh": True}),
+        (["mem", "--pid", "812"], {"op": "mem", "pid": 812}),
         (["holders", "812", "0x7F2a4c000000"],
          {"op": "holders", "pid": 812, "address": "0x7f2a4c000000"}),
         (["comms", "--group", "5a", "--pid", "812"], {"op": "comms"}),
         (["holders", "812", "4096"], {"op": "holders", "pid": 812, "address": "0x1000"}),
         (["offload"], {"op": "offload"}),
         (["offload", "--owner", "all", "--pid", "1", "--pid=2", "--timeout", "500", "--dry-run",
-          "--strict", "--with-closure"],
+          "--strict", "--with-closure", "--multicast"],
          {"op": "offload", "owner": "all", "pids": [1, 2], "timeout_ms": 500, "dry_run": True,
-          "strict": True, "with_closure": True}),
+          "strict": True, "with_closure": True, "multicast": True}),
         (["restore", "--pid", "812", "--timeout", "1"],
          {"op": "restore", "pids": [812], "timeout_ms": 1}),
     ]
@@ -186,28 +290,209 @@ def case_columns(context):
     """human output fits in 100 columns"""
     context.agent()
     for arguments in QUERIES.values():
-        if arguments != ["graph"]:
+        if arguments not in (["graph"], ["metrics"]):  # for programs
             fits(context.run(*arguments)[0])
+
+
+def case_fits(context):
+    """tables fit $COLUMNS, 80 and fewer, and a terminal; columns that matter less go; --wide has all"""
+    context.agent()
+    narrow = [line.split() for line in fits(context.run("ps")[0]).splitlines()]
+    wide = context.run("ps", "--wide")[0].splitlines()
+    assert "CONTROL" not in narrow[0] and "CONTROL" in wide[0].split(), (narrow[0], wide[0])
+    assert narrow[0][:3] == ["PID", "COMMAND", "STATE"] and "OFFLOADED" in narrow[0], narrow[0]
+    assert max(map(len, wide)) > 80, wide
+    # Elsewhere than on a terminal nothing is left out.
+    assert context.run("ps", COLUMNS="")[0].splitlines()[0] == wide[0]
+    for command in QUERIES:
+        for line in context.run(*QUERIES[command], COLUMNS="60")[0].splitlines():
+            assert len(line) <= 60 or command in ("graph", "metrics", "status", "offload", "restore"), line
+    # Not only tables.
+    ps = json.loads(json.dumps(PS))
+    ps["processes"][0].update(arena_bytes=3 << 30, arena_used_bytes=1 << 30)
+    moved = dict(OFFLOAD, discarded_bytes=1 << 30, inferred_bytes=1 << 30)
+    context.agent(lambda r: [{"ok": True, "result": ps if r["op"] == "ps" else moved}])
+    for arguments, words in (
+            (["ps"], "lien keeps 3.0 GiB of host memory pinned in these processes for offloads, 1.0 GiB of it in use"),
+            (["offload"], "(1.0 GiB of that declared worthless, and not saved) (1.0 GiB of that is NCCL's as it "
+                          "seems) in ")):
+        out = fits(context.run(*arguments)[0])
+        assert words in " ".join(out.split()), out
+        assert max(map(len, out.splitlines())) <= 80, out
+    context.agent()
+    for columns, width in ((80, 80), (132, 132)):
+        out = on_terminal(context, ["ps"], columns)
+        assert max(map(len, plain(out).splitlines())) <= width, out
+        assert ("CONTROL" in out) == (columns == 132), out
+
+
+def all_of(master):
+    """What was written to a terminal whose other end is closed. It comes in pieces."""
+    text = b""
+    try:
+        while part := os.read(master, 65536):
+            text += part
+    except OSError:  # all read
+        pass
+    os.close(master)
+    return text.decode()
+
+
+def on_terminal(context, arguments, columns=80, **environment):
+    """What the command writes to a terminal of that width."""
+    master, slave = os.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    env = {**context.environment, "TERM": "xterm", **environment}
+    done = subprocess.run([LIEN, *arguments], stdout=slave, stdin=subprocess.DEVNULL, env=env,
+                          timeout=60, check=False)
+    os.close(slave)
+    text = all_of(master)
+    assert done.returncode == 0, done
+    return text.replace("\r\n", "\n")
+
+
+def plain(text):
+    return re.sub("\x1b\\[[0-9;]*m", "", text)
+
+
+def case_colors(context):
+    """colors: on terminals only, and not with NO_COLOR or on a dumb one"""
+    context.agent()
+    for arguments in (["ps"], ["status"]):
+        out = on_terminal(context, arguments)
+        assert "\x1b[" in out and out.count("\x1b[0m") == out.count("\x1b[") / 2, repr(out)
+        bare = context.run(*arguments)[0]
+        assert plain(out) == bare and "\x1b" not in bare, (out, bare)
+        assert on_terminal(context, arguments, NO_COLOR="1") == bare
+        assert on_terminal(context, arguments, TERM="dumb") == bare
+        assert "\x1b[" in on_terminal(context, arguments, NO_COLOR="")
 
 
 def case_ps(context):
     """ps: ranks, sizes, the mark of incomplete processes; none at all"""
     context.agent()
-    out, _ = context.run("ps")
+    out, _ = context.run("ps", "--wide")
     lines = out.splitlines()
-    assert lines[0].split() == ["PID", "COMMAND", "STATE", "CONTROL", "DEVICES", "RANKS", "GPU",
-                                "NCCL", "IMPORTED", "OFFLOADED"], lines[0]
+    assert lines[0].split() == ["PID", "USER", "COMMAND", "STATE", "CONTROL", "DEVICES", "RANKS",
+                                "GPU", "NCCL", "IMPORTED", "OFFLOADED"], lines[0]
+    assert lines[1].split()[:2] == ["812", "root"], lines[1]
+    assert lines[4].split() == ["total", "5.1", "GiB", "5.1", "GiB", "3.9", "GiB", "1024.0", "GiB"], lines[4]
     assert "0/2 0/2 +2" in lines[1] and "2.5 GiB" in lines[1] and "1.3 GiB" in lines[1], lines[1]
     assert "partly*" in lines[2] and "0-7" in lines[2] and "1024.0 GiB" in lines[2], lines[2]
     assert "4.0 KiB" in lines[3] and " 0 " in lines[3] and "none" in lines[3], lines[3]
     assert "* incomplete: it may have called CUDA or NCCL before" in out, out
-    assert ("GPU 0 (GPU-5f0a21c4-0001-0203-0405-060708090a00): device 0 of process 812, device 7 "
-            "of process 813") in " ".join(out.split()), out
-    assert "device 1 of process 812" not in out, out
+    assert "813: not offloaded, because events of the process were lost" in out, out
+    gpus = [line.split() for line in lines[lines.index("", 5) + 1:]]
+    gpus = gpus[[words[:1] for words in gpus].index(["GPU"]):]
+    assert gpus[0] == ["GPU", "USED", "FREE", "TOTAL", "PROCESSES", "UUID"], gpus
+    assert gpus[1] == ("0 3.0 GiB 146.0 GiB 150.0 GiB 812, 813 as 7 "
+                       "GPU-5f0a21c4-0001-0203-0405-060708090a00").split(), gpus
+    assert gpus[2][-5:-1] == ["GiB", "813", "as", "6"], gpus  # 812 has nothing on device 1
+    assert gpus[9] == "total 24.0 GiB 1168.0 GiB 1200.0 GiB".split(), gpus
     context.agent(lambda r: [{"ok": True, "result": {"processes": [process(1, 0, 1)]}}])
     assert "*" not in context.run("ps")[0]
     context.agent(lambda r: [{"ok": True, "result": {"processes": []}}])
     assert context.run("ps")[0].startswith("no process uses CUDA")
+
+
+def pids_of(text):
+    return [int(line.split()[0]) for line in text.splitlines() if re.match(r" *[0-9]+  ", line)]
+
+
+def case_select(context):
+    """ps, mem: --gpu, --user and --sort; what there is not"""
+    ps = json.loads(json.dumps(PS))
+    for one, uid in zip(ps["processes"], (0, 4242, 4242)):
+        one.update(uid=uid, bytes=uid + one["pid"], command="pqr"[one["pid"] % 3])
+    context.agent(lambda r: [{"ok": True, "result": json.loads(json.dumps(
+        ps if r["op"] == "ps" else MEM))}])
+
+    def chosen(*arguments):
+        processes = json.loads(context.run("ps", "--json", *arguments)[0])["processes"]
+        table = context.run("ps", *arguments)[0].split("\n\n")[0]
+        assert not processes or pids_of(table)[:len(processes)] == [p["pid"] for p in processes]
+        return [p["pid"] for p in processes]
+    assert chosen("--user", "4242") == [813, 4194304] and chosen("--user", "root") == [812]
+    assert chosen("--user", "1") == []
+    assert "no process of those selected" in context.run("ps", "--user", "1")[0]
+    assert chosen("--gpu", "0") == [812, 813] and chosen("--gpu", "1") == [813]
+    assert chosen("--gpu", "GPU-5f0a21c4-0001-0203-0405-060708090a01", "--user", "4242") == [813]
+    assert chosen("--gpu", "1", "--user", "0") == []
+    out = context.run("ps", "--gpu", "1", "--wide")[0]
+    assert "GPU-5f0a21c4-0001-0203-0405-060708090a01" in out and "a02" not in out, out
+    assert "held by the dead" not in out and "held by the dead" in context.run("ps")[0], out
+    assert chosen("--sort", "gpu") == [4194304, 813, 812] and chosen("--sort", "pid")[0] == 812
+    order = [p["command"] for p in json.loads(context.run("ps", "--sort", "command", "--json")[0])["processes"]]
+    assert order == sorted(order), order
+    for command in ("ps", "mem"):
+        context.fails(command, "--gpu", "9", code=2, words=[
+            "--gpu '9' is none of the GPUs known here: 0 (GPU-5f0a21c4-0001-0203-0405-060708090a00), 1 (GPU"])
+        context.fails(command, "--user", "no-such-user", code=2, words=["'no-such-user' is not a user"])
+        context.fails(command, "--sort", "byte", code=2, words=["--sort 'byte' is none of pid, "])
+    mem = json.loads(context.run("mem", "--json", "--user", "4242")[0])
+    assert {row["pid"] for row in mem["rows"] + mem["left"]} == {813}, mem
+    assert (mem["bytes"], mem["host_bytes"]) == (6291456, 8 << 30), mem
+    mem = json.loads(context.run("mem", "--json", "--gpu", "1", "--user", "root")[0])
+    assert mem["rows"] == [] and mem["bytes"] == 0, mem
+    sizes = [row["bytes"] for row in json.loads(context.run("mem", "--json", "--sort", "bytes")[0])["rows"]]
+    assert sizes == sorted(sizes, reverse=True), sizes
+    assert "8.0 GiB" in context.run("mem", "--sort", "bytes")[0].splitlines()[1]
+    context.fails("mem", "--by", "owner", "--gpu", "1", code=2, words=["--by and --gpu cannot be combined"])
+    for gpu in ps["gpus"]:  # no NVML: a number is the process's own
+        gpu.update(index=None, total_bytes=None, used_bytes=None, free_bytes=None)
+    assert chosen("--gpu", "3") == [813] and chosen("--gpu", "0") == [812, 813]
+    for command in ("ps", "mem"):
+        context.fails(command, "--gpu", "77", code=2, words=[
+            "--gpu '77' is none of the GPUs known here: 0, 1, 2, ",
+            ", 7, GPU-5f0a21c4-0001-0203-0405-060708090a00, GPU-"])
+
+
+def case_watch(context):
+    """--watch: again and again until Ctrl-C, on a cleared terminal; JSON in lines"""
+    agent = context.agent()
+
+    def until(arguments, enough, code=0, stop=True):
+        running = subprocess.Popen([LIEN, *arguments], stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, env=context.environment, text=True)
+        text = ""
+        while not enough(text):
+            part = os.read(running.stdout.fileno(), 65536).decode()
+            assert part, text
+            text += part
+        if stop:
+            running.send_signal(signal.SIGINT)
+        out, err = running.communicate(timeout=30)
+        assert running.returncode == code, (running.returncode, err)
+        return text + out, err
+    out, err = until(["ps", "--watch"], lambda text: text.count("PID") == 2)
+    assert err == "" and "\x1b" not in out, (out, err)
+    out, _ = until(["mem", "--json", "--watch=1"], lambda text: text.count("\n") >= 2)
+    assert all(json.loads(line) == MEM for line in out.splitlines()), out
+    for value in ("--watch=0", "--watch=x", "--watch=99999999"):
+        context.fails("ps", value, code=2, words=["--watch '%s' is not a number" % value[8:]])
+    context.fails("ps", "--watch", "--from", "x", code=2, words=["cannot be combined"])
+    # The agent goes away: that is an error, after the lines.
+    answered = []
+
+    def once(request):
+        answered.append(request)
+        return Agent.canned(request) if len(answered) == 1 else [{"ok": False, "error": "gone"}]
+    agent.answer = once
+    out, err = until(["ps", "--json", "--watch"], lambda text: text.count("\n") >= 2, 1, False)
+    assert [json.loads(line).get("error") for line in out.splitlines()] == [None, "gone"], out
+    assert err == "lien ps: gone\n", err
+    agent.answer = Agent.canned
+    master, slave = os.openpty()
+    running = subprocess.Popen([LIEN, "ps", "--watch"], stdout=slave, env=context.environment)
+    os.close(slave)
+    text = ""
+    while text.count("PID") < 2:
+        text += os.read(master, 65536).decode()
+    running.send_signal(signal.SIGTERM)
+    assert running.wait(30) == 0
+    os.close(master)
+    assert text.startswith("\x1b[H\x1b[2J") and text.count("\x1b[H\x1b[2J") == 2, repr(text)
+    assert "\x1b[3J" not in text, repr(text)  # what the user had on the terminal before
 
 
 def case_mem(context):
@@ -217,21 +502,15 @@ def case_mem(context):
     assert "total: 1.5 GiB on the GPUs, of which an offload frees 1.5 GiB; 2.0 MiB offloaded" in out
     assert "an offload leaves behind:" in out and "120.0 MiB in 60 allocations of processes" in out
     assert "and 12 more (first at 0x7f00032d0000): cudaMalloc memory" in " ".join(out.split()), out
-    out, _ = context.run("mem", "--pid", "813")
-    assert "812" not in out and "total: 6.0 MiB" in out and "network card" not in out, out
-    result = json.loads(context.run("mem", "--pid", "812", "--json")[0])
-    assert {r["pid"] for r in result["rows"] + result["left"]} == {812}
-    assert result["bytes"] == 1614807040 and list(result) == list(MEM), result
-    assert "holds no GPU memory" in context.run("mem", "--pid", str(os.getpid()))[0]
-    context.fails("mem", "--pid", "2147483647", words=["no process 2147483647"])
     context.agent(lambda r: [{"ok": True, "result": {"rows": [], "bytes": 0, "left": []}}])
+    assert "process 812 holds no GPU memory" in context.run("mem", "--pid", "812")[0]
     assert "no process holds GPU memory" in context.run("mem")[0]
 
 
 def case_comms(context):
     """comms: groups, ranks, who is behind; one group, one process"""
     context.agent()
-    out, _ = context.run("comms")
+    out, _ = context.run("comms", "--wide")
     text = " ".join(out.split())
     for words in (
             "1 unknown communicator, made before lien watched",
@@ -265,7 +544,10 @@ def case_comms(context):
     assert [(c["pid"], len(c["unmatched"])) for c in result["late"]] == [(813, 1)], result
     out, _ = context.run("comms", "--group", "27a0")
     assert "27a079b828ff1a75" in out and "unknown" not in out, out
-    context.fails("comms", "--group", "5ac1e", words=["no communicator here is of a group 5ac1e"])
+    for json_too in ([], ["--json"]):
+        context.fails("comms", "--group", "5ac1e", *json_too, code=2, words=[
+            "no communicator here is of a group 5ac1e; there is 0000000000000000, 5ac1d2e0b7f0a133, "
+            "77aa00000000bb01 (see"])
     assert "process 7 has no communicator" in context.run("comms", "--pid", "7")[0]
     uncounted = json.loads(json.dumps(COMMS))
     for one in uncounted["communicators"]:
@@ -284,10 +566,7 @@ def case_mem_host(context):
     context.agent()
     out, _ = context.run("mem")
     assert "and 8.0 GiB of the host's memory, pinned for the GPUs" in out, out
-    result = json.loads(context.run("mem", "--pid", "813", "--json")[0])
-    assert (result["bytes"], result["host_bytes"]) == (6291456, 8 << 30), result
-    result = json.loads(context.run("mem", "--pid", "812", "--json")[0])
-    assert result["host_bytes"] == 0, result
+    assert "lien keeps 3.0 GiB of the host's memory pinned for offloads: see `lien arena`" in out, out
 
 
 def case_mem_by(context):
@@ -304,10 +583,17 @@ def case_mem_by(context):
                               {"op": "mem", "by": "owner", "pid": 812, "explain": True}]
     context.agent(lambda r: [{"ok": True, "result": mem_by(
         "comm", "rank 0/2 of 5ac1d2e0b7f0a133", "no communicator", inferred_bytes=4 << 20)}])
-    lines = fits(context.run("mem", "--by", "comm")[0]).splitlines()
+    fits(context.run("mem", "--by", "comm")[0])
+    lines = context.run("mem", "--by", "comm", "--wide")[0].splitlines()
     assert lines[0].split() == ["COMM", "KIND", "ALLOCS", "BYTES", "FREES", "OFFLOADED",
                                 "INFERRED"], lines[0]
     assert lines[1].startswith("rank 0/2 of 5ac1d2e0b7f0a133") and "4.0 MiB" in lines[1], lines[1]
+    context.agent(lambda r: [{"ok": True, "result": mem_by(r["by"], "a", "b")}])
+    def sorted_by(*way):
+        return [row["key"] for row in json.loads(context.run("mem", "--by", "tag", "--json", *way)[0])["rows"]]
+    assert sorted_by() == sorted_by("--sort", "bytes") == ["a", "b"], sorted_by()
+    assert sorted_by("--sort", "offloaded") == ["b", "a"], sorted_by("--sort", "offloaded")
+    context.fails("mem", "--by", "tag", "--sort", "owner", code=2, words=["--by has no rows by owner"])
     waits = iter([True, True, False])
     agent = context.agent(lambda r: [{"ok": True, "result": {
         **mem_by("callsite", "now known"), "pending": next(waits)}}])
@@ -321,7 +607,8 @@ def case_mem_by(context):
 def case_mem_explain(context):
     """mem --explain: traced and unexplained make what NVML says; without NVML that is said"""
     context.agent(lambda r: [{"ok": True, "result": EXPLAINED}])
-    out = fits(context.run("mem", "--explain")[0])
+    fits(context.run("mem", "--explain")[0])
+    out, _ = context.run("mem", "--explain", "--wide")
     rows = {line.split()[0]: line for line in out.splitlines() if "GPU-" in line or "unk" in line}
     assert set(rows) == {"812", "77", "814"}, out
     assert "GPU 3 (GPU-5f0a" in rows["812"] and "1.0 GiB" in rows["812"], rows
@@ -332,15 +619,23 @@ def case_mem_explain(context):
     context.agent(lambda r: [{"ok": True, "result": {**EXPLAINED, "gpus": [], "nvml": None}}])
     out = " ".join(context.run("mem", "--explain")[0].split())
     assert "NVML (libnvidia-ml.so.1, a part of the driver) is not there" in out, out
+    context.agent(lambda r: [{"ok": True, "result": {"rows": [], "bytes": 0, "left": [], "gpus": [], "nvml": None}}])
+    out, _ = context.run("mem", "--explain")
+    assert out.startswith("no process holds GPU memory") and "TRACED" not in out, out
 
 
 def case_holders(context):
     """holders: the paragraph and the liens"""
     context.agent()
-    out, _ = context.run("holders", "812", "0x7f2a4c000000")
+    out, _ = context.run("holders", "812", "0x7f2a4c000000", "--wide")
     text = " ".join(out.split())
     assert "Address 0x7f2a4c000000 of process 812 lies in allocation 193: 10.0 MiB of device 0" in text
     assert "made it for nccl with cuMemCreate. It can be offloaded. 6 liens hold it:" in text, text
+    away = dict(HOLDERS, allocation=dict(HOLDERS["allocation"], state="offloaded"))
+    context.agent(lambda r: [{"ok": True, "result": away}])
+    said = " ".join(context.run("holders", "812", "0x7f2a4c000000")[0].split())
+    assert "now offloaded; " in said and "cuMemCreate. `lien restore` puts it back. 6 liens" in said, said
+    assert "can be offloaded" not in said, said
     assert "exported 1 time" in out and "2 references" in out and "no access" in out, out
     assert "buffer of rank 0 of communicator 5ac1d2e0b7f0a133" in out, out
     changed = json.loads(json.dumps(HOLDERS))
@@ -359,21 +654,45 @@ def case_holders(context):
 def case_offload(context):
     """offload and restore: progress, rows, total, what stays; nothing to do; dry run"""
     context.agent()
-    out, err = context.run("offload")
-    assert err == "drain\nsave\ndrop\n", err
+    out, err = context.run("offload", "--wide")
+    assert err == "", err  # progress is for terminals
     lines = out.splitlines()
     assert lines[0].split() == ["PID", "MOVED", "FREED", "ALLOCS", "IMPORTS", "MAPPINGS", "drain",
                                 "check", "save", "unmap", "drop"], lines[0]
-    assert "offloaded 5.1 GiB of 2 processes in 108.4 ms" in out, out
+    assert re.search(r"^offloaded 5\.1 GiB of 2 processes in \S+ ", out, re.M), out
+    assert "FREED:" not in out, out
+    # Two processes on one GPU free the sum; another job may take what they free.
+    for freed, text in ((2 * 2730491904, "5.1 GiB"), (-(1 << 30), " 0 ")):
+        shared = json.loads(json.dumps(OFFLOAD))
+        for one in shared["processes"]:
+            one["freed_bytes"] = freed
+        context.agent(lambda r, shared=shared: [{"ok": True, "result": shared}])
+        shown, _ = context.run("offload")
+        assert text in shown.splitlines()[1], shown
+        assert " ".join(shown.split()).count("FREED: how much more of the process's GPUs is free") == 1, shown
+    context.agent()
     assert "left on the GPUs:" in out and "registered with the network card" in out, out
     assert "the driver's own (contexts, kernels)" in out, out
     out, _ = context.run("restore")
-    assert "restored 5.1 GiB of 2 processes in 162.0 ms" in out and "left" not in out, out
+    assert re.search(r"^restored 5\.1 GiB of 2 processes in \S+ ", out, re.M) and "left" not in out, out
     assert out.split()[:2] == ["PID", "RESTORED"] and "FREED" not in out, out
     nothing = {"outcome": "nothing to do", "bytes": 0, "ms": 0, "processes": [], "left": []}
     context.agent(lambda r: [{"ok": True, "result": nothing}])
     assert context.run("offload")[0] == "nothing to offload\n"
     assert context.run("restore")[0] == "nothing is offloaded\n"
+    unknown = dict(nothing, outcome="unknown", unknown=[
+        {"pid": 812, "read": True, "allocations": 1, "bytes": 2 << 20, "movable_bytes": 2 << 20},
+        {"pid": 813, "read": True, "allocations": 9, "bytes": 5 << 30, "movable_bytes": 1 << 30},
+        {"pid": 814, "read": False, "allocations": 0, "bytes": 0, "movable_bytes": 0}])
+    context.agent(lambda r: [{"ok": True, "result": unknown}])
+    out, _ = context.run("offload")
+    fits(out)
+    said = " ".join(out.split())
+    for text in ("offloaded nothing:", "process 812: 2.0 MiB in 1 allocation, all movable",
+                 "process 813: 5.0 GiB in 9 allocations, 1.0 GiB movable", "`lien attach 814` reads it",
+                 "`lien offload --owner unknown` moves 1.0 GiB of this",
+                 "`lien offload --owner unknown --dry-run` says why 4.0 GiB are not movable"):
+        assert text in said, (text, out)
     dry = json.loads(json.dumps(OFFLOAD))
     dry["outcome"] = "dry run"
     for one in dry["processes"]:
@@ -390,8 +709,7 @@ def case_terminal(context):
     done = subprocess.run([LIEN, "offload"], stderr=slave, stdout=subprocess.DEVNULL,
                           env=context.environment, timeout=60, check=False)
     os.close(slave)
-    text = os.read(master, 65536).decode()
-    os.close(master)
+    text = all_of(master)
     assert done.returncode == 1
     assert "\rsave" not in text and "\r\x1b[Ksave: 1 of 2 processes" in text, repr(text)
     assert text.endswith("\r\x1b[Klien offload: rank 1 is behind\r\n"), repr(text)
@@ -414,7 +732,9 @@ def case_arena(context):
 
 def case_attach(context):
     """attach: each process with what came of it, what was read, and what was found out"""
-    results = {"attach": ATTACH}
+    left = {"pid": 812, "reason": "cudaMalloc memory stays", "allocations": 2, "bytes": 3 << 20,
+            "address": "0x7f0000000000", "holder": None, "other_user": False}
+    results = {"attach": ATTACH, "mem": {"left": [left, dict(left, pid=814), dict(left, pid=900)]}}
     agent = context.agent(lambda r: [{"ok": True, "result": results[r["op"]]}])
     out, _ = context.run("attach", "812", "813", "814", code=1)
     fits(out)
@@ -426,7 +746,9 @@ def case_attach(context):
     assert "adopted: 2 processes waited 251.9 ms; the references of 2576 allocations" in words, out
     assert "895 of 896 imports' owners were found by 1680 marks in 51.4 ms" in words, out
     assert "1 import has no owner that could be found: that memory is not moved" in words, out
-    assert agent.requests == [{"op": "attach", "pids": [812, 813, 814]}], agent.requests
+    assert agent.requests == [{"op": "attach", "pids": [812, 813, 814]}, {"op": "mem"}], agent.requests
+    # Of those that were attached.
+    assert "\nno offload will move:\n  3.0 MiB in 2 allocations of process 812 (first at" in out, out
     out, _ = context.run("attach", "--all", "--json", code=1)
     assert json.loads(out) == ATTACH, out
     for outsider, said in ((815, "process 815 ran before the agent and is not attached"),
@@ -440,9 +762,14 @@ def case_attach(context):
     out, _ = context.run("attach", "--all", code=1)
     assert "not adopted: not at rest; what was there before the agent is shown" in " ".join(
         out.split()), out
-    results["attach"] = {"processes": [], "attached": 0, "refused": 0, "adoption": None}
+    results["attach"] = {"processes": [], "attached": 0, "refused": 0, "attached_before": 0, "adoption": None}
     out, _ = context.run("attach", "--all")
-    assert out == "no process that uses CUDA needs to be attached\n", out
+    assert out == "no process uses CUDA on this node, as far as the agent has seen\n", out
+    results["attach"]["attached_before"] = 1
+    out, _ = context.run("attach", "--all")
+    assert out.startswith("nothing to attach: 1 process that uses CUDA has the control library"), out
+    # Who attaches all is told of all that stays, also when an offload has attached them before.
+    assert "\nno offload will move:\n  9.0 MiB in 6 allocations of processes 812, 814, 900 (first at" in out, out
 
 
 def case_detach(context):
@@ -463,6 +790,19 @@ def case_detach(context):
     assert out == "no process has a control library that takes orders\n", out
 
 
+def case_offload_time(context):
+    """offload, restore: the time is what the caller has waited, not the agent's; JSON has the latter"""
+    def late(request):
+        time.sleep(0.4)
+        return [{"ok": True, "result": RESULTS[request["op"]]}]
+    for command, ms in ("offload", 108.4), ("restore", 162.0):
+        context.agent(late)
+        out, _ = context.run(command)
+        waited, unit = re.search(r"ed 5\.1 GiB of 2 processes in ([\d.]+) (m?s)$", out, re.M).groups()
+        assert float(waited) * (1000 if unit == "s" else 1) >= 400, out
+        assert json.loads(context.run(command, "--json")[0])["ms"] == ms
+
+
 def case_offload_options(context):
     """offload, restore: options that are about host memory"""
     agent = context.agent()
@@ -479,10 +819,12 @@ def case_offload_options(context):
     context.agent(lambda r: [{"ok": True, "result": dict(
         RESULTS[r["op"]], discarded_bytes=3 << 20, verified_bytes=5 << 20)}])
     out, _ = context.run("offload")
-    assert "3.0 MiB declared worthless and not saved\n" in out, out
+    assert "offloaded 5.1 GiB of 2 processes (3.0 MiB of that declared worthless, and not saved) in" in \
+        " ".join(out.split()), out
     out, _ = context.run("restore")
     assert "5.0 MiB compared with what was saved: no difference\n" in out, out
-    assert "3.0 MiB back with zeros in it" in out, out
+    assert "restored 5.1 GiB of 2 processes (3.0 MiB of that declared worthless, and filled with zeros)" in \
+        " ".join(out.split()), out
 
 
 def case_status(context):
@@ -527,12 +869,13 @@ def case_graph(context):
     odd = json.loads(json.dumps(GRAPH))
     odd["processes"][0]["command"] = 'a"b\\c\n'
     odd["allocations"][0].update(owner='"x\\', state="offloaded", device=-1)
-    odd["allocations"][1].update(pid=77, alive=False)
+    odd["allocations"][1].update(pid=77, alive=False, tag='kv "cache\\')
     odd["allocations"][2].update(pid=None, device=None, alive=False, origin="import")
     odd["communicators"][0]["registrations"][0]["address"] = "0x1"
     context.agent(lambda r: [{"ok": True, "result": odd}])
     out, _ = context.run("graph")
     assert "process 77 (exited)" in out and 'a\\"b\\\\c?' in out and "owner has exited" in out, out
+    assert '\\ntag kv \\"cache\\\\\\n1 allocation' in out and out.count("\\ntag ") == 1, out
     assert 'label="owner unknown"' in out and "nccl · import" in out, out
     empty = {"processes": [], "allocations": [], "communicators": []}
     context.agent(lambda r: [{"ok": True, "result": empty}])
@@ -597,6 +940,18 @@ def case_full_disk(context):
         assert done.returncode == 1 and b"No space left" in done.stderr, done
 
 
+def doctor_confined(context):
+    """What seccomp filters do to return probes cannot be tried where no further filter is allowed."""
+    sys_prctl = 157
+    for refused, status in (((), "ok"), ((sys_prctl,), "warn")):
+        done = subprocess.run([LIEN, "doctor", "--json"], capture_output=True, env=context.environment,
+                              check=False, preexec_fn=lambda refused=refused: confine(refused))
+        found, = (c for c in json.loads(done.stdout)["checks"] if c["name"] == "uretprobe")
+        expected = status if "by breakpoint" not in found["found"] else "ok"
+        assert found["status"] == expected, found
+        assert (found["status"] == "warn") == ("cannot be tried" in found["found"]), found
+
+
 def case_doctor(context):
     """doctor: every check has a line; JSON agrees with the exit code"""
     control = context.path("liblien-control.so")
@@ -609,7 +964,7 @@ def case_doctor(context):
         assert done.returncode == (0 if result["ok"] else 1) and not done.stderr, done
         assert list(result) == ["checks", "ok"]
         names = [c["name"] for c in result["checks"]]
-        for name in ("kernel", "btf", "uprobes", "tracefs", "capabilities", "bpf", "nofile",
+        for name in ("kernel", "btf", "uprobes", "uretprobe", "tracefs", "capabilities", "bpf", "nofile", "gate",
                      "libcuda", "libcudart", "libnccl", "control", "gpu", "agent"):
             assert name in names, names
         for check in result["checks"]:
@@ -623,10 +978,11 @@ def case_doctor(context):
                           env={**context.environment, "LIEN_CONTROL": "/nowhere"})
     assert done.returncode == 1 and "FAIL control: " in done.stdout, done
     fits(done.stdout)
+    doctor_confined(context)
     agent = context.agent()
     done = subprocess.run([LIEN, "doctor"], capture_output=True, text=True,
                           env=context.environment, check=False)
-    assert "ok   agent: listens on " + agent.path in done.stdout, done.stdout
+    assert "ok   agent: answers on " + agent.path in done.stdout, done.stdout
 
 
 if __name__ == "__main__":

@@ -114,7 +114,7 @@ def case_json(context):
 
 
 def case_lines(context):
-    """events: one line each of at most 100 columns where it can be; failures by name"""
+    """events: one line each where there is no terminal, else as wide as that; failures by name"""
     path = write_recording(context.path("l.lien"), [
         START, create(812, result=2), call(101, 812, struct.pack("<QQQQ", 1, 2, 3, 4), result=5),
         create(812, result=77), call(18, 812, struct.pack("<Q", 7), flags=ENTRY),
@@ -128,8 +128,9 @@ def case_lines(context):
     out, _ = context.run("events", "--from", GOLDEN)
     fits(out)
     starts = [line for line in out.splitlines() if line[:12].strip()]
-    assert len(starts) > 10000 and len(out.splitlines()) - len(starts) < len(starts) // 100, \
-        (len(starts), len(out.splitlines()))
+    assert 10000 < len(starts) < len(out.splitlines()), (len(starts), len(out.splitlines()))
+    out, _ = context.run("events", "--from", GOLDEN, COLUMNS="")
+    assert len(out.splitlines()) == len(starts), (len(starts), len(out.splitlines()))
 
 
 def case_filters(context):
@@ -153,7 +154,25 @@ def case_filters(context):
     assert {line["caller"] for line in called} == {"nccl", "c10_cuda", "cudart"}
     both = count("--library", "nccl", "--library", "cuda")
     assert both == len(called) + len([m for m in made if m["event"].startswith("nccl")]), both
-    assert count("--library", "none") == 0
+    assert count("--library", "ibverbs") == 0  # it is traced; nobody called it
+    context.fails("events", "--from", GOLDEN, "--library", "ncll", code=2, words=[
+        "no call in the recording is of a library ncll", "calls are made by ", "c10_cuda", "nccl"])
+
+
+def case_unknown_process(context):
+    """events: a process that is not there is an error, but what only runs may be awaited"""
+    words = ["known are 812 (python3) (see `lien ps`)"]
+    stream(context, START + create(812), END)
+    context.fails("events", "--call", "exit", "--pid", "812", "--pid", "2147483647", code=2,
+                  words=["process 2147483647 is not known"] + words)
+    stream(context, START + END + create(812, 8))
+    context.fails("events", "-f", "--pid", "2147483647", code=2, words=words)
+    stream(context, START + END + process_event(os.getpid()))
+    assert context.run("events", "-f", "--pid", str(os.getpid()), "--count", "1")[0]
+    path = write_recording(context.path("u.lien"), [START])
+    context.fails("events", "--call", "exit", "--from", path, "--pid", "7", code=2,
+                  words=["the recording has no process 7; "])
+    assert context.run("events", "--call", "exit", "--from", path, "--pid", "812")[0] == ""
 
 
 def case_every_call(context):
@@ -179,7 +198,7 @@ def case_every_state(context):
     assert len(states) > 10, states
     for body in (b"\x01", b"\0"):
         path = write_recording(context.path("all.lien"), [START] + [
-            call(number, 812, (b"\0" if name in ("process", "site", "handle", "mapping") else body) * 168)
+            call(number, 812, (b"\0" if name in ("process", "site", "allocation", "handle", "mapping") else body) * 168)
             for number, name in states])
         found = lines(context, "--from", path)[1:]
         assert [line["event"] for line in found] == ["state-" + name for _, name in states], found
@@ -193,13 +212,18 @@ def case_wrong(context):
     """events: unknown calls and options that exclude each other; nothing is asked"""
     agent = stream(context, START + END)
     for arguments, word in (
-            (["--call", "cuMemFoo"], "cuMemFoo"), (["--call", ""], "--call"), (["--call"], "--call"),
+            (["--call", "cuMemFoo"], "cuMemFoo"), (["--call", "cuMemCraete"], "did you mean 'cuMemCreate'?"),
+            (["--library", "nccl"], "--library needs --follow or --from"),
+            (["--call", ""], "--call"), (["--call"], "--call"),
             (["-f", "--from", "x"], "-f"), (["--socket", "x", "--from", "x"], "--socket"),
             (["--count", "0"], "--count"), (["--count"], "--count"), (["-x"], "-x"), (["-fx"], "-x"),
             (["--pid", "me"], "me"), (["extra"], "extra"), (["--library", ""], "--library"),
             (["--library", "a"] * 65, "--library")):
         context.fails("events", *arguments, code=2, words=[word])
     assert not agent.requests
+    stream(context, START + END, end=True)
+    _, err = context.run("events", "-f", "--library", "ncll", code=1)
+    assert "warning: --library 'ncll': did you mean 'nccl'?" in err, err
     out, _ = context.run("events", "--help")
     assert "  -f, --follow " in out and "--pid PID" in out, out
     fits(out)

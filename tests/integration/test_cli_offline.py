@@ -102,13 +102,79 @@ def case_unknown(context):
     assert [(entry["pid"], entry["bytes"]) for entry in left] == [(812, MIB)], left
 
 
+def at(seconds, record, announced=False):
+    """The record with its time; announced: at its entry, before it is carried out."""
+    entry, back = int(seconds * 1e9), 0 if announced else int(seconds * 1e9)
+    return record[:6] + struct.pack("<H", int(announced)) + record[8:24] + struct.pack(
+        "<QQ", entry, back) + record[40:]
+
+
+def create(pid, handle, mib):
+    return event(17, pid, struct.pack("<QQIIIiBBHI", handle, mib * MIB, 1, 1, 1, 0, 0, 0, 0, 0))
+
+
+def release(pid, handle):
+    return event(18, pid, struct.pack("<Q", handle))
+
+
+def case_moments(context):
+    """--at, --peak; a recording whose processes have all ended shows its peak"""
+    job = [at(100, PROCESS), at(101, create(812, 1, 4)), at(101.5, process_event(813)),
+           at(102, create(813, 1, 8)), at(103, release(813, 1), True), at(103, release(813, 1)),
+           at(104, create(812, 2, 2)), at(105, event(3, 813))]
+    ends = at(106.5, event(3, 812))
+    whole = write_recording(context.path("whole.lien"), job + [ends])
+    runs = write_recording(context.path("runs.lien"), job)
+
+    def mib(path, *arguments, said=""):
+        out, err = context.run("mem", "--json", "--from", path, *arguments)
+        assert said in err and bool(said) == bool(err), err
+        return json.loads(out)["bytes"] // MIB
+    peak = "lien mem: at the end of %s all processes have ended: this is its peak, at +2.000" % whole
+    assert mib(whole, said=peak) == 12
+    assert mib(runs) == 6  # something is left: its end
+    for path in (whole, runs):
+        assert mib(path, "--peak") == 12
+        for moment, size in (("+0", 0), ("+1", 4), ("+1.9", 4), ("+2", 12), ("102.000", 12), ("+2.99", 12),
+                             ("103", 4), ("+4.5", 6)):
+            assert mib(path, "--at", moment) == size, (moment, mib(path, "--at", moment))
+    assert mib(whole, "--at", "106.5") == 0  # asked for
+    assert mib(whole, "--at", "+6.5") == 0
+    ps = json.loads(context.run("ps", "--json", "--from", whole)[0])["processes"]
+    assert [(p["pid"], p["bytes"] // MIB) for p in ps] == [(812, 4), (813, 8)], ps
+    for command in ("ps", "graph", "comms"):
+        assert context.run(command, "--from", whole)[1].startswith("lien %s: at the end of" % command)
+    assert context.run("check", "--from", whole)[1] == ""  # what stays is what matters
+    for moment in ("107", "99.9", "+7", "+1000"):
+        context.fails("mem", "--from", whole, "--at", moment, code=2,
+                      words=["from 100.000 to 106.500, or +0 to +6.500"])
+    for moment in ("", "x", "-1", "+", "1.2.3", "1e3", "+-3", "."):
+        context.fails("mem", "--from", whole, "--at", moment, code=2, words=["is not a time such as"])
+    context.fails("mem", "--at", "3", code=2, words=["--at needs --from"])
+    context.fails("ps", "--peak", code=2, words=["--peak needs --from"])
+    context.fails("ps", "--peak", "--at", "3", "--from", whole, code=2, words=["cannot be combined"])
+    snapshot = write_recording(context.path("snapshot.lien"), [PROCESS, CREATE])
+    context.fails("mem", "--from", snapshot, "--at", "+0", code=2, words=["nothing in it has a time"])
+    assert mib(snapshot, "--peak") == 4
+    short = write_recording(context.path("short.lien"), job + [ends], end=False)
+    assert context.run("ps", "--from", short)[1].count("cut short") == 1
+    assert mib(short, "--peak", said="cut short") == 12
+
+
 def case_no_such(context):
     """--from: processes and addresses that the recording has not, and empty ones"""
     path = write_recording(context.path("n.lien"), [PROCESS, CREATE, MAP])
-    context.fails("holders", "813", "0x1000000", "--from", path, words=["no process 813"])
-    context.fails("holders", "812", "0x10", "--from", path, words=["0x10 of process 812"])
+    for question in (["holders", "813", "0x1000000"], ["mem", "--pid", "813"], ["comms", "--pid", "813"],
+                     ["mem", "--pid", "813", "--by", "owner"]):
+        context.fails(*question, "--from", path, code=2, words=[
+            "the recording has no process 813; known are 812 (python3) (see `lien ps`)"])
+    context.fails("holders", "812", "0x10", "--from", path, code=2, words=["0x10 of process 812"])
+    for command in ("ps", "mem"):
+        context.fails(command, "--gpu", "7", "--from", path, code=2, words=[
+            "--gpu '7' is none of the GPUs known here: 0"])
+    bare = write_recording(context.path("b.lien"), [PROCESS])
     # Its processes need not be alive here.
-    assert "holds no GPU memory" in context.run("mem", "--pid", "2147483647", "--from", path)[0]
+    assert "812 holds no GPU memory" in context.run("mem", "--pid", "812", "--from", bare)[0]
     empty = write_recording(context.path("e.lien"), [])
     assert "no process uses CUDA there" in context.run("ps", "--from", empty)[0]
     assert "as far as the recording tells" in context.run("mem", "--from", empty)[0]
@@ -137,13 +203,14 @@ def case_bad_files(context):
     for view in VIEWS:
         for path in (unknown, flipped):
             context.fails(*view, "--from", path, words=[path, "damaged"])
-        code = 0 if view[0] != "holders" else 1  # the process is not in it
+        code = 0 if view[0] != "holders" else 2  # the process is not in it
         _, err = context.run(*view, "--from", short, code=code)
         assert err.startswith("lien %s: warning: %s is cut short" % (view[0], short)), err
-    out, err = context.run("ps", "--from", write_recording(context.path("c"), [PROCESS], end=False))
+    out, err = context.run("ps", "--all", "--from", write_recording(context.path("c"), [PROCESS], end=False))
     assert "812" in out.split() and err.count("\n") == 1 and "cut short" in err, (out, err)
     for view in VIEWS:
-        context.fails(*view, "--from", GOLDEN, "--socket", "/nowhere", words=["--socket"])
+        context.fails(*view, "--from", GOLDEN, "--socket", "/nowhere", code=2,
+                      words=["--from and --socket cannot be combined"])
         context.fails(*view, "--from", "", code=2)
 
 
@@ -169,7 +236,7 @@ def case_snapshot(context):
     Stream(context.directory, [PROCESS], end=True)
     _, err = context.run("snapshot", path, code=1)
     assert "ended the connection" in err and "holds what came before" in err, err
-    assert "812" in context.run("ps", "--from", path)[0].split()
+    assert "812" in context.run("ps", "--all", "--from", path)[0].split()
     path = context.path("old.lien")
     context.agent(lambda r: [{"ok": False, "error": "`record` has no member follow"}])
     context.fails("snapshot", path, words=["has no member follow"])

@@ -132,7 +132,7 @@ def command_of(pid):
 
 
 def case_record_command(context):
-    """record -- COMMAND: ends with it; its failure is a warning"""
+    """record -- COMMAND: ends with it, and has its exit code"""
     control = context.path("liblien-control.so")
     subprocess.run(["cc", "-shared", "-o", control, "-x", "c", "/dev/null"], check=True)
     context.environment["LIEN_CONTROL"] = control
@@ -141,15 +141,25 @@ def case_record_command(context):
     out, err = context.run("record", path, "--", "sh", "-c", 'echo "$LD_PRELOAD" --json')
     assert out.startswith(control + " --json\n") and "2 events" in out and err == "", (out, err)
     assert read_recording(path) == [1, 1, 6]
-    out, err = context.run("record", path, "--force", "--", "sh", "-c", "exit 3")
+    out, err = context.run("record", path, "--force", "--", "sh", "-c", "exit 3", code=3)
     assert err == "lien record: warning: sh ended with exit code 3\n" and "2 events" in out, err
-    _, err = context.run("record", path, "--force", "--", "sh", "-c", "kill -9 $$")
+    _, err = context.run("record", path, "--force", "--", "sh", "-c", "kill -9 $$", code=128 + 9)
     assert "warning: sh was killed by signal 9" in err, err
     path = context.path("d.lien")
     context.fails("record", path, "--", "no-such-command", code=127, words=["not found"])
     assert not os.path.exists(path)
+    out, err = context.run("record", "--json=line", path, "--", "no-such-command", code=127)
+    assert err == "lien record: no-such-command: command not found\n", err
+    assert json.loads(out) == {"error": "no-such-command: command not found"}, out
+    context.fails("record", path, "--", "/etc/passwd", code=126, words=["cannot run /etc/passwd: Permission denied"])
+    # What was there is not touched for a command that does not start.
+    _, err = context.run("record", path, "--", "sh", "-c", "exit 0")
+    for command, code in (("no-such-command", 127), ("/etc/passwd", 126)):
+        context.run("record", path, "--force", "--", command, code=code)
+        assert read_recording(path) == [1, 1, 6]
+    os.unlink(path)
     # The command outlives --seconds: the file is complete, the command is waited for.
-    out, err = context.run("record", path, "--seconds", "1", "--", "sh", "-c", "sleep 2; exit 4")
+    out, err = context.run("record", path, "--seconds", "1", "--", "sh", "-c", "sleep 2; exit 4", code=4)
     assert read_recording(path) == [1, 1, 6] and "exit code 4" in err, (out, err)
     # SIGTERM goes on to the command, which has the usual signal mask.
     with subprocess.Popen([LIEN, "record", path, "--force", "--", "sleep", "60"],
@@ -159,7 +169,7 @@ def case_record_command(context):
                                               if command_of(pid) == "sleep"])
         running.send_signal(signal.SIGTERM)
         _, err = running.communicate(timeout=30)
-    assert running.returncode == 0 and b"killed by signal 15" in err, err
+    assert running.returncode == 128 + 15 and b"killed by signal 15" in err, err
 
 
 def case_record_failures(context):

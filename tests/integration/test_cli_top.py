@@ -9,7 +9,9 @@ names.
 
 import contextlib
 import copy
+import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -73,8 +75,48 @@ def case_once(context):
     assert [r["op"] for r in agent.requests] == ["status", "mem", "comms", "ps"], agent.requests
     context.agent(answers(processes=[dict(PS["processes"][0], pid=1)], mem=dict(MEM, rows=[])))
     assert "1 process: " in context.run("top", "--once")[0]
+    context.agent(answers(ps={"processes": [], "only_user": 1000}))
+    assert context.run("top", "--once")[0].endswith("processes of other users are hidden: only root sees them\n")
     context.agent(answers(ps={"processes": []}))
     assert context.run("top", "--once")[0].endswith("no process uses CUDA on this node\n")
+
+
+def case_without_memory(context):
+    """Processes that are known to have no GPU memory are left out, unless --all"""
+    nothing = {"bytes": 0, "nccl_bytes": 0, "imported_bytes": 0}
+    context.agent(answers(processes=[
+        process(812, 0, 1), process(813, 0, 1, **nothing), process(814, 0, 1, **nothing),
+        process(815, 0, 1, **nothing, complete=False), process(816, 0, 1, **dict(nothing, imported_bytes=MIB)),
+        process(817, 0, 1, **nothing, offloaded_bytes=MIB)]))
+    for command in ["ps"], ["top", "--once"]:
+        out, _ = context.run(*command)
+        shown = [line.split()[0] for line in out.splitlines() if re.match(r" *8\d\d ", line)]
+        assert sorted(shown) == ["812", "815", "816", "817"], out
+        assert "\n2 processes without GPU memory: `--all`\n" in out, out
+        out, _ = context.run(*command, "--all")
+        assert all(re.search(r"^ *%d " % pid, out, re.M) for pid in range(812, 818)), out
+        assert "without GPU memory" not in out, out
+    assert len(json.loads(context.run("ps", "--json")[0])["processes"]) == 6
+    context.agent(answers(processes=[process(813, 0, 1, **nothing)]))
+    assert context.run("ps")[0] == "1 process without GPU memory: `--all`\n"
+    assert context.run("top", "--once")[0].endswith("\n1 process without GPU memory: `--all`\n")
+
+
+def case_gpus(context):
+    """top: used, free and total memory of each GPU; the sum where there are too many for the screen"""
+    context.agent(answers(ps=dict(PS, dead=[])))
+    lines = fits(context.run("top", "--once")[0]).splitlines()
+    assert lines[3].split() == ("GPU 0: 3.0G used, 146G free of 150G "
+                                "GPU 1: 3.0G used, 146G free of 150G").split(), lines
+    assert lines[6].startswith("GPU 6:") and lines[7].startswith("events:"), lines
+    with on_terminal(context, lines=24) as screen:
+        screen.shows("GPU 6: 3.0G used, 146G free of 150G")
+        screen.resize(80, 15)
+        screen.shows("8 GPUs: 24G used, 1.1T free of 1.2T")
+    unknown = [dict(gpu, index=None, total_bytes=None, used_bytes=None, free_bytes=None)
+               for gpu in PS["gpus"]]
+    context.agent(answers(ps=dict(PS, gpus=unknown)))
+    assert "GPU 0" not in context.run("top", "--once")[0]
 
 
 def case_collectives(context):
@@ -142,8 +184,8 @@ def case_keys(context):
 def case_process(context):
     """top: a process's memory, communicators and largest allocations, until it ends"""
     results = {"processes": copy.deepcopy(PS["processes"])}
-    graph = make_graph(2, 5, 5, 3)
-    context.agent(answers(ps=results, graph=graph, comms=lambda: [
+    graph, rows = make_graph(2, 5, 5, 3), list(MEM["rows"])
+    context.agent(answers(ps=results, graph=graph, mem=dict(MEM, rows=rows), comms=lambda: [
         {"pid": 812, "address": graph["communicators"][0]["address"], "calls_total": 4711}]))
     with on_terminal(context, "-d", "1", columns=100, lines=50) as screen:
         screen.shows(">GPU")
@@ -155,6 +197,10 @@ def case_process(context):
             return [float(words[1]) for words in lines if len(words) > 1]
         screen.wait(lambda shown: len(sizes(shown)) == 10 and
                     sizes(shown) == sorted(sizes(shown), reverse=True), "ten of them, by size")
+        assert not any("TAG" in line for line in screen.screen()), screen.screen()
+        rows.append(dict(MEM["rows"][2], tag="kv_cache", bytes=77 * MIB))
+        screen.wait(lambda shown: any(line.endswith("TAG") for line in shown.screen()) and
+                    any("77.0 MiB" in line and line.endswith("kv_cache") for line in shown.screen()), "a tag")
         results["processes"].pop(0)
         screen.shows("process 812 has ended")
         screen.key("q")
@@ -187,8 +233,8 @@ def case_sizes(context):
 
 
 def case_end(context):
-    """top: the terminal is put back by Ctrl-C, SIGTERM, SIGHUP and when the agent goes"""
-    agent = context.agent(answers())
+    """top: the terminal is put back by Ctrl-C, SIGTERM and SIGHUP"""
+    context.agent(answers())
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         with on_terminal(context) as screen:
             screen.shows(">GPU")
@@ -198,14 +244,60 @@ def case_end(context):
         screen.shows(">GPU")
         screen.key("ctrl-c")
         assert screen.ended() == 0
+
+
+def case_reconnects(context):
+    """top: waits for an agent that goes away, on any page, and quits meanwhile, too"""
     gone = []
-    agent.close()
-    agent = context.agent(lambda r: None if gone else answers()(r))
+
+    def make(number):
+        gone.clear()
+        answer = answers(graph=make_graph(2, 5, 5, 3), status=dict(STATUS, pid=900 + number))
+        return context.agent(lambda r: None if gone else answer(r))
+
+    def end(agent):
+        gone.append(True)  # for its connections
+        agent.close()
+    agent = make(0)
+    for number, keys in enumerate(([], ["enter"])):
+        with on_terminal(context) as screen:
+            screen.shows(">GPU")
+            screen.key(*keys)
+            if keys:
+                screen.shows("LARGEST AT")
+            end(agent)
+            screen.shows("lien top: waiting for the agent", "no agent listens on")
+            screen.key("down", "r", "?", "q")
+            screen.shows("lien top: waiting for the agent")
+            agent = make(number)
+            screen.shows("LARGEST AT" if keys else "agent pid %d" % (900 + number))
+            screen.key("esc", "esc")
+            assert screen.ended() == 0
     with on_terminal(context) as screen:
         screen.shows(">GPU")
-        gone.append(True)
-        assert screen.ended() == 1
-        screen.shows("lien top: the agent on")
+        end(agent)
+        screen.shows("waiting for the agent")
+        screen.key("q")
+        assert screen.ended() == 0
+
+
+def case_dead(context):
+    """top: memory that the dead hold; lien's own is none of a process's largest"""
+    graph = make_graph(2, 5, 5, 3)
+    for allocation in graph["allocations"]:
+        if allocation["bytes"] == 20 * MIB:
+            allocation.update(arena=True, owner="lien-control")
+    context.agent(answers(ps=PS, graph=graph))
+    out = fits(context.run("top", "--once")[0])
+    assert "held by the dead, and not counted above: 6.0 MiB" in out, out
+    assert "held by the dead: 6.0 MiB of process 811 (nccl): see `lien check`" in out, out
+    with on_terminal(context, columns=100, lines=50) as screen:
+        screen.shows(">GPU", "held by the dead: 6.0 MiB")
+        screen.key("enter")
+        screen.shows("LARGEST AT", "10.0 MiB", "COMMUNICATOR")
+        screen.shows_not("lien-control")
+        screen.key("q", "q")
+        assert screen.ended() == 0
 
 
 def case_terminals(context):

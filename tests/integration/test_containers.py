@@ -13,7 +13,7 @@ import tty
 
 from in_containers import (
     KINDS, LIBRARIES, Containers, Job, Pod, kinds, sockets, why_no_overlay)
-from lien_test import MIB, case, check, equal, main, wait_for
+from lien_test import MIB, Skipped, case, check, equal, main, wait_for
 
 
 @case(90)
@@ -36,7 +36,7 @@ def test_traced_and_moved():
                 session.takes_orders(job)
                 session.moved_twice(job, size=job.size)
                 job.end(session)
-        equal(session.used(), 0, "device memory in use")
+        session.freed()
 
 
 @case(60)
@@ -44,8 +44,7 @@ def test_layers():
     """Containers of one image, as Docker makes them: an overlay each, over one file. It is probed
     once, for all, also by the next agent."""
     if why_no_overlay():
-        print("   skipped: %s" % why_no_overlay())
-        return
+        raise Skipped(why_no_overlay())
     with Containers() as session:
         session.start_agent()
         kind = KINDS["root's"]
@@ -158,7 +157,7 @@ def test_training_in_a_pod():
         job.stop()
         job.finish()
         session.forgotten(*pids)
-        equal(session.used(), 0, "device memory in use")
+        session.freed()
 
 
 @case(90)
@@ -209,7 +208,7 @@ def test_what_ran_before_the_agent():
             more.driver("release", more.handle)
         for job in jobs + importers + owners:
             job.end(session)
-        equal(session.used(), 0, "device memory in use at the end")
+        session.freed()
 
 
 @case(60)

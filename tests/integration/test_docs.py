@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
-"""What README and docs show of the recording is what the commands print.
+"""What README and docs show of the recording is what the commands print, and their links lead somewhere.
 
     $ lien ... --from tests/data/...
     the output; a line `...` stands for what was left out
@@ -16,6 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 LIEN = os.path.abspath(os.environ.get("LIEN") or ROOT / "build/lien")
+LINK = re.compile(r"\]\(([^)\s:#]*)(?:#([^)\s]*))?\)")
 SHOWN = re.compile(r"^    \$ (lien .* --from tests/data/.*)\n((?:    .*\n|\n(?=    [^$]))*)", re.M)
 
 
@@ -53,10 +54,29 @@ def differs(shown, now):
     return "nothing more, but: " + rest[0] if rest and not skipping else None
 
 
+def anchors(path):
+    """As GitHub makes them of headings."""
+    headings = re.findall(r"^#+ (.*)", path.read_text(), re.M)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def dead_links(path):
+    for name, anchor in LINK.findall(path.read_text()):
+        target = path.parent / name if name else path
+        if not target.exists():
+            yield "%s is not there" % name
+        elif anchor and target.suffix == ".md" and anchor not in anchors(target):
+            yield "%s has no heading #%s" % (name or "it", anchor)
+
+
 def main():
     write = sys.argv[1:] == ["--write"]
     passed = failed = 0
-    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+    for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        dead = list(dead_links(path))
+        for why in dead:
+            print("FAILED %s: a link: %s" % (path.relative_to(ROOT), why))
+        passed, failed = passed + (not dead), failed + len(dead)
         text = path.read_text()
         for command, shown in SHOWN.findall(text):
             now = printed(command)

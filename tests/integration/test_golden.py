@@ -17,6 +17,7 @@ from random_jobs import access_of
 from test_graph_svg import live_picture
 
 ARENA = "lien-control"  # who owns the host memory that holds what is away
+IDLE_THREADS = 2  # at most: IDLE_MAX
 
 
 def check_counts(session, job, expected):
@@ -108,7 +109,8 @@ def move(session, job, expected, bundles, verified):
     equal(session.ask("restore")["outcome"], "nothing to do", "a second restore")
     observer.end()
     session.forgotten(observer.pid)
-    wait_for("the agent has no more open files", lambda: open_files(session) <= files)
+    # A socket each of the idle threads that it keeps (loader/discover/timeout.c) may be new.
+    wait_for("the agent has no more open files", lambda: open_files(session) <= files + IDLE_THREADS)
 
 
 def known_of(graph):
@@ -193,7 +195,7 @@ def test_real_job():
         move_adopted(session, job, moved, verified)
         job.free()
         equal([row for row in session.ask("mem")["rows"] if row["bytes"]], [], "mem after free")
-        equal(session.used(), 0, "device memory in use after free")
+        session.freed()
         job.quit()
         session.forgotten(*job.ranks)
         equal(session.ask("status")["events_lost"], 0, "events lost")

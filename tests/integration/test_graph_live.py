@@ -29,5 +29,27 @@ def test_picture_of_the_dead():
         check({"exited", "held by the dead", "kept by", str(importer.pid)} <= set(words), words)
 
 
+@case(60)
+def test_pictures_leave_out_the_arena():
+    """What lien itself pins is none of the job's memory."""
+    with Session() as session:
+        session.start_agent()
+        driver = session.driver()
+        driver("make", 2 * MIB, 0)
+        session.ready(driver.pid)
+
+        def pictures():
+            return [session.lien("graph", "--format", form).out for form in ("svg", "dot")]
+        before = pictures()
+        check(all("prog_driver" in picture and "2.0 MiB" in picture for picture in before), before)
+        session.ask("offload", "--owner", "all")
+        session.ask("restore")
+        arena = [a for a in session.ask("graph")["allocations"] if a["arena"]]
+        equal([(a["owner"], a["pid"]) for a in arena], [("lien-control", driver.pid)], "the arena")
+        for picture in pictures():
+            check("2.0 MiB" in picture and "lien-control" not in picture and "registered" not in picture and
+                  "16.0 MiB" not in picture, picture)
+
+
 if __name__ == "__main__":
     sys.exit(main())

@@ -140,11 +140,15 @@ def shown_bundles(root):
 def expected_parts(reply):
     sums = collections.defaultdict(lambda: [0, 0])
     for allocation in reply["allocations"]:
+        if allocation.get("arena"):
+            continue  # lien's own
         shared = allocation["exports"] or any(
             h["pid"] != allocation["pid"] for h in allocation["handles"] + allocation["mappings"])
         kind = allocation["state"]
         if kind == "on the device":
             kind = "exported" if shared else "local"
+        if allocation["tag"]:
+            kind += " · " + allocation["tag"]
         sums[allocation["owner"] or "unknown", kind][0] += 1
         sums[allocation["owner"] or "unknown", kind][1] += allocation["bytes"]
     return {k: tuple(v) for k, v in sums.items()}

@@ -159,6 +159,26 @@ def test_restore_long_after_the_next_agent():
         job.round_trip()
 
 
+@case(60)
+def test_stranger_that_has_not_been_heard():
+    """It cannot hold what this agent moves: nothing is lent for its sake."""
+    with one_way() as (session, job):
+        stranger = session.driver(device=0)
+        stranger("make", SIZE, 0)
+        session.ready(stranger.pid)
+        session.kill_agent()
+        stranger.process.signal(signal.SIGSTOP)
+        session.start_agent()
+        job.ready()
+        equal(session.process(stranger.pid)["control"], "loaded", "the stranger")
+        offload = ["offload", "--owner", "all", "--pid", str(job.owner.pid), "--pid", str(job.importer.pid)]
+        for value in (0x13, 0x14):
+            equal(session.ask(*offload)["bytes"], SIZE, "moved")
+            job.restore()
+            job.write(value)
+        stranger.process.signal(signal.SIGCONT)
+
+
 def stopped(phase, value):
     """It goes on where it was, and finds that the job did as well."""
     with one_way() as (session, job):
@@ -251,11 +271,17 @@ def test_each_call_fails_when_lent_memory_is_brought_back():
     with one_way() as (session, job):
         drivers = [job.owner, job.importer]
         armed = [Faults(session, driver.inner_pid) for driver in drivers]
-        lend(session, job)
-        for fault in armed:
-            fault.arm(COUNT)
-        job.restore()
-        logs = [fault.log() for fault in armed if not fault.disarm()]
+        counts = []
+        for _ in range(3):  # a busy machine takes some more: the fewest
+            lend(session, job)
+            for fault in armed:
+                fault.arm(COUNT)
+            session.ask("restore")
+            # Before the job makes calls: while the gate's probes are removed they may pass for the library's.
+            counts.append([fault.log() for fault in armed if not fault.disarm()])
+            job.check()
+            job.runs()
+        logs = [min(found, key=len) for found in zip(*counts)]
         check("cuMemExportToShareableHandle" in logs[0] and "cuMemRelease" in logs[0], logs)
         check("cuMemMap" in logs[1], logs)
         for number, nth, times in itertools.product((0, 1), range(1, 99), (1, 0)):

@@ -68,7 +68,7 @@ def test_job_ends_in_the_middle_of_an_offload():
             session.ask("ps", limit=5)
             job.end()
             session.forgotten(*job.ranks)
-        equal(session.used(), 0, "device memory in use")
+        session.freed()
 
 
 @case(60)
@@ -127,7 +127,7 @@ def test_agent_killed_while_offloaded():
                 job.quit()
                 job = start_pairs(session, PAIRS)
                 session.ask("offload")
-            equal(session.used(), 0, "device memory in use")
+            session.freed()
             session.kill_agent()
             equal(session.used(), 0, "device memory in use")
             session.start_agent()

@@ -13,8 +13,8 @@ import sys
 import time
 
 from lien_test import (
-    MIB, Driver, Session, alive, brief, case, check, equal, main, program, wait_for)
-from users import ALICE, BOB, Shared, impostor, with_memory
+    LIEN, MIB, Driver, Session, alive, brief, case, check, equal, main, program, wait_for)
+from users import ALICE, BOB, CAROL, Shared, impostor, with_memory
 
 KEPT = sum(1 << cap for cap in (2, 5, 19, 24, 38, 39, 40))  # agent/core/privileges.c
 
@@ -41,16 +41,40 @@ def test_each_user_sees_and_moves_what_is_theirs():
         session.ready(alice.pid, bob.pid, root.pid)
         others = bob.pid, root.pid
         for question in (["ps"], ["mem"], ["mem", "--by", "rank"], ["mem", "--explain"],
-                         ["mem", "--by", "owner", "--pid", bob.pid],
                          ["graph", "--format", "json"], ["comms"], ["status"], ["check"],
                          ["offload", "--owner", "all", "--dry-run"], ["check", "--deep"],
-                         ["arena"]):
+                         ["arena"], ["metrics"]):
             answer = session.ask_as(ALICE, *question)
             for pid in others:
                 check(not mentions(answer, pid), "%s tells of process %d: %s" % (
                     question, pid, brief(answer)))
             if question[0] in ("ps", "offload") or question == ["mem"]:
                 check(mentions(answer, alice.pid), question, "does not tell of her own:", answer)
+        hidden = "processes of other users are hidden: only root sees and moves them"
+        for question in (["ps"], ["mem"], ["comms"], ["check"], ["check", "--deep"], ["arena"], ["restore"],
+                         ["attach", "--all"], ["offload"]):
+            equal([hidden in " ".join(said.split()) for said in (
+                session.lien_as(ALICE, *question).stdout, session.lien(*question).out)], [True, False], question)
+        said = session.lien_as(CAROL, "ps").stdout
+        check("no process of yours uses CUDA on this node" in said and hidden in said, said)
+        # No answer speaks of the node where it knows of one user.
+        for question, words in ((["mem"], "no process of yours holds GPU memory"),
+                                (["mem", "--explain"], "no process of yours holds GPU memory"),
+                                (["comms"], "no process of yours has a communicator"),
+                                (["detach", "--all"], "no process of yours has a control library"),
+                                (["attach", "--all"], "no process of yours uses CUDA"),
+                                (["offload"], "no process of yours uses CUDA"),
+                                (["status"], "no process of yours maps a library that has probes"),
+                                (["top", "--once"], "no process of yours uses CUDA")):
+            said = " ".join(session.lien_as(CAROL, *question).stdout.split())
+            check(words in said and "processes of other users are hidden: only root sees" in said, question, said)
+        session.refused_as(CAROL, "your processes have none of any owner", "offload", "--owner", "nccl2")
+        warning = "warning: processes of other users are left out: only root sees them"
+        os.mkdir(session.path("of-carol"))
+        os.chown(session.path("of-carol"), CAROL, CAROL)
+        for question in (["graph"], ["events"], ["snapshot", "--force", session.path("of-carol/s.lien")]):
+            equal([warning in said for said in (session.lien_as(CAROL, *question).stderr,
+                                                session.lien(*question).err)], [True, False], question)
         answer = session.ask_as(ALICE, "mem", "--by", "owner")
         equal(answer["bytes"], 2 * MIB, "bytes by owner")
         unknown = "is not known to the agent"
@@ -59,6 +83,11 @@ def test_each_user_sees_and_moves_what_is_theirs():
         session.refused_as(ALICE, unknown, "offload", "--owner", "all", "--pid", bob.pid, "--dry-run")
         session.refused_as(ALICE, unknown, "restore", "--pid", bob.pid)
         session.refused_as(ALICE, unknown, "check", "--deep", "--pid", bob.pid)
+        for question in (["mem"], ["mem", "--by", "owner"], ["comms"], ["attach"], ["detach"],
+                         ["arena", "--release"]):
+            pid = [bob.pid] if question[0] in ("attach", "detach") else ["--pid", bob.pid]
+            said = session.refused_as(ALICE, unknown, *question, *pid)
+            check("known are %d (prog_driver) (see" % alice.pid in said, question, said)
         used = session.used()
         equal(session.ask_as(ALICE, "offload", "--owner", "all")["bytes"], 2 * MIB, "hers")
         equal(session.used(), used - 2 * MIB, "device memory in use")
@@ -177,13 +206,54 @@ def test_attached_by_root_and_by_their_user():
 
 
 @case(60)
+def test_nobody_cancels_what_others_do():
+    ask = ("import os,socket,sys; os.setuid(%d); t, s = [socket.socket(socket.AF_UNIX) for _ in range(2)]\n"
+           "def ask(connection, op): connection.sendall(b'{%%s}\\n' %% op)\n"
+           "t.connect(sys.argv[1]); sys.argv[2] and ask(t, b'\"wait\":true,\"op\":\"%%s\"' %% sys.argv[2].encode())\n"
+           "s.connect(sys.argv[1]); ask(s, b'\"op\":\"status\"'); s.recv(65536); ask(s, b'\"op\":\"cancel\"')\n"
+           "print(s.recv(4096).decode(), end='', flush=True)")
+    with Shared() as session:
+        busy = session.path("busy")
+        session.environment["LIEN_SOFTCUDA_BUSY_FILE"] = busy
+        session.start_agent()
+        alice = session.of_user(ALICE)
+        with_memory(alice, 0x11)
+        session.ready(alice.pid)
+        open(busy, "w").close()
+        offload = session.spawn_as(ALICE, [LIEN, "offload", "--owner", "all", "--timeout", "30000"])
+        wait_for("it drains", lambda: (session.ask("status")["transaction"] or {}).get("phase") == "drain")
+        # A restore that waits for its turn is not cancelled; an offload is.
+        for user, waits, cancelled in ((BOB, "", "false"), (BOB, "restore", "false"), (BOB, "offload", "true"),
+                                       (ALICE, "", "true")):
+            process = session.spawn([sys.executable, "-c", ask % user, session.socket, waits])
+            answer = process.line()
+            check(answer and '"cancelled":%s' % cancelled in answer, user, waits, answer, process.said())
+        check(offload.wait(20) == 1 and "cancelled; nothing was moved" in offload.said(), offload.said())
+        os.unlink(busy)
+
+
+@case()
+def test_doctor_beside_a_working_agent():
+    """A user needs no privileges where an agent has them."""
+    with Shared() as session:
+        code = session.lien_as(ALICE, "doctor").returncode
+        equal(code, 1, "without an agent")
+        session.start_agent()
+        said = session.lien_as(ALICE, "doctor")
+        check(said.returncode == 0 and "FAIL" not in said.stdout and
+              "only to start another agent: the one that runs has what it needs" in " ".join(said.stdout.split()),
+              said.stdout)
+        check(session.ask_as(ALICE, "doctor")["ok"], "JSON")
+
+
+@case(60)
 def test_host_memory_of_other_users():
     with Shared() as session:
         session.start_agent()
         alice, bob = session.of_user(ALICE), session.of_user(BOB)
         places = {driver: with_memory(driver, 0x71)[1] for driver in (alice, bob)}
         session.ready(alice.pid, bob.pid)
-        session.refused_as(ALICE, "has no memory of its own", "offload", "--discard",
+        session.refused_as(ALICE, "process %d is not known to the agent" % bob.pid, "offload", "--discard",
                            "%d:%s" % (bob.pid, hex(places[bob])))
         session.ask("offload", "--owner", "all", "--verify")
         session.ask("restore")

@@ -319,13 +319,13 @@ def test_every_driver_call_fails_once():
                 nth, hit = 1, 1
                 while hit:
                     used = session.used()
-                    record.arm(faults.FAIL, nth)
+                    record.arm(faults.FAIL, nth, by=faults.BY_APPLICATION)
                     ok, made = job.attempt(*make)
                     hit = record.disarm()
                     if not ok:
                         check(session.used() == used, make, "left memory at fault", nth)
                         made = [job(*make)]
-                    record.arm(faults.FAIL, nth)
+                    record.arm(faults.FAIL, nth, by=faults.BY_APPLICATION)
                     ok, _ = job.attempt(undo, made[0])
                     hit += record.disarm()
                     if not ok:
@@ -348,7 +348,7 @@ def test_calls_fail_while_peers_are_enabled():
         job("create", 1)
         nth, hit = 1, 1
         while hit:
-            record.arm(faults.FAIL, nth)
+            record.arm(faults.FAIL, nth, by=faults.BY_APPLICATION)
             ok, _ = job.attempt("peer", job.context)
             hit = record.disarm()
             if not ok:

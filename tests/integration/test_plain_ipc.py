@@ -139,7 +139,7 @@ def test_ipc_moves():
 
 KINDS = ("plain", "pooled", "pitched", "virtual")
 SHARED = ("plain", "pitched")  # by legacy IPC
-ORPHANS = {"no mapping through which all of it can be copied", "its owner has exited"}
+ORPHANS = {"its owner has let go of it, and only others hold it", "its owner has exited"}
 
 
 class Block:

@@ -45,9 +45,11 @@ def test_call_sites_have_names():
         driver("nccl", build(session, "libcaller.so", "caller.c"))
         driver("alloc", 5 * MIB)
         driver("alloc", 5 * MIB)
+        wait_for("its libraries are known", lambda: "libcaller" in "".join(sites(session, 10 * MIB)))
         equal(len(sites(session, 10 * MIB)), 1, "rows of both calls from one place")
         check(re.fullmatch(NAMED % r"libcaller\.so", sites(session, 10 * MIB)[0]),
               sites(session, 10 * MIB))
+        wait_for("its libraries are known", lambda: "prog_driver" in sites(session, 3 * MIB)[0])
         key = sites(session, 3 * MIB)[0]
         check(re.fullmatch(r"cuMemAlloc_v2 from prog_driver do_alloc\+0x[0-9a-f]+", key), key)
         sizes = [row["bytes"] for row in rows(session, "callsite")]
@@ -153,7 +155,7 @@ def test_by_owner_and_pid():
         equal((one["bytes"], one["by"]), (2 * MIB, "owner"), "total of one process")
         equal(session.ask("mem")["bytes"], 12 * MIB, "total")
         check("no communicator" in session.lien("mem", "--by", "rank").out, "by rank")
-        session.refused("mem", "--by", "colour", text="by must be owner, rank, comm, device or")
+        session.refused("mem", "--by", "colour", code=2, text="--by 'colour' is none of owner, rank")
 
 
 @case(60)
@@ -173,8 +175,7 @@ def test_devices_by_uuid():
         equal(gpus, {uuid_of(1): [(second.pid, 0, "driver"), (both.pid, 0, "driver")],
                      uuid_of(0): [(both.pid, 1, "driver")]}, "gpus")
         text = " ".join(session.lien("ps").out.split())
-        check("%s: device 0 of process %d, device 0 of process %d" % (
-            uuid_of(1), second.pid, both.pid) in text, text)
+        check("? %d as 0, %d as 0 %s" % (second.pid, both.pid, uuid_of(1)) in text, text)
 
 
 @case(60)
@@ -234,6 +235,10 @@ def test_figures_of_nvml():
             "unexplained_bytes": 77}, "a process that was not traced")
         equal([row["key"] for row in rows(session, "device")], ["GPU 0 (%s)" % uuid_of(1)],
               "by device")
+        lines = [line.split() for line in session.lien("ps").out.splitlines()]
+        check("0 5.0 MiB 1000.0 MiB 1.0 GiB {} as 1 {}".format(driver.pid, uuid_of(1)).split() in lines, lines)
+        equal(session.lien("ps", "--gpu", "1").out.split()[:4], ["no", "process", "of", "those"], "GPU 1")
+        equal(session.ask("ps", "--gpu", "0")["processes"][0]["pid"], driver.pid, "GPU 0")
         text = session.lien("mem", "--explain", "--pid", driver.pid).out
         check(re.search(r"%d +1 +GPU 0 .* 4\.0 MiB +500\.0 MiB +504\.0 MiB" % driver.pid, text),
               text)

@@ -30,9 +30,11 @@ class Train:
         check(line and line.startswith("id "), "rank 0: %s" % (line or self.said()))
         for rank in self.ranks[1:]:
             rank.send(line[3:])
+        self.said_pids = []  # in the ranks' own namespace
         for rank in self.ranks:
             line = rank.line(60)
             check(line and line.startswith("ready "), "no rank: %s; %s" % (line, self.said()))
+            self.said_pids.append(int(line.split()[1]))
 
     @property
     def pids(self):

@@ -9,7 +9,7 @@ import sys
 
 from lien_test import LIEN, MIB, ROOT, Driver, Session, check, program
 
-ALICE, BOB = 54321, 54322
+ALICE, BOB, CAROL = 54321, 54322, 54323
 
 
 class Shared(Session):

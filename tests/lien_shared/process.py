@@ -20,6 +20,10 @@ class Failure(Exception):
     """A test's reason to fail, in words."""
 
 
+class Skipped(Exception):
+    """Why a case cannot run here."""
+
+
 class Late(Failure):
     """Something took longer than its limit."""
 
@@ -42,7 +46,7 @@ def brief(value, limit=600):
     return text if len(text) <= limit else text[:limit] + "..."
 
 
-def wait_for(what, condition, limit=10.0, step=0.02):
+def wait_for(what, condition, limit=20.0, step=0.02):
     """The first true value of condition()."""
     end_at = time.monotonic() + limit
     while True:

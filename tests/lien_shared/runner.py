@@ -10,6 +10,7 @@ are run again when one came while they ran and they failed.
 import argparse
 import contextlib
 import ctypes
+import inspect
 import os
 import shutil
 import signal
@@ -19,7 +20,7 @@ import threading
 import time
 import traceback
 
-from lien_shared.process import Failure, Late, brief
+from lien_shared.process import Failure, Late, Skipped, brief
 
 MNT_DETACH = 2
 CLONE_NEWNS, CLONE_NEWPID = 0x20000, 0x20000000
@@ -67,10 +68,20 @@ def case(limit=60):
     """A test: a function without arguments that raises when it fails. limit: seconds. A test program runs
     its own cases, and not those of another one from which it imports."""
     def add(function):
+        if inspect.signature(function, follow_wrapped=False).parameters:
+            raise TypeError("%s() is no case: cases take no arguments" % function.__name__)
         if function.__module__ == "__main__":
             _cases.append((function.__name__.removeprefix("test_"), function, limit))
         return function
     return add
+
+
+def _without_case():
+    """Names of test functions that nothing would run."""
+    cases = {function for _, function, _ in _cases}
+    return sorted(name for name, value in vars(sys.modules["__main__"]).items()
+                  if name.startswith("test_") and inspect.isfunction(value) and
+                  value.__module__ == "__main__" and value not in cases)
 
 
 class _Watch:
@@ -108,6 +119,8 @@ def _attempt(function, limit):
         frame = traceback.extract_tb(failure.__traceback__)
         line = [f.lineno for f in frame if f.filename == function.__code__.co_filename]
         return "%s (line %s)" % (failure, ", ".join(map(str, line)))
+    except Skipped:
+        raise
     except Exception as error:  # pylint: disable=broad-except
         traceback.print_exc(file=sys.stdout)
         return "%s: %s" % (type(error).__name__, error)
@@ -117,21 +130,26 @@ def _attempt(function, limit):
 
 
 def _run_case(name, function, limit):
+    """"passed", "failed" or "skipped"."""
     for tries in (1, 2, 3):
         wait_for_foreign()
         began = time.monotonic()
         with _Watch() as watch:
-            why = _attempt(function, limit)
+            try:
+                why = _attempt(function, limit)
+            except Skipped as skipped:
+                print("skipped %s: %s" % (name, skipped), flush=True)
+                return "skipped"
         took = time.monotonic() - began
         if why is None:
             print("ok %s (%.1f s)" % (name, took), flush=True)
-            return True
+            return "passed"
         if not watch.seen or tries == 3:
             break
         print("   %s: again, another agent ran (pid %s) when it failed: %s" % (
             name, ", ".join(map(str, sorted(watch.seen))), brief(why, 200)), flush=True)
     print("FAILED %s: %s" % (name, why), flush=True)
-    return False
+    return "failed"
 
 
 def _mount(libc, source, target, kind, flags):
@@ -185,6 +203,10 @@ def main(needs=(), agents=True, end=None):
                         help="only these cases; a part of the name will do")
     parser.add_argument("--list", action="store_true")
     options = parser.parse_args()
+    forgotten = _without_case()
+    if forgotten:
+        print("without @case: " + ", ".join(forgotten))
+        return 1
     chosen = [entry for entry in _cases
               if not options.only or any(part in entry[0] for part in options.only)]
     if options.list:
@@ -199,11 +221,11 @@ def main(needs=(), agents=True, end=None):
         return 77
     if agents:
         enter()
-    passed = 0
+    results = []
     began = time.monotonic()
     for name, function, limit in chosen:
-        passed += _run_case(name, function, limit)
-    failed = len(chosen) - passed
+        results.append(_run_case(name, function, limit))
+    passed, failed, skipped = map(results.count, ("passed", "failed", "skipped"))
     try:
         if end:
             end()
@@ -211,5 +233,5 @@ def main(needs=(), agents=True, end=None):
         failed += 1
         print("FAILED the end: %s" % failure)
     print("%.0f s" % (time.monotonic() - began))
-    print("%d passed, %d failed" % (passed, failed))
+    print("%d passed, %d failed%s" % (passed, failed, ", %d skipped" % skipped if skipped else ""))
     return 1 if failed else 0

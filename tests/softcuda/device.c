@@ -53,8 +53,9 @@ static const struct {
 
 #define ATTRIBUTE_MAX 256 /* beyond any number that cuda.h names */
 
-static size_t parse_size(const char *text, size_t otherwise)
+static size_t size_of(const char *name, size_t otherwise)
 {
+	const char *text = getenv(name);
 	char *end;
 	unsigned long long value;
 	int shift = 0;
@@ -77,8 +78,8 @@ static size_t parse_size(const char *text, size_t otherwise)
 		break;
 	}
 	if (end == text || !value || (shift && end[1]) || (!shift && *end)) {
-		fprintf(stderr, "softcuda: LIEN_SOFTCUDA_MEMORY=%s is not a size; using %zu\n",
-			text, otherwise);
+		fprintf(stderr, "softcuda: %s=%s is not a size; using %zu\n", name, text,
+			otherwise);
 		return otherwise;
 	}
 	return (size_t)value << shift;
@@ -99,7 +100,13 @@ static int read_config(struct soft_config *config)
 			SOFT_MAX_DEVICES);
 		return -EINVAL;
 	}
-	config->memory = parse_size(getenv("LIEN_SOFTCUDA_MEMORY"), 4ul << 30);
+	config->memory = size_of("LIEN_SOFTCUDA_MEMORY", 4ul << 30);
+	config->granularity = size_of("LIEN_SOFTCUDA_GRANULARITY", 2ul << 20);
+	if (config->granularity < 4096 || config->granularity & (config->granularity - 1)) {
+		fprintf(stderr,
+			"softcuda: LIEN_SOFTCUDA_GRANULARITY must be a power of 2 from 4096 on\n");
+		return -EINVAL;
+	}
 	config->quiet = getenv("LIEN_SOFTCUDA_QUIET") != NULL;
 	config->strict = strict && *strict && strcmp(strict, "0");
 	config->numa_node = node && *node ? atoi(node) : -1;

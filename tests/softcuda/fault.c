@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /* Faults on demand: see fault.h. */
-#include <dlfcn.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -37,29 +37,36 @@ void soft_faults_open(void)
 	soft_faults = memory;
 }
 
-/* The return address of a probed function is the kernel's: then the thread is who it was at its
- * last call of a function that is not probed. */
-static unsigned int caller_of(const void *address)
+/* The control library names its threads. */
+static unsigned int caller(void)
 {
-	static __thread unsigned int thread = SOFTCUDA_BY_APPLICATION;
-	Dl_info info;
+	char name[16] = "";
 
-	if (dladdr(address, &info) && info.dli_fname)
-		thread = strstr(info.dli_fname, "liblien-control") ? SOFTCUDA_BY_CONTROL
-								   : SOFTCUDA_BY_APPLICATION;
-	return thread;
+	prctl(PR_GET_NAME, name);
+	return strncmp(name, "lien-", 5) ? SOFTCUDA_BY_APPLICATION : SOFTCUDA_BY_CONTROL;
 }
 
-static CUresult strike(const struct softcuda_faults *faults)
+/* Ends early when the test disarms, or moves `nth` behind the call. */
+static void delay(const struct softcuda_faults *faults, uint32_t n)
 {
-	struct timespec delay = {
-		faults->delay_ms / 1000, (long)(faults->delay_ms % 1000) * 1000000};
+	const struct timespec one = {.tv_nsec = 1000000};
+	uint32_t i;
 
+	for (i = 0; i < faults->delay_ms; i++) {
+		if (!__atomic_load_n(&faults->armed, __ATOMIC_ACQUIRE) ||
+			n < __atomic_load_n(&faults->nth, __ATOMIC_ACQUIRE))
+			return;
+		nanosleep(&one, NULL);
+	}
+}
+
+static CUresult strike(const struct softcuda_faults *faults, uint32_t n)
+{
 	switch (faults->action) {
 	case SOFTCUDA_FAIL:
 		return faults->result;
 	case SOFTCUDA_DELAY:
-		nanosleep(&delay, NULL);
+		delay(faults, n);
 		break;
 	case SOFTCUDA_KILL:
 		kill(getpid(), SIGKILL);
@@ -68,14 +75,14 @@ static CUresult strike(const struct softcuda_faults *faults)
 	return CUDA_SUCCESS;
 }
 
-CUresult soft_fault(const char *function, const void *caller)
+CUresult soft_fault(const char *function)
 {
 	struct softcuda_faults *faults = soft_faults;
 	uint32_t n;
 
-	if (!(caller_of(caller) & faults->by) ||
-		!__atomic_load_n(&faults->armed, __ATOMIC_ACQUIRE) ||
-		(faults->function[0] && strcmp(faults->function, function)))
+	if (!__atomic_load_n(&faults->armed, __ATOMIC_ACQUIRE) ||
+		(faults->function[0] && strcmp(faults->function, function)) ||
+		!(caller() & faults->by))
 		return CUDA_SUCCESS;
 	n = __atomic_add_fetch(&faults->calls, 1, __ATOMIC_ACQ_REL);
 	if (n <= SOFTCUDA_FAULT_LOG)
@@ -84,5 +91,5 @@ CUresult soft_fault(const char *function, const void *caller)
 		(faults->times && n - faults->nth >= faults->times))
 		return CUDA_SUCCESS;
 	__atomic_add_fetch(&faults->hit, 1, __ATOMIC_ACQ_REL);
-	return strike(faults);
+	return strike(faults, n);
 }

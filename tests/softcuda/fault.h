@@ -14,12 +14,12 @@
 enum softcuda_fault_action {
 	SOFTCUDA_COUNT = 0, /* only count and note the calls */
 	SOFTCUDA_FAIL,	    /* return `result` */
-	SOFTCUDA_DELAY,	    /* sleep `delay_ms`, then go on */
+	SOFTCUDA_DELAY,	    /* sleep `delay_ms`, or until disarmed or before `nth` */
 	SOFTCUDA_KILL,	    /* SIGKILL to the process */
 };
 
-/* Who calls: by the file in which the return address lies; where the function is probed, by what
- * else the thread has called. */
+/* Whose thread calls, by its name. What the control library does within a call of the application
+ * is the application's. */
 #define SOFTCUDA_BY_APPLICATION 0x1
 #define SOFTCUDA_BY_CONTROL	0x2
 

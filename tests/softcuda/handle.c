@@ -63,6 +63,21 @@ CUmemGenericAllocationHandle soft_allocation_adopt(struct soft_allocation *alloc
 	return value;
 }
 
+/* A bit for each descriptor that an allocation has. */
+static _Atomic uint64_t own_fds[1 << 14];
+
+static _Atomic uint64_t *own_bits(int fd)
+{
+	const size_t at = (size_t)fd / 64;
+
+	return fd >= 0 && at < sizeof(own_fds) / sizeof(own_fds[0]) ? &own_fds[at] : NULL;
+}
+
+bool soft_allocation_has_fd(int fd)
+{
+	return own_bits(fd) && *own_bits(fd) >> fd % 64 & 1;
+}
+
 CUresult soft_allocation_wrap(
 	struct soft_allocation **made, int fd, size_t size, const CUmemAllocationProp *prop)
 {
@@ -73,6 +88,8 @@ CUresult soft_allocation_wrap(
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	allocation->fd = fd;
+	if (own_bits(fd))
+		*own_bits(fd) |= 1ull << fd % 64;
 	allocation->size = size;
 	allocation->number = soft_backing_number(fd);
 	allocation->prop = *prop;
@@ -101,6 +118,8 @@ struct soft_allocation *soft_allocation_first(void)
 
 void soft_allocation_hide(struct soft_allocation *allocation)
 {
+	if (own_bits(allocation->fd))
+		*own_bits(allocation->fd) &= ~(1ull << allocation->fd % 64);
 	if (allocation->fd >= 0)
 		close(allocation->fd);
 	allocation->fd = -1;

@@ -191,7 +191,7 @@ SOFT_EXPORT CUresult cuMemAllocManaged(CUdeviceptr *ptr, size_t bytes, unsigned 
 	return result ? result : alloc(ptr, bytes, context, SOFT_MANAGED);
 }
 
-/* However small the memory is (seen, 580.159). */
+/* However small the memory is, and threads that launch meanwhile wait as well (seen, 580.159). */
 static void wait_for_work(CUdeviceptr ptr)
 {
 	struct soft_mapping *mapping;
@@ -204,7 +204,7 @@ static void wait_for_work(CUdeviceptr ptr)
 	if (!context)
 		return;
 	soft_busy_wait();
-	soft_work_wait_all(context);
+	soft_work_wait_barred(context);
 }
 
 SOFT_EXPORT CUresult cuMemFree_v2(CUdeviceptr ptr)

@@ -48,8 +48,9 @@ static int mount_device(const char *path, size_t size, unsigned long flags)
 
 	flags |= MS_NOSUID | MS_NODEV | MS_NOEXEC;
 	/* Large pages make touching a device's memory several times faster; not all kernels have
-	 * them. */
-	snprintf(options, sizeof(options), "size=%zu,mode=1777,nr_inodes=0,huge=always", size);
+	 * them. For what is smaller the kernel would split them. */
+	snprintf(options, sizeof(options), "size=%zu,mode=1777,nr_inodes=0,huge=%s", size,
+		SOFT_GRANULARITY < 2ul << 20 ? "never" : "always");
 	if (!mount("lien-softcuda", path, "tmpfs", flags, options))
 		return 0;
 	*strstr(options, ",huge") = 0;

@@ -55,20 +55,6 @@ SOFT_EXPORT CUresult cuMemExportToShareableHandle(void *shareable,
 	return result;
 }
 
-/* What this driver keeps open itself is no export, though it is the same file. */
-static bool is_own(int fd)
-{
-	const struct soft_allocation *allocation;
-
-	pthread_rwlock_rdlock(&soft.lock);
-	for (allocation = soft_allocation_first(); allocation;
-		allocation = LIST_NEXT(allocation, entry))
-		if (allocation->fd == fd)
-			break;
-	pthread_rwlock_unlock(&soft.lock);
-	return allocation;
-}
-
 static CUresult import_memory(int fd, CUmemAllocationHandleType type, struct soft_allocation **made)
 {
 	CUmemAllocationProp prop;
@@ -125,7 +111,8 @@ SOFT_EXPORT CUresult cuMemImportFromShareableHandle(
 		return CUDA_ERROR_INVALID_VALUE;
 	if (type == CU_MEM_HANDLE_TYPE_FABRIC)
 		return import_fabric(handle, os_handle);
-	if (is_own((int)(uintptr_t)os_handle))
+	/* What this driver keeps open itself is no export, though it is the same file. */
+	if (soft_allocation_has_fd((int)(uintptr_t)os_handle))
 		return CUDA_ERROR_INVALID_VALUE;
 	return import(handle, (int)(uintptr_t)os_handle, type);
 }

@@ -37,7 +37,7 @@
 	RB_GENERATE_INTERNAL(name, type, field, compare, __attribute__((unused)) static)
 
 #define SOFT_DRIVER_VERSION 13000
-#define SOFT_GRANULARITY    (2ul << 20)
+#define SOFT_GRANULARITY    soft.config.granularity
 #define SOFT_MAX_DEVICES    16
 #define SOFT_HANDLE_TYPES   (CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR | CU_MEM_HANDLE_TYPE_FABRIC)
 #define SOFT_FIRST_FD	    1024 /* our fds have greater numbers, where the limit allows */
@@ -51,7 +51,8 @@ struct soft_device {
 
 struct soft_config {
 	int devices;
-	size_t memory; /* bytes per device */
+	size_t memory;	    /* bytes per device */
+	size_t granularity; /* of its allocations */
 	const char *dir;
 	const char *busy_file;
 	bool quiet;
@@ -154,6 +155,7 @@ void soft_allocation_list(struct soft_allocation *allocation); /* it is one of a
 /* Gives it a handle with one reference. */
 CUmemGenericAllocationHandle soft_allocation_adopt(struct soft_allocation *allocation);
 void soft_allocation_put(struct soft_allocation *allocation);  /* frees it when nothing holds it */
+bool soft_allocation_has_fd(int fd);			       /* is it one of our own? */
 void soft_allocation_hide(struct soft_allocation *allocation); /* closes its fd */
 struct soft_allocation *soft_allocation_first(void);
 bool soft_prop_ok(const CUmemAllocationProp *prop, CUresult *why);
@@ -343,6 +345,7 @@ struct CUctx_st {
 	unsigned int references; /* primary contexts only */
 	bool primary;
 	_Atomic bool alive;
+	unsigned barred; /* threads in soft_work_wait_barred(); work.c */
 };
 
 CUresult soft_context_current(CUcontext *context); /* takes no lock */
@@ -405,6 +408,8 @@ CUresult soft_work_add(CUstream handle, CUcontext context, void (*run)(void *), 
 bool soft_work_pending(CUstream handle, CUcontext context);
 void soft_work_wait(CUstream handle, CUcontext context);
 void soft_work_wait_all(CUcontext context);
+/* The same, and meanwhile no thread puts work into a stream of the context. */
+void soft_work_wait_barred(CUcontext context);
 void soft_work_stream_gone(CUstream stream);
 /* Events: the place behind all work so far; whether it is still to be reached; other streams. */
 CUresult soft_work_mark(CUstream handle, CUcontext context, struct soft_mark *mark);
@@ -418,11 +423,10 @@ CUresult soft_work_after(CUstream handle, CUcontext context, const struct soft_m
 struct softcuda_faults;
 extern struct softcuda_faults *soft_faults; /* NULL: none are wanted */
 void soft_faults_open(void);
-CUresult soft_fault(const char *function, const void *caller);
+CUresult soft_fault(const char *function);
 #define SOFT_FAULT()                                                                               \
 	do {                                                                                       \
-		CUresult fault_ = soft_faults ? soft_fault(__func__, __builtin_return_address(0))  \
-					      : CUDA_SUCCESS;                                      \
+		CUresult fault_ = soft_faults ? soft_fault(__func__) : CUDA_SUCCESS;               \
                                                                                                    \
 		if (fault_)                                                                        \
 			return fault_;                                                             \

@@ -223,6 +223,8 @@ CUresult soft_work_add(CUstream handle, CUcontext context, void (*run)(void *), 
 	struct soft_queue *queue;
 
 	pthread_mutex_lock(&lock);
+	while (context_of(handle, context)->barred)
+		pthread_cond_wait(&changed, &lock);
 	queue = queue_ready(handle, context);
 	if (queue && append(queue, run, arg))
 		result = CUDA_SUCCESS;
@@ -264,6 +266,19 @@ void soft_work_wait(CUstream handle, CUcontext context)
 void soft_work_wait_all(CUcontext context)
 {
 	wait_while_busy(NULL, context, true);
+}
+
+void soft_work_wait_barred(CUcontext context)
+{
+	if (!atomic_load(&used))
+		return;
+	pthread_mutex_lock(&lock);
+	context->barred++;
+	while (busy(NULL, context, true, newest))
+		pthread_cond_wait(&changed, &lock);
+	context->barred--;
+	pthread_cond_broadcast(&changed);
+	pthread_mutex_unlock(&lock);
 }
 
 static void nothing(void *arg)

@@ -201,7 +201,7 @@ static inline char *allocation_text(const struct lien_allocation *allocation)
 		asprintf(&text,
 			"allocation %llu by %u of %u " H "%s bytes " H " prop " H " site %s comm %u"
 			"%s context %u devices " H " dmabufs %u exports %u awaited %u%s%s%s%s "
-			"%u: %s",
+			"%u tag %u %s%s: %s",
 			LLX(allocation->id), allocation->origin, allocation->owner_pid,
 			LLX(allocation->owner_start), allocation->owner ? "" : " dead",
 			LLX(allocation->bytes),
@@ -211,7 +211,9 @@ static inline char *allocation_text(const struct lien_allocation *allocation)
 			object ? 0 : allocation->dmabufs, allocation->exports, allocation->awaited,
 			allocation->found ? " found" : "", allocation->adopted ? " adopted" : "",
 			allocation->open ? " open" : "", allocation->part ? " part" : "",
-			allocation->round, holders) >= 0);
+			allocation->round, allocation->tag ? allocation->tag->uid : 0,
+			allocation->tag ? allocation->tag->text : "-",
+			allocation->tag_unknown ? " unknown" : "", holders) >= 0);
 	free(holders);
 	return text;
 }

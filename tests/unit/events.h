@@ -136,7 +136,7 @@ static inline struct lien_prop device_prop(int device)
 		.location_type = CU_MEM_LOCATION_TYPE_DEVICE,
 		.location_id = device,
 		.rdma = 1,
-		.usage = 3};
+		.usage = 2};
 }
 
 static inline void create_on(uint32_t pid, uint64_t handle, uint64_t bytes, struct lien_prop prop)
@@ -315,6 +315,14 @@ static inline void control_attach(
 	for (i = 1; i < references; i++)
 		retain(pid, handle, va);
 	tell.flags &= ~LIEN_EVENT_CONTROL;
+}
+
+/* Binds memory to a multicast object. */
+static inline void bind_object(uint32_t pid, uint64_t object, uint64_t offset, uint64_t memory)
+{
+	TELL(LIEN_CALL_CU_MULTICAST_BIND, pid,
+		.multicast = {
+			.handle = object, .offset = offset, .bytes = PIECE, .memory = memory});
 }
 
 /* Short cuts to the graph. */

@@ -69,9 +69,12 @@ struct fake {
 	unsigned count;
 	uint64_t staged;    /* the transaction that staged last */
 	bool shut, expired; /* its gate; it has let go, for nobody was heard of */
+	unsigned drain_ms;  /* what asking its devices takes, idle as they are */
 	bool dead, hung, cut;
-	bool late;		    /* what is in `reply` is for later */
-	unsigned withholds;	    /* exports that it does not make, and says nothing */
+	bool late;	    /* what is in `reply` is for later */
+	unsigned withholds; /* exports that it does not make, and says nothing */
+	uint64_t groups[4]; /* that CHOSEN means */
+	unsigned groups_count;
 	struct lien_wire_room room; /* what it says of its device when it lists, if it needs any */
 	unsigned orders, alive;	    /* received; and so often that the agent is there */
 	unsigned raw;		    /* handles sent to it that may be raw, */
@@ -95,6 +98,7 @@ static struct {
 		unsigned mapped; /* bits of processes */
 		uint64_t bytes;
 		bool freed; /* by its owner, which others may map */
+		uint64_t group;
 		/* What was written last, and what of that is where. */
 		unsigned written, on_device, in_arena;
 	} memory[MEMORIES];
@@ -104,7 +108,7 @@ static struct {
 		bool open;
 		uint64_t token;
 	} fd[FDS];
-	unsigned fds;
+	unsigned fds, fds_peak; /* handed out so far; open at the same time, at most */
 	uint64_t now_ms;
 	uint32_t capturing; /* the pid of one */
 	bool reborn;	    /* other programs have the pids of the dead */
@@ -126,12 +130,24 @@ static struct {
 
 /* --- descriptors ------------------------------------------------------------------------------ */
 
+static unsigned fds_open(void)
+{
+	unsigned n = 0;
+
+	for (unsigned i = 0; i < w.fds; i++)
+		n += w.fd[i].open;
+	return n;
+}
+
 static int fd_new(uint64_t token)
 {
 	assert_true(w.fds < FDS);
 	w.fd[w.fds].open = true;
 	w.fd[w.fds].token = token;
-	return w.fds++ + 1000;
+	w.fds++;
+	if (fds_open() > w.fds_peak)
+		w.fds_peak = fds_open();
+	return w.fds - 1 + 1000;
 }
 
 static bool fd_good(int fd)
@@ -156,15 +172,6 @@ static void fake_fd_close(int fd)
 		w.fd[fd - 1000].open = false;
 }
 
-static unsigned fds_open(void)
-{
-	unsigned n = 0;
-
-	for (unsigned i = 0; i < w.fds; i++)
-		n += w.fd[i].open;
-	return n;
-}
-
 /* --- obeying ---------------------------------------------------------------------------------- */
 
 static struct memory *memory_of(const struct lien_wire_item *wire)
@@ -185,10 +192,21 @@ static void keep_bytes(const char *when)
 	}
 }
 
+static bool is_chosen(const struct fake *fake, unsigned i)
+{
+	if (!(fake->order.flags & LIEN_WIRE_CHOSEN))
+		return true;
+	for (unsigned g = 0; g < fake->groups_count; g++)
+		if (fake->groups[g] == fake->item[i].wire.group)
+			return true;
+	return false;
+}
+
 /* Whether a process's order means an item. */
 static bool is_meant(const struct fake *fake, unsigned i)
 {
-	return !fake->order.arg || fake->order.arg == fake->item[i].transaction;
+	return is_chosen(fake, i) &&
+	       (!fake->order.arg || fake->order.arg == fake->item[i].transaction);
 }
 
 static bool is_shared(const struct fake *fake, unsigned i)
@@ -208,7 +226,7 @@ static void item_forget_of(struct fake *fake, unsigned states, uint64_t transact
 	for (unsigned i = 0; i < fake->count; i++) {
 		struct memory *memory = memory_of(&fake->item[i].wire);
 
-		if (!(IN(fake->item[i].state) & states) ||
+		if (!(IN(fake->item[i].state) & states) || !is_chosen(fake, i) ||
 			(transaction && transaction != fake->item[i].transaction)) {
 			fake->item[kept++] = fake->item[i];
 			continue;
@@ -390,12 +408,16 @@ static int obey_import(struct fake *fake, unsigned p, unsigned limit)
 
 static void obey_list(struct fake *fake)
 {
+	const size_t size = fake->order.length - sizeof(fake->order);
 	struct reply *reply = NULL;
 
+	assert_true(size <= sizeof(fake->groups));
+	memcpy(fake->groups, fake->body, size);
+	fake->groups_count = size / sizeof(fake->groups[0]);
 	for (unsigned i = 0; i < fake->count; i++) {
 		struct lien_wire_item wire = fake->item[i].wire;
 
-		if (fake->item[i].state < AWAY && !is_awaited(fake, i))
+		if ((fake->item[i].state < AWAY && !is_awaited(fake, i)) || !is_chosen(fake, i))
 			continue;
 		if (is_awaited(fake, i))
 			wire.flags |= LIEN_WIRE_HERE;
@@ -413,7 +435,8 @@ static void obey_list(struct fake *fake)
 static void lend(struct fake *fake, unsigned states, uint64_t transaction)
 {
 	for (unsigned i = 0; i < fake->count; i++) {
-		if (!is_shared(fake, i) || !(IN(fake->item[i].state) & states) ||
+		if (!is_shared(fake, i) || !is_chosen(fake, i) ||
+			!(IN(fake->item[i].state) & states) ||
 			(transaction && transaction != fake->item[i].transaction))
 			continue;
 		fake->item[i].state = LENT;
@@ -504,6 +527,11 @@ static int obey(struct fake *fake, unsigned p, unsigned limit, uint64_t *arg2)
 	switch (fake->order.type) {
 	case LIEN_WIRE_STAGE:
 		return obey_stage(fake);
+	case LIEN_WIRE_DRAIN:
+		if (fake->order.arg >= fake->drain_ms)
+			return 0;
+		w.now_ms += fake->order.arg;
+		return -ETIMEDOUT;
 	case LIEN_WIRE_CHECK:
 		for (i = 0; i < fake->count; i++)
 			if (is_meant(fake, i) && fake->item[i].wire.flags & LIEN_WIRE_OWNED &&
@@ -861,6 +889,8 @@ static unsigned orders_sent(void)
 	return n;
 }
 
+static unsigned step_ms = 5000; /* of the clock, when nothing else happens */
+
 /* Plays on to the end. */
 static void play(void)
 {
@@ -879,7 +909,7 @@ static void play(void)
 				tell_gone(p);
 		if (w.done || pick() >= 0)
 			continue;
-		w.now_ms += 5000;
+		w.now_ms += step_ms;
 		if (++ticks > 60) { /* nothing has a limit of five minutes here */
 			BROKEN("it does not end: waits in `%s` for ever",
 				lien_phase_name(lien_transaction_phase(w.transaction)));
@@ -940,6 +970,7 @@ static void plan_item(struct lien_plan_process *part, unsigned p, unsigned m)
 		.mappings = memory->aliases + 1,
 		.owner_pid = PID(memory->owner),
 		.owner_start = STARTED,
+		.group = memory->group,
 	};
 
 	for (; item.index < item.mappings; item.index++, item.va++)
@@ -1017,7 +1048,10 @@ __attribute__((unused)) static void offload(void)
 	offload_of(~0u);
 }
 
-static void restore_of(const uint32_t *pids, unsigned count)
+/* Makes a restore of all processes that answer. The caller chooses what comes back, and starts it.
+ */
+static void restore_begins(
+	const uint32_t *pids, unsigned count, const struct lien_transaction_ops *ops)
 {
 	uint32_t all[FAKES];
 	unsigned n = 0;
@@ -1027,7 +1061,12 @@ static void restore_of(const uint32_t *pids, unsigned count)
 		if (!w.fake[p].dead && !w.fake[p].hung)
 			all[n++] = PID(p);
 	assert_int_equal(
-		lien_transaction_restore(&w.transaction, all, n, pids, count, 1000, &fake_ops), 0);
+		lien_transaction_restore(&w.transaction, all, n, pids, count, 1000, ops), 0);
+}
+
+static void restore_of(const uint32_t *pids, unsigned count)
+{
+	restore_begins(pids, count, &fake_ops);
 	lien_transaction_start(w.transaction);
 	play();
 	transaction_ends();

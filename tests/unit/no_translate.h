@@ -37,9 +37,11 @@ void lien_cached_restore(void)
 {
 }
 
+static int all_handles_wait;
+
 void lien_translate_hold_all(int all)
 {
-	(void)all;
+	all_handles_wait = all;
 }
 
 int lien_translate_idle(void)

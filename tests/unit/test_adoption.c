@@ -476,6 +476,26 @@ static void test_maybe_multicast(void **state)
 	expect_moved(PIECE, 3 * PIECE, "NVLS");
 }
 
+/* Objects that processes share are bound to memory that can be exported alone. */
+static void test_what_cannot_be_bound(void **state)
+{
+	(void)state;
+	late(OWNER);
+	found(OWNER, 10, VA, 0);
+	found(OWNER, 11, VA + PIECE, 1);
+	assert_int_equal(plan_adoption(both, 1), 1);
+	lien_adoption_process(&adoption, OWNER)->doubts = LIEN_INCOMPLETE_MULTICAST;
+	answer(1);
+	conclude();
+	expect_moved(PIECE, PIECE, "NVLS");
+	assert_true(lien_process_whole(process(OWNER)));
+	TELL(LIEN_EVENT_INCOMPLETE, OWNER,
+		.incomplete = {LIEN_INCOMPLETE_ADOPTED | LIEN_INCOMPLETE_MULTICAST |
+			       LIEN_INCOMPLETE_MULTICAST_OWN});
+	expect_moved(0, 2 * PIECE, "NVLS");
+	assert_true(lien_process_whole(process(OWNER)));
+}
+
 static void test_fabric(void **state)
 {
 	(void)state;
@@ -540,6 +560,7 @@ int main(void)
 		ADOPTION(test_maybe_a_window),
 		ADOPTION(test_open_descriptor),
 		ADOPTION(test_maybe_multicast),
+		ADOPTION(test_what_cannot_be_bound),
 		ADOPTION(test_fabric),
 		ADOPTION(test_dump),
 	};

@@ -43,7 +43,7 @@ static int setup(void **state)
 
 	(void)state;
 	assert_true(fd >= 0);
-	assert_int_equal(lien_calls_gated(&set, fd, LIEN_LIB_NCCL, false, 3), 0);
+	assert_int_equal(lien_calls_gated(&set, fd, LIEN_LIB_NCCL, false), 0);
 	close(fd);
 	return 0;
 }

@@ -28,14 +28,44 @@
 #define TOKEN	7
 #define HANDLES 16
 
-enum call { CREATE, RELEASE, RETAIN, MAP, UNMAP, ACCESS, COPY, CLEAR, SYNC, UNPIN, EXPORT, CALLS };
+enum call {
+	CREATE,
+	RELEASE,
+	RETAIN,
+	MAP,
+	UNMAP,
+	ACCESS,
+	COPY,
+	CLEAR,
+	SYNC,
+	UNPIN,
+	EXPORT,
+	RESERVE,
+	FREE,
+	BIND,
+	UNBIND,
+	CALLS
+};
+
+/* How the application has the memory. */
+static enum {
+	WHOLE,	     /* mapped twice, with one handle */
+	READ_ONLY,   /* mapped once, for reading: the library needs a mapping of its own */
+	HANDLE_ONLY, /* not mapped */
+	TWO_HANDLES, /* as WHOLE, once by each handle */
+	BOUND,	     /* mapped once, and bound to a multicast object: at place 1 */
+} shape;
+
+#define OURS ALIASES /* the place that can be reserved */
 
 static struct {
 	unsigned spare[CALLS];		      /* so many of the next ones succeed, */
 	unsigned fail[CALLS];		      /* and so many after them fail */
 	unsigned calls[CALLS];		      /* made, failed ones as well */
 	unsigned references[HANDLES], handle; /* of each; and the last one that was made */
-	unsigned mapped[ALIASES];	      /* which one; 0: none */
+	unsigned same[HANDLES];		      /* 0, or the handle of the same memory */
+	unsigned mapped[ALIASES + 1];	      /* which one; 0: none */
+	bool reserved;			      /* place OURS */
 	unsigned char memory[HANDLES][BYTES];
 	void *to; /* a copy that is under way */
 	const void *from;
@@ -56,6 +86,11 @@ static CUresult call(enum call which)
 	}
 	w.fail[which]--;
 	return CUDA_ERROR_UNKNOWN;
+}
+
+static unsigned char *bytes_of(unsigned handle)
+{
+	return w.memory[w.same[handle] ? w.same[handle] : handle];
 }
 
 /* Addresses of the device are numbers: place n is at (n + 1) << 32. */
@@ -153,14 +188,14 @@ static CUresult copy_in(CUdeviceptr to, const void *from, size_t bytes, CUstream
 {
 	(void)stream;
 	assert_true(w.mapped[place_of(to)]);
-	return copy_start(w.memory[w.mapped[place_of(to)]], from, bytes);
+	return copy_start(bytes_of(w.mapped[place_of(to)]), from, bytes);
 }
 
 static CUresult copy_out(void *to, CUdeviceptr from, size_t bytes, CUstream stream)
 {
 	(void)stream;
 	assert_true(w.mapped[place_of(from)]);
-	return copy_start(to, w.memory[w.mapped[place_of(from)]], bytes);
+	return copy_start(to, bytes_of(w.mapped[place_of(from)]), bytes);
 }
 
 static CUresult clear(CUdeviceptr to, unsigned char value, size_t bytes, CUstream stream)
@@ -174,7 +209,7 @@ static CUresult clear(CUdeviceptr to, unsigned char value, size_t bytes, CUstrea
 	assert_null(w.to);
 	assert_true(w.mapped[place_of(to)]);
 	if (!result) {
-		w.to = w.memory[w.mapped[place_of(to)]];
+		w.to = bytes_of(w.mapped[place_of(to)]);
 		w.from = zeros;
 	}
 	return result;
@@ -206,7 +241,7 @@ static bool held(void)
 
 	for (i = 0; i < HANDLES; i++)
 		references += w.references[i];
-	return references || w.mapped[0] || w.mapped[1];
+	return references || w.mapped[0] || w.mapped[1] || w.mapped[OURS];
 }
 
 static CUresult create(CUmemGenericAllocationHandle *handle, size_t bytes,
@@ -249,6 +284,30 @@ static CUresult retain(CUmemGenericAllocationHandle *handle, void *va)
 	return CUDA_SUCCESS;
 }
 
+static CUresult reserve(CUdeviceptr *va, size_t bytes, size_t alignment, CUdeviceptr address,
+	unsigned long long flags)
+{
+	CUresult result = call(RESERVE);
+
+	(void)alignment, (void)address, (void)flags;
+	assert_int_equal(bytes, BYTES);
+	assert_false(w.reserved);
+	*va = (OURS + 1ull) << 32;
+	w.reserved = !result;
+	return result;
+}
+
+static CUresult address_free(CUdeviceptr va, size_t bytes)
+{
+	CUresult result = call(FREE);
+
+	assert_int_equal(bytes, BYTES);
+	assert_int_equal(place_of(va), OURS);
+	assert_true(w.reserved && !w.mapped[OURS]);
+	w.reserved = result;
+	return result;
+}
+
 static CUresult map(CUdeviceptr va, size_t bytes, size_t offset,
 	CUmemGenericAllocationHandle handle, unsigned long long flags)
 {
@@ -277,6 +336,41 @@ static CUresult unmap(CUdeviceptr va, size_t bytes)
 	return CUDA_SUCCESS;
 }
 
+#define OBJECT	      0x77
+#define OBJECT_OFFSET (3ull << 20)
+
+static CUresult bind(CUmemGenericAllocationHandle object, size_t object_offset,
+	CUmemGenericAllocationHandle handle, size_t offset, size_t bytes, unsigned long long flags)
+{
+	CUresult result = call(BIND);
+
+	assert_int_equal(object, OBJECT);
+	assert_int_equal(object_offset, OBJECT_OFFSET);
+	assert_int_equal(offset, 0);
+	assert_int_equal(bytes, BYTES);
+	assert_int_equal(flags, 0);
+	assert_true(handle < HANDLES && w.references[handle]);
+	assert_false(w.mapped[1]);
+	if (!result)
+		w.mapped[1] = handle;
+	return result;
+}
+
+static CUresult unbind(
+	CUmemGenericAllocationHandle object, CUdevice device, size_t object_offset, size_t bytes)
+{
+	CUresult result = call(UNBIND);
+
+	assert_int_equal(object, OBJECT);
+	assert_int_equal(device, 0);
+	assert_int_equal(object_offset, OBJECT_OFFSET);
+	assert_int_equal(bytes, BYTES);
+	assert_true(w.mapped[1]);
+	if (!result)
+		w.mapped[1] = 0;
+	return result;
+}
+
 static CUresult set_access(
 	CUdeviceptr va, size_t bytes, const CUmemAccessDesc *access, size_t count)
 {
@@ -297,8 +391,8 @@ static CUresult get_range(CUdeviceptr *base, size_t *size, CUdeviceptr va)
 static CUresult get_access(unsigned long long *flags, const CUmemLocation *location, CUdeviceptr va)
 {
 	(void)location;
-	(void)va;
-	*flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+	*flags = shape == READ_ONLY && place_of(va) != OURS ? CU_MEM_ACCESS_FLAGS_PROT_READ
+							    : CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
 	return CUDA_SUCCESS;
 }
 
@@ -345,6 +439,10 @@ static const struct lien_driver driver = {
 	.cuMemCreate = create,
 	.cuMemRelease = release,
 	.cuMemRetainAllocationHandle = retain,
+	.cuMulticastBindMem = bind,
+	.cuMulticastUnbind = unbind,
+	.cuMemAddressReserve = reserve,
+	.cuMemAddressFree = address_free,
 	.cuMemMap = map,
 	.cuMemUnmap = unmap,
 	.cuMemSetAccess = set_access,
@@ -356,10 +454,31 @@ static struct lien_item *item(void)
 	return lien_items_find(&control.items, TOKEN);
 }
 
-/* On the device, with bytes and so many references of the application's. */
-static void staged_as(unsigned references, uint32_t flags)
+/* One mapping more, at that place; at OURS it is the library's to make. */
+static void add_mapping(struct lien_wire_item *wire, unsigned index, unsigned place)
 {
-	struct lien_wire_item wire[ALIASES] = {0};
+	unsigned long long flags;
+
+	wire[index] = wire[0];
+	wire[index].index = index;
+	wire[index].va = place == OURS ? 0 : (place + 1ull) << 32;
+	wire[index].places = place != OURS;
+	wire[index].place[0].location_type = CU_MEM_LOCATION_TYPE_DEVICE;
+	get_access(&flags, NULL, wire[index].va);
+	wire[index].place[0].flags = flags;
+}
+
+/* On the device, with bytes and so many references of the application's. */
+static void begin(unsigned references, uint32_t flags)
+{
+	struct lien_wire_item wire[ALIASES] = {{.token = TOKEN,
+		.bytes = BYTES,
+		.allocation_bytes = BYTES,
+		.flags = LIEN_WIRE_OWNED | flags,
+		.handles = 1,
+		.handle = {{1, references, 0}},
+		.location_type = CU_MEM_LOCATION_TYPE_DEVICE,
+		.mappings = shape == HANDLE_ONLY ? 1 : ALIASES}};
 
 	lien_order_forget(&control, ~0u, 0);
 	lien_names_clear();
@@ -367,23 +486,35 @@ static void staged_as(unsigned references, uint32_t flags)
 	control.driver = &driver;
 	for (unsigned i = 0; i < BYTES; i++)
 		w.memory[1][i] = i * 31 + references;
-	w.handle = w.mapped[0] = w.mapped[1] = 1;
+	w.handle = 1;
 	w.references[1] = references;
-	for (unsigned i = 0; i < ALIASES; i++) {
-		wire[i].token = TOKEN;
-		wire[i].va = (i + 1ull) << 32;
-		wire[i].bytes = wire[i].allocation_bytes = BYTES;
-		wire[i].flags = LIEN_WIRE_OWNED | flags;
-		wire[i].index = i;
-		wire[i].mappings = ALIASES;
-		wire[i].references = references;
-		wire[i].location_type = CU_MEM_LOCATION_TYPE_DEVICE;
-		wire[i].places = 1;
-		wire[i].place[0].location_type = CU_MEM_LOCATION_TYPE_DEVICE;
-		wire[i].place[0].flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+	w.mapped[0] = shape != HANDLE_ONLY;
+	if (shape == TWO_HANDLES) {
+		w.handle = w.mapped[1] = 2;
+		w.same[2] = 1;
+		wire->handle[1] = (struct lien_wire_handle){2, references / 2, 0};
+		wire->handle[0].references -= references / 2;
+		wire->handles = 2;
+		w.references[1] = wire->handle[0].references;
+		w.references[2] = wire->handle[1].references;
+	} else if (shape == WHOLE || shape == BOUND) {
+		w.mapped[1] = 1;
 	}
-	assert_int_equal(lien_items_add(&control.items, wire, ALIASES, 1), 0);
+	add_mapping(wire, 0, shape == READ_ONLY || shape == HANDLE_ONLY ? OURS : 0);
+	if (shape != HANDLE_ONLY)
+		add_mapping(wire, 1, shape == READ_ONLY ? 0 : 1);
+	if (shape == BOUND) {
+		wire[1].va = wire[1].places = 0;
+		wire[1].object = OBJECT;
+		wire[1].object_offset = OBJECT_OFFSET;
+	}
+	assert_int_equal(lien_items_add(&control.items, wire, wire->mappings, 1), 0);
 	assert_int_equal(lien_items_seal(&control.items), 0);
+}
+
+static void staged_as(unsigned references, uint32_t flags)
+{
+	begin(references, flags);
 	assert_int_equal(lien_order_check(&control), 0);
 }
 
@@ -416,15 +547,23 @@ static void order(void)
 
 static void check_back(unsigned references)
 {
-	unsigned handle = w.mapped[0], ours = item() ? item()->held : 0, i;
+	unsigned ours = item() ? item()->held : 0, i, sum = 0, handle = w.handle;
+	const unsigned char *bytes = bytes_of(handle);
 
-	assert_true(handle);
-	assert_int_equal(w.mapped[1], handle);
-	for (i = 0; i < HANDLES; i++)
-		assert_int_equal(w.references[i], i == handle ? references + ours : 0);
+	assert_int_equal(w.mapped[0] != 0, shape != HANDLE_ONLY);
+	assert_int_equal(w.mapped[1] != 0, shape != READ_ONLY && shape != HANDLE_ONLY);
+	for (i = 0; i < ALIASES; i++)
+		assert_true(!w.mapped[i] || bytes_of(w.mapped[i]) == bytes);
+	if (!item())
+		assert_true(!w.reserved && !w.mapped[OURS]);
+	for (i = 0; i < HANDLES; i++) {
+		assert_true(!w.references[i] || bytes_of(i) == bytes);
+		sum += w.references[i];
+	}
+	assert_int_equal(sum, references + ours);
 	assert_null(w.to);
 	for (i = 0; i < BYTES; i++)
-		if (w.memory[handle][i] != (unsigned char)(i * 31 + references))
+		if (bytes[i] != (unsigned char)(i * 31 + references))
 			fail_msg("byte %u is wrong", i);
 	assert_false(lien_handles_owed());
 }
@@ -451,6 +590,20 @@ static void test_round(void **state)
 		restore(references);
 		assert_int_equal(w.contexts, 0);
 	}
+}
+
+/* References can be taken by its own mapping alone. */
+static void test_handle_only(void **state)
+{
+	(void)state;
+	shape = HANDLE_ONLY;
+	for (unsigned i = 2; i < 8; i++) {
+		saved_as(i / 2, i % 2 ? LIEN_WIRE_SHARED : 0);
+		assert_int_equal(lien_order_drop(&control, LIEN_WIRE_OWNED), 0);
+		assert_false(held());
+		restore(i / 2);
+	}
+	shape = WHOLE;
 }
 
 /* Once: it is copied again. For good: it stays in the arena, and is copied by the next restore. */
@@ -958,6 +1111,167 @@ static void test_end_cut_short(void **state)
 	control.ended = 0;
 }
 
+/* A restore for other groups: memory that is lent, or away, is as it was. */
+static void test_not_chosen(void **state)
+{
+	(void)state;
+	saved_as(0, LIEN_WIRE_SHARED);
+	lien_order_lend(&control, 1 << LIEN_ITEM_SAVED, 0);
+	item()->wire.group = 7;
+	for (unsigned chosen = 0; chosen < 2; chosen++) {
+		order();
+		control.flags = LIEN_WIRE_CHOSEN;
+		control.groups_count = 1;
+		control.chosen[0] = item()->wire.group + !chosen;
+		assert_int_equal(lien_order_chooses(&control, item()), chosen);
+		assert_int_equal(lien_order_finish(&control, 0), 0);
+		control.flags = 0;
+		assert_int_equal(item() == NULL, chosen);
+	}
+	saved_as(0, 0);
+	order();
+	assert_int_equal(lien_order_drop(&control, LIEN_WIRE_OWNED), 0);
+	order();
+	control.flags = LIEN_WIRE_CHOSEN;
+	control.chosen[0] = 1;
+	assert_int_equal(lien_order_create(&control), 0);
+	assert_int_equal(lien_order_finish(&control, 0), 0);
+	assert_int_equal(item()->state, LIEN_ITEM_AWAY);
+	/* groups and tags narrow each other down */
+	control.groups_count = 1;
+	control.tags_count = 2;
+	for (unsigned which = 0; which < 8; which++) {
+		item()->wire.group = which & 1 ? 1 : 2;
+		item()->wire.tag = which & 2 ? 4 : which & 4 ? 1 : 0;
+		memcpy(control.chosen, (uint64_t[]){1, 3, 4}, 3 * sizeof(uint64_t));
+		assert_int_equal(lien_order_chooses(&control, item()), (which & 3) == 3);
+	}
+	control.groups_count = 0;
+	item()->wire.group = 0;
+	item()->wire.tag = 3;
+	assert_true(lien_order_chooses(&control, item())); /* any group, and tag 1 or 3 */
+	item()->wire.tag = 0;
+	assert_false(lien_order_chooses(&control, item()));
+	control.tags_count = 0;
+	item()->wire.team = 1; /* what objects join comes back together */
+	assert_true(lien_order_chooses(&control, item()));
+	item()->wire.team = 0;
+	control.flags = 0;
+	restore(0);
+}
+
+/* A mapping of the library's own that cannot be made leaves nothing behind; one that cannot be
+ * taken away is taken away later. */
+static void test_scratch_fails(void **state)
+{
+	static const enum call calls[] = {RESERVE, MAP, ACCESS, RETAIN, UNMAP, FREE};
+
+	(void)state;
+	for (unsigned i = 0; i < 4 * sizeof(calls) / sizeof(calls[0]); i++) {
+		const enum call which = calls[i / 4];
+		const bool ends = which == UNMAP || which == FREE;
+
+		shape = i % 2 ? READ_ONLY : HANDLE_ONLY;
+		begin(2, shared);
+		order();
+		if (!ends)
+			w.fail[which] = 1;
+		assert_int_equal(lien_order_check(&control) != 0, !ends);
+		if (ends)
+			w.fail[which] = i % 4 / 2 ? 99 : 1;
+		else
+			w.fail[UNMAP] = w.fail[FREE] = i % 4 / 2 ? 99 : 0;
+		lien_order_forget(&control, LIEN_ITEMS_UNTOUCHED, 0);
+		memset(w.fail, 0, sizeof(w.fail));
+		order();
+		assert_null(item());
+		check_back(2);
+	}
+	shape = WHOLE;
+}
+
+/* DROP unbinds, and CREATE binds again. If unbinding fails, the memory stays bound. */
+static void test_binding_fails(void **state)
+{
+	(void)state;
+	shape = BOUND;
+	for (unsigned i = 0; i < 4; i++) {
+		saved_as(2, shared);
+		w.fail[UNBIND] = i == 1 ? 1 : i == 2 ? 99 : 0;
+		order();
+		assert_int_equal(lien_order_drop(&control, LIEN_WIRE_OWNED) != 0, i == 2);
+		w.fail[UNBIND] = 0;
+		if (i == 2) {
+			check_back(2);
+			continue;
+		}
+		assert_false(held());
+		w.fail[BIND] = i == 3 ? 99 : 1;
+		order();
+		assert_int_equal(lien_order_create(&control) != 0, i == 3);
+		if (i == 3)
+			assert_false(held());
+		restore(2);
+	}
+	shape = WHOLE;
+}
+
+/* The agent is silent before the memory is dropped: the application has it as it was. */
+static void test_scratch_is_left(void **state)
+{
+	(void)state;
+	for (unsigned i = 0; i < 4; i++) {
+		shape = i % 2 ? READ_ONLY : HANDLE_ONLY;
+		saved_as(2, i / 2 ? LIEN_WIRE_SHARED : 0);
+		assert_true(w.reserved && w.mapped[OURS]);
+		lien_order_lend(&control, 1 << LIEN_ITEM_SAVED, 0);
+		lien_order_forget(&control, LIEN_ITEMS_UNTOUCHED, 0);
+		assert_int_equal(item() != NULL, i / 2);
+		assert_true(!w.reserved && !w.mapped[OURS]);
+		if (item())
+			check_export(1);
+		order();
+		assert_int_equal(lien_order_finish(&control, 0), 0);
+		check_back(2);
+	}
+	shape = WHOLE;
+}
+
+/* Lost or given up while it is away: the address goes, too. */
+static void test_scratch_of_lost_import(void **state)
+{
+	const struct lien_wire_share lost = {.token = TOKEN};
+
+	(void)state;
+	shape = HANDLE_ONLY;
+	staged_as(1, 0);
+	item()->wire.flags = LIEN_WIRE_IMPORTED;
+	assert_int_equal(lien_order_save(&control), 0);
+	assert_int_equal(lien_order_drop(&control, LIEN_WIRE_IMPORTED), 0);
+	assert_true(w.reserved && !held());
+	order();
+	lien_order_give_up(&control, &lost, 1);
+	assert_null(item());
+	assert_false(w.reserved);
+	lien_devices_close(&control);
+	shape = WHOLE;
+}
+
+/* A mapping that was made by a handle which the agent does not know. */
+static void test_unknown_handle(void **state)
+{
+	(void)state;
+	shape = TWO_HANDLES;
+	begin(2, 0);
+	w.mapped[1] = 3;
+	w.same[3] = 1;
+	w.references[3] = 1;
+	order();
+	assert_int_equal(lien_order_check(&control), -ESTALE);
+	assert_non_null(strstr(control.reply.text, "not an alias"));
+	shape = WHOLE;
+}
+
 static int setup_shared(void **state)
 {
 	(void)state;
@@ -969,7 +1283,26 @@ static int teardown_shared(void **state)
 {
 	(void)state;
 	shared = 0;
+	shape = WHOLE;
 	return 0;
+}
+
+static int setup_read_only(void **state)
+{
+	shape = READ_ONLY;
+	return setup_shared(state);
+}
+
+static int setup_bound(void **state)
+{
+	shape = BOUND;
+	return setup_shared(state);
+}
+
+static int setup_two_handles(void **state)
+{
+	shape = TWO_HANDLES;
+	return setup_shared(state);
 }
 
 #define BOTH(test)                                                                                 \
@@ -978,15 +1311,28 @@ static int teardown_shared(void **state)
 #test "(shared)", test, setup_shared, teardown_shared, NULL                        \
 	}
 
+#define IN_SHAPE(test, shape)                                                                      \
+	{                                                                                          \
+#test "(" #shape ")", test, setup_##shape, teardown_shared, NULL                   \
+	}
+#define ALL(test)                                                                                  \
+	BOTH(test), IN_SHAPE(test, read_only), IN_SHAPE(test, two_handles), IN_SHAPE(test, bound)
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		BOTH(test_round),
-		BOTH(test_copy_does_not_arrive),
-		BOTH(test_create_fails),
-		BOTH(test_create_and_undo_fail),
-		BOTH(test_drop_fails),
+		ALL(test_round),
+		ALL(test_copy_does_not_arrive),
+		ALL(test_create_fails),
+		ALL(test_create_and_undo_fail),
+		ALL(test_drop_fails),
 		BOTH(test_drop_and_undo_fail),
+		cmocka_unit_test(test_handle_only),
+		cmocka_unit_test(test_binding_fails),
+		cmocka_unit_test(test_scratch_fails),
+		cmocka_unit_test(test_scratch_is_left),
+		cmocka_unit_test(test_scratch_of_lost_import),
+		cmocka_unit_test(test_unknown_handle),
 		cmocka_unit_test(test_worthless),
 		cmocka_unit_test(test_damage_on_device),
 		cmocka_unit_test(test_damage_and_failure),
@@ -1003,6 +1349,7 @@ int main(void)
 		cmocka_unit_test(test_end),
 		cmocka_unit_test(test_pass_comes_late),
 		cmocka_unit_test(test_end_cut_short),
+		cmocka_unit_test(test_not_chosen),
 	};
 
 	return cmocka_run_group_tests_name("control", tests, NULL, NULL);

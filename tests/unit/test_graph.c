@@ -203,9 +203,9 @@ static void test_share_twice(void **state)
 
 /* Imported twice into one process: a handle goes with the mapping that was made by it, and the
  * driver gives its value out again. */
-static void test_import_twice(void **state)
+/* One process has two handles to the memory of another, no references to them, and one mapping. */
+static void imported_twice(void)
 {
-	(void)state;
 	started(1);
 	started(2);
 	buffer(1, 10, VA, PIECE);
@@ -215,12 +215,36 @@ static void test_import_twice(void **state)
 	release(2, 20);
 	release(2, 21);
 	unmap(2, VA + PIECE, PIECE);
+}
+
+static void test_import_twice(void **state)
+{
+	(void)state;
+	imported_twice();
 	create(2, 21, PIECE);
 	assert_int_equal(lien_graph_stats(graph)->odd, 0);
 	assert_true(lien_process_whole(process(2)));
 	/* One that has a reference cannot have gone. */
 	create(2, 21, PIECE);
 	assert_int_equal(lien_graph_stats(graph)->odd, 1);
+}
+
+/* As above, while the driver is about to refuse an unmap that ends within a mapping. */
+static void test_import_twice_refused_unmap(void **state)
+{
+	struct lien_event refused, entry;
+
+	(void)state;
+	imported_twice();
+	refused = EVENT(LIEN_CALL_CU_MEM_UNMAP, 2, .range = {VA, PIECE + 4096});
+	map_rw(1, VA + PIECE, PIECE, 10);
+	entry = entry_of(refused);
+	apply(&entry);
+	create(2, 21, PIECE);
+	refused.result = CUDA_ERROR_INVALID_VALUE;
+	apply(&refused);
+	assert_non_null(mapping_at(2, VA));
+	assert_nothing_odd();
 }
 
 static void test_unmatched_import(void **state)
@@ -413,6 +437,36 @@ static void test_caller(void **state)
 	tell.caller = IN_TORCH + MIB;
 	alloc(1, VA + 52 * PIECE, 1);
 	assert_string_equal(owner_at(VA + 52 * PIECE), "unknown");
+}
+
+/* A process that was too slow to be read when it began to allocate. */
+static void test_library_found_later(void **state)
+{
+	struct lien_event ev = EVENT(LIEN_EVENT_LIBRARY, 1,
+		.library = {.start = IN_TORCH,
+			.length = MIB,
+			.inode = 7,
+			.offset = 4096,
+			.name = "libtorch_cuda.so"});
+
+	(void)state;
+	started(1);
+	tell.caller = IN_TORCH + 5;
+	alloc(1, VA, 1);
+	tell.caller = IN_TORCH + MIB; /* elsewhere */
+	alloc(1, VA + PIECE, 1);
+	tell.outer = LIEN_CALL_NCCL_INIT_RANK;
+	tell.caller = IN_TORCH;
+	alloc(1, VA + 2 * PIECE, 1);
+	assert_string_equal(owner_at(VA), "unknown");
+	ev.t_entry = ev.t_return = 0;
+	apply(&ev);
+	assert_string_equal(owner_at(VA), "torch_cuda");
+	assert_int_equal(allocation_at(1, VA)->site->offset, 4096 + 5);
+	assert_int_equal(allocation_at(1, VA)->site->inode, 7);
+	assert_string_equal(owner_at(VA + PIECE), "unknown");
+	assert_string_equal(owner_at(VA + 2 * PIECE), "nccl");
+	assert_int_equal(allocation_at(1, VA + 2 * PIECE)->site->inode, 7);
 }
 
 static void test_libraries(void **state)
@@ -689,6 +743,7 @@ int main(void)
 		TEST(test_share_in_flight),
 		TEST(test_share_twice),
 		TEST(test_import_twice),
+		TEST(test_import_twice_refused_unmap),
 		TEST(test_unmatched_import),
 		TEST(test_failed_calls),
 		TEST(test_in_progress),
@@ -696,6 +751,7 @@ int main(void)
 		TEST(test_comms),
 		TEST(test_captures),
 		TEST(test_caller),
+		TEST(test_library_found_later),
 		TEST(test_libraries),
 		TEST(test_processes),
 		TEST(test_odd),

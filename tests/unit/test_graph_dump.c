@@ -92,10 +92,12 @@ static char *planned(struct lien_graph *of)
 			const struct lien_wire_item *item = &plan.processes[i].items[j];
 
 			json_array_append_new(items,
-				json_pack("[I,I,I,I,i,i,i,i]", (json_int_t)plan.processes[i].pid,
-					(json_int_t)item->va, (json_int_t)item->bytes,
-					(json_int_t)item->allocation_bytes, (int)item->flags,
-					(int)item->references, (int)item->places,
+				json_pack("[I,I,I,I,i,i,I,i,i,i]",
+					(json_int_t)plan.processes[i].pid, (json_int_t)item->va,
+					(json_int_t)item->bytes, (json_int_t)item->allocation_bytes,
+					(int)item->flags, (int)item->handles,
+					(json_int_t)item->handle[0].value,
+					(int)item->handle[0].references, (int)item->places,
 					(int)item->location_id));
 		}
 	json_object_set_new(view, "items", sorted(items));
@@ -212,6 +214,71 @@ static void test_memory(void **state)
 	assert_equal_graphs();
 	assert_int_equal(lien_graph_stats(copy)->allocations, 2);
 	assert_int_equal(lien_graph_stats(copy)->odd, 0);
+}
+
+/* Makes memory with this text as its tag. */
+static void tagged(uint32_t pid, uint64_t handle, const char *tag)
+{
+	struct lien_event ev = EVENT(LIEN_CALL_CU_MEM_CREATE, pid,
+		.create = {.handle = handle, .bytes = PIECE, .prop = device_prop(0)});
+
+	memcpy(ev.tagged.tag, tag, strnlen(tag, sizeof(ev.tagged.tag)));
+	apply(&ev);
+}
+
+static const struct lien_allocation *made(uint32_t pid, uint64_t handle)
+{
+	return lien_handle_find(process(pid), handle)->holding->allocation;
+}
+
+static void test_tags(void **state)
+{
+	char longest[LIEN_TAG_BYTES + 1], name[16];
+
+	(void)state;
+	memset(longest, 'x', sizeof(longest));
+	longest[LIEN_TAG_BYTES] = 0;
+	started(1);
+	TELL(LIEN_EVENT_PROCESS, 2, .process = {.uid = 7, .complete = 1});
+	create(1, 9, PIECE);
+	tagged(1, 10, "weights");
+	tagged(1, 11, "\x01");
+	tagged(1, 12, longest);
+	tagged(1, 13, longest + 1);
+	tagged(2, 10, "weights");
+	tagged(1, 14, "weights");
+	assert_null(lien_allocation_tag(made(1, 9)));
+	assert_true(lien_allocation_tag_known(made(1, 9)));
+	assert_string_equal(lien_allocation_tag(made(1, 10)), "weights");
+	for (unsigned i = 11; i < 13; i++) {
+		assert_null(lien_allocation_tag(made(1, i)));
+		assert_false(lien_allocation_tag_known(made(1, i)));
+	}
+	assert_string_equal(lien_allocation_tag(made(1, 13)), longest + 1);
+	assert_ptr_equal(made(1, 14)->tag, made(1, 10)->tag);
+	assert_ptr_not_equal(made(2, 10)->tag, made(1, 10)->tag);
+	dump();
+	/* As many as are kept of one user; others have their own. */
+	for (unsigned i = 0; i < LIEN_TAGS_MAX; i++) {
+		snprintf(name, sizeof(name), "tag %u", i);
+		tagged(1, 100 + i, name);
+		assert_int_equal(
+			lien_allocation_tag(made(1, 100 + i)) != NULL, i < LIEN_TAGS_MAX - 2);
+	}
+	tagged(1, 15, "weights");
+	assert_string_equal(lien_allocation_tag(made(1, 15)), "weights");
+	tagged(2, 11, "another");
+	assert_string_equal(lien_allocation_tag(made(2, 11)), "another");
+	dump();
+	/* What has none any more makes room. */
+	release(1, 100);
+	tagged(1, 16, "one more");
+	assert_string_equal(lien_allocation_tag(made(1, 16)), "one more");
+	export(1, 10, 5);
+	import(2, 20, 5);
+	ended(1);
+	assert_string_equal(lien_allocation_tag(made(2, 20)), "weights");
+	dump();
 }
 
 /* References 0 to 3, mapped, as aliases, and not mapped any more. */
@@ -592,7 +659,7 @@ static void everything(void)
 	TELL(LIEN_CALL_NCCL_SPLIT, 1, .comm = {.comm = 0x200, .parent = 0x100, .color = 1});
 	comm_register(1, 0x100, VA, PIECE, 7);
 	comm_register(1, 0x100, VA, PIECE, 7);
-	TELL(LIEN_CALL_IBV_REG_MR, 2, .reg = {0, VA, PIECE, 0x500});
+	TELL(LIEN_CALL_IBV_REG_MR, 2, .mr = {0, VA, PIECE, 0x500, "mlx5_0"});
 	create(2, 28, PIECE);
 	TELL(LIEN_EVENT_ADOPT, 2, .adopt = {.handle = 28, .references = 1, .round = 2, .open = 1});
 	create(2, 27, PIECE);
@@ -903,6 +970,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		DUMP(test_nothing),
 		DUMP(test_memory),
+		DUMP(test_tags),
 		DUMP(test_references),
 		DUMP(test_raw_references),
 		DUMP(test_imports),

@@ -9,6 +9,7 @@
 #include <time.h>
 
 #include "agent/views/findings.h"
+#include "agent/graph/event_check.h"
 #include "agent/graph/internal.h"
 #include "agent/views/views.h"
 #include "events.h"
@@ -46,6 +47,8 @@ static void any_state(struct lien_event *event)
 		event->state.process.command[below(16)] = '\0';
 	if (event->type == LIEN_STATE_site)
 		event->state.site.library[below(64)] = event->state.site.file[below(64)] = '\0';
+	if (event->type == LIEN_STATE_allocation)
+		strcpy(event->state.allocation.tag, below(2) ? "a" : "b");
 	if (event->type == LIEN_STATE_handle)
 		event->state.handle.raw_to[below(64)] = '\0';
 	if (event->type == LIEN_STATE_mapping)
@@ -79,6 +82,8 @@ static void any_event(struct lien_event *event, uint64_t at)
 			event->library.name[below(64)] = '\0';
 		if (event->type == LIEN_CALL_CU_MEM_SET_ACCESS)
 			event->access.count = below(LIEN_ACCESS_MAX + 1);
+		if (lien_event_tagged(event) && below(2))
+			strcpy(event->tagged.tag, below(2) ? "a" : "b");
 		if (LIEN_IS_STATE(event->type))
 			any_state(event);
 	} while (!lien_event_valid(event) ||
@@ -103,7 +108,7 @@ static void look(struct lien_graph *graph)
 	char error[600];
 
 	json_decref(lien_view_ps(graph, NULL));
-	json_decref(lien_view_mem(graph, NULL));
+	json_decref(lien_view_mem(graph, NULL, 0));
 	json_decref(lien_view_graph(graph, NULL));
 	json_decref(lien_findings(graph, &input));
 	json_decref(lien_view_holders(

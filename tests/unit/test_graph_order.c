@@ -478,6 +478,33 @@ static void test_late_return(void **state)
 	teardown(NULL);
 }
 
+/* One that the driver refuses, for it ends within a mapping, is not taken for one that it has
+ * carried out. */
+static void test_refused_unmap(void **state)
+{
+	struct lien_event refused = EVENT(LIEN_CALL_CU_MEM_UNMAP, 1, .range = {VA, PIECE + 4096}),
+			  done = EVENT(LIEN_CALL_CU_MEM_UNMAP, 1, .range = {VA + PIECE, PIECE}),
+			  entry;
+
+	(void)state;
+	assert_int_equal(setup(NULL), 0);
+	started(1);
+	buffer(1, 10, VA, PIECE);
+	buffer(1, 11, VA + PIECE, PIECE);
+	entry = entry_of(refused);
+	apply(&entry);
+	entry = entry_of(done);
+	apply(&entry);
+	map_rw(1, VA + PIECE, PIECE, 10);
+	apply(&done);
+	refused.result = CUDA_ERROR_INVALID_VALUE;
+	apply(&refused);
+	assert_non_null(mapping_at(1, VA));
+	assert_ptr_equal(allocation_at(1, VA + PIECE), allocation_at(1, VA));
+	assert_nothing_odd();
+	teardown(NULL);
+}
+
 /* Entered, and the process ends, or the release fails after all. */
 static void test_never_returns(void **state)
 {
@@ -540,6 +567,7 @@ int main(void)
 		cmocka_unit_test(test_double_unmap),
 		cmocka_unit_test(test_double_address_free),
 		cmocka_unit_test(test_late_return),
+		cmocka_unit_test(test_refused_unmap),
 		cmocka_unit_test(test_never_returns),
 	};
 

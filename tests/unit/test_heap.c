@@ -138,7 +138,8 @@ static void test_random_blocks_are_apart_and_found(void **state)
 	live.count = 0;
 	for (i = 0; i < 20000; i++) {
 		if (live.count < LIVE && rand() % (live.count + 50) < 60) {
-			key = (struct lien_heap_key){rand() % 2, rand() % 2, rand() % 2};
+			key = (struct lien_heap_key){
+				rand() % 2, rand() % 2, rand() % 2, rand() % 2};
 			bytes = random_size();
 			live.block[live.count] = take(&heap, &key, bytes);
 			check_new(&live, &live.block[live.count], &key, bytes);
@@ -164,7 +165,7 @@ static void test_random_blocks_are_apart_and_found(void **state)
 
 static void test_a_chunk_is_empty_with_its_last_block(void **state)
 {
-	const struct lien_heap_key key = {1, 0, 2};
+	const struct lien_heap_key key = {1, 0, 2, 0};
 	struct lien_heap heap = {0};
 	struct lien_heap_block a = take(&heap, &key, 1000), b = take(&heap, &key, 2000), found;
 
@@ -184,7 +185,7 @@ static void test_a_chunk_is_empty_with_its_last_block(void **state)
 
 static void test_a_parked_block_keeps_its_place(void **state)
 {
-	const struct lien_heap_key key = {1, 0, 2};
+	const struct lien_heap_key key = {1, 0, 2, 0};
 	struct lien_heap heap = {0};
 	struct lien_heap_block a = take(&heap, &key, 4000), b, c, found;
 
@@ -207,26 +208,27 @@ static void test_a_parked_block_keeps_its_place(void **state)
 	assert_int_equal(give(&heap, &b), LIEN_HEAP_SHARED);
 }
 
-static void test_who_asked_has_chunks_of_its_own(void **state)
+static void test_who_asked_and_each_tag_have_chunks_of_their_own(void **state)
 {
-	const struct lien_heap_key keys[] = {{1, 0, 2}, {1, 0, 3}, {1, 1, 2}, {2, 0, 2}};
+	const struct lien_heap_key keys[] = {
+		{1, 0, 2, 0}, {1, 0, 3, 0}, {1, 1, 2, 0}, {1, 0, 2, 1}, {2, 0, 2, 0}};
 	struct lien_heap heap = {0};
-	struct lien_heap_block block[4];
+	struct lien_heap_block block[5];
 	unsigned i, j;
 
 	(void)state;
-	for (i = 0; i < 4; i++) {
+	for (i = 0; i < 5; i++) {
 		block[i] = take(&heap, &keys[i], 512);
 		for (j = 0; j < i; j++)
 			assert_int_not_equal(block[i].chunk.base, block[j].chunk.base);
 	}
-	for (i = 0; i < 4; i++)
+	for (i = 0; i < 5; i++)
 		give(&heap, &block[i]);
 }
 
 static void test_a_context_is_dropped_with_all_its_chunks(void **state)
 {
-	const struct lien_heap_key one = {1, 0, 2}, two = {2, 0, 2};
+	const struct lien_heap_key one = {1, 0, 2, 0}, two = {2, 0, 2, 0};
 	struct lien_heap heap = {0};
 	struct lien_heap_block kept, found;
 	struct lien_heap_range range;
@@ -265,7 +267,7 @@ struct sizes {
 
 static void check_waste(const struct sizes *sizes, unsigned n)
 {
-	const struct lien_heap_key key = {1, 0, 2};
+	const struct lien_heap_key key = {1, 0, 2, 0};
 	struct lien_heap heap = {0};
 	struct lien_heap_range range;
 	unsigned i, j;
@@ -303,7 +305,7 @@ int main(void)
 		cmocka_unit_test_setup(test_random_blocks_are_apart_and_found, start),
 		cmocka_unit_test_setup(test_a_chunk_is_empty_with_its_last_block, start),
 		cmocka_unit_test_setup(test_a_parked_block_keeps_its_place, start),
-		cmocka_unit_test_setup(test_who_asked_has_chunks_of_its_own, start),
+		cmocka_unit_test_setup(test_who_asked_and_each_tag_have_chunks_of_their_own, start),
 		cmocka_unit_test_setup(test_a_context_is_dropped_with_all_its_chunks, start),
 		cmocka_unit_test_setup(test_sizes_that_no_memory_has, start),
 		cmocka_unit_test_setup(test_little_of_a_job_is_wasted, start),

@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
@@ -137,6 +138,24 @@ static void expect_nonsense(void)
 		expect_nonsense();                                                                 \
 	} while (0)
 
+/* An allocation whose first mapping is the library's to make. */
+static void expect_scratch(unsigned mappings, uint64_t handle, bool sane)
+{
+	struct lien_wire_item wire = first(5, mappings);
+
+	if (mappings > 1) {
+		wire.index = 1;
+		add(wire);
+	}
+	wire.va = wire.index = 0;
+	wire.handles = handle != 0;
+	wire.handle[0].value = handle;
+	add(wire);
+	assert_int_equal(lien_items_seal(&items), sane ? 0 : -EINVAL);
+	free(items.item);
+	memset(&items, 0, sizeof(items));
+}
+
 static void test_nonsense(void **state)
 {
 	(void)state;
@@ -157,6 +176,15 @@ static void test_nonsense(void **state)
 	NONSENSE(wire.allocation_bytes = PIECE / 2);
 	NONSENSE(wire.places = LIEN_WIRE_PLACES + 1);
 	NONSENSE(wire.allocation_bytes = wire.bytes = 2 * PIECE); /* not the same in each */
+	NONSENSE(wire.handles = LIEN_WIRE_HANDLES + 1);
+	NONSENSE(wire.handles = 1; wire.handle[0].references = LIEN_WIRE_REFERENCES_MAX + 1);
+	NONSENSE(wire.handles = 2; wire.handle[0].references = wire.handle[1].references = ~0u);
+	NONSENSE(wire.va = 0; wire.places = 1); /* it is the library's to choose */
+	NONSENSE(wire.va = 0; wire.bytes = PIECE / 2);
+	NONSENSE(wire.va = 0; wire.index = 1);
+	expect_scratch(1, 0, false); /* by what should it be mapped? */
+	expect_scratch(1, 7, true);
+	expect_scratch(2, 0, true);
 	add_all(5, 2);
 	add_all(5, 2);
 	expect_nonsense();

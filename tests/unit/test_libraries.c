@@ -172,6 +172,58 @@ static void copes_with_ended_processes(void **state)
 	assert_int_equal(found.mappings, 0);
 	waitpid(pid, NULL, 0);
 	assert_int_equal(lien_maps_read(pid, count_mapping, &found), -ESRCH);
+	assert_int_equal(lien_maps_read_code(pid, count_mapping, &found), -ESRCH);
+}
+
+/* Each entry in a line, as in the file. */
+struct lines {
+	char text[1 << 16];
+	size_t length;
+	bool code; /* only executable mappings of files */
+};
+
+static int write_mapping(const struct lien_maps_entry *mapping, void *arg)
+{
+	struct lines *lines = arg;
+
+	if (lines->code && !(mapping->executable && mapping->inode))
+		return 0;
+	lines->length += snprintf(lines->text + lines->length, sizeof(lines->text) - lines->length,
+		"%llx %llx %llx %x:%x %llu %d%d%d%d %s\n", (unsigned long long)mapping->start,
+		(unsigned long long)mapping->end, (unsigned long long)mapping->offset,
+		mapping->dev_major, mapping->dev_minor, (unsigned long long)mapping->inode,
+		mapping->readable, mapping->writable, mapping->executable, mapping->shared,
+		mapping->path);
+	assert_true(lines->length < sizeof(lines->text));
+	return 0;
+}
+
+/* What the kernel is asked for is what it writes into the file. */
+static void reads_code_alone(void **state)
+{
+	static struct lines all = {.code = true}, code;
+	char path[] = "/tmp/lien\nodd XXXXXX";
+	int fd = mkstemp(path);
+	pid_t pid;
+
+	(void)state;
+	assert_int_equal(ftruncate(fd, 8192), 0);
+	/* Deleted, with a name that has to be escaped, shared, and not of its beginning. */
+	assert_ptr_not_equal(
+		mmap(NULL, 4096, PROT_READ | PROT_EXEC, MAP_SHARED, fd, 4096), MAP_FAILED);
+	unlink(path);
+	pid = fork(); /* whose mappings do not change */
+	if (!pid)
+		_exit(pause());
+	assert_int_equal(lien_maps_read(pid, write_mapping, &all), 0);
+	assert_int_equal(lien_maps_read_code(pid, write_mapping, &code), 0);
+	kill(pid, SIGKILL);
+	waitpid(pid, NULL, 0);
+	assert_string_equal(code.text, all.text);
+	assert_non_null(strstr(code.text, "/tmp/lien\\012odd "));
+	assert_non_null(strstr(code.text, " (deleted)\n"));
+	close(fd);
+	assert_int_equal(lien_maps_read_code(getpid(), stop_at_once, NULL), 42);
 }
 
 struct expected {
@@ -299,6 +351,7 @@ int main(void)
 		cmocka_unit_test(parses_maps),
 		cmocka_unit_test(refuses_other_lines),
 		cmocka_unit_test(reads_own_maps),
+		cmocka_unit_test(reads_code_alone),
 		cmocka_unit_test(copes_with_ended_processes),
 		cmocka_unit_test(finds_in_directories),
 		cmocka_unit_test(finds_in_processes),

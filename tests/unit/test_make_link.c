@@ -40,6 +40,20 @@ int lien_uprobe_multi_attach(int program_fd, const char *path, const uint64_t *o
 	return number >= fail_from ? -EMFILE : (int)(FIRST_LINK + number);
 }
 
+int lien_uprobe_single_attach(
+	int program_fd, const char *path, uint64_t offset, uint64_t cookie, bool at_return)
+{
+	return lien_uprobe_multi_attach(program_fd, path, &offset, &cookie, 1,
+		(struct lien_uprobe_multi_how){.at_return = at_return});
+}
+
+void lien_close_all_later(const int *fds, unsigned count)
+{
+	while (count--)
+		if (fds[count] >= 0)
+			lien_close_later(fds[count]);
+}
+
 void lien_close_later(int fd)
 {
 	assert_true(fd >= FIRST_LINK);
@@ -58,8 +72,8 @@ static struct lien_making *begun(void)
 {
 	uint64_t offsets[] = {1, 2, 3}, cookies[] = {4, 5, 6};
 	struct lien_link_request wishes[] = {
-		{1, offsets, cookies, 2, {.at_return = true}},
-		{2, offsets, cookies, 3, {0}},
+		{1, offsets, cookies, 2, .how = {.at_return = true}},
+		{2, offsets, cookies, 3, .how = {0}},
 	};
 	struct lien_making *making;
 	int fd = open("/dev/null", O_RDONLY);
@@ -156,6 +170,36 @@ static void test_nothing_to_make(void **state)
 	assert_int_equal(link, -1);
 }
 
+/* A link for each place, and if one cannot be made, none. */
+static void test_one_by_one(void **state)
+{
+	uint64_t offsets[] = {1, 2, 3}, cookies[] = {4, 5, 6};
+	struct lien_link_request requests[] = {
+		{1, offsets, cookies, 3, .each = true, .how = {.at_return = true}},
+		{2, offsets + 1, cookies + 1, 2, .each = true},
+	};
+	struct lien_making *making;
+	int links[5], i;
+
+	(void)state;
+	for (i = 0; i < 9; i++)
+		sem_post(&may_make);
+	lien_making_allow(60000);
+	assert_int_equal(lien_making_begin(&making, 0, requests, 2), 0);
+	assert_int_equal(lien_making_wait(&making, links), 0);
+	for (i = 0; i < 5; i++)
+		assert_int_equal(links[i], FIRST_LINK + i);
+	assert_int_equal(seen_offset[1], 2);
+	assert_int_equal(seen_cookie[1], 5);
+	assert_int_equal(closed, 0);
+	fail_from = 8;
+	links[0] = -1;
+	assert_int_equal(lien_making_begin(&making, 0, requests, 2), 0);
+	assert_int_equal(lien_making_wait(&making, links), -EMFILE);
+	assert_int_equal(links[0], -1);
+	assert_int_equal(closed, 3);
+}
+
 /* Before the links are there, and after: they do not stay. */
 static void test_abandoned(void **state)
 {
@@ -184,6 +228,7 @@ int main(void)
 		cmocka_unit_test_setup(test_waited_for_once, setup),
 		cmocka_unit_test_setup(test_half_made, setup),
 		cmocka_unit_test_setup(test_nothing_to_make, setup),
+		cmocka_unit_test_setup(test_one_by_one, setup),
 		cmocka_unit_test_setup(test_abandoned, setup),
 	};
 

@@ -17,10 +17,18 @@ static int setup(void **state)
 	return 0;
 }
 
+/* An allocation that the application knows by one handle goes away. */
+static int park(uint64_t real, uint64_t token, uint32_t references)
+{
+	const struct lien_wire_handle handle = {.value = real, .references = references};
+
+	return lien_names_park(&handle, 1, token);
+}
+
 /* An offload and a restore: the memory with one handle comes back with another. */
 static void moved(uint64_t was, uint64_t becomes, uint64_t token, uint32_t references)
 {
-	assert_int_equal(lien_names_park(was, token, references), 0);
+	assert_int_equal(park(was, token, references), 0);
 	lien_names_revive(token, becomes);
 }
 
@@ -38,7 +46,7 @@ static void test_nothing_is_renamed(void **state)
 static void test_away_and_back(void **state)
 {
 	(void)state;
-	assert_int_equal(lien_names_park(0x77, 99, 1), 0);
+	assert_int_equal(park(0x77, 99, 1), 0);
 	assert_int_equal(lien_names_real(0x77), 0);
 	assert_int_equal(lien_names_real_to_release(0x77), 0);
 	assert_int_equal(lien_names_renamed(), 1);
@@ -66,8 +74,8 @@ static void test_back_with_the_same_value(void **state)
 /* Two that come back have changed places. */
 static void exchange(uint32_t references)
 {
-	assert_int_equal(lien_names_park(1, 101, references), 0);
-	assert_int_equal(lien_names_park(2, 102, references), 0);
+	assert_int_equal(park(1, 101, references), 0);
+	assert_int_equal(park(2, 102, references), 0);
 	lien_names_revive(101, 2);
 	lien_names_revive(102, 1);
 }
@@ -119,7 +127,7 @@ static void test_spent(void **state)
 	/* One whose memory goes away once more. */
 	lien_names_clear();
 	moved(1, 2, 101, 0);
-	assert_int_equal(lien_names_park(2, 102, 0), 0);
+	assert_int_equal(park(2, 102, 0), 0);
 	assert_int_equal(lien_names_real_to_release(1), 0);
 	lien_names_revive(102, 3);
 	assert_int_equal(lien_names_real_to_release(1), 3);
@@ -175,9 +183,9 @@ static void test_told_unseen(void **state)
 {
 	(void)state;
 	moved(1, 2, 101, 1);
-	assert_int_equal(lien_names_park(1, 103, 1), -EEXIST);
+	assert_int_equal(park(1, 103, 1), -EEXIST);
 	assert_int_equal(lien_names_real(1), 2);
-	assert_int_equal(lien_names_park(1, 103, 0), 0); /* the application has no name for it */
+	assert_int_equal(park(1, 103, 0), 0); /* the application has no name for it */
 	lien_names_revive(103, 9);
 	assert_int_equal(lien_names_real(1), 2);
 }
@@ -215,12 +223,45 @@ static void test_known_two_ways(void **state)
 	lien_names_clear();
 	moved(1, 2, 101, 1);
 	name = lien_names_made(1);
-	assert_int_equal(lien_names_park(1, 103, 2), -EEXIST);
+	assert_int_equal(park(1, 103, 2), -EEXIST);
 	assert_int_equal(lien_names_real(name), 1);
 	assert_int_equal(lien_names_real(1), 2);
-	assert_int_equal(lien_names_park(1, 103, 1), 0);
+	assert_int_equal(park(1, 103, 1), 0);
 	assert_int_equal(lien_names_real(name), 0);
 	assert_int_equal(lien_names_real(1), 2);
+}
+
+/* A process has imported its own memory: two handles, of which one comes back. */
+static void test_two_handles(void **state)
+{
+	const struct lien_wire_handle two[] = {{1, 2, 0}, {2, 1, 0}}, other = {1, 1, 0};
+
+	(void)state;
+	assert_int_equal(lien_names_park(two, 2, 101), 0);
+	assert_int_equal(lien_names_real(1), 0);
+	assert_int_equal(lien_names_real(2), 0);
+	lien_names_unpark(101); /* it did not go */
+	assert_int_equal(lien_names_real(1), 1);
+	assert_int_equal(lien_names_real(2), 2);
+	assert_int_equal(lien_names_renamed(), 0);
+	assert_int_equal(lien_names_park(two, 2, 101), 0);
+	lien_names_revive(101, 2); /* the driver gives a value out again */
+	assert_int_equal(lien_names_real(1), 2);
+	assert_int_equal(lien_names_real(2), 2);
+	lien_names_released(2);
+	assert_int_equal(lien_names_real_to_release(2), 2);
+	assert_int_equal(lien_names_real(1), 2);
+	assert_int_equal(lien_names_made(1) != 1, 1); /* other memory must not get that value */
+	lien_names_released(1);
+	lien_names_released(1);
+	assert_int_equal(lien_names_real(1), 1);
+	/* One of them means other memory: nothing is changed. */
+	lien_names_clear();
+	moved(1, 9, 102, 1);
+	assert_int_equal(
+		lien_names_park((struct lien_wire_handle[]){{7, 1, 0}, other}, 2, 103), -EEXIST);
+	assert_int_equal(lien_names_real(7), 7);
+	assert_int_equal(lien_names_real(1), 9);
 }
 
 int main(void)
@@ -237,6 +278,7 @@ int main(void)
 		cmocka_unit_test_setup(test_given_back_unseen, setup),
 		cmocka_unit_test_setup(test_told_unseen, setup),
 		cmocka_unit_test_setup(test_known_two_ways, setup),
+		cmocka_unit_test_setup(test_two_handles, setup),
 	};
 
 	return cmocka_run_group_tests_name("names", tests, NULL, NULL);

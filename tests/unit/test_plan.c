@@ -85,13 +85,15 @@ static void test_one(void **state)
 	assert_int_equal(item->flags, LIEN_WIRE_OWNED);
 	assert_int_equal(item->index, 0);
 	assert_int_equal(item->mappings, 1);
-	assert_int_equal(item->references, 1);
+	assert_int_equal(item->handles, 1);
+	assert_int_equal(item->handle[0].value, 10);
+	assert_int_equal(item->handle[0].references, 1);
 	assert_int_equal(item->prop_type, CU_MEM_ALLOCATION_TYPE_PINNED);
 	assert_int_equal(item->handle_types, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
 	assert_int_equal(item->location_type, CU_MEM_LOCATION_TYPE_DEVICE);
 	assert_int_equal(item->location_id, 2);
 	assert_int_equal(item->rdma, 1);
-	assert_int_equal(item->usage, 3);
+	assert_int_equal(item->usage, 2);
 	assert_int_equal(item->places, 2);
 	assert_int_equal(item->place[0].location_id, 2);
 	assert_int_equal(item->place[0].flags, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
@@ -115,7 +117,7 @@ static void test_references(void **state)
 	assert_int_equal(make(&all), 0);
 	assert_int_equal(plan.processes[0].items_count, 3);
 	for (unsigned i = 0; i < COUNT(wanted); i++)
-		assert_int_equal(plan.processes[0].items[i].references, wanted[i]);
+		assert_int_equal(plan.processes[0].items[i].handle[0].references, wanted[i]);
 }
 
 /* Aliases, of which the first one in the list maps all and can be copied through. */
@@ -153,7 +155,7 @@ static void test_aliases(void **state)
 		assert_int_equal(item->index, i % 4);
 		assert_int_equal(item->mappings, 4);
 		assert_int_equal(item->token, plan.processes[0].items[i & ~3u].token);
-		assert_int_equal(item->references, 1);
+		assert_int_equal(item->handle[0].references, 1);
 		if (!item->index) {
 			assert_int_equal(item->va, VA + i / 4 * 64 * PIECE + i / 4 * 8 * PIECE);
 			assert_int_equal(item->bytes, 4 * PIECE);
@@ -179,10 +181,7 @@ static void shared_by_three(void)
 
 static const struct lien_plan_process *part_of(uint32_t pid)
 {
-	for (unsigned i = 0; i < plan.processes_count; i++)
-		if (plan.processes[i].pid == pid)
-			return &plan.processes[i];
-	return NULL;
+	return lien_plan_part(&plan, pid);
 }
 
 static void check_shared(void)
@@ -204,14 +203,14 @@ static void check_shared(void)
 	assert_int_equal(part_of(2)->bytes, 0);
 	assert_int_equal(part_of(2)->items[0].flags, LIEN_WIRE_IMPORTED);
 	assert_int_equal(part_of(2)->items[0].token, shared);
-	assert_int_equal(part_of(2)->items[0].references, 1);
+	assert_int_equal(part_of(2)->items[0].handle[0].references, 1);
 	assert_int_equal(part_of(3)->imports, 1);
 	assert_int_equal(part_of(3)->items_count, 2);
 	for (unsigned i = 0; i < 2; i++) {
 		assert_int_equal(part_of(3)->items[i].flags, LIEN_WIRE_IMPORTED);
 		assert_int_equal(part_of(3)->items[i].index, i);
 		assert_int_equal(part_of(3)->items[i].mappings, 2);
-		assert_int_equal(part_of(3)->items[i].references, 0);
+		assert_int_equal(part_of(3)->items[i].handle[0].references, 0);
 	}
 }
 
@@ -278,10 +277,47 @@ static void test_owner(void **state)
 	assert_int_equal(plan.processes[0].items[0].va, VA);
 	assert_int_equal(make(&torch), 0);
 	assert_int_equal(plan.bytes, 2 * PIECE);
-	assert_int_equal(make(&nobody), 0);
-	assert_int_equal(plan.processes_count, 0);
+	expect_refusal(&nobody, -ESRCH,
+		"no GPU memory is of owner nvshmem; there is memory of nccl, torch_cuda (see");
 	assert_int_equal(make(&all), 0);
 	assert_int_equal(plan.bytes, 3 * PIECE);
+}
+
+/* Nothing is moved: each process says why, and what would move. */
+static void test_idle(void **state)
+{
+	struct lien_selection nccl = {.owner = "nccl"};
+	const struct lien_idle *idle;
+
+	(void)state;
+	started(1);
+	started(2);
+	library(1, IN_TORCH, "libtorch_cuda.so");
+	tell.caller = IN_TORCH;
+	buffer(1, 11, VA, 2 * PIECE);
+	alloc(1, VA + 8 * PIECE, 1000);
+	assert_int_equal(make(&nccl), 0);
+	assert_int_equal(plan.processes_count, 0);
+	assert_int_equal(plan.idle_count, 2);
+	idle = plan.idle;
+	assert_int_equal(idle->pid, 1);
+	assert_null(idle->reason);
+	assert_int_equal(idle->bytes, 2 * PIECE + 1000);
+	assert_int_equal(idle->others, 2 * PIECE + 1000);
+	assert_int_equal(idle->movable, 2 * PIECE);
+	assert_int_equal(idle->owners_count, 1);
+	assert_string_equal(idle->owners[0], "torch_cuda");
+	assert_int_equal(idle[1].bytes + idle[1].others + idle[1].offloaded, 0);
+	process(1)->presence = LIEN_CONTROL_NONE;
+	nccl.pids = (uint32_t[]){1};
+	nccl.pids_count = 1;
+	assert_int_equal(make(&nccl), 0);
+	assert_int_equal(plan.idle_count, 1);
+	assert_non_null(strstr(plan.idle[0].reason, "no control library"));
+	assert_int_equal(plan.idle[0].movable, 0);
+	nccl = (struct lien_selection){.owner = "nccl", .viewer = {true, 4711}};
+	assert_int_equal(make(&nccl), 0);
+	assert_int_equal(plan.idle_count, 0);
 }
 
 /* --- declared worthless ------------------------------------------------------------------------
@@ -324,8 +360,7 @@ static void test_discard_owner(void **state)
 	assert_int_equal(plan.bytes, 0);
 	assert_int_equal(plan.discarded, PIECE);
 	torch.owner = "nobody";
-	assert_int_equal(make(&nccl), 0);
-	assert_int_equal(plan.discarded, 0);
+	expect_refusal(&nccl, -ESRCH, "no GPU memory is of owner nobody; there is memory of ");
 	/* What cannot be moved cannot be dropped either. */
 	alloc(1, VA + 8 * PIECE, 1000);
 	torch.owner = "unknown";
@@ -363,7 +398,7 @@ static void test_discard_address(void **state)
 	discard[0].pid = 1; /* which does not map it there itself */
 	expect_refusal(&some, -ESRCH, "--discard 1:0x");
 	discard[0] = (struct lien_discard){.pid = 3, .address = VA};
-	expect_refusal(&some, -ESRCH, "process 3 has no memory");
+	expect_refusal(&some, -ESRCH, "process 3 is not known to the agent");
 	/* Other processes' are not selected. */
 	discard[0] = (struct lien_discard){.pid = 1, .address = VA};
 	some.pids = (uint32_t[]){2};
@@ -419,53 +454,107 @@ static void test_unknown_owner(void **state)
 	assert_int_equal(plan.processes_count, 0);
 }
 
-static void test_left_own_import(void **state)
+static void test_own_import(void **state)
 {
+	const struct lien_wire_item *item;
+
 	(void)state;
 	started(1);
 	buffer(1, 10, VA, PIECE);
+	retain(1, 10, VA);
 	export(1, 10, 5);
 	imported_buffer(1, 11, 5, VA + PIECE, PIECE);
-	expect_left(1, PIECE, "imported by its own process, or twice by another one");
+	assert_int_equal(make(&all), 0);
+	assert_int_equal(plan.bytes, PIECE);
+	assert_int_equal(plan.left_count, 0);
+	assert_int_equal(part_of(1)->items_count, 2);
+	item = part_of(1)->items;
+	assert_int_equal(item->flags, LIEN_WIRE_OWNED);
+	assert_int_equal(item->handles, 2);
+	assert_int_equal(item->handle[0].value + item->handle[1].value, 21);
+	assert_int_equal(item->handle[item->handle[1].value == 10].references, 2);
+	allocation_at(1, VA)->found = allocation_at(1, VA)->adopted = true;
+	expect_left(1, PIECE, "more handles than are known");
+	allocation_at(1, VA)->found = allocation_at(1, VA)->adopted = false;
+	for (unsigned i = 12; i < 10 + LIEN_WIRE_HANDLES; i++) {
+		export(1, 10, i);
+		import(1, i, i);
+		assert_int_equal(make(&all), 0);
+		assert_int_equal(plan.bytes, PIECE);
+	}
+	export(1, 10, 99);
+	import(1, 99, 99);
+	expect_left(1, PIECE, "imported more often by one process");
 }
 
-static void test_left_not_mapped(void **state)
+/* The control library maps what the process has not. */
+static void expect_scratch(uint32_t pid, uint64_t bytes, unsigned mappings, uint64_t handle)
+{
+	const struct lien_wire_item *item = part_of(pid)->items;
+
+	assert_int_equal(part_of(pid)->items_count, mappings);
+	assert_int_equal(item->mappings, mappings);
+	assert_int_equal(item->index, 0);
+	assert_int_equal(item->va, 0);
+	assert_int_equal(item->places, 0);
+	assert_int_equal(item->bytes, bytes);
+	assert_int_equal(item->handle[0].value, handle);
+	for (unsigned i = 1; i < mappings; i++) {
+		assert_int_equal(item[i].index, i);
+		assert_true(item[i].va);
+	}
+}
+
+static void test_not_mapped(void **state)
 {
 	(void)state;
 	started(1);
 	started(2);
 	create(1, 10, PIECE);
-	expect_left(1, PIECE, "handle to it without mapping it");
+	assert_int_equal(make(&all), 0);
+	assert_int_equal(plan.bytes, PIECE);
+	expect_scratch(1, PIECE, 1, 10);
 	reserve(1, VA, PIECE);
 	map_rw(1, VA, PIECE, 10);
 	export(1, 10, 5);
 	import(2, 20, 5);
-	expect_left(1, PIECE, "handle to it without mapping it");
-	release(2, 20);
 	assert_int_equal(make(&all), 0);
 	assert_int_equal(plan.bytes, PIECE);
+	assert_int_equal(part_of(1)->items[0].va, VA);
+	assert_int_equal(part_of(2)->items[0].flags, LIEN_WIRE_IMPORTED);
+	expect_scratch(2, PIECE, 1, 20);
+	/* The owner has let go of it, and the importer has not: nobody can make it again. */
+	release(1, 10);
+	unmap(1, VA, PIECE);
+	expect_left(1, PIECE, "only others hold it");
 }
 
-static void test_left_not_whole(void **state)
+static void test_not_whole(void **state)
 {
 	(void)state;
 	started(1);
 	create(1, 10, 2 * PIECE);
 	reserve(1, VA, 4 * PIECE);
 	map_rw(1, VA, PIECE, 10);
-	expect_left(1, 2 * PIECE, "through which all of it can be copied");
+	assert_int_equal(make(&all), 0);
+	assert_int_equal(plan.bytes, 2 * PIECE);
+	expect_scratch(1, 2 * PIECE, 2, 10);
 	unmap(1, VA, PIECE);
 	map(1, VA, 2 * PIECE, 10); /* no access at all */
-	expect_left(1, 2 * PIECE, "through which all of it can be copied");
+	assert_int_equal(make(&all), 0);
+	expect_scratch(1, 2 * PIECE, 2, 10);
 	set_access(1, VA, 2 * PIECE, 0, CU_MEM_ACCESS_FLAGS_PROT_READ);
-	expect_left(1, 2 * PIECE, "through which all of it can be copied");
+	assert_int_equal(make(&all), 0);
+	expect_scratch(1, 2 * PIECE, 2, 10);
 	set_access(1, VA, 2 * PIECE, 0, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
 	assert_int_equal(make(&all), 0);
 	assert_int_equal(plan.bytes, 2 * PIECE);
+	assert_int_equal(part_of(1)->items_count, 1);
+	assert_int_equal(part_of(1)->items[0].va, VA);
 }
 
 /* The importer's mapping does not help: the owner copies. */
-static void test_left_only_importer_writes(void **state)
+static void test_only_importer_writes(void **state)
 {
 	(void)state;
 	started(1);
@@ -475,7 +564,148 @@ static void test_left_only_importer_writes(void **state)
 	map(1, VA, PIECE, 10);
 	export(1, 10, 5);
 	imported_buffer(2, 20, 5, VA, PIECE);
-	expect_left(1, PIECE, "through which all of it can be copied");
+	assert_int_equal(make(&all), 0);
+	expect_scratch(1, PIECE, 2, 10);
+	assert_int_equal(part_of(2)->items[0].va, VA);
+}
+
+/* --- multicast objects ------------------------------------------------------------------------ */
+
+static const struct lien_selection joined = {.multicast = true};
+
+/* Two processes, each with memory bound to the first one's object. */
+static void team(void)
+{
+	started(1);
+	started(2);
+	TELL(LIEN_CALL_CU_MULTICAST_CREATE, 1,
+		.multicast = {.handle = 50, .bytes = 4 * PIECE, .device = 2});
+	export(1, 50, 77);
+	import(2, 60, 77);
+	buffer(1, 10, VA, PIECE);
+	buffer(2, 20, VA, PIECE);
+	bind_object(1, 50, 0, 10);
+	bind_object(2, 60, PIECE, 20);
+}
+
+static void expect_all_left(const struct lien_selection *selection, const char *words)
+{
+	assert_int_equal(make(selection), 0);
+	assert_int_equal(plan.processes_count, 0);
+	assert_true(plan.left_count > 0);
+	for (unsigned i = 0; i < plan.left_count; i++)
+		if (strstr(plan.left[i].reason, words))
+			return;
+	fail_msg("\"%s\" is not in \"%s\"", words, plan.left[0].reason);
+}
+
+static void test_multicast(void **state)
+{
+	const struct lien_wire_item *item;
+
+	(void)state;
+	team();
+	expect_all_left(&all, "see --multicast");
+	assert_int_equal(make(&joined), 0);
+	assert_int_equal(plan.bytes, 2 * PIECE);
+	for (uint32_t pid = 1; pid <= 2; pid++) {
+		item = part_of(pid)->items;
+		assert_int_equal(part_of(pid)->items_count, 2);
+		assert_int_equal(item[0].va, VA);
+		assert_int_equal(item[0].object, 0);
+		assert_int_equal(item[1].index, 1);
+		assert_int_equal(item[1].mappings, 2);
+		assert_int_equal(item[1].va, 0);
+		assert_int_equal(item[1].bytes, PIECE);
+		assert_int_equal(item[1].object, pid == 1 ? 50 : 60);
+		assert_int_equal(item[1].object_offset, pid == 1 ? 0 : PIECE);
+		assert_int_equal(item[0].team, allocation_at(1, VA)->id);
+		assert_int_equal(item[1].team, item[0].team);
+	}
+}
+
+/* Whoever reaches the memory through the object is held, or none of it moves. */
+static void test_multicast_with_others(void **state)
+{
+	static const uint32_t first[] = {1};
+	struct lien_selection some = {.multicast = true, .pids = first, .pids_count = 1};
+
+	(void)state;
+	team();
+	expect_all_left(&some, "together with memory that stays");
+	some.with_closure = true;
+	expect_all_left(&some, "together with memory that stays");
+	started(3);
+	export(2, 60, 78); /* on its way */
+	expect_all_left(&joined, "may be imported yet");
+	import(3, 70, 78);
+	expect_all_left(&joined, "no memory in it");
+	release(3, 70);
+	assert_int_equal(make(&joined), 0);
+	assert_int_equal(plan.bytes, 2 * PIECE);
+	TELL(LIEN_CALL_IBV_REG_MR, 2, .mr = {0, VA, PIECE, 0x502, "mlx5_3"});
+	expect_all_left(&joined, "together with memory that stays");
+	RELEASE(LIEN_CALL_IBV_DEREG_MR, 2, .reg = {.handle = 0x502});
+	lien_graph_process(graph, 2)->incomplete |= LIEN_INCOMPLETE_ODD;
+	expect_all_left(&joined, "together with memory that stays");
+	lien_graph_process(graph, 2)->incomplete = 0;
+	map(2, VA + 16 * PIECE, 4 * PIECE, 60);
+	release(2, 60); /* by what would it be bound again? */
+	expect_all_left(&joined, "no handle any more");
+}
+
+/* By way of other memory, objects join memory of which neither knows. */
+static void test_multicast_chain(void **state)
+{
+	(void)state;
+	team();
+	started(3);
+	TELL(LIEN_CALL_CU_MULTICAST_CREATE, 2,
+		.multicast = {.handle = 61, .bytes = 4 * PIECE, .device = 2});
+	export(2, 61, 79);
+	import(3, 71, 79);
+	buffer(3, 30, VA, PIECE);
+	bind_object(2, 61, 0, 20);
+	bind_object(3, 71, PIECE, 30);
+	assert_int_equal(make(&joined), 0);
+	assert_int_equal(plan.bytes, 3 * PIECE);
+	assert_int_equal(part_of(3)->items[0].team, part_of(1)->items[0].team);
+	assert_int_equal(part_of(2)->items_count, 3);
+	export(3, 30, 80); /* nobody has it yet */
+	expect_all_left(&joined, "together with memory that stays");
+}
+
+static void test_multicast_too_many(void **state)
+{
+	(void)state;
+	team();
+	for (unsigned i = 0; i < 300; i++) {
+		buffer(1, 1000 + i, VA + (2 + i) * PIECE, PIECE);
+		bind_object(1, 50, (2 + i) * PIECE, 1000 + i);
+	}
+	expect_all_left(&joined, "too much other memory");
+}
+
+/* Deciding takes too long: then none of it moves, and not the part that was decided. */
+static void test_multicast_too_long(void **state)
+{
+	const unsigned objects = 6, members = 50, times = 40;
+
+	(void)state;
+	started(1);
+	for (unsigned i = 0; i < objects; i++) {
+		TELL(LIEN_CALL_CU_MULTICAST_CREATE, 1,
+			.multicast = {
+				.handle = 50 + i, .bytes = members * times * PIECE, .device = 1});
+		for (unsigned j = 0; j < members; j++) {
+			uint64_t handle = 1000 + i * members + j;
+
+			buffer(1, handle, VA + (i * members + j) * PIECE, PIECE);
+			for (unsigned n = 0; n < times; n++)
+				bind_object(1, 50 + i, (j * times + n) * PIECE, handle);
+		}
+	}
+	expect_all_left(&joined, "too much other memory");
 }
 
 static void test_left_fabric(void **state)
@@ -544,7 +774,13 @@ static void test_left_network_card(void **state)
 	assert_int_equal(plan.bytes, 2 * PIECE);
 	TELL(LIEN_CALL_IBV_REG_MR, 1, .reg = {0, VA + PIECE, 100, 0x501});
 	TELL(LIEN_CALL_IBV_REG_MR_IOVA2, 1, .reg = {0, VA + PIECE, 100, 0x501});
-	expect_left(1, 2 * PIECE, "network card");
+	expect_left(1, 2 * PIECE, "a network card (RDMA)");
+	TELL(LIEN_CALL_IBV_REG_MR, 1, .mr = {0, VA, PIECE, 0x502, "mlx5_3"});
+	expect_left(1, 2 * PIECE, "network card mlx5_3 (RDMA)"); /* the first byte's */
+	TELL(LIEN_CALL_IBV_REG_MR, 1, .mr = {0, VA, 2 * PIECE, 0x503, "mlx5_3"});
+	expect_left(1, 2 * PIECE, "several network cards");
+	RELEASE(LIEN_CALL_IBV_DEREG_MR, 1, .reg = {.handle = 0x502});
+	RELEASE(LIEN_CALL_IBV_DEREG_MR, 1, .reg = {.handle = 0x503});
 	RELEASE(LIEN_CALL_IBV_DEREG_MR, 1, .reg = {.handle = 0x500});
 	expect_left(1, 2 * PIECE, "network card");
 	RELEASE(LIEN_CALL_IBV_DEREG_MR, 1, .reg = {.handle = 0x501});
@@ -594,6 +830,7 @@ static void test_left_summed(void **state)
 	alloc(1, VA + PIECE, 200);
 	alloc(2, VA, 400);
 	create(1, 10, PIECE);
+	export(1, 10, 5); /* nobody has imported it */
 	buffer(1, 11, VA + 2 * PIECE, PIECE);
 	assert_int_equal(make(&all), 0);
 	assert_int_equal(plan.bytes, PIECE);
@@ -776,6 +1013,183 @@ static void test_pids_of_other_users(void **state)
 	assert_false(plan.left[0].other_user);
 }
 
+static void expect_blame(enum lien_cause cause, uint32_t pid, uint32_t holder)
+{
+	assert_int_equal(plan.blame.cause, cause);
+	assert_int_equal(plan.blame.process, pid);
+	assert_int_equal(plan.blame.holder, holder);
+}
+
+/* What programs get of a refusal. */
+static void test_blame(void **state)
+{
+	struct lien_selection some = {.pids = (uint32_t[]){1}, .pids_count = 1};
+
+	(void)state;
+	shared_by_three();
+	expect_refusal(&some, -EBUSY, "--with-closure");
+	assert_int_equal(plan.blame.cause, LIEN_CAUSE_NOT_SELECTED);
+	assert_int_equal(plan.blame.process, 1);
+	assert_in_range(plan.blame.holder, 2, 3);
+	process(3)->presence = LIEN_CONTROL_NONE;
+	some.with_closure = true;
+	expect_refusal(&some, -EBUSY, "cannot take part");
+	expect_blame(LIEN_CAUSE_NO_CONTROL, 1, 3);
+	process(3)->presence = LIEN_CONTROL_TAKEN;
+	expect_refusal(&some, -EBUSY, "cannot take part");
+	expect_blame(LIEN_CAUSE_UNABLE, 1, 3);
+	process(3)->presence = LIEN_CONTROL_READY;
+	capture_begin(3, 7);
+	expect_refusal(&some, -EBUSY, "capturing");
+	expect_blame(LIEN_CAUSE_CAPTURING, 3, 0);
+	capture_end(3, 7);
+	some.pids = (uint32_t[]){9};
+	expect_refusal(&some, -ESRCH, "process 9 is not known");
+	expect_blame(LIEN_CAUSE_INVALID, 9, 0);
+	alloc(1, VA + 20 * PIECE, 1000);
+	some.pids_count = 0;
+	some.strict = true;
+	expect_refusal(&some, -EBUSY, "--strict");
+	expect_blame(LIEN_CAUSE_STRICT, 1, 0);
+	assert_string_equal(lien_cause_code(LIEN_CAUSE_STRICT), "refused");
+	assert_non_null(lien_cause_remedy(LIEN_CAUSE_STRICT));
+	assert_int_equal(make(&all), 0);
+	expect_blame(LIEN_CAUSE_FAILED, 0, 0);
+	assert_int_equal(lien_cause_of(-ECANCELED), LIEN_CAUSE_CANCELLED);
+	assert_int_equal(lien_cause_of(-EIO), LIEN_CAUSE_FAILED);
+}
+
+static void test_gpus(void **state)
+{
+	static const struct lien_ordinals ordinals = {
+		.count = 2, .uuid = {{.bytes = {7}}, {.bytes = {8}}}};
+	static const struct lien_uuid unused = {.bytes = {9}},
+				      many[] = {{.bytes = {9}}, {.bytes = {11}}, {.bytes = {8}},
+					      {.bytes = {3}}, {.bytes = {5}}};
+	struct lien_selection some = {.by_gpu = true, .gpus_count = 1};
+
+	(void)state;
+	for (unsigned pid = 1; pid <= 2; pid++) {
+		started(pid);
+		buffer(pid, 10, VA, PIECE);
+		create_on(pid, 11, 2 * PIECE, device_prop(1));
+		map_rw(pid, VA + PIECE, 2 * PIECE, 11);
+	}
+	process(1)->ordinals = &ordinals; /* those of 2 are not known */
+	some.gpus = &ordinals.uuid[1];
+	assert_int_equal(make(&some), 0);
+	assert_int_equal(plan.bytes, 2 * PIECE);
+	assert_int_equal(plan.processes_count, 1);
+	assert_int_equal(plan.processes[0].pid, 1);
+	some.gpus = &unused;
+	assert_int_equal(make(&some), 0);
+	assert_int_equal(plan.bytes, 0);
+	/* In any order. */
+	some.gpus = many;
+	some.gpus_count = COUNT(many);
+	assert_int_equal(make(&some), 0);
+	assert_int_equal(plan.bytes, 2 * PIECE);
+	some.gpus_count = 0;
+	some.ordinals = 1;
+	assert_int_equal(make(&some), 0);
+	assert_int_equal(plan.bytes, 2 * PIECE);
+	assert_int_equal(plan.processes_count, 2);
+}
+
+static struct lien_comm *comm_of(uint64_t address)
+{
+	struct lien_comm key = {.address = address};
+
+	return RB_FIND(lien_comm_tree, &process(1)->comms, &key);
+}
+
+static void test_groups(void **state)
+{
+	uint64_t groups[] = {0xbb, 0xcc}, many[] = {9, 7, 0xbb, 5, 3, 1};
+	struct lien_selection some = {.groups = groups, .groups_count = 1};
+	struct lien_discard discard = {.pid = 1, .address = VA + 2 * PIECE};
+
+	(void)state;
+	started(1);
+	comm_init(1, 0x100, 0xaa, 0, 2);
+	comm_init(1, 0x200, 0xbb, 0, 2);
+	for (unsigned i = 0; i < 3; i++)
+		buffer(1, 10 + i, VA + i * PIECE, PIECE);
+	allocation_at(1, VA)->comm = comm_of(0x100)->number;
+	allocation_at(1, VA + PIECE)->comm = comm_of(0x200)->number;
+	assert_int_equal(make(&some), 0);
+	assert_int_equal(plan.bytes, PIECE);
+	assert_int_equal(plan.processes[0].items[0].va, VA + PIECE);
+	/* What is discarded moves, too, whatever it is for. */
+	some.discard = &discard;
+	some.discard_count = 1;
+	assert_int_equal(make(&some), 0);
+	assert_int_equal(plan.bytes, PIECE);
+	assert_int_equal(plan.discarded, PIECE);
+	some.discard_count = 0;
+	/* In any order. */
+	some.groups = many;
+	some.groups_count = COUNT(many);
+	assert_int_equal(make(&some), 0);
+	assert_int_equal(plan.bytes, PIECE);
+	some.groups = groups;
+	some.groups_count = 1;
+	groups[0] = 0xcc;
+	assert_int_equal(make(&some), 0);
+	assert_int_equal(plan.processes_count, 0);
+}
+
+/* Makes memory with a tag. */
+static void tagged(uint32_t pid, uint64_t handle, uint64_t va, const char *tag)
+{
+	struct lien_event ev = EVENT(LIEN_CALL_CU_MEM_CREATE, pid,
+		.create = {.handle = handle, .bytes = PIECE, .prop = device_prop(0)});
+
+	strncpy(ev.tagged.tag, tag, sizeof(ev.tagged.tag) - 1);
+	apply(&ev);
+	reserve(pid, va, PIECE);
+	map_rw(pid, va, PIECE, handle);
+}
+
+static void test_tags(void **state)
+{
+	static const char *const tags[] = {"weights", "kv_cache"};
+	struct lien_selection some = {.tags = tags, .tags_count = 1};
+	struct lien_discard discard = {.tag = "kv_cache"};
+
+	(void)state;
+	started(1);
+	tagged(1, 10, VA, "kv_cache");
+	tagged(1, 11, VA + PIECE, "weights");
+	buffer(1, 12, VA + 2 * PIECE, PIECE);
+	assert_int_equal(make(&some), 0);
+	assert_int_equal(plan.bytes, PIECE);
+	assert_int_equal(plan.processes[0].items[0].va, VA + PIECE);
+	assert_int_equal(plan.processes[0].items[0].tag, lien_plan_tag_hash("weights"));
+	some.tags_count = 2;
+	assert_int_equal(make(&some), 0);
+	assert_int_equal(plan.bytes, 2 * PIECE);
+	some.owner = "nccl"; /* both narrow it down */
+	assert_int_equal(make(&some), 0);
+	assert_int_equal(plan.processes_count, 0);
+	/* What is dropped moves, too, whosever it is. */
+	some.discard = &discard;
+	some.discard_count = 1;
+	assert_int_equal(make(&some), 0);
+	assert_int_equal(plan.bytes, 0);
+	assert_int_equal(plan.discarded, PIECE);
+	assert_int_equal(
+		plan.processes[0].items[0].flags & LIEN_WIRE_WORTHLESS, LIEN_WIRE_WORTHLESS);
+	/* One of them has to exist. */
+	discard.tag = "none";
+	assert_int_equal(make(&some), 0);
+	some.tags = (const char *const[]){"other"};
+	some.tags_count = 1;
+	expect_refusal(&some, -ESRCH,
+		"no GPU memory has the tag other; there is memory with the "
+		"tag kv_cache, weights");
+}
+
 static void test_capture(void **state)
 {
 	(void)state;
@@ -825,7 +1239,8 @@ static void test_left_partly_away(void **state)
 
 static unsigned restored(uint32_t *pids, unsigned count, uint32_t *all_pids)
 {
-	unsigned n = lien_plan_restore(graph, pids, count, all_pids), i, j, bits = 0;
+	const struct lien_selection selection = {.pids = pids, .pids_count = count};
+	unsigned n = lien_plan_restore(graph, &selection, all_pids), i, j, bits = 0;
 
 	for (i = 0; i < n; i++) {
 		for (j = 0; j < i; j++)
@@ -881,6 +1296,7 @@ static void test_many(void **state)
 	assert_int_equal(part_of(1)->items_count, 3000);
 	assert_int_equal(part_of(2)->items_count, 3000);
 	assert_int_equal(part_of(2)->imports, 3000);
+	assert_null(lien_plan_part(&plan, 3));
 	assert_int_equal(plan.bytes, 3000 * PIECE);
 }
 
@@ -944,9 +1360,15 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		PLAN(test_one),
 		PLAN(test_references),
+		PLAN(test_multicast),
+		PLAN(test_multicast_with_others),
+		PLAN(test_multicast_chain),
+		PLAN(test_multicast_too_many),
+		PLAN(test_multicast_too_long),
 		PLAN(test_aliases),
 		PLAN(test_imports),
 		PLAN(test_pids),
+		PLAN(test_idle),
 		PLAN(test_owner),
 		PLAN(test_discard_owner),
 		PLAN(test_discard_address),
@@ -954,10 +1376,10 @@ int main(void)
 		PLAN(test_host_memory),
 		PLAN(test_left_dead_owner),
 		PLAN(test_unknown_owner),
-		PLAN(test_left_own_import),
-		PLAN(test_left_not_mapped),
-		PLAN(test_left_not_whole),
-		PLAN(test_left_only_importer_writes),
+		PLAN(test_own_import),
+		PLAN(test_not_mapped),
+		PLAN(test_not_whole),
+		PLAN(test_only_importer_writes),
 		PLAN(test_left_fabric),
 		PLAN(test_left_fabric_after_restore),
 		PLAN(test_window),
@@ -972,6 +1394,10 @@ int main(void)
 		PLAN(test_lost_import),
 		PLAN(test_users),
 		PLAN(test_pids_of_other_users),
+		PLAN(test_blame),
+		PLAN(test_gpus),
+		PLAN(test_groups),
+		PLAN(test_tags),
 		PLAN(test_capture),
 		PLAN(test_second_offload),
 		PLAN(test_left_partly_away),

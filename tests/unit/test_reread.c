@@ -620,9 +620,28 @@ static void test_reread_event(void **state)
 	assert_int_equal(process(PID)->incomplete, LIEN_INCOMPLETE_NCCL | LIEN_INCOMPLETE_CARDS);
 }
 
+/* What cuMemCreate did not make is no memory, and may be the process's alone. */
+static void test_objects(void **state)
+{
+	struct lien_wire_found object = {
+		.va = VA, .bytes = ROOM, .handle = 9, .kind = LIEN_WIRE_AREA, .handle_types = 1};
+	struct lien_reread *reread;
+
+	(void)state;
+	assert_int_equal(lien_reread_new(&reread), 0);
+	assert_int_equal(lien_reread_found(reread, &object, 1), 0);
+	assert_true(lien_reread_objects(reread));
+	assert_false(lien_reread_own_objects(reread));
+	object.handle_types = 0;
+	assert_int_equal(lien_reread_found(reread, &object, 1), 0);
+	assert_true(lien_reread_own_objects(reread));
+	lien_reread_free(reread);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		TEST(test_objects),
 		TEST(test_random),
 		TEST(test_seen_once),
 		TEST(test_changed_again),

@@ -255,6 +255,30 @@ static CUresult mem_import(
 	return handle_new(handle, value);
 }
 
+/* Part of an allocation is bound to an object, or of none. */
+#define OBJECT 0x900ull
+
+static unsigned bound;
+
+static CUresult object_bind(CUmemGenericAllocationHandle object, size_t object_offset,
+	CUmemGenericAllocationHandle handle, size_t offset, size_t bytes, unsigned long long flags)
+{
+	(void)object_offset, (void)offset, (void)bytes, (void)flags;
+	assert_int_equal(object, OBJECT);
+	assert_true(lives(handle));
+	assert_int_equal(bound++, 0);
+	return CUDA_SUCCESS;
+}
+
+static CUresult object_unbind(
+	CUmemGenericAllocationHandle object, CUdevice device, size_t object_offset, size_t bytes)
+{
+	(void)device, (void)object_offset, (void)bytes;
+	assert_int_equal(object, OBJECT);
+	assert_int_equal(bound--, 1);
+	return CUDA_SUCCESS;
+}
+
 static const struct lien_driver driver = {
 	.cuGetErrorName = error_name,
 	.cuDeviceGet = device_get,
@@ -282,6 +306,8 @@ static const struct lien_driver driver = {
 	.cuMemSetAccess = set_access,
 	.cuMemExportToShareableHandle = mem_export,
 	.cuMemImportFromShareableHandle = mem_import,
+	.cuMulticastBindMem = object_bind,
+	.cuMulticastUnbind = object_unbind,
 };
 
 /* --- an agent -----------------------------------------------------------------------------------
@@ -406,7 +432,8 @@ static struct lien_wire_item wire_of(unsigned place)
 		.allocation_bytes = LIEN_WIRE_STEP,
 		.flags = kinds[place],
 		.mappings = 1,
-		.references = 1,
+		.handles = 1,
+		.handle = {{.value = w.place[place], .references = 1}},
 		.location_type = CU_MEM_LOCATION_TYPE_DEVICE,
 		.places = 1,
 		.place = {{CU_MEM_LOCATION_TYPE_DEVICE, 0, CU_MEM_ACCESS_FLAGS_PROT_READWRITE}}};
@@ -798,6 +825,43 @@ static void test_offload_means_its_own(void **state)
 	check_forgotten();
 }
 
+/* While memory is away that was bound to an object, threads with any handle wait, whatever another
+ * transaction does: the object has room where it was bound. */
+static void test_unbound(void **state)
+{
+	struct lien_wire_item items[] = {wire_of(0), wire_of(0)};
+
+	(void)state;
+	items[0].mappings = items[1].mappings = 2;
+	items[1].index = 1;
+	items[1].va = items[1].places = 0;
+	items[1].object = OBJECT;
+	bound = 1;
+	assert_int_equal(ASK(STAGE, .flags = LIEN_WIRE_FIRST | LIEN_WIRE_LAST, .arg = FIRST,
+				 .body = items, .size = sizeof(items)),
+		0);
+	assert_int_equal(GATE(SHUT), 0);
+	for (unsigned type = LIEN_WIRE_CHECK; type <= LIEN_WIRE_DROP; type++)
+		assert_int_equal(ask_with(type, (struct asked){.arg = FIRST}), 0);
+	assert_int_equal(bound, 0);
+	assert_true(all_handles_wait);
+	stage_all(SECOND, 3, 4);
+	assert_true(all_handles_wait);
+	assert_int_equal(ASK(DISCARD, .arg = SECOND), 0);
+	assert_true(all_handles_wait);
+	offload(SECOND + 1, 3, 4, LIEN_WIRE_DROP);
+	assert_true(all_handles_wait);
+	assert_int_equal(ASK(CREATE, .arg = SECOND + 1), 0);
+	assert_int_equal(FINISH(SECOND + 1, 0), 0);
+	assert_true(all_handles_wait);
+	assert_int_equal(ASK(CREATE, .arg = FIRST), 0);
+	assert_int_equal(bound, 1);
+	assert_int_equal(FINISH(FIRST, 0), 0);
+	assert_false(all_handles_wait);
+	assert_int_equal(GATE(OPEN), 0);
+	check_forgotten();
+}
+
 /* Only imports that are away can be lost; in several orders, of which the last one finishes. */
 static void test_lost(void **state)
 {
@@ -838,6 +902,7 @@ int main(void)
 		TEST(test_discard_means_its_own),
 		TEST(test_undo_means_its_own),
 		TEST(test_offload_means_its_own),
+		TEST(test_unbound),
 		TEST(test_lost),
 	};
 

@@ -11,7 +11,9 @@
 #include "agent/reread/adoption.h"
 #include "agent/views/findings.h"
 #include "agent/offload/plan.h"
+#include "agent/offload/transaction.h"
 #include "agent/reread/reread.h"
+#include "agent/targets/targets.h"
 #include "agent/views/views.h"
 
 #define FEW	  512
@@ -512,7 +514,7 @@ static void ask_plan_restore(unsigned n)
 	uint32_t *all = calloc(lien_graph_stats(graph)->processes + 1, sizeof(*all));
 
 	(void)n;
-	lien_plan_restore(graph, NULL, 0, all);
+	lien_plan_restore(graph, &(struct lien_selection){0}, all);
 	free(all);
 }
 
@@ -524,18 +526,18 @@ static void ask_ps(unsigned n)
 
 static void ask_ps_of_other(unsigned n)
 {
-	const struct lien_viewer other = {true, 4711};
+	const struct lien_viewer other = {.one_user = true, .uid = 4711};
 
 	(void)n;
 	json_decref(lien_view_ps(graph, &other));
-	json_decref(lien_view_mem(graph, &other));
+	json_decref(lien_view_mem(graph, &other, 0));
 	json_decref(lien_view_graph(graph, &other));
 }
 
 static void ask_mem(unsigned n)
 {
 	(void)n;
-	json_decref(lien_view_mem(graph, NULL));
+	json_decref(lien_view_mem(graph, NULL, 0));
 }
 
 static void ask_mem_by(unsigned n)
@@ -769,6 +771,215 @@ static void test_work_grows_with_what_is_there(void **state)
 	assert_int_equal(bad, 0);
 }
 
+/* --- targets ------------------------------------------------------------------------------------
+ */
+
+static uint64_t transfers(
+	void *context, const struct lien_standing *standing, uint32_t peer, bool receives)
+{
+	(void)context, (void)standing, (void)peer, (void)receives;
+	return 1;
+}
+
+/* Shapes of a job of two processes with n communicators and n threads that are held. */
+#define ONE_GROUP 1
+#define TRANSFERS 2
+#define ONE_COMM  4 /* of the threads */
+#define COUNTED	  8
+#define SHAPES	  16
+
+static uint64_t targets_cost(unsigned shape, unsigned n)
+{
+	struct lien_standing *standings = calloc(n, sizeof(*standings));
+	struct lien_held_thread *held = calloc(n, sizeof(*held));
+	uint8_t(*groups)[LIEN_TARGETS_GROUP] = calloc(n, sizeof(*groups));
+	struct lien_targets_process of[2];
+	const bool busy[2] = {true};
+	struct lien_targets targets = {.standings = standings,
+		.standings_count = n,
+		.order = calloc(2 * n, sizeof(*targets.order)),
+		.held = held,
+		.held_count = n,
+		.of = of,
+		.busy = busy,
+		.processes = 2,
+		.transfers = transfers};
+	uint64_t target;
+
+	for (unsigned i = 0; i < n; i++) {
+		memcpy(groups[i], &i, sizeof(i));
+		standings[i] = (struct lien_standing){.process = i % 2,
+			.comm = 1 + i,
+			.group = groups[shape & ONE_GROUP ? 0 : i / 2],
+			.rank = i,
+			.counted = shape & COUNTED,
+			.transfers = shape & TRANSFERS,
+			.collectives = i};
+		held[i] = (struct lien_held_thread){.process = i % 2,
+			.comm = shape & ONE_COMM ? 1 + i % 2 : 1 + i,
+			.peer = i + 1,
+			.at = shape & TRANSFERS ? LIEN_HELD_SEND : LIEN_HELD_COLLECTIVE};
+	}
+	steps = 0;
+	if (!lien_targets_compute(&targets))
+		lien_targets_guess(&targets);
+	for (unsigned i = 0; i < n; i++) {
+		lien_targets_more(&targets, &standings[i], LIEN_HELD_COLLECTIVE, 0, &target);
+		for (unsigned j = 0; j < lien_targets_pairs(&standings[i]); j++)
+			lien_targets_more(&targets, &standings[i], LIEN_HELD_SEND,
+				standings[i].peers[j]->rank, &target);
+	}
+	lien_targets_lag(&targets);
+	lien_targets_counted(&targets);
+	free(targets.order);
+	free(groups);
+	free(held);
+	free(standings);
+	return steps;
+}
+
+/* Of a job that is brought to rest the agent does this every millisecond. */
+static void test_work_of_targets(void **state)
+{
+	(void)state;
+	for (unsigned shape = 0; shape < SHAPES; shape++) {
+		uint64_t few = targets_cost(shape, FEW), many = targets_cost(shape, 2 * FEW);
+
+		assert_true(few > 0);
+		if (many > RATIO_MAX * few)
+			fail_msg("shape %u: %llu steps for %u, %llu for %u", shape,
+				(unsigned long long)few, FEW, (unsigned long long)many, 2 * FEW);
+	}
+}
+
+/* --- what processes say that they hold ----------------------------------------------------------
+ */
+
+#define LISTERS 64
+#define BATCH	16
+
+static struct {
+	struct lien_wire_header order[LISTERS]; /* the last one of each process, by its pid */
+	uint64_t next;
+} said;
+
+static int note_order(void *context, uint32_t pid, const struct lien_wire_header *order,
+	const void *body, const int *fds, unsigned fds_count)
+{
+	(void)context, (void)body, (void)fds, (void)fds_count;
+	said.order[pid - 1] = *order;
+	return 0;
+}
+
+static void no_progress(void *context, enum lien_phase phase, unsigned done, unsigned of)
+{
+	(void)context, (void)phase, (void)done, (void)of;
+}
+
+static void no_end(void *context, struct lien_transaction *transaction)
+{
+	(void)context, (void)transaction;
+}
+
+static bool is_there(void *context, uint32_t pid, uint64_t start)
+{
+	(void)context, (void)pid, (void)start;
+	return true;
+}
+
+static uint64_t any_time(void *context)
+{
+	(void)context;
+	return 1;
+}
+
+static void say(
+	struct lien_transaction *t, uint32_t pid, unsigned flags, const void *body, size_t size)
+{
+	struct lien_wire_header header = said.order[pid - 1];
+
+	header.flags = flags;
+	header.length = sizeof(header) + size;
+	lien_transaction_reply(t, pid, &header, body, NULL, 0);
+}
+
+/* Memory that no other process has, of a team of its own. */
+static void say_items(struct lien_transaction *t, uint32_t pid, unsigned n)
+{
+	struct lien_wire_item items[BATCH];
+	unsigned i;
+
+	memset(items, 0, sizeof(items));
+	for (i = 0; i < n; i++) {
+		items[i % BATCH].token = items[i % BATCH].team = ++said.next;
+		items[i % BATCH].flags = LIEN_WIRE_OWNED;
+		if (i % BATCH == BATCH - 1)
+			say(t, pid, 0, items, sizeof(items));
+	}
+}
+
+/* Devices that no other process has, one perhaps with too little room. */
+static void say_rooms(struct lien_transaction *t, uint32_t pid, bool too_little)
+{
+	struct lien_wire_room rooms[LIEN_WIRE_DEVICES];
+
+	memset(rooms, 0, sizeof(rooms));
+	for (unsigned i = 0; i < LIEN_WIRE_DEVICES; i++) {
+		said.next++;
+		memcpy(rooms[i].uuid, &said.next, sizeof(said.next));
+		rooms[i].needed = too_little && i == LIEN_WIRE_DEVICES - 1;
+	}
+	say(t, pid, LIEN_WIRE_ROOM, rooms, sizeof(rooms));
+}
+
+/* Of a restore for the first process, when all have said what they hold. */
+static uint64_t restore_cost(unsigned processes, unsigned items, bool rooms)
+{
+	const struct lien_transaction_ops ops = {.send = note_order,
+		.progress = no_progress,
+		.done = no_end,
+		.alive = is_there,
+		.now_ns = any_time};
+	struct lien_transaction *t;
+	uint32_t pids[LISTERS], pid;
+
+	memset(&said, 0, sizeof(said));
+	for (pid = 1; pid <= processes; pid++)
+		pids[pid - 1] = pid;
+	assert_int_equal(lien_transaction_restore(
+				 &t, pids, processes, pids, rooms ? processes : 1, 1000, &ops),
+		0);
+	steps = 0;
+	lien_transaction_start(t);
+	for (pid = 1; pid <= processes; pid++) {
+		say_items(t, pid, items);
+		if (rooms)
+			say_rooms(t, pid, pid > processes / 2);
+		say(t, pid, LIEN_WIRE_LAST, NULL, 0);
+	}
+	lien_transaction_free(t);
+	return steps;
+}
+
+/* The agent's loop waits for it, and each process says what it likes. */
+static void test_work_of_restore(void **state)
+{
+	uint64_t few, many;
+
+	(void)state;
+	few = restore_cost(2, 4 * FEW, false);
+	many = restore_cost(2, 8 * FEW, false);
+	if (many > RATIO_MAX * few)
+		fail_msg("memory: %llu steps, %llu for twice as much", (unsigned long long)few,
+			(unsigned long long)many);
+	/* Who is left out is compared with all others. */
+	few = restore_cost(LISTERS / 2, BATCH, true);
+	many = restore_cost(LISTERS, BATCH, true);
+	if (many > 2 * RATIO_MAX * few)
+		fail_msg("devices: %llu steps, %llu for twice as many processes",
+			(unsigned long long)few, (unsigned long long)many);
+}
+
 /* --- one event ----------------------------------------------------------------------------------
  */
 
@@ -889,6 +1100,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_work_grows_with_what_is_there),
+		cmocka_unit_test(test_work_of_targets),
+		cmocka_unit_test(test_work_of_restore),
 		cmocka_unit_test(test_no_event_is_long),
 		cmocka_unit_test(test_finished_or_not),
 	};

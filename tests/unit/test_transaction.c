@@ -205,6 +205,219 @@ static void test_verify_flags(void **state)
 	assert_int_equal(w.broken, 0);
 }
 
+/* Every order of a restore for some groups says so. */
+static void test_chosen_flags(void **state)
+{
+	const uint64_t group = 0x5ac1, tag = 0x7a6;
+
+	(void)state;
+	job(2, 2);
+	for (unsigned m = 0; m < w.memories; m++)
+		w.memory[m].group = group;
+	offload();
+	transaction_begins();
+	assert_int_equal(lien_transaction_restore(&w.transaction, (uint32_t[]){PID(0), PID(1)}, 2,
+				 NULL, 0, 1000, &fake_ops),
+		0);
+	assert_int_equal(lien_transaction_choose(w.transaction, &group, 1, &tag, 1), 0);
+	lien_transaction_start(w.transaction);
+	play();
+	transaction_ends();
+	assert_int_equal(flags_of(LIEN_WIRE_LIST), LIEN_WIRE_ROOM | LIEN_WIRE_CHOSEN);
+	assert_int_equal(flags_of(LIEN_WIRE_CREATE), LIEN_WIRE_ROOM | LIEN_WIRE_CHOSEN);
+	assert_int_equal(flags_of(LIEN_WIRE_EXPORT), LIEN_WIRE_CHOSEN);
+	assert_int_equal(flags_of(LIEN_WIRE_FINISH), LIEN_WIRE_CHOSEN | LIEN_WIRE_LAST);
+	assert_true(w.result.chosen && !w.result.all_back);
+	check_back("after all");
+	assert_int_equal(w.broken, 0);
+}
+
+/* After any event: what was moved is put back, or it is too late and all is away. */
+static void test_cancel(void **state)
+{
+	bool rolled_back = false, nothing_moved = false, cancelled = true;
+	struct lien_plan plan;
+	unsigned after, i;
+	int p;
+
+	(void)state;
+	for (after = 0; cancelled; after++) {
+		job(2, 2);
+		plan = plan_of(~0u);
+		transaction_begins();
+		assert_int_equal(
+			lien_transaction_offload(&w.transaction, &plan, BASE, 1000, &fake_ops), 0);
+		lien_plan_clear(&plan);
+		lien_transaction_start(w.transaction);
+		for (i = 0; i < after && !w.done; i++) {
+			p = pick();
+			if (p >= 0)
+				happen(p);
+			else
+				tick();
+		}
+		cancelled = !w.done && lien_transaction_cancel(w.transaction, "cancelled");
+		assert_false(w.done == 0 &&
+			     lien_transaction_cancel(w.transaction, "cancelled")); /* only once */
+		if (cancelled)
+			lien_transaction_react(w.transaction);
+		play();
+		transaction_ends();
+		if (!cancelled) {
+			assert_int_equal(w.result.error, 0);
+			check_away();
+			break;
+		}
+		assert_int_equal(w.result.error, -ECANCELED);
+		assert_string_equal(w.result.text, "cancelled");
+		assert_false(w.result.undo_failed);
+		rolled_back |= w.result.rolled_back;
+		nothing_moved |= !w.result.rolled_back;
+		check_back("after it was cancelled");
+		check_forgotten("after it was cancelled");
+	}
+	assert_true(rolled_back && nothing_moved);
+	restore();
+	assert_int_equal(w.broken, 0);
+}
+
+/* --- other nodes ------------------------------------------------------------------------------ */
+
+static enum lien_point far; /* the point at which it may not go on */
+static bool waits;	    /* it has been asked there */
+
+static enum lien_go_on fake_may_go_on(void *context, enum lien_point point)
+{
+	assert_ptr_equal(context, &w);
+	waits |= point == far;
+	return point < far ? LIEN_GO_ON_YES : LIEN_GO_ON_NO;
+}
+
+/* Everything that can happen without another node, and some seconds. */
+static void settle(void)
+{
+	for (unsigned i = 0; i < 5 && !w.done; i++) {
+		w.now_ms += 1100;
+		tick();
+		while (!w.done && pick() >= 0)
+			happen(pick());
+	}
+}
+
+static void begin_with_nodes(enum lien_point until)
+{
+	struct lien_transaction_ops ops = fake_ops;
+	struct lien_plan plan = plan_of(~0u);
+
+	ops.may_go_on = fake_may_go_on;
+	far = until;
+	waits = false;
+	transaction_begins();
+	assert_int_equal(lien_transaction_offload(&w.transaction, &plan, BASE, 1000, &ops), 0);
+	lien_plan_clear(&plan);
+	lien_transaction_start(w.transaction);
+	settle();
+	assert_true(waits && !w.done);
+}
+
+/* Nothing is sent before the plan may be carried out, and nothing is dropped before all are ready;
+ * meanwhile the processes are told that we are alive. */
+static void test_other_nodes(void **state)
+{
+	unsigned p, alive = 0;
+
+	(void)state;
+	job(2, 2);
+	begin_with_nodes(LIEN_POINT_PLANNED);
+	for (p = 0; p < w.n; p++)
+		assert_int_equal(w.fake[p].orders, 0);
+	far = LIEN_POINT_READY;
+	waits = false;
+	lien_transaction_wake(w.transaction);
+	react();
+	settle();
+	assert_true(waits && !w.done);
+	for (p = 0; p < w.n; p++) {
+		assert_true(w.fake[p].answered[LIEN_WIRE_SAVE]);
+		assert_int_equal(w.fake[p].given[LIEN_WIRE_UNMAP], 0);
+		assert_int_equal(w.fake[p].given[LIEN_WIRE_DROP], 0);
+		alive += w.fake[p].alive;
+	}
+	assert_true(alive > 0);
+	far = LIEN_POINT_READY + 1;
+	lien_transaction_wake(w.transaction);
+	react();
+	play();
+	transaction_ends();
+	assert_int_equal(w.result.error, 0);
+	check_away();
+	restore();
+	assert_int_equal(w.broken, 0);
+}
+
+/* Wherever it waits for other nodes, it can be undone, and a death undoes it. */
+static void test_other_nodes_undo(void **state)
+{
+	unsigned point, dies;
+
+	(void)state;
+	for (point = LIEN_POINT_PLANNED; point <= LIEN_POINT_READY; point += LIEN_POINT_READY)
+		for (dies = 0; dies < 2; dies++) {
+			job(2, 2);
+			begin_with_nodes(point);
+			if (dies) {
+				die(1);
+			} else {
+				assert_true(lien_transaction_cancel(
+					w.transaction, "as its coordinator wants"));
+				react();
+			}
+			play();
+			transaction_ends();
+			assert_int_equal(w.result.error, dies ? -ESRCH : -ECANCELED);
+			assert_false(w.result.undo_failed || w.result.rolled_back);
+			if (!dies)
+				check_back("after other nodes");
+			for (unsigned p = 0; p < w.n; p++)
+				assert_int_equal(w.fake[p].given[LIEN_WIRE_DROP], 0);
+		}
+}
+
+/* A restore waits for the plans of other nodes. If a process ends meanwhile, its own memory is gone
+ * and the rest comes back; if it is cancelled, nothing was touched. */
+static void test_other_nodes_restore(void **state)
+{
+	struct lien_transaction_ops ops = fake_ops;
+	unsigned dies, p;
+
+	(void)state;
+	for (dies = 0; dies < 2; dies++) {
+		job(2, 2);
+		offload();
+		ops.may_go_on = fake_may_go_on;
+		far = LIEN_POINT_PLANNED;
+		waits = false;
+		restore_begins(NULL, 0, &ops);
+		lien_transaction_start(w.transaction);
+		settle();
+		assert_true(waits && !w.done);
+		assert_int_equal(lien_transaction_phase(w.transaction), LIEN_PHASE_LIST);
+		if (dies)
+			die(1);
+		else
+			assert_true(
+				lien_transaction_cancel(w.transaction, "as its coordinator wants"));
+		far = dies ? LIEN_POINT_READY + 1 : far;
+		react();
+		play();
+		transaction_ends();
+		assert_int_equal(w.result.error, dies ? -EOWNERDEAD : -ECANCELED);
+		assert_int_equal(w.result.only_lost, dies);
+		for (p = 0; p < w.n; p++)
+			assert_int_equal(!!w.fake[p].given[LIEN_WIRE_LIST], dies && p != 1);
+	}
+}
+
 /* An order to each, whatever becomes of the others. */
 static void test_release(void **state)
 {
@@ -648,9 +861,10 @@ static void test_one_owner_is_dead(void **state)
 
 static bool is_unheard;
 
-static bool unheard(void *context, uint32_t pid)
+static bool unheard(void *context, uint32_t pid, uint64_t token)
 {
 	(void)context, (void)pid;
+	assert_true(token);
 	return is_unheard;
 }
 
@@ -1173,6 +1387,42 @@ static void test_out_of_descriptors(void **state)
 	assert_int_equal(w.broken, 0);
 }
 
+/* Returns how many descriptors were open at the same time in a restore of such a job. */
+static unsigned peak_with(unsigned fds_max)
+{
+	struct lien_transaction_ops ops = fake_ops;
+
+	ops.fds_max = fds_max;
+	job(4, 10);
+	offload();
+	transaction_begins();
+	assert_int_equal(
+		lien_transaction_restore(&w.transaction,
+			(const uint32_t[]){PID(0), PID(1), PID(2), PID(3)}, 4, NULL, 0, 1, &ops),
+		0);
+	lien_transaction_start(w.transaction);
+	play();
+	transaction_ends();
+	assert_int_equal(w.result.error, 0);
+	check_back("after the restore");
+	check_forgotten("after the restore");
+	assert_int_equal(fds_open(), 0);
+	assert_int_equal(w.broken, 0);
+	return w.fds_peak;
+}
+
+/* Exports of a large job are more than the descriptors that the agent may have. */
+static void test_few_descriptors_at_a_time(void **state)
+{
+	/* Each exports ten to one process, and one to three. */
+	const unsigned of_one = 13, more = 11; /* its answer, before it is handed on */
+
+	(void)state;
+	assert_true(peak_with(0) > of_one + more);
+	assert_true(peak_with(1) <= of_one + more);
+	assert_int_equal(peak_with(1000), peak_with(0));
+}
+
 /* All but the last process have obeyed, and wait for that one in an order of this type. */
 static void all_wait_in(enum lien_wire_type type)
 {
@@ -1277,10 +1527,11 @@ static void test_limits(void **state)
 static bool first_is_busy;
 static unsigned cancelled;
 
-static const char *is_busy(void *context, uint32_t pid)
+static void is_busy(void *context, uint32_t pid, char *why, size_t size)
 {
 	(void)context;
-	return first_is_busy && pid == PID(0) ? "reading a long book" : NULL;
+	if (first_is_busy && pid == PID(0))
+		snprintf(why, size, "it reads a long book");
 }
 
 static void cancel(void *context, uint32_t pid)
@@ -1297,7 +1548,7 @@ static void test_busy(void **state)
 	struct lien_plan plan;
 
 	(void)state;
-	ops.busy_with = is_busy;
+	ops.silent = is_busy;
 	ops.cancel = cancel;
 	for (unsigned busy = 0; busy < 2; busy++) {
 		job(1, 0);
@@ -1316,12 +1567,100 @@ static void test_busy(void **state)
 		assert_int_equal(w.done, 1);
 		assert_int_equal(w.result.error, -ETIMEDOUT);
 		assert_non_null(strstr(w.result.text, "did not answer `stage` within"));
-		assert_int_equal(
-			!!strstr(w.result.text, "busy all the time with reading a long book"),
-			busy);
+		assert_int_equal(!!strstr(w.result.text, " ms: it reads a long book"), busy);
 		w.fake[0].hung = true;
 		transaction_ends();
 	}
+}
+
+/* --- multicast objects ------------------------------------------------------------------------ */
+
+/* Objects join the memory of all processes. */
+static void join(struct lien_plan *plan)
+{
+	for (unsigned i = 0; i < plan->processes_count; i++)
+		for (unsigned j = 0; j < plan->processes[i].items_count; j++)
+			plan->processes[i].items[j].team = 1;
+}
+
+static void offload_team(unsigned n)
+{
+	struct lien_plan plan;
+
+	memset(w.fake, 0, sizeof(w.fake));
+	w.n = n;
+	w.memories = 0;
+	for (unsigned i = 0; i < 2 * n; i++)
+		memory_new(i / 2, 0, 0);
+	plan = plan_of(~0u);
+	join(&plan);
+	transaction_begins();
+	assert_int_equal(lien_transaction_offload(&w.transaction, &plan, BASE, 1000, &fake_ops), 0);
+	lien_plan_clear(&plan);
+	lien_transaction_start(w.transaction);
+	play();
+	transaction_ends();
+}
+
+/* Whoever is let go touches memory that is not bound again. */
+static void check_team_waits(const char *when)
+{
+	unsigned p, away = 0;
+
+	for (p = 0; p < w.memories; p++)
+		away += !w.memory[p].device;
+	assert_int_equal(away, 2); /* one process's */
+	for (p = 0; p < w.n; p++)
+		if (!w.fake[p].count)
+			BROKEN("%s: process %u goes on without the others' memory", when, PID(p));
+	no_faults();
+	restore();
+	assert_int_equal(w.result.error, 0);
+	check_back(when);
+	check_forgotten(when);
+	assert_int_equal(w.broken, 0);
+}
+
+/* One cannot make its memory again: the others wait for a later restore, too. */
+static void test_team_without_one(void **state)
+{
+	(void)state;
+	memset(&w, 0, sizeof(w));
+	for (unsigned p = 0; p < 3; p++) {
+		no_faults();
+		offload_team(3);
+		assert_int_equal(w.result.error, 0);
+		w.fault[0] = (struct fault){REFUSES, p, 2};
+		restore();
+		assert_int_equal(w.result.error, -EIO);
+		check_team_waits("after a restore");
+		w.fault[0] = (struct fault){HALF, p, 6};
+		w.fault[1] = (struct fault){REFUSES, (p + 1) % 3, 7};
+		offload_team(3);
+		assert_true(w.result.error && w.result.undo_failed);
+		check_team_waits("after an undo");
+	}
+}
+
+/* One has not said yet what it holds, and may have memory of the team. */
+static void test_team_unheard(void **state)
+{
+	struct lien_transaction_ops ops = fake_ops;
+
+	(void)state;
+	ops.unheard = unheard;
+	offload_team(2);
+	is_unheard = true;
+	restore_with(&ops, 1);
+	assert_int_equal(w.result.error, -EBUSY);
+	assert_non_null(strstr(w.result.text, "process 100"));
+	assert_int_equal(w.fake[0].given[LIEN_WIRE_CREATE], 0);
+	is_unheard = false;
+	restore_with(&ops, 2);
+	assert_int_equal(w.result.error, 0);
+	check_back("after another restore");
+	check_forgotten("after another restore");
+	assert_int_equal(w.broken, 0);
 }
 
 /* `done` may free the transaction; whoever called it may not touch it then. */
@@ -1362,6 +1701,11 @@ int main(void)
 		cmocka_unit_test(test_orders),
 		cmocka_unit_test(test_raw),
 		cmocka_unit_test(test_verify_flags),
+		cmocka_unit_test(test_chosen_flags),
+		cmocka_unit_test(test_cancel),
+		cmocka_unit_test(test_other_nodes),
+		cmocka_unit_test(test_other_nodes_undo),
+		cmocka_unit_test(test_other_nodes_restore),
 		cmocka_unit_test(test_release),
 		FAULTS(test_failed_offload),
 		FAULTS(test_failed_restore),
@@ -1390,10 +1734,13 @@ int main(void)
 		cmocka_unit_test(test_stray_descriptors),
 		cmocka_unit_test(test_withheld_export),
 		cmocka_unit_test(test_out_of_descriptors),
+		cmocka_unit_test(test_few_descriptors_at_a_time),
 		cmocka_unit_test(test_alive),
 		cmocka_unit_test(test_limits),
 		cmocka_unit_test(test_busy),
 		cmocka_unit_test(test_foreign_replies),
+		cmocka_unit_test(test_team_without_one),
+		cmocka_unit_test(test_team_unheard),
 		cmocka_unit_test(test_freed_in_done),
 	};
 

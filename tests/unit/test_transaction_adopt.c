@@ -129,12 +129,10 @@ static int gate(void *context, uint32_t pid, enum lien_gate_step step, char *why
 	return 0;
 }
 
-static bool at_rest(void *context, const uint32_t *pids, const bool *busy, unsigned count,
-	lien_pass_fn *pass, void *to, char *why, size_t size)
+static enum lien_rest at_rest(void *context, struct lien_resting *resting)
 {
-	(void)context, (void)pids, (void)count, (void)busy, (void)pass, (void)to, (void)why;
-	(void)size;
-	return true;
+	(void)context;
+	return resting->levelling ? LIEN_REST_LEVEL : LIEN_REST_REACHED;
 }
 
 static struct lien_wire_adopt *entry_new(unsigned p, uint64_t va, uint32_t flags)

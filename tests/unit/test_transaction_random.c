@@ -159,12 +159,11 @@ static int gate(void *context, uint32_t pid, enum lien_gate_step step, char *why
 	return 0;
 }
 
-static bool at_rest(void *context, const uint32_t *pids, const bool *busy, unsigned count,
-	lien_pass_fn *pass, void *to, char *why, size_t size)
+static enum lien_rest at_rest(void *context, struct lien_resting *resting)
 {
-	(void)context, (void)pids, (void)busy, (void)count, (void)pass, (void)to, (void)size;
-	*why = 0;
-	return true;
+	(void)context;
+	*resting->why = 0;
+	return resting->levelling ? LIEN_REST_LEVEL : LIEN_REST_REACHED;
 }
 
 /* One order at a time: a process that has not answered an earlier one gets none. */
@@ -179,8 +178,9 @@ static int send(void *context, uint32_t pid, const struct lien_wire_header *orde
 	return err;
 }
 
-static bool unheard(void *context, uint32_t pid)
+static bool unheard(void *context, uint32_t pid, uint64_t token)
 {
+	(void)token;
 	assert_ptr_equal(context, &w);
 	for (unsigned p = 0; p < w.n; p++)
 		if (PID(p) != pid && !heard[p] && !w.fake[p].dead)
@@ -192,6 +192,7 @@ static struct lien_transaction_ops ops(void)
 {
 	struct lien_transaction_ops ops = fake_ops;
 
+	ops.fds_max = w.random & 8 ? 6 : 0;
 	ops.unheard = unheard;
 	ops.send = send;
 	ops.gate = gate;
@@ -245,6 +246,11 @@ static void play_for(unsigned events)
 	while (!w.done && events--) {
 		meanwhile();
 		check_exportable("in a transaction");
+		if (once_in(100) && lien_transaction_cancel(w.transaction, "cancelled")) {
+			TELL("cancel\n");
+			lien_transaction_react(w.transaction);
+			continue;
+		}
 		p = pick();
 		if (p >= 0) {
 			happen(p);

@@ -21,6 +21,14 @@
 #include <control/driver/translate.h>
 #include <control/plain/plain.h>
 
+/* An allocation that the application knows by one handle goes away. */
+static int park(uint64_t real, uint64_t token, uint32_t references)
+{
+	const struct lien_wire_handle handle = {.value = real, .references = references};
+
+	return lien_names_park(&handle, 1, token);
+}
+
 /* --- the driver: it notes which handles it was given, and gives out `next` -------------------- */
 
 static __thread uint64_t given[4];
@@ -191,6 +199,14 @@ void *lien_driver_symbol(const char *name)
 
 static unsigned serve_forked, start_forked;
 
+void lien_tms_forked(void)
+{
+}
+
+void lien_nccl_forked(void)
+{
+}
+
 void lien_plain_forked(void)
 {
 }
@@ -219,8 +235,8 @@ static int setup(void **state)
 /* What the application knows as 1 and 2 are 2 and 1 to the driver. */
 static void exchange(void)
 {
-	assert_int_equal(lien_names_park(1, 101, 1), 0);
-	assert_int_equal(lien_names_park(2, 102, 1), 0);
+	assert_int_equal(park(1, 101, 1), 0);
+	assert_int_equal(park(2, 102, 1), 0);
 	lien_names_revive(101, 2);
 	lien_names_revive(102, 1);
 }
@@ -283,7 +299,7 @@ static void test_told(void **state)
 	CUmemGenericAllocationHandle handle, first;
 
 	(void)state;
-	assert_int_equal(lien_names_park(1, 101, 1), 0);
+	assert_int_equal(park(1, 101, 1), 0);
 	lien_names_revive(101, 9);
 	next = 1; /* the driver gives out what the application knows as something else */
 	assert_int_equal(lien_translate_cuMulticastCreate(&first, NULL), 0);
@@ -328,6 +344,51 @@ static void test_no_driver(void **state)
 	assert_true(lien_translate_idle());
 }
 
+/* --- threads that wait -------------------------------------------------------------------------
+ */
+
+/* Returns the handle that the driver was given. */
+static void *map_it(void *arg)
+{
+	assert_int_equal(lien_translate_cuMemMap(0, 0, 0, (uintptr_t)arg, 0), 0);
+	return (void *)(uintptr_t)given[0];
+}
+
+/* A transaction ends, and the gate stays shut because other memory is away: who named this by its
+ * handle goes on. */
+static void test_waits_no_longer_than_it_must(void **state)
+{
+	CUmemGenericAllocationHandle handle;
+	pthread_t thread;
+	void *result;
+
+	(void)state;
+	next = 5;
+	assert_int_equal(lien_translate_cuMemCreate(&handle, 1, NULL, 0), 0);
+	assert_int_equal(park(1, 101, 1), 0);
+	lien_gate_shut();
+	lien_translate_hold_all(1);
+	assert_true(lien_translate_wait_idle());
+	assert_int_equal(pthread_create(&thread, NULL, map_it, (void *)(uintptr_t)handle), 0);
+	usleep(50000); /* it waits by now, as a rule */
+	alarm(10);
+	lien_translate_hold_all(0);
+	assert_int_equal(pthread_join(thread, &result), 0);
+	alarm(0);
+	assert_int_equal((uintptr_t)result, 5);
+	assert_true(lien_gate_is_shut());
+	/* What is away itself is waited for. */
+	assert_int_equal(pthread_create(&thread, NULL, map_it, (void *)1), 0);
+	usleep(50000);
+	lien_names_revive(101, 9);
+	alarm(10);
+	lien_translate_hold_all(0);
+	assert_int_equal(pthread_join(thread, &result), 0);
+	alarm(0);
+	assert_int_equal((uintptr_t)result, 9);
+	lien_gate_open();
+}
+
 /* --- fork() ----------------------------------------------------------------------------------- */
 
 #define THREADS 4
@@ -356,7 +417,7 @@ static void *call(void *arg)
 		next = base;
 		lien_translate_cuMemCreate(&handle, 1, NULL, 0);
 		lien_translate_cuMemMap(0, 0, 0, handle, 0);
-		lien_names_park(base, base, 1);
+		park(base, base, 1);
 		lien_names_revive(base, base + 1);
 		lien_translate_cuMemRelease(handle);
 	}
@@ -438,6 +499,7 @@ int main(void)
 		cmocka_unit_test_setup(test_told, setup),
 		cmocka_unit_test_setup(test_released_too_often, setup),
 		cmocka_unit_test_setup(test_no_driver, setup),
+		cmocka_unit_test_setup(test_waits_no_longer_than_it_must, setup),
 		cmocka_unit_test_setup(test_fork, setup),
 	};
 

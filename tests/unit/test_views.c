@@ -48,8 +48,10 @@ static void test_ps(void **state)
 	LENGTH(2, "processes");
 	for (unsigned i = 0; i < 2; i++)
 		assert_members(at("processes[%u]", i),
-			"pid:i command:s uid:i state:s complete:b control:s devices:a ranks:a "
-			"bytes:i nccl_bytes:i imported_bytes:i offloaded_bytes:i "
+			"pid:i command:s uid:i state:s complete:b control:s movable:? reason:? "
+			"devices:a ranks:a "
+			"bytes:i nccl_bytes:i nccl_inferred_bytes:i imported_bytes:i "
+			"offloaded_bytes:i "
 			"arena_bytes:i arena_used_bytes:i");
 	INTEGER(1, "processes[0].pid");
 	STRING("python3", "processes[0].command");
@@ -144,7 +146,9 @@ static void test_ps_states(void **state)
 /* --- mem -------------------------------------------------------------------------------------- */
 
 #define ROW                                                                                        \
-	"pid:i owner:s kind:s allocations:i mappings:i bytes:i offload_frees:i offloaded_bytes:i"
+	"pid:i owner:s owner_inferred:b kind:s tag:? allocations:i mappings:i bytes:i "            \
+	"offload_frees:i "                                                                         \
+	"offloaded_bytes:i"
 
 static void expect_row(unsigned i, unsigned pid, const char *owner, const char *kind,
 	unsigned allocations, unsigned mappings, uint64_t bytes, uint64_t frees, uint64_t offloaded)
@@ -160,16 +164,57 @@ static void expect_row(unsigned i, unsigned pid, const char *owner, const char *
 	INTEGER(offloaded, "rows[%u].offloaded_bytes", i);
 }
 
+/* Makes memory of a size of its own, with a tag; NULL: none. */
+static void tagged(uint32_t pid, uint64_t handle, const char *tag)
+{
+	struct lien_event ev = EVENT(LIEN_CALL_CU_MEM_CREATE, pid,
+		.create = {.handle = handle, .bytes = handle * PIECE, .prop = device_prop(0)});
+
+	if (tag)
+		strcpy(ev.tagged.tag, tag);
+	apply(&ev);
+}
+
+static void test_tags(void **state)
+{
+	(void)state;
+	started(1);
+	TELL(LIEN_EVENT_PROCESS, 2, .process = {.uid = 7, .complete = 1});
+	tagged(1, 10, "a");
+	tagged(2, 11, "a");
+	tagged(1, 12, "b");
+	tagged(1, 13, NULL);
+	tagged(1, 14, "\x01");
+	tell.flags = LIEN_EVENT_FOUND;
+	tagged(1, 15, NULL);
+	tell.flags = 0;
+	see(lien_view_mem_by(graph, NULL, LIEN_MEM_BY_TAG, 0, NULL));
+	LENGTH(4, "rows");
+	STRING("tag not known", "rows[0].key");
+	INTEGER(29 * PIECE, "rows[0].bytes");
+	STRING("a", "rows[1].key"); /* of both users */
+	INTEGER(21 * PIECE, "rows[1].bytes");
+	STRING("no tag", "rows[2].key");
+	STRING("b", "rows[3].key");
+	see(lien_view_mem(graph, NULL, 0));
+	LENGTH(4, "rows");
+	assert_true(json_is_null(at("rows[0].tag")));
+	INTEGER(42 * PIECE, "rows[0].bytes");
+	STRING("a", "rows[1].tag");
+	STRING("b", "rows[2].tag");
+	INTEGER(2, "rows[3].pid");
+}
+
 static void test_mem(void **state)
 {
 	(void)state;
-	see(lien_view_mem(graph, NULL));
+	see(lien_view_mem(graph, NULL, 0));
 	assert_members(view, "rows:a bytes:i offload_frees:i host_bytes:i arena_bytes:i left:a");
 	LENGTH(0, "rows");
 	LENGTH(0, "left");
 	INTEGER(0, "bytes");
 	two_ranks();
-	see(lien_view_mem(graph, NULL));
+	see(lien_view_mem(graph, NULL, 0));
 	LENGTH(5, "rows");
 	expect_row(0, 1, "nccl", "exported", 1, 1, PIECE, PIECE, 0);
 	expect_row(1, 1, "nccl", "local", 1, 1, PIECE, PIECE, 0);
@@ -195,7 +240,7 @@ static void test_mem_offloaded(void **state)
 	park(2, VA + 2 * PIECE, PIECE);
 	control_release(2, 21);
 	control_detach(1, VA, PIECE, 10, 1);
-	see(lien_view_mem(graph, NULL));
+	see(lien_view_mem(graph, NULL, 0));
 	expect_row(0, 1, "nccl", "exported", 1, 1, 0, 0, PIECE);
 	expect_row(2, 2, "nccl", "imported", 1, 2, 0, 0, PIECE);
 	INTEGER(2 * PIECE + 1000, "bytes");
@@ -208,7 +253,7 @@ static void test_mem_dead_owner(void **state)
 	(void)state;
 	two_ranks();
 	ended(1);
-	see(lien_view_mem(graph, NULL));
+	see(lien_view_mem(graph, NULL, 0));
 	LENGTH(4, "rows");
 	expect_row(0, 1, "nccl", "dead", 1, 0, PIECE, 0, 0);
 	expect_row(1, 2, "nccl", "imported", 1, 2, PIECE, 0, 0);
@@ -236,7 +281,7 @@ static void test_unmatched_import(void **state)
 	assert_true(json_is_null(at("allocations[0].pid")));
 	assert_true(json_is_null(at("allocations[0].device")));
 	assert_string_not_equal(json_string_value(at("allocations[0].state")), "in host memory");
-	see(lien_view_mem(graph, NULL));
+	see(lien_view_mem(graph, NULL, 0));
 	LENGTH(1, "rows");
 	STRING("imported", "rows[0].kind");
 	INTEGER(PIECE, "rows[0].bytes");
@@ -251,7 +296,7 @@ static void test_mem_host_memory(void **state)
 	prop.location_type = CU_MEM_LOCATION_TYPE_HOST_NUMA;
 	create_on(1, 10, PIECE, prop);
 	map_rw(1, VA, PIECE, 10);
-	see(lien_view_mem(graph, NULL));
+	see(lien_view_mem(graph, NULL, 0));
 	LENGTH(1, "rows");
 	expect_row(0, 1, "unknown", "host", 1, 1, PIECE, 0, 0);
 	INTEGER(0, "bytes");
@@ -267,7 +312,7 @@ static void test_mem_unreachable(void **state)
 	(void)state;
 	two_ranks();
 	process(1)->presence = LIEN_CONTROL_NONE;
-	see(lien_view_mem(graph, NULL));
+	see(lien_view_mem(graph, NULL, 0));
 	INTEGER(3 * PIECE + 1000, "bytes");
 	INTEGER(PIECE, "offload_frees");
 	INTEGER(0, "rows[0].offload_frees");
@@ -288,7 +333,7 @@ static void test_mem_many(void **state)
 			tell.caller = 0;
 		}
 	}
-	see(lien_view_mem(graph, NULL));
+	see(lien_view_mem(graph, NULL, 0));
 	LENGTH(4 * 40, "rows");
 	for (unsigned i = 0; i < 4 * 40; i++) {
 		INTEGER(1 + i / 4, "rows[%u].pid", i);
@@ -333,7 +378,7 @@ static void test_mem_host_kinds(void **state)
 	imported_buffer(2, 31, 77, VA + 9 * PIECE, PIECE);
 	TELL(LIEN_CALL_CU_MULTICAST_CREATE, 1,
 		.multicast = {.handle = 40, .bytes = 64 * PIECE, .device = 1});
-	see(lien_view_mem(graph, NULL));
+	see(lien_view_mem(graph, NULL, 0));
 	LENGTH(9, "rows");
 	expect_row(2, 1, "unknown", "host", 1, 0, PIECE, 0, 0);
 	expect_row(3, 1, "unknown", "pinned host", 1, 1, 5 * PIECE, 0, 0);
@@ -363,7 +408,7 @@ static void test_mem_arena(void **state)
 	tell.flags = 0;
 	tell.caller = 0;
 	host_alloc(1, VA + 128 * MIB, 500);
-	see(lien_view_mem(graph, NULL));
+	see(lien_view_mem(graph, NULL, 0));
 	LENGTH(1, "rows");
 	INTEGER(500, "host_bytes");
 	INTEGER(64 * MIB, "arena_bytes");
@@ -392,7 +437,7 @@ static void test_mem_plain_shapes(void **state)
 	apply(&get);
 	apply(&open);
 	assert_nothing_odd();
-	see(lien_view_mem(graph, NULL));
+	see(lien_view_mem(graph, NULL, 0));
 	LENGTH(3, "rows");
 	expect_row(0, 1, "unknown", "exported", 1, 1, 100, 0, 0);
 	expect_row(1, 1, "unknown", "local", 3, 3, 900, 0, 0);
@@ -476,11 +521,11 @@ static void test_by_comm(void **state)
 	see(lien_view_mem_by(graph, NULL, LIEN_MEM_BY_COMM, 0, NULL));
 	LENGTH(3, "rows");
 	assert_members(at("rows[0]"), BY_ROW " inferred_bytes:i");
-	expect_by(0, "rank 0/2 of 00000000000000aa", "device", 4, 0, 4 * PIECE, 0);
+	expect_by(0, "rank 0/2 of 00000000000000aa", "device", 4, 0, 4 * PIECE, 4 * PIECE);
 	INTEGER(PIECE, "rows[0].inferred_bytes");
-	expect_by(1, "destroyed communicator", "device", 2, 0, 2 * PIECE, 0); /* both */
+	expect_by(1, "destroyed communicator", "device", 2, 0, 2 * PIECE, 2 * PIECE); /* both */
 	INTEGER(0, "rows[1].inferred_bytes");
-	expect_by(2, "no communicator", "device", 2, 1, PIECE + 1000, 0);
+	expect_by(2, "no communicator", "device", 2, 1, PIECE + 1000, PIECE);
 }
 
 static const struct lien_ordinals *ordinals_of(uint8_t first, uint8_t second)
@@ -644,7 +689,7 @@ static void test_holders(void **state)
 		{"mapping", "pid:i kind:s address:s bytes:i access:a"},
 		{"export", "pid:i kind:s exports:i by:s"},
 		{"registration", "pid:i kind:s group:s rank:i address:s bytes:i window:b"},
-		{"network card", "pid:i kind:s address:s bytes:i"},
+		{"network card", "pid:i kind:s card:? address:s bytes:i"},
 	};
 	json_t *holder;
 	size_t i, k;
@@ -659,7 +704,8 @@ static void test_holders(void **state)
 		/* The owner's, the importer's, and its alias. */
 		holders(from ? 2 : 1, VA + from * PIECE + PIECE - 1);
 		assert_members(view, "allocation:o holders:a");
-		assert_members(at("allocation"), "id:i pid:i device:i bytes:i owner:s origin:s "
+		assert_members(at("allocation"), "id:i pid:i device:i bytes:i owner:s "
+						 "owner_inferred:b tag:n arena:b origin:s "
 						 "state:s alive:b communicator:? movable:b "
 						 "reason:?");
 		INTEGER(1, "allocation.pid");
@@ -784,10 +830,12 @@ static void test_graph_members(void **state)
 	LENGTH(2, "processes");
 	LENGTH(4, "allocations");
 	for (unsigned i = 0; i < 3; i++) {
-		assert_members(at("allocations[%u]", i),
-			"id:i pid:i device:i bytes:i owner:s origin:s state:s exports:i alive:b "
-			"communicator:? "
-			"handles:a mappings:a");
+		assert_members(at("allocations[%u]", i), "id:i pid:i device:i bytes:i owner:s "
+							 "owner_inferred:b tag:n arena:b origin:s "
+							 "state:s "
+							 "exports:i alive:b "
+							 "communicator:? "
+							 "handles:a mappings:a");
 		assert_members(
 			at("allocations[%u].mappings[0]", i), "pid:i address:s bytes:i access:a");
 	}
@@ -848,13 +896,16 @@ static void test_plan(void **state)
 	(void)state;
 	assert_int_equal(lien_plan_offload(graph, &all, &plan, error, sizeof(error)), 0);
 	see(lien_view_plan(&plan));
+	lien_plan_clear(&plan);
 	STRING("nothing to do", "outcome");
 	two_ranks();
 	assert_int_equal(lien_plan_offload(graph, &all, &plan, error, sizeof(error)), 0);
 	see(lien_view_plan(&plan));
 	lien_plan_clear(&plan);
 	assert_members(view,
-		"outcome:s bytes:i discarded_bytes:i nameless_bytes:i ms:r processes:a left:a");
+		"outcome:s bytes:i discarded_bytes:i inferred_bytes:i nameless_bytes:i ms:r "
+		"processes:a left:a unknown:a idle:a free:n");
+	LENGTH(0, "idle");
 	STRING("dry run", "outcome");
 	INTEGER(3 * PIECE, "bytes");
 	assert_members(at("processes[1]"), PART);
@@ -864,6 +915,15 @@ static void test_plan(void **state)
 	INTEGER(PIECE, "processes[1].bytes");
 	assert_true(json_is_null(at("processes[1].freed_bytes")));
 	INTEGER(1000, "left[0].bytes");
+	all.free = PIECE;
+	assert_int_equal(lien_plan_offload(graph, &all, &plan, error, sizeof(error)), 0);
+	see(lien_view_plan(&plan));
+	lien_plan_clear(&plan);
+	assert_members(at("free[0]"), "gpu:n uuid:n pid:i device:i asked_bytes:i bytes:i "
+				      "movable_bytes:i allocations:i");
+	INTEGER(PIECE, "free[0].asked_bytes");
+	INTEGER(PIECE, "free[0].bytes");
+	INTEGER(1, "free[0].allocations");
 }
 
 static struct lien_wire_header last_order;
@@ -934,8 +994,10 @@ static void test_result(void **state)
 		lien_transaction_reply(transaction, 1, &reply, NULL, NULL, 0);
 	}
 	see(lien_view_result(transaction, &plan));
-	assert_members(view, "outcome:s bytes:i discarded_bytes:i nameless_bytes:i "
-			     "verified_bytes:i ms:r processes:a left:a");
+	assert_members(view,
+		"outcome:s bytes:i discarded_bytes:i inferred_bytes:i nameless_bytes:i "
+		"verified_bytes:i let_in:i guesses:i gate_ms:r rest_ms:r ms:r processes:a left:a "
+		"unknown:a free:n lazy:n");
 	STRING("done", "outcome");
 	INTEGER(PIECE, "bytes");
 	assert_true(json_real_value(at("ms")) >= 2);
@@ -969,6 +1031,7 @@ int main(void)
 		VIEW(test_ps_arena),
 		VIEW(test_ps_states),
 		VIEW(test_mem),
+		VIEW(test_tags),
 		VIEW(test_mem_offloaded),
 		VIEW(test_mem_dead_owner),
 		VIEW(test_unmatched_import),

@@ -12,40 +12,45 @@
 #include "tools/cli/preload.h"
 #include "tools/cli/query.h"
 
+#define BY_SIGNAL 128
+
 int lien_child_start(const char *command, char **argv, const sigset_t *mask, pid_t *pid)
 {
-	unsigned char code = 0;
-	int ends[2];
+	int ends[2], err = 0;
 
-	/* The pipe closes when the program starts; bytes in it are the exit code of a failure. */
+	/* The pipe closes when the program starts; what is in it is why it did not. */
 	if (pipe2(ends, O_CLOEXEC))
 		return lien_complain(command, "cannot make a pipe: %s", strerror(errno));
 	fflush(stdout);
 	*pid = fork();
 	if (!*pid) {
 		sigprocmask(SIG_SETMASK, mask, NULL);
-		code = lien_preload_exec(command, argv);
-		_exit(write(ends[1], &code, 1) == 1 ? code : LIEN_EXIT_FAILURE);
+		execvp(argv[0], argv);
+		err = errno;
+		_exit(write(ends[1], &err, sizeof(err)) != sizeof(err));
 	}
 	close(ends[1]);
 	if (*pid < 0) {
 		close(ends[0]);
 		return lien_complain(command, "cannot fork: %s", strerror(errno));
 	}
-	while (read(ends[0], &code, 1) < 0 && errno == EINTR)
+	while (read(ends[0], &err, sizeof(err)) < 0 && errno == EINTR)
 		;
 	close(ends[0]);
-	if (code)
-		waitpid(*pid, NULL, 0);
-	return code;
+	if (!err)
+		return 0;
+	waitpid(*pid, NULL, 0);
+	return lien_preload_failed(command, argv[0], err);
 }
 
-void lien_child_warn(const char *command, const char *program, int status)
+int lien_child_code(const char *command, const char *program, int status)
 {
-	if (WIFSIGNALED(status))
-		lien_complain(command, "warning: %s was killed by signal %d (%s)", program,
-			WTERMSIG(status), strsignal(WTERMSIG(status)));
-	else if (WEXITSTATUS(status))
-		lien_complain(command, "warning: %s ended with exit code %d", program,
-			WEXITSTATUS(status));
+	if (WIFSIGNALED(status)) {
+		lien_warn(command, "%s was killed by signal %d (%s)", program, WTERMSIG(status),
+			strsignal(WTERMSIG(status)));
+		return BY_SIGNAL + WTERMSIG(status);
+	}
+	if (WEXITSTATUS(status))
+		lien_warn(command, "%s ended with exit code %d", program, WEXITSTATUS(status));
+	return WEXITSTATUS(status);
 }

@@ -12,7 +12,8 @@
  */
 int lien_child_start(const char *command, char **argv, const sigset_t *mask, pid_t *pid);
 
-/* One line on stderr unless the wait status is a success. */
-void lien_child_warn(const char *command, const char *program, int status);
+/* Prints a line on stderr unless the wait status is a success. Returns the exit code that passes it
+ * on: the program's, or, as shells do, 128 and the signal's number. */
+int lien_child_code(const char *command, const char *program, int status);
 
 #endif

@@ -30,6 +30,9 @@ struct lien_client {
 	uint64_t deadline; /* of the current call, in ms of CLOCK_MONOTONIC */
 	lien_client_progress_fn progress;
 	void *progress_arg;
+	int wake_fd;
+	int (*wake)(void *arg);
+	void *wake_arg;
 	char *bytes; /* received and not yet consumed */
 	size_t used, capacity, searched;
 	char *error;
@@ -41,7 +44,7 @@ struct lien_client *lien_client_new(const char *path)
 
 	if (!client)
 		return NULL;
-	client->fd = -1;
+	client->fd = client->wake_fd = -1;
 	if (!path)
 		path = getenv("LIEN_SOCKET");
 	client->path = strdup(path && *path ? path : LIEN_CLIENT_SOCKET);
@@ -87,6 +90,13 @@ void lien_client_on_progress(struct lien_client *client, lien_client_progress_fn
 	client->progress_arg = arg;
 }
 
+void lien_client_on_wake(struct lien_client *client, int fd, int (*fn)(void *arg), void *arg)
+{
+	client->wake_fd = fd;
+	client->wake = fn;
+	client->wake_arg = arg;
+}
+
 void lien_client_timeout(struct lien_client *client, unsigned ms)
 {
 	client->timeout_ms = ms;
@@ -117,10 +127,11 @@ static int late(struct lien_client *client)
 		client->timeout_ms);
 }
 
-/* Returns 0 when fd is ready, -ETIMEDOUT when the time is up. */
+/* Returns 0 when fd is ready, -ETIMEDOUT when the time is up, -EINTR when the caller gives up. */
 static int wait_for(struct lien_client *client, short events)
 {
-	struct pollfd pfd = {.fd = client->fd, .events = events};
+	struct pollfd pfd[] = {
+		{.fd = client->fd, .events = events}, {.fd = client->wake_fd, .events = POLLIN}};
 
 	for (;;) {
 		uint64_t now = lien_clock_ms(), left = client->deadline - now;
@@ -128,9 +139,11 @@ static int wait_for(struct lien_client *client, short events)
 
 		if (now >= client->deadline)
 			return -ETIMEDOUT;
-		n = poll(&pfd, 1, left < LONG_WAIT_MS ? (int)left : LONG_WAIT_MS);
-		if (n > 0)
+		n = poll(pfd, 2, left < LONG_WAIT_MS ? (int)left : LONG_WAIT_MS);
+		if (n > 0 && pfd[0].revents)
 			return 0;
+		if (n > 0 && client->wake(client->wake_arg))
+			return -EINTR;
 		if (n < 0 && errno != EINTR)
 			return -errno;
 	}
@@ -223,6 +236,16 @@ static int gone(struct lien_client *client, int err)
 		client->path, strerror(err));
 }
 
+static int not_ready(struct lien_client *client, int err)
+{
+	if (err == -ETIMEDOUT)
+		return late(client);
+	if (err != -EINTR)
+		return gone(client, -err);
+	disconnect(client);
+	return fail(client, err, "left before the agent on %s had answered", client->path);
+}
+
 static int send_all(struct lien_client *client, const char *bytes, size_t size)
 {
 	while (size) {
@@ -240,7 +263,7 @@ static int send_all(struct lien_client *client, const char *bytes, size_t size)
 			return gone(client, errno);
 		err = wait_for(client, POLLOUT);
 		if (err)
-			return err == -ETIMEDOUT ? late(client) : gone(client, -err);
+			return not_ready(client, err);
 	}
 	return 0;
 }
@@ -276,7 +299,7 @@ static int receive_some(struct lien_client *client)
 	}
 	err = wait_for(client, POLLIN);
 	if (err)
-		return err == -ETIMEDOUT ? late(client) : gone(client, -err);
+		return not_ready(client, err);
 	n = recv(client->fd, client->bytes + client->used, READ_SIZE, MSG_DONTWAIT);
 	if (n < 0)
 		return errno == EAGAIN || errno == EINTR ? 0 : gone(client, errno);
@@ -345,10 +368,13 @@ static int take_line(struct lien_client *client, const json_t *line, json_t **re
 			*result = json_null();
 		return 0;
 	}
-	if (json_is_false(ok) && error)
+	if (json_is_false(ok) && error) {
+		if (json_is_true(json_object_get(line, "busy")))
+			return fail(client, -EBUSY, "%s", error);
 		return fail(client,
-			json_is_true(json_object_get(line, "busy")) ? -EBUSY : -EREMOTEIO, "%s",
+			json_is_true(json_object_get(line, "invalid")) ? -EINVAL : -EREMOTEIO, "%s",
 			error);
+	}
 	disconnect(client);
 	return fail(client, -EPROTO,
 		"what answers on %s is not an agent of this version: neither \"ok\" nor \"error\"",

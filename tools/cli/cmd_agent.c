@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include <limits.h>
+#include <pwd.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,12 +28,14 @@ static const struct lien_usage usage = {
 	.command = "lien agent",
 	.arguments = "",
 	.summary =
-		"Watches every process that uses CUDA on this node and serves the other commands\n"
-		"on its socket, root everything, others what is theirs. Runs in the foreground, "
-		"as\n"
-		"root, and gives up most rights once it has started; one per node. It takes its\n"
-		"probes off running jobs when it is stopped; with --on-stop keep, or if it was\n"
+		"Watches every process that uses CUDA on this node and serves the other commands "
+		"on its socket: root sees everything, other users their own processes. Runs in the "
+		"foreground, "
+		"as "
+		"root, and gives up most rights once it has started; one per node. It takes its "
+		"probes off running jobs when it is stopped; with --on-stop keep, or if it was "
 		"killed, the next agent knows what this one knew and what happened since.",
+	.apart = (const char *const[]){"no-prepare", "prepare", NULL},
 	.examples = examples,
 };
 
@@ -52,26 +55,40 @@ static bool machine_lacks(void)
 	return false;
 }
 
+static bool find_user(const char *name, struct lien_agent_config *config)
+{
+	const struct passwd *user = getpwnam(name);
+	unsigned long number = 0;
+
+	if (!user && strcmp(name, "0") && !lien_parse_number(name, UINT32_MAX - 1, &number))
+		return false;
+	config->has_metrics_user = true;
+	config->metrics_user = user ? user->pw_uid : number;
+	return true;
+}
+
 int lien_cmd_agent(int argc, char **argv)
 {
-	const char *socket = NULL, *library = NULL, *on_stop = NULL;
+	const char *socket = NULL, *library = NULL, *on_stop = NULL, *metrics_user = NULL;
 	unsigned long ring = 0, threads = 0, journal_size = JOURNAL_MIB;
-	bool no_multi = false, no_journal = false, clean = false, no_prepare = false,
-	     no_attach = false, no_ras = false;
-	unsigned long prepare = PREPARE_PERCENT;
+	bool no_multi = false, no_bound = false, no_journal = false, clean = false,
+	     no_prepare = false, no_attach = false, no_ras = false;
+	unsigned long prepare = 0;
 	uint64_t host_limit = 0;
 	const struct lien_option options[] = {
 		{"library", LIEN_OPTION_STRING, &library, "FILE",
 			"probe this libcuda, libcudart or libnccl as well", 0},
 		{"no-uprobe-multi", LIEN_OPTION_FLAG, &no_multi, NULL,
 			"attach each probe by itself, as on kernels before 6.6", 0},
+		{"no-process-probes", LIEN_OPTION_FLAG, &no_bound, NULL,
+			"bind no probes to single processes, as on kernels before 6.10", 0},
 		{"ring", LIEN_OPTION_NUMBER, &ring, "MIB",
 			"room for events that wait to be read, a power of 2 (default 16)", 1024},
 		{"threads", LIEN_OPTION_NUMBER, &threads, "N",
 			"threads that use CUDA and can be followed (default 32768)", THREADS_MAX},
 		{"no-journal", LIEN_OPTION_FLAG, &no_journal, NULL,
 			"leave nothing to the next agent when this one ends", 0},
-		{"on-stop", LIEN_OPTION_STRING, &on_stop, "WHAT",
+		{"on-stop", LIEN_OPTION_CHOICE, &on_stop, "detach|keep",
 			"detach: take the probes off running jobs (default); keep: the next agent "
 			"goes on",
 			0},
@@ -81,15 +98,18 @@ int lien_cmd_agent(int argc, char **argv)
 			"host memory for offloads, all processes together: 64G (default: no limit)",
 			0},
 		{"no-attach", LIEN_OPTION_FLAG, &no_attach, NULL,
-			"put the control library into processes on request alone", 0},
+			"put the control library into processes only on request", 0},
 		{"prepare", LIEN_OPTION_NUMBER, &prepare, "PERCENT",
 			"of the available host memory, at most, is pinned before the first offload "
-			"(default 25)",
+			"(default 25, and none in memory cgroups with a limit)",
 			100},
 		{"no-prepare", LIEN_OPTION_FLAG, &no_prepare, NULL,
 			"pin host memory at the first offload, not before", 0},
 		{"no-ras", LIEN_OPTION_FLAG, &no_ras, NULL,
 			"do not ask NCCL's RAS for communicators that were made before", 0},
+		{"metrics-user", LIEN_OPTION_STRING, &metrics_user, "USER",
+			"a user, or a number, who gets the metrics of all processes, as root does",
+			0},
 		{"clean", LIEN_OPTION_FLAG, &clean, NULL,
 			"remove what earlier agents left for the next one, and end", 0},
 		LIEN_SOCKET_OPTION(&socket), {}};
@@ -101,14 +121,14 @@ int lien_cmd_agent(int argc, char **argv)
 	if (!lien_options_read(&usage, options, &argc, &argv, &code))
 		return code;
 	if (ring & (ring - 1))
-		return lien_usage_error(&usage, "--ring must be a power of 2: 1, 2, 4, ...");
+		return lien_usage_error(&usage, "--ring '%lu' is not a power of 2", ring);
 	if (on_stop && !strcmp(on_stop, "keep"))
 		config.on_stop = LIEN_ON_STOP_KEEP;
-	else if (on_stop && strcmp(on_stop, "detach"))
-		return lien_usage_error(&usage, "--on-stop must be detach or keep");
 	if (no_journal && config.on_stop == LIEN_ON_STOP_KEEP)
 		return lien_usage_error(
-			&usage, "--on-stop keep needs the journal: leave --no-journal away");
+			&usage, "--on-stop keep and --no-journal cannot be combined");
+	if (metrics_user && !find_user(metrics_user, &config))
+		return lien_usage_error(&usage, "--metrics-user '%s' is no user", metrics_user);
 	config.socket = socket ? socket : getenv("LIEN_SOCKET");
 	if (!config.socket || !config.socket[0])
 		config.socket = LIEN_CLIENT_SOCKET;
@@ -118,6 +138,7 @@ int lien_cmd_agent(int argc, char **argv)
 		return LIEN_EXIT_FAILURE;
 	libraries[0] = library;
 	config.no_multi = no_multi;
+	config.no_bound = no_bound;
 	if (!lien_preload_find(control, sizeof(control)))
 		config.control = control;
 	config.ring_mib = ring;
@@ -125,7 +146,8 @@ int lien_cmd_agent(int argc, char **argv)
 	config.no_journal = no_journal;
 	config.journal_limit = (uint64_t)journal_size << 20;
 	config.host_limit = host_limit;
-	config.prepare_percent = no_prepare ? 0 : prepare;
+	config.prepare_limited = prepare; /* asked for: no surprise */
+	config.prepare_percent = no_prepare ? 0 : prepare ? prepare : PREPARE_PERCENT;
 	config.no_attach = no_attach;
 	config.no_ras = no_ras;
 	return lien_agent_run(&config) ? LIEN_EXIT_FAILURE : LIEN_EXIT_OK;

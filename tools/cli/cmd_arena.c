@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include <inttypes.h>
+#include <stdlib.h>
 
 #include "tools/cli/commands.h"
+#include "tools/cli/idle.h"
 #include "tools/cli/options.h"
 #include "tools/text/output.h"
 #include "tools/cli/query.h"
@@ -13,19 +15,22 @@ static const char *const examples[] = {"lien arena", "how much host memory which
 static const struct lien_usage usage = {
 	.command = "lien arena",
 	.arguments = "",
-	.summary = "Shows the host memory that processes keep pinned for offloads: the agent pins\n"
-		   "it before the first one, and the next ones use it again. OFFLOAD is what an\n"
-		   "offload of all memory would take now, MISSING what is not pinned yet.\n"
-		   "--release gives back what nothing lies in; it is pinned anew when the process\n"
-		   "is offloaded the next time.",
+	.summary = "Shows the host memory that processes keep pinned for offloads: the agent pins "
+		   "it before the first one, and the next ones use it again. OFFLOAD is what an "
+		   "offload of all memory would take now, MISSING what is not pinned yet. "
+		   "--release gives back the part that holds nothing; the process's next offload "
+		   "pins it again.",
+	.tables = true,
+	.needs = (const char *const[]){"pid", "release", NULL},
 	.examples = examples,
 };
 
 static void print_rows(const json_t *processes, bool release)
 {
-	static const struct lien_column columns[] = {{"PID", LIEN_RIGHT}, {"COMMAND", LIEN_LEFT},
-		{"HELD", LIEN_RIGHT}, {"IN USE", LIEN_RIGHT}, {"OFFLOAD", LIEN_RIGHT},
-		{"MISSING", LIEN_RIGHT}, {"GIVEN BACK", LIEN_RIGHT}};
+	static const struct lien_column columns[] = {{"PID", LIEN_RIGHT, 0},
+		{"COMMAND", LIEN_LEFT, 0}, {"HELD", LIEN_RIGHT, 0}, {"IN USE", LIEN_RIGHT, 0},
+		{"OFFLOAD", LIEN_RIGHT, 1}, {"MISSING", LIEN_RIGHT, 2},
+		{"GIVEN BACK", LIEN_RIGHT, 0}};
 	struct lien_table *table = lien_table_new(columns, release ? 7 : 6);
 	const json_t *row;
 	size_t i;
@@ -45,28 +50,55 @@ static void print_rows(const json_t *processes, bool release)
 	printf("\n");
 }
 
+/* What is pinned in advance counts towards the job's cgroup, and nobody expects it there. */
+static void print_limited(const json_t *processes)
+{
+	char *pids = NULL;
+	const json_t *row;
+	size_t i;
+
+	json_array_foreach (processes, i, row)
+		if (lien_get_true(row, "cgroup_limited"))
+			pids = lien_append(pids, ", ", "%" PRIu64, lien_get_number(row, "pid"));
+	if (pids)
+		lien_print_wrapped(stdout, 2,
+			"in a memory cgroup with a limit, where nothing is pinned in advance "
+			"unless `lien agent --prepare` is given: %s",
+			pids);
+	free(pids);
+}
+
 static void print_arena(const json_t *result, bool release)
 {
 	const json_t *processes = json_object_get(result, "processes");
 	const json_t *host = json_object_get(result, "host");
 	uint64_t limit = lien_get_number(host, "limit_bytes");
+	char *text = NULL;
 
 	if (json_array_size(processes))
 		print_rows(processes, release);
-	if (release)
-		printf("%s given back, ",
-			lien_size(lien_get_number(result, "released_bytes")).text);
-	printf("%s held, %s in use, ", lien_size(lien_get_number(host, "held_bytes")).text,
-		lien_size(lien_get_number(host, "used_bytes")).text);
-	if (limit)
-		printf("%s allowed", lien_size(limit).text);
-	else
-		printf("no limit");
 	if (lien_get_number(host, "prepare_percent"))
-		printf("; in advance at most %" PRIu64 " %% of what is available\n",
+		print_limited(processes);
+	if (release)
+		text = lien_format(
+			"%s given back", lien_size(lien_get_number(result, "released_bytes")).text);
+	text = lien_append(
+		text, ", ", "%s held", lien_size(lien_get_number(host, "held_bytes")).text);
+	text = lien_append(
+		text, ", ", "%s in use", lien_size(lien_get_number(host, "used_bytes")).text);
+	if (limit)
+		text = lien_append(text, ", ", "%s allowed", lien_size(limit).text);
+	else
+		text = lien_append(text, ", ", "no limit");
+	if (lien_get_number(host, "prepare_percent"))
+		text = lien_append(text, "; ",
+			"in advance at most %" PRIu64 " %% of what is available",
 			lien_get_number(host, "prepare_percent"));
 	else
-		printf("; nothing is pinned in advance\n");
+		text = lien_append(text, "; ", "nothing is pinned in advance");
+	lien_print_wrapped(stdout, 2, "%s", text);
+	free(text);
+	lien_print_hidden(result);
 }
 
 int lien_cmd_arena(int argc, char **argv)
@@ -86,14 +118,13 @@ int lien_cmd_arena(int argc, char **argv)
 
 	if (!lien_options_read(&usage, options, &argc, &argv, &code))
 		return code;
-	if (pids.count && !release)
-		return lien_usage_error(&usage, "--pid needs --release");
 	query.socket = socket;
+	query.code = &code;
 	request = json_pack("{s:s, s:b}", "op", "arena", "release", release);
 	lien_query_add_pids(request, &pids);
 	result = lien_query(&query, request);
 	if (!result)
-		return LIEN_EXIT_FAILURE;
+		return code;
 	if (json)
 		lien_print_json(stdout, result);
 	else

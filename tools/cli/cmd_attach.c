@@ -4,6 +4,8 @@
 #include <string.h>
 
 #include "tools/cli/commands.h"
+#include "tools/cli/idle.h"
+#include "tools/cli/left.h"
 #include "tools/cli/options.h"
 #include "tools/text/output.h"
 #include "tools/cli/query.h"
@@ -18,11 +20,11 @@ static const struct lien_usage usage = {
 	.command = "lien attach",
 	.arguments = "PID... | --all",
 	.summary =
-		"Makes processes that run already like those that lien has seen from the start:\n"
-		"puts the control library into them, reads from the driver what memory they have,\n"
-		"and, while the job is at rest for a moment, counts references and finds out who\n"
-		"imported what from whom. All ranks of a job have to be attached together. What\n"
-		"cannot be done safely is refused, and the process is as it was. Exit code 1: one\n"
+		"Makes processes that run already like those that lien has seen from the start: "
+		"puts the control library into them, reads from the driver what memory they have, "
+		"and, while the job is at rest for a moment, counts references and finds out who "
+		"imported what from whom. All ranks of a job have to be attached together. What "
+		"cannot be done safely is refused, and the process is as it was. Exit code 1: one "
 		"was refused, or not adopted.",
 	.max = -1,
 	.examples = examples,
@@ -97,16 +99,60 @@ static void print_adoption(const json_t *adoption)
 			LIEN_PLURAL(unmatched, "import has", "imports have"));
 }
 
+static void print_nothing(const json_t *attached)
+{
+	uint64_t before = lien_get_number(attached, "attached_before");
+
+	if (!before) {
+		lien_print_no_process(attached, NULL);
+		return;
+	}
+	lien_print_wrapped(stdout, 2,
+		"nothing to attach: %" PRIu64 " %s the control library, and what was there before "
+		"the agent is known (see `lien ps`)",
+		LIEN_PLURAL(before, "process that uses CUDA has", "processes that use CUDA have"));
+	lien_print_hidden(attached);
+}
+
 static void print(const json_t *attached)
 {
 	const json_t *process, *processes = json_object_get(attached, "processes");
+	const json_t *adoption = json_object_get(attached, "adoption");
 	size_t i;
 
 	json_array_foreach (processes, i, process)
 		print_process(process);
-	if (!json_array_size(processes))
-		printf("no process that uses CUDA needs to be attached\n");
-	print_adoption(json_object_get(attached, "adoption"));
+	if (!json_array_size(processes) && !json_is_object(adoption))
+		print_nothing(attached);
+	print_adoption(adoption);
+}
+
+static bool was_attached(const json_t *processes, uint64_t pid)
+{
+	const json_t *process;
+	size_t i;
+
+	json_array_foreach (processes, i, process)
+		if (lien_get_number(process, "pid") == pid &&
+			!json_is_string(json_object_get(process, "error")))
+			return true;
+	return false;
+}
+
+/* Says at once what of their memory no offload will move, before somebody counts on it. */
+static void print_left(const struct lien_query *query, const json_t *processes)
+{
+	json_t *mem = lien_query(query, json_pack("{s:s}", "op", "mem")), *left = json_array();
+	bool all = !json_array_size(processes); /* they were attached before */
+	json_t *row;
+	size_t i;
+
+	json_array_foreach (json_object_get(mem, "left"), i, row)
+		if (all || was_attached(processes, lien_get_number(row, "pid")))
+			json_array_append(left, row);
+	lien_print_left("no offload will move:", left);
+	json_decref(left);
+	json_decref(mem);
 }
 
 int lien_cmd_attach(int argc, char **argv)
@@ -119,20 +165,19 @@ int lien_cmd_attach(int argc, char **argv)
 		LIEN_CLIENT_OPTIONS(&json, &socket), {}};
 	struct lien_query query = {.command = usage.command, .timeout_ms = TIMEOUT_MS};
 	json_t *request, *attached;
-	int code;
+	int code, ignored;
 
 	if (!lien_options_read(&usage, options, &argc, &argv, &code))
 		return code;
-	if (!argc == !all)
-		return lien_usage_error(&usage, "name processes, or give --all");
-	if (!lien_parse_pids(argc, argv, &pids))
-		return lien_usage_error(&usage, "a PID is a number");
+	if (!lien_read_pids_or_all(&usage, argc, argv, all, &pids))
+		return LIEN_EXIT_USAGE;
 	query.socket = socket;
+	query.code = &code;
 	request = json_pack("{s:s}", "op", "attach");
 	lien_query_add_pids(request, &pids);
 	attached = lien_query(&query, request);
 	if (!attached)
-		return LIEN_EXIT_FAILURE;
+		return code;
 	code = lien_get_number(attached, "refused") ||
 			       json_is_string(json_object_get(
 				       json_object_get(attached, "adoption"), "error"))
@@ -140,8 +185,13 @@ int lien_cmd_attach(int argc, char **argv)
 		       : LIEN_EXIT_OK;
 	if (json)
 		lien_print_json(stdout, attached);
-	else
+	else {
 		print(attached);
+		query.code = &ignored;
+		if (json_array_size(json_object_get(attached, "processes")) ||
+			lien_get_number(attached, "attached_before"))
+			print_left(&query, json_object_get(attached, "processes"));
+	}
 	json_decref(attached);
 	return code;
 }

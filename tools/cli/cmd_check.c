@@ -5,15 +5,17 @@
 
 #include "tools/cli/commands.h"
 #include "tools/cli/findings.h"
+#include "tools/cli/idle.h"
 #include "tools/cli/options.h"
 #include "tools/text/output.h"
+#include "tools/cli/nodes_view.h"
 #include "tools/cli/query.h"
 
 #define TIMEOUT_MS   60000
 #define IDLE_MINUTES 10
 
 static const char *const examples[] = {"lien check",
-	"leaks and oddities: memory held by the dead, buffers registered twice, ...",
+	"leaks and anomalies: memory held by the dead, buffers registered twice, ...",
 	"lien check --idle 60", "communicators are idle after an hour, not after ten minutes",
 	"lien check --deep", "compare what lien knows with what the driver says",
 	"lien check --deep --pid 812 --repair", "and take the driver's word for process 812", NULL};
@@ -22,10 +24,15 @@ static const struct lien_usage usage = {
 	.command = "lien check",
 	.arguments = "",
 	.summary =
-		"Looks for what is odd about the memory of this node, with evidence and remedy.\n"
-		"With --deep: asks the CUDA driver, in every process with the control library,\n"
-		"what is mapped and compares it with the graph. Exit code 1: something was found\n"
+		"Looks for leaks and anomalies in the memory of this node, with evidence and "
+		"remedy. "
+		"With --deep: asks the CUDA driver, in every process with the control library, "
+		"what is mapped and compares it with the graph. Exit code 1: something was found "
 		"that is more than a note, or there are differences.",
+	.tables = true,
+	.apart = (const char *const[]){"deep", "from", "deep", "idle", "nodes", "deep", "nodes",
+		"from", "slurm", "deep", "slurm", "from", NULL},
+	.needs = (const char *const[]){"pid", "deep", "repair", "deep", "timeout", "deep", NULL},
 	.examples = examples,
 };
 
@@ -69,8 +76,9 @@ static const char *graph_has(const char *kind)
 
 static void print_differences(const json_t *processes)
 {
-	static const struct lien_column columns[] = {{"PID", LIEN_RIGHT}, {"ADDRESS", LIEN_LEFT},
-		{"SIZE", LIEN_RIGHT}, {"LIEN KNOWS", LIEN_LEFT}, {"THE DRIVER HAS", LIEN_LEFT}};
+	static const struct lien_column columns[] = {{"PID", LIEN_RIGHT, 0},
+		{"ADDRESS", LIEN_LEFT, 0}, {"SIZE", LIEN_RIGHT, 1}, {"LIEN KNOWS", LIEN_LEFT, 0},
+		{"THE DRIVER HAS", LIEN_LEFT, 0}};
 	struct lien_table *table = lien_table_new(columns, 5);
 	const json_t *process, *difference;
 	size_t i, j;
@@ -123,7 +131,9 @@ static int exit_code(const json_t *result, bool named)
 {
 	if (lien_get_number(result, "differences"))
 		return EXIT_DIFFERENT;
-	return named && lien_get_number(result, "not_compared") ? EXIT_ERROR : LIEN_EXIT_OK;
+	if (!lien_get_number(result, "not_compared"))
+		return LIEN_EXIT_OK;
+	return named || !lien_get_number(result, "compared") ? EXIT_ERROR : LIEN_EXIT_OK;
 }
 
 static json_t *request_of(const struct lien_pids *pids, bool repair, unsigned long timeout)
@@ -151,7 +161,18 @@ static void print(const json_t *result)
 	json_array_foreach (processes, i, process)
 		print_process(process);
 	if (!json_array_size(processes))
-		printf("no process uses CUDA\n");
+		lien_print_no_process(result, NULL);
+	else
+		lien_print_hidden(result);
+}
+
+static void print_node(void *context, const char *node, const json_t *result)
+{
+	(void)context;
+	printf("%s:\n", node);
+	lien_findings_print(result, NULL);
+	lien_print_hidden(result);
+	printf("\n");
 }
 
 static int find(const struct lien_query *query, bool json, unsigned long idle)
@@ -164,8 +185,12 @@ static int find(const struct lien_query *query, bool json, unsigned long idle)
 		return EXIT_ERROR;
 	if (json)
 		lien_print_json(stdout, result);
-	else
-		lien_findings_print(result, query->from);
+	else if (json_object_get(result, "nodes")) {
+		lien_nodes_view_each(query->nodes, print_node, NULL);
+	} else {
+		lien_findings_print(result, query->from.path);
+		lien_print_hidden(result);
+	}
 	any = lien_findings_any(result);
 	json_decref(result);
 	return any ? EXIT_DIFFERENT : LIEN_EXIT_OK;
@@ -175,8 +200,12 @@ int lien_cmd_check(int argc, char **argv)
 {
 	static struct lien_pids pids;
 	unsigned long timeout = TIMEOUT_MS, idle = IDLE_MINUTES;
-	const char *socket = NULL, *from = NULL;
+	const char *socket = NULL;
 	bool json = false, deep = false, repair = false;
+	/* What is odd is what stays. */
+	static struct lien_nodes_view nodes;
+	struct lien_query query = {
+		.command = usage.command, .from.end = true, .nodes = &nodes, .usage = &usage};
 	const struct lien_option options[] = {
 		{"idle", LIEN_OPTION_NUMBER, &idle, "MINUTES",
 			"after which a communicator is idle (default 10)", 525600},
@@ -186,8 +215,8 @@ int lien_cmd_check(int argc, char **argv)
 			0},
 		{"timeout", LIEN_OPTION_NUMBER, &timeout, "MS",
 			"give up after this time (default 60000)", 3600000},
-		LIEN_CLIENT_OPTIONS(&json, &socket), LIEN_FROM_OPTION(&from), {}};
-	struct lien_query query = {.command = usage.command};
+		LIEN_CLIENT_OPTIONS(&json, &socket), LIEN_FROM_OPTION(&query.from),
+		LIEN_NODES_OPTIONS(&nodes.options), {}};
 	json_t *result;
 	int code;
 
@@ -195,12 +224,11 @@ int lien_cmd_check(int argc, char **argv)
 	if (!lien_options_read(&usage, options, &argc, &argv, &code))
 		return code;
 	query.socket = socket;
-	query.from = from;
-	if (!deep && (pids.count || repair))
-		return lien_usage_error(&usage, "--pid and --repair need --deep");
 	if (!deep) {
 		query.timeout_ms = LIEN_QUERY_MS;
-		return find(&query, json, idle);
+		code = find(&query, json, idle);
+		lien_nodes_view_free(&nodes);
+		return code;
 	}
 	query.timeout_ms = timeout + LIEN_QUERY_MS;
 	result = lien_query(&query, request_of(&pids, repair, timeout));

@@ -7,10 +7,13 @@
 
 #include "tools/cli/commands.h"
 #include "tools/cli/comms_late.h"
+#include "tools/cli/idle.h"
 #include "tools/cli/options.h"
 #include "tools/text/output.h"
+#include "tools/cli/nodes_view.h"
 #include "tools/cli/query.h"
 
+#define GROUPS_LISTED	8
 #define PENDING_MS	3000
 #define PENDING_STEP_MS 50
 
@@ -24,11 +27,14 @@ static const struct lien_usage usage = {
 	.command = "lien comms",
 	.arguments = "",
 	.summary = "Shows NCCL's communicators by group: where the group came from, which ranks of "
-		   "it are\n"
+		   "it are "
 		   "on this node, what memory and registrations each has, what it was asked for, "
-		   "and\n"
+		   "and "
 		   "which rank is behind. Calls are counted when they are made, not when the GPU "
 		   "ends them.",
+	.tables = true,
+	.apart = (const char *const[]){"nodes", "pid", "slurm", "pid", "nodes", "from", "slurm",
+		"from", NULL},
 	.examples = examples,
 };
 
@@ -175,6 +181,8 @@ static void add_comm(struct lien_table *table, const json_t *comm)
 {
 	const json_t *last = json_object_get(comm, "last_ms");
 
+	if (json_object_get(comm, "node"))
+		lien_table_add(table, "%s", lien_get_text(comm, "node"));
 	add_number(table, comm, "rank", lien_get_true(comm, "complete") ? "" : "*");
 	lien_table_add(table, "%" PRIu64, lien_get_number(comm, "pid"));
 	add_number(table, comm, "device", "");
@@ -203,6 +211,7 @@ static void print_title(const json_t *group)
 	const json_t *id = json_object_get(group, "id");
 	const char *address = lien_get_text(id, "address");
 	uint64_t here = lien_get_number(group, "here");
+	const char *where = json_object_get(group, "nodes") ? "these nodes" : "this node";
 	char *text;
 
 	if (!strcmp(lien_get_text(group, "group"), "0000000000000000")) {
@@ -212,11 +221,11 @@ static void print_title(const json_t *group)
 	}
 	text = lien_format("group %s: ", lien_get_text(group, "group"));
 	if (json_is_integer(json_object_get(group, "nranks")))
-		text = lien_append(text, "", "%" PRIu64 " of %" PRIu64 " %s on this node", here,
-			LIEN_PLURAL(lien_get_number(group, "nranks"), "rank", "ranks"));
+		text = lien_append(text, "", "%" PRIu64 " of %" PRIu64 " %s on %s", here,
+			LIEN_PLURAL(lien_get_number(group, "nranks"), "rank", "ranks"), where);
 	else
-		text = lien_append(text, "", "%" PRIu64 " %s on this node, size not known",
-			LIEN_PLURAL(here, "rank", "ranks"));
+		text = lien_append(text, "", "%" PRIu64 " %s on %s, size not known",
+			LIEN_PLURAL(here, "rank", "ranks"), where);
 	if (lien_get_text(group, "by")[0])
 		text = lien_append(text, ", ", "named by NCCL's RAS");
 	text = lien_append(
@@ -264,6 +273,7 @@ static char *behind_of(const json_t *group, const json_t *comm)
 
 	json_array_foreach (json_object_get(group, "behind"), i, one) {
 		if (lien_get_number(one, "pid") != lien_get_number(comm, "pid") ||
+			strcmp(lien_get_text(one, "node"), lien_get_text(comm, "node")) ||
 			strcmp(lien_get_text(one, "address"), address))
 			continue;
 		words = calls_in_words(lien_get_text(one, "call"), lien_get_number(one, "calls"));
@@ -275,13 +285,16 @@ static char *behind_of(const json_t *group, const json_t *comm)
 
 static void print_remarks(const json_t *group, const json_t *comm)
 {
+	const char *node = lien_get_text(comm, "node");
 	char *behind = behind_of(group, comm), *who;
 
 	if (json_is_integer(json_object_get(comm, "rank")))
-		who = lien_format("rank %" PRIu64 " (process %" PRIu64 ")",
-			lien_get_number(comm, "rank"), lien_get_number(comm, "pid"));
+		who = lien_format("rank %" PRIu64 " (process %" PRIu64 "%s%s)",
+			lien_get_number(comm, "rank"), lien_get_number(comm, "pid"),
+			*node ? " on " : "", node);
 	else
-		who = lien_format("process %" PRIu64, lien_get_number(comm, "pid"));
+		who = lien_format("process %" PRIu64 "%s%s", lien_get_number(comm, "pid"),
+			*node ? " on " : "", node);
 	if (behind)
 		lien_print_wrapped(stdout, 2, "%s is behind by %s", who, behind);
 	if (!strcmp(lien_get_text(comm, "state"), "finalized"))
@@ -308,11 +321,13 @@ static void print_transfers(const json_t *group)
 
 static void print_group(const json_t *group, const json_t *comms, bool *incomplete)
 {
-	static const struct lien_column columns[] = {{"RANK", LIEN_RIGHT}, {"PID", LIEN_RIGHT},
-		{"DEVICE", LIEN_RIGHT}, {"MEMORY", LIEN_RIGHT}, {"INFERRED", LIEN_RIGHT},
-		{"REGISTERED", LIEN_RIGHT}, {"CALLS", LIEN_RIGHT}, {"MOVED", LIEN_RIGHT},
-		{"LAST CALL", LIEN_RIGHT}};
-	struct lien_table *table = lien_table_new(columns, 9);
+	static const struct lien_column columns[] = {{"NODE", LIEN_LEFT, 0},
+		{"RANK", LIEN_RIGHT, 0}, {"PID", LIEN_RIGHT, 0}, {"DEVICE", LIEN_RIGHT, 3},
+		{"MEMORY", LIEN_RIGHT, 0}, {"INFERRED", LIEN_RIGHT, 4},
+		{"REGISTERED", LIEN_RIGHT, 2}, {"CALLS", LIEN_RIGHT, 0}, {"MOVED", LIEN_RIGHT, 1},
+		{"LAST CALL", LIEN_RIGHT, 0}};
+	const bool nodes = json_object_get(group, "nodes");
+	struct lien_table *table = lien_table_new(columns + !nodes, 9 + nodes);
 	const char *name = lien_get_text(group, "group");
 	const json_t *comm;
 	size_t i;
@@ -359,18 +374,67 @@ static void print_groups(const json_t *result)
 			"* was in use before lien watched: its calls are counted from then on");
 }
 
+/* Lists the groups that there are. */
+static int unknown_group(const json_t *groups, const char *name)
+{
+	const size_t count = json_array_size(groups);
+	char *known = NULL;
+	const json_t *group;
+	size_t i;
+
+	json_array_foreach (groups, i, group) {
+		if (i == GROUPS_LISTED)
+			break;
+		known = lien_append(known, ", ", "%s", lien_get_text(group, "group"));
+	}
+	if (count > GROUPS_LISTED)
+		known = lien_append(known, " ", "and %zu more", count - GROUPS_LISTED);
+	lien_complain(usage.command,
+		"no communicator here is of a group %s; %s%s (see `lien comms`)", name,
+		known ? "there is " : "there is none", known ? known : "");
+	free(known);
+	return LIEN_EXIT_USAGE;
+}
+
+/* Returns LIEN_EXIT_OK if what was selected exists, whether or not it has a communicator. */
+static int check_selection(
+	const struct lien_query *query, const json_t *result, const struct selection *selection)
+{
+	const json_t *comms = json_object_get(result, "communicators"), *entry;
+	const json_t *groups = json_object_get(result, "groups");
+	const json_t *late = json_object_get(result, "late");
+	struct selection group = {.group = selection->group};
+	json_t *named = select_late(late, &group);
+	bool found = !selection->group || json_array_size(named);
+	size_t i;
+
+	json_decref(named);
+	json_array_foreach (groups, i, entry)
+		found |= in_group(selection, entry);
+	if (!found)
+		return unknown_group(groups, selection->group);
+	found = !selection->pid;
+	json_array_foreach (comms, i, entry)
+		found |= of_process(selection, entry);
+	json_array_foreach (late, i, entry)
+		found |= of_process(selection, entry);
+	return found || lien_query_process(query, selection->pid) ? LIEN_EXIT_OK : *query->code;
+}
+
 static int nothing(const json_t *result, const struct selection *selection)
 {
 	if (lien_print_late(json_object_get(result, "late"), false))
 		return LIEN_EXIT_OK;
-	if (selection->group)
-		return lien_complain(usage.command,
-			"no communicator here is of a group %s: see lien comms", selection->group);
-	if (selection->pid)
+	if (selection->pid && selection->group)
+		lien_print_wrapped(stdout, 2,
+			"process %d has no communicator of group %s, as far as the agent has seen",
+			selection->pid, selection->group);
+	else if (selection->pid)
 		printf("process %d has no communicator, as far as the agent has seen\n",
 			selection->pid);
 	else
-		printf("no process has a communicator, as far as the agent has seen\n");
+		printf("no process%s has a communicator, as far as the agent has seen\n",
+			lien_of_yours(result));
 	return LIEN_EXIT_OK;
 }
 
@@ -393,32 +457,38 @@ int lien_cmd_comms(int argc, char **argv)
 {
 	static struct lien_pids pids;
 	struct selection selection = {0};
-	const char *socket = NULL, *from = NULL;
+	const char *socket = NULL;
 	bool json = false;
+	static struct lien_nodes_view nodes;
+	struct lien_query query = {.command = usage.command,
+		.timeout_ms = LIEN_QUERY_MS,
+		.nodes = &nodes,
+		.usage = &usage};
 	const struct lien_option options[] = {
 		{"group", LIEN_OPTION_STRING, &selection.group, "ID",
 			"only this group; the beginning of its name will do", 0},
-		{"pid", LIEN_OPTION_PIDS, &pids, "PID", "only communicators of this process", 0},
-		LIEN_CLIENT_OPTIONS(&json, &socket), LIEN_FROM_OPTION(&from), {}};
-	struct lien_query query = {.command = usage.command, .timeout_ms = LIEN_QUERY_MS};
+		{"pid", LIEN_OPTION_PIDS, &pids, "PID", "only communicators of this process", 1},
+		LIEN_CLIENT_OPTIONS(&json, &socket), LIEN_FROM_OPTION(&query.from),
+		LIEN_NODES_OPTIONS(&nodes.options), {}};
 	json_t *result;
 	int code;
 
 	if (!lien_options_read(&usage, options, &argc, &argv, &code))
 		return code;
-	if (pids.count > 1)
-		return lien_usage_error(&usage, "--pid is given more than once");
-	if (selection.group && !selection.group[0])
-		return lien_usage_error(&usage, "--group needs a name");
 	query.socket = socket;
-	query.from = from;
+	query.code = &code;
 	result = ask(&query);
+	lien_nodes_view_free(&nodes);
 	if (!result)
-		return LIEN_EXIT_FAILURE;
+		return code;
 	selection.pid = pids.count ? pids.pid[0] : 0;
+	code = check_selection(&query, result, &selection);
+	if (code) {
+		json_decref(result);
+		return code;
+	}
 	if (selection.group || selection.pid)
 		select_from(result, &selection);
-	code = LIEN_EXIT_OK;
 	if (json)
 		lien_print_json(stdout, result);
 	else if (!json_array_size(json_object_get(result, "communicators")))
@@ -427,6 +497,8 @@ int lien_cmd_comms(int argc, char **argv)
 		print_groups(result);
 		lien_print_late(json_object_get(result, "late"), true);
 	}
+	if (!json)
+		lien_print_hidden(result);
 	json_decref(result);
 	return code;
 }

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "tools/cli/commands.h"
+#include "tools/cli/idle.h"
 #include "tools/cli/options.h"
 #include "tools/text/output.h"
 #include "tools/cli/query.h"
@@ -14,11 +15,10 @@ static const struct lien_usage usage = {
 	.command = "lien detach",
 	.arguments = "PID... | --all",
 	.summary =
-		"Leaves processes as they were before they had the control library: without its\n"
-		"thread, host memory, sockets and signal. Its code stays mapped and does "
-		"nothing.\n"
-		"They are still watched; no offload moves their memory before `lien attach`.\n"
-		"Refused where memory is offloaded or handles from before a restore are in use.\n"
+		"Leaves processes as they were before they had the control library: without its "
+		"thread, host memory, sockets and signal. Its code stays mapped and does nothing. "
+		"They are still watched; no offload moves their memory before `lien attach`. "
+		"Refused where memory is offloaded or handles from before a restore are in use. "
 		"Exit code 1: one was refused.",
 	.max = -1,
 	.examples = examples,
@@ -41,7 +41,9 @@ static void print(const json_t *detached)
 				lien_time(lien_get_real(process, "ms")).text);
 	}
 	if (!json_array_size(processes))
-		printf("no process has a control library that takes orders\n");
+		printf("no process%s has a control library that takes orders\n",
+			lien_of_yours(detached));
+	lien_print_hidden(detached);
 }
 
 int lien_cmd_detach(int argc, char **argv)
@@ -58,16 +60,15 @@ int lien_cmd_detach(int argc, char **argv)
 
 	if (!lien_options_read(&usage, options, &argc, &argv, &code))
 		return code;
-	if (!argc == !all)
-		return lien_usage_error(&usage, "name processes, or give --all");
-	if (!lien_parse_pids(argc, argv, &pids))
-		return lien_usage_error(&usage, "a PID is a number");
+	if (!lien_read_pids_or_all(&usage, argc, argv, all, &pids))
+		return LIEN_EXIT_USAGE;
 	query.socket = socket;
+	query.code = &code;
 	request = json_pack("{s:s}", "op", "detach");
 	lien_query_add_pids(request, &pids);
 	detached = lien_query(&query, request);
 	if (!detached)
-		return LIEN_EXIT_FAILURE;
+		return code;
 	code = lien_get_number(detached, "refused") ? LIEN_EXIT_FAILURE : LIEN_EXIT_OK;
 	if (json)
 		lien_print_json(stdout, detached);

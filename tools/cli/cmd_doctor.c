@@ -9,6 +9,8 @@
 #include "loader/discover/elf_symbols.h"
 #include "loader/features.h"
 #include "loader/discover/libraries.h"
+#include "loader/probes/gate_kernel.h"
+#include "loader/probes/uprobe_multi.h"
 #include "tools/cli/commands.h"
 #include "tools/cli/options.h"
 #include "tools/text/output.h"
@@ -28,10 +30,10 @@ static const struct lien_usage usage = {
 	.command = "lien doctor",
 	.arguments = "",
 	.summary =
-		"Checks what this machine has and lacks: the kernel, permissions, libraries, the\n"
+		"Checks what this machine has and lacks: the kernel, permissions, libraries, the "
 		"control library, GPUs, the agent. Needs no agent and changes nothing. Exit code "
-		"1\n"
-		"when anything that lien can't work without is missing.",
+		"1: something is missing that lien cannot work without. Where an agent answers, "
+		"what only an agent needs does not count.",
 	.examples = examples,
 };
 
@@ -100,6 +102,45 @@ static void check_control(struct lien_feature *f)
 	lien_feature_remedy(f, "build it with `make`, or set LIEN_CONTROL to its path");
 }
 
+/* The agent attaches its probes by the best way that the kernel has. */
+static const char *gate_way(bool multi)
+{
+	if (!multi)
+		return "single probes that all processes pass";
+	return lien_uprobe_multi_of_process_supported() ? "probes of single processes"
+							: "probes that all processes pass";
+}
+
+/* `may_load`: BPF programs can be loaded, so that the kernel can be asked. */
+static void check_gate(struct lien_feature *f, bool may_load)
+{
+	const bool multi = may_load && lien_uprobe_multi_supported();
+	const char *lacks = may_load ? lien_gate_kernel_lacks(multi) : NULL;
+
+	f->name = "gate";
+	if (!may_load) {
+		lien_feature_found(f, LIEN_FEATURE_WARN, "not known: BPF cannot be used");
+		lien_feature_remedy(f, "run this as root");
+	} else if (lacks) {
+		lien_feature_found(f, LIEN_FEATURE_WARN, "threads cannot be held back");
+		lien_feature_remedy(f, "offload jobs while they pause. The kernel: %s", lacks);
+	} else {
+		lien_feature_found(
+			f, LIEN_FEATURE_OK, "threads can be held back, by %s", gate_way(multi));
+	}
+}
+
+static bool may_load(const struct lien_feature *checks, unsigned count)
+{
+	unsigned i;
+
+	for (i = 0; i < count; i++)
+		if (checks[i].status == LIEN_FEATURE_FAIL &&
+			(!strcmp(checks[i].name, "bpf") || !strcmp(checks[i].name, "capabilities")))
+			return false;
+	return true;
+}
+
 static void check_gpu(struct lien_feature *f, const struct libraries *libraries)
 {
 	f->name = "gpu";
@@ -118,19 +159,37 @@ static void check_gpu(struct lien_feature *f, const struct libraries *libraries)
 		"one: LD_LIBRARY_PATH=build/softcuda");
 }
 
-static void check_agent(struct lien_feature *f, const char *socket)
+/* Returns true if there is an agent that answers. */
+static bool check_agent(struct lien_feature *f, const char *socket)
 {
 	struct lien_client *client = lien_client_new(socket);
+	json_t *request = json_pack("{s:s}", "op", "status"), *status = NULL;
+	const json_t *other;
+	int err;
 
 	f->name = "agent";
-	if (!client) {
+	if (!client || !request) {
 		lien_feature_found(f, LIEN_FEATURE_FAIL, "out of memory");
-		return;
+		json_decref(request);
+		lien_client_free(client);
+		return false;
 	}
 	lien_client_timeout(client, CONNECT_MS);
-	switch (lien_client_connect(client)) {
+	err = lien_client_call(client, request, &status);
+	json_decref(request);
+	switch (err) {
 	case 0:
-		lien_feature_found(f, LIEN_FEATURE_OK, "listens on %s", lien_client_path(client));
+		other = json_array_get(json_object_get(status, "other_agents"), 0);
+		if (!other) {
+			lien_feature_found(
+				f, LIEN_FEATURE_OK, "answers on %s", lien_client_path(client));
+			break;
+		}
+		lien_feature_found(f, LIEN_FEATURE_WARN,
+			"answers on %s, and another one, pid %" JSON_INTEGER_FORMAT
+			", watches the same processes",
+			lien_client_path(client), json_integer_value(other));
+		lien_feature_remedy(f, "stop one: a process takes orders from one agent only");
 		break;
 	case -ENOENT:
 	case -ECONNREFUSED:
@@ -139,16 +198,30 @@ static void check_agent(struct lien_feature *f, const char *socket)
 		break;
 	default:
 		lien_feature_found(f, LIEN_FEATURE_WARN, "%s", lien_client_error(client));
-		lien_feature_remedy(f, "run this as root");
+		lien_feature_remedy(f, err == -ETIMEDOUT ? "see its log" : "run this as root");
 	}
+	json_decref(status);
 	lien_client_free(client);
+	return !err;
+}
+
+/* What the agent needs, a working one has; who runs this need not have it. */
+static void excuse(struct lien_feature *f)
+{
+	if (f->status != LIEN_FEATURE_FAIL)
+		return;
+	f->status = LIEN_FEATURE_WARN;
+	lien_feature_remedy(f, "only to start another agent: the one that runs has what it needs");
 }
 
 static unsigned check_all(struct lien_feature *checks, const char *socket)
 {
 	static struct libraries libraries;
-	unsigned n = lien_features_check(checks, LIEN_FEATURES_MAX);
+	const unsigned features = lien_features_check(checks, LIEN_FEATURES_MAX);
+	unsigned n = features, i;
 
+	check_gate(&checks[n], may_load(checks, n));
+	n++;
 	lien_libraries_each(note_library, &libraries);
 	checks[n].name = "libcuda";
 	check_library(&checks[n++], &libraries, LIEN_LIB_CUDA,
@@ -160,16 +233,24 @@ static unsigned check_all(struct lien_feature *checks, const char *socket)
 	check_library(&checks[n++], &libraries, LIEN_LIB_NCCL, "");
 	check_control(&checks[n++]);
 	check_gpu(&checks[n++], &libraries);
-	check_agent(&checks[n++], socket);
+	if (check_agent(&checks[n++], socket))
+		for (i = 0; i < features; i++)
+			excuse(&checks[i]);
 	return n;
 }
 
 static void print_plain(const struct lien_feature *checks, unsigned count)
 {
+	static const enum lien_color colors[] = {
+		[LIEN_FEATURE_OK] = LIEN_COLOR_GREEN,
+		[LIEN_FEATURE_WARN] = LIEN_COLOR_YELLOW,
+		[LIEN_FEATURE_FAIL] = LIEN_COLOR_RED,
+	};
+
 	for (unsigned i = 0; i < count; i++) {
 		const struct lien_feature *f = &checks[i];
 
-		lien_print_wrapped(stdout, 6, "%-4s %s: %s%s%s",
+		lien_print_marked(stdout, 6, colors[f->status], "%-4s %s: %s%s%s",
 			lien_feature_status_name(f->status), f->name, f->found,
 			*f->remedy ? " — " : "", f->remedy);
 	}

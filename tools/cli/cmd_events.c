@@ -2,24 +2,27 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "agent/graph/event_check.h"
 #include "agent/graph/graph.h"
+#include "agent/graph/known.h"
 #include "agent/journal/recording.h"
-#include "loader/discover/libraries.h"
 #include "tools/cli/commands.h"
+#include "tools/cli/event_filter.h"
 #include "tools/cli/event_stream.h"
 #include "tools/cli/event_text.h"
 #include "tools/cli/interrupt.h"
 #include "tools/cli/offline.h"
 #include "tools/cli/options.h"
+#include "tools/text/complain.h"
 #include "tools/text/output.h"
 #include "tools/cli/query.h"
 
-#define INDENT 30 /* of continuation lines */
+#define INDENT 16 /* of continuation lines */
 
 static const char *const examples[] = {"lien events -f",
 	"every call that acquires, shares or gives back GPU memory, as it happens",
@@ -31,18 +34,22 @@ static const char *const examples[] = {"lien events -f",
 static const struct lien_usage usage = {
 	.command = "lien events",
 	.arguments = "",
-	.summary = "Prints events, one after the other: time, process, caller, call, arguments, "
-		   "result.\n"
-		   "The caller is the library that made the call, or NCCL if it was inside of it.\n"
-		   "Without -f: the present state, in records called state-process, "
-		   "state-allocation, ...\n"
-		   "Times of recordings are seconds since that machine's boot; states have none.",
+	.summary =
+		"Prints events, one after the other: time, process, caller, call, arguments, "
+		"result. "
+		"The caller is the library that made the call, or NCCL if it was made inside NCCL. "
+		"Without -f: the present state, in records called state-process, "
+		"state-allocation, ... "
+		"Times of recordings are seconds since that machine's boot; states have none.",
+	.apart = (const char *const[]){"from", "follow", NULL},
 	.examples = examples,
 };
 
 struct printer {
 	struct lien_pids pids;
-	struct lien_names calls, libraries;
+	bool seen[LIEN_PIDS_MAX]; /* parallel to them */
+	struct lien_names calls;
+	struct lien_libraries libraries;
 	unsigned long count; /* number to print; 0: all */
 	bool json, live;     /* live: times are of this machine */
 	uint64_t printed;
@@ -59,28 +66,32 @@ static bool any_pid(const struct lien_pids *pids, uint32_t pid)
 	return !pids->count;
 }
 
-/* A process's maps are noise: only --call library shows them. */
-static bool any_call(const struct lien_names *calls, unsigned type)
+static void note_pid(struct printer *printer, uint32_t pid)
 {
 	unsigned i;
 
-	for (i = 0; i < calls->count; i++)
-		if (lien_event_is_named(type, calls->name[i]))
-			return true;
-	return !calls->count && type != LIEN_EVENT_LIBRARY;
+	for (i = 0; i < printer->pids.count; i++)
+		printer->seen[i] |= (uint32_t)printer->pids.pid[i] == pid;
 }
 
-/* Matches the library that was called, or the one that called. */
-static bool any_library(const struct lien_names *libraries, unsigned type, const char *caller)
+/* Has every process of --pid been seen? starting: one that only runs may still use CUDA. */
+static int check_pids(const struct printer *printer, bool starting)
 {
-	int library = lien_event_library(type);
+	char text[LIEN_KNOWN_SIZE];
 	unsigned i;
+	pid_t pid;
 
-	for (i = 0; i < libraries->count; i++)
-		if (!strcmp(libraries->name[i], caller) ||
-			(library && !strcmp(libraries->name[i], lien_library_name(library))))
-			return true;
-	return !libraries->count;
+	for (i = 0; i < printer->pids.count; i++) {
+		pid = printer->pids.pid[i];
+		if (printer->seen[i] || (starting && (!kill(pid, 0) || errno != ESRCH)))
+			continue;
+		lien_known_processes(printer->known, NULL,
+			printer->live ? NULL : "the recording has no process", pid, text,
+			sizeof(text));
+		lien_complain(usage.command, "%s", text);
+		return LIEN_EXIT_USAGE;
+	}
+	return LIEN_EXIT_OK;
 }
 
 static bool is_call(const struct lien_event *event)
@@ -126,8 +137,7 @@ static void print_line_json(const struct printer *printer, const struct lien_eve
 			line, "partial", json_boolean(event->flags & LIEN_EVENT_PARTIAL));
 	}
 	json_object_set_new(line, "arguments", lien_event_arguments(event));
-	json_dumpf(line, stdout, JSON_COMPACT);
-	putchar('\n');
+	lien_print_json_line(stdout, line);
 	json_decref(line);
 }
 
@@ -169,12 +179,12 @@ static void print_line(const struct printer *printer, const struct lien_event *e
 	print_time(event, printer->live, time, sizeof(time));
 	if (is_call(event)) {
 		result = result_text(event);
-		lien_print_wrapped(stdout, INDENT, "%12s %7u %-8s %s(%s)%s%s", time, event->pid,
+		lien_print_line(stdout, INDENT, "%12s %7u %-8s %s(%s)%s%s", time, event->pid,
 			caller, name.text, arguments, result,
 			event->flags & LIEN_EVENT_PARTIAL ? ", not all could be read" : "");
 		free(result);
 	} else {
-		lien_print_wrapped(stdout, INDENT, "%12s %7u %-8s %s%s%s", time, event->pid, "-",
+		lien_print_line(stdout, INDENT, "%12s %7u %-8s %s%s%s", time, event->pid, "-",
 			name.text, *details ? " " : "", details);
 	}
 	free(arguments);
@@ -185,12 +195,15 @@ static void print_event(struct printer *printer, const struct lien_event *event)
 	struct lien_process *process = lien_graph_process(printer->known, event->pid);
 	char caller[LIEN_CALLER_SIZE] = "-";
 
-	if (event->flags & LIEN_EVENT_ENTRY || event->type == LIEN_EVENT_END ||
-		!any_pid(&printer->pids, event->pid) || !any_call(&printer->calls, event->type))
+	if (event->flags & LIEN_EVENT_ENTRY || event->type == LIEN_EVENT_END)
 		return;
-	if (is_call(event) && process)
+	if (is_call(event) && process) {
 		lien_process_caller(process, event, caller);
-	if (!any_library(&printer->libraries, event->type, caller))
+		lien_libraries_note(&printer->libraries, event->type, caller);
+	}
+	if (!any_pid(&printer->pids, event->pid) ||
+		!lien_calls_have(&printer->calls, event->type) ||
+		!lien_libraries_have(&printer->libraries, event->type, caller))
 		return;
 	if (printer->json)
 		print_line_json(printer, event, process, caller);
@@ -208,6 +221,7 @@ static int take(struct printer *printer, const struct lien_event *event, bool pr
 		    event->type == LIEN_STATE_process || event->type == LIEN_EVENT_LIBRARY;
 	int err = 0;
 
+	note_pid(printer, event->pid);
 	if (kept && !ends)
 		err = lien_graph_apply(printer->known, event);
 	if (print && err != -ENOMEM)
@@ -236,7 +250,9 @@ static int print_recording(struct printer *printer, const char *path)
 	if (lien_recording_close(recording) ||
 		(got < 0 && !lien_offline_ended(usage.command, path, got)))
 		code = LIEN_EXIT_FAILURE;
-	return code;
+	if (!code && !enough(printer))
+		code = check_pids(printer, false);
+	return code || enough(printer) ? code : lien_libraries_check(&usage, &printer->libraries);
 }
 
 /* A closed output and Ctrl-C take effect only between records. */
@@ -265,6 +281,7 @@ static int print_stream(struct printer *printer, struct lien_event_stream *strea
 		if (!got) {
 			code = wait_for_more(stream, waiting);
 		} else if (event.type == LIEN_EVENT_END) {
+			code = check_pids(printer, follow);
 			if (!follow)
 				break;
 			present = false;
@@ -289,25 +306,10 @@ static int print_agent(struct printer *printer, const char *socket, bool follow)
 	return code;
 }
 
-/* Returns the first pattern of --call that no event has. */
-static const char *unknown_call(const struct lien_names *calls)
-{
-	unsigned i, type;
-
-	for (i = 0; i < calls->count; i++) {
-		for (type = 0; type < LIEN_CALL_MAX; type++)
-			if (lien_event_is_named(type, calls->name[i]))
-				break;
-		if (type == LIEN_CALL_MAX)
-			return calls->name[i];
-	}
-	return NULL;
-}
-
 int lien_cmd_events(int argc, char **argv)
 {
 	static struct printer printer;
-	const char *socket = NULL, *from = NULL, *unknown;
+	const char *socket = NULL, *from = NULL;
 	bool follow = false;
 	const struct lien_option options[] = {
 		{"f,follow", LIEN_OPTION_FLAG, &follow, NULL,
@@ -318,21 +320,24 @@ int lien_cmd_events(int argc, char **argv)
 			"only this call, event (exit, library, lost), state (state-mapping), or "
 			"pattern",
 			0},
-		{"library", LIEN_OPTION_NAMES, &printer.libraries, "NAME",
+		{"library", LIEN_OPTION_NAMES, &printer.libraries.names, "NAME",
 			"only calls of this library, or made by it: cuda, nccl, c10_cuda, ...", 0},
-		{"count", LIEN_OPTION_NUMBER, &printer.count, "N", "end after so many", 0},
-		{"json", LIEN_OPTION_FLAG, &printer.json, NULL, "a JSON object per line", 0},
-		LIEN_SOCKET_OPTION(&socket), LIEN_FROM_OPTION(&from), {}};
+		{"count", LIEN_OPTION_NUMBER, &printer.count, "N", "end after N events", 0},
+		{"json", LIEN_OPTION_JSON, &printer.json, NULL, "a JSON object per line", 1},
+		LIEN_SOCKET_OPTION(&socket),
+		{"from", LIEN_OPTION_STRING, &from, "FILE",
+			"print a snapshot or a recording, without an agent", 0},
+		{}};
 	int code;
 
 	if (!lien_options_read(&usage, options, &argc, &argv, &code))
 		return code;
-	unknown = unknown_call(&printer.calls);
-	if (unknown)
-		return lien_usage_error(&usage, "no event is called %s", unknown);
-	if (from && (follow || socket))
-		return lien_usage_error(
-			&usage, "--from and %s exclude each other", follow ? "-f" : "--socket");
+	if (!lien_calls_check(&usage, &printer.calls))
+		return LIEN_EXIT_USAGE;
+	if (printer.libraries.names.count && !follow && !from)
+		return lien_usage_error(&usage, "--library needs --follow or --from");
+	if (follow)
+		lien_libraries_warn(&usage, &printer.libraries);
 	if (lien_graph_new(&printer.known))
 		return lien_complain(usage.command, "out of memory");
 	printer.live = !from;

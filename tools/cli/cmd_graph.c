@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -9,12 +10,16 @@
 #include "tools/cli/commands.h"
 #include "tools/picture/dot.h"
 #include "tools/picture/graph_svg.h"
+#include "tools/cli/idle.h"
 #include "tools/cli/options.h"
+#include "tools/text/arena.h"
 #include "tools/text/output.h"
+#include "tools/cli/nodes_view.h"
 #include "tools/cli/query.h"
 
 static const char *const examples[] = {"lien graph --format svg > job.svg",
 	"a picture: GPUs, processes, their memory, who imports it",
+	"lien graph --format svg --slurm 4711 > job.svg", "the same of all nodes of a Slurm job",
 	"lien graph | dot -Tpdf > job.pdf", "a picture made by graphviz, with registrations",
 	"lien graph --format json --output job.json", "every allocation, handle and mapping", NULL};
 
@@ -22,11 +27,12 @@ static const struct lien_usage usage = {
 	.command = "lien graph",
 	.arguments = "",
 	.summary = "Prints the graph of who allocated, exported, imported, mapped and registered "
-		   "what.\n"
+		   "what. "
 		   "dot (the default) is for graphviz and shows allocations that are alike as one "
-		   "box;\n"
-		   "svg is a picture by GPU and process, readable for 8 ranks and more;\n"
+		   "box; "
+		   "svg is a picture by GPU and process, readable for 8 ranks and more; "
 		   "json has all of them.",
+	.apart = (const char *const[]){"nodes", "from", "slurm", "from", NULL},
 	.examples = examples,
 };
 
@@ -38,28 +44,35 @@ static int print_json(const json_t *result, FILE *out)
 
 static int print_svg(const json_t *result, FILE *out)
 {
-	char host[HOST_NAME_MAX + 1] = "", when[64] = "";
+	char host[HOST_NAME_MAX + 1] = "", when[64] = "", *names = NULL;
+	const json_t *node;
 	time_t now = time(NULL);
 	struct tm local;
+	size_t i;
+	int err;
 
 	gethostname(host, sizeof(host) - 1);
+	json_array_foreach (json_object_get(result, "nodes"), i, node)
+		names = lien_append(names, ", ", "%s", json_string_value(node));
 	if (localtime_r(&now, &local))
 		strftime(when, sizeof(when), "%Y-%m-%d %H:%M:%S %z", &local);
-	return lien_graph_svg(result, host, when, out);
+	err = lien_graph_svg(result, names ? names : host, when, out);
+	free(names);
+	return err;
 }
 
 static const struct format {
 	const char *name;
 	int (*print)(const json_t *result, FILE *out);
-} formats[] = {{"dot", lien_graph_dot}, {"svg", print_svg}, {"json", print_json}, {}};
+} formats[] = {{"dot", lien_graph_dot}, {"svg", print_svg}, {"json", print_json}};
 
 static const struct format *find_format(const char *name)
 {
-	for (const struct format *format = formats; format->name; format++) {
-		if (!strcmp(format->name, name))
-			return format;
-	}
-	return NULL;
+	const struct format *format = formats;
+
+	while (strcmp(format->name, name) != 0)
+		format++;
+	return format;
 }
 
 static int write_graph(const json_t *result, const struct format *format, const char *path)
@@ -83,13 +96,18 @@ static int write_graph(const json_t *result, const struct format *format, const 
 
 int lien_cmd_graph(int argc, char **argv)
 {
-	const char *socket = NULL, *from = NULL, *name = NULL, *path = NULL;
+	const char *socket = NULL, *name = NULL, *path = NULL;
 	bool json = false;
+	static struct lien_nodes_view nodes;
+	struct lien_query query = {.command = usage.command,
+		.timeout_ms = LIEN_QUERY_MS,
+		.nodes = &nodes,
+		.usage = &usage};
 	const struct lien_option options[] = {
-		{"format", LIEN_OPTION_STRING, &name, "NAME", "dot (default), svg or json", 0},
+		{"format", LIEN_OPTION_CHOICE, &name, "dot|svg|json", "default: dot", 0},
 		{"output", LIEN_OPTION_STRING, &path, "FILE", "write to this file", 0},
-		LIEN_CLIENT_OPTIONS(&json, &socket), LIEN_FROM_OPTION(&from), {}};
-	struct lien_query query = {.command = usage.command, .timeout_ms = LIEN_QUERY_MS};
+		LIEN_CLIENT_OPTIONS(&json, &socket), LIEN_FROM_OPTION(&query.from),
+		LIEN_NODES_OPTIONS(&nodes.options), {}};
 	const struct format *format;
 	json_t *result;
 	int code;
@@ -97,16 +115,19 @@ int lien_cmd_graph(int argc, char **argv)
 	if (!lien_options_read(&usage, options, &argc, &argv, &code))
 		return code;
 	format = find_format(name ? name : json ? "json" : "dot");
-	if (!format)
-		return lien_usage_error(&usage, "--format %s is neither dot, svg nor json", name);
 	if (json && format->print != print_json)
-		return lien_usage_error(&usage, "--json and --format %s exclude each other", name);
+		return lien_usage_error(&usage, "--json and --format %s cannot be combined", name);
 	query.socket = socket;
-	query.from = from;
+	query.code = &code;
 	result = lien_query(&query, json_pack("{s:s}", "op", "graph"));
+	lien_nodes_view_free(&nodes);
 	if (!result)
-		return LIEN_EXIT_FAILURE;
+		return code;
+	if (format->print != print_json)
+		lien_drop_arena(result);
 	code = write_graph(result, format, path);
+	if (!code)
+		lien_warn_hidden(usage.command, result);
 	json_decref(result);
 	return code;
 }

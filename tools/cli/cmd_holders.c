@@ -15,12 +15,12 @@ static const char *const examples[] = {"lien holders 812 0x7f2a4c000000",
 static const struct lien_usage usage = {
 	.command = "lien holders",
 	.arguments = "PID ADDRESS",
-	.summary =
-		"Explains the GPU memory at an address of a process: who made it and with which\n"
-		"call, and every lien on it: handles, mappings, exports, imports of other\n"
-		"processes, registrations. It is free only when all of these are gone.",
+	.summary = "Explains the GPU memory at an address of a process: who made it and with which "
+		   "call, and every lien on it: handles, mappings, exports, imports of other "
+		   "processes, registrations. It is free only when all of these are gone.",
 	.min = 2,
 	.max = 2,
+	.tables = true,
 	.examples = examples,
 };
 
@@ -34,9 +34,10 @@ static char *maker_of(const json_t *allocation)
 		return lien_format("it was imported, and its owner is unknown");
 	if (!pid)
 		return lien_format("its owner is unknown");
-	return lien_format("process %" PRIu64 "%s made it%s%s with %s", pid,
+	return lien_format("process %" PRIu64 "%s made it%s%s%s with %s", pid,
 		json_is_false(json_object_get(allocation, "alive")) ? " (which has exited)" : "",
-		*owner ? " for " : "", owner, lien_get_text(allocation, "origin"));
+		*owner ? " for " : "", owner, lien_owner_doubt(allocation),
+		lien_get_text(allocation, "origin"));
 }
 
 /* ", for rank 0 of communicator 5ac1d2e0b7f0a133", or nothing. */
@@ -59,9 +60,12 @@ static void explain(const json_t *result, pid_t pid, unsigned long address)
 	const json_t *device = json_object_get(a, "device");
 	size_t liens = json_array_size(json_object_get(result, "holders"));
 	const char *reason = lien_get_text(a, "reason");
+	const char *tag = lien_get_text(a, "tag");
 	char *made = maker_of(a), *comm = communicator_of(a), *fate, *place;
 
-	if (lien_get_true(a, "movable"))
+	if (!strcmp(lien_get_text(a, "state"), "offloaded"))
+		fate = lien_format("`lien restore` puts it back.");
+	else if (lien_get_true(a, "movable"))
 		fate = lien_format("It can be offloaded.");
 	else if (json_is_null(json_object_get(a, "movable")))
 		fate = lien_format("Whether it can be offloaded only a running agent knows.");
@@ -74,10 +78,10 @@ static void explain(const json_t *result, pid_t pid, unsigned long address)
 		place = lien_format("%s", "");
 	lien_print_wrapped(stdout, 0,
 		"Address 0x%lx of process %d lies in allocation %" PRIu64
-		": %s%s, now %s; %s%s. %s %zu %s it%s",
+		": %s%s, now %s; %s%s%s%s. %s %zu %s it%s",
 		address, pid, lien_get_number(a, "id"), lien_size(lien_get_number(a, "bytes")).text,
-		place, lien_get_text(a, "state"), made, comm, fate, liens,
-		liens == 1 ? "lien holds" : "liens hold", liens ? ":" : ".");
+		place, lien_get_text(a, "state"), made, comm, *tag ? ", with the tag " : "", tag,
+		fate, liens, liens == 1 ? "lien holds" : "liens hold", liens ? ":" : ".");
 	free(made);
 	free(comm);
 	free(fate);
@@ -110,7 +114,9 @@ static char *detail_of(const json_t *holder)
 	if (!strcmp(kind, "offloaded mapping"))
 		return lien_format("its memory is with the host");
 	if (!strcmp(kind, "network card"))
-		return lien_format("registered for RDMA");
+		return *lien_get_text(holder, "card") ? lien_format("registered with %s (RDMA)",
+								lien_get_text(holder, "card"))
+						      : lien_format("registered for RDMA");
 	if (!strcmp(kind, "registration"))
 		return lien_format("%s of rank %" PRIu64 " of communicator %s",
 			lien_get_true(holder, "window") ? "window" : "buffer",
@@ -124,7 +130,7 @@ static char *detail_of(const json_t *holder)
 		return lien_format(
 			"file descriptor %" PRIu64 " is open", lien_get_number(holder, "fd"));
 	if (!strcmp(kind, "process of another user"))
-		return lien_format("what it does with it only root is told");
+		return lien_format("only root is told what it does with it");
 	if (!strcmp(kind, "dma-buf")) {
 		n = lien_get_number(holder, "exports");
 		return lien_format("handed out %" PRIu64 " %s", LIEN_PLURAL(n, "time", "times"));
@@ -137,8 +143,9 @@ static char *detail_of(const json_t *holder)
 
 static void print_holders(const json_t *holders)
 {
-	static const struct lien_column columns[] = {{"PID", LIEN_RIGHT}, {"LIEN", LIEN_LEFT},
-		{"ADDRESS OR HANDLE", LIEN_LEFT}, {"SIZE", LIEN_RIGHT}, {"DETAIL", LIEN_LEFT}};
+	static const struct lien_column columns[] = {{"PID", LIEN_RIGHT, 0}, {"LIEN", LIEN_LEFT, 0},
+		{"ADDRESS OR HANDLE", LIEN_LEFT, 0}, {"SIZE", LIEN_RIGHT, 1},
+		{"DETAIL", LIEN_LEFT, 0}};
 	struct lien_table *table;
 	const json_t *holder;
 	size_t i;
@@ -166,11 +173,11 @@ static void print_holders(const json_t *holders)
 
 int lien_cmd_holders(int argc, char **argv)
 {
-	const char *socket = NULL, *from = NULL;
+	const char *socket = NULL;
 	bool json = false;
-	const struct lien_option options[] = {
-		LIEN_CLIENT_OPTIONS(&json, &socket), LIEN_FROM_OPTION(&from), {}};
 	struct lien_query query = {.command = usage.command, .timeout_ms = LIEN_QUERY_MS};
+	const struct lien_option options[] = {
+		LIEN_CLIENT_OPTIONS(&json, &socket), LIEN_FROM_OPTION(&query.from), {}};
 	unsigned long address;
 	json_t *result;
 	char hex[20];
@@ -180,16 +187,16 @@ int lien_cmd_holders(int argc, char **argv)
 	if (!lien_options_read(&usage, options, &argc, &argv, &code))
 		return code;
 	if (!lien_parse_pid(argv[0], &pid))
-		return lien_usage_error(&usage, "%s is not a process id", argv[0]);
+		return lien_usage_error(&usage, "'%s' is not a process id", argv[0]);
 	if (!lien_parse_address(argv[1], &address))
-		return lien_usage_error(&usage, "%s is not an address", argv[1]);
+		return lien_usage_error(&usage, "'%s' is not an address", argv[1]);
 	snprintf(hex, sizeof(hex), "0x%lx", address);
 	query.socket = socket;
-	query.from = from;
+	query.code = &code;
 	result = lien_query(
 		&query, json_pack("{s:s, s:i, s:s}", "op", "holders", "pid", pid, "address", hex));
 	if (!result)
-		return LIEN_EXIT_FAILURE;
+		return code;
 	if (json) {
 		lien_print_json(stdout, result);
 	} else {

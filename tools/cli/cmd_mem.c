@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include <errno.h>
 #include <inttypes.h>
-#include <signal.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "tools/cli/commands.h"
+#include "tools/cli/filter.h"
 #include "tools/cli/gpus.h"
 #include "tools/cli/left.h"
 #include "tools/cli/mem_by.h"
+#include "tools/cli/idle.h"
 #include "tools/cli/options.h"
 #include "tools/text/output.h"
+#include "tools/cli/nodes_view.h"
 #include "tools/cli/query.h"
+#include "tools/cli/watch.h"
 
 #define PENDING_MS	2000
 #define PENDING_STEP_MS 20
@@ -30,13 +32,18 @@ static const struct lien_usage usage = {
 	.arguments = "",
 	.summary =
 		"Shows who owns how much GPU memory, what an offload would free, and what it "
-		"would\n"
+		"would "
 		"leave behind and why. Kinds: local (never exported), exported (other processes "
-		"may\n"
-		"map it), imported (another process's memory, counted in that one's total).\n"
-		"Memory of the host that is pinned for the GPUs has kinds and a total of its own:\n"
+		"may "
+		"map it), imported (another process's memory, counted in that one's total). "
+		"Memory of the host that is pinned for the GPUs has kinds and a total of its own: "
 		"pinned host (the driver's), registered host (the program's), host "
 		"(cuMemCreate).",
+	.tables = true,
+	.apart = (const char *const[]){"by", "gpu", "by", "user", "explain", "gpu", "explain",
+		"user", "watch", "from", "nodes", "pid", "nodes", "by", "nodes", "explain", "nodes",
+		"gpu", "nodes", "user", "nodes", "from", "slurm", "pid", "slurm", "by", "slurm",
+		"explain", "slurm", "gpu", "slurm", "user", "slurm", "from", NULL},
 	.examples = examples,
 };
 
@@ -60,16 +67,15 @@ static bool is_again(const json_t *row)
 	return is_imported(row) || !strcmp(lien_get_text(row, "kind"), "imported host");
 }
 
-static json_t *only_pid(const json_t *list, pid_t pid)
+static json_t *selected_of(const json_t *list, const json_t *ps)
 {
 	json_t *kept = json_array();
 	json_t *row;
 	size_t i;
 
-	json_array_foreach (list, i, row) {
-		if (lien_get_number(row, "pid") == (uint64_t)pid)
+	json_array_foreach (list, i, row)
+		if (lien_filter_has(ps, lien_get_number(row, "pid")))
 			json_array_append(kept, row);
-	}
 	return kept;
 }
 
@@ -85,12 +91,12 @@ static uint64_t sum(const json_t *rows, const char *key, bool host)
 	return total;
 }
 
-/* The agent answers for all processes; this keeps one process's part. */
-static void select_pid(json_t *result, pid_t pid)
+/* The agent answers for all processes; this keeps the part of those in a reply to `ps`. */
+static void keep_selected(json_t *result, const json_t *ps)
 {
-	json_t *rows = only_pid(json_object_get(result, "rows"), pid);
+	json_t *rows = selected_of(json_object_get(result, "rows"), ps);
 
-	json_object_set_new(result, "left", only_pid(json_object_get(result, "left"), pid));
+	json_object_set_new(result, "left", selected_of(json_object_get(result, "left"), ps));
 	json_object_set_new(result, "bytes", json_integer(sum(rows, "bytes", false)));
 	json_object_set_new(result, "host_bytes", json_integer(sum(rows, "bytes", true)));
 	if (!json_is_null(json_object_get(result, "offload_frees")))
@@ -101,17 +107,23 @@ static void select_pid(json_t *result, pid_t pid)
 
 static void print_rows(const json_t *result)
 {
-	static const struct lien_column columns[] = {{"PID", LIEN_RIGHT}, {"OWNER", LIEN_LEFT},
-		{"KIND", LIEN_LEFT}, {"ALLOCATIONS", LIEN_RIGHT}, {"MAPPINGS", LIEN_RIGHT},
-		{"BYTES", LIEN_RIGHT}, {"OFFLOAD FREES", LIEN_RIGHT}, {"OFFLOADED", LIEN_RIGHT}};
-	struct lien_table *table = lien_table_new(columns, 8);
+	static const struct lien_column columns[] = {{"NODE", LIEN_LEFT, 0}, {"PID", LIEN_RIGHT, 0},
+		{"OWNER", LIEN_LEFT, 0}, {"KIND", LIEN_LEFT, 0}, {"ALLOCATIONS", LIEN_RIGHT, 2},
+		{"MAPPINGS", LIEN_RIGHT, 3}, {"BYTES", LIEN_RIGHT, 0},
+		{"OFFLOAD FREES", LIEN_RIGHT, 1}, {"OFFLOADED", LIEN_RIGHT, 0},
+		{"TAG", LIEN_LEFT, 1}};
 	const json_t *rows = json_object_get(result, "rows"), *row;
+	const bool tags = lien_any_tag(rows, 0);
+	const bool nodes = json_object_get(json_array_get(rows, 0), "node");
+	struct lien_table *table = lien_table_new(columns + !nodes, 8 + tags + nodes);
 	uint64_t offloaded = sum(rows, "offloaded_bytes", false);
 	size_t i;
 
 	json_array_foreach (rows, i, row) {
+		if (nodes)
+			lien_table_add(table, "%s", lien_get_text(row, "node"));
 		lien_table_add(table, "%" PRIu64, lien_get_number(row, "pid"));
-		lien_table_add(table, "%s", lien_get_text(row, "owner"));
+		lien_table_add(table, "%s%s", lien_get_text(row, "owner"), lien_owner_doubt(row));
 		lien_table_add(table, "%s", lien_get_text(row, "kind"));
 		lien_table_add(table, "%" PRIu64, lien_get_number(row, "allocations"));
 		lien_table_add(table, "%" PRIu64, lien_get_number(row, "mappings"));
@@ -124,46 +136,56 @@ static void print_rows(const json_t *result)
 				table, "%s", lien_size(lien_get_number(row, "offload_frees")).text);
 		lien_table_add(
 			table, "%s", lien_size(lien_get_number(row, "offloaded_bytes")).text);
+		if (tags)
+			lien_table_add(table, "%s", lien_get_text(row, "tag"));
 	}
 	lien_table_end(table, stdout);
-	lien_print_total(result);
-	if (offloaded)
-		printf("; %s offloaded now", lien_size(offloaded).text);
-	printf("\n");
+	lien_print_total(result, offloaded);
 	lien_print_host_bytes(result);
 	lien_print_left("an offload leaves behind:", json_object_get(result, "left"));
 }
 
-static int no_rows(const struct lien_pids *pids, const char *from)
-{
-	const char *seen = from ? "the recording tells" : "the agent has seen";
-	pid_t pid = pids->count ? pids->pid[pids->count - 1] : 0;
+struct mem {
+	struct lien_query query;
+	struct lien_filter filter;
+	struct lien_pids pids; /* at most one */
+	const char *by, *sort;
+	bool json, explain;
+	int code; /* if there is no result */
+};
 
-	if (!pid) {
-		printf("no process holds GPU memory, as far as %s\n", seen);
-	} else if (!from && kill(pid, 0) && errno == ESRCH) {
-		return lien_complain(usage.command, "there is no process %d: see lien ps", pid);
-	} else {
-		printf("process %d holds no GPU memory, as far as %s\n", pid, seen);
-	}
-	return LIEN_EXIT_OK;
+static const struct lien_sort ways[] = {{"pid", "pid", true}, {"owner", "owner", true},
+	{"kind", "kind", true}, {"bytes", "bytes", false}, {"frees", "offload_frees", false},
+	{"offloaded", "offloaded_bytes", false}, {}};
+
+static void print_no_rows(const struct mem *mem, const json_t *result)
+{
+	const char *seen = mem->query.from.path ? "the recording tells" : "the agent has seen";
+
+	if (mem->pids.count)
+		printf("process %d holds no GPU memory, as far as %s\n", mem->pids.pid[0], seen);
+	else
+		printf("no process%s holds GPU memory, as far as %s\n",
+			mem->filter.gpu || mem->filter.user ? " of those selected"
+							    : lien_of_yours(result),
+			seen);
 }
 
 /* If the result takes the agent long, it says so, and is asked again. */
-static json_t *ask(const struct lien_query *query, const char *by, bool explain, pid_t pid)
+static json_t *ask(const struct mem *mem)
 {
 	json_t *request, *result;
 	unsigned waited_ms = 0;
 
 	for (;;) {
 		request = json_pack("{s:s}", "op", "mem");
-		if (by)
-			json_object_set_new(request, "by", json_string(by));
-		if (by && pid)
-			json_object_set_new(request, "pid", json_integer(pid));
-		if (explain)
+		if (mem->by)
+			json_object_set_new(request, "by", json_string(mem->by));
+		if (mem->pids.count)
+			json_object_set_new(request, "pid", json_integer(mem->pids.pid[0]));
+		if (mem->explain)
 			json_object_set_new(request, "explain", json_true());
-		result = lien_query(query, request);
+		result = lien_query(&mem->query, request);
 		if (!result || !lien_get_true(result, "pending") || waited_ms >= PENDING_MS)
 			return result;
 		json_decref(result);
@@ -172,54 +194,87 @@ static json_t *ask(const struct lien_query *query, const char *by, bool explain,
 	}
 }
 
-static int print(const json_t *result, const char *by, bool explain, const struct lien_pids *pids,
-	const char *from)
+static void print(const struct mem *mem, const json_t *result)
 {
 	if (!json_array_size(json_object_get(result, "rows"))) {
-		if (!explain)
-			return no_rows(pids, from);
-	} else if (by) {
+		print_no_rows(mem, result);
+	} else if (mem->by) {
 		lien_print_mem_by(result);
 	} else {
 		print_rows(result);
 	}
-	if (explain)
-		lien_print_explained(result, pids->count ? pids->pid[0] : 0);
+	if (mem->explain)
+		lien_print_explained(result, mem->pids.count ? mem->pids.pid[0] : 0);
+	lien_print_hidden(result);
+}
+
+/* Which processes are whose, and on which GPU, `ps` says. Returns the exit code. */
+static int select_from(const struct mem *mem, json_t *result)
+{
+	json_t *ps;
+
+	if (!mem->filter.gpu && !mem->filter.user)
+		return LIEN_EXIT_OK;
+	ps = lien_query(&mem->query, json_pack("{s:s}", "op", "ps"));
+	if (!ps)
+		return mem->code;
+	if (!lien_filter_ps(&usage, &mem->filter, ps)) {
+		json_decref(ps);
+		return LIEN_EXIT_USAGE;
+	}
+	keep_selected(result, ps);
+	json_decref(ps);
 	return LIEN_EXIT_OK;
+}
+
+static int show(void *context)
+{
+	const struct mem *mem = context;
+	json_t *result = ask(mem);
+	int code;
+
+	if (!result)
+		return mem->code;
+	code = select_from(mem, result);
+	lien_sort(json_object_get(result, "rows"), ways, mem->sort);
+	if (!code && mem->json)
+		lien_print_json(stdout, result);
+	else if (!code)
+		print(mem, result);
+	json_decref(result);
+	return code;
 }
 
 int lien_cmd_mem(int argc, char **argv)
 {
-	static struct lien_pids pids;
-	const char *socket = NULL, *from = NULL, *by = NULL;
-	bool json = false, explain = false;
+	static struct lien_nodes_view nodes;
+	static struct mem mem = {.query = {.command = "lien mem",
+					 .timeout_ms = LIEN_QUERY_MS,
+					 .nodes = &nodes,
+					 .usage = &usage}};
+	unsigned long seconds = 0;
 	const struct lien_option options[] = {
-		{"pid", LIEN_OPTION_PIDS, &pids, "PID", "only this process", 0},
-		{"by", LIEN_OPTION_STRING, &by, "WHAT",
-			"owner, rank, comm, device or callsite, the largest first", 0},
-		{"explain", LIEN_OPTION_FLAG, &explain, NULL,
+		{"pid", LIEN_OPTION_PIDS, &mem.pids, "PID", "only this process", 1},
+		LIEN_FILTER_OPTIONS(&mem.filter),
+		{"by", LIEN_OPTION_CHOICE, &mem.by, "owner|rank|comm|device|callsite|tag",
+			"summed up by one aspect, the largest first", 0},
+		{"sort", LIEN_OPTION_CHOICE, &mem.sort, "pid|owner|kind|bytes|frees|offloaded",
+			"memory: the largest first; with --by: kind, bytes, frees, offloaded", 0},
+		{"explain", LIEN_OPTION_FLAG, &mem.explain, NULL,
 			"what nvidia-smi shows for each process, and what of it is known", 0},
-		LIEN_CLIENT_OPTIONS(&json, &socket), LIEN_FROM_OPTION(&from), {}};
-	struct lien_query query = {.command = usage.command, .timeout_ms = LIEN_QUERY_MS};
-	json_t *result;
+		LIEN_WATCH_OPTION(&seconds), LIEN_CLIENT_OPTIONS(&mem.json, &mem.query.socket),
+		LIEN_FROM_OPTION(&mem.query.from), LIEN_NODES_OPTIONS(&nodes.options), {}};
 	int code;
 
 	if (!lien_options_read(&usage, options, &argc, &argv, &code))
 		return code;
-	if (pids.count > 1)
-		return lien_usage_error(&usage, "--pid is given more than once");
-	query.socket = socket;
-	query.from = from;
-	result = ask(&query, by, explain, pids.count ? pids.pid[0] : 0);
-	if (!result)
-		return LIEN_EXIT_FAILURE;
-	if (pids.count && !by)
-		select_pid(result, pids.pid[0]);
-	code = LIEN_EXIT_OK;
-	if (json)
-		lien_print_json(stdout, result);
-	else
-		code = print(result, by, explain, &pids, from);
-	json_decref(result);
+	if (mem.by && mem.sort && (!strcmp(mem.sort, "pid") || !strcmp(mem.sort, "owner")))
+		return lien_usage_error(&usage,
+			"--by has no rows by %s: --sort kind, bytes, frees or offloaded", mem.sort);
+	if (!lien_filter_read(&usage, &mem.filter))
+		return LIEN_EXIT_USAGE;
+	mem.query.code = &mem.code;
+	code = lien_watch(seconds, show, &mem);
+	lien_nodes_view_free(&nodes);
 	return code;
 }

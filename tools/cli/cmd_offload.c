@@ -4,14 +4,23 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <lien/clock.h>
+
 #include "tools/cli/commands.h"
 #include "tools/cli/gpus.h"
+#include "tools/cli/idle.h"
+#include "tools/cli/interrupt.h"
 #include "tools/cli/left.h"
+#include "tools/cli/moved.h"
+#include "tools/cli/nodes_move.h"
+#include "tools/cli/nodes_print.h"
 #include "tools/cli/options.h"
 #include "tools/text/output.h"
 #include "tools/cli/query.h"
+#include "tools/cli/unknown.h"
 
 #define PHASES_MAX     12
+#define CANCEL_MS      5000
 #define TIMEOUT_MS_MAX 3600000 /* the agent's maximum */
 
 static const char *const offload_examples[] = {"lien offload",
@@ -22,70 +31,132 @@ static const char *const offload_examples[] = {"lien offload",
 	"lien offload --strict --timeout 2000",
 	"all of it or nothing; give the job 2 s to come to rest",
 	"lien offload --verify --discard libkv.so",
-	"checksums, compared by the restore; what libkv.so made is not saved", NULL};
+	"checksums, compared by the restore; what libkv.so made is not saved",
+	"lien offload --tag weights,kv_cache --discard tag:kv_cache",
+	"what programs have given these tags; the second comes back as zeros",
+	"lien offload --owner all --free 10G --gpu 0", "as little as makes 10 GiB free on GPU 0",
+	"lien offload --nodes node7,node8 --launch 'ssh {node}'",
+	"a job on two nodes: on both, or on neither", "lien offload --slurm 4711",
+	"the processes of a Slurm job, on all of its nodes", NULL};
 
 static const struct lien_usage offload_usage = {
 	.command = "lien offload",
 	.arguments = "",
-	.summary = "Moves GPU memory to host memory in every process that holds a lien on it, and\n"
+	.summary = "Moves GPU memory to host memory in every process that holds a lien on it, and "
 		   "frees it on the GPUs. `lien restore` puts it back: same addresses, same bytes. "
-		   "All\n"
+		   "All "
 		   "or nothing: after a refusal or a failure the job runs on as before.",
+	.tables = true,
+	.apart = (const char *const[]){"free", "strict", NULL},
 	.examples = offload_examples,
 };
 
 static const char *const restore_examples[] = {"lien restore",
 	"put everything back that is offloaded", "lien restore --pid 812",
-	"process 812 and those it shares offloaded memory with", NULL};
+	"process 812 and those it shares offloaded memory with",
+	"lien restore --comm 5ac1d2e0b7f0a133",
+	"what NCCL needs for this group; the rest stays on the host", "lien restore --tag weights",
+	"memory with this tag; the rest stays on the host",
+	"lien restore --comm 5ac1d2e0b7f0a133 --tag weights",
+	"what NCCL needs for the group and has the tag", "lien restore --lazy",
+	"all of it, one communicator after the other", NULL};
 
 static const struct lien_usage restore_usage = {
 	.command = "lien restore",
 	.arguments = "",
 	.summary = "Puts offloaded memory back on the GPUs: same addresses, bytes and access. "
-		   "Processes\n"
+		   "Processes "
 		   "that share offloaded memory are always restored together.",
+	.tables = true,
+	.apart = (const char *const[]){"lazy", "tag", NULL},
 	.examples = restore_examples,
 };
 
 /* Texts that differ between the two commands. */
 static const struct words {
 	const struct lien_usage *usage;
-	const char *op, *done, *would, *nothing, *column, *discarded;
+	const char *op, *done, *would, *nothing, *unknown, *column, *discarded;
 } words_offload = {&offload_usage, "offload", "offloaded", "would offload", "nothing to offload",
-	"MOVED", "declared worthless and not saved"},
+	"offloaded nothing: no memory that can be moved is known to be selected", "MOVED",
+	"declared worthless, and not saved"},
   words_restore = {&restore_usage, "restore", "restored", "would restore", "nothing is offloaded",
-	  "RESTORED", "back with zeros in it: it was declared worthless"};
+	  "", "RESTORED", "declared worthless, and filled with zeros"};
 
 struct shown {
-	bool terminal, any;
-	char *phase; /* the last one printed on a line of its own */
+	bool any; /* a line of progress is on the terminal */
+	const struct words *words;
+	const char *socket;
+	int signals;	 /* signalfd; -1: none */
+	unsigned caught; /* signals so far */
 };
 
+static void clear_line(struct shown *shown)
+{
+	if (shown->any)
+		fputs("\r\033[K", stderr);
+	shown->any = false;
+}
+
+/* Shows progress on one line of a terminal, which the end removes. */
 static void show_progress(const json_t *progress, void *arg)
 {
 	struct shown *shown = arg;
-	const char *phase = lien_get_text(progress, "phase");
 	char *line;
 
-	if (!progress) {
-		if (shown->terminal && shown->any)
-			fprintf(stderr, "\r\033[K");
-		free(shown->phase);
+	clear_line(shown);
+	if (!progress)
 		return;
-	}
-	if (!shown->terminal && shown->phase && !strcmp(shown->phase, phase))
-		return;
-	line = lien_format("%s: %" PRIu64 " of %" PRIu64 " %s", phase,
+	line = lien_format("%s: %" PRIu64 " of %" PRIu64 " %s", lien_get_text(progress, "phase"),
 		lien_get_number(progress, "done"), lien_get_number(progress, "of"),
 		lien_get_number(progress, "of") == 1 ? "process" : "processes");
-	if (shown->terminal)
-		fprintf(stderr, "\r\033[K%s", line);
-	else
-		fprintf(stderr, "%s\n", phase);
-	shown->any = true;
+	fputs(line, stderr);
 	free(line);
-	free(shown->phase);
-	shown->phase = lien_format("%s", phase);
+	shown->any = true;
+}
+
+/* Asks the agent to cancel the offload, on a connection of its own. Returns false if it is too
+ * late. */
+static bool cancel(const char *socket)
+{
+	struct lien_client *client = lien_client_new(socket);
+	json_t *request = json_pack("{s:s}", "op", "cancel"), *result = NULL;
+	bool cancelled;
+
+	if (client && request) {
+		lien_client_timeout(client, CANCEL_MS);
+		lien_client_call(client, request, &result);
+	}
+	cancelled = lien_get_true(result, "cancelled");
+	json_decref(result);
+	json_decref(request);
+	lien_client_free(client);
+	return cancelled;
+}
+
+/* The first Ctrl-C cancels an offload, the second leaves it. */
+static int on_signal(void *arg)
+{
+	struct shown *shown = arg;
+	const bool offload = shown->words == &words_offload;
+
+	if (!lien_interrupt_take(shown->signals))
+		return 0;
+	clear_line(shown);
+	if (shown->caught++) {
+		lien_complain(shown->words->usage->command, "left while it goes on: the agent ends "
+							    "it, and `lien ps` shows what becomes "
+							    "of the job");
+		return 1;
+	}
+	if (!offload)
+		fprintf(stderr,
+			"a restore is not cancelled, for the job waits for it; Ctrl-C again "
+			"leaves it to the agent\n");
+	else if (cancel(shown->socket))
+		fprintf(stderr, "cancelling; Ctrl-C again leaves it to the agent\n");
+	else
+		fprintf(stderr, "too late to cancel; Ctrl-C again leaves it to the agent\n");
+	return 0;
 }
 
 /* Lists the phases of a reply in its order: offload and restore have different ones. */
@@ -101,19 +172,35 @@ static unsigned phases_of(const json_t *processes, const char **phases)
 	return count;
 }
 
+/* The driver knows how much of a GPU is free, not who has freed it. */
+static void explain_freed(const json_t *processes)
+{
+	struct lien_text freed;
+	const json_t *process;
+	size_t i;
+
+	json_array_foreach (processes, i, process) {
+		freed = lien_moved_freed(process);
+		if (!strcmp(freed.text, "-") ||
+			!strcmp(freed.text, lien_size(lien_moved_bytes(process)).text))
+			continue;
+		lien_print_wrapped(stdout, 2,
+			"FREED: how much more of the process's GPUs is free, as the driver says. "
+			"What other processes free or take there meanwhile is part of it.");
+		printf("\n");
+		break;
+	}
+}
+
 static void add_process(struct lien_table *table, const json_t *process, const char **phases,
 	unsigned count, bool freed)
 {
 	const json_t *ms = json_object_get(process, "ms");
-	const json_t *bytes = json_object_get(process, "freed_bytes");
 
 	lien_table_add(table, "%" PRIu64, lien_get_number(process, "pid"));
 	lien_table_add(table, "%s", lien_size(lien_get_number(process, "bytes")).text);
 	if (freed)
-		lien_table_add(table, "%s",
-			json_is_integer(bytes)
-				? lien_size(lien_get_number(process, "freed_bytes")).text
-				: "-");
+		lien_table_add(table, "%s", lien_moved_freed(process).text);
 	lien_table_add(table, "%" PRIu64, lien_get_number(process, "allocations"));
 	lien_table_add(table, "%" PRIu64, lien_get_number(process, "imports"));
 	lien_table_add(table, "%" PRIu64, lien_get_number(process, "mappings"));
@@ -123,7 +210,7 @@ static void add_process(struct lien_table *table, const json_t *process, const c
 
 static void print_processes(const struct words *words, const json_t *processes)
 {
-	struct lien_column columns[6 + PHASES_MAX] = {{"PID", LIEN_RIGHT}};
+	struct lien_column columns[6 + PHASES_MAX] = {{"PID", LIEN_RIGHT, 0}};
 	const char *phases[PHASES_MAX];
 	unsigned phase_count = phases_of(processes, phases), count = 1;
 	bool freed = words == &words_offload;
@@ -131,32 +218,21 @@ static void print_processes(const struct words *words, const json_t *processes)
 	const json_t *process;
 	size_t i;
 
-	columns[count++] = (struct lien_column){words->column, LIEN_RIGHT};
+	columns[count++] = (struct lien_column){words->column, LIEN_RIGHT, 0};
 	if (freed)
-		columns[count++] = (struct lien_column){"FREED", LIEN_RIGHT};
-	columns[count++] = (struct lien_column){"ALLOCS", LIEN_RIGHT};
-	columns[count++] = (struct lien_column){"IMPORTS", LIEN_RIGHT};
-	columns[count++] = (struct lien_column){"MAPPINGS", LIEN_RIGHT};
+		columns[count++] = (struct lien_column){"FREED", LIEN_RIGHT, 0};
+	columns[count++] = (struct lien_column){"ALLOCS", LIEN_RIGHT, 2};
+	columns[count++] = (struct lien_column){"IMPORTS", LIEN_RIGHT, 3};
+	columns[count++] = (struct lien_column){"MAPPINGS", LIEN_RIGHT, 3};
 	for (i = 0; i < phase_count; i++)
-		columns[count++] = (struct lien_column){phases[i], LIEN_RIGHT};
+		columns[count++] = (struct lien_column){phases[i], LIEN_RIGHT, 1};
 	table = lien_table_new(columns, count);
 	json_array_foreach (processes, i, process)
 		add_process(table, process, phases, phase_count, freed);
 	lien_table_end(table, stdout);
 	printf("\n");
-}
-
-/* For memory older than the agent the requester is unknown, so no name selects it. */
-static void print_nameless(const json_t *result)
-{
-	uint64_t bytes = lien_get_number(result, "nameless_bytes");
-
-	if (bytes)
-		lien_print_wrapped(stdout, 2,
-			"%s more could be moved: made before the agent was there, so that it is "
-			"not "
-			"known by which library: --owner unknown, or --owner all",
-			lien_size(bytes).text);
+	if (freed)
+		explain_freed(processes);
 }
 
 /* What the driver itself keeps is not in the plan, but is what remains of a job on the device. */
@@ -173,40 +249,123 @@ static void print_rest(const json_t *result, const char *socket)
 	json_decref(gpus);
 }
 
-static void print_result(const struct words *words, const json_t *result, const char *socket)
+/* wall_ms: what the caller has waited, with the time until the agent began and any retries. */
+static void print_sum(const struct words *words, const json_t *result, double wall_ms)
+{
+	uint64_t count = json_array_size(json_object_get(result, "processes"));
+	uint64_t discarded = lien_get_number(result, "discarded_bytes");
+	bool dry = !strcmp(lien_get_text(result, "outcome"), "dry run");
+	char *text = lien_format("%s %s of %" PRIu64 " %s", dry ? words->would : words->done,
+		lien_size(lien_get_number(result, "bytes") + discarded).text,
+		LIEN_PLURAL(count, "process", "processes"));
+
+	if (discarded)
+		text = lien_append(
+			text, " ", "(%s of that %s)", lien_size(discarded).text, words->discarded);
+	if (lien_get_number(result, "inferred_bytes"))
+		text = lien_append(text, " ", "(%s of that is NCCL's as it seems)",
+			lien_size(lien_get_number(result, "inferred_bytes")).text);
+	if (!dry)
+		text = lien_append(text, " ", "in %s", lien_time(wall_ms).text);
+	lien_print_wrapped(stdout, 2, "%s", text);
+	free(text);
+}
+
+/* What a restore with --lazy did. */
+static void print_lazy(const json_t *lazy)
+{
+	const char *undivided = lien_get_text(lazy, "undivided");
+	const json_t *first = json_object_get(lazy, "first_ms");
+	const uint64_t parts = lien_get_number(lazy, "parts");
+
+	if (undivided[0])
+		lien_print_wrapped(stdout, 2,
+			parts > 1 ? "the last part came at once: %s" : "all came at once: %s",
+			undivided);
+	else if (parts > 1 && json_is_number(first))
+		lien_print_wrapped(stdout, 2,
+			"in %" PRIu64 " parts; the first could be used after %s", parts,
+			lien_time(json_number_value(first)).text);
+}
+
+static void print_free(const json_t *result)
+{
+	const json_t *gpus = json_object_get(result, "free"), *gpu;
+	bool dry = !strcmp(lien_get_text(result, "outcome"), "dry run");
+	uint64_t bytes, movable;
+	char name[64];
+	char *text;
+	size_t i;
+
+	json_array_foreach (gpus, i, gpu) {
+		if (json_is_integer(json_object_get(gpu, "gpu")))
+			snprintf(name, sizeof(name), "GPU %" PRIu64, lien_get_number(gpu, "gpu"));
+		else
+			snprintf(name, sizeof(name), "device %" PRIu64 " of process %" PRIu64,
+				lien_get_number(gpu, "device"), lien_get_number(gpu, "pid"));
+		bytes = lien_get_number(gpu, "bytes");
+		movable = lien_get_number(gpu, "movable_bytes");
+		text = lien_format("%s: %s asked for, %s %s (%" PRIu64 " %s)", name,
+			lien_size(lien_get_number(gpu, "asked_bytes")).text, lien_size(bytes).text,
+			dry ? "would move" : "moved",
+			LIEN_PLURAL(
+				lien_get_number(gpu, "allocations"), "allocation", "allocations"));
+		text = lien_append(
+			text, ", ", "%s more could be moved", lien_size(movable - bytes).text);
+		lien_print_wrapped(stdout, 2, "%s", text);
+		free(text);
+	}
+}
+
+static void print_result(
+	const struct words *words, const json_t *result, const char *socket, double wall_ms)
 {
 	const json_t *processes = json_object_get(result, "processes");
 	const char *outcome = lien_get_text(result, "outcome");
-	uint64_t count = json_array_size(processes);
 
-	if (!strcmp(outcome, "nothing to do")) {
-		printf("%s\n", words->nothing);
+	if (!strcmp(outcome, "nothing to do") || !strcmp(outcome, "unknown")) {
+		printf("%s\n", strcmp(outcome, "unknown") ? words->nothing : words->unknown);
+		if (words == &words_offload)
+			lien_print_idle(result);
+		else
+			lien_print_hidden(result);
 		lien_print_left("not movable:", json_object_get(result, "left"));
-		print_nameless(result);
+		lien_print_unknown(json_object_get(result, "unknown"));
 		return;
 	}
-	if (count)
+	if (json_array_size(processes))
 		print_processes(words, processes);
-	if (lien_get_number(result, "discarded_bytes"))
-		printf("%s %s\n", lien_size(lien_get_number(result, "discarded_bytes")).text,
-			words->discarded);
 	if (lien_get_number(result, "verified_bytes"))
 		printf("%s compared with what was saved: no difference\n",
 			lien_size(lien_get_number(result, "verified_bytes")).text);
-	printf("%s %s of %" PRIu64 " %s", strcmp(outcome, "dry run") ? words->done : words->would,
-		lien_size(lien_get_number(result, "bytes")).text,
-		LIEN_PLURAL(count, "process", "processes"));
-	if (strcmp(outcome, "dry run"))
-		printf(" in %s", lien_time(lien_get_real(result, "ms")).text);
-	printf("\n");
+	print_sum(words, result, wall_ms);
+	if (json_is_object(json_object_get(result, "lazy")))
+		print_lazy(json_object_get(result, "lazy"));
+	if (json_is_array(json_object_get(result, "free"))) {
+		print_free(result); /* the rest was not asked for */
+		return;
+	}
 	lien_print_left("left on the GPUs:", json_object_get(result, "left"));
 	if (words == &words_offload && !strcmp(outcome, "done"))
 		print_rest(result, socket);
-	print_nameless(result);
+	lien_print_unknown(json_object_get(result, "unknown"));
 }
 
-/* Parses SELECTOR,SELECTOR; the agent reports wrong selectors. */
-static bool add_discards(json_t *request, const struct lien_names *names)
+static json_t *name_of(const char *text, size_t length)
+{
+	return json_stringn(text, length);
+}
+
+/* An index as nvidia-smi has it, or the beginning of a UUID. */
+static json_t *gpu_of(const char *text, size_t length)
+{
+	return strspn(text, "0123456789") == length && length < 10 ? json_integer(atoi(text))
+								   : name_of(text, length);
+}
+
+/* Parses ITEM,ITEM into a member of the request; the agent reports wrong items. */
+static bool add_list(json_t *request, const char *member, const struct lien_names *names,
+	json_t *(*item)(const char *text, size_t length))
 {
 	json_t *list = json_array();
 	const char *at;
@@ -215,7 +374,7 @@ static bool add_discards(json_t *request, const struct lien_names *names)
 	for (unsigned i = 0; i < names->count; i++)
 		for (at = names->name[i];; at += length + 1) {
 			length = strcspn(at, ",");
-			if (json_array_append_new(list, json_stringn(at, length))) {
+			if (json_array_append_new(list, item(at, length))) {
 				json_decref(list);
 				return false;
 			}
@@ -223,7 +382,7 @@ static bool add_discards(json_t *request, const struct lien_names *names)
 				break;
 		}
 	if (names->count)
-		json_object_set_new(request, "discard", list);
+		json_object_set_new(request, member, list);
 	else
 		json_decref(list);
 	return true;
@@ -233,57 +392,134 @@ static bool add_discards(json_t *request, const struct lien_names *names)
 static int carry_out(const struct words *words, json_t *request, const char *socket, bool json,
 	unsigned retry_ms)
 {
-	struct shown shown = {.terminal = isatty(STDERR_FILENO)};
+	sigset_t before;
+	struct shown shown = {
+		.words = words, .socket = socket, .signals = lien_interrupt_open(&before)};
+	int code;
 	/* No limit here: the agent limits every wait, and copies take as long as they need. */
 	struct lien_query query = {.command = words->usage->command,
 		.socket = socket,
 		.retry_ms = retry_ms,
-		.progress = show_progress,
-		.progress_arg = &shown};
+		.progress = isatty(STDERR_FILENO) ? show_progress : NULL,
+		.progress_arg = &shown,
+		.wake_fd = shown.signals,
+		.wake = shown.signals < 0 ? NULL : on_signal,
+		.wake_arg = &shown,
+		.code = &code};
+	uint64_t began = lien_clock_ns();
 	json_t *result;
+	double wall_ms;
 
 	json_object_set_new(request, "op", json_string(words->op));
 	result = lien_query(&query, request);
+	wall_ms = (lien_clock_ns() - began) / 1e6;
+	lien_interrupt_close(shown.signals, &before);
 	if (!result)
-		return LIEN_EXIT_FAILURE;
+		return code;
 	if (json)
 		lien_print_json(stdout, result);
 	else
-		print_result(words, result, socket);
+		print_result(words, result, socket, wall_ms);
 	json_decref(result);
 	return LIEN_EXIT_OK;
+}
+
+/* On several nodes. Takes ownership of request. */
+static int carry_out_on_nodes(const struct words *words, json_t *request,
+	const struct lien_nodes_options *options, const struct lien_pids *pids, const char *socket,
+	bool json)
+{
+	struct lien_nodes nodes = {0};
+	const struct lien_nodes_move move = {.command = words->usage->command,
+		.request = request,
+		.pids = pids,
+		.slurm = options->slurm,
+		.state = options->state,
+		.lease_ms = options->lease_ms,
+		.restore = words == &words_restore};
+	json_t *result = NULL;
+	int code;
+
+	json_object_set_new(request, "op", json_string(words->op));
+	if (lien_nodes_prepare(words->usage, options, socket, &nodes, &code))
+		result = lien_nodes_move(&nodes, &move, &code);
+	lien_nodes_free(&nodes);
+	json_decref(request);
+	if (!result)
+		return code;
+	if (json)
+		lien_print_json(stdout, result);
+	else
+		lien_print_nodes_move(result, move.restore);
+	json_decref(result);
+	return LIEN_EXIT_OK;
+}
+
+/* Returns false after a message: a process is named with its node, and there are no nodes. */
+static bool check_no_nodes(const struct words *words, const struct lien_pids *pids)
+{
+	unsigned i;
+
+	for (i = 0; i < pids->count; i++)
+		if (pids->node[i]) {
+			lien_usage_error(words->usage, "--pid '%s' needs --nodes", pids->node[i]);
+			return false;
+		}
+	return true;
 }
 
 int lien_cmd_offload(int argc, char **argv)
 {
 	static struct lien_pids pids;
 	const char *socket = NULL, *owner = NULL, *on_use = NULL;
-	static struct lien_names discards;
+	static struct lien_names discards, gpus, comms, tags;
+	static struct lien_nodes_options nodes;
 	bool json = false, dry_run = false, strict = false, closure = false, verify = false;
-	uint64_t host_limit = 0;
+	bool multicast = false;
+	uint64_t host_limit = 0, free_bytes = 0;
 	unsigned long timeout = 0, retry = 0;
 	const struct lien_option options[] = {
 		{"owner", LIEN_OPTION_STRING, &owner, "NAME",
 			"whose memory: nccl (default), all, or an owner of `lien mem`", 0},
-		{"pid", LIEN_OPTION_PIDS, &pids, "PID", "only this process; may be repeated", 0},
+		{"pid", LIEN_OPTION_PIDS, &pids, "[NODE:]PID", "only this process; may be repeated",
+			0},
+		{"gpu", LIEN_OPTION_NAMES, &gpus, "GPU",
+			"only memory on it: nvidia-smi's index, or a UUID; may be repeated", 0},
+		{"comm", LIEN_OPTION_NAMES, &comms, "GROUP",
+			"only communicators of this group (`lien comms`); may be repeated", 0},
+		{"free", LIEN_OPTION_SIZE, &free_bytes, "SIZE",
+			"only as much as makes SIZE free, on each GPU: 10G", 0},
+		{"tag", LIEN_OPTION_NAMES, &tags, "TAG",
+			"only memory with this tag (`lien mem --by tag`), of any owner unless "
+			"--owner is given; "
+			"may be repeated",
+			0},
 		{"timeout", LIEN_OPTION_NUMBER, &timeout, "MS",
 			"how long the job may take to come to rest (default 10000)",
 			TIMEOUT_MS_MAX},
 		{"retry", LIEN_OPTION_NUMBER, &retry, "MS",
 			"try again for so long when the job does not come to rest", TIMEOUT_MS_MAX},
-		{"on-use", LIEN_OPTION_STRING, &on_use, "WHAT",
-			"when the job needs what is away: wait (default), restore or fail", 0},
+		{"on-use", LIEN_OPTION_CHOICE, &on_use, "wait|restore|fail|ignore",
+			"when a thread needs offloaded memory: it waits (default), a restore "
+			"starts, or its process ends; ignore: threads run on, and none of them "
+			"may use it",
+			0},
 		{"dry-run", LIEN_OPTION_FLAG, &dry_run, NULL, "only show what would be done", 0},
 		{"strict", LIEN_OPTION_FLAG, &strict, NULL,
 			"refuse when anything selected would be left behind", 0},
 		{"with-closure", LIEN_OPTION_FLAG, &closure, NULL,
-			"take in the processes that share memory with those of --pid", 0},
+			"include the processes that share memory with those of --pid", 0},
+		{"multicast", LIEN_OPTION_FLAG, &multicast, NULL,
+			"also what NVLS or fabric handles hold; not tried on hardware", 0},
 		{"discard", LIEN_OPTION_NAMES, &discards, "WHAT",
-			"free it without saving: an owner, or PID:ADDRESS; may be repeated", 0},
+			"free it without saving: an owner, tag:TAG, or PID:ADDRESS; may be "
+			"repeated",
+			0},
 		{"verify", LIEN_OPTION_FLAG, &verify, NULL,
 			"keep checksums, with which the restore compares", 0},
 		{"host-limit", LIEN_OPTION_SIZE, &host_limit, "SIZE",
 			"refuse if all processes would then hold more host memory: 64G", 0},
+		LIEN_NODES_OPTIONS(&nodes), LIEN_NODES_MOVE_OPTIONS(&nodes),
 		LIEN_CLIENT_OPTIONS(&json, &socket), {}};
 	json_t *request;
 	int code;
@@ -295,15 +531,20 @@ int lien_cmd_offload(int argc, char **argv)
 		json_decref(request);
 		return lien_usage_error(&offload_usage, "--owner is not UTF-8");
 	}
-	if (!add_discards(request, &discards)) {
+	if (!add_list(request, "discard", &discards, name_of) ||
+		!add_list(request, "gpus", &gpus, gpu_of) ||
+		!add_list(request, "comms", &comms, name_of) ||
+		!add_list(request, "tags", &tags, name_of)) {
 		json_decref(request);
-		return lien_usage_error(&offload_usage, "--discard is not UTF-8");
+		return lien_usage_error(
+			&offload_usage, "--discard, --gpu, --comm or --tag is not UTF-8");
 	}
-	lien_query_add_pids(request, &pids);
 	if (timeout)
 		json_object_set_new(request, "timeout_ms", json_integer(timeout));
 	if (host_limit)
 		json_object_set_new(request, "host_limit_bytes", json_integer(host_limit));
+	if (free_bytes)
+		json_object_set_new(request, "free_bytes", json_integer(free_bytes));
 	if (verify)
 		json_object_set_new(request, "verify", json_true());
 	if (dry_run)
@@ -312,26 +553,44 @@ int lien_cmd_offload(int argc, char **argv)
 		json_object_set_new(request, "strict", json_true());
 	if (closure)
 		json_object_set_new(request, "with_closure", json_true());
-	if (on_use && json_object_set_new(request, "on_use", json_string(on_use))) {
+	if (multicast)
+		json_object_set_new(request, "multicast", json_true());
+	if (on_use)
+		json_object_set_new(request, "on_use", json_string(on_use));
+	if (lien_nodes_wanted(&nodes))
+		return carry_out_on_nodes(&words_offload, request, &nodes, &pids, socket, json);
+	if (!check_no_nodes(&words_offload, &pids)) {
 		json_decref(request);
-		return lien_usage_error(&offload_usage, "--on-use is not UTF-8");
+		return LIEN_EXIT_USAGE;
 	}
+	lien_query_add_pids(request, &pids);
 	return carry_out(&words_offload, request, socket, json, retry);
 }
 
 int lien_cmd_restore(int argc, char **argv)
 {
 	static struct lien_pids pids;
+	static struct lien_names comms, tags;
+	static struct lien_nodes_options nodes;
 	const char *socket = NULL;
-	bool json = false, ignore_damage = false;
+	bool json = false, ignore_damage = false, lazy = false;
 	unsigned long timeout = 0;
-	const struct lien_option options[] = {
-		{"pid", LIEN_OPTION_PIDS, &pids, "PID", "only this process; may be repeated", 0},
+	const struct lien_option options[] = {{"pid", LIEN_OPTION_PIDS, &pids, "[NODE:]PID",
+						      "only this process; may be repeated", 0},
+		{"comm", LIEN_OPTION_NAMES, &comms, "GROUP",
+			"only what NCCL needs for this group (`lien comms`); may be repeated", 0},
+		{"tag", LIEN_OPTION_NAMES, &tags, "TAG",
+			"only memory with this tag (`lien mem --by tag`); may be repeated", 0},
+		{"lazy", LIEN_OPTION_FLAG, &lazy, NULL,
+			"communicator by communicator: each can be used when its memory is back, "
+			"and those for which threads wait come first",
+			0},
 		{"timeout", LIEN_OPTION_NUMBER, &timeout, "MS",
 			"accepted as for `lien offload`; the steps have limits of their own",
 			TIMEOUT_MS_MAX},
 		{"ignore-damage", LIEN_OPTION_FLAG, &ignore_damage, NULL,
 			"put back what is there, also where --verify finds a difference", 0},
+		LIEN_NODES_OPTIONS(&nodes), LIEN_NODES_MOVE_OPTIONS(&nodes),
 		LIEN_CLIENT_OPTIONS(&json, &socket), {}};
 	json_t *request;
 	int code;
@@ -339,10 +598,23 @@ int lien_cmd_restore(int argc, char **argv)
 	if (!lien_options_read(&restore_usage, options, &argc, &argv, &code))
 		return code;
 	request = json_object();
-	lien_query_add_pids(request, &pids);
 	if (timeout)
 		json_object_set_new(request, "timeout_ms", json_integer(timeout));
+	if (!add_list(request, "comms", &comms, name_of) ||
+		!add_list(request, "tags", &tags, name_of)) {
+		json_decref(request);
+		return lien_usage_error(&restore_usage, "--comm or --tag is not UTF-8");
+	}
+	if (lazy)
+		json_object_set_new(request, "lazy", json_true());
 	if (ignore_damage)
 		json_object_set_new(request, "ignore_damage", json_true());
+	if (lien_nodes_wanted(&nodes))
+		return carry_out_on_nodes(&words_restore, request, &nodes, &pids, socket, json);
+	if (!check_no_nodes(&words_restore, &pids)) {
+		json_decref(request);
+		return LIEN_EXIT_USAGE;
+	}
+	lien_query_add_pids(request, &pids);
 	return carry_out(&words_restore, request, socket, json, 0);
 }

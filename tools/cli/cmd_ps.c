@@ -1,75 +1,174 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 #include "tools/cli/commands.h"
+#include "tools/cli/filter.h"
 #include "tools/cli/gpus.h"
+#include "tools/cli/idle.h"
 #include "tools/cli/options.h"
 #include "tools/text/output.h"
 #include "tools/text/process_text.h"
+#include "tools/cli/nodes_view.h"
 #include "tools/cli/query.h"
+#include "tools/cli/watch.h"
 
 #define RANKS_SHOWN 2
+#define PENDING_MS  500 /* NVML is slow where no process keeps a GPU awake */
+#define STEP_MS	    20
+
+static bool is_incomplete(const json_t *process)
+{
+	return json_is_false(json_object_get(process, "complete"));
+}
 
 static const char *const examples[] = {"lien ps",
 	"every process that uses CUDA, its ranks and its memory",
 	"lien ps --json | jq '.processes[].pid'", "their process ids", "lien ps --from now.lien",
-	"what `lien snapshot now.lien` or `lien record` wrote", NULL};
+	"what `lien snapshot now.lien` or `lien record` wrote",
+	"lien ps --gpu 0 --sort gpu --watch=2", "who has most of GPU 0, every two seconds", NULL};
 
 static const struct lien_usage usage = {
 	.command = "lien ps",
 	.arguments = "",
 	.summary = "Lists the processes that use CUDA on this node, as the agent sees them: what "
-		   "they\n"
+		   "they "
 		   "hold on the GPUs, how much of it NCCL allocated, what they map of others' "
-		   "memory,\n"
-		   "and what is offloaded to the host now.",
+		   "memory, "
+		   "and what is offloaded to the host now. Those without GPU memory are left out; "
+		   "--json has them, too.",
+	.tables = true,
+	.apart = (const char *const[]){"watch", "from", "nodes", "from", "nodes", "gpu", "nodes",
+		"user", "slurm", "from", "slurm", "gpu", "slurm", "user", NULL},
 	.examples = examples,
 };
 
-static void print_processes(const json_t *result)
+static void add_sum(struct lien_table *table, const json_t *processes, const char *key)
 {
-	const json_t *processes = json_object_get(result, "processes");
-	static const struct lien_column columns[] = {{"PID", LIEN_RIGHT}, {"COMMAND", LIEN_LEFT},
-		{"STATE", LIEN_LEFT}, {"CONTROL", LIEN_LEFT}, {"DEVICES", LIEN_LEFT},
-		{"RANKS", LIEN_LEFT}, {"GPU", LIEN_RIGHT}, {"NCCL", LIEN_RIGHT},
-		{"IMPORTED", LIEN_RIGHT}, {"OFFLOADED", LIEN_RIGHT}};
-	struct lien_table *table = lien_table_new(columns, 10);
 	const json_t *process;
-	bool incomplete = false;
+	uint64_t sum = 0;
+	size_t i;
+
+	json_array_foreach (processes, i, process)
+		sum += lien_get_number(process, key);
+	lien_table_add(table, "%s", lien_size(sum).text);
+	lien_table_paint(table, LIEN_COLOR_BOLD);
+}
+
+static void add_total(struct lien_table *table, const json_t *processes)
+{
+	if (json_object_get(json_array_get(processes, 0), "node"))
+		lien_table_add(table, "%s", "");
+	lien_table_add(table, "%s", "");
+	lien_table_add(table, "%s", "");
+	lien_table_add(table, "total");
+	lien_table_paint(table, LIEN_COLOR_BOLD);
+	for (unsigned i = 0; i < 4; i++)
+		lien_table_add(table, "%s", "");
+	add_sum(table, processes, "bytes");
+	add_sum(table, processes, "nccl_bytes");
+	add_sum(table, processes, "imported_bytes");
+	add_sum(table, processes, "offloaded_bytes");
+}
+
+/* What the incompleteness means for an offload, by reason. */
+static void print_incomplete(const json_t *processes)
+{
+	const json_t *process, *other;
+	size_t i, j;
+
+	json_array_foreach (processes, i, process) {
+		const char *reason = lien_get_text(process, "reason");
+		char *pids = NULL;
+		bool said = false;
+
+		if (!is_incomplete(process) || json_is_null(json_object_get(process, "movable")))
+			continue;
+		json_array_foreach (processes, j, other) {
+			if (!is_incomplete(other) || strcmp(reason, lien_get_text(other, "reason")))
+				continue;
+			said |= j < i;
+			pids = lien_append(pids, ", ", "%" PRIu64, lien_get_number(other, "pid"));
+		}
+		if (!said && *reason)
+			lien_print_wrapped(
+				stdout, 2, "  %s: not offloaded, because %s", pids, reason);
+		else if (!said)
+			lien_print_wrapped(stdout, 2,
+				"  %s: offloaded all the same: only calls of NCCL were missed",
+				pids);
+		free(pids);
+	}
+}
+
+/* Are they of several nodes? */
+static bool has_nodes(const json_t *processes)
+{
+	return json_object_get(json_array_get(processes, 0), "node");
+}
+
+/* The names of a recording's users are not known here. */
+static void print_processes(const json_t *processes, bool recorded)
+{
+	static const struct lien_column columns[] = {{"NODE", LIEN_LEFT, 0}, {"PID", LIEN_RIGHT, 0},
+		{"USER", LIEN_LEFT, 6}, {"COMMAND", LIEN_LEFT, 0}, {"STATE", LIEN_LEFT, 0},
+		{"CONTROL", LIEN_LEFT, 4}, {"DEVICES", LIEN_LEFT, 2}, {"RANKS", LIEN_LEFT, 3},
+		{"GPU", LIEN_RIGHT, 0}, {"NCCL", LIEN_RIGHT, 1}, {"IMPORTED", LIEN_RIGHT, 5},
+		{"OFFLOADED", LIEN_RIGHT, 0}};
+	const bool nodes = has_nodes(processes);
+	struct lien_table *table = lien_table_new(columns + !nodes, 11 + nodes);
+	const json_t *process;
+	bool incomplete = false, seems = false;
 	size_t i;
 
 	json_array_foreach (processes, i, process) {
-		bool partial = json_is_false(json_object_get(process, "complete"));
+		bool partial = is_incomplete(process);
+		bool inferred = lien_get_number(process, "nccl_inferred_bytes");
+		char *user = lien_user_name(lien_get_number(process, "uid"), recorded);
 		char *devices = lien_devices_text(process),
 		     *ranks = lien_ranks_text(process, RANKS_SHOWN);
 
 		incomplete |= partial;
+		seems |= inferred;
+		if (nodes)
+			lien_table_add(table, "%s", lien_get_text(process, "node"));
 		lien_table_add(table, "%" PRIu64, lien_get_number(process, "pid"));
+		lien_table_add(table, "%s", user);
 		lien_table_add(table, "%s", lien_get_text(process, "command"));
 		lien_table_add(table, "%s%s", lien_state_text(process), partial ? "*" : "");
+		lien_table_paint(table, lien_state_color(process));
 		lien_table_add(table, "%s", lien_get_text(process, "control"));
 		lien_table_add(table, "%s", devices);
 		lien_table_add(table, "%s", ranks);
 		lien_table_add(table, "%s", lien_size(lien_get_number(process, "bytes")).text);
-		lien_table_add(table, "%s", lien_size(lien_get_number(process, "nccl_bytes")).text);
+		lien_table_add(table, "%s%s",
+			lien_size(lien_get_number(process, "nccl_bytes")).text,
+			inferred ? "?" : "");
 		lien_table_add(
 			table, "%s", lien_size(lien_get_number(process, "imported_bytes")).text);
 		lien_table_add(
 			table, "%s", lien_size(lien_get_number(process, "offloaded_bytes")).text);
 		free(devices);
 		free(ranks);
+		free(user);
 	}
+	if (json_array_size(processes) > 1)
+		add_total(table, processes);
 	lien_table_end(table, stdout);
-	lien_print_gpus(result);
+	if (seems) {
+		printf("\n");
+		lien_print_wrapped(stdout, 2,
+			"? some of it is NCCL's as it seems: it was made before the agent was "
+			"there, and another rank maps it.");
+	}
 	if (incomplete) {
 		printf("\n");
 		lien_print_wrapped(stdout, 2,
 			"* incomplete: it may have called CUDA or NCCL before they were watched, "
-			"or events "
-			"were lost. What is shown may not be all; unless only calls of NCCL were "
-			"missed, "
-			"it is not offloaded.");
+			"or events were lost. What is shown may not be all.");
+		print_incomplete(processes);
 	}
 }
 
@@ -88,32 +187,142 @@ static void print_dead(const json_t *dead)
 			lien_get_text(row, "owner"));
 }
 
+/* It is memory of these processes, and only lien has asked for it. */
+static void print_arenas(const json_t *processes)
+{
+	uint64_t held = 0, used = 0;
+	const json_t *process;
+	size_t i;
+
+	json_array_foreach (processes, i, process) {
+		held += lien_get_number(process, "arena_bytes");
+		used += lien_get_number(process, "arena_used_bytes");
+	}
+	if (!held)
+		return;
+	printf("\n");
+	lien_print_wrapped(stdout, 2,
+		"lien keeps %s of host memory pinned in these processes for offloads, %s of it in "
+		"use: see `lien arena`",
+		lien_size(held).text, lien_size(used).text);
+}
+
+struct ps {
+	struct lien_query query;
+	struct lien_filter filter;
+	const char *sort;
+	bool all, json;
+	int code; /* if there is no result */
+};
+
+static const struct lien_sort ways[] = {{"pid", "pid", true}, {"user", "uid", true},
+	{"command", "command", true}, {"gpu", "bytes", false}, {"nccl", "nccl_bytes", false},
+	{"imported", "imported_bytes", false}, {"offloaded", "offloaded_bytes", false}, {}};
+
+/* NVML's figures may come later: the agent says so, and is asked again. */
+static json_t *ask(const struct lien_query *query)
+{
+	unsigned waited_ms = 0;
+	json_t *result;
+
+	for (;; waited_ms += STEP_MS) {
+		result = lien_query(query, json_pack("{s:s, s:b}", "op", "ps", "fresh", 1));
+		if (!result || !lien_get_true(result, "pending") || waited_ms >= PENDING_MS)
+			return result;
+		json_decref(result);
+		usleep(STEP_MS * 1000);
+	}
+}
+
+/* Returns those of the processes that are shown. */
+static json_t *shown_of(const struct ps *ps, const json_t *processes)
+{
+	json_t *shown = json_array(), *process;
+	size_t i;
+
+	json_array_foreach (processes, i, process)
+		if (ps->all || lien_uses_memory(process))
+			json_array_append(shown, process);
+	return shown;
+}
+
+static void print_list(const struct ps *ps, const json_t *result)
+{
+	const json_t *processes = json_object_get(result, "processes");
+	json_t *shown = shown_of(ps, processes);
+	size_t left_out = json_array_size(processes) - json_array_size(shown);
+	char *text;
+
+	if (json_array_size(shown))
+		print_processes(shown, ps->query.from.path);
+	else if (!left_out && (ps->filter.gpu || ps->filter.user))
+		printf("no process of those selected uses CUDA\n");
+	else if (!left_out)
+		lien_print_no_process(result, ps->query.from.path);
+	if (left_out) {
+		text = lien_left_out_text(left_out);
+		printf("%s%s\n", json_array_size(shown) ? "\n" : "", text);
+		free(text);
+	}
+	json_decref(shown);
+}
+
+static void print(const struct ps *ps, const json_t *result)
+{
+	print_list(ps, result);
+	if (!json_object_get(result, "nodes"))
+		lien_print_gpus(result);
+	print_dead(json_object_get(result, "dead"));
+	if (json_array_size(json_object_get(result, "processes"))) {
+		print_arenas(json_object_get(result, "processes"));
+		lien_print_hidden(result);
+	}
+}
+
+static int show(void *context)
+{
+	const struct ps *ps = context;
+	json_t *result = ask(&ps->query);
+
+	if (!result)
+		return ps->code;
+	if (!lien_filter_ps(&usage, &ps->filter, result)) {
+		json_decref(result);
+		return LIEN_EXIT_USAGE;
+	}
+	lien_sort(json_object_get(result, "processes"), ways, ps->sort);
+	if (ps->json)
+		lien_print_json(stdout, result);
+	else
+		print(ps, result);
+	json_decref(result);
+	return LIEN_EXIT_OK;
+}
+
 int lien_cmd_ps(int argc, char **argv)
 {
-	const char *socket = NULL, *from = NULL;
-	bool json = false;
+	static struct lien_nodes_view nodes;
+	struct ps ps = {.query = {.command = usage.command,
+				.timeout_ms = LIEN_QUERY_MS,
+				.nodes = &nodes,
+				.usage = &usage}};
+	unsigned long seconds = 0;
 	const struct lien_option options[] = {
-		LIEN_CLIENT_OPTIONS(&json, &socket), LIEN_FROM_OPTION(&from), {}};
-	struct lien_query query = {.command = usage.command, .timeout_ms = LIEN_QUERY_MS};
-	json_t *result;
+		{"all", LIEN_OPTION_FLAG, &ps.all, NULL, "also processes without GPU memory", 0},
+		LIEN_FILTER_OPTIONS(&ps.filter),
+		{"sort", LIEN_OPTION_CHOICE, &ps.sort,
+			"pid|user|command|gpu|nccl|imported|offloaded", "memory: the largest first",
+			0},
+		LIEN_WATCH_OPTION(&seconds), LIEN_CLIENT_OPTIONS(&ps.json, &ps.query.socket),
+		LIEN_FROM_OPTION(&ps.query.from), LIEN_NODES_OPTIONS(&nodes.options), {}};
 	int code;
 
 	if (!lien_options_read(&usage, options, &argc, &argv, &code))
 		return code;
-	query.socket = socket;
-	query.from = from;
-	result = lien_query(&query, json_pack("{s:s}", "op", "ps"));
-	if (!result)
-		return LIEN_EXIT_FAILURE;
-	if (json)
-		lien_print_json(stdout, result);
-	else if (!json_array_size(json_object_get(result, "processes")))
-		printf("no process uses CUDA %s, as far as %s\n", from ? "there" : "on this node",
-			from ? "the recording tells" : "the agent has seen");
-	else
-		print_processes(result);
-	if (!json)
-		print_dead(json_object_get(result, "dead"));
-	json_decref(result);
-	return LIEN_EXIT_OK;
+	if (!lien_filter_read(&usage, &ps.filter))
+		return LIEN_EXIT_USAGE;
+	ps.query.code = &ps.code;
+	code = lien_watch(seconds, show, &ps);
+	lien_nodes_view_free(&nodes);
+	return code;
 }

@@ -26,15 +26,15 @@ static const char *const examples[] = {"lien record job.lien",
 	"everything until Ctrl-C, what is there now included",
 	"lien record job.lien --seconds 60 --force", "one minute, over a file that exists",
 	"lien record job.lien -- torchrun --nproc-per-node 2 train.py",
-	"from a job's beginning to its end (started as by `lien run`)", NULL};
+	"from a job's beginning to its end (started as by `lien run --plain`)", NULL};
 
 static const struct lien_usage usage = {
 	.command = "lien record",
 	.arguments = "FILE [-- COMMAND [ARGUMENTS]]",
 	.summary =
-		"Writes what every GPU process of the node does to a file that `lien replay` runs\n"
-		"again: first the present state, then each call as it happens. Ends with Ctrl-C,\n"
-		"SIGTERM, after --seconds, or with COMMAND. A command that fails is a warning.",
+		"Writes what every GPU process of the node does to a file that `lien replay` runs "
+		"again: first the present state, then each call as it happens. Ends with Ctrl-C, "
+		"SIGTERM, after --seconds, or with COMMAND, whose exit code it then passes on.",
 	.min = 1,
 	.max = -1,
 	.examples = examples,
@@ -46,6 +46,7 @@ struct session {
 	int signals;
 	sigset_t old_mask;
 	pid_t child; /* 0: none, or it has ended */
+	int child_code;
 	int stopped_by;
 	bool over; /* a reason to stop has come; events in flight are still written */
 	uint64_t deadline, over_since, last_event;
@@ -87,7 +88,7 @@ static void take_signal(struct session *session, const char *program)
 		session->stopped_by = info.ssi_signo;
 		stop(session);
 	} else if (session->child && waitpid(session->child, &status, WNOHANG) == session->child) {
-		lien_child_warn(usage.command, program, status);
+		session->child_code = lien_child_code(usage.command, program, status);
 		session->child = 0;
 		stop(session);
 	}
@@ -139,32 +140,35 @@ static void wait_for_child(struct session *session, const char *program)
 		kill(session->child, SIGTERM);
 	sigprocmask(SIG_SETMASK, &session->old_mask, NULL);
 	if (waitpid(session->child, &status, 0) == session->child)
-		lien_child_warn(usage.command, program, status);
+		session->child_code = lien_child_code(usage.command, program, status);
 }
 
 static int record(struct session *session, char **program, bool force, bool json)
 {
 	int code;
 
-	code = lien_record_file_create(&session->file, force);
+	code = lien_record_file_reserve(&session->file, force);
 	if (code)
 		return code;
 	if (*program)
 		code = lien_child_start(
 			usage.command, program, &session->old_mask, &session->child);
 	if (code) {
-		session->child = 0;
-	} else {
+		lien_record_file_give_up(&session->file);
+		return code;
+	}
+	code = lien_record_file_create(&session->file);
+	if (!code) {
 		code = take_records(session); /* records that came with the reply */
 		if (!code)
 			code = follow(session, *program);
+		code = lien_record_file_close(&session->file, code);
 	}
-	code = lien_record_file_close(&session->file, code);
 	if (!code)
 		lien_record_file_print(&session->file, json);
 	fflush(stdout);
 	wait_for_child(session, *program);
-	return code;
+	return code ? code : session->child_code;
 }
 
 static void catch_signals(struct session *session)
@@ -180,34 +184,39 @@ static void catch_signals(struct session *session)
 	session->signals = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
 }
 
-/* A second word needs "--" before it, so that `lien record a b` does not run b. */
-static bool has_separator(int argc, char **argv)
+/* The words after "--" are the command. */
+static int count_command(int argc, char **argv)
 {
 	for (int i = 1; i < argc; i++) {
 		if (!strcmp(argv[i], "--"))
-			return true;
+			return argc - i - 1;
 	}
-	return false;
+	return 0;
 }
 
 int lien_cmd_record(int argc, char **argv)
 {
 	struct session session = {.file.command = usage.command, .stream.command = usage.command};
-	bool json = false, force = false, separator = has_separator(argc, argv);
+	bool json = false, force = false;
+	int command = count_command(argc, argv), files;
 	unsigned long seconds = 0;
 	const struct lien_option options[] = {
 		{"seconds", LIEN_OPTION_NUMBER, &seconds, "N", "end after this time", SECONDS_MAX},
 		{"force", LIEN_OPTION_FLAG, &force, NULL, "overwrite a file that exists", 0},
-		{"json", LIEN_OPTION_FLAG, &json, NULL, "print the summary as JSON", 0},
+		{"json", LIEN_OPTION_JSON, &json, NULL, "print the summary as JSON", 0},
 		LIEN_SOCKET_OPTION(&session.stream.socket), {}};
 	int code;
 
 	if (!lien_options_read(&usage, options, &argc, &argv, &code))
 		return code;
-	if (argc > 1 && !separator)
-		return lien_usage_error(&usage, "'%s' is too much, or lacks -- before", argv[1]);
+	files = argc - command;
+	if (!files)
+		return lien_usage_error(&usage, "FILE is missing");
+	if (files > 1)
+		return lien_usage_error(
+			&usage, "unexpected argument '%s': a command comes after --", argv[1]);
 	session.file.path = argv[0];
-	if (argc > 1 && lien_preload_set(usage.command, true))
+	if (argc > 1 && lien_preload_set(usage.command, true, false))
 		return LIEN_EXIT_FAILURE;
 	catch_signals(&session);
 	if (!lien_event_stream_open(&session.stream, LIEN_FOLLOW_UNMARKED))

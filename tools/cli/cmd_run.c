@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
+#include <errno.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "tools/cli/commands.h"
 #include "tools/cli/options.h"
@@ -10,14 +12,15 @@
 static const char *const examples[] = {"lien run -- torchrun --nproc-per-node 2 train.py",
 	"every rank can be told to offload",
 	"LIEN_CONTROL=/opt/lien/liblien-control.so lien run -- ./job",
-	"take the control library from there", NULL};
+	"take the control library from there", "lien run --torch-memory-saver -- python3 serve.py",
+	"regions of torch_memory_saver are paused and resumed by the agent", NULL};
 
 static const struct lien_usage usage = {
 	.command = "lien run",
 	.arguments = "-- COMMAND [ARGUMENTS]",
 	.summary =
-		"Starts a program with the control library in it and in all its children, so that\n"
-		"the agent can offload and restore their memory. The library is $LIEN_CONTROL, or\n"
+		"Starts a program with the control library in it and in all its children, so that "
+		"the agent can offload and restore their memory. The library is $LIEN_CONTROL, or "
 		"liblien-control.so next to the lien program, or in ../lib/lien from there.",
 	.min = 1,
 	.max = -1,
@@ -27,10 +30,12 @@ static const struct lien_usage usage = {
 
 int lien_cmd_run(int argc, char **argv)
 {
-	bool plain = false;
+	bool plain = false, saver = false;
 	const struct lien_option options[] = {
 		{"plain", LIEN_OPTION_FLAG, &plain, NULL,
 			"leave plain memory (cudaMalloc) to the driver: it stays on the GPU", 0},
+		{"torch-memory-saver", LIEN_OPTION_FLAG, &saver, NULL,
+			"torch_memory_saver takes the control library for its own hook", 0},
 		{}};
 	int code;
 
@@ -38,7 +43,8 @@ int lien_cmd_run(int argc, char **argv)
 		return code;
 	if (plain)
 		unsetenv("LIEN_PLAIN");
-	if (lien_preload_set(usage.command, plain))
+	if (lien_preload_set(usage.command, plain, saver))
 		return LIEN_EXIT_FAILURE;
-	return lien_preload_exec(usage.command, argv);
+	execvp(argv[0], argv);
+	return lien_preload_failed(usage.command, argv[0], errno);
 }

@@ -13,9 +13,9 @@ static const struct lien_usage usage = {
 	.command = "lien snapshot",
 	.arguments = "FILE",
 	.summary = "Writes what every GPU process of the node holds now to a file that the views "
-		   "read\n"
+		   "read "
 		   "with --from FILE, on any machine and without an agent. It is a recording that "
-		   "ends\n"
+		   "ends "
 		   "where `lien record` begins to follow, and is read by the same commands.",
 	.min = 1,
 	.max = 1,
@@ -49,7 +49,7 @@ int lien_cmd_snapshot(int argc, char **argv)
 	bool json = false, force = false;
 	const struct lien_option options[] = {
 		{"force", LIEN_OPTION_FLAG, &force, NULL, "overwrite a file that exists", 0},
-		{"json", LIEN_OPTION_FLAG, &json, NULL, "print the summary as JSON", 0},
+		{"json", LIEN_OPTION_JSON, &json, NULL, "print the summary as JSON", 0},
 		LIEN_SOCKET_OPTION(&stream.socket), {}};
 	int code;
 
@@ -58,7 +58,9 @@ int lien_cmd_snapshot(int argc, char **argv)
 	file.path = argv[0];
 	if (!lien_event_stream_open(&stream, LIEN_FOLLOW_NOT))
 		return LIEN_EXIT_FAILURE;
-	code = lien_record_file_create(&file, force);
+	code = lien_record_file_reserve(&file, force);
+	if (!code)
+		code = lien_record_file_create(&file);
 	if (!code)
 		code = lien_record_file_close(&file, take_state(&stream, &file));
 	if (!code)

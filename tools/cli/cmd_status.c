@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "tools/cli/commands.h"
+#include "tools/cli/idle.h"
 #include "tools/cli/options.h"
 #include "tools/text/output.h"
 #include "tools/cli/query.h"
@@ -15,10 +16,11 @@ static const struct lien_usage usage = {
 	.command = "lien status",
 	.arguments = "",
 	.summary =
-		"Shows the agent's state: events seen and lost, processes it knows only in part,\n"
+		"Shows the agent's state: events seen and lost, processes it knows only in part, "
 		"its journal, the libraries it has probes in, the offload or restore that is "
-		"under\n"
+		"under "
 		"way, and the threads that it holds back from memory that is being moved or away.",
+	.tables = true,
 	.examples = examples,
 };
 
@@ -133,18 +135,22 @@ static const char *last_component(const char *path)
 	return slash ? slash + 1 : path;
 }
 
-static void print_libraries(const json_t *libraries)
+static void print_libraries(const json_t *status)
 {
-	static const struct lien_column columns[] = {{"LIBRARY", LIEN_LEFT}, {"CALLS", LIEN_RIGHT},
-		{"MISSING", LIEN_RIGHT}, {"PATH", LIEN_LEFT_TAIL}};
+	static const struct lien_column columns[] = {{"LIBRARY", LIEN_LEFT, 0},
+		{"CALLS", LIEN_RIGHT, 1}, {"MISSING", LIEN_RIGHT, 0}, {"PATH", LIEN_LEFT_TAIL, 0}};
+	const json_t *libraries = json_object_get(status, "libraries"), *library;
 	struct lien_table *table;
-	const json_t *library;
 	size_t i;
 
 	if (!json_array_size(libraries)) {
 		printf("\n");
-		lien_print_wrapped(stdout, 0,
-			"no library has probes yet: they are set when a process maps one");
+		if (json_object_get(status, "only_user"))
+			lien_print_wrapped(
+				stdout, 0, "no process of yours maps a library that has probes");
+		else
+			lien_print_wrapped(stdout, 0,
+				"no library has probes yet: they are set when a process maps one");
 		return;
 	}
 	table = lien_table_new(columns, 4);
@@ -212,15 +218,15 @@ static void print_unprobed(const json_t *unprobed)
 	size_t i;
 
 	json_array_foreach (json_object_get(unprobed, "users"), i, user)
-		lien_print_wrapped(stdout, 2,
+		lien_print_marked(stdout, 2, LIEN_COLOR_YELLOW,
 			"WARNING: user %" PRIu64 " maps %" PRIu64
 			" more copies of CUDA's and NCCL's libraries than the %" PRIu64
 			" that are probed of one user: let the processes share files (one virtual "
-			"environment, one image), and start them anew",
+			"environment, one image), and restart them",
 			lien_get_number(user, "uid"), lien_get_number(user, "others"),
 			lien_get_number(user, "limit"));
 	if (pids)
-		lien_print_wrapped(stdout, 2,
+		lien_print_marked(stdout, 2, LIEN_COLOR_YELLOW,
 			"WARNING: incomplete because of that: %s: what they do is not seen", pids);
 	free(pids);
 }
@@ -229,35 +235,43 @@ static void print_unprobed(const json_t *unprobed)
 static void print_warnings(const json_t *status)
 {
 	char *incomplete = list_numbers(json_object_get(status, "incomplete"));
+	char *others = list_numbers(json_object_get(status, "other_agents"));
 	uint64_t lost = lien_get_number(status, "events_lost");
 	uint64_t unmatched = lien_get_number(status, "unmatched_imports");
 	uint64_t uncounted = lien_get_number(status, "uncounted");
 
-	if (lost || incomplete || unmatched || uncounted)
+	if (lost || incomplete || unmatched || uncounted || others)
 		printf("\n");
+	if (others)
+		lien_print_marked(stdout, 2, LIEN_COLOR_YELLOW,
+			"WARNING: another agent, pid %s, watches the same processes: each of them "
+			"takes orders from one agent only, and its calls are traced twice: stop "
+			"one",
+			others);
 	if (lost)
-		lien_print_wrapped(stdout, 2,
+		lien_print_marked(stdout, 2, LIEN_COLOR_YELLOW,
 			"WARNING: %" PRIu64
 			" %s lost: the graph of the processes that made them is "
 			"not to be trusted until it has been read again",
 			LIEN_PLURAL(lost, "event was", "events were"));
 	if (incomplete)
-		lien_print_wrapped(stdout, 2,
+		lien_print_marked(stdout, 2, LIEN_COLOR_YELLOW,
 			"WARNING: incomplete: %s: may have called CUDA or NCCL before they were "
 			"watched, or "
 			"lost events: see `lien ps`",
 			incomplete);
 	if (unmatched)
-		lien_print_wrapped(stdout, 2,
+		lien_print_marked(stdout, 2, LIEN_COLOR_YELLOW,
 			"WARNING: %" PRIu64 " %s: the owner of that memory is unknown",
 			LIEN_PLURAL(unmatched, "import has no export that was seen",
 				"imports have no export that was seen"));
 	if (uncounted)
-		lien_print_wrapped(stdout, 2,
+		lien_print_marked(stdout, 2, LIEN_COLOR_YELLOW,
 			"WARNING: %" PRIu64 " %s not counted: `lien comms` shows fewer calls than "
 			"were made",
 			LIEN_PLURAL(uncounted, "NCCL call was", "NCCL calls were"));
 	free(incomplete);
+	free(others);
 }
 
 int lien_cmd_status(int argc, char **argv)
@@ -279,11 +293,14 @@ int lien_cmd_status(int argc, char **argv)
 		lien_print_json(stdout, result);
 	} else {
 		print_numbers(result);
-		print_libraries(json_object_get(result, "libraries"));
+		print_libraries(result);
 		print_skipped(result);
 		print_held(json_object_get(result, "held"));
 		print_warnings(result);
 		print_unprobed(json_object_get(result, "unprobed"));
+		if (json_object_get(result, "only_user"))
+			printf("\n");
+		lien_print_hidden(result);
 	}
 	json_decref(result);
 	return LIEN_EXIT_OK;

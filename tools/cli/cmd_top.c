@@ -13,10 +13,12 @@
 #include "tools/cli/options.h"
 #include "tools/text/output.h"
 #include "tools/cli/query.h"
+#include "tools/top/page.h"
 #include "tools/top/top.h"
 
 #define ANSWER_MS 10000
 #define DELAY_MAX 86400
+#define WIDE	  100 /* where the output is not a terminal */
 
 static const char *const examples[] = {"lien top", "all GPU processes, refreshed every second",
 	"lien top --once", "one page as text, without a terminal", NULL};
@@ -25,11 +27,12 @@ static const struct lien_usage usage = {
 	.command = "lien top",
 	.arguments = "",
 	.summary = "Shows the processes that use CUDA on this node on a full screen that is "
-		   "refreshed:\n"
+		   "refreshed: "
 		   "memory by owner, liens in and out, collectives per second. Keys: arrows, PgUp "
-		   "and\n"
-		   "PgDn move, s, < and > choose the column to sort by, r reverses, Enter opens a\n"
-		   "process, q or Esc goes back and out, ? explains keys and columns.",
+		   "and "
+		   "PgDn move, s, < and > choose the column to sort by, r reverses, Enter opens a "
+		   "process, q or Esc goes back and out, ? explains keys and columns. Processes "
+		   "without GPU memory are left out.",
 	.examples = examples,
 };
 
@@ -40,7 +43,7 @@ struct session {
 	unsigned first; /* first line shown below the page's head, relative to it */
 	unsigned delay; /* seconds */
 	sigset_t waiting;
-	bool quit;
+	bool quit, lost; /* lost: the agent did not answer the last time */
 };
 
 static double now(void)
@@ -187,6 +190,24 @@ static bool make_page(struct session *session, unsigned width, unsigned height)
 	return lien_page_make(&session->page, &session->top, &session->view, width, height);
 }
 
+/* An agent that is restarted or upgraded comes back: the next refresh connects again. */
+static void show_lost(struct session *session)
+{
+	lien_page_clear(&session->page);
+	lien_page_say(&session->page, LIEN_MARK_TITLE, "lien top: waiting for the agent");
+	lien_page_say(
+		&session->page, LIEN_MARK_WARNING, "%s", lien_client_error(session->top.client));
+	session->page.head = session->page.count;
+}
+
+static void show(struct session *session)
+{
+	if (!session->lost)
+		session->lost = !make_page(session, lien_screen_width(), lien_screen_height());
+	if (session->lost)
+		show_lost(session);
+}
+
 static bool refresh_all(struct session *session)
 {
 	return !lien_top_refresh(&session->top, session->view.opened);
@@ -208,34 +229,27 @@ static bool wait_for_keys(struct session *session, double until)
 	return !(fd.revents & (POLLHUP | POLLERR | POLLNVAL));
 }
 
-/* Returns the agent's failure, or NULL if the user quits. */
-static const char *run(struct session *session)
+static void run(struct session *session)
 {
 	double due = 0;
 	enum lien_key key;
 
-	for (;;) {
+	while (!session->quit) {
 		if (now() >= due) {
-			if (!refresh_all(session))
-				break;
+			session->lost = !refresh_all(session);
 			due = now() + session->delay;
 		}
-		if (!make_page(session, lien_screen_width(), lien_screen_height()))
-			break;
+		show(session);
 		draw(session);
 		if (!wait_for_keys(session, due) || lien_interrupted())
-			return NULL;
+			return;
 		while (!session->quit && (key = lien_screen_key()) != LIEN_KEY_NONE) {
 			if (handle_key(session, key))
 				due = 0;
-			if (!make_page(session, lien_screen_width(), lien_screen_height()))
-				return lien_client_error(session->top.client);
+			show(session);
 			scroll(session);
 		}
-		if (session->quit)
-			return NULL;
 	}
-	return lien_client_error(session->top.client);
 }
 
 static int run_screen(struct session *session)
@@ -253,22 +267,24 @@ static int run_screen(struct session *session)
 	error = lien_screen_start();
 	if (error)
 		return lien_complain(usage.command, "%s", error);
-	error = run(session);
+	run(session);
 	lien_screen_end();
-	return error ? lien_complain(usage.command, "%s", error) : LIEN_EXIT_OK;
+	return LIEN_EXIT_OK;
 }
 
 /* Rates need two refreshes; without counters one is enough. */
 static int run_once(struct session *session)
 {
 	bool ok = refresh_all(session);
+	size_t width;
 	unsigned i;
 
 	if (ok && session->top.comms) {
 		sleep(session->delay);
 		ok = refresh_all(session);
 	}
-	if (!ok || !make_page(session, LIEN_COLUMNS, UINT_MAX))
+	width = lien_table_columns(stdout);
+	if (!ok || !make_page(session, width < WIDE ? width : WIDE, UINT_MAX))
 		return lien_complain(usage.command, "%s", lien_client_error(session->top.client));
 	for (i = 0; i < session->page.count; i++)
 		printf("%s\n", session->page.lines[i].text);
@@ -283,6 +299,8 @@ int lien_cmd_top(int argc, char **argv)
 	bool once = false;
 	const struct lien_option options[] = {{"d,delay", LIEN_OPTION_NUMBER, &delay, "SECONDS",
 						      "between refreshes (default 1)", DELAY_MAX},
+		{"all", LIEN_OPTION_FLAG, &session.top.all, NULL,
+			"also processes without GPU memory", 0},
 		{"once", LIEN_OPTION_FLAG, &once, NULL, "print one page as text and end", 0},
 		LIEN_SOCKET_OPTION(&socket), {}};
 	int code;

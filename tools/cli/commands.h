@@ -18,24 +18,38 @@
 	X(detach,   "take it out of them again: the process is as it was") \
 	X(ps,       "list the processes that use CUDA") \
 	X(mem,      "show who owns how much GPU memory, and what offload would free") \
-	X(check,    "find leaks and oddities; --deep: compare with the driver") \
+	X(check,    "find leaks and anomalies; --deep: compare with the driver") \
 	X(top,      "show the processes on a full screen, refreshed") \
 	X(comms,    "show NCCL's communicators, and which rank is behind") \
 	X(holders,  "explain who keeps the memory at an address alive") \
 	X(graph,    "print the whole graph: a picture, JSON, or for graphviz") \
 	X(offload,  "move memory to the host and free it on the GPUs") \
 	X(restore,  "put offloaded memory back") \
+	X(node,     "connect a launcher with this node's agent, for --nodes") \
 	X(arena,    "show host memory held for offloads; --release gives it back") \
 	X(status,   "show what the agent does and what it missed") \
+	X(metrics,  "print figures for Prometheus: memory, transactions, refusals") \
 	X(doctor,   "check what this machine has and lacks") \
 	X(events,   "print what GPU processes do, as it happens") \
 	X(snapshot, "write the present state to a file, for --from") \
 	X(record,   "write what GPU processes do to a file") \
-	X(replay,   "run a recording again")
+	X(replay,   "run a recording again") \
+	X(timeline, "turn a recording into a trace for Perfetto") \
+	X(diff,     "show what memory grew or shrank between two files") \
+	X(completion, "print a completion script for bash, zsh or fish")
 /* clang-format on */
 
 #define LIEN_COMMAND_DECLARED(name, line) int lien_cmd_##name(int argc, char **argv);
 LIEN_COMMANDS(LIEN_COMMAND_DECLARED)
 #undef LIEN_COMMAND_DECLARED
+
+struct lien_command {
+	const char *name;
+	const char *line;
+	int (*run)(int argc, char **argv);
+};
+
+extern const struct lien_command lien_commands[];
+extern const unsigned lien_commands_count;
 
 #endif

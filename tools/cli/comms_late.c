@@ -17,8 +17,9 @@ static void add_known(struct lien_table *table, const json_t *object, const char
 
 static bool print_unmatched(const json_t *late, bool more)
 {
-	static const struct lien_column columns[] = {{"GROUP", LIEN_LEFT}, {"RANK", LIEN_RIGHT},
-		{"OF", LIEN_RIGHT}, {"PID", LIEN_RIGHT}, {"DEVICE", LIEN_RIGHT}};
+	static const struct lien_column columns[] = {{"GROUP", LIEN_LEFT, 0},
+		{"RANK", LIEN_RIGHT, 0}, {"OF", LIEN_RIGHT, 0}, {"PID", LIEN_RIGHT, 0},
+		{"DEVICE", LIEN_RIGHT, 0}};
 	const json_t *process, *comm;
 	struct lien_table *table = NULL;
 	size_t i, j;

@@ -8,6 +8,7 @@
 
 #include "agent/graph/event_check.h"
 #include "agent/journal/recording.h"
+#include "tools/cli/idle.h"
 #include "tools/text/output.h"
 #include "tools/cli/query.h"
 
@@ -58,6 +59,8 @@ bool lien_event_stream_open(struct lien_event_stream *stream, enum lien_follow f
 			lien_client_path(client));
 	else
 		ok = take_over(stream, client);
+	if (ok)
+		lien_warn_hidden(stream->command, reply);
 out:
 	json_decref(reply);
 	json_decref(request);

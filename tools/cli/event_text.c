@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include <lien/cuda_abi.h>
+#include <lien/cuda_errors.h>
 
 #include "agent/graph/event_check.h"
 #include "agent/graph/graph.h"
@@ -28,6 +29,7 @@ enum kind {
 	MAPPED,	  /* the same, of .state.mapping */
 	FLAGS,	  /* bits, in hexadecimal */
 	ORIGIN,	  /* enum lien_origin */
+	TAG,	  /* char[], left out where the record ends before it */
 };
 
 struct field {
@@ -45,6 +47,8 @@ struct field {
 /* clang-format off */
 #define FIELDS(name, ...) static const struct field fields_##name[] = {__VA_ARGS__, {}}
 
+#define TAGGED FIELD(tagged.tag, "tag", TAG)
+
 FIELDS(process, FIELD(process.comm, "command", TEXT), FIELD(process.uid, "uid", COUNT),
 	FIELD(process.complete, "complete", COUNT));
 FIELDS(library, FIELD(library.name, "name", TEXT), FIELD(library.start, "address", HEX),
@@ -52,7 +56,7 @@ FIELDS(library, FIELD(library.name, "name", TEXT), FIELD(library.start, "address
 FIELDS(lost, FIELD(lost.count, "count", COUNT));
 FIELDS(create, FIELD(create.bytes, "size", BYTES),
 	FIELD(create.prop.location_type, "location", LOCATION),
-	FIELD(create.handle, "handle", HEX));
+	FIELD(create.handle, "handle", HEX), TAGGED);
 FIELDS(release, FIELD(release.handle, "handle", HEX));
 FIELDS(retain, FIELD(retain.handle, "handle", HEX), FIELD(retain.va, "addr", HEX));
 FIELDS(reserve, FIELD(reserve.va, "ptr", HEX), FIELD(reserve.bytes, "size", BYTES),
@@ -64,10 +68,10 @@ FIELDS(access, FIELD(access.va, "ptr", HEX), FIELD(access.bytes, "size", BYTES),
 	FIELD(access.access, "desc", PLACES));
 FIELDS(export, FIELD(share.handle, "handle", HEX), FIELD(share.fd, "fd", NUMBER));
 FIELDS(alloc, FIELD(alloc.va, "dptr", HEX), FIELD(alloc.bytes, "bytesize", BYTES),
-	FIELD(alloc.device, "device", NUMBER));
+	FIELD(alloc.device, "device", NUMBER), TAGGED);
 FIELDS(alloc_from_pool, FIELD(alloc.va, "dptr", HEX), FIELD(alloc.bytes, "bytesize", BYTES),
-	FIELD(alloc.pool, "pool", HEX), FIELD(alloc.device, "device", NUMBER));
-FIELDS(alloc_host, FIELD(alloc.va, "p", HEX), FIELD(alloc.bytes, "bytesize", BYTES));
+	FIELD(alloc.pool, "pool", HEX), FIELD(alloc.device, "device", NUMBER), TAGGED);
+FIELDS(alloc_host, FIELD(alloc.va, "p", HEX), FIELD(alloc.bytes, "bytesize", BYTES), TAGGED);
 FIELDS(free_host, FIELD(range.va, "p", HEX));
 FIELDS(pool_create, FIELD(pool.pool, "pool", HEX), FIELD(pool.device, "device", NUMBER));
 FIELDS(pool_share, FIELD(pool.pool, "pool", HEX), FIELD(pool.fd, "fd", NUMBER));
@@ -121,7 +125,7 @@ FIELDS(state_site, STATE(site, number, "site", COUNT), STATE(site, library, "lib
 	STATE(site, file, "file", TEXT), STATE(site, offset, "offset", HEX));
 FIELDS(state_allocation, STATE(allocation, id, "id", COUNT), STATE(allocation, origin, "origin", ORIGIN),
 	STATE(allocation, bytes, "size", BYTES), STATE(allocation, prop.location_type, "location", LOCATION),
-	STATE(allocation, site, "site", COUNT));
+	STATE(allocation, site, "site", COUNT), STATE(allocation, tag, "tag", TAG));
 FIELDS(state_share, STATE(share, allocation, "id", COUNT), STATE(share, imports, "imports", COUNT),
 	STATE(share, fd, "fd", NUMBER));
 FIELDS(state_handle, STATE(handle, allocation, "id", COUNT), STATE(handle, value, "handle", HEX),
@@ -208,6 +212,31 @@ bool lien_event_is_named(unsigned type, const char *pattern)
 	       !fnmatch(pattern, lien_event_name(type).text, 0);
 }
 
+void lien_event_fields(unsigned type,
+	void (*each)(
+		void *context, const char *name, const char *kind, unsigned offset, unsigned size),
+	void *context)
+{
+	static const char *const kinds[] = {[HEX] = "hex",
+		[BYTES] = "count",
+		[OFFSET] = "count",
+		[DETAIL] = "count",
+		[NUMBER] = "number",
+		[COUNT] = "count",
+		[TEXT] = "text",
+		[LOCATION] = "location",
+		[GROUP] = "group",
+		[PLACES] = "places",
+		[MAPPED] = "mapped",
+		[FLAGS] = "count",
+		[ORIGIN] = "origin",
+		[TAG] = "tag"};
+	const struct field *field;
+
+	for (field = fields_of(type); field && field->name; field++)
+		each(context, field->name, kinds[field->kind], field->offset, field->size);
+}
+
 static uint64_t number_at(const struct lien_event *event, const struct field *field)
 {
 	const char *at = (const char *)event + field->offset;
@@ -284,6 +313,14 @@ static struct text printable(const char *bytes, size_t size)
 	return text;
 }
 
+/* NULL: the record has no tag, or one that could not be read. */
+static const char *tag_at(const struct lien_event *event, const struct field *field)
+{
+	const char *tag = (const char *)event + field->offset;
+
+	return event->size >= field->offset + field->size && lien_tag_valid(tag) ? tag : NULL;
+}
+
 /* Recordings may have any number. */
 static const char *origin_text(uint64_t origin)
 {
@@ -312,6 +349,8 @@ static json_t *json_of(const struct lien_event *event, const struct field *field
 		return places_json(event->state.mapping.access, event->state.mapping.count);
 	case ORIGIN:
 		return json_string(origin_text(value));
+	case TAG:
+		return json_string(tag_at(event, field));
 	default:
 		return json_integer(value);
 	}
@@ -323,7 +362,8 @@ json_t *lien_event_arguments(const struct lien_event *event)
 	json_t *all = json_object();
 
 	for (; field && field->name; field++)
-		json_object_set_new(all, field->name, json_of(event, field));
+		if (field->kind != TAG || tag_at(event, field))
+			json_object_set_new(all, field->name, json_of(event, field));
 	return all;
 }
 
@@ -375,6 +415,10 @@ static char *text_of(const struct lien_event *event, const struct field *field)
 		return value ? lien_format("%s=0x%" PRIx64, field->name, value) : NULL;
 	case ORIGIN:
 		return lien_format("%s=%s", field->name, origin_text(value));
+	case TAG:
+		return tag_at(event, field)
+			       ? lien_format("%s=%s", field->name, tag_at(event, field))
+			       : NULL;
 	case NUMBER:
 	case COUNT:
 		break;
@@ -401,32 +445,8 @@ static const char *cuda_result(int result)
 	switch (result) {
 #define NAME(error)                                                                                \
 	case error:                                                                                \
-		return #error
-		NAME(CUDA_ERROR_INVALID_VALUE);
-		NAME(CUDA_ERROR_OUT_OF_MEMORY);
-		NAME(CUDA_ERROR_NOT_INITIALIZED);
-		NAME(CUDA_ERROR_DEINITIALIZED);
-		NAME(CUDA_ERROR_NO_DEVICE);
-		NAME(CUDA_ERROR_INVALID_DEVICE);
-		NAME(CUDA_ERROR_INVALID_CONTEXT);
-		NAME(CUDA_ERROR_MAP_FAILED);
-		NAME(CUDA_ERROR_ALREADY_MAPPED);
-		NAME(CUDA_ERROR_NOT_MAPPED);
-		NAME(CUDA_ERROR_OPERATING_SYSTEM);
-		NAME(CUDA_ERROR_INVALID_HANDLE);
-		NAME(CUDA_ERROR_ILLEGAL_STATE);
-		NAME(CUDA_ERROR_NOT_FOUND);
-		NAME(CUDA_ERROR_NOT_READY);
-		NAME(CUDA_ERROR_ILLEGAL_ADDRESS);
-		NAME(CUDA_ERROR_CONTEXT_IS_DESTROYED);
-		NAME(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
-		NAME(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
-		NAME(CUDA_ERROR_NOT_PERMITTED);
-		NAME(CUDA_ERROR_NOT_SUPPORTED);
-		NAME(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
-		NAME(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
-		NAME(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
-		NAME(CUDA_ERROR_UNKNOWN);
+		return #error;
+		LIEN_CUDA_ERRORS(NAME)
 #undef NAME
 	default:
 		return NULL;

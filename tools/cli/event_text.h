@@ -33,4 +33,11 @@ char *lien_event_arguments_text(const struct lien_event *event);
  * here. */
 const char *lien_event_result_name(const struct lien_event *event);
 
+/* The table behind this, for readers of records in other languages: calls `each` for every argument
+ * of the type, with where it is in struct lien_event and how its bytes are shown. */
+void lien_event_fields(unsigned type,
+	void (*each)(
+		void *context, const char *name, const char *kind, unsigned offset, unsigned size),
+	void *context);
+
 #endif

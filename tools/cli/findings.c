@@ -8,6 +8,7 @@
 #include "tools/text/output.h"
 
 static const char *const levels[] = {"leak", "warning", "note"};
+static const enum lien_color colors[] = {LIEN_COLOR_RED, LIEN_COLOR_YELLOW, LIEN_COLOR_PLAIN};
 
 #define LEVELS (sizeof(levels) / sizeof(levels[0]))
 
@@ -35,11 +36,11 @@ static char *evidence_of(const json_t *finding)
 	return text;
 }
 
-static void print_finding(const json_t *finding)
+static void print_finding(const json_t *finding, enum lien_color color)
 {
 	char *evidence = evidence_of(finding);
 
-	lien_print_wrapped(stdout, 2, "%s: %s: %s", lien_get_text(finding, "level"),
+	lien_print_marked(stdout, 2, color, "%s: %s: %s", lien_get_text(finding, "level"),
 		lien_get_text(finding, "kind"), lien_get_text(finding, "text"));
 	if (evidence)
 		lien_print_wrapped(stdout, 4, "  at %s", evidence);
@@ -55,7 +56,7 @@ void lien_findings_print(const json_t *result, bool recorded)
 	for (level = 0; level < LEVELS; level++)
 		json_array_foreach (list, i, finding)
 			if (!strcmp(lien_get_text(finding, "level"), levels[level]))
-				print_finding(finding);
+				print_finding(finding, colors[level]);
 	if (!json_array_size(list))
 		printf("nothing odd was found\n");
 	if (!lien_get_true(result, "open_files_known"))

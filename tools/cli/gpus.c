@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/cli/filter.h"
 #include "tools/text/output.h"
 
 /* "GPU 3 (GPU-5f0a...)", as far as known. */
@@ -36,10 +37,11 @@ static bool uses(const json_t *processes, uint64_t pid, json_int_t ordinal)
 	return false;
 }
 
-/* "device 0 of process 812, device 1 of process 813"; NULL: none. */
+/* "812, 813 as 1": the processes that have memory there, and their own number for it where that
+ * differs. NULL: none. */
 static char *users_of(const json_t *gpu, const json_t *processes)
 {
-	const json_t *user;
+	const json_t *index = json_object_get(gpu, "index"), *user;
 	char *text = NULL;
 	size_t i;
 
@@ -48,32 +50,13 @@ static char *users_of(const json_t *gpu, const json_t *processes)
 		json_int_t ordinal = json_integer_value(number);
 		uint64_t pid = lien_get_number(user, "pid");
 
-		if (json_is_integer(number) && uses(processes, pid, ordinal))
-			text = lien_append(text, ", ",
-				"device %" JSON_INTEGER_FORMAT " of process %" PRIu64, ordinal,
-				pid);
+		if (!json_is_integer(number) || !uses(processes, pid, ordinal))
+			continue;
+		text = lien_append(text, ", ", "%" PRIu64, pid);
+		if (!json_is_integer(index) || json_integer_value(index) != ordinal)
+			text = lien_append(text, "", " as %" JSON_INTEGER_FORMAT, ordinal);
 	}
 	return text;
-}
-
-void lien_print_gpus(const json_t *result)
-{
-	const json_t *processes = json_object_get(result, "processes"), *gpu;
-	bool first = true;
-	size_t i;
-
-	json_array_foreach (json_object_get(result, "gpus"), i, gpu) {
-		char *users = users_of(gpu, processes), *name = name_of(gpu);
-
-		if (users) {
-			if (first)
-				printf("\n");
-			first = false;
-			lien_print_wrapped(stdout, 2, "%s: %s", name, users);
-		}
-		free(users);
-		free(name);
-	}
 }
 
 static void add_bytes(struct lien_table *table, const json_t *entry, const char *key)
@@ -86,6 +69,87 @@ static void add_bytes(struct lien_table *table, const json_t *entry, const char 
 	else
 		lien_table_add(table, "%s%s", bytes < 0 ? "-" : "",
 			lien_size(bytes < 0 ? -(uint64_t)bytes : (uint64_t)bytes).text);
+}
+
+static void add_total(struct lien_table *table, const json_t *gpus)
+{
+	static const char *const keys[] = {"used_bytes", "free_bytes", "total_bytes"};
+	const json_t *gpu;
+	uint64_t sum;
+	size_t i;
+
+	lien_table_add(table, "total");
+	lien_table_paint(table, LIEN_COLOR_BOLD);
+	for (unsigned key = 0; key < 3; key++) {
+		sum = 0;
+		json_array_foreach (gpus, i, gpu)
+			sum += lien_get_number(gpu, keys[key]);
+		lien_table_add(table, "%s", lien_size(sum).text);
+		lien_table_paint(table, LIEN_COLOR_BOLD);
+	}
+	lien_table_add(table, "%s", "");
+	lien_table_add(table, "%s", "");
+}
+
+bool lien_gpus_have(const json_t *gpus, const char *number)
+{
+	const json_t *gpu;
+	size_t i;
+
+	json_array_foreach (gpus, i, gpu)
+		if (json_is_integer(json_object_get(gpu, number)))
+			return true;
+	return false;
+}
+
+/* Without figures (no NVML), only what the processes' numbers stand for. */
+static void add_gpu(struct lien_table *table, const json_t *gpu, const char *users, bool figures)
+{
+	const json_t *index = json_object_get(gpu, "index");
+
+	if (json_is_integer(index))
+		lien_table_add(table, "%" JSON_INTEGER_FORMAT, json_integer_value(index));
+	else
+		lien_table_add(table, "?");
+	if (figures) {
+		add_bytes(table, gpu, "used_bytes");
+		add_bytes(table, gpu, "free_bytes");
+		add_bytes(table, gpu, "total_bytes");
+	}
+	lien_table_add(table, "%s", users ? users : "-");
+	lien_table_add(table, "%s", lien_get_text(gpu, "uuid"));
+}
+
+void lien_print_gpus(const json_t *result)
+{
+	static const struct lien_column with[] = {{"GPU", LIEN_RIGHT, 0}, {"USED", LIEN_RIGHT, 0},
+		{"FREE", LIEN_RIGHT, 0}, {"TOTAL", LIEN_RIGHT, 0}, {"PROCESSES", LIEN_LEFT, 0},
+		{"UUID", LIEN_LEFT, 1}};
+	static const struct lien_column without[] = {
+		{"GPU", LIEN_RIGHT, 0}, {"PROCESSES", LIEN_LEFT, 0}, {"UUID", LIEN_LEFT, 1}};
+	const json_t *gpus = json_object_get(result, "gpus"), *gpu;
+	const json_t *processes = json_object_get(result, "processes");
+	bool figures = lien_gpus_have(gpus, "total_bytes"), any = false;
+	struct lien_table *table = figures ? lien_table_new(with, 6) : lien_table_new(without, 3);
+	char *users;
+	size_t i;
+
+	json_array_foreach (gpus, i, gpu) {
+		users = users_of(gpu, processes);
+		if (*lien_get_text(gpu, "uuid") && (users || figures)) {
+			add_gpu(table, gpu, users, figures);
+			any = true;
+		}
+		free(users);
+	}
+	if (any && figures && json_array_size(gpus) > 1)
+		add_total(table, gpus);
+	if (any)
+		printf("\n");
+	if (any)
+		lien_table_end(table, stdout);
+	else
+		lien_table_free(table);
 }
 
 static void add_process(struct lien_table *table, const json_t *gpu, const json_t *process)
@@ -107,17 +171,6 @@ static void add_process(struct lien_table *table, const json_t *gpu, const json_
 
 #define PIDS_SHOWN 8
 
-static bool takes_part(const json_t *result, uint64_t pid)
-{
-	const json_t *process;
-	size_t i;
-
-	json_array_foreach (json_object_get(result, "processes"), i, process)
-		if (lien_get_number(process, "pid") == pid)
-			return true;
-	return false;
-}
-
 void lien_print_unexplained(const json_t *result, const json_t *gpus)
 {
 	uint64_t bytes = 0, known = 0;
@@ -130,7 +183,7 @@ void lien_print_unexplained(const json_t *result, const json_t *gpus)
 		json_array_foreach (json_object_get(gpu, "processes"), j, process) {
 			rest = json_object_get(process, "unexplained_bytes");
 			if (!json_is_integer(rest) || json_integer_value(rest) <= 0 ||
-				!takes_part(result, lien_get_number(process, "pid")))
+				!lien_filter_has(result, lien_get_number(process, "pid")))
 				continue;
 			bytes += json_integer_value(rest);
 			if (++known <= PIDS_SHOWN)
@@ -159,21 +212,28 @@ static bool idle(const json_t *process)
 
 void lien_print_explained(const json_t *result, pid_t pid)
 {
-	static const struct lien_column columns[] = {{"PID", LIEN_RIGHT}, {"DEVICE", LIEN_RIGHT},
-		{"IS", LIEN_LEFT}, {"TRACED", LIEN_RIGHT},
-		{"+ CONTEXT AND UNEXPLAINED", LIEN_RIGHT}, {"= NVIDIA-SMI", LIEN_RIGHT}};
+	static const struct lien_column columns[] = {{"PID", LIEN_RIGHT, 0},
+		{"DEVICE", LIEN_RIGHT, 1}, {"IS", LIEN_LEFT, 0}, {"TRACED", LIEN_RIGHT, 0},
+		{"+ UNEXPLAINED", LIEN_RIGHT, 0}, {"= NVIDIA-SMI", LIEN_RIGHT, 0}};
 	struct lien_table *table = lien_table_new(columns, 6);
 	const json_t *gpu, *process;
+	bool any = false;
 	size_t i, j;
 
 	json_array_foreach (json_object_get(result, "gpus"), i, gpu)
 		json_array_foreach (json_object_get(gpu, "processes"), j, process)
 			if ((!pid || lien_get_number(process, "pid") == (uint64_t)pid) &&
-				!idle(process))
+				!idle(process)) {
 				add_process(table, gpu, process);
+				any = true;
+			}
 	printf("\n");
-	lien_table_end(table, stdout);
-	printf("\n");
+	if (any) {
+		lien_table_end(table, stdout);
+		printf("\n");
+	} else {
+		lien_table_free(table);
+	}
 	if (json_is_null(json_object_get(result, "nvml")))
 		lien_print_wrapped(stdout, 2,
 			"What the driver says a process uses is not known: NVML "

@@ -3,12 +3,17 @@
 #ifndef LIEN_TOOLS_GPUS_H
 #define LIEN_TOOLS_GPUS_H
 
+#include <stdbool.h>
 #include <sys/types.h>
 
 #include <jansson.h>
 
-/* Prints the devices that the processes' ordinals stand for: a line for each device on which a
- * process of the list `processes` (as in `ps`) has memory. Prints nothing where that is unknown. */
+/* Does any GPU of the list have this number? Without NVML none has "index" or "total_bytes". */
+bool lien_gpus_have(const json_t *gpus, const char *number);
+
+/* Prints a table of the GPUs: what is used, free and there, as nvidia-smi has it, and the processes
+ * of the list `processes` (as in `ps`) that have memory there. Prints nothing where neither is
+ * known. */
 void lien_print_gpus(const json_t *result);
 
 /* Prints what the driver itself has on the devices for the processes of an offload's result: what

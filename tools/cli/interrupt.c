@@ -2,6 +2,8 @@
 #include "tools/cli/interrupt.h"
 
 #include <stddef.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
 
 static volatile sig_atomic_t interrupted;
 
@@ -31,4 +33,29 @@ void lien_interrupt_catch(sigset_t *waiting)
 bool lien_interrupted(void)
 {
 	return interrupted;
+}
+
+int lien_interrupt_open(sigset_t *before)
+{
+	sigset_t signals;
+
+	sigemptyset(&signals);
+	sigaddset(&signals, SIGINT);
+	sigaddset(&signals, SIGTERM);
+	sigprocmask(SIG_BLOCK, &signals, before);
+	return signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
+}
+
+bool lien_interrupt_take(int fd)
+{
+	struct signalfd_siginfo info;
+
+	return read(fd, &info, sizeof(info)) == sizeof(info);
+}
+
+void lien_interrupt_close(int fd, const sigset_t *before)
+{
+	if (fd >= 0)
+		close(fd);
+	sigprocmask(SIG_SETMASK, before, NULL);
 }

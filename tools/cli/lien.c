@@ -5,29 +5,17 @@
 
 #include "tools/cli/commands.h"
 #include "tools/cli/options.h"
-
-#define WORD_MAX 31 /* longer words resemble no command */
-#define NEAR	 3  /* edits for which a command is still suggested */
-
-static const struct command {
-	const char *name;
-	const char *line;
-	int (*run)(int argc, char **argv);
-} commands[] = {
-#define ROW(name, line) {#name, line, lien_cmd_##name},
-	LIEN_COMMANDS(ROW)
-#undef ROW
-};
-
-#define COMMANDS (sizeof(commands) / sizeof(commands[0]))
+#include "tools/text/complain.h"
+#include "tools/text/json_text.h"
+#include "tools/text/nearest.h"
 
 static int usage(void)
 {
 	printf("Usage: lien COMMAND [OPTIONS] [ARGUMENTS]\n\n"
 	       "Shows who holds which GPU memory across the processes of a node, moves it to the\n"
 	       "host on one command, and puts it back.\n\nCommands:\n");
-	for (size_t i = 0; i < COMMANDS; i++)
-		printf("  %-8s  %s\n", commands[i].name, commands[i].line);
+	for (size_t i = 0; i < lien_commands_count; i++)
+		printf("  %-10s  %s\n", lien_commands[i].name, lien_commands[i].line);
 	printf("\n`lien COMMAND --help` explains a command, `lien --version` names this one.\n"
 	       "\nExamples:\n"
 	       "  lien doctor\n      Check the machine first.\n"
@@ -38,59 +26,24 @@ static int usage(void)
 	return LIEN_EXIT_OK;
 }
 
-static unsigned least(unsigned a, unsigned b, unsigned c)
-{
-	unsigned ab = a < b ? a : b;
-
-	return ab < c ? ab : c;
-}
-
-/* Returns the Levenshtein distance: the number of one-character edits that turn one word into the
- * other. */
-static unsigned distance(const char *a, const char *b)
-{
-	unsigned row[WORD_MAX + 1], length = strlen(b);
-
-	for (unsigned j = 0; j <= length; j++)
-		row[j] = j;
-	for (unsigned i = 0; a[i]; i++) {
-		unsigned diagonal = row[0];
-
-		row[0] = i + 1;
-		for (unsigned j = 0; j < length; j++) {
-			unsigned changed = diagonal + (a[i] != b[j]);
-
-			diagonal = row[j + 1];
-			row[j + 1] = least(changed, row[j] + 1, row[j + 1] + 1);
-		}
-	}
-	return row[length];
-}
-
 static int unknown(const char *word)
 {
-	const char *nearest = NULL;
-	unsigned best = NEAR + 1;
+	struct lien_nearest nearest = {.word = word};
 
-	for (size_t i = 0; i < COMMANDS && strlen(word) <= WORD_MAX; i++) {
-		unsigned edits = distance(commands[i].name, word);
-
-		if (edits < best && edits <= strlen(word)) {
-			best = edits;
-			nearest = commands[i].name;
-		}
-	}
-	if (nearest)
-		fprintf(stderr, "lien: there is no command '%s': did you mean '%s'?\n", word,
-			nearest);
+	for (size_t i = 0; i < lien_commands_count; i++)
+		lien_nearest_try(&nearest, lien_commands[i].name);
+	if (nearest.found)
+		lien_complain(
+			"lien", "unknown command '%s': did you mean '%s'?", word, nearest.found);
 	else
-		fprintf(stderr, "lien: there is no command '%s': see lien --help\n", word);
+		lien_complain("lien", "unknown command '%s': see lien --help", word);
 	return LIEN_EXIT_USAGE;
 }
 
 /* A full disk shows only when the buffer is written. */
 static int finish(int code)
 {
+	lien_json_end();
 	if (fflush(stdout) || ferror(stdout)) {
 		fprintf(stderr, "lien: cannot write the output: %s\n", strerror(errno));
 		return code ? code : LIEN_EXIT_FAILURE;
@@ -98,21 +51,39 @@ static int finish(int code)
 	return code;
 }
 
+static const struct lien_command *find(const char *name)
+{
+	for (size_t i = 0; i < lien_commands_count; i++)
+		if (!strcmp(name, lien_commands[i].name))
+			return &lien_commands[i];
+	return NULL;
+}
+
+/* `lien help COMMAND`: the same as `lien COMMAND --help`. */
+static int help(char *name)
+{
+	char *argv[] = {name, "--help", NULL};
+	const struct lien_command *command = find(name);
+
+	return command ? command->run(2, argv) : unknown(name);
+}
+
 int main(int argc, char **argv)
 {
+	const struct lien_command *command;
+
 	if (argc < 2) {
 		fprintf(stderr, "lien: a command is missing: see lien --help\n");
 		return LIEN_EXIT_USAGE;
 	}
+	if (!strcmp(argv[1], "help") && argc > 2)
+		return finish(help(argv[2]));
 	if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help"))
 		return finish(usage());
 	if (!strcmp(argv[1], "--version")) {
 		printf("lien " LIEN_VERSION "\n");
 		return finish(LIEN_EXIT_OK);
 	}
-	for (size_t i = 0; i < COMMANDS; i++) {
-		if (!strcmp(argv[1], commands[i].name))
-			return finish(commands[i].run(argc - 1, argv + 1));
-	}
-	return unknown(argv[1]);
+	command = find(argv[1]);
+	return command ? finish(command->run(argc - 1, argv + 1)) : unknown(argv[1]);
 }

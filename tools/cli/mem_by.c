@@ -36,9 +36,9 @@ static void print_sites(const json_t *rows)
 static void print_table(const char *by, const json_t *rows)
 {
 	char *title = lien_format("%s", by), *c;
-	const struct lien_column columns[] = {{title, LIEN_LEFT}, {"KIND", LIEN_LEFT},
-		{"ALLOCS", LIEN_RIGHT}, {"BYTES", LIEN_RIGHT}, {"FREES", LIEN_RIGHT},
-		{"OFFLOADED", LIEN_RIGHT}, {"INFERRED", LIEN_RIGHT}};
+	const struct lien_column columns[] = {{title, LIEN_LEFT, 0}, {"KIND", LIEN_LEFT, 0},
+		{"ALLOCS", LIEN_RIGHT, 2}, {"BYTES", LIEN_RIGHT, 0}, {"FREES", LIEN_RIGHT, 1},
+		{"OFFLOADED", LIEN_RIGHT, 0}, {"INFERRED", LIEN_RIGHT, 0}};
 	bool comm = !strcmp(by, "comm");
 	struct lien_table *table = lien_table_new(columns, comm ? 7 : 6);
 	struct lien_text text;
@@ -64,12 +64,19 @@ static void print_table(const char *by, const json_t *rows)
 	free(title);
 }
 
-void lien_print_total(const json_t *result)
+void lien_print_total(const json_t *result, uint64_t offloaded)
 {
-	printf("\ntotal: %s on the GPUs", lien_size(lien_get_number(result, "bytes")).text);
+	char *text = lien_format(
+		"total: %s on the GPUs", lien_size(lien_get_number(result, "bytes")).text);
+
 	if (!json_is_null(json_object_get(result, "offload_frees")))
-		printf(", of which an offload frees %s",
+		text = lien_append(text, ", ", "of which an offload frees %s",
 			lien_size(lien_get_number(result, "offload_frees")).text);
+	if (offloaded)
+		text = lien_append(text, "; ", "%s offloaded now", lien_size(offloaded).text);
+	printf("\n");
+	lien_print_wrapped(stdout, 2, "%s", text);
+	free(text);
 }
 
 void lien_print_mem_by(const json_t *result)
@@ -81,8 +88,7 @@ void lien_print_mem_by(const json_t *result)
 		print_sites(rows);
 	else
 		print_table(by, rows);
-	lien_print_total(result);
-	printf("\n");
+	lien_print_total(result, 0);
 	lien_print_host_bytes(result);
 }
 
@@ -94,6 +100,7 @@ void lien_print_host_bytes(const json_t *result)
 	if (bytes)
 		printf("and %s of the host's memory, pinned for the GPUs\n", lien_size(bytes).text);
 	if (arena)
-		printf("lien has %s of the host's memory pinned for what is offloaded\n",
+		lien_print_wrapped(stdout, 2,
+			"lien keeps %s of the host's memory pinned for offloads: see `lien arena`",
 			lien_size(arena).text);
 }

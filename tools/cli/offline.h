@@ -11,12 +11,22 @@
 
 #include <jansson.h>
 
+struct lien_from;
+
 /*
- * Returns the result of a request, as the agent would give it at the end of the recording. Uses a
- * truncated recording as far as it goes, after a warning. NULL after a message, which begins with
- * the command's name.
+ * Returns the result of a request, as the agent would give it at the moment that is asked for; by
+ * default, at the end of the recording or, where all processes have ended by then, at its peak:
+ * when most GPU memory was in use. Uses a truncated recording as far as it goes, after a warning.
+ * NULL after a message, which begins with the command's name, and *code is then LIEN_EXIT_USAGE if
+ * the request was wrong; code may be NULL.
  */
-json_t *lien_offline_query(const char *command, const char *path, const json_t *request);
+json_t *lien_offline_query(
+	const char *command, const struct lien_from *from, const json_t *request, int *code);
+
+/* The same for several requests, an array: returns the array of their results. Reads the file
+ * once. */
+json_t *lien_offline_queries(
+	const char *command, const struct lien_from *from, const json_t *requests, int *code);
 
 struct lien_recording;
 

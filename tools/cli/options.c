@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "tools/cli/options.h"
 
-#include <errno.h>
 #include <getopt.h>
 #include <limits.h>
 #include <stdarg.h>
@@ -9,226 +8,387 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define OPTIONS_MAX    24
-#define SIZE_MAX_BYTES (1ul << 57) /* the limit of x86-64 addresses */
-#define FIRST_VALUE    256	   /* getopt_long()'s value of table row 0: not a character */
-#define HELP_VALUE     'h'
+#include "tools/cli/options_internal.h"
+#include "tools/text/complain.h"
+#include "tools/text/nearest.h"
+#include "tools/text/output.h"
+
+#define OPTIONS_MAX 40
+#define FIRST_VALUE 256 /* getopt_long()'s value of table row 0: not a character */
+#define HELP_VALUE  'h'
+#define WIDE_VALUE  (FIRST_VALUE - 1)
+#define LEFT_WIDTH  19 /* of the help's column of options */
 
 int lien_usage_error(const struct lien_usage *usage, const char *format, ...)
 {
 	va_list args;
+	char *text;
 
-	fprintf(stderr, "%s: ", usage->command);
 	va_start(args, format);
-	vfprintf(stderr, format, args);
+	text = lien_format_args(format, args);
 	va_end(args);
-	fprintf(stderr, ": see %s --help\n", usage->command);
+	lien_complain(usage->command, "%s: see %s --help", text, usage->command);
+	free(text);
 	return LIEN_EXIT_USAGE;
 }
 
-static bool parse_unsigned(const char *text, int base, unsigned long *value)
+int lien_word_error(const struct lien_usage *usage, const struct lien_nearest *nearest,
+	const char *dashes, const char *format, ...)
 {
-	char *end;
+	va_list args;
+	char *text;
 
-	/* strtoul() would also accept blanks, signs and, in base 16, a second 0x. */
-	if (!*text ||
-		strspn(text, base == 16 ? "0123456789abcdefABCDEF" : "0123456789") != strlen(text))
-		return false;
-	errno = 0;
-	*value = strtoul(text, &end, base);
-	return !errno;
+	va_start(args, format);
+	text = lien_format_args(format, args);
+	va_end(args);
+	if (nearest->found)
+		lien_complain(
+			usage->command, "%s: did you mean '%s%s'?", text, dashes, nearest->found);
+	else
+		lien_usage_error(usage, "%s", text);
+	free(text);
+	return LIEN_EXIT_USAGE;
 }
 
-bool lien_parse_number(const char *text, unsigned long max, unsigned long *value)
+static bool take_choice(
+	const struct lien_usage *usage, const struct lien_option *option, const char *text)
 {
-	return parse_unsigned(text, 10, value) && *value <= max;
+	char *words = lien_format("%s", option->argument), *rest = words, *word, *list = NULL;
+	struct lien_nearest nearest = {.word = text};
+	bool known = false;
+
+	while ((word = strsep(&rest, "|"))) {
+		known |= !strcmp(word, text);
+		lien_nearest_try(&nearest, word);
+		list = lien_append(list, ", ", "%s", word);
+	}
+	if (known)
+		*(const char **)option->value = text;
+	else
+		lien_word_error(usage, &nearest, "", "--%s '%s' is none of %s",
+			lien_option_name(option->name), text, list);
+	free(list);
+	free(words);
+	return known;
 }
 
-bool lien_parse_pid(const char *text, pid_t *pid)
+static bool take_pid(
+	const struct lien_usage *usage, const struct lien_option *option, const char *text)
 {
-	unsigned long value;
+	unsigned max = option->max ? option->max : LIEN_PIDS_MAX;
+	const char *colon = option->argument[0] == '[' ? strrchr(text, ':') : NULL;
+	struct lien_pids *pids = option->value;
+	const char *number = colon ? colon + 1 : text;
 
-	if (!lien_parse_number(text, INT_MAX, &value) || !value)
+	if (pids->count == max)
+		lien_usage_error(usage, "--%s can be given %s", lien_option_name(option->name),
+			max == 1 ? "only once" : "only 1024 times");
+	else if (!lien_parse_pid(number, &pids->pid[pids->count]))
+		lien_usage_error(usage, "--%s '%s' is not a process id",
+			lien_option_name(option->name), text);
+	else {
+		pids->node[pids->count] = colon ? text : NULL;
+		return ++pids->count;
+	}
+	return false;
+}
+
+static bool take_name(
+	const struct lien_usage *usage, const struct lien_option *option, const char *text)
+{
+	struct lien_names *names = option->value;
+
+	if (!*text) {
+		lien_usage_error(usage, "--%s is empty", lien_option_name(option->name));
 		return false;
-	*pid = value;
+	}
+	if (names->count == LIEN_NAMES_MAX) {
+		lien_usage_error(usage, "--%s can be given only %d times",
+			lien_option_name(option->name), LIEN_NAMES_MAX);
+		return false;
+	}
+	names->name[names->count++] = text;
 	return true;
 }
 
-bool lien_parse_pids(int argc, char **argv, struct lien_pids *pids)
+static bool take_number(
+	const struct lien_usage *usage, const struct lien_option *option, const char *text)
 {
-	for (; argc--; argv++, pids->count++)
-		if (pids->count == LIEN_PIDS_MAX || !lien_parse_pid(*argv, &pids->pid[pids->count]))
-			return false;
-	return true;
+	unsigned long max = option->max ? option->max : INT_MAX, *value = option->value;
+
+	if (lien_parse_number(text, max, value) && *value)
+		return true;
+	lien_usage_error(usage, "--%s '%s' is not a number from 1 to %lu",
+		lien_option_name(option->name), text, max);
+	return false;
 }
 
-bool lien_parse_size(const char *text, uint64_t *bytes)
+static bool take_json(
+	const struct lien_usage *usage, const struct lien_option *option, const char *text)
 {
-	static const char units[] = "KMGT";
-	size_t digits = strspn(text, "0123456789");
-	const char *unit = text[digits] ? strchr(units, text[digits]) : NULL;
-	unsigned shift = unit ? 10 * (unit - units + 1) : 0;
-	unsigned long value;
-	char number[24];
-
-	if (digits >= sizeof(number) || (text[digits] && (!unit || text[digits + 1])))
+	if (text && strcmp(text, "line") != 0) {
+		lien_usage_error(usage, "--json=%s: only --json and --json=line are known", text);
 		return false;
-	memcpy(number, text, digits);
-	number[digits] = '\0';
-	if (!lien_parse_number(number, SIZE_MAX_BYTES >> shift, &value) || !value)
-		return false;
-	*bytes = (uint64_t)value << shift;
+	}
+	*(bool *)option->value = true;
+	lien_json_use(text || option->max ? LIEN_JSON_LINE : LIEN_JSON_INDENTED);
 	return true;
-}
-
-bool lien_parse_address(const char *text, unsigned long *address)
-{
-	if (text[0] == '0' && (text[1] == 'x' || text[1] == 'X'))
-		return parse_unsigned(text + 2, 16, address);
-	return parse_unsigned(text, 10, address);
-}
-
-/* Returns the letter of "f,follow", or '\0'. */
-static char option_letter(const char *name)
-{
-	return name[1] == ',' ? name[0] : '\0';
-}
-
-static const char *long_name(const char *name)
-{
-	return option_letter(name) ? name + 2 : name;
-}
-
-static void print_option(const char *name, const char *argument, const char *help)
-{
-	char left[32], letter[] = {'-', option_letter(name), ',', ' ', '\0'};
-
-	snprintf(left, sizeof(left), "%s--%s%s%s", letter[1] ? letter : "", long_name(name),
-		argument ? " " : "", argument ? argument : "");
-	printf("  %-19s %s\n", left, help);
-}
-
-static void print_help(const struct lien_usage *usage, const struct lien_option *options)
-{
-	printf("Usage: %s [OPTIONS]%s%s\n\n%s\n\nOptions:\n", usage->command,
-		*usage->arguments ? " " : "", usage->arguments, usage->summary);
-	for (const struct lien_option *option = options; option->name; option++)
-		print_option(option->name, option->argument, option->help);
-	print_option("help", NULL, "this text");
-	printf("\nExamples:\n");
-	for (const char *const *example = usage->examples; *example; example += 2)
-		printf("  %s\n      %s\n", example[0], example[1]);
 }
 
 static bool take_value(
 	const struct lien_usage *usage, const struct lien_option *option, const char *text)
 {
-	unsigned long max = option->max ? option->max : INT_MAX;
-	const char *name = long_name(option->name);
-	struct lien_names *names;
-	struct lien_pids *pids;
+	const char *name = lien_option_name(option->name);
 
 	switch (option->type) {
 	case LIEN_OPTION_FLAG:
 		*(bool *)option->value = true;
 		return true;
 	case LIEN_OPTION_STRING:
-		if (*text) {
-			*(const char **)option->value = text;
-			return true;
+		if (!*text) {
+			lien_usage_error(usage, "--%s is empty", name);
+			return false;
 		}
-		lien_usage_error(usage, "--%s is empty", name);
-		return false;
+		*(const char **)option->value = text;
+		return true;
 	case LIEN_OPTION_NUMBER:
-		if (lien_parse_number(text, max, option->value) && *(unsigned long *)option->value)
-			return true;
-		lien_usage_error(usage, "--%s %s is not a number from 1 to %lu", name, text, max);
-		return false;
+		return take_number(usage, option, text);
+	case LIEN_OPTION_EVERY:
+		return take_number(usage, option, text ? text : "1");
 	case LIEN_OPTION_SIZE:
 		if (lien_parse_size(text, option->value))
 			return true;
-		lien_usage_error(usage, "--%s %s is not a size such as 512M or 8G", name, text);
+		lien_usage_error(usage, "--%s '%s' is not a size such as 512M or 8G", name, text);
+		return false;
+	case LIEN_OPTION_MOMENT:
+		if (lien_parse_moment(text, option->value))
+			return true;
+		lien_usage_error(
+			usage, "--%s '%s' is not a time such as 240.661 or +12.5", name, text);
 		return false;
 	case LIEN_OPTION_PIDS:
-		pids = option->value;
-		if (pids->count == LIEN_PIDS_MAX) {
-			lien_usage_error(usage, "--%s more than %d times", name, LIEN_PIDS_MAX);
-			return false;
-		}
-		if (lien_parse_pid(text, &pids->pid[pids->count])) {
-			pids->count++;
-			return true;
-		}
-		lien_usage_error(usage, "--%s %s is not a process id", name, text);
-		return false;
+		return take_pid(usage, option, text);
 	case LIEN_OPTION_NAMES:
-		names = option->value;
-		if (*text && names->count < LIEN_NAMES_MAX) {
-			names->name[names->count++] = text;
-			return true;
-		}
-		if (*text)
-			lien_usage_error(usage, "--%s more than %d times", name, LIEN_NAMES_MAX);
-		else
-			lien_usage_error(usage, "--%s is empty", name);
-		return false;
+		return take_name(usage, option, text);
+	case LIEN_OPTION_CHOICE:
+		return take_choice(usage, option, text);
+	case LIEN_OPTION_JSON:
+		return take_json(usage, option, text);
 	}
 	return false;
 }
 
+bool lien_read_pids(const struct lien_usage *usage, int argc, char **argv, struct lien_pids *pids)
+{
+	for (; argc--; argv++) {
+		if (pids->count == LIEN_PIDS_MAX) {
+			lien_usage_error(usage, "more than %d processes", LIEN_PIDS_MAX);
+			return false;
+		}
+		if (!lien_parse_pid(*argv, &pids->pid[pids->count++])) {
+			lien_usage_error(usage, "'%s' is not a process id", *argv);
+			return false;
+		}
+	}
+	return true;
+}
+
+bool lien_read_pids_or_all(
+	const struct lien_usage *usage, int argc, char **argv, bool all, struct lien_pids *pids)
+{
+	if (!argc != !all)
+		return lien_read_pids(usage, argc, argv, pids);
+	lien_usage_error(
+		usage, argc ? "PID and --all cannot be combined" : "PID or --all is missing");
+	return false;
+}
+
+static int argument_of(enum lien_option_type type)
+{
+	switch (type) {
+	case LIEN_OPTION_FLAG:
+		return no_argument;
+	case LIEN_OPTION_JSON:
+	case LIEN_OPTION_EVERY:
+		return optional_argument;
+	default:
+		return required_argument;
+	}
+}
+
 /* Builds getopt's letters and table. Both lead to the row: a letter's value is the letter. */
-static void fill_table(const struct lien_option *options, struct option *table, char *letters)
+static void fill_table(const struct lien_usage *usage, const struct lien_option *options,
+	struct option *table, char *letters)
 {
 	unsigned i;
 	char letter;
 
 	for (i = 0; i < OPTIONS_MAX && options[i].name; i++) {
-		bool flag = options[i].type == LIEN_OPTION_FLAG;
+		int argument = argument_of(options[i].type);
 
-		letter = option_letter(options[i].name);
+		letter = lien_option_letter(options[i].name);
 		if (letter)
-			letters = stpcpy(stpncpy(letters, &letter, 1), flag ? "" : ":");
-		table[i] = (struct option){long_name(options[i].name),
-			flag ? no_argument : required_argument, NULL,
+			letters = stpcpy(
+				stpncpy(letters, &letter, 1), argument == no_argument ? "" : ":");
+		table[i] = (struct option){lien_option_name(options[i].name), argument, NULL,
 			letter ? letter : FIRST_VALUE + (int)i};
 	}
-	table[i] = (struct option){"help", no_argument, NULL, HELP_VALUE};
-	table[i + 1] = (struct option){NULL, 0, NULL, 0};
+	table[i++] = (struct option){"help", no_argument, NULL, HELP_VALUE};
+	if (usage->tables)
+		table[i++] = (struct option){"wide", no_argument, NULL, WIDE_VALUE};
+	table[i] = (struct option){NULL, 0, NULL, 0};
 }
 
-static const struct lien_option *option_of(const struct lien_option *options, int value)
+static unsigned row_of(const struct lien_option *options, int value)
 {
+	unsigned i = 0;
+
 	if (value >= FIRST_VALUE)
-		return &options[value - FIRST_VALUE];
-	while (option_letter(options->name) != value)
-		options++;
-	return options;
+		return value - FIRST_VALUE;
+	while (lien_option_letter(options[i].name) != value)
+		i++;
+	return i;
 }
 
-static bool check_count(const struct lien_usage *usage, int count, const char *extra)
+static bool was_given(const struct lien_option *options, uint64_t given, const char *name)
 {
+	for (unsigned i = 0; options[i].name; i++)
+		if (!strcmp(lien_option_name(options[i].name), name))
+			return given >> i & 1;
+	return false;
+}
+
+/* Returns the first pair whose first option was given and whose second one was, or was not; NULL:
+ * none. */
+static const char *const *find_pair(
+	const struct lien_option *options, uint64_t given, const char *const *pairs, bool second)
+{
+	for (; pairs && *pairs; pairs += 2)
+		if (was_given(options, given, pairs[0]) &&
+			was_given(options, given, pairs[1]) == second)
+			return pairs;
+	return NULL;
+}
+
+static bool check_pairs(
+	const struct lien_usage *usage, const struct lien_option *options, uint64_t given)
+{
+	static const char *const apart[] = {"from", "socket", "at", "peak", NULL};
+	static const char *const needs[] = {"at", "from", "peak", "from", NULL};
+	const char *const *pair = find_pair(options, given, apart, true);
+
+	pair = pair ? pair : find_pair(options, given, usage->apart, true);
+	if (pair) {
+		lien_usage_error(usage, "--%s and --%s cannot be combined", pair[0], pair[1]);
+		return false;
+	}
+	pair = find_pair(options, given, needs, false);
+	pair = pair ? pair : find_pair(options, given, usage->needs, false);
+	if (pair)
+		lien_usage_error(usage, "--%s needs --%s", pair[0], pair[1]);
+	return !pair;
+}
+
+static bool check_count(const struct lien_usage *usage, int count, char **arguments)
+{
+	const char *missing = usage->arguments;
+
 	if (count < usage->min) {
-		lien_usage_error(usage, "%s is missing", usage->arguments);
+		/* "PID ADDRESS": the first one that is not there; "-- COMMAND ..." */
+		for (missing += strncmp(missing, "-- ", 3) ? 0 : 3; count--;)
+			missing += strcspn(missing, " ") + 1;
+		lien_usage_error(usage, "%.*s is missing", (int)strcspn(missing, " "), missing);
 		return false;
 	}
 	if (usage->max >= 0 && count > usage->max) {
-		lien_usage_error(usage, "'%s' is too much", extra);
+		lien_usage_error(usage, "unexpected argument '%s'", arguments[usage->max]);
 		return false;
 	}
 	return true;
+}
+
+/* The second of two values would replace the first one silently. */
+static bool check_again(
+	const struct lien_usage *usage, const struct lien_option *option, bool again)
+{
+	switch (option->type) {
+	case LIEN_OPTION_FLAG:
+	case LIEN_OPTION_JSON:
+	case LIEN_OPTION_PIDS:
+	case LIEN_OPTION_NAMES:
+		return true;
+	default:
+		break;
+	}
+	if (again)
+		lien_usage_error(
+			usage, "--%s can be given only once", lien_option_name(option->name));
+	return !again;
+}
+
+/* Reports what getopt_long() does not know. */
+static void complain_of_option(const struct lien_usage *usage, const struct option *table,
+	const char *given, const char *last)
+{
+	struct lien_nearest nearest = {};
+	char *name;
+
+	/* optind does not advance inside a group of letters. */
+	if (optopt && optopt < WIDE_VALUE) {
+		/* -owner: getopt takes it for letters */
+		nearest.word = given + 1;
+		for (; given[1] && given[1] != '-' && given[2] && table->name; table++)
+			lien_nearest_try(&nearest, table->name);
+		name = nearest.found ? lien_format("%s", given) : lien_format("-%c", optopt);
+		lien_word_error(usage, &nearest, "--", "unknown option '%s'", name);
+		free(name);
+	} else if (optopt) { /* a flag that was given a value */
+		lien_usage_error(usage, "'%s': this option takes no value", last);
+	} else {
+		given = last ? last : given;
+		name = lien_format("%s", given + strspn(given, "-"));
+		name[strcspn(name, "=")] = '\0';
+		nearest.word = name;
+		for (; table->name; table++)
+			lien_nearest_try(&nearest, table->name);
+		lien_word_error(usage, &nearest, "--", "unknown option '%s'", given);
+		free(name);
+	}
+}
+
+/* Errors are JSON, too, also those that come before --json. */
+static void look_for_json(const struct lien_option *options, char **argv)
+{
+	for (; options->name && options->type != LIEN_OPTION_JSON; options++)
+		;
+	for (; options->name && *argv && strcmp(*argv, "--") != 0; argv++)
+		if (!strcmp(*argv, "--json"))
+			lien_json_use(options->max ? LIEN_JSON_LINE : LIEN_JSON_INDENTED);
+		else if (!strcmp(*argv, "--json=line"))
+			lien_json_use(LIEN_JSON_LINE);
 }
 
 bool lien_options_read(const struct lien_usage *usage, const struct lien_option *options, int *argc,
 	char ***argv, int *code)
 {
 	char letters[3 + 2 * OPTIONS_MAX + 1] = ":h";
-	struct option table[OPTIONS_MAX + 2];
+	struct option table[OPTIONS_MAX + 3];
+	uint64_t seen = 0;
+	unsigned row;
 	char *given;
 	int value;
 
+	if (*argc == 2 &&
+		!strncmp((*argv)[1], LIEN_COMPLETION_OPTION, strlen(LIEN_COMPLETION_OPTION))) {
+		lien_options_completion(
+			(*argv)[1] + strlen(LIEN_COMPLETION_OPTION), usage, options);
+		*code = LIEN_EXIT_OK;
+		return false;
+	}
 	if (usage->rest)
 		strcpy(letters, "+:h");
-	fill_table(options, table, letters + strlen(letters));
+	fill_table(usage, options, table, letters + strlen(letters));
+	look_for_json(options, *argv);
 	*code = LIEN_EXIT_USAGE;
 	opterr = 0;
 	optind = 0; /* restart, also after another table */
@@ -239,27 +399,29 @@ bool lien_options_read(const struct lien_usage *usage, const struct lien_option 
 			break;
 		switch (value) {
 		case HELP_VALUE:
-			print_help(usage, options);
+			lien_options_help(usage, options);
 			*code = LIEN_EXIT_OK;
 			return false;
+		case WIDE_VALUE:
+			lien_output_wide();
+			break;
 		case ':':
 			lien_usage_error(usage, "%s needs a value", (*argv)[optind - 1]);
 			return false;
 		case '?':
-			/* optind does not advance inside a group of letters. */
-			if (optopt && optopt < FIRST_VALUE)
-				lien_usage_error(usage, "there is no option -%c", optopt);
-			else
-				lien_usage_error(usage, "%s: no such option",
-					optind > 1 ? (*argv)[optind - 1] : given);
+			complain_of_option(
+				usage, table, given, optind > 1 ? (*argv)[optind - 1] : NULL);
 			return false;
 		default:
-			if (!take_value(usage, option_of(options, value), optarg))
+			row = row_of(options, value);
+			if (!check_again(usage, &options[row], seen >> row & 1))
+				return false;
+			seen |= 1ull << row;
+			if (!take_value(usage, &options[row], optarg))
 				return false;
 		}
 	}
 	*argc -= optind;
 	*argv += optind;
-	return check_count(
-		usage, *argc, usage->max >= 0 && *argc > usage->max ? (*argv)[usage->max] : "");
+	return check_count(usage, *argc, *argv) && check_pairs(usage, options, seen);
 }

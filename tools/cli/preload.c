@@ -65,11 +65,33 @@ int lien_preload_find(char *path, size_t size)
 	return strpbrk(whole, SEPARATORS) || strlen(whole) >= size ? -EINVAL : 0;
 }
 
-int lien_preload_set(const char *command, bool plain)
+/* torch_memory_saver takes the library in LD_PRELOAD that has its name in the path, of which there
+ * must be one. */
+static int name_saver(const char *command, char *path, size_t size)
+{
+	char *slash = strrchr(path, '/'), named[PATH_MAX];
+
+	snprintf(named, sizeof(named), "%.*s/" LIEN_SAVER "/" LIEN_CONTROL_NAME,
+		slash ? (int)(slash - path) : 0, path);
+	if (!is_library(named) || strlen(named) >= size)
+		return lien_complain(command,
+			"%s is missing: install lien again, or make it a link to the control "
+			"library",
+			named);
+	strcpy(path, named);
+	return 0;
+}
+
+int lien_preload_set(const char *command, bool plain, bool saver)
 {
 	const char *before = getenv("LD_PRELOAD");
 	char path[PATH_MAX], *list;
 	int err;
+
+	if (saver && before && strstr(before, LIEN_SAVER))
+		return lien_complain(command,
+			"LD_PRELOAD has a hook of torch_memory_saver's already: %s: leave it out",
+			before);
 
 	err = lien_preload_find(path, sizeof(path));
 	if (err == -EINVAL)
@@ -81,6 +103,8 @@ int lien_preload_set(const char *command, bool plain)
 		return lien_complain(command,
 			"%s is not in %s: build it with `make`, or set LIEN_CONTROL to its path",
 			LIEN_CONTROL_NAME, path);
+	if (saver && name_saver(command, path, sizeof(path)))
+		return -1;
 	if (asprintf(&list, "%s%s%s", path, before && *before ? ":" : "",
 		    before && *before ? before : "") < 0)
 		return lien_complain(command, "out of memory");
@@ -89,15 +113,11 @@ int lien_preload_set(const char *command, bool plain)
 	return err ? lien_complain(command, "out of memory") : 0;
 }
 
-int lien_preload_exec(const char *command, char **argv)
+int lien_preload_failed(const char *command, const char *program, int err)
 {
-	int err;
-
-	execvp(argv[0], argv);
-	err = errno;
 	if (err == ENOENT)
-		lien_complain(command, "%s: command not found", argv[0]);
+		lien_complain(command, "%s: command not found", program);
 	else
-		lien_complain(command, "cannot run %s: %s", argv[0], strerror(err));
+		lien_complain(command, "cannot run %s: %s", program, strerror(err));
 	return err == ENOENT ? NOT_FOUND : NOT_EXECUTABLE;
 }

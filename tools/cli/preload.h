@@ -7,6 +7,7 @@
 #include <stddef.h>
 
 #define LIEN_CONTROL_NAME "liblien-control.so"
+#define LIEN_SAVER	  "torch_memory_saver"
 
 /* Finds the directory of this program's file. */
 bool lien_own_directory(char *directory, size_t size);
@@ -20,12 +21,12 @@ int lien_preload_find(char *path, size_t size);
 
 /* Prepends it to LD_PRELOAD in this process's environment. With `plain`, the programs' plain memory
  * stays the driver's, unless LIEN_PLAIN says otherwise: recorded and replayed calls are to be what
- * the program made them. Returns non-zero after a message. */
-int lien_preload_set(const char *command, bool plain);
+ * the program made them. With `saver`, torch_memory_saver takes it for its hook. Returns non-zero
+ * after a message. */
+int lien_preload_set(const char *command, bool plain, bool saver);
 
-/*
- * Calls execvp(). On failure prints a message and returns the shell's exit code for it, 127 or 126.
- */
-int lien_preload_exec(const char *command, char **argv);
+/* execvp() has failed with `err`: prints a message and returns the shell's exit code for it, 127 or
+ * 126. */
+int lien_preload_failed(const char *command, const char *program, int err);
 
 #endif

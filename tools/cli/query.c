@@ -9,6 +9,7 @@
 
 #include <lien/clock.h>
 
+#include "tools/cli/nodes_view.h"
 #include "tools/cli/offline.h"
 #include "tools/cli/options.h"
 
@@ -18,10 +19,8 @@ static json_t *query_file(const struct lien_query *query, json_t *request)
 
 	if (!request)
 		lien_complain(query->command, "out of memory");
-	else if (query->socket)
-		lien_complain(query->command, "--from asks no agent: leave --socket out");
 	else
-		result = lien_offline_query(query->command, query->from, request);
+		result = lien_offline_query(query->command, &query->from, request, query->code);
 	json_decref(request);
 	return result;
 }
@@ -52,11 +51,16 @@ static json_t *query_agent(const struct lien_query *query, json_t *request)
 	}
 	lien_client_timeout(client, query->timeout_ms);
 	lien_client_on_progress(client, query->progress, query->progress_arg);
+	if (query->wake)
+		lien_client_on_wake(client, query->wake_fd, query->wake, query->wake_arg);
 	err = call(query, client, request, &result);
 	if (query->progress)
 		query->progress(NULL, query->progress_arg);
 	if (err) {
-		lien_complain(query->command, "%s", lien_client_error(client));
+		if (err != -EINTR)
+			lien_complain(query->command, "%s", lien_client_error(client));
+		if (err == -EINVAL && query->code)
+			*query->code = LIEN_EXIT_USAGE;
 	} else if (!json_is_object(result)) {
 		lien_complain(query->command,
 			"what answers on %s is not an agent of this version: the result is no "
@@ -71,9 +75,33 @@ out:
 	return result;
 }
 
+static json_t *query_nodes(const struct lien_query *query, json_t *request)
+{
+	int code = LIEN_EXIT_FAILURE;
+	json_t *result =
+		lien_nodes_view_query(query->nodes, query->usage, query->socket, request, &code);
+
+	if (!result && query->code)
+		*query->code = code;
+	json_decref(request);
+	return result;
+}
+
 json_t *lien_query(const struct lien_query *query, json_t *request)
 {
-	return query->from ? query_file(query, request) : query_agent(query, request);
+	if (query->code)
+		*query->code = LIEN_EXIT_FAILURE;
+	if (query->nodes && lien_nodes_wanted(&query->nodes->options))
+		return query_nodes(query, request);
+	return query->from.path ? query_file(query, request) : query_agent(query, request);
+}
+
+bool lien_query_process(const struct lien_query *query, pid_t pid)
+{
+	json_t *result = lien_query(query, json_pack("{s:s, s:i}", "op", "mem", "pid", (int)pid));
+
+	json_decref(result);
+	return result;
 }
 
 void lien_query_add_pids(json_t *request, const struct lien_pids *pids)

@@ -17,23 +17,30 @@ static int cannot_write(const struct lien_record_file *file, int err)
 	return lien_complain(file->command, "cannot write %s: %s", file->path, strerror(-err));
 }
 
-int lien_record_file_create(struct lien_record_file *file, bool force)
+int lien_record_file_reserve(struct lien_record_file *file, bool force)
 {
-	int fd, err = 0;
+	file->reserved = open(file->path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	file->made = file->reserved >= 0;
+	if (!file->made && errno == EEXIST && !force)
+		return lien_complain(file->command, "%s exists: --force overwrites it", file->path);
+	if (!file->made && errno == EEXIST)
+		file->reserved = open(file->path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+	return file->reserved < 0 ? cannot_write(file, -errno) : 0;
+}
 
-	if (!force) {
-		fd = open(file->path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-		if (fd < 0 && errno == EEXIST)
-			return lien_complain(
-				file->command, "%s exists: --force overwrites it", file->path);
-		if (fd < 0)
-			err = -errno;
-		else
-			close(fd);
-	}
-	if (!err)
-		err = lien_recording_create(file->path, &file->recording);
+int lien_record_file_create(struct lien_record_file *file)
+{
+	int err = lien_recording_create(file->path, &file->recording);
+
+	close(file->reserved);
 	return err ? cannot_write(file, err) : 0;
+}
+
+void lien_record_file_give_up(struct lien_record_file *file)
+{
+	close(file->reserved);
+	if (file->made)
+		unlink(file->path);
 }
 
 int lien_record_file_write(struct lien_record_file *file, const struct lien_event *event)
@@ -70,7 +77,7 @@ int lien_record_file_close(struct lien_record_file *file, int code)
 	if (!code || stat(file->path, &st) || !S_ISREG(st.st_mode))
 		return code;
 	if (file->events && has_records(file->path))
-		lien_complain(file->command, "%s holds what came before that", file->path);
+		lien_warn(file->command, "%s holds what came before that", file->path);
 	else
 		unlink(file->path);
 	return code;

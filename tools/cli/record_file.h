@@ -15,10 +15,20 @@ struct lien_record_file {
 	const char *command, *path; /* owned by the caller */
 	struct lien_recording *recording;
 	uint64_t events, processes; /* written so far */
+	int reserved;		    /* fd */
+	bool made;		    /* there was no such file */
 };
 
-/* Refuses to replace a file, unless force is set. */
-int lien_record_file_create(struct lien_record_file *file, bool force);
+/*
+ * Makes sure that the file can be written, and makes it if there is none. One that exists is
+ * refused, or with `force` left as it is until lien_record_file_create(), which must follow, or
+ * lien_record_file_give_up().
+ */
+int lien_record_file_reserve(struct lien_record_file *file, bool force);
+/* Begins the file anew. */
+int lien_record_file_create(struct lien_record_file *file);
+/* Nothing will be written. */
+void lien_record_file_give_up(struct lien_record_file *file);
 int lien_record_file_write(struct lien_record_file *file, const struct lien_event *event);
 /* code: the command's result so far; returned unless closing fails. After a failure, a file with
  * records stays and an empty one is removed. */

@@ -110,7 +110,7 @@ static void draw_head(
 {
 	const struct lien_font title = {14, LIEN_INK, true, LIEN_START};
 	const struct lien_font total = {12, LIEN_MUTED, false, LIEN_END};
-	char *name = lien_sheet_device(resident_at(sheet, first)->device);
+	char *name = lien_sheet_device(sheet, resident_at(sheet, first)->device);
 	uint64_t bytes = 0;
 
 	for (unsigned i = first; i < end; i++)

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "tools/picture/groups.h"
+#include "tools/picture/several.h"
 #include "tools/picture/teams.h"
 #include "tools/text/output.h"
 
@@ -23,6 +24,7 @@
 
 struct picture {
 	const json_t *reply;
+	const json_t *nodes; /* of the reply, if they are several: tools/picture/several.h */
 	struct lien_groups groups;
 	struct lien_teams teams;
 	bool arrows; /* from memory to its importers; otherwise the boxes name them */
@@ -37,6 +39,17 @@ static void put_text(FILE *out, const char *text)
 			fputc('\\', out);
 		fputc((unsigned char)*text < ' ' ? '?' : *text, out);
 	}
+}
+
+/* Nothing where there is one node. */
+static void put_node(
+	const struct picture *picture, const char *before, const char *node, const char *behind)
+{
+	if (!*node)
+		return;
+	fputs(before, picture->out);
+	put_text(picture->out, node);
+	fputs(behind, picture->out);
 }
 
 static bool few_importers(const struct lien_groups *groups)
@@ -58,7 +71,7 @@ static void print_importers(const struct picture *picture, const struct lien_gro
 			return;
 		}
 		fprintf(picture->out, "\\n%" PRIu64 " imported by %" PRIu64 ", %s", peer->count,
-			peer->pid, lien_size(peer->bytes).text);
+			lien_several_pid(picture->nodes, peer->pid), lien_size(peer->bytes).text);
 	}
 }
 
@@ -76,11 +89,19 @@ static void print_group(const struct picture *picture, unsigned index)
 	put_text(picture->out, *group->owner ? group->owner : "unknown owner");
 	fprintf(picture->out, " · ");
 	put_text(picture->out, group->origin);
+	if (*group->tag) {
+		fprintf(picture->out, "\\ntag ");
+		put_text(picture->out, group->tag);
+	}
 	fprintf(picture->out, "\\n%" PRIu64 " %s, %s",
 		LIEN_PLURAL(group->count, "allocation", "allocations"),
 		lien_size(group->bytes).text);
 	if (group->device >= 0)
-		fprintf(picture->out, " on device %" PRId64, group->device);
+		fprintf(picture->out, " on device %" PRId64,
+			lien_several_device(picture->nodes, group->device));
+	if (!group->pid && group->device >= 0)
+		put_node(picture, " of ",
+			lien_several_node_of_device(picture->nodes, group->device), "");
 	if (!picture->arrows)
 		print_importers(picture, group);
 	fprintf(picture->out, "%s%s\", fillcolor=\"%s\", style=\"filled,rounded%s\"];\n",
@@ -97,7 +118,8 @@ static void print_title(const struct picture *picture, const json_t *process, ui
 		fprintf(out, "owner unknown");
 		return;
 	}
-	fprintf(out, "process %" PRIu64 " ", pid);
+	put_node(picture, "", lien_several_node_of_pid(picture->nodes, pid), ": ");
+	fprintf(out, "process %" PRIu64 " ", lien_several_pid(picture->nodes, pid));
 	if (!process)
 		fprintf(out, "(exited)");
 	else
@@ -300,14 +322,16 @@ static int print_teams(const struct picture *picture)
 
 int lien_graph_dot(const json_t *reply, FILE *out)
 {
-	struct picture picture = {.reply = reply, .out = out};
+	json_t *united = lien_several_unite(reply);
+	struct picture picture = {
+		.reply = united, .nodes = json_object_get(united, "nodes"), .out = out};
 	int err;
 
-	err = lien_groups_make(reply, &picture.groups);
+	err = united ? lien_groups_make(united, &picture.groups) : -ENOMEM;
 	if (err)
-		return err;
+		goto out;
 	picture.arrows = few_importers(&picture.groups);
-	err = lien_teams_make(reply, &picture.teams);
+	err = lien_teams_make(united, &picture.teams);
 	if (err)
 		goto out;
 	fprintf(out, "digraph lien {\n\trankdir=LR; nodesep=0.2; ranksep=1.1; " FONT ";\n"
@@ -320,5 +344,6 @@ int lien_graph_dot(const json_t *reply, FILE *out)
 out:
 	lien_teams_free(&picture.teams);
 	lien_groups_free(&picture.groups);
+	json_decref(united);
 	return err;
 }

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/picture/several.h"
 #include "tools/picture/sheet.h"
 #include "tools/text/output.h"
 
@@ -298,15 +299,17 @@ static int draw_document(struct lien_sheet *sheet, const char *host, const char 
 
 int lien_graph_svg(const json_t *reply, const char *host, const char *when, FILE *out)
 {
-	struct lien_sheet sheet = {0};
-	int err = lien_residents_make(reply, &sheet.residents);
+	json_t *united = lien_several_unite(reply);
+	struct lien_sheet sheet = {.nodes = json_object_get(united, "nodes")};
+	int err = united ? lien_residents_make(united, &sheet.residents) : -ENOMEM;
 
 	if (!err)
-		err = lien_teams_make(reply, &sheet.teams);
+		err = lien_teams_make(united, &sheet.teams);
 	if (!err)
 		err = draw_document(&sheet, host, when, out);
 	free(sheet.centers);
 	lien_teams_free(&sheet.teams);
 	lien_residents_free(&sheet.residents);
+	json_decref(united);
 	return err;
 }

@@ -45,6 +45,8 @@ static int compare_kinds(const struct lien_group *a, const struct lien_group *b)
 	if (!order)
 		order = strcmp(a->owner, b->owner);
 	if (!order)
+		order = strcmp(a->tag, b->tag);
+	if (!order)
 		order = strcmp(a->origin, b->origin);
 	if (!order)
 		order = strcmp(a->state, b->state);
@@ -104,6 +106,7 @@ static int describe(const json_t *allocation, struct lien_group *kind)
 		.pid = lien_get_number(allocation, "pid"),
 		.device = json_is_integer(device) ? json_integer_value(device) : -1,
 		.owner = lien_get_text(allocation, "owner"),
+		.tag = lien_get_text(allocation, "tag"),
 		.origin = lien_get_text(allocation, "origin"),
 		.state = lien_get_text(allocation, "state"),
 		.alive = !json_is_false(json_object_get(allocation, "alive")),

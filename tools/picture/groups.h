@@ -20,9 +20,9 @@ struct lien_peer {
 
 struct lien_group {
 	/* Properties that all members share. The reply owns the strings. */
-	uint64_t pid;	/* 0: unknown owner */
-	int64_t device; /* -1: none, or unknown */
-	const char *owner, *origin, *state;
+	uint64_t pid;				  /* 0: unknown owner */
+	int64_t device;				  /* -1: none, or unknown */
+	const char *owner, *tag, *origin, *state; /* tag: "" for none */
 	bool alive, exported;
 	struct lien_peer *peers;
 	unsigned peer_count;

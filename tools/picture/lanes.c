@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "tools/picture/sheet.h"
+#include "tools/picture/several.h"
 #include "tools/text/output.h"
 
 #define NODES_MAX  16
@@ -64,27 +65,37 @@ static void add_flow(struct flow *flow, const struct lien_bundle *bundle)
 
 static char *resident_name(const struct lien_sheet *sheet, const struct lien_resident *resident)
 {
-	char *rank;
+	char *rank, *pid, *name;
 
-	if (lien_residents_has_several(&sheet->residents, resident))
-		return lien_format("pid %" PRIu64 ", GPU %d", resident->pid, resident->device);
+	if (lien_residents_has_several(&sheet->residents, resident)) {
+		pid = lien_sheet_pid(sheet, resident->pid);
+		name = lien_format("%s, GPU %" PRId64, pid,
+			lien_several_device(sheet->nodes, resident->device));
+		free(pid);
+		return name;
+	}
 	rank = lien_sheet_rank(sheet, resident);
 	if (rank)
 		return rank;
 	if (!resident->pid)
 		return lien_format("unknown");
-	return lien_format("%s %" PRIu64, resident->dead ? "exited" : "pid", resident->pid);
+	if (resident->dead)
+		return lien_format(
+			"exited %" PRIu64, lien_several_pid(sheet->nodes, resident->pid));
+	return lien_sheet_pid(sheet, resident->pid);
 }
 
 static void add_resident(struct lanes *lanes, const struct lien_resident *resident)
 {
 	struct node *node = &lanes->nodes[lanes->node_count++];
-	char *device = lien_sheet_device(resident->device);
+	char *device = lien_sheet_device(lanes->sheet, resident->device);
+	char *pid = lien_sheet_pid(lanes->sheet, resident->pid);
 
 	node->name = resident_name(lanes->sheet, resident);
-	node->tip = lien_format("%s, pid %" PRIu64 ", %s", node->name, resident->pid, device);
+	node->tip = lien_format("%s, %s, %s", node->name, pid, device);
 	node->dead = resident->dead;
 	free(device);
+	free(pid);
 }
 
 static unsigned count_involved(const struct lien_residents *all, bool *involved)
@@ -127,7 +138,7 @@ static void make_device_nodes(struct lanes *lanes, const bool *involved)
 			continue;
 		if (resident->device != device && lanes->node_count < NODES_MAX) {
 			node = &lanes->nodes[lanes->node_count++];
-			node->name = lien_sheet_device(resident->device);
+			node->name = lien_sheet_device(lanes->sheet, resident->device);
 			node->tip = lien_format("%s", node->name);
 		} else if (resident->device != device) {
 			node = &lanes->nodes[NODES_MAX - 1];

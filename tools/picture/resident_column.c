@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/picture/several.h"
 #include "tools/text/output.h"
 
 #define EDGE	      10
@@ -30,7 +31,7 @@ static void put_title(struct column *column)
 	const struct lien_font small = {11, LIEN_MUTED, false, LIEN_START};
 	char *rank = lien_sheet_rank(column->sheet, resident), *pid;
 
-	pid = resident->pid ? lien_format("pid %" PRIu64, resident->pid) : lien_format("%s", "");
+	pid = resident->pid ? lien_sheet_pid(column->sheet, resident->pid) : lien_format("%s", "");
 	if (!rank)
 		rank = lien_format("%s", resident->dead	  ? "exited"
 					 : !resident->pid ? "owner unknown"
@@ -227,6 +228,7 @@ static void put_parts(struct column *column)
 		struct lien_look look = part_look(column, part);
 		struct lien_font font = {12, lien_sheet_shades(column->sheet, part->library).strong,
 			true, LIEN_START};
+		char *name;
 
 		if (i >= PARTS_SHOWN) {
 			rest += part->bytes;
@@ -238,12 +240,14 @@ static void put_parts(struct column *column)
 				"%s", library);
 			column->y += LINE;
 		}
+		name = lien_format("%s%s%s", part_name(part), *part->tag ? " · " : "", part->tag);
 		lien_svg_open(column->out, "%s, %s: %" PRIu64 " %s, %" PRIu64 " bytes",
-			part->library, part_name(part),
+			part->library, name,
 			LIEN_PLURAL(part->allocations, "allocation", "allocations"), part->bytes);
 		lien_svg_box(column->out, column->x, column->y + 2, 10, 10, &look);
-		put_row(column, part_name(part), part->allocations, part->bytes);
+		put_row(column, name, part->allocations, part->bytes);
 		lien_svg_close(column->out);
+		free(name);
 	}
 	if (rest)
 		put_row(column, "more", 0, rest);
@@ -292,7 +296,8 @@ static void put_holders(struct column *column)
 
 		if (bundle->owner != number || count++ >= HOLDERS_SHOWN)
 			continue;
-		text = lien_format("%" PRIu64, all->residents[bundle->importer].pid);
+		text = lien_format("%" PRIu64, lien_several_pid(column->sheet->nodes,
+						       all->residents[bundle->importer].pid));
 		x = put_chip(column, x, "#fbe3e1", LIEN_RED, text);
 		free(text);
 	}

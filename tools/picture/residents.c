@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/picture/several.h"
 #include "tools/text/output.h"
 
 #define DEVICES_MAX 1024
@@ -34,7 +35,10 @@ static int device_of(const json_t *number)
 {
 	json_int_t device = json_is_integer(number) ? json_integer_value(number) : -1;
 
-	return device < 0 || device >= DEVICES_MAX ? LIEN_DEVICE_UNKNOWN : (int)device;
+	if (device < 0 || device >= LIEN_DEVICE_NONE ||
+		(device & ((1 << LIEN_SEVERAL_DEVICE_BITS) - 1)) >= DEVICES_MAX)
+		return LIEN_DEVICE_UNKNOWN;
+	return (int)device;
 }
 
 int lien_allocation_device(const json_t *allocation)
@@ -227,6 +231,7 @@ static struct lien_part *find_part(struct lien_resident *resident, const struct 
 		struct lien_part *part = &resident->parts[i];
 
 		if (part->kind == key->kind && !strcmp(part->library, key->library) &&
+			!strcmp(part->tag, key->tag) &&
 			(part->kind != LIEN_PART_OTHER || !strcmp(part->state, key->state)))
 			return part;
 	}
@@ -259,6 +264,7 @@ static int add_allocation(struct lien_residents *residents, const json_t *alloca
 {
 	uint64_t bytes = lien_get_number(allocation, "bytes");
 	struct lien_part key = {.library = lien_reply_library(allocation),
+		.tag = lien_get_text(allocation, "tag"),
 		.kind = lien_allocation_kind(allocation),
 		.state = lien_get_text(allocation, "state")};
 	struct lien_resident *resident = &residents->residents[lien_residents_find(residents,
@@ -302,6 +308,8 @@ static int compare_parts(const void *a, const void *b, void *arg)
 
 	if (!order)
 		order = (int)x->kind - (int)y->kind;
+	if (!order)
+		order = strcmp(x->tag, y->tag);
 	return order ? order : strcmp(x->state, y->state);
 }
 

@@ -7,20 +7,23 @@
 #ifndef LIEN_TOOLS_GRAPH_RESIDENTS_H
 #define LIEN_TOOLS_GRAPH_RESIDENTS_H
 
+#include <limits.h>
 #include <stdbool.h>
 #include <stdint.h>
 
 #include <jansson.h>
 
-/* These sort after all real devices. */
-#define LIEN_DEVICE_NONE    (1 << 20)	    /* for processes without memory on any */
-#define LIEN_DEVICE_UNKNOWN ((1 << 20) + 1) /* for memory */
+/* These sort after all real devices, of several nodes too (tools/picture/several.h). Their
+ * difference to -1 is an int. */
+#define LIEN_DEVICE_NONE    (INT_MAX - 2) /* for processes without memory on any */
+#define LIEN_DEVICE_UNKNOWN (INT_MAX - 1) /* for memory */
 
 enum lien_part_kind { LIEN_PART_LOCAL, LIEN_PART_EXPORTED, LIEN_PART_OFFLOADED, LIEN_PART_OTHER };
 
-/* A resident's memory that one library requested and that is in the same state. */
+/* A resident's memory that one library requested, with one tag, and that is in the same state. */
 struct lien_part {
 	const char *library; /* in the reply */
+	const char *tag;     /* in the reply; "": none, or not known */
 	enum lien_part_kind kind;
 	const char *state; /* in the reply: the label of LIEN_PART_OTHER */
 	uint64_t allocations, bytes;
@@ -32,7 +35,7 @@ struct lien_resident {
 	int device;
 	const json_t *process; /* in the reply, or NULL */
 
-	struct lien_part *parts; /* by library, largest first, then by kind */
+	struct lien_part *parts; /* by library, largest first, then by kind and tag */
 	unsigned part_count;
 	uint64_t bytes;	   /* on the device */
 	uint64_t all;	   /* of all parts */

@@ -2,8 +2,10 @@
 #include "tools/picture/sheet.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "tools/picture/several.h"
 #include "tools/text/output.h"
 
 int lien_sheet_heading(const struct lien_sheet *sheet, int y, const char *title, const char *note)
@@ -83,11 +85,28 @@ char *lien_sheet_team(const struct lien_sheet *sheet, unsigned team)
 	return lien_format("%c%u", 'A' + number % 26, number / 26 + 1);
 }
 
-char *lien_sheet_device(int device)
+/* Behind the node's name, if there are several. */
+static char *on_node(const char *node, char *text)
+{
+	char *whole = *node ? lien_format("%s · %s", node, text) : NULL;
+
+	if (whole)
+		free(text);
+	return whole ? whole : text;
+}
+
+char *lien_sheet_device(const struct lien_sheet *sheet, int device)
 {
 	if (device == LIEN_DEVICE_NONE)
 		return lien_format("owns no memory");
 	if (device == LIEN_DEVICE_UNKNOWN)
 		return lien_format("GPU unknown");
-	return lien_format("GPU %d", device);
+	return on_node(lien_several_node_of_device(sheet->nodes, device),
+		lien_format("GPU %" PRId64, lien_several_device(sheet->nodes, device)));
+}
+
+char *lien_sheet_pid(const struct lien_sheet *sheet, uint64_t pid)
+{
+	return on_node(lien_several_node_of_pid(sheet->nodes, pid),
+		lien_format("pid %" PRIu64, lien_several_pid(sheet->nodes, pid)));
 }

@@ -20,7 +20,8 @@
 #define LIEN_AMBER "#8a5a00"
 
 struct lien_sheet {
-	FILE *out; /* NULL: only measure */
+	FILE *out;	     /* NULL: only measure */
+	const json_t *nodes; /* of the reply, if they are several: tools/picture/several.h */
 	struct lien_residents residents;
 	struct lien_teams teams;
 	int width;
@@ -40,8 +41,10 @@ struct lien_shades lien_sheet_shades(const struct lien_sheet *sheet, const char 
 char *lien_sheet_rank(const struct lien_sheet *sheet, const struct lien_resident *resident);
 /* "A", "B", ... for teams; the caller frees. */
 char *lien_sheet_team(const struct lien_sheet *sheet, unsigned team);
-/* "GPU 3"; the caller frees. */
-char *lien_sheet_device(int device);
+/* "GPU 3", "node7 · GPU 3"; the caller frees. */
+char *lien_sheet_device(const struct lien_sheet *sheet, int device);
+/* "pid 812", "node7 · pid 812"; the caller frees. */
+char *lien_sheet_pid(const struct lien_sheet *sheet, uint64_t pid);
 
 /* Draws the heading of a section; returns the y below it. */
 int lien_sheet_heading(const struct lien_sheet *sheet, int y, const char *title, const char *note);

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "tools/replay/console.h"
+#include "tools/text/complain.h"
 
 /* Returns 1 if the user wants to stop. */
 typedef int (*command)(
@@ -44,7 +45,7 @@ static int change(
 	errno = 0;
 	message.change = strtoull(argument, &end, 0);
 	if (end == argument || *end || errno || *argument == '-') {
-		fprintf(stderr, "replay: change: '%s' is no number\n", argument);
+		lien_complain("lien replay", "change: '%s' is not a number", argument);
 		job->failed = true;
 		return 0;
 	}
@@ -106,7 +107,8 @@ static int obey(struct lien_job *job, char *line, FILE *out, struct lien_job_tot
 		fflush(out);
 		return err;
 	}
-	fprintf(stderr, "replay: '%s': the commands are verify, change SEED, free, quit\n", name);
+	lien_complain("lien replay",
+		"unknown command '%s': the commands are verify, change SEED, free, quit", name);
 	job->failed = true;
 	return 0;
 }

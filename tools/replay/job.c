@@ -12,6 +12,8 @@
 #include <unistd.h>
 
 #include "tools/replay/job.h"
+#include "tools/text/complain.h"
+#include "tools/text/output.h"
 
 #include <lien/clock.h>
 
@@ -22,12 +24,14 @@
 int lien_job_complain(const struct lien_job_worker *worker, const char *format, ...)
 {
 	va_list args;
+	char *text;
 
-	fprintf(stderr, "replay: recorded pid %u (pid %d): ", worker->process->pid, worker->pid);
 	va_start(args, format);
-	vfprintf(stderr, format, args);
+	text = lien_format_args(format, args);
 	va_end(args);
-	fputc('\n', stderr);
+	lien_complain("lien replay", "recorded pid %u (pid %d): %s", worker->process->pid,
+		worker->pid, text);
+	free(text);
 	return -EIO;
 }
 
@@ -239,7 +243,7 @@ int lien_job_tell(struct lien_job *job, const struct lien_replay_message *messag
 		if (err == -EPIPE)
 			err = lien_job_died(job, worker);
 		else if (err)
-			return lien_job_complain(worker, "cannot be told: %s", strerror(-err));
+			return lien_job_complain(worker, "no order reaches it: %s", strerror(-err));
 		else
 			worker->state = LIEN_JOB_BUSY;
 		if (err)

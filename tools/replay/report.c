@@ -4,6 +4,10 @@
 #include <jansson.h>
 
 #include "tools/replay/report.h"
+#include "tools/text/complain.h"
+#include "tools/text/json_text.h"
+
+#define COMMAND "lien replay"
 
 static const struct {
 	const char *key, *text;
@@ -20,12 +24,12 @@ void lien_report_script(const struct lien_script *script, const char *path)
 	int i;
 
 	if (script->lost)
-		fprintf(stderr, "replay: warning: %s lost %" PRIu64 " events when it was made\n",
-			path, script->lost);
+		lien_warn(
+			COMMAND, "%s lost %" PRIu64 " events when it was made", path, script->lost);
 	for (i = 0; i < LIEN_SKIP_COUNT; i++) {
 		if (script->skipped[i])
-			fprintf(stderr, "replay: warning: left out %" PRIu64 " %s\n",
-				script->skipped[i], skips[i].text);
+			lien_warn(COMMAND, "left out %" PRIu64 " %s", script->skipped[i],
+				skips[i].text);
 	}
 }
 
@@ -50,20 +54,20 @@ void lien_report_ready(const struct lien_job *job, FILE *out)
 	for (i = 0; i < job->count; i++) {
 		if (!job->workers[i].done.direct)
 			continue;
-		fprintf(stderr, "replay: warning: no stand-in libnccl (replay/libnccl.so.2 beside "
-				"lien, or $LIEN_SOFTNCCL): NCCL's driver calls were made directly, "
-				"its own left out\n");
+		lien_warn(COMMAND, "no stand-in libnccl (replay/libnccl.so.2 beside lien, or "
+				   "$LIEN_SOFTNCCL): NCCL's driver calls were made directly, its "
+				   "own left out");
 		break;
 	}
 	if (devices && job->script->last_device >= devices)
-		fprintf(stderr,
-			"replay: warning: the recording names device %d, here are %d: ordinals "
-			"were taken modulo %d\n",
+		lien_warn(COMMAND,
+			"the recording names device %d, here are %d: ordinals were taken modulo "
+			"%d",
 			job->script->last_device, devices, devices);
 	if (unverified)
-		fprintf(stderr,
-			"replay: warning: %" PRIu64 " mappings cannot be verified in full: not "
-			"readable, or never writable for the owner\n",
+		lien_warn(COMMAND,
+			"%" PRIu64 " mappings cannot be verified in full: not readable, or never "
+			"writable for the owner",
 			unverified);
 	fprintf(out, "replay: ready\n");
 	fflush(out);
@@ -84,7 +88,6 @@ int lien_report_json(
 	const struct lien_script *script = job->script;
 	json_t *workers = json_array(), *skipped = json_object(), *root, *verify;
 	size_t i;
-	int err;
 
 	for (i = 0; i < job->count; i++)
 		json_array_append_new(workers, worker_json(&job->workers[i]));
@@ -99,8 +102,9 @@ int lien_report_json(
 		(json_int_t)script->control, "failed", (json_int_t)script->failed, "inferred",
 		(json_int_t)script->inferred, "skipped", skipped, "workers", workers, "verify",
 		verify, "ok", !job->failed);
-	err = root ? json_dumpf(root, stdout, JSON_INDENT(2)) : -1;
-	putchar('\n');
+	if (!root)
+		return -ENOMEM;
+	lien_print_json(stdout, root);
 	json_decref(root);
-	return err ? -ENOMEM : 0;
+	return 0;
 }

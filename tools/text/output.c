@@ -7,17 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define GAP	 2 /* blanks between columns */
-#define NARROW	 8 /* narrowest shortened column */
-#define ELLIPSIS "..."
-
-struct lien_table {
-	const struct lien_column *columns;
-	unsigned count;
-	char **cells;
-	size_t used, capacity;
-};
-
 static void *need(void *memory)
 {
 	if (!memory) {
@@ -67,141 +56,6 @@ char *lien_append(char *text, const char *separator, const char *format, ...)
 	return whole;
 }
 
-/* Width on a terminal: UTF-8 characters, each counted as one column. */
-static size_t width(const char *text)
-{
-	size_t n = 0;
-
-	for (; *text; text++)
-		n += (*text & 0xc0) != 0x80;
-	return n;
-}
-
-static const char *skip_characters(const char *text, size_t count)
-{
-	while (*text && (count || (*text & 0xc0) == 0x80)) {
-		if ((*text & 0xc0) != 0x80) {
-			if (!count)
-				break;
-			count--;
-		}
-		text++;
-	}
-	return text;
-}
-
-struct lien_table *lien_table_new(const struct lien_column *columns, unsigned count)
-{
-	struct lien_table *table = need(calloc(1, sizeof(*table)));
-
-	table->columns = columns;
-	table->count = count;
-	return table;
-}
-
-static void add_cell(struct lien_table *table, char *cell)
-{
-	if (table->used == table->capacity) {
-		table->capacity = table->capacity ? 2 * table->capacity : 64;
-		table->cells =
-			need(reallocarray(table->cells, table->capacity, sizeof(*table->cells)));
-	}
-	table->cells[table->used++] = cell;
-}
-
-void lien_table_add(struct lien_table *table, const char *format, ...)
-{
-	va_list args;
-
-	va_start(args, format);
-	add_cell(table, lien_format_args(format, args));
-	va_end(args);
-}
-
-/* Shrinks the widest text column, one terminal column at a time, until everything fits. */
-static void shorten(const struct lien_table *table, size_t *widths)
-{
-	size_t total = (table->count - 1) * GAP;
-
-	for (unsigned i = 0; i < table->count; i++)
-		total += widths[i];
-	while (total > LIEN_COLUMNS) {
-		unsigned widest = table->count;
-
-		for (unsigned i = 0; i < table->count; i++) {
-			if (table->columns[i].align != LIEN_RIGHT && widths[i] > NARROW &&
-				(widest == table->count || widths[i] > widths[widest]))
-				widest = i;
-		}
-		if (widest == table->count)
-			return;
-		widths[widest]--;
-		total--;
-	}
-}
-
-static void print_cell(
-	FILE *out, const char *text, enum lien_align align, size_t columns, bool last)
-{
-	size_t have = width(text), keep = columns - strlen(ELLIPSIS);
-
-	if (align == LIEN_RIGHT) {
-		fprintf(out, "%*s%s", have < columns ? (int)(columns - have) : 0, "", text);
-	} else if (have <= columns) {
-		fprintf(out, "%s%*s", text, last ? 0 : (int)(columns - have), "");
-	} else if (align == LIEN_LEFT_TAIL) {
-		fprintf(out, "%s%s", ELLIPSIS, skip_characters(text, have - keep));
-	} else {
-		fprintf(out, "%.*s%s", (int)(skip_characters(text, keep) - text), text, ELLIPSIS);
-	}
-}
-
-static void print_rows(const struct lien_table *table, const size_t *widths, FILE *out)
-{
-	for (unsigned i = 0; i < table->count; i++) {
-		const struct lien_column *column = &table->columns[i];
-
-		/* A path is cut at its beginning; its title never is. */
-		print_cell(out, column->title, column->align ? LIEN_LEFT : LIEN_RIGHT, widths[i],
-			i + 1 == table->count);
-		fprintf(out, "%*s", i + 1 < table->count ? GAP : 0, "");
-	}
-	fputc('\n', out);
-	for (size_t i = 0; i < table->used; i++) {
-		unsigned column = i % table->count;
-		bool last = column + 1 == table->count;
-
-		print_cell(
-			out, table->cells[i], table->columns[column].align, widths[column], last);
-		fprintf(out, "%*s", last ? 0 : GAP, "");
-		if (last)
-			fputc('\n', out);
-	}
-}
-
-void lien_table_end(struct lien_table *table, FILE *out)
-{
-	size_t *widths = need(calloc(table->count, sizeof(*widths)));
-
-	while (table->used % table->count)
-		lien_table_add(table, "%s", "");
-	for (unsigned i = 0; i < table->count; i++)
-		widths[i] = width(table->columns[i].title);
-	for (size_t i = 0; i < table->used; i++) {
-		size_t columns = width(table->cells[i]);
-
-		if (columns > widths[i % table->count])
-			widths[i % table->count] = columns;
-	}
-	shorten(table, widths);
-	print_rows(table, widths, out);
-	for (size_t i = 0; i < table->used; i++)
-		free(table->cells[i]);
-	free(table->cells);
-	free(widths);
-	free(table);
-}
-
 struct lien_text lien_size(uint64_t bytes)
 {
 	struct lien_text size;
@@ -230,31 +84,59 @@ struct lien_text lien_time(double ms)
 	return text;
 }
 
-void lien_print_wrapped(FILE *out, unsigned indent, const char *format, ...)
+static void print_wrapped(FILE *out, unsigned indent, size_t room, enum lien_color mark,
+	const char *format, va_list args)
 {
-	size_t column = 0;
-	char *text, *rest, *word;
-	va_list args;
+	char *text = lien_format_args(format, args), *rest = text, *word;
+	size_t column = 0, blanks = 0;
 
-	va_start(args, format);
-	text = rest = lien_format_args(format, args);
-	va_end(args);
 	/* Leading blanks are the first line's indentation. */
 	for (; *rest == ' '; rest++, column++)
 		fputc(' ', out);
 	for (bool first = true; (word = strsep(&rest, " ")); first = false) {
-		if (!first && column + 1 + width(word) > LIEN_COLUMNS) {
+		blanks += !first;
+		if (!*word)
+			continue;
+		if (column + blanks + lien_width(word) > room && column > indent) {
 			fprintf(out, "\n%*s", indent, "");
 			column = indent;
-		} else if (!first) {
-			fputc(' ', out);
-			column++;
+		} else {
+			fprintf(out, "%*s", (int)blanks, "");
+			column += blanks;
 		}
-		fputs(word, out);
-		column += width(word);
+		lien_paint(out, first ? mark : LIEN_COLOR_PLAIN, word);
+		column += lien_width(word);
+		blanks = 0;
 	}
 	fputc('\n', out);
 	free(text);
+}
+
+void lien_print_wrapped(FILE *out, unsigned indent, const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	print_wrapped(out, indent, lien_text_columns(out), LIEN_COLOR_PLAIN, format, args);
+	va_end(args);
+}
+
+void lien_print_marked(FILE *out, unsigned indent, enum lien_color mark, const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	print_wrapped(out, indent, lien_text_columns(out), mark, format, args);
+	va_end(args);
+}
+
+void lien_print_line(FILE *out, unsigned indent, const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	print_wrapped(out, indent, lien_table_columns(out), LIEN_COLOR_PLAIN, format, args);
+	va_end(args);
 }
 
 uint64_t lien_get_number(const json_t *object, const char *key)
@@ -281,8 +163,18 @@ int lien_get_true(const json_t *object, const char *key)
 	return json_is_true(json_object_get(object, key));
 }
 
-void lien_print_json(FILE *out, const json_t *json)
+const char *lien_owner_doubt(const json_t *entry)
 {
-	json_dumpf(json, out, JSON_INDENT(2) | JSON_ENCODE_ANY);
-	fputc('\n', out);
+	return lien_get_true(entry, "owner_inferred") ? " (as it seems)" : "";
+}
+
+bool lien_any_tag(const json_t *rows, uint64_t pid)
+{
+	const json_t *row;
+	size_t i;
+
+	json_array_foreach (rows, i, row)
+		if ((!pid || lien_get_number(row, "pid") == pid) && *lien_get_text(row, "tag"))
+			return true;
+	return false;
 }

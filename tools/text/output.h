@@ -1,39 +1,22 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Output for humans: tables that fit a terminal of 100 columns, sizes, times. Text of other
- * processes (names, paths) cannot move the cursor: control characters are shown as '?'. When out of
- * memory these functions end the program.
+ * Output for humans: paragraphs, sizes, times. Text of other processes (names, paths) cannot move
+ * the cursor: control characters are shown as '?'. When out of memory these functions end the
+ * program.
  */
 #ifndef LIEN_TOOLS_OUTPUT_H
 #define LIEN_TOOLS_OUTPUT_H
 
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 
 #include <jansson.h>
 
-#define LIEN_COLUMNS 100
-
-enum lien_align {
-	LIEN_RIGHT,	/* numbers; never shortened */
-	LIEN_LEFT,	/* shortened at its end when the table is too wide */
-	LIEN_LEFT_TAIL, /* paths: shortened at their beginning */
-};
-
-struct lien_column {
-	const char *title;
-	enum lien_align align;
-};
-
-struct lien_table;
-
-struct lien_table *lien_table_new(const struct lien_column *columns, unsigned count);
-/* Adds the next cell, row by row. */
-void lien_table_add(struct lien_table *table, const char *format, ...)
-	__attribute__((format(printf, 2, 3)));
-/* Prints and frees the table. Fills an incomplete row with empty cells. */
-void lien_table_end(struct lien_table *table, FILE *out);
+#include "tools/text/json_text.h"
+#include "tools/text/table.h"
+#include "tools/text/terminal.h"
 
 struct lien_text {
 	char text[24];
@@ -47,6 +30,12 @@ struct lien_text lien_time(double ms);
 /* Prints one paragraph, broken at blanks; all lines but the first are indented. */
 void lien_print_wrapped(FILE *out, unsigned indent, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
+/* Prints a line of a list: broken only where a terminal would break it. */
+void lien_print_line(FILE *out, unsigned indent, const char *format, ...)
+	__attribute__((format(printf, 3, 4)));
+/* Prints a paragraph with the first word in a color. */
+void lien_print_marked(FILE *out, unsigned indent, enum lien_color mark, const char *format, ...)
+	__attribute__((format(printf, 4, 5)));
 
 /* "1 process", "2 processes" */
 #define LIEN_PLURAL(n, one, many) (uint64_t)(n), (n) == 1 ? (one) : (many)
@@ -63,8 +52,9 @@ uint64_t lien_get_number(const json_t *object, const char *key);
 double lien_get_real(const json_t *object, const char *key);
 const char *lien_get_text(const json_t *object, const char *key);
 int lien_get_true(const json_t *object, const char *key);
-
-/* Prints JSON in the format of all --json output. */
-void lien_print_json(FILE *out, const json_t *json);
+/* Returns what to print behind the "owner" of an entry: " (as it seems)", or "". */
+const char *lien_owner_doubt(const json_t *entry);
+/* Has any row of `mem`, of this process (0: of any), a tag? */
+bool lien_any_tag(const json_t *rows, uint64_t pid);
 
 #endif

@@ -51,3 +51,25 @@ const char *lien_state_text(const json_t *process)
 
 	return strcmp(state, "partly offloaded") ? state : "partly";
 }
+
+enum lien_color lien_state_color(const json_t *process)
+{
+	const char *state = lien_get_text(process, "state");
+
+	if (json_is_false(json_object_get(process, "complete")))
+		return LIEN_COLOR_YELLOW;
+	return strcmp(state, "running") ? LIEN_COLOR_CYAN : LIEN_COLOR_GREEN;
+}
+
+bool lien_uses_memory(const json_t *process)
+{
+	return json_is_false(json_object_get(process, "complete")) ||
+	       lien_get_number(process, "bytes") || lien_get_number(process, "imported_bytes") ||
+	       lien_get_number(process, "offloaded_bytes");
+}
+
+char *lien_left_out_text(unsigned count)
+{
+	return lien_format(
+		"%u %s without GPU memory: `--all`", count, count == 1 ? "process" : "processes");
+}

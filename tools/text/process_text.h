@@ -3,9 +3,12 @@
 #ifndef LIEN_TOOLS_PROCESS_TEXT_H
 #define LIEN_TOOLS_PROCESS_TEXT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include <jansson.h>
+
+#include "tools/text/terminal.h"
 
 /* "0/2 0/2 +2": a rank per communicator, the first ones. */
 char *lien_ranks_text(const json_t *process, size_t max);
@@ -13,7 +16,16 @@ char *lien_ranks_text(const json_t *process, size_t max);
 /* "0-3,6": consecutive devices of a sorted list are shown as a range. */
 char *lien_devices_text(const json_t *process);
 
+/* Returns the color for that state. */
+enum lien_color lien_state_color(const json_t *process);
+
 /* "partly": another column shows how much is offloaded. The reply owns the string. */
 const char *lien_state_text(const json_t *process);
+
+/* Has the process GPU memory: of its own, imported or offloaded? Of an incomplete one that is not
+ * known: true. */
+bool lien_uses_memory(const json_t *process);
+/* Returns the line that says how many processes are left out; the caller frees. */
+char *lien_left_out_text(unsigned count);
 
 #endif

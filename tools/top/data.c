@@ -6,7 +6,9 @@
 
 #include <lien/clock.h>
 
+#include "tools/text/arena.h"
 #include "tools/text/output.h"
+#include "tools/text/process_text.h"
 #include "tools/top/top.h"
 
 #define GRAPH_SHARE 10 /* the graph may take a tenth of the time */
@@ -26,15 +28,20 @@ json_t *lien_top_ask(struct lien_top *top, json_t *request)
 	return result;
 }
 
-static int ask(struct lien_top *top, const char *op, json_t **result)
+static int keep(struct lien_top *top, json_t *request, json_t **result)
 {
-	json_t *answer = lien_top_ask(top, json_pack("{s:s}", "op", op));
+	json_t *answer = lien_top_ask(top, request);
 
 	if (!answer)
 		return -EIO;
 	json_decref(*result);
 	*result = answer;
 	return 0;
+}
+
+static int ask(struct lien_top *top, const char *op, json_t **result)
+{
+	return keep(top, json_pack("{s:s}", "op", op), result);
 }
 
 /* An older agent without this operation has no counters; that is no failure. */
@@ -54,6 +61,8 @@ static int ask_graph(struct lien_top *top)
 	if (top->graph && began < top->graph_due)
 		return 0;
 	err = ask(top, "graph", &top->graph);
+	if (!err)
+		lien_drop_arena(top->graph);
 	top->graph_due = now() + (GRAPH_SHARE - 1) * (now() - began);
 	return err;
 }
@@ -108,13 +117,17 @@ static int make_processes(struct lien_top *top, double elapsed)
 {
 	const json_t *list = json_object_get(top->ps, "processes"), *entry;
 	struct lien_top_process *processes, *process;
-	unsigned count = 0;
+	unsigned count = 0, left_out = 0;
 	size_t i;
 
 	processes = calloc(json_array_size(list) + 1, sizeof(*processes));
 	if (!processes)
 		return -ENOMEM;
 	json_array_foreach (list, i, entry) {
+		if (!top->all && !lien_uses_memory(entry)) {
+			left_out++;
+			continue;
+		}
 		process = &processes[count++];
 		process->entry = entry;
 		process->pid = lien_get_number(entry, "pid");
@@ -129,6 +142,7 @@ static int make_processes(struct lien_top *top, double elapsed)
 	free(top->processes);
 	top->processes = processes;
 	top->count = count;
+	top->left_out = left_out;
 	return 0;
 }
 
@@ -145,7 +159,7 @@ int lien_top_refresh(struct lien_top *top, bool with_graph)
 	if (!err)
 		err = ask_comms(top);
 	if (!err)
-		err = ask(top, "ps", &top->ps);
+		err = keep(top, json_pack("{s:s, s:b}", "op", "ps", "fresh", 1), &top->ps);
 	if (!err && with_graph)
 		err = ask_graph(top);
 	if (err)

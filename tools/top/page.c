@@ -45,7 +45,7 @@ void lien_page_add_table(struct lien_page *page, struct lien_table *table)
 
 	if (!out)
 		return;
-	lien_table_end(table, out);
+	lien_table_end_in(table, out, page->width);
 	fclose(out);
 	for (rest = text; rest && (line = strsep(&rest, "\n")) && (*line || rest);) {
 		lien_page_say(page, mark, "%s", line);

@@ -11,23 +11,26 @@
 
 static void add_memory(struct lien_page *page, const struct lien_top *top, uint64_t pid)
 {
-	static const struct lien_column columns[] = {{"OWNER", LIEN_LEFT}, {"KIND", LIEN_LEFT},
-		{"ALLOCATIONS", LIEN_RIGHT}, {"MAPPINGS", LIEN_RIGHT}, {"GPU", LIEN_RIGHT},
-		{"OFFLOADED", LIEN_RIGHT}};
-	struct lien_table *table = lien_table_new(columns, 6);
-	const json_t *row;
+	static const struct lien_column columns[] = {{"OWNER", LIEN_LEFT, 0},
+		{"KIND", LIEN_LEFT, 0}, {"ALLOCATIONS", LIEN_RIGHT, 0}, {"MAPPINGS", LIEN_RIGHT, 1},
+		{"GPU", LIEN_RIGHT, 0}, {"OFFLOADED", LIEN_RIGHT, 0}, {"TAG", LIEN_LEFT, 0}};
+	const json_t *rows = json_object_get(top->mem, "rows"), *row;
+	const bool tags = lien_any_tag(rows, pid);
+	struct lien_table *table = lien_table_new(columns, tags ? 7 : 6);
 	size_t i;
 
-	json_array_foreach (json_object_get(top->mem, "rows"), i, row) {
+	json_array_foreach (rows, i, row) {
 		if (lien_get_number(row, "pid") != pid)
 			continue;
-		lien_table_add(table, "%s", lien_get_text(row, "owner"));
+		lien_table_add(table, "%s%s", lien_get_text(row, "owner"), lien_owner_doubt(row));
 		lien_table_add(table, "%s", lien_get_text(row, "kind"));
 		lien_table_add(table, "%" PRIu64, lien_get_number(row, "allocations"));
 		lien_table_add(table, "%" PRIu64, lien_get_number(row, "mappings"));
 		lien_table_add(table, "%s", lien_size(lien_get_number(row, "bytes")).text);
 		lien_table_add(
 			table, "%s", lien_size(lien_get_number(row, "offloaded_bytes")).text);
+		if (tags)
+			lien_table_add(table, "%s", lien_get_text(row, "tag"));
 	}
 	lien_page_add_table(page, table);
 }
@@ -48,9 +51,9 @@ static char *collectives_of(const struct lien_top *top, const json_t *comm)
 
 static void add_communicators(struct lien_page *page, const struct lien_top *top, uint64_t pid)
 {
-	static const struct lien_column columns[] = {{"COMMUNICATOR", LIEN_LEFT},
-		{"RANK", LIEN_RIGHT}, {"OF", LIEN_RIGHT}, {"REGISTERED", LIEN_RIGHT},
-		{"COLLECTIVES", LIEN_RIGHT}};
+	static const struct lien_column columns[] = {{"COMMUNICATOR", LIEN_LEFT, 0},
+		{"RANK", LIEN_RIGHT, 0}, {"OF", LIEN_RIGHT, 0}, {"REGISTERED", LIEN_RIGHT, 1},
+		{"COLLECTIVES", LIEN_RIGHT, 0}};
 	struct lien_table *table = lien_table_new(columns, 5);
 	const json_t *comm;
 	char *collectives;
@@ -175,7 +178,8 @@ static bool add_allocation(
 	holders = holders_text(reply, pid);
 	lien_table_add(table, "%s", address);
 	lien_table_add(table, "%s", lien_size(lien_get_number(allocation, "bytes")).text);
-	lien_table_add(table, "%s", lien_get_text(allocation, "owner"));
+	lien_table_add(
+		table, "%s%s", lien_get_text(allocation, "owner"), lien_owner_doubt(allocation));
 	lien_table_add(table, "%s", holders);
 	free(holders);
 	json_decref(reply);
@@ -184,8 +188,8 @@ static bool add_allocation(
 
 static bool add_largest(struct lien_page *page, struct lien_top *top, uint64_t pid)
 {
-	static const struct lien_column columns[] = {{"LARGEST AT", LIEN_LEFT},
-		{"SIZE", LIEN_RIGHT}, {"OWNER", LIEN_LEFT}, {"HOLDERS", LIEN_LEFT}};
+	static const struct lien_column columns[] = {{"LARGEST AT", LIEN_LEFT, 0},
+		{"SIZE", LIEN_RIGHT, 0}, {"OWNER", LIEN_LEFT, 0}, {"HOLDERS", LIEN_LEFT, 0}};
 	struct lien_table *table = lien_table_new(columns, 4);
 	const json_t *largest[LARGEST];
 	unsigned count = find_largest(top->graph, pid, largest), i;
@@ -205,7 +209,7 @@ bool lien_page_make_process(struct lien_page *page, struct lien_top *top, uint64
 
 	if (!process) {
 		lien_page_say(page, LIEN_MARK_TITLE,
-			"process %" PRIu64 " has ended, or uses CUDA no more", pid);
+			"process %" PRIu64 " has ended, or has no GPU memory now", pid);
 		page->head = page->count;
 		return true;
 	}

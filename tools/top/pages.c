@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include <inttypes.h>
+#include <stdlib.h>
 
+#include "tools/text/process_text.h"
 #include "tools/top/page.h"
 
-#define ROOMY 10 /* from this height on, the totals leave room for processes */
+#define ROOMY	  10 /* from this height on, the totals leave room for processes */
+#define GPU_WIDTH 40
+#define GPU_SHARE 5 /* GPUs take this part of the screen at most */
 
 static void add_agent(struct lien_page *page, const struct lien_top *top)
 {
@@ -39,6 +43,91 @@ static void add_totals(struct lien_page *page, const struct lien_top *top)
 		"liens: %" PRIu64 " in (imports), %" PRIu64 " out (exported allocations)", in, out);
 }
 
+/* "GPU 0: 24G used, 126G free of 150G"; index NULL: the sum of `count` GPUs. */
+static char *gpu_text(const json_t *index, unsigned count, const uint64_t *bytes)
+{
+	char *used = lien_top_size(bytes[0]), *free_now = lien_top_size(bytes[1]);
+	char *total = lien_top_size(bytes[2]), *name, *text;
+
+	if (index)
+		name = lien_format("GPU %" JSON_INTEGER_FORMAT, json_integer_value(index));
+	else
+		name = lien_format("%u GPUs", count);
+	text = lien_format("%s: %s used, %s free of %s", name, used, free_now, total);
+	free(used);
+	free(free_now);
+	free(total);
+	free(name);
+	return text;
+}
+
+static bool has_figures(const json_t *gpu)
+{
+	return json_is_integer(json_object_get(gpu, "index")) &&
+	       json_is_integer(json_object_get(gpu, "total_bytes"));
+}
+
+/* As nvidia-smi and nvtop have it, as many beside each other as there is room for; where there are
+ * too many for the screen, their sum. Nothing without NVML. */
+static void add_gpus(
+	struct lien_page *page, const struct lien_top *top, unsigned width, unsigned height)
+{
+	const json_t *gpus = json_object_get(top->ps, "gpus"), *gpu;
+	unsigned count = 0, in_line = width / GPU_WIDTH ? width / GPU_WIDTH : 1, at = 0;
+	uint64_t sum[3] = {0};
+	char *line = NULL, *text;
+	bool each;
+	size_t i;
+
+	json_array_foreach (gpus, i, gpu)
+		count += has_figures(gpu);
+	each = count <= 1 || (count + in_line - 1) / in_line <= height / GPU_SHARE;
+	json_array_foreach (gpus, i, gpu) {
+		const uint64_t bytes[] = {lien_get_number(gpu, "used_bytes"),
+			lien_get_number(gpu, "free_bytes"), lien_get_number(gpu, "total_bytes")};
+
+		if (!has_figures(gpu))
+			continue;
+		for (unsigned j = 0; j < 3; j++)
+			sum[j] += bytes[j];
+		if (!each)
+			continue;
+		text = gpu_text(json_object_get(gpu, "index"), 0, bytes);
+		line = lien_append(line, "", "%-*s", ++at < in_line ? GPU_WIDTH : 0, text);
+		free(text);
+		if (at < in_line)
+			continue;
+		lien_page_add(page, LIEN_MARK_NONE, line);
+		line = NULL;
+		at = 0;
+	}
+	if (line)
+		lien_page_add(page, LIEN_MARK_NONE, line);
+	if (count && !each)
+		lien_page_add(page, LIEN_MARK_NONE, gpu_text(NULL, count, sum));
+}
+
+/* Memory that importers keep although its owner has exited. */
+static void add_dead(struct lien_page *page, const struct lien_top *top, bool each)
+{
+	const json_t *dead = json_object_get(top->ps, "dead"), *row;
+	uint64_t bytes = 0;
+	size_t i;
+
+	json_array_foreach (dead, i, row) {
+		bytes += lien_get_number(row, "bytes");
+		if (each)
+			lien_page_say(page, LIEN_MARK_WARNING,
+				"held by the dead: %s of process %" PRIu64
+				" (%s): see `lien check`",
+				lien_size(lien_get_number(row, "bytes")).text,
+				lien_get_number(row, "pid"), lien_get_text(row, "owner"));
+	}
+	if (bytes && !each)
+		lien_page_say(page, LIEN_MARK_WARNING,
+			"held by the dead, and not counted above: %s", lien_size(bytes).text);
+}
+
 static void add_events(struct lien_page *page, const struct lien_top *top)
 {
 	uint64_t lost = lien_get_number(top->status, "events_lost");
@@ -62,6 +151,8 @@ static void make_list(struct lien_page *page, struct lien_top *top,
 	if (height >= ROOMY) {
 		add_agent(page, top);
 		add_totals(page, top);
+		add_gpus(page, top, width, height);
+		add_dead(page, top, false);
 		add_events(page, top);
 		lien_page_say(page, LIEN_MARK_NONE, "%s", "");
 	}
@@ -76,8 +167,15 @@ static void make_list(struct lien_page *page, struct lien_top *top,
 		lien_page_add(page, chosen ? LIEN_MARK_SELECTED : LIEN_MARK_NONE,
 			lien_top_row(&top->processes[i], width));
 	}
-	if (!top->count)
-		lien_page_say(page, LIEN_MARK_NONE, "no process uses CUDA on this node");
+	if (top->left_out)
+		lien_page_add(page, LIEN_MARK_NONE, lien_left_out_text(top->left_out));
+	else if (!top->count)
+		lien_page_say(page, LIEN_MARK_NONE, "no process%s uses CUDA on this node",
+			json_object_get(top->ps, "only_user") ? " of yours" : "");
+	add_dead(page, top, true);
+	if (json_object_get(top->ps, "only_user"))
+		lien_page_say(page, LIEN_MARK_NONE,
+			"processes of other users are hidden: only root sees them");
 }
 
 static void make_help(struct lien_page *page)
@@ -109,7 +207,7 @@ static void make_help(struct lien_page *page)
 bool lien_page_make(struct lien_page *page, struct lien_top *top, const struct lien_top_view *view,
 	unsigned width, unsigned height)
 {
-	*page = (struct lien_page){};
+	*page = (struct lien_page){.width = width};
 	if (view->help)
 		make_help(page);
 	else if (view->opened)

@@ -26,6 +26,9 @@ const char *lien_screen_start(void)
 	if (!name || !*name || !strcmp(name, "dumb"))
 		return "TERM names no terminal with a screen";
 	setenv("TERMINFO_DIRS", TERMINFO_PLACES, 0);
+	/* The terminal knows better, also when its size changes. */
+	unsetenv("COLUMNS");
+	unsetenv("LINES");
 	setenv("ESCDELAY", "25", 0); /* ms to wait for the rest of a key's sequence */
 	for (i = 0; i < sizeof(like) / sizeof(like[0]) && !screen; i++)
 		screen = newterm(like[i], stdout, stdin);

@@ -7,8 +7,7 @@
 #include "tools/text/process_text.h"
 #include "tools/top/top.h"
 
-/* Four or five characters: "784M", "3.4G", "1023M". */
-static char *short_size(uint64_t bytes)
+char *lien_top_size(uint64_t bytes)
 {
 	static const char units[] = "KMGTPE";
 	double value = bytes / 1024.0;
@@ -51,17 +50,17 @@ static char *devices_text(const struct lien_top_process *process)
 
 static char *bytes_text(const struct lien_top_process *process)
 {
-	return short_size(process->bytes);
+	return lien_top_size(process->bytes);
 }
 
 static char *nccl_text(const struct lien_top_process *process)
 {
-	return short_size(process->nccl);
+	return lien_top_size(process->nccl);
 }
 
 static char *other_text(const struct lien_top_process *process)
 {
-	return short_size(process->other);
+	return lien_top_size(process->other);
 }
 
 static char *imports_text(const struct lien_top_process *process)

@@ -24,11 +24,12 @@ struct lien_top_process {
 
 struct lien_top {
 	struct lien_client *client;
+	bool all;      /* also processes without GPU memory */
 	bool no_comms; /* the agent lacks that operation */
 	/* Replies of the last refresh. comms and graph may be NULL. */
 	json_t *status, *ps, *mem, *comms, *graph;
 	struct lien_top_process *processes;
-	unsigned count;
+	unsigned count, left_out;
 	double seconds, event_rate; /* CLOCK_MONOTONIC; -1: not known yet */
 	double graph_due;	    /* a large graph is requested less often */
 };
@@ -55,6 +56,9 @@ const struct lien_top_process *lien_top_find(const struct lien_top *top, uint64_
 
 #define LIEN_TOP_SORT_DEFAULT 3 /* memory on the GPUs */
 
+/* Four or five characters: "784M", "3.4G", "1023M"; the caller frees. */
+char *lien_top_size(uint64_t bytes);
+
 unsigned lien_top_columns(void);
 /* Sorts by the view's column. */
 void lien_top_sort(struct lien_top *top, const struct lien_top_view *view);
@@ -80,7 +84,7 @@ struct lien_page_line {
 
 struct lien_page {
 	struct lien_page_line *lines;
-	unsigned count, capacity;
+	unsigned count, capacity, width;
 	unsigned head;	 /* number of first lines, which stay while the others scroll */
 	unsigned chosen; /* the selected line; 0: none */
 };

@@ -1,0 +1,344 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "agent/daemon/together.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/views/views.h"
+
+#define TOKEN_MAX	256 /* bytes */
+#define RESULTS_OF_USER 8
+#define RESULTS_MAX	64
+
+/* A process that took part, which is not the next one of that number. */
+struct mover {
+	uint32_t pid;
+	uint64_t start;
+};
+
+/* A request, and whose it is. */
+struct asked {
+	TAILQ_ENTRY(asked) next;
+	json_t *request; /* without what may differ between equal ones */
+	json_t *token;	 /* a text, or the number of a turn; NULL: none */
+	bool one_user;
+	uint32_t uid;
+	uint64_t number; /* of its transaction, or of the one before if there was nothing to do */
+	json_t *result;	 /* NULL: under way */
+	struct mover *movers;
+	unsigned movers_count; /* 0: nothing was moved */
+};
+
+struct lien_together {
+	uint64_t number; /* offloads and restores that have ended */
+	struct asked *current;
+	json_t *result;
+	TAILQ_HEAD(asked_list, asked) results; /* newest first */
+	unsigned count;
+};
+
+static struct lien_together *together_of(struct lien_agent *agent)
+{
+	if (!agent->together) {
+		agent->together = calloc(1, sizeof(*agent->together));
+		if (agent->together)
+			TAILQ_INIT(&agent->together->results);
+	}
+	return agent->together;
+}
+
+static void asked_free(struct asked *asked)
+{
+	if (!asked)
+		return;
+	json_decref(asked->request);
+	json_decref(asked->token);
+	json_decref(asked->result);
+	free(asked->movers);
+	free(asked);
+}
+
+/* NULL: out of memory. */
+static struct asked *asked_new(const struct lien_client *client, json_t *request)
+{
+	static const char *const differ[] = {"together", "wait", "timeout_ms"};
+	struct asked *asked = calloc(1, sizeof(*asked));
+	json_t *token = json_object_get(request, "together");
+	size_t i;
+
+	if (!asked)
+		return NULL;
+	asked->request = json_copy(request);
+	for (i = 0; i < sizeof(differ) / sizeof(differ[0]); i++)
+		json_object_del(asked->request, differ[i]);
+	asked->token = json_is_string(token) || json_is_integer(token) ? json_incref(token) : NULL;
+	asked->one_user = client->viewer.one_user;
+	asked->uid = client->viewer.uid;
+	return asked;
+}
+
+static bool same_user(const struct asked *a, const struct asked *b)
+{
+	return a->one_user == b->one_user && (!a->one_user || a->uid == b->uid);
+}
+
+static bool equal(const struct asked *a, const struct asked *b)
+{
+	return same_user(a, b) && json_equal(a->request, b->request);
+}
+
+static bool same_token(const struct asked *a, const struct asked *b)
+{
+	if (!a->token || !b->token || !json_equal(a->token, b->token))
+		return false;
+	/* Different requests may be in the same turn. */
+	return json_is_integer(a->token) ? equal(a, b)
+					 : json_equal(json_object_get(a->request, "op"),
+						   json_object_get(b->request, "op"));
+}
+
+static void forget(struct lien_together *together, struct asked *asked)
+{
+	TAILQ_REMOVE(&together->results, asked, next);
+	together->count--;
+	asked_free(asked);
+}
+
+/* The oldest result of a request that moved nothing, or the oldest of all. */
+static struct asked *least_needed(struct lien_together *together)
+{
+	struct asked *other;
+
+	TAILQ_FOREACH_REVERSE(other, &together->results, asked_list, next)
+	if (!other->movers_count)
+		return other;
+	return TAILQ_LAST(&together->results, asked_list);
+}
+
+/*
+ * Takes over both. A user's own old results go first. Anybody may find nothing to do, under any
+ * number of uids: such a result pushes out no other user's that moved something.
+ */
+static void remember(struct lien_together *together, struct asked *asked, json_t *result)
+{
+	struct asked *other, *oldest = NULL;
+	unsigned of_user = 0;
+
+	asked->result = result;
+	TAILQ_FOREACH (other, &together->results, next)
+		if (same_user(other, asked)) {
+			oldest = other;
+			of_user++;
+		}
+	if (of_user < RESULTS_OF_USER)
+		oldest = together->count == RESULTS_MAX ? least_needed(together) : NULL;
+	if (oldest && of_user < RESULTS_OF_USER && oldest->movers_count && !asked->movers_count) {
+		asked_free(asked);
+		return;
+	}
+	if (oldest)
+		forget(together, oldest);
+	TAILQ_INSERT_HEAD(&together->results, asked, next);
+	together->count++;
+}
+
+bool lien_together_read(struct lien_client *client, json_t *request)
+{
+	const json_t *together = json_object_get(request, "together");
+	const json_t *wait = json_object_get(request, "wait");
+	const size_t length = json_string_length(together);
+
+	if (together && !json_is_boolean(together) && !json_is_integer(together) &&
+		(!length || length > TOKEN_MAX)) {
+		lien_reply_invalid(client,
+			"together must be true, false, a number, or a text of 1 to 256 bytes");
+		return false;
+	}
+	if (wait && !json_is_boolean(wait)) {
+		lien_reply_invalid(client, "wait must be true or false");
+		return false;
+	}
+	return true;
+}
+
+static bool wants(json_t *request)
+{
+	const json_t *together = json_object_get(request, "together");
+
+	return json_is_true(together) || json_is_string(together) || json_is_integer(together);
+}
+
+/* Is it what the transaction under way does? Without a token any equal one is; tokens must agree.
+ */
+static bool is_under_way(const struct lien_together *together, const struct asked *asked)
+{
+	return together->current && equal(together->current, asked) &&
+	       (!asked->token || same_token(together->current, asked));
+}
+
+static const struct asked *of_token(const struct lien_together *together, const struct asked *asked)
+{
+	const struct asked *other;
+
+	TAILQ_FOREACH (other, &together->results, next)
+		if (same_user(other, asked) && same_token(other, asked))
+			return other;
+	return NULL;
+}
+
+/* Does any of those that it moved memory of still live? */
+static bool is_of_the_living(const struct lien_agent *agent, const struct asked *asked)
+{
+	unsigned i;
+
+	for (i = 0; i < asked->movers_count; i++)
+		if (lien_graph_living(agent->graph, asked->movers[i].pid, asked->movers[i].start))
+			return true;
+	return false;
+}
+
+/* NULL, or an equal request that is the reason why there is nothing to do: nothing has been moved
+ * after it. One with a token would have found the result of that. */
+static const struct asked *last_equal(const struct lien_agent *agent, const struct asked *asked)
+{
+	const struct lien_together *together = agent->together;
+	const struct asked *other;
+
+	TAILQ_FOREACH (other, &together->results, next)
+		if (!asked->token && other->number == together->number && equal(other, asked) &&
+			is_of_the_living(agent, other))
+			return other;
+	return NULL;
+}
+
+bool lien_together_join(struct lien_client *client, json_t *request)
+{
+	struct lien_together *together = together_of(client->agent);
+	struct asked *asked = together && wants(request) ? asked_new(client, request) : NULL;
+	const struct asked *done;
+	bool joined = true;
+
+	if (!asked)
+		return false;
+	done = of_token(together, asked);
+	/* Each would find something to move. */
+	if (!done && json_object_get(asked->request, "free_bytes"))
+		done = last_equal(client->agent, asked);
+	if (done && equal(done, asked))
+		lien_reply_result(client, json_copy(done->result));
+	else if (done)
+		lien_reply_invalid(client,
+			"together: an earlier request with this token was another one: each "
+			"offload, and each restore, needs its own");
+	else if (client->agent->transaction && is_under_way(together, asked))
+		client->waiting = true;
+	else
+		joined = false;
+	asked_free(asked);
+	return joined;
+}
+
+void lien_together_begin(struct lien_client *client, json_t *request)
+{
+	struct lien_together *together = together_of(client->agent);
+
+	if (together && !client->agent->transaction) {
+		asked_free(together->current);
+		together->current = asked_new(client, request);
+	}
+}
+
+void lien_together_none(struct lien_agent *agent)
+{
+	if (agent->together && !agent->transaction) {
+		asked_free(agent->together->current);
+		agent->together->current = NULL;
+	}
+}
+
+static void note_movers(const struct lien_agent *agent, struct asked *asked)
+{
+	const struct lien_transaction_result *result = lien_transaction_result(agent->transaction);
+	const struct lien_process *process;
+	unsigned i;
+
+	asked->movers = calloc(result->processes_count + 1, sizeof(*asked->movers));
+	for (i = 0; asked->movers && i < result->processes_count; i++) {
+		process = lien_graph_process(agent->graph, result->processes[i].pid);
+		asked->movers[asked->movers_count++] =
+			(struct mover){result->processes[i].pid, process ? process->start : 0};
+	}
+}
+
+void lien_together_nothing(struct lien_client *client, json_t *request, json_t *result)
+{
+	struct lien_together *together = together_of(client->agent);
+	struct asked *asked = together ? asked_new(client, request) : NULL;
+	const struct asked *last;
+
+	lien_together_none(client->agent);
+	if (result && together)
+		json_object_set_new(result, "transaction", json_null());
+	last = asked && wants(request) ? last_equal(client->agent, asked) : NULL;
+	if (last) {
+		json_decref(result);
+		result = json_copy(last->result);
+	}
+	if (asked && asked->token && result) {
+		asked->number = together->number;
+		remember(together, asked, json_copy(result));
+	} else {
+		asked_free(asked);
+	}
+	lien_reply_result(client, result);
+}
+
+void lien_together_ended(struct lien_agent *agent)
+{
+	const enum lien_transaction_kind kind = lien_transaction_kind(agent->transaction);
+	const bool failed = lien_transaction_result(agent->transaction)->error;
+	struct lien_together *together = together_of(agent);
+	struct asked *asked;
+	json_t *result;
+
+	if (!together || (kind != LIEN_TRANSACTION_OFFLOAD && kind != LIEN_TRANSACTION_RESTORE))
+		return;
+	asked = together->current;
+	together->current = NULL;
+	together->number++;
+	json_decref(together->result);
+	together->result = NULL;
+	if (!failed) {
+		result = lien_view_result(
+			agent->transaction, kind == LIEN_TRANSACTION_OFFLOAD ? &agent->plan : NULL);
+		if (result)
+			json_object_set_new(result, "transaction", json_integer(together->number));
+		together->result = result;
+	}
+	if (asked && together->result) {
+		asked->number = together->number;
+		note_movers(agent, asked);
+		remember(together, asked, json_copy(together->result));
+	} else {
+		asked_free(asked);
+	}
+}
+
+json_t *lien_together_result(struct lien_agent *agent)
+{
+	return agent->together ? agent->together->result : NULL;
+}
+
+void lien_together_free(struct lien_agent *agent)
+{
+	struct lien_together *together = agent->together;
+
+	if (!together)
+		return;
+	while (!TAILQ_EMPTY(&together->results))
+		forget(together, TAILQ_FIRST(&together->results));
+	asked_free(together->current);
+	json_decref(together->result);
+	free(together);
+	agent->together = NULL;
+}

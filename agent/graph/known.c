@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "agent/graph/known.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LISTED 8 /* names in one line */
+
+struct line {
+	char *text;
+	size_t size, length;
+	unsigned names, more;
+};
+
+__attribute__((format(printf, 2, 3))) static void add(struct line *line, const char *format, ...)
+{
+	va_list args;
+	int n;
+
+	va_start(args, format);
+	n = vsnprintf(line->text + line->length, line->size - line->length, format, args);
+	va_end(args);
+	line->length += n;
+	if (line->length >= line->size)
+		line->length = line->size - 1;
+}
+
+static bool list(struct line *line)
+{
+	if (line->names == LISTED) {
+		line->more++;
+		return false;
+	}
+	if (line->names++)
+		add(line, ", ");
+	return true;
+}
+
+static void end(struct line *line, const char *see)
+{
+	if (line->more)
+		add(line, " and %u more", line->more);
+	add(line, " (see `%s`)", see);
+}
+
+void lien_known_processes(struct lien_graph *graph, const struct lien_viewer *viewer,
+	const char *what, uint32_t pid, char *text, size_t size)
+{
+	struct line line = {.text = text, .size = size};
+	struct lien_process *process;
+
+	if (what)
+		add(&line, "%s %u; ", what, pid);
+	else
+		add(&line,
+			"process %u is not known to the agent: it does not run, has not used CUDA "
+			"or is another user's; ",
+			pid);
+	for (process = lien_graph_first(graph); process; process = lien_graph_next(process)) {
+		if (!process->cuda || !lien_viewer_sees(viewer, process))
+			continue;
+		if (!line.names)
+			add(&line, "known are ");
+		if (list(&line))
+			add(&line, "%u (%s)", process->pid, process->command);
+	}
+	if (!line.names)
+		add(&line, "no process is known");
+	end(&line, "lien ps");
+}
+
+static bool is_memory(const struct lien_viewer *viewer, const struct lien_allocation *allocation)
+{
+	return lien_allocation_held(allocation) && lien_allocation_on_device(allocation) &&
+	       lien_viewer_sees_owner(viewer, allocation);
+}
+
+static int name_cmp(const void *a, const void *b)
+{
+	return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* Moves equal names together, and returns how many different ones there are. */
+static unsigned unique(const char **names, unsigned count)
+{
+	unsigned i, n = 0;
+
+	if (count)
+		qsort(names, count, sizeof(*names), name_cmp);
+	for (i = 0; i < count; i++)
+		if (!n || strcmp(names[n - 1], names[i]))
+			names[n++] = names[i];
+	return n;
+}
+
+static void remove_name(const char **names, unsigned *count, const char *name)
+{
+	const char **found = bsearch(&name, names, *count, sizeof(*names), name_cmp);
+
+	if (found)
+		memmove(found, found + 1, (names + --*count - found) * sizeof(*names));
+}
+
+const char *lien_known_missing(struct lien_graph *graph, const struct lien_viewer *viewer,
+	const char **owners, unsigned count)
+{
+	struct lien_allocation *allocation = lien_graph_first_allocation(graph);
+	bool inferred;
+
+	for (count = unique(owners, count); count && allocation;
+		allocation = lien_graph_next_allocation(allocation)) {
+		if (!is_memory(viewer, allocation))
+			continue;
+		remove_name(owners, &count, lien_allocation_library(allocation));
+		remove_name(owners, &count, lien_allocation_attributed(allocation, &inferred));
+	}
+	return count ? owners[0] : NULL;
+}
+
+/* Lists the different names that memory has. name_of: NULL: it has none. */
+static void add_names(struct line *line, struct lien_graph *graph, const struct lien_viewer *viewer,
+	const char *(*name_of)(const struct lien_allocation *allocation), const char *before)
+{
+	struct lien_allocation *allocation;
+	const char *names[LISTED], *name;
+	unsigned i;
+
+	for (allocation = lien_graph_first_allocation(graph); allocation;
+		allocation = lien_graph_next_allocation(allocation)) {
+		name = is_memory(viewer, allocation) ? name_of(allocation) : NULL;
+		for (i = 0; name && i < line->names && strcmp(names[i], name); i++)
+			;
+		if (!name || i < line->names)
+			continue;
+		if (i == LISTED) {
+			add(line, ", ...");
+			return;
+		}
+		if (!i)
+			add(line, "%s", before);
+		names[i] = name;
+		list(line);
+		add(line, "%s", name);
+	}
+}
+
+static const char *owner_of(const struct lien_allocation *allocation)
+{
+	bool inferred;
+
+	return lien_allocation_attributed(allocation, &inferred);
+}
+
+void lien_known_owners(struct lien_graph *graph, const struct lien_viewer *viewer,
+	const char *owner, char *text, size_t size)
+{
+	struct line line = {.text = text, .size = size};
+
+	add(&line, "no GPU memory is of owner %.100s; ", owner);
+	add_names(&line, graph, viewer, owner_of, "there is memory of ");
+	if (!line.names)
+		add(&line, viewer && viewer->one_user ? "your processes have none of any owner"
+						      : "there is none of any owner");
+	end(&line, "lien mem");
+}
+
+bool lien_known_any_tag(struct lien_graph *graph, const struct lien_viewer *viewer,
+	const char *const *tags, unsigned count)
+{
+	struct lien_allocation *allocation;
+	const char *tag, *last = NULL;
+	unsigned i;
+
+	for (allocation = lien_graph_first_allocation(graph); allocation;
+		allocation = lien_graph_next_allocation(allocation)) {
+		tag = lien_allocation_tag(allocation);
+		if (!tag || tag == last || !is_memory(viewer, allocation))
+			continue;
+		for (i = 0; i < count; i++)
+			if (!strcmp(tag, tags[i]))
+				return true;
+		last = tag; /* most memory has the tag of the memory before it */
+	}
+	return false;
+}
+
+void lien_known_tags(struct lien_graph *graph, const struct lien_viewer *viewer, const char *tag,
+	char *text, size_t size)
+{
+	struct line line = {.text = text, .size = size};
+
+	add(&line, "no GPU memory has the tag %s; ", tag);
+	add_names(&line, graph, viewer, lien_allocation_tag, "there is memory with the tag ");
+	if (!line.names)
+		add(&line, viewer && viewer->one_user ? "your processes have none with a tag"
+						      : "there is none with a tag");
+	end(&line, "lien mem --by tag");
+}

@@ -1,0 +1,475 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "agent/nodes/compare.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/graph/array.h"
+
+/* FNV-1a, twice: the groups of one job have different ids, and nobody gains by a collision. */
+struct lien_node_group lien_node_group_of(const uint8_t *id, size_t size)
+{
+	struct lien_node_group group = {{0xcbf29ce484222325, 0x6c62272e07bb0142}};
+	size_t i;
+
+	for (i = 0; i < size; i++) {
+		group.half[0] = (group.half[0] ^ id[i]) * 0x100000001b3;
+		group.half[1] = (group.half[1] ^ id[size - 1 - i]) * 0x100000001b3;
+	}
+	return group;
+}
+
+/* --- reports ---------------------------------------------------------------------------------- */
+
+struct lien_node_standing *lien_node_report_add(struct lien_node_report *report)
+{
+	if (lien_array_grow(
+		    &report->standings, report->count, &report->room, sizeof(*report->standings)))
+		return NULL;
+	report->standings[report->count] = (struct lien_node_standing){.rank = -1};
+	return &report->standings[report->count++];
+}
+
+int lien_node_standing_pair(
+	struct lien_node_standing *standing, uint32_t peer, bool receives, uint64_t calls)
+{
+	struct lien_node_pair *pair;
+	int err;
+
+	if (!standing->pairs_count || standing->pairs[standing->pairs_count - 1].peer != peer) {
+		err = lien_array_grow(&standing->pairs, standing->pairs_count,
+			&standing->pairs_room, sizeof(*standing->pairs));
+		if (err)
+			return err;
+		standing->pairs[standing->pairs_count++] = (struct lien_node_pair){.peer = peer};
+	}
+	pair = &standing->pairs[standing->pairs_count - 1];
+	*(receives ? &pair->receives : &pair->sends) = calls;
+	return 0;
+}
+
+static int pair_cmp(const void *a, const void *b)
+{
+	const struct lien_node_pair *x = a, *y = b;
+
+	return (x->peer > y->peer) - (x->peer < y->peer);
+}
+
+static uint64_t more(uint64_t a, uint64_t b)
+{
+	return a > b ? a : b;
+}
+
+static void sort_pairs(struct lien_node_standing *standing)
+{
+	struct lien_node_pair *pairs = standing->pairs;
+	unsigned i, n = 0;
+
+	for (i = 1; i < standing->pairs_count && pairs[i - 1].peer < pairs[i].peer;)
+		i++;
+	if (i >= standing->pairs_count)
+		return; /* they are sorted */
+	qsort(pairs, standing->pairs_count, sizeof(*pairs), pair_cmp);
+	for (i = 1; i < standing->pairs_count; i++) {
+		if (pairs[n].peer != pairs[i].peer) {
+			pairs[++n] = pairs[i];
+			continue;
+		}
+		pairs[n].sends = more(pairs[n].sends, pairs[i].sends);
+		pairs[n].receives = more(pairs[n].receives, pairs[i].receives);
+	}
+	standing->pairs_count = n + 1;
+}
+
+void lien_node_report_sort(struct lien_node_report *report)
+{
+	unsigned i;
+
+	for (i = 0; i < report->count; i++)
+		sort_pairs(&report->standings[i]);
+}
+
+void lien_node_report_clear(struct lien_node_report *report)
+{
+	unsigned i;
+
+	for (i = 0; i < report->count; i++)
+		free(report->standings[i].pairs);
+	free(report->standings);
+	*report = (struct lien_node_report){0};
+}
+
+void lien_node_others_clear(struct lien_node_others *others)
+{
+	free(others->groups);
+	free(others->pairs);
+	free(others->ranks);
+	*others = (struct lien_node_others){0};
+}
+
+/* --- comparing -------------------------------------------------------------------------------- */
+
+struct member {
+	struct lien_node_standing *standing;
+	unsigned node;
+};
+
+/* The members of a split that one node has. */
+struct part {
+	const struct lien_node_standing *standing;
+	unsigned node;
+	uint64_t members; /* those that all nodes have */
+};
+
+static int group_cmp(const struct lien_node_group *a, const struct lien_node_group *b)
+{
+	return memcmp(a, b, sizeof(*a));
+}
+
+static int member_cmp(const void *a, const void *b)
+{
+	const struct member *x = a, *y = b;
+	int cmp = group_cmp(&x->standing->group, &y->standing->group);
+
+	if (cmp)
+		return cmp;
+	return (x->standing->rank > y->standing->rank) - (x->standing->rank < y->standing->rank);
+}
+
+/* --- ranks in splits -------------------------------------------------------------------------- */
+
+static int part_cmp(const void *a, const void *b)
+{
+	const struct part *x = a, *y = b;
+	int cmp = group_cmp(&x->standing->split, &y->standing->split);
+
+	return cmp ? cmp : (x->node > y->node) - (x->node < y->node);
+}
+
+/* Counts the members of each split, from sorted parts: once for each node. */
+static void count_members(struct part *parts, unsigned count)
+{
+	unsigned first, end, i;
+	uint64_t members;
+
+	for (first = 0; first < count; first = end) {
+		members = 0;
+		for (end = first; end < count && !group_cmp(&parts[end].standing->split,
+							 &parts[first].standing->split);
+			end++)
+			if (end == first || parts[end].node != parts[end - 1].node)
+				members += parts[end].standing->split_members;
+		for (i = first; i < end; i++)
+			parts[i].members = members;
+	}
+}
+
+/* Have all ranks of the parent been reported, by whatever nodes? */
+static bool is_complete(const struct part *parts, unsigned count, const struct member *member)
+{
+	const struct part key = {.standing = member->standing, .node = member->node};
+	const struct part *part = bsearch(&key, parts, count, sizeof(*parts), part_cmp);
+
+	return part->members == (uint64_t)member->standing->split_nranks;
+}
+
+static int place_cmp(const void *a, const void *b)
+{
+	const struct lien_node_standing *x = ((const struct member *)a)->standing;
+	const struct lien_node_standing *y = ((const struct member *)b)->standing;
+
+	if (x->key != y->key)
+		return x->key < y->key ? -1 : 1;
+	return (x->parent_rank > y->parent_rank) - (x->parent_rank < y->parent_rank);
+}
+
+/* Gives the members of a group their ranks, if all are known. 0, -ENOMEM. */
+static int rank_group(struct member *first, struct member *end, const struct part *parts,
+	unsigned parts_count, struct lien_node_others *others)
+{
+	struct lien_node_others *to;
+	struct member *one;
+	int err;
+
+	for (one = first; one < end; one++)
+		if (!one->standing->placed || !is_complete(parts, parts_count, one))
+			return 0;
+	qsort(first, end - first, sizeof(*first), place_cmp);
+	for (one = first; one < end; one++) {
+		one->standing->rank = one - first;
+		to = &others[one->node];
+		err = lien_array_grow(
+			&to->ranks, to->ranks_count, &to->ranks_room, sizeof(*to->ranks));
+		if (err)
+			return err;
+		to->ranks[to->ranks_count++] = (struct lien_others_rank){
+			one->standing->group, one->standing->parent_rank, one->standing->rank};
+	}
+	return 0;
+}
+
+/* --- groups ----------------------------------------------------------------------------------- */
+
+static const struct member *member_of(
+	const struct member *first, const struct member *end, uint32_t rank)
+{
+	const struct member *middle;
+
+	while (first < end) {
+		middle = first + (end - first) / 2;
+		if (middle->standing->rank >= 0 && (uint32_t)middle->standing->rank == rank)
+			return middle;
+		if (middle->standing->rank < 0 || (uint32_t)middle->standing->rank < rank)
+			first = middle + 1;
+		else
+			end = middle;
+	}
+	return NULL;
+}
+
+/* Tells other nodes of the transfers that a rank has begun with their ranks. 0, -errno. */
+static int hand_pairs(const struct member *first, const struct member *end,
+	const struct member *member, struct lien_node_others *others)
+{
+	const struct lien_node_standing *standing = member->standing;
+	struct lien_node_others *to;
+	const struct member *peer;
+	unsigned i;
+	int err;
+
+	for (i = 0; standing->rank >= 0 && i < standing->pairs_count; i++) {
+		peer = member_of(first, end, standing->pairs[i].peer);
+		if (!peer || peer->node == member->node)
+			continue;
+		to = &others[peer->node];
+		err = lien_array_grow(
+			&to->pairs, to->pairs_count, &to->pairs_room, sizeof(*to->pairs));
+		if (err)
+			return err;
+		to->pairs[to->pairs_count++] = (struct lien_others_pair){.group = standing->group,
+			.rank = standing->rank,
+			.peer = standing->pairs[i].peer,
+			.sends = standing->pairs[i].sends,
+			.receives = standing->pairs[i].receives};
+	}
+	return 0;
+}
+
+static int hand_group(struct lien_node_others *to, const struct lien_others_group *group)
+{
+	int err;
+
+	if (to->groups_count && !group_cmp(&to->groups[to->groups_count - 1].group, &group->group))
+		return 0; /* another rank of the same node */
+	err = lien_array_grow(&to->groups, to->groups_count, &to->groups_room, sizeof(*to->groups));
+	if (err)
+		return err;
+	to->groups[to->groups_count++] = *group;
+	return 0;
+}
+
+/* Transfers can only be compared if the rank is known. */
+static bool is_counted(const struct lien_node_standing *standing)
+{
+	return standing->counted && (standing->rank >= 0 || !standing->pairs_count);
+}
+
+/* Compares the members of one group on all nodes. 0, -errno. */
+static int compare_group(const struct member *first, const struct member *end,
+	struct lien_node_others *others, bool *counted)
+{
+	struct lien_others_group group = {.group = first->standing->group, .counted = true};
+	uint64_t most[2] = {0}; /* of all nodes, and of all but `of` */
+	unsigned of = first->node;
+	const struct member *one;
+	bool spans = false;
+	int err = 0;
+
+	for (one = first; one < end; one++) {
+		spans |= one->node != first->node;
+		group.counted &=
+			is_counted(one->standing) && one->standing->since == first->standing->since;
+		if (one->standing->collectives > most[0]) {
+			if (one->node != of)
+				most[1] = most[0];
+			most[0] = one->standing->collectives;
+			of = one->node;
+		} else if (one->node != of && one->standing->collectives > most[1]) {
+			most[1] = one->standing->collectives;
+		}
+	}
+	/* A group on one node alone needs no comparison. */
+	for (one = first; !spans && one < end; one++)
+		counted[one->node] &= is_counted(one->standing);
+	for (one = first; spans && !err && one < end; one++) {
+		counted[one->node] &= group.counted;
+		group.collectives = most[one->node == of];
+		err = hand_group(&others[one->node], &group);
+		if (!err && group.counted)
+			err = hand_pairs(first, end, one, others);
+	}
+	return err;
+}
+
+/* -E2BIG: a node would have to know too much. */
+static int end_others(struct lien_node_others *others, unsigned count, int *too_many)
+{
+	unsigned i;
+
+	for (i = 0; i < count; i++) {
+		if (others[i].groups_count + others[i].pairs_count + others[i].ranks_count >
+			LIEN_NODE_OTHERS_MAX) {
+			*too_many = i;
+			return -E2BIG;
+		}
+		lien_node_others_sort(&others[i]);
+	}
+	return 0;
+}
+
+int lien_node_compare(struct lien_node_report *reports, unsigned count,
+	struct lien_node_others *others, int *too_many)
+{
+	unsigned i, j, n = 0, parts_count = 0, busy = 0, uncounted = 0;
+	struct member *members, *first, *last;
+	struct part *parts;
+	bool *counted = calloc(count + 1, sizeof(*counted));
+	int err = 0;
+
+	for (i = 0; i < count; i++)
+		n += reports[i].count;
+	members = calloc(n + 1, sizeof(*members));
+	parts = calloc(n + 1, sizeof(*parts));
+	memset(others, 0, count * sizeof(*others));
+	if (!members || !parts || !counted)
+		err = -ENOMEM;
+	for (i = n = 0; !err && i < count; i++) {
+		lien_node_report_sort(&reports[i]);
+		counted[i] = !reports[i].unnamed;
+		busy += reports[i].busy;
+		for (j = 0; j < reports[i].count; j++) {
+			struct lien_node_standing *standing = &reports[i].standings[j];
+
+			members[n++] = (struct member){standing, i};
+			if (!standing->placed)
+				continue;
+			standing->rank = -1; /* of an earlier comparison */
+			parts[parts_count++] = (struct part){standing, i, 0};
+		}
+	}
+	if (n)
+		qsort(members, n, sizeof(*members), member_cmp);
+	if (parts_count)
+		qsort(parts, parts_count, sizeof(*parts), part_cmp);
+	count_members(parts, parts_count);
+	for (first = members; !err && first < members + n; first = last) {
+		for (last = first + 1; last < members + n &&
+				       !group_cmp(&last->standing->group, &first->standing->group);)
+			last++;
+		err = rank_group(first, last, parts, parts_count, others);
+		if (!err)
+			err = compare_group(first, last, others, counted);
+	}
+	for (i = 0; !err && i < count; i++)
+		uncounted += !counted[i];
+	for (i = 0; !err && i < count; i++) {
+		others[i].busy = busy > reports[i].busy;
+		others[i].counted = uncounted == !counted[i];
+	}
+	free(members);
+	free(parts);
+	free(counted);
+	return err ? err : end_others(others, count, too_many);
+}
+
+/* --- looking up ------------------------------------------------------------------------------- */
+
+static int others_group_cmp(const void *a, const void *b)
+{
+	const struct lien_others_group *x = a, *y = b;
+
+	return group_cmp(&x->group, &y->group);
+}
+
+static int others_pair_cmp(const void *a, const void *b)
+{
+	const struct lien_others_pair *x = a, *y = b;
+	const int cmp = group_cmp(&x->group, &y->group);
+
+	if (cmp)
+		return cmp;
+	if (x->rank != y->rank)
+		return x->rank < y->rank ? -1 : 1;
+	return (x->peer > y->peer) - (x->peer < y->peer);
+}
+
+static int others_rank_cmp(const void *a, const void *b)
+{
+	const struct lien_others_rank *x = a, *y = b;
+	const int cmp = group_cmp(&x->group, &y->group);
+
+	return cmp ? cmp : (x->parent_rank > y->parent_rank) - (x->parent_rank < y->parent_rank);
+}
+
+void lien_node_others_sort(struct lien_node_others *others)
+{
+	if (others->groups_count)
+		qsort(others->groups, others->groups_count, sizeof(*others->groups),
+			others_group_cmp);
+	if (others->pairs_count)
+		qsort(others->pairs, others->pairs_count, sizeof(*others->pairs), others_pair_cmp);
+	if (others->ranks_count)
+		qsort(others->ranks, others->ranks_count, sizeof(*others->ranks), others_rank_cmp);
+}
+
+const struct lien_others_group *lien_node_others_group(
+	const struct lien_node_others *others, const struct lien_node_group *group)
+{
+	const struct lien_others_group key = {.group = *group};
+
+	return others->groups_count ? bsearch(&key, others->groups, others->groups_count,
+					      sizeof(*others->groups), others_group_cmp)
+				    : NULL;
+}
+
+const struct lien_others_pair *lien_node_others_pairs(
+	const struct lien_node_others *others, const struct lien_node_group *group, unsigned *count)
+{
+	const struct lien_others_pair *pairs = others->pairs;
+	unsigned low = 0, high = others->pairs_count, mid;
+
+	while (low < high) {
+		mid = (low + high) / 2;
+		if (group_cmp(&pairs[mid].group, group) < 0)
+			low = mid + 1;
+		else
+			high = mid;
+	}
+	while (high < others->pairs_count && !group_cmp(&pairs[high].group, group))
+		high++;
+	*count = high - low;
+	return pairs + low;
+}
+
+const struct lien_others_pair *lien_node_others_pair(const struct lien_node_others *others,
+	const struct lien_node_group *group, uint32_t rank, uint32_t peer)
+{
+	const struct lien_others_pair key = {.group = *group, .rank = rank, .peer = peer};
+
+	return others->pairs_count ? bsearch(&key, others->pairs, others->pairs_count, sizeof(key),
+					     others_pair_cmp)
+				   : NULL;
+}
+
+int32_t lien_node_others_rank(const struct lien_node_others *others,
+	const struct lien_node_group *group, int32_t parent_rank)
+{
+	const struct lien_others_rank key = {.group = *group, .parent_rank = parent_rank};
+	const struct lien_others_rank *rank =
+		others->ranks_count ? bsearch(&key, others->ranks, others->ranks_count,
+					      sizeof(*others->ranks), others_rank_cmp)
+				    : NULL;
+
+	return rank ? rank->rank : -1;
+}

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "agent/quiesce/holds.h"
+
+#include "loader/probes/gate.h"
+
+bool lien_holds_away(
+	const struct lien_agent *agent, uint32_t pid, const struct lien_probe_held *held)
+{
+	struct lien_process *process = lien_graph_process(agent->graph, pid);
+	const struct lien_mapping *mapping;
+
+	if (held->call != LIEN_CALL_CU_MEM_UNMAP || !process)
+		return false;
+	/* The gate holds a range, in which there is other memory, too. */
+	mapping = lien_process_mapping(process, held->address);
+	return mapping && mapping->parked;
+}
+
+bool lien_holds(const struct lien_agent *agent, uint32_t pid, const struct lien_probe_shut *shut,
+	bool all, const struct lien_probe_held *held)
+{
+	if (shut->trusting)
+		return lien_holds_away(agent, pid, held);
+	if (!all && LIEN_CALL_BEGINS_CAPTURE(held->call))
+		return shut->busy;
+	if (!all && !(held->flags & LIEN_PROBE_HELD_MEETS))
+		return false;
+	return !shut->by_comm ||
+	       !(LIEN_CALL_MAKES_COMM(held->call) ||
+		       (held->comm && !lien_probes_comm_away(agent->probes, pid, held->comm)));
+}
+
+bool lien_holds_from_before(
+	const struct lien_agent *agent, uint32_t pid, const struct lien_probe_held *held)
+{
+	const struct lien_process *process = lien_graph_process(agent->graph, pid);
+	const struct lien_tracked *tracked = process ? process->agent : NULL;
+	struct lien_probe_shut before;
+
+	if (!tracked || !tracked->gate_was_shut)
+		return process && process->parked;
+	before = tracked->gate_held;
+	before.busy = 0; /* that transaction is over, even if an agent did not live to say so */
+	return lien_holds(agent, pid, &before, tracked->gate_was_all, held);
+}

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""What chaos.py and chaos_nodes.py share: choices that follow from a seed, the count of what was done, the report of
+what went wrong; and how a test runs one of them for a short time."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+import traceback
+
+import lien_test
+from lien_test import Failure, Late, check, equal
+
+
+class Lost(Failure):
+    """Bytes are not what they were."""
+
+
+class Tally(dict):
+    """What was done, by name, for the last line."""
+
+    def add(self, name, count=1):
+        self[name] += count
+
+
+class Run:
+    """counts: the names in its tally, beside those that all have."""
+
+    def __init__(self, seed, seconds, **counts):
+        self.seconds, self.rng = seconds, random.Random(seed)
+        self.tally = Tally(seed=seed, seconds=0, **counts, bytes_verified=0, bytes_lost=0, hangs=0, failures=0)
+        self.steps = []  # what was done last, for the report
+        self.began = time.monotonic()
+
+    def say(self, *what):
+        """A step, with its time."""
+        self.steps.append("%.1f s: %s" % (time.monotonic() - self.began, " ".join(map(str, what))))
+        del self.steps[:-60]
+
+    def run(self):
+        raise NotImplementedError
+
+    def said(self):
+        """Lines for the report: what those that take part have said."""
+        raise NotImplementedError
+
+    def report(self, error):
+        self.tally.add("bytes_lost" if isinstance(error, Lost) else "hangs" if isinstance(error, Late) else "failures")
+        print("\n".join(self.steps))
+        for line in self.said():
+            print(line)
+        print("%s: %s" % (type(error).__name__, error))
+        if not isinstance(error, Failure):
+            traceback.print_exception(error)
+
+    def too_few(self):
+        """Names of the tally of which there must be more."""
+        return []
+
+
+def main(begin):
+    """begin(seed, seconds): a context manager of a Run. Returns the exit status."""
+    seed = int(os.environ.get("CHAOS_SEED") or random.SystemRandom().randrange(1 << 32))
+    seconds = float(os.environ.get("CHAOS_SECONDS") or 60)
+    if os.geteuid():
+        print("skipped: the agent needs root")
+        return 77
+    print("seed %d, %g s" % (seed, seconds), flush=True)
+    lien_test.enter()
+    with begin(seed, seconds) as chaos:
+        try:
+            chaos.run()
+        except Exception as error:  # pylint: disable=broad-except
+            chaos.report(error)
+    tally, few = chaos.tally, chaos.too_few()
+    if few:
+        print("too few for %g s: %s" % (tally["seconds"], ", ".join(few)))
+    print(json.dumps(tally), flush=True)
+    return 1 if few or tally["bytes_lost"] or tally["hangs"] or tally["failures"] else 0
+
+
+def short_run(name, seconds, **environment):
+    """A program of chaos, with another seed each time, for CHAOS_SECONDS or so many."""
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), name)
+    chaos = subprocess.run(
+        [sys.executable, path], env={"CHAOS_SECONDS": str(seconds), **environment, **os.environ}, check=False,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=270)
+    print(chaos.stdout, end="")
+    equal(chaos.returncode, 0, "exit status")
+    tally = json.loads(chaos.stdout.splitlines()[-1])
+    equal([tally["bytes_lost"], tally["hangs"]], [0, 0], "bytes lost, hangs")
+    check(tally["bytes_verified"] > 0, "nothing was compared")

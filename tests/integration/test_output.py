@@ -1,0 +1,101 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-2-Clause
+"""What a user of a real agent sees: its log, its tables, a job's recording."""
+
+import os
+import re
+import subprocess
+import sys
+
+from lien_test import LIEN, MIB, Session, case, check, equal, main
+
+LINE = re.compile(r"lien agent: \d{4}-\d\d-\d\d \d\d:\d\d:\d\d (error|warning|notice|info): ")
+
+
+@case(40)
+def test_log():
+    """Time and level in words; who asked for what; sizes for humans."""
+    with Session() as session:
+        session.start_agent()
+        driver = session.driver()
+        driver("make", 4 * MIB, 0)
+        session.ready(driver.pid)
+        for argument in ("offload", "restore"):
+            client = subprocess.Popen([LIEN, argument, *["--owner", "all"] * (argument == "offload")],
+                                      env=session.env(), stdout=subprocess.DEVNULL)
+            equal(client.wait(), 0, argument)
+            said = session.agent.said()
+            check(re.search(r"info: %s: 4\.0 MiB of 1 process in \d+\.\d ms, asked for by uid 0, pid %d\n"
+                            % (argument, client.pid), said), said)
+        session.ask("offload", "--discard", "prog_driver")
+        check("info: offload: 4.0 MiB of 1 process in " in session.agent.said().splitlines()[-1],
+              session.agent.said())
+        session.ask("restore")
+        equal(session.lien("detach", driver.pid).code, 0, "detach")
+        said = session.agent.said()
+        check(re.search(r"info: detach of 1 process, asked for by uid 0, pid \d+\n", said), said)
+        for line in said.splitlines():
+            check(LINE.match(line), line)
+
+
+@case(40)
+def test_log_of_the_journal():
+    """<N> of syslog under journald alone; that is: if stderr is the stream that JOURNAL_STREAM names"""
+    with Session() as session:
+        session.start_agent()
+        path = session.path("stderr")
+        for same in (True, False):
+            with open(path, "w", encoding="ascii") as out:
+                st = os.fstat(out.fileno())
+                stream = "%d:%d" % (st.st_dev, st.st_ino + (not same))
+                done = subprocess.run([LIEN, "agent"], stderr=out, env=session.env(JOURNAL_STREAM=stream),
+                                      timeout=20, check=False)
+            equal(done.returncode, 1, "a second agent")
+            with open(path, encoding="utf-8") as text:
+                said = text.read()
+            check(said.startswith("<3>") and "lien agent:" not in said if same else LINE.match(said), said)
+            equal(said.count("\n"), 1, said)
+
+
+@case(40)
+def test_numbers_of_the_socket():
+    """No more digits than a number needs, in what the agent itself sends, too."""
+    with Session() as session:
+        session.start_agent()
+        for _ in range(10):
+            text = session.request('{"op": "status"}\n')
+            numbers = re.findall(r"[0-9]+\.[0-9]+", text)
+            check(len(numbers) > 3, text)
+            for number in numbers:
+                check(len(number.replace(".", "").lstrip("0")) <= 16, number)  # 15, or "5.0"
+
+
+JOB = r"""
+import ctypes, sys
+cuda = ctypes.CDLL("libcuda.so.1")
+context, at = ctypes.c_void_p(), ctypes.c_uint64()
+assert not (cuda.cuInit(0) or cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+            or cuda.cuCtxSetCurrent(context) or cuda.cuMemAlloc_v2(ctypes.byref(at), 6 << 20))
+assert not cuda.cuMemFree_v2(at)
+sys.exit(7)
+"""
+
+
+@case(60)
+def test_recording_of_a_job():
+    """`record -- JOB` has the job's exit code; what it wrote shows the peak, not the empty end."""
+    with Session() as session:
+        session.start_agent()
+        path = session.path("job.lien")
+        done = session.lien("record", path, "--", sys.executable, "-c", JOB)
+        equal(done.code, 7, str(done))
+        done = session.lien("mem", "--from", path)
+        equal(done.code, 0, str(done))
+        check("all processes have ended: this is its peak" in done.err, done.err)
+        check("total: 6.0 MiB on the GPUs" in done.out, done.out)
+        equal(session.ask("mem", "--from", path, "--peak")["bytes"], 6 * MIB, "--peak")
+        equal(session.ask("mem", "--from", path, "--at", "+0")["bytes"], 0, "the beginning")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,632 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/* loader/probes/gate_links.c: who shares the gate's links, and when they go. */
+#include <errno.h>
+#include <fcntl.h>
+#include <semaphore.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include "loader/probes/close_later.h"
+#include "loader/probes/gate.h"
+#include "loader/probes/gate_files.h"
+#include "loader/probes/gate_links.h"
+#include "loader/probes/make_link.h"
+
+#define PLACES	3
+#define KEPT_NS (LIEN_GATE_LINKS_KEPT_S * 1000000000ull)
+
+static struct trace_bpf skel;
+static struct lien_probes probes;
+static struct lien_gate gates[2];
+static struct stat st;
+static struct lien_link_request asked[LIEN_LINK_REQUESTS]; /* the last time */
+static uint64_t asked_first[LIEN_LINK_REQUESTS];
+static unsigned looked_up, asked_times, abandoned, dropped[16], dropped_count, contents;
+static bool not_yet, fails, gate_known, pinned, nccl_alone;
+static uint32_t build;
+static uint64_t now = 1000000000000ull;
+static sem_t may_drop;
+
+int __real_clock_gettime(clockid_t clock, struct timespec *ts);
+int __wrap_clock_gettime(clockid_t clock, struct timespec *ts)
+{
+	if (clock != CLOCK_MONOTONIC)
+		return __real_clock_gettime(clock, ts);
+	*ts = (struct timespec){now / 1000000000, now % 1000000000};
+	return 0;
+}
+
+int lien_calls_gated(struct lien_probe_set *set, int fd, enum lien_library library, bool all)
+{
+	unsigned i;
+
+	(void)fd, (void)library;
+	looked_up++;
+	for (i = 0; i < PLACES; i++) {
+		set->offsets[i] = 10 * (i + 1) + contents;
+		set->cookies[i] = i + 100 * all;
+	}
+	set->count = PLACES;
+	return 0;
+}
+
+int lien_making_begin(struct lien_making **making, int file_fd,
+	const struct lien_link_request *requests, unsigned count)
+{
+	unsigned i;
+
+	(void)file_fd;
+	for (i = 0; i < count; i++) {
+		asked[i] = requests[i];
+		asked_first[i] = requests[i].count ? requests[i].offsets[0] : 0;
+	}
+	asked_times++;
+	*making = (void *)&asked;
+	return 0;
+}
+
+bool lien_making_ready(struct lien_making *making)
+{
+	assert_non_null(making);
+	return !not_yet;
+}
+
+int lien_making_wait(struct lien_making **making, int *links)
+{
+	unsigned i, j;
+
+	if (not_yet)
+		return -EINPROGRESS;
+	if (fails) {
+		*making = NULL;
+		return -EINVAL;
+	}
+	for (i = 0; i < LIEN_LINK_REQUESTS; i++)
+		for (j = 0; j < (asked[i].each ? asked[i].count : 1); j++)
+			*links++ = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	*making = NULL;
+	return 0;
+}
+
+void lien_making_abandon(struct lien_making **making)
+{
+	abandoned += *making != NULL;
+	*making = NULL;
+}
+
+void lien_close_later(int fd)
+{
+	assert_int_equal(close(fd), 0);
+}
+
+uint32_t lien_keep_gate_build(const struct lien_probes *of)
+{
+	(void)of;
+	return build;
+}
+
+void lien_keep_gate_links(struct lien_probes *of, struct lien_gate_links *links, unsigned from)
+{
+	(void)of;
+	for (; from < links->count; from++) {
+		assert_true(links->fds[from] >= 0);
+		if (!links->each || !pinned)
+			continue;
+		close(links->fds[from]);
+		links->fds[from] = -1;
+	}
+}
+
+int lien_keep_gate_link_take(struct lien_probes *of, struct lien_gate_links *links, unsigned index)
+{
+	int fd = links->fds[index];
+
+	(void)of;
+	links->fds[index] = -1;
+	if (fd < 0)
+		fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	if (links->each)
+		sem_wait(&may_drop);
+	dropped[dropped_count] = index;
+	__atomic_add_fetch(&dropped_count, 1, __ATOMIC_SEQ_CST);
+	return fd;
+}
+
+struct lien_attached *lien_attached_find(const struct lien_probes *of, dev_t device, ino_t inode)
+{
+	(void)of, (void)device, (void)inode;
+	return NULL;
+}
+
+bool lien_probes_gate_get(const struct lien_probes *of, uint32_t pid, struct lien_probe_gate *gate)
+{
+	(void)of, (void)pid, (void)gate;
+	return gate_known;
+}
+
+static int setup(void **state)
+{
+	(void)state;
+	memset(&probes, 0, sizeof(probes));
+	probes.skel = &skel;
+	gates[0] = (struct lien_gate){.pid = 11};
+	gates[1] = (struct lien_gate){.pid = 12};
+	st = (struct stat){.st_dev = 1, .st_ino = 2};
+	looked_up = asked_times = abandoned = dropped_count = contents = 0;
+	not_yet = fails = gate_known = pinned = nccl_alone = false;
+	build = 7;
+	return sem_init(&may_drop, 0, 0);
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	lien_gate_links_free(&probes);
+	assert_int_equal(probes.gate_links_count, 0);
+	return 0;
+}
+
+static int get(unsigned gate, struct lien_gate_links **links)
+{
+	return lien_gate_links_get(&probes, &gates[gate], -1, &st, LIEN_LIB_CUDA,
+		probes.multi && !nccl_alone, true, links);
+}
+
+static struct lien_gate_links *got(unsigned gate)
+{
+	struct lien_gate_links *links = NULL;
+
+	assert_int_equal(get(gate, &links), 0);
+	assert_non_null(links);
+	return links;
+}
+
+static void pass(uint64_t ns)
+{
+	now += ns;
+	lien_gate_links_tick(&probes);
+}
+
+static void let_drop(unsigned count)
+{
+	while (count--)
+		sem_post(&may_drop);
+}
+
+static void wait_for_drops(unsigned count)
+{
+	while (__atomic_load_n(&dropped_count, __ATOMIC_SEQ_CST) < count)
+		nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+}
+
+static void test_single_probes_are_kept(void **state)
+{
+	struct lien_gate_links *links = got(0);
+	unsigned i;
+
+	(void)state;
+	assert_ptr_equal(got(1), links);
+	assert_int_equal(asked_times, 1);
+	assert_int_equal(links->count, 2 * PLACES);
+	assert_true(asked[0].each && asked[0].how.at_return && !asked[1].how.at_return);
+	lien_gate_links_put(&probes, links);
+	pass(2 * KEPT_NS); /* one gate still has them */
+	assert_int_equal(links->left, 2 * PLACES);
+	lien_gate_links_put(&probes, links);
+	pass(KEPT_NS / 2);
+	assert_ptr_equal(got(0), links); /* as a gate does that comes soon */
+	lien_gate_links_put(&probes, links);
+	pass(KEPT_NS);
+	assert_int_equal(dropped_count, 0);
+	let_drop(2 * PLACES);
+	pass(1);
+	wait_for_drops(2 * PLACES);
+	for (i = 0; i < 2 * PLACES; i++)
+		assert_int_equal(dropped[i], 2 * PLACES - 1 - i);
+	lien_gate_links_stop(&probes); /* the thread has ended */
+	pass(1);
+	assert_int_equal(probes.gate_links_count, 0);
+	assert_int_equal(asked_times, 1);
+}
+
+static unsigned open_fds(void)
+{
+	unsigned fd, count = 0;
+
+	for (fd = 0; fd < 256; fd++)
+		count += fcntl(fd, F_GETFD) >= 0;
+	return count;
+}
+
+/* A library has hundreds of places, and a user many copies of it. */
+static void test_pinned_links_need_no_fds(void **state)
+{
+	const unsigned before = open_fds();
+	struct lien_gate_links *links;
+
+	(void)state;
+	links = got(0);
+	assert_int_equal(open_fds(), before + 2 * PLACES);
+	lien_gate_links_free(&probes);
+	assert_int_equal(open_fds(), before);
+	pinned = true;
+	links = got(0);
+	assert_int_equal(open_fds(), before);
+	lien_gate_links_put(&probes, links);
+	let_drop(2 * PLACES);
+	pass(KEPT_NS + 1);
+	wait_for_drops(2 * PLACES);
+	lien_gate_links_stop(&probes);
+	assert_int_equal(open_fds(), before);
+}
+
+/* All that were made before the one that fails are removed for minutes. */
+static void test_no_second_attempt_soon(void **state)
+{
+	struct lien_gate_links *links;
+
+	(void)state;
+	fails = true;
+	assert_int_equal(get(0, &links), -EINVAL);
+	pass(KEPT_NS / 2);
+	assert_int_equal(get(1, &links), -EINVAL);
+	assert_int_equal(asked_times, 1);
+	pass(KEPT_NS / 2 + 1);
+	fails = false;
+	got(0);
+	assert_int_equal(asked_times, 2);
+	probes.multi = fails = true; /* two links are removed at once */
+	assert_int_equal(get(0, &links), -EINVAL);
+	fails = false;
+	got(0);
+}
+
+static void test_taken_back_while_they_are_removed(void **state)
+{
+	struct lien_gate_links *links = got(0), *again;
+
+	(void)state;
+	lien_gate_links_put(&probes, links);
+	let_drop(1);
+	pass(KEPT_NS + 1);
+	wait_for_drops(1);
+	assert_int_equal(get(1, &again), -EINPROGRESS);
+	let_drop(1); /* if it had begun with the next one */
+	lien_gate_links_stop(&probes);
+	assert_false(links->removing);
+	assert_true(links->left == 2 * PLACES - 1 || links->left == 2 * PLACES - 2);
+	again = got(1);
+	assert_ptr_equal(again, links);
+	assert_int_equal(links->left, 2 * PLACES);
+	assert_int_equal(asked_times, 2);
+	assert_int_equal(asked[0].count, 0); /* the returns are there */
+	assert_int_equal(asked[1].count, dropped_count);
+	assert_int_equal(asked_first[1], 10 * (PLACES - dropped_count + 1));
+	pass(2 * KEPT_NS);
+	assert_int_equal(links->left, 2 * PLACES);
+}
+
+static void test_links_of_a_process_go_with_its_gate(void **state)
+{
+	struct lien_gate_links *links, *other;
+
+	(void)state;
+	probes.multi = probes.can_follow = true;
+	links = got(0);
+	other = got(1);
+	assert_ptr_not_equal(links, other);
+	assert_int_equal(links->count, 2);
+	assert_int_equal(asked[0].how.pid, 12);
+	assert_false(asked[0].each);
+	lien_gate_links_put(&probes, links);
+	assert_int_equal(probes.gate_links_count, 1);
+	assert_int_equal(dropped_count, 2);
+	lien_gate_links_put(&probes, other);
+	not_yet = true;
+	assert_int_equal(get(0, &links), -EINPROGRESS);
+	assert_false(lien_gate_links_ready(&probes, 11));
+	assert_true(lien_gate_links_ready(&probes, 12));
+	not_yet = false;
+	assert_true(lien_gate_links_ready(&probes, 11));
+	not_yet = true;
+	lien_gate_links_end(&probes, 11, false, false);
+	assert_int_equal(abandoned, 1);
+	assert_int_equal(probes.gate_links_count, 0);
+}
+
+/* The next offload of NCCL's memory need not wait for the kernel to make them. */
+static void test_those_for_nccl_stay_for_a_while(void **state)
+{
+	struct lien_gate_links *links, *all;
+
+	(void)state;
+	probes.multi = probes.can_follow = nccl_alone = true;
+	links = got(0);
+	nccl_alone = false;
+	all = got(0);
+	assert_ptr_not_equal(all, links);
+	lien_gate_links_put(&probes, all);
+	assert_int_equal(probes.gate_links_count, 1);
+	nccl_alone = true;
+	lien_gate_links_put(&probes, links);
+	lien_gate_links_end(&probes, 11, false, true);
+	pass(KEPT_NS / 2);
+	assert_ptr_equal(got(0), links);
+	assert_int_equal(asked_times, 2);
+	lien_gate_links_put(&probes, links);
+	pass(KEPT_NS);
+	assert_int_equal(probes.gate_links_count, 1);
+	pass(1);
+	assert_int_equal(probes.gate_links_count, 0);
+}
+
+/* The kernel binds them to the process: one that has its number now would run into none. */
+static void test_kept_links_go_with_their_process(void **state)
+{
+	struct lien_gate_links *links;
+
+	(void)state;
+	probes.multi = probes.can_follow = nccl_alone = true;
+	gates[0].start = 1;
+	links = got(0);
+	lien_gate_links_put(&probes, links);
+	gates[0].start = 2;
+	assert_ptr_not_equal(got(0), links);
+	assert_int_equal(asked_times, 2);
+	assert_int_equal(probes.gate_links_count, 2);
+	lien_gate_links_end(&probes, 11, true, false); /* the second has a user */
+	assert_int_equal(probes.gate_links_count, 1);
+}
+
+/* Nor do others pay for them longer than they must. */
+static void test_kept_links_of_all_processes(void **state)
+{
+	struct lien_gate_links *links;
+
+	(void)state;
+	probes.multi = probes.can_follow = nccl_alone = true;
+	gates[0].shared = true;
+	links = got(0);
+	lien_gate_links_put(&probes, links);
+	assert_ptr_equal(got(0), links);
+	lien_gate_links_put(&probes, links);
+	assert_int_equal(probes.gate_links_count, 1);
+	assert_int_equal(got(1)->pid, 12); /* another job has come */
+	assert_int_equal(probes.gate_links_count, 1);
+}
+
+/* An offload that is refused while the kernel is at them leaves nothing in other processes. */
+static void test_shared_links_that_nobody_came_to_use(void **state)
+{
+	struct lien_gate_links *links;
+
+	(void)state;
+	probes.multi = true;
+	not_yet = true;
+	assert_int_equal(get(0, &links), -EINPROGRESS);
+	lien_gate_links_end(&probes, 11, false, false); /* there is another gate */
+	assert_int_equal(probes.gate_links_count, 1);
+	lien_gate_links_end(&probes, 12, false, true);
+	assert_int_equal(abandoned, 1);
+	assert_int_equal(probes.gate_links_count, 0);
+}
+
+static void test_two_links_for_all_processes(void **state)
+{
+	struct lien_gate_links *links;
+
+	(void)state;
+	probes.multi = true;
+	links = got(0);
+	assert_ptr_equal(got(1), links);
+	assert_int_equal(asked[0].how.pid, 0);
+	lien_gate_links_put(&probes, links);
+	assert_int_equal(probes.gate_links_count, 1);
+	lien_gate_links_put(&probes, links);
+	assert_int_equal(probes.gate_links_count, 0);
+}
+
+/* Also where links can be bound: all that would pay take part. */
+static void test_links_shared_by_a_whole_job(void **state)
+{
+	struct lien_gate_links *links, *other;
+
+	(void)state;
+	probes.multi = probes.can_follow = true;
+	gates[0].shared = true;
+	links = got(0);
+	assert_int_equal(asked[0].how.pid, 0);
+	assert_ptr_equal(got(1), links); /* they are there: others would cost more */
+	lien_gate_links_put(&probes, links);
+	lien_gate_links_put(&probes, links);
+	assert_int_equal(probes.gate_links_count, 0);
+	gates[0].shared = false;
+	other = got(0);
+	assert_int_equal(asked[0].how.pid, 11);
+	lien_gate_links_put(&probes, other);
+}
+
+/* While a gate that it made may depend on them: nobody knows by which links it holds its threads.
+ */
+static void test_links_of_an_earlier_agent(void **state)
+{
+	struct lien_gate_links *links = got(0), *ours;
+
+	(void)state;
+	lien_gate_links_put(&probes, links);
+	build = 8;
+	probes.gates = malloc(sizeof(*probes.gates));
+	assert_non_null(probes.gates);
+	*probes.gates = (struct lien_gate){.pid = 11, .inherited = true};
+	probes.gates_count = 1;
+	gate_known = true;
+	ours = got(0);
+	assert_ptr_not_equal(ours, links);
+	pass(2 * KEPT_NS);
+	assert_false(links->removing);
+	gate_known = false;
+	let_drop(2 * PLACES);
+	pass(1);
+	wait_for_drops(2 * PLACES);
+	lien_gate_links_stop(&probes);
+	pass(1);
+	assert_int_equal(probes.gate_links_count, 1);
+	assert_ptr_equal(probes.gate_links[0], ours);
+	free(probes.gates);
+	probes.gates_count = 0;
+}
+
+/* Another gate, which also uses them, has yet to be made again: its process does not answer. */
+static void test_the_last_user_but_for_an_earlier_agents(void **state)
+{
+	struct lien_gate_links *links;
+
+	(void)state;
+	probes.multi = true;
+	probes.gates = malloc(sizeof(*probes.gates));
+	assert_non_null(probes.gates);
+	*probes.gates = (struct lien_gate){.pid = 12, .inherited = true};
+	probes.gates_count = 1;
+	gate_known = true;
+	links = got(0);
+	lien_gate_links_put(&probes, links);
+	lien_gate_links_end(&probes, 11, false, false);
+	pass(2 * KEPT_NS);
+	assert_int_equal(dropped_count, 0);
+	assert_int_equal(probes.gate_links_count, 1);
+	gate_known = false; /* it is open */
+	pass(1);
+	assert_int_equal(dropped_count, 2);
+	assert_int_equal(probes.gate_links_count, 0);
+	free(probes.gates);
+	probes.gates_count = 0;
+}
+
+/* The file was written to, or the gate is for other calls. */
+static void test_other_places(void **state)
+{
+	struct lien_gate_links *links = got(0), *all;
+
+	(void)state;
+	contents = 1;
+	st.st_ctim.tv_nsec = 1;
+	assert_ptr_not_equal(got(0), links);
+	contents = 0;
+	st.st_ctim.tv_nsec = 0;
+	assert_int_equal(
+		lien_gate_links_get(&probes, &gates[0], -1, &st, LIEN_LIB_CUDA, true, true, &all),
+		0);
+	assert_ptr_not_equal(all, links);
+	assert_ptr_equal(got(0), links);
+}
+
+/* It is the same file as long as its size and the time of its last change are. */
+static void test_places_are_looked_up_once(void **state)
+{
+	unsigned i;
+
+	(void)state;
+	for (i = 0; i < 3; i++) {
+		got(i % 2);
+		assert_int_equal(looked_up, 1);
+	}
+	st.st_size = 1;
+	got(0);
+	assert_int_equal(looked_up, 2);
+	for (i = 0; i < LIEN_GATE_PLACES_KEPT - 2; i++) {
+		st.st_ino++;
+		got(0);
+	}
+	st.st_size = 0;
+	st.st_ino = 2;
+	got(0); /* kept all the while */
+	assert_int_equal(looked_up, LIEN_GATE_PLACES_KEPT);
+	st.st_dev = 7;
+	got(0);
+	st.st_dev = 1;
+	st.st_size = 1;
+	got(0); /* the one that was not asked for the longest */
+	assert_int_equal(looked_up, LIEN_GATE_PLACES_KEPT + 2);
+}
+
+static int add(bool all)
+{
+	return lien_gate_file_add(&probes, &gates[0], -1, &st, LIEN_LIB_CUDA, all, true);
+}
+
+/* Someone copies another build over the file while the gate is there. */
+static void test_a_file_rewritten_in_place(void **state)
+{
+	unsigned i;
+
+	(void)state;
+	assert_int_equal(add(false), 0);
+	assert_int_equal(add(false), 0);
+	assert_int_equal(looked_up, 1);
+	assert_int_equal(gates[0].files_count, 1);
+	assert_int_equal(add(true), 0); /* more calls of the same contents */
+	assert_int_equal(add(false), 0);
+	assert_int_equal(gates[0].files_count, 2);
+	contents = 1;
+	st.st_ctim.tv_nsec = 3;
+	assert_int_equal(add(true), 0);
+	assert_int_equal(gates[0].files_count, 3); /* those before stay: their code may still run */
+	assert_int_equal(asked_first[0], 11);
+	/* The times change, but not the places. */
+	st.st_ctim.tv_nsec = 4;
+	assert_int_equal(add(true), 0);
+	assert_int_equal(gates[0].files_count, 3);
+	assert_int_equal(gates[0].files[2].links->users, 1);
+	i = looked_up;
+	assert_int_equal(add(true), 0);
+	assert_int_equal(looked_up, i);
+	while (gates[0].files_count < LIEN_GATE_FILES) {
+		st.st_size++;
+		contents++;
+		assert_int_equal(add(true), 0);
+	}
+	st.st_size++;
+	assert_int_equal(add(true), -EMFILE);
+	lien_gate_files_put(&probes, &gates[0]);
+	for (i = 0; i < probes.gate_links_count; i++)
+		assert_int_equal(probes.gate_links[i]->users, 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(test_single_probes_are_kept, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_pinned_links_need_no_fds, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_no_second_attempt_soon, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			test_taken_back_while_they_are_removed, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			test_links_of_a_process_go_with_its_gate, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			test_those_for_nccl_stay_for_a_while, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			test_kept_links_go_with_their_process, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_kept_links_of_all_processes, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			test_shared_links_that_nobody_came_to_use, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_two_links_for_all_processes, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_links_shared_by_a_whole_job, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_links_of_an_earlier_agent, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			test_the_last_user_but_for_an_earlier_agents, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_other_places, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_places_are_looked_up_once, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_a_file_rewritten_in_place, setup, teardown),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,739 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/* agent/quiesce/quiesce.h: who is let in, and when a job is at rest, by what the kernel side says.
+ */
+#include "agent/quiesce/by_comm.h"
+#include "agent/quiesce/gate.h"
+#include "agent/quiesce/holds.h"
+#include "agent/quiesce/quiesce.h"
+#include "agent/quiesce/since.h"
+#include "loader/discover/untrusted.h"
+#include "loader/probes/calls.h"
+#include "loader/probes/follow.h"
+#include "loader/probes/gate.h"
+#include "events.h"
+
+#define RANKS 2
+#define COMM  0x5500
+#define MS    1000000ull
+
+/* What the kernel side has. */
+static struct {
+	uint64_t broadcasts[RANKS]; /* with one that is held */
+	uint64_t before;	    /* of these, before the rest from which they are counted */
+	uint64_t held_ms[RANKS];    /* before a broadcast; 0: not held */
+	uint64_t transfers[RANKS];  /* from rank 0 to rank 1, as each has begun them */
+	int64_t allowed[RANKS], allowed_transfers[RANKS];
+	bool device[RANKS];   /* is busy */
+	uint32_t call[RANKS]; /* it is held before this call, not a broadcast; 0: before one */
+	bool working[RANKS];  /* NCCL's own threads */
+	unsigned let_in[RANKS];
+	bool away;	    /* COMM is, in a gate that holds by communicator */
+	int comms;	    /* that the gate of rank 1 holds from now on; -1: all */
+	unsigned gone;	    /* threads were let go that it does not hold */
+	bool unseen[RANKS]; /* by its gate: a thread in a call, */
+	bool late[RANKS];   /* which an earlier gate has signalled: it waits */
+	bool reversed;	    /* rank 1 is the first in the request; then .device[0] is its own */
+} k;
+
+static struct lien_agent agent;
+static struct lien_tracked tracked[RANKS];
+static const uint32_t pids[RANKS] = {1, 2};
+static struct lien_resting resting;
+
+uint64_t lien_now_ns(void)
+{
+	return 1000000 * MS;
+}
+
+bool lien_agent_catch_up(struct lien_agent *of)
+{
+	(void)of;
+	return true;
+}
+
+/* Other nodes take part in no case here (tests/integration/test_coordinate.py). */
+void lien_log(int level, const char *format, ...)
+{
+	(void)level, (void)format;
+}
+
+void lien_server_tell(struct lien_agent *of, json_t *progress)
+{
+	(void)of;
+	json_decref(progress);
+}
+
+unsigned lien_server_waiting(const struct lien_agent *of)
+{
+	(void)of;
+	return 0;
+}
+
+void lien_turn_part(struct lien_agent *of, const char *kind, const char *name)
+{
+	(void)of;
+	assert_non_null(kind);
+	assert_non_null(name);
+}
+
+const char *lien_calls_name(unsigned number)
+{
+	(void)number;
+	return "ncclBroadcast";
+}
+
+bool lien_gate_covers(struct lien_agent *of, uint32_t pid, const struct lien_probe_gate *gate,
+	char *why, size_t size)
+{
+	(void)of, (void)pid, (void)gate, (void)why, (void)size;
+	return true;
+}
+
+bool lien_probes_comm_away(const struct lien_probes *probes, uint32_t pid, uint64_t comm)
+{
+	(void)probes, (void)pid;
+	assert_int_equal(comm, COMM);
+	return k.away;
+}
+
+bool lien_probes_gate_holds(
+	const struct lien_probes *probes, uint32_t pid, struct lien_probe_shut *range)
+{
+	(void)probes, (void)range;
+	return pid == pids[1];
+}
+
+void lien_probes_gate_all_comms(struct lien_probes *probes, uint32_t pid)
+{
+	(void)probes, (void)pid;
+	k.comms = -1;
+}
+
+int lien_probes_gate_comms(
+	struct lien_probes *probes, uint32_t pid, const uint64_t *comms, unsigned count)
+{
+	(void)probes, (void)pid;
+	for (k.comms = 0; (unsigned)k.comms < count; k.comms++)
+		assert_int_equal(comms[k.comms], COMM + k.comms);
+	return 0;
+}
+
+void lien_gate_let_go(struct lien_agent *of, struct lien_tracked *whose)
+{
+	const struct lien_probe_shut shut = {.by_comm = k.comms >= 0};
+	const uint32_t meets = LIEN_PROBE_HELD_MEETS;
+	const struct lien_probe_held held[] = {
+		{.comm = COMM, .call = LIEN_CALL_NCCL_BROADCAST, .flags = meets},
+		{.call = LIEN_CALL_CU_GRAPH_LAUNCH, .flags = meets},
+		{.call = LIEN_CALL_NCCL_INIT_RANK, .flags = meets}};
+	unsigned i;
+
+	assert_ptr_equal(whose, &tracked[1]);
+	for (i = 0; i < sizeof(held) / sizeof(held[0]); i++)
+		k.gone |= !lien_holds(of, whose->pid, &shut, false, &held[i]) << i;
+}
+
+int lien_maps_read(pid_t pid, lien_maps_fn fn, void *arg)
+{
+	(void)pid, (void)fn, (void)arg;
+	return 0;
+}
+
+ssize_t lien_untrusted_memory(uint32_t pid, uint64_t from, void *to, size_t bytes)
+{
+	(void)pid, (void)from, (void)to, (void)bytes;
+	return 0;
+}
+
+/* As map `pairs` has it: rank 0 sends to 1, rank 1 receives from 0. */
+static uint32_t peer_of(unsigned rank)
+{
+	return rank ? 0 * 2 + 1 : 1 * 2;
+}
+
+int lien_probes_allow(struct lien_probes *probes, const struct lien_probe_pair *key, uint64_t more,
+	uint64_t target)
+{
+	const unsigned rank = key->pid - 1;
+
+	(void)probes;
+	assert_int_equal(key->comm, COMM);
+	if (key->peer == LIEN_PROBE_COLLECTIVES) {
+		assert_int_equal(target, k.broadcasts[rank] - k.before + more);
+		k.allowed[rank] = more;
+	} else {
+		assert_int_equal(key->peer, peer_of(rank));
+		k.allowed_transfers[rank] = more;
+	}
+	return 0;
+}
+
+int lien_probes_allow_none(struct lien_probes *probes,
+	int (*fn)(void *context, const struct lien_probe_pair *key, uint64_t begun), void *context)
+{
+	(void)probes, (void)fn, (void)context; /* all that began is counted */
+	memset(k.allowed, 0, sizeof(k.allowed));
+	memset(k.allowed_transfers, 0, sizeof(k.allowed_transfers));
+	return 0;
+}
+
+bool lien_probes_gate_get(
+	const struct lien_probes *probes, uint32_t pid, struct lien_probe_gate *gate)
+{
+	(void)probes;
+	*gate = (struct lien_probe_gate){.inside = !!k.held_ms[pid - 1]};
+	return true;
+}
+
+int lien_probes_held(const struct lien_probes *probes,
+	int (*fn)(void *context, const struct lien_probe_held_key *key,
+		const struct lien_probe_held *held),
+	void *context)
+{
+	(void)probes;
+	for (unsigned i = 0; i < RANKS; i++) {
+		const struct lien_probe_held_key key = {pids[i], pids[i]};
+		const struct lien_probe_held held = {.comm = k.call[i] ? 0 : COMM,
+			.call = k.call[i] ? k.call[i] : LIEN_CALL_NCCL_BROADCAST,
+			.flags = k.call[i] == LIEN_CALL_CU_MEM_CREATE ? 0 : LIEN_PROBE_HELD_MEETS,
+			.tid = pids[i],
+			.t = lien_now_ns() - k.held_ms[i] * MS};
+
+		if (k.held_ms[i])
+			assert_int_equal(fn(context, &key, &held), 0);
+	}
+	return 0;
+}
+
+void lien_probes_let_in(struct lien_probes *probes, uint32_t pid, uint32_t tid)
+{
+	(void)probes;
+	assert_int_equal(tid, pid);
+}
+
+bool lien_probes_is_held(const struct lien_probes *probes, uint32_t pid, uint32_t tid)
+{
+	(void)probes;
+	return tid == pid && k.held_ms[pid - 1];
+}
+
+uint64_t lien_probes_pair(
+	const struct lien_probes *probes, uint32_t pid, uint64_t comm, uint32_t peer, bool receives)
+{
+	(void)probes;
+	assert_int_equal(comm, COMM);
+	return peer * 2 + receives == peer_of(pid - 1) ? k.transfers[pid - 1] : 0;
+}
+
+int lien_probes_pairs(const struct lien_probes *probes,
+	int (*fn)(void *context, const struct lien_probe_pair *pair, uint64_t calls), void *context)
+{
+	(void)probes;
+	for (unsigned i = 0; i < RANKS; i++) {
+		const struct lien_probe_pair pair = {
+			.comm = COMM, .pid = pids[i], .peer = peer_of(i)};
+
+		if (k.transfers[i])
+			assert_int_equal(fn(context, &pair, k.transfers[i]), 0);
+	}
+	return 0;
+}
+
+bool lien_probes_process(
+	const struct lien_probes *probes, uint32_t pid, struct lien_probe_process *process)
+{
+	(void)probes, (void)pid;
+	*process = (struct lien_probe_process){.comms = 1, .nonblocking = 1};
+	return true;
+}
+
+int lien_probes_threads(struct lien_probes *probes, const uint32_t *of, unsigned count,
+	int (*fn)(void *context, const struct lien_probe_thread *thread), void *context)
+{
+	int err = 0;
+
+	(void)probes, (void)of, (void)count;
+	for (unsigned i = 0; i < RANKS && !err; i++)
+		if (k.unseen[i])
+			err = fn(context, &(struct lien_probe_thread){
+						  .pid = pids[i], .tid = pids[i], .inside = true});
+	return err;
+}
+
+bool lien_late_stands(
+	uint32_t pid, uint32_t tid, uint64_t *number, uint64_t *argument, uint64_t *sp)
+{
+	(void)pid, (void)tid;
+	*number = *argument = *sp = UINT64_MAX;
+	return true;
+}
+
+bool lien_late_waits(struct lien_agent *of, uint32_t pid, uint32_t tid, uint32_t *own)
+{
+	bool waits = k.late[pid - 1];
+
+	assert_ptr_equal(of, &agent);
+	*own = tid;
+	k.late[pid - 1] = false;
+	return waits;
+}
+
+bool lien_probes_traffic_of(const struct lien_probes *probes, uint32_t pid, uint64_t comm,
+	struct lien_probe_traffic *traffic)
+{
+	(void)probes;
+	assert_int_equal(comm, COMM);
+	*traffic = (struct lien_probe_traffic){0};
+	traffic->calls[LIEN_CALL_NCCL_BROADCAST - LIEN_TRAFFIC_FIRST] = k.broadcasts[pid - 1];
+	traffic->calls[LIEN_CALL_NCCL_SEND - LIEN_TRAFFIC_FIRST] = k.transfers[pid - 1];
+	return true;
+}
+
+static void on_pass(void *to, uint32_t pid, const uint32_t *tids, unsigned count)
+{
+	assert_null(to);
+	assert_int_equal(count, 1);
+	assert_int_equal(tids[0], pid);
+	k.let_in[pid - 1]++;
+}
+
+static enum lien_rest look(void)
+{
+	char why[200] = "";
+
+	memset(k.let_in, 0, sizeof(k.let_in));
+	resting.pids = k.reversed ? (const uint32_t[]){pids[1], pids[0]} : pids;
+	resting.busy = k.device;
+	resting.working = k.working;
+	resting.count = RANKS;
+	resting.pass = on_pass;
+	resting.why = why;
+	resting.size = sizeof(why);
+	return lien_quiesce_look(&agent, &resting);
+}
+
+static void begin(void)
+{
+	memset(&k, 0, sizeof(k));
+	memset(&resting, 0, sizeof(resting));
+	agent.graph = graph;
+	for (unsigned i = 0; i < RANKS; i++) {
+		started(pids[i]);
+		tracked[i] = (struct lien_tracked){.agent = &agent, .pid = pids[i]};
+		lien_graph_process(graph, pids[i])->agent = &tracked[i];
+	}
+}
+
+/* Communicators of one group, whose making was seen. */
+static void counted(void)
+{
+	begin();
+	for (unsigned i = 0; i < RANKS; i++)
+		comm_init(pids[i], COMM, 7, i, RANKS);
+}
+
+/* As NCCL's RAS tells of them, when they are in use already. */
+static void found(void)
+{
+	begin();
+	for (unsigned i = 0; i < RANKS; i++) {
+		struct lien_event ev = EVENT(LIEN_CALL_NCCL_INIT_RANK, pids[i],
+			.comm = {.comm = COMM, .rank = i, .nranks = RANKS, .device = -1});
+
+		ev.flags = LIEN_EVENT_FOUND;
+		ev.t_entry = ev.t_return = 0;
+		lien_comm_found_id(ev.comm.id, 7, 5, 6);
+		apply(&ev);
+		assert_true(
+			lien_comm_is_found(RB_ROOT(&lien_graph_process(graph, pids[i])->comms)));
+	}
+}
+
+static int end(void **state)
+{
+	for (unsigned i = 0; i < RANKS; i++)
+		lien_since_clear(&tracked[i], 0);
+	return teardown(state);
+}
+
+/* Others may be done with a call that a rank has yet to begin, so a device that is busy with
+ * something else is idle soon: nobody may then enter unasked. */
+static void test_no_rest_with_calls_allowed(void **state)
+{
+	(void)state;
+	counted();
+	k.broadcasts[0] = 1; /* by the root; the other rank computes */
+	k.device[1] = true;
+	assert_int_equal(look(), LIEN_REST_FAR);
+	assert_int_equal(k.allowed[1], 1);
+	k.device[1] = false;
+	assert_int_equal(look(), LIEN_REST_REACHED);
+	assert_int_equal(k.allowed[1], 0);
+}
+
+/* They have all been let go by an earlier gate: they are in. Where memory is away, they may wait
+ * for that. */
+static void test_signals_that_come_late(void **state)
+{
+	(void)state;
+	counted();
+	for (unsigned i = 0; i < RANKS; i++)
+		k.unseen[i] = k.late[i] = true;
+	tracked[0].gate_was_shut = tracked[1].gate_was_shut = true;
+	assert_int_equal(look(), LIEN_REST_FAR);
+	assert_int_equal(k.let_in[0] + k.let_in[1], 0);
+	tracked[0].gate_was_shut = tracked[1].gate_was_shut = false;
+	assert_int_equal(look(), LIEN_REST_NEAR);
+	assert_int_equal(k.let_in[0], 1);
+	assert_int_equal(k.let_in[1], 1);
+	assert_int_equal(resting.passes, 2);
+	assert_int_equal(look(), LIEN_REST_FAR); /* not at rest until they are out, */
+	resting.levelling = true;
+	assert_int_equal(look(), LIEN_REST_LEVEL);
+	resting.levelling = false;
+	assert_int_equal(k.let_in[0] + k.let_in[1], 0);
+	k.unseen[0] = k.unseen[1] = false;
+	assert_int_equal(look(), LIEN_REST_REACHED);
+}
+
+/* Devices are asked in the way that spoils captures if none can be under way that nobody knows. */
+static void test_captures_that_are_known(void **state)
+{
+	(void)state;
+	counted();
+	for (unsigned i = 0; i < RANKS; i++)
+		process(pids[i])->t_first = 1;
+	look();
+	assert_true(resting.launches);
+	process(pids[1])->incomplete = LIEN_INCOMPLETE_LOST;
+	look();
+	assert_false(resting.launches);
+	process(pids[1])->incomplete = 0;
+	process(pids[1])->t_first = 0;
+	look();
+	assert_false(resting.launches);
+	process(pids[0])->captured = true; /* somebody may have to launch */
+	look();
+	assert_true(resting.launches);
+}
+
+/* A request names processes in any order. */
+static void test_in_any_order(void **state)
+{
+	for (unsigned i = 0; i < 2; i++) {
+		counted();
+		k.reversed = i;
+		k.broadcasts[0] = 3;
+		k.broadcasts[1] = 1;
+		k.held_ms[1] = 1;
+		k.device[i] = true; /* rank 0's, which waits */
+		assert_int_equal(look(), LIEN_REST_NEAR);
+		assert_int_equal(k.let_in[0], 0);
+		assert_int_equal(k.let_in[1], 1);
+		assert_int_equal(k.allowed[1], 2);
+		end(state);
+		assert_int_equal(setup(state), 0);
+	}
+}
+
+/* Its memory is away since an earlier offload. */
+static void test_nobody_is_let_in_to_what_is_away(void **state)
+{
+	(void)state;
+	for (unsigned away = 0; away < 2; away++) {
+		counted();
+		buffer(2, 10, VA, PIECE);
+		if (away)
+			control_detach(2, VA, PIECE, 10, 1);
+		assert_int_equal(lien_graph_process(graph, 2)->parked, away);
+		k.broadcasts[0] = 3;
+		k.broadcasts[1] = 1;
+		k.held_ms[1] = 100000;
+		k.device[0] = true;
+		assert_int_equal(look() == LIEN_REST_NEAR, !away);
+		assert_int_equal(k.let_in[1], !away);
+		assert_int_equal(k.allowed[1], away ? 0 : 2);
+		end(state);
+		assert_int_equal(setup(state), 0);
+	}
+}
+
+/* Memory of other communicators alone is away: nobody needs that here. */
+static void test_others_are_away(void **state)
+{
+	(void)state;
+	for (unsigned away = 0; away < 2; away++) {
+		counted();
+		buffer(2, 10, VA, PIECE);
+		control_detach(2, VA, PIECE, 10, 1);
+		tracked[1].gate_was_shut = true;
+		tracked[1].gate_held.by_comm = 1;
+		k.away = away;
+		k.broadcasts[0] = 3;
+		k.broadcasts[1] = 1;
+		k.held_ms[1] = 100000;
+		k.device[0] = true;
+		assert_int_equal(look() == LIEN_REST_NEAR, !away);
+		assert_int_equal(k.let_in[1], !away);
+		assert_int_equal(k.allowed[1], away ? 0 : 2);
+		end(state);
+		assert_int_equal(setup(state), 0);
+	}
+}
+
+/* Only what the earlier offload's gate holds waits for it: one for NCCL's memory alone holds
+ * neither the calls in which ranks do not meet, nor those that begin a capture. */
+static void test_others_are_held_for_this_offload(void **state)
+{
+	static const uint32_t calls[] = {LIEN_CALL_CU_MEM_CREATE, LIEN_CALL_CU_CAPTURE_BEGIN};
+
+	(void)state;
+	for (unsigned i = 0; i < 6; i++) {
+		found();
+		k.device[0] = true;
+		k.held_ms[1] = 100000;
+		k.call[1] = calls[i % 2];
+		resting.levelling = true;
+		tracked[1].gate_was_shut = true;
+		tracked[1].gate_was_all = i / 2 == 1;
+		tracked[1].gate_held.trusting = i / 2 == 2;
+		look();
+		assert_int_equal(k.let_in[1], !tracked[1].gate_was_all);
+		end(state);
+		assert_int_equal(setup(state), 0);
+	}
+}
+
+/* What a gate holds of a process from which memory of a communicator is away. */
+static void test_by_communicator(void **state)
+{
+	struct lien_process *process;
+	struct lien_allocation *allocation;
+
+	(void)state;
+	counted();
+	buffer(2, 10, VA, PIECE);
+	process = lien_graph_process(graph, 2);
+	allocation = LIST_FIRST(&process->owned);
+	allocation->comm = RB_MIN(lien_comm_tree, &process->comms)->number;
+	lien_by_comm_set(&agent, 2);
+	assert_int_equal(k.comms, -1); /* nothing is away, as far as is known */
+	control_detach(2, VA, PIECE, 10, 1);
+	for (unsigned away = 0; away < 2; away++) {
+		k.away = away;
+		k.gone = 0;
+		lien_by_comm_set(&agent, 2);
+		assert_int_equal(k.comms, 1);
+		assert_int_equal(k.gone, away ? 4 : 5);
+	}
+	allocation->comm_inferred = true;
+	lien_by_comm_set(&agent, 2);
+	assert_int_equal(k.comms, -1);
+	allocation->comm_inferred = false;
+	process->held_items = 1; /* what an earlier agent has moved is not known */
+	lien_by_comm_set(&agent, 2);
+	assert_int_equal(k.comms, -1);
+	process->held_items = 0;
+	tracked[1].gate_all = true;
+	lien_by_comm_set(&agent, 2);
+	assert_int_equal(k.comms, -1);
+	tracked[1].gate_all = false;
+	tracked[1].gate_mixed = true;
+	lien_by_comm_set(&agent, 2);
+	assert_int_equal(k.comms, -1);
+	tracked[1].gate_mixed = false;
+	lien_by_comm_set(&agent, 2);
+	assert_int_equal(k.comms, 1);
+	allocation->comm = 0;
+	lien_by_comm_set(&agent, 2);
+	assert_int_equal(k.comms, -1);
+}
+
+/* The same without counts. */
+static void test_nobody_is_let_in_on_suspicion(void **state)
+{
+	(void)state;
+	for (unsigned away = 0; away < 2; away++) {
+		found();
+		buffer(2, 10, VA, PIECE);
+		if (away)
+			control_detach(2, VA, PIECE, 10, 1);
+		k.broadcasts[0] = k.broadcasts[1] = 1;
+		k.held_ms[1] = 100000;
+		k.device[0] = true;
+		look();
+		assert_int_equal(k.let_in[1], !away);
+		assert_int_equal(resting.guesses, !away);
+		end(state);
+		assert_int_equal(setup(state), 0);
+	}
+}
+
+/* Rather than one call at a time, it goes on to the next call in which ranks meet. */
+static void test_those_held_elsewhere_make_the_gate_level_again(void **state)
+{
+	(void)state;
+	found();
+	k.held_ms[1] = 2;
+	k.call[1] = LIEN_CALL_CU_MEM_CREATE;
+	k.device[0] = true;
+	assert_int_equal(look(), LIEN_REST_UNEVEN);
+	assert_int_equal(k.let_in[1], 0);
+	resting.levelling = true;
+	k.held_ms[1] = 1; /* too short for a guess */
+	assert_int_equal(look(), LIEN_REST_NEAR);
+	assert_int_equal(k.let_in[1], 1);
+	tracked[1].gate_was_shut = tracked[1].gate_was_all = true; /* an earlier offload's */
+	assert_int_equal(look(), LIEN_REST_NEAR);
+	assert_int_equal(k.let_in[1], 0);
+	resting.levelling = false;
+	k.held_ms[1] = 100000;
+	assert_int_equal(look(), LIEN_REST_REACHED); /* once the devices are idle */
+	assert_int_equal(k.let_in[1], 0);
+}
+
+/* Without counts, and with a device that stays busy, the ranks get more time each time. */
+static void test_more_time_to_come_level(void **state)
+{
+	(void)state;
+	found();
+	k.device[0] = true;
+	resting.levelling = true;
+	for (resting.levels = 0; resting.levels < 3; resting.levels++) {
+		resting.ns = (100ull << resting.levels) * MS;
+		assert_int_equal(look(), LIEN_REST_NEAR);
+		resting.ns++;
+		assert_int_equal(look(), LIEN_REST_LEVEL);
+	}
+	k.working[1] = true; /* NCCL's threads must not be held */
+	assert_int_equal(look(), LIEN_REST_NEAR);
+}
+
+/*
+ * At the rest since which calls are counted, the root of a broadcast was done with it, and the
+ * other rank had not begun it. So both seem to be level when the root waits in the next one.
+ */
+static void test_counts_since_a_rest_may_be_wrong(void **state)
+{
+	(void)state;
+	found();
+	k.broadcasts[0] = 5;
+	lien_quiesce_rested(&agent, pids, RANKS);
+	k.broadcasts[0] = 6;
+	k.broadcasts[1] = 2;
+	k.held_ms[1] = 1999;
+	k.device[0] = true;
+	look();
+	assert_int_equal(k.let_in[1], 0);
+	k.held_ms[1] = 2001;
+	assert_int_equal(look(), LIEN_REST_NEAR);
+	assert_int_equal(k.let_in[1], 1);
+	assert_int_equal(resting.guesses, 1);
+	k.device[1] = true; /* another of its threads waits */
+	k.held_ms[1] = 3999;
+	look();
+	assert_int_equal(k.let_in[1], 0);
+	k.held_ms[1] = 4001;
+	look();
+	assert_int_equal(k.let_in[1], 1);
+}
+
+/* Watched since different transfers, and level at the rest. */
+static void test_transfers_since_a_rest(void **state)
+{
+	(void)state;
+	found();
+	k.transfers[0] = 5;
+	k.transfers[1] = 3;
+	lien_quiesce_rested(&agent, pids, RANKS);
+	k.device[0] = true;
+	look();
+	assert_int_equal(k.allowed_transfers[0], 0);
+	assert_int_equal(k.allowed_transfers[1], 0);
+	k.transfers[0] = 7;
+	look();
+	assert_int_equal(k.allowed_transfers[0], 0);
+	assert_int_equal(k.allowed_transfers[1], 2);
+	k.transfers[0] = 5;
+	k.transfers[1] = 4;
+	look();
+	assert_int_equal(k.allowed_transfers[0], 1);
+	assert_int_equal(k.allowed_transfers[1], 0);
+}
+
+/* Counts since different rests cannot be compared. */
+static void test_a_rest_without_some_ranks(void **state)
+{
+	(void)state;
+	for (unsigned alone = 0; alone < RANKS; alone++) {
+		found();
+		lien_quiesce_rested(&agent, pids, RANKS);
+		k.broadcasts[0] = k.broadcasts[1] = 5;
+		lien_quiesce_rested(&agent, pids + alone, 1);
+		k.broadcasts[0] = k.broadcasts[1] = 6;
+		k.device[0] = true;
+		look();
+		assert_int_equal(k.allowed[0], 0);
+		assert_int_equal(k.allowed[1], 0);
+		lien_quiesce_rested(&agent, pids, RANKS);
+		k.before = 6;
+		k.broadcasts[1 - alone] = 8;
+		look();
+		assert_int_equal(k.allowed[alone], 2);
+		assert_int_equal(k.allowed[1 - alone], 0);
+		end(state);
+		assert_int_equal(setup(state), 0);
+	}
+}
+
+/* NCCL is not asked about a communicator that a thread may have freed by then. */
+static void test_nobody_asks_about_what_ends(void **state)
+{
+	static const unsigned ends[] = {LIEN_CALL_NCCL_DESTROY, LIEN_CALL_NCCL_ABORT};
+	uint64_t comms[4];
+
+	(void)state;
+	for (unsigned i = 0; i < COUNT(ends); i++) {
+		struct lien_event ev = EVENT(ends[i], 2, .comm_end = {COMM});
+
+		counted();
+		comm_init(2, COMM + 1, 8, 0, 1);
+		assert_int_equal(lien_quiesce_background(&agent, 2, comms, COUNT(comms)), 2);
+		ev.tid = 2;
+		ev.flags |= LIEN_EVENT_ENTRY;
+		ev.t_return = 0;
+		apply(&ev);
+		k.held_ms[1] = 1; /* it has not begun */
+		assert_int_equal(lien_quiesce_background(&agent, 2, comms, COUNT(comms)), 2);
+		k.held_ms[1] = 0;
+		assert_int_equal(lien_quiesce_background(&agent, 2, comms, COUNT(comms)), 1);
+		assert_int_equal(comms[0], COMM + 1);
+		assert_int_equal(lien_quiesce_background(&agent, 1, comms, COUNT(comms)), 1);
+		end(state);
+		assert_int_equal(setup(state), 0);
+	}
+}
+
+int main(void)
+{
+#define QUIESCE(name) cmocka_unit_test_setup_teardown(name, setup, end)
+	const struct CMUnitTest tests[] = {
+		QUIESCE(test_no_rest_with_calls_allowed),
+		QUIESCE(test_signals_that_come_late),
+		QUIESCE(test_captures_that_are_known),
+		QUIESCE(test_in_any_order),
+		QUIESCE(test_nobody_is_let_in_to_what_is_away),
+		QUIESCE(test_others_are_away),
+		QUIESCE(test_others_are_held_for_this_offload),
+		QUIESCE(test_by_communicator),
+		QUIESCE(test_nobody_is_let_in_on_suspicion),
+		QUIESCE(test_those_held_elsewhere_make_the_gate_level_again),
+		QUIESCE(test_more_time_to_come_level),
+		QUIESCE(test_counts_since_a_rest_may_be_wrong),
+		QUIESCE(test_transfers_since_a_rest),
+		QUIESCE(test_a_rest_without_some_ranks),
+		QUIESCE(test_nobody_asks_about_what_ends),
+	};
+
+	return cmocka_run_group_tests_name("quiesce", tests, NULL, NULL);
+}
