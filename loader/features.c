@@ -5,7 +5,6 @@
 #include <fcntl.h>
 #include <linux/bpf.h>
 #include <linux/capability.h>
-#include <linux/magic.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -15,7 +14,6 @@
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/utsname.h>
-#include <sys/vfs.h>
 #include <unistd.h>
 
 #define NOFILE_NEEDED 65536
@@ -112,27 +110,6 @@ static void check_uprobes(struct lien_feature *f)
 	}
 	lien_feature_found(f, LIEN_FEATURE_FAIL, "%s: %s", path, strerror(errno));
 	lien_feature_remedy(f, "a kernel with CONFIG_UPROBE_EVENTS=y is needed (and /sys mounted)");
-}
-
-static void check_tracefs(struct lien_feature *f)
-{
-	static const char *const places[] = {"/sys/kernel/tracing", "/sys/kernel/debug/tracing"};
-	char known[4096];
-	struct statfs fs;
-
-	for (unsigned i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
-		if (!statfs(places[i], &fs) && fs.f_type == TRACEFS_MAGIC) {
-			lien_feature_found(f, LIEN_FEATURE_OK, "mounted on %s", places[i]);
-			return;
-		}
-	}
-	if (read_small("/proc/filesystems", known, sizeof(known)) && strstr(known, "\ttracefs")) {
-		lien_feature_found(f, LIEN_FEATURE_WARN, "known to the kernel, not mounted");
-		lien_feature_remedy(f, "mount -t tracefs tracefs /sys/kernel/tracing");
-	} else {
-		lien_feature_found(f, LIEN_FEATURE_FAIL, "not known to the kernel");
-		lien_feature_remedy(f, "a kernel with CONFIG_FTRACE=y is needed");
-	}
 }
 
 static uint64_t effective_capabilities(void)
@@ -242,7 +219,6 @@ int lien_features_check(struct lien_feature *out, unsigned max)
 		{"kernel", check_kernel},
 		{"btf", check_btf},
 		{"uprobes", check_uprobes},
-		{"tracefs", check_tracefs},
 		{"capabilities", check_capabilities},
 		{"bpf", check_bpf},
 		{"lockdown", check_lockdown},

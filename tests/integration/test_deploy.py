@@ -113,22 +113,27 @@ def another_users_job(session):
     return job
 
 
-@case(60)
-def test_agent_confined_as_in_the_unit():
-    """The capabilities that it has there, and a file system that it cannot write to: by other means
-    than systemd's, which need not run here."""
+# What a machine may have mounted where the kernel shows its tracepoints. Nothing, on a minimal one.
+TRACING = {"nothing": "for at in tracing debug; do [ ! -d /sys/kernel/$at ] || mount -t tmpfs none /sys/kernel/$at; done",
+           "tracefs": "mount -t tracefs tracefs /sys/kernel/tracing",
+           "debugfs": "mount -t debugfs debugfs /sys/kernel/debug"}
+
+
+def confined_agent(tracing):
+    """The agent needs nothing of TRACING, and may not mount it."""
     with Containers() as session:
         numbers = ",".join("+cap_%d" % CAPABILITIES[name]
                            for name in " ".join(unit()["CapabilityBoundingSet"]).split())
         script = """
 set -e
+%s
 mount --bind "$1" "$1"
 mount -o remount,bind,ro /
 mount -o remount,bind,ro /sys
 mount -t tmpfs tmpfs /home
 shift
 exec "$@"
-"""
+""" % tracing
         session.agent = session.spawn([
             "unshare", "--mount", "sh", "-c", script, "sh", session.folder, "setpriv",
             "--bounding-set=-all," + numbers, "--inh-caps=-all", "--no-new-privs",
@@ -140,6 +145,15 @@ exec "$@"
         equal((status["journal"]["problem"], status["journal"]["pinned"] is None), (None, False),
               "the journal")
         another_users_job(session).end(session)
+
+
+@case(120)
+def test_agent_confined_as_in_the_unit():
+    """The capabilities that it has there, and a file system that it cannot write to: by other means
+    than systemd's, which need not run here."""
+    for mounted, script in TRACING.items():
+        print("   %s is mounted" % mounted)
+        confined_agent(script)
 
 
 @case()
