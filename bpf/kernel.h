@@ -164,14 +164,6 @@ struct task_struct {
 
 #pragma clang attribute pop
 
-/* Tracepoint records (/sys/kernel/tracing/events/syscalls): a stable user interface, one word
- * each. */
-struct syscall_exit {
-	__u64 common;
-	__u64 number;
-	__s64 result;
-};
-
 /* Registers at a probe, x86-64 (asm/ptrace.h of the kernel's user interface). */
 struct pt_regs {
 	unsigned long r15, r14, r13, r12, bp, bx, r11, r10, r9, r8, ax, cx, dx, si, di, orig_ax, ip,

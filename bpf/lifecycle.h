@@ -138,21 +138,30 @@ static __always_inline void control_mapped(__u32 pid, const struct lien_event *e
 	bpf_map_update_elem(&controls, &pid, &control, BPF_ANY);
 }
 
-/* mmap()'s arguments, from the registers of a thread that is leaving the call. */
+#define SYS_MMAP  9
+#define PAGE_SIZE 4096ul
+
+/* mmap()'s arguments, and its number, from the registers of a thread that is leaving the call. */
 struct mmap_arguments {
-	unsigned long offset, fd, ax, cx, prot, length;
+	unsigned long offset, fd, ax, cx, prot, length, di, number;
 };
 
-static __always_inline int read_mmap(struct mmap_arguments *arguments)
+/* True for mmap() that has mapped something. Few other calls return a positive multiple of the page
+ * size, so almost every call of the machine ends at the first test. */
+static __always_inline int read_mmap(
+	struct mmap_arguments *arguments, const struct pt_regs *regs, long result)
 {
-	struct pt_regs *regs = (void *)bpf_task_pt_regs(bpf_get_current_task_btf());
-
-	return bpf_probe_read_kernel(arguments, sizeof(*arguments), &regs->r9);
+	if (result <= 0 || (result & (PAGE_SIZE - 1)))
+		return 0;
+	return !bpf_probe_read_kernel(arguments, sizeof(*arguments), &regs->r9) &&
+	       arguments->number == SYS_MMAP;
 }
 
-SEC("tracepoint/syscalls/sys_exit_mmap")
-int lien_mmap_exit(struct syscall_exit *ctx)
+/* The tracepoint of mmap() alone has to be looked up in tracefs, which may not be mounted. */
+SEC("raw_tp/sys_exit")
+int lien_mmap_exit(struct bpf_raw_tracepoint_args *ctx)
 {
+	long result = ctx->args[1];
 	struct task_struct *task = (void *)bpf_get_current_task();
 	struct lien_probe_process process = {};
 	struct mmap_arguments arguments;
@@ -161,11 +170,11 @@ int lien_mmap_exit(struct syscall_exit *ctx)
 	__u32 pid, dev;
 	int known, ours;
 
-	if ((ctx->result < 0 && ctx->result > -4096) || read_mmap(&arguments) ||
+	if (!read_mmap(&arguments, (void *)ctx->args[0], result) ||
 		!(arguments.prot & PROT_EXEC) || (__s32)arguments.fd < 0)
 		return 0;
 	__builtin_memset(&event, 0, sizeof(event));
-	event.library.start = ctx->result;
+	event.library.start = result;
 	event.library.length = arguments.length;
 	event.library.offset = arguments.offset;
 	file = file_of_fd((__s32)arguments.fd);

@@ -5,7 +5,6 @@
 #include <fcntl.h>
 #include <linux/bpf.h>
 #include <linux/capability.h>
-#include <linux/magic.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -15,7 +14,6 @@
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/utsname.h>
-#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "loader/uretprobe.h"
@@ -146,27 +144,6 @@ static void check_uretprobe(struct lien_feature *f)
 			       "6.11 to 6.13 that lets it pass");
 }
 
-static void check_tracefs(struct lien_feature *f)
-{
-	static const char *const places[] = {"/sys/kernel/tracing", "/sys/kernel/debug/tracing"};
-	char known[4096];
-	struct statfs fs;
-
-	for (unsigned i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
-		if (!statfs(places[i], &fs) && fs.f_type == TRACEFS_MAGIC) {
-			lien_feature_found(f, LIEN_FEATURE_OK, "mounted on %s", places[i]);
-			return;
-		}
-	}
-	if (read_small("/proc/filesystems", known, sizeof(known)) && strstr(known, "\ttracefs")) {
-		lien_feature_found(f, LIEN_FEATURE_WARN, "known to the kernel, not mounted");
-		lien_feature_remedy(f, "mount -t tracefs tracefs /sys/kernel/tracing");
-	} else {
-		lien_feature_found(f, LIEN_FEATURE_FAIL, "not known to the kernel");
-		lien_feature_remedy(f, "a kernel with CONFIG_FTRACE=y is needed");
-	}
-}
-
 static uint64_t effective_capabilities(void)
 {
 	char status[4096], *line;
@@ -275,7 +252,6 @@ int lien_features_check(struct lien_feature *out, unsigned max)
 		{"btf", check_btf},
 		{"uprobes", check_uprobes},
 		{"uretprobe", check_uretprobe},
-		{"tracefs", check_tracefs},
 		{"capabilities", check_capabilities},
 		{"bpf", check_bpf},
 		{"lockdown", check_lockdown},

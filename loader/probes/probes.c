@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
@@ -35,15 +34,6 @@ static int print(enum libbpf_print_level level, const char *format, va_list args
 	if (level == LIBBPF_DEBUG || !getenv("LIEN_DEBUG"))
 		return 0;
 	return vfprintf(stderr, format, args);
-}
-
-/* libbpf finds syscall tracepoints through tracefs, which minimal systems do not mount. */
-static void tracefs_mount(void)
-{
-	if (access("/sys/kernel/tracing/events", F_OK) &&
-		access("/sys/kernel/debug/tracing/events", F_OK))
-		mount("tracefs", "/sys/kernel/tracing", "tracefs", MS_NOSUID | MS_NODEV | MS_NOEXEC,
-			NULL);
 }
 
 static int explain(int err, const char *what, char *error, size_t size)
@@ -129,7 +119,6 @@ static int attach_system(struct lien_probes *probes, char *error, size_t size)
 	if (!system)
 		return explain(-ENOMEM, "cannot attach to tracepoints", error, size);
 	system->number = ++probes->next_attachment;
-	tracefs_mount();
 	for (i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
 		link = bpf_program__attach(parts[i].program);
 		if (!link) {

@@ -964,7 +964,7 @@ def case_doctor(context):
         assert done.returncode == (0 if result["ok"] else 1) and not done.stderr, done
         assert list(result) == ["checks", "ok"]
         names = [c["name"] for c in result["checks"]]
-        for name in ("kernel", "btf", "uprobes", "uretprobe", "tracefs", "capabilities", "bpf", "nofile", "gate",
+        for name in ("kernel", "btf", "uprobes", "uretprobe", "capabilities", "bpf", "nofile", "gate",
                      "libcuda", "libcudart", "libnccl", "control", "gpu", "agent"):
             assert name in names, names
         for check in result["checks"]:

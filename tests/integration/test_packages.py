@@ -34,7 +34,6 @@ mount -t tmpfs -o mode=755 tmpfs run
 mount -t proc proc proc
 mount -t sysfs sysfs sys
 mount -t bpf bpf sys/fs/bpf
-mount -t tracefs tracefs sys/kernel/tracing
 mount --rbind /dev dev
 mount --bind "$2" "$1$2"
 mount --bind "$3" "$1$3"
