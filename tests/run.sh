@@ -10,7 +10,10 @@
 # status 77 says that it cannot run here. Logs stay in $BUILD/tests/log, those of failures are shown.
 # JOBS of them (one more than there are processors, since they wait as well) run at a time: their agents
 # do not see each other, but the kernel attaches and removes the probes of one after the other.
-# A program that fails has failed. It runs once more, alone, to show whether it needs company to fail.
+#
+# A program that fails runs once more, alone. If it passes then, it is flaky: that is printed and counted, and
+# fails nothing unless STRICT=1. When all parts have passed and nothing is uncommitted, $BUILD/tests/passed
+# names the tree that did.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 
@@ -41,7 +44,17 @@ count_summary() {
 	sed -n '$s/^\([0-9]*\) passed, \([0-9]*\) failed\(, \([0-9]*\) skipped\)\{0,1\}$/\1 \2 \4/p' "$1"
 }
 
-# one NAME SECONDS COMMAND...		AGAIN=1: a second run, which counts for nothing
+# The tree that is checked out, if nothing in it is uncommitted.
+clean_tree() {
+	[ -n "$(git status --porcelain 2>&1)" ] || git rev-parse 'HEAD^{tree}'
+}
+
+# first_failure LOG: "CASE: WHY", as the log has it
+first_failure() {
+	sed -n -e 's/^ *FAILED *//p' -e 's/^\[  FAILED  \] \([^0-9]\)/\1/p' "$1" | head -n 1 | cut -c 1-200
+}
+
+# one NAME SECONDS COMMAND...		AGAIN=1: the second run
 one() {
 	name=$1 limit=$2
 	shift 2
@@ -69,7 +82,7 @@ one() {
 	elif [ "$ok$bad$left" = 000 ]; then
 		bad=1 why=": no test in it"
 	fi
-	[ -n "${AGAIN:-}" ] || echo "$ok $bad $left" >"$log.counts"
+	echo "$ok $bad $left" >"$log.counts"
 	if [ "$bad" != 0 ]; then
 		sed 's/^/    /' "$log.log" | grep -a -v -e '\[       OK \]' | tail -n 200
 		echo "FAILED  $name ($ok passed, $bad failed, $took s)$why"
@@ -153,9 +166,11 @@ if [ "${1:-}" = one ]; then
 	exit 0
 fi
 
-[ $# -gt 0 ] || set -- kernels integration unit asan fuzz static
+whole=
+[ $# -gt 0 ] || { whole=1 && set -- kernels integration unit asan fuzz static; }
 begun=$(date +%s)
-rm -f "$LOGS"/*.counts "$LOGS"/*.again.log
+tree=$(clean_tree)
+rm -f "$LOGS"/*.counts "$LOGS"/*.again.log "$BUILD/tests/passed"
 for part in "$@"; do
 	case $part in
 	unit | asan | valgrind | integration | smoke | fuzz | kernels | static) "list_$part" ;;
@@ -163,29 +178,37 @@ for part in "$@"; do
 	esac
 done >"$LOGS/list" || exit
 xargs -P "$JOBS" -L 1 "$0" one <"$LOGS/list"
+
+ok=0 bad=0 left=0 flaky=0
 while read -r line; do
-	counts=$LOGS/$(echo "${line%% *}" | tr / -).counts
-	case $line in integration/*) ;; *) continue ;; esac
-	[ ! -f "$counts" ] || [ "$(cut -d ' ' -f 2 "$counts")" = 0 ] && continue
-	echo "${line%% *} has failed; alone, for diagnosis:"
-	# shellcheck disable=SC2086
-	AGAIN=1 "$0" one $line
+	name=${line%% *} log=$LOGS/$(echo "${line%% *}" | tr / -)
+	if [ ! -f "$log.counts" ]; then
+		echo "FAILED  $name was not run to its end"
+		bad=$((bad + 1))
+		continue
+	fi
+	read -r passed failed skipped <"$log.counts"
+	if [ "$failed" != 0 ]; then
+		echo "$name has failed; again, alone:"
+		# shellcheck disable=SC2086
+		AGAIN=1 "$0" one $line
+		# Whoever keeps only the end of a long output finds the reason there.
+		sed 's/^/    /' "$log.log" | grep -a -A 8 -e FAILED -e ERROR | cut -c 1-400 | tail -n 25
+		if [ "$(cut -d ' ' -f 2 "$log.again.counts")" = 0 ]; then
+			echo "flaky   $name ($(first_failure "$log.log"))"
+			flaky=$((flaky + 1))
+			[ -n "${STRICT:-}" ] || read -r passed failed skipped <"$log.again.counts"
+		fi
+	fi
+	ok=$((ok + passed)) bad=$((bad + failed)) left=$((left + skipped))
 done <"$LOGS/list"
-# Whoever keeps only the end of a long output finds there why.
-while read -r line; do
-	name=$(echo "${line%% *}" | tr / -)
-	[ "$(cut -d ' ' -f 2 "$LOGS/$name.counts" 2>/dev/null)" != 0 ] || continue
-	echo "${line%% *} has failed, the first time:"
-	sed 's/^/    /' "$LOGS/$name.log" | grep -a -A 8 -e FAILED -e ERROR | cut -c 1-400 | tail -n 25
-done <"$LOGS/list"
-# shellcheck disable=SC2046
-set -- $(cat "$LOGS"/*.counts | awk '{ ok += $1; bad += $2; left += $3 }
-	END { print ok + 0, bad + 0, left + 0 }')
+
 rest=
-[ "$3" = 0 ] || rest=", $3 skipped"
-lost=$(($(wc -l <"$LOGS/list") - $(ls "$LOGS" | grep -c '\.counts$')))
-[ "$lost" = 0 ] || set -- "$1" $(($2 + lost))
-[ "$lost" = 0 ] || echo "FAILED  $lost programs were not run to their end"
+[ "$left" = 0 ] || rest=", $left skipped"
+[ "$flaky" = 0 ] || echo "$flaky flaky"
 echo "in $(($(date +%s) - begun)) s; logs in $LOGS"
-echo "$1 passed, $2 failed$rest"
-[ "$2" = 0 ] && [ "$1" != 0 ]
+if [ "$bad" = 0 ] && [ "$ok" != 0 ] && [ -n "$whole" ] && [ -n "$tree" ] && [ "$tree" = "$(clean_tree)" ]; then
+	echo "$tree" >"$BUILD/tests/passed"
+fi
+echo "$ok passed, $bad failed$rest"
+[ "$bad" = 0 ] && [ "$ok" != 0 ]

@@ -735,7 +735,7 @@ def test_storm_of_processes():
     count = int(os.environ.get("STORM", "125"))
     with Session(memory="256M") as session:
         session.start_agent()
-        storm(session, 4, 25, 1000)
+        storm(session, 8, 25, 1000)  # as many at once as below: the heap has its size
         wait_for("all are gone", lambda: status_of(session, "processes") == (0,))
         fds, rss = agent_fds(session), status_of(session, "rss_bytes")[0]
         storm(session, 8, count, 1)

@@ -288,6 +288,18 @@ def test_agent_confined_as_in_the_unit():
         confined_agent(script)
 
 
+def instruction(name):
+    """The arguments of the Dockerfile's one line that begins so."""
+    found = re.findall(r"^%s (.*)$" % name, text_of(DEPLOY, "Dockerfile"), re.M)
+    equal(len(found), 1, "lines with " + name)
+    return found[0]
+
+
+def listed(name):
+    """Such a line in JSON's form."""
+    return re.findall(r'"(.*?)"', instruction(name))
+
+
 @case()
 def test_image():
     """Files are where the build puts them; what `docker run` mounts is what the DaemonSet does."""
