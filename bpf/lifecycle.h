@@ -170,8 +170,8 @@ int lien_mmap_exit(struct bpf_raw_tracepoint_args *ctx)
 	__u32 pid, dev;
 	int known, ours;
 
-	if (!read_mmap(&arguments, (void *)ctx->args[0], result) ||
-		!(arguments.prot & PROT_EXEC) || (__s32)arguments.fd < 0)
+	if (!read_mmap(&arguments, (void *)ctx->args[0], result) || !(arguments.prot & PROT_EXEC) ||
+		(__s32)arguments.fd < 0)
 		return 0;
 	__builtin_memset(&event, 0, sizeof(event));
 	event.library.start = result;

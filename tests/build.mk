@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Tests; included by the top Makefile, which defines BUILD, the flags and PURE_SRCS.
 #
-# make check            everything that needs no GPU: tests/run.sh
+# make check            the gate: every invariant, command and error path, without a GPU: tests/run.sh
+# make check-long       the rest, with fresh seeds: whole fault matrices, chaos, many nodes, packages, other kernels
 # make chaos            tests/integration/chaos.py for CHAOS_SECONDS; CHAOS_SEED repeats its choices
 # make chaos-nodes      tests/integration/chaos_nodes.py, likewise: a job on several nodes
 # make check-unit       the unit tests alone
@@ -233,14 +234,15 @@ TEST_RUN    = BUILD=$(BUILD) ASAN_BUILD=$(ASAN_BUILD) LIEN=$(LIEN) CONTROL=$(CON
 	SOFTCUDA=$(dir $(SOFTCUDA)) MAKE_RECORDING=$(MAKE_RECORDING) PYTHON=$(PYTHON) CC=$(CC) \
 	tests/run.sh
 
-# What check-kernels needs besides: no other test fails without it.
+# What some tests need besides: the others run without it.
+LAB_PACKAGES	:= iproute2 openssh-client
 KERNEL_PACKAGES := qemu-system-x86 busybox-static debian-archive-keyring
-# What test_nodes needs: a Slurm and an sshd of its own. Without them its cases are skipped.
-NODES_PACKAGES	:= munge openssh-client openssh-server slurm-client slurmctld slurmd iproute2
+NODES_PACKAGES	:= $(LAB_PACKAGES) munge openssh-server slurm-client slurmctld slurmd
+LAB_DEPS	 = $(Q)tools/deps.sh $(LAB_PACKAGES) || echo "tests of several nodes cannot run without these"
 NODES_DEPS	 = $(Q)tools/deps.sh $(NODES_PACKAGES) || echo "tests of many nodes cannot run without these"
 KERNEL_DEPS	 = $(Q)tools/deps.sh $(KERNEL_PACKAGES) || echo "check-kernels cannot run without these"
 
-.PHONY: chaos chaos-nodes check-fast unit-tests asan-tests integration-tests check-unit check-asan check-valgrind check-kernels
+.PHONY: chaos chaos-nodes check-fast check-long unit-tests asan-tests integration-tests check-unit check-asan check-valgrind check-kernels
 unit-tests: $(UNIT_TESTS)
 integration-tests: all $(BUILD)/lien-without-join $(SOFTCUDA_TEST) $(MAKE_RECORDING) $(SOFTIBVERBS) $(SLOW_DISK) $(HOSTILE) $(SYNCNCCL) $(OLDNCCL) \
 	$(NEXTCUDA) $(LATE) $(PROGS) $(EVENT_LAYOUT)
@@ -251,10 +253,15 @@ asan-tests: $(BUILD)/trace.skel.h $(BUILD)/files.skel.h
 		SANITIZE='$(ASAN_FLAGS)' -o $(ASAN_BUILD)/trace.skel.h -o $(ASAN_BUILD)/files.skel.h unit-tests
 
 check:
+	$(LAB_DEPS)
+	$(Q)$(MAKE) --no-print-directory $(TEST_JOBS) unit-tests asan-tests integration-tests fuzz-targets
+	$(Q)$(TEST_RUN)
+
+check-long:
 	$(KERNEL_DEPS)
 	$(NODES_DEPS)
 	$(Q)$(MAKE) --no-print-directory $(TEST_JOBS) unit-tests asan-tests integration-tests fuzz-targets
-	$(Q)$(TEST_RUN)
+	$(Q)LONG=1 $(TEST_RUN)
 
 # While one works: pure code, style, and one test with real BPF.
 check-fast:

@@ -11,7 +11,7 @@ import time
 import traceback
 
 import lien_test
-from lien_test import Failure, Late, check, equal
+from lien_test import SEED, Failure, Late, check, equal
 
 
 class Lost(Failure):
@@ -62,7 +62,7 @@ class Run:
 
 def main(begin):
     """begin(seed, seconds): a context manager of a Run. Returns the exit status."""
-    seed = int(os.environ.get("CHAOS_SEED") or random.SystemRandom().randrange(1 << 32))
+    seed = int(os.environ.get("CHAOS_SEED") or SEED)
     seconds = float(os.environ.get("CHAOS_SECONDS") or 60)
     if os.geteuid():
         print("skipped: the agent needs root")

@@ -3,21 +3,19 @@
 a process from outside."""
 
 import os
-import random
 import re
 import signal
 import subprocess
 import sys
 import time
 
-from lien_test import (CONTROL, SOFTCUDA, Failure, Session, check, equal, program, state_of,
-                       wait_for)
+from lien_test import (
+    CONTROL, SEED, SOFTCUDA, Failure, Session, check, equal, program, state_of, wait_for)
 
 LIMIT_MS = 10000  # the machine may be busy
 LOAD = ["malloc", "malloc", "malloc", "fork", "vfork", "load", "start"]
 WAITS = ["nanosleep", "clock", "poll", "ppoll", "select", "futex", "cond", "read", "epoll", "wait",
          "handler", "errno"]
-SEED = int(os.environ.get("INJECT_SEED") or random.randrange(1 << 30))
 ANY_SIGNAL = 1 << signal.SIGWINCH - 1  # that nobody here blocks for itself
 COUNT = int(os.environ.get("INJECT_COUNT") or 100)
 

@@ -26,7 +26,7 @@ from lien_shared import runner  # noqa: E402
 from lien_shared.process import (  # noqa: E402,F401
     Failure, Late, Outcome, Process, Skipped, alive, at_a_moment, brief, check, children_of, equal, run,
     state_of, stays, wait_for)
-from lien_shared.runner import MNT_DETACH, case, enter, wait_for_foreign  # noqa: E402,F401
+from lien_shared.runner import LONG, MNT_DETACH, NOTHING, SEED, case, enter, wait_for_foreign  # noqa: E402,F401
 from stream import (  # noqa: E402,F401
     CALLS, EVENT_CONTROL, EVENT_ENTRY, EVENT_PARTIAL, FORMAT, HEADER, STATES, Event, Stream)
 

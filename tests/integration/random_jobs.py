@@ -4,14 +4,11 @@ that make random calls (prog_random.c), and what they say of their memory."""
 
 import collections
 import json
-import os
-import random
 import signal
 import socket
 
-from lien_test import at_a_moment, brief, check, program
+from lien_test import SEED, at_a_moment, brief, check, program
 
-SEED = int(os.environ.get("LIEN_SEED") or random.SystemRandom().randrange(1 << 32))
 PROCESSES = 4
 
 # tests/softcuda/dump.h

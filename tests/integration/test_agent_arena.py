@@ -218,7 +218,7 @@ def test_prepared_before_the_first_offload():
         runs_as_before(session, job)
 
 
-@case(60)
+@case(60, long=True)
 def test_preparation_grows_and_waits_for_captures():
     with Session() as session:
         session.start_agent(prepare=True)
@@ -245,7 +245,7 @@ def test_preparation_grows_and_waits_for_captures():
         session.ask("restore")
 
 
-@case(60)
+@case(60, long=True)
 def test_offload_while_it_is_prepared():
     """An order to pin memory is short, and an offload waits for it."""
     with Session(memory="2G") as session:
@@ -267,7 +267,7 @@ def test_offload_while_it_is_prepared():
             equal(driver("check", va + 350 * MIB, 2 * MIB, 0x30 + number), 0, "wrong bytes")
 
 
-@case(60)
+@case(60, long=True)
 def test_preparation_is_for_what_can_be_offloaded():
     with Session() as session:
         session.start_agent(prepare=True)

@@ -17,8 +17,8 @@ import sys
 import time
 
 from lien_test import (
-    CALLS, EVENT_ENTRY, MIB, SOFTCUDA, STATES, Late, Session, Skipped, Stream, brief, case, check,
-    equal, main, program, wait_for)
+    CALLS, EVENT_ENTRY, MIB, SEED, SOFTCUDA, STATES, Late, Session, Skipped, Stream, brief,
+    case, check, equal, main, program, wait_for)
 
 HOSTILE = os.path.abspath(os.path.join(os.environ["TEST_BIN"], "hostile"))
 CUDA, CUDART, NCCL, VERBS = (os.path.join(HOSTILE, name) for name in (
@@ -97,7 +97,7 @@ POINTERS = (
     ("ncclCommRegister", 5, "P", 1 << 62, "P"))
 
 
-@case(120)
+@case(120, long=True)
 def test_pointers_that_cannot_be_read():
     """Counted; nothing follows from a call that the driver refused, the rest makes incomplete."""
     with Session() as session:
@@ -240,7 +240,7 @@ def test_calls_inside_of_calls():
         stream.close()
 
 
-@case(60)
+@case(60, long=True)
 def test_jumps_out_of_calls():
     with Session() as session:
         start(session)
@@ -309,19 +309,17 @@ def test_signals_in_calls():
         stream.close()
 
 
-@case(200)
+@case(200, long=True)
 def test_anything():
     """Any call with anything, and all of it succeeds: the agent takes it, answers, and forgets."""
-    seed = int(os.environ.get("SEED") or random.randrange(1 << 32))
-    print("   seed %d" % seed, flush=True)
     with Session() as session:
         start(session)
         for number in range(4):
             jobs = [Hostile(session, *ALL) for _ in range(3)]
             for job in jobs:
-                job.process.send("random %d %d" % (seed + number * 3 + jobs.index(job), 4000))
+                job.process.send("random %d %d" % (SEED + number * 3 + jobs.index(job), 4000))
             for job in jobs:
-                equal(job.process.line(60), "ok 4000", "random calls, seed %d" % seed)
+                equal(job.process.line(60), "ok 4000", "random calls")
             views(session)
             for job in jobs:
                 job.end()
@@ -541,7 +539,7 @@ def pins(session):
     return len(os.listdir(session.ask("status")["journal"]["pinned"]))
 
 
-@case(240)
+@case(240, long=True)
 def test_many_copies_of_the_driver():
     """A user maps any number of files that are called libcuda.so.1: others are not harmed, and all goes
     when nobody maps them any more."""
@@ -608,7 +606,7 @@ def test_second_driver_that_cannot_be_probed():
         wait_for("it is incomplete", lambda: not session.process(hostile.pid)["complete"])
 
 
-@case(120)
+@case(120, long=True)
 def test_room_for_another_copy():
     """A process that was incomplete for want of room is attached to once there is some."""
     with Session() as session:
@@ -658,7 +656,7 @@ def moved(session, driver, va):
     equal(driver("check", va, 2 * MIB, 0x5c), 0, "wrong bytes")
 
 
-@case(120)
+@case(120, long=True)
 def test_memory_that_a_user_serves():
     """The page where the control library says how to reach it is never delivered."""
     if no_fuse():
@@ -729,7 +727,7 @@ def agent_fds(session):
     return len(os.listdir("/proc/%d/fd" % session.agent.pid))
 
 
-@case(300)
+@case(300, long=True)
 def test_storm_of_processes():
     """1,000 processes that use CUDA and end, many of them killed: nothing of them is left."""
     count = int(os.environ.get("STORM", "125"))
@@ -777,7 +775,7 @@ def map_entries(session):
     return found
 
 
-@case(90)
+@case(90, long=True)
 def test_end_that_was_lost():
     """A full ring loses the ends of processes, too: they are found gone."""
     with Session() as session:

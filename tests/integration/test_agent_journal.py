@@ -20,10 +20,9 @@ import sys
 
 from told import compare
 from lien_test import (
-    CALLS, LIEN, MIB, SOFTCUDA, SOFTNCCL, Session, Stream, at_a_moment, brief, case, check, equal,
-    main, program, recording, wait_for)
+    CALLS, LIEN, MIB, SEED, SOFTCUDA, SOFTNCCL, Session, Stream, at_a_moment, brief, case,
+    check, equal, main, program, recording, wait_for)
 
-SEED = int(os.environ.get("LIEN_SEED", "0")) or random.SystemRandom().randrange(1 << 32)
 PINS = "/sys/fs/bpf/lien"
 SYS_BPF, BPF_OBJ_GET = 321, 7
 SHARE_SIZE = 88  # of a record of an export by descriptor, include/lien/event.h
@@ -243,7 +242,7 @@ def next_round(job, number):
         job.send("more")
 
 
-@case(150)
+@case(150, long=True)
 def test_killed_at_any_moment():
     """kill -9 under load, again and again: no event is lost, none applied twice. The journal is
     kept so short that snapshots are part of it. A round has fewer events than the ring has room."""
@@ -308,7 +307,7 @@ def test_killed_between_journal_and_ring():
         check(session.process(driver.pid)["complete"], "incomplete")
 
 
-@case(60)
+@case(60, long=True)
 def test_upgraded_under_load():
     """What an upgrade missed it says; what it does not say is exact."""
     with Session(memory="2G") as session:
@@ -400,7 +399,7 @@ def test_no_snapshot_while_a_job_is_held():
         check(session.ask("restore")["bytes"] > 0, "nothing restored")
 
 
-@case(90)
+@case(90, long=True)
 def test_ring_overflow_while_stopped():
     with Session(memory="2G") as session:
         session.start_agent()
@@ -477,7 +476,7 @@ def test_no_room_for_the_journal():
         equal(pins_of(session), None, "pins of an agent that leaves nothing")
 
 
-@case(60)
+@case(60, long=True)
 def test_not_taken_over():
     """After a reboot, from another pid namespace, with other maps, or with a journal that does not
     belong or is damaged, all begins anew: what is there may have a past."""
@@ -762,5 +761,4 @@ def test_replay_of_a_journal():
 
 
 if __name__ == "__main__":
-    print("seed %d" % SEED)
     sys.exit(main())

@@ -183,7 +183,7 @@ def with_pid(session, pid):
     return None
 
 
-@case(60)
+@case(60, long=True)
 def test_pid_is_used_again():
     with Session() as session:
         session.start_agent()
@@ -485,7 +485,7 @@ def others(session):
     return session.ask("status")["other_agents"]
 
 
-@case(60)
+@case(60, long=True)
 def test_two_agents():
     """Each names the other one, once, and so does doctor; what an agent forks, cleans up or explains does not count."""
     with Session() as session:
@@ -515,7 +515,7 @@ def test_two_agents():
         equal(session.lien("status").out.count("another agent"), 0, "status")
 
 
-@case(60)
+@case(60, long=True)
 def test_that_claim_to_be_agents():
     """A program of another user's is none, whatever its name; nor are other commands, and children of an agent."""
     with Shared() as session:

@@ -269,7 +269,7 @@ def test_a_flood_while_a_job_comes_to_rest():
         print_turns(session, "100,000 calls while a job comes to rest")
 
 
-@case(60)
+@case(60, long=True)
 def test_nobody_waits_for_a_short_order():
     """A process that does not answer while it prepares host memory holds up what is its own alone, and it is
     named."""

@@ -403,7 +403,7 @@ def test_bytes_of_every_type():
               "after a type that is not known")
 
 
-@case(60)
+@case(60, long=True)
 def test_hammer():
     with Session() as session:
         session.start_agent()

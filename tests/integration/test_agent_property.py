@@ -202,7 +202,7 @@ def run(session):
 failures = []
 
 
-@case(540)
+@case(540, long=True)
 def test_graph_equals_driver():
     if failures:  # the harness tries again when a foreign agent ran: that is no excuse here
         raise failures[0]

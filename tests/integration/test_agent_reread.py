@@ -244,7 +244,7 @@ def test_process_that_stands_still():
             os.kill(job.pid, signal.SIGCONT)
 
 
-@case(120)
+@case(120, long=True)
 def test_job_that_goes_on():
     with Session() as session:
         session.start_agent()

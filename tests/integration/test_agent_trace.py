@@ -43,7 +43,7 @@ def churn(session, rounds, calls, *modes, threads=8):
     return made
 
 
-@case(150)
+@case(150, long=True)
 def test_churn():
     with Session(memory="2G") as session:
         session.start_agent()

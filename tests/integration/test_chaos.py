@@ -8,7 +8,7 @@ from chaos_run import short_run
 from lien_test import case, main
 
 
-@case(280)
+@case(280, long=True)
 def test_chaos():
     short_run("chaos.py", 18)
 

@@ -160,7 +160,7 @@ def test_training_in_a_pod():
         session.freed()
 
 
-@case(90)
+@case(90, long=True)
 def test_what_ran_before_the_agent():
     """Containers of each kind, and pairs of ranks that have shared memory before: all is adopted, moved
     and still shared."""
@@ -236,7 +236,7 @@ def test_confined():
         job.end(session)
 
 
-@case(60)
+@case(60, long=True)
 def test_without_proc():
     """Handles cannot be translated there, so nothing is moved."""
     with Containers() as session:
@@ -281,7 +281,7 @@ def terminal_of(pid):
         return int(stat.read().rsplit(")", 1)[1].split()[4])
 
 
-@case(90)
+@case(90, long=True)
 def test_files_that_a_container_plants():
     """Where the driver tells the names of its GPUs, a container has pipes, terminals and links: the
     agent reads files alone, and none outside of that container."""

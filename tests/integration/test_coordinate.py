@@ -111,7 +111,7 @@ def test_the_agents_part():
         equal(part.say()["state"], "done", "the first one's outcome")
 
 
-@case(60)
+@case(60, long=True)
 def test_leases():
     """An offload that is not committed is undone, a restore ends by itself."""
     with Node() as node:
@@ -212,7 +212,7 @@ def test_the_window():
         same(drivers)
 
 
-@case(120)
+@case(120, long=True)
 def test_a_slow_disk():
     """The decision is on disk when the leases have all but run out: it does not count, and nothing of it is left."""
     with Nodes(2) as nodes:
@@ -326,7 +326,7 @@ def settled(nodes):
     return before
 
 
-@case(240)
+@case(240, long=True)
 def test_somebody_dies():
     """At any moment: the coordinator, a launcher, an agent. Whole before the repair, unless the decision was
     written when it died; whole after it."""

@@ -125,12 +125,12 @@ def agent_killed(phases):
         whole_again(session, pair)
 
 
-@case(90)
+@case(90, long=True)
 def test_agent_killed_in_each_phase_of_an_offload():
     agent_killed(OFFLOAD)
 
 
-@case(90)
+@case(90, long=True)
 def test_agent_killed_in_each_phase_of_a_restore():
     agent_killed(RESTORE)
 
@@ -237,7 +237,7 @@ def test_owner_starts_another_program():
             equal(importer("check", own, 2 * MIB, 7), 0, "wrong bytes")
 
 
-@case(90)
+@case(90, long=True)
 def test_owner_becomes_another_program_in_a_restore():
     """What was done in that restore was not done to the program that has the pid since, which has the
     control library, too: no later restore waits for it, or asks it for anything."""
@@ -282,7 +282,7 @@ def another_build(session):
         json.dump(state, file)
 
 
-@case(60)
+@case(60, long=True)
 def test_upgrade():
     """SIGTERM and another agent: under a job that runs, one that is offloaded, and in the middle."""
     with Session() as session:

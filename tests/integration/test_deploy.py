@@ -325,7 +325,7 @@ def test_image():
                if mount["mountPath"] != DRIVER}, mounted, "mounted by Kubernetes and Docker")
 
 
-@case(120)
+@case(120, long=True)
 def test_image_is_of_the_packages():
     """COPY and RUN, in a root of their own without a network and with no more of the machine's than dpkg needs; then
     ENTRYPOINT is there, of a package, and finds the control library."""
@@ -368,7 +368,7 @@ def test_manifest_is_right():
     check(DRIVER in text_of(ROOT, "loader", "discover", "libraries.c"), "the agent does not look into", DRIVER)
 
 
-@case(60)
+@case(60, long=True)
 def test_agent_in_its_pod():
     """A root with what the packages bring and libc, and what the manifest mounts: the next Pod goes on."""
     found = manifests()

@@ -10,11 +10,10 @@ import signal
 import sys
 
 from lien_test import (
-    LIEN, MIB, Session, alive, at_a_moment, case, check, equal, main, program, wait_for)
+    LIEN, MIB, SEED, Session, alive, at_a_moment, case, check, equal, main, program, wait_for)
 from inject import has_library, maps, status
 from train_job import SYNC, Train
 
-SEED = int(os.environ.get("LIEN_SEED") or random.randrange(1 << 30))
 GLIBCS = 3 << 31  # signals 32 and 33: it takes them with a process's first thread
 ROUNDS = int(os.environ.get("DETACH_ROUNDS") or 30)
 
@@ -283,7 +282,7 @@ def test_of_another_user():
         equal(session.process(driver.pid)["control"], "ready", "control")
 
 
-@case(120 + ROUNDS)
+@case(120 + ROUNDS, long=True)
 def test_many_rounds():
     """Nothing grows: DETACH_ROUNDS of them."""
     with Session() as session:
@@ -327,7 +326,7 @@ def training(**options):
         job.finish()
 
 
-@case(120)
+@case(120, long=True)
 def test_any_moment():
     """At random moments of a job that works, whatever its threads do then."""
     dice = random.Random(SEED)
@@ -349,7 +348,7 @@ def test_any_moment():
             check(said.code == 0 or "handles from before a restore" in said.out, said)
 
 
-@case(120)
+@case(120, long=True)
 def test_any_moment_of_lien_run():
     dice = random.Random(SEED)
     with training() as (session, job):
@@ -384,7 +383,7 @@ def attached_again(session, driver):
     wait_for("it is attached", lambda: not session.lien("attach", driver.pid).code)
 
 
-@case(120)
+@case(120, long=True)
 def test_deaths_in_the_middle():
     """Of the client, the agent and the process."""
     dice = random.Random(SEED)
@@ -425,5 +424,4 @@ def test_deaths_in_the_middle():
 
 
 if __name__ == "__main__":
-    print("LIEN_SEED=%d" % SEED)
     sys.exit(main())

@@ -468,14 +468,15 @@ def fail_in_restore(the, rank, nth, times):
     return hit
 
 
-def every_failure(times, name, kind=None):
+def every_failure(times, name, kind=None, step=1):
+    """step: 8 fails every eighth call, which `make check` has time for."""
     with job(kind) as the:
         the.round_trip()  # the first one pins memory
         calls = the.count()
         points = Points(the)
         for (i, op), log in calls.items():
             test = fail_in_offload if op == "offload" else fail_in_restore
-            for nth, function in enumerate(log, 1):
+            for nth, function in list(enumerate(log, 1))[step // 2::step]:
                 what = "rank %d, %s, call %d of %d (%s) fails%s" % (
                     i, op, nth, len(log), function, name)
                 points.add(what, lambda i=i, n=nth, t=test: t(the, the.ranks[i], n, times))
@@ -516,14 +517,13 @@ def killed(the, i, op, nth):
     return rank.faults.hit
 
 
-@case(400)
-def test_every_call_kills():
+def every_death(step):
     with job() as the:
         calls = the.count(new=True)
         the.renew(warm=False)
         points = Points(the, warm=False)
         for (i, op), log in calls.items():
-            for nth, function in enumerate(log, 1):
+            for nth, function in list(enumerate(log, 1))[step // 2::step]:
                 what = "rank %d is killed at call %d of %d of its %s (%s)" % (
                     i, nth, len(log), op, function)
                 points.add(what, lambda i=i, op=op, n=nth: killed(the, i, op, n))
@@ -533,24 +533,44 @@ def test_every_call_kills():
         points.end()
 
 
+@case(400, long=True)
+def test_every_call_kills():
+    every_death(1)
+
+
 @case(300)
+def test_every_eighth_call_kills():
+    every_death(8)
+
+
+@case(300)
+def test_every_eighth_call_fails_once():
+    every_failure(1, "", step=8)
+
+
+@case(300)
+def test_every_eighth_call_fails_and_all_after_it():
+    every_failure(0, ", and all after it", step=8)
+
+
+@case(300, long=True)
 def test_every_call_fails_once():
     every_failure(1, "")
 
 
-@case(300)
+@case(300, long=True)
 def test_every_call_fails_and_all_after_it():
     every_failure(0, ", and all after it")
 
 
-@case(300)
+@case(300, long=True)
 def test_every_call_fails_for_mappings_of_our_own():
     every_failure(0, ", and all after it", Odd)
 
 
 # What is asked for only the first time, when nothing is pinned yet
 
-@case(60)
+@case(60, long=True)
 def test_exact_after_a_restore():
     """As the driver tells it: references, aliases, access lists, imports, descriptors, bytes."""
     with job(Matrix, "1G") as the:

@@ -16,13 +16,12 @@ import time
 import faults
 from held import Held
 from lien_test import (
-    LIEN, MIB, Session, at_a_moment, case, check, children_of, equal, main, program, stays,
-    wait_for)
+    LIEN, MIB, SEED, Session, at_a_moment, case, check, children_of, equal, main, program,
+    stays, wait_for)
 from nccl_rank import Rank, unique_id
 from shapes import shapes
 from train_job import SYNC, Train
 
-SEED = int(os.environ.get("LIEN_SEED") or random.randrange(1 << 32))
 
 
 @contextlib.contextmanager
@@ -67,7 +66,7 @@ def rounds(nranks, count, *options, pause=0.1):
             at_a_moment(moments, pause)
             outcome = session.lien("offload", "--json", "--timeout", "3000", "--retry", "40000",
                                    *options)
-            check(outcome.code == 0, "LIEN_SEED=%d:" % SEED, outcome)
+            check(outcome.code == 0, outcome)
             check(json.loads(outcome.out)["bytes"] > 0, "nothing was moved")
             # A rank that unmaps what is away has the agent restore it.
             wait_for("the memory is back", lambda: session.lien("restore").code == 0)
@@ -75,12 +74,12 @@ def rounds(nranks, count, *options, pause=0.1):
         equal(session.ask("status")["incomplete"], [], "incomplete")
 
 
-@case(240)
+@case(240, long=True)
 def test_two_ranks_never_pause():
     rounds(2, 20)
 
 
-@case(240)
+@case(240, long=True)
 def test_four_ranks_never_pause():
     rounds(4, 12)
 
@@ -91,7 +90,7 @@ def test_all_memory_of_ranks_that_never_pause():
     rounds(2, 12, "--owner", "all")
 
 
-@case(120)
+@case(120, long=True)
 def test_two_threads_that_nobody_has_counted():
     """Joined while they run, and NCCL tells no counts. Each thread has collectives of its own under way,
     which the other rank launches in another order. An offload may fail; the job always goes on: asking a
@@ -106,7 +105,7 @@ def test_two_threads_that_nobody_has_counted():
         for _ in range(16):
             at_a_moment(moments, 0.2)
             outcome = session.lien("offload", "--owner", "all", "--timeout", "700")
-            check(outcome.code == 0 or "the job runs on" in outcome.err, "LIEN_SEED=%d:" % SEED, outcome)
+            check(outcome.code == 0 or "the job runs on" in outcome.err, outcome)
             succeeded += outcome.code == 0
             if outcome.code == 0:
                 session.ask("restore")
@@ -275,7 +274,7 @@ def asked(session):
     return session.ask("status")["loop"]["requests"]
 
 
-@case(60)
+@case(60, long=True)
 def test_request_during_the_agents_own_restore():
     """It is handled after that; one that meets what another client asked for is refused."""
     with Session(devices=1, memory="256M") as session:
@@ -367,7 +366,7 @@ def test_agent_dies():
         goes_on(job)
 
 
-@case(90)
+@case(90, long=True)
 def test_agent_dies_while_the_job_is_brought_to_rest():
     """The job is let go on without one: it would wait for nobody."""
     with training(TRAIN_BLOCKS_SIGNALS="1") as (session, job):
@@ -635,5 +634,4 @@ def test_held_while_more_is_offloaded():
 
 
 if __name__ == "__main__":
-    print("LIEN_SEED=%d" % SEED)
     sys.exit(main())

@@ -169,12 +169,12 @@ def test_job_alone_on_its_node():
         job.finish()
 
 
-@case(240)
+@case(240, long=True)
 def test_one_link_for_many_places():
     essential(SHARED)
 
 
-@case(400)
+@case(400, long=True)
 def test_one_link_for_each_place():
     essential(SINGLE)
 

@@ -136,7 +136,7 @@ def test_parts_that_this_machine_cannot_run():
     equal(every.words(), ["--only", "none"], "which another machine may run")
 
 
-@case(90)
+@case(90, long=True)
 def test_a_run_that_does_not_end():
     """Is ended, and tried once more; the file says so."""
     every = All()

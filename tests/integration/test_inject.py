@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """The control library is put into live processes, and they do not notice. No agent takes part.
 
-INJECT_COUNT is the number of injections at random moments (100), INJECT_SEED repeats them."""
+INJECT_COUNT is the number of injections at random moments (100), LIEN_SEED repeats them."""
 
 import os
 import random
@@ -78,7 +78,7 @@ def test_preloaded():
         before.equals(Seen(driver.pid))
 
 
-@case(limit=120)
+@case(limit=120, long=True)
 def test_waits():
     """No wait ends early, late, or with EINTR."""
     with Session() as session:
@@ -173,7 +173,7 @@ def random_targets(session, choice, waits=WAITS):
     return session.waits(*choice.sample(LOAD, 4), *choice.sample(waits, 3))
 
 
-@case(limit=3600)
+@case(limit=3600, long=True)
 def test_random_moments():
     """INJECT_COUNT injections, none of which does harm."""
     choice = random.Random(SEED)
@@ -187,7 +187,7 @@ def test_random_moments():
                 content(process, 0.06)
                 check(has_library(process.pid), "it is not mapped")
             except Exception:
-                print("   INJECT_SEED=%d, number %d: %s" % (SEED, number, process.argv))
+                print("   LIEN_SEED=%d, number %d: %s" % (SEED, number, process.argv))
                 raise
             pauses.append(result.pause_us)
             totals.append(result.total_us)
@@ -196,7 +196,7 @@ def test_random_moments():
         COUNT, figures(pauses), figures(totals), figures(attempts)))
 
 
-@case(limit=3600)
+@case(limit=3600, long=True)
 def test_killed_injector():
     """The injector dies at any moment: the process goes on, and the next one does it."""
     choice = random.Random(SEED)
@@ -218,7 +218,7 @@ def test_killed_injector():
                 wait_for("the next injection", again, 15, 0.2)
                 content(process, 0.06)
             except Exception:
-                print("   INJECT_SEED=%d, number %d: %s" % (SEED, number, process.argv))
+                print("   LIEN_SEED=%d, number %d: %s" % (SEED, number, process.argv))
                 raise
     print("   in %d the library was there already" % there)
 
@@ -247,7 +247,7 @@ def test_in_handler():
 CALLS_MAX = 200
 
 
-@case(limit=600)
+@case(limit=600, long=True)
 def test_killed_at_each_call():
     """The injector dies before its first, second, ... call of ptrace(), whatever thread it has."""
     kinds = [kind for kind in WAITS if kind != "wait"]
@@ -292,7 +292,7 @@ def test_stopped_while_borrowed():
             content(process)
 
 
-@case(limit=120)
+@case(limit=120, long=True)
 def test_stopped_meanwhile():
     """SIGSTOP and SIGCONT at random: refused or done, and the process goes on."""
     choice = random.Random(SEED)
@@ -313,7 +313,7 @@ def test_stopped_meanwhile():
             process.end()
 
 
-@case(limit=300)
+@case(limit=300, long=True)
 def test_target_killed_at_each_call():
     """The process is killed before the injector's first, second, ... call of ptrace(): it ends, and
     the injector says so. A thread that is traced keeps its process from ending until its tracer has
@@ -334,7 +334,7 @@ def test_target_killed_at_each_call():
     print("   at each of %d calls" % number)
 
 
-@case(limit=120)
+@case(limit=120, long=True)
 def test_ends_meanwhile():
     """A process that ends, or starts another program: one line, and no waiting."""
     choice = random.Random(SEED)

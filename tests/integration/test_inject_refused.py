@@ -13,7 +13,8 @@ import struct
 import subprocess
 import time
 
-from lien_test import CONTROL, SOFTCUDA, case, check, children_of, main, program, state_of, wait_for
+from lien_test import (
+    CONTROL, SEED, SOFTCUDA, case, check, children_of, main, program, state_of, wait_for)
 from inject import (Seen, Session, attempt, content, has_library, inject, maps, ready,
                     refused, settled)
 
@@ -187,7 +188,7 @@ def test_other_user():
 @case()
 def test_no_more_threads():
     """What glibc has made for the thread stays in its cache (a stack, an arena), and nothing else."""
-    user = random.randrange(50000, 60000)  # who has no other processes
+    user = random.Random(SEED).randrange(50000, 60000)  # who has no other processes
     with Session() as session:
         process = session.waits("poll")
         argv = process.argv

@@ -93,7 +93,7 @@ def test_agents_see_their_node():
         equal([len(groups[0] & groups[1] & groups[2]), len(groups[0])], [4, 5], "groups of all nodes, and of one")
 
 
-@case(90)
+@case(90, long=True)
 def test_each_node_while_it_pauses():
     """What one agent can do alone: NCCL's memory of ranks that rest, node by node."""
     with Lab(3) as lab, training(lab) as job:
@@ -113,7 +113,7 @@ def test_each_node_while_it_pauses():
             wait_for("it goes on", lambda before=before: job.status()[0][0] > before + 2)
 
 
-@case(90)
+@case(90, long=True)
 def test_ssh():
     with Lab(2) as lab:
         Ssh(lab)
@@ -123,7 +123,7 @@ def test_ssh():
             check(done.code == 0 and done.out.startswith(node.name + "\n{"), done)
 
 
-@case(120)
+@case(120, long=True)
 def test_slurm():
     """A job of two ranks on each of three nodes that srun has started trains without a pause."""
     with Lab(3) as lab, slurm_training(lab) as (number, _):

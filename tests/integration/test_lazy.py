@@ -15,7 +15,8 @@ import sys
 
 import faults
 from faults import COUNT, DELAY, FAIL, Faults
-from lien_test import LIEN, ROOT, Session, at_a_moment, case, check, equal, main, stays, wait_for
+from lien_test import (
+    LIEN, ROOT, SEED, Session, at_a_moment, case, check, equal, main, stays, wait_for)
 from nccl_ranks import Caller, away, check_values, communicator, each, groups_of, offloaded, ranks_of, start
 
 sys.path.append(os.path.join(ROOT, "tools", "python"))
@@ -235,7 +236,7 @@ def test_relatives_come_together():
         job.all_right()
 
 
-@case(150)
+@case(150, long=True)
 def test_where_communicators_cannot_be_told_apart():
     """All of it comes at once, and the result says why."""
     with Session() as session:
@@ -361,12 +362,10 @@ def test_a_rank_dies():
             check_values(ranks[2:], 0, 1)
 
 
-@case(180)
+@case(180, long=True)
 def test_at_random():
     """Whatever fails, at whatever moment, whoever waits: all of it comes back, and no value is wrong."""
-    seed = int(os.environ.get("LIEN_SEED") or random.randrange(1 << 32))
-    print("LIEN_SEED=%d" % seed)
-    dice = random.Random(seed)
+    dice = random.Random(SEED)
     functions = [COPY, "cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemExportToShareableHandle",
                  "cuMemImportFromShareableHandle", "cuStreamSynchronize", ""]
     with Session() as session:

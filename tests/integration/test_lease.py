@@ -131,7 +131,7 @@ def killed(phase, value):
         job.round_trip()
 
 
-@case(60)
+@case(60, long=True)
 def test_agent_killed_before_the_drop():
     killed("unmap", 0x21)
 
@@ -200,7 +200,7 @@ def test_agent_stopped_before_the_drop():
     stopped("unmap", 0x41)
 
 
-@case(60)
+@case(60, long=True)
 def test_agent_stopped_before_the_unmap():
     stopped("save", 0x43)
 
@@ -216,7 +216,7 @@ def free_and_use_again(job, value):
     owner("fill", job.va, SIZE, value)
 
 
-@case(60)
+@case(60, long=True)
 def test_owner_frees_what_it_lent():
     """The importer gets the memory that was shared, and nothing that lies at its address since."""
     with one_way(importers=2) as (session, job):
@@ -265,7 +265,7 @@ def lend(session, job):
     job.ready()
 
 
-@case(240)
+@case(240, long=True)
 def test_each_call_fails_when_lent_memory_is_brought_back():
     """Once, or until the restore has failed: then the next one succeeds, with all counts right."""
     with one_way() as (session, job):
@@ -304,7 +304,7 @@ def test_each_call_fails_when_lent_memory_is_brought_back():
         wait_for("the memory is free", lambda: not session.used())
 
 
-@case(120)
+@case(120, long=True)
 def test_each_call_kills_when_lent_memory_is_brought_back():
     """The other one runs on, and what it has lost is named."""
     points = [(0, nth) for nth in (1, 2)] + [(1, nth) for nth in (1, 2, 3)]
@@ -332,7 +332,7 @@ def test_each_call_kills_when_lent_memory_is_brought_back():
             wait_for("the memory is free", lambda: not session.used())
 
 
-@case(90)
+@case(90, long=True)
 def test_undo_that_outlasts_the_lease():
     """A process that waits for the others is not let go meanwhile, and loses nothing if an import fails."""
     with one_way(importers=2) as (session, job):
@@ -358,7 +358,7 @@ def test_undo_that_outlasts_the_lease():
         job.round_trip(2 * SIZE)
 
 
-@case(90)
+@case(90, long=True)
 def test_undo_without_an_agent():
     """It is killed in the undo, whose rest is done by a restore after the lease."""
     with one_way() as (session, job):
@@ -375,7 +375,7 @@ def test_undo_without_an_agent():
         job.round_trip()
 
 
-@case(60)
+@case(60, long=True)
 def test_importer_that_was_not_heard():
     """The next agent restores the owner while the importer does not say what it lacks."""
     with one_way() as (session, job):
@@ -435,7 +435,7 @@ def test_importer_waits_for_the_bytes():
         job.round_trip()
 
 
-@case(120)
+@case(120, long=True)
 def test_owner_becomes_another_program_and_nobody_hears_of_it():
     """The record of that was lost. Its pid and start time are what they were."""
     with Session(memory="2G") as session:

@@ -152,7 +152,7 @@ def test_a_refused_call():
             session.ask("restore")
 
 
-@case(90)
+@case(90, long=True)
 def test_a_refused_call_and_nobody_waits():
     """The same where ranks do not wait for what they have begun: by their counts both are level, all are held, and
     one device is busy with a collective that the other rank has yet to make."""
@@ -178,7 +178,7 @@ def test_a_refused_call_and_nobody_waits():
         equal([rank.line(20) for rank in ranks], ["grouped"] * 2, "both")
 
 
-@case(200)
+@case(200, long=True)
 def test_a_refused_call_of_each():
     """By their counts both ranks are level, and each waits for a thread of the other's that is held. An offload may fail.
     The job goes on: nobody who is to launch is kept from it because a device has been asked."""
@@ -230,7 +230,7 @@ def test_signal_that_comes_late():
         equal([rank.line(20) for rank in ranks], ["met"] * 2, "both")
 
 
-@case(120)
+@case(120, long=True)
 def test_captures_all_the_while():
     """Devices are asked in a way that would spoil them: none begins meanwhile."""
     with watched() as (session, ranks):

@@ -92,7 +92,7 @@ def separate(job, one, way_of_one, other, way_of_other):
 
 # Preloaded: everything that is asked for is ours
 
-@case(90)
+@case(90, long=True)
 def test_late_libraries():
     """In whatever way a library that is loaded after a restore gets the functions."""
     for way in WAYS + ["heap"]:
@@ -220,7 +220,7 @@ def clash(session, job, way, handle):
     equal(said.count("lien offload: "), 1, "lines of: " + said)
 
 
-@case(90)
+@case(90, long=True)
 def test_late_libraries_of_attached():
     """They get the driver's own handles, which are names of other memory: nothing is moved until they are
     released."""
@@ -416,7 +416,7 @@ def test_child_of_a_renamed_parent():
         separate(job, first, "now", (*job.make("now", 0x22), 0x22), "now")
 
 
-@case(60)
+@case(60, long=True)
 def test_forks_of_busy_threads():
     """Whatever locks the parent's threads hold at that moment."""
     with Session() as session:

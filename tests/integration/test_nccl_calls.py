@@ -12,7 +12,7 @@ import socket
 import sys
 import threading
 
-from lien_test import LIEN, ROOT, SOFTCUDA, Session, case, check, equal, main, run, wait_for
+from lien_test import LIEN, ROOT, SEED, SOFTCUDA, Session, case, check, equal, main, run, wait_for
 from nccl_ranks import Caller, away, check_values, communicator, each, groups_of, offloaded, ranks_of, start
 from train_job import SYNC
 
@@ -441,7 +441,7 @@ def test_made_in_the_background():
         equal(each(ranks, "resume(1)"), [SUCCESS] * 2, "resume")
 
 
-@case(120)
+@case(120, long=True)
 def test_traffic_goes_on():
     """On one communicator, all the while others are suspended and resumed."""
     with Session() as session:
@@ -481,13 +481,11 @@ class Communicator:
         return [rank.end() for rank, _ in calls]
 
 
-@case(180)
+@case(180, long=True)
 def test_at_random():
     """Any order of suspending, resuming and using, by ranks of different communicators: values are right, and what is
     away is what was suspended and not used since."""
-    seed = int(os.environ.get("LIEN_SEED") or random.randrange(1 << 32))
-    print("LIEN_SEED=%d" % seed)
-    dice = random.Random(seed)
+    dice = random.Random(SEED)
     with Session(devices=3, memory="1G") as session:
         start(session)
         ranks = [Caller(session, device) for device in range(3)]
@@ -740,7 +738,7 @@ def test_a_linked_program_moves():
         equal(process.ask(""), "version 22809", "version")
 
 
-@case(120)
+@case(120, long=True)
 def test_the_gpu_script():
     """tests/gpu/nccl_calls.py on the software driver."""
     with Session(memory="1G") as session:

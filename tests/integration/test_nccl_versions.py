@@ -30,7 +30,7 @@ def prog():
     return "--prog", program("prog_nccl_versions", "tests/gpu")
 
 
-@case(240)
+@case(240, long=True)
 def test_both_versions():
     with Session(devices=2, memory="1G") as session:
         code, rows, said = versions(session, *prog(), SYNC, OLD)

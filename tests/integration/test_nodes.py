@@ -14,27 +14,27 @@ import sys
 from chaos_run import short_run
 from lab import Lab, training
 from launchers import SSH, Slurm, SlurmTrain, Ssh, needs, slurm_training
-from lien_test import at_a_moment, case, check, equal, main
+from lien_test import SEED, at_a_moment, case, check, equal, main
 from many import Many
 
 ROUNDS = int(os.environ.get("NODES_ROUNDS") or 2)
 
 
 def rounds(many, *more):
-    dice = random.Random()
+    dice = random.Random(SEED)
     for _ in range(ROUNDS):
         at_a_moment(dice, 0.5)
         many.there_and_back(*more)
         many.goes_on()
 
 
-@case(60 + 20 * ROUNDS)
+@case(60 + 20 * ROUNDS, long=True)
 def test_slurm():
     with Lab(3) as lab, slurm_training(lab) as (number, job):
         rounds(Many(lab, job, "--launch", "srun --jobid %d --overlap -N1 -n1 -w {node}" % number))
 
 
-@case(60 + 20 * ROUNDS)
+@case(60 + 20 * ROUNDS, long=True)
 def test_ssh():
     with Lab(3) as lab:
         Ssh(lab)
@@ -42,13 +42,13 @@ def test_ssh():
             rounds(Many(lab, job, "--launch", "ssh {node}"))
 
 
-@case(60 + 20 * ROUNDS)
+@case(60 + 20 * ROUNDS, long=True)
 def test_all_memory():
     with Lab(3) as lab, training(lab) as job:
         rounds(Many(lab, job), "--owner", "all")
 
 
-@case(60)
+@case(60, long=True)
 def test_ssh_preset():
     with Lab(2) as lab:
         Ssh(lab)
@@ -58,7 +58,7 @@ def test_ssh_preset():
             many.goes_on()
 
 
-@case(120)
+@case(120, long=True)
 def test_slurm_preset():
     """Slurm says which nodes and processes: those of another job stay."""
     with Lab(2) as lab:
@@ -101,7 +101,7 @@ def test_one_group():
         many.goes_on()
 
 
-@case(280)
+@case(280, long=True)
 def test_chaos():
     """A short run of chaos_nodes.py, with another seed each time. See there."""
     needs(*SSH)

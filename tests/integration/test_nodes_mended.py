@@ -44,7 +44,7 @@ def test_those_that_moved_are_put_back():
         equal(restores(nodes, "b"), [], "on the node that has undone")
 
 
-@case(60)
+@case(60, long=True)
 def test_what_was_selected_is_put_back():
     """Its agent has not: what the offload was about, and nothing of others."""
     for args, selection in (
@@ -60,7 +60,7 @@ def test_what_was_selected_is_put_back():
             equal(restores(nodes, "a"), [{"op": "restore", **selection}], "what is put back")
 
 
-@case(60)
+@case(60, long=True)
 def test_not_known_what_to_put_back():
     """To put back everything would put back what others have offloaded there."""
     for args in (["--owner", "all"], ["--tag", "weights", "--discard", "tag:kv"]):
@@ -71,7 +71,7 @@ def test_not_known_what_to_put_back():
             equal(len(os.listdir(nodes.state)), 1, "decisions that are left")
 
 
-@case(60)
+@case(60, long=True)
 def test_a_node_forgets_what_it_has_committed():
     """Memory is away there, whatever its new agent knows of it."""
     for other in ({}, UNDONE, NO_RESULT):
@@ -120,7 +120,7 @@ except lien.LienError as error:
 """
 
 
-@case(60)
+@case(60, long=True)
 def test_python_with_a_missing_result():
     """The end of the block puts back what was selected there, or says that it cannot know what."""
     for how, selection, selected in (

@@ -172,7 +172,7 @@ def session_with(init):
             unmount_below(session.folder)
 
 
-@case()
+@case(long=True)
 def test_what_is_in_them():
     """Each file where Debian has its like, in one package, with its checksum; and no more of glibc than is
     promised."""
@@ -225,7 +225,7 @@ def test_what_is_in_them():
             check("libmicrohttpd" not in field(packages["lien"], "Depends"), field(packages["lien"], "Depends"))
 
 
-@case(120)
+@case(120, long=True)
 def test_install_upgrade_remove():
     """Where no systemd runs, as in a container: all of it works from there, and nothing is left."""
     with session_with("none") as (session, root):
@@ -253,7 +253,7 @@ def test_install_upgrade_remove():
         equal(root.attempt("dpkg-query", "-W", *PACKAGES).out, "", "what dpkg knows")
 
 
-@case(120)
+@case(120, long=True)
 def test_under_systemd():
     """The agent starts when it is installed. An upgrade restarts it, while memory is offloaded; a removal is
     refused until that is back, and then takes lien out of running jobs, which go on."""

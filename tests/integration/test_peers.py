@@ -69,7 +69,7 @@ def test_lien_alone():
         equal((said.json["ranks"], said.json["communicators"], said.json["rows"][0]["nccl"]), (2, 3, "2.28.9"), "file")
 
 
-@case(180)
+@case(180, long=True)
 def test_all_ways_in_one_job():
     """Each of NCCL's own calls is made, on each communicator, in each rank and round; not lien's instead."""
     with Session(memory="1G") as session:
@@ -85,7 +85,7 @@ def test_all_ways_in_one_job():
         check(said.ways()["lien"]["freed_bytes"] > 0, "what lien frees")
 
 
-@case(180)
+@case(180, long=True)
 def test_one_that_fails():
     """The others go on, in another job; a library that cannot be loaded is a failure of its own."""
     with Session(memory="1G") as session:

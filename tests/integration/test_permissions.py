@@ -317,7 +317,7 @@ def control_of(session, pid):
     return process and process["control"]
 
 
-@case(90)
+@case(90, long=True)
 def test_control_libraries_that_lie():
     with Shared() as session:
         agent = session.start_agent()

@@ -361,7 +361,7 @@ def test_calls_fail_while_peers_are_enabled():
         check(nth > 6, "no calls were hit")
 
 
-@case(200)
+@case(200, long=True)
 def test_moved_while_threads_allocate():
     """Wherever a thread is caught between the driver's calls, nothing is lost."""
     with plain_session(strict=False) as session:

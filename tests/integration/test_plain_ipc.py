@@ -285,7 +285,7 @@ class Jobs:
             job.holds()
 
 
-@case(200)
+@case(200, long=True)
 def test_random_jobs():
     """Against a model: every byte of every block, in its owner and in all who have it open."""
     for seed in (1, 3, 12):

@@ -49,7 +49,7 @@ def under_way(session, clients=1):
 
 # The package
 
-@case(120)
+@case(120, long=True)
 def test_pip_installs_it_without_a_network():
     with Session() as session:
         target = session.path("site")

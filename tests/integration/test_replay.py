@@ -143,7 +143,7 @@ def test_free_gives_all_back():
         assert held.end()[0] == 0
 
 
-@case(120)
+@case(120, long=True)
 def test_passive_at_the_quiet_point():
     def used(pid):
         with open("/proc/%d/stat" % pid) as stat:
@@ -175,7 +175,7 @@ def test_mismatch_is_found():
         assert held.end()[0] == 1
 
 
-@case(120)
+@case(120, long=True)
 def test_thousands_of_shares():
     """More exports than RLIMIT_NOFILE of a plain shell, and far more than a socket holds."""
     done = expect(replay("--hold", recording("pairs", PAIRS), commands="verify\nchange 1\nverify\n"
@@ -318,7 +318,7 @@ def test_death_of_the_parent():
     assert memory_in_use() == 0
 
 
-@case(120)
+@case(120, long=True)
 def test_time_limit():
     with Held("--timeout", "1", recording("basic")) as held:
         os.kill(held.pids[102], signal.SIGSTOP)

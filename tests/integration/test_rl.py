@@ -61,7 +61,7 @@ def switches(variant, away):
     return [record for record in variant["switches"] if record["away"] == away]
 
 
-@case(200)
+@case(200, long=True)
 def test_all_variants():
     with session_for(2) as session:
         ran = Run(session, "--steps", "8").passes("6 passed, 0 failed")
@@ -88,7 +88,7 @@ def test_all_variants():
         equal(ran.json["not_run"], [], "not run")
 
 
-@case(120)
+@case(120, long=True)
 def test_one_gpu():
     """A trainer and a rollout, one process each, also where there are two."""
     with session_for(2) as session:

@@ -92,7 +92,7 @@ def test_recordings_and_holders():
         equal(job("tag_of_event(3 << 21, 'x' * 63)"), "x" * 63, "the longest tag")
 
 
-@case(60)
+@case(60, long=True)
 def test_agents_come_and_go():
     """The next agent has the journal; one that starts in the middle of a block sees the tag of what is made
     from then on."""
@@ -232,7 +232,7 @@ def test_a_tag_is_dropped():
         session.refused("offload", "--discard", "tag:", code=2, text="63 printable")
 
 
-@case(90)
+@case(90, long=True)
 def test_restore_by_tag_by_another_agent():
     """The control library knows the tag of what is away; the next agent may not."""
     with Session() as session:

@@ -86,7 +86,7 @@ def test_pause_and_resume():
         equal(job.process.said(), "", "nothing was said")
 
 
-@case(60)
+@case(60, long=True)
 def test_the_backup_is_handed_out():
     """While it is paused, and of what was saved; also a part of a larger block."""
     with saver_session() as session:

@@ -34,7 +34,7 @@ def test_four_ranks():
     undisturbed(4, 30)
 
 
-@case(90)
+@case(90, long=True)
 def test_eight_ranks():
     undisturbed(8, 12)
 

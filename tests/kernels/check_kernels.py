@@ -3,7 +3,7 @@
 """Tries lien in other kernels than the one that is there: Debian's, under qemu without KVM. Each boots into an
 initramfs (initramfs.py), runs the cases (guest.py) and turns itself off.
 
-    check_kernels.py [--only CASE]... [--short] [--image FILE]... [KERNEL...]
+    check_kernels.py [--only CASE]... [--image FILE]... [KERNEL...]
 
 What is downloaded and what the kernels say stays in $BUILD/kernels. Prints what the cases say, and "N passed, N
 failed[, N skipped]" at the end; a kernel that cannot be had is skipped. Exit status 77: none could be had.
@@ -24,7 +24,6 @@ import packages
 KERNELS = {"6.1": "bookworm", "6.12": "bookworm-backports"}  # Debian's suite
 QEMU = "qemu-system-x86_64"
 LIMIT_S = 500
-SHORT = ("doctor", "offload", "killed_agent")  # what `make check` has time for
 MEMORY_MIB = 2048
 CONSOLE_LINES = 60
 
@@ -89,7 +88,6 @@ def parsed():
     parser.add_argument("kernels", nargs="*", metavar="KERNEL", help="of Debian's: " + ", ".join(KERNELS))
     parser.add_argument("--image", action="append", default=[], metavar="FILE", help="a kernel of any other origin")
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="only these cases")
-    parser.add_argument("--short", action="store_const", dest="only", const=SHORT, help="only " + ", ".join(SHORT))
     options = parser.parse_args()
     for name in options.kernels:
         if name not in KERNELS:

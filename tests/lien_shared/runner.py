@@ -26,7 +26,11 @@ MNT_DETACH = 2
 CLONE_NEWNS, CLONE_NEWPID = 0x20000, 0x20000000
 MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 0x40000
 PR_SET_PDEATHSIG = 1
+# What a test draws follows from it: the same in every `make check`, another one in each `make check-long`.
+SEED = int(os.environ.get("LIEN_SEED") or 1)
+LONG = bool(os.environ.get("LONG"))  # `make check-long`: the long cases, else the others
 FOREIGN_WAIT_S = float(os.environ.get("FOREIGN_WAIT_S", "120"))
+NOTHING = 78  # exit status: there is no case of that kind
 OUTSIDE = None  # where /proc of the namespace is that we came from
 
 
@@ -64,21 +68,22 @@ def wait_for_foreign():
 _cases = []
 
 
-def case(limit=60):
-    """A test: a function without arguments that raises when it fails. limit: seconds. A test program runs
-    its own cases, and not those of another one from which it imports."""
+def case(limit=60, long=False):
+    """A test: a function without arguments that raises when it fails. limit: seconds, a guard against hanging.
+    long: of `make check-long` (CONTRIBUTING.md says which are). A test program runs its own cases, and not those
+    of another one from which it imports."""
     def add(function):
         if inspect.signature(function, follow_wrapped=False).parameters:
             raise TypeError("%s() is no case: cases take no arguments" % function.__name__)
         if function.__module__ == "__main__":
-            _cases.append((function.__name__.removeprefix("test_"), function, limit))
+            _cases.append((function.__name__.removeprefix("test_"), function, limit, long))
         return function
     return add
 
 
 def _without_case():
     """Names of test functions that nothing would run."""
-    cases = {function for _, function, _ in _cases}
+    cases = {function for _, function, _, _ in _cases}
     return sorted(name for name, value in vars(sys.modules["__main__"]).items()
                   if name.startswith("test_") and inspect.isfunction(value) and
                   value.__module__ == "__main__" and value not in cases)
@@ -148,7 +153,7 @@ def _run_case(name, function, limit):
             break
         print("   %s: again, another agent ran (pid %s) when it failed: %s" % (
             name, ", ".join(map(str, sorted(watch.seen))), brief(why, 200)), flush=True)
-    print("FAILED %s: %s" % (name, why), flush=True)
+    print("FAILED %s: %s (LIEN_SEED=%d)" % (name, why, SEED), flush=True)
     return "failed"
 
 
@@ -200,7 +205,7 @@ def main(needs=(), agents=True, end=None):
     is called after the last case, and may raise what is wrong then."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", action="append", default=[], metavar="NAME",
-                        help="only these cases; a part of the name will do")
+                        help="only these cases, long or not; a part of the name will do")
     parser.add_argument("--list", action="store_true")
     options = parser.parse_args()
     forgotten = _without_case()
@@ -208,10 +213,12 @@ def main(needs=(), agents=True, end=None):
         print("without @case: " + ", ".join(forgotten))
         return 1
     chosen = [entry for entry in _cases
-              if not options.only or any(part in entry[0] for part in options.only)]
+              if any(part in entry[0] for part in options.only) or not options.only and entry[3] == LONG]
     if options.list:
         print("\n".join(entry[0] for entry in chosen))
         return 0
+    if not chosen:
+        return NOTHING
     for path in needs:
         if not os.path.exists(path):
             print("%s is not there: run make" % path)
@@ -223,7 +230,7 @@ def main(needs=(), agents=True, end=None):
         enter()
     results = []
     began = time.monotonic()
-    for name, function, limit in chosen:
+    for name, function, limit, _ in chosen:
         results.append(_run_case(name, function, limit))
     passed, failed, skipped = map(results.count, ("passed", "failed", "skipped"))
     try:

@@ -4,6 +4,7 @@
 #include <time.h>
 
 #include "canonical.h"
+#include "tests/unit/seeds.h"
 
 #define RANKS  8
 #define PARENT 0x100ull
@@ -158,12 +159,10 @@ static void check_split(uint64_t comm, const int32_t *color, const int32_t *key)
 /* Any colors, any keys, any order of arrival; processes of one, two and eight ranks. */
 static void test_splits(void **state)
 {
-	unsigned order[RANKS], seed = time(NULL), i;
+	unsigned order[RANKS], seed = lien_test_seed(), i;
 	int32_t color[RANKS], key[RANKS];
 
 	(void)state;
-	if (getenv("LIEN_SEED"))
-		seed = strtoul(getenv("LIEN_SEED"), NULL, 0);
 	print_message("LIEN_SEED=%u\n", seed);
 	random_state = seed;
 	for (unsigned round = 0; round < 300; round++) {

@@ -13,6 +13,7 @@
 #include "agent/graph/internal.h"
 #include "agent/views/views.h"
 #include "events.h"
+#include "tests/unit/seeds.h"
 
 #define PIDS   4
 #define EVENTS 600
@@ -265,12 +266,10 @@ static void sequence(void)
 
 static void test_anything_is_taken(void **unused)
 {
-	const char *seed = getenv("LIEN_SEED"), *count = getenv("LIEN_SEQUENCES");
-	unsigned i, n = count ? strtoul(count, NULL, 0) : 300;
-	uint64_t first = seed ? strtoull(seed, NULL, 0) : (uint64_t)time(NULL);
+	unsigned first = lien_test_seed(), n = lien_test_sequences(300), i;
 
 	(void)unused;
-	print_message("LIEN_SEED=%llu LIEN_SEQUENCES=%u\n", (unsigned long long)first, n);
+	print_message("LIEN_SEED=%u LIEN_SEQUENCES=%u\n", first, n);
 	for (i = 0; i < n; i++) {
 		random_state = first + i;
 		sequence();

@@ -11,6 +11,7 @@
 
 #include "canonical.h"
 #include "driver.h"
+#include "tests/unit/seeds.h"
 
 #define THREADS 2
 #define BURSTS	5
@@ -787,17 +788,10 @@ static unsigned job(void)
 	return differences;
 }
 
-static unsigned from_environment(const char *name, unsigned otherwise)
-{
-	const char *value = getenv(name);
-
-	return value ? strtoul(value, NULL, 0) : otherwise;
-}
-
 /* 100,000 events and more, and nothing comes to rest in between. */
 static void test_long_burst(void **state)
 {
-	unsigned differences, seed = from_environment("LIEN_SEED", time(NULL));
+	unsigned differences, seed = lien_test_seed();
 
 	(void)state;
 	print_message("LIEN_SEED=%u\n", seed);
@@ -817,10 +811,10 @@ static void test_long_burst(void **state)
 
 static void test_random_jobs(void **state)
 {
-	unsigned seed = from_environment("LIEN_SEED", time(NULL)), jobs, i;
+	unsigned seed = lien_test_seed(), jobs, i;
 
 	(void)state;
-	jobs = from_environment("LIEN_SEQUENCES", 2000);
+	jobs = lien_test_sequences(2000);
 	print_message("LIEN_SEED=%u\n", seed);
 	memset(&s, 0, sizeof(s));
 	for (i = 0; i < jobs; i++) {

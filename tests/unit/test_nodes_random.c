@@ -7,7 +7,7 @@
  * no decision counts that would come too late. In the end: all is away, or nothing is, or the
  * coordinator names a node; and a restore brings everything back.
  *
- * LIEN_SEQUENCES says how many schedules, LIEN_SEED which one alone.
+ * See seeds.h.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -20,6 +20,7 @@
 
 #include "agent/nodes/coordinate.h"
 #include "agent/nodes/part.h"
+#include "tests/unit/seeds.h"
 
 #define NODES	 5
 #define MESSAGES 4096
@@ -456,16 +457,11 @@ static void schedule(unsigned seed)
 
 static void test_schedules(void **state)
 {
-	const char *seed = getenv("LIEN_SEED"), *count = getenv("LIEN_SEQUENCES");
-	unsigned i, n = count ? atoi(count) : 10000;
+	unsigned i, n = lien_test_sequences(10000), first = lien_test_seed();
 
 	(void)state;
-	if (seed) {
-		schedule(atoi(seed));
-		return;
-	}
 	for (i = 0; i < n; i++)
-		schedule(i);
+		schedule(first + i);
 	print_message("done %u, undone %u, mended %u, part %u, without a coordinator %u; half "
 		      "before the repair: %u\n",
 		outcomes[LIEN_NODES_DONE], outcomes[LIEN_NODES_UNDONE], outcomes[LIEN_NODES_MENDED],

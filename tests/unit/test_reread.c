@@ -8,6 +8,7 @@
 #include "agent/offload/plan.h"
 #include "agent/reread/reread.h"
 #include "events.h"
+#include "tests/unit/seeds.h"
 
 #define PID   7
 #define SLOTS 32
@@ -343,11 +344,10 @@ static void random_job(void)
 
 static void test_random(void **state)
 {
-	const char *seed = getenv("LIEN_SEED"), *sequences = getenv("LIEN_SEQUENCES");
-	unsigned n = sequences ? strtoul(sequences, NULL, 10) : 2000, i;
+	unsigned n = lien_test_sequences(2000), i;
 
 	(void)state;
-	random_state = seed ? strtoul(seed, NULL, 10) : (unsigned)time(NULL);
+	random_state = lien_test_seed();
 	print_message("LIEN_SEED=%u LIEN_SEQUENCES=%u\n", random_state, n);
 	for (i = 0; i < n; i++) {
 		random_job();

@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "agent/targets/targets.h"
+#include "tests/unit/seeds.h"
 
 #define RANKS	6
 #define GROUPS	5
@@ -349,9 +350,7 @@ static void check_level(void)
 
 static unsigned sequences(void)
 {
-	const char *asked = getenv("LIEN_SEQUENCES");
-
-	return asked ? atoi(asked) : 1000;
+	return lien_test_sequences(1000);
 }
 
 static void random_jobs(bool counted, unsigned threads, bool exactly)
@@ -360,7 +359,7 @@ static void random_jobs(bool counted, unsigned threads, bool exactly)
 	unsigned n, i, r;
 
 	for (n = 0; n < sequences(); n++) {
-		seed = n * 0x9e3779b97f4a7c15ull + 7;
+		seed = (lien_test_seed() + n) * 0x9e3779b97f4a7c15ull;
 		make_job();
 		w.counted = counted;
 		w.threads = threads;

@@ -6,9 +6,10 @@
  * to since it was saved, and what an importer lacks can be exported by its owner as long as that
  * lives. In the end everything is back.
  *
- * LIEN_SEQUENCES says how many jobs, LIEN_SEED which one alone.
+ * See seeds.h.
  */
 #include "fake_processes.h"
+#include "tests/unit/seeds.h"
 
 #define HELD	 (IN(SAVED) | IN(BACK) | IN(LENT)) /* by a reference of the control library's */
 #define STEPS	 10
@@ -443,13 +444,12 @@ static void end_job(void)
 
 static void test_random(void **state)
 {
-	const char *sequences = getenv("LIEN_SEQUENCES"), *only = getenv("LIEN_SEED");
-	unsigned seed = only ? atoi(only) : 1, count = sequences ? atoi(sequences) : 2000;
-	unsigned broken = 0, last = only ? seed : count;
+	unsigned seed = lien_test_seed(), count = lien_test_sequences(2000);
+	unsigned broken = 0, end = seed + count;
 
 	(void)state;
-	told = only;
-	for (; seed <= last && broken < 5; seed++) {
+	told = count == 1;
+	for (; seed != end && broken < 5; seed++) {
 		begin_job(seed);
 		for (unsigned i = 0; i < STEPS && !w.broken; i++)
 			step();
