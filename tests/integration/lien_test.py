@@ -35,6 +35,9 @@ LIEN = os.path.abspath(os.environ.get("LIEN") or os.path.join(BUILD, "lien"))
 SOFTCUDA = os.path.abspath(os.environ.get("SOFTCUDA") or os.path.join(BUILD, "softcuda"))
 CONTROL = os.path.abspath(os.environ.get("CONTROL") or
                           os.path.join(os.path.dirname(LIEN), "liblien-control.so"))
+# Folders with libraries that agents probe.
+PROBED = [SOFTCUDA, os.path.join(os.path.dirname(LIEN), "replay"),
+          *(os.path.join(BUILD, "tests", "integration", name) for name in ("sync", "sync-2.19", "next", "hostile"))]
 SOFTNCCL = os.path.join(os.path.dirname(LIEN), "replay", "libnccl.so.2")
 # Further options of every agent: other ways to attach probes (CONTRIBUTING.md).
 AGENT_OPTIONS = os.environ.get("AGENT_OPTIONS", "").split()
@@ -475,4 +478,5 @@ def recording(kind, *args):
 def main(agents=True):
     """Runs the cases; the exit code. agents: some of them start one."""
     return runner.main(
-        (LIEN, CONTROL, os.path.join(SOFTCUDA, "libcuda.so.1")) if agents else (LIEN,), agents, cleaned)
+        (LIEN, CONTROL, os.path.join(SOFTCUDA, "libcuda.so.1")) if agents else (LIEN,), agents, cleaned,
+        [path for path in PROBED if os.path.isdir(path)])

@@ -162,8 +162,10 @@ def _mount(libc, source, target, kind, flags):
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), target)
 
 
-def enter():
-    """Goes on in namespaces of its own; what is left of this process waits, and exits like it."""
+def enter(own=()):
+    """Goes on in namespaces of its own; what is left of this process waits, and exits like it. own: folders of
+    libraries, of which it has copies in the same places. Probes belong to inodes: those of one test's agent then
+    trap in no process of another test, nor wait for each other."""
     global OUTSIDE
     libc = ctypes.CDLL(None, use_errno=True)
     folder = tempfile.mkdtemp(prefix="lien-test-")
@@ -174,6 +176,9 @@ def enter():
         raise OSError(ctypes.get_errno(), "unshare: " + os.strerror(ctypes.get_errno()))
     _mount(libc, None, b"/", None, MS_REC | MS_PRIVATE)
     _mount(libc, b"/proc", outside.encode(), None, MS_BIND | MS_REC)
+    for number, path in enumerate(own):
+        copy = shutil.copytree(path, os.path.join(folder, "own-%d" % number), symlinks=True)
+        _mount(libc, copy.encode(), path.encode(), None, MS_BIND)
     first = os.fork()
     if first:  # outside
         def stop(number, _frame):
@@ -200,9 +205,9 @@ def enter():
     tempfile.tempdir = folder  # all that we leave in files goes with it
 
 
-def main(needs=(), agents=True, end=None):
+def main(needs=(), agents=True, end=None, own=()):
     """Runs the cases; the exit code. needs: files that must be there. agents: some of them start one. end:
-    is called after the last case, and may raise what is wrong then."""
+    is called after the last case, and may raise what is wrong then. own: see enter()."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", action="append", default=[], metavar="NAME",
                         help="only these cases, long or not; a part of the name will do")
@@ -227,7 +232,7 @@ def main(needs=(), agents=True, end=None):
         print("skipped: the agent needs root")
         return 77
     if agents:
-        enter()
+        enter(own)
     results = []
     began = time.monotonic()
     for name, function, limit, _ in chosen:
