@@ -28,8 +28,10 @@ enum share {
 	SHARE_COUNT,
 };
 
-/* The size of map `threads` as it was created. */
+/* The size of map `threads` as it was created, and by how many bits those of the others are smaller
+ * than above. */
 const volatile __u32 lien_threads_max = THREADS_MAX;
+const volatile __u32 lien_room_shift = 0;
 
 struct account {
 	__u32 used[SHARE_COUNT];
@@ -51,12 +53,12 @@ static const struct account no_account;
 
 static __always_inline __u32 share_max(enum share share, __u64 account)
 {
-	__u32 entries = share == SHARE_THREADS	   ? lien_threads_max
-			: share == SHARE_PROCESSES ? PROCESSES_MAX
-			: share == SHARE_COMMS	   ? COMMS_MAX
-			: share == SHARE_PAIRS	   ? PAIRS_MAX
-						   : UNMADE_MAX;
+	__u32 entries = share == SHARE_PROCESSES ? PROCESSES_MAX
+			: share == SHARE_COMMS	 ? COMMS_MAX
+			: share == SHARE_PAIRS	 ? PAIRS_MAX
+						 : UNMADE_MAX;
 
+	entries = share == SHARE_THREADS ? lien_threads_max : entries >> lien_room_shift;
 	return account == ACCOUNT_ROOT ? SHARE_OF_ROOT(entries) : SHARE_OF_USER(entries);
 }
 

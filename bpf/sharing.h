@@ -53,7 +53,7 @@ static __noinline struct file *file_of_fd(__s64 fd)
 /* Makes room for another export of the user. Returns its slot, or -1. */
 static __always_inline int export_slot(struct export_slot *key, __u64 account, __u32 control)
 {
-	__u32 entries = control ? EXPORTS_MAX / 2 : EXPORTS_MAX;
+	__u32 entries = (control ? EXPORTS_MAX / 2 : EXPORTS_MAX) >> lien_room_shift;
 	struct account *user = account_get(account);
 	struct export *oldest;
 	struct export_known *known;

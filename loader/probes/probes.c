@@ -47,9 +47,29 @@ static int explain(int err, const char *what, char *error, size_t size)
 	return err;
 }
 
+/* With fewer threads than usual there is less room for all else that is kept of them: the kernel
+ * takes a map's memory when it is made. Maps that are pinned stay as they are. */
+static void set_room(struct trace_bpf *skel, uint32_t usual)
+{
+	struct bpf_map *const maps[] = {skel->maps.processes, skel->maps.lost, skel->maps.controls,
+		skel->maps.gates, skel->maps.gates_all, skel->maps.shut, skel->maps.followed,
+		skel->maps.contexts, skel->maps.traffic, skel->maps.pairs, skel->maps.unmades,
+		skel->maps.shares, skel->maps.export_slots};
+	uint32_t threads = bpf_map__max_entries(skel->maps.threads), shift = 0;
+	unsigned i;
+
+	while (threads << shift < usual)
+		shift++;
+	skel->rodata->lien_threads_max = threads;
+	skel->rodata->lien_room_shift = shift;
+	for (i = 0; shift && i < sizeof(maps) / sizeof(maps[0]); i++)
+		bpf_map__set_max_entries(maps[i], (bpf_map__max_entries(maps[i]) >> shift) + 1);
+}
+
 static int open_and_load(struct lien_probes *probes, char *error, size_t size)
 {
 	struct stat pidns;
+	uint32_t threads;
 	int err;
 
 	if (stat("/proc/self/ns/pid", &pidns))
@@ -61,10 +81,10 @@ static int open_and_load(struct lien_probes *probes, char *error, size_t size)
 	probes->skel->rodata->lien_exec_known = !lien_iterator_load_images(&probes->images_reader);
 	if (probes->config.ring_bytes)
 		bpf_map__set_max_entries(probes->skel->maps.events, probes->config.ring_bytes);
+	threads = bpf_map__max_entries(probes->skel->maps.threads);
 	if (probes->config.threads) {
 		bpf_map__set_max_entries(probes->skel->maps.threads, probes->config.threads);
 		bpf_map__set_max_entries(probes->skel->maps.held, probes->config.threads);
-		probes->skel->rodata->lien_threads_max = probes->config.threads;
 	}
 	probes->multi = !probes->config.no_multi && lien_uprobe_multi_supported();
 	probes->can_follow = probes->multi && !probes->config.no_bound &&
@@ -86,6 +106,7 @@ static int open_and_load(struct lien_probes *probes, char *error, size_t size)
 		return explain(err,
 			"cannot go on with the pinned maps, which `lien agent --clean` removes",
 			error, size);
+	set_room(probes->skel, threads);
 	err = trace_bpf__load(probes->skel);
 	if (err)
 		return explain(err, "the kernel refused the BPF programs", error, size);

@@ -43,7 +43,8 @@ struct lien_probed_file {
 struct lien_probes_config {
 	unsigned ring_bytes; /* size of the ring buffer, a power of 2; 0: the programs' default */
 	unsigned threads;    /* number of threads that use CUDA and can be followed, over all users;
-			      * 0: the programs' default */
+			      * with fewer there is less room for processes, communicators and
+			      * exports, too; 0: the programs' default */
 	bool no_multi; /* attach each probe through perf even where the kernel has uprobe-multi */
 	bool no_bound; /* bind no links to processes even where the kernel can */
 	/* The agent's socket. Maps and links are pinned under a name made from it, and SOCKET.state

@@ -39,6 +39,7 @@ CONTROL = os.path.abspath(os.environ.get("CONTROL") or
 PROBED = [SOFTCUDA, os.path.join(os.path.dirname(LIEN), "replay"),
           *(os.path.join(BUILD, "tests", "integration", name) for name in ("sync", "sync-2.19", "next", "hostile"))]
 SOFTNCCL = os.path.join(os.path.dirname(LIEN), "replay", "libnccl.so.2")
+THREADS = 2048  # that agents of tests can follow
 # Further options of every agent: other ways to attach probes (CONTRIBUTING.md).
 AGENT_OPTIONS = os.environ.get("AGENT_OPTIONS", "").split()
 os.environ.setdefault("TEST_BIN", os.path.join(os.path.dirname(LIEN), "tests", "integration"))
@@ -206,6 +207,8 @@ class Session:
             args += ("--prepare", "25")  # the tests may run in a memory cgroup with a limit
         if not attach:
             args += ("--no-attach",)
+        if "--threads" not in args:
+            args += ("--threads", str(THREADS))  # half the time that an agent takes to start is for the room
         if "--library" not in args and os.path.exists(SOFTNCCL):
             args += ("--library", SOFTNCCL)
         self.agent = self.spawn([LIEN, "agent", *args], **environment)
