@@ -6,7 +6,7 @@
 # make check-kernels  lien in Debian's kernels 6.1 and 6.12, under qemu
 # make check-fast unit tests, style, and one test with real BPF: less than a minute
 # make gpu-check  the tests that need GPUs (two for most), PyTorch and NCCL
-# make chaos      random jobs, transactions, faults and kills for CHAOS_SECONDS (60); as root
+# make chaos      random jobs, transactions, faults and kills for CHAOS_STEPS (200) steps; as root
 # make chaos-nodes  likewise, a job on several nodes
 # make fuzz       each fuzz target for FUZZ_SECONDS (600); needs clang's libFuzzer
 # make bench      figures, as ratios within one run

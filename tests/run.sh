@@ -3,11 +3,11 @@
 # Runs the tests that the build made and sums them up; the last line is "N passed, N failed", with
 # ", N skipped" if any were. `make check` and `make check-long` call it.
 #
-#   tests/run.sh [unit|asan|valgrind|integration|smoke|fuzz|kernels|static]...
+#   tests/run.sh [unit|steps|asan|valgrind|integration|smoke|fuzz|kernels|static]...
 #
 # LONG=1: the long cases in place of the others, strictly, and with a seed of this run's own; LIEN_SEED repeats it.
-# By default that runs kernels, integration, unit, asan, valgrind and fuzz; without LONG, integration, unit, asan,
-# fuzz and static.
+# By default that runs kernels, integration, unit, asan, valgrind and fuzz; without LONG, integration, asan (the
+# unit tests, but for steps), steps, fuzz and static.
 #
 # A test program is one of cmocka's, or prints "N passed, N failed[, N skipped]" as its last line; exit
 # status 77 says that it cannot run here. Logs stay in $BUILD/tests/log, those of failures are shown.
@@ -115,6 +115,10 @@ list_unit() {
 	done
 }
 
+list_steps() {
+	echo "unit/test_steps 600 $BUILD/tests/unit/test_steps"
+}
+
 list_asan() {
 	options='env ASAN_OPTIONS=detect_leaks=1:strict_string_checks=1'
 	options="$options UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1"
@@ -192,15 +196,15 @@ if [ $# = 0 ] && [ -n "$LONG" ]; then
 	set -- kernels integration unit asan valgrind fuzz
 elif [ $# = 0 ]; then
 	whole=1
-	set -- integration unit asan fuzz static
+	set -- integration asan steps fuzz static
 fi
 begun=$(date +%s)
 tree=$(clean_tree)
 rm -f "$LOGS"/*.counts "$LOGS"/*.again.log "$BUILD/tests/passed"
 for part in "$@"; do
 	case $part in
-	unit | asan | valgrind | integration | smoke | fuzz | kernels | static) "list_$part" ;;
-	*) echo "usage: $0 [unit|asan|valgrind|integration|smoke|fuzz|kernels|static]..." >&2 && exit 2 ;;
+	unit | steps | asan | valgrind | integration | smoke | fuzz | kernels | static) "list_$part" ;;
+	*) echo "usage: $0 [unit|steps|asan|valgrind|integration|smoke|fuzz|kernels|static]..." >&2 && exit 2 ;;
 	esac
 done >"$LOGS/list" || exit
 xargs -P "$JOBS" -L 1 "$0" one <"$LOGS/list"

@@ -93,7 +93,6 @@ def golden(tries):
     best = None
     for _ in range(tries):
         with Session(memory="6G") as session:
-            lien_test.wait_for_foreign()
             seconds, job = set_up(session)
             without.append(seconds)
             job.end()

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
-"""Random jobs, and random offloads, restores, kills, delays and failures, for CHAOS_SECONDS (60).
+"""Random jobs, and random offloads, restores, kills, delays and failures, for CHAOS_STEPS (200) steps.
 
-    make chaos CHAOS_SECONDS=600
+    make chaos CHAOS_STEPS=2000
 
 CHAOS_SEED repeats what was chosen, though not when the kernel ran whom. CHAOS_LIVE=1: jobs that
 never rest are among them. A hostile user floods the agent meanwhile. The last line says in JSON what
-was, with the longest turn of the agent's loop; the exit status is 1 where bytes were lost, something
-hung or failed, or less was done than LEAST says for a minute.
+was, with the longest turn of the agent's loop; the exit status is 1 where bytes were lost, or something
+hung or failed.
 """
 
 import contextlib
@@ -28,7 +28,6 @@ from lien_test import LIEN, SOFTCUDA, Failure, Late, alive, at_a_moment, brief, 
 from train_job import SYNC
 from users import ALICE, Shared
 
-LEAST = {"transactions": 60, "rollbacks": 4, "kills": 8}  # a minute, however busy the machine is
 LIMIT_S = 30.0  # for whatever is asked: more is a hang
 IN_OFFLOAD = ["cuMemUnmap", "cuMemUnmap", "cuMemUnmap", "cuMemRelease", "cuMemcpyDtoHAsync_v2", "cuMemGetAccess", ""]
 IN_RESTORE = ["cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemcpyHtoDAsync_v2",
@@ -36,23 +35,14 @@ IN_RESTORE = ["cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemcpyHtoDAsync_v2
 AWAY_S = [0, 0.5, 1, 3, 4.5, 5.5, 8, 15]  # no agent; the control library waits 5 s for one
 
 
-def processor_time():
-    """Of all processors since the machine started, and what its host has taken of it: ticks."""
-    with open("/proc/stat") as stat:
-        times = [int(word) for word in stat.readline().split()[1:9]]
-    return sum(times), times[7]
-
-
 class Chaos(chaos_run.Run):
-    def __init__(self, session, seed, seconds, live):
-        super().__init__(seed, seconds, transactions=0, in_parts=0, rollbacks=0, refusals=0, kills=0, faults=0,
+    def __init__(self, session, seed, length, live):
+        super().__init__(seed, length, transactions=0, in_parts=0, rollbacks=0, refusals=0, kills=0, faults=0,
                          jobs=0, agents=0, longest_turn_ms=0, longest_turn_cpu_ms=0, longest_turn_in="",
-                         longest_turn_ready_ms=0, stolen_percent=0)
+                         longest_turn_ready_ms=0)
         self.session, self.live = session, live
-        self.waited = 0.0  # in which nothing could be done
         self.jobs = []
         self.hostile = None
-        self.processors = processor_time()
 
     # What is asked of the agent
 
@@ -287,7 +277,6 @@ class Chaos(chaos_run.Run):
             time.sleep(0.001)
         away, killed = self.rng.choice(AWAY_S), self.rng.random() < 0.5
         self.steps.append("  in %s: %s for %g s" % (op, "killed" if killed else "stopped", away))
-        self.waited += away
         if killed:
             self.tally.add("kills")
             self.session.kill_agent()
@@ -345,9 +334,6 @@ class Chaos(chaos_run.Run):
     # The whole
 
     def start_agent(self):
-        began = time.monotonic()
-        lien_test.wait_for_foreign()  # they see our processes as well
-        self.waited += time.monotonic() - began
         self.session.start_agent("--library", SYNC)
         self.tally.add("agents")
 
@@ -403,16 +389,15 @@ class Chaos(chaos_run.Run):
 
     def run(self):
         self.began = time.monotonic()
-        self.processors = processor_time()
         self.start_agent()
         self.add_job()
         self.add_job()
         if self.live:
             self.add_job(True)
         self.flood()
-        while time.monotonic() - self.began - self.waited < self.seconds:
+        for _ in range(self.length):
             self.step()
-        self.tally["seconds"] = round(time.monotonic() - self.began - self.waited, 1)
+        self.tally["seconds"] = round(time.monotonic() - self.began, 1)
         self.finish()
 
     def said(self):
@@ -421,18 +406,13 @@ class Chaos(chaos_run.Run):
         with contextlib.suppress(Failure, AttributeError):
             yield "agent: %s" % brief(self.session.agent.said()[-1500:], 1500)
 
-    def too_few(self):
-        total, stolen = (now - begun for now, begun in zip(processor_time(), self.processors))
-        self.tally["stolen_percent"] = round(100 * stolen / total, 1)
-        return [name for name, least in LEAST.items() if self.tally[name] < least * self.tally["seconds"] / 60]
-
 
 @contextlib.contextmanager
-def begin(seed, seconds):
+def begin(seed, length):
     with Shared(devices=4, memory="1G") as session:
         faults.folder(session)
-        yield Chaos(session, seed, seconds, os.environ.get("CHAOS_LIVE"))
+        yield Chaos(session, seed, length, os.environ.get("CHAOS_LIVE"))
 
 
 if __name__ == "__main__":
-    sys.exit(chaos_run.main(begin))
+    sys.exit(chaos_run.main(begin, 200))

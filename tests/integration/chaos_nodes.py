@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
-"""A job that trains on three nodes is offloaded and restored for CHAOS_SECONDS (60) while what takes part is
+"""A job that trains on three nodes is offloaded and restored for CHAOS_STEPS (40) steps while what takes part is
 killed or stopped, and links are cut. Where a link is cut, the coordinator is on a node and uses ssh.
 
-    make chaos-nodes CHAOS_SECONDS=600
+    make chaos-nodes CHAOS_STEPS=400
 
 CHAOS_SEED repeats what was chosen, though not when the kernel ran whom. CHAOS_CUT: for how many seconds, at
 most, a link is cut (20). The last line says in JSON what was; the exit status is 1 where bytes were lost,
@@ -31,8 +31,8 @@ FAULTS = "/run/faults"
 
 
 class Chaos(chaos_run.Run):
-    def __init__(self, lab, seed, seconds, cut):
-        super().__init__(seed, seconds, transactions=0, failed=0, kills=0, cuts=0, cut_seconds=0, stops=0, delays=0,
+    def __init__(self, lab, seed, length, cut):
+        super().__init__(seed, length, transactions=0, failed=0, kills=0, cuts=0, cut_seconds=0, stops=0, delays=0,
                          jobs=0, agents=0, repairs=0)
         self.lab, self.cut_most = lab, cut
         self.many = self.over_ssh = self.job = self.ssh = None
@@ -278,7 +278,7 @@ class Chaos(chaos_run.Run):
         self.start()
         self.do_rounds()
         functions, weights = zip(*self.STEPS)
-        while time.monotonic() - self.began < self.seconds:
+        for _ in range(self.length):
             function = self.rng.choices(functions, weights)[0]
             self.say(function.__name__)
             function(self)
@@ -292,10 +292,10 @@ class Chaos(chaos_run.Run):
 
 
 @contextlib.contextmanager
-def begin(seed, seconds):
+def begin(seed, length):
     with Lab(3) as lab:
-        yield Chaos(lab, seed, seconds, float(os.environ.get("CHAOS_CUT") or 20))
+        yield Chaos(lab, seed, length, float(os.environ.get("CHAOS_CUT") or 20))
 
 
 if __name__ == "__main__":
-    sys.exit(chaos_run.main(begin))
+    sys.exit(chaos_run.main(begin, 40))

@@ -26,7 +26,7 @@ from lien_shared import runner  # noqa: E402
 from lien_shared.process import (  # noqa: E402,F401
     Failure, Late, Outcome, Process, Skipped, alive, at_a_moment, brief, check, children_of, equal, run,
     state_of, stays, wait_for)
-from lien_shared.runner import LONG, MNT_DETACH, NOTHING, SEED, case, enter, wait_for_foreign  # noqa: E402,F401
+from lien_shared.runner import LONG, MNT_DETACH, NOTHING, SEED, case  # noqa: E402,F401
 from stream import (  # noqa: E402,F401
     CALLS, EVENT_CONTROL, EVENT_ENTRY, EVENT_PARTIAL, FORMAT, HEADER, STATES, Event, Stream)
 
@@ -197,7 +197,6 @@ class Session:
         """Starts it and waits until it answers. It knows the driver, by LD_LIBRARY_PATH, and the
         stand-in libnccl: the first job that maps one it does not know is incomplete. keep: when it
         is stopped, the next one goes on."""
-        wait_for_foreign()
         args += tuple(AGENT_OPTIONS)
         if keep and "--no-journal" not in args:
             args += ("--on-stop", "keep")
@@ -478,8 +477,12 @@ def recording(kind, *args):
     return path
 
 
+def enter():
+    runner.enter([path for path in PROBED if os.path.isdir(path)])
+
+
 def main(agents=True):
     """Runs the cases; the exit code. agents: some of them start one."""
     return runner.main(
-        (LIEN, CONTROL, os.path.join(SOFTCUDA, "libcuda.so.1")) if agents else (LIEN,), agents, cleaned,
-        [path for path in PROBED if os.path.isdir(path)])
+        (LIEN, CONTROL, os.path.join(SOFTCUDA, "libcuda.so.1")) if agents else (LIEN,), enter if agents else None,
+        cleaned)

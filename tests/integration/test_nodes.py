@@ -101,11 +101,11 @@ def test_one_group():
         many.goes_on()
 
 
-@case(280, long=True)
+@case(1800, long=True)
 def test_chaos():
-    """A short run of chaos_nodes.py, with another seed each time. See there."""
+    """A short run of chaos_nodes.py. See there."""
     needs(*SSH)
-    short_run("chaos_nodes.py", 12, CHAOS_CUT="2")
+    short_run("chaos_nodes.py", 10, CHAOS_CUT="2")
 
 
 if __name__ == "__main__":

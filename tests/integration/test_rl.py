@@ -11,7 +11,7 @@ import os
 import re
 import sys
 
-from lien_test import LIEN, MIB, ROOT, SOFTCUDA, Session, case, check, equal, main, run, wait_for_foreign
+from lien_test import LIEN, MIB, ROOT, SOFTCUDA, Session, case, check, equal, main, run
 
 SCRIPT = os.path.join(ROOT, "tests", "gpu", "rl.py")
 STANDIN = os.path.join(ROOT, "tests", "integration", "rl_standin.py")
@@ -30,7 +30,6 @@ class Run:
         meminfo, found = session.path("meminfo"), session.path("rl.json")
         with open(meminfo, "w", encoding="ascii") as file:
             file.write("MemTotal: 1000000 kB\nMemAvailable: 600000 kB\n")
-        wait_for_foreign()
         self.outcome = run(
             [sys.executable, SCRIPT, "--lien", LIEN, "--engine", STANDIN, "--meminfo", meminfo, "--json", found,
              "--gib", WEIGHTS * ranks / (1 << 30), "--cache", cache, *args], 200,
@@ -99,35 +98,35 @@ def test_one_gpu():
         equal(ran.json["variants"]["lien"]["growth_bytes"]["gpu_after_bytes without trainer"], None, "of three turns")
 
 
-@case(60)
+@case(60, long=True)
 def test_other_weights_arrive():
     with session_for(1) as session:
         Run(session, "--steps", "3", "--variant", "lien", ranks=1, RL_FAULT="handover").fails(
             r"weights handed over: \[\d+\] left, \[\d+\] arrived")
 
 
-@case(60)
+@case(60, long=True)
 def test_memory_is_lost():
     with session_for(1) as session:
         Run(session, "--steps", "3", "--variant", "rebuild", ranks=1, RL_FAULT="lost").fails(
             r"step start: the memory of trainer is not what it was: \[\d+\] left, \[\d+\] came back")
 
 
-@case(60)
+@case(60, long=True)
 def test_other_values():
     with session_for(1) as session:
         Run(session, "--steps", "3", "--variant", "lien", "--variant", "rebuild", ranks=1, RL_FAULT="values").fails(
             r"equal values: lien, rebuild: step 1: losses of lien \['0x.*'\], of rebuild \['0x.*'\]$")
 
 
-@case(60)
+@case(60, long=True)
 def test_ranks_differ():
     with session_for(2) as session:
         Run(session, "--steps", "3", "--variant", "rebuild", RL_FAULT="ranks").fails(
             "step 1: the ranks of the rollout differ")
 
 
-@case(60)
+@case(60, long=True)
 def test_growth():
     """More than 64 MiB in the turns that count."""
     with Session(devices=1, memory="512M") as session:
@@ -188,7 +187,7 @@ def test_too_small():
             "both need more than a GPU has, lien: .* raise --gib or --cache")
 
 
-@case(60)
+@case(60, long=True)
 def test_no_time():
     """Fewer steps, and none of the later variants; what there is is written."""
     with session_for(1) as session:
