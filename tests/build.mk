@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 # Tests; included by the top Makefile, which defines BUILD, the flags and PURE_SRCS.
 #
-# make check            the gate: every invariant, command and error path, without a GPU: tests/run.sh
+# make check            the gate: what needs neither a GPU nor long: tests/run.sh
 # make check-long       the rest, with fresh seeds: whole fault matrices, chaos, many nodes, packages, other kernels
 # make chaos            tests/integration/chaos.py for CHAOS_STEPS steps; CHAOS_SEED repeats its choices
 # make chaos-nodes      tests/integration/chaos_nodes.py, likewise: a job on several nodes
@@ -242,6 +242,7 @@ TEST_RUN    = BUILD=$(BUILD) ASAN_BUILD=$(ASAN_BUILD) LIEN=$(LIEN) CONTROL=$(CON
 LAB_PACKAGES	:= iproute2 openssh-client
 KERNEL_PACKAGES := qemu-system-x86 busybox-static debian-archive-keyring
 NODES_PACKAGES	:= $(LAB_PACKAGES) munge openssh-server slurm-client slurmctld slurmd
+LONG_DEPS	 = $(Q)tools/deps.sh valgrind || echo "check-valgrind cannot run without this"
 LAB_DEPS	 = $(Q)tools/deps.sh $(LAB_PACKAGES) || echo "tests of several nodes cannot run without these"
 NODES_DEPS	 = $(Q)tools/deps.sh $(NODES_PACKAGES) || echo "tests of many nodes cannot run without these"
 KERNEL_DEPS	 = $(Q)tools/deps.sh $(KERNEL_PACKAGES) || echo "check-kernels cannot run without these"
@@ -262,6 +263,7 @@ check:
 	$(Q)$(TEST_RUN)
 
 check-long:
+	$(LONG_DEPS)
 	$(KERNEL_DEPS)
 	$(NODES_DEPS)
 	$(Q)$(MAKE) --no-print-directory $(TEST_JOBS) unit-tests asan-tests integration-tests fuzz-targets

@@ -22,7 +22,6 @@ import time
 
 import chaos_run
 import faults
-import lien_test
 from chaos_jobs import Several, Trainer, any_job
 from lien_test import LIEN, SOFTCUDA, Failure, Late, alive, at_a_moment, brief, program, wait_for
 from train_job import SYNC

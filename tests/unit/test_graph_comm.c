@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /* Communicators: groups and ranks of what is split, shrunk or made all at once, and whose memory
  * NCCL's is. */
-#include <time.h>
 
 #include "canonical.h"
 #include "tests/unit/seeds.h"

@@ -6,7 +6,6 @@
  *
  * LIEN_SEED repeats a run, LIEN_SEQUENCES sets how many.
  */
-#include <time.h>
 
 #include "agent/views/findings.h"
 #include "agent/graph/event_check.h"

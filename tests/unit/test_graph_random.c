@@ -7,7 +7,6 @@
  *
  * LIEN_SEED repeats a run, LIEN_SEQUENCES sets how many jobs.
  */
-#include <time.h>
 
 #include "canonical.h"
 #include "driver.h"

@@ -3,7 +3,6 @@
  * Re-reading against a made-up driver: what differs is reported and nothing else, and after the
  * repair nothing differs. LIEN_SEED repeats a run, LIEN_SEQUENCES sets how many random jobs.
  */
-#include <time.h>
 
 #include "agent/offload/plan.h"
 #include "agent/reread/reread.h"
