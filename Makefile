@@ -2,7 +2,8 @@
 #
 # make            build/lien, build/lien-replay, build/lien-exporter, build/liblien-control.so and build/liblien.a
 # make demo       see it work: on GPUs where there are two and PyTorch, else on the software driver
-# make check      every test that needs no GPU; as root, with the real kernel
+# make check      the gate: at least one test of everything that needs no GPU; as root, with the real kernel
+# make check-long the rest of them: whole matrices, random ones, sanitizers, fuzzing, other kernels
 # make check-kernels  lien in Debian's kernels 6.1 and 6.12, under qemu
 # make check-fast unit tests, style, and one test with real BPF: less than a minute
 # make gpu-check  the tests that need GPUs (two for most), PyTorch and NCCL
@@ -99,7 +100,7 @@ STATIC_LIBS = -l:libbpf.a -l:libelf.a -l:libjansson.a -l:libz.a -l:libiberty.a \
 	-l:libncurses.a -l:libtinfo.a \
 	$(shell test -e /usr/lib/x86_64-linux-gnu/libzstd.a && echo -l:libzstd.a)
 
-$(BUILD)/obj/%.o: %.c | $(BUILD)/trace.skel.h $(BUILD)/files.skel.h
+$(BUILD)/obj/%.o: %.c | $(BUILD)/trace.skel.h
 	$(call say,CC,$@)
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS) $(LIEN_CFLAGS) $(SANITIZE) -MMD -MP -c $< -o $@

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* The map of exported files, which the iterator over open files also reads. */
+/* The map of exported files. */
 #ifndef LIEN_BPF_EXPORTS_H
 #define LIEN_BPF_EXPORTS_H
 

@@ -10,8 +10,6 @@
 
 /* Pid namespace of the agent: pids are reported in it. */
 const volatile __u32 lien_pidns = 0;
-/* The agent knows the exec counts of the processes that it found. */
-const volatile __u32 lien_exec_known = 0;
 
 /* Identifies the program that a process runs: see lien_event.start. */
 static __always_inline __u64 image_of(struct task_struct *task)
@@ -19,7 +17,7 @@ static __always_inline __u64 image_of(struct task_struct *task)
 	__u64 ticks = BPF_CORE_READ(task, group_leader, start_boottime) / LIEN_TICK_NS;
 	__u64 execs = 0;
 
-	if (lien_exec_known && bpf_core_field_exists(task->self_exec_id))
+	if (bpf_core_field_exists(task->self_exec_id))
 		execs = BPF_CORE_READ(task, group_leader, self_exec_id);
 	return LIEN_START(ticks, execs);
 }

@@ -12,6 +12,7 @@
 #include "nccl.h"
 #include "gate.h"
 #include "lifecycle.h"
+#include "iterators.h"
 #include "tag.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -3,16 +3,15 @@
 # Runs the tests that the build made and sums them up; the last line is "N passed, N failed", with
 # ", N skipped" if any were. `make check` and `make check-long` call it.
 #
-#   tests/run.sh [unit|steps|asan|valgrind|integration|smoke|fuzz|kernels|static]...
+#   tests/run.sh [unit|asan|valgrind|integration|smoke|fuzz|kernels|static]...
 #
 # LONG=1: the long cases in place of the others, strictly, and with a seed of this run's own; LIEN_SEED repeats it.
-# By default that runs kernels, integration, unit, asan, valgrind and fuzz; without LONG, integration, asan (the
-# unit tests, but for steps), steps, fuzz and static.
+# By default that runs kernels, integration, unit, asan, valgrind and fuzz; without LONG, integration, unit and static.
 #
 # A test program is one of cmocka's, or prints "N passed, N failed[, N skipped]" as its last line; exit
 # status 77 says that it cannot run here. Logs stay in $BUILD/tests/log, those of failures are shown.
-# JOBS of them (one more than there are processors, since they wait as well) run at a time: their agents
-# do not see each other, but the kernel attaches and removes the probes of one after the other.
+# JOBS of them (more than there are processors, since they wait as well) run at a time: their agents do not see
+# each other, but the kernel attaches and removes the probes of one after the other.
 #
 # A program that fails runs once more, alone. If it passes then, it is flaky: that is printed and counted, and
 # fails nothing unless STRICT=1. When all parts have passed and nothing is uncommitted, $BUILD/tests/passed
@@ -26,10 +25,11 @@ LIEN=${LIEN:-$BUILD/lien}
 CONTROL=${CONTROL:-$BUILD/liblien-control.so}
 SOFTCUDA=${SOFTCUDA:-$BUILD/softcuda}
 MAKE_RECORDING=${MAKE_RECORDING:-$BUILD/tests/integration/make_recording}
-PYTHON=${PYTHON:-python3}
+# The interpreter itself: a wrapper that looks for it (pyenv) costs as much as some tests.
+PYTHON=$("${PYTHON:-python3}" -c "import sys; print(sys.executable)")
 TEST_BIN=$BUILD/tests/integration
 LOGS=$BUILD/tests/log
-JOBS=${JOBS:-$(($(nproc) + 1))}
+JOBS=${JOBS:-$((2 * $(nproc) + 1))}
 LONG=${LONG:-}
 if [ -n "$LONG" ]; then
 	STRICT=1
@@ -64,6 +64,11 @@ first_failure() {
 	sed -n -e 's/^ *FAILED *//p' -e 's/^\[  FAILED  \] \([^0-9]\)/\1/p' "$1" | head -n 1 | cut -c 1-200
 }
 
+# busy FILE: the processor seconds of a shell's children, which `times` wrote
+busy() {
+	awk 'NR == 2 { split($1, u, /[ms]/); split($2, s, /[ms]/); printf "%d", 60 * (u[1] + s[1]) + u[2] + s[2] }' "$1"
+}
+
 # one NAME SECONDS COMMAND...		AGAIN=1: the second run
 one() {
 	name=$1 limit=$2
@@ -72,7 +77,8 @@ one() {
 	begin=$(date +%s)
 	timeout -k 10 "$limit" "$@" >"$log.log" 2>&1 </dev/null
 	status=$?
-	took=$(($(date +%s) - begin))
+	times >"$log.times"
+	took="$(($(date +%s) - begin)) s, $(busy "$log.times") s busy"
 	if grep -q '^\[ RUN      \]' "$log.log"; then
 		counts=$(count_cmocka "$log.log")
 	else
@@ -98,34 +104,30 @@ one() {
 	echo "$ok $bad $left" >"$log.counts"
 	if [ "$bad" != 0 ]; then
 		sed 's/^/    /' "$log.log" | grep -a -v -e '\[       OK \]' | tail -n 200
-		echo "FAILED  $name ($ok passed, $bad failed, $took s)$why"
+		echo "FAILED  $name ($ok passed, $bad failed, $took)$why"
 	elif [ "$ok" = 0 ]; then
 		echo "skipped $name$why"
 	else
 		rest=
 		[ "$left" = 0 ] || rest=", $left skipped"
-		echo "ok      $name ($ok passed$rest, $took s)$why"
+		echo "ok      $name ($ok passed$rest, $took)$why"
 	fi
 }
 
 # What there is to run, a line for each: NAME SECONDS COMMAND...
 list_unit() {
+	sequences=100 # random jobs
+	[ -z "$LONG" ] || sequences=2000
 	for test in "$BUILD"/tests/unit/test_*; do
-		[ ! -x "$test" ] || echo "unit/${test##*/} 600 $test"
+		[ ! -x "$test" ] || echo "unit/${test##*/} 600 env LIEN_SEQUENCES=$sequences $test"
 	done
-}
-
-list_steps() {
-	echo "unit/test_steps 600 $BUILD/tests/unit/test_steps"
 }
 
 list_asan() {
 	options='env ASAN_OPTIONS=detect_leaks=1:strict_string_checks=1'
 	options="$options UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1"
-	sequences=100 # random jobs: each is some twenty times slower here
-	[ -z "$LONG" ] || sequences=1000
 	for test in "$ASAN_BUILD"/tests/unit/test_*; do
-		[ ! -x "$test" ] || echo "asan/${test##*/} 600 $options LIEN_SEQUENCES=$sequences $test"
+		[ ! -x "$test" ] || echo "asan/${test##*/} 600 $options LIEN_SEQUENCES=1000 $test"
 	done
 }
 
@@ -137,33 +139,33 @@ list_valgrind() {
 }
 
 # Those that take longest begin first: then no core is idle at the end.
-LONGEST="faults gate_shared agent_hostile agent_journal adopt agent_arena agent_ras golden lease inject gate single_probes"
+LONGEST="agent_arena gate faults nccl_calls move_refused python agent_journal graph_svg coordinate cli_record gpu_all adopt permissions"
 
 list_integration() {
 	if [ -n "$LONG" ]; then
 		for test in tests/integration/test_*.py; do
 			name=${test##*/}
-			! grep -q long=True "$test" || echo "integration/${name%.py} 3600 $PYTHON $test"
+			! grep -q -e long=True -e '^@long' "$test" || echo "integration/${name%.py} 3600 $PYTHON $test"
 		done
 		return
 	fi
 	for name in $LONGEST; do
-		echo "integration/test_$name 600 $PYTHON tests/integration/test_$name.py"
+		echo "integration/test_$name 1800 $PYTHON tests/integration/test_$name.py"
 	done
 	for test in "$TEST_BIN"/test_*; do
-		[ ! -x "$test" ] || echo "integration/${test##*/} 300 $test"
+		[ ! -x "$test" ] || echo "integration/${test##*/} 600 $test"
 	done
 	for test in tests/integration/test_*.py; do
 		name=${test##*/test_} name=${name%.py}
 		case " $LONGEST " in
 		*" $name "*) ;;
-		*) echo "integration/test_$name 600 $PYTHON $test" ;;
+		*) echo "integration/test_$name 1800 $PYTHON $test" ;;
 		esac
 	done
 }
 
 list_smoke() {
-	echo "integration/test_agent_live 600 $PYTHON tests/integration/test_agent_live.py"
+	echo "integration/test_agent_live 1800 $PYTHON tests/integration/test_agent_live.py"
 }
 
 list_fuzz() {
@@ -197,7 +199,7 @@ if [ $# = 0 ] && [ -n "$LONG" ]; then
 	set -- kernels integration unit asan valgrind fuzz
 elif [ $# = 0 ]; then
 	whole=1
-	set -- integration asan steps fuzz static
+	set -- integration unit static
 fi
 begun=$(date +%s)
 tree=$(clean_tree)
@@ -205,8 +207,8 @@ rm -f "$LOGS"/*.counts "$LOGS"/*.again.log
 [ -z "$whole" ] || rm -f "$BUILD/tests/passed"
 for part in "$@"; do
 	case $part in
-	unit | steps | asan | valgrind | integration | smoke | fuzz | kernels | static) "list_$part" ;;
-	*) echo "usage: $0 [unit|steps|asan|valgrind|integration|smoke|fuzz|kernels|static]..." >&2 && exit 2 ;;
+	unit | asan | valgrind | integration | smoke | fuzz | kernels | static) "list_$part" ;;
+	*) echo "usage: $0 [unit|asan|valgrind|integration|smoke|fuzz|kernels|static]..." >&2 && exit 2 ;;
 	esac
 done >"$LOGS/list" || exit
 xargs -P "$JOBS" -L 1 "$0" one <"$LOGS/list"

@@ -11,7 +11,7 @@ static int by_pid(const void *a, const void *b)
 	return (x->pid > y->pid) - (x->pid < y->pid);
 }
 
-int lien_images_read(struct lien_images *images, const struct lien_iterator *iterator)
+int lien_images_read(struct lien_images *images, const struct bpf_link *iterator)
 {
 	void *found;
 	int err;

@@ -15,9 +15,8 @@ struct lien_images {
 	unsigned count;
 };
 
-/* Replaces the contents of *images, which must be zeroed at first. Returns 0; -EOPNOTSUPP: the
- * iterator is not loaded; -errno. */
-int lien_images_read(struct lien_images *images, const struct lien_iterator *iterator);
+/* Replaces the contents of *images, which must be zeroed at first. Returns 0 or -errno. */
+int lien_images_read(struct lien_images *images, const struct bpf_link *iterator);
 /* Returns NULL if there was no such process. */
 const struct lien_probe_image *lien_images_of(const struct lien_images *images, unsigned pid);
 /* Returns its .start, or 0 if there was no such process. */

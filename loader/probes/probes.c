@@ -78,7 +78,6 @@ static int open_and_load(struct lien_probes *probes, char *error, size_t size)
 	if (!probes->skel)
 		return explain(-errno, "cannot open the BPF programs", error, size);
 	probes->skel->rodata->lien_pidns = pidns.st_ino;
-	probes->skel->rodata->lien_exec_known = !lien_iterator_load_images(&probes->images_reader);
 	if (probes->config.ring_bytes)
 		bpf_map__set_max_entries(probes->skel->maps.events, probes->config.ring_bytes);
 	threads = bpf_map__max_entries(probes->skel->maps.threads);
@@ -110,8 +109,10 @@ static int open_and_load(struct lien_probes *probes, char *error, size_t size)
 	err = trace_bpf__load(probes->skel);
 	if (err)
 		return explain(err, "the kernel refused the BPF programs", error, size);
-	/* Errors are reported to those who read it. */
-	lien_iterator_load_files(&probes->files_reader, lien_probes_shares_fd(probes));
+	probes->images_reader = bpf_program__attach_iter(probes->skel->progs.lien_images, NULL);
+	probes->files_reader = bpf_program__attach_iter(probes->skel->progs.lien_files, NULL);
+	if (!probes->images_reader || !probes->files_reader)
+		return explain(-errno, "cannot iterate over processes", error, size);
 	lien_keep_maps(probes);
 	lien_keep_take_gates(probes);
 	return 0;
@@ -215,8 +216,8 @@ void lien_probes_close(struct lien_probes *probes)
 	lien_pins_close(probes->pins);
 	lien_skipped_clear(&probes->skipped);
 	lien_images_free(&probes->images);
-	lien_iterator_free(&probes->images_reader);
-	lien_iterator_free(&probes->files_reader);
+	bpf_link__destroy(probes->images_reader);
+	bpf_link__destroy(probes->files_reader);
 	unmap_positions(probes);
 	ring_buffer__free(probes->ring);
 	trace_bpf__destroy(probes->skel);
@@ -306,11 +307,6 @@ bool lien_probes_traffic_of(const struct lien_probes *probes, uint32_t pid, uint
 	return !bpf_map_lookup_elem(bpf_map__fd(probes->skel->maps.traffic), &key, traffic);
 }
 
-int lien_probes_shares_fd(const struct lien_probes *probes)
-{
-	return bpf_map__fd(probes->skel->maps.shares);
-}
-
 struct each_comm {
 	int (*fn)(void *context, const struct lien_probe_comm *comm,
 		const struct lien_probe_traffic *traffic);
@@ -338,9 +334,9 @@ uint64_t lien_probes_start_of(struct lien_probes *probes, uint32_t pid)
 {
 	uint64_t start = lien_images_find(&probes->images, pid);
 
-	if (start || !probes->skel->rodata->lien_exec_known)
+	if (start)
 		return start;
-	return lien_images_read(&probes->images, &probes->images_reader)
+	return lien_images_read(&probes->images, probes->images_reader)
 		       ? 0
 		       : lien_images_find(&probes->images, pid);
 }
@@ -352,10 +348,9 @@ bool lien_probes_is_another(
 	struct lien_probe_process known;
 	uint64_t now;
 
-	if (!probes->skel->rodata->lien_exec_known ||
-		(!bpf_map_lookup_elem(fd, &pid, &known) && known.start == start))
+	if (!bpf_map_lookup_elem(fd, &pid, &known) && known.start == start)
 		return false;
-	if (!images->count && lien_images_read(images, &probes->images_reader))
+	if (!images->count && lien_images_read(images, probes->images_reader))
 		return false;
 	now = lien_images_find(images, pid);
 	return now && now != start;
@@ -365,7 +360,7 @@ static uint64_t account_of(struct lien_probes *probes, uint32_t pid)
 {
 	const struct lien_probe_image *image = lien_images_of(&probes->images, pid);
 
-	if (!image && !lien_images_read(&probes->images, &probes->images_reader))
+	if (!image && !lien_images_read(&probes->images, probes->images_reader))
 		image = lien_images_of(&probes->images, pid);
 	return image ? image->account : LIEN_ACCOUNT_UNKNOWN;
 }

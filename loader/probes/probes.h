@@ -140,8 +140,6 @@ uint64_t lien_probes_lost_noted(struct lien_probes *probes, uint32_t pid, uint64
 /* Reads the calls of a process on a communicator; false: none yet. */
 bool lien_probes_traffic_of(const struct lien_probes *probes, uint32_t pid, uint64_t comm,
 	struct lien_probe_traffic *traffic);
-/* Returns the fd of map `shares`, for loader/probes/files.c. */
-int lien_probes_shares_fd(const struct lien_probes *probes);
 
 /*
  * Calls fn for each entry of map `traffic` until it returns non-zero, and returns that value.

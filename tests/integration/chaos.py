@@ -384,7 +384,7 @@ class Chaos(chaos_run.Run):
             self.settle(job)
             job.stop()
             job.end()
-        wait_for("device memory is free", lambda: not self.session.used(), 10)
+        wait_for("device memory is free", lambda: not self.session.used())
 
     def run(self):
         self.began = time.monotonic()

@@ -188,7 +188,7 @@ class Background:
         if lost:
             return 0
         try:
-            wait_for("the communicators are made", self._made, 20)
+            wait_for("the communicators are made", self._made)
         except Late as late:
             raise Late("%s: %s" % (late, [
                 (rank.pid, rank.ask("poll"), threads_of(rank.pid)) for rank in self.ranks])) from None
@@ -298,12 +298,12 @@ class Trainer:
         if self.rests:
             before = self.job.status()[0][0]
             self.job.go()
-            wait_for("the job goes on", lambda: self.job.status()[0][0] > before, 20)
+            wait_for("the job goes on", lambda: self.job.status()[0][0] > before)
             self._rest()
             return
         before = min(status[0] for status in self.job.status())
         wait_for("all ranks go on", lambda: min(
-            status[0] for status in self.job.status()) > before, 20)
+            status[0] for status in self.job.status()) > before)
 
     def said(self):
         return self.job.said()

@@ -78,7 +78,7 @@ class Chaos(chaos_run.Run):
                   "rank %d ended with %d: %s" % (number, code, rank.said()))
         self.end_job(stop=False)
         for node in self.lab:
-            wait_for("device memory of %s is free" % node.name, lambda node=node: not node.used(), 20)
+            wait_for("device memory of %s is free" % node.name, lambda node=node: not node.used())
         self.start()
 
     def check_ranks(self):
@@ -284,7 +284,7 @@ class Chaos(chaos_run.Run):
             function(self)
         self.tally["seconds"] = round(time.monotonic() - self.began, 1)
         self.end_job(stop=True)
-        wait_for("device memory is free", lambda: not self.lab.used(), 10)
+        wait_for("device memory is free", lambda: not self.lab.used())
 
     def said(self):
         job = ["job: %s" % self.job.said()] if self.job else []

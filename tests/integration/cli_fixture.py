@@ -176,9 +176,15 @@ def _in_a_folder(function):
     return run
 
 
+def long(function):
+    """A case of `make check-long`."""
+    function.long = True
+    return function
+
+
 def run_cases(cases):
     """Runs the functions named case_*; the exit code."""
     for name, function in cases.items():
         if name.startswith("case_"):
-            case(150)(_in_a_folder(function))
+            case(long=hasattr(function, "long"))(_in_a_folder(function))
     return main(agents=False)

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import tempfile
 
-from lien_test import LIEN, Session, check, children_of, equal, run, state_of, wait_for
+from lien_test import GUARD, LIEN, Session, check, children_of, equal, run, state_of, wait_for
 
 NSENTER = "nsenter -t {node} -p -m --"
 
@@ -33,7 +33,7 @@ class Node(Session):
     def spawn(self, argv, env=None, **environment):
         return super().spawn(["nsenter", "-t", self.name, "-p", "-m", "--", *argv], env, **environment)
 
-    def lien(self, *args, limit=60.0, env=None, text=None, **environment):
+    def lien(self, *args, limit=GUARD, env=None, text=None, **environment):
         return run(["nsenter", "-t", self.name, "-p", "-m", "--", LIEN, *args], limit,
                    env or self.env(**environment), text)
 
@@ -111,7 +111,7 @@ class Nodes:
         more = ["--state", self.state] if command in ("offload", "restore") else []
         return [LIEN, command, *self.where(**where), *more, *args]
 
-    def run(self, command, *args, limit=60.0, **where):
+    def run(self, command, *args, limit=GUARD, **where):
         return run(self.argv(command, *args, **where), limit, self.nodes[0].env())
 
     def ask(self, command, *args, **where):

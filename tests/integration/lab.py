@@ -21,7 +21,7 @@ import sys
 import tempfile
 
 from lien_test import (
-    BUILD, LIEN, ROOT, Failure, Process, Session, Skipped, alive, check, children_of, program, run, wait_for)
+    BUILD, GUARD, LIEN, ROOT, Failure, Process, Session, Skipped, alive, check, children_of, program, run, wait_for)
 from train_job import SYNC, Train
 
 INTERFACE = "eth0"
@@ -112,10 +112,10 @@ class Node(Session):
         self.processes.append(process)
         return process
 
-    def run(self, argv, limit=60.0, text=None, **environment):
+    def run(self, argv, limit=GUARD, text=None, **environment):
         return run([*self.enter, *argv], limit, self.env(**environment), text)
 
-    def lien(self, *args, limit=60.0, env=None, text=None, **environment):
+    def lien(self, *args, limit=GUARD, env=None, text=None, **environment):
         return run([*self.enter, LIEN, *args], limit, env or self.env(**environment), text)
 
     def share_devices(self):
@@ -203,7 +203,7 @@ class Desk(Session):
                            "".join("%s) pid=%d ;;\n" % (node.name, node.first) for node in lab), PATH))
         os.chmod(self.on, 0o755)
 
-    def run(self, argv, limit=60.0, text=None, **environment):
+    def run(self, argv, limit=GUARD, text=None, **environment):
         return run(argv, limit, self.env(**environment), text)
 
 

@@ -50,7 +50,7 @@ class Ssh:
         os.makedirs(node.outside("/run/sshd"), mode=0o755, exist_ok=True)
         node.spawn([SSHD, "-D", "-e", "-f", self.lab.path("ssh", "sshd_config")])
         wait_for("sshd of %s answers" % node.name, lambda: node.run(
-            ["ssh", node.name, "true"]).code == 0, 20)
+            ["ssh", node.name, "true"]).code == 0)
 
 
 class Slurm:
@@ -92,7 +92,7 @@ PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=
             node.environment.update(SLURM_CONF=self.conf)
             self.start_node(node)
         lab[0].spawn(["slurmctld", "-D", "-f", self.conf])
-        wait_for("slurmctld has all nodes", self._all_idle, 60, 0.2)
+        wait_for("slurmctld has all nodes", self._all_idle, step=0.2)
 
     def start_node(self, node):
         for folder in ("/run/munge", self.lab.path("slurm", "munge-" + node.name)):
@@ -116,7 +116,7 @@ PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=
         done = self.lab[0].run(["sbatch", "-N", len(self.lab), "--parsable", "-o", "/dev/null", script])
         check(re.fullmatch(r"\d+\s*", done.out), done)
         job = int(done.out)
-        wait_for("job %d runs" % job, lambda: self.state(job) == "R", 30, 0.1)
+        wait_for("job %d runs" % job, lambda: self.state(job) == "R", step=0.1)
         return job
 
     def state(self, job):

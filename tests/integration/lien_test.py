@@ -24,7 +24,7 @@ sys.path.append(os.path.join(ROOT, "tests"))
 
 from lien_shared import runner  # noqa: E402
 from lien_shared.process import (  # noqa: E402,F401
-    Failure, Late, Outcome, Process, Skipped, alive, at_a_moment, brief, check, children_of, equal, run,
+    GUARD, Failure, Late, Outcome, Process, Skipped, alive, at_a_moment, brief, came, check, children_of, equal, run,
     state_of, stays, wait_for)
 from lien_shared.runner import LONG, MNT_DETACH, NOTHING, SEED, case  # noqa: E402,F401
 from stream import (  # noqa: E402,F401
@@ -39,7 +39,7 @@ CONTROL = os.path.abspath(os.environ.get("CONTROL") or
 PROBED = [SOFTCUDA, os.path.join(os.path.dirname(LIEN), "replay"),
           *(os.path.join(BUILD, "tests", "integration", name) for name in ("sync", "sync-2.19", "next", "hostile"))]
 SOFTNCCL = os.path.join(os.path.dirname(LIEN), "replay", "libnccl.so.2")
-THREADS = 2048  # that agents of tests can follow
+THREADS = 1024  # that agents of tests can follow
 # Further options of every agent: other ways to attach probes (CONTRIBUTING.md).
 AGENT_OPTIONS = os.environ.get("AGENT_OPTIONS", "").split()
 os.environ.setdefault("TEST_BIN", os.path.join(os.path.dirname(LIEN), "tests", "integration"))
@@ -52,14 +52,14 @@ MIB = 1 << 20
 class Driver:
     """A process that makes the driver calls it is told to (prog_driver.c)."""
 
-    def __init__(self, process, limit=20.0):
+    def __init__(self, process, limit=GUARD):
         self.process = process
         ready = process.line(limit)
         check(ready and ready.startswith("ready "), "prog_driver: %s" % (ready or process.said()))
         self.inner_pid = int(ready.split()[1])
         self.pid = process.pid
 
-    def attempt(self, command, *args, limit=20.0):
+    def attempt(self, command, *args, limit=GUARD):
         """(ok, values or error)"""
         answer = self.process.ask(" ".join([command] + [str(arg) for arg in args]), limit)
         words = answer.split()
@@ -67,7 +67,7 @@ class Driver:
             return True, [int(word, 0) for word in words[1:]]
         return False, answer
 
-    def __call__(self, command, *args, limit=20.0):
+    def __call__(self, command, *args, limit=GUARD):
         ok, values = self.attempt(command, *args, limit=limit)
         check(ok, "driver: %s %s: %s" % (command, args, values))
         return values[0] if len(values) == 1 else values
@@ -99,7 +99,7 @@ class Driver:
 class Replay:
     """`lien replay --hold`."""
 
-    def __init__(self, session, path, *args, limit=90.0, **environment):
+    def __init__(self, session, path, *args, limit=GUARD, **environment):
         self.process = session.spawn([LIEN, "replay", "--hold", *args, path], **environment)
         self.pids, self.mappings = {}, {}
         while True:
@@ -116,17 +116,17 @@ class Replay:
     def ranks(self):
         return [self.pids[recorded] for recorded in sorted(self.pids)]
 
-    def verify(self, limit=60.0):
+    def verify(self, limit=GUARD):
         """(mappings, bytes)"""
         line = self.process.ask("verify", limit)
         match = re.fullmatch(r"verify: ok (\d+) mappings, (\d+) bytes", line)
         check(match, "verify said: %s" % line)
         return int(match[1]), int(match[2])
 
-    def change(self, seed, limit=60.0):
+    def change(self, seed, limit=GUARD):
         equal(self.process.ask("change %d" % seed, limit), "change: ok %d" % seed, "change")
 
-    def free(self, limit=60.0):
+    def free(self, limit=GUARD):
         equal(self.process.ask("free", limit), "free: ok", "free")
 
     def quit(self, code=0):
@@ -193,7 +193,7 @@ class Session:
 
     # The agent
 
-    def start_agent(self, *args, limit=45.0, prepare=False, attach=False, keep=True, **environment):
+    def start_agent(self, *args, limit=GUARD, prepare=False, attach=False, keep=True, **environment):
         """Starts it and waits until it answers. It knows the driver, by LD_LIBRARY_PATH, and the
         stand-in libnccl: the first job that maps one it does not know is incomplete. keep: when it
         is stopped, the next one goes on."""
@@ -255,11 +255,16 @@ class Session:
 
     # The command line
 
-    def lien(self, *args, limit=60.0, env=None, text=None, **environment):
+    def lien(self, *args, limit=GUARD, env=None, text=None, **environment):
         return run([LIEN, *args], limit, env or self.env(**environment), text)
 
-    def ask(self, *args, limit=60.0):
-        """The result of a command that must succeed."""
+    def ask(self, *args, limit=GUARD):
+        """The result of a command that must succeed. The commands that tests repeat until something is so print what
+        the agent says as it is; they are asked without the command line, which takes ten times as long."""
+        if args in (("ps",), ("graph",), ("status",), ("comms",)) and os.path.exists(self.socket):
+            answer = json.loads(self.request(json.dumps({"op": args[0]}) + "\n", limit))
+            check(answer["ok"], args[0], answer)
+            return answer["result"]
         outcome = self.lien(args[0], "--json", *args[1:], limit=limit)
         check(outcome.code == 0, outcome)
         try:
@@ -279,14 +284,14 @@ class Session:
                   "adoption")
         return adoption
 
-    def refused(self, *args, text="", code=1, limit=60.0, **environment):
+    def refused(self, *args, text="", code=1, limit=GUARD, **environment):
         """A command that must fail with one line that holds text (a regular expression)."""
         outcome = self.lien(*args, limit=limit, **environment)
         check(outcome.code == code, "expected exit status %d: %s" % (code, outcome))
         check(re.search(text, outcome.err), "no '%s': %s" % (text, outcome))
         return outcome.err
 
-    def request(self, text, limit=20.0):
+    def request(self, text, limit=GUARD):
         """A line to the socket, as it is; the answering line."""
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(limit)
@@ -308,7 +313,7 @@ class Session:
                 return process
         return None
 
-    def known(self, pid, limit=10.0):
+    def known(self, pid, limit=GUARD):
         return wait_for("process %d is known" % pid, lambda: self.process(pid), limit)
 
     def followed(self, pid):
@@ -317,9 +322,9 @@ class Session:
         def is_so():
             pids = self.ask("status")["contexts_followed"]
             return pids is None or pid in pids
-        wait_for("contexts of %d are followed" % pid, is_so, 30)
+        wait_for("contexts of %d are followed" % pid, is_so)
 
-    def ready(self, *pids, limit=10.0):
+    def ready(self, *pids, limit=GUARD):
         """Waits until their control threads take orders."""
         for pid in pids:
             def is_ready(pid=pid):
@@ -330,7 +335,7 @@ class Session:
             except Late as late:
                 raise Late("%s; ps: %s" % (late, brief(self.process(pid)))) from None
 
-    def forgotten(self, *pids, limit=5.0):
+    def forgotten(self, *pids, limit=GUARD):
         """Waits until nothing of these processes is left in the graph."""
         def rest():
             graph = self.ask("graph")
@@ -357,7 +362,7 @@ class Session:
     def freed(self, left=0):
         """Waits until only so much is in use. What a process had mapped can outlive it for a moment: the
         kernel holds its memory while it changes probes."""
-        wait_for("%d bytes are in use, and no more" % left, lambda: self.used() == left, 5)
+        wait_for("%d bytes are in use, and no more" % left, lambda: self.used() == left)
 
     def driver(self, *, control=True, device=0, init=True, prefix=(), **environment):
         """A prog_driver, started by `lien run` or alone."""
@@ -414,7 +419,7 @@ def start_pairs(session, pairs, *args, **environment):
     for last in (False, False, True):
         job = session.replay(recording("pairs", pairs), *args, **environment)
         try:
-            session.ready(*job.ranks, limit=3)
+            session.ready(*job.ranks, limit=GUARD if last else 3)
             break
         except Late:
             if last:

@@ -3,7 +3,7 @@
 
 import json
 
-from lien_test import LIEN, Late, brief, check, equal, wait_for
+from lien_test import GUARD, LIEN, Late, brief, check, equal, wait_for
 
 LIMIT = 90.0  # for whatever is asked: more is a hang
 
@@ -56,7 +56,7 @@ class Many:
             return "offloaded"
         return brief(standing)
 
-    def goes_on(self, limit=60):
+    def goes_on(self, limit=GUARD):
         """All ranks get further."""
         before = self.job.status()
         wait_for("the job goes on from %s" % before, lambda: all(

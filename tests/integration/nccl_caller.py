@@ -210,7 +210,7 @@ def in_thread(name, expression):
     threads[name][0].start()
 
 
-def joined(name, limit=30.0):
+def joined(name, limit=300.0):
     threads[name][0].join(limit)
     return threads[name][1][0] if threads[name][1] else None
 

@@ -5,7 +5,7 @@ import ast
 import os
 import sys
 
-from lien_test import LIEN, SOFTCUDA, brief, check, equal
+from lien_test import GUARD, LIEN, SOFTCUDA, brief, check, equal
 from train_job import SYNC
 
 CALLER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "nccl_caller.py")
@@ -24,18 +24,18 @@ class Caller:
     def begin(self, expression):
         self.process.send(expression)
 
-    def end(self, limit=60):
+    def end(self, limit=GUARD):
         """The value of what was begun."""
         line = self.process.line(limit)
         check(line and line.startswith("ok "), "rank %d: %s; %s" % (self.pid, line, brief(self.process.said())))
         return ast.literal_eval(line[3:])
 
-    def __call__(self, expression, limit=60):
+    def __call__(self, expression, limit=GUARD):
         self.begin(expression)
         return self.end(limit)
 
 
-def each(ranks, expression, limit=60):
+def each(ranks, expression, limit=GUARD):
     """Begins it in all ranks; {} is the rank."""
     for number, rank in enumerate(ranks):
         rank.begin(expression.format(number))

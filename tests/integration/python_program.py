@@ -5,7 +5,7 @@ import ast
 import os
 import sys
 
-from lien_test import LIEN, MIB, ROOT, check
+from lien_test import GUARD, LIEN, MIB, ROOT, check
 
 PACKAGE = os.path.join(ROOT, "tools", "python")
 JOB = os.path.join(ROOT, "tests", "integration", "python_job.py")
@@ -28,13 +28,13 @@ class Job:
     def begin(self, expression):
         self.process.send(expression)
 
-    def end(self, limit=60):
+    def end(self, limit=GUARD):
         """The value of what was begun."""
         line = self.process.line(limit)
         check(line and line.startswith("ok "), "python_job: %s" % (line or self.process.said()))
         return ast.literal_eval(line[3:])
 
-    def __call__(self, expression, limit=60):
+    def __call__(self, expression, limit=GUARD):
         self.begin(expression)
         return self.end(limit)
 

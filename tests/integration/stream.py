@@ -10,7 +10,7 @@ import struct
 import threading
 import time
 
-from lien_shared.process import check, equal, wait_for
+from lien_shared.process import GUARD, check, equal, wait_for
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 HEADER = struct.Struct("<IHHIIQQQiIQQ")
@@ -65,7 +65,7 @@ class Stream:
                 self.bytes += piece
                 self.last = time.monotonic()
 
-    def events(self, quiet=0.3, limit=20.0):
+    def events(self, quiet=0.3, limit=GUARD):
         """All so far, once none has come for a while."""
         wait_for("the stream is quiet", lambda: time.monotonic() - self.last > quiet, limit)
         data, at, found = bytes(self.bytes), 0, []

@@ -16,6 +16,8 @@ import termios
 import threading
 import time
 
+from lien_shared.process import GUARD
+
 DESCRIPTION = r"""lien-test|the terminal of lien's tests,
 	cols#80, lines#24,
 	clear=\E[H\E[2J, cup=\E[%i%p1%d;%p2%dH, rev=\E[7m, sgr0=\E[m,
@@ -116,7 +118,7 @@ class Terminal:
         """The lines shown in reverse."""
         return [self.screen()[row] for row in sorted(self.reversed)]
 
-    def wait(self, condition, what, limit=30):
+    def wait(self, condition, what, limit=GUARD):
         """Until condition(self) is true of the screen."""
         end = time.monotonic() + limit
         with self.changed:
@@ -135,7 +137,7 @@ class Terminal:
         for name in names:
             os.write(self.master, KEYS.get(name, name).encode())
 
-    def ended(self, limit=30):
+    def ended(self, limit=GUARD):
         """The exit code; the terminal must be as it was."""
         code = self.process.wait(limit)
         while select.select([self.master], [], [], 0.2)[0]:

@@ -118,7 +118,7 @@ def test_by_the_first_offload():
         pair.shared()
 
 
-@case(60)
+@case()
 def test_offload_cancelled_before_it_begins():
     """While it still attaches and looks for owners."""
     with Session() as session:
@@ -342,7 +342,7 @@ def test_mapped_in_part():
         driver("unmap", other, SIZE)
 
 
-@case()
+@case(long=True)
 def test_imported_later():
     """Exported before the agent came, imported after: found out by the next `lien attach`."""
     with Session() as session:
@@ -378,7 +378,7 @@ def test_imported_later():
         equal(pair.importer("check", view, SIZE, 0x21), 0, "wrong bytes")
 
 
-@case()
+@case(long=True)
 def test_imported_without_access():
     """What cannot be read was not compared: what it may be of stays, and is found out later."""
     with Session() as session:
@@ -530,7 +530,7 @@ def test_the_agent_dies_while_marks_are_there():
         session.kill_agent()
         client.wait()
         importer.disarm()
-        wait_for("they are put back", lambda: owner.record.calls == 4, 20)
+        wait_for("they are put back", lambda: owner.record.calls == 4)
         pair.verify()  # which waits until the gate is open
         session.start_agent()
         session.ready(*pair.pids)

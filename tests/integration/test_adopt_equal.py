@@ -293,12 +293,12 @@ def random_rounds(whole):
         number, run.sequences, run.matched, run.unknown, run.moved >> 20))
 
 
-@case(270, long=True)
+@case(long=True)
 def test_random():
     random_rounds(False)
 
 
-@case(270, long=True)
+@case(long=True)
 def test_random_moved():
     random_rounds(True)
 

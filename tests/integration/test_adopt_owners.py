@@ -110,7 +110,7 @@ def test_what_ranks_share():
         ranks.verify()
 
 
-@case()
+@case(long=True)
 def test_everything_is_held():
     """It may be the program's after all: nobody gets at it while it is away, by any call."""
     with Session() as session:
@@ -144,7 +144,7 @@ def test_a_helper():
         ranks.verify()
 
 
-@case(120)
+@case(long=True)
 def test_a_job_in_training():
     """Real communicators: what each rank shares with the others in these."""
     with Session(devices=2) as session:

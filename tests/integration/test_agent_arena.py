@@ -68,7 +68,7 @@ def flip(pid, address):
 
 # Bounds
 
-@case(60)
+@case()
 def test_host_limit():
     with Session() as session:
         session.start_agent("--host-limit", "64M")
@@ -134,7 +134,7 @@ def memory_cgroup(session, limit):
     return None
 
 
-@case(60)
+@case()
 def test_cgroup_limit():
     with Session(memory="1G") as session:
         session.start_agent()
@@ -190,7 +190,7 @@ def others_are_looked_at(session):
     session.forgotten(driver.pid)
 
 
-@case(60)
+@case()
 def test_prepared_before_the_first_offload():
     with Session() as session:
         session.start_agent(prepare=True)
@@ -218,7 +218,7 @@ def test_prepared_before_the_first_offload():
         runs_as_before(session, job)
 
 
-@case(60, long=True)
+@case(long=True)
 def test_preparation_grows_and_waits_for_captures():
     with Session() as session:
         session.start_agent(prepare=True)
@@ -245,7 +245,7 @@ def test_preparation_grows_and_waits_for_captures():
         session.ask("restore")
 
 
-@case(60, long=True)
+@case(long=True)
 def test_offload_while_it_is_prepared():
     """An order to pin memory is short, and an offload waits for it."""
     with Session(memory="2G") as session:
@@ -267,7 +267,7 @@ def test_offload_while_it_is_prepared():
             equal(driver("check", va + 350 * MIB, 2 * MIB, 0x30 + number), 0, "wrong bytes")
 
 
-@case(60, long=True)
+@case(long=True)
 def test_preparation_is_for_what_can_be_offloaded():
     with Session() as session:
         session.start_agent(prepare=True)
@@ -286,7 +286,7 @@ def test_preparation_is_for_what_can_be_offloaded():
         equal((row["offload_bytes"], row["missing_bytes"]), (64 * MIB, 0), "plan")
 
 
-@case(60)
+@case(long=True)
 def test_preparation_leaves_most_memory_alone():
     """A share of what is available, less than what is there to offload: that much and no more."""
     with open("/proc/meminfo") as meminfo:
@@ -298,7 +298,7 @@ def test_preparation_leaves_most_memory_alone():
         job("make", size, 0)
         session.ready(job.pid)
         wait_for("some is prepared", lambda: arena(session, job.pid)[0])
-        held = wait_for("no more is prepared", lambda: stays_at(session, job.pid), 30)
+        held = wait_for("no more is prepared", lambda: stays_at(session, job.pid))
         check(size // 4 < held < size * 3 // 4, "prepared", held, "of", size)
         row, = session.ask("arena")["processes"]
         check(row["missing_bytes"] >= size - held, "missing", row)
@@ -311,7 +311,7 @@ def stays_at(session, pid):
     return before if arena(session, pid)[0] == before else 0
 
 
-@case(60)
+@case()
 def test_no_prepare():
     with Session() as session:
         session.start_agent("--no-prepare")
@@ -324,7 +324,7 @@ def test_no_prepare():
         runs_as_before(session, job)
 
 
-@case(60)
+@case(long=True)
 def test_preparation_in_a_cgroup_with_a_limit():
     """What is pinned in advance counts towards the job's cgroup: not unless it was asked for."""
     for options, held in (([], 0), (["--prepare", "25"], 64 * MIB)):
@@ -359,7 +359,7 @@ def test_preparation_in_a_cgroup_with_a_limit():
                 wait_for("the cgroup is empty", lambda group=group: removed(group))
 
 
-@case(60)
+@case(long=True)
 def test_preparation_keeps_the_limit():
     with Session() as session:
         session.start_agent("--host-limit", "50M", prepare=True)
@@ -373,7 +373,7 @@ def test_preparation_keeps_the_limit():
         session.refused("offload", text="more than the 48.0 MiB held now, and 50.0 MiB is allowed")
 
 
-@case(60)
+@case(long=True)
 def test_killed_while_prepared():
     """A new agent knows what its predecessor had pinned; a rank that ends is no reason to fall."""
     with Session() as session:
@@ -397,7 +397,7 @@ def test_killed_while_prepared():
 
 # Given back
 
-@case(60)
+@case()
 def test_release():
     with Session() as session:
         session.start_agent()
@@ -429,7 +429,7 @@ def test_release():
         session.refused("arena", "--pid", first, code=2, text="--pid needs --release")
 
 
-@case(60)
+@case(long=True)
 def test_release_of_a_part():
     """What lies behind all that is in use goes; the rest stays and is restored from."""
     with Session() as session:
@@ -453,7 +453,7 @@ def test_release_of_a_part():
         equal(driver("check", places[1], 8 * MIB, 0), 0, "not cleared")
 
 
-@case(60)
+@case(long=True)
 def test_numa_node():
     for node, policy in (("0", True), ("-1", False), ("63", None)):
         with Session(LIEN_SOFTCUDA_NUMA_NODE=node) as session:
@@ -476,7 +476,7 @@ def test_numa_node():
 
 # Not saved
 
-@case(60)
+@case()
 def test_discard():
     with Session() as session:
         session.start_agent()
@@ -513,7 +513,7 @@ def test_discard():
             equal(driver("check", va, 2 * MIB, 0), 0, "not zeros")
 
 
-@case(60)
+@case(long=True)
 def test_discard_by_owner_in_a_job():
     with Session() as session:
         session.start_agent()
@@ -536,7 +536,7 @@ def test_discard_by_owner_in_a_job():
 
 # Compared
 
-@case(60)
+@case()
 def test_verify():
     with Session() as session:
         session.start_agent()
@@ -556,7 +556,7 @@ def test_verify():
               session.lien("restore").out, "the figure in words")
 
 
-@case(60)
+@case()
 def test_verify_finds_a_damaged_arena():
     with Session() as session:
         session.start_agent()
@@ -586,7 +586,7 @@ def test_verify_finds_a_damaged_arena():
         check(not line.startswith("verify: ok"), line)
 
 
-@case(60)
+@case(long=True)
 def test_verify_ignored():
     with Session() as session:
         session.start_agent()
@@ -607,7 +607,7 @@ def test_verify_ignored():
         equal(session.ask("restore")["verified_bytes"], 4 * MIB, "verified")
 
 
-@case(60)
+@case()
 def test_wrong_input():
     with Session() as session:
         for value in ("", "0", "-1", "1.5G", "8X", "8GB", "G", "x", "999999999T", "0x10"):

@@ -62,7 +62,7 @@ def whole(session, burst, state):
     burst.end()
 
 
-@case(120)
+@case()
 def test_nothing_is_lost():
     with Session(memory="2G") as session:
         session.start_agent()
@@ -71,7 +71,7 @@ def test_nothing_is_lost():
             whole(session, burst, burst.run())
 
 
-@case(120)
+@case(long=True)
 def test_nothing_is_lost_while_the_agent_does_not_read():
     with Session(memory="2G") as session:
         session.start_agent()
@@ -111,7 +111,7 @@ def loses():
             session.refused("offload", "--owner", "all", "--strict", text="were lost")
             equal(session.ask("status")["mappings"], mappings, "mappings after the offload")
         wait_for("process %d is complete again" % burst.pid,
-                 lambda: session.process(burst.pid)["complete"], 20)
+                 lambda: session.process(burst.pid)["complete"])
         equal(session.lien("check", "--deep").code, 0, "exit status of check --deep")
         places = sorted(int(mapping["address"], 16)
                         for allocation in session.ask("graph")["allocations"]
@@ -127,7 +127,7 @@ def loses():
         return outcome.code == 0
 
 
-@case(300)
+@case()
 def test_what_a_small_ring_loses():
     """Known to be wrong: in some 5 of 100 runs on a busy machine the lost records leave a mapping with another
     allocation than its own, which reading again does not find. The control library does, and refuses."""

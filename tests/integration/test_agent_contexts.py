@@ -21,7 +21,7 @@ def is_so(session, *drivers, of):
     """Of these processes exactly those are followed. Others may run on this machine."""
     wanted = {driver.pid for driver in drivers}
     wait_for("contexts of %s are followed" % wanted,
-             lambda: wanted == {driver.pid for driver in of} & set(followed(session)), 30)
+             lambda: wanted == {driver.pid for driver in of} & set(followed(session)))
 
 
 def settle(driver, context=None):
@@ -37,7 +37,7 @@ def devices(session, driver):
     return [(size, device) for _, size, device, _ in allocations(session, driver)]
 
 
-@case(120)
+@case()
 def test_one_context_needs_no_probes():
     with Session() as session:
         session.start_agent()
@@ -51,7 +51,7 @@ def test_one_context_needs_no_probes():
         equal(devices(session, driver), [(MIB, 0), (2 * MIB, 0), (PIECE, 0)], "size and device")
 
 
-@case(120)
+@case()
 def test_another_context_after_a_long_time():
     with Session() as session:
         session.start_agent()
@@ -75,7 +75,7 @@ def test_another_context_after_a_long_time():
         equal(devices(session, driver), [(MIB, None), (3 * MIB, 0)], "what is left")
 
 
-@case(120)
+@case()
 def test_while_no_agent_runs():
     with Session() as session:
         session.start_agent()
@@ -97,7 +97,7 @@ def test_while_no_agent_runs():
         equal(devices(session, single), 2 * [(5 * MIB, 0)], "of the one with one context")
 
 
-@case(120)
+@case()
 def test_ends_with_the_process():
     with Session() as session:
         session.start_agent()
@@ -111,7 +111,7 @@ def test_ends_with_the_process():
         is_so(session, of=made)
 
 
-@case(120)
+@case()
 def test_one_that_ran_before():
     with Session() as session:
         driver = shapes(session)

@@ -17,8 +17,8 @@ import sys
 import time
 
 from lien_test import (
-    CALLS, EVENT_ENTRY, MIB, SEED, SOFTCUDA, STATES, Late, Session, Skipped, Stream, brief,
-    case, check, equal, main, program, wait_for)
+    CALLS, EVENT_ENTRY, GUARD, MIB, SEED, SOFTCUDA, STATES, Late, Session, Skipped, Stream, brief, case, check, equal,
+    main, program, wait_for)
 
 HOSTILE = os.path.abspath(os.path.join(os.environ["TEST_BIN"], "hostile"))
 CUDA, CUDART, NCCL, VERBS = (os.path.join(HOSTILE, name) for name in (
@@ -39,7 +39,7 @@ class Hostile:
         if init:
             self("call", "cuInit", 0)
 
-    def __call__(self, *words, limit=20.0):
+    def __call__(self, *words, limit=GUARD):
         answer = self.process.ask(" ".join(map(str, words)), limit)
         check(answer.startswith("ok "), "%s: %s" % (" ".join(map(str, words)), answer))
         return int(answer.split()[1], 0)
@@ -97,7 +97,7 @@ POINTERS = (
     ("ncclCommRegister", 5, "P", 1 << 62, "P"))
 
 
-@case(120, long=True)
+@case(long=True)
 def test_pointers_that_cannot_be_read():
     """Counted; nothing follows from a call that the driver refused, the rest makes incomplete."""
     with Session() as session:
@@ -120,7 +120,7 @@ def test_pointers_that_cannot_be_read():
         still_served(session)
 
 
-@case(60)
+@case()
 def test_counts_that_are_huge():
     """Where the memory can be read, and the count is not true."""
     with Session() as session:
@@ -147,7 +147,7 @@ def test_counts_that_are_huge():
         still_served(session)
 
 
-@case(60)
+@case()
 def test_network_cards():
     """libibverbs called with nonsense that succeeds; and by a process that does not use CUDA."""
     with Session() as session:
@@ -178,7 +178,7 @@ def test_network_cards():
         stream.close()
 
 
-@case(30)
+@case()
 def test_names():
     """A process and a folder whose names are no text."""
     with Session() as session:
@@ -213,7 +213,7 @@ def calls_of(stream, pid, *names):
             if event.pid == pid and event.type in wanted and not event.flags & EVENT_ENTRY]
 
 
-@case(60)
+@case()
 def test_calls_inside_of_calls():
     with Session() as session:
         start(session)
@@ -240,7 +240,7 @@ def test_calls_inside_of_calls():
         stream.close()
 
 
-@case(60, long=True)
+@case(long=True)
 def test_jumps_out_of_calls():
     with Session() as session:
         start(session)
@@ -271,7 +271,7 @@ def test_jumps_out_of_calls():
         check(after < before + 6 * MIB, "grew from %d to %d bytes" % (before, after))
 
 
-@case(60)
+@case()
 def test_threads_that_end_in_a_call():
     with Session() as session:
         start(session)
@@ -292,7 +292,7 @@ def test_threads_that_end_in_a_call():
         equal(status_of(session, "events_lost", "processes"), (20, 0), "lost, and left")
 
 
-@case(30)
+@case()
 def test_signals_in_calls():
     with Session() as session:
         start(session)
@@ -309,7 +309,7 @@ def test_signals_in_calls():
         stream.close()
 
 
-@case(200, long=True)
+@case(long=True)
 def test_anything():
     """Any call with anything, and all of it succeeds: the agent takes it, answers, and forgets."""
     with Session() as session:
@@ -373,7 +373,7 @@ def said_once(session, paths):
         equal(said.count("cannot probe " + path), 1, "lines about " + path)
 
 
-@case(60)
+@case()
 def test_odd_files_in_the_way():
     """Where the agent looks for libraries when it starts."""
     with Session() as session:
@@ -407,7 +407,7 @@ def test_odd_files_in_the_way():
             session.refused("agent", "--socket", session.path("x"), "--library", path, text=path)
 
 
-@case(60)
+@case(long=True)
 def test_odd_files_are_mapped():
     """By processes, while the agent runs; each is told once."""
     with Session() as session:
@@ -437,7 +437,7 @@ def test_odd_files_are_mapped():
         still_served(session)
 
 
-@case(60)
+@case()
 def test_stripped_libraries():
     with Session() as session:
         whole = os.path.join(SOFTCUDA, "libcuda.so.1")
@@ -478,7 +478,7 @@ def test_stripped_libraries():
         check(session.agent.popen.poll() is None, "the agent has died")
 
 
-@case(60)
+@case()
 def test_library_deleted_while_mapped():
     with Session() as session:
         os.mkdir(session.path("lib"))
@@ -539,7 +539,7 @@ def pins(session):
     return len(os.listdir(session.ask("status")["journal"]["pinned"]))
 
 
-@case(240, long=True)
+@case(long=True)
 def test_many_copies_of_the_driver():
     """A user maps any number of files that are called libcuda.so.1: others are not harmed, and all goes
     when nobody maps them any more."""
@@ -552,11 +552,11 @@ def test_many_copies_of_the_driver():
             hostile("map", path)
         # Another user's, mapped while those wait.
         own = Hostile(session, *copies(session, "own", 1))
-        wait_for("another user's is probed", lambda: len(probed_below(session, "own")) == 1, 20)
+        wait_for("another user's is probed", lambda: len(probed_below(session, "own")) == 1)
         expected = [{"uid": USER, "probed": OF_USER, "limit": OF_USER, "others": 2 * OF_USER}]
         try:
             wait_for("they are counted", lambda: session.ask("status")["unprobed"][
-                "users"] == expected, 60)
+                "users"] == expected)
         except Late:
             status = session.ask("status")
             equal(status["unprobed"]["users"], expected, "users with too many; skipped: %s" % status["skipped"])
@@ -571,16 +571,16 @@ def test_many_copies_of_the_driver():
         session.stop_agent()
         session.start_agent(LD_LIBRARY_PATH="%s:%s" % (HOSTILE, SOFTCUDA))
         equal(len(probed_below(session, "many")), OF_USER, "that are probed by the next agent")
-        wait_for("it says so, too", lambda: session.ask("status")["unprobed"]["users"], 20)
+        wait_for("it says so, too", lambda: session.ask("status")["unprobed"]["users"])
         # They go, and there is room for others.
         hostile.end()
-        wait_for("they are probed no longer", lambda: not probed_below(session, "many"), 60)
+        wait_for("they are probed no longer", lambda: not probed_below(session, "many"))
         shutil.rmtree(session.path("many"))
         own.end()
-        wait_for("nor is the other one", lambda: not probed_below(session, "own"), 60)
+        wait_for("nor is the other one", lambda: not probed_below(session, "own"))
         wait_for("nothing of them is left", lambda: (
             agent_fds(session) <= before[0], pins(session), len(
-                session.ask("status")["libraries"])) == (True, *before[1:]), 20)
+                session.ask("status")["libraries"])) == (True, *before[1:]))
         with open(session.socket + ".state") as state:
             check(session.path("many") not in state.read(), "the state file names them")
         equal(session.ask("status")["unprobed"], {"users": [], "processes": []}, "unprobed")
@@ -591,7 +591,7 @@ def test_many_copies_of_the_driver():
         later.end()
 
 
-@case(60)
+@case()
 def test_second_driver_that_cannot_be_probed():
     """A process that is known whole maps another file that is called like the driver, whose calls are
     not seen."""
@@ -606,7 +606,7 @@ def test_second_driver_that_cannot_be_probed():
         wait_for("it is incomplete", lambda: not session.process(hostile.pid)["complete"])
 
 
-@case(120, long=True)
+@case(long=True)
 def test_room_for_another_copy():
     """A process that was incomplete for want of room is attached to once there is some."""
     with Session() as session:
@@ -615,13 +615,13 @@ def test_room_for_another_copy():
         first = Hostile(session, init=False, prefix=AS_USER)
         for path in copies(session, "first", OF_USER):
             first("map", path)
-        wait_for("all are probed", lambda: len(probed_below(session, "first")) == OF_USER, 40)
+        wait_for("all are probed", lambda: len(probed_below(session, "first")) == OF_USER)
         second = Hostile(session, init=False, prefix=AS_USER)
         path, = copies(session, "second", 1)
         second("map", path)
         wait_for("it is not", lambda: session.ask("status")["unprobed"]["processes"] == [second.pid])
         first.end()
-        wait_for("it is", lambda: probed_below(session, "second") == [path], 60)
+        wait_for("it is", lambda: probed_below(session, "second") == [path])
         wait_for("it is told no more", lambda: session.ask("status")["unprobed"] == {
             "users": [], "processes": []})
         second.end()
@@ -656,7 +656,7 @@ def moved(session, driver, va):
     equal(driver("check", va, 2 * MIB, 0x5c), 0, "wrong bytes")
 
 
-@case(120, long=True)
+@case(long=True)
 def test_memory_that_a_user_serves():
     """The page where the control library says how to reach it is never delivered."""
     if no_fuse():
@@ -727,7 +727,7 @@ def agent_fds(session):
     return len(os.listdir("/proc/%d/fd" % session.agent.pid))
 
 
-@case(300, long=True)
+@case(long=True)
 def test_storm_of_processes():
     """1,000 processes that use CUDA and end, many of them killed: nothing of them is left."""
     count = int(os.environ.get("STORM", "125"))
@@ -775,7 +775,7 @@ def map_entries(session):
     return found
 
 
-@case(90, long=True)
+@case(long=True)
 def test_end_that_was_lost():
     """A full ring loses the ends of processes, too: they are found gone."""
     with Session() as session:

@@ -180,21 +180,21 @@ def interrupted(session, how, *args):
     witness.stop()
 
 
-@case(60)
+@case()
 def test_killed():
     with Session() as session:
         session.start_agent()
         interrupted(session, session.kill_agent)
 
 
-@case(60)
+@case()
 def test_stopped():
     with Session() as session:
         session.start_agent()
         interrupted(session, session.stop_agent)
 
 
-@case(60)
+@case()
 def test_upgraded():
     """The next agent is of another build: its probes replace the old ones."""
     with Session() as session:
@@ -205,7 +205,7 @@ def test_upgraded():
         interrupted(session, upgrade)
 
 
-@case(60)
+@case(long=True)
 def test_call_under_way_at_an_upgrade():
     with Session() as session:
         session.start_agent()
@@ -242,7 +242,7 @@ def next_round(job, number):
         job.send("more")
 
 
-@case(150, long=True)
+@case(long=True)
 def test_killed_at_any_moment():
     """kill -9 under load, again and again: no event is lost, none applied twice. The journal is
     kept so short that snapshots are part of it. A round has fewer events than the ring has room."""
@@ -288,7 +288,7 @@ def rewind_ring(session, size):
     os.close(ring)
 
 
-@case(30)
+@case()
 def test_killed_between_journal_and_ring():
     """The record that the agent was about to take from the ring is in its journal already."""
     with Session() as session:
@@ -307,7 +307,7 @@ def test_killed_between_journal_and_ring():
         check(session.process(driver.pid)["complete"], "incomplete")
 
 
-@case(60, long=True)
+@case(long=True)
 def test_upgraded_under_load():
     """What an upgrade missed it says; what it does not say is exact."""
     with Session(memory="2G") as session:
@@ -334,7 +334,7 @@ def test_upgraded_under_load():
             session.start_agent()
 
 
-@case(60)
+@case(long=True)
 def test_processes_of_a_snapshot():
     """What a snapshot tells of a process is all that was known of it."""
     with Session(memory="2G") as session:
@@ -365,7 +365,7 @@ def test_processes_of_a_snapshot():
         witness.stop()
 
 
-@case(90)
+@case(long=True)
 def test_no_snapshot_while_a_job_is_held():
     """It would take a while: the journal may grow on. Once nothing else is to be done, it is replaced, without
     another record."""
@@ -399,7 +399,7 @@ def test_no_snapshot_while_a_job_is_held():
         check(session.ask("restore")["bytes"] > 0, "nothing restored")
 
 
-@case(90, long=True)
+@case(long=True)
 def test_ring_overflow_while_stopped():
     with Session(memory="2G") as session:
         session.start_agent()
@@ -436,7 +436,7 @@ def test_ring_overflow_while_stopped():
         check(session.process(quiet.pid)["complete"], "incomplete by the next agent")
 
 
-@case(60)
+@case()
 def test_no_room_for_the_journal():
     with Session(memory="2G") as session:
         small = session.path("small")
@@ -476,7 +476,7 @@ def test_no_room_for_the_journal():
         equal(pins_of(session), None, "pins of an agent that leaves nothing")
 
 
-@case(60, long=True)
+@case(long=True)
 def test_not_taken_over():
     """After a reboot, from another pid namespace, with other maps, or with a journal that does not
     belong or is damaged, all begins anew: what is there may have a past."""
@@ -510,7 +510,7 @@ def test_not_taken_over():
             check(number < 30, "old links are left:", pins_of(session))
 
 
-@case(40)
+@case()
 def test_pins_that_are_gone():
     """A link that is not pinned any more is made anew, and its processes are not trusted."""
     for gone in ((0,), (1,), (0, 1)):  # returns, entries
@@ -540,7 +540,7 @@ def without_pins(gone):
         equal((process["complete"], process["bytes"]), (True, 2 * MIB), "a new process")
 
 
-@case(60)
+@case()
 def test_clean():
     with Session() as session:
         files = [session.socket + end for end in (".journal", ".state")]
@@ -570,7 +570,7 @@ def test_clean():
         equal((pins_of(session), list(map(os.path.exists, files))), (None, [False] * 2), "left")
 
 
-@case(60)
+@case()
 def test_on_stop_detach():
     """The default: after an orderly stop nothing is left in the kernel for jobs to pay for."""
     with Session() as session:
@@ -607,7 +607,7 @@ def test_on_stop_detach():
         equal((pins_of(session), list(map(os.path.exists, files))), (None, [False] * 2), "left")
 
 
-@case(30)
+@case()
 def test_on_stop_keep():
     with Session() as session:
         session.start_agent("--on-stop", "keep", keep=False)
@@ -625,7 +625,7 @@ def test_on_stop_keep():
             check(outcome.code == 2 and text in outcome.err, outcome)
 
 
-@case(60)
+@case()
 def test_no_bpffs():
     """Where nothing can be pinned the agent does without, and says so."""
     with Session() as session:
@@ -646,7 +646,7 @@ def test_no_bpffs():
         check(session.known(driver.pid)["complete"], "incomplete")
 
 
-@case(60)
+@case()
 def test_two_agents():
     """Each has pins of its own."""
     with Session() as session:
@@ -686,7 +686,7 @@ def test_two_agents():
         equal((process["complete"], process["bytes"]), (True, 2 * MIB), "for the second")
 
 
-@case(60)
+@case()
 def test_offloaded():
     """What was offloaded by an agent that was killed is shown, restored, and moved again."""
     with Session() as session:
@@ -721,7 +721,7 @@ def test_offloaded():
         job.quit()
 
 
-@case(60)
+@case()
 def test_killed_in_the_middle_of_an_offload():
     with Session() as session:
         busy = session.path("busy")
@@ -748,7 +748,7 @@ def test_killed_in_the_middle_of_an_offload():
         job.quit()
 
 
-@case(40)
+@case()
 def test_replay_of_a_journal():
     with Session() as session:
         session.start_agent()

@@ -49,7 +49,7 @@ def python(session, text, *args, prefix=(), **environment):
     return session.spawn([*prefix, sys.executable, "-c", USE + text, *args], **environment)
 
 
-@case(40)
+@case()
 def test_forked_children_with_cuda():
     """Each process has what it allocated itself; a child of a user of CUDA has nothing of it."""
     with Session() as session:
@@ -82,7 +82,7 @@ sys.stdin.read()
         clean(session)
 
 
-@case(40)
+@case()
 def test_programs_started_by_users_of_cuda():
     """fork and exec, vfork, posix_spawn: both are seen right."""
     with Session() as session:
@@ -103,7 +103,7 @@ sys.stdin.read()
         clean(session)
 
 
-@case(30)
+@case()
 def test_exec_of_itself():
     with Session() as session:
         session.start_agent()
@@ -123,7 +123,7 @@ def test_exec_of_itself():
         clean(session)
 
 
-@case(30)
+@case()
 def test_first_thread_ends_before_the_others():
     with Session() as session:
         session.start_agent()
@@ -183,7 +183,7 @@ def with_pid(session, pid):
     return None
 
 
-@case(60, long=True)
+@case(long=True)
 def test_pid_is_used_again():
     with Session() as session:
         session.start_agent()
@@ -202,7 +202,7 @@ def test_pid_is_used_again():
         clean(session)
 
 
-@case(60)
+@case()
 def test_held_by_the_dead():
     """The owner is named for as long as somebody keeps its memory, its number used again or not."""
     with Session() as session:
@@ -254,7 +254,7 @@ def test_held_by_the_dead():
 
 # Libraries and devices
 
-@case(40)
+@case()
 def test_library_loaded_again_elsewhere():
     with Session() as session:
         session.start_agent()
@@ -282,7 +282,7 @@ def test_library_loaded_again_elsewhere():
         equal(seen(session, driver.pid)[0], True, "complete")
 
 
-@case(40)
+@case()
 def test_driver_loaded_again():
     """The driver itself goes and comes back; the process stays known."""
     with Session() as session:
@@ -305,7 +305,7 @@ for number in range(1, 4):
             job.send("")
 
 
-@case(40)
+@case()
 def test_visible_devices():
     """Devices are those of the process, as it numbers them."""
     with Session(devices=3) as session:
@@ -321,7 +321,7 @@ def test_visible_devices():
             session.forgotten(driver.pid)
 
 
-@case(30)
+@case()
 def test_capture_on_a_stream_that_is_destroyed():
     with Session() as session:
         session.start_agent()
@@ -338,7 +338,7 @@ def test_capture_on_a_stream_that_is_destroyed():
 
 # Other users, other worlds
 
-@case(40)
+@case()
 def test_other_user():
     """A process of another user; one that was root before, and may not be dumped."""
     with Session() as session:
@@ -403,7 +403,7 @@ HARMLESS = [signal.SIGHUP, signal.SIGPIPE, signal.SIGUSR1, signal.SIGUSR2, signa
             signal.SIGURG, signal.SIGCONT, *range(signal.SIGRTMIN, signal.SIGRTMAX + 1)]
 
 
-@case(30)
+@case()
 def test_signals_to_the_agent():
     with Session() as session:
         agent = session.start_agent()
@@ -417,7 +417,7 @@ def test_signals_to_the_agent():
             agent = session.start_agent()
 
 
-@case(30)
+@case()
 def test_terminal_of_the_agent_is_closed():
     """As when the window is closed in which it runs."""
     with Session() as session:
@@ -434,7 +434,7 @@ def test_terminal_of_the_agent_is_closed():
         check(session.agent.popen.poll() is None, "it ended with its terminal")
 
 
-@case(60)
+@case()
 def test_other_root_with_its_own_driver():
     with Session() as session:
         os.chmod(session.folder, 0o755)
@@ -454,7 +454,7 @@ def test_other_root_with_its_own_driver():
             session.forgotten(driver.pid)
 
 
-@case(60)
+@case()
 def test_like_a_container():
     """Mount, pid and user namespaces of its own, and its own copy of everything."""
     with Session() as session:
@@ -485,7 +485,7 @@ def others(session):
     return session.ask("status")["other_agents"]
 
 
-@case(60, long=True)
+@case(long=True)
 def test_two_agents():
     """Each names the other one, once, and so does doctor; what an agent forks, cleans up or explains does not count."""
     with Session() as session:
@@ -496,7 +496,7 @@ def test_two_agents():
         wait_for("the second one is ready", lambda: " ready: " in second.said())
         line = "another agent, pid %d, watches the same processes"
         wait_for("the second one's log", lambda: line % first.pid in second.said())
-        wait_for("the first one's status", lambda: others(session) == [second.pid], 20)
+        wait_for("the first one's status", lambda: others(session) == [second.pid])
         said = " ".join(session.lien("status").out.split())
         check("WARNING: another agent, pid %d, watches the same processes: each" % second.pid in said, said)
         doctor = {row["name"]: row for row in json.loads(session.lien("doctor", "--json").out)["checks"]}["agent"]
@@ -509,13 +509,13 @@ def test_two_agents():
         stays("while copies of both answer", answers, 4)
         second.signal(signal.SIGTERM)
         second.wait()
-        wait_for("it is gone", lambda: not others(session), 20)
+        wait_for("it is gone", lambda: not others(session))
         check("the other agent, pid %d, has ended" % second.pid in first.said(), first.said())
         equal(first.said().count("another agent, pid"), 1, "lines")
         equal(session.lien("status").out.count("another agent"), 0, "status")
 
 
-@case(60, long=True)
+@case(long=True)
 def test_that_claim_to_be_agents():
     """A program of another user's is none, whatever its name; nor are other commands, and children of an agent."""
     with Shared() as session:
@@ -534,7 +534,7 @@ def test_that_claim_to_be_agents():
                 child = int(process.line())
                 with open("/proc/%d/cmdline" % child, encoding="ascii") as file:
                     equal(file.read().split("\0")[:-1], ["./lien", *words], "what the child is called")
-        wait_for("ours is seen", lambda: found[0] in others(session), 20)
+        wait_for("ours is seen", lambda: found[0] in others(session))
         stays("no other is", lambda: others(session) == found[:1], 4)
 
 

@@ -42,7 +42,7 @@ def same_answers(session, path):
                   "holders of %s" % (place,))
 
 
-@case(90)
+@case()
 def test_snapshot_is_the_state():
     """Every view of a snapshot is the agent's, also of offloaded memory and after the agent."""
     with Session() as session:
@@ -67,7 +67,7 @@ def test_snapshot_is_the_state():
         equal(session.ask("mem", "--from", first)["bytes"], live, "without an agent")
 
 
-@case(60)
+@case()
 def test_snapshot_of_the_dead():
     """Memory whose owner has exited is in the snapshot, and so is that."""
     with Session() as session:
@@ -86,7 +86,7 @@ def test_snapshot_of_the_dead():
               [(owner.pid, False)], "allocations")
 
 
-@case(60)
+@case()
 def test_record_follow():
     """`record` with follow: false: the state, an end, and the connection goes on."""
     with Session() as session:
@@ -124,7 +124,7 @@ def poke(driver):
     return True
 
 
-@case(90)
+@case()
 def test_events_live():
     """events -f: each call of the processes as it is made, with its arguments and its result."""
     with Session() as session:
@@ -176,7 +176,7 @@ def test_events_live():
         check("ended the connection: it is gone" in follower.said(), follower.said())
 
 
-@case(60)
+@case()
 def test_events_of_lien():
     """What lien does itself is told as such."""
     with Session() as session:
@@ -204,7 +204,7 @@ def row_of(screen, pid):
     return next((row for row in rows if row[:1] == [str(pid)]), [])
 
 
-@case(90)
+@case()
 def test_top_live():
     """top shows the processes and what becomes of them."""
     with Session() as session:

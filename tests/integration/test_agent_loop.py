@@ -6,6 +6,7 @@ How long a turn of the loop takes is printed, and not asserted: what is, is how 
 See lien_test.py for what it needs.
 """
 
+import contextlib
 import json
 import os
 import select
@@ -14,7 +15,7 @@ import socket
 import sys
 
 from lien_test import (
-    LIEN, MIB, SOFTNCCL, Late, case, check, children_of, equal, main, program, wait_for)
+    LIEN, MIB, SOFTNCCL, came, case, check, children_of, equal, main, program, wait_for)
 from users import ALICE, BOB, Shared, impostor, with_memory
 
 MOST_RECORDS = 16384 + 4096  # agent/daemon/ring.c
@@ -74,7 +75,7 @@ def print_turns(session, what):
     return loop
 
 
-@case(120)
+@case()
 def test_pipelined_requests_wait_for_their_turn():
     """400 requests of another user do not keep root's offload waiting, nor harm it."""
     with Shared() as session:
@@ -97,7 +98,7 @@ def test_pipelined_requests_wait_for_their_turn():
         print_turns(session, "400 pipelined checks")
 
 
-@case(60)
+@case()
 def test_users_take_turns():
     """Also a user with all the connections that one may have."""
     with Shared() as session:
@@ -113,7 +114,7 @@ def test_users_take_turns():
         print_turns(session, "21 clients that pipeline")
 
 
-@case(60)
+@case()
 def test_lines_in_pieces():
     """Requests that come in pieces, together, and behind one that is not whole."""
     with Shared() as session:
@@ -146,7 +147,7 @@ def make_large(session, driver, handle):
     wait_for("all is known", lambda: session.ask("status")["mappings"] == 4101)
 
 
-@case(120)
+@case(long=True)
 def test_costly_answers_are_made_by_copies():
     """One at a time for each user, whatever they ask for; who goes away leaves none behind. A small graph is
     answered at once: a copy would take longer."""
@@ -203,11 +204,9 @@ def caught_copy(session, helpers):
             session.agent.signal(signal.SIGSTOP)
             if not copies:
                 continue  # it has ended before it was seen
-            try:
-                wait_for("the copy has written what fits", lambda: in_call(copies[0], "pipe_write"), 2)
-                return copies[0]
-            except (Late, OSError):
-                continue  # it had ended by then
+            with contextlib.suppress(OSError):  # it had ended by then
+                if came(lambda: in_call(copies[0], "pipe_write"), 2):
+                    return copies[0]
 
 
 def in_call(pid, function):
@@ -215,7 +214,7 @@ def in_call(pid, function):
         return function in file.read()
 
 
-@case(120)
+@case(long=True)
 def test_large_graphs_are_told_by_copies():
     """And in whole; what a copy cannot begin, such as looking up symbols, the agent has begun."""
     with Shared() as session:
@@ -238,7 +237,7 @@ def test_large_graphs_are_told_by_copies():
         wait_for("the copy has ended", lambda: copy not in children_of(session.agent.pid))
 
 
-@case(90)
+@case(long=True)
 def test_a_flood_while_a_job_comes_to_rest():
     """Another user reports 100,000 calls while the agent cannot run, and as many while it can: the offload
     goes on, and reads them in small parts."""
@@ -269,7 +268,7 @@ def test_a_flood_while_a_job_comes_to_rest():
         print_turns(session, "100,000 calls while a job comes to rest")
 
 
-@case(60, long=True)
+@case(long=True)
 def test_nobody_waits_for_a_short_order():
     """A process that does not answer while it prepares host memory holds up what is its own alone, and it is
     named."""

@@ -49,7 +49,7 @@ def members(entry, *names):
 
 # How communicators are made
 
-@case(60)
+@case()
 def test_every_init():
     with Session() as session:
         session.start_agent()
@@ -82,7 +82,7 @@ def test_every_init():
             rank.end()
 
 
-@case(30)
+@case()
 def test_unique_id_is_all_its_bytes():
     with Session() as session:
         session.start_agent()
@@ -99,7 +99,7 @@ def test_unique_id_is_all_its_bytes():
         equal(group_of(session, "%016x" % 7)["here"], 2, "ranks once one is gone")
 
 
-@case(30)
+@case()
 def test_failed_init_makes_nothing():
     with Session() as session:
         session.start_agent()
@@ -110,7 +110,7 @@ def test_failed_init_makes_nothing():
         check("no process has a communicator" in session.lien("comms").out, "words")
 
 
-@case(30)
+@case()
 def test_init_all():
     with Session(devices=2) as session:
         session.start_agent()
@@ -134,7 +134,7 @@ def test_init_all():
               [[1, "ncclAllReduce", 1]], "behind")
 
 
-@case(30)
+@case()
 def test_thread_per_gpu():
     with Session(devices=2) as session:
         session.start_agent()
@@ -153,7 +153,7 @@ def test_thread_per_gpu():
         equal(members(group_of(session, "%016x" % 5), "here", "nranks"), [2, 2], "group")
 
 
-@case(60)
+@case()
 def test_split():
     with Session(devices=4) as session:
         session.start_agent()
@@ -210,19 +210,19 @@ def split_later(session, finish, blocking, result):
         rank.end()
 
 
-@case(30)
+@case()
 def test_split_in_a_group():
     with Session() as session:
         split_later(session, lambda rank, _: rank.made("group-end"), 1, SUCCESS)
 
 
-@case(30)
+@case()
 def test_split_in_progress():
     with Session() as session:
         split_later(session, lambda rank, parent: rank.made("poll", parent), 0, IN_PROGRESS)
 
 
-@case(30)
+@case()
 def test_split_known_by_its_first_use():
     """Whoever waited for it, and however: no call says that it is done."""
     with Session() as session:
@@ -244,7 +244,7 @@ def test_split_known_by_its_first_use():
         equal(session.ask("status")["events_lost"], 0, "events lost")
 
 
-@case(30)
+@case()
 def test_split_that_fails():
     """Where it would have said what it made, something else lies later."""
     with Session() as session:
@@ -270,7 +270,7 @@ def test_split_that_fails():
         equal(list(comms_of(session)), [(rank.pid, parent)], "communicators")
 
 
-@case(30)
+@case()
 def test_shrink():
     with Session(devices=4) as session:
         session.start_agent()
@@ -285,7 +285,7 @@ def test_shrink():
               ["ncclCommShrink", "%016x" % 0xfeed, 2], "group")
 
 
-@case(30)
+@case()
 def test_finalize():
     with Session() as session:
         session.start_agent()
@@ -300,7 +300,7 @@ def test_finalize():
 
 # Registrations
 
-@case(30)
+@case()
 def test_a_window_moves():
     """The handle that NCCL keeps is translated."""
     with Session() as session:
@@ -318,7 +318,7 @@ def test_a_window_moves():
         rank("window-end", comm, window)
 
 
-@case(30)
+@case()
 def test_registrations():
     with Session() as session:
         session.start_agent()
@@ -376,14 +376,14 @@ def check_counts(session):
     equal(session.ask("status")["uncounted"], 0, "calls that are not counted")
 
 
-@case(60)
+@case()
 def test_counts_are_exact():
     with Session() as session:
         session.start_agent()
         check_counts(session)
 
 
-@case(60)
+@case()
 def test_bytes_of_every_type():
     with Session() as session:
         session.start_agent()
@@ -403,7 +403,7 @@ def test_bytes_of_every_type():
               "after a type that is not known")
 
 
-@case(60, long=True)
+@case(long=True)
 def test_hammer():
     with Session() as session:
         session.start_agent()
@@ -415,7 +415,7 @@ def test_hammer():
         equal(entry["moved_bytes"], 800000, "bytes")
 
 
-@case(60)
+@case()
 def test_groups_of_calls():
     with Session() as session:
         session.start_agent()
@@ -436,7 +436,7 @@ def test_groups_of_calls():
               session.lien("comms"))
 
 
-@case(60)
+@case()
 def test_a_rank_is_behind():
     with Session(devices=4) as session:
         session.start_agent()
@@ -471,7 +471,7 @@ def test_a_rank_is_behind():
 
 # What is counted goes with what it belongs to
 
-@case(60)
+@case()
 def test_counts_start_anew():
     with Session() as session:
         session.start_agent()
@@ -490,7 +490,7 @@ def test_counts_start_anew():
             rank(end, again)
 
 
-@case(60)
+@case()
 def test_nothing_is_left_of_processes():
     with Session() as session:
         session.start_agent()
@@ -516,7 +516,7 @@ def test_nothing_is_left_of_processes():
             rank.end()
 
 
-@case(60)
+@case()
 def test_joined_late():
     with Session() as session:
         rank = Rank(session)
@@ -537,7 +537,7 @@ def memory(entry):
     return members(entry, "bytes", "inferred_bytes")
 
 
-@case(60)
+@case()
 def test_memory():
     size = 2 * MIB
     with Session() as session:
@@ -565,7 +565,7 @@ def test_memory():
         equal(session.process(rank.pid)["nccl_bytes"], 0, "memory of NCCL")
 
 
-@case(60)
+@case()
 def test_memory_made_elsewhere():
     size = 2 * MIB
     with Session() as session:
@@ -587,7 +587,7 @@ def test_memory_made_elsewhere():
         equal(memory(comm_of(session, rank, grouped)), [0, size], "of the other one")
 
 
-@case(60)
+@case()
 def test_mem_alloc_belongs_to_none():
     size = 2 * MIB
     with Session() as session:

@@ -159,7 +159,7 @@ class Recording:
         path = self.session.path("property-%d.lien" % self.count)
         self.count += 1
         self.files.append((path, self.session.spawn([LIEN, "record", path])))
-        wait_for("the recorder has begun", lambda: os.path.exists(path), 10)
+        wait_for("the recorder has begun", lambda: os.path.exists(path))
 
     def stop(self):
         if self.files:
@@ -202,7 +202,7 @@ def run(session):
 failures = []
 
 
-@case(540, long=True)
+@case(long=True)
 def test_graph_equals_driver():
     if failures:  # the harness tries again when a foreign agent ran: that is no excuse here
         raise failures[0]

@@ -122,7 +122,7 @@ def pair(session, server, **environment):
     return ranks, comms
 
 
-@case(90)
+@case()
 def test_named_and_kept():
     with Session() as session:
         server = Server(session, "--unshare")
@@ -170,7 +170,7 @@ def test_named_and_kept():
         equal(members(entry, "group", "rank", "nranks", "device"), [name, 1, 2, 1], "after a restart")
 
 
-@case(60)
+@case()
 def test_not_asked():
     with Session() as session:
         server = Server(session, "--unshare")
@@ -187,7 +187,7 @@ def test_not_asked():
         equal(server.asked(), 0, "connections")
 
 
-@case(90, long=True)
+@case(long=True)
 def test_later_ones_are_counted_too():
     """What was seen being made keeps what was seen, and is not shown as one that nobody uses."""
     with Session() as session:
@@ -209,7 +209,7 @@ def test_later_ones_are_counted_too():
                   "late")
 
 
-@case(90, long=True)
+@case(long=True)
 def test_split_of_an_adopted_one():
     with Session() as session:
         server = Server(session, "--unshare")
@@ -232,7 +232,7 @@ def test_split_of_an_adopted_one():
                   ["%016x" % rank.hash(child), number, 2, True], "split")
 
 
-@case(90, long=True)
+@case(long=True)
 def test_port_and_pids_of_a_namespace():
     """NCCL_RAS_ADDR, in the agent's own network namespace; pids are those of the job's."""
     with socket.socket() as free:
@@ -353,7 +353,7 @@ REFUSED = {
 }
 
 
-@case(120, long=True)
+@case(long=True)
 def test_what_is_not_believed():
     """Nothing is named by any of these. One agent has all of the jobs."""
     with Session() as session:
@@ -370,7 +370,7 @@ def test_what_is_not_believed():
         equal(session.lien("status").code, 0, "status")
 
 
-@case(90, long=True)
+@case(long=True)
 def test_silent_server():
     """Not with the others: a question to it takes 8 s."""
     with Session() as session:
@@ -381,7 +381,7 @@ def test_silent_server():
         session.kill_agent()  # which would wait for the end of a question
 
 
-@case(90, long=True)
+@case(long=True)
 def test_answer_without_an_end():
     """What came before the limit counts, and is not taken for all."""
     with Session() as session:
@@ -400,7 +400,7 @@ def test_answer_without_an_end():
         equal(found(session, ranks[1], used[1])["rank"], 1, "what was known")
 
 
-@case(120, long=True)
+@case(long=True)
 def test_two_jobs_share_the_port():
     """The kernel chooses which of them is asked."""
     with Session() as session:
@@ -419,7 +419,7 @@ def test_two_jobs_share_the_port():
             equal(found(session, rank, comm)["group"], "%016x" % rank.hash(comm), "group")
 
 
-@case(90, long=True)
+@case(long=True)
 def test_a_user_sees_nothing_of_others():
     with Session() as session:
         server = Server(session, "--unshare")

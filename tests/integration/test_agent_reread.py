@@ -46,7 +46,7 @@ def deaf(session):
     return Deaf()
 
 
-@case(90)
+@case()
 def test_no_difference():
     with Session() as session:
         session.start_agent()
@@ -86,7 +86,7 @@ def test_no_difference():
         equal(session.ask("status")["incomplete"], [], "incomplete processes")
 
 
-@case(90)
+@case()
 def test_lost_events():
     with Session() as session:
         session.start_agent("--ring", "1")
@@ -114,7 +114,7 @@ def test_lost_events():
         wait_for("the loss is noticed", lambda: session.ask("status")["events_lost"])
         check("events of process %d were lost" % job.pid in session.agent.said(), "not logged")
         wait_for("process %d is complete again" % job.pid,
-                 lambda: session.process(job.pid)["complete"], 20)
+                 lambda: session.process(job.pid)["complete"])
         check("differences were mended" in session.agent.said(), session.agent.said())
         equal(differences(session, job.pid, 0), {}, "differences after it was read again")
         graph = session.ask("graph")
@@ -138,7 +138,7 @@ def test_lost_events():
         equal(job("check", new, 2 * PIECE, 99), 0, "wrong bytes")
 
 
-@case(90)
+@case()
 def test_agent_that_came_late():
     with Session() as session:
         job = session.driver(LIEN_SOFTCUDA_STRICT="1")
@@ -161,7 +161,7 @@ def test_agent_that_came_late():
         equal(differences(session, job.pid, 0), {}, "differences after an unmap")
 
 
-@case(60)
+@case()
 def test_without_control_library():
     with Session() as session:
         session.start_agent()
@@ -181,7 +181,7 @@ def test_without_control_library():
         session.refused("check", "--repair", code=2, text="--deep")
 
 
-@case(90)
+@case()
 def test_process_that_dies():
     with Session(memory="4G") as session:
         session.start_agent()
@@ -204,7 +204,7 @@ def test_process_that_dies():
         equal(session.ask("status")["processes"], 0, "processes")
 
 
-@case(60)
+@case()
 def test_process_that_stands_still():
     with Session() as session:
         session.start_agent()
@@ -244,7 +244,7 @@ def test_process_that_stands_still():
             os.kill(job.pid, signal.SIGCONT)
 
 
-@case(120, long=True)
+@case(long=True)
 def test_job_that_goes_on():
     with Session() as session:
         session.start_agent()
@@ -268,7 +268,7 @@ def test_job_that_goes_on():
         session.ask("restore")
 
 
-@case(90)
+@case()
 def test_offload_in_the_middle():
     with Session(memory="2G") as session:
         session.start_agent()
@@ -288,7 +288,7 @@ def test_offload_in_the_middle():
         job("release", handle)
 
 
-@case(60)
+@case()
 def test_capture_is_left_alone():
     with Session() as session:
         session.start_agent()

@@ -22,7 +22,7 @@ def holders(session, driver, va):
 
 
 def gone(session, driver):
-    wait_for("process %d is gone" % driver.pid, lambda: not session.process(driver.pid), 5)
+    wait_for("process %d is gone" % driver.pid, lambda: not session.process(driver.pid))
 
 
 def findings(session):
@@ -211,7 +211,7 @@ def test_registrations_with_cards():
         va = driver("alloc", PIECE)
         driver.refused("ibv-reg", 4096, 4096)  # opens the library, which is then probed
         wait_for("libibverbs is probed", lambda: any(
-            row["library"] == "ibverbs" for row in session.ask("status")["libraries"]), 10)
+            row["library"] == "ibverbs" for row in session.ask("status")["libraries"]))
         fd = driver("range-handle", va, PIECE)
         regions = [driver("ibv-reg", va, PIECE), driver("ibv-reg-iova", va, 4096, 0),
                    driver("ibv-reg-iova2", va, 8192, 0), driver("ibv-reg-dmabuf", fd, 0, PIECE, va)]
@@ -271,7 +271,7 @@ def test_death_frees():
             driver.process.signal(9)
             driver.process.wait()
             session.forgotten(driver.pid)
-        wait_for("nothing is left", lambda: not allocations(session), 5)
+        wait_for("nothing is left", lambda: not allocations(session))
         clean(session)
 
 

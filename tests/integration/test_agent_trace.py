@@ -43,7 +43,7 @@ def churn(session, rounds, calls, *modes, threads=8):
     return made
 
 
-@case(150, long=True)
+@case(long=True)
 def test_churn():
     with Session(memory="2G") as session:
         session.start_agent()
@@ -56,7 +56,7 @@ def test_churn():
             check(made >= 200000, "only %d calls" % made)
 
 
-@case(60)
+@case(long=True)
 def test_two_churns_at_once():
     with Session(memory="2G") as session:
         session.start_agent()
@@ -90,7 +90,7 @@ def shares_of(stream, owner, importer):
     return list(joined.values())
 
 
-@case(60)
+@case(long=True)
 def test_shares_of_reused_files():
     with Session(memory="4G") as session:
         session.start_agent()
@@ -124,7 +124,7 @@ def test_shares_of_reused_files():
         session.forgotten(owner, importer)
 
 
-@case(30)
+@case()
 def test_owner_ends_before_importer():
     with Session() as session:
         session.start_agent()
@@ -153,7 +153,7 @@ def test_owner_ends_before_importer():
         session.forgotten(owner.pid, importer.pid)
 
 
-@case(30)
+@case()
 def test_import_after_the_owner_let_go():
     """An exported descriptor alone keeps memory alive until it is imported."""
     with Session() as session:
@@ -173,7 +173,7 @@ def test_import_after_the_owner_let_go():
 
 # Calls that fail
 
-@case(30)
+@case()
 def test_failed_calls_change_nothing():
     with Session(memory="64M") as session:
         session.start_agent()
@@ -224,7 +224,7 @@ def test_failed_calls_change_nothing():
 
 # The end of processes
 
-@case(40)
+@case()
 def test_ends_of_processes():
     with Session() as session:
         session.start_agent()
@@ -254,7 +254,7 @@ def test_ends_of_processes():
         nothing_lost(session)
 
 
-@case(30)
+@case()
 def test_fork():
     with Session() as session:
         session.start_agent()
@@ -276,7 +276,7 @@ def test_fork():
 
 # Other worlds
 
-@case(30)
+@case()
 def test_pid_namespace():
     with Session() as session:
         session.start_agent()
@@ -299,14 +299,14 @@ def test_pid_namespace():
         session.forgotten(inside[0])
 
 
-@case(30)
+@case()
 def test_agent_in_a_pid_namespace():
     """Processes outside of its namespace are no business of an agent."""
     with Session() as session:
         outside = session.driver()
         session.agent = session.spawn(["unshare", "-p", "-f", "--mount-proc", "--kill-child",
                                        LIEN, "agent", "--no-journal"])
-        wait_for("the agent is ready", lambda: " ready: " in session.agent.said(), 20)
+        wait_for("the agent is ready", lambda: " ready: " in session.agent.said())
         agent, session.agent = session.agent, None
         outside("make", 2 * MIB, 0)
         equal(session.ask("ps")["processes"], [], "processes")
@@ -315,7 +315,7 @@ def test_agent_in_a_pid_namespace():
         agent.end()
 
 
-@case(40)
+@case()
 def test_new_copy_of_the_driver():
     with Session() as session:
         folder = session.path("copy")
@@ -348,7 +348,7 @@ def test_new_copy_of_the_driver():
         session.ask("restore")
 
 
-@case(30)
+@case()
 def test_new_copy_of_nccl():
     """What a process did with NCCL before it was probed is not known, and that is said."""
     with Session() as session:
@@ -369,7 +369,7 @@ def test_new_copy_of_nccl():
         equal(libraries, ["nccl"], "the copy in status")
 
 
-@case(30)
+@case()
 def test_library_option():
     with Session() as session:
         copy = session.path("libcuda.so.77")
@@ -385,7 +385,7 @@ def test_library_option():
             check(outcome.code == 1 and wrong in outcome.err, outcome)
 
 
-@case(40)
+@case()
 def test_agent_comes_late():
     with Session() as session:
         early = session.driver()
@@ -414,7 +414,7 @@ def test_agent_comes_late():
 
 # Who called
 
-@case(30)
+@case()
 def test_library_of_the_caller():
     with Session() as session:
         session.start_agent()
@@ -447,7 +447,7 @@ def run_alone(session, *command, text=None):
     return with_it
 
 
-@case(60)
+@case()
 def test_run_is_harmless():
     with Session() as session:
         session.start_agent()
@@ -494,7 +494,7 @@ print(taken == list(range(signal.SIGRTMIN, signal.SIGRTMAX + 1)))
               "processes without CUDA")
 
 
-@case(60)
+@case()
 def test_control_library_in_odd_processes():
     with Session() as session:
         os.chmod(session.folder, 0o755)
@@ -516,7 +516,7 @@ def test_control_library_in_odd_processes():
         session.refused("offload", "--owner", "all", "--pid", masked.pid, text="control thread")
         masked("unmask")
         wait_for("it is woken", lambda: masked("retain", va) and
-                 session.process(masked.pid)["control"] == "ready", 10, 0.2)
+                 session.process(masked.pid)["control"] == "ready", step=0.2)
         masked.end()
         # Few descriptors.
         few = session.driver(init=False)
@@ -562,7 +562,7 @@ sys.stdin.read()
 """
 
 
-@case(60)
+@case(long=True)
 def test_all_calls_in_one_burst():
     """A program that calls the driver for a millisecond and then never again takes orders."""
     with Session() as session:
@@ -577,7 +577,7 @@ def test_all_calls_in_one_burst():
                 burst.end()
 
 
-@case(60)
+@case()
 def test_descriptors_closed_by_the_program():
     """A program may close every descriptor it does not know."""
     with Session() as session:
@@ -600,7 +600,7 @@ def test_descriptors_closed_by_the_program():
         driver("pid")  # the program runs on
 
 
-@case(40)
+@case()
 def test_exec_of_another_program_with_cuda():
     """A pid that becomes another program starts anew."""
     with Session() as session:
@@ -620,7 +620,7 @@ def test_exec_of_another_program_with_cuda():
         session.ready(shell.pid)
 
 
-@case(30)
+@case()
 def test_control_calls_are_told_apart():
     with Session() as session:
         session.start_agent()

@@ -22,7 +22,7 @@ import time
 from cli_answers import (
     ATTACH, COMMS, DETACH, EXPLAINED, GRAPH, HOLDERS, MEM, OFFLOAD, PROGRESS, PS, RESULTS, STATUS,
     make_graph, mem_by, process)
-from cli_fixture import LIEN, Agent, fits, run_cases, variants
+from cli_fixture import LIEN, Agent, fits, long, run_cases, variants
 from container import confine
 
 COMMANDS = ["run", "ps", "mem", "comms", "holders", "graph", "offload", "restore", "check", "status",
@@ -898,6 +898,7 @@ def case_errors(context):
     assert not os.path.exists(context.path("r"))
 
 
+@long
 def case_broken_replies(context):
     """agents that close, send garbage, another protocol, wrong types"""
     answers = [None, b"{\"ok\": true, \"resu", b"", b"{\"ok\": true}", b"garbage\n", b"\n", b"{}\n",
@@ -913,6 +914,7 @@ def case_broken_replies(context):
     assert not os.path.exists(context.path("r"))
 
 
+@long
 def case_odd_results(context):
     """results with members missing or of another type: no crash, no long lines"""
     small = dict(RESULTS, explain=EXPLAINED, by=mem_by("comm", "x"), graph=make_graph(2, 1, 1, 1), mem=dict(MEM, left=MEM["left"][:1]))

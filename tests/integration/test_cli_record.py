@@ -18,7 +18,7 @@ import sys
 import time
 
 from cli_answers import MIB, event, process_event
-from cli_fixture import LIEN, Stream, run_cases
+from cli_fixture import LIEN, Stream, long, run_cases
 from lien_test import children_of, wait_for
 
 
@@ -115,6 +115,7 @@ def case_record_signal(context):
         assert read_recording(path) == [1, 1, 6]
 
 
+@long
 def case_record_busy(context):
     """record: ends in time while events keep coming"""
     path = context.path("b.lien")

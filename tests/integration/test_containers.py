@@ -16,7 +16,7 @@ from in_containers import (
 from lien_test import MIB, Skipped, case, check, equal, main, wait_for
 
 
-@case(90)
+@case()
 def test_traced_and_moved():
     """Containers of each kind, with the control library in the image, and attached to."""
     with Containers() as session:
@@ -39,7 +39,7 @@ def test_traced_and_moved():
         session.freed()
 
 
-@case(60)
+@case(long=True)
 def test_layers():
     """Containers of one image, as Docker makes them: an overlay each, over one file. It is probed
     once, for all, also by the next agent."""
@@ -94,7 +94,7 @@ def share(images, chosen, preload=(False, False)):
     return owner, importer
 
 
-@case(60)
+@case(long=True)
 def test_ranks_in_two_containers():
     """They share memory by descriptors, through a socket that both have, and nothing else: neither
     sees the other's processes, files or network. One is attached to, one brings the library."""
@@ -134,7 +134,7 @@ def test_ranks_in_two_containers():
         equal([f for f in session.ask("check")["findings"]], [], "findings")
 
 
-@case(90)
+@case()
 def test_training_in_a_pod():
     """It is moved while it trains: threads are held in libraries that only their container has."""
     with Containers() as session:
@@ -152,7 +152,7 @@ def test_training_in_a_pod():
             check(moved["bytes"], "nothing was moved")
             equal(session.ask("restore")["bytes"], moved["bytes"], "restored")
             wait_for("it trains on", lambda last=before: all(
-                now[0] > then[0] + 10 for now, then in zip(job.status(), last)), 30)
+                now[0] > then[0] + 10 for now, then in zip(job.status(), last)))
         pids = job.pids
         job.stop()
         job.finish()
@@ -160,7 +160,7 @@ def test_training_in_a_pod():
         session.freed()
 
 
-@case(90, long=True)
+@case(long=True)
 def test_what_ran_before_the_agent():
     """Containers of each kind, and pairs of ranks that have shared memory before: all is adopted, moved
     and still shared."""
@@ -211,7 +211,7 @@ def test_what_ran_before_the_agent():
         session.freed()
 
 
-@case(60)
+@case()
 def test_confined():
     """A root that cannot be written to and a /tmp without programs; a filter like Docker's."""
     with Containers() as session:
@@ -236,7 +236,7 @@ def test_confined():
         job.end(session)
 
 
-@case(60, long=True)
+@case(long=True)
 def test_without_proc():
     """Handles cannot be translated there, so nothing is moved."""
     with Containers() as session:
@@ -281,7 +281,7 @@ def terminal_of(pid):
         return int(stat.read().rsplit(")", 1)[1].split()[4])
 
 
-@case(90, long=True)
+@case(long=True)
 def test_files_that_a_container_plants():
     """Where the driver tells the names of its GPUs, a container has pipes, terminals and links: the
     agent reads files alone, and none outside of that container."""

@@ -32,7 +32,7 @@ def used(nodes):
     return [node.used() // MIB for node in nodes.nodes]
 
 
-@case(120)
+@case()
 def test_there_and_back():
     with Nodes(2) as nodes:
         drivers = [driver(node) for node in nodes.nodes]
@@ -57,7 +57,7 @@ def test_there_and_back():
         same(drivers)
 
 
-@case(120)
+@case()
 def test_one_node_refuses():
     """Nothing is touched on the other one."""
     with Nodes(2) as nodes:
@@ -77,7 +77,7 @@ def test_one_node_refuses():
         same(drivers)
 
 
-@case(60)
+@case()
 def test_the_agents_part():
     """No word, no step."""
     with Node() as node:
@@ -111,7 +111,7 @@ def test_the_agents_part():
         equal(part.say()["state"], "done", "the first one's outcome")
 
 
-@case(60, long=True)
+@case(long=True)
 def test_leases():
     """An offload that is not committed is undone, a restore ends by itself."""
     with Node() as node:
@@ -149,7 +149,7 @@ def test_leases():
         same([process])
 
 
-@case(60)
+@case()
 def test_outcomes_outlive_the_agent():
     with Node() as node:
         node.start_agent()
@@ -173,7 +173,7 @@ def test_outcomes_outlive_the_agent():
         same([process])
 
 
-@case(60)
+@case()
 def test_an_agent_dies_ready():
     """The control libraries let go what was saved; a new agent knows nothing that was dropped."""
     with Node() as node:
@@ -191,7 +191,7 @@ def test_an_agent_dies_ready():
         same([process])
 
 
-@case(60)
+@case()
 def test_the_window():
     """The decision is written, one node has it, the other one undoes: a restore mends."""
     with Nodes(2) as nodes:
@@ -212,7 +212,7 @@ def test_the_window():
         same(drivers)
 
 
-@case(120, long=True)
+@case(long=True)
 def test_a_slow_disk():
     """The decision is on disk when the leases have all but run out: it does not count, and nothing of it is left."""
     with Nodes(2) as nodes:
@@ -233,7 +233,7 @@ def test_a_slow_disk():
         same(drivers)
 
 
-@case(90)
+@case()
 def test_one_node():
     """Attached to, nobody knows which rank is behind, and the other one is let in on suspicion: alone, a node has
     nobody to wait for."""
@@ -289,7 +289,7 @@ for line in sys.stdin:
 '''
 
 
-@case(60)
+@case(long=True)
 def test_too_much_to_compare():
     """The node is named that would have to know too much; and an agent takes no more, either."""
     with Nodes(1) as nodes:
@@ -319,14 +319,14 @@ def test_too_much_to_compare():
 def settled(nodes):
     """Waits until no agent has a transaction, and mends; says what was away before."""
     for node in nodes.nodes:
-        wait_for("no transaction", lambda node=node: node.ask("status")["transaction"] is None, 30)
+        wait_for("no transaction", lambda node=node: node.ask("status")["transaction"] is None)
     before = used(nodes)
     nodes.ask("restore")
     equal(used(nodes), [4] * len(before), "after the repair")
     return before
 
 
-@case(240, long=True)
+@case(long=True)
 def test_somebody_dies():
     """At any moment: the coordinator, a launcher, an agent. Whole before the repair, unless the decision was
     written when it died; whole after it."""
@@ -366,7 +366,7 @@ def test_somebody_dies():
         check(len({before for _, before in seen}) > 1, "deaths at different moments: %s" % seen)
 
 
-@case(120)
+@case()
 def test_cancel():
     with Nodes(2) as nodes:
         drivers = [driver(node) for node in nodes.nodes]
@@ -384,7 +384,7 @@ def test_cancel():
         same(drivers)
 
 
-@case(60)
+@case(long=True)
 def test_not_noted():
     """A node that cannot write down that it drops does not: a later agent would not know of it."""
     with Nodes(2) as nodes:
@@ -401,7 +401,7 @@ def test_not_noted():
         same(drivers)
 
 
-@case(120)
+@case()
 def test_bad_input():
     with Nodes(2) as nodes:
         drivers = [driver(node) for node in nodes.nodes]
@@ -447,7 +447,7 @@ def test_bad_input():
         same(drivers)
 
 
-@case(120)
+@case()
 def test_a_user_without_a_right():
     """On one of the nodes the processes are root's."""
     with Nodes(2) as nodes:
@@ -467,7 +467,7 @@ def test_a_user_without_a_right():
         same(drivers)
 
 
-@case(120)
+@case()
 def test_views():
     """One answer, with the node in each entry; the same pid can be on both."""
     with Nodes(2) as nodes:
@@ -562,7 +562,7 @@ def python(nodes, program):
     return [sys.executable, "-c", program, nodes.names, nodes.launch, LIEN, nodes.state]
 
 
-@case(120)
+@case(long=True)
 def test_python():
     with Nodes(2) as nodes:
         drivers = [driver(node) for node in nodes.nodes]
@@ -572,7 +572,7 @@ def test_python():
         same(drivers)
 
 
-@case(120)
+@case(long=True)
 def test_async_python():
     with Nodes(2) as nodes:
         drivers = [driver(node) for node in nodes.nodes]

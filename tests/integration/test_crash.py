@@ -125,17 +125,17 @@ def agent_killed(phases):
         whole_again(session, pair)
 
 
-@case(90, long=True)
+@case(long=True)
 def test_agent_killed_in_each_phase_of_an_offload():
     agent_killed(OFFLOAD)
 
 
-@case(90, long=True)
+@case(long=True)
 def test_agent_killed_in_each_phase_of_a_restore():
     agent_killed(RESTORE)
 
 
-@case(120)
+@case()
 def test_rank_killed_in_each_phase():
     """The one that is held, or the other one: in turn."""
     with Session() as session:
@@ -157,7 +157,7 @@ def test_rank_killed_in_each_phase():
             wait_for("no device memory is in use after %s" % phase, lambda: not session.used())
 
 
-@case(90)
+@case(long=True)
 def test_all_ranks_killed_in_each_phase():
     with Session() as session:
         session.start_agent()
@@ -176,7 +176,7 @@ def test_all_ranks_killed_in_each_phase():
             equal(session.ask("restore")["outcome"], "nothing to do", "restore")
 
 
-@case(60)
+@case()
 def test_client_killed_in_each_phase():
     with Session() as session:
         session.start_agent()
@@ -200,7 +200,7 @@ def runs(pid):
         return None
 
 
-@case(90)
+@case()
 def test_owner_starts_another_program():
     """exec keeps the process's number and start time; what the old program had is gone all the same.
     Whoever imported it is told so, and has all else back, before an agent's end and after it."""
@@ -237,7 +237,7 @@ def test_owner_starts_another_program():
             equal(importer("check", own, 2 * MIB, 7), 0, "wrong bytes")
 
 
-@case(90, long=True)
+@case(long=True)
 def test_owner_becomes_another_program_in_a_restore():
     """What was done in that restore was not done to the program that has the pid since, which has the
     control library, too: no later restore waits for it, or asks it for anything."""
@@ -282,7 +282,7 @@ def another_build(session):
         json.dump(state, file)
 
 
-@case(60, long=True)
+@case(long=True)
 def test_upgrade():
     """SIGTERM and another agent: under a job that runs, one that is offloaded, and in the middle."""
     with Session() as session:

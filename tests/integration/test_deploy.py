@@ -148,7 +148,7 @@ exec %s --system --unit=lien-test.target --log-target=console --show-status=no
 """ % SYSTEMD
 
 
-@case(90)
+@case()
 def test_unit_under_systemd():
     """What it forbids, the agent does not need: it attaches, moves memory, and asks the RAS of a job in a
     network namespace of its own; and the next one knows what it knew."""
@@ -160,7 +160,7 @@ def test_unit_under_systemd():
                                "sh", UNIT, LIEN, log, CONTROL], container="lien-test")
         init = wait_for("systemd is started", lambda: children_of(outer.pid))[0]
         root = "/proc/%d/root" % init
-        wait_for("systemd answers", lambda: os.path.exists(root + "/run/systemd/private"), 20)
+        wait_for("systemd answers", lambda: os.path.exists(root + "/run/systemd/private"))
         enter = ["nsenter", "-t", str(init), "-p", "-m"]
 
         def systemctl(*words):
@@ -176,12 +176,12 @@ def test_unit_under_systemd():
         server.say("json", {"hash": rank.hash(comm), "size": 1, "ranks": [rank_of(rank, 0, pid=rank.inner_pid)]})
         systemctl("start", "lien-agent")
         session.environment["LIEN_SOCKET"] = root + SOCKET
-        wait_for("the agent is ready", lambda: " ready: " in text_of(log), 20)
+        wait_for("the agent is ready", lambda: " ready: " in text_of(log))
         equal(session.ask("status")["journal"]["problem"], None, "the journal")
         rank.call("all_reduce", comm)
         late = wait_for("RAS has answered", lambda: [
             entry for entry in session.ask("comms")["late"] if entry["ras"] == "answered"] or
-            [entry for entry in session.ask("comms")["late"] if entry["problem"]], 60)
+            [entry for entry in session.ask("comms")["late"] if entry["problem"]])
         equal([(entry["pid"], entry["ras"], entry["problem"]) for entry in late],
               [(rank.inner_pid, "answered", None)], "NCCL's RAS")
         driver = Driver(session.spawn([*enter, program("prog_driver")]))
@@ -193,7 +193,7 @@ def test_unit_under_systemd():
         equal(session.ask("offload", "--owner", "all", "--pid", driver.inner_pid)["bytes"], 2 * MIB, "offload")
         first = session.ask("status")["pid"]
         systemctl("restart", "lien-agent")
-        wait_for("the next agent is ready", lambda: text_of(log).count(" ready: ") == 2, 30)
+        wait_for("the next agent is ready", lambda: text_of(log).count(" ready: ") == 2)
         check(session.ask("status")["pid"] != first, "the same agent")
         session.ready(driver.inner_pid)
         equal(session.ask("restore")["bytes"], 2 * MIB, "restore by the next one")
@@ -271,7 +271,7 @@ exec "$@"
             "--bounding-set=-all," + numbers, "--inh-caps=-all", "--no-new-privs",
             LIEN, "agent", "--no-prepare", "--no-attach"])
         wait_for("the agent is ready", lambda: " ready: " in session.agent.said() or
-                 session.agent.popen.poll() is not None, 20)
+                 session.agent.popen.poll() is not None)
         check(session.agent.popen.poll() is None, "it ended: %s" % brief(session.agent.said()))
         status = session.ask("status")
         equal((status["journal"]["problem"], status["journal"]["pinned"] is None), (None, False),
@@ -279,7 +279,7 @@ exec "$@"
         another_users_job(session).end(session)
 
 
-@case(120)
+@case()
 def test_agent_confined_as_in_the_unit():
     """The capabilities that it has there, and a file system that it cannot write to: by other means
     than systemd's, which need not run here."""
@@ -325,7 +325,7 @@ def test_image():
                if mount["mountPath"] != DRIVER}, mounted, "mounted by Kubernetes and Docker")
 
 
-@case(120, long=True)
+@case(long=True)
 def test_image_is_of_the_packages():
     """COPY and RUN, in a root of their own without a network and with no more of the machine's than dpkg needs; then
     ENTRYPOINT is there, of a package, and finds the control library."""
@@ -368,7 +368,7 @@ def test_manifest_is_right():
     check(DRIVER in text_of(ROOT, "loader", "discover", "libraries.c"), "the agent does not look into", DRIVER)
 
 
-@case(60, long=True)
+@case(long=True)
 def test_agent_in_its_pod():
     """A root with what the packages bring and libc, and what the manifest mounts: the next Pod goes on."""
     found = manifests()
@@ -395,7 +395,7 @@ def test_agent_in_its_pod():
             agent = image.run(kind, [entry, *container["args"]], {}, binds=binds,
                               sys=True)
             wait_for("the agent is ready", lambda: " ready: " in agent.said() or
-                     agent.popen.poll() is not None, 20)
+                     agent.popen.poll() is not None)
             check(agent.popen.poll() is None, "it ended: %s" % brief(agent.said()))
             return agent
         agent = start()

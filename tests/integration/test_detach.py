@@ -217,7 +217,7 @@ def test_remembered():
         check(session.process(driver.pid)["complete"], "it is not complete")
 
 
-@case(90)
+@case()
 def test_transaction_under_way():
     """And afterwards it is possible."""
     with training(TRAIN_BLOCKS_SIGNALS="1") as (session, job):
@@ -282,7 +282,7 @@ def test_of_another_user():
         equal(session.process(driver.pid)["control"], "ready", "control")
 
 
-@case(120 + ROUNDS, long=True)
+@case(600 + ROUNDS, long=True)
 def test_many_rounds():
     """Nothing grows: DETACH_ROUNDS of them."""
     with Session() as session:
@@ -326,7 +326,7 @@ def training(**options):
         job.finish()
 
 
-@case(120, long=True)
+@case(long=True)
 def test_any_moment():
     """At random moments of a job that works, whatever its threads do then."""
     dice = random.Random(SEED)
@@ -348,7 +348,7 @@ def test_any_moment():
             check(said.code == 0 or "handles from before a restore" in said.out, said)
 
 
-@case(120, long=True)
+@case(long=True)
 def test_any_moment_of_lien_run():
     dice = random.Random(SEED)
     with training() as (session, job):
@@ -362,7 +362,7 @@ def test_any_moment_of_lien_run():
         session.ready(*job.pids)
 
 
-@case(120)
+@case(long=True)
 def test_threads_that_do_not_wait():
     """Those that run all the time do not hold it up."""
     with Session() as session:
@@ -383,7 +383,7 @@ def attached_again(session, driver):
     wait_for("it is attached", lambda: not session.lien("attach", driver.pid).code)
 
 
-@case(120, long=True)
+@case(long=True)
 def test_deaths_in_the_middle():
     """Of the client, the agent and the process."""
     dice = random.Random(SEED)

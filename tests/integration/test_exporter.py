@@ -50,7 +50,7 @@ def names_of(text):
     return {line.split("{")[0].split(" ")[0] for line in text.splitlines() if line[0] != "#"}
 
 
-@case(60)
+@case()
 def test_serves_what_lien_metrics_prints():
     with Session() as session:
         session.start_agent()
@@ -72,7 +72,7 @@ def test_serves_what_lien_metrics_prints():
         equal(exporter.process.wait(20), 0, "exit code")
 
 
-@case(60)
+@case()
 def test_one_request_for_each_scrape():
     with Session() as session:
         session.start_agent()
@@ -87,7 +87,7 @@ def test_one_request_for_each_scrape():
         equal(session.ask("status")["loop"]["requests"], before + 3 + 2, "requests")
 
 
-@case(60)
+@case()
 def test_without_an_agent():
     with Session() as session:
         exporter = Exporter(session, "--timeout", "300")
@@ -108,7 +108,7 @@ def test_without_an_agent():
         exporter.scrape()  # at once, by a connection of its own
 
 
-@case(60)
+@case()
 def test_unprivileged():
     """It serves what its user may see."""
     with Shared() as session:
@@ -122,7 +122,7 @@ def test_unprivileged():
             equal(sum(found["lien_node_memory_bytes"].having(state="device")), 2 << 20, "of the node")
 
 
-@case(60)
+@case()
 def test_odd_clients():
     with Session() as session:
         session.start_agent()
@@ -141,7 +141,7 @@ def test_odd_clients():
             one.close()
 
 
-@case(30)
+@case()
 def test_addresses():
     with Session() as session:
         def refused(text, *args):
@@ -161,7 +161,7 @@ def test_addresses():
                   (1, "lien-exporter: cannot listen on %s: Address already in use\n" % address), "a port in use")
 
 
-@case(30)
+@case()
 def test_dashboard():
     """Its panels ask for metrics that exist, by labels that these have."""
     with open(DASHBOARD) as file:

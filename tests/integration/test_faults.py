@@ -21,8 +21,8 @@ import time
 import faults
 from faults import COUNT, DELAY, FAIL, KILL, Faults
 from lien_test import (
-    LIEN, MIB, Driver, Failure, Late, Session, alive, brief, case, check, equal, main, program,
-    start_pairs, wait_for)
+    LIEN, MIB, Driver, Failure, Late, Session, alive, brief, came, case, check, equal, main, program, start_pairs,
+    wait_for)
 
 PIECE = 2 * MIB
 KEPT = 2  # threads that look at processes, each with a socket
@@ -151,7 +151,7 @@ class Job:
             for rank in late:  # its last call came before the thread could be woken
                 rank("free", rank("reserve", PIECE), PIECE)
             return not late
-        wait_for("all take orders", all_ready, 10)
+        wait_for("all take orders", all_ready)
 
     def refill(self):
         """New bytes everywhere, so that old ones show."""
@@ -211,8 +211,7 @@ class Job:
         """All of theirs is there; what the dead one had shared is, or its loss was named."""
         ranges, own, lost = self.part(self.before, dead)
         left = [i for i in range(3) if i != dead]
-        with contextlib.suppress(Late):  # a device that is waited for takes a little memory
-            wait_for("settled", lambda: not self.extra(self.shape(left), own, lost), 1)
+        came(lambda: not self.extra(self.shape(left), own, lost), 1)  # a device that is waited for takes memory
         found = self.shape(left)
         equal(found[0], ranges, "reservations of the survivors")
         for group in own:
@@ -233,8 +232,7 @@ class Job:
         return [len(os.listdir("/proc/%d/fd" % rank.pid)) for rank in self.ranks]
 
     def check_whole(self, what):
-        with contextlib.suppress(Late):  # references that the driver did not take back at once
-            wait_for("whole", lambda: self.shape() == self.before, 1)
+        came(lambda: self.shape() == self.before, 1)  # references that the driver did not take back at once
         equal(self.shape(), self.before, what)
         equal(self.descriptors(), self.open, "open descriptors " + what)
         self.check_bytes()
@@ -311,7 +309,7 @@ def job(kind=None, memory="64M"):
         yield made
         try:
             wait_for("the agent has no more open files than at first",
-                     lambda: len(open_files(session.agent.pid)) <= len(before) + KEPT, 5)
+                     lambda: len(open_files(session.agent.pid)) <= len(before) + KEPT)
         except Late as late:
             raise Late("%s: at first %s, now %s" % (
                 late, before, open_files(session.agent.pid))) from None
@@ -533,44 +531,44 @@ def every_death(step):
         points.end()
 
 
-@case(400, long=True)
+@case(long=True)
 def test_every_call_kills():
     every_death(1)
 
 
-@case(300)
+@case()
 def test_every_eighth_call_kills():
     every_death(8)
 
 
-@case(300)
+@case()
 def test_every_eighth_call_fails_once():
     every_failure(1, "", step=8)
 
 
-@case(300)
+@case(long=True)
 def test_every_eighth_call_fails_and_all_after_it():
     every_failure(0, ", and all after it", step=8)
 
 
-@case(300, long=True)
+@case(long=True)
 def test_every_call_fails_once():
     every_failure(1, "")
 
 
-@case(300, long=True)
+@case(long=True)
 def test_every_call_fails_and_all_after_it():
     every_failure(0, ", and all after it")
 
 
-@case(300, long=True)
+@case(long=True)
 def test_every_call_fails_for_mappings_of_our_own():
     every_failure(0, ", and all after it", Odd)
 
 
 # What is asked for only the first time, when nothing is pinned yet
 
-@case(60, long=True)
+@case(long=True)
 def test_exact_after_a_restore():
     """As the driver tells it: references, aliases, access lists, imports, descriptors, bytes."""
     with job(Matrix, "1G") as the:
@@ -579,7 +577,7 @@ def test_exact_after_a_restore():
             the.round_trip()
 
 
-@case(60)
+@case()
 def test_first_calls_fail():
     with job() as the:
         points = Points(the, warm=False)
@@ -605,7 +603,7 @@ def test_first_calls_fail():
 
 # Late
 
-@case(60)
+@case(long=True)
 def test_delays():
     """Shorter than the limit: nobody notices. Longer: the offload is refused, and the job runs on."""
     with job() as the:
@@ -627,12 +625,12 @@ def test_delays():
             check(not reply["ok"] and "process %d, drain: the device is still busy" % rank.pid in
                   reply["error"] and "the job runs on" in reply["error"], brief(reply))
             check(rank.disarm(), "no call was hit")
-            wait_for("the call that took long has ended", lambda: the.shape() == the.before, 5)
+            wait_for("the call that took long has ended", lambda: the.shape() == the.before)
             the.check_whole("after a drain that took too long")
             the.round_trip()
 
 
-@case(60)
+@case()
 def test_no_answer():
     """A control library that hangs in a call: it is given up and named, and goes on when it wakes."""
     with job() as the:
@@ -650,7 +648,7 @@ def test_no_answer():
             if not reply["ok"]:
                 one_line(reply["error"])
             return reply["ok"]
-        wait_for("it is moved once it has woken", offloaded, 20, 0.1)
+        wait_for("it is moved once it has woken", offloaded, step=0.1)
         the.done("restore")
         the.check_whole("after it has woken")
 
@@ -664,7 +662,7 @@ def hog_of(session, device, free):
     return hog
 
 
-@case(60)
+@case()
 def test_device_is_filled_meanwhile():
     with job() as the:
         the.round_trip()
@@ -690,7 +688,7 @@ def test_device_is_filled_meanwhile():
         the.round_trip()
 
 
-@case(60)
+@case()
 def test_device_is_filled_for_several():
     """Each would find room, but not both."""
     with job() as the:
@@ -707,7 +705,7 @@ def test_device_is_filled_for_several():
         the.check_whole("when there is room again")
 
 
-@case(60)
+@case()
 def test_out_of_memory_at_create():
     """Somebody was faster: once is tried again, for good is told, and a later restore works."""
     with job() as the:
@@ -728,7 +726,7 @@ def test_out_of_memory_at_create():
             the.check_whole("when there is room again, rank %d" % i)
 
 
-@case(60)
+@case(long=True)
 def test_device_is_filled_during_the_restore():
     """There was room when it was asked, and there is none when it is made."""
     with job() as the:
@@ -779,7 +777,7 @@ def calls_of_two(pairs):
         return found
 
 
-@case(60)
+@case(long=True)
 def test_calls_for_each_buffer():
     """Of each buffer that one rank shares with the other: what both call for it, and nothing else. Access is set once
     for all devices, and contexts are changed once for all buffers."""
@@ -797,7 +795,7 @@ def test_calls_for_each_buffer():
         equal({name: count for name, count in grown.items() if abs(count) > 0.9}, calls, "calls of a buffer")
 
 
-@case(60)
+@case()
 def test_errors_have_names():
     """A driver that is at its end has no names for errors, and the process is ending."""
     ending, unnamed = 4, 12345

@@ -28,7 +28,7 @@ def whole(driver, places):
         equal(driver("check", va, size * MIB, 0x50 + number), 0, "bytes of %d" % number)
 
 
-@case(60)
+@case()
 def test_as_much_as_was_asked():
     with Session() as session:
         session.start_agent()
@@ -67,7 +67,7 @@ def test_as_much_as_was_asked():
         whole(driver, places)
 
 
-@case(60)
+@case()
 def test_each_gpu():
     with Session(devices=2) as session:
         session.start_agent()
@@ -88,7 +88,7 @@ def test_each_gpu():
             whole(driver, places)
 
 
-@case(60)
+@case()
 def test_what_is_shared():
     """Moves in all processes that share it; not selected, it stays where it is, as long as that is enough."""
     with Session() as session:
@@ -111,7 +111,7 @@ def test_what_is_shared():
         job.quit()
 
 
-@case(60)
+@case()
 def test_job_that_changes_meanwhile():
     """It is planned again when the job is at rest, and then takes nobody else in."""
     with Session() as session:
@@ -135,7 +135,7 @@ def test_job_that_changes_meanwhile():
         whole(other, elsewhere)
 
 
-@case(30)
+@case()
 def test_wrong_sizes():
     with Session() as session:
         session.start_agent()

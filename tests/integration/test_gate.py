@@ -43,7 +43,7 @@ def training(nranks=2, jobs=1, **options):
 def goes_on(job):
     before = job.status()
     wait_for("the job goes on", lambda: all(
-        now[0] > then[0] for now, then in zip(job.status(), before)), 20)
+        now[0] > then[0] for now, then in zip(job.status(), before)))
 
 
 def stands(job, why):
@@ -74,23 +74,23 @@ def rounds(nranks, count, *options, pause=0.1):
         equal(session.ask("status")["incomplete"], [], "incomplete")
 
 
-@case(240, long=True)
+@case(long=True)
 def test_two_ranks_never_pause():
     rounds(2, 20)
 
 
-@case(240, long=True)
+@case(long=True)
 def test_four_ranks_never_pause():
     rounds(4, 12)
 
 
-@case(240)
+@case()
 def test_all_memory_of_ranks_that_never_pause():
     """They map, fill, compare and unmap memory of their own all the time."""
     rounds(2, 12, "--owner", "all")
 
 
-@case(120, long=True)
+@case(long=True)
 def test_two_threads_that_nobody_has_counted():
     """Joined while they run, and NCCL tells no counts. Each thread has collectives of its own under way,
     which the other rank launches in another order. An offload may fail; the job always goes on: asking a
@@ -114,7 +114,7 @@ def test_two_threads_that_nobody_has_counted():
         job.end()
 
 
-@case(60)
+@case()
 def test_use_while_away():
     """It waits, all of it, and goes on after the restore."""
     with training() as (session, job):
@@ -133,7 +133,7 @@ def test_use_while_away():
         equal(held(session, job), set(), "held after the restore")
 
 
-@case(60)
+@case()
 def test_on_use_restore():
     with training() as (session, job):
         session.ask("offload", "--retry", "20000", "--on-use", "restore")
@@ -141,12 +141,12 @@ def test_on_use_restore():
         equal({session.process(pid)["state"] for pid in job.pids}, {"running"}, "states")
 
 
-@case(60)
+@case()
 def test_on_use_fail():
     with training() as (session, job):
         session.ask("offload", "--retry", "20000", "--on-use", "fail")
         wait_for("a rank was ended", lambda: any(
-            rank.popen.poll() == -signal.SIGABRT for rank in job.ranks), 10)
+            rank.popen.poll() == -signal.SIGABRT for rank in job.ranks))
         pids = job.pids
         job.end()
         job.ranks = []
@@ -154,7 +154,7 @@ def test_on_use_fail():
         session.refused("offload", "--on-use", "panic", code=2, text="none of wait, restore, fail")
 
 
-@case(60)
+@case()
 def test_ends_while_away():
     """What ends a communicator has its memory restored; a process that just ends needs none."""
     with Session() as session:
@@ -180,7 +180,7 @@ def test_ends_while_away():
             "status")["host"]["held_bytes"])
 
 
-@case(60)
+@case(long=True)
 def test_on_use_is_each_offloads_own():
     """One job waits, the other, offloaded later, is restored when it needs its memory."""
     with training(jobs=2) as (session, first, second):
@@ -196,7 +196,7 @@ def test_on_use_is_each_offloads_own():
         goes_on(first)
 
 
-@case(60)
+@case(long=True)
 def test_a_second_offload_that_fails():
     """Then the first one's gate holds what it held before, and lets go of what it did not."""
     with Session(LIEN_PLAIN="0") as session:
@@ -229,7 +229,7 @@ def test_a_second_offload_that_fails():
         equal(rank.process.line(5)[:2], "ok", "the call to NCCL")
 
 
-@case(60)
+@case()
 def test_handles_while_away():
     """What passes a handle waits before it is looked up: another one means the memory afterwards."""
     with Session() as session:
@@ -274,7 +274,7 @@ def asked(session):
     return session.ask("status")["loop"]["requests"]
 
 
-@case(60, long=True)
+@case(long=True)
 def test_request_during_the_agents_own_restore():
     """It is handled after that; one that meets what another client asked for is refused."""
     with Session(devices=1, memory="256M") as session:
@@ -320,7 +320,7 @@ def test_request_during_the_agents_own_restore():
             handle = driver("retain", va)
 
 
-@case(60)
+@case()
 def test_signal_blocked():
     """What cannot be held back is named, and nothing is touched."""
     with training(TRAIN_BLOCKS_SIGNALS="1") as (session, job):
@@ -335,7 +335,7 @@ def test_signal_blocked():
         equal(held(session, job), set(), "held")
 
 
-@case(60)
+@case(long=True)
 def test_pid_namespace():
     """Threads have other numbers there, by which they are let in."""
     with contextlib.ExitStack() as stack:
@@ -352,7 +352,7 @@ def test_pid_namespace():
             goes_on(job)
 
 
-@case(90)
+@case()
 def test_agent_dies():
     """Shut while something is away, whoever looks after it; open when nothing is."""
     with training() as (session, job):
@@ -366,7 +366,7 @@ def test_agent_dies():
         goes_on(job)
 
 
-@case(90, long=True)
+@case(long=True)
 def test_agent_dies_while_the_job_is_brought_to_rest():
     """The job is let go on without one: it would wait for nobody."""
     with training(TRAIN_BLOCKS_SIGNALS="1") as (session, job):
@@ -414,7 +414,7 @@ def decided():
         return dict(line.split() for line in file)
 
 
-@case(120)
+@case(long=True)
 def test_every_function_of_the_driver():
     """While all memory is away each is held, but for those of which it is known that they do no harm; and
     so is a function that no table knows."""
@@ -433,7 +433,7 @@ def test_every_function_of_the_driver():
         for name in functions:
             job.begin(name)
         wait_for("each has returned or is held",
-                 lambda: job("count") + len(job.held()) == len(functions), 30)
+                 lambda: job("count") + len(job.held()) == len(functions))
         held_now = set(job.held())
         equal(sorted(name for name in held_now if functions[name] == "free"), [],
               "held, and harmless")
@@ -446,11 +446,11 @@ def test_every_function_of_the_driver():
               "not held, and of unknown effect")
         check("cuFutureFill" in held_now and len(held_now) > 150, "held: %d" % len(held_now))
         session.ask("restore")
-        wait_for("they go on", lambda: job("count") == len(functions), 30)
+        wait_for("they go on", lambda: job("count") == len(functions))
         equal(job("check", 42), 0, "wrong bytes")
 
 
-@case(60)
+@case()
 def test_whole_ranges_are_compared():
     """A call that begins below the memory that is away, and reaches into it, is held."""
     with Session() as session:
@@ -473,7 +473,7 @@ def test_whole_ranges_are_compared():
         wait_for("they go on", lambda: job("count") == 2 * len(names))
 
 
-@case(60)
+@case(long=True)
 def test_thread_that_blocks_the_signal_while_memory_is_moved():
     """It is not there when the job is brought to rest, and comes when all is saved."""
     with Session() as session:
@@ -508,7 +508,7 @@ def closes_its_sockets(session, job, phase, op):
     equal(client.wait(30), 1, "exit status of the client")
 
 
-@case(90)
+@case()
 def test_sockets_are_closed_while_all_threads_are_held():
     """None of them makes a call that would start another control thread: they must not wait for ever."""
     with Session() as session:
@@ -516,17 +516,17 @@ def test_sockets_are_closed_while_all_threads_are_held():
         job = Gated(session)
         job.at = job("address")
         closes_its_sockets(session, job, "save", "offload")
-        wait_for("the thread goes on", lambda: job("count") == 1, 20)
+        wait_for("the thread goes on", lambda: job("count") == 1)
         session.ready(job.pid)
         job("fill", 42)
         session.ask("offload", "--owner", "all")
         closes_its_sockets(session, job, "list", "restore")
         session.ready(job.pid)
         session.ask("restore")
-        wait_for("the thread goes on", lambda: job("count") == 2, 20)
+        wait_for("the thread goes on", lambda: job("count") == 2)
 
 
-@case(60)
+@case()
 def test_more_threads_than_can_be_followed():
     """Those beyond are held like others, and nothing is moved while it is not known what they do."""
     with Session() as session:
@@ -548,7 +548,7 @@ def test_more_threads_than_can_be_followed():
         session.refused("offload", "--owner", "all", text="more threads")
 
 
-@case(60)
+@case()
 def test_nccl_at_work_in_the_background():
     """A communicator that is being made is no communicator at rest, though no call is under way."""
     with Session() as session:
@@ -575,7 +575,7 @@ def test_nccl_at_work_in_the_background():
             equal(rank.line(), "ok 2", "the sum")
 
 
-@case(90)
+@case(long=True)
 def test_collectives_launched_in_the_background():
     """What has begun on such communicators is launched by threads of NCCL's, before others are held."""
     moments = random.Random(SEED)
@@ -604,7 +604,7 @@ def test_collectives_launched_in_the_background():
             equal(rank.line(60), "ok 300", "the sum")
 
 
-@case(60)
+@case()
 def test_held_while_more_is_offloaded():
     """A second offload does not let threads in that wait for what the first one took, though devices are busy."""
     with Session(memory="256M", LIEN_PLAIN="0") as session:

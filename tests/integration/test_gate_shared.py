@@ -133,7 +133,7 @@ def essential(option):
             each.finish()
 
 
-@case(120)
+@case()
 def test_job_alone_on_its_node():
     """Its ranks share links, for nobody else pays for them; beside another process each has its own."""
     with Session(memory="512M") as session:
@@ -169,12 +169,12 @@ def test_job_alone_on_its_node():
         job.finish()
 
 
-@case(240, long=True)
+@case(long=True)
 def test_one_link_for_many_places():
     essential(SHARED)
 
 
-@case(400, long=True)
+@case(long=True)
 def test_one_link_for_each_place():
     essential(SINGLE)
 

@@ -175,7 +175,7 @@ def move_adopted(session, job, moved, verified):
     equal(job.verify(), verified, "verified")
 
 
-@case(300, long=True)
+@case(long=True)
 def test_real_job():
     with open(GOLDEN + ".json") as file:
         expected = json.load(file)["at_the_end"]

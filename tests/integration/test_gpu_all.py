@@ -70,7 +70,7 @@ class All:
             return file.read().split()
 
 
-@case(60)
+@case()
 def test_states():
     every = All()
     runs = [every.entry("good", "a", "--json", "{json}"), every.entry("bad", "fail"), every.entry("none", "skip"),
@@ -87,7 +87,7 @@ def test_states():
     equal(list(found), [entry["name"] for entry in runs], "order")
 
 
-@case(60)
+@case(long=True)
 def test_the_next_call_goes_on():
     """What is done is not run again, unless asked for; what was missing, skipped or pending is run when it can be."""
     every = All()
@@ -109,7 +109,7 @@ def test_the_next_call_goes_on():
         equal(len(json.load(file)["calls"]), 3, "calls")
 
 
-@case(60)
+@case(long=True)
 def test_parts():
     every = All()
     runs = [every.entry("many", part="--only", parts=["one", "two", "bad", "slow-one", "three"])]
@@ -124,7 +124,7 @@ def test_parts():
     equal(every.found()["many"]["parts"]["bad"], {"state": "failed", "why": "it broke"}, "the part that failed")
 
 
-@case(60)
+@case(long=True)
 def test_parts_that_this_machine_cannot_run():
     every = All()
     runs = [every.entry("many", part="--only", parts=["one", "none"]),
@@ -136,7 +136,7 @@ def test_parts_that_this_machine_cannot_run():
     equal(every.words(), ["--only", "none"], "which another machine may run")
 
 
-@case(90, long=True)
+@case(long=True)
 def test_a_run_that_does_not_end():
     """Is ended, and tried once more; the file says so."""
     every = All()
@@ -149,7 +149,7 @@ def test_a_run_that_does_not_end():
     check(every.found()["stuck"]["why"].endswith(", 2 times"), every.found()["stuck"])
 
 
-@case(60)
+@case(long=True)
 def test_the_call_is_ended():
     """By the machine's limit: what it had found is in the file, and the run that was under way is begun anew."""
     every = All()
@@ -164,7 +164,7 @@ def test_the_call_is_ended():
     equal(every.words(), ["b"], "what it ran")
 
 
-@case(60)
+@case(long=True)
 def test_refused():
     every = All()
     for text, why in (("{", "cannot be continued: "), ("[]", "was not written by all.sh"), (None, "No such file")):
@@ -182,7 +182,7 @@ def test_refused():
         check(outcome.code == 2 and why in outcome.err, outcome)
 
 
-@case(60)
+@case()
 def test_the_real_list():
     """Each program is there, or said to be missing; and it has the options that it is given."""
     began = time.monotonic()

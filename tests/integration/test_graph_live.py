@@ -9,7 +9,7 @@ from lien_test import MIB, Session, case, check, equal, main, wait_for
 from test_graph_svg import live_picture
 
 
-@case(60)
+@case()
 def test_picture_of_the_dead():
     with Session() as session:
         session.start_agent()
@@ -29,7 +29,7 @@ def test_picture_of_the_dead():
         check({"exited", "held by the dead", "kept by", str(importer.pid)} <= set(words), words)
 
 
-@case(60)
+@case()
 def test_pictures_leave_out_the_arena():
     """What lien itself pins is none of the job's memory."""
     with Session() as session:

@@ -16,7 +16,7 @@ import xml.etree.ElementTree as ElementTree
 
 import graph_jobs
 from cli_answers import make_graph
-from cli_fixture import Context, run_cases, variants
+from cli_fixture import Context, long, run_cases, variants
 
 EXAMPLE = os.path.join(os.path.dirname(__file__), "..", "..", "docs", "graph-8ranks.svg")
 SPACE = "{http://www.w3.org/2000/svg}"
@@ -177,6 +177,7 @@ def live_picture(session):
     return texts(root), bundles
 
 
+@long
 def case_layout(context):
     """every job: XML, on the sheet, no text on another, at least 11 pixels high"""
     for name, make in graph_jobs.JOBS.items():
@@ -198,6 +199,7 @@ def case_truth(context):
             assert shown_bundles(root) == expected, (name, shown_bundles(root), expected)
 
 
+@long
 def case_eight_ranks(context):
     """8 ranks, 4 communicators: a card per GPU, one arrow per pair with count and size"""
     reply = graph_jobs.eight_ranks()
@@ -324,6 +326,7 @@ def case_title(context):
     assert "0 processes on 0 GPUs" in picture and "no process holds memory of another" in picture
 
 
+@long
 def case_odd_results(context):
     """members missing or of another type: still XML"""
     odd = list(variants(make_graph(2, 1, 1, 1)))

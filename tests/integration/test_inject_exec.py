@@ -41,7 +41,7 @@ class Attempt:
         return True
 
 
-@case(limit=300, long=True)
+@case(long=True)
 def test_set_user_id_program_at_each_call():
     with Session() as session:
         os.chmod(session.folder, 0o755)

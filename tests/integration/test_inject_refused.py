@@ -40,7 +40,7 @@ def unchanged(process, number, text, **more):
 
 def sleeping(session, argv, **environment):
     process = session.spawn(argv, **environment)
-    wait_for("it sleeps", lambda: state_of(process.pid) == "S", 10)
+    wait_for("it sleeps", lambda: state_of(process.pid) == "S")
     time.sleep(0.05)
     return process
 
@@ -237,7 +237,7 @@ def test_vfork():
         check(len(children) == 1, children)
         refused(children[0], errno.EBUSY, "memory of its parent %d" % process.pid)
         refused(process.pid, errno.ETIMEDOUT, "vfork", limit_ms=200)
-        wait_for("the child has ended", lambda: not isinstance(attempt(process.pid), tuple), 10)
+        wait_for("the child has ended", lambda: not isinstance(attempt(process.pid), tuple))
         content(process)
 
 

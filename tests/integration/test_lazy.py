@@ -16,7 +16,7 @@ import sys
 import faults
 from faults import COUNT, DELAY, FAIL, Faults
 from lien_test import (
-    LIEN, ROOT, SEED, Session, at_a_moment, case, check, equal, main, stays, wait_for)
+    GUARD, LIEN, ROOT, SEED, Session, at_a_moment, case, check, equal, main, stays, wait_for)
 from nccl_ranks import Caller, away, check_values, communicator, each, groups_of, offloaded, ranks_of, start
 
 sys.path.append(os.path.join(ROOT, "tools", "python"))
@@ -61,7 +61,7 @@ class Job:
         """Begins it."""
         return self.session.spawn([LIEN, "restore", "--lazy", "--json=line", *args])
 
-    def result(self, process, limit=60):
+    def result(self, process, limit=GUARD):
         equal(process.wait(limit), 0, "exit status; %s" % process.said())
         return json.loads(process.line())
 
@@ -86,7 +86,7 @@ class Job:
         check_values(self.ranks, *self.numbers)
 
 
-@case(90)
+@case(long=True)
 def test_used_before_the_rest():
     """A collective on one communicator runs while the copies of the others are going; those wait."""
     with Session() as session:
@@ -117,7 +117,7 @@ def test_used_before_the_rest():
         job.all_right()
 
 
-@case(90)
+@case(long=True)
 def test_the_order_of_need():
     """Those for which threads wait come first, the longest wait first."""
     with Session() as session:
@@ -142,7 +142,7 @@ def test_the_order_of_need():
             job.all_right()
 
 
-@case(90)
+@case()
 def test_one_that_is_needed_meanwhile():
     """A thread that begins to wait while another part comes is served next."""
     with Session() as session:
@@ -164,7 +164,7 @@ def test_one_that_is_needed_meanwhile():
         job.all_right()
 
 
-@case(90)
+@case()
 def test_on_use():
     """What a thread waits for comes first, and the rest follows by itself; but only what the offload was for."""
     with Session() as session:
@@ -190,7 +190,7 @@ def test_on_use():
         job.all_right()
 
 
-@case(90)
+@case()
 def test_chosen():
     """Of chosen communicators alone; from Python, too."""
     with Session() as session:
@@ -212,7 +212,7 @@ def test_chosen():
         check("excludes tags" in answer, answer)
 
 
-@case(120)
+@case(long=True)
 def test_relatives_come_together():
     """Communicators that were split from each other are one part: the gate opens for all of them."""
     with Session() as session:
@@ -236,7 +236,7 @@ def test_relatives_come_together():
         job.all_right()
 
 
-@case(150, long=True)
+@case(long=True)
 def test_where_communicators_cannot_be_told_apart():
     """All of it comes at once, and the result says why."""
     with Session() as session:
@@ -270,7 +270,7 @@ def test_where_communicators_cannot_be_told_apart():
             job.all_right()
 
 
-@case(150)
+@case()
 def test_failures():
     """In any part, of any call: what is left comes at once, or stays for the next restore."""
     with Session() as session:
@@ -298,7 +298,7 @@ def test_failures():
             job.all_right()
 
 
-@case(90)
+@case()
 def test_the_agent_dies():
     """In the middle of a part: what is back can be used, and the next agent brings the rest."""
     with Session() as session:
@@ -324,7 +324,7 @@ def test_the_agent_dies():
             job.all_right()
 
 
-@case(120)
+@case()
 def test_a_rank_dies():
     """In the first part or in the second one: the others get back all that is still somewhere."""
     for part in (0, 1):
@@ -362,7 +362,7 @@ def test_a_rank_dies():
             check_values(ranks[2:], 0, 1)
 
 
-@case(180, long=True)
+@case(long=True)
 def test_at_random():
     """Whatever fails, at whatever moment, whoever waits: all of it comes back, and no value is wrong."""
     dice = random.Random(SEED)
@@ -395,7 +395,7 @@ def test_at_random():
                 parts += (json.loads(process.line()).get("lazy") or {"parts": 1})["parts"] > 1
             fault.disarm()
             wait_for("all of it is back", lambda: session.lien("restore", "--json").code == 0
-                     and not away(session, *job.ranks), 30)
+                     and not away(session, *job.ranks))
             for number in used:
                 equal(each(job.ranks, "joined('work%d')" % number), [2 * step] * 2, "values, step %d" % step)
             job.all_right()

@@ -17,7 +17,7 @@ import faults
 from faults import COUNT, DELAY, FAIL, KILL, Faults
 from held import Held
 from lien_test import (
-    LIEN, MIB, Session, case, check, equal, main, program, state_of, wait_for)
+    GUARD, LIEN, MIB, Session, case, check, equal, main, program, state_of, wait_for)
 
 SIZE = 4 * MIB
 LEASE_S = 5  # LIEN_GATE_LEASE_MS
@@ -59,7 +59,7 @@ class OneWay:
         self.value = value
         self.owner.process.send("fill %d %d %d" % (self.va, SIZE, value))
 
-    def end_to_write(self, limit=20):
+    def end_to_write(self, limit=GUARD):
         equal(self.owner.process.line(limit), "ok 0", "the owner's write")
 
     def check_importers(self):
@@ -131,17 +131,17 @@ def killed(phase, value):
         job.round_trip()
 
 
-@case(60, long=True)
+@case(long=True)
 def test_agent_killed_before_the_drop():
     killed("unmap", 0x21)
 
 
-@case(60)
+@case()
 def test_agent_killed_before_the_unmap():
     killed("save", 0x23)
 
 
-@case(60)
+@case()
 def test_restore_long_after_the_next_agent():
     """It is there at once, and is asked for a restore when the lease is long over."""
     with one_way(importers=2) as (session, job):
@@ -159,7 +159,7 @@ def test_restore_long_after_the_next_agent():
         job.round_trip()
 
 
-@case(60)
+@case()
 def test_stranger_that_has_not_been_heard():
     """It cannot hold what this agent moves: nothing is lent for its sake."""
     with one_way() as (session, job):
@@ -195,12 +195,12 @@ def stopped(phase, value):
         job.round_trip()
 
 
-@case(60)
+@case()
 def test_agent_stopped_before_the_drop():
     stopped("unmap", 0x41)
 
 
-@case(60, long=True)
+@case(long=True)
 def test_agent_stopped_before_the_unmap():
     stopped("save", 0x43)
 
@@ -216,7 +216,7 @@ def free_and_use_again(job, value):
     owner("fill", job.va, SIZE, value)
 
 
-@case(60, long=True)
+@case(long=True)
 def test_owner_frees_what_it_lent():
     """The importer gets the memory that was shared, and nothing that lies at its address since."""
     with one_way(importers=2) as (session, job):
@@ -237,7 +237,7 @@ def test_owner_frees_what_it_lent():
         wait_for("the memory is free", lambda: session.used(0) == SIZE)
 
 
-@case(60)
+@case()
 def test_owner_frees_while_an_import_fails():
     """The same after a restore that could not give it to the importer."""
     with one_way() as (session, job):
@@ -265,7 +265,7 @@ def lend(session, job):
     job.ready()
 
 
-@case(240, long=True)
+@case(long=True)
 def test_each_call_fails_when_lent_memory_is_brought_back():
     """Once, or until the restore has failed: then the next one succeeds, with all counts right."""
     with one_way() as (session, job):
@@ -304,7 +304,7 @@ def test_each_call_fails_when_lent_memory_is_brought_back():
         wait_for("the memory is free", lambda: not session.used())
 
 
-@case(120, long=True)
+@case(long=True)
 def test_each_call_kills_when_lent_memory_is_brought_back():
     """The other one runs on, and what it has lost is named."""
     points = [(0, nth) for nth in (1, 2)] + [(1, nth) for nth in (1, 2, 3)]
@@ -332,7 +332,7 @@ def test_each_call_kills_when_lent_memory_is_brought_back():
             wait_for("the memory is free", lambda: not session.used())
 
 
-@case(90, long=True)
+@case(long=True)
 def test_undo_that_outlasts_the_lease():
     """A process that waits for the others is not let go meanwhile, and loses nothing if an import fails."""
     with one_way(importers=2) as (session, job):
@@ -358,7 +358,7 @@ def test_undo_that_outlasts_the_lease():
         job.round_trip(2 * SIZE)
 
 
-@case(90, long=True)
+@case(long=True)
 def test_undo_without_an_agent():
     """It is killed in the undo, whose rest is done by a restore after the lease."""
     with one_way() as (session, job):
@@ -375,7 +375,7 @@ def test_undo_without_an_agent():
         job.round_trip()
 
 
-@case(60, long=True)
+@case(long=True)
 def test_importer_that_was_not_heard():
     """The next agent restores the owner while the importer does not say what it lacks."""
     with one_way() as (session, job):
@@ -392,7 +392,7 @@ def test_importer_that_was_not_heard():
         job.restore()
 
 
-@case(60)
+@case()
 def test_importer_closes_its_sockets_in_a_restore():
     """It lives, and takes no orders for a while: what it lacks can be exported once more."""
     with one_way() as (session, job):
@@ -416,7 +416,7 @@ def test_importer_closes_its_sockets_in_a_restore():
         job.runs()
 
 
-@case(60)
+@case()
 def test_importer_waits_for_the_bytes():
     """The owner's copies do not complete: who maps that memory must not read it yet."""
     with one_way() as (session, job):
@@ -435,7 +435,7 @@ def test_importer_waits_for_the_bytes():
         job.round_trip()
 
 
-@case(120, long=True)
+@case(long=True)
 def test_owner_becomes_another_program_and_nobody_hears_of_it():
     """The record of that was lost. Its pid and start time are what they were."""
     with Session(memory="2G") as session:
@@ -482,7 +482,7 @@ class Nested:
         return self.session.lien("offload", "--owner", "all", "--with-closure", *words)
 
 
-@case(60)
+@case()
 def test_owner_dies_in_the_undo_of_the_second_offload():
     """What the first offload moved has an owner who lives, and comes back."""
     with Session() as session:
@@ -507,7 +507,7 @@ def test_owner_dies_in_the_undo_of_the_second_offload():
         equal(session.ask("restore")["outcome"], "nothing to do", "another restore")
 
 
-@case(60)
+@case()
 def test_one_owner_is_dead_and_one_cannot_export():
     """The dead one's memory is given up, whatever else is missing; the other's is not."""
     with Session() as session:
@@ -529,7 +529,7 @@ def test_one_owner_is_dead_and_one_cannot_export():
         equal(session.ask("restore")["outcome"], "nothing to do", "another restore")
 
 
-@case(60)
+@case()
 def test_file_where_an_exported_one_was():
     """The kernel gives the address of a closed file to the next one, here to that by which an importer has
     the memory: it is no descriptor that is still open."""

@@ -83,7 +83,7 @@ def begun(session):
     return [comm["calls"].get("ncclAllReduce", 0) for comm in session.ask("comms")["communicators"]]
 
 
-@case(90)
+@case()
 def test_at_full_speed():
     """Of some 120 calls in which it might be held, it is let into a few, one at a time."""
     with watched() as (session, ranks):
@@ -115,7 +115,7 @@ def attached(session):
     return ranks
 
 
-@case(90)
+@case()
 def test_late_and_not_counted():
     """Attached to, nobody knows who is behind: a rank that comes when all is held already goes on to its
     collectives at full speed all the same, not one memset at a time."""
@@ -138,7 +138,7 @@ def test_late_and_not_counted():
         equal([rank.line(20) for rank in ranks], ["finished 0"] * 2, "both, and the sums are right")
 
 
-@case(90)
+@case()
 def test_a_refused_call():
     """What NCCL refuses has been counted, and no other rank makes that call: all counts of the rank are one too
     high, and its peer is let in one call too far each time."""
@@ -152,7 +152,7 @@ def test_a_refused_call():
             session.ask("restore")
 
 
-@case(90, long=True)
+@case(long=True)
 def test_a_refused_call_and_nobody_waits():
     """The same where ranks do not wait for what they have begun: by their counts both are level, all are held, and
     one device is busy with a collective that the other rank has yet to make."""
@@ -178,7 +178,7 @@ def test_a_refused_call_and_nobody_waits():
         equal([rank.line(20) for rank in ranks], ["grouped"] * 2, "both")
 
 
-@case(200, long=True)
+@case(long=True)
 def test_a_refused_call_of_each():
     """By their counts both ranks are level, and each waits for a thread of the other's that is held. An offload may fail.
     The job goes on: nobody who is to launch is kept from it because a device has been asked."""
@@ -198,7 +198,7 @@ def test_a_refused_call_of_each():
             check(values == [[2 * step for step in range(STEPS)]] * 2, "communicator %d:" % number, brief(str(values)))
 
 
-@case(90)
+@case(long=True)
 def test_groups_while_the_gate_is_made():
     """A group whose end had no probe yet when its beginning had one is not open for ever."""
     with watched() as (session, ranks):
@@ -210,7 +210,7 @@ def test_groups_while_the_gate_is_made():
         equal([rank.line(60) for rank in ranks], ["grouped"] * 2, "both")
 
 
-@case(60)
+@case()
 def test_signal_that_comes_late():
     """A thread that an earlier gate has signalled waits for the one of now, which has not seen it. It is
     let in: the other rank waits for it. (Here we are the earlier gate.)"""
@@ -230,7 +230,7 @@ def test_signal_that_comes_late():
         equal([rank.line(20) for rank in ranks], ["met"] * 2, "both")
 
 
-@case(120, long=True)
+@case(long=True)
 def test_captures_all_the_while():
     """Devices are asked in a way that would spoil them: none begins meanwhile."""
     with watched() as (session, ranks):
@@ -249,7 +249,7 @@ def test_captures_all_the_while():
               "none was spoilt")
 
 
-@case(60)
+@case()
 def test_captures_while_away():
     """They may begin when nothing but NCCL's memory is away, and not while other memory is."""
     with watched() as (session, ranks):

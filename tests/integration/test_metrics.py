@@ -57,7 +57,7 @@ def done(found, kind):
     return found["lien_transactions"][{"kind": kind, "outcome": "done"}]
 
 
-@case(60)
+@case()
 def test_memory_and_transactions():
     with Session() as session:
         session.start_agent("--host-limit", "512M")
@@ -100,7 +100,7 @@ def test_memory_and_transactions():
         equal(done(metrics(session), "restore"), 1, "a restore of nothing is none")
 
 
-@case(60)
+@case()
 def test_refusals_by_reason():
     with Session() as session:
         session.start_agent()
@@ -120,7 +120,7 @@ def test_refusals_by_reason():
         equal(done(found, "offload"), 0, "offloads that were done")
 
 
-@case(60)
+@case()
 def test_labels_are_escaped():
     """A process's name is its own choice."""
     with Session() as session:
@@ -139,7 +139,7 @@ def test_labels_are_escaped():
         equal(set(shown), {"".join("%%%02X" % ord(c) if c == "%" or ord(c) < 32 else c for c in name)}, "names")
 
 
-@case(60)
+@case()
 def test_each_user_gets_what_is_theirs():
     with Shared() as session:
         session.start_agent("--metrics-user", str(CAROL))
@@ -163,7 +163,7 @@ def test_each_user_gets_what_is_theirs():
         check("only_user" not in session.ask_as(CAROL, "metrics"), "only_user")
 
 
-@case(60)
+@case()
 def test_promtool():
     if not shutil.which("promtool"):
         raise Skipped("there is no promtool here")
@@ -185,7 +185,7 @@ def test_promtool():
         equal(names, {line.split("{")[0].split(" ")[0] for line in open_text.splitlines() if line[0] != "#"}, "names")
 
 
-@case(30)
+@case()
 def test_documented():
     """docs/metrics.md has a row for each family, and no other."""
     with Session() as session:

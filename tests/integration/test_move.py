@@ -14,7 +14,7 @@ from move import PAIRS, WHOLE, shape, runs_as_before
 from shapes import shapes
 
 
-@case(60)
+@case()
 def test_synthetic_job_with_the_odd_cases():
     """Aliases, released handles, two imports of one export, windows: recording `basic`."""
     with Session(LIEN_SOFTCUDA_STRICT="1") as session:
@@ -45,7 +45,7 @@ def test_synthetic_job_with_the_odd_cases():
         job.quit()
 
 
-@case(40)
+@case()
 def test_aliases_references_and_released_handles():
     with Session() as session:
         session.start_agent()
@@ -93,7 +93,7 @@ def test_aliases_references_and_released_handles():
         check(session.process(driver.pid)["complete"], "the process has become incomplete")
 
 
-@case(40)
+@case()
 def test_calls_that_are_bound_after_the_offload():
     """The linker looks a function up when it is first called, here not before memory has gone."""
     with Session() as session:
@@ -118,7 +118,7 @@ def test_calls_that_are_bound_after_the_offload():
         session.freed()
 
 
-@case(40)
+@case()
 def test_two_devices_in_one_process():
     with Session() as session:
         session.start_agent()
@@ -141,7 +141,7 @@ def test_two_devices_in_one_process():
                 equal(driver("check", va, size, 0x30 + i), 0, "wrong bytes of %d" % i)
 
 
-@case(60)
+@case()
 def test_closure():
     with Session() as session:
         session.start_agent()
@@ -168,7 +168,7 @@ def test_closure():
         job.quit()
 
 
-@case(40)
+@case()
 def test_dry_run_and_strict():
     with Session() as session:
         session.start_agent()
@@ -197,7 +197,7 @@ def test_dry_run_and_strict():
         runs_as_before(session, job)
 
 
-@case(40)
+@case()
 def test_nothing_to_do():
     with Session() as session:
         session.start_agent()
@@ -224,7 +224,7 @@ def test_nothing_to_do():
         runs_as_before(session, job)
 
 
-@case(40)
+@case()
 def test_why_there_is_nothing_to_do():
     """By process: what is not selected, and what moves it; what cannot be moved at all; who takes no orders."""
     def said(*options):
@@ -257,7 +257,7 @@ def test_why_there_is_nothing_to_do():
         session.ask("restore")
 
 
-@case(40)
+@case()
 def test_job_changes_between_offload_and_restore():
     """Calls of the program while its memory is away are the program's fault, and harm no other."""
     with Session() as session:
@@ -281,7 +281,7 @@ def test_job_changes_between_offload_and_restore():
         equal(session.used(), 6 * MIB, "device memory in use")
 
 
-@case(60)
+@case()
 def test_by_gpu_and_communicator():
     """Only what is on a GPU, or what a group's communicators asked for."""
     with Session(devices=2) as session:

@@ -26,7 +26,7 @@ def offload_in_drain(session, busy):
     return client
 
 
-@case(60)
+@case()
 def test_rank_killed_in_the_middle_of_an_offload():
     with Session() as session:
         busy = session.path("busy")
@@ -48,7 +48,7 @@ def test_rank_killed_in_the_middle_of_an_offload():
         equal(job.verify()[0], 2 * PAIRS, "mappings of the other rank")
 
 
-@case(60)
+@case()
 def test_job_ends_in_the_middle_of_an_offload():
     with Session() as session:
         busy = session.path("busy")
@@ -71,7 +71,7 @@ def test_job_ends_in_the_middle_of_an_offload():
         session.freed()
 
 
-@case(60)
+@case()
 def test_rank_killed_while_offloaded():
     with Session() as session:
         session.start_agent()
@@ -98,7 +98,7 @@ def test_rank_killed_while_offloaded():
               "the damage is not named: %s" % outcome)
 
 
-@case(60)
+@case()
 def test_survivor_can_be_moved_again():
     """After its peer died while both were offloaded, a rank goes on with what it has."""
     with Session() as session:
@@ -115,7 +115,7 @@ def test_survivor_can_be_moved_again():
         equal(session.used(0), WHOLE["bytes"] // 2, "device memory of the survivor")
 
 
-@case(60)
+@case()
 def test_agent_killed_while_offloaded():
     with Session() as session:
         session.start_agent()
@@ -144,7 +144,7 @@ def test_agent_killed_while_offloaded():
             equal(session.ask("restore")["outcome"], "nothing to do", "a second restore")
 
 
-@case(40)
+@case()
 def test_new_agent_shows_what_is_offloaded():
     with Session() as session:
         session.start_agent()
@@ -158,7 +158,7 @@ def test_new_agent_shows_what_is_offloaded():
             check(process["state"] != "running" and process["offloaded_bytes"], brief(process))
 
 
-@case(60)
+@case()
 def test_agent_killed_in_the_middle_of_an_offload():
     with Session() as session:
         busy = session.path("busy")
@@ -178,7 +178,7 @@ def test_agent_killed_in_the_middle_of_an_offload():
         job.quit()
 
 
-@case(60)
+@case()
 def test_client_killed_in_the_middle_of_an_offload():
     with Session() as session:
         busy = session.path("busy")

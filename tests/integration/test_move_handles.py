@@ -33,7 +33,7 @@ def moved(session, ranks, size, rounds=2):
     equal([session.process(pid)["complete"] for pid in pids], [True] * len(pids), "complete")
 
 
-@case(40)
+@case()
 def test_handle_without_a_mapping():
     with Session() as session:
         session.start_agent()
@@ -55,7 +55,7 @@ def test_handle_without_a_mapping():
         session.freed()
 
 
-@case(40)
+@case()
 def test_mappings_that_do_not_do():
     """Read-only ones, ones without any access, ones of a part."""
     with Session(memory="16M") as session:
@@ -82,7 +82,7 @@ def test_mappings_that_do_not_do():
         equal(rank("check", whole, 2 * SIZE, 0x43), 0, "wrong bytes of what was mapped in part")
 
 
-@case(40)
+@case()
 def test_imports_that_nobody_may_access():
     """Mapped and no more, alone or beside a mapping that a device may read."""
     with Session() as session:
@@ -101,7 +101,7 @@ def test_imports_that_nobody_may_access():
         equal(both("check", view, SIZE, 0x45), 0, "wrong bytes")
 
 
-@case(40)
+@case()
 def test_own_import():
     """Both handles mean the memory after a restore, and it lives as long as one of them does."""
     with Session() as session:
@@ -131,7 +131,7 @@ def test_own_import():
         session.freed()
 
 
-@case(60)
+@case()
 def test_handles_of_several_processes():
     """Owner and importers, of which some have mappings, one has only a handle, and one has two."""
     with Session() as session:
@@ -160,7 +160,7 @@ def test_handles_of_several_processes():
             session.freed()
 
 
-@case(60)
+@case()
 def test_another_agent_restores():
     """It knows nothing of the first one's but what the processes tell it."""
     with Session() as session:
@@ -234,7 +234,7 @@ def reasons(session, *words):
     return {row["reason"] for row in session.ask("offload", "--owner", "all", "--dry-run", *words)["left"]}
 
 
-@case(60)
+@case()
 def test_multicast():
     """Bound memory goes with the bindings and comes back with them, on request alone."""
     with Session() as session:
@@ -267,7 +267,7 @@ def test_multicast():
         equal([session.process(pid)["complete"] for pid in pids], [True] * 2, "complete")
 
 
-@case(60)
+@case()
 def test_multicast_stays_together():
     """All memory of an object moves, or none."""
     with Session() as session:
@@ -294,7 +294,7 @@ def test_multicast_stays_together():
         session.forgotten(third.pid)
 
 
-@case(60)
+@case()
 def test_multicast_comes_back_together():
     """Who asks for a part gets the team; and nobody touches the object meanwhile."""
     with Session() as session:
@@ -313,7 +313,7 @@ def test_multicast_comes_back_together():
         equal((first.bound(), second.bound()), ([0], []), "places of the object that are taken")
 
 
-@case(60)
+@case()
 def test_fabric_handles():
     with Session() as session:
         session.start_agent()

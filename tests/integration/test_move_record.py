@@ -23,7 +23,7 @@ def mappings_of(state):
     return sum(len(a["mappings"]) for a in state["allocations"]) + len(state["plain"])
 
 
-@case(90)
+@case()
 def test_record_and_replay():
     with Session(memory="2G") as session:
         session.start_agent()
@@ -43,7 +43,7 @@ def test_record_and_replay():
               [(mappings_of(state), True)], "mappings at its end")
 
 
-@case(60)
+@case(long=True)
 def test_record_from_the_middle():
     """The state of then, and what comes after, replayed."""
     with Session(memory="2G") as session:
@@ -86,7 +86,7 @@ def holders_of(session, pid):
                   for a in session.ask("graph")["allocations"] if a["pid"] == pid)
 
 
-@case(30)
+@case()
 def test_record_of_references():
     with Session() as session:
         session.start_agent()
@@ -103,7 +103,7 @@ def test_record_of_references():
         equal(holders_of(session, held.ranks[0]), before, "holders in the replay")
 
 
-@case(30)
+@case()
 def test_record_of_an_import_of_its_own():
     with Session() as session:
         session.start_agent()
@@ -118,7 +118,7 @@ def test_record_of_an_import_of_its_own():
         equal(holders_of(session, held.ranks[0]), before, "holders in the replay")
 
 
-@case(60)
+@case(long=True)
 def test_record_of_an_offloaded_job():
     """A recording made while memory is away is of the job, not of what lien did to it."""
     with Session() as session:
@@ -135,7 +135,7 @@ def test_record_of_an_offloaded_job():
         equal(json.loads(outcome.out)["verify"]["mappings"], 4 * PAIRS, "mappings")
 
 
-@case(60)
+@case()
 def test_damaged_recordings():
     with Session() as session:
         good = recording("pairs", 4)

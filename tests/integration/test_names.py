@@ -58,7 +58,7 @@ class Job:
             self("unmap", way, self("show", way, SIZE, handle, 0), SIZE)
             return self.session.process(self.pid)["control"] == "ready"
         if self.session.known(self.pid)["control"] != "ready":
-            wait_for("process %d takes orders" % self.pid, is_ready, 10)
+            wait_for("process %d takes orders" % self.pid, is_ready)
 
     def rename(self, way, value=0x11):
         """Memory whose handle has been renamed. The driver's next new handle has the value that the application
@@ -92,7 +92,7 @@ def separate(job, one, way_of_one, other, way_of_other):
 
 # Preloaded: everything that is asked for is ours
 
-@case(90, long=True)
+@case(long=True)
 def test_late_libraries():
     """In whatever way a library that is loaded after a restore gets the functions."""
     for way in WAYS + ["heap"]:
@@ -116,7 +116,7 @@ def test_late_libraries():
             equal(session.used(), 0, "device memory in use at the end, %s" % way)
 
 
-@case(40)
+@case()
 def test_multicast():
     """A multicast object's handle is translated like any other."""
     with Session() as session:
@@ -133,7 +133,7 @@ def test_multicast():
         job.whole("direct", *first)
 
 
-@case(40)
+@case()
 def test_who_called():
     """The graph names the library that called, not the control library."""
     with Session() as session:
@@ -150,7 +150,7 @@ def test_who_called():
             check(any("liblate_%s.so" % way in site for site in sites), way, sites)
 
 
-@case(40)
+@case()
 def test_copy_of_the_library():
     """A copy of the control library that the agent has never seen, in a process that calls at once."""
     with Session() as session:
@@ -162,7 +162,7 @@ def test_copy_of_the_library():
         equal([row["owner"] for row in session.ask("mem")["rows"]], ["late_direct"], "owners")
 
 
-@case(40)
+@case()
 def test_after_detach():
     """The library stays mapped and passes calls on, which are still the application's."""
     with Session() as session:
@@ -186,7 +186,7 @@ def attached(session, *ways):
     return job
 
 
-@case(60)
+@case()
 def test_late_lookups():
     """A library that was loaded before, and looks functions up after a restore."""
     for way in ("dlsym", "proc", "proc_v1", "heap"):
@@ -201,7 +201,7 @@ def test_late_lookups():
             separate(job, first, "direct", second, way)
 
 
-@case(40)
+@case()
 def test_lazy_calls():
     """A library that was loaded before, with a local scope and calls that are not bound yet."""
     with Session() as session:
@@ -220,7 +220,7 @@ def clash(session, job, way, handle):
     equal(said.count("lien offload: "), 1, "lines of: " + said)
 
 
-@case(90, long=True)
+@case(long=True)
 def test_late_libraries_of_attached():
     """They get the driver's own handles, which are names of other memory: nothing is moved until they are
     released."""
@@ -246,7 +246,7 @@ def test_late_libraries_of_attached():
                 separate(job, first, "direct", second, way)
 
 
-@case(40)
+@case()
 def test_retained_late():
     """It asks the driver for the handle of memory that another library made."""
     with Session() as session:
@@ -270,7 +270,7 @@ def test_retained_late():
         job.whole("direct", *two, 0x22)
 
 
-@case(40)
+@case()
 def test_loaded_while_away():
     """It gets a handle that is the name of memory that is away. The restore does not touch it."""
     with Session() as session:
@@ -290,7 +290,7 @@ def test_loaded_while_away():
         clash(session, job, "now", handle)
 
 
-@case(40)
+@case()
 def test_heap_pointers():
     """Pointers from before, on the heap, which are not found."""
     with Session() as session:
@@ -308,7 +308,7 @@ def test_heap_pointers():
         job.whole("direct", *first)
 
 
-@case(60)
+@case()
 def test_next_agent_knows():
     """The journal has which handles came from the driver itself."""
     with Session() as session:
@@ -324,7 +324,7 @@ def test_next_agent_knows():
         clash(session, job, "now", handle)
 
 
-@case(40)
+@case()
 def test_loaded_during_an_offload():
     """Between the replacing of pointers and the copies: that offload fails, and the next one succeeds."""
     with Session() as session:
@@ -347,7 +347,7 @@ def test_loaded_during_an_offload():
         job.whole("direct", *first)
 
 
-@case(40)
+@case()
 def test_sealed():
     """Pointers in sealed memory cannot be replaced: the offload is refused before it changes anything."""
     with Session() as session:
@@ -370,7 +370,7 @@ def test_sealed():
 
 # Children
 
-@case(40)
+@case()
 def test_child_of_an_idle_parent():
     """The parent's control thread runs, but it has made no context: its child may, and takes orders."""
     with Session() as session:
@@ -396,7 +396,7 @@ def test_child_of_an_idle_parent():
         equal(session.used(), 0, "device memory in use")
 
 
-@case(40)
+@case()
 def test_child_of_a_renamed_parent():
     """CUDA calls fail in it, as without lien; the program that it executes has names of its own."""
     with Session() as session:
@@ -416,7 +416,7 @@ def test_child_of_a_renamed_parent():
         separate(job, first, "now", (*job.make("now", 0x22), 0x22), "now")
 
 
-@case(60, long=True)
+@case(long=True)
 def test_forks_of_busy_threads():
     """Whatever locks the parent's threads hold at that moment."""
     with Session() as session:
@@ -439,7 +439,7 @@ def lookups(driver, place, name="cuMemCreate"):
     return "lien's" if ok and found[1] else "another" if ok else found
 
 
-@case(40)
+@case()
 def test_lookups():
     with Session() as session:
         driver = Driver(session.spawn([LIEN, "run", "--", program("prog_late")]))
@@ -475,7 +475,7 @@ def test_lookups():
         check(versions[0] and versions[1][1], "dlvsym:", versions)
 
 
-@case(40)
+@case()
 def test_two_drivers():
     """A function of another libcuda than the one that is translated is nobody's to replace."""
     with Session() as session:

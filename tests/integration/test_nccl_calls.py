@@ -29,7 +29,7 @@ class Rank:
 
 # Restores by communicator
 
-@case(90)
+@case()
 def test_restore_by_communicator():
     with Session() as session:
         start(session)
@@ -47,7 +47,7 @@ def test_restore_by_communicator():
         session.refused("restore", "--comm", "0123456789abcdef", code=2, text="no communicator is of group")
 
 
-@case(90)
+@case(long=True)
 def test_restore_of_the_rest():
     """One by one away, one back, and then all that is left."""
     with Session() as session:
@@ -64,7 +64,7 @@ def test_restore_of_the_rest():
         check_values(ranks, 0, 1, 2)
 
 
-@case(90)
+@case(long=True)
 def test_restore_by_communicator_and_tag():
     """Both narrow the selection down, as for an offload: here, and when only the control library knows."""
     with Session() as session:
@@ -100,7 +100,7 @@ SUCCESS, SYSTEM_ERROR, INVALID_ARGUMENT, INVALID_USAGE = 0, 2, 4, 5
 SUSPEND, SUSPENDED, PERSIST, TOTAL = range(4)
 
 
-@case(60)
+@case()
 def test_lookups():
     """As ctypes does, with and without the control library, and where NCCL is not in the handle's scope."""
     with Session() as session:
@@ -113,7 +113,7 @@ def test_lookups():
         equal(rank("[has(name) for name in %r]" % ADDED), [False] * 8, "without it")
 
 
-@case(60)
+@case()
 def test_version():
     with Session() as session:
         equal(Caller(session, 0)("version()"), (SUCCESS, 22809), "NCCL's")
@@ -123,7 +123,7 @@ def test_version():
 
 # AMem's
 
-@case(120)
+@case(long=True)
 def test_pause_in_any_order():
     with Session() as session:
         start(session)
@@ -146,7 +146,7 @@ def test_pause_in_any_order():
         check_values(ranks, 0, 1)
 
 
-@case(120)
+@case(long=True)
 def test_a_late_rank():
     """Its turn is over: it undoes nothing."""
     with Session() as session:
@@ -164,7 +164,7 @@ def test_a_late_rank():
         check_values(ranks, 0)
 
 
-@case(120)
+@case()
 def test_groups():
     """Communicators belong to the id that was set when they were made; ids never act on each other."""
     with Session(memory="2G") as session:
@@ -201,7 +201,7 @@ def test_groups():
               [SUCCESS] + [INVALID_USAGE] * 5, "more ids than there is room for")
 
 
-@case(120)
+@case(long=True)
 def test_ranks_of_different_communicators():
     """As with tensor and data parallelism: none has those of all."""
     with Session(devices=4, memory="1G") as session:
@@ -219,7 +219,7 @@ def test_ranks_of_different_communicators():
         check_values(ranks, 0)
 
 
-@case(60)
+@case()
 def test_mem_stats():
     with Session() as session:
         start(session)
@@ -233,7 +233,7 @@ def test_mem_stats():
 
 # NCCL's
 
-@case(120)
+@case()
 def test_suspend():
     with Session() as session:
         start(session)
@@ -259,7 +259,7 @@ def test_suspend():
             check_values(ranks, 0, 1)
 
 
-@case(60)
+@case()
 def test_suspend_arguments():
     with Session() as session:
         start(session)
@@ -280,7 +280,7 @@ def test_suspend_arguments():
         equal(rank("resume(1)"), SUCCESS, "resume")
 
 
-@case(90)
+@case()
 def test_used_while_suspended():
     """It comes back, and no rank waits for ever."""
     with Session() as session:
@@ -292,7 +292,7 @@ def test_used_while_suspended():
         check_values(ranks, 0)
 
 
-@case(90)
+@case()
 def test_used_while_paused():
     """It waits until somebody resumes."""
     with Session() as session:
@@ -308,7 +308,7 @@ def test_used_while_paused():
 
 # Gates by communicator
 
-@case(90)
+@case(long=True)
 def test_the_others_are_used():
     with Session() as session:
         start(session)
@@ -332,7 +332,7 @@ def test_the_others_are_used():
         check_values(ranks, 0, 1, 2)
 
 
-@case(90)
+@case()
 def test_what_is_used_comes_back_alone():
     with Session() as session:
         start(session)
@@ -345,7 +345,7 @@ def test_what_is_used_comes_back_alone():
         equal(each(ranks, "[resume(0), resume(1)]"), [[SUCCESS] * 2] * 2, "resume")
 
 
-@case(90)
+@case(long=True)
 def test_one_group_for_several():
     """A group that has begun with a communicator whose memory is there waits all the same for one whose is not."""
     with Session() as session:
@@ -359,7 +359,7 @@ def test_one_group_for_several():
         check_values(ranks, 0, 1)
 
 
-@case(90)
+@case(long=True)
 def test_threads_go_on():
     """Held before a call on a communicator that is not away in the end, or is back before others."""
     with Session() as session:
@@ -378,7 +378,7 @@ def test_threads_go_on():
         equal(each(ranks, "joined('other')"), [12, 12], "values")
 
 
-@case(90)
+@case(long=True)
 def test_a_rank_lags():
     """It gets to the others on a communicator that is not away, and so the job comes to rest."""
     with Session() as session:
@@ -395,7 +395,7 @@ def test_a_rank_lags():
         check_values(ranks, 0, 1)
 
 
-@case(90)
+@case(long=True)
 def test_relatives_come_back_together():
     """A communicator may use memory of the one that it was split from: its use brings that back."""
     with Session() as session:
@@ -410,7 +410,7 @@ def test_relatives_come_back_together():
         equal(each(ranks, "resume(0)"), [SUCCESS] * 2, "resume")
 
 
-@case(90)
+@case(long=True)
 def test_memory_that_may_be_anybodys():
     """Small blocks of several communicators lie in one allocation, so all of them are held."""
     with Session() as session:
@@ -424,7 +424,7 @@ def test_memory_that_may_be_anybodys():
         check_values(ranks, 0, 1)
 
 
-@case(90)
+@case(long=True)
 def test_made_in_the_background():
     """The memory is a thread's that NCCL has made for this communicator."""
     with Session() as session:
@@ -441,7 +441,7 @@ def test_made_in_the_background():
         equal(each(ranks, "resume(1)"), [SUCCESS] * 2, "resume")
 
 
-@case(120, long=True)
+@case(long=True)
 def test_traffic_goes_on():
     """On one communicator, all the while others are suspended and resumed."""
     with Session() as session:
@@ -481,7 +481,7 @@ class Communicator:
         return [rank.end() for rank, _ in calls]
 
 
-@case(180, long=True)
+@case(long=True)
 def test_at_random():
     """Any order of suspending, resuming and using, by ranks of different communicators: values are right, and what is
     away is what was suspended and not used since."""
@@ -516,7 +516,7 @@ def test_at_random():
 
 # Failures
 
-@case(60)
+@case()
 def test_without_an_agent():
     with Session() as session:
         ranks = ranks_of(session, ready=False)
@@ -555,7 +555,7 @@ class Answers:
             connection.close()
 
 
-@case(60)
+@case()
 def test_answers():
     """Whatever answers, there is a result and a reason."""
     refused = (b'{"progress": {"phase": "drain", "done": 0, "of": 2}}\n{"ok": false, "error": "rank 1 is \\"behind\\"",'
@@ -581,7 +581,7 @@ def test_answers():
         check('"timeout_ms": 30000' in agent.asked[0] and '"together": 1,' in agent.asked[0], agent.asked[0])
 
 
-@case(60)
+@case()
 def test_somebody_elses_answers():
     """Nobody but root and oneself is believed."""
     with Session() as session:
@@ -592,7 +592,7 @@ def test_somebody_elses_answers():
         check(not any(agent.asked), agent.asked)
 
 
-@case(60)
+@case()
 def test_time_of_its_own():
     with Session() as session:
         agent = Answers(session.socket, b'{"ok": true, "result": {}}\n')
@@ -600,7 +600,7 @@ def test_time_of_its_own():
         check('"timeout_ms": 3000}' in agent.asked[0], agent.asked[0])
 
 
-@case(90)
+@case()
 def test_a_rank_that_cannot_take_part():
     with Session() as session:
         start(session, "--no-attach")
@@ -613,7 +613,7 @@ def test_a_rank_that_cannot_take_part():
         check_values(ranks, 0)
 
 
-@case(90)
+@case()
 def test_the_agent_dies():
     """In the middle of a call: the call ends, the job goes on, and the next agent moves what is asked for."""
     with Session() as session:
@@ -639,7 +639,7 @@ def test_the_agent_dies():
         check_values(ranks, 0)
 
 
-@case(60)
+@case()
 def test_a_forked_child():
     """It has no communicators, and knows of nothing that is suspended."""
     with Session() as session:
@@ -656,7 +656,7 @@ def own_nccl(session):
     return session.compile("libnccl.so.2", "nccl_own.c", "-shared", "-fPIC", "-Wl,-soname,libnccl.so.2")
 
 
-@case(60)
+@case()
 def test_nccls_own_functions():
     with Session() as session:
         library = own_nccl(session)
@@ -672,7 +672,7 @@ def test_nccls_own_functions():
         equal(Caller(session, 0, library, LIEN_NCCL_SUSPEND="0")(calls), [60, 70, 80, 90], "not on request")
 
 
-@case(60)
+@case(long=True)
 def test_nccl_within_another_library():
     """As in some builds of PyTorch: no file is called libnccl."""
     with Session() as session:
@@ -702,7 +702,7 @@ def said_by(session, argv, **environment):
     return [int(line.split()[-1]) for line in lines[:-1]], lines[-1]
 
 
-@case(60)
+@case(long=True)
 def test_linked_programs():
     with Session() as session:
         program = linked(session, own_nccl(session))
@@ -715,7 +715,7 @@ def test_linked_programs():
         equal(error, "lien: ncclCommResume: the communicator is NULL", "last error")
 
 
-@case(60)
+@case()
 def test_a_linked_program_moves():
     with Session() as session:
         program = linked(session, SYNC)
@@ -738,7 +738,7 @@ def test_a_linked_program_moves():
         equal(process.ask(""), "version 22809", "version")
 
 
-@case(120, long=True)
+@case(long=True)
 def test_the_gpu_script():
     """tests/gpu/nccl_calls.py on the software driver."""
     with Session(memory="1G") as session:

@@ -9,14 +9,14 @@ import os
 import re
 import sys
 
-from lien_test import LIEN, ROOT, SOFTNCCL, Session, case, check, equal, main, program, run
+from lien_test import GUARD, LIEN, ROOT, SOFTNCCL, Session, case, check, equal, main, program, run
 from train_job import SYNC
 
 OLD = os.path.join(os.path.dirname(os.path.dirname(SYNC)), "sync-2.19", "libnccl.so.2")
 SCRIPT = os.path.join(ROOT, "tests", "gpu", "nccl_versions.py")
 
 
-def versions(session, *args, limit=200, **environment):
+def versions(session, *args, limit=GUARD, **environment):
     """The exit status, the rows of the table, and all that was said."""
     outcome = run([sys.executable, SCRIPT, "--lien", LIEN, *args], limit,
                   session.env(LIEN_PLAIN=None, LIEN_SOCKET=None, **environment))
@@ -30,7 +30,7 @@ def prog():
     return "--prog", program("prog_nccl_versions", "tests/gpu")
 
 
-@case(240, long=True)
+@case(long=True)
 def test_both_versions():
     with Session(devices=2, memory="1G") as session:
         code, rows, said = versions(session, *prog(), SYNC, OLD)
@@ -44,7 +44,7 @@ def test_both_versions():
             check(re.match(r"passed, 0 MiB \([1-9]\d* stay\)$", row[4]), "attached, cuMem off:", row)
 
 
-@case(60)
+@case(long=True)
 def test_libraries_that_do_not_work():
     """One that is none, one that is not there, and one whose ranks never meet."""
     with Session(devices=2, memory="1G") as session:
@@ -59,7 +59,7 @@ def test_libraries_that_do_not_work():
         check(re.search("^FAILED /nonexistent/.*: cannot be loaded: .*No such file", said, re.M), said)
 
 
-@case(60)
+@case(long=True)
 def test_wrong_values():
     with Session(devices=2, memory="1G") as session:
         library = session.compile("libnccl.so.2", "no_gather.c", "-shared", "-fPIC", "-Wl,--no-as-needed", SYNC,
@@ -70,7 +70,7 @@ def test_wrong_values():
                         r"value 0 of \d+ is 0x", said, re.M), said)
 
 
-@case(60)
+@case(long=True)
 def test_no_memory():
     """The reason of the rank is told, and the other one does not keep the script waiting."""
     with Session(devices=2, memory="32M") as session:
@@ -79,7 +79,7 @@ def test_no_memory():
         check(re.search(r"^FAILED 2.28.9, run, cuMem on: rank \d: nccl\w+\(.*\): 1", said, re.M), said)
 
 
-@case(60)
+@case()
 def test_no_gpu():
     with Session(devices=2) as session:
         code, _, said = versions(session, *prog(), SYNC, LD_LIBRARY_PATH=None)

@@ -28,13 +28,13 @@ def rounds(many, *more):
         many.goes_on()
 
 
-@case(60 + 20 * ROUNDS, long=True)
+@case(600 + 20 * ROUNDS, long=True)
 def test_slurm():
     with Lab(3) as lab, slurm_training(lab) as (number, job):
         rounds(Many(lab, job, "--launch", "srun --jobid %d --overlap -N1 -n1 -w {node}" % number))
 
 
-@case(60 + 20 * ROUNDS, long=True)
+@case(600 + 20 * ROUNDS, long=True)
 def test_ssh():
     with Lab(3) as lab:
         Ssh(lab)
@@ -42,13 +42,13 @@ def test_ssh():
             rounds(Many(lab, job, "--launch", "ssh {node}"))
 
 
-@case(60 + 20 * ROUNDS, long=True)
+@case(600 + 20 * ROUNDS, long=True)
 def test_all_memory():
     with Lab(3) as lab, training(lab) as job:
         rounds(Many(lab, job), "--owner", "all")
 
 
-@case(60, long=True)
+@case(long=True)
 def test_ssh_preset():
     with Lab(2) as lab:
         Ssh(lab)
@@ -58,7 +58,7 @@ def test_ssh_preset():
             many.goes_on()
 
 
-@case(120, long=True)
+@case(long=True)
 def test_slurm_preset():
     """Slurm says which nodes and processes: those of another job stay."""
     with Lab(2) as lab:
@@ -80,7 +80,7 @@ def test_slurm_preset():
             one.finish()
 
 
-@case(90)
+@case(long=True)
 def test_one_group():
     """By a communicator whose ranks are on all nodes, in one answer of all nodes."""
     with Lab(2) as lab, training(lab) as job:

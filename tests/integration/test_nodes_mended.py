@@ -28,14 +28,14 @@ def fails(nodes, *args, has):
     return outcome.err
 
 
-@case(30)
+@case()
 def test_all_do_well():
     with ScriptedNodes({}, {}) as nodes:
         outcome = nodes.lien("offload")
         check(outcome.code == 0 and "offloaded 2.0 MiB of 2 processes on 2 nodes" in outcome.out, outcome)
 
 
-@case(30)
+@case()
 def test_those_that_moved_are_put_back():
     """Its agent has said which processes it has moved."""
     with ScriptedNodes({}, UNDONE) as nodes:
@@ -44,7 +44,7 @@ def test_those_that_moved_are_put_back():
         equal(restores(nodes, "b"), [], "on the node that has undone")
 
 
-@case(60, long=True)
+@case(long=True)
 def test_what_was_selected_is_put_back():
     """Its agent has not: what the offload was about, and nothing of others."""
     for args, selection in (
@@ -60,7 +60,7 @@ def test_what_was_selected_is_put_back():
             equal(restores(nodes, "a"), [{"op": "restore", **selection}], "what is put back")
 
 
-@case(60, long=True)
+@case(long=True)
 def test_not_known_what_to_put_back():
     """To put back everything would put back what others have offloaded there."""
     for args in (["--owner", "all"], ["--tag", "weights", "--discard", "tag:kv"]):
@@ -71,7 +71,7 @@ def test_not_known_what_to_put_back():
             equal(len(os.listdir(nodes.state)), 1, "decisions that are left")
 
 
-@case(60, long=True)
+@case(long=True)
 def test_a_node_forgets_what_it_has_committed():
     """Memory is away there, whatever its new agent knows of it."""
     for other in ({}, UNDONE, NO_RESULT):
@@ -81,7 +81,7 @@ def test_a_node_forgets_what_it_has_committed():
             check("runs on" not in said, said)
 
 
-@case(30)
+@case()
 def test_a_node_fails_after_it_has_committed():
     """An error is not that nothing was moved."""
     with ScriptedNodes({"commit": "fails"}, {}) as nodes:
@@ -89,7 +89,7 @@ def test_a_node_fails_after_it_has_committed():
         check("a: process 7: a device is lost" in said and "runs on" not in said, said)
 
 
-@case(30)
+@case()
 def test_a_result_is_missing():
     """It is done there, too, and is not left out without a word."""
     with ScriptedNodes({}, NO_RESULT) as nodes:
@@ -120,7 +120,7 @@ except lien.LienError as error:
 """
 
 
-@case(60, long=True)
+@case(long=True)
 def test_python_with_a_missing_result():
     """The end of the block puts back what was selected there, or says that it cannot know what."""
     for how, selection, selected in (

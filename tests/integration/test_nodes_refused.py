@@ -34,7 +34,7 @@ def script(many, text):
     return ["--launch", path + " {node}"]
 
 
-@case(90, long=True)
+@case(long=True)
 def test_nodes_and_launchers():
     with two_ranks() as many:
         for code, text, words in (
@@ -66,14 +66,14 @@ def job_goes_on(many):
     many.goes_on()
 
 
-@case(90, long=True)
+@case(long=True)
 def test_banners():
     with two_ranks() as many:
         many.launch = script(many, "echo Welcome to $1; echo '{\"to\": \"the machine\"}'; echo; exec ON \"$@\"\n")
         job_goes_on(many)
 
 
-@case(90)
+@case(long=True)
 def test_another_version():
     with two_ranks() as many:
         hello = '{"lien": "node", "protocol": 99, "version": "9.9.9"}'
@@ -83,7 +83,7 @@ def test_another_version():
         job_goes_on(many)
 
 
-@case(90, long=True)
+@case(long=True)
 def test_nothing_but_banners():
     """What is there is no lien, and talks without an end."""
     with two_ranks() as many:
@@ -92,7 +92,7 @@ def test_nothing_but_banners():
         job_goes_on(many)
 
 
-@case(90, long=True)
+@case(long=True)
 def test_no_agent():
     with two_ranks() as many:
         many.lab[1].stop_agent()
@@ -102,7 +102,7 @@ def test_no_agent():
         job_goes_on(many)
 
 
-@case(90)
+@case()
 def test_no_right_on_one_node():
     """The job is root's; on node2 the launcher is somebody else."""
     with two_ranks() as many:
@@ -116,7 +116,7 @@ def as_user(uid):
     return ["setpriv", "--reuid", str(uid), "--regid", str(uid), "--clear-groups"]
 
 
-@case(90, long=True)
+@case(long=True)
 def test_a_users_job():
     """Who may start a process on the nodes as its user moves it, and nobody else but root."""
     with Lab(2) as lab:
@@ -138,7 +138,7 @@ def test_a_users_job():
         job.finish()
 
 
-@case(90)
+@case(long=True)
 def test_job_has_ended():
     with Lab(2) as lab:
         with training(lab, 1) as job:
@@ -147,7 +147,7 @@ def test_job_has_ended():
         check(outcome.code in (0, 1) and outcome.err + outcome.out, "it says that there is nothing:", outcome)
 
 
-@case(120, long=True)
+@case(long=True)
 def test_job_ends_meanwhile():
     """Offloads follow each other until there is no job: each is done, or one line says why not."""
     with Lab(2) as lab:
@@ -167,7 +167,7 @@ def test_job_ends_meanwhile():
             wait_for("device memory of %s is free" % node.name, lambda node=node: not node.used())
 
 
-@case(90, long=True)
+@case(long=True)
 def test_clocks_differ():
     with Lab(2) as lab:
         ahead = lab.desk.compile("clock.so", "clock.c", "-shared", "-fPIC")

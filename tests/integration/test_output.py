@@ -12,7 +12,7 @@ from lien_test import LIEN, MIB, Session, case, check, equal, main
 LINE = re.compile(r"lien agent: \d{4}-\d\d-\d\d \d\d:\d\d:\d\d (error|warning|notice|info): ")
 
 
-@case(40)
+@case()
 def test_log():
     """Time and level in words; who asked for what; sizes for humans."""
     with Session() as session:
@@ -38,7 +38,7 @@ def test_log():
             check(LINE.match(line), line)
 
 
-@case(40)
+@case()
 def test_log_of_the_journal():
     """<N> of syslog under journald alone; that is: if stderr is the stream that JOURNAL_STREAM names"""
     with Session() as session:
@@ -57,7 +57,7 @@ def test_log_of_the_journal():
             equal(said.count("\n"), 1, said)
 
 
-@case(40)
+@case()
 def test_numbers_of_the_socket():
     """No more digits than a number needs, in what the agent itself sends, too."""
     with Session() as session:
@@ -81,7 +81,7 @@ sys.exit(7)
 """
 
 
-@case(60)
+@case()
 def test_recording_of_a_job():
     """`record -- JOB` has the job's exit code; what it wrote shows the peak, not the empty end."""
     with Session() as session:

@@ -86,7 +86,7 @@ class Root:
             found = children_of(outer.pid)
             started = "/run/systemd/private" if init == "systemd" else "/run/started"
             return found and os.path.exists("/proc/%d/root%s" % (found[0], started)) and found[0]
-        self.init = wait_for("the root is there", ready, 20)
+        self.init = wait_for("the root is there", ready)
         self.before = set(self.files())
         self.enter = ["nsenter", "-t", str(self.init), "-m", "-p", "-r", "-w"]
 
@@ -225,7 +225,7 @@ def test_what_is_in_them():
             check("libmicrohttpd" not in field(packages["lien"], "Depends"), field(packages["lien"], "Depends"))
 
 
-@case(120, long=True)
+@case(long=True)
 def test_install_upgrade_remove():
     """Where no systemd runs, as in a container: all of it works from there, and nothing is left."""
     with session_with("none") as (session, root):
@@ -253,7 +253,7 @@ def test_install_upgrade_remove():
         equal(root.attempt("dpkg-query", "-W", *PACKAGES).out, "", "what dpkg knows")
 
 
-@case(120, long=True)
+@case(long=True)
 def test_under_systemd():
     """The agent starts when it is installed. An upgrade restarts it, while memory is offloaded; a removal is
     refused until that is back, and then takes lien out of running jobs, which go on."""
@@ -271,7 +271,7 @@ def test_under_systemd():
         root.dpkg("-i", *first.values())
         equal(root("systemctl", "is-enabled", "lien-agent").strip(), "enabled", "at boot")
         equal(root.attempt("systemctl", "is-enabled", "lien-exporter").out.strip(), "disabled", "the exporter")
-        wait_for("the agent answers", answers, 20)
+        wait_for("the agent answers", answers)
         driver = Driver(session.spawn([*root.enter, program("prog_driver")]))
         driver("init", 0)
         va = driver("make", 2 * MIB, 0)[1]
@@ -283,13 +283,13 @@ def test_under_systemd():
         agent = root("systemctl", "show", "-p", "MainPID", "lien-agent")
         root.dpkg("-i", *then.values())
         check(root("systemctl", "show", "-p", "MainPID", "lien-agent") != agent, "the agent of before")
-        wait_for("the next one answers", answers, 20)
+        wait_for("the next one answers", answers)
         refused("while it is offloaded")
         check(answers(), "the agent was stopped")
         root("systemctl", "stop", "lien-agent")
         refused("without an agent")
         root("systemctl", "restart", "lien-agent")
-        wait_for("one answers", answers, 20)
+        wait_for("one answers", answers)
         check("2.0 MiB" in root("lien", "restore"), "restore")
         equal(driver("check", va, 2 * MIB, 0x35), 0, "wrong bytes")
         root.dpkg("-r", *PACKAGES)

@@ -10,7 +10,7 @@ import json
 import os
 import sys
 
-from lien_test import LIEN, ROOT, Session, case, check, equal, main, program, run
+from lien_test import GUARD, LIEN, ROOT, Session, case, check, equal, main, program, run
 from train_job import SYNC
 
 SCRIPT = os.path.join(ROOT, "tests", "bench", "peers.py")
@@ -19,7 +19,7 @@ SCRIPT = os.path.join(ROOT, "tests", "bench", "peers.py")
 class Peers:
     """What the script says and writes."""
 
-    def __init__(self, session, *args, limit=150, **environment):
+    def __init__(self, session, *args, limit=GUARD, **environment):
         path = session.path("peers.json")
         outcome = run([sys.executable, SCRIPT, "--lien", LIEN, "--prog", program("prog_peers", "tests/bench"),
                        "--json", path, *args], limit, session.env(LIEN_PLAIN=None, LIEN_SOCKET=None, **environment))
@@ -50,7 +50,7 @@ def with_calls(session):
                            *sorted(glob.glob(os.path.join(ROOT, "tests", "integration", "softnccl_sync*.c"))), "-ldl")
 
 
-@case(180)
+@case(long=True)
 def test_lien_alone():
     with Session(memory="1G") as session:
         said = Peers(session, "--communicators", "3", "--rounds", "2", SYNC)
@@ -69,7 +69,7 @@ def test_lien_alone():
         equal((said.json["ranks"], said.json["communicators"], said.json["rows"][0]["nccl"]), (2, 3, "2.28.9"), "file")
 
 
-@case(180, long=True)
+@case(long=True)
 def test_all_ways_in_one_job():
     """Each of NCCL's own calls is made, on each communicator, in each rank and round; not lien's instead."""
     with Session(memory="1G") as session:
@@ -85,7 +85,7 @@ def test_all_ways_in_one_job():
         check(said.ways()["lien"]["freed_bytes"] > 0, "what lien frees")
 
 
-@case(180, long=True)
+@case(long=True)
 def test_one_that_fails():
     """The others go on, in another job; a library that cannot be loaded is a failure of its own."""
     with Session(memory="1G") as session:
@@ -99,7 +99,7 @@ def test_one_that_fails():
         check(first[1].startswith("FAILED") and second[2].startswith("FAILED") and int(third[2]) > 0, said.table())
 
 
-@case(120)
+@case()
 def test_wrong_values():
     with Session(memory="1G") as session:
         library = session.compile("libnccl.so.2", "no_reduce.c", "-shared", "-fPIC", "-Wl,--no-as-needed", SYNC,
@@ -110,7 +110,7 @@ def test_wrong_values():
               said.json["rows"][0])
 
 
-@case(60)
+@case(long=True)
 def test_where_it_cannot_run():
     with Session(devices=1) as session:
         said = Peers(session, SYNC)

@@ -29,7 +29,7 @@ def mentions(value, pid):
     return False
 
 
-@case(60)
+@case()
 def test_each_user_sees_and_moves_what_is_theirs():
     with Shared() as session:
         session.start_agent()
@@ -114,7 +114,7 @@ def test_each_user_sees_and_moves_what_is_theirs():
               "processes in her snapshot")
 
 
-@case(60)
+@case()
 def test_memory_shared_with_another_user():
     with Shared() as session:
         session.start_agent()
@@ -148,7 +148,7 @@ def test_memory_shared_with_another_user():
         equal(alice("check", va, 2 * MIB, 0x55), 0, "wrong bytes")
 
 
-@case(60)
+@case()
 def test_who_keeps_memory_back_is_not_named():
     """Another user's process has a descriptor of her memory open."""
     with Shared() as session:
@@ -184,7 +184,7 @@ def test_who_keeps_memory_back_is_not_named():
         equal(alice("check", va, 2 * MIB, 0x56), 0, "wrong bytes")
 
 
-@case(60)
+@case()
 def test_attached_by_root_and_by_their_user():
     """With what the agent keeps of root's rights it gives other users' processes the library."""
     with Shared() as session:
@@ -205,7 +205,7 @@ def test_attached_by_root_and_by_their_user():
             equal(driver("check", va, 2 * MIB, 0x49), 0, "wrong bytes")
 
 
-@case(60)
+@case()
 def test_nobody_cancels_what_others_do():
     ask = ("import os,socket,sys; os.setuid(%d); t, s = [socket.socket(socket.AF_UNIX) for _ in range(2)]\n"
            "def ask(connection, op): connection.sendall(b'{%%s}\\n' %% op)\n"
@@ -246,7 +246,7 @@ def test_doctor_beside_a_working_agent():
         check(session.ask_as(ALICE, "doctor")["ok"], "JSON")
 
 
-@case(60)
+@case()
 def test_host_memory_of_other_users():
     with Shared() as session:
         session.start_agent()
@@ -279,7 +279,7 @@ def status_of(pid, thread=None):
         return dict(line.rstrip("\n").split(":\t", 1) for line in status if ":\t" in line)
 
 
-@case(60)
+@case()
 def test_rights_are_given_up():
     with Session() as session:
         agent = session.start_agent()
@@ -317,7 +317,7 @@ def control_of(session, pid):
     return process and process["control"]
 
 
-@case(90, long=True)
+@case(long=True)
 def test_control_libraries_that_lie():
     with Shared() as session:
         agent = session.start_agent()
@@ -381,7 +381,7 @@ def test_control_libraries_that_lie():
         liar.end()
 
 
-@case(60)
+@case()
 def test_a_silent_one_holds_up_its_own_alone():
     with Shared() as session:
         session.start_agent()
@@ -397,7 +397,7 @@ def test_a_silent_one_holds_up_its_own_alone():
         equal(honest("check", va, 2 * MIB, 0x62), 0, "wrong bytes")
 
 
-@case(30)
+@case()
 def test_orders_of_another_user():
     """A child that has given up its rights holds both ends of its parent's pair."""
     with Shared() as session:
@@ -427,7 +427,7 @@ def test_orders_of_another_user():
 
 # Sockets and files
 
-@case(60)
+@case()
 def test_paths_that_others_control():
     with Session() as session:
         os.chmod(session.folder, 0o755)
@@ -484,7 +484,7 @@ def open_if_there(path):
     return open(path, "rb")
 
 
-@case(30)
+@case()
 def test_fake_agent():
     """Another user listens where the agent should be."""
     with Session() as session:
@@ -498,7 +498,7 @@ def test_fake_agent():
         fake.end()
 
 
-@case(30)
+@case()
 def test_too_many_clients_of_a_user():
     with Shared() as session:
         session.start_agent()

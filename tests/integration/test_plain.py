@@ -26,7 +26,7 @@ def check_as_plain(job, address, size, again):
     equal(address % 512, 0, "alignment")
 
 
-@case(60)
+@case()
 def test_alloc_ask_free():
     with plain_session() as session:
         for linked in (False, True):
@@ -52,7 +52,7 @@ def test_alloc_ask_free():
             job.end()
 
 
-@case(60)
+@case()
 def test_out_of_memory_at_the_same_point():
     with plain_session(memory="256M") as session:
         most = []
@@ -73,7 +73,7 @@ def test_out_of_memory_at_the_same_point():
         equal(most[0], most[1], "blocks until there is no more")
 
 
-@case(60)
+@case()
 def test_all_of_it_moves():
     """Every block goes to the host and comes back, where it was; `--plain` leaves them alone."""
     with plain_session() as session:
@@ -100,7 +100,7 @@ def test_all_of_it_moves():
         equal(session.ask("status")["events_lost"], 0, "events lost")
 
 
-@case(60)
+@case()
 def test_who_asked_stays_who_asked():
     """NCCL's plain memory alone moves by default: none of its chunks holds anybody else's."""
     with plain_session() as session:
@@ -124,7 +124,7 @@ def test_who_asked_stays_who_asked():
             job("check", address, 3000, value)
 
 
-@case(60)
+@case()
 def test_other_threads_and_contexts():
     with plain_session() as session:
         job = Plain(session)
@@ -159,7 +159,7 @@ def test_other_threads_and_contexts():
         equal(session.used(), 0, "memory after the last release")
 
 
-@case(60)
+@case()
 def test_peers():
     with plain_session() as session:
         job = Plain(session)
@@ -180,7 +180,7 @@ def test_peers():
         equal(job("access", job("alloc", 2 * MIB), 1), 0, "access of a former peer")
 
 
-@case(60)
+@case()
 def test_stream_ordered():
     with plain_session() as session:
         session.start_agent()
@@ -229,7 +229,7 @@ def test_stream_ordered():
         job("free-async", last, one)
 
 
-@case(60)
+@case()
 def test_captures():
     """A free ends the captures that the driver's own would end, with the same error, and no others."""
     with plain_session() as session:
@@ -259,7 +259,7 @@ def test_captures():
         equal(session.used(), KEPT, "device memory in use")
 
 
-@case(60)
+@case()
 def test_pools_that_other_devices_use():
     """Existing memory of ours gets the access, later memory is the driver's."""
     with plain_session() as session:
@@ -275,7 +275,7 @@ def test_pools_that_other_devices_use():
         equal((stays(session, early.pid), stays(session, job.pid)), (2 * MIB, 6 * MIB), "stays")
 
 
-@case(60)
+@case()
 def test_out_of_memory_in_streams():
     """What was freed in a stream is given to who needs it, when the stream is done with it."""
     with plain_session(memory="64M") as session:
@@ -286,7 +286,7 @@ def test_out_of_memory_in_streams():
         job("alloc", 60 * MIB)
 
 
-@case(60)
+@case()
 def test_fork():
     with plain_session() as session:
         job = Plain(session)
@@ -301,7 +301,7 @@ def test_fork():
         equal(session.used(), KEPT, "device memory in use")
 
 
-@case(120)
+@case()
 def test_every_driver_call_fails_once():
     """An error leaves everything as it was: the same call can be made again."""
     with plain_session() as session:
@@ -338,7 +338,7 @@ def test_every_driver_call_fails_once():
         equal(session.used(), KEPT, "device memory in use")
 
 
-@case(60)
+@case()
 def test_calls_fail_while_peers_are_enabled():
     with plain_session() as session:
         faults.folder(session)
@@ -361,7 +361,7 @@ def test_calls_fail_while_peers_are_enabled():
         check(nth > 6, "no calls were hit")
 
 
-@case(200, long=True)
+@case(long=True)
 def test_moved_while_threads_allocate():
     """Wherever a thread is caught between the driver's calls, nothing is lost."""
     with plain_session(strict=False) as session:
@@ -384,7 +384,7 @@ def test_moved_while_threads_allocate():
         equal(session.ask("status")["events_lost"], 0, "events lost")
 
 
-@case(60)
+@case()
 def test_freed_while_away():
     with plain_session(strict=False) as session:
         session.start_agent()
@@ -402,7 +402,7 @@ def test_freed_while_away():
         equal(session.used(), KEPT, "device memory in use")
 
 
-@case(60)
+@case()
 def test_detached():
     """Its memory stays what it is, new memory is the driver's, until lien is back."""
     with plain_session() as session:
@@ -421,7 +421,7 @@ def test_detached():
         equal(session.used(), KEPT, "device memory in use")
 
 
-@case(60)
+@case()
 def test_an_agent_that_comes_later():
     """It finds the memory of a process that `lien run` started before there was an agent."""
     with plain_session() as session:

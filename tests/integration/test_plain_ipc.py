@@ -23,7 +23,7 @@ def answers(job):
     return None
 
 
-@case(120)
+@case()
 def test_ipc():
     with plain_session() as session:
         owner, user = Plain(session), Plain(session, device=1)
@@ -67,7 +67,7 @@ def test_ipc():
         equal(session.used(), 0, "device memory in use")
 
 
-@case(60)
+@case()
 def test_ipc_of_a_process_that_closes_its_descriptors():
     with plain_session() as session:
         owner, user = Plain(session), Plain(session)
@@ -82,7 +82,7 @@ def test_ipc_of_a_process_that_closes_its_descriptors():
         user.holds(wait_for("a handle of a new socket", opened), 2 * MIB, 9)
 
 
-@case(60)
+@case()
 def test_ipc_with_a_process_without_lien():
     """What they exchange are the driver's handles, or it is refused."""
     with plain_session() as session:
@@ -99,7 +99,7 @@ def test_ipc_with_a_process_without_lien():
         without("ipc-close", without("ipc-open", plain.handle(block)))
 
 
-@case(120)
+@case()
 def test_ipc_moves():
     """Shared memory is moved in both processes, and can be opened while it is away."""
     with plain_session(strict=False) as session:
@@ -285,7 +285,7 @@ class Jobs:
             job.holds()
 
 
-@case(200, long=True)
+@case(long=True)
 def test_random_jobs():
     """Against a model: every byte of every block, in its owner and in all who have it open."""
     for seed in (1, 3, 12):

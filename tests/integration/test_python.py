@@ -49,7 +49,7 @@ def under_way(session, clients=1):
 
 # The package
 
-@case(120, long=True)
+@case(long=True)
 def test_pip_installs_it_without_a_network():
     with Session() as session:
         target = session.path("site")
@@ -65,7 +65,7 @@ def test_pip_installs_it_without_a_network():
         equal(said.stdout.split(), [os.path.join(target, "lien", "__init__.py"), version, version], "installed")
 
 
-@case(20)
+@case()
 def test_the_table_of_events_is_up_to_date():
     with open(os.path.join(PACKAGE, "lien", "_layout.py"), encoding="utf-8") as file:
         kept = file.read()
@@ -74,7 +74,7 @@ def test_the_table_of_events_is_up_to_date():
     check(kept == made, "run `make python-layout`")
 
 
-@case(60)
+@case()
 def test_examples():
     """The examples of all docstrings, in a process that moves its own memory."""
     with Session() as session:
@@ -94,7 +94,7 @@ def test_examples():
 
 # A process and its own memory
 
-@case(60)
+@case()
 def test_a_process_moves_its_own_memory():
     """The thread that asks is at rest: it is in no call."""
     with Session() as session:
@@ -117,7 +117,7 @@ def test_a_process_moves_its_own_memory():
         check(job("holds(address, size, 0x5a)"), "other bytes than before")
 
 
-@case(60)
+@case(long=True)
 def test_a_thread_of_the_process_waits_for_the_memory():
     """It waits in the driver, and the thread that offloaded can restore."""
     with Session() as session:
@@ -134,7 +134,7 @@ def test_a_thread_of_the_process_waits_for_the_memory():
         check(job("holds(address, size, 0x33)"), "what it has written")
 
 
-@case(60)
+@case()
 def test_dropped_memory_is_not_saved():
     with Session() as session:
         session.start_agent()
@@ -147,7 +147,7 @@ def test_dropped_memory_is_not_saved():
 
 # Every rank at once
 
-@case(90)
+@case()
 def test_every_rank_asks_at_once():
     with busy_session(memory="2G") as session:
         session.start_agent()
@@ -179,7 +179,7 @@ def test_every_rank_asks_at_once():
         equal(ranks[3]("lien.restore().transaction"), 4, "number")
 
 
-@case(90)
+@case(long=True)
 def test_ranks_that_are_a_turn_apart():
     """With a token, a late rank does not begin again what has been done, nor undo what came after it."""
     with Session() as session:
@@ -202,7 +202,7 @@ def test_ranks_that_are_a_turn_apart():
         equal(session.process(first.pid)["state"], "offloaded", "state")
 
 
-@case(60)
+@case()
 def test_a_text_shares_with_no_other():
     with Session() as session:
         session.start_agent()
@@ -212,7 +212,7 @@ def test_a_text_shares_with_no_other():
         equal(job("lien.offload('all').transaction"), 1, "without a text")
 
 
-@case(60)
+@case(long=True)
 def test_the_result_of_a_job_that_has_ended():
     """Nothing has been moved since, but that is not why the next job has nothing to restore."""
     with Session() as session:
@@ -227,7 +227,7 @@ def test_the_result_of_a_job_that_has_ended():
         equal(second("lien.restore().outcome"), "nothing to do", "of the next job")
 
 
-@case(90)
+@case()
 def test_a_failure_is_every_ranks_and_is_not_remembered():
     with busy_session() as session:
         session.start_agent()
@@ -245,7 +245,7 @@ def test_a_failure_is_every_ranks_and_is_not_remembered():
         equal(ranks[1]("lien.offload('all', together='one').outcome"), "done", "outcome")
 
 
-@case(90)
+@case()
 def test_another_request_waits_or_is_refused():
     with busy_session() as session:
         session.start_agent()
@@ -280,7 +280,7 @@ def test_another_request_waits_or_is_refused():
         equal([job.end()["code"] for job in (first, second)], ["cancelled"] * 2, "codes")
 
 
-@case(90)
+@case()
 def test_every_rank_of_a_job_that_was_not_started_by_lien():
     """The first requests attach to all of them."""
     with Session() as session:
@@ -298,7 +298,7 @@ def test_every_rank_of_a_job_that_was_not_started_by_lien():
 
 # What is selected
 
-@case(60)
+@case(long=True)
 def test_by_gpu():
     with Session(devices=2) as session:
         session.start_agent()
@@ -316,7 +316,7 @@ def test_by_gpu():
         equal([job("holds(address, size, 0x5a)") for job in jobs], [True] * 2, "bytes")
 
 
-@case(60)
+@case(long=True)
 def test_so_much_free():
     """Ranks that ask for the same free it once; a restore in between, or together=False, frees it again."""
     with Session() as session:
@@ -342,7 +342,7 @@ def test_so_much_free():
             equal(ranks[0]("caught(lien.offload, 'all', free=%s)" % free)["code"], "invalid", free)
 
 
-@case(60)
+@case(long=True)
 def test_by_communicator():
     with Session() as session:
         session.start_agent()
@@ -365,7 +365,7 @@ def test_by_communicator():
 
 # Errors
 
-@case(60)
+@case()
 def test_errors_say_what_to_do():
     with busy_session() as session:
         session.environment["LIEN_SOCKET"] = session.socket
@@ -397,7 +397,7 @@ def test_errors_say_what_to_do():
               ("what", "busy", 812, 813, "wait"), "from another process")
 
 
-@case(60)
+@case()
 def test_errors_name_the_process_that_is_not_at_rest():
     """One of its threads goes on calling, and blocks the signal that would hold it."""
     with Session() as session:
@@ -415,7 +415,7 @@ def test_errors_name_the_process_that_is_not_at_rest():
         equal(asking("lien.offload('all').bytes"), 2 * SIZE, "bytes")
 
 
-@case(60)
+@case()
 def test_errors_name_the_holder():
     with Session() as session:
         session.start_agent()
@@ -441,7 +441,7 @@ def test_errors_name_the_holder():
         check("lien run" in error["remedy"], error)
 
 
-@case(60)
+@case()
 def test_another_users_memory():
     with Shared() as session:
         session.start_agent()
@@ -473,7 +473,7 @@ for i in range(8):
 """
 
 
-@case(60)
+@case(long=True)
 def test_another_users_results():
     """Users who have no process push out nobody's results."""
     with Shared() as session:
@@ -487,7 +487,7 @@ def test_another_users_results():
         equal(alice("lien.offload('all', together='a').transaction"), 1, "what she has done already")
 
 
-@case(60)
+@case()
 def test_who_gives_up_cancels():
     with busy_session() as session:
         session.start_agent()
@@ -511,7 +511,7 @@ def test_who_gives_up_cancels():
 
 # Questions
 
-@case(60)
+@case()
 def test_answers_are_those_of_the_command():
     with Session() as session:
         session.start_agent()
@@ -527,7 +527,7 @@ def test_answers_are_those_of_the_command():
             equal(found, answer.get("processes", answer.get("rows", answer)), question)
 
 
-@case(60)
+@case()
 def test_events_are_those_of_the_command():
     with Session() as session:
         session.start_agent()

@@ -100,7 +100,7 @@ def memory_in_use():
     return used
 
 
-@case(120)
+@case()
 def test_verify():
     expect(replay("--verify", recording("basic")), 0, r"recorded pid 101 -> pid \d+: 21 mappings",
            r"recorded pid 102 -> pid \d+: 10 mappings", "replay: ready",
@@ -110,12 +110,12 @@ def test_verify():
     assert memory_in_use() == 0, memory_in_use()
 
 
-@case(120)
+@case()
 def test_default_is_verify():
     expect(replay(recording("basic")), 0, "verify: ok %d mappings" % MAPPINGS)
 
 
-@case(120)
+@case()
 def test_commands():
     done = expect(replay("--hold", recording("basic"), commands="verify\nchange 7\nverify\n\n"
                          "change 0x8\nverify\nfree\nverify\nquit\nverify\n"), 0)
@@ -125,7 +125,7 @@ def test_commands():
                     "verify: ok 0 mappings, 0 bytes"], said
 
 
-@case(120)
+@case()
 def test_wrong_commands():
     for command in ("frobnicate", "change", "change x", "change -1", "verify now", "x" * 1000):
         done = expect(replay("--hold", recording("ended"), commands=command + "\nverify\n"), 1)
@@ -133,7 +133,7 @@ def test_wrong_commands():
     expect(replay("--hold", recording("ended"), commands="verify\nverify"), 0)
 
 
-@case(120)
+@case()
 def test_free_gives_all_back():
     with Held(recording("basic")) as held:
         before = memory_in_use()
@@ -143,7 +143,7 @@ def test_free_gives_all_back():
         assert held.end()[0] == 0
 
 
-@case(120, long=True)
+@case(long=True)
 def test_passive_at_the_quiet_point():
     def used(pid):
         with open("/proc/%d/stat" % pid) as stat:
@@ -156,7 +156,7 @@ def test_passive_at_the_quiet_point():
         assert all(state_of(pid) == "S" for pid in pids)
 
 
-@case(120)
+@case()
 def test_mismatch_is_found():
     """Changes one word of one process's memory from outside: others see it by their imports."""
     with Held(recording("ended")) as held:
@@ -175,7 +175,7 @@ def test_mismatch_is_found():
         assert held.end()[0] == 1
 
 
-@case(120, long=True)
+@case(long=True)
 def test_thousands_of_shares():
     """More exports than RLIMIT_NOFILE of a plain shell, and far more than a socket holds."""
     done = expect(replay("--hold", recording("pairs", PAIRS), commands="verify\nchange 1\nverify\n"
@@ -185,7 +185,7 @@ def test_thousands_of_shares():
     assert memory_in_use() == 0
 
 
-@case(120)
+@case()
 def test_few_file_descriptors():
     done = subprocess.run(
         ["sh", "-c", 'ulimit -n 64; exec "$@"', "sh", LIEN, "replay", "--no-control",
@@ -196,7 +196,7 @@ def test_few_file_descriptors():
         assert re.search("file descriptors|CUDA_ERROR", done.stderr), done
 
 
-@case(120)
+@case()
 def test_an_owner_that_ended():
     done = expect(replay("--hold", recording("ended"), commands="verify\nchange 3\nverify\nfree\n"),
                   0, "ended, as recorded")
@@ -204,13 +204,13 @@ def test_an_owner_that_ended():
     assert done.stdout.count("verify: ok 1 mappings, 4194304 bytes") == 2, done
 
 
-@case(120)
+@case()
 def test_interrupted_recording():
     expect(replay(recording("interrupted")), 0, "cut short after record 190",
            "verify: ok %d mappings, %d bytes" % (MAPPINGS, BYTES))
 
 
-@case(120)
+@case()
 def test_damaged_recordings():
     with open(recording("basic"), "rb") as good:
         whole = good.read()
@@ -238,13 +238,13 @@ def test_damaged_recordings():
     expect(replay(work()), 1, "Is a directory|damaged|not a recording")
 
 
-@case(120)
+@case()
 def test_too_many_processes():
     expect(replay(recording("many", 300)), 1, "more than 256 processes")
     expect(replay(recording("many", 30)), 0, "verify: ok 0 mappings")
 
 
-@case(120)
+@case()
 def test_options():
     file = recording("basic")
     for args in ([], [file, file], ["--frobnicate", file], ["--timeout", "0", file],
@@ -255,7 +255,7 @@ def test_options():
     assert done.stderr == "" and all(len(line) <= 80 for line in done.stdout.splitlines())
 
 
-@case(120)
+@case()
 def test_json():
     done = expect(replay("--json", recording("basic")), 0)
     summary = json.loads(done.stdout)
@@ -267,7 +267,7 @@ def test_json():
     assert json.loads(done.stdout)["ok"] is False
 
 
-@case(120)
+@case()
 def test_driver_error():
     done = expect(replay(recording("toobig")), 1, r"recorded pid 101 \(pid \d+\): cuMemCreate "
                   r"\(record 9\): CUDA_ERROR_OUT_OF_MEMORY")
@@ -275,21 +275,21 @@ def test_driver_error():
     assert len(done.stderr.splitlines()) == 1, done
 
 
-@case(120)
+@case()
 def test_no_driver():
     done = replay(recording("ended"), env=environment(LD_LIBRARY_PATH=None))
     if done.returncode:  # else this machine has a driver of its own
         expect(done, 1, "no CUDA driver|cuInit|no device")
 
 
-@case(120)
+@case()
 def test_fewer_devices():
     expect(replay(recording("basic"), env=environment(LIEN_SOFTCUDA_DEVICES="1",
                                                       LIEN_SOFTCUDA_DIR=devices() + "1")), 0,
            "names device 1, here are 1", "verify: ok %d mappings" % MAPPINGS)
 
 
-@case(120)
+@case()
 def test_death_of_a_worker():
     with Held(recording("basic")) as held:
         os.kill(held.pids[101], signal.SIGKILL)
@@ -299,7 +299,7 @@ def test_death_of_a_worker():
     assert memory_in_use() == 0
 
 
-@case(120)
+@case()
 def test_keep_going():
     with Held("--keep-going", recording("basic")) as held:
         os.kill(held.pids[101], signal.SIGKILL)
@@ -309,7 +309,7 @@ def test_keep_going():
         assert status == 1 and "died of signal 9" in said, said
 
 
-@case(120)
+@case()
 def test_death_of_the_parent():
     with Held(recording("basic")) as held:
         held.process.kill()
@@ -318,7 +318,7 @@ def test_death_of_the_parent():
     assert memory_in_use() == 0
 
 
-@case(120, long=True)
+@case(long=True)
 def test_time_limit():
     with Held("--timeout", "1", recording("basic")) as held:
         os.kill(held.pids[102], signal.SIGSTOP)
@@ -330,7 +330,7 @@ def test_time_limit():
         assert gone(held.pids[102])
 
 
-@case(120)
+@case()
 def test_nccl_stand_in():
     file = recording("basic")
     done = expect(replay(file), 0)
@@ -342,7 +342,7 @@ def test_nccl_stand_in():
             assert "/libnccl.so.2" in maps.read()
 
 
-@case(120)
+@case()
 def test_control_library():
     done = subprocess.run([LIEN, "replay", recording("ended")], capture_output=True, text=True,
                           env=environment(LIEN_CONTROL="/nowhere/liblien-control.so"))

@@ -60,7 +60,7 @@ def switches(variant, away):
     return [record for record in variant["switches"] if record["away"] == away]
 
 
-@case(200, long=True)
+@case(long=True)
 def test_all_variants():
     with session_for(2) as session:
         ran = Run(session, "--steps", "8").passes("6 passed, 0 failed")
@@ -87,7 +87,7 @@ def test_all_variants():
         equal(ran.json["not_run"], [], "not run")
 
 
-@case(120, long=True)
+@case(long=True)
 def test_one_gpu():
     """A trainer and a rollout, one process each, also where there are two."""
     with session_for(2) as session:
@@ -98,35 +98,35 @@ def test_one_gpu():
         equal(ran.json["variants"]["lien"]["growth_bytes"]["gpu_after_bytes without trainer"], None, "of three turns")
 
 
-@case(60, long=True)
+@case(long=True)
 def test_other_weights_arrive():
     with session_for(1) as session:
         Run(session, "--steps", "3", "--variant", "lien", ranks=1, RL_FAULT="handover").fails(
             r"weights handed over: \[\d+\] left, \[\d+\] arrived")
 
 
-@case(60, long=True)
+@case(long=True)
 def test_memory_is_lost():
     with session_for(1) as session:
         Run(session, "--steps", "3", "--variant", "rebuild", ranks=1, RL_FAULT="lost").fails(
             r"step start: the memory of trainer is not what it was: \[\d+\] left, \[\d+\] came back")
 
 
-@case(60, long=True)
+@case(long=True)
 def test_other_values():
     with session_for(1) as session:
         Run(session, "--steps", "3", "--variant", "lien", "--variant", "rebuild", ranks=1, RL_FAULT="values").fails(
             r"equal values: lien, rebuild: step 1: losses of lien \['0x.*'\], of rebuild \['0x.*'\]$")
 
 
-@case(60, long=True)
+@case(long=True)
 def test_ranks_differ():
     with session_for(2) as session:
         Run(session, "--steps", "3", "--variant", "rebuild", RL_FAULT="ranks").fails(
             "step 1: the ranks of the rollout differ")
 
 
-@case(60, long=True)
+@case(long=True)
 def test_growth():
     """More than 64 MiB in the turns that count."""
     with Session(devices=1, memory="512M") as session:
@@ -163,7 +163,7 @@ class Fake:
         return self.freed
 
 
-@case(10)
+@case()
 def test_what_the_agent_says_is_checked():
     sys.path.append(os.path.dirname(SCRIPT))
     import rl  # pylint: disable=import-outside-toplevel
@@ -179,7 +179,7 @@ def test_what_the_agent_says_is_checked():
     equal(set(problems(state=["process 5 of trainer is running"])), {"process 5 of trainer is running"}, "not away")
 
 
-@case(60)
+@case(long=True)
 def test_too_small():
     """A job that fits is no test of taking turns."""
     with session_for(1) as session:
@@ -187,7 +187,7 @@ def test_too_small():
             "both need more than a GPU has, lien: .* raise --gib or --cache")
 
 
-@case(60, long=True)
+@case(long=True)
 def test_no_time():
     """Fewer steps, and none of the later variants; what there is is written."""
     with session_for(1) as session:
@@ -198,7 +198,7 @@ def test_no_time():
         check("not run, for there was no time: rebuild, keep" in ran.said, ran.said)
 
 
-@case(60)
+@case(long=True)
 def test_does_not_run():
     with session_for(1) as session:
         for words, why in ((("--gib", "0"), "--gib 0.0: must be more than 0"),

@@ -10,12 +10,12 @@ import subprocess
 import sys
 
 from lien_test import (
-    LIEN, MIB, SOFTNCCL, Driver, case, check, equal, main, program, wait_for)
+    LIEN, MIB, SOFTNCCL, THREADS, Driver, case, check, equal, main, program, wait_for)
 from nccl_rank import Rank, unique_id
 from users import ALICE, BOB, Shared
 
-# An eighth of what there is room for, with as many threads as THREADS in lien_test.py
-COMMS, EXPORTS = 512, 1024
+# An eighth of what there is room for
+COMMS, EXPORTS = THREADS // 4, THREADS // 2
 
 
 def moves(session, uid, *drivers, owners=1):
@@ -32,7 +32,7 @@ def threads_of(driver, count):
         driver("thread")
 
 
-@case(60)
+@case()
 def test_threads():
     with Shared() as session:
         session.start_agent("--threads", "64")
@@ -43,6 +43,7 @@ def test_threads():
         threads_of(alice, 40)
         threads_of(bob, 4)
         moves(session, BOB, bob)
+        wait_for("Alice's is incomplete", lambda: alice.pid in session.ask("status")["incomplete"])
         left = session.ask_as(ALICE, "offload", "--owner", "all")
         equal((left["bytes"], [entry["reason"] for entry in left["left"]]),
               (0, ["events of the process were lost"]), "Alice's")
@@ -62,7 +63,7 @@ def gated(session, uid):
     return process, "at %s cuMemsetD8_v2" % process.ask("address").split()[1]
 
 
-@case(60)
+@case(long=True)
 def test_threads_that_wait():
     """One user's threads wait at a gate, more than are followed; another's is seen to wait."""
     with Shared() as session:
@@ -79,7 +80,7 @@ def test_threads_that_wait():
             equal(job.ask("count"), "ok 0", "calls that have returned")
 
 
-@case(60)
+@case()
 def test_thread_beyond_the_share_waits():
     """Which call it waits in is not known; that it needs what is away is."""
     with Shared() as session:
@@ -92,7 +93,7 @@ def test_thread_beyond_the_share_waits():
         wait_for("it is restored", lambda: alice.ask("count") == "ok 1")
 
 
-@case(60)
+@case()
 def test_users_of_a_namespace_are_one_account():
     """Who makes a user namespace answers for all users in it."""
     with Shared() as session:
@@ -112,7 +113,7 @@ def test_users_of_a_namespace_are_one_account():
         moves(session, BOB, bob)
 
 
-@case(120)
+@case()
 def test_communicators():
     with Shared() as session:
         session.start_agent()
@@ -146,7 +147,7 @@ def test_communicators():
         equal(session.ask("status")["counted_communicators"], 1, "Alice's are gone")
 
 
-@case(120)
+@case(long=True)
 def test_communicators_of_a_process_older_than_the_agent():
     """It has its own user's share, not root's."""
     with Shared() as session:
@@ -164,7 +165,7 @@ def test_communicators_of_a_process_older_than_the_agent():
         equal((status["counted_communicators"], status["uncounted"]), (COMMS, 8), "(counted, not counted)")
 
 
-@case(120)
+@case(long=True)
 def test_exports():
     """One user makes more than there is room for; another's are known, those of before and later ones."""
     with Shared() as session:
@@ -183,7 +184,7 @@ def test_exports():
         moves(session, BOB, owner, importer, owners=2)
 
 
-@case(240)
+@case(long=True)
 def test_exports_of_restores():
     """A restore exports all that is shared once more. What the job exported itself stays known: memory that
     an open descriptor keeps is not moved."""
@@ -206,7 +207,7 @@ def test_exports_of_restores():
         equal(session.ask("status")["unmatched_imports"], 0, "imports without an owner")
 
 
-@case(120)
+@case(long=True)
 def test_ring():
     """While the agent does not read, one user's calls take the room of that user alone."""
     with Shared(memory="2G") as session:
@@ -227,7 +228,7 @@ def test_ring():
         moves(session, BOB, bob)
 
 
-@case(60)
+@case()
 def test_processes():
     """Each is entered as it maps the driver, and makes room when it ends."""
     with Shared() as session:

@@ -64,7 +64,7 @@ def check_contexts(session):
     session.forgotten(driver.pid)
 
 
-@case(240, long=True)
+@case(long=True)
 def test_single_probes():
     with Session(memory="2G") as session:
         take_over(session)

@@ -36,7 +36,7 @@ def uuid_of(device):
 NAMED = r"cuMemAlloc_v2 from %s outer::inner\+0x[0-9a-f]+"
 
 
-@case(60)
+@case()
 def test_call_sites_have_names():
     with Session() as session:
         session.start_agent()
@@ -59,7 +59,7 @@ def test_call_sites_have_names():
               "outer::inner+0x" in " ".join(text.split()), text)
 
 
-@case(60)
+@case()
 def test_deleted_before_anybody_asked():
     with Session() as session:
         session.start_agent()
@@ -72,7 +72,7 @@ def test_deleted_before_anybody_asked():
               sites(session, 5 * MIB))
 
 
-@case(60)
+@case()
 def test_stripped_library_has_offsets():
     with Session() as session:
         session.start_agent()
@@ -90,7 +90,7 @@ def test_stripped_library_has_offsets():
               "call site in a stripped library")
 
 
-@case(60)
+@case()
 def test_named_after_the_owner_has_died():
     with Session() as session:
         session.start_agent()
@@ -118,7 +118,7 @@ def test_named_after_the_owner_has_died():
         check(re.fullmatch(pattern, sites(session, 6 * MIB)[0]), sites(session, 6 * MIB))
 
 
-@case(60)
+@case()
 def test_call_site_in_a_container():
     with Session() as session:
         session.start_agent()
@@ -135,7 +135,7 @@ def test_call_site_in_a_container():
               sites(session, 5 * MIB))
 
 
-@case(60)
+@case()
 def test_by_owner_and_pid():
     with Session() as session:
         session.start_agent()
@@ -158,7 +158,7 @@ def test_by_owner_and_pid():
         session.refused("mem", "--by", "colour", code=2, text="--by 'colour' is none of owner, rank")
 
 
-@case(60)
+@case()
 def test_devices_by_uuid():
     with Session() as session:
         session.start_agent()
@@ -178,7 +178,7 @@ def test_devices_by_uuid():
         check("? %d as 0, %d as 0 %s" % (second.pid, both.pid, uuid_of(1)) in text, text)
 
 
-@case(60)
+@case()
 def test_devices_without_control_library():
     with Session() as session:
         session.start_agent()
@@ -201,7 +201,7 @@ def test_devices_without_control_library():
                      uuid_of(0): [(other.pid, 1, "environment")]}, "gpus")
 
 
-@case(60)
+@case()
 def test_figures_of_nvml():
     with Session() as session:
         os.mkdir(session.path("nvml"))
@@ -244,7 +244,7 @@ def test_figures_of_nvml():
               text)
 
 
-@case(60)
+@case()
 def test_without_nvml():
     with Session() as session:
         session.start_agent()

@@ -31,7 +31,7 @@ def by_tag(session, *args):
 
 # The way of a tag
 
-@case(60)
+@case()
 def test_what_a_thread_allocates_has_its_tag():
     """The innermost counts; other threads have none; after the block there is none."""
     with Session() as session:
@@ -56,7 +56,7 @@ def test_what_a_thread_allocates_has_its_tag():
                if dict(labels).get("tag") == "inner" and dict(labels)["state"] == "device"], [2 << 21], "metrics")
 
 
-@case(60)
+@case()
 def test_every_allocating_call():
     with Session() as session:
         session.start_agent()
@@ -68,7 +68,7 @@ def test_every_allocating_call():
               "by tag")
 
 
-@case(60)
+@case()
 def test_recordings_and_holders():
     with Session() as session:
         session.start_agent()
@@ -92,7 +92,7 @@ def test_recordings_and_holders():
         equal(job("tag_of_event(3 << 21, 'x' * 63)"), "x" * 63, "the longest tag")
 
 
-@case(60, long=True)
+@case(long=True)
 def test_agents_come_and_go():
     """The next agent has the journal; one that starts in the middle of a block sees the tag of what is made
     from then on."""
@@ -117,7 +117,7 @@ def test_agents_come_and_go():
         equal(found["tag not known"], (SIZE + (3 << 21), 0), "of what it has not seen")
 
 
-@case(60)
+@case()
 def test_limits():
     """Of a user's tags the agent keeps 64, for as long as memory has them."""
     with Session() as session:
@@ -136,7 +136,7 @@ def test_limits():
         equal(job("[raw_push(b'x') for _ in range(65)]")[-2:], [0, -7], "nested")
 
 
-@case(60)
+@case()
 def test_without_the_library():
     with Session() as session:
         session.start_agent()
@@ -150,7 +150,7 @@ def test_without_the_library():
         wait_for("a tag", lambda: job("tagged('late', tensor, 1 << 21)") and "late" in by_tag(session))
 
 
-@case(60)
+@case()
 def test_programs_in_c():
     with Session() as session:
         session.start_agent()
@@ -166,7 +166,7 @@ def test_programs_in_c():
 
 # By tag
 
-@case(90)
+@case()
 def test_offload_and_restore_by_tag():
     with Session(LIEN_PLAIN="0") as session:
         session.start_agent()
@@ -196,7 +196,7 @@ def test_offload_and_restore_by_tag():
         session.refused("restore", "--tag", "weights", "--comm", "0123456789abcdef", code=2)
 
 
-@case(60)
+@case()
 def test_freed_memory_is_given_out_again():
     """Of stream-ordered memory only with the tag that it had."""
     with Session(LIEN_PLAIN="0") as session:
@@ -211,7 +211,7 @@ def test_freed_memory_is_given_out_again():
         equal(by_tag(session)["b"], (1 << 21, 0), "by tag")
 
 
-@case(90)
+@case()
 def test_a_tag_is_dropped():
     with Session() as session:
         session.start_agent()
@@ -232,7 +232,7 @@ def test_a_tag_is_dropped():
         session.refused("offload", "--discard", "tag:", code=2, text="63 printable")
 
 
-@case(90, long=True)
+@case(long=True)
 def test_restore_by_tag_by_another_agent():
     """The control library knows the tag of what is away; the next agent may not."""
     with Session() as session:
@@ -251,7 +251,7 @@ def test_restore_by_tag_by_another_agent():
         equal(session.ask("restore", "--tag", "a")["bytes"], 1 << 21, "a")
 
 
-@case(90)
+@case()
 def test_the_process_goes_on():
     """on_use="ignore": the process uses, makes and frees other memory while some is away, in between at addresses;
     what it does to the memory that is away starts a restore."""
@@ -288,7 +288,7 @@ def test_the_process_goes_on():
         check(job("holds(%d, 1 << 21, 8)" % blocks[2], limit=10), "the other one's bytes")
 
 
-@case(90)
+@case(long=True)
 def test_threads_go_on_meanwhile():
     """Threads that name other memory by handle while a part comes back wait for that part alone."""
     with Session(LIEN_PLAIN="0") as session:
@@ -308,7 +308,7 @@ def test_threads_go_on_meanwhile():
         equal((by_tag(session)["a"], by_tag(session)["b"]), ((0, 1 << 21), (0, 1 << 21)), "still away")
 
 
-@case(90)
+@case()
 def test_other_users():
     """Tags of others are neither shown nor moved."""
     with Shared() as session:

@@ -106,7 +106,7 @@ def agrees(session, path):
     return events
 
 
-@case(90)
+@case()
 def test_recordings():
     with Session() as session:
         paths = sorted(glob.glob(DATA + "/*.lien"))
@@ -115,7 +115,7 @@ def test_recordings():
             agrees(session, path)
 
 
-@case(30)
+@case()
 def test_what_is_in_it():
     with Session() as session:
         events = agrees(session, recording("pairs", 20))
@@ -138,7 +138,7 @@ def test_what_is_in_it():
         check({row["key"] for row in rows["rows"]} <= sites, sites)
 
 
-@case(60)
+@case()
 def test_offload_and_restore():
     with Session() as session:
         session.start_agent()
@@ -168,7 +168,7 @@ def test_offload_and_restore():
         equal(peak, WHOLE["bytes"] // 2, "of one rank at the peak")
 
 
-@case(30)
+@case()
 def test_files():
     with Session() as session:
         path, output = recording("pairs", 4), session.path("trace.json")

@@ -28,7 +28,7 @@ def saver_session():
     return Session(LIEN_PLAIN="0")
 
 
-@case(60)
+@case()
 def test_regions_are_tags():
     with saver_session() as session:
         session.start_agent()
@@ -53,7 +53,7 @@ def test_regions_are_tags():
         equal(job("saver.c.tms_torch_malloc(1 << 40, 0, None)"), None, "too much")
 
 
-@case(90)
+@case()
 def test_pause_and_resume():
     """With a backup the bytes come back, without one they are dropped; at the same addresses; by tag and all."""
     with saver_session() as session:
@@ -86,7 +86,7 @@ def test_pause_and_resume():
         equal(job.process.said(), "", "nothing was said")
 
 
-@case(60, long=True)
+@case(long=True)
 def test_the_backup_is_handed_out():
     """While it is paused, and of what was saved; also a part of a larger block."""
     with saver_session() as session:
@@ -109,7 +109,7 @@ def test_the_backup_is_handed_out():
         equal(job("saver.backup(%d, 1000)" % small), None, "after")
 
 
-@case(60)
+@case()
 def test_freed_while_paused():
     with saver_session() as session:
         session.start_agent()
@@ -121,7 +121,7 @@ def test_freed_while_paused():
         job("saver.resume()")
 
 
-@case(60)
+@case()
 def test_errors_are_lines():
     """None of them ends the process."""
     with saver_session() as session:
@@ -157,7 +157,7 @@ def test_errors_are_lines():
         check(all(line.startswith("lien: torch_memory_saver: ") for line in said.splitlines()), said)
 
 
-@case(60)
+@case()
 def test_memory_that_stays():
     """Plain memory of the driver's is left, and the reason said."""
     with Session(LIEN_PLAIN="1") as session:
@@ -168,7 +168,7 @@ def test_memory_that_stays():
         wait_for("a line", lambda: "4194304 bytes of all regions stay on the GPU: cudaMalloc" in job.process.said())
 
 
-@case(60)
+@case()
 def test_by_the_environment():
     """TMS_INIT_ENABLE: every thread is in a region from its start."""
     with saver_session() as session:
@@ -183,7 +183,7 @@ def test_by_the_environment():
         equal(job("saver.resume()"), 0, "resume")
 
 
-@case(60)
+@case()
 def test_lien_run():
     """The path in LD_PRELOAD that torch_memory_saver looks for; two of them it does not take."""
     with Session() as session:

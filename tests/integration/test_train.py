@@ -24,22 +24,22 @@ def undisturbed(nranks, iterations):
             lines.append(job)
 
 
-@case(60)
+@case()
 def test_two_ranks():
     undisturbed(2, 60)
 
 
-@case(60)
+@case(long=True)
 def test_four_ranks():
     undisturbed(4, 30)
 
 
-@case(90, long=True)
+@case(long=True)
 def test_eight_ranks():
     undisturbed(8, 12)
 
 
-@case(60)
+@case(long=True)
 def test_pause_and_stop():
     with Session(devices=4) as session:
         job = Train(session, 4, control=False)
@@ -54,7 +54,7 @@ def test_pause_and_stop():
         job.finish()
 
 
-@case(60)
+@case()
 def test_a_rank_dies():
     with Session(devices=4) as session:
         for victim in (0, 2):
@@ -68,7 +68,7 @@ def test_a_rank_dies():
             wait_for("device memory is free", lambda: not session.used())
 
 
-@case(60)
+@case(long=True)
 def test_a_rank_stops():
     """It is busy, and stays so until the other one comes."""
     with Session(devices=2) as session:
@@ -87,7 +87,7 @@ def test_a_rank_stops():
         job.finish()
 
 
-@case(60)
+@case()
 def test_graph():
     with Session(devices=4) as session:
         session.start_agent("--library", SYNC)
@@ -110,7 +110,7 @@ def test_graph():
         session.forgotten(*job.pids)
 
 
-@case(90)
+@case()
 def test_offload_while_it_pauses():
     with Session(devices=4) as session:
         session.start_agent("--library", SYNC)

@@ -4,7 +4,7 @@
 import os
 import subprocess
 
-from lien_test import LIEN, Failure, Late, brief, check, children_of, equal, program
+from lien_test import GUARD, LIEN, Failure, Late, brief, check, children_of, equal, program
 
 SYNC = os.path.join(os.path.dirname(LIEN), "tests", "integration", "sync", "libnccl.so.2")
 GONE, WRONG = 3, 4  # exit statuses
@@ -60,7 +60,7 @@ class Train:
         except Late:
             raise Late("rank %d hangs; %s" % (number, self.said())) from None
 
-    def pause(self, limit=30):
+    def pause(self, limit=GUARD):
         self.ranks[0].send("pause")
         for number in range(self.nranks):
             equal(self._line(number, limit), "paused", "rank %d" % number)
@@ -76,11 +76,11 @@ class Train:
             total += int(line.split()[1])
         return total
 
-    def mark(self, seed, limit=30):
+    def mark(self, seed, limit=GUARD):
         """While it pauses: NCCL's memory is filled, to be looked at by check()."""
         self._each("mark %d" % seed, "marked ", limit)
 
-    def check(self, seed, limit=30):
+    def check(self, seed, limit=GUARD):
         """Bytes that are as mark() left them; a rank fails where one is not."""
         return self._each("check %d" % seed, "checked ", limit)
 
@@ -91,7 +91,7 @@ class Train:
     def stop(self):
         self.ranks[0].send("stop")
 
-    def finish(self, limit=60):
+    def finish(self, limit=GUARD):
         """Ends of itself or by stop(); results are compared with what they must be."""
         for number, rank in enumerate(self.ranks):
             line = self._line(number, limit)
@@ -112,7 +112,7 @@ class Train:
                  os.path.join(os.path.dirname(LIEN), "softcuda")})
         return done.stdout.strip()
 
-    def ends(self, number, limit=10):
+    def ends(self, number, limit=GUARD):
         """The exit status of a rank that is to end."""
         try:
             return self.ranks[number].wait(limit)

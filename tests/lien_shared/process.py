@@ -2,8 +2,8 @@
 """What all tests share: failures, waiting for a condition, commands and what they leave, processes that
 are talked to by lines.
 
-Every wait has a limit; what it waited for is in the Failure. Everything that is started has a process
-group of its own.
+Every wait has a limit, which guards against hanging and is not what is tested; what it waited for is in the
+Failure. Everything that is started has a process group of its own.
 """
 
 import contextlib
@@ -14,6 +14,9 @@ import signal
 import subprocess
 import threading
 import time
+
+
+GUARD = 300.0  # seconds
 
 
 class Failure(Exception):
@@ -46,16 +49,26 @@ def brief(value, limit=600):
     return text if len(text) <= limit else text[:limit] + "..."
 
 
-def wait_for(what, condition, limit=20.0, step=0.02):
-    """The first true value of condition()."""
-    end_at = time.monotonic() + limit
+def wait_for(what, condition, limit=GUARD, step=0.02):
+    """The first true value of condition(). The longer it takes, the less often that is asked: what asks may be
+    what keeps the machine busy."""
+    began = time.monotonic()
     while True:
         value = condition()
         if value:
             return value
-        if time.monotonic() > end_at:
+        waited = time.monotonic() - began
+        if waited > limit:
             raise Late("not within %g s: %s" % (limit, what))
-        time.sleep(step)
+        time.sleep(max(step, waited / 10))
+
+
+def came(condition, seconds):
+    """Whether condition() becomes true within so many seconds."""
+    with contextlib.suppress(Late):
+        wait_for("it", condition, seconds)
+        return True
+    return False
 
 
 def stays(what, condition, seconds=0.5):
@@ -192,7 +205,7 @@ class Process:
                 return file.read()
         return ""
 
-    def line(self, limit=20.0):
+    def line(self, limit=GUARD):
         """Its next line; None at the end of its output."""
         try:
             return self.lines.get(timeout=limit)
@@ -207,7 +220,7 @@ class Process:
             raise Failure("%s (pid %d) does not read: %s; %s" % (
                 self.argv[0], self.pid, error, brief(self.said()))) from None
 
-    def ask(self, text, limit=20.0):
+    def ask(self, text, limit=GUARD):
         self.send(text)
         answer = self.line(limit)
         if answer is None:
@@ -219,7 +232,7 @@ class Process:
         with contextlib.suppress(OSError):
             self.popen.stdin.close()
 
-    def wait(self, limit=20.0):
+    def wait(self, limit=GUARD):
         try:
             return self.popen.wait(limit)
         except subprocess.TimeoutExpired:

@@ -55,7 +55,7 @@ def agents_of_the_machine():
 _cases = []
 
 
-def case(limit=60, long=False):
+def case(limit=600, long=False):
     """A test: a function without arguments that raises when it fails. limit: seconds, a guard against hanging.
     long: of `make check-long` (CONTRIBUTING.md says which are). A test program runs its own cases, and not those
     of another one from which it imports."""

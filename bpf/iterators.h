@@ -3,12 +3,12 @@
  * Iterators, run on the agent's request: open files that are exported GPU memory, with their
  * processes, and the program that each process runs.
  */
-#define LIEN_BPF
+#ifndef LIEN_BPF_ITERATORS_H
+#define LIEN_BPF_ITERATORS_H
+
 #include "exports.h"
 #include "pids.h"
 #include "users.h"
-
-char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
 SEC("iter/task_file")
 int lien_files(struct bpf_iter__task_file *ctx)
@@ -47,3 +47,5 @@ int lien_images(struct bpf_iter__task *ctx)
 		bpf_seq_write(ctx->meta->seq, &found, sizeof(found));
 	return 0;
 }
+
+#endif
