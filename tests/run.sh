@@ -139,7 +139,7 @@ list_valgrind() {
 }
 
 # Those that take longest begin first: then no core is idle at the end.
-LONGEST="agent_arena gate faults nccl_calls move_refused python agent_journal graph_svg coordinate cli_record gpu_all adopt permissions"
+LONGEST="move_refused faults agent_journal adopt permissions python gate nccl_calls coordinate agent_arena cli lease"
 
 list_integration() {
 	if [ -n "$LONG" ]; then

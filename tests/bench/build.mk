@@ -3,7 +3,7 @@
 
 GRAPH_BENCHES := $(addprefix $(TESTS)/bench/, scale aliases)
 
-$(GRAPH_BENCHES): $(TESTS)/bench/%: $(BUILD)/obj/tests/bench/%.o $(PURE_OBJS)
+$(GRAPH_BENCHES): $(TESTS)/bench/%: $(BUILD)/obj/tests/bench/%.o $(PURE)
 	$(call say,LINK,$@)
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS) $(SANITIZE) -o $@ $^ $(LDFLAGS) -l:libjansson.a -lz

@@ -294,8 +294,8 @@ class Session:
     def request(self, text, limit=GUARD):
         """A line to the socket, as it is; the answering line."""
         with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(self.socket)  # waits for room in the queue, which it would not with a limit
             connection.settimeout(limit)
-            connection.connect(self.socket)
             connection.sendall(text if isinstance(text, bytes) else text.encode())
             answer = b""
             while not answer.endswith(b"\n"):

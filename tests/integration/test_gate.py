@@ -47,7 +47,12 @@ def goes_on(job):
 
 
 def stands(job, why):
-    before = job.status()
+    """From its next call on that needs what is away."""
+    def looked():
+        before = job.status()
+        time.sleep(0.1)
+        return job.status() == before and before
+    before = wait_for("it stands", looked)
     stays(why, lambda: job.status() == before)
 
 
