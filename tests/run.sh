@@ -114,12 +114,15 @@ one() {
 	fi
 }
 
+# draws COUNT: what sets how many random jobs a unit test draws; COUNT in make check-long
+draws() {
+	[ -z "$LONG" ] && echo "LIEN_SEQUENCES=100" || echo "LIEN_SEQUENCES=$1"
+}
+
 # What there is to run, a line for each: NAME SECONDS COMMAND...
 list_unit() {
-	sequences=100 # random jobs
-	[ -z "$LONG" ] || sequences=2000
 	for test in "$BUILD"/tests/unit/test_*; do
-		[ ! -x "$test" ] || echo "unit/${test##*/} 600 env LIEN_SEQUENCES=$sequences $test"
+		[ ! -x "$test" ] || echo "unit/${test##*/} 600 env $(draws 2000) $test"
 	done
 }
 
@@ -127,7 +130,7 @@ list_asan() {
 	options='env ASAN_OPTIONS=detect_leaks=1:strict_string_checks=1'
 	options="$options UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1"
 	for test in "$ASAN_BUILD"/tests/unit/test_*; do
-		[ ! -x "$test" ] || echo "asan/${test##*/} 600 $options LIEN_SEQUENCES=1000 $test"
+		[ ! -x "$test" ] || echo "asan/${test##*/} 600 $options $(draws 1000) $test"
 	done
 }
 

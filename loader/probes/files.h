@@ -10,10 +10,7 @@
 
 #include "loader/probes/probes.h"
 
-/*
- * The caller must free() *files. Returns 0; -EOPNOTSUPP: this kernel has no iterators, or does not
- * permit them; -errno.
- */
+/* The caller must free() *files. Returns 0 or -errno. */
 int lien_files_read(
 	const struct lien_probes *probes, struct lien_probe_open_file **files, unsigned *count);
 

@@ -47,13 +47,14 @@ def goes_on(job):
 
 
 def stands(job, why):
-    """From its next call on that needs what is away."""
-    def looked():
-        before = job.status()
-        time.sleep(0.1)
-        return job.status() == before and before
-    before = wait_for("it stands", looked)
+    before = job.status()
     stays(why, lambda: job.status() == before)
+
+
+def all_held(session, job):
+    """Each rank has come to a call that waits for its memory. Until then it computes on."""
+    wait_for("each rank is held", lambda: {
+        thread["pid"] for thread in session.ask("status")["held"]} >= set(job.pids))
 
 
 def held(session, job):
@@ -125,6 +126,7 @@ def test_use_while_away():
     with training() as (session, job):
         equal(held(session, job), set(), "held before")
         session.ask("offload", "--retry", "20000")
+        all_held(session, job)
         stands(job, "a job whose memory is away went on")
         found = held(session, job)
         check(found, "nobody is said to be held")
@@ -195,6 +197,7 @@ def test_on_use_is_each_offloads_own():
         offload(first, "wait")
         offload(second, "restore")
         goes_on(second)
+        all_held(session, first)
         stands(first, "a job that was to wait went on")
         equal({on_use for _, on_use in held(session, first)}, {"wait"}, "of the first")
         session.ask("restore")
@@ -352,6 +355,7 @@ def test_pid_namespace():
             prefix=("nsenter", "-p", "-t", str(children_of(first.pid)[0]), "--")))
         for _ in range(3):
             session.ask("offload", "--retry", "20000")
+            all_held(session, job)
             stands(job, "a job whose memory is away went on")
             session.ask("restore")
             goes_on(job)
@@ -362,6 +366,7 @@ def test_agent_dies():
     """Shut while something is away, whoever looks after it; open when nothing is."""
     with training() as (session, job):
         session.ask("offload", "--retry", "20000")
+        all_held(session, job)
         session.kill_agent()
         stands(job, "a job whose memory is away went on without an agent")
         session.start_agent("--library", SYNC)

@@ -14,7 +14,7 @@ from lien_test import MIB, Session, case, check, equal, main, stays, wait_for
 from nccl_rank import Rank, unique_id
 from test_adopt import Pair, SIZE, known
 from test_agent_journal import pins_of
-from test_gate import goes_on, held, stands
+from test_gate import all_held, goes_on, held, stands
 from train_job import SYNC, Train
 
 SHARED, SINGLE = "--no-process-probes", "--no-uprobe-multi"
@@ -49,6 +49,7 @@ def one_of_two(session, job, other):
     """Both map the probed files; only one is held."""
     for _ in range(2):
         session.ask("offload", *["--pid=%d" % pid for pid in job.pids], "--retry", "20000")
+        all_held(session, job)
         stands(job, "a job whose memory is away went on")
         for _ in range(3):
             goes_on(other)
@@ -63,6 +64,7 @@ def taken_over(session, option, job, other):
     before = gate_links(session)
     check(before, "no links of a gate are pinned")
     equal({pid for _, pid in before}, {0}, "processes that the links are bound to")
+    all_held(session, job)
     session.kill_agent()
     stands(job, "a job whose memory is away went on without an agent")
     goes_on(other)
@@ -144,6 +146,7 @@ def test_job_alone_on_its_node():
 
         def links_of_offload():
             session.ask("offload", *["--pid=%d" % pid for pid in job.pids], "--owner", "all", "--retry", "20000")
+            all_held(session, job)
             stands(job, "a job whose memory is away went on")
             return gate_links(session)
 
