@@ -20,7 +20,7 @@ import sys
 
 from told import compare
 from lien_test import (
-    CALLS, LIEN, MIB, SEED, SOFTCUDA, SOFTNCCL, Session, Stream, at_a_moment, brief, case,
+    CALLS, LIEN, MIB, SEED, SOFTCUDA, SOFTNCCL, Failure, Session, Stream, at_a_moment, brief, came, case,
     check, equal, main, program, recording, wait_for)
 
 PINS = "/sys/fs/bpf/lien"
@@ -58,8 +58,7 @@ class Witness:
         check(outcome.code == 0, outcome)
         return normal(json.loads(outcome.out))
 
-    def agrees(self, *but):
-        """Its graph is the agent's, but for what these processes have."""
+    def differences(self, but):
         found, expected = normal(self.session.ask("graph", "--format", "json")), self.graph()
         for graph in (found, expected):
             graph["processes"] = [p for p in graph["processes"] if p["pid"] not in but]
@@ -71,8 +70,15 @@ class Witness:
         for part in expected:
             only = [x for x in found[part] if x not in expected[part]]
             missing = [x for x in expected[part] if x not in found[part]]
-            check(not only and not missing, "%s: only in the new agent's graph: %s; missing: %s" % (
-                part, brief(only), brief(missing)))
+            if only or missing:
+                return "%s: only in the new agent's graph: %s; missing: %s" % (part, brief(only), brief(missing))
+        return None
+
+    def agrees(self, *but):
+        """Its graph is the agent's, but for what these processes have. They are asked one after the other, and jobs
+        go on meanwhile: what came in between is in both when they are asked again."""
+        if not came(lambda: not self.differences(but), 60):
+            raise Failure(self.differences(but))
 
     def stop(self):
         self.process.signal(signal.SIGTERM)
