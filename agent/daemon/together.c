@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "agent/core/proc.h"
 #include "agent/views/views.h"
 
 #define TOKEN_MAX	256 /* bytes */
@@ -27,6 +28,8 @@ struct asked {
 	json_t *result;	 /* NULL: under way */
 	struct mover *movers;
 	unsigned movers_count; /* 0: nothing was moved */
+	pid_t asker;
+	uint64_t asker_start;
 };
 
 struct lien_together {
@@ -74,6 +77,8 @@ static struct asked *asked_new(const struct lien_client *client, json_t *request
 	asked->token = json_is_string(token) || json_is_integer(token) ? json_incref(token) : NULL;
 	asked->one_user = client->viewer.one_user;
 	asked->uid = client->viewer.uid;
+	asked->asker = client->viewer.pid;
+	asked->asker_start = lien_proc_start(asked->asker);
 	return asked;
 }
 
@@ -176,17 +181,7 @@ static bool is_under_way(const struct lien_together *together, const struct aske
 	       (!asked->token || same_token(together->current, asked));
 }
 
-static const struct asked *of_token(const struct lien_together *together, const struct asked *asked)
-{
-	const struct asked *other;
-
-	TAILQ_FOREACH (other, &together->results, next)
-		if (same_user(other, asked) && same_token(other, asked))
-			return other;
-	return NULL;
-}
-
-/* Does any of those that it moved memory of still live? */
+/* Does any of those that it moved memory of still live; or, if it moved none, whoever asked? */
 static bool is_of_the_living(const struct lien_agent *agent, const struct asked *asked)
 {
 	unsigned i;
@@ -194,7 +189,19 @@ static bool is_of_the_living(const struct lien_agent *agent, const struct asked 
 	for (i = 0; i < asked->movers_count; i++)
 		if (lien_graph_living(agent->graph, asked->movers[i].pid, asked->movers[i].start))
 			return true;
-	return false;
+	return !asked->movers_count && !lien_proc_has_ended(asked->asker, asked->asker_start);
+}
+
+/* The next job may use the tokens of one that has ended. */
+static const struct asked *of_token(const struct lien_agent *agent, const struct asked *asked)
+{
+	const struct asked *other;
+
+	TAILQ_FOREACH (other, &agent->together->results, next)
+		if (same_user(other, asked) && same_token(other, asked) &&
+			is_of_the_living(agent, other))
+			return other;
+	return NULL;
 }
 
 /* NULL, or an equal request that is the reason why there is nothing to do: nothing has been moved
@@ -205,8 +212,8 @@ static const struct asked *last_equal(const struct lien_agent *agent, const stru
 	const struct asked *other;
 
 	TAILQ_FOREACH (other, &together->results, next)
-		if (!asked->token && other->number == together->number && equal(other, asked) &&
-			is_of_the_living(agent, other))
+		if (!asked->token && other->movers_count && other->number == together->number &&
+			equal(other, asked) && is_of_the_living(agent, other))
 			return other;
 	return NULL;
 }
@@ -220,7 +227,7 @@ bool lien_together_join(struct lien_client *client, json_t *request)
 
 	if (!asked)
 		return false;
-	done = of_token(together, asked);
+	done = of_token(client->agent, asked);
 	/* Each would find something to move. */
 	if (!done && json_object_get(asked->request, "free_bytes"))
 		done = last_equal(client->agent, asked);

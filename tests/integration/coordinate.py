@@ -19,7 +19,7 @@ class Node(Session):
     """Its name, for a launcher, is the pid of its first process."""
 
     def __init__(self, **more):
-        super().__init__(**more)
+        super().__init__(fresh=True, **more)  # an agent in another pid namespace
         self.holder = subprocess.Popen(
             ["unshare", "--pid", "--mount", "--fork", "--kill-child", "--mount-proc", "sleep", "inf"],
             start_new_session=True, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)

@@ -128,7 +128,7 @@ class Containers(Session):
     """With devices that all containers have in common."""
 
     def __init__(self, **environment):
-        super().__init__(**environment)
+        super().__init__(fresh=True, **environment)
         os.chmod(self.folder, 0o755)
         shutil.copy(os.path.join(ROOT, "tests", "integration", "container.py"), self.folder)
         first = self.driver(control=False)  # root makes the devices

@@ -60,7 +60,7 @@ class Node(Session):
     """A session in a node. Pids that `lien` and the job say are the node's; those of Process are ours."""
 
     def __init__(self, lab, number, devices, memory, binds):
-        super().__init__(devices, memory)
+        super().__init__(devices, memory, fresh=True)
         shutil.rmtree(self.folder)
         self.lab, self.number = lab, number
         self.name, self.address = "node%d" % (number + 1), NETWORK + str(number + 1)
@@ -184,7 +184,7 @@ class Desk(Session):
     goes into their namespaces."""
 
     def __init__(self, lab):
-        super().__init__()
+        super().__init__(fresh=True)
         shutil.rmtree(self.folder)
         self.folder = lab.path("desk")
         os.mkdir(self.folder)

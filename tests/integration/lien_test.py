@@ -138,10 +138,45 @@ class Replay:
         self.process.end()
 
 
-class Session:
-    """A folder, devices, at most one agent, and processes. All of it goes at the end."""
+class SharedAgent:
+    """The agent of the sessions of a test program that ask for one like it: to start one and to clean up after
+    it takes half a second of processor time."""
 
-    def __init__(self, devices=2, memory="1G", **environment):
+    def __init__(self):
+        self.session = Session(fresh=True)
+        os.chmod(self.session.folder, 0o755)  # other users' sessions, too
+        self.process = self.session.start_agent()
+        self.taken = False
+
+    def take(self):
+        self.taken = True
+        self.process.log_from = os.path.getsize(self.process.log)
+
+    def give_back(self):
+        """Nothing is left of the session that had it."""
+        graph = {}
+
+        def empty():
+            graph.update(self.session.ask("graph"))
+            return not graph["processes"] and not graph["allocations"]
+        check(self.process.popen.poll() is None, "the agent died: %s" % brief(self.process.said()[-600:]))
+        try:
+            wait_for("nothing", empty, 60)
+        except Late:
+            raise Failure("left in the agent's graph: %s" % brief(graph)) from None
+        self.taken = False
+
+
+_shared = None
+
+
+class Session:
+    """A folder, devices, at most one agent, and processes. All of it goes at the end, but for an agent that started
+    as most do: the next session goes on with it. fresh: the agent is this session's alone."""
+
+    def __init__(self, devices=2, memory="1G", fresh=False, **environment):
+        self.fresh = fresh
+        self.lender = None  # the session of an agent that was shared
         self.folder = tempfile.mkdtemp(prefix="lien-test-")
         self.devices = os.path.join(self.folder, "devices")
         self.socket = os.path.join(self.folder, "agent.sock")
@@ -163,10 +198,17 @@ class Session:
         return self
 
     def __exit__(self, kind, _value, _trace):
+        problem = None
         try:
-            problem = self.stop_agent(quiet=True)
+            if _shared and self.agent is _shared.process and not kind:
+                problem = self.leave_agent()
+                if not problem:
+                    self.close()
+                    return
+            problem = problem or self.stop_agent(quiet=True)
         finally:
-            self.clean_later()
+            if self.folder:
+                self.clean_later()
         if problem and not kind:
             raise Failure(problem)
         if problem:
@@ -197,6 +239,9 @@ class Session:
         """Starts it and waits until it answers. It knows the driver, by LD_LIBRARY_PATH, and the
         stand-in libnccl: the first job that maps one it does not know is incomplete. keep: when it
         is stopped, the next one goes on."""
+        if not (self.fresh or args or prepare or attach or environment or self.processes) and keep:
+            return self.share_agent()
+        end_shared()  # two agents would take each other's answers
         args += tuple(AGENT_OPTIONS)
         if keep and "--no-journal" not in args:
             args += ("--on-stop", "keep")
@@ -220,9 +265,38 @@ class Session:
         wait_for("the agent is ready", answers, limit)
         return agent
 
+    def share_agent(self):
+        global _shared
+        if _shared and _shared.taken:
+            self.fresh = True
+            return self.start_agent()
+        _shared = _shared or SharedAgent()
+        _shared.take()
+        self.agent, self.socket = _shared.process, _shared.session.socket
+        self.environment["LIEN_SOCKET"] = self.socket
+        return self.agent
+
+    def own_agent(self):
+        """It is this session's from now on: the next one gets another."""
+        global _shared
+        agent, self.agent = self.agent, None
+        if _shared and agent is _shared.process:
+            self.lender, _shared = _shared.session, None
+        return agent
+
+    def leave_agent(self):
+        """To the next session, if it was shared; says what is wrong with that."""
+        for process in reversed(self.processes):
+            process.end()
+        try:
+            _shared.give_back()
+        except Failure as failure:
+            return str(failure)
+        return None
+
     def stop_agent(self, quiet=False):
         """Ends it in good order; says what was wrong with that."""
-        agent, self.agent = self.agent, None
+        agent = self.own_agent()
         if not agent:
             return None
         code = agent.popen.poll()
@@ -249,9 +323,9 @@ class Session:
         return None if outcome.code == 0 else str(outcome)
 
     def kill_agent(self):
-        self.agent.signal(signal.SIGKILL)
-        self.agent.wait()
-        self.agent = None
+        agent = self.own_agent()
+        agent.signal(signal.SIGKILL)
+        agent.wait()
 
     # The command line
 
@@ -396,6 +470,9 @@ class Session:
             process.end()
         unmount_below(self.folder)
         shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder = None
+        if self.lender:
+            self.lender.close()
 
 
 CLEANING_MAX = 4
@@ -411,6 +488,20 @@ def cleaned(left=0):
         finally:
             session.close()
         check(code == 0, "lien agent --clean ended with %s: %s" % (code, brief(said)))
+
+
+def end_shared():
+    global _shared
+    if _shared and not _shared.taken:
+        last, _shared = _shared, None
+        with last.session:
+            pass
+
+
+def finish():
+    """After the last case."""
+    end_shared()
+    cleaned()
 
 
 def start_pairs(session, pairs, *args, **environment):
@@ -490,4 +581,4 @@ def main(agents=True):
     """Runs the cases; the exit code. agents: some of them start one."""
     return runner.main(
         (LIEN, CONTROL, os.path.join(SOFTCUDA, "libcuda.so.1")) if agents else (LIEN,), enter if agents else None,
-        cleaned)
+        finish)

@@ -9,6 +9,7 @@ LIEN_SEED repeats the random moments of a run.
 
 import ctypes
 import fcntl
+import functools
 import json
 import mmap
 import os
@@ -19,10 +20,12 @@ import struct
 import sys
 
 from told import compare
+import lien_test
 from lien_test import (
-    CALLS, LIEN, MIB, SEED, SOFTCUDA, SOFTNCCL, Failure, Session, Stream, at_a_moment, brief, came, case,
+    CALLS, LIEN, MIB, SEED, SOFTCUDA, SOFTNCCL, Failure, Stream, at_a_moment, brief, came, case,
     check, equal, main, program, recording, wait_for)
 
+Session = functools.partial(lien_test.Session, fresh=True)  # their agents are what is tested
 PINS = "/sys/fs/bpf/lien"
 SYS_BPF, BPF_OBJ_GET = 321, 7
 SHARE_SIZE = 88  # of a record of an export by descriptor, include/lien/event.h

@@ -52,9 +52,16 @@ def stands(job, why):
 
 
 def all_held(session, job):
-    """Each rank has come to a call that waits for its memory. Until then it computes on."""
+    """Each rank has come to a call that waits for its memory, and its other thread, too, or to what waits for that.
+    Until then it computes on."""
     wait_for("each rank is held", lambda: {
         thread["pid"] for thread in session.ask("status")["held"]} >= set(job.pids))
+    seen = [None]
+
+    def same():
+        seen.append(job.status())
+        return seen[-2] == seen[-1]
+    wait_for("the job has come to a stand", same, step=0.2)
 
 
 def held(session, job):

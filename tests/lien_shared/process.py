@@ -181,6 +181,7 @@ class Process:
     def __init__(self, argv, env=None, log=None, **more):
         self.argv = [str(word) for word in argv]
         self.log = log
+        self.log_from = 0  # what it said before is no longer of interest
         stderr = open(log, "ab") if log else subprocess.DEVNULL
         self.popen = subprocess.Popen(self.argv, env=env, stdin=subprocess.PIPE,
                                       stdout=subprocess.PIPE, stderr=stderr, text=True,
@@ -202,6 +203,7 @@ class Process:
     def said(self):
         with contextlib.suppress(OSError, TypeError):
             with open(self.log, errors="replace") as file:
+                file.seek(self.log_from)
                 return file.read()
         return ""
 
