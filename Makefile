@@ -31,7 +31,7 @@ Q :=
 say :=
 else
 Q := @
-say = @printf '  %-8s %s\n' '$(1)' '$(2)'
+say = $(info $()  $(1)	$(2))
 endif
 
 CFLAGS	 ?= -O2 -g

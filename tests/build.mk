@@ -95,7 +95,7 @@ endif
 
 UNIT_TESTS := $(UNIT_NAMES:%=$(TESTS)/unit/%)
 # Half the time that they take to compile; what they test is compiled as it is for users.
-$(BUILD)/obj/tests/unit/%.o: LIEN_CFLAGS += -O0
+$(BUILD)/obj/tests/%.o: LIEN_CFLAGS += -O0
 PURE	   := $(TESTS)/pure.a
 
 $(PURE): $(PURE_SRCS:%.c=$(BUILD)/obj/%.o)
@@ -103,12 +103,12 @@ $(PURE): $(PURE_SRCS:%.c=$(BUILD)/obj/%.o)
 	$(Q)mkdir -p $(@D)
 	$(Q)rm -f $@ && $(AR) rcs $@ $^
 
-# Counts the basic blocks that run: test_steps alone is linked with these.
+# Counts the basic blocks that run, for ratios: test_steps alone is linked with these.
 STEPS_OBJS := $(PURE_SRCS:%.c=$(BUILD)/obj/steps/%.o)
 $(BUILD)/obj/steps/%.o: %.c | $(BUILD)/.deps
 	$(call say,CC,$@)
 	$(Q)mkdir -p $(@D)
-	$(Q)$(CC) $(CFLAGS) -fsanitize-coverage=trace-pc $(LIEN_CFLAGS) $(SANITIZE) -MMD -MP -c $< -o $@
+	$(Q)$(CC) $(CFLAGS) -O0 -fsanitize-coverage=trace-pc $(LIEN_CFLAGS) $(SANITIZE) -MMD -MP -c $< -o $@
 
 define unit_test
 $(TESTS)/unit/$(1): $(BUILD)/obj/tests/unit/$(1).o $(sort $(UNIT_SRCS_$(1):%.c=$(BUILD)/obj/%.o)) \
