@@ -122,7 +122,7 @@ STUBS	     := $(BUILD)/stubs/libpthread.so.0 $(BUILD)/stubs/libdl.so.2
 $(BUILD)/obj/pic/%.o: %.c
 	$(call say,CC,$@)
 	$(Q)mkdir -p $(@D)
-	$(Q)$(CC) $(CFLAGS) $(LIEN_CFLAGS) -fPIC -fvisibility=hidden -MMD -MP -c $< -o $@
+	$(Q)$(CC) $(CFLAGS) $(LIEN_CFLAGS) $(SANITIZE) -fPIC -fvisibility=hidden -MMD -MP -c $< -o $@
 
 # The probes find the caller of a translated call through its frame pointer.
 $(BUILD)/obj/pic/control/driver/translate.o $(BUILD)/obj/pic/control/plain/%.o: LIEN_CFLAGS += -fno-omit-frame-pointer \

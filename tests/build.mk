@@ -111,7 +111,8 @@ $(BUILD)/obj/steps/%.o: %.c | $(BUILD)/.deps
 	$(Q)$(CC) $(CFLAGS) -O0 -fsanitize-coverage=trace-pc $(LIEN_CFLAGS) $(SANITIZE) -MMD -MP -c $< -o $@
 
 define unit_test
-$(TESTS)/unit/$(1): $(BUILD)/obj/tests/unit/$(1).o $(sort $(UNIT_SRCS_$(1):%.c=$(BUILD)/obj/%.o)) \
+$(TESTS)/unit/$(1): $(BUILD)/obj/tests/unit/$(1).o $(sort $(patsubst $(BUILD)/obj/control/%, \
+		$(BUILD)/obj/pic/control/%,$(UNIT_SRCS_$(1):%.c=$(BUILD)/obj/%.o))) \
 		$(if $(filter test_steps,$(1)),$(STEPS_OBJS),$(PURE))
 	$$(call say,LINK,$$@)
 	$$(Q)mkdir -p $$(@D)
@@ -308,7 +309,5 @@ check-valgrind:
 	$(Q)$(MAKE) --no-print-directory $(TEST_JOBS) unit-tests
 	$(Q)$(TEST_RUN) valgrind
 
-TEST_OBJS := $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard tests/unit/*.c tests/integration/*.c) \
-	$(ARENA))
 # Whatever has been compiled: unit tests compile the control library as well.
 -include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)
