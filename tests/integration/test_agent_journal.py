@@ -196,7 +196,7 @@ def test_killed():
         interrupted(session, session.kill_agent)
 
 
-@case()
+@case(long=True)
 def test_stopped():
     with Session() as session:
         session.start_agent()
@@ -208,7 +208,7 @@ def test_upgraded():
     """The next agent is of another build: its probes replace the old ones."""
     with Session() as session:
         def upgrade():
-            session.kill_agent()
+            session.stop_agent()
             edit_state(session, build="another")
         session.start_agent()
         interrupted(session, upgrade)

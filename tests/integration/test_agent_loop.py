@@ -103,14 +103,14 @@ def test_users_take_turns():
     """Also a user with all the connections that one may have."""
     with Shared() as session:
         session.start_agent()
-        floods = [flood(session, BOB, {"op": "status"}, 300) for _ in range(20)]
+        floods = [flood(session, BOB, {"op": "status"}, 100) for _ in range(20)]
         counts = [answer["loop"]["requests"] for answer in pipelined(
             session, [{"op": "status"}] * 50)]
-        alice = flood(session, ALICE, {"op": "status"}, 300)
+        alice = flood(session, ALICE, {"op": "status"}, 100)
         for earlier, later in zip(counts, counts[1:]):
             check(later - earlier <= 2, "one user had more turns than another:", counts)
         for process in [*floods, alice]:
-            equal(process.line(60), "300", "answers")
+            equal(process.line(), "100", "answers")
         print_turns(session, "21 clients that pipeline")
 
 

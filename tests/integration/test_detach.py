@@ -222,10 +222,11 @@ def test_transaction_under_way():
     """And afterwards it is possible."""
     with training(TRAIN_BLOCKS_SIGNALS="1") as (session, job):
         session.ready(*job.pids)
-        client = session.spawn([LIEN, "offload", "--timeout", "4000"])
+        client = session.spawn([LIEN, "offload", "--timeout", "60000"])
         wait_for("it has begun", lambda: session.ask("status")["transaction"])
         session.refused("detach", job.pids[0], text="a transaction is under way: see `lien status`")
         session.refused("detach", "--all", text="a transaction is under way: see `lien status`")
+        session.request('{"op": "cancel"}\n')
         equal(client.wait(), 1, "exit status of the offload")
         equal(session.ask("detach", "--all")["detached"], 2, "detached")
 

@@ -182,7 +182,7 @@ def test_refused():
         check(outcome.code == 2 and why in outcome.err, outcome)
 
 
-@case()
+@case(long=True)
 def test_the_real_list():
     """Each program is there, or said to be missing; and it has the options that it is given."""
     began = time.monotonic()

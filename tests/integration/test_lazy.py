@@ -324,42 +324,50 @@ def test_the_agent_dies():
             job.all_right()
 
 
+def a_rank_dies(part):
+    """In the first part (0) or in the second one: the others get back all that is still somewhere."""
+    with Session(devices=4) as session:
+        faults.folder(session)
+        start(session)
+        ranks = [Caller(session, number) for number in range(4)]
+        for pair in (ranks[:2], ranks[2:]):
+            communicator(pair)
+            communicator(pair)
+            check_values(pair, 0, 1)
+        session.ready(*(rank.pid for rank in ranks))
+        fault = Faults(session, ranks[0].pid)
+        session.ask("offload")
+        each(ranks[:2], "in_thread('work', 'apart(1, 5)')")
+        wait_for("threads that are held", lambda: len(session.ask("status")["held"]) == 2)
+        fault.arm(COUNT, function=COPY)
+        session.ask("restore", "--comm", groups_of(session, ranks[0], 2)[1])
+        copies = fault.record.calls
+        equal(each(ranks[:2], "joined('work')"), [10, 10], "values")
+        session.ask("offload")
+        each(ranks[:2], "in_thread('work', 'apart(1, 5)')")
+        wait_for("threads that are held", lambda: len(session.ask("status")["held"]) == 2)
+        fault.arm(DELAY, nth=part * copies + 1, times=0, function=COPY, delay_ms=LONG_MS)
+        process = session.spawn([LIEN, "restore", "--lazy", "--json=line"])
+        wait_for("a copy of part %d" % part, lambda: fault.record.hit)
+        if part:
+            equal(each(ranks[:2], "joined('work')"), [10, 10], "values of the first part")
+        ranks[0].process.signal(signal.SIGKILL)
+        check(process.wait(30), "the restore has succeeded")
+        check("process %d" % ranks[0].pid in process.said(), process.said())
+        check_values(ranks[2:], 0, 1)
+        session.lien("restore")
+        equal(away(session, *ranks[1:]), 0, "away in the others")
+        check_values(ranks[2:], 0, 1)
+
+
 @case()
 def test_a_rank_dies():
-    """In the first part or in the second one: the others get back all that is still somewhere."""
-    for part in (0, 1):
-        with Session(devices=4) as session:
-            faults.folder(session)
-            start(session)
-            ranks = [Caller(session, number) for number in range(4)]
-            for pair in (ranks[:2], ranks[2:]):
-                communicator(pair)
-                communicator(pair)
-                check_values(pair, 0, 1)
-            session.ready(*(rank.pid for rank in ranks))
-            fault = Faults(session, ranks[0].pid)
-            session.ask("offload")
-            each(ranks[:2], "in_thread('work', 'apart(1, 5)')")
-            wait_for("threads that are held", lambda: len(session.ask("status")["held"]) == 2)
-            fault.arm(COUNT, function=COPY)
-            session.ask("restore", "--comm", groups_of(session, ranks[0], 2)[1])
-            copies = fault.record.calls
-            equal(each(ranks[:2], "joined('work')"), [10, 10], "values")
-            session.ask("offload")
-            each(ranks[:2], "in_thread('work', 'apart(1, 5)')")
-            wait_for("threads that are held", lambda: len(session.ask("status")["held"]) == 2)
-            fault.arm(DELAY, nth=part * copies + 1, times=0, function=COPY, delay_ms=LONG_MS)
-            process = session.spawn([LIEN, "restore", "--lazy", "--json=line"])
-            wait_for("a copy of part %d" % part, lambda: fault.record.hit)
-            if part:
-                equal(each(ranks[:2], "joined('work')"), [10, 10], "values of the first part")
-            ranks[0].process.signal(signal.SIGKILL)
-            check(process.wait(30), "the restore has succeeded")
-            check("process %d" % ranks[0].pid in process.said(), process.said())
-            check_values(ranks[2:], 0, 1)
-            session.lien("restore")
-            equal(away(session, *ranks[1:]), 0, "away in the others")
-            check_values(ranks[2:], 0, 1)
+    a_rank_dies(1)
+
+
+@case(long=True)
+def test_a_rank_dies_in_the_first_part():
+    a_rank_dies(0)
 
 
 @case(long=True)
