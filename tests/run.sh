@@ -37,8 +37,6 @@ if [ -n "$LONG" ]; then
 	echo "LIEN_SEED=$LIEN_SEED"
 	export LIEN_SEED
 fi
-# Each test imports the same modules.
-export PYTHONPYCACHEPREFIX=$(realpath -m "$BUILD/tests/pycache")
 export LONG BUILD LIEN CONTROL SOFTCUDA MAKE_RECORDING TEST_BIN
 
 mkdir -p "$LOGS"
