@@ -11,7 +11,7 @@
 #define RESULTS_OF_USER 8
 #define RESULTS_MAX	64
 
-/* A process that took part, which is not the next one of that number. */
+/* A process, which is not the next one of that number. */
 struct mover {
 	uint32_t pid;
 	uint64_t start;
@@ -28,8 +28,7 @@ struct asked {
 	json_t *result;	 /* NULL: under way */
 	struct mover *movers;
 	unsigned movers_count; /* 0: nothing was moved */
-	pid_t asker;
-	uint64_t asker_start;
+	struct mover asker;    /* set if nothing was moved */
 };
 
 struct lien_together {
@@ -77,8 +76,6 @@ static struct asked *asked_new(const struct lien_client *client, json_t *request
 	asked->token = json_is_string(token) || json_is_integer(token) ? json_incref(token) : NULL;
 	asked->one_user = client->viewer.one_user;
 	asked->uid = client->viewer.uid;
-	asked->asker = client->viewer.pid;
-	asked->asker_start = lien_proc_start(asked->asker);
 	return asked;
 }
 
@@ -189,7 +186,7 @@ static bool is_of_the_living(const struct lien_agent *agent, const struct asked 
 	for (i = 0; i < asked->movers_count; i++)
 		if (lien_graph_living(agent->graph, asked->movers[i].pid, asked->movers[i].start))
 			return true;
-	return !asked->movers_count && !lien_proc_has_ended(asked->asker, asked->asker_start);
+	return !asked->movers_count && !lien_proc_has_ended(asked->asker.pid, asked->asker.start);
 }
 
 /* The next job may use the tokens of one that has ended. */
@@ -293,6 +290,8 @@ void lien_together_nothing(struct lien_client *client, json_t *request, json_t *
 	}
 	if (asked && asked->token && result) {
 		asked->number = together->number;
+		asked->asker.pid = client->viewer.pid;
+		asked->asker.start = lien_proc_start(asked->asker.pid);
 		remember(together, asked, json_copy(result));
 	} else {
 		asked_free(asked);

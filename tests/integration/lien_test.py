@@ -154,16 +154,8 @@ class SharedAgent:
 
     def give_back(self):
         """Nothing is left of the session that had it."""
-        graph = {}
-
-        def empty():
-            graph.update(self.session.ask("graph"))
-            return not graph["processes"] and not graph["allocations"]
         check(self.process.popen.poll() is None, "the agent died: %s" % brief(self.process.said()[-600:]))
-        try:
-            wait_for("nothing", empty, 60)
-        except Late:
-            raise Failure("left in the agent's graph: %s" % brief(graph)) from None
+        self.session.forgotten()
         self.taken = False
 
 
@@ -199,16 +191,17 @@ class Session:
 
     def __exit__(self, kind, _value, _trace):
         problem = None
+        if _shared and self.agent is _shared.process and not kind:
+            try:
+                self.leave_agent()
+                return
+            except Failure as failure:
+                problem = str(failure)
         try:
-            if _shared and self.agent is _shared.process and not kind:
-                problem = self.leave_agent()
-                if not problem:
-                    self.close()
-                    return
-            problem = problem or self.stop_agent(quiet=True)
+            stopped = self.stop_agent(quiet=True)
         finally:
-            if self.folder:
-                self.clean_later()
+            self.clean_later()
+        problem = problem or stopped
         if problem and not kind:
             raise Failure(problem)
         if problem:
@@ -239,7 +232,8 @@ class Session:
         """Starts it and waits until it answers. It knows the driver, by LD_LIBRARY_PATH, and the
         stand-in libnccl: the first job that maps one it does not know is incomplete. keep: when it
         is stopped, the next one goes on."""
-        if not (self.fresh or args or prepare or attach or environment or self.processes) and keep:
+        taken = _shared and _shared.taken
+        if keep and not (self.fresh or taken or args or prepare or attach or environment or self.processes):
             return self.share_agent()
         end_shared()  # two agents would take each other's answers
         args += tuple(AGENT_OPTIONS)
@@ -267,9 +261,6 @@ class Session:
 
     def share_agent(self):
         global _shared
-        if _shared and _shared.taken:
-            self.fresh = True
-            return self.start_agent()
         _shared = _shared or SharedAgent()
         _shared.take()
         self.agent, self.socket = _shared.process, _shared.session.socket
@@ -285,14 +276,11 @@ class Session:
         return agent
 
     def leave_agent(self):
-        """To the next session, if it was shared; says what is wrong with that."""
+        """To the next session; all else goes."""
         for process in reversed(self.processes):
             process.end()
-        try:
-            _shared.give_back()
-        except Failure as failure:
-            return str(failure)
-        return None
+        _shared.give_back()
+        self.close()
 
     def stop_agent(self, quiet=False):
         """Ends it in good order; says what was wrong with that."""
@@ -410,11 +398,11 @@ class Session:
                 raise Late("%s; ps: %s" % (late, brief(self.process(pid)))) from None
 
     def forgotten(self, *pids, limit=GUARD):
-        """Waits until nothing of these processes is left in the graph."""
+        """Waits until nothing of these processes, or of any if none is named, is left in the graph."""
         def rest():
             graph = self.ask("graph")
-            return [p["pid"] for p in graph["processes"] if p["pid"] in pids] + [
-                a for a in graph["allocations"] if a["pid"] in pids or
+            return [p["pid"] for p in graph["processes"] if not pids or p["pid"] in pids] + [
+                a for a in graph["allocations"] if not pids or a["pid"] in pids or
                 any(m["pid"] in pids for m in a["mappings"] + a["handles"])]
         try:
             wait_for("forgotten", lambda: not rest(), limit)
@@ -470,7 +458,6 @@ class Session:
             process.end()
         unmount_below(self.folder)
         shutil.rmtree(self.folder, ignore_errors=True)
-        self.folder = None
         if self.lender:
             self.lender.close()
 

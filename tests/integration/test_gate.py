@@ -56,12 +56,12 @@ def all_held(session, job):
     Until then it computes on."""
     wait_for("each rank is held", lambda: {
         thread["pid"] for thread in session.ask("status")["held"]} >= set(job.pids))
-    seen = [None]
 
-    def same():
-        seen.append(job.status())
-        return seen[-2] == seen[-1]
-    wait_for("the job has come to a stand", same, step=0.2)
+    def is_still():
+        before = job.status()
+        time.sleep(0.2)
+        return job.status() == before
+    wait_for("the job has come to a stand", is_still)
 
 
 def held(session, job):

@@ -17,7 +17,6 @@ import xml.etree.ElementTree as ElementTree
 import graph_jobs
 from cli_answers import make_graph
 from cli_fixture import Context, long, run_cases, variants
-from lien_test import LONG
 
 EXAMPLE = os.path.join(os.path.dirname(__file__), "..", "..", "docs", "graph-8ranks.svg")
 SPACE = "{http://www.w3.org/2000/svg}"
@@ -191,8 +190,6 @@ def case_layout(context):
 def case_truth(context):
     """every job: what is shown per library and per bundle is what the graph has"""
     for name, make in graph_jobs.JOBS.items():
-        if name == "8ranks" and not LONG:  # case_example draws it
-            continue
         reply = make()
         root = parse(draw(context, reply))
         if name != "odd":
