@@ -50,24 +50,61 @@ static bool may_wait_for_restore(const struct rest *rest, uint32_t pid)
 	return !tracked || tracked->gate_was_shut || process->parked || process->held_items;
 }
 
+/* Threads that wait for a gate which had not seen them some time ago. */
+struct late {
+	struct lien_probe_held_key who[UNSEEN_MAX];
+	uint32_t own[UNSEEN_MAX]; /* the number that the process knows it by */
+	bool unseen[UNSEEN_MAX];  /* even now */
+	unsigned count;
+};
+
+static void find_late(struct rest *rest, struct late *late)
+{
+	const struct lien_probe_held_key *who = rest->unseen;
+	unsigned i;
+
+	for (i = 0; i < rest->unseen_count; i++, who++) {
+		if (may_wait_for_restore(rest, who->pid) ||
+			!lien_late_waits(rest->agent, who->pid, who->tid, &late->own[late->count]))
+			continue;
+		late->who[late->count] = *who;
+		late->unseen[late->count++] = false;
+	}
+}
+
+static int note_unseen(void *context, const struct lien_probe_thread *thread)
+{
+	struct late *late = context;
+	unsigned i;
+
+	for (i = 0; i < late->count && !thread->seen; i++)
+		if (late->who[i].pid == thread->pid && late->who[i].tid == thread->tid)
+			late->unseen[i] = true;
+	return 0;
+}
+
+/* A thread may have come to this gate after the gate's threads were listed: it is held then, and
+ * let in like all that are. */
 bool lien_rest_let_late_in(struct rest *rest)
 {
-	const unsigned before = rest->resting->passes;
+	struct lien_resting *resting = rest->resting;
+	struct late late = {.count = 0};
 	uint32_t tids[UNSEEN_MAX];
-	unsigned i, j, n;
+	unsigned i, j, n, all = 0;
 
-	for (i = 0; i < rest->count; i++) {
-		if (!rest->unseen_count || may_wait_for_restore(rest, rest->pids[i]))
-			continue;
-		for (j = n = 0; j < rest->unseen_count; j++)
-			n += rest->unseen[j].pid == rest->pids[i] &&
-			     lien_late_waits(
-				     rest->agent, rest->pids[i], rest->unseen[j].tid, &tids[n]);
-		rest->resting->passes += n;
+	find_late(rest, &late);
+	if (!late.count || lien_probes_threads(rest->agent->probes, rest->pids, rest->count,
+				   note_unseen, &late) < 0)
+		return false;
+	for (i = 0; i < rest->count; i++, all += n) {
+		for (j = n = 0; j < late.count; j++)
+			if (late.unseen[j] && late.who[j].pid == rest->pids[i])
+				tids[n++] = late.own[j];
 		if (n)
-			rest->resting->pass(rest->resting->to, rest->pids[i], tids, n);
+			resting->pass(resting->to, rest->pids[i], tids, n);
 	}
-	return rest->resting->passes > before;
+	resting->passes += all;
+	return all;
 }
 
 static void allow(struct rest *rest, const struct lien_standing *standing, enum lien_held_at at,

@@ -32,6 +32,7 @@ static struct {
 	unsigned gone;	    /* threads were let go that it does not hold */
 	bool unseen[RANKS]; /* by its gate: a thread in a call, */
 	bool late[RANKS];   /* which an earlier gate has signalled: it waits */
+	bool comes;	    /* it waits for its own gate, to which it came after it was listed */
 	bool reversed;	    /* rank 1 is the first in the request; then .device[0] is its own */
 } k;
 
@@ -275,6 +276,7 @@ bool lien_late_waits(struct lien_agent *of, uint32_t pid, uint32_t tid, uint32_t
 	assert_ptr_equal(of, &agent);
 	*own = tid;
 	k.late[pid - 1] = false;
+	k.unseen[pid - 1] &= !k.comes;
 	return waits;
 }
 
@@ -393,6 +395,19 @@ static void test_signals_that_come_late(void **state)
 	resting.levelling = false;
 	assert_int_equal(k.let_in[0] + k.let_in[1], 0);
 	k.unseen[0] = k.unseen[1] = false;
+	assert_int_equal(look(), LIEN_REST_REACHED);
+}
+
+/* A thread that comes to the gate during a look waits for it, too: it is held, and its call is
+ * among those that are allowed. */
+static void test_comes_during_the_look(void **state)
+{
+	(void)state;
+	counted();
+	k.unseen[1] = k.late[1] = k.comes = true;
+	assert_int_equal(look(), LIEN_REST_FAR);
+	assert_int_equal(k.let_in[1], 0);
+	assert_int_equal(resting.passes, 0);
 	assert_int_equal(look(), LIEN_REST_REACHED);
 }
 
@@ -720,6 +735,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		QUIESCE(test_no_rest_with_calls_allowed),
 		QUIESCE(test_signals_that_come_late),
+		QUIESCE(test_comes_during_the_look),
 		QUIESCE(test_captures_that_are_known),
 		QUIESCE(test_in_any_order),
 		QUIESCE(test_nobody_is_let_in_to_what_is_away),
