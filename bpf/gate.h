@@ -352,8 +352,9 @@ static __noinline void gate_enter(struct lien_probe_gate *gate, struct thread *t
 	struct lien_probe_shut *range;
 
 	if (thread) {
-		thread->gate_sp = arguments->sp;
+		thread->t_gate = value.t;
 		thread->gate_call = call;
+		thread->gate_sp = arguments->sp;
 		__sync_fetch_and_add(&gate->inside, 1);
 	} else {
 		__sync_fetch_and_add(&gate->untracked, 1);

@@ -57,6 +57,8 @@ struct thread {
 	/* The last collective or transfer: the place of its return address, and the address. That
 	 * word does not change before the call returns. */
 	__u64 last_sp, last_caller;
+	__u64 t_counted;    /* when a collective or transfer of it was last counted */
+	__u64 t_gate;	    /* when the gate saw it last */
 	__u64 gate_sp;	    /* the gated call that it is in; 0: none */
 	__u32 gate_call;    /* number of that call */
 	__u32 gate_turn;    /* the gate that has seen the thread */

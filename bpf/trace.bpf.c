@@ -381,6 +381,8 @@ int lien_entry(struct pt_regs *ctx)
 			context_call(thread, &arguments, call);
 		else
 			count_traffic(thread, &arguments, call);
+		if (LIEN_CALL_IS_TRAFFIC(call))
+			thread->t_counted = bpf_ktime_get_ns();
 		return 0;
 	}
 	if (call < LIEN_CALL_CUDA_MALLOC && !thread->announced)

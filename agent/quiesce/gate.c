@@ -256,7 +256,7 @@ int lien_gate_step(void *context, uint32_t pid, enum lien_gate_step step, char *
 	if (step == LIEN_GATE_HOLDS)
 		return still_holds(agent, pid, why, size);
 	/* An earlier transaction, or agent, may have ended on the way to rest. */
-	if (step == LIEN_GATE_LEVEL && lien_probes_allow_none(agent->probes, NULL, NULL)) {
+	if (step == LIEN_GATE_LEVEL && lien_probes_allow_none(agent->probes)) {
 		snprintf(why, size, "what was let in before cannot be taken back");
 		return -EIO;
 	}

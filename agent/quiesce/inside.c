@@ -11,6 +11,8 @@
 #include "loader/probes/gate.h"
 #include "loader/discover/untrusted.h"
 
+#define COUNTED_NS 100000000ull
+
 struct area {
 	uint64_t address;
 	bool found;
@@ -68,10 +70,24 @@ static void set_busy(struct rest *rest, uint32_t pid)
 		rest->busy[index] = true;
 }
 
+/*
+ * The gate's probe and the one that counts a call are two, and the thread can be off the processor
+ * between them for long. Usually the gate's comes first. If it is the second, the call seems
+ * uncounted for as long as it is held: not after COUNTED_NS.
+ */
+static bool may_be_miscounted(const struct rest *rest, const struct lien_probe_thread *thread)
+{
+	if (thread->t_counted >= rest->since)
+		return true;
+	return LIEN_CALL_IS_TRAFFIC(thread->call) && thread->t_counted < thread->t_entered &&
+	       rest->since < thread->t_entered + COUNTED_NS;
+}
+
 static int look_at_thread(void *context, const struct lien_probe_thread *thread)
 {
 	struct looking *looking = context;
 
+	looking->rest->miscounted |= may_be_miscounted(looking->rest, thread);
 	if (!thread->seen) {
 		/* After UNSEEN_MAX, a thread counts as in a call, and the next look reads its
 		 * stack.

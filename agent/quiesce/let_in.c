@@ -111,10 +111,10 @@ static void allow(struct rest *rest, const struct lien_standing *standing, enum 
 	uint32_t peer)
 {
 	const struct lien_probe_pair which = lien_rest_calls(rest, standing, at, peer);
-	uint64_t target, more = lien_targets_more(&rest->targets, standing, at, peer, &target);
+	const uint64_t more = lien_targets_more(&rest->targets, standing, at, peer);
 
 	if (more)
-		lien_probes_allow(rest->agent->probes, &which, more, target);
+		lien_probes_allow(rest->agent->probes, &which, more);
 	rest->allowed |= more != 0;
 }
 
@@ -153,6 +153,7 @@ static void set_patience(struct lien_targets *targets, const struct lien_resting
 
 	targets->idle_ns = (idle < IDLE_MAX_MS ? idle : IDLE_MAX_MS) * 1000000ull;
 	targets->busy_ns = BUSY_NS << busy;
+	targets->guessed = resting->guesses;
 }
 
 /* Until the counts of other nodes have been compared, a guess would be too early. */

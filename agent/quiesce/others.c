@@ -182,6 +182,7 @@ void lien_rest_tell_others(struct rest *rest, bool reached)
 	for (i = 0; i < rest->count; i++)
 		rest->report.busy |= rest->busy[i];
 	if (rest->targets.of)
-		lien_elsewhere_looked(rest->agent, reached, lien_node_report_json(&rest->report));
+		lien_elsewhere_looked(rest->agent, reached,
+			rest->miscounted ? NULL : lien_node_report_json(&rest->report));
 	lien_node_report_clear(&rest->report);
 }

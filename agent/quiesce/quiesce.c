@@ -114,8 +114,9 @@ static bool take_all(struct rest *rest)
 {
 	struct lien_targets *targets = &rest->targets;
 
-	/* What was allowed and is not used by now is counted anew: whoever comes is held. */
-	if (lien_probes_allow_none(rest->agent->probes, lien_rest_note_begun, rest) ||
+	/* Whoever comes from now on is held. */
+	rest->since = lien_now_ns();
+	if (lien_probes_allow_none(rest->agent->probes) ||
 		lien_probes_held(rest->agent->probes, lien_rest_gather, rest) < 0)
 		return false;
 	lien_rest_sort(rest);
@@ -164,8 +165,10 @@ static enum lien_rest look(struct rest *rest, char *why, size_t size)
 	rest->resting->launches |= known;
 	any_busy |= rest->busy[lien_rest_elsewhere(rest)];
 	lien_turn_part(rest->agent, "rest", "threads");
-	if (covered && !lien_rest_all_seen(rest, why, size)) /* the reason is known otherwise */
+	if (!lien_rest_all_seen(rest, why, size))
 		quiet = false;
+	if (rest->miscounted)
+		return LIEN_REST_NEAR;
 	for (i = 0; i < rest->count; i++)
 		any_busy |= rest->busy[i];
 	rest->resting->idle = lien_targets_idle(&rest->targets);

@@ -28,7 +28,7 @@ struct waiting {
 	struct lien_probe_held held;
 };
 
-/* At least so many calls have begun, even if they are not counted yet. */
+/* So many transfers of a pair have begun. */
 struct begun {
 	struct lien_probe_pair which;
 	uint64_t calls;
@@ -48,12 +48,14 @@ struct rest {
 	struct place *places; /* sorted by pid */
 	bool *busy;	      /* parallel to pids: a device is busy, or a thread is in a call */
 	unsigned count;
-	bool behind;		 /* others are known to wait for some of the threads */
-	bool allowed;		 /* this look allowed calls that will enter without being held */
+	bool behind;	 /* others are known to wait for some of the threads */
+	bool allowed;	 /* this look allowed calls that will enter without being held */
+	bool miscounted; /* calls may be missing from the counts, or be among them too soon */
+	uint64_t since;	 /* CLOCK_MONOTONIC ns: before anything was looked at */
 	struct waiting *waiting; /* sorted by process, communicator, call and peer */
 	unsigned waiting_count, waiting_room;
 	struct lien_probe_held_key *by_thread; /* the same, sorted by process and thread */
-	struct begun *begun;		       /* of what was allowed before; sorted */
+	struct begun *begun;		       /* sorted */
 	unsigned begun_count, begun_room;
 	struct lien_targets targets; /* its processes are those of pids, its threads the waiting */
 	unsigned standings_room;
@@ -77,12 +79,11 @@ static inline unsigned lien_rest_elsewhere(const struct rest *rest)
 bool lien_rest_index_pids(struct rest *rest);
 /* Returns the index of a pid, or -1. */
 int lien_rest_index_of(const struct rest *rest, uint32_t pid);
-/* Callbacks for lien_probes_held(), lien_probes_pairs() and lien_probes_allow_none(), in this
- * order. The first two skip processes that are not in .pids. Each adds an entry. 0, -ENOMEM. */
+/* Callbacks for lien_probes_held() and lien_probes_pairs(), in this order. Both skip processes that
+ * are not in .pids. Each adds an entry. 0, -ENOMEM. */
 int lien_rest_gather(
 	void *context, const struct lien_probe_held_key *who, const struct lien_probe_held *held);
 int lien_rest_note_pair(void *context, const struct lien_probe_pair *which, uint64_t calls);
-int lien_rest_note_begun(void *context, const struct lien_probe_pair *which, uint64_t calls);
 /* Call this after the last entry is added. All functions below need it. */
 void lien_rest_sort(struct rest *rest);
 /* Makes .by_thread. Returns false if out of memory. */
@@ -101,8 +102,6 @@ bool lien_rest_is_held(const struct rest *rest, const struct lien_probe_thread *
 /* Returns the first of the communicator's pairs; *count: how many follow it. */
 const struct begun *lien_rest_pairs(
 	const struct rest *rest, uint32_t pid, uint64_t comm, unsigned *count);
-/* Returns what has begun of these calls, NULL: it is not in the list. */
-const struct begun *lien_rest_begun(const struct rest *rest, const struct lien_probe_pair *which);
 
 /* --- standings.c ------------------------------------------------------------------------------ */
 
@@ -134,7 +133,8 @@ void lien_rest_tell_others(struct rest *rest, bool reached);
 
 /* --- inside.c --------------------------------------------------------------------------------- */
 
-/* Have the gates seen every thread that is in a call? Puts one such thread into `why`. */
+/* Have the gates seen every thread that is in a call? Puts one such thread into `why`. Sets
+ * .miscounted if need be: call it when all has been counted. */
 bool lien_rest_all_seen(struct rest *rest, char *why, size_t size);
 /* Returns true if the gate counts no thread of the process in a call. *covered becomes false if the
  * gate may miss some. */

@@ -51,24 +51,17 @@ int lien_rest_gather(
 	return 0;
 }
 
-int lien_rest_note_begun(void *context, const struct lien_probe_pair *which, uint64_t calls)
+int lien_rest_note_pair(void *context, const struct lien_probe_pair *which, uint64_t calls)
 {
 	struct rest *rest = context;
 
+	if (lien_rest_index_of(rest, which->pid) < 0)
+		return 0;
 	if (lien_array_grow(
 		    &rest->begun, rest->begun_count, &rest->begun_room, sizeof(*rest->begun)))
 		return -ENOMEM;
 	rest->begun[rest->begun_count++] = (struct begun){*which, calls};
 	return 0;
-}
-
-int lien_rest_note_pair(void *context, const struct lien_probe_pair *which, uint64_t calls)
-{
-	struct rest *rest = context;
-
-	return lien_rest_index_of(rest, which->pid) < 0
-		       ? 0
-		       : lien_rest_note_begun(context, which, calls);
 }
 
 static int waiting_cmp(const void *a, const void *b)
@@ -182,13 +175,4 @@ const struct begun *lien_rest_pairs(
 		high++)
 		++*count;
 	return all + low;
-}
-
-const struct begun *lien_rest_begun(const struct rest *rest, const struct lien_probe_pair *which)
-{
-	const struct begun key = {.which = *which};
-
-	return rest->begun_count
-		       ? bsearch(&key, rest->begun, rest->begun_count, sizeof(key), begun_cmp)
-		       : NULL;
 }

@@ -20,16 +20,6 @@ struct lien_probe_pair lien_rest_calls(const struct rest *rest,
 						   : peer * 2 + (at == LIEN_HELD_RECEIVE)};
 }
 
-/* Returns the count, or what is known to have begun if that is more. */
-static uint64_t at_least(const struct rest *rest, uint64_t count,
-	const struct lien_standing *standing, enum lien_held_at at, uint32_t peer)
-{
-	const struct lien_probe_pair which = lien_rest_calls(rest, standing, at, peer);
-	const struct begun *found = lien_rest_begun(rest, &which);
-
-	return found && found->calls > count ? found->calls : count;
-}
-
 static bool is_collective(uint32_t call)
 {
 	return LIEN_CALL_IS_TRAFFIC(call) && !LIEN_CALL_IS_TRANSFER(call);
@@ -53,7 +43,6 @@ struct lien_counts lien_rest_count_comm(
 			counts.transfers |= traffic.calls[i] != 0;
 	i = lien_rest_first_waiting(rest, pid, comm->address, 0, 0);
 	for (; (waiting = lien_rest_waiting_on(rest, i, pid, comm->address)); i++)
-		/* A held call is counted, or is about to be. */
 		counts.collectives -= counts.collectives && is_collective(waiting->held.call);
 	return counts;
 }
@@ -108,7 +97,7 @@ uint64_t lien_rest_transfers(
 	sum = lien_rest_without_held(rest, sum, pid, standing->comm, 2 * peer + receives);
 	if (start)
 		sum = after(sum, lien_counts_pair(start, 2 * peer + receives));
-	return at_least(rest, sum, standing, receives ? LIEN_HELD_RECEIVE : LIEN_HELD_SEND, peer);
+	return sum;
 }
 
 bool lien_rest_add(
@@ -149,8 +138,6 @@ static bool add_comm(
 		.collectives = after(counts.collectives, start ? start->collectives : 0)};
 
 	*seen += counts.any;
-	standing.collectives =
-		at_least(rest, standing.collectives, &standing, LIEN_HELD_COLLECTIVE, 0);
 	return lien_rest_add(rest, &standing, start);
 }
 

@@ -246,8 +246,8 @@ bool lien_targets_idle(const struct lien_targets *targets)
 
 /*
  * Idle ranks that are held may have to come. Busy ones may wait for others, or have work of their
- * own to do: only time can tell. A group that was opened unseen is the least likely reason, above
- * all if the device of the process itself has work.
+ * own to do: only time can tell. A group that was opened unseen is the least likely reason, until a
+ * guess was right, and above all if the device of the process itself has work.
  */
 static bool may_be_behind(
 	const struct lien_targets *targets, const struct lien_held_thread *held, bool idle)
@@ -261,7 +261,8 @@ static bool may_be_behind(
 	if (held->standing && held->standing->since &&
 		held->age_ns > (busy ? 2 : 1) * HARDLY * targets->busy_ns)
 		return true;
-	return held->unsure && held->age_ns > (busy ? UNLIKELY : 1) * targets->busy_ns;
+	return held->unsure &&
+	       held->age_ns > (busy || !targets->guessed ? UNLIKELY : 1) * targets->busy_ns;
 }
 
 bool lien_targets_guess(struct lien_targets *targets)
@@ -323,16 +324,16 @@ static uint64_t begun_of(const struct lien_targets *targets, const struct lien_s
 }
 
 uint64_t lien_targets_more(const struct lien_targets *targets, const struct lien_standing *standing,
-	enum lien_held_at at, uint32_t peer, uint64_t *target)
+	enum lien_held_at at, uint32_t peer)
 {
-	const uint64_t own = begun_of(targets, standing, at, peer, target);
 	const struct lien_held_thread *held;
-	uint64_t now = 0;
+	uint64_t own, target, now = 0;
 
+	own = begun_of(targets, standing, at, peer, &target);
 	for (held = standing->held; held; held = held->next)
 		now += held->let_in && held->at == at &&
 		       (at == LIEN_HELD_COLLECTIVE || held->peer == peer);
-	return *target > own + now ? *target - own - now : 0;
+	return target > own + now ? target - own - now : 0;
 }
 
 bool lien_targets_uneven(const struct lien_targets *targets)

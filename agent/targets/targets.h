@@ -85,6 +85,7 @@ struct lien_targets {
 	/* By process: NCCL is at work in threads of its own, on what the process has begun. */
 	const bool *working;
 	unsigned processes;
+	bool guessed; /* earlier in the same transaction, others were let in on a guess */
 	/* How long a thread must have been held before lien_targets_guess() lets it in, if its
 	 * process is idle, and if it is busy. */
 	uint64_t idle_ns, busy_ns;
@@ -119,11 +120,10 @@ bool lien_targets_guess(struct lien_targets *targets);
 
 /*
  * Returns how many calls of a kind a process must still begin on a communicator, after those that
- * are let in now: it can make these without being asked about again. `peer`: of transfers. *target:
- * how many it will then have begun.
+ * are let in now: it can make these without being asked about again. `peer`: of transfers.
  */
 uint64_t lien_targets_more(const struct lien_targets *targets, const struct lien_standing *standing,
-	enum lien_held_at at, uint32_t peer, uint64_t *target);
+	enum lien_held_at at, uint32_t peer);
 
 /* Returns the number of its peers with which it may have transfers in common; 0 in a large group.
  */

@@ -176,7 +176,6 @@ struct lien_probe_pair {
  */
 struct lien_probe_allowed {
 	long long left;
-	unsigned long long target; /* calls that have begun when none is left; for the agent */
 };
 
 #define LIEN_PROBE_COLLECTIVES 0xffffffffu

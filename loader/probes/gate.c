@@ -267,39 +267,26 @@ void lien_probes_gate_nccl_alone(struct lien_probes *probes, uint32_t pid)
 	bpf_map_delete_elem(gates_all_fd(probes), &pid);
 }
 
-int lien_probes_allow(struct lien_probes *probes, const struct lien_probe_pair *key, uint64_t more,
-	uint64_t target)
+int lien_probes_allow(struct lien_probes *probes, const struct lien_probe_pair *key, uint64_t more)
 {
-	const struct lien_probe_allowed allowed = {.left = more, .target = target};
+	const struct lien_probe_allowed allowed = {.left = more};
 
 	return bpf_map_update_elem(bpf_map__fd(probes->skel->maps.allowed), key, &allowed, BPF_ANY);
 }
 
-struct each_allowed {
-	int fd;
-	int (*fn)(void *context, const struct lien_probe_pair *key, uint64_t begun);
-	void *context;
-};
-
-static int take_back(void *context, const void *key, const void *value)
+static int take_back(void *probes, const void *key, const void *value)
 {
-	const struct each_allowed *each = context;
-	struct lien_probe_allowed left;
+	const struct lien_probes *of = probes;
 
-	(void)value; /* has it as it was some time ago */
-	if (bpf_map_lookup_and_delete_elem(each->fd, key, &left))
-		return errno == ENOENT ? 0 : -errno;
-	if (!each->fn)
-		return 0;
-	return each->fn(each->context, key, left.target - (left.left > 0 ? left.left : 0));
+	(void)value;
+	return bpf_map_delete_elem(bpf_map__fd(of->skel->maps.allowed), key) && errno != ENOENT
+		       ? -errno
+		       : 0;
 }
 
-int lien_probes_allow_none(struct lien_probes *probes,
-	int (*fn)(void *context, const struct lien_probe_pair *key, uint64_t begun), void *context)
+int lien_probes_allow_none(struct lien_probes *probes)
 {
-	struct each_allowed each = {bpf_map__fd(probes->skel->maps.allowed), fn, context};
-
-	return lien_map_each(probes->skel->maps.allowed, take_back, &each);
+	return lien_map_each(probes->skel->maps.allowed, take_back, probes);
 }
 
 void lien_probes_ungate(struct lien_probes *probes, uint32_t pid, bool ends)
@@ -419,11 +406,13 @@ static int visit_thread(void *context, uint32_t ktid, const struct lien_thread *
 	found.inside = lien_thread_get(thread, LIEN_THREAD_DEPTH);
 	found.sp = lien_thread_get(thread, LIEN_THREAD_LAST_SP);
 	found.caller = lien_thread_get(thread, LIEN_THREAD_LAST_CALLER);
+	found.t_counted = lien_thread_get(thread, LIEN_THREAD_T_COUNTED);
 	if (found.seen) {
 		found.group = lien_thread_get(thread, LIEN_THREAD_GROUP_INSIDE);
 		if (lien_thread_get(thread, LIEN_THREAD_GATE_SP))
 			found.call = lien_thread_get(thread, LIEN_THREAD_GATE_CALL);
 		found.inside = found.call || found.group;
+		found.t_entered = lien_thread_get(thread, LIEN_THREAD_T_GATE);
 	}
 	return each->fn(each->context, &found);
 }

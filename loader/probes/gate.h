@@ -60,19 +60,13 @@ bool lien_probes_comm_away(const struct lien_probes *probes, uint32_t pid, uint6
 void lien_probes_gate_nccl_alone(struct lien_probes *probes, uint32_t pid);
 /*
  * While gates are shut, lets in so many further calls without asking: the collectives of a process
- * on a communicator (.peer LIEN_PROBE_COLLECTIVES), or its sends to or receives from a rank. They
- * take the number of those that have begun to `target`. Returns 0, or -errno: each of them is held,
- * and can be let in.
+ * on a communicator (.peer LIEN_PROBE_COLLECTIVES), or its sends to or receives from a rank.
+ * Returns 0, or -errno: each of them is held, and can be let in.
  */
-int lien_probes_allow(struct lien_probes *probes, const struct lien_probe_pair *key, uint64_t more,
-	uint64_t target);
-/*
- * Takes back all that has not been used, of all processes, and tells fn (may be NULL) how many have
- * begun at least: some may not be counted yet. Returns 0, a value other than 0 that fn returned,
- * which ends it, or -errno; then some may be left.
+int lien_probes_allow(struct lien_probes *probes, const struct lien_probe_pair *key, uint64_t more);
+/* Takes back all that has not been used, of all processes. Returns 0, or -errno: some may be left.
  */
-int lien_probes_allow_none(struct lien_probes *probes,
-	int (*fn)(void *context, const struct lien_probe_pair *key, uint64_t begun), void *context);
+int lien_probes_allow_none(struct lien_probes *probes);
 bool lien_probes_gate_get(
 	const struct lien_probes *probes, uint32_t pid, struct lien_probe_gate *gate);
 /* Removes the gate, if there is one. `ends`: the process ends or is let go, so no other will be
@@ -108,6 +102,8 @@ struct lien_probe_thread {
 			      * return is probed is in progress */
 	bool group;	     /* if seen: it counts as inside until it closes an NCCL group */
 	uint32_t call;	     /* if seen: the gated call that it is in; 0: none */
+	uint64_t t_entered;  /* if seen: that call, CLOCK_MONOTONIC ns */
+	uint64_t t_counted;  /* when a collective or transfer of it was last counted */
 	uint64_t sp, caller; /* of the last collective, in progress as long as sp points to its
 			      * return address and the thread's stack pointer is not above sp */
 };

@@ -15,6 +15,8 @@ enum lien_thread_member {
 	LIEN_THREAD_DEPTH, /* number of calls in progress whose return is probed */
 	LIEN_THREAD_LAST_SP,
 	LIEN_THREAD_LAST_CALLER,
+	LIEN_THREAD_T_COUNTED,
+	LIEN_THREAD_T_GATE,
 	LIEN_THREAD_GATE_TURN,
 	LIEN_THREAD_GATE_SP,
 	LIEN_THREAD_GATE_CALL,

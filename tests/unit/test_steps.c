@@ -804,7 +804,6 @@ static uint64_t targets_cost(unsigned shape, unsigned n)
 		.busy = busy,
 		.processes = 2,
 		.transfers = transfers};
-	uint64_t target;
 
 	for (unsigned i = 0; i < n; i++) {
 		memcpy(groups[i], &i, sizeof(i));
@@ -824,10 +823,10 @@ static uint64_t targets_cost(unsigned shape, unsigned n)
 	if (!lien_targets_compute(&targets))
 		lien_targets_guess(&targets);
 	for (unsigned i = 0; i < n; i++) {
-		lien_targets_more(&targets, &standings[i], LIEN_HELD_COLLECTIVE, 0, &target);
+		lien_targets_more(&targets, &standings[i], LIEN_HELD_COLLECTIVE, 0);
 		for (unsigned j = 0; j < lien_targets_pairs(&standings[i]); j++)
 			lien_targets_more(&targets, &standings[i], LIEN_HELD_SEND,
-				standings[i].peers[j]->rank, &target);
+				standings[i].peers[j]->rank);
 	}
 	lien_targets_lag(&targets);
 	lien_targets_counted(&targets);
