@@ -650,7 +650,6 @@ static void test_large_groups(void **state)
 			.working = busy,
 			.processes = all,
 			.transfers = transfers_asked};
-		uint64_t target;
 
 		for (unsigned i = 0; i < all; i++)
 			standings[i] = (struct lien_standing){.process = i,
