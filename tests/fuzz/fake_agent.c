@@ -89,6 +89,11 @@ bool lien_close_later_busy(void)
 	return fake_now % 7 == 0;
 }
 
+uint64_t lien_proc_start(uint32_t pid)
+{
+	return process(pid)->start;
+}
+
 bool lien_proc_runs(uint32_t pid, uint64_t start)
 {
 	return process(pid)->start == start;
