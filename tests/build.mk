@@ -54,6 +54,8 @@ UNIT_SRCS_test_items	     := control/memory/items.c
 UNIT_SRCS_test_libraries     := $(LIBRARIES)
 UNIT_LIBS_test_libraries     := -lelf -Wl,--wrap=lien_untrusted_stat
 UNIT_SRCS_test_link	     := $(UNTRUSTED) agent/link/link.c
+UNIT_SRCS_test_code	     := $(LIBRARIES) loader/probes/code.c
+UNIT_LIBS_test_code	     := -lelf
 UNIT_SRCS_test_make_link     := loader/probes/make_link.c
 UNIT_SRCS_test_names	     := control/driver/names.c
 UNIT_SRCS_test_quiesce	     := $(addprefix agent/quiesce/, by_comm.c elsewhere.c holds.c inside.c let_in.c \

@@ -14,6 +14,7 @@
 #include "agent/orders/prepare.h"
 #include "agent/daemon/others.h"
 #include "agent/daemon/probing.h"
+#include "agent/daemon/rewritten.h"
 #include "agent/daemon/resume.h"
 #include "agent/daemon/sites.h"
 #include "loader/probes/gate.h"
@@ -43,6 +44,7 @@ static const struct {
 	{"prepare", lien_prepare_tick},
 	{"sites", lien_sites_tick},
 	{"probing", lien_probing_tick},
+	{"rewritten", lien_rewritten_tick},
 	{"server", lien_server_tick},
 	{"answers", lien_answers_tick},
 	{"others", lien_others_tick},

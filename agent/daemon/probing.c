@@ -22,13 +22,14 @@
 #define CONTROL_OF_ROOT 256
 #define WAITING_OF_USER 64 /* files waiting for their turn */
 #define WAITING_OF_ROOT 1024
-#define BURST		16   /* files that a user may have probed at once, */
-#define RATE		10   /* and then per second */
-#define DROPS_AT_ONCE	16   /* files dropped at a time: each is logged */
-#define WAIT_MS		100  /* until a user may have another file probed */
-#define GO_ON_MS	20   /* while the kernel puts the probes in place */
-#define TRIES		3    /* to find a mapped file */
-#define AGAIN_NS	S_NS /* after a process was too slow to be read */
+#define BURST		16	    /* files that a user may have probed at once, */
+#define RATE		10	    /* and then per second */
+#define DROPS_AT_ONCE	16	    /* files dropped at a time: each is logged */
+#define WAIT_MS		100	    /* until a user may have another file probed */
+#define GO_ON_MS	20	    /* while the kernel puts the probes in place */
+#define TRIES		3	    /* to find a mapped file */
+#define AGAIN_NS	S_NS	    /* after a process was too slow to be read */
+#define UNSAFE_NS	(10 * S_NS) /* until a file is tried again that a process has rewritten */
 #define SWEEP_NS	(10 * S_NS)
 #define YOUNG_NS	(10 * S_NS) /* not dropped before */
 
@@ -41,7 +42,8 @@ struct waiting {
 	bool begun;	/* the kernel is putting its probes in place */
 	bool done;	/* nothing is left to try */
 	unsigned tries; /* tries that did not find it */
-	bool refused;
+	bool refused;	/* there is no room for it */
+	bool unsafe;	/* a process has rewritten it in memory */
 };
 TAILQ_HEAD(waiting_list, waiting);
 
@@ -51,6 +53,7 @@ struct account {
 	uint32_t user;
 	unsigned waiting; /* in the list, including refused ones */
 	unsigned refused; /* in the list */
+	unsigned unsafe;  /* in the list */
 	unsigned more;	  /* did not fit into the list: their processes stay incomplete */
 	unsigned control; /* copies of the control library */
 	double tokens;	  /* files that may be probed now */
@@ -129,6 +132,7 @@ static void forget(struct lien_probing *probing, struct waiting *waiting)
 {
 	waiting->account->waiting--;
 	waiting->account->refused -= waiting->refused;
+	waiting->account->unsafe -= waiting->unsafe;
 	TAILQ_REMOVE(&probing->waiting, waiting, next);
 	free(waiting);
 }
@@ -286,6 +290,14 @@ static bool may_pass(struct waiting *waiting, int err)
 	return false;
 }
 
+static void set_unsafe(struct lien_agent *agent, struct waiting *waiting, bool unsafe)
+{
+	waiting->account->unsafe += unsafe - waiting->unsafe;
+	waiting->unsafe = unsafe;
+	if (unsafe)
+		lien_watch_unprobed(agent, &waiting->event);
+}
+
 static void try_to_attach(struct lien_agent *agent, struct waiting *waiting)
 {
 	int err = lien_watch_attach(agent, &waiting->event, waiting->account->user);
@@ -293,6 +305,12 @@ static void try_to_attach(struct lien_agent *agent, struct waiting *waiting)
 	if (!waiting->begun)
 		waiting->account->tokens--;
 	waiting->begun = err == -EINPROGRESS;
+	if (!waiting->begun)
+		set_unsafe(agent, waiting, err == -ETXTBSY);
+	if (waiting->unsafe && !waiting->begun) {
+		try_again_later(agent->probing, waiting, UNSAFE_NS);
+		return;
+	}
 	waiting->done = !waiting->begun && !may_pass(waiting, err);
 	if (!waiting->done)
 		try_again_later(
@@ -342,7 +360,7 @@ static bool will_be_tried(const struct lien_agent *agent, const struct lien_proc
 	const struct waiting *waiting;
 
 	TAILQ_FOREACH (waiting, &agent->probing->waiting, next)
-		if (waiting->event.pid == process->pid && !waiting->refused &&
+		if (waiting->event.pid == process->pid && !waiting->refused && !waiting->unsafe &&
 			waiting->event.library.inode == map->inode)
 			return true;
 	return false;
@@ -354,7 +372,7 @@ bool lien_probing_refuses(const struct lien_agent *agent, const struct lien_proc
 	struct lien_library_map *map;
 	enum lien_library library;
 
-	if (!account || !(account->refused + account->more))
+	if (!account || !(account->refused + account->more + account->unsafe))
 		return false;
 	RB_FOREACH (map, lien_library_tree, (struct lien_library_tree *)&process->libraries) {
 		library = lien_library_of(map->file->text);
@@ -554,7 +572,7 @@ static void tidy(struct lien_agent *agent)
 	bool any = false;
 
 	TAILQ_FOREACH_SAFE(waiting, &agent->probing->waiting, next, next_waiting)
-	if (waiting->refused && is_gone(waiting))
+	if ((waiting->refused || waiting->unsafe) && is_gone(waiting))
 		forget(agent->probing, waiting);
 	for (process = lien_graph_first(agent->graph); process && !any;
 		process = lien_graph_next(process))
@@ -613,7 +631,7 @@ json_t *lien_probing_view(const struct lien_agent *agent, const struct lien_view
 {
 	struct lien_process *process;
 	struct account *account;
-	json_t *users = json_array(), *pids = json_array();
+	json_t *users = json_array(), *pids = json_array(), *rewritten = json_array();
 
 	LIST_FOREACH (account, &agent->probing->accounts, next)
 		if ((account->refused || account->more) &&
@@ -623,11 +641,17 @@ json_t *lien_probing_view(const struct lien_agent *agent, const struct lien_view
 					       "probed", files_of(agent, account->user), "limit",
 					       limit_of(account->user), "others",
 					       account->refused + account->more));
-	for (process = lien_graph_first(agent->graph); process; process = lien_graph_next(process))
-		if (process->incomplete & LIEN_INCOMPLETE_UNPROBED &&
-			lien_viewer_sees(viewer, process))
+	for (process = lien_graph_first(agent->graph); process;
+		process = lien_graph_next(process)) {
+		if (!lien_viewer_sees(viewer, process))
+			continue;
+		if (process->incomplete & LIEN_INCOMPLETE_UNPROBED)
 			json_array_append_new(pids, json_integer(process->pid));
-	return json_pack("{s:o, s:o}", "users", users, "processes", pids);
+		if (process->incomplete & LIEN_INCOMPLETE_REWRITTEN)
+			json_array_append_new(rewritten, json_integer(process->pid));
+	}
+	return json_pack(
+		"{s:o, s:o, s:o}", "users", users, "processes", pids, "rewritten", rewritten);
 }
 
 int lien_probing_start(struct lien_agent *agent)

@@ -4,7 +4,9 @@
  * Anybody can call any number of files libcuda.so.1, so each user has a limited number of them,
  * they are probed one at a time, and a file is dropped when no process maps it any more.
  *
- * A process that maps a file beyond that limit is LIEN_INCOMPLETE_UNPROBED until there is room.
+ * A process that maps a file beyond that limit is LIEN_INCOMPLETE_UNPROBED until there is room; so
+ * is one that maps a file which some process has rewritten in memory (loader/probes/code.h), until
+ * that one has ended.
  */
 #ifndef LIEN_PROBING_H
 #define LIEN_PROBING_H

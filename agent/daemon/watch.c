@@ -220,7 +220,7 @@ int lien_watch_start(struct lien_agent *agent, const char *const *libraries)
 		if (!library)
 			lien_log(3, "cannot probe %s: not named like libcuda, libcudart or libnccl",
 				*path);
-		if (err)
+		if (err && err != -ETXTBSY) /* which passes */
 			return err;
 	}
 	err = lien_libraries_each(attach_found, agent);
@@ -367,6 +367,11 @@ void lien_watch_unprobed(struct lien_agent *agent, const struct lien_event *even
 		set_incomplete(agent, process, process->incomplete | LIEN_INCOMPLETE_UNPROBED);
 }
 
+void lien_watch_rewritten(struct lien_agent *agent, const struct lien_process *process)
+{
+	set_incomplete(agent, process, process->incomplete | LIEN_INCOMPLETE_REWRITTEN);
+}
+
 void lien_watch_probed(struct lien_agent *agent, const struct lien_event *event)
 {
 	struct lien_process *process;
@@ -402,7 +407,9 @@ void lien_watch_event(struct lien_agent *agent, const struct lien_event *event)
 
 	if (agent->loaded)
 		expect_control(agent, event->pid);
-	if (event->type == LIEN_EVENT_LIBRARY && event->t_return) {
+	if (event->type == LIEN_EVENT_LIBRARY &&
+		(event->t_return ||
+			lien_probes_is_rewritten(agent->probes, event->library.inode))) {
 		if (needs_probing(agent, event))
 			lien_probing_mapped(agent, event);
 		else

@@ -23,6 +23,8 @@ int lien_watch_attach(struct lien_agent *agent, const struct lien_event *event, 
 void lien_watch_probed(struct lien_agent *agent, const struct lien_event *event);
 /* There is no room to probe the file: marks the process incomplete. */
 void lien_watch_unprobed(struct lien_agent *agent, const struct lien_event *event);
+/* Marks a process that has rewritten its code. */
+void lien_watch_rewritten(struct lien_agent *agent, const struct lien_process *process);
 /* Returns the probed file that the process has mapped; NULL: it is not probed. */
 const struct lien_probed_file *lien_watch_probed_file(
 	const struct lien_agent *agent, const struct lien_library_map *map);

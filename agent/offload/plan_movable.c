@@ -5,9 +5,13 @@
 
 const char *lien_plan_unreachable(const struct lien_process *process)
 {
+	if (process->incomplete & LIEN_INCOMPLETE_REWRITTEN)
+		return "the process has rewritten functions of CUDA or NCCL in its memory, so that "
+		       "its calls are not seen: start it without memory hooks "
+		       "(UCX_MEM_CUDA_HOOK_MODE=none for UCX) or profilers";
 	if (process->incomplete & LIEN_INCOMPLETE_UNPROBED)
-		return "the process has a copy of CUDA or NCCL that is not probed, because its "
-		       "user has too many copies: see `lien status`";
+		return "the process has a copy of CUDA or NCCL that is not probed: `lien status` "
+		       "says why";
 	if (process->incomplete & LIEN_INCOMPLETE_LATE)
 		return "the process may have used CUDA before it was watched: `lien attach` reads "
 		       "what it has";

@@ -47,7 +47,12 @@ static int result_of(const struct attaching *attaching, char *why, size_t size)
 		snprintf(why, size, "the kernel has not yet put its gate on %s", attaching->path);
 		return -ETIMEDOUT;
 	}
-	if (attaching->err)
+	if (attaching->err == -ETXTBSY)
+		snprintf(why, size,
+			"its threads cannot be held back: it has rewritten functions of %s in its "
+			"memory",
+			attaching->path);
+	else if (attaching->err)
 		snprintf(why, size, "its threads cannot be held back in %s: %s", attaching->path,
 			strerror(-attaching->err));
 	return attaching->err;

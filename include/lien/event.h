@@ -76,11 +76,14 @@ enum lien_event_type {
 /* As ADOPTED, and earlier memory that can be exported may be bound to a multicast object, which
  * cannot be queried. */
 #define LIEN_INCOMPLETE_MULTICAST 0x100
-/* It maps a copy of CUDA or NCCL whose calls are not seen, because its user has too many of
- * them. */
+/* It maps a copy of CUDA or NCCL whose calls are not seen: its user has too many of them, or a
+ * process has rewritten it in memory. */
 #define LIEN_INCOMPLETE_UNPROBED 0x200
 /* As MULTICAST, and so may memory that cannot be exported: an object may be the process's alone. */
 #define LIEN_INCOMPLETE_MULTICAST_OWN 0x400
+/* It has rewritten functions of CUDA or NCCL in its memory: their calls are not seen, and no probe
+ * can be put on them. */
+#define LIEN_INCOMPLETE_REWRITTEN 0x800
 
 struct lien_event {
 	__lien_u32 size; /* bytes of this record with its body; a multiple of 8 */

@@ -14,6 +14,7 @@
 #include "loader/hash.h"
 #include "loader/probes/make_link.h"
 #include "loader/probes/probes_internal.h"
+#include "loader/probes/code.h"
 #include "loader/discover/untrusted.h"
 
 /* Limit of overlays remembered per file. A forgotten one is found again when the file is mapped. */
@@ -347,6 +348,7 @@ static int add(struct lien_probes *probes, struct lien_attached *attached)
 		return err;
 	lien_keep_links(probes, attached);
 	lien_keep_save(probes);
+	lien_skipped_remove(&probes->skipped, attached->file.device, attached->file.inode);
 	return 0;
 }
 
@@ -462,8 +464,11 @@ static int begin(struct lien_probes *probes, enum lien_library library, int fd,
 		goto out;
 	new->file.calls = set.count;
 	new->probes = hash_probes(&set);
-	err = probes->multi ? attach_multi(probes, new, fd, &set)
-			    : attach_each(probes, new, fd, &set);
+	if (probes->multi)
+		err = attach_multi(probes, new, fd, &set);
+	else
+		err = lien_code_check(fd, set.offsets, set.count, 0)
+			      ?: attach_each(probes, new, fd, &set);
 out:
 	if (!err)
 		*attached = new;
@@ -506,6 +511,17 @@ int lien_probes_attach(struct lien_probes *probes, enum lien_library library, co
 const struct lien_skipped *lien_probes_skipped(const struct lien_probes *probes)
 {
 	return &probes->skipped;
+}
+
+bool lien_probes_is_rewritten(const struct lien_probes *probes, ino_t inode)
+{
+	unsigned i;
+
+	for (i = 0; i < probes->skipped.kept; i++)
+		if (probes->skipped.files[i].inode == inode &&
+			probes->skipped.files[i].err == -ETXTBSY)
+			return true;
+	return false;
 }
 
 const struct lien_probed_file *lien_probes_each(const struct lien_probes *probes, unsigned index)

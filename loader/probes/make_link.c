@@ -12,6 +12,7 @@
 
 #include <lien/clock.h>
 #include "loader/probes/close_later.h"
+#include "loader/probes/code.h"
 #include "loader/probes/uprobe_single.h"
 #include "loader/discover/detached.h"
 
@@ -104,11 +105,20 @@ static int make_request(
 	return 0;
 }
 
+/* The places of one request, at entries, are those of all. */
+static int check_code(const struct lien_making *making)
+{
+	const struct lien_link_request *last = &making->requests[making->count - 1];
+
+	return lien_code_check(making->file_fd, last->offsets, last->count, last->how.pid);
+}
+
 static void make_all(struct lien_making *making)
 {
 	int *links = making->links;
 	unsigned i;
 
+	making->err = check_code(making);
 	for (i = 0; i < making->count && !making->err; i++) {
 		making->err = make_request(making, &making->requests[i], links);
 		links += links_of(&making->requests[i]);

@@ -27,8 +27,10 @@ struct lien_link_request {
 
 #define LIEN_LINK_REQUESTS 2
 
-/* Begins to make the links of up to LIEN_LINK_REQUESTS requests, in this order. Copies the requests
- * and everything they point to, and duplicates the file's fd. Returns 0; -errno: *making is NULL.
+/* Begins to make the links of up to LIEN_LINK_REQUESTS requests, in this order; the last has the
+ * places of all. If a process that would get the probes has other code there
+ * (loader/probes/code.h), none is made: -ETXTBSY. Copies the requests and everything they point to,
+ * and duplicates the file's fd. Returns 0; -errno: *making is NULL.
  */
 int lien_making_begin(struct lien_making **making, int file_fd,
 	const struct lien_link_request *requests, unsigned count);

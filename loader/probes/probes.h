@@ -95,7 +95,8 @@ int lien_probes_clean(const char *socket);
 /*
  * Attaches to all traced calls that the file has, once per inode, even if several overlays show the
  * file; cuInit last. Returns 0 also if already attached. -ENOEXEC, -EBADMSG: no x86-64 library;
- * -ENODATA: none of the calls; the errors of lien_untrusted_open(); -errno. After these the file is
+ * -ENODATA: none of the calls; -ETXTBSY: as long as a process has other code in memory
+ * (loader/probes/code.h); the errors of lien_untrusted_open(); -errno. After these the file is
  * one of lien_probes_skipped(). -EINPROGRESS: the time of lien_making_allow() was not enough; call
  * it again, or call lien_probes_attach_tick(). user: the account to charge, or LIEN_PROBES_SYSTEM;
  * a file that no longer exists is recorded as skipped only for the latter.
@@ -114,6 +115,8 @@ bool lien_probes_in_progress(const struct lien_probes *probes);
 void lien_probes_drop(struct lien_probes *probes, dev_t device, ino_t inode);
 
 const struct lien_skipped *lien_probes_skipped(const struct lien_probes *probes);
+/* Was the file skipped with -ETXTBSY, and is not probed since? */
+bool lien_probes_is_rewritten(const struct lien_probes *probes, ino_t inode);
 
 /* Returns NULL if the file is not attached. */
 const struct lien_probed_file *lien_probes_file(

@@ -39,6 +39,10 @@ static const char *reason_of(int err)
 		return "damaged: cut off, or its parts are not where its header says";
 	case -ENODATA:
 		return "exports none of the calls that lien traces";
+	case -ETXTBSY:
+		return "a process has rewritten some of its functions in memory, as UCX and some "
+		       "profilers do, and a probe there would crash it (`lien ps` names it); tried "
+		       "again until it has ended";
 	case -EWOULDBLOCK:
 		return "a process holds a lease on it";
 	}
@@ -75,6 +79,20 @@ const struct lien_skipped_file *lien_skipped_add(struct lien_skipped *skipped, c
 	file->inode = st->st_ino;
 	file->changed = st->st_ctim;
 	return file;
+}
+
+void lien_skipped_remove(struct lien_skipped *skipped, dev_t device, ino_t inode)
+{
+	struct lien_skipped_file *file = skipped->files;
+	unsigned i;
+
+	for (i = skipped->kept; i-- > 0;) {
+		if (file[i].device != device || file[i].inode != inode)
+			continue;
+		free(file[i].path);
+		memmove(file + i, file + i + 1, (--skipped->kept - i) * sizeof(*file));
+		skipped->count--;
+	}
 }
 
 void lien_skipped_clear(struct lien_skipped *skipped)

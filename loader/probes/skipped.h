@@ -37,6 +37,8 @@ const struct lien_skipped_file *lien_skipped_find(
  * know. */
 const struct lien_skipped_file *lien_skipped_add(struct lien_skipped *skipped, const char *path,
 	const struct stat *st, int err, uint32_t user);
+/* The file is probed after all. */
+void lien_skipped_remove(struct lien_skipped *skipped, dev_t device, ino_t inode);
 void lien_skipped_clear(struct lien_skipped *skipped);
 
 #endif

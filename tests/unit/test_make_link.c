@@ -22,6 +22,7 @@
 /* The kernel: makes a link for each post of may_make, and fails from the fail_from-th on. */
 static sem_t may_make;
 static unsigned made, closed, fail_from;
+static bool rewritten; /* a process has other code at the last place */
 static uint64_t seen_offset[2], seen_cookie[2];
 
 int lien_uprobe_multi_attach(int program_fd, const char *path, const uint64_t *offsets,
@@ -47,6 +48,13 @@ int lien_uprobe_single_attach(
 		(struct lien_uprobe_multi_how){.at_return = at_return});
 }
 
+int lien_code_check(int fd, const uint64_t *offsets, unsigned count, uint32_t pid)
+{
+	assert_true(fd >= 0);
+	assert_int_equal(pid, 0);
+	return rewritten && count && offsets[count - 1] == 3 ? -ETXTBSY : 0;
+}
+
 void lien_close_all_later(const int *fds, unsigned count)
 {
 	while (count--)
@@ -63,7 +71,7 @@ void lien_close_later(int fd)
 static int setup(void **state)
 {
 	(void)state;
-	made = closed = 0;
+	made = closed = rewritten = 0;
 	fail_from = 100;
 	return sem_init(&may_make, 0, 0);
 }
@@ -116,6 +124,20 @@ static void test_made(void **state)
 	assert_int_equal(seen_cookie[1], 6);
 	assert_int_equal(closed, 0);
 	assert_false(lien_making_busy());
+}
+
+static void test_rewritten(void **state)
+{
+	struct lien_making *making;
+	int links[2];
+
+	(void)state;
+	rewritten = true;
+	making = begun();
+	wait_until_idle();
+	assert_int_equal(lien_making_wait(&making, links), -ETXTBSY);
+	assert_null(making);
+	assert_int_equal(made, 0);
 }
 
 /* One that is stuck takes its user's time once, and is looked at after that. */
@@ -225,6 +247,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup(test_made, setup),
+		cmocka_unit_test_setup(test_rewritten, setup),
 		cmocka_unit_test_setup(test_waited_for_once, setup),
 		cmocka_unit_test_setup(test_half_made, setup),
 		cmocka_unit_test_setup(test_nothing_to_make, setup),

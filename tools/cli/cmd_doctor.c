@@ -159,8 +159,25 @@ static void check_gpu(struct lien_feature *f, const struct libraries *libraries)
 		"one: LD_LIBRARY_PATH=build/softcuda");
 }
 
-/* Returns true if there is an agent that answers. */
-static bool check_agent(struct lien_feature *f, const char *socket)
+/* Is there a process whose code the agent found rewritten? */
+static bool check_rewritten(struct lien_feature *f, const json_t *status)
+{
+	const json_t *pids = json_object_get(json_object_get(status, "unprobed"), "rewritten");
+
+	f->name = "rewritten";
+	if (!json_array_size(pids))
+		return false;
+	lien_feature_found(f, LIEN_FEATURE_WARN,
+		"process %" JSON_INTEGER_FORMAT
+		" has rewritten functions of CUDA or NCCL in its memory",
+		json_integer_value(json_array_get(pids, 0)));
+	lien_feature_remedy(f, "its calls are not seen: start it without profilers and memory "
+			       "hooks (for UCX: UCX_MEM_CUDA_HOOK_MODE=none)");
+	return true;
+}
+
+/* Returns true if there is an agent that answers; *status: what it says. */
+static bool check_agent(struct lien_feature *f, const char *socket, json_t **answer)
 {
 	struct lien_client *client = lien_client_new(socket);
 	json_t *request = json_pack("{s:s}", "op", "status"), *status = NULL;
@@ -200,7 +217,7 @@ static bool check_agent(struct lien_feature *f, const char *socket)
 		lien_feature_found(f, LIEN_FEATURE_WARN, "%s", lien_client_error(client));
 		lien_feature_remedy(f, err == -ETIMEDOUT ? "see its log" : "run this as root");
 	}
-	json_decref(status);
+	*answer = status;
 	lien_client_free(client);
 	return !err;
 }
@@ -219,6 +236,7 @@ static unsigned check_all(struct lien_feature *checks, const char *socket)
 	static struct libraries libraries;
 	const unsigned features = lien_features_check(checks, LIEN_FEATURES_MAX);
 	unsigned n = features, i;
+	json_t *status = NULL;
 
 	check_gate(&checks[n], may_load(checks, n));
 	n++;
@@ -233,9 +251,11 @@ static unsigned check_all(struct lien_feature *checks, const char *socket)
 	check_library(&checks[n++], &libraries, LIEN_LIB_NCCL, "");
 	check_control(&checks[n++]);
 	check_gpu(&checks[n++], &libraries);
-	if (check_agent(&checks[n++], socket))
+	if (check_agent(&checks[n++], socket, &status))
 		for (i = 0; i < features; i++)
 			excuse(&checks[i]);
+	n += check_rewritten(&checks[n], status);
+	json_decref(status);
 	return n;
 }
 

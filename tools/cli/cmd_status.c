@@ -214,6 +214,7 @@ static void print_skipped(const json_t *status)
 static void print_unprobed(const json_t *unprobed)
 {
 	char *pids = list_numbers(json_object_get(unprobed, "processes"));
+	char *rewritten = list_numbers(json_object_get(unprobed, "rewritten"));
 	const json_t *user;
 	size_t i;
 
@@ -225,9 +226,16 @@ static void print_unprobed(const json_t *unprobed)
 			"environment, one image), and restart them",
 			lien_get_number(user, "uid"), lien_get_number(user, "others"),
 			lien_get_number(user, "limit"));
+	if (rewritten)
+		lien_print_marked(stdout, 2, LIEN_COLOR_YELLOW,
+			"WARNING: rewrote functions of CUDA or NCCL in memory, which are not seen: "
+			"%s: start them without profilers and memory hooks "
+			"(UCX_MEM_CUDA_HOOK_MODE=none for UCX)",
+			rewritten);
 	if (pids)
 		lien_print_marked(stdout, 2, LIEN_COLOR_YELLOW,
 			"WARNING: incomplete because of that: %s: what they do is not seen", pids);
+	free(rewritten);
 	free(pids);
 }
 
