@@ -81,7 +81,7 @@ void lien_translate_forked(void)
  */
 LIEN_TRANSLATED static void ask_agent(int frees)
 {
-	int fd;
+	int fd = -1;
 
 	if (frees)
 		REAL(cuMemRelease)(0);

@@ -15,7 +15,7 @@ import tempfile
 
 from in_containers import why_no_overlay
 from lien_test import (
-    LIEN, MIB, ROOT, Driver, Session, Skipped, case, check, children_of, equal, main, program, run, unmount_below,
+    GUARD, LIEN, MIB, ROOT, Driver, Session, Skipped, case, check, children_of, equal, main, program, run, unmount_below,
     wait_for)
 
 PACKAGES = ["liblien-dev", "lien", "lien-control"]
@@ -126,7 +126,7 @@ def made():
         os.chmod(_made[0], 0o755)
         subprocess.run(["make", "-s", "-C", ROOT, "-o", "all", "deb", "DEB=" + _made[0] + "/deb",
                         "BUILD=" + os.path.relpath(os.path.dirname(LIEN), ROOT)],
-                       check=True, capture_output=True, timeout=60)
+                       check=True, capture_output=True, timeout=GUARD)
     place = _made[0] + "/deb"
     found = {file.split("_")[0]: os.path.join(place, file) for file in os.listdir(place)}
     equal(sorted(found), PACKAGES, "packages")

@@ -482,7 +482,7 @@ for i in range(8):
 @case(long=True)
 def test_another_users_results():
     """Users who have no process push out nobody's results."""
-    with Shared() as session:
+    with Shared(fresh=True) as session:
         session.start_agent()
         alice = Job(session, uid=ALICE)
         session.ready(alice.pid)

@@ -66,7 +66,7 @@ def check_contexts(session):
 
 @case(long=True)
 def test_single_probes():
-    with Session(memory="2G") as session:
+    with Session(memory="2G", fresh=True) as session:
         take_over(session)
         check_contexts(session)
         interrupted(session, session.kill_agent, SINGLE)

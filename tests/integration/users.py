@@ -15,8 +15,8 @@ ALICE, BOB, CAROL = 54321, 54322, 54323
 class Shared(Session):
     """Whose folder and devices other users may use."""
 
-    def __init__(self, **environment):
-        super().__init__(**environment)
+    def __init__(self, **more):
+        super().__init__(**more)
         os.chmod(self.folder, 0o755)
         os.mkdir(self.devices, 0o755)
         self.first = None

@@ -128,7 +128,7 @@ static void test_random_blocks_are_apart_and_found(void **state)
 {
 	static struct live live;
 	struct lien_heap heap = {0};
-	struct lien_heap_key key;
+	struct lien_heap_key key = {0}; /* with its padding: it is compared byte by byte */
 	struct lien_heap_range range;
 	struct lien_heap_block stale;
 	uint64_t bytes, before;
@@ -138,8 +138,10 @@ static void test_random_blocks_are_apart_and_found(void **state)
 	live.count = 0;
 	for (i = 0; i < 20000; i++) {
 		if (live.count < LIVE && rand() % (live.count + 50) < 60) {
-			key = (struct lien_heap_key){
-				rand() % 2, rand() % 2, rand() % 2, rand() % 2};
+			key.context = rand() % 2;
+			key.device = rand() % 2;
+			key.asker = rand() % 2;
+			key.tag = rand() % 2;
 			bytes = random_size();
 			live.block[live.count] = take(&heap, &key, bytes);
 			check_new(&live, &live.block[live.count], &key, bytes);
