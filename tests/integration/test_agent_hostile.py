@@ -516,6 +516,7 @@ def test_library_deleted_while_mapped():
 USER = 54323
 AS_USER = ("setpriv", "--reuid", str(USER), "--regid", str(USER), "--clear-groups")
 OF_USER = 64  # agent/daemon/probing.c
+NONE_UNPROBED = {"users": [], "processes": [], "rewritten": []}
 
 
 def copies(session, name, count):
@@ -583,7 +584,7 @@ def test_many_copies_of_the_driver():
                 session.ask("status")["libraries"])) == (True, *before[1:]))
         with open(session.socket + ".state") as state:
             check(session.path("many") not in state.read(), "the state file names them")
-        equal(session.ask("status")["unprobed"], {"users": [], "processes": []}, "unprobed")
+        equal(session.ask("status")["unprobed"], NONE_UNPROBED, "unprobed")
         later = Hostile(session, init=False, prefix=AS_USER)
         path, = copies(session, "later", 1)
         later("map", path)
@@ -622,8 +623,7 @@ def test_room_for_another_copy():
         wait_for("it is not", lambda: session.ask("status")["unprobed"]["processes"] == [second.pid])
         first.end()
         wait_for("it is", lambda: probed_below(session, "second") == [path])
-        wait_for("it is told no more", lambda: session.ask("status")["unprobed"] == {
-            "users": [], "processes": []})
+        wait_for("it is told no more", lambda: session.ask("status")["unprobed"] == NONE_UNPROBED)
         second.end()
 
 
