@@ -103,7 +103,6 @@ struct lien_agent_files;
 struct lien_agent_node;
 struct lien_others;
 struct lien_probing;
-struct lien_rewritten;
 struct lien_ras;
 
 struct lien_link;
@@ -153,7 +152,11 @@ struct lien_agent {
 	struct lien_agent_files *files; /* open_files.h */
 	struct lien_others *others;	/* daemon/others.h */
 	struct lien_probing *probing;
-	struct lien_rewritten *rewritten;
+	struct {
+		uint32_t pid; /* looked at last */
+		uint64_t t_look;
+		bool looking;
+	} rewritten;	      /* daemon/rewritten.h */
 	struct lien_ras *ras; /* NULL: NCCL's RAS is not asked */
 	/* leave what is known of processes to the next agent */
 	bool ended;

@@ -10,7 +10,6 @@
 #include <string.h>
 #include <sys/sysmacros.h>
 
-#include "agent/core/worker.h"
 #include "loader/discover/untrusted.h"
 #include "loader/discover/user.h"
 
@@ -282,6 +281,7 @@ static bool may_pass(struct waiting *waiting, int err)
 	case -EMFILE:
 	case -ENFILE:
 	case -EAGAIN:
+	case -ETXTBSY:
 		return true;
 	case -ENOENT: /* a mapping that changed since it was listed has another name */
 	case -ESRCH:
@@ -298,6 +298,13 @@ static void set_unsafe(struct lien_agent *agent, struct waiting *waiting, bool u
 		lien_watch_unprobed(agent, &waiting->event);
 }
 
+static uint64_t again_ns(const struct waiting *waiting)
+{
+	if (waiting->begun)
+		return GO_ON_MS * MS_NS;
+	return waiting->unsafe ? UNSAFE_NS : AGAIN_NS;
+}
+
 static void try_to_attach(struct lien_agent *agent, struct waiting *waiting)
 {
 	int err = lien_watch_attach(agent, &waiting->event, waiting->account->user);
@@ -307,14 +314,9 @@ static void try_to_attach(struct lien_agent *agent, struct waiting *waiting)
 	waiting->begun = err == -EINPROGRESS;
 	if (!waiting->begun)
 		set_unsafe(agent, waiting, err == -ETXTBSY);
-	if (waiting->unsafe && !waiting->begun) {
-		try_again_later(agent->probing, waiting, UNSAFE_NS);
-		return;
-	}
 	waiting->done = !waiting->begun && !may_pass(waiting, err);
 	if (!waiting->done)
-		try_again_later(
-			agent->probing, waiting, waiting->begun ? GO_ON_MS * MS_NS : AGAIN_NS);
+		try_again_later(agent->probing, waiting, again_ns(waiting));
 }
 
 static void report_probed(struct lien_agent *agent, struct waiting *waiting)
@@ -593,6 +595,11 @@ void lien_probing_tick(struct lien_agent *agent)
 	probing->sweep = false;
 	tidy(agent);
 	sweep(agent);
+}
+
+int lien_probing_submit(struct lien_agent *agent, struct lien_job *job)
+{
+	return lien_worker_submit(agent->probing->worker, job);
 }
 
 /* --- the control library ---------------------------------------------------------------------- */

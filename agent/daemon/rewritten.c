@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "agent/core/worker.h"
+#include "agent/daemon/probing.h"
 #include "agent/daemon/watch.h"
 #include "loader/discover/libraries.h"
 #include "loader/discover/untrusted.h"
@@ -14,13 +15,6 @@
 #include "loader/probes/code.h"
 
 #define LOOK_NS 1000000000ull
-
-struct lien_rewritten {
-	struct lien_worker *worker;
-	uint32_t pid; /* looked at last */
-	uint64_t t_look;
-	bool looking;
-};
 
 struct look {
 	struct lien_job job;
@@ -83,7 +77,7 @@ static void looked(struct lien_agent *agent, struct lien_job *job)
 	const struct look *look = (struct look *)job;
 	const struct lien_process *process = lien_graph_process(agent->graph, look->pid);
 
-	agent->rewritten->looking = false;
+	agent->rewritten.looking = false;
 	if (look->found && process && process->start == look->start) {
 		lien_watch_rewritten(agent, process);
 		lien_log(4,
@@ -94,60 +88,42 @@ static void looked(struct lien_agent *agent, struct lien_job *job)
 	free(job);
 }
 
-/* The next one after the last, in the order of the graph; NULL: there is none to look at. */
+/* Returns the first one to look at, from there on; NULL: there is none. */
+static struct lien_process *first_due(struct lien_process *process)
+{
+	while (process &&
+		(RB_EMPTY(&process->libraries) || process->incomplete & LIEN_INCOMPLETE_REWRITTEN))
+		process = lien_graph_next(process);
+	return process;
+}
+
+/* They take turns, in the order of the graph. */
 static const struct lien_process *next(const struct lien_agent *agent)
 {
-	struct lien_process *process = lien_graph_process(agent->graph, agent->rewritten->pid);
-	unsigned rounds = 0;
+	struct lien_process *last = lien_graph_process(agent->graph, agent->rewritten.pid);
+	const struct lien_process *due = last ? first_due(lien_graph_next(last)) : NULL;
 
-	for (process = process ? lien_graph_next(process) : NULL; rounds < 2;
-		process = lien_graph_next(process)) {
-		if (!process) {
-			process = lien_graph_first(agent->graph);
-			rounds++;
-		}
-		if (!process)
-			return NULL;
-		if (rounds < 2 && !RB_EMPTY(&process->libraries) &&
-			!(process->incomplete & LIEN_INCOMPLETE_REWRITTEN))
-			return process;
-	}
-	return NULL;
+	return due ? due : first_due(lien_graph_first(agent->graph));
 }
 
 void lien_rewritten_tick(struct lien_agent *agent)
 {
-	struct lien_rewritten *rewritten = agent->rewritten;
 	const uint64_t now = lien_now_ns();
 	const struct lien_process *process;
 	struct look *look;
 
-	if (rewritten->looking || now - rewritten->t_look < LOOK_NS)
+	if (agent->rewritten.looking || now - agent->rewritten.t_look < LOOK_NS)
 		return;
-	rewritten->t_look = now;
 	process = next(agent);
 	look = process ? calloc(1, sizeof(*look)) : NULL;
 	if (!look)
 		return;
 	look->job = (struct lien_job){.work = look_at_process, .done = looked, .drop = drop};
-	look->pid = rewritten->pid = process->pid;
+	look->pid = process->pid;
 	look->start = process->start;
-	rewritten->looking = !lien_worker_submit(rewritten->worker, &look->job);
-	if (!rewritten->looking)
+	agent->rewritten.pid = process->pid;
+	agent->rewritten.t_look = now;
+	agent->rewritten.looking = !lien_probing_submit(agent, &look->job);
+	if (!agent->rewritten.looking)
 		free(look);
-}
-
-int lien_rewritten_start(struct lien_agent *agent)
-{
-	agent->rewritten = calloc(1, sizeof(*agent->rewritten));
-	return agent->rewritten ? lien_worker_new(agent, &agent->rewritten->worker) : -ENOMEM;
-}
-
-void lien_rewritten_stop(struct lien_agent *agent)
-{
-	if (!agent->rewritten)
-		return;
-	lien_worker_free(agent->rewritten->worker);
-	free(agent->rewritten);
-	agent->rewritten = NULL;
 }

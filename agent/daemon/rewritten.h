@@ -2,15 +2,13 @@
 /*
  * Looks, one process a second, for those that have rewritten functions of CUDA or NCCL in their
  * memory since they were probed (loader/probes/code.h), and marks them LIEN_INCOMPLETE_REWRITTEN:
- * these calls are not seen any more.
+ * these calls are not seen any more. The worker of probing.h reads them.
  */
 #ifndef LIEN_REWRITTEN_H
 #define LIEN_REWRITTEN_H
 
 #include "agent/core/agent.h"
 
-int lien_rewritten_start(struct lien_agent *agent);
-void lien_rewritten_stop(struct lien_agent *agent);
 void lien_rewritten_tick(struct lien_agent *agent);
 
 #endif

@@ -29,7 +29,6 @@
 #include "agent/orders/orders.h"
 #include "agent/server/server.h"
 #include "agent/daemon/probing.h"
-#include "agent/daemon/rewritten.h"
 #include "agent/daemon/sites.h"
 #include "loader/discover/timeout.h"
 
@@ -134,9 +133,6 @@ static int start(struct lien_agent *agent, const struct lien_agent_config *confi
 	if (err)
 		return err;
 	err = lien_probing_start(agent);
-	if (err)
-		return err;
-	err = lien_rewritten_start(agent);
 	if (err)
 		return err;
 	err = lien_others_start(agent);
@@ -244,7 +240,6 @@ int lien_agent_run(const struct lien_agent_config *config)
 	lien_sites_stop(agent);
 	lien_node_stop(agent);
 	lien_open_files_stop(agent);
-	lien_rewritten_stop(agent);
 	lien_probing_stop(agent);
 	lien_others_stop(agent);
 	lien_join_stop(agent);

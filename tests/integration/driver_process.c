@@ -224,7 +224,7 @@ static void do_exec_bare(void)
 
 /* --- functions that are rewritten in memory, as UCX does it --- */
 
-/* What a rewritten function does: nobody else returns that. */
+/* Rewritten functions return this error, and no other function does. */
 static CUresult hooked(void)
 {
 	return CUDA_ERROR_CONTEXT_IS_DESTROYED;

@@ -4,6 +4,7 @@
 where their code is not the file's (loader/probes/code.h). See lien_test.py for what this needs.
 """
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -43,6 +44,16 @@ def not_probed(session):
     return [file["reason"] for file in session.ask("status")["skipped"] if "libcuda" in file["path"]]
 
 
+@contextlib.contextmanager
+def watched():
+    """A process that an agent sees from its first call on."""
+    with Session(fresh=True) as session:
+        session.start_agent()
+        driver = session.driver()
+        session.ready(driver.pid)
+        yield session, driver
+
+
 @case()
 def test_before_the_agent():
     """Nobody is probed who maps that file, until the process has ended; agents come and go."""
@@ -72,15 +83,14 @@ def test_before_the_agent():
 @case()
 def test_after_the_agent():
     """What it allocates from then on is not seen: the process is known not to be known whole."""
-    with Session(fresh=True) as session:
-        session.start_agent()
-        driver = session.driver()
-        session.ready(driver.pid)
+    with watched() as (session, driver):
         driver("make", 2 * MIB, 0)
         check(session.process(driver.pid)["complete"], "it is seen from its first call on")
         rewrite(driver, "cuMemAlloc_v2", 13)
         is_hooked(driver, "alloc", MIB)
         wait_for("that is noticed", lambda: WHY in reason_of(session, driver.pid))
+        named = "process %d %s" % (driver.pid, WHY)
+        check(named in " ".join(session.lien("doctor").out.split()), "lien doctor names it")
         refused = session.lien("offload", "--owner", "all")
         check(WHY in " ".join((refused.out + refused.err).split()), "it is not moved: %s" % refused)
         session.stop_agent()
@@ -90,10 +100,7 @@ def test_after_the_agent():
 @case()
 def test_gate():
     """The gate holds more calls than are traced: an offload does not put a probe on a rewritten one either."""
-    with Session(fresh=True) as session:
-        session.start_agent()
-        driver = session.driver()
-        session.ready(driver.pid)
+    with watched() as (session, driver):
         memory = driver("make", 2 * MIB, 0)[1]
         rewrite(driver, "cuMemsetD8_v2", 5)
         refused = session.lien("offload", "--owner", "all")

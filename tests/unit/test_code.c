@@ -75,7 +75,7 @@ static void test_rewritten(void **state)
 	assert_int_equal(check(), 0);
 }
 
-/* Those of probes: ours, and other people's at other places. */
+/* Our probes put them on the first byte, and other people's may be on the bytes after it. */
 static void test_breakpoints(void **state)
 {
 	(void)state;

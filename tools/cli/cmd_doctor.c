@@ -176,7 +176,8 @@ static bool check_rewritten(struct lien_feature *f, const json_t *status)
 	return true;
 }
 
-/* Returns true if there is an agent that answers; *status: what it says. */
+/* Returns true if there is an agent that answers; *answer: what it says, which the
+ * caller gives back. */
 static bool check_agent(struct lien_feature *f, const char *socket, json_t **answer)
 {
 	struct lien_client *client = lien_client_new(socket);
