@@ -49,13 +49,13 @@ static __noinline int read_state(struct lien_probe_control *control)
 }
 
 /*
- * Returns true if the signal would run the control library's handler in this thread now. The signal
+ * Returns true if the signal would run the control library's handler in the thread now. The signal
  * must have no other effect: the process itself names the signal, and may have changed its
  * disposition.
  */
-static __noinline int takes_signal(struct lien_probe_control *control)
+static __noinline int takes_signal(
+	const struct lien_probe_control *control, struct task_struct *task)
 {
-	struct task_struct *task = (void *)bpf_get_current_task();
 	struct sighand_struct *sighand = BPF_CORE_READ(task, sighand);
 	__u32 index = control->signal - 1;
 	__u64 blocked, handler = 0;
@@ -83,7 +83,7 @@ static __noinline void wake(struct lien_probe_control *control)
 {
 	__u32 armed;
 
-	if (!takes_signal(control))
+	if (!takes_signal(control, (void *)bpf_get_current_task()))
 		return;
 	armed = __sync_lock_test_and_set(&control->wake, 0);
 	if (!armed)

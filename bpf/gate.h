@@ -305,7 +305,7 @@ static __noinline void hold(struct lien_probe_gate *gate, const struct lien_prob
 	struct lien_probe_control *control = bpf_map_lookup_elem(&controls, &key->pid);
 	int listed;
 
-	if (control && takes_signal(control)) {
+	if (control && takes_signal(control, (void *)bpf_get_current_task())) {
 		listed = tracked && !bpf_map_update_elem(&held, key, value, BPF_ANY);
 		if (!bpf_send_signal_thread(control->signal)) {
 			/* It waits until the gate opens: nobody can let it in earlier. */

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
  * Iterators, run on the agent's request: open files that are exported GPU memory, with their
- * processes, and the program that each process runs.
+ * processes; the program that each process runs; and threads that no gate can hold.
  */
 #ifndef LIEN_BPF_ITERATORS_H
 #define LIEN_BPF_ITERATORS_H
 
+#include "control.h"
 #include "exports.h"
+#include "gate.h"
 #include "pids.h"
 #include "users.h"
 
@@ -45,6 +47,31 @@ int lien_images(struct bpf_iter__task *ctx)
 	found.account = account_of(task);
 	if (found.pid)
 		bpf_seq_write(ctx->meta->seq, &found, sizeof(found));
+	return 0;
+}
+
+/* Threads that run none of the program's code: they end, or work for the kernel (io_uring). */
+#define PF_EXITING     0x00000004
+#define PF_IO_WORKER   0x00000010
+#define PF_USER_WORKER 0x00004000
+
+SEC("iter/task")
+int lien_unheld(struct bpf_iter__task *ctx)
+{
+	struct task_struct *task = ctx->task;
+	struct lien_probe_control *control;
+	struct lien_probe_held_key found;
+
+	if (!task || BPF_CORE_READ(task, flags) & (PF_EXITING | PF_IO_WORKER | PF_USER_WORKER))
+		return 0;
+	found.pid = leader_pid(task);
+	if (!found.pid || !bpf_map_lookup_elem(&gates, &found.pid))
+		return 0;
+	control = bpf_map_lookup_elem(&controls, &found.pid);
+	if (control && takes_signal(control, task))
+		return 0;
+	found.tid = pid_in_agent(task);
+	bpf_seq_write(ctx->meta->seq, &found, sizeof(found));
 	return 0;
 }
 

@@ -149,6 +149,7 @@ struct thread_struct {
 struct task_struct {
 	struct mm_struct *mm;
 	struct thread_struct thread;
+	unsigned int flags;
 	int pid, tgid;
 	__u64 start_boottime;
 	__u64 self_exec_id;

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Starts the control thread. Loading the library only installs a handler for a real-time signal: no
- * thread (it would break unshare -U, and be lost in forked children), no file. Once there is
- * something to control, the agent's BPF program sends that signal to a thread that enters a driver
- * call; the handler then runs at a function's first instruction, where it may do whatever a called
- * function may do. Without an agent that never happens. When the library is put into a live
- * process, the thread that opens it starts the control thread at once.
+ * Starts the control thread. Loading the library only installs a signal handler: no thread (it
+ * would break unshare -U, and be lost in forked children), no file. Once there is something to
+ * control, the agent's BPF program sends that signal to a thread that enters a driver call; the
+ * handler then runs at a function's first instruction, where it may do whatever a called function
+ * may do. Without an agent that never happens. When the library is put into a live process, the
+ * thread that opens it starts the control thread at once.
  */
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/membarrier.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -23,6 +23,7 @@
 #include "control/orders/control.h"
 #include "control/driver/gate.h"
 #include "control/fork.h"
+#include "control/signal.h"
 #include "control/driver/translate.h"
 #include "control/plain/plain.h"
 #include "control/tag/tag.h"
@@ -32,7 +33,6 @@
 
 #define FORBID_US    1000
 #define FORBID_TRIES 1000
-#define QUIET_US     200000
 
 __attribute__((visibility("default"))) struct lien_control_state lien_control_state = {
 	.version = LIEN_WIRE_VERSION,
@@ -153,50 +153,39 @@ static void replace(const struct place *place)
 	}
 }
 
-static void woken(int signal)
+static void woken(void)
 {
-	int saved = errno;
-
-	(void)signal;
 	if (!__atomic_exchange_n(&starting, 1, __ATOMIC_ACQUIRE)) {
 		start();
 		__atomic_store_n(&starting, 0, __ATOMIC_RELEASE);
 	}
 	lien_gate_wait();
-	errno = saved;
 }
 
-/* Returns 0, or -EAGAIN: no free signal. */
-static int install(void)
+static int install(bool live)
 {
-	struct sigaction old, action = {.sa_handler = woken, .sa_flags = SA_RESTART};
-	int signal;
+	int err = lien_signal_take(woken, live);
 
-	/* From the end: programs that use real-time signals start at SIGRTMIN. */
-	for (signal = SIGRTMAX - 2; signal > SIGRTMIN; signal--)
-		if (!sigaction(signal, NULL, &old) && old.sa_handler == SIG_DFL)
-			break;
-	if (signal == SIGRTMIN)
-		return -EAGAIN;
-	sigemptyset(&action.sa_mask);
-	if (sigaction(signal, &action, NULL))
-		return -errno;
+	if (err)
+		return err;
 	lien_control_state.translate = (uintptr_t)__start_lien_translate;
 	lien_control_state.translate_end = (uintptr_t)__stop_lien_translate;
 	lien_control_state.tag = lien_tag_offset();
-	lien_control_state.signal = signal;
-	lien_control_state.handler = (uintptr_t)woken;
+	lien_control_state.signal = LIEN_CONTROL_SIGNAL;
+	lien_control_state.handler = lien_signal_handler();
 	lien_control_state.gate = lien_gate_futex();
 	return 0;
 }
 
 __attribute__((constructor)) static void load(void)
 {
+	const bool live = syscall(SYS_gettid) != getpid(); /* a thread made to call dlopen() */
+
 	lien_fork_prepare();
-	if (install())
+	if (install(live))
 		return;
-	lien_plain_start(lien_control_state.signal);
-	if (syscall(SYS_gettid) != getpid()) /* a thread made to call dlopen() */
+	lien_plain_start();
+	if (live)
 		start();
 	__atomic_store_n(&lien_control_state.magic, LIEN_WIRE_MAGIC, __ATOMIC_RELEASE);
 }
@@ -232,33 +221,13 @@ void lien_start_forked(void)
 		__atomic_store_n(&starting, 0, __ATOMIC_RELEASE);
 }
 
-/*
- * The agent's BPF program checks that our handler is installed, and then sends. If the default
- * action were restored first, a late signal would end the process. So ignore the signal first,
- * which also drops pending ones, until every program that may have been about to send has finished.
- * Leave alone a handler that is no longer ours.
- */
-static void give_back_signal(int signal)
-{
-	struct sigaction old, ignore = {.sa_handler = SIG_IGN}, normal = {.sa_handler = SIG_DFL};
-
-	if (sigaction(signal, NULL, &old) || old.sa_handler != woken)
-		return;
-	sigemptyset(&ignore.sa_mask);
-	sigemptyset(&normal.sa_mask);
-	sigaction(signal, &ignore, NULL);
-	if (syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0))
-		usleep(QUIET_US); /* unsupported by this kernel, or forbidden here */
-	sigaction(signal, &normal, NULL);
-}
-
 int lien_start_undo(void)
 {
 	struct lien_control_state *state = &lien_control_state;
 	int fd = state->agent_fd;
 
 	lien_plain_stop();
-	give_back_signal(state->signal);
+	lien_signal_give_back();
 	if (fd >= 0 && lien_control_inode(fd) != state->agent_ino)
 		fd = -1; /* belongs to the application by now */
 	state->agent_fd = -1;
@@ -268,7 +237,7 @@ int lien_start_undo(void)
 
 /*
  * Called instead of dlopen() by a thread made for it (loader/inject/inject.h), when the library is
- * already there and has ended. Returns NULL: no free signal, or it has not ended.
+ * already there and has ended. Returns NULL: it has not ended.
  */
 static void *again(const char *path, int mode)
 {
@@ -278,12 +247,12 @@ static void *again(const char *path, int mode)
 	if (!__atomic_compare_exchange_n(
 		    &lien_control_state.magic, &ended, 0, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
 		return NULL;
-	if (install()) {
+	if (install(true)) {
 		__atomic_store_n(
 			&lien_control_state.magic, LIEN_WIRE_MAGIC_ENDED, __ATOMIC_RELEASE);
 		return NULL;
 	}
-	lien_plain_start(lien_control_state.signal);
+	lien_plain_start();
 	start();
 	lien_start_allow();
 	__atomic_store_n(&lien_control_state.magic, LIEN_WIRE_MAGIC, __ATOMIC_RELEASE);

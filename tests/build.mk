@@ -65,6 +65,7 @@ UNIT_SRCS_test_replay_order  := $(REPLAY_SCRIPT_SRCS)
 UNIT_SRCS_test_replay_script := $(REPLAY_SCRIPT_SRCS)
 UNIT_SRCS_test_serve	     := $(filter-out control/protocol/serve.c,$(UNIT_SRCS_test_control))
 UNIT_LIBS_test_serve	     := -Wl,--wrap=poll
+UNIT_SRCS_test_signal	     := control/signal.c
 UNIT_SRCS_test_symbols	     := $(addprefix loader/discover/, symbols.c demangle.c)
 UNIT_LIBS_test_symbols	     := -l:libiberty.a
 UNIT_SRCS_test_text	     := $(sort $(wildcard tools/text/*.c))

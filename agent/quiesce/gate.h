@@ -24,6 +24,9 @@ void lien_gate_restored(struct lien_agent *agent, struct lien_process *process);
  */
 bool lien_gate_covers(struct lien_agent *agent, uint32_t pid, const struct lien_probe_gate *gate,
 	char *why, size_t size);
+/* Says of a thread, by its pids in the agent's namespace, that no gate holds it. `call`: the one
+ * that it has entered; NULL: none. */
+void lien_gate_say_unheld(uint32_t pid, uint32_t tid, const char *call, char *why, size_t size);
 /* For struct lien_transaction_ops. */
 int lien_gate_step(void *agent, uint32_t pid, enum lien_gate_step step, char *why, size_t size);
 

@@ -179,6 +179,14 @@ int lien_gate_make(
 	return attach_libraries(agent, tracked, why, size);
 }
 
+void lien_gate_say_unheld(uint32_t pid, uint32_t tid, const char *call, char *why, size_t size)
+{
+	snprintf(why, size,
+		"thread %u of process %u blocks the signal that would hold it back, or the process "
+		"handles that otherwise%s%s",
+		tid, pid, call ? ": it has entered " : "", call ? call : "");
+}
+
 bool lien_gate_covers(struct lien_agent *agent, uint32_t pid, const struct lien_probe_gate *gate,
 	char *why, size_t size)
 {
@@ -190,10 +198,8 @@ bool lien_gate_covers(struct lien_agent *agent, uint32_t pid, const struct lien_
 		return false;
 	}
 	if (gate->unheld)
-		snprintf(why, size,
-			"thread %u of process %u blocks the signal that would hold it back, or the "
-			"process handles that otherwise; it has entered %s",
-			gate->unheld_tid, pid, lien_calls_name(gate->unheld_call));
+		lien_gate_say_unheld(
+			pid, gate->unheld_tid, lien_calls_name(gate->unheld_call), why, size);
 	else if (gate->untracked || gate->unlisted)
 		snprintf(why, size,
 			"more threads of process %u, or of its user, use CUDA than lien follows",

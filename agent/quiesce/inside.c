@@ -58,7 +58,7 @@ static bool may_be_inside(const struct lien_probe_thread *thread)
 struct looking {
 	struct rest *rest;
 	bool all_seen; /* the gates have seen the threads that are inside */
-	char *why;     /* buffer for the reason */
+	char *why;     /* buffer for the reason; NULL: another is known */
 	size_t size;
 };
 
@@ -99,7 +99,7 @@ static int look_at_thread(void *context, const struct lien_probe_thread *thread)
 		if (looking->rest->unseen_count < UNSEEN_MAX)
 			looking->rest->unseen[looking->rest->unseen_count++] =
 				(struct lien_probe_held_key){thread->pid, thread->tid};
-		if (looking->why[0])
+		if (!looking->why || looking->why[0])
 			return 0; /* who is held says more */
 		looking->rest->resting->who = thread->pid;
 		snprintf(looking->why, looking->size,
@@ -109,6 +109,8 @@ static int look_at_thread(void *context, const struct lien_probe_thread *thread)
 	}
 	if (thread->inside && !lien_rest_is_held(looking->rest, thread)) {
 		looking->rest->resting->begins |= LIEN_CALL_BEGINS_CAPTURE(thread->call);
+		if (!looking->why)
+			return 0;
 		looking->rest->resting->who = thread->pid;
 		snprintf(looking->why, looking->size, "thread %u of process %u %s %s", thread->tid,
 			thread->pid, thread->call ? "is in" : "has opened",
@@ -124,6 +126,35 @@ bool lien_rest_all_seen(struct rest *rest, char *why, size_t size)
 	return lien_probes_threads(rest->agent->probes, rest->pids, rest->count, look_at_thread,
 		       &looking) >= 0 &&
 	       looking.all_seen;
+}
+
+struct unheld {
+	const struct rest *rest;
+	struct lien_probe_held_key who; /* .tid 0: nobody */
+};
+
+static int note_unheld(void *context, const struct lien_probe_held_key *who)
+{
+	struct unheld *unheld = context;
+
+	if (lien_rest_index_of(unheld->rest, who->pid) < 0)
+		return 0;
+	unheld->who = *who;
+	return 1;
+}
+
+bool lien_rest_can_hold(struct rest *rest, char *why, size_t size)
+{
+	struct unheld unheld = {.rest = rest};
+	int found = lien_probes_unheld(rest->agent->probes, note_unheld, &unheld);
+
+	if (found < 0)
+		snprintf(why, size, "threads cannot be looked at: %s", strerror(-found));
+	else if (found) {
+		rest->resting->who = unheld.who.pid;
+		lien_gate_say_unheld(unheld.who.pid, unheld.who.tid, NULL, why, size);
+	}
+	return !found;
 }
 
 bool lien_rest_is_quiet(

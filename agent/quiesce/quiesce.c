@@ -165,7 +165,7 @@ static enum lien_rest look(struct rest *rest, char *why, size_t size)
 	rest->resting->launches |= known;
 	any_busy |= rest->busy[lien_rest_elsewhere(rest)];
 	lien_turn_part(rest->agent, "rest", "threads");
-	if (!lien_rest_all_seen(rest, why, size))
+	if (!lien_rest_all_seen(rest, covered ? why : NULL, size))
 		quiet = false;
 	if (rest->miscounted)
 		return LIEN_REST_NEAR;
@@ -184,7 +184,8 @@ static enum lien_rest look(struct rest *rest, char *why, size_t size)
 	if (rest->resting->levelling)
 		return covered && is_level(rest, any_busy) ? LIEN_REST_LEVEL : LIEN_REST_NEAR;
 	/* Whoever is allowed to enter could do so at any time. */
-	return quiet && !rest->allowed ? LIEN_REST_REACHED : LIEN_REST_FAR;
+	return quiet && !rest->allowed && lien_rest_can_hold(rest, why, size) ? LIEN_REST_REACHED
+									      : LIEN_REST_FAR;
 }
 
 enum lien_rest lien_quiesce_look(void *context, struct lien_resting *resting)

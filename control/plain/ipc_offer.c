@@ -178,10 +178,7 @@ static int start_thread(int socket)
 	if (pthread_attr_init(&attr))
 		return -1;
 	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-	/* None of the application's signals, but the one that holds threads. */
-	sigfillset(&blocked);
-	if (lien_plain_gate_signal > 0)
-		sigdelset(&blocked, lien_plain_gate_signal);
+	sigfillset(&blocked); /* but the one that holds threads (control/signal.h) */
 	pthread_sigmask(SIG_SETMASK, &blocked, &before);
 	err = pthread_create(&thread, &attr, answer_all, (void *)(intptr_t)socket);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);

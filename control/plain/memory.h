@@ -107,10 +107,6 @@ int lien_plain_find_opened(CUdeviceptr address, struct lien_heap_block *block);
 void lien_plain_opened_drop(CUcontext context);
 void lien_plain_opened_forked(void);
 
-/* --- start.c ---------------------------------------------------------------------------------- */
-
-extern int lien_plain_gate_signal __attribute__((visibility("hidden")));
-
 /* --- ipc_offer.c ------------------------------------------------------------------------------ */
 
 void lien_plain_offered_forked(void);

@@ -18,8 +18,8 @@
 #include "control/driver/translate.h"
 #include "control/plain/heap.h"
 
-/* The constructor calls it. `signal`: the one that holds threads (control/driver/gate.h). */
-void lien_plain_start(int signal);
+/* The constructor calls it. */
+void lien_plain_start(void);
 /* From now on new memory is the driver's. What has been handed out stays ours. */
 void lien_plain_stop(void);
 /* Returns whether this is plain memory of the control library's own. */

@@ -25,15 +25,12 @@ static int is_plain(CUdeviceptr address)
 	return lien_plain_find(address, &block) || lien_plain_find_opened(address, &block);
 }
 
-int lien_plain_gate_signal;
-
-void lien_plain_start(int signal)
+void lien_plain_start(void)
 {
 	const char *off = getenv("LIEN_PLAIN");
 
 	if ((off && *off && *off != '0') || !is_preloaded())
 		return;
-	lien_plain_gate_signal = signal;
 	lien_plain_enable(1);
 	lien_translate_is_plain = is_plain;
 	lien_interpose_plain();

@@ -27,7 +27,7 @@ struct lien_control_state {
 	uint32_t version;
 	uint32_t pid; /* getpid() of the thread's process; another value: stale copy after fork */
 	uint64_t handler;   /* of the wake-up handler; the agent compares it before it signals */
-	uint32_t signal;    /* real-time signal of the handler; 0: none was free */
+	uint32_t signal;    /* at which it runs */
 	int32_t agent_fd;   /* the agent's end; -1: the thread does not run */
 	uint64_t agent_ino; /* inode of that socket, to compare after pidfd_getfd() */
 	/* Code that calls the driver for the application, with a frame pointer

@@ -44,8 +44,7 @@ int lien_inject_present(struct lien_inject *inject)
 	if (state.magic != LIEN_WIRE_MAGIC && state.magic != LIEN_WIRE_MAGIC_ENDED)
 		return lien_inject_fail(inject, -EBUSY,
 			"process %u has a control library that has not started: it is being "
-			"loaded, "
-			"or found no real-time signal that is free",
+			"loaded, or its C library is not glibc",
 			inject->pid);
 	if (state.version != LIEN_WIRE_VERSION || state.magic == LIEN_WIRE_MAGIC_ENDED)
 		return lien_inject_fail(inject, -EPROTO,
@@ -169,7 +168,8 @@ static int loaded(struct lien_inject *inject, const struct lien_stub *stub)
 		return 0;
 	if (err == -EBUSY || !err)
 		return lien_inject_fail(inject, -EAGAIN,
-			"process %u has no real-time signal left for the control library",
+			"the control library has not started in process %u: its C library is not "
+			"glibc",
 			inject->pid);
 	return err;
 }
@@ -302,8 +302,7 @@ int lien_inject_again(struct lien_inject *inject, uint64_t region)
 			"process %u cannot open another file: %s", inject->pid, strerror(-stub.fd));
 	else if (!stub.handle)
 		err = lien_inject_fail(inject, -EAGAIN,
-			"process %u has no real-time signal left for the control library",
-			inject->pid);
+			"the control library does not start again in process %u", inject->pid);
 	lien_inject_see_off(inject, region, &stub, LIEN_STUB_GO);
 	return err;
 }

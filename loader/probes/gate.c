@@ -12,6 +12,7 @@
 #include "loader/probes/calls.h"
 #include "loader/probes/gate_files.h"
 #include "loader/probes/gate_links.h"
+#include "loader/probes/iterator.h"
 #include "loader/probes/map_each.h"
 #include "loader/probes/probes_internal.h"
 #include "loader/probes/threads.h"
@@ -335,6 +336,22 @@ int lien_probes_held(const struct lien_probes *probes,
 	struct each_held each = {fn, context};
 
 	return lien_map_each(probes->skel->maps.held, visit_held, &each);
+}
+
+int lien_probes_unheld(const struct lien_probes *probes,
+	int (*fn)(void *context, const struct lien_probe_held_key *key), void *context)
+{
+	const struct lien_probe_held_key *found;
+	unsigned count, i;
+	void *records;
+	int result;
+
+	result = lien_iterator_read(probes->unheld_reader, sizeof(*found), &records, &count);
+	found = records;
+	for (i = 0; i < count && !result; i++)
+		result = fn(context, &found[i]);
+	free(records);
+	return result;
 }
 
 bool lien_probes_is_held(const struct lien_probes *probes, uint32_t pid, uint32_t tid)

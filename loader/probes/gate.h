@@ -83,6 +83,10 @@ int lien_probes_held(const struct lien_probes *probes,
 	int (*fn)(void *context, const struct lien_probe_held_key *key,
 		const struct lien_probe_held *held),
 	void *context);
+/* Calls fn for each thread that its process's gate could not hold: it does not take the signal, or
+ * the process handles that otherwise. As lien_probes_held(). */
+int lien_probes_unheld(const struct lien_probes *probes,
+	int (*fn)(void *context, const struct lien_probe_held_key *key), void *context);
 bool lien_probes_is_held(const struct lien_probes *probes, uint32_t pid, uint32_t tid);
 /* Removes a thread that is about to be let in from the held ones. */
 void lien_probes_let_in(struct lien_probes *probes, uint32_t pid, uint32_t tid);

@@ -111,7 +111,8 @@ static int open_and_load(struct lien_probes *probes, char *error, size_t size)
 		return explain(err, "the kernel refused the BPF programs", error, size);
 	probes->images_reader = bpf_program__attach_iter(probes->skel->progs.lien_images, NULL);
 	probes->files_reader = bpf_program__attach_iter(probes->skel->progs.lien_files, NULL);
-	if (!probes->images_reader || !probes->files_reader)
+	probes->unheld_reader = bpf_program__attach_iter(probes->skel->progs.lien_unheld, NULL);
+	if (!probes->images_reader || !probes->files_reader || !probes->unheld_reader)
 		return explain(-errno, "cannot iterate over processes", error, size);
 	lien_keep_maps(probes);
 	lien_keep_take_gates(probes);
@@ -218,6 +219,7 @@ void lien_probes_close(struct lien_probes *probes)
 	lien_images_free(&probes->images);
 	bpf_link__destroy(probes->images_reader);
 	bpf_link__destroy(probes->files_reader);
+	bpf_link__destroy(probes->unheld_reader);
 	unmap_positions(probes);
 	ring_buffer__free(probes->ring);
 	trace_bpf__destroy(probes->skel);

@@ -80,8 +80,8 @@ struct lien_probes {
 	const uint64_t *consumed, *produced; /* the ring's positions, mapped */
 	struct lien_probes_config config;
 	bool multi, can_follow;
-	struct bpf_link *images_reader, *files_reader; /* iterators */
-	struct lien_images images;		       /* as last read */
+	struct bpf_link *images_reader, *files_reader, *unheld_reader; /* iterators */
+	struct lien_images images;				       /* as last read */
 	struct lien_following *following;
 	unsigned following_count;
 	const char *gate_lacks; /* NULL: nothing */

@@ -9,14 +9,19 @@
  *	address		"ok ADDRESS" of the memory
  *	fill VALUE	"ok 0": all bytes of it are that now, written by cuMemsetD8
  *	check VALUE	"ok WRONG": bytes that are not
- *	block		from now on threads block all signals
+ *	block		from now on threads block all signals that programs can block, and all
+ *signals are handled that programs can handle
+ *	block all	from now on threads block all signals, those of glibc's own, too
+ *	idle		a thread that makes no call: "ok TID"
+ *	wake		"ok 0": it has ended
+ *	setuid		"ok 0": to what it is, in all threads
  *	close		"ok 0": the descriptors of the control library
  */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
-#include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,7 +41,7 @@ static _Atomic unsigned returned;
 static CUcontext context;
 static CUdeviceptr memory;
 static size_t bytes;
-static bool blocks;
+static enum { BLOCK_NONE, BLOCK, BLOCK_ALL } blocks;
 
 static void say(long value)
 {
@@ -60,22 +65,55 @@ static void *run(void *arg)
 	return NULL;
 }
 
+static pthread_t start(void *(*fn)(void *), void *arg)
+{
+	const uint64_t every = UINT64_MAX;
+	sigset_t all, before;
+	pthread_t thread;
+
+	sigfillset(&all);
+	pthread_sigmask(blocks ? SIG_BLOCK : SIG_UNBLOCK, &all, &before);
+	if (blocks == BLOCK_ALL)
+		syscall(SYS_rt_sigprocmask, SIG_BLOCK, &every, NULL, sizeof(every));
+	pthread_create(&thread, NULL, fn, arg);
+	syscall(SYS_rt_sigprocmask, SIG_SETMASK, &before, NULL, sizeof(every));
+	return thread;
+}
+
+static void ignore(int number)
+{
+	(void)number;
+}
+
+static void handle_all(void)
+{
+	const struct sigaction action = {.sa_handler = ignore};
+
+	for (int number = 1; number <= SIGRTMAX; number++)
+		sigaction(number, &action, NULL);
+}
+
+static pthread_mutex_t sleeps = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic int idle_tid;
+
+static void *idle(void *arg)
+{
+	idle_tid = gettid();
+	pthread_mutex_lock(&sleeps);
+	pthread_mutex_unlock(&sleeps);
+	return arg;
+}
+
 static void begin(const char *name, long address)
 {
 	struct call *call = malloc(sizeof(*call));
-	sigset_t all, before;
-	pthread_t thread;
 
 	*call = (struct call){(any_fn *)dlsym(RTLD_DEFAULT, name), address};
 	if (!call->function) {
 		say(-1);
 		return;
 	}
-	sigfillset(&all);
-	pthread_sigmask(blocks ? SIG_BLOCK : SIG_UNBLOCK, &all, &before);
-	pthread_create(&thread, NULL, run, call);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	pthread_detach(thread);
+	pthread_detach(start(run, call));
 }
 
 static int make(int device)
@@ -107,6 +145,7 @@ int main(int argc, char **argv)
 {
 	char line[200], name[100];
 	unsigned long address;
+	pthread_t sleeper;
 
 	bytes = argc == 3 ? strtoul(argv[2], NULL, 0) : 0;
 	if (argc != 3 || make(atoi(argv[1])))
@@ -128,8 +167,24 @@ int main(int argc, char **argv)
 			say(wrong(atoi(line + 6)));
 		else if (!strcmp(line, "close\n"))
 			say(syscall(SYS_close_range, 900u, ~0u, 0u)); /* control/start.c */
-		else if (!strcmp(line, "block\n"))
-			say(!(blocks = true));
+		else if (!strcmp(line, "block\n")) {
+			blocks = BLOCK;
+			handle_all();
+			say(0);
+		} else if (!strcmp(line, "block all\n")) {
+			blocks = BLOCK_ALL;
+			say(0);
+		} else if (!strcmp(line, "idle\n")) {
+			pthread_mutex_lock(&sleeps);
+			sleeper = start(idle, NULL);
+			while (!idle_tid)
+				usleep(1000);
+			say(idle_tid);
+		} else if (!strcmp(line, "wake\n")) {
+			pthread_mutex_unlock(&sleeps);
+			say(pthread_join(sleeper, NULL));
+		} else if (!strcmp(line, "setuid\n"))
+			say(setuid(getuid()));
 		else
 			say(-2);
 	}

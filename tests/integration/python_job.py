@@ -279,7 +279,8 @@ async def cancel_when(path, coroutine):
 
 
 class Calling(threading.Thread):
-    """A thread that calls the driver all the time, and cannot be held: it blocks all signals."""
+    """A thread that calls the driver all the time, and cannot be held: it blocks all signals, by system call,
+    as glibc would leave out its own."""
 
     def __init__(self):
         super().__init__()
@@ -287,7 +288,8 @@ class Calling(threading.Thread):
         self.start()
 
     def run(self):
-        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        every = ctypes.c_uint64(2**64 - 1)
+        ctypes.CDLL(None).syscall(14, signal.SIG_BLOCK, ctypes.byref(every), None, 8)  # rt_sigprocmask
         init(0)
         while not self.ended:
             fill(address, 4096, 0x5a)

@@ -490,6 +490,44 @@ def test_whole_ranges_are_compared():
         wait_for("they go on", lambda: job("count") == 2 * len(names))
 
 
+@case()
+def test_whatever_a_program_does_with_signals():
+    """It blocks all that it can, and handles all that it can: its threads are held."""
+    with Session() as session:
+        session.start_agent("--library", os.path.join(os.path.realpath(NEXT), "libcuda.so.1"))
+        job = Gated(session)
+        job("fill", 42)
+        job("block")
+        job("idle")
+        session.ask("offload", "--owner", "all")
+        job.begin("cuMemsetD8_v2", job("address"))
+        wait_for("it is held", lambda: job.held() == ["cuMemsetD8_v2"])
+        # All threads have to do this, the held one, too; until then no thread can be made.
+        equal(job("setuid"), 0, "setuid() while a thread is held")
+        equal(job("count"), 0, "calls that have returned")
+        session.ask("restore")
+        wait_for("it goes on", lambda: job("count") == 1)
+        equal(job("check", 42), 64, "bytes that it has set since")
+
+
+@case()
+def test_idle_thread_that_blocks_the_signal():
+    """It makes no call before the memory has gone, and would not be held when it does."""
+    with Session() as session:
+        session.start_agent("--library", os.path.join(os.path.realpath(NEXT), "libcuda.so.1"))
+        job = Gated(session)
+        job("fill", 42)
+        job("block", "all")
+        tid = job("idle")
+        session.refused("offload", "--owner", "all", "--timeout", "1000",
+                        text="thread %d of process %d blocks the signal" % (tid, job.pid))
+        equal(job("check", 42), 0, "wrong bytes")
+        job("wake")
+        session.ask("offload", "--owner", "all")
+        session.ask("restore")
+        equal(job("check", 42), 0, "wrong bytes")
+
+
 @case(long=True)
 def test_thread_that_blocks_the_signal_while_memory_is_moved():
     """It is not there when the job is brought to rest, and comes when all is saved."""
@@ -498,7 +536,7 @@ def test_thread_that_blocks_the_signal_while_memory_is_moved():
         session.start_agent("--library", os.path.join(os.path.realpath(NEXT), "libcuda.so.1"))
         job = Gated(session)
         job("fill", 42)
-        job("block")
+        job("block", "all")
         at = job("address")
         fault = faults.Faults(session, job.pid)
         fault.arm(faults.DELAY, function="cuMemUnmap", delay_ms=3000)

@@ -272,23 +272,6 @@ def test_not_a_library():
 
 
 @case()
-def test_no_signal():
-    """A process that uses all real-time signals, and a library that finds none."""
-    with Session() as session:
-        process = session.python("""
-import ctypes, signal, sys
-ctypes.CDLL("libcuda.so.1")
-for number in range(signal.SIGRTMIN, signal.SIGRTMAX + 1):
-    signal.signal(number, lambda *_: None)
-print("ready", flush=True)
-for line in sys.stdin:
-    print("ok 1", flush=True)
-""")
-        untouched(process, errno.EAGAIN, "no real-time signal", library=CONTROL)
-        content(process)
-
-
-@case()
 def test_memory_that_a_user_serves():
     """A thread keeps the lock of its process's address space while it waits for a page that is never
     delivered (prog_fuse.c): whoever looks at it waits, and cannot be ended."""

@@ -33,10 +33,12 @@ static struct {
 	unsigned gone; /* threads were let go that it does not hold */
 	/* A thread in a broadcast: the gate has seen it enter, and it was counted; 0: not yet. */
 	uint64_t entered_ms[RANKS], counted_ms[RANKS];
-	bool unseen[RANKS]; /* by its gate: a thread in a call, */
-	bool late[RANKS];   /* which an earlier gate has signalled: it waits */
-	bool comes;	    /* it waits for its own gate, to which it came after it was listed */
-	bool reversed;	    /* rank 1 is the first in the request; then .device[0] is its own */
+	bool unseen[RANKS];		   /* by its gate: a thread in a call, */
+	bool late[RANKS];		   /* which an earlier gate has signalled: it waits */
+	struct lien_probe_held_key unheld; /* no gate can hold it; .tid 0: there is none */
+	bool uncovered;			   /* the gates miss calls */
+	bool comes;    /* it waits for its own gate, to which it came after it was listed */
+	bool reversed; /* rank 1 is the first in the request; then .device[0] is its own */
 } k;
 
 static struct lien_agent agent;
@@ -89,8 +91,15 @@ const char *lien_calls_name(unsigned number)
 bool lien_gate_covers(struct lien_agent *of, uint32_t pid, const struct lien_probe_gate *gate,
 	char *why, size_t size)
 {
-	(void)of, (void)pid, (void)gate, (void)why, (void)size;
-	return true;
+	(void)of, (void)pid, (void)gate;
+	if (k.uncovered)
+		snprintf(why, size, "uncovered");
+	return !k.uncovered;
+}
+
+void lien_gate_say_unheld(uint32_t pid, uint32_t tid, const char *call, char *why, size_t size)
+{
+	(void)pid, (void)tid, (void)call, (void)why, (void)size;
 }
 
 bool lien_probes_comm_away(const struct lien_probes *probes, uint32_t pid, uint64_t comm)
@@ -248,6 +257,13 @@ bool lien_probes_process(
 	return true;
 }
 
+int lien_probes_unheld(const struct lien_probes *probes,
+	int (*fn)(void *context, const struct lien_probe_held_key *key), void *context)
+{
+	(void)probes;
+	return k.unheld.tid ? fn(context, &k.unheld) : 0;
+}
+
 int lien_probes_threads(struct lien_probes *probes, const uint32_t *of, unsigned count,
 	int (*fn)(void *context, const struct lien_probe_thread *thread), void *context)
 {
@@ -307,10 +323,11 @@ static void on_pass(void *to, uint32_t pid, const uint32_t *tids, unsigned count
 	k.let_in[pid - 1]++;
 }
 
+static char why[200];
+
 static enum lien_rest look(void)
 {
-	char why[200] = "";
-
+	why[0] = '\0';
 	memset(k.let_in, 0, sizeof(k.let_in));
 	resting.pids = k.reversed ? (const uint32_t[]){pids[1], pids[0]} : pids;
 	resting.busy = k.device;
@@ -443,6 +460,31 @@ static void test_comes_during_the_look(void **state)
 	assert_int_equal(k.let_in[1], 0);
 	assert_int_equal(resting.passes, 0);
 	assert_int_equal(look(), LIEN_REST_REACHED);
+}
+
+/* It has made no call since there is a gate, and would go through it. */
+static void test_cannot_be_held(void **state)
+{
+	(void)state;
+	counted();
+	k.unheld = (struct lien_probe_held_key){.pid = 999, .tid = 7}; /* has no part in this */
+	assert_int_equal(look(), LIEN_REST_REACHED);
+	k.unheld.pid = pids[1];
+	assert_int_equal(look(), LIEN_REST_FAR);
+	assert_int_equal(resting.who, pids[1]);
+	k.unheld.tid = 0;
+	assert_int_equal(look(), LIEN_REST_REACHED);
+}
+
+/* The job is not at rest, and never will be: that is what is said. */
+static void test_why_it_never_rests(void **state)
+{
+	(void)state;
+	counted();
+	k.uncovered = true;
+	k.entered_ms[1] = k.counted_ms[1] = 1;
+	assert_int_equal(look(), LIEN_REST_FAR);
+	assert_string_equal(why, "uncovered");
 }
 
 /* Devices are asked in the way that spoils captures if none can be under way that nobody knows. */
@@ -771,6 +813,8 @@ int main(void)
 		QUIESCE(test_not_counted_yet),
 		QUIESCE(test_signals_that_come_late),
 		QUIESCE(test_comes_during_the_look),
+		QUIESCE(test_cannot_be_held),
+		QUIESCE(test_why_it_never_rests),
 		QUIESCE(test_captures_that_are_known),
 		QUIESCE(test_in_any_order),
 		QUIESCE(test_nobody_is_let_in_to_what_is_away),
