@@ -53,7 +53,9 @@ include tools/replay/build.mk
 include tools/exporter/build.mk
 
 .PHONY: all demo check gpu-check bench bench-nodes bench-ranks install uninstall deb clean deps
-all: $(LIEN) $(REPLAY) $(EXPORTER) $(CONTROL) $(SAVER) $(CLIENT) $(SOFTCUDA) $(REPLAY_SOFTNCCL)
+COMPLETIONS := $(addprefix $(BUILD)/completion., bash zsh fish)
+
+all: $(LIEN) $(REPLAY) $(EXPORTER) $(CONTROL) $(SAVER) $(CLIENT) $(SOFTCUDA) $(REPLAY_SOFTNCCL) $(COMPLETIONS)
 
 # --- what the build needs ------------------------------------------------------------------------
 # As root missing packages are installed; otherwise one line says how.
@@ -164,6 +166,9 @@ demo: all
 gpu-check: all
 	$(Q)$(PYTHON) tests/gpu/gpu_check.py --lien $(LIEN)
 
+$(COMPLETIONS): $(BUILD)/completion.%: $(LIEN)
+	$(Q)$(LIEN) completion $* >$@
+
 # --- the rest ------------------------------------------------------------------------------------
 # Where these shells look for them, in any prefix.
 BASH_COMPLETION := share/bash-completion/completions/lien
@@ -178,8 +183,6 @@ install: all
 	ln -sf ../liblien-control.so $(DESTDIR)$(PREFIX)/lib/lien/torch_memory_saver/liblien-control.so
 	install -D -m 755 $(REPLAY_SOFTNCCL) $(DESTDIR)$(PREFIX)/lib/lien/replay/libnccl.so.2
 	install -D -m 644 docs/lien.1 $(DESTDIR)$(PREFIX)/share/man/man1/lien.1
-	for shell in bash zsh fish; do \
-		$(LIEN) completion $$shell >$(BUILD)/completion.$$shell || exit; done
 	install -D -m 644 $(BUILD)/completion.bash $(DESTDIR)$(PREFIX)/$(BASH_COMPLETION)
 	install -D -m 644 $(BUILD)/completion.zsh $(DESTDIR)$(PREFIX)/$(ZSH_COMPLETION)
 	install -D -m 644 $(BUILD)/completion.fish $(DESTDIR)$(PREFIX)/$(FISH_COMPLETION)

@@ -34,7 +34,7 @@ struct reading {
 	struct lien_agent *agent;
 	uint32_t pid;
 	uint64_t start;
-	bool driver, control; /* mapped */
+	bool driver, control, nvml; /* mapped */
 };
 
 static const char *last_component(const char *path)
@@ -87,6 +87,7 @@ static int read_entry(const struct lien_maps_entry *entry, void *arg)
 		reading->control = true;
 		break;
 	default:
+		reading->nvml |= !strncmp(last_component(entry->path), "libnvidia-ml.so", 15);
 		break;
 	}
 	if (!reading->start || is_known(reading, entry))
@@ -112,7 +113,7 @@ static int read_entry(const struct lien_maps_entry *entry, void *arg)
  * kernel side has reported keep their mapping time. */
 static void read_libraries(struct lien_agent *agent, struct lien_process *process)
 {
-	struct reading reading = {agent, process->pid, process->start, false, false};
+	struct reading reading = {.agent = agent, .pid = process->pid, .start = process->start};
 	bool late = lien_maps_read_code(process->pid, read_entry, &reading) == -ETIMEDOUT;
 	struct lien_tracked *tracked = late ? lien_agent_track(agent, process) : process->agent;
 
@@ -168,16 +169,36 @@ uint64_t lien_watch_start_of(struct lien_agent *agent, uint32_t pid)
 	return LIEN_START_TICKS(start) == ticks ? start : ticks;
 }
 
+static int find_device(const struct lien_maps_entry *entry, void *arg)
+{
+	static const char device[] = "/dev/nvidia";
+	const char *after = entry->path + sizeof(device) - 1;
+
+	*(bool *)arg = !strncmp(entry->path, device, sizeof(device) - 1) &&
+		       ((*after >= '0' && *after <= '9') || !strncmp(after, "-uvm", 4));
+	return *(bool *)arg;
+}
+
+/* Does it only ask NVML about devices, as DCGM and nvidia-smi do? NVML maps the driver, too; but
+ * whoever has called cuInit has devices mapped (docs/measurements.md). */
+static bool only_monitors(const struct reading *reading)
+{
+	bool device = false;
+
+	return reading->nvml && !lien_maps_read(reading->pid, find_device, &device) && !device;
+}
+
 /* Adds a process that ran before the agent; what it did until now is not known. */
 static void adopt(struct lien_agent *agent, uint32_t pid)
 {
-	struct reading reading = {agent, pid, 0, false, false};
+	struct reading reading = {.agent = agent, .pid = pid};
 	uint64_t start = lien_watch_start_of(agent, pid);
 	struct lien_process *process;
 	struct lien_event event;
 	int err;
 
-	if (lien_maps_read_code(pid, read_entry, &reading) || !reading.driver || !start)
+	if (lien_maps_read_code(pid, read_entry, &reading) || !reading.driver || !start ||
+		only_monitors(&reading))
 		return;
 	process = lien_graph_process(agent->graph, pid);
 	if (process && process->start == start && seen_whole(agent, process))

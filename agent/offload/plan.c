@@ -576,7 +576,8 @@ static const char *reason_to_leave(struct planner *planner,
 	return reason ? reason : lien_plan_bound(allocation, &bound, team, holder);
 }
 
-/* Counts what is not selected, and might be if it were known who asked for it. */
+/* Counts what is not selected, and might be if it were known who asked for it: nothing if what
+ * nobody knows is selected. */
 static int leave_unknown(struct planner *planner, const struct lien_allocation *allocation)
 {
 	const char *reason;
@@ -584,7 +585,8 @@ static int leave_unknown(struct planner *planner, const struct lien_allocation *
 	uint32_t holder;
 
 	if ((!planner->selection->owner && !planner->selection->tags_count) || !allocation->found ||
-		!allocation->owner || !lien_choice_has(&planner->choice, allocation, true))
+		!allocation->owner || !lien_choice_unknown(&planner->choice, allocation) ||
+		!lien_choice_has(&planner->choice, allocation, true))
 		return 0;
 	reason = reason_to_leave(planner, allocation, &team, &holder);
 	if (!reason)

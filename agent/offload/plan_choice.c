@@ -232,6 +232,11 @@ bool lien_choice_has(
 	return lien_choice_has_pid(choice, allocation->owner_pid);
 }
 
+bool lien_choice_unknown(const struct lien_choice *choice, const struct lien_allocation *allocation)
+{
+	return !strcmp(library_of(choice, allocation), "unknown");
+}
+
 bool lien_choice_infers(const struct lien_choice *choice, const struct lien_allocation *allocation)
 {
 	const char *owner = choice->selection->owner;

@@ -128,7 +128,7 @@ def joined_by_offload(context) -> dict:
         observer = Observer(job.ask("setup 2", 150))
         lien.start_agent(attach=True)
         began = time.monotonic()
-        out = lien.json("offload", "--owner", "unknown", "--timeout", 60000, timeout=150)
+        out = lien.json("offload", "--timeout", 60000, timeout=150)
         took = (time.monotonic() - began) * 1e3
         require(out["outcome"] == "done" and out["bytes"] > 1 << 30, f"{out}")
         print(f"  {mib(out['bytes'])} MiB in {took:.0f} ms with all that attaching takes, "

@@ -412,6 +412,40 @@ def test_agent_comes_late():
         nothing_lost(session)
 
 
+MONITOR = """
+import ctypes, mmap, os, sys
+for library in sys.argv[1:]:
+    ctypes.CDLL(library)
+if os.path.exists("/dev/nvidia0"):
+    kept = mmap.mmap(os.open("/dev/nvidia0", os.O_RDWR), 4096)
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+@case()
+def test_monitors():
+    """NVML maps the driver, and calls nothing of it: what DCGM and nvidia-smi do is no use of CUDA, unless a device is
+    mapped, as after cuInit()."""
+    device = ["unshare", "-m", "sh", "-c", "mount -t tmpfs none /dev && truncate -s 4096 /dev/nvidia0 && "
+              "exec \"$@\"", "sh"]
+    with Session() as session:
+        nvml = session.compile("libnvidia-ml.so.1", "other.c", "-shared", "-fPIC")
+        driver = os.path.join(SOFTCUDA, "libcuda.so.1")
+        python = [sys.executable, "-c", MONITOR]
+        processes = [session.spawn([*prefix, *python, driver, *more])
+                     for prefix, more in (([], [nvml]), ([], []), (device, [nvml]))]
+        for process in processes:
+            equal(process.line(), "ready", process.said())
+        session.start_agent()
+        equal(sorted(p["pid"] for p in session.ask("ps")["processes"]),
+              sorted(process.pid for process in processes[1:]), "processes that may use CUDA")
+        for process in processes[1:]:
+            process.end()
+        session.forgotten(*(process.pid for process in processes[1:]))
+        equal(session.ask("offload")["outcome"], "nothing to do", "beside a monitor")
+
+
 # Who called
 
 @case()
