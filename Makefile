@@ -138,7 +138,7 @@ $(BUILD)/stubs/%: control/stubs/%.map
 
 $(CONTROL): $(CONTROL_OBJS) $(STUBS)
 	$(call say,LINK,$@)
-	$(Q)$(CC) $(CFLAGS) -shared -Wl,-soname,liblien-control.so -Wl,-z,defs -Wl,-z,relro \
+	$(Q)$(CC) $(CFLAGS) -shared -Wl,-soname,liblien-control.so -Wl,-z,defs -Wl,-z,relro,-z,now \
 		-Wl,--no-as-needed -Wl,--build-id -o $@ $(CONTROL_OBJS) $(STUBS) $(LDFLAGS)
 
 # torch_memory_saver looks for a library with its own name in the path, among those in LD_PRELOAD.

@@ -27,9 +27,10 @@
 #include "loader/probes/close_later.h"
 #include "loader/probes/make_link.h"
 
-#define TIMEOUT_MS     10000
-#define TIMEOUT_MS_MAX 3600000
-#define PIDS_MAX       4096
+#define TIMEOUT_MS	10000
+#define TIMEOUT_MS_MAX	3600000
+#define TIMEOUT_MS_USER 60000
+#define PIDS_MAX	4096
 
 #define DISCARD_MAX 1024
 
@@ -160,6 +161,11 @@ static bool read_transfer(struct lien_client *client, json_t *request, struct tr
 
 	if ((timeout && !json_is_integer(timeout)) || ms < 1 || ms > TIMEOUT_MS_MAX) {
 		lien_reply_invalid(client, "timeout_ms must be between 1 and 3600000");
+		return false;
+	}
+	if (client->viewer.one_user && ms > TIMEOUT_MS_USER) {
+		lien_reply_invalid(
+			client, "timeout_ms must be between 1 and 60000, except for root");
 		return false;
 	}
 	transfer->timeout_ms = ms;
@@ -333,12 +339,16 @@ static bool read_on_use(struct lien_client *client, json_t *request, enum lien_o
 	return !value;
 }
 
-/* A user cannot know of a transaction that the agent has started on its own, so the request is
+/* A user cannot know of a transaction that the agent or another user has started, so the request is
  * handled after it; so is one that asks for that. Returns true if the request was postponed. */
 static bool postpone(struct lien_client *client, json_t *request)
 {
-	if (!client->agent->transaction ||
-		!(client->agent->transaction_own || json_is_true(json_object_get(request, "wait"))))
+	const struct lien_agent *agent = client->agent;
+
+	if (!agent->transaction ||
+		!(agent->transaction_own ||
+			!lien_viewer_same(&client->viewer, &agent->transaction_of) ||
+			json_is_true(json_object_get(request, "wait"))))
 		return false;
 	lien_client_postpone(client, request, false);
 	return true;

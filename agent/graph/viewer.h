@@ -15,6 +15,12 @@ struct lien_viewer {
 	uint32_t pid; /* of the client, for the log; 0: the agent asks itself */
 };
 
+/* Is it the same user? */
+static inline bool lien_viewer_same(const struct lien_viewer *a, const struct lien_viewer *b)
+{
+	return a->one_user == b->one_user && (!a->one_user || a->uid == b->uid);
+}
+
 /* viewer NULL: root. process NULL: nobody's process, which only root sees. */
 bool lien_viewer_sees(const struct lien_viewer *viewer, const struct lien_process *process);
 /*

@@ -148,6 +148,7 @@ int lien_adopt_start(struct lien_agent *agent, const struct lien_viewer *viewer,
 	for (i = 0; i < count; i++)
 		agent->adopted[i] = pids[i];
 	agent->adopted_count = count;
+	agent->transaction_of = *viewer;
 	agent->at_rest_count = lien_adoption_pids(agent->graph, pids, count, agent->at_rest);
 	agent->at_rest_count = those_owned(agent, viewer, agent->at_rest, agent->at_rest_count);
 	*nothing = !agent->at_rest_count;

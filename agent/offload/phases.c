@@ -433,6 +433,13 @@ bool lien_transaction_is_resting(const struct lien_transaction *t)
 	       (t->t_making && !t->t_shut);
 }
 
+bool lien_transaction_hesitates(const struct lien_transaction *t, uint64_t ns)
+{
+	return t->kind == LIEN_TRANSACTION_OFFLOAD && !t->result.error &&
+	       (t->phase == LIEN_PHASE_STAGE || lien_transaction_is_resting(t)) &&
+	       t->ops.now_ns(t->ops.context) - t->t_start > ns;
+}
+
 enum lien_go_on lien_transaction_may_go_on(struct lien_transaction *t, enum lien_point point)
 {
 	return t->ops.may_go_on ? t->ops.may_go_on(t->ops.context, point) : LIEN_GO_ON_YES;

@@ -332,6 +332,9 @@ void lien_transaction_gone(struct lien_transaction *transaction, uint32_t pid);
 /* Returns true while gates are made and the job is brought to rest: then each tick may bring it
  * nearer. */
 bool lien_transaction_is_resting(const struct lien_transaction *transaction);
+/* Is it an offload that has been waiting for its processes for so long, and has saved nothing yet?
+ */
+bool lien_transaction_hesitates(const struct lien_transaction *transaction, uint64_t ns);
 /* Ends an offload early: what was moved is put back. Returns false if it is too late, or not an
  * offload; the transaction reacts later (see below). */
 bool lien_transaction_cancel(struct lien_transaction *transaction, const char *why);

@@ -9,6 +9,9 @@
 #include "agent/quiesce/elsewhere.h"
 #include "agent/server/server.h"
 
+/* An offload goes on for so long, whoever waits. */
+#define GIVE_WAY_NS 2000000000ull
+
 struct lien_tracked *lien_orders_tracked(struct lien_agent *agent, uint32_t pid)
 {
 	struct lien_process *process = lien_graph_process(agent->graph, pid);
@@ -81,10 +84,21 @@ void lien_orders_react(struct lien_agent *agent)
 	lien_transaction_react(agent->transaction);
 }
 
+/* Otherwise a user whose job never comes to rest could keep everybody else's memory away. */
+static void give_way(struct lien_agent *agent)
+{
+	if (lien_transaction_hesitates(agent->transaction, GIVE_WAY_NS) &&
+		lien_server_others_wait(agent) && !lien_elsewhere_is_committed(agent))
+		lien_transaction_cancel(agent->transaction,
+			"the job had not come to rest when another user asked for something, who "
+			"comes first after 2 s: try again");
+}
+
 void lien_orders_tick(struct lien_agent *agent)
 {
 	if (!agent->transaction || agent->transaction_ended)
 		return;
+	give_way(agent);
 	if (agent->elsewhere)
 		lien_elsewhere_tick(agent);
 	lien_transaction_tick(agent->transaction);

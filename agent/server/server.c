@@ -642,6 +642,17 @@ bool lien_server_has_postponed(const struct lien_agent *agent)
 	return agent->server->postponed[false];
 }
 
+bool lien_server_others_wait(const struct lien_agent *agent)
+{
+	const struct lien_client *client;
+
+	LIST_FOREACH (client, &agent->server->clients, next)
+		if (client->postponed && !client->until_quiet &&
+			!lien_viewer_same(&client->viewer, &agent->transaction_of))
+			return true;
+	return false;
+}
+
 bool lien_server_waits_for_quiet(const struct lien_agent *agent)
 {
 	return agent->server->postponed[true];

@@ -407,7 +407,8 @@ static int gate(struct lien_control *control, const struct message *message)
 			control->staged = message->header.arg2;
 			control->expired = 0;
 		}
-		lien_nccl_find(); /* while no held thread may own the loader's lock */
+		if (!lien_gate_is_shut()) /* a thread that is held may own the loader's lock */
+			lien_nccl_find();
 		lien_gate_shut();
 		return 0;
 	case LIEN_WIRE_GATE_PASS:

@@ -222,10 +222,10 @@ static bool do_work(struct helper *helper, struct lien_timeout_work *work)
 	if (__atomic_exchange_n(&work->state, STATE_DONE, __ATOMIC_ACQ_REL) != STATE_ABANDONED)
 		return !reply(helper, work);
 	close_fds(work);
-	work->drop(work);
 	pthread_mutex_lock(&lock);
 	note_returned(helper->pid);
 	pthread_mutex_unlock(&lock);
+	work->drop(work); /* last: whoever hears of it may look at the process again */
 	return false;
 }
 

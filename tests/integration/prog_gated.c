@@ -15,6 +15,9 @@
  *	idle		a thread that makes no call: "ok TID"
  *	wake		"ok 0": it has ended
  *	setuid		"ok 0": to what it is, in all threads
+ *	load PATH	a thread that loads this library, whose constructor may call "at ADDRESS
+ *			cuMemsetD8_v2" (fixtures/sets_at_load.c): as "call"
+ *	more		"ok 0": it has as much memory again
  *	close		"ok 0": the descriptors of the control library
  */
 #include <dlfcn.h>
@@ -116,17 +119,43 @@ static void begin(const char *name, long address)
 	pthread_detach(start(run, call));
 }
 
-static int make(int device)
+/* The constructor that calls this holds the loader's lock. */
+static void set_at_load(void)
+{
+	cuCtxSetCurrent(context);
+	cuMemsetD8_v2(memory, 64, 64);
+}
+
+static void *load(void *arg)
+{
+	char *path = arg, where[32];
+
+	snprintf(where, sizeof(where), "%p", (void *)set_at_load);
+	setenv("SETS_AT_LOAD", where, 1);
+	printf("began %d\n", gettid());
+	fflush(stdout);
+	if (!dlopen(path, RTLD_NOW))
+		abort();
+	free(path);
+	atomic_fetch_add(&returned, 1);
+	return NULL;
+}
+
+static int more(CUdeviceptr *at, int device)
 {
 	CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
 		.location = {CU_MEM_LOCATION_TYPE_DEVICE, device}};
 	CUmemAccessDesc access = {prop.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
 	CUmemGenericAllocationHandle handle;
 
+	return cuMemCreate(&handle, bytes, &prop, 0) || cuMemAddressReserve(at, bytes, 0, 0, 0) ||
+	       cuMemMap(*at, bytes, 0, handle, 0) || cuMemSetAccess(*at, bytes, &access, 1);
+}
+
+static int make(int device)
+{
 	return cuInit(0) || cuDevicePrimaryCtxRetain(&context, device) ||
-	       cuCtxSetCurrent(context) || cuMemCreate(&handle, bytes, &prop, 0) ||
-	       cuMemAddressReserve(&memory, bytes, 0, 0, 0) ||
-	       cuMemMap(memory, bytes, 0, handle, 0) || cuMemSetAccess(memory, bytes, &access, 1);
+	       cuCtxSetCurrent(context) || more(&memory, device);
 }
 
 static long wrong(int value)
@@ -146,6 +175,7 @@ int main(int argc, char **argv)
 	char line[200], name[100];
 	unsigned long address;
 	pthread_t sleeper;
+	CUdeviceptr other;
 
 	bytes = argc == 3 ? strtoul(argv[2], NULL, 0) : 0;
 	if (argc != 3 || make(atoi(argv[1])))
@@ -157,6 +187,10 @@ int main(int argc, char **argv)
 			begin(name, 0);
 		else if (sscanf(line, "at %lu %99s", &address, name) == 2)
 			begin(name, address);
+		else if (sscanf(line, "load %99s", name) == 1)
+			pthread_detach(start(load, strdup(name)));
+		else if (!strcmp(line, "more\n"))
+			say(more(&other, atoi(argv[1])));
 		else if (!strcmp(line, "count\n"))
 			say(atomic_load(&returned));
 		else if (!strcmp(line, "address\n"))

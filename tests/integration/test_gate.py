@@ -511,6 +511,24 @@ def test_whatever_a_program_does_with_signals():
 
 
 @case()
+def test_held_while_it_loads_a_library():
+    """A library's constructor waits for memory that is away: nobody but it can use the loader then."""
+    with Session() as session:
+        session.start_agent("--library", os.path.join(os.path.realpath(NEXT), "libcuda.so.1"))
+        job = Gated(session)
+        job("fill", 42)
+        session.ask("offload", "--owner", "all")
+        job.process.send("load " + session.compile("libsets.so", "sets_at_load.c", "-shared", "-fPIC"))
+        job.process.line()
+        wait_for("it is held", lambda: job.held() == ["cuMemsetD8_v2"])
+        equal(job("more"), 0, "memory that is made meanwhile")
+        equal(session.ask("offload", "--owner", "all")["bytes"], 2 * MIB, "bytes")
+        session.ask("restore")
+        wait_for("it goes on", lambda: job("count") == 1)
+        equal(job("check", 42), 64, "bytes that it has set since")
+
+
+@case()
 def test_idle_thread_that_blocks_the_signal():
     """It makes no call before the memory has gone, and would not be held when it does."""
     with Session() as session:

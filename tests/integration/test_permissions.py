@@ -205,6 +205,13 @@ def test_attached_by_root_and_by_their_user():
             equal(driver("check", va, 2 * MIB, 0x49), 0, "wrong bytes")
 
 
+def draining(session, uid, *args):
+    """An offload of the user, of all memory, that waits for a busy device."""
+    client = session.spawn_as(uid, [LIEN, "offload", "--owner", "all", *args])
+    wait_for("it drains", lambda: (session.ask("status")["transaction"] or {}).get("phase") == "drain")
+    return client
+
+
 @case()
 def test_nobody_cancels_what_others_do():
     ask = ("import os,socket,sys; os.setuid(%d); t, s = [socket.socket(socket.AF_UNIX) for _ in range(2)]\n"
@@ -220,16 +227,53 @@ def test_nobody_cancels_what_others_do():
         with_memory(alice, 0x11)
         session.ready(alice.pid)
         open(busy, "w").close()
-        offload = session.spawn_as(ALICE, [LIEN, "offload", "--owner", "all", "--timeout", "30000"])
-        wait_for("it drains", lambda: (session.ask("status")["transaction"] or {}).get("phase") == "drain")
-        # A restore that waits for its turn is not cancelled; an offload is.
-        for user, waits, cancelled in ((BOB, "", "false"), (BOB, "restore", "false"), (BOB, "offload", "true"),
-                                       (ALICE, "", "true")):
+
+        def cancelled_by(user, waits=""):
             process = session.spawn([sys.executable, "-c", ask % user, session.socket, waits])
             answer = process.line()
-            check(answer and '"cancelled":%s' % cancelled in answer, user, waits, answer, process.said())
-        check(offload.wait(20) == 1 and "cancelled; nothing was moved" in offload.said(), offload.said())
+            check(answer and '"cancelled":' in answer, user, waits, answer, process.said())
+            return '"cancelled":true' in answer
+
+        # A restore that waits for its turn is not cancelled; an offload is.
+        for user, waits, cancelled in ((BOB, "", False), (BOB, "restore", False), (BOB, "offload", True),
+                                       (ALICE, "", True)):
+            offload = draining(session, ALICE, "--timeout", "30000")
+            equal(cancelled_by(user, waits), cancelled, "%d, who waits for %s" % (user, waits or "nothing"))
+            if user != ALICE:
+                cancelled_by(ALICE)
+            equal(offload.wait(), 1, offload.said())
+            if not waits:  # otherwise it may have given way
+                check("cancelled; nothing was moved" in offload.said(), offload.said())
         os.unlink(busy)
+
+
+@case()
+def test_an_offload_gives_way_to_other_users():
+    """One user's job does not come to rest: that is no reason to keep others from theirs for longer than 2 s."""
+    with Shared() as session:
+        busy = session.path("busy")
+        session.start_agent()
+        bob = session.of_user(BOB)
+        va = with_memory(bob, 0x22)[1]
+        session.ready(bob.pid)
+        equal(session.ask_as(BOB, "offload", "--owner", "all")["bytes"], 2 * MIB, "Bob's")
+        session.environment["LIEN_SOFTCUDA_BUSY_FILE"] = busy
+        alice = session.of_user(ALICE)
+        with_memory(alice, 0x11)
+        session.ready(alice.pid)
+        open(busy, "w").close()
+        session.refused_as(ALICE, "between 1 and 60000", "offload", "--owner", "all", "--timeout", "60001")
+        offload = draining(session, ALICE, "--timeout", "60000")
+        # The same user is told.
+        session.refused_as(ALICE, "another transaction is under way", "restore")
+        equal(session.ask_as(BOB, "restore")["bytes"], 2 * MIB, "Bob's")
+        equal(bob("check", va, 2 * MIB, 0x22), 0, "wrong bytes")
+        check(offload.wait() == 1 and "another user" in offload.said(), offload.said())
+        offload = draining(session, ALICE, "--timeout", "60000")
+        equal(session.ask("offload", "--pid", bob.pid, "--owner", "all")["bytes"], 2 * MIB, "by root")
+        check(offload.wait() == 1 and "another user" in offload.said(), offload.said())
+        session.ask("restore")
+        equal(bob("check", va, 2 * MIB, 0x22), 0, "wrong bytes")
 
 
 @case()
