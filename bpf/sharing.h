@@ -226,6 +226,18 @@ static __always_inline __u32 multicast_body(struct lien_event *event, const stru
 		event->multicast.memory = frame->arg[2];
 		event->multicast.bytes = frame->arg[3];
 		break;
+	/* As the two before, with the device in the second place. */
+	case LIEN_CALL_CU_MULTICAST_BIND_V2:
+		event->multicast.offset = frame->arg[2];
+		event->multicast.memory = frame->arg[3];
+		event->multicast.memory_offset = frame->arg[4];
+		event->multicast.bytes = frame->arg[5];
+		break;
+	case LIEN_CALL_CU_MULTICAST_BIND_ADDRESS_V2:
+		event->multicast.offset = frame->arg[2];
+		event->multicast.memory = frame->arg[3];
+		event->multicast.bytes = frame->arg[4];
+		break;
 	case LIEN_CALL_CU_MULTICAST_UNBIND:
 		event->multicast.device = (__s32)frame->arg[1];
 		event->multicast.offset = frame->arg[2];

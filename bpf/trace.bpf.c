@@ -34,6 +34,8 @@ static __always_inline __u32 body(struct thread *thread, struct lien_event *even
 	case LIEN_KIND_init: /* the process record already tells this */
 	case LIEN_KIND_COUNT:
 		return 0;
+	case LIEN_KIND_holds:
+		return LIEN_EVENT_HEADER;
 	case LIEN_KIND_create:
 		event->create.handle = read_user_u64(event, frame->arg[0]);
 		event->create.bytes = frame->arg[1];

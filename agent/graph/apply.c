@@ -54,6 +54,15 @@ static int lien_graph_apply_nothing(
 	return 0;
 }
 
+/* What for is not followed; that it may have ended is not known, either. */
+static int lien_graph_apply_holds(
+	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
+{
+	(void)graph, (void)event;
+	process->incomplete |= LIEN_INCOMPLETE_HELD;
+	return 0;
+}
+
 static lien_apply_fn *const effects[LIEN_KIND_COUNT] = {
 #define EFFECT(kind, least, origin) [LIEN_KIND_##kind] = lien_graph_apply_##kind,
 	LIEN_KINDS(EFFECT)

@@ -52,7 +52,8 @@ static struct lien_allocation *memory_of(
 	struct lien_mapping *mapping;
 	struct lien_handle *handle;
 
-	if (event->type == LIEN_CALL_CU_MULTICAST_BIND) {
+	if (event->type == LIEN_CALL_CU_MULTICAST_BIND ||
+		event->type == LIEN_CALL_CU_MULTICAST_BIND_V2) {
 		handle = lien_handle_find(process, event->multicast.memory);
 		*offset = event->multicast.memory_offset;
 		return handle ? handle->holding->allocation : NULL;

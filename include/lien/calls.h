@@ -77,6 +77,7 @@ enum lien_library {
 	X(multicast_device, LIEN_EVENT_SIZE(multicast),    NONE) \
 	X(multicast_bind,   LIEN_EVENT_SIZE(multicast),    NONE) \
 	X(multicast_unbind, LIEN_EVENT_SIZE(multicast),    NONE) \
+	X(holds,            LIEN_EVENT_HEADER,             NONE) \
 	X(range_handle,     LIEN_EVENT_SIZE(range_handle), NONE) \
 	X(context,          LIEN_EVENT_SIZE(context),      NONE) \
 	X(context_destroy,  LIEN_EVENT_SIZE(context),      NONE) \
@@ -139,6 +140,10 @@ enum lien_library {
 	X(CU_MULTICAST_UNBIND,  61, CUDA,   "cuMulticastUnbind",             0, multicast_unbind) \
 	X(CU_RANGE_HANDLE,      62, CUDA,   "cuMemGetHandleForAddressRange", 0, range_handle) \
 	X(CU_STREAM_DESTROY,    63, CUDA,   "cuStreamDestroy_v2",            LIEN_CALL_RELEASES, stream_destroy) \
+	X(CU_MULTICAST_BIND_V2, 77, CUDA,   "cuMulticastBindMem_v2",         0, multicast_bind) \
+	X(CU_MULTICAST_BIND_ADDRESS_V2, 78, CUDA, "cuMulticastBindAddr_v2",  0, multicast_bind) \
+	X(CU_ENDPOINT_BIND,     79, CUDA,   "cuLogicalEndpointBindMem",      0, holds) \
+	X(CU_ENDPOINT_BIND_ADDRESS, 80, CUDA, "cuLogicalEndpointBindAddr",   0, holds) \
 	X(CUDA_MALLOC,          64, CUDART, "cudaMalloc",                    LIEN_CALL_FRAME, none) \
 	X(CUDA_FREE,            65, CUDART, "cudaFree",                      LIEN_CALL_FRAME, none) \
 	X(CUDA_MALLOC_ASYNC,    66, CUDART, "cudaMallocAsync",               LIEN_CALL_FRAME, none) \

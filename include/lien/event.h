@@ -84,6 +84,8 @@ enum lien_event_type {
 /* It has rewritten functions of CUDA or NCCL in its memory: their calls are not seen, and no probe
  * can be put on them. */
 #define LIEN_INCOMPLETE_REWRITTEN 0x800
+/* It has had memory held in a way that is not followed (calls of kind `holds`). */
+#define LIEN_INCOMPLETE_HELD 0x1000
 
 struct lien_event {
 	__lien_u32 size; /* bytes of this record with its body; a multiple of 8 */

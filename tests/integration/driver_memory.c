@@ -285,6 +285,8 @@ static void do_mc_create(void)
 
 SAYS(mc_add, cuMulticastAddDevice(arg[0], arg[1]))
 SAYS(mc_bind, cuMulticastBindMem(arg[0], arg[1], arg[2], arg[3], arg[4], 0))
+SAYS(mc_bind_v2, cuMulticastBindMem_v2(arg[0], arg[1], arg[2], arg[3], arg[4], arg[5], 0))
+SAYS(mc_bind_addr_v2, cuMulticastBindAddr_v2(arg[0], arg[1], arg[2], arg[3], arg[4], 0))
 SAYS(mc_bind_addr, cuMulticastBindAddr(arg[0], arg[1], arg[2], arg[3], 0))
 SAYS(mc_unbind, cuMulticastUnbind(arg[0], arg[1], arg[2], arg[3]))
 
@@ -325,13 +327,15 @@ const struct command memory_commands[] = {
 	C("pages", pages, 1),		      /* BYTES: pageable memory */
 	C("host-register", host_register, 3), /* ADDRESS BYTES FLAGS */
 	C("host-unregister", host_unregister, 1),
-	C("range-handle", range_handle, 2), /* ADDRESS BYTES: an fd */
-	C("fill", fill, 3),		    /* ADDRESS BYTES VALUE */
-	C("check", check, 3),		    /* ADDRESS BYTES VALUE: how many are wrong */
-	C("mc-create", mc_create, 3),	    /* DEVICES BYTES TYPES */
-	C("mc-add", mc_add, 2),		    /* MULTICAST DEVICE */
-	C("mc-bind", mc_bind, 5),	    /* MULTICAST OFFSET HANDLE OFFSET BYTES */
-	C("mc-bind-addr", mc_bind_addr, 4), /* MULTICAST OFFSET ADDRESS BYTES */
-	C("mc-unbind", mc_unbind, 4),	    /* MULTICAST DEVICE OFFSET BYTES */
+	C("range-handle", range_handle, 2),	  /* ADDRESS BYTES: an fd */
+	C("fill", fill, 3),			  /* ADDRESS BYTES VALUE */
+	C("check", check, 3),			  /* ADDRESS BYTES VALUE: how many are wrong */
+	C("mc-create", mc_create, 3),		  /* DEVICES BYTES TYPES */
+	C("mc-add", mc_add, 2),			  /* MULTICAST DEVICE */
+	C("mc-bind", mc_bind, 5),		  /* MULTICAST OFFSET HANDLE OFFSET BYTES */
+	C("mc-bind-addr", mc_bind_addr, 4),	  /* MULTICAST OFFSET ADDRESS BYTES */
+	C("mc-bind-v2", mc_bind_v2, 6),		  /* MULTICAST DEVICE OFFSET HANDLE OFFSET BYTES */
+	C("mc-bind-addr-v2", mc_bind_addr_v2, 5), /* MULTICAST DEVICE OFFSET ADDRESS BYTES */
+	C("mc-unbind", mc_unbind, 4),		  /* MULTICAST DEVICE OFFSET BYTES */
 	{NULL, NULL, 0},
 };

@@ -529,6 +529,20 @@ def test_held_while_it_loads_a_library():
 
 
 @case()
+def test_held_by_what_is_not_followed():
+    """A logical endpoint keeps memory that is bound to it, and lien does not know which that is."""
+    with Session() as session:
+        session.start_agent("--library", os.path.join(os.path.realpath(NEXT), "libcuda.so.1"))
+        job, other = Gated(session), Gated(session)
+        job.begin("cuLogicalEndpointBindAddr")
+        wait_for("it has returned", lambda: job("count") == 1)
+        result = session.ask("offload", "--owner", "all")
+        equal([(row["pid"], "logical endpoint" in row["reason"]) for row in result["left"]], [(job.pid, True)], result)
+        equal([row["pid"] for row in result["processes"]], [other.pid], result)
+        session.ask("restore")
+
+
+@case()
 def test_idle_thread_that_blocks_the_signal():
     """It makes no call before the memory has gone, and would not be held when it does."""
     with Session() as session:

@@ -56,6 +56,31 @@ def test_what_cannot_be_moved_stays():
 
 
 @case()
+def test_bound_by_newer_functions():
+    """cuMulticastBindMem_v2 and cuMulticastBindAddr_v2, of CUDA 13.1 on."""
+    with Session() as session:
+        session.start_agent()
+        driver = session.driver()
+        handle, other = driver("create", 2 * MIB, 0, 1), driver("create", 2 * MIB, 0, 1)
+        driver("show", 2 * MIB, handle, 0)
+        va = driver("show", 2 * MIB, other, 0)
+        multicast = driver("mc-create", 1, 4 * MIB, 1)
+        driver("mc-add", multicast, 0)
+        driver.refused("mc-bind-v2", multicast, 1, 0, handle, 0, 2 * MIB)
+        driver("mc-bind-v2", multicast, 0, 0, handle, 0, 2 * MIB)
+        driver("mc-bind-addr-v2", multicast, 0, 2 * MIB, va, 2 * MIB)
+        session.ready(driver.pid)
+        result = session.ask("offload", "--owner", "all")
+        equal([(row["allocations"], row["bytes"]) for row in result["left"] if "multicast" in row["reason"]],
+              [(2, 4 * MIB)], result)
+        equal(result["bytes"], 0, "moved")
+        for offset in (0, 2 * MIB):
+            driver("mc-unbind", multicast, 0, offset, 2 * MIB)
+        equal(session.ask("offload", "--owner", "all")["bytes"], 4 * MIB, "moved when it is bound no more")
+        session.ask("restore")
+
+
+@case()
 def test_what_keeps_the_old_memory_stays():
     """Network cards, dma-bufs and multicast objects: named, left behind, and refused with --strict."""
     with Session() as session:

@@ -262,26 +262,79 @@ static CUresult bind(struct soft_allocation *multicast, const struct soft_bindin
 	return CUDA_SUCCESS;
 }
 
-SOFT_EXPORT CUresult cuMulticastBindMem(CUmemGenericAllocationHandle handle, size_t offset,
-	CUmemGenericAllocationHandle memory, size_t memory_offset, size_t size,
+/* Of CUDA 13.1 on: the device to whose part of the object it is bound, which is the memory's. */
+#define OWN_DEVICE -1
+
+static CUresult bind_memory(const char *call, CUmemGenericAllocationHandle handle, CUdevice device,
+	size_t offset, CUmemGenericAllocationHandle memory, size_t memory_offset, size_t size,
 	unsigned long long flags)
 {
 	struct soft_binding what = {.offset = offset, .size = size, .memory_offset = memory_offset};
 	struct soft_allocation *multicast;
 	CUresult result;
 
-	SOFT_FAULT();
 	if (!soft_ready())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	if (!size || flags)
 		return CUDA_ERROR_INVALID_VALUE;
 	pthread_rwlock_wrlock(&soft.lock);
-	result = soft_multicast_wait(handle, "cuMulticastBindMem");
-	multicast = result ? NULL : use(handle, "cuMulticastBindMem");
-	what.memory = soft_handle_use(memory, "cuMulticastBindMem");
+	result = soft_multicast_wait(handle, call);
+	multicast = result ? NULL : use(handle, call);
+	what.memory = soft_handle_use(memory, call);
 	if (multicast && what.memory) {
 		what.device = what.memory->prop.location.id;
-		result = bind(multicast, &what);
+		result = device == OWN_DEVICE || device == what.device ? bind(multicast, &what)
+								       : CUDA_ERROR_INVALID_DEVICE;
+	} else {
+		result = CUDA_ERROR_INVALID_VALUE;
+	}
+	pthread_rwlock_unlock(&soft.lock);
+	return result;
+}
+
+SOFT_EXPORT CUresult cuMulticastBindMem(CUmemGenericAllocationHandle handle, size_t offset,
+	CUmemGenericAllocationHandle memory, size_t memory_offset, size_t size,
+	unsigned long long flags)
+{
+	SOFT_FAULT();
+	return bind_memory("cuMulticastBindMem", handle, OWN_DEVICE, offset, memory, memory_offset,
+		size, flags);
+}
+
+SOFT_EXPORT CUresult cuMulticastBindMem_v2(CUmemGenericAllocationHandle handle, CUdevice device,
+	size_t offset, CUmemGenericAllocationHandle memory, size_t memory_offset, size_t size,
+	unsigned long long flags)
+{
+	SOFT_FAULT();
+	return device < 0 ? CUDA_ERROR_INVALID_DEVICE
+			  : bind_memory("cuMulticastBindMem_v2", handle, device, offset, memory,
+				    memory_offset, size, flags);
+}
+
+static CUresult bind_address(const char *call, CUmemGenericAllocationHandle handle, CUdevice device,
+	size_t offset, CUdeviceptr ptr, size_t size, unsigned long long flags)
+{
+	struct soft_binding what = {.offset = offset, .size = size};
+	struct soft_allocation *multicast;
+	struct soft_mapping *mapping;
+	CUresult result;
+
+	if (!soft_ready())
+		return CUDA_ERROR_NOT_INITIALIZED;
+	if (!size || flags)
+		return CUDA_ERROR_INVALID_VALUE;
+	pthread_rwlock_wrlock(&soft.lock);
+	result = soft_multicast_wait(handle, call);
+	multicast = result ? NULL : use(handle, call);
+	mapping = soft_mapping_find(ptr);
+	/* "The memory must have been allocated via cuMemCreate or cudaMallocAsync." */
+	if (multicast && mapping && size <= mapping->size - (ptr - mapping->base) &&
+		(mapping->kind == SOFT_VMM || (mapping->kind == SOFT_ASYNC && mapping->bytes))) {
+		what.memory = mapping->allocation;
+		what.memory_offset = ptr - mapping->base;
+		what.device = what.memory->prop.location.id;
+		result = device == OWN_DEVICE || device == what.device ? bind(multicast, &what)
+								       : CUDA_ERROR_INVALID_DEVICE;
 	} else {
 		result = CUDA_ERROR_INVALID_VALUE;
 	}
@@ -292,32 +345,17 @@ SOFT_EXPORT CUresult cuMulticastBindMem(CUmemGenericAllocationHandle handle, siz
 SOFT_EXPORT CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle handle, size_t offset,
 	CUdeviceptr ptr, size_t size, unsigned long long flags)
 {
-	struct soft_binding what = {.offset = offset, .size = size};
-	struct soft_allocation *multicast;
-	struct soft_mapping *mapping;
-	CUresult result;
-
 	SOFT_FAULT();
-	if (!soft_ready())
-		return CUDA_ERROR_NOT_INITIALIZED;
-	if (!size || flags)
-		return CUDA_ERROR_INVALID_VALUE;
-	pthread_rwlock_wrlock(&soft.lock);
-	result = soft_multicast_wait(handle, "cuMulticastBindAddr");
-	multicast = result ? NULL : use(handle, "cuMulticastBindAddr");
-	mapping = soft_mapping_find(ptr);
-	/* "The memory must have been allocated via cuMemCreate or cudaMallocAsync." */
-	if (multicast && mapping && size <= mapping->size - (ptr - mapping->base) &&
-		(mapping->kind == SOFT_VMM || (mapping->kind == SOFT_ASYNC && mapping->bytes))) {
-		what.memory = mapping->allocation;
-		what.memory_offset = ptr - mapping->base;
-		what.device = what.memory->prop.location.id;
-		result = bind(multicast, &what);
-	} else {
-		result = CUDA_ERROR_INVALID_VALUE;
-	}
-	pthread_rwlock_unlock(&soft.lock);
-	return result;
+	return bind_address("cuMulticastBindAddr", handle, OWN_DEVICE, offset, ptr, size, flags);
+}
+
+SOFT_EXPORT CUresult cuMulticastBindAddr_v2(CUmemGenericAllocationHandle handle, CUdevice device,
+	size_t offset, CUdeviceptr ptr, size_t size, unsigned long long flags)
+{
+	SOFT_FAULT();
+	return device < 0 ? CUDA_ERROR_INVALID_DEVICE
+			  : bind_address("cuMulticastBindAddr_v2", handle, device, offset, ptr,
+				    size, flags);
 }
 
 static CUresult unbind_one(
