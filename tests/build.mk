@@ -32,7 +32,8 @@ ARENA	  := $(addprefix control/, memory/arena.c memory/checksum.c memory/items.c
 
 UNIT_SRCS_test_arena	     := $(ARENA)
 UNIT_SRCS_test_ask	     := $(addprefix control/nccl/, ask.c json.c)
-UNIT_SRCS_test_calls	     := $(addprefix loader/, probes/calls.c probes/gated.c discover/elf_symbols.c)
+UNIT_SRCS_test_calls	     := $(addprefix loader/, probes/calls.c probes/gated.c probes/holders.c \
+	discover/elf_symbols.c)
 UNIT_LIBS_test_calls	     := -lelf -rdynamic
 UNIT_SRCS_test_client	     := tools/cli/client.c
 UNIT_SRCS_test_control	     := $(filter-out $(addprefix control/, fork.c start.c driver/cached.c \
@@ -43,7 +44,8 @@ UNIT_LIBS_test_elf_symbols   := -lelf
 UNIT_SRCS_test_gate	     := $(addprefix agent/quiesce/, gate.c gate_make.c gate_use.c holds.c)
 UNIT_SRCS_test_gate_links    := loader/probes/gate_links.c loader/probes/gate_files.c loader/probes/gate_places.c
 UNIT_LIBS_test_gate_links    := -l:libbpf.a -lelf -Wl,--wrap=clock_gettime
-UNIT_SRCS_test_gated	     := loader/probes/gated.c
+UNIT_SRCS_test_gated	     := $(UNIT_SRCS_test_calls)
+UNIT_LIBS_test_gated	     := -lelf
 UNIT_SRCS_test_heap	     := control/plain/heap.c
 UNIT_LIBS_test_host	     := -Wl,--wrap=fopen
 UNIT_SRCS_test_inject_choice := $(INJECT)

@@ -383,7 +383,7 @@ static void request_cancel(struct lien_client *client, json_t *request)
 	(void)request;
 	if (agent->transaction && !agent->transaction_own && !lien_elsewhere_is_committed(agent) &&
 		is_of(&agent->transaction_of, &client->viewer))
-		cancelled |= lien_transaction_cancel(agent->transaction, "cancelled");
+		cancelled |= lien_transaction_cancel(agent->transaction, -ECANCELED, "cancelled");
 	lien_reply_result(client, json_pack("{s:b}", "cancelled", cancelled));
 }
 

@@ -4,6 +4,8 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "agent/core/worker.h"
@@ -24,23 +26,50 @@ struct look {
 	char path[256]; /* of the file, as the process names it */
 };
 
+/* Where the calls of a file are: processes mostly map the same one. The worker's. */
+struct known {
+	dev_t device;
+	ino_t inode;
+	struct timespec changed;
+	uint64_t offsets[LIEN_CALL_PLACES_MAX];
+	unsigned count;
+};
+
+static int find_places(
+	struct known *known, const struct stat *st, int fd, enum lien_library library)
+{
+	struct lien_call_places places;
+	unsigned i;
+	int err;
+
+	if (known->count && known->device == st->st_dev && known->inode == st->st_ino &&
+		!memcmp(&known->changed, &st->st_ctim, sizeof(known->changed)))
+		return 0;
+	known->count = 0;
+	err = lien_calls_look_up(&places, fd, library);
+	if (err)
+		return err;
+	for (i = 0; i < places.count; i++)
+		if (places.places[i].offset != UINT64_MAX)
+			known->offsets[known->count++] = places.places[i].offset;
+	known->device = st->st_dev;
+	known->inode = st->st_ino;
+	known->changed = st->st_ctim;
+	return 0;
+}
+
 static int check_file(const char *path, enum lien_library library, uint32_t pid)
 {
-	uint64_t offsets[LIEN_CALL_MAX];
-	struct lien_call_places places;
-	unsigned i, n = 0;
+	static struct known known[LIEN_LIB_COUNT];
 	struct stat st;
 	int fd, err;
 
 	fd = lien_untrusted_open(path, &st);
 	if (fd < 0)
 		return fd;
-	err = lien_calls_look_up(&places, fd, library);
-	for (i = 0; !err && i < places.count; i++)
-		if (places.places[i].offset != UINT64_MAX)
-			offsets[n++] = places.places[i].offset;
+	err = find_places(&known[library], &st, fd, library);
 	if (!err)
-		err = lien_code_check(fd, offsets, n, pid);
+		err = lien_code_check(fd, known[library].offsets, known[library].count, pid);
 	close(fd);
 	return err;
 }

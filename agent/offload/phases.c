@@ -456,17 +456,17 @@ static bool is_planned(const struct lien_transaction *t)
 	return t->entering == LIEN_PHASE_LIST && t->kind == LIEN_TRANSACTION_RESTORE;
 }
 
-bool lien_transaction_cancel(struct lien_transaction *t, const char *why)
+bool lien_transaction_cancel(struct lien_transaction *t, int error, const char *why)
 {
 	if (!t->ended && is_planned(t)) {
-		lien_transaction_fail(t, -ECANCELED, 0, "%s", why);
+		lien_transaction_fail(t, error, 0, "%s", why);
 		t->noted = true;
 		return true;
 	}
 	if (t->ended || t->kind != LIEN_TRANSACTION_OFFLOAD || t->restoring || t->result.error ||
 		t->phase == LIEN_PHASE_OPEN)
 		return false;
-	lien_transaction_fail(t, -ECANCELED, 0, "%s", why);
+	lien_transaction_fail(t, error, 0, "%s", why);
 	t->noted = true;
 	return true;
 }

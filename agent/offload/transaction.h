@@ -335,9 +335,10 @@ bool lien_transaction_is_resting(const struct lien_transaction *transaction);
 /* Is it an offload that has been waiting for its processes for so long, and has saved nothing yet?
  */
 bool lien_transaction_hesitates(const struct lien_transaction *transaction, uint64_t ns);
-/* Ends an offload early: what was moved is put back. Returns false if it is too late, or not an
- * offload; the transaction reacts later (see below). */
-bool lien_transaction_cancel(struct lien_transaction *transaction, const char *why);
+/* Ends an offload early: what was moved is put back. `error`: -ECANCELED; -EBUSY: as if the job had
+ * not come to rest in time. Returns false if it is too late, or not an offload; the transaction
+ * reacts later (see below). */
+bool lien_transaction_cancel(struct lien_transaction *transaction, int error, const char *why);
 /* Makes the transaction ask ops->may_go_on again when it reacts (see below). */
 void lien_transaction_wake(struct lien_transaction *transaction);
 bool lien_transaction_must_react(const struct lien_transaction *transaction);

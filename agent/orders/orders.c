@@ -89,9 +89,8 @@ static void give_way(struct lien_agent *agent)
 {
 	if (lien_transaction_hesitates(agent->transaction, GIVE_WAY_NS) &&
 		lien_server_others_wait(agent) && !lien_elsewhere_is_committed(agent))
-		lien_transaction_cancel(agent->transaction,
-			"the job had not come to rest when another user asked for something, who "
-			"comes first after 2 s: try again");
+		lien_transaction_cancel(agent->transaction, -EBUSY,
+			"the job did not come to rest within 2 s, and another user waits");
 }
 
 void lien_orders_tick(struct lien_agent *agent)

@@ -165,7 +165,7 @@ void lien_elsewhere_tick(struct lien_agent *agent)
 				elsewhere->id);
 		else
 			snprintf(why, sizeof(why), "undone, as its coordinator wants");
-		lien_transaction_cancel(agent->transaction, why);
+		lien_transaction_cancel(agent->transaction, -ECANCELED, why);
 	}
 	lien_transaction_wake(agent->transaction);
 }

@@ -8,6 +8,7 @@
 #include <lien/probe.h>
 #include "loader/discover/elf_symbols.h"
 #include "loader/probes/gated.h"
+#include "loader/probes/holders.h"
 
 static const struct lien_probed_call calls[] = {
 #define CALL_ROW(name, number, lib, symbol, flags, kind)                                           \
@@ -37,6 +38,17 @@ const char *lien_calls_symbol(const char *name)
 	return NULL;
 }
 
+bool lien_calls_any_version(const char *name, size_t length)
+{
+	unsigned i;
+
+	for (i = 0; i < CALLS; i++)
+		if (lien_gated_without_version(calls[i].symbol) == length &&
+			!strncmp(calls[i].symbol, name, length))
+			return true;
+	return false;
+}
+
 /*
  * Skips an endbr64, which has no effect. The kernel emulates most first instructions of functions;
  * it would run this one in a copy, and trap once more.
@@ -52,8 +64,29 @@ static uint64_t behind_endbr(int fd, uint64_t offset)
 	return offset;
 }
 
+struct unknown {
+	struct lien_call_places *places;
+	int fd;
+};
+
+static int add_unknown(void *context, const char *symbol, uint64_t offset)
+{
+	static const struct lien_probed_call call = {
+		"cuUnknownToLien", LIEN_CALL_CU_UNKNOWN, LIEN_LIB_CUDA, 0};
+	struct lien_call_places *places = ((struct unknown *)context)->places;
+
+	if (!lien_holds_unknown(symbol) || offset == UINT64_MAX)
+		return 0;
+	if (places->count == LIEN_CALL_PLACES_MAX)
+		return -E2BIG;
+	places->places[places->count++] = (struct lien_call_place){
+		&call, behind_endbr(((struct unknown *)context)->fd, offset)};
+	return 0;
+}
+
 int lien_calls_look_up(struct lien_call_places *places, int fd, enum lien_library library)
 {
+	struct unknown unknown = {places, fd};
 	struct lien_elf_lookup found[CALLS] = {0};
 	struct lien_elf *elf;
 	unsigned i;
@@ -64,17 +97,19 @@ int lien_calls_look_up(struct lien_call_places *places, int fd, enum lien_librar
 	if (err)
 		return err;
 	for (i = 0; i < CALLS; i++)
-		if (calls[i].library == library) {
+		if (calls[i].library == library && calls[i].number != LIEN_CALL_CU_UNKNOWN) {
 			found[places->count].name = calls[i].symbol;
 			places->places[places->count++].call = &calls[i];
 		}
 	err = lien_elf_functions(elf, found, places->count);
-	if (lien_elf_build_id(elf, places->build_id, sizeof(places->build_id)))
-		places->build_id[0] = '\0';
-	lien_elf_close(elf);
 	for (i = 0; i < places->count; i++)
 		places->places[i].offset =
 			found[i].result ? UINT64_MAX : behind_endbr(fd, found[i].file_offset);
+	if (err >= 0 && library == LIEN_LIB_CUDA)
+		err = lien_elf_exports(elf, add_unknown, &unknown);
+	if (lien_elf_build_id(elf, places->build_id, sizeof(places->build_id)))
+		places->build_id[0] = '\0';
+	lien_elf_close(elf);
 	return err < 0 ? err : 0;
 }
 

@@ -4,6 +4,7 @@
 #define LIEN_LOADER_CALLS_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include <lien/calls.h>
@@ -23,18 +24,25 @@ struct lien_call_place {
 	uint64_t offset;
 };
 
+/* The traced calls, and as many functions that lien does not know (holders.h). */
+#define LIEN_CALL_PLACES_MAX 512
+
 struct lien_call_places {
-	struct lien_call_place places[LIEN_CALL_MAX];
+	struct lien_call_place places[LIEN_CALL_PLACES_MAX];
 	unsigned count;
 	char build_id[41]; /* hexadecimal; empty: none */
 };
 
-/* Finds all traced calls that the library may have; fd: its file. Returns 0, or the errors of
- * lien_elf_open(). */
+/* Finds all traced calls that the library may have, and all functions of the driver that may have
+ * memory held unknown to lien, which are calls of LIEN_CALL_CU_UNKNOWN; fd: its file. Returns 0;
+ * -E2BIG: too many of those; or the errors of lien_elf_open(). */
 int lien_calls_look_up(struct lien_call_places *places, int fd, enum lien_library library);
 
 /* Returns the symbol of that name, which is never freed; NULL if no traced call has it. */
 const char *lien_calls_symbol(const char *name);
+
+/* Is there a traced call of that name, in any version? `length`: of the name without it. */
+bool lien_calls_any_version(const char *name, size_t length);
 
 /* More functions than any library has. */
 #define LIEN_PROBE_SET_MAX 4096

@@ -229,7 +229,7 @@ static size_t without_variant(const char *symbol)
 }
 
 /* Also without "_v2". */
-static size_t without_version(const char *symbol)
+size_t lien_gated_without_version(const char *symbol)
 {
 	size_t length = without_variant(symbol), end = length;
 
@@ -258,7 +258,7 @@ static const char *without_profiler(const char *symbol)
 	return !strncmp(symbol, "pnccl", 5) ? symbol + 1 : symbol;
 }
 
-static bool is_interface(enum lien_library library, const char *symbol)
+bool lien_gated_is_interface(enum lien_library library, const char *symbol)
 {
 	switch (library) {
 	case LIEN_LIB_CUDA:
@@ -276,7 +276,7 @@ const char *lien_gated_harmless(enum lien_library library, const char *symbol)
 	size_t length;
 
 	symbol = without_profiler(symbol);
-	length = without_version(symbol);
+	length = lien_gated_without_version(symbol);
 	for (; harmless->why; harmless++)
 		if (is_among(harmless->names, symbol, length))
 			return harmless->why;
@@ -299,9 +299,10 @@ enum lien_gating lien_gated(enum lien_library library, const char *symbol, unsig
 	symbol = without_profiler(symbol);
 	if (touches)
 		*touches = library == LIEN_LIB_CUDA ? touches_of(symbol) : LIEN_TOUCHES_ANY;
-	if (!is_interface(library, symbol) || lien_gated_harmless(library, symbol))
+	if (!lien_gated_is_interface(library, symbol) || lien_gated_harmless(library, symbol))
 		return LIEN_GATING_NONE;
-	return library == LIEN_LIB_NCCL || is_among(with_nccl, symbol, without_version(symbol))
+	return library == LIEN_LIB_NCCL ||
+			       is_among(with_nccl, symbol, lien_gated_without_version(symbol))
 		       ? LIEN_GATING_NCCL
 		       : LIEN_GATING_ALL;
 }

@@ -8,6 +8,7 @@
 #define LIEN_GATED_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
 #include <lien/calls.h>
 #include <lien/probe.h>
@@ -33,6 +34,11 @@ const char *lien_gated_harmless(enum lien_library library, const char *symbol);
  */
 unsigned lien_gated_number(const char *symbol);
 const char *lien_gated_name(unsigned number);
+
+/* Is it a function of the library's interface, by its name? */
+bool lien_gated_is_interface(enum lien_library library, const char *symbol);
+/* Returns the length without "_v2" and "_ptsz", which tell versions and variants of a call. */
+size_t lien_gated_without_version(const char *symbol);
 
 /* For tests: returns the names in the tables by index, NULL after the last. */
 const char *lien_gated_listed(enum lien_library library, unsigned index);

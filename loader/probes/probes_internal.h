@@ -65,7 +65,7 @@ struct lien_attached {
 	bool contexts_known;
 	struct lien_call_place contexts[LIEN_CONTEXT_CALLS];
 	unsigned contexts_count;
-	struct bpf_link *links[2 * LIEN_CALL_MAX];
+	struct bpf_link *links[2 * LIEN_CALL_PLACES_MAX];
 	unsigned links_count;
 };
 

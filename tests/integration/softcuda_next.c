@@ -13,5 +13,6 @@
 
 #include "next_calls.h"
 
-CALL(cuFutureFill)		      /* in no header yet */
+CALL(cuFutureFill) /* in no header yet */
+RETURNS(cuFutureBind, 0)
 RETURNS(cuLogicalEndpointBindAddr, 0) /* CUDA 13.3 */

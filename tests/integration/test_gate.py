@@ -530,15 +530,20 @@ def test_held_while_it_loads_a_library():
 
 @case()
 def test_held_by_what_is_not_followed():
-    """A logical endpoint keeps memory that is bound to it, and lien does not know which that is."""
+    """A logical endpoint keeps memory that is bound to it, and lien does not know which that is; nor what functions
+    do that are newer than lien."""
     with Session() as session:
         session.start_agent("--library", os.path.join(os.path.realpath(NEXT), "libcuda.so.1"))
-        job, other = Gated(session), Gated(session)
-        job.begin("cuLogicalEndpointBindAddr")
-        wait_for("it has returned", lambda: job("count") == 1)
+        jobs = {name: Gated(session) for name in (
+            "cuLogicalEndpointBindAddr", "cuFutureBind", "cuFutureFill", "cuMemPoolTrimTo")}
+        for name, job in jobs.items():
+            job.begin(name)
+            wait_for("it has returned", lambda job=job: job("count") == 1)
         result = session.ask("offload", "--owner", "all")
-        equal([(row["pid"], "logical endpoint" in row["reason"]) for row in result["left"]], [(job.pid, True)], result)
-        equal([row["pid"] for row in result["processes"]], [other.pid], result)
+        equal(sorted((row["pid"], "logical endpoint" in row["reason"]) for row in result["left"]),
+              [(jobs["cuLogicalEndpointBindAddr"].pid, True), (jobs["cuFutureBind"].pid, True)], result)
+        equal([row["pid"] for row in result["processes"]],  # one call has failed, the other holds nothing
+              [jobs["cuFutureFill"].pid, jobs["cuMemPoolTrimTo"].pid], result)
         session.ask("restore")
 
 

@@ -11,7 +11,9 @@
 #include <cmocka.h>
 
 #include "control/driver/interpose.h"
+#include "loader/probes/calls.h"
 #include "loader/probes/gated.h"
+#include "loader/probes/holders.h"
 
 static const char *const decided[] = {
 	[LIEN_GATING_NONE] = "free", [LIEN_GATING_ALL] = "all", [LIEN_GATING_NCCL] = "nccl"};
@@ -147,6 +149,34 @@ static void tables_name_what_there_is(void **state)
 		}
 }
 
+/* Of each it is decided whether it has memory held. */
+static void holds(const char *symbol, const char *decision)
+{
+	(void)decision;
+	if (lien_holds_unknown(symbol))
+		fail_msg("%s may have memory held", symbol);
+	if (lien_calls_symbol(symbol) && lien_holds_nothing(symbol))
+		fail_msg("%s is traced, and holds nothing", symbol);
+}
+
+static void holders_are_known(void **state)
+{
+	unsigned i;
+
+	(void)state;
+	each("tests/data/cuda-13.0.gated", holds);
+	for (i = 0; (wanted = lien_holders_listed(i)); i++) {
+		found = false;
+		each("tests/data/cuda-13.0.gated", compare);
+		if (!found)
+			fail_msg("CUDA 13.0 has no %s", wanted);
+	}
+	assert_true(lien_holds_unknown("cuFutureBind"));
+	assert_true(lien_holds_unknown("cuMemCreate_v2")); /* not the one that is traced */
+	assert_false(lien_holds_unknown("cuMemcpyDtoH_v3"));
+	assert_false(lien_holds_unknown("cudbgApiInit"));
+}
+
 static void numbers_are_names(void **state)
 {
 	unsigned number = lien_gated_number("cuMemcpy3D_v2");
@@ -167,6 +197,7 @@ int main(void)
 		cmocka_unit_test(what_is_no_interface_is_free),
 		cmocka_unit_test(what_is_translated_has_waited),
 		cmocka_unit_test(tables_name_what_there_is),
+		cmocka_unit_test(holders_are_known),
 		cmocka_unit_test(numbers_are_names),
 	};
 

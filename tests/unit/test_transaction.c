@@ -256,9 +256,10 @@ static void test_cancel(void **state)
 			else
 				tick();
 		}
-		cancelled = !w.done && lien_transaction_cancel(w.transaction, "cancelled");
-		assert_false(w.done == 0 &&
-			     lien_transaction_cancel(w.transaction, "cancelled")); /* only once */
+		cancelled =
+			!w.done && lien_transaction_cancel(w.transaction, -ECANCELED, "cancelled");
+		assert_false(w.done == 0 && lien_transaction_cancel(w.transaction, -ECANCELED,
+						    "cancelled")); /* only once */
 		if (cancelled)
 			lien_transaction_react(w.transaction);
 		play();
@@ -369,7 +370,7 @@ static void test_other_nodes_undo(void **state)
 				die(1);
 			} else {
 				assert_true(lien_transaction_cancel(
-					w.transaction, "as its coordinator wants"));
+					w.transaction, -ECANCELED, "as its coordinator wants"));
 				react();
 			}
 			play();
@@ -405,8 +406,8 @@ static void test_other_nodes_restore(void **state)
 		if (dies)
 			die(1);
 		else
-			assert_true(
-				lien_transaction_cancel(w.transaction, "as its coordinator wants"));
+			assert_true(lien_transaction_cancel(
+				w.transaction, -ECANCELED, "as its coordinator wants"));
 		far = dies ? LIEN_POINT_READY + 1 : far;
 		react();
 		play();

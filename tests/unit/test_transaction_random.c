@@ -247,7 +247,8 @@ static void play_for(unsigned events)
 	while (!w.done && events--) {
 		meanwhile();
 		check_exportable("in a transaction");
-		if (once_in(100) && lien_transaction_cancel(w.transaction, "cancelled")) {
+		if (once_in(100) &&
+			lien_transaction_cancel(w.transaction, -ECANCELED, "cancelled")) {
 			TELL("cancel\n");
 			lien_transaction_react(w.transaction);
 			continue;
