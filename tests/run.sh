@@ -190,11 +190,11 @@ list_kernels() {
 }
 
 list_static() {
-	echo "run 60 tests/check_run.sh"
-	echo "symbols 60 tests/check_symbols.sh $LIEN $CONTROL"
-	echo "format 120 tests/check_format.sh"
-	echo "seeds 60 tests/check_seeds.sh"
-	echo "layers 60 $PYTHON tests/check_layers.py"
+	echo "run 600 tests/check_run.sh"
+	echo "symbols 600 tests/check_symbols.sh $LIEN $CONTROL"
+	echo "format 600 tests/check_format.sh"
+	echo "seeds 600 tests/check_seeds.sh"
+	echo "layers 600 $PYTHON tests/check_layers.py"
 }
 
 if [ "${1:-}" = one ]; then

@@ -60,6 +60,20 @@ static const char *const other_memory[] = {"cuDestroyExternalMemory", "cuDestroy
 	"cuSurfObjectCreate", "cuSurfRefSetArray", "cuTexRefSetArray", "cuTexRefSetMipmappedArray",
 	"cuWaitExternalSemaphoresAsync", NULL};
 
+/* The functions of cudaGL.h, cudaEGL.h and cudaVDPAU.h, but for cuEGLStreamProducerPresentFrame():
+ * its frame may be the program's own memory, which the consumer keeps. */
+static const char *const graphics[] = {"cuEGLApiInit", "cuEGLStreamConsumerAcquireFrame",
+	"cuEGLStreamConsumerConnect", "cuEGLStreamConsumerConnectWithFlags",
+	"cuEGLStreamConsumerDisconnect", "cuEGLStreamConsumerReleaseFrame",
+	"cuEGLStreamProducerConnect", "cuEGLStreamProducerDisconnect",
+	"cuEGLStreamProducerReturnFrame", "cuGLCtxCreate", "cuGLGetDevices", "cuGLInit",
+	"cuGLMapBufferObject", "cuGLMapBufferObjectAsync", "cuGLRegisterBufferObject",
+	"cuGLSetBufferObjectMapFlags", "cuGLUnmapBufferObject", "cuGLUnmapBufferObjectAsync",
+	"cuGLUnregisterBufferObject", "cuGraphicsEGLRegisterImage", "cuGraphicsGLRegisterBuffer",
+	"cuGraphicsGLRegisterImage", "cuGraphicsResourceGetMappedEglFrame",
+	"cuGraphicsVDPAURegisterOutputSurface", "cuGraphicsVDPAURegisterVideoSurface",
+	"cuVDPAUCtxCreate", "cuVDPAUGetDevice", NULL};
+
 static const char *const ends[] = {"cuCheckpointProcessCheckpoint",
 	"cuCheckpointProcessGetRestoreThreadId", "cuCheckpointProcessGetState",
 	"cuCheckpointProcessLock", "cuCheckpointProcessRestore", "cuCheckpointProcessUnlock",
@@ -78,6 +92,7 @@ static const struct {
 	{"it works on memory by address, while it runs", by_address},
 	{"it notes addresses, which stay the same", addresses},
 	{"it is about memory that is not moved: of others, of graphs, or of arrays", other_memory},
+	{"it is about memory of graphics libraries", graphics},
 	{"it saves or ends all that the process or its context has", ends},
 };
 
