@@ -175,6 +175,8 @@ struct lien_agent {
 	struct lien_blame blame; /* of the last request for a transaction that failed */
 	uint64_t t_transaction;
 	struct lien_viewer transaction_of; /* who asked for it */
+	struct lien_viewer gave_way;	   /* whose offload gave way to another user last, */
+	uint64_t t_gave_way;		   /* and when; 0: none has */
 	struct lien_elsewhere *elsewhere;  /* of the transaction, if other nodes take part */
 	struct lien_outcomes *outcomes;	   /* of such transactions */
 	struct lien_together *together;	   /* daemon/together.h; NULL: nobody has asked yet */

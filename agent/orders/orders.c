@@ -9,8 +9,11 @@
 #include "agent/quiesce/elsewhere.h"
 #include "agent/server/server.h"
 
-/* An offload goes on for so long, whoever waits. */
-#define GIVE_WAY_NS 2000000000ull
+/* An offload goes on for so long, whoever waits; and for so long after its user's last one gave
+ * way.
+ */
+#define GIVE_WAY_NS  2000000000ull
+#define HAS_GIVEN_NS 10000000000ull
 
 struct lien_tracked *lien_orders_tracked(struct lien_agent *agent, uint32_t pid)
 {
@@ -84,13 +87,23 @@ void lien_orders_react(struct lien_agent *agent)
 	lien_transaction_react(agent->transaction);
 }
 
-/* Otherwise a user whose job never comes to rest could keep everybody else's memory away. */
+static bool has_given(const struct lien_agent *agent)
+{
+	return agent->t_gave_way && lien_now_ns() - agent->t_gave_way < HAS_GIVEN_NS &&
+	       lien_viewer_same(&agent->gave_way, &agent->transaction_of);
+}
+
+/* Otherwise a user whose job never comes to rest could keep everybody else's memory away; and one
+ * who always asks for something could keep another's job from coming to rest. */
 static void give_way(struct lien_agent *agent)
 {
-	if (lien_transaction_hesitates(agent->transaction, GIVE_WAY_NS) &&
-		lien_server_others_wait(agent) && !lien_elsewhere_is_committed(agent))
-		lien_transaction_cancel(agent->transaction, -EBUSY,
-			"the job did not come to rest within 2 s, and another user waits");
+	if (!lien_transaction_hesitates(agent->transaction, GIVE_WAY_NS) || has_given(agent) ||
+		!lien_server_others_wait(agent) || lien_elsewhere_is_committed(agent) ||
+		!lien_transaction_cancel(agent->transaction, -EBUSY,
+			"the job did not come to rest within 2 s, and another user waits"))
+		return;
+	agent->gave_way = agent->transaction_of;
+	agent->t_gave_way = lien_now_ns();
 }
 
 void lien_orders_tick(struct lien_agent *agent)

@@ -13,7 +13,7 @@ import sys
 import time
 
 from lien_test import (
-    LIEN, MIB, Driver, Session, alive, brief, case, check, equal, main, program, wait_for)
+    LIEN, MIB, Driver, Session, alive, brief, case, check, equal, main, program, stays, wait_for)
 from users import ALICE, BOB, CAROL, Shared, impostor, with_memory
 
 KEPT = sum(1 << cap for cap in (2, 5, 19, 24, 38, 39, 40))  # agent/core/privileges.c
@@ -269,12 +269,23 @@ def test_an_offload_gives_way_to_other_users():
         equal(session.ask_as(BOB, "restore")["bytes"], 2 * MIB, "Bob's")
         equal(bob("check", va, 2 * MIB, 0x22), 0, "wrong bytes")
         check(offload.wait() == 1 and "another user" in offload.said(), offload.said())
-        offload = draining(session, ALICE, "--timeout", "60000", "--retry", "600000")
+        # But not twice in a row.
+        offload = draining(session, ALICE, "--timeout", "60000")
+        waits = session.spawn_as(BOB, [LIEN, "restore"])
+        stays("it goes on", lambda: offload.popen.poll() is None and waits.popen.poll() is None, 3)
+        os.unlink(busy)
+        equal((offload.wait(), waits.wait()), (0, 0), offload.said() + waits.said())
+        # A later attempt comes to its turn.
+        carol = session.of_user(CAROL)
+        with_memory(carol, 0x33)
+        session.ready(carol.pid)
+        open(busy, "w").close()
+        offload = draining(session, CAROL, "--timeout", "60000", "--retry", "600000")
         equal(session.ask("offload", "--pid", bob.pid, "--owner", "all")["bytes"], 2 * MIB, "by root")
-        session.ask("restore")
-        equal(bob("check", va, 2 * MIB, 0x22), 0, "wrong bytes")
         os.unlink(busy)
         equal(offload.wait(), 0, "an offload that tries again: %s" % offload.said())
+        session.ask("restore")
+        equal(bob("check", va, 2 * MIB, 0x22), 0, "wrong bytes")
 
 
 @case()
