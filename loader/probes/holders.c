@@ -16,16 +16,17 @@ static const char *const by_address[] = {"cuFlushGPUDirectRDMAWrites", "cuLaunch
 	"cuMemGetAllocationPropertiesFromHandle", "cuMemPrefetchAsync", "cuMemPrefetchBatchAsync",
 	"cuMemRangeGetAttribute", "cuMemRangeGetAttributes", "cuMemcpy", "cuMemcpy2D",
 	"cuMemcpy2DAsync", "cuMemcpy2DUnaligned", "cuMemcpy3D", "cuMemcpy3DAsync",
-	"cuMemcpy3DBatchAsync", "cuMemcpy3DPeer", "cuMemcpy3DPeerAsync", "cuMemcpyAsync",
-	"cuMemcpyAtoA", "cuMemcpyAtoD", "cuMemcpyAtoH", "cuMemcpyAtoHAsync", "cuMemcpyBatchAsync",
-	"cuMemcpyDtoA", "cuMemcpyDtoD", "cuMemcpyDtoDAsync", "cuMemcpyDtoH", "cuMemcpyDtoHAsync",
-	"cuMemcpyHtoA", "cuMemcpyHtoAAsync", "cuMemcpyHtoD", "cuMemcpyHtoDAsync", "cuMemcpyPeer",
-	"cuMemcpyPeerAsync", "cuMemsetD16", "cuMemsetD16Async", "cuMemsetD2D16",
-	"cuMemsetD2D16Async", "cuMemsetD2D32", "cuMemsetD2D32Async", "cuMemsetD2D8",
-	"cuMemsetD2D8Async", "cuMemsetD32", "cuMemsetD32Async", "cuMemsetD8", "cuMemsetD8Async",
-	"cuPointerGetAttribute", "cuPointerGetAttributes", "cuPointerSetAttribute",
-	"cuStreamAddCallback", "cuStreamAttachMemAsync", "cuStreamBatchMemOp",
-	"cuStreamWaitValue32", "cuStreamWaitValue64", "cuStreamWriteValue32",
+	"cuMemcpy3DBatchAsync", "cuMemcpy3DPeer", "cuMemcpy3DPeerAsync",
+	"cuMemcpy3DWithAttributesAsync", "cuMemcpyAsync", "cuMemcpyAtoA", "cuMemcpyAtoD",
+	"cuMemcpyAtoH", "cuMemcpyAtoHAsync", "cuMemcpyBatchAsync", "cuMemcpyDtoA", "cuMemcpyDtoD",
+	"cuMemcpyDtoDAsync", "cuMemcpyDtoH", "cuMemcpyDtoHAsync", "cuMemcpyHtoA",
+	"cuMemcpyHtoAAsync", "cuMemcpyHtoD", "cuMemcpyHtoDAsync", "cuMemcpyPeer",
+	"cuMemcpyPeerAsync", "cuMemcpyWithAttributesAsync", "cuMemsetD16", "cuMemsetD16Async",
+	"cuMemsetD2D16", "cuMemsetD2D16Async", "cuMemsetD2D32", "cuMemsetD2D32Async",
+	"cuMemsetD2D8", "cuMemsetD2D8Async", "cuMemsetD32", "cuMemsetD32Async", "cuMemsetD8",
+	"cuMemsetD8Async", "cuPointerGetAttribute", "cuPointerGetAttributes",
+	"cuPointerSetAttribute", "cuStreamAddCallback", "cuStreamAttachMemAsync",
+	"cuStreamBatchMemOp", "cuStreamWaitValue32", "cuStreamWaitValue64", "cuStreamWriteValue32",
 	"cuStreamWriteValue64", NULL};
 
 /* The memory comes back at the same address. */
@@ -74,6 +75,19 @@ static const char *const graphics[] = {"cuEGLApiInit", "cuEGLStreamConsumerAcqui
 	"cuGraphicsVDPAURegisterOutputSurface", "cuGraphicsVDPAURegisterVideoSurface",
 	"cuVDPAUCtxCreate", "cuVDPAUGetDevice", NULL};
 
+/* Of CUDA 13.1 to 13.3. What binds memory to an endpoint is not among them, nor what begins
+ * captures in new ways. */
+static const char *const newer[] = {"cuCoredumpDeregisterCompleteCallback",
+	"cuCoredumpDeregisterStartCallback", "cuCoredumpRegisterCompleteCallback",
+	"cuCoredumpRegisterStartCallback", "cuDevSmResourceSplit", "cuDeviceGetCliqueCount",
+	"cuDeviceGetCliqueInfo", "cuFuncGetParamCount", "cuGraphExecGetId", "cuGraphGetId",
+	"cuGraphNodeGetContainingGraph", "cuGraphNodeGetLocalId", "cuGraphNodeGetParams",
+	"cuGraphNodeGetToolsId", "cuKernelGetParamCount", "cuLogicalEndpointAddDevice",
+	"cuLogicalEndpointCreate", "cuLogicalEndpointDestroy", "cuLogicalEndpointExport",
+	"cuLogicalEndpointGetLimits", "cuLogicalEndpointIdRelease", "cuLogicalEndpointIdReserve",
+	"cuLogicalEndpointImport", "cuLogicalEndpointQuery", "cuLogicalEndpointUnbind",
+	"cuStreamGetDevResource", NULL};
+
 static const char *const ends[] = {"cuCheckpointProcessCheckpoint",
 	"cuCheckpointProcessGetRestoreThreadId", "cuCheckpointProcessGetState",
 	"cuCheckpointProcessLock", "cuCheckpointProcessRestore", "cuCheckpointProcessUnlock",
@@ -93,6 +107,7 @@ static const struct {
 	{"it notes addresses, which stay the same", addresses},
 	{"it is about memory that is not moved: of others, of graphs, or of arrays", other_memory},
 	{"it is about memory of graphics libraries", graphics},
+	{"it only asks, or is about an object that has no memory of its own", newer},
 	{"it saves or ends all that the process or its context has", ends},
 };
 

@@ -3,7 +3,7 @@
  * Decides which functions of the driver may have memory held, by whatever they make, without lien
  * knowing. A traced call is followed; of the others a table says why they hold none that could be
  * moved. A function in neither, such as one that a later driver adds, may hold any: a process that
- * has called it is not moved. Source: cuda.h of CUDA 13.0. Pure.
+ * has called it is not moved. Source: cuda.h of CUDA 13.0 to 13.3. Pure.
  */
 #ifndef LIEN_HOLDERS_H
 #define LIEN_HOLDERS_H
