@@ -204,7 +204,12 @@ static __always_inline __u32 key_body(
 
 static __always_inline __u32 multicast_body(struct lien_event *event, const struct frame *frame)
 {
+	const __u64 *arg = frame->arg + 1;
+
 	event->multicast.handle = frame->arg[0];
+	if (frame->call == LIEN_CALL_CU_MULTICAST_BIND_V2 ||
+		frame->call == LIEN_CALL_CU_MULTICAST_BIND_ADDRESS_V2)
+		arg++; /* behind the device */
 	switch (frame->call) {
 	case LIEN_CALL_CU_MULTICAST_CREATE:
 		/* CUmulticastObjectProp: numDevices, size */
@@ -216,27 +221,17 @@ static __always_inline __u32 multicast_body(struct lien_event *event, const stru
 		event->multicast.device = (__s32)frame->arg[1];
 		break;
 	case LIEN_CALL_CU_MULTICAST_BIND:
-		event->multicast.offset = frame->arg[1];
-		event->multicast.memory = frame->arg[2];
-		event->multicast.memory_offset = frame->arg[3];
-		event->multicast.bytes = frame->arg[4];
+	case LIEN_CALL_CU_MULTICAST_BIND_V2:
+		event->multicast.offset = arg[0];
+		event->multicast.memory = arg[1];
+		event->multicast.memory_offset = arg[2];
+		event->multicast.bytes = arg[3];
 		break;
 	case LIEN_CALL_CU_MULTICAST_BIND_ADDRESS:
-		event->multicast.offset = frame->arg[1];
-		event->multicast.memory = frame->arg[2];
-		event->multicast.bytes = frame->arg[3];
-		break;
-	/* As the two before, with the device in the second place. */
-	case LIEN_CALL_CU_MULTICAST_BIND_V2:
-		event->multicast.offset = frame->arg[2];
-		event->multicast.memory = frame->arg[3];
-		event->multicast.memory_offset = frame->arg[4];
-		event->multicast.bytes = frame->arg[5];
-		break;
 	case LIEN_CALL_CU_MULTICAST_BIND_ADDRESS_V2:
-		event->multicast.offset = frame->arg[2];
-		event->multicast.memory = frame->arg[3];
-		event->multicast.bytes = frame->arg[4];
+		event->multicast.offset = arg[0];
+		event->multicast.memory = arg[1];
+		event->multicast.bytes = arg[2];
 		break;
 	case LIEN_CALL_CU_MULTICAST_UNBIND:
 		event->multicast.device = (__s32)frame->arg[1];

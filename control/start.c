@@ -10,7 +10,6 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -24,6 +23,7 @@
 #include "control/driver/gate.h"
 #include "control/fork.h"
 #include "control/signal.h"
+#include "control/driver/thread.h"
 #include "control/driver/translate.h"
 #include "control/plain/plain.h"
 #include "control/tag/tag.h"
@@ -72,27 +72,16 @@ static void *serve(void *arg)
 static int start_thread(int pair[2])
 {
 	struct place *place = malloc(sizeof(*place));
-	sigset_t all, before;
-	pthread_attr_t attr;
-	pthread_t thread;
-	int err;
 
-	if (!place || pthread_attr_init(&attr)) {
-		free(place);
+	if (!place)
 		return -1;
-	}
 	place->fd = pair[1];
 	place->ino = lien_control_inode(pair[1]);
 	place->agent_ino = lien_control_inode(pair[0]);
-	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	err = pthread_create(&thread, &attr, serve, place);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	pthread_attr_destroy(&attr);
-	if (err)
-		free(place);
-	return err ? -1 : 0;
+	if (!lien_thread_start(serve, place))
+		return 0;
+	free(place);
+	return -1;
 }
 
 static void start(void)

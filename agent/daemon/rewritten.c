@@ -4,13 +4,12 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "agent/core/worker.h"
 #include "agent/daemon/probing.h"
 #include "agent/daemon/watch.h"
+#include "loader/discover/file_state.h"
 #include "loader/discover/libraries.h"
 #include "loader/discover/untrusted.h"
 #include "loader/probes/calls.h"
@@ -28,9 +27,7 @@ struct look {
 
 /* Where the calls of a file are: processes mostly map the same one. The worker's. */
 struct known {
-	dev_t device;
-	ino_t inode;
-	struct timespec changed;
+	struct lien_file_state file;
 	uint64_t offsets[LIEN_CALL_PLACES_MAX];
 	unsigned count;
 };
@@ -42,8 +39,7 @@ static int find_places(
 	unsigned i;
 	int err;
 
-	if (known->count && known->device == st->st_dev && known->inode == st->st_ino &&
-		!memcmp(&known->changed, &st->st_ctim, sizeof(known->changed)))
+	if (known->count && lien_file_state_is(&known->file, st))
 		return 0;
 	known->count = 0;
 	err = lien_calls_look_up(&places, fd, library);
@@ -52,9 +48,7 @@ static int find_places(
 	for (i = 0; i < places.count; i++)
 		if (places.places[i].offset != UINT64_MAX)
 			known->offsets[known->count++] = places.places[i].offset;
-	known->device = st->st_dev;
-	known->inode = st->st_ino;
-	known->changed = st->st_ctim;
+	known->file = lien_file_state_of(st);
 	return 0;
 }
 

@@ -22,8 +22,7 @@ struct asked {
 	TAILQ_ENTRY(asked) next;
 	json_t *request; /* without what may differ between equal ones */
 	json_t *token;	 /* a text, or the number of a turn; NULL: none */
-	bool one_user;
-	uint32_t uid;
+	struct lien_viewer viewer;
 	uint64_t number; /* of its transaction, or of the one before if there was nothing to do */
 	json_t *result;	 /* NULL: under way */
 	struct mover *movers;
@@ -74,14 +73,13 @@ static struct asked *asked_new(const struct lien_client *client, json_t *request
 	for (i = 0; i < sizeof(differ) / sizeof(differ[0]); i++)
 		json_object_del(asked->request, differ[i]);
 	asked->token = json_is_string(token) || json_is_integer(token) ? json_incref(token) : NULL;
-	asked->one_user = client->viewer.one_user;
-	asked->uid = client->viewer.uid;
+	asked->viewer = client->viewer;
 	return asked;
 }
 
 static bool same_user(const struct asked *a, const struct asked *b)
 {
-	return a->one_user == b->one_user && (!a->one_user || a->uid == b->uid);
+	return lien_viewer_same(&a->viewer, &b->viewer);
 }
 
 static bool equal(const struct asked *a, const struct asked *b)

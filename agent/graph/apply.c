@@ -54,7 +54,7 @@ static int lien_graph_apply_nothing(
 	return 0;
 }
 
-/* What for is not followed; that it may have ended is not known, either. */
+/* lien follows neither what holds the memory nor when that lets go of it. */
 static int lien_graph_apply_holds(
 	struct lien_graph *graph, struct lien_process *process, const struct lien_event *event)
 {

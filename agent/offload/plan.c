@@ -576,8 +576,8 @@ static const char *reason_to_leave(struct planner *planner,
 	return reason ? reason : lien_plan_bound(allocation, &bound, team, holder);
 }
 
-/* Counts what is not selected, and might be if it were known who asked for it: nothing if what
- * nobody knows is selected. */
+/* Counts memory that is not selected, and might be if lien knew who asked for it. A selection of
+ * owner "unknown" leaves none. */
 static int leave_unknown(struct planner *planner, const struct lien_allocation *allocation)
 {
 	const char *reason;

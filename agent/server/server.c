@@ -25,8 +25,8 @@
 struct lien_user {
 	LIST_ENTRY(lien_user) next;
 	TAILQ_ENTRY(lien_user) turn;
-	bool in_turns, one_user;
-	uint32_t uid;
+	bool in_turns;
+	struct lien_viewer viewer; /* of one of its clients */
 	unsigned clients;
 	unsigned answers;		 /* being made by copies of the agent (answers.h) */
 	size_t waiting_bytes;		 /* size of their output buffers */
@@ -51,14 +51,12 @@ static struct lien_user *user_get(struct lien_server *server, const struct lien_
 	struct lien_user *user;
 
 	LIST_FOREACH (user, &server->users, next)
-		if (user->one_user == viewer->one_user &&
-			(!user->one_user || user->uid == viewer->uid))
+		if (lien_viewer_same(&user->viewer, viewer))
 			return user;
 	user = calloc(1, sizeof(*user));
 	if (!user)
 		return NULL;
-	user->one_user = viewer->one_user;
-	user->uid = viewer->uid;
+	user->viewer = *viewer;
 	TAILQ_INIT(&user->ready);
 	LIST_INSERT_HEAD(&server->users, user, next);
 	return user;
@@ -85,7 +83,7 @@ static bool is_ready(const struct lien_client *client)
  */
 static void user_turn(struct lien_server *server, struct lien_user *user)
 {
-	bool wanted = !TAILQ_EMPTY(&user->ready) && !(user->one_user && user->answers);
+	bool wanted = !TAILQ_EMPTY(&user->ready) && !(user->viewer.one_user && user->answers);
 
 	if (wanted == user->in_turns)
 		return;
@@ -121,7 +119,7 @@ unsigned lien_client_answers(struct lien_client *client, int more)
 
 	user->answers += more;
 	turns->answers += more > 0;
-	if (user->one_user && user->answers > turns->most_answers)
+	if (user->viewer.one_user && user->answers > turns->most_answers)
 		turns->most_answers = user->answers;
 	user_turn(client->agent->server, user);
 	return user->answers;
@@ -199,7 +197,8 @@ void lien_reply_write(struct lien_client *client, const void *data, size_t size)
 		room *= 2;
 	/* Counts one client of root's, or all clients of another user together. */
 	if (room != client->out_room &&
-		(client->user->one_user ? client->user->waiting_bytes - client->out_room : 0) +
+		(client->user->viewer.one_user ? client->user->waiting_bytes - client->out_room
+					       : 0) +
 				room >
 			OUTPUT_MAX_BYTES) {
 		client->broken = true; /* lien_server_tick() closes it */

@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <signal.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
@@ -13,6 +12,7 @@
 #include <lien/pass_fds.h>
 
 #include "control/plain/ipc.h"
+#include "control/driver/thread.h"
 
 /* Programs count their descriptors from below. */
 #define FD_FLOOR 900
@@ -168,24 +168,6 @@ static int make_socket(const uint8_t *cookie)
 	return raised >= 0 ? raised : fd;
 }
 
-static int start_thread(int socket)
-{
-	sigset_t blocked, before;
-	pthread_attr_t attr;
-	pthread_t thread;
-	int err;
-
-	if (pthread_attr_init(&attr))
-		return -1;
-	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-	sigfillset(&blocked); /* but the one that holds threads (control/signal.h) */
-	pthread_sigmask(SIG_SETMASK, &blocked, &before);
-	err = pthread_create(&thread, &attr, answer_all, (void *)(intptr_t)socket);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	pthread_attr_destroy(&attr);
-	return err ? -1 : 0;
-}
-
 /* Returns whether this process can be asked for its memory. */
 static int listen_once(void)
 {
@@ -194,7 +176,8 @@ static int listen_once(void)
 				      sizeof(offer.cookie)) {
 		offer.socket = make_socket(offer.cookie);
 		offer.inode = inode_of(offer.socket);
-		if (offer.socket >= 0 && !start_thread(offer.socket)) {
+		if (offer.socket >= 0 &&
+			!lien_thread_start(answer_all, (void *)(intptr_t)offer.socket)) {
 			__atomic_store_n(&offer.listens, 1, __ATOMIC_RELEASE);
 		} else if (offer.socket >= 0) {
 			close(offer.socket);

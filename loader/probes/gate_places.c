@@ -5,13 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "loader/discover/file_state.h"
 #include "loader/hash.h"
 
 struct lien_gate_places {
-	dev_t device;
-	ino_t inode;
-	off_t size;
-	struct timespec changed;
+	struct lien_file_state file;
 	enum lien_library library;
 	bool all;
 	uint64_t hash;
@@ -21,9 +19,7 @@ struct lien_gate_places {
 static bool is_of(const struct lien_gate_places *places, const struct stat *st,
 	enum lien_library library, bool all)
 {
-	return places->device == st->st_dev && places->inode == st->st_ino &&
-	       places->size == st->st_size && places->changed.tv_sec == st->st_ctim.tv_sec &&
-	       places->changed.tv_nsec == st->st_ctim.tv_nsec && places->library == library &&
+	return lien_file_state_is(&places->file, st) && places->library == library &&
 	       places->all == all;
 }
 
@@ -48,10 +44,7 @@ static int look_up(struct lien_gate_places *places, int fd, const struct stat *s
 	enum lien_library library, bool all)
 {
 	memset(places, 0, sizeof(*places));
-	places->device = st->st_dev;
-	places->inode = st->st_ino;
-	places->size = st->st_size;
-	places->changed = st->st_ctim;
+	places->file = lien_file_state_of(st);
 	places->library = library;
 	places->all = all;
 	return lien_calls_gated(&places->set, fd, library, all);
@@ -79,7 +72,7 @@ int lien_gate_places(struct lien_gate_places_kept *kept, int fd, const struct st
 		places->hash = hash_of(&places->set);
 	}
 	if (err) {
-		places->inode = 0; /* no file has it: it is looked up again */
+		places->file.inode = 0; /* no file has it: it is looked up again */
 		return err;
 	}
 	*set = &places->set;

@@ -11,13 +11,6 @@
 /* --- the tables --------------------------------------------------------------------------------
  */
 
-struct harmless {
-	const char *why;
-	/* Without suffixes ("_v2" and so on, "_ptsz", "_ptds"): each name stands for all versions
-	 * and variants. */
-	const char *const *names;
-};
-
 static const char *const asks[] = {"cuArray3DGetDescriptor", "cuArrayGetDescriptor",
 	"cuArrayGetMemoryRequirements", "cuArrayGetPlane", "cuArrayGetSparseProperties",
 	"cuCoredumpGetAttribute", "cuCoredumpGetAttributeGlobal", "cuCtxGetApiVersion",
@@ -117,7 +110,7 @@ static const char *const other_memory[] = {"cuArray3DCreate", "cuArrayCreate", "
 	"cuMemPoolTrimTo", "cuMemSetMemPool", "cuMipmappedArrayCreate", "cuMipmappedArrayDestroy",
 	"cuMulticastCreate", NULL};
 
-static const struct harmless cuda_harmless[] = {
+static const struct lien_reason cuda_harmless[] = {
 	{"it only asks", asks},
 	{"it waits, or marks a place in a stream", waits},
 	{"it is about contexts and settings", contexts},
@@ -138,7 +131,7 @@ static const char *const nccl_asks[] = {"ncclCommCount", "ncclCommCuDevice",
 
 static const char *const nccl_objects[] = {"ncclRedOpCreatePreMulSum", "ncclRedOpDestroy", NULL};
 
-static const struct harmless nccl_harmless[] = {
+static const struct lien_reason nccl_harmless[] = {
 	{"it only asks", nccl_asks},
 	{"it makes or ends an object that has no memory of its own", nccl_objects},
 	{NULL, NULL},
@@ -244,7 +237,7 @@ static bool is_named(const char *name, const char *symbol, size_t length)
 	return !strncmp(name, symbol, length) && !name[length];
 }
 
-static bool is_among(const char *const *names, const char *symbol, size_t length)
+bool lien_gated_among(const char *const *names, const char *symbol, size_t length)
 {
 	for (; *names; names++)
 		if (is_named(*names, symbol, length))
@@ -270,17 +263,35 @@ bool lien_gated_is_interface(enum lien_library library, const char *symbol)
 	}
 }
 
+const char *lien_gated_reason(const struct lien_reason *reasons, const char *symbol)
+{
+	const size_t length = lien_gated_without_version(symbol);
+
+	for (; reasons->why; reasons++)
+		if (lien_gated_among(reasons->names, symbol, length))
+			return reasons->why;
+	return NULL;
+}
+
+const char *lien_gated_nth(const struct lien_reason *reasons, unsigned *index)
+{
+	const char *const *name;
+
+	for (; reasons->why; reasons++)
+		for (name = reasons->names; *name; name++)
+			if (!(*index)--)
+				return *name;
+	return NULL;
+}
+
+static const struct lien_reason *harmless_in(enum lien_library library)
+{
+	return library == LIEN_LIB_NCCL ? nccl_harmless : cuda_harmless;
+}
+
 const char *lien_gated_harmless(enum lien_library library, const char *symbol)
 {
-	const struct harmless *harmless = library == LIEN_LIB_NCCL ? nccl_harmless : cuda_harmless;
-	size_t length;
-
-	symbol = without_profiler(symbol);
-	length = lien_gated_without_version(symbol);
-	for (; harmless->why; harmless++)
-		if (is_among(harmless->names, symbol, length))
-			return harmless->why;
-	return NULL;
+	return lien_gated_reason(harmless_in(library), without_profiler(symbol));
 }
 
 static unsigned touches_of(const char *symbol)
@@ -301,21 +312,18 @@ enum lien_gating lien_gated(enum lien_library library, const char *symbol, unsig
 		*touches = library == LIEN_LIB_CUDA ? touches_of(symbol) : LIEN_TOUCHES_ANY;
 	if (!lien_gated_is_interface(library, symbol) || lien_gated_harmless(library, symbol))
 		return LIEN_GATING_NONE;
-	return library == LIEN_LIB_NCCL ||
-			       is_among(with_nccl, symbol, lien_gated_without_version(symbol))
+	return library == LIEN_LIB_NCCL || lien_gated_among(with_nccl, symbol,
+						   lien_gated_without_version(symbol))
 		       ? LIEN_GATING_NCCL
 		       : LIEN_GATING_ALL;
 }
 
 const char *lien_gated_listed(enum lien_library library, unsigned index)
 {
-	const struct harmless *harmless = library == LIEN_LIB_NCCL ? nccl_harmless : cuda_harmless;
-	const char *const *name;
+	const char *name = lien_gated_nth(harmless_in(library), &index);
 
-	for (; harmless->why; harmless++)
-		for (name = harmless->names; *name; name++)
-			if (!index--)
-				return *name;
+	if (name)
+		return name;
 	return library == LIEN_LIB_CUDA && index < TOUCHING ? touching[index].name : NULL;
 }
 

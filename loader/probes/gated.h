@@ -23,6 +23,21 @@ enum lien_gating {
  * lien_touches). */
 enum lien_gating lien_gated(enum lien_library library, const char *symbol, unsigned *touches);
 
+/* Functions of which the same is true. Without suffixes ("_v2" and so on, "_ptsz", "_ptds"): each
+ * name stands for all versions and variants. A table of these ends with a row of NULLs. */
+struct lien_reason {
+	const char *why;
+	const char *const *names; /* NULL after the last */
+};
+
+/* Returns why, or NULL: the function is not in the table. */
+const char *lien_gated_reason(const struct lien_reason *reasons, const char *symbol);
+/* Is the symbol's beginning of that length among the names? */
+bool lien_gated_among(const char *const *names, const char *symbol, size_t length);
+/* For tests: returns the table's names by index. NULL: it has fewer, and *index is how far behind
+ * them that would be. */
+const char *lien_gated_nth(const struct lien_reason *reasons, unsigned *index);
+
 /* Returns why a function is not held; NULL: it is held. */
 const char *lien_gated_harmless(enum lien_library library, const char *symbol);
 

@@ -7,7 +7,6 @@
 #include "loader/probes/calls.h"
 #include "loader/probes/gated.h"
 
-/* As in gated.c: each name stands for all versions and variants. */
 static const char *const by_address[] = {"cuFlushGPUDirectRDMAWrites", "cuLaunch",
 	"cuLaunchCooperativeKernel", "cuLaunchCooperativeKernelMultiDevice", "cuLaunchGrid",
 	"cuLaunchGridAsync", "cuLaunchHostFunc", "cuLaunchKernel", "cuLaunchKernelEx",
@@ -99,43 +98,28 @@ static const char *const older[] = {"cuCtxCreate", "cuCtxDestroy", "cuCtxPopCurr
 	"cuMemFree", "cuMemHostRegister", "cuStreamBeginCapture", "cuStreamBeginCapture_ptsz",
 	"cuStreamDestroy", NULL};
 
-static const struct {
-	const char *why;
-	const char *const *names;
-} tables[] = {
+static const struct lien_reason reasons[] = {
 	{"it works on memory by address, while it runs", by_address},
 	{"it notes addresses, which stay the same", addresses},
 	{"it is about memory that is not moved: of others, of graphs, or of arrays", other_memory},
 	{"it is about memory of graphics libraries", graphics},
 	{"it only asks, or is about an object that has no memory of its own", newer},
 	{"it saves or ends all that the process or its context has", ends},
+	{NULL, NULL},
 };
-
-#define TABLES (sizeof(tables) / sizeof(tables[0]))
-
-static bool is_among(const char *const *names, const char *symbol, size_t length)
-{
-	for (; *names; names++)
-		if (!strncmp(*names, symbol, length) && !(*names)[length])
-			return true;
-	return false;
-}
 
 const char *lien_holds_nothing(const char *symbol)
 {
-	const size_t length = lien_gated_without_version(symbol);
-	unsigned i;
+	const char *why;
 
 	if (lien_calls_symbol(symbol))
 		return NULL;
-	if (is_among(older, symbol, strlen(symbol)))
+	if (lien_gated_among(older, symbol, strlen(symbol)))
 		return "it makes or ends what is not moved: programs of CUDA 3 and 9 call it";
-	if (lien_calls_any_version(symbol, length))
+	if (lien_calls_any_version(symbol, lien_gated_without_version(symbol)))
 		return NULL;
-	for (i = 0; i < TABLES; i++)
-		if (is_among(tables[i].names, symbol, length))
-			return tables[i].why;
-	return lien_gated_harmless(LIEN_LIB_CUDA, symbol);
+	why = lien_gated_reason(reasons, symbol);
+	return why ? why : lien_gated_harmless(LIEN_LIB_CUDA, symbol);
 }
 
 bool lien_holds_unknown(const char *symbol)
@@ -146,12 +130,9 @@ bool lien_holds_unknown(const char *symbol)
 
 const char *lien_holders_listed(unsigned index)
 {
-	const char *const *name;
-	unsigned i;
+	const char *name = lien_gated_nth(reasons, &index);
 
-	for (i = 0; i < TABLES; i++)
-		for (name = tables[i].names; *name; name++)
-			if (!index--)
-				return *name;
+	if (name)
+		return name;
 	return index < sizeof(older) / sizeof(older[0]) ? older[index] : NULL;
 }

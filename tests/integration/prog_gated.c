@@ -9,8 +9,8 @@
  *	address		"ok ADDRESS" of the memory
  *	fill VALUE	"ok 0": all bytes of it are that now, written by cuMemsetD8
  *	check VALUE	"ok WRONG": bytes that are not
- *	block		from now on threads block all signals that programs can block, and all
- *signals are handled that programs can handle
+ *	block		from now on threads block all signals that programs can block, and the
+ *			program handles all that programs can handle
  *	block all	from now on threads block all signals, those of glibc's own, too
  *	idle		a thread that makes no call: "ok TID"
  *	wake		"ok 0": it has ended

@@ -262,7 +262,8 @@ static CUresult bind(struct soft_allocation *multicast, const struct soft_bindin
 	return CUDA_SUCCESS;
 }
 
-/* Of CUDA 13.1 on: the device to whose part of the object it is bound, which is the memory's. */
+/* The _v2 functions (CUDA 13.1) name the device on which the memory is bound. It must be the
+ * memory's own. */
 #define OWN_DEVICE -1
 
 static CUresult bind_memory(const char *call, CUmemGenericAllocationHandle handle, CUdevice device,

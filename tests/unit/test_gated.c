@@ -155,7 +155,7 @@ static const char *const may_hold[] = {"cuEGLStreamProducerPresentFrame", "cuMem
 	"cuMemGetAttribute_v2", "cuLogicalEndpointBindAddr", "cuLogicalEndpointBindMem",
 	"cuStreamBeginCaptureToCig", "cuStreamBeginRecaptureToGraph", "cuStreamEndCaptureToCig"};
 
-/* Of each it is decided whether it has memory held. */
+/* The tables decide of each function whether memory may be held by it. */
 static void holds(const char *symbol, const char *decision)
 {
 	(void)decision;
