@@ -67,9 +67,6 @@ int lien_inject_fail_gone(struct lien_inject *inject);
 /* inject_check.c: checks with /proc whether this process may be injected into. Returns 0 or
  * -errno. */
 int lien_inject_check(struct lien_inject *inject);
-/* Returns a number of /proc/PID/task/TID/status in base 10 or 16, the last one of a list. tid 0:
- * the process. -1: none. */
-long long lien_status_of(uint32_t pid, uint32_t tid, const char *field, int base);
 
 /* inject_libc.c: finds the addresses above. Returns 0 or -errno. */
 int lien_inject_find(struct lien_inject *inject);

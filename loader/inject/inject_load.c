@@ -16,6 +16,7 @@
 
 #define CLEAR_UP_NS  (1000 * 1000000ull)
 #define CHUNK	     65536
+#define LISTINGS     8
 #define MEMFD_PATH   "/memfd:" LIEN_INJECT_MEMFD
 #define LIBRARY_NAME "liblien-control.so"
 /* A spelling that no application uses, at least as long as the name that replaces it. */
@@ -174,7 +175,7 @@ static int loaded(struct lien_inject *inject, const struct lien_stub *stub)
 	return err;
 }
 
-uint32_t lien_inject_thread_of(const struct lien_inject *inject, uint32_t inner)
+static uint32_t look_for_thread(const struct lien_inject *inject, uint32_t inner)
 {
 	struct dirent *entry;
 	uint32_t tid, found = 0;
@@ -190,6 +191,18 @@ uint32_t lien_inject_thread_of(const struct lien_inject *inject, uint32_t inner)
 	}
 	if (tasks)
 		closedir(tasks);
+	return found;
+}
+
+/* A list read while threads before it end leaves threads out. */
+uint32_t lien_inject_thread_of(const struct lien_inject *inject, uint32_t inner)
+{
+	uint32_t found = 0;
+
+	if (lien_status_of(inject->pid, inner, "NSpid", 10) == inner)
+		return inner;
+	for (int tries = 0; tries < LISTINGS && !found; tries++)
+		found = look_for_thread(inject, inner);
 	return found;
 }
 
