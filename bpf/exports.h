@@ -12,17 +12,12 @@
 #define EXPORTS_MAX	131072
 #define EXPORTS_ALL_MAX (EXPORTS_MAX / 2 * 3)
 
-/* control: exported for a restore by the control library, which closes it */
-struct export_known {
-	__u64 number, control;
-};
-
 /* Maps exported files to their exports. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, EXPORTS_ALL_MAX);
 	__type(key, struct lien_probe_share);
-	__type(value, struct export_known);
+	__type(value, struct lien_probe_export);
 } shares SEC(".maps");
 
 #define MODE_READ_WRITE 3 /* FMODE_READ, FMODE_WRITE */

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
  * Iterators, run on the agent's request: open files that are exported GPU memory, with their
- * processes; the program that each process runs; and threads that no gate can hold.
+ * processes, and how often each is referred to at all; the program that each process runs; and
+ * threads that no gate can hold.
  */
 #ifndef LIEN_BPF_ITERATORS_H
 #define LIEN_BPF_ITERATORS_H
@@ -12,6 +13,33 @@
 #include "pids.h"
 #include "users.h"
 
+/* Returns how many references there are to a file; 0: it has been closed. */
+static __always_inline __u64 references_to(const struct lien_probe_share *key)
+{
+	const struct file *file = (const struct file *)key->file;
+	struct lien_probe_share now = {};
+	long count;
+
+	/* The kernel may have given the address to another file, or the page to something else. */
+	if (file_key(&now, file) || now.private_data != key->private_data ||
+		now.inode != key->inode || now.device != key->device || now.mode != key->mode)
+		return 0;
+	if (bpf_core_field_exists(file->f_ref))
+		count = BPF_CORE_READ(file, f_ref.refcnt.counter) + 1;
+	else
+		count = BPF_CORE_READ(file, f_count.counter);
+	return count > 0 ? count : 0;
+}
+
+static long count_references(struct bpf_map *map, struct lien_probe_share *key,
+	struct lien_probe_export *export, void *arg)
+{
+	(void)map;
+	(void)arg;
+	export->counted = references_to(key) + 1;
+	return 0;
+}
+
 SEC("iter/task_file")
 int lien_files(struct bpf_iter__task_file *ctx)
 {
@@ -19,8 +47,10 @@ int lien_files(struct bpf_iter__task_file *ctx)
 	struct task_struct *task = ctx->task;
 	struct lien_probe_share key = {};
 	struct file *file = ctx->file;
-	struct export_known *known;
+	struct lien_probe_export *known;
 
+	if (!ctx->meta->seq_num)
+		bpf_for_each_map_elem(&shares, count_references, 0, 0);
 	if (!task || file_key(&key, file))
 		return 0;
 	known = bpf_map_lookup_elem(&shares, &key);

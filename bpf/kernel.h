@@ -94,8 +94,18 @@ struct path {
 	struct dentry *dentry;
 };
 
+typedef struct {
+	long counter;
+} atomic_long_t;
+
+struct file_ref { /* a typedef without a tag in the kernel */
+	atomic_long_t refcnt;
+};
+
 struct file {
 	unsigned int f_mode;
+	atomic_long_t f_count; /* before Linux 6.13 */
+	struct file_ref f_ref; /* since then: one less, and negative when the file is gone */
 	struct path f_path;
 	struct inode *f_inode;
 	void *private_data;
@@ -112,8 +122,11 @@ struct files_struct {
 
 struct seq_file;
 
+struct bpf_map;
+
 struct bpf_iter_meta {
 	struct seq_file *seq;
+	__u64 seq_num;
 };
 
 struct task_struct;
@@ -129,6 +142,7 @@ struct bpf_iter__task_file {
 	__u32 fd;
 	struct file *file;
 };
+
 
 struct xol_area {
 	unsigned long vaddr;

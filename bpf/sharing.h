@@ -56,7 +56,7 @@ static __always_inline int export_slot(struct export_slot *key, __u64 account, _
 	__u32 entries = (control ? EXPORTS_MAX / 2 : EXPORTS_MAX) >> lien_room_shift;
 	struct account *user = account_get(account);
 	struct export *oldest;
-	struct export_known *known;
+	struct lien_probe_export *known;
 
 	if (!user)
 		return -1;
@@ -74,7 +74,7 @@ static __always_inline int export_slot(struct export_slot *key, __u64 account, _
 /* Returns the number of a new export by that descriptor; 0: it cannot be matched with an import. */
 __noinline __u64 export_add(__u64 account, __s32 fd, __u32 control)
 {
-	struct export_known known = {.control = control & 1};
+	struct lien_probe_export known = {.control = control & 1};
 	struct export_slot slot = {};
 	struct export export = {};
 
@@ -90,7 +90,7 @@ __noinline __u64 export_add(__u64 account, __s32 fd, __u32 control)
 /* Returns the export of a descriptor; 0: none known. */
 static __noinline __u64 export_find(__s32 fd)
 {
-	struct export_known *known;
+	struct lien_probe_export *known;
 	struct lien_probe_share key;
 
 	if (file_key(&key, file_of_fd(fd)))

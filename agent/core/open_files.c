@@ -7,8 +7,7 @@
 #include "agent/core/worker.h"
 
 struct list {
-	struct lien_probe_open_file *files;
-	unsigned count;
+	struct lien_files files;
 	int err;
 	uint64_t t; /* begun; 0: never */
 };
@@ -31,22 +30,26 @@ static void read_files(struct lien_job *job)
 	struct list *list = &reading->list;
 
 	list->t = lien_now_ns();
-	list->err = lien_files_read(reading->probes, &list->files, &list->count);
+	list->err = lien_files_read(reading->probes, &list->files);
 }
 
 static void reading_free(struct lien_job *job)
 {
 	struct reading *reading = (struct reading *)job;
 
-	free(reading->list.files);
+	lien_files_clear(&reading->list.files);
 	free(reading);
 }
 
 static void files_read(struct lien_agent *agent, struct lien_job *job)
 {
 	struct reading *reading = (struct reading *)job;
+	const struct lien_files *files = &reading->list.files;
 	struct list before = agent->files->last;
+	unsigned i;
 
+	for (i = 0; i < files->closed_count; i++)
+		lien_graph_export_closed(agent->graph, files->closed[i]);
 	agent->files->last = reading->list;
 	agent->files->reading = false;
 	reading->list = before;
@@ -83,7 +86,7 @@ int lien_open_files_ask(struct lien_agent *agent, uint64_t since)
 		files->reading = true;
 		return -EINPROGRESS;
 	}
-	free(files->last.files);
+	lien_files_clear(&files->last.files);
 	files->last = (struct list){.err = err, .t = lien_now_ns()};
 	return 0;
 }
@@ -93,8 +96,8 @@ int lien_open_files_last(
 {
 	const struct list *last = &agent->files->last;
 
-	*files = last->files;
-	*count = last->count;
+	*files = last->files.open;
+	*count = last->files.count;
 	return last->err;
 }
 
@@ -109,7 +112,7 @@ void lien_open_files_stop(struct lien_agent *agent)
 	if (!agent->files)
 		return;
 	lien_worker_free(agent->files->worker);
-	free(agent->files->last.files);
+	lien_files_clear(&agent->files->last.files);
 	free(agent->files);
 	agent->files = NULL;
 }

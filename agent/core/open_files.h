@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * The exports that are open files of some process now (loader/probes/files.h). They are read in a
- * thread: users may have very many files open, and the loop does not wait for them.
+ * The exports that are open files now (loader/probes/files.h). They are read in a thread: users may
+ * have very many files open, and the loop does not wait for them. The graph learns which exports
+ * nobody can import any more.
  */
 #ifndef LIEN_OPEN_FILES_H
 #define LIEN_OPEN_FILES_H
@@ -16,7 +17,7 @@ void lien_open_files_stop(struct lien_agent *agent);
  * an error instead; -EINPROGRESS: ask again. */
 int lien_open_files_ask(struct lien_agent *agent, uint64_t since);
 /* Returns the last list, valid until the loop goes on, or the error that was met: see
- * lien_files_read(). */
+ * struct lien_files. */
 int lien_open_files_last(
 	const struct lien_agent *agent, const struct lien_probe_open_file **files, unsigned *count);
 

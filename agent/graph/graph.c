@@ -340,7 +340,8 @@ static void share_free(struct lien_graph *graph, struct lien_share *share)
 
 static bool is_awaited(const struct lien_share *share)
 {
-	return !share->control && !(share->number & LIEN_SHARE_BY_KEY) && !share->imports;
+	return !share->control && !(share->number & LIEN_SHARE_BY_KEY) && !share->imports &&
+	       !share->closed;
 }
 
 static void share_unlink(struct lien_share *share)
@@ -493,6 +494,17 @@ void lien_allocation_drop_unheld(struct lien_graph *graph, struct lien_allocatio
 		let_go(graph, allocation);
 	else
 		allocation_free(graph, allocation);
+}
+
+void lien_graph_export_closed(struct lien_graph *graph, uint64_t number)
+{
+	struct lien_share *share = lien_share_find(graph, number);
+
+	/* What nothing holds may have been imported by a call that is still to be reported. */
+	if (!share || share->control || !lien_allocation_held(share->allocation))
+		return;
+	share->allocation->awaited -= is_awaited(share);
+	share->closed = true;
 }
 
 struct lien_share *lien_share_copy(struct lien_graph *graph, struct lien_allocation *allocation,

@@ -125,6 +125,7 @@ struct lien_share {
 	bool control;  /* made by a restore */
 	bool has_key;
 	bool stale;    /* its key has been given to other memory since */
+	bool closed;   /* nobody can import it any more */
 	uint8_t key[]; /* LIEN_KEY_BYTES if it has one */
 };
 
@@ -468,6 +469,8 @@ struct lien_allocation *lien_graph_next_allocation(struct lien_allocation *alloc
 
 /* NULL: no export with that number is known. */
 struct lien_share *lien_share_find(struct lien_graph *graph, uint64_t number);
+/* Nobody has the export's descriptor any more, so nobody will import it. */
+void lien_graph_export_closed(struct lien_graph *graph, uint64_t number);
 
 /*
  * Is everything known that the process holds, as far as that is possible (LIEN_INCOMPLETE_ADOPTED)?

@@ -29,10 +29,10 @@ struct planner {
 	const struct lien_process *late;    /* ran before it was watched, and has not been read */
 	const struct lien_process *unknown; /* imported memory of an unknown owner; */
 	uint32_t round;			    /* the last round in which that was compared */
-	/* Processes that lost events, sorted by address. */
-	const struct lien_process **lost;
-	bool *lost_holds; /* parallel to them: holds the current allocation */
-	unsigned lost_count;
+	/* Processes that may have called unseen, sorted by address. */
+	const struct lien_process **unseen;
+	bool *unseen_holds; /* parallel to them: holds the current allocation */
+	unsigned unseen_count;
 	unsigned bound_steps;
 };
 
@@ -58,6 +58,9 @@ static enum lien_cause cause_of(const struct lien_process *process)
 		       : LIEN_CAUSE_UNABLE;
 }
 
+/* A process may have imported memory in calls that were not seen. */
+#define UNSEEN (LIEN_INCOMPLETE_LOST | LIEN_INCOMPLETE_UNPROBED | LIEN_INCOMPLETE_REWRITTEN)
+
 static int process_cmp(const void *a, const void *b)
 {
 	uintptr_t x = *(const uintptr_t *)a, y = *(const uintptr_t *)b;
@@ -65,33 +68,33 @@ static int process_cmp(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-static int look_for_lost(struct planner *planner)
+static int look_for_unseen(struct planner *planner)
 {
 	uint64_t room = lien_graph_stats(planner->graph)->processes + 1;
 	struct lien_process *process;
 
-	planner->lost = calloc(room, sizeof(*planner->lost));
-	planner->lost_holds = calloc(room, sizeof(*planner->lost_holds));
-	if (!planner->lost || !planner->lost_holds)
+	planner->unseen = calloc(room, sizeof(*planner->unseen));
+	planner->unseen_holds = calloc(room, sizeof(*planner->unseen_holds));
+	if (!planner->unseen || !planner->unseen_holds)
 		return -ENOMEM;
 	for (process = lien_graph_first(planner->graph); process;
 		process = lien_graph_next(process))
-		if (process->cuda && process->incomplete & LIEN_INCOMPLETE_LOST)
-			planner->lost[planner->lost_count++] = process;
-	qsort(planner->lost, planner->lost_count, sizeof(*planner->lost), process_cmp);
+		if (process->cuda && process->incomplete & UNSEEN)
+			planner->unseen[planner->unseen_count++] = process;
+	qsort(planner->unseen, planner->unseen_count, sizeof(*planner->unseen), process_cmp);
 	return 0;
 }
 
-/* Marks the process if it has lost events, and returns its index; -1: it has not. */
-static int mark_lost(struct planner *planner, const struct lien_process *process, bool holds)
+/* Marks the process if it may have called unseen, and returns its index; -1: it may not. */
+static int mark_unseen(struct planner *planner, const struct lien_process *process, bool holds)
 {
-	const struct lien_process **found = bsearch(
-		&process, planner->lost, planner->lost_count, sizeof(*planner->lost), process_cmp);
+	const struct lien_process **found = bsearch(&process, planner->unseen,
+		planner->unseen_count, sizeof(*planner->unseen), process_cmp);
 
 	if (!found)
 		return -1;
-	planner->lost_holds[found - planner->lost] = holds;
-	return found - planner->lost;
+	planner->unseen_holds[found - planner->unseen] = holds;
+	return found - planner->unseen;
 }
 
 static void mark_holders(
@@ -99,13 +102,20 @@ static void mark_holders(
 {
 	const struct lien_holding *holding;
 
-	mark_lost(planner, allocation->owner, holds);
+	mark_unseen(planner, allocation->owner, holds);
 	LIST_FOREACH (holding, &allocation->holdings, of_allocation)
 		if (holding->mapped)
-			mark_lost(planner, holding->process, holds);
+			mark_unseen(planner, holding->process, holds);
 }
 
-/* Returns a process that may have imported it in a call that was lost; NULL: there is none. */
+/* Other users' processes could keep everybody's memory where it is, by changing their own code. */
+static bool may_get(const struct lien_process *process, const struct lien_process *owner)
+{
+	return process->incomplete & LIEN_INCOMPLETE_LOST || !process->uid ||
+	       process->uid == owner->uid;
+}
+
+/* Returns a process that may have imported it in a call that was not seen; NULL: there is none. */
 static const struct lien_process *may_import(
 	struct planner *planner, const struct lien_allocation *allocation)
 {
@@ -114,10 +124,11 @@ static const struct lien_process *may_import(
 	if (!allocation->exports && !(allocation->found && allocation->prop.handle_types))
 		return NULL;
 	mark_holders(planner, allocation, true);
-	for (i = 0; i < planner->lost_count && planner->lost_holds[i]; i++)
-		;
+	for (i = 0; i < planner->unseen_count; i++)
+		if (!planner->unseen_holds[i] && may_get(planner->unseen[i], allocation->owner))
+			break;
 	mark_holders(planner, allocation, false);
-	return i < planner->lost_count ? planner->lost[i] : NULL;
+	return i < planner->unseen_count ? planner->unseen[i] : NULL;
 }
 
 struct left_key {
@@ -537,8 +548,11 @@ static const char *own_reason(
 	if (!process)
 		return reason;
 	*holder = process->pid;
-	return "exported, and a process of which events were lost may have imported it: `lien "
-	       "check --deep --repair` reads that one again";
+	return process->incomplete & LIEN_INCOMPLETE_LOST
+		       ? "exported, and a process of which events were lost may have imported it: "
+			 "`lien check --deep --repair` reads that one again"
+		       : "exported, and a process whose calls are not seen may have imported it: "
+			 "`lien doctor` says why";
 }
 
 static bool stays(void *context, const struct lien_allocation *other)
@@ -803,7 +817,7 @@ static int make(struct planner *planner)
 
 	if (err)
 		return err;
-	err = look_for_lost(planner);
+	err = look_for_unseen(planner);
 	look_for_importers(planner);
 	if (!err)
 		err = check_discards(planner);
@@ -823,8 +837,8 @@ static int make(struct planner *planner)
 	lien_places_free(&planner->processes);
 	lien_places_free(&planner->left);
 	lien_freeing_end(&planner->freeing);
-	free(planner->lost);
-	free(planner->lost_holds);
+	free(planner->unseen);
+	free(planner->unseen_holds);
 	return err;
 }
 

@@ -28,7 +28,8 @@ static int open_cmp(const void *a, const void *b)
 
 	if (x->allocation->id != y->allocation->id)
 		return x->allocation->id < y->allocation->id ? -1 : 1;
-	return (x->pid > y->pid) - (x->pid < y->pid);
+	return (x->pid - 1u > y->pid - 1u) -
+	       (x->pid - 1u < y->pid - 1u); /* 0, nobody, comes last */
 }
 
 const struct lien_allocation *lien_choice_named(
@@ -245,9 +246,13 @@ bool lien_choice_infers(const struct lien_choice *choice, const struct lien_allo
 	       !strcmp(owner, library_of(choice, allocation));
 }
 
-static const char still_open[] =
-	"an exported descriptor of it is still open, which keeps the old memory: close it once it "
-	"is imported";
+static const char *open_in(uint32_t pid)
+{
+	return pid ? "an exported descriptor of it is still open, which keeps the old memory: "
+		     "close it once it is imported"
+		   : "an exported descriptor of it is on its way to another process (in a socket), "
+		     "and would keep the old memory";
+}
 
 const char *lien_choice_open(const struct lien_choice *choice,
 	const struct lien_allocation *allocation, uint32_t *holder)
@@ -264,7 +269,7 @@ const char *lien_choice_open(const struct lien_choice *choice,
 	if (low == choice->open_count || choice->open[low].allocation != allocation)
 		return NULL;
 	*holder = choice->open[low].pid;
-	return still_open;
+	return open_in(*holder);
 }
 
 const char *lien_plan_open(struct lien_graph *graph, const struct lien_allocation *allocation,
@@ -276,7 +281,7 @@ const char *lien_plan_open(struct lien_graph *graph, const struct lien_allocatio
 	for (i = 0; i < count; i++) {
 		share = lien_share_find(graph, open[i].share);
 		if (share && share->allocation == allocation)
-			return still_open;
+			return open_in(open[i].pid);
 	}
 	return NULL;
 }

@@ -85,7 +85,7 @@ const char *lien_plan_exports_unknown(const struct lien_allocation *allocation)
 	LIST_FOREACH (share, &allocation->shares, of_allocation) {
 		if (share->control)
 			continue;
-		if (!share->imports)
+		if (!share->imports && !share->closed)
 			return "exported, and not imported by anybody yet";
 		followed++;
 	}

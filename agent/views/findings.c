@@ -365,6 +365,17 @@ static unsigned list_pools(struct lien_graph *graph, uint64_t *shares)
 	return n;
 }
 
+static bool sees_open(const struct lien_viewer *viewer, struct lien_graph *graph,
+	const struct lien_probe_open_file *file)
+{
+	const struct lien_share *share;
+
+	if (file->pid)
+		return lien_viewer_sees(viewer, lien_graph_process(graph, file->pid));
+	share = lien_share_find(graph, file->share);
+	return share && lien_viewer_sees_owner(viewer, share->allocation);
+}
+
 static bool open_exports_list(struct open_exports *open, struct lien_graph *graph,
 	const struct lien_findings_input *input)
 {
@@ -376,7 +387,7 @@ static bool open_exports_list(struct open_exports *open, struct lien_graph *grap
 	if (!open->file || !open->pools)
 		return false;
 	for (i = 0; i < files->count; i++)
-		if (lien_viewer_sees(input->viewer, lien_graph_process(graph, files->file[i].pid)))
+		if (sees_open(input->viewer, graph, &files->file[i]))
 			open->file[open->count++] = &files->file[i];
 	qsort(open->file, open->count, sizeof(*open->file), by_process);
 	open->pools_count = list_pools(graph, open->pools);
@@ -391,6 +402,17 @@ static bool share_known(const struct open_exports *open, struct lien_graph *grap
 	if (share)
 		return lien_allocation_held(share->allocation);
 	return bsearch(&number, open->pools, open->pools_count, sizeof(number), by_value);
+}
+
+static void on_their_way(json_t *list, unsigned count)
+{
+	json_array_append_new(list,
+		finding("export on its way", "note", 0, 0, count,
+			json_sprintf("descriptors of %u export%s are on their way from one process "
+				     "to another, in a socket",
+				count, plural(count)),
+			"memory stays where it is until they are received, imported and closed",
+			json_array()));
 }
 
 /* A descriptor holds memory like a handle; NCCL closes its own once it has handed them over. */
@@ -432,7 +454,10 @@ static void all_open_exports(
 			for (end = first + 1; end < open.count; end++)
 				if (open.file[end]->pid != open.file[first]->pid)
 					break;
-			open_in_process(list, graph, &open, first, end);
+			if (open.file[first]->pid)
+				open_in_process(list, graph, &open, first, end);
+			else
+				on_their_way(list, end - first);
 		}
 	free(open.file);
 	free(open.pools);

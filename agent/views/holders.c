@@ -133,7 +133,12 @@ static void add_open_files(json_t *holders, struct lien_graph *graph,
 		if (!share || share->allocation != allocation)
 			continue;
 		process = lien_graph_process(graph, files->file[i].pid);
-		if (lien_viewer_sees(viewer, process))
+		if (!files->file[i].pid)
+			json_array_append_new(holders,
+				json_pack("{s:I, s:s, s:i}", "pid",
+					(json_int_t)allocation->owner_pid, "kind",
+					"export on its way", "exports", (int)files->file[i].fd));
+		else if (lien_viewer_sees(viewer, process))
 			json_array_append_new(holders,
 				json_pack("{s:I, s:s, s:i}", "pid", (json_int_t)files->file[i].pid,
 					"kind", "open export", "fd", (int)files->file[i].fd));

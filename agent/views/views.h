@@ -17,7 +17,8 @@
 #include "agent/offload/transaction.h"
 #include "agent/graph/viewer.h"
 
-/* Exports that are open files of some process now; empty if that cannot be read. */
+/* Exports that are open files of some process now, or on their way (pid 0); empty if that cannot be
+ * read. */
 struct lien_view_files {
 	const struct lien_probe_open_file *file;
 	unsigned count;

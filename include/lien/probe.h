@@ -130,7 +130,7 @@ struct lien_probe_followed {
 	unsigned long long t_since; /* CLOCK_MONOTONIC ns */
 };
 
-/* Key of map `shares`: an open file in the kernel. The value is the number of the export. */
+/* Key of map `shares`: an open file in the kernel. */
 struct lien_probe_share {
 	unsigned long long file, private_data;
 	/* The kernel may reuse the address of a closed file. These fields tell the two files apart,
@@ -140,11 +140,20 @@ struct lien_probe_share {
 	unsigned int device, mode;
 };
 
+struct lien_probe_export {
+	unsigned long long number;
+	unsigned int control; /* exported for a restore by the control library, which closes it */
+	/* One more than there were references to the file in all of the kernel when the iterator
+	 * over open files ran last; 0: it has not run since. */
+	unsigned int counted;
+};
+
 /* A record of the iterator over open files, for one that was exported. */
 struct lien_probe_open_file {
 	unsigned long long share;
 	unsigned int pid, fd;
 };
+
 
 /*
  * Value of map `traffic`: the calls of a process on one communicator, counted at entry, so failed

@@ -1,14 +1,131 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "loader/probes/files.h"
 
+#include <errno.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "loader/probes/iterator.h"
+#include "loader/probes/map_each.h"
 #include "loader/probes/probes_internal.h"
 
-int lien_files_read(
-	const struct lien_probes *probes, struct lien_probe_open_file **files, unsigned *count)
-{
-	void *found;
-	int err = lien_iterator_read(probes->files_reader, sizeof(**files), &found, count);
+/* Whoever looks at a descriptor, by a system call or in /proc, has a reference while he does. */
+#define LOOKS	5
+#define LOOK_NS 1000000
 
-	*files = found;
-	return err;
+static int by_share(const void *a, const void *b)
+{
+	const struct lien_probe_open_file *x = a, *y = b;
+
+	if (x->share != y->share)
+		return x->share < y->share ? -1 : 1;
+	if (x->pid != y->pid)
+		return x->pid < y->pid ? -1 : 1;
+	return (x->fd > y->fd) - (x->fd < y->fd);
+}
+
+/* Returns how many of the first `count` are of the share. */
+static unsigned known_of(const struct lien_probe_open_file *open, unsigned count, uint64_t share)
+{
+	unsigned low = 0, high = count, mid, n;
+
+	while (low < high) {
+		mid = low + (high - low) / 2;
+		if (open[mid].share < share)
+			low = mid + 1;
+		else
+			high = mid;
+	}
+	for (n = 0; low + n < count && open[low + n].share == share; n++)
+		;
+	return n;
+}
+
+/* What the counts of references are compared with. */
+struct look {
+	struct lien_files *files;
+	unsigned known; /* open files of processes */
+	unsigned room, closed_room;
+};
+
+static int grow(void **list, unsigned count, unsigned *room, size_t size)
+{
+	unsigned more = *room ? 2 * *room : 64;
+	void *grown;
+
+	if (count < *room)
+		return 0;
+	grown = realloc(*list, more * size);
+	if (!grown)
+		return -ENOMEM;
+	*list = grown;
+	*room = more;
+	return 0;
+}
+
+static int compare(void *context, const void *key, const void *value)
+{
+	const struct lien_probe_export *export = value;
+	struct look *look = context;
+	struct lien_files *files = look->files;
+	unsigned n;
+
+	(void)key;
+	if (export->control || !export->counted)
+		return 0;
+	if (export->counted == 1) {
+		if (grow((void **)&files->closed, files->closed_count, &look->closed_room,
+			    sizeof(*files->closed)))
+			return -ENOMEM;
+		files->closed[files->closed_count++] = export->number;
+		return 0;
+	}
+	n = known_of(files->open, look->known, export->number);
+	if (export->counted - 1 <= n)
+		return 0;
+	if (grow((void **)&files->open, files->count, &look->room, sizeof(*files->open)))
+		return -ENOMEM;
+	files->open[files->count++] = (struct lien_probe_open_file){
+		.share = export->number, .fd = export->counted - 1 - n};
+	return 0;
+}
+
+/* Returns how many exports have more references than are known, or -errno. */
+static int look(const struct lien_probes *probes, struct lien_files *files)
+{
+	struct look look = {.files = files};
+	int err;
+
+	*files = (struct lien_files){0};
+	err = lien_iterator_read(
+		probes->files_reader, sizeof(*files->open), (void **)&files->open, &files->count);
+	if (err)
+		return err;
+	look.known = look.room = files->count;
+	if (files->count)
+		qsort(files->open, files->count, sizeof(*files->open), by_share);
+	err = lien_map_each(probes->skel->maps.shares, compare, &look);
+	if (err)
+		lien_files_clear(files);
+	return err ? err : (int)(files->count - look.known);
+}
+
+int lien_files_read(const struct lien_probes *probes, struct lien_files *files)
+{
+	const struct timespec nap = {.tv_nsec = LOOK_NS};
+	int more = look(probes, files);
+
+	for (int i = 1; i < LOOKS && more > 0; i++) {
+		lien_files_clear(files);
+		nanosleep(&nap, NULL);
+		more = look(probes, files);
+	}
+	return more < 0 ? more : 0;
+}
+
+void lien_files_clear(struct lien_files *files)
+{
+	free(files->open);
+	free(files->closed);
+	*files = (struct lien_files){0};
 }

@@ -1,17 +1,27 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * The processes that export GPU memory as an open file now. Read on demand from the kernel's table
- * of open files, because close() is not probed. Files in flight between processes, in a socket, are
- * in no table and are not seen. lien closes the files that it exports itself for a restore; they
- * are not reported.
+ * The exports of GPU memory that are open files now, and those that are not any more. Read on
+ * demand from the kernel, because close() is not probed: its table of open files says which
+ * processes have them; the count of references to a file says whether there are more, because a
+ * file on its way through a socket is in no table. lien closes the files that it exports itself for
+ * a restore; they are not reported.
  */
 #ifndef LIEN_FILES_H
 #define LIEN_FILES_H
 
 #include "loader/probes/probes.h"
 
-/* The caller must free() *files. Returns 0 or -errno. */
-int lien_files_read(
-	const struct lien_probes *probes, struct lien_probe_open_file **files, unsigned *count);
+struct lien_files {
+	/* With pid 0: more references than processes are known to have, and `fd` is how many. */
+	struct lien_probe_open_file *open;
+	unsigned count;
+	uint64_t *closed; /* numbers of exports that nobody can import any more */
+	unsigned closed_count;
+};
+
+/* Takes some milliseconds if there are files on their way. The caller must lien_files_clear().
+ * Returns 0 or -errno. */
+int lien_files_read(const struct lien_probes *probes, struct lien_files *files);
+void lien_files_clear(struct lien_files *files);
 
 #endif

@@ -5,6 +5,7 @@
 See lien_test.py for what else this needs.
 """
 
+import ctypes
 import json
 import os
 import re
@@ -53,6 +54,64 @@ def test_what_cannot_be_moved_stays():
         driver("close", exported)
         for again in imports:
             driver("release", again)
+
+
+SIZE = 2 * MIB
+PIDFD_GETFD = 438
+
+
+def take(pid, fd):
+    """The process's descriptor, as one of this process."""
+    process = os.pidfd_open(pid)
+    try:
+        taken = ctypes.CDLL(None, use_errno=True).syscall(PIDFD_GETFD, process, fd, 0)
+        check(taken >= 0, "pidfd_getfd:", os.strerror(ctypes.get_errno()))
+        return taken
+    finally:
+        os.close(process)
+
+
+@case()
+def test_exports_that_were_closed():
+    """Nobody imports them any more, whether somebody has or not. One that is in a socket may be imported yet."""
+    with Session() as session:
+        session.start_agent()
+        owner, other, late = [session.driver() for _ in range(3)]
+        handle, va = owner("make", SIZE, 0)
+        owner("fill", va, SIZE, 1)
+        fd = owner("export", handle)
+        session.ready(owner.pid, other.pid, late.pid)
+
+        def left():
+            result = session.ask("offload", "--owner", "all")
+            if result["bytes"]:
+                session.ask("restore")
+            return [row["reason"] for row in result["left"]]
+
+        check("not imported by anybody" in left()[0], "open, and not imported")
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            taken = take(owner.pid, fd)
+            socket.send_fds(ours, [b"x"], [taken])
+            os.close(taken)
+            view = other("show", SIZE, other.take(owner, fd), 0)
+            owner("close", fd)
+            check("on its way to another process" in left()[0], "imported once, and in a socket")
+            found = session.ask("check")["findings"]
+            check("export on its way" in [row["kind"] for row in found], "findings:", found)
+            holders = session.ask("holders", owner.pid, "%#x" % va)["holders"]
+            check("export on its way" in [row["kind"] for row in holders], "holders:", holders)
+            received = socket.recv_fds(theirs, 1, 1)[1][0]
+            check("still open" in left()[0], "received")
+            mine = late("getfd", os.getpid(), received)
+            os.close(received)
+            there = late("show", SIZE, late("import", mine), 0)
+            late("close", mine)
+        equal(left(), [], "what is left when all are closed")
+        owner("fill", va, SIZE, 2)
+        equal((other("check", view, SIZE, 2), late("check", there, SIZE, 2)), (0, 0), "one memory for all three")
+        owner("close", owner("export", owner("make", SIZE, 0)[0]))
+        equal(left(), [], "closed, and never imported")
 
 
 @case()

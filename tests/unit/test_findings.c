@@ -252,6 +252,9 @@ static void test_open_exports(void **state)
 	assert_found("export not closed", 2, "warning", 0, 1);
 	input.files.count = 3; /* whose memory nothing else holds */
 	assert_found("export not closed", 1, "leak", 0, 2);
+	files[1] = (struct lien_probe_open_file){1, 0, 1}; /* in a socket */
+	assert_found("export on its way", 0, "note", 0, 1);
+	assert_null(find("export not closed", 2));
 }
 
 int main(void)

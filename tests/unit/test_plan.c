@@ -929,6 +929,57 @@ static void test_open_export(void **state)
 	assert_int_equal(plan.left_count, 0);
 }
 
+/* Nobody can import any more what nobody has imported; who has it in a socket still can. */
+static void test_closed_export(void **state)
+{
+	const struct lien_probe_open_file on_its_way = {.share = 5, .fd = 1};
+	struct lien_selection with_files = {.open = &on_its_way, .open_count = 1};
+
+	(void)state;
+	started(1);
+	buffer(1, 10, VA, PIECE);
+	export(1, 10, 5);
+	expect_left(1, PIECE, "not imported by anybody yet");
+	lien_graph_export_closed(graph, 5);
+	assert_int_equal(make(&all), 0);
+	assert_int_equal(plan.left_count, 0);
+	assert_int_equal(plan.bytes, PIECE);
+	started(2);
+	export(1, 10, 6);
+	imported_buffer(2, 20, 6, VA, PIECE);
+	assert_int_equal(make(&all), 0);
+	assert_int_equal(plan.left_count, 0);
+	assert_int_equal(make(&with_files), 0);
+	assert_int_equal(plan.left_count, 1);
+	assert_int_equal(plan.left[0].holder, 0);
+	assert_non_null(strstr(plan.left[0].reason, "on its way"));
+}
+
+/* Processes whose calls are not seen may have it; but those of another user cannot say so. */
+static void test_unseen_import(void **state)
+{
+	const uint32_t unseen[] = {LIEN_INCOMPLETE_UNPROBED, LIEN_INCOMPLETE_REWRITTEN};
+
+	(void)state;
+	shared_by_three();
+	started(4);
+	for (unsigned i = 0; i < 2; i++) {
+		for (unsigned p = 1; p <= 4; p++)
+			process(p)->uid = 7;
+		process(4)->incomplete = unseen[i];
+		assert_int_equal(make(&all), 0);
+		assert_int_equal(plan.left_count, 1);
+		assert_int_equal(plan.left[0].holder, 4);
+		assert_non_null(strstr(plan.left[0].reason, "whose calls are not seen"));
+		process(4)->uid = 8;
+		assert_int_equal(make(&all), 0);
+		assert_int_equal(plan.left_count, 0);
+		process(4)->uid = 0;
+		assert_int_equal(make(&all), 0);
+		assert_int_equal(plan.left_count, 1);
+	}
+}
+
 /* Somebody may have it of whom that is not known. */
 static void test_lost_import(void **state)
 {
@@ -1391,6 +1442,8 @@ int main(void)
 		PLAN(test_detached),
 		PLAN(test_unreachable_holder),
 		PLAN(test_open_export),
+		PLAN(test_closed_export),
+		PLAN(test_unseen_import),
 		PLAN(test_lost_import),
 		PLAN(test_users),
 		PLAN(test_pids_of_other_users),

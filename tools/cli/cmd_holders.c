@@ -129,6 +129,11 @@ static char *detail_of(const json_t *holder)
 	if (!strcmp(kind, "open export"))
 		return lien_format(
 			"file descriptor %" PRIu64 " is open", lien_get_number(holder, "fd"));
+	if (!strcmp(kind, "export on its way")) {
+		n = lien_get_number(holder, "exports");
+		return lien_format(
+			"%" PRIu64 " %s in a socket", LIEN_PLURAL(n, "descriptor", "descriptors"));
+	}
 	if (!strcmp(kind, "process of another user"))
 		return lien_format("only root is told what it does with it");
 	if (!strcmp(kind, "dma-buf")) {
