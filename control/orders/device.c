@@ -3,11 +3,18 @@
 #include <errno.h>
 
 #include "control/orders/order.h"
+#include "control/plain/plain.h"
+
+void lien_primary_release(const struct lien_driver *driver, CUdevice device)
+{
+	if (driver->cuDevicePrimaryCtxRelease_v2(device))
+		driver->cuDevicePrimaryCtxRelease_v2(device);
+	lien_plain_primary_released(device);
+}
 
 static void context_release(const struct lien_driver *driver, struct lien_device *device)
 {
-	if (driver->cuDevicePrimaryCtxRelease_v2(device->device))
-		driver->cuDevicePrimaryCtxRelease_v2(device->device);
+	lien_primary_release(driver, device->device);
 	device->held = 0;
 }
 

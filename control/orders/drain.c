@@ -73,7 +73,7 @@ static CUresult drain_device(struct lien_drain *drain, int ordinal, int launches
 	if (!(result = driver->cuCtxSetCurrent(context)))
 		result = wait_for_context(driver, &drain->left[ordinal], launches);
 	driver->cuCtxSetCurrent(NULL);
-	driver->cuDevicePrimaryCtxRelease_v2(device);
+	lien_primary_release(driver, device);
 	return result;
 }
 

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "control/driver/thread.h"
 #include "control/plain/memory.h"
 
 static CUmemAccessDesc access_of(CUdevice device, CUmemAccess_flags flags)
@@ -197,16 +198,38 @@ LIEN_TRANSLATED CUresult lien_plain_cuDevicePrimaryCtxRetain(CUcontext *context,
 	return result;
 }
 
-LIEN_TRANSLATED CUresult lien_plain_cuDevicePrimaryCtxRelease_v2(CUdevice device)
+static int primary_is_over(CUdevice device)
 {
-	CUresult result = LIEN_REAL(cuDevicePrimaryCtxRelease_v2)(device);
 	unsigned int flags;
 	int active = 1;
 
-	if (!result && lien_plain_primary(device) &&
-		!LIEN_REAL(cuDevicePrimaryCtxGetState)(device, &flags, &active) && !active)
+	return lien_plain_primary(device) &&
+	       !LIEN_REAL(cuDevicePrimaryCtxGetState)(device, &flags, &active) && !active;
+}
+
+LIEN_TRANSLATED CUresult lien_plain_cuDevicePrimaryCtxRelease_v2(CUdevice device)
+{
+	CUresult result = LIEN_REAL(cuDevicePrimaryCtxRelease_v2)(device);
+
+	if (!result && primary_is_over(device))
 		drop_context(lien_plain_primary(device));
 	return result;
+}
+
+LIEN_TRANSLATED static void *drop_primary(void *arg)
+{
+	const CUdevice device = (intptr_t)arg;
+
+	if (primary_is_over(device))
+		drop_context(lien_plain_primary(device));
+	return NULL;
+}
+
+/* Not in this thread: threads that are held may have locks that are needed. */
+void lien_plain_primary_released(CUdevice device)
+{
+	if (primary_is_over(device))
+		lien_thread_start(drop_primary, (void *)(intptr_t)device);
 }
 
 LIEN_TRANSLATED CUresult lien_plain_cuDevicePrimaryCtxReset_v2(CUdevice device)

@@ -160,6 +160,25 @@ def test_other_threads_and_contexts():
 
 
 @case()
+def test_primary_context_ends_while_memory_is_away():
+    with plain_session() as session:
+        session.start_agent()
+        job = Plain(session)
+        job("alloc", 64 * MIB)
+        session.ready(job.pid)
+        for _ in range(2):
+            session.ask("offload", "--owner", "all")
+            equal(session.used(), KEPT, "memory while it is away")
+            job("primary-release", 0)
+            session.ask("restore")
+            wait_for("nothing is left", lambda: not session.used())
+            job("init", 0)
+            again = job("alloc", 64 * MIB)
+            job("fill", again, 64 * MIB, 3)
+            job.holds(again, 64 * MIB, 3)
+
+
+@case()
 def test_peers():
     with plain_session() as session:
         job = Plain(session)
