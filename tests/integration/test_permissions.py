@@ -13,7 +13,7 @@ import sys
 import time
 
 from lien_test import (
-    LIEN, MIB, Driver, Session, alive, brief, case, check, equal, main, program, stays, wait_for)
+    LIEN, MIB, Driver, Session, alive, brief, case, check, equal, main, program, state_of, stays, wait_for)
 from users import ALICE, BOB, CAROL, Shared, impostor, with_memory
 
 KEPT = sum(1 << cap for cap in (2, 5, 19, 24, 38, 39, 40))  # agent/core/privileges.c
@@ -286,6 +286,37 @@ def test_an_offload_gives_way_to_other_users():
         equal(offload.wait(), 0, "an offload that tries again: %s" % offload.said())
         session.ask("restore")
         equal(bob("check", va, 2 * MIB, 0x22), 0, "wrong bytes")
+
+
+@case()
+def test_a_stopped_job_keeps_nobody_waiting():
+    """It is named, and others' memory comes and goes meanwhile."""
+    with Shared() as session:
+        session.start_agent()
+        alice, bob = session.of_user(ALICE), session.of_user(BOB)
+        places = {driver: with_memory(driver, 0x71)[1] for driver in (alice, bob)}
+        session.ready(alice.pid, bob.pid)
+        named = "process %d is stopped" % alice.pid
+
+        def stop(how):
+            os.kill(alice.pid, how)
+            wait_for("it has the signal", lambda: (state_of(alice.pid) == "T") == (how == signal.SIGSTOP))
+
+        stop(signal.SIGSTOP)
+        session.refused_as(ALICE, named, "offload", "--owner", "all", "--timeout", "60000")
+        equal(session.ask_as(BOB, "offload", "--owner", "all")["bytes"], 2 * MIB, "Bob's")
+        equal(session.ask_as(BOB, "restore")["bytes"], 2 * MIB, "Bob's")
+        stop(signal.SIGCONT)
+        equal(session.ask("offload", "--owner", "all")["bytes"], 4 * MIB, "everybody's")
+        stop(signal.SIGSTOP)
+        session.refused_as(ALICE, named, "restore", "--timeout", "60000")
+        equal(session.ask_as(BOB, "restore")["bytes"], 2 * MIB, "Bob's")
+        equal(session.ask_as(BOB, "offload", "--owner", "all")["bytes"], 2 * MIB, "Bob's")
+        session.refused("restore", "--timeout", "60000", text=named)
+        equal(bob("check", places[bob], 2 * MIB, 0x71), 0, "wrong bytes of what came back all the same")
+        stop(signal.SIGCONT)
+        equal(session.ask_as(ALICE, "restore")["bytes"], 2 * MIB, "Alice's")
+        equal(alice("check", places[alice], 2 * MIB, 0x71), 0, "wrong bytes")
 
 
 @case()

@@ -391,7 +391,9 @@ def test_moved_while_threads_allocate():
             job("churn", job.context)
         session.ready(*[job.pid for job in jobs])
         for _ in range(15):
-            equal(session.ask("offload", "--owner", "all")["outcome"], "done", "offload")
+            result = session.ask("offload", "--owner", "all")
+            equal((result["outcome"], result["left"]), ("done", []), "offload")
+            equal(session.used(), 2 * KEPT, "device memory in use while it is away")
             equal(session.ask("restore")["outcome"], "done", "restore")
             for job in jobs:
                 rounds = job("rounds")
