@@ -194,7 +194,9 @@ int lien_mmap_exit(struct bpf_raw_tracepoint_args *ctx)
 	       starts(event.library.name, "libnccl", 7) || starts(event.library.name, "liblien", 7);
 	if (!known && ours)
 		known = process_add(pid, &process) != 0;
-	if (!known && !ours && !starts(event.library.name, "libibverbs", 10))
+	if (!known && !ours && !starts(event.library.name, "libibverbs", 10) &&
+		!starts(event.library.name, "libmlx5", 7) &&
+		!starts(event.library.name, "libgdrapi", 9))
 		return 0;
 	event.type = LIEN_EVENT_LIBRARY;
 	event.pid = pid;

@@ -340,22 +340,67 @@ static __always_inline __u32 comm_body(struct thread *thread, struct lien_event 
 }
 
 /*
- * Reads the name of a protection domain's device. verbs.h: an ibv_pd begins with its context, an
- * ibv_context with its device, and the name is in a device after two function pointers and two
- * enums.
+ * Reads the name of a context's device. verbs.h: an ibv_context begins with its device, and the
+ * name is in a device after two function pointers and two enums.
  */
-static __always_inline void card_name(char *name, __u64 pd)
+static __always_inline void card_name(char *name, __u64 context)
 {
-	__u64 context, device;
+	__u64 device;
 
-	__builtin_memset(name, 0, LIEN_CARD_BYTES);
-	if (!bpf_probe_read_user(&context, sizeof(context), (void *)pd) &&
-		!bpf_probe_read_user(&device, sizeof(device), (void *)context))
+	if (!bpf_probe_read_user(&device, sizeof(device), (void *)context))
 		bpf_probe_read_user_str(name, LIEN_CARD_BYTES, (void *)(device + 24));
 }
 
-static __always_inline __u32 registration_body(
+/* The part of struct ibv_mr_init_attr that says what is registered. */
+struct mr_attributes {
+	__u64 bytes, access, mask, iova, va;
+};
+#define MR_HAS_VA                                                                                  \
+	2 /* IBV_REG_MR_MASK_ADDR; without it, a dma-buf that the card addresses by iova */
+
+/* verbs.h, mlx5dv.h and gdrapi.h: all return a pointer, NULL for failure, but for GDRCopy's. */
+static __always_inline __u32 pinned_body(
 	struct lien_event *event, const struct frame *frame, __u64 returned)
+{
+	struct mr_attributes attributes = {};
+	__u64 context = 0;
+
+	event->reg.va = frame->arg[1];
+	event->reg.bytes = frame->arg[2];
+	event->reg.handle = returned;
+	__builtin_memset(event->mr.card, 0, LIEN_CARD_BYTES);
+	switch (frame->call) {
+	case LIEN_CALL_GDR_PIN:	   /* (gdr, address, size, token, space, handle) */
+	case LIEN_CALL_GDR_PIN_V2: /* (gdr, address, size, flags, handle) */
+		event->reg.handle = read_user_u64(
+			event, frame->call == LIEN_CALL_GDR_PIN ? frame->arg[5] : frame->arg[4]);
+		__builtin_memcpy(event->mr.card, LIEN_CARD_GDRCOPY, sizeof(LIEN_CARD_GDRCOPY));
+		return LIEN_EVENT_SIZE(mr);
+	case LIEN_CALL_MLX5_UMEM_REG_EX: /* (context, {address, size, ...}) */
+		event->reg.va = read_user_u64(event, frame->arg[1]);
+		event->reg.bytes = read_user_u64(event, frame->arg[1] + 8);
+		context = frame->arg[0];
+		break;
+	case LIEN_CALL_MLX5_UMEM_REG: /* (context, address, size, access) */
+		context = frame->arg[0];
+		break;
+	case LIEN_CALL_IBV_REG_DMABUF_MR: /* (pd, offset, length, iova, fd, access) */
+		event->reg.va = frame->arg[3];
+		break;
+	case LIEN_CALL_IBV_REG_MR_EX: /* (pd, attributes) */
+		read_user(event, &attributes, sizeof(attributes), frame->arg[1]);
+		event->reg.va = attributes.mask & MR_HAS_VA ? attributes.va : attributes.iova;
+		event->reg.bytes = attributes.bytes;
+		break;
+	}
+	if (!context) /* a pd begins with its context */
+		bpf_probe_read_user(&context, sizeof(context), (void *)frame->arg[0]);
+	card_name(event->mr.card, context);
+	event->result = returned ? 0 : -1;
+	return LIEN_EVENT_SIZE(mr);
+}
+
+static __always_inline __u32 registration_body(struct lien_event *event, const struct frame *frame)
 {
 	switch (frame->call) {
 	case LIEN_CALL_NCCL_REGISTER:
@@ -370,26 +415,13 @@ static __always_inline __u32 registration_body(
 		event->reg.comm = frame->arg[0];
 		event->reg.handle = frame->arg[1];
 		break;
-	case LIEN_CALL_IBV_REG_DMABUF_MR:
-		/* (pd, offset, length, iova, fd, access): the card addresses it by iova */
-		event->reg.va = frame->arg[3];
-		event->reg.bytes = frame->arg[2];
-		event->reg.handle = returned;
-		event->result = returned ? 0 : -1;
-		card_name(event->mr.card, frame->arg[0]);
-		return LIEN_EVENT_SIZE(mr);
 	case LIEN_CALL_IBV_DEREG_MR:
+	case LIEN_CALL_MLX5_UMEM_DEREG:
 		event->reg.handle = frame->arg[0];
 		break;
-	default:
-		/* ibv_reg_mr and variants: (pd, address, length, ...); return a pointer, NULL for
-		 * failure */
-		event->reg.va = frame->arg[1];
-		event->reg.bytes = frame->arg[2];
-		event->reg.handle = returned;
-		event->result = returned ? 0 : -1;
-		card_name(event->mr.card, frame->arg[0]);
-		return LIEN_EVENT_SIZE(mr);
+	case LIEN_CALL_GDR_UNPIN: /* (gdr, handle) */
+		event->reg.handle = frame->arg[1];
+		break;
 	}
 	return LIEN_EVENT_SIZE(reg);
 }

@@ -35,6 +35,9 @@ static __always_inline __u32 body(struct thread *thread, struct lien_event *even
 	case LIEN_KIND_COUNT:
 		return 0;
 	case LIEN_KIND_holds:
+		/* What these return, a pointer or an error, is not known. */
+		if (frame->call == LIEN_CALL_RDMA_UNKNOWN)
+			event->result = 0;
 		return LIEN_EVENT_HEADER;
 	case LIEN_KIND_create:
 		event->create.handle = read_user_u64(event, frame->arg[0]);
@@ -125,11 +128,12 @@ static __always_inline __u32 body(struct thread *thread, struct lien_event *even
 	case LIEN_KIND_comm_end:
 		event->comm_end.comm = frame->arg[0];
 		return LIEN_EVENT_SIZE(comm_end);
+	case LIEN_KIND_register_mr:
+		return pinned_body(event, frame, returned);
 	case LIEN_KIND_register:
 	case LIEN_KIND_deregister:
-	case LIEN_KIND_register_mr:
 	case LIEN_KIND_deregister_mr:
-		return registration_body(event, frame, returned);
+		return registration_body(event, frame);
 	}
 	return 0;
 }
@@ -374,7 +378,7 @@ int lien_entry(struct pt_regs *ctx)
 	if (!thread)
 		return 0;
 	/* Programs that do not use CUDA register memory with network cards, too. */
-	if (call >= LIEN_CALL_IBV_REG_MR && call <= LIEN_CALL_IBV_DEREG_MR && !process_of(thread))
+	if (call >= LIEN_CALL_IBV_REG_MR && call <= LIEN_CALL_RDMA_UNKNOWN && !process_of(thread))
 		return 0;
 	if (LIEN_COOKIE_FLAGS(cookie) & LIEN_CALL_QUICK) {
 		if (quick_again(thread, arguments.sp, cookie))

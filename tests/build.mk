@@ -133,7 +133,8 @@ PROG_NAMES	   := $(patsubst tests/integration/%.c,%, \
 	$(sort $(wildcard tests/integration/prog_*.c)))
 PROGS		   := $(PROG_NAMES:%=$(TESTS)/integration/%)
 MAKE_RECORDING	   := $(TESTS)/integration/make_recording
-SOFTIBVERBS	   := $(TESTS)/integration/libibverbs.so.1
+# One file with the functions of all three.
+SOFTIBVERBS	   := $(addprefix $(TESTS)/integration/, libibverbs.so.1 libmlx5.so.1 libgdrapi.so.2)
 SLOW_DISK	   := $(TESTS)/integration/slow_disk.so
 
 PROG_SRCS_prog_train := $(addprefix tests/integration/, train_plan.c train_work.c)
@@ -161,12 +162,12 @@ $(SLOW_DISK): tests/integration/slow_disk.c
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(LIEN_CFLAGS) $(CFLAGS) -fPIC -shared -o $@ $< $(LDFLAGS)
 
-# Its functions begin with an endbr64, as on Ubuntu: probes sit behind that.
+# Their functions begin with an endbr64, as on Ubuntu: probes sit behind that.
 $(SOFTIBVERBS): tests/integration/softibverbs.c
 	$(call say,LINK,$@)
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(LIEN_CFLAGS) $(CFLAGS) -fcf-protection=branch -fPIC -fvisibility=hidden -fno-optimize-sibling-calls -shared \
-		-pthread -Wl,-soname,libibverbs.so.1 -o $@ $< $(LDFLAGS)
+		-pthread -Wl,-soname,$(@F) -o $@ $< $(LDFLAGS)
 
 # A libnccl whose ranks wait for each other. As in NCCL's own each function has two names; which of them
 # comes first in the table of symbols is chance.

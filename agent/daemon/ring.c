@@ -33,12 +33,12 @@
 #define FINISH_AT_ONCE 4096 /* steps of lien_graph_finish() */
 #define LOSSES_AT_ONCE 64   /* processes that have lost events */
 
-/* Any process may map libibverbs. The kernel side does not report the end of such a process, so it
- * is not added before it uses CUDA; its mappings are read then. */
+/* Any process may map libraries for network cards. The kernel side does not report the end of such
+ * a process, so it is not added before it uses CUDA; its mappings are read then. */
 static bool of_stranger(struct lien_agent *agent, const struct lien_event *event)
 {
 	return event->type == LIEN_EVENT_LIBRARY &&
-	       lien_library_of(event->library.name) == LIEN_LIB_IBVERBS &&
+	       lien_library_of(event->library.name) >= LIEN_LIB_IBVERBS &&
 	       !lien_graph_process(agent->graph, event->pid);
 }
 

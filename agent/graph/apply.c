@@ -87,8 +87,9 @@ static struct lien_pending *pending_take(struct lien_process *process, struct li
 
 static bool acquired_by_register(unsigned call)
 {
-	return call == LIEN_CALL_IBV_DEREG_MR || call == LIEN_CALL_NCCL_DEREGISTER ||
-	       call == LIEN_CALL_NCCL_WINDOW_DEREGISTER;
+	const enum lien_kind kind = lien_call_kind(call);
+
+	return kind == LIEN_KIND_deregister || kind == LIEN_KIND_deregister_mr;
 }
 
 bool lien_release_may_succeed(struct lien_process *process, const struct lien_event *event)

@@ -14,7 +14,7 @@ static struct lien_registration_tree *registrations_of(struct lien_graph *graph,
 {
 	struct lien_comm *comm;
 
-	if (lien_event_library(event->type) == LIEN_LIB_IBVERBS)
+	if (lien_event_library(event->type) != LIEN_LIB_NCCL)
 		return &process->cards;
 	comm = lien_comm_find(process, event->reg.comm);
 	if (!comm && make) /* made before NCCL was probed */
@@ -49,7 +49,9 @@ int lien_registration_name(struct lien_graph *graph, struct lien_registration *r
 	if (!registration->card)
 		return -ENOMEM;
 	snprintf(why, sizeof(why),
-		"registered with network card %s (RDMA), which keeps the old memory",
+		strcmp(card, LIEN_CARD_GDRCOPY)
+			? "registered with network card %s (RDMA), which keeps the old memory"
+			: "pinned by GDRCopy (%s), which keeps the old memory",
 		registration->card->text);
 	registration->why = lien_graph_name(graph, why, sizeof(why));
 	return registration->why ? 0 : -ENOMEM;
@@ -76,6 +78,12 @@ static unsigned end_of(unsigned call)
 		return LIEN_CALL_NCCL_DEREGISTER;
 	case LIEN_CALL_NCCL_WINDOW_REGISTER:
 		return LIEN_CALL_NCCL_WINDOW_DEREGISTER;
+	case LIEN_CALL_MLX5_UMEM_REG:
+	case LIEN_CALL_MLX5_UMEM_REG_EX:
+		return LIEN_CALL_MLX5_UMEM_DEREG;
+	case LIEN_CALL_GDR_PIN:
+	case LIEN_CALL_GDR_PIN_V2:
+		return LIEN_CALL_GDR_UNPIN;
 	}
 	return LIEN_CALL_IBV_DEREG_MR;
 }

@@ -111,7 +111,8 @@ static uint32_t doubts_of(struct lien_process *process)
 		return 0;
 	if (lien_walk_maps(process, LIEN_LIB_NCCL))
 		doubts |= LIEN_INCOMPLETE_NCCL;
-	if (lien_walk_maps(process, LIEN_LIB_IBVERBS) && lien_proc_cards())
+	if (lien_proc_cards() && (lien_walk_maps(process, LIEN_LIB_IBVERBS) ||
+					 lien_walk_maps(process, LIEN_LIB_GDRAPI)))
 		doubts |= LIEN_INCOMPLETE_CARDS;
 	return doubts;
 }

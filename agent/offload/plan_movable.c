@@ -24,8 +24,9 @@ const char *lien_plan_unreachable(const struct lien_process *process)
 		return "the process may have registered memory with a network card before that was "
 		       "watched";
 	if (process->incomplete & LIEN_INCOMPLETE_HELD)
-		return "the process has bound memory to a logical endpoint, or called a function "
-		       "of the driver that this lien does not know: that may keep the old memory";
+		return "the process has bound memory to a logical endpoint, opened GPUDirect "
+		       "Storage, or called a function of CUDA, NCCL or RDMA that this lien does "
+		       "not know: that may keep the old memory";
 	if (process->incomplete & (LIEN_INCOMPLETE_ODD | LIEN_INCOMPLETE_ARGS))
 		return "the process did something lien could not follow";
 	return lien_process_takes_no_orders(process);

@@ -16,7 +16,10 @@ enum lien_library {
 	LIEN_LIB_CUDART,   /* libcudart.so.N: only says who called the driver */
 	LIEN_LIB_NCCL,	   /* libnccl.so.2: communicators and registrations */
 	LIEN_LIB_CONTROL,  /* liblien-control.so: not probed; found so that it can be woken */
-	LIEN_LIB_IBVERBS,  /* libibverbs.so.1: memory that a network card accesses by itself */
+	/* From here on any process may use the library, not only those that use CUDA. */
+	LIEN_LIB_IBVERBS, /* libibverbs.so.1: memory that a network card accesses by itself */
+	LIEN_LIB_MLX5,	  /* libmlx5.so.1, the same for queues that are in GPU memory */
+	LIEN_LIB_GDRAPI,  /* libgdrapi.so.2 (GDRCopy): memory that the processor accesses */
 	LIEN_LIB_COUNT,
 };
 
@@ -177,6 +180,14 @@ enum lien_library {
 	X(IBV_REG_MR_IOVA2,    114, IBVERBS, "ibv_reg_mr_iova2",             0, register_mr) \
 	X(IBV_REG_DMABUF_MR,   115, IBVERBS, "ibv_reg_dmabuf_mr",            0, register_mr) \
 	X(IBV_DEREG_MR,        116, IBVERBS, "ibv_dereg_mr",                 LIEN_CALL_RELEASES, deregister_mr) \
+	X(IBV_REG_MR_EX,       117, IBVERBS, "ibv_reg_mr_ex",                0, register_mr) \
+	X(MLX5_UMEM_REG,       118, MLX5,   "mlx5dv_devx_umem_reg",          0, register_mr) \
+	X(MLX5_UMEM_REG_EX,    119, MLX5,   "mlx5dv_devx_umem_reg_ex",       0, register_mr) \
+	X(MLX5_UMEM_DEREG,     120, MLX5,   "mlx5dv_devx_umem_dereg",        LIEN_CALL_RELEASES, deregister_mr) \
+	X(GDR_PIN,             121, GDRAPI, "gdr_pin_buffer",                0, register_mr) \
+	X(GDR_PIN_V2,          122, GDRAPI, "gdr_pin_buffer_v2",             0, register_mr) \
+	X(GDR_UNPIN,           123, GDRAPI, "gdr_unpin_buffer",              LIEN_CALL_RELEASES, deregister_mr) \
+	X(RDMA_UNKNOWN,        124, IBVERBS, "rdmaUnknownToLien",            0, holds) \
 	X(CU_CONTEXT_SET,      128, CUDA,   "cuCtxSetCurrent",               LIEN_CALL_QUICK | LIEN_CALL_CONTEXT, none) \
 	X(CU_CONTEXT_PUSH,     129, CUDA,   "cuCtxPushCurrent_v2",           LIEN_CALL_QUICK | LIEN_CALL_CONTEXT, none) \
 	X(CU_CONTEXT_POP,      130, CUDA,   "cuCtxPopCurrent_v2",            LIEN_CALL_QUICK | LIEN_CALL_CONTEXT, none) \

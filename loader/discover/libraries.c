@@ -32,6 +32,8 @@ static const struct name {
 	{"libnccl", LIEN_LIB_NCCL, true, "nccl"},
 	{"liblien-control", LIEN_LIB_CONTROL, false, "control"},
 	{"libibverbs", LIEN_LIB_IBVERBS, true, "ibverbs"},
+	{"libmlx5", LIEN_LIB_MLX5, true, "mlx5"},
+	{"libgdrapi", LIEN_LIB_GDRAPI, true, "gdrapi"},
 };
 
 static const char *const directories[] = {

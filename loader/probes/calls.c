@@ -66,27 +66,39 @@ static uint64_t behind_endbr(int fd, uint64_t offset)
 
 struct unknown {
 	struct lien_call_places *places;
+	enum lien_library library;
 	int fd;
 };
 
+/* Functions that may have memory held are these calls, whatever they are called. */
+static const struct lien_probed_call cuda_unknown = {
+	"cuUnknownToLien", LIEN_CALL_CU_UNKNOWN, LIEN_LIB_CUDA, 0};
+static const struct lien_probed_call rdma_unknown = {
+	"rdmaUnknownToLien", LIEN_CALL_RDMA_UNKNOWN, LIEN_LIB_IBVERBS, 0};
+
+static bool is_unknown(unsigned number)
+{
+	return number == cuda_unknown.number || number == rdma_unknown.number;
+}
+
 static int add_unknown(void *context, const char *symbol, uint64_t offset)
 {
-	static const struct lien_probed_call call = {
-		"cuUnknownToLien", LIEN_CALL_CU_UNKNOWN, LIEN_LIB_CUDA, 0};
-	struct lien_call_places *places = ((struct unknown *)context)->places;
+	const struct unknown *unknown = context;
+	const bool rdma = unknown->library != LIEN_LIB_CUDA && unknown->library != LIEN_LIB_NCCL;
+	struct lien_call_places *places = unknown->places;
 
-	if (!lien_holds_unknown(symbol) || offset == UINT64_MAX)
+	if (!lien_holds_unknown(unknown->library, symbol) || offset == UINT64_MAX)
 		return 0;
 	if (places->count == LIEN_CALL_PLACES_MAX)
 		return -E2BIG;
 	places->places[places->count++] = (struct lien_call_place){
-		&call, behind_endbr(((struct unknown *)context)->fd, offset)};
+		rdma ? &rdma_unknown : &cuda_unknown, behind_endbr(unknown->fd, offset)};
 	return 0;
 }
 
 int lien_calls_look_up(struct lien_call_places *places, int fd, enum lien_library library)
 {
-	struct unknown unknown = {places, fd};
+	struct unknown unknown = {places, library, fd};
 	struct lien_elf_lookup found[CALLS] = {0};
 	struct lien_elf *elf;
 	unsigned i;
@@ -97,7 +109,7 @@ int lien_calls_look_up(struct lien_call_places *places, int fd, enum lien_librar
 	if (err)
 		return err;
 	for (i = 0; i < CALLS; i++)
-		if (calls[i].library == library && calls[i].number != LIEN_CALL_CU_UNKNOWN) {
+		if (calls[i].library == library && !is_unknown(calls[i].number)) {
 			found[places->count].name = calls[i].symbol;
 			places->places[places->count++].call = &calls[i];
 		}
@@ -105,7 +117,7 @@ int lien_calls_look_up(struct lien_call_places *places, int fd, enum lien_librar
 	for (i = 0; i < places->count; i++)
 		places->places[i].offset =
 			found[i].result ? UINT64_MAX : behind_endbr(fd, found[i].file_offset);
-	if (err >= 0 && library == LIEN_LIB_CUDA)
+	if (err >= 0 && library != LIEN_LIB_CUDART)
 		err = lien_elf_exports(elf, add_unknown, &unknown);
 	if (lien_elf_build_id(elf, places->build_id, sizeof(places->build_id)))
 		places->build_id[0] = '\0';

@@ -29,6 +29,8 @@ __attribute__((visibility("default"))) long (*hostile_hook)(int call, const long
 #else
 #define IF_IBVERBS(...)
 #endif
+#define IF_MLX5(...)
+#define IF_GDRAPI(...)
 
 #define FUNCTION(name, number, symbol)                                                             \
 	long hostile_##name(long, long, long, long, long, long) __asm__(symbol);                   \

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * A stand-in for libibverbs.so.1: registrations of memory, without a network card. What has no
- * sense is refused as libibverbs does, with NULL and errno; what is registered is remembered, so
- * that giving back something else is an error. Any pointer but NULL will do as a protection domain.
+ * A stand-in for libibverbs.so.1, libmlx5.so.1 and libgdrapi.so.2: registrations of memory, without
+ * a network card. What has no sense is refused as they do, with NULL and errno, or an error; what
+ * is registered is remembered, so that giving back something else is an error. Any pointer but NULL
+ * will do as a protection domain, a context or a gdr_t.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -132,4 +133,98 @@ EXPORT int ibv_dereg_mr(struct ibv_mr *wanted)
 	pthread_mutex_unlock(&lock);
 	free(mr);
 	return mr ? 0 : EINVAL;
+}
+
+/* As <infiniband/verbs.h> has it, up to what is used here. */
+struct ibv_mr_init_attr {
+	size_t length;
+	int access;
+	uint64_t comp_mask, iova;
+	void *addr;
+	int fd;
+	uint64_t fd_offset;
+};
+
+struct ibv_mr *ibv_reg_mr_ex(struct ibv_pd *pd, struct ibv_mr_init_attr *attr);
+int ibv_rereg_mr(
+	struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *addr, size_t length, int access);
+
+EXPORT struct ibv_mr *ibv_reg_mr_ex(struct ibv_pd *pd, struct ibv_mr_init_attr *attr)
+{
+	return attr->comp_mask & 2 /* IBV_REG_MR_MASK_ADDR */
+		       ? add_memory(pd, attr->addr, attr->length, attr->access)
+		       : ibv_reg_dmabuf_mr(pd, attr->fd_offset, attr->length, attr->iova, attr->fd,
+				 attr->access);
+}
+
+EXPORT int ibv_rereg_mr(
+	struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *addr, size_t length, int access)
+{
+	(void)flags, (void)pd, (void)access;
+	if (!is_memory((uintptr_t)addr, length))
+		return -1; /* IBV_REREG_MR_ERR_INPUT */
+	mr->addr = addr;
+	mr->length = length;
+	return 0;
+}
+
+/* --- libmlx5 ---------------------------------------------------------------------------------- */
+
+struct mlx5dv_devx_umem_in {
+	void *addr;
+	size_t size;
+	uint32_t access;
+	uint64_t pgsz_bitmap, comp_mask;
+	int dmabuf_fd;
+};
+
+void *mlx5dv_devx_umem_reg(void *context, void *addr, size_t size, uint32_t access);
+void *mlx5dv_devx_umem_reg_ex(void *context, struct mlx5dv_devx_umem_in *in);
+int mlx5dv_devx_umem_dereg(void *umem);
+
+EXPORT void *mlx5dv_devx_umem_reg(void *context, void *addr, size_t size, uint32_t access)
+{
+	return add_memory(context, addr, size, access);
+}
+
+EXPORT void *mlx5dv_devx_umem_reg_ex(void *context, struct mlx5dv_devx_umem_in *in)
+{
+	return add_memory(context, in->addr, in->size, in->access);
+}
+
+EXPORT int mlx5dv_devx_umem_dereg(void *umem)
+{
+	return ibv_dereg_mr(umem);
+}
+
+/* --- libgdrapi -------------------------------------------------------------------------------- */
+
+int gdr_pin_buffer(void *g, unsigned long addr, size_t size, uint64_t token, uint32_t space,
+	uintptr_t *handle);
+int gdr_pin_buffer_v2(void *g, unsigned long addr, size_t size, uint32_t flags, uintptr_t *handle);
+int gdr_unpin_buffer(void *g, uintptr_t handle);
+
+EXPORT int gdr_pin_buffer_v2(
+	void *g, unsigned long addr, size_t size, uint32_t flags, uintptr_t *handle)
+{
+	struct ibv_mr *mr = add_memory(g, (void *)addr, size, flags);
+
+	*handle = (uintptr_t)mr;
+	return mr ? 0 : errno;
+}
+
+EXPORT int gdr_pin_buffer(
+	void *g, unsigned long addr, size_t size, uint64_t token, uint32_t space, uintptr_t *handle)
+{
+	struct ibv_mr *mr = add_memory(g, (void *)addr, size, 0);
+
+	(void)token, (void)space;
+	*handle = (uintptr_t)mr;
+	return mr ? 0 : errno;
+}
+
+EXPORT int gdr_unpin_buffer(void *g, uintptr_t handle)
+{
+	(void)g;
+	return ibv_dereg_mr((struct ibv_mr *)handle);
 }

@@ -52,6 +52,7 @@ def test_snapshot_is_the_state():
         other("make", 4 * MIB, 0)
         other("alloc", MIB)
         session.ready(*job.ranks)
+        wait_for("owners are known", lambda: not session.ask("mem", "--by", "callsite")["pending"])
         first, second = session.path("first.lien"), session.path("second.lien")
         outcome = session.lien("snapshot", first)
         check(outcome.code == 0 and " of 3 processes" in outcome.out, outcome)

@@ -187,6 +187,68 @@ def test_what_keeps_the_old_memory_stays():
 
 
 @case()
+def test_pinned_by_other_libraries():
+    """libmlx5 and GDRCopy have memory pinned as libibverbs has, until they let go of it."""
+    with Session() as session:
+        session.start_agent()
+        driver = shapes(session, init=0, control=True)
+        for name, opens in (("ibverbs", "ibv-reg"), ("mlx5", "umem-reg"), ("gdrapi", "gdr-pin")):
+            driver.refused(opens, 4096, 4096)  # opens the library, which is then probed
+            wait_for("%s is probed" % name, lambda name=name: any(
+                row["library"] == name and "tests/integration" in row["path"]
+                for row in session.ask("status")["libraries"]))
+        _, free = driver("make", SIZE, 0)
+        driver("fill", free, SIZE, 1)
+        session.ready(driver.pid)
+        for pin, unpin, by in (("ibv-reg-ex", "ibv-dereg", "network card soft_7"),
+                               ("umem-reg", "umem-dereg", "network card soft_7"),
+                               ("umem-reg-ex", "umem-dereg", "network card soft_7"),
+                               ("gdr-pin", "gdr-unpin", "GDRCopy"), ("gdr-pin-v2", "gdr-unpin", "GDRCopy")):
+            handle, va = driver("make", SIZE, 0)
+            driver("fill", va, SIZE, 2)
+            pinned = driver(pin, va, SIZE)
+            result = session.ask("offload", "--owner", "all")
+            check(result["bytes"] == SIZE and [by in row["reason"] for row in result["left"]] == [True],
+                  "%s: %s" % (pin, result["left"]))
+            session.ask("restore")
+            driver(unpin, pinned)
+            result = session.ask("offload", "--owner", "all")
+            equal((result["bytes"], result["left"]), (2 * SIZE, []), "after %s" % unpin)
+            session.ask("restore")
+            equal((driver("check", free, SIZE, 1), driver("check", va, SIZE, 2)), (0, 0), "wrong bytes")
+            driver("unmap", va, SIZE)
+            driver("release", handle)
+        region = driver("ibv-reg", free, SIZE)
+        driver("ibv-rereg", region, free, SIZE)  # in no table of the agent's
+        driver("ibv-dereg", region)
+        check(["RDMA that this lien does not know" in row["reason"]
+               for row in session.ask("offload", "--owner", "all")["left"]] == [True], "an unknown function")
+
+
+@case()
+def test_gpudirect_storage():
+    """Who has its driver open may have memory pinned by it, also if libcufile is linked in."""
+    with Session() as session:
+        session.start_agent()
+        mine = not os.path.exists("/dev/nvidia-fs0")
+        with open("/dev/nvidia-fs0", "a"):
+            try:
+                jobs = [session.driver(prefix=prefix) for prefix in (
+                    (), ("sh", "-c", "exec 9</dev/nvidia-fs0; exec \"$@\"", "sh"))]
+                for job in jobs:
+                    job("make", SIZE, 0)
+                session.ready(*[job.pid for job in jobs])
+                result = session.ask("offload", "--owner", "all")
+            finally:
+                if mine:
+                    os.unlink("/dev/nvidia-fs0")
+        equal([(row["pid"], "GPUDirect Storage" in row["reason"]) for row in result["left"]],
+              [(jobs[1].pid, True)], "left")
+        equal(result["bytes"], SIZE, "moved")
+        session.ask("restore")
+
+
+@case()
 def test_open_files_that_cannot_be_read():
     """Exported memory may still be open somewhere: who cannot find out refuses."""
     with Session() as session:

@@ -68,6 +68,11 @@ int lien_start_undo(void)
 	return -1;
 }
 
+void lien_plain_primary_released(CUdevice device)
+{
+	(void)device;
+}
+
 int lien_plain_wait_keeps(CUdeviceptr address)
 {
 	(void)address;

@@ -153,37 +153,88 @@ static void tables_name_what_there_is(void **state)
 /* They may have memory held, or are in no header. */
 static const char *const may_hold[] = {"cuEGLStreamProducerPresentFrame", "cuMemGetAttribute",
 	"cuMemGetAttribute_v2", "cuLogicalEndpointBindAddr", "cuLogicalEndpointBindMem",
-	"cuStreamBeginCaptureToCig", "cuStreamBeginRecaptureToGraph", "cuStreamEndCaptureToCig"};
+	"cuStreamBeginCaptureToCig", "cuStreamBeginRecaptureToGraph", "cuStreamEndCaptureToCig",
+	"ibv_rereg_mr"};
 
 /* The tables decide of each function whether memory may be held by it. */
-static void holds(const char *symbol, const char *decision)
+static void holds_as_decided(enum lien_library library, const char *symbol)
 {
-	(void)decision;
-	if (lien_holds_unknown(symbol) !=
+	if (lien_holds_unknown(library, symbol) !=
 		is_among(may_hold, sizeof(may_hold) / sizeof(may_hold[0]), symbol))
 		fail_msg("%s may have memory held", symbol);
-	if (lien_calls_symbol(symbol) && lien_holds_nothing(symbol))
+	if (lien_calls_symbol(symbol) && lien_holds_nothing(library, symbol))
 		fail_msg("%s is traced, and holds nothing", symbol);
+}
+
+static void holds_in_cuda(const char *symbol, const char *decision)
+{
+	(void)decision;
+	holds_as_decided(LIEN_LIB_CUDA, symbol);
+}
+
+static void holds_in_nccl(const char *symbol, const char *decision)
+{
+	(void)decision;
+	holds_as_decided(LIEN_LIB_NCCL, symbol);
+}
+
+static void holds_in_rdma(const char *symbol, const char *library)
+{
+	holds_as_decided(!strcmp(library, "ibverbs") ? LIEN_LIB_IBVERBS
+			 : !strcmp(library, "mlx5")  ? LIEN_LIB_MLX5
+						     : LIEN_LIB_GDRAPI,
+		symbol);
+}
+
+static void begins(const char *symbol, const char *library)
+{
+	const size_t length = strlen(wanted) - 1;
+
+	(void)library;
+	found |= wanted[length] == '*' ? !strncmp(symbol, wanted, length) : !strcmp(symbol, wanted);
+}
+
+/* Each name in the tables is one of the library's. */
+static void are_listed(enum lien_library library, const char *const *paths,
+	void (*compare_with)(const char *symbol, const char *decision))
+{
+	unsigned i, n;
+
+	for (i = 0; (wanted = lien_holders_listed(library, i)); i++) {
+		found = false;
+		for (n = 0; paths[n]; n++)
+			each(paths[n], compare_with);
+		if (!found)
+			fail_msg("%s has no %s", paths[0], wanted);
+	}
+	assert_true(i > 20);
 }
 
 static void holders_are_known(void **state)
 {
-	unsigned i;
+	static const char *const cuda[] = {
+		"tests/data/cuda-13.0.gated", "tests/data/cuda-13.3.gated", NULL};
+	static const char *const nccl[] = {"tests/data/nccl-2.30.gated", NULL};
+	static const char *const rdma[] = {"tests/data/rdma-core-65.exports", NULL};
 
 	(void)state;
-	each("tests/data/cuda-13.0.gated", holds);
-	each("tests/data/cuda-13.3.gated", holds);
-	for (i = 0; (wanted = lien_holders_listed(i)); i++) {
-		found = false;
-		each("tests/data/cuda-13.0.gated", compare);
-		each("tests/data/cuda-13.3.gated", compare);
-		if (!found)
-			fail_msg("CUDA 13.3 has no %s", wanted);
-	}
-	assert_true(lien_holds_unknown("cuFutureBind"));
-	assert_true(lien_holds_unknown("cuMemCreate_v2")); /* not the one that is traced */
-	assert_false(lien_holds_unknown("cuMemcpyDtoH_v3"));
-	assert_false(lien_holds_unknown("cudbgApiInit"));
+	each(cuda[0], holds_in_cuda);
+	each(cuda[1], holds_in_cuda);
+	each(nccl[0], holds_in_nccl);
+	each(rdma[0], holds_in_rdma);
+	are_listed(LIEN_LIB_CUDA, cuda, compare);
+	are_listed(LIEN_LIB_NCCL, nccl, compare);
+	are_listed(LIEN_LIB_IBVERBS, rdma, begins);
+	assert_true(lien_holds_unknown(LIEN_LIB_CUDA, "cuFutureBind"));
+	assert_true(lien_holds_unknown(LIEN_LIB_CUDA, "cuMemCreate_v2")); /* not the one traced */
+	assert_false(lien_holds_unknown(LIEN_LIB_CUDA, "cuMemcpyDtoH_v3"));
+	assert_false(lien_holds_unknown(LIEN_LIB_CUDA, "cudbgApiInit"));
+	assert_true(lien_holds_unknown(LIEN_LIB_NCCL, "ncclFutureRegister"));
+	assert_false(lien_holds_unknown(LIEN_LIB_NCCL, "pncclAllReduce"));
+	assert_true(lien_holds_unknown(LIEN_LIB_IBVERBS, "ibv_exp_reg_mr"));
+	assert_false(lien_holds_unknown(LIEN_LIB_IBVERBS, "ibv_cmd_reg_mr"));
+	assert_true(lien_holds_unknown(LIEN_LIB_MLX5, "mlx5dv_future_reg"));
+	assert_true(lien_holds_unknown(LIEN_LIB_GDRAPI, "gdr_future_pin"));
 }
 
 static void numbers_are_names(void **state)
