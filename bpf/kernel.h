@@ -143,7 +143,6 @@ struct bpf_iter__task_file {
 	struct file *file;
 };
 
-
 struct xol_area {
 	unsigned long vaddr;
 };

@@ -23,6 +23,7 @@
 #include "agent/offload/plan.h"
 #include "agent/offload/transaction.h"
 #include "agent/offload/request.h"
+#include "agent/offload/shortfall.h"
 #include "agent/offload/totals.h"
 #include "agent/reread/adoption.h"
 #include "loader/probes/probes.h"
@@ -181,6 +182,8 @@ struct lien_agent {
 	struct lien_outcomes *outcomes;	   /* of such transactions */
 	struct lien_together *together;	   /* daemon/together.h; NULL: nobody has asked yet */
 	struct lien_totals totals;	   /* of all that have ended */
+	struct lien_shortfalls shortfalls; /* of the last offload that had any, */
+	bool fell_short;		   /* which is the last one of all */
 	uint64_t lost_seen;
 	uint64_t t_swept;
 	uint32_t swept; /* the last process checked for being alive */

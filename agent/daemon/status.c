@@ -11,6 +11,7 @@
 #include "agent/daemon/probing.h"
 #include "agent/server/server.h"
 #include "agent/daemon/requests.h"
+#include "agent/views/views.h"
 #include "loader/probes/follow.h"
 
 static uint64_t rss_bytes(void)
@@ -175,6 +176,15 @@ json_t *lien_agent_host(struct lien_agent *agent)
 		agent->prepare_percent > 0, "prepare_percent", agent->prepare_percent);
 }
 
+/* Of the last offload that had any; null: none had. */
+static json_t *status_short(struct lien_agent *agent, const struct lien_viewer *viewer)
+{
+	if (!agent->shortfalls.t_ns)
+		return json_null();
+	return json_pack("{s:f, s:o}", "age_ms", (lien_now_ns() - agent->shortfalls.t_ns) / 1e6,
+		"rows", lien_view_shortfalls(agent->graph, viewer, &agent->shortfalls));
+}
+
 json_t *lien_agent_status(struct lien_agent *agent, const struct lien_viewer *viewer)
 {
 	const struct lien_graph_stats *stats = lien_graph_stats(agent->graph);
@@ -191,7 +201,7 @@ json_t *lien_agent_status(struct lien_agent *agent, const struct lien_viewer *vi
 			json_array_append_new(incomplete, json_integer(process->pid));
 	}
 	return json_pack("{s:s, s:i, s:f, s:I, s:I, s:I, s:I, s:I, s:i, s:I, s:I, s:o, s:I, s:I, "
-			 "s:i, s:s, s:o, s:o, s:o, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
+			 "s:i, s:s, s:o, s:o, s:o, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
 		"version", LIEN_VERSION, "pid", getpid(), "uptime_ms",
 		(lien_now_ns() - agent->t_start) / 1e6, "rss_bytes", (json_int_t)rss_bytes(),
 		"events", (json_int_t)stats->events, "events_lost", (json_int_t)stats->lost,
@@ -210,5 +220,5 @@ json_t *lien_agent_status(struct lien_agent *agent, const struct lien_viewer *vi
 		lien_probing_view(agent, viewer), "transaction", status_transaction(agent),
 		"journal", status_journal(agent), "host", lien_agent_host(agent), "held",
 		lien_gate_view(agent, viewer), "loop", status_loop(agent), "other_agents",
-		lien_others_view(agent));
+		lien_others_view(agent), "short", status_short(agent, viewer));
 }

@@ -313,8 +313,10 @@ void lien_together_ended(struct lien_agent *agent)
 	json_decref(together->result);
 	together->result = NULL;
 	if (!failed) {
-		result = lien_view_result(
-			agent->transaction, kind == LIEN_TRANSACTION_OFFLOAD ? &agent->plan : NULL);
+		result = kind == LIEN_TRANSACTION_OFFLOAD
+				 ? lien_view_result(agent->transaction, &agent->plan,
+					   agent->fell_short ? &agent->shortfalls : NULL)
+				 : lien_view_result(agent->transaction, NULL, NULL);
 		if (result)
 			json_object_set_new(result, "transaction", json_integer(together->number));
 		together->result = result;

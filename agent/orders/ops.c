@@ -10,6 +10,7 @@
 
 #include "agent/core/node.h"
 #include "agent/core/proc.h"
+#include "agent/graph/bytes.h"
 #include "agent/link/link.h"
 #include "agent/orders/orders.h"
 #include "agent/quiesce/by_comm.h"
@@ -192,6 +193,25 @@ static void on_part(void *context, const struct lien_transaction *transaction)
 		lien_by_comm_set(agent, result->processes[i].pid);
 }
 
+static void note_shortfalls(struct lien_agent *agent, const struct lien_transaction_result *result)
+{
+	struct lien_shortfalls found;
+	unsigned i;
+
+	lien_shortfalls_find(&found, agent->graph, &agent->plan, result);
+	agent->fell_short = found.count;
+	if (!found.count)
+		return;
+	found.t_ns = lien_now_ns();
+	agent->shortfalls = found;
+	for (i = 0; i < found.count; i++)
+		lien_log(4,
+			"offload: %s of %s that were dropped on the GPU of process %u did not come "
+			"free",
+			lien_bytes(found.row[i].missing).text,
+			lien_bytes(found.row[i].dropped).text, found.row[i].pid);
+}
+
 static void on_done(void *context, struct lien_transaction *transaction)
 {
 	const struct lien_transaction_result *result = lien_transaction_result(transaction);
@@ -214,6 +234,7 @@ static void on_done(void *context, struct lien_transaction *transaction)
 		return;
 	}
 	if (!result->error && kind == LIEN_TRANSACTION_OFFLOAD) {
+		note_shortfalls(agent, result);
 		lien_gate_set_on_use(agent, agent->request.how.on_use);
 		lien_by_comm_moved(agent);
 	}

@@ -120,7 +120,27 @@ static json_t *view_lazy(const struct lien_transaction_result *result)
 		result->undivided[0] ? result->undivided : NULL);
 }
 
-json_t *lien_view_result(const struct lien_transaction *transaction, const struct lien_plan *plan)
+json_t *lien_view_shortfalls(struct lien_graph *graph, const struct lien_viewer *viewer,
+	const struct lien_shortfalls *shortfalls)
+{
+	json_t *list = json_array();
+	unsigned i;
+
+	for (i = 0; shortfalls && i < shortfalls->count; i++) {
+		const struct lien_shortfall *row = &shortfalls->row[i];
+
+		if (lien_viewer_sees(viewer, graph ? lien_graph_process(graph, row->pid) : NULL))
+			json_array_append_new(
+				list, json_pack("{s:I, s:i, s:I, s:I}", "pid", (json_int_t)row->pid,
+					      "processes", row->processes, "dropped_bytes",
+					      (json_int_t)row->dropped, "missing_bytes",
+					      (json_int_t)row->missing));
+	}
+	return list;
+}
+
+json_t *lien_view_result(const struct lien_transaction *transaction, const struct lien_plan *plan,
+	const struct lien_shortfalls *shortfalls)
 {
 	const struct lien_transaction_result *result = lien_transaction_result(transaction);
 	const enum lien_transaction_kind kind = lien_transaction_kind(transaction);
@@ -149,7 +169,7 @@ json_t *lien_view_result(const struct lien_transaction *transaction, const struc
 	}
 	return json_pack(
 		"{s:s, s:I, s:I, s:I, s:I, s:I, s:i, s:i, s:o, s:o, s:f, s:o, s:o, s:o, s:o, "
-		"s:o}",
+		"s:o, s:o}",
 		"outcome", result->processes_count ? "done" : "nothing to do", "bytes",
 		(json_int_t)result->bytes, "discarded_bytes", (json_int_t)result->discarded,
 		"inferred_bytes", (json_int_t)(plan ? plan->inferred : 0), "nameless_bytes",
@@ -159,5 +179,6 @@ json_t *lien_view_result(const struct lien_transaction *transaction, const struc
 		is_offload ? json_real(result->rest_ns / 1e6) : json_null(), "ms", result->ns / 1e6,
 		"processes", list, "left",
 		lien_view_left(plan ? plan->left : NULL, plan ? plan->left_count : 0), "unknown",
-		view_unknown(plan), "free", view_free(plan), "lazy", view_lazy(result));
+		view_unknown(plan), "free", view_free(plan), "lazy", view_lazy(result), "short",
+		lien_view_shortfalls(NULL, NULL, shortfalls));
 }

@@ -16,6 +16,7 @@
 #include "agent/ras/report.h"
 #include "agent/offload/transaction.h"
 #include "agent/graph/viewer.h"
+#include "agent/offload/shortfall.h"
 
 /* Exports that are open files of some process now, or on their way (pid 0); empty if that cannot be
  * read. */
@@ -90,8 +91,12 @@ json_t *lien_view_nvml(const struct lien_node *node);
 
 /* Shows what an offload would do. */
 json_t *lien_view_plan(const struct lien_plan *plan);
-/* Shows what a transaction did; `left` is from the plan of an offload, or NULL. */
-json_t *lien_view_result(const struct lien_transaction *transaction, const struct lien_plan *plan);
+/* Shows what a transaction did; the plan and the shortfalls are an offload's, or NULL. */
+json_t *lien_view_result(const struct lien_transaction *transaction, const struct lien_plan *plan,
+	const struct lien_shortfalls *shortfalls);
+/* Lists those of processes that the viewer sees. NULL: there are none. */
+json_t *lien_view_shortfalls(struct lien_graph *graph, const struct lien_viewer *viewer,
+	const struct lien_shortfalls *shortfalls);
 
 /* Parts of several answers. */
 /* "cuMemAlloc_v2 from libtorch_cuda.so c10::f+0x12", or "... libtorch_cuda.so+0x1234" with the

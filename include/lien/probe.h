@@ -154,7 +154,6 @@ struct lien_probe_open_file {
 	unsigned int pid, fd;
 };
 
-
 /*
  * Value of map `traffic`: the calls of a process on one communicator, counted at entry, so failed
  * calls count too. The first call creates the entry; it is deleted when the communicator or the

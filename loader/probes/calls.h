@@ -34,8 +34,8 @@ struct lien_call_places {
 };
 
 /* Finds all traced calls that the library may have, and all functions that may have memory held
- * unknown to lien, which are calls of LIEN_CALL_CU_UNKNOWN or _RDMA_UNKNOWN; fd: its file. Returns 0;
- * -E2BIG: too many of those; or the errors of lien_elf_open(). */
+ * unknown to lien, which are calls of LIEN_CALL_CU_UNKNOWN or _RDMA_UNKNOWN; fd: its file. Returns
+ * 0; -E2BIG: too many of those; or the errors of lien_elf_open(). */
 int lien_calls_look_up(struct lien_call_places *places, int fd, enum lien_library library);
 
 /* Returns the symbol of that name, which is never freed; NULL if no traced call has it. */

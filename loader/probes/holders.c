@@ -116,10 +116,10 @@ static const char *const nccl[] = {"ncclBcast", "ncclCommGrow", "ncclCommQueryPr
 	"ncclDevCommDestroy", "ncclGetLsaDevicePointer", "ncclGetLsaMultimemDevicePointer",
 	"ncclGetMultimemDevicePointer", "ncclGetPeerDevicePointer",
 	"ncclGinBarrierCreateRequirement", "ncclGinInboxA2ACreateRequirement",
-	"ncclGinOutboxCreateRequirement", "ncclGroupSimulateEnd", "ncclLLA2ACalcSlots",
-	"ncclLLA2ACreateRequirement", "ncclLsaBarrierCreateRequirement", "ncclPutSignal",
-	"ncclSignal", "ncclTeamLsa", "ncclTeamRail", "ncclTeamRankToLsa", "ncclTeamRankToWorld",
-	"ncclTeamWorld", "ncclWaitSignal", NULL};
+	"ncclGinOutboxCreateRequirement", "ncclGroupSimulateEnd", "ncclGroupStart",
+	"ncclLLA2ACalcSlots", "ncclLLA2ACreateRequirement", "ncclLsaBarrierCreateRequirement",
+	"ncclPutSignal", "ncclSignal", "ncclTeamLsa", "ncclTeamRail", "ncclTeamRankToLsa",
+	"ncclTeamRankToWorld", "ncclTeamWorld", "ncclWaitSignal", NULL};
 
 /* --- network cards -----------------------------------------------------------------------------
  */

@@ -115,6 +115,31 @@ def test_exports_that_were_closed():
 
 
 @case()
+def test_memory_that_does_not_come_free():
+    """The driver's own figures tell of a holder whom nothing else shows."""
+    with Session() as session:
+        session.start_agent()
+        jobs = [session.driver(), session.driver(device=1)]
+        handle, va = jobs[0]("make", SIZE, 0)
+        jobs[1]("make", SIZE, 1)
+        fd = jobs[0]("export", handle)
+        session.ready(*[job.pid for job in jobs])
+        with open("/proc/%d/fd/%d" % (jobs[0].pid, fd), "rb"):  # the same memory by another file, which nobody traces
+            jobs[0]("close", fd)
+            equal(session.ask("status")["short"], None, "before")
+            result = session.ask("offload", "--owner", "all")
+            row = {"pid": jobs[0].pid, "processes": 1, "dropped_bytes": SIZE, "missing_bytes": SIZE}
+            equal((result["bytes"], result["short"]), (2 * SIZE, [row]), "short")
+            equal(session.ask("status")["short"]["rows"], [row], "in the status")
+            check("did not come free" in session.lien("status").out, "in the status, for people")
+            session.ask("restore")
+        said = session.lien("offload", "--owner", "all", "--json")
+        equal(json.loads(said.out)["short"], [], "without the holder")
+        session.ask("restore")
+        equal(jobs[0]("check", va, SIZE, 0), 0, "wrong bytes")
+
+
+@case()
 def test_bound_by_newer_functions():
     """cuMulticastBindMem_v2 and cuMulticastBindAddr_v2, of CUDA 13.1 on."""
     with Session() as session:

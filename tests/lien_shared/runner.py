@@ -133,7 +133,9 @@ def enter(own=()):
     os.chmod(folder, 0o755)  # for processes of other users
     if libc.unshare(CLONE_NEWNS | CLONE_NEWPID):
         raise OSError(ctypes.get_errno(), "unshare: " + os.strerror(ctypes.get_errno()))
-    _mount(libc, None, b"/", None, MS_REC | MS_PRIVATE)
+    if libc.mount(None, b"/", None, MS_REC | MS_PRIVATE, None):
+        sys.exit("mounts cannot be kept apart here (%s): in a chroot, its folder must be a mount point (`mount --bind "
+                 "DIR DIR` before `chroot DIR`)" % os.strerror(ctypes.get_errno()))
     for number, path in enumerate(own):
         copy = shutil.copytree(path, os.path.join(folder, "own-%d" % number), symlinks=True)
         _mount(libc, copy.encode(), path.encode(), None, MS_BIND)

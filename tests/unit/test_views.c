@@ -965,7 +965,10 @@ static const char *never(void *context, uint32_t pid)
 static void test_result(void **state)
 {
 	struct lien_selection all = {.owner = NULL};
+	struct lien_transaction_process process;
+	struct lien_transaction_result result;
 	struct lien_transaction *transaction;
+	struct lien_shortfalls shortfalls;
 	struct lien_plan plan = {};
 	bool done = false;
 	struct lien_transaction_ops ops = {.send = note_order,
@@ -993,11 +996,12 @@ static void test_result(void **state)
 
 		lien_transaction_reply(transaction, 1, &reply, NULL, NULL, 0);
 	}
-	see(lien_view_result(transaction, &plan));
+	see(lien_view_result(transaction, &plan, NULL));
 	assert_members(view,
 		"outcome:s bytes:i discarded_bytes:i inferred_bytes:i nameless_bytes:i "
 		"verified_bytes:i let_in:i guesses:i gate_ms:r rest_ms:r ms:r processes:a left:a "
-		"unknown:a free:n lazy:n");
+		"unknown:a free:n lazy:n short:a");
+	LENGTH(0, "short");
 	STRING("done", "outcome");
 	INTEGER(PIECE, "bytes");
 	assert_true(json_real_value(at("ms")) >= 2);
@@ -1006,7 +1010,16 @@ static void test_result(void **state)
 	assert_members(at("processes[0].ms"), "drain:r check:r save:r unmap:r drop:r");
 	assert_true(json_real_value(at("processes[0].ms.save")) == 1.5);
 	INTEGER(77, "left[0].bytes");
-	see(lien_view_result(transaction, NULL));
+	lien_shortfalls_find(&shortfalls, graph, &plan, lien_transaction_result(transaction));
+	assert_int_equal(shortfalls.count, 0);
+	result = *lien_transaction_result(transaction);
+	process = result.processes[0];
+	process.freed_bytes -= 4096;
+	result.processes = &process;
+	lien_shortfalls_find(&shortfalls, graph, &plan, &result);
+	see(lien_view_result(transaction, NULL, &shortfalls));
+	assert_members(at("short[0]"), "pid:i processes:i dropped_bytes:i missing_bytes:i");
+	INTEGER(4096, "short[0].missing_bytes");
 	LENGTH(0, "left");
 	lien_transaction_free(transaction);
 	lien_plan_clear(&plan);
@@ -1017,7 +1030,7 @@ static void test_result(void **state)
 		0);
 	lien_transaction_start(transaction);
 	assert_true(done);
-	see(lien_view_result(transaction, NULL));
+	see(lien_view_result(transaction, NULL, NULL));
 	STRING("nothing to do", "outcome");
 	LENGTH(0, "processes");
 	lien_transaction_free(transaction);

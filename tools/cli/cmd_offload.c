@@ -343,9 +343,11 @@ static void print_result(
 		print_lazy(json_object_get(result, "lazy"));
 	if (json_is_array(json_object_get(result, "free"))) {
 		print_free(result); /* the rest was not asked for */
+		lien_print_short("did not come free:", json_object_get(result, "short"));
 		return;
 	}
 	lien_print_left("left on the GPUs:", json_object_get(result, "left"));
+	lien_print_short("did not come free:", json_object_get(result, "short"));
 	if (words == &words_offload && !strcmp(outcome, "done"))
 		print_rest(result, socket);
 	lien_print_unknown(json_object_get(result, "unknown"));

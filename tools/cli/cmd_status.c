@@ -5,6 +5,7 @@
 
 #include "tools/cli/commands.h"
 #include "tools/cli/idle.h"
+#include "tools/cli/left.h"
 #include "tools/cli/options.h"
 #include "tools/text/output.h"
 #include "tools/cli/query.h"
@@ -306,6 +307,8 @@ int lien_cmd_status(int argc, char **argv)
 		print_held(json_object_get(result, "held"));
 		print_warnings(result);
 		print_unprobed(json_object_get(result, "unprobed"));
+		lien_print_short("did not come free when it was offloaded:",
+			json_object_get(json_object_get(result, "short"), "rows"));
 		if (json_object_get(result, "only_user"))
 			printf("\n");
 		lien_print_hidden(result);

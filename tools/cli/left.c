@@ -100,3 +100,26 @@ void lien_print_left(const char *title, const json_t *left)
 	}
 	free(reasons);
 }
+
+void lien_print_short(const char *title, const json_t *rows)
+{
+	const json_t *row;
+	size_t i;
+
+	if (json_array_size(rows))
+		printf("\n%s\n", title);
+	json_array_foreach (rows, i, row) {
+		const uint64_t more = lien_get_number(row, "processes") - 1;
+		char *others =
+			more ? lien_format(" and %" PRIu64 " more", more) : lien_format("%s", "");
+
+		lien_print_wrapped(stdout, 4,
+			"  %s of %s dropped on the GPU of process %" PRIu64
+			"%s: another program has allocated meanwhile, or something that lien does "
+			"not see holds the old memory (`lien check --deep`, `lien doctor`)",
+			lien_size(lien_get_number(row, "missing_bytes")).text,
+			lien_size(lien_get_number(row, "dropped_bytes")).text,
+			lien_get_number(row, "pid"), others);
+		free(others);
+	}
+}
