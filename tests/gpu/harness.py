@@ -199,7 +199,10 @@ class Lien:
             self.check_agent()
             raise Failure(f"`lien {name} {' '.join(map(str, arguments))}` ended with "
                           f"{outcome.code}: {outcome.text()[:1000]}")
-        return outcome.json()
+        result = outcome.json()
+        for row in result["short"] if name == "offload" and "short" in result else ():
+            print(f"   did not come free: {row}", flush=True)
+        return result
 
     def refused(self, name: str, *arguments, timeout: float = 60) -> Outcome:
         """A subcommand that must be refused, by a line of text and not by a signal."""

@@ -91,7 +91,7 @@ def test_pipelined_requests_wait_for_their_turn():
             check(later - earlier <= 2, "root's turn came after others':", before)
         for _ in range(3):
             moved = session.ask("offload", "--owner", "all", "--pid", driver.pid)
-            equal(moved["bytes"], 2 * MIB, "bytes")
+            equal(moved["bytes"], 4 * MIB, "bytes")
             session.ask("restore")
         equal(driver("check", va, 2 * MIB, 0x51), 0, "wrong bytes")
         equal(bob.line(60), "400", "answers to the flood")
