@@ -16,6 +16,7 @@ STEPS = 3000
 STEPS_OVER_SOCKETS = 240  # of ranks that share a GPU
 MOMENTS = 20
 IPC_MOMENTS = 10
+COPIED_GIB = 3
 TURNS = 10
 MOVED_SHARE = 0.99
 SLOWER = 1.5
@@ -124,6 +125,32 @@ def ipc_tensors(context) -> dict:
             print(f"  {mib(left['bytes'])} MiB left: {left['reason']}")
         require(moved[-1] >= MOVED_SHARE * traced, f"moved {moved} of {traced}")
         return {"steps": answer["steps"], "traced": traced, "moved": moved}
+
+
+def long_copies(context) -> dict:
+    """Copies to and from pageable memory that take longer than an offload, which comes in their middle."""
+    found = {}
+    with context.session("long_copies") as session:
+        lien = session.lien
+        lien.start_agent()
+        for way in ("to", "from"):
+            job = spawn([lien.binary, "run", "--", sys.executable, HERE / "long_copies.py", way, COPIED_GIB],
+                        env=lien.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                        stderr=open(session.logs / f"copies-{way}.log", "wb"), text=True)
+            session.processes.append(job)
+            require(job.stdout.readline() == "ready\n", "the job ended")
+            rest = []
+            for _ in range(MOMENTS):
+                time.sleep(random.random())
+                out, _ = move(lien, "--owner", "all")
+                rest.append(out["rest_ms"])
+            job.stdin.close()
+            answer = json.loads(job.stdout.readline() or "{}")
+            require(answer.get("wrong") == 0 and answer["rounds"] > 3, f"{way}: {answer}")
+            print(f"  {way} the GPU: {answer['rounds']} copies of {COPIED_GIB} GiB, {MOMENTS} offloads, at rest after "
+                  f"{min(rest):.0f} to {max(rest):.0f} ms")
+            found[way] = {"rounds": answer["rounds"], "rest_ms": rest}
+    return found
 
 
 def calls(lien, what: str, *options) -> dict:
@@ -288,5 +315,6 @@ CASES = {
     "default_turns": (default_turns, 240),
     "frameworks": (frameworks, 400),
     "ipc_tensors": (ipc_tensors, 120),
+    "long_copies": (long_copies, 240),
     "windows": (windows, 120),
 }

@@ -120,7 +120,7 @@ def test_memory_that_does_not_come_free():
     with Session() as session:
         session.start_agent()
         jobs = [session.driver(), session.driver(device=1)]
-        handle, va = jobs[0]("make", SIZE, 0)
+        handle, va = jobs[0]("make", 2 * SIZE, 0)
         jobs[1]("make", SIZE, 1)
         fd = jobs[0]("export", handle)
         session.ready(*[job.pid for job in jobs])
@@ -128,15 +128,15 @@ def test_memory_that_does_not_come_free():
             jobs[0]("close", fd)
             equal(session.ask("status")["short"], None, "before")
             result = session.ask("offload", "--owner", "all")
-            row = {"pid": jobs[0].pid, "processes": 1, "dropped_bytes": SIZE, "missing_bytes": SIZE}
-            equal((result["bytes"], result["short"]), (2 * SIZE, [row]), "short")
+            row = {"pid": jobs[0].pid, "processes": 1, "dropped_bytes": 2 * SIZE, "missing_bytes": 2 * SIZE}
+            equal((result["bytes"], result["short"]), (3 * SIZE, [row]), "short")
             equal(session.ask("status")["short"]["rows"], [row], "in the status")
             check("did not come free" in session.lien("status").out, "in the status, for people")
             session.ask("restore")
         said = session.lien("offload", "--owner", "all", "--json")
         equal(json.loads(said.out)["short"], [], "without the holder")
         session.ask("restore")
-        equal(jobs[0]("check", va, SIZE, 0), 0, "wrong bytes")
+        equal(jobs[0]("check", va, 2 * SIZE, 0), 0, "wrong bytes")
 
 
 @case()
