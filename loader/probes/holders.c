@@ -111,15 +111,19 @@ static const struct lien_reason reasons[] = {
 /* --- NCCL --------------------------------------------------------------------------------------
  */
 
-static const char *const nccl[] = {"ncclBcast", "ncclCommGrow", "ncclCommQueryProperties",
-	"ncclCommResume", "ncclCommRevoke", "ncclCommSuspend", "ncclDevCommCreate",
-	"ncclDevCommDestroy", "ncclGetLsaDevicePointer", "ncclGetLsaMultimemDevicePointer",
-	"ncclGetMultimemDevicePointer", "ncclGetPeerDevicePointer",
+static const char *const nccl[] = {"ncclAllGatherConfig", "ncclAllReduceConfig",
+	"ncclAlltoAllConfig", "ncclBcast", "ncclBroadcastConfig", "ncclCommGrow",
+	"ncclCommQueryProperties", "ncclCommResume", "ncclCommRevoke", "ncclCommSuspend",
+	"ncclDevCommCreate", "ncclDevCommDestroy", "ncclGatherConfig", "ncclGetCftDeviceLeInfo",
+	"ncclGetLsaDevicePointer", "ncclGetLsaMultimemDevicePointer", "ncclGetMultimemDeviceLeInfo",
+	"ncclGetMultimemDevicePointer", "ncclGetPeerDeviceLeInfo", "ncclGetPeerDevicePointer",
 	"ncclGinBarrierCreateRequirement", "ncclGinInboxA2ACreateRequirement",
 	"ncclGinOutboxCreateRequirement", "ncclGroupSimulateEnd", "ncclGroupStart",
 	"ncclLLA2ACalcSlots", "ncclLLA2ACreateRequirement", "ncclLsaBarrierCreateRequirement",
-	"ncclPutSignal", "ncclSignal", "ncclTeamLsa", "ncclTeamRail", "ncclTeamRankToLsa",
-	"ncclTeamRankToWorld", "ncclTeamWorld", "ncclWaitSignal", NULL};
+	"ncclPutSignal", "ncclReduceConfig", "ncclReduceScatterConfig", "ncclScatterConfig",
+	"ncclSetEncryption", "ncclSignal", "ncclTeamCft", "ncclTeamCftMultimem", "ncclTeamLsa",
+	"ncclTeamRail", "ncclTeamRankToLsa", "ncclTeamRankToWorld", "ncclTeamWorld",
+	"ncclWaitSignal", NULL};
 
 /* --- network cards -----------------------------------------------------------------------------
  */

@@ -3,7 +3,7 @@
  * Decides which functions may have memory held, by whatever they make, without lien knowing. A
  * traced call is followed; of the others a table says why they hold none that could be moved. A
  * function in neither, such as one that a later version adds, may hold any: a process that has
- * called it is not moved. Sources: cuda.h of CUDA 13.0 to 13.3, nccl.h of NCCL 2.30, verbs.h and
+ * called it is not moved. Sources: cuda.h of CUDA 13.0 to 13.3, NCCL 2.30 and 2.32, verbs.h and
  * mlx5dv.h of rdma-core 65, gdrapi.h of GDRCopy 2.6. Pure.
  */
 #ifndef LIEN_HOLDERS_H

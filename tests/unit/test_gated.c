@@ -53,6 +53,7 @@ static void as_decided(void **state)
 	(void)state;
 	each("tests/data/cuda-13.0.gated", is_decided_in_cuda);
 	each("tests/data/nccl-2.30.gated", is_decided_in_nccl);
+	each("tests/data/nccl-2.32.gated", is_decided_in_nccl);
 }
 
 /* What a later CUDA or NCCL may add. */
@@ -214,13 +215,15 @@ static void holders_are_known(void **state)
 {
 	static const char *const cuda[] = {
 		"tests/data/cuda-13.0.gated", "tests/data/cuda-13.3.gated", NULL};
-	static const char *const nccl[] = {"tests/data/nccl-2.30.gated", NULL};
+	static const char *const nccl[] = {
+		"tests/data/nccl-2.30.gated", "tests/data/nccl-2.32.gated", NULL};
 	static const char *const rdma[] = {"tests/data/rdma-core-65.exports", NULL};
 
 	(void)state;
 	each(cuda[0], holds_in_cuda);
 	each(cuda[1], holds_in_cuda);
 	each(nccl[0], holds_in_nccl);
+	each(nccl[1], holds_in_nccl);
 	each(rdma[0], holds_in_rdma);
 	are_listed(LIEN_LIB_CUDA, cuda, compare);
 	are_listed(LIEN_LIB_NCCL, nccl, compare);
