@@ -10,6 +10,7 @@
 #include "control.h"
 #include "exports.h"
 #include "gate.h"
+#include "lifecycle.h"
 #include "pids.h"
 #include "users.h"
 
@@ -40,6 +41,18 @@ static long count_references(struct bpf_map *map, struct lien_probe_share *key,
 	return 0;
 }
 
+/* Is it the driver of GPUDirect Storage, a device /dev/nvidia-fsN? */
+static __always_inline int is_storage(const struct file *file)
+{
+	char name[10] = {};
+
+	if (!BPF_CORE_READ(file, f_inode, i_rdev))
+		return 0;
+	bpf_probe_read_kernel_str(
+		name, sizeof(name), BPF_CORE_READ(file, f_path.dentry, d_name.name));
+	return starts(name, "nvidia-fs", 9);
+}
+
 SEC("iter/task_file")
 int lien_files(struct bpf_iter__task_file *ctx)
 {
@@ -54,9 +67,9 @@ int lien_files(struct bpf_iter__task_file *ctx)
 	if (!task || file_key(&key, file))
 		return 0;
 	known = bpf_map_lookup_elem(&shares, &key);
-	if (!known || known->control)
+	if (known ? known->control : !is_storage(file))
 		return 0;
-	found.share = known->number;
+	found.share = known ? known->number : LIEN_PROBE_STORAGE;
 	found.pid = pid_in_agent(BPF_CORE_READ(task, group_leader));
 	found.fd = ctx->fd;
 	if (found.pid)

@@ -78,6 +78,7 @@ struct super_block {
 };
 
 struct inode {
+	__u32 i_rdev;
 	struct super_block *i_sb;
 	unsigned long i_ino;
 };

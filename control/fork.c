@@ -12,14 +12,9 @@
 #include "control/tag/tag.h"
 #include "control/tms/tms.h"
 
-static void after_in_parent(void)
-{
-	lien_names_after_fork(0);
-}
-
 static void after_in_child(void)
 {
-	lien_names_after_fork(1);
+	lien_names_forked();
 	lien_translate_forked();
 	lien_gate_forked();
 	lien_handles_forked();
@@ -33,5 +28,5 @@ static void after_in_child(void)
 
 void lien_fork_prepare(void)
 {
-	pthread_atfork(lien_names_before_fork, after_in_parent, after_in_child);
+	pthread_atfork(NULL, NULL, after_in_child);
 }

@@ -132,6 +132,14 @@ struct lien_above {
 	void (*adopt_done)(struct lien_agent *agent, const struct lien_transaction_result *result);
 };
 
+/* A user whose offload gave way to another user's request. */
+struct lien_gave_way {
+	struct lien_viewer who;
+	uint64_t t; /* when; 0: nobody */
+};
+
+#define LIEN_GAVE_WAY 16
+
 struct lien_agent {
 	const struct lien_above *above;
 	int epoll;
@@ -175,9 +183,9 @@ struct lien_agent {
 	bool transaction_own;	 /* the agent started it on its own: others wait for it */
 	struct lien_blame blame; /* of the last request for a transaction that failed */
 	uint64_t t_transaction;
-	struct lien_viewer transaction_of; /* who asked for it */
-	struct lien_viewer gave_way;	   /* whose offload gave way to another user last, */
-	uint64_t t_gave_way;		   /* and when; 0: none has */
+	struct lien_viewer transaction_of;	      /* who asked for it */
+	struct lien_gave_way gave_way[LIEN_GAVE_WAY]; /* the last ones, oldest overwritten first */
+	unsigned next_gave_way;
 	struct lien_elsewhere *elsewhere;  /* of the transaction, if other nodes take part */
 	struct lien_outcomes *outcomes;	   /* of such transactions */
 	struct lien_together *together;	   /* daemon/together.h; NULL: nobody has asked yet */

@@ -21,6 +21,7 @@ struct lien_agent_files {
 struct reading {
 	struct lien_job job;
 	const struct lien_probes *probes;
+	const struct lien_files *before; /* of the agent; it is not changed meanwhile */
 	struct list list;
 };
 
@@ -30,7 +31,7 @@ static void read_files(struct lien_job *job)
 	struct list *list = &reading->list;
 
 	list->t = lien_now_ns();
-	list->err = lien_files_read(reading->probes, &list->files);
+	list->err = lien_files_read(reading->probes, reading->before, &list->files);
 }
 
 static void reading_free(struct lien_job *job)
@@ -39,6 +40,22 @@ static void reading_free(struct lien_job *job)
 
 	lien_files_clear(&reading->list.files);
 	free(reading);
+}
+
+/* What it has pinned is no matter of calls that could be traced: libcufile may be linked into a
+ * program, and registers buffers of its own. */
+static void note_storage(struct lien_agent *agent, uint32_t pid)
+{
+	const struct lien_process *process = lien_graph_process(agent->graph, pid);
+	struct lien_event event;
+
+	if (!process || !process->cuda || process->ended ||
+		process->incomplete & LIEN_INCOMPLETE_HELD)
+		return;
+	event = lien_agent_event_of(pid, process->start, LIEN_EVENT_INCOMPLETE);
+	event.size = LIEN_EVENT_SIZE(incomplete);
+	event.incomplete.reasons = process->incomplete | LIEN_INCOMPLETE_HELD;
+	lien_agent_event(agent, &event);
 }
 
 static void files_read(struct lien_agent *agent, struct lien_job *job)
@@ -50,6 +67,8 @@ static void files_read(struct lien_agent *agent, struct lien_job *job)
 
 	for (i = 0; i < files->closed_count; i++)
 		lien_graph_export_closed(agent->graph, files->closed[i]);
+	for (i = 0; i < files->storage_count; i++)
+		note_storage(agent, files->storage[i]);
 	agent->files->last = reading->list;
 	agent->files->reading = false;
 	reading->list = before;
@@ -66,6 +85,7 @@ static int begin(struct lien_agent *agent)
 	if (!reading)
 		return -ENOMEM;
 	reading->probes = agent->probes;
+	reading->before = &agent->files->last.files;
 	reading->job =
 		(struct lien_job){.work = read_files, .done = files_read, .drop = reading_free};
 	err = lien_worker_submit(agent->files->worker, &reading->job);

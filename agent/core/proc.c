@@ -135,31 +135,6 @@ int lien_proc_check_goes_on(uint32_t pid, char *error, size_t size)
 }
 
 #define GDRCOPY "/dev/gdrdrv"
-#define STORAGE "/dev/nvidia-fs"
-
-/* Has the process a file open whose path begins so? True also if its files cannot be read, or are
- * too many. */
-static bool has_open(uint32_t pid, const char *one, const char *other)
-{
-	char path[40], link[64];
-	struct dirent *entry;
-	unsigned count = 0;
-	bool any = false;
-	ssize_t n;
-	DIR *fds;
-
-	snprintf(path, sizeof(path), "/proc/%u/fd", pid);
-	fds = opendir(path);
-	while (fds && !any && (entry = readdir(fds))) {
-		n = readlinkat(dirfd(fds), entry->d_name, link, sizeof(link) - 1);
-		link[n < 0 ? 0 : n] = '\0';
-		any = !strncmp(link, one, strlen(one)) || !strncmp(link, other, strlen(other)) ||
-		      ++count > FDS_MAX;
-	}
-	if (fds)
-		closedir(fds);
-	return any || !fds;
-}
 
 /* Memory can only be registered on machines that have such devices. */
 bool lien_proc_cards(void)
@@ -177,15 +152,24 @@ bool lien_proc_cards(void)
 
 bool lien_proc_uses_cards(uint32_t pid)
 {
-	return lien_proc_cards() && has_open(pid, "/dev/infiniband/uverbs", GDRCOPY);
-}
+	char path[40], link[64];
+	struct dirent *entry;
+	unsigned count = 0;
+	bool any = false;
+	ssize_t n;
+	DIR *fds;
 
-bool lien_proc_storage(void)
-{
-	return !access(STORAGE "0", F_OK) || !access(STORAGE, F_OK);
-}
-
-bool lien_proc_uses_storage(uint32_t pid)
-{
-	return has_open(pid, STORAGE, STORAGE);
+	if (!lien_proc_cards())
+		return false;
+	snprintf(path, sizeof(path), "/proc/%u/fd", pid);
+	fds = opendir(path);
+	while (fds && !any && (entry = readdir(fds))) {
+		n = readlinkat(dirfd(fds), entry->d_name, link, sizeof(link) - 1);
+		link[n < 0 ? 0 : n] = '\0';
+		any = !strncmp(link, "/dev/infiniband/uverbs", 22) || !strcmp(link, GDRCOPY) ||
+		      ++count > FDS_MAX;
+	}
+	if (fds)
+		closedir(fds);
+	return any || !fds; /* unreadable: assume it may */
 }

@@ -46,10 +46,5 @@ bool lien_proc_owned(const struct lien_process *process, const struct lien_viewe
 bool lien_proc_uses_cards(uint32_t pid);
 /* Does this machine have any such? */
 bool lien_proc_cards(void);
-/* Does the process have the driver of GPUDirect Storage open, which pins GPU memory: buffers that
- * are registered, and libcufile's own? True if that cannot be determined. */
-bool lien_proc_uses_storage(uint32_t pid);
-/* Does this machine have that? */
-bool lien_proc_storage(void);
 
 #endif

@@ -108,11 +108,11 @@ static void mark_holders(
 			mark_unseen(planner, holding->process, holds);
 }
 
-/* Other users' processes could keep everybody's memory where it is, by changing their own code. */
+/* Other users' processes could keep everybody's memory where it is, by changing their own code or
+ * by making more calls than are followed. */
 static bool may_get(const struct lien_process *process, const struct lien_process *owner)
 {
-	return process->incomplete & LIEN_INCOMPLETE_LOST || !process->uid ||
-	       process->uid == owner->uid;
+	return !process->uid || process->uid == owner->uid;
 }
 
 /* Returns a process that may have imported it in a call that was not seen; NULL: there is none. */

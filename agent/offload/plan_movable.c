@@ -3,6 +3,16 @@
 #include <lien/cuda_abi.h>
 #include "agent/offload/plan_internal.h"
 
+static bool has_own_context(const struct lien_process *process)
+{
+	struct lien_context *context;
+
+	RB_FOREACH (context, lien_context_tree, (struct lien_context_tree *)&process->contexts)
+		if (!context->primary)
+			return true;
+	return false;
+}
+
 const char *lien_plan_unreachable(const struct lien_process *process)
 {
 	if (process->incomplete & LIEN_INCOMPLETE_REWRITTEN)
@@ -29,6 +39,9 @@ const char *lien_plan_unreachable(const struct lien_process *process)
 		       "not know: that may keep the old memory";
 	if (process->incomplete & (LIEN_INCOMPLETE_ODD | LIEN_INCOMPLETE_ARGS))
 		return "the process did something lien could not follow";
+	if (has_own_context(process))
+		return "the process has a CUDA context besides the primary one (cuCtxCreate), for "
+		       "whose work lien does not wait";
 	return lien_process_takes_no_orders(process);
 }
 

@@ -98,28 +98,6 @@ static int check_process(const struct lien_process *process, const struct lien_v
 	return lien_proc_check_goes_on(process->pid, error, size);
 }
 
-/* What GPUDirect Storage has pinned is no matter of calls that could be traced: libcufile may be
- * linked into a program, and registers buffers of its own. */
-static void note_storage(struct lien_agent *agent)
-{
-	struct lien_process *process;
-	struct lien_event event;
-
-	if (!lien_proc_storage())
-		return;
-	for (process = lien_graph_first(agent->graph); process;
-		process = lien_graph_next(process)) {
-		if (!process->cuda || process->ended ||
-			process->incomplete & LIEN_INCOMPLETE_HELD ||
-			!lien_proc_uses_storage(process->pid))
-			continue;
-		event = lien_agent_event_of(process->pid, process->start, LIEN_EVENT_INCOMPLETE);
-		event.size = LIEN_EVENT_SIZE(incomplete);
-		event.incomplete.reasons = process->incomplete | LIEN_INCOMPLETE_HELD;
-		lien_agent_event(agent, &event);
-	}
-}
-
 int lien_orders_plan(struct lien_agent *agent, const struct lien_selection *selection,
 	struct lien_plan *plan, char *error, size_t error_size)
 {
@@ -135,7 +113,6 @@ int lien_orders_plan(struct lien_agent *agent, const struct lien_selection *sele
 		agent->blame = (struct lien_blame){0};
 		return err;
 	}
-	note_storage(agent);
 	with_files.node = lien_node_now(agent);
 	lien_turn_part(agent, "plan", "choice");
 	err = lien_plan_offload(agent->graph, &with_files, plan, error, error_size);

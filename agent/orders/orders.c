@@ -87,23 +87,31 @@ void lien_orders_react(struct lien_agent *agent)
 	lien_transaction_react(agent->transaction);
 }
 
-static bool has_given(const struct lien_agent *agent)
+static bool gave_way(const struct lien_agent *agent, const struct lien_viewer *who)
 {
-	return agent->t_gave_way && lien_now_ns() - agent->t_gave_way < HAS_GIVEN_NS &&
-	       lien_viewer_same(&agent->gave_way, &agent->transaction_of);
+	const uint64_t now = lien_now_ns();
+	unsigned i;
+
+	for (i = 0; i < LIEN_GAVE_WAY; i++)
+		if (agent->gave_way[i].t && now - agent->gave_way[i].t < HAS_GIVEN_NS &&
+			lien_viewer_same(&agent->gave_way[i].who, who))
+			return true;
+	return false;
 }
 
 /* Otherwise a user whose job never comes to rest could keep everybody else's memory away; and one
- * who always asks for something could keep another's job from coming to rest. */
+ * who always asks for something, or whose own offloads always give way, could keep another's job
+ * from coming to rest. root gives way to nobody. */
 static void give_way(struct lien_agent *agent)
 {
-	if (!lien_transaction_hesitates(agent->transaction, GIVE_WAY_NS) || has_given(agent) ||
-		!lien_server_others_wait(agent) || lien_elsewhere_is_committed(agent) ||
+	if (!lien_transaction_hesitates(agent->transaction, GIVE_WAY_NS) ||
+		!agent->transaction_of.one_user || gave_way(agent, &agent->transaction_of) ||
+		!lien_server_others_wait(agent, gave_way) || lien_elsewhere_is_committed(agent) ||
 		!lien_transaction_cancel(agent->transaction, -EBUSY,
 			"the job did not come to rest within 2 s, and another user waits"))
 		return;
-	agent->gave_way = agent->transaction_of;
-	agent->t_gave_way = lien_now_ns();
+	agent->gave_way[agent->next_gave_way++ % LIEN_GAVE_WAY] =
+		(struct lien_gave_way){agent->transaction_of, lien_now_ns()};
 }
 
 void lien_orders_tick(struct lien_agent *agent)

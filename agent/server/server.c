@@ -641,13 +641,15 @@ bool lien_server_has_postponed(const struct lien_agent *agent)
 	return agent->server->postponed[false];
 }
 
-bool lien_server_others_wait(const struct lien_agent *agent)
+bool lien_server_others_wait(const struct lien_agent *agent,
+	bool (*but_not)(const struct lien_agent *agent, const struct lien_viewer *who))
 {
 	const struct lien_client *client;
 
 	LIST_FOREACH (client, &agent->server->clients, next)
 		if (client->postponed && !client->until_quiet &&
-			!lien_viewer_same(&client->viewer, &agent->transaction_of))
+			!lien_viewer_same(&client->viewer, &agent->transaction_of) &&
+			!but_not(agent, &client->viewer))
 			return true;
 	return false;
 }

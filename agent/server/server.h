@@ -38,8 +38,10 @@ bool lien_server_cancel(struct lien_client *by);
 void lien_server_resume(struct lien_agent *agent);
 /* Does a postponed request wait for its turn, because a transaction has ended? */
 bool lien_server_has_postponed(const struct lien_agent *agent);
-/* Is one of them another user's than the transaction that is under way? */
-bool lien_server_others_wait(const struct lien_agent *agent);
+/* Is one of them another user's than the transaction that is under way, and not one of `but_not`?
+ */
+bool lien_server_others_wait(const struct lien_agent *agent,
+	bool (*but_not)(const struct lien_agent *agent, const struct lien_viewer *who));
 /* Does a request wait until no probes are being removed? */
 bool lien_server_waits_for_quiet(const struct lien_agent *agent);
 /* Handles those requests once more. */

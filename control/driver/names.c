@@ -43,8 +43,7 @@ RB_PROTOTYPE(targets, name, by_target, compare_target);
 RB_GENERATE(names, name, by_name, compare_name)
 RB_GENERATE(targets, name, by_target, compare_target)
 
-/* Held across fork(), while other libraries' handlers may call us in the same thread. */
-#define LOCK_FREE PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP
+#define LOCK_FREE PTHREAD_MUTEX_INITIALIZER
 static pthread_mutex_t lock = LOCK_FREE;
 static struct names names = RB_INITIALIZER(&names);
 static struct targets targets = RB_INITIALIZER(&targets);
@@ -339,17 +338,13 @@ void lien_names_clear(void)
 	pthread_mutex_unlock(&lock);
 }
 
-void lien_names_before_fork(void)
-{
-	pthread_mutex_lock(&lock);
-}
-
-void lien_names_after_fork(int is_child)
+void lien_names_forked(void)
 {
 	const pthread_mutex_t free = LOCK_FREE;
 
-	if (is_child)
-		lock = free; /* its owner was the parent's thread */
-	else
-		pthread_mutex_unlock(&lock);
+	lock = free; /* its owner was the parent's thread */
+	RB_INIT(&names);
+	RB_INIT(&targets);
+	TAILQ_INIT(&spent);
+	count = spent_count = 0;
 }

@@ -50,9 +50,7 @@ unsigned lien_names_renamed(void);
 /* Forgets all names. */
 void lien_names_clear(void);
 
-/* Bracket a fork(), so that the child's names are as consistent as the parent's. In between, the
- * parent's thread may call everything above: other libraries have fork handlers, too. */
-void lien_names_before_fork(void);
-void lien_names_after_fork(int is_child);
+/* For the child of a fork(), which cannot use what its parent had. */
+void lien_names_forked(void);
 
 #endif

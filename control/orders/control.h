@@ -169,8 +169,6 @@ int lien_item_device(const struct lien_wire_item *wire);
 /* Makes the device's primary context current and gives it a stream. -ENODEV if the application has
  * not made that context: the library never makes it. */
 int lien_device_use(struct lien_control *control, int ordinal, struct lien_device **out);
-/* Undoes cuDevicePrimaryCtxRetain(), and what the application would have ended meanwhile. */
-void lien_primary_release(const struct lien_driver *driver, CUdevice device);
 /* While memory is away, keeps the application from ending contexts into which it will be
  * restored. */
 void lien_devices_close(struct lien_control *control);

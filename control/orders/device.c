@@ -5,16 +5,9 @@
 #include "control/orders/order.h"
 #include "control/plain/plain.h"
 
-void lien_primary_release(const struct lien_driver *driver, CUdevice device)
-{
-	if (driver->cuDevicePrimaryCtxRelease_v2(device))
-		driver->cuDevicePrimaryCtxRelease_v2(device);
-	lien_plain_primary_released(device);
-}
-
 static void context_release(const struct lien_driver *driver, struct lien_device *device)
 {
-	lien_primary_release(driver, device->device);
+	lien_plain_primary_release(driver, device->device);
 	device->held = 0;
 }
 

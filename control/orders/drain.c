@@ -18,6 +18,7 @@
 
 #include "control/orders/control.h"
 #include "control/driver/translate.h"
+#include "control/plain/plain.h"
 
 struct lien_drain {
 	pthread_mutex_t lock;
@@ -73,7 +74,7 @@ static CUresult drain_device(struct lien_drain *drain, int ordinal, int launches
 	if (!(result = driver->cuCtxSetCurrent(context)))
 		result = wait_for_context(driver, &drain->left[ordinal], launches);
 	driver->cuCtxSetCurrent(NULL);
-	lien_primary_release(driver, device);
+	lien_plain_primary_release(driver, device);
 	return result;
 }
 

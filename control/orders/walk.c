@@ -40,7 +40,7 @@ static void contexts_close(struct walk *walk)
 {
 	walk->driver->cuCtxSetCurrent(NULL);
 	while (walk->contexts)
-		lien_primary_release(walk->driver, walk->context[--walk->contexts].device);
+		lien_plain_primary_release(walk->driver, walk->context[--walk->contexts].device);
 }
 
 static int contexts_open(struct walk *walk)

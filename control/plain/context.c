@@ -165,79 +165,118 @@ LIEN_TRANSLATED CUresult lien_plain_cuCtxDisablePeerAccess(CUcontext owner)
 
 /* --- the end of a context --------------------------------------------------------------------- */
 
-static CUcontext primary[LIEN_PLAIN_DEVICES];
+static struct {
+	/* Held while a primary context begins or ends: nobody is held in these calls. */
+	pthread_mutex_t lock;
+	CUcontext context[LIEN_PLAIN_DEVICES];
+} primary = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* What is left of a context that has ended. */
+struct ended {
+	CUcontext context;
+	uint64_t chunks; /* 0: it has not */
+};
 
 /* The driver has freed the plain memory of this context. */
-LIEN_TRANSLATED static void drop_context(CUcontext context)
+LIEN_TRANSLATED static void drop_context(struct ended ended)
 {
 	struct lien_heap_range chunk;
 
+	if (!ended.chunks)
+		return;
 	pthread_mutex_lock(&peers.lock);
-	remove_peers(context, NULL, -1);
-	remove_peers(NULL, context, -1);
+	remove_peers(ended.context, NULL, -1);
+	remove_peers(NULL, ended.context, -1);
 	pthread_mutex_unlock(&peers.lock);
-	lien_plain_wait_forget(context);
-	lien_plain_opened_drop(context);
-	while (lien_plain_forget(context, &chunk))
+	lien_plain_wait_forget(ended.context);
+	lien_plain_opened_drop(ended.context);
+	while (lien_plain_forget(ended.chunks, &chunk))
 		lien_plain_unmap(chunk);
+}
+
+static struct ended end_context(CUcontext context)
+{
+	return (struct ended){context, lien_plain_end(context)};
 }
 
 CUcontext lien_plain_primary(CUdevice device)
 {
 	return device >= 0 && device < LIEN_PLAIN_DEVICES
-		       ? __atomic_load_n(&primary[device], __ATOMIC_ACQUIRE)
+		       ? __atomic_load_n(&primary.context[device], __ATOMIC_ACQUIRE)
 		       : NULL;
 }
 
 LIEN_TRANSLATED CUresult lien_plain_cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
 {
-	CUresult result = LIEN_REAL(cuDevicePrimaryCtxRetain)(context, device);
+	CUresult result;
 
+	pthread_mutex_lock(&primary.lock);
+	result = LIEN_REAL(cuDevicePrimaryCtxRetain)(context, device);
 	if (!result && device >= 0 && device < LIEN_PLAIN_DEVICES)
-		__atomic_store_n(&primary[device], *context, __ATOMIC_RELEASE);
+		__atomic_store_n(&primary.context[device], *context, __ATOMIC_RELEASE);
+	pthread_mutex_unlock(&primary.lock);
 	return result;
 }
 
-static int primary_is_over(CUdevice device)
+/* With the lock: ends the context if nobody has it any more. */
+static struct ended end_primary(CUdevice device)
 {
 	unsigned int flags;
 	int active = 1;
 
-	return lien_plain_primary(device) &&
-	       !LIEN_REAL(cuDevicePrimaryCtxGetState)(device, &flags, &active) && !active;
+	if (!lien_plain_primary(device) ||
+		LIEN_REAL(cuDevicePrimaryCtxGetState)(device, &flags, &active) || active)
+		return (struct ended){0};
+	return end_context(lien_plain_primary(device));
 }
 
 LIEN_TRANSLATED CUresult lien_plain_cuDevicePrimaryCtxRelease_v2(CUdevice device)
 {
-	CUresult result = LIEN_REAL(cuDevicePrimaryCtxRelease_v2)(device);
+	struct ended ended = {0};
+	CUresult result;
 
-	if (!result && primary_is_over(device))
-		drop_context(lien_plain_primary(device));
+	pthread_mutex_lock(&primary.lock);
+	result = LIEN_REAL(cuDevicePrimaryCtxRelease_v2)(device);
+	if (!result)
+		ended = end_primary(device);
+	pthread_mutex_unlock(&primary.lock);
+	drop_context(ended);
 	return result;
 }
 
-LIEN_TRANSLATED static void *drop_primary(void *arg)
+LIEN_TRANSLATED static void *drop_ended(void *arg)
 {
-	const CUdevice device = (intptr_t)arg;
-
-	if (primary_is_over(device))
-		drop_context(lien_plain_primary(device));
+	drop_context(*(struct ended *)arg);
+	free(arg);
 	return NULL;
 }
 
-/* Not in this thread: threads that are held may have locks that are needed. */
-void lien_plain_primary_released(CUdevice device)
+/* The rest is not done in this thread: threads that are held may have locks that it needs. */
+void lien_plain_primary_release(const struct lien_driver *driver, CUdevice device)
 {
-	if (primary_is_over(device))
-		lien_thread_start(drop_primary, (void *)(intptr_t)device);
+	struct ended *ended = calloc(1, sizeof(*ended));
+
+	pthread_mutex_lock(&primary.lock);
+	if (driver->cuDevicePrimaryCtxRelease_v2(device))
+		driver->cuDevicePrimaryCtxRelease_v2(device);
+	if (ended)
+		*ended = end_primary(device);
+	pthread_mutex_unlock(&primary.lock);
+	if (!ended || !ended->chunks || lien_thread_start(drop_ended, ended))
+		free(ended);
 }
 
 LIEN_TRANSLATED CUresult lien_plain_cuDevicePrimaryCtxReset_v2(CUdevice device)
 {
-	CUresult result = LIEN_REAL(cuDevicePrimaryCtxReset_v2)(device);
+	struct ended ended = {0};
+	CUresult result;
 
+	pthread_mutex_lock(&primary.lock);
+	result = LIEN_REAL(cuDevicePrimaryCtxReset_v2)(device);
 	if (!result && lien_plain_primary(device))
-		drop_context(lien_plain_primary(device));
+		ended = end_context(lien_plain_primary(device));
+	pthread_mutex_unlock(&primary.lock);
+	drop_context(ended);
 	if (!result)
 		lien_plain_pool_drop(device);
 	return result;
@@ -248,7 +287,7 @@ LIEN_TRANSLATED CUresult lien_plain_cuCtxDestroy_v2(CUcontext context)
 	CUresult result = LIEN_REAL(cuCtxDestroy_v2)(context);
 
 	if (!result)
-		drop_context(context);
+		drop_context(end_context(context));
 	return result;
 }
 
@@ -256,7 +295,8 @@ void lien_plain_context_forked(void)
 {
 	memset(&peers, 0, sizeof(peers));
 	pthread_mutex_init(&peers.lock, NULL);
-	memset(primary, 0, sizeof(primary));
+	memset(&primary, 0, sizeof(primary));
+	pthread_mutex_init(&primary.lock, NULL);
 }
 
 LIEN_EXPORT_AS(cuCtxEnablePeerAccess, lien_plain_cuCtxEnablePeerAccess);

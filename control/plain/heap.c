@@ -311,6 +311,19 @@ int lien_heap_put_back(struct lien_heap *heap, const struct lien_heap_block *blo
 	return add(heap, &block->key, block->chunk, block->chunk_id, piece) ? 0 : -ENOMEM;
 }
 
+void lien_heap_end(struct lien_heap *heap, uint64_t context, uint64_t ended)
+{
+	unsigned i, j;
+
+	for (i = 0; i < heap->count; i++) {
+		if (heap->chunks[i]->key.context != context)
+			continue;
+		heap->chunks[i]->key.context = ended;
+		for (j = 0; j < heap->chunks[i]->count; j++)
+			heap->chunks[i]->pieces[j].parked = 1;
+	}
+}
+
 int lien_heap_drop(struct lien_heap *heap, uint64_t context, struct lien_heap_range *range)
 {
 	unsigned i;

@@ -77,6 +77,9 @@ int lien_heap_reuse(struct lien_heap *heap, const struct lien_heap_block *parked
 /* Undoes lien_heap_give() of a block that was the last one of its chunk. -ENOMEM. */
 int lien_heap_put_back(struct lien_heap *heap, const struct lien_heap_block *block);
 
+/* Makes the chunks of a context those of `ended`, which is no context's: their blocks are no longer
+ * found, and a new context may have the old one's number. */
+void lien_heap_end(struct lien_heap *heap, uint64_t context, uint64_t ended);
 /* Forgets a chunk of the context, with its blocks. Returns whether there was one. */
 int lien_heap_drop(struct lien_heap *heap, uint64_t context, struct lien_heap_range *chunk);
 /* Finds the first chunk at or above the address. Returns whether there is one. */

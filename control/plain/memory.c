@@ -282,12 +282,25 @@ LIEN_TRANSLATED CUresult lien_plain_give(const struct lien_heap_block *block)
 
 /* --- all chunks ------------------------------------------------------------------------------- */
 
-int lien_plain_forget(CUcontext context, struct lien_heap_range *chunk)
+uint64_t lien_plain_end(CUcontext context)
+{
+	static uint64_t last;
+	uint64_t ended;
+
+	pthread_mutex_lock(&plain.lock);
+	ended = last += 2;
+	ended |= 1; /* no address of a context or a pool */
+	lien_heap_end(&plain.heap, (uintptr_t)context, ended);
+	pthread_mutex_unlock(&plain.lock);
+	return ended;
+}
+
+int lien_plain_forget(uint64_t ended, struct lien_heap_range *chunk)
 {
 	int found;
 
 	pthread_mutex_lock(&plain.lock);
-	found = lien_heap_drop(&plain.heap, (uintptr_t)context, chunk);
+	found = lien_heap_drop(&plain.heap, ended, chunk);
 	pthread_mutex_unlock(&plain.lock);
 	return found;
 }

@@ -46,8 +46,11 @@ CUresult lien_plain_allow(struct lien_heap_range range, CUdevice device);
 /* Tries twice. */
 CUresult lien_plain_release(CUmemGenericAllocationHandle handle);
 
-/* Forgets a chunk of the context, which the caller unmaps. Returns whether there was one. */
-int lien_plain_forget(CUcontext context, struct lien_heap_range *chunk);
+/* The context has ended, and a new one may have its address. Returns a number for its chunks. */
+uint64_t lien_plain_end(CUcontext context);
+/* Forgets a chunk of a context that has ended, or of a pool, which the caller unmaps. Returns
+ * whether there was one. */
+int lien_plain_forget(uint64_t ended, struct lien_heap_range *chunk);
 /* Finds the first chunk at or above the address. Returns whether there is one. */
 int lien_plain_next(CUdeviceptr address, struct lien_heap_range *chunk, struct lien_heap_key *key);
 void lien_plain_memory_forked(void);

@@ -22,9 +22,9 @@
 void lien_plain_start(void);
 /* From now on new memory is the driver's. What has been handed out stays ours. */
 void lien_plain_stop(void);
-/* The control library has released a primary context. If the application has done so before, that
- * was the end of the context, and of its plain memory. */
-void lien_plain_primary_released(CUdevice device);
+/* Undoes the control library's cuDevicePrimaryCtxRetain(). If the application has released the
+ * context before, that was its end, and that of its plain memory. */
+void lien_plain_primary_release(const struct lien_driver *driver, CUdevice device);
 /* Returns whether this is plain memory of the control library's own. */
 int lien_plain_wait_keeps(CUdeviceptr address);
 /* For the child of a fork(): CUDA memory is the parent's. */

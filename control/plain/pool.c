@@ -132,7 +132,7 @@ void lien_plain_pool_drop(CUdevice device)
 	if (!pool || !pool->pool)
 		return;
 	lien_plain_reap(LIEN_PLAIN_EVERY_ONE, 1);
-	while (lien_plain_forget((CUcontext)pool->pool, &chunk))
+	while (lien_plain_forget((uintptr_t)pool->pool, &chunk))
 		lien_plain_unmap(chunk);
 	pthread_mutex_lock(&pools.lock);
 	pool->used = pool->parked = 0;

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "control/driver/gate.h"
 #include "control/plain/memory.h"
 
 #define CALLER __builtin_return_address(0)
@@ -17,15 +18,19 @@ struct parked {
 	struct lien_heap_block block;
 	CUstream stream;
 	CUevent event;
+	unsigned looked; /* the last round of looking that has looked at it */
 };
 
 LIST_HEAD(parked_list, parked);
 
 static struct {
 	pthread_mutex_t lock;
+	pthread_cond_t given;
 	struct parked_list parked;
 	unsigned count;
-} streams = {.lock = PTHREAD_MUTEX_INITIALIZER};
+	unsigned giving; /* are being given back */
+	unsigned rounds;
+} streams = {.lock = PTHREAD_MUTEX_INITIALIZER, .given = PTHREAD_COND_INITIALIZER};
 
 /* --- freeing ---------------------------------------------------------------------------------- */
 
@@ -34,31 +39,6 @@ static void put(struct parked *parked)
 	pthread_mutex_lock(&streams.lock);
 	LIST_INSERT_HEAD(&streams.parked, parked, entry);
 	streams.count++;
-	pthread_mutex_unlock(&streams.lock);
-}
-
-static struct parked *take_first(struct parked_list *list)
-{
-	struct parked *parked;
-
-	pthread_mutex_lock(&streams.lock);
-	parked = LIST_FIRST(list);
-	if (parked) {
-		LIST_REMOVE(parked, entry);
-		streams.count--;
-	}
-	pthread_mutex_unlock(&streams.lock);
-	return parked;
-}
-
-/* Takes all that is parked. */
-static void take_all(struct parked_list *list)
-{
-	pthread_mutex_lock(&streams.lock);
-	*list = streams.parked;
-	if (list->lh_first)
-		list->lh_first->entry.le_prev = &list->lh_first;
-	LIST_INIT(&streams.parked);
 	pthread_mutex_unlock(&streams.lock);
 }
 
@@ -89,37 +69,96 @@ static int concerns(const struct parked *parked, uint64_t pool)
 	       (pool == LIEN_PLAIN_NO_POOL && !lien_plain_is_pool(parked->block.key.context));
 }
 
+static unsigned begin_round(void)
+{
+	unsigned number;
+
+	pthread_mutex_lock(&streams.lock);
+	number = ++streams.rounds;
+	pthread_mutex_unlock(&streams.lock);
+	return number;
+}
+
+/* Takes one out that this round has not looked at yet. The others stay, for other threads. */
+static struct parked *take_next(unsigned number, uint64_t pool)
+{
+	struct parked *parked;
+
+	pthread_mutex_lock(&streams.lock);
+	LIST_FOREACH (parked, &streams.parked, entry)
+		if (parked->looked != number && concerns(parked, pool))
+			break;
+	if (parked) {
+		LIST_REMOVE(parked, entry);
+		streams.count--;
+		streams.giving++;
+		parked->looked = number;
+	}
+	pthread_mutex_unlock(&streams.lock);
+	return parked;
+}
+
+static void has_given(void)
+{
+	pthread_mutex_lock(&streams.lock);
+	streams.giving--;
+	pthread_cond_broadcast(&streams.given);
+	pthread_mutex_unlock(&streams.lock);
+}
+
+/* Memory that another thread is giving back will be there soon. Returns whether there was any. */
+static int wait_for_others(void)
+{
+	int any;
+
+	pthread_mutex_lock(&streams.lock);
+	any = streams.giving != 0;
+	while (streams.giving)
+		pthread_cond_wait(&streams.given, &streams.lock);
+	pthread_mutex_unlock(&streams.lock);
+	return any;
+}
+
+/* Memory that is away is given back later: nobody is short of it, and to unmap it would begin a
+ * restore. */
 LIEN_TRANSLATED int lien_plain_reap(uint64_t pool, int wait)
 {
 	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-	struct parked_list list;
+	const unsigned number = begin_round();
 	struct parked *parked;
 	int any = 0;
 
-	if (!lien_plain_any_parked() || LIEN_REAL(cuThreadExchangeStreamCaptureMode)(&mode))
+	if (!wait && (!lien_plain_any_parked() || lien_gate_is_shut()))
 		return 0;
-	take_all(&list);
-	while ((parked = take_first(&list))) {
-		if (concerns(parked, pool) && is_done(parked, wait)) {
+	if (LIEN_REAL(cuThreadExchangeStreamCaptureMode)(&mode))
+		return 0;
+	while ((parked = take_next(number, pool))) {
+		if (is_done(parked, wait)) {
 			unpark(parked);
 			any = 1;
 		} else {
 			put(parked);
 		}
+		has_given();
 	}
 	LIEN_REAL(cuThreadExchangeStreamCaptureMode)(&mode);
-	return any;
+	return wait ? wait_for_others() || any : any;
 }
 
 LIEN_TRANSLATED static CUresult park(const struct lien_heap_block *block, CUstream stream)
 {
 	struct parked *parked = calloc(1, sizeof(*parked));
+	CUcontext context;
 	CUresult result;
+	int pushed;
 
 	if (!parked)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	parked->block = *block;
 	parked->stream = stream;
+	/* The driver frees in a stream of any context, whatever is current. */
+	pushed = !LIEN_REAL(cuStreamGetCtx)(stream, &context) &&
+		 !LIEN_REAL(cuCtxPushCurrent_v2)(context);
 	result = LIEN_REAL(cuEventCreate)(&parked->event, CU_EVENT_DISABLE_TIMING);
 	if (!result) {
 		result = LIEN_REAL(cuEventRecord)(parked->event, stream);
@@ -128,6 +167,8 @@ LIEN_TRANSLATED static CUresult park(const struct lien_heap_block *block, CUstre
 		if (result)
 			LIEN_REAL(cuEventDestroy_v2)(parked->event);
 	}
+	if (pushed)
+		LIEN_REAL(cuCtxPopCurrent_v2)(&context);
 	if (result) {
 		free(parked);
 		return result;
@@ -272,6 +313,7 @@ void lien_plain_stream_forked(void)
 {
 	memset(&streams, 0, sizeof(streams));
 	pthread_mutex_init(&streams.lock, NULL);
+	pthread_cond_init(&streams.given, NULL);
 }
 
 LIEN_EXPORT_AS(cuMemFreeAsync, lien_plain_cuMemFreeAsync);

@@ -148,7 +148,9 @@ struct lien_probe_export {
 	unsigned int counted;
 };
 
-/* A record of the iterator over open files, for one that was exported. */
+/* A record of the iterator over open files, for one that was exported, or is the driver of
+ * GPUDirect Storage. */
+#define LIEN_PROBE_STORAGE 0
 struct lien_probe_open_file {
 	unsigned long long share;
 	unsigned int pid, fd;

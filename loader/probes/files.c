@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "loader/probes/iterator.h"
@@ -10,7 +11,7 @@
 #include "loader/probes/probes_internal.h"
 
 /* Whoever looks at a descriptor, by a system call or in /proc, has a reference while he does. */
-#define LOOKS	5
+#define LOOKS	3
 #define LOOK_NS 1000000
 
 static int by_share(const void *a, const void *b)
@@ -90,10 +91,54 @@ static int compare(void *context, const void *key, const void *value)
 	return 0;
 }
 
-/* Returns how many exports have more references than are known, or -errno. */
-static int look(const struct lien_probes *probes, struct lien_files *files)
+/* Splits off those that are no exports, which come first. */
+static int take_storage(struct lien_files *files)
+{
+	unsigned i, n;
+
+	for (n = 0; n < files->count && files->open[n].share == LIEN_PROBE_STORAGE; n++)
+		;
+	if (!n)
+		return 0;
+	files->storage = calloc(n, sizeof(*files->storage));
+	if (!files->storage)
+		return -ENOMEM;
+	for (i = 0; i < n; i++)
+		if (!i || files->open[i].pid != files->open[i - 1].pid)
+			files->storage[files->storage_count++] = files->open[i].pid;
+	files->count -= n;
+	memmove(files->open, files->open + n, files->count * sizeof(*files->open));
+	return 0;
+}
+
+/* A process may have duplicated a descriptor very often: one of them tells as much. */
+static void drop_duplicates(struct lien_files *files)
+{
+	unsigned i, n = 0;
+
+	for (i = 0; i < files->count; i++)
+		if (!i || files->open[i].share != files->open[i - 1].share ||
+			files->open[i].pid != files->open[i - 1].pid)
+			files->open[n++] = files->open[i];
+	files->count = n;
+}
+
+static bool was_on_its_way(const struct lien_files *before, uint64_t share)
+{
+	unsigned i;
+
+	for (i = 0; i < before->count; i++)
+		if (before->open[i].share == share && !before->open[i].pid)
+			return true;
+	return false;
+}
+
+/* Returns whether an export has more references than are known, and had not before; or -errno. */
+static int look(
+	const struct lien_probes *probes, const struct lien_files *before, struct lien_files *files)
 {
 	struct look look = {.files = files};
+	unsigned i, more;
 	int err;
 
 	*files = (struct lien_files){0};
@@ -101,24 +146,36 @@ static int look(const struct lien_probes *probes, struct lien_files *files)
 		probes->files_reader, sizeof(*files->open), (void **)&files->open, &files->count);
 	if (err)
 		return err;
-	look.known = look.room = files->count;
+	look.room = files->count;
 	if (files->count)
 		qsort(files->open, files->count, sizeof(*files->open), by_share);
-	err = lien_map_each(probes->skel->maps.shares, compare, &look);
-	if (err)
+	err = take_storage(files);
+	look.known = files->count;
+	if (!err)
+		err = lien_map_each(probes->skel->maps.shares, compare, &look);
+	if (err) {
 		lien_files_clear(files);
-	return err ? err : (int)(files->count - look.known);
+		return err;
+	}
+	more = files->count - look.known;
+	for (i = look.known; more && i < files->count; i++)
+		if (!was_on_its_way(before, files->open[i].share))
+			break;
+	more = i < files->count && more;
+	drop_duplicates(files);
+	return more;
 }
 
-int lien_files_read(const struct lien_probes *probes, struct lien_files *files)
+int lien_files_read(
+	const struct lien_probes *probes, const struct lien_files *before, struct lien_files *files)
 {
 	const struct timespec nap = {.tv_nsec = LOOK_NS};
-	int more = look(probes, files);
+	int more = look(probes, before, files);
 
 	for (int i = 1; i < LOOKS && more > 0; i++) {
 		lien_files_clear(files);
 		nanosleep(&nap, NULL);
-		more = look(probes, files);
+		more = look(probes, before, files);
 	}
 	return more < 0 ? more : 0;
 }
@@ -127,5 +184,6 @@ void lien_files_clear(struct lien_files *files)
 {
 	free(files->open);
 	free(files->closed);
+	free(files->storage);
 	*files = (struct lien_files){0};
 }

@@ -150,16 +150,6 @@ bool lien_proc_cards(void)
 	return true;
 }
 
-bool lien_proc_uses_storage(uint32_t pid)
-{
-	return pid % 3 == 1;
-}
-
-bool lien_proc_storage(void)
-{
-	return true;
-}
-
 static void process_end(void *context, struct lien_process *process)
 {
 	struct lien_tracked *tracked = process->agent;

@@ -468,6 +468,107 @@ static void do_churn_stop(const uint64_t *arg)
 	say(churn.result, churn.wrong);
 }
 
+/* Retains the primary context, allocates blocks in it, and says how many of them are not there
+ * later. */
+static void do_again(const uint64_t *arg)
+{
+	CUcontext context = NULL;
+	CUdeviceptr ptr[256];
+	uint64_t count, i, bad = 0;
+	CUresult result = cu.cuDevicePrimaryCtxRetain(&context, arg[0]);
+	uint8_t byte;
+
+	if (!result)
+		result = cuCtxSetCurrent(context);
+	for (count = 0; !result && count < arg[1] && count < 256; count++) {
+		result = cu.cuMemAlloc_v2(&ptr[count], arg[2]);
+		if (!result)
+			result = cuMemsetD8_v2(ptr[count], 7, arg[2]);
+		usleep(1000);
+	}
+	usleep(300000);
+	for (i = 0; i < count; i++)
+		bad += cuMemcpyDtoH_v2(&byte, ptr[i], 1) || byte != 7;
+	say(result, bad);
+}
+
+static void *synchronize_on(void *unused)
+{
+	CUstream stream = NULL;
+
+	(void)unused;
+	if (!cuCtxSetCurrent(churn.context) && !cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING))
+		while (!churn.stop && !cu.cuStreamSynchronize(stream))
+			;
+	return NULL;
+}
+
+/* Frees and allocates again, stream-ordered, while another thread synchronizes. */
+static void do_reuse(const uint64_t *arg)
+{
+	CUstream stream = NULL;
+	CUdeviceptr ptr;
+	CUresult result;
+	uint64_t i;
+
+	churn.context = (CUcontext)arg[0];
+	churn.stop = 0;
+	pthread_create(&churn.thread, NULL, synchronize_on, NULL);
+	result = cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
+	for (i = 0; !result && i < arg[2]; i++) {
+		result = cu.cuMemAllocAsync(&ptr, arg[1], stream);
+		if (!result)
+			result = cu.cuMemFreeAsync(ptr, stream);
+		if (!result)
+			result = cu.cuStreamSynchronize(stream);
+	}
+	churn.stop = 1;
+	pthread_join(churn.thread, NULL);
+	say(result, i);
+}
+
+static void do_info(const uint64_t *arg)
+{
+	size_t bytes = 0, total = 0;
+	CUresult result = cuMemGetInfo_v2(&bytes, &total);
+
+	(void)arg;
+	say(result, bytes);
+}
+
+static CUdeviceptr at_fork;
+
+static void use_in_handler(void)
+{
+	cuMemsetD8_v2(at_fork, 5, 16);
+}
+
+static void *fork_on(void *unused)
+{
+	pid_t child;
+
+	(void)unused;
+	churn.result = cuCtxSetCurrent(churn.context);
+	while (!churn.stop) {
+		child = fork();
+		if (!child)
+			_exit(0);
+		waitpid(child, NULL, 0);
+		churn.rounds++;
+	}
+	return NULL;
+}
+
+/* Forks again and again, with a handler that uses the memory. */
+static void do_forks(const uint64_t *arg)
+{
+	churn.context = (CUcontext)arg[0];
+	churn.stop = 0;
+	at_fork = arg[1];
+	pthread_atfork(use_in_handler, NULL, NULL);
+	say(pthread_create(&churn.thread, NULL, fork_on, NULL), 0);
+}
+
 /* --- processes -------------------------------------------------------------------------------- */
 
 /* The child, which may not use CUDA, tries to free the memory and to make some; its two results. */
@@ -506,6 +607,10 @@ static const struct {
 } commands[] = {
 	{"init", do_init, 1},	    /* DEVICE: its primary context becomes current */
 	{"create", do_create, 1},   /* DEVICE: a context, which becomes current */
+	{"again", do_again, 3},	    /* DEVICE COUNT BYTES */
+	{"reuse", do_reuse, 3},	    /* CONTEXT BYTES COUNT */
+	{"info", do_info, 0},	    /* free bytes */
+	{"forks", do_forks, 2},	    /* CONTEXT ADDRESS */
 	{"current", do_current, 1}, /* CONTEXT */
 	{"destroy", do_destroy, 1}, /* CONTEXT */
 	{"primary-release", do_primary_release, 1}, /* DEVICE */

@@ -12,6 +12,7 @@ import re
 import resource
 import signal
 import socket
+import stat
 import sys
 import time
 
@@ -255,18 +256,14 @@ def test_gpudirect_storage():
     """Who has its driver open may have memory pinned by it, also if libcufile is linked in."""
     with Session() as session:
         session.start_agent()
-        mine = not os.path.exists("/dev/nvidia-fs0")
-        with open("/dev/nvidia-fs0", "a"):
-            try:
-                jobs = [session.driver(prefix=prefix) for prefix in (
-                    (), ("sh", "-c", "exec 9</dev/nvidia-fs0; exec \"$@\"", "sh"))]
-                for job in jobs:
-                    job("make", SIZE, 0)
-                session.ready(*[job.pid for job in jobs])
-                result = session.ask("offload", "--owner", "all")
-            finally:
-                if mine:
-                    os.unlink("/dev/nvidia-fs0")
+        device = session.path("nvidia-fs0")
+        os.mknod(device, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+        jobs = [session.driver(prefix=prefix) for prefix in (
+            (), ("sh", "-c", "exec 9<%s; exec \"$@\"" % device, "sh"))]
+        for job in jobs:
+            job("make", SIZE, 0)
+        session.ready(*[job.pid for job in jobs])
+        result = session.ask("offload", "--owner", "all")
         equal([(row["pid"], "GPUDirect Storage" in row["reason"]) for row in result["left"]],
               [(jobs[1].pid, True)], "left")
         equal(result["bytes"], SIZE, "moved")

@@ -380,6 +380,94 @@ def test_calls_fail_while_peers_are_enabled():
         check(nth > 6, "no calls were hit")
 
 
+@case()
+def test_the_next_primary_context_keeps_its_memory():
+    """What the one before it had is given back while it allocates."""
+    with plain_session(strict=False) as session:
+        session.start_agent()
+        job = Plain(session)
+        for _ in range(200):
+            job("alloc", 2 * MIB)
+        session.ready(job.pid)
+        session.ask("offload", "--owner", "all")
+        job("primary-release", 0)
+        session.ask("restore")
+        equal(job("again", 0, 60, 2 * MIB), 0, "blocks that have gone")
+
+
+@case()
+def test_freed_in_a_stream_of_another_context():
+    with plain_session() as session:
+        for other in (lambda job: job("init", 1), lambda job: job("create", 0), lambda job: job("current", 0)):
+            job = Plain(session)
+            stream = job("stream")
+            block = job("alloc-async", 4 * MIB, stream)
+            other(job)
+            job("free-async", block, stream)
+            job.end()
+
+
+@case()
+def test_reused_while_another_thread_synchronizes():
+    """It gives the same memory back, which there is not twice."""
+    with plain_session(memory="64M") as session:
+        job = Plain(session)
+        equal(job("reuse", job.context, 36 * MIB, 500), 500, "rounds")
+
+
+@case()
+def test_parked_memory_stays_away():
+    """Who asks how much is free, or synchronizes, gives back what was freed; not what is away, which would begin a
+    restore."""
+    with plain_session(strict=False) as session:
+        session.start_agent()
+        job = Plain(session)
+        job("alloc", 4 * MIB)
+        stream, other = job("stream"), job("stream")
+        job("free-async", job("alloc-async", 8 * MIB, stream), stream)
+        session.ready(job.pid)
+        session.ask("offload", "--owner", "all", "--on-use", "restore")
+        job("info")
+        job("synchronize", other)
+        equal(session.process(job.pid)["state"], "offloaded", "state")
+        session.ask("restore")
+
+
+@case()
+def test_other_contexts_are_not_waited_for():
+    """So nothing of the process moves while it has one."""
+    with plain_session() as session:
+        session.start_agent()
+        job = Plain(session)
+        other = job("create", 0)
+        block = job("alloc", 8 * MIB)
+        session.ready(job.pid)
+        said = session.lien("offload", "--owner", "all")
+        check("besides the primary one" in " ".join((said.out + said.err).split()), said)
+        job("free", block)
+        job("destroy", other)
+        job("current", job.context)
+        job("alloc", 8 * MIB)
+        equal(session.ask("offload", "--owner", "all")["bytes"], 8 * MIB, "bytes")
+        session.ask("restore")
+
+
+@case()
+def test_forks_while_it_is_moved():
+    """Another library's handler is held in a call of the driver, and fork() has begun."""
+    with plain_session(strict=False) as session:
+        session.start_agent()
+        job = Plain(session, under_lien=False)
+        block = job("virtual", 0, 4 * MIB)
+        job("fill", block, 4 * MIB, 3)
+        job("forks", job.context, job("virtual", 0, 4 * MIB))
+        session.ask("attach", job.pid)
+        for _ in range(3):
+            equal(session.ask("offload", "--owner", "all")["outcome"], "done", "offload")
+            session.ask("restore")
+        job.holds(block, 4 * MIB, 3)
+
+
 @case(long=True)
 def test_moved_while_threads_allocate():
     """Wherever a thread is caught between the driver's calls, nothing is lost."""

@@ -68,9 +68,9 @@ int lien_start_undo(void)
 	return -1;
 }
 
-void lien_plain_primary_released(CUdevice device)
+void lien_plain_primary_release(const struct lien_driver *driver, CUdevice device)
 {
-	(void)device;
+	driver->cuDevicePrimaryCtxRelease_v2(device);
 }
 
 int lien_plain_wait_keeps(CUdeviceptr address)

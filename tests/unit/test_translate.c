@@ -440,8 +440,8 @@ static int child(void)
 		return 3;
 	if (lien_translate_cuMemMap(0, 0, 0, handle, 0) || given[0] != handle)
 		return 4;
-	/* What the parent was told the child was told as well. */
-	if (lien_translate_cuMemMap(0, 0, 0, 1, 0) || given[0] != 2)
+	/* It cannot use the parent's handles, nor has names of them. */
+	if (lien_translate_cuMemMap(0, 0, 0, 1, 0) || given[0] != 1)
 		return 5;
 	if (lien_translate_cuMemRelease(handle) || given[0] != handle)
 		return 6;
@@ -452,8 +452,7 @@ static int child(void)
 	return 0;
 }
 
-/* Another library gives something back when its process forks: its handlers run while ours hold
- * the locks. */
+/* Another library gives something back when its process forks. */
 static void release_in_handler(void)
 {
 	alarm(HANG_S);
