@@ -355,8 +355,8 @@ static __always_inline void card_name(char *name, __u64 context)
 struct mr_attributes {
 	__u64 bytes, access, mask, iova, va;
 };
-#define MR_HAS_VA                                                                                  \
-	2 /* IBV_REG_MR_MASK_ADDR; without it, a dma-buf that the card addresses by iova */
+/* IBV_REG_MR_MASK_ADDR. Without it, a dma-buf is registered, which the card addresses by iova. */
+#define MR_HAS_VA 2
 
 /* verbs.h, mlx5dv.h and gdrapi.h: all return a pointer, NULL for failure, but for GDRCopy's. */
 static __always_inline __u32 pinned_body(

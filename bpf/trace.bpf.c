@@ -35,7 +35,7 @@ static __always_inline __u32 body(struct thread *thread, struct lien_event *even
 	case LIEN_KIND_COUNT:
 		return 0;
 	case LIEN_KIND_holds:
-		/* What these return, a pointer or an error, is not known. */
+		/* Nobody knows whether they return a pointer or an error: any call counts. */
 		if (frame->call == LIEN_CALL_RDMA_UNKNOWN)
 			event->result = 0;
 		return LIEN_EVENT_HEADER;

@@ -42,7 +42,7 @@ static void reading_free(struct lien_job *job)
 	free(reading);
 }
 
-/* What it has pinned is no matter of calls that could be traced: libcufile may be linked into a
+/* Tracing calls would not tell what GPUDirect Storage has pinned: libcufile may be linked into a
  * program, and registers buffers of its own. */
 static void note_storage(struct lien_agent *agent, uint32_t pid)
 {

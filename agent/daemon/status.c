@@ -176,7 +176,7 @@ json_t *lien_agent_host(struct lien_agent *agent)
 		agent->prepare_percent > 0, "prepare_percent", agent->prepare_percent);
 }
 
-/* Of the last offload that had any; null: none had. */
+/* Shows the shortfalls of the last offload that had any; null: none had. */
 static json_t *status_short(struct lien_agent *agent, const struct lien_viewer *viewer)
 {
 	if (!agent->shortfalls.t_ns)

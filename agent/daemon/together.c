@@ -109,9 +109,9 @@ static struct asked *least_needed(struct lien_together *together)
 {
 	struct asked *other;
 
-	TAILQ_FOREACH_REVERSE(other, &together->results, asked_list, next)
-	if (!other->movers_count)
-		return other;
+	TAILQ_FOREACH_REVERSE (other, &together->results, asked_list, next)
+		if (!other->movers_count)
+			return other;
 	return TAILQ_LAST(&together->results, asked_list);
 }
 

@@ -500,7 +500,7 @@ void lien_graph_export_closed(struct lien_graph *graph, uint64_t number)
 {
 	struct lien_share *share = lien_share_find(graph, number);
 
-	/* What nothing holds may have been imported by a call that is still to be reported. */
+	/* If nothing holds it, an import may still be on its way through the ring. */
 	if (!share || share->control || !lien_allocation_held(share->allocation))
 		return;
 	share->allocation->awaited -= is_awaited(share);

@@ -29,16 +29,6 @@ static const struct lien_uuid *gpu_of(
 		       : NULL;
 }
 
-static const struct lien_plan_process *part_of(const struct lien_plan *plan, uint32_t pid)
-{
-	unsigned i;
-
-	for (i = 0; i < plan->processes_count; i++)
-		if (plan->processes[i].pid == pid)
-			return &plan->processes[i];
-	return NULL;
-}
-
 static struct group *group_of(struct group *groups, unsigned *count, const struct lien_uuid *gpu)
 {
 	unsigned i;
@@ -63,7 +53,7 @@ void lien_shortfalls_find(struct lien_shortfalls *found, struct lien_graph *grap
 
 	for (i = 0; i < result->processes_count; i++) {
 		process = &result->processes[i];
-		part = part_of(plan, process->pid);
+		part = lien_plan_part(plan, process->pid);
 		if (!part || !(process->bytes + process->discarded))
 			continue;
 		group = group_of(groups, &count, gpu_of(graph, part));

@@ -43,8 +43,7 @@ RB_PROTOTYPE(targets, name, by_target, compare_target);
 RB_GENERATE(names, name, by_name, compare_name)
 RB_GENERATE(targets, name, by_target, compare_target)
 
-#define LOCK_FREE PTHREAD_MUTEX_INITIALIZER
-static pthread_mutex_t lock = LOCK_FREE;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct names names = RB_INITIALIZER(&names);
 static struct targets targets = RB_INITIALIZER(&targets);
 static TAILQ_HEAD(, name) spent = TAILQ_HEAD_INITIALIZER(spent); /* oldest first */
@@ -340,9 +339,7 @@ void lien_names_clear(void)
 
 void lien_names_forked(void)
 {
-	const pthread_mutex_t free = LOCK_FREE;
-
-	lock = free; /* its owner was the parent's thread */
+	pthread_mutex_init(&lock, NULL); /* its owner was the parent's thread */
 	RB_INIT(&names);
 	RB_INIT(&targets);
 	TAILQ_INIT(&spent);

@@ -171,7 +171,7 @@ static struct {
 	CUcontext context[LIEN_PLAIN_DEVICES];
 } primary = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* What is left of a context that has ended. */
+/* A context that has ended, and the number of the chunks that it had (lien_plain_end()). */
 struct ended {
 	CUcontext context;
 	uint64_t chunks; /* 0: it has not */
@@ -254,16 +254,18 @@ LIEN_TRANSLATED static void *drop_ended(void *arg)
 /* The rest is not done in this thread: threads that are held may have locks that it needs. */
 void lien_plain_primary_release(const struct lien_driver *driver, CUdevice device)
 {
-	struct ended *ended = calloc(1, sizeof(*ended));
+	struct ended ended, *copy;
 
 	pthread_mutex_lock(&primary.lock);
 	if (driver->cuDevicePrimaryCtxRelease_v2(device))
 		driver->cuDevicePrimaryCtxRelease_v2(device);
-	if (ended)
-		*ended = end_primary(device);
+	ended = end_primary(device);
 	pthread_mutex_unlock(&primary.lock);
-	if (!ended || !ended->chunks || lien_thread_start(drop_ended, ended))
-		free(ended);
+	if (!ended.chunks || !(copy = malloc(sizeof(*copy))))
+		return;
+	*copy = ended;
+	if (lien_thread_start(drop_ended, copy))
+		free(copy);
 }
 
 LIEN_TRANSLATED CUresult lien_plain_cuDevicePrimaryCtxReset_v2(CUdevice device)

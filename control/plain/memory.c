@@ -288,8 +288,8 @@ uint64_t lien_plain_end(CUcontext context)
 	uint64_t ended;
 
 	pthread_mutex_lock(&plain.lock);
-	ended = last += 2;
-	ended |= 1; /* no address of a context or a pool */
+	last += 2;
+	ended = last | 1; /* odd: no address of a context or a pool */
 	lien_heap_end(&plain.heap, (uintptr_t)context, ended);
 	pthread_mutex_unlock(&plain.lock);
 	return ended;

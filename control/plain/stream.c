@@ -14,30 +14,32 @@
 #define PER_THREAD(stream) ((stream) ? (stream) : CU_STREAM_PER_THREAD)
 
 struct parked {
-	LIST_ENTRY(parked) entry;
+	TAILQ_ENTRY(parked) entry;
 	struct lien_heap_block block;
 	CUstream stream;
 	CUevent event;
 	unsigned looked; /* the last round of looking that has looked at it */
 };
 
-LIST_HEAD(parked_list, parked);
+TAILQ_HEAD(parked_list, parked);
 
 static struct {
 	pthread_mutex_t lock;
 	pthread_cond_t given;
-	struct parked_list parked;
+	struct parked_list parked; /* the last one to be put there comes last */
 	unsigned count;
 	unsigned giving; /* are being given back */
 	unsigned rounds;
-} streams = {.lock = PTHREAD_MUTEX_INITIALIZER, .given = PTHREAD_COND_INITIALIZER};
+} streams = {.lock = PTHREAD_MUTEX_INITIALIZER,
+	.given = PTHREAD_COND_INITIALIZER,
+	.parked = TAILQ_HEAD_INITIALIZER(streams.parked)};
 
 /* --- freeing ---------------------------------------------------------------------------------- */
 
 static void put(struct parked *parked)
 {
 	pthread_mutex_lock(&streams.lock);
-	LIST_INSERT_HEAD(&streams.parked, parked, entry);
+	TAILQ_INSERT_TAIL(&streams.parked, parked, entry);
 	streams.count++;
 	pthread_mutex_unlock(&streams.lock);
 }
@@ -69,27 +71,17 @@ static int concerns(const struct parked *parked, uint64_t pool)
 	       (pool == LIEN_PLAIN_NO_POOL && !lien_plain_is_pool(parked->block.key.context));
 }
 
-static unsigned begin_round(void)
-{
-	unsigned number;
-
-	pthread_mutex_lock(&streams.lock);
-	number = ++streams.rounds;
-	pthread_mutex_unlock(&streams.lock);
-	return number;
-}
-
 /* Takes one out that this round has not looked at yet. The others stay, for other threads. */
 static struct parked *take_next(unsigned number, uint64_t pool)
 {
 	struct parked *parked;
 
 	pthread_mutex_lock(&streams.lock);
-	LIST_FOREACH (parked, &streams.parked, entry)
+	TAILQ_FOREACH (parked, &streams.parked, entry)
 		if (parked->looked != number && concerns(parked, pool))
 			break;
 	if (parked) {
-		LIST_REMOVE(parked, entry);
+		TAILQ_REMOVE(&streams.parked, parked, entry);
 		streams.count--;
 		streams.giving++;
 		parked->looked = number;
@@ -124,14 +116,15 @@ static int wait_for_others(void)
 LIEN_TRANSLATED int lien_plain_reap(uint64_t pool, int wait)
 {
 	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-	const unsigned number = begin_round();
 	struct parked *parked;
+	unsigned number;
 	int any = 0;
 
 	if (!wait && (!lien_plain_any_parked() || lien_gate_is_shut()))
 		return 0;
 	if (LIEN_REAL(cuThreadExchangeStreamCaptureMode)(&mode))
 		return 0;
+	number = __atomic_add_fetch(&streams.rounds, 1, __ATOMIC_RELAXED);
 	while ((parked = take_next(number, pool))) {
 		if (is_done(parked, wait)) {
 			unpark(parked);
@@ -221,11 +214,11 @@ static struct parked *find_parked(const struct lien_heap_key *key, uint64_t byte
 	struct parked *parked;
 
 	pthread_mutex_lock(&streams.lock);
-	LIST_FOREACH (parked, &streams.parked, entry)
+	TAILQ_FOREACH_REVERSE (parked, &streams.parked, parked_list, entry)
 		if (parked->stream == stream && fits(&parked->block, key, bytes))
 			break;
 	if (parked) {
-		LIST_REMOVE(parked, entry);
+		TAILQ_REMOVE(&streams.parked, parked, entry);
 		streams.count--;
 	}
 	pthread_mutex_unlock(&streams.lock);
@@ -314,6 +307,7 @@ void lien_plain_stream_forked(void)
 	memset(&streams, 0, sizeof(streams));
 	pthread_mutex_init(&streams.lock, NULL);
 	pthread_cond_init(&streams.given, NULL);
+	TAILQ_INIT(&streams.parked);
 }
 
 LIEN_EXPORT_AS(cuMemFreeAsync, lien_plain_cuMemFreeAsync);

@@ -26,8 +26,8 @@ typedef __u64 __lien_u64;
 #define LIEN_TAG_BYTES 64
 /* Room for the name of a network card. */
 #define LIEN_CARD_BYTES 24
-#define LIEN_CARD_GDRCOPY                                                                          \
-	"gdrdrv" /* the name of what pins memory for GDRCopy, instead of a card's */
+/* Stands for a card where GDRCopy has pinned memory. */
+#define LIEN_CARD_GDRCOPY "gdrdrv"
 
 /* CUmemAllocationProp without the fields that are meaningless on Linux. */
 struct lien_prop {

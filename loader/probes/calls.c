@@ -70,21 +70,27 @@ struct unknown {
 	int fd;
 };
 
-/* Functions that may have memory held are these calls, whatever they are called. */
-static const struct lien_probed_call cuda_unknown = {
-	"cuUnknownToLien", LIEN_CALL_CU_UNKNOWN, LIEN_LIB_CUDA, 0};
-static const struct lien_probed_call rdma_unknown = {
-	"rdmaUnknownToLien", LIEN_CALL_RDMA_UNKNOWN, LIEN_LIB_IBVERBS, 0};
-
-static bool is_unknown(unsigned number)
+static bool is_unknown(const struct lien_probed_call *call)
 {
-	return number == cuda_unknown.number || number == rdma_unknown.number;
+	return call->number == LIEN_CALL_CU_UNKNOWN || call->number == LIEN_CALL_RDMA_UNKNOWN;
+}
+
+/* Functions that may have memory held are this call, whatever they are called. */
+static const struct lien_probed_call *unknown_of(enum lien_library library)
+{
+	const unsigned number = library == LIEN_LIB_CUDA || library == LIEN_LIB_NCCL
+					? LIEN_CALL_CU_UNKNOWN
+					: LIEN_CALL_RDMA_UNKNOWN;
+	unsigned i;
+
+	for (i = 0; calls[i].number != number; i++)
+		;
+	return &calls[i];
 }
 
 static int add_unknown(void *context, const char *symbol, uint64_t offset)
 {
 	const struct unknown *unknown = context;
-	const bool rdma = unknown->library != LIEN_LIB_CUDA && unknown->library != LIEN_LIB_NCCL;
 	struct lien_call_places *places = unknown->places;
 
 	if (!lien_holds_unknown(unknown->library, symbol) || offset == UINT64_MAX)
@@ -92,7 +98,7 @@ static int add_unknown(void *context, const char *symbol, uint64_t offset)
 	if (places->count == LIEN_CALL_PLACES_MAX)
 		return -E2BIG;
 	places->places[places->count++] = (struct lien_call_place){
-		rdma ? &rdma_unknown : &cuda_unknown, behind_endbr(unknown->fd, offset)};
+		unknown_of(unknown->library), behind_endbr(unknown->fd, offset)};
 	return 0;
 }
 
@@ -109,7 +115,7 @@ int lien_calls_look_up(struct lien_call_places *places, int fd, enum lien_librar
 	if (err)
 		return err;
 	for (i = 0; i < CALLS; i++)
-		if (calls[i].library == library && !is_unknown(calls[i].number)) {
+		if (calls[i].library == library && !is_unknown(&calls[i])) {
 			found[places->count].name = calls[i].symbol;
 			places->places[places->count++].call = &calls[i];
 		}

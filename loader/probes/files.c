@@ -6,6 +6,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "agent/graph/array.h"
 #include "loader/probes/iterator.h"
 #include "loader/probes/map_each.h"
 #include "loader/probes/probes_internal.h"
@@ -25,10 +26,10 @@ static int by_share(const void *a, const void *b)
 	return (x->fd > y->fd) - (x->fd < y->fd);
 }
 
-/* Returns how many of the first `count` are of the share. */
-static unsigned known_of(const struct lien_probe_open_file *open, unsigned count, uint64_t share)
+/* Returns the index of the first one that is of this share, or would come behind it. */
+static unsigned first_of(const struct lien_probe_open_file *open, unsigned count, uint64_t share)
 {
-	unsigned low = 0, high = count, mid, n;
+	unsigned low = 0, high = count, mid;
 
 	while (low < high) {
 		mid = low + (high - low) / 2;
@@ -37,32 +38,26 @@ static unsigned known_of(const struct lien_probe_open_file *open, unsigned count
 		else
 			high = mid;
 	}
-	for (n = 0; low + n < count && open[low + n].share == share; n++)
+	return low;
+}
+
+/* Returns how many of the first `count` are of the share. */
+static unsigned known_of(const struct lien_probe_open_file *open, unsigned count, uint64_t share)
+{
+	const unsigned first = first_of(open, count, share);
+	unsigned n;
+
+	for (n = 0; first + n < count && open[first + n].share == share; n++)
 		;
 	return n;
 }
 
-/* What the counts of references are compared with. */
+/* The state of compare(). */
 struct look {
 	struct lien_files *files;
 	unsigned known; /* open files of processes */
 	unsigned room, closed_room;
 };
-
-static int grow(void **list, unsigned count, unsigned *room, size_t size)
-{
-	unsigned more = *room ? 2 * *room : 64;
-	void *grown;
-
-	if (count < *room)
-		return 0;
-	grown = realloc(*list, more * size);
-	if (!grown)
-		return -ENOMEM;
-	*list = grown;
-	*room = more;
-	return 0;
-}
 
 static int compare(void *context, const void *key, const void *value)
 {
@@ -75,7 +70,7 @@ static int compare(void *context, const void *key, const void *value)
 	if (export->control || !export->counted)
 		return 0;
 	if (export->counted == 1) {
-		if (grow((void **)&files->closed, files->closed_count, &look->closed_room,
+		if (lien_array_grow(&files->closed, files->closed_count, &look->closed_room,
 			    sizeof(*files->closed)))
 			return -ENOMEM;
 		files->closed[files->closed_count++] = export->number;
@@ -84,11 +79,17 @@ static int compare(void *context, const void *key, const void *value)
 	n = known_of(files->open, look->known, export->number);
 	if (export->counted - 1 <= n)
 		return 0;
-	if (grow((void **)&files->open, files->count, &look->room, sizeof(*files->open)))
+	if (lien_array_grow(&files->open, files->count, &look->room, sizeof(*files->open)))
 		return -ENOMEM;
 	files->open[files->count++] = (struct lien_probe_open_file){
 		.share = export->number, .fd = export->counted - 1 - n};
 	return 0;
+}
+
+static void sort(struct lien_files *files)
+{
+	if (files->count)
+		qsort(files->open, files->count, sizeof(*files->open), by_share);
 }
 
 /* Splits off those that are no exports, which come first. */
@@ -123,14 +124,13 @@ static void drop_duplicates(struct lien_files *files)
 	files->count = n;
 }
 
+/* Pid 0 comes first. */
 static bool was_on_its_way(const struct lien_files *before, uint64_t share)
 {
-	unsigned i;
+	const unsigned first = first_of(before->open, before->count, share);
 
-	for (i = 0; i < before->count; i++)
-		if (before->open[i].share == share && !before->open[i].pid)
-			return true;
-	return false;
+	return first < before->count && before->open[first].share == share &&
+	       !before->open[first].pid;
 }
 
 /* Returns whether an export has more references than are known, and had not before; or -errno. */
@@ -138,7 +138,8 @@ static int look(
 	const struct lien_probes *probes, const struct lien_files *before, struct lien_files *files)
 {
 	struct look look = {.files = files};
-	unsigned i, more;
+	bool more = false;
+	unsigned i;
 	int err;
 
 	*files = (struct lien_files){0};
@@ -147,8 +148,7 @@ static int look(
 	if (err)
 		return err;
 	look.room = files->count;
-	if (files->count)
-		qsort(files->open, files->count, sizeof(*files->open), by_share);
+	sort(files);
 	err = take_storage(files);
 	look.known = files->count;
 	if (!err)
@@ -157,11 +157,9 @@ static int look(
 		lien_files_clear(files);
 		return err;
 	}
-	more = files->count - look.known;
-	for (i = look.known; more && i < files->count; i++)
-		if (!was_on_its_way(before, files->open[i].share))
-			break;
-	more = i < files->count && more;
+	for (i = look.known; i < files->count && !more; i++)
+		more = !was_on_its_way(before, files->open[i].share);
+	sort(files);
 	drop_duplicates(files);
 	return more;
 }

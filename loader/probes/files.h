@@ -13,8 +13,8 @@
 #include "loader/probes/probes.h"
 
 struct lien_files {
-	/* One of each process and export. With pid 0: more references than processes are known to
-	 * have, and `fd` is how many. */
+	/* One of each process and export, sorted by export and pid. With pid 0: more references
+	 * than processes are known to have, and `fd` is how many. */
 	struct lien_probe_open_file *open;
 	unsigned count;
 	uint64_t *closed; /* numbers of exports that nobody can import any more */

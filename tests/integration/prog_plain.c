@@ -468,30 +468,6 @@ static void do_churn_stop(const uint64_t *arg)
 	say(churn.result, churn.wrong);
 }
 
-/* Retains the primary context, allocates blocks in it, and says how many of them are not there
- * later. */
-static void do_again(const uint64_t *arg)
-{
-	CUcontext context = NULL;
-	CUdeviceptr ptr[256];
-	uint64_t count, i, bad = 0;
-	CUresult result = cu.cuDevicePrimaryCtxRetain(&context, arg[0]);
-	uint8_t byte;
-
-	if (!result)
-		result = cuCtxSetCurrent(context);
-	for (count = 0; !result && count < arg[1] && count < 256; count++) {
-		result = cu.cuMemAlloc_v2(&ptr[count], arg[2]);
-		if (!result)
-			result = cuMemsetD8_v2(ptr[count], 7, arg[2]);
-		usleep(1000);
-	}
-	usleep(300000);
-	for (i = 0; i < count; i++)
-		bad += cuMemcpyDtoH_v2(&byte, ptr[i], 1) || byte != 7;
-	say(result, bad);
-}
-
 static void *synchronize_on(void *unused)
 {
 	CUstream stream = NULL;
@@ -607,7 +583,6 @@ static const struct {
 } commands[] = {
 	{"init", do_init, 1},	    /* DEVICE: its primary context becomes current */
 	{"create", do_create, 1},   /* DEVICE: a context, which becomes current */
-	{"again", do_again, 3},	    /* DEVICE COUNT BYTES */
 	{"reuse", do_reuse, 3},	    /* CONTEXT BYTES COUNT */
 	{"info", do_info, 0},	    /* free bytes */
 	{"forks", do_forks, 2},	    /* CONTEXT ADDRESS */
